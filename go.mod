@@ -1,0 +1,38 @@
+module github.com/stowage-io/stowage
+
+go 1.26.0
+
+require (
+	github.com/dustin/go-humanize v1.1.0
+	github.com/google/uuid v1.6.0
+	github.com/juju/clock v1.1.1
+	github.com/juju/collections v1.0.4
+	github.com/juju/errors v1.0.0
+	github.com/juju/loggo v1.0.0
+	github.com/juju/names/v5 v5.0.0
+	github.com/juju/testing v1.2.0
+	github.com/juju/worker/v4 v4.2.0
+	github.com/moby/sys/mountinfo v0.7.3
+	github.com/spf13/cobra v1.10.2
+	go.etcd.io/bbolt v1.5.0
+	go.uber.org/goleak v1.3.0
+	go.yaml.in/yaml/v3 v3.0.6
+	golang.org/x/sync v0.24.0
+	golang.org/x/sys v0.49.0
+	golang.org/x/term v0.47.0
+	gopkg.in/check.v1 v1.0.0-20201130134442-10cb98267c6c
+	gopkg.in/tomb.v2 v2.0.0-20161208151619-d5d1b5820637
+)
+
+require (
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/juju/loggo/v2 v2.1.0 // indirect
+	github.com/juju/utils/v3 v3.1.1 // indirect
+	github.com/kr/pretty v0.3.1 // indirect
+	github.com/kr/text v0.2.0 // indirect
+	github.com/rogpeppe/go-internal v1.14.1 // indirect
+	github.com/spf13/pflag v1.0.10 // indirect
+	golang.org/x/crypto v0.28.0 // indirect
+	golang.org/x/net v0.30.0 // indirect
+	gopkg.in/yaml.v2 v2.4.0 // indirect
+)

@@ -1,0 +1,204 @@
+package schedule_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/juju/clock/testclock"
+	jc "github.com/juju/testing/checkers"
+	gc "gopkg.in/check.v1"
+
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/schedule"
+)
+
+func TestPackage(t *testing.T) { gc.TestingT(t) }
+
+type scheduleSuite struct {
+	clock    *testclock.Clock
+	start    time.Time
+	schedule *schedule.Schedule
+}
+
+var _ = gc.Suite(&scheduleSuite{})
+
+func (s *scheduleSuite) SetUpTest(c *gc.C) {
+	s.start = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	s.clock = testclock.NewClock(s.start)
+	s.schedule = schedule.NewSchedule(s.clock)
+}
+
+func (s *scheduleSuite) at(seconds int) time.Time {
+	return s.start.Add(time.Duration(seconds) * time.Second)
+}
+
+func (s *scheduleSuite) fired(ch <-chan time.Time) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *scheduleSuite) TestEmptyNeverFires(c *gc.C) {
+	c.Check(s.schedule.Next(), gc.IsNil)
+	c.Check(s.schedule.Ready(s.at(1e6)), gc.HasLen, 0)
+}
+
+func (s *scheduleSuite) TestReadyInTimeOrderAndTiesInOrderOfAddition(c *gc.C) {
+	s.schedule.Add("late", "late", s.at(3))
+	s.schedule.Add("tie-2", "tie-2", s.at(2))
+	s.schedule.Add("early", "early", s.at(1))
+	s.schedule.Add("tie-1", "tie-1", s.at(2).In(time.FixedZone("elsewhere", 3600)))
+	c.Check(s.schedule.Ready(s.at(2)), jc.DeepEquals, []any{"early", "tie-2", "tie-1"})
+	c.Check(s.schedule.Ready(s.at(2)), gc.HasLen, 0)
+	c.Check(s.schedule.Ready(s.at(3)), jc.DeepEquals, []any{"late"})
+	c.Check(s.schedule.Len(), gc.Equals, 0)
+}
+
+func (s *scheduleSuite) TestAddingAKeyTwiceReplaces(c *gc.C) {
+	s.schedule.Add("k", "old", s.at(1))
+	s.schedule.Add("k", "new", s.at(2))
+	c.Check(s.schedule.Ready(s.at(1)), gc.HasLen, 0)
+	c.Check(s.schedule.Ready(s.at(2)), jc.DeepEquals, []any{"new"})
+}
+
+func (s *scheduleSuite) TestRemove(c *gc.C) {
+	s.schedule.Remove("absent")
+	s.schedule.Add("a", 1, s.at(1))
+	s.schedule.Add("b", 2, s.at(1))
+	s.schedule.Remove("a")
+	s.schedule.Remove("a")
+	c.Check(s.schedule.Ready(s.at(1)), jc.DeepEquals, []any{2})
+	s.schedule.Add("c", 3, s.at(2))
+	s.schedule.Remove("c")
+	c.Check(s.schedule.Next(), gc.IsNil)
+}
+
+func (s *scheduleSuite) TestNextFiresWhenTheEarliestIsDue(c *gc.C) {
+	s.schedule.Add("b", 2, s.at(20))
+	next := s.schedule.Next()
+	s.schedule.Add("a", 1, s.at(10))
+	next = s.schedule.Next()
+	c.Assert(s.clock.WaitAdvance(9*time.Second, time.Second, 1), jc.ErrorIsNil)
+	c.Check(s.fired(next), jc.IsFalse)
+	c.Assert(s.clock.WaitAdvance(time.Second, time.Second, 1), jc.ErrorIsNil)
+	c.Check(s.fired(next), jc.IsTrue)
+	c.Check(s.schedule.Ready(s.clock.Now()), jc.DeepEquals, []any{1})
+	next = s.schedule.Next()
+	c.Assert(s.clock.WaitAdvance(10*time.Second, time.Second, 1), jc.ErrorIsNil)
+	c.Check(s.fired(next), jc.IsTrue)
+}
+
+func (s *scheduleSuite) TestWhatIsOverdueFiresAtOnce(c *gc.C) {
+	s.schedule.Add("k", 1, s.at(-5))
+	c.Check(s.fired(s.schedule.Next()), jc.IsTrue)
+}
+
+// A timer that has fired while nobody listened must neither fire for the next
+// value nor block the clock.
+func (s *scheduleSuite) TestAFiredUnreadTimerIsSetAnew(c *gc.C) {
+	s.schedule.Add("a", 1, s.at(1))
+	s.schedule.Next()
+	s.clock.Advance(time.Second)
+	c.Check(s.schedule.Ready(s.clock.Now()), jc.DeepEquals, []any{1})
+	s.schedule.Add("b", 2, s.at(5))
+	next := s.schedule.Next()
+	c.Check(s.fired(next), jc.IsFalse)
+	s.clock.Advance(4 * time.Second)
+	c.Check(s.fired(next), jc.IsTrue)
+	s.clock.Advance(time.Second)
+}
+
+func (s *scheduleSuite) TestTheTimerIsSetOnlyWhenTheEarliestChanges(c *gc.C) {
+	s.schedule.Add("a", 1, s.at(1))
+	s.schedule.Next()
+	<-s.clock.Alarms()
+	for i := range 10 {
+		s.schedule.Add(i, i, s.at(10+i))
+		s.schedule.Next()
+	}
+	select {
+	case <-s.clock.Alarms():
+		c.Fatal("the timer was set again")
+	default:
+	}
+}
+
+func (s *scheduleSuite) TestStopLeavesNoTimer(c *gc.C) {
+	s.schedule.Add("a", 1, s.at(1))
+	s.schedule.Next()
+	s.schedule.Stop()
+	c.Check(s.clock.WaitAdvance(time.Second, 0, 0), jc.ErrorIsNil)
+}
+
+func (s *scheduleSuite) TestNextDoesNotAllocate(c *gc.C) {
+	s.schedule.Add("a", 1, s.at(1))
+	s.schedule.Next()
+	c.Check(testing.AllocsPerRun(100, func() { s.schedule.Next() }), gc.Equals, 0.0)
+}
+
+// The schedule agrees with a list that is sorted anew each time, whatever is
+// done to both.
+func (s *scheduleSuite) TestAgreesWithASortedList(c *gc.C) {
+	type item struct {
+		key, seq, due int
+	}
+	for seed := range uint64(200) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		sched := schedule.NewSchedule(s.clock)
+		var list []item
+		for seq := range 300 {
+			key := random.IntN(30)
+			without := slices.DeleteFunc(slices.Clone(list), func(i item) bool { return i.key == key })
+			switch random.IntN(4) {
+			case 0, 1:
+				due := random.IntN(10)
+				sched.Add(key, seq, s.at(due))
+				list = append(without, item{key, seq, due})
+			case 2:
+				sched.Remove(key)
+				list = without
+			case 3:
+				now := random.IntN(10)
+				slices.SortFunc(list, func(a, b item) int {
+					if a.due != b.due {
+						return a.due - b.due
+					}
+					return a.seq - b.seq
+				})
+				var want []any
+				for len(list) > 0 && list[0].due <= now {
+					want = append(want, list[0].seq)
+					list = list[1:]
+				}
+				c.Assert(sched.Ready(s.at(now)), jc.DeepEquals, want, gc.Commentf("seed %d", seed))
+			}
+			c.Assert(sched.Len(), gc.Equals, len(list))
+		}
+	}
+}
+
+func BenchmarkReadyOfTies(b *testing.B) {
+	for _, n := range []int{1000, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			start := time.Now()
+			keys := make([]any, n)
+			for i := range keys {
+				keys[i] = new(int)
+			}
+			for b.Loop() {
+				sched := schedule.NewSchedule(nil)
+				for _, key := range keys {
+					sched.Add(key, key, start)
+				}
+				if got := len(sched.Ready(start)); got != n {
+					b.Fatal(got)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,43 @@
+package params
+
+import "github.com/stowage-io/stowage/core/life"
+
+// Entity names an entity by its tag.
+type Entity struct {
+	Tag string `json:"tag"`
+}
+
+// Entities names the entities that a bulk call is about.
+type Entities struct {
+	Entities []Entity `json:"entities"`
+}
+
+// StringResult is a string or an error.
+type StringResult struct {
+	Error  *Error `json:"error,omitempty"`
+	Result string `json:"result"`
+}
+
+// StringResults holds the results of a bulk call.
+type StringResults struct {
+	Results []StringResult `json:"results"`
+}
+
+// LifeResult is the life of an entity or of an attachment, or an error.
+type LifeResult struct {
+	Life  life.Value `json:"life"`
+	Error *Error     `json:"error,omitempty"`
+}
+
+// LifeResults holds the results of a bulk call.
+type LifeResults struct {
+	Results []LifeResult `json:"results"`
+}
+
+// EntityStatusArgs sets the status of an entity.
+type EntityStatusArgs struct {
+	Tag    string         `json:"tag"`
+	Status string         `json:"status"`
+	Info   string         `json:"info"`
+	Data   map[string]any `json:"data"`
+}

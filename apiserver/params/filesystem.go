@@ -1,0 +1,89 @@
+package params
+
+// Filesystem is a filesystem that exists.
+type Filesystem struct {
+	FilesystemTag string `json:"filesystem-tag"`
+
+	// VolumeTag is the backing volume, or empty where there is none.
+	VolumeTag string `json:"volume-tag,omitempty"`
+
+	Info FilesystemInfo `json:"info"`
+}
+
+// FilesystemInfo describes a filesystem as its provider made it.
+type FilesystemInfo struct {
+	FilesystemId string `json:"filesystem-id"`
+
+	// Pool is the name of the filesystem's pool.
+	Pool string `json:"pool"`
+
+	// Size is in MiB.
+	Size uint64 `json:"size"`
+}
+
+// Filesystems holds the filesystems that a bulk call is about.
+type Filesystems struct {
+	Filesystems []Filesystem `json:"filesystems"`
+}
+
+// FilesystemParams says which filesystem to create.
+type FilesystemParams struct {
+	FilesystemTag string `json:"filesystem-tag"`
+
+	// VolumeTag is the backing volume, or empty where there is none.
+	VolumeTag string `json:"volume-tag,omitempty"`
+
+	// Size is the least size, in MiB.
+	Size uint64 `json:"size"`
+
+	Provider   string         `json:"provider"`
+	Attributes map[string]any `json:"attributes,omitempty"`
+
+	// Tags are the resource tags to set on what the provider makes.
+	Tags map[string]string `json:"tags,omitempty"`
+
+	// Attachment is where the filesystem is wanted.
+	Attachment *FilesystemAttachmentParams `json:"attachment,omitempty"`
+}
+
+// RemoveFilesystemParams says how to take a filesystem away.
+type RemoveFilesystemParams struct {
+	Provider     string `json:"provider"`
+	FilesystemId string `json:"filesystem-id"`
+
+	// Destroy is true to destroy the filesystem, false to release it.
+	Destroy bool `json:"destroy,omitempty"`
+}
+
+// FilesystemResult is a filesystem or an error.
+type FilesystemResult struct {
+	Result Filesystem `json:"result"`
+	Error  *Error     `json:"error,omitempty"`
+}
+
+// FilesystemResults holds the results of a bulk call.
+type FilesystemResults struct {
+	Results []FilesystemResult `json:"results"`
+}
+
+// FilesystemParamsResult is what it takes to create a filesystem or an error.
+type FilesystemParamsResult struct {
+	Result FilesystemParams `json:"result"`
+	Error  *Error           `json:"error,omitempty"`
+}
+
+// FilesystemParamsResults holds the results of a bulk call.
+type FilesystemParamsResults struct {
+	Results []FilesystemParamsResult `json:"results"`
+}
+
+// RemoveFilesystemParamsResult is what it takes to remove a filesystem or an error.
+type RemoveFilesystemParamsResult struct {
+	Result RemoveFilesystemParams `json:"result"`
+	Error  *Error                 `json:"error,omitempty"`
+}
+
+// RemoveFilesystemParamsResults holds the results of a bulk call.
+type RemoveFilesystemParamsResults struct {
+	Results []RemoveFilesystemParamsResult `json:"results"`
+}

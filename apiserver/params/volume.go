@@ -1,0 +1,87 @@
+package params
+
+// Volume is a volume that exists.
+type Volume struct {
+	VolumeTag string     `json:"volume-tag"`
+	Info      VolumeInfo `json:"info"`
+}
+
+// VolumeInfo describes a volume as its provider made it.
+type VolumeInfo struct {
+	VolumeId   string `json:"volume-id"`
+	HardwareId string `json:"hardware-id,omitempty"`
+	WWN        string `json:"wwn,omitempty"`
+
+	// Pool is the name of the volume's pool.
+	Pool string `json:"pool,omitempty"`
+
+	// Size is in MiB.
+	Size uint64 `json:"size"`
+
+	// Persistent volumes outlive the machine that they are attached to.
+	Persistent bool `json:"persistent"`
+}
+
+// Volumes holds the volumes that a bulk call is about.
+type Volumes struct {
+	Volumes []Volume `json:"volumes"`
+}
+
+// VolumeParams says which volume to create.
+type VolumeParams struct {
+	VolumeTag string `json:"volume-tag"`
+
+	// Size is the least size, in MiB.
+	Size uint64 `json:"size"`
+
+	Provider   string         `json:"provider"`
+	Attributes map[string]any `json:"attributes,omitempty"`
+
+	// Tags are the resource tags to set on what the provider makes.
+	Tags map[string]string `json:"tags,omitempty"`
+
+	// Attachment is where the volume is wanted.
+	Attachment *VolumeAttachmentParams `json:"attachment,omitempty"`
+}
+
+// RemoveVolumeParams says how to take a volume away.
+type RemoveVolumeParams struct {
+	Provider string `json:"provider"`
+	VolumeId string `json:"volume-id"`
+
+	// Destroy is true to destroy the volume, false to release it.
+	Destroy bool `json:"destroy,omitempty"`
+}
+
+// VolumeResult is a volume or an error.
+type VolumeResult struct {
+	Result Volume `json:"result"`
+	Error  *Error `json:"error,omitempty"`
+}
+
+// VolumeResults holds the results of a bulk call.
+type VolumeResults struct {
+	Results []VolumeResult `json:"results"`
+}
+
+// VolumeParamsResult is what it takes to create a volume or an error.
+type VolumeParamsResult struct {
+	Result VolumeParams `json:"result"`
+	Error  *Error       `json:"error,omitempty"`
+}
+
+// VolumeParamsResults holds the results of a bulk call.
+type VolumeParamsResults struct {
+	Results []VolumeParamsResult `json:"results"`
+}
+
+// RemoveVolumeParamsResult is what it takes to remove a volume or an error.
+type RemoveVolumeParamsResult struct {
+	Result RemoveVolumeParams `json:"result"`
+	Error  *Error             `json:"error,omitempty"`
+}
+
+// RemoveVolumeParamsResults holds the results of a bulk call.
+type RemoveVolumeParamsResults struct {
+	Results []RemoveVolumeParamsResult `json:"results"`
+}

@@ -1,0 +1,213 @@
+package params_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// Both sides of a wire are built at different times, so what goes over it does
+// not change: each case gives a value with all fields set, the JSON for it, and
+// the JSON for the zero value, from which optional fields are absent.
+func TestWireFormat(t *testing.T) {
+	plan := params.VolumeAttachmentPlanInfo{
+		DeviceType:       storage.DeviceTypeISCSI,
+		DeviceAttributes: map[string]string{"iqn": "i"},
+	}
+	const planJSON = `{"device-type":"iscsi","device-attributes":{"iqn":"i"}}`
+	device := storage.BlockDevice{
+		DeviceName: "sdb", DeviceLinks: []string{"/l"}, Label: "lab", UUID: "u", HardwareId: "h", WWN: "w", BusAddress: "b",
+		Size: 1, FilesystemType: "ext4", InUse: true, MountPoint: "/m", SerialId: "s",
+	}
+	const deviceJSON = `{"DeviceName":"sdb","DeviceLinks":["/l"],"Label":"lab","UUID":"u","HardwareId":"h","WWN":"w","BusAddress":"b",` +
+		`"Size":1,"FilesystemType":"ext4","InUse":true,"MountPoint":"/m","SerialId":"s"}`
+	const noDeviceJSON = `{"DeviceName":"","DeviceLinks":null,"Label":"","UUID":"","HardwareId":"","WWN":"","BusAddress":"",` +
+		`"Size":0,"FilesystemType":"","InUse":false,"MountPoint":"","SerialId":""}`
+	volumeAttachmentParams := params.VolumeAttachmentParams{
+		VolumeTag: "volume-0", MachineTag: "machine-0", VolumeId: "v", InstanceId: "i", Provider: "p", ReadOnly: true,
+	}
+	const volumeAttachmentParamsJSON = `{"volume-tag":"volume-0","machine-tag":"machine-0","volume-id":"v","instance-id":"i","provider":"p","read-only":true}`
+	filesystemAttachmentParams := params.FilesystemAttachmentParams{
+		FilesystemTag: "filesystem-0", MachineTag: "machine-0", FilesystemId: "f", InstanceId: "i", Provider: "p", MountPoint: "/m", ReadOnly: true,
+	}
+	const filesystemAttachmentParamsJSON = `{"filesystem-tag":"filesystem-0","machine-tag":"machine-0","filesystem-id":"f","instance-id":"i","provider":"p","mount-point":"/m","read-only":true}`
+
+	for _, test := range []struct {
+		full     any
+		want     string
+		wantZero string
+	}{{
+		params.Error{Message: "m", Code: "c", Info: map[string]any{"k": "v"}},
+		`{"message":"m","code":"c","info":{"k":"v"}}`,
+		`{"message":"","code":""}`,
+	}, {
+		params.ErrorResult{Error: &params.Error{Message: "m", Code: "c"}},
+		`{"error":{"message":"m","code":"c"}}`,
+		`{}`,
+	}, {
+		params.StringResult{Error: &params.Error{Message: "m", Code: "c"}, Result: "r"},
+		`{"error":{"message":"m","code":"c"},"result":"r"}`,
+		`{"result":""}`,
+	}, {
+		params.LifeResult{Life: life.Dying, Error: &params.Error{Message: "m", Code: "c"}},
+		`{"life":"dying","error":{"message":"m","code":"c"}}`,
+		`{"life":""}`,
+	}, {
+		params.EntityStatusArgs{Tag: "volume-0", Status: "error", Info: "i", Data: map[string]any{"k": "v"}},
+		`{"tag":"volume-0","status":"error","info":"i","data":{"k":"v"}}`,
+		`{"tag":"","status":"","info":"","data":null}`,
+	}, {
+		params.MachineStorageId{MachineTag: "machine-0", AttachmentTag: "volume-0"},
+		`{"machine-tag":"machine-0","attachment-tag":"volume-0"}`,
+		`{"machine-tag":"","attachment-tag":""}`,
+	}, {
+		params.VolumeInfo{VolumeId: "v", HardwareId: "h", WWN: "w", Pool: "p", Size: 1, Persistent: true},
+		`{"volume-id":"v","hardware-id":"h","wwn":"w","pool":"p","size":1,"persistent":true}`,
+		`{"volume-id":"","size":0,"persistent":false}`,
+	}, {
+		params.Volume{VolumeTag: "volume-0", Info: params.VolumeInfo{VolumeId: "v"}},
+		`{"volume-tag":"volume-0","info":{"volume-id":"v","size":0,"persistent":false}}`,
+		`{"volume-tag":"","info":{"volume-id":"","size":0,"persistent":false}}`,
+	}, {
+		params.VolumeParams{
+			VolumeTag: "volume-0", Size: 1, Provider: "p", Attributes: map[string]any{"a": "b"},
+			Tags: map[string]string{"t": "u"}, Attachment: &volumeAttachmentParams,
+		},
+		`{"volume-tag":"volume-0","size":1,"provider":"p","attributes":{"a":"b"},"tags":{"t":"u"},"attachment":` + volumeAttachmentParamsJSON + `}`,
+		`{"volume-tag":"","size":0,"provider":""}`,
+	}, {
+		volumeAttachmentParams,
+		volumeAttachmentParamsJSON,
+		`{"volume-tag":"","machine-tag":"","provider":""}`,
+	}, {
+		params.RemoveVolumeParams{Provider: "p", VolumeId: "v", Destroy: true},
+		`{"provider":"p","volume-id":"v","destroy":true}`,
+		`{"provider":"","volume-id":""}`,
+	}, {
+		params.VolumeAttachmentInfo{DeviceName: "n", DeviceLink: "l", BusAddress: "b", ReadOnly: true, PlanInfo: &plan},
+		`{"device-name":"n","device-link":"l","bus-address":"b","read-only":true,"plan-info":` + planJSON + `}`,
+		`{}`,
+	}, {
+		params.VolumeAttachment{VolumeTag: "volume-0", MachineTag: "machine-0", Info: params.VolumeAttachmentInfo{DeviceName: "n"}},
+		`{"volume-tag":"volume-0","machine-tag":"machine-0","info":{"device-name":"n"}}`,
+		`{"volume-tag":"","machine-tag":"","info":{}}`,
+	}, {
+		params.VolumeAttachmentPlan{VolumeTag: "volume-0", MachineTag: "machine-0", Life: life.Alive, PlanInfo: plan, BlockDevice: device},
+		`{"volume-tag":"volume-0","machine-tag":"machine-0","life":"alive","plan-info":` + planJSON + `,"block-device":` + deviceJSON + `}`,
+		`{"volume-tag":"","machine-tag":"","plan-info":{},"block-device":` + noDeviceJSON + `}`,
+	}, {
+		plan,
+		planJSON,
+		`{}`,
+	}, {
+		params.FilesystemInfo{FilesystemId: "f", Pool: "p", Size: 1},
+		`{"filesystem-id":"f","pool":"p","size":1}`,
+		`{"filesystem-id":"","pool":"","size":0}`,
+	}, {
+		params.Filesystem{FilesystemTag: "filesystem-0", VolumeTag: "volume-0", Info: params.FilesystemInfo{FilesystemId: "f"}},
+		`{"filesystem-tag":"filesystem-0","volume-tag":"volume-0","info":{"filesystem-id":"f","pool":"","size":0}}`,
+		`{"filesystem-tag":"","info":{"filesystem-id":"","pool":"","size":0}}`,
+	}, {
+		params.FilesystemParams{
+			FilesystemTag: "filesystem-0", VolumeTag: "volume-0", Size: 1, Provider: "p", Attributes: map[string]any{"a": "b"},
+			Tags: map[string]string{"t": "u"}, Attachment: &filesystemAttachmentParams,
+		},
+		`{"filesystem-tag":"filesystem-0","volume-tag":"volume-0","size":1,"provider":"p","attributes":{"a":"b"},"tags":{"t":"u"},"attachment":` + filesystemAttachmentParamsJSON + `}`,
+		`{"filesystem-tag":"","size":0,"provider":""}`,
+	}, {
+		filesystemAttachmentParams,
+		filesystemAttachmentParamsJSON,
+		`{"filesystem-tag":"","machine-tag":"","provider":""}`,
+	}, {
+		params.RemoveFilesystemParams{Provider: "p", FilesystemId: "f", Destroy: true},
+		`{"provider":"p","filesystem-id":"f","destroy":true}`,
+		`{"provider":"","filesystem-id":""}`,
+	}, {
+		params.FilesystemAttachmentInfo{MountPoint: "/m", ReadOnly: true},
+		`{"mount-point":"/m","read-only":true}`,
+		`{}`,
+	}, {
+		params.FilesystemAttachment{FilesystemTag: "filesystem-0", MachineTag: "machine-0", Info: params.FilesystemAttachmentInfo{MountPoint: "/m"}},
+		`{"filesystem-tag":"filesystem-0","machine-tag":"machine-0","info":{"mount-point":"/m"}}`,
+		`{"filesystem-tag":"","machine-tag":"","info":{}}`,
+	}, {
+		params.BlockDeviceResult{Result: device, Error: &params.Error{Message: "m", Code: "c"}},
+		`{"result":` + deviceJSON + `,"error":{"message":"m","code":"c"}}`,
+		`{"result":` + noDeviceJSON + `}`,
+	}, {
+		params.MachineBlockDevices{Machine: "machine-0", BlockDevices: []storage.BlockDevice{device}},
+		`{"machine":"machine-0","block-devices":[` + deviceJSON + `]}`,
+		`{"machine":""}`,
+	}, {
+		params.Entity{Tag: "volume-0"},
+		`{"tag":"volume-0"}`,
+		`{"tag":""}`,
+	}} {
+		typ := reflect.TypeOf(test.full)
+		t.Run(typ.Name(), func(t *testing.T) {
+			checkJSON(t, test.full, test.want)
+			checkJSON(t, reflect.Zero(typ).Interface(), test.wantZero)
+		})
+	}
+}
+
+// checkJSON encodes value, and decodes it again.
+func checkJSON(t *testing.T, value any, want string) {
+	t.Helper()
+	got, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	back := reflect.New(reflect.TypeOf(value))
+	if err := json.Unmarshal([]byte(want), back.Interface()); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(back.Elem().Interface(), value) {
+		t.Errorf("%s decodes to %+v", want, back.Elem().Interface())
+	}
+}
+
+// Every result has a "result" and an optional "error", and every list of results
+// or request has a single field.
+func TestWireFormatOfResultsAndEnvelopes(t *testing.T) {
+	for _, result := range []any{
+		params.VolumeResult{}, params.VolumeParamsResult{}, params.RemoveVolumeParamsResult{},
+		params.VolumeAttachmentResult{}, params.VolumeAttachmentParamsResult{}, params.VolumeAttachmentPlanResult{},
+		params.FilesystemResult{}, params.FilesystemParamsResult{}, params.RemoveFilesystemParamsResult{},
+		params.FilesystemAttachmentResult{}, params.FilesystemAttachmentParamsResult{}, params.BlockDeviceResult{},
+	} {
+		typ := reflect.TypeOf(result)
+		if typ.NumField() != 2 || typ.Field(0).Tag.Get("json") != "result" || typ.Field(1).Tag.Get("json") != "error,omitempty" {
+			t.Errorf("%s is not a result and an optional error", typ)
+		}
+	}
+	for key, lists := range map[string][]any{
+		"results": {
+			params.ErrorResults{}, params.StringResults{}, params.LifeResults{}, params.BlockDeviceResults{},
+			params.VolumeResults{}, params.VolumeParamsResults{}, params.RemoveVolumeParamsResults{},
+			params.VolumeAttachmentResults{}, params.VolumeAttachmentParamsResults{}, params.VolumeAttachmentPlanResults{},
+			params.FilesystemResults{}, params.FilesystemParamsResults{}, params.RemoveFilesystemParamsResults{},
+			params.FilesystemAttachmentResults{}, params.FilesystemAttachmentParamsResults{},
+		},
+		"entities":               {params.Entities{}},
+		"ids":                    {params.MachineStorageIds{}},
+		"volumes":                {params.Volumes{}},
+		"volume-attachments":     {params.VolumeAttachments{}},
+		"volume-plans":           {params.VolumeAttachmentPlans{}},
+		"filesystems":            {params.Filesystems{}},
+		"filesystem-attachments": {params.FilesystemAttachments{}},
+	} {
+		for _, list := range lists {
+			if got, err := json.Marshal(list); err != nil || string(got) != `{"`+key+`":null}` {
+				t.Errorf("%T: got %s, %v", list, got, err)
+			}
+		}
+	}
+}

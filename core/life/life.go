@@ -1,0 +1,16 @@
+// Package life says where an entity stands between its creation and its removal.
+package life
+
+// Value is the stage of an entity's life. It only ever moves forward: Alive,
+// Dying, Dead, and then the entity is removed.
+type Value string
+
+const (
+	// Alive entities are wanted: what they describe is made and kept.
+	Alive Value = "alive"
+	// Dying entities are no longer wanted, but something still depends on them.
+	Dying Value = "dying"
+	// Dead entities have nothing that depends on them. What they describe is
+	// taken away, and then the entity is removed.
+	Dead Value = "dead"
+)

@@ -1,0 +1,30 @@
+// Package envcontext carries what a provider call needs from its caller:
+// cancellation, and a way to say that the credential no longer works.
+package envcontext
+
+import "context"
+
+// ProviderCallContext is the context of one call to a storage provider.
+type ProviderCallContext interface {
+	context.Context
+
+	// InvalidateCredential tells the caller that the provider was refused with
+	// the credential in use, and why. The calls that follow may be given
+	// another credential.
+	InvalidateCredential(reason string) error
+}
+
+// New returns a ProviderCallContext on ctx for callers that manage no
+// credential: its InvalidateCredential does nothing.
+func New(ctx context.Context) ProviderCallContext {
+	return withoutCredential{ctx}
+}
+
+type withoutCredential struct {
+	context.Context
+}
+
+// InvalidateCredential implements [ProviderCallContext].
+func (withoutCredential) InvalidateCredential(string) error {
+	return nil
+}

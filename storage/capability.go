@@ -1,0 +1,78 @@
+package storage
+
+import (
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+)
+
+// VolumeQualifier is an optional capability of a [Provider] or [VolumeSource]
+// that does not take every volume at any time.
+type VolumeQualifier interface {
+	// ShouldCreateVolume reports whether to create the volume now. If not, it
+	// is asked again when the volume changes. It does no I/O.
+	ShouldCreateVolume(VolumeParams) bool
+}
+
+// FilesystemQualifier is an optional capability of a [Provider] or
+// [FilesystemSource] that does not take every filesystem at any time.
+type FilesystemQualifier interface {
+	// ShouldCreateFilesystem reports whether to create the filesystem now. If
+	// not, it is asked again when the filesystem changes. It does no I/O.
+	ShouldCreateFilesystem(FilesystemParams) bool
+}
+
+// VolumeDeletionGuard is an optional capability of a [Provider] or
+// [VolumeSource] that can hold back the removal of a volume.
+type VolumeDeletionGuard interface {
+	// ShouldDestroyVolume reports whether to destroy or release the volume
+	// now. If not, it is asked again when the volume changes. It does no I/O.
+	ShouldDestroyVolume(volumeId string) bool
+}
+
+// FilesystemDeletionGuard is an optional capability of a [Provider] or
+// [FilesystemSource] that can hold back the removal of a filesystem.
+type FilesystemDeletionGuard interface {
+	// ShouldDestroyFilesystem reports whether to destroy or release the
+	// filesystem now. If not, it is asked again when the filesystem changes.
+	// It does no I/O.
+	ShouldDestroyFilesystem(filesystemId string) bool
+}
+
+// ConcurrentSource is an optional capability of a source, or of a [Provider] for
+// all its sources, that takes several bulk calls at once. Even so, at most one
+// call at a time concerns a given volume or filesystem.
+type ConcurrentSource interface {
+	// MaxConcurrentCalls is the most calls at once; less than one means one.
+	MaxConcurrentCalls() int
+}
+
+// VolumeImporter is an optional capability of a [VolumeSource] that can take over
+// volumes which it did not make.
+type VolumeImporter interface {
+	// ImportVolume takes over the volume and sets resource tags on it. The
+	// error satisfies errors.IsNotFound if there is no such volume, and
+	// errors.IsNotValid if it cannot be taken over as it is. It is idempotent.
+	ImportVolume(ctx envcontext.ProviderCallContext, volumeId string, resourceTags map[string]string) (VolumeInfo, error)
+}
+
+// FilesystemImporter is an optional capability of a [FilesystemSource] that can
+// take over filesystems which it did not make.
+type FilesystemImporter interface {
+	// ImportFilesystem takes over the filesystem and sets resource tags on it.
+	// The error satisfies errors.IsNotFound if there is no such filesystem, and
+	// errors.IsNotValid if it cannot be taken over as it is. It is idempotent.
+	ImportFilesystem(ctx envcontext.ProviderCallContext, filesystemId string, resourceTags map[string]string) (FilesystemInfo, error)
+}
+
+// BackingDevices is what the caller of a source knows of the entities on which
+// others stand. It answers at once, and is safe to call from within any method
+// of a source.
+type BackingDevices interface {
+	// BlockDevice returns the block device that an attached volume has on this
+	// machine, if it is known.
+	BlockDevice(names.VolumeTag) (BlockDevice, bool)
+
+	// Filesystem returns the filesystem, if it is made and known.
+	Filesystem(names.FilesystemTag) (Filesystem, bool)
+}

@@ -1,0 +1,52 @@
+package storage
+
+import (
+	"maps"
+
+	"github.com/juju/errors"
+)
+
+// Attrs are the settings of a pool, by name.
+type Attrs map[string]any
+
+// Config is a pool: a provider with named settings. It does not change.
+type Config struct {
+	name     string
+	provider ProviderType
+	attrs    Attrs
+}
+
+// NewConfig returns the pool of that name. The attributes are copied, and not
+// checked: that is for [Provider].ValidateConfig. An empty name or provider is an
+// error that satisfies errors.IsNotValid.
+func NewConfig(name string, provider ProviderType, attrs Attrs) (*Config, error) {
+	if name == "" {
+		return nil, errors.NotValidf("storage pool with an empty name")
+	}
+	if provider == "" {
+		return nil, errors.NotValidf("storage pool %q with an empty provider", name)
+	}
+	return &Config{name: name, provider: provider, attrs: maps.Clone(attrs)}, nil
+}
+
+// Name returns the pool's name.
+func (c *Config) Name() string {
+	return c.name
+}
+
+// Provider returns the type of the pool's provider.
+func (c *Config) Provider() ProviderType {
+	return c.provider
+}
+
+// Attrs returns a copy of the pool's settings.
+func (c *Config) Attrs() Attrs {
+	return maps.Clone(c.attrs)
+}
+
+// ValueString returns the setting of that name, and whether it is there and is a
+// string.
+func (c *Config) ValueString(name string) (string, bool) {
+	value, ok := c.attrs[name].(string)
+	return value, ok
+}

@@ -1,0 +1,83 @@
+package storage_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage"
+)
+
+func TestOutcomesKeepCauseAndText(t *testing.T) {
+	for _, test := range []struct {
+		mark     func(error) error
+		sentinel error
+	}{
+		{storage.InProgress, storage.ErrInProgress},
+		{storage.Ignored, storage.ErrIgnored},
+		{storage.Permanent, storage.ErrPermanent},
+	} {
+		t.Run(test.sentinel.Error(), func(t *testing.T) {
+			if err := test.mark(nil); err != nil {
+				t.Errorf("marking nil gives %v", err)
+			}
+			cause := errors.NotFoundf("volume vol-1")
+			marked := test.mark(cause)
+			for _, err := range []error{
+				marked,
+				errors.Trace(marked),
+				errors.Annotatef(marked, "creating volume %d", 1),
+				fmt.Errorf("creating: %w", marked),
+				test.mark(test.mark(cause)),
+			} {
+				if !errors.Is(err, test.sentinel) {
+					t.Errorf("%q has lost its mark", err)
+				}
+				if !errors.Is(err, cause) || !errors.Is(err, errors.NotFound) {
+					t.Errorf("%q has lost its cause", err)
+				}
+				for _, other := range []error{storage.ErrInProgress, storage.ErrIgnored, storage.ErrPermanent} {
+					if other != test.sentinel && errors.Is(err, other) {
+						t.Errorf("%q is also %q", err, other)
+					}
+				}
+			}
+			if marked.Error() != cause.Error() {
+				t.Errorf("got text %q, want %q", marked, cause)
+			}
+			if got, want := errors.Annotate(marked, "creating").Error(), "creating: volume vol-1 not found"; got != want {
+				t.Errorf("got text %q, want %q", got, want)
+			}
+			// Bare sentinels tell the same.
+			if !errors.Is(errors.Annotate(test.sentinel, "creating"), test.sentinel) {
+				t.Errorf("annotated sentinel is not found")
+			}
+		})
+	}
+}
+
+func TestIsPermanent(t *testing.T) {
+	for _, test := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{errors.New("disk full"), false},
+		{errors.NotFoundf("pool"), false},
+		{storage.ErrPermanent, true},
+		{storage.Permanent(errors.New("quota")), true},
+		{errors.Annotate(storage.Permanent(errors.New("quota")), "creating"), true},
+		{errors.NotValidf("size"), true},
+		{errors.Annotate(errors.NotValidf("size"), "creating"), true},
+		{errors.NotSupportedf("volumes"), true},
+		{fmt.Errorf("creating: %w", errors.NotSupportedf("volumes")), true},
+		{storage.ErrInProgress, false},
+		{storage.InProgress(errors.NotValidf("size")), false},
+		{storage.Ignored(errors.NotSupportedf("volumes")), false},
+	} {
+		if got := storage.IsPermanent(test.err); got != test.want {
+			t.Errorf("IsPermanent(%v) = %t, want %t", test.err, got, test.want)
+		}
+	}
+}

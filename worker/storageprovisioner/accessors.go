@@ -1,0 +1,136 @@
+package storageprovisioner
+
+import (
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/environs/config"
+	"github.com/stowage-io/stowage/watcher"
+)
+
+// The accessors are how the worker reads the state and writes to it. They are
+// called by one goroutine of the worker, one call at a time, and need not be
+// safe for concurrent use. A call with N arguments returns N results in the
+// order of the arguments, with an error each; an error of the whole call ends
+// the worker. A nil slice with a nil error from a Set… or Remove… call means
+// that all has succeeded.
+//
+// The worker understands these codes of a result's error: CodeNotFound (there
+// is no such entity any more), CodeNotProvisioned (it has no info yet). Any
+// other error concerns that entity alone, which is read again later.
+
+// VolumeAccessor reads and records volumes and their attachments.
+type VolumeAccessor interface {
+	// WatchBlockDevices watches the block devices of a machine.
+	WatchBlockDevices(names.MachineTag) (watcher.NotifyWatcher, error)
+
+	// WatchVolumes watches the ids of the volumes in the worker's scope.
+	WatchVolumes() (watcher.StringsWatcher, error)
+
+	// WatchVolumeAttachments watches the volume attachments in the worker's
+	// scope.
+	WatchVolumeAttachments() (watcher.MachineStorageIdsWatcher, error)
+
+	// Volumes returns the recorded infos of volumes.
+	Volumes([]names.VolumeTag) ([]params.VolumeResult, error)
+
+	// VolumeBlockDevices returns the block devices that volumes are on their
+	// machines.
+	VolumeBlockDevices([]params.MachineStorageId) ([]params.BlockDeviceResult, error)
+
+	// VolumeAttachments returns the recorded infos of volume attachments.
+	VolumeAttachments([]params.MachineStorageId) ([]params.VolumeAttachmentResult, error)
+
+	// VolumeParams returns what it takes to create volumes.
+	VolumeParams([]names.VolumeTag) ([]params.VolumeParamsResult, error)
+
+	// VolumeAttachmentParams returns what it takes to attach and detach
+	// volumes.
+	VolumeAttachmentParams([]params.MachineStorageId) ([]params.VolumeAttachmentParamsResult, error)
+
+	// SetVolumeInfo records that volumes are provisioned.
+	SetVolumeInfo([]params.Volume) ([]params.ErrorResult, error)
+
+	// SetVolumeAttachmentInfo records that volumes are attached.
+	SetVolumeAttachmentInfo([]params.VolumeAttachment) ([]params.ErrorResult, error)
+}
+
+// FilesystemAccessor reads and records filesystems and their attachments.
+type FilesystemAccessor interface {
+	// WatchFilesystems watches the ids of the filesystems in the worker's
+	// scope.
+	WatchFilesystems() (watcher.StringsWatcher, error)
+
+	// WatchFilesystemAttachments watches the filesystem attachments in the
+	// worker's scope.
+	WatchFilesystemAttachments() (watcher.MachineStorageIdsWatcher, error)
+
+	// Filesystems returns the recorded infos of filesystems.
+	Filesystems([]names.FilesystemTag) ([]params.FilesystemResult, error)
+
+	// FilesystemAttachments returns the recorded infos of filesystem
+	// attachments.
+	FilesystemAttachments([]params.MachineStorageId) ([]params.FilesystemAttachmentResult, error)
+
+	// FilesystemParams returns what it takes to create filesystems.
+	FilesystemParams([]names.FilesystemTag) ([]params.FilesystemParamsResult, error)
+
+	// FilesystemAttachmentParams returns what it takes to attach and detach
+	// filesystems.
+	FilesystemAttachmentParams([]params.MachineStorageId) ([]params.FilesystemAttachmentParamsResult, error)
+
+	// SetFilesystemInfo records that filesystems are provisioned.
+	SetFilesystemInfo([]params.Filesystem) ([]params.ErrorResult, error)
+
+	// SetFilesystemAttachmentInfo records that filesystems are attached.
+	SetFilesystemAttachmentInfo([]params.FilesystemAttachment) ([]params.ErrorResult, error)
+}
+
+// VolumeRemovalAccessor is an optional capability of a [VolumeAccessor] that
+// knows whether to destroy or to release a volume. Without it, volumes are
+// destroyed.
+type VolumeRemovalAccessor interface {
+	RemoveVolumeParams([]names.VolumeTag) ([]params.RemoveVolumeParamsResult, error)
+}
+
+// FilesystemRemovalAccessor is an optional capability of a [FilesystemAccessor]
+// that knows whether to destroy or to release a filesystem. Without it,
+// filesystems are destroyed.
+type FilesystemRemovalAccessor interface {
+	RemoveFilesystemParams([]names.FilesystemTag) ([]params.RemoveFilesystemParamsResult, error)
+}
+
+// MachineAccessor tells of the machines that storage is attached to.
+type MachineAccessor interface {
+	// WatchMachine watches a machine.
+	WatchMachine(names.MachineTag) (watcher.NotifyWatcher, error)
+
+	// InstanceIds returns the instance ids of machines.
+	InstanceIds([]names.MachineTag) ([]params.StringResult, error)
+}
+
+// LifecycleManager tells how far entities are in their lives, and ends them.
+type LifecycleManager interface {
+	// Life returns the lives of volumes or filesystems.
+	Life([]names.Tag) ([]params.LifeResult, error)
+
+	// Remove removes dead volumes or filesystems.
+	Remove([]names.Tag) ([]params.ErrorResult, error)
+
+	// AttachmentLife returns the lives of attachments.
+	AttachmentLife([]params.MachineStorageId) ([]params.LifeResult, error)
+
+	// RemoveAttachments removes dying attachments.
+	RemoveAttachments([]params.MachineStorageId) ([]params.ErrorResult, error)
+}
+
+// StatusSetter sets the statuses of volumes and filesystems.
+type StatusSetter interface {
+	SetStatus([]params.EntityStatusArgs) error
+}
+
+// EnvironAccessor gives the environment's configuration.
+type EnvironAccessor interface {
+	WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error)
+	EnvironConfig() (*config.Config, error)
+}

@@ -1,0 +1,67 @@
+package storageprovisioner
+
+import (
+	"sync"
+
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/storage"
+)
+
+// backing is what the worker knows of block devices and filesystems, for the
+// sources to look at during a call. The loop writes it.
+type backing struct {
+	mu          sync.RWMutex
+	devices     map[string]storage.BlockDevice
+	filesystems map[string]storage.Filesystem
+}
+
+func newBacking() *backing {
+	return &backing{
+		devices:     make(map[string]storage.BlockDevice),
+		filesystems: make(map[string]storage.Filesystem),
+	}
+}
+
+// BlockDevice is part of storage.BackingDevices.
+func (b *backing) BlockDevice(volume names.VolumeTag) (storage.BlockDevice, bool) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	device, ok := b.devices[volume.Id()]
+	return device, ok
+}
+
+// Filesystem is part of storage.BackingDevices.
+func (b *backing) Filesystem(filesystem names.FilesystemTag) (storage.Filesystem, bool) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	fs, ok := b.filesystems[filesystem.Id()]
+	return fs, ok
+}
+
+// setDevice takes in the block device of a volume; one without a name is not
+// known.
+func (b *backing) setDevice(volume string, device storage.BlockDevice) (known bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if device.DeviceName == "" {
+		delete(b.devices, volume)
+		return false
+	}
+	b.devices[volume] = device
+	return true
+}
+
+func (b *backing) setFilesystem(fs storage.Filesystem) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.filesystems[fs.Tag.Id()] = fs
+}
+
+// forget drops a filesystem and the device beneath it.
+func (b *backing) forget(filesystem string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.devices, b.filesystems[filesystem].Volume.Id())
+	delete(b.filesystems, filesystem)
+}

@@ -1,0 +1,96 @@
+package storageprovisioner
+
+import (
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
+// job is what the clerk is asked to do: one or more accessor calls. It returns
+// what the loop then does with the answers. It touches nothing of the loop's.
+type job func() (reply, error)
+
+// reply is run by the loop.
+type reply func()
+
+// answer is what has come of a job.
+type answer struct {
+	reply reply
+	err   error
+}
+
+// clerk is the only goroutine that calls accessors. Its jobs come one at a time.
+func clerk(jobs <-chan job, answers chan<- answer) {
+	for job := range jobs {
+		reply, err := job()
+		answers <- answer{reply, err}
+	}
+}
+
+// call makes one bulk call of an accessor. Nothing is called for no arguments.
+func call[A, R any](doing string, accessor func([]A) ([]R, error), args []A) ([]R, error) {
+	if len(args) == 0 {
+		return nil, nil
+	}
+	results, err := accessor(args)
+	if err != nil {
+		return nil, errors.Annotate(err, doing)
+	}
+	if len(results) != len(args) {
+		return nil, errors.Errorf("%s: got %d results for %d arguments", doing, len(results), len(args))
+	}
+	return results, nil
+}
+
+// tell makes one bulk call of an accessor that writes, and returns an error for
+// each argument.
+func tell[A any](doing string, accessor func([]A) ([]params.ErrorResult, error), args []A) ([]error, error) {
+	results, err := call(doing, func(args []A) ([]params.ErrorResult, error) {
+		results, err := accessor(args)
+		if results == nil && err == nil {
+			results = make([]params.ErrorResult, len(args))
+		}
+		return results, err
+	}, args)
+	errs := make([]error, len(results))
+	for i, result := range results {
+		errs[i] = wireError(result.Error)
+	}
+	return errs, err
+}
+
+// wireError returns the error of one result, of the kind that its code stands
+// for; nil for none.
+func wireError(err *params.Error) error {
+	if err == nil {
+		return nil
+	}
+	return params.TranslateWellKnownError(err)
+}
+
+// attachmentIds returns how the accessors name attachments.
+func attachmentIds[E any](entities []E, key func(E) plan.Key) []params.MachineStorageId {
+	ids := make([]params.MachineStorageId, len(entities))
+	for i, entity := range entities {
+		ids[i] = attachmentId(key(entity))
+	}
+	return ids
+}
+
+func attachmentId(key plan.Key) params.MachineStorageId {
+	return params.MachineStorageId{
+		MachineTag:    key.Host,
+		AttachmentTag: storageTag(key).String(),
+	}
+}
+
+// storageTag returns the tag of a volume or filesystem, or of what an attachment
+// attaches.
+func storageTag(key plan.Key) names.Tag {
+	if key.Kind.Storage() == plan.Filesystem {
+		return names.NewFilesystemTag(key.ID)
+	}
+	return names.NewVolumeTag(key.ID)
+}

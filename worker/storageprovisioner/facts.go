@@ -1,0 +1,192 @@
+package storageprovisioner
+
+import (
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
+// kindReader reads one kind of storage, and the attachments of it, from the
+// state. Each method completes the given facts with one or two bulk calls; an
+// error is that of a whole call.
+type kindReader interface {
+	// infos tells which volumes or filesystems are recorded, and their ids.
+	infos([]*plan.Fact) error
+	// creations tells what it takes to create them.
+	creations([]*plan.Fact) error
+	// removals tells what it takes to remove them.
+	removals([]*plan.Fact) error
+	// attachments tells which attachments are recorded.
+	attachments([]*plan.Fact) error
+	// attaching tells what it takes to attach and detach.
+	attaching([]*plan.Fact) error
+}
+
+// facts reads entities of all kinds. It runs on the clerk's goroutine.
+type facts struct {
+	config  Config
+	environ *environ
+	// filesystems are the recorded filesystems that were read on the way.
+	filesystems []storage.Filesystem
+}
+
+// read returns the given entities as the state has them.
+func (r *facts) read(keys []plan.Key) ([]plan.Fact, error) {
+	all := make([]plan.Fact, len(keys))
+	byKind := make(map[plan.Kind][]*plan.Fact)
+	for i, key := range keys {
+		all[i].Key = key
+		byKind[key.Kind] = append(byKind[key.Kind], &all[i])
+	}
+	volumes, filesystems := volumeReader{r}, filesystemReader{r}
+	for _, step := range []func() error{
+		func() error { return r.readStorage(volumes, byKind[plan.Volume]) },
+		func() error { return r.readStorage(filesystems, byKind[plan.Filesystem]) },
+		func() error { return r.readAttachments(volumes, byKind[plan.VolumeAttachment]) },
+		func() error { return r.readAttachments(filesystems, byKind[plan.FilesystemAttachment]) },
+	} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func (r *facts) readStorage(kind kindReader, facts []*plan.Fact) error {
+	tags := make([]names.Tag, len(facts))
+	for i, f := range facts {
+		tags[i] = storageTag(f.Key)
+	}
+	results, err := call("reading lives", r.config.Life.Life, tags)
+	if err != nil {
+		return err
+	}
+	setLives(facts, results)
+	if err := kind.infos(only(facts, present)); err != nil {
+		return err
+	}
+	if err := kind.creations(only(facts, func(f *plan.Fact) bool {
+		return f.Life == plan.Alive && !f.Recorded
+	})); err != nil {
+		return err
+	}
+	return kind.removals(only(facts, func(f *plan.Fact) bool {
+		return f.Life == plan.Dead && f.Recorded
+	}))
+}
+
+func (r *facts) readAttachments(kind kindReader, facts []*plan.Fact) error {
+	ids := attachmentIds(facts, factKey)
+	results, err := call("reading attachment lives", r.config.Life.AttachmentLife, ids)
+	if err != nil {
+		return err
+	}
+	setLives(facts, results)
+	if err := kind.attachments(only(facts, present)); err != nil {
+		return err
+	}
+	return kind.attaching(only(facts, func(f *plan.Fact) bool {
+		return f.Life == plan.Alive || f.Recorded
+	}))
+}
+
+func factKey(f *plan.Fact) plan.Key { return f.Key }
+
+// only returns the facts that could be read so far and that are wanted.
+func only(facts []*plan.Fact, wanted func(*plan.Fact) bool) []*plan.Fact {
+	var some []*plan.Fact
+	for _, f := range facts {
+		if f.Err == nil && wanted(f) {
+			some = append(some, f)
+		}
+	}
+	return some
+}
+
+func present(f *plan.Fact) bool { return f.Life != plan.Gone }
+
+// complete completes facts with the results of a call. An error of a result
+// concerns that entity alone.
+func complete[R any](facts []*plan.Fact, results []R, each func(*plan.Fact, R) error) {
+	for i, result := range results {
+		if err := each(facts[i], result); err != nil {
+			setError(facts[i], err)
+		}
+	}
+}
+
+// setError completes the fact of an entity that could not be read.
+func setError(f *plan.Fact, err error) {
+	if params.IsCodeNotFound(err) {
+		f.Life = plan.Gone
+		return
+	}
+	f.Err = err
+}
+
+func setLives(facts []*plan.Fact, results []params.LifeResult) {
+	complete(facts, results, func(f *plan.Fact, result params.LifeResult) error {
+		if result.Error != nil {
+			return result.Error
+		}
+		switch result.Life {
+		case life.Alive:
+			f.Life = plan.Alive
+		case life.Dying:
+			f.Life = plan.Dying
+		case life.Dead:
+			f.Life = plan.Dead
+		default:
+			return errors.NotValidf("life %q of %s", result.Life, f.Key)
+		}
+		return nil
+	})
+}
+
+// setRecorded completes a fact with whether the entity is recorded, by the error
+// of reading its info.
+func setRecorded(f *plan.Fact, err *params.Error) error {
+	switch {
+	case err == nil:
+		f.Recorded = true
+	case !params.IsCodeNotProvisioned(err):
+		return err
+	}
+	return nil
+}
+
+// setProvider completes a fact with who provides the entity.
+func (r *facts) setProvider(f *plan.Fact, providerType string) {
+	f.Source = plan.Source{Kind: f.Key.Kind.Storage(), Provider: providerType}
+	f.Class = r.environ.class(storage.ProviderType(providerType))
+}
+
+// setAttachment completes a fact with the host of an attachment, and returns
+// what every attachment's parameters have, without what is known only when they
+// are used: the ids of instance and storage.
+func (r *facts) setAttachment(f *plan.Fact, provider, host, instance string, readOnly bool) (storage.AttachmentParams, error) {
+	tag, err := names.ParseTag(host)
+	if err != nil {
+		return storage.AttachmentParams{}, errors.Annotatef(err, "host of %s", f.Key)
+	}
+	if provisionable(tag) {
+		f.Host = host
+		f.Instance = instance
+	}
+	return storage.AttachmentParams{
+		Provider: storage.ProviderType(provider),
+		Machine:  tag,
+		ReadOnly: readOnly,
+	}, nil
+}
+
+// provisionable reports whether storage is attached to a host by this worker:
+// whether it is a machine.
+func provisionable(host names.Tag) bool {
+	_, ok := host.(names.MachineTag)
+	return ok
+}

@@ -1,0 +1,167 @@
+package storageprovisioner
+
+import (
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
+// filesystemReader reads filesystems and filesystem attachments.
+type filesystemReader struct {
+	*facts
+}
+
+func filesystemTags(facts []*plan.Fact) []names.FilesystemTag {
+	tags := make([]names.FilesystemTag, len(facts))
+	for i, f := range facts {
+		tags[i] = names.NewFilesystemTag(f.Key.ID)
+	}
+	return tags
+}
+
+func (r filesystemReader) infos(facts []*plan.Fact) error {
+	results, err := call("reading filesystems", r.config.Filesystems.Filesystems, filesystemTags(facts))
+	complete(facts, results, func(f *plan.Fact, result params.FilesystemResult) error {
+		if err := setRecorded(f, result.Error); err != nil || !f.Recorded {
+			return err
+		}
+		volume, err := r.setBacking(f, result.Result.VolumeTag)
+		f.ID = result.Result.Info.FilesystemId
+		r.filesystems = append(r.filesystems, storage.Filesystem{
+			Tag:            names.NewFilesystemTag(f.Key.ID),
+			Volume:         volume,
+			FilesystemInfo: storage.FilesystemInfo{FilesystemId: f.ID, Size: result.Result.Info.Size},
+		})
+		return err
+	})
+	return err
+}
+
+// setBacking completes a fact with the volume beneath a filesystem, if any.
+func (r filesystemReader) setBacking(f *plan.Fact, volumeTag string) (names.VolumeTag, error) {
+	if volumeTag == "" {
+		return names.VolumeTag{}, nil
+	}
+	volume, err := names.ParseVolumeTag(volumeTag)
+	f.Backing = volume.Id()
+	return volume, errors.Annotatef(err, "volume of %s", f.Key)
+}
+
+func (r filesystemReader) params(facts []*plan.Fact, each func(*plan.Fact, params.FilesystemParams) error) error {
+	results, err := call("reading filesystem parameters", r.config.Filesystems.FilesystemParams, filesystemTags(facts))
+	complete(facts, results, func(f *plan.Fact, result params.FilesystemParamsResult) error {
+		if result.Error != nil {
+			return result.Error
+		}
+		r.setProvider(f, result.Result.Provider)
+		return each(f, result.Result)
+	})
+	return err
+}
+
+func (r filesystemReader) creations(facts []*plan.Fact) error {
+	return r.params(facts, func(f *plan.Fact, p params.FilesystemParams) error {
+		volume, err := r.setBacking(f, p.VolumeTag)
+		if err != nil {
+			return err
+		}
+		args := storage.FilesystemParams{
+			Tag:          names.NewFilesystemTag(f.Key.ID),
+			Volume:       volume,
+			Size:         p.Size,
+			Provider:     storage.ProviderType(p.Provider),
+			Attributes:   p.Attributes,
+			ResourceTags: p.Tags,
+		}
+		if p.Attachment != nil {
+			var host plan.Fact
+			attachment, err := r.setAttachment(&host, p.Provider, p.Attachment.MachineTag, p.Attachment.InstanceId, p.Attachment.ReadOnly)
+			if err != nil || !provisionable(attachment.Machine) {
+				return err
+			}
+			args.Attachment = &storage.FilesystemAttachmentParams{
+				AttachmentParams: attachment,
+				Filesystem:       args.Tag,
+				Path:             p.Attachment.MountPoint,
+			}
+		}
+		f.Args = args
+		return nil
+	})
+}
+
+func (r filesystemReader) removals(facts []*plan.Fact) error {
+	accessor, ok := r.config.Filesystems.(FilesystemRemovalAccessor)
+	if !ok {
+		return r.params(facts, func(*plan.Fact, params.FilesystemParams) error { return nil })
+	}
+	results, err := call("reading filesystem removal parameters", accessor.RemoveFilesystemParams, filesystemTags(facts))
+	complete(facts, results, func(f *plan.Fact, result params.RemoveFilesystemParamsResult) error {
+		if result.Error != nil {
+			return result.Error
+		}
+		r.setProvider(f, result.Result.Provider)
+		f.ID = result.Result.FilesystemId
+		f.Release = !result.Result.Destroy
+		return nil
+	})
+	return err
+}
+
+func (r filesystemReader) attachments(facts []*plan.Fact) error {
+	results, err := call("reading filesystem attachments",
+		r.config.Filesystems.FilesystemAttachments, attachmentIds(facts, factKey))
+	complete(facts, results, func(f *plan.Fact, result params.FilesystemAttachmentResult) error {
+		return setRecorded(f, result.Error)
+	})
+	return err
+}
+
+func (r filesystemReader) attaching(facts []*plan.Fact) error {
+	results, err := call("reading filesystem attachment parameters",
+		r.config.Filesystems.FilesystemAttachmentParams, attachmentIds(facts, factKey))
+	complete(facts, results, func(f *plan.Fact, result params.FilesystemAttachmentParamsResult) error {
+		if result.Error != nil {
+			return result.Error
+		}
+		p := result.Result
+		r.setProvider(f, p.Provider)
+		f.ID = p.FilesystemId
+		attachment, err := r.setAttachment(f, p.Provider, p.MachineTag, p.InstanceId, p.ReadOnly)
+		if err != nil || f.Life == plan.Alive && !provisionable(attachment.Machine) {
+			return err
+		}
+		f.Args = storage.FilesystemAttachmentParams{
+			AttachmentParams: attachment,
+			Filesystem:       names.NewFilesystemTag(f.Key.ID),
+			Path:             p.MountPoint,
+		}
+		return nil
+	})
+	return err
+}
+
+// filesystemOnWire returns how a filesystem's info is recorded.
+func filesystemOnWire(fs storage.Filesystem) params.Filesystem {
+	wire := params.Filesystem{
+		FilesystemTag: fs.Tag.String(),
+		Info:          params.FilesystemInfo{FilesystemId: fs.FilesystemId, Size: fs.Size},
+	}
+	if fs.Volume != (names.VolumeTag{}) {
+		wire.VolumeTag = fs.Volume.String()
+	}
+	return wire
+}
+
+// filesystemAttachmentOnWire returns how a filesystem attachment's info is
+// recorded.
+func filesystemAttachmentOnWire(a storage.FilesystemAttachment) params.FilesystemAttachment {
+	return params.FilesystemAttachment{
+		FilesystemTag: a.Filesystem.String(),
+		MachineTag:    a.Machine.String(),
+		Info:          params.FilesystemAttachmentInfo{MountPoint: a.Path, ReadOnly: a.ReadOnly},
+	}
+}

@@ -1,0 +1,83 @@
+package storageprovisioner
+
+import (
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/core/instance"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
+// filesystemOps are the operations of a filesystem source.
+type filesystemOps struct {
+	source storage.FilesystemSource
+}
+
+func (o filesystemOps) create(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+	valid, results := validated(items, filesystemParams, o.source.ValidateFilesystemParams)
+	return append(results, bulk(valid, filesystemParams,
+		func(args []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
+			return o.source.CreateFilesystems(ctx, args)
+		},
+		func(r storage.CreateFilesystemsResult) plan.Result {
+			if r.Error != nil || r.Filesystem == nil {
+				return plan.Result{Err: missing(r.Error, "filesystem")}
+			}
+			return plan.Result{ID: r.Filesystem.FilesystemId, Info: *r.Filesystem}
+		})...)
+}
+
+func (o filesystemOps) attach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+	return bulk(items, filesystemAttachmentParams,
+		func(args []storage.FilesystemAttachmentParams) ([]storage.AttachFilesystemsResult, error) {
+			return o.source.AttachFilesystems(ctx, args)
+		},
+		func(r storage.AttachFilesystemsResult) plan.Result {
+			if r.Error != nil || r.FilesystemAttachment == nil {
+				return plan.Result{Err: missing(r.Error, "filesystem attachment")}
+			}
+			return plan.Result{Info: *r.FilesystemAttachment}
+		})
+}
+
+func (o filesystemOps) detach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+	return bulk(items, filesystemAttachmentParams, func(args []storage.FilesystemAttachmentParams) ([]error, error) {
+		return o.source.DetachFilesystems(ctx, args)
+	}, onlyError)
+}
+
+func (o filesystemOps) destroy(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+	destroy, release := byRelease(items)
+	results := bulk(destroy, itemID, func(ids []string) ([]error, error) {
+		return o.source.DestroyFilesystems(ctx, ids)
+	}, onlyError)
+	return append(results, bulk(release, itemID, func(ids []string) ([]error, error) {
+		return o.source.ReleaseFilesystems(ctx, ids)
+	}, onlyError)...)
+}
+
+// filesystemParams returns the parameters of a creation.
+func filesystemParams(item plan.Item) storage.FilesystemParams {
+	p := item.Args.(storage.FilesystemParams)
+	if p.Attachment != nil {
+		attachment := *p.Attachment
+		attachment.InstanceId = instance.Id(item.Instance)
+		p.Attachment = &attachment
+	}
+	return p
+}
+
+// filesystemAttachmentParams returns the parameters of an attachment. What has
+// been attached for a state that has since dropped it is detached by its key
+// alone.
+func filesystemAttachmentParams(item plan.Item) storage.FilesystemAttachmentParams {
+	p, ok := item.Args.(storage.FilesystemAttachmentParams)
+	if !ok {
+		p.Filesystem = names.NewFilesystemTag(item.Key.ID)
+		p.Machine, _ = names.ParseTag(item.Key.Host)
+	}
+	p.FilesystemId = item.ID
+	p.InstanceId = instance.Id(item.Instance)
+	return p
+}

@@ -1,0 +1,136 @@
+package plan
+
+// decide returns the operation that an entity's facts call for, and the key of
+// what that must wait for; a zero key when nothing. It changes nothing but what
+// is asked about machines and devices.
+//
+// The rules that keep data safe stand here alone: nothing is destroyed while an
+// attachment of it is attached or being attached, no volume is detached beneath
+// a filesystem that is mounted or being made, and nothing is attached to what is being taken away.
+func (c *Core) decide(e *entity) (Op, Key) {
+	switch {
+	case e.unresolved:
+		return e.op, Key{}
+	case !e.observed && !e.orphan:
+		return None, Key{}
+	case e.fact.Key.Kind.Attachment():
+		return c.decideAttachment(e)
+	}
+	return c.decideStorage(e)
+}
+
+func (c *Core) decideStorage(e *entity) (Op, Key) {
+	f := &e.fact
+	class := c.class(e)
+	switch {
+	case class == Foreign:
+		return None, Key{}
+	case f.Life == Dead && (!f.Recorded || class == Static):
+		return Remove, Key{}
+	case f.Life == Dead:
+		if e.users > 0 {
+			return Destroy, f.Key
+		}
+		return Destroy, Key{}
+	case f.Life != Alive || f.Recorded || class == Static || f.Args == nil:
+		return None, Key{}
+	}
+	if need, ok := c.unprovisioned(f.Host); ok {
+		return Create, need
+	}
+	return Create, c.unready(f.Backing)
+}
+
+// unready returns the key of what must happen before a filesystem can be made or
+// mounted on a volume, if there is one: the volume is attached, where that is up
+// to this worker, and its block device is known.
+func (c *Core) unready(volume string) Key {
+	if volume == "" {
+		return Key{}
+	}
+	under := c.under(volume)
+	if va := c.entities[under]; va != nil && va.op != None {
+		return under
+	}
+	if !c.devices[volume] {
+		return DeviceKey(volume)
+	}
+	return Key{}
+}
+
+func (c *Core) decideAttachment(e *entity) (Op, Key) {
+	f := &e.fact
+	storageKey := f.Key.Storage()
+	storage := c.entities[storageKey]
+	if f.Key.Kind == FilesystemAttachment && !e.orphan && (storage == nil || !storage.observed) {
+		// Whether the filesystem is on a volume decides whose it is.
+		return Attach, storageKey
+	}
+	if storage != nil && storage.op == Create && (storage.busy() || storage.unresolved) {
+		// The creation may attach as well.
+		return Attach, storageKey
+	}
+	class := c.class(e)
+	switch {
+	case class == Foreign || f.Life == Gone:
+		return None, Key{}
+	case f.Life != Alive && (!f.Recorded || class == Static):
+		return Remove, Key{}
+	case f.Life != Alive:
+		if e.users > 0 {
+			return Detach, f.Key
+		}
+		return Detach, Key{}
+	case e.attached || class == Static || f.Args == nil:
+		return None, Key{}
+	}
+	switch {
+	case storage != nil && storage.busy() && storage.op == Destroy:
+		return Attach, storageKey
+	case f.ID == "" && (storage == nil || !storage.fact.Recorded):
+		return Attach, storageKey
+	}
+	if need, ok := c.unprovisioned(f.Host); ok {
+		return Attach, need
+	}
+	return Attach, c.unready(c.backing(e))
+}
+
+// unprovisioned returns the key of a machine that must be provisioned first.
+func (c *Core) unprovisioned(host string) (Key, bool) {
+	if host == "" || c.machines[host].instance != "" {
+		return Key{}, false
+	}
+	return MachineKey(host), true
+}
+
+// backing returns the id of the volume beneath a filesystem or its attachment.
+func (c *Core) backing(e *entity) string {
+	if e.fact.Key.Kind != FilesystemAttachment {
+		return e.fact.Backing
+	}
+	if filesystem, ok := c.entities[e.fact.Key.Storage()]; ok {
+		return filesystem.fact.Backing
+	}
+	return ""
+}
+
+// class returns what this worker may do about an entity. Filesystems on volumes
+// belong to the worker that manages them, whoever provides the volume.
+func (c *Core) class(e *entity) Class {
+	switch {
+	case c.backing(e) == "":
+		return e.fact.Class
+	case c.options.Host != "":
+		return Ours
+	}
+	return Foreign
+}
+
+// source returns the source that an entity's operations go to.
+func (c *Core) source(e *entity) Source {
+	if c.backing(e) != "" {
+		return Managed
+	}
+	return e.fact.Source
+}

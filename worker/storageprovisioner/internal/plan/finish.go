@@ -1,0 +1,227 @@
+package plan
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// Result is how one operation ended.
+type Result struct {
+	Key Key
+	Err error
+	// ID is the provider's id of what was created.
+	ID string
+	// Info is what to record of what was created or attached.
+	Info any
+	// Attached is the attachment that the provider made along with a creation,
+	// if any, and AttachedInfo what to record of it.
+	Attached     Key
+	AttachedInfo any
+}
+
+// Status is a status to be set on a volume or filesystem.
+type Status struct {
+	Key     Key
+	Status  status.Status
+	Message string
+}
+
+// Finished takes in how a batch ended: a result for each of its items. The
+// source is free from here on.
+func (c *Core) Finished(source Source, results []Result, now time.Time) {
+	c.queue(source).busy = false
+	for i := range results {
+		c.finish(c.entities[results[i].Key], &results[i], now)
+	}
+}
+
+func (c *Core) finish(e *entity, r *Result, now time.Time) {
+	args := e.args
+	e.args = nil
+	switch {
+	case r.Err == nil:
+		e.unresolved = false
+		c.succeed(e, r)
+	case e.fact.Life == Gone && !e.unresolved && !inProgress(r.Err):
+		e.phase = idle
+		c.forget(e)
+	default:
+		c.fail(e, r.Err, args, now)
+	}
+	c.wake(r.Key)
+}
+
+func (c *Core) succeed(e *entity, r *Result) {
+	switch {
+	case e.op == Create && r.AttachedInfo == nil:
+		c.status(e, status.Attaching, "")
+	case e.op == Create || e.op == Attach:
+		c.status(e, status.Attached, "")
+	case e.op == Detach:
+		e.attached = false
+		c.status(e, status.Detached, "")
+		c.release(e)
+		c.moved(e)
+	}
+	if e.op == Create {
+		e.fact.ID = r.ID
+		c.release(e)
+	}
+	e.result = r
+	if e.fact.Life == Gone && e.records() {
+		c.adrift(e)
+		return
+	}
+	c.publish(e)
+}
+
+// fail sees to an operation that has failed, by what its error means.
+func (c *Core) fail(e *entity, err error, args any, now time.Time) {
+	e.phase = idle
+	e.attempts++
+	message := err.Error()
+	switch {
+	case inProgress(err) || e.unresolved && !storage.IsPermanent(err):
+		e.unresolved = true
+		e.args = args
+	case errors.Is(err, storage.ErrIgnored) || storage.IsPermanent(err):
+		e.unresolved = false
+		e.stalled = true
+	case c.options.Retry.exhausted(e.op, e.attempts):
+		e.stalled = true
+		message = fmt.Sprintf("%s (gave up after %d attempts)", message, e.attempts)
+	}
+	switch {
+	case errors.Is(err, storage.ErrIgnored):
+	case e.stalled:
+		c.status(e, status.Error, e.explain(message))
+	default:
+		c.status(e, retrying[e.op], e.explain(message))
+		e.due = now.Add(c.options.Retry.delay(e.attempts))
+	}
+	if e.op == Create && !e.unresolved {
+		c.release(e)
+	}
+	if !e.unresolved && !reflect.DeepEqual(args, e.fact.Args) {
+		// What was tried is not what is wanted by now.
+		c.refresh(e)
+	}
+	c.settle(e)
+}
+
+// retrying tells the status of an entity whose operation is tried again.
+var retrying = [ops]status.Status{
+	Destroy: status.Error,
+	Create:  status.Pending,
+	Detach:  status.Detaching,
+	Attach:  status.Attaching,
+}
+
+// explain returns the message of a failure, which names the operation where the
+// status does not tell.
+func (e *entity) explain(message string) string {
+	if e.op != Destroy {
+		return message
+	}
+	switch {
+	case e.fact.Key.Kind == Filesystem:
+		return "removing filesystem: " + message
+	case e.fact.Release:
+		return "releasing volume: " + message
+	}
+	return "destroying volume: " + message
+}
+
+// inProgress reports whether an operation with this error may be going on.
+func inProgress(err error) bool {
+	return errors.Is(err, storage.ErrInProgress) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// status adds a status for an entity's volume or filesystem.
+func (c *Core) status(e *entity, s status.Status, message string) {
+	c.out.Publish.Statuses = append(c.out.Publish.Statuses, Status{e.fact.Key.Storage(), s, message})
+}
+
+// records reports whether the end of the entity's operation is something to
+// record, rather than a removal.
+func (e *entity) records() bool {
+	return e.op == Create || e.op == Attach
+}
+
+// publish has an entity's result recorded in the state.
+func (c *Core) publish(e *entity) {
+	e.phase = publishing
+	if e.records() {
+		c.out.Publish.Records = append(c.out.Publish.Records, Record{e.fact.Key, e.result.Info})
+	} else {
+		c.out.Publish.Removals = append(c.out.Publish.Removals, e.fact.Key)
+	}
+}
+
+// Published takes in whether the state has taken the result of an entity. A
+// result that it has not taken is kept, and published again. What is not there
+// any more needs no removal; what was made for it is undone.
+func (c *Core) Published(key Key, err error, now time.Time) {
+	e := c.entities[key]
+	missing := errors.Is(err, errors.NotFound)
+	if err != nil && !missing {
+		e.unpublished++
+		c.options.Timetable.Add(e, e, now.Add(c.options.Retry.delay(e.unpublished)))
+		return
+	}
+	r := e.result
+	e.result = nil
+	e.unpublished = 0
+	e.phase = idle
+	switch {
+	case e.op == Remove && e.orphan:
+		c.adrift(e)
+	case !e.records():
+		c.forget(e)
+	case missing || e.fact.Life == Gone && e.observed:
+		c.adrift(e)
+	default:
+		e.fact.Recorded = true
+		e.attached = e.op == Attach
+		if r.AttachedInfo != nil {
+			c.adopt(e.fact.Source, r)
+		}
+		c.moved(e)
+		c.settle(e)
+		c.wake(key)
+	}
+}
+
+// moved notes that a volume has been attached or detached here.
+func (c *Core) moved(e *entity) {
+	if e.fact.Key.Kind == VolumeAttachment && e.fact.Key.Host == c.options.Host {
+		c.deviceChanged(e.fact.Key.ID)
+	}
+}
+
+// adopt takes in the attachment that came with a creation: it has only to be
+// recorded. One that the state is giving up by now is undone.
+func (c *Core) adopt(source Source, r *Result) {
+	e := c.entity(r.Attached)
+	if e.fact.Source == (Source{}) {
+		e.fact.Source = source
+		e.fact.Host = r.Attached.Host
+	}
+	c.hold(e)
+	if e.busy() {
+		e.orphan = true
+		return
+	}
+	c.refresh(e)
+	e.op = Attach
+	e.result = &Result{Key: r.Attached, Info: r.AttachedInfo}
+	c.publish(e)
+}

@@ -1,0 +1,476 @@
+// Package plan is the pure core of the storage provisioner: it knows what is
+// wanted and what has been done, and decides what must happen next.
+//
+// Facts go in (entities as the state has them, finished operations, provisioned
+// machines, known block devices, what has come due), and out come batches of
+// operations, things to publish, and questions to ask. A Core does no I/O,
+// reads no clock and starts no goroutine; it belongs to one goroutine, which
+// after each fact calls [Core.Batches] and [Core.Take].
+//
+// Each entity (a volume, a filesystem, or an attachment of one) has one record
+// and at most one operation at a time. From the record, [Core.decide] tells the
+// next operation and what that waits for, if anything:
+//
+//	idle ──▶ waiting (for a fact) ──▶ queued ──▶ running ──▶ publishing ──▶ idle
+//	                                    ▲            │ failed
+//	                                    └─ scheduled ◀┘
+//
+// An operation ends when its result has been recorded in the state, not before.
+package plan
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+)
+
+// Options say how a core behaves.
+type Options struct {
+	Retry Retry
+	// MaxBatch caps how many operations go in one batch; 0: no cap.
+	MaxBatch int
+	// Host is the tag of the machine on whose volumes this worker manages
+	// filesystems; empty for a worker that does not.
+	Host string
+	// Timetable is told what is to come to [Core.Due], and when.
+	Timetable Timetable
+}
+
+// Timetable keeps values until they are due. Adding a key again replaces it.
+type Timetable interface {
+	Add(key, value any, due time.Time)
+	Remove(key any)
+}
+
+// Core is the worker's knowledge and plans.
+type Core struct {
+	options  Options
+	entities map[Key]*entity
+	machines map[string]machine
+	// devices tells of each volume whose block device matters whether it is
+	// known.
+	devices map[string]bool
+	waiters map[Key][]*entity
+	queues  []*queue
+	// unread counts the failed attempts to read entities.
+	unread map[Key]int
+	out    Output
+}
+
+// New returns a core that knows nothing yet.
+func New(options Options) *Core {
+	return &Core{
+		options:  options,
+		entities: make(map[Key]*entity),
+		machines: make(map[string]machine),
+		devices:  make(map[string]bool),
+		waiters:  make(map[Key][]*entity),
+		unread:   make(map[Key]int),
+	}
+}
+
+// Fact is an entity as the state has it.
+type Fact struct {
+	Key Key
+	// Err says that the entity could not be read. It is read again later, and
+	// the other fields mean nothing.
+	Err  error
+	Life Life
+	// Recorded says that the state has the entity's info: it is provisioned.
+	Recorded bool
+	// ID is the provider's id of the volume or filesystem, where it is known.
+	ID     string
+	Class  Class
+	Source Source
+	// Host is the tag of the machine that must be provisioned first, if any,
+	// and Instance its instance id, where it came along with the entity.
+	Host     string
+	Instance string
+	// Backing is the id of the volume beneath a filesystem, if any.
+	Backing string
+	// Release says that removing means to release, not to destroy.
+	Release bool
+	// Args are what the provider needs for the next operation, without ID and
+	// Instance, which are handed to it as they are known by then. An entity
+	// that lacks what it takes to be created or attached has none, and is left
+	// as it is.
+	Args any
+}
+
+// phase is how far an entity's operation is.
+type phase uint8
+
+const (
+	// idle has nothing to do, or stalled.
+	idle phase = iota
+	// waiting is registered with the fact that it waits for.
+	waiting
+	// scheduled failed, and is tried again when it is due.
+	scheduled
+	// queued waits for its source to be free.
+	queued
+	// running is in a provider's hands.
+	running
+	// publishing has a result that the state has not taken yet.
+	publishing
+)
+
+// entity is all that the worker remembers of one entity.
+type entity struct {
+	fact Fact
+	// observed is false for an entity that is known only from what refers to
+	// it.
+	observed bool
+	// attached says that this worker has attached it since it started.
+	attached bool
+	// held says that what the entity stands on must stay: it is attached, or
+	// may be, or is being made there.
+	held bool
+	// orphan says that the state has dropped the entity while it was being
+	// made; what was made is undone.
+	orphan bool
+	// unresolved says that the operation may be going on somewhere: it is
+	// repeated as it was until its end is known.
+	unresolved bool
+	// stalled says that the operation has failed in a way that repeating does
+	// not help.
+	stalled bool
+	phase   phase
+	op      Op
+	// beneath is the id of the volume that a held filesystem or attachment of
+	// one stands on.
+	beneath string
+	// users counts what must go before the entity does: the held attachments
+	// of a volume or filesystem, the mounted filesystems on an attached volume.
+	users int
+	// attempts counts the failures of the operation in a row; due is when it is
+	// tried next, zero when it may go at once.
+	attempts int
+	due      time.Time
+	// wait and place say where a waiting entity is registered.
+	wait  Key
+	place int
+	// args are those of the running operation.
+	args any
+	// result is kept until it is published.
+	result *Result
+	// unpublished counts the failures to publish the result.
+	unpublished int
+}
+
+func (e *entity) busy() bool {
+	return e.phase == running || e.phase == publishing
+}
+
+type machine struct {
+	instance string
+	asked    bool
+}
+
+// Output is what the core wants done beside the batches.
+type Output struct {
+	Publish Publication
+	// Machines are to be watched until they are provisioned.
+	Machines []string
+	// Devices are the volumes whose block devices are to be looked up.
+	Devices []string
+	// Unread are the entities to be read again.
+	Unread []Key
+}
+
+// Publication is what is to be recorded in the state.
+type Publication struct {
+	Statuses []Status
+	Records  []Record
+	Removals []Key
+}
+
+// Empty reports whether there is nothing to publish.
+func (p Publication) Empty() bool {
+	return len(p.Statuses) == 0 && len(p.Records) == 0 && len(p.Removals) == 0
+}
+
+// Record is the info of an entity, as its provider gave it.
+type Record struct {
+	Key  Key
+	Info any
+}
+
+// Take returns what has come together since the last call.
+func (c *Core) Take() Output {
+	out := c.out
+	c.out = Output{}
+	return out
+}
+
+// Observe takes in an entity as the state has it.
+func (c *Core) Observe(f Fact, now time.Time) {
+	if f.Err != nil {
+		c.unread[f.Key]++
+		c.options.Timetable.Add(f.Key, f.Key, now.Add(c.options.Retry.delay(c.unread[f.Key])))
+		return
+	}
+	if _, ok := c.unread[f.Key]; ok {
+		delete(c.unread, f.Key)
+		c.options.Timetable.Remove(f.Key)
+	}
+	if f.Life == Gone {
+		if e, ok := c.entities[f.Key]; ok {
+			c.gone(e)
+		}
+		return
+	}
+	e := c.entity(f.Key)
+	if e.orphan {
+		return
+	}
+	if !e.busy() && (e.fact.Source != f.Source || !reflect.DeepEqual(e.fact.Args, f.Args)) {
+		c.refresh(e)
+	}
+	if f.ID == "" {
+		f.ID = e.fact.ID
+	}
+	if f.Instance != "" && c.machines[f.Host].instance == "" {
+		c.Provisioned(f.Host, f.Instance)
+	}
+	e.fact = f
+	e.observed = true
+	c.settle(e)
+	c.wake(f.Key)
+}
+
+// Refresh makes all that has stalled go again, as after a change of the
+// environment's configuration, and returns the keys of what is not done and
+// should be read anew.
+func (c *Core) Refresh() []Key {
+	var undone []Key
+	for _, key := range c.Known() {
+		e := c.entities[key]
+		if e.op != None || e.fact.Class != Ours {
+			undone = append(undone, key)
+		}
+		if e.stalled {
+			c.refresh(e)
+			c.settle(e)
+		}
+	}
+	return undone
+}
+
+// Known returns the keys of all that the core has read, in order.
+func (c *Core) Known() []Key {
+	var keys []Key
+	for key, e := range c.entities {
+		if e.observed {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, compareKeys)
+	return keys
+}
+
+// Provisioned takes in that a machine has an instance.
+func (c *Core) Provisioned(host, instance string) {
+	c.machines[host] = machine{instance: instance, asked: true}
+	c.wake(MachineKey(host))
+}
+
+// DevicesChanged takes in that the machine's block devices have changed: those
+// that matter are to be looked up again.
+func (c *Core) DevicesChanged() {
+	c.out.Devices = slices.Sorted(maps.Keys(c.devices))
+}
+
+// DeviceKnown takes in whether a volume's block device is known.
+func (c *Core) DeviceKnown(volume string, known bool) {
+	if _, ok := c.devices[volume]; !ok {
+		return
+	}
+	c.devices[volume] = known
+	if known {
+		c.wake(DeviceKey(volume))
+	}
+}
+
+// Due takes in what the timetable has given out.
+func (c *Core) Due(values []any) {
+	for _, value := range values {
+		switch v := value.(type) {
+		case Key:
+			c.out.Unread = append(c.out.Unread, v)
+		case *entity:
+			if v.phase == publishing {
+				c.publish(v)
+				continue
+			}
+			v.phase = idle
+			v.due = time.Time{}
+			c.settle(v)
+		}
+	}
+}
+
+// entity returns the record of an entity, making it where there is none.
+func (c *Core) entity(key Key) *entity {
+	e, ok := c.entities[key]
+	if !ok {
+		e = &entity{fact: Fact{Key: key}}
+		c.entities[key] = e
+	}
+	return e
+}
+
+// settle brings an entity to where its facts want it: waiting, scheduled,
+// queued, or at rest. It is called whenever something about it has changed.
+func (c *Core) settle(e *entity) {
+	if e.busy() {
+		return
+	}
+	op, need := c.decide(e)
+	if op != e.op {
+		c.refresh(e)
+		e.op = op
+	}
+	switch {
+	case op == None:
+		c.leave(e)
+		e.fact.Args = nil
+	case need != Key{}:
+		c.await(e, need)
+	case e.stalled || e.phase == scheduled || e.phase == queued:
+	case !e.due.IsZero():
+		c.leave(e)
+		e.phase = scheduled
+		c.options.Timetable.Add(e, e, e.due)
+	case op == Remove:
+		c.leave(e)
+		e.result = &Result{Key: e.fact.Key}
+		c.publish(e)
+	default:
+		c.leave(e)
+		c.enqueue(e)
+	}
+}
+
+// refresh forgets the failures of an entity's operation, which so may go at
+// once.
+func (c *Core) refresh(e *entity) {
+	c.leave(e)
+	e.attempts = 0
+	e.due = time.Time{}
+	e.stalled = false
+}
+
+// leave takes an entity that is not busy to idle. A queue drops it when its
+// turn comes.
+func (c *Core) leave(e *entity) {
+	switch e.phase {
+	case waiting:
+		c.unawait(e)
+	case scheduled:
+		c.options.Timetable.Remove(e)
+	}
+	e.phase = idle
+}
+
+// gone takes in that the state has no such entity any more.
+func (c *Core) gone(e *entity) {
+	switch {
+	case e.orphan:
+	case e.busy() || e.unresolved:
+		e.fact.Life = Gone
+	default:
+		c.forget(e)
+	}
+}
+
+// adrift sees to what was made for an entity that the state no longer has: a
+// volume or filesystem is destroyed, an attachment detached.
+func (c *Core) adrift(e *entity) {
+	e.orphan = true
+	e.fact.Recorded = true
+	e.fact.Release = false
+	if e.fact.Key.Kind.Attachment() {
+		e.fact.Life = Dying
+	} else {
+		e.fact.Life = Dead
+	}
+	e.phase = idle
+	c.settle(e)
+}
+
+// forget drops an entity and what was remembered of it.
+func (c *Core) forget(e *entity) {
+	key := e.fact.Key
+	c.leave(e)
+	c.release(e)
+	if e.fact.Backing != "" {
+		delete(c.devices, e.fact.Backing)
+	}
+	*e = entity{fact: Fact{Key: key}, users: e.users}
+	if e.users == 0 {
+		delete(c.entities, key)
+	}
+	c.wake(key)
+}
+
+// hold notes that what the entity stands on must stay: it is being attached, or
+// made there.
+func (c *Core) hold(e *entity) {
+	if e.held {
+		return
+	}
+	e.held = true
+	e.beneath = c.backing(e)
+	for _, key := range c.footing(e) {
+		c.entity(key).users++
+	}
+}
+
+// release notes that what the entity stood on may go.
+func (c *Core) release(e *entity) {
+	if !e.held {
+		return
+	}
+	e.held = false
+	for _, key := range c.footing(e) {
+		under := c.entity(key)
+		under.users--
+		if under.users > 0 {
+			continue
+		}
+		if !under.observed && !under.held && !under.busy() {
+			delete(c.entities, key)
+			continue
+		}
+		c.settle(under)
+	}
+}
+
+// footing returns what a held entity stands on: an attachment on its volume or
+// filesystem, and a filesystem on the attachment of the volume beneath it.
+func (c *Core) footing(e *entity) []Key {
+	var keys []Key
+	if e.fact.Key.Kind.Attachment() {
+		keys = append(keys, e.fact.Key.Storage())
+	}
+	if e.beneath != "" {
+		keys = append(keys, c.under(e.beneath))
+	}
+	return keys
+}
+
+// under returns the key of the attachment of a volume to the worker's machine.
+func (c *Core) under(volume string) Key {
+	return Key{Kind: VolumeAttachment, ID: volume, Host: c.options.Host}
+}
+
+// deviceChanged notes that what block device a volume is may have changed: it is
+// not known until it has been looked up again.
+func (c *Core) deviceChanged(volume string) {
+	if _, ok := c.devices[volume]; ok {
+		c.devices[volume] = false
+		c.out.Devices = append(c.out.Devices, volume)
+	}
+}

@@ -1,0 +1,121 @@
+package plan
+
+// Batch is what one provider source is asked to do in one call.
+type Batch struct {
+	Source Source
+	Op     Op
+	Items  []Item
+}
+
+// Item is one operation of a batch.
+type Item struct {
+	Key Key
+	// ID is the provider's id of the volume or filesystem; empty for one that
+	// is to be created.
+	ID string
+	// Instance is the id of the machine's instance, where a machine takes part.
+	Instance string
+	// Release says that a removal is a release.
+	Release bool
+	// Args are those of the entity's [Fact].
+	Args any
+}
+
+// queue holds what is due for one source, while the source is busy or until the
+// next call of Batches.
+type queue struct {
+	source Source
+	busy   bool
+	due    [ops][]*entity
+}
+
+// enqueue hands an entity to its source's queue.
+func (c *Core) enqueue(e *entity) {
+	e.phase = queued
+	q := c.queue(c.source(e))
+	q.due[e.op] = append(q.due[e.op], e)
+}
+
+func (c *Core) queue(source Source) *queue {
+	for _, q := range c.queues {
+		if q.source == source {
+			return q
+		}
+	}
+	q := &queue{source: source}
+	c.queues = append(c.queues, q)
+	return q
+}
+
+// Batches returns what may be handed to providers now: for each source that is
+// not busy, all that is due of one kind of operation. The source is busy then
+// until [Core.Finished].
+func (c *Core) Batches() []Batch {
+	var batches []Batch
+	for _, q := range c.queues {
+		for op := Destroy; op < ops && !q.busy; op++ {
+			if items := c.take(q, op); len(items) > 0 {
+				q.busy = true
+				batches = append(batches, Batch{Source: q.source, Op: op, Items: items})
+			}
+		}
+	}
+	return batches
+}
+
+// take takes the next batch out of a queue. What has been enqueued may have
+// changed since: whatever its facts do not call for any more is settled anew.
+func (c *Core) take(q *queue, op Op) []Item {
+	due := q.due[op]
+	if len(due) == 0 {
+		return nil
+	}
+	var items []Item
+	taken := 0
+	for _, e := range due {
+		if c.options.MaxBatch > 0 && len(items) == c.options.MaxBatch {
+			break
+		}
+		taken++
+		if e.phase != queued || e.op != op || c.source(e) != q.source {
+			continue
+		}
+		if now, need := c.decide(e); now != op || need != (Key{}) {
+			c.leave(e)
+			c.settle(e)
+			continue
+		}
+		items = append(items, c.start(e))
+	}
+	clear(due[:taken])
+	// Settling may have appended to the queue meanwhile.
+	q.due[op] = q.due[op][taken:]
+	if len(q.due[op]) == 0 {
+		q.due[op] = nil
+	}
+	return items
+}
+
+// start marks an entity as being in a provider's hands.
+func (c *Core) start(e *entity) Item {
+	if e.op == Attach || e.op == Create {
+		c.hold(e)
+	}
+	if !e.unresolved {
+		e.args = e.fact.Args
+	}
+	e.phase = running
+	id := e.fact.ID
+	if e.fact.Key.Kind.Attachment() {
+		if storage, ok := c.entities[e.fact.Key.Storage()]; ok && storage.fact.Recorded {
+			id = storage.fact.ID
+		}
+	}
+	return Item{
+		Key:      e.fact.Key,
+		ID:       id,
+		Instance: c.machines[e.fact.Host].instance,
+		Release:  e.fact.Release,
+		Args:     e.args,
+	}
+}

@@ -1,0 +1,248 @@
+package storageprovisioner
+
+import (
+	"maps"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/worker"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
+// todo is what the clerk is to be asked next. What changes while the clerk is
+// busy comes together here, so that a burst of changes costs few calls.
+type todo struct {
+	// config says that the environment's configuration is to be read.
+	config bool
+	// keys are the entities to read.
+	keys set[plan.Key]
+	// devices are the volumes whose block devices to look up.
+	devices set[string]
+	// hosts are the machines to watch unless they are provisioned.
+	hosts set[string]
+	// instances are the watched machines whose instance ids to read.
+	instances set[string]
+}
+
+func (t *todo) empty() bool {
+	return len(t.keys.list)+len(t.devices.list)+len(t.hosts.list)+len(t.instances.list) == 0
+}
+
+// set is a set in order of addition.
+type set[T comparable] struct {
+	list []T
+	seen map[T]struct{}
+}
+
+func (s *set[T]) add(values ...T) {
+	for _, value := range values {
+		if _, ok := s.seen[value]; ok {
+			continue
+		}
+		if s.seen == nil {
+			s.seen = make(map[T]struct{})
+		}
+		s.seen[value] = struct{}{}
+		s.list = append(s.list, value)
+	}
+}
+
+// watchEnviron starts what is watched from the beginning.
+func (l *loop) watchEnviron() (reply, error) {
+	started := &starting{watchers: make(map[string]worker.Worker)}
+	environ := start(started, "environment config", l.config.Environ.WatchForEnvironConfigChanges)
+	var devices notifier
+	if machine, ok := l.config.machine(); ok {
+		devices = start(started, "block devices", func() (notifier, error) {
+			return l.config.Volumes.WatchBlockDevices(machine)
+		})
+	}
+	if err := started.result(); err != nil {
+		return nil, err
+	}
+	return func() {
+		l.own(started)
+		l.watches.environ = environ.Changes()
+		if devices != nil {
+			l.watches.blockDevices = devices.Changes()
+		}
+	}, nil
+}
+
+// readEnviron reads the environment's configuration, and, the first time, starts
+// to watch the storage.
+func (l *loop) readEnviron() job {
+	l.todo.config = false
+	first := l.environ == nil
+	return func() (reply, error) {
+		environ, err := openEnviron(l.config, l.backing)
+		if err != nil {
+			return nil, err
+		}
+		if !first {
+			return func() {
+				l.environ = environ
+				l.todo.keys.add(l.core.Refresh()...)
+			}, nil
+		}
+		started := &starting{watchers: make(map[string]worker.Worker)}
+		volumes := start(started, "volumes", l.config.Volumes.WatchVolumes)
+		filesystems := start(started, "filesystems", l.config.Filesystems.WatchFilesystems)
+		volumeAttachments := start(started, "volume attachments", l.config.Volumes.WatchVolumeAttachments)
+		filesystemAttachments := start(started, "filesystem attachments", l.config.Filesystems.WatchFilesystemAttachments)
+		if err := started.result(); err != nil {
+			return nil, err
+		}
+		return func() {
+			l.environ = environ
+			l.own(started)
+			l.watches.volumes = volumes.Changes()
+			l.watches.filesystems = filesystems.Changes()
+			l.watches.volumeAttachments = volumeAttachments.Changes()
+			l.watches.filesystemAttachments = filesystemAttachments.Changes()
+			l.scheduleResync(l.config.Clock.Now())
+		}, nil
+	}
+}
+
+// starting is a group of watchers that are started together: all or none.
+type starting struct {
+	watchers map[string]worker.Worker
+	err      error
+}
+
+// start starts a watcher of the group, unless one before has not started.
+func start[W worker.Worker](s *starting, what string, watch func() (W, error)) W {
+	var none W
+	if s.err != nil {
+		return none
+	}
+	w, err := watch()
+	if err != nil {
+		s.err = errors.Annotatef(err, "watching %s", what)
+		return none
+	}
+	s.watchers[what] = w
+	return w
+}
+
+// result returns the error of the watcher that could not be started; none of the
+// group is left running then.
+func (s *starting) result() error {
+	if s.err == nil {
+		return nil
+	}
+	for _, w := range s.watchers {
+		w.Kill()
+	}
+	for _, w := range s.watchers {
+		// What the watcher ended with adds nothing to why the worker ends.
+		_ = w.Wait()
+	}
+	return s.err
+}
+
+// own makes the loop the owner of watchers that have been started.
+func (l *loop) own(s *starting) {
+	maps.Copy(l.watches.all, s.watchers)
+	for what, w := range s.watchers {
+		l.others.Go(func() { l.tellEnd(w, endedWatch{what: what}) })
+	}
+}
+
+// tellEnd waits for a watcher and tells the loop of its end.
+func (l *loop) tellEnd(w worker.Worker, end endedWatch) {
+	end.err = w.Wait()
+	select {
+	case l.ended <- end:
+	case <-l.ctx.Done():
+	}
+}
+
+// read reads what is to be read, of all kinds.
+func (l *loop) read() job {
+	t := l.todo
+	l.todo = todo{}
+	environ := l.environ
+	return func() (reply, error) {
+		r := &facts{config: l.config, environ: environ}
+		entities, err := r.read(t.keys.list)
+		if err != nil {
+			return nil, err
+		}
+		devices, err := lookUp(l.config, t.devices.list)
+		if err != nil {
+			return nil, err
+		}
+		machines, err := readMachines(l.config, t.hosts.list, t.instances.list)
+		if err != nil {
+			return nil, err
+		}
+		return func() {
+			for _, fs := range r.filesystems {
+				l.backing.setFilesystem(fs)
+			}
+			l.observe(entities)
+			l.lookedUp(devices)
+			l.machinesRead(machines)
+		}, nil
+	}
+}
+
+// observe takes in entities that have been read.
+func (l *loop) observe(entities []plan.Fact) {
+	now := l.config.Clock.Now()
+	for _, f := range entities {
+		if f.Err != nil {
+			l.config.Logger.Warningf("reading %s: %v", f.Key, f.Err)
+		}
+		if f.Err == nil && f.Life == plan.Gone && f.Key.Kind == plan.Filesystem {
+			l.backing.forget(f.Key.ID)
+		}
+		l.core.Observe(f, now)
+	}
+}
+
+// device is what has been read of a volume's block device.
+type device struct {
+	volume string
+	result params.BlockDeviceResult
+}
+
+// lookUp reads the block devices of volumes on the worker's machine.
+func lookUp(config Config, volumes []string) ([]device, error) {
+	machine, _ := config.machine()
+	ids := make([]params.MachineStorageId, len(volumes))
+	for i, volume := range volumes {
+		ids[i] = params.MachineStorageId{
+			MachineTag:    machine.String(),
+			AttachmentTag: names.NewVolumeTag(volume).String(),
+		}
+	}
+	results, err := call("reading block devices", config.Volumes.VolumeBlockDevices, ids)
+	if err != nil {
+		return nil, err
+	}
+	devices := make([]device, len(volumes))
+	for i, volume := range volumes {
+		devices[i] = device{volume, results[i]}
+	}
+	return devices, nil
+}
+
+// lookedUp takes in block devices that have been read. One that is not found is
+// looked up again when the machine's block devices change.
+func (l *loop) lookedUp(devices []device) {
+	for _, d := range devices {
+		if err := d.result.Error; err != nil && !params.IsCodeNotFound(err) && !params.IsCodeNotProvisioned(err) {
+			l.config.Logger.Warningf("reading the block device of volume %s: %v", d.volume, err)
+		}
+		if d.result.Error != nil {
+			l.core.DeviceKnown(d.volume, false)
+			continue
+		}
+		l.core.DeviceKnown(d.volume, l.backing.setDevice(d.volume, d.result.Result))
+	}
+}

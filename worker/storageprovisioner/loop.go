@@ -1,0 +1,370 @@
+package storageprovisioner
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	"gopkg.in/tomb.v2"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/worker"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/schedule"
+)
+
+// loop owns all that the worker knows. It runs on one goroutine, which never
+// waits for anything but its next event; no other touches its fields.
+type loop struct {
+	config   Config
+	tomb     *tomb.Tomb
+	core     *plan.Core
+	schedule *schedule.Schedule
+	backing  *backing
+	// environ is nil until the environment's configuration is known; nothing
+	// but that is watched until then.
+	environ *environ
+
+	// ctx is the context of provider calls, cancelled when the worker ends.
+	ctx    context.Context
+	cancel context.CancelFunc
+	// others are the goroutines that the loop has started.
+	others sync.WaitGroup
+
+	// jobs go to the clerk, one at a time; asked says that one is out.
+	jobs    chan job
+	answers chan answer
+	asked   bool
+	// todo is what is to be asked of the clerk next.
+	todo todo
+
+	// hands has a channel of tasks for each hand; busy counts those at work.
+	hands map[plan.Source]chan task
+	done  chan handed
+	busy  int
+
+	watches  watches
+	machines map[string]*machineWatch
+	// ended tells of watchers that ended by themselves.
+	ended chan endedWatch
+	// machineChanged tells of machines whose watchers have fired.
+	machineChanged chan *machineWatch
+
+	reports <-chan chan<- map[string]any
+}
+
+// watches are the watchers that live as long as the worker. Those that have not
+// been started are nil, and so are their channels.
+type watches struct {
+	all map[string]worker.Worker
+
+	environ               <-chan struct{}
+	blockDevices          <-chan struct{}
+	volumes               <-chan []string
+	filesystems           <-chan []string
+	volumeAttachments     <-chan []params.MachineStorageId
+	filesystemAttachments <-chan []params.MachineStorageId
+}
+
+// endedWatch is the end of a watcher.
+type endedWatch struct {
+	what    string
+	err     error
+	machine *machineWatch
+}
+
+// resync is what the schedule gives out when all is to be read again.
+type resync struct{}
+
+func newLoop(config Config, tomb *tomb.Tomb, reports <-chan chan<- map[string]any) *loop {
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &loop{
+		config:         config,
+		tomb:           tomb,
+		schedule:       schedule.NewSchedule(config.Clock),
+		backing:        newBacking(),
+		ctx:            ctx,
+		cancel:         cancel,
+		jobs:           make(chan job),
+		answers:        make(chan answer, 1),
+		hands:          make(map[plan.Source]chan task),
+		done:           make(chan handed),
+		watches:        watches{all: make(map[string]worker.Worker)},
+		machines:       make(map[string]*machineWatch),
+		ended:          make(chan endedWatch),
+		machineChanged: make(chan *machineWatch),
+		reports:        reports,
+	}
+	var host string
+	if machine, ok := config.machine(); ok {
+		host = machine.String()
+	}
+	l.core = plan.New(plan.Options{
+		Retry:     config.Retry.plan(),
+		MaxBatch:  config.MaxBatch,
+		Host:      host,
+		Timetable: l.schedule,
+	})
+	return l
+}
+
+func (l *loop) run() error {
+	l.others.Go(func() { clerk(l.jobs, l.answers) })
+	l.ask(l.watchEnviron)
+	err := l.serve()
+	l.stop()
+	return err
+}
+
+// serve takes events until the worker is to end.
+func (l *loop) serve() error {
+	for {
+		select {
+		case <-l.tomb.Dying():
+			return tomb.ErrDying
+
+		case a := <-l.answers:
+			l.asked = false
+			if a.err != nil {
+				return errors.Trace(a.err)
+			}
+			a.reply()
+
+		case h := <-l.done:
+			l.busy--
+			l.log(h)
+			l.core.Finished(h.batch.Source, h.results, l.config.Clock.Now())
+
+		case <-l.schedule.Next():
+			l.due()
+
+		case _, ok := <-l.watches.environ:
+			if !ok {
+				return l.closed("environment config")
+			}
+			l.todo.config = true
+
+		case _, ok := <-l.watches.blockDevices:
+			if !ok {
+				return l.closed("block devices")
+			}
+			l.core.DevicesChanged()
+
+		case ids, ok := <-l.watches.volumes:
+			if !ok {
+				return l.closed("volumes")
+			}
+			l.storageChanged(plan.Volume, ids, names.IsValidVolume)
+
+		case ids, ok := <-l.watches.filesystems:
+			if !ok {
+				return l.closed("filesystems")
+			}
+			l.storageChanged(plan.Filesystem, ids, names.IsValidFilesystem)
+
+		case ids, ok := <-l.watches.volumeAttachments:
+			if !ok {
+				return l.closed("volume attachments")
+			}
+			l.attachmentsChanged(plan.VolumeAttachment, ids)
+
+		case ids, ok := <-l.watches.filesystemAttachments:
+			if !ok {
+				return l.closed("filesystem attachments")
+			}
+			l.attachmentsChanged(plan.FilesystemAttachment, ids)
+
+		case w := <-l.machineChanged:
+			if l.machines[w.host] == w {
+				l.todo.instances.add(w.host)
+			}
+
+		case e := <-l.ended:
+			if e.machine == nil || l.machines[e.machine.host] == e.machine {
+				return watchError(e.what, e.err)
+			}
+
+		case report := <-l.reports:
+			report <- l.report()
+		}
+		l.advance()
+	}
+}
+
+// closed returns the error of a watcher whose channel has been closed.
+func (l *loop) closed(what string) error {
+	return watchError(what, watcher.EnsureErr(l.watches.all[what]))
+}
+
+func watchError(what string, err error) error {
+	if err == nil {
+		err = errors.New("watcher stopped")
+	}
+	return errors.Annotatef(err, "watching %s", what)
+}
+
+// due takes what the schedule gives out.
+func (l *loop) due() {
+	now := l.config.Clock.Now()
+	var planned []any
+	for _, value := range l.schedule.Ready(now) {
+		if value != (resync{}) {
+			planned = append(planned, value)
+			continue
+		}
+		l.scheduleResync(now)
+		l.core.Refresh()
+		l.todo.keys.add(l.core.Known()...)
+	}
+	l.core.Due(planned)
+}
+
+func (l *loop) scheduleResync(now time.Time) {
+	if l.config.ResyncInterval > 0 {
+		l.schedule.Add(resync{}, resync{}, now.Add(l.config.ResyncInterval))
+	}
+}
+
+// storageChanged notes that volumes or filesystems are to be read.
+func (l *loop) storageChanged(kind plan.Kind, ids []string, valid func(string) bool) {
+	for _, id := range ids {
+		if !valid(id) {
+			l.config.Logger.Warningf("watching %ss: %q is not the id of one", kind, id)
+			continue
+		}
+		l.todo.keys.add(plan.Key{Kind: kind, ID: id})
+	}
+}
+
+// attachmentsChanged notes that attachments are to be read.
+func (l *loop) attachmentsChanged(kind plan.Kind, ids []params.MachineStorageId) {
+	for _, id := range ids {
+		key, err := attachmentKey(kind, id)
+		if err != nil {
+			l.config.Logger.Warningf("watching %ss: %v", kind, err)
+			continue
+		}
+		l.todo.keys.add(key)
+	}
+}
+
+func attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.Key, error) {
+	if _, err := names.ParseTag(id.MachineTag); err != nil {
+		return plan.Key{}, errors.Trace(err)
+	}
+	var tag names.Tag
+	var err error
+	if kind == plan.VolumeAttachment {
+		tag, err = names.ParseVolumeTag(id.AttachmentTag)
+	} else {
+		tag, err = names.ParseFilesystemTag(id.AttachmentTag)
+	}
+	if err != nil {
+		return plan.Key{}, errors.Trace(err)
+	}
+	return plan.Key{Kind: kind, ID: tag.Id(), Host: id.MachineTag}, nil
+}
+
+// advance hands out what can be done now: batches to the hands that are free,
+// and the most urgent job to the clerk if it is free.
+func (l *loop) advance() {
+	if l.environ == nil {
+		if l.todo.config && !l.asked {
+			l.ask(l.readEnviron())
+		}
+		return
+	}
+	for _, batch := range l.core.Batches() {
+		l.hand(batch)
+	}
+	if l.asked {
+		return
+	}
+	out := l.core.Take()
+	l.todo.hosts.add(out.Machines...)
+	l.todo.devices.add(out.Devices...)
+	l.todo.keys.add(out.Unread...)
+	switch {
+	case !out.Publish.Empty():
+		l.ask(l.publish(out.Publish))
+	case l.todo.config:
+		l.ask(l.readEnviron())
+	case !l.todo.empty():
+		l.ask(l.read())
+	}
+}
+
+// ask gives the clerk a job; it must be free.
+func (l *loop) ask(j job) {
+	l.asked = true
+	l.jobs <- j
+}
+
+// hand gives a batch to the source's hand, which is free.
+func (l *loop) hand(batch plan.Batch) {
+	tasks, ok := l.hands[batch.Source]
+	if !ok {
+		tasks = make(chan task)
+		l.hands[batch.Source] = tasks
+		l.others.Go(func() { hand(l.ctx, tasks, l.done) })
+	}
+	l.config.Logger.Debugf("%s: %s %d", batch.Source, batch.Op, len(batch.Items))
+	l.busy++
+	tasks <- task{batch, l.environ}
+}
+
+func (l *loop) log(h handed) {
+	for _, result := range h.results {
+		if result.Err != nil {
+			l.config.Logger.Warningf("%s: %s %s: %v", h.batch.Source, h.batch.Op, result.Key, result.Err)
+		}
+	}
+}
+
+// stop ends all that the loop has started and waits for it. What the hands have
+// made by then is still recorded.
+func (l *loop) stop() {
+	l.cancel()
+	l.schedule.Stop()
+	for ; l.busy > 0; l.busy-- {
+		h := <-l.done
+		l.core.Finished(h.batch.Source, made(h.results), l.config.Clock.Now())
+	}
+	for _, tasks := range l.hands {
+		close(tasks)
+	}
+	if l.asked {
+		if a := <-l.answers; a.err == nil {
+			a.reply()
+		}
+	}
+	if out := l.core.Take(); !out.Publish.Empty() {
+		l.jobs <- l.publish(out.Publish)
+		if a := <-l.answers; a.err != nil {
+			l.config.Logger.Errorf("recording what was made before the end: %v", a.err)
+		}
+	}
+	close(l.jobs)
+	for _, w := range l.machines {
+		l.unwatch(w)
+	}
+	for _, w := range l.watches.all {
+		watcher.Stop(w, l.tomb)
+	}
+	l.others.Wait()
+}
+
+// made returns the results of what has been done; what has not is left to the
+// next start of the worker.
+func made(results []plan.Result) []plan.Result {
+	var done []plan.Result
+	for _, result := range results {
+		if result.Err == nil {
+			done = append(done, result)
+		}
+	}
+	return done
+}

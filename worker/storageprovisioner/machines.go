@@ -1,0 +1,125 @@
+package storageprovisioner
+
+import (
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/watcher"
+)
+
+// notifier keeps the signatures short.
+type notifier = watcher.NotifyWatcher
+
+// machineWatch is the watch of a machine that is not provisioned yet.
+type machineWatch struct {
+	host    string
+	watcher notifier
+	// stop is closed when the machine need not be watched any more.
+	stop chan struct{}
+}
+
+// machinesRead is what has been read of machines.
+type machineReading struct {
+	host     string
+	instance string
+	err      *params.Error
+	// watcher watches a machine that is newly waited for.
+	watcher notifier
+}
+
+// readMachines reads the instance ids of the machines, and starts to watch those
+// new hosts that have none. A watcher's first event has the id read again, so
+// that none that comes in between is missed.
+func readMachines(config Config, hosts, watched []string) ([]machineReading, error) {
+	var readings []machineReading
+	var tags []names.MachineTag
+	for _, host := range append(hosts[:len(hosts):len(hosts)], watched...) {
+		tag, err := names.ParseMachineTag(host)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		tags = append(tags, tag)
+		readings = append(readings, machineReading{host: host})
+	}
+	results, err := call("reading instance ids", config.Machines.InstanceIds, tags)
+	if err != nil {
+		return nil, err
+	}
+	for i, result := range results {
+		readings[i].instance = result.Result
+		readings[i].err = result.Error
+	}
+	for i := range hosts {
+		r := &readings[i]
+		if r.provisioned() || r.gone() {
+			continue
+		}
+		if r.watcher, err = config.Machines.WatchMachine(tags[i]); err != nil {
+			return nil, errors.Annotatef(err, "watching %s", names.ReadableString(tags[i]))
+		}
+	}
+	return readings, nil
+}
+
+func (r *machineReading) provisioned() bool { return r.err == nil && r.instance != "" }
+func (r *machineReading) gone() bool        { return r.err != nil && params.IsCodeNotFound(r.err) }
+
+// machinesRead takes in what has been read of machines.
+func (l *loop) machinesRead(readings []machineReading) {
+	for _, r := range readings {
+		w := l.machines[r.host]
+		if r.watcher != nil && w == nil {
+			w = l.watch(r.host, r.watcher)
+		}
+		switch {
+		case r.provisioned():
+			l.unwatch(w)
+			l.core.Provisioned(r.host, r.instance)
+		case r.gone():
+			l.config.Logger.Warningf("%s is gone: what waits for it goes on waiting", r.host)
+			l.unwatch(w)
+		case r.err != nil && !params.IsCodeNotProvisioned(r.err):
+			l.config.Logger.Warningf("reading the instance id of %s: %v", r.host, r.err)
+		}
+	}
+}
+
+// watch makes the loop the owner of a machine's watcher, whose events reach it by
+// a goroutine of their own.
+func (l *loop) watch(host string, notify notifier) *machineWatch {
+	w := &machineWatch{host: host, watcher: notify, stop: make(chan struct{})}
+	l.machines[host] = w
+	l.others.Go(func() { l.tellEnd(w.watcher, endedWatch{what: host, machine: w}) })
+	l.others.Go(func() {
+		for {
+			select {
+			case <-w.stop:
+				return
+			case _, ok := <-w.watcher.Changes():
+				if !ok {
+					// Its end is told by whoever waits for it.
+					w.watcher.Kill()
+					return
+				}
+			}
+			select {
+			case <-w.stop:
+				return
+			case l.machineChanged <- w:
+			}
+		}
+	})
+	return w
+}
+
+// unwatch ends the watch of a machine, if there is one. Its goroutines end by
+// themselves and are waited for at the worker's end.
+func (l *loop) unwatch(w *machineWatch) {
+	if w == nil {
+		return
+	}
+	delete(l.machines, w.host)
+	close(w.stop)
+	w.watcher.Kill()
+}

@@ -1,0 +1,138 @@
+package storageprovisioner
+
+import (
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
+// published says whether the state has taken what was to be recorded of one
+// entity.
+type published struct {
+	key plan.Key
+	err error
+}
+
+// publish records results in the state: statuses first, then infos, those of
+// volumes and filesystems before those of attachments, then removals.
+func (l *loop) publish(p plan.Publication) job {
+	config := l.config
+	return func() (reply, error) {
+		setStatuses(config, p.Statuses)
+		var all []published
+		for _, step := range []func() ([]published, error){
+			func() ([]published, error) {
+				return record("recording volumes", config.Volumes.SetVolumeInfo, p.Records, volumeOnWire)
+			},
+			func() ([]published, error) {
+				return record("recording filesystems", config.Filesystems.SetFilesystemInfo, p.Records, filesystemOnWire)
+			},
+			func() ([]published, error) {
+				return record("recording volume attachments", config.Volumes.SetVolumeAttachmentInfo,
+					p.Records, volumeAttachmentOnWire)
+			},
+			func() ([]published, error) {
+				return record("recording filesystem attachments", config.Filesystems.SetFilesystemAttachmentInfo,
+					p.Records, filesystemAttachmentOnWire)
+			},
+			func() ([]published, error) {
+				return remove("removing attachments", config.Life.RemoveAttachments, p.Removals,
+					plan.Kind.Attachment, attachmentId)
+			},
+			func() ([]published, error) {
+				return remove("removing storage", config.Life.Remove, p.Removals,
+					func(k plan.Kind) bool { return !k.Attachment() }, storageTag)
+			},
+		} {
+			some, err := step()
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, some...)
+		}
+		return func() { l.published(p, all) }, nil
+	}
+}
+
+// published takes in what the state has taken.
+func (l *loop) published(p plan.Publication, all []published) {
+	for _, r := range p.Records {
+		if fs, ok := r.Info.(storage.Filesystem); ok {
+			l.backing.setFilesystem(fs)
+		}
+	}
+	now := l.config.Clock.Now()
+	for _, r := range all {
+		if r.err != nil && !errors.Is(r.err, errors.NotFound) {
+			l.config.Logger.Warningf("recording %s: %v; it is kept and recorded later", r.key, r.err)
+		}
+		l.core.Published(r.key, r.err, now)
+	}
+	for _, key := range p.Removals {
+		if key.Kind == plan.Filesystem {
+			l.backing.forget(key.ID)
+		}
+	}
+}
+
+// setStatuses sets statuses. One that cannot be set is no reason to do anything
+// else differently.
+func setStatuses(config Config, statuses []plan.Status) {
+	if len(statuses) == 0 {
+		return
+	}
+	args := make([]params.EntityStatusArgs, len(statuses))
+	for i, s := range statuses {
+		args[i] = params.EntityStatusArgs{
+			Tag:    storageTag(s.Key).String(),
+			Status: string(s.Status),
+			Info:   s.Message,
+		}
+	}
+	if err := config.Status.SetStatus(args); err != nil {
+		config.Logger.Warningf("setting statuses: %v", err)
+	}
+}
+
+// record records the infos of one type, T, among the records.
+func record[T, W any](
+	doing string, accessor func([]W) ([]params.ErrorResult, error), records []plan.Record, wire func(T) W,
+) ([]published, error) {
+	var all []published
+	var args []W
+	for _, r := range records {
+		if info, ok := r.Info.(T); ok {
+			all = append(all, published{key: r.Key})
+			args = append(args, wire(info))
+		}
+	}
+	return publishAll(doing, accessor, args, all)
+}
+
+// remove removes the entities of some kinds among the removals.
+func remove[A any](
+	doing string, accessor func([]A) ([]params.ErrorResult, error), removals []plan.Key,
+	wanted func(plan.Kind) bool, arg func(plan.Key) A,
+) ([]published, error) {
+	var all []published
+	var args []A
+	for _, key := range removals {
+		if wanted(key.Kind) {
+			all = append(all, published{key: key})
+			args = append(args, arg(key))
+		}
+	}
+	return publishAll(doing, accessor, args, all)
+}
+
+func publishAll[A any](
+	doing string, accessor func([]A) ([]params.ErrorResult, error), args []A, all []published,
+) ([]published, error) {
+	errs, err := tell(doing, accessor, args)
+	for i, err := range errs {
+		all[i].err = err
+	}
+	return all, err
+}

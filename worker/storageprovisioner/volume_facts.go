@@ -1,0 +1,147 @@
+package storageprovisioner
+
+import (
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
+// volumeReader reads volumes and volume attachments.
+type volumeReader struct {
+	*facts
+}
+
+func volumeTags(facts []*plan.Fact) []names.VolumeTag {
+	tags := make([]names.VolumeTag, len(facts))
+	for i, f := range facts {
+		tags[i] = names.NewVolumeTag(f.Key.ID)
+	}
+	return tags
+}
+
+func (r volumeReader) infos(facts []*plan.Fact) error {
+	results, err := call("reading volumes", r.config.Volumes.Volumes, volumeTags(facts))
+	complete(facts, results, func(f *plan.Fact, result params.VolumeResult) error {
+		f.ID = result.Result.Info.VolumeId
+		return setRecorded(f, result.Error)
+	})
+	return err
+}
+
+func (r volumeReader) params(facts []*plan.Fact, each func(*plan.Fact, params.VolumeParams) error) error {
+	results, err := call("reading volume parameters", r.config.Volumes.VolumeParams, volumeTags(facts))
+	complete(facts, results, func(f *plan.Fact, result params.VolumeParamsResult) error {
+		if result.Error != nil {
+			return result.Error
+		}
+		r.setProvider(f, result.Result.Provider)
+		return each(f, result.Result)
+	})
+	return err
+}
+
+func (r volumeReader) creations(facts []*plan.Fact) error {
+	return r.params(facts, func(f *plan.Fact, p params.VolumeParams) error {
+		if p.Attachment == nil {
+			r.config.Logger.Warningf("%s has no attachment parameters: it is not created", f.Key)
+			return nil
+		}
+		attachment, err := r.setAttachment(f, p.Provider, p.Attachment.MachineTag, p.Attachment.InstanceId, p.Attachment.ReadOnly)
+		if err != nil || !provisionable(attachment.Machine) {
+			return err
+		}
+		volume := names.NewVolumeTag(f.Key.ID)
+		f.Args = storage.VolumeParams{
+			Tag:          volume,
+			Size:         p.Size,
+			Provider:     storage.ProviderType(p.Provider),
+			Attributes:   p.Attributes,
+			ResourceTags: p.Tags,
+			Attachment:   &storage.VolumeAttachmentParams{AttachmentParams: attachment, Volume: volume},
+		}
+		return nil
+	})
+}
+
+func (r volumeReader) removals(facts []*plan.Fact) error {
+	accessor, ok := r.config.Volumes.(VolumeRemovalAccessor)
+	if !ok {
+		return r.params(facts, func(*plan.Fact, params.VolumeParams) error { return nil })
+	}
+	results, err := call("reading volume removal parameters", accessor.RemoveVolumeParams, volumeTags(facts))
+	complete(facts, results, func(f *plan.Fact, result params.RemoveVolumeParamsResult) error {
+		if result.Error != nil {
+			return result.Error
+		}
+		r.setProvider(f, result.Result.Provider)
+		f.ID = result.Result.VolumeId
+		f.Release = !result.Result.Destroy
+		return nil
+	})
+	return err
+}
+
+func (r volumeReader) attachments(facts []*plan.Fact) error {
+	results, err := call("reading volume attachments", r.config.Volumes.VolumeAttachments, attachmentIds(facts, factKey))
+	complete(facts, results, func(f *plan.Fact, result params.VolumeAttachmentResult) error {
+		return setRecorded(f, result.Error)
+	})
+	return err
+}
+
+func (r volumeReader) attaching(facts []*plan.Fact) error {
+	results, err := call("reading volume attachment parameters",
+		r.config.Volumes.VolumeAttachmentParams, attachmentIds(facts, factKey))
+	complete(facts, results, func(f *plan.Fact, result params.VolumeAttachmentParamsResult) error {
+		if result.Error != nil {
+			return result.Error
+		}
+		p := result.Result
+		r.setProvider(f, p.Provider)
+		f.ID = p.VolumeId
+		attachment, err := r.setAttachment(f, p.Provider, p.MachineTag, p.InstanceId, p.ReadOnly)
+		if err != nil || f.Life == plan.Alive && !provisionable(attachment.Machine) {
+			return err
+		}
+		f.Args = storage.VolumeAttachmentParams{AttachmentParams: attachment, Volume: names.NewVolumeTag(f.Key.ID)}
+		return nil
+	})
+	return err
+}
+
+// volumeOnWire returns how a volume's info is recorded.
+func volumeOnWire(v storage.Volume) params.Volume {
+	return params.Volume{
+		VolumeTag: v.Tag.String(),
+		Info: params.VolumeInfo{
+			VolumeId:   v.VolumeId,
+			HardwareId: v.HardwareId,
+			WWN:        v.WWN,
+			Size:       v.Size,
+			Persistent: v.Persistent,
+		},
+	}
+}
+
+// volumeAttachmentOnWire returns how a volume attachment's info is recorded.
+func volumeAttachmentOnWire(a storage.VolumeAttachment) params.VolumeAttachment {
+	wire := params.VolumeAttachment{
+		VolumeTag:  a.Volume.String(),
+		MachineTag: a.Machine.String(),
+		Info: params.VolumeAttachmentInfo{
+			DeviceName: a.DeviceName,
+			DeviceLink: a.DeviceLink,
+			BusAddress: a.BusAddress,
+			ReadOnly:   a.ReadOnly,
+		},
+	}
+	if info := a.PlanInfo; info != nil {
+		wire.Info.PlanInfo = &params.VolumeAttachmentPlanInfo{
+			DeviceType:       info.DeviceType,
+			DeviceAttributes: info.DeviceAttributes,
+		}
+	}
+	return wire
+}

@@ -1,0 +1,94 @@
+package storageprovisioner
+
+import (
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/core/instance"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
+// volumeOps are the operations of a volume source.
+type volumeOps struct {
+	source storage.VolumeSource
+}
+
+func (o volumeOps) create(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+	valid, results := validated(items, volumeParams, o.source.ValidateVolumeParams)
+	return append(results, bulk(valid, volumeParams,
+		func(args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+			return o.source.CreateVolumes(ctx, args)
+		},
+		func(r storage.CreateVolumesResult) plan.Result {
+			if r.Error != nil || r.Volume == nil {
+				return plan.Result{Err: missing(r.Error, "volume")}
+			}
+			result := plan.Result{ID: r.Volume.VolumeId, Info: *r.Volume}
+			if a := r.VolumeAttachment; a != nil {
+				result.Attached = plan.Key{Kind: plan.VolumeAttachment, ID: a.Volume.Id(), Host: a.Machine.String()}
+				result.AttachedInfo = *a
+			}
+			return result
+		})...)
+}
+
+func (o volumeOps) attach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+	return bulk(items, volumeAttachmentParams,
+		func(args []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
+			return o.source.AttachVolumes(ctx, args)
+		},
+		func(r storage.AttachVolumesResult) plan.Result {
+			if r.Error != nil || r.VolumeAttachment == nil {
+				return plan.Result{Err: missing(r.Error, "volume attachment")}
+			}
+			return plan.Result{Info: *r.VolumeAttachment}
+		})
+}
+
+func (o volumeOps) detach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+	return bulk(items, volumeAttachmentParams, func(args []storage.VolumeAttachmentParams) ([]error, error) {
+		return o.source.DetachVolumes(ctx, args)
+	}, onlyError)
+}
+
+func (o volumeOps) destroy(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+	destroy, release := byRelease(items)
+	results := bulk(destroy, itemID, func(ids []string) ([]error, error) {
+		return o.source.DestroyVolumes(ctx, ids)
+	}, onlyError)
+	return append(results, bulk(release, itemID, func(ids []string) ([]error, error) {
+		return o.source.ReleaseVolumes(ctx, ids)
+	}, onlyError)...)
+}
+
+// missing returns the error of a result that has either an error or no value.
+func missing(err error, what string) error {
+	if err != nil {
+		return err
+	}
+	return errors.Errorf("provider returned neither a %s nor an error", what)
+}
+
+// volumeParams returns the parameters of a creation.
+func volumeParams(item plan.Item) storage.VolumeParams {
+	p := item.Args.(storage.VolumeParams)
+	attachment := *p.Attachment
+	attachment.InstanceId = instance.Id(item.Instance)
+	p.Attachment = &attachment
+	return p
+}
+
+// volumeAttachmentParams returns the parameters of an attachment. What has been
+// attached for a state that has since dropped it is detached by its key alone.
+func volumeAttachmentParams(item plan.Item) storage.VolumeAttachmentParams {
+	p, ok := item.Args.(storage.VolumeAttachmentParams)
+	if !ok {
+		p.Volume = names.NewVolumeTag(item.Key.ID)
+		p.Machine, _ = names.ParseTag(item.Key.Host)
+	}
+	p.VolumeId = item.ID
+	p.InstanceId = instance.Id(item.Instance)
+	return p
+}

@@ -1,0 +1,93 @@
+package storageprovisioner
+
+import (
+	"github.com/juju/clock"
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	"gopkg.in/tomb.v2"
+
+	"github.com/stowage-io/stowage/worker"
+)
+
+// provisioner is the worker.
+type provisioner struct {
+	tomb    tomb.Tomb
+	reports chan chan<- map[string]any
+}
+
+// New starts a storage provisioner. Its errors satisfy errors.IsNotValid; see
+// [Config.Validate].
+//
+// The worker ends with nil when it is killed; with an error when a watcher or a
+// whole accessor call fails. What its host does then is to start it again: it
+// goes on from the state. It has a method Report() map[string]any, which tells
+// what it is doing and what each unfinished entity waits for.
+func New(config Config) (worker.Worker, error) {
+	if err := config.Validate(); err != nil {
+		return nil, errors.Trace(err)
+	}
+	w := &provisioner{reports: make(chan chan<- map[string]any)}
+	l := newLoop(config.withDefaults(), &w.tomb, w.reports)
+	w.tomb.Go(l.run)
+	return w, nil
+}
+
+// NewStorageProvisioner starts a storage provisioner with defaults for all but
+// the arguments. An invalid argument is the error with which the worker ends.
+func NewStorageProvisioner(
+	scope names.Tag,
+	storageDir string,
+	v VolumeAccessor,
+	f FilesystemAccessor,
+	l LifecycleManager,
+	e EnvironAccessor,
+	m MachineAccessor,
+	s StatusSetter,
+	clock clock.Clock,
+) worker.Worker {
+	w, err := New(Config{
+		Scope:       scope,
+		StorageDir:  storageDir,
+		Volumes:     v,
+		Filesystems: f,
+		Life:        l,
+		Environ:     e,
+		Machines:    m,
+		Status:      s,
+		Clock:       clock,
+	})
+	if err != nil {
+		failed := &provisioner{}
+		failed.tomb.Go(func() error { return err })
+		return failed
+	}
+	return w
+}
+
+// Kill is part of worker.Worker.
+func (w *provisioner) Kill() {
+	w.tomb.Kill(nil)
+}
+
+// Wait is part of worker.Worker.
+func (w *provisioner) Wait() error {
+	return w.tomb.Wait()
+}
+
+// Report tells what the worker is doing: for each kind of entity how many there
+// are, and for each unfinished one what it waits for. A worker that is ending
+// reports nothing.
+func (w *provisioner) Report() map[string]any {
+	report := make(chan map[string]any, 1)
+	select {
+	case w.reports <- report:
+	case <-w.tomb.Dying():
+		return nil
+	}
+	select {
+	case r := <-report:
+		return r
+	case <-w.tomb.Dead():
+		return nil
+	}
+}

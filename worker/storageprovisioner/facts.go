@@ -70,7 +70,7 @@ func (r *facts) readStorage(kind kindReader, facts []*plan.Fact) error {
 		return err
 	}
 	if err := kind.creations(only(facts, func(f *plan.Fact) bool {
-		return f.Life == plan.Alive && !f.Recorded
+		return !f.Recorded && (f.Life == plan.Alive || f.Life == plan.Dead)
 	})); err != nil {
 		return err
 	}
@@ -89,9 +89,13 @@ func (r *facts) readAttachments(kind kindReader, facts []*plan.Fact) error {
 	if err := kind.attachments(only(facts, present)); err != nil {
 		return err
 	}
-	return kind.attaching(only(facts, func(f *plan.Fact) bool {
-		return f.Life == plan.Alive || f.Recorded
-	}))
+	return kind.attaching(only(facts, present))
+}
+
+// unmade reports whether an entity is to be removed without ever having been
+// provisioned. It is asked only whose it is, and goes even if that is not known.
+func unmade(f *plan.Fact) bool {
+	return !f.Recorded && (f.Life == plan.Dead || f.Life == plan.Dying)
 }
 
 func factKey(f *plan.Fact) plan.Key { return f.Key }
@@ -126,6 +130,14 @@ func setError(f *plan.Fact, err error) {
 		return
 	}
 	f.Err = err
+}
+
+// paramsError returns the error of reading an entity's parameters.
+func paramsError(f *plan.Fact, err *params.Error) error {
+	if err == nil || unmade(f) {
+		return nil
+	}
+	return err
 }
 
 func setLives(facts []*plan.Fact, results []params.LifeResult) {

@@ -54,7 +54,7 @@ func (r filesystemReader) params(facts []*plan.Fact, each func(*plan.Fact, param
 	results, err := call("reading filesystem parameters", r.config.Filesystems.FilesystemParams, filesystemTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemParamsResult) error {
 		if result.Error != nil {
-			return result.Error
+			return paramsError(f, result.Error)
 		}
 		r.setProvider(f, result.Result.Provider)
 		return each(f, result.Result)
@@ -125,7 +125,7 @@ func (r filesystemReader) attaching(facts []*plan.Fact) error {
 		r.config.Filesystems.FilesystemAttachmentParams, attachmentIds(facts, factKey))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemAttachmentParamsResult) error {
 		if result.Error != nil {
-			return result.Error
+			return paramsError(f, result.Error)
 		}
 		p := result.Result
 		r.setProvider(f, p.Provider)

@@ -34,7 +34,7 @@ func (r volumeReader) params(facts []*plan.Fact, each func(*plan.Fact, params.Vo
 	results, err := call("reading volume parameters", r.config.Volumes.VolumeParams, volumeTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeParamsResult) error {
 		if result.Error != nil {
-			return result.Error
+			return paramsError(f, result.Error)
 		}
 		r.setProvider(f, result.Result.Provider)
 		return each(f, result.Result)
@@ -44,8 +44,10 @@ func (r volumeReader) params(facts []*plan.Fact, each func(*plan.Fact, params.Vo
 
 func (r volumeReader) creations(facts []*plan.Fact) error {
 	return r.params(facts, func(f *plan.Fact, p params.VolumeParams) error {
-		if p.Attachment == nil {
+		if p.Attachment == nil && f.Life == plan.Alive {
 			r.config.Logger.Warningf("%s has no attachment parameters: it is not created", f.Key)
+		}
+		if p.Attachment == nil {
 			return nil
 		}
 		attachment, err := r.setAttachment(f, p.Provider, p.Attachment.MachineTag, p.Attachment.InstanceId, p.Attachment.ReadOnly)
@@ -96,7 +98,7 @@ func (r volumeReader) attaching(facts []*plan.Fact) error {
 		r.config.Volumes.VolumeAttachmentParams, attachmentIds(facts, factKey))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeAttachmentParamsResult) error {
 		if result.Error != nil {
-			return result.Error
+			return paramsError(f, result.Error)
 		}
 		p := result.Result
 		r.setProvider(f, p.Provider)

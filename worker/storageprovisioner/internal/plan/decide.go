@@ -11,7 +11,7 @@ func (c *Core) decide(e *entity) (Op, Key) {
 	switch {
 	case e.unresolved:
 		return e.op, Key{}
-	case !e.observed && !e.orphan:
+	case !e.observed && !e.orphan, e.stale:
 		return None, Key{}
 	case e.fact.Key.Kind.Attachment():
 		return c.decideAttachment(e)

@@ -191,6 +191,11 @@ func (c *Core) Published(key Key, err error, now time.Time) {
 	default:
 		e.fact.Recorded = true
 		e.attached = e.op == Attach
+		if e.observed && e.fact.Life != Alive {
+			// How to remove it could not be read before it was recorded.
+			e.stale = true
+			c.out.Unread = append(c.out.Unread, key)
+		}
 		if r.AttachedInfo != nil {
 			c.adopt(e.fact.Source, r)
 		}

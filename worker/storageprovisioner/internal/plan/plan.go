@@ -19,6 +19,7 @@
 package plan
 
 import (
+	"cmp"
 	"maps"
 	"reflect"
 	"slices"
@@ -98,6 +99,17 @@ type Fact struct {
 	Args any
 }
 
+// keep completes a fact with what an earlier one said: how an entity is provided
+// does not change, and is not read again for every decision.
+func (f *Fact) keep(earlier Fact) {
+	f.ID = cmp.Or(f.ID, earlier.ID)
+	f.Host = cmp.Or(f.Host, earlier.Host)
+	f.Backing = cmp.Or(f.Backing, earlier.Backing)
+	if f.Source == (Source{}) {
+		f.Source, f.Class = earlier.Source, earlier.Class
+	}
+}
+
 // phase is how far an entity's operation is.
 type phase uint8
 
@@ -122,6 +134,8 @@ type entity struct {
 	// observed is false for an entity that is known only from what refers to
 	// it.
 	observed bool
+	// stale says that how to go on must be read first.
+	stale bool
 	// attached says that this worker has attached it since it started.
 	attached bool
 	// held says that what the entity stands on must stay: it is attached, or
@@ -228,14 +242,13 @@ func (c *Core) Observe(f Fact, now time.Time) {
 	if !e.busy() && (e.fact.Source != f.Source || !reflect.DeepEqual(e.fact.Args, f.Args)) {
 		c.refresh(e)
 	}
-	if f.ID == "" {
-		f.ID = e.fact.ID
-	}
+	f.keep(e.fact)
 	if f.Instance != "" && c.machines[f.Host].instance == "" {
 		c.Provisioned(f.Host, f.Instance)
 	}
 	e.fact = f
 	e.observed = true
+	e.stale = false
 	c.settle(e)
 	c.wake(f.Key)
 }

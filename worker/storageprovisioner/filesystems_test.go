@@ -1,0 +1,567 @@
+package storageprovisioner_test
+
+import (
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	jc "github.com/juju/testing/checkers"
+	gc "gopkg.in/check.v1"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/storage"
+)
+
+type filesystemsSuite struct{ baseSuite }
+
+var _ = gc.Suite(&filesystemsSuite{})
+
+// wantedFilesystem is what a source is asked for where a filesystem is wanted on
+// machine 0. volume is the id of the volume beneath it, or empty.
+func wantedFilesystem(id, volume string) storage.FilesystemParams {
+	p := storage.FilesystemParams{
+		Tag: names.NewFilesystemTag(id), Size: 1000, Provider: "dynamic",
+		Attributes:   map[string]any{"speed": "high"},
+		ResourceTags: map[string]string{"owner": "ops"},
+	}
+	if volume != "" {
+		p.Volume = names.NewVolumeTag(volume)
+	}
+	return p
+}
+
+// wantedMount is what a source is asked for to attach a filesystem to machine 0.
+func wantedMount(id string) storage.FilesystemAttachmentParams {
+	return storage.FilesystemAttachmentParams{
+		AttachmentParams: storage.AttachmentParams{
+			Provider: "dynamic", Machine: names.NewMachineTag("0"), InstanceId: "instance-0", ReadOnly: true,
+		},
+		Filesystem: names.NewFilesystemTag(id), FilesystemId: "fs-" + id, Path: "/srv/" + id,
+	}
+}
+
+// madeFilesystem is what is recorded of a filesystem that a source has made.
+func madeFilesystem(id, volume string) params.Filesystem {
+	f := params.Filesystem{
+		FilesystemTag: filesystemTag(id),
+		Info:          params.FilesystemInfo{FilesystemId: "fs-" + id, Size: 1000},
+	}
+	if volume != "" {
+		f.VolumeTag = volumeTag(volume)
+	}
+	return f
+}
+
+// mountedFilesystem is what is recorded of an attachment that a source has made.
+func mountedFilesystem(id string) params.FilesystemAttachment {
+	return params.FilesystemAttachment{
+		FilesystemTag: filesystemTag(id), MachineTag: "machine-0",
+		Info: params.FilesystemAttachmentInfo{MountPoint: "/srv/" + id, ReadOnly: true},
+	}
+}
+
+// addMount adds a filesystem that is not provisioned, and is wanted on machine 0.
+func (s *baseSuite) addMount(id, provider, volume string) (*filesystem, *filesystemAttachment) {
+	return s.addFilesystem(id, provider, volume), s.addFilesystemAttachment("machine-0", id, provider)
+}
+
+// checkWanted checks a creation, but for the attachment that goes along as a
+// hint.
+func checkWanted(c *gc.C, got []storage.FilesystemParams, want ...storage.FilesystemParams) {
+	for i := range got {
+		got[i].Attachment = nil
+	}
+	c.Check(got, jc.SameContents, want)
+}
+
+// 19
+func (s *filesystemsSuite) TestCreatedRecordedThenAttached(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	s.addMount("0", "dynamic", "")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	checkWanted(c, next[[]storage.FilesystemParams](c, s.journal, "CreateFilesystems"), wantedFilesystem("0", ""))
+	c.Check(next[[]params.Filesystem](c, s.journal, "SetFilesystemInfo"), jc.DeepEquals, []params.Filesystem{madeFilesystem("0", "")})
+	c.Check(next[[]storage.FilesystemAttachmentParams](c, s.journal, "AttachFilesystems"), jc.DeepEquals,
+		[]storage.FilesystemAttachmentParams{wantedMount("0")})
+	c.Check(next[[]params.FilesystemAttachment](c, s.journal, "SetFilesystemAttachmentInfo"), jc.DeepEquals,
+		[]params.FilesystemAttachment{mountedFilesystem("0")})
+	s.barrier(c)
+	c.Check(s.deeds(), jc.DeepEquals, []string{
+		"CreateFilesystems", "SetStatus", "SetFilesystemInfo", "AttachFilesystems", "SetStatus", "SetFilesystemAttachmentInfo",
+	})
+}
+
+// 19
+func (s *filesystemsSuite) TestCreationNeedsNoMachineButTheAttachmentDoes(c *gc.C) {
+	s.addMachine("0", "")
+	s.startEnviron(c)
+	s.addMount("0", "dynamic", "")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "SetFilesystemInfo")
+	w := s.machineWatcher(c, "0")
+	s.barrier(c)
+	c.Check(s.count("AttachFilesystems"), gc.Equals, 0)
+
+	s.addMachine("0", "instance-0")
+	w.send(c, struct{}{})
+	c.Check(next[[]storage.FilesystemAttachmentParams](c, s.journal, "AttachFilesystems"), jc.DeepEquals,
+		[]storage.FilesystemAttachmentParams{wantedMount("0")})
+	s.next(c, "SetFilesystemAttachmentInfo")
+	receive(c, w.tomb.Dead(), "the machine watcher to be stopped")
+	c.Check(s.count("WatchMachine"), gc.Equals, 1)
+}
+
+// 19
+func (s *filesystemsSuite) TestWantedNowhereIsCreated(c *gc.C) {
+	s.startEnviron(c)
+	s.addFilesystem("0", "dynamic", "")
+	s.filesystemsChanged(c, "0")
+	checkWanted(c, next[[]storage.FilesystemParams](c, s.journal, "CreateFilesystems"), wantedFilesystem("0", ""))
+	s.next(c, "SetFilesystemInfo")
+}
+
+// 8, 19
+func (s *filesystemsSuite) TestVolumesAndFilesystemsShareOneMachineWatcher(c *gc.C) {
+	s.addMachine("0", "")
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.addMount("0", "dynamic", "")
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	w := s.machineWatcher(c, "0")
+	s.barrier(c)
+	s.addMachine("0", "instance-0")
+	w.send(c, struct{}{})
+	s.next(c, "SetVolumeAttachmentInfo")
+	s.next(c, "SetFilesystemAttachmentInfo")
+	c.Check(s.count("WatchMachine"), gc.Equals, 1)
+}
+
+// 9, 19
+func (s *filesystemsSuite) TestProvisionedIsNotCreated(c *gc.C) {
+	s.startEnviron(c)
+	s.provisionFilesystem(s.addFilesystem("0", "dynamic", ""))
+	s.filesystemsChanged(c, "0")
+	s.barrier(c)
+	c.Check(s.deeds(), gc.HasLen, 0)
+}
+
+// 10, 11, 12, 19
+func (s *filesystemsSuite) TestStaticForeignAndUnitsFilesystemsAreLeftAlone(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	s.addMount("0", "static", "")
+	s.addMount("1", "elsewhere", "")
+	s.addFilesystemAttachment("unit-app-0", "2", "dynamic")
+	s.provisionFilesystem(s.addFilesystem("2", "dynamic", ""))
+	s.filesystemsChanged(c, "0", "1", "2")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0", "1")
+	s.filesystemAttachmentsChanged(c, "unit-app-0", "2")
+	s.barrier(c)
+	c.Check(s.deeds(), gc.HasLen, 0)
+}
+
+// 10, 19
+func (s *filesystemsSuite) TestStaticProvidersDyingAttachmentIsRemoved(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	f, a := s.addMount("0", "static", "")
+	s.provisionFilesystem(f)
+	s.provisionFilesystemAttachment(a)
+	s.setLife(&a.life, life.Dying)
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	c.Check(next[[]params.MachineStorageId](c, s.journal, "RemoveAttachments"), jc.DeepEquals,
+		[]params.MachineStorageId{onMachine0("filesystem-0")})
+	s.barrier(c)
+	c.Check(s.deeds(), jc.DeepEquals, []string{"RemoveAttachments"})
+}
+
+// 13, 19
+func (s *filesystemsSuite) TestInvalidParametersAreNotRetriedAndHoldUpNobody(c *gc.C) {
+	s.source.failAlways("ValidateFilesystemParams", "filesystem-1", errors.New("too large"))
+	s.startEnviron(c)
+	for _, id := range []string{"0", "1", "2"} {
+		s.addFilesystem(id, "dynamic", "")
+	}
+	s.filesystemsChanged(c, "0", "1", "2")
+	checkWanted(c, next[[]storage.FilesystemParams](c, s.journal, "CreateFilesystems"),
+		wantedFilesystem("0", ""), wantedFilesystem("2", ""))
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"filesystem-0 attaching", "filesystem-1 error: too large", "filesystem-2 attaching"})
+	s.filesystemsChanged(c, "1")
+	s.barrier(c)
+	c.Check(s.deedsAbout("filesystem-1"), jc.DeepEquals, []string{"SetStatus"})
+	s.noTimer(c)
+}
+
+// 14, 19
+func (s *filesystemsSuite) TestDyingDropsARetry(c *gc.C) {
+	s.source.failItem("CreateFilesystems", "filesystem-0", errors.New("boom"))
+	s.startEnviron(c)
+	f := s.addFilesystem("0", "dynamic", "")
+	s.filesystemsChanged(c, "0")
+	s.statuses(c)
+	s.setLife(&f.life, life.Dying)
+	s.filesystemsChanged(c, "0")
+	s.noTimer(c)
+	s.barrier(c)
+	c.Check(s.deedsAbout("filesystem-0"), jc.DeepEquals, []string{"CreateFilesystems", "SetStatus"})
+}
+
+// 14, 19
+func (s *filesystemsSuite) TestDeadIsDestroyedThenRemoved(c *gc.C) {
+	s.startEnviron(c)
+	f := s.addFilesystem("0", "dynamic", "")
+	s.provisionFilesystem(f)
+	s.setLife(&f.life, life.Dead)
+	s.filesystemsChanged(c, "0")
+	c.Check(next[[]string](c, s.journal, "DestroyFilesystems"), jc.DeepEquals, []string{"fs-0"})
+	c.Check(next[[]names.Tag](c, s.journal, "Remove"), jc.DeepEquals, []names.Tag{names.NewFilesystemTag("0")})
+	s.barrier(c)
+	c.Check(s.deeds(), jc.DeepEquals, []string{"DestroyFilesystems", "Remove"})
+}
+
+// 14, 19
+func (s *filesystemsSuite) TestDeadAndNeverProvisionedIsRemovedAtOnce(c *gc.C) {
+	s.startEnviron(c)
+	f := s.addFilesystem("0", "dynamic", "")
+	s.setLife(&f.life, life.Dead)
+	s.filesystemsChanged(c, "0")
+	s.next(c, "Remove")
+	s.barrier(c)
+	c.Check(s.deeds(), jc.DeepEquals, []string{"Remove"})
+}
+
+// 14, 19
+func (s *filesystemsSuite) TestDestroyOrReleaseIsWhatTheStateSays(c *gc.C) {
+	s.startRemoving(c)
+	for id, release := range map[string]bool{"0": false, "1": true} {
+		f := s.addFilesystem(id, "dynamic", "")
+		s.provisionFilesystem(f)
+		f.release = release
+		s.setLife(&f.life, life.Dead)
+	}
+	s.filesystemsChanged(c, "0", "1")
+	c.Check(next[[]string](c, s.journal, "DestroyFilesystems"), jc.DeepEquals, []string{"fs-0"})
+	c.Check(next[[]string](c, s.journal, "ReleaseFilesystems"), jc.DeepEquals, []string{"fs-1"})
+	s.nextAbout(c, "Remove", "filesystem-0")
+	s.nextAbout(c, "Remove", "filesystem-1")
+}
+
+// 15, 19
+func (s *filesystemsSuite) TestFilesystemThatTheStateDoesNotKnowIsGone(c *gc.C) {
+	s.source.failItem("CreateFilesystems", "filesystem-1", errors.New("boom"))
+	s.startEnviron(c)
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.addFilesystem("1", "dynamic", "")
+	s.filesystemsChanged(c, "1")
+	s.statuses(c)
+	s.state.update(func() { delete(s.state.filesystems, "filesystem-1") })
+	s.filesystemsChanged(c, "1")
+	s.noTimer(c)
+	s.barrier(c)
+	c.Check(s.deeds(), jc.DeepEquals, []string{"CreateFilesystems", "SetStatus"})
+}
+
+// 16, 19
+func (s *filesystemsSuite) TestRecordedAttachmentIsMadeAgainOnce(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	f, a := s.addMount("0", "dynamic", "")
+	s.provisionFilesystem(f)
+	s.provisionFilesystemAttachment(a)
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	c.Check(next[[]storage.FilesystemAttachmentParams](c, s.journal, "AttachFilesystems"), jc.DeepEquals,
+		[]storage.FilesystemAttachmentParams{wantedMount("0")})
+	s.next(c, "SetFilesystemAttachmentInfo")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.filesystemsChanged(c, "0")
+	s.barrier(c)
+	c.Check(s.count("AttachFilesystems"), gc.Equals, 1)
+}
+
+// 17, 19
+func (s *filesystemsSuite) TestDyingAttachmentIsDetachedThenRemoved(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	f, a := s.addMount("0", "dynamic", "")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "SetFilesystemAttachmentInfo")
+	s.setLife(&a.life, life.Dying)
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	c.Check(next[[]storage.FilesystemAttachmentParams](c, s.journal, "DetachFilesystems"), jc.DeepEquals,
+		[]storage.FilesystemAttachmentParams{wantedMount("0")})
+	c.Check(next[[]params.MachineStorageId](c, s.journal, "RemoveAttachments"), jc.DeepEquals,
+		[]params.MachineStorageId{onMachine0("filesystem-0")})
+	s.setLife(&f.life, life.Dead)
+	s.filesystemsChanged(c, "0")
+	s.next(c, "DestroyFilesystems")
+}
+
+// 17, 19
+func (s *filesystemsSuite) TestDyingAndNotProvisionedAttachmentIsRemovedWithoutTheProvider(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	f, a := s.addMount("0", "dynamic", "")
+	s.provisionFilesystem(f)
+	s.setLife(&a.life, life.Dying)
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "RemoveAttachments")
+	s.barrier(c)
+	c.Check(s.deeds(), jc.DeepEquals, []string{"RemoveAttachments"})
+}
+
+// 18, 19
+func (s *filesystemsSuite) TestAttachmentEventBeforeTheFilesystems(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	s.addMount("0", "dynamic", "")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.barrier(c)
+	c.Check(s.deeds(), gc.HasLen, 0)
+	s.filesystemsChanged(c, "0")
+	s.next(c, "SetFilesystemAttachmentInfo")
+}
+
+// 35, 19
+func (s *filesystemsSuite) TestFilesystemIsNotDestroyedWhileAttached(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	f, a := s.addMount("0", "dynamic", "")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "SetFilesystemAttachmentInfo")
+	s.setLife(&f.life, life.Dead)
+	s.filesystemsChanged(c, "0")
+	s.barrier(c)
+	c.Check(s.count("DestroyFilesystems"), gc.Equals, 0)
+	s.setLife(&a.life, life.Dying)
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.nextAbout(c, "Remove", "filesystem-0")
+	c.Check(s.order("DetachFilesystems", "DestroyFilesystems"), jc.DeepEquals, []string{"DetachFilesystems", "DestroyFilesystems"})
+}
+
+// backedFilesystem has a filesystem on a volume made and attached to machine 0.
+func (s *baseSuite) backedFilesystem(c *gc.C, id, volume string) (*filesystem, *filesystemAttachment) {
+	f, a := s.addMount(id, "dynamic", volume)
+	s.filesystemsChanged(c, id)
+	s.filesystemAttachmentsChanged(c, "machine-0", id)
+	s.nextAbout(c, "SetFilesystemAttachmentInfo", filesystemTag(id)+" machine-0")
+	return f, a
+}
+
+// 20
+func (s *filesystemsSuite) TestOnAVolumeIsCreatedAndAttachedByTheManagedSourceWhenTheDeviceIsKnown(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startMachine(c)
+	s.attachedVolume(c, "7")
+	s.addMount("0", "dynamic", "7")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.nextAbout(c, "VolumeBlockDevices", "volume-7 machine-0")
+	s.barrier(c)
+	c.Check(s.deedsAbout("filesystem-0"), gc.HasLen, 0)
+
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb", WWN: "w"})
+	s.devicesChanged(c)
+	checkWanted(c, next[[]storage.FilesystemParams](c, s.journal, "managed.CreateFilesystems"), wantedFilesystem("0", "7"))
+	c.Check(next[[]params.Filesystem](c, s.journal, "SetFilesystemInfo"), jc.DeepEquals, []params.Filesystem{madeFilesystem("0", "7")})
+	c.Check(next[[]storage.FilesystemAttachmentParams](c, s.journal, "managed.AttachFilesystems"), jc.DeepEquals,
+		[]storage.FilesystemAttachmentParams{wantedMount("0")})
+	c.Check(next[[]params.FilesystemAttachment](c, s.journal, "SetFilesystemAttachmentInfo"), jc.DeepEquals,
+		[]params.FilesystemAttachment{mountedFilesystem("0")})
+	c.Check(s.count("CreateFilesystems", "AttachFilesystems"), gc.Equals, 0)
+}
+
+// 20
+func (s *filesystemsSuite) TestManagedSourceSeesTheBackingDevice(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startMachine(c)
+	device := storage.BlockDevice{DeviceName: "sdb", WWN: "w"}
+	s.addDevice("7", device)
+	s.backedFilesystem(c, "0", "7")
+	got, ok := s.backing.BlockDevice(names.NewVolumeTag("7"))
+	c.Check(ok, jc.IsTrue)
+	c.Check(got, jc.DeepEquals, device)
+	_, ok = s.backing.BlockDevice(names.NewVolumeTag("8"))
+	c.Check(ok, jc.IsFalse)
+	f, ok := s.backing.Filesystem(names.NewFilesystemTag("0"))
+	c.Check(ok, jc.IsTrue)
+	c.Check(f, jc.DeepEquals, storage.Filesystem{
+		Tag: names.NewFilesystemTag("0"), Volume: names.NewVolumeTag("7"),
+		FilesystemInfo: storage.FilesystemInfo{FilesystemId: "fs-0", Size: 1000},
+	})
+	_, ok = s.backing.Filesystem(names.NewFilesystemTag("1"))
+	c.Check(ok, jc.IsFalse)
+}
+
+// 20: after a restart all but the attachment is there already.
+func (s *filesystemsSuite) TestProvisionedOnAVolumeIsAttachedAgain(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	f, a := s.addMount("0", "dynamic", "7")
+	s.provisionFilesystem(f)
+	s.provisionFilesystemAttachment(a)
+	s.startMachine(c)
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.filesystemsChanged(c, "0")
+	c.Check(next[[]storage.FilesystemAttachmentParams](c, s.journal, "managed.AttachFilesystems"), jc.DeepEquals,
+		[]storage.FilesystemAttachmentParams{wantedMount("0")})
+	s.next(c, "SetFilesystemAttachmentInfo")
+	s.barrier(c)
+	c.Check(s.count("managed.CreateFilesystems"), gc.Equals, 0)
+	// The source can ask about the filesystem, though this worker has not made it.
+	_, ok := s.backing.Filesystem(names.NewFilesystemTag("0"))
+	c.Check(ok, jc.IsTrue)
+}
+
+// 20
+func (s *filesystemsSuite) TestUnknownDevicesKeepWaiting(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.state.failItem("VolumeBlockDevices", "volume-7 machine-0",
+		errors.NotFoundf("device"), errors.NotProvisionedf("attachment"))
+	s.startMachine(c)
+	s.addMount("0", "dynamic", "7")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.nextAbout(c, "VolumeBlockDevices", "volume-7 machine-0")
+
+	for _, device := range []storage.BlockDevice{
+		{},          // the first lookups fail as scripted
+		{UUID: "u"}, // a device without a name is not there yet
+	} {
+		s.addDevice("7", device)
+		mark := s.mark()
+		s.devicesChanged(c)
+		s.after(c, mark, "VolumeBlockDevices", "volume-7 machine-0")
+		s.barrier(c)
+		c.Check(s.deedsAbout("filesystem-0"), gc.HasLen, 0)
+	}
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	s.devicesChanged(c)
+	s.next(c, "SetFilesystemAttachmentInfo")
+	c.Check(s.log.warned(), gc.HasLen, 0)
+}
+
+// 20
+func (s *filesystemsSuite) TestDevicesAreLookedUpForWhoeverWaitsOnly(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startMachine(c)
+	s.attachedVolume(c, "0")
+	s.devicesChanged(c)
+	s.barrier(c)
+	c.Check(s.about("volume-0 machine-0", "VolumeBlockDevices"), gc.HasLen, 0)
+}
+
+// 20, 35: what stands on a volume goes first.
+func (s *filesystemsSuite) TestVolumeIsNotDetachedBeneathAMountedFilesystem(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startMachine(c)
+	_, va := s.attachedVolume(c, "7")
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	_, fa := s.backedFilesystem(c, "0", "7")
+	s.setLife(&va.life, life.Dying)
+	s.volumeAttachmentsChanged(c, "machine-0", "7")
+	s.barrier(c)
+	c.Check(s.count("DetachVolumes"), gc.Equals, 0)
+
+	s.setLife(&fa.life, life.Dying)
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.nextAbout(c, "RemoveAttachments", "volume-7 machine-0")
+	c.Check(s.order("managed.DetachFilesystems", "DetachVolumes"), jc.DeepEquals,
+		[]string{"managed.DetachFilesystems", "DetachVolumes"})
+}
+
+// 20, 35: nor while it is being mounted.
+func (s *filesystemsSuite) TestVolumeIsNotDetachedBeneathAFilesystemBeingMounted(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	mounting := newGate()
+	s.managed.onCall("AttachFilesystems", mounting.wait)
+	s.startMachine(c)
+	_, va := s.attachedVolume(c, "7")
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	_, fa := s.addMount("0", "dynamic", "7")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	receive(c, mounting.entered, "AttachFilesystems to be called")
+	s.setLife(&va.life, life.Dying)
+	s.setLife(&fa.life, life.Dying)
+	mark := s.mark()
+	s.volumeAttachmentsChanged(c, "machine-0", "7")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.after(c, mark, "AttachmentLife", "volume-7 machine-0")
+	s.after(c, mark, "AttachmentLife", "filesystem-0 machine-0")
+	close(mounting.open)
+	s.nextAbout(c, "RemoveAttachments", "volume-7 machine-0")
+	c.Check(s.order("managed.AttachFilesystems", "managed.DetachFilesystems", "DetachVolumes"), jc.DeepEquals,
+		[]string{"managed.AttachFilesystems", "managed.DetachFilesystems", "DetachVolumes"})
+}
+
+// 20: the whole way down.
+func (s *filesystemsSuite) TestFilesystemAndVolumeGoAwayInOrder(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startMachine(c)
+	v, va := s.attachedVolume(c, "7")
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	f, fa := s.backedFilesystem(c, "0", "7")
+	mark := s.mark()
+
+	s.setLife(&fa.life, life.Dying)
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.after(c, mark, "RemoveAttachments", "filesystem-0 machine-0")
+	s.setLife(&f.life, life.Dead)
+	s.setLife(&va.life, life.Dying)
+	s.filesystemsChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "7")
+	s.after(c, mark, "Remove", "filesystem-0")
+	s.after(c, mark, "RemoveAttachments", "volume-7 machine-0")
+	s.setLife(&v.life, life.Dead)
+	s.volumesChanged(c, "7")
+	s.after(c, mark, "Remove", "volume-7")
+	c.Check(next[[]string](c, s.journal, "managed.DestroyFilesystems"), jc.DeepEquals, []string{"fs-0"})
+	c.Check(next[[]string](c, s.journal, "DestroyVolumes"), jc.DeepEquals, []string{"vol-7"})
+	s.barrier(c)
+	s.noTimer(c)
+}
+
+// 11, 20: the provider of the volume may be of the other scope; the filesystem on
+// it is the machine's all the same.
+func (s *filesystemsSuite) TestOnAVolumeOfTheEnvironment(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startMachine(c)
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	s.addMount("0", "elsewhere", "7")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "managed.CreateFilesystems")
+	s.next(c, "managed.AttachFilesystems")
+	s.next(c, "SetFilesystemAttachmentInfo")
+}
+
+// 22
+func (s *filesystemsSuite) TestEnvironmentLeavesFilesystemsOnVolumesAlone(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	s.addMount("0", "dynamic", "7")
+	f, a := s.addMount("1", "dynamic", "8")
+	s.provisionFilesystem(f)
+	s.provisionFilesystemAttachment(a)
+	dead, dying := s.addMount("2", "dynamic", "9")
+	s.provisionFilesystem(dead)
+	s.provisionFilesystemAttachment(dying)
+	s.setLife(&dead.life, life.Dead)
+	s.setLife(&dying.life, life.Dying)
+	s.filesystemsChanged(c, "0", "1", "2")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0", "1", "2")
+	s.barrier(c)
+	c.Check(s.deeds(), gc.HasLen, 0)
+	c.Check(s.count("VolumeBlockDevices", "WatchBlockDevices"), gc.Equals, 0)
+}

@@ -1,0 +1,526 @@
+package storageprovisioner_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	jc "github.com/juju/testing/checkers"
+	gc "gopkg.in/check.v1"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/environs/config"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
+)
+
+type lifecycleSuite struct{ baseSuite }
+
+var _ = gc.Suite(&lifecycleSuite{})
+
+func (s *lifecycleSuite) TestConfigIsValidated(c *gc.C) {
+	valid := s.config(c, true)
+	c.Check(valid.Validate(), jc.ErrorIsNil)
+	for field, spoil := range map[string]func(*storageprovisioner.Config){
+		"Scope":                 func(cfg *storageprovisioner.Config) { cfg.Scope = nil },
+		"Scope ":                func(cfg *storageprovisioner.Config) { cfg.Scope = names.NewUnitTag("app/0") },
+		"StorageDir":            func(cfg *storageprovisioner.Config) { cfg.StorageDir = "" },
+		"StorageDir ":           func(cfg *storageprovisioner.Config) { cfg.Scope = s.config(c, false).Scope; cfg.StorageDir = "/x" },
+		"Volumes":               func(cfg *storageprovisioner.Config) { cfg.Volumes = nil },
+		"Filesystems":           func(cfg *storageprovisioner.Config) { cfg.Filesystems = nil },
+		"Life":                  func(cfg *storageprovisioner.Config) { cfg.Life = nil },
+		"Environ":               func(cfg *storageprovisioner.Config) { cfg.Environ = nil },
+		"Machines":              func(cfg *storageprovisioner.Config) { cfg.Machines = nil },
+		"Status":                func(cfg *storageprovisioner.Config) { cfg.Status = nil },
+		"Clock":                 func(cfg *storageprovisioner.Config) { cfg.Clock = nil },
+		"Retry.Min":             func(cfg *storageprovisioner.Config) { cfg.Retry.Min = -1 },
+		"Retry.Max":             func(cfg *storageprovisioner.Config) { cfg.Retry.Min, cfg.Retry.Max = 2, 1 },
+		"Retry.Factor":          func(cfg *storageprovisioner.Config) { cfg.Retry.Factor = 0.5 },
+		"Retry.Jitter":          func(cfg *storageprovisioner.Config) { cfg.Retry.Jitter = 2 },
+		"Retry.CreateThreshold": func(cfg *storageprovisioner.Config) { cfg.Retry.CreateThreshold = -1 },
+		"Retry.RemoveThreshold": func(cfg *storageprovisioner.Config) { cfg.Retry.RemoveThreshold = -1 },
+		"MaxBatch":              func(cfg *storageprovisioner.Config) { cfg.MaxBatch = -1 },
+		"ResyncInterval":        func(cfg *storageprovisioner.Config) { cfg.ResyncInterval = -1 },
+	} {
+		field = strings.TrimSpace(field)
+		cfg := valid
+		spoil(&cfg)
+		err := cfg.Validate()
+		c.Check(err, gc.ErrorMatches, ".*\\b"+field+"\\b.*")
+		c.Check(errors.Is(err, errors.NotValid), jc.IsTrue, gc.Commentf("%s: %v", field, err))
+		_, err = storageprovisioner.New(cfg)
+		c.Check(err, gc.ErrorMatches, ".*\\b"+field+"\\b.*")
+	}
+}
+
+func (s *lifecycleSuite) TestShortFormReportsAnInvalidArgumentAsTheWorkersError(c *gc.C) {
+	cfg := s.config(c, true)
+	s.worker = storageprovisioner.NewStorageProvisioner(
+		cfg.Scope, "", cfg.Volumes, cfg.Filesystems, cfg.Life, cfg.Environ, cfg.Machines, cfg.Status, cfg.Clock)
+	err := s.waited(c)
+	c.Check(err, gc.ErrorMatches, ".*StorageDir.*")
+	c.Check(errors.Is(err, errors.NotValid), jc.IsTrue)
+}
+
+func (s *lifecycleSuite) TestShortFormRuns(c *gc.C) {
+	cfg := s.config(c, true)
+	s.worker = storageprovisioner.NewStorageProvisioner(
+		cfg.Scope, cfg.StorageDir, cfg.Volumes, cfg.Filesystems, cfg.Life, cfg.Environ, cfg.Machines, cfg.Status, cfg.Clock)
+	s.state.environWatcher.send(c, struct{}{})
+	s.next(c, "WatchFilesystemAttachments")
+}
+
+// 1
+func (s *lifecycleSuite) TestNothingIsWatchedBeforeTheConfigIsRead(c *gc.C) {
+	for _, machine := range []bool{false, true} {
+		if machine {
+			s.TearDownTest(c)
+			s.SetUpTest(c)
+		}
+		reading := newGate()
+		s.state.onCall("EnvironConfig", reading.wait)
+		s.startUnconfigured(c, s.config(c, machine))
+		s.state.environWatcher.send(c, struct{}{})
+		receive(c, reading.entered, "EnvironConfig to be called")
+		close(reading.open)
+		for _, name := range []string{"WatchVolumes", "WatchFilesystems", "WatchVolumeAttachments", "WatchFilesystemAttachments"} {
+			s.next(c, name)
+		}
+
+		watches := func(name string) bool { return strings.HasPrefix(name, "Watch") || name == "EnvironConfig" }
+		var calls []string
+		for _, name := range s.all() {
+			if watches(name) {
+				calls = append(calls, name)
+			}
+		}
+		read := slices.Index(calls, "EnvironConfig")
+		before, after := slices.Sorted(slices.Values(calls[:read])), slices.Sorted(slices.Values(calls[read+1:]))
+		if machine {
+			c.Check(before, jc.DeepEquals, []string{"WatchBlockDevices", "WatchForEnvironConfigChanges"})
+		} else {
+			c.Check(before, jc.DeepEquals, []string{"WatchForEnvironConfigChanges"})
+		}
+		c.Check(after, jc.DeepEquals, []string{
+			"WatchFilesystemAttachments", "WatchFilesystems", "WatchVolumeAttachments", "WatchVolumes",
+		})
+	}
+}
+
+// 1
+func (s *lifecycleSuite) TestWaitingEventsAreActedOn(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.addFilesystem("0", "dynamic", "")
+	s.addFilesystemAttachment("machine-0", "0", "dynamic")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.volumesChanged(c, "0")
+	s.filesystemsChanged(c, "0")
+	s.startEnviron(c)
+	s.next(c, "SetVolumeAttachmentInfo")
+	s.next(c, "SetFilesystemAttachmentInfo")
+}
+
+// 2
+func (s *lifecycleSuite) TestConfigChangeReachesTheSources(c *gc.C) {
+	changed := newSource(s.journal, s.rules, "changed.")
+	configs := make(chan *config.Config, 10)
+	cfg := s.config(c, false)
+	registry := cfg.Registry
+	cfg.Registry = func(environ *config.Config) (storage.ProviderRegistry, error) {
+		configs <- environ
+		return registry(environ)
+	}
+	s.addMachine("0", "instance-0")
+	s.start(c, cfg)
+	environ := receive(c, configs, "the registry to be built")
+	c.Check(environ.Name(), gc.Equals, "site")
+
+	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "SetVolumeAttachmentInfo")
+
+	s.mu.Lock()
+	s.providers = map[storage.ProviderType]storage.Provider{"dynamic": &fakeProvider{dynamic: true, source: changed}}
+	s.mu.Unlock()
+	s.state.update(func() { s.state.attrs["name"] = "renamed" })
+	s.state.environWatcher.send(c, struct{}{})
+	environ = receive(c, configs, "the registry to be built again")
+	c.Check(environ.Name(), gc.Equals, "renamed")
+
+	// What was made by the former source is taken away by the new one.
+	s.setLife(&a.life, life.Dying)
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "changed.DetachVolumes")
+	s.next(c, "RemoveAttachments")
+	s.setLife(&v.life, life.Dead)
+	s.volumesChanged(c, "0")
+	s.next(c, "changed.DestroyVolumes")
+	s.next(c, "Remove")
+	c.Check(s.count("DetachVolumes", "DestroyVolumes"), gc.Equals, 0)
+}
+
+// 2
+func (s *lifecycleSuite) TestSourcesGetThePoolsAttributesAndTheStorageDir(c *gc.C) {
+	cfg := s.config(c, true)
+	s.addMachine("0", "instance-0")
+	s.start(c, cfg)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "SetVolumeAttachmentInfo")
+	s.source.mu.Lock()
+	defer s.source.mu.Unlock()
+	c.Assert(s.source.configs, gc.Not(gc.HasLen), 0)
+	c.Check(s.source.configs[0].Provider(), gc.Equals, storage.ProviderType("dynamic"))
+	dir, ok := s.source.configs[0].ValueString(storage.ConfigStorageDir)
+	c.Check(ok, jc.IsTrue)
+	c.Check(strings.HasPrefix(dir, cfg.StorageDir), jc.IsTrue, gc.Commentf("%s", dir))
+}
+
+// 3
+func (s *lifecycleSuite) TestKillBeforeTheConfigIsRead(c *gc.C) {
+	s.startUnconfigured(c, s.config(c, true))
+	s.worker.Kill()
+	c.Check(s.waited(c), jc.ErrorIsNil)
+}
+
+// 3
+func (s *lifecycleSuite) TestKillWhileIdle(c *gc.C) {
+	s.startMachine(c)
+	s.barrier(c)
+	s.worker.Kill()
+	c.Check(s.waited(c), jc.ErrorIsNil)
+}
+
+// 3
+func (s *lifecycleSuite) TestKillWhileAMachineIsWatchedAndARetryIsDue(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.addMachine("1", "")
+	s.source.failItem("CreateVolumes", "volume-0", errors.New("boom"))
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.addVolumeOn("machine-1", "1", "dynamic")
+	s.volumesChanged(c, "0", "1")
+	w := s.machineWatcher(c, "1")
+	s.statuses(c)
+	s.advance(c, 0)
+	s.worker.Kill()
+	c.Check(s.waited(c), jc.ErrorIsNil)
+	receive(c, w.tomb.Dead(), "the machine watcher to be stopped")
+}
+
+// 3
+func (s *lifecycleSuite) TestKillCancelsTheProviderCallAndRecordsWhatWasMade(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	entered := make(chan struct{})
+	s.source.onCall("CreateVolumes", func(ctx context.Context) error {
+		close(entered)
+		<-ctx.Done()
+		return nil // the volumes were made none the less
+	})
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.addVolumeOn("machine-0", "1", "dynamic")
+	s.source.failAlways("CreateVolumes", "volume-1", context.Canceled)
+	s.volumesChanged(c, "0", "1")
+	s.volumeAttachmentsChanged(c, "machine-0", "0", "1")
+	receive(c, entered, "CreateVolumes to be called")
+	s.worker.Kill()
+	c.Check(s.waited(c), jc.ErrorIsNil)
+	c.Check(s.deedsAbout("volume-0"), jc.DeepEquals, []string{"CreateVolumes", "SetStatus", "SetVolumeInfo"})
+	c.Check(s.about("volume-1", "SetVolumeInfo"), gc.HasLen, 0)
+	c.Check(s.count("AttachVolumes"), gc.Equals, 0)
+}
+
+// 3
+func (s *lifecycleSuite) TestCallContextIsTheEmbeddersAndCancelledByKill(c *gc.C) {
+	type key struct{}
+	cfg := s.config(c, false)
+	cfg.CallContext = func(ctx context.Context) envcontext.ProviderCallContext {
+		return envcontext.New(context.WithValue(ctx, key{}, "mine"))
+	}
+	s.addMachine("0", "instance-0")
+	s.start(c, cfg)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.next(c, "SetVolumeInfo")
+	s.worker.Kill()
+	c.Check(s.waited(c), jc.ErrorIsNil)
+	s.source.mu.Lock()
+	defer s.source.mu.Unlock()
+	c.Assert(s.source.contexts, gc.HasLen, 1)
+	c.Check(s.source.contexts[0].Value(key{}), gc.Equals, "mine")
+	c.Check(s.source.contexts[0].Err(), gc.Equals, context.Canceled)
+}
+
+// watched are the watchers that a machine's worker has, by accessor.
+func (s *lifecycleSuite) watched(c *gc.C) []watched {
+	return []watched{
+		{"WatchForEnvironConfigChanges", "watching environment config.*", s.state.environWatcher.die, s.state.environWatcher.close},
+		{"WatchBlockDevices", "watching block devices.*", s.state.deviceWatcher.die, s.state.deviceWatcher.close},
+		{"WatchVolumes", "watching volumes", s.state.volumeWatcher.die, s.state.volumeWatcher.close},
+		{"WatchFilesystems", "watching filesystems", s.state.filesystemWatcher.die, s.state.filesystemWatcher.close},
+		{"WatchVolumeAttachments", "watching volume attachments", s.state.volumeAttachmentWatcher.die, s.state.volumeAttachmentWatcher.close},
+		{"WatchFilesystemAttachments", "watching filesystem attachments", s.state.filesystemAttachmentWatcher.die, s.state.filesystemAttachmentWatcher.close},
+		{
+			"WatchMachine", "watching machine.*",
+			func(err error) { s.machineWatcher(c, "1").die(err) },
+			func(err error) { s.machineWatcher(c, "1").close(err) },
+		},
+	}
+}
+
+type watched struct {
+	accessor string
+	message  string
+	die      func(error)
+	close    func(error)
+}
+
+// eachWatcher runs a test on a fresh worker for each watcher that it has.
+func (s *lifecycleSuite) eachWatcher(c *gc.C, test func(watched)) {
+	for i := range s.watched(c) {
+		if i > 0 {
+			s.TearDownTest(c)
+			s.SetUpTest(c)
+		}
+		w := s.watched(c)[i]
+		c.Logf("--- %s", w.accessor)
+		test(w)
+	}
+}
+
+// startWatching starts a worker that has all its watchers.
+func (s *lifecycleSuite) startWatching(c *gc.C) {
+	s.addMachine("1", "")
+	s.addVolumeOn("machine-1", "1", "dynamic")
+	s.startMachine(c)
+	s.volumesChanged(c, "1")
+	s.machineWatcher(c, "1")
+	s.next(c, "WatchFilesystemAttachments")
+}
+
+// 4
+func (s *lifecycleSuite) TestWatcherThatCannotBeStarted(c *gc.C) {
+	s.eachWatcher(c, func(w watched) {
+		s.state.failCall(w.accessor, errors.New("no connection"))
+		s.addMachine("1", "")
+		s.addVolumeOn("machine-1", "1", "dynamic")
+		s.volumesChanged(c, "1")
+		s.state.environWatcher.first = func() struct{} { return struct{}{} }
+		s.startUnconfigured(c, s.config(c, true))
+		c.Check(s.waited(c), gc.ErrorMatches, w.message+": no connection")
+	})
+}
+
+// 4
+func (s *lifecycleSuite) TestWatcherThatClosesItsChannel(c *gc.C) {
+	s.eachWatcher(c, func(w watched) {
+		s.startWatching(c)
+		w.close(errors.New("connection lost"))
+		c.Check(s.waited(c), gc.ErrorMatches, w.message+": connection lost")
+	})
+}
+
+// 4
+func (s *lifecycleSuite) TestWatcherThatClosesItsChannelWithoutAnError(c *gc.C) {
+	s.eachWatcher(c, func(w watched) {
+		s.startWatching(c)
+		w.close(nil)
+		c.Check(s.waited(c), gc.ErrorMatches, w.message+": .+")
+	})
+}
+
+// 4
+func (s *lifecycleSuite) TestWatcherThatDies(c *gc.C) {
+	s.eachWatcher(c, func(w watched) {
+		s.startWatching(c)
+		w.die(errors.New("connection lost"))
+		c.Check(s.waited(c), gc.ErrorMatches, w.message+": connection lost")
+	})
+}
+
+// 4
+func (s *lifecycleSuite) TestAccessorCallThatFailsAsAWholeEndsTheWorker(c *gc.C) {
+	accessors := []string{
+		"EnvironConfig", "Life", "AttachmentLife", "Remove", "RemoveAttachments", "InstanceIds",
+		"Volumes", "VolumeParams", "VolumeAttachments", "VolumeAttachmentParams", "VolumeBlockDevices",
+		"SetVolumeInfo", "SetVolumeAttachmentInfo", "RemoveVolumeParams",
+		"Filesystems", "FilesystemParams", "FilesystemAttachments", "FilesystemAttachmentParams",
+		"SetFilesystemInfo", "SetFilesystemAttachmentInfo", "RemoveFilesystemParams",
+	}
+	for i, accessor := range accessors {
+		if i > 0 {
+			s.TearDownTest(c)
+			s.SetUpTest(c)
+		}
+		c.Logf("--- %s", accessor)
+		s.state.failCall(accessor, errors.New("no connection"))
+		s.everythingHappens(c)
+		c.Check(s.waited(c), gc.ErrorMatches, ".+: no connection", gc.Commentf("%s", accessor))
+	}
+}
+
+// 4
+func (s *lifecycleSuite) TestAccessorCallWithTooFewResultsEndsTheWorker(c *gc.C) {
+	s.state.shorten("SetVolumeInfo", 1)
+	s.everythingHappens(c)
+	c.Check(s.waited(c), gc.ErrorMatches, ".+results.+")
+}
+
+// everythingHappens starts a machine's worker with so much to do that it calls
+// each accessor.
+func (s *lifecycleSuite) everythingHappens(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.addMachine("1", "")
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.addVolumeOn("machine-1", "1", "dynamic")
+	dead := s.addVolume("2", "dynamic")
+	s.provisionVolume(dead)
+	s.setLife(&dead.life, life.Dead)
+	dying := s.addVolumeAttachment("machine-0", "3", "dynamic")
+	s.setLife(&dying.life, life.Dying)
+	s.addFilesystem("0", "dynamic", "")
+	s.addFilesystemAttachment("machine-0", "0", "dynamic")
+	s.addFilesystem("1", "dynamic", "0")
+	deadFilesystem := s.addFilesystem("2", "dynamic", "")
+	s.provisionFilesystem(deadFilesystem)
+	s.setLife(&deadFilesystem.life, life.Dead)
+	s.volumesChanged(c, "0", "1", "2")
+	s.filesystemsChanged(c, "0", "1", "2")
+	s.volumeAttachmentsChanged(c, "machine-0", "0", "3")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+
+	cfg := s.config(c, true)
+	cfg.Volumes, cfg.Filesystems = removing{s.state}, removing{s.state}
+	s.state.environWatcher.first = func() struct{} { return struct{}{} }
+	s.startUnconfigured(c, cfg)
+}
+
+// 4
+func (s *lifecycleSuite) TestRegistryThatCannotBeMadeEndsTheWorker(c *gc.C) {
+	cfg := s.config(c, false)
+	cfg.Registry = func(*config.Config) (storage.ProviderRegistry, error) {
+		return nil, errors.New("no plugins")
+	}
+	s.startUnconfigured(c, cfg)
+	s.state.environWatcher.send(c, struct{}{})
+	c.Check(s.waited(c), gc.ErrorMatches, ".+: no plugins")
+}
+
+// 5
+func (s *lifecycleSuite) TestWaitReturnsNoSoonerThanAStuckAccessorCall(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	creating, cancelled := make(chan struct{}), make(chan struct{})
+	s.source.onCall("CreateVolumes", func(ctx context.Context) error {
+		close(creating)
+		<-ctx.Done()
+		close(cancelled)
+		return ctx.Err()
+	})
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	receive(c, creating, "CreateVolumes to be called")
+
+	stuck := newGate()
+	s.state.onCall("Life", stuck.wait)
+	s.volumesChanged(c, "1")
+	receive(c, stuck.entered, "Life to be called")
+	s.worker.Kill()
+
+	order := make(chan string, 2)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = s.worker.Wait()
+		order <- "ended"
+	}()
+	// The worker has taken the kill in, and would end if it did not wait.
+	receive(c, cancelled, "the provider call to be cancelled")
+	order <- "unstuck"
+	close(stuck.open)
+	receive(c, ended, "the worker's end")
+	c.Check(<-order, gc.Equals, "unstuck")
+	c.Check(<-order, gc.Equals, "ended")
+	c.Check(s.waited(c), jc.ErrorIsNil)
+}
+
+// Accessors that answer nothing to a call that writes say that all went well.
+func (s *lifecycleSuite) TestNilResultsMeanSuccess(c *gc.C) {
+	cfg := s.config(c, false)
+	cfg.Volumes, cfg.Life = silent{s.state}, silentLife{s.state}
+	s.addMachine("0", "instance-0")
+	s.start(c, cfg)
+	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "SetVolumeAttachmentInfo")
+	s.setLife(&a.life, life.Dying)
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "RemoveAttachments")
+	s.setLife(&v.life, life.Dead)
+	s.volumesChanged(c, "0")
+	s.next(c, "Remove")
+	s.barrier(c)
+	s.noTimer(c)
+}
+
+// silent answers nothing to calls that write.
+type silent struct{ *fakeState }
+
+func (s silent) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult, error) {
+	_, err := s.fakeState.SetVolumeInfo(volumes)
+	return nil, err
+}
+
+func (s silent) SetVolumeAttachmentInfo(attachments []params.VolumeAttachment) ([]params.ErrorResult, error) {
+	_, err := s.fakeState.SetVolumeAttachmentInfo(attachments)
+	return nil, err
+}
+
+type silentLife struct{ *fakeState }
+
+func (s silentLife) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
+	_, err := s.fakeState.Remove(tags)
+	return nil, err
+}
+
+func (s silentLife) RemoveAttachments(ids []params.MachineStorageId) ([]params.ErrorResult, error) {
+	_, err := s.fakeState.RemoveAttachments(ids)
+	return nil, err
+}
+
+// A worker with nothing to wait for has no timer, however much it has done.
+func (s *lifecycleSuite) TestIdleWorkerHasNoTimer(c *gc.C) {
+	s.startMachine(c)
+	s.barrier(c)
+	s.noTimer(c)
+	select {
+	case <-s.clock.Alarms():
+		c.Errorf("a timer was made")
+	default:
+	}
+}
+
+// A worker with much to wait for has one timer.
+func (s *lifecycleSuite) TestOneTimerHoweverManyAreDue(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	for _, id := range []string{"0", "1", "2"} {
+		s.addVolumeOn("machine-0", id, "dynamic")
+		s.source.failItem("CreateVolumes", volumeTag(id), errors.New("boom"))
+		s.volumesChanged(c, id)
+		s.statuses(c)
+		s.advance(c, time.Second)
+	}
+	s.advance(c, 0)
+}

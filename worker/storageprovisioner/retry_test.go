@@ -1,0 +1,328 @@
+package storageprovisioner_test
+
+import (
+	"time"
+
+	"github.com/juju/errors"
+	jc "github.com/juju/testing/checkers"
+	gc "gopkg.in/check.v1"
+
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/storage"
+)
+
+type retrySuite struct{ baseSuite }
+
+var _ = gc.Suite(&retrySuite{})
+
+// backoff is the default policy.
+var backoff = []time.Duration{
+	30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 16 * time.Minute,
+	30 * time.Minute, 30 * time.Minute, 30 * time.Minute,
+}
+
+// failing are the operations of both kinds of storage, each set up on its own so
+// that the provider is called at once.
+var failing = []struct {
+	call, subject string
+	setUp         func(*retrySuite, *gc.C)
+}{{
+	"CreateVolumes", "volume-0", func(s *retrySuite, c *gc.C) {
+		s.addVolumeOn("machine-0", "0", "dynamic")
+		s.volumesChanged(c, "0")
+	},
+}, {
+	"AttachVolumes", "volume-0 machine-0", func(s *retrySuite, c *gc.C) {
+		v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+		s.provisionVolume(v)
+		s.volumesChanged(c, "0")
+		s.volumeAttachmentsChanged(c, "machine-0", "0")
+	},
+}, {
+	"DetachVolumes", "volume-0 machine-0", func(s *retrySuite, c *gc.C) {
+		v, a := s.addVolumeOn("machine-0", "0", "dynamic")
+		s.provisionVolume(v)
+		s.provisionVolumeAttachment(a)
+		s.setLife(&a.life, life.Dying)
+		s.volumesChanged(c, "0")
+		s.volumeAttachmentsChanged(c, "machine-0", "0")
+	},
+}, {
+	"DestroyVolumes", "volume-0", func(s *retrySuite, c *gc.C) {
+		v := s.addVolume("0", "dynamic")
+		s.provisionVolume(v)
+		s.setLife(&v.life, life.Dead)
+		s.volumesChanged(c, "0")
+	},
+}, {
+	"CreateFilesystems", "filesystem-0", func(s *retrySuite, c *gc.C) {
+		s.addFilesystem("0", "dynamic", "")
+		s.filesystemsChanged(c, "0")
+	},
+}, {
+	"AttachFilesystems", "filesystem-0 machine-0", func(s *retrySuite, c *gc.C) {
+		f, _ := s.addMount("0", "dynamic", "")
+		s.provisionFilesystem(f)
+		s.filesystemsChanged(c, "0")
+		s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	},
+}, {
+	"DetachFilesystems", "filesystem-0 machine-0", func(s *retrySuite, c *gc.C) {
+		f, a := s.addMount("0", "dynamic", "")
+		s.provisionFilesystem(f)
+		s.provisionFilesystemAttachment(a)
+		s.setLife(&a.life, life.Dying)
+		s.filesystemsChanged(c, "0")
+		s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	},
+}, {
+	"DestroyFilesystems", "filesystem-0", func(s *retrySuite, c *gc.C) {
+		f := s.addFilesystem("0", "dynamic", "")
+		s.provisionFilesystem(f)
+		s.setLife(&f.life, life.Dead)
+		s.filesystemsChanged(c, "0")
+	},
+}}
+
+// eachFailing runs a test on a fresh worker for each operation.
+func (s *retrySuite) eachFailing(c *gc.C, test func(call, subject string, setUp func())) {
+	for i, f := range failing {
+		if i > 0 {
+			s.TearDownTest(c)
+			s.SetUpTest(c)
+		}
+		c.Logf("--- %s", f.call)
+		s.addMachine("0", "instance-0")
+		s.startEnviron(c)
+		test(f.call, f.subject, func() { f.setUp(s, c) })
+	}
+}
+
+// 24
+func (s *retrySuite) TestDelaysAreThoseOfTheDefaultPolicy(c *gc.C) {
+	s.eachFailing(c, func(call, subject string, setUp func()) {
+		s.source.failAlways(call, subject, errors.New("boom"))
+		setUp()
+		s.next(c, call)
+		for i, delay := range backoff {
+			s.advance(c, delay-1)
+			s.barrier(c)
+			c.Assert(s.count(call), gc.Equals, i+1, gc.Commentf("%s came before %v", call, delay))
+			s.advance(c, 1)
+			s.next(c, call)
+		}
+		s.source.failAlways(call, subject, nil)
+		s.advance(c, 30*time.Minute)
+		s.next(c, call)
+		s.barrier(c)
+		s.noTimer(c)
+	})
+}
+
+// 24
+func (s *retrySuite) TestPolicyIsTheConfigs(c *gc.C) {
+	cfg := s.config(c, false)
+	cfg.Retry.Min = time.Second
+	cfg.Retry.Max = 5 * time.Second
+	cfg.Retry.Factor = 3
+	s.addMachine("0", "instance-0")
+	s.start(c, cfg)
+	s.source.failAlways("CreateVolumes", "volume-0", errors.New("boom"))
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.next(c, "CreateVolumes")
+	for _, delay := range []time.Duration{time.Second, 3 * time.Second, 5 * time.Second, 5 * time.Second} {
+		s.advance(c, delay-1)
+		s.advance(c, 1)
+		s.next(c, "CreateVolumes")
+	}
+}
+
+// 24
+func (s *retrySuite) TestSuccessForgetsTheHistory(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	boom := errors.New("boom")
+	s.source.failItem("AttachVolumes", "volume-0 machine-0", boom, boom, boom)
+	s.source.failItem("DetachVolumes", "volume-0 machine-0", boom)
+	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.provisionVolume(v)
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	for _, delay := range backoff[:3] {
+		s.next(c, "AttachVolumes")
+		s.advance(c, delay)
+	}
+	s.next(c, "SetVolumeAttachmentInfo")
+	s.setLife(&a.life, life.Dying)
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "DetachVolumes")
+	s.advance(c, backoff[0])
+	s.next(c, "DetachVolumes")
+	s.next(c, "RemoveAttachments")
+}
+
+// 24
+func (s *retrySuite) TestBackoffSurvivesRepeatedEvents(c *gc.C) {
+	s.eachFailing(c, func(call, subject string, setUp func()) {
+		s.source.failAlways(call, subject, errors.New("boom"))
+		setUp()
+		s.next(c, call)
+		for i, delay := range backoff[:3] {
+			s.advance(c, delay/2)
+			// The entity, and all about it, is said to have changed.
+			for range 3 {
+				s.volumesChanged(c, "0")
+				s.volumeAttachmentsChanged(c, "machine-0", "0")
+				s.filesystemsChanged(c, "0")
+				s.filesystemAttachmentsChanged(c, "machine-0", "0")
+			}
+			s.barrier(c)
+			c.Assert(s.count(call), gc.Equals, i+1, gc.Commentf("%s came early", call))
+			s.advance(c, delay-delay/2)
+			s.next(c, call)
+		}
+	})
+}
+
+// 24
+func (s *retrySuite) TestChangedParametersResetTheBackoff(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	s.source.failAlways("CreateVolumes", "volume-0", errors.New("boom"))
+	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.next(c, "CreateVolumes")
+	s.advance(c, backoff[0])
+	s.next(c, "CreateVolumes")
+	s.advance(c, time.Second)
+
+	s.state.update(func() { v.params.Size = 500 })
+	s.volumesChanged(c, "0")
+	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes")[0].Size, gc.Equals, uint64(500))
+	s.advance(c, backoff[0])
+	s.next(c, "CreateVolumes")
+}
+
+// 24
+func (s *retrySuite) TestChangedParametersResetTheBackoffOfAFilesystemsAttachment(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	s.source.failAlways("AttachFilesystems", "filesystem-0 machine-0", errors.New("boom"))
+	f, a := s.addMount("0", "dynamic", "")
+	s.provisionFilesystem(f)
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "AttachFilesystems")
+	s.advance(c, time.Second)
+	s.state.update(func() { a.params.MountPoint = "/srv/elsewhere" })
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	c.Check(next[[]storage.FilesystemAttachmentParams](c, s.journal, "AttachFilesystems")[0].Path, gc.Equals, "/srv/elsewhere")
+}
+
+// 25
+func (s *retrySuite) TestRetriesDueAtOneTimeGoInOneCall(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	for _, id := range []string{"0", "1", "2"} {
+		s.addVolumeOn("machine-0", id, "dynamic")
+		s.source.failItem("CreateVolumes", volumeTag(id), errors.New("boom"))
+	}
+	s.volumesChanged(c, "0", "1", "2")
+	s.next(c, "CreateVolumes")
+	s.advance(c, backoff[0])
+	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), jc.SameContents,
+		[]storage.VolumeParams{wantedVolume("0"), wantedVolume("1"), wantedVolume("2")})
+	s.barrier(c)
+	c.Check(s.count("CreateVolumes"), gc.Equals, 2)
+}
+
+// 25: what has been waiting for one thing goes in one call, too.
+func (s *retrySuite) TestAttachmentsOfOneMachineGoInOneCall(c *gc.C) {
+	s.addMachine("0", "")
+	s.startEnviron(c)
+	for _, id := range []string{"0", "1", "2"} {
+		v, _ := s.addVolumeOn("machine-0", id, "dynamic")
+		s.provisionVolume(v)
+		s.volumesChanged(c, id)
+		s.volumeAttachmentsChanged(c, "machine-0", id)
+	}
+	w := s.machineWatcher(c, "0")
+	s.barrier(c)
+	s.addMachine("0", "instance-0")
+	w.send(c, struct{}{})
+	c.Check(next[[]storage.VolumeAttachmentParams](c, s.journal, "AttachVolumes"), gc.HasLen, 3)
+}
+
+// 25
+func (s *retrySuite) TestWhatComesWhileTheSourceIsBusyGathers(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	creating := newGate()
+	s.source.onCall("CreateVolumes", creating.wait)
+	s.startEnviron(c)
+	for _, id := range []string{"0", "1", "2"} {
+		s.addVolumeOn("machine-0", id, "dynamic")
+	}
+	s.addFilesystem("0", "dynamic", "")
+	s.volumesChanged(c, "0")
+	receive(c, creating.entered, "CreateVolumes to be called")
+	s.volumesChanged(c, "1")
+	s.nextAbout(c, "VolumeParams", "volume-1")
+	s.volumesChanged(c, "2")
+	s.nextAbout(c, "VolumeParams", "volume-2")
+	// A source that takes its time holds up no other.
+	s.filesystemsChanged(c, "0")
+	s.next(c, "SetFilesystemInfo")
+	close(creating.open)
+	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), gc.HasLen, 1)
+	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), jc.SameContents,
+		[]storage.VolumeParams{wantedVolume("1"), wantedVolume("2")})
+}
+
+// 25
+func (s *retrySuite) TestMaxBatchCapsACall(c *gc.C) {
+	cfg := s.config(c, false)
+	cfg.MaxBatch = 2
+	s.start(c, cfg)
+	var ids []string
+	for _, id := range []string{"0", "1", "2", "3", "4"} {
+		s.addFilesystem(id, "dynamic", "")
+		ids = append(ids, id)
+	}
+	s.filesystemsChanged(c, ids...)
+	for _, n := range []int{2, 2, 1} {
+		c.Check(next[[]storage.FilesystemParams](c, s.journal, "CreateFilesystems"), gc.HasLen, n)
+	}
+	for _, id := range ids {
+		s.nextAbout(c, "SetFilesystemInfo", filesystemTag(id))
+	}
+}
+
+// A provider call that fails as a whole tells nothing of any item.
+func (s *retrySuite) TestCallThatFailsAsAWholeIsRetriedForAll(c *gc.C) {
+	s.eachFailing(c, func(call, subject string, setUp func()) {
+		s.source.failCall(call, errors.New("no connection"))
+		setUp()
+		first := s.next(c, call)
+		c.Check(s.statuses(c), gc.HasLen, 1)
+		s.advance(c, backoff[0])
+		c.Check(s.next(c, call), jc.DeepEquals, first)
+		s.barrier(c)
+		s.noTimer(c)
+	})
+}
+
+// So does one that returns the wrong number of results.
+func (s *retrySuite) TestCallWithTooFewResultsIsRetriedForAll(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	s.source.shorten("CreateVolumes", 1)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.addVolumeOn("machine-0", "1", "dynamic")
+	s.volumesChanged(c, "0", "1")
+	s.next(c, "CreateVolumes")
+	c.Check(s.statuses(c), gc.HasLen, 2)
+	s.advance(c, backoff[0])
+	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), gc.HasLen, 2)
+	s.next(c, "SetVolumeInfo")
+}

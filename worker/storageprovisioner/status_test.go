@@ -1,0 +1,211 @@
+package storageprovisioner_test
+
+import (
+	"time"
+
+	"github.com/juju/errors"
+	jc "github.com/juju/testing/checkers"
+	gc "gopkg.in/check.v1"
+
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// statusSuite has a test for each row of the table of statuses.
+type statusSuite struct{ baseSuite }
+
+var _ = gc.Suite(&statusSuite{})
+
+func (s *statusSuite) SetUpTest(c *gc.C) {
+	s.baseSuite.SetUpTest(c)
+	s.addMachine("0", "instance-0")
+}
+
+// checkStatuses checks what the next calls of SetStatus set, of one entity each.
+func (s *statusSuite) checkStatuses(c *gc.C, want ...string) {
+	for _, w := range want {
+		c.Check(s.statuses(c), jc.DeepEquals, []string{w})
+	}
+}
+
+// created, attachment outstanding; attached
+func (s *statusSuite) TestCreatedThenAttached(c *gc.C) {
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.checkStatuses(c, "volume-0 attaching", "volume-0 attached")
+	s.addMount("0", "dynamic", "")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.checkStatuses(c, "filesystem-0 attaching", "filesystem-0 attached")
+}
+
+// created with its attachment
+func (s *statusSuite) TestCreatedWithItsAttachment(c *gc.C) {
+	s.source.attaches = true
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "SetVolumeAttachmentInfo")
+	s.barrier(c)
+	s.checkStatuses(c, "volume-0 attached")
+	c.Check(s.count("SetStatus"), gc.Equals, 1)
+}
+
+// creation failed, will be retried
+func (s *statusSuite) TestCreationFailed(c *gc.C) {
+	s.startEnviron(c)
+	s.source.failItem("CreateVolumes", "volume-0", errors.New("one"), errors.New("two"))
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.checkStatuses(c, "volume-0 pending: one")
+	s.advance(c, 30*time.Second)
+	s.checkStatuses(c, "volume-0 pending: two")
+	s.advance(c, time.Minute)
+	s.checkStatuses(c, "volume-0 attaching")
+	s.source.failItem("CreateFilesystems", "filesystem-0", errors.New("boom"))
+	s.addFilesystem("0", "dynamic", "")
+	s.filesystemsChanged(c, "0")
+	s.checkStatuses(c, "filesystem-0 pending: boom")
+}
+
+// attach failed, will be retried
+func (s *statusSuite) TestAttachFailed(c *gc.C) {
+	s.startEnviron(c)
+	s.source.failItem("AttachVolumes", "volume-0 machine-0", errors.New("one"), errors.New("one"))
+	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.provisionVolume(v)
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.checkStatuses(c, "volume-0 attaching: one")
+	s.advance(c, 30*time.Second)
+	// The status is set anew, even though it is the same.
+	s.checkStatuses(c, "volume-0 attaching: one")
+	s.advance(c, time.Minute)
+	s.checkStatuses(c, "volume-0 attached")
+	s.source.failItem("AttachFilesystems", "filesystem-0 machine-0", errors.New("boom"))
+	f, _ := s.addMount("0", "dynamic", "")
+	s.provisionFilesystem(f)
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.checkStatuses(c, "filesystem-0 attaching: boom")
+}
+
+// detach failed, will be retried; detached
+func (s *statusSuite) TestDetachFailedThenDetached(c *gc.C) {
+	s.startEnviron(c)
+	s.source.failItem("DetachVolumes", "volume-0 machine-0", errors.New("device busy"))
+	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.provisionVolume(v)
+	s.provisionVolumeAttachment(a)
+	s.setLife(&a.life, life.Dying)
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.checkStatuses(c, "volume-0 detaching: device busy")
+	s.advance(c, 30*time.Second)
+	s.checkStatuses(c, "volume-0 detached")
+
+	s.source.failItem("DetachFilesystems", "filesystem-0 machine-0", errors.New("mount busy"))
+	f, fa := s.addMount("0", "dynamic", "")
+	s.provisionFilesystem(f)
+	s.provisionFilesystemAttachment(fa)
+	s.setLife(&fa.life, life.Dying)
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.checkStatuses(c, "filesystem-0 detaching: mount busy")
+	s.advance(c, 30*time.Second)
+	s.checkStatuses(c, "filesystem-0 detached")
+}
+
+// destroy or release failed, will be retried
+func (s *statusSuite) TestDestroyOrReleaseFailed(c *gc.C) {
+	s.startRemoving(c)
+	s.source.failItem("DestroyVolumes", "volume-0", errors.New("in use"), errors.New("still in use"))
+	s.source.failItem("ReleaseVolumes", "volume-1", errors.New("in use"))
+	s.source.failItem("DestroyFilesystems", "filesystem-0", errors.New("in use"))
+	s.source.failItem("ReleaseFilesystems", "filesystem-1", errors.New("in use"))
+	for _, id := range []string{"0", "1"} {
+		v, f := s.addVolume(id, "dynamic"), s.addFilesystem(id, "dynamic", "")
+		s.provisionVolume(v)
+		s.provisionFilesystem(f)
+		s.state.update(func() {
+			v.release, f.release = id == "1", id == "1"
+			v.life, f.life = life.Dead, life.Dead
+		})
+	}
+	s.volumesChanged(c, "0")
+	s.checkStatuses(c, "volume-0 error: destroying volume: in use")
+	s.volumesChanged(c, "1")
+	s.checkStatuses(c, "volume-1 error: releasing volume: in use")
+	s.filesystemsChanged(c, "0")
+	s.checkStatuses(c, "filesystem-0 error: removing filesystem: in use")
+	s.filesystemsChanged(c, "1")
+	s.checkStatuses(c, "filesystem-1 error: removing filesystem: in use")
+	s.advance(c, 30*time.Second)
+	s.checkStatuses(c, "volume-0 error: destroying volume: still in use")
+	s.nextAbout(c, "Remove", "volume-1")
+	s.nextAbout(c, "Remove", "filesystem-0")
+	s.nextAbout(c, "Remove", "filesystem-1")
+}
+
+// invalid, permanent, or past the threshold
+func (s *statusSuite) TestInvalidAndPermanent(c *gc.C) {
+	s.startEnviron(c)
+	s.source.failAlways("ValidateVolumeParams", "volume-0", errors.New("too large"))
+	s.source.failAlways("CreateVolumes", "volume-1", storage.Permanent(errors.New("no quota")))
+	s.source.failAlways("CreateVolumes", "volume-2", errors.NotSupportedf("encryption"))
+	s.source.failAlways("CreateFilesystems", "filesystem-0", errors.NotValidf("label"))
+	for _, id := range []string{"0", "1", "2"} {
+		s.addVolumeOn("machine-0", id, "dynamic")
+	}
+	s.addFilesystem("0", "dynamic", "")
+	s.volumesChanged(c, "0")
+	s.checkStatuses(c, "volume-0 error: too large")
+	s.volumesChanged(c, "1")
+	s.checkStatuses(c, "volume-1 error: no quota")
+	s.volumesChanged(c, "2")
+	s.checkStatuses(c, "volume-2 error: encryption not supported")
+	s.filesystemsChanged(c, "0")
+	s.checkStatuses(c, "filesystem-0 error: label not valid")
+	s.noTimer(c)
+}
+
+// invalid, permanent, or past the threshold
+func (s *statusSuite) TestPastTheThreshold(c *gc.C) {
+	cfg := s.config(c, false)
+	cfg.Retry.CreateThreshold, cfg.Retry.RemoveThreshold = 2, 1
+	s.start(c, cfg)
+	s.source.failAlways("CreateVolumes", "volume-0", errors.New("boom"))
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.checkStatuses(c, "volume-0 pending: boom")
+	s.advance(c, 30*time.Second)
+	got := s.statuses(c)
+	c.Assert(got, gc.HasLen, 1)
+	c.Check(got[0], gc.Matches, "volume-0 error: .*boom.*2.*")
+	s.noTimer(c)
+
+	s.source.failAlways("DestroyFilesystems", "filesystem-0", errors.New("boom"))
+	f := s.addFilesystem("0", "dynamic", "")
+	s.provisionFilesystem(f)
+	s.setLife(&f.life, life.Dead)
+	s.filesystemsChanged(c, "0")
+	got = s.statuses(c)
+	c.Assert(got, gc.HasLen, 1)
+	c.Check(got[0], gc.Matches, "filesystem-0 error: .*boom.*1.*")
+	s.noTimer(c)
+}
+
+func (s *statusSuite) TestStatusThatCannotBeSetIsLoggedAndNothingElse(c *gc.C) {
+	s.startEnviron(c)
+	s.state.failCall("SetStatus", errors.New("no connection"))
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "SetVolumeAttachmentInfo")
+	c.Assert(s.log.warned(), gc.HasLen, 1)
+	c.Check(s.log.warned()[0], gc.Matches, ".*no connection.*")
+	s.noTimer(c)
+}

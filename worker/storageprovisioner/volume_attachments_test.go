@@ -1,0 +1,248 @@
+package storageprovisioner_test
+
+import (
+	"github.com/juju/errors"
+	jc "github.com/juju/testing/checkers"
+	gc "gopkg.in/check.v1"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/storage"
+)
+
+type volumeAttachmentsSuite struct{ baseSuite }
+
+var _ = gc.Suite(&volumeAttachmentsSuite{})
+
+// attached has a volume made and attached to machine 0 by the worker.
+func (s *baseSuite) attachedVolume(c *gc.C, id string) (*volume, *volumeAttachment) {
+	v, a := s.addVolumeOn("machine-0", id, "dynamic")
+	s.volumesChanged(c, id)
+	s.volumeAttachmentsChanged(c, "machine-0", id)
+	s.nextAbout(c, "SetVolumeAttachmentInfo", volumeTag(id)+" machine-0")
+	return v, a
+}
+
+// 16
+func (s *volumeAttachmentsSuite) TestAttachedAndRecorded(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.provisionVolume(v)
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	attachment := *wantedVolume("0").Attachment
+	attachment.VolumeId = "vol-0"
+	c.Check(next[[]storage.VolumeAttachmentParams](c, s.journal, "AttachVolumes"), jc.DeepEquals,
+		[]storage.VolumeAttachmentParams{attachment})
+	c.Check(next[[]params.VolumeAttachment](c, s.journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
+		[]params.VolumeAttachment{attachedVolumeInfo("0")})
+}
+
+// 16
+func (s *volumeAttachmentsSuite) TestRecordedIsAttachedAgainOnce(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.provisionVolume(v)
+	s.provisionVolumeAttachment(a)
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	c.Check(next[[]params.VolumeAttachment](c, s.journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
+		[]params.VolumeAttachment{attachedVolumeInfo("0")})
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.volumesChanged(c, "0")
+	s.barrier(c)
+	c.Check(s.count("AttachVolumes"), gc.Equals, 1)
+}
+
+// 16: to two machines.
+func (s *volumeAttachmentsSuite) TestAttachedToEachMachineByItself(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.addMachine("1", "")
+	s.startEnviron(c)
+	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.provisionVolume(v)
+	s.addVolumeAttachment("machine-1", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.volumeAttachmentsChanged(c, "machine-1", "0")
+	s.nextAbout(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
+	w := s.machineWatcher(c, "1")
+	c.Check(s.deedsAbout("volume-0 machine-1"), gc.HasLen, 0)
+	s.addMachine("1", "instance-1")
+	w.send(c, struct{}{})
+	s.nextAbout(c, "SetVolumeAttachmentInfo", "volume-0 machine-1")
+}
+
+// 17
+func (s *volumeAttachmentsSuite) TestDyingIsDetachedThenRemoved(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	_, a := s.attachedVolume(c, "0")
+	s.setLife(&a.life, life.Dying)
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	attachment := *wantedVolume("0").Attachment
+	attachment.VolumeId = "vol-0"
+	c.Check(next[[]storage.VolumeAttachmentParams](c, s.journal, "DetachVolumes"), jc.DeepEquals,
+		[]storage.VolumeAttachmentParams{attachment})
+	c.Check(next[[]params.MachineStorageId](c, s.journal, "RemoveAttachments"), jc.DeepEquals,
+		[]params.MachineStorageId{onMachine0("volume-0")})
+	s.volumeAttachmentsChanged(c, "machine-0", "0") // the removal's own event
+	s.barrier(c)
+	c.Check(s.count("DetachVolumes", "RemoveAttachments"), gc.Equals, 2)
+}
+
+// 17: attached before the worker started.
+func (s *volumeAttachmentsSuite) TestDyingIsDetachedThoughThisWorkerDidNotAttachIt(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.provisionVolume(v)
+	s.provisionVolumeAttachment(a)
+	s.setLife(&a.life, life.Dying)
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "RemoveAttachments")
+	c.Check(s.about("volume-0 machine-0", "AttachVolumes", "DetachVolumes"), jc.DeepEquals, []string{"DetachVolumes"})
+}
+
+// 17
+func (s *volumeAttachmentsSuite) TestDyingAndNotProvisionedIsRemovedWithoutTheProvider(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.provisionVolume(v)
+	s.setLife(&a.life, life.Dying)
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	c.Check(next[[]params.MachineStorageId](c, s.journal, "RemoveAttachments"), jc.DeepEquals,
+		[]params.MachineStorageId{onMachine0("volume-0")})
+	s.barrier(c)
+	c.Check(s.deeds(), jc.DeepEquals, []string{"RemoveAttachments"})
+}
+
+// 17
+func (s *volumeAttachmentsSuite) TestDyingDropsAPendingAttach(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumeAttachmentsChanged(c, "machine-0", "0") // waits for the volume
+	s.barrier(c)
+	s.setLife(&a.life, life.Dying)
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "RemoveAttachments")
+	s.provisionVolume(v)
+	s.volumesChanged(c, "0")
+	s.barrier(c)
+	c.Check(s.count("AttachVolumes", "DetachVolumes"), gc.Equals, 0)
+}
+
+// 17: the attach has failed and was to be tried again.
+func (s *volumeAttachmentsSuite) TestDyingDropsARetryOfAttaching(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.source.failItem("AttachVolumes", "volume-0 machine-0", errors.New("boom"))
+	s.startEnviron(c)
+	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.provisionVolume(v)
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.statuses(c)
+	s.setLife(&a.life, life.Dying)
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "RemoveAttachments")
+	s.noTimer(c)
+	c.Check(s.count("AttachVolumes"), gc.Equals, 1)
+}
+
+// 18
+func (s *volumeAttachmentsSuite) TestEventBeforeTheVolumes(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.barrier(c)
+	c.Check(s.deeds(), gc.HasLen, 0)
+	s.volumesChanged(c, "0")
+	s.next(c, "SetVolumeAttachmentInfo")
+	c.Check(s.order("CreateVolumes", "AttachVolumes"), jc.DeepEquals, []string{"CreateVolumes", "AttachVolumes"})
+}
+
+// 10
+func (s *volumeAttachmentsSuite) TestStaticProvidersAttachmentIsNotMadeAgainButRemoved(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	v, a := s.addVolumeOn("machine-0", "0", "static")
+	s.provisionVolume(v)
+	s.provisionVolumeAttachment(a)
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.barrier(c)
+	c.Check(s.deeds(), gc.HasLen, 0)
+	s.setLife(&a.life, life.Dying)
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	c.Check(next[[]params.MachineStorageId](c, s.journal, "RemoveAttachments"), jc.DeepEquals,
+		[]params.MachineStorageId{onMachine0("volume-0")})
+}
+
+// 35
+func (s *volumeAttachmentsSuite) TestVolumeIsNotDestroyedWhileAttached(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	v, a := s.attachedVolume(c, "0")
+	s.setLife(&v.life, life.Dead)
+	s.volumesChanged(c, "0")
+	s.barrier(c)
+	c.Check(s.count("DestroyVolumes"), gc.Equals, 0)
+	s.setLife(&a.life, life.Dying)
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.nextAbout(c, "Remove", "volume-0")
+	c.Check(s.order("DetachVolumes", "DestroyVolumes"), jc.DeepEquals, []string{"DetachVolumes", "DestroyVolumes"})
+}
+
+// 35
+func (s *volumeAttachmentsSuite) TestVolumeIsNotDestroyedWhileBeingAttached(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	attaching := newGate()
+	s.source.onCall("AttachVolumes", attaching.wait)
+	s.startEnviron(c)
+	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.provisionVolume(v)
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	receive(c, attaching.entered, "AttachVolumes to be called")
+	s.setLife(&v.life, life.Dead)
+	s.setLife(&a.life, life.Dying)
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	close(attaching.open)
+	s.nextAbout(c, "Remove", "volume-0")
+	c.Check(s.order("AttachVolumes", "DetachVolumes", "DestroyVolumes"), jc.DeepEquals,
+		[]string{"AttachVolumes", "DetachVolumes", "DestroyVolumes"})
+}
+
+// 35: what the state no longer wants, once that is known, does not begin.
+func (s *volumeAttachmentsSuite) TestQueuedAttachIsDroppedWhenDying(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	attaching := newGate()
+	s.source.onCall("AttachVolumes", attaching.wait)
+	s.startEnviron(c)
+	first, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+	second, a := s.addVolumeOn("machine-0", "1", "dynamic")
+	s.provisionVolume(first)
+	s.provisionVolume(second)
+	s.volumesChanged(c, "0", "1")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	receive(c, attaching.entered, "AttachVolumes to be called")
+
+	// The source is busy, so this one queues, and is unwanted before its turn.
+	s.volumeAttachmentsChanged(c, "machine-0", "1")
+	s.nextAbout(c, "VolumeAttachmentParams", "volume-1 machine-0")
+	s.setLife(&a.life, life.Dying)
+	s.volumeAttachmentsChanged(c, "machine-0", "1")
+	s.nextAbout(c, "RemoveAttachments", "volume-1 machine-0")
+	close(attaching.open)
+	s.nextAbout(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
+	s.barrier(c)
+	c.Check(s.deedsAbout("volume-1 machine-0"), jc.DeepEquals, []string{"RemoveAttachments"})
+}

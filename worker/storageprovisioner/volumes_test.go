@@ -1,0 +1,430 @@
+package storageprovisioner_test
+
+import (
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	jc "github.com/juju/testing/checkers"
+	gc "gopkg.in/check.v1"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/storage"
+)
+
+type volumesSuite struct{ baseSuite }
+
+var _ = gc.Suite(&volumesSuite{})
+
+// wantedVolume is what a source is asked for where a volume is wanted on machine
+// 0, which is instance-0.
+func wantedVolume(id string) storage.VolumeParams {
+	return storage.VolumeParams{
+		Tag: names.NewVolumeTag(id), Size: 1000, Provider: "dynamic",
+		Attributes:   map[string]any{"speed": "high"},
+		ResourceTags: map[string]string{"owner": "ops"},
+		Attachment: &storage.VolumeAttachmentParams{
+			AttachmentParams: storage.AttachmentParams{
+				Provider: "dynamic", Machine: names.NewMachineTag("0"), InstanceId: "instance-0", ReadOnly: true,
+			},
+			Volume: names.NewVolumeTag(id),
+		},
+	}
+}
+
+// madeVolume is what is recorded of a volume that a source has made.
+func madeVolume(id string) params.Volume {
+	return params.Volume{
+		VolumeTag: volumeTag(id),
+		Info: params.VolumeInfo{
+			VolumeId: "vol-" + id, HardwareId: "hw-" + id, WWN: "wwn-" + id, Size: 1000, Persistent: true,
+		},
+	}
+}
+
+// attachedVolumeInfo is what is recorded of an attachment that a source has made.
+func attachedVolumeInfo(id string) params.VolumeAttachment {
+	return params.VolumeAttachment{
+		VolumeTag: volumeTag(id), MachineTag: "machine-0",
+		Info: params.VolumeAttachmentInfo{
+			DeviceName: "dev-" + id, DeviceLink: "/dev/link-" + id, BusAddress: "bus-" + id, ReadOnly: true,
+		},
+	}
+}
+
+// 6
+func (s *volumesSuite) TestCreatedRecordedThenAttached(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+
+	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), jc.DeepEquals, []storage.VolumeParams{wantedVolume("0")})
+	c.Check(next[[]params.Volume](c, s.journal, "SetVolumeInfo"), jc.DeepEquals, []params.Volume{madeVolume("0")})
+	attachment := *wantedVolume("0").Attachment
+	attachment.VolumeId = "vol-0"
+	c.Check(next[[]storage.VolumeAttachmentParams](c, s.journal, "AttachVolumes"), jc.DeepEquals, []storage.VolumeAttachmentParams{attachment})
+	c.Check(next[[]params.VolumeAttachment](c, s.journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
+		[]params.VolumeAttachment{attachedVolumeInfo("0")})
+	s.barrier(c)
+	c.Check(s.deeds(), jc.DeepEquals, []string{
+		"CreateVolumes", "SetStatus", "SetVolumeInfo", "AttachVolumes", "SetStatus", "SetVolumeAttachmentInfo",
+	})
+}
+
+// 6, 25
+func (s *volumesSuite) TestManyAreCreatedInOneCall(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	var want []storage.VolumeParams
+	for _, id := range []string{"0", "1", "2"} {
+		s.addVolumeOn("machine-0", id, "dynamic")
+		want = append(want, wantedVolume(id))
+	}
+	s.volumesChanged(c, "0", "1", "2")
+	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), jc.SameContents, want)
+	c.Check(next[[]params.Volume](c, s.journal, "SetVolumeInfo"), jc.SameContents,
+		[]params.Volume{madeVolume("0"), madeVolume("1"), madeVolume("2")})
+}
+
+// 7
+func (s *volumesSuite) TestAttachmentThatCreationReturnsIsRecordedAndNotMadeAgain(c *gc.C) {
+	s.source.attaches = true
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.volumesChanged(c, "0")
+	c.Check(next[[]params.Volume](c, s.journal, "SetVolumeInfo"), jc.DeepEquals, []params.Volume{madeVolume("0")})
+	c.Check(next[[]params.VolumeAttachment](c, s.journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
+		[]params.VolumeAttachment{attachedVolumeInfo("0")})
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.barrier(c)
+	c.Check(s.deeds(), jc.DeepEquals, []string{"CreateVolumes", "SetStatus", "SetVolumeInfo", "SetVolumeAttachmentInfo"})
+}
+
+// 7: the attachment's own event comes late.
+func (s *volumesSuite) TestAttachmentThatCreationReturnsIsKnownBeforeItsEvent(c *gc.C) {
+	s.source.attaches = true
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.next(c, "SetVolumeAttachmentInfo")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.barrier(c)
+	c.Check(s.count("AttachVolumes"), gc.Equals, 0)
+}
+
+// 8
+func (s *volumesSuite) TestWaitsForTheMachine(c *gc.C) {
+	s.addMachine("0", "")
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.addVolumeOn("machine-0", "1", "dynamic")
+	existing, _ := s.addVolumeOn("machine-0", "2", "dynamic")
+	s.provisionVolume(existing)
+	s.volumesChanged(c, "0", "1")
+	s.volumesChanged(c, "2")
+	s.volumeAttachmentsChanged(c, "machine-0", "0", "1", "2")
+	w := s.machineWatcher(c, "0")
+
+	// A change that does not provision the machine changes nothing.
+	w.send(c, struct{}{})
+	s.barrier(c)
+	c.Check(s.deeds(), gc.HasLen, 0)
+
+	s.addMachine("0", "instance-0")
+	w.send(c, struct{}{})
+	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), jc.SameContents,
+		[]storage.VolumeParams{wantedVolume("0"), wantedVolume("1")})
+	for _, id := range []string{"0", "1", "2"} {
+		s.nextAbout(c, "SetVolumeAttachmentInfo", volumeTag(id)+" machine-0")
+	}
+	receive(c, w.tomb.Dead(), "the machine watcher to be stopped")
+	c.Check(s.count("WatchMachine"), gc.Equals, 1)
+	// The instance id is that of the machine by now.
+	for _, p := range next[[]storage.VolumeAttachmentParams](c, s.journal, "AttachVolumes") {
+		c.Check(string(p.InstanceId), gc.Equals, "instance-0")
+	}
+}
+
+// 8
+func (s *volumesSuite) TestMachineThatIsGoneLeavesWhatWaitedWaiting(c *gc.C) {
+	s.startEnviron(c)
+	s.addMachine("0", "")
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	w := s.machineWatcher(c, "0")
+	s.state.update(func() { delete(s.state.machines, "machine-0") })
+	w.send(c, struct{}{})
+	receive(c, w.tomb.Dead(), "the machine watcher to be stopped")
+	s.barrier(c)
+	c.Check(s.deeds(), gc.HasLen, 0)
+}
+
+// 9
+func (s *volumesSuite) TestProvisionedIsNotCreated(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.provisionVolume(v)
+	s.volumesChanged(c, "0")
+	s.barrier(c)
+	c.Check(s.deeds(), gc.HasLen, 0)
+}
+
+// 9, 35: events that come again do not create again.
+func (s *volumesSuite) TestRepeatedEventsCreateOnce(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	creating := newGate()
+	s.source.onCall("CreateVolumes", creating.wait)
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	receive(c, creating.entered, "CreateVolumes to be called")
+	s.volumesChanged(c, "0")
+	s.volumesChanged(c, "0", "0")
+	close(creating.open)
+	s.next(c, "SetVolumeInfo")
+	s.volumesChanged(c, "0")
+	s.barrier(c)
+	c.Check(s.deedsAbout("volume-0"), jc.DeepEquals, []string{"CreateVolumes", "SetStatus", "SetVolumeInfo"})
+}
+
+// 10
+func (s *volumesSuite) TestStaticProviderIsNotAskedToCreate(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "static")
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.barrier(c)
+	c.Check(s.deeds(), gc.HasLen, 0)
+}
+
+// 11
+func (s *volumesSuite) TestProviderOfTheOtherScopeIsLeftAlone(c *gc.C) {
+	for _, machine := range []bool{false, true} {
+		if machine {
+			s.TearDownTest(c)
+			s.SetUpTest(c)
+		}
+		s.addMachine("0", "instance-0")
+		s.start(c, s.config(c, machine))
+		s.addVolumeOn("machine-0", "0", "elsewhere")
+		dead, dying := s.addVolumeOn("machine-0", "1", "elsewhere")
+		s.provisionVolume(dead)
+		s.provisionVolumeAttachment(dying)
+		s.setLife(&dead.life, life.Dead)
+		s.setLife(&dying.life, life.Dying)
+		s.volumesChanged(c, "0", "1")
+		s.volumeAttachmentsChanged(c, "machine-0", "0", "1")
+		s.barrier(c)
+		c.Check(s.deedsAbout("volume-0"), gc.HasLen, 0)
+		c.Check(s.deedsAbout("volume-1"), gc.HasLen, 0)
+		c.Check(s.deedsAbout("volume-0 machine-0"), gc.HasLen, 0)
+		c.Check(s.deedsAbout("volume-1 machine-0"), gc.HasLen, 0)
+	}
+}
+
+// 12
+func (s *volumesSuite) TestWithoutAttachmentNothingIsDoneAndAWarningLogged(c *gc.C) {
+	s.startEnviron(c)
+	s.addVolume("0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.barrier(c)
+	c.Check(s.deeds(), gc.HasLen, 0)
+	c.Assert(s.log.warned(), gc.HasLen, 1)
+	c.Check(s.log.warned()[0], gc.Matches, ".*volume.0.*")
+}
+
+// 12
+func (s *volumesSuite) TestUnitsVolumeIsLeftAlone(c *gc.C) {
+	s.startEnviron(c)
+	s.addVolumeOn("unit-app-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "unit-app-0", "0")
+	s.barrier(c)
+	c.Check(s.deeds(), gc.HasLen, 0)
+	c.Check(s.count("WatchMachine"), gc.Equals, 0)
+}
+
+// 12
+func (s *volumesSuite) TestUnitsVolumeIsRemoved(c *gc.C) {
+	s.startEnviron(c)
+	v, a := s.addVolumeOn("unit-app-0", "0", "dynamic")
+	s.provisionVolume(v)
+	s.provisionVolumeAttachment(a)
+	s.setLife(&a.life, life.Dying)
+	s.volumeAttachmentsChanged(c, "unit-app-0", "0")
+	c.Check(next[[]params.MachineStorageId](c, s.journal, "RemoveAttachments"), jc.DeepEquals,
+		[]params.MachineStorageId{{MachineTag: "unit-app-0", AttachmentTag: "volume-0"}})
+	s.setLife(&v.life, life.Dead)
+	s.volumesChanged(c, "0")
+	c.Check(next[[]string](c, s.journal, "DestroyVolumes"), jc.DeepEquals, []string{"vol-0"})
+	c.Check(next[[]names.Tag](c, s.journal, "Remove"), jc.DeepEquals, []names.Tag{names.NewVolumeTag("0")})
+}
+
+// 13
+func (s *volumesSuite) TestInvalidParametersAreNotRetriedAndHoldUpNobody(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.source.failAlways("ValidateVolumeParams", "volume-1", errors.New("too large"))
+	s.startEnviron(c)
+	for _, id := range []string{"0", "1", "2"} {
+		s.addVolumeOn("machine-0", id, "dynamic")
+	}
+	s.volumesChanged(c, "0", "1", "2")
+	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), jc.SameContents,
+		[]storage.VolumeParams{wantedVolume("0"), wantedVolume("2")})
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 attaching", "volume-1 error: too large", "volume-2 attaching"})
+	s.volumesChanged(c, "1")
+	s.barrier(c)
+	c.Check(s.deedsAbout("volume-1"), jc.DeepEquals, []string{"SetStatus"})
+	s.noTimer(c)
+}
+
+// 13: all of a batch are invalid.
+func (s *volumesSuite) TestProviderIsNotCalledForInvalidParametersAlone(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.source.failAlways("ValidateVolumeParams", "volume-0", errors.New("too large"))
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 error: too large"})
+	s.barrier(c)
+	c.Check(s.count("CreateVolumes"), gc.Equals, 0)
+}
+
+// 13
+func (s *volumesSuite) TestDestroyingDoesNotValidate(c *gc.C) {
+	s.source.failAlways("ValidateVolumeParams", "volume-0", errors.New("too large"))
+	s.startEnviron(c)
+	v := s.addVolume("0", "dynamic")
+	s.provisionVolume(v)
+	s.setLife(&v.life, life.Dead)
+	s.volumesChanged(c, "0")
+	s.next(c, "Remove")
+	c.Check(s.about("volume-0", "ValidateVolumeParams", "DestroyVolumes"), jc.DeepEquals, []string{"DestroyVolumes"})
+}
+
+// 14
+func (s *volumesSuite) TestDyingDropsAPendingCreation(c *gc.C) {
+	s.addMachine("0", "")
+	s.startEnviron(c)
+	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	w := s.machineWatcher(c, "0")
+	s.setLife(&v.life, life.Dying)
+	s.volumesChanged(c, "0")
+	s.barrier(c)
+	s.addMachine("0", "instance-0")
+	w.send(c, struct{}{})
+	receive(c, w.tomb.Dead(), "the machine watcher to be stopped")
+	s.barrier(c)
+	c.Check(s.deeds(), gc.HasLen, 0)
+}
+
+// 14: the creation has failed and was to be tried again.
+func (s *volumesSuite) TestDyingDropsARetry(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.source.failItem("CreateVolumes", "volume-0", errors.New("boom"))
+	s.startEnviron(c)
+	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.statuses(c)
+	s.setLife(&v.life, life.Dying)
+	s.volumesChanged(c, "0")
+	s.noTimer(c)
+	s.barrier(c)
+	c.Check(s.deedsAbout("volume-0"), jc.DeepEquals, []string{"CreateVolumes", "SetStatus"})
+}
+
+// 14
+func (s *volumesSuite) TestDeadIsDestroyedThenRemoved(c *gc.C) {
+	s.startEnviron(c)
+	v := s.addVolume("0", "dynamic")
+	s.provisionVolume(v)
+	s.setLife(&v.life, life.Dead)
+	s.volumesChanged(c, "0")
+	c.Check(next[[]string](c, s.journal, "DestroyVolumes"), jc.DeepEquals, []string{"vol-0"})
+	c.Check(next[[]names.Tag](c, s.journal, "Remove"), jc.DeepEquals, []names.Tag{names.NewVolumeTag("0")})
+	s.volumesChanged(c, "0") // the removal's own event
+	s.barrier(c)
+	c.Check(s.deeds(), jc.DeepEquals, []string{"DestroyVolumes", "Remove"})
+}
+
+// 14
+func (s *volumesSuite) TestDeadAndNeverProvisionedIsRemovedAtOnce(c *gc.C) {
+	s.startEnviron(c)
+	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.setLife(&v.life, life.Dead)
+	s.volumesChanged(c, "0")
+	c.Check(next[[]names.Tag](c, s.journal, "Remove"), jc.DeepEquals, []names.Tag{names.NewVolumeTag("0")})
+	s.barrier(c)
+	c.Check(s.deeds(), jc.DeepEquals, []string{"Remove"})
+}
+
+// 14
+func (s *volumesSuite) TestDestroyOrReleaseIsWhatTheStateSays(c *gc.C) {
+	s.startRemoving(c)
+	for id, release := range map[string]bool{"0": false, "1": true} {
+		v := s.addVolume(id, "dynamic")
+		s.provisionVolume(v)
+		v.release = release
+		s.setLife(&v.life, life.Dead)
+	}
+	s.volumesChanged(c, "0", "1")
+	c.Check(next[[]string](c, s.journal, "DestroyVolumes"), jc.DeepEquals, []string{"vol-0"})
+	c.Check(next[[]string](c, s.journal, "ReleaseVolumes"), jc.DeepEquals, []string{"vol-1"})
+	s.nextAbout(c, "Remove", "volume-0")
+	s.nextAbout(c, "Remove", "volume-1")
+}
+
+// 14, 35: a volume that dies while it is made is destroyed when it is dead, not
+// before the creation has ended.
+func (s *volumesSuite) TestDeadWhileBeingCreatedIsDestroyedAfterwards(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	creating := newGate()
+	s.source.onCall("CreateVolumes", creating.wait)
+	s.startEnviron(c)
+	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	receive(c, creating.entered, "CreateVolumes to be called")
+	s.setLife(&v.life, life.Dead)
+	mark := s.mark()
+	s.volumesChanged(c, "0")
+	s.after(c, mark, "Life", "volume-0")
+	close(creating.open)
+	c.Check(next[[]string](c, s.journal, "DestroyVolumes"), jc.DeepEquals, []string{"vol-0"})
+	s.next(c, "Remove")
+}
+
+// 15
+func (s *volumesSuite) TestVolumeThatTheStateDoesNotKnowIsGone(c *gc.C) {
+	s.startEnviron(c)
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.barrier(c)
+	c.Check(s.deeds(), gc.HasLen, 0)
+}
+
+// 15
+func (s *volumesSuite) TestWhatWasRememberedOfAGoneVolumeIsDropped(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.source.failItem("CreateVolumes", "volume-0", errors.New("boom"))
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.statuses(c)
+	s.state.update(func() {
+		delete(s.state.volumes, "volume-0")
+		delete(s.state.volumeAttachments, onMachine0("volume-0"))
+	})
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.noTimer(c)
+	s.barrier(c)
+	c.Check(s.deeds(), jc.DeepEquals, []string{"CreateVolumes", "SetStatus"})
+}

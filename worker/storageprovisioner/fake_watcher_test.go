@@ -1,6 +1,7 @@
 package storageprovisioner_test
 
 import (
+	"sync/atomic"
 	"time"
 
 	gc "gopkg.in/check.v1"
@@ -13,6 +14,8 @@ type fakeWatcher[T any] struct {
 	changes chan T
 	// first gives the first event, where the test does not send that itself.
 	first func() T
+	// closes has the watcher close its channel when it ends.
+	closes atomic.Bool
 }
 
 // newWatcher returns a watcher that holds that many events until they are taken.
@@ -30,6 +33,9 @@ func (w *fakeWatcher[T]) start() {
 			}
 		}
 		<-w.tomb.Dying()
+		if w.closes.Load() {
+			close(w.changes)
+		}
 		return nil
 	})
 }
@@ -57,6 +63,6 @@ func (w *fakeWatcher[T]) die(err error) {
 
 // close ends the watcher with an error, or none, and closes its channel.
 func (w *fakeWatcher[T]) close(err error) {
+	w.closes.Store(true)
 	w.tomb.Kill(err)
-	close(w.changes)
 }

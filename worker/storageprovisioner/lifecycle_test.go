@@ -241,6 +241,25 @@ func (s *lifecycleSuite) TestKillCancelsTheProviderCallAndRecordsWhatWasMade(c *
 }
 
 // 3
+func (s *lifecycleSuite) TestKillRecordsTheAttachmentThatWasMadeAlong(c *gc.C) {
+	s.source.attaches = true
+	s.addMachine("0", "instance-0")
+	entered := make(chan struct{})
+	s.source.onCall("CreateVolumes", func(ctx context.Context) error {
+		close(entered)
+		<-ctx.Done()
+		return nil
+	})
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	receive(c, entered, "CreateVolumes to be called")
+	s.worker.Kill()
+	c.Check(s.waited(c), jc.ErrorIsNil)
+	c.Check(s.deeds(), jc.DeepEquals, []string{"CreateVolumes", "SetStatus", "SetVolumeInfo", "SetVolumeAttachmentInfo"})
+}
+
+// 3
 func (s *lifecycleSuite) TestCallContextIsTheEmbeddersAndCancelledByKill(c *gc.C) {
 	type key struct{}
 	cfg := s.config(c, false)

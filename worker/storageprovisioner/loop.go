@@ -115,7 +115,9 @@ func (l *loop) run() error {
 	l.others.Go(func() { clerk(l.jobs, l.answers) })
 	l.ask(l.watchEnviron)
 	err := l.serve()
-	l.stop()
+	if stopped := l.stop(); err == tomb.ErrDying && stopped != nil {
+		return stopped
+	}
 	return err
 }
 
@@ -325,8 +327,9 @@ func (l *loop) log(h handed) {
 }
 
 // stop ends all that the loop has started and waits for it. What the hands have
-// made by then is still recorded.
-func (l *loop) stop() {
+// made by then is still recorded. It returns the error of a watcher that did not
+// stop cleanly.
+func (l *loop) stop() error {
 	l.cancel()
 	l.schedule.Stop()
 	for ; l.busy > 0; l.busy-- {
@@ -341,20 +344,36 @@ func (l *loop) stop() {
 			a.reply()
 		}
 	}
-	if out := l.core.Take(); !out.Publish.Empty() {
-		l.jobs <- l.publish(out.Publish)
-		if a := <-l.answers; a.err != nil {
-			l.config.Logger.Errorf("recording what was made before the end: %v", a.err)
-		}
-	}
+	l.flush()
 	close(l.jobs)
 	for _, w := range l.machines {
 		l.unwatch(w)
 	}
 	for _, w := range l.watches.all {
-		watcher.Stop(w, l.tomb)
+		w.Kill()
+	}
+	var failed error
+	for what, w := range l.watches.all {
+		if err := w.Wait(); err != nil {
+			failed = watchError(what, err)
+		}
 	}
 	l.others.Wait()
+	return failed
+}
+
+// flush records what there is to record. What the state does not take now is left
+// to the next start of the worker.
+func (l *loop) flush() {
+	for out := l.core.Take(); !out.Publish.Empty(); out = l.core.Take() {
+		l.jobs <- l.publish(out.Publish)
+		a := <-l.answers
+		if a.err != nil {
+			l.config.Logger.Errorf("recording what was made before the end: %v", a.err)
+			return
+		}
+		a.reply()
+	}
 }
 
 // made returns the results of what has been done; what has not is left to the

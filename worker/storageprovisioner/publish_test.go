@@ -180,10 +180,8 @@ func (s *publishSuite) TestRemovingWhatIsGoneAlreadyIsASuccess(c *gc.C) {
 	c.Check(s.log.warned(), gc.HasLen, 0)
 }
 
-// Statuses go before infos, volumes before their attachments, and infos before
-// removals.
+// Statuses go before infos, and infos before removals.
 func (s *publishSuite) TestOrderWithinABatch(c *gc.C) {
-	s.source.attaches = true
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	for _, id := range []string{"0", "1"} {
@@ -220,12 +218,9 @@ func (s *publishSuite) TestOrderWithinABatch(c *gc.C) {
 	s.state.onCall("Life", nil)
 	close(reading.open)
 	s.nextAbout(c, "RemoveAttachments", "filesystem-0 machine-0")
-	s.nextAbout(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
-
-	c.Check(s.order(stateCalls...), jc.DeepEquals,
-		[]string{"SetStatus", "SetVolumeInfo", "SetVolumeAttachmentInfo", "RemoveAttachments"})
+	c.Check(s.order(stateCalls...), jc.DeepEquals, []string{"SetStatus", "SetVolumeInfo", "RemoveAttachments"})
 	close(creating.open)
 	close(detaching.open)
 	s.nextAbout(c, "RemoveAttachments", "filesystem-1 machine-0")
-	s.nextAbout(c, "SetVolumeAttachmentInfo", "volume-1 machine-0")
+	s.nextAbout(c, "SetVolumeInfo", "volume-1")
 }

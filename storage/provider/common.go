@@ -1,0 +1,128 @@
+package provider
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage"
+)
+
+// The types of the providers in this package.
+const (
+	LoopProviderType   storage.ProviderType = "loop"
+	TmpfsProviderType  storage.ProviderType = "tmpfs"
+	RootfsProviderType storage.ProviderType = "rootfs"
+)
+
+// CommonStorageProviders returns the providers that every Linux machine has:
+// loop, tmpfs and rootfs, with their default options.
+func CommonStorageProviders() storage.ProviderRegistry {
+	return storage.StaticProviderRegistry{
+		Providers: map[storage.ProviderType]storage.Provider{
+			LoopProviderType:   NewLoopProvider(LoopOptions{}),
+			TmpfsProviderType:  NewTmpfsProvider(TmpfsOptions{}),
+			RootfsProviderType: NewRootfsProvider(RootfsOptions{}),
+		},
+	}
+}
+
+// machineProvider is what the providers of this package have in common.
+type machineProvider struct {
+	providerType storage.ProviderType
+
+	// storageDir is for pools whose configuration gives none.
+	storageDir string
+
+	// attributes are the settings that a pool may have, beside
+	// storage.ConfigStorageDir.
+	attributes []string
+}
+
+// Scope implements [storage.Provider].
+func (p machineProvider) Scope() storage.Scope {
+	return storage.ScopeMachine
+}
+
+// Dynamic implements [storage.Provider].
+func (p machineProvider) Dynamic() bool {
+	return true
+}
+
+// DefaultPools implements [storage.Provider]: there are none but the pool that
+// every provider has under its own name.
+func (p machineProvider) DefaultPools() []*storage.Config {
+	return nil
+}
+
+// ValidateConfig implements [storage.Provider].
+func (p machineProvider) ValidateConfig(config *storage.Config) error {
+	for _, name := range slices.Sorted(maps.Keys(config.Attrs())) {
+		if name != storage.ConfigStorageDir && !slices.Contains(p.attributes, name) {
+			return errors.NewNotValid(nil, fmt.Sprintf("storage pool %q: attribute %q is not known to provider %s, which takes %s",
+				config.Name(), name, p.providerType, p.known()))
+		}
+	}
+	if _, ok := config.Attrs()[storage.ConfigStorageDir]; !ok {
+		return nil
+	}
+	_, err := p.dir(config)
+	return errors.Trace(err)
+}
+
+func (p machineProvider) known() string {
+	if len(p.attributes) == 0 {
+		return "no attributes"
+	}
+	return strings.Join(p.attributes, ", ")
+}
+
+// dir returns the directory in which the source of a pool keeps what it makes.
+func (p machineProvider) dir(config *storage.Config) (string, error) {
+	dir := p.storageDir
+	if value, ok := config.Attrs()[storage.ConfigStorageDir]; ok {
+		if dir, ok = value.(string); !ok {
+			return "", errors.NewNotValid(nil, fmt.Sprintf("storage pool %q: attribute %q is %T, want an absolute path",
+				config.Name(), storage.ConfigStorageDir, value))
+		}
+	}
+	if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || dir == "/" {
+		return "", errors.NewNotValid(nil, fmt.Sprintf("storage pool %q: storage directory %q is not an absolute, clean path: set attribute %q",
+			config.Name(), dir, storage.ConfigStorageDir))
+	}
+	return dir, nil
+}
+
+// sizeInBytes converts a size in MiB. One that is zero, or that no file can have,
+// is not valid.
+func sizeInBytes(mib uint64) (uint64, error) {
+	if mib == 0 {
+		return 0, errors.NewNotValid(nil, "size 0 MiB: at least 1 MiB is needed")
+	}
+	if mib > math.MaxInt64>>20 {
+		return 0, errors.NewNotValid(nil, fmt.Sprintf("size %d MiB: too large", mib))
+	}
+	return mib << 20, nil
+}
+
+// validateMediumForK8s checks the attributes of a filesystem that is a directory
+// of a Kubernetes workload: the medium is the one thing to choose.
+func validateMediumForK8s(providerType storage.ProviderType, attributes map[string]any) error {
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		value := attributes[name]
+		if name != storage.K8sStorageMedium {
+			return errors.NewNotValid(nil, fmt.Sprintf("attribute %q is not known to provider %s in Kubernetes, which takes %s",
+				name, providerType, storage.K8sStorageMedium))
+		}
+		if value != storage.K8sStorageMediumMemory && value != storage.K8sStorageMediumHugePages {
+			return errors.NewNotValid(nil, fmt.Sprintf("attribute %q is %q, want %s or %s",
+				name, fmt.Sprint(value), storage.K8sStorageMediumMemory, storage.K8sStorageMediumHugePages))
+		}
+	}
+	return nil
+}

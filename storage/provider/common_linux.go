@@ -1,0 +1,129 @@
+package provider
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/record"
+	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
+)
+
+// phase says how far an object has come in its life. What is neither creating
+// nor destroying exists.
+type phase string
+
+const (
+	// phaseCreating: the object is not complete.
+	phaseCreating phase = "creating"
+	// phaseReady: it is complete.
+	phaseReady phase = "ready"
+	// phaseAttached, phaseDetaching: a loop device shows it, or may still.
+	phaseAttached  phase = "attached"
+	phaseDetaching phase = "detaching"
+	// phaseDestroying: it may be there in part. What is left goes away next.
+	phaseDestroying phase = "destroying"
+)
+
+// identity says which file or directory an object is. The device number holds
+// within one boot of the machine: another one may give the same disk another
+// number.
+type identity struct {
+	Dev    uint64 `json:"dev,omitempty"`
+	Ino    uint64 `json:"ino,omitempty"`
+	BootID string `json:"boot-id,omitempty"`
+}
+
+func (i identity) is(st unix.Stat_t, bootID string) bool {
+	return i.Ino == st.Ino && (i.BootID != bootID || i.Dev == st.Dev)
+}
+
+// call is one bulk call. It holds the lock on the provider's directory.
+type call struct {
+	context.Context
+	records *record.Store
+	// files holds the objects themselves, each under its id.
+	files  *safepath.Dir
+	bootID string
+	unlock func()
+}
+
+// begin begins a bulk call on a provider's directory, which it makes where it is
+// missing.
+func begin(ctx context.Context, dir, files string) (_ *call, err error) {
+	c := &call{Context: ctx}
+	defer func() {
+		if err != nil {
+			c.end()
+		}
+	}()
+	if c.records, err = record.Open(filepath.Join(dir, "records")); err != nil {
+		return nil, errors.Trace(err)
+	}
+	if c.unlock, err = c.records.Lock(ctx); err != nil {
+		return nil, errors.Trace(err)
+	}
+	if c.files, err = safepath.Make(filepath.Join(dir, files)); err != nil {
+		return nil, errors.Trace(err)
+	}
+	if c.bootID, err = record.BootID(); err != nil {
+		return nil, errors.Trace(err)
+	}
+	return c, nil
+}
+
+func (c *call) end() {
+	if c.files != nil {
+		c.files.Close()
+	}
+	if c.unlock != nil {
+		c.unlock()
+	}
+}
+
+// collect carries out a bulk call: one item after another, each with a result or
+// an error. Items that are not begun when ctx ends get its error.
+func collect[T, R any](ctx context.Context, items []T, do func(T) (R, error)) ([]R, []error) {
+	results, failures := make([]R, len(items)), make([]error, len(items))
+	for i, item := range items {
+		if failures[i] = ctx.Err(); failures[i] == nil {
+			results[i], failures[i] = do(item)
+		}
+	}
+	return results, failures
+}
+
+// each is collect for items that have no result but an error.
+func each[T any](ctx context.Context, items []T, do func(T) error) []error {
+	_, failures := collect(ctx, items, func(item T) (struct{}, error) {
+		return struct{}{}, do(item)
+	})
+	return failures
+}
+
+// checkSpace returns an error unless size bytes are available.
+func (c *call) checkSpace(size uint64) error {
+	available, err := c.files.Available()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if available < size {
+		return c.noSpace(size, available)
+	}
+	return nil
+}
+
+func (c *call) noSpace(size, available uint64) error {
+	return errors.Annotatef(unix.ENOSPC, "%d MiB needed, %d MiB available in %s", size>>20, available>>20, c.files.Path())
+}
+
+// checkSameSize compares the sizes in bytes of what exists and what is asked for.
+func checkSameSize(have, want uint64) error {
+	if have != want {
+		return storage.Permanent(errors.Errorf("it exists with %d MiB, not %d MiB", have>>20, want>>20))
+	}
+	return nil
+}

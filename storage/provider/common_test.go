@@ -1,0 +1,132 @@
+package provider
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage"
+)
+
+func poolOf(t *testing.T, p storage.ProviderType, attrs storage.Attrs) *storage.Config {
+	t.Helper()
+	config, err := storage.NewConfig("fast", p, attrs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+func commonProvider(t *testing.T, p storage.ProviderType) storage.Provider {
+	t.Helper()
+	found, err := CommonStorageProviders().StorageProvider(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func TestProvidersSayWhatTheyAre(t *testing.T) {
+	for _, test := range []struct {
+		provider          storage.ProviderType
+		block, filesystem bool
+		releasable        bool
+	}{
+		{LoopProviderType, true, false, true},
+		{TmpfsProviderType, false, true, false},
+		{RootfsProviderType, false, true, true},
+	} {
+		p := commonProvider(t, test.provider)
+		if p.Scope() != storage.ScopeMachine || !p.Dynamic() || len(p.DefaultPools()) != 0 {
+			t.Errorf("%s: scope %v, dynamic %v, pools %v", test.provider, p.Scope(), p.Dynamic(), p.DefaultPools())
+		}
+		if p.Supports(storage.StorageKindBlock) != test.block || p.Supports(storage.StorageKindFilesystem) != test.filesystem {
+			t.Errorf("%s supports the wrong kinds", test.provider)
+		}
+		if p.Releasable() != test.releasable {
+			t.Errorf("%s: releasable %v", test.provider, p.Releasable())
+		}
+		config := poolOf(t, test.provider, storage.Attrs{storage.ConfigStorageDir: "/nowhere"})
+		if _, err := p.VolumeSource(config); !test.block && !errors.Is(err, errors.NotSupported) {
+			t.Errorf("%s: volumes: %v", test.provider, err)
+		}
+		if _, err := p.FilesystemSource(config); !test.filesystem && !errors.Is(err, errors.NotSupported) {
+			t.Errorf("%s: filesystems: %v", test.provider, err)
+		}
+	}
+	if _, err := CommonStorageProviders().StorageProvider("tape"); !errors.Is(err, errors.NotFound) {
+		t.Errorf("tape: %v", err)
+	}
+}
+
+func TestValidateConfig(t *testing.T) {
+	for _, test := range []struct {
+		about    string
+		provider storage.ProviderType
+		attrs    storage.Attrs
+		want     string // empty: valid
+	}{
+		{"none", TmpfsProviderType, nil, ""},
+		{"storage directory", LoopProviderType, storage.Attrs{"storage-dir": "/var/lib/x"}, ""},
+		{"filesystem type of loop volumes", LoopProviderType, storage.Attrs{"fs": "xfs"}, ""},
+		{"unknown filesystem type", LoopProviderType, storage.Attrs{"fs": "zfs"}, `storage pool "fast": attribute "fs" is "zfs"`},
+		{"filesystem type of tmpfs", TmpfsProviderType, storage.Attrs{"fs": "xfs"}, `storage pool "fast": attribute "fs" is not known to provider tmpfs, which takes no attributes`},
+		{"unknown", LoopProviderType, storage.Attrs{"sparse": true}, `storage pool "fast": attribute "sparse" is not known to provider loop, which takes fs`},
+		{"unknown", RootfsProviderType, storage.Attrs{"b": 1, "a": 1}, `attribute "a"`},
+		{"relative directory", RootfsProviderType, storage.Attrs{"storage-dir": "x"}, `storage directory "x" is not an absolute, clean path`},
+		{"directory that leads elsewhere", RootfsProviderType, storage.Attrs{"storage-dir": "/x/../y"}, `"/x/../y"`},
+		{"root directory", RootfsProviderType, storage.Attrs{"storage-dir": "/"}, `"/"`},
+		{"directory of another type", RootfsProviderType, storage.Attrs{"storage-dir": 7}, `attribute "storage-dir" is int`},
+	} {
+		err := commonProvider(t, test.provider).ValidateConfig(poolOf(t, test.provider, test.attrs))
+		switch {
+		case test.want == "" && err != nil:
+			t.Errorf("%s, %s: %v", test.provider, test.about, err)
+		case test.want != "" && (!errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), test.want)):
+			t.Errorf("%s, %s: got %v, want %q", test.provider, test.about, err, test.want)
+		}
+	}
+}
+
+func TestSourcesNeedAStorageDirectory(t *testing.T) {
+	for _, p := range []storage.ProviderType{LoopProviderType, TmpfsProviderType, RootfsProviderType} {
+		var err error
+		if config := poolOf(t, p, nil); p == LoopProviderType {
+			_, err = commonProvider(t, p).VolumeSource(config)
+		} else {
+			_, err = commonProvider(t, p).FilesystemSource(config)
+		}
+		if !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), "storage-dir") {
+			t.Errorf("%s: %v", p, err)
+		}
+	}
+}
+
+func TestValidateForK8s(t *testing.T) {
+	for _, p := range []storage.ProviderType{TmpfsProviderType, RootfsProviderType} {
+		provider := commonProvider(t, p)
+		for _, attributes := range []map[string]any{nil, {storage.K8sStorageMedium: "Memory"}, {storage.K8sStorageMedium: "HugePages"}} {
+			if err := provider.ValidateForK8s(attributes); err != nil {
+				t.Errorf("%s, %v: %v", p, attributes, err)
+			}
+		}
+		for _, attributes := range []map[string]any{{storage.K8sStorageMedium: "Tape"}, {storage.K8sStorageMedium: 1}, {"foo": "bar"}} {
+			if err := provider.ValidateForK8s(attributes); !errors.Is(err, errors.NotValid) {
+				t.Errorf("%s, %v: %v", p, attributes, err)
+			}
+		}
+	}
+	if err := commonProvider(t, LoopProviderType).ValidateForK8s(nil); !errors.Is(err, errors.NotValid) {
+		t.Errorf("loop: %v", err)
+	}
+}
+
+func TestSizeInBytes(t *testing.T) {
+	for mib, want := range map[uint64]uint64{1: 1 << 20, 1024: 1 << 30, 1<<43 - 1: 1<<63 - 1<<20, 0: 0, 1 << 43: 0, 1<<64 - 1: 0} {
+		got, err := sizeInBytes(mib)
+		if got != want || (err != nil) != (want == 0) || err != nil && !errors.Is(err, errors.NotValid) {
+			t.Errorf("%d MiB: %d, %v; want %d", mib, got, err, want)
+		}
+	}
+}

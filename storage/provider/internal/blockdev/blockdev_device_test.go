@@ -1,0 +1,140 @@
+//go:build linux
+
+package blockdev_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/blockdev/blockdevtest"
+)
+
+func open(t *testing.T, path string) *blockdev.Device {
+	t.Helper()
+	d, err := blockdev.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return d
+}
+
+func TestOpenThroughALinkTellsTheDevice(t *testing.T) {
+	loop := blockdevtest.New(t, 3<<20)
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(loop.Path, link); err != nil {
+		t.Fatal(err)
+	}
+	d := open(t, link)
+	if d.Path() != loop.Path || d.Size != 3<<20 {
+		t.Errorf("got %s of %d bytes, want %s", d.Path(), d.Size, loop.Path)
+	}
+}
+
+func TestOpenRefusesWhatIsNoBlockDevice(t *testing.T) {
+	for _, path := range []string{t.TempDir(), "/dev/null"} {
+		if _, err := blockdev.Open(path); !errors.Is(err, errors.NotValid) {
+			t.Errorf("%s: got %v", path, err)
+		}
+	}
+	if _, err := blockdev.Open(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestIdentity(t *testing.T) {
+	loop := blockdevtest.New(t, 1<<20)
+	other := blockdevtest.New(t, 1<<20)
+	before := open(t, loop.Path).Identity
+	if !before.Proves(open(t, loop.Path).Identity) {
+		t.Error("a device is not itself")
+	}
+	if before.Proves(open(t, other.Path).Identity) {
+		t.Error("two devices are one")
+	}
+	// After a restart of the machine the file has another device.
+	after := open(t, loop.Path).Identity
+	after.BootID, after.DiskSeq = "another", 1
+	if !before.Proves(after) {
+		t.Error("a device is not known by its file")
+	}
+	after.Offset = 1 << 20
+	if before.Proves(after) {
+		t.Error("another part of the file is the same device")
+	}
+	if (blockdev.Identity{}).Proves(blockdev.Identity{}) {
+		t.Error("two devices of which nothing is known are one")
+	}
+}
+
+func TestLockKeepsOthersOut(t *testing.T) {
+	loop := blockdevtest.New(t, 1<<20)
+	first, second := open(t, loop.Path), open(t, loop.Path)
+	if err := first.Lock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := second.Lock(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if err := first.Unlock(); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Lock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCheckFree(t *testing.T) {
+	loop := blockdevtest.New(t, 1<<20)
+	d := open(t, loop.Path)
+	if err := d.CheckFree(); err != nil {
+		t.Errorf("got %v", err)
+	}
+	fd, err := unix.Open(loop.Path, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := d.CheckFree(); !errors.Is(err, blockdev.ErrInUse) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestFindUUIDs(t *testing.T) {
+	const (
+		single = "71f7aa3c-7f0e-4a66-8d0f-6a2c7d6a5b01"
+		double = "71f7aa3c-7f0e-4a66-8d0f-6a2c7d6a5b02"
+		absent = "71f7aa3c-7f0e-4a66-8d0f-6a2c7d6a5b03"
+		size   = 4 << 20
+	)
+	var paths []string
+	for _, id := range []string{single, double, double} {
+		loop := blockdevtest.New(t, size)
+		if out, err := exec.Command("mkfs.ext4", "-q", "-U", id, loop.Path).CombinedOutput(); err != nil {
+			t.Fatalf("mkfs.ext4: %v: %s", err, out)
+		}
+		paths = append(paths, loop.Path)
+	}
+	found, err := blockdev.FindUUIDs(t.Context(), []string{single, double, absent}, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(paths[1:])
+	if !slices.Equal(found[single], paths[:1]) || !slices.Equal(found[double], paths[1:]) || found[absent] != nil {
+		t.Errorf("got %v, want %v", found, paths)
+	}
+	found, err = blockdev.FindUUIDs(t.Context(), []string{single}, size+512)
+	if err != nil || len(found) != 0 {
+		t.Errorf("among larger devices: got %v, %v", found, err)
+	}
+}

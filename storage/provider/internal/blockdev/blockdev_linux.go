@@ -1,0 +1,195 @@
+// Package blockdev holds on to block devices: it opens one, tells which one it
+// is, and keeps that answer true for as long as it is open, while names under
+// /dev come and go.
+//
+// A Device is for one goroutine at a time. The package keeps no state.
+package blockdev
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// lockPatience is how long another program may hold the lock of a device
+	// before that is an error. Whoever probes or partitions a device holds it
+	// for moments.
+	lockPatience = 5 * time.Second
+
+	// lockInterval is how often a held lock is tried again: the kernel has no
+	// event for the release of a flock that a context could be waited for with.
+	lockInterval = 5 * time.Millisecond
+
+	sysfsBlock = "/sys/class/block"
+	sysfsDev   = "/sys/dev/block"
+)
+
+// ErrInUse means that something else has the device for itself: a mounted
+// filesystem (of any mount namespace), a device made of this one, a program.
+const ErrInUse = errors.ConstError("device is in use")
+
+// Device is an open block device. Its number cannot be given to another device
+// before it is closed.
+type Device struct {
+	// File is open for reading. A program that is to work on
+	// the device is handed it, not a path.
+	File *os.File
+	// Name is the kernel's name, such as "loop3" or "nvme0n1p1".
+	Name string
+	// Number is the device number (st_rdev), made of Major and Minor.
+	Number       uint64
+	Major, Minor uint32
+	// Size is in bytes.
+	Size int64
+	// Identity tells whether it is the same device later on.
+	Identity Identity
+}
+
+// Open opens the block device that path names or links to.
+func Open(path string) (*Device, error) {
+	// O_NONBLOCK keeps the open of a pipe or a tape from waiting.
+	f, err := os.OpenFile(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	d, err := inspect(f)
+	if err != nil {
+		f.Close()
+		return nil, errors.Annotatef(err, "opening %s", path)
+	}
+	return d, nil
+}
+
+// OpenNumber opens the block device with that number.
+func OpenNumber(major, minor uint32) (*Device, error) {
+	number := unix.Mkdev(major, minor)
+	sys, err := filepath.EvalSymlinks(filepath.Join(sysfsDev, numbers(number)))
+	if err != nil {
+		return nil, errors.Annotatef(err, "looking device %s up in sysfs", numbers(number))
+	}
+	d, err := Open(devPath(filepath.Base(sys)))
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if d.Number != number {
+		d.Close()
+		return nil, errors.Errorf("%s is not device %s any more", d.Path(), numbers(number))
+	}
+	return d, nil
+}
+
+func inspect(f *os.File) (*Device, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, errors.Trace(err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return nil, errors.NotValidf("not a block device:")
+	}
+	d := &Device{File: f, Number: st.Rdev, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
+	size, err := ioctlUint64(f, unix.BLKGETSIZE64)
+	if err != nil {
+		return nil, errors.Annotate(err, "reading the size")
+	}
+	d.Size = int64(size)
+	sys, err := filepath.EvalSymlinks(filepath.Join(sysfsDev, numbers(d.Number)))
+	if err != nil {
+		return nil, errors.Annotate(err, "looking the device up in sysfs")
+	}
+	d.Name = filepath.Base(sys)
+	if d.Identity, err = identify(f, sys); err != nil {
+		return nil, errors.Trace(err)
+	}
+	return d, nil
+}
+
+// Path returns the name under which the kernel shows the device in /dev.
+func (d *Device) Path() string {
+	return devPath(d.Name)
+}
+
+// Close gives the device back, and its lock.
+func (d *Device) Close() error {
+	return errors.Trace(d.File.Close())
+}
+
+// Lock takes the lock by which programs that write to whole devices keep clear
+// of each other (systemd.io/BLOCK_DEVICE_LOCKING). A program that is handed
+// File holds the lock too, until it ends. The error of a lock that another
+// program does not give back within seconds satisfies errors.Is(err, ErrInUse).
+func (d *Device) Lock(ctx context.Context) error {
+	patience := time.NewTimer(lockPatience)
+	defer patience.Stop()
+	again := time.NewTicker(lockInterval)
+	defer again.Stop()
+	for {
+		err := unix.Flock(int(d.File.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		if err != unix.EWOULDBLOCK && err != unix.EINTR {
+			return errors.Annotatef(err, "locking %s", d.Path())
+		}
+		select {
+		case <-again.C:
+		case <-patience.C:
+			return errors.Annotatef(ErrInUse, "locking %s", d.Path())
+		case <-ctx.Done():
+			return errors.Annotatef(ctx.Err(), "locking %s", d.Path())
+		}
+	}
+}
+
+// Unlock gives the lock back.
+func (d *Device) Unlock() error {
+	return errors.Annotatef(unix.Flock(int(d.File.Fd()), unix.LOCK_UN), "unlocking %s", d.Path())
+}
+
+// CheckFree returns an error that satisfies errors.Is(err, ErrInUse) when
+// somebody has claimed the device for himself.
+func (d *Device) CheckFree() error {
+	// The path is that of the open file, so that it is this very device.
+	path := fmt.Sprintf("/proc/self/fd/%d", d.File.Fd())
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_EXCL|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == unix.EBUSY {
+		return errors.Annotate(ErrInUse, d.Path())
+	}
+	if err != nil {
+		return errors.Annotatef(err, "opening %s for exclusive use", d.Path())
+	}
+	return errors.Trace(unix.Close(fd))
+}
+
+// Sync waits until all that was written to the device is on it. An error that
+// came up since the device was opened, in whatever program, is returned here.
+func (d *Device) Sync() error {
+	return errors.Annotatef(d.File.Sync(), "writing to %s", d.Path())
+}
+
+// numbers returns "major:minor".
+func numbers(dev uint64) string {
+	return fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev))
+}
+
+// devPath returns the path of a device by its name in sysfs, where '!' stands
+// for a slash.
+func devPath(name string) string {
+	return "/dev/" + strings.ReplaceAll(name, "!", "/")
+}
+
+// ioctlUint64 makes an ioctl that answers with one 64-bit number.
+func ioctlUint64(f *os.File, request uintptr) (uint64, error) {
+	var value uint64
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), request, uintptr(unsafe.Pointer(&value))); errno != 0 {
+		return 0, errno
+	}
+	return value, nil
+}

@@ -1,0 +1,111 @@
+// Package blockdevtest gives tests real block devices to work on. Only tests
+// import it.
+package blockdevtest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// RequireRoot skips the test where it does not run as root, or fails it where
+// STOWAGE_REQUIRE_ROOT=1 promises that it does.
+func RequireRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		skip(t, "needs root: it makes block devices and mounts")
+	}
+}
+
+// RequireProgram skips the test where the program is missing, or fails it where
+// STOWAGE_REQUIRE_ROOT=1 promises a machine that has everything.
+func RequireProgram(t testing.TB, name string) {
+	t.Helper()
+	if _, err := exec.LookPath(name); err != nil {
+		skip(t, "needs "+name)
+	}
+}
+
+func skip(t testing.TB, reason string) {
+	t.Helper()
+	if os.Getenv("STOWAGE_REQUIRE_ROOT") == "1" {
+		t.Fatal(reason)
+	}
+	t.Skip(reason)
+}
+
+// Loop is a loop device over a sparse file, gone when the test ends.
+type Loop struct {
+	// Path is the device, such as "/dev/loop3".
+	Path string
+	// File is the path of the file behind it.
+	File string
+}
+
+// Name is the device's name, such as "loop3".
+func (l *Loop) Name() string {
+	return filepath.Base(l.Path)
+}
+
+// New makes a blank device of that size in bytes.
+func New(t testing.TB, size int64) *Loop {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "backing")
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	return Attach(t, file)
+}
+
+// Attach makes a device over a file that is there, until the test ends.
+func Attach(t testing.TB, file string) *Loop {
+	t.Helper()
+	RequireRoot(t)
+	out, err := exec.Command("losetup", "--find", "--nooverlap", "--show", file).Output()
+	if err != nil {
+		t.Fatalf("losetup %s: %v", file, err)
+	}
+	l := &Loop{Path: strings.TrimSpace(string(out)), File: file}
+	t.Cleanup(func() { l.Detach(t) })
+	return l
+}
+
+// Detach takes the device away. It fails the test when something still has the
+// device open or mounted. A device that is gone already is left alone.
+func (l *Loop) Detach(t testing.TB) {
+	t.Helper()
+	if l.Path == "" {
+		return
+	}
+	if out, err := exec.Command("losetup", "--detach", l.Path).CombinedOutput(); err != nil {
+		t.Errorf("losetup --detach %s: %v: %s", l.Path, err, out)
+	}
+	// Detaching a device that is in use succeeds, and happens later. Whoever
+	// lists the machine's devices has it in use for a moment.
+	patience := time.NewTimer(5 * time.Second)
+	defer patience.Stop()
+	again := time.NewTicker(time.Millisecond)
+	defer again.Stop()
+	for l.attached() {
+		select {
+		case <-again.C:
+		case <-patience.C:
+			t.Errorf("%s is still in use", l.Path)
+			return
+		}
+	}
+	l.Path = ""
+}
+
+func (l *Loop) attached() bool {
+	data, err := os.ReadFile(filepath.Join("/sys/class/block", l.Name(), "loop/backing_file"))
+	return err == nil && strings.TrimSpace(string(data)) == l.File
+}

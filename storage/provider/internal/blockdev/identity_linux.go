@@ -1,0 +1,101 @@
+package blockdev
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/record"
+)
+
+// sectorSize is the unit of sizes and offsets in sysfs, whatever the sectors of
+// the device.
+const sectorSize = 512
+
+// Identity is what proves later that a device is the same one. It can be kept:
+// what it holds of this boot of the machine is marked with the boot's id.
+type Identity struct {
+	// BootID and DiskSeq: the kernel gives every disk that appears a number
+	// that it never gives again before it is restarted. Zero where the kernel
+	// has none (before 5.15).
+	BootID  string `json:"boot-id,omitempty"`
+	DiskSeq uint64 `json:"diskseq,omitempty"`
+
+	// BackingDev and BackingIno are those of a loop device's file. They stay
+	// the same when the file is attached again.
+	BackingDev uint64 `json:"backing-dev,omitempty"`
+	BackingIno uint64 `json:"backing-ino,omitempty"`
+
+	// Offset is where a partition begins on its disk, or a loop device in its
+	// file, in bytes.
+	Offset uint64 `json:"offset,omitempty"`
+
+	// Hardware is the world-wide id that the disk itself tells (SCSI, NVMe), or
+	// its serial number (virtio).
+	Hardware string `json:"hardware,omitempty"`
+}
+
+// Proves reports whether two descriptions are certainly of one device.
+func (i Identity) Proves(other Identity) bool {
+	if i.Offset != other.Offset {
+		return false
+	}
+	switch {
+	case i.BootID != "" && i.BootID == other.BootID && i.DiskSeq != 0 && i.DiskSeq == other.DiskSeq:
+		return true
+	case i.BackingIno != 0:
+		return i.BackingDev == other.BackingDev && i.BackingIno == other.BackingIno
+	default:
+		return i.Hardware != "" && i.Hardware == other.Hardware
+	}
+}
+
+// identify describes the open device f, which is at the directory sys of sysfs.
+func identify(f *os.File, sys string) (Identity, error) {
+	boot, err := record.BootID()
+	if err != nil {
+		return Identity{}, errors.Trace(err)
+	}
+	id := Identity{BootID: boot}
+
+	id.DiskSeq, err = ioctlUint64(f, unix.BLKGETDISKSEQ)
+	if err != nil && err != unix.ENOTTY && err != unix.EINVAL {
+		return Identity{}, errors.Annotate(err, "reading the disk sequence number")
+	}
+
+	if start, ok := attribute(sys, "start"); ok {
+		sectors, err := strconv.ParseUint(start, 10, 64)
+		if err != nil {
+			return Identity{}, errors.Annotate(err, "reading where the partition starts")
+		}
+		id.Offset = sectors * sectorSize
+		sys = filepath.Dir(sys)
+	}
+	if _, ok := attribute(sys, "loop/backing_file"); ok {
+		loop, err := unix.IoctlLoopGetStatus64(int(f.Fd()))
+		if err != nil {
+			return Identity{}, errors.Annotate(err, "reading the loop device's file")
+		}
+		id.BackingDev, id.BackingIno = loop.Device, loop.Inode
+		id.Offset += loop.Offset
+	}
+	for _, name := range []string{"wwid", "device/wwid", "serial", "dm/uuid"} {
+		if value, ok := attribute(sys, name); ok {
+			id.Hardware = value
+			break
+		}
+	}
+	return id, nil
+}
+
+// attribute reads an attribute of a device from its directory of sysfs. One
+// that the device does not have, or that is empty, is not ok.
+func attribute(sys, name string) (value string, ok bool) {
+	data, err := os.ReadFile(filepath.Join(sys, name))
+	value = strings.TrimSpace(string(data))
+	return value, err == nil && value != ""
+}

@@ -1,0 +1,114 @@
+// Package devicetest helps tests that make real mounts and loop devices. Nothing
+// but tests imports it.
+package devicetest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// requireRootEnv, set to 1, says that the tests run where root was promised.
+const requireRootEnv = "STOWAGE_REQUIRE_ROOT"
+
+// RequireRoot skips a test that cannot run without root, or fails it where root
+// was promised.
+func RequireRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv(requireRootEnv) == "1" {
+		t.Fatalf("needs root, which %s=1 promises", requireRootEnv)
+	}
+	t.Skip("needs root: it makes mounts or loop devices")
+}
+
+// Dir returns a temporary directory, without symbolic links in its path. When
+// the test ends it must have no mount and no loop device left in it: what is
+// left fails the test and is taken away.
+func Dir(t testing.TB) string {
+	t.Helper()
+	RequireRoot(t)
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, m := range Mounts(t, dir) {
+			t.Errorf("left behind: %s mounted at %s", m.FSType, m.Mountpoint)
+			if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH); err != nil {
+				t.Errorf("unmounting %s: %v", m.Mountpoint, err)
+			}
+		}
+		for _, name := range leftLoops(t, dir) {
+			t.Errorf("left behind: %s attached to a file in %s", name, dir)
+			ClearLoop(t, name)
+		}
+	})
+	return dir
+}
+
+// Mounts returns what is mounted in a directory, what was mounted last first.
+func Mounts(t testing.TB, dir string) []*mountinfo.Info {
+	t.Helper()
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, j := 0, len(mounts)-1; i < j; i, j = i+1, j-1 {
+		mounts[i], mounts[j] = mounts[j], mounts[i]
+	}
+	return mounts
+}
+
+// Loops returns the names of the loop devices attached to files that are, or
+// were, in a directory.
+func Loops(t testing.TB, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, file := range files {
+		backing, err := os.ReadFile(file)
+		if err == nil && strings.HasPrefix(string(backing), dir+"/") {
+			names = append(names, filepath.Base(filepath.Dir(filepath.Dir(file))))
+		}
+	}
+	return names
+}
+
+// leftLoops returns the loop devices that stay attached. One that is being
+// detached may be kept for a moment by somebody who looks at all devices.
+func leftLoops(t testing.TB, dir string) []string {
+	t.Helper()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.Now().Add(2 * time.Second); ; <-ticker.C {
+		names := Loops(t, dir)
+		if len(names) == 0 || time.Now().After(deadline) {
+			return names
+		}
+	}
+}
+
+// ClearLoop detaches a loop device.
+func ClearLoop(t testing.TB, name string) {
+	t.Helper()
+	f, err := os.Open("/dev/" + name)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer f.Close()
+	if err := unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0); err != nil {
+		t.Errorf("detaching %s: %v", name, err)
+	}
+}

@@ -1,0 +1,308 @@
+package loopdev
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/mount"
+)
+
+const (
+	// patience bounds the waiting for others who have a device open only for a
+	// moment, as udev and blkid do when they look at what has appeared.
+	patience = 2 * time.Second
+
+	// interval is how often is looked again: the kernel has no event for it.
+	interval = 5 * time.Millisecond
+)
+
+// Handle is an open loop device.
+type Handle struct {
+	Device
+	// DiskSeq tells this attachment of the device from all others of this boot,
+	// 0 where the kernel does not count them.
+	DiskSeq uint64
+
+	f *os.File
+}
+
+// Attach attaches a free loop device to a file that is not attached to any. The
+// device goes away with the handle unless Keep is called. The file must be open
+// for writing unless readOnly is asked for.
+func Attach(ctx context.Context, file *os.File, readOnly bool) (*Handle, error) {
+	control, err := openControl()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	defer control.Close()
+	// Asking for a free device and taking it are two steps: the lock keeps us
+	// from taking each other's. Those who do not lock are met by trying again.
+	if err := flock(control); err != nil {
+		return nil, errors.Annotatef(err, "locking %s", controlPath)
+	}
+	deadline := time.Now().Add(patience)
+	for {
+		h, err := attachFree(control, file, readOnly)
+		if err == nil {
+			return h, nil
+		}
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return nil, errors.Annotatef(err, "attaching %s to a loop device", file.Name())
+		}
+		if err := pause(ctx); err != nil {
+			return nil, errors.Trace(err)
+		}
+	}
+}
+
+// attachFree tries one free device. unix.EBUSY means that somebody else was
+// faster.
+func attachFree(control, file *os.File, readOnly bool) (*Handle, error) {
+	number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+	if err != nil {
+		return nil, errors.Annotate(err, "finding a free loop device")
+	}
+	mode := unix.O_RDWR
+	if readOnly {
+		mode = unix.O_RDONLY
+	}
+	f, err := openDevice(number, mode)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, errors.NewNotSupported(err,
+			"the free loop device "+devicePath(number)+" has no device node here (in a container, the host must pass it on)")
+	} else if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if err := configure(f, file, readOnly); err != nil {
+		f.Close()
+		return nil, errors.Trace(err)
+	}
+	h, err := newHandle(f, number)
+	if err == nil {
+		err = h.verify(file, readOnly)
+	}
+	if err != nil {
+		f.Close() // detaches it
+		return nil, errors.Trace(err)
+	}
+	return h, nil
+}
+
+// verify finds out whether what was asked for took effect. A file on a read-only
+// filesystem, for one, attaches read-only with success.
+func (h *Handle) verify(file *os.File, readOnly bool) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+		return errors.Trace(err)
+	}
+	got, err := size(h.f)
+	switch {
+	case err != nil:
+		return errors.Annotatef(err, "reading the size of %s", h.Name())
+	case h.File != IDOf(&st) || !h.IsWholeFile():
+		return errors.Errorf("%s shows another file than was asked for", h.Name())
+	case h.ReadOnly != readOnly:
+		return errors.Errorf("%s became read-only: %v, not %v", h.Name(), h.ReadOnly, readOnly)
+	case got != uint64(st.Size):
+		return errors.Errorf("%s became %d bytes large, not %d", h.Name(), got, st.Size)
+	}
+	return nil
+}
+
+func newHandle(f *os.File, number int) (*Handle, error) {
+	d, err := inspect(f, number)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	seq, err := getUint64(f, unix.BLKGETDISKSEQ)
+	if err != nil && err != unix.ENOTTY && err != unix.EINVAL {
+		return nil, errors.Annotatef(err, "reading the sequence number of %s", d.Name())
+	}
+	return &Handle{Device: d, DiskSeq: seq, f: f}, nil
+}
+
+// configure attaches the device so that it is detached with its last close.
+func configure(f, file *os.File, readOnly bool) error {
+	config := unix.LoopConfig{
+		Fd:   uint32(file.Fd()),
+		Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_DIRECT_IO},
+	}
+	if readOnly {
+		config.Info.Flags |= unix.LO_FLAGS_READ_ONLY
+	}
+	// What losetup shows; nothing else reads it.
+	copy(config.Info.File_name[:len(config.Info.File_name)-1], file.Name())
+	err := unix.IoctlLoopConfigure(int(f.Fd()), &config)
+	if err == nil || err == unix.EBUSY || canConfigure(f) {
+		return errors.Annotatef(err, "configuring %s", f.Name())
+	}
+	return errors.Annotatef(configureInSteps(f, file, &config.Info), "configuring %s", f.Name())
+}
+
+// canConfigure tells whether the kernel has LOOP_CONFIGURE (Linux 5.8): then it
+// objects to the file descriptor, and otherwise to the request.
+func canConfigure(f *os.File) bool {
+	return unix.IoctlLoopConfigure(int(f.Fd()), &unix.LoopConfig{Fd: ^uint32(0)}) == unix.EBADF
+}
+
+// configureInSteps is for kernels without LOOP_CONFIGURE. A process that dies
+// between the steps leaves the device attached, for the next scan to find. The
+// device is read-only because f or file is.
+func configureInSteps(f, file *os.File, info *unix.LoopInfo64) error {
+	fd := int(f.Fd())
+	if err := unix.IoctlSetInt(fd, unix.LOOP_SET_FD, int(file.Fd())); err != nil {
+		return errors.Trace(err)
+	}
+	if err := unix.IoctlLoopSetStatus64(fd, info); err != nil {
+		_ = unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0)
+		return errors.Trace(err)
+	}
+	// Not every filesystem has direct I/O; the device works without.
+	_ = unix.IoctlSetInt(fd, unix.LOOP_SET_DIRECT_IO, 1)
+	return nil
+}
+
+// Adopt opens a device that a scan found attached, if it still is what it was.
+func Adopt(d Device) (*Handle, error) {
+	f, err := openDevice(d.Number, unix.O_RDONLY)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	h, err := newHandle(f, d.Number)
+	if err == nil && h.Device != d {
+		err = errors.Errorf("%s was changed while it was looked at", d.Name())
+	}
+	if err != nil {
+		f.Close()
+		return nil, errors.Trace(err)
+	}
+	return h, nil
+}
+
+// Keep lets the device live on when the handle is closed.
+func (h *Handle) Keep() error {
+	if !h.AutoClear {
+		return nil
+	}
+	if err := setAutoClear(h.f, false); err != nil {
+		return errors.Annotatef(err, "keeping %s", h.Name())
+	}
+	h.AutoClear = false
+	return nil
+}
+
+// Close lets go of the device.
+func (h *Handle) Close() {
+	h.f.Close()
+}
+
+// Detach detaches a device. One that is detached already, or attached to another
+// file meanwhile, is a success. One that is in use stays as it is; then
+// errors.Is(err, unix.EBUSY) holds and the error names the holders.
+//
+// beforehand, if not nil, is called when the device is known to be attached and
+// free of mounts and exclusive users, just before it is detached; an error of it
+// ends the attempt.
+func Detach(ctx context.Context, d Device, beforehand func() error) error {
+	f, err := openDevice(d.Number, unix.O_RDONLY|unix.O_EXCL)
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return busy(d)
+	case errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENOENT):
+		return nil
+	case err != nil:
+		return errors.Trace(err)
+	}
+	attached, err := isAttached(f, d)
+	if err == nil && attached {
+		err = clearFD(f, beforehand)
+	}
+	f.Close()
+	if err != nil {
+		return errors.Annotatef(err, "detaching %s", d.Name())
+	}
+	return confirm(ctx, d)
+}
+
+func clearFD(f *os.File, beforehand func() error) error {
+	if beforehand != nil {
+		if err := beforehand(); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	return errors.Trace(unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0))
+}
+
+// confirm waits until the device is detached. Clearing a device that somebody
+// has open succeeds at once and only says that it shall be detached with the last
+// close. Those who do not let go in time keep it as it was.
+func confirm(ctx context.Context, d Device) error {
+	for deadline := time.Now().Add(patience); ; {
+		f, err := openDevice(d.Number, unix.O_RDONLY)
+		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
+			return nil
+		} else if err != nil {
+			return errors.Trace(err)
+		}
+		attached, err := isAttached(f, d)
+		late := attached && (ctx.Err() != nil || time.Now().After(deadline))
+		if late {
+			err = setAutoClear(f, d.AutoClear)
+		}
+		f.Close()
+		switch {
+		case err != nil:
+			return errors.Annotatef(err, "detaching %s", d.Name())
+		case !attached:
+			return nil
+		case late && ctx.Err() != nil:
+			return errors.Annotatef(ctx.Err(), "detaching %s", d.Name())
+		case late:
+			return busy(d)
+		}
+		_ = pause(ctx) // the loop looks at ctx after it has looked at the device
+	}
+}
+
+// isAttached tells whether an open device is attached to the file that it was.
+func isAttached(f *os.File, d Device) (bool, error) {
+	now, err := inspect(f, d.Number)
+	if errors.Is(err, unix.ENXIO) {
+		return false, nil
+	} else if err != nil {
+		return false, errors.Trace(err)
+	}
+	return now.File == d.File, nil
+}
+
+func busy(d Device) error {
+	var st unix.Stat_t
+	if err := unix.Stat(d.Path(), &st); err != nil {
+		return errors.Annotatef(unix.EBUSY, "%s is in use", d.Name())
+	}
+	holders := mount.HoldersOfDevice(unix.Major(st.Rdev), unix.Minor(st.Rdev))
+	return errors.Annotatef(unix.EBUSY, "%s is %s", d.Name(), mount.DescribeHolders(holders))
+}
+
+func pause(ctx context.Context) error {
+	timer := time.NewTimer(interval)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return errors.Trace(ctx.Err())
+	case <-timer.C:
+		return nil
+	}
+}
+
+func flock(f *os.File) error {
+	for {
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != unix.EINTR {
+			return err
+		}
+	}
+}

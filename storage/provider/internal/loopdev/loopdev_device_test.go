@@ -1,0 +1,352 @@
+//go:build linux
+
+package loopdev
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+)
+
+const fileSize = 1 << 20
+
+// backing makes a backing file and returns it open for writing.
+func backing(t *testing.T, dir string) (*os.File, FileID) {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(dir, "backing"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	if err := f.Truncate(fileSize); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	return f, IDOf(&st)
+}
+
+func attach(t *testing.T, f *os.File, readOnly bool) *Handle {
+	t.Helper()
+	h, err := Attach(context.Background(), f, readOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// found scans for the devices of a file.
+func found(t *testing.T, id FileID) []Device {
+	t.Helper()
+	table, err := Scan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table.OfFile(id)
+}
+
+// checkGone checks that no device is attached to a file. Others who scan at the
+// same time may delay that for a moment.
+func checkGone(t *testing.T, id FileID) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		devices := found(t, id)
+		if len(devices) == 0 {
+			return
+		}
+		if pause(ctx) != nil {
+			t.Errorf("left: %+v", devices)
+			return
+		}
+	}
+}
+
+func detach(t *testing.T, d Device) {
+	t.Helper()
+	if err := Detach(context.Background(), d, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAttachKeepDetach(t *testing.T) {
+	dir := devicetest.Dir(t)
+	f, id := backing(t, dir)
+	h := attach(t, f, false)
+	if h.File != id || h.ReadOnly || !h.AutoClear || !h.IsWholeFile() || h.DiskSeq == 0 {
+		t.Errorf("attached %+v", h)
+	}
+	if err := h.Keep(); err != nil {
+		t.Fatal(err)
+	}
+	h.Close()
+	devices := found(t, id)
+	if len(devices) != 1 || devices[0] != h.Device || devices[0].AutoClear {
+		t.Fatalf("scan found %+v, want %+v", devices, h.Device)
+	}
+
+	again, err := Adopt(devices[0])
+	if err != nil || again.DiskSeq != h.DiskSeq {
+		t.Fatalf("adopted %+v, %v", again, err)
+	}
+	again.Close()
+
+	called := 0
+	for range 2 {
+		err := Detach(context.Background(), devices[0], func() error { called++; return nil })
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if called != 1 {
+		t.Errorf("announced %d times, want once", called)
+	}
+	checkGone(t, id)
+	if _, err := Adopt(devices[0]); err == nil {
+		t.Error("adopted what was detached")
+	}
+}
+
+// TestDyingWithoutKeepLeavesNothing is a process that dies after attaching: its
+// descriptors are closed for it.
+func TestDyingWithoutKeepLeavesNothing(t *testing.T) {
+	dir := devicetest.Dir(t)
+	f, id := backing(t, dir)
+	attach(t, f, false).Close()
+	checkGone(t, id)
+}
+
+func TestReadOnly(t *testing.T) {
+	dir := devicetest.Dir(t)
+	f, id := backing(t, dir)
+	h := attach(t, f, true)
+	defer func() { h.Close(); detach(t, h.Device) }()
+	if !h.ReadOnly || len(found(t, id)) != 1 || !found(t, id)[0].ReadOnly {
+		t.Errorf("attached %+v", h)
+	}
+	w, err := os.OpenFile(h.Path(), os.O_WRONLY, 0)
+	if err == nil {
+		_, err = w.Write(make([]byte, 4096))
+		if err == nil {
+			err = w.Sync()
+		}
+		w.Close()
+	}
+	if err == nil {
+		t.Error("wrote to a read-only device")
+	}
+}
+
+// TestReadOnlyFileIsNotAttachedForWriting is a backing file that can only be
+// read: the kernel would attach it read-only with success.
+func TestReadOnlyFileIsNotAttachedForWriting(t *testing.T) {
+	dir := devicetest.Dir(t)
+	_, id := backing(t, dir)
+	f, err := os.Open(filepath.Join(dir, "backing"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if h, err := Attach(context.Background(), f, false); err == nil {
+		h.Close()
+		t.Error("attached")
+	}
+	checkGone(t, id)
+}
+
+// TestDeletedFileIsNotMistaken is a file that took the name of a deleted one
+// that is still attached.
+func TestDeletedFileIsNotMistaken(t *testing.T) {
+	dir := devicetest.Dir(t)
+	f, oldID := backing(t, dir)
+	h := attach(t, f, false)
+	defer func() { h.Close(); detach(t, h.Device) }()
+	if err := os.Remove(f.Name()); err != nil {
+		t.Fatal(err)
+	}
+	_, newID := backing(t, dir)
+	if devices := found(t, newID); len(devices) != 0 {
+		t.Errorf("the new file seems attached: %+v", devices)
+	}
+	if devices := found(t, oldID); len(devices) != 1 {
+		t.Errorf("the deleted file does not seem attached: %+v", devices)
+	}
+}
+
+func TestDetachBusyNamesTheHolder(t *testing.T) {
+	for _, test := range []struct {
+		about string
+		flags int
+	}{
+		{"open", os.O_RDONLY},
+		{"open exclusively", os.O_RDONLY | unix.O_EXCL},
+	} {
+		t.Run(test.about, func(t *testing.T) {
+			dir := devicetest.Dir(t)
+			f, id := backing(t, dir)
+			h := attach(t, f, false)
+			if err := h.Keep(); err != nil {
+				t.Fatal(err)
+			}
+			h.Close()
+			holder, err := os.OpenFile(h.Path(), test.flags, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command("cat")
+			cmd.ExtraFiles = []*os.File{holder}
+			stdin, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			holder.Close()
+			err = Detach(context.Background(), h.Device, nil)
+			if !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), "(cat): has open "+h.Path()) {
+				t.Errorf("detaching: %v", err)
+			}
+			stdin.Close()
+			if err := cmd.Wait(); err != nil {
+				t.Error(err)
+			}
+			devices := found(t, id)
+			if len(devices) != 1 || devices[0] != h.Device {
+				t.Errorf("after a refusal: %+v, want %+v", devices, h.Device)
+			}
+			detach(t, h.Device)
+		})
+	}
+}
+
+// TestDetachWaitsForPassersBy is udev looking at the device while it is detached.
+func TestDetachWaitsForPassersBy(t *testing.T) {
+	dir := devicetest.Dir(t)
+	f, id := backing(t, dir)
+	h := attach(t, f, false)
+	if err := h.Keep(); err != nil {
+		t.Fatal(err)
+	}
+	h.Close()
+	passer, err := os.Open(h.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cleared := make(chan error, 1)
+	go func() {
+		cleared <- Detach(context.Background(), h.Device, nil)
+	}()
+	// The kernel shows by autoclear that it was told to detach the device.
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for armed := false; !armed; {
+		d, err := inspect(passer, h.Number)
+		if err == nil {
+			err = pause(ctx)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		armed = d.AutoClear
+	}
+	passer.Close()
+	if err := <-cleared; err != nil {
+		t.Error(err)
+	}
+	checkGone(t, id)
+}
+
+// TestConfigureInSteps is a kernel without LOOP_CONFIGURE.
+func TestConfigureInSteps(t *testing.T) {
+	for _, readOnly := range []bool{false, true} {
+		dir := devicetest.Dir(t)
+		f, id := backing(t, dir)
+		control, err := openControl()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer control.Close()
+		if err := flock(control); err != nil {
+			t.Fatal(err)
+		}
+		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mode := unix.O_RDWR
+		if readOnly {
+			mode = unix.O_RDONLY
+		}
+		dev, err := openDevice(number, mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dev.Close()
+		if !canConfigure(dev) {
+			t.Log("this kernel has no LOOP_CONFIGURE")
+		}
+		err = configureInSteps(dev, f, &unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_DIRECT_IO})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := newHandle(dev, number)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := h.verify(f, readOnly); err != nil {
+			t.Error(err)
+		}
+		if !h.AutoClear {
+			t.Error("would outlive a crash")
+		}
+		control.Close()
+		h.Close()
+		checkGone(t, id)
+	}
+}
+
+// TestManyAtOnce is eight callers who all want a free device.
+func TestManyAtOnce(t *testing.T) {
+	dir := devicetest.Dir(t)
+	const callers, each = 8, 5
+	failures := make(chan error, callers)
+	for range callers {
+		go func() {
+			failures <- func() error {
+				f, err := os.CreateTemp(dir, "")
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				if err := f.Truncate(fileSize); err != nil {
+					return err
+				}
+				for range each {
+					h, err := Attach(context.Background(), f, false)
+					if err != nil {
+						return err
+					}
+					h.Close()
+				}
+				return nil
+			}()
+		}()
+	}
+	for range callers {
+		if err := <-failures; err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package loopdev
+
+import (
+	"fmt"
+	"os"
+	"unsafe"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+)
+
+// controlPath is the device that gives out loop devices.
+const controlPath = "/dev/loop-control"
+
+// FileID says which file a file is, whatever its name.
+type FileID struct {
+	Dev, Ino uint64
+}
+
+// IDOf returns the identity of a file from its status.
+func IDOf(st *unix.Stat_t) FileID {
+	return FileID{Dev: st.Dev, Ino: st.Ino}
+}
+
+// BusAddress is the address of a loop device, as its user sees it: the identity
+// of the backing file, in the form loop@MAJOR:MINOR/INODE.
+func BusAddress(dev, ino uint64) string {
+	return fmt.Sprintf("loop@%d:%d/%d", unix.Major(dev), unix.Minor(dev), ino)
+}
+
+// Device is an attached loop device at the time it was looked at.
+type Device struct {
+	Number    int
+	File      FileID
+	Offset    uint64 // bytes of the file before the first of the device
+	SizeLimit uint64 // bytes, 0 for the whole file
+	ReadOnly  bool
+	AutoClear bool
+}
+
+// Name returns the kernel's name of the device, loopN.
+func (d Device) Name() string {
+	return fmt.Sprintf("loop%d", d.Number)
+}
+
+// Path returns the path of the device node.
+func (d Device) Path() string {
+	return devicePath(d.Number)
+}
+
+// IsWholeFile tells whether the device shows all of its file and nothing else.
+func (d Device) IsWholeFile() bool {
+	return d.Offset == 0 && d.SizeLimit == 0
+}
+
+// Probe finds out whether this machine lets us attach loop devices. The error
+// satisfies errors.IsNotSupported and says what is missing.
+func Probe() error {
+	control, err := openControl()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return control.Close()
+}
+
+func openControl() (*os.File, error) {
+	control, err := os.OpenFile(controlPath, os.O_RDWR, 0)
+	switch {
+	case err == nil:
+		return control, nil
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
+		return nil, errors.NewNotSupported(err,
+			"loop devices need the kernel module loop and "+controlPath+" (in a container, passed on from the host)")
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return nil, errors.NewNotSupported(err,
+			"loop devices need root and leave to use "+controlPath)
+	}
+	return nil, errors.Trace(err)
+}
+
+func devicePath(number int) string {
+	return fmt.Sprintf("/dev/loop%d", number)
+}
+
+func openDevice(number, flags int) (*os.File, error) {
+	fd, err := unix.Open(devicePath(number), flags|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: devicePath(number), Err: err}
+	}
+	return os.NewFile(uintptr(fd), devicePath(number)), nil
+}
+
+// inspect reads what an open loop device is attached to; unix.ENXIO means
+// nothing.
+func inspect(f *os.File, number int) (Device, error) {
+	info, err := unix.IoctlLoopGetStatus64(int(f.Fd()))
+	if err != nil {
+		return Device{}, errors.Annotatef(err, "reading the status of loop%d", number)
+	}
+	return Device{
+		Number:    number,
+		File:      FileID{Dev: decodeDev(info.Device), Ino: info.Inode},
+		Offset:    info.Offset,
+		SizeLimit: info.Sizelimit,
+		ReadOnly:  info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
+		AutoClear: info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0,
+	}, nil
+}
+
+// decodeDev turns the kernel's own form of a device number, which the loop
+// driver reports, into that of stat.
+func decodeDev(dev uint64) uint64 {
+	return unix.Mkdev(uint32(dev>>8&0xfff), uint32(dev&0xff|dev>>12&0xfff00))
+}
+
+// setAutoClear makes the kernel detach the device with its last close, or not.
+func setAutoClear(f *os.File, on bool) error {
+	info, err := unix.IoctlLoopGetStatus64(int(f.Fd()))
+	if err != nil {
+		return errors.Trace(err)
+	}
+	info.Flags &^= unix.LO_FLAGS_AUTOCLEAR
+	if on {
+		info.Flags |= unix.LO_FLAGS_AUTOCLEAR
+	}
+	return errors.Trace(unix.IoctlLoopSetStatus64(int(f.Fd()), info))
+}
+
+// size returns the size of an open block device in bytes.
+func size(f *os.File) (uint64, error) {
+	return getUint64(f, unix.BLKGETSIZE64)
+}
+
+// getUint64 is an ioctl that fills in a number.
+func getUint64(f *os.File, request uintptr) (uint64, error) {
+	var n uint64
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), request, uintptr(unsafe.Pointer(&n)))
+	if errno != 0 {
+		return 0, errno
+	}
+	return n, nil
+}

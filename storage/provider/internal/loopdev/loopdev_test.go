@@ -1,0 +1,49 @@
+//go:build linux
+
+package loopdev
+
+import (
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestBusAddress(t *testing.T) {
+	if got := BusAddress(unix.Mkdev(254, 300), 123456); got != "loop@254:300/123456" {
+		t.Error(got)
+	}
+}
+
+// TestDecodeDev checks the kernel's form of device numbers against that of stat,
+// which is the same wherever the numbers are small.
+func TestDecodeDev(t *testing.T) {
+	for _, dev := range []uint64{0, unix.Mkdev(254, 0), unix.Mkdev(7, 255), unix.Mkdev(8, 256), unix.Mkdev(4095, 1<<20-1)} {
+		kernel := uint64(unix.Minor(dev)&0xff | unix.Major(dev)<<8 | (unix.Minor(dev)&^0xff)<<12)
+		if got := decodeDev(kernel); got != dev {
+			t.Errorf("%d:%d became %d:%d", unix.Major(dev), unix.Minor(dev), unix.Major(got), unix.Minor(got))
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(os.TempDir(), &st); err != nil {
+		t.Fatal(err)
+	}
+	if got := decodeDev(st.Dev); got != st.Dev {
+		t.Errorf("%#x became %#x", st.Dev, got)
+	}
+}
+
+func TestTable(t *testing.T) {
+	a, b := FileID{1, 2}, FileID{1, 3}
+	table := &Table{byFile: make(map[FileID][]Device)}
+	table.Add(Device{Number: 4, File: a})
+	table.Add(Device{Number: 5, File: a})
+	table.Add(Device{Number: 6, File: b})
+	table.Remove(Device{Number: 4, File: a})
+	if got := table.OfFile(a); len(got) != 1 || got[0].Number != 5 {
+		t.Errorf("of a: %+v", got)
+	}
+	if got := table.OfFile(b); len(got) != 1 || got[0].Number != 6 {
+		t.Errorf("of b: %+v", got)
+	}
+}

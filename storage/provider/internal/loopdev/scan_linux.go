@@ -1,0 +1,90 @@
+package loopdev
+
+import (
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+)
+
+const sysBlock = "/sys/block"
+
+// Table is which loop devices were attached to which files when it was made. A
+// bulk call makes it once, and notes in it what it changes.
+type Table struct {
+	byFile map[FileID][]Device
+}
+
+// Scan looks at every loop device. One that is attached but cannot be looked at
+// is an error: it might be attached to any file.
+func Scan() (*Table, error) {
+	dir, err := os.Open(sysBlock)
+	if err != nil {
+		return nil, errors.Annotate(err, "scanning loop devices")
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, errors.Annotate(err, "scanning loop devices")
+	}
+	t := &Table{byFile: make(map[FileID][]Device)}
+	for _, name := range names {
+		digits, ok := strings.CutPrefix(name, "loop")
+		if !ok {
+			continue
+		}
+		number, err := strconv.Atoi(digits)
+		if err != nil {
+			continue
+		}
+		d, err := look(int(dir.Fd()), number)
+		if errors.Is(err, unix.ENXIO) {
+			continue
+		} else if err != nil {
+			return nil, errors.Annotate(err, "scanning loop devices")
+		}
+		t.Add(d)
+	}
+	return t, nil
+}
+
+// look inspects one device. unix.ENXIO means that it is not attached.
+func look(sysBlockFD, number int) (Device, error) {
+	// Devices that are not attached, most of them on a machine that had many
+	// volumes, are told by sysfs without opening them.
+	backing := "loop" + strconv.Itoa(number) + "/loop/backing_file"
+	if err := unix.Faccessat(sysBlockFD, backing, unix.F_OK, 0); err == unix.ENOENT {
+		return Device{}, unix.ENXIO
+	}
+	f, err := openDevice(number, unix.O_RDONLY|unix.O_NONBLOCK)
+	if errors.Is(err, unix.ENOENT) {
+		return Device{}, errors.Annotatef(err, "%s is attached but has no device node here", devicePath(number))
+	} else if err != nil {
+		return Device{}, errors.Trace(err)
+	}
+	defer f.Close()
+	return inspect(f, number)
+}
+
+// OfFile returns the devices attached to a file.
+func (t *Table) OfFile(id FileID) []Device {
+	return t.byFile[id]
+}
+
+// Add notes that a device has been attached.
+func (t *Table) Add(d Device) {
+	t.byFile[d.File] = append(t.byFile[d.File], d)
+}
+
+// Remove notes that a device has been detached.
+func (t *Table) Remove(d Device) {
+	var left []Device
+	for _, other := range t.byFile[d.File] {
+		if other.Number != d.Number {
+			left = append(left, other)
+		}
+	}
+	t.byFile[d.File] = left
+}

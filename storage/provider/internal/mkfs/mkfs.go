@@ -1,0 +1,113 @@
+// Package mkfs makes filesystems on block devices with the programs of the
+// filesystems' authors.
+//
+// It overwrites whatever is on the device without asking: call it only after
+// signature.ProveBlank has said that nothing is.
+package mkfs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/run"
+)
+
+const (
+	// Attribute is the name of the pool attribute that chooses the type.
+	Attribute = "fs"
+	// Default is the type where the attribute is not given.
+	Default = "ext4"
+)
+
+// Type is a filesystem type that can be made.
+type Type struct {
+	// Name is the name of the type: to users, to the kernel and to blkid.
+	Name string
+	// MinSize is the size in MiB of the smallest device that takes it.
+	MinSize uint64
+	// LocksDevice is set where the program may take the exclusive flock of
+	// the device for itself, so that a caller who holds it makes it fail.
+	LocksDevice bool
+
+	program run.Program
+	args    func(uuid string) []string
+}
+
+// types are the filesystem types that can be made, by name in order.
+func types() []Type {
+	return []Type{{
+		Name:    "ext4",
+		MinSize: 1,
+		program: run.Program{Name: "mkfs.ext4", Package: "e2fsprogs"},
+		// -F lets mke2fs take a device that is not a partition. The device
+		// was proven blank, so nothing is gained by discarding it, and a
+		// discard would give back the space of a thick volume. The kernel
+		// clears inode tables in the background.
+		args: func(uuid string) []string {
+			return []string{
+				"-q", "-F", "-m", "0", "-b", "4096", "-U", uuid,
+				"-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1",
+			}
+		},
+	}, {
+		Name: "xfs",
+		// mkfs.xfs refuses less since version 5.19.
+		MinSize:     300,
+		LocksDevice: true, // newer versions do
+		program:     run.Program{Name: "mkfs.xfs", Package: "xfsprogs"},
+		// -f is for what a run that was killed has left; -K does not
+		// discard, as above.
+		args: func(uuid string) []string {
+			return []string{"-q", "-f", "-K", "-m", "uuid=" + uuid}
+		},
+	}}
+}
+
+// Parse returns the type that the value of the attribute "fs" names; nil and
+// the empty string name the default. The error satisfies errors.IsNotValid.
+func Parse(value any) (Type, error) {
+	name, ok := value.(string)
+	if value != nil && !ok {
+		return Type{}, errors.NotValidf("attribute %q: %T, want the name of a filesystem type,", Attribute, value)
+	}
+	if name == "" {
+		name = Default
+	}
+	var names []string
+	for _, t := range types() {
+		if t.Name == name {
+			return t, nil
+		}
+		names = append(names, t.Name)
+	}
+	return Type{}, errors.NewNotValid(nil, fmt.Sprintf("attribute %q is %q, want one of %s",
+		Attribute, name, strings.Join(names, ", ")))
+}
+
+// CheckSize says whether the type fits on a device of so many MiB. The error
+// satisfies errors.IsNotValid.
+func (t Type) CheckSize(size uint64) error {
+	if size < t.MinSize {
+		return errors.NewNotValid(nil, fmt.Sprintf("%s needs at least %d MiB, there are %d MiB",
+			t.Name, t.MinSize, size))
+	}
+	return nil
+}
+
+// Check says whether the program that makes the type is here. The error
+// satisfies errors.IsNotSupported and names the Debian package.
+func (t Type) Check() error {
+	_, err := t.program.Find()
+	return errors.Annotatef(err, "making %s", t.Name)
+}
+
+// Make makes a filesystem with the UUID on the device. The program works on
+// the very device that dev has open, whatever has become of its name.
+func (t Type) Make(ctx context.Context, dev *os.File, uuid string) error {
+	_, err := run.Run(ctx, t.program, append(t.args(uuid), run.FilePath(0)), dev)
+	return errors.Annotatef(err, "making %s", t.Name)
+}

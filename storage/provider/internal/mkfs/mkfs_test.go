@@ -1,0 +1,39 @@
+package mkfs_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
+)
+
+func TestParse(t *testing.T) {
+	for value, want := range map[any]string{nil: "ext4", "": "ext4", "ext4": "ext4", "xfs": "xfs"} {
+		got, err := mkfs.Parse(value)
+		if err != nil || got.Name != want {
+			t.Errorf("%v: got %q, %v", value, got.Name, err)
+		}
+	}
+	for _, value := range []any{"ntfs", "ext4 -F", 4, []string{"xfs"}} {
+		_, err := mkfs.Parse(value)
+		if !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), `attribute "fs"`) {
+			t.Errorf("%v: got %v", value, err)
+		}
+	}
+}
+
+func TestCheckSizeTellsBothSizes(t *testing.T) {
+	xfs, err := mkfs.Parse("xfs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := xfs.CheckSize(300); err != nil {
+		t.Error(err)
+	}
+	err = xfs.CheckSize(299)
+	if !errors.Is(err, errors.NotValid) || err.Error() != "xfs needs at least 300 MiB, there are 299 MiB" {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,72 @@
+package mount
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+)
+
+// Error is what a step of mounting or unmounting failed with.
+type Error struct {
+	Op     string // the system call or step
+	Source string // device or name mounted, if any
+	Target string // mount point, if any
+	Flags  uint64 // MOUNT_ATTR_… of the mount
+	Detail string // what the kernel, or a look around, has to say about it
+	Err    error  // the cause
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Op)
+	if e.Source != "" {
+		fmt.Fprintf(&b, " %s", e.Source)
+	}
+	if e.Target != "" {
+		fmt.Fprintf(&b, " at %s", e.Target)
+	}
+	if names := flagNames(e.Flags); names != "" {
+		fmt.Fprintf(&b, " (%s)", names)
+	}
+	fmt.Fprintf(&b, ": %v", e.Err)
+	if e.Detail != "" {
+		fmt.Fprintf(&b, ": %s", e.Detail)
+	}
+	return b.String()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error {
+	return e.Err
+}
+
+func flagNames(flags uint64) string {
+	var names []string
+	for _, f := range []struct {
+		flag uint64
+		name string
+	}{
+		{unix.MOUNT_ATTR_RDONLY, "ro"},
+		{unix.MOUNT_ATTR_NOSUID, "nosuid"},
+		{unix.MOUNT_ATTR_NODEV, "nodev"},
+	} {
+		if flags&f.flag != 0 {
+			names = append(names, f.name)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// unsupported turns what the system calls of mounting say where they cannot work
+// into errors that satisfy errors.IsNotSupported and name what is missing.
+func unsupported(call string, err error) error {
+	switch err {
+	case unix.ENOSYS:
+		return errors.NewNotSupported(err, "mounting needs "+call+", which this kernel lacks (Linux 5.12 has it)")
+	case unix.EPERM:
+		return errors.NewNotSupported(err, "mounting needs CAP_SYS_ADMIN")
+	}
+	return err
+}

@@ -1,0 +1,332 @@
+//go:build linux
+
+package mount
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+)
+
+func tmpfs(source string) Filesystem {
+	return Filesystem{Type: "tmpfs", Source: source, Options: []Option{{"size", "1048576"}}}
+}
+
+// attach mounts fs at a path that is made where it is missing.
+func attach(t *testing.T, fs Filesystem, path string) error {
+	t.Helper()
+	target, err := MakeTarget(path)
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	d, err := New(fs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	return d.Attach(target)
+}
+
+func TestMountUnmount(t *testing.T) {
+	dir := devicetest.Dir(t)
+	path := filepath.Join(dir, "a/b")
+	missing, err := Missing(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := attach(t, tmpfs("mount-test"), path); err != nil {
+		t.Fatal(err)
+	}
+	table, err := ReadTable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := table.At(path)
+	if m == nil || m.FSType != "tmpfs" || m.Source != "mount-test" {
+		t.Fatalf("at %s: %+v", path, m)
+	}
+	for _, want := range []string{"nosuid", "nodev", "rw"} {
+		if !hasOption(m.Options, want) {
+			t.Errorf("options %q lack %s", m.Options, want)
+		}
+	}
+	target, err := OpenTarget(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	size, err := target.FilesystemSize()
+	if err != nil || size != 1<<20 {
+		t.Errorf("size %d, %v", size, err)
+	}
+	if !target.IsMount() || table.ByID(target.MountID()) != m {
+		t.Errorf("the target is not seen as the mount")
+	}
+	target.Close()
+
+	for range 2 {
+		if err := Unmount(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := RemoveDirs(missing); err != nil {
+		t.Fatal(err)
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 0 {
+		t.Errorf("left behind: %v", entries)
+	}
+}
+
+func TestRemoveDirsKeepsWhatIsInUse(t *testing.T) {
+	dir := devicetest.Dir(t)
+	path := filepath.Join(dir, "a/b/c")
+	missing, err := Missing(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, err := MakeTarget(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target.Close()
+	if err := os.WriteFile(filepath.Join(dir, "a/theirs"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveDirs(missing); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(filepath.Join(dir, "a"))
+	if err != nil || len(entries) != 1 || entries[0].Name() != "theirs" {
+		t.Errorf("in a: %v, %v", entries, err)
+	}
+}
+
+func TestUnmountBusyNamesTheHolder(t *testing.T) {
+	path := filepath.Join(devicetest.Dir(t), "busy")
+	if err := attach(t, tmpfs("mount-test"), path); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(filepath.Join(path, "held"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = Unmount(path)
+	f.Close()
+	if !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), "has open "+f.Name()) {
+		t.Errorf("unmounting: %v", err)
+	}
+
+	cmd := exec.Command("cat")
+	cmd.Dir = path
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	err = Unmount(path)
+	stdin.Close()
+	if werr := cmd.Wait(); werr != nil {
+		t.Error(werr)
+	}
+	if !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), "(cat): working directory "+path) {
+		t.Errorf("unmounting: %v", err)
+	}
+	if err := Unmount(path); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReadOnlyIsReadOnly(t *testing.T) {
+	dir := devicetest.Dir(t)
+	source := filepath.Join(dir, "source")
+	if err := os.Mkdir(source, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ro := tmpfs("mount-test")
+	ro.ReadOnly = true
+	ramPath := filepath.Join(dir, "ram")
+	if err := attach(t, ro, ramPath); err != nil {
+		t.Fatal(err)
+	}
+
+	bindPath := filepath.Join(dir, "bind")
+	from, err := OpenTarget(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := Bind(from.f, true)
+	from.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	target, err := MakeTarget(bindPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = d.Attach(target)
+	target.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+
+	for _, path := range []string{ramPath, bindPath} {
+		if err := os.WriteFile(filepath.Join(path, "x"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+			t.Errorf("writing in %s: %v", path, err)
+		}
+		table, err := ReadTable()
+		if err != nil || !IsReadOnly(table.At(path)) {
+			t.Errorf("%s is not seen as read-only: %v", path, err)
+		}
+		if err := Unmount(path); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(source, "x"), nil, 0o600); err != nil {
+		t.Errorf("the source of a read-only bind: %v", err)
+	}
+}
+
+func TestMountRefusals(t *testing.T) {
+	for _, test := range []struct {
+		about   string
+		prepare func(t *testing.T, dir string) (path string)
+		want    string
+	}{{
+		about: "a directory with something in it",
+		prepare: func(t *testing.T, dir string) string {
+			if err := os.WriteFile(filepath.Join(dir, "x"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return dir
+		},
+		want: "not empty",
+	}, {
+		about: "a symbolic link",
+		prepare: func(t *testing.T, dir string) string {
+			if err := os.Symlink("elsewhere", filepath.Join(dir, "link")); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Mkdir(filepath.Join(dir, "elsewhere"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			return filepath.Join(dir, "link")
+		},
+		want: "symbolic link",
+	}, {
+		about: "beneath a symbolic link",
+		prepare: func(t *testing.T, dir string) string {
+			if err := os.Symlink("/tmp", filepath.Join(dir, "link")); err != nil {
+				t.Fatal(err)
+			}
+			return filepath.Join(dir, "link", "beneath")
+		},
+		want: "symbolic link",
+	}, {
+		about: "a file",
+		prepare: func(t *testing.T, dir string) string {
+			path := filepath.Join(dir, "file")
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return path
+		},
+		want: "not a directory",
+	}, {
+		about: "somebody's mount",
+		prepare: func(t *testing.T, dir string) string {
+			if err := attach(t, tmpfs("foreign"), dir); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := Unmount(dir); err != nil {
+					t.Error(err)
+				}
+			})
+			return dir
+		},
+		want: "mounted there already",
+	}} {
+		t.Run(test.about, func(t *testing.T) {
+			dir := devicetest.Dir(t)
+			path := test.prepare(t, dir)
+			before := len(devicetest.Mounts(t, dir))
+			err := attach(t, tmpfs("mount-test"), path)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want something about %q", err, test.want)
+			}
+			if after := len(devicetest.Mounts(t, dir)); after != before {
+				t.Errorf("%d mounts, want %d", after, before)
+			}
+		})
+	}
+}
+
+// TestTargetMovedWhileMounting is the swap of a directory between looking and
+// mounting: the mount must not stay where nobody looks for it.
+func TestTargetMovedWhileMounting(t *testing.T) {
+	dir := devicetest.Dir(t)
+	path := filepath.Join(dir, "target")
+	target, err := MakeTarget(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.Close()
+	if err := os.Rename(path, filepath.Join(dir, "moved")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("moved", path); err != nil {
+		t.Fatal(err)
+	}
+	d, err := New(tmpfs("mount-test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := d.Attach(target); err == nil || !strings.Contains(err.Error(), "symbolic link") {
+		t.Errorf("attaching: %v", err)
+	}
+	if left := devicetest.Mounts(t, dir); len(left) != 0 {
+		t.Errorf("left behind: %+v", left[0])
+	}
+}
+
+func TestCloneHidesWhatIsMountedBeneath(t *testing.T) {
+	dir := devicetest.Dir(t)
+	if err := attach(t, tmpfs("mount-test"), filepath.Join(dir, "inner")); err != nil {
+		t.Fatal(err)
+	}
+	precious := filepath.Join(dir, "inner", "precious")
+	if err := os.WriteFile(precious, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	from, err := OpenTarget(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := Clone(from.f)
+	from.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(d.Path(), "inner")); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("removing: %v", err)
+	}
+	d.Close()
+	if _, err := os.Stat(precious); err != nil {
+		t.Error(err)
+	}
+	if err := Unmount(filepath.Join(dir, "inner")); err != nil {
+		t.Error(err)
+	}
+}

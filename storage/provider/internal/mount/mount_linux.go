@@ -1,0 +1,252 @@
+package mount
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+)
+
+// always holds for every mount made here.
+const always = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+
+// allowedOptions are the options that New passes on, by filesystem type. An
+// option is allowed when no value of it gives a user of the mount more than what
+// was asked for.
+var allowedOptions = map[string][]string{
+	"tmpfs": {"mode", "size"},
+	"ext4":  {},
+	"xfs":   {},
+}
+
+// Option is a mount option with a value.
+type Option struct {
+	Key, Value string
+}
+
+// Filesystem says what New mounts.
+type Filesystem struct {
+	Type     string // tmpfs, ext4 or xfs
+	Source   string // path of the block device, or the name shown for a tmpfs
+	Options  []Option
+	ReadOnly bool
+}
+
+// Validate returns an error satisfying errors.IsNotValid if the type or an
+// option is not one that may be mounted.
+func (fs Filesystem) Validate() error {
+	allowed, ok := allowedOptions[fs.Type]
+	if !ok {
+		return errors.NotValidf("filesystem type %q", fs.Type)
+	}
+	for _, option := range fs.Options {
+		if !slices.Contains(allowed, option.Key) {
+			return errors.NotValidf("mount option %q for %s", option.Key, fs.Type)
+		}
+	}
+	return nil
+}
+
+// Detached is a mount that is nowhere yet. Closing it before it is attached
+// undoes it.
+type Detached struct {
+	f      *os.File
+	source string
+	flags  uint64
+}
+
+// New mounts a filesystem, detached.
+func New(fs Filesystem) (*Detached, error) {
+	if err := fs.Validate(); err != nil {
+		return nil, errors.Trace(err)
+	}
+	flags := uint64(always)
+	if fs.ReadOnly {
+		flags |= unix.MOUNT_ATTR_RDONLY
+	}
+	fail := func(op, detail string, err error) (*Detached, error) {
+		return nil, &Error{Op: op, Source: fs.Source, Flags: flags, Detail: detail, Err: err}
+	}
+	fd, err := unix.Fsopen(fs.Type, unix.FSOPEN_CLOEXEC)
+	if err == unix.ENODEV {
+		return fail("fsopen", "", errors.NewNotSupported(err, "this kernel has no "+fs.Type))
+	} else if err != nil {
+		return fail("fsopen", "", unsupported("fsopen", err))
+	}
+	defer unix.Close(fd)
+	if err := unix.FsconfigSetString(fd, "source", fs.Source); err != nil {
+		return fail("fsconfig source", messages(fd), err)
+	}
+	for _, o := range fs.Options {
+		if err := unix.FsconfigSetString(fd, o.Key, o.Value); err != nil {
+			return fail(fmt.Sprintf("fsconfig %s=%q", o.Key, o.Value), messages(fd), err)
+		}
+	}
+	if fs.ReadOnly {
+		if err := unix.FsconfigSetFlag(fd, "ro"); err != nil {
+			return fail("fsconfig ro", messages(fd), err)
+		}
+	}
+	if err := unix.FsconfigCreate(fd); err != nil {
+		return fail("mount", messages(fd), err)
+	}
+	mfd, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, int(flags))
+	if err != nil {
+		return fail("fsmount", messages(fd), err)
+	}
+	return &Detached{f: os.NewFile(uintptr(mfd), fs.Source), source: fs.Source, flags: flags}, nil
+}
+
+// Bind makes a detached mount of a directory, without what is mounted beneath
+// it. Read-only holds from the start and for everybody who goes through this
+// mount.
+func Bind(dir *os.File, readOnly bool) (*Detached, error) {
+	d, err := Clone(dir)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	d.flags = always
+	if readOnly {
+		d.flags |= unix.MOUNT_ATTR_RDONLY
+	}
+	attr := unix.MountAttr{Attr_set: d.flags, Propagation: unix.MS_PRIVATE}
+	if err := unix.MountSetattr(int(d.f.Fd()), "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		d.Close()
+		return nil, &Error{Op: "mount_setattr", Source: d.source, Flags: d.flags, Err: unsupported("mount_setattr", err)}
+	}
+	return d, nil
+}
+
+// Clone makes a detached mount of a directory that shows nothing of what is
+// mounted beneath it, for working on the directory's own files.
+func Clone(dir *os.File) (*Detached, error) {
+	fd, err := unix.OpenTree(int(dir.Fd()), "", unix.OPEN_TREE_CLONE|unix.O_CLOEXEC|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return nil, &Error{Op: "open_tree", Source: dir.Name(), Err: unsupported("open_tree", err)}
+	}
+	return &Detached{f: os.NewFile(uintptr(fd), dir.Name()), source: dir.Name()}, nil
+}
+
+// Close lets go of the mount. It is undone unless it has been attached.
+func (d *Detached) Close() {
+	d.f.Close()
+}
+
+// Path is a path to the root of the mount for this process while it is open.
+func (d *Detached) Path() string {
+	return fdPath(d.f)
+}
+
+// Attach puts the mount at its place and checks that it got there. The target
+// must be empty and have nothing mounted on it. After an error nothing is
+// mounted there.
+func (d *Detached) Attach(target *Target) error {
+	fail := func(op string, err error) error {
+		return &Error{Op: op, Source: d.source, Target: target.Path, Flags: d.flags, Err: err}
+	}
+	if target.IsMount() {
+		return fail("mount", errors.New("something is mounted there already"))
+	}
+	empty, err := target.isEmpty()
+	if err != nil {
+		return fail("mount", err)
+	}
+	if !empty {
+		return fail("mount", errors.New("the directory is not empty: empty it or choose another mount point"))
+	}
+	err = unix.MoveMount(int(d.f.Fd()), "", int(target.f.Fd()), "",
+		unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+	if err != nil {
+		return fail("move_mount", unsupported("move_mount", err))
+	}
+	if err := d.check(target.Path); err != nil {
+		if uerr := d.undo(); uerr != nil {
+			err = errors.Annotatef(err, "(%v)", uerr)
+		}
+		return fail("mount", err)
+	}
+	return nil
+}
+
+// check finds out whether the path leads to this mount.
+func (d *Detached) check(path string) error {
+	stat, err := statFile(d.f)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	there, err := OpenTarget(path)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer there.Close()
+	if there.MountID() != stat.Mnt_id {
+		return errors.New("the path leads elsewhere: it was changed while mounting")
+	}
+	return nil
+}
+
+// undo unmounts from wherever the mount has got to.
+func (d *Detached) undo() error {
+	path, err := os.Readlink(fdPath(d.f))
+	if err != nil {
+		return errors.Trace(err)
+	}
+	d.Close()
+	return errors.Trace(Unmount(path))
+}
+
+// Unmount takes away what is mounted at the path. It never unmounts lazily and
+// follows no symbolic link. Nothing mounted there, or nothing there at all, is a
+// success. A busy mount is an error, for which errors.Is(err, unix.EBUSY) holds,
+// that names the processes keeping it busy.
+func Unmount(path string) error {
+	target, err := OpenTarget(path)
+	if errors.Is(err, errors.NotFound) {
+		return nil
+	} else if err != nil {
+		return errors.Annotate(err, "unmounting")
+	}
+	mounted, id := target.IsMount(), target.MountID()
+	target.Close() // an open descriptor would keep it busy
+	if !mounted {
+		return nil
+	}
+	err = inParent(path, func(parent *os.File, name string) error {
+		return unix.Unmount(filepath.Join(fdPath(parent), name), unix.UMOUNT_NOFOLLOW)
+	})
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EBUSY):
+		return &Error{Op: "unmount", Target: path, Detail: DescribeHolders(HoldersOfMount(id)), Err: unix.EBUSY}
+	case errors.Is(err, unix.EPERM):
+		return &Error{Op: "unmount", Target: path, Err: unsupported("umount", unix.EPERM)}
+	}
+	return &Error{Op: "unmount", Target: path, Err: err}
+}
+
+// messages collects what a filesystem has to say about a failed step.
+func messages(fd int) string {
+	var lines []string
+	buf := make([]byte, 8192)
+	for {
+		n, err := unix.Read(fd, buf)
+		if err != nil || n <= 0 {
+			return strings.Join(lines, "; ")
+		}
+		// A line is "e text", "w text" or "i text".
+		line := strings.TrimSpace(string(buf[:n]))
+		if _, text, ok := strings.Cut(line, " "); ok {
+			line = text
+		}
+		lines = append(lines, line)
+	}
+}
+
+func fdPath(f *os.File) string {
+	return fmt.Sprintf("/proc/self/fd/%d", f.Fd())
+}

@@ -1,0 +1,136 @@
+//go:build linux
+
+package mount
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/juju/errors"
+)
+
+const mounts = `22 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
+30 22 0:40 / /srv/scratch rw,nosuid,nodev - tmpfs tmpfs-filesystem-0-1 rw,size=1024k
+31 22 254:0 /var/lib/stowage/rootfs/filesystem-0-2 /srv/app ro,nosuid,nodev - ext4 /dev/vda rw,discard
+32 22 7:3 / /srv/with\040space rw shared:7 master:2 - ext4 /dev/loop3 ro
+33 32 7:4 / /srv/with\040space rw - ext4 /dev/loop4 rw
+35 22 254:0 /var/lib/stowage/rootfs/filesystem-0-2//deleted /srv/gone rw - ext4 /dev/vda rw
+36 22 254:0 /var/lib/stowage/rootfs/filesystem-0-2/beneath /srv/beneath rw - ext4 /dev/vda rw
+34 22 254:0 /var/lib/stowage/rootfs/filesystem-0-22 /srv/other rw - ext4 /dev/vda rw
+`
+
+func parse(t *testing.T) *Table {
+	t.Helper()
+	table, err := ParseTable(strings.NewReader(mounts))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+func TestTable(t *testing.T) {
+	table := parse(t)
+	if m := table.At("/srv/with space"); m == nil || m.ID != 33 {
+		t.Errorf("topmost of two: %+v", m)
+	}
+	if m := table.At("/srv"); m != nil {
+		t.Errorf("a directory that is no mount: %+v", m)
+	}
+	if m := table.OfDevice(7, 3); len(m) != 1 || m[0].ID != 32 || !IsReadOnly(m[0]) {
+		t.Errorf("by device: %+v", m)
+	}
+	if m := table.OfSource("tmpfs", "tmpfs-filesystem-0-1"); len(m) != 1 || m[0].ID != 30 || IsReadOnly(m[0]) {
+		t.Errorf("by source: %+v", m)
+	}
+	if m := table.Under("/srv/with space"); len(m) != 2 {
+		t.Errorf("beneath a path: %+v", m)
+	}
+	dir, err := Locate(table.ByID(22), "/var/lib/stowage/rootfs/filesystem-0-2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := table.OfDirectory(dir); len(m) != 2 || m[0].ID != 31 || m[1].ID != 35 || !IsReadOnly(m[0]) {
+		t.Errorf("by directory: %+v", m)
+	}
+	if m := table.WithinDirectory(dir); len(m) != 3 {
+		t.Errorf("by directory or beneath: %+v", m)
+	}
+}
+
+func TestValidatePath(t *testing.T) {
+	for path, ok := range map[string]bool{
+		"/srv/data":     true,
+		"/srv/da ta":    true,
+		"":              false,
+		"/":             false,
+		"srv/data":      false,
+		"/srv/../data":  false,
+		"/srv//data":    false,
+		"/srv/data/":    false,
+		"/srv/da\x00ta": false,
+	} {
+		if err := ValidatePath(path); (err == nil) != ok || (err != nil && !errors.Is(err, errors.NotValid)) {
+			t.Errorf("%q: %v", path, err)
+		}
+	}
+}
+
+func TestFilesystemValidate(t *testing.T) {
+	for _, test := range []struct {
+		fs   Filesystem
+		want string
+	}{
+		{Filesystem{Type: "tmpfs", Options: []Option{{"size", "1"}, {"mode", "755"}}}, ""},
+		{Filesystem{Type: "ext4"}, ""},
+		{Filesystem{Type: "overlay"}, `filesystem type "overlay" not valid`},
+		{Filesystem{Type: "tmpfs", Options: []Option{{"huge", "always"}}}, `mount option "huge" for tmpfs not valid`},
+		{Filesystem{Type: "ext4", Options: []Option{{"size", "1"}}}, `mount option "size" for ext4 not valid`},
+	} {
+		got := ""
+		if err := test.fs.Validate(); err != nil {
+			got = err.Error()
+		}
+		if got != test.want {
+			t.Errorf("%+v: %q, want %q", test.fs, got, test.want)
+		}
+	}
+}
+
+func TestDescribeHolders(t *testing.T) {
+	if got := DescribeHolders(nil); got != "held by nobody who can be seen from here" {
+		t.Error(got)
+	}
+	h := Holder{PID: 7, Name: "sh", How: "working directory /x"}
+	got := DescribeHolders([]Holder{{Name: "dm-0", How: "block device on top"}, h, h, h, h, h, h})
+	if !strings.HasPrefix(got, "held by dm-0 (block device on top), process 7 (sh): working directory /x, ") ||
+		!strings.HasSuffix(got, ", and 2 more") {
+		t.Error(got)
+	}
+}
+
+func FuzzParseTable(f *testing.F) {
+	f.Add(mounts)
+	f.Fuzz(func(t *testing.T, text string) {
+		table, err := ParseTable(strings.NewReader(text))
+		if err != nil {
+			return
+		}
+		for _, m := range table.Under("/") {
+			_ = Describe(m)
+			_ = IsReadOnly(m)
+			if dir, err := Locate(m, "/srv"); err == nil {
+				_ = table.WithinDirectory(dir)
+			}
+		}
+	})
+}
+
+func FuzzValidatePath(f *testing.F) {
+	f.Add("/srv/data")
+	f.Add("/srv/../etc")
+	f.Fuzz(func(t *testing.T, path string) {
+		if ValidatePath(path) == nil && (path[0] != '/' || strings.Contains(path+"/", "/../")) {
+			t.Errorf("%q is valid", path)
+		}
+	})
+}

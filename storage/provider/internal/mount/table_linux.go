@@ -1,0 +1,145 @@
+package mount
+
+import (
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/juju/errors"
+	"github.com/moby/sys/mountinfo"
+)
+
+// Table is what was mounted in this mount namespace when it was read. A bulk
+// call reads it once.
+type Table struct {
+	mounts []*mountinfo.Info
+}
+
+// ReadTable reads the mounts of this process.
+func ReadTable() (*Table, error) {
+	mounts, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return nil, errors.Annotate(err, "reading mountinfo")
+	}
+	return &Table{mounts: mounts}, nil
+}
+
+// ParseTable reads a table in the format of /proc/PID/mountinfo.
+func ParseTable(r io.Reader) (*Table, error) {
+	mounts, err := mountinfo.GetMountsFromReader(r, nil)
+	if err != nil {
+		return nil, errors.Annotate(err, "reading mountinfo")
+	}
+	return &Table{mounts: mounts}, nil
+}
+
+// ByID returns the mount with an id, nil where there is none.
+func (t *Table) ByID(id uint64) *mountinfo.Info {
+	for _, m := range t.mounts {
+		if uint64(m.ID) == id {
+			return m
+		}
+	}
+	return nil
+}
+
+// At returns what is mounted at exactly this path, the topmost where mounts are
+// stacked, nil where nothing is.
+func (t *Table) At(path string) *mountinfo.Info {
+	// A mount is listed after the one that it covers.
+	for i := len(t.mounts) - 1; i >= 0; i-- {
+		if t.mounts[i].Mountpoint == path {
+			return t.mounts[i]
+		}
+	}
+	return nil
+}
+
+// Under returns what is mounted at a path or beneath it.
+func (t *Table) Under(path string) []*mountinfo.Info {
+	return t.filter(func(m *mountinfo.Info) bool { return within(m.Mountpoint, path) })
+}
+
+// OfDevice returns the mounts of a block device's filesystem.
+func (t *Table) OfDevice(major, minor uint32) []*mountinfo.Info {
+	return t.filter(func(m *mountinfo.Info) bool {
+		return m.Major == int(major) && m.Minor == int(minor)
+	})
+}
+
+// OfSource returns the mounts of a filesystem type with a source.
+func (t *Table) OfSource(fsType, source string) []*mountinfo.Info {
+	return t.filter(func(m *mountinfo.Info) bool {
+		return m.FSType == fsType && m.Source == source
+	})
+}
+
+// Directory says which directory of which filesystem a directory is, whatever
+// the path that it is seen by.
+type Directory struct {
+	major, minor int
+	root         string
+}
+
+// Locate returns which directory is at a path, which leads through no symbolic
+// link and is seen through the given mount.
+func Locate(through *mountinfo.Info, path string) (Directory, error) {
+	rel, err := filepath.Rel(through.Mountpoint, path)
+	if err != nil {
+		return Directory{}, errors.Trace(err)
+	}
+	return Directory{major: through.Major, minor: through.Minor, root: filepath.Join(through.Root, rel)}, nil
+}
+
+// OfDirectory returns the mounts that show a directory in another place, even if
+// it was removed meanwhile.
+func (t *Table) OfDirectory(d Directory) []*mountinfo.Info {
+	return t.filter(func(m *mountinfo.Info) bool {
+		return m.Major == d.major && m.Minor == d.minor && strings.TrimSuffix(m.Root, "//deleted") == d.root
+	})
+}
+
+// WithinDirectory returns the mounts that show a directory, or something beneath
+// it, in another place.
+func (t *Table) WithinDirectory(d Directory) []*mountinfo.Info {
+	return t.filter(func(m *mountinfo.Info) bool {
+		return m.Major == d.major && m.Minor == d.minor && within(m.Root, d.root)
+	})
+}
+
+func (t *Table) filter(keep func(*mountinfo.Info) bool) []*mountinfo.Info {
+	var found []*mountinfo.Info
+	for _, m := range t.mounts {
+		if keep(m) {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// Describe says in a few words what a mount is.
+func Describe(m *mountinfo.Info) string {
+	if m == nil {
+		return "something that mountinfo does not show"
+	}
+	return m.FSType + " from " + m.Source
+}
+
+// IsReadOnly tells whether nothing can be written through the mount.
+func IsReadOnly(m *mountinfo.Info) bool {
+	return hasOption(m.Options, "ro") || hasOption(m.VFSOptions, "ro")
+}
+
+func hasOption(options, want string) bool {
+	for option := range strings.SplitSeq(options, ",") {
+		if option == want {
+			return true
+		}
+	}
+	return false
+}
+
+// within tells whether a clean absolute path is dir or beneath it.
+func within(path, dir string) bool {
+	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
+}

@@ -1,0 +1,234 @@
+package mount
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+)
+
+// ValidatePath returns an error satisfying errors.IsNotValid unless path can be
+// a mount point: absolute, clean, and not the root.
+func ValidatePath(path string) error {
+	switch {
+	case !filepath.IsAbs(path):
+		return errors.NotValidf("mount point %q: a relative path", path)
+	case strings.ContainsRune(path, 0):
+		return errors.NotValidf("mount point %q: a path with a zero byte", path)
+	case filepath.Clean(path) != path:
+		return errors.NotValidf("mount point %q: not a clean path (%q is)", path, filepath.Clean(path))
+	case path == "/":
+		return errors.NotValidf("mount point %q: the root directory", path)
+	}
+	return nil
+}
+
+// Target is a directory that was reached without a symbolic link, held open by a
+// descriptor. What is mounted there is fixed at the time of opening.
+type Target struct {
+	Path string
+	f    *os.File
+	stat unix.Statx_t
+}
+
+// OpenTarget opens a directory that exists; the error satisfies
+// errors.IsNotFound where it does not.
+func OpenTarget(path string) (*Target, error) {
+	if err := ValidatePath(path); err != nil {
+		return nil, errors.Trace(err)
+	}
+	f, err := openBeneathRoot(path)
+	if err != nil {
+		return nil, errors.Annotate(err, "opening mount point")
+	}
+	t := &Target{Path: path, f: f}
+	if t.stat, err = statFile(f); err != nil {
+		f.Close()
+		return nil, errors.Annotatef(err, "opening mount point %s", path)
+	}
+	return t, nil
+}
+
+// MakeTarget opens a directory, making it and its parents (0755) where they are
+// missing. Missing tells beforehand which those are.
+func MakeTarget(path string) (*Target, error) {
+	if err := ValidatePath(path); err != nil {
+		return nil, errors.Trace(err)
+	}
+	missing, err := Missing(path)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	for _, dir := range missing {
+		if err := makeDir(dir); err != nil {
+			return nil, errors.Annotate(err, "making mount point")
+		}
+	}
+	return OpenTarget(path)
+}
+
+// Missing returns the directories that MakeTarget would have to make, outermost
+// first. Recorded before they are made, they can be taken away after a crash.
+func Missing(path string) ([]string, error) {
+	if err := ValidatePath(path); err != nil {
+		return nil, errors.Trace(err)
+	}
+	var missing []string
+	for dir := path; dir != "/"; dir = filepath.Dir(dir) {
+		f, err := openBeneathRoot(dir)
+		if err == nil {
+			f.Close()
+			break
+		}
+		if !errors.Is(err, errors.NotFound) {
+			return nil, errors.Annotate(err, "opening mount point")
+		}
+		missing = append([]string{dir}, missing...)
+	}
+	return missing, nil
+}
+
+// RemoveDirs takes away directories, given outermost first, as far as they are
+// empty and nothing is mounted on them. Those that are gone already are passed
+// over.
+func RemoveDirs(dirs []string) error {
+	for i := len(dirs) - 1; i >= 0; i-- {
+		err := inParent(dirs[i], func(parent *os.File, name string) error {
+			return unix.Unlinkat(int(parent.Fd()), name, unix.AT_REMOVEDIR)
+		})
+		switch {
+		case err == nil, errors.Is(err, unix.ENOENT), errors.Is(err, errors.NotFound):
+		case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EBUSY):
+			return nil // in use, and so are the directories around it
+		default:
+			return errors.Annotatef(err, "removing mount point %s", dirs[i])
+		}
+	}
+	return nil
+}
+
+// Close lets go of the directory.
+func (t *Target) Close() {
+	t.f.Close()
+}
+
+// IsMount tells whether something is mounted at the path.
+func (t *Target) IsMount() bool {
+	return t.stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+}
+
+// MountID returns the id of the mount that the directory is seen through, which
+// is the mount at the path if IsMount.
+func (t *Target) MountID() uint64 {
+	return t.stat.Mnt_id
+}
+
+// Same tells whether the directory has this device and inode number.
+func (t *Target) Same(dev, ino uint64) bool {
+	return unix.Mkdev(t.stat.Dev_major, t.stat.Dev_minor) == dev && t.stat.Ino == ino
+}
+
+// FilesystemSize returns the size in bytes of the filesystem there.
+func (t *Target) FilesystemSize() (uint64, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(t.f.Fd()), &st); err != nil {
+		return 0, errors.Annotatef(err, "reading the size of %s", t.Path)
+	}
+	return st.Blocks * uint64(st.Bsize), nil
+}
+
+// isEmpty tells whether the directory has no entries.
+func (t *Target) isEmpty() (bool, error) {
+	fd, err := unix.Openat(int(t.f.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false, errors.Trace(err)
+	}
+	dir := os.NewFile(uintptr(fd), t.Path)
+	defer dir.Close()
+	_, err = dir.Readdirnames(1)
+	if err == io.EOF {
+		return true, nil
+	}
+	return false, errors.Trace(err)
+}
+
+// openBeneathRoot opens a directory by a path no part of which is a symbolic
+// link. The descriptor is for looking and mounting, not for reading.
+func openBeneathRoot(path string) (*os.File, error) {
+	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: "/", Err: err}
+	}
+	defer unix.Close(root)
+	how := unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH,
+	}
+	rel := strings.TrimPrefix(path, "/")
+	if rel == "" {
+		rel = "."
+	}
+	for {
+		fd, err := unix.Openat2(root, rel, &how)
+		switch err {
+		case nil:
+			return os.NewFile(uintptr(fd), path), nil
+		case unix.EAGAIN, unix.EINTR:
+			// Something was renamed or mounted while the path was walked.
+		case unix.ENOENT:
+			return nil, errors.NotFoundf("%s", path)
+		case unix.ENOSYS:
+			return nil, unsupported("openat2", err)
+		case unix.ELOOP:
+			return nil, errors.NewNotValid(nil, fmt.Sprintf("%s leads through a symbolic link", path))
+		case unix.ENOTDIR:
+			return nil, errors.NewNotValid(nil, fmt.Sprintf("%s is not a directory", path))
+		default:
+			return nil, &os.PathError{Op: "openat2", Path: path, Err: err}
+		}
+	}
+}
+
+// inParent calls f with the directory that path is in, and its name there.
+func inParent(path string, f func(parent *os.File, name string) error) error {
+	if err := ValidatePath(path); err != nil {
+		return errors.Trace(err)
+	}
+	parent, err := openBeneathRoot(filepath.Dir(path))
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer parent.Close()
+	return f(parent, filepath.Base(path))
+}
+
+func makeDir(path string) error {
+	return inParent(path, func(parent *os.File, name string) error {
+		err := unix.Mkdirat(int(parent.Fd()), name, 0o755)
+		if err == unix.EEXIST {
+			return nil
+		} else if err != nil {
+			return &os.PathError{Op: "mkdir", Path: path, Err: err}
+		}
+		// What is mounted here is for others: the agent's umask does not count.
+		err = unix.Fchmodat(int(parent.Fd()), name, 0o755, 0)
+		return errors.Annotatef(err, "making %s accessible", path)
+	})
+}
+
+func statFile(f *os.File) (unix.Statx_t, error) {
+	var st unix.Statx_t
+	err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_NO_AUTOMOUNT,
+		unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st)
+	if err != nil {
+		return st, errors.Trace(err)
+	}
+	if st.Mask&unix.STATX_MNT_ID == 0 || st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return st, errors.NewNotSupported(nil, "mounting needs the mount id in statx, which this kernel lacks (Linux 5.12 has it)")
+	}
+	return st, nil
+}

@@ -1,0 +1,128 @@
+package record
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
+)
+
+const (
+	// lockPatience is how long another process may hold the lock before that is
+	// an error: longer than a killed agent takes to exit, shorter than anybody
+	// wants to wait for an agent that was started twice.
+	lockPatience = 5 * time.Second
+
+	// lockInterval is how often a held lock is tried again. The kernel has no
+	// event for the release of a flock that a context could be waited for with.
+	lockInterval = 5 * time.Millisecond
+)
+
+// Lock takes the directory for this caller alone, over all stores and processes
+// that use it, and sweeps what a crash has left behind. The returned function
+// gives it back.
+//
+// While another caller in this process holds the lock, Lock waits until ctx ends.
+// Another process gets five seconds to let go; the error then names the directory
+// and, where it can be known, the process.
+func (s *Store) Lock(ctx context.Context) (unlock func(), err error) {
+	return s.lock(ctx, lockPatience)
+}
+
+func (s *Store) lock(ctx context.Context, patience time.Duration) (func(), error) {
+	dir, err := safepath.Open(s.dir)
+	if err != nil {
+		return nil, errors.Annotate(err, "locking record directory")
+	}
+	if err := flock(ctx, dir.File(), patience); err != nil {
+		dir.Close()
+		return nil, errors.Annotatef(err, "locking record directory %s", s.dir)
+	}
+	unlock := func() {
+		// A process that another goroutine is starting may hold a copy of the
+		// descriptor for a moment: unlocking, unlike closing, does not wait for it.
+		_ = unix.Flock(int(dir.File().Fd()), unix.LOCK_UN)
+		dir.Close()
+	}
+	if err := sweep(dir); err != nil {
+		unlock()
+		return nil, errors.Annotate(err, "locking record directory")
+	}
+	return unlock, nil
+}
+
+func flock(ctx context.Context, dir *os.File, patience time.Duration) error {
+	deadline := time.Now().Add(patience)
+	var timer *time.Timer
+	for {
+		if err := ctx.Err(); err != nil {
+			return errors.Trace(err)
+		}
+		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		if err != unix.EWOULDBLOCK && err != unix.EINTR {
+			return errors.Trace(err)
+		}
+		if time.Now().After(deadline) {
+			if pid := holder(dir); pid == 0 {
+				return errors.New("it is in use by another process")
+			} else if pid != os.Getpid() {
+				return errors.Errorf("it is in use by process %d", pid)
+			}
+			deadline = time.Now().Add(patience)
+		}
+		if timer == nil {
+			timer = time.NewTimer(lockInterval)
+			defer timer.Stop()
+		} else {
+			timer.Reset(lockInterval)
+		}
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+	}
+}
+
+// holder returns the process that holds the lock on an open file, 0 where that
+// cannot be known.
+func holder(f *os.File) int {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return 0
+	}
+	locks, err := os.Open("/proc/locks")
+	if err != nil {
+		return 0
+	}
+	defer locks.Close()
+	return parseHolder(locks, st.Dev, st.Ino)
+}
+
+// parseHolder finds the flock on a file in the format of /proc/locks:
+//
+//	1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF
+func parseHolder(locks io.Reader, dev, ino uint64) int {
+	want := fmt.Sprintf("%02x:%02x:%d", unix.Major(dev), unix.Minor(dev), ino)
+	for scanner := bufio.NewScanner(locks); scanner.Scan(); {
+		fields := strings.Fields(scanner.Text())
+		if len(fields) < 6 || fields[1] != "FLOCK" || fields[5] != want {
+			continue
+		}
+		if pid, err := strconv.Atoi(fields[4]); err == nil && pid > 0 {
+			return pid
+		}
+	}
+	return 0
+}

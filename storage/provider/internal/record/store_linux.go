@@ -1,0 +1,212 @@
+package record
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"regexp"
+	"sort"
+	"strings"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
+)
+
+const (
+	suffix     = ".json"
+	tempPrefix = ".tmp-"
+
+	// maxIDLength leaves room for prefix and suffix within the 255 bytes that
+	// file systems give a name.
+	maxIDLength = 200
+
+	// maxSize bounds what is read of a record. Ours are below 4 KiB; anything
+	// near this was not written by us.
+	maxSize = 1 << 20
+)
+
+// validID is what may become a file name. It admits every tag of a volume or a
+// filesystem and every UUID, and nothing that could leave the directory.
+var validID = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
+
+// ValidateID returns an error satisfying errors.IsNotValid unless id may name a
+// record: lower-case letters and digits in groups joined by single hyphens, 200
+// bytes at most.
+func ValidateID(id string) error {
+	if len(id) > maxIDLength || !validID.MatchString(id) {
+		return errors.NotValidf("record id %q", id)
+	}
+	return nil
+}
+
+// Store is a directory of records. It holds no descriptor between calls, so it
+// needs no closing, and any number of stores may be opened for one directory.
+type Store struct {
+	dir string
+}
+
+// Open returns the store in dir, an absolute and clean path. The directory is
+// made, with its missing parents, and is private to its owner (0700). A symbolic
+// link in its place is an error, as is a directory that belongs to another user.
+func Open(dir string) (*Store, error) {
+	made, err := safepath.Make(dir)
+	if err != nil {
+		return nil, errors.Annotate(err, "opening record directory")
+	}
+	made.Close()
+	return &Store{dir: dir}, nil
+}
+
+// Dir returns the directory of the store.
+func (s *Store) Dir() string {
+	return s.dir
+}
+
+// Load reads the record of id into v. The error satisfies errors.IsNotFound
+// where there is none, and errors.IsNotValid where there is one that cannot be
+// understood.
+func (s *Store) Load(id string, v any) error {
+	if err := ValidateID(id); err != nil {
+		return errors.Trace(err)
+	}
+	dir, err := safepath.Open(s.dir)
+	if err != nil {
+		return errors.Annotatef(err, "loading record %s", id)
+	}
+	defer dir.Close()
+	f, err := dir.OpenFile(id+suffix, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return errors.NotFoundf("record %s in %s", id, s.dir)
+	} else if err != nil {
+		return errors.Annotatef(err, "loading record %s", id)
+	}
+	defer f.Close()
+	if err := decode(f, v); err != nil {
+		return errors.NewNotValid(err, "record "+f.Name()+" is damaged")
+	}
+	return nil
+}
+
+func decode(f *os.File, v any) error {
+	info, err := f.Stat()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if !info.Mode().IsRegular() {
+		return errors.Errorf("not a regular file")
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if len(data) > maxSize {
+		return errors.Errorf("larger than %d bytes", maxSize)
+	}
+	return errors.Trace(json.Unmarshal(data, v))
+}
+
+// Save makes v the record of id, durably. The caller holds the lock.
+func (s *Store) Save(id string, v any) (err error) {
+	if err := ValidateID(id); err != nil {
+		return errors.Trace(err)
+	}
+	defer errors.DeferredAnnotatef(&err, "saving record %s in %s", id, s.dir)
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return errors.Trace(err)
+	}
+	dir, err := safepath.Open(s.dir)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer dir.Close()
+	name, temp := id+suffix, tempPrefix+id+suffix
+	if err := writeNew(dir, temp, append(data, '\n')); err != nil {
+		return errors.Trace(err)
+	}
+	if err := dir.Rename(temp, name); err != nil {
+		_ = dir.Unlink(temp)
+		return errors.Trace(err)
+	}
+	return errors.Trace(dir.Sync())
+}
+
+// writeNew makes a file with the given content and syncs it. After an error the
+// file is not there.
+func writeNew(dir *safepath.Dir, name string, data []byte) error {
+	f, err := dir.OpenFile(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		_ = dir.Unlink(name)
+	}
+	return errors.Trace(err)
+}
+
+// Remove forgets the record of id, durably. Removing a record that is not there
+// is a success. The caller holds the lock.
+func (s *Store) Remove(id string) error {
+	if err := ValidateID(id); err != nil {
+		return errors.Trace(err)
+	}
+	dir, err := safepath.Open(s.dir)
+	if err != nil {
+		return errors.Annotatef(err, "removing record %s", id)
+	}
+	defer dir.Close()
+	if err := dir.Unlink(id + suffix); err != nil {
+		return errors.Annotatef(err, "removing record %s", id)
+	}
+	return errors.Annotatef(dir.Sync(), "removing record %s", id)
+}
+
+// List returns the ids of all records, sorted. Files that are not records are
+// passed over.
+func (s *Store) List() ([]string, error) {
+	dir, err := safepath.Open(s.dir)
+	if err != nil {
+		return nil, errors.Annotate(err, "listing records")
+	}
+	defer dir.Close()
+	names, err := dir.Names()
+	if err != nil {
+		return nil, errors.Annotatef(err, "listing records in %s", s.dir)
+	}
+	ids := make([]string, 0, len(names))
+	for _, name := range names {
+		id, ok := strings.CutSuffix(name, suffix)
+		if ok && ValidateID(id) == nil {
+			ids = append(ids, id)
+		}
+	}
+	sort.Strings(ids)
+	return ids, nil
+}
+
+// sweep unlinks what a crash in the middle of Save has left behind.
+func sweep(dir *safepath.Dir) error {
+	names, err := dir.Names()
+	if err != nil {
+		return errors.Annotatef(err, "reading %s", dir.Path())
+	}
+	for _, name := range names {
+		id := strings.TrimSuffix(strings.TrimPrefix(name, tempPrefix), suffix)
+		if name != tempPrefix+id+suffix || ValidateID(id) != nil {
+			continue
+		}
+		if err := dir.Unlink(name); err != nil {
+			return errors.Annotate(err, "removing a leftover")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,270 @@
+//go:build linux
+
+package record
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/juju/errors"
+)
+
+type thing struct {
+	Phase string
+	Size  uint64
+}
+
+func open(t *testing.T) *Store {
+	t.Helper()
+	store, err := Open(filepath.Join(t.TempDir(), "a", "records"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func lock(t *testing.T, store *Store) func() {
+	t.Helper()
+	unlock, err := store.Lock(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return unlock
+}
+
+// names lists all files of a store.
+func names(t *testing.T, store *Store) []string {
+	t.Helper()
+	entries, err := os.ReadDir(store.Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, entry := range entries {
+		found = append(found, entry.Name())
+	}
+	return found
+}
+
+func TestSaveLoadRemove(t *testing.T) {
+	store := open(t)
+	defer lock(t, store)()
+	for _, want := range []thing{{"creating", 1}, {"ready", 2}} {
+		if err := store.Save("volume-0-1", want); err != nil {
+			t.Fatal(err)
+		}
+		again, err := Open(store.Dir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got thing
+		if err := again.Load("volume-0-1", &got); err != nil || got != want {
+			t.Errorf("loaded %+v, %v; want %+v", got, err, want)
+		}
+	}
+	if err := store.Save("filesystem-0-1", thing{}); err != nil {
+		t.Fatal(err)
+	}
+	ids, err := store.List()
+	if want := []string{"filesystem-0-1", "volume-0-1"}; err != nil || !reflect.DeepEqual(ids, want) {
+		t.Errorf("listed %v, %v; want %v", ids, err, want)
+	}
+	for range 2 {
+		if err := store.Remove("volume-0-1"); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := store.Load("volume-0-1", new(thing)); !errors.Is(err, errors.NotFound) {
+		t.Errorf("loading what was removed: %v", err)
+	}
+}
+
+func TestRecordsArePrivate(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "records")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	store, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock(t, store)()
+	if err := store.Save("volume-0-1", thing{}); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]os.FileMode{
+		dir: 0o700, filepath.Join(dir, "volume-0-1.json"): 0o600,
+	} {
+		info, err := os.Stat(path)
+		if err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, want)
+		}
+	}
+}
+
+func TestOpenRefusals(t *testing.T) {
+	dir := t.TempDir()
+	link, file := filepath.Join(dir, "link"), filepath.Join(dir, "file")
+	if err := os.Symlink("elsewhere", link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"", "relative", dir + "/../x", link, file} {
+		if _, err := Open(path); err == nil {
+			t.Errorf("opened %q", path)
+		}
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 2 {
+		t.Errorf("left behind: %v", entries)
+	}
+}
+
+func TestIDsCannotLeaveTheDirectory(t *testing.T) {
+	store := open(t)
+	defer lock(t, store)()
+	for _, id := range []string{
+		"", ".", "..", "../x", "a/b", "/etc/passwd", "a.json", "-a", "a-", "a--b", "A", "a b", "a\n", "a\x00", "é",
+		strings.Repeat("a", maxIDLength+1),
+	} {
+		for what, err := range map[string]error{
+			"save": store.Save(id, thing{}), "load": store.Load(id, new(thing)), "remove": store.Remove(id),
+		} {
+			if !errors.Is(err, errors.NotValid) {
+				t.Errorf("%s %q: %v", what, id, err)
+			}
+		}
+	}
+	if got := names(t, store); len(got) != 0 {
+		t.Errorf("files: %v", got)
+	}
+	for _, id := range []string{"volume-0", "volume-0-lxd-1-2", "0b5e7a1c-9a3f-4e0e-8d0b-0b5e7a1c9a3f", strings.Repeat("a", maxIDLength)} {
+		if err := store.Save(id, thing{}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestCrashLeftovers is a power cut in the middle of Save: the old record counts
+// and what was half written goes away. Files of others stay.
+func TestCrashLeftovers(t *testing.T) {
+	store := open(t)
+	unlock := lock(t, store)
+	want := thing{"ready", 7}
+	if err := store.Save("volume-0-1", want); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	for _, name := range []string{".tmp-volume-0-1.json", "README", ".tmp-", ".tmp-X.json"} {
+		if err := os.WriteFile(filepath.Join(store.Dir(), name), []byte(`{"Phase":`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer lock(t, store)()
+	if got, want := names(t, store), []string{".tmp-", ".tmp-X.json", "README", "volume-0-1.json"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("files %v, want %v", got, want)
+	}
+	var got thing
+	if err := store.Load("volume-0-1", &got); err != nil || got != want {
+		t.Errorf("loaded %+v, %v", got, err)
+	}
+	if ids, err := store.List(); err != nil || len(ids) != 1 {
+		t.Errorf("listed %v, %v", ids, err)
+	}
+	if err := store.Save("volume-0-1", want); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDamagedRecords(t *testing.T) {
+	store := open(t)
+	path := filepath.Join(store.Dir(), "volume-0-1.json")
+	for about, content := range map[string]string{
+		"empty": "", "cut off": `{"Phase":"rea`, "of another type": `{"Phase":7}`, "huge": `"` + strings.Repeat("x", maxSize) + `"`,
+	} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := store.Load("volume-0-1", new(thing))
+		if !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", about, err)
+		}
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc/hostname", path); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Load("volume-0-1", new(thing)); err == nil {
+		t.Error("loaded through a symbolic link")
+	}
+}
+
+func TestSaveThatFailsLeavesTheOldRecord(t *testing.T) {
+	store := open(t)
+	defer lock(t, store)()
+	if err := store.Save("volume-0-1", thing{"ready", 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Save("volume-0-1", func() {}); err == nil {
+		t.Error("saved a function")
+	}
+	// A directory in the way of the rename.
+	if err := os.Mkdir(filepath.Join(store.Dir(), "volume-0-2.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Save("volume-0-2", thing{}); err == nil {
+		t.Error("saved over a directory")
+	}
+	if got, want := names(t, store), []string{"volume-0-1.json", "volume-0-2.json"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("files %v, want %v", got, want)
+	}
+	var got thing
+	if err := store.Load("volume-0-1", &got); err != nil || got.Phase != "ready" {
+		t.Errorf("loaded %+v, %v", got, err)
+	}
+}
+
+func TestLockWaitsForThisProcess(t *testing.T) {
+	store := open(t)
+	unlock := lock(t, store)
+	got := make(chan error, 1)
+	go func() {
+		unlock, err := store.lock(context.Background(), time.Millisecond)
+		if err == nil {
+			unlock()
+		}
+		got <- err
+	}()
+	select {
+	case err := <-got:
+		t.Fatalf("did not wait: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	unlock()
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLockHonoursContext(t *testing.T) {
+	store := open(t)
+	defer lock(t, store)()
+	ctx, cancel := context.WithCancel(context.Background())
+	got := make(chan error, 1)
+	go func() {
+		_, err := store.Lock(ctx)
+		got <- err
+	}()
+	cancel()
+	if err := <-got; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), store.Dir()) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,129 @@
+package run_test
+
+import (
+	"context"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/run"
+)
+
+var shell = run.Program{Name: "sh", Package: "dash"}
+
+func TestMissingProgramNamesProgramAndPackage(t *testing.T) {
+	// A program of the caller's PATH must not be found either.
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/mkfs.none", []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	_, err := run.Run(t.Context(), run.Program{Name: "mkfs.none", Package: "noneprogs"}, nil)
+	if !errors.Is(err, errors.NotSupported) {
+		t.Fatalf("got %v, want not supported", err)
+	}
+	for _, want := range []string{"mkfs.none", "noneprogs"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not name %q", err, want)
+		}
+	}
+}
+
+func TestEnvironmentIsFixed(t *testing.T) {
+	t.Setenv("LC_ALL", "de_DE.UTF-8")
+	t.Setenv("MKE2FS_SYNC", "1")
+	out, err := run.Run(t.Context(), shell, []string{"-c", `echo "$LC_ALL,$MKE2FS_SYNC,$(pwd)"`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(out); got != "C,,/\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestFailureTellsStatusAndStderr(t *testing.T) {
+	out, err := run.Run(t.Context(), shell, []string{"-c", `echo found; printf 'no \033[31mroom\n left' >&2; exit 7`})
+	var failed *run.Error
+	if !errors.As(err, &failed) {
+		t.Fatalf("got %v", err)
+	}
+	if failed.ExitCode != 7 || failed.Stderr != "no ?[31mroom left" {
+		t.Errorf("got exit code %d, stderr %q", failed.ExitCode, failed.Stderr)
+	}
+	if !strings.Contains(err.Error(), "exit status 7: no ?[31mroom left") {
+		t.Errorf("got %q", err)
+	}
+	if string(out) != "found\n" {
+		t.Errorf("got output %q", out)
+	}
+}
+
+func TestOutputIsBounded(t *testing.T) {
+	_, err := run.Run(t.Context(), shell, []string{"-c", `head -c 200000 /dev/zero | tr '\0' x >&2; exit 1`})
+	var failed *run.Error
+	if !errors.As(err, &failed) {
+		t.Fatalf("got %v", err)
+	}
+	if n := len(failed.Stderr); n != 4096 {
+		t.Errorf("kept %d bytes", n)
+	}
+}
+
+func TestHandsOverFiles(t *testing.T) {
+	f, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("the contents"); err != nil {
+		t.Fatal(err)
+	}
+	out, err := run.Run(t.Context(), run.Program{Name: "cat", Package: "coreutils"}, []string{run.FilePath(0)}, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(out) != "the contents" {
+		t.Errorf("got %q", out)
+	}
+}
+
+// Cancelling kills the children of the program too, not only the program.
+func TestCancelKillsTheProcessGroup(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := run.Run(ctx, shell, []string{"-c", `(echo $$; exec sleep 1000) >&3 & wait`}, w)
+		w.Close()
+		done <- err
+	}()
+	buf := make([]byte, 32)
+	n, err := r.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+	// The pipe ends when the last process that holds it has ended.
+	if rest, err := io.ReadAll(r); err != nil || len(rest) != 0 {
+		t.Errorf("got %q, %v", rest, err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(buf[:n])))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, 0); err != syscall.ESRCH {
+		t.Errorf("process %d is still there: %v", pid, err)
+	}
+}

@@ -1,0 +1,240 @@
+package safepath
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+)
+
+// Dir is an open directory.
+type Dir struct {
+	f *os.File
+}
+
+// Make opens a private directory (0700) by its absolute and clean path. It is
+// made, durably, where it is missing, with its parents; one that is there is made
+// private. It must be a directory, not a symbolic link, and belong to the caller.
+func Make(path string) (*Dir, error) {
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+		return nil, errors.NotValidf("directory %q: not an absolute, clean path", path)
+	}
+	dir, err := Open(path)
+	if errors.Is(err, unix.ENOENT) {
+		if err := makeAll(path); err != nil {
+			return nil, errors.Trace(err)
+		}
+		dir, err = Open(path)
+	}
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if err := dir.makePrivate(); err != nil {
+		dir.Close()
+		return nil, errors.Trace(err)
+	}
+	return dir, nil
+}
+
+// makeAll makes a directory and its missing parents, and syncs the directory
+// that each was made in.
+func makeAll(path string) error {
+	err := unix.Mkdir(path, 0o700)
+	if err == unix.ENOENT {
+		if err := makeAll(filepath.Dir(path)); err != nil {
+			return errors.Trace(err)
+		}
+		err = unix.Mkdir(path, 0o700)
+	}
+	if err != nil && err != unix.EEXIST {
+		return &os.PathError{Op: "mkdir", Path: path, Err: err}
+	}
+	parent, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer parent.Close()
+	return errors.Trace(parent.Sync())
+}
+
+func (d *Dir) makePrivate() error {
+	var st unix.Stat_t
+	if err := unix.Fstat(d.fd(), &st); err != nil {
+		return errors.Annotatef(err, "reading %s", d.Path())
+	}
+	if int(st.Uid) != os.Geteuid() {
+		return errors.Errorf("%s belongs to user %d, not to user %d", d.Path(), st.Uid, os.Geteuid())
+	}
+	if st.Mode&0o7777 == 0o700 {
+		return nil
+	}
+	return errors.Trace(d.f.Chmod(0o700))
+}
+
+// Open opens a directory, but not through a symbolic link in its place.
+func Open(path string) (*Dir, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return &Dir{f: os.NewFile(uintptr(fd), path)}, nil
+}
+
+// Close lets go of the directory.
+func (d *Dir) Close() {
+	d.f.Close()
+}
+
+// File is the open directory itself.
+func (d *Dir) File() *os.File {
+	return d.f
+}
+
+// Path returns the path that the directory was opened by.
+func (d *Dir) Path() string {
+	return d.f.Name()
+}
+
+// Entry returns the path of an entry, for people and for error texts.
+func (d *Dir) Entry(name string) string {
+	return filepath.Join(d.Path(), name)
+}
+
+// RealPath returns the path of the directory without symbolic links.
+func (d *Dir) RealPath() (string, error) {
+	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", d.fd()))
+	return path, errors.Annotatef(err, "finding out where %s is", d.Path())
+}
+
+// OpenFile opens an entry. A symbolic link is an error: unix.ELOOP.
+func (d *Dir) OpenFile(name string, flags int, mode uint32) (*os.File, error) {
+	if err := check(name); err != nil {
+		return nil, errors.Trace(err)
+	}
+	fd, err := unix.Openat(d.fd(), name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: d.Entry(name), Err: err}
+	}
+	return os.NewFile(uintptr(fd), d.Entry(name)), nil
+}
+
+// OpenDir opens an entry that is a directory.
+func (d *Dir) OpenDir(name string) (*Dir, error) {
+	f, err := d.OpenFile(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	return &Dir{f: f}, nil
+}
+
+// Mkdir makes a private directory (0700) as an entry.
+func (d *Dir) Mkdir(name string) error {
+	if err := check(name); err != nil {
+		return errors.Trace(err)
+	}
+	return d.pathError("mkdir", name, unix.Mkdirat(d.fd(), name, 0o700))
+}
+
+// Lstat reads the status of an entry. One that is not there is unix.ENOENT.
+func (d *Dir) Lstat(name string) (unix.Stat_t, error) {
+	var st unix.Stat_t
+	if err := check(name); err != nil {
+		return st, errors.Trace(err)
+	}
+	err := unix.Fstatat(d.fd(), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	return st, d.pathError("stat", name, err)
+}
+
+// Has tells whether there is an entry of that name.
+func (d *Dir) Has(name string) (bool, error) {
+	_, err := d.Lstat(name)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, errors.Trace(err)
+}
+
+// Unlink removes an entry that is not a directory. One that is not there is a
+// success.
+func (d *Dir) Unlink(name string) error {
+	if err := check(name); err != nil {
+		return errors.Trace(err)
+	}
+	if err := unix.Unlinkat(d.fd(), name, 0); err != nil && err != unix.ENOENT {
+		return d.pathError("unlink", name, err)
+	}
+	return nil
+}
+
+// Rename gives an entry another name, in place of what had it.
+func (d *Dir) Rename(from, to string) error {
+	return d.rename(from, d, to, 0)
+}
+
+// Move moves an entry to a directory of the same filesystem, where nothing has
+// that name yet; otherwise the error is unix.EEXIST.
+func (d *Dir) Move(from string, dir *Dir, to string) error {
+	return d.rename(from, dir, to, unix.RENAME_NOREPLACE)
+}
+
+func (d *Dir) rename(from string, dir *Dir, to string, flags uint) error {
+	for _, name := range []string{from, to} {
+		if err := check(name); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	err := unix.Renameat2(d.fd(), from, dir.fd(), to, flags)
+	if err != nil {
+		return &os.LinkError{Op: "rename", Old: d.Entry(from), New: dir.Entry(to), Err: err}
+	}
+	return nil
+}
+
+// Names lists the entries, in no particular order.
+func (d *Dir) Names() ([]string, error) {
+	// Another descriptor, so that reading starts from the beginning.
+	again, err := unix.Openat(d.fd(), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: d.Path(), Err: err}
+	}
+	f := os.NewFile(uintptr(again), d.Path())
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	return names, errors.Trace(err)
+}
+
+// Sync makes durable what was linked, renamed or unlinked.
+func (d *Dir) Sync() error {
+	return errors.Trace(d.f.Sync())
+}
+
+// Available returns how many bytes the filesystem of the directory has left.
+func (d *Dir) Available() (uint64, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(d.fd(), &st); err != nil {
+		return 0, errors.Annotatef(err, "reading the free space of %s", d.Path())
+	}
+	return st.Bavail * uint64(st.Bsize), nil
+}
+
+func (d *Dir) fd() int {
+	return int(d.f.Fd())
+}
+
+func (d *Dir) pathError(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &os.PathError{Op: op, Path: d.Entry(name), Err: err}
+}
+
+// check keeps a name from leading out of the directory.
+func check(name string) error {
+	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
+		return errors.NotValidf("file name %q", name)
+	}
+	return nil
+}

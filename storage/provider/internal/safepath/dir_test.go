@@ -1,0 +1,143 @@
+//go:build linux
+
+package safepath
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+)
+
+func makeDir(t *testing.T) *Dir {
+	t.Helper()
+	dir, err := Make(filepath.Join(t.TempDir(), "a", "b"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(dir.Close)
+	return dir
+}
+
+func touch(t *testing.T, dir *Dir, name string) {
+	t.Helper()
+	f, err := dir.OpenFile(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+}
+
+func names(t *testing.T, dir *Dir) []string {
+	t.Helper()
+	found, err := dir.Names()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(found)
+	return found
+}
+
+func TestMakeIsPrivate(t *testing.T) {
+	dir := makeDir(t)
+	if err := os.Chmod(dir.Path(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Make(dir.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+	for _, path := range []string{dir.Path(), filepath.Dir(dir.Path())} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v, %v", path, info.Mode(), err)
+		}
+	}
+}
+
+func TestMakeRefusals(t *testing.T) {
+	dir := t.TempDir()
+	link, file := filepath.Join(dir, "link"), filepath.Join(dir, "file")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"", "relative", dir + "/../x", dir + "/", link, file} {
+		if made, err := Make(path); err == nil {
+			made.Close()
+			t.Errorf("made %q", path)
+		}
+	}
+}
+
+func TestEntries(t *testing.T) {
+	dir := makeDir(t)
+	touch(t, dir, "one")
+	touch(t, dir, "two")
+	if err := dir.Move("one", dir, "two"); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("moving over a file: %v", err)
+	}
+	if err := dir.Move("one", dir, "three"); err != nil {
+		t.Error(err)
+	}
+	if err := dir.Rename("three", "two"); err != nil {
+		t.Error(err)
+	}
+	if err := dir.Mkdir("sub"); err != nil {
+		t.Error(err)
+	}
+	if got, want := names(t, dir), []string{"sub", "two"}; !slices.Equal(got, want) {
+		t.Errorf("entries %v, want %v", got, want)
+	}
+	sub, err := dir.OpenDir("sub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	if err := dir.Move("two", sub, "two"); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		if err := sub.Unlink("two"); err != nil {
+			t.Error(err)
+		}
+	}
+	if has, err := sub.Has("two"); has || err != nil {
+		t.Errorf("has %v, %v", has, err)
+	}
+	if has, err := dir.Has("sub"); !has || err != nil {
+		t.Errorf("has %v, %v", has, err)
+	}
+}
+
+func TestLinksAreNotFollowed(t *testing.T) {
+	dir := makeDir(t)
+	if err := os.Symlink("/etc", dir.Entry("link")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dir.OpenFile("link", unix.O_RDONLY, 0); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("opening: %v", err)
+	}
+	if _, err := dir.OpenDir("link"); err == nil {
+		t.Error("opened as a directory")
+	}
+	if st, err := dir.Lstat("link"); err != nil || st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		t.Errorf("mode %o, %v", st.Mode, err)
+	}
+}
+
+func FuzzCheck(f *testing.F) {
+	for _, name := range []string{"", ".", "..", "a/b", "/a", "a\x00b", "volume-0-1"} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		if check(name) == nil && filepath.Dir(filepath.Join("/dir", name)) != "/dir" {
+			t.Errorf("%q leads elsewhere", name)
+		}
+	})
+}

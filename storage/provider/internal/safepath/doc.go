@@ -1,0 +1,8 @@
+// Package safepath works on the entries of one private directory through a
+// descriptor of it, so that nothing that happens to the path meanwhile leads the
+// work elsewhere. Names are single path elements, and no symbolic link is
+// followed.
+//
+// It is for flat directories that belong to us. For trees of others there is
+// os.Root.
+package safepath

@@ -1,0 +1,159 @@
+// Package signature tells what is on a block device.
+//
+// There are two questions, with a tool each. "May this be formatted?" is
+// answered by [ProveBlank] alone: it says yes only when the device was read and
+// nothing was found, by two independent ways. "Which of our filesystems is
+// this?" is answered by [ReadSuperblock], a small parser of the filesystems
+// that stowage makes; that it finds nothing proves nothing.
+//
+// The package keeps no state; calls for different files may overlap.
+package signature
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/run"
+)
+
+// edge is how much of each end of a device is read to prove it blank, in
+// bytes. The filesystems, volume managers, swap areas and partition tables
+// that are in use keep what identifies them within it.
+const edge = 4 << 20
+
+var blkid = run.Program{Name: "blkid", Package: "util-linux"}
+
+// Signature is what was recognised on a device.
+type Signature struct {
+	// Type is as blkid has it: "ext4", "swap", "gpt". Empty means that
+	// nothing was recognised.
+	Type string
+	// UUID and Label are empty where the type has none.
+	UUID  string
+	Label string
+}
+
+// String describes the signature in the words of an error message.
+func (s Signature) String() string {
+	if s.Type == "" {
+		return "data of an unknown kind"
+	}
+	text := s.Type
+	if s.Label != "" {
+		text += fmt.Sprintf(" labelled %q", s.Label)
+	}
+	if s.UUID != "" {
+		text += fmt.Sprintf(" with UUID %s", s.UUID)
+	}
+	return text
+}
+
+// NotBlankError is what ProveBlank returns for a device that was read well and
+// has something on it.
+type NotBlankError struct {
+	Found Signature
+}
+
+// Error implements error.
+func (e *NotBlankError) Error() string {
+	return "not blank: it holds " + e.Found.String()
+}
+
+// ProveBlank returns nil when nothing is on the block device dev, size bytes
+// long: its first and last 4 MiB read as zero, and blkid recognises nothing.
+// It returns a *NotBlankError for a device that holds something, and any other
+// error when that could not be found out; such a device is not blank either.
+func ProveBlank(ctx context.Context, dev *os.File, size int64) error {
+	zero, err := zeroEdges(dev, size)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	found, err := Probe(ctx, dev)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if !zero || found.Type != "" {
+		return errors.Trace(&NotBlankError{Found: found})
+	}
+	return nil
+}
+
+// Probe asks blkid what is on the block device dev. The zero Signature means
+// that blkid has read the device and recognised nothing.
+func Probe(ctx context.Context, dev *os.File) (Signature, error) {
+	// blkid exits with 2 both when it finds nothing and when it cannot open
+	// or read the device. Asked for the device's I/O limits too (-i), it
+	// has something to say about every device that it could read, and 2 is
+	// left for those that it could not.
+	out, err := run.Run(ctx, blkid, []string{"-p", "-i", "-o", "export", run.FilePath(0)}, dev)
+	var failed *run.Error
+	if errors.As(err, &failed) && failed.ExitCode == 8 {
+		return Signature{Type: "several contradictory signatures"}, nil
+	}
+	if errors.As(err, &failed) && failed.ExitCode == 2 {
+		return Signature{}, errors.Annotate(err, "blkid cannot read the device")
+	}
+	if err != nil {
+		return Signature{}, errors.Trace(err)
+	}
+	return parseExport(string(out))
+}
+
+// parseExport reads the KEY=value lines of "blkid -p -i -o export".
+func parseExport(out string) (Signature, error) {
+	values := make(map[string]string)
+	for line := range strings.Lines(out) {
+		key, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		if ok {
+			values[key] = value
+		}
+	}
+	if values["LOGICAL_SECTOR_SIZE"] == "" {
+		return Signature{}, errors.Errorf("blkid does not say that it has read the device: %q", out)
+	}
+	if t := values["TYPE"]; t != "" {
+		return Signature{Type: t, UUID: values["UUID"], Label: values["LABEL"]}, nil
+	}
+	if t := values["PTTYPE"]; t != "" {
+		return Signature{Type: t, UUID: values["PTUUID"]}, nil
+	}
+	if u := values["USAGE"]; u != "" {
+		return Signature{Type: u, UUID: values["UUID"], Label: values["LABEL"]}, nil
+	}
+	return Signature{}, nil
+}
+
+// zeroEdges reports whether the first and last 4 MiB read as zero. A short
+// read is an error.
+func zeroEdges(r io.ReaderAt, size int64) (bool, error) {
+	if size <= 0 {
+		return false, errors.Errorf("size %d leaves nothing to look at", size)
+	}
+	buf := make([]byte, 1<<20)
+	zeroes := make([]byte, len(buf))
+	span := func(from, to int64) (bool, error) {
+		for at := from; at < to; at += int64(len(buf)) {
+			part := buf[:min(int64(len(buf)), to-at)]
+			if n, err := r.ReadAt(part, at); n < len(part) {
+				return false, errors.Annotatef(err, "reading %d bytes at %d", len(part), at)
+			}
+			if !bytes.Equal(part, zeroes[:len(part)]) {
+				return false, nil
+			}
+		}
+		return true, nil
+	}
+	firstEnd := min(edge, size)
+	zero, err := span(0, firstEnd)
+	if err != nil || !zero {
+		return false, errors.Trace(err)
+	}
+	zero, err = span(max(firstEnd, size-edge), size)
+	return zero, errors.Trace(err)
+}

@@ -1,0 +1,157 @@
+package signature
+
+import (
+	"bytes"
+	"encoding/hex"
+	"strings"
+	"testing"
+
+	"github.com/juju/errors"
+)
+
+func TestZeroEdges(t *testing.T) {
+	const size = 10 << 20
+	for _, test := range []struct {
+		about string
+		size  int
+		at    int // of the one byte that is not zero; none if negative
+		zero  bool
+	}{
+		{"nothing", size, -1, true},
+		{"the first byte", size, 0, false},
+		{"the last byte of the first 4 MiB", size, edge - 1, false},
+		{"between the edges", size, edge, true},
+		{"the first byte of the last 4 MiB", size, size - edge, false},
+		{"the last byte", size, size - 1, false},
+		{"smaller than both edges, nothing", edge + 512, -1, true},
+		{"smaller than both edges, the last byte", edge + 512, edge + 511, false},
+		{"smaller than one edge, the last byte", 4096, 4095, false},
+	} {
+		data := make([]byte, test.size)
+		if test.at >= 0 {
+			data[test.at] = 1
+		}
+		zero, err := zeroEdges(bytes.NewReader(data), int64(test.size))
+		if err != nil || zero != test.zero {
+			t.Errorf("%s: got %v, %v", test.about, zero, err)
+		}
+	}
+}
+
+func TestZeroEdgesOfWhatCannotBeReadIsAnError(t *testing.T) {
+	if _, err := zeroEdges(bytes.NewReader(make([]byte, edge)), 3*edge); err == nil {
+		t.Error("a device that ends too early passes as zero")
+	}
+	if _, err := zeroEdges(bytes.NewReader(nil), 0); err == nil {
+		t.Error("an empty device passes as zero")
+	}
+}
+
+func TestParseExport(t *testing.T) {
+	const limits = "MINIMUM_IO_SIZE=512\nPHYSICAL_SECTOR_SIZE=512\nLOGICAL_SECTOR_SIZE=512\n"
+	for _, test := range []struct {
+		about, out string
+		want       Signature
+	}{
+		{"blank", "DEVNAME=/dev/x\n" + limits, Signature{}},
+		{"a blank partition", "PART_ENTRY_SCHEME=gpt\nPART_ENTRY_UUID=1\n" + limits, Signature{}},
+		{"a filesystem", "LABEL=my\\ data\nUUID=7f\nTYPE=ext4\nUSAGE=filesystem\n" + limits, Signature{"ext4", "7f", "my\\ data"}},
+		{"a partition table", "PTUUID=33\nPTTYPE=gpt\n" + limits, Signature{Type: "gpt", UUID: "33"}},
+		{"a type without a name", "USAGE=raid\n" + limits, Signature{Type: "raid"}},
+	} {
+		got, err := parseExport(test.out)
+		if err != nil || got != test.want {
+			t.Errorf("%s: got %+v, %v", test.about, got, err)
+		}
+	}
+	if _, err := parseExport("DEVNAME=/dev/x\n"); err == nil {
+		t.Error("output without a sign that the device was read passes as blank")
+	}
+}
+
+// place puts bytes, in hexadecimal, at offsets of a blank device.
+func place(t testing.TB, parts map[int]string) []byte {
+	t.Helper()
+	data := make([]byte, 128<<10)
+	for at, part := range parts {
+		b, err := hex.DecodeString(part)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(data[at:], b)
+	}
+	return data
+}
+
+const (
+	idHex = "0123456789abcdef0123456789abcdef"
+	id    = "01234567-89ab-cdef-0123-456789abcdef"
+	label = "6d79206c6162656c" // "my label"
+)
+
+func TestReadSuperblock(t *testing.T) {
+	for _, test := range []struct {
+		about string
+		parts map[int]string
+		want  Signature
+	}{
+		{"nothing", nil, Signature{}},
+		{"ext4", map[int]string{1024 + 0x38: "53ef", 1024 + 0x60: "40", 1024 + 0x68: idHex, 1024 + 0x78: label}, Signature{"ext4", id, "my label"}},
+		{"ext3", map[int]string{1024 + 0x38: "53ef", 1024 + 0x5c: "04", 1024 + 0x68: idHex}, Signature{"ext3", id, ""}},
+		{"ext2", map[int]string{1024 + 0x38: "53ef", 1024 + 0x68: idHex}, Signature{"ext2", id, ""}},
+		{"xfs", map[int]string{0: hex.EncodeToString([]byte("XFSB")), 32: idHex, 108: label}, Signature{"xfs", id, "my label"}},
+		{"btrfs", map[int]string{65536 + 0x40: hex.EncodeToString([]byte("_BHRfS_M")), 65536 + 0x20: idHex, 65536 + 0x12b: label}, Signature{"btrfs", id, "my label"}},
+	} {
+		got, err := ReadSuperblock(bytes.NewReader(place(t, test.parts)))
+		if err != nil || got != test.want {
+			t.Errorf("%s: got %+v, %v", test.about, got, err)
+		}
+	}
+}
+
+func TestReadSuperblockOfATinyDevice(t *testing.T) {
+	got, err := ReadSuperblock(bytes.NewReader(make([]byte, 512)))
+	if err != nil || got != (Signature{}) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+type unreadable struct{}
+
+func (unreadable) ReadAt([]byte, int64) (int, error) { return 0, errors.New("input/output error") }
+
+func TestReadSuperblockTellsErrors(t *testing.T) {
+	if _, err := ReadSuperblock(unreadable{}); err == nil || !strings.Contains(err.Error(), "input/output error") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func FuzzReadSuperblock(f *testing.F) {
+	f.Add(place(f, map[int]string{1024 + 0x38: "53ef", 1024 + 0x78: label + label}))
+	f.Add(place(f, map[int]string{0: hex.EncodeToString([]byte("XFSB"))}))
+	f.Add([]byte("XFSB"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, err := ReadSuperblock(bytes.NewReader(data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (got.Type == "") != (got.UUID == "") {
+			t.Errorf("type %q, UUID %q", got.Type, got.UUID)
+		}
+	})
+}
+
+func FuzzParseExport(f *testing.F) {
+	f.Add("UUID=7f\nTYPE=ext4\nLOGICAL_SECTOR_SIZE=512\n")
+	f.Add("LOGICAL_SECTOR_SIZE=512\nPTTYPE=dos")
+	f.Add("=\n==\nPTTYPE=")
+	f.Fuzz(func(t *testing.T, out string) {
+		// Whatever else is said, a type that is named last is not overlooked.
+		for _, key := range []string{"TYPE", "PTTYPE", "USAGE"} {
+			got, err := parseExport(out + "\n" + key + "=x\n")
+			if err == nil && got.Type == "" {
+				t.Errorf("%q passes as blank in spite of %s", out, key)
+			}
+		}
+	})
+}

@@ -1,0 +1,91 @@
+package provider
+
+import (
+	"fmt"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
+)
+
+// LoopOptions are the settings of a loop provider.
+type LoopOptions struct {
+	// StorageDir is the storage directory, an absolute path, of pools that have
+	// no attribute storage.ConfigStorageDir. Empty: such pools are not valid.
+	StorageDir string
+}
+
+// NewLoopProvider returns the provider of volumes that are files attached to loop
+// devices of the machine.
+//
+// A volume's file is allocated in full when the volume is created, and again
+// before it is attached, so that writing to the volume never runs out of space.
+// It is found in the directory volumes of the storage directory, under the
+// volume's id.
+//
+// Attaching returns the name of the loop device, and as its bus address the
+// identity of the backing file: loop@MAJOR:MINOR/INODE. The name says nothing
+// about the next attachment.
+//
+// Releasing a volume forgets it and keeps its file. Neither that nor destroying
+// is possible while a loop device shows the file.
+//
+// The attribute "fs" of a pool is accepted: it chooses the type of the
+// filesystems that are made on the pool's volumes.
+func NewLoopProvider(options LoopOptions) storage.Provider {
+	return &loopProvider{machineProvider{
+		providerType: LoopProviderType,
+		storageDir:   options.StorageDir,
+		attributes:   []string{mkfs.Attribute},
+	}}
+}
+
+type loopProvider struct {
+	machineProvider
+}
+
+// VolumeSource implements [storage.Provider].
+func (p *loopProvider) VolumeSource(config *storage.Config) (storage.VolumeSource, error) {
+	if err := p.ValidateConfig(config); err != nil {
+		return nil, errors.Trace(err)
+	}
+	dir, err := p.dir(config)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	return newLoopSource(dir)
+}
+
+// FilesystemSource implements [storage.Provider]. It is not supported: loop
+// volumes carry filesystems of the managed source.
+func (p *loopProvider) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
+	return nil, errors.NotSupportedf("making filesystems with provider %s", p.providerType)
+}
+
+// Supports implements [storage.Provider].
+func (p *loopProvider) Supports(kind storage.StorageKind) bool {
+	return kind == storage.StorageKindBlock
+}
+
+// Releasable implements [storage.Provider].
+func (p *loopProvider) Releasable() bool {
+	return true
+}
+
+// ValidateConfig implements [storage.Provider].
+func (p *loopProvider) ValidateConfig(config *storage.Config) error {
+	if err := p.machineProvider.ValidateConfig(config); err != nil {
+		return errors.Trace(err)
+	}
+	if _, err := mkfs.Parse(config.Attrs()[mkfs.Attribute]); err != nil {
+		return errors.Annotatef(err, "storage pool %q", config.Name())
+	}
+	return nil
+}
+
+// ValidateForK8s implements [storage.Provider]: there are no loop volumes in
+// Kubernetes.
+func (p *loopProvider) ValidateForK8s(map[string]any) error {
+	return errors.NewNotValid(nil, fmt.Sprintf("storage provider %s in Kubernetes", p.providerType))
+}

@@ -1,0 +1,181 @@
+package provider
+
+import (
+	"strings"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
+)
+
+// attach attaches a volume to a loop device, or finds it attached.
+func (c *loopCall) attach(id string, readOnly bool) (loopdev.Device, error) {
+	var none loopdev.Device
+	if err := loopdev.Probe(); err != nil {
+		return none, errors.Trace(err)
+	}
+	var rec loopRecord
+	err := c.records.Load(id, &rec)
+	if errors.Is(err, errors.NotFound) {
+		return none, storage.Permanent(errors.Annotate(err, "it was not made here"))
+	} else if err != nil {
+		return none, errors.Trace(err)
+	}
+	if rec.Phase == phaseCreating || rec.Phase == phaseDestroying {
+		return none, errors.Errorf("it is not complete: %s it was interrupted", rec.Phase)
+	}
+	flags := unix.O_RDWR
+	if readOnly {
+		flags = unix.O_RDONLY
+	}
+	f, err := c.openBacking(id, rec, flags)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	defer f.Close()
+	devices, err := c.devices(id, rec)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+
+	var h *loopdev.Handle
+	switch len(devices) {
+	case 0:
+		// A discard may have given blocks back.
+		if !readOnly {
+			if err := c.allocate(f, rec.Size); err != nil {
+				return none, errors.Trace(err)
+			}
+		}
+		h, err = loopdev.Attach(c, f, readOnly)
+	case 1:
+		h, err = adopt(devices[0], readOnly)
+	default:
+		err = storage.Permanent(errors.Errorf("it is attached more than once, as %s: detach it first", deviceNames(devices)))
+	}
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	// Until Keep, the kernel detaches a new device with this.
+	defer h.Close()
+	if err := c.attached(id, rec, h); err != nil {
+		return none, errors.Trace(err)
+	}
+	if len(devices) == 0 {
+		c.loops.Add(h.Device)
+	}
+	return h.Device, nil
+}
+
+// adopt takes a device that shows the file already, if it does so as wanted.
+func adopt(d loopdev.Device, readOnly bool) (*loopdev.Handle, error) {
+	if !d.IsWholeFile() {
+		return nil, storage.Permanent(errors.Errorf("a part of it is attached as %s: detach it first", d.Name()))
+	}
+	if d.ReadOnly != readOnly {
+		return nil, storage.Permanent(errors.Errorf("it is attached as %s %s, and wanted %s: detach it first",
+			d.Name(), accessName(d.ReadOnly), accessName(readOnly)))
+	}
+	return loopdev.Adopt(d)
+}
+
+// attached records an attachment and makes it outlive this process.
+func (c *loopCall) attached(id string, rec loopRecord, h *loopdev.Handle) error {
+	now := rec
+	now.Phase = phaseAttached
+	now.identity = identity{Dev: h.File.Dev, Ino: h.File.Ino, BootID: c.bootID}
+	now.Device, now.DiskSeq, now.ReadOnly = h.Name(), h.DiskSeq, h.ReadOnly
+	if now != rec {
+		if err := c.records.Save(id, now); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	return nil
+}
+
+// detach detaches every loop device that shows a volume's file.
+func (c *loopCall) detach(id string) error {
+	var rec loopRecord
+	err := c.records.Load(id, &rec)
+	if errors.Is(err, errors.NotFound) {
+		return nil
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	devices, err := c.devices(id, rec)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for _, d := range devices {
+		if err := c.detachDevice(id, rec, d); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	if len(devices) == 0 && rec.Phase != phaseAttached && rec.Phase != phaseDetaching {
+		return nil
+	}
+	if rec.Phase != phaseDestroying {
+		rec.Phase = phaseReady
+	}
+	rec.Device, rec.DiskSeq, rec.ReadOnly = "", 0, false
+	return errors.Trace(c.records.Save(id, rec))
+}
+
+// detachDevice detaches one device. If it is in use, device and record stay as
+// they are.
+func (c *loopCall) detachDevice(id string, rec loopRecord, d loopdev.Device) error {
+	detaching := rec
+	detaching.Phase = phaseDetaching
+	saved := false
+	err := loopdev.Detach(c, d, func() error {
+		saved = true
+		return c.records.Save(id, detaching)
+	})
+	if err != nil {
+		if saved {
+			if serr := c.records.Save(id, rec); serr != nil {
+				return errors.Annotatef(err, "(%v)", serr)
+			}
+		}
+		return errors.Trace(err)
+	}
+	c.loops.Remove(d)
+	return nil
+}
+
+// devices returns the loop devices that show the volume's file. A file that has
+// lost its name is found by what the record says of it, in the same boot; a later
+// one knows it by its name only.
+func (c *loopCall) devices(id string, rec loopRecord) ([]loopdev.Device, error) {
+	if rec.Ino == 0 {
+		return nil, nil
+	}
+	file := loopdev.FileID{Dev: rec.Dev, Ino: rec.Ino}
+	if rec.BootID != c.bootID {
+		st, err := c.files.Lstat(id)
+		if errors.Is(err, unix.ENOENT) || err == nil && st.Ino != rec.Ino {
+			return nil, nil
+		} else if err != nil {
+			return nil, errors.Trace(err)
+		}
+		file = loopdev.IDOf(&st)
+	}
+	if c.loops == nil {
+		loops, err := loopdev.Scan()
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		c.loops = loops
+	}
+	return c.loops.OfFile(file), nil
+}
+
+func deviceNames(devices []loopdev.Device) string {
+	names := make([]string, len(devices))
+	for i, d := range devices {
+		names[i] = d.Name()
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,286 @@
+package provider
+
+import (
+	"os"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
+)
+
+// allocationStep is how much of a file is allocated at a time, so that a
+// cancelled context is noticed.
+const allocationStep = 1 << 30
+
+// temporary is the name of a backing file that is not complete. No id contains a
+// dot.
+func temporary(id string) string {
+	return id + ".tmp"
+}
+
+// create makes a volume, or finds that it has been made.
+func (c *loopCall) create(p storage.VolumeParams) (storage.VolumeInfo, error) {
+	id := p.Tag.String()
+	size, err := sizeInBytes(p.Size)
+	if err == nil {
+		err = loopdev.Probe()
+	}
+	if err == nil {
+		err = c.ensure(id, size)
+	}
+	if err != nil {
+		return storage.VolumeInfo{}, errors.Trace(err)
+	}
+	return c.describe(id)
+}
+
+// ensure takes a volume from wherever an earlier call has left it to being
+// complete.
+func (c *loopCall) ensure(id string, size uint64) error {
+	var rec loopRecord
+	err := c.records.Load(id, &rec)
+	if errors.Is(err, errors.NotFound) {
+		return errors.Trace(c.makeNew(id, size))
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	switch rec.Phase {
+	case phaseCreating:
+		has, err := c.files.Has(id)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		if !has {
+			if err := c.files.Unlink(temporary(id)); err != nil {
+				return errors.Trace(err)
+			}
+			return errors.Trace(c.makeNew(id, size))
+		}
+		if err := c.finish(id, rec.Size); err != nil {
+			return errors.Trace(err)
+		}
+	case phaseDestroying:
+		if err := c.destroy(id); err != nil {
+			return errors.Trace(err)
+		}
+		return errors.Trace(c.makeNew(id, size))
+	}
+	return errors.Trace(checkSameSize(rec.Size, size))
+}
+
+// makeNew makes the backing file and the record. After an error neither is
+// there, unless the process was killed before it could tidy up.
+func (c *loopCall) makeNew(id string, size uint64) error {
+	if has, err := c.files.Has(id); err != nil {
+		return errors.Trace(err)
+	} else if has {
+		return storage.Permanent(errors.AlreadyExistsf("file %s, which no record belongs to: move it away", c.files.Entry(id)))
+	}
+	if err := c.checkSpace(size); err != nil {
+		return errors.Trace(err)
+	}
+	if err := c.records.Save(id, loopRecord{Size: size, Phase: phaseCreating}); err != nil {
+		return errors.Trace(err)
+	}
+	if err := c.makeFile(id, size); err != nil {
+		if uerr := c.files.Unlink(temporary(id)); uerr != nil {
+			return errors.Annotatef(err, "(%v)", uerr)
+		}
+		if rerr := c.records.Remove(id); rerr != nil {
+			return errors.Annotatef(err, "(%v)", rerr)
+		}
+		return errors.Trace(err)
+	}
+	return errors.Trace(c.finish(id, size))
+}
+
+// makeFile allocates the backing file under a temporary name and then gives it
+// its own. After an error it does not have its own name.
+func (c *loopCall) makeFile(id string, size uint64) error {
+	f, err := c.files.OpenFile(temporary(id), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer f.Close()
+	if err := c.allocate(f, size); err != nil {
+		return errors.Trace(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return errors.Annotatef(err, "reading %s", f.Name())
+	}
+	if uint64(st.Size) != size || uint64(st.Blocks)*512 < size {
+		return errors.Errorf("%s has %d bytes in %d blocks of 512, not %d bytes: its filesystem does not allocate in full",
+			f.Name(), st.Size, st.Blocks, size)
+	}
+	if err := f.Sync(); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(c.files.Move(temporary(id), c.files, id))
+}
+
+// finish records that the volume is complete.
+func (c *loopCall) finish(id string, size uint64) error {
+	if err := c.files.Sync(); err != nil {
+		return errors.Trace(err)
+	}
+	st, err := c.files.Lstat(id)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	rec := loopRecord{
+		Size:     size,
+		Phase:    phaseReady,
+		identity: identity{Dev: st.Dev, Ino: st.Ino, BootID: c.bootID},
+	}
+	if err := c.checkBacking(id, rec, st); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(c.records.Save(id, rec))
+}
+
+// allocate gives a file all its blocks. What it has already it keeps.
+func (c *loopCall) allocate(f *os.File, size uint64) error {
+	for offset := uint64(0); offset < size; {
+		if err := c.Err(); err != nil {
+			return errors.Trace(err)
+		}
+		step := min(size-offset, allocationStep)
+		switch err := unix.Fallocate(int(f.Fd()), 0, int64(offset), int64(step)); err {
+		case nil:
+			offset += step
+		case unix.EINTR:
+			// The runtime interrupts system calls now and then.
+		case unix.ENOSPC, unix.EDQUOT:
+			available, aerr := c.files.Available()
+			if aerr != nil {
+				return errors.Annotatef(err, "allocating %d MiB", size>>20)
+			}
+			return errors.Annotatef(c.noSpace(size, available), "allocating %s (%v)", f.Name(), err)
+		case unix.EOPNOTSUPP:
+			return errors.NewNotSupported(err, "allocating files in full on the filesystem of "+c.files.Path())
+		default:
+			return errors.Annotatef(err, "allocating %s", f.Name())
+		}
+	}
+	return nil
+}
+
+// describe returns what is known of a volume that is complete and has its file.
+func (c *loopCall) describe(id string) (storage.VolumeInfo, error) {
+	var rec loopRecord
+	if err := c.records.Load(id, &rec); err != nil {
+		return storage.VolumeInfo{}, errors.Trace(err)
+	}
+	if rec.Phase == phaseCreating || rec.Phase == phaseDestroying {
+		return storage.VolumeInfo{}, errors.NotFoundf("volume %s", id)
+	}
+	f, err := c.openBacking(id, rec, unix.O_RDONLY)
+	if err != nil {
+		return storage.VolumeInfo{}, errors.Trace(err)
+	}
+	f.Close()
+	return storage.VolumeInfo{VolumeId: id, Size: rec.Size >> 20}, nil
+}
+
+// openBacking opens the file of a volume and makes sure that it is the one.
+func (c *loopCall) openBacking(id string, rec loopRecord, flags int) (*os.File, error) {
+	f, err := c.files.OpenFile(id, flags|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, storage.Permanent(errors.Errorf("the backing file %s is missing", c.files.Entry(id)))
+	} else if err != nil {
+		return nil, errors.Trace(err)
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(int(f.Fd()), &st); err == nil {
+		err = c.checkBacking(id, rec, st)
+	}
+	if err != nil {
+		f.Close()
+		return nil, errors.Trace(err)
+	}
+	return f, nil
+}
+
+// checkBacking makes sure that a file is that of a volume.
+func (c *loopCall) checkBacking(id string, rec loopRecord, st unix.Stat_t) error {
+	path := c.files.Entry(id)
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return storage.Permanent(errors.Errorf("the backing file %s is not a regular file", path))
+	case !rec.is(st, c.bootID):
+		return storage.Permanent(errors.Errorf("the backing file %s was replaced: it has inode %d on device %d:%d, the volume's had inode %d on device %d:%d",
+			path, st.Ino, unix.Major(st.Dev), unix.Minor(st.Dev), rec.Ino, unix.Major(rec.Dev), unix.Minor(rec.Dev)))
+	case uint64(st.Size) != rec.Size:
+		return storage.Permanent(errors.Errorf("the backing file %s has %d bytes, not %d", path, st.Size, rec.Size))
+	}
+	return nil
+}
+
+// destroy removes a volume's file and its record.
+func (c *loopCall) destroy(id string) error {
+	var rec loopRecord
+	err := c.records.Load(id, &rec)
+	if errors.Is(err, errors.NotFound) {
+		return nil
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	if err := c.checkUnused(id, rec); err != nil {
+		return errors.Trace(err)
+	}
+	// While it is being made, whatever has its name is ours.
+	if rec.Phase != phaseCreating {
+		st, err := c.files.Lstat(id)
+		if err == nil && !rec.is(st, c.bootID) {
+			return storage.Permanent(errors.Errorf("the backing file %s was replaced and is not the volume's: move it away", c.files.Entry(id)))
+		} else if err != nil && !errors.Is(err, unix.ENOENT) {
+			return errors.Trace(err)
+		}
+	}
+	rec.Phase = phaseDestroying
+	if err := c.records.Save(id, rec); err != nil {
+		return errors.Trace(err)
+	}
+	for _, name := range []string{temporary(id), id} {
+		if err := c.files.Unlink(name); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	if err := c.files.Sync(); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(c.records.Remove(id))
+}
+
+// release forgets a volume.
+func (c *loopCall) release(id string) error {
+	var rec loopRecord
+	err := c.records.Load(id, &rec)
+	if errors.Is(err, errors.NotFound) {
+		return nil
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	if rec.Phase == phaseCreating || rec.Phase == phaseDestroying {
+		return errors.Errorf("it is not complete, and can only be destroyed")
+	}
+	if err := c.checkUnused(id, rec); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(c.records.Remove(id))
+}
+
+// checkUnused returns an error if a loop device shows the volume's file.
+func (c *loopCall) checkUnused(id string, rec loopRecord) error {
+	devices, err := c.devices(id, rec)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if len(devices) > 0 {
+		return errors.Errorf("it is attached as %s: detach it first", deviceNames(devices))
+	}
+	return nil
+}

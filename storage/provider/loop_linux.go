@@ -1,0 +1,183 @@
+package provider
+
+import (
+	"context"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
+)
+
+func newLoopSource(dir string) (storage.VolumeSource, error) {
+	return &loopSource{dir: dir}, nil
+}
+
+type loopSource struct {
+	dir string
+}
+
+// loopRecord is what is kept of a volume, by its id.
+type loopRecord struct {
+	Size  uint64 `json:"size"` // bytes
+	Phase phase  `json:"phase"`
+
+	// identity is that of the backing file, once there is one.
+	identity
+
+	// Device, DiskSeq and ReadOnly are of the attachment, if any. The sequence
+	// number holds within the boot of the identity.
+	Device   string `json:"device,omitempty"`
+	DiskSeq  uint64 `json:"diskseq,omitempty"`
+	ReadOnly bool   `json:"read-only,omitempty"`
+}
+
+// loopCall is one bulk call on volumes. loops is what its one scan found.
+type loopCall struct {
+	*call
+	loops *loopdev.Table
+}
+
+func (s *loopSource) begin(ctx context.Context) (*loopCall, error) {
+	c, err := begin(ctx, s.dir, "volumes")
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	return &loopCall{call: c}, nil
+}
+
+// ValidateVolumeParams implements [storage.VolumeSource].
+func (s *loopSource) ValidateVolumeParams(p storage.VolumeParams) error {
+	_, err := sizeInBytes(p.Size)
+	return errors.Annotatef(err, "volume %s", p.Tag.Id())
+}
+
+// CreateVolumes implements [storage.VolumeSource].
+func (s *loopSource) CreateVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "creating volumes")
+	}
+	defer c.end()
+	volumes, failures := collect(ctx, params, c.create)
+	results := make([]storage.CreateVolumesResult, len(params))
+	for i, p := range params {
+		if failures[i] != nil {
+			results[i].Error = errors.Annotatef(failures[i], "creating volume %s", p.Tag.Id())
+			continue
+		}
+		results[i].Volume = &storage.Volume{Tag: p.Tag, VolumeInfo: volumes[i]}
+	}
+	return results, nil
+}
+
+// ListVolumes implements [storage.VolumeSource].
+func (s *loopSource) ListVolumes(ctx envcontext.ProviderCallContext) ([]string, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "listing volumes")
+	}
+	defer c.end()
+	ids, err := c.records.List()
+	if err != nil {
+		return nil, errors.Annotate(err, "listing volumes")
+	}
+	var existing []string
+	_, failures := collect(ctx, ids, c.describe)
+	for i, err := range failures {
+		switch {
+		case err == nil:
+			existing = append(existing, ids[i])
+		case !errors.Is(err, errors.NotFound) && !storage.IsPermanent(err):
+			return nil, errors.Annotate(err, "listing volumes")
+		}
+	}
+	return existing, nil
+}
+
+// DescribeVolumes implements [storage.VolumeSource].
+func (s *loopSource) DescribeVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]storage.DescribeVolumesResult, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "describing volumes")
+	}
+	defer c.end()
+	infos, failures := collect(ctx, ids, c.describe)
+	results := make([]storage.DescribeVolumesResult, len(ids))
+	for i, id := range ids {
+		if failures[i] != nil {
+			results[i].Error = errors.Annotatef(failures[i], "describing %s", id)
+			continue
+		}
+		results[i].VolumeInfo = &infos[i]
+	}
+	return results, nil
+}
+
+// DestroyVolumes implements [storage.VolumeSource].
+func (s *loopSource) DestroyVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "destroying volumes")
+	}
+	defer c.end()
+	return each(ctx, ids, func(id string) error {
+		return errors.Annotatef(c.destroy(id), "destroying %s", id)
+	}), nil
+}
+
+// ReleaseVolumes implements [storage.VolumeSource]. It forgets the volumes and
+// keeps their files.
+func (s *loopSource) ReleaseVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "releasing volumes")
+	}
+	defer c.end()
+	return each(ctx, ids, func(id string) error {
+		return errors.Annotatef(c.release(id), "releasing %s", id)
+	}), nil
+}
+
+// AttachVolumes implements [storage.VolumeSource].
+func (s *loopSource) AttachVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "attaching volumes")
+	}
+	defer c.end()
+	devices, failures := collect(ctx, params, func(p storage.VolumeAttachmentParams) (loopdev.Device, error) {
+		return c.attach(p.VolumeId, p.ReadOnly)
+	})
+	results := make([]storage.AttachVolumesResult, len(params))
+	for i, p := range params {
+		if failures[i] != nil {
+			results[i].Error = errors.Annotatef(failures[i], "attaching volume %s", p.Volume.Id())
+			continue
+		}
+		d := devices[i]
+		results[i].VolumeAttachment = &storage.VolumeAttachment{
+			Volume:  p.Volume,
+			Machine: p.Machine,
+			VolumeAttachmentInfo: storage.VolumeAttachmentInfo{
+				DeviceName: d.Name(),
+				BusAddress: loopdev.BusAddress(d.File.Dev, d.File.Ino),
+				ReadOnly:   d.ReadOnly,
+			},
+		}
+	}
+	return results, nil
+}
+
+// DetachVolumes implements [storage.VolumeSource].
+func (s *loopSource) DetachVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeAttachmentParams) ([]error, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "detaching volumes")
+	}
+	defer c.end()
+	return each(ctx, params, func(p storage.VolumeAttachmentParams) error {
+		return errors.Annotatef(c.detach(p.VolumeId), "detaching volume %s", p.Volume.Id())
+	}), nil
+}

@@ -1,0 +1,227 @@
+package provider
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/google/uuid"
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
+	"github.com/stowage-io/stowage/storage/provider/internal/mount"
+	"github.com/stowage-io/stowage/storage/provider/internal/signature"
+)
+
+// create makes the filesystem, or finds that it has been made. What is on the
+// volume decides, then the record: a device is formatted when it is blank, or
+// when an earlier call that began to format this very device did not finish.
+func (c *managedCall) create(p storage.FilesystemParams) (storage.FilesystemInfo, error) {
+	none := storage.FilesystemInfo{}
+	kind, err := managedType(p)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	dev, err := c.openVolume(p.Volume)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	defer dev.Close()
+	info := storage.FilesystemInfo{FilesystemId: p.Tag.String(), Size: uint64(dev.Size) >> 20}
+	if info.Size < p.Size {
+		return none, storage.Permanent(errors.Errorf("%d MiB are wanted, %s of volume %s has %d MiB",
+			p.Size, dev.Path(), p.Volume.Id(), info.Size))
+	}
+	if err := dev.Lock(c); err != nil {
+		return none, errors.Trace(err)
+	}
+	f, err := c.load(info.FilesystemId)
+	switch {
+	case errors.Is(err, errors.NotFound):
+		f = &managedFilesystem{
+			id: info.FilesystemId, call: c, dev: dev,
+			rec: managedRecord{Volume: p.Volume.String(), Type: kind.Name},
+		}
+		return info, f.makeNew(kind)
+	case err != nil:
+		return none, errors.Trace(err)
+	case f.rec.Volume != p.Volume.String():
+		return none, storage.Permanent(errors.Errorf("it was made on %s, not on volume %s", f.rec.Volume, p.Volume.Id()))
+	}
+	f.dev = dev
+	if f.rec.Phase == phaseFormatting {
+		return info, f.resume()
+	}
+	return info, f.checkThere()
+}
+
+// checkThere makes sure that the filesystem is on its device.
+func (f *managedFilesystem) checkThere() error {
+	found, err := signature.ReadSuperblock(f.dev.File)
+	if err != nil {
+		return errors.Annotatef(err, "reading %s", f.dev.Path())
+	}
+	if found.UUID != f.rec.UUID {
+		return storage.Permanent(errors.Errorf(
+			"%s does not hold the %s with UUID %s that was made on %s, and is not formatted again: "+
+				"attach the right device, or remove the filesystem and add a new one",
+			f.dev.Path(), f.rec.Type, f.rec.UUID, f.rec.Volume))
+	}
+	return nil
+}
+
+// makeNew makes a filesystem of which there is no record.
+func (f *managedFilesystem) makeNew(kind mkfs.Type) error {
+	if err := kind.CheckSize(uint64(f.dev.Size) >> 20); err != nil {
+		return errors.Annotate(err, f.dev.Path())
+	}
+	if err := kind.Check(); err != nil {
+		return errors.Trace(err)
+	}
+	if err := checkFree(f.dev); err != nil {
+		return errors.Trace(err)
+	}
+	if err := proveBlank(f.call, f.dev); err != nil {
+		return errors.Trace(err)
+	}
+	id, err := uuid.NewRandom()
+	if err != nil {
+		return errors.Annotate(err, "choosing a UUID")
+	}
+	f.rec.UUID = id.String()
+	return f.format(kind)
+}
+
+// resume finishes what an earlier call began to format. The filesystem may be
+// complete, incomplete or not begun. Whatever is on the device now, it holds no
+// data of this filesystem, which was never ready.
+func (f *managedFilesystem) resume() error {
+	kind, err := mkfs.Parse(f.rec.Type)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if err := checkFree(f.dev); err != nil {
+		return errors.Trace(err)
+	}
+	found, err := signature.ReadSuperblock(f.dev.File)
+	if err != nil {
+		return errors.Annotatef(err, "reading %s", f.dev.Path())
+	}
+	if found.UUID == f.rec.UUID {
+		// mkfs.xfs writes the UUID early, and what it leaves unfinished does
+		// not mount.
+		mounted, err := f.mount(false)
+		if err == nil {
+			mounted.Close()
+			return f.finish()
+		}
+		if errors.Is(err, errors.NotSupported) {
+			return errors.Trace(err)
+		}
+	}
+	err = proveBlank(f.call, f.dev)
+	var notBlank *signature.NotBlankError
+	switch {
+	case err == nil:
+	case !errors.As(err, &notBlank):
+		return errors.Trace(err)
+	case notBlank.Found.Type != "" && notBlank.Found.UUID != f.rec.UUID:
+		return errors.Trace(err)
+	case f.rec.Size != f.dev.Size || !f.rec.Device.Proves(f.dev.Identity):
+		return errors.Annotate(err, "formatting was begun on a device that this one cannot be proven to be")
+	}
+	return f.format(kind)
+}
+
+// format makes the filesystem on a device that may be formatted.
+func (f *managedFilesystem) format(kind mkfs.Type) error {
+	f.rec.Phase = phaseFormatting
+	f.rec.Size = f.dev.Size
+	f.rec.Device = f.dev.Identity
+	if err := f.save(); err != nil {
+		return errors.Trace(err)
+	}
+	if kind.LocksDevice {
+		if err := f.dev.Unlock(); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	if err := kind.Make(f.call, f.dev.File, f.rec.UUID); err != nil {
+		return errors.Annotate(err, f.dev.Path())
+	}
+	return f.finish()
+}
+
+// finish records that the filesystem is complete, after making sure that it is.
+func (f *managedFilesystem) finish() error {
+	if err := f.dev.Sync(); err != nil {
+		return errors.Trace(err)
+	}
+	found, err := signature.ReadSuperblock(f.dev.File)
+	if err != nil {
+		return errors.Annotatef(err, "reading %s back", f.dev.Path())
+	}
+	if found.Type != f.rec.Type || found.UUID != f.rec.UUID {
+		return errors.Errorf("%s reads back as %s, not as %s with UUID %s", f.dev.Path(), found, f.rec.Type, f.rec.UUID)
+	}
+	f.rec.Phase = phaseReady
+	f.rec.Device = f.dev.Identity
+	return errors.Trace(f.save())
+}
+
+// openVolume opens the block device of a volume.
+func (c *managedCall) openVolume(volume names.VolumeTag) (*blockdev.Device, error) {
+	entry, ok := c.devices.BlockDevice(volume)
+	if !ok {
+		return nil, errors.NotFoundf("block device of volume %s", volume.Id())
+	}
+	paths := storage.BlockDevicePaths(entry)
+	for _, path := range paths {
+		if !filepath.IsAbs(path) {
+			continue
+		}
+		// Links are udev's to make: without udev there is the name alone.
+		dev, err := blockdev.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, errors.Annotatef(err, "block device of volume %s", volume.Id())
+		}
+		if size := uint64(dev.Size) >> 20; entry.Size > 0 && entry.Size != size {
+			dev.Close()
+			return nil, errors.Errorf("%s has %d MiB, the block device of volume %s should have %d MiB",
+				path, size, volume.Id(), entry.Size)
+		}
+		return dev, nil
+	}
+	return nil, errors.NotFoundf("block device of volume %s (tried %q)", volume.Id(), paths)
+}
+
+// proveBlank returns nil when nothing is on the device. When something is, the
+// error is permanent, says what was found and what can be done, and wraps a
+// *signature.NotBlankError.
+func proveBlank(ctx context.Context, dev *blockdev.Device) error {
+	err := signature.ProveBlank(ctx, dev.File, dev.Size)
+	var notBlank *signature.NotBlankError
+	if errors.As(err, &notBlank) {
+		return storage.Permanent(fmt.Errorf("%s is not formatted: %w; to give that up, clear it with \"blkdiscard --zeroout %s\"",
+			dev.Path(), err, dev.Path()))
+	}
+	return errors.Annotatef(err, "%s is not formatted: it cannot be proven blank", dev.Path())
+}
+
+// checkFree returns an error that names who has the device in use. It closes the
+// device then, so as not to name this process.
+func checkFree(dev *blockdev.Device) error {
+	err := dev.CheckFree()
+	if errors.Is(err, blockdev.ErrInUse) {
+		dev.Close()
+		return fmt.Errorf("%w: %s", err, mount.DescribeHolders(mount.HoldersOfDevice(dev.Major, dev.Minor)))
+	}
+	return errors.Trace(err)
+}

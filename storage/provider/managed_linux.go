@@ -1,0 +1,216 @@
+package provider
+
+import (
+	"context"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
+)
+
+// NewManagedFilesystemSource returns the source of filesystems that are made on
+// volumes: any volume that is a block device of this machine, whoever made it.
+//
+// A filesystem's id is its tag. The attribute "fs" of a filesystem chooses its
+// type: "ext4", which is the default, or "xfs". A filesystem is made only on a
+// device that is provably blank, and afterwards known by its UUID, whatever
+// becomes of the device's name.
+//
+// The source keeps a record of each filesystem under storageDir, an absolute
+// path, which it makes and which should be nobody else's. It asks d for the
+// block devices of volumes. Bulk calls of any number of sources for one
+// directory, in one process or several, are carried out one after another.
+func NewManagedFilesystemSource(storageDir string, d storage.BackingDevices) storage.FilesystemSource {
+	return &managedSource{dir: storageDir, devices: d}
+}
+
+type managedSource struct {
+	dir     string
+	devices storage.BackingDevices
+}
+
+// phaseFormatting: the device was blank and mkfs may have begun. There are no
+// data on it. A managed filesystem is formatting or ready.
+const phaseFormatting phase = "formatting"
+
+// managedRecord is what is kept of a filesystem, by its id.
+type managedRecord struct {
+	Volume string `json:"volume"`
+	Type   string `json:"type"`
+	UUID   string `json:"uuid"`
+	Phase  phase  `json:"phase"`
+
+	// Size, in bytes, is that of the block device when it was formatted, and
+	// Device tells which one it was when it was last formatted or mounted.
+	Size   int64             `json:"size"`
+	Device blockdev.Identity `json:"device"`
+
+	placement
+}
+
+// managedCall is one bulk call.
+type managedCall struct {
+	*mountCall
+	devices storage.BackingDevices
+}
+
+func (s *managedSource) begin(ctx context.Context) (*managedCall, error) {
+	c, err := beginMounts(ctx, s.dir, "mounts")
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	return &managedCall{mountCall: c, devices: s.devices}, nil
+}
+
+// managedFilesystem is a filesystem during one bulk call.
+type managedFilesystem struct {
+	id   string
+	call *managedCall
+	rec  managedRecord
+	// dev is the device that the filesystem is on, once it has been found.
+	dev *blockdev.Device
+}
+
+// load returns a filesystem that was made, or begun; errors.IsNotFound where
+// there is none.
+func (c *managedCall) load(id string) (*managedFilesystem, error) {
+	f := &managedFilesystem{id: id, call: c}
+	if err := c.records.Load(id, &f.rec); err != nil {
+		return nil, errors.Trace(err)
+	}
+	return f, nil
+}
+
+func (f *managedFilesystem) save() error {
+	return f.call.records.Save(f.id, f.rec)
+}
+
+// close gives back the device. The filesystem may have none.
+func (f *managedFilesystem) close() {
+	if f.dev != nil {
+		f.dev.Close()
+	}
+}
+
+// ValidateFilesystemParams implements [storage.FilesystemSource].
+func (s *managedSource) ValidateFilesystemParams(p storage.FilesystemParams) error {
+	_, err := managedType(p)
+	return errors.Annotatef(err, "filesystem %s", p.Tag.Id())
+}
+
+// managedType checks the parameters of a filesystem and returns its type.
+func managedType(p storage.FilesystemParams) (mkfs.Type, error) {
+	if p.Volume == (names.VolumeTag{}) {
+		return mkfs.Type{}, errors.NewNotValid(nil, "it has no backing volume")
+	}
+	kind, err := mkfs.Parse(p.Attributes[mkfs.Attribute])
+	if err != nil {
+		return mkfs.Type{}, errors.Trace(err)
+	}
+	if p.Size > 0 {
+		if err := kind.CheckSize(p.Size); err != nil {
+			return mkfs.Type{}, errors.Trace(err)
+		}
+	}
+	return kind, nil
+}
+
+// CreateFilesystems implements [storage.FilesystemSource].
+func (s *managedSource) CreateFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "creating filesystems")
+	}
+	defer c.end()
+	infos, failures := collect(ctx, params, c.create)
+	results := make([]storage.CreateFilesystemsResult, len(params))
+	for i, p := range params {
+		if failures[i] != nil {
+			results[i].Error = errors.Annotatef(failures[i], "creating filesystem %s", p.Tag.Id())
+			continue
+		}
+		results[i].Filesystem = &storage.Filesystem{Tag: p.Tag, Volume: p.Volume, FilesystemInfo: infos[i]}
+	}
+	return results, nil
+}
+
+// AttachFilesystems implements [storage.FilesystemSource].
+func (s *managedSource) AttachFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemAttachmentParams) ([]storage.AttachFilesystemsResult, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "attaching filesystems")
+	}
+	defer c.end()
+	devices, err := c.findDevices(params)
+	if err != nil {
+		return nil, errors.Annotate(err, "attaching filesystems")
+	}
+	paths, failures := collect(ctx, params, func(p storage.FilesystemAttachmentParams) (string, error) {
+		return c.attach(p, devices)
+	})
+	results := make([]storage.AttachFilesystemsResult, len(params))
+	for i, p := range params {
+		if failures[i] != nil {
+			results[i].Error = errors.Annotatef(failures[i], "attaching filesystem %s", p.Filesystem.Id())
+			continue
+		}
+		results[i].FilesystemAttachment = &storage.FilesystemAttachment{
+			Filesystem:               p.Filesystem,
+			Machine:                  p.Machine,
+			FilesystemAttachmentInfo: storage.FilesystemAttachmentInfo{Path: paths[i], ReadOnly: p.ReadOnly},
+		}
+	}
+	return results, nil
+}
+
+// DetachFilesystems implements [storage.FilesystemSource].
+func (s *managedSource) DetachFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemAttachmentParams) ([]error, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "detaching filesystems")
+	}
+	defer c.end()
+	return each(ctx, params, func(p storage.FilesystemAttachmentParams) error {
+		err := c.ifThere(p.FilesystemId, (*managedFilesystem).detach)
+		return errors.Annotatef(err, "detaching filesystem %s", p.Filesystem.Id())
+	}), nil
+}
+
+// DestroyFilesystems implements [storage.FilesystemSource]. It forgets the
+// filesystems; the data stay on the volumes and go with them.
+func (s *managedSource) DestroyFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return s.forget(ctx, "destroying", ids)
+}
+
+// ReleaseFilesystems implements [storage.FilesystemSource]. It does what
+// DestroyFilesystems does: a filesystem's data are its volume's.
+func (s *managedSource) ReleaseFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return s.forget(ctx, "releasing", ids)
+}
+
+func (s *managedSource) forget(ctx context.Context, doing string, ids []string) ([]error, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotatef(err, "%s filesystems", doing)
+	}
+	defer c.end()
+	return each(ctx, ids, func(id string) error {
+		return errors.Annotatef(c.ifThere(id, (*managedFilesystem).forget), "%s %s", doing, id)
+	}), nil
+}
+
+// ifThere does something with a filesystem. There being none is a success.
+func (c *managedCall) ifThere(id string, do func(*managedFilesystem) error) error {
+	f, err := c.load(id)
+	if errors.Is(err, errors.NotFound) {
+		return nil
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	defer f.close()
+	return do(f)
+}

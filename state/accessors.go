@@ -1,0 +1,266 @@
+package state
+
+import (
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/environs/config"
+	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/watcher"
+)
+
+// Accessor is the model as one worker sees it: all the accessors of package
+// worker/storageprovisioner, for one scope. It is safe for concurrent use.
+//
+// Bulk calls that change something are one transaction each: what goes well is
+// recorded together, and what does not has an error of its own. The codes of errors
+// are [params.CodeNotFound] for what is not there, [params.CodeNotProvisioned] for
+// what is there but not yet made, [params.CodeUnauthorized] for what is not of this
+// scope, [params.CodeNotValid] for what cannot be, [params.CodeStorageAttached] for
+// removing what is attached.
+type Accessor struct {
+	st *State
+
+	// machine is zero in the environment's scope.
+	machine names.MachineTag
+	scope   string
+}
+
+// ForMachine returns the accessors of the machine's worker. Its scope is what is
+// bound to the machine: volumes and filesystems with ids "MACHINE/N", and their
+// attachments. Also what the environment has attached to the machine can be read.
+func (st *State) ForMachine(machine names.MachineTag) *Accessor {
+	return &Accessor{st: st, machine: machine, scope: machine.String()}
+}
+
+// ForEnviron returns the accessors of the environment's worker. Its scope is what is
+// bound to no machine, and its attachments to all machines.
+func (st *State) ForEnviron() *Accessor {
+	return &Accessor{st: st, scope: environScope}
+}
+
+// Life returns the lives of volumes and filesystems.
+func (a *Accessor) Life(tags []names.Tag) ([]params.LifeResult, error) {
+	return viewEach(a, tags, func(r *reader, tag names.Tag) (life.Value, error) {
+		entry, err := a.entry(r, tag)
+		return entry.Life, err
+	}, func(l life.Value, err *params.Error) params.LifeResult {
+		return params.LifeResult{Life: l, Error: err}
+	})
+}
+
+// Remove removes dead volumes and filesystems. What is gone already is no error.
+func (a *Accessor) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
+	return updateEach(a, tags, func(tx *txn, tag names.Tag) error {
+		err := a.changeEntity(tx, tag, func(i *instance, e *entity) error {
+			return errors.Annotatef(i.remove(e), "removing %s", names.ReadableString(tag))
+		})
+		return ignoreNotFound(err)
+	})
+}
+
+// SetStatus sets the statuses of volumes and filesystems; Data is not kept. The
+// statuses that can be set are, whatever becomes of the others; the error is about
+// the first that cannot.
+func (a *Accessor) SetStatus(all []params.EntityStatusArgs) error {
+	results, err := updateEach(a, all, func(tx *txn, args params.EntityStatusArgs) error {
+		tag, err := names.ParseTag(args.Tag)
+		if err != nil {
+			return errors.NewNotValid(err, "")
+		}
+		value, err := parseStatus(args.Status)
+		if err != nil {
+			return errors.Annotatef(err, "%s", names.ReadableString(tag))
+		}
+		return a.changeEntity(tx, tag, func(_ *instance, e *entity) error {
+			e.Status.set(value, args.Info, tx.now)
+			return nil
+		})
+	})
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for _, result := range results {
+		if result.Error != nil {
+			return errors.Annotate(result.Error, "setting statuses")
+		}
+	}
+	return nil
+}
+
+// parseStatus returns the status that the text names.
+func parseStatus(text string) (status.Status, error) {
+	for _, known := range telling {
+		if string(known) == text {
+			return known, nil
+		}
+	}
+	return "", errors.NotValidf("status %q", text)
+}
+
+// WatchMachine tells when the machine is added or provisioned.
+func (a *Accessor) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
+	if err := a.checkMachine(machine); err != nil {
+		return nil, errors.Trace(err)
+	}
+	return a.st.WatchMachine(machine)
+}
+
+// InstanceIds returns the instance ids of machines.
+func (a *Accessor) InstanceIds(machines []names.MachineTag) ([]params.StringResult, error) {
+	return viewEach(a, machines, func(r *reader, machine names.MachineTag) (string, error) {
+		if err := a.checkMachine(machine); err != nil {
+			return "", err
+		}
+		id, err := instanceID(r, machine)
+		return string(id), err
+	}, func(id string, err *params.Error) params.StringResult {
+		return params.StringResult{Result: id, Error: err}
+	})
+}
+
+// WatchForEnvironConfigChanges tells when the environment's configuration changes.
+func (a *Accessor) WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error) {
+	return a.st.WatchEnvironConfig()
+}
+
+// EnvironConfig returns the environment's configuration.
+func (a *Accessor) EnvironConfig() (*config.Config, error) {
+	return a.st.EnvironConfig()
+}
+
+// checkMachine returns an error if the machine is not of the scope.
+func (a *Accessor) checkMachine(machine names.MachineTag) error {
+	if a.scope != environScope && machine != a.machine {
+		return errors.NewUnauthorized(nil, "machine "+machine.Id()+" is not of the scope of machine "+a.machine.Id())
+	}
+	return nil
+}
+
+// owns reports whether the volume or filesystem is of the scope.
+func (a *Accessor) owns(tag names.Tag) bool { return scopeOf(tag) == a.scope }
+
+// entry returns the index entry of a volume or filesystem that may be read: one of
+// the scope, or one of the environment's that is on the machine.
+func (a *Accessor) entry(r *reader, tag names.Tag) (indexEntry, error) {
+	if err := checkKind(tag); err != nil {
+		return indexEntry{}, err
+	}
+	environs := a.machine != names.MachineTag{} && scopeOf(tag) == environScope
+	if !a.owns(tag) && !environs {
+		return indexEntry{}, unauthorized(tag)
+	}
+	entry, ok := read[indexEntry](r, entityKey(tag))
+	switch {
+	case !ok:
+		return indexEntry{}, errors.NotFoundf("%s", names.ReadableString(tag))
+	case environs && entry.Machine != a.machine.Id():
+		return indexEntry{}, unauthorized(tag)
+	}
+	return entry, nil
+}
+
+// readEntity returns a volume or filesystem that may be read, with its instance.
+func (a *Accessor) readEntity(r *reader, tag names.Tag) (*instance, *entity, error) {
+	entry, err := a.entry(r, tag)
+	if err != nil {
+		return nil, nil, err
+	}
+	i, _ := read[instance](r, storageKey(entry.Storage))
+	if r.err != nil {
+		return nil, nil, r.err
+	}
+	return &i, i.entity(tag), nil
+}
+
+// changeEntity applies fn to a volume or filesystem of the scope, and to its
+// instance.
+func (a *Accessor) changeEntity(tx *txn, tag names.Tag, fn func(*instance, *entity) error) error {
+	if err := checkKind(tag); err != nil {
+		return err
+	}
+	if !a.owns(tag) {
+		return unauthorized(tag)
+	}
+	return tx.changeEntity(tag, fn)
+}
+
+// changeEntity applies fn to a volume or filesystem, and to its instance.
+func (tx *txn) changeEntity(tag names.Tag, fn func(*instance, *entity) error) error {
+	entry, ok := read[indexEntry](&tx.reader, entityKey(tag))
+	if !ok {
+		return errors.NotFoundf("%s", names.ReadableString(tag))
+	}
+	i, _ := read[instance](&tx.reader, storageKey(entry.Storage))
+	if tx.err != nil {
+		return tx.err
+	}
+	return tx.change(entry.Storage, i, func(i *instance) error {
+		return fn(i, i.entity(tag))
+	})
+}
+
+// checkKind returns an error unless the tag is of a volume or filesystem.
+func checkKind(tag names.Tag) error {
+	switch tag.(type) {
+	case names.VolumeTag, names.FilesystemTag:
+		return nil
+	}
+	return errors.NewNotValid(nil, names.ReadableString(tag)+" is neither a volume nor a filesystem")
+}
+
+func unauthorized(tag names.Tag) error {
+	return errors.NewUnauthorized(nil, names.ReadableString(tag)+" is not of this scope")
+}
+
+// ignoreNotFound is for removing what may be gone already.
+func ignoreNotFound(err error) error {
+	if errors.Is(err, errors.NotFound) {
+		return nil
+	}
+	return err
+}
+
+// viewEach calls get for each argument, on one snapshot, and returns what result
+// makes of what it returned.
+func viewEach[A, V, R any](
+	a *Accessor, args []A, get func(*reader, A) (V, error), result func(V, *params.Error) R,
+) ([]R, error) {
+	results := make([]R, len(args))
+	if len(args) == 0 {
+		return results, nil
+	}
+	err := a.st.view(func(r *reader, _ kv.Snapshot) error {
+		for n, arg := range args {
+			value, err := get(r, arg)
+			results[n] = result(value, params.ServerError(err))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	return results, nil
+}
+
+// updateEach calls set for each argument, in one transaction. A set that returns an
+// error has written nothing.
+func updateEach[A any](a *Accessor, args []A, set func(*txn, A) error) ([]params.ErrorResult, error) {
+	results := make([]params.ErrorResult, len(args))
+	if len(args) == 0 {
+		return results, nil
+	}
+	err := a.st.update(func(tx *txn) error {
+		for n, arg := range args {
+			results[n].Error = params.ServerError(set(tx, arg))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	return results, nil
+}

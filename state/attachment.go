@@ -1,0 +1,277 @@
+package state
+
+import (
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/watcher"
+)
+
+// WatchVolumeAttachments tells which attachments of the scope's volumes are new, have
+// moved on in life, or are gone.
+func (a *Accessor) WatchVolumeAttachments() (watcher.MachineStorageIdsWatcher, error) {
+	return a.st.watchAttachments(indexPrefix(a.scope, volumeAttachmentIndex))
+}
+
+// WatchFilesystemAttachments tells which attachments of the scope's filesystems are
+// new, have moved on in life, or are gone.
+func (a *Accessor) WatchFilesystemAttachments() (watcher.MachineStorageIdsWatcher, error) {
+	return a.st.watchAttachments(indexPrefix(a.scope, filesystemAttachmentIndex))
+}
+
+// AttachmentLife returns the lives of attachments.
+func (a *Accessor) AttachmentLife(ids []params.MachineStorageId) ([]params.LifeResult, error) {
+	return viewEach(a, ids, func(r *reader, id params.MachineStorageId) (life.Value, error) {
+		machine, tag, err := a.parseAttachment(id, "")
+		if err != nil {
+			return "", err
+		}
+		entry, ok := read[indexEntry](r, attachmentKey(machine, tag))
+		if !ok {
+			return "", attachmentNotFound(machine, tag)
+		}
+		return entry.Life, nil
+	}, func(l life.Value, err *params.Error) params.LifeResult {
+		return params.LifeResult{Life: l, Error: err}
+	})
+}
+
+// RemoveAttachments removes attachments that have been let go of. What is gone
+// already is no error.
+func (a *Accessor) RemoveAttachments(ids []params.MachineStorageId) ([]params.ErrorResult, error) {
+	return updateEach(a, ids, func(tx *txn, id params.MachineStorageId) error {
+		err := a.changeAttachment(tx, id, func(_ *instance, e *entity) error {
+			what := e.describeAttachment()
+			return errors.Annotatef(e.removeAttachment(tx.now), "removing %s", what)
+		})
+		return ignoreNotFound(err)
+	})
+}
+
+// VolumeAttachments returns what is attached of volume attachments.
+func (a *Accessor) VolumeAttachments(ids []params.MachineStorageId) ([]params.VolumeAttachmentResult, error) {
+	return viewEach(a, ids, func(r *reader, id params.MachineStorageId) (params.VolumeAttachment, error) {
+		_, e, err := a.readAttachment(r, id, names.VolumeTagKind)
+		if err != nil {
+			return params.VolumeAttachment{}, err
+		}
+		info := e.Attachment.Info
+		if info == nil {
+			return params.VolumeAttachment{}, errors.NotProvisionedf("%s", e.describeAttachment())
+		}
+		return params.VolumeAttachment{
+			VolumeTag:  e.Tag,
+			MachineTag: id.MachineTag,
+			Info: params.VolumeAttachmentInfo{
+				DeviceName: info.DeviceName,
+				DeviceLink: info.DeviceLink,
+				BusAddress: info.BusAddress,
+				ReadOnly:   info.ReadOnly,
+				PlanInfo:   info.PlanInfo.wire(),
+			},
+		}, nil
+	}, func(va params.VolumeAttachment, err *params.Error) params.VolumeAttachmentResult {
+		return params.VolumeAttachmentResult{Result: va, Error: err}
+	})
+}
+
+// FilesystemAttachments returns what is attached of filesystem attachments.
+func (a *Accessor) FilesystemAttachments(ids []params.MachineStorageId) ([]params.FilesystemAttachmentResult, error) {
+	return viewEach(a, ids, func(r *reader, id params.MachineStorageId) (params.FilesystemAttachment, error) {
+		_, e, err := a.readAttachment(r, id, names.FilesystemTagKind)
+		if err != nil {
+			return params.FilesystemAttachment{}, err
+		}
+		info := e.Attachment.Info
+		if info == nil {
+			return params.FilesystemAttachment{}, errors.NotProvisionedf("%s", e.describeAttachment())
+		}
+		return params.FilesystemAttachment{
+			FilesystemTag: e.Tag,
+			MachineTag:    id.MachineTag,
+			Info:          params.FilesystemAttachmentInfo{MountPoint: info.MountPoint, ReadOnly: info.ReadOnly},
+		}, nil
+	}, func(fa params.FilesystemAttachment, err *params.Error) params.FilesystemAttachmentResult {
+		return params.FilesystemAttachmentResult{Result: fa, Error: err}
+	})
+}
+
+// SetVolumeAttachmentInfo records volumes that have been attached.
+func (a *Accessor) SetVolumeAttachmentInfo(attachments []params.VolumeAttachment) ([]params.ErrorResult, error) {
+	return updateEach(a, attachments, func(tx *txn, va params.VolumeAttachment) error {
+		id := params.MachineStorageId{MachineTag: va.MachineTag, AttachmentTag: va.VolumeTag}
+		return a.setAttachmentInfo(tx, id, names.VolumeTagKind, attachmentInfo{
+			DeviceName: va.Info.DeviceName,
+			DeviceLink: va.Info.DeviceLink,
+			BusAddress: va.Info.BusAddress,
+			ReadOnly:   va.Info.ReadOnly,
+			PlanInfo:   newPlanInfo(va.Info.PlanInfo),
+		})
+	})
+}
+
+// SetFilesystemAttachmentInfo records filesystems that have been attached.
+func (a *Accessor) SetFilesystemAttachmentInfo(attachments []params.FilesystemAttachment) ([]params.ErrorResult, error) {
+	return updateEach(a, attachments, func(tx *txn, fa params.FilesystemAttachment) error {
+		id := params.MachineStorageId{MachineTag: fa.MachineTag, AttachmentTag: fa.FilesystemTag}
+		return a.setAttachmentInfo(tx, id, names.FilesystemTagKind, attachmentInfo{
+			MountPoint: fa.Info.MountPoint,
+			ReadOnly:   fa.Info.ReadOnly,
+		})
+	})
+}
+
+func (a *Accessor) setAttachmentInfo(tx *txn, id params.MachineStorageId, kind string, info attachmentInfo) error {
+	if _, _, err := a.parseAttachment(id, kind); err != nil {
+		return err
+	}
+	return a.changeAttachment(tx, id, func(_ *instance, e *entity) error {
+		if e.Info == nil {
+			return errors.NotProvisionedf("%s", names.ReadableString(e.tag()))
+		}
+		e.Attachment.Info = &info
+		if kind == names.VolumeTagKind {
+			tx.announceMatch(e)
+		}
+		return nil
+	})
+}
+
+// VolumeAttachmentParams returns what volumes are to be attached and detached with.
+func (a *Accessor) VolumeAttachmentParams(ids []params.MachineStorageId) ([]params.VolumeAttachmentParamsResult, error) {
+	return viewEach(a, ids, func(r *reader, id params.MachineStorageId) (params.VolumeAttachmentParams, error) {
+		i, e, err := a.readAttachment(r, id, names.VolumeTagKind)
+		if err != nil {
+			return params.VolumeAttachmentParams{}, err
+		}
+		return volumeAttachmentParams(r, i, e), nil
+	}, func(p params.VolumeAttachmentParams, err *params.Error) params.VolumeAttachmentParamsResult {
+		return params.VolumeAttachmentParamsResult{Result: p, Error: err}
+	})
+}
+
+func volumeAttachmentParams(r *reader, i *instance, e *entity) params.VolumeAttachmentParams {
+	machine := e.Attachment.machine()
+	record, _ := read[machineRecord](r, machineKey(machine))
+	return params.VolumeAttachmentParams{
+		VolumeTag:  e.Tag,
+		MachineTag: machine.String(),
+		VolumeId:   e.providerID(),
+		InstanceId: string(record.InstanceID),
+		Provider:   i.Provider,
+		ReadOnly:   i.ReadOnly,
+	}
+}
+
+// FilesystemAttachmentParams returns what filesystems are to be attached and detached
+// with.
+func (a *Accessor) FilesystemAttachmentParams(ids []params.MachineStorageId) ([]params.FilesystemAttachmentParamsResult, error) {
+	return viewEach(a, ids, func(r *reader, id params.MachineStorageId) (params.FilesystemAttachmentParams, error) {
+		i, e, err := a.readAttachment(r, id, names.FilesystemTagKind)
+		if err != nil {
+			return params.FilesystemAttachmentParams{}, err
+		}
+		return filesystemAttachmentParams(r, i, e), nil
+	}, func(p params.FilesystemAttachmentParams, err *params.Error) params.FilesystemAttachmentParamsResult {
+		return params.FilesystemAttachmentParamsResult{Result: p, Error: err}
+	})
+}
+
+func filesystemAttachmentParams(r *reader, i *instance, e *entity) params.FilesystemAttachmentParams {
+	machine := e.Attachment.machine()
+	record, _ := read[machineRecord](r, machineKey(machine))
+	return params.FilesystemAttachmentParams{
+		FilesystemTag: e.Tag,
+		MachineTag:    machine.String(),
+		FilesystemId:  e.providerID(),
+		InstanceId:    string(record.InstanceID),
+		Provider:      i.Provider,
+		MountPoint:    i.MountPoint,
+		ReadOnly:      i.ReadOnly,
+	}
+}
+
+// providerID is empty until the entity is provisioned.
+func (e *entity) providerID() string {
+	if e.Info == nil {
+		return ""
+	}
+	return e.Info.ID
+}
+
+// parseAttachment returns what an id means. With a kind, it must be of that kind.
+// The machine must be of the scope, and the volume or filesystem must be one that a
+// machine of the scope may have.
+func (a *Accessor) parseAttachment(id params.MachineStorageId, kind string) (names.MachineTag, names.Tag, error) {
+	machine, err := names.ParseMachineTag(id.MachineTag)
+	if err != nil {
+		return names.MachineTag{}, nil, errors.NewNotValid(err, "")
+	}
+	tag, err := names.ParseTag(id.AttachmentTag)
+	if err != nil {
+		return names.MachineTag{}, nil, errors.NewNotValid(err, "")
+	}
+	if err := checkKind(tag); err != nil {
+		return names.MachineTag{}, nil, err
+	}
+	if kind != "" && tag.Kind() != kind {
+		return names.MachineTag{}, nil, errors.NewNotValid(nil, names.ReadableString(tag)+" is not a "+kind)
+	}
+	if err := a.checkMachine(machine); err != nil {
+		return names.MachineTag{}, nil, err
+	}
+	if !a.owns(tag) && scopeOf(tag) != environScope {
+		return names.MachineTag{}, nil, unauthorized(tag)
+	}
+	return machine, tag, nil
+}
+
+// readAttachment returns the volume or filesystem of an attachment that may be read,
+// with its instance.
+func (a *Accessor) readAttachment(r *reader, id params.MachineStorageId, kind string) (*instance, *entity, error) {
+	machine, tag, err := a.parseAttachment(id, kind)
+	if err != nil {
+		return nil, nil, err
+	}
+	entry, ok := read[indexEntry](r, attachmentKey(machine, tag))
+	if !ok {
+		return nil, nil, attachmentNotFound(machine, tag)
+	}
+	i, _ := read[instance](r, storageKey(entry.Storage))
+	if r.err != nil {
+		return nil, nil, r.err
+	}
+	return &i, i.entity(tag), nil
+}
+
+// changeAttachment applies fn to the volume or filesystem of an attachment of the
+// scope, and to its instance.
+func (a *Accessor) changeAttachment(tx *txn, id params.MachineStorageId, fn func(*instance, *entity) error) error {
+	machine, tag, err := a.parseAttachment(id, "")
+	if err != nil {
+		return err
+	}
+	if !a.owns(tag) {
+		return unauthorized(tag)
+	}
+	return tx.changeAttachment(machine, tag, fn)
+}
+
+// changeAttachment applies fn to the volume or filesystem of an attachment, and to
+// its instance.
+func (tx *txn) changeAttachment(machine names.MachineTag, tag names.Tag, fn func(*instance, *entity) error) error {
+	if _, ok := read[indexEntry](&tx.reader, attachmentKey(machine, tag)); !ok {
+		return attachmentNotFound(machine, tag)
+	}
+	return tx.changeEntity(tag, fn)
+}
+
+func attachmentNotFound(machine names.MachineTag, tag names.Tag) error {
+	return errors.NotFoundf("attachment of %s to machine %s", names.ReadableString(tag), machine.Id())
+}
+
+func (e *entity) describeAttachment() string {
+	return "attachment of " + names.ReadableString(e.tag()) + " to machine " + e.Attachment.Machine
+}

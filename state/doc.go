@@ -1,0 +1,26 @@
+// Package state is the durable model of what storage exists: machines, pools,
+// storage instances with their volumes, filesystems and attachments, block devices,
+// statuses. It applies the rules of life, and serves workers the accessors and
+// watchers of their scope.
+//
+// A storage instance is what a user names. It is one record, which holds all that is
+// made for it: a volume, a filesystem, or both with the filesystem on the volume, and
+// where they are attached. The rules of life are functions on that record; see
+// life.go. Beside each instance stand index entries, one for each of its volumes,
+// filesystems, attachments and plans, under the scope of the worker that looks after
+// them. An entry leads from a tag to its instance, and is written whenever a worker
+// has to look again; so the entries of a scope are what a watcher watches.
+//
+// Life goes Alive, Dying, Dead, removed. A user's removal makes an instance Dying
+// with its entities, and lets go of its topmost attachment. What is let go of becomes
+// Dying, and is removed once a worker has undone it: first the attachment of the
+// filesystem, then the plan of the volume's attachment, then that attachment. A
+// Dying entity without an attachment is Dead; a volume waits for its filesystem to be
+// removed too. A worker takes away what a Dead entity stands for, and removes it. The
+// instance goes with its last entity. What was never provisioned goes the same way.
+//
+// A volume or filesystem has at most one attachment at a time.
+//
+// It is not for several processes on one store at a time, unless the store is made
+// for that; see package kv.
+package state

@@ -1,0 +1,102 @@
+package state
+
+import (
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/watcher"
+)
+
+// WatchFilesystems tells which filesystems of the scope are new, have moved on in
+// life, have been attached or detached, or are gone.
+func (a *Accessor) WatchFilesystems() (watcher.StringsWatcher, error) {
+	return a.st.watchEntities(indexPrefix(a.scope, filesystemIndex))
+}
+
+// Filesystems returns what is provisioned of filesystems.
+func (a *Accessor) Filesystems(tags []names.FilesystemTag) ([]params.FilesystemResult, error) {
+	return viewEach(a, tags, func(r *reader, tag names.FilesystemTag) (params.Filesystem, error) {
+		i, e, err := a.readEntity(r, tag)
+		if err != nil {
+			return params.Filesystem{}, err
+		}
+		if e.Info == nil {
+			return params.Filesystem{}, errors.NotProvisionedf("%s", names.ReadableString(tag))
+		}
+		return params.Filesystem{FilesystemTag: e.Tag, VolumeTag: i.backing(), Info: params.FilesystemInfo{
+			FilesystemId: e.Info.ID,
+			Pool:         i.Pool,
+			Size:         e.Info.Size,
+		}}, nil
+	}, func(f params.Filesystem, err *params.Error) params.FilesystemResult {
+		return params.FilesystemResult{Result: f, Error: err}
+	})
+}
+
+// backing returns the tag of the volume that the filesystem is on, or nothing.
+func (i *instance) backing() string {
+	if i.Volume == nil {
+		return ""
+	}
+	return i.Volume.Tag
+}
+
+// SetFilesystemInfo records filesystems that have been provisioned. The id of a
+// filesystem does not change once it is recorded.
+func (a *Accessor) SetFilesystemInfo(filesystems []params.Filesystem) ([]params.ErrorResult, error) {
+	return updateEach(a, filesystems, func(tx *txn, f params.Filesystem) error {
+		tag, err := names.ParseFilesystemTag(f.FilesystemTag)
+		if err != nil {
+			return errors.NewNotValid(err, "")
+		}
+		return a.changeEntity(tx, tag, func(_ *instance, e *entity) error {
+			err := e.setInfo(entityInfo{ID: f.Info.FilesystemId, Size: f.Info.Size})
+			return errors.Annotatef(err, "setting info of %s", names.ReadableString(tag))
+		})
+	})
+}
+
+// FilesystemParams returns what filesystems are to be created with. They stay the
+// same for the filesystem's whole life, but for where it is to be attached.
+func (a *Accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.FilesystemParamsResult, error) {
+	return viewEach(a, tags, func(r *reader, tag names.FilesystemTag) (params.FilesystemParams, error) {
+		i, e, err := a.readEntity(r, tag)
+		if err != nil {
+			return params.FilesystemParams{}, err
+		}
+		resourceTags, err := r.resourceTags()
+		if err != nil {
+			return params.FilesystemParams{}, err
+		}
+		p := params.FilesystemParams{
+			FilesystemTag: e.Tag,
+			VolumeTag:     i.backing(),
+			Size:          i.Size,
+			Provider:      i.Provider,
+			Attributes:    i.Attributes,
+			Tags:          resourceTags,
+		}
+		if e.Attachment != nil && !e.Attachment.going() {
+			attachment := filesystemAttachmentParams(r, i, e)
+			p.Attachment = &attachment
+		}
+		return p, nil
+	}, func(p params.FilesystemParams, err *params.Error) params.FilesystemParamsResult {
+		return params.FilesystemParamsResult{Result: p, Error: err}
+	})
+}
+
+// RemoveFilesystemParams returns how filesystems are to be taken away.
+func (a *Accessor) RemoveFilesystemParams(tags []names.FilesystemTag) ([]params.RemoveFilesystemParamsResult, error) {
+	return viewEach(a, tags, func(r *reader, tag names.FilesystemTag) (params.RemoveFilesystemParams, error) {
+		i, e, err := a.readEntity(r, tag)
+		if err != nil {
+			return params.RemoveFilesystemParams{}, err
+		}
+		id, err := e.removable()
+		return params.RemoveFilesystemParams{Provider: i.Provider, FilesystemId: id, Destroy: !i.Release}, err
+	}, func(p params.RemoveFilesystemParams, err *params.Error) params.RemoveFilesystemParamsResult {
+		return params.RemoveFilesystemParamsResult{Result: p, Error: err}
+	})
+}

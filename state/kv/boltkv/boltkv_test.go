@@ -1,0 +1,133 @@
+package boltkv_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/juju/errors"
+	"go.uber.org/goleak"
+
+	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/state/kv/boltkv"
+	"github.com/stowage-io/stowage/state/kv/kvtest"
+)
+
+// ownerEnv makes this binary a process that owns the store it names.
+const ownerEnv = "BOLTKV_TEST_OWN"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(ownerEnv); path != "" {
+		own(path)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// own puts a key, says so, and holds the store until it is killed or its input ends.
+func own(path string) {
+	store, err := boltkv.Open(path)
+	if err != nil {
+		panic(err)
+	}
+	err = store.Update(func(tx kv.Tx) error { return tx.Put("owner", []byte("x")) })
+	if err != nil {
+		panic(err)
+	}
+	os.Stdout.WriteString("ready\n")
+	os.Stdin.Read(make([]byte, 1))
+}
+
+func TestConformance(t *testing.T) {
+	kvtest.Suite{Open: func(dir string) (kv.Store, error) {
+		return boltkv.Open(filepath.Join(dir, "store"))
+	}}.Run(t)
+}
+
+func TestOneProcessAtATimeAndNothingLostWhenItIsKilled(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store")
+	owner := exec.Command(os.Args[0])
+	owner.Env = append(os.Environ(), ownerEnv+"="+path)
+	stdin, err := owner.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	stdout, err := owner.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := owner.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stdout.Read(make([]byte, 6)); err != nil {
+		t.Fatal(err)
+	}
+
+	_, err = boltkv.Open(path)
+	if !errors.Is(err, errors.Timeout) || !strings.Contains(err.Error(), path) ||
+		!strings.Contains(err.Error(), "another process") {
+		t.Errorf("opening what another process owns: %v", err)
+	}
+
+	if err := owner.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = owner.Wait()
+	store, err := boltkv.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	err = store.View(func(snapshot kv.Snapshot) error {
+		value, err := snapshot.Get("owner")
+		if string(value) != "x" {
+			t.Errorf("what was committed before the kill is %q", value)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFileIsPrivate(t *testing.T) {
+	for _, before := range []os.FileMode{0, 0o644} {
+		path := filepath.Join(t.TempDir(), "store")
+		if before != 0 {
+			if err := os.WriteFile(path, nil, before); err != nil {
+				t.Fatal(err)
+			}
+		}
+		store, err := boltkv.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		store.Close()
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode() != 0o600 {
+			t.Errorf("the file's mode is %v", info.Mode())
+		}
+	}
+}
+
+func TestWhatIsNoStoreIsRefusedAndLeftAsItIs(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notes")
+	content := strings.Repeat("not a store\n", 2000)
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err := boltkv.Open(path)
+	if err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("opening what is no store: %v", err)
+	}
+	after, err := os.ReadFile(path)
+	if err != nil || string(after) != content {
+		t.Errorf("the file was changed (%v)", err)
+	}
+}

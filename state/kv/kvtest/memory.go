@@ -1,0 +1,126 @@
+package kvtest
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/stowage-io/stowage/state/kv"
+)
+
+// Memory is a [kv.Store] that forgets. It runs every transaction twice and forgets the
+// first run, as a store may, so that code which cannot bear that is found out.
+type Memory struct {
+	feeds kv.Feeds
+
+	mu     sync.RWMutex
+	closed bool
+	values map[string][]byte
+}
+
+// NewMemory returns an empty store.
+func NewMemory() *Memory {
+	return &Memory{values: make(map[string][]byte)}
+}
+
+// Update implements [kv.Store].
+func (m *Memory) Update(fn func(kv.Tx) error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return kv.ErrClosed
+	}
+	_ = fn(&memoryTx{values: m.values, written: make(map[string][]byte)})
+	tx := &memoryTx{values: m.values, written: make(map[string][]byte)}
+	if err := fn(tx); err != nil {
+		return err
+	}
+	changes := make(kv.Changes)
+	for key, value := range tx.written {
+		_, existed := m.values[key]
+		switch {
+		case value != nil:
+			m.values[key] = value
+			changes.Put(key, existed)
+		case existed:
+			delete(m.values, key)
+			changes.Delete(key)
+		}
+	}
+	m.feeds.Publish(changes)
+	return nil
+}
+
+// View implements [kv.Store].
+func (m *Memory) View(fn func(kv.Snapshot) error) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.closed {
+		return kv.ErrClosed
+	}
+	return fn(memorySnapshot(m.values))
+}
+
+// Watch implements [kv.Store].
+func (m *Memory) Watch(prefix string, from kv.Start) (kv.Feed, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	existing := make(kv.Changes)
+	if from == kv.FromScratch {
+		for key := range m.values {
+			if strings.HasPrefix(key, prefix) {
+				existing.Put(key, false)
+			}
+		}
+	}
+	return m.feeds.Add(prefix, existing)
+}
+
+// Close implements [kv.Store].
+func (m *Memory) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	m.feeds.Close()
+	return nil
+}
+
+// memoryTx implements [kv.Tx]: what it writes lies over the values. A nil value is a
+// deletion.
+type memoryTx struct {
+	values, written map[string][]byte
+}
+
+func (tx *memoryTx) Get(key string) ([]byte, error) {
+	if value, ok := tx.written[key]; ok {
+		return value, nil
+	}
+	return tx.values[key], nil
+}
+
+func (tx *memoryTx) Put(key string, value []byte) error {
+	tx.written[key] = append([]byte{}, value...)
+	return nil
+}
+
+func (tx *memoryTx) Delete(key string) error {
+	tx.written[key] = nil
+	return nil
+}
+
+// memorySnapshot implements [kv.Snapshot].
+type memorySnapshot map[string][]byte
+
+func (s memorySnapshot) Get(key string) ([]byte, error) { return s[key], nil }
+
+func (s memorySnapshot) Scan(prefix string, fn func(key string, value []byte) error) error {
+	for _, key := range slices.Sorted(maps.Keys(s)) {
+		if strings.HasPrefix(key, prefix) {
+			if err := fn(key, s[key]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

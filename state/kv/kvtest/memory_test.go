@@ -1,0 +1,19 @@
+package kvtest_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/state/kv/kvtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestMemory(t *testing.T) {
+	kvtest.Suite{
+		Open:     func(string) (kv.Store, error) { return kvtest.NewMemory(), nil },
+		Volatile: true,
+	}.Run(t)
+}

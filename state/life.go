@@ -1,0 +1,143 @@
+package state
+
+import (
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
+)
+
+// The rules of life, as functions on one instance. They read no store and no clock,
+// so that they can be driven through any history.
+
+// dyingAtLeast returns what has been told to go.
+func dyingAtLeast(l life.Value) life.Value {
+	if l == life.Alive {
+		return life.Dying
+	}
+	return l
+}
+
+// top returns what attaching and detaching begins with: the filesystem, or the
+// volume where there is no filesystem.
+func (i *instance) top() *entity {
+	if i.Filesystem != nil {
+		return i.Filesystem
+	}
+	return i.Volume
+}
+
+// attach makes the machine the one to have the instance.
+func (i *instance) attach(machine names.MachineTag, now time.Time) error {
+	if i.Life != life.Alive {
+		return errors.NewNotValid(nil, "it is being removed")
+	}
+	for _, e := range i.entities() {
+		if scope := scopeOf(e.tag()); scope != environScope && scope != machine.String() {
+			return errors.NewNotValid(nil, names.ReadableString(e.tag())+" cannot leave its machine")
+		}
+	}
+	for _, e := range i.entities() {
+		if a := e.Attachment; a != nil && a.going() {
+			return errors.NewNotYetAvailable(nil, "it is still being detached from machine "+a.Machine)
+		}
+	}
+	if a := i.top().Attachment; a != nil {
+		if a.Machine != machine.Id() {
+			return errors.NewAlreadyExists(nil, "it is attached to machine "+a.Machine+": detach it first")
+		}
+		return nil
+	}
+	for _, e := range i.entities() {
+		e.Attachment = &attachment{Machine: machine.Id(), Life: life.Alive}
+		if e.Info == nil {
+			e.Status.set(status.Pending, "", now)
+		} else {
+			e.Status.set(status.Attaching, "", now)
+		}
+	}
+	return nil
+}
+
+// going reports whether the attachment has been let go of.
+func (a *attachment) going() bool {
+	return a.Life != life.Alive || a.Plan != nil && a.Plan.Life != life.Alive
+}
+
+// letGo begins to take the entity off its machine: the plan first, where there is
+// one.
+func (e *entity) letGo(now time.Time) {
+	a := e.Attachment
+	if a == nil || a.going() {
+		return
+	}
+	if a.Plan != nil {
+		a.Plan.Life = life.Dying
+	} else {
+		a.Life = life.Dying
+	}
+	e.Status.set(status.Detaching, "", now)
+}
+
+// removePlan is for a plan that the machine has undone.
+func (e *entity) removePlan() error {
+	if e.Attachment.Plan.Life == life.Alive {
+		return errors.NewNotValid(nil, "it is alive")
+	}
+	e.Attachment.Plan, e.Attachment.Life = nil, life.Dying
+	return nil
+}
+
+// removeAttachment is for an attachment that a worker has undone.
+func (e *entity) removeAttachment(now time.Time) error {
+	if e.Attachment.Life == life.Alive {
+		return errors.NewNotValid(nil, "it is alive")
+	}
+	e.Attachment = nil
+	if e.Status.Status != status.Error {
+		e.Status.set(status.Detached, "", now)
+	}
+	return nil
+}
+
+// remove is for an entity that a worker has taken away.
+func (i *instance) remove(e *entity) error {
+	switch {
+	case e.Attachment != nil:
+		return &params.Error{Message: "it is attached to machine " + e.Attachment.Machine, Code: params.CodeStorageAttached}
+	case e.Life != life.Dead:
+		return errors.NewNotValid(nil, "it is "+string(e.Life)+", not dead")
+	case e == i.Filesystem:
+		i.Filesystem = nil
+	default:
+		i.Volume = nil
+	}
+	return nil
+}
+
+// settle moves everything as far as the rules let it go. It is applied after every
+// change.
+func (i *instance) settle(now time.Time) {
+	if i.Life != life.Alive {
+		for _, e := range i.entities() {
+			e.Life = dyingAtLeast(e.Life)
+		}
+		if top := i.top(); top != nil {
+			top.letGo(now)
+		}
+	}
+	if i.Volume != nil && i.Filesystem != nil && i.Filesystem.Attachment == nil {
+		i.Volume.letGo(now)
+	}
+	for _, e := range i.entities() {
+		beneath := e == i.Volume && i.Filesystem != nil
+		if e.Life == life.Dying && e.Attachment == nil && !beneath {
+			e.Life = life.Dead
+			e.Status.set(status.Destroying, "", now)
+		}
+	}
+}

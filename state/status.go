@@ -1,0 +1,102 @@
+package state
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/state/kv"
+)
+
+const (
+	// historyLength is how many statuses of a volume or filesystem are kept.
+	historyLength = 20
+
+	// maxMessage bounds what a provider's error takes of the store, in bytes.
+	maxMessage = 4096
+)
+
+// StatusInfo is a status as a user sees it.
+type StatusInfo struct {
+	Status  status.Status `json:"status"`
+	Message string        `json:"message,omitempty"`
+
+	// Since is when Status or Message last changed.
+	Since time.Time `json:"since"`
+}
+
+// StatusChange is a status that a volume or filesystem has or had.
+type StatusChange struct {
+	// Tag is a names.VolumeTag or a names.FilesystemTag.
+	Tag names.Tag
+	StatusInfo
+}
+
+// StatusHistory returns the latest statuses of the instance's volume and filesystem,
+// oldest first, the present ones included: up to 20 of each. The error satisfies
+// errors.IsNotFound if there is no such instance.
+func (st *State) StatusHistory(name string) ([]StatusChange, error) {
+	var changes []StatusChange
+	err := st.view(func(r *reader, _ kv.Snapshot) error {
+		i, ok := read[instance](r, storageKey(name))
+		if !ok {
+			return errors.NotFoundf("storage %q", name)
+		}
+		for _, e := range i.entities() {
+			history, _ := read[[]StatusInfo](r, historyKey(e.tag()))
+			for _, info := range history {
+				changes = append(changes, StatusChange{Tag: e.tag(), StatusInfo: info})
+			}
+		}
+		return nil
+	})
+	slices.SortStableFunc(changes, func(a, b StatusChange) int { return a.Since.Compare(b.Since) })
+	return changes, errors.Trace(err)
+}
+
+// set changes the status. Setting what is there already keeps Since, so that the
+// age of a status that an operation sets at every attempt is true.
+func (s *StatusInfo) set(value status.Status, message string, now time.Time) {
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
+	}
+	if s.Status != value || s.Message != message {
+		*s = StatusInfo{Status: value, Message: message, Since: now}
+	}
+}
+
+// telling orders statuses by what they tell of a whole, the most telling first. What is
+// on its way out comes before what never got in.
+var telling = []status.Status{
+	status.Error,
+	status.Detaching,
+	status.Destroying,
+	status.Pending,
+	status.Attaching,
+	status.Detached,
+	status.Attached,
+}
+
+// tells reports whether a tells more of an instance than b does.
+func (s StatusInfo) tells(other StatusInfo) bool {
+	if (s.Status == status.Error) != (other.Status == status.Error) {
+		return s.Status == status.Error
+	}
+	if (s.Message == "") != (other.Message == "") {
+		return s.Message != ""
+	}
+	return slices.Index(telling, s.Status) < slices.Index(telling, other.Status)
+}
+
+// record appends a status to the history of an entity.
+func (tx *txn) recordStatus(tag names.Tag, info StatusInfo) {
+	history, _ := read[[]StatusInfo](&tx.reader, historyKey(tag))
+	if len(history) >= historyLength {
+		history = history[len(history)-historyLength+1:]
+	}
+	tx.write(historyKey(tag), append(history, info))
+}

@@ -1,0 +1,122 @@
+package state_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/status"
+)
+
+// The status of an instance is what tells most of its volume and filesystem.
+func TestStatusOfAnInstance(t *testing.T) {
+	for _, test := range []struct{ volume, filesystem, want string }{
+		{"pending", "pending", "pending"},
+		{"attached", "pending", "pending"},
+		{"attaching", "pending", "pending"},
+		{"attached", "attaching", "attaching"},
+		{"attached", "attached", "attached"},
+		{"attached", "detaching", "detaching"},
+		{"detaching", "detached", "detaching"},
+		{"detached", "detached", "detached"},
+		{"detaching", "destroying", "detaching"},
+		{"error: no room", "pending", "error: no room"},
+		{"pending", "error: no fs", "error: no fs"},
+		{"error: no room", "pending: waiting", "error: no room"},
+		{"attaching: try 3", "pending", "attaching: try 3"},
+		{"attached", "detaching: busy", "detaching: busy"},
+	} {
+		w := newWorld(t)
+		w.add("it", "loop", filesystem)
+		s := w.one("it")
+		for tag, text := range map[string]string{s.Volume.Tag.String(): test.volume, s.Filesystem.Tag.String(): test.filesystem} {
+			value, message, _ := strings.Cut(text, ": ")
+			w.setStatus(tag, status.Status(value), message)
+		}
+		s = w.one("it")
+		value, message, _ := strings.Cut(test.want, ": ")
+		if string(s.Status) != value || s.Message != message {
+			t.Errorf("volume %s, filesystem %s: %s: %s, want %s", test.volume, test.filesystem, s.Status, s.Message, test.want)
+		}
+	}
+}
+
+func TestStatusKeepsItsAge(t *testing.T) {
+	w := newWorld(t)
+	w.add("it", "loop", block)
+	since := func(want time.Time) {
+		t.Helper()
+		if s := w.one("it"); !s.Since.Equal(want) {
+			t.Errorf("%s %q since %s, want %s", s.Status, s.Message, s.Since, want)
+		}
+	}
+	since(start)
+	w.clock.Advance(time.Minute)
+	w.setStatus("volume-0-0", status.Pending, "no room")
+	since(start.Add(time.Minute))
+	w.clock.Advance(time.Minute)
+	w.setStatus("volume-0-0", status.Pending, "no room")
+	since(start.Add(time.Minute))
+	w.setStatus("volume-0-0", status.Pending, "no room at all")
+	since(start.Add(2 * time.Minute))
+}
+
+func TestHistoryIsBoundedAndGoesWithTheStorage(t *testing.T) {
+	w := newWorld(t)
+	w.add("it", "loop", filesystem)
+	for i := range 50 {
+		w.clock.Advance(time.Second)
+		w.setStatus("volume-0-0", status.Pending, fmt.Sprintf("attempt %d", i))
+	}
+	w.setStatus("filesystem-0-0", status.Error, "no good")
+	history, err := w.StatusHistory("it")
+	w.must(err)
+	if len(history) != 20+2 {
+		t.Fatalf("there are %d statuses", len(history))
+	}
+	first, last := history[0], history[len(history)-1]
+	if first.Tag.String() != "filesystem-0-0" || first.Status != status.Pending || !first.Since.Equal(start) {
+		t.Errorf("the first is %+v", first)
+	}
+	if last.Tag.String() != "filesystem-0-0" || last.Message != "no good" {
+		t.Errorf("the last is %+v", last)
+	}
+	if before := history[len(history)-2]; before.Message != "attempt 49" {
+		t.Errorf("before the last is %+v", before)
+	}
+	w.check()
+	_, err = w.StatusHistory("none")
+	wantError(t, err, errors.NotFound, `"none"`)
+}
+
+func TestSetStatusDoesWhatItCan(t *testing.T) {
+	w := newWorld(t)
+	w.add("it", "loop", block)
+	accessor := w.ForMachine(machine0)
+	for _, bad := range []struct{ tag, status, code string }{
+		{"volume-0-9", "error", params.CodeNotFound},
+		{"volume-0", "error", params.CodeUnauthorized},
+		{"machine-0", "error", params.CodeNotValid},
+		{"nonsense", "error", params.CodeNotValid},
+		{"volume-0-0", "happy", params.CodeNotValid},
+	} {
+		w.setStatus("volume-0-0", status.Pending, "")
+		err := accessor.SetStatus([]params.EntityStatusArgs{
+			{Tag: bad.tag, Status: bad.status},
+			{Tag: "volume-0-0", Status: "attaching", Info: "second"},
+		})
+		wantCode(t, err, bad.code)
+		if s := w.one("it"); s.Status != status.Attaching || s.Message != "second" {
+			t.Errorf("%v: it is %s %q", bad, s.Status, s.Message)
+		}
+	}
+	w.must(accessor.SetStatus(nil))
+	w.setStatus("volume-0-0", status.Error, strings.Repeat("é", 1<<20))
+	if s := w.one("it"); len(s.Message) > 5000 || !strings.HasPrefix(s.Message, "éé") || strings.ContainsRune(s.Message, '\uFFFD') {
+		t.Errorf("an endless message is kept with %d bytes", len(s.Message))
+	}
+}

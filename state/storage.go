@@ -1,0 +1,415 @@
+package state
+
+import (
+	"maps"
+	"path"
+	"regexp"
+	"strconv"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/watcher"
+)
+
+// StorageParams says which storage instance to add.
+type StorageParams struct {
+	// Name is NAME or NAME/N: NAME is a lower-case letter and up to 62 lower-case
+	// letters, digits and hyphens, N a number.
+	Name string
+
+	Kind storage.StorageKind
+
+	// Pool is the name of a pool, see [State.Pools].
+	Pool string
+
+	// Size is the least size, in MiB. It is not zero.
+	Size uint64
+
+	// Attributes are the instance's own settings. They win over the pool's. They
+	// are kept as JSON, so numbers come back as float64.
+	Attributes map[string]any
+
+	// MountPoint is where a filesystem is wanted, a clean absolute path. Empty
+	// leaves the choice to who mounts it. A block instance has none.
+	MountPoint string
+
+	ReadOnly bool
+
+	// Machine is where the instance is to be attached. The zero tag leaves it
+	// detached, which only storage that does not need a machine can be.
+	Machine names.MachineTag
+}
+
+// Storage is a storage instance as its user sees it.
+type Storage struct {
+	Name     string
+	Kind     storage.StorageKind
+	Pool     string
+	Provider storage.ProviderType
+
+	// SizeMiB is what was asked for until the provider has said what it made;
+	// RequestedMiB stays what was asked for.
+	SizeMiB, RequestedMiB uint64
+
+	// MountPoint is what was asked for.
+	MountPoint string
+
+	// Attributes are the pool's as they were when the instance was added, with the
+	// instance's own over them.
+	Attributes map[string]any
+	ReadOnly   bool
+
+	Life life.Value
+
+	// StatusInfo is the most telling status of the instance's volume and
+	// filesystem: an error first, then one with a message, then one on its
+	// way out, then the least advanced.
+	StatusInfo
+
+	// Location is the mount point of an attached filesystem, or the path of an
+	// attached volume's block device once the machine has seen it. Otherwise it is
+	// empty.
+	Location string
+
+	// Volume and Filesystem are what the instance stands on; nil where there is
+	// none.
+	Volume, Filesystem *Entity
+
+	// Attachments are the machines that have the instance, at most one.
+	Attachments []Attachment
+}
+
+// Entity is a volume or filesystem of a storage instance.
+type Entity struct {
+	// Tag is a names.VolumeTag or a names.FilesystemTag.
+	Tag  names.Tag
+	Life life.Value
+	StatusInfo
+
+	// ProviderID is how the provider knows it; empty until it is provisioned.
+	ProviderID string
+}
+
+// Attachment is a storage instance on a machine.
+type Attachment struct {
+	Machine  names.MachineTag
+	Life     life.Value
+	Location string
+	ReadOnly bool
+}
+
+// AddStorage adds storage instances, with the volumes, filesystems and attachments
+// that they need, all in one transaction: all or none. The error is about the first
+// instance that cannot be added, and names it. It satisfies errors.IsNotValid for
+// parameters that cannot be used, errors.IsNotFound for a pool or machine that is
+// not there, errors.IsNotSupported for a kind that the pool's provider does not
+// make, errors.IsAlreadyExists for a name that is taken.
+//
+// An instance of kind block has a volume. One of kind filesystem has a filesystem
+// alone where the provider makes filesystems, and otherwise a volume with a
+// filesystem on it.
+func (st *State) AddStorage(all ...StorageParams) error {
+	pools, err := st.defaultPools()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return st.update(func(tx *txn) error {
+		for _, p := range all {
+			if err := st.addStorage(tx, pools, p); err != nil {
+				return errors.Annotatef(err, "adding storage %q", p.Name)
+			}
+		}
+		return nil
+	})
+}
+
+// AttachStorage attaches the named instances to a machine, all or none. What is
+// attached there already stays so. Errors name the instance; they satisfy
+// errors.IsNotFound for a name or machine that is not there, errors.IsNotValid for
+// an instance that is being removed or that cannot be on that machine,
+// errors.IsAlreadyExists for one that another machine has, and
+// errors.Is(err, errors.NotYetAvailable) for one that is still being detached.
+func (st *State) AttachStorage(names []string, machine names.MachineTag) error {
+	return st.update(func(tx *txn) error {
+		if _, ok := read[machineRecord](&tx.reader, machineKey(machine)); !ok {
+			return errors.NotFoundf("machine %s", machine.Id())
+		}
+		return changeEach(tx, names, "attaching", func(i *instance) error {
+			return i.attach(machine, tx.now)
+		})
+	})
+}
+
+// DetachStorage detaches the named instances from their machines, all or none. They
+// stay, and can be attached again. What is detached or being detached already is no
+// error. A name that is not there is, satisfying errors.IsNotFound.
+func (st *State) DetachStorage(names []string) error {
+	return st.update(func(tx *txn) error {
+		return changeEach(tx, names, "detaching", func(i *instance) error {
+			i.top().letGo(tx.now)
+			return nil
+		})
+	})
+}
+
+// RemoveStorage detaches and destroys the named instances with what they hold, all or
+// none. What is being removed already is no error. A name that is not there is,
+// satisfying errors.IsNotFound.
+func (st *State) RemoveStorage(names []string) error {
+	return st.update(func(tx *txn) error {
+		return changeEach(tx, names, "removing", func(i *instance) error {
+			i.Life = dyingAtLeast(i.Life)
+			return nil
+		})
+	})
+}
+
+// ReleaseStorage is RemoveStorage, but the data is kept by the provider and leaves
+// the model. Errors satisfy errors.IsNotSupported where the provider cannot, and
+// errors.IsNotValid where the instance is already being destroyed.
+func (st *State) ReleaseStorage(names []string) error {
+	return st.update(func(tx *txn) error {
+		return changeEach(tx, names, "releasing", func(i *instance) error {
+			provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider))
+			if err != nil {
+				return errors.Trace(err)
+			}
+			if !provider.Releasable() {
+				return errors.NotSupportedf("releasing storage of provider %q", i.Provider)
+			}
+			if i.Life != life.Alive && !i.Release {
+				return errors.NewNotValid(nil, "it is being destroyed")
+			}
+			i.Life, i.Release = dyingAtLeast(i.Life), true
+			return nil
+		})
+	})
+}
+
+// Storage returns the named instances, in that order. A name that is not there is an
+// error that satisfies errors.IsNotFound.
+func (st *State) Storage(names ...string) ([]Storage, error) {
+	result := make([]Storage, 0, len(names))
+	err := st.view(func(r *reader, _ kv.Snapshot) error {
+		for _, name := range names {
+			i, ok := read[instance](r, storageKey(name))
+			if !ok {
+				return errors.NotFoundf("storage %q", name)
+			}
+			result = append(result, i.view(r, name))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	return result, nil
+}
+
+// AllStorage returns all instances, sorted by name.
+func (st *State) AllStorage() ([]Storage, error) {
+	var result []Storage
+	err := st.view(func(r *reader, snapshot kv.Snapshot) error {
+		return snapshot.Scan(storagePrefix, func(key string, data []byte) error {
+			i, err := decode[instance](key, data)
+			if err != nil {
+				return errors.Trace(err)
+			}
+			result = append(result, i.view(r, key[len(storagePrefix):]))
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	return result, nil
+}
+
+// WatchStorage tells when what AllStorage returns may have changed.
+func (st *State) WatchStorage() (watcher.NotifyWatcher, error) {
+	return st.notify("")
+}
+
+// validName is what an instance may be called. Names are parts of keys, and of what
+// is shown.
+var validName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}(/(0|[1-9][0-9]{0,8}))?$`)
+
+func (p StorageParams) validate() error {
+	switch {
+	case !validName.MatchString(p.Name):
+		return errors.NewNotValid(nil, "the name is not valid: a lower-case letter, then up to 62 lower-case letters, digits and hyphens")
+	case p.Kind != storage.StorageKindBlock && p.Kind != storage.StorageKindFilesystem:
+		return errors.NotValidf("kind %s", p.Kind)
+	case p.Size == 0:
+		return errors.NotValidf("size 0")
+	case p.MountPoint == "":
+		return nil
+	case p.Kind == storage.StorageKindBlock:
+		return errors.NewNotValid(nil, "a block device has no mount point")
+	case !path.IsAbs(p.MountPoint) || path.Clean(p.MountPoint) != p.MountPoint || p.MountPoint == "/":
+		return errors.NewNotValid(nil, "mount point "+strconv.Quote(p.MountPoint)+" is not a clean absolute path")
+	}
+	return nil
+}
+
+func (st *State) addStorage(tx *txn, defaults map[string]Pool, p StorageParams) error {
+	if err := p.validate(); err != nil {
+		return errors.Trace(err)
+	}
+	if _, ok := read[instance](&tx.reader, storageKey(p.Name)); ok {
+		return errors.NewAlreadyExists(nil, "the name is taken")
+	}
+	pool, err := usePool(tx, defaults, p.Pool)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	provider, err := st.registry.StorageProvider(pool.Provider)
+	if err != nil {
+		return errors.Annotatef(err, "pool %q", p.Pool)
+	}
+
+	// What the instance is made of, and whose the parts are.
+	attach := p.Machine != names.MachineTag{}
+	native := p.Kind == storage.StorageKindFilesystem && provider.Supports(storage.StorageKindFilesystem)
+	hasVolume, hasFilesystem := !native, p.Kind == storage.StorageKindFilesystem
+	bound := provider.Scope() == storage.ScopeMachine
+	if hasVolume && !provider.Supports(storage.StorageKindBlock) {
+		return errors.NewNotSupported(nil, "provider "+strconv.Quote(string(pool.Provider))+" makes no "+p.Kind.String()+" storage")
+	}
+	if !attach && (bound || hasVolume && hasFilesystem) {
+		return errors.NewNotValid(nil, "storage of pool "+strconv.Quote(p.Pool)+" is made on a machine: name one")
+	}
+	if attach {
+		if _, ok := read[machineRecord](&tx.reader, machineKey(p.Machine)); !ok {
+			return errors.NotFoundf("machine %s", p.Machine.Id())
+		}
+	}
+
+	attributes := make(map[string]any, len(pool.Attributes)+len(p.Attributes))
+	maps.Copy(attributes, pool.Attributes)
+	maps.Copy(attributes, p.Attributes)
+	i := instance{
+		Kind:       p.Kind.String(),
+		Pool:       p.Pool,
+		Provider:   string(pool.Provider),
+		Size:       p.Size,
+		Attributes: attributes,
+		MountPoint: p.MountPoint,
+		ReadOnly:   p.ReadOnly,
+		Life:       life.Alive,
+	}
+	if hasVolume {
+		id := tx.nextID(volumeSequenceKey, p.Machine, bound)
+		i.Volume = newEntity(names.NewVolumeTag(id), tx.now)
+	}
+	if hasFilesystem {
+		id := tx.nextID(filesystemSequenceKey, p.Machine, bound || hasVolume)
+		i.Filesystem = newEntity(names.NewFilesystemTag(id), tx.now)
+	}
+	if attach {
+		if err := i.attach(p.Machine, tx.now); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	tx.add(p.Name, i)
+	return nil
+}
+
+// nextID returns an id that no volume, or no filesystem, has ever had: N, or
+// MACHINE/N for what is bound to its machine.
+func (tx *txn) nextID(sequenceKey string, machine names.MachineTag, bound bool) string {
+	n, _ := read[uint64](&tx.reader, sequenceKey)
+	tx.write(sequenceKey, n+1)
+	id := strconv.FormatUint(n, 10)
+	if bound {
+		id = machine.Id() + "/" + id
+	}
+	return id
+}
+
+// changeEach applies fn to the named instances. The first error ends it, and says
+// which instance it is about.
+func changeEach(tx *txn, names []string, doing string, fn func(*instance) error) error {
+	for _, name := range names {
+		i, ok := read[instance](&tx.reader, storageKey(name))
+		if !ok {
+			return errors.NotFoundf("storage %q", name)
+		}
+		if err := tx.change(name, i, fn); err != nil {
+			return errors.Annotatef(err, "%s storage %q", doing, name)
+		}
+	}
+	return nil
+}
+
+// view returns the instance as its user sees it.
+func (i *instance) view(r *reader, name string) Storage {
+	s := Storage{
+		Name:         name,
+		Kind:         storage.StorageKindBlock,
+		Pool:         i.Pool,
+		Provider:     storage.ProviderType(i.Provider),
+		SizeMiB:      i.Size,
+		RequestedMiB: i.Size,
+		MountPoint:   i.MountPoint,
+		Attributes:   i.Attributes,
+		ReadOnly:     i.ReadOnly,
+		Life:         i.Life,
+		Volume:       i.Volume.view(),
+		Filesystem:   i.Filesystem.view(),
+	}
+	if i.Kind == storage.StorageKindFilesystem.String() {
+		s.Kind = storage.StorageKindFilesystem
+	}
+	top := i.top()
+	if top.Info != nil && top.Info.Size != 0 {
+		s.SizeMiB = top.Info.Size
+	}
+	for n, e := range i.entities() {
+		if n == 0 || e.Status.tells(s.StatusInfo) {
+			s.StatusInfo = e.Status
+		}
+	}
+	switch a := top.Attachment; {
+	case a == nil || a.Info == nil:
+	case top == i.Filesystem:
+		s.Location = a.Info.MountPoint
+	case s.Kind == storage.StorageKindBlock:
+		if device, ok := r.findDevice(top); ok && device.DeviceName != "" {
+			s.Location = "/dev/" + device.DeviceName
+		}
+	}
+	// What is beneath goes last, so its attachment stands for both.
+	if a := i.entities()[0].Attachment; a != nil {
+		s.Attachments = []Attachment{{
+			Machine:  a.machine(),
+			Life:     i.attachmentLife(),
+			Location: s.Location,
+			ReadOnly: i.ReadOnly,
+		}}
+	}
+	return s
+}
+
+// attachmentLife is Alive while nothing of the instance has been let go of.
+func (i *instance) attachmentLife() life.Value {
+	if a := i.top().Attachment; a == nil || a.going() {
+		return life.Dying
+	}
+	return life.Alive
+}
+
+func (e *entity) view() *Entity {
+	if e == nil {
+		return nil
+	}
+	view := &Entity{Tag: e.tag(), Life: e.Life, StatusInfo: e.Status}
+	if e.Info != nil {
+		view.ProviderID = e.Info.ID
+	}
+	return view
+}

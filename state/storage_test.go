@@ -1,0 +1,422 @@
+package state_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/storage"
+)
+
+func TestAddStorageMakesWhatTheProviderAsksFor(t *testing.T) {
+	for _, test := range []struct {
+		pool               string
+		kind               storage.StorageKind
+		volume, filesystem string
+	}{
+		{"loop", block, "volume-0-0", ""},
+		{"loop", filesystem, "volume-0-0", "filesystem-0-0"},
+		{"tmpfs", filesystem, "", "filesystem-0-0"},
+		{"disk", block, "volume-0", ""},
+		{"ssd", filesystem, "volume-0", "filesystem-0-0"},
+		{"nfs", filesystem, "", "filesystem-0"},
+	} {
+		w := newWorld(t)
+		w.add("it", test.pool, test.kind)
+		s := w.one("it")
+		tag := func(e *state.Entity) string {
+			if e == nil {
+				return ""
+			}
+			return e.Tag.String()
+		}
+		if tag(s.Volume) != test.volume || tag(s.Filesystem) != test.filesystem {
+			t.Errorf("%s %s: volume %q, filesystem %q, want %q and %q",
+				test.pool, test.kind, tag(s.Volume), tag(s.Filesystem), test.volume, test.filesystem)
+		}
+		if s.Kind != test.kind || s.Pool != test.pool || s.Life != life.Alive || s.Status != "pending" || !s.Since.Equal(start) {
+			t.Errorf("%s %s: got %+v", test.pool, test.kind, s)
+		}
+	}
+}
+
+func TestAddStorageIsAllOrNone(t *testing.T) {
+	w := newWorld(t)
+	w.add("taken", "loop", block)
+	before := w.dump()
+	good := state.StorageParams{Name: "good", Kind: filesystem, Pool: "loop", Size: 1, Machine: machine0}
+	for _, test := range []struct {
+		change func(*state.StorageParams)
+		kind   error
+		says   []string
+	}{
+		{func(p *state.StorageParams) { p.Name = "Bad" }, errors.NotValid, []string{`"Bad"`, "name"}},
+		{func(p *state.StorageParams) { p.Name = "../etc" }, errors.NotValid, []string{`"../etc"`}},
+		{func(p *state.StorageParams) { p.Name = "a/b" }, errors.NotValid, nil},
+		{func(p *state.StorageParams) { p.Name = "a/01" }, errors.NotValid, nil},
+		{func(p *state.StorageParams) { p.Name = "a\n" }, errors.NotValid, nil},
+		{func(p *state.StorageParams) { p.Name = strings.Repeat("a", 64) }, errors.NotValid, nil},
+		{func(p *state.StorageParams) { p.Name = "" }, errors.NotValid, nil},
+		{func(p *state.StorageParams) { p.Name = "taken" }, errors.AlreadyExists, []string{`"taken"`}},
+		{func(p *state.StorageParams) { p.Name = "good" }, errors.AlreadyExists, []string{`"good"`}},
+		{func(p *state.StorageParams) { p.Kind = 0 }, errors.NotValid, []string{`"other"`, "kind"}},
+		{func(p *state.StorageParams) { p.Size = 0 }, errors.NotValid, []string{`"other"`, "size"}},
+		{func(p *state.StorageParams) { p.Pool = "none" }, errors.NotFound, []string{`"other"`, `"none"`}},
+		{func(p *state.StorageParams) { p.Pool, p.Kind = "tmpfs", block }, errors.NotSupported, []string{`"other"`, `"tmpfs"`, "block"}},
+		{func(p *state.StorageParams) { p.Machine = names.NewMachineTag("7") }, errors.NotFound, []string{`"other"`, "machine 7"}},
+		{func(p *state.StorageParams) { p.Machine = names.MachineTag{} }, errors.NotValid, []string{`"other"`, "machine"}},
+		{func(p *state.StorageParams) { p.Machine, p.Pool = names.MachineTag{}, "disk" }, errors.NotValid, []string{`"other"`, "machine"}},
+		{func(p *state.StorageParams) { p.MountPoint = "srv" }, errors.NotValid, []string{`"other"`, `"srv"`}},
+		{func(p *state.StorageParams) { p.MountPoint = "/srv/../etc" }, errors.NotValid, []string{`"/srv/../etc"`}},
+		{func(p *state.StorageParams) { p.MountPoint = "/" }, errors.NotValid, nil},
+		{func(p *state.StorageParams) { p.MountPoint, p.Kind = "/srv", block }, errors.NotValid, []string{"mount point"}},
+	} {
+		bad := good
+		bad.Name = "other"
+		test.change(&bad)
+		wantError(t, w.AddStorage(good, bad), test.kind, test.says...)
+	}
+	if after := w.dump(); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("refused storage left something:\n%v\nwas\n%v", after, before)
+	}
+	w.must(w.AddStorage(good))
+}
+
+func TestStorageOfAnEnvironmentNeedsNoMachineYet(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.AddStorage(
+		state.StorageParams{Name: "disk", Kind: block, Pool: "disk", Size: 1},
+		state.StorageParams{Name: "share", Kind: filesystem, Pool: "nfs", Size: 1},
+	))
+	if s := w.one("disk"); len(s.Attachments) > 0 {
+		t.Errorf("attached to %v", s.Attachments)
+	}
+	w.must(w.AttachStorage([]string{"disk", "share"}, machine1))
+	for _, name := range []string{"disk", "share"} {
+		if s := w.one(name); len(s.Attachments) != 1 || s.Attachments[0].Machine != machine1 {
+			t.Errorf("%s is attached to %v", name, s.Attachments)
+		}
+	}
+	w.check()
+}
+
+func TestBulkChangesAreAllOrNone(t *testing.T) {
+	w := newWorld(t)
+	w.add("a", "disk", block)
+	w.add("b", "disk", block)
+	before := w.dump()
+	for _, test := range []struct {
+		err  error
+		kind error
+		says string
+	}{
+		{w.DetachStorage([]string{"a", "none"}), errors.NotFound, `"none"`},
+		{w.RemoveStorage([]string{"a", "none"}), errors.NotFound, `"none"`},
+		{w.ReleaseStorage([]string{"a", "none"}), errors.NotFound, `"none"`},
+		{w.AttachStorage([]string{"a", "none"}, machine0), errors.NotFound, `"none"`},
+		{w.AttachStorage([]string{"a", "b"}, machine1), errors.AlreadyExists, `"a"`},
+		{w.AttachStorage([]string{"a", "b"}, names.NewMachineTag("7")), errors.NotFound, "machine 7"},
+	} {
+		wantError(t, test.err, test.kind, test.says)
+	}
+	if after := w.dump(); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("refused changes changed something")
+	}
+	_, err := w.Storage("a", "none")
+	wantError(t, err, errors.NotFound, `"none"`)
+}
+
+func TestDetachingIsFinishedBeforeAttachingAgain(t *testing.T) {
+	w := newWorld(t)
+	w.add("it", "disk", block)
+	w.must(w.DetachStorage([]string{"it"}))
+	wantError(t, w.AttachStorage([]string{"it"}, machine1), errors.NotYetAvailable, `"it"`, "machine 0")
+	w.work()
+	w.must(w.AttachStorage([]string{"it"}, machine1))
+}
+
+func TestAStorageIsSeenThroughItsLife(t *testing.T) {
+	w := newWorld(t)
+	w.add("files", "loop", filesystem)
+	w.add("raw", "loop", block)
+	w.work()
+	w.must(w.SetMachineBlockDevices(machine0, []storage.BlockDevice{{DeviceName: "sdx"}, {DeviceName: "dev-volume-0-1"}}))
+
+	all, err := w.AllStorage()
+	w.must(err)
+	if len(all) != 2 || all[0].Name != "files" || all[1].Name != "raw" {
+		t.Fatalf("all storage is %+v", all)
+	}
+	for i, want := range []struct {
+		location string
+		size     uint64
+	}{{"/mnt/filesystem-0-0", 120}, {"/dev/dev-volume-0-1", 128}} {
+		s := all[i]
+		if s.Location != want.location || s.SizeMiB != want.size || s.RequestedMiB != 100 || s.Status != "attached" ||
+			len(s.Attachments) != 1 || s.Attachments[0].Location != want.location || s.Attachments[0].Life != life.Alive {
+			t.Errorf("%s is %+v, want %+v", s.Name, s, want)
+		}
+		if s.Volume.ProviderID != "id-"+s.Volume.Tag.String() {
+			t.Errorf("%s: provider id is %q", s.Name, s.Volume.ProviderID)
+		}
+	}
+
+	w.must(w.DetachStorage([]string{"files"}))
+	if s := w.one("files"); s.Status != "detaching" || s.Attachments[0].Life != life.Dying {
+		t.Errorf("while it is detached it is %+v", s)
+	}
+	w.work()
+	if s := w.one("files"); s.Status != "detached" || s.Location != "" || len(s.Attachments) > 0 {
+		t.Errorf("detached it is %+v", s)
+	}
+	w.must(w.AttachStorage([]string{"files"}, machine0))
+	if s := w.one("files"); s.Status != "attaching" {
+		t.Errorf("while it is attached it is %+v", s)
+	}
+	w.must(w.RemoveStorage([]string{"files", "raw"}))
+	if s := w.one("files"); s.Status != "detaching" || s.Life != life.Dying {
+		t.Errorf("while it is removed it is %+v", s)
+	}
+	parts := partsOf(w.one("files"))
+	for _, part := range []string{"fa", "va", "f"} {
+		w.must(w.remove(parts[part]))
+	}
+	if s := w.one("files"); s.Status != "destroying" || s.Filesystem != nil {
+		t.Errorf("when it is nearly gone it is %+v", s)
+	}
+	w.work()
+	if all, err := w.AllStorage(); len(all) > 0 || err != nil {
+		t.Errorf("after all is removed there are %v (%v)", all, err)
+	}
+}
+
+func TestIDsAreNotReused(t *testing.T) {
+	w := newWorld(t)
+	seen := make(map[string]bool)
+	for range 3 {
+		w.add("a", "loop", filesystem)
+		w.add("b", "disk", filesystem)
+		for _, name := range []string{"a", "b"} {
+			s := w.one(name)
+			for _, tag := range []string{s.Volume.Tag.String(), s.Filesystem.Tag.String()} {
+				if seen[tag] {
+					t.Errorf("%s was there before", tag)
+				}
+				seen[tag] = true
+			}
+		}
+		w.must(w.RemoveStorage([]string{"a", "b"}))
+		w.work()
+	}
+}
+
+func TestRelease(t *testing.T) {
+	w := newWorld(t)
+	w.add("kept", "disk", filesystem)
+	w.add("lost", "disk", filesystem)
+	w.add("loop", "loop", block)
+	wantError(t, w.ReleaseStorage([]string{"kept", "loop"}), errors.NotSupported, `"loop"`)
+	w.must(w.ReleaseStorage([]string{"kept"}))
+	w.must(w.ReleaseStorage([]string{"kept"}))
+	w.must(w.RemoveStorage([]string{"kept", "lost"}))
+	wantError(t, w.ReleaseStorage([]string{"lost"}), errors.NotValid, `"lost"`)
+	for _, name := range []string{"kept", "lost"} {
+		s := w.one(name)
+		parts := partsOf(s)
+		w.must(w.provision(parts["v"]))
+		w.must(w.provision(parts["f"]))
+		for _, part := range []string{"fa", "va"} {
+			w.must(w.remove(parts[part]))
+		}
+		fs, err := w.ForMachine(machine0).RemoveFilesystemParams([]names.FilesystemTag{s.Filesystem.Tag.(names.FilesystemTag)})
+		w.must(err)
+		w.must(w.remove(parts["f"]))
+		volumes, err := w.ForEnviron().RemoveVolumeParams([]names.VolumeTag{s.Volume.Tag.(names.VolumeTag)})
+		w.must(err)
+		destroy := name == "lost"
+		if p := volumes[0].Result; p.Destroy != destroy || p.Provider != "disk" || p.VolumeId != "id-"+s.Volume.Tag.String() {
+			t.Errorf("%s: its volume is removed by %+v", name, volumes[0])
+		}
+		if p := fs[0].Result; p.Destroy != destroy || p.Provider != "disk" || p.FilesystemId != "id-"+s.Filesystem.Tag.String() {
+			t.Errorf("%s: its filesystem is removed by %+v", name, fs[0])
+		}
+	}
+}
+
+func TestPools(t *testing.T) {
+	w := newWorld(t)
+	poolNames := func() (all []string) {
+		pools, err := w.Pools()
+		w.must(err)
+		for _, p := range pools {
+			all = append(all, p.Name)
+		}
+		return all
+	}
+	if got := poolNames(); !slices.Equal(got, []string{"disk", "loop", "nfs", "ssd", "tmpfs"}) {
+		t.Errorf("a new state has pools %q", got)
+	}
+	wantError(t, w.SetPool("no good", "loop", nil), errors.NotValid, `"no good"`)
+	wantError(t, w.SetPool("loop", "loop", nil), errors.NotValid, `"loop"`, "default")
+	wantError(t, w.SetPool("ssd", "loop", nil), errors.NotValid, `"ssd"`, "default")
+	wantError(t, w.SetPool("fast", "none", nil), errors.NotFound, `"fast"`, `"none"`)
+	wantError(t, w.SetPool("fast", "loop", map[string]any{"bad": "x"}), errors.NotValid, `"fast"`, "bad")
+	wantError(t, w.RemovePool("fast"), errors.NotFound, `"fast"`)
+	wantError(t, w.RemovePool("ssd"), errors.NotValid, `"ssd"`, "default")
+	_, err := w.Pool("fast")
+	wantError(t, err, errors.NotFound, `"fast"`)
+
+	w.must(w.SetPool("fast", "loop", map[string]any{"fs": "ext4", "tier": "one"}))
+	w.must(w.AddStorage(state.StorageParams{
+		Name: "it", Kind: filesystem, Pool: "fast", Size: 1, Machine: machine0, Attributes: map[string]any{"fs": "xfs"},
+	}))
+	wantError(t, w.RemovePool("fast"), errors.NotValid, `"fast"`, "in use")
+	w.must(w.SetPool("fast", "disk", map[string]any{"tier": "two"}))
+	pool, err := w.Pool("fast")
+	w.must(err)
+	if pool.Provider != "disk" || pool.Attributes["tier"] != "two" || pool.Default {
+		t.Errorf("the pool is %+v", pool)
+	}
+	if s := w.one("it"); s.Provider != "loop" || s.Attributes["fs"] != "xfs" || s.Attributes["tier"] != "one" {
+		t.Errorf("what there was has changed with its pool: %+v", s)
+	}
+	wantError(t, w.RemovePool("fast"), errors.NotValid, `"fast"`, "in use")
+	w.must(w.RemoveStorage([]string{"it"}))
+	wantError(t, w.RemovePool("fast"), errors.NotValid, `"fast"`, "in use")
+	w.work()
+	w.must(w.RemovePool("fast"))
+	if got := poolNames(); slices.Contains(got, "fast") {
+		t.Errorf("the pool is still among %q", got)
+	}
+}
+
+func TestMachines(t *testing.T) {
+	w := newWorld(t)
+	unknown := names.NewMachineTag("7/lxd/0")
+	_, err := w.InstanceId(unknown)
+	wantError(t, err, errors.NotFound, "machine 7/lxd/0")
+	wantError(t, w.SetInstanceId(unknown, "i-7"), errors.NotFound, "machine 7/lxd/0")
+	w.must(w.EnsureMachine(unknown))
+	_, err = w.InstanceId(unknown)
+	wantError(t, err, errors.NotProvisioned, "machine 7/lxd/0")
+	wantError(t, w.SetInstanceId(unknown, ""), errors.NotValid, "machine 7/lxd/0")
+	w.must(w.SetInstanceId(unknown, "i-7"))
+	w.must(w.SetInstanceId(unknown, "i-7"))
+	wantError(t, w.SetInstanceId(unknown, "i-8"), errors.NotValid, "i-7", "i-8")
+	w.must(w.EnsureMachine(unknown))
+	if id, err := w.InstanceId(unknown); id != "i-7" || err != nil {
+		t.Errorf("the instance id is %q (%v)", id, err)
+	}
+	// Containers have slashes in their ids, and so has what is bound to them.
+	w.must(w.AddStorage(state.StorageParams{Name: "it", Kind: filesystem, Pool: "loop", Size: 1, Machine: unknown}))
+	if s := w.one("it"); s.Volume.Tag.Id() != "7/lxd/0/0" || s.Attachments[0].Machine != unknown {
+		t.Errorf("its storage is %+v", s)
+	}
+	w.work()
+	w.must(w.RemoveStorage([]string{"it"}))
+	w.work()
+	w.check()
+}
+
+func TestEnvironConfig(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.EnvironConfig()
+	wantError(t, err, errors.NotFound, "environment config")
+	wantError(t, w.SetEnvironConfig(map[string]any{"name": "x"}), errors.NotValid)
+	attrs := map[string]any{
+		"name": "here", "type": "manual", "uuid": "0b8a4a3c-5d2b-4f0e-9c57-0c1d2e3f4a5b", "resource-tags": "a=b", "extra": "kept",
+	}
+	w.must(w.SetEnvironConfig(attrs))
+	cfg, err := w.EnvironConfig()
+	w.must(err)
+	if fmt.Sprint(cfg.AllAttrs()) != fmt.Sprint(attrs) {
+		t.Errorf("config is %v, want %v", cfg.AllAttrs(), attrs)
+	}
+}
+
+func TestWhatIsThereSurvivesARestart(t *testing.T) {
+	path := filePath(t)
+	w := newFileWorld(t, path)
+	w.must(w.SetInstanceId(machine0, "i-0"))
+	w.must(w.SetPool("fast", "loop", map[string]any{"tier": "one"}))
+	w.add("a", "fast", filesystem)
+	w.add("b", "disk", block)
+	w.add("gone", "loop", block)
+	w.must(w.RemoveStorage([]string{"gone"}))
+	w.work()
+	w.must(w.DetachStorage([]string{"b"}))
+	before := w.dump()
+	all, err := w.AllStorage()
+	w.must(err)
+	w.close()
+
+	w = newFileWorld(t, path)
+	if after := w.dump(); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("after a restart there is\n%v\nwas\n%v", after, before)
+	}
+	again, err := w.AllStorage()
+	w.must(err)
+	if fmt.Sprint(view(again)) != fmt.Sprint(view(all)) {
+		t.Errorf("after a restart there is\n%v\nwas\n%v", view(again), view(all))
+	}
+	w.must(w.AddStorage(state.StorageParams{Name: "next", Kind: block, Pool: "loop", Size: 1, Machine: machine0}))
+	if id := w.one("next").Volume.Tag.Id(); id != "0/3" {
+		t.Errorf("after a restart the next volume is %s", id)
+	}
+	w.must(w.RemoveStorage([]string{"a", "b", "next"}))
+	w.work()
+	w.check()
+}
+
+// view leaves out pointers.
+func view(all []state.Storage) (lines []string) {
+	for _, s := range all {
+		lines = append(lines, fmt.Sprint(s.Name, s.Kind, s.Pool, s.Life, s.StatusInfo, s.Location, s.Attachments, s.Attributes))
+	}
+	return lines
+}
+
+func TestAStoreOfAnotherSchemaIsRefused(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.store.Update(func(tx kv.Tx) error { return tx.Put("schema", []byte(`{"version":99}`)) }))
+	_, err := state.Open(state.Config{Store: w.store, Clock: w.clock, Registry: registry(t)})
+	wantError(t, err, errors.NotSupported, "99")
+}
+
+func TestARecordThatCannotBeReadIsNamed(t *testing.T) {
+	w := newWorld(t)
+	w.add("it", "loop", block)
+	w.must(w.store.Update(func(tx kv.Tx) error { return tx.Put("storage/it", []byte(`{`)) }))
+	_, err := w.Storage("it")
+	if err == nil || !strings.Contains(err.Error(), `"storage/it"`) {
+		t.Errorf("reading it: %v", err)
+	}
+	if err := w.RemoveStorage([]string{"it"}); err == nil || !strings.Contains(err.Error(), `"storage/it"`) {
+		t.Errorf("removing it: %v", err)
+	}
+	if _, err := w.ForMachine(machine0).Volumes([]names.VolumeTag{names.NewVolumeTag("0/0")}); err == nil {
+		t.Error("a bulk call over what cannot be read succeeded")
+	}
+}
+
+func TestConfigNamesWhatIsMissing(t *testing.T) {
+	w := newWorld(t)
+	good := state.Config{Store: w.store, Clock: w.clock, Registry: registry(t)}
+	for field, change := range map[string]func(*state.Config){
+		"Store":    func(c *state.Config) { c.Store = nil },
+		"Clock":    func(c *state.Config) { c.Clock = nil },
+		"Registry": func(c *state.Config) { c.Registry = nil },
+	} {
+		config := good
+		change(&config)
+		_, err := state.Open(config)
+		wantError(t, err, errors.NotValid, field)
+	}
+}

@@ -1,0 +1,178 @@
+package state
+
+import (
+	"strconv"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/watcher"
+)
+
+// WatchVolumes tells which volumes of the scope are new, have moved on in life, have
+// been attached or detached, or are gone.
+func (a *Accessor) WatchVolumes() (watcher.StringsWatcher, error) {
+	return a.st.watchEntities(indexPrefix(a.scope, volumeIndex))
+}
+
+// Volumes returns what is provisioned of volumes.
+func (a *Accessor) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, error) {
+	return viewEach(a, tags, func(r *reader, tag names.VolumeTag) (params.Volume, error) {
+		i, e, err := a.readEntity(r, tag)
+		if err != nil {
+			return params.Volume{}, err
+		}
+		if e.Info == nil {
+			return params.Volume{}, errors.NotProvisionedf("%s", names.ReadableString(tag))
+		}
+		return params.Volume{VolumeTag: e.Tag, Info: params.VolumeInfo{
+			VolumeId:   e.Info.ID,
+			HardwareId: e.Info.HardwareID,
+			WWN:        e.Info.WWN,
+			Pool:       i.Pool,
+			Size:       e.Info.Size,
+			Persistent: e.Info.Persistent,
+		}}, nil
+	}, func(v params.Volume, err *params.Error) params.VolumeResult {
+		return params.VolumeResult{Result: v, Error: err}
+	})
+}
+
+// SetVolumeInfo records volumes that have been provisioned. The id of a volume does
+// not change once it is recorded.
+func (a *Accessor) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult, error) {
+	return updateEach(a, volumes, func(tx *txn, v params.Volume) error {
+		tag, err := names.ParseVolumeTag(v.VolumeTag)
+		if err != nil {
+			return errors.NewNotValid(err, "")
+		}
+		return a.changeEntity(tx, tag, func(i *instance, e *entity) error {
+			err := e.setInfo(entityInfo{
+				ID:         v.Info.VolumeId,
+				HardwareID: v.Info.HardwareId,
+				WWN:        v.Info.WWN,
+				Size:       v.Info.Size,
+				Persistent: v.Info.Persistent,
+			})
+			if err != nil {
+				return errors.Annotatef(err, "setting info of %s", names.ReadableString(tag))
+			}
+			tx.announceMatch(e)
+			return nil
+		})
+	})
+}
+
+// setInfo records what the entity is provisioned as.
+func (e *entity) setInfo(info entityInfo) error {
+	switch {
+	case info.ID == "":
+		return errors.NotValidf("empty id")
+	case e.Info != nil && e.Info.ID != info.ID:
+		return errors.NewNotValid(nil, "it is provisioned as "+strconv.Quote(e.Info.ID)+", and cannot become "+strconv.Quote(info.ID))
+	}
+	e.Info = &info
+	return nil
+}
+
+// VolumeParams returns what volumes are to be created with. They stay the same for
+// the volume's whole life, but for where it is to be attached.
+func (a *Accessor) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
+	return viewEach(a, tags, func(r *reader, tag names.VolumeTag) (params.VolumeParams, error) {
+		i, e, err := a.readEntity(r, tag)
+		if err != nil {
+			return params.VolumeParams{}, err
+		}
+		resourceTags, err := r.resourceTags()
+		if err != nil {
+			return params.VolumeParams{}, err
+		}
+		p := params.VolumeParams{
+			VolumeTag:  e.Tag,
+			Size:       i.Size,
+			Provider:   i.Provider,
+			Attributes: i.Attributes,
+			Tags:       resourceTags,
+		}
+		if e.Attachment != nil && !e.Attachment.going() {
+			attachment := volumeAttachmentParams(r, i, e)
+			p.Attachment = &attachment
+		}
+		return p, nil
+	}, func(p params.VolumeParams, err *params.Error) params.VolumeParamsResult {
+		return params.VolumeParamsResult{Result: p, Error: err}
+	})
+}
+
+// RemoveVolumeParams returns how volumes are to be taken away.
+func (a *Accessor) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVolumeParamsResult, error) {
+	return viewEach(a, tags, func(r *reader, tag names.VolumeTag) (params.RemoveVolumeParams, error) {
+		i, e, err := a.readEntity(r, tag)
+		if err != nil {
+			return params.RemoveVolumeParams{}, err
+		}
+		id, err := e.removable()
+		return params.RemoveVolumeParams{Provider: i.Provider, VolumeId: id, Destroy: !i.Release}, err
+	}, func(p params.RemoveVolumeParams, err *params.Error) params.RemoveVolumeParamsResult {
+		return params.RemoveVolumeParamsResult{Result: p, Error: err}
+	})
+}
+
+// removable returns the provider's id of an entity that is to be taken away.
+func (e *entity) removable() (string, error) {
+	switch {
+	case e.Life != life.Dead:
+		return "", errors.NewNotValid(nil, names.ReadableString(e.tag())+" is "+string(e.Life)+", not dead")
+	case e.Info == nil:
+		return "", errors.NotProvisionedf("%s", names.ReadableString(e.tag()))
+	}
+	return e.Info.ID, nil
+}
+
+// WatchBlockDevices tells when the machine's block devices change, or which of them a
+// volume is.
+func (a *Accessor) WatchBlockDevices(machine names.MachineTag) (watcher.NotifyWatcher, error) {
+	if err := a.checkMachine(machine); err != nil {
+		return nil, errors.Trace(err)
+	}
+	return a.st.WatchBlockDevices(machine)
+}
+
+// VolumeBlockDevices returns the block devices that attached volumes are on their
+// machines.
+func (a *Accessor) VolumeBlockDevices(ids []params.MachineStorageId) ([]params.BlockDeviceResult, error) {
+	return viewEach(a, ids, func(r *reader, id params.MachineStorageId) (storage.BlockDevice, error) {
+		_, e, err := a.readAttachment(r, id, names.VolumeTagKind)
+		if err != nil {
+			return storage.BlockDevice{}, err
+		}
+		if e.Info == nil {
+			return storage.BlockDevice{}, errors.NotProvisionedf("%s", names.ReadableString(e.tag()))
+		}
+		if e.Attachment.Info == nil {
+			return storage.BlockDevice{}, errors.NotProvisionedf("%s", e.describeAttachment())
+		}
+		device, ok := r.findDevice(e)
+		if !ok {
+			return storage.BlockDevice{}, errors.NotFoundf("block device of %s", e.describeAttachment())
+		}
+		return device, nil
+	}, func(d storage.BlockDevice, err *params.Error) params.BlockDeviceResult {
+		return params.BlockDeviceResult{Result: d, Error: err}
+	})
+}
+
+// announceMatch tells the watchers of a machine's block devices that a volume, which
+// another worker attaches, may now be found among them. The machine's own worker
+// knows of what it attaches itself.
+func (tx *txn) announceMatch(volume *entity) {
+	if volume.Attachment == nil || scopeOf(volume.tag()) != environScope {
+		return
+	}
+	key := matchesKey(volume.Attachment.machine())
+	n, _ := read[uint64](&tx.reader, key)
+	tx.write(key, n+1)
+}

@@ -1,0 +1,144 @@
+package state
+
+import (
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	"gopkg.in/tomb.v2"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/watcher"
+)
+
+// keysWatcher is every watcher: it turns the changed keys of a feed into events. One
+// event is on offer at a time; what changes while its reader is busy is merged by the
+// feed into the next.
+type keysWatcher[E any] struct {
+	tomb    tomb.Tomb
+	feed    kv.Feed
+	changes chan E
+	event   func(keys []string) E
+}
+
+// stopper is what the state ends its watchers by.
+type stopper interface {
+	stop(reason error)
+}
+
+// watch starts a watcher of the keys that begin with prefix. Its first event comes
+// even if there is nothing.
+func watch[E any](st *State, prefix string, from kv.Start, event func([]string) E) (*keysWatcher[E], error) {
+	feed, err := st.store.Watch(prefix, from)
+	if err != nil {
+		return nil, errors.Annotatef(err, "watching %q", prefix)
+	}
+	keys, err := feed.Take()
+	if err != nil {
+		feed.Close()
+		return nil, errors.Annotatef(err, "watching %q", prefix)
+	}
+	w := &keysWatcher[E]{feed: feed, changes: make(chan E), event: event}
+	first := event(keys)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed {
+		feed.Close()
+		return nil, errors.Annotatef(errClosed, "watching %q", prefix)
+	}
+	st.watchers[w] = struct{}{}
+	w.tomb.Go(func() error {
+		defer st.forget(w)
+		defer feed.Close()
+		defer close(w.changes)
+		return w.loop(first)
+	})
+	return w, nil
+}
+
+// forget is for a watcher that has ended.
+func (st *State) forget(w stopper) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	delete(st.watchers, w)
+}
+
+func (w *keysWatcher[E]) loop(offer E) error {
+	out, changed := w.changes, (<-chan struct{})(nil)
+	for {
+		select {
+		case <-w.tomb.Dying():
+			return tomb.ErrDying
+		case out <- offer:
+			out, changed = nil, w.feed.Changed()
+		case <-changed:
+			keys, err := w.feed.Take()
+			if err != nil {
+				return errors.Trace(err)
+			}
+			if len(keys) > 0 {
+				offer = w.event(keys)
+				out, changed = w.changes, nil
+			}
+		}
+	}
+}
+
+// Changes returns the channel of events.
+func (w *keysWatcher[E]) Changes() <-chan E { return w.changes }
+
+// Kill implements worker.Worker.
+func (w *keysWatcher[E]) Kill() { w.tomb.Kill(nil) }
+
+// Wait implements worker.Worker.
+func (w *keysWatcher[E]) Wait() error { return w.tomb.Wait() }
+
+func (w *keysWatcher[E]) stop(reason error) {
+	w.tomb.Kill(reason)
+	<-w.tomb.Dead()
+}
+
+// notify watches keys for the mere fact that they change.
+func (st *State) notify(prefix string) (watcher.NotifyWatcher, error) {
+	w, err := watch(st, prefix, kv.FromNow, func([]string) struct{} { return struct{}{} })
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// watchEntities watches index entries of volumes or filesystems.
+func (st *State) watchEntities(prefix string) (watcher.StringsWatcher, error) {
+	w, err := watch(st, prefix, kv.FromScratch, func(keys []string) []string {
+		ids := make([]string, len(keys))
+		for i, key := range keys {
+			// Index entries are only ever written for tags.
+			tag, err := names.ParseTag(lastComponent(key))
+			if err != nil {
+				panic(err)
+			}
+			ids[i] = tag.Id()
+		}
+		return ids
+	})
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// watchAttachments watches index entries of attachments or plans.
+func (st *State) watchAttachments(prefix string) (watcher.MachineStorageIdsWatcher, error) {
+	w, err := watch(st, prefix, kv.FromScratch, func(keys []string) []params.MachineStorageId {
+		ids := make([]params.MachineStorageId, len(keys))
+		for i, key := range keys {
+			attachment := lastComponent(key)
+			machine := lastComponent(key[:len(key)-len(attachment)-1])
+			ids[i] = params.MachineStorageId{MachineTag: machine, AttachmentTag: attachment}
+		}
+		return ids
+	})
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}

@@ -1,0 +1,328 @@
+package state_test
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/watcher"
+)
+
+const longWait = 10 * time.Second
+
+// changes is any watcher.
+type changes[E any] interface {
+	Changes() <-chan E
+	Kill()
+	Wait() error
+}
+
+// follow returns the watcher, and ends it with the test.
+func follow[E any](t *testing.T, w changes[E], err error) changes[E] {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		w.Kill()
+		_ = w.Wait()
+	})
+	return w
+}
+
+// next returns the next event.
+func next[E any](t *testing.T, w changes[E]) (event E) {
+	t.Helper()
+	select {
+	case event, ok := <-w.Changes():
+		if !ok {
+			t.Fatalf("the watcher ended: %v", w.Wait())
+		}
+		return event
+	case <-time.After(longWait):
+		t.Fatal("no event came")
+	}
+	return event
+}
+
+// wantNext checks the next event.
+func wantNext[E any](t *testing.T, w changes[E], want E) {
+	t.Helper()
+	if got := next(t, w); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got event %v, want %v", got, want)
+	}
+}
+
+func follows(t *testing.T, watch func() (watcher.StringsWatcher, error)) changes[[]string] {
+	t.Helper()
+	w, err := watch()
+	return follow[[]string](t, w, err)
+}
+
+func followsIDs(t *testing.T, watch func() (watcher.MachineStorageIdsWatcher, error)) changes[[]params.MachineStorageId] {
+	t.Helper()
+	w, err := watch()
+	return follow[[]params.MachineStorageId](t, w, err)
+}
+
+func TestWatchersTellOfTheirScopeOnly(t *testing.T) {
+	w := mixed(t)
+	machine, environ := w.ForMachine(machine0), w.ForEnviron()
+	wantNext(t, follows(t, machine.WatchVolumes), []string{"0/0"})
+	wantNext(t, follows(t, machine.WatchFilesystems), []string{"0/0", "0/1"})
+	wantNext(t, follows(t, environ.WatchVolumes), []string{"2", "3", "4"})
+	wantNext(t, follows(t, environ.WatchFilesystems), []string{"2"})
+	wantNext(t, followsIDs(t, machine.WatchVolumeAttachments), []params.MachineStorageId{on("machine-0", "volume-0-0")})
+	wantNext(t, followsIDs(t, machine.WatchFilesystemAttachments), []params.MachineStorageId{
+		on("machine-0", "filesystem-0-0"), on("machine-0", "filesystem-0-1"),
+	})
+	wantNext(t, followsIDs(t, environ.WatchVolumeAttachments), []params.MachineStorageId{
+		on("machine-0", "volume-2"), on("machine-1", "volume-3"),
+	})
+	wantNext(t, followsIDs(t, environ.WatchFilesystemAttachments), []params.MachineStorageId{on("machine-0", "filesystem-2")})
+	wantNext(t, followsIDs(t, machine.WatchVolumeAttachmentPlans), nil)
+	wantNext(t, follows(t, w.ForMachine(machine1).WatchFilesystems), nil)
+}
+
+func TestPlansAreToldToTheirMachine(t *testing.T) {
+	w := mixed(t)
+	machine := followsIDs(t, w.ForMachine(machine0).WatchVolumeAttachmentPlans)
+	wantNext(t, machine, nil)
+	other := followsIDs(t, w.ForMachine(machine1).WatchVolumeAttachmentPlans)
+	wantNext(t, other, nil)
+	w.must(w.plan(entry{kind: "volume-attachment", machine: "machine-1", tag: "volume-3"}))
+	w.must(w.plan(entry{kind: "volume-attachment", machine: "machine-0", tag: "volume-2"}))
+	wantNext(t, machine, []params.MachineStorageId{on("machine-0", "volume-2")})
+	wantNext(t, other, []params.MachineStorageId{on("machine-1", "volume-3")})
+}
+
+// A watcher tells of each step of a life, but not of what the worker itself records.
+func TestWatchersTellOfLives(t *testing.T) {
+	w := newWorld(t)
+	machine := w.ForMachine(machine0)
+	volumes := follows(t, machine.WatchVolumes)
+	attachments := followsIDs(t, machine.WatchVolumeAttachments)
+	wantNext(t, volumes, nil)
+	wantNext(t, attachments, nil)
+
+	w.add("it", "loop", block)
+	wantNext(t, volumes, []string{"0/0"})
+	wantNext(t, attachments, []params.MachineStorageId{on("machine-0", "volume-0-0")})
+
+	parts := partsOf(w.one("it"))
+	w.must(w.provision(parts["v"]))
+	w.must(w.provision(parts["va"]))
+	w.setStatus("volume-0-0", "attached", "")
+	w.add("other", "loop", block)
+	wantNext(t, volumes, []string{"0/1"})
+	wantNext(t, attachments, []params.MachineStorageId{on("machine-0", "volume-0-1")})
+
+	w.must(w.DetachStorage([]string{"it"}))
+	wantNext(t, attachments, []params.MachineStorageId{on("machine-0", "volume-0-0")})
+	w.must(w.remove(parts["va"]))
+	wantNext(t, attachments, []params.MachineStorageId{on("machine-0", "volume-0-0")})
+	// What it would be created with has changed.
+	wantNext(t, volumes, []string{"0/0"})
+	w.must(w.AttachStorage([]string{"it"}, machine0))
+	wantNext(t, volumes, []string{"0/0"})
+	wantNext(t, attachments, []params.MachineStorageId{on("machine-0", "volume-0-0")})
+	w.must(w.RemoveStorage([]string{"it"}))
+	wantNext(t, volumes, []string{"0/0"})
+	w.must(w.remove(parts["va"]))
+	wantNext(t, volumes, []string{"0/0"})
+	w.must(w.remove(parts["v"]))
+	wantNext(t, volumes, []string{"0/0"})
+	w.add("last", "loop", block)
+	wantNext(t, volumes, []string{"0/2"})
+}
+
+func TestAWatcherThatIsNotReadMerges(t *testing.T) {
+	w := newWorld(t)
+	w.add("old", "loop", block)
+	volumes := follows(t, w.ForMachine(machine0).WatchVolumes)
+	for i := range 50 {
+		w.add(fmt.Sprintf("s%d", i), "loop", block)
+	}
+	w.must(w.RemoveStorage([]string{"s7"}))
+	gone := partsOf(w.one("s7"))
+	w.must(w.remove(gone["va"]))
+	w.must(w.remove(gone["v"]))
+	wantNext(t, volumes, []string{"0/0"})
+	got := next(t, volumes)
+	if len(got) != 49 || slices.Contains(got, "0/8") {
+		t.Errorf("the event after many changes has %d ids: %q", len(got), got)
+	}
+}
+
+func TestWatchersTellOnlyWhatHasBeenCommitted(t *testing.T) {
+	w := newWorld(t)
+	volumes := follows(t, w.ForMachine(machine0).WatchVolumes)
+	wantNext(t, volumes, nil)
+	good := state.StorageParams{Name: "a", Kind: block, Pool: "loop", Size: 1, Machine: machine0}
+	if err := w.AddStorage(good, good); err == nil {
+		t.Error("the same storage was added twice")
+	}
+	w.must(w.AddStorage(good))
+	wantNext(t, volumes, []string{"0/0"})
+}
+
+// notified checks that a change is told, and that what comes before it is not.
+func notified(t *testing.T, w changes[struct{}], quiet, loud func()) {
+	t.Helper()
+	quiet()
+	select {
+	case <-w.Changes():
+		t.Error("an event came for no change")
+	case <-time.After(20 * time.Millisecond):
+	}
+	loud()
+	next(t, w)
+}
+
+func TestNotifyWatchers(t *testing.T) {
+	w := mixed(t)
+	notify := func(nw watcher.NotifyWatcher, err error) changes[struct{}] {
+		t.Helper()
+		followed := follow[struct{}](t, nw, err)
+		next(t, followed)
+		return followed
+	}
+	machine, environ := w.ForMachine(machine0), w.ForEnviron()
+
+	devices := []storage.BlockDevice{{DeviceName: "sdb"}, {DeviceName: "sda"}}
+	notified(t, notify(machine.WatchBlockDevices(machine0)), func() {
+		w.must(w.SetMachineBlockDevices(machine0, nil))
+		w.must(w.SetMachineBlockDevices(machine1, devices))
+	}, func() { w.must(w.SetMachineBlockDevices(machine0, devices)) })
+	notified(t, notify(machine.WatchBlockDevices(machine0)), func() {
+		w.must(w.SetMachineBlockDevices(machine0, []storage.BlockDevice{devices[1], devices[0]}))
+		w.must(w.provision(entry{kind: "volume", tag: "volume-0-0"}))
+		w.must(w.provision(entry{kind: "volume-attachment", machine: "machine-0", tag: "volume-0-0"}))
+		w.must(w.provision(entry{kind: "volume", tag: "volume-3"}))
+		w.must(w.provision(entry{kind: "volume-attachment", machine: "machine-1", tag: "volume-3"}))
+		w.must(w.provision(entry{kind: "volume", tag: "volume-4"}))
+	}, func() { w.must(w.provision(entry{kind: "volume", tag: "volume-2"})) })
+	notified(t, notify(machine.WatchBlockDevices(machine0)), func() {}, func() {
+		w.must(w.provision(entry{kind: "volume-attachment", machine: "machine-0", tag: "volume-2"}))
+	})
+
+	notified(t, notify(environ.WatchMachine(machine1)), func() {
+		w.must(w.SetInstanceId(machine0, "i-0"))
+		w.must(w.EnsureMachine(machine1))
+	}, func() { w.must(w.SetInstanceId(machine1, "i-1")) })
+
+	attrs := map[string]any{"name": "here", "type": "manual", "uuid": "0b8a4a3c-5d2b-4f0e-9c57-0c1d2e3f4a5b"}
+	notified(t, notify(environ.WatchForEnvironConfigChanges()), func() {}, func() { w.must(w.SetEnvironConfig(attrs)) })
+	notified(t, notify(environ.WatchForEnvironConfigChanges()), func() { w.must(w.SetEnvironConfig(attrs)) }, func() {
+		attrs["name"] = "there"
+		w.must(w.SetEnvironConfig(attrs))
+	})
+
+	all := notify(w.WatchStorage())
+	notified(t, all, func() {}, func() { w.setStatus("volume-0-0", "error", "no room") })
+	notified(t, all, func() { w.setStatus("volume-0-0", "error", "no room") }, func() { w.add("new", "tmpfs", filesystem) })
+}
+
+func TestClosingEndsWatchersWithTheReason(t *testing.T) {
+	w := newWorld(t)
+	volumes, err := w.ForEnviron().WatchVolumes()
+	w.must(err)
+	all, err := w.WatchStorage()
+	w.must(err)
+	killed, err := w.WatchStorage()
+	w.must(err)
+	killed.Kill()
+	w.must(killed.Wait())
+	w.must(w.State.Close())
+	for range volumes.Changes() {
+		t.Error("a watcher of a closed state sent something")
+	}
+	if err := watcher.EnsureErr(all); err == nil || err.Error() != "state is closed" {
+		t.Errorf("a watcher of a closed state ended with %v", err)
+	}
+	if _, err := w.WatchStorage(); err == nil {
+		t.Error("a closed state was watched")
+	}
+	w.must(w.State.Close())
+}
+
+func TestWatchersEndWithTheStore(t *testing.T) {
+	w := newWorld(t)
+	volumes, err := w.ForEnviron().WatchVolumes()
+	w.must(err)
+	next[[]string](t, volumes)
+	w.must(w.store.Close())
+	err = watcher.EnsureErr(volumes)
+	if err == nil || errors.Cause(err).Error() != "store is closed" {
+		t.Errorf("the watcher ended with %v", err)
+	}
+}
+
+// Users, a worker of each scope and readers are all busy at once, on a file.
+func TestConcurrentUse(t *testing.T) {
+	w := newFileWorld(t, filePath(t))
+	const each = 8
+	var users, others sync.WaitGroup
+	stop := make(chan struct{})
+	for user := range 3 {
+		users.Go(func() {
+			for i := range each {
+				name := fmt.Sprintf("u%d-%d", user, i)
+				pool := []string{"loop", "disk", "nfs"}[i%3]
+				w.must(w.AddStorage(state.StorageParams{Name: name, Kind: filesystem, Pool: pool, Size: 1, Machine: machine0}))
+				if i%2 == 1 {
+					w.must(w.RemoveStorage([]string{name}))
+				}
+			}
+		})
+	}
+	followed := follows(t, w.ForMachine(machine0).WatchFilesystems)
+	seen := make(map[string]bool)
+	others.Go(func() {
+		for {
+			select {
+			case ids := <-followed.Changes():
+				for _, id := range ids {
+					seen[id] = true
+				}
+			case <-stop:
+				return
+			}
+		}
+	})
+	others.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			all, err := w.AllStorage()
+			w.must(err)
+			for _, s := range all {
+				if s.Life == "dead" {
+					t.Errorf("%s is dead and still there", s.Name)
+				}
+			}
+		}
+	})
+	users.Wait()
+	w.work()
+	w.check()
+	last := w.one("u0-0")
+	close(stop)
+	others.Wait()
+	if all, err := w.AllStorage(); err != nil || len(all) != 3*each/2 {
+		t.Errorf("there are %d (%v)", len(all), err)
+	}
+	if !seen[last.Filesystem.Tag.Id()] {
+		t.Errorf("the watcher never told of filesystem %s", last.Filesystem.Tag.Id())
+	}
+}

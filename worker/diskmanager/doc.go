@@ -1,0 +1,18 @@
+// Package diskmanager holds the worker that sees the block devices of this
+// machine come and go, and publishes them.
+//
+// The worker lists the devices and publishes the list when it differs from the
+// last one published; the first is always published. It lists anew when the
+// kernel says that a device has changed, when [Worker.Rescan] asks, and at a slow
+// poll, which catches what no event tells. Whatever happens while it lists is
+// gathered and answered with one more listing: a burst of events costs a few.
+//
+// What no event tells, on a machine without udev: that a filesystem was made on
+// a device, and that a device was mounted or unmounted. Call Rescan where that
+// matters sooner than the next poll. Inside containers the kernel's events may
+// not arrive at all; the poll is then the only source.
+//
+// The lists are information about this machine. They are never proof that a
+// device is blank, or free: whoever is about to write to a device looks at the
+// device.
+package diskmanager

@@ -1,0 +1,316 @@
+package diskmanager
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stowage-io/stowage/storage"
+)
+
+// fakeMachine is a root directory and the contents of devices.
+type fakeMachine struct {
+	root   fstest.MapFS
+	nodes  map[string]node // by name; not there: cannot be opened
+	opened []string
+	lister *sysfsLister
+}
+
+func newFakeMachine() *fakeMachine {
+	m := &fakeMachine{root: fstest.MapFS{}, nodes: map[string]node{}}
+	m.file("proc/self/mountinfo", "")
+	m.root["sys/block"] = &fstest.MapFile{Mode: fs.ModeDir}
+	m.lister = &sysfsLister{root: m.root, open: func(name, number string) (node, error) {
+		m.opened = append(m.opened, name)
+		if n, ok := m.nodes[name]; ok {
+			return n, nil
+		}
+		return nil, errors.New("no medium found")
+	}}
+	return m
+}
+
+func (m *fakeMachine) file(name, content string) {
+	m.root[name] = &fstest.MapFile{Data: []byte(content)}
+}
+
+// disk adds a disk whose directory is elsewhere, as in sysfs, and a partition for
+// each of partitions. Its size is in sectors.
+func (m *fakeMachine) disk(name, number string, size int, partitions ...string) string {
+	dir := "sys/devices/bus/" + name
+	m.root["sys/block/"+name] = &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../devices/bus/" + name)}
+	m.file(dir+"/dev", number+"\n")
+	m.file(dir+"/size", fmt.Sprintln(size))
+	m.root[dir+"/holders"] = &fstest.MapFile{Mode: fs.ModeDir}
+	m.nodes[name] = fakeNode{Reader: image{}.reader()}
+	for i, partition := range partitions {
+		m.file(dir+"/"+partition+"/partition", fmt.Sprintln(i+1))
+		m.file(dir+"/"+partition+"/dev", fmt.Sprintf("%s%d\n", number, i+1))
+		m.file(dir+"/"+partition+"/size", fmt.Sprintln(size/2))
+		m.nodes[partition] = fakeNode{Reader: image{}.reader()}
+	}
+	return dir
+}
+
+func (m *fakeMachine) loop(name, number string, inode uint64) {
+	dir := m.disk(name, number, 4096)
+	m.file(dir+"/loop/backing_file", "/volumes/x\n")
+	m.nodes[name] = fakeNode{Reader: image{}.reader(), inode: inode}
+}
+
+func (m *fakeMachine) remove(name string) {
+	delete(m.root, "sys/block/"+name)
+	maps.DeleteFunc(m.root, func(file string, _ *fstest.MapFile) bool {
+		return strings.HasPrefix(file, "sys/devices/bus/"+name+"/")
+	})
+}
+
+// list returns the devices by name, and the names of those opened to find them.
+func (m *fakeMachine) list(t *testing.T, changed Hint) (map[string]storage.BlockDevice, []string) {
+	t.Helper()
+	m.opened = nil
+	devices, err := m.lister.BlockDevices(changed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := make(map[string]storage.BlockDevice)
+	for _, d := range devices {
+		result[d.DeviceName] = d
+	}
+	return result, m.opened
+}
+
+type fakeNode struct {
+	*bytes.Reader
+	inode uint64
+}
+
+func (n fakeNode) Close() error { return nil }
+
+func (n fakeNode) LoopBacking() (uint64, uint64, error) {
+	if n.inode == 0 {
+		return 0, 0, errors.New("no such device or address")
+	}
+	return 0x801, n.inode, nil
+}
+
+type unreadableNode struct{ fakeNode }
+
+func (unreadableNode) ReadAt([]byte, int64) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+func TestListWithoutUdev(t *testing.T) {
+	m := newFakeMachine()
+	dir := m.disk("vda", "254:0", 8*2048+2047, "vda1")
+	m.file(dir+"/serial", "vol-1\n")
+	m.nodes["vda1"] = fakeNode{Reader: ext(0x4, 0x40, 0).reader()}
+
+	dir = m.disk("sda", "8:0", 2048)
+	m.root[dir+"/device"] = &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../../scsi/2:0:1:3")}
+	m.root["sys/devices/scsi/2:0:1:3/subsystem"] = &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../../../bus/scsi")}
+	m.file("sys/devices/scsi/2:0:1:3/wwid", "naa.5000c500a0b1c2d3\n")
+
+	dir = m.disk("nvme0n1", "259:0", 2048)
+	m.file(dir+"/wwid", "eui.0025388b91d0a3f1\n")
+	m.file(dir+"/device/serial", "S4EV  \n")
+
+	m.loop("loop3", "7:3", 77)
+	m.disk("cciss!c0d0", "104:0", 2048)
+
+	got, _ := m.list(t, Hint{All: true})
+	want := map[string]storage.BlockDevice{
+		"vda":        {DeviceName: "vda", Size: 8, SerialId: "vol-1"},
+		"vda1":       {DeviceName: "vda1", Size: 4, FilesystemType: "ext4", UUID: testUUID, Label: "data"},
+		"sda":        {DeviceName: "sda", Size: 1, WWN: "0x5000c500a0b1c2d3", BusAddress: "scsi@2:0.1.3"},
+		"nvme0n1":    {DeviceName: "nvme0n1", Size: 1, WWN: "eui.0025388b91d0a3f1", SerialId: "S4EV"},
+		"loop3":      {DeviceName: "loop3", Size: 2, BusAddress: "loop@8:1/77"},
+		"cciss/c0d0": {DeviceName: "cciss/c0d0", Size: 1},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got\n%+v\nwant\n%+v", got, want)
+	}
+}
+
+func TestListWithUdev(t *testing.T) {
+	m := newFakeMachine()
+	dir := m.disk("sda", "8:0", 2048, "sda1")
+	m.file(dir+"/serial", "from sysfs")
+	m.file("run/udev/data/b8:0", `S:disk/by-path/pci-0000:00:1f.2-ata-1
+S:disk/by-id/wwn-0x5000c500a0b1c2d3
+S:disk/by-id/ata-ACME_X1
+S:disk/by-id/aaa-ACME_X1
+I:1
+E:ID_BUS=ata
+E:ID_SERIAL=ACME_X1
+E:ID_SERIAL_SHORT=X1
+E:ID_WWN=0x5000c500a0b1c2d3
+G:systemd
+`)
+	m.file("run/udev/data/b8:01", `S:disk/by-uuid/ABCD-1234
+E:ID_BUS=ata
+E:ID_SERIAL=ACME_X1
+E:ID_WWN=0x5000c500a0b1c2d3
+E:ID_FS_TYPE=vfat
+E:ID_FS_UUID=ABCD-1234
+E:ID_FS_LABEL=EFI
+`)
+	m.disk("vdb", "254:16", 2048)
+	m.file("run/udev/data/b254:16", "S:disk/by-id/virtio-vol-1\nE:ID_SERIAL=vol-1\n")
+
+	got, _ := m.list(t, Hint{All: true})
+	want := map[string]storage.BlockDevice{
+		"sda": {
+			DeviceName: "sda", Size: 1, HardwareId: "ata-ACME_X1", SerialId: "X1", WWN: "0x5000c500a0b1c2d3",
+			DeviceLinks: []string{
+				"/dev/disk/by-id/aaa-ACME_X1", "/dev/disk/by-id/ata-ACME_X1",
+				"/dev/disk/by-id/wwn-0x5000c500a0b1c2d3", "/dev/disk/by-path/pci-0000:00:1f.2-ata-1",
+			},
+		},
+		// A partition must not be taken for the disk that a volume is.
+		"sda1": {
+			DeviceName: "sda1", FilesystemType: "vfat", UUID: "ABCD-1234", Label: "EFI",
+			DeviceLinks: []string{"/dev/disk/by-uuid/ABCD-1234"},
+		},
+		"vdb": {
+			DeviceName: "vdb", Size: 1, HardwareId: "virtio-vol-1", SerialId: "vol-1",
+			DeviceLinks: []string{"/dev/disk/by-id/virtio-vol-1"},
+		},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got\n%+v\nwant\n%+v", got, want)
+	}
+}
+
+func TestListLeavesOutWhatHoldsNoData(t *testing.T) {
+	m := newFakeMachine()
+	for _, name := range []string{"ram0", "zram0", "fd0", "loop0"} {
+		m.disk(name, "1:0", 2048)
+	}
+	m.disk("sr0", "11:0", 0)
+	m.file(m.disk("nvme0c0n1", "259:1", 2048)+"/hidden", "1\n")
+	m.loop("loop1", "7:1", 0) // detached between two looks
+	m.file("sys/block/vdz/dev", "254:99\n")
+	got, opened := m.list(t, Hint{All: true})
+	if len(got) != 0 || !slices.Equal(opened, []string{"loop1"}) {
+		t.Errorf("got %+v, opened %q", got, opened)
+	}
+}
+
+func TestListKeepsDevicesThatCannotBeRead(t *testing.T) {
+	m := newFakeMachine()
+	m.disk("sda", "8:0", 2048)
+	m.nodes["sda"] = unreadableNode{}
+	m.disk("sdb", "8:16", 2048)
+	delete(m.nodes, "sdb")
+	m.file(m.disk("dm-0", "253:0", 2048)+"/dm/suspended", "1\n")
+	got, opened := m.list(t, Hint{All: true})
+	want := map[string]storage.BlockDevice{
+		"sda":  {DeviceName: "sda", Size: 1},
+		"sdb":  {DeviceName: "sdb", Size: 1},
+		"dm-0": {DeviceName: "dm-0", Size: 1},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v", got)
+	}
+	if slices.Contains(opened, "dm-0") {
+		t.Errorf("a suspended device was opened")
+	}
+}
+
+func TestListShowsUse(t *testing.T) {
+	m := newFakeMachine()
+	m.disk("vda", "254:", 2048, "vda1", "vda2")
+	m.disk("vdb", "254:16", 2048)
+	m.disk("vdc", "254:32", 2048)
+	m.disk("vdd", "254:48", 2048)
+	m.disk("vde", "254:64", 2048)
+	m.file("sys/devices/bus/vdd/holders/dm-0", "")
+	m.file("proc/swaps", "Filename Type Size Used Priority\n/dev/vdc partition 1 0 -2\n")
+	m.file("proc/self/mountinfo", `
+27 1 254:1 /srv/data /bound rw - ext4 /dev/vda1 rw
+28 1 254:1 / / rw - ext4 /dev/vda1 rw
+29 1 254:1 / /again rw - ext4 /dev/vda1 rw
+30 1 0:40 /sub /srv/b rw - btrfs /dev/vdb rw
+31 1 0:41 / /srv/t rw - tmpfs /dev/vde rw
+`[1:])
+	got, _ := m.list(t, Hint{All: true})
+	for name, want := range map[string]storage.BlockDevice{
+		"vda":  {InUse: true},
+		"vda1": {InUse: true, MountPoint: "/"},
+		"vda2": {},
+		"vdb":  {InUse: true, MountPoint: "/srv/b"},
+		"vdc":  {InUse: true},
+		"vdd":  {InUse: true},
+		"vde":  {},
+	} {
+		if d := got[name]; d.InUse != want.InUse || d.MountPoint != want.MountPoint {
+			t.Errorf("%s: in use %v at %q, want %v at %q", name, d.InUse, d.MountPoint, want.InUse, want.MountPoint)
+		}
+	}
+}
+
+func TestListReadsOnlyWhatChanged(t *testing.T) {
+	m := newFakeMachine()
+	m.loop("loop0", "7:0", 1)
+	m.loop("loop1", "7:1", 2)
+	m.list(t, Hint{All: true})
+
+	_, opened := m.list(t, Hint{Disks: []string{"loop7"}})
+	if len(opened) != 0 {
+		t.Errorf("opened %q, which did not change", opened)
+	}
+
+	// A new device is read, hinted at or not; mounts are always current.
+	m.loop("loop2", "7:2", 3)
+	m.file("proc/self/mountinfo", "27 1 7:0 / /srv rw - ext4 /dev/loop0 rw\n")
+	got, opened := m.list(t, Hint{})
+	if !slices.Equal(opened, []string{"loop2"}) || got["loop0"].MountPoint != "/srv" || got["loop2"].BusAddress != "loop@8:1/3" {
+		t.Errorf("opened %q, got %+v", opened, got)
+	}
+
+	// A filesystem made meanwhile shows when the device is read again.
+	m.nodes["loop1"] = fakeNode{Reader: ext(0x4, 0x40, 0).reader(), inode: 2}
+	got, _ = m.list(t, Hint{Disks: []string{"loop0"}})
+	if uuid := got["loop1"].UUID; uuid != "" {
+		t.Errorf("loop1 was read without a hint: UUID %q", uuid)
+	}
+	got, opened = m.list(t, Hint{Disks: []string{"loop1"}})
+	if got["loop1"].UUID != testUUID || !slices.Equal(opened, []string{"loop1"}) {
+		t.Errorf("opened %q, got %+v", opened, got["loop1"])
+	}
+
+	// A device that went and came again is another one.
+	m.remove("loop2")
+	if got, _ = m.list(t, Hint{Disks: []string{"loop2"}}); len(got) != 2 {
+		t.Errorf("got %+v", got)
+	}
+	m.loop("loop2", "7:2", 4)
+	if got, _ = m.list(t, Hint{}); got["loop2"].BusAddress != "loop@8:1/4" {
+		t.Errorf("got %+v", got["loop2"])
+	}
+
+	if _, opened = m.list(t, Hint{All: true}); len(opened) != 3 {
+		t.Errorf("opened %q for all", opened)
+	}
+}
+
+func TestListSaysWhatIsMissing(t *testing.T) {
+	for file, want := range map[string]string{
+		"sys/block":           "reading /sys/block: ",
+		"proc/self/mountinfo": "reading the table of mounts: ",
+	} {
+		m := newFakeMachine()
+		delete(m.root, file)
+		_, err := m.lister.BlockDevices(Hint{All: true})
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("without %s: got error %v", file, err)
+		}
+	}
+}

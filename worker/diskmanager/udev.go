@@ -1,0 +1,67 @@
+package diskmanager
+
+import (
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// udevRecord is what udev's database says of a device. It is empty on a machine
+// without udev, and until udev has seen the device.
+type udevRecord struct {
+	links      []string // absolute paths
+	properties map[string]string
+}
+
+// readUdevRecord reads the record of the block device with that number,
+// "MAJOR:MINOR".
+func readUdevRecord(root fs.FS, number string) udevRecord {
+	record := udevRecord{properties: make(map[string]string)}
+	data, err := fs.ReadFile(root, path.Join("run/udev/data", "b"+number))
+	if err != nil {
+		return record
+	}
+	for line := range strings.Lines(string(data)) {
+		kind, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
+		switch kind {
+		case "S":
+			record.links = append(record.links, path.Join("/dev", value))
+		case "E":
+			key, value, _ := strings.Cut(value, "=")
+			record.properties[key] = value
+		}
+	}
+	slices.Sort(record.links)
+	return record
+}
+
+// first returns the first of the properties that is set.
+func (r udevRecord) first(names ...string) string {
+	for _, name := range names {
+		if value := r.properties[name]; value != "" {
+			return value
+		}
+	}
+	return ""
+}
+
+// hardwareId returns the name below /dev/disk/by-id that tells the hardware: of
+// several, the one of the bus. One that repeats the WWN is none.
+func (r udevRecord) hardwareId() string {
+	bus, serial := r.properties["ID_BUS"], r.properties["ID_SERIAL"]
+	var id string
+	for _, link := range r.links {
+		dir, name := path.Split(link)
+		if dir != "/dev/disk/by-id/" || strings.HasPrefix(name, "wwn-") {
+			continue
+		}
+		if bus != "" && name == bus+"-"+serial {
+			return name
+		}
+		if id == "" {
+			id = name
+		}
+	}
+	return id
+}

@@ -1,0 +1,84 @@
+package diskmanager
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+
+	"github.com/juju/errors"
+	"github.com/moby/sys/mountinfo"
+
+	"github.com/stowage-io/stowage/storage"
+)
+
+// usage is what uses the block devices, as this process's mount namespace shows
+// it.
+type usage struct {
+	mounts map[string]string // "MAJOR:MINOR" or path of the device to mount point
+	swaps  map[string]bool   // path of the device
+}
+
+func readUsage(root fs.FS) (usage, error) {
+	table, err := root.Open("proc/self/mountinfo")
+	if err != nil {
+		return usage{}, errors.Annotate(err, "reading the table of mounts")
+	}
+	defer table.Close()
+	mounts, err := mountinfo.GetMountsFromReader(table, nil)
+	if err != nil {
+		return usage{}, errors.Annotate(err, "reading the table of mounts")
+	}
+	u := usage{mounts: make(map[string]string), swaps: make(map[string]bool)}
+	add := func(m *mountinfo.Info) {
+		device := fmt.Sprintf("%d:%d", m.Major, m.Minor)
+		if m.FSType == "btrfs" {
+			// It may span devices, and has a number of its own.
+			device = m.Source
+		}
+		if _, ok := u.mounts[device]; !ok {
+			u.mounts[device] = m.Mountpoint
+		}
+	}
+	// Where a device is mounted as a whole comes before where a directory of
+	// it is bound.
+	for _, m := range mounts {
+		if m.Root == "/" {
+			add(m)
+		}
+	}
+	for _, m := range mounts {
+		add(m)
+	}
+	// A kernel without swap has no such file.
+	if data, err := fs.ReadFile(root, "proc/swaps"); err == nil {
+		for line := range strings.Lines(string(data)) {
+			if fields := strings.Fields(line); len(fields) > 0 {
+				u.swaps[fields[0]] = true
+			}
+		}
+	}
+	return u, nil
+}
+
+// apply returns the devices, a disk and its partitions, with where they are
+// mounted and whether they are in use. A disk is, if one of its partitions is.
+func (u usage) apply(disk []sysfsDevice) []storage.BlockDevice {
+	var result []storage.BlockDevice
+	inUse := false
+	for _, d := range disk {
+		device := d.BlockDevice
+		node := path.Join("/dev", device.DeviceName)
+		device.MountPoint = u.mounts[d.number]
+		if device.MountPoint == "" {
+			device.MountPoint = u.mounts[node]
+		}
+		device.InUse = d.held || device.MountPoint != "" || u.swaps[node]
+		inUse = inUse || device.InUse
+		result = append(result, device)
+	}
+	if inUse {
+		result[0].InUse = true
+	}
+	return result
+}

@@ -1,0 +1,221 @@
+package diskmanager
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage"
+)
+
+// needRoot skips a test that needs root, or fails it where root was promised.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("STOWAGE_REQUIRE_ROOT") == "1" {
+		t.Fatal("attaching loop devices needs root, which STOWAGE_REQUIRE_ROOT=1 promises")
+	}
+	t.Skip("attaching loop devices needs root")
+}
+
+// published hands on what the worker publishes.
+type published chan []storage.BlockDevice
+
+func (p published) SetMachineBlockDevices(devices []storage.BlockDevice) error {
+	p <- devices
+	return nil
+}
+
+// waitFor reads published lists until one agrees.
+func (p published) waitFor(t *testing.T, what string, agrees func([]storage.BlockDevice) bool) {
+	t.Helper()
+	timeout := time.After(20 * time.Second)
+	for {
+		select {
+		case devices := <-p:
+			if agrees(devices) {
+				return
+			}
+		case <-timeout:
+			t.Fatalf("not published in 20 s: %s", what)
+		}
+	}
+}
+
+func TestLoopDeviceComesAndGoes(t *testing.T) {
+	needRoot(t)
+	defer goleak.VerifyNone(t)
+
+	lists := make(published, 1000)
+	w, err := New(Config{Publisher: lists, PollInterval: time.Hour}) // what is seen is seen by event
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		w.Kill()
+		if err := w.Wait(); err != nil {
+			t.Errorf("killed worker ended with %v", err)
+		}
+	}()
+	lists.waitFor(t, "a first list", func([]storage.BlockDevice) bool { return true })
+
+	file := filepath.Join(t.TempDir(), "volume")
+	if err := os.WriteFile(file, make([]byte, 20<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(file, &st); err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("loop@%d:%d/%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+	find := func(devices []storage.BlockDevice) *storage.BlockDevice {
+		i := slices.IndexFunc(devices, func(d storage.BlockDevice) bool { return d.BusAddress == address })
+		if i < 0 {
+			return nil
+		}
+		return &devices[i]
+	}
+
+	name, detach := attachLoop(t, file)
+	lists.waitFor(t, "the attached loop device", func(devices []storage.BlockDevice) bool {
+		d := find(devices)
+		return d != nil && d.DeviceName == name && d.Size == 20 && d.FilesystemType == "" && !d.InUse
+	})
+
+	mkfs := exec.Command("mke2fs", "-q", "-F", "-t", "ext4", "-L", "data", "-U", testUUID, "/dev/"+name)
+	if out, err := mkfs.CombinedOutput(); err != nil {
+		t.Fatalf("mke2fs: %v\n%s", err, out)
+	}
+	w.Rescan()
+	lists.waitFor(t, "the filesystem", func(devices []storage.BlockDevice) bool {
+		d := find(devices)
+		return d != nil && d.FilesystemType == "ext4" && d.UUID == testUUID && d.Label == "data"
+	})
+
+	mountPoint := t.TempDir()
+	if err := unix.Mount("/dev/"+name, mountPoint, "ext4", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(mountPoint, unix.MNT_DETACH)
+	w.Rescan()
+	lists.waitFor(t, "the mount", func(devices []storage.BlockDevice) bool {
+		d := find(devices)
+		return d != nil && d.InUse && d.MountPoint == mountPoint
+	})
+	if err := unix.Unmount(mountPoint, 0); err != nil {
+		t.Fatal(err)
+	}
+
+	detach()
+	lists.waitFor(t, "the detached loop device's absence", func(devices []storage.BlockDevice) bool {
+		return find(devices) == nil
+	})
+}
+
+// TestOverflowIsReported fills the socket's buffer without reading it.
+func TestOverflowIsReported(t *testing.T) {
+	needRoot(t)
+	file := filepath.Join(t.TempDir(), "volume")
+	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	name, _ := attachLoop(t, file)
+	const smallest = 1
+	events, err := openUevents(smallest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Close()
+	for range 100 {
+		if err := os.WriteFile("/sys/block/"+name+"/uevent", []byte("change"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 200 {
+		hint, err := events.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if hint.All {
+			return
+		}
+	}
+	t.Error("100 events into the smallest buffer, and no hint that any was lost")
+}
+
+func TestKernelEventsCloseEndsNext(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	events, err := KernelEvents()
+	if err != nil {
+		t.Skipf("no kernel events here: %v", err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			if _, err := events.Next(); err != nil {
+				return
+			}
+		}
+	}()
+	if err := events.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+}
+
+// attachLoop attaches a loop device to the file and returns its name and what
+// detaches it, which the end of the test does too.
+func attachLoop(t *testing.T, file string) (name string, detach func()) {
+	t.Helper()
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
+	backing, err := os.OpenFile(file, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer backing.Close()
+	for range 100 {
+		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name = fmt.Sprintf("loop%d", number)
+		loop, err := os.OpenFile("/dev/"+name, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = unix.IoctlLoopConfigure(int(loop.Fd()), &unix.LoopConfig{Fd: uint32(backing.Fd())})
+		if err == unix.EBUSY { // somebody else was faster
+			loop.Close()
+			continue
+		}
+		if err != nil {
+			loop.Close()
+			t.Fatal(err)
+		}
+		detach = sync.OnceFunc(func() {
+			defer loop.Close()
+			if err := unix.IoctlSetInt(int(loop.Fd()), unix.LOOP_CLR_FD, 0); err != nil {
+				t.Errorf("detaching %s: %v", name, err)
+			}
+		})
+		t.Cleanup(detach)
+		return name, detach
+	}
+	t.Fatal("no loop device is free")
+	return "", nil
+}

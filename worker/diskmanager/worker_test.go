@@ -1,0 +1,359 @@
+package diskmanager_test
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	jujuerrors "github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/diskmanager"
+)
+
+// The tests run in synctest bubbles: time passes only when every goroutine
+// waits, and a bubble fails if a goroutine outlives the worker.
+
+func TestFirstListIsPublishedEvenIfEmpty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine()
+		w := m.start(t)
+		synctest.Wait()
+		m.wantPublished(t, "[]")
+		stop(t, w)
+	})
+}
+
+func TestPublishesOnlyWhatChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine("sdb", "sda")
+		w := m.start(t)
+		synctest.Wait()
+		m.wantPublished(t, "[sda sdb]")
+
+		m.events <- disks("sda")
+		synctest.Wait()
+		m.wantPublished(t, "[sda sdb]")
+
+		m.set("sda", "sdb", "sdc")
+		m.events <- disks("sdc")
+		synctest.Wait()
+		m.wantPublished(t, "[sda sdb]", "[sda sdb sdc]")
+
+		m.set("sdb", "sdc")
+		m.events <- disks("sda")
+		synctest.Wait()
+		m.wantPublished(t, "[sda sdb]", "[sda sdb sdc]", "[sdb sdc]")
+		stop(t, w)
+	})
+}
+
+func TestHintsReachTheLister(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine("sda")
+		w := m.start(t)
+		synctest.Wait()
+		m.events <- disks("sda")
+		synctest.Wait()
+		m.events <- diskmanager.Hint{All: true} // as after an overflow
+		synctest.Wait()
+		m.wantListings(t, "all", "[sda]", "all")
+		stop(t, w)
+	})
+}
+
+func TestBurstDuringAListingCostsOneMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine()
+		m.listing = make(chan struct{})
+		w := m.start(t)
+		synctest.Wait() // the first listing waits
+		for i := range 1000 {
+			m.events <- disks(fmt.Sprintf("loop%d", i%3))
+		}
+		synctest.Wait()
+		close(m.listing)
+		synctest.Wait()
+		m.wantListings(t, "all", "[loop0 loop1 loop2]")
+		stop(t, w)
+	})
+}
+
+func TestOverflowInABurstIsNotForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine()
+		w := m.start(t)
+		synctest.Wait()
+		m.listing = make(chan struct{})
+		m.events <- disks("sda")
+		synctest.Wait() // the second listing waits
+		m.events <- diskmanager.Hint{All: true}
+		m.events <- disks("sdb")
+		synctest.Wait()
+		close(m.listing)
+		synctest.Wait()
+		if last := m.listings[len(m.listings)-1]; len(m.listings) != 3 || last != "all" {
+			t.Errorf("listed for %q, want the third for all", m.listings)
+		}
+		stop(t, w)
+	})
+}
+
+func TestRescanReadsEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine("sda")
+		w := m.start(t)
+		synctest.Wait()
+		m.set("sda", "sdb")
+		w.Rescan()
+		synctest.Wait()
+		m.wantListings(t, "all", "all")
+		m.wantPublished(t, "[sda]", "[sda sdb]")
+		stop(t, w)
+	})
+}
+
+func TestSlowPollBeneathAndNothingBetween(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine("sda")
+		w := m.start(t)
+		synctest.Wait()
+		m.set("sda", "sdb")
+		pass(diskmanager.DefaultPollInterval - time.Second)
+		m.wantListings(t, "all")
+		pass(2 * time.Second)
+		m.wantListings(t, "all", "all")
+		pass(10 * diskmanager.DefaultPollInterval)
+		m.wantListingCount(t, 12)
+		stop(t, w)
+	})
+}
+
+func TestFullListingPutsOffThePoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine("sda")
+		w := m.start(t)
+		pass(30 * time.Second)
+		w.Rescan()
+		pass(30 * time.Second)
+		m.wantListings(t, "all", "all")
+		pass(20 * time.Second)
+		m.wantListings(t, "all", "all", "all")
+		stop(t, w)
+	})
+}
+
+func TestWithoutEventsThePollRemains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine("sda")
+		m.eventsErr = errors.New("operation not permitted")
+		w := m.start(t)
+		pass(10*diskmanager.DefaultPollInterval + time.Second)
+		m.wantListingCount(t, 11)
+		m.wantWarnings(t, "no events from block devices, looking every 45s instead: operation not permitted")
+		stop(t, w)
+	})
+}
+
+func TestPublishErrorEndsTheWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine("sda")
+		m.publishErr = errors.New("state is gone")
+		wantDeath(t, m.start(t), m.publishErr, "publishing block devices: state is gone")
+	})
+}
+
+func TestListErrorEndsTheWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine("sda")
+		m.listErr = errors.New("no sysfs")
+		wantDeath(t, m.start(t), m.listErr, "listing block devices: no sysfs")
+	})
+}
+
+func TestBrokenEventsEndTheWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine("sda")
+		w := m.start(t)
+		close(m.events)
+		wantDeath(t, w, errClosed, "reading events from block devices: closed")
+	})
+}
+
+func TestConfigErrorsNameTheField(t *testing.T) {
+	for _, test := range []struct {
+		config diskmanager.Config
+		want   string
+	}{
+		{diskmanager.Config{}, "nil Publisher not valid"},
+		{diskmanager.Config{Publisher: newMachine(), PollInterval: -1}, "negative PollInterval not valid"},
+	} {
+		_, err := diskmanager.New(test.config)
+		if err == nil || err.Error() != test.want || !jujuerrors.Is(err, jujuerrors.NotValid) {
+			t.Errorf("got error %v, want %q", err, test.want)
+		}
+	}
+}
+
+var errClosed = errors.New("closed")
+
+// pass lets time pass in the bubble, and waits for what it brings about.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func disks(names ...string) diskmanager.Hint { return diskmanager.Hint{Disks: names} }
+
+// machine is everything that a worker deals with.
+type machine struct {
+	listing chan struct{} // not nil: listings wait until it is closed
+	events  chan diskmanager.Hint
+	closed  chan struct{}
+
+	eventsErr, listErr, publishErr error
+
+	mu       sync.Mutex
+	devices  []string
+	listings []string
+	lists    []string // as published
+	warnings []string
+}
+
+func newMachine(devices ...string) *machine {
+	return &machine{
+		devices: devices,
+		events:  make(chan diskmanager.Hint),
+		closed:  make(chan struct{}),
+	}
+}
+
+func (m *machine) set(devices ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.devices = devices
+}
+
+func (m *machine) start(t *testing.T) *diskmanager.Worker {
+	t.Helper()
+	w, err := diskmanager.New(diskmanager.Config{
+		Publisher: m,
+		Lister:    m,
+		Events:    func() (diskmanager.EventSource, error) { return m, m.eventsErr },
+		Logger:    m,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (m *machine) BlockDevices(changed diskmanager.Hint) ([]storage.BlockDevice, error) {
+	if m.listing != nil {
+		<-m.listing
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if changed.All {
+		m.listings = append(m.listings, "all")
+	} else {
+		m.listings = append(m.listings, fmt.Sprint(changed.Disks))
+	}
+	var devices []storage.BlockDevice
+	for _, name := range m.devices {
+		devices = append(devices, storage.BlockDevice{DeviceName: name, DeviceLinks: []string{"/dev/x/" + name}})
+	}
+	return devices, m.listErr
+}
+
+func (m *machine) SetMachineBlockDevices(devices []storage.BlockDevice) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	names := []string{}
+	for _, d := range devices {
+		names = append(names, d.DeviceName)
+	}
+	m.lists = append(m.lists, fmt.Sprint(names))
+	return m.publishErr
+}
+
+func (m *machine) Next() (diskmanager.Hint, error) {
+	select {
+	case hint, ok := <-m.events:
+		if ok {
+			return hint, nil
+		}
+	case <-m.closed:
+	}
+	return diskmanager.Hint{}, errClosed
+}
+
+func (m *machine) Close() error {
+	close(m.closed)
+	return nil
+}
+
+func (m *machine) Debugf(string, ...any) {}
+
+func (m *machine) Warningf(format string, args ...any) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.warnings = append(m.warnings, fmt.Sprintf(format, args...))
+}
+
+func (m *machine) wantListings(t *testing.T, want ...string) {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !reflect.DeepEqual(m.listings, want) {
+		t.Errorf("listed for %q, want %q", m.listings, want)
+	}
+}
+
+func (m *machine) wantListingCount(t *testing.T, want int) {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.listings) != want {
+		t.Errorf("listed %d times, want %d", len(m.listings), want)
+	}
+}
+
+func (m *machine) wantPublished(t *testing.T, want ...string) {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !reflect.DeepEqual(m.lists, want) {
+		t.Errorf("published %q, want %q", m.lists, want)
+	}
+}
+
+func (m *machine) wantWarnings(t *testing.T, want ...string) {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !reflect.DeepEqual(m.warnings, want) {
+		t.Errorf("warned %q, want %q", m.warnings, want)
+	}
+}
+
+func stop(t *testing.T, w *diskmanager.Worker) {
+	t.Helper()
+	w.Kill()
+	if err := w.Wait(); err != nil {
+		t.Errorf("killed worker ended with %v", err)
+	}
+}
+
+func wantDeath(t *testing.T, w *diskmanager.Worker, cause error, text string) {
+	t.Helper()
+	err := w.Wait()
+	if !errors.Is(err, cause) || !strings.Contains(err.Error(), text) {
+		t.Errorf("worker ended with %v, want %q", err, text)
+	}
+}

@@ -1,0 +1,230 @@
+// Package agent puts the machine agent together: it opens the state, runs the
+// disk manager, the storage provisioner and the control socket under a
+// dependency engine, and does what comes in on the socket.
+//
+// One directory belongs to one agent at a time; the lock on its state file
+// decides. When the agent stops, the storage stays as it is.
+package agent
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/juju/clock"
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	"github.com/juju/worker/v4/dependency"
+	"gopkg.in/tomb.v2"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv/boltkv"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// machine is what the agent's machine is called in its own state.
+var machine = names.NewMachineTag("0")
+
+// Logger is what the agent tells its operator. *loggo.Logger has it.
+type Logger interface {
+	Tracef(format string, args ...any)
+	Debugf(format string, args ...any)
+	Infof(format string, args ...any)
+	Warningf(format string, args ...any)
+	Errorf(format string, args ...any)
+}
+
+// Config has what an agent needs. All of it is required but Spec.
+type Config struct {
+	// DataDir is where state and storage are kept: absolute, and either the
+	// directory of an agent before this one, empty, or not there yet.
+	DataDir string
+	// SocketPath is where commands reach the agent.
+	SocketPath string
+	// Registry has the providers of storage.
+	Registry storage.ProviderRegistry
+	Clock    clock.Clock
+	Logger   Logger
+	// Spec, where there is one, is applied before anything starts.
+	Spec *control.ApplyArgs
+}
+
+// Validate returns an error that names the field that is not valid.
+func (c Config) Validate() error {
+	switch {
+	case !filepath.IsAbs(c.DataDir):
+		return errors.NotValidf("DataDir %q, which is not absolute,", c.DataDir)
+	case c.SocketPath == "":
+		return errors.NotValidf("empty SocketPath")
+	case c.Registry == nil:
+		return errors.NotValidf("nil Registry")
+	case c.Clock == nil:
+		return errors.NotValidf("nil Clock")
+	case c.Logger == nil:
+		return errors.NotValidf("nil Logger")
+	}
+	return nil
+}
+
+// Agent is a worker that looks after the storage of this machine.
+type Agent struct {
+	*backend
+	tomb   tomb.Tomb
+	store  *boltkv.Store
+	engine *dependency.Engine
+}
+
+const (
+	stateFile  = "state.db"
+	storageDir = "storage"
+)
+
+// New starts an agent. What keeps it from starting at all is an error here: a
+// directory that another agent uses or that is not an agent's, a Spec that is
+// not valid. What fails later is tried again with backoff.
+func New(config Config) (*Agent, error) {
+	if err := config.Validate(); err != nil {
+		return nil, errors.Trace(err)
+	}
+	if err := prepareDir(config.DataDir); err != nil {
+		return nil, errors.Trace(err)
+	}
+	store, err := boltkv.Open(filepath.Join(config.DataDir, stateFile))
+	if errors.Is(err, errors.Timeout) {
+		return nil, errors.Errorf("another agent runs in %s: stop it, or choose another --data-dir", config.DataDir)
+	}
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	a := &Agent{store: store}
+	if err := a.start(config); err != nil {
+		return nil, errors.Trace(firstError(err, a.close()))
+	}
+	return a, nil
+}
+
+// start does what New does once the agent has the directory to itself.
+func (a *Agent) start(config Config) error {
+	if err := prepareStorageDir(filepath.Join(config.DataDir, storageDir)); err != nil {
+		return errors.Trace(err)
+	}
+	st, err := state.Open(state.Config{Store: a.store, Clock: config.Clock, Registry: config.Registry})
+	if err != nil {
+		return errors.Trace(err)
+	}
+	a.backend = &backend{config: config, state: st}
+	if err := a.identify(); err != nil {
+		return errors.Trace(err)
+	}
+	if err := a.distrustStatuses(); err != nil {
+		return errors.Trace(err)
+	}
+	if config.Spec != nil {
+		if _, err := a.Apply(context.Background(), *config.Spec); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	a.engine, err = dependency.NewEngine(engineConfig(config))
+	if err != nil {
+		return errors.Trace(err)
+	}
+	a.backend.report = a.engine.Report
+	if err := dependency.Install(a.engine, a.manifolds()); err != nil {
+		a.engine.Kill()
+		return errors.Trace(firstError(err, a.engine.Wait()))
+	}
+	a.tomb.Go(a.run)
+	return nil
+}
+
+// run ends when the engine does, or ends it.
+func (a *Agent) run() error {
+	ended := make(chan error, 1)
+	a.tomb.Go(func() error {
+		ended <- a.engine.Wait()
+		return nil
+	})
+	var err error
+	select {
+	case <-a.tomb.Dying():
+		a.engine.Kill()
+		err = <-ended
+	case err = <-ended:
+	}
+	return firstError(err, a.close())
+}
+
+func (a *Agent) close() error {
+	var err error
+	if a.backend != nil {
+		err = a.state.Close()
+	}
+	return firstError(err, a.store.Close())
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Kill is part of worker.Worker.
+func (a *Agent) Kill() { a.tomb.Kill(nil) }
+
+// Wait is part of worker.Worker. When it returns, nothing of the agent runs, and
+// its directory can be another's.
+func (a *Agent) Wait() error { return a.tomb.Wait() }
+
+// engineConfig says how the engine restarts workers.
+func engineConfig(config Config) dependency.EngineConfig {
+	return dependency.EngineConfig{
+		IsFatal:          func(err error) bool { return errors.Is(err, errFatal) },
+		WorstError:       func(first, _ error) error { return first },
+		ErrorDelay:       time.Second,
+		BounceDelay:      10 * time.Millisecond,
+		BackoffFactor:    2,
+		BackoffResetTime: time.Minute,
+		MaxDelay:         time.Minute,
+		Clock:            config.Clock,
+		Metrics:          dependency.DefaultMetrics(),
+		Logger:           config.Logger,
+	}
+}
+
+// prepareDir makes the data directory and keeps others out of it. A directory
+// that holds other things is not taken over.
+func prepareDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return errors.Annotate(err, "making the data directory")
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return errors.Annotate(err, "reading the data directory")
+	}
+	foreign := false
+	for _, entry := range entries {
+		if entry.Name() == stateFile {
+			foreign = false
+			break
+		}
+		foreign = foreign || entry.Name() != "lost+found" // of a filesystem of its own
+	}
+	if foreign {
+		return errors.Errorf("%s holds other things than an agent's: choose an empty or new --data-dir", dir)
+	}
+	return errors.Annotate(os.Chmod(dir, 0o700), "making the data directory private")
+}
+
+// prepareStorageDir makes the directory that providers use.
+func prepareStorageDir(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return errors.Annotate(err, "making the storage directory")
+	}
+	return errors.Annotate(os.Chmod(dir, 0o700), "making the storage directory private")
+}

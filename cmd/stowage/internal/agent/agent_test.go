@@ -1,0 +1,514 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/juju/clock"
+	"github.com/juju/errors"
+	"go.uber.org/goleak"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/agent"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// memory is a provider of filesystems that are only names. Its zero value makes
+// and attaches them at once.
+type memory struct {
+	storage.Provider
+	// attach, where there is one, is received from before each attachment.
+	attach chan struct{}
+
+	mu       sync.Mutex
+	made     map[string]uint64
+	attached map[string]string
+}
+
+func (m *memory) Supports(kind storage.StorageKind) bool {
+	return kind == storage.StorageKindFilesystem
+}
+func (m *memory) Scope() storage.Scope                 { return storage.ScopeMachine }
+func (m *memory) Dynamic() bool                        { return true }
+func (m *memory) Releasable() bool                     { return false }
+func (m *memory) DefaultPools() []*storage.Config      { return nil }
+func (m *memory) ValidateConfig(*storage.Config) error { return nil }
+func (m *memory) VolumeSource(*storage.Config) (storage.VolumeSource, error) {
+	return nil, errors.NotSupportedf("volumes")
+}
+
+func (m *memory) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
+	return &memorySource{memory: m}, nil
+}
+
+type memorySource struct {
+	storage.FilesystemSource
+	*memory
+}
+
+func (s *memorySource) ValidateFilesystemParams(storage.FilesystemParams) error { return nil }
+
+func (s *memorySource) CreateFilesystems(_ envcontext.ProviderCallContext, all []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	results := make([]storage.CreateFilesystemsResult, len(all))
+	for i, p := range all {
+		id := p.Tag.String()
+		if s.made == nil {
+			s.made = map[string]uint64{}
+		}
+		s.made[id] = p.Size
+		// Larger than asked for, as providers may make it.
+		results[i].Filesystem = &storage.Filesystem{Tag: p.Tag, FilesystemInfo: storage.FilesystemInfo{FilesystemId: id, Size: p.Size + 1}}
+	}
+	return results, nil
+}
+
+func (s *memorySource) AttachFilesystems(ctx envcontext.ProviderCallContext, all []storage.FilesystemAttachmentParams) ([]storage.AttachFilesystemsResult, error) {
+	if s.attach != nil {
+		select {
+		case <-s.attach:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	results := make([]storage.AttachFilesystemsResult, len(all))
+	for i, p := range all {
+		if s.attached == nil {
+			s.attached = map[string]string{}
+		}
+		s.attached[p.FilesystemId] = p.Path
+		results[i].FilesystemAttachment = &storage.FilesystemAttachment{
+			Filesystem: p.Filesystem, Machine: p.Machine,
+			FilesystemAttachmentInfo: storage.FilesystemAttachmentInfo{Path: p.Path},
+		}
+	}
+	return results, nil
+}
+
+func (s *memorySource) DetachFilesystems(_ envcontext.ProviderCallContext, all []storage.FilesystemAttachmentParams) ([]error, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range all {
+		delete(s.attached, p.FilesystemId)
+	}
+	return make([]error, len(all)), nil
+}
+
+func (s *memorySource) DestroyFilesystems(_ envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range ids {
+		delete(s.made, id)
+	}
+	return make([]error, len(ids)), nil
+}
+
+// empty tells whether the provider has nothing left.
+func (m *memory) empty() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.made)+len(m.attached) == 0
+}
+
+type logger struct{ t *testing.T }
+
+func (l logger) log(level, format string, args ...any) { l.t.Logf(level+" "+format, args...) }
+
+func (l logger) Tracef(format string, args ...any)   {}
+func (l logger) Debugf(format string, args ...any)   { l.log("DEBUG", format, args...) }
+func (l logger) Infof(format string, args ...any)    { l.log("INFO", format, args...) }
+func (l logger) Warningf(format string, args ...any) { l.log("WARNING", format, args...) }
+func (l logger) Errorf(format string, args ...any)   { l.log("ERROR", format, args...) }
+
+func config(t *testing.T, dir string, m *memory) agent.Config {
+	return agent.Config{
+		DataDir:    dir,
+		SocketPath: filepath.Join(dir, "stowage.sock"),
+		Registry: storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{
+			"memory": m, "loop": m, "rootfs": m,
+		}},
+		Clock:  clock.WallClock,
+		Logger: logger{t},
+	}
+}
+
+// start starts an agent, which stop ends.
+func start(t *testing.T, c agent.Config) (a *agent.Agent, stop func()) {
+	t.Helper()
+	a, err := agent.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() {
+		a.Kill()
+		if err := a.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return a, stop
+}
+
+// until watches until all storage is as wanted.
+func until(t *testing.T, a *agent.Agent, wanted func(rows map[string]control.Storage) bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	done := errors.New("done")
+	rows := map[string]control.Storage{}
+	err := a.Watch(ctx, nil, func(event control.Event) error {
+		for _, s := range event.Storage {
+			rows[s.Name] = s
+		}
+		for _, name := range event.Gone {
+			delete(rows, name)
+		}
+		if wanted(rows) {
+			return done
+		}
+		return nil
+	})
+	if !errors.Is(err, done) {
+		t.Fatalf("%v; the storage is %+v", err, rows)
+	}
+}
+
+// all tells whether there are n rows with a status.
+func all(n int, s status.Status) func(map[string]control.Storage) bool {
+	return func(rows map[string]control.Storage) bool {
+		for _, row := range rows {
+			if row.Status != s {
+				return false
+			}
+		}
+		return len(rows) == n
+	}
+}
+
+func apply(t *testing.T, a *agent.Agent, text string) error {
+	t.Helper()
+	_, err := a.Apply(t.Context(), control.ApplyArgs{File: "f.yaml", Content: []byte(text)})
+	return err
+}
+
+const two = `
+storage:
+  - {name: data, directive: 'fast,64M,2', kind: filesystem, mount: /srv/data}
+pools:
+  - {name: fast, provider: memory, attributes: {depth: 3}}
+`
+
+func TestStorageComesAndGoes(t *testing.T) {
+	m := &memory{}
+	a, _ := start(t, config(t, filepath.Join(t.TempDir(), "new", "dir"), m))
+	ctx := t.Context()
+	if err := apply(t, a, two); err != nil {
+		t.Fatal(err)
+	}
+	until(t, a, func(rows map[string]control.Storage) bool {
+		return all(2, status.Attached)(rows) && rows["data/0"].Location == "/srv/data/0" && rows["data/1"].Location == "/srv/data/1"
+	})
+	for _, test := range []struct {
+		names []string
+		want  []string
+	}{
+		{nil, []string{"data/0", "data/1"}}, {[]string{"data"}, []string{"data/0", "data/1"}},
+		{[]string{"data/1"}, []string{"data/1"}}, {[]string{"data", "data/1", "data"}, []string{"data/0", "data/1"}},
+	} {
+		rows, err := a.Storage(ctx, test.names)
+		var got []string
+		for _, row := range rows {
+			got = append(got, row.Name)
+		}
+		if err != nil || !reflect.DeepEqual(got, test.want) {
+			t.Errorf("Storage(%q) = %q, %v", test.names, got, err)
+		}
+	}
+
+	// Applying it again finds nothing to do, although what was made is larger
+	// than what was asked for.
+	result, err := a.Apply(ctx, control.ApplyArgs{File: "f.yaml", Content: []byte(two)})
+	if err != nil || len(result.Changes) != 0 {
+		t.Errorf("applied again: %+v, %v", result, err)
+	}
+
+	if err := a.Detach(ctx, []string{"data/1"}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, a, func(rows map[string]control.Storage) bool { return rows["data/1"].Status == status.Detached })
+	if err := apply(t, a, two); err != nil {
+		t.Fatal(err)
+	}
+	until(t, a, all(2, status.Attached))
+
+	if err := a.Remove(ctx, []string{"data"}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, a, all(0, ""))
+	if !m.empty() {
+		t.Errorf("left behind: %v, %v", m.made, m.attached)
+	}
+}
+
+func TestDryRunChangesNothing(t *testing.T) {
+	a, _ := start(t, config(t, t.TempDir(), &memory{}))
+	result, err := a.Apply(t.Context(), control.ApplyArgs{File: "f.yaml", Content: []byte(two), DryRun: true})
+	if err != nil || len(result.Changes) != 2 {
+		t.Errorf("%+v, %v", result, err)
+	}
+	rows, err := a.Storage(t.Context(), nil)
+	pools, err2 := a.Pools(t.Context())
+	if len(rows) != 0 || err != nil || len(pools) != 3 || err2 != nil {
+		t.Errorf("storage %+v, %v; pools %+v, %v", rows, err, pools, err2)
+	}
+}
+
+func TestNothingIsAppliedWhereSomethingIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	a, _ := start(t, config(t, dir, &memory{}))
+	for text, want := range map[string]string{
+		two + "  - {name: slow, provider: disk}\n":                                                                             `f.yaml:6: pool slow: provider: "disk" is not known: the providers are loop, memory, rootfs`,
+		"storage: [{name: a, directive: 'memory,1M', kind: filesystem, mount: " + dir + "/x}]":                                 fmt.Sprintf(`f.yaml:1: storage a: mount: %q would hide, or lie in, %s, which is the agent's own`, dir+"/x", dir),
+		"storage: [{name: a, directive: 'memory,1M', kind: block}]":                                                            "f.yaml:1: storage a: kind: provider memory makes no block devices: write filesystem, or choose another pool",
+		"storage: [{name: a, directive: 'memory,1M', kind: filesystem, mount: /a}, {name: b, directive: 'x,1M', kind: block}]": `f.yaml:1: storage b: directive: pool "x" is not known: the pools are loop, memory, rootfs`,
+	} {
+		if err := apply(t, a, text); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	for _, provider := range []string{"loop", "rootfs"} {
+		err := apply(t, a, "storage: [{name: a, directive: '"+provider+",1E', kind: filesystem, mount: /a}]")
+		if err == nil || !strings.Contains(err.Error(), "f.yaml:1: storage a: directive: a does not fit: a asks for 1E and ") {
+			t.Errorf("got %v", err)
+		}
+	}
+	if rows, err := a.Storage(t.Context(), nil); len(rows) != 0 || err != nil {
+		t.Errorf("storage %+v, %v", rows, err)
+	}
+}
+
+func TestUnknownNamesAreNamedAndChangeNothing(t *testing.T) {
+	a, _ := start(t, config(t, t.TempDir(), &memory{}))
+	if err := apply(t, a, two); err != nil {
+		t.Fatal(err)
+	}
+	until(t, a, all(2, status.Attached))
+	for _, change := range []func(context.Context, []string) error{a.Attach, a.Detach, a.Remove} {
+		for _, name := range []string{"nowhere", "data/2", "dat"} {
+			err := change(t.Context(), []string{"data", name})
+			if !errors.Is(err, errors.NotFound) || err.Error() != fmt.Sprintf("storage %q not found", name) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if err := change(t.Context(), nil); !errors.Is(err, errors.NotValid) {
+			t.Errorf("without names: %v", err)
+		}
+	}
+	if _, err := a.Storage(t.Context(), []string{"nowhere"}); !errors.Is(err, errors.NotFound) {
+		t.Error(err)
+	}
+	until(t, a, all(2, status.Attached))
+}
+
+func TestSpecIsAppliedBeforeAnythingStarts(t *testing.T) {
+	c := config(t, t.TempDir(), &memory{})
+	c.Spec = &control.ApplyArgs{File: "f.yaml", Content: []byte("storage: [{name: a, directive: 'x,1M', kind: block}]")}
+	_, err := agent.New(c)
+	if want := `f.yaml:1: storage a: directive: pool "x" is not known: the pools are loop, memory, rootfs`; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if _, err := os.Lstat(c.SocketPath); !os.IsNotExist(err) {
+		t.Errorf("the socket: %v", err)
+	}
+	c.Spec.Content = []byte(two)
+	a, _ := start(t, c)
+	until(t, a, all(2, status.Attached))
+}
+
+func TestRestartLooksAtStorageAgain(t *testing.T) {
+	dir, m := t.TempDir(), &memory{}
+	a, stop := start(t, config(t, dir, m))
+	if err := apply(t, a, two); err != nil {
+		t.Fatal(err)
+	}
+	until(t, a, all(2, status.Attached))
+	stop()
+	if m.empty() {
+		t.Fatal("stopping the agent took storage away")
+	}
+
+	m.attach = make(chan struct{})
+	a, _ = start(t, config(t, dir, m))
+	until(t, a, func(rows map[string]control.Storage) bool {
+		return all(2, status.Attaching)(rows) && rows["data/0"].Message == "looking at it again after a start of the agent"
+	})
+	close(m.attach)
+	until(t, a, all(2, status.Attached))
+}
+
+func TestOneDirectoryOneAgent(t *testing.T) {
+	dir := t.TempDir()
+	_, stop := start(t, config(t, dir, &memory{}))
+	_, err := agent.New(config(t, dir, &memory{}))
+	if want := "another agent runs in " + dir + ": stop it, or choose another --data-dir"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	stop()
+	start(t, config(t, dir, &memory{}))
+}
+
+func TestDirectoryOfOthersIsNotTakenOver(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "letter"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := agent.New(config(t, dir, &memory{}))
+	if want := dir + " holds other things than an agent's: choose an empty or new --data-dir"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	entries, err := os.ReadDir(dir)
+	info, err2 := os.Stat(dir)
+	if len(entries) != 1 || err != nil || err2 != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("now %v, %v, mode %v, %v", entries, err, info.Mode(), err2)
+	}
+}
+
+func TestFilesAreTheOwnersAlone(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	a, _ := start(t, config(t, dir, &memory{}))
+	client := control.NewClient(filepath.Join(dir, "stowage.sock"))
+	defer client.Close()
+	waitForReport(t, a, "control")
+	if _, err := client.Storage(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	for name, want := range map[string]os.FileMode{"": 0o700, "storage": 0o700, "state.db": 0o600, "stowage.sock": 0o600} {
+		info, err := os.Lstat(filepath.Join(dir, name))
+		if err != nil || info.Mode().Perm() != want {
+			t.Errorf("%q: %v, %v", name, info, err)
+		}
+	}
+}
+
+// waitForReport returns the report once a worker has started.
+func waitForReport(t *testing.T, a *agent.Agent, name string) map[string]any {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		report, err := a.Report(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		manifolds, _ := report["manifolds"].(map[string]any)
+		if worker, _ := manifolds[name].(map[string]any); worker["state"] == "started" {
+			return report
+		}
+		select {
+		case <-tick.C: // the engine tells nobody when a worker has started
+		case <-deadline:
+			t.Fatalf("%s does not start: %v", name, report)
+		}
+	}
+}
+
+func TestReportNamesTheWorkers(t *testing.T) {
+	a, _ := start(t, config(t, t.TempDir(), &memory{}))
+	for _, name := range []string{"control", "disk-manager", "storage-provisioner"} {
+		report := waitForReport(t, a, name)
+		if _, err := json.Marshal(report); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAgentEndsWhereItCannotBeReached(t *testing.T) {
+	c := config(t, t.TempDir(), &memory{})
+	c.SocketPath = filepath.Join(t.TempDir(), "none", "stowage.sock")
+	a, err := agent.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Wait(); err == nil || !strings.Contains(err.Error(), "listening on "+c.SocketPath) {
+		t.Errorf("the agent ended with %v", err)
+	}
+	c.SocketPath = filepath.Join(c.DataDir, "stowage.sock")
+	start(t, c) // the directory is free again
+}
+
+func TestWatchSendsWhatChangesOnly(t *testing.T) {
+	a, _ := start(t, config(t, t.TempDir(), &memory{}))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	done := errors.New("done")
+	var names [][]string
+	err := a.Watch(ctx, []string{"data/1", "later"}, func(event control.Event) error {
+		var changed []string
+		for _, s := range event.Storage {
+			changed = append(changed, s.Name)
+		}
+		names = append(names, changed)
+		switch {
+		case len(names) == 1:
+			return apply(t, a, two)
+		case slices.ContainsFunc(event.Storage, func(s control.Storage) bool { return s.Status == status.Attached && s.Location != "" }):
+			return a.Remove(ctx, []string{"data"})
+		case len(event.Gone) > 0:
+			if !reflect.DeepEqual(event.Gone, []string{"data/1"}) {
+				t.Errorf("gone: %q", event.Gone)
+			}
+			return done
+		}
+		return nil
+	})
+	if !errors.Is(err, done) {
+		t.Fatal(err)
+	}
+	if len(names[0]) != 0 {
+		t.Errorf("the first event has %q", names[0])
+	}
+	for _, changed := range names[1 : len(names)-1] {
+		if !reflect.DeepEqual(changed, []string{"data/1"}) {
+			t.Errorf("an event about %q", changed)
+		}
+	}
+}
+
+func TestConfigNamesWhatIsMissing(t *testing.T) {
+	for want, change := range map[string]func(*agent.Config){
+		`DataDir "x", which is not absolute, not valid`: func(c *agent.Config) { c.DataDir = "x" },
+		"empty SocketPath not valid":                    func(c *agent.Config) { c.SocketPath = "" },
+		"nil Registry not valid":                        func(c *agent.Config) { c.Registry = nil },
+		"nil Clock not valid":                           func(c *agent.Config) { c.Clock = nil },
+		"nil Logger not valid":                          func(c *agent.Config) { c.Logger = nil },
+	} {
+		c := config(t, t.TempDir(), &memory{})
+		change(&c)
+		if _, err := agent.New(c); !errors.Is(err, errors.NotValid) || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}

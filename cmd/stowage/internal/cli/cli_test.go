@@ -1,0 +1,532 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/juju/errors"
+	"go.uber.org/goleak"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/cli"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// backend is an agent without anything behind it.
+type backend struct {
+	storage []control.Storage
+	changes []control.Change
+	err     error
+	// events are what a watch tells of, one after the other; then it waits for
+	// its end.
+	events []control.Event
+	// told is closed, where there is one, when a watch has sent all events.
+	told chan struct{}
+
+	mu    sync.Mutex
+	calls []string
+}
+
+func (b *backend) note(format string, args ...any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls = append(b.calls, fmt.Sprintf(format, args...))
+}
+
+func (b *backend) Apply(_ context.Context, args control.ApplyArgs) (control.ApplyResult, error) {
+	b.note("apply %s %q dry=%v", filepath.Base(args.File), args.Content, args.DryRun)
+	return control.ApplyResult{Changes: b.changes, Names: []string{"data", "raw"}}, b.err
+}
+
+func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage, error) {
+	b.note("storage %q", names)
+	return b.storage, b.err
+}
+
+func (b *backend) Watch(ctx context.Context, names []string, send func(control.Event) error) error {
+	b.note("watch %q", names)
+	for _, event := range b.events {
+		if err := send(event); err != nil {
+			return err
+		}
+	}
+	if b.told != nil {
+		close(b.told)
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (b *backend) Attach(_ context.Context, names []string) error {
+	b.note("attach %q", names)
+	return b.err
+}
+
+func (b *backend) Detach(_ context.Context, names []string) error {
+	b.note("detach %q", names)
+	return b.err
+}
+
+func (b *backend) Remove(_ context.Context, names []string) error {
+	b.note("remove %q", names)
+	return b.err
+}
+
+func (b *backend) Pools(context.Context) ([]control.Pool, error) {
+	return []control.Pool{
+		{Name: "fast", Provider: "loop", Attributes: map[string]any{"fs": "xfs"}},
+		{Name: "tmpfs", Provider: "tmpfs", Attributes: map[string]any{}},
+	}, b.err
+}
+
+func (b *backend) Report(context.Context) (map[string]any, error) {
+	return map[string]any{"state": "started", "manifolds": map[string]any{"control": "fine"}}, b.err
+}
+
+type logger struct{ t *testing.T }
+
+func (l logger) Warningf(format string, args ...any) { l.t.Logf(format, args...) }
+
+// machine is where commands run: a data directory, with an agent behind its
+// socket if there is a backend.
+type machine struct {
+	dir   string
+	stdin string
+}
+
+func newMachine(t *testing.T, b *backend) *machine {
+	t.Helper()
+	m := &machine{dir: t.TempDir()}
+	if b == nil {
+		return m
+	}
+	server, err := control.NewServer(control.ServerConfig{
+		SocketPath: filepath.Join(m.dir, "stowage.sock"), Backend: b, Logger: logger{t},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		server.Kill()
+		if err := server.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// file writes a file into the machine's directory, and returns its path.
+func (m *machine) file(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(m.dir, "spec.yaml")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+func (m *machine) getenv(name string) string {
+	return map[string]string{"STOWAGE_DIR": m.dir}[name]
+}
+
+func (m *machine) run(ctx context.Context, args ...string) result {
+	var stdout, stderr bytes.Buffer
+	code := cli.Main(ctx, args, cli.Env{
+		Stdin:  strings.NewReader(m.stdin),
+		Stdout: &stdout,
+		Stderr: &stderr,
+		Getenv: m.getenv,
+	})
+	return result{code, stdout.String(), stderr.String()}
+}
+
+var since = time.Date(2025, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func row(name string, s status.Status, message, location string) control.Storage {
+	r := control.Storage{
+		Name: name, Kind: "filesystem", Pool: "loop", Provider: "loop", SizeMiB: 64,
+		Life: life.Alive, Status: s, Message: message, Since: since, Location: location,
+		Volume: "0/0", Filesystem: "0/1", Attachments: []control.Attachment{},
+	}
+	if location != "" {
+		r.Attachments = []control.Attachment{{Machine: "0", Life: life.Alive, Location: location}}
+	}
+	return r
+}
+
+func event(rows ...control.Storage) control.Event { return control.Event{Storage: rows} }
+
+const spec = "storage: [{name: data, directive: 'loop,64M', kind: filesystem, mount: /srv/data}]"
+
+func TestExitStatusAndErrors(t *testing.T) {
+	unknown := &backend{err: errors.NotFoundf("storage %q", "nowhere\x1b[2J\nforged")}
+	for _, test := range []struct {
+		backend *backend
+		args    []string
+		code    int
+		stderr  string
+	}{
+		{nil, []string{"status"}, 1, "stowage: cannot reach the agent at DIR/stowage.sock: is `stowage run` running?\n"},
+		{nil, []string{"remove", "x"}, 1, "stowage: cannot reach the agent at DIR/stowage.sock: is `stowage run` running?\n"},
+		{nil, []string{"status", "--socket", "/nowhere/s"}, 1, "stowage: cannot reach the agent at /nowhere/s: is `stowage run` running?\n"},
+		{nil, []string{"apply", "-f", "DIR/none"}, 1, "stowage: open DIR/none: no such file or directory\n"},
+		{nil, []string{"version"}, 0, ""},
+		{nil, []string{"--help"}, 0, ""},
+		{nil, []string{"sing"}, 2, "stowage: unknown command \"sing\" for \"stowage\"\nRun `stowage --help` for how it is used.\n"},
+		{nil, []string{"status", "--colour"}, 2, "stowage: unknown flag: --colour\nRun `stowage --help` for how it is used.\n"},
+		{nil, []string{"attach"}, 2, "stowage: requires at least 1 arg(s), only received 0\nRun `stowage --help` for how it is used.\n"},
+		{nil, []string{"apply"}, 2, "stowage: required flag(s) \"file\" not set\nRun `stowage --help` for how it is used.\n"},
+		{nil, []string{"status", "-o", "xml"}, 2, "stowage: -o \"xml\" is not known: write table, json or yaml\n"},
+		{nil, []string{"status", "-o", "json", "--watch"}, 2, "stowage: --watch goes with -o table only\n"},
+		{nil, []string{"detach", "x", "--timeout", "-1s"}, 2, "stowage: --timeout -1s is negative\n"},
+		{nil, []string{"status", "--data-dir", ""}, 2, "stowage: --data-dir is empty\n"},
+		{nil, []string{"run", "--log-level", "LOUD"}, 2, "stowage: --log-level \"LOUD\" is not known: write TRACE, DEBUG, INFO, WARNING or ERROR\n"},
+		{unknown, []string{"status", "nowhere"}, 1, "stowage: storage \"nowhere\\x1b[2J\\nforged\" not found\n"},
+		{unknown, []string{"detach", "nowhere", "--wait"}, 1, "stowage: storage \"nowhere\\x1b[2J\\nforged\" not found\n"},
+		{unknown, []string{"pools"}, 1, "stowage: storage \"nowhere\\x1b[2J\\nforged\" not found\n"},
+	} {
+		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
+			m := newMachine(t, test.backend)
+			args := make([]string, len(test.args))
+			for i, arg := range test.args {
+				args[i] = strings.ReplaceAll(arg, "DIR", m.dir)
+			}
+			r := m.run(t.Context(), args...)
+			if want := strings.ReplaceAll(test.stderr, "DIR", m.dir); r.code != test.code || r.stderr != want {
+				t.Errorf("exit status %d, stderr\n%swant %d,\n%s", r.code, r.stderr, test.code, want)
+			}
+		})
+	}
+}
+
+func TestBadFilesDoNotReachTheAgent(t *testing.T) {
+	b := &backend{}
+	m := newMachine(t, b)
+	path := m.file(t, "storage:\n  - name: Data\n")
+	want := "stowage: " + path + ":2: storage[0]: name: \"Data\" is not a name: a lower-case letter, then at most 62 lower-case letters, digits and hyphens\n"
+	for _, args := range [][]string{{"apply", "-f", path}, {"run", "--spec", path}} {
+		if r := m.run(t.Context(), args...); r.code != 1 || r.stderr != want {
+			t.Errorf("%v: exit status %d, stderr\n%swant\n%s", args, r.code, r.stderr, want)
+		}
+	}
+	if len(b.calls) != 0 {
+		t.Errorf("the agent was asked %q", b.calls)
+	}
+	if _, err := os.Stat(filepath.Join(m.dir, "state.db")); !os.IsNotExist(err) {
+		t.Errorf("an agent has started: %v", err)
+	}
+}
+
+func TestApplyTellsWhatItDoes(t *testing.T) {
+	changes := []control.Change{
+		{Action: control.ActionAdd, Item: "pool", Name: "fast", Detail: "provider loop"},
+		{Action: control.ActionAdd, Item: "storage", Name: "data", Detail: "filesystem, pool fast, 2G"},
+		{Action: control.ActionAttach, Item: "storage", Name: "raw", Detail: "block, pool loop, 64M"},
+		{Action: control.ActionLeave, Item: "storage", Name: "old", Detail: "not in the file"},
+	}
+	done := `
++ pool fast  add     provider loop
++ data       add     filesystem, pool fast, 2G
+~ raw        attach  block, pool loop, 64M
+`
+	for _, test := range []struct {
+		changes []control.Change
+		dry     bool
+		want    string
+	}{
+		{changes, false, done},
+		{changes, true, done + "! old        leave   not in the file\n"},
+		{nil, false, "\nnothing to change\n"},
+		{changes[3:], false, "\nnothing to change\n"},
+		{changes[3:], true, "\n! old  leave  not in the file\nnothing to change\n"},
+	} {
+		b := &backend{changes: test.changes}
+		m := newMachine(t, b)
+		r := m.run(t.Context(), "apply", "-f", m.file(t, spec), fmt.Sprintf("--dry-run=%v", test.dry))
+		if got := "\n" + r.stdout; r.code != 0 || got != test.want {
+			t.Errorf("exit status %d, stderr %q, stdout%swant%s", r.code, r.stderr, got, test.want)
+		}
+		if want := []string{fmt.Sprintf("apply spec.yaml %q dry=%v", spec, test.dry)}; !reflect.DeepEqual(b.calls, want) {
+			t.Errorf("the agent was asked %q, want %q", b.calls, want)
+		}
+	}
+}
+
+func TestApplyReadsTheStandardInput(t *testing.T) {
+	b := &backend{}
+	m := newMachine(t, b)
+	m.stdin = spec
+	if r := m.run(t.Context(), "apply", "-f", "-"); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	if want := []string{fmt.Sprintf("apply stdin %q dry=false", spec)}; !reflect.DeepEqual(b.calls, want) {
+		t.Errorf("the agent was asked %q, want %q", b.calls, want)
+	}
+}
+
+func TestWaitingEnds(t *testing.T) {
+	attached := row("data", status.Attached, "", "/srv/data")
+	attaching := row("data", status.Attaching, "", "")
+	failing := row("raw", status.Error, "no loop devices", "")
+	pending := row("raw", status.Pending, "device busy", "")
+	detached := row("data", status.Detached, "", "")
+	stillBeneath := row("data", status.Detaching, "", "")
+	dying := row("data", status.Destroying, "", "")
+	dying.Life = life.Dying
+	var many []control.Storage
+	for i := range 7 {
+		many = append(many, row(fmt.Sprintf("m/%d", i), status.Pending, "", ""))
+	}
+	for _, test := range []struct {
+		about  string
+		args   []string
+		events []control.Event
+		code   int
+		stdout string
+		stderr string
+	}{
+		{"all attached", []string{"attach", "data", "raw", "--wait"},
+			[]control.Event{event(attaching, pending), event(attached), event(row("raw", status.Attached, "", "/dev/loop7"))},
+			0, "data attaching\nraw pending: device busy\ndata attached at /srv/data\nraw attached at /dev/loop7\nall 2 attached\n", ""},
+		{"attached where nobody knows yet", []string{"attach", "raw", "--wait"},
+			[]control.Event{event(row("raw", status.Attached, "", "")), event(row("raw", status.Attached, "", "/dev/loop7"))},
+			0, "raw attached, its location is not known yet\nraw attached at /dev/loop7\nall 1 attached\n", ""},
+		{"one fails", []string{"attach", "data", "raw", "--wait"},
+			[]control.Event{event(attaching, failing), event(attached)},
+			1, "data attaching\nraw error: no loop devices\ndata attached at /srv/data\n",
+			"stowage: 1 of 2 not attached: raw error: no loop devices\n"},
+		{"removed meanwhile", []string{"attach", "data", "--wait"},
+			[]control.Event{event(attaching), {Gone: []string{"data"}}},
+			1, "data attaching\ndata removed\n", "stowage: 1 of 1 not attached: data is gone\n"},
+		{"time is up", []string{"attach", "data", "raw", "--wait", "--timeout", "1s"},
+			[]control.Event{event(attached, pending)},
+			3, "data attached at /srv/data\nraw pending: device busy\n",
+			"stowage: timed out after 1s: 1 of 2 not attached: raw pending: device busy\n"},
+		{"time is up for many", []string{"attach", "m", "--wait", "--timeout", "1s"},
+			[]control.Event{event(many...)},
+			3, "m/0 pending\nm/1 pending\nm/2 pending\nm/3 pending\nm/4 pending\nm/5 pending\nm/6 pending\n",
+			"stowage: timed out after 1s: 7 of 7 not attached: m/0 pending; m/1 pending; m/2 pending; m/3 pending; m/4 pending; and 2 more\n"},
+		{"no answer", []string{"attach", "data", "--wait", "--timeout", "1s"}, nil,
+			3, "", "stowage: timed out after 1s: the agent has not answered\n"},
+		{"detached", []string{"detach", "data", "--wait"},
+			[]control.Event{event(attached), event(stillBeneath), event(detached)},
+			0, "data attached at /srv/data\ndata detaching\ndata detached\nall 1 detached\n", ""},
+		{"removed", []string{"remove", "data", "--wait"},
+			[]control.Event{event(attached), event(dying), {Gone: []string{"data"}}},
+			0, "data attached at /srv/data\ndata destroying (dying)\ndata removed\nall 1 removed\n", ""},
+		{"removed before anybody looked", []string{"remove", "data", "--wait"}, []control.Event{{}}, 0, "all removed\n", ""},
+		{"not asked to wait", []string{"remove", "data"}, nil, 0, "", ""},
+	} {
+		t.Run(test.about, func(t *testing.T) {
+			t.Parallel()
+			b := &backend{events: test.events}
+			m := newMachine(t, b)
+			r := m.run(t.Context(), test.args...)
+			if r.code != test.code || r.stdout != test.stdout || r.stderr != test.stderr {
+				t.Errorf("exit status %d, stdout\n%sstderr\n%swant %d,\n%s%s", r.code, r.stdout, r.stderr, test.code, test.stdout, test.stderr)
+			}
+			if b.calls[0] != fmt.Sprintf("%s %q", test.args[0], namesIn(test.args)) {
+				t.Errorf("the agent was asked %q", b.calls)
+			}
+		})
+	}
+}
+
+// namesIn returns the arguments of a command up to its flags.
+func namesIn(args []string) []string {
+	var names []string
+	for _, arg := range args[1:] {
+		if strings.HasPrefix(arg, "-") {
+			break
+		}
+		names = append(names, arg)
+	}
+	return names
+}
+
+func TestApplyWaitsForWhatIsInTheFile(t *testing.T) {
+	b := &backend{events: []control.Event{event(row("data", status.Attached, "", "/srv/data"))}}
+	m := newMachine(t, b)
+	r := m.run(t.Context(), "apply", "-f", m.file(t, spec), "--wait")
+	if r.code != 0 || !strings.HasSuffix(r.stdout, "all 1 attached\n") {
+		t.Errorf("%+v", r)
+	}
+	if got := b.calls[len(b.calls)-1]; got != `watch ["data" "raw"]` {
+		t.Errorf("waited with %s", got)
+	}
+}
+
+func TestInterruptedWaitFails(t *testing.T) {
+	b := &backend{events: []control.Event{event(row("data", status.Pending, "", ""))}, told: make(chan struct{})}
+	m := newMachine(t, b)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan result)
+	go func() { done <- m.run(ctx, "attach", "data", "--wait") }()
+	<-b.told
+	cancel()
+	if r := <-done; r.code != 1 || !strings.HasPrefix(r.stderr, "stowage: interrupted") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestStatusFormats(t *testing.T) {
+	r := row("data", status.Attached, "", "/srv/data")
+	second := row("data2/10", status.Error, "a <b>\n", "")
+	for _, test := range []struct {
+		rows   []control.Storage
+		format string
+		want   string
+	}{
+		{nil, "json", "[]\n"},
+		{nil, "yaml", "[]\n"},
+		{nil, "table", "NAME  KIND  POOL  SIZE  STATUS  SINCE  LOCATION  MESSAGE\n"},
+		{[]control.Storage{second, r}, "json", `[
+  {
+    "name": "data",
+    "kind": "filesystem",
+    "pool": "loop",
+    "provider": "loop",
+    "size-mib": 64,
+    "life": "alive",
+    "status": "attached",
+    "message": "",
+    "since": "2025-01-02T03:04:05Z",
+    "location": "/srv/data",
+    "volume": "0/0",
+    "filesystem": "0/1",
+    "attachments": [
+      {
+        "machine": "0",
+        "life": "alive",
+        "location": "/srv/data",
+        "read-only": false
+      }
+    ]
+  },
+  {
+    "name": "data2/10",
+    "kind": "filesystem",
+    "pool": "loop",
+    "provider": "loop",
+    "size-mib": 64,
+    "life": "alive",
+    "status": "error",
+    "message": "a <b>\n",
+    "since": "2025-01-02T03:04:05Z",
+    "location": "",
+    "volume": "0/0",
+    "filesystem": "0/1",
+    "attachments": []
+  }
+]
+`},
+		{[]control.Storage{r}, "yaml", `- name: data
+  kind: filesystem
+  pool: loop
+  provider: loop
+  size-mib: 64
+  life: alive
+  status: attached
+  message: ""
+  since: 2025-01-02T03:04:05Z
+  location: /srv/data
+  volume: 0/0
+  filesystem: 0/1
+  attachments:
+    - machine: "0"
+      life: alive
+      location: /srv/data
+      read-only: false
+`},
+	} {
+		m := newMachine(t, &backend{storage: test.rows})
+		got := m.run(t.Context(), "status", "-o", test.format)
+		if got.code != 0 || got.stdout != test.want {
+			t.Errorf("%s: exit status %d, stderr %q, stdout\n%s\nwant\n%s", test.format, got.code, got.stderr, got.stdout, test.want)
+		}
+	}
+}
+
+func TestStatusWatchGoesOnUntilInterrupted(t *testing.T) {
+	b := &backend{
+		storage: []control.Storage{row("data", status.Pending, "", "")},
+		events: []control.Event{
+			event(row("data", status.Pending, "", "")),
+			event(row("data", status.Pending, "", "")), // nothing that a person would see
+			event(row("data", status.Attached, "", "/srv/data")),
+			{Gone: []string{"data", "never-seen"}},
+		},
+		told: make(chan struct{}),
+	}
+	m := newMachine(t, b)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stdout := &signalled{want: "data removed\n", seen: make(chan struct{})}
+	done := make(chan int)
+	go func() {
+		done <- cli.Main(ctx, []string{"status", "--watch"}, cli.Env{
+			Stdin: strings.NewReader(""), Stdout: stdout, Stderr: &bytes.Buffer{},
+			Getenv: m.getenv,
+		})
+	}()
+	<-stdout.seen
+	cancel()
+	if code := <-done; code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+	if want := "data pending\ndata attached at /srv/data\ndata removed\n"; stdout.text.String() != want {
+		t.Errorf("got\n%swant\n%s", stdout.text.String(), want)
+	}
+}
+
+// signalled is a buffer that tells when it has seen some text.
+type signalled struct {
+	text bytes.Buffer
+	want string
+	seen chan struct{}
+}
+
+func (s *signalled) Write(p []byte) (int, error) {
+	n, err := s.text.Write(p)
+	if strings.HasSuffix(s.text.String(), s.want) {
+		close(s.seen)
+	}
+	return n, err
+}
+
+func TestPoolsAndReport(t *testing.T) {
+	m := newMachine(t, &backend{})
+	if r := m.run(t.Context(), "pools"); r.code != 0 || r.stdout != ""+
+		"NAME   PROVIDER  ATTRIBUTES\n"+
+		"fast   loop      {\"fs\":\"xfs\"}\n"+
+		"tmpfs  tmpfs     {}\n" {
+		t.Errorf("%+v", r)
+	}
+	if r := m.run(t.Context(), "report"); r.code != 0 || r.stdout != "manifolds:\n  control: fine\nstate: started\n" {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestVersionNamesTheToolchain(t *testing.T) {
+	r := newMachine(t, nil).run(t.Context(), "version")
+	if r.code != 0 || !strings.HasPrefix(r.stdout, "stowage ") || !strings.Contains(r.stdout, " go1.") {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,307 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"text/tabwriter"
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
+)
+
+// waiting are the flags of commands that can wait.
+type waiting struct {
+	wait    bool
+	timeout time.Duration
+}
+
+func (w *waiting) addTo(cmd *cobra.Command, what string) {
+	cmd.Flags().BoolVar(&w.wait, "wait", false, "wait until all of it is "+what)
+	cmd.Flags().DurationVar(&w.timeout, "timeout", 5*time.Minute, "how long --wait waits; 0 means for ever")
+}
+
+// until waits, where the flags say so, and tells that the goal is reached.
+func (w *waiting) until(ctx context.Context, client *control.Client, names []string, g goal, out io.Writer) error {
+	if !w.wait {
+		return nil
+	}
+	reached, err := wait(ctx, client, names, g, w.timeout, newDisplay(out))
+	if err != nil {
+		return err
+	}
+	return writeReached(out, reached, g)
+}
+
+// writeReached tells that all storage has reached the goal. Where it had before
+// anybody looked, it was not counted.
+func writeReached(out io.Writer, reached int, g goal) error {
+	count := ""
+	if reached > 0 {
+		count = fmt.Sprintf(" %d", reached)
+	}
+	_, err := fmt.Fprintf(out, "all%s %s\n", count, g.name)
+	return err
+}
+
+func (w *waiting) check() error {
+	if w.timeout < 0 {
+		return errors.WithType(errors.Errorf("--timeout %s is negative", w.timeout), errUsage)
+	}
+	return nil
+}
+
+func (c *common) applyCommand() *cobra.Command {
+	var (
+		file    string
+		dryRun  bool
+		waiting waiting
+	)
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE",
+		Short: "Make the storage that a file declares",
+		Long: `Adds the storage and pools in the file that are not there yet, and attaches the
+storage that is there and detached. What is there already stays as it is: applying
+a file again changes nothing. A declaration that differs from what is there is an
+error, and then nothing of the file is applied.
+
+Storage that is not in the file is left alone, and --dry-run lists it. Data goes
+away only by "stowage remove NAME".`,
+		Args: cobra.NoArgs,
+		RunE: c.ask(func(ctx context.Context, client *control.Client, _ []string) error {
+			if err := waiting.check(); err != nil {
+				return err
+			}
+			args, _, err := c.readSpec(file)
+			if err != nil {
+				return err
+			}
+			args.DryRun = dryRun
+			result, err := client.Apply(ctx, args)
+			if err != nil {
+				return err
+			}
+			if err := writeChanges(c.Stdout, result.Changes, dryRun); err != nil || dryRun {
+				return err
+			}
+			return waiting.until(ctx, client, result.Names, attached, c.Stdout)
+		}),
+	}
+	cmd.Flags().StringVarP(&file, "file", "f", "", "the file to apply; - is the standard input")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would change, and change nothing")
+	waiting.addTo(cmd, "attached")
+	if err := cmd.MarkFlagRequired("file"); err != nil {
+		panic(err) // the flag is defined above
+	}
+	return cmd
+}
+
+// readSpec reads a file and checks its form before the agent is asked.
+func (c *common) readSpec(name string) (control.ApplyArgs, *spec.File, error) {
+	args := control.ApplyArgs{File: name}
+	in := c.Stdin
+	if name == "-" {
+		args.File = "stdin"
+	} else {
+		file, err := os.Open(name)
+		if err != nil {
+			return args, nil, errors.Trace(err)
+		}
+		defer func() { _ = file.Close() }()
+		in = file
+	}
+	content, err := io.ReadAll(io.LimitReader(in, spec.MaxBytes+1))
+	if err != nil {
+		return args, nil, errors.Annotatef(err, "reading %s", args.File)
+	}
+	args.Content = content
+	file, err := spec.Parse(args.File, content)
+	return args, file, err
+}
+
+var actionSigns = map[control.Action]string{
+	control.ActionAdd: "+", control.ActionAttach: "~", control.ActionLeave: "!",
+}
+
+// writeChanges tells what was done, or would be. What is left alone is part of
+// the difference, but nothing that was done.
+func writeChanges(out io.Writer, changes []control.Change, dryRun bool) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	done := 0
+	for _, change := range changes {
+		if change.Action == control.ActionLeave {
+			if !dryRun {
+				continue
+			}
+		} else {
+			done++
+		}
+		name := change.Name
+		if change.Item != "storage" {
+			name = change.Item + " " + name
+		}
+		fmt.Fprintf(w, "%s %s\t%s\t%s\n", actionSigns[change.Action], table.Escape(name), change.Action, table.Escape(change.Detail))
+	}
+	if done == 0 {
+		fmt.Fprintln(w, "nothing to change")
+	}
+	return w.Flush()
+}
+
+func (c *common) statusCommand() *cobra.Command {
+	var (
+		output string
+		watch  bool
+	)
+	cmd := &cobra.Command{
+		Use:   "status [NAME...]",
+		Short: "Show storage and how far it is",
+		Long: `Shows the named storage, or all. NAME is also all of NAME/0, NAME/1, and so on.
+
+With --watch, a table that is redrawn as things change, until it is interrupted;
+where the output is no terminal, one line per change.`,
+		RunE: c.ask(func(ctx context.Context, client *control.Client, names []string) error {
+			write, ok := statusWriters[output]
+			if !ok {
+				return errors.WithType(errors.Errorf("-o %q is not known: write table, json or yaml", output), errUsage)
+			}
+			if watch && output != "table" {
+				return errors.WithType(errors.New("--watch goes with -o table only"), errUsage)
+			}
+			rows, err := client.Storage(ctx, names)
+			if err != nil {
+				return err
+			}
+			if !watch {
+				table.Sort(rows)
+				return write(c.Stdout, rows)
+			}
+			err = follow(ctx, client, names, newView(), newDisplay(c.Stdout), func() error { return nil })
+			if ctx.Err() != nil {
+				return nil // whoever watched has seen enough
+			}
+			return err
+		}),
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, json or yaml")
+	cmd.Flags().BoolVar(&watch, "watch", false, "go on showing what changes")
+	return cmd
+}
+
+var statusWriters = map[string]func(io.Writer, []control.Storage) error{
+	"table": func(w io.Writer, rows []control.Storage) error { return table.Write(w, rows, time.Now()) },
+	"json":  func(w io.Writer, rows []control.Storage) error { return writeJSON(w, orEmpty(rows)) },
+	"yaml":  func(w io.Writer, rows []control.Storage) error { return writeYAML(w, orEmpty(rows)) },
+}
+
+// orEmpty makes nothing an empty list rather than a null.
+func orEmpty(rows []control.Storage) []control.Storage {
+	if rows == nil {
+		return []control.Storage{}
+	}
+	return rows
+}
+
+func writeJSON(w io.Writer, value any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(value)
+}
+
+func writeYAML(w io.Writer, value any) error {
+	encoder := yaml.NewEncoder(w)
+	encoder.SetIndent(2)
+	if err := encoder.Encode(value); err != nil {
+		return err
+	}
+	return encoder.Close()
+}
+
+// changeCommand returns the command that asks for one change of named storage.
+func (c *common) changeCommand(
+	verb, short string, g goal, change func(*control.Client, context.Context, []string) error,
+) *cobra.Command {
+	var waiting waiting
+	cmd := &cobra.Command{
+		Use:   verb + " NAME...",
+		Short: short,
+		Long:  short + ". NAME is also all of NAME/0, NAME/1, and so on.",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: c.ask(func(ctx context.Context, client *control.Client, names []string) error {
+			if err := waiting.check(); err != nil {
+				return err
+			}
+			if err := change(client, ctx, names); err != nil {
+				return err
+			}
+			return waiting.until(ctx, client, names, g, c.Stdout)
+		}),
+	}
+	waiting.addTo(cmd, g.name)
+	return cmd
+}
+
+func (c *common) poolsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "pools",
+		Short: "Show the pools that directives can name",
+		Args:  cobra.NoArgs,
+		RunE: c.ask(func(ctx context.Context, client *control.Client, _ []string) error {
+			pools, err := client.Pools(ctx)
+			if err != nil {
+				return err
+			}
+			w := tabwriter.NewWriter(c.Stdout, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "NAME\tPROVIDER\tATTRIBUTES")
+			for _, pool := range pools {
+				attributes, err := json.Marshal(pool.Attributes)
+				if err != nil {
+					return errors.Trace(err)
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\n", table.Escape(pool.Name), table.Escape(pool.Provider), table.Escape(string(attributes)))
+			}
+			return w.Flush()
+		}),
+	}
+}
+
+func (c *common) reportCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "report",
+		Short: "Show how the agent's workers fare",
+		Args:  cobra.NoArgs,
+		RunE: c.ask(func(ctx context.Context, client *control.Client, _ []string) error {
+			report, err := client.Report(ctx)
+			if err != nil {
+				return err
+			}
+			return writeYAML(c.Stdout, report)
+		}),
+	}
+}
+
+func (c *common) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Show the version of stowage",
+		Args:  cobra.NoArgs,
+		RunE: do(func(*cobra.Command, []string) error {
+			info, ok := debug.ReadBuildInfo()
+			if !ok {
+				return errors.New("this binary holds no build information")
+			}
+			_, err := fmt.Fprintf(c.Stdout, "stowage %s %s\n", orElse(info.Main.Version, "(devel)"), info.GoVersion)
+			return err
+		}),
+	}
+}

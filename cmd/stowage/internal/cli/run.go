@@ -1,0 +1,150 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/juju/clock"
+	"github.com/juju/errors"
+	"github.com/juju/loggo"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/agent"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
+	"github.com/stowage-io/stowage/storage/provider"
+)
+
+func (c *common) runCommand() *cobra.Command {
+	var (
+		specFile string
+		logLevel string
+		progress bool
+	)
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run the agent, which makes and keeps storage",
+		Long: `Runs the agent in the foreground until it is interrupted. When it stops, storage
+stays as it is; when it starts, it attaches again what is not attached any more.
+
+With --spec, the file is applied first: see "stowage apply --help".`,
+		Args: cobra.NoArgs,
+		RunE: do(func(cmd *cobra.Command, _ []string) error {
+			level, ok := loggo.ParseLevel(logLevel)
+			if !ok {
+				return errors.WithType(errors.Errorf("--log-level %q is not known: write TRACE, DEBUG, INFO, WARNING or ERROR", logLevel), errUsage)
+			}
+			return c.run(cmd.Context(), specFile, level, progress)
+		}),
+	}
+	cmd.Flags().StringVar(&specFile, "spec", "", "a file to apply before anything else")
+	cmd.Flags().StringVar(&logLevel, "log-level", "INFO", "TRACE, DEBUG, INFO, WARNING or ERROR")
+	cmd.Flags().BoolVar(&progress, "progress", false, "show storage on the standard output until all of it is attached")
+	return cmd
+}
+
+func (c *common) run(ctx context.Context, specFile string, level loggo.Level, progress bool) error {
+	dataDir, socket, err := c.paths()
+	if err != nil {
+		return err
+	}
+	var toApply *control.ApplyArgs
+	var names []string
+	if specFile != "" {
+		args, file, err := c.readSpec(specFile)
+		if err != nil {
+			return err
+		}
+		toApply = &args
+		for _, s := range file.Storage {
+			names = append(names, s.Name)
+		}
+	}
+	if err := checkPrivileges(); err != nil {
+		return err
+	}
+	logs := &logWriter{out: c.Stderr}
+	if _, err := loggo.ReplaceDefaultWriter(logs); err != nil {
+		return errors.Trace(err)
+	}
+	loggo.DefaultContext().ApplyConfig(loggo.Config{"": level})
+	logger := loggo.GetLogger("stowage.agent")
+
+	a, err := agent.New(agent.Config{
+		DataDir:    dataDir,
+		SocketPath: socket,
+		Registry:   provider.CommonStorageProviders(),
+		Clock:      clock.WallClock,
+		Logger:     &logger,
+		Spec:       toApply,
+	})
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, a.Kill)
+	defer stop()
+	if progress {
+		c.showProgress(ctx, a, names, logs)
+	}
+	return a.Wait()
+}
+
+// showProgress shows storage until it is attached or has failed. It has no error
+// of its own: what the agent does next does not depend on it.
+func (c *common) showProgress(ctx context.Context, a *agent.Agent, names []string, logs *logWriter) {
+	d := newDisplay(c.Stdout)
+	if live, ok := d.(*liveDisplay); ok {
+		if _, ok := terminal(c.Stderr); ok {
+			logs.to(live.live)
+			defer logs.to(c.Stderr)
+		}
+	}
+	reached, err := wait(ctx, a, names, attached, 0, d)
+	if ctx.Err() != nil {
+		return
+	}
+	if err == nil {
+		err = writeReached(c.Stdout, reached, attached)
+	}
+	if err != nil {
+		fmt.Fprintln(c.Stdout, table.Escape(err.Error()))
+	}
+	fmt.Fprintln(c.Stdout, "Ctrl-C stops the agent and leaves the storage in place")
+}
+
+// checkPrivileges tells what is missing before anything fails for the want of it.
+func checkPrivileges() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return errors.Annotate(err, "reading the capabilities of this process")
+	}
+	if data[0].Effective&(1<<unix.CAP_SYS_ADMIN) == 0 {
+		return errors.New("the agent makes loop devices and mounts, for which CAP_SYS_ADMIN is missing: run it as root")
+	}
+	return nil
+}
+
+// logWriter writes each log message on one line, to where it was last told to.
+type logWriter struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+func (w *logWriter) to(out io.Writer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.out = out
+}
+
+// Write is part of loggo.Writer. There is nowhere to tell of an error.
+func (w *logWriter) Write(entry loggo.Entry) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, _ = fmt.Fprintf(w.out, "%s %s %s %s\n",
+		entry.Timestamp.UTC().Format(time.RFC3339), entry.Level, entry.Module, table.Escape(entry.Message))
+}

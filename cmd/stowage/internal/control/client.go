@@ -1,0 +1,158 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+)
+
+// Client asks the agent behind a socket. Errors of the agent keep their kind:
+// errors.IsNotFound and the like tell.
+type Client struct {
+	path string
+	http http.Client
+}
+
+// NewClient returns a client for the agent that listens on a socket. It connects
+// when asked for something. Close it after use.
+func NewClient(socketPath string) *Client {
+	var dialer net.Dialer
+	return &Client{
+		path: socketPath,
+		http: http.Client{Transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return dialer.DialContext(ctx, "unix", socketPath)
+			},
+		}},
+	}
+}
+
+// Close ends the client's idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Apply converges the agent to a file.
+func (c *Client) Apply(ctx context.Context, args ApplyArgs) (ApplyResult, error) {
+	return ask[ApplyResult](ctx, c, "apply", args)
+}
+
+// Storage returns the named storage, or all there is.
+func (c *Client) Storage(ctx context.Context, names []string) ([]Storage, error) {
+	result, err := ask[storageResult](ctx, c, "storage", namesArgs{names})
+	return result.Storage, err
+}
+
+// Attach, and the two that follow it, return when the agent has noted the wish.
+func (c *Client) Attach(ctx context.Context, names []string) error {
+	return c.change(ctx, "attach", names)
+}
+
+// Detach asks that storage be detached.
+func (c *Client) Detach(ctx context.Context, names []string) error {
+	return c.change(ctx, "detach", names)
+}
+
+// Remove asks that storage be detached and destroyed.
+func (c *Client) Remove(ctx context.Context, names []string) error {
+	return c.change(ctx, "remove", names)
+}
+
+func (c *Client) change(ctx context.Context, verb string, names []string) error {
+	_, err := ask[struct{}](ctx, c, verb, namesArgs{names})
+	return err
+}
+
+// Pools returns the pools that directives can name.
+func (c *Client) Pools(ctx context.Context) ([]Pool, error) {
+	result, err := ask[poolsResult](ctx, c, "pools", struct{}{})
+	return result.Pools, err
+}
+
+// Report returns what the agent's workers say of themselves.
+func (c *Client) Report(ctx context.Context) (map[string]any, error) {
+	result, err := ask[reportResult](ctx, c, "report", struct{}{})
+	return result.Report, err
+}
+
+// Watch calls each with all of the named storage (none named: with all there
+// is), then with what changes, until the context ends, each fails, or the agent
+// goes away. It never returns nil.
+func (c *Client) Watch(ctx context.Context, names []string, each func(Event) error) error {
+	response, err := c.post(ctx, "watch", namesArgs{names})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	decoder := json.NewDecoder(response.Body)
+	for {
+		event, err := decode[Event](decoder)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return errors.Errorf("the agent at %s has stopped", c.path)
+		}
+		if err != nil {
+			return err
+		}
+		if err := each(event); err != nil {
+			return err
+		}
+	}
+}
+
+func ask[R any](ctx context.Context, c *Client, verb string, args any) (R, error) {
+	response, err := c.post(ctx, verb, args)
+	if err != nil {
+		var none R
+		return none, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	result, err := decode[R](json.NewDecoder(response.Body))
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return result, errors.Errorf("the agent at %s stopped before it answered", c.path)
+	}
+	return result, err
+}
+
+func decode[R any](decoder *json.Decoder) (R, error) {
+	var a answer[R]
+	if err := decoder.Decode(&a); err != nil {
+		return a.Result, errors.Annotate(err, "reading the agent's answer")
+	}
+	if a.Error != nil {
+		return a.Result, params.TranslateWellKnownError(a.Error)
+	}
+	return a.Result, nil
+}
+
+func (c *Client) post(ctx context.Context, verb string, args any) (*http.Response, error) {
+	body, err := json.Marshal(args)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://stowage/v1/"+verb, bytes.NewReader(body))
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := c.http.Do(request)
+	switch {
+	case err == nil:
+		return response, nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):
+		return nil, errors.Errorf("cannot reach the agent at %s: is `stowage run` running?", c.path)
+	case errors.Is(err, unix.EACCES):
+		return nil, errors.Errorf("may not use the agent at %s: run the command as root", c.path)
+	}
+	return nil, errors.Annotatef(errors.Unwrap(err), "asking the agent at %s", c.path)
+}

@@ -1,0 +1,376 @@
+package control_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/juju/errors"
+	"go.uber.org/goleak"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// backend answers from a list of storage, and notes what it was asked for.
+type backend struct {
+	storage []control.Storage
+	err     error
+	events  chan control.Event
+
+	mu    sync.Mutex
+	calls []string
+	// watching receives when a watch begins, and when it ends.
+	watching chan string
+}
+
+func (b *backend) note(format string, args ...any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls = append(b.calls, fmt.Sprintf(format, args...))
+}
+
+func (b *backend) Apply(_ context.Context, args control.ApplyArgs) (control.ApplyResult, error) {
+	b.note("apply %s %q %v", args.File, args.Content, args.DryRun)
+	return control.ApplyResult{
+		Changes: []control.Change{{Action: control.ActionAdd, Item: "storage", Name: "data", Detail: "x"}},
+		Names:   []string{"data"},
+	}, b.err
+}
+
+func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage, error) {
+	b.note("storage %q", names)
+	return b.storage, b.err
+}
+
+func (b *backend) Watch(ctx context.Context, names []string, send func(control.Event) error) error {
+	b.note("watch %q", names)
+	b.watching <- "begun"
+	defer func() { b.watching <- "ended" }()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case event, ok := <-b.events:
+			if !ok {
+				return b.err
+			}
+			if err := send(event); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (b *backend) Attach(_ context.Context, names []string) error {
+	b.note("attach %q", names)
+	return b.err
+}
+
+func (b *backend) Detach(_ context.Context, names []string) error {
+	b.note("detach %q", names)
+	return b.err
+}
+
+func (b *backend) Remove(_ context.Context, names []string) error {
+	b.note("remove %q", names)
+	return b.err
+}
+
+func (b *backend) Pools(context.Context) ([]control.Pool, error) {
+	return []control.Pool{{Name: "loop", Provider: "loop", Attributes: map[string]any{"fs": "xfs"}}}, b.err
+}
+
+func (b *backend) Report(context.Context) (map[string]any, error) {
+	return map[string]any{"state": "started"}, b.err
+}
+
+type logger struct{ t *testing.T }
+
+func (l logger) Warningf(format string, args ...any) { l.t.Logf(format, args...) }
+
+// serve starts a server on a new socket.
+func serve(t *testing.T, b *backend, change func(*control.ServerConfig)) (*control.Client, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s.sock")
+	config := control.ServerConfig{SocketPath: path, Backend: b, Logger: logger{t}}
+	if change != nil {
+		change(&config)
+	}
+	server, err := control.NewServer(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := control.NewClient(path)
+	t.Cleanup(func() {
+		client.Close()
+		server.Kill()
+		if err := server.Wait(); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Lstat(path); !os.IsNotExist(err) {
+			t.Errorf("the socket is still there: %v", err)
+		}
+	})
+	return client, path
+}
+
+var sample = control.Storage{
+	Name: "data", Kind: "filesystem", Pool: "loop", Provider: "loop", SizeMiB: 64,
+	Since: time.Date(2025, 1, 2, 3, 4, 5, 6, time.UTC), Location: "/srv/data",
+	Attachments: []control.Attachment{{Machine: "0", Location: "/srv/data"}},
+}
+
+func TestCallsReachTheBackendAndComeBack(t *testing.T) {
+	b := &backend{storage: []control.Storage{sample}}
+	client, _ := serve(t, b, nil)
+	ctx := t.Context()
+
+	result, err := client.Apply(ctx, control.ApplyArgs{File: "f", Content: []byte("a\n\x00"), DryRun: true})
+	if err != nil || len(result.Names) != 1 || len(result.Changes) != 1 || result.Changes[0].Name != "data" {
+		t.Errorf("apply: %+v, %v", result, err)
+	}
+	rows, err := client.Storage(ctx, []string{"data"})
+	if err != nil || !reflect.DeepEqual(rows, []control.Storage{sample}) {
+		t.Errorf("storage: %+v, %v", rows, err)
+	}
+	for _, change := range []func(context.Context, []string) error{client.Attach, client.Detach, client.Remove} {
+		if err := change(ctx, []string{"a", "b/1"}); err != nil {
+			t.Error(err)
+		}
+	}
+	pools, err := client.Pools(ctx)
+	if err != nil || len(pools) != 1 || pools[0].Attributes["fs"] != "xfs" {
+		t.Errorf("pools: %+v, %v", pools, err)
+	}
+	report, err := client.Report(ctx)
+	if err != nil || report["state"] != "started" {
+		t.Errorf("report: %v, %v", report, err)
+	}
+	want := []string{
+		`apply f "a\n\x00" true`, `storage ["data"]`, `attach ["a" "b/1"]`, `detach ["a" "b/1"]`, `remove ["a" "b/1"]`,
+	}
+	if !reflect.DeepEqual(b.calls, want) {
+		t.Errorf("calls %q, want %q", b.calls, want)
+	}
+}
+
+func TestErrorsKeepTextAndKind(t *testing.T) {
+	for _, err := range []error{
+		errors.NotFoundf("storage %q", "x"), errors.NewNotValid(nil, "f:1: no"), errors.New("other"),
+		errors.NewAlreadyExists(nil, "taken"),
+	} {
+		client, _ := serve(t, &backend{err: err}, nil)
+		_, got := client.Apply(t.Context(), control.ApplyArgs{})
+		if got == nil || got.Error() != err.Error() {
+			t.Errorf("got %v, want %v", got, err)
+		}
+		for _, kind := range []errors.ConstError{errors.NotFound, errors.NotValid, errors.AlreadyExists} {
+			if errors.Is(got, kind) != errors.Is(err, kind) {
+				t.Errorf("%v: %q is %v", err, kind, errors.Is(got, kind))
+			}
+		}
+	}
+}
+
+func TestWatchStreamsUntilTheClientGoes(t *testing.T) {
+	b := &backend{events: make(chan control.Event), watching: make(chan string, 2)}
+	client, _ := serve(t, b, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	got := make(chan control.Event)
+	done := make(chan error, 1)
+	go func() {
+		done <- client.Watch(ctx, []string{"data"}, func(event control.Event) error {
+			got <- event
+			return nil
+		})
+	}()
+	for _, want := range []control.Event{{Storage: []control.Storage{sample}}, {Gone: []string{"data"}}} {
+		b.events <- want
+		if event := <-got; !reflect.DeepEqual(event, want) {
+			t.Errorf("event %+v, want %+v", event, want)
+		}
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("the client's watch ended with %v", err)
+	}
+	if begun, ended := <-b.watching, <-b.watching; begun != "begun" || ended != "ended" {
+		t.Errorf("the backend's watch: %s, %s", begun, ended)
+	}
+}
+
+func TestWatchTellsWhatEndedIt(t *testing.T) {
+	b := &backend{events: make(chan control.Event), watching: make(chan string, 2), err: errors.New("state is closed")}
+	close(b.events)
+	client, _ := serve(t, b, nil)
+	err := client.Watch(t.Context(), nil, func(control.Event) error { return nil })
+	if err == nil || err.Error() != "state is closed" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestKilledServerEndsItsStreams(t *testing.T) {
+	b := &backend{events: make(chan control.Event), watching: make(chan string, 2)}
+	path := filepath.Join(t.TempDir(), "s.sock")
+	server, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: b, Logger: logger{t}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := control.NewClient(path)
+	defer client.Close()
+	done := make(chan error, 1)
+	go func() { done <- client.Watch(t.Context(), nil, func(control.Event) error { return nil }) }()
+	<-b.watching
+	server.Kill()
+	if err := server.Wait(); err != nil {
+		t.Error(err)
+	}
+	if len(b.watching) != 1 {
+		t.Error("the server has ended and its stream has not")
+	}
+	want := fmt.Sprintf("the agent at %s has stopped", path)
+	if err := <-done; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestTooManyWatchersAreRefused(t *testing.T) {
+	b := &backend{events: make(chan control.Event), watching: make(chan string, 1000)}
+	client, _ := serve(t, b, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	var watchers sync.WaitGroup
+	defer watchers.Wait()
+	defer cancel()
+	for range 64 {
+		watchers.Go(func() {
+			if err := client.Watch(ctx, nil, func(control.Event) error { return nil }); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+		<-b.watching
+	}
+	err := client.Watch(ctx, nil, func(control.Event) error { return nil })
+	if want := "64 clients watch already: try again when one has ended"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestStrangersAreRefused(t *testing.T) {
+	var asked []uint32
+	client, _ := serve(t, &backend{}, func(c *control.ServerConfig) {
+		c.Authorize = func(uid uint32) bool {
+			asked = append(asked, uid)
+			return false
+		}
+	})
+	_, err := client.Storage(t.Context(), nil)
+	self := os.Geteuid()
+	want := fmt.Sprintf("user %d on this agent: run the command as root", self)
+	if !errors.Is(err, errors.Unauthorized) || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if !reflect.DeepEqual(asked, []uint32{uint32(self)}) {
+		t.Errorf("asked about %v, want the uid that the kernel gives, %d", asked, self)
+	}
+}
+
+func TestRequestsAreBounded(t *testing.T) {
+	b := &backend{}
+	client, _ := serve(t, b, nil)
+	_, err := client.Apply(t.Context(), control.ApplyArgs{Content: make([]byte, 4<<20)})
+	if !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), "too large") {
+		t.Errorf("got %v", err)
+	}
+	if len(b.calls) != 0 {
+		t.Errorf("the backend was called: %q", b.calls)
+	}
+}
+
+func TestSocketIsItsOwnersAlone(t *testing.T) {
+	_, path := serve(t, &backend{}, nil)
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v", info.Mode())
+	}
+}
+
+func TestSocketOfADeadAgentIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	if err := dead.Close(); err != nil {
+		t.Fatal(err)
+	}
+	server, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: &backend{}, Logger: logger{t}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	if err := server.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSocketInUseAndOtherFilesAreKept(t *testing.T) {
+	_, live := serve(t, &backend{}, nil)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		live:                           "another agent answers on " + live + " already",
+		file:                           file + " is there and is not a socket: move it away, or choose another path",
+		"/" + strings.Repeat("a", 107): `socket path "/` + strings.Repeat("a", 107) + `" of more than 107 bytes not valid`,
+	} {
+		_, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: &backend{}, Logger: logger{t}})
+		if err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if content, err := os.ReadFile(file); err != nil || string(content) != "precious" {
+		t.Errorf("the file: %q, %v", content, err)
+	}
+}
+
+func TestNobodyThere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	client := control.NewClient(path)
+	defer client.Close()
+	want := fmt.Sprintf("cannot reach the agent at %s: is `stowage run` running?", path)
+	if _, err := client.Storage(t.Context(), nil); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if err := client.Watch(t.Context(), nil, nil); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestConfigNamesWhatIsMissing(t *testing.T) {
+	full := control.ServerConfig{SocketPath: "x", Backend: &backend{}, Logger: logger{t}}
+	for want, change := range map[string]func(*control.ServerConfig){
+		"empty SocketPath not valid": func(c *control.ServerConfig) { c.SocketPath = "" },
+		"nil Backend not valid":      func(c *control.ServerConfig) { c.Backend = nil },
+		"nil Logger not valid":       func(c *control.ServerConfig) { c.Logger = nil },
+	} {
+		config := full
+		change(&config)
+		if err := config.Validate(); !errors.Is(err, errors.NotValid) || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}

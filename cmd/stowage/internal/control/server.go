@@ -1,0 +1,375 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+	"gopkg.in/tomb.v2"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+)
+
+// Backend does what clients ask for. Its methods are called by several
+// goroutines at once and end when their context does.
+type Backend interface {
+	// Apply converges to a file.
+	Apply(context.Context, ApplyArgs) (ApplyResult, error)
+	// Storage returns the named storage, or all where no name is given. A name
+	// that is not known is an error that satisfies errors.IsNotFound.
+	Storage(ctx context.Context, names []string) ([]Storage, error)
+	// Watch calls send with all of the named storage (none named: with all
+	// there is), then with what changes. It returns when the context ends or
+	// send fails. A name that is not known is no error: it may come, or have
+	// gone.
+	Watch(ctx context.Context, names []string, send func(Event) error) error
+	// Attach, Detach and Remove ask that the named storage be attached,
+	// detached, or detached and destroyed. They return when that is recorded,
+	// not when it is done. A name that is not known is an error, and then
+	// nothing is changed.
+	Attach(ctx context.Context, names []string) error
+	Detach(ctx context.Context, names []string) error
+	Remove(ctx context.Context, names []string) error
+	Pools(context.Context) ([]Pool, error)
+	// Report tells how the agent's workers fare.
+	Report(context.Context) (map[string]any, error)
+}
+
+// Logger is what a server tells its operator.
+type Logger interface {
+	Warningf(format string, args ...any)
+}
+
+// ServerConfig has what a server needs. All of it is required but Authorize.
+type ServerConfig struct {
+	SocketPath string
+	Backend    Backend
+	Logger     Logger
+	// Authorize tells whether a user may use the socket. Nil means root and
+	// the user of this process.
+	Authorize func(uid uint32) bool
+}
+
+// Validate returns an error that names the field that is not valid.
+func (c ServerConfig) Validate() error {
+	switch {
+	case c.SocketPath == "":
+		return errors.NotValidf("empty SocketPath")
+	case c.Backend == nil:
+		return errors.NotValidf("nil Backend")
+	case c.Logger == nil:
+		return errors.NotValidf("nil Logger")
+	}
+	return nil
+}
+
+const (
+	// maxRequest holds the largest file in base64, and then some.
+	maxRequest = 4 << 20
+	// maxStreams bounds how many clients watch at a time.
+	maxStreams = 64
+	// requestTimeout bounds the sending of a request, stallTimeout how long a
+	// client may leave an answer unread, and shutdownTimeout how long answers
+	// in flight have to end once the server is killed.
+	requestTimeout  = 10 * time.Second
+	stallTimeout    = 30 * time.Second
+	shutdownTimeout = 2 * time.Second
+)
+
+// Server is a worker that answers on a socket.
+type Server struct {
+	config   ServerConfig
+	tomb     tomb.Tomb
+	listener net.Listener
+	http     http.Server
+	streams  chan struct{}
+	handlers sync.WaitGroup
+}
+
+// NewServer listens on the socket and answers until it is killed. A socket file
+// that a dead agent left is replaced; one that is answered on is an error.
+func NewServer(config ServerConfig) (*Server, error) {
+	if err := config.Validate(); err != nil {
+		return nil, errors.Trace(err)
+	}
+	if config.Authorize == nil {
+		self := uint32(os.Geteuid())
+		config.Authorize = func(uid uint32) bool { return uid == 0 || uid == self }
+	}
+	listener, err := listen(config.SocketPath)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	s := &Server{
+		config:   config,
+		listener: listener,
+		streams:  make(chan struct{}, maxStreams),
+	}
+	ctx := s.tomb.Context(nil)
+	s.http = http.Server{
+		Handler:           s.authorized(s.routes()),
+		ReadHeaderTimeout: requestTimeout,
+		IdleTimeout:       stallTimeout,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnContext:       withPeer,
+		ErrorLog:          log.New(logWriter{config.Logger}, "", 0),
+	}
+	s.tomb.Go(s.run)
+	return s, nil
+}
+
+// Kill is part of worker.Worker.
+func (s *Server) Kill() { s.tomb.Kill(nil) }
+
+// Wait is part of worker.Worker. When it returns, nobody is being answered.
+func (s *Server) Wait() error { return s.tomb.Wait() }
+
+func (s *Server) run() error {
+	s.tomb.Go(func() error {
+		<-s.tomb.Dying()
+		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+		defer cancel()
+		if err := s.http.Shutdown(ctx); err != nil {
+			_ = s.http.Close() // cuts off who did not end in time
+		}
+		s.handlers.Wait()
+		return nil
+	})
+	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		return errors.Annotatef(err, "serving %s", s.config.SocketPath)
+	}
+	return nil
+}
+
+// listen makes the socket. Its directory is the owner's alone by default, and
+// peers are checked in any case, so the moment between bind and chmod lets
+// nobody in.
+func listen(path string) (net.Listener, error) {
+	const most = len(unix.RawSockaddrUnix{}.Path) - 1
+	if len(path) > most {
+		return nil, errors.NotValidf("socket path %q of more than %d bytes", path, most)
+	}
+	if err := removeStale(path); err != nil {
+		return nil, errors.Trace(err)
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, errors.Annotatef(err, "listening on %s", path)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		_ = listener.Close()
+		return nil, errors.Annotatef(err, "listening on %s", path)
+	}
+	return listener, nil
+}
+
+// removeStale makes room for the socket where an agent that died left its own.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return errors.Annotatef(err, "listening on %s", path)
+	}
+	if info.Mode().Type() != os.ModeSocket {
+		return errors.Errorf("%s is there and is not a socket: move it away, or choose another path", path)
+	}
+	conn, err := net.Dial("unix", path)
+	if err == nil {
+		_ = conn.Close()
+		return errors.Errorf("another agent answers on %s already", path)
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return errors.Annotatef(err, "listening on %s", path)
+	}
+	return errors.Annotatef(os.Remove(path), "removing the stale socket %s", path)
+}
+
+type peerKey struct{}
+
+type peer struct {
+	uid uint32
+	err error
+}
+
+// withPeer notes who the kernel says has connected.
+func withPeer(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, peerKey{}, peerOf(conn))
+}
+
+func peerOf(conn net.Conn) peer {
+	unixConn, ok := conn.(*net.UnixConn)
+	if !ok {
+		return peer{err: errors.Errorf("%T is not a unix socket", conn)}
+	}
+	raw, err := unixConn.SyscallConn()
+	if err != nil {
+		return peer{err: err}
+	}
+	var (
+		cred    *unix.Ucred
+		credErr error
+	)
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return peer{err: err}
+	}
+	if credErr != nil {
+		return peer{err: credErr}
+	}
+	return peer{uid: cred.Uid}
+}
+
+// authorized lets through only who may use the socket, and counts who is being
+// answered.
+func (s *Server) authorized(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.handlers.Add(1)
+		defer s.handlers.Done()
+		who, ok := r.Context().Value(peerKey{}).(peer)
+		if !ok || who.err != nil || !s.config.Authorize(who.uid) {
+			s.config.Logger.Warningf("refused user %d on the control socket (%v)", who.uid, who.err)
+			writeError(w, errors.Unauthorizedf("user %d on this agent: run the command as root", who.uid))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (s *Server) routes() http.Handler {
+	b := s.config.Backend
+	mux := http.NewServeMux()
+	mux.Handle("POST /v1/apply", call(b.Apply))
+	mux.Handle("POST /v1/storage", call(func(ctx context.Context, args namesArgs) (storageResult, error) {
+		found, err := b.Storage(ctx, args.Names)
+		return storageResult{found}, err
+	}))
+	for verb, do := range map[string]func(context.Context, []string) error{
+		"attach": b.Attach, "detach": b.Detach, "remove": b.Remove,
+	} {
+		mux.Handle("POST /v1/"+verb, call(func(ctx context.Context, args namesArgs) (struct{}, error) {
+			return struct{}{}, do(ctx, args.Names)
+		}))
+	}
+	mux.Handle("POST /v1/pools", call(func(ctx context.Context, _ struct{}) (poolsResult, error) {
+		pools, err := b.Pools(ctx)
+		return poolsResult{pools}, err
+	}))
+	mux.Handle("POST /v1/report", call(func(ctx context.Context, _ struct{}) (reportResult, error) {
+		report, err := b.Report(ctx)
+		return reportResult{report}, err
+	}))
+	mux.HandleFunc("POST /v1/watch", s.watch)
+	return mux
+}
+
+// read returns the arguments of a request. The body is read to its end, and its
+// deadline lifted afterwards: only then does the request's context end when, and
+// only when, the client goes away.
+func read[A any](w http.ResponseWriter, r *http.Request) (A, error) {
+	var args A
+	controller := http.NewResponseController(w)
+	if err := controller.SetReadDeadline(time.Now().Add(requestTimeout)); err != nil {
+		return args, errors.Trace(err)
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
+	if err != nil {
+		return args, errors.NewNotValid(err, "reading the request")
+	}
+	if err := controller.SetReadDeadline(time.Time{}); err != nil {
+		return args, errors.Trace(err)
+	}
+	if err := json.Unmarshal(body, &args); err != nil {
+		return args, errors.NewNotValid(err, "reading the request")
+	}
+	return args, nil
+}
+
+// call makes a handler of a function from arguments to a result.
+func call[A, R any](do func(context.Context, A) (R, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		args, err := read[A](w, r)
+		if err != nil {
+			writeError(w, err)
+			return
+		}
+		result, err := do(r.Context(), args)
+		if err != nil {
+			writeError(w, err)
+			return
+		}
+		write(w, http.StatusOK, answer[R]{Result: result})
+	})
+}
+
+func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
+	args, err := read[namesArgs](w, r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	select {
+	case s.streams <- struct{}{}:
+		defer func() { <-s.streams }()
+	default:
+		writeError(w, errors.Errorf("%d clients watch already: try again when one has ended", maxStreams))
+		return
+	}
+	controller := http.NewResponseController(w)
+	encoder := json.NewEncoder(w)
+	send := func(event answer[Event]) error {
+		if err := controller.SetWriteDeadline(time.Now().Add(stallTimeout)); err != nil {
+			return errors.Trace(err)
+		}
+		if err := encoder.Encode(event); err != nil {
+			return errors.Trace(err)
+		}
+		return errors.Trace(controller.Flush())
+	}
+	err = s.config.Backend.Watch(r.Context(), args.Names, func(event Event) error {
+		return send(answer[Event]{Result: event})
+	})
+	if err != nil && r.Context().Err() == nil {
+		_ = send(answer[Event]{Error: params.ServerError(err)}) // who has gone misses nothing
+	}
+}
+
+// write answers. A client that has gone misses nothing by its failing.
+func write(w http.ResponseWriter, status int, answer any) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(stallTimeout))
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+func writeError(w http.ResponseWriter, err error) {
+	status := http.StatusInternalServerError
+	switch {
+	case errors.Is(err, errors.NotValid):
+		status = http.StatusBadRequest
+	case errors.Is(err, errors.NotFound):
+		status = http.StatusNotFound
+	case errors.Is(err, errors.Unauthorized):
+		status = http.StatusForbidden
+	}
+	write(w, status, answer[struct{}]{Error: params.ServerError(err)})
+}
+
+// logWriter hands what net/http has to say to the logger.
+type logWriter struct{ logger Logger }
+
+func (w logWriter) Write(p []byte) (int, error) {
+	w.logger.Warningf("control socket: %q", strings.TrimSpace(string(p)))
+	return len(p), nil
+}

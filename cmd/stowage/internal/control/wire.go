@@ -1,0 +1,114 @@
+package control
+
+import (
+	"time"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
+)
+
+// Storage is one storage instance as users see it.
+type Storage struct {
+	Name     string `json:"name" yaml:"name"`
+	Kind     string `json:"kind" yaml:"kind"`
+	Pool     string `json:"pool" yaml:"pool"`
+	Provider string `json:"provider" yaml:"provider"`
+	// SizeMiB is what was asked for until the provider has said what it made.
+	SizeMiB uint64        `json:"size-mib" yaml:"size-mib"`
+	Life    life.Value    `json:"life" yaml:"life"`
+	Status  status.Status `json:"status" yaml:"status"`
+	Message string        `json:"message" yaml:"message"`
+	// Since is when Status or Message last changed.
+	Since time.Time `json:"since" yaml:"since"`
+	// Location is a device path or a mount point, empty where not attached.
+	Location string `json:"location" yaml:"location"`
+	// Volume and Filesystem are the ids of what the instance stands on, empty
+	// where there is none.
+	Volume      string       `json:"volume" yaml:"volume"`
+	Filesystem  string       `json:"filesystem" yaml:"filesystem"`
+	Attachments []Attachment `json:"attachments" yaml:"attachments"`
+}
+
+// Attachment is a storage instance on a machine.
+type Attachment struct {
+	Machine  string     `json:"machine" yaml:"machine"`
+	Life     life.Value `json:"life" yaml:"life"`
+	Location string     `json:"location" yaml:"location"`
+	ReadOnly bool       `json:"read-only" yaml:"read-only"`
+}
+
+// Pool is a named configuration of a provider.
+type Pool struct {
+	Name       string         `json:"name" yaml:"name"`
+	Provider   string         `json:"provider" yaml:"provider"`
+	Attributes map[string]any `json:"attributes" yaml:"attributes"`
+}
+
+// ApplyArgs is a file to converge to. The agent reads it anew: what a client
+// says of a file is not taken on trust.
+type ApplyArgs struct {
+	// File is what the user calls the file; errors begin with it.
+	File    string `json:"file"`
+	Content []byte `json:"content"`
+	// DryRun asks what would change, and changes nothing.
+	DryRun bool `json:"dry-run"`
+}
+
+// Action is what applying a file does about a name.
+type Action string
+
+const (
+	ActionAdd    Action = "add"
+	ActionAttach Action = "attach"
+	// ActionLeave is for what is on the machine and not in the file.
+	ActionLeave Action = "leave"
+)
+
+// Change is what applying a file does about one storage or pool.
+type Change struct {
+	Action Action `json:"action"`
+	// Item is "storage" or "pool".
+	Item   string `json:"item"`
+	Name   string `json:"name"`
+	Detail string `json:"detail"`
+}
+
+// ApplyResult tells what applying a file changed, or would change.
+type ApplyResult struct {
+	Changes []Change `json:"changes"`
+	// Names are the storage in the file.
+	Names []string `json:"names"`
+}
+
+// Event tells watchers what is new. The first event of a stream has all that
+// was asked for.
+type Event struct {
+	Storage []Storage `json:"storage,omitempty"`
+	// Gone are the names of what no longer exists.
+	Gone []string `json:"gone,omitempty"`
+}
+
+// namesArgs name storage: NAME means all its instances, NAME/N one. None means
+// all there is, where that makes sense.
+type namesArgs struct {
+	Names []string `json:"names"`
+}
+
+type storageResult struct {
+	Storage []Storage `json:"storage"`
+}
+
+type poolsResult struct {
+	Pools []Pool `json:"pools"`
+}
+
+type reportResult struct {
+	Report map[string]any `json:"report"`
+}
+
+// answer is any answer as the client reads it: T's members, or an error.
+type answer[T any] struct {
+	Error  *params.Error `json:"error,omitempty"`
+	Result T             `json:"result"`
+}

@@ -1,0 +1,305 @@
+package converge_test
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
+)
+
+var machine = names.NewMachineTag("0")
+
+// provider makes some kinds of storage, and takes pools without attribute "bad".
+type provider struct {
+	storage.Provider
+	kinds []storage.StorageKind
+}
+
+func (p provider) Supports(kind storage.StorageKind) bool {
+	for _, k := range p.kinds {
+		if k == kind {
+			return true
+		}
+	}
+	return false
+}
+
+func (p provider) ValidateConfig(config *storage.Config) error {
+	if _, ok := config.Attrs()["bad"]; ok {
+		return errors.NotValidf("attribute bad")
+	}
+	return nil
+}
+
+// world is a machine with the storage given.
+func world(existing ...converge.Existing) converge.World {
+	pool := func(name string, provider storage.ProviderType, attrs storage.Attrs) *storage.Config {
+		config, err := storage.NewConfig(name, provider, attrs)
+		if err != nil {
+			panic(err)
+		}
+		return config
+	}
+	return converge.World{
+		Machine: machine,
+		Providers: storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{
+			"loop":    provider{kinds: []storage.StorageKind{storage.StorageKindBlock}},
+			"tmpfs":   provider{kinds: []storage.StorageKind{storage.StorageKindFilesystem}},
+			"nothing": provider{},
+		}},
+		Pools: []*storage.Config{
+			pool("loop", "loop", nil), pool("tmpfs", "tmpfs", nil), pool("nothing", "nothing", nil),
+			pool("old", "loop", storage.Attrs{"depth": float64(3)}), pool("xfs", "loop", storage.Attrs{"fs": "xfs"}),
+		},
+		Storage:  existing,
+		Reserved: []string{"/var/lib/stowage"},
+		Space:    map[storage.ProviderType]converge.Space{"loop": {FreeMiB: 10 << 10, Taken: true}},
+	}
+}
+
+// data is what the entry "data" of file(…) has made.
+func data(change func(*converge.Existing)) converge.Existing {
+	e := converge.Existing{
+		Storage: state.Storage{
+			Name: "data", Kind: storage.StorageKindFilesystem, Pool: "loop", Provider: "loop",
+			SizeMiB: 1900, MountPoint: "/srv/data", Life: life.Alive,
+			Attributes:  map[string]any{"fs": "ext4"},
+			Attachments: []state.Attachment{{Machine: machine, Life: life.Alive}},
+		},
+		RequestedMiB: 2048,
+	}
+	if change != nil {
+		change(&e)
+	}
+	return e
+}
+
+const dataEntry = `
+  - name: data
+    directive: loop,2G
+    kind: filesystem
+    mount: /srv/data
+`
+
+func file(t *testing.T, text string) *spec.File {
+	t.Helper()
+	file, err := spec.Parse("f.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func lines(plan converge.Plan) []string {
+	var list []string
+	for _, change := range plan.Changes {
+		list = append(list, fmt.Sprintf("%s %s %s: %s", change.Action, change.Item, change.Name, change.Detail))
+	}
+	return list
+}
+
+func TestWhatIsNewIsAdded(t *testing.T) {
+	plan, err := converge.Make(file(t, `
+storage:
+  - {name: data, directive: 'fast,1G', kind: filesystem, mount: /srv/data, filesystem: xfs}
+  - {name: raw, directive: 'loop,64M,2', kind: block}
+  - {name: mem, directive: 'tmpfs,100T', kind: filesystem, mount: /srv/mem}
+pools:
+  - {name: fast, provider: loop, attributes: {depth: 4}}
+  - {name: old, provider: loop, attributes: {depth: 3}}
+`), world())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(plan.Pools) != 1 || plan.Pools[0].Name() != "fast" || plan.Pools[0].Provider() != "loop" {
+		t.Errorf("pools %v", plan.Pools)
+	}
+	want := []state.StorageParams{
+		{Name: "data", Kind: storage.StorageKindFilesystem, Pool: "fast", Size: 1024, MountPoint: "/srv/data",
+			Attributes: map[string]any{"fs": "xfs"}, Machine: machine},
+		{Name: "raw/0", Kind: storage.StorageKindBlock, Pool: "loop", Size: 64, Machine: machine},
+		{Name: "raw/1", Kind: storage.StorageKindBlock, Pool: "loop", Size: 64, Machine: machine},
+		{Name: "mem", Kind: storage.StorageKindFilesystem, Pool: "tmpfs", Size: 100 << 20, MountPoint: "/srv/mem", Machine: machine},
+	}
+	if !reflect.DeepEqual(plan.Add, want) {
+		t.Errorf("added\n%+v\nwant\n%+v", plan.Add, want)
+	}
+	if len(plan.Attach) != 0 || !reflect.DeepEqual(plan.Names, []string{"data", "raw", "mem"}) {
+		t.Errorf("attach %v, names %v", plan.Attach, plan.Names)
+	}
+	if got, want := lines(plan), []string{
+		"add pool fast: provider loop",
+		"add storage data: filesystem, pool fast, 1G, xfs, on /srv/data",
+		"add storage raw: 2 of 2: block, pool loop, 64M",
+		"add storage mem: filesystem, pool tmpfs, 100T, on /srv/mem",
+	}; !reflect.DeepEqual(got, want) {
+		t.Errorf("changes\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestWhatIsThereStays(t *testing.T) {
+	for _, entry := range []string{dataEntry, dataEntry + "    filesystem: ext4\n"} {
+		plan, err := converge.Make(file(t, "storage:"+entry), world(data(nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(plan.Add)+len(plan.Attach)+len(plan.Pools)+len(plan.Changes) != 0 {
+			t.Errorf("%+v", plan)
+		}
+	}
+}
+
+func TestThePoolsFilesystemIsNoDifference(t *testing.T) {
+	made := data(func(e *converge.Existing) { e.Pool, e.Attributes = "xfs", map[string]any{"fs": "xfs"} })
+	if _, err := converge.Make(file(t, "storage:"+strings.Replace(dataEntry, "loop", "xfs", 1)), world(made)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatIsDetachedIsAttached(t *testing.T) {
+	plan, err := converge.Make(file(t, "storage:"+dataEntry), world(data(func(e *converge.Existing) { e.Attachments = nil })))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(plan.Attach, []string{"data"}) || len(plan.Add) != 0 {
+		t.Errorf("%+v", plan)
+	}
+	if got := lines(plan); !reflect.DeepEqual(got, []string{"attach storage data: filesystem, pool loop, 2G, on /srv/data"}) {
+		t.Errorf("changes %q", got)
+	}
+}
+
+func TestWhatIsNotInTheFileIsLeftAloneAndTold(t *testing.T) {
+	there := func(name string) converge.Existing {
+		return data(func(e *converge.Existing) { e.Name, e.MountPoint = name, "/mnt/"+name })
+	}
+	plan, err := converge.Make(file(t, "storage:\n  - {name: raw, directive: 'loop,2G,2', kind: filesystem, mount: /mnt/raw}"),
+		world(there("old/0"), there("old/1"), there("other"), there("raw/0"), there("raw/1"), there("raw/2")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := lines(plan), []string{
+		"leave storage old: not in the file: left alone, remove it with `stowage remove old`",
+		"leave storage other: not in the file: left alone, remove it with `stowage remove other`",
+		"leave storage raw/2: not in the file: left alone, remove it with `stowage remove raw/2`",
+	}; !reflect.DeepEqual(got, want) {
+		t.Errorf("changes\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestAHigherCountAddsInstances(t *testing.T) {
+	raw := data(func(e *converge.Existing) { e.Name, e.MountPoint = "data/0", "/srv/data/0" })
+	plan, err := converge.Make(file(t, "storage:"+strings.Replace(dataEntry, "2G", "2G,3", 1)), world(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(plan.Add) != 2 || plan.Add[0].Name != "data/1" || plan.Add[1].Name != "data/2" {
+		t.Errorf("%+v", plan.Add)
+	}
+}
+
+func TestWhatCannotBeAppliedIsRefused(t *testing.T) {
+	changed := func(field, value string) string {
+		var out []string
+		for _, line := range strings.Split(dataEntry, "\n") {
+			if strings.HasPrefix(strings.TrimLeft(line, " -"), field+":") {
+				line = line[:strings.Index(line, ":")] + ": " + value
+			}
+			out = append(out, line)
+		}
+		return "storage:" + strings.Join(out, "\n")
+	}
+	same := "storage:" + dataEntry
+	pool := func(fields string) string { return "pools:\n  - " + fields + "\n" }
+	none := func(*converge.Existing) {}
+	for _, test := range []struct {
+		about, text string
+		// there changes what exists; nil means that nothing does.
+		there func(*converge.Existing)
+		want  string
+	}{
+		{"unknown pool", changed("directive", "slow,1G"), nil,
+			`f.yaml:3: storage data: directive: pool "slow" is not known: the pools are loop, nothing, old, tmpfs, xfs`},
+		{"block of tmpfs", "storage:\n  - {name: data, directive: 'tmpfs,1G', kind: block}", nil,
+			"f.yaml:2: storage data: kind: provider tmpfs makes no block devices: write filesystem, or choose another pool"},
+		{"filesystem of nothing", changed("directive", "nothing,1G"), nil,
+			"f.yaml:4: storage data: kind: provider nothing makes no filesystems: choose another pool"},
+		{"filesystem for tmpfs", changed("directive", "tmpfs,1G") + "    filesystem: ext4\n", nil,
+			"f.yaml:6: storage data: filesystem: provider tmpfs makes filesystems of its own: leave it out"},
+		{"too large", changed("directive", "loop,11G"), nil,
+			"f.yaml:3: storage data: directive: data does not fit: data asks for 11G and 10G is free for provider loop"},
+		{"too large altogether", changed("directive", "loop,4G,3"), nil,
+			"f.yaml:3: storage data: directive: data does not fit: data/2 asks for 4G and 2G is free for provider loop"},
+		{"in the agent's directory", changed("mount", "/var/lib/stowage/x"), nil,
+			`f.yaml:5: storage data: mount: "/var/lib/stowage/x" would hide, or lie in, /var/lib/stowage, which is the agent's own`},
+		{"over the agent's directory", changed("mount", "/var/lib"), nil,
+			`f.yaml:5: storage data: mount: "/var/lib" would hide, or lie in, /var/lib/stowage, which is the agent's own`},
+		{"on what is there", same, func(e *converge.Existing) { e.Name = "other" },
+			`f.yaml:5: storage data: mount: "/srv/data" is already the mount point of other`},
+		{"beneath what is there", same, func(e *converge.Existing) { e.Name, e.MountPoint = "other", "/srv" },
+			`f.yaml:5: storage data: mount: "/srv/data" is beneath "/srv", the mount point of other`},
+		{"over what is there", same, func(e *converge.Existing) { e.Name, e.MountPoint = "other", "/srv/data/deep" },
+			`f.yaml:5: storage data: mount: "/srv/data" would hide "/srv/data/deep", the mount point of other`},
+
+		{"other size", changed("directive", "loop,3G"), none,
+			"f.yaml:3: storage data: directive: the size of data cannot change, it is 2G: write that, or remove it first with `stowage remove data`"},
+		{"other pool", changed("directive", "old,2G"), none,
+			"f.yaml:3: storage data: directive: the pool of data cannot change, it is loop: write that, or remove it first with `stowage remove data`"},
+		{"other kind", "storage:\n  - {name: data, directive: 'loop,2G', kind: block}", none,
+			"f.yaml:2: storage data: kind: the kind of data cannot change, it is filesystem: write that, or remove it first with `stowage remove data`"},
+		{"other mount point", changed("mount", "/srv/other"), none,
+			"f.yaml:5: storage data: mount: the mount point of data cannot change, it is \"/srv/data\": write that, or remove it first with `stowage remove data`"},
+		{"other filesystem", same + "    filesystem: xfs\n", none,
+			"f.yaml:6: storage data: filesystem: the filesystem of data cannot change, it is ext4: write that, or remove it first with `stowage remove data`"},
+		{"filesystem left out", same, func(e *converge.Existing) { e.Attributes["fs"] = "xfs" },
+			"f.yaml:2: storage data: filesystem: the filesystem of data cannot change, it is xfs: write that, or remove it first with `stowage remove data`"},
+		{"one becomes many", changed("directive", "loop,2G,2"), none,
+			"f.yaml:3: storage data: directive: the count cannot change between one and several: remove it first with `stowage remove data`, or choose another name"},
+		{"many become one", same, func(e *converge.Existing) { e.Name, e.MountPoint = "data/0", "/srv/data/0" },
+			"f.yaml:3: storage data: directive: the count cannot change between one and several: remove it first with `stowage remove data`, or choose another name"},
+		{"being removed", same, func(e *converge.Existing) { e.Life = life.Dying },
+			"f.yaml:2: storage data: name: data is still being removed: apply again when `stowage status` no longer lists it"},
+		{"being detached", same, func(e *converge.Existing) { e.Attachments[0].Life = life.Dying },
+			"f.yaml:2: storage data: name: data is still being detached: apply again when `stowage status` says detached"},
+		{"its volume being detached", same, func(e *converge.Existing) { e.Attachments, e.Status = nil, status.Detaching },
+			"f.yaml:2: storage data: name: data is still being detached: apply again when `stowage status` says detached"},
+
+		{"unknown provider", pool("{name: fast, provider: disk}"), nil,
+			`f.yaml:2: pool fast: provider: "disk" is not known: the providers are loop, nothing, tmpfs`},
+		{"attributes that the provider refuses", pool("{name: fast, provider: loop, attributes: {bad: x}}"), nil,
+			"f.yaml:2: pool fast: attributes: attribute bad not valid"},
+		{"the agent's attribute", pool("{name: fast, provider: loop, attributes: {storage-dir: /etc}}"), nil,
+			"f.yaml:2: pool fast: attributes: storage-dir is the agent's to set: leave it out"},
+		{"pool with another provider", pool("{name: old, provider: tmpfs}"), nil,
+			"f.yaml:2: pool old: provider: the pool is there with provider loop, and cannot change: choose another name"},
+		{"pool with other attributes", pool("{name: loop, provider: loop, attributes: {depth: 4}}"), nil,
+			"f.yaml:2: pool loop: attributes: the pool is there with other attributes, and cannot change: choose another name"},
+	} {
+		t.Run(test.about, func(t *testing.T) {
+			w := world()
+			if test.there != nil {
+				w = world(data(test.there))
+			}
+			plan, err := converge.Make(file(t, test.text), w)
+			if err == nil {
+				t.Fatalf("planned %+v", plan)
+			}
+			if err.Error() != test.want {
+				t.Errorf("\ngot  %s\nwant %s", err, test.want)
+			}
+			if !errors.Is(err, errors.NotValid) {
+				t.Errorf("%v does not satisfy errors.IsNotValid", err)
+			}
+		})
+	}
+}

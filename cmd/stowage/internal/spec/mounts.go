@@ -1,0 +1,96 @@
+package spec
+
+import (
+	"path"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/juju/errors"
+)
+
+// systemPaths are never mounted on, nor is anything beneath them.
+var systemPaths = []string{"/proc", "/sys", "/dev"}
+
+// maxPath is PATH_MAX without its terminating NUL.
+const maxPath = 4095
+
+// checkMountPoint refuses what is no safe mount point on any machine.
+func checkMountPoint(p string) error {
+	switch {
+	case len(p) > maxPath:
+		return errors.Errorf("longer than %d bytes", maxPath)
+	case !utf8.ValidString(p) || strings.ContainsFunc(p, unicode.IsControl):
+		return errors.Errorf("%s holds control characters", quote(p))
+	case !path.IsAbs(p):
+		return errors.Errorf("%s is not absolute: begin it with /", quote(p))
+	case path.Clean(p) != p:
+		return errors.Errorf("%s is not in its shortest form: write %s", quote(p), quote(path.Clean(p)))
+	case p == "/":
+		return errors.New("/ is the system's own")
+	}
+	for _, reserved := range systemPaths {
+		if Within(p, reserved) {
+			return errors.Errorf("%s is the system's own: mount outside %s", quote(p), reserved)
+		}
+	}
+	return nil
+}
+
+// Within tells whether p is dir or beneath it. Both are clean.
+func Within(p, dir string) bool {
+	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
+}
+
+// Mounts is a set of mount points of which none is beneath another. The zero
+// value is empty.
+type Mounts struct {
+	// owners is by mount point.
+	owners map[string]string
+	// beneath holds, for each directory above a mount point, the first mount
+	// point that was added beneath it.
+	beneath map[string]string
+}
+
+// Add adds the mount point of an owner. It is an error, which names the other
+// owner, where the path is taken, beneath one that is, or above one.
+func (m *Mounts) Add(p, owner string) error {
+	if m.owners == nil {
+		m.owners = map[string]string{}
+		m.beneath = map[string]string{}
+	}
+	if other, ok := m.owners[p]; ok {
+		return errors.Errorf("%s is already the mount point of %s", quote(p), other)
+	}
+	if below, ok := m.beneath[p]; ok {
+		return errors.Errorf("%s would hide %s, the mount point of %s", quote(p), quote(below), m.owners[below])
+	}
+	for dir := path.Dir(p); dir != "/"; dir = path.Dir(dir) {
+		if other, ok := m.owners[dir]; ok {
+			return errors.Errorf("%s is beneath %s, the mount point of %s", quote(p), quote(dir), other)
+		}
+	}
+	m.owners[p] = owner
+	for dir := path.Dir(p); dir != "/"; dir = path.Dir(dir) {
+		if _, ok := m.beneath[dir]; ok {
+			break
+		}
+		m.beneath[dir] = p
+	}
+	return nil
+}
+
+func checkMounts(declared []Storage) error {
+	var mounts Mounts
+	for _, s := range declared {
+		for _, instance := range s.Instances() {
+			if instance.Mount == "" {
+				continue
+			}
+			if err := mounts.Add(instance.Mount, instance.Name); err != nil {
+				return s.Errorf("mount", "%s", err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,382 @@
+package spec
+
+import (
+	"bytes"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/juju/errors"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/stowage-io/stowage/storage"
+)
+
+// Parse reads a file. name is only shown, in errors.
+func Parse(name string, data []byte) (*File, error) {
+	if len(data) > MaxBytes {
+		return nil, errors.NewNotValid(nil, name+": the file is larger than 1 MiB")
+	}
+	root, err := document(name, data)
+	if err != nil {
+		return nil, err
+	}
+	if root == nil {
+		return nil, invalid(name, 1, "the file is empty: write `storage:` and a list")
+	}
+	p := parser{file: &File{Name: name}}
+	if err := p.top(root); err != nil {
+		return nil, err
+	}
+	if err := checkMounts(p.file.Storage); err != nil {
+		return nil, err
+	}
+	return p.file, nil
+}
+
+// document returns the root of the only document in data, nil where there is
+// none.
+func document(name string, data []byte) (*yaml.Node, error) {
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, more yaml.Node
+	if err := decoder.Decode(&doc); err == io.EOF {
+		return nil, nil
+	} else if err != nil {
+		return nil, syntaxError(name, err)
+	}
+	if err := decoder.Decode(&more); err == nil {
+		return nil, invalid(name, more.Line, "a second document: one file holds one")
+	} else if err != io.EOF {
+		return nil, syntaxError(name, err)
+	}
+	root := doc.Content[0]
+	if isNull(root) {
+		return nil, nil
+	}
+	return root, refuseAliases(name, root)
+}
+
+// refuseAliases keeps the tree as large as the file: what an alias repeats is
+// read as often as it is named.
+func refuseAliases(name string, node *yaml.Node) error {
+	if node.Kind == yaml.AliasNode {
+		return invalid(name, node.Line, "an alias (*%s): write the value out", node.Value)
+	}
+	for _, child := range node.Content {
+		if err := refuseAliases(name, child); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lineOfSyntaxError is how the YAML library tells where it stopped.
+var lineOfSyntaxError = regexp.MustCompile(`^yaml: line ([0-9]+): `)
+
+func syntaxError(name string, err error) error {
+	text := err.Error()
+	if found := lineOfSyntaxError.FindStringSubmatch(text); found != nil {
+		if line, err := strconv.Atoi(found[1]); err == nil {
+			return invalid(name, line, "%s", strings.TrimPrefix(text, found[0]))
+		}
+	}
+	return errors.NewNotValid(nil, name+": "+strings.TrimPrefix(text, "yaml: "))
+}
+
+type parser struct {
+	file      *File
+	instances uint64
+}
+
+func (p *parser) top(root *yaml.Node) error {
+	entry := Entry{file: p.file.Name, title: "the file", line: root.Line}
+	fields, err := entry.mapping(root, "storage", "pools")
+	if err != nil {
+		return err
+	}
+	if err := p.list(entry, "pools", fields["pools"], p.pool); err != nil {
+		return err
+	}
+	return p.list(entry, "storage", fields["storage"], p.storage)
+}
+
+// list calls item for each item of the list that node holds, if any. item
+// returns the item's name once it has read it, and names must differ.
+func (p *parser) list(top Entry, key string, node *yaml.Node, item func(Entry, *yaml.Node) (Entry, string, error)) error {
+	if node == nil {
+		return nil
+	}
+	if node.Kind != yaml.SequenceNode {
+		return top.Errorf(key, "not a list: write each item after a dash")
+	}
+	lines := map[string]int{}
+	for i, child := range node.Content {
+		entry, name, err := item(Entry{
+			file:  p.file.Name,
+			title: key + "[" + strconv.Itoa(i) + "]",
+			line:  child.Line,
+		}, child)
+		if err != nil {
+			return err
+		}
+		if line, ok := lines[name]; ok {
+			return entry.Errorf("name", "already used on line %d", line)
+		}
+		lines[name] = entry.fields["name"]
+	}
+	return nil
+}
+
+// mapping returns the fields of a mapping, all among known, and notes in e where
+// they stand.
+func (e *Entry) mapping(node *yaml.Node, known ...string) (map[string]*yaml.Node, error) {
+	if node.Kind != yaml.MappingNode {
+		return nil, e.Errorf("", "not a mapping: write `field: value` lines (%s)", strings.Join(known, ", "))
+	}
+	e.fields = map[string]int{}
+	values := map[string]*yaml.Node{}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
+		name := key.Value
+		if line, ok := e.fields[name]; ok {
+			e.fields[name] = key.Line
+			return nil, e.Errorf(name, "already given on line %d", line)
+		}
+		found := false
+		for _, k := range known {
+			found = found || key.Kind == yaml.ScalarNode && name == k
+		}
+		if !found {
+			e.line = key.Line
+			return nil, e.Errorf("", "unknown field %s: the fields are %s", quote(name), strings.Join(known, ", "))
+		}
+		e.fields[name] = key.Line
+		if !isNull(value) {
+			values[name] = value
+		}
+	}
+	return values, nil
+}
+
+// text returns the string that a field holds, empty where it is absent.
+func (e Entry) text(fields map[string]*yaml.Node, name string) (string, error) {
+	node, ok := fields[name]
+	if !ok {
+		return "", nil
+	}
+	if node.Kind != yaml.ScalarNode {
+		return "", e.Errorf(name, "not a string")
+	}
+	if node.ShortTag() != "!!str" {
+		return "", e.Errorf(name, "not a string: write it in quotes, %q", node.Value)
+	}
+	return node.Value, nil
+}
+
+func isNull(node *yaml.Node) bool {
+	return node.Kind == yaml.ScalarNode && node.ShortTag() == "!!null"
+}
+
+// quote shows what a user wrote, however long and whatever it holds.
+func quote(s string) string {
+	const most = 80
+	if len(s) > most {
+		s = s[:most] + "…"
+	}
+	return strconv.Quote(s)
+}
+
+func (p *parser) pool(entry Entry, node *yaml.Node) (Entry, string, error) {
+	pool, err := parsePool(entry, node)
+	if err != nil {
+		return pool.Entry, "", err
+	}
+	p.file.Pools = append(p.file.Pools, pool)
+	return pool.Entry, pool.Name, nil
+}
+
+func parsePool(entry Entry, node *yaml.Node) (Pool, error) {
+	pool := Pool{Entry: entry}
+	fields, err := pool.mapping(node, "name", "provider", "attributes")
+	if err != nil {
+		return pool, err
+	}
+	if pool.Name, err = pool.text(fields, "name"); err != nil {
+		return pool, err
+	}
+	if pool.Name == "" {
+		return pool, pool.Errorf("name", "missing")
+	}
+	if !storage.IsValidPoolName(pool.Name) {
+		return pool, pool.Errorf("name", "%s is not a pool name: a letter, then letters, digits and hyphens", quote(pool.Name))
+	}
+	pool.title = "pool " + pool.Name
+
+	provider, err := pool.text(fields, "provider")
+	if err != nil {
+		return pool, err
+	}
+	if provider == "" {
+		return pool, pool.Errorf("provider", "missing")
+	}
+	pool.Provider = storage.ProviderType(provider)
+
+	return pool, pool.parseAttributes(fields["attributes"])
+}
+
+// parseAttributes keeps to values that are the same after they have been stored
+// and read again: strings, whole numbers and booleans.
+func (p *Pool) parseAttributes(node *yaml.Node) error {
+	p.Attributes = storage.Attrs{}
+	if node == nil {
+		return nil
+	}
+	if node.Kind != yaml.MappingNode {
+		return p.Errorf("attributes", "not a mapping: write `key: value` lines beneath it")
+	}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
+		p.fields["attributes"] = key.Line
+		if key.Kind != yaml.ScalarNode || key.Value == "" {
+			return p.Errorf("attributes", "a key that is not a string")
+		}
+		if _, ok := p.Attributes[key.Value]; ok {
+			return p.Errorf("attributes", "%s is given twice", quote(key.Value))
+		}
+		var attr any
+		switch value.ShortTag() {
+		case "!!str", "!!int", "!!bool":
+			if err := value.Decode(&attr); err != nil {
+				return p.Errorf("attributes", "%s is not valid", quote(key.Value))
+			}
+		default:
+			return p.Errorf("attributes", "%s is not a string, a whole number or a boolean", quote(key.Value))
+		}
+		p.Attributes[key.Value] = attr
+	}
+	return nil
+}
+
+func (p *parser) storage(entry Entry, node *yaml.Node) (Entry, string, error) {
+	declared, err := parseStorage(entry, node)
+	if err != nil {
+		return declared.Entry, "", err
+	}
+	count := declared.Directive.Count
+	if count > MaxInstances || p.instances+count > MaxInstances {
+		return declared.Entry, "", declared.Errorf("directive", "the file asks for more than %d instances", MaxInstances)
+	}
+	p.instances += count
+	p.file.Storage = append(p.file.Storage, declared)
+	return declared.Entry, declared.Name, nil
+}
+
+var validName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
+
+func parseStorage(entry Entry, node *yaml.Node) (Storage, error) {
+	s := Storage{Entry: entry}
+	fields, err := s.mapping(node, "name", "directive", "kind", "mount", "filesystem")
+	if err != nil {
+		return s, err
+	}
+	if s.Name, err = s.text(fields, "name"); err != nil {
+		return s, err
+	}
+	if s.Name == "" {
+		return s, s.Errorf("name", "missing")
+	}
+	if !validName.MatchString(s.Name) {
+		return s, s.Errorf("name", "%s is not a name: a lower-case letter, then at most 62 lower-case letters, digits and hyphens", quote(s.Name))
+	}
+	s.title = "storage " + s.Name
+
+	for _, step := range []func(map[string]*yaml.Node) error{s.parseDirective, s.parseKind, s.parseMount, s.parseFilesystem} {
+		if err := step(fields); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+func (s *Storage) parseDirective(fields map[string]*yaml.Node) error {
+	text, err := s.text(fields, "directive")
+	if err != nil {
+		return err
+	}
+	if text == "" {
+		return s.Errorf("directive", "missing: write POOL,SIZE such as loop,2G")
+	}
+	if s.Directive, err = storage.ParseDirective(text); err != nil {
+		return s.Errorf("directive", "%s", err)
+	}
+	if s.Directive.Pool == "" {
+		return s.Errorf("directive", "%s names no pool: write POOL,SIZE such as loop,2G", quote(text))
+	}
+	if s.Directive.Size == 0 {
+		return s.Errorf("directive", "%s gives no size: write POOL,SIZE such as %s,2G", quote(text), s.Directive.Pool)
+	}
+	return nil
+}
+
+func (s *Storage) parseKind(fields map[string]*yaml.Node) error {
+	text, err := s.text(fields, "kind")
+	if err != nil {
+		return err
+	}
+	switch text {
+	case storage.StorageKindBlock.String():
+		s.Kind = storage.StorageKindBlock
+	case storage.StorageKindFilesystem.String():
+		s.Kind = storage.StorageKindFilesystem
+	case "":
+		return s.Errorf("kind", "missing: write block or filesystem")
+	default:
+		return s.Errorf("kind", "%s is not a kind: write block or filesystem", quote(text))
+	}
+	return nil
+}
+
+func (s *Storage) parseMount(fields map[string]*yaml.Node) error {
+	text, err := s.text(fields, "mount")
+	if err != nil {
+		return err
+	}
+	if s.Kind == storage.StorageKindBlock {
+		if text != "" {
+			return s.Errorf("mount", "a block device is not mounted: leave it out, or write kind: filesystem")
+		}
+		return nil
+	}
+	if text == "" {
+		return s.Errorf("mount", "missing: write the directory to mount the filesystem on")
+	}
+	if err := checkMountPoint(text); err != nil {
+		return s.Errorf("mount", "%s", err)
+	}
+	s.Mount = text
+	return nil
+}
+
+// minimumSizes are in MiB: what the makers of these filesystems refuse to go
+// below.
+var minimumSizes = map[string]uint64{"ext4": 1, "xfs": 300}
+
+func (s *Storage) parseFilesystem(fields map[string]*yaml.Node) error {
+	text, err := s.text(fields, "filesystem")
+	if err != nil || text == "" {
+		return err
+	}
+	if s.Kind == storage.StorageKindBlock {
+		return s.Errorf("filesystem", "a block device has none: leave it out, or write kind: filesystem")
+	}
+	minimum, ok := minimumSizes[text]
+	if !ok {
+		return s.Errorf("filesystem", "%s is not known: write ext4 or xfs", quote(text))
+	}
+	if s.Directive.Size < minimum {
+		return s.Errorf("filesystem", "%s needs at least %dM, the directive gives %dM", text, minimum, s.Directive.Size)
+	}
+	s.Filesystem = text
+	return nil
+}

@@ -1,0 +1,268 @@
+package spec_test
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
+	"github.com/stowage-io/stowage/storage"
+)
+
+const good = `
+storage:
+  - name: data
+    directive: loop,2G        # pool,size
+    kind: filesystem
+    mount: /srv/data
+    filesystem: xfs
+  - name: raw
+    directive: fast,64M,3
+    kind: block
+  - name: scratch
+    directive: 256M,tmpfs,2
+    kind: filesystem
+    mount: /srv/scratch
+pools:
+  - name: fast
+    provider: loop
+    attributes: {colour: blue, depth: 3, cold: false}
+  - name: plain
+    provider: loop
+`
+
+func TestParseReadsAllFields(t *testing.T) {
+	file, err := spec.Parse("good.yaml", []byte(good))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range file.Storage {
+		got = append(got, fmt.Sprintf("%s %+v %s %q %q %+v", s.Name, s.Directive, s.Kind, s.Mount, s.Filesystem, s.Instances()))
+	}
+	for _, p := range file.Pools {
+		got = append(got, fmt.Sprintf("%s %s %#v", p.Name, p.Provider, p.Attributes))
+	}
+	want := []string{
+		`data {Pool:loop Size:2048 Count:1} filesystem "/srv/data" "xfs" [{Name:data Mount:/srv/data}]`,
+		`raw {Pool:fast Size:64 Count:3} block "" "" [{Name:raw/0 Mount:} {Name:raw/1 Mount:} {Name:raw/2 Mount:}]`,
+		`scratch {Pool:tmpfs Size:256 Count:2} filesystem "/srv/scratch" "" ` +
+			`[{Name:scratch/0 Mount:/srv/scratch/0} {Name:scratch/1 Mount:/srv/scratch/1}]`,
+		`fast loop storage.Attrs{"cold":false, "colour":"blue", "depth":3}`,
+		`plain loop storage.Attrs{}`,
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestParseAcceptsEmptyLists(t *testing.T) {
+	for _, text := range []string{"storage: []\n", "storage:\n", "pools: []\nstorage: ~\n", "--- {}\n"} {
+		file, err := spec.Parse("f", []byte(text))
+		if err != nil || len(file.Storage) != 0 || len(file.Pools) != 0 {
+			t.Errorf("%q: %+v, %v", text, file, err)
+		}
+	}
+}
+
+// one is a file of one storage with some lines changed: each "field: value"
+// replaces the line of that field, or is added.
+func one(lines ...string) string {
+	fields := []string{"name: data", "directive: loop,2G", "kind: filesystem", "mount: /srv/data"}
+	for _, line := range lines {
+		field, _, _ := strings.Cut(line, ":")
+		found := false
+		for i := range fields {
+			if strings.HasPrefix(fields[i], field+":") {
+				fields[i], found = line, true
+			}
+		}
+		if !found {
+			fields = append(fields, line)
+		}
+	}
+	return "storage:\n  - " + strings.Join(fields, "\n    ") + "\n"
+}
+
+func block(lines ...string) string {
+	return strings.Replace(one(append([]string{"kind: block"}, lines...)...), "    mount: /srv/data\n", "", 1)
+}
+
+func pool(fields string) string { return "pools:\n  - " + fields + "\n" }
+
+const second = `  - name: more
+    directive: loop,1G
+    kind: filesystem
+    mount: %s
+`
+
+func TestParseRefusesBadInput(t *testing.T) {
+	for _, test := range []struct {
+		about, text, want string
+	}{
+		// The form of the file.
+		{"nothing", "", "f.yaml:1: the file is empty: write `storage:` and a list"},
+		{"only a comment", "# later\n", "f.yaml:1: the file is empty: write `storage:` and a list"},
+		{"not YAML", "storage:\n  - name: [\n", "f.yaml:2: did not find expected node content"},
+		{"binary", "storage: \x00\n", "f.yaml: control characters are not allowed"},
+		{"two documents", "storage: []\n---\nstorage: []\n", "f.yaml:2: a second document: one file holds one"},
+		{"not a mapping", "- a\n", "f.yaml:1: the file: not a mapping: write `field: value` lines (storage, pools)"},
+		{"unknown section", "\nvolumes: []\n", `f.yaml:2: the file: unknown field "volumes": the fields are storage, pools`},
+		{"section twice", "storage: []\nstorage: []\n", "f.yaml:2: the file: storage: already given on line 1"},
+		{"not a list", "storage:\n  name: data\n", "f.yaml:1: the file: storage: not a list: write each item after a dash"},
+		{"alias", "storage: &a []\npools: *a\n", "f.yaml:2: an alias (*a): write the value out"},
+		{"too large", strings.Repeat("#", spec.MaxBytes+1), "f.yaml: the file is larger than 1 MiB"},
+
+		// Entries.
+		{"an item that is no mapping", "storage:\n  - data\n",
+			"f.yaml:2: storage[0]: not a mapping: write `field: value` lines (name, directive, kind, mount, filesystem)"},
+		{"unknown field", one("sise: 2G"),
+			`f.yaml:6: storage[0]: unknown field "sise": the fields are name, directive, kind, mount, filesystem`},
+		{"field twice", "storage:\n  - name: a\n    name: b\n", "f.yaml:3: storage[0]: name: already given on line 2"},
+		{"field that is no string", one("directive: 2"), `f.yaml:3: storage data: directive: not a string: write it in quotes, "2"`},
+		{"field that is a list", one("mount: [/srv]"), "f.yaml:5: storage data: mount: not a string"},
+
+		// Names.
+		{"no name", one("name:"), "f.yaml:2: storage[0]: name: missing"},
+		{"upper case", one("name: Data"),
+			`f.yaml:2: storage[0]: name: "Data" is not a name: a lower-case letter, then at most 62 lower-case letters, digits and hyphens`},
+		{"path as name", one("name: ../x"),
+			`f.yaml:2: storage[0]: name: "../x" is not a name: a lower-case letter, then at most 62 lower-case letters, digits and hyphens`},
+		{"long name", one("name: " + strings.Repeat("a", 64)),
+			`f.yaml:2: storage[0]: name: "` + strings.Repeat("a", 64) + `" is not a name: a lower-case letter, then at most 62 lower-case letters, digits and hyphens`},
+		{"very long name", one("name: " + strings.Repeat("a", 200)),
+			`f.yaml:2: storage[0]: name: "` + strings.Repeat("a", 80) + `…" is not a name: a lower-case letter, then at most 62 lower-case letters, digits and hyphens`},
+		{"name used twice", one() + strings.Replace(fmt.Sprintf(second, "/srv/more"), "more", "data", 1),
+			"f.yaml:6: storage data: name: already used on line 2"},
+
+		// Directives.
+		{"no directive", one("directive: ''"), "f.yaml:3: storage data: directive: missing: write POOL,SIZE such as loop,2G"},
+		{"two sizes", one("directive: loop,2G,3G"), "f.yaml:3: storage data: directive: storage size is already set to 2048, new value 3072 not valid"},
+		{"no pool", one("directive: 2G"), `f.yaml:3: storage data: directive: "2G" names no pool: write POOL,SIZE such as loop,2G`},
+		{"no size", one("directive: tmpfs"), `f.yaml:3: storage data: directive: "tmpfs" gives no size: write POOL,SIZE such as tmpfs,2G`},
+		{"too many", one("directive: loop,1M,10001"), "f.yaml:3: storage data: directive: the file asks for more than 10000 instances"},
+		{"too many altogether", one("directive: loop,1M,9999") + strings.Replace(fmt.Sprintf(second, "/srv/more"), "1G", "1G,2", 1),
+			"f.yaml:7: storage more: directive: the file asks for more than 10000 instances"},
+
+		// Kinds.
+		{"no kind", one("kind: ~"), "f.yaml:4: storage data: kind: missing: write block or filesystem"},
+		{"unknown kind", one("kind: disk"), `f.yaml:4: storage data: kind: "disk" is not a kind: write block or filesystem`},
+
+		// Mount points.
+		{"no mount point", one("mount: ''"), "f.yaml:5: storage data: mount: missing: write the directory to mount the filesystem on"},
+		{"mount of a block device", one("kind: block"),
+			"f.yaml:5: storage data: mount: a block device is not mounted: leave it out, or write kind: filesystem"},
+		{"relative", one("mount: srv/data"), `f.yaml:5: storage data: mount: "srv/data" is not absolute: begin it with /`},
+		{"with dots", one("mount: /srv/../etc"), `f.yaml:5: storage data: mount: "/srv/../etc" is not in its shortest form: write "/etc"`},
+		{"with a slash at the end", one("mount: /srv/data/"),
+			`f.yaml:5: storage data: mount: "/srv/data/" is not in its shortest form: write "/srv/data"`},
+		{"with a control character", one(`mount: "/srv/\e[2J"`), `f.yaml:5: storage data: mount: "/srv/\x1b[2J" holds control characters`},
+		{"too long", one("mount: /" + strings.Repeat("a", 4095)), "f.yaml:5: storage data: mount: longer than 4095 bytes"},
+		{"the root", one("mount: /"), "f.yaml:5: storage data: mount: / is the system's own"},
+		{"beneath /proc", one("mount: /proc/1"), `f.yaml:5: storage data: mount: "/proc/1" is the system's own: mount outside /proc`},
+		{"/dev", one("mount: /dev"), `f.yaml:5: storage data: mount: "/dev" is the system's own: mount outside /dev`},
+		{"same mount point", one() + fmt.Sprintf(second, "/srv/data"),
+			`f.yaml:9: storage more: mount: "/srv/data" is already the mount point of data`},
+		{"beneath another", one() + fmt.Sprintf(second, "/srv/data/deep/more"),
+			`f.yaml:9: storage more: mount: "/srv/data/deep/more" is beneath "/srv/data", the mount point of data`},
+		{"above another", one() + fmt.Sprintf(second, "/srv"),
+			`f.yaml:9: storage more: mount: "/srv" would hide "/srv/data", the mount point of data`},
+		{"above another's instances", one("directive: loop,1G,2") + fmt.Sprintf(second, "/srv/data"),
+			`f.yaml:9: storage more: mount: "/srv/data" would hide "/srv/data/0", the mount point of data/0`},
+
+		// Filesystems.
+		{"unknown filesystem", one("filesystem: btrfs"), `f.yaml:6: storage data: filesystem: "btrfs" is not known: write ext4 or xfs`},
+		{"filesystem of a block device", block("filesystem: ext4"),
+			"f.yaml:5: storage data: filesystem: a block device has none: leave it out, or write kind: filesystem"},
+		{"too small for xfs", one("directive: loop,64M", "filesystem: xfs"),
+			"f.yaml:6: storage data: filesystem: xfs needs at least 300M, the directive gives 64M"},
+
+		// Pools.
+		{"pool without a name", pool("provider: loop"), "f.yaml:2: pools[0]: name: missing"},
+		{"bad pool name", pool("name: 9fast"), `f.yaml:2: pools[0]: name: "9fast" is not a pool name: a letter, then letters, digits and hyphens`},
+		{"pool without a provider", pool("name: fast"), "f.yaml:2: pool fast: provider: missing"},
+		{"pool twice", pool("{name: fast, provider: loop}") + "  - {name: fast, provider: tmpfs}\n",
+			"f.yaml:3: pool fast: name: already used on line 2"},
+		{"attributes that are no mapping", pool("{name: fast, provider: loop, attributes: [a]}"),
+			"f.yaml:2: pool fast: attributes: not a mapping: write `key: value` lines beneath it"},
+		{"attribute that is a list", pool("{name: fast, provider: loop, attributes: {a: [b]}}"),
+			`f.yaml:2: pool fast: attributes: "a" is not a string, a whole number or a boolean`},
+		{"attribute twice", pool("{name: fast, provider: loop, attributes: {a: 1, a: 2}}"),
+			`f.yaml:2: pool fast: attributes: "a" is given twice`},
+	} {
+		t.Run(test.about, func(t *testing.T) {
+			file, err := spec.Parse("f.yaml", []byte(test.text))
+			if err == nil {
+				t.Fatalf("accepted as %+v", file)
+			}
+			if err.Error() != test.want {
+				t.Errorf("\ngot  %s\nwant %s", err, test.want)
+			}
+			if !errors.Is(err, errors.NotValid) {
+				t.Errorf("%v does not satisfy errors.IsNotValid", err)
+			}
+		})
+	}
+}
+
+func TestMountsTellsAboutDeepConflicts(t *testing.T) {
+	var mounts spec.Mounts
+	for _, p := range []string{"/a/b/c", "/a/b/d", "/ab"} {
+		if err := mounts.Add(p, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range []string{"/a", "/a/b", "/a/b/c", "/a/b/c/d/e", "/ab/c"} {
+		if err := mounts.Add(p, p); err == nil {
+			t.Errorf("%s was accepted", p)
+		}
+	}
+	if err := mounts.Add("/a/bc", "x"); err != nil {
+		t.Error(err)
+	}
+}
+
+// FuzzParse checks that whatever is accepted keeps the promises that later steps
+// rely on.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(good))
+	f.Add([]byte(one("directive: loop,1M,3", "filesystem: ext4")))
+	f.Add([]byte(block()))
+	f.Add([]byte(pool("{name: fast, provider: loop, attributes: {a: 1}}")))
+	f.Add([]byte("storage: &a [*a]\n"))
+	f.Add([]byte("{storage: [{name: a, directive: 'loop,1E,1'}]}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file, err := spec.Parse("f", data)
+		if err != nil {
+			if !errors.Is(err, errors.NotValid) || !strings.HasPrefix(err.Error(), "f:") {
+				t.Fatalf("error %q", err)
+			}
+			return
+		}
+		instances := 0
+		var mounts spec.Mounts
+		for _, s := range file.Storage {
+			for _, i := range s.Instances() {
+				instances++
+				if (s.Kind == storage.StorageKindFilesystem) != (i.Mount != "") {
+					t.Errorf("%s is mounted on %q", i.Name, i.Mount)
+				}
+				if i.Mount == "" {
+					continue
+				}
+				if err := mounts.Add(i.Mount, i.Name); err != nil {
+					t.Error(err)
+				}
+			}
+			if s.Directive.Count == 0 || s.Directive.Size == 0 || s.Directive.Pool == "" {
+				t.Errorf("directive %+v", s.Directive)
+			}
+		}
+		if instances > spec.MaxInstances {
+			t.Errorf("%d instances", instances)
+		}
+	})
+}

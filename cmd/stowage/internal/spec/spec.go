@@ -1,0 +1,96 @@
+package spec
+
+import (
+	"fmt"
+	"path"
+	"strconv"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage"
+)
+
+const (
+	// MaxBytes bounds a file.
+	MaxBytes = 1 << 20
+	// MaxInstances bounds what one file may ask for, all counts added up.
+	MaxInstances = 10_000
+)
+
+// File is what a user declares.
+type File struct {
+	// Name is the file's name as the user gave it. It is only ever shown.
+	Name    string
+	Storage []Storage
+	Pools   []Pool
+}
+
+// Storage declares one storage, or several alike.
+type Storage struct {
+	Entry
+	Name string
+	// Directive has a pool, a size and a count of at least 1.
+	Directive storage.Directive
+	Kind      storage.StorageKind
+	// Mount is a clean absolute path for a filesystem, empty for a block device.
+	Mount string
+	// Filesystem is empty where the file does not choose.
+	Filesystem string
+}
+
+// Pool declares a named configuration of a provider.
+type Pool struct {
+	Entry
+	Name       string
+	Provider   storage.ProviderType
+	Attributes storage.Attrs
+}
+
+// Instance is one of the things that a [Storage] asks for.
+type Instance struct {
+	Name  string
+	Mount string
+}
+
+// Instances returns what the entry asks for: itself, or, where its count is
+// more than one, NAME/0, NAME/1, … mounted on MOUNT/0, MOUNT/1, ….
+func (s Storage) Instances() []Instance {
+	if s.Directive.Count == 1 {
+		return []Instance{{Name: s.Name, Mount: s.Mount}}
+	}
+	instances := make([]Instance, s.Directive.Count)
+	for i := range instances {
+		number := strconv.Itoa(i)
+		instances[i].Name = s.Name + "/" + number
+		if s.Mount != "" {
+			instances[i].Mount = path.Join(s.Mount, number)
+		}
+	}
+	return instances
+}
+
+// Entry is where an item of a list stands in the file.
+type Entry struct {
+	file   string
+	title  string
+	line   int
+	fields map[string]int
+}
+
+// Errorf returns an error about a field of the entry, or, where field is empty,
+// about the entry as a whole.
+func (e Entry) Errorf(field, format string, args ...any) error {
+	line := e.line
+	if at, ok := e.fields[field]; ok {
+		line = at
+	}
+	what := e.title + ": "
+	if field != "" {
+		what += field + ": "
+	}
+	return invalid(e.file, line, "%s%s", what, fmt.Sprintf(format, args...))
+}
+
+func invalid(file string, line int, format string, args ...any) error {
+	return errors.NewNotValid(nil, fmt.Sprintf("%s:%d: %s", file, line, fmt.Sprintf(format, args...)))
+}

@@ -1,0 +1,93 @@
+package table
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
+)
+
+// Sort orders storage by name.
+func Sort(rows []control.Storage) {
+	slices.SortFunc(rows, func(a, b control.Storage) int { return CompareNames(a.Name, b.Name) })
+}
+
+// Write writes a table of storage in the order given.
+func Write(w io.Writer, rows []control.Storage, now time.Time) error {
+	lines := render(rows, now)
+	_, err := io.WriteString(w, strings.Join(lines, "\n")+"\n")
+	return err
+}
+
+// render returns a table's lines.
+func render(rows []control.Storage, now time.Time) []string {
+	var b bytes.Buffer
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tKIND\tPOOL\tSIZE\tSTATUS\tSINCE\tLOCATION\tMESSAGE")
+	for _, r := range rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			Escape(r.Name), Escape(r.Kind), Escape(r.Pool), Size(r.SizeMiB), Escape(shownStatus(r)),
+			Age(now.Sub(r.Since)), dash(Escape(r.Location)), Escape(r.Message))
+	}
+	w.Flush() // into memory: it has nothing to fail on
+	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimRight(line, " ")
+	}
+	return lines
+}
+
+// shownStatus adds to the status that something is on its way out, where the
+// status alone does not say so.
+func shownStatus(r control.Storage) string {
+	if r.Life == life.Alive || r.Life == "" {
+		return string(r.Status)
+	}
+	return fmt.Sprintf("%s (%s)", r.Status, r.Life)
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// Line tells of one storage on one line, without its age: for logs.
+func Line(r control.Storage) string {
+	line := Escape(r.Name) + " " + Escape(shownStatus(r))
+	switch {
+	case r.Location != "":
+		line += " at " + Escape(r.Location)
+	case r.Status == status.Attached:
+		line += ", its location is not known yet"
+	}
+	if r.Message != "" {
+		line += ": " + Escape(r.Message)
+	}
+	return line
+}
+
+// Summary counts storage by status, the attached first: "3/4 attached, 1 error".
+func Summary(rows []control.Storage) string {
+	counts := map[status.Status]int{}
+	for _, r := range rows {
+		counts[r.Status]++
+	}
+	parts := []string{fmt.Sprintf("%d/%d attached", counts[status.Attached], len(rows))}
+	for _, s := range []status.Status{
+		status.Pending, status.Attaching, status.Detaching, status.Detached, status.Destroying, status.Error,
+	} {
+		if counts[s] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", counts[s], s))
+		}
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,182 @@
+package table_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
+)
+
+var now = time.Date(2025, 3, 4, 5, 6, 7, 0, time.UTC)
+
+func ago(d time.Duration) time.Time { return now.Add(-d) }
+
+var rows = []control.Storage{
+	{Name: "data", Kind: "filesystem", Pool: "loop", SizeMiB: 2048, Life: life.Alive,
+		Status: status.Attached, Since: ago(3 * time.Minute), Location: "/srv/data"},
+	{Name: "raw/2", Kind: "block", Pool: "fast", SizeMiB: 64, Life: life.Alive,
+		Status: status.Attaching, Since: ago(5 * time.Second)},
+	{Name: "raw/10", Kind: "block", Pool: "fast", SizeMiB: 1536, Life: life.Dying,
+		Status: status.Error, Since: ago(50 * time.Hour), Message: "destroying volume: \x1b[2Jbusy\nraw/11 attached"},
+}
+
+func TestTable(t *testing.T) {
+	var out bytes.Buffer
+	if err := table.Write(&out, rows, now); err != nil {
+		t.Fatal(err)
+	}
+	want := `
+NAME    KIND        POOL  SIZE  STATUS         SINCE  LOCATION   MESSAGE
+data    filesystem  loop  2G    attached       3m     /srv/data
+raw/2   block       fast  64M   attaching      5s     -
+raw/10  block       fast  1.5G  error (dying)  2d     -          destroying volume: \x1b[2Jbusy\nraw/11 attached
+`
+	if got := "\n" + out.String(); got != want {
+		t.Errorf("got:%swant:%s", got, want)
+	}
+}
+
+func TestLineAndSummary(t *testing.T) {
+	var got []string
+	for _, r := range rows {
+		got = append(got, table.Line(r))
+	}
+	got = append(got, table.Line(control.Storage{Name: "new", Status: status.Attached}))
+	got = append(got, table.Summary(rows), table.Summary(nil))
+	want := []string{
+		"data attached at /srv/data",
+		"raw/2 attaching",
+		`raw/10 error (dying): destroying volume: \x1b[2Jbusy\nraw/11 attached`,
+		"new attached, its location is not known yet",
+		"1/3 attached, 1 attaching, 1 error",
+		"0/0 attached",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestNamesAreSortedAsPeopleDo(t *testing.T) {
+	want := []string{"a", "a/0", "a/2", "a/10", "a1", "a2", "a10", "a10b", "ab", "b/0"}
+	shuffled := []control.Storage{}
+	for _, i := range []int{6, 1, 9, 3, 0, 8, 5, 2, 7, 4} {
+		shuffled = append(shuffled, control.Storage{Name: want[i]})
+	}
+	table.Sort(shuffled)
+	for i, r := range shuffled {
+		if r.Name != want[i] {
+			t.Errorf("at %d: %s, want %s", i, r.Name, want[i])
+		}
+	}
+}
+
+func TestSizesAndAges(t *testing.T) {
+	for mib, want := range map[uint64]string{0: "0M", 1: "1M", 1023: "1023M", 1024: "1G", 1100: "1.1G", 3 << 20: "3T", 1 << 50: "1024E"} {
+		if got := table.Size(mib); got != want {
+			t.Errorf("Size(%d) = %s, want %s", mib, got, want)
+		}
+	}
+	for age, want := range map[time.Duration]string{
+		-time.Hour: "0s", 0: "0s", 119 * time.Second: "119s", 2 * time.Minute: "2m", 119 * time.Minute: "119m",
+		2 * time.Hour: "2h", 47 * time.Hour: "47h", 48 * time.Hour: "2d",
+	} {
+		if got := table.Age(age); got != want {
+			t.Errorf("Age(%s) = %s, want %s", age, got, want)
+		}
+	}
+}
+
+func TestEscape(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain é 漢": "plain é 漢", "a\tb": `a\tb`, "\x1b]0;x\a": `\x1b]0;x\a`, "\xff\xfe": `\xff\xfe`, "\u202e": `\u202e`,
+	} {
+		if got := table.Escape(in); got != want {
+			t.Errorf("Escape(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+// screen is a terminal that knows the escape sequences which Live uses.
+type screen struct {
+	lines []string
+}
+
+func (s *screen) Write(p []byte) (int, error) {
+	text := string(p)
+	if strings.HasPrefix(text, "\x1b[") {
+		var up int
+		if _, err := fmt.Sscanf(text, "\x1b[%dA\r\x1b[J", &up); err != nil {
+			return 0, err
+		}
+		s.lines = s.lines[:len(s.lines)-up]
+		_, text, _ = strings.Cut(text, "\x1b[J")
+	}
+	if text != "" {
+		s.lines = append(s.lines, strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
+	}
+	return len(p), nil
+}
+
+func TestLiveReplacesItsTableAndKeepsLogsAbove(t *testing.T) {
+	var s screen
+	live := table.NewLive(&s, func() (int, int) { return 60, 24 })
+	show := func(rows []control.Storage) {
+		t.Helper()
+		if err := live.Show(rows, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := io.WriteString(live, "before\n"); err != nil {
+		t.Fatal(err)
+	}
+	show(rows)
+	if _, err := io.WriteString(live, "WARNING one\n"); err != nil {
+		t.Fatal(err)
+	}
+	show(rows[:1])
+	want := []string{
+		"before",
+		"WARNING one",
+		"NAME  KIND        POOL  SIZE  STATUS    SINCE  LOCATION   M…",
+		"data  filesystem  loop  2G    attached  3m     /srv/data",
+		"1/1 attached",
+	}
+	if !slices.Equal(s.lines, want) {
+		t.Errorf("the screen shows\n%s\nwant\n%s", strings.Join(s.lines, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestLiveLeavesOutWhatIsDoneWhereTheScreenIsSmall(t *testing.T) {
+	var many []control.Storage
+	for i := range 10 {
+		r := control.Storage{Name: fmt.Sprintf("s/%d", i), Status: status.Attached, Since: now}
+		if i == 7 || i == 9 {
+			r.Status = status.Attaching
+		}
+		many = append(many, r)
+	}
+	var s screen
+	live := table.NewLive(&s, func() (int, int) { return 80, 7 })
+	if err := live.Show(many, now); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, line := range s.lines[1:] {
+		name, _, _ := strings.Cut(line, " ")
+		names = append(names, name)
+	}
+	if want := []string{"s/0", "s/7", "s/9", "…", "8/10"}; !slices.Equal(names, want) {
+		t.Errorf("shown: %q, want %q", names, want)
+	}
+	if len(s.lines) > 6 {
+		t.Errorf("%d lines drawn on a terminal of 7", len(s.lines))
+	}
+}

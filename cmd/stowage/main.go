@@ -1,0 +1,24 @@
+// Stowage makes the storage that a file declares on this machine, keeps it over
+// restarts, and takes it away again. See `stowage --help`.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/cli"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	context.AfterFunc(ctx, stop) // the second signal ends the process at once
+	os.Exit(cli.Main(ctx, os.Args[1:], cli.Env{
+		Stdin:  os.Stdin,
+		Stdout: os.Stdout,
+		Stderr: os.Stderr,
+		Getenv: os.Getenv,
+	}))
+}

@@ -1,0 +1,36 @@
+# Targets for people. `make help` lists them.
+
+STOWAGE_DIR ?= /var/lib/stowage
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
+
+.DEFAULT_GOAL := help
+.PHONY: help build run test lint race e2e bench-apply packages
+
+help: ## List the targets
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+build: ## Build bin/stowage
+	go build -o bin/stowage ./cmd/stowage
+
+run: build packages ## Start the agent on examples/spec.yaml and show how far it is; Ctrl-C stops it
+	bin/stowage run --data-dir '$(STOWAGE_DIR)' --spec examples/spec.yaml --progress
+
+test: packages ## Run the tests; as root those on real devices too
+	go test ./...
+
+lint: ## Check formatting, go vet, staticcheck
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not formatted (gofmt -w): $$unformatted" >&2; exit 1; }
+	go vet ./...
+	go run $(STATICCHECK) ./...
+
+race: ## Run the tests of what is concurrent under the race detector
+	go test -race ./worker/... ./state/... ./watcher/...
+
+e2e: packages ## Run the end-to-end tests: the command, real devices and mounts
+	go test -count=1 ./e2e
+
+bench-apply: packages ## Measure 200 ext4 volumes on loop devices, up and away
+	go test -count=1 -run '^$$' -bench '^BenchmarkApply$$' -benchtime 3x ./e2e
+
+packages:
+	@scripts/packages

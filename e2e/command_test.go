@@ -1,0 +1,212 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestExitStatus(t *testing.T) {
+	m := newMachine(t)
+	m.writeSpec("storage: [{name: a, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/a}]")
+	want := func(code int, text string, args ...string) {
+		t.Helper()
+		if r := m.run(args...); r.code != code || !strings.Contains(r.stderr, text) {
+			t.Errorf("want exit status %d and %q:\n%s", code, text, r.all())
+		}
+	}
+	want(0, "", "version")
+	want(0, "", "--help")
+	want(1, "stowage.sock", "status") // no agent, and it says where one was looked for
+	want(1, "no-such-file", "apply", "-f", filepath.Join(m.dir, "no-such-file"))
+	want(2, "--colour", "status", "--colour")
+	want(2, "sing", "sing")
+	want(2, "file", "apply")
+	want(2, "arg", "remove")
+	want(2, "xml", "status", "-o", "xml")
+	want(2, "timeout", "apply", "-f", m.spec, "--timeout", "soon")
+
+	m.start()
+	want(1, "nowhere", "remove", "nowhere")
+	want(1, "nowhere", "status", "nowhere")
+	want(1, "nowhere", "detach", "nowhere", "--wait")
+	m.apply()
+	m.must("remove", "a", "--wait")
+	m.stop()
+}
+
+func TestSecondAgentIsRefused(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	r := m.run("run")
+	if r.code != 1 || !strings.Contains(r.stderr, m.data) {
+		t.Errorf("want exit status 1 and an error that names %s:\n%s", m.data, r.all())
+	}
+	m.status() // the first one still answers
+	m.stop()
+}
+
+func TestAgentWithoutRootSaysWhatIsMissing(t *testing.T) {
+	needRoot(t)
+	dir, err := os.MkdirTemp("", "stowage-e2e")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	const nobody = 65534
+	if err := os.Chown(dir, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(dir, "stowage")
+	if err := os.Link(stowage, binary); err != nil {
+		t.Fatal(err)
+	}
+	run := exec.Command(binary, "run", "--data-dir", filepath.Join(dir, "data"))
+	run.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	out, err := run.CombinedOutput()
+	if run.ProcessState == nil {
+		t.Fatal(err)
+	}
+	if code := run.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(out), "root") {
+		t.Errorf("exit status %d, want 1 and an error that says that root is needed:\n%s", code, out)
+	}
+}
+
+// TestBusyDetachTimesOut also holds that what keeps a mount busy is named.
+func TestBusyDetachTimesOut(t *testing.T) {
+	m := newMachine(t)
+	m.writeSpec("storage: [{name: a, directive: 'loop,16M', kind: filesystem, mount: MNT/a}]")
+	m.start()
+	m.apply()
+	// A process of its own, so that the error can name it.
+	holder := exec.Command("cat")
+	holder.Dir = m.mount("a")
+	stdin, err := holder.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	release := func() {
+		stdin.Close()
+		_ = holder.Wait()
+	}
+	defer release()
+
+	r := m.run("detach", "a", "--wait", "--timeout", "2s")
+	if r.code != 3 || !strings.Contains(r.stderr, "a") {
+		t.Errorf("want exit status 3:\n%s", r.all())
+	}
+	if s := m.status()["a"]; s.Status != "detaching" || !strings.Contains(s.Message, "cat") {
+		t.Errorf("%+v, want it detaching with a message that names the process", s)
+	}
+	if n := len(loopsBelow(t, m.dir)); n != 1 {
+		t.Errorf("%d loop devices, want the one beneath the busy mount", n)
+	}
+
+	// The agent tries again later; this test does not wait for that.
+	release()
+	m.stop()
+	unmountAndDetach(t, m.dir)
+}
+
+func TestStatusFields(t *testing.T) {
+	m := newMachine(t)
+	m.writeSpec(fourKinds)
+	m.start()
+	if r := m.must("status", "-o", "json"); strings.TrimSpace(r.stdout) != "[]" {
+		t.Errorf("without storage: %s", r.stdout)
+	}
+	m.apply()
+
+	var list []map[string]any
+	if err := json.Unmarshal([]byte(m.must("status", "-o", "json").stdout), &list); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"attachments", "filesystem", "kind", "life", "location", "message", "name",
+		"pool", "provider", "since", "size-mib", "status", "volume",
+	}
+	for _, s := range list {
+		if got := slices.Sorted(maps.Keys(s)); !reflect.DeepEqual(got, want) {
+			t.Errorf("fields %q, want %q", got, want)
+		}
+	}
+
+	table := m.must("status", "data").stdout
+	for _, text := range []string{"data", "filesystem", "loop", "64M", "attached", m.mount("data")} {
+		if !strings.Contains(table, text) {
+			t.Errorf("%q is not in the table\n%s", text, table)
+		}
+	}
+	if strings.Contains(table, "scratch") {
+		t.Errorf("a table of data shows scratch:\n%s", table)
+	}
+	if yaml := m.must("status", "-o", "yaml").stdout; !strings.Contains(yaml, "name: scratch") || !strings.Contains(yaml, "size-mib: 16") {
+		t.Errorf("yaml:\n%s", yaml)
+	}
+	m.must("remove", "raw", "data", "scratch", "logs", "--wait")
+	m.stop()
+}
+
+func TestWatchPrintsALinePerChange(t *testing.T) {
+	m := newMachine(t)
+	m.writeSpec("storage: [{name: a, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/a}]")
+	m.start()
+	watch := exec.Command(stowage, "status", "--watch", "--data-dir", m.data)
+	out, err := watch.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := watch.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for scanner := bufio.NewScanner(out); scanner.Scan(); {
+			lines <- scanner.Text()
+		}
+	}()
+	waitFor := func(parts ...string) {
+		t.Helper()
+		timeout := time.After(patience)
+		for {
+			select {
+			case line, ok := <-lines:
+				if !ok {
+					t.Fatalf("the watch ended before a line with %q", parts)
+				}
+				if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+					return
+				}
+			case <-timeout:
+				t.Fatalf("no line with %q", parts)
+			}
+		}
+	}
+	m.apply()
+	waitFor("a", "attached", m.mount("a"))
+	m.must("remove", "a", "--wait")
+	waitFor("a", "removed")
+
+	if err := watch.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	for range lines {
+	}
+	if err := watch.Wait(); err != nil {
+		t.Errorf("an interrupted watch ended with %v", err)
+	}
+	m.stop()
+}

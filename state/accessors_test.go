@@ -236,6 +236,17 @@ func TestParamsTellWhatIsKnown(t *testing.T) {
 	check("dead")
 }
 
+func TestNothingIsMadeForAMachineThatItIsTakenFrom(t *testing.T) {
+	w := newWorld(t)
+	w.add("it", "disk", block)
+	w.must(w.DetachStorage([]string{"it"}))
+	volumes, err := w.ForEnviron().VolumeParams(volumeTags("0"))
+	w.must(err)
+	if volumes[0].Error != nil || volumes[0].Result.Attachment != nil {
+		t.Errorf("volume params are %+v", volumes[0])
+	}
+}
+
 func TestInfoIsRecorded(t *testing.T) {
 	w := mixed(t)
 	machine := w.ForMachine(machine0)

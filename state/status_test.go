@@ -65,6 +65,26 @@ func TestStatusKeepsItsAge(t *testing.T) {
 	since(start.Add(2 * time.Minute))
 }
 
+func TestWhatWentWrongStaysToBeSeen(t *testing.T) {
+	w := newWorld(t)
+	w.add("busy", "loop", filesystem)
+	w.add("bad", "loop", block)
+	w.must(w.DetachStorage([]string{"busy"}))
+	w.setStatus("filesystem-0-0", status.Detaching, "held by process 7")
+	w.must(w.DetachStorage([]string{"busy"}))
+	w.must(w.RemoveStorage([]string{"busy"}))
+	w.must(w.provision(entry{kind: "volume", tag: "volume-0-0"}))
+	if s := w.one("busy"); s.Status != status.Detaching || s.Message != "held by process 7" {
+		t.Errorf("what could not be detached is %s: %q", s.Status, s.Message)
+	}
+	w.must(w.DetachStorage([]string{"bad"}))
+	w.setStatus("volume-0-1", status.Error, "no such thing")
+	w.must(w.remove(partsOf(w.one("bad"))["va"]))
+	if s := w.one("bad"); s.Status != status.Error || s.Message != "no such thing" {
+		t.Errorf("what could not be made is %s: %q", s.Status, s.Message)
+	}
+}
+
 func TestHistoryIsBoundedAndGoesWithTheStorage(t *testing.T) {
 	w := newWorld(t)
 	w.add("it", "loop", filesystem)

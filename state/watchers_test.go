@@ -213,6 +213,14 @@ func TestNotifyWatchers(t *testing.T) {
 		w.must(w.provision(entry{kind: "volume-attachment", machine: "machine-0", tag: "volume-2"}))
 	})
 
+	notified(t, notify(machine.WatchBlockDevices(machine0)), func() {
+		w.must(w.plan(entry{kind: "volume-attachment", machine: "machine-0", tag: "volume-2"}))
+	}, func() {
+		w.must(single(machine.SetVolumeAttachmentPlanBlockInfo([]params.VolumeAttachmentPlan{{
+			VolumeTag: "volume-2", MachineTag: "machine-0", BlockDevice: storage.BlockDevice{WWN: "w"},
+		}})))
+	})
+
 	notified(t, notify(environ.WatchMachine(machine1)), func() {
 		w.must(w.SetInstanceId(machine0, "i-0"))
 		w.must(w.EnsureMachine(machine1))

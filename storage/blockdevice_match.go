@@ -40,93 +40,121 @@ func LoopBusAddress(dev, inode uint64) string {
 // deals them out anew at every boot; nor do serials, because most volume ids are
 // not serials.
 func MatchBlockDevice(devices []BlockDevice, v VolumeInfo, a VolumeAttachmentInfo, plan BlockDevice) (BlockDevice, bool) {
-	criteria := matchCriteria(devices, v, a, plan)
-	for i, criterion := range criteria {
-		for _, d := range devices {
-			if !criterion.matches(d) {
-				continue
-			}
-			contradicted := slices.ContainsFunc(criteria[:i], func(stronger matchCriterion) bool {
-				return stronger.contradicts(d)
-			})
-			if !contradicted {
-				return d, true
+	var criteria []criterion
+	add := func(want string, compare func(*BlockDevice, string) agreement) {
+		if want != "" {
+			criteria = append(criteria, criterion{want, compare})
+		}
+	}
+	add(plan.HardwareId, compareHardwareId)
+	add(plan.WWN, compareWWN)
+	add(plan.DeviceName, compareName)
+	add(v.WWN, compareWWN)
+	add(v.HardwareId, compareHardwareIdOrLinkName)
+	add(v.HardwareId, compareSerial)
+	add(v.VolumeId, compareSerial)
+	add(cutSerial(devices, v.HardwareId), compareSerial)
+	add(cutSerial(devices, v.VolumeId), compareSerial)
+	add(a.BusAddress, compareBusAddress)
+	add(a.DeviceLink, compareLink)
+	add(a.DeviceName, compareName)
+
+	for i, c := range criteria {
+		for j := range devices {
+			d := &devices[j]
+			if c.compare(d, c.want) == agrees && !anyContradicts(criteria[:i], d) {
+				return *d, true
 			}
 		}
 	}
 	return BlockDevice{}, false
 }
 
-// matchCriterion compares one thing that is wanted with what devices have.
-type matchCriterion struct {
-	want []string
-	have func(BlockDevice) []string
-	// identity: a device that has other values is another device.
-	identity bool
+// criterion compares what is wanted with what a device has.
+type criterion struct {
+	want    string
+	compare func(d *BlockDevice, want string) agreement
 }
 
-func (c matchCriterion) matches(d BlockDevice) bool {
-	return slices.ContainsFunc(c.have(d), func(have string) bool {
-		return have != "" && slices.Contains(c.want, have)
-	})
-}
+type agreement int
 
-func (c matchCriterion) contradicts(d BlockDevice) bool {
-	known := func(s string) bool { return s != "" }
-	return c.identity && slices.ContainsFunc(c.want, known) &&
-		slices.ContainsFunc(c.have(d), known) && !c.matches(d)
-}
+const (
+	unknown agreement = iota
+	agrees
+	contradicts
+)
 
-func matchCriteria(devices []BlockDevice, v VolumeInfo, a VolumeAttachmentInfo, plan BlockDevice) []matchCriterion {
-	name := func(d BlockDevice) []string { return []string{d.DeviceName} }
-	wwn := func(d BlockDevice) []string { return []string{d.WWN} }
-	hardwareId := func(d BlockDevice) []string { return []string{d.HardwareId} }
-	hardwareIdOrLinkName := func(d BlockDevice) []string {
-		for _, link := range d.DeviceLinks {
-			if path.Base(link) == v.HardwareId {
-				return []string{v.HardwareId}
-			}
+func anyContradicts(criteria []criterion, d *BlockDevice) bool {
+	for _, c := range criteria {
+		if c.compare(d, c.want) == contradicts {
+			return true
 		}
-		return []string{d.HardwareId}
 	}
-	serial := func(d BlockDevice) []string { return []string{d.SerialId} }
-	busAddress := func(d BlockDevice) []string { return []string{d.BusAddress} }
-	links := func(d BlockDevice) []string { return d.DeviceLinks }
-	return []matchCriterion{
-		{want: []string{plan.HardwareId}, have: hardwareId, identity: true},
-		{want: []string{plan.WWN}, have: wwn, identity: true},
-		{want: []string{plan.DeviceName}, have: name},
-		{want: []string{v.WWN}, have: wwn, identity: true},
-		{want: []string{v.HardwareId}, have: hardwareIdOrLinkName, identity: true},
-		{want: []string{v.HardwareId, v.VolumeId}, have: serial},
-		{want: cutSerials(devices, v.HardwareId, v.VolumeId), have: serial},
-		{want: []string{a.BusAddress}, have: busAddress, identity: true},
-		{want: []string{a.DeviceLink}, have: links, identity: true},
-		{want: []string{a.DeviceName}, have: name},
+	return false
+}
+
+// identity compares what no other device has.
+func identity(have, want string) agreement {
+	switch have {
+	case "":
+		return unknown
+	case want:
+		return agrees
 	}
+	return contradicts
+}
+
+// hint compares what may be something else without meaning anything.
+func hint(have, want string) agreement {
+	if have == want {
+		return agrees
+	}
+	return unknown
+}
+
+func compareHardwareId(d *BlockDevice, want string) agreement { return identity(d.HardwareId, want) }
+func compareWWN(d *BlockDevice, want string) agreement        { return identity(d.WWN, want) }
+func compareBusAddress(d *BlockDevice, want string) agreement { return identity(d.BusAddress, want) }
+func compareName(d *BlockDevice, want string) agreement       { return hint(d.DeviceName, want) }
+func compareSerial(d *BlockDevice, want string) agreement     { return hint(d.SerialId, want) }
+
+func compareHardwareIdOrLinkName(d *BlockDevice, want string) agreement {
+	for _, link := range d.DeviceLinks {
+		if path.Base(link) == want {
+			return agrees
+		}
+	}
+	return identity(d.HardwareId, want)
+}
+
+func compareLink(d *BlockDevice, want string) agreement {
+	switch {
+	case len(d.DeviceLinks) == 0:
+		return unknown
+	case slices.Contains(d.DeviceLinks, want):
+		return agrees
+	}
+	return contradicts
 }
 
 // virtioSerialLen is how much of a serial virtio-blk carries
 // (VIRTIO_BLK_ID_BYTES); what is longer arrives cut off.
 const virtioSerialLen = 20
 
-// cutSerials returns what virtio leaves of each id that is too long for it,
-// unless several devices bear that: then it says nothing about any of them.
-func cutSerials(devices []BlockDevice, ids ...string) []string {
-	var serials []string
-	for _, id := range ids {
-		if len(id) <= virtioSerialLen {
-			continue
-		}
-		cut, bearers := id[:virtioSerialLen], 0
-		for _, d := range devices {
-			if d.SerialId == cut {
-				bearers++
-			}
-		}
-		if bearers == 1 {
-			serials = append(serials, cut)
+// cutSerial returns what virtio leaves of an id that is too long for it, unless
+// several devices bear that: then it says nothing about any of them.
+func cutSerial(devices []BlockDevice, id string) string {
+	if len(id) <= virtioSerialLen {
+		return ""
+	}
+	cut, bearers := id[:virtioSerialLen], 0
+	for i := range devices {
+		if devices[i].SerialId == cut {
+			bearers++
 		}
 	}
-	return serials
+	if bearers != 1 {
+		return ""
+	}
+	return cut
 }

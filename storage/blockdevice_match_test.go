@@ -97,6 +97,11 @@ func TestMatchBlockDevice(t *testing.T) {
 		volume:  volume{VolumeId: longId},
 		want:    "vdb",
 	}, {
+		about:   "serial cut off by virtio, of the hardware id",
+		devices: []device{{DeviceName: "vda", SerialId: "root"}, {DeviceName: "vdb", SerialId: longId[:20]}},
+		volume:  volume{HardwareId: longId, VolumeId: "vol-1"},
+		want:    "vdb",
+	}, {
 		about:   "a whole serial before a cut one",
 		devices: []device{{DeviceName: "vda", SerialId: longId[:20]}, {DeviceName: "vdb", SerialId: longId}},
 		volume:  volume{VolumeId: longId},

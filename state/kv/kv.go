@@ -51,8 +51,8 @@ type Reader interface {
 type Tx interface {
 	Reader
 
-	// Put sets the value of the key, which is not empty. The slice is not written to
-	// before the transaction ends.
+	// Put sets the value of the key, which is not empty. The store keeps the slice,
+	// which is not written to any more.
 	Put(key string, value []byte) error
 
 	// Delete removes the key. One that is not there is no error.

@@ -520,6 +520,22 @@ func TestTmpfsOfAnotherSizeIsNotAdopted(t *testing.T) {
 	checkError(t, err, true, "has 1048576 bytes, not 2097152")
 }
 
+// TestTmpfsOfAnotherAgent is a mount with the same name that belongs to somebody
+// else.
+func TestTmpfsOfAnotherAgent(t *testing.T) {
+	ft, other := newFilesystemTest(t, TmpfsProviderType), newFilesystemTest(t, TmpfsProviderType)
+	for _, ft := range []*filesystemTest{ft, other} {
+		ft.create()
+		ft.attach()
+	}
+	other.write()
+	ft.detach()
+	ft.destroy()
+	other.checkWritten()
+	other.detach()
+	other.destroy()
+}
+
 func TestTmpfsIsNotReleased(t *testing.T) {
 	ft := newFilesystemTest(t, TmpfsProviderType)
 	ft.create()

@@ -92,7 +92,7 @@ func (c *loopCall) attached(id string, rec loopRecord, h *loopdev.Handle) error 
 			return errors.Trace(err)
 		}
 	}
-	return nil
+	return errors.Trace(h.Keep())
 }
 
 // detach detaches every loop device that shows a volume's file.

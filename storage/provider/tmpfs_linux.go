@@ -100,13 +100,13 @@ func (f *tmpfs) attach(path string, readOnly bool) (string, error) {
 	return path, errors.Trace(f.call.attach(f, path, readOnly))
 }
 
+// destroy looks for the filesystem at its own mount point only: elsewhere, its
+// name may be that of another agent's filesystem.
 func (f *tmpfs) destroy() error {
-	mounts, err := f.mounts(f.call.table)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	if len(mounts) > 0 {
-		return errors.Errorf("it is mounted at %s: detach it first", mounts[0].Mountpoint)
+	for _, m := range f.call.table.OfSource("tmpfs", f.source()) {
+		if m.Mountpoint == f.rec.MountPoint {
+			return errors.Errorf("it is mounted at %s: detach it first", m.Mountpoint)
+		}
 	}
 	if err := mount.RemoveDirs(f.rec.MadeDirs); err != nil {
 		return errors.Trace(err)

@@ -84,8 +84,8 @@ func batch[P, R any](
 	s.contexts = append(s.contexts, ctx)
 	s.mu.Unlock()
 	s.record(s.prefix+name, slices.Clone(args), subjects)
-	for i, p := range args {
-		s.rules.begin(name, subjects[i], p)
+	for i := range args {
+		s.rules.begin(name, subjects[i])
 	}
 	results := make([]R, len(args))
 	err := s.enter(ctx, name)
@@ -99,7 +99,7 @@ func batch[P, R any](
 		} else {
 			results[i] = one(p)
 		}
-		s.rules.end(name, subjects[i], p, fails(results[i]) == nil)
+		s.rules.end(name, subjects[i], fails(results[i]) == nil)
 	}
 	if err != nil {
 		return nil, err
@@ -264,7 +264,7 @@ func newRules(state *fakeState) *rules {
 	return &rules{state: state, busy: make(map[string]string), held: make(map[string]bool)}
 }
 
-func (r *rules) begin(name, subject string, args any) {
+func (r *rules) begin(name, subject string) {
 	recorded, backing := r.state.recorded(subject)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -301,7 +301,7 @@ func (r *rules) begin(name, subject string, args any) {
 	}
 }
 
-func (r *rules) end(name, subject string, args any, ok bool) {
+func (r *rules) end(name, subject string, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.busy, subject)

@@ -44,13 +44,14 @@ func (w *fakeWatcher[T]) Kill()             { w.tomb.Kill(nil) }
 func (w *fakeWatcher[T]) Wait() error       { return w.tomb.Wait() }
 func (w *fakeWatcher[T]) Changes() <-chan T { return w.changes }
 
-// send sends an event. With a watcher that holds none, the worker has received it
-// when send returns.
+// send sends an event, unless the watcher has been stopped. With a watcher that
+// holds none, the worker has received it when send returns.
 func (w *fakeWatcher[T]) send(c *gc.C, event T) {
 	timeout := time.NewTimer(longWait)
 	defer timeout.Stop()
 	select {
 	case w.changes <- event:
+	case <-w.tomb.Dying():
 	case <-timeout.C:
 		c.Fatalf("nobody takes the event %v", event)
 	}

@@ -451,6 +451,37 @@ func (s *filesystemsSuite) TestUnknownDevicesKeepWaiting(c *gc.C) {
 	c.Check(s.log.warned(), gc.HasLen, 0)
 }
 
+// 20: a device that goes away while its filesystem waits for its turn.
+func (s *filesystemsSuite) TestDeviceThatIsLostBeforeItsTurn(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	s.addDevice("8", storage.BlockDevice{DeviceName: "sdc"})
+	creating := newGate()
+	s.managed.onCall("CreateFilesystems", creating.wait)
+	s.startMachine(c)
+	s.addMount("0", "dynamic", "7")
+	s.addMount("1", "dynamic", "8")
+	s.filesystemsChanged(c, "0")
+	receive(c, creating.entered, "CreateFilesystems to be called")
+	s.filesystemsChanged(c, "1")
+	s.nextAbout(c, "VolumeBlockDevices", "volume-8 machine-0")
+
+	s.state.update(func() { delete(s.state.devices, onMachine0("volume-8")) })
+	mark := s.mark()
+	s.devicesChanged(c)
+	s.after(c, mark, "VolumeBlockDevices", "volume-8 machine-0")
+	// The answer has been taken in when the next thing is read.
+	s.filesystemsChanged(c, "99")
+	s.nextAbout(c, "Life", "filesystem-99")
+	close(creating.open)
+	s.barrier(c)
+	c.Check(s.deedsAbout("filesystem-1"), gc.HasLen, 0)
+
+	s.addDevice("8", storage.BlockDevice{DeviceName: "sdc"})
+	s.devicesChanged(c)
+	s.nextAbout(c, "SetFilesystemInfo", "filesystem-1")
+}
+
 // 20
 func (s *filesystemsSuite) TestDevicesAreLookedUpForWhoeverWaitsOnly(c *gc.C) {
 	s.addMachine("0", "instance-0")

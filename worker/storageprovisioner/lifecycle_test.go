@@ -280,8 +280,8 @@ func (s *lifecycleSuite) TestCallContextIsTheEmbeddersAndCancelledByKill(c *gc.C
 	c.Check(s.source.contexts[0].Err(), gc.Equals, context.Canceled)
 }
 
-// watched are the watchers that a machine's worker has, by accessor.
-func (s *lifecycleSuite) watched(c *gc.C) []watched {
+// watchers are the watchers that a machine's worker has, by accessor.
+func (s *lifecycleSuite) watchers(c *gc.C) []watched {
 	return []watched{
 		{"WatchForEnvironConfigChanges", "watching environment config.*", s.state.environWatcher.die, s.state.environWatcher.close},
 		{"WatchBlockDevices", "watching block devices.*", s.state.deviceWatcher.die, s.state.deviceWatcher.close},
@@ -306,12 +306,12 @@ type watched struct {
 
 // eachWatcher runs a test on a fresh worker for each watcher that it has.
 func (s *lifecycleSuite) eachWatcher(c *gc.C, test func(watched)) {
-	for i := range s.watched(c) {
+	for i := range s.watchers(c) {
 		if i > 0 {
 			s.TearDownTest(c)
 			s.SetUpTest(c)
 		}
-		w := s.watched(c)[i]
+		w := s.watchers(c)[i]
 		c.Logf("--- %s", w.accessor)
 		test(w)
 	}

@@ -104,12 +104,14 @@ func (s *retrySuite) TestDelaysAreThoseOfTheDefaultPolicy(c *gc.C) {
 		s.source.failAlways(call, subject, errors.New("boom"))
 		setUp()
 		s.next(c, call)
+		s.statuses(c)
 		for i, delay := range backoff {
 			s.advance(c, delay-1)
 			s.barrier(c)
 			c.Assert(s.count(call), gc.Equals, i+1, gc.Commentf("%s came before %v", call, delay))
 			s.advance(c, 1)
 			s.next(c, call)
+			s.statuses(c) // the call has ended
 		}
 		s.source.failAlways(call, subject, nil)
 		s.advance(c, 30*time.Minute)
@@ -193,13 +195,16 @@ func (s *retrySuite) TestChangedParametersResetTheBackoff(c *gc.C) {
 	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.next(c, "CreateVolumes")
+	s.statuses(c)
 	s.advance(c, backoff[0])
 	s.next(c, "CreateVolumes")
+	s.statuses(c)
 	s.advance(c, time.Second)
 
 	s.state.update(func() { v.params.Size = 500 })
 	s.volumesChanged(c, "0")
 	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes")[0].Size, gc.Equals, uint64(500))
+	s.statuses(c) // the timer that is there from here on is the new one
 	s.advance(c, backoff[0])
 	s.next(c, "CreateVolumes")
 }

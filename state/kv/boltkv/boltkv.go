@@ -54,8 +54,11 @@ func Open(path string) (*Store, error) {
 	_, err := os.Lstat(path)
 	isNew := errors.Is(err, fs.ErrNotExist)
 	db, err := bbolt.Open(path, fileMode, &bbolt.Options{
-		Timeout:         lockTimeout,
-		FreelistType:    bbolt.FreelistMapType,
+		Timeout:      lockTimeout,
+		FreelistType: bbolt.FreelistMapType,
+		// Free pages are found again when the file is opened, rather than written
+		// with every transaction.
+		NoFreelistSync:  true,
 		InitialMmapSize: mapSize,
 		NoStatistics:    true,
 	})
@@ -108,14 +111,27 @@ func (s *Store) Update(fn func(kv.Tx) error) error {
 		return s.annotate(err, "beginning a transaction in")
 	}
 	defer tx.Rollback()
-	t := &transaction{snapshot: snapshot{tx.Bucket(bucket)}, changes: make(kv.Changes)}
-	if err := fn(t); err != nil {
+	keys := tx.Bucket(bucket)
+	buffer := kv.NewBuffer(snapshot{keys})
+	if err := fn(buffer); err != nil {
 		return err
+	}
+	// Keys go in in order: one in the middle of a page that has grown within the
+	// transaction costs as much as the page is long.
+	changes, err := buffer.Flush(
+		func(key string, value []byte) error { return keys.Put([]byte(key), value) },
+		func(key string) error { return keys.Delete([]byte(key)) },
+	)
+	if err != nil {
+		return s.annotate(err, "writing to")
+	}
+	if len(changes) == 0 {
+		return nil
 	}
 	if err := tx.Commit(); err != nil {
 		return s.annotate(err, "committing to")
 	}
-	s.feeds.Publish(t.changes)
+	s.feeds.Publish(changes)
 	return nil
 }
 
@@ -171,31 +187,5 @@ func (s snapshot) Scan(prefix string, fn func(key string, value []byte) error) e
 			return err
 		}
 	}
-	return nil
-}
-
-// transaction implements [kv.Tx].
-type transaction struct {
-	snapshot
-	changes kv.Changes
-}
-
-func (t *transaction) Put(key string, value []byte) error {
-	existed := t.bucket.Get([]byte(key)) != nil
-	if err := t.bucket.Put([]byte(key), value); err != nil {
-		return errors.Trace(err)
-	}
-	t.changes.Put(key, existed)
-	return nil
-}
-
-func (t *transaction) Delete(key string) error {
-	if t.bucket.Get([]byte(key)) == nil {
-		return nil
-	}
-	if err := t.bucket.Delete([]byte(key)); err != nil {
-		return errors.Trace(err)
-	}
-	t.changes.Delete(key)
 	return nil
 }

@@ -246,16 +246,17 @@ func testFeedFromScratch(t *testing.T, store kv.Store) {
 }
 
 func testFeedMerges(t *testing.T, store kv.Store) {
-	put(t, store, "a/gone", "x", "a/back", "x")
+	put(t, store, "a/gone", "x", "a/back", "x", "a/gone-again", "x")
 	feed := watch(t, store, "a/", kv.FromNow)
 	put(t, store, "a/new", "1")
 	put(t, store, "a/new", "2", "a/brief", "1")
 	put(t, store, "a/gone", "2")
 	remove(t, store, "a/brief", "a/gone", "a/back")
-	put(t, store, "a/back", "2", "a/again", "1")
-	remove(t, store, "a/again")
+	remove(t, store, "a/gone-again")
+	put(t, store, "a/back", "2", "a/again", "1", "a/gone-again", "2")
+	remove(t, store, "a/again", "a/gone-again")
 	put(t, store, "a/again", "2")
-	expect(t, take(t, feed), "a/again", "a/back", "a/gone", "a/new")
+	expect(t, take(t, feed), "a/again", "a/back", "a/gone", "a/gone-again", "a/new")
 	put(t, store, "a/brief", "1")
 	remove(t, store, "a/brief")
 	put(t, store, "a/last", "1")

@@ -31,22 +31,17 @@ func (m *Memory) Update(fn func(kv.Tx) error) error {
 	if m.closed {
 		return kv.ErrClosed
 	}
-	_ = fn(&memoryTx{values: m.values, written: make(map[string][]byte)})
-	tx := &memoryTx{values: m.values, written: make(map[string][]byte)}
+	_ = fn(kv.NewBuffer(memorySnapshot(m.values)))
+	tx := kv.NewBuffer(memorySnapshot(m.values))
 	if err := fn(tx); err != nil {
 		return err
 	}
-	changes := make(kv.Changes)
-	for key, value := range tx.written {
-		_, existed := m.values[key]
-		switch {
-		case value != nil:
-			m.values[key] = value
-			changes.Put(key, existed)
-		case existed:
-			delete(m.values, key)
-			changes.Delete(key)
-		}
+	changes, err := tx.Flush(
+		func(key string, value []byte) error { m.values[key] = value; return nil },
+		func(key string) error { delete(m.values, key); return nil },
+	)
+	if err != nil {
+		return err
 	}
 	m.feeds.Publish(changes)
 	return nil
@@ -83,29 +78,6 @@ func (m *Memory) Close() error {
 	defer m.mu.Unlock()
 	m.closed = true
 	m.feeds.Close()
-	return nil
-}
-
-// memoryTx implements [kv.Tx]: what it writes lies over the values. A nil value is a
-// deletion.
-type memoryTx struct {
-	values, written map[string][]byte
-}
-
-func (tx *memoryTx) Get(key string) ([]byte, error) {
-	if value, ok := tx.written[key]; ok {
-		return value, nil
-	}
-	return tx.values[key], nil
-}
-
-func (tx *memoryTx) Put(key string, value []byte) error {
-	tx.written[key] = append([]byte{}, value...)
-	return nil
-}
-
-func (tx *memoryTx) Delete(key string) error {
-	tx.written[key] = nil
 	return nil
 }
 

@@ -133,8 +133,9 @@ func (a *Agent) start(config Config) error {
 	}
 	a.backend.report = a.engine.Report
 	if err := dependency.Install(a.engine, a.manifolds()); err != nil {
+		// An engine that has ended by now takes no more workers, and knows why.
 		a.engine.Kill()
-		return errors.Trace(firstError(err, a.engine.Wait()))
+		return errors.Trace(firstError(a.engine.Wait(), err))
 	}
 	a.tomb.Go(a.run)
 	return nil

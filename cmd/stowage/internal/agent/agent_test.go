@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -251,7 +250,7 @@ func TestStorageComesAndGoes(t *testing.T) {
 	if err := a.Detach(ctx, []string{"data/1"}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, a, func(rows map[string]control.Storage) bool { return rows["data/1"].Status == status.Detached })
+	until(t, a, func(rows map[string]control.Storage) bool { return len(rows["data/1"].Attachments) == 0 })
 	if err := apply(t, a, two); err != nil {
 		t.Fatal(err)
 	}
@@ -449,10 +448,10 @@ func TestAgentEndsWhereItCannotBeReached(t *testing.T) {
 	c := config(t, t.TempDir(), &memory{})
 	c.SocketPath = filepath.Join(t.TempDir(), "none", "stowage.sock")
 	a, err := agent.New(c)
-	if err != nil {
-		t.Fatal(err)
+	if err == nil {
+		err = a.Wait()
 	}
-	if err := a.Wait(); err == nil || !strings.Contains(err.Error(), "listening on "+c.SocketPath) {
+	if err == nil || !strings.Contains(err.Error(), "listening on "+c.SocketPath) {
 		t.Errorf("the agent ended with %v", err)
 	}
 	c.SocketPath = filepath.Join(c.DataDir, "stowage.sock")
@@ -463,36 +462,53 @@ func TestWatchSendsWhatChangesOnly(t *testing.T) {
 	a, _ := start(t, config(t, t.TempDir(), &memory{}))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	done := errors.New("done")
-	var names [][]string
-	err := a.Watch(ctx, []string{"data/1", "later"}, func(event control.Event) error {
-		var changed []string
-		for _, s := range event.Storage {
-			changed = append(changed, s.Name)
-		}
-		names = append(names, changed)
-		switch {
-		case len(names) == 1:
-			return apply(t, a, two)
-		case slices.ContainsFunc(event.Storage, func(s control.Storage) bool { return s.Status == status.Attached && s.Location != "" }):
-			return a.Remove(ctx, []string{"data"})
-		case len(event.Gone) > 0:
-			if !reflect.DeepEqual(event.Gone, []string{"data/1"}) {
-				t.Errorf("gone: %q", event.Gone)
+	var events []control.Event
+	begun, done := make(chan struct{}), errors.New("done")
+	ended := make(chan error, 1)
+	go func() {
+		ended <- a.Watch(ctx, []string{"data/1", "later"}, func(event control.Event) error {
+			events = append(events, event)
+			if len(events) == 1 {
+				close(begun)
 			}
-			return done
-		}
-		return nil
-	})
-	if !errors.Is(err, done) {
+			if len(event.Gone) > 0 {
+				return done
+			}
+			return nil
+		})
+	}()
+	<-begun
+	if err := apply(t, a, two); err != nil {
 		t.Fatal(err)
 	}
-	if len(names[0]) != 0 {
-		t.Errorf("the first event has %q", names[0])
+	until(t, a, all(2, status.Attached))
+	for i := range 3 { // what happens to others is not told
+		other := fmt.Sprintf("other%d", i)
+		if err := apply(t, a, "storage: [{name: "+other+", directive: 'memory,1M', kind: filesystem, mount: /"+other+"}]"); err != nil {
+			t.Fatal(err)
+		}
+		until(t, a, all(3+i, status.Attached))
 	}
-	for _, changed := range names[1 : len(names)-1] {
-		if !reflect.DeepEqual(changed, []string{"data/1"}) {
-			t.Errorf("an event about %q", changed)
+	if err := a.Remove(ctx, []string{"data"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, done) {
+		t.Fatal(err)
+	}
+
+	first, last := events[0], events[len(events)-1]
+	if len(first.Storage)+len(first.Gone) != 0 {
+		t.Errorf("the first event is %+v", first)
+	}
+	if len(last.Storage) != 0 || !reflect.DeepEqual(last.Gone, []string{"data/1"}) {
+		t.Errorf("the last event is %+v", last)
+	}
+	for i, event := range events[1 : len(events)-1] {
+		if len(event.Storage) != 1 || event.Storage[0].Name != "data/1" || len(event.Gone) != 0 {
+			t.Errorf("an event is %+v", event)
+		}
+		if reflect.DeepEqual(event, events[i]) {
+			t.Errorf("told twice of %+v", event)
 		}
 	}
 }

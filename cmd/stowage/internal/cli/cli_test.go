@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -42,6 +43,13 @@ func (b *backend) note(format string, args ...any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.calls = append(b.calls, fmt.Sprintf(format, args...))
+}
+
+// asked returns the calls until now.
+func (b *backend) asked() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.calls)
 }
 
 func (b *backend) Apply(_ context.Context, args control.ApplyArgs) (control.ApplyResult, error) {
@@ -175,7 +183,7 @@ func event(rows ...control.Storage) control.Event { return control.Event{Storage
 const spec = "storage: [{name: data, directive: 'loop,64M', kind: filesystem, mount: /srv/data}]"
 
 func TestExitStatusAndErrors(t *testing.T) {
-	unknown := &backend{err: errors.NotFoundf("storage %q", "nowhere\x1b[2J\nforged")}
+	unknown := &backend{err: errors.New("storage nowhere\x1b[2J\nforged not found")}
 	for _, test := range []struct {
 		backend *backend
 		args    []string
@@ -197,9 +205,9 @@ func TestExitStatusAndErrors(t *testing.T) {
 		{nil, []string{"detach", "x", "--timeout", "-1s"}, 2, "stowage: --timeout -1s is negative\n"},
 		{nil, []string{"status", "--data-dir", ""}, 2, "stowage: --data-dir is empty\n"},
 		{nil, []string{"run", "--log-level", "LOUD"}, 2, "stowage: --log-level \"LOUD\" is not known: write TRACE, DEBUG, INFO, WARNING or ERROR\n"},
-		{unknown, []string{"status", "nowhere"}, 1, "stowage: storage \"nowhere\\x1b[2J\\nforged\" not found\n"},
-		{unknown, []string{"detach", "nowhere", "--wait"}, 1, "stowage: storage \"nowhere\\x1b[2J\\nforged\" not found\n"},
-		{unknown, []string{"pools"}, 1, "stowage: storage \"nowhere\\x1b[2J\\nforged\" not found\n"},
+		{unknown, []string{"status", "nowhere"}, 1, "stowage: storage nowhere\\x1b[2J\\nforged not found\n"},
+		{unknown, []string{"detach", "nowhere", "--wait"}, 1, "stowage: storage nowhere\\x1b[2J\\nforged not found\n"},
+		{unknown, []string{"pools"}, 1, "stowage: storage nowhere\\x1b[2J\\nforged not found\n"},
 	} {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
 			m := newMachine(t, test.backend)
@@ -225,8 +233,8 @@ func TestBadFilesDoNotReachTheAgent(t *testing.T) {
 			t.Errorf("%v: exit status %d, stderr\n%swant\n%s", args, r.code, r.stderr, want)
 		}
 	}
-	if len(b.calls) != 0 {
-		t.Errorf("the agent was asked %q", b.calls)
+	if len(b.asked()) != 0 {
+		t.Errorf("the agent was asked %q", b.asked())
 	}
 	if _, err := os.Stat(filepath.Join(m.dir, "state.db")); !os.IsNotExist(err) {
 		t.Errorf("an agent has started: %v", err)
@@ -262,8 +270,8 @@ func TestApplyTellsWhatItDoes(t *testing.T) {
 		if got := "\n" + r.stdout; r.code != 0 || got != test.want {
 			t.Errorf("exit status %d, stderr %q, stdout%swant%s", r.code, r.stderr, got, test.want)
 		}
-		if want := []string{fmt.Sprintf("apply spec.yaml %q dry=%v", spec, test.dry)}; !reflect.DeepEqual(b.calls, want) {
-			t.Errorf("the agent was asked %q, want %q", b.calls, want)
+		if want := []string{fmt.Sprintf("apply spec.yaml %q dry=%v", spec, test.dry)}; !reflect.DeepEqual(b.asked(), want) {
+			t.Errorf("the agent was asked %q, want %q", b.asked(), want)
 		}
 	}
 }
@@ -275,8 +283,8 @@ func TestApplyReadsTheStandardInput(t *testing.T) {
 	if r := m.run(t.Context(), "apply", "-f", "-"); r.code != 0 {
 		t.Errorf("%+v", r)
 	}
-	if want := []string{fmt.Sprintf("apply stdin %q dry=false", spec)}; !reflect.DeepEqual(b.calls, want) {
-		t.Errorf("the agent was asked %q, want %q", b.calls, want)
+	if want := []string{fmt.Sprintf("apply stdin %q dry=false", spec)}; !reflect.DeepEqual(b.asked(), want) {
+		t.Errorf("the agent was asked %q, want %q", b.asked(), want)
 	}
 }
 
@@ -341,8 +349,8 @@ func TestWaitingEnds(t *testing.T) {
 			if r.code != test.code || r.stdout != test.stdout || r.stderr != test.stderr {
 				t.Errorf("exit status %d, stdout\n%sstderr\n%swant %d,\n%s%s", r.code, r.stdout, r.stderr, test.code, test.stdout, test.stderr)
 			}
-			if b.calls[0] != fmt.Sprintf("%s %q", test.args[0], namesIn(test.args)) {
-				t.Errorf("the agent was asked %q", b.calls)
+			if b.asked()[0] != fmt.Sprintf("%s %q", test.args[0], namesIn(test.args)) {
+				t.Errorf("the agent was asked %q", b.asked())
 			}
 		})
 	}
@@ -367,7 +375,7 @@ func TestApplyWaitsForWhatIsInTheFile(t *testing.T) {
 	if r.code != 0 || !strings.HasSuffix(r.stdout, "all 1 attached\n") {
 		t.Errorf("%+v", r)
 	}
-	if got := b.calls[len(b.calls)-1]; got != `watch ["data" "raw"]` {
+	if got := b.asked()[len(b.asked())-1]; got != `watch ["data" "raw"]` {
 		t.Errorf("waited with %s", got)
 	}
 }

@@ -248,7 +248,6 @@ func TestTooManyWatchersAreRefused(t *testing.T) {
 	client, _ := serve(t, b, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var watchers sync.WaitGroup
-	defer watchers.Wait()
 	defer cancel()
 	for range 64 {
 		watchers.Go(func() {
@@ -261,6 +260,85 @@ func TestTooManyWatchersAreRefused(t *testing.T) {
 	err := client.Watch(ctx, nil, func(control.Event) error { return nil })
 	if want := "64 clients watch already: try again when one has ended"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
+	}
+
+	// Places are free again when watchers go.
+	cancel()
+	watchers.Wait()
+	for range 64 {
+		<-b.watching
+	}
+	done := errors.New("done")
+	b.events = make(chan control.Event, 1)
+	b.events <- control.Event{}
+	deadline := time.After(10 * time.Second)
+	for !errors.Is(err, done) {
+		select {
+		case <-deadline:
+			t.Fatal(err)
+		case <-time.After(time.Millisecond): // the place is free soon after the backend is done
+		}
+		err = client.Watch(t.Context(), nil, func(control.Event) error { return done })
+	}
+}
+
+func TestAWatchOutlastsTheRequestTimeout(t *testing.T) {
+	const timeout = 50 * time.Millisecond
+	b := &backend{events: make(chan control.Event), watching: make(chan string, 2)}
+	client, _ := serve(t, b, func(c *control.ServerConfig) { c.RequestTimeout = timeout })
+	done := errors.New("done")
+	go func() {
+		<-b.watching
+		<-time.After(4 * timeout)
+		b.events <- control.Event{Gone: []string{"late"}}
+	}()
+	if err := client.Watch(t.Context(), nil, func(control.Event) error { return done }); !errors.Is(err, done) {
+		t.Errorf("the watch ended with %v", err)
+	}
+}
+
+// stubborn is a backend whose Pools heeds nothing but its release.
+type stubborn struct {
+	*backend
+	begun, release chan struct{}
+}
+
+func (s *stubborn) Pools(context.Context) ([]control.Pool, error) {
+	close(s.begun)
+	<-s.release
+	return nil, nil
+}
+
+func TestKilledServerWaitsForWhoIsBeingAnswered(t *testing.T) {
+	t.Parallel()
+	b := &stubborn{&backend{}, make(chan struct{}), make(chan struct{})}
+	path := filepath.Join(t.TempDir(), "s.sock")
+	server, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: b, Logger: logger{t}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := control.NewClient(path)
+	defer client.Close()
+	answered := make(chan error, 1)
+	go func() {
+		_, err := client.Pools(t.Context())
+		answered <- err
+	}()
+	<-b.begun
+	server.Kill()
+	if err := <-answered; err == nil { // cut off when the time to end was up
+		t.Error("answered")
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Wait() }()
+	select {
+	case <-ended:
+		t.Error("the server ended while a call was under way")
+	case <-time.After(100 * time.Millisecond):
+	}
+	close(b.release)
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -49,7 +49,7 @@ type Logger interface {
 	Warningf(format string, args ...any)
 }
 
-// ServerConfig has what a server needs. All of it is required but Authorize.
+// ServerConfig has what a server needs.
 type ServerConfig struct {
 	SocketPath string
 	Backend    Backend
@@ -57,6 +57,8 @@ type ServerConfig struct {
 	// Authorize tells whether a user may use the socket. Nil means root and
 	// the user of this process.
 	Authorize func(uid uint32) bool
+	// RequestTimeout bounds the sending of a request. Zero means 10 seconds.
+	RequestTimeout time.Duration
 }
 
 // Validate returns an error that names the field that is not valid.
@@ -68,6 +70,8 @@ func (c ServerConfig) Validate() error {
 		return errors.NotValidf("nil Backend")
 	case c.Logger == nil:
 		return errors.NotValidf("nil Logger")
+	case c.RequestTimeout < 0:
+		return errors.NotValidf("negative RequestTimeout")
 	}
 	return nil
 }
@@ -77,12 +81,12 @@ const (
 	maxRequest = 4 << 20
 	// maxStreams bounds how many clients watch at a time.
 	maxStreams = 64
-	// requestTimeout bounds the sending of a request, stallTimeout how long a
-	// client may leave an answer unread, and shutdownTimeout how long answers
-	// in flight have to end once the server is killed.
-	requestTimeout  = 10 * time.Second
-	stallTimeout    = 30 * time.Second
-	shutdownTimeout = 2 * time.Second
+	// defaultRequestTimeout is for a ServerConfig that gives none. stallTimeout
+	// is how long a client may leave an answer unread, shutdownTimeout how long
+	// answers in flight have to end once the server is killed.
+	defaultRequestTimeout = 10 * time.Second
+	stallTimeout          = 30 * time.Second
+	shutdownTimeout       = 2 * time.Second
 )
 
 // Server is a worker that answers on a socket.
@@ -105,6 +109,9 @@ func NewServer(config ServerConfig) (*Server, error) {
 		self := uint32(os.Geteuid())
 		config.Authorize = func(uid uint32) bool { return uid == 0 || uid == self }
 	}
+	if config.RequestTimeout == 0 {
+		config.RequestTimeout = defaultRequestTimeout
+	}
 	listener, err := listen(config.SocketPath)
 	if err != nil {
 		return nil, errors.Trace(err)
@@ -114,10 +121,10 @@ func NewServer(config ServerConfig) (*Server, error) {
 		listener: listener,
 		streams:  make(chan struct{}, maxStreams),
 	}
-	ctx := s.tomb.Context(nil)
+	ctx := s.tomb.Context(context.Background())
 	s.http = http.Server{
 		Handler:           s.authorized(s.routes()),
-		ReadHeaderTimeout: requestTimeout,
+		ReadHeaderTimeout: config.RequestTimeout,
 		IdleTimeout:       stallTimeout,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnContext:       withPeer,
@@ -250,23 +257,23 @@ func (s *Server) authorized(next http.Handler) http.Handler {
 func (s *Server) routes() http.Handler {
 	b := s.config.Backend
 	mux := http.NewServeMux()
-	mux.Handle("POST /v1/apply", call(b.Apply))
-	mux.Handle("POST /v1/storage", call(func(ctx context.Context, args namesArgs) (storageResult, error) {
+	mux.Handle("POST /v1/apply", call(s, b.Apply))
+	mux.Handle("POST /v1/storage", call(s, func(ctx context.Context, args namesArgs) (storageResult, error) {
 		found, err := b.Storage(ctx, args.Names)
 		return storageResult{found}, err
 	}))
 	for verb, do := range map[string]func(context.Context, []string) error{
 		"attach": b.Attach, "detach": b.Detach, "remove": b.Remove,
 	} {
-		mux.Handle("POST /v1/"+verb, call(func(ctx context.Context, args namesArgs) (struct{}, error) {
+		mux.Handle("POST /v1/"+verb, call(s, func(ctx context.Context, args namesArgs) (struct{}, error) {
 			return struct{}{}, do(ctx, args.Names)
 		}))
 	}
-	mux.Handle("POST /v1/pools", call(func(ctx context.Context, _ struct{}) (poolsResult, error) {
+	mux.Handle("POST /v1/pools", call(s, func(ctx context.Context, _ struct{}) (poolsResult, error) {
 		pools, err := b.Pools(ctx)
 		return poolsResult{pools}, err
 	}))
-	mux.Handle("POST /v1/report", call(func(ctx context.Context, _ struct{}) (reportResult, error) {
+	mux.Handle("POST /v1/report", call(s, func(ctx context.Context, _ struct{}) (reportResult, error) {
 		report, err := b.Report(ctx)
 		return reportResult{report}, err
 	}))
@@ -277,10 +284,10 @@ func (s *Server) routes() http.Handler {
 // read returns the arguments of a request. The body is read to its end, and its
 // deadline lifted afterwards: only then does the request's context end when, and
 // only when, the client goes away.
-func read[A any](w http.ResponseWriter, r *http.Request) (A, error) {
+func read[A any](s *Server, w http.ResponseWriter, r *http.Request) (A, error) {
 	var args A
 	controller := http.NewResponseController(w)
-	if err := controller.SetReadDeadline(time.Now().Add(requestTimeout)); err != nil {
+	if err := controller.SetReadDeadline(time.Now().Add(s.config.RequestTimeout)); err != nil {
 		return args, errors.Trace(err)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
@@ -297,9 +304,9 @@ func read[A any](w http.ResponseWriter, r *http.Request) (A, error) {
 }
 
 // call makes a handler of a function from arguments to a result.
-func call[A, R any](do func(context.Context, A) (R, error)) http.Handler {
+func call[A, R any](s *Server, do func(context.Context, A) (R, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		args, err := read[A](w, r)
+		args, err := read[A](s, w, r)
 		if err != nil {
 			writeError(w, err)
 			return
@@ -314,7 +321,7 @@ func call[A, R any](do func(context.Context, A) (R, error)) http.Handler {
 }
 
 func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
-	args, err := read[namesArgs](w, r)
+	args, err := read[namesArgs](s, w, r)
 	if err != nil {
 		writeError(w, err)
 		return

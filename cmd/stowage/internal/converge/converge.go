@@ -315,7 +315,7 @@ func compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Co
 		return true, nil
 	}
 	if len(existing.Attachments) == 0 || existing.Attachments[0].Life != life.Alive {
-		return false, declared.Errorf("name", "%s is still being detached: apply again when `stowage status` says detached", existing.Name)
+		return false, declared.Errorf("name", "%s is still being detached: apply again when it is, `stowage detach --wait %s` tells", existing.Name, existing.Name)
 	}
 	return false, nil
 }

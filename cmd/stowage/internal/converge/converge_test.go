@@ -270,9 +270,9 @@ func TestWhatCannotBeAppliedIsRefused(t *testing.T) {
 		{"being removed", same, func(e *converge.Existing) { e.Life = life.Dying },
 			"f.yaml:2: storage data: name: data is still being removed: apply again when `stowage status` no longer lists it"},
 		{"being detached", same, func(e *converge.Existing) { e.Attachments[0].Life = life.Dying },
-			"f.yaml:2: storage data: name: data is still being detached: apply again when `stowage status` says detached"},
+			"f.yaml:2: storage data: name: data is still being detached: apply again when it is, `stowage detach --wait data` tells"},
 		{"its volume being detached", same, func(e *converge.Existing) { e.Attachments, e.Status = nil, status.Detaching },
-			"f.yaml:2: storage data: name: data is still being detached: apply again when `stowage status` says detached"},
+			"f.yaml:2: storage data: name: data is still being detached: apply again when it is, `stowage detach --wait data` tells"},
 
 		{"unknown provider", pool("{name: fast, provider: disk}"), nil,
 			`f.yaml:2: pool fast: provider: "disk" is not known: the providers are loop, nothing, tmpfs`},

@@ -169,11 +169,7 @@ func (a *Accessor) readEntity(r *reader, tag names.Tag) (*instance, *entity, err
 	if err != nil {
 		return nil, nil, err
 	}
-	i, _ := read[instance](r, storageKey(entry.Storage))
-	if r.err != nil {
-		return nil, nil, r.err
-	}
-	return &i, i.entity(tag), nil
+	return r.follow(entry, tag)
 }
 
 // changeEntity applies fn to a volume or filesystem of the scope, and to its
@@ -194,13 +190,11 @@ func (tx *txn) changeEntity(tag names.Tag, fn func(*instance, *entity) error) er
 	if !ok {
 		return errors.NotFoundf("%s", names.ReadableString(tag))
 	}
-	i, _ := read[instance](&tx.reader, storageKey(entry.Storage))
-	if tx.err != nil {
-		return tx.err
+	i, e, err := tx.follow(entry, tag)
+	if err != nil {
+		return err
 	}
-	return tx.change(entry.Storage, i, func(i *instance) error {
-		return fn(i, i.entity(tag))
-	})
+	return tx.change(entry.Storage, i, func() error { return fn(i, e) })
 }
 
 // checkKind returns an error unless the tag is of a volume or filesystem.

@@ -62,7 +62,7 @@ func (a *Accessor) VolumeAttachments(ids []params.MachineStorageId) ([]params.Vo
 			return params.VolumeAttachment{}, errors.NotProvisionedf("%s", e.describeAttachment())
 		}
 		return params.VolumeAttachment{
-			VolumeTag:  e.Tag,
+			VolumeTag:  e.Tag.String(),
 			MachineTag: id.MachineTag,
 			Info: params.VolumeAttachmentInfo{
 				DeviceName: info.DeviceName,
@@ -89,7 +89,7 @@ func (a *Accessor) FilesystemAttachments(ids []params.MachineStorageId) ([]param
 			return params.FilesystemAttachment{}, errors.NotProvisionedf("%s", e.describeAttachment())
 		}
 		return params.FilesystemAttachment{
-			FilesystemTag: e.Tag,
+			FilesystemTag: e.Tag.String(),
 			MachineTag:    id.MachineTag,
 			Info:          params.FilesystemAttachmentInfo{MountPoint: info.MountPoint, ReadOnly: info.ReadOnly},
 		}, nil
@@ -156,7 +156,7 @@ func volumeAttachmentParams(r *reader, i *instance, e *entity) params.VolumeAtta
 	machine := e.Attachment.machine()
 	record, _ := read[machineRecord](r, machineKey(machine))
 	return params.VolumeAttachmentParams{
-		VolumeTag:  e.Tag,
+		VolumeTag:  e.Tag.String(),
 		MachineTag: machine.String(),
 		VolumeId:   e.providerID(),
 		InstanceId: string(record.InstanceID),
@@ -183,7 +183,7 @@ func filesystemAttachmentParams(r *reader, i *instance, e *entity) params.Filesy
 	machine := e.Attachment.machine()
 	record, _ := read[machineRecord](r, machineKey(machine))
 	return params.FilesystemAttachmentParams{
-		FilesystemTag: e.Tag,
+		FilesystemTag: e.Tag.String(),
 		MachineTag:    machine.String(),
 		FilesystemId:  e.providerID(),
 		InstanceId:    string(record.InstanceID),
@@ -239,11 +239,7 @@ func (a *Accessor) readAttachment(r *reader, id params.MachineStorageId, kind st
 	if !ok {
 		return nil, nil, attachmentNotFound(machine, tag)
 	}
-	i, _ := read[instance](r, storageKey(entry.Storage))
-	if r.err != nil {
-		return nil, nil, r.err
-	}
-	return &i, i.entity(tag), nil
+	return r.follow(entry, tag)
 }
 
 // changeAttachment applies fn to the volume or filesystem of an attachment of the
@@ -273,5 +269,5 @@ func attachmentNotFound(machine names.MachineTag, tag names.Tag) error {
 }
 
 func (e *entity) describeAttachment() string {
-	return "attachment of " + names.ReadableString(e.tag()) + " to machine " + e.Attachment.Machine
+	return "attachment of " + names.ReadableString(e.tag()) + " to machine " + e.Attachment.machine().Id()
 }

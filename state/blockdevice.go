@@ -49,13 +49,13 @@ func (r *reader) findDevice(volume *entity) (storage.BlockDevice, bool) {
 	if volume.Info == nil || a == nil || a.Info == nil {
 		return storage.BlockDevice{}, false
 	}
-	devices, ok := r.devices[a.Machine]
+	devices, ok := r.devices[a.machine()]
 	if !ok {
 		devices, _ = read[[]storage.BlockDevice](r, devicesKey(a.machine()))
 		if r.devices == nil {
-			r.devices = make(map[string][]storage.BlockDevice)
+			r.devices = make(map[names.MachineTag][]storage.BlockDevice)
 		}
-		r.devices[a.Machine] = devices
+		r.devices[a.machine()] = devices
 	}
 	var planned storage.BlockDevice
 	if a.Plan != nil && a.Plan.BlockDevice != nil {

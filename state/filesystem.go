@@ -24,7 +24,7 @@ func (a *Accessor) Filesystems(tags []names.FilesystemTag) ([]params.FilesystemR
 		if e.Info == nil {
 			return params.Filesystem{}, errors.NotProvisionedf("%s", names.ReadableString(tag))
 		}
-		return params.Filesystem{FilesystemTag: e.Tag, VolumeTag: i.backing(), Info: params.FilesystemInfo{
+		return params.Filesystem{FilesystemTag: e.Tag.String(), VolumeTag: i.backing(), Info: params.FilesystemInfo{
 			FilesystemId: e.Info.ID,
 			Pool:         i.Pool,
 			Size:         e.Info.Size,
@@ -39,7 +39,7 @@ func (i *instance) backing() string {
 	if i.Volume == nil {
 		return ""
 	}
-	return i.Volume.Tag
+	return i.Volume.Tag.String()
 }
 
 // SetFilesystemInfo records filesystems that have been provisioned. The id of a
@@ -70,7 +70,7 @@ func (a *Accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.Filesy
 			return params.FilesystemParams{}, err
 		}
 		p := params.FilesystemParams{
-			FilesystemTag: e.Tag,
+			FilesystemTag: e.Tag.String(),
 			VolumeTag:     i.backing(),
 			Size:          i.Size,
 			Provider:      i.Provider,

@@ -3,6 +3,7 @@ package state
 import (
 	"time"
 
+	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/core/life"
@@ -38,8 +39,7 @@ type instance struct {
 
 // entity is the part of a record that is a volume or a filesystem.
 type entity struct {
-	// Tag is the text of a names.VolumeTag or names.FilesystemTag.
-	Tag    string     `json:"tag"`
+	Tag    entityTag  `json:"tag"`
 	Life   life.Value `json:"life"`
 	Status StatusInfo `json:"status"`
 
@@ -61,8 +61,7 @@ type entityInfo struct {
 
 // attachment is the part of a record that is an entity on a machine.
 type attachment struct {
-	// Machine is the machine's id.
-	Machine string     `json:"machine"`
+	Machine machineTag `json:"machine"`
 	Life    life.Value `json:"life"`
 
 	// Info is nil until the entity is attached.
@@ -111,33 +110,55 @@ func (i *instance) entities() []*entity {
 
 // entity returns the volume or filesystem with the tag, or nil.
 func (i *instance) entity(tag names.Tag) *entity {
-	text := tag.String()
 	for _, e := range i.entities() {
-		if e.Tag == text {
+		if e.tag() == tag {
 			return e
 		}
 	}
 	return nil
 }
 
-func (e *entity) tag() names.Tag {
-	// Records hold only tags that were made here.
-	tag, err := names.ParseTag(e.Tag)
+// entityTag is a names.VolumeTag or names.FilesystemTag, as text in records.
+type entityTag struct{ names.Tag }
+
+// MarshalText implements encoding.TextMarshaler.
+func (t entityTag) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (t *entityTag) UnmarshalText(text []byte) error {
+	tag, err := names.ParseTag(string(text))
 	if err != nil {
-		panic(err)
+		return err
 	}
-	return tag
+	t.Tag = tag
+	return checkKind(tag)
 }
 
-func (a *attachment) machine() names.MachineTag { return names.NewMachineTag(a.Machine) }
+// machineTag is a names.MachineTag, as text in records.
+type machineTag struct{ names.MachineTag }
+
+// MarshalText implements encoding.TextMarshaler.
+func (t machineTag) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (t *machineTag) UnmarshalText(text []byte) (err error) {
+	t.MachineTag, err = names.ParseMachineTag(string(text))
+	return err
+}
+
+func (e *entity) tag() names.Tag { return e.Tag.Tag }
+
+func (a *attachment) machine() names.MachineTag { return a.Machine.MachineTag }
 
 // indexEntry leads from a tag to its instance. It is written when something changes
-// that makes a worker look again; Machine is among that, since what a volume is
-// created with depends on it.
+// that makes a worker look again.
 type indexEntry struct {
 	Storage string     `json:"storage"`
 	Life    life.Value `json:"life"`
-	Machine string     `json:"machine,omitempty"`
+
+	// Machine is the id of the machine that has a volume or filesystem: what it is
+	// created with depends on that.
+	Machine string `json:"machine,omitempty"`
 }
 
 // index returns the index entries of the instance, by key.
@@ -146,10 +167,10 @@ func (i *instance) index(name string) map[string]indexEntry {
 	for _, e := range i.entities() {
 		tag, entry := e.tag(), indexEntry{Storage: name, Life: e.Life}
 		if a := e.Attachment; a != nil {
-			entry.Machine = a.Machine
-			index[attachmentKey(a.machine(), tag)] = indexEntry{Storage: name, Life: a.Life, Machine: a.Machine}
+			entry.Machine = a.machine().Id()
+			index[attachmentKey(a.machine(), tag)] = indexEntry{Storage: name, Life: a.Life}
 			if a.Plan != nil {
-				index[planKey(a.machine(), tag)] = indexEntry{Storage: name, Life: a.Plan.Life, Machine: a.Machine}
+				index[planKey(a.machine(), tag)] = indexEntry{Storage: name, Life: a.Plan.Life}
 			}
 		}
 		index[entityKey(tag)] = entry
@@ -157,25 +178,39 @@ func (i *instance) index(name string) map[string]indexEntry {
 	return index
 }
 
-// change applies fn and then the rules of life to an instance that is there, and
-// writes what that changed: the record, its index entries, its history. When fn
+// follow returns the instance that an index entry leads to, with its volume or
+// filesystem.
+func (r *reader) follow(entry indexEntry, tag names.Tag) (*instance, *entity, error) {
+	i, _ := read[instance](r, storageKey(entry.Storage))
+	if r.err != nil {
+		return nil, nil, r.err
+	}
+	e := i.entity(tag)
+	if e == nil {
+		r.err = errors.Errorf("the index has %s in storage %q, which does not have it", names.ReadableString(tag), entry.Storage)
+		return nil, nil, r.err
+	}
+	return &i, e, nil
+}
+
+// change lets fn change the instance, applies the rules of life to it, and writes what that changed: the record, its index entries, its history. When fn
 // returns an error nothing is changed. When the instance has gone with its last
 // entity, nothing of it stays.
-func (tx *txn) change(name string, i instance, fn func(*instance) error) error {
+func (tx *txn) change(name string, i *instance, fn func() error) error {
 	oldIndex, oldStatuses := i.index(name), i.statuses()
-	if err := fn(&i); err != nil {
+	if err := fn(); err != nil {
 		return err
 	}
 	i.settle(tx.now)
 	tx.writeIndex(oldIndex, i.index(name))
 	for _, e := range i.entities() {
-		if oldStatuses[e.Tag] != e.Status {
+		if oldStatuses[e.tag()] != e.Status {
 			tx.recordStatus(e.tag(), e.Status)
 		}
-		delete(oldStatuses, e.Tag)
+		delete(oldStatuses, e.tag())
 	}
 	for tag := range oldStatuses {
-		tx.remove(historyPrefix + tag)
+		tx.remove(historyKey(tag))
 	}
 	if len(i.entities()) == 0 {
 		leavePool(tx, i.Pool)
@@ -209,17 +244,17 @@ func (tx *txn) writeIndex(old, index map[string]indexEntry) {
 }
 
 // statuses returns the statuses of the entities, by tag.
-func (i *instance) statuses() map[string]StatusInfo {
-	statuses := make(map[string]StatusInfo, 2)
+func (i *instance) statuses() map[names.Tag]StatusInfo {
+	statuses := make(map[names.Tag]StatusInfo, 2)
 	for _, e := range i.entities() {
-		statuses[e.Tag] = e.Status
+		statuses[e.tag()] = e.Status
 	}
 	return statuses
 }
 
 // newEntity returns an entity that is not provisioned yet.
 func newEntity(tag names.Tag, now time.Time) *entity {
-	e := &entity{Tag: tag.String(), Life: life.Alive}
+	e := &entity{Tag: entityTag{tag}, Life: life.Alive}
 	e.Status.set(status.Pending, "", now)
 	return e
 }

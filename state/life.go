@@ -43,17 +43,17 @@ func (i *instance) attach(machine names.MachineTag, now time.Time) error {
 	}
 	for _, e := range i.entities() {
 		if a := e.Attachment; a != nil && a.going() {
-			return errors.NewNotYetAvailable(nil, "it is still being detached from machine "+a.Machine)
+			return errors.NewNotYetAvailable(nil, "it is still being detached from machine "+a.machine().Id())
 		}
 	}
 	if a := i.top().Attachment; a != nil {
-		if a.Machine != machine.Id() {
-			return errors.NewAlreadyExists(nil, "it is attached to machine "+a.Machine+": detach it first")
+		if a.machine() != machine {
+			return errors.NewAlreadyExists(nil, "it is attached to machine "+a.machine().Id()+": detach it first")
 		}
 		return nil
 	}
 	for _, e := range i.entities() {
-		e.Attachment = &attachment{Machine: machine.Id(), Life: life.Alive}
+		e.Attachment = &attachment{Machine: machineTag{machine}, Life: life.Alive}
 		if e.Info == nil {
 			e.Status.set(status.Pending, "", now)
 		} else {
@@ -108,7 +108,7 @@ func (e *entity) removeAttachment(now time.Time) error {
 func (i *instance) remove(e *entity) error {
 	switch {
 	case e.Attachment != nil:
-		return &params.Error{Message: "it is attached to machine " + e.Attachment.Machine, Code: params.CodeStorageAttached}
+		return &params.Error{Message: "it is attached to machine " + e.Attachment.machine().Id(), Code: params.CodeStorageAttached}
 	case e.Life != life.Dead:
 		return errors.NewNotValid(nil, "it is "+string(e.Life)+", not dead")
 	case e == i.Filesystem:

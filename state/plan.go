@@ -30,7 +30,7 @@ func (a *Accessor) VolumeAttachmentPlans(ids []params.MachineStorageId) ([]param
 			return params.VolumeAttachmentPlan{}, errors.NotFoundf("plan for the %s", e.describeAttachment())
 		}
 		wire := params.VolumeAttachmentPlan{
-			VolumeTag:  e.Tag,
+			VolumeTag:  e.Tag.String(),
 			MachineTag: id.MachineTag,
 			Life:       plan.Life,
 			PlanInfo:   *plan.Info.wire(),

@@ -8,6 +8,7 @@ import (
 
 	"github.com/juju/clock"
 	"github.com/juju/errors"
+	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/storage"
@@ -112,9 +113,9 @@ type reader struct {
 	kv  kv.Reader
 	err error
 
-	// devices and tags are the block devices of machines, by id, and the resource
+	// devices and tags are the block devices of machines and the resource
 	// tags: read once, however many volumes of a bulk call ask for them.
-	devices  map[string][]storage.BlockDevice
+	devices  map[names.MachineTag][]storage.BlockDevice
 	tags     map[string]string
 	tagsRead bool
 }

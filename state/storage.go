@@ -339,7 +339,7 @@ func changeEach(tx *txn, names []string, doing string, fn func(*instance) error)
 		if !ok {
 			return errors.NotFoundf("storage %q", name)
 		}
-		if err := tx.change(name, i, fn); err != nil {
+		if err := tx.change(name, &i, func() error { return fn(&i) }); err != nil {
 			return errors.Annotatef(err, "%s storage %q", doing, name)
 		}
 	}

@@ -28,7 +28,7 @@ func (a *Accessor) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, error
 		if e.Info == nil {
 			return params.Volume{}, errors.NotProvisionedf("%s", names.ReadableString(tag))
 		}
-		return params.Volume{VolumeTag: e.Tag, Info: params.VolumeInfo{
+		return params.Volume{VolumeTag: e.Tag.String(), Info: params.VolumeInfo{
 			VolumeId:   e.Info.ID,
 			HardwareId: e.Info.HardwareID,
 			WWN:        e.Info.WWN,
@@ -91,7 +91,7 @@ func (a *Accessor) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsRe
 			return params.VolumeParams{}, err
 		}
 		p := params.VolumeParams{
-			VolumeTag:  e.Tag,
+			VolumeTag:  e.Tag.String(),
 			Size:       i.Size,
 			Provider:   i.Provider,
 			Attributes: i.Attributes,

@@ -17,7 +17,7 @@ type keysWatcher[E any] struct {
 	tomb    tomb.Tomb
 	feed    kv.Feed
 	changes chan E
-	event   func(keys []string) E
+	event   func(keys []string) (E, error)
 }
 
 // stopper is what the state ends its watchers by.
@@ -27,18 +27,17 @@ type stopper interface {
 
 // watch starts a watcher of the keys that begin with prefix. Its first event comes
 // even if there is nothing.
-func watch[E any](st *State, prefix string, from kv.Start, event func([]string) E) (*keysWatcher[E], error) {
+func watch[E any](st *State, prefix string, from kv.Start, event func([]string) (E, error)) (*keysWatcher[E], error) {
 	feed, err := st.store.Watch(prefix, from)
 	if err != nil {
 		return nil, errors.Annotatef(err, "watching %q", prefix)
 	}
-	keys, err := feed.Take()
+	w := &keysWatcher[E]{feed: feed, changes: make(chan E), event: event}
+	first, _, err := w.take()
 	if err != nil {
 		feed.Close()
 		return nil, errors.Annotatef(err, "watching %q", prefix)
 	}
-	w := &keysWatcher[E]{feed: feed, changes: make(chan E), event: event}
-	first := event(keys)
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.closed {
@@ -71,16 +70,25 @@ func (w *keysWatcher[E]) loop(offer E) error {
 		case out <- offer:
 			out, changed = nil, w.feed.Changed()
 		case <-changed:
-			keys, err := w.feed.Take()
+			event, ok, err := w.take()
 			if err != nil {
 				return errors.Trace(err)
 			}
-			if len(keys) > 0 {
-				offer = w.event(keys)
-				out, changed = w.changes, nil
+			if ok {
+				offer, out, changed = event, w.changes, nil
 			}
 		}
 	}
+}
+
+// take returns the event of what has changed, and whether anything has.
+func (w *keysWatcher[E]) take() (event E, ok bool, err error) {
+	keys, err := w.feed.Take()
+	if err != nil {
+		return event, false, err
+	}
+	event, err = w.event(keys)
+	return event, len(keys) > 0, err
 }
 
 // Changes returns the channel of events.
@@ -99,7 +107,7 @@ func (w *keysWatcher[E]) stop(reason error) {
 
 // notify watches keys for the mere fact that they change.
 func (st *State) notify(prefix string) (watcher.NotifyWatcher, error) {
-	w, err := watch(st, prefix, kv.FromNow, func([]string) struct{} { return struct{}{} })
+	w, err := watch(st, prefix, kv.FromNow, func([]string) (struct{}, error) { return struct{}{}, nil })
 	if err != nil {
 		return nil, err
 	}
@@ -108,17 +116,16 @@ func (st *State) notify(prefix string) (watcher.NotifyWatcher, error) {
 
 // watchEntities watches index entries of volumes or filesystems.
 func (st *State) watchEntities(prefix string) (watcher.StringsWatcher, error) {
-	w, err := watch(st, prefix, kv.FromScratch, func(keys []string) []string {
+	w, err := watch(st, prefix, kv.FromScratch, func(keys []string) ([]string, error) {
 		ids := make([]string, len(keys))
 		for i, key := range keys {
-			// Index entries are only ever written for tags.
 			tag, err := names.ParseTag(lastComponent(key))
 			if err != nil {
-				panic(err)
+				return nil, errors.Annotatef(err, "reading index entry %q", key)
 			}
 			ids[i] = tag.Id()
 		}
-		return ids
+		return ids, nil
 	})
 	if err != nil {
 		return nil, err
@@ -128,14 +135,14 @@ func (st *State) watchEntities(prefix string) (watcher.StringsWatcher, error) {
 
 // watchAttachments watches index entries of attachments or plans.
 func (st *State) watchAttachments(prefix string) (watcher.MachineStorageIdsWatcher, error) {
-	w, err := watch(st, prefix, kv.FromScratch, func(keys []string) []params.MachineStorageId {
+	w, err := watch(st, prefix, kv.FromScratch, func(keys []string) ([]params.MachineStorageId, error) {
 		ids := make([]params.MachineStorageId, len(keys))
 		for i, key := range keys {
 			attachment := lastComponent(key)
 			machine := lastComponent(key[:len(key)-len(attachment)-1])
 			ids[i] = params.MachineStorageId{MachineTag: machine, AttachmentTag: attachment}
 		}
-		return ids
+		return ids, nil
 	})
 	if err != nil {
 		return nil, err

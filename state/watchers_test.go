@@ -267,6 +267,9 @@ func TestWatchersEndWithTheStore(t *testing.T) {
 	w.must(err)
 	next[[]string](t, volumes)
 	w.must(w.store.Close())
+	for range volumes.Changes() {
+		t.Error("a watcher of a closed store sent something")
+	}
 	err = watcher.EnsureErr(volumes)
 	if err == nil || errors.Cause(err).Error() != "store is closed" {
 		t.Errorf("the watcher ended with %v", err)

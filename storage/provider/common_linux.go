@@ -3,6 +3,7 @@ package provider
 import (
 	"context"
 	"path/filepath"
+	"sync"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
@@ -98,11 +99,61 @@ func collect[T, R any](ctx context.Context, items []T, do func(T) (R, error)) ([
 
 // each is collect for items that have no result but an error.
 func each[T any](ctx context.Context, items []T, do func(T) error) []error {
-	_, failures := collect(ctx, items, func(item T) (struct{}, error) {
-		return struct{}{}, do(item)
-	})
+	_, failures := collect(ctx, items, onlyError(do))
 	return failures
 }
+
+func onlyError[T any](do func(T) error) func(T) (struct{}, error) {
+	return func(item T) (struct{}, error) { return struct{}{}, do(item) }
+}
+
+// maxAtOnce bounds how many objects a bulk call works on at once. Little of that
+// work is done by a CPU: it waits for the disk to write, and for the kernel to
+// quiesce a device.
+const maxAtOnce = 16
+
+// collectAtOnce is collect with several objects at once. Items that key gives the
+// same object are carried out one after another.
+func collectAtOnce[T, R any](ctx context.Context, items []T, key func(T) string, do func(T) (R, error)) ([]R, []error) {
+	results, failures := make([]R, len(items)), make([]error, len(items))
+	byKey := make(map[string][]int)
+	var keys []string
+	for i, item := range items {
+		k := key(item)
+		if byKey[k] == nil {
+			keys = append(keys, k)
+		}
+		byKey[k] = append(byKey[k], i)
+	}
+	next := make(chan string)
+	var workers sync.WaitGroup
+	for range min(maxAtOnce, len(keys)) {
+		workers.Go(func() {
+			for k := range next {
+				for _, i := range byKey[k] {
+					if failures[i] = ctx.Err(); failures[i] == nil {
+						results[i], failures[i] = do(items[i])
+					}
+				}
+			}
+		})
+	}
+	for _, k := range keys {
+		next <- k
+	}
+	close(next)
+	workers.Wait()
+	return results, failures
+}
+
+// eachAtOnce is collectAtOnce for items that have no result but an error.
+func eachAtOnce[T any](ctx context.Context, items []T, key func(T) string, do func(T) error) []error {
+	_, failures := collectAtOnce(ctx, items, key, onlyError(do))
+	return failures
+}
+
+// itself is the key of items that are ids.
+func itself(id string) string { return id }
 
 // checkSpace returns an error unless size bytes are available.
 func (c *call) checkSpace(size uint64) error {

@@ -2,6 +2,8 @@ package provider
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 
 	"github.com/juju/errors"
 	"github.com/moby/sys/mountinfo"
@@ -39,9 +41,14 @@ type mountable interface {
 // comes upon a mount that is younger.
 type mountCall struct {
 	*call
-	table      *mount.Table
-	namespaces []mount.Namespace
+	// newest is the youngest table that has been read.
+	newest atomic.Pointer[mount.Table]
+	// allNamespaces returns what is mounted in all mount namespaces, as of when
+	// it is called first.
+	allNamespaces func() []mount.Namespace
 }
+
+func (c *mountCall) table() *mount.Table { return c.newest.Load() }
 
 func beginMounts(ctx context.Context, dir, files string) (*mountCall, error) {
 	c, err := begin(ctx, dir, files)
@@ -53,16 +60,9 @@ func beginMounts(ctx context.Context, dir, files string) (*mountCall, error) {
 		c.end()
 		return nil, errors.Trace(err)
 	}
-	return &mountCall{call: c, table: table}, nil
-}
-
-// allNamespaces returns what is mounted in all mount namespaces, as of when it is
-// called first.
-func (c *mountCall) allNamespaces() []mount.Namespace {
-	if c.namespaces == nil {
-		c.namespaces = mount.ReadNamespaces()
-	}
-	return c.namespaces
+	m := &mountCall{call: c, allNamespaces: sync.OnceValue(mount.ReadNamespaces)}
+	m.newest.Store(table)
+	return m, nil
 }
 
 // found is what is mounted at a path.
@@ -94,13 +94,13 @@ func (c *mountCall) find(f mountable, path string) (*found, error) {
 }
 
 func (c *mountCall) identify(f mountable, target *mount.Target) (*found, error) {
-	info := c.table.ByID(target.MountID())
+	info := c.table().ByID(target.MountID())
 	if info == nil || info.Mountpoint != target.Path {
 		table, err := mount.ReadTable()
 		if err != nil {
 			return nil, errors.Trace(err)
 		}
-		c.table = table
+		c.newest.Store(table)
 		if info = table.ByID(target.MountID()); info == nil {
 			return nil, errors.Errorf("what is mounted at %s is changing", target.Path)
 		}
@@ -114,7 +114,7 @@ func (c *mountCall) identify(f mountable, target *mount.Target) (*found, error) 
 
 // isMountedBy tells whether a mount is the filesystem.
 func (c *mountCall) isMountedBy(f mountable, info *mountinfo.Info) (bool, error) {
-	mounts, err := f.mounts(c.table)
+	mounts, err := f.mounts(c.table())
 	if err != nil {
 		return false, errors.Trace(err)
 	}
@@ -230,7 +230,7 @@ func (c *mountCall) detach(f mountable) error {
 
 // checkNotBeneath returns an error if the filesystem is covered by another mount.
 func (c *mountCall) checkNotBeneath(f mountable, top *found) error {
-	mounts, err := f.mounts(c.table)
+	mounts, err := f.mounts(c.table())
 	if err != nil {
 		return errors.Trace(err)
 	}

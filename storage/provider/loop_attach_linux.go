@@ -64,7 +64,11 @@ func (c *loopCall) attach(id string, readOnly bool) (loopdev.Device, error) {
 		return none, errors.Trace(err)
 	}
 	if len(devices) == 0 {
-		c.loops.Add(h.Device)
+		loops, err := c.scan()
+		if err != nil {
+			return none, errors.Trace(err)
+		}
+		loops.Add(h.Device)
 	}
 	return h.Device, nil
 }
@@ -141,7 +145,11 @@ func (c *loopCall) detachDevice(id string, rec loopRecord, d loopdev.Device) err
 		}
 		return errors.Trace(err)
 	}
-	c.loops.Remove(d)
+	loops, err := c.scan()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	loops.Remove(d)
 	return nil
 }
 
@@ -162,14 +170,11 @@ func (c *loopCall) devices(id string, rec loopRecord) ([]loopdev.Device, error) 
 		}
 		file = loopdev.IDOf(&st)
 	}
-	if c.loops == nil {
-		loops, err := loopdev.Scan()
-		if err != nil {
-			return nil, errors.Trace(err)
-		}
-		c.loops = loops
+	loops, err := c.scan()
+	if err != nil {
+		return nil, errors.Trace(err)
 	}
-	return c.loops.OfFile(file), nil
+	return loops.OfFile(file), nil
 }
 
 func deviceNames(devices []loopdev.Device) string {

@@ -2,6 +2,7 @@ package provider
 
 import (
 	"context"
+	"sync"
 
 	"github.com/juju/errors"
 
@@ -33,10 +34,11 @@ type loopRecord struct {
 	ReadOnly bool   `json:"read-only,omitempty"`
 }
 
-// loopCall is one bulk call on volumes. loops is what its one scan found.
+// loopCall is one bulk call on volumes, several of which it may work on at once.
 type loopCall struct {
 	*call
-	loops *loopdev.Table
+	// scan looks at the loop devices: once, when they are first needed.
+	scan func() (*loopdev.Table, error)
 }
 
 func (s *loopSource) begin(ctx context.Context) (*loopCall, error) {
@@ -44,7 +46,7 @@ func (s *loopSource) begin(ctx context.Context) (*loopCall, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	return &loopCall{call: c}, nil
+	return &loopCall{call: c, scan: sync.OnceValues(loopdev.Scan)}, nil
 }
 
 // ValidateVolumeParams implements [storage.VolumeSource].
@@ -60,7 +62,7 @@ func (s *loopSource) CreateVolumes(ctx envcontext.ProviderCallContext, params []
 		return nil, errors.Annotate(err, "creating volumes")
 	}
 	defer c.end()
-	volumes, failures := collect(ctx, params, c.create)
+	volumes, failures := collectAtOnce(ctx, params, func(p storage.VolumeParams) string { return p.Tag.String() }, c.create)
 	results := make([]storage.CreateVolumesResult, len(params))
 	for i, p := range params {
 		if failures[i] != nil {
@@ -122,7 +124,7 @@ func (s *loopSource) DestroyVolumes(ctx envcontext.ProviderCallContext, ids []st
 		return nil, errors.Annotate(err, "destroying volumes")
 	}
 	defer c.end()
-	return each(ctx, ids, func(id string) error {
+	return eachAtOnce(ctx, ids, itself, func(id string) error {
 		return errors.Annotatef(c.destroy(id), "destroying %s", id)
 	}), nil
 }
@@ -135,7 +137,7 @@ func (s *loopSource) ReleaseVolumes(ctx envcontext.ProviderCallContext, ids []st
 		return nil, errors.Annotate(err, "releasing volumes")
 	}
 	defer c.end()
-	return each(ctx, ids, func(id string) error {
+	return eachAtOnce(ctx, ids, itself, func(id string) error {
 		return errors.Annotatef(c.release(id), "releasing %s", id)
 	}), nil
 }
@@ -147,7 +149,7 @@ func (s *loopSource) AttachVolumes(ctx envcontext.ProviderCallContext, params []
 		return nil, errors.Annotate(err, "attaching volumes")
 	}
 	defer c.end()
-	devices, failures := collect(ctx, params, func(p storage.VolumeAttachmentParams) (loopdev.Device, error) {
+	devices, failures := collectAtOnce(ctx, params, attachedVolume, func(p storage.VolumeAttachmentParams) (loopdev.Device, error) {
 		return c.attach(p.VolumeId, p.ReadOnly)
 	})
 	results := make([]storage.AttachVolumesResult, len(params))
@@ -170,6 +172,8 @@ func (s *loopSource) AttachVolumes(ctx envcontext.ProviderCallContext, params []
 	return results, nil
 }
 
+func attachedVolume(p storage.VolumeAttachmentParams) string { return p.VolumeId }
+
 // DetachVolumes implements [storage.VolumeSource].
 func (s *loopSource) DetachVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeAttachmentParams) ([]error, error) {
 	c, err := s.begin(ctx)
@@ -177,7 +181,7 @@ func (s *loopSource) DetachVolumes(ctx envcontext.ProviderCallContext, params []
 		return nil, errors.Annotate(err, "detaching volumes")
 	}
 	defer c.end()
-	return each(ctx, params, func(p storage.VolumeAttachmentParams) error {
+	return eachAtOnce(ctx, params, attachedVolume, func(p storage.VolumeAttachmentParams) error {
 		return errors.Annotatef(c.detach(p.VolumeId), "detaching volume %s", p.Volume.Id())
 	}), nil
 }

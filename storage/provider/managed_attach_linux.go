@@ -216,7 +216,7 @@ func (f *managedFilesystem) unmount() error {
 // locate finds the filesystem's device: among those that are mounted at its
 // mount point, or else as the volume's. The machine may not have it any more.
 func (f *managedFilesystem) locate() error {
-	for _, m := range f.call.table.Under(f.rec.MountPoint) {
+	for _, m := range f.call.table().Under(f.rec.MountPoint) {
 		if m.Mountpoint != f.rec.MountPoint || m.Major == 0 {
 			continue // elsewhere, or not on a block device
 		}
@@ -262,7 +262,7 @@ func (f *managedFilesystem) forget() error {
 		if err := f.locate(); err != nil {
 			return errors.Trace(err)
 		}
-		mounts, err := f.mounts(f.call.table)
+		mounts, err := f.mounts(f.call.table())
 		if err != nil {
 			return errors.Trace(err)
 		}

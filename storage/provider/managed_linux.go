@@ -126,7 +126,7 @@ func (s *managedSource) CreateFilesystems(ctx envcontext.ProviderCallContext, pa
 		return nil, errors.Annotate(err, "creating filesystems")
 	}
 	defer c.end()
-	infos, failures := collect(ctx, params, c.create)
+	infos, failures := collectAtOnce(ctx, params, func(p storage.FilesystemParams) string { return p.Volume.String() }, c.create)
 	results := make([]storage.CreateFilesystemsResult, len(params))
 	for i, p := range params {
 		if failures[i] != nil {
@@ -174,7 +174,7 @@ func (s *managedSource) DetachFilesystems(ctx envcontext.ProviderCallContext, pa
 		return nil, errors.Annotate(err, "detaching filesystems")
 	}
 	defer c.end()
-	return each(ctx, params, func(p storage.FilesystemAttachmentParams) error {
+	return eachAtOnce(ctx, params, func(p storage.FilesystemAttachmentParams) string { return p.FilesystemId }, func(p storage.FilesystemAttachmentParams) error {
 		err := c.ifThere(p.FilesystemId, (*managedFilesystem).detach)
 		return errors.Annotatef(err, "detaching filesystem %s", p.Filesystem.Id())
 	}), nil
@@ -198,7 +198,7 @@ func (s *managedSource) forget(ctx context.Context, doing string, ids []string) 
 		return nil, errors.Annotatef(err, "%s filesystems", doing)
 	}
 	defer c.end()
-	return each(ctx, ids, func(id string) error {
+	return eachAtOnce(ctx, ids, itself, func(id string) error {
 		return errors.Annotatef(c.ifThere(id, (*managedFilesystem).forget), "%s %s", doing, id)
 	}), nil
 }

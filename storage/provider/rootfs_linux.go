@@ -302,7 +302,7 @@ func (f *rootfs) release() error {
 // checkUnused returns an error if the directory, or a part of it, is mounted
 // elsewhere, in any mount namespace, or something is mounted in it.
 func (f *rootfs) checkUnused() error {
-	path, dir, err := f.locate(f.call.table)
+	path, dir, err := f.locate(f.call.table())
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -315,7 +315,7 @@ func (f *rootfs) checkUnused() error {
 	if len(holders) > 0 {
 		return errors.Errorf("it is %s: detach it first", mount.DescribeHolders(holders))
 	}
-	if within := f.call.table.Under(path); len(within) > 0 {
+	if within := f.call.table().Under(path); len(within) > 0 {
 		return errors.Errorf("%s is mounted in it, at %s: unmount that first", mount.Describe(within[0]), within[0].Mountpoint)
 	}
 	return nil

@@ -103,7 +103,7 @@ func (f *tmpfs) attach(path string, readOnly bool) (string, error) {
 // destroy looks for the filesystem at its own mount point only: elsewhere, its
 // name may be that of another agent's filesystem.
 func (f *tmpfs) destroy() error {
-	for _, m := range f.call.table.OfSource("tmpfs", f.source()) {
+	for _, m := range f.call.table().OfSource("tmpfs", f.source()) {
 		if m.Mountpoint == f.rec.MountPoint {
 			return errors.Errorf("it is mounted at %s: detach it first", m.Mountpoint)
 		}

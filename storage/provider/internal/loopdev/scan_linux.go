@@ -2,8 +2,10 @@ package loopdev
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
@@ -12,8 +14,10 @@ import (
 const sysBlock = "/sys/block"
 
 // Table is which loop devices were attached to which files when it was made. A
-// bulk call makes it once, and notes in it what it changes.
+// bulk call makes it once, and notes in it what it changes. It is safe for
+// concurrent use.
 type Table struct {
+	mu     sync.Mutex
 	byFile map[FileID][]Device
 }
 
@@ -70,21 +74,23 @@ func look(sysBlockFD, number int) (Device, error) {
 
 // OfFile returns the devices attached to a file.
 func (t *Table) OfFile(id FileID) []Device {
-	return t.byFile[id]
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.byFile[id])
 }
 
 // Add notes that a device has been attached.
 func (t *Table) Add(d Device) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.byFile[d.File] = append(t.byFile[d.File], d)
 }
 
 // Remove notes that a device has been detached.
 func (t *Table) Remove(d Device) {
-	var left []Device
-	for _, other := range t.byFile[d.File] {
-		if other.Number != d.Number {
-			left = append(left, other)
-		}
-	}
-	t.byFile[d.File] = left
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.byFile[d.File] = slices.DeleteFunc(t.byFile[d.File], func(other Device) bool {
+		return other.Number == d.Number
+	})
 }

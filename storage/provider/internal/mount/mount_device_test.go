@@ -108,6 +108,37 @@ func TestRemoveDirsKeepsWhatIsInUse(t *testing.T) {
 	}
 }
 
+// Two mount points share a directory that was made for the first. It goes with
+// the last, whichever that is, and a directory that was there before stays.
+func TestRemoveDirsTakesWhatMountPointsShare(t *testing.T) {
+	dir := devicetest.Dir(t)
+	made := make(map[string][]string)
+	for _, name := range []string{"first", "second"} {
+		path := filepath.Join(dir, "shared", name)
+		missing, err := Missing(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made[name] = missing
+		target, err := MakeTarget(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		target.Close()
+	}
+	for _, name := range []string{"first", "second"} {
+		if _, err := os.Stat(filepath.Join(dir, "shared")); err != nil {
+			t.Errorf("before %s was removed: %v", name, err)
+		}
+		if err := RemoveDirs(made[name]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
 func TestUnmountBusyNamesTheHolder(t *testing.T) {
 	path := filepath.Join(devicetest.Dir(t), "busy")
 	if err := attach(t, tmpfs("mount-test"), path); err != nil {

@@ -93,22 +93,57 @@ func Missing(path string) ([]string, error) {
 }
 
 // RemoveDirs takes away directories, given outermost first, as far as they are
-// empty and nothing is mounted on them. Those that are gone already are passed
-// over.
+// empty and nothing is mounted on them, and then those around them that MakeTarget
+// has made for other mount points. Those that are gone already are passed over.
 func RemoveDirs(dirs []string) error {
+	if len(dirs) == 0 {
+		return nil
+	}
 	for i := len(dirs) - 1; i >= 0; i-- {
-		err := inParent(dirs[i], func(parent *os.File, name string) error {
-			return unix.Unlinkat(int(parent.Fd()), name, unix.AT_REMOVEDIR)
-		})
-		switch {
-		case err == nil, errors.Is(err, unix.ENOENT), errors.Is(err, errors.NotFound):
-		case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EBUSY):
-			return nil // in use, and so are the directories around it
-		default:
-			return errors.Annotatef(err, "removing mount point %s", dirs[i])
+		if left, err := removeDir(dirs[i]); left || err != nil {
+			return errors.Trace(err)
+		}
+	}
+	for dir := filepath.Dir(dirs[0]); dir != "/" && isMarked(dir); dir = filepath.Dir(dir) {
+		if left, err := removeDir(dir); left || err != nil {
+			return errors.Trace(err)
 		}
 	}
 	return nil
+}
+
+// removeDir removes a directory. It is left where it is in use, and so are those
+// around it.
+func removeDir(dir string) (left bool, err error) {
+	err = inParent(dir, func(parent *os.File, name string) error {
+		return unix.Unlinkat(int(parent.Fd()), name, unix.AT_REMOVEDIR)
+	})
+	switch {
+	case err == nil, errors.Is(err, unix.ENOENT), errors.Is(err, errors.NotFound):
+		return false, nil
+	case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EBUSY):
+		return true, nil
+	}
+	return false, errors.Annotatef(err, "removing mount point %s", dir)
+}
+
+// mark is the extended attribute of directories that were made for mount points.
+// Two mount points may share one, and the last to go takes it away, whichever that
+// is. A filesystem without such attributes keeps it instead.
+const mark = "trusted.stowage.made"
+
+func setMark(parent *os.File, name string) {
+	_ = unix.Lsetxattr(fmt.Sprintf("/proc/self/fd/%d/%s", parent.Fd(), name), mark, []byte("1"), 0)
+}
+
+func isMarked(dir string) bool {
+	marked := false
+	err := inParent(dir, func(parent *os.File, name string) error {
+		_, err := unix.Lgetxattr(fmt.Sprintf("/proc/self/fd/%d/%s", parent.Fd(), name), mark, nil)
+		marked = err == nil
+		return nil
+	})
+	return err == nil && marked
 }
 
 // Close lets go of the directory.
@@ -214,6 +249,7 @@ func makeDir(path string) error {
 		} else if err != nil {
 			return &os.PathError{Op: "mkdir", Path: path, Err: err}
 		}
+		setMark(parent, name)
 		// What is mounted here is for others: the agent's umask does not count.
 		err = unix.Fchmodat(int(parent.Fd()), name, 0o755, 0)
 		return errors.Annotatef(err, "making %s accessible", path)

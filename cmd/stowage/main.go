@@ -13,7 +13,11 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	signals := []os.Signal{os.Interrupt, unix.SIGTERM}
+	if !signal.Ignored(unix.SIGHUP) { // nohup has it ignored
+		signals = append(signals, unix.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	context.AfterFunc(ctx, stop) // the second signal ends the process at once
 	os.Exit(cli.Main(ctx, os.Args[1:], cli.Env{
 		Stdin:  os.Stdin,

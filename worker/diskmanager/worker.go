@@ -178,6 +178,12 @@ func (w *Worker) loop() error {
 				return errors.Annotate(err, "listing block devices")
 			}
 			if hint.All {
+				if !poll.Stop() {
+					select {
+					case <-poll.Chan():
+					default:
+					}
+				}
 				poll.Reset(w.config.PollInterval)
 			}
 			storage.SortBlockDevices(devices)

@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 These are the functions that callers of the contract use.
+
 package params_test
 
 import (

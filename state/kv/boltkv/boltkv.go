@@ -16,6 +16,7 @@ import (
 
 	"github.com/juju/errors"
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/stowage-io/stowage/state/kv"
 )
@@ -62,7 +63,7 @@ func Open(path string) (*Store, error) {
 		InitialMmapSize: mapSize,
 		NoStatistics:    true,
 	})
-	if errors.Is(err, bbolt.ErrTimeout) {
+	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, errors.NewTimeout(nil, "opening "+path+": another process has it open")
 	}
 	if err != nil {
@@ -165,7 +166,7 @@ func (s *Store) Watch(prefix string, from kv.Start) (kv.Feed, error) {
 }
 
 func (s *Store) annotate(err error, doing string) error {
-	if errors.Is(err, bbolt.ErrDatabaseNotOpen) {
+	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) {
 		err = kv.ErrClosed
 	}
 	return errors.Annotatef(err, "%s %s", doing, s.path)

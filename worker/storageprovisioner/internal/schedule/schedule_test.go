@@ -80,9 +80,9 @@ func (s *scheduleSuite) TestRemove(c *gc.C) {
 
 func (s *scheduleSuite) TestNextFiresWhenTheEarliestIsDue(c *gc.C) {
 	s.schedule.Add("b", 2, s.at(20))
-	next := s.schedule.Next()
+	s.schedule.Next()
 	s.schedule.Add("a", 1, s.at(10))
-	next = s.schedule.Next()
+	next := s.schedule.Next()
 	c.Assert(s.clock.WaitAdvance(9*time.Second, time.Second, 1), jc.ErrorIsNil)
 	c.Check(s.fired(next), jc.IsFalse)
 	c.Assert(s.clock.WaitAdvance(time.Second, time.Second, 1), jc.ErrorIsNil)

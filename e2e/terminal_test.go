@@ -1,0 +1,116 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestExampleInATerminal does what `make run` does: it starts the agent on the
+// example in a terminal, looks on until all is attached, and presses Ctrl-C.
+func TestExampleInATerminal(t *testing.T) {
+	m := newMachine(t)
+	example, err := os.ReadFile("../examples/spec.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.writeSpec(strings.ReplaceAll(string(example), "/srv/stowage", "MNT"))
+
+	keyboardAndScreen, terminal := openTerminal(t)
+	run := exec.Command(stowage, "run", "--data-dir", m.data, "--spec", m.spec, "--progress")
+	run.Stdin, run.Stdout, run.Stderr = terminal, terminal, terminal
+	run.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	terminal.Close()
+	hint, ended := make(chan struct{}), make(chan error, 1)
+	var screen strings.Builder
+	go func() {
+		for lines := bufio.NewScanner(keyboardAndScreen); lines.Scan(); {
+			fmt.Fprintln(&screen, lines.Text())
+			if strings.HasPrefix(lines.Text(), "Ctrl-C stops the agent") {
+				close(hint)
+			}
+		}
+		ended <- run.Wait()
+	}()
+	defer func() {
+		if t.Failed() {
+			_ = run.Process.Kill()
+			<-ended
+			t.Logf("screen:\n%q", screen.String())
+		}
+	}()
+
+	select {
+	case <-hint:
+	case err := <-ended:
+		ended <- err
+		t.Fatalf("the agent ended: %v", err)
+	case <-time.After(patience):
+		t.Fatal("the agent does not say that all is attached")
+	}
+	const ctrlC = "\x03"
+	if _, err := keyboardAndScreen.WriteString(ctrlC); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		ended <- nil
+		if err != nil {
+			t.Errorf("the agent ended with: %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("Ctrl-C does not end the agent")
+	}
+	shown := screen.String()
+	for _, text := range []string{"LOCATION", "raw", "data", "scratch", "logs", m.mount("data"), "/dev/loop", "4/4 attached", "all 4 attached", "\x1b["} {
+		if !strings.Contains(shown, text) {
+			t.Errorf("the terminal did not show %q", text)
+		}
+	}
+
+	// The storage is in place, and a next agent takes it over.
+	if mounts, loops := len(mountsBelow(t, m.dir)), len(loopsBelow(t, m.dir)); mounts != 3 || loops != 2 {
+		t.Errorf("%d mounts and %d loop devices, want 3 and 2", mounts, loops)
+	}
+	m.start()
+	m.must("remove", "raw", "data", "scratch", "logs", "--wait")
+	m.wantNoStorage()
+	m.stop()
+}
+
+// openTerminal opens a pseudo-terminal of 100 columns and 30 rows: what a person
+// sees and types on, and what a program has.
+func openTerminal(t *testing.T) (person, program *os.File) {
+	t.Helper()
+	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { person.Close() })
+	fd := int(person.Fd())
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 30, Col: 100}); err != nil {
+		t.Fatal(err)
+	}
+	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return person, program
+}

@@ -88,7 +88,7 @@ func TestExampleInATerminal(t *testing.T) {
 	m.stop()
 }
 
-// openTerminal opens a pseudo-terminal of 100 columns and 30 rows: what a person
+// openTerminal opens a pseudo-terminal of 200 columns and 30 rows: what a person
 // sees and types on, and what a program has.
 func openTerminal(t *testing.T) (person, program *os.File) {
 	t.Helper()
@@ -105,7 +105,7 @@ func openTerminal(t *testing.T) (person, program *os.File) {
 	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 30, Col: 100}); err != nil {
+	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 30, Col: 200}); err != nil {
 		t.Fatal(err)
 	}
 	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)

@@ -23,8 +23,8 @@ lint: ## Check formatting, go vet, staticcheck
 	go vet ./...
 	go run $(STATICCHECK) ./...
 
-race: ## Run the tests of what is concurrent under the race detector
-	go test -race ./worker/... ./state/... ./watcher/...
+race: ## Run the tests under the race detector, all but the end-to-end ones
+	go test -race $$(go list ./... | grep -v /e2e)
 
 e2e: packages ## Run the end-to-end tests: the command, real devices and mounts
 	go test -count=1 ./e2e

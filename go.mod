@@ -3,10 +3,8 @@ module github.com/stowage-io/stowage
 go 1.26.0
 
 require (
-	github.com/dustin/go-humanize v1.1.0
 	github.com/google/uuid v1.6.0
 	github.com/juju/clock v1.1.1
-	github.com/juju/collections v1.0.4
 	github.com/juju/errors v1.0.0
 	github.com/juju/loggo v1.0.0
 	github.com/juju/names/v5 v5.0.0
@@ -26,6 +24,7 @@ require (
 
 require (
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/juju/collections v1.0.4 // indirect
 	github.com/juju/loggo/v2 v2.1.0 // indirect
 	github.com/juju/utils/v3 v3.1.1 // indirect
 	github.com/kr/pretty v0.3.1 // indirect

@@ -19,7 +19,7 @@ type machineWatch struct {
 	stop chan struct{}
 }
 
-// machinesRead is what has been read of machines.
+// machineReading is what has been read of a machine.
 type machineReading struct {
 	host     string
 	instance string
@@ -52,10 +52,14 @@ func readMachines(config Config, hosts, watched []string) ([]machineReading, err
 	}
 	for i := range hosts {
 		r := &readings[i]
-		if r.provisioned() || r.gone() {
+		if r.provisioned() {
 			continue
 		}
-		if r.watcher, err = config.Machines.WatchMachine(tags[i]); err != nil {
+		w, err := config.Machines.WatchMachine(tags[i])
+		switch {
+		case err == nil:
+			r.watcher = w
+		case !r.gone():
 			return nil, errors.Annotatef(err, "watching %s", names.ReadableString(tags[i]))
 		}
 	}
@@ -76,6 +80,8 @@ func (l *loop) machinesRead(readings []machineReading) {
 		case r.provisioned():
 			l.unwatch(w)
 			l.core.Provisioned(r.host, r.instance)
+		case r.gone() && r.watcher != nil:
+			// Its first event tells whether it really is.
 		case r.gone():
 			l.config.Logger.Warningf("%s is gone: what waits for it goes on waiting", r.host)
 			l.unwatch(w)

@@ -23,7 +23,7 @@ func TestExampleInATerminal(t *testing.T) {
 	}
 	m.writeSpec(strings.ReplaceAll(string(example), "/srv/stowage", "MNT"))
 
-	keyboardAndScreen, terminal := openTerminal(t)
+	keyboardAndScreen, terminal := openTerminal(t, unix.Winsize{Row: 30, Col: 200})
 	run := exec.Command(stowage, "run", "--data-dir", m.data, "--spec", m.spec, "--progress")
 	run.Stdin, run.Stdout, run.Stderr = terminal, terminal, terminal
 	run.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -88,9 +88,43 @@ func TestExampleInATerminal(t *testing.T) {
 	m.stop()
 }
 
-// openTerminal opens a pseudo-terminal of 200 columns and 30 rows: what a person
-// sees and types on, and what a program has.
-func openTerminal(t *testing.T) (person, program *os.File) {
+// TestATerminalThatDoesNotTellItsSize has one row for each storage all the same.
+func TestATerminalThatDoesNotTellItsSize(t *testing.T) {
+	m := newMachine(t)
+	m.writeSpec("storage: [{name: mem, directive: 'tmpfs,1M,3', kind: filesystem, mount: MNT/mem}]")
+	m.start()
+	keyboardAndScreen, terminal := openTerminal(t, unix.Winsize{})
+	screen := make(chan string)
+	go func() {
+		var shown strings.Builder
+		for lines := bufio.NewScanner(keyboardAndScreen); lines.Scan(); {
+			fmt.Fprintln(&shown, lines.Text())
+		}
+		screen <- shown.String()
+	}()
+	for _, args := range [][]string{{"apply", "-f", m.spec, "--wait"}, {"remove", "mem", "--wait"}} {
+		command := exec.Command(stowage, append(args, "--data-dir", m.data)...)
+		command.Stdout = terminal
+		if err := command.Run(); err != nil {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+	terminal.Close()
+	shown := <-screen
+	for _, text := range []string{"mem/0 ", "mem/1 ", "mem/2 ", "all 3 attached", "all 3 removed"} {
+		if !strings.Contains(shown, text) {
+			t.Errorf("the terminal did not show %q:\n%q", text, shown)
+		}
+	}
+	if strings.Contains(shown, "more") {
+		t.Errorf("the terminal left something out:\n%q", shown)
+	}
+	m.stop()
+}
+
+// openTerminal opens a pseudo-terminal: what a person sees and types on, and what a
+// program has.
+func openTerminal(t *testing.T, size unix.Winsize) (person, program *os.File) {
 	t.Helper()
 	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -105,7 +139,7 @@ func openTerminal(t *testing.T) (person, program *os.File) {
 	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 30, Col: 200}); err != nil {
+	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &size); err != nil {
 		t.Fatal(err)
 	}
 	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)

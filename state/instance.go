@@ -193,9 +193,10 @@ func (r *reader) follow(entry indexEntry, tag names.Tag) (*instance, *entity, er
 	return &i, e, nil
 }
 
-// change lets fn change the instance, applies the rules of life to it, and writes what that changed: the record, its index entries, its history. When fn
-// returns an error nothing is changed. When the instance has gone with its last
-// entity, nothing of it stays.
+// change lets fn change the instance, applies the rules of life to it, and writes
+// what that changed: the record, its index entries, its history. When fn returns an
+// error nothing is written. When the instance has gone with its last entity, nothing
+// of it stays.
 func (tx *txn) change(name string, i *instance, fn func() error) error {
 	oldIndex, oldStatuses := i.index(name), i.statuses()
 	if err := fn(); err != nil {

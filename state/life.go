@@ -43,7 +43,7 @@ func (i *instance) attach(machine names.MachineTag, now time.Time) error {
 	}
 	for _, e := range i.entities() {
 		if a := e.Attachment; a != nil && a.going() {
-			return errors.NewNotYetAvailable(nil, "it is still being detached from machine "+a.machine().Id())
+			return errors.NewNotYetAvailable(nil, "it is still being detached from machine "+a.machine().Id()+": try again when it is")
 		}
 	}
 	if a := i.top().Attachment; a != nil {

@@ -35,33 +35,33 @@ type poolRecord struct {
 // errors.IsNotValid for a name, a default pool's name or attributes that cannot be
 // used, and errors.IsNotFound for a provider that is not there.
 func (st *State) SetPool(name string, provider storage.ProviderType, attributes map[string]any) error {
-	if !storage.IsValidPoolName(name) {
-		return errors.NewNotValid(nil, "pool name "+strconv.Quote(name)+" is not valid: a letter, then letters, digits and hyphens")
+	return st.Apply(Changes{Pools: []Pool{{Name: name, Provider: provider, Attributes: attributes}}})
+}
+
+// checkPool returns an error if the pool cannot be set.
+func (st *State) checkPool(defaults map[string]Pool, pool Pool) error {
+	if !storage.IsValidPoolName(pool.Name) {
+		return errors.NewNotValid(nil, "pool name "+strconv.Quote(pool.Name)+" is not valid: a letter, then letters, digits and hyphens")
 	}
-	defaults, err := st.defaultPools()
+	if d, ok := defaults[pool.Name]; ok {
+		return errors.NewNotValid(nil, "pool "+strconv.Quote(pool.Name)+" is a default pool of provider "+strconv.Quote(string(d.Provider))+": choose another name")
+	}
+	p, err := st.registry.StorageProvider(pool.Provider)
+	if err != nil {
+		return errors.Annotatef(err, "pool %q", pool.Name)
+	}
+	cfg, err := storage.NewConfig(pool.Name, pool.Provider, pool.Attributes)
 	if err != nil {
 		return errors.Trace(err)
 	}
-	if d, ok := defaults[name]; ok {
-		return errors.NewNotValid(nil, "pool "+strconv.Quote(name)+" is a default pool of provider "+strconv.Quote(string(d.Provider))+": choose another name")
-	}
-	p, err := st.registry.StorageProvider(provider)
-	if err != nil {
-		return errors.Annotatef(err, "pool %q", name)
-	}
-	cfg, err := storage.NewConfig(name, provider, attributes)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	if err := p.ValidateConfig(cfg); err != nil {
-		return errors.Annotatef(err, "pool %q", name)
-	}
-	return st.update(func(tx *txn) error {
-		record, _ := read[poolRecord](&tx.reader, poolKey(name))
-		record.Provider, record.Attributes = provider, attributes
-		tx.write(poolKey(name), record)
-		return nil
-	})
+	return errors.Annotatef(p.ValidateConfig(cfg), "pool %q", pool.Name)
+}
+
+// setPool keeps the count of the pool's instances.
+func (tx *txn) setPool(pool Pool) {
+	record, _ := read[poolRecord](&tx.reader, poolKey(pool.Name))
+	record.Provider, record.Attributes = pool.Provider, pool.Attributes
+	tx.write(poolKey(pool.Name), record)
 }
 
 // RemovePool removes a pool. The error satisfies errors.IsNotFound if there is none,

@@ -48,14 +48,28 @@ func (st *State) StatusHistory(name string) ([]StatusChange, error) {
 		}
 		for _, e := range i.entities() {
 			history, _ := read[[]StatusInfo](r, historyKey(e.tag()))
-			for _, info := range history {
-				changes = append(changes, StatusChange{Tag: e.tag(), StatusInfo: info})
+			own := make([]StatusChange, len(history))
+			for n, info := range history {
+				own[n] = StatusChange{Tag: e.tag(), StatusInfo: info}
 			}
+			changes = merge(changes, own)
 		}
 		return nil
 	})
-	slices.SortStableFunc(changes, func(a, b StatusChange) int { return a.Since.Compare(b.Since) })
 	return changes, errors.Trace(err)
+}
+
+// merge returns the changes of two entities by age. Each entity's stay in the order in
+// which they came about, even where the clock has been set back in between.
+func merge(a, b []StatusChange) []StatusChange {
+	merged := make([]StatusChange, 0, len(a)+len(b))
+	for len(a) > 0 && len(b) > 0 {
+		if b[0].Since.Before(a[0].Since) {
+			a, b = b, a
+		}
+		merged, a = append(merged, a[0]), a[1:]
+	}
+	return append(append(merged, a...), b...)
 }
 
 // set changes the status. Setting what is there already keeps Since, so that the
@@ -92,7 +106,7 @@ func (s StatusInfo) tells(other StatusInfo) bool {
 	return slices.Index(telling, s.Status) < slices.Index(telling, other.Status)
 }
 
-// record appends a status to the history of an entity.
+// recordStatus appends a status to the history of an entity.
 func (tx *txn) recordStatus(tag names.Tag, info StatusInfo) {
 	history, _ := read[[]StatusInfo](&tx.reader, historyKey(tag))
 	if len(history) >= historyLength {

@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -111,6 +112,30 @@ func TestHistoryIsBoundedAndGoesWithTheStorage(t *testing.T) {
 	w.check()
 	_, err = w.StatusHistory("none")
 	wantError(t, err, errors.NotFound, `"none"`)
+}
+
+func TestHistoryKeepsItsOrderWhereTheClockIsSetBack(t *testing.T) {
+	w := newWorld(t)
+	w.add("it", "loop", filesystem)
+	for _, message := range []string{"first", "second", "third"} {
+		w.setStatus("volume-0-0", status.Pending, message)
+		w.setStatus("filesystem-0-0", status.Pending, message)
+		w.clock.Advance(-time.Hour)
+	}
+	history, err := w.StatusHistory("it")
+	w.must(err)
+	told := map[string][]string{}
+	for _, change := range history {
+		told[change.Tag.String()] = append(told[change.Tag.String()], change.Message)
+	}
+	for tag, messages := range told {
+		if want := []string{"", "first", "second", "third"}; !slices.Equal(messages, want) {
+			t.Errorf("%s: %q, want %q", tag, messages, want)
+		}
+	}
+	if len(told) != 2 {
+		t.Errorf("the history is of %v", told)
+	}
 }
 
 func TestSetStatusDoesWhatItCan(t *testing.T) {

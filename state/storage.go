@@ -102,9 +102,56 @@ type Attachment struct {
 	ReadOnly bool
 }
 
+// Changes are what a user wants to have, for [State.Apply].
+type Changes struct {
+	// Pools are set, as by [State.SetPool].
+	Pools []Pool
+
+	// Add are instances that are added, as by [State.AddStorage]. They may be of
+	// the pools above.
+	Add []StorageParams
+
+	// Attach are the names of instances that are attached to Machine, as by
+	// [State.AttachStorage].
+	Attach  []string
+	Machine names.MachineTag
+}
+
+// Apply makes changes in one transaction: all or none. The error is about the first
+// that cannot be made, and names it.
+func (st *State) Apply(changes Changes) error {
+	defaults, err := st.defaultPools()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for _, pool := range changes.Pools {
+		if err := st.checkPool(defaults, pool); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	return st.update(func(tx *txn) error {
+		for _, pool := range changes.Pools {
+			tx.setPool(pool)
+		}
+		for _, p := range changes.Add {
+			if err := st.addStorage(tx, defaults, p); err != nil {
+				return errors.Annotatef(err, "adding storage %q", p.Name)
+			}
+		}
+		if len(changes.Attach) == 0 {
+			return nil
+		}
+		if _, ok := read[machineRecord](&tx.reader, machineKey(changes.Machine)); !ok {
+			return errors.NotFoundf("machine %s", changes.Machine.Id())
+		}
+		return changeEach(tx, changes.Attach, "attaching", func(i *instance) error {
+			return i.attach(changes.Machine, tx.now)
+		})
+	})
+}
+
 // AddStorage adds storage instances, with the volumes, filesystems and attachments
-// that they need, all in one transaction: all or none. The error is about the first
-// instance that cannot be added, and names it. It satisfies errors.IsNotValid for
+// that they need, all or none. The error satisfies errors.IsNotValid for
 // parameters that cannot be used, errors.IsNotFound for a pool or machine that is
 // not there, errors.IsNotSupported for a kind that the pool's provider does not
 // make, errors.IsAlreadyExists for a name that is taken.
@@ -113,18 +160,7 @@ type Attachment struct {
 // alone where the provider makes filesystems, and otherwise a volume with a
 // filesystem on it.
 func (st *State) AddStorage(all ...StorageParams) error {
-	pools, err := st.defaultPools()
-	if err != nil {
-		return errors.Trace(err)
-	}
-	return st.update(func(tx *txn) error {
-		for _, p := range all {
-			if err := st.addStorage(tx, pools, p); err != nil {
-				return errors.Annotatef(err, "adding storage %q", p.Name)
-			}
-		}
-		return nil
-	})
+	return st.Apply(Changes{Add: all})
 }
 
 // AttachStorage attaches the named instances to a machine, all or none. What is
@@ -134,14 +170,7 @@ func (st *State) AddStorage(all ...StorageParams) error {
 // errors.IsAlreadyExists for one that another machine has, and
 // errors.Is(err, errors.NotYetAvailable) for one that is still being detached.
 func (st *State) AttachStorage(names []string, machine names.MachineTag) error {
-	return st.update(func(tx *txn) error {
-		if _, ok := read[machineRecord](&tx.reader, machineKey(machine)); !ok {
-			return errors.NotFoundf("machine %s", machine.Id())
-		}
-		return changeEach(tx, names, "attaching", func(i *instance) error {
-			return i.attach(machine, tx.now)
-		})
-	})
+	return st.Apply(Changes{Attach: names, Machine: machine})
 }
 
 // DetachStorage detaches the named instances from their machines, all or none. They

@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -131,6 +132,31 @@ func TestBulkChangesAreAllOrNone(t *testing.T) {
 	}
 	_, err := w.Storage("a", "none")
 	wantError(t, err, errors.NotFound, `"none"`)
+}
+
+func TestApplyIsAllOrNone(t *testing.T) {
+	w := newWorld(t)
+	w.add("there", "loop", block)
+	w.must(w.DetachStorage([]string{"there"}))
+	w.work()
+	changes := state.Changes{
+		Pools:   []state.Pool{{Name: "fast", Provider: "loop"}},
+		Add:     []state.StorageParams{{Name: "it", Kind: block, Pool: "fast", Size: 8, Machine: machine0}},
+		Attach:  []string{"there", "nowhere"},
+		Machine: machine0,
+	}
+	before := w.dump()
+	wantError(t, w.Apply(changes), errors.NotFound, "nowhere")
+	if after := w.dump(); !maps.Equal(after, before) {
+		t.Errorf("the store is\n%v\nwant\n%v", after, before)
+	}
+	changes.Attach = changes.Attach[:1]
+	w.must(w.Apply(changes))
+	w.work()
+	w.check()
+	if it, there := w.one("it"), w.one("there"); it.Pool != "fast" || len(it.Attachments) != 1 || len(there.Attachments) != 1 {
+		t.Errorf("it is %+v, there is %+v", it, there)
+	}
 }
 
 func TestDetachingIsFinishedBeforeAttachingAgain(t *testing.T) {

@@ -83,8 +83,8 @@ const (
 )
 
 // New starts an agent. What keeps it from starting at all is an error here: a
-// directory that another agent uses or that is not an agent's, a Spec that is
-// not valid. What fails later is tried again with backoff.
+// directory that another agent uses or that is not an agent's, a socket that
+// cannot be made, a Spec that is not valid. What fails later is tried again with backoff.
 func New(config Config) (*Agent, error) {
 	if err := config.Validate(); err != nil {
 		return nil, errors.Trace(err)
@@ -108,6 +108,9 @@ func New(config Config) (*Agent, error) {
 
 // start does what New does once the agent has the directory to itself.
 func (a *Agent) start(config Config) error {
+	if err := control.CheckSocket(config.SocketPath); err != nil {
+		return errors.Trace(err)
+	}
 	if err := prepareStorageDir(filepath.Join(config.DataDir, storageDir)); err != nil {
 		return errors.Trace(err)
 	}

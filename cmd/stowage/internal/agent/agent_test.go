@@ -293,7 +293,7 @@ func TestNothingIsAppliedWhereSomethingIsRefused(t *testing.T) {
 	}
 	for _, provider := range []string{"loop", "rootfs"} {
 		err := apply(t, a, "storage: [{name: a, directive: '"+provider+",1E', kind: filesystem, mount: /a}]")
-		if err == nil || !strings.Contains(err.Error(), "f.yaml:1: storage a: directive: a does not fit: a asks for 1E and ") {
+		if err == nil || !strings.Contains(err.Error(), "f.yaml:1: storage a: directive: it does not fit: a asks for 1E, and ") {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -309,7 +309,7 @@ func TestUnknownNamesAreNamedAndChangeNothing(t *testing.T) {
 	}
 	until(t, a, all(2, status.Attached))
 	for _, change := range []func(context.Context, []string) error{a.Attach, a.Detach, a.Remove} {
-		for _, name := range []string{"nowhere", "data/2", "dat"} {
+		for _, name := range []string{"nowhere", "data/2", "dat", ""} {
 			err := change(t.Context(), []string{"data", name})
 			if !errors.Is(err, errors.NotFound) || err.Error() != fmt.Sprintf("storage %q not found", name) {
 				t.Errorf("%s: %v", name, err)
@@ -319,8 +319,10 @@ func TestUnknownNamesAreNamedAndChangeNothing(t *testing.T) {
 			t.Errorf("without names: %v", err)
 		}
 	}
-	if _, err := a.Storage(t.Context(), []string{"nowhere"}); !errors.Is(err, errors.NotFound) {
-		t.Error(err)
+	for _, name := range []string{"nowhere", ""} {
+		if _, err := a.Storage(t.Context(), []string{name}); !errors.Is(err, errors.NotFound) {
+			t.Errorf("%q: %v", name, err)
+		}
 	}
 	until(t, a, all(2, status.Attached))
 }
@@ -447,15 +449,28 @@ func TestReportNamesTheWorkers(t *testing.T) {
 func TestAgentEndsWhereItCannotBeReached(t *testing.T) {
 	c := config(t, t.TempDir(), &memory{})
 	c.SocketPath = filepath.Join(t.TempDir(), "none", "stowage.sock")
-	a, err := agent.New(c)
-	if err == nil {
-		err = a.Wait()
-	}
+	c.Spec = &control.ApplyArgs{File: "f.yaml", Content: []byte(two)}
+	_, err := agent.New(c)
 	if err == nil || !strings.Contains(err.Error(), "listening on "+c.SocketPath) {
-		t.Errorf("the agent ended with %v", err)
+		t.Errorf("got %v", err)
 	}
-	c.SocketPath = filepath.Join(c.DataDir, "stowage.sock")
-	start(t, c) // the directory is free again
+	// The directory is free again, and nothing has been applied.
+	c.SocketPath, c.Spec = filepath.Join(c.DataDir, "stowage.sock"), nil
+	a, _ := start(t, c)
+	if rows, err := a.Storage(t.Context(), nil); len(rows) != 0 || err != nil {
+		t.Errorf("storage %+v, %v", rows, err)
+	}
+}
+
+func TestNothingIsMountedOverTheSocket(t *testing.T) {
+	c := config(t, t.TempDir(), &memory{})
+	dir := t.TempDir()
+	c.SocketPath = filepath.Join(dir, "s.sock")
+	a, _ := start(t, c)
+	err := apply(t, a, "storage: [{name: a, directive: 'memory,1M', kind: filesystem, mount: "+dir+"}]")
+	if err == nil || !strings.Contains(err.Error(), c.SocketPath+", which is the agent's own") {
+		t.Errorf("got %v", err)
+	}
 }
 
 func TestWatchSendsWhatChangesOnly(t *testing.T) {

@@ -46,30 +46,11 @@ func (b *backend) Apply(_ context.Context, args control.ApplyArgs) (control.Appl
 		return control.ApplyResult{}, errors.Trace(err)
 	}
 	if !args.DryRun {
-		if err := b.carryOut(plan); err != nil {
+		if err := b.state.Apply(plan.State); err != nil {
 			return control.ApplyResult{}, errors.Annotatef(err, "applying %s", args.File)
 		}
 	}
 	return control.ApplyResult{Changes: plan.Changes, Names: plan.Names}, nil
-}
-
-// carryOut makes a plan true. All new storage comes in one transaction; should
-// one of the others fail, applying the file again does the rest.
-func (b *backend) carryOut(plan converge.Plan) error {
-	for _, pool := range plan.Pools {
-		if err := b.state.SetPool(pool.Name(), pool.Provider(), pool.Attrs()); err != nil {
-			return errors.Trace(err)
-		}
-	}
-	if len(plan.Add) > 0 {
-		if err := b.state.AddStorage(plan.Add...); err != nil {
-			return errors.Trace(err)
-		}
-	}
-	if len(plan.Attach) > 0 {
-		return errors.Trace(b.state.AttachStorage(plan.Attach, machine))
-	}
-	return nil
 }
 
 // Storage is part of control.Backend.
@@ -78,9 +59,9 @@ func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage,
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	found, missing := choose(all, names)
-	if missing != "" {
-		return nil, errors.NotFoundf("storage %q", missing)
+	found, err := choose(all, names)
+	if err != nil {
+		return nil, err
 	}
 	rows := make([]control.Storage, len(found))
 	for i, s := range found {
@@ -89,11 +70,11 @@ func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage,
 	return rows, nil
 }
 
-// choose returns the storage that names mean (none: all of it), and the first
-// name that means nothing.
-func choose(all []state.Storage, names []string) (found []state.Storage, missing string) {
+// choose returns the storage that names mean (none: all of it). A name that means
+// nothing is an error, which comes with what the others mean.
+func choose(all []state.Storage, names []string) (found []state.Storage, err error) {
 	if len(names) == 0 {
-		return all, ""
+		return all, nil
 	}
 	wanted := make(map[string]bool, len(names))
 	for _, name := range names {
@@ -115,10 +96,10 @@ func choose(all []state.Storage, names []string) (found []state.Storage, missing
 	}
 	for _, name := range names {
 		if !wanted[name] {
-			return found, name
+			return found, errors.NotFoundf("storage %q", name)
 		}
 	}
-	return found, ""
+	return found, nil
 }
 
 // watchPause is how long changes gather before watchers are told of them: what a
@@ -149,7 +130,7 @@ func (b *backend) Watch(ctx context.Context, names []string, send func(control.E
 		if err != nil {
 			return errors.Trace(err)
 		}
-		found, _ := choose(all, names)
+		found, _ := choose(all, names) // a name may come, or have gone
 		event := difference(told, found)
 		if first || len(event.Storage)+len(event.Gone) > 0 {
 			if err := send(event); err != nil {
@@ -211,9 +192,9 @@ func (b *backend) change(names []string, do func([]string) error) error {
 	if err != nil {
 		return errors.Trace(err)
 	}
-	found, missing := choose(all, names)
-	if missing != "" {
-		return errors.NotFoundf("storage %q", missing)
+	found, err := choose(all, names)
+	if err != nil {
+		return err
 	}
 	full := make([]string, len(found))
 	for i, s := range found {

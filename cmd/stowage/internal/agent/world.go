@@ -4,7 +4,6 @@ import (
 	"path/filepath"
 
 	"github.com/juju/errors"
-	"github.com/juju/names/v5"
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
@@ -27,17 +26,13 @@ func (b *backend) world() (converge.World, error) {
 		}
 		world.Pools = append(world.Pools, config)
 	}
-	all, err := b.state.AllStorage()
-	if err != nil {
-		return world, errors.Trace(err)
-	}
-	if world.Storage, err = b.requested(all); err != nil {
+	if world.Storage, err = b.state.AllStorage(); err != nil {
 		return world, errors.Trace(err)
 	}
 	if world.Space, err = b.space(world.Storage); err != nil {
 		return world, errors.Trace(err)
 	}
-	world.Reserved = []string{b.config.DataDir}
+	world.Reserved = []string{b.config.DataDir, b.config.SocketPath}
 	resolved, err := filepath.EvalSymlinks(b.config.DataDir)
 	if err != nil {
 		return world, errors.Trace(err)
@@ -48,55 +43,18 @@ func (b *backend) world() (converge.World, error) {
 	return world, nil
 }
 
-// requested adds to storage the sizes that were asked for. What has gone since it
-// was read has none.
-func (b *backend) requested(all []state.Storage) ([]converge.Existing, error) {
-	var (
-		volumes     []names.VolumeTag
-		filesystems []names.FilesystemTag
-		sizes       = map[names.Tag]uint64{}
-	)
-	for _, s := range all {
-		if s.Volume != nil {
-			volumes = append(volumes, s.Volume.Tag.(names.VolumeTag))
-		} else if s.Filesystem != nil {
-			filesystems = append(filesystems, s.Filesystem.Tag.(names.FilesystemTag))
-		}
-	}
-	accessor := b.state.ForMachine(machine)
-	volumeParams, err := accessor.VolumeParams(volumes)
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	for i, p := range volumeParams {
-		sizes[volumes[i]] = p.Result.Size
-	}
-	filesystemParams, err := accessor.FilesystemParams(filesystems)
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	for i, p := range filesystemParams {
-		sizes[filesystems[i]] = p.Result.Size
-	}
-	existing := make([]converge.Existing, len(all))
-	for i, s := range all {
-		existing[i].Storage = s
-		if s.Volume != nil {
-			existing[i].RequestedMiB = sizes[s.Volume.Tag]
-		} else if s.Filesystem != nil {
-			existing[i].RequestedMiB = sizes[s.Filesystem.Tag]
-		}
-	}
-	return existing, nil
-}
-
 // space returns the room on the filesystem of the data directory, which is where
 // loop volumes and rootfs directories are. A loop volume takes all its size when
-// it is made, so what is still to be made is taken already.
-func (b *backend) space(existing []converge.Existing) (map[storage.ProviderType]converge.Space, error) {
+// it is made, so what is still to be made is taken already. A tmpfs may be as large
+// as the memory.
+func (b *backend) space(existing []state.Storage) (map[storage.ProviderType]converge.Space, error) {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(b.config.DataDir, &stat); err != nil {
 		return nil, errors.Annotatef(err, "measuring the room in %s", b.config.DataDir)
+	}
+	var memory unix.Sysinfo_t
+	if err := unix.Sysinfo(&memory); err != nil {
+		return nil, errors.Annotate(err, "measuring the memory")
 	}
 	free := stat.Bavail * uint64(stat.Frsize) >> 20
 	left := free
@@ -108,5 +66,6 @@ func (b *backend) space(existing []converge.Existing) (map[storage.ProviderType]
 	return map[storage.ProviderType]converge.Space{
 		provider.LoopProviderType:   {FreeMiB: left, Taken: true},
 		provider.RootfsProviderType: {FreeMiB: free},
+		provider.TmpfsProviderType:  {FreeMiB: (memory.Totalram + memory.Totalswap) * uint64(memory.Unit) >> 20},
 	}, nil
 }

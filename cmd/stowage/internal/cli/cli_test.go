@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -28,6 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type backend struct {
 	storage []control.Storage
 	changes []control.Change
+	names   []string
 	err     error
 	// events are what a watch tells of, one after the other; then it waits for
 	// its end.
@@ -54,7 +56,7 @@ func (b *backend) asked() []string {
 
 func (b *backend) Apply(_ context.Context, args control.ApplyArgs) (control.ApplyResult, error) {
 	b.note("apply %s %q dry=%v", filepath.Base(args.File), args.Content, args.DryRun)
-	return control.ApplyResult{Changes: b.changes, Names: []string{"data", "raw"}}, b.err
+	return control.ApplyResult{Changes: b.changes, Names: b.names}, b.err
 }
 
 func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage, error) {
@@ -172,7 +174,7 @@ func row(name string, s status.Status, message, location string) control.Storage
 		Life: life.Alive, Status: s, Message: message, Since: since, Location: location,
 		Volume: "0/0", Filesystem: "0/1", Attachments: []control.Attachment{},
 	}
-	if location != "" {
+	if s != status.Detached {
 		r.Attachments = []control.Attachment{{Machine: "0", Life: life.Alive, Location: location}}
 	}
 	return r
@@ -204,6 +206,7 @@ func TestExitStatusAndErrors(t *testing.T) {
 		{nil, []string{"status", "-o", "json", "--watch"}, 2, "stowage: --watch goes with -o table only\n"},
 		{nil, []string{"detach", "x", "--timeout", "-1s"}, 2, "stowage: --timeout -1s is negative\n"},
 		{nil, []string{"status", "--data-dir", ""}, 2, "stowage: --data-dir is empty\n"},
+		{nil, []string{"status", "--socket", "/" + strings.Repeat("a", 107)}, 2, "stowage: the socket's path \"/" + strings.Repeat("a", 107) + "\" is longer than 107 bytes: choose a shorter --socket\n"},
 		{nil, []string{"run", "--log-level", "LOUD"}, 2, "stowage: --log-level \"LOUD\" is not known: write TRACE, DEBUG, INFO, WARNING or ERROR\n"},
 		{unknown, []string{"status", "nowhere"}, 1, "stowage: storage nowhere\\x1b[2J\\nforged not found\n"},
 		{unknown, []string{"detach", "nowhere", "--wait"}, 1, "stowage: storage nowhere\\x1b[2J\\nforged not found\n"},
@@ -336,9 +339,16 @@ func TestWaitingEnds(t *testing.T) {
 			[]control.Event{event(attached), event(stillBeneath), event(detached)},
 			0, "data attached at /srv/data\ndata detaching\ndata detached\nall 1 detached\n", ""},
 		{"removed", []string{"remove", "data", "--wait"},
-			[]control.Event{event(attached), event(dying), {Gone: []string{"data"}}},
-			0, "data attached at /srv/data\ndata destroying (dying)\ndata removed\nall 1 removed\n", ""},
-		{"removed before anybody looked", []string{"remove", "data", "--wait"}, []control.Event{{}}, 0, "all removed\n", ""},
+			[]control.Event{event(dying), {Gone: []string{"data"}}},
+			0, "data destroying (dying)\ndata removed\nall 1 removed\n", ""},
+		{"removed and made again", []string{"remove", "data", "--wait"},
+			[]control.Event{event(dying), event(attaching)},
+			0, "data destroying (dying)\ndata attaching\nall 1 removed\n", ""},
+		{"removed before anybody looked", []string{"remove", "data", "--wait"}, []control.Event{{}}, 0, "all 1 removed\n", ""},
+		{"removed before anybody looked, but wanted", []string{"attach", "data", "--wait"}, []control.Event{{}},
+			1, "", "stowage: 1 of 1 not attached: data is gone\n"},
+		{"detached by somebody else", []string{"attach", "data", "--wait"}, []control.Event{event(attaching), event(detached)},
+			1, "data attaching\ndata detached\n", "stowage: 1 of 1 not attached: data detached\n"},
 		{"not asked to wait", []string{"remove", "data"}, nil, 0, "", ""},
 	} {
 		t.Run(test.about, func(t *testing.T) {
@@ -369,14 +379,49 @@ func namesIn(args []string) []string {
 }
 
 func TestApplyWaitsForWhatIsInTheFile(t *testing.T) {
-	b := &backend{events: []control.Event{event(row("data", status.Attached, "", "/srv/data"))}}
+	b := &backend{
+		names:  []string{"data", "raw"},
+		events: []control.Event{event(row("data", status.Attached, "", "/srv/data"), row("raw", status.Attached, "", "/dev/loop7"))},
+	}
 	m := newMachine(t, b)
 	r := m.run(t.Context(), "apply", "-f", m.file(t, spec), "--wait")
-	if r.code != 0 || !strings.HasSuffix(r.stdout, "all 1 attached\n") {
+	if r.code != 0 || !strings.HasSuffix(r.stdout, "all 2 attached\n") {
 		t.Errorf("%+v", r)
 	}
 	if got := b.asked()[len(b.asked())-1]; got != `watch ["data" "raw"]` {
 		t.Errorf("waited with %s", got)
+	}
+}
+
+func TestApplyWaitsForNothingWhereNothingIsInTheFile(t *testing.T) {
+	b := &backend{} // a watch would never end
+	m := newMachine(t, b)
+	r := m.run(t.Context(), "apply", "-f", m.file(t, "storage: []"), "--wait", "--timeout", "30s")
+	if r.code != 0 || r.stdout != "nothing to change\n" {
+		t.Errorf("%+v", r)
+	}
+	if len(b.asked()) != 1 {
+		t.Errorf("the agent was asked %q", b.asked())
+	}
+}
+
+// TestTheTimeoutIsForAllOfACommand has an agent that takes requests and does not
+// answer, as one that is stopped does.
+func TestTheTimeoutIsForAllOfACommand(t *testing.T) {
+	m := newMachine(t, nil)
+	listener, err := net.Listen("unix", filepath.Join(m.dir, "stowage.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	r := m.run(t.Context(), "remove", "data", "--wait", "--timeout", "50ms")
+	if want := "stowage: timed out after 50ms: the agent has not answered\n"; r.code != 3 || r.stderr != want {
+		t.Errorf("%+v, want %s", r, want)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if r := m.run(ctx, "status"); r.code != 1 || r.stderr != "stowage: interrupted\n" {
+		t.Errorf("%+v", r)
 	}
 }
 
@@ -397,6 +442,7 @@ func TestInterruptedWaitFails(t *testing.T) {
 func TestStatusFormats(t *testing.T) {
 	r := row("data", status.Attached, "", "/srv/data")
 	second := row("data2/10", status.Error, "a <b>\n", "")
+	second.Attachments = []control.Attachment{}
 	for _, test := range []struct {
 		rows   []control.Storage
 		format string

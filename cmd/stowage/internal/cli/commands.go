@@ -27,37 +27,28 @@ type waiting struct {
 
 func (w *waiting) addTo(cmd *cobra.Command, what string) {
 	cmd.Flags().BoolVar(&w.wait, "wait", false, "wait until all of it is "+what)
-	cmd.Flags().DurationVar(&w.timeout, "timeout", 5*time.Minute, "how long --wait waits; 0 means for ever")
+	cmd.Flags().DurationVar(&w.timeout, "timeout", 5*time.Minute, "how long the command may take with --wait; 0 means for ever")
 }
 
-// until waits, where the flags say so, and tells that the goal is reached.
+// limit returns the context of a command that may wait: all that it does is done
+// within the timeout.
+func (w *waiting) limit(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	switch {
+	case w.timeout < 0:
+		return nil, nil, errors.WithType(errors.Errorf("--timeout %s is negative", w.timeout), errUsage)
+	case !w.wait || w.timeout == 0:
+		return ctx, func() {}, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, timedOut{w.timeout})
+	return ctx, cancel, nil
+}
+
+// until waits, where the flags say so. Without names there is nothing to wait for.
 func (w *waiting) until(ctx context.Context, client *control.Client, names []string, g goal, out io.Writer) error {
-	if !w.wait {
+	if !w.wait || len(names) == 0 {
 		return nil
 	}
-	reached, err := wait(ctx, client, names, g, w.timeout, newDisplay(out))
-	if err != nil {
-		return err
-	}
-	return writeReached(out, reached, g)
-}
-
-// writeReached tells that all storage has reached the goal. Where it had before
-// anybody looked, it was not counted.
-func writeReached(out io.Writer, reached int, g goal) error {
-	count := ""
-	if reached > 0 {
-		count = fmt.Sprintf(" %d", reached)
-	}
-	_, err := fmt.Fprintf(out, "all%s %s\n", count, g.name)
-	return err
-}
-
-func (w *waiting) check() error {
-	if w.timeout < 0 {
-		return errors.WithType(errors.Errorf("--timeout %s is negative", w.timeout), errUsage)
-	}
-	return nil
+	return wait(ctx, client, names, g, newDisplay(out))
 }
 
 func (c *common) applyCommand() *cobra.Command {
@@ -78,9 +69,11 @@ Storage that is not in the file is left alone, and --dry-run lists it. Data goes
 away only by "stowage remove NAME".`,
 		Args: cobra.NoArgs,
 		RunE: c.ask(func(ctx context.Context, client *control.Client, _ []string) error {
-			if err := waiting.check(); err != nil {
+			ctx, cancel, err := waiting.limit(ctx)
+			if err != nil {
 				return err
 			}
+			defer cancel()
 			args, _, err := c.readSpec(file)
 			if err != nil {
 				return err
@@ -238,9 +231,11 @@ func (c *common) changeCommand(
 		Long:  short + ". NAME is also all of NAME/0, NAME/1, and so on.",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: c.ask(func(ctx context.Context, client *control.Client, names []string) error {
-			if err := waiting.check(); err != nil {
+			ctx, cancel, err := waiting.limit(ctx)
+			if err != nil {
 				return err
 			}
+			defer cancel()
 			if err := change(client, ctx, names); err != nil {
 				return err
 			}

@@ -38,6 +38,9 @@ func Main(ctx context.Context, args []string, env Env) int {
 	if err == nil {
 		return exitDone
 	}
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
+		err = &failure{errors.New("interrupted")}
+	}
 	fmt.Fprintf(env.Stderr, "stowage: %s\n", table.Escape(err.Error()))
 	var failed *failure
 	if !errors.As(err, &failed) {
@@ -120,11 +123,13 @@ func (c *common) paths() (dataDir, socket string, err error) {
 	if dataDir, err = filepath.Abs(c.dataDir); err != nil {
 		return "", "", errors.Trace(err)
 	}
-	if c.socket == "" {
-		return dataDir, filepath.Join(dataDir, "stowage.sock"), nil
+	if socket, err = filepath.Abs(orElse(c.socket, filepath.Join(dataDir, "stowage.sock"))); err != nil {
+		return "", "", errors.Trace(err)
 	}
-	socket, err = filepath.Abs(c.socket)
-	return dataDir, socket, errors.Trace(err)
+	if err := control.CheckSocketPath(socket); err != nil {
+		return "", "", errors.WithType(err, errUsage)
+	}
+	return dataDir, socket, nil
 }
 
 // do makes a function into what cobra runs, and marks its errors.

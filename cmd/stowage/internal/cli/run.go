@@ -100,15 +100,12 @@ func (c *common) showProgress(ctx context.Context, a *agent.Agent, names []strin
 	if live, ok := d.(*liveDisplay); ok {
 		if _, ok := terminal(c.Stderr); ok {
 			logs.to(live.live)
-			defer logs.to(c.Stderr)
 		}
 	}
-	reached, err := wait(ctx, a, names, attached, 0, d)
+	err := wait(ctx, a, names, attached, d)
+	logs.to(c.Stderr) // before anything is written below the table
 	if ctx.Err() != nil {
 		return
-	}
-	if err == nil {
-		err = writeReached(c.Stdout, reached, attached)
 	}
 	if err != nil {
 		fmt.Fprintln(c.Stdout, table.Escape(err.Error()))

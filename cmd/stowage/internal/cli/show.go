@@ -57,6 +57,8 @@ type display interface {
 	show(v *view, changed []control.Storage, gone []string) error
 	// tick is called now and then.
 	tick(v *view) error
+	// finish is called last, where all went well, with what there is to say.
+	finish(word string) error
 }
 
 // newDisplay returns a live table where out is a terminal, and lines elsewhere.
@@ -70,8 +72,8 @@ func newDisplay(out io.Writer) display {
 func newLive(file *os.File) *table.Live {
 	return table.NewLive(file, func() (int, int) {
 		width, height, err := term.GetSize(int(file.Fd()))
-		if err != nil {
-			return 80, 24
+		if err != nil || width <= 0 || height <= 0 {
+			return 80, 24 // what a serial line does not tell
 		}
 		return width, height
 	})
@@ -84,6 +86,8 @@ type liveDisplay struct{ live *table.Live }
 func (d *liveDisplay) show(v *view, _ []control.Storage, _ []string) error { return d.tick(v) }
 
 func (d *liveDisplay) tick(v *view) error { return d.live.Show(v.rows(), time.Now()) }
+
+func (d *liveDisplay) finish(word string) error { return d.live.Finish(word) }
 
 type lineDisplay struct{ out io.Writer }
 
@@ -102,3 +106,8 @@ func (d *lineDisplay) show(_ *view, changed []control.Storage, gone []string) er
 }
 
 func (d *lineDisplay) tick(*view) error { return nil }
+
+func (d *lineDisplay) finish(word string) error {
+	_, err := fmt.Fprintln(d.out, word)
+	return err
+}

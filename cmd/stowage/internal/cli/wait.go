@@ -44,8 +44,8 @@ var (
 	// device comes when the disk manager has seen it.
 	attached = goal{"attached", func(s control.Storage) progress {
 		switch {
-		case s.Life != life.Alive:
-			return failed
+		case s.Life != life.Alive, len(s.Attachments) == 0, s.Attachments[0].Life != life.Alive:
+			return failed // somebody else wants it away
 		case s.Status == status.Attached && s.Location != "":
 			return reached
 		case s.Status == status.Error:
@@ -62,7 +62,12 @@ var (
 		}
 		return pending
 	}, reached}
-	removed = goal{"removed", func(control.Storage) progress { return pending }, reached}
+	removed = goal{"removed", func(s control.Storage) progress {
+		if s.Life == life.Alive {
+			return reached // it is another of that name, made since
+		}
+		return pending
+	}, reached}
 )
 
 // outcome sorts storage by how far it is.
@@ -71,20 +76,35 @@ type outcome struct {
 	pending, failed []string
 }
 
-func (g goal) outcome(v *view) outcome {
+func (o *outcome) add(how progress, line string) {
+	switch how {
+	case reached:
+		o.reached++
+	case pending:
+		o.pending = append(o.pending, line)
+	case failed:
+		o.failed = append(o.failed, line)
+	}
+}
+
+// outcome sorts the storage in a view. What was asked for by name and has never been
+// there is gone.
+func (g goal) outcome(v *view, names []string) outcome {
 	var o outcome
+	there := map[string]bool{}
 	for name := range v.seen {
-		how, line := g.gone, name+" is gone"
+		base, _, _ := strings.Cut(name, "/")
+		there[name], there[base] = true, true
 		if s, ok := v.byName[name]; ok {
-			how, line = g.progress(s), table.Line(s)
+			o.add(g.progress(s), table.Line(s))
+		} else {
+			o.add(g.gone, name+" is gone")
 		}
-		switch how {
-		case reached:
-			o.reached++
-		case pending:
-			o.pending = append(o.pending, line)
-		case failed:
-			o.failed = append(o.failed, line)
+	}
+	for _, name := range names {
+		if !there[name] {
+			there[name] = true
+			o.add(g.gone, name+" is gone")
 		}
 	}
 	slices.SortFunc(o.pending, table.CompareNames)
@@ -94,39 +114,45 @@ func (g goal) outcome(v *view) outcome {
 
 const errSettled = errors.ConstError("settled")
 
+// timedOut is why the context of a command ends when its time is up.
+type timedOut struct{ after time.Duration }
+
+func (e timedOut) Error() string {
+	return fmt.Sprintf("timed out after %s: the agent has not answered", e.after)
+}
+
+func (e timedOut) Is(target error) bool { return target == errTimedOut }
+
 // wait follows the named storage, and shows it, until all of it has reached the
-// goal or failed. A timeout of zero is none. The error names what failed, or what
-// was pending when the time was up.
-func wait(ctx context.Context, source source, names []string, g goal, timeout time.Duration, d display) (reached int, err error) {
+// goal or failed. The error names what failed, or what was pending when the
+// context ended.
+func wait(ctx context.Context, source source, names []string, g goal, d display) error {
 	v := newView()
-	limited := ctx
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		limited, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
-	}
-	err = follow(limited, source, names, v, d, func() error {
-		if len(g.outcome(v).pending) == 0 {
+	err := follow(ctx, source, names, v, d, func() error {
+		if len(g.outcome(v, names).pending) == 0 {
 			return errSettled
 		}
 		return nil
 	})
-	o := g.outcome(v)
+	o := g.outcome(v, names)
+	all := o.reached + len(o.pending) + len(o.failed)
+	var late timedOut
 	switch {
+	case errors.Is(err, errSettled) && len(o.failed) > 0:
+		return errors.Errorf("%d of %d not %s: %s", len(o.failed), all, g.name, several(o.failed))
+	case errors.Is(err, errSettled) && all == 0:
+		return d.finish("no storage")
 	case errors.Is(err, errSettled):
-		if len(o.failed) > 0 {
-			return o.reached, errors.Errorf("%d of %d not %s: %s", len(o.failed), len(v.seen), g.name, several(o.failed))
-		}
-		return o.reached, nil
-	case ctx.Err() != nil:
-		return o.reached, errors.Errorf("interrupted: %d of %d not %s", len(o.pending)+len(o.failed), len(v.seen), g.name)
-	case limited.Err() != nil && len(v.seen) == 0:
-		return 0, errors.WithType(errors.Errorf("timed out after %s: the agent has not answered", timeout), errTimedOut)
-	case limited.Err() != nil:
-		return o.reached, errors.WithType(errors.Errorf("timed out after %s: %d of %d not %s: %s",
-			timeout, len(o.pending)+len(o.failed), len(v.seen), g.name, several(append(o.pending, o.failed...))), errTimedOut)
+		return d.finish(fmt.Sprintf("all %d %s", o.reached, g.name))
+	case ctx.Err() == nil:
+		return err
+	case len(v.seen) == 0:
+		return context.Cause(ctx)
+	case errors.As(context.Cause(ctx), &late):
+		return errors.WithType(errors.Errorf("timed out after %s: %d of %d not %s: %s",
+			late.after, all-o.reached, all, g.name, several(append(o.pending, o.failed...))), errTimedOut)
 	}
-	return o.reached, err
+	return errors.Errorf("interrupted: %d of %d not %s", all-o.reached, all, g.name)
 }
 
 // several lists the first of many.

@@ -94,7 +94,7 @@ func (c *Client) Watch(ctx context.Context, names []string, each func(Event) err
 	for {
 		event, err := decode[Event](decoder)
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			return errors.Errorf("the agent at %s has stopped", c.path)
@@ -116,6 +116,9 @@ func ask[R any](ctx context.Context, c *Client, verb string, args any) (R, error
 	}
 	defer func() { _ = response.Body.Close() }()
 	result, err := decode[R](json.NewDecoder(response.Body))
+	if ctx.Err() != nil {
+		return result, context.Cause(ctx)
+	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return result, errors.Errorf("the agent at %s stopped before it answered", c.path)
 	}
@@ -148,11 +151,11 @@ func (c *Client) post(ctx context.Context, verb string, args any) (*http.Respons
 	case err == nil:
 		return response, nil
 	case ctx.Err() != nil:
-		return nil, ctx.Err()
+		return nil, context.Cause(ctx)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):
 		return nil, errors.Errorf("cannot reach the agent at %s: is `stowage run` running?", c.path)
 	case errors.Is(err, unix.EACCES):
 		return nil, errors.Errorf("may not use the agent at %s: run the command as root", c.path)
 	}
-	return nil, errors.Annotatef(errors.Unwrap(err), "asking the agent at %s", c.path)
+	return nil, errors.Annotatef(cause(err), "asking the agent at %s", c.path)
 }

@@ -413,8 +413,11 @@ func TestSocketInUseAndOtherFilesAreKept(t *testing.T) {
 	for path, want := range map[string]string{
 		live:                           "another agent answers on " + live + " already",
 		file:                           file + " is there and is not a socket: move it away, or choose another path",
-		"/" + strings.Repeat("a", 107): `socket path "/` + strings.Repeat("a", 107) + `" of more than 107 bytes not valid`,
+		"/" + strings.Repeat("a", 107): `the socket's path "/` + strings.Repeat("a", 107) + `" is longer than 107 bytes: choose a shorter --socket`,
 	} {
+		if err := control.CheckSocket(path); err == nil || err.Error() != want {
+			t.Errorf("checked: got %v, want %s", err, want)
+		}
 		_, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: &backend{}, Logger: logger{t}})
 		if err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)

@@ -3,11 +3,14 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
+	"io/fs"
 	"log"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -96,7 +99,8 @@ type Server struct {
 	listener net.Listener
 	http     http.Server
 	streams  chan struct{}
-	handlers sync.WaitGroup
+	// conns counts the connections that are being served, each by a goroutine.
+	conns sync.WaitGroup
 }
 
 // NewServer listens on the socket and answers until it is killed. A socket file
@@ -128,6 +132,7 @@ func NewServer(config ServerConfig) (*Server, error) {
 		IdleTimeout:       stallTimeout,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnContext:       withPeer,
+		ConnState:         s.count,
 		ErrorLog:          log.New(logWriter{config.Logger}, "", 0),
 	}
 	s.tomb.Go(s.run)
@@ -140,15 +145,28 @@ func (s *Server) Kill() { s.tomb.Kill(nil) }
 // Wait is part of worker.Worker. When it returns, nobody is being answered.
 func (s *Server) Wait() error { return s.tomb.Wait() }
 
+// count is told of a new connection before Serve returns, and of its end when its
+// goroutine has nothing left to do.
+func (s *Server) count(_ net.Conn, now http.ConnState) {
+	switch now {
+	case http.StateNew:
+		s.conns.Add(1)
+	case http.StateClosed:
+		s.conns.Done()
+	}
+}
+
 func (s *Server) run() error {
+	served := make(chan struct{})
+	defer close(served)
 	s.tomb.Go(func() error {
 		<-s.tomb.Dying()
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
-		if err := s.http.Shutdown(ctx); err != nil {
-			_ = s.http.Close() // cuts off who did not end in time
-		}
-		s.handlers.Wait()
+		_ = s.http.Shutdown(ctx)
+		<-served
+		_ = s.http.Close() // cuts off who did not end in time, or came last
+		s.conns.Wait()
 		return nil
 	})
 	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
@@ -161,16 +179,18 @@ func (s *Server) run() error {
 // peers are checked in any case, so the moment between bind and chmod lets
 // nobody in.
 func listen(path string) (net.Listener, error) {
-	const most = len(unix.RawSockaddrUnix{}.Path) - 1
-	if len(path) > most {
-		return nil, errors.NotValidf("socket path %q of more than %d bytes", path, most)
-	}
-	if err := removeStale(path); err != nil {
+	stale, err := inspect(path)
+	if err != nil {
 		return nil, errors.Trace(err)
+	}
+	if stale {
+		if err := os.Remove(path); err != nil {
+			return nil, errors.Annotate(err, "removing a dead agent's socket")
+		}
 	}
 	listener, err := net.Listen("unix", path)
 	if err != nil {
-		return nil, errors.Annotatef(err, "listening on %s", path)
+		return nil, errors.Annotatef(cause(err), "listening on %s", path)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		_ = listener.Close()
@@ -179,27 +199,58 @@ func listen(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// removeStale makes room for the socket where an agent that died left its own.
-func removeStale(path string) error {
+// CheckSocketPath returns an error that satisfies errors.IsNotValid if the path is
+// longer than the kernel takes for a socket.
+func CheckSocketPath(path string) error {
+	const most = len(unix.RawSockaddrUnix{}.Path) - 1
+	if len(path) > most {
+		return errors.NewNotValid(nil, fmt.Sprintf("the socket's path %q is longer than %d bytes: choose a shorter --socket", path, most))
+	}
+	return nil
+}
+
+// CheckSocket returns an error if a server cannot listen on the path as things are:
+// its directory is missing, another agent answers there, or it is another file.
+func CheckSocket(path string) error {
+	_, err := inspect(path)
+	return err
+}
+
+// inspect is CheckSocket, and tells whether an agent that died left its socket there.
+func inspect(path string) (stale bool, err error) {
+	if err := CheckSocketPath(path); err != nil {
+		return false, err
+	}
 	info, err := os.Lstat(path)
-	if os.IsNotExist(err) {
-		return nil
+	if errors.Is(err, fs.ErrNotExist) {
+		_, err := os.Stat(filepath.Dir(path))
+		return false, errors.Annotatef(err, "listening on %s", path)
 	}
 	if err != nil {
-		return errors.Annotatef(err, "listening on %s", path)
+		return false, errors.Annotatef(err, "listening on %s", path)
 	}
 	if info.Mode().Type() != os.ModeSocket {
-		return errors.Errorf("%s is there and is not a socket: move it away, or choose another path", path)
+		return false, errors.Errorf("%s is there and is not a socket: move it away, or choose another path", path)
 	}
 	conn, err := net.Dial("unix", path)
 	if err == nil {
 		_ = conn.Close()
-		return errors.Errorf("another agent answers on %s already", path)
+		return false, errors.Errorf("another agent answers on %s already", path)
 	}
 	if !errors.Is(err, unix.ECONNREFUSED) {
-		return errors.Annotatef(err, "listening on %s", path)
+		return false, errors.Annotatef(cause(err), "listening on %s", path)
 	}
-	return errors.Annotatef(os.Remove(path), "removing the stale socket %s", path)
+	return true, nil
+}
+
+// cause is what package net says the kernel said, without the address, which our
+// own messages have.
+func cause(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
 }
 
 type peerKey struct{}
@@ -238,12 +289,9 @@ func peerOf(conn net.Conn) peer {
 	return peer{uid: cred.Uid}
 }
 
-// authorized lets through only who may use the socket, and counts who is being
-// answered.
+// authorized lets through only who may use the socket.
 func (s *Server) authorized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.handlers.Add(1)
-		defer s.handlers.Done()
 		who, ok := r.Context().Value(peerKey{}).(peer)
 		if !ok || who.err != nil || !s.config.Authorize(who.uid) {
 			s.config.Logger.Warningf("refused user %d on the control socket (%v)", who.uid, who.err)

@@ -35,20 +35,12 @@ type World struct {
 	// Pools are all pools, the providers' own among them.
 	Pools []*storage.Config
 	// Storage is all storage.
-	Storage []Existing
+	Storage []state.Storage
 	// Reserved are directories that nothing is mounted on, in or above.
 	Reserved []string
 	// Space is what providers have room for. A provider that is not in it is
 	// not checked here.
 	Space map[storage.ProviderType]Space
-}
-
-// Existing is storage that is there.
-type Existing struct {
-	state.Storage
-	// RequestedMiB is the size that was asked for, which may differ from the
-	// size of what was made.
-	RequestedMiB uint64
 }
 
 // Space is the room that a provider has.
@@ -60,11 +52,9 @@ type Space struct {
 	Taken bool
 }
 
-// Plan is what applying a file does. In this order its parts can be carried out.
+// Plan is what applying a file does.
 type Plan struct {
-	Pools  []*storage.Config
-	Add    []state.StorageParams
-	Attach []string
+	State state.Changes
 	// Changes tells a person of all this, and of what is left alone.
 	Changes []control.Change
 	// Names are the storage in the file.
@@ -85,10 +75,11 @@ func Make(file *spec.File, world World) (Plan, error) {
 	p := &planner{
 		world:    world,
 		pools:    map[string]*storage.Config{},
-		existing: map[string]*Existing{},
+		existing: map[string]*state.Storage{},
 		prefixes: map[string]bool{},
 		space:    map[storage.ProviderType]uint64{},
 	}
+	p.plan.State.Machine = world.Machine
 	for _, pool := range world.Pools {
 		p.pools[pool.Name()] = pool
 	}
@@ -121,7 +112,7 @@ func Make(file *spec.File, world World) (Plan, error) {
 type planner struct {
 	world    World
 	pools    map[string]*storage.Config
-	existing map[string]*Existing
+	existing map[string]*state.Storage
 	// prefixes are the names of what exists without their numbers.
 	prefixes map[string]bool
 	mounts   spec.Mounts
@@ -159,7 +150,9 @@ func (p *planner) pool(declared spec.Pool) error {
 		return declared.Errorf("attributes", "%s", err)
 	}
 	p.pools[declared.Name] = config
-	p.plan.Pools = append(p.plan.Pools, config)
+	p.plan.State.Pools = append(p.plan.State.Pools, state.Pool{
+		Name: config.Name(), Provider: config.Provider(), Attributes: config.Attrs(),
+	})
 	p.plan.Changes = append(p.plan.Changes, control.Change{
 		Action: control.ActionAdd, Item: "pool", Name: declared.Name, Detail: "provider " + string(declared.Provider),
 	})
@@ -207,6 +200,12 @@ func (p *planner) storage(declared spec.Storage) error {
 	if err := p.checkCount(declared); err != nil {
 		return err
 	}
+	if onVolume && declared.Kind == storage.StorageKindFilesystem && declared.Filesystem == "" {
+		// What the file itself chooses has been checked with the file.
+		if err := spec.CheckSize(filesystemOf(pool.Attrs()), declared.Directive.Size); err != nil {
+			return declared.Errorf("directive", "pool %s: %s", pool.Name(), err)
+		}
+	}
 
 	var added, attached int
 	for _, instance := range declared.Instances() {
@@ -227,7 +226,7 @@ func (p *planner) storage(declared spec.Storage) error {
 				return err
 			}
 			if attach {
-				p.plan.Attach = append(p.plan.Attach, instance.Name)
+				p.plan.State.Attach = append(p.plan.State.Attach, instance.Name)
 				attached++
 			}
 			continue
@@ -288,7 +287,7 @@ func removeFirst(name string) string {
 
 // compare tells whether what exists needs to be attached to be what is wanted.
 // It is an error if it is something else, or on its way out.
-func compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Config, onVolume bool, existing *Existing) (attach bool, err error) {
+func compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Config, onVolume bool, existing *state.Storage) (attach bool, err error) {
 	differs := func(field, what, have string) error {
 		return declared.Errorf(field, "%s of %s cannot change, it is %s: write that, or %s",
 			what, existing.Name, have, removeFirst(existing.Name))
@@ -306,7 +305,7 @@ func compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Co
 		return false, differs("mount", "the mount point", fmt.Sprintf("%q", existing.MountPoint))
 	}
 	if onVolume && wanted.Kind == storage.StorageKindFilesystem {
-		have := filesystemOf(existing.Attributes, nil)
+		have := filesystemOf(existing.Attributes)
 		if have != filesystemOf(wanted.Attributes, pool.Attrs()) {
 			return false, differs("filesystem", "the filesystem", have)
 		}
@@ -346,14 +345,14 @@ func (p *planner) add(declared spec.Storage, wanted state.StorageParams, pool *s
 	if space, ok := p.world.Space[pool.Provider()]; ok {
 		left := p.space[pool.Provider()]
 		if wanted.Size > left {
-			return declared.Errorf("directive", "%s does not fit: %s asks for %s and %s is free for provider %s",
-				declared.Name, wanted.Name, table.Size(wanted.Size), table.Size(left), pool.Provider())
+			return declared.Errorf("directive", "it does not fit: %s asks for %s, and provider %s has room for %s",
+				wanted.Name, table.Size(wanted.Size), pool.Provider(), table.Size(left))
 		}
 		if space.Taken {
 			p.space[pool.Provider()] = left - wanted.Size
 		}
 	}
-	p.plan.Add = append(p.plan.Add, wanted)
+	p.plan.State.Add = append(p.plan.State.Add, wanted)
 	return nil
 }
 

@@ -42,7 +42,7 @@ func (p provider) ValidateConfig(config *storage.Config) error {
 }
 
 // world is a machine with the storage given.
-func world(existing ...converge.Existing) converge.World {
+func world(existing ...state.Storage) converge.World {
 	pool := func(name string, provider storage.ProviderType, attrs storage.Attrs) *storage.Config {
 		config, err := storage.NewConfig(name, provider, attrs)
 		if err != nil {
@@ -68,15 +68,12 @@ func world(existing ...converge.Existing) converge.World {
 }
 
 // data is what the entry "data" of file(…) has made.
-func data(change func(*converge.Existing)) converge.Existing {
-	e := converge.Existing{
-		Storage: state.Storage{
-			Name: "data", Kind: storage.StorageKindFilesystem, Pool: "loop", Provider: "loop",
-			SizeMiB: 1900, MountPoint: "/srv/data", Life: life.Alive,
-			Attributes:  map[string]any{"fs": "ext4"},
-			Attachments: []state.Attachment{{Machine: machine, Life: life.Alive}},
-		},
-		RequestedMiB: 2048,
+func data(change func(*state.Storage)) state.Storage {
+	e := state.Storage{
+		Name: "data", Kind: storage.StorageKindFilesystem, Pool: "loop", Provider: "loop",
+		SizeMiB: 1900, RequestedMiB: 2048, MountPoint: "/srv/data", Life: life.Alive,
+		Attributes:  map[string]any{"fs": "ext4"},
+		Attachments: []state.Attachment{{Machine: machine, Life: life.Alive}},
 	}
 	if change != nil {
 		change(&e)
@@ -121,8 +118,8 @@ pools:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(plan.Pools) != 1 || plan.Pools[0].Name() != "fast" || plan.Pools[0].Provider() != "loop" {
-		t.Errorf("pools %v", plan.Pools)
+	if len(plan.State.Pools) != 1 || plan.State.Pools[0].Name != "fast" || plan.State.Pools[0].Provider != "loop" {
+		t.Errorf("pools %v", plan.State.Pools)
 	}
 	want := []state.StorageParams{
 		{Name: "data", Kind: storage.StorageKindFilesystem, Pool: "fast", Size: 1024, MountPoint: "/srv/data",
@@ -131,11 +128,11 @@ pools:
 		{Name: "raw/1", Kind: storage.StorageKindBlock, Pool: "loop", Size: 64, Machine: machine},
 		{Name: "mem", Kind: storage.StorageKindFilesystem, Pool: "tmpfs", Size: 100 << 20, MountPoint: "/srv/mem", Machine: machine},
 	}
-	if !reflect.DeepEqual(plan.Add, want) {
-		t.Errorf("added\n%+v\nwant\n%+v", plan.Add, want)
+	if !reflect.DeepEqual(plan.State.Add, want) {
+		t.Errorf("added\n%+v\nwant\n%+v", plan.State.Add, want)
 	}
-	if len(plan.Attach) != 0 || !reflect.DeepEqual(plan.Names, []string{"data", "raw", "mem"}) {
-		t.Errorf("attach %v, names %v", plan.Attach, plan.Names)
+	if len(plan.State.Attach) != 0 || !reflect.DeepEqual(plan.Names, []string{"data", "raw", "mem"}) {
+		t.Errorf("attach %v, names %v", plan.State.Attach, plan.Names)
 	}
 	if got, want := lines(plan), []string{
 		"add pool fast: provider loop",
@@ -153,25 +150,25 @@ func TestWhatIsThereStays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(plan.Add)+len(plan.Attach)+len(plan.Pools)+len(plan.Changes) != 0 {
+		if len(plan.State.Add)+len(plan.State.Attach)+len(plan.State.Pools)+len(plan.Changes) != 0 {
 			t.Errorf("%+v", plan)
 		}
 	}
 }
 
 func TestThePoolsFilesystemIsNoDifference(t *testing.T) {
-	made := data(func(e *converge.Existing) { e.Pool, e.Attributes = "xfs", map[string]any{"fs": "xfs"} })
+	made := data(func(e *state.Storage) { e.Pool, e.Attributes = "xfs", map[string]any{"fs": "xfs"} })
 	if _, err := converge.Make(file(t, "storage:"+strings.Replace(dataEntry, "loop", "xfs", 1)), world(made)); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestWhatIsDetachedIsAttached(t *testing.T) {
-	plan, err := converge.Make(file(t, "storage:"+dataEntry), world(data(func(e *converge.Existing) { e.Attachments = nil })))
+	plan, err := converge.Make(file(t, "storage:"+dataEntry), world(data(func(e *state.Storage) { e.Attachments = nil })))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !reflect.DeepEqual(plan.Attach, []string{"data"}) || len(plan.Add) != 0 {
+	if !reflect.DeepEqual(plan.State.Attach, []string{"data"}) || len(plan.State.Add) != 0 {
 		t.Errorf("%+v", plan)
 	}
 	if got := lines(plan); !reflect.DeepEqual(got, []string{"attach storage data: filesystem, pool loop, 2G, on /srv/data"}) {
@@ -180,8 +177,8 @@ func TestWhatIsDetachedIsAttached(t *testing.T) {
 }
 
 func TestWhatIsNotInTheFileIsLeftAloneAndTold(t *testing.T) {
-	there := func(name string) converge.Existing {
-		return data(func(e *converge.Existing) { e.Name, e.MountPoint = name, "/mnt/"+name })
+	there := func(name string) state.Storage {
+		return data(func(e *state.Storage) { e.Name, e.MountPoint = name, "/mnt/"+name })
 	}
 	plan, err := converge.Make(file(t, "storage:\n  - {name: raw, directive: 'loop,2G,2', kind: filesystem, mount: /mnt/raw}"),
 		world(there("old/0"), there("old/1"), there("other"), there("raw/0"), there("raw/1"), there("raw/2")))
@@ -198,13 +195,13 @@ func TestWhatIsNotInTheFileIsLeftAloneAndTold(t *testing.T) {
 }
 
 func TestAHigherCountAddsInstances(t *testing.T) {
-	raw := data(func(e *converge.Existing) { e.Name, e.MountPoint = "data/0", "/srv/data/0" })
+	raw := data(func(e *state.Storage) { e.Name, e.MountPoint = "data/0", "/srv/data/0" })
 	plan, err := converge.Make(file(t, "storage:"+strings.Replace(dataEntry, "2G", "2G,3", 1)), world(raw))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(plan.Add) != 2 || plan.Add[0].Name != "data/1" || plan.Add[1].Name != "data/2" {
-		t.Errorf("%+v", plan.Add)
+	if len(plan.State.Add) != 2 || plan.State.Add[0].Name != "data/1" || plan.State.Add[1].Name != "data/2" {
+		t.Errorf("%+v", plan.State.Add)
 	}
 }
 
@@ -221,11 +218,11 @@ func TestWhatCannotBeAppliedIsRefused(t *testing.T) {
 	}
 	same := "storage:" + dataEntry
 	pool := func(fields string) string { return "pools:\n  - " + fields + "\n" }
-	none := func(*converge.Existing) {}
+	none := func(*state.Storage) {}
 	for _, test := range []struct {
 		about, text string
 		// there changes what exists; nil means that nothing does.
-		there func(*converge.Existing)
+		there func(*state.Storage)
 		want  string
 	}{
 		{"unknown pool", changed("directive", "slow,1G"), nil,
@@ -237,18 +234,20 @@ func TestWhatCannotBeAppliedIsRefused(t *testing.T) {
 		{"filesystem for tmpfs", changed("directive", "tmpfs,1G") + "    filesystem: ext4\n", nil,
 			"f.yaml:6: storage data: filesystem: provider tmpfs makes filesystems of its own: leave it out"},
 		{"too large", changed("directive", "loop,11G"), nil,
-			"f.yaml:3: storage data: directive: data does not fit: data asks for 11G and 10G is free for provider loop"},
+			"f.yaml:3: storage data: directive: it does not fit: data asks for 11G, and provider loop has room for 10G"},
 		{"too large altogether", changed("directive", "loop,4G,3"), nil,
-			"f.yaml:3: storage data: directive: data does not fit: data/2 asks for 4G and 2G is free for provider loop"},
+			"f.yaml:3: storage data: directive: it does not fit: data/2 asks for 4G, and provider loop has room for 2G"},
+		{"too small for the pool's filesystem", changed("directive", "xfs,299M"), nil,
+			"f.yaml:3: storage data: directive: pool xfs: xfs needs at least 300M, the directive gives 299M"},
 		{"in the agent's directory", changed("mount", "/var/lib/stowage/x"), nil,
 			`f.yaml:5: storage data: mount: "/var/lib/stowage/x" would hide, or lie in, /var/lib/stowage, which is the agent's own`},
 		{"over the agent's directory", changed("mount", "/var/lib"), nil,
 			`f.yaml:5: storage data: mount: "/var/lib" would hide, or lie in, /var/lib/stowage, which is the agent's own`},
-		{"on what is there", same, func(e *converge.Existing) { e.Name = "other" },
+		{"on what is there", same, func(e *state.Storage) { e.Name = "other" },
 			`f.yaml:5: storage data: mount: "/srv/data" is already the mount point of other`},
-		{"beneath what is there", same, func(e *converge.Existing) { e.Name, e.MountPoint = "other", "/srv" },
+		{"beneath what is there", same, func(e *state.Storage) { e.Name, e.MountPoint = "other", "/srv" },
 			`f.yaml:5: storage data: mount: "/srv/data" is beneath "/srv", the mount point of other`},
-		{"over what is there", same, func(e *converge.Existing) { e.Name, e.MountPoint = "other", "/srv/data/deep" },
+		{"over what is there", same, func(e *state.Storage) { e.Name, e.MountPoint = "other", "/srv/data/deep" },
 			`f.yaml:5: storage data: mount: "/srv/data" would hide "/srv/data/deep", the mount point of other`},
 
 		{"other size", changed("directive", "loop,3G"), none,
@@ -261,17 +260,17 @@ func TestWhatCannotBeAppliedIsRefused(t *testing.T) {
 			"f.yaml:5: storage data: mount: the mount point of data cannot change, it is \"/srv/data\": write that, or remove it first with `stowage remove data`"},
 		{"other filesystem", same + "    filesystem: xfs\n", none,
 			"f.yaml:6: storage data: filesystem: the filesystem of data cannot change, it is ext4: write that, or remove it first with `stowage remove data`"},
-		{"filesystem left out", same, func(e *converge.Existing) { e.Attributes["fs"] = "xfs" },
+		{"filesystem left out", same, func(e *state.Storage) { e.Attributes["fs"] = "xfs" },
 			"f.yaml:2: storage data: filesystem: the filesystem of data cannot change, it is xfs: write that, or remove it first with `stowage remove data`"},
 		{"one becomes many", changed("directive", "loop,2G,2"), none,
 			"f.yaml:3: storage data: directive: the count cannot change between one and several: remove it first with `stowage remove data`, or choose another name"},
-		{"many become one", same, func(e *converge.Existing) { e.Name, e.MountPoint = "data/0", "/srv/data/0" },
+		{"many become one", same, func(e *state.Storage) { e.Name, e.MountPoint = "data/0", "/srv/data/0" },
 			"f.yaml:3: storage data: directive: the count cannot change between one and several: remove it first with `stowage remove data`, or choose another name"},
-		{"being removed", same, func(e *converge.Existing) { e.Life = life.Dying },
+		{"being removed", same, func(e *state.Storage) { e.Life = life.Dying },
 			"f.yaml:2: storage data: name: data is still being removed: apply again when `stowage status` no longer lists it"},
-		{"being detached", same, func(e *converge.Existing) { e.Attachments[0].Life = life.Dying },
+		{"being detached", same, func(e *state.Storage) { e.Attachments[0].Life = life.Dying },
 			"f.yaml:2: storage data: name: data is still being detached: apply again when it is, `stowage detach --wait data` tells"},
-		{"its volume being detached", same, func(e *converge.Existing) { e.Attachments, e.Status = nil, status.Detaching },
+		{"its volume being detached", same, func(e *state.Storage) { e.Attachments, e.Status = nil, status.Detaching },
 			"f.yaml:2: storage data: name: data is still being detached: apply again when it is, `stowage detach --wait data` tells"},
 
 		{"unknown provider", pool("{name: fast, provider: disk}"), nil,

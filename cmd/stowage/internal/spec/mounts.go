@@ -2,6 +2,7 @@ package spec
 
 import (
 	"path"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -15,6 +16,9 @@ var systemPaths = []string{"/proc", "/sys", "/dev"}
 // maxPath is PATH_MAX without its terminating NUL.
 const maxPath = 4095
 
+// maxName is NAME_MAX.
+const maxName = 255
+
 // checkMountPoint refuses what is no safe mount point on any machine.
 func checkMountPoint(p string) error {
 	switch {
@@ -22,6 +26,8 @@ func checkMountPoint(p string) error {
 		return errors.Errorf("longer than %d bytes", maxPath)
 	case !utf8.ValidString(p) || strings.ContainsFunc(p, unicode.IsControl):
 		return errors.Errorf("%s holds control characters", quote(p))
+	case slices.ContainsFunc(strings.Split(p, "/"), func(name string) bool { return len(name) > maxName }):
+		return errors.Errorf("%s holds a name longer than %d bytes", quote(p), maxName)
 	case !path.IsAbs(p):
 		return errors.Errorf("%s is not absolute: begin it with /", quote(p))
 	case path.Clean(p) != p:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -138,16 +139,16 @@ func (e *Entry) mapping(node *yaml.Node, known ...string) (map[string]*yaml.Node
 	values := map[string]*yaml.Node{}
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		key, value := node.Content[i], node.Content[i+1]
+		if key.Kind != yaml.ScalarNode {
+			e.line = key.Line
+			return nil, e.Errorf("", "a field whose name is not a word: the fields are %s", strings.Join(known, ", "))
+		}
 		name := key.Value
 		if line, ok := e.fields[name]; ok {
 			e.fields[name] = key.Line
 			return nil, e.Errorf(name, "already given on line %d", line)
 		}
-		found := false
-		for _, k := range known {
-			found = found || key.Kind == yaml.ScalarNode && name == k
-		}
-		if !found {
+		if !slices.Contains(known, name) {
 			e.line = key.Line
 			return nil, e.Errorf("", "unknown field %s: the fields are %s", quote(name), strings.Join(known, ", "))
 		}
@@ -207,6 +208,9 @@ func parsePool(entry Entry, node *yaml.Node) (Pool, error) {
 	}
 	if pool.Name == "" {
 		return pool, pool.Errorf("name", "missing")
+	}
+	if len(pool.Name) > maxPoolName {
+		return pool, pool.Errorf("name", "%s is longer than %d bytes", quote(pool.Name), maxPoolName)
 	}
 	if !storage.IsValidPoolName(pool.Name) {
 		return pool, pool.Errorf("name", "%s is not a pool name: a letter, then letters, digits and hyphens", quote(pool.Name))
@@ -362,6 +366,15 @@ func (s *Storage) parseMount(fields map[string]*yaml.Node) error {
 // below.
 var minimumSizes = map[string]uint64{"ext4": 1, "xfs": 300}
 
+// CheckSize returns an error if the filesystem cannot be made on a volume of that
+// size, in MiB.
+func CheckSize(filesystem string, mib uint64) error {
+	if minimum := minimumSizes[filesystem]; mib < minimum {
+		return errors.Errorf("%s needs at least %dM, the directive gives %dM", filesystem, minimum, mib)
+	}
+	return nil
+}
+
 func (s *Storage) parseFilesystem(fields map[string]*yaml.Node) error {
 	text, err := s.text(fields, "filesystem")
 	if err != nil || text == "" {
@@ -370,12 +383,11 @@ func (s *Storage) parseFilesystem(fields map[string]*yaml.Node) error {
 	if s.Kind == storage.StorageKindBlock {
 		return s.Errorf("filesystem", "a block device has none: leave it out, or write kind: filesystem")
 	}
-	minimum, ok := minimumSizes[text]
-	if !ok {
+	if _, ok := minimumSizes[text]; !ok {
 		return s.Errorf("filesystem", "%s is not known: write ext4 or xfs", quote(text))
 	}
-	if s.Directive.Size < minimum {
-		return s.Errorf("filesystem", "%s needs at least %dM, the directive gives %dM", text, minimum, s.Directive.Size)
+	if err := CheckSize(text, s.Directive.Size); err != nil {
+		return s.Errorf("filesystem", "%s", err)
 	}
 	s.Filesystem = text
 	return nil

@@ -15,6 +15,8 @@ const (
 	MaxBytes = 1 << 20
 	// MaxInstances bounds what one file may ask for, all counts added up.
 	MaxInstances = 10_000
+	// maxPoolName bounds the name of a pool, in bytes.
+	maxPoolName = 255
 )
 
 // File is what a user declares.

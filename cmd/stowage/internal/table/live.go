@@ -38,7 +38,10 @@ func (l *Live) Show(rows []control.Storage, now time.Time) error {
 	// The summary, the table's head, the line on what is left out and the line
 	// of the cursor need room as well.
 	shown, left := fit(rows, height-4)
-	lines := render(shown, now)
+	var lines []string
+	if len(rows) > 0 {
+		lines = render(shown, now)
+	}
 	if left > 0 {
 		lines = append(lines, fmt.Sprintf("… and %d more", left))
 	}
@@ -49,6 +52,17 @@ func (l *Live) Show(rows []control.Storage, now time.Time) error {
 	was := len(l.drawn)
 	l.drawn = lines
 	return l.draw(was, "")
+}
+
+// Finish puts a last word in the place of the summary, and leaves the table as it is.
+func (l *Live) Finish(word string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was := len(l.drawn)
+	l.drawn = append(l.drawn[:max(was-1, 0)], word)
+	err := l.draw(was, "")
+	l.drawn = nil
+	return err
 }
 
 // Write writes whole lines above the table.

@@ -77,6 +77,9 @@ func Line(r control.Storage) string {
 
 // Summary counts storage by status, the attached first: "3/4 attached, 1 error".
 func Summary(rows []control.Storage) string {
+	if len(rows) == 0 {
+		return "no storage"
+	}
 	counts := map[status.Status]int{}
 	for _, r := range rows {
 		counts[r.Status]++

@@ -57,7 +57,7 @@ func TestLineAndSummary(t *testing.T) {
 		`raw/10 error (dying): destroying volume: \x1b[2Jbusy\nraw/11 attached`,
 		"new attached, its location is not known yet",
 		"1/3 attached, 1 attaching, 1 error",
-		"0/0 attached",
+		"no storage",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
@@ -151,6 +151,28 @@ func TestLiveReplacesItsTableAndKeepsLogsAbove(t *testing.T) {
 	}
 	if !slices.Equal(s.lines, want) {
 		t.Errorf("the screen shows\n%s\nwant\n%s", strings.Join(s.lines, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestLiveEndsWithALastWord(t *testing.T) {
+	var s screen
+	live := table.NewLive(&s, func() (int, int) { return 80, 24 })
+	for _, shown := range [][]control.Storage{rows[:1], nil} {
+		if err := live.Show(shown, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"no storage"}; !slices.Equal(s.lines, want) {
+		t.Errorf("the screen shows %q, want %q", s.lines, want)
+	}
+	if err := live.Finish("all 1 removed"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(live, "WARNING late\n"); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"all 1 removed", "WARNING late"}; !slices.Equal(s.lines, want) {
+		t.Errorf("the screen shows %q, want %q", s.lines, want)
 	}
 }
 

@@ -772,3 +772,88 @@ func TestRootfsSaysThatTheSizeIsNotEnforced(t *testing.T) {
 		t.Errorf("logged %q", logger.lines)
 	}
 }
+
+// TestTmpfsOfAnotherAgentAtTheSamePlace is two agents of one machine that want the
+// same mount point for filesystems of the same name: the first has it.
+func TestTmpfsOfAnotherAgentAtTheSamePlace(t *testing.T) {
+	first, second := newFilesystemTest(t, TmpfsProviderType), newFilesystemTest(t, TmpfsProviderType)
+	second.path = first.path
+	first.create()
+	second.create()
+	first.attach()
+	first.write()
+	_, err := second.tryAttach(second.path, false)
+	checkError(t, err, true, "is mounted at "+first.path, "choose another mount point")
+	second.detach()
+	if err := second.tryDestroy(); err != nil {
+		t.Error(err)
+	}
+	first.restart()
+	first.attach()
+	first.checkWritten()
+	// The record of the second may say that it was here before the first was.
+	second.create()
+	first.unmountBehindOurBack()
+	if _, err := second.tryAttach(second.path, false); err != nil {
+		t.Fatal(err)
+	}
+	second.unmountBehindOurBack()
+	first.attach()
+	first.write()
+	second.detach()
+	first.checkWritten()
+	first.detach()
+	first.destroy()
+	if err := second.tryDestroy(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTmpfsWhoseDirectoryWasRenamed is still mounted, under another name: there is
+// no second one, and it is not forgotten.
+func TestTmpfsWhoseDirectoryWasRenamed(t *testing.T) {
+	ft := newFilesystemTest(t, TmpfsProviderType)
+	ft.create()
+	ft.attach()
+	renamed := ft.top + "/renamed"
+	run(t, "mv", filepath.Dir(ft.path), renamed)
+	_, err := ft.tryAttach(ft.path, false)
+	checkError(t, err, false, "it is mounted at "+renamed+"/data: unmount that first")
+	ft.detach()
+	checkError(t, ft.tryDestroy(), false, "it is mounted at "+renamed+"/data: unmount that first")
+	run(t, "umount", renamed+"/data")
+	ft.destroy()
+}
+
+// TestFilesystemIsNotForgottenBeneathAForeignMount is a filesystem that is wanted
+// at another path while a mount hides it.
+func TestFilesystemIsNotForgottenBeneathAForeignMount(t *testing.T) {
+	forBoth(t, func(ft *filesystemTest) {
+		ft.create()
+		ft.attach()
+		run(ft.T, "mount", "-t", "tmpfs", "-o", "size=1m", "foreign", ft.path)
+		_, err := ft.tryAttach(ft.path+"2", false)
+		checkError(ft.T, err, false, "tmpfs from foreign is mounted over it at "+ft.path)
+		ft.checkMounts(2)
+		ft.unmountBehindOurBack()
+		ft.detach()
+		ft.destroy()
+	})
+}
+
+// TestFilesystemInAStorageDirectoryBehindALink is a storage directory that is
+// reached through a symbolic link.
+func TestFilesystemInAStorageDirectoryBehindALink(t *testing.T) {
+	forBoth(t, func(ft *filesystemTest) {
+		run(ft.T, "mkdir", ft.top+"/real")
+		run(ft.T, "ln", "-s", ft.top+"/real", ft.top+"/link")
+		ft.dir = ft.top + "/link/storage"
+		ft.restart()
+		ft.create()
+		if _, err := ft.tryAttach("", false); err != nil {
+			ft.Fatal(err)
+		}
+		ft.detach()
+		ft.destroy()
+	})
+}

@@ -29,17 +29,12 @@ const (
 	phaseDestroying phase = "destroying"
 )
 
-// identity says which file or directory an object is. The device number holds
-// within one boot of the machine: another one may give the same disk another
-// number.
+// identity says which file or directory an object is. The device number is for
+// as long as the filesystem stays mounted, and so within one boot at most.
 type identity struct {
 	Dev    uint64 `json:"dev,omitempty"`
 	Ino    uint64 `json:"ino,omitempty"`
 	BootID string `json:"boot-id,omitempty"`
-}
-
-func (i identity) is(st unix.Stat_t, bootID string) bool {
-	return i.Ino == st.Ino && (i.BootID != bootID || i.Dev == st.Dev)
 }
 
 // call is one bulk call. It holds the lock on the provider's directory.
@@ -47,7 +42,9 @@ type call struct {
 	context.Context
 	records *record.Store
 	// files holds the objects themselves, each under its id.
-	files  *safepath.Dir
+	files *safepath.Dir
+	// dev is the number of the device that the files are on.
+	dev    uint64
 	bootID string
 	unlock func()
 }
@@ -70,10 +67,39 @@ func begin(ctx context.Context, dir, files string) (_ *call, err error) {
 	if c.files, err = safepath.Make(filepath.Join(dir, files)); err != nil {
 		return nil, errors.Trace(err)
 	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(c.files.File().Fd()), &st); err != nil {
+		return nil, errors.Annotatef(err, "reading %s", c.files.Path())
+	}
+	c.dev = st.Dev
 	if c.bootID, err = record.BootID(); err != nil {
 		return nil, errors.Trace(err)
 	}
 	return c, nil
+}
+
+// is reports whether a file that was found under an object's name is the object.
+// The record is on the same filesystem, whatever number that has by now.
+func (c *call) is(i identity, st unix.Stat_t) bool {
+	return i.Ino == st.Ino && st.Dev == c.dev
+}
+
+// ownPlace returns the mount point of a filesystem for which nobody chose one.
+func (c *call) ownPlace(id string) (string, error) {
+	// A storage directory may be reached through a symbolic link, a mount point
+	// may not.
+	dir, err := c.files.RealPath()
+	return filepath.Join(dir, id), errors.Trace(err)
+}
+
+// unlessFull makes nothing of the error of saving a record for which there is no
+// space. It is for records of what is taken away: removing things must go on
+// where the space runs out, and a later call finds out what is left of them.
+func unlessFull(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return nil
+	}
+	return err
 }
 
 func (c *call) end() {
@@ -155,18 +181,6 @@ func eachAtOnce[T any](ctx context.Context, items []T, key func(T) string, do fu
 // itself is the key of items that are ids.
 func itself(id string) string { return id }
 
-// checkSpace returns an error unless size bytes are available.
-func (c *call) checkSpace(size uint64) error {
-	available, err := c.files.Available()
-	if err != nil {
-		return errors.Trace(err)
-	}
-	if available < size {
-		return c.noSpace(size, available)
-	}
-	return nil
-}
-
 func (c *call) noSpace(size, available uint64) error {
 	return errors.Annotatef(unix.ENOSPC, "%d MiB needed, %d MiB available in %s", size>>20, available>>20, c.files.Path())
 }
@@ -177,4 +191,11 @@ func checkSameSize(have, want uint64) error {
 		return storage.Permanent(errors.Errorf("it exists with %d MiB, not %d MiB", have>>20, want>>20))
 	}
 	return nil
+}
+
+func accessName(readOnly bool) string {
+	if readOnly {
+		return "read-only"
+	}
+	return "read-write"
 }

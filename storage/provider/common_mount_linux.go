@@ -199,6 +199,9 @@ func (c *mountCall) leave(f mountable) error {
 		if at.ours {
 			return storage.Permanent(errors.Errorf("it is mounted at %s: detach it first", place.MountPoint))
 		}
+		if err := c.checkNotBeneath(f, at); err != nil {
+			return errors.Trace(err)
+		}
 	}
 	return errors.Trace(c.forgetPlace(f))
 }
@@ -249,5 +252,5 @@ func (c *mountCall) forgetPlace(f mountable) error {
 		return errors.Trace(err)
 	}
 	*place = placement{}
-	return errors.Trace(f.save())
+	return errors.Trace(unlessFull(f.save()))
 }

@@ -28,9 +28,9 @@
 // # Concurrency
 //
 // Bulk calls that concern one directory take turns, over all sources and
-// processes. Within a call, the items are carried out one after another; a
-// cancelled context ends it between two items, and each item not begun gets the
-// context's error.
+// processes. Within a call, several items may be carried out at once, those that
+// concern one object in order; a cancelled context ends it between two items, and
+// each item not begun gets the context's error.
 //
 // The package works on Linux, as root. Elsewhere it compiles, and the sources are
 // not supported.

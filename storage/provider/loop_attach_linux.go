@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"os"
 	"strings"
 
 	"github.com/juju/errors"
@@ -49,9 +50,11 @@ func (c *loopCall) attach(id string, readOnly bool) (loopdev.Device, error) {
 				return none, errors.Trace(err)
 			}
 		}
+		c.attaching.Lock()
 		h, err = loopdev.Attach(c, f, readOnly)
+		c.attaching.Unlock()
 	case 1:
-		h, err = adopt(devices[0], readOnly)
+		h, err = adopt(devices[0], f, readOnly)
 	default:
 		err = storage.Permanent(errors.Errorf("it is attached more than once, as %s: detach it first", deviceNames(devices)))
 	}
@@ -74,7 +77,7 @@ func (c *loopCall) attach(id string, readOnly bool) (loopdev.Device, error) {
 }
 
 // adopt takes a device that shows the file already, if it does so as wanted.
-func adopt(d loopdev.Device, readOnly bool) (*loopdev.Handle, error) {
+func adopt(d loopdev.Device, file *os.File, readOnly bool) (*loopdev.Handle, error) {
 	if !d.IsWholeFile() {
 		return nil, storage.Permanent(errors.Errorf("a part of it is attached as %s: detach it first", d.Name()))
 	}
@@ -82,7 +85,7 @@ func adopt(d loopdev.Device, readOnly bool) (*loopdev.Handle, error) {
 		return nil, storage.Permanent(errors.Errorf("it is attached as %s %s, and wanted %s: detach it first",
 			d.Name(), accessName(d.ReadOnly), accessName(readOnly)))
 	}
-	return loopdev.Adopt(d)
+	return loopdev.Adopt(d, file)
 }
 
 // attached records an attachment and makes it outlive this process.
@@ -124,7 +127,7 @@ func (c *loopCall) detach(id string) error {
 		rec.Phase = phaseReady
 	}
 	rec.Device, rec.DiskSeq, rec.ReadOnly = "", 0, false
-	return errors.Trace(c.records.Save(id, rec))
+	return errors.Trace(unlessFull(c.records.Save(id, rec)))
 }
 
 // detachDevice detaches one device. If it is in use, device and record stay as
@@ -135,11 +138,11 @@ func (c *loopCall) detachDevice(id string, rec loopRecord, d loopdev.Device) err
 	saved := false
 	err := loopdev.Detach(c, d, func() error {
 		saved = true
-		return c.records.Save(id, detaching)
+		return unlessFull(c.records.Save(id, detaching))
 	})
 	if err != nil {
 		if saved {
-			if serr := c.records.Save(id, rec); serr != nil {
+			if serr := unlessFull(c.records.Save(id, rec)); serr != nil {
 				return errors.Annotatef(err, "(%v)", serr)
 			}
 		}
@@ -154,21 +157,20 @@ func (c *loopCall) detachDevice(id string, rec loopRecord, d loopdev.Device) err
 }
 
 // devices returns the loop devices that show the volume's file. A file that has
-// lost its name is found by what the record says of it, in the same boot; a later
-// one knows it by its name only.
+// lost its name is found by what the record says of it, in the same boot.
 func (c *loopCall) devices(id string, rec loopRecord) ([]loopdev.Device, error) {
 	if rec.Ino == 0 {
 		return nil, nil
 	}
 	file := loopdev.FileID{Dev: rec.Dev, Ino: rec.Ino}
-	if rec.BootID != c.bootID {
-		st, err := c.files.Lstat(id)
-		if errors.Is(err, unix.ENOENT) || err == nil && st.Ino != rec.Ino {
-			return nil, nil
-		} else if err != nil {
-			return nil, errors.Trace(err)
-		}
+	st, err := c.files.Lstat(id)
+	switch {
+	case err == nil && c.is(rec.identity, st):
 		file = loopdev.IDOf(&st)
+	case err != nil && !errors.Is(err, unix.ENOENT):
+		return nil, errors.Trace(err)
+	case rec.BootID != c.bootID:
+		return nil, nil
 	}
 	loops, err := c.scan()
 	if err != nil {

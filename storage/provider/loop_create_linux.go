@@ -72,15 +72,16 @@ func (c *loopCall) ensure(id string, size uint64) error {
 
 // makeNew makes the backing file and the record. After an error neither is
 // there, unless the process was killed before it could tidy up.
-func (c *loopCall) makeNew(id string, size uint64) error {
+func (c *loopCall) makeNew(id string, size uint64) (err error) {
 	if has, err := c.files.Has(id); err != nil {
 		return errors.Trace(err)
 	} else if has {
 		return storage.Permanent(errors.AlreadyExistsf("file %s, which no record belongs to: move it away", c.files.Entry(id)))
 	}
-	if err := c.checkSpace(size); err != nil {
+	if err := c.space.take(c.call, size); err != nil {
 		return errors.Trace(err)
 	}
+	defer func() { c.space.done(size, err == nil) }()
 	if err := c.records.Save(id, loopRecord{Size: size, Phase: phaseCreating}); err != nil {
 		return errors.Trace(err)
 	}
@@ -210,7 +211,7 @@ func (c *loopCall) checkBacking(id string, rec loopRecord, st unix.Stat_t) error
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return storage.Permanent(errors.Errorf("the backing file %s is not a regular file", path))
-	case !rec.is(st, c.bootID):
+	case !c.is(rec.identity, st):
 		return storage.Permanent(errors.Errorf("the backing file %s was replaced: it has inode %d on device %d:%d, the volume's had inode %d on device %d:%d",
 			path, st.Ino, unix.Major(st.Dev), unix.Minor(st.Dev), rec.Ino, unix.Major(rec.Dev), unix.Minor(rec.Dev)))
 	case uint64(st.Size) != rec.Size:
@@ -234,14 +235,14 @@ func (c *loopCall) destroy(id string) error {
 	// While it is being made, whatever has its name is ours.
 	if rec.Phase != phaseCreating {
 		st, err := c.files.Lstat(id)
-		if err == nil && !rec.is(st, c.bootID) {
+		if err == nil && !c.is(rec.identity, st) {
 			return storage.Permanent(errors.Errorf("the backing file %s was replaced and is not the volume's: move it away", c.files.Entry(id)))
 		} else if err != nil && !errors.Is(err, unix.ENOENT) {
 			return errors.Trace(err)
 		}
 	}
 	rec.Phase = phaseDestroying
-	if err := c.records.Save(id, rec); err != nil {
+	if err := unlessFull(c.records.Save(id, rec)); err != nil {
 		return errors.Trace(err)
 	}
 	for _, name := range []string{temporary(id), id} {

@@ -848,3 +848,110 @@ func TestLoopCancelled(t *testing.T) {
 	}
 	lt.destroy(volume(1))
 }
+
+// TestLoopVolumesMadeAtOnceFillTheSpace is a call for more volumes than there is
+// space for: those that fit are made.
+func TestLoopVolumesMadeAtOnceFillTheSpace(t *testing.T) {
+	dir := devicetest.Dir(t)
+	image := filepath.Join(dir, "image")
+	run(t, "truncate", "--size", "1T", image) // sparse, and so it stays
+	run(t, "mkfs.ext4", "-q", "-m", "0", image)
+	fs := filepath.Join(dir, "fs")
+	run(t, "mount", "--mkdir", "-o", "loop", image, fs)
+	t.Cleanup(func() { run(t, "umount", fs) })
+	lt := &loopTest{T: t, dir: filepath.Join(fs, "storage"), ctx: envcontext.New(context.Background())}
+	lt.restart()
+	const size = 190 << 10
+	var params []storage.VolumeParams
+	for n := range maxAtOnce {
+		params = append(params, storage.VolumeParams{Tag: volume(n), Size: size, Provider: LoopProviderType})
+	}
+	results, err := lt.source.CreateVolumes(lt.ctx, params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := 0
+	for _, result := range results {
+		if result.Error == nil {
+			made++
+		} else {
+			checkError(t, result.Error, false, "194560 MiB needed", "MiB available")
+		}
+	}
+	if made != 5 {
+		t.Errorf("%d volumes of 190 GiB were made in 1 TiB, want 5", made)
+	}
+	for n := range maxAtOnce {
+		if err := lt.tryDestroy(volume(n)); err != nil {
+			t.Error(err)
+		}
+	}
+	checkNoFiles(t, lt.dir)
+}
+
+// TestLoopGoesAwayFromAFullFilesystem is the only way to make space there.
+func TestLoopGoesAwayFromAFullFilesystem(t *testing.T) {
+	dir := devicetest.Dir(t)
+	mountTmpfs(t, "full", dir, "8m")
+	lt := &loopTest{T: t, dir: filepath.Join(dir, "storage"), ctx: envcontext.New(context.Background())}
+	lt.restart()
+	lt.create(volume(1))
+	lt.attach(volume(1), false)
+	if err := os.WriteFile(filepath.Join(dir, "other"), make([]byte, 8<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("filling up: %v", err)
+	}
+	lt.detach(volume(1))
+	lt.checkLoops(0)
+	lt.destroy(volume(1))
+}
+
+// TestLoopStorageMountedAnew is a disk that is plugged in again, and has another
+// device number.
+func TestLoopStorageMountedAnew(t *testing.T) {
+	dir := devicetest.Dir(t)
+	image := filepath.Join(dir, "image")
+	run(t, "truncate", "--size", "64M", image)
+	run(t, "mkfs.ext4", "-q", image)
+	fs := filepath.Join(dir, "fs")
+	mounted := func() (unmount func()) {
+		run(t, "mount", "--mkdir", "-o", "loop", image, fs)
+		return func() { run(t, "umount", fs) }
+	}
+	unmount := mounted()
+	lt := &loopTest{T: t, dir: filepath.Join(fs, "storage"), ctx: envcontext.New(context.Background())}
+	lt.restart()
+	lt.create(volume(1))
+	writeDevice(t, lt.attach(volume(1), false), "precious")
+	lt.detach(volume(1))
+	before := lt.record(volume(1)).Dev
+	unmount()
+	// Whoever comes first gets the number that is free now.
+	devicetest.NewLoop(t, 1<<20)
+	unmount = mounted()
+	checkDevice(t, lt.attach(volume(1), false), "precious")
+	if lt.record(volume(1)).Dev == before {
+		t.Skip("somebody else got the number in between")
+	}
+	lt.detach(volume(1))
+	lt.destroy(volume(1))
+	unmount()
+}
+
+func TestLoopOfAnotherSizeThanItsFileIsNotAdopted(t *testing.T) {
+	lt := newLoopTest(t)
+	tag := volume(1)
+	lt.create(tag)
+	if err := os.Truncate(lt.file(tag), 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "losetup", "--find", lt.file(tag))
+	if err := os.Truncate(lt.file(tag), volumeSize<<20); err != nil {
+		t.Fatal(err)
+	}
+	_, err := lt.tryAttach(tag, false)
+	checkError(t, err, false, "1048576 bytes large", "its file 4194304", "detach it first")
+	lt.detach(tag)
+	lt.attach(tag, false)
+	lt.detach(tag)
+	lt.destroy(tag)
+}

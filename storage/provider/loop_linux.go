@@ -39,6 +39,49 @@ type loopCall struct {
 	*call
 	// scan looks at the loop devices: once, when they are first needed.
 	scan func() (*loopdev.Table, error)
+	// attaching is held while a free loop device is taken, which only one can do
+	// at a time.
+	attaching sync.Mutex
+	// space is what is left for volumes that are being made.
+	space space
+}
+
+// space shares out the space of the filesystem among the volumes that are made
+// at once. What it says itself is no guide meanwhile: each of them has a part of
+// its blocks, and all of them would fail where some fit.
+type space struct {
+	mu        sync.Mutex
+	making    int
+	available uint64
+}
+
+// take sets aside size bytes.
+func (s *space) take(c *call, size uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.making == 0 {
+		available, err := c.files.Available()
+		if err != nil {
+			return errors.Trace(err)
+		}
+		s.available = available
+	}
+	if s.available < size {
+		return c.noSpace(size, s.available)
+	}
+	s.available -= size
+	s.making++
+	return nil
+}
+
+// done ends what take has begun.
+func (s *space) done(size uint64, made bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.making--
+	if !made {
+		s.available += size
+	}
 }
 
 func (s *loopSource) begin(ctx context.Context) (*loopCall, error) {
@@ -164,7 +207,7 @@ func (s *loopSource) AttachVolumes(ctx envcontext.ProviderCallContext, params []
 			Machine: p.Machine,
 			VolumeAttachmentInfo: storage.VolumeAttachmentInfo{
 				DeviceName: d.Name(),
-				BusAddress: loopdev.BusAddress(d.File.Dev, d.File.Ino),
+				BusAddress: storage.LoopBusAddress(d.File.Dev, d.File.Ino),
 				ReadOnly:   d.ReadOnly,
 			},
 		}

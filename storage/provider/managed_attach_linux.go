@@ -48,9 +48,11 @@ func (c *managedCall) loadReady(id string) (*managedFilesystem, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	if _, ok := c.devices.BlockDevice(volume); !ok {
+	entry, ok := c.devices.BlockDevice(volume)
+	if !ok {
 		return nil, errors.NotFoundf("block device of volume %s", volume.Id())
 	}
+	f.entry = entry
 	return f, nil
 }
 
@@ -81,7 +83,9 @@ func (c *managedCall) attach(p storage.FilesystemAttachmentParams, devices map[s
 	}
 	path := p.Path
 	if path == "" {
-		path = c.files.Entry(f.id)
+		if path, err = c.ownPlace(f.id); err != nil {
+			return "", errors.Trace(err)
+		}
 	}
 	return path, errors.Trace(c.mountCall.attach(f, path, p.ReadOnly))
 }
@@ -109,7 +113,8 @@ func (f *managedFilesystem) choose(devices []string) error {
 	if found.UUID != f.rec.UUID || found.Type != f.rec.Type {
 		return errors.Errorf("%s holds %s, not %s with UUID %s", devices[0], found, f.rec.Type, f.rec.UUID)
 	}
-	return nil
+	// A copy may be here while the original is not.
+	return errors.Annotatef(checkIdentity(dev, f.entry), "UUID %s is not on the block device of %s", f.rec.UUID, f.rec.Volume)
 }
 
 // placement implements [mountable].
@@ -274,11 +279,4 @@ func (f *managedFilesystem) forget() error {
 		}
 	}
 	return errors.Trace(f.call.records.Remove(f.id))
-}
-
-func accessName(readOnly bool) string {
-	if readOnly {
-		return "read-only"
-	}
-	return "read-write"
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/juju/errors"
@@ -192,14 +193,48 @@ func (c *managedCall) openVolume(volume names.VolumeTag) (*blockdev.Device, erro
 		if err != nil {
 			return nil, errors.Annotatef(err, "block device of volume %s", volume.Id())
 		}
-		if size := uint64(dev.Size) >> 20; entry.Size > 0 && entry.Size != size {
+		err = checkIdentity(dev, entry)
+		if size := uint64(dev.Size) >> 20; err == nil && entry.Size > 0 && entry.Size != size {
+			err = errors.Errorf("%s has %d MiB, not %d MiB", path, size, entry.Size)
+		}
+		if err != nil {
 			dev.Close()
-			return nil, errors.Errorf("%s has %d MiB, the block device of volume %s should have %d MiB",
-				path, size, volume.Id(), entry.Size)
+			return nil, errors.Annotatef(err, "block device of volume %s", volume.Id())
 		}
 		return dev, nil
 	}
 	return nil, errors.NotFoundf("block device of volume %s (tried %q)", volume.Id(), paths)
+}
+
+// checkIdentity makes sure that an open device is the one of an entry, which may
+// be older than the device: names are given out anew. What an entry or a device
+// does not tell is not compared.
+func checkIdentity(dev *blockdev.Device, entry storage.BlockDevice) error {
+	// A loop device is the file behind it.
+	var is, want string
+	if dev.Identity.BackingIno != 0 {
+		is = storage.LoopBusAddress(dev.Identity.BackingDev, dev.Identity.BackingIno)
+	}
+	if strings.HasPrefix(entry.BusAddress, "loop@") {
+		want = entry.BusAddress
+	}
+	if entry.BusAddress != "" && is != want {
+		return errors.Errorf("%s is %q by now, not %q", dev.Path(), is, entry.BusAddress)
+	}
+	// What udev writes 0x, sysfs writes naa. Its other kinds are not unique.
+	kind, id, _ := strings.Cut(dev.Identity.Hardware, ".")
+	switch kind {
+	case "naa":
+		is = "0x" + id
+	case "eui", "uuid":
+		is = dev.Identity.Hardware
+	default:
+		return nil
+	}
+	if entry.WWN != "" && is != entry.WWN {
+		return errors.Errorf("%s has WWN %s by now, not %s", dev.Path(), is, entry.WWN)
+	}
+	return nil
 }
 
 // proveBlank returns nil when nothing is on the device. When something is, the

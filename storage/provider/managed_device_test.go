@@ -22,7 +22,8 @@ import (
 
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
-	"github.com/stowage-io/stowage/storage/provider/internal/blockdev/blockdevtest"
+	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
 	"github.com/stowage-io/stowage/storage/provider/internal/record"
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
@@ -50,7 +51,7 @@ type managedTest struct {
 // newManagedTest makes a test that ends with the check that no mount, open file
 // or temporary file is left.
 func newManagedTest(t *testing.T) *managedTest {
-	blockdevtest.RequireRoot(t)
+	devicetest.RequireRoot(t)
 	top := t.TempDir()
 	mt := &managedTest{T: t, top: top, dir: filepath.Join(top, "managed"), blocks: make(map[names.VolumeTag]storage.BlockDevice)}
 	t.Cleanup(mt.checkLeaks)
@@ -96,14 +97,14 @@ func (t *managedTest) Filesystem(names.FilesystemTag) (storage.Filesystem, bool)
 }
 
 // loop makes a blank device and makes it known as the volume's.
-func (t *managedTest) loop(size int64) *blockdevtest.Loop {
+func (t *managedTest) loop(size int64) *devicetest.Loop {
 	t.Helper()
-	loop := blockdevtest.New(t, size)
+	loop := devicetest.NewLoop(t, size)
 	t.plug(loop, size)
 	return loop
 }
 
-func (t *managedTest) plug(loop *blockdevtest.Loop, size int64) {
+func (t *managedTest) plug(loop *devicetest.Loop, size int64) {
 	t.blocks[managedVolume] = storage.BlockDevice{DeviceName: loop.Name(), Size: uint64(size) >> 20}
 }
 
@@ -279,7 +280,7 @@ func (t *managedTest) checkError(err error, permanent bool, words ...string) {
 
 func command(t testing.TB, name string, args ...string) {
 	t.Helper()
-	blockdevtest.RequireProgram(t, name)
+	devicetest.RequireProgram(t, name)
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s %q: %v: %s", name, args, err, out)
 	}
@@ -288,7 +289,7 @@ func command(t testing.TB, name string, args ...string) {
 func TestManagedLife(t *testing.T) {
 	for fs, size := range map[string]int64{"ext4": managedExt4Size, "xfs": managedXFSSize} {
 		t.Run(fs, func(t *testing.T) {
-			blockdevtest.RequireProgram(t, "mkfs."+fs)
+			devicetest.RequireProgram(t, "mkfs."+fs)
 			mt := newManagedTest(t)
 			loop := mt.loop(size)
 			got, err := mt.tryCreate(fs)
@@ -528,7 +529,7 @@ func TestManagedNeverFormatsADeviceOfAnotherSize(t *testing.T) {
 	loop := mt.loop(managedExt4Size)
 	mt.plug(loop, 2*managedExt4Size)
 	_, err := mt.tryCreate("ext4")
-	mt.checkError(err, false, loop.Path+" has 32 MiB", "should have 64 MiB")
+	mt.checkError(err, false, loop.Path+" has 32 MiB", "32 MiB, not 64 MiB")
 }
 
 func TestManagedCreateFindsTheDeviceWithoutUdev(t *testing.T) {
@@ -583,7 +584,7 @@ func TestManagedDeviceThatLostItsFilesystemIsNotFormatted(t *testing.T) {
 
 // corruptExt4 makes of a filesystem what mkfs leaves when it is killed: mke2fs
 // writes the superblock last.
-func corruptExt4(t *testing.T, loop *blockdevtest.Loop) {
+func corruptExt4(t *testing.T, loop *devicetest.Loop) {
 	writeAt(t, loop.Path, 1024, make([]byte, 1024))
 }
 
@@ -592,51 +593,51 @@ func TestManagedRestartWhileFormatting(t *testing.T) {
 	for _, test := range []struct {
 		name, fs string
 		size     int64
-		crash    func(t *testing.T, mt *managedTest, loop *blockdevtest.Loop)
+		crash    func(t *testing.T, mt *managedTest, loop *devicetest.Loop)
 		err      string
 	}{{
 		name: "mkfs was not begun", fs: "ext4", size: managedExt4Size,
-		crash: func(t *testing.T, mt *managedTest, loop *blockdevtest.Loop) {
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
 			command(t, "blkdiscard", "--zeroout", loop.Path)
 		},
 	}, {
 		name: "mkfs was killed", fs: "ext4", size: managedExt4Size,
-		crash: func(t *testing.T, mt *managedTest, loop *blockdevtest.Loop) { corruptExt4(t, loop) },
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) { corruptExt4(t, loop) },
 	}, {
 		name: "mkfs was killed and the machine restarted", fs: "ext4", size: managedExt4Size,
-		crash: func(t *testing.T, mt *managedTest, loop *blockdevtest.Loop) {
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
 			corruptExt4(t, loop)
 			mt.editRecord(func(r *managedRecord) { r.Device.BootID = "another" })
 			loop.Detach(t)
-			mt.plug(blockdevtest.Attach(t, loop.File), managedExt4Size)
+			mt.plug(devicetest.AttachLoop(t, loop.File), managedExt4Size)
 		},
 	}, {
 		name: "mkfs was done", fs: "ext4", size: managedExt4Size,
-		crash: func(t *testing.T, mt *managedTest, loop *blockdevtest.Loop) {},
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {},
 	}, {
 		name: "mkfs.xfs was done", fs: "xfs", size: managedXFSSize,
-		crash: func(t *testing.T, mt *managedTest, loop *blockdevtest.Loop) {},
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {},
 	}, {
 		name: "mkfs.xfs was killed", fs: "xfs", size: managedXFSSize,
-		crash: func(t *testing.T, mt *managedTest, loop *blockdevtest.Loop) {
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
 			writeAt(t, loop.Path, 126, []byte{1}) // sb_inprogress
 		},
 	}, {
 		name: "somebody else formatted it since", fs: "ext4", size: managedExt4Size,
-		crash: func(t *testing.T, mt *managedTest, loop *blockdevtest.Loop) {
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
 			command(t, "mkfs.ext4", "-q", "-F", "-L", "precious", loop.Path)
 		},
 		err: `it holds ext4 labelled "precious"`,
 	}, {
 		name: "another device is there, with data of an unknown kind", fs: "ext4", size: managedExt4Size,
-		crash: func(t *testing.T, mt *managedTest, loop *blockdevtest.Loop) {
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
 			other := mt.loop(managedExt4Size)
 			writeAt(t, other.Path, 1<<20, randomBytes(4096))
 		},
 		err: "cannot be proven to be",
 	}} {
 		t.Run(test.name, func(t *testing.T) {
-			blockdevtest.RequireProgram(t, "mkfs."+test.fs)
+			devicetest.RequireProgram(t, "mkfs."+test.fs)
 			mt := newManagedTest(t)
 			loop := mt.loop(test.size)
 			mt.create(test.fs)
@@ -752,7 +753,7 @@ func TestManagedAttachRefusesTwoDevicesWithOneUUID(t *testing.T) {
 	mt.create("ext4")
 	clone := filepath.Join(mt.top, "clone")
 	command(t, "cp", "--sparse=always", loop.Path, clone)
-	other := blockdevtest.Attach(t, clone)
+	other := devicetest.AttachLoop(t, clone)
 	_, err := mt.tryAttach(false)
 	mt.checkError(err, true, "attaching filesystem 0/2", loop.Path, other.Path, "one is a copy")
 	if n := mt.mounts(); n != 0 {
@@ -978,7 +979,7 @@ func TestManagedDetachSeesOtherMountNamespaces(t *testing.T) {
 	loop := mt.loop(managedExt4Size)
 	mt.create("ext4")
 	mt.attach()
-	blockdevtest.RequireProgram(t, "unshare")
+	devicetest.RequireProgram(t, "unshare")
 	kill := holder(t, exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; exec sleep 1000"))
 	mt.checkError(mt.tryDetach(), false, loop.Path, "in use", "(sleep): mounted at "+mt.path())
 	mt.checkError(mt.tryDetach(), false, loop.Path, "in use")
@@ -990,7 +991,7 @@ func TestManagedBulkCallsAnswerInOrder(t *testing.T) {
 	mt := newManagedTest(t)
 	mt.loop(managedExt4Size)
 	second := names.NewVolumeTag("0/9")
-	loop := blockdevtest.New(t, managedExt4Size)
+	loop := devicetest.NewLoop(t, managedExt4Size)
 	mt.blocks[second] = storage.BlockDevice{DeviceName: loop.Name(), Size: managedExt4Size >> 20}
 
 	tags := []names.FilesystemTag{managedTag, names.NewFilesystemTag("0/8"), names.NewFilesystemTag("0/9")}
@@ -1028,5 +1029,94 @@ func TestManagedBulkCallsAnswerInOrder(t *testing.T) {
 		if err != nil {
 			t.Errorf("detaching %d: %v", i, err)
 		}
+	}
+}
+
+// busAddress is the identity of a device as the machine tells it.
+func busAddress(t testing.TB, loop *devicetest.Loop) string {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(loop.File, &st); err != nil {
+		t.Fatal(err)
+	}
+	return storage.LoopBusAddress(st.Dev, st.Ino)
+}
+
+// What is known of the volume's device may be older than the device that has its
+// name now, which is as blank and as large.
+func TestManagedNeverFormatsAnotherVolumesDevice(t *testing.T) {
+	mt := newManagedTest(t)
+	mine, others := devicetest.NewLoop(t, managedExt4Size), devicetest.NewLoop(t, managedExt4Size)
+	entry := storage.BlockDevice{DeviceName: others.Name(), Size: managedExt4Size >> 20, BusAddress: busAddress(t, mine)}
+	mt.blocks[managedVolume] = entry
+	before := edges(t, others.Path)
+	_, err := mt.tryCreate("ext4")
+	mt.checkError(err, false, "block device of volume 0/1", busAddress(t, others), busAddress(t, mine))
+	if !bytes.Equal(edges(t, others.Path), before) {
+		t.Error("the other volume's device was written to")
+	}
+	entry.DeviceName = mine.Name()
+	mt.blocks[managedVolume] = entry
+	mt.create("ext4")
+	mt.attach()
+	mt.detach()
+}
+
+// A copy that somebody attached must not be written to when the volume itself is
+// not there.
+func TestManagedAttachDoesNotTakeACopyForTheVolume(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.loop(managedExt4Size)
+	entry := mt.blocks[managedVolume]
+	entry.BusAddress = busAddress(t, loop)
+	mt.blocks[managedVolume] = entry
+	mt.create("ext4")
+	clone := filepath.Join(mt.top, "clone")
+	command(t, "cp", "--sparse=always", loop.Path, clone)
+	loop.Detach(t)
+	other := devicetest.AttachLoop(t, clone)
+	_, err := mt.tryAttach(false)
+	mt.checkError(err, false, "not on the block device of volume-0-1", other.Path)
+	if n := mt.mounts(); n != 0 {
+		t.Errorf("mounted %d times", n)
+	}
+}
+
+// After a restart two disks may have swapped their names.
+func TestManagedKnowsADiskByItsWWN(t *testing.T) {
+	for _, test := range []struct {
+		hardware, wwn string
+		ok            bool
+	}{
+		{"naa.5000c500a1b2c3d4", "0x5000c500a1b2c3d4", true},
+		{"naa.5000c500a1b2c3d4", "0x5000c500a1b2c3d5", false},
+		{"eui.0025388b01b2c3d4", "eui.0025388b01b2c3d4", true},
+		{"eui.0025388b01b2c3d4", "eui.0025388b01b2c3d5", false},
+		{"t10.ATA     QEMU HARDDISK", "0x5000c500a1b2c3d4", true},
+		{"", "0x5000c500a1b2c3d4", true},
+		{"naa.5000c500a1b2c3d4", "", true},
+	} {
+		dev := &blockdev.Device{Name: "sda", Identity: blockdev.Identity{Hardware: test.hardware}}
+		err := checkIdentity(dev, storage.BlockDevice{DeviceName: "sda", WWN: test.wwn, BusAddress: "scsi@0:0.0.0"})
+		if (err == nil) != test.ok {
+			t.Errorf("%q for WWN %q: %v", test.hardware, test.wwn, err)
+		}
+	}
+}
+
+func TestManagedGoesAwayFromAFullFilesystem(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.dir = filepath.Join(mt.top, "small", "managed")
+	command(t, "mkdir", filepath.Dir(mt.dir))
+	mountTmpfs(t, "full", filepath.Dir(mt.dir), "1m")
+	mt.loop(managedExt4Size)
+	mt.create("ext4")
+	mt.attach()
+	if err := os.WriteFile(filepath.Join(mt.top, "small", "other"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("filling up: %v", err)
+	}
+	mt.detach()
+	if err := mt.tryDestroy(); err != nil {
+		t.Error(err)
 	}
 }

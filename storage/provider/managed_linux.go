@@ -71,6 +71,8 @@ type managedFilesystem struct {
 	id   string
 	call *managedCall
 	rec  managedRecord
+	// entry is what is known of the volume's device, when it is to be attached.
+	entry storage.BlockDevice
 	// dev is the device that the filesystem is on, once it has been found.
 	dev *blockdev.Device
 }

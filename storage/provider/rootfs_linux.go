@@ -94,8 +94,10 @@ func (f *rootfs) makeNew(size uint64) error {
 		return storage.Permanent(errors.AlreadyExistsf("directory %s, which no record belongs to: move it away",
 			f.call.files.Entry(f.id)))
 	}
-	if err := f.call.checkSpace(size); err != nil {
+	if available, err := f.call.files.Available(); err != nil {
 		return errors.Trace(err)
+	} else if available < size {
+		return errors.Trace(f.call.noSpace(size, available))
 	}
 	f.rec = rootfsRecord{Size: size, Phase: phaseCreating}
 	if err := f.save(); err != nil {
@@ -139,7 +141,7 @@ func (f *rootfs) open() (*safepath.Dir, error) {
 	}
 	var st unix.Stat_t
 	err = unix.Fstat(int(dir.File().Fd()), &st)
-	if err == nil && !f.rec.is(st, f.call.bootID) {
+	if err == nil && !f.call.is(f.rec.identity, st) {
 		err = storage.Permanent(errors.Errorf("its directory %s was replaced", path))
 	}
 	if err != nil {
@@ -247,7 +249,7 @@ func (f *rootfs) destroy() error {
 		}
 	}
 	f.rec.Phase = phaseDestroying
-	if err := f.save(); err != nil {
+	if err := unlessFull(f.save()); err != nil {
 		return errors.Trace(err)
 	}
 	trash, err := safepath.Make(f.trash)

@@ -19,6 +19,12 @@ type TmpfsOptions struct {
 // detaching destroys what is in it. After a reboot it is attached anew, empty. It
 // can be written by root alone until root says otherwise (mode 0755). There is
 // nothing to release.
+//
+// The mount's source is "tmpfs-" and the filesystem's id, which another agent on
+// the machine may use too. So the root directory of each says where its records
+// are, in the extended attribute trusted.stowage.owner, and those of others are
+// neither adopted nor unmounted. One without the attribute goes by its source and
+// size.
 func NewTmpfsProvider(options TmpfsOptions) storage.Provider {
 	return &tmpfsProvider{machineProvider{providerType: TmpfsProviderType, storageDir: options.StorageDir}}
 }

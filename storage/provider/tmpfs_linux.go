@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/juju/errors"
@@ -67,7 +68,16 @@ func (f *tmpfs) save() error {
 }
 
 func (f *tmpfs) mount(readOnly bool) (*mount.Detached, error) {
-	return mount.New(mount.Filesystem{
+	owner, err := f.owner()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	for _, m := range f.named(f.call.table()) {
+		if ownerOf(m) == owner {
+			return nil, errors.Errorf("it is mounted at %s: unmount that first", m.Mountpoint)
+		}
+	}
+	mounted, err := mount.New(mount.Filesystem{
 		Type:   "tmpfs",
 		Source: f.source(),
 		Options: []mount.Option{
@@ -76,10 +86,50 @@ func (f *tmpfs) mount(readOnly bool) (*mount.Detached, error) {
 		},
 		ReadOnly: readOnly,
 	})
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	mounted.SetOwner(owner)
+	return mounted, nil
 }
 
+// mounts implements [mountable]. What is marked as another agent's is not it.
 func (f *tmpfs) mounts(table *mount.Table) ([]*mountinfo.Info, error) {
-	return table.OfSource("tmpfs", f.source()), nil
+	owner, err := f.owner()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	return slices.DeleteFunc(f.named(table), func(m *mountinfo.Info) bool {
+		of := ownerOf(m)
+		return of != "" && of != owner
+	}), nil
+}
+
+// named returns the mounts that have the name of the filesystem: its own, and
+// those that another agent on this machine made under the same name.
+func (f *tmpfs) named(table *mount.Table) []*mountinfo.Info {
+	return slices.DeleteFunc(table.OfSource("tmpfs", f.source()), func(m *mountinfo.Info) bool {
+		return m.Root != "/"
+	})
+}
+
+// owner is what tells this agent's filesystems from those of others: where it
+// keeps their records.
+func (f *tmpfs) owner() (string, error) {
+	return f.call.files.RealPath()
+}
+
+// ownerOf returns whose a mount is, nothing where that is not to be seen.
+func ownerOf(m *mountinfo.Info) string {
+	target, err := mount.OpenTarget(m.Mountpoint)
+	if err != nil {
+		return ""
+	}
+	defer target.Close()
+	if target.MountID() != uint64(m.ID) {
+		return "" // covered by another mount
+	}
+	return target.Owner()
 }
 
 func (f *tmpfs) check(at *mount.Target) error {
@@ -95,17 +145,30 @@ func (f *tmpfs) check(at *mount.Target) error {
 
 func (f *tmpfs) attach(path string, readOnly bool) (string, error) {
 	if path == "" {
-		path = f.call.files.Entry(f.id)
+		var err error
+		if path, err = f.call.ownPlace(f.id); err != nil {
+			return "", errors.Trace(err)
+		}
 	}
 	return path, errors.Trace(f.call.attach(f, path, readOnly))
 }
 
-// destroy looks for the filesystem at its own mount point only: elsewhere, its
-// name may be that of another agent's filesystem.
+// destroy removes the record. A mount that is not marked as this agent's may be
+// another's, unless it is where the filesystem was mounted.
 func (f *tmpfs) destroy() error {
-	for _, m := range f.call.table().OfSource("tmpfs", f.source()) {
+	owner, err := f.owner()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	mounts, err := f.mounts(f.call.table())
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for _, m := range mounts {
 		if m.Mountpoint == f.rec.MountPoint {
 			return errors.Errorf("it is mounted at %s: detach it first", m.Mountpoint)
+		} else if ownerOf(m) == owner {
+			return errors.Errorf("it is mounted at %s: unmount that first", m.Mountpoint)
 		}
 	}
 	if err := mount.RemoveDirs(f.rec.MadeDirs); err != nil {

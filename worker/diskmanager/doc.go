@@ -15,4 +15,7 @@
 // The lists are information about this machine. They are never proof that a
 // device is blank, or free: whoever is about to write to a device looks at the
 // device.
+//
+// The kernel's events and the listing of this machine's devices are Linux's; on
+// other systems a Config has to bring its own.
 package diskmanager

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
-	"github.com/stowage-io/stowage/storage/provider/internal/blockdev/blockdevtest"
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
 
 func open(t *testing.T, path string) *blockdev.Device {
@@ -28,7 +28,7 @@ func open(t *testing.T, path string) *blockdev.Device {
 }
 
 func TestOpenThroughALinkTellsTheDevice(t *testing.T) {
-	loop := blockdevtest.New(t, 3<<20)
+	loop := devicetest.NewLoop(t, 3<<20)
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(loop.Path, link); err != nil {
 		t.Fatal(err)
@@ -51,8 +51,8 @@ func TestOpenRefusesWhatIsNoBlockDevice(t *testing.T) {
 }
 
 func TestIdentity(t *testing.T) {
-	loop := blockdevtest.New(t, 1<<20)
-	other := blockdevtest.New(t, 1<<20)
+	loop := devicetest.NewLoop(t, 1<<20)
+	other := devicetest.NewLoop(t, 1<<20)
 	before := open(t, loop.Path).Identity
 	if !before.Proves(open(t, loop.Path).Identity) {
 		t.Error("a device is not itself")
@@ -76,7 +76,7 @@ func TestIdentity(t *testing.T) {
 }
 
 func TestLockKeepsOthersOut(t *testing.T) {
-	loop := blockdevtest.New(t, 1<<20)
+	loop := devicetest.NewLoop(t, 1<<20)
 	first, second := open(t, loop.Path), open(t, loop.Path)
 	if err := first.Lock(t.Context()); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestLockKeepsOthersOut(t *testing.T) {
 }
 
 func TestCheckFree(t *testing.T) {
-	loop := blockdevtest.New(t, 1<<20)
+	loop := devicetest.NewLoop(t, 1<<20)
 	d := open(t, loop.Path)
 	if err := d.CheckFree(); err != nil {
 		t.Errorf("got %v", err)
@@ -119,7 +119,7 @@ func TestFindUUIDs(t *testing.T) {
 	)
 	var paths []string
 	for _, id := range []string{single, double, double} {
-		loop := blockdevtest.New(t, size)
+		loop := devicetest.NewLoop(t, size)
 		if out, err := exec.Command("mkfs.ext4", "-q", "-U", id, loop.Path).CombinedOutput(); err != nil {
 			t.Fatalf("mkfs.ext4: %v: %s", err, out)
 		}

@@ -18,7 +18,8 @@ import (
 //
 // Devices smaller than minSize bytes are passed over, and so are those of which
 // another device is made (the paths of a multipath device, the members of a
-// mirror): they show the same superblock. One that cannot be read has no UUID.
+// mirror): they show the same superblock. One that cannot be read, or is
+// suspended, has no UUID.
 func FindUUIDs(ctx context.Context, uuids []string, minSize int64) (map[string][]string, error) {
 	entries, err := os.ReadDir(sysfsBlock)
 	if err != nil {
@@ -31,6 +32,10 @@ func FindUUIDs(ctx context.Context, uuids []string, minSize int64) (map[string][
 		}
 		sys := filepath.Join(sysfsBlock, entry.Name())
 		if size, ok := attribute(sys, "size"); !ok || tooSmall(size, minSize) || hasHolders(sys) {
+			continue
+		}
+		// Reading a suspended device would wait until somebody resumes it.
+		if suspended, _ := attribute(sys, "dm/suspended"); suspended == "1" {
 			continue
 		}
 		path := devPath(entry.Name())

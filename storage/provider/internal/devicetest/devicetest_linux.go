@@ -4,6 +4,7 @@ package devicetest
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,20 +14,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// requireRootEnv, set to 1, says that the tests run where root was promised.
-const requireRootEnv = "STOWAGE_REQUIRE_ROOT"
-
-// RequireRoot skips a test that cannot run without root, or fails it where root
-// was promised.
+// RequireRoot skips the test where it does not run as root, or fails it where
+// STOWAGE_REQUIRE_ROOT=1 promises that it does.
 func RequireRoot(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() == 0 {
-		return
+	if os.Geteuid() != 0 {
+		skip(t, "needs root: it makes block devices and mounts")
 	}
-	if os.Getenv(requireRootEnv) == "1" {
-		t.Fatalf("needs root, which %s=1 promises", requireRootEnv)
+}
+
+// RequireProgram skips the test where the program is missing, or fails it where
+// STOWAGE_REQUIRE_ROOT=1 promises a machine that has everything.
+func RequireProgram(t testing.TB, name string) {
+	t.Helper()
+	if _, err := exec.LookPath(name); err != nil {
+		skip(t, "needs "+name)
 	}
-	t.Skip("needs root: it makes mounts or loop devices")
+}
+
+func skip(t testing.TB, reason string) {
+	t.Helper()
+	if os.Getenv("STOWAGE_REQUIRE_ROOT") == "1" {
+		t.Fatal(reason)
+	}
+	t.Skip(reason)
 }
 
 // Dir returns a temporary directory, without symbolic links in its path. When

@@ -41,9 +41,11 @@ func Attach(ctx context.Context, file *os.File, readOnly bool) (*Handle, error) 
 	defer control.Close()
 	// Asking for a free device and taking it are two steps: the lock keeps us
 	// from taking each other's. Those who do not lock are met by trying again.
-	if err := flock(control); err != nil {
+	unlock, err := lock(ctx, control)
+	if err != nil {
 		return nil, errors.Annotatef(err, "locking %s", controlPath)
 	}
+	defer unlock()
 	deadline := time.Now().Add(patience)
 	for {
 		h, err := attachFree(control, file, readOnly)
@@ -108,7 +110,7 @@ func (h *Handle) verify(file *os.File, readOnly bool) error {
 	case h.ReadOnly != readOnly:
 		return errors.Errorf("%s became read-only: %v, not %v", h.Name(), h.ReadOnly, readOnly)
 	case got != uint64(st.Size):
-		return errors.Errorf("%s became %d bytes large, not %d", h.Name(), got, st.Size)
+		return errors.Errorf("%s is %d bytes large and its file %d: detach it first", h.Name(), got, st.Size)
 	}
 	return nil
 }
@@ -166,8 +168,9 @@ func configureInSteps(f, file *os.File, info *unix.LoopInfo64) error {
 	return nil
 }
 
-// Adopt opens a device that a scan found attached, if it still is what it was.
-func Adopt(d Device) (*Handle, error) {
+// Adopt opens a device that a scan found attached to the whole file, if it still
+// is what it was.
+func Adopt(d Device, file *os.File) (*Handle, error) {
 	f, err := openDevice(d.Number, unix.O_RDONLY)
 	if err != nil {
 		return nil, errors.Trace(err)
@@ -175,6 +178,9 @@ func Adopt(d Device) (*Handle, error) {
 	h, err := newHandle(f, d.Number)
 	if err == nil && h.Device != d {
 		err = errors.Errorf("%s was changed while it was looked at", d.Name())
+	}
+	if err == nil {
+		err = h.verify(file, d.ReadOnly)
 	}
 	if err != nil {
 		f.Close()
@@ -299,10 +305,23 @@ func pause(ctx context.Context) error {
 	}
 }
 
-func flock(f *os.File) error {
-	for {
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != unix.EINTR {
-			return err
+// lock takes the lock on the control device. Whoever holds it for long is none of
+// us: it is done without then.
+func lock(ctx context.Context, control *os.File) (unlock func(), err error) {
+	for deadline := time.Now().Add(patience); ; {
+		err := unix.Flock(int(control.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			// A process that another goroutine is starting may have a copy of
+			// the descriptor for a moment: closing alone would wait for it.
+			return func() { _ = unix.Flock(int(control.Fd()), unix.LOCK_UN) }, nil
+		case err != unix.EWOULDBLOCK && err != unix.EINTR:
+			return nil, err
+		case time.Now().After(deadline):
+			return func() {}, nil
+		}
+		if err := pause(ctx); err != nil {
+			return nil, errors.Trace(err)
 		}
 	}
 }

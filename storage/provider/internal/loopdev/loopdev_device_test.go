@@ -96,7 +96,7 @@ func TestAttachKeepDetach(t *testing.T) {
 		t.Fatalf("scan found %+v, want %+v", devices, h.Device)
 	}
 
-	again, err := Adopt(devices[0])
+	again, err := Adopt(devices[0], f)
 	if err != nil || again.DiskSeq != h.DiskSeq {
 		t.Fatalf("adopted %+v, %v", again, err)
 	}
@@ -113,7 +113,7 @@ func TestAttachKeepDetach(t *testing.T) {
 		t.Errorf("announced %d times, want once", called)
 	}
 	checkGone(t, id)
-	if _, err := Adopt(devices[0]); err == nil {
+	if _, err := Adopt(devices[0], f); err == nil {
 		t.Error("adopted what was detached")
 	}
 }
@@ -278,9 +278,11 @@ func TestConfigureInSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer control.Close()
-		if err := flock(control); err != nil {
+		unlock, err := lock(context.Background(), control)
+		if err != nil {
 			t.Fatal(err)
 		}
+		defer unlock()
 		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
 			t.Fatal(err)
@@ -349,4 +351,25 @@ func TestManyAtOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestAttachIsNotHeldUpByTheLockOfAnother is a program that holds the lock on the
+// control device and does not let go.
+func TestAttachIsNotHeldUpByTheLockOfAnother(t *testing.T) {
+	dir := devicetest.Dir(t)
+	f, _ := backing(t, dir)
+	control, err := openControl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
+	if err := unix.Flock(int(control.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Attach(ctx, f, false); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	attach(t, f, false).Close()
 }

@@ -22,12 +22,6 @@ func IDOf(st *unix.Stat_t) FileID {
 	return FileID{Dev: st.Dev, Ino: st.Ino}
 }
 
-// BusAddress is the address of a loop device, as its user sees it: the identity
-// of the backing file, in the form loop@MAJOR:MINOR/INODE.
-func BusAddress(dev, ino uint64) string {
-	return fmt.Sprintf("loop@%d:%d/%d", unix.Major(dev), unix.Minor(dev), ino)
-}
-
 // Device is an attached loop device at the time it was looked at.
 type Device struct {
 	Number    int

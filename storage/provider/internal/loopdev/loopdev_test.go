@@ -9,12 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestBusAddress(t *testing.T) {
-	if got := BusAddress(unix.Mkdev(254, 300), 123456); got != "loop@254:300/123456" {
-		t.Error(got)
-	}
-}
-
 // TestDecodeDev checks the kernel's form of device numbers against that of stat,
 // which is the same wherever the numbers are small.
 func TestDecodeDev(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/stowage-io/stowage/storage/provider/internal/blockdev/blockdevtest"
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
@@ -25,8 +25,8 @@ func TestMakeOnTheSmallestDevice(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			blockdevtest.RequireProgram(t, "mkfs."+name)
-			loop := blockdevtest.New(t, int64(kind.MinSize)<<20)
+			devicetest.RequireProgram(t, "mkfs."+name)
+			loop := devicetest.NewLoop(t, int64(kind.MinSize)<<20)
 			f, err := os.Open(loop.Path)
 			if err != nil {
 				t.Fatal(err)

@@ -133,7 +133,7 @@ func describeThing(thing string) string {
 
 // Namespace is what is mounted in one mount namespace.
 type Namespace struct {
-	PID int // a process that lives there
+	PID int // a process that lives there, 0 for the namespace of this process
 	*Table
 }
 
@@ -142,6 +142,7 @@ type Namespace struct {
 func ReadNamespaces() []Namespace {
 	var namespaces []Namespace
 	seen := make(map[string]bool)
+	own, _ := os.Readlink("/proc/self/ns/mnt")
 	for _, pid := range processes() {
 		id, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
 		if err != nil || seen[id] {
@@ -157,16 +158,24 @@ func ReadNamespaces() []Namespace {
 			continue
 		}
 		seen[id] = true
+		if id == own {
+			pid = 0
+		}
 		namespaces = append(namespaces, Namespace{PID: pid, Table: table})
 	}
 	return namespaces
 }
 
-// Holders are the mounts of the namespace that filter picks out.
+// Holders are the mounts of the namespace that filter picks out. Those of other
+// namespaces are told with a process that sees them.
 func (n Namespace) Holders(filter func(*Table) []*mountinfo.Info) []Holder {
 	var holders []Holder
 	for _, m := range filter(n.Table) {
-		holders = append(holders, Holder{PID: n.PID, Name: command(n.PID), How: "mounted at " + m.Mountpoint})
+		h := Holder{Name: Describe(m), How: "mounted at " + m.Mountpoint}
+		if n.PID != 0 {
+			h.PID, h.Name = n.PID, command(n.PID)
+		}
+		holders = append(holders, h)
 	}
 	return holders
 }

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/juju/errors"
@@ -359,5 +360,38 @@ func TestCloneHidesWhatIsMountedBeneath(t *testing.T) {
 	}
 	if err := Unmount(filepath.Join(dir, "inner")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestMountPointsShareADirectoryThatComesAndGoes is one mount point being made
+// while another is taken away.
+func TestMountPointsShareADirectoryThatComesAndGoes(t *testing.T) {
+	dir := devicetest.Dir(t)
+	var users sync.WaitGroup
+	for _, name := range []string{"a", "b"} {
+		users.Go(func() {
+			path := filepath.Join(dir, "shared/deep", name)
+			for range 2000 {
+				missing, err := Missing(path)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				target, err := MakeTarget(path)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				target.Close()
+				if err := RemoveDirs(missing); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	users.Wait()
+	if names, err := filepath.Glob(dir + "/*"); err != nil || len(names) > 0 {
+		t.Errorf("left: %q, %v", names, err)
 	}
 }

@@ -136,6 +136,16 @@ func (d *Detached) Close() {
 	d.f.Close()
 }
 
+// owner is the extended attribute of the root directory of a filesystem that says
+// whose it is.
+const owner = "trusted.stowage.owner"
+
+// SetOwner writes on a filesystem in memory whose it is, for Target.Owner to
+// read. One that is read-only, or has no such attributes, stays without.
+func (d *Detached) SetOwner(name string) {
+	_ = unix.Setxattr(d.Path(), owner, []byte(name), 0)
+}
+
 // Path is a path to the root of the mount for this process while it is open.
 func (d *Detached) Path() string {
 	return fdPath(d.f)

@@ -53,12 +53,24 @@ func OpenTarget(path string) (*Target, error) {
 	return t, nil
 }
 
+// makeAttempts is how often MakeTarget meets somebody who takes directories away
+// before that is an error.
+const makeAttempts = 10
+
 // MakeTarget opens a directory, making it and its parents (0755) where they are
-// missing. Missing tells beforehand which those are.
-func MakeTarget(path string) (*Target, error) {
-	if err := ValidatePath(path); err != nil {
-		return nil, errors.Trace(err)
+// missing. Missing tells beforehand which those are. It may be called while
+// RemoveDirs takes away directories that both mount points share.
+func MakeTarget(path string) (target *Target, err error) {
+	for range makeAttempts {
+		target, err = makeTarget(path)
+		if !errors.Is(err, errors.NotFound) && !errors.Is(err, unix.ENOENT) {
+			break
+		}
 	}
+	return target, errors.Trace(err)
+}
+
+func makeTarget(path string) (*Target, error) {
 	missing, err := Missing(path)
 	if err != nil {
 		return nil, errors.Trace(err)
@@ -132,10 +144,6 @@ func removeDir(dir string) (left bool, err error) {
 // is. A filesystem without such attributes keeps it instead.
 const mark = "trusted.stowage.made"
 
-func setMark(parent *os.File, name string) {
-	_ = unix.Lsetxattr(fmt.Sprintf("/proc/self/fd/%d/%s", parent.Fd(), name), mark, []byte("1"), 0)
-}
-
 func isMarked(dir string) bool {
 	marked := false
 	err := inParent(dir, func(parent *os.File, name string) error {
@@ -165,6 +173,17 @@ func (t *Target) MountID() uint64 {
 // Same tells whether the directory has this device and inode number.
 func (t *Target) Same(dev, ino uint64) bool {
 	return unix.Mkdev(t.stat.Dev_major, t.stat.Dev_minor) == dev && t.stat.Ino == ino
+}
+
+// Owner returns what SetOwner wrote on the filesystem whose root the directory is,
+// nothing where that cannot be known.
+func (t *Target) Owner() string {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Getxattr(fdPath(t.f), owner, buf)
+	if err != nil {
+		return ""
+	}
+	return string(buf[:n])
 }
 
 // FilesystemSize returns the size in bytes of the filesystem there.
@@ -249,10 +268,15 @@ func makeDir(path string) error {
 		} else if err != nil {
 			return &os.PathError{Op: "mkdir", Path: path, Err: err}
 		}
-		setMark(parent, name)
+		// The name may be another's by now where others may write.
+		fd, err := unix.Openat(int(parent.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		defer unix.Close(fd)
+		_ = unix.Fsetxattr(fd, mark, []byte("1"), 0)
 		// What is mounted here is for others: the agent's umask does not count.
-		err = unix.Fchmodat(int(parent.Fd()), name, 0o755, 0)
-		return errors.Annotatef(err, "making %s accessible", path)
+		return errors.Annotatef(unix.Fchmod(fd, 0o755), "making %s accessible", path)
 	})
 }
 

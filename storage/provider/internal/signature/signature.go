@@ -10,10 +10,8 @@
 package signature
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -21,11 +19,6 @@ import (
 
 	"github.com/stowage-io/stowage/storage/provider/internal/run"
 )
-
-// edge is how much of each end of a device is read to prove it blank, in
-// bytes. The filesystems, volume managers, swap areas and partition tables
-// that are in use keep what identifies them within it.
-const edge = 4 << 20
 
 var blkid = run.Program{Name: "blkid", Package: "util-linux"}
 
@@ -52,36 +45,6 @@ func (s Signature) String() string {
 		text += fmt.Sprintf(" with UUID %s", s.UUID)
 	}
 	return text
-}
-
-// NotBlankError is what ProveBlank returns for a device that was read well and
-// has something on it.
-type NotBlankError struct {
-	Found Signature
-}
-
-// Error implements error.
-func (e *NotBlankError) Error() string {
-	return "not blank: it holds " + e.Found.String()
-}
-
-// ProveBlank returns nil when nothing is on the block device dev, size bytes
-// long: its first and last 4 MiB read as zero, and blkid recognises nothing.
-// It returns a *NotBlankError for a device that holds something, and any other
-// error when that could not be found out; such a device is not blank either.
-func ProveBlank(ctx context.Context, dev *os.File, size int64) error {
-	zero, err := zeroEdges(dev, size)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	found, err := Probe(ctx, dev)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	if !zero || found.Type != "" {
-		return errors.Trace(&NotBlankError{Found: found})
-	}
-	return nil
 }
 
 // Probe asks blkid what is on the block device dev. The zero Signature means
@@ -127,33 +90,4 @@ func parseExport(out string) (Signature, error) {
 		return Signature{Type: u, UUID: values["UUID"], Label: values["LABEL"]}, nil
 	}
 	return Signature{}, nil
-}
-
-// zeroEdges reports whether the first and last 4 MiB read as zero. A short
-// read is an error.
-func zeroEdges(r io.ReaderAt, size int64) (bool, error) {
-	if size <= 0 {
-		return false, errors.Errorf("size %d leaves nothing to look at", size)
-	}
-	buf := make([]byte, 1<<20)
-	zeroes := make([]byte, len(buf))
-	span := func(from, to int64) (bool, error) {
-		for at := from; at < to; at += int64(len(buf)) {
-			part := buf[:min(int64(len(buf)), to-at)]
-			if n, err := r.ReadAt(part, at); n < len(part) {
-				return false, errors.Annotatef(err, "reading %d bytes at %d", len(part), at)
-			}
-			if !bytes.Equal(part, zeroes[:len(part)]) {
-				return false, nil
-			}
-		}
-		return true, nil
-	}
-	firstEnd := min(edge, size)
-	zero, err := span(0, firstEnd)
-	if err != nil || !zero {
-		return false, errors.Trace(err)
-	}
-	zero, err = span(max(firstEnd, size-edge), size)
-	return zero, errors.Trace(err)
 }

@@ -10,13 +10,13 @@ import (
 
 	"github.com/juju/errors"
 
-	"github.com/stowage-io/stowage/storage/provider/internal/blockdev/blockdevtest"
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
 func command(t *testing.T, name string, args ...string) {
 	t.Helper()
-	blockdevtest.RequireProgram(t, name)
+	devicetest.RequireProgram(t, name)
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s %q: %v: %s", name, args, err, out)
 	}
@@ -34,7 +34,7 @@ func open(t *testing.T, path string) *os.File {
 
 func TestProveBlankOfABlankDevice(t *testing.T) {
 	const size = 16 << 20
-	loop := blockdevtest.New(t, size)
+	loop := devicetest.NewLoop(t, size)
 	if err := signature.ProveBlank(t.Context(), open(t, loop.Path), size); err != nil {
 		t.Error(err)
 	}
@@ -86,7 +86,7 @@ func TestProveBlankNamesWhatItFinds(t *testing.T) {
 		},
 	}} {
 		t.Run(test.name, func(t *testing.T) {
-			loop := blockdevtest.New(t, size)
+			loop := devicetest.NewLoop(t, size)
 			test.put(t, loop.Path)
 			err := signature.ProveBlank(t.Context(), open(t, loop.Path), size)
 			var found *signature.NotBlankError
@@ -103,7 +103,7 @@ func TestProveBlankNamesWhatItFinds(t *testing.T) {
 // blkid gives the same exit status to a device that it cannot read and to a
 // blank one.
 func TestProbeOfAnUnreadableDeviceIsAnError(t *testing.T) {
-	loop := blockdevtest.New(t, 16<<20)
+	loop := devicetest.NewLoop(t, 16<<20)
 	if err := os.Truncate(loop.File, 0); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,4 @@
-// Package blockdevtest gives tests real block devices to work on. Only tests
-// import it.
-package blockdevtest
+package devicetest
 
 import (
 	"os"
@@ -10,32 +8,6 @@ import (
 	"testing"
 	"time"
 )
-
-// RequireRoot skips the test where it does not run as root, or fails it where
-// STOWAGE_REQUIRE_ROOT=1 promises that it does.
-func RequireRoot(t testing.TB) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		skip(t, "needs root: it makes block devices and mounts")
-	}
-}
-
-// RequireProgram skips the test where the program is missing, or fails it where
-// STOWAGE_REQUIRE_ROOT=1 promises a machine that has everything.
-func RequireProgram(t testing.TB, name string) {
-	t.Helper()
-	if _, err := exec.LookPath(name); err != nil {
-		skip(t, "needs "+name)
-	}
-}
-
-func skip(t testing.TB, reason string) {
-	t.Helper()
-	if os.Getenv("STOWAGE_REQUIRE_ROOT") == "1" {
-		t.Fatal(reason)
-	}
-	t.Skip(reason)
-}
 
 // Loop is a loop device over a sparse file, gone when the test ends.
 type Loop struct {
@@ -50,8 +22,8 @@ func (l *Loop) Name() string {
 	return filepath.Base(l.Path)
 }
 
-// New makes a blank device of that size in bytes.
-func New(t testing.TB, size int64) *Loop {
+// NewLoop makes a blank device of that size in bytes.
+func NewLoop(t testing.TB, size int64) *Loop {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "backing")
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
@@ -62,11 +34,11 @@ func New(t testing.TB, size int64) *Loop {
 	if err := f.Truncate(size); err != nil {
 		t.Fatal(err)
 	}
-	return Attach(t, file)
+	return AttachLoop(t, file)
 }
 
-// Attach makes a device over a file that is there, until the test ends.
-func Attach(t testing.TB, file string) *Loop {
+// AttachLoop makes a device over a file that is there, until the test ends.
+func AttachLoop(t testing.TB, file string) *Loop {
 	t.Helper()
 	RequireRoot(t)
 	out, err := exec.Command("losetup", "--find", "--nooverlap", "--show", file).Output()

@@ -39,17 +39,16 @@ func (b *backing) Filesystem(filesystem names.FilesystemTag) (storage.Filesystem
 	return fs, ok
 }
 
-// setDevice takes in the block device of a volume; one without a name is not
-// known.
-func (b *backing) setDevice(volume string, device storage.BlockDevice) (known bool) {
+func (b *backing) setDevice(volume string, device storage.BlockDevice) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if device.DeviceName == "" {
-		delete(b.devices, volume)
-		return false
-	}
 	b.devices[volume] = device
-	return true
+}
+
+func (b *backing) forgetDevice(volume string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.devices, volume)
 }
 
 func (b *backing) setFilesystem(fs storage.Filesystem) {
@@ -58,10 +57,8 @@ func (b *backing) setFilesystem(fs storage.Filesystem) {
 	b.filesystems[fs.Tag.Id()] = fs
 }
 
-// forget drops a filesystem and the device beneath it.
-func (b *backing) forget(filesystem string) {
+func (b *backing) forgetFilesystem(filesystem string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.devices, b.filesystems[filesystem].Volume.Id())
 	delete(b.filesystems, filesystem)
 }

@@ -51,8 +51,9 @@ type fakeSource struct {
 	mu       sync.Mutex
 	configs  []*storage.Config
 	contexts []envcontext.ProviderCallContext
-	// attaches has CreateVolumes return attachments.
-	attaches bool
+	// attaches has CreateVolumes return attachments; tagless has it leave out
+	// what they are of.
+	attaches, tagless bool
 }
 
 var (
@@ -99,7 +100,7 @@ func batch[P, R any](
 		} else {
 			results[i] = one(p)
 		}
-		s.rules.end(name, subjects[i], fails(results[i]) == nil)
+		s.rules.end(name, subjects[i], fails(results[i]))
 	}
 	if err != nil {
 		return nil, err
@@ -155,6 +156,10 @@ func (s *fakeSource) CreateVolumes(ctx envcontext.ProviderCallContext, params []
 			if s.attaches {
 				result.VolumeAttachment = attachedVolume(*p.Attachment)
 				s.rules.attached(p.Tag.String() + " " + p.Attachment.Machine.String())
+			}
+			if s.tagless {
+				result.Volume.Tag = names.VolumeTag{}
+				result.VolumeAttachment.Volume, result.VolumeAttachment.Machine = names.VolumeTag{}, nil
 			}
 			return result
 		},
@@ -301,11 +306,14 @@ func (r *rules) begin(name, subject string) {
 	}
 }
 
-func (r *rules) end(name, subject string, ok bool) {
+// end ends the work on an entity. What could not be attached for good is not.
+func (r *rules) end(name, subject string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.busy, subject)
-	if !ok || name != "DetachVolumes" && name != "DetachFilesystems" {
+	detached := err == nil && strings.HasPrefix(name, "Detach")
+	unattached := storage.IsPermanent(err) && strings.HasPrefix(name, "Attach")
+	if !detached && !unattached {
 		return
 	}
 	delete(r.held, subject)

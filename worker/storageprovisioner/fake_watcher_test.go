@@ -16,6 +16,8 @@ type fakeWatcher[T any] struct {
 	first func() T
 	// closes has the watcher close its channel when it ends.
 	closes atomic.Bool
+	// last is what the watcher ends with when it is killed.
+	last error
 }
 
 // newWatcher returns a watcher that holds that many events until they are taken.
@@ -36,7 +38,7 @@ func (w *fakeWatcher[T]) start() {
 		if w.closes.Load() {
 			close(w.changes)
 		}
-		return nil
+		return w.last
 	})
 }
 

@@ -77,7 +77,8 @@ func (r filesystemReader) creations(facts []*plan.Fact) error {
 			ResourceTags: p.Tags,
 		}
 		if p.Attachment != nil {
-			var host plan.Fact
+			// The machine is needed to attach it, not to make it.
+			host := plan.Fact{Key: f.Key}
 			attachment, err := r.setAttachment(&host, p.Provider, p.Attachment.MachineTag, p.Attachment.InstanceId, p.Attachment.ReadOnly)
 			if err != nil || !provisionable(attachment.Machine) {
 				return err

@@ -20,11 +20,14 @@ func (o filesystemOps) create(ctx envcontext.ProviderCallContext, items []plan.I
 		func(args []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
 			return o.source.CreateFilesystems(ctx, args)
 		},
-		func(r storage.CreateFilesystemsResult) plan.Result {
+		func(p storage.FilesystemParams, r storage.CreateFilesystemsResult) plan.Result {
 			if r.Error != nil || r.Filesystem == nil {
 				return plan.Result{Err: missing(r.Error, "filesystem")}
 			}
-			return plan.Result{ID: r.Filesystem.FilesystemId, Info: *r.Filesystem}
+			return plan.Result{
+				ID:   r.Filesystem.FilesystemId,
+				Info: storage.Filesystem{Tag: p.Tag, Volume: p.Volume, FilesystemInfo: r.Filesystem.FilesystemInfo},
+			}
 		})...)
 }
 
@@ -33,11 +36,14 @@ func (o filesystemOps) attach(ctx envcontext.ProviderCallContext, items []plan.I
 		func(args []storage.FilesystemAttachmentParams) ([]storage.AttachFilesystemsResult, error) {
 			return o.source.AttachFilesystems(ctx, args)
 		},
-		func(r storage.AttachFilesystemsResult) plan.Result {
+		func(p storage.FilesystemAttachmentParams, r storage.AttachFilesystemsResult) plan.Result {
 			if r.Error != nil || r.FilesystemAttachment == nil {
 				return plan.Result{Err: missing(r.Error, "filesystem attachment")}
 			}
-			return plan.Result{Info: *r.FilesystemAttachment}
+			return plan.Result{Info: storage.FilesystemAttachment{
+				Filesystem: p.Filesystem, Machine: p.Machine,
+				FilesystemAttachmentInfo: r.FilesystemAttachment.FilesystemAttachmentInfo,
+			}}
 		})
 }
 

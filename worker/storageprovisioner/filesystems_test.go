@@ -596,3 +596,34 @@ func (s *filesystemsSuite) TestEnvironmentLeavesFilesystemsOnVolumesAlone(c *gc.
 	c.Check(s.deeds(), gc.HasLen, 0)
 	c.Check(s.count("VolumeBlockDevices", "WatchBlockDevices"), gc.Equals, 0)
 }
+
+// 20
+func (s *filesystemsSuite) TestDeviceThatVanishesIsNotShownToTheSource(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startMachine(c)
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	s.backedFilesystem(c, "0", "7")
+	s.state.update(func() { delete(s.state.devices, onMachine0("volume-7")) })
+	mark := s.mark()
+	s.devicesChanged(c)
+	s.after(c, mark, "VolumeBlockDevices", "volume-7 machine-0")
+	s.barrier(c)
+	_, ok := s.backing.BlockDevice(names.NewVolumeTag("7"))
+	c.Check(ok, jc.IsFalse)
+}
+
+// 15: nothing is remembered of the device of a filesystem that never came to be.
+func (s *filesystemsSuite) TestDeviceOfAFilesystemThatIsGoneIsForgotten(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startMachine(c)
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	s.managed.failAlways("CreateFilesystems", "filesystem-0", storage.Permanent(errors.New("not blank")))
+	s.addMount("0", "dynamic", "7")
+	s.filesystemsChanged(c, "0")
+	s.next(c, "managed.CreateFilesystems")
+	s.state.update(func() { delete(s.state.filesystems, "filesystem-0") })
+	s.filesystemsChanged(c, "0")
+	s.barrier(c)
+	_, ok := s.backing.BlockDevice(names.NewVolumeTag("7"))
+	c.Check(ok, jc.IsFalse)
+}

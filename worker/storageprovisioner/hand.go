@@ -76,8 +76,9 @@ func failAll(items []plan.Item, err error) []plan.Result {
 }
 
 // bulk makes one call of a source for the items and pairs its results with them.
+// What a result is about is told by its place alone.
 func bulk[P, R any](
-	items []plan.Item, param func(plan.Item) P, source func([]P) ([]R, error), result func(R) plan.Result,
+	items []plan.Item, param func(plan.Item) P, source func([]P) ([]R, error), result func(P, R) plan.Result,
 ) []plan.Result {
 	if len(items) == 0 {
 		return nil
@@ -95,13 +96,13 @@ func bulk[P, R any](
 	}
 	results := make([]plan.Result, len(items))
 	for i, item := range items {
-		results[i] = result(got[i])
+		results[i] = result(args[i], got[i])
 		results[i].Key = item.Key
 	}
 	return results
 }
 
-func onlyError(err error) plan.Result {
+func onlyError[P any](_ P, err error) plan.Result {
 	return plan.Result{Err: err}
 }
 

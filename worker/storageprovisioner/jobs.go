@@ -51,7 +51,7 @@ func (s *set[T]) add(values ...T) {
 
 // watchEnviron starts what is watched from the beginning.
 func (l *loop) watchEnviron() (reply, error) {
-	started := &starting{watchers: make(map[string]worker.Worker)}
+	started := newStarting()
 	environ := start(started, "environment config", l.config.Environ.WatchForEnvironConfigChanges)
 	var devices notifier
 	if machine, ok := l.config.machine(); ok {
@@ -87,7 +87,7 @@ func (l *loop) readEnviron() job {
 				l.todo.keys.add(l.core.Refresh()...)
 			}, nil
 		}
-		started := &starting{watchers: make(map[string]worker.Worker)}
+		started := newStarting()
 		volumes := start(started, "volumes", l.config.Volumes.WatchVolumes)
 		filesystems := start(started, "filesystems", l.config.Filesystems.WatchFilesystems)
 		volumeAttachments := start(started, "volume attachments", l.config.Volumes.WatchVolumeAttachments)
@@ -111,6 +111,10 @@ func (l *loop) readEnviron() job {
 type starting struct {
 	watchers map[string]worker.Worker
 	err      error
+}
+
+func newStarting() *starting {
+	return &starting{watchers: make(map[string]worker.Worker)}
 }
 
 // start starts a watcher of the group, unless one before has not started.
@@ -199,7 +203,7 @@ func (l *loop) observe(entities []plan.Fact) {
 			l.config.Logger.Warningf("reading %s: %v", f.Key, f.Err)
 		}
 		if f.Err == nil && f.Life == plan.Gone && f.Key.Kind == plan.Filesystem {
-			l.backing.forget(f.Key.ID)
+			l.backing.forgetFilesystem(f.Key.ID)
 		}
 		l.core.Observe(f, now)
 	}
@@ -232,17 +236,23 @@ func lookUp(config Config, volumes []string) ([]device, error) {
 	return devices, nil
 }
 
-// lookedUp takes in block devices that have been read. One that is not found is
-// looked up again when the machine's block devices change.
+// lookedUp takes in block devices that have been read. One that is not found, or
+// has no name, is looked up again when the machine's block devices change.
 func (l *loop) lookedUp(devices []device) {
 	for _, d := range devices {
-		if err := d.result.Error; err != nil && !params.IsCodeNotFound(err) && !params.IsCodeNotProvisioned(err) {
-			l.config.Logger.Warningf("reading the block device of volume %s: %v", d.volume, err)
-		}
-		if d.result.Error != nil {
-			l.core.DeviceKnown(d.volume, false)
+		if !l.core.DeviceMatters(d.volume) {
 			continue
 		}
-		l.core.DeviceKnown(d.volume, l.backing.setDevice(d.volume, d.result.Result))
+		err := d.result.Error
+		if err != nil && !params.IsCodeNotFound(err) && !params.IsCodeNotProvisioned(err) {
+			l.config.Logger.Warningf("reading the block device of volume %s: %v", d.volume, err)
+		}
+		known := err == nil && d.result.Result.DeviceName != ""
+		if known {
+			l.backing.setDevice(d.volume, d.result.Result)
+		} else {
+			l.backing.forgetDevice(d.volume)
+		}
+		l.core.DeviceKnown(d.volume, known)
 	}
 }

@@ -200,6 +200,15 @@ func (s *lifecycleSuite) TestKillWhileIdle(c *gc.C) {
 	c.Check(s.waited(c), jc.ErrorIsNil)
 }
 
+// 3: why a watcher is unhappy to stop is not why the worker ends.
+func (s *lifecycleSuite) TestKillWithAWatcherThatStopsWithAnError(c *gc.C) {
+	s.state.volumeWatcher.last = errors.New("connection lost")
+	s.startMachine(c)
+	s.barrier(c)
+	s.worker.Kill()
+	c.Check(s.waited(c), jc.ErrorIsNil)
+}
+
 // 3
 func (s *lifecycleSuite) TestKillWhileAMachineIsWatchedAndARetryIsDue(c *gc.C) {
 	s.addMachine("0", "instance-0")
@@ -542,4 +551,16 @@ func (s *lifecycleSuite) TestOneTimerHoweverManyAreDue(c *gc.C) {
 		s.advance(c, time.Second)
 	}
 	s.advance(c, 0)
+}
+
+// 4: the watchers of other machines that were started along are not left.
+func (s *lifecycleSuite) TestOneOfSeveralMachinesThatCannotBeWatched(c *gc.C) {
+	s.state.failCall("WatchMachine", nil, nil, errors.New("no connection"))
+	for _, id := range []string{"1", "2", "3"} {
+		s.addMachine(id, "")
+		s.addVolumeOn("machine-"+id, id, "dynamic")
+	}
+	s.startEnviron(c)
+	s.volumesChanged(c, "1", "2", "3")
+	c.Check(s.waited(c), gc.ErrorMatches, "watching machine 3: no connection")
 }

@@ -115,9 +115,7 @@ func (l *loop) run() error {
 	l.others.Go(func() { clerk(l.jobs, l.answers) })
 	l.ask(l.watchEnviron)
 	err := l.serve()
-	if stopped := l.stop(); err == tomb.ErrDying && stopped != nil {
-		return stopped
-	}
+	l.stop()
 	return err
 }
 
@@ -191,6 +189,9 @@ func (l *loop) serve() error {
 
 		case report := <-l.reports:
 			report <- l.report()
+		}
+		if !l.tomb.Alive() {
+			return tomb.ErrDying
 		}
 		l.advance()
 	}
@@ -289,6 +290,9 @@ func (l *loop) advance() {
 	l.todo.hosts.add(out.Machines...)
 	l.todo.devices.add(out.Devices...)
 	l.todo.keys.add(out.Unread...)
+	for _, volume := range out.Forgotten {
+		l.backing.forgetDevice(volume)
+	}
 	switch {
 	case !out.Publish.Empty():
 		l.ask(l.publish(out.Publish))
@@ -327,9 +331,9 @@ func (l *loop) log(h handed) {
 }
 
 // stop ends all that the loop has started and waits for it. What the hands have
-// made by then is still recorded. It returns the error of a watcher that did not
-// stop cleanly.
-func (l *loop) stop() error {
+// made by then is still recorded. A watcher that does not stop cleanly is logged:
+// it is not why the worker ends.
+func (l *loop) stop() {
 	l.cancel()
 	l.schedule.Stop()
 	for ; l.busy > 0; l.busy-- {
@@ -352,14 +356,12 @@ func (l *loop) stop() error {
 	for _, w := range l.watches.all {
 		w.Kill()
 	}
-	var failed error
 	for what, w := range l.watches.all {
 		if err := w.Wait(); err != nil {
-			failed = watchError(what, err)
+			l.config.Logger.Warningf("stopping: %v", watchError(what, err))
 		}
 	}
 	l.others.Wait()
-	return failed
 }
 
 // flush records what there is to record. What the state does not take now is left

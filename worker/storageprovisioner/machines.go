@@ -50,6 +50,7 @@ func readMachines(config Config, hosts, watched []string) ([]machineReading, err
 		readings[i].instance = result.Result
 		readings[i].err = result.Error
 	}
+	started := newStarting()
 	for i := range hosts {
 		r := &readings[i]
 		if r.provisioned() {
@@ -59,8 +60,10 @@ func readMachines(config Config, hosts, watched []string) ([]machineReading, err
 		switch {
 		case err == nil:
 			r.watcher = w
+			started.watchers[r.host] = w
 		case !r.gone():
-			return nil, errors.Annotatef(err, "watching %s", names.ReadableString(tags[i]))
+			started.err = errors.Annotatef(err, "watching %s", names.ReadableString(tags[i]))
+			return nil, started.result()
 		}
 	}
 	return readings, nil

@@ -72,7 +72,7 @@ func (l *loop) published(p plan.Publication, all []published) {
 	}
 	for _, key := range p.Removals {
 		if key.Kind == plan.Filesystem {
-			l.backing.forget(key.ID)
+			l.backing.forgetFilesystem(key.ID)
 		}
 	}
 }

@@ -331,3 +331,58 @@ func (s *retrySuite) TestCallWithTooFewResultsIsRetriedForAll(c *gc.C) {
 	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), gc.HasLen, 2)
 	s.next(c, "SetVolumeInfo")
 }
+
+// What may be going on is repeated as it was, whatever has changed, and no sooner.
+func (s *retrySuite) TestCreationInProgressIsRepeatedAsItWasAndNoSooner(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.source.failItem("CreateVolumes", "volume-0", storage.InProgress(errors.New("later")))
+	s.startEnviron(c)
+	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	first := next[[]storage.VolumeParams](c, s.journal, "CreateVolumes")
+	s.next(c, "SetStatus")
+	s.state.update(func() {
+		v.params.Size = 2000
+		v.life = life.Dying
+	})
+	s.volumesChanged(c, "0")
+	s.barrier(c)
+	c.Check(s.about("volume-0", "CreateVolumes"), gc.HasLen, 1)
+	s.advance(c, backoff[0])
+	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), jc.DeepEquals, first)
+	s.nextAbout(c, "SetVolumeInfo", "volume-0")
+}
+
+// What is not the provider's is dropped, even if it seemed to be going on.
+func (s *retrySuite) TestIgnoredEndsWhatWasInProgress(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.source.failItem("CreateVolumes", "volume-0", storage.InProgress(errors.New("later")))
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.next(c, "CreateVolumes")
+	s.next(c, "SetStatus")
+	s.source.failAlways("CreateVolumes", "volume-0", storage.Ignored(errors.New("not mine")))
+	s.advance(c, backoff[0])
+	s.next(c, "CreateVolumes")
+	s.noTimer(c)
+	s.barrier(c)
+	c.Check(s.about("volume-0", "CreateVolumes"), gc.HasLen, 2)
+}
+
+// 2: what fails for good by the former configuration has another go.
+func (s *retrySuite) TestConfigThatChangesDuringACallGivesAnotherGo(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	creating := newGate()
+	s.source.onCall("CreateVolumes", creating.wait)
+	s.source.failItem("CreateVolumes", "volume-0", storage.Permanent(errors.New("bad credential")))
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	receive(c, creating.entered, "CreateVolumes to be called")
+	mark := s.mark()
+	s.state.environWatcher.send(c, struct{}{})
+	s.after(c, mark, "Life", "volume-0")
+	close(creating.open)
+	s.nextAbout(c, "SetVolumeInfo", "volume-0")
+}

@@ -21,14 +21,20 @@ func (o volumeOps) create(ctx envcontext.ProviderCallContext, items []plan.Item)
 		func(args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
 			return o.source.CreateVolumes(ctx, args)
 		},
-		func(r storage.CreateVolumesResult) plan.Result {
+		func(p storage.VolumeParams, r storage.CreateVolumesResult) plan.Result {
 			if r.Error != nil || r.Volume == nil {
 				return plan.Result{Err: missing(r.Error, "volume")}
 			}
-			result := plan.Result{ID: r.Volume.VolumeId, Info: *r.Volume}
+			result := plan.Result{
+				ID:   r.Volume.VolumeId,
+				Info: storage.Volume{Tag: p.Tag, VolumeInfo: r.Volume.VolumeInfo},
+			}
 			if a := r.VolumeAttachment; a != nil {
-				result.Attached = plan.Key{Kind: plan.VolumeAttachment, ID: a.Volume.Id(), Host: a.Machine.String()}
-				result.AttachedInfo = *a
+				machine := p.Attachment.Machine
+				result.Attached = plan.Key{Kind: plan.VolumeAttachment, ID: p.Tag.Id(), Host: machine.String()}
+				result.AttachedInfo = storage.VolumeAttachment{
+					Volume: p.Tag, Machine: machine, VolumeAttachmentInfo: a.VolumeAttachmentInfo,
+				}
 			}
 			return result
 		})...)
@@ -39,11 +45,13 @@ func (o volumeOps) attach(ctx envcontext.ProviderCallContext, items []plan.Item)
 		func(args []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
 			return o.source.AttachVolumes(ctx, args)
 		},
-		func(r storage.AttachVolumesResult) plan.Result {
+		func(p storage.VolumeAttachmentParams, r storage.AttachVolumesResult) plan.Result {
 			if r.Error != nil || r.VolumeAttachment == nil {
 				return plan.Result{Err: missing(r.Error, "volume attachment")}
 			}
-			return plan.Result{Info: *r.VolumeAttachment}
+			return plan.Result{Info: storage.VolumeAttachment{
+				Volume: p.Volume, Machine: p.Machine, VolumeAttachmentInfo: r.VolumeAttachment.VolumeAttachmentInfo,
+			}}
 		})
 }
 

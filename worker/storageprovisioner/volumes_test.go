@@ -7,6 +7,7 @@ import (
 	gc "gopkg.in/check.v1"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/instance"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/storage"
 )
@@ -427,4 +428,31 @@ func (s *volumesSuite) TestWhatWasRememberedOfAGoneVolumeIsDropped(c *gc.C) {
 	s.noTimer(c)
 	s.barrier(c)
 	c.Check(s.deeds(), jc.DeepEquals, []string{"CreateVolumes", "SetStatus"})
+}
+
+// What a result is about is told by its place, as it is for errors.
+func (s *volumesSuite) TestResultsWithoutTagsAreThoseOfTheArguments(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.source.attaches = true
+	s.source.tagless = true
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	c.Check(next[[]params.Volume](c, s.journal, "SetVolumeInfo"), jc.DeepEquals, []params.Volume{madeVolume("0")})
+	c.Check(next[[]params.VolumeAttachment](c, s.journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
+		[]params.VolumeAttachment{attachedVolumeInfo("0")})
+}
+
+// 8: a machine that is replaced by another instance.
+func (s *volumesSuite) TestLatestInstanceOfTheMachineIsUsed(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.next(c, "CreateVolumes")
+	s.addMachine("0", "instance-1")
+	s.addVolumeOn("machine-0", "1", "dynamic")
+	s.volumesChanged(c, "1")
+	got := next[[]storage.VolumeParams](c, s.journal, "CreateVolumes")
+	c.Check(got[0].Attachment.InstanceId, gc.Equals, instance.Id("instance-1"))
 }

@@ -1,12 +1,12 @@
 package plan
 
 // decide returns the operation that an entity's facts call for, and the key of
-// what that must wait for; a zero key when nothing. It changes nothing but what
-// is asked about machines and devices.
+// what that must wait for; a zero key when nothing. It changes nothing.
 //
 // The rules that keep data safe stand here alone: nothing is destroyed while an
 // attachment of it is attached or being attached, no volume is detached beneath
-// a filesystem that is mounted or being made, and nothing is attached to what is being taken away.
+// a filesystem that is mounted or being made, and nothing is attached to what is
+// being taken away.
 func (c *Core) decide(e *entity) (Op, Key) {
 	switch {
 	case e.unresolved:
@@ -66,7 +66,7 @@ func (c *Core) decideAttachment(e *entity) (Op, Key) {
 		// Whether the filesystem is on a volume decides whose it is.
 		return Attach, storageKey
 	}
-	if storage != nil && storage.op == Create && (storage.busy() || storage.unresolved) {
+	if storage != nil && storage.op == Create && storage.underway() {
 		// The creation may attach as well.
 		return Attach, storageKey
 	}
@@ -81,11 +81,11 @@ func (c *Core) decideAttachment(e *entity) (Op, Key) {
 			return Detach, f.Key
 		}
 		return Detach, Key{}
-	case e.attached || class == Static || f.Args == nil:
+	case e.attached && f.Recorded || class == Static || f.Args == nil:
 		return None, Key{}
 	}
 	switch {
-	case storage != nil && storage.busy() && storage.op == Destroy:
+	case storage != nil && storage.op == Destroy:
 		return Attach, storageKey
 	case f.ID == "" && (storage == nil || !storage.fact.Recorded):
 		return Attach, storageKey
@@ -105,7 +105,11 @@ func (c *Core) unprovisioned(host string) (Key, bool) {
 }
 
 // backing returns the id of the volume beneath a filesystem or its attachment.
+// That of a held one stays, whatever becomes of the filesystem's record.
 func (c *Core) backing(e *entity) string {
+	if e.held {
+		return e.beneath
+	}
 	if e.fact.Key.Kind != FilesystemAttachment {
 		return e.fact.Backing
 	}

@@ -43,17 +43,16 @@ func (c *Core) Finished(source Source, results []Result, now time.Time) {
 }
 
 func (c *Core) finish(e *entity, r *Result, now time.Time) {
-	args := e.args
-	e.args = nil
 	switch {
 	case r.Err == nil:
 		e.unresolved = false
+		e.item = Item{}
 		c.succeed(e, r)
-	case e.fact.Life == Gone && !e.unresolved && !inProgress(r.Err):
+	case e.fact.Life == Gone && !e.mayGoOn(r.Err):
 		e.phase = idle
 		c.forget(e)
 	default:
-		c.fail(e, r.Err, args, now)
+		c.fail(e, r.Err, now)
 	}
 	c.wake(r.Key)
 }
@@ -74,24 +73,39 @@ func (c *Core) succeed(e *entity, r *Result) {
 		e.fact.ID = r.ID
 		c.release(e)
 	}
-	e.result = r
-	if e.fact.Life == Gone && e.records() {
-		c.adrift(e)
-		return
+	switch {
+	case e.records() && (e.orphan || e.fact.Life == Gone):
+		c.undo(e, r)
+	case e.orphan:
+		c.forget(e)
+		c.out.Unread = append(c.out.Unread, r.Key)
+	default:
+		e.result = r
+		c.publish(e)
 	}
-	c.publish(e)
+}
+
+// undo takes back what has been made for an entity that the state no longer has.
+func (c *Core) undo(e *entity, r *Result) {
+	if r.AttachedInfo != nil {
+		a := c.attachedAlong(e.fact.Source, r)
+		a.orphan = true
+		if !a.busy() {
+			c.adrift(a)
+		}
+	}
+	c.adrift(e)
 }
 
 // fail sees to an operation that has failed, by what its error means.
-func (c *Core) fail(e *entity, err error, args any, now time.Time) {
+func (c *Core) fail(e *entity, err error, now time.Time) {
 	e.phase = idle
 	e.attempts++
 	message := err.Error()
 	switch {
-	case inProgress(err) || e.unresolved && !storage.IsPermanent(err):
+	case e.mayGoOn(err):
 		e.unresolved = true
-		e.args = args
-	case errors.Is(err, storage.ErrIgnored) || storage.IsPermanent(err):
+	case final(err):
 		e.unresolved = false
 		e.stalled = true
 	case c.options.Retry.exhausted(e.op, e.attempts):
@@ -106,12 +120,15 @@ func (c *Core) fail(e *entity, err error, args any, now time.Time) {
 		c.status(e, retrying[e.op], e.explain(message))
 		e.due = now.Add(c.options.Retry.delay(e.attempts))
 	}
-	if e.op == Create && !e.unresolved {
-		c.release(e)
-	}
-	if !e.unresolved && !reflect.DeepEqual(args, e.fact.Args) {
-		// What was tried is not what is wanted by now.
-		c.refresh(e)
+	if !e.unresolved {
+		if e.op == Create {
+			c.release(e)
+		}
+		if e.outdated || !reflect.DeepEqual(e.item.Args, e.fact.Args) {
+			// What was tried is not what would be tried now.
+			c.refresh(e)
+		}
+		e.item = Item{}
 	}
 	c.settle(e)
 }
@@ -139,10 +156,18 @@ func (e *entity) explain(message string) string {
 	return "destroying volume: " + message
 }
 
-// inProgress reports whether an operation with this error may be going on.
-func inProgress(err error) bool {
+// mayGoOn reports whether the entity's operation may be going on after this error:
+// once it may, any but a final error leaves it so.
+func (e *entity) mayGoOn(err error) bool {
 	return errors.Is(err, storage.ErrInProgress) ||
-		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
+		e.unresolved && !final(err)
+}
+
+// final reports whether an operation with this error has ended, and repeating it
+// does not help.
+func final(err error) bool {
+	return errors.Is(err, storage.ErrIgnored) || storage.IsPermanent(err)
 }
 
 // status adds a status for an entity's volume or filesystem.
@@ -172,7 +197,10 @@ func (c *Core) publish(e *entity) {
 func (c *Core) Published(key Key, err error, now time.Time) {
 	e := c.entities[key]
 	missing := errors.Is(err, errors.NotFound)
-	if err != nil && !missing {
+	refused := err != nil && !missing
+	// What is alive again by now is another of the same id: it stays.
+	alive := !e.records() && e.fact.Life == Alive
+	if refused && !alive {
 		e.unpublished++
 		c.options.Timetable.Add(e, e, now.Add(c.options.Retry.delay(e.unpublished)))
 		return
@@ -182,17 +210,20 @@ func (c *Core) Published(key Key, err error, now time.Time) {
 	e.unpublished = 0
 	e.phase = idle
 	switch {
-	case e.op == Remove && e.orphan:
+	case e.orphan:
 		c.adrift(e)
+	case refused:
+		c.settle(e)
 	case !e.records():
 		c.forget(e)
-	case missing || e.fact.Life == Gone && e.observed:
-		c.adrift(e)
+	case missing:
+		c.undo(e, r)
 	default:
 		e.fact.Recorded = true
 		e.attached = e.op == Attach
 		if e.observed && e.fact.Life != Alive {
-			// How to remove it could not be read before it was recorded.
+			// How to remove it could not be read before it was recorded; or it was
+			// gone then, and is there anew.
 			e.stale = true
 			c.out.Unread = append(c.out.Unread, key)
 		}
@@ -201,8 +232,8 @@ func (c *Core) Published(key Key, err error, now time.Time) {
 		}
 		c.moved(e)
 		c.settle(e)
-		c.wake(key)
 	}
+	c.wake(key)
 }
 
 // moved notes that a volume has been attached or detached here.
@@ -213,20 +244,27 @@ func (c *Core) moved(e *entity) {
 }
 
 // adopt takes in the attachment that came with a creation: it has only to be
-// recorded. One that the state is giving up by now is undone.
+// recorded. One that is being given up is undone.
 func (c *Core) adopt(source Source, r *Result) {
-	e := c.entity(r.Attached)
-	if e.fact.Source == (Source{}) {
-		e.fact.Source = source
-		e.fact.Host = r.Attached.Host
-	}
-	c.hold(e)
-	if e.busy() {
-		e.orphan = true
+	e := c.attachedAlong(source, r)
+	if e.underway() {
+		e.orphan = e.orphan || e.op != Attach
 		return
 	}
 	c.refresh(e)
 	e.op = Attach
 	e.result = &Result{Key: r.Attached, Info: r.AttachedInfo}
 	c.publish(e)
+}
+
+// attachedAlong returns the record of the attachment that came with a creation.
+func (c *Core) attachedAlong(source Source, r *Result) *entity {
+	e := c.entity(r.Attached)
+	if e.fact.Source == (Source{}) {
+		e.fact.Source = source
+		e.fact.Host = r.Attached.Host
+	}
+	e.fact.ID = r.ID
+	c.hold(e)
+	return e
 }

@@ -3,6 +3,7 @@ package plan_test
 import (
 	"cmp"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -19,7 +20,7 @@ import (
 
 // world is everything around a core, as small as it can be: the state with its
 // life rules, a provider that notices when it is asked for what must never be
-// asked, and a user who wants things.
+// asked, other workers, and a user who wants things.
 type world struct {
 	t      *testing.T
 	seed   uint64
@@ -27,35 +28,56 @@ type world struct {
 	core   *plan.Core
 	now    time.Time
 	log    []string
+	// calm says that nothing fails any more.
+	calm bool
 
-	// The state.
+	// The state. changed are the keys that its watchers are to tell of; unseen
+	// those of which the core has not been told how they are now.
 	entities map[plan.Key]*entity
+	changed  []plan.Key
+	unseen   map[plan.Key]bool
 	next     int
+	// dropped are the ids of what has been dropped from the state by force.
+	dropped map[string]bool
 
-	// The provider: what there is, by key, and what is being done.
-	made    map[plan.Key]bool
-	running map[plan.Key]plan.Op
-	batches []plan.Batch
+	// The provider: what there is, what it is working on, and the arguments of
+	// what goes on in the background. What nobody can know of any more is
+	// stray.
+	made       map[plan.Key]bool
+	stray      map[plan.Key]bool
+	running    map[plan.Key]plan.Op
+	batches    []plan.Batch
+	background map[plan.Key]any
 
 	devices     map[string]bool
 	provisioned map[string]bool
 	asked       map[string]bool
-	changed     []plan.Key
 	scheduled   map[any]due
 	order       int
-	calm        bool
 }
 
 // machine is the one that the core works for; volumes may also be attached to
-// another.
+// the others, of which the last is never provisioned.
 const machine = "machine-0"
 
+var hosts = []string{machine, machine, machine, "machine-1", "machine-2"}
+
+// entity is an entity as the state has it.
 type entity struct {
 	life     plan.Life
 	recorded bool
-	backing  string
 	wanted   bool
-	machine  string
+	class    plan.Class
+	backing  string
+	version  int
+}
+
+// args are the arguments of an operation.
+type args struct {
+	key     plan.Key
+	host    string
+	backed  bool
+	version int
 }
 
 type due struct {
@@ -78,7 +100,9 @@ func newWorld(t *testing.T, seed uint64) *world {
 		random:      rand.New(rand.NewPCG(seed, 7)),
 		now:         time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
 		entities:    make(map[plan.Key]*entity),
+		dropped:     make(map[string]bool),
 		made:        make(map[plan.Key]bool),
+		stray:       make(map[plan.Key]bool),
 		devices:     make(map[string]bool),
 		provisioned: make(map[string]bool),
 	}
@@ -86,29 +110,9 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// Add and Remove make the world the core's timetable.
-func (w *world) Add(key, value any, at time.Time) {
-	w.order++
-	w.scheduled[key] = due{value, at, w.order}
-}
-
-func (w *world) Remove(key any) { delete(w.scheduled, key) }
-
-// restart starts a new core, which knows nothing. What the old one had running
-// has been waited for and recorded, as the worker does at its end, or lost in a
-// crash.
-func (w *world) restart() {
-	w.scheduled = make(map[any]due)
-	w.running = make(map[plan.Key]plan.Op)
-	w.asked = make(map[string]bool)
-	w.batches = nil
-	w.core = plan.New(plan.Options{
-		Retry:     plan.Retry{Min: time.Second, Max: time.Minute, Factor: 2},
-		MaxBatch:  w.random.IntN(3),
-		Host:      machine,
-		Timetable: w,
-	})
-	w.changed = sorted(w.entities)
+// chance is true once in n times, and never when it is calm.
+func (w *world) chance(n int) bool {
+	return !w.calm && w.random.IntN(n) == 0
 }
 
 func (w *world) logf(format string, args ...any) {
@@ -120,91 +124,245 @@ func (w *world) fatalf(format string, args ...any) {
 	w.t.Fatalf("seed %d: %s\n%s", w.seed, fmt.Sprintf(format, args...), strings.Join(w.log, "\n"))
 }
 
-// set changes an entity of the state, and has a watcher tell of it.
-func (w *world) set(key plan.Key, e *entity) {
-	w.entities[key] = e
-	w.changed = append(w.changed, key)
+// Add and Remove make the world the core's timetable.
+func (w *world) Add(key, value any, at time.Time) {
+	w.order++
+	w.scheduled[key] = due{value, at, w.order}
 }
 
-// want adds a volume with its attachment, and often a filesystem on it.
-func (w *world) want() {
-	id := fmt.Sprint(w.next)
-	host := machine
-	if w.random.IntN(3) == 0 {
-		host = "machine-1"
-	}
-	w.next++
-	volume := plan.Key{Kind: plan.Volume, ID: id}
-	w.set(volume, &entity{life: plan.Alive, wanted: true, machine: host})
-	w.set(plan.Key{Kind: plan.VolumeAttachment, ID: id, Host: host}, &entity{life: plan.Alive, wanted: true, machine: host})
-	if host == machine && w.random.IntN(2) == 0 {
-		w.set(plan.Key{Kind: plan.Filesystem, ID: id}, &entity{life: plan.Alive, wanted: true, backing: id})
-		w.set(plan.Key{Kind: plan.FilesystemAttachment, ID: id, Host: host}, &entity{life: plan.Alive, wanted: true, machine: host})
-	}
-	w.logf("want %s on %s", id, host)
-}
+func (w *world) Remove(key any) { delete(w.scheduled, key) }
 
-// unwant removes storage, as far as the life rules allow at once.
-func (w *world) unwant() {
-	var alive []plan.Key
-	for _, key := range sorted(w.entities) {
-		if key.Kind == plan.Volume && w.entities[key].life == plan.Alive {
-			alive = append(alive, key)
+// restart starts a new core, which knows nothing and is told of all that there
+// is.
+func (w *world) restart() {
+	w.scheduled = make(map[any]due)
+	w.running = make(map[plan.Key]plan.Op)
+	w.background = make(map[plan.Key]any)
+	w.asked = make(map[string]bool)
+	w.batches = nil
+	w.core = plan.New(plan.Options{
+		Retry:     plan.Retry{Min: time.Second, Max: time.Minute, Factor: 2, CreateThreshold: w.random.IntN(2) * 8},
+		MaxBatch:  w.random.IntN(3),
+		Host:      machine,
+		Timetable: w,
+	})
+	w.changed = sorted(w.entities)
+	w.unseen = make(map[plan.Key]bool)
+	for _, key := range w.changed {
+		w.unseen[key] = true
+	}
+	for _, key := range sorted(w.made) {
+		if e := w.entities[key]; e == nil || !e.recorded {
+			w.lose(key)
 		}
 	}
-	if len(alive) == 0 {
+}
+
+// lose makes what the provider has a stray: it is there, and is found by its key,
+// but nobody need take it away.
+func (w *world) lose(key plan.Key) {
+	if w.made[key] {
+		delete(w.made, key)
+		w.stray[key] = true
+	}
+}
+
+// end ends the core. Where it crashes, what the provider has done meanwhile is
+// lost; else it has been waited for and recorded, as the worker does.
+func (w *world) end() {
+	crash := w.random.IntN(2) == 0
+	w.logf("end, crash: %v", crash)
+	for _, batch := range w.batches {
+		var done []plan.Result
+		for _, item := range batch.Items {
+			if w.random.IntN(2) == 0 {
+				done = append(done, w.perform(batch.Op, item))
+			}
+		}
+		if !crash {
+			w.core.Finished(batch.Source, done, w.now)
+		}
+	}
+	if !crash {
+		w.clerk()
+	}
+	w.restart()
+}
+
+// set puts an entity into the state, or takes it out, and has a watcher tell of
+// it.
+func (w *world) set(key plan.Key, e *entity) {
+	if e == nil {
+		delete(w.entities, key)
+	} else {
+		w.entities[key] = e
+	}
+	w.tell(key)
+}
+
+func (w *world) tell(key plan.Key) {
+	w.changed = append(w.changed, key)
+	w.unseen[key] = true
+}
+
+// of returns the keys of one storage instance that the state has, those of the
+// given kinds or of any.
+func (w *world) of(id string, kinds ...plan.Kind) []plan.Key {
+	var keys []plan.Key
+	for _, key := range sorted(w.entities) {
+		if key.ID == id && (len(kinds) == 0 || slices.Contains(kinds, key.Kind)) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// pick returns a random storage instance that satisfies the condition.
+func (w *world) pick(condition func(id string) bool) (string, bool) {
+	var ids []string
+	for key := range w.entities {
+		if !key.Kind.Attachment() && !slices.Contains(ids, key.ID) && condition(key.ID) {
+			ids = append(ids, key.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return "", false
+	}
+	slices.Sort(ids)
+	return ids[w.random.IntN(len(ids))], true
+}
+
+// wanted reports whether a storage instance is there and to stay.
+func (w *world) wanted(id string) bool {
+	return slices.ContainsFunc(w.of(id, plan.Volume, plan.Filesystem), func(key plan.Key) bool { return w.entities[key].wanted })
+}
+
+// want adds storage: a volume with an attachment or without, often a filesystem
+// on it, or a filesystem alone. Sometimes it has the id of what there was
+// before.
+func (w *world) want() {
+	n := w.next
+	if len(w.dropped) > 0 && w.random.IntN(2) == 0 {
+		n = w.random.IntN(w.next)
+	} else {
+		w.next++
+	}
+	id := fmt.Sprint(n)
+	if len(w.of(id)) > 0 || n < w.next-1 && !w.dropped[id] {
 		return
 	}
-	id := alive[w.random.IntN(len(alive))].ID
-	w.logf("unwant %s", id)
-	for key, e := range w.entities {
-		if key.ID == id {
-			e.wanted = false
+	w.logf("want %s", id)
+	// Who provides storage, and whether it is a volume, is told by its id.
+	class := []plan.Class{plan.Ours, plan.Ours, plan.Ours, plan.Static, plan.Foreign}[n%5]
+	onVolume := w.random.IntN(2) == 0
+	if n%6 == 5 {
+		w.set(plan.Key{Kind: plan.Filesystem, ID: id}, &entity{life: plan.Alive, wanted: true, class: class})
+	} else {
+		w.set(plan.Key{Kind: plan.Volume, ID: id}, &entity{life: plan.Alive, wanted: true, class: class})
+		if onVolume {
+			w.set(plan.Key{Kind: plan.Filesystem, ID: id}, &entity{life: plan.Alive, wanted: true, backing: id})
 		}
+	}
+	if w.random.IntN(6) > 0 {
+		w.attach(id)
+	}
+}
+
+// attach wants storage on a host, or, where it is on one already, a volume
+// without a filesystem on another as well.
+func (w *world) attach(id string) {
+	host := hosts[w.random.IntN(len(hosts))]
+	filesystems := w.of(id, plan.Filesystem)
+	if len(filesystems) > 0 {
+		host = machine
+	}
+	attachments := w.of(id, plan.VolumeAttachment, plan.FilesystemAttachment)
+	for _, key := range attachments {
+		if key.Host == host || w.entities[key].life != plan.Alive || len(filesystems) > 0 {
+			return
+		}
+	}
+	w.logf("attach %s to %s", id, host)
+	for _, key := range w.of(id, plan.Volume, plan.Filesystem) {
+		e := w.entities[key]
+		w.set(plan.Key{Kind: key.Kind + 2, ID: id, Host: host}, &entity{life: plan.Alive, wanted: true, class: e.class})
+		w.tell(key)
+	}
+}
+
+// detach gives up the attachments of storage that stays.
+func (w *world) detach(id string) {
+	w.logf("detach %s", id)
+	for _, key := range w.of(id, plan.VolumeAttachment, plan.FilesystemAttachment) {
+		w.entities[key].wanted = false
 	}
 	w.applyLife(id)
 }
 
-// applyLife moves the lives of one storage instance on as far as they go.
-func (w *world) applyLife(id string) {
-	volume, filesystem := plan.Key{Kind: plan.Volume, ID: id}, plan.Key{Kind: plan.Filesystem, ID: id}
-	var volumeAttachment, filesystemAttachment plan.Key
-	for key := range w.entities {
-		if key.ID == id && key.Kind == plan.VolumeAttachment {
-			volumeAttachment = key
-		}
-		if key.ID == id && key.Kind == plan.FilesystemAttachment {
-			filesystemAttachment = key
-		}
+// unwant removes storage, as far as the life rules allow at once.
+func (w *world) unwant(id string) {
+	w.logf("unwant %s", id)
+	for _, key := range w.of(id) {
+		w.entities[key].wanted = false
 	}
-	if e := w.entities[volume]; e == nil || e.wanted {
-		return
-	}
-	step := func(key plan.Key, life plan.Life, beneath ...plan.Key) {
-		e := w.entities[key]
-		if e == nil || e.life >= life {
-			return
-		}
-		for _, other := range beneath {
-			if w.entities[other] != nil {
-				return
-			}
-		}
-		e.life = life
-		w.changed = append(w.changed, key)
-	}
-	step(filesystemAttachment, plan.Dying)
-	step(filesystem, plan.Dying)
-	step(filesystem, plan.Dead, filesystemAttachment)
-	step(volumeAttachment, plan.Dying, filesystemAttachment)
-	step(volume, plan.Dying, filesystem)
-	step(volume, plan.Dead, filesystem, volumeAttachment)
+	w.applyLife(id)
 }
 
-// fact reads an entity of the state.
+// drop takes storage, or only its attachments, out of the state at once. What the
+// state knew of is no business of the core's any more.
+func (w *world) drop(id string) {
+	kinds := []plan.Kind{plan.VolumeAttachment, plan.FilesystemAttachment}
+	if w.random.IntN(2) == 0 {
+		kinds = append(kinds, plan.Volume, plan.Filesystem)
+	}
+	w.logf("drop %s: %v", id, kinds)
+	w.dropped[id] = true
+	for _, key := range w.of(id, kinds...) {
+		if w.entities[key].recorded {
+			w.lose(key)
+		}
+		w.set(key, nil)
+	}
+	w.applyLife(id)
+}
+
+// changeArgs changes the parameters of storage and its attachments.
+func (w *world) changeArgs(id string) {
+	w.logf("change %s", id)
+	for _, key := range w.of(id) {
+		w.entities[key].version++
+		w.tell(key)
+	}
+}
+
+// applyLife moves the lives of one storage instance on as far as they go.
+func (w *world) applyLife(id string) {
+	step := func(kind plan.Kind, life plan.Life, before ...plan.Kind) {
+		if len(w.of(id, before...)) > 0 && len(before) > 0 {
+			return
+		}
+		for _, key := range w.of(id, kind) {
+			if e := w.entities[key]; !e.wanted && e.life < life {
+				e.life = life
+				w.tell(key)
+				if key.Kind.Attachment() && w.entities[key.Storage()] != nil {
+					w.tell(key.Storage())
+				}
+			}
+		}
+	}
+	step(plan.FilesystemAttachment, plan.Dying)
+	step(plan.Filesystem, plan.Dying)
+	step(plan.Filesystem, plan.Dead, plan.FilesystemAttachment)
+	step(plan.VolumeAttachment, plan.Dying, plan.FilesystemAttachment)
+	step(plan.Volume, plan.Dying, plan.Filesystem)
+	step(plan.Volume, plan.Dead, plan.Filesystem, plan.VolumeAttachment)
+}
+
+// fact reads an entity of the state, and no more of it than what the worker reads.
 func (w *world) fact(key plan.Key) plan.Fact {
 	f := plan.Fact{Key: key}
-	if !w.calm && w.random.IntN(20) == 0 {
+	if w.chance(20) {
 		f.Err = errors.New("reading")
 		return f
 	}
@@ -212,17 +370,51 @@ func (w *world) fact(key plan.Key) plan.Fact {
 	if e == nil {
 		return f
 	}
-	f.Life, f.Recorded, f.Backing, f.Host = e.life, e.recorded, e.backing, e.machine
-	f.Source = plan.Source{Kind: key.Kind.Storage(), Provider: "p"}
-	if e.recorded {
-		f.ID = "id-" + key.ID
+	f.Life, f.Recorded = e.life, e.recorded
+	if e.recorded && !key.Kind.Attachment() {
+		f.ID, f.Backing = providerID(key), e.backing
 	}
-	if key.Kind.Attachment() {
-		f.ID = ""
+	provided := func() {
+		f.Class = e.class
+		f.Source = plan.Source{Kind: key.Kind.Storage(), Provider: "p"}
 	}
-	f.Args = "args of " + key.String()
+	a := args{key: key, backed: e.backing != "", version: e.version}
+	switch {
+	case key.Kind.Attachment():
+		provided()
+		w.hosted(&f, key.Host)
+		if storage := w.entities[key.Storage()]; storage != nil && storage.recorded {
+			f.ID = providerID(key)
+		}
+		f.Args = a
+	case e.recorded && e.life == plan.Dead:
+		provided()
+	case !e.recorded && e.life != plan.Dying:
+		provided()
+		f.Backing = e.backing
+		if key.Kind == plan.Filesystem {
+			f.Args = a
+		}
+		for _, attachment := range w.of(key.ID, plan.VolumeAttachment) {
+			if key.Kind == plan.Volume && w.entities[attachment].life == plan.Alive {
+				w.hosted(&f, attachment.Host)
+				a.host = attachment.Host
+				f.Args = a
+			}
+		}
+	}
 	return f
 }
+
+// hosted completes a fact with a machine, and often with its instance.
+func (w *world) hosted(f *plan.Fact, host string) {
+	f.Host, f.Instance = host, ""
+	if w.provisioned[host] && w.random.IntN(2) == 0 {
+		f.Instance = "instance of " + host
+	}
+}
+
+func providerID(key plan.Key) string { return fmt.Sprintf("id of %s", key.Storage()) }
 
 // deliver lets the core read some or all of what has changed.
 func (w *world) deliver() {
@@ -230,12 +422,16 @@ func (w *world) deliver() {
 		i := w.random.IntN(len(w.changed))
 		key := w.changed[i]
 		w.changed = slices.Delete(w.changed, i, i+1)
-		if w.random.IntN(5) == 0 {
+		if w.chance(5) {
 			w.changed = append(w.changed, key)
 		}
-		w.logf("observe %s", key)
-		w.core.Observe(w.fact(key), w.now)
-		if !w.calm && w.random.IntN(4) == 0 {
+		fact := w.fact(key)
+		w.logf("observe %s: life %d, recorded %v, error %v", key, fact.Life, fact.Recorded, fact.Err)
+		w.core.Observe(fact, w.now)
+		if fact.Err == nil {
+			delete(w.unseen, key)
+		}
+		if w.chance(4) {
 			return
 		}
 	}
@@ -257,8 +453,19 @@ func (w *world) start() {
 // mayStart holds the rules of what never happens.
 func (w *world) mayStart(op plan.Op, item plan.Item) {
 	key := item.Key
+	e := w.entities[key]
 	if other, ok := w.running[key]; ok {
 		w.fatalf("%s of %s during its %s", op, key, other)
+	}
+	if e != nil && e.class != plan.Ours {
+		w.fatalf("%s of %s, which is not ours", op, key)
+	}
+	if a, ok := w.background[key]; ok {
+		if a != item.Args {
+			w.fatalf("%s of %s, which goes on in the background with %v, is repeated with %v", op, key, a, item.Args)
+		}
+	} else {
+		w.isCalledFor(op, item, e)
 	}
 	attached := func(kind plan.Kind) bool {
 		for other := range w.made {
@@ -273,32 +480,63 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 		}
 		return false
 	}
+	var host string
 	switch op {
 	case plan.Create:
-		if e := w.entities[key]; e != nil && e.recorded {
-			w.fatalf("second creation of %s", key)
-		}
-		if key.Kind == plan.Filesystem && !attached(plan.VolumeAttachment) {
+		host = item.Args.(args).host
+		// Another worker may detach at any time what it has attached, and what
+		// is dropped may be attached still.
+		volume := w.entities[plan.Key{Kind: plan.Volume, ID: key.ID}]
+		ours := volume != nil && volume.class == plan.Ours && !w.dropped[key.ID]
+		if item.Args.(args).backed && ours && !attached(plan.VolumeAttachment) {
 			w.fatalf("creation of %s before its volume is attached", key)
 		}
 	case plan.Destroy:
-		if kind := key.Kind + 2; attached(kind) {
+		if attached(key.Kind + 2) {
 			w.fatalf("destruction of %s while it is attached", key)
 		}
-		if item.ID == "" {
-			w.fatalf("destruction of %s without an id", key)
-		}
 	case plan.Attach:
-		if e := w.entities[key.Storage()]; e == nil || !e.recorded {
-			w.fatalf("attachment of %s, which is not recorded", key)
-		}
-		if item.Instance == "" || item.ID == "" {
-			w.fatalf("attachment %+v lacks an id", item)
-		}
+		host = key.Host
 	case plan.Detach:
-		if key.Kind == plan.VolumeAttachment && attached(plan.FilesystemAttachment) {
+		if key.Kind == plan.VolumeAttachment && key.Host == machine && attached(plan.FilesystemAttachment) {
 			w.fatalf("detachment of %s beneath a mounted filesystem", key)
 		}
+	}
+	if host != "" && item.Instance != "instance of "+host {
+		w.fatalf("%s of %s lacks the instance of %s: %+v", op, key, host, item)
+	}
+	// What was dropped and is there anew may have been recorded by what came of
+	// the old before the new has an id.
+	storage := w.entities[key.Storage()]
+	mixed := e != nil && e.recorded && storage != nil && !storage.recorded && w.dropped[key.ID]
+	if op != plan.Create && !mixed && item.ID != providerID(key) {
+		w.fatalf("%s of %s lacks the provider's id: %+v", op, key, item)
+	}
+}
+
+// isCalledFor checks that an operation is what the state wants, as far as the
+// core has been told of it.
+func (w *world) isCalledFor(op plan.Op, item plan.Item, e *entity) {
+	key := item.Key
+	if w.unseen[key] || w.dropped[key.ID] {
+		return
+	}
+	storage := w.entities[key.Storage()]
+	switch {
+	case e == nil && !w.made[key]:
+		w.fatalf("%s of %s, which nobody has", op, key)
+	case e == nil:
+		// It is undone.
+	case op == plan.Create && e.recorded:
+		w.fatalf("second creation of %s", key)
+	case (op == plan.Create || op == plan.Attach) && e.life != plan.Alive:
+		w.fatalf("%s of %s, whose life is %d", op, key, e.life)
+	case (op == plan.Create || op == plan.Attach) && item.Args.(args).version != e.version:
+		w.fatalf("%s of %s with old arguments", op, key)
+	case (op == plan.Detach || op == plan.Destroy) && e.life == plan.Alive:
+		w.fatalf("%s of %s, which is alive", op, key)
+	case op == plan.Attach && !w.unseen[key.Storage()] && (storage == nil || !storage.recorded):
+		w.fatalf("attachment of %s, which is not recorded", key)
 	}
 }
 
@@ -306,6 +544,8 @@ var faults = []error{
 	errors.New("transient"),
 	storage.InProgress(errors.New("later")),
 	storage.InProgress(errors.New("later still")),
+	storage.Permanent(errors.New("impossible")),
+	storage.Ignored(errors.New("not mine")),
 }
 
 // finish ends one of the running batches.
@@ -318,61 +558,85 @@ func (w *world) finish() {
 	w.batches = slices.Delete(w.batches, i, i+1)
 	var results []plan.Result
 	for _, item := range batch.Items {
-		r := plan.Result{Key: item.Key}
-		delete(w.running, item.Key)
-		if !w.calm && w.random.IntN(3) == 0 {
-			r.Err = faults[w.random.IntN(len(faults))]
-			results = append(results, r)
-			w.logf("%s %s: %v", batch.Op, item.Key, r.Err)
+		if !w.chance(3) {
+			results = append(results, w.perform(batch.Op, item))
 			continue
 		}
-		w.logf("%s %s: done", batch.Op, item.Key)
-		switch batch.Op {
-		case plan.Create:
-			w.made[item.Key] = true
-			r.ID, r.Info = "id-"+item.Key.ID, "info"
-			va := w.attachmentOf(item.Key)
-			if item.Key.Kind == plan.Volume && va != (plan.Key{}) && w.random.IntN(3) == 0 {
-				w.made[va] = true
-				r.Attached, r.AttachedInfo = va, "attached"
-			}
-		case plan.Attach:
-			w.made[item.Key] = true
-			r.Info = "info"
-		default:
-			delete(w.made, item.Key)
-			if batch.Op == plan.Detach && item.Key.Kind == plan.VolumeAttachment {
-				w.devices[item.Key.ID] = false
-			}
+		err := faults[w.random.IntN(len(faults))]
+		w.logf("%s %s: %v", batch.Op, item.Key, err)
+		results = append(results, plan.Result{Key: item.Key, Err: err})
+		delete(w.running, item.Key)
+		switch {
+		case errors.Is(err, storage.ErrInProgress):
+			w.background[item.Key] = item.Args
+		case storage.IsPermanent(err) || errors.Is(err, storage.ErrIgnored):
+			delete(w.background, item.Key)
 		}
-		results = append(results, r)
 	}
 	w.core.Finished(batch.Source, results, w.now)
 }
 
-func (w *world) attachmentOf(volume plan.Key) plan.Key {
-	for key := range w.entities {
-		if key.Kind == plan.VolumeAttachment && key.ID == volume.ID {
-			return key
+// perform has the provider do what it has been asked.
+func (w *world) perform(op plan.Op, item plan.Item) plan.Result {
+	key := item.Key
+	w.logf("%s %s: done", op, key)
+	delete(w.running, key)
+	delete(w.background, key)
+	r := plan.Result{Key: key}
+	switch op {
+	case plan.Create:
+		w.make(key)
+		r.ID, r.Info = providerID(key), "info"
+		if host := item.Args.(args).host; host != "" && w.random.IntN(3) == 0 {
+			r.Attached = plan.Key{Kind: plan.VolumeAttachment, ID: key.ID, Host: host}
+			r.AttachedInfo = "attached along"
+			w.make(r.Attached)
 		}
+	case plan.Attach:
+		w.make(key)
+		r.Info = "info"
+	default:
+		w.unmake(key)
 	}
-	return plan.Key{}
+	return r
+}
+
+func (w *world) make(key plan.Key) {
+	w.made[key] = true
+	delete(w.stray, key)
+}
+
+func (w *world) unmake(key plan.Key) {
+	delete(w.made, key)
+	delete(w.stray, key)
+	if key.Kind == plan.VolumeAttachment && key.Host == machine {
+		w.devices[key.ID] = false
+	}
 }
 
 // clerk does what the core asks beside the batches.
 func (w *world) clerk() {
 	out := w.core.Take()
 	for _, r := range out.Publish.Records {
-		w.published(r.Key, func(e *entity) { e.recorded = true })
+		w.published(r.Key, func(e *entity) error {
+			e.recorded = true
+			return nil
+		})
 	}
 	for _, key := range out.Publish.Removals {
-		w.published(key, func(e *entity) {
+		w.published(key, func(e *entity) error {
 			if e.life == plan.Alive {
-				w.fatalf("removal of %s, which is alive", key)
+				if !w.dropped[key.ID] {
+					w.fatalf("removal of %s, which is alive", key)
+				}
+				return errors.New("it is alive")
 			}
-			delete(w.entities, key)
-			w.changed = append(w.changed, key)
+			if e.class != plan.Ours {
+				w.unmake(key)
+			}
+			w.set(key, nil)
 			w.applyLife(key.ID)
+			return nil
 		})
 	}
 	for _, host := range out.Machines {
@@ -387,43 +651,78 @@ func (w *world) clerk() {
 		}
 	}
 	for _, volume := range out.Devices {
-		w.core.DeviceKnown(volume, w.devices[volume])
+		if !w.core.DeviceMatters(volume) {
+			continue
+		}
+		attachment := w.entities[plan.Key{Kind: plan.VolumeAttachment, ID: volume, Host: machine}]
+		w.core.DeviceKnown(volume, w.devices[volume] && attachment != nil && attachment.recorded)
 	}
 	w.changed = append(w.changed, out.Unread...)
 }
 
-func (w *world) published(key plan.Key, take func(*entity)) {
-	if !w.calm && w.random.IntN(5) == 0 {
-		w.logf("publish %s: fails", key)
-		w.core.Published(key, errors.New("publishing"), w.now)
-		return
+func (w *world) published(key plan.Key, take func(*entity) error) {
+	var err error
+	if e := w.entities[key]; w.chance(5) {
+		err = errors.New("publishing")
+	} else if e == nil {
+		err = jujuerrors.NotFoundf("%s", key)
+	} else {
+		err = take(e)
 	}
-	w.logf("publish %s", key)
-	e := w.entities[key]
-	if e == nil {
-		w.core.Published(key, jujuerrors.NotFoundf("%s", key), w.now)
-		return
-	}
-	take(e)
-	w.core.Published(key, nil, w.now)
+	w.logf("publish %s: %v", key, err)
+	w.core.Published(key, err, w.now)
 }
 
-// surroundings change: machines come up, devices appear, time passes.
+// others do what other workers do: they see to what is not ours.
+func (w *world) others() {
+	for _, key := range sorted(w.entities) {
+		e := w.entities[key]
+		storage := w.entities[key.Storage()]
+		switch {
+		case e.class == plan.Ours:
+		case e.life == plan.Alive && !e.recorded && (!key.Kind.Attachment() || storage != nil && storage.recorded):
+			w.logf("others make %s", key)
+			w.make(key)
+			e.recorded = true
+			w.tell(key)
+		case e.class == plan.Foreign && (e.life == plan.Dead || e.life == plan.Dying && key.Kind.Attachment()):
+			w.logf("others remove %s", key)
+			w.unmake(key)
+			w.core.DevicesChanged()
+			w.set(key, nil)
+			w.applyLife(key.ID)
+		}
+	}
+}
+
+// surroundings change: machines come up, devices appear and vanish, time passes,
+// the environment's configuration changes, other workers work.
 func (w *world) surroundings() {
-	switch w.random.IntN(3) {
+	switch w.random.IntN(6) {
 	case 0:
 		w.provisioned[fmt.Sprintf("machine-%d", w.random.IntN(2))] = true
 	case 1:
 		w.appear()
 	case 2:
+		for _, id := range slices.Sorted(maps.Keys(w.devices)) {
+			if w.random.IntN(2) == 0 {
+				w.devices[id] = false
+			}
+		}
+		w.core.DevicesChanged()
+	case 3:
 		w.pass(time.Duration(w.random.IntN(10)) * time.Second)
+	case 4:
+		w.changed = append(w.changed, w.core.Refresh()...)
+	case 5:
+		w.others()
 	}
 }
 
 // appear has the devices of attached volumes known.
 func (w *world) appear() {
-	for _, key := range sorted(w.made) {
-		if key.Kind == plan.VolumeAttachment && (w.calm || w.random.IntN(2) == 0) {
+	for _, key := range append(sorted(w.made), sorted(w.stray)...) {
+		if key.Kind == plan.VolumeAttachment && key.Host == machine && (w.calm || w.random.IntN(2) == 0) {
 			w.devices[key.ID] = true
 		}
 	}
@@ -449,72 +748,118 @@ func (w *world) pass(d time.Duration) {
 	w.core.Due(values)
 }
 
-// settle lets everything come to rest with nothing failing any more, and checks
-// that the provider has exactly what the state wants.
-func (w *world) settle() {
-	w.calm = true
-	for i := range 2 {
-		w.provisioned[fmt.Sprintf("machine-%d", i)] = true
+// user wants, and wants no more.
+func (w *world) user() {
+	anyone := func(string) bool { return true }
+	actions := []struct {
+		do    func(id string)
+		whose func(id string) bool
+	}{
+		{w.unwant, w.wanted}, {w.unwant, w.wanted}, {w.detach, w.wanted}, {w.attach, w.wanted}, {w.changeArgs, anyone}, {w.drop, anyone},
 	}
-	for range 500 {
+	if w.random.IntN(2) == 0 {
+		w.want()
+		return
+	}
+	action := actions[w.random.IntN(len(actions))]
+	if id, ok := w.pick(action.whose); ok {
+		action.do(id)
+	}
+}
+
+// rest lets everything come to rest with nothing failing any more.
+func (w *world) rest() {
+	w.calm = true
+	w.provisioned["machine-0"], w.provisioned["machine-1"] = true, true
+	w.changed = append(w.changed, w.core.Refresh()...)
+	for rounds, quiet := 0, 0; quiet < 5; rounds++ {
+		if rounds == 500 {
+			w.fatalf("no rest: %+v", w.scheduled)
+		}
+		quiet++
+		w.others()
 		w.deliver()
 		w.start()
+		if len(w.batches)+len(w.scheduled) > 0 {
+			quiet = 0
+		}
 		w.finish()
 		w.appear()
 		w.clerk()
 		w.pass(time.Minute)
 	}
-	_, pending := w.core.Report(100)
+}
+
+// check checks that the provider has exactly what the state wants.
+func (w *world) check() {
+	w.t.Helper()
+	_, pending := w.core.Report(1000)
 	w.logf("at rest: %+v", pending)
-	for key, e := range w.entities {
+	impossible := func(id string) bool {
+		attachments := w.of(id, plan.VolumeAttachment, plan.FilesystemAttachment)
+		return len(attachments) == 0 || slices.ContainsFunc(attachments, func(key plan.Key) bool { return key.Host == "machine-2" })
+	}
+	for _, key := range sorted(w.entities) {
+		e := w.entities[key]
 		switch {
 		case !e.wanted:
 			w.fatalf("%s is still there: %+v", key, *e)
+		case impossible(key.ID):
 		case !e.recorded:
 			w.fatalf("%s was never provisioned", key)
-		case !w.made[key]:
+		case !w.made[key] && !w.stray[key]:
 			w.fatalf("%s is recorded, but the provider does not have it", key)
 		}
 	}
-	for key := range w.made {
+	for _, key := range sorted(w.made) {
 		if w.entities[key] == nil {
 			w.fatalf("the provider has %s, which nobody wants", key)
 		}
 	}
-	if len(pending) > 0 {
-		w.fatalf("unfinished at rest: %+v", pending)
-	}
-	if len(w.scheduled) > 0 {
-		w.fatalf("scheduled at rest: %+v", w.scheduled)
+	for _, p := range pending {
+		if !impossible(p.Key.ID) {
+			w.fatalf("unfinished at rest: %+v", p)
+		}
 	}
 }
 
-// Whatever happens in whatever order, nothing forbidden is started, and in the
-// end the provider has what the state wants and nothing else.
+// seeds is higher for a longer search.
+var seeds = flag.Uint64("seeds", 500, "how many random histories to run")
+
+// Whatever happens in whatever order, nothing forbidden is started, in the end the
+// provider has what the state wants and nothing else, and once nothing is wanted
+// the core remembers nothing.
 func TestRandomHistories(t *testing.T) {
-	seeds, steps := uint64(500), 200
-	if testing.Short() {
-		seeds = 100
-	}
-	for seed := range seeds {
+	for seed := range *seeds {
 		w := newWorld(t, seed)
-		for range steps {
-			switch w.random.IntN(8) {
-			case 0:
-				w.want()
-			case 1:
-				w.unwant()
-			case 2, 3:
+		for range 200 {
+			switch w.random.IntN(16) {
+			case 0, 1, 2:
+				w.user()
+			case 3, 4, 5:
 				w.deliver()
-			case 4:
+			case 6, 7, 8:
 				w.finish()
-			case 5:
+			case 9, 10, 11:
 				w.surroundings()
+			case 12:
+				if w.chance(10) {
+					w.end()
+				}
 			default:
 				w.clerk()
 			}
 			w.start()
 		}
-		w.settle()
+		w.rest()
+		w.check()
+		for _, key := range sorted(w.entities) {
+			w.unwant(key.ID)
+		}
+		w.rest()
+		w.check()
+		if left := w.core.Leftovers(); len(left) > 0 {
+			w.fatalf("the core remembers:\n%s", strings.Join(left, "\n"))
+		}
 	}
 }

@@ -52,8 +52,10 @@ type Core struct {
 	// devices tells of each volume whose block device matters whether it is
 	// known.
 	devices map[string]bool
-	waiters map[Key][]*entity
-	queues  []*queue
+	// devicesChanged says that all of them are to be looked up.
+	devicesChanged bool
+	waiters        map[Key][]*entity
+	queues         []*queue
 	// unread counts the failed attempts to read entities.
 	unread map[Key]int
 	out    Output
@@ -144,6 +146,9 @@ type entity struct {
 	// orphan says that the state has dropped the entity while it was being
 	// made; what was made is undone.
 	orphan bool
+	// outdated says that the environment's configuration has changed since the
+	// operation began.
+	outdated bool
 	// unresolved says that the operation may be going on somewhere: it is
 	// repeated as it was until its end is known.
 	unresolved bool
@@ -165,16 +170,24 @@ type entity struct {
 	// wait and place say where a waiting entity is registered.
 	wait  Key
 	place int
-	// args are those of the running operation.
-	args any
+	// item is the operation as a provider was handed it, until it ends.
+	item Item
 	// result is kept until it is published.
 	result *Result
 	// unpublished counts the failures to publish the result.
 	unpublished int
 }
 
+// busy reports whether the entity's operation must end before anything else can
+// be done about it.
 func (e *entity) busy() bool {
 	return e.phase == running || e.phase == publishing
+}
+
+// underway reports whether the entity's operation has begun and has not ended, as
+// far as is known.
+func (e *entity) underway() bool {
+	return e.busy() || e.unresolved
 }
 
 type machine struct {
@@ -189,6 +202,8 @@ type Output struct {
 	Machines []string
 	// Devices are the volumes whose block devices are to be looked up.
 	Devices []string
+	// Forgotten are the volumes whose block devices do not matter any more.
+	Forgotten []string
 	// Unread are the entities to be read again.
 	Unread []Key
 }
@@ -215,6 +230,10 @@ type Record struct {
 func (c *Core) Take() Output {
 	out := c.out
 	c.out = Output{}
+	if c.devicesChanged {
+		c.devicesChanged = false
+		out.Devices = slices.Sorted(maps.Keys(c.devices))
+	}
 	return out
 }
 
@@ -239,11 +258,11 @@ func (c *Core) Observe(f Fact, now time.Time) {
 	if e.orphan {
 		return
 	}
-	if !e.busy() && (e.fact.Source != f.Source || !reflect.DeepEqual(e.fact.Args, f.Args)) {
+	f.keep(e.fact)
+	if !e.underway() && (e.fact.Source != f.Source || !reflect.DeepEqual(e.fact.Args, f.Args)) {
 		c.refresh(e)
 	}
-	f.keep(e.fact)
-	if f.Instance != "" && c.machines[f.Host].instance == "" {
+	if f.Instance != "" && c.machines[f.Host].instance != f.Instance {
 		c.Provisioned(f.Host, f.Instance)
 	}
 	e.fact = f
@@ -253,16 +272,17 @@ func (c *Core) Observe(f Fact, now time.Time) {
 	c.wake(f.Key)
 }
 
-// Refresh makes all that has stalled go again, as after a change of the
-// environment's configuration, and returns the keys of what is not done and
-// should be read anew.
+// Refresh makes all that has stalled, or is about to, go again, as after a change
+// of the environment's configuration, and returns the keys of what is not done
+// and should be read anew.
 func (c *Core) Refresh() []Key {
 	var undone []Key
-	for _, key := range c.Known() {
+	for _, key := range c.keys() {
 		e := c.entities[key]
-		if e.op != None || e.fact.Class != Ours {
+		if e.observed && (e.op != None || e.fact.Class != Ours) {
 			undone = append(undone, key)
 		}
+		e.outdated = e.phase == running
 		if e.stalled {
 			c.refresh(e)
 			c.settle(e)
@@ -273,14 +293,12 @@ func (c *Core) Refresh() []Key {
 
 // Known returns the keys of all that the core has read, in order.
 func (c *Core) Known() []Key {
-	var keys []Key
-	for key, e := range c.entities {
-		if e.observed {
-			keys = append(keys, key)
-		}
-	}
-	slices.SortFunc(keys, compareKeys)
-	return keys
+	return slices.DeleteFunc(c.keys(), func(key Key) bool { return !c.entities[key].observed })
+}
+
+// keys returns the keys of all entities, in order.
+func (c *Core) keys() []Key {
+	return slices.SortedFunc(maps.Keys(c.entities), compareKeys)
 }
 
 // Provisioned takes in that a machine has an instance.
@@ -292,14 +310,19 @@ func (c *Core) Provisioned(host, instance string) {
 // DevicesChanged takes in that the machine's block devices have changed: those
 // that matter are to be looked up again.
 func (c *Core) DevicesChanged() {
-	c.out.Devices = slices.Sorted(maps.Keys(c.devices))
+	c.devicesChanged = true
 }
 
-// DeviceKnown takes in whether a volume's block device is known.
+// DeviceMatters reports whether anything waits for a volume's block device, or
+// has used it.
+func (c *Core) DeviceMatters(volume string) bool {
+	_, ok := c.devices[volume]
+	return ok
+}
+
+// DeviceKnown takes in whether the block device of a volume, which must be one
+// that matters, is known.
 func (c *Core) DeviceKnown(volume string, known bool) {
-	if _, ok := c.devices[volume]; !ok {
-		return
-	}
 	c.devices[volume] = known
 	if known {
 		c.wake(DeviceKey(volume))
@@ -344,6 +367,7 @@ func (c *Core) settle(e *entity) {
 	if op != e.op {
 		c.refresh(e)
 		e.op = op
+		c.wake(e.fact.Key)
 	}
 	switch {
 	case op == None:
@@ -391,7 +415,7 @@ func (c *Core) leave(e *entity) {
 func (c *Core) gone(e *entity) {
 	switch {
 	case e.orphan:
-	case e.busy() || e.unresolved:
+	case e.underway():
 		e.fact.Life = Gone
 	default:
 		c.forget(e)
@@ -399,7 +423,8 @@ func (c *Core) gone(e *entity) {
 }
 
 // adrift sees to what was made for an entity that the state no longer has: a
-// volume or filesystem is destroyed, an attachment detached.
+// volume or filesystem is destroyed, an attachment detached. The entity may be
+// there anew when that is done, and is read then.
 func (c *Core) adrift(e *entity) {
 	e.orphan = true
 	e.fact.Recorded = true
@@ -415,17 +440,19 @@ func (c *Core) adrift(e *entity) {
 
 // forget drops an entity and what was remembered of it.
 func (c *Core) forget(e *entity) {
-	key := e.fact.Key
+	key, backing := e.fact.Key, e.fact.Backing
 	c.leave(e)
 	c.release(e)
-	if e.fact.Backing != "" {
-		delete(c.devices, e.fact.Backing)
-	}
 	*e = entity{fact: Fact{Key: key}, users: e.users}
 	if e.users == 0 {
 		delete(c.entities, key)
 	}
 	c.wake(key)
+	if _, ok := c.devices[backing]; ok {
+		delete(c.devices, backing)
+		c.out.Forgotten = append(c.out.Forgotten, backing)
+		c.wake(DeviceKey(backing))
+	}
 }
 
 // hold notes that what the entity stands on must stay: it is being attached, or
@@ -434,8 +461,8 @@ func (c *Core) hold(e *entity) {
 	if e.held {
 		return
 	}
-	e.held = true
 	e.beneath = c.backing(e)
+	e.held = true
 	for _, key := range c.footing(e) {
 		c.entity(key).users++
 	}
@@ -482,7 +509,7 @@ func (c *Core) under(volume string) Key {
 // deviceChanged notes that what block device a volume is may have changed: it is
 // not known until it has been looked up again.
 func (c *Core) deviceChanged(volume string) {
-	if _, ok := c.devices[volume]; ok {
+	if c.DeviceMatters(volume) {
 		c.devices[volume] = false
 		c.out.Devices = append(c.out.Devices, volume)
 	}

@@ -96,26 +96,26 @@ func (c *Core) take(q *queue, op Op) []Item {
 	return items
 }
 
-// start marks an entity as being in a provider's hands.
+// start marks an entity as being in a provider's hands. What may be going on is
+// repeated as it was.
 func (c *Core) start(e *entity) Item {
 	if e.op == Attach || e.op == Create {
 		c.hold(e)
 	}
-	if !e.unresolved {
-		e.args = e.fact.Args
-	}
 	e.phase = running
-	id := e.fact.ID
-	if e.fact.Key.Kind.Attachment() {
-		if storage, ok := c.entities[e.fact.Key.Storage()]; ok && storage.fact.Recorded {
-			id = storage.fact.ID
-		}
+	e.outdated = false
+	if e.unresolved {
+		return e.item
 	}
-	return Item{
+	if storage, ok := c.entities[e.fact.Key.Storage()]; ok && storage.fact.Recorded {
+		e.fact.ID = storage.fact.ID
+	}
+	e.item = Item{
 		Key:      e.fact.Key,
-		ID:       id,
+		ID:       e.fact.ID,
 		Instance: c.machines[e.fact.Host].instance,
 		Release:  e.fact.Release,
-		Args:     e.args,
+		Args:     e.fact.Args,
 	}
+	return e.item
 }

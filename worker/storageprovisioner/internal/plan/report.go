@@ -23,9 +23,11 @@ var phaseNames = [...]string{"stalled", "waiting", "scheduled", "queued", "runni
 func (c *Core) Report(limit int) (map[string]int, []Pending) {
 	counts := make(map[string]int)
 	var pending []Pending
-	for _, key := range c.Known() {
-		counts[key.Kind.String()]++
+	for _, key := range c.keys() {
 		e := c.entities[key]
+		if e.observed {
+			counts[key.Kind.String()]++
+		}
 		if e.op == None || len(pending) == limit {
 			continue
 		}

@@ -19,7 +19,7 @@ func (c *Core) await(e *entity, need Key) {
 			c.out.Machines = append(c.out.Machines, need.Host)
 		}
 	case Device:
-		if _, ok := c.devices[need.ID]; !ok {
+		if !c.DeviceMatters(need.ID) {
 			c.devices[need.ID] = false
 			c.out.Devices = append(c.out.Devices, need.ID)
 		}

@@ -106,6 +106,30 @@ storage:
 	m.stop()
 }
 
+// What is let go of right after a start may not have been attached again yet, and
+// is taken away all the same.
+func TestDetachAndRemoveRightAfterAStart(t *testing.T) {
+	m := newMachine(t)
+	m.writeSpec(fourKinds)
+	m.start()
+	for range 3 {
+		m.apply()
+		m.kill()
+		m.start()
+		m.must("detach", "raw", "data", "scratch", "logs", "--wait", "--timeout", "20s")
+		if n := len(mountsBelow(t, m.dir)) + len(loopsBelow(t, m.dir)); n != 0 {
+			t.Errorf("%d mounts and loop devices after detaching", n)
+		}
+	}
+	m.apply()
+	m.kill()
+	unmountAndDetach(t, m.dir)
+	m.start()
+	m.must("remove", "raw", "data", "scratch", "logs", "--wait", "--timeout", "20s")
+	m.wantNoStorage()
+	m.stop()
+}
+
 func TestDetachKeepsTheData(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec(fourKinds)

@@ -23,19 +23,27 @@ func filesystemTags(facts []*plan.Fact) []names.FilesystemTag {
 }
 
 func (r filesystemReader) infos(facts []*plan.Fact) error {
+	return r.recorded(facts, func(f *plan.Fact, wire params.Filesystem) error {
+		volume, err := r.setBacking(f, wire.VolumeTag)
+		f.ID = wire.Info.FilesystemId
+		r.filesystems = append(r.filesystems, storage.Filesystem{
+			Tag:            names.NewFilesystemTag(f.Key.ID),
+			Volume:         volume,
+			FilesystemInfo: storage.FilesystemInfo{FilesystemId: f.ID, Size: wire.Info.Size},
+		})
+		return err
+	})
+}
+
+// recorded completes facts with whether filesystems are recorded, and by each those
+// that are.
+func (r filesystemReader) recorded(facts []*plan.Fact, each func(*plan.Fact, params.Filesystem) error) error {
 	results, err := call("reading filesystems", r.config.Filesystems.Filesystems, filesystemTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemResult) error {
 		if err := setRecorded(f, result.Error); err != nil || !f.Recorded {
 			return err
 		}
-		volume, err := r.setBacking(f, result.Result.VolumeTag)
-		f.ID = result.Result.Info.FilesystemId
-		r.filesystems = append(r.filesystems, storage.Filesystem{
-			Tag:            names.NewFilesystemTag(f.Key.ID),
-			Volume:         volume,
-			FilesystemInfo: storage.FilesystemInfo{FilesystemId: f.ID, Size: result.Result.Info.Size},
-		})
-		return err
+		return each(f, result.Result)
 	})
 	return err
 }
@@ -142,6 +150,38 @@ func (r filesystemReader) attaching(facts []*plan.Fact) error {
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return r.beneath(only(facts, func(f *plan.Fact) bool {
+		return f.Life == plan.Dying || f.Life == plan.Dead
+	}))
+}
+
+// beneath completes the facts of attachments that are going with the volumes that
+// their filesystems stand on: they go whether or not this worker has come to know
+// of the filesystems, which a watcher may tell later, or not any more.
+func (r filesystemReader) beneath(attachments []*plan.Fact) error {
+	filesystems := make([]*plan.Fact, len(attachments))
+	for i, a := range attachments {
+		filesystems[i] = &plan.Fact{Key: a.Key.Storage(), Life: plan.Alive}
+	}
+	err := r.recorded(filesystems, func(f *plan.Fact, wire params.Filesystem) error {
+		_, err := r.setBacking(f, wire.VolumeTag)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	err = r.params(only(filesystems, func(f *plan.Fact) bool {
+		return present(f) && !f.Recorded
+	}), func(f *plan.Fact, wire params.FilesystemParams) error {
+		_, err := r.setBacking(f, wire.VolumeTag)
+		return err
+	})
+	for i, f := range filesystems {
+		attachments[i].Backing, attachments[i].BackingKnown = f.Backing, f.Err == nil
+	}
 	return err
 }
 

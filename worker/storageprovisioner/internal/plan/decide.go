@@ -62,7 +62,7 @@ func (c *Core) decideAttachment(e *entity) (Op, Key) {
 	f := &e.fact
 	storageKey := f.Key.Storage()
 	storage := c.entities[storageKey]
-	if f.Key.Kind == FilesystemAttachment && !e.orphan && (storage == nil || !storage.observed) {
+	if f.Key.Kind == FilesystemAttachment && !e.orphan && !f.BackingKnown && (storage == nil || !storage.observed) {
 		// Whether the filesystem is on a volume decides whose it is.
 		return Attach, storageKey
 	}
@@ -110,7 +110,7 @@ func (c *Core) backing(e *entity) string {
 	if e.held {
 		return e.beneath
 	}
-	if e.fact.Key.Kind != FilesystemAttachment {
+	if e.fact.Key.Kind != FilesystemAttachment || e.fact.BackingKnown {
 		return e.fact.Backing
 	}
 	if filesystem, ok := c.entities[e.fact.Key.Storage()]; ok {

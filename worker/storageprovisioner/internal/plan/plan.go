@@ -90,8 +90,11 @@ type Fact struct {
 	// and Instance its instance id, where it came along with the entity.
 	Host     string
 	Instance string
-	// Backing is the id of the volume beneath a filesystem, if any.
-	Backing string
+	// Backing is the id of the volume beneath a filesystem, if any. Of an
+	// attachment it is taken from the filesystem, unless BackingKnown says that
+	// it came along with the attachment.
+	Backing      string
+	BackingKnown bool
 	// Release says that removing means to release, not to destroy.
 	Release bool
 	// Args are what the provider needs for the next operation, without ID and
@@ -448,7 +451,7 @@ func (c *Core) forget(e *entity) {
 		delete(c.entities, key)
 	}
 	c.wake(key)
-	if _, ok := c.devices[backing]; ok {
+	if _, ok := c.devices[backing]; ok && key.Kind == Filesystem {
 		delete(c.devices, backing)
 		c.out.Forgotten = append(c.out.Forgotten, backing)
 		c.wake(DeviceKey(backing))

@@ -319,6 +319,41 @@ func (s *filesystemsSuite) TestDyingAndNotProvisionedAttachmentIsRemovedWithoutT
 	c.Check(s.deeds(), jc.DeepEquals, []string{"RemoveAttachments"})
 }
 
+// 17: what is going goes, though the watcher has told nothing of its filesystem.
+func (s *filesystemsSuite) TestDyingAttachmentOfAFilesystemThatNobodyToldOf(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	_, unmade := s.addMount("0", "dynamic", "")
+	f, made := s.addMount("1", "dynamic", "")
+	s.provisionFilesystem(f)
+	s.provisionFilesystemAttachment(made)
+	_, elsewhere := s.addMount("2", "dynamic", "9")
+	for _, a := range []*filesystemAttachment{unmade, made, elsewhere} {
+		s.setLife(&a.life, life.Dying)
+	}
+	mark := s.mark()
+	s.filesystemAttachmentsChanged(c, "machine-0", "0", "1", "2")
+	s.after(c, mark, "RemoveAttachments", "filesystem-0 machine-0")
+	s.after(c, mark, "RemoveAttachments", "filesystem-1 machine-0")
+	s.barrier(c)
+	c.Check(s.deedsAbout("filesystem-0 machine-0"), jc.DeepEquals, []string{"RemoveAttachments"})
+	c.Check(s.deedsAbout("filesystem-1 machine-0"), jc.DeepEquals, []string{"DetachFilesystems", "RemoveAttachments"})
+	c.Check(s.deedsAbout("filesystem-2 machine-0"), gc.HasLen, 0) // the machine's own
+}
+
+// 17, 20
+func (s *filesystemsSuite) TestDyingAttachmentOnAVolumeThatNobodyToldOf(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startMachine(c)
+	f, a := s.addMount("0", "elsewhere", "7")
+	s.provisionFilesystem(f)
+	s.provisionFilesystemAttachment(a)
+	s.setLife(&a.life, life.Dying)
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.next(c, "managed.DetachFilesystems")
+	s.nextAbout(c, "RemoveAttachments", "filesystem-0 machine-0")
+}
+
 // 18, 19
 func (s *filesystemsSuite) TestAttachmentEventBeforeTheFilesystems(c *gc.C) {
 	s.addMachine("0", "instance-0")

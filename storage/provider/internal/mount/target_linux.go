@@ -55,7 +55,7 @@ func OpenTarget(path string) (*Target, error) {
 
 // makeAttempts is how often MakeTarget meets somebody who takes directories away
 // before that is an error.
-const makeAttempts = 10
+const makeAttempts = 100
 
 // MakeTarget opens a directory, making it and its parents (0755) where they are
 // missing. Missing tells beforehand which those are. It may be called while

@@ -934,6 +934,10 @@ func holder(t *testing.T, cmd *exec.Cmd) (kill func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// It stays what it is while its input stays open.
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -959,10 +963,10 @@ func TestManagedBusyDetachNamesTheHolder(t *testing.T) {
 	mt.create("ext4")
 	mt.attach()
 	mt.writeData()
-	cmd := exec.Command("sh", "-c", "echo ready; exec sleep 1000")
+	cmd := exec.Command("sh", "-c", "echo ready; read line")
 	cmd.Dir = mt.path()
 	kill := holder(t, cmd)
-	mt.checkError(mt.tryDetach(), false, "detaching filesystem 0/2", mt.path(), "(sleep): working directory")
+	mt.checkError(mt.tryDetach(), false, "detaching filesystem 0/2", mt.path(), "(sh): working directory")
 	mt.checkData()
 	mt.checkError(mt.tryDestroy(), false, "mounted at "+mt.path())
 	// Nothing is half undone.
@@ -980,8 +984,8 @@ func TestManagedDetachSeesOtherMountNamespaces(t *testing.T) {
 	mt.create("ext4")
 	mt.attach()
 	devicetest.RequireProgram(t, "unshare")
-	kill := holder(t, exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; exec sleep 1000"))
-	mt.checkError(mt.tryDetach(), false, loop.Path, "in use", "(sleep): mounted at "+mt.path())
+	kill := holder(t, exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; read line"))
+	mt.checkError(mt.tryDetach(), false, loop.Path, "in use", "(sh): mounted at "+mt.path())
 	mt.checkError(mt.tryDetach(), false, loop.Path, "in use")
 	kill()
 	mt.detach()

@@ -177,15 +177,25 @@ func (r *facts) setProvider(f *plan.Fact, providerType string) {
 	f.Class = r.environ.class(storage.ProviderType(providerType))
 }
 
-// setAttachment completes a fact with the host of an attachment, and returns
-// what every attachment's parameters have, without what is known only when they
-// are used: the ids of instance and storage.
-func (r *facts) setAttachment(f *plan.Fact, provider, host, instance string, readOnly bool) (storage.AttachmentParams, error) {
+// setRemoval completes a fact with what it takes to remove the entity.
+func (r *facts) setRemoval(f *plan.Fact, providerType, id string, destroy bool) {
+	r.setProvider(f, providerType)
+	f.ID = id
+	f.Release = !destroy
+}
+
+// setAttachment completes a fact with the host of an attachment, and returns what
+// every attachment's parameters have, without what is known only when they are
+// used: the ids of instance and storage. It reports whether to go on: nothing is
+// made for or attached to a host that is no machine, but what is there is taken
+// away from any.
+func (r *facts) setAttachment(f *plan.Fact, provider, host, instance string, readOnly bool) (storage.AttachmentParams, bool, error) {
 	tag, err := names.ParseTag(host)
 	if err != nil {
-		return storage.AttachmentParams{}, errors.Annotatef(err, "host of %s", f.Key)
+		return storage.AttachmentParams{}, false, errors.Annotatef(err, "host of %s", f.Key)
 	}
-	if provisionable(tag) {
+	_, machine := tag.(names.MachineTag)
+	if machine {
 		f.Host = host
 		f.Instance = instance
 	}
@@ -193,12 +203,5 @@ func (r *facts) setAttachment(f *plan.Fact, provider, host, instance string, rea
 		Provider: storage.ProviderType(provider),
 		Machine:  tag,
 		ReadOnly: readOnly,
-	}, nil
-}
-
-// provisionable reports whether storage is attached to a host by this worker:
-// whether it is a machine.
-func provisionable(host names.Tag) bool {
-	_, ok := host.(names.MachineTag)
-	return ok
+	}, machine || f.Life != plan.Alive, nil
 }

@@ -85,10 +85,8 @@ func (r filesystemReader) creations(facts []*plan.Fact) error {
 			ResourceTags: p.Tags,
 		}
 		if p.Attachment != nil {
-			// The machine is needed to attach it, not to make it.
-			host := plan.Fact{Key: f.Key}
-			attachment, err := r.setAttachment(&host, p.Provider, p.Attachment.MachineTag, p.Attachment.InstanceId, p.Attachment.ReadOnly)
-			if err != nil || !provisionable(attachment.Machine) {
+			attachment, ok, err := r.setAttachment(f, p.Provider, p.Attachment.MachineTag, p.Attachment.InstanceId, p.Attachment.ReadOnly)
+			if !ok {
 				return err
 			}
 			args.Attachment = &storage.FilesystemAttachmentParams{
@@ -112,9 +110,7 @@ func (r filesystemReader) removals(facts []*plan.Fact) error {
 		if result.Error != nil {
 			return result.Error
 		}
-		r.setProvider(f, result.Result.Provider)
-		f.ID = result.Result.FilesystemId
-		f.Release = !result.Result.Destroy
+		r.setRemoval(f, result.Result.Provider, result.Result.FilesystemId, result.Result.Destroy)
 		return nil
 	})
 	return err
@@ -139,8 +135,8 @@ func (r filesystemReader) attaching(facts []*plan.Fact) error {
 		p := result.Result
 		r.setProvider(f, p.Provider)
 		f.ID = p.FilesystemId
-		attachment, err := r.setAttachment(f, p.Provider, p.MachineTag, p.InstanceId, p.ReadOnly)
-		if err != nil || f.Life == plan.Alive && !provisionable(attachment.Machine) {
+		attachment, ok, err := r.setAttachment(f, p.Provider, p.MachineTag, p.InstanceId, p.ReadOnly)
+		if !ok {
 			return err
 		}
 		f.Args = storage.FilesystemAttachmentParams{

@@ -54,13 +54,9 @@ func (o filesystemOps) detach(ctx envcontext.ProviderCallContext, items []plan.I
 }
 
 func (o filesystemOps) destroy(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	destroy, release := byRelease(items)
-	results := bulk(destroy, itemID, func(ids []string) ([]error, error) {
-		return o.source.DestroyFilesystems(ctx, ids)
-	}, onlyError)
-	return append(results, bulk(release, itemID, func(ids []string) ([]error, error) {
-		return o.source.ReleaseFilesystems(ctx, ids)
-	}, onlyError)...)
+	return takeAway(items,
+		func(ids []string) ([]error, error) { return o.source.DestroyFilesystems(ctx, ids) },
+		func(ids []string) ([]error, error) { return o.source.ReleaseFilesystems(ctx, ids) })
 }
 
 // filesystemParams returns the parameters of a creation.

@@ -7,6 +7,7 @@ import (
 	gc "gopkg.in/check.v1"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/instance"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/storage"
 )
@@ -90,6 +91,17 @@ func (s *filesystemsSuite) TestCreatedRecordedThenAttached(c *gc.C) {
 	c.Check(s.deeds(), jc.DeepEquals, []string{
 		"CreateFilesystems", "SetStatus", "SetFilesystemInfo", "AttachFilesystems", "SetStatus", "SetFilesystemAttachmentInfo",
 	})
+}
+
+// 19: where the machine has an instance, the source is told of it.
+func (s *filesystemsSuite) TestCreationIsToldOfTheInstance(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	s.addMount("0", "dynamic", "")
+	s.filesystemsChanged(c, "0")
+	made := next[[]storage.FilesystemParams](c, s.journal, "CreateFilesystems")
+	c.Assert(made, gc.HasLen, 1)
+	c.Check(made[0].Attachment.InstanceId, gc.Equals, instance.Id("instance-0"))
 }
 
 // 19

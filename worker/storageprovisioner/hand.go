@@ -121,16 +121,16 @@ func validated[P any](items []plan.Item, param func(plan.Item) P, validate func(
 	return valid, results
 }
 
-// byRelease splits removals into those that destroy and those that release.
-func byRelease(items []plan.Item) (destroy, release []plan.Item) {
+// takeAway destroys the items, or releases those that are to be released.
+func takeAway(items []plan.Item, destroy, release func([]string) ([]error, error)) []plan.Result {
+	var destroyed, released []plan.Item
 	for _, item := range items {
 		if item.Release {
-			release = append(release, item)
+			released = append(released, item)
 		} else {
-			destroy = append(destroy, item)
+			destroyed = append(destroyed, item)
 		}
 	}
-	return destroy, release
+	id := func(item plan.Item) string { return item.ID }
+	return append(bulk(destroyed, id, destroy, onlyError), bulk(released, id, release, onlyError)...)
 }
-
-func itemID(item plan.Item) string { return item.ID }

@@ -562,5 +562,5 @@ func (s *lifecycleSuite) TestOneOfSeveralMachinesThatCannotBeWatched(c *gc.C) {
 	}
 	s.startEnviron(c)
 	s.volumesChanged(c, "1", "2", "3")
-	c.Check(s.waited(c), gc.ErrorMatches, "watching machine 3: no connection")
+	c.Check(s.waited(c), gc.ErrorMatches, "watching machine-3: no connection")
 }

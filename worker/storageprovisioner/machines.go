@@ -62,7 +62,7 @@ func readMachines(config Config, hosts, watched []string) ([]machineReading, err
 			r.watcher = w
 			started.watchers[r.host] = w
 		case !r.gone():
-			started.err = errors.Annotatef(err, "watching %s", names.ReadableString(tags[i]))
+			started.err = watchError(r.host, err)
 			return nil, started.result()
 		}
 	}

@@ -50,8 +50,8 @@ func (r volumeReader) creations(facts []*plan.Fact) error {
 		if p.Attachment == nil {
 			return nil
 		}
-		attachment, err := r.setAttachment(f, p.Provider, p.Attachment.MachineTag, p.Attachment.InstanceId, p.Attachment.ReadOnly)
-		if err != nil || !provisionable(attachment.Machine) {
+		attachment, ok, err := r.setAttachment(f, p.Provider, p.Attachment.MachineTag, p.Attachment.InstanceId, p.Attachment.ReadOnly)
+		if !ok {
 			return err
 		}
 		volume := names.NewVolumeTag(f.Key.ID)
@@ -77,9 +77,7 @@ func (r volumeReader) removals(facts []*plan.Fact) error {
 		if result.Error != nil {
 			return result.Error
 		}
-		r.setProvider(f, result.Result.Provider)
-		f.ID = result.Result.VolumeId
-		f.Release = !result.Result.Destroy
+		r.setRemoval(f, result.Result.Provider, result.Result.VolumeId, result.Result.Destroy)
 		return nil
 	})
 	return err
@@ -103,8 +101,8 @@ func (r volumeReader) attaching(facts []*plan.Fact) error {
 		p := result.Result
 		r.setProvider(f, p.Provider)
 		f.ID = p.VolumeId
-		attachment, err := r.setAttachment(f, p.Provider, p.MachineTag, p.InstanceId, p.ReadOnly)
-		if err != nil || f.Life == plan.Alive && !provisionable(attachment.Machine) {
+		attachment, ok, err := r.setAttachment(f, p.Provider, p.MachineTag, p.InstanceId, p.ReadOnly)
+		if !ok {
 			return err
 		}
 		f.Args = storage.VolumeAttachmentParams{AttachmentParams: attachment, Volume: names.NewVolumeTag(f.Key.ID)}

@@ -62,13 +62,9 @@ func (o volumeOps) detach(ctx envcontext.ProviderCallContext, items []plan.Item)
 }
 
 func (o volumeOps) destroy(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	destroy, release := byRelease(items)
-	results := bulk(destroy, itemID, func(ids []string) ([]error, error) {
-		return o.source.DestroyVolumes(ctx, ids)
-	}, onlyError)
-	return append(results, bulk(release, itemID, func(ids []string) ([]error, error) {
-		return o.source.ReleaseVolumes(ctx, ids)
-	}, onlyError)...)
+	return takeAway(items,
+		func(ids []string) ([]error, error) { return o.source.DestroyVolumes(ctx, ids) },
+		func(ids []string) ([]error, error) { return o.source.ReleaseVolumes(ctx, ids) })
 }
 
 // missing returns the error of a result that has either an error or no value.

@@ -35,7 +35,8 @@ func (c *Core) decideStorage(e *entity) (Op, Key) {
 	case f.Life != Alive || f.Recorded || class == Static || f.Args == nil:
 		return None, Key{}
 	}
-	if need, ok := c.unprovisioned(f.Host); ok {
+	if need, ok := c.unprovisioned(f.Host); ok && f.Key.Kind == Volume {
+		// A filesystem needs the machine to be attached, not to be made.
 		return Create, need
 	}
 	return Create, c.unready(f.Backing)

@@ -86,8 +86,8 @@ type Fact struct {
 	ID     string
 	Class  Class
 	Source Source
-	// Host is the tag of the machine that must be provisioned first, if any,
-	// and Instance its instance id, where it came along with the entity.
+	// Host is the tag of the machine that the entity is for, if any, and
+	// Instance its instance id, where it came along with the entity.
 	Host     string
 	Instance string
 	// Backing is the id of the volume beneath a filesystem, if any. Of an

@@ -55,26 +55,28 @@ func (s *filesystemSource) CreateFilesystems(ctx envcontext.ProviderCallContext,
 		return nil, errors.Annotate(err, "creating filesystems")
 	}
 	defer c.end()
-	failures := each(ctx, params, func(p storage.FilesystemParams) error {
+	infos, failures := collect(ctx, params, func(p storage.FilesystemParams) (storage.FilesystemInfo, error) {
+		info := storage.FilesystemInfo{FilesystemId: p.Tag.String(), Size: p.Size}
 		size, err := sizeInBytes(p.Size)
 		if err != nil {
-			return errors.Trace(err)
+			return info, errors.Trace(err)
 		}
-		return s.kind.create(c, p.Tag.String(), size)
+		return info, s.kind.create(c, info.FilesystemId, size)
 	})
+	return madeResults(params, infos, failures), nil
+}
+
+// madeResults returns what a bulk call that creates filesystems has come to.
+func madeResults(params []storage.FilesystemParams, infos []storage.FilesystemInfo, failures []error) []storage.CreateFilesystemsResult {
 	results := make([]storage.CreateFilesystemsResult, len(params))
 	for i, p := range params {
 		if failures[i] != nil {
 			results[i].Error = errors.Annotatef(failures[i], "creating filesystem %s", p.Tag.Id())
 			continue
 		}
-		results[i].Filesystem = &storage.Filesystem{
-			Tag:            p.Tag,
-			Volume:         p.Volume,
-			FilesystemInfo: storage.FilesystemInfo{FilesystemId: p.Tag.String(), Size: p.Size},
-		}
+		results[i].Filesystem = &storage.Filesystem{Tag: p.Tag, Volume: p.Volume, FilesystemInfo: infos[i]}
 	}
-	return results, nil
+	return results
 }
 
 // DestroyFilesystems implements [storage.FilesystemSource].
@@ -117,6 +119,11 @@ func (s *filesystemSource) AttachFilesystems(ctx envcontext.ProviderCallContext,
 		}
 		return f.attach(p.Path, p.ReadOnly)
 	})
+	return mountedResults(params, paths, failures), nil
+}
+
+// mountedResults returns what a bulk call that attaches filesystems has come to.
+func mountedResults(params []storage.FilesystemAttachmentParams, paths []string, failures []error) []storage.AttachFilesystemsResult {
 	results := make([]storage.AttachFilesystemsResult, len(params))
 	for i, p := range params {
 		if failures[i] != nil {
@@ -129,7 +136,7 @@ func (s *filesystemSource) AttachFilesystems(ctx envcontext.ProviderCallContext,
 			FilesystemAttachmentInfo: storage.FilesystemAttachmentInfo{Path: paths[i], ReadOnly: p.ReadOnly},
 		}
 	}
-	return results, nil
+	return results
 }
 
 // DetachFilesystems implements [storage.FilesystemSource].

@@ -129,15 +129,7 @@ func (s *managedSource) CreateFilesystems(ctx envcontext.ProviderCallContext, pa
 	}
 	defer c.end()
 	infos, failures := collectAtOnce(ctx, params, func(p storage.FilesystemParams) string { return p.Volume.String() }, c.create)
-	results := make([]storage.CreateFilesystemsResult, len(params))
-	for i, p := range params {
-		if failures[i] != nil {
-			results[i].Error = errors.Annotatef(failures[i], "creating filesystem %s", p.Tag.Id())
-			continue
-		}
-		results[i].Filesystem = &storage.Filesystem{Tag: p.Tag, Volume: p.Volume, FilesystemInfo: infos[i]}
-	}
-	return results, nil
+	return madeResults(params, infos, failures), nil
 }
 
 // AttachFilesystems implements [storage.FilesystemSource].
@@ -154,19 +146,7 @@ func (s *managedSource) AttachFilesystems(ctx envcontext.ProviderCallContext, pa
 	paths, failures := collect(ctx, params, func(p storage.FilesystemAttachmentParams) (string, error) {
 		return c.attach(p, devices)
 	})
-	results := make([]storage.AttachFilesystemsResult, len(params))
-	for i, p := range params {
-		if failures[i] != nil {
-			results[i].Error = errors.Annotatef(failures[i], "attaching filesystem %s", p.Filesystem.Id())
-			continue
-		}
-		results[i].FilesystemAttachment = &storage.FilesystemAttachment{
-			Filesystem:               p.Filesystem,
-			Machine:                  p.Machine,
-			FilesystemAttachmentInfo: storage.FilesystemAttachmentInfo{Path: paths[i], ReadOnly: p.ReadOnly},
-		}
-	}
-	return results, nil
+	return mountedResults(params, paths, failures), nil
 }
 
 // DetachFilesystems implements [storage.FilesystemSource].

@@ -498,6 +498,34 @@ func (s *filesystemsSuite) TestUnknownDevicesKeepWaiting(c *gc.C) {
 	c.Check(s.log.warned(), gc.HasLen, 0)
 }
 
+// 20: after a start, what the state knows of a volume's device may be from before;
+// a filesystem is mounted when this worker has attached the volume again.
+func (s *filesystemsSuite) TestMountedAgainAfterItsVolumeIsAttachedAgain(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	v, va := s.addVolumeOn("machine-0", "7", "dynamic")
+	s.provisionVolume(v)
+	s.provisionVolumeAttachment(va)
+	f, fa := s.addMount("0", "dynamic", "7")
+	s.provisionFilesystem(f)
+	s.provisionFilesystemAttachment(fa)
+	attaching := newGate()
+	s.source.onCall("AttachVolumes", attaching.wait)
+	s.startMachine(c)
+	s.volumesChanged(c, "7")
+	s.volumeAttachmentsChanged(c, "machine-0", "7")
+	receive(c, attaching.entered, "AttachVolumes to be called")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.nextAbout(c, "AttachmentLife", "filesystem-0 machine-0")
+	// The answer has been taken in when the next thing is read.
+	s.filesystemsChanged(c, "99")
+	s.nextAbout(c, "Life", "filesystem-99")
+	c.Check(s.count("managed.AttachFilesystems"), gc.Equals, 0)
+	close(attaching.open)
+	s.nextAbout(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
+}
+
 // 20: a device that goes away while its filesystem waits for its turn.
 func (s *filesystemsSuite) TestDeviceThatIsLostBeforeItsTurn(c *gc.C) {
 	s.addMachine("0", "instance-0")

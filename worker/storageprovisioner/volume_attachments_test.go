@@ -221,6 +221,49 @@ func (s *volumeAttachmentsSuite) TestVolumeIsNotDestroyedWhileBeingAttached(c *g
 		[]string{"AttachVolumes", "DetachVolumes", "DestroyVolumes"})
 }
 
+// 35: nothing is attached to what is being destroyed, also while that is tried
+// again, whatever the state says of the attachment.
+func (s *volumeAttachmentsSuite) TestVolumeIsNotAttachedWhileItIsToBeDestroyed(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.source.failItem("DestroyVolumes", "volume-0", errors.New("boom"))
+	s.startEnviron(c)
+	v := s.addVolume("0", "dynamic")
+	s.provisionVolume(v)
+	s.setLife(&v.life, life.Dead)
+	s.volumesChanged(c, "0")
+	s.statuses(c)
+	s.addVolumeAttachment("machine-0", "0", "dynamic")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.nextAbout(c, "AttachmentLife", "volume-0 machine-0")
+	s.barrier(c)
+	c.Check(s.deedsAbout("volume-0 machine-0"), gc.HasLen, 0)
+}
+
+// 7, 17: an attachment that is given up while its volume is made may come along
+// with the volume, and is then detached before it is removed.
+func (s *volumeAttachmentsSuite) TestAttachmentGivenUpWhileItsVolumeIsMadeIsDetached(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.source.attaches = true
+	creating := newGate()
+	s.source.onCall("CreateVolumes", creating.wait)
+	s.startEnviron(c)
+	_, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	receive(c, creating.entered, "CreateVolumes to be called")
+	s.setLife(&a.life, life.Dying)
+	mark := s.mark()
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.after(c, mark, "AttachmentLife", "volume-0 machine-0")
+	// The answer has been taken in when the next thing is read.
+	s.volumesChanged(c, "99")
+	s.nextAbout(c, "Life", "volume-99")
+	c.Check(s.count("RemoveAttachments"), gc.Equals, 0)
+	close(creating.open)
+	s.nextAbout(c, "RemoveAttachments", "volume-0 machine-0")
+	c.Check(s.order("CreateVolumes", "DetachVolumes", "RemoveAttachments"), jc.DeepEquals,
+		[]string{"CreateVolumes", "DetachVolumes", "RemoveAttachments"})
+}
+
 // 35: what the state no longer wants, once that is known, does not begin.
 func (s *volumeAttachmentsSuite) TestQueuedAttachIsDroppedWhenDying(c *gc.C) {
 	s.addMachine("0", "instance-0")

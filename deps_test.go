@@ -87,7 +87,7 @@ var rules = []rule{{
 	never:    []string{"./worker/...", "./watcher", "./state/..."},
 	reason:   "a provider does what it is told: it serves other callers than the worker and remembers by itself",
 }, {
-	packages: []string{"./storage/provider/internal/..."},
+	packages: []string{"./storage/provider/internal/...", "./storage/internal/..."},
 	never:    []string{"./storage"},
 	reason:   "the Linux bricks know devices, mounts and files, not what they are used for",
 }, {
@@ -144,7 +144,8 @@ var rules = []rule{{
 	reason:   "a command is where things are put together, not a thing to build on",
 }, {
 	packages: []string{"./core/...", "./environs/...", "./apiserver/params", "./watcher", "./storage/...", "./worker/..."},
-	never:    agentOnly,
+	but:      []string{"./worker/storageprovisioner/metrics"},
+	never:    append([]string{"./worker/storageprovisioner/metrics", "github.com/prometheus/..."}, agentOnly...),
 	// names brings yaml.v2 in by itself, and the contract's tags are its.
 	notThrough: []string{"github.com/juju/names/v5"},
 	reason:     "whoever embeds the library pays for no command line, no store and no server",

@@ -13,7 +13,7 @@ import (
 
 	"github.com/juju/errors"
 
-	"github.com/stowage-io/stowage/storage/provider/internal/run"
+	"github.com/stowage-io/stowage/storage/internal/run"
 )
 
 const (

@@ -17,7 +17,7 @@ import (
 
 	"github.com/juju/errors"
 
-	"github.com/stowage-io/stowage/storage/provider/internal/run"
+	"github.com/stowage-io/stowage/storage/internal/run"
 )
 
 var blkid = run.Program{Name: "blkid", Package: "util-linux"}

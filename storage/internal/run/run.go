@@ -1,13 +1,14 @@
-// Package run starts the few programs for which there is no system call: the
-// ones that make filesystems and the one that recognises them.
+// Package run starts programs: the few of the system's for which there is no
+// system call, and those that users bring.
 //
-// A program is looked for in fixed directories, never in the caller's PATH,
-// and runs with a fixed environment, in its own process group, with the files
-// that it is handed and nothing else. Do not use it for long-running
-// processes: the output is kept in memory and cut at a bound.
+// The system's programs are looked for in fixed directories, never in the
+// caller's PATH. All run with a fixed environment, in their own process group,
+// with the input and files that they are handed and nothing else. Do not use it
+// for long-running processes: the output is kept in memory and cut at a bound.
 package run
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -24,7 +25,8 @@ import (
 
 const (
 	// maxStdout and maxStderr bound what is kept of a program's output, in
-	// bytes. A program that says more is not stopped; the rest is dropped.
+	// bytes, unless the command says otherwise. A program that says more is not
+	// stopped; the rest is dropped.
 	maxStdout = 64 << 10
 	maxStderr = 4 << 10
 
@@ -82,45 +84,71 @@ func FilePath(i int) string {
 	return "/proc/self/fd/" + strconv.Itoa(3+i)
 }
 
-// Run runs the program until it ends and returns the beginning of its standard
-// output. When ctx ends first, the program's whole process group is killed and
-// Run still waits for the program: one that is stuck in the kernel goes on
-// holding its files, and the caller must know. The error is then ctx's.
-//
-// Other errors are errors.IsNotSupported for a missing program and *Error for
-// an unsuccessful one, with which the output is returned too.
+// Run finds the program and runs it with the arguments; see [Command.Run]. The
+// error for a missing program satisfies errors.IsNotSupported.
 func Run(ctx context.Context, p Program, args []string, files ...*os.File) ([]byte, error) {
 	path, err := p.Find()
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	stdout, stderr := &head{limit: maxStdout}, &head{limit: maxStderr}
-	cmd := exec.CommandContext(ctx, path, args...)
+	return Command{Path: path, Args: args, Files: files}.Run(ctx)
+}
+
+// Command is one run of a program.
+type Command struct {
+	// Path is the program's, absolute.
+	Path string
+	Args []string
+	// Stdin is what the program can read on its standard input.
+	Stdin []byte
+	// Files are handed to the program, which finds them at [FilePath].
+	Files []*os.File
+	// MaxStdout bounds what is kept of the output, in bytes; 0: 64 KiB.
+	MaxStdout int
+}
+
+// Run runs the program until it ends and returns the beginning of its standard
+// output. When ctx ends first, the program's whole process group is killed and
+// Run still waits for the program: one that is stuck in the kernel goes on
+// holding its files, and the caller must know. The error is then ctx's.
+//
+// The error for a program that has ended without success is an *Error, with
+// which the output is returned too.
+func (c Command) Run(ctx context.Context) ([]byte, error) {
+	stdout, stderr := &head{limit: c.MaxStdout}, &head{limit: maxStderr}
+	if stdout.limit == 0 {
+		stdout.limit = maxStdout
+	}
+	cmd := exec.CommandContext(ctx, c.Path, c.Args...)
 	cmd.Dir = "/"
 	cmd.Env = []string{"LC_ALL=C", "PATH=" + searchPath}
+	if c.Stdin != nil {
+		cmd.Stdin = bytes.NewReader(c.Stdin)
+	}
 	cmd.Stdout = stdout
 	cmd.Stderr = stderr
-	cmd.ExtraFiles = files
+	cmd.ExtraFiles = c.Files
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = pipeDelay
 
-	err = cmd.Run()
+	err := cmd.Run()
 	if err == nil {
 		return stdout.bytes, nil
 	}
+	name := filepath.Base(c.Path)
 	if ctx.Err() != nil {
-		return nil, errors.Annotatef(ctx.Err(), "running %s", p.Name)
+		return nil, errors.Annotatef(ctx.Err(), "running %s", name)
 	}
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
-		return nil, errors.Annotatef(err, "running %s", p.Name)
+		return nil, errors.Annotatef(err, "running %s", name)
 	}
 	return stdout.bytes, errors.Trace(&Error{
-		Path:     path,
-		Args:     args,
+		Path:     c.Path,
+		Args:     c.Args,
 		ExitCode: exit.ExitCode(),
-		Stderr:   printable(string(stderr.bytes)),
+		Stderr:   Printable(string(stderr.bytes)),
 		State:    exit.String(),
 	})
 }
@@ -136,9 +164,9 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// printable makes a program's words fit for one line of a log: what it says
+// Printable makes a program's words fit for one line of a log: what it says
 // can quote the contents of a disk.
-func printable(s string) string {
+func Printable(s string) string {
 	s = strings.Join(strings.Fields(s), " ")
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -92,6 +92,28 @@ func TestHandsOverFiles(t *testing.T) {
 	}
 }
 
+func TestCommandReadsItsInputAndIsCutWhereAsked(t *testing.T) {
+	cat, err := run.Program{Name: "cat", Package: "coreutils"}.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	input := []byte(strings.Repeat("x", 100<<10))
+	for limit, want := range map[int]int{0: 64 << 10, 1 << 20: 100 << 10} {
+		out, err := run.Command{Path: cat, Stdin: input, MaxStdout: limit}.Run(t.Context())
+		if err != nil || len(out) != want {
+			t.Errorf("limit %d: %d bytes, want %d; %v", limit, len(out), want, err)
+		}
+	}
+	// A program need not read what it is given.
+	shell, err := shell.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (run.Command{Path: shell, Args: []string{"-c", "exit 0"}, Stdin: input}).Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // Cancelling kills the children of the program too, not only the program.
 func TestCancelKillsTheProcessGroup(t *testing.T) {
 	r, w, err := os.Pipe()

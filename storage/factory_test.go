@@ -1,0 +1,187 @@
+package storage_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/environs/config"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// A program opens the providers that its configuration names.
+func ExampleFactoryRegistry() {
+	var factories storage.FactoryRegistry
+	err := factories.Register("san", func(config io.Reader, environ storage.ProviderEnviron) (storage.Provider, error) {
+		var settings struct{ Endpoint string }
+		if err := json.NewDecoder(config).Decode(&settings); err != nil {
+			return nil, errors.NewNotValid(err, "configuration")
+		}
+		fmt.Println("connecting", environ.Config.Name(), "to", settings.Endpoint)
+		return fakeProvider{name: "san"}, nil
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	environ, err := config.New(map[string]any{
+		"name": "office", "type": "manual", "uuid": "0b8a4a3c-5d2b-4f0e-9c57-0c1d2e3f4a5b",
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	san, err := factories.Open("san", strings.NewReader(`{"endpoint": "10.0.0.7"}`), storage.ProviderEnviron{
+		Scope: storage.ScopeEnviron, Config: environ,
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	registry := storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{"san": san}}
+	types, err := registry.StorageProviderTypes()
+	fmt.Println(types, err)
+
+	_, err = factories.Open("nas", nil, storage.ProviderEnviron{})
+	fmt.Println(err, errors.Is(err, errors.NotFound))
+	// Output:
+	// connecting office to 10.0.0.7
+	// [san] <nil>
+	// factory of provider "nas" not found: registered are san true
+}
+
+func makes(name string) storage.ProviderFactory {
+	return func(io.Reader, storage.ProviderEnviron) (storage.Provider, error) {
+		return fakeProvider{name: name}, nil
+	}
+}
+
+func TestFactoryRegistryRegister(t *testing.T) {
+	var r storage.FactoryRegistry
+	if names := r.Names(); len(names) != 0 || r.IsRegistered("a") {
+		t.Errorf("the zero value has %q", names)
+	}
+	for _, test := range []struct {
+		name    string
+		factory storage.ProviderFactory
+		kind    error
+		want    string
+	}{
+		{"tape", makes("tape"), nil, ""},
+		{"disk-2", makes("first"), nil, ""},
+		{"disk-2", makes("second"), errors.AlreadyExists, `factory of provider "disk-2" already exists`},
+		{"nil", nil, errors.NotValid, `nil factory of provider "nil" not valid`},
+		{"", makes("x"), errors.NotValid, `provider name "" is not valid: a letter, then letters, digits and hyphens`},
+		{"a,b\n", makes("x"), errors.NotValid, `provider name "a,b\n" is not valid: a letter, then letters, digits and hyphens`},
+	} {
+		err := r.Register(test.name, test.factory)
+		switch {
+		case test.kind == nil && err != nil:
+			t.Errorf("%q: %v", test.name, err)
+		case test.kind != nil && (!errors.Is(err, test.kind) || err.Error() != test.want):
+			t.Errorf("%q: got %v, want %s", test.name, err, test.want)
+		}
+	}
+	if got := r.Names(); !slices.Equal(got, []string{"disk-2", "tape"}) {
+		t.Errorf("registered are %q", got)
+	}
+	if !r.IsRegistered("tape") || r.IsRegistered("nil") {
+		t.Error("IsRegistered does not say what Names does")
+	}
+	if p, err := r.Open("disk-2", nil, storage.ProviderEnviron{}); err != nil || p.(fakeProvider).name != "first" {
+		t.Errorf("a name that was taken belongs to %v, %v", p, err)
+	}
+}
+
+func TestFactoryRegistryOpenHandsOn(t *testing.T) {
+	environ := storage.ProviderEnviron{Scope: storage.ScopeMachine, StorageDir: "/srv/storage"}
+	var r storage.FactoryRegistry
+	var read []string
+	err := r.Register("it", func(config io.Reader, got storage.ProviderEnviron) (storage.Provider, error) {
+		text, err := io.ReadAll(config)
+		read = append(read, string(text))
+		if got != environ {
+			t.Errorf("opened with %+v, want %+v", got, environ)
+		}
+		return fakeProvider{}, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, config := range []io.Reader{strings.NewReader("some"), nil} {
+		if _, err := r.Open("it", config, environ); err != nil {
+			t.Error(err)
+		}
+	}
+	if !slices.Equal(read, []string{"some", ""}) {
+		t.Errorf("the factory has read %q", read)
+	}
+}
+
+func TestFactoryRegistryOpenFails(t *testing.T) {
+	for _, test := range []struct {
+		about   string
+		factory storage.ProviderFactory
+		kind    error
+		want    string
+	}{
+		{"nothing registered", nil, errors.NotFound, `factory of provider "it" not found: none is registered`},
+		{"an error", func(io.Reader, storage.ProviderEnviron) (storage.Provider, error) {
+			return fakeProvider{}, errors.NotValidf("key endpoint")
+		}, errors.NotValid, `opening provider "it": key endpoint not valid`},
+		{"nothing", func(io.Reader, storage.ProviderEnviron) (storage.Provider, error) {
+			return nil, nil
+		}, nil, `opening provider "it": its factory returned no provider`},
+		{"a panic", func(_ io.Reader, environ storage.ProviderEnviron) (storage.Provider, error) {
+			return fakeProvider{name: environ.Config.Name()}, nil
+		}, nil, `opening provider "it": its factory panicked: runtime error: invalid memory address or nil pointer dereference`},
+	} {
+		var r storage.FactoryRegistry
+		if test.factory != nil {
+			if err := r.Register("it", test.factory); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p, err := r.Open("it", nil, storage.ProviderEnviron{})
+		if p != nil || err == nil || err.Error() != test.want || test.kind != nil && !errors.Is(err, test.kind) {
+			t.Errorf("%s: got %v, %v; want %s", test.about, p, err, test.want)
+		}
+	}
+}
+
+// A factory may ask the registry that it is in, and others go on meanwhile.
+func TestFactoryRegistryIsForSeveralAtOnce(t *testing.T) {
+	var r storage.FactoryRegistry
+	err := r.Register("outer", func(config io.Reader, environ storage.ProviderEnviron) (storage.Provider, error) {
+		return r.Open("inner", config, environ)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Register("inner", makes("inner")); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for n := range 8 {
+		all.Go(func() {
+			if err := r.Register(fmt.Sprintf("p%d", n), makes("p")); err != nil {
+				t.Error(err)
+			}
+			if p, err := r.Open("outer", nil, storage.ProviderEnviron{}); err != nil || p.(fakeProvider).name != "inner" {
+				t.Errorf("opened %v, %v", p, err)
+			}
+			_, _ = r.Names(), r.IsRegistered("p0")
+		})
+	}
+	all.Wait()
+	if n := len(r.Names()); n != 10 {
+		t.Errorf("there are %d factories, want 10", n)
+	}
+}

@@ -1,0 +1,135 @@
+package poolmanager
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage"
+)
+
+// MaxNameLength bounds the names of pools, in bytes.
+const MaxNameLength = 255
+
+// Pool is a pool as its users see it.
+type Pool struct {
+	*storage.Config
+
+	// Default pools come with their provider.
+	Default bool
+}
+
+// Rules say which pools there may be. They do not change, and are safe for concurrent
+// use.
+type Rules struct {
+	registry storage.ProviderRegistry
+	types    []storage.ProviderType
+	defaults map[string]*storage.Config
+}
+
+// NewRules returns the rules for the providers that a registry has now.
+func NewRules(registry storage.ProviderRegistry) (*Rules, error) {
+	types, err := registry.StorageProviderTypes()
+	if err != nil {
+		return nil, errors.Annotate(err, "listing storage providers")
+	}
+	r := &Rules{registry: registry, types: types, defaults: make(map[string]*storage.Config)}
+	for _, t := range types {
+		provider, err := registry.StorageProvider(t)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		for _, pool := range provider.DefaultPools() {
+			r.addDefault(pool)
+		}
+		pool, err := storage.NewConfig(string(t), t, nil)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		r.addDefault(pool)
+	}
+	return r, nil
+}
+
+func (r *Rules) addDefault(pool *storage.Config) {
+	if _, taken := r.defaults[pool.Name()]; !taken {
+		r.defaults[pool.Name()] = pool
+	}
+}
+
+// Pool returns the pool of that name, of which a store keeps what is given, or nil.
+// The error satisfies errors.IsNotFound if nothing is kept and it is no default pool.
+func (r *Rules) Pool(name string, kept *Settings) (Pool, error) {
+	if kept != nil {
+		config, err := storage.NewConfig(name, kept.Provider, kept.Attributes)
+		return Pool{Config: config}, errors.Trace(err)
+	}
+	if config, ok := r.defaults[name]; ok {
+		return Pool{Config: config, Default: true}, nil
+	}
+	return Pool{}, errors.NotFoundf("pool %q", name)
+}
+
+// Set returns the change that makes a pool, or replaces one. The error satisfies
+// errors.IsNotFound for a provider that is not there, and errors.IsNotValid for a
+// name or attributes that cannot be used; that of the change satisfies
+// errors.IsNotValid if the name is a default pool's, or if the pool is in use with
+// another provider.
+func (r *Rules) Set(name string, provider storage.ProviderType, attrs storage.Attrs) (Change, error) {
+	config, err := r.check(name, provider, attrs)
+	if err != nil {
+		return Change{}, errors.Trace(err)
+	}
+	return Change{Name: name, Make: func(old *Settings) (*Settings, error) {
+		if d, ok := r.defaults[name]; ok && old == nil {
+			return nil, errors.NewNotValid(nil, isDefault(d))
+		}
+		if old != nil && old.InUse && old.Provider != provider {
+			return nil, errors.NewNotValid(nil, fmt.Sprintf(
+				"pool %q is in use with provider %q, which cannot change: make a pool of another name", name, old.Provider))
+		}
+		return &Settings{Provider: config.Provider(), Attributes: config.Attrs()}, nil
+	}}, nil
+}
+
+func isDefault(pool *storage.Config) string {
+	return fmt.Sprintf("pool %q is a default pool of provider %q, which stays as it is: choose another name", pool.Name(), pool.Provider())
+}
+
+// check returns the pool if it can be kept, whatever else is.
+func (r *Rules) check(name string, provider storage.ProviderType, attrs storage.Attrs) (*storage.Config, error) {
+	if len(name) > MaxNameLength {
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("pool name of %d bytes is not valid: %d are the most", len(name), MaxNameLength))
+	}
+	if !storage.IsValidPoolName(name) {
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("pool name %q is not valid: a letter, then letters, digits and hyphens", name))
+	}
+	p, err := r.registry.StorageProvider(provider)
+	if errors.Is(err, errors.NotFound) {
+		return nil, errors.NewNotFound(nil, fmt.Sprintf("pool %q: provider %q is not known: the providers are %s", name, provider, r.providers()))
+	}
+	if err != nil {
+		return nil, errors.Annotatef(err, "pool %q", name)
+	}
+	if _, ok := attrs[storage.ConfigStorageDir]; ok {
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("pool %q: attribute %q is set by whoever uses the pool: leave it out", name, storage.ConfigStorageDir))
+	}
+	config, err := storage.NewConfig(name, provider, attrs)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if err := p.ValidateConfig(config); err != nil {
+		return nil, errors.Annotatef(err, "pool %q", name)
+	}
+	return config, nil
+}
+
+// providers names all providers, for people.
+func (r *Rules) providers() string {
+	list := make([]string, len(r.types))
+	for i, t := range r.types {
+		list[i] = string(t)
+	}
+	return strings.Join(list, ", ")
+}

@@ -1,6 +1,8 @@
 package storage
 
 import (
+	"context"
+
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
@@ -45,6 +47,14 @@ type FilesystemDeletionGuard interface {
 type ConcurrentSource interface {
 	// MaxConcurrentCalls is the most calls at once; less than one means one.
 	MaxConcurrentCalls() int
+}
+
+// RateLimiter is an optional capability of a source, or of a [Provider] for all its
+// sources, whose backend takes only so many calls in a time.
+type RateLimiter interface {
+	// WaitToCall returns when the next bulk call may be made, or an error when the
+	// context ends before. That of a golang.org/x/time/rate.Limiter is its Wait.
+	WaitToCall(context.Context) error
 }
 
 // VolumeImporter is an optional capability of a [VolumeSource] that can take over

@@ -100,6 +100,29 @@ type FilesystemRemovalAccessor interface {
 	RemoveFilesystemParams([]names.FilesystemTag) ([]params.RemoveFilesystemParamsResult, error)
 }
 
+// VolumeAttachmentPlanAccessor is an optional capability of a [VolumeAccessor] of
+// a state that keeps attachment plans: what a machine must do itself before a
+// volume that is attached to it shows as a block device. Without it, plans are
+// neither recorded nor carried out.
+type VolumeAttachmentPlanAccessor interface {
+	// WatchVolumeAttachmentPlans watches the plans of the worker's machine.
+	WatchVolumeAttachmentPlans() (watcher.MachineStorageIdsWatcher, error)
+
+	// VolumeAttachmentPlans returns plans, with their lives.
+	VolumeAttachmentPlans([]params.MachineStorageId) ([]params.VolumeAttachmentPlanResult, error)
+
+	// CreateVolumeAttachmentPlans records plans. One that is there already is
+	// brought up to date.
+	CreateVolumeAttachmentPlans([]params.VolumeAttachmentPlan) ([]params.ErrorResult, error)
+
+	// RemoveVolumeAttachmentPlan removes plans that have been undone.
+	RemoveVolumeAttachmentPlan([]params.MachineStorageId) ([]params.ErrorResult, error)
+
+	// SetVolumeAttachmentPlanBlockInfo records the block devices that plans have
+	// led to.
+	SetVolumeAttachmentPlanBlockInfo([]params.VolumeAttachmentPlan) ([]params.ErrorResult, error)
+}
+
 // MachineAccessor tells of the machines that storage is attached to.
 type MachineAccessor interface {
 	// WatchMachine watches a machine.

@@ -14,6 +14,7 @@ import (
 	"github.com/stowage-io/stowage/environs/config"
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/plans"
 	"github.com/stowage-io/stowage/storage/provider"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
@@ -76,15 +77,25 @@ type Config struct {
 	// machine's scope. nil: provider.NewManagedFilesystemSource under
 	// StorageDir/managed.
 	ManagedFilesystems func(storage.BackingDevices) storage.FilesystemSource
+	// Plans gives what carries out the attachment plans of a device type, in a
+	// machine's scope; an error that satisfies errors.IsNotFound says that
+	// there is nothing to carry out. nil: plans.PlanByType.
+	Plans func(storage.DeviceType) (plans.Plan, error)
 
 	// Retry says when failed operations are tried again. Zero: see
 	// [RetryPolicy].
 	Retry RetryPolicy
 	// MaxBatch caps how many operations go in one provider call; 0: no cap.
 	MaxBatch int
-	// ResyncInterval is how often all that the worker knows is read again;
-	// 0: never.
+	// MaxConcurrentCalls caps how many calls at once each source of a provider
+	// gets that is a storage.ConcurrentSource; a provider that is not there, or
+	// 0: as many as the source takes. Other sources get one call at a time.
+	MaxConcurrentCalls map[storage.ProviderType]int
+	// ResyncInterval is how often all that the worker knows is read again, and
+	// all that has been given up is tried again; 0: never.
 	ResyncInterval time.Duration
+	// Observer is told of every operation. nil: nobody.
+	Observer Observer
 	// Logger is told what happens. nil:
 	// loggo.GetLogger("stowage.worker.storageprovisioner").
 	Logger Logger
@@ -104,6 +115,9 @@ func (c Config) Validate() error {
 		}
 		if c.ManagedFilesystems != nil {
 			return errors.NotValidf("ManagedFilesystems with an environment Scope")
+		}
+		if c.Plans != nil {
+			return errors.NotValidf("Plans with an environment Scope")
 		}
 	case nil:
 		return errors.NotValidf("nil Scope")
@@ -128,6 +142,11 @@ func (c Config) Validate() error {
 	}
 	if c.MaxBatch < 0 {
 		return errors.NotValidf("negative MaxBatch %d", c.MaxBatch)
+	}
+	for providerType, calls := range c.MaxConcurrentCalls {
+		if calls < 0 {
+			return errors.NotValidf("negative MaxConcurrentCalls %d of provider %q", calls, providerType)
+		}
 	}
 	if c.ResyncInterval < 0 {
 		return errors.NotValidf("negative ResyncInterval %v", c.ResyncInterval)
@@ -196,6 +215,9 @@ func (c Config) withDefaults() Config {
 			return provider.NewManagedFilesystemSource(dir, devices)
 		}
 	}
+	if c.Plans == nil {
+		c.Plans = plans.PlanByType
+	}
 	if c.Logger == nil {
 		logger := loggo.GetLogger("stowage.worker.storageprovisioner")
 		c.Logger = &logger
@@ -207,6 +229,12 @@ func (c Config) withDefaults() Config {
 func (c Config) machine() (names.MachineTag, bool) {
 	machine, ok := c.Scope.(names.MachineTag)
 	return machine, ok
+}
+
+// plans returns the accessor of attachment plans, if the state keeps them.
+func (c Config) plans() (VolumeAttachmentPlanAccessor, bool) {
+	accessor, ok := c.Volumes.(VolumeAttachmentPlanAccessor)
+	return accessor, ok
 }
 
 // scope returns the scope of the providers that the worker uses.

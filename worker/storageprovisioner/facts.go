@@ -48,6 +48,7 @@ func (r *facts) read(keys []plan.Key) ([]plan.Fact, error) {
 		func() error { return r.readStorage(filesystems, byKind[plan.Filesystem]) },
 		func() error { return r.readAttachments(volumes, byKind[plan.VolumeAttachment]) },
 		func() error { return r.readAttachments(filesystems, byKind[plan.FilesystemAttachment]) },
+		func() error { return r.readPlans(byKind[plan.Plan]) },
 	} {
 		if err := step(); err != nil {
 			return nil, err
@@ -145,18 +146,22 @@ func setLives(facts []*plan.Fact, results []params.LifeResult) {
 		if result.Error != nil {
 			return result.Error
 		}
-		switch result.Life {
-		case life.Alive:
-			f.Life = plan.Alive
-		case life.Dying:
-			f.Life = plan.Dying
-		case life.Dead:
-			f.Life = plan.Dead
-		default:
-			return errors.NotValidf("life %q of %s", result.Life, f.Key)
-		}
-		return nil
+		return setLife(f, result.Life)
 	})
+}
+
+func setLife(f *plan.Fact, value life.Value) error {
+	switch value {
+	case life.Alive:
+		f.Life = plan.Alive
+	case life.Dying:
+		f.Life = plan.Dying
+	case life.Dead:
+		f.Life = plan.Dead
+	default:
+		return errors.NotValidf("life %q of %s", value, f.Key)
+	}
+	return nil
 }
 
 // setRecorded completes a fact with whether the entity is recorded, by the error

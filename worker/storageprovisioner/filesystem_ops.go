@@ -11,12 +11,14 @@ import (
 
 // filesystemOps are the operations of a filesystem source.
 type filesystemOps struct {
-	source storage.FilesystemSource
+	source     storage.FilesystemSource
+	qualifiers []storage.FilesystemQualifier
+	guards     []storage.FilesystemDeletionGuard
 }
 
 func (o filesystemOps) create(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	valid, results := validated(items, filesystemParams, o.source.ValidateFilesystemParams)
-	return append(results, bulk(valid, filesystemParams,
+	return create(items, filesystemParams, o.qualifiers, storage.FilesystemQualifier.ShouldCreateFilesystem,
+		o.source.ValidateFilesystemParams,
 		func(args []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
 			return o.source.CreateFilesystems(ctx, args)
 		},
@@ -28,7 +30,7 @@ func (o filesystemOps) create(ctx envcontext.ProviderCallContext, items []plan.I
 				ID:   r.Filesystem.FilesystemId,
 				Info: storage.Filesystem{Tag: p.Tag, Volume: p.Volume, FilesystemInfo: r.Filesystem.FilesystemInfo},
 			}
-		})...)
+		})
 }
 
 func (o filesystemOps) attach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
@@ -54,7 +56,7 @@ func (o filesystemOps) detach(ctx envcontext.ProviderCallContext, items []plan.I
 }
 
 func (o filesystemOps) destroy(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return takeAway(items,
+	return takeAway(items, o.guards, storage.FilesystemDeletionGuard.ShouldDestroyFilesystem,
 		func(ids []string) ([]error, error) { return o.source.DestroyFilesystems(ctx, ids) },
 		func(ids []string) ([]error, error) { return o.source.ReleaseFilesystems(ctx, ids) })
 }

@@ -2,6 +2,8 @@ package storageprovisioner
 
 import (
 	"context"
+	"slices"
+	"time"
 
 	"github.com/juju/errors"
 
@@ -29,30 +31,54 @@ type task struct {
 type handed struct {
 	batch   plan.Batch
 	results []plan.Result
+	// calls is how many calls at once the source takes; 0: it could not be opened.
+	calls int
+	// took is how long the call took.
+	took time.Duration
 }
 
-// hand is the goroutine that calls one source. It has one task at a time, and
-// keeps its source until the environment changes.
-func hand(ctx context.Context, tasks <-chan task, done chan<- handed) {
-	var opened *environ
-	var source operations
+// hands are the goroutines that call one source: as many as there have been calls
+// at once. The loop owns all but the source.
+type hands struct {
+	tasks  chan task
+	number int
+	busy   int
+	source lazySource
+}
+
+// give hands a task to one that is free, or to a new one.
+func (h *hands) give(ctx context.Context, t task, start func(func()), done chan<- handed) {
+	if h.busy == h.number {
+		h.number++
+		start(func() { hand(ctx, &h.source, h.tasks, done) })
+	}
+	h.busy++
+	h.tasks <- t
+}
+
+// hand has one task at a time.
+func hand(ctx context.Context, source *lazySource, tasks <-chan task, done chan<- handed) {
 	for t := range tasks {
-		var err error
-		if opened != t.environ {
-			opened = nil
-			if source, err = t.environ.open(t.batch.Source); err == nil {
-				opened = t.environ
-			}
+		h := handed{batch: t.batch}
+		opened, err := source.open(t)
+		if err == nil {
+			h.calls = opened.calls
+			err = opened.waitToCall(ctx)
 		}
-		callCtx := t.environ.config.CallContext(ctx)
-		done <- handed{t.batch, perform(callCtx, source, err, t.batch)}
+		if err != nil {
+			h.results = failAll(t.batch.Items, err)
+			done <- h
+			continue
+		}
+		clock := t.environ.config.Clock
+		began := clock.Now()
+		h.results = perform(t.environ.config.CallContext(ctx), opened, t.batch)
+		h.took = clock.Now().Sub(began)
+		done <- h
 	}
 }
 
-func perform(ctx envcontext.ProviderCallContext, source operations, err error, batch plan.Batch) []plan.Result {
-	if err != nil {
-		return failAll(batch.Items, err)
-	}
+func perform(ctx envcontext.ProviderCallContext, source operations, batch plan.Batch) []plan.Result {
 	switch batch.Op {
 	case plan.Create:
 		return source.create(ctx, batch.Items)
@@ -66,7 +92,7 @@ func perform(ctx envcontext.ProviderCallContext, source operations, err error, b
 	return failAll(batch.Items, errors.NotSupportedf("operation %s", batch.Op))
 }
 
-// failAll returns the same error for all items: nothing is known of any.
+// failAll returns the same error for all items.
 func failAll(items []plan.Item, err error) []plan.Result {
 	results := make([]plan.Result, len(items))
 	for i, item := range items {
@@ -92,7 +118,11 @@ func bulk[P, R any](
 		err = errors.Errorf("provider returned %d results for %d arguments", len(got), len(items))
 	}
 	if err != nil {
-		return failAll(items, err)
+		results := failAll(items, err)
+		for i := range results {
+			results[i].Unknown = true
+		}
+		return results
 	}
 	results := make([]plan.Result, len(items))
 	for i, item := range items {
@@ -106,25 +136,57 @@ func onlyError[P any](_ P, err error) plan.Result {
 	return plan.Result{Err: err}
 }
 
-// validated splits items into those whose parameters are valid, and the results
-// of those whose are not. What is not valid now will not be valid later.
-func validated[P any](items []plan.Item, param func(plan.Item) P, validate func(P) error) ([]plan.Item, []plan.Result) {
-	var valid []plan.Item
+// admit splits items into those to go ahead with, and the results of those that
+// are held back or not valid. What is repeated to learn how it ended is not asked
+// about again.
+func admit(items []plan.Item, check func(plan.Item) plan.Result) ([]plan.Item, []plan.Result) {
+	var admitted []plan.Item
 	var results []plan.Result
 	for _, item := range items {
-		if err := validate(param(item)); err != nil {
-			results = append(results, plan.Result{Key: item.Key, Err: storage.Permanent(err)})
+		if item.Repeat {
+			admitted = append(admitted, item)
 			continue
 		}
-		valid = append(valid, item)
+		result := check(item)
+		if result.Deferred || result.Err != nil {
+			result.Key = item.Key
+			results = append(results, result)
+			continue
+		}
+		admitted = append(admitted, item)
 	}
-	return valid, results
+	return admitted, results
 }
 
-// takeAway destroys the items, or releases those that are to be released.
-func takeAway(items []plan.Item, destroy, release func([]string) ([]error, error)) []plan.Result {
+// create makes what qualifies and is valid. What is not valid now will not be valid
+// later.
+func create[P, Q, R any](
+	items []plan.Item, param func(plan.Item) P, qualifiers []Q, qualifies func(Q, P) bool, validate func(P) error,
+	source func([]P) ([]R, error), result func(P, R) plan.Result,
+) []plan.Result {
+	admitted, results := admit(items, func(item plan.Item) plan.Result {
+		p := param(item)
+		for _, q := range qualifiers {
+			if !qualifies(q, p) {
+				return plan.Result{Deferred: true}
+			}
+		}
+		return plan.Result{Err: storage.Permanent(validate(p))}
+	})
+	return append(results, bulk(admitted, param, source, result)...)
+}
+
+// takeAway destroys the items, or releases those that are to be released, unless
+// a guard holds them back.
+func takeAway[G any](
+	items []plan.Item, guards []G, allows func(G, string) bool, destroy, release func([]string) ([]error, error),
+) []plan.Result {
+	admitted, results := admit(items, func(item plan.Item) plan.Result {
+		held := slices.ContainsFunc(guards, func(g G) bool { return !allows(g, item.ID) })
+		return plan.Result{Deferred: held}
+	})
 	var destroyed, released []plan.Item
-	for _, item := range items {
+	for _, item := range admitted {
 		if item.Release {
 			released = append(released, item)
 		} else {
@@ -132,5 +194,6 @@ func takeAway(items []plan.Item, destroy, release func([]string) ([]error, error
 		}
 	}
 	id := func(item plan.Item) string { return item.ID }
-	return append(bulk(destroyed, id, destroy, onlyError), bulk(released, id, release, onlyError)...)
+	results = append(results, bulk(destroyed, id, destroy, onlyError)...)
+	return append(results, bulk(released, id, release, onlyError)...)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/watcher"
 	"github.com/stowage-io/stowage/worker"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
@@ -14,8 +15,8 @@ import (
 // todo is what the clerk is to be asked next. What changes while the clerk is
 // busy comes together here, so that a burst of changes costs few calls.
 type todo struct {
-	// config says that the environment's configuration is to be read.
-	config bool
+	// config says whether the environment's configuration is to be read.
+	config configState
 	// keys are the entities to read.
 	keys set[plan.Key]
 	// devices are the volumes whose block devices to look up.
@@ -25,6 +26,18 @@ type todo struct {
 	// instances are the watched machines whose instance ids to read.
 	instances set[string]
 }
+
+// configState says what is thought of the environment's configuration as it was
+// last read.
+type configState int
+
+const (
+	configKnown configState = iota
+	// configDoubted may have changed: it is read, and acted on if it has.
+	configDoubted
+	// configChanged has been told of by its watcher: it is acted on in any case.
+	configChanged
+)
 
 func (t *todo) empty() bool {
 	return len(t.keys.list)+len(t.devices.list)+len(t.hosts.list)+len(t.instances.list) == 0
@@ -54,10 +67,14 @@ func (l *loop) watchEnviron() (reply, error) {
 	started := newStarting()
 	environ := start(started, "environment config", l.config.Environ.WatchForEnvironConfigChanges)
 	var devices notifier
+	var planned watcher.MachineStorageIdsWatcher
 	if machine, ok := l.config.machine(); ok {
 		devices = start(started, "block devices", func() (notifier, error) {
 			return l.config.Volumes.WatchBlockDevices(machine)
 		})
+		if accessor, ok := l.config.plans(); ok {
+			planned = start(started, "attachment plans", accessor.WatchVolumeAttachmentPlans)
+		}
 	}
 	if err := started.result(); err != nil {
 		return nil, err
@@ -68,20 +85,30 @@ func (l *loop) watchEnviron() (reply, error) {
 		if devices != nil {
 			l.watches.blockDevices = devices.Changes()
 		}
+		if planned != nil {
+			l.watches.plans = planned.Changes()
+		}
 	}, nil
 }
 
 // readEnviron reads the environment's configuration, and, the first time, starts
 // to watch the storage.
 func (l *loop) readEnviron() job {
-	l.todo.config = false
-	first := l.environ == nil
+	known := l.environ
+	keep := known
+	if l.todo.config == configChanged {
+		keep = nil
+	}
+	l.todo.config = configKnown
 	return func() (reply, error) {
-		environ, err := openEnviron(l.config, l.backing)
+		environ, err := readEnviron(l.config, l.backing, keep)
 		if err != nil {
 			return nil, err
 		}
-		if !first {
+		if environ == known {
+			return func() {}, nil
+		}
+		if known != nil {
 			return func() {
 				l.environ = environ
 				l.todo.keys.add(l.core.Refresh()...)
@@ -197,7 +224,6 @@ func (l *loop) read() job {
 
 // observe takes in entities that have been read.
 func (l *loop) observe(entities []plan.Fact) {
-	now := l.config.Clock.Now()
 	for _, f := range entities {
 		if f.Err != nil {
 			l.config.Logger.Warningf("reading %s: %v", f.Key, f.Err)
@@ -205,7 +231,7 @@ func (l *loop) observe(entities []plan.Fact) {
 		if f.Err == nil && f.Life == plan.Gone && f.Key.Kind == plan.Filesystem {
 			l.backing.forgetFilesystem(f.Key.ID)
 		}
-		l.core.Observe(f, now)
+		l.core.Observe(f)
 	}
 }
 
@@ -253,6 +279,6 @@ func (l *loop) lookedUp(devices []device) {
 		} else {
 			l.backing.forgetDevice(d.volume)
 		}
-		l.core.DeviceKnown(d.volume, known)
+		l.core.DeviceKnown(d.volume, known, d.result.Result.UUID != "")
 	}
 }

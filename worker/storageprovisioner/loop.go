@@ -41,8 +41,8 @@ type loop struct {
 	// todo is what is to be asked of the clerk next.
 	todo todo
 
-	// hands has a channel of tasks for each hand; busy counts those at work.
-	hands map[plan.Source]chan task
+	// hands has those of each source; busy counts the calls under way.
+	hands map[plan.Source]*hands
 	done  chan handed
 	busy  int
 
@@ -53,7 +53,8 @@ type loop struct {
 	// machineChanged tells of machines whose watchers have fired.
 	machineChanged chan *machineWatch
 
-	reports <-chan chan<- map[string]any
+	observer observer
+	reports  <-chan chan<- map[string]any
 }
 
 // watches are the watchers that live as long as the worker. Those that have not
@@ -67,6 +68,7 @@ type watches struct {
 	filesystems           <-chan []string
 	volumeAttachments     <-chan []params.MachineStorageId
 	filesystemAttachments <-chan []params.MachineStorageId
+	plans                 <-chan []params.MachineStorageId
 }
 
 // endedWatch is the end of a watcher.
@@ -90,12 +92,13 @@ func newLoop(config Config, tomb *tomb.Tomb, reports <-chan chan<- map[string]an
 		cancel:         cancel,
 		jobs:           make(chan job),
 		answers:        make(chan answer, 1),
-		hands:          make(map[plan.Source]chan task),
+		hands:          make(map[plan.Source]*hands),
 		done:           make(chan handed),
 		watches:        watches{all: make(map[string]worker.Worker)},
 		machines:       make(map[string]*machineWatch),
 		ended:          make(chan endedWatch),
 		machineChanged: make(chan *machineWatch),
+		observer:       observer{Observer: config.Observer},
 		reports:        reports,
 	}
 	var host string
@@ -131,12 +134,13 @@ func (l *loop) serve() error {
 			if a.err != nil {
 				return errors.Trace(a.err)
 			}
+			l.core.At(l.config.Clock.Now())
 			a.reply()
 
 		case h := <-l.done:
-			l.busy--
+			l.taken(h)
 			l.log(h)
-			l.core.Finished(h.batch.Source, h.results, l.config.Clock.Now())
+			l.core.Finished(h.batch.Source, h.results)
 
 		case <-l.schedule.Next():
 			l.due()
@@ -145,7 +149,7 @@ func (l *loop) serve() error {
 			if !ok {
 				return l.closed("environment config")
 			}
-			l.todo.config = true
+			l.todo.config = configChanged
 
 		case _, ok := <-l.watches.blockDevices:
 			if !ok {
@@ -176,6 +180,12 @@ func (l *loop) serve() error {
 				return l.closed("filesystem attachments")
 			}
 			l.attachmentsChanged(plan.FilesystemAttachment, ids)
+
+		case ids, ok := <-l.watches.plans:
+			if !ok {
+				return l.closed("attachment plans")
+			}
+			l.attachmentsChanged(plan.Plan, ids)
 
 		case w := <-l.machineChanged:
 			if l.machines[w.host] == w {
@@ -212,6 +222,7 @@ func watchError(what string, err error) error {
 // due takes what the schedule gives out.
 func (l *loop) due() {
 	now := l.config.Clock.Now()
+	l.core.At(now)
 	var planned []any
 	for _, value := range l.schedule.Ready(now) {
 		if value != (resync{}) {
@@ -219,8 +230,8 @@ func (l *loop) due() {
 			continue
 		}
 		l.scheduleResync(now)
-		l.core.Refresh()
-		l.todo.keys.add(l.core.Known()...)
+		l.todo.config = max(l.todo.config, configDoubted)
+		l.todo.keys.add(l.core.Resync()...)
 	}
 	l.core.Due(planned)
 }
@@ -260,7 +271,7 @@ func attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.Key, error)
 	}
 	var tag names.Tag
 	var err error
-	if kind == plan.VolumeAttachment {
+	if kind.Storage() == plan.Volume {
 		tag, err = names.ParseVolumeTag(id.AttachmentTag)
 	} else {
 		tag, err = names.ParseFilesystemTag(id.AttachmentTag)
@@ -275,7 +286,7 @@ func attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.Key, error)
 // and the most urgent job to the clerk if it is free.
 func (l *loop) advance() {
 	if l.environ == nil {
-		if l.todo.config && !l.asked {
+		if l.todo.config != configKnown && !l.asked {
 			l.ask(l.readEnviron())
 		}
 		return
@@ -283,11 +294,18 @@ func (l *loop) advance() {
 	for _, batch := range l.core.Batches() {
 		l.hand(batch)
 	}
+	l.observer.depths(l.core.Queued)
 	if l.asked {
 		return
 	}
 	out := l.core.Take()
-	l.todo.hosts.add(out.Machines...)
+	for _, host := range out.Machines {
+		if l.machines[host] != nil {
+			l.todo.instances.add(host)
+		} else {
+			l.todo.hosts.add(host)
+		}
+	}
 	l.todo.devices.add(out.Devices...)
 	l.todo.keys.add(out.Unread...)
 	for _, volume := range out.Forgotten {
@@ -296,7 +314,7 @@ func (l *loop) advance() {
 	switch {
 	case !out.Publish.Empty():
 		l.ask(l.publish(out.Publish))
-	case l.todo.config:
+	case l.todo.config != configKnown:
 		l.ask(l.readEnviron())
 	case !l.todo.empty():
 		l.ask(l.read())
@@ -309,17 +327,28 @@ func (l *loop) ask(j job) {
 	l.jobs <- j
 }
 
-// hand gives a batch to the source's hand, which is free.
+// hand gives a batch to a hand of its source.
 func (l *loop) hand(batch plan.Batch) {
-	tasks, ok := l.hands[batch.Source]
+	h, ok := l.hands[batch.Source]
 	if !ok {
-		tasks = make(chan task)
-		l.hands[batch.Source] = tasks
-		l.others.Go(func() { hand(l.ctx, tasks, l.done) })
+		h = &hands{tasks: make(chan task)}
+		l.hands[batch.Source] = h
 	}
 	l.config.Logger.Debugf("%s: %s %d", batch.Source, batch.Op, len(batch.Items))
+	l.observer.started(batch)
 	l.busy++
-	tasks <- task{batch, l.environ}
+	h.give(l.ctx, task{batch, l.environ}, l.others.Go, l.done)
+}
+
+// taken notes that a hand has done its task, and is free.
+func (l *loop) taken(h handed) {
+	l.busy--
+	l.hands[h.batch.Source].busy--
+	l.core.At(l.config.Clock.Now())
+	if h.calls > 0 {
+		l.core.SetLimit(h.batch.Source, h.calls)
+	}
+	l.observer.finished(h)
 }
 
 func (l *loop) log(h handed) {
@@ -336,13 +365,15 @@ func (l *loop) log(h handed) {
 func (l *loop) stop() {
 	l.cancel()
 	l.schedule.Stop()
-	for ; l.busy > 0; l.busy-- {
+	for l.busy > 0 {
 		h := <-l.done
-		l.core.Finished(h.batch.Source, made(h.results), l.config.Clock.Now())
+		l.taken(h)
+		l.core.Finished(h.batch.Source, made(h.results))
 	}
-	for _, tasks := range l.hands {
-		close(tasks)
+	for _, h := range l.hands {
+		close(h.tasks)
 	}
+	l.observer.depths(func(plan.Kind, plan.Op) int { return 0 })
 	if l.asked {
 		if a := <-l.answers; a.err == nil {
 			a.reply()
@@ -383,7 +414,7 @@ func (l *loop) flush() {
 func made(results []plan.Result) []plan.Result {
 	var done []plan.Result
 	for _, result := range results {
-		if result.Err == nil {
+		if result.Err == nil && !result.Deferred {
 			done = append(done, result)
 		}
 	}

@@ -1,6 +1,8 @@
 package storageprovisioner
 
 import (
+	"slices"
+
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/apiserver/params"
@@ -29,21 +31,18 @@ func (l *loop) publish(p plan.Publication) job {
 			func() ([]published, error) {
 				return record("recording filesystems", config.Filesystems.SetFilesystemInfo, p.Records, filesystemOnWire)
 			},
-			func() ([]published, error) {
-				return record("recording volume attachments", config.Volumes.SetVolumeAttachmentInfo,
-					p.Records, volumeAttachmentOnWire)
-			},
+			func() ([]published, error) { return recordVolumeAttachments(config, p.Records) },
 			func() ([]published, error) {
 				return record("recording filesystem attachments", config.Filesystems.SetFilesystemAttachmentInfo,
 					p.Records, filesystemAttachmentOnWire)
 			},
+			func() ([]published, error) { return recordPlans(config, p) },
 			func() ([]published, error) {
-				return remove("removing attachments", config.Life.RemoveAttachments, p.Removals,
-					plan.Kind.Attachment, attachmentId)
+				return remove("removing attachments", config.Life.RemoveAttachments, p.Removals, attachmentId,
+					plan.VolumeAttachment, plan.FilesystemAttachment)
 			},
 			func() ([]published, error) {
-				return remove("removing storage", config.Life.Remove, p.Removals,
-					func(k plan.Kind) bool { return !k.Attachment() }, storageTag)
+				return remove("removing storage", config.Life.Remove, p.Removals, storageTag, plan.Volume, plan.Filesystem)
 			},
 		} {
 			some, err := step()
@@ -63,12 +62,11 @@ func (l *loop) published(p plan.Publication, all []published) {
 			l.backing.setFilesystem(fs)
 		}
 	}
-	now := l.config.Clock.Now()
 	for _, r := range all {
 		if r.err != nil && !errors.Is(r.err, errors.NotFound) {
 			l.config.Logger.Warningf("recording %s: %v; it is kept and recorded later", r.key, r.err)
 		}
-		l.core.Published(r.key, r.err, now)
+		l.core.Published(r.key, r.err)
 	}
 	for _, key := range p.Removals {
 		if key.Kind == plan.Filesystem {
@@ -111,15 +109,60 @@ func record[T, W any](
 	return publishAll(doing, accessor, args, all)
 }
 
+// recordVolumeAttachments records volume attachments, after the plans for those that
+// have one: a volume whose plan is not recorded would never show.
+func recordVolumeAttachments(config Config, records []plan.Record) ([]published, error) {
+	var failed []published
+	if accessor, ok := config.plans(); ok {
+		var planned []plan.Record
+		rest := slices.DeleteFunc(slices.Clone(records), func(r plan.Record) bool {
+			a, ok := r.Info.(storage.VolumeAttachment)
+			if !ok || a.PlanInfo == nil {
+				return false
+			}
+			planned = append(planned, r)
+			return true
+		})
+		all, err := record("recording attachment plans", accessor.CreateVolumeAttachmentPlans, planned, newPlanOnWire)
+		if err != nil {
+			return nil, err
+		}
+		records = rest
+		for i, p := range all {
+			if p.err != nil {
+				failed = append(failed, p)
+			} else {
+				records = append(records, planned[i])
+			}
+		}
+	}
+	done, err := record("recording volume attachments", config.Volumes.SetVolumeAttachmentInfo, records, volumeAttachmentOnWire)
+	return append(failed, done...), err
+}
+
+// recordPlans records what came of attachment plans, and removes those undone.
+func recordPlans(config Config, p plan.Publication) ([]published, error) {
+	accessor, ok := config.plans()
+	if !ok {
+		return nil, nil
+	}
+	done, err := record("recording devices of attachment plans", accessor.SetVolumeAttachmentPlanBlockInfo, p.Records, planOnWire)
+	if err != nil {
+		return nil, err
+	}
+	removed, err := remove("removing attachment plans", accessor.RemoveVolumeAttachmentPlan, p.Removals, attachmentId, plan.Plan)
+	return append(done, removed...), err
+}
+
 // remove removes the entities of some kinds among the removals.
 func remove[A any](
 	doing string, accessor func([]A) ([]params.ErrorResult, error), removals []plan.Key,
-	wanted func(plan.Kind) bool, arg func(plan.Key) A,
+	arg func(plan.Key) A, wanted ...plan.Kind,
 ) ([]published, error) {
 	var all []published
 	var args []A
 	for _, key := range removals {
-		if wanted(key.Kind) {
+		if slices.Contains(wanted, key.Kind) {
 			all = append(all, published{key: key})
 			args = append(args, arg(key))
 		}

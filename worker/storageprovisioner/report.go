@@ -3,31 +3,34 @@ package storageprovisioner
 // maxReported caps how many unfinished entities a report lists.
 const maxReported = 100
 
-// report tells what the worker is doing, for an operator.
+// report tells what the worker is doing, for an operator: of what is not done, how
+// far it is, what it waits for, since when, and why it failed.
 func (l *loop) report() map[string]any {
-	counts, pending := l.core.Report(maxReported)
+	entities, unfinished, pending := l.core.Report(maxReported)
 	report := map[string]any{
 		"scope":      l.config.Scope.String(),
 		"configured": l.environ != nil,
-		"entities":   counts,
+		"entities":   entities,
 	}
 	if len(pending) == 0 {
 		return report
 	}
-	unfinished := make(map[string]any, len(pending))
+	details := make(map[string]any, len(pending))
 	for _, p := range pending {
-		entry := map[string]any{"operation": p.Op.String(), "state": p.Phase}
+		entry := map[string]any{"operation": p.Op.String(), "state": p.Phase, "since": p.Since}
 		if p.WaitsFor != "" {
 			entry["waits-for"] = p.WaitsFor
 		}
 		if p.Failures > 0 {
 			entry["failures"] = p.Failures
+			entry["last-failure"] = p.Failure
 		}
 		if !p.Due.IsZero() {
 			entry["next-attempt"] = p.Due
 		}
-		unfinished[p.Key.String()] = entry
+		details[p.Key.String()] = entry
 	}
-	report["unfinished"] = unfinished
+	report["unfinished"] = details
+	report["unfinished-by-state"] = unfinished
 	return report
 }

@@ -1,7 +1,10 @@
 package storageprovisioner
 
 import (
+	"context"
 	"path/filepath"
+	"reflect"
+	"sync"
 
 	"github.com/juju/errors"
 
@@ -13,21 +16,27 @@ import (
 // never changed, only replaced.
 type environ struct {
 	config   Config
+	settings map[string]any
 	registry storage.ProviderRegistry
 	backing  *backing
 }
 
-// openEnviron reads the environment's configuration.
-func openEnviron(config Config, backing *backing) (*environ, error) {
+// readEnviron reads the environment's configuration. An environment that it does
+// not differ from is kept.
+func readEnviron(config Config, backing *backing, keep *environ) (*environ, error) {
 	settings, err := config.Environ.EnvironConfig()
 	if err != nil {
 		return nil, errors.Annotate(err, "reading environment config")
+	}
+	attrs := settings.AllAttrs()
+	if keep != nil && reflect.DeepEqual(attrs, keep.settings) {
+		return keep, nil
 	}
 	registry, err := config.Registry(settings)
 	if err != nil {
 		return nil, errors.Annotate(err, "getting storage providers")
 	}
-	return &environ{config: config, registry: registry, backing: backing}, nil
+	return &environ{config: config, settings: attrs, registry: registry, backing: backing}, nil
 }
 
 // class returns what the worker may do about a provider's storage. Storage of a
@@ -46,28 +55,123 @@ func (e *environ) class(providerType storage.ProviderType) plan.Class {
 	return plan.Ours
 }
 
-// open returns the operations of a source.
-func (e *environ) open(source plan.Source) (operations, error) {
-	if source.Managed {
-		return filesystemOps{e.config.ManagedFilesystems(e.backing)}, nil
+// lazySource is a source that is opened when it is needed, and again when the
+// environment has changed.
+type lazySource struct {
+	mu      sync.Mutex
+	environ *environ
+	source  *source
+}
+
+func (l *lazySource) open(t task) (*source, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.environ == t.environ {
+		return l.source, nil
 	}
-	providerType := storage.ProviderType(source.Provider)
+	opened, err := t.environ.open(t.batch.Source)
+	if err != nil {
+		return nil, err
+	}
+	l.environ, l.source = t.environ, opened
+	return opened, nil
+}
+
+// source is an open source, with what it and its provider can do beyond what each
+// must.
+type source struct {
+	operations
+	// calls is how many calls at once it takes.
+	calls    int
+	limiters []storage.RateLimiter
+}
+
+// waitToCall waits until the source takes another call. Nothing has been done if
+// it does not, whatever the error is.
+func (s *source) waitToCall(ctx context.Context) error {
+	for _, limiter := range s.limiters {
+		if err := limiter.WaitToCall(ctx); err != nil {
+			return errors.Errorf("waiting for the rate limiter: %v", err)
+		}
+	}
+	return nil
+}
+
+// newSource returns the source whose capabilities are those of the given values.
+func newSource(ops operations, maxCalls int, of ...any) *source {
+	s := &source{operations: ops, calls: 1, limiters: capabilities[storage.RateLimiter](of)}
+	for _, c := range capabilities[storage.ConcurrentSource](of) {
+		s.calls = max(s.calls, c.MaxConcurrentCalls())
+	}
+	if maxCalls > 0 {
+		s.calls = min(s.calls, maxCalls)
+	}
+	return s
+}
+
+// capabilities returns those of the values that have a capability.
+func capabilities[C any](values []any) []C {
+	var with []C
+	for _, value := range values {
+		if c, ok := value.(C); ok {
+			with = append(with, c)
+		}
+	}
+	return with
+}
+
+// open opens a source.
+func (e *environ) open(key plan.Source) (*source, error) {
+	switch {
+	case key.Managed:
+		return newFilesystemSource(e.config.ManagedFilesystems(e.backing), 0), nil
+	case key.Kind == plan.Plan:
+		carrier, err := e.config.Plans(storage.DeviceType(key.Provider))
+		if err != nil {
+			return nil, errors.Annotatef(err, "getting the plan for device type %q", key.Provider)
+		}
+		return newSource(planOps{carrier}, 0, carrier), nil
+	}
+	providerType := storage.ProviderType(key.Provider)
 	p, err := e.registry.StorageProvider(providerType)
 	if err != nil {
 		return nil, errors.Annotatef(err, "getting storage provider %q", providerType)
 	}
 	attrs := storage.Attrs{}
 	if e.config.StorageDir != "" {
-		attrs[storage.ConfigStorageDir] = filepath.Join(e.config.StorageDir, source.Provider)
+		attrs[storage.ConfigStorageDir] = filepath.Join(e.config.StorageDir, key.Provider)
 	}
-	settings, err := storage.NewConfig(source.Provider, providerType, attrs)
+	settings, err := storage.NewConfig(key.Provider, providerType, attrs)
 	if err != nil {
 		return nil, errors.Annotatef(err, "configuring storage provider %q", providerType)
 	}
-	if source.Kind == plan.Volume {
+	maxCalls := e.config.MaxConcurrentCalls[providerType]
+	if key.Kind == plan.Volume {
 		volumes, err := p.VolumeSource(settings)
-		return volumeOps{volumes}, errors.Annotatef(err, "opening volume source %q", providerType)
+		if err != nil {
+			return nil, errors.Annotatef(err, "opening volume source %q", providerType)
+		}
+		of := []any{volumes, p}
+		return newSource(volumeOps{
+			source:     volumes,
+			qualifiers: capabilities[storage.VolumeQualifier](of),
+			guards:     capabilities[storage.VolumeDeletionGuard](of),
+		}, maxCalls, of...), nil
 	}
 	filesystems, err := p.FilesystemSource(settings)
-	return filesystemOps{filesystems}, errors.Annotatef(err, "opening filesystem source %q", providerType)
+	if err != nil {
+		return nil, errors.Annotatef(err, "opening filesystem source %q", providerType)
+	}
+	return newFilesystemSource(filesystems, maxCalls, p), nil
+}
+
+// newFilesystemSource returns the source of filesystems whose capabilities are its
+// own and those of its provider, if it has one.
+func newFilesystemSource(filesystems storage.FilesystemSource, maxCalls int, p ...any) *source {
+	of := append([]any{filesystems}, p...)
+	return newSource(filesystemOps{
+		source:     filesystems,
+		qualifiers: capabilities[storage.FilesystemQualifier](of),
+		guards:     capabilities[storage.FilesystemDeletionGuard](of),
+	}, maxCalls, of...)
 }

@@ -12,12 +12,13 @@ import (
 
 // volumeOps are the operations of a volume source.
 type volumeOps struct {
-	source storage.VolumeSource
+	source     storage.VolumeSource
+	qualifiers []storage.VolumeQualifier
+	guards     []storage.VolumeDeletionGuard
 }
 
 func (o volumeOps) create(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	valid, results := validated(items, volumeParams, o.source.ValidateVolumeParams)
-	return append(results, bulk(valid, volumeParams,
+	return create(items, volumeParams, o.qualifiers, storage.VolumeQualifier.ShouldCreateVolume, o.source.ValidateVolumeParams,
 		func(args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
 			return o.source.CreateVolumes(ctx, args)
 		},
@@ -37,7 +38,7 @@ func (o volumeOps) create(ctx envcontext.ProviderCallContext, items []plan.Item)
 				}
 			}
 			return result
-		})...)
+		})
 }
 
 func (o volumeOps) attach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
@@ -62,7 +63,7 @@ func (o volumeOps) detach(ctx envcontext.ProviderCallContext, items []plan.Item)
 }
 
 func (o volumeOps) destroy(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return takeAway(items,
+	return takeAway(items, o.guards, storage.VolumeDeletionGuard.ShouldDestroyVolume,
 		func(ids []string) ([]error, error) { return o.source.DestroyVolumes(ctx, ids) },
 		func(ids []string) ([]error, error) { return o.source.ReleaseVolumes(ctx, ids) })
 }

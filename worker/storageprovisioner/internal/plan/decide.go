@@ -19,12 +19,22 @@ func (c *Core) decide(e *entity) (Op, Key) {
 	return c.decideStorage(e)
 }
 
+// doubted reports whether it must be known what the last attempt to make a volume
+// or filesystem has done, because it is not wanted any more as it was. The creation
+// is repeated to learn that. What is on a volume goes with the volume.
+func (e *entity) doubted() bool {
+	f := &e.fact
+	return e.uncertain && !f.Recorded && !f.Key.Kind.Attachment() && f.Backing == "" && (f.Life != Alive || f.Args == nil)
+}
+
 func (c *Core) decideStorage(e *entity) (Op, Key) {
 	f := &e.fact
 	class := c.class(e)
 	switch {
 	case class == Foreign:
 		return None, Key{}
+	case e.doubted():
+		return Create, Key{}
 	case f.Life == Dead && (!f.Recorded || class == Static):
 		return Remove, Key{}
 	case f.Life == Dead:
@@ -43,20 +53,39 @@ func (c *Core) decideStorage(e *entity) (Op, Key) {
 }
 
 // unready returns the key of what must happen before a filesystem can be made or
-// mounted on a volume, if there is one: the volume is attached, where that is up
-// to this worker, and its block device is known.
+// mounted on a volume, if there is one: the volume is attached and its plan carried
+// out, where that is up to this worker, and its block device is known.
 func (c *Core) unready(volume string) Key {
 	if volume == "" {
 		return Key{}
 	}
 	under := c.under(volume)
-	if va := c.entities[under]; va != nil && va.op != None {
-		return under
+	for _, key := range []Key{under, {Kind: Plan, ID: under.ID, Host: under.Host}} {
+		if e := c.entities[key]; e != nil && e.op != None {
+			return key
+		}
 	}
-	if !c.devices[volume] {
+	if !c.devices[volume].known {
 		return DeviceKey(volume)
 	}
 	return Key{}
+}
+
+// inUse returns the key of what says that an attachment is still stood on, and
+// that tells when it no longer is.
+func (c *Core) inUse(e *entity) (Key, bool) {
+	if e.fact.Key.Kind != Plan {
+		return e.fact.Key, e.users > 0
+	}
+	under := planned(e.fact.Key)
+	users := 0
+	if va := c.entities[under]; va != nil {
+		users = va.users
+	}
+	if e.held {
+		users-- // the plan itself
+	}
+	return under, users > 0
 }
 
 func (c *Core) decideAttachment(e *entity) (Op, Key) {
@@ -67,7 +96,7 @@ func (c *Core) decideAttachment(e *entity) (Op, Key) {
 		// Whether the filesystem is on a volume decides whose it is.
 		return Attach, storageKey
 	}
-	if storage != nil && storage.op == Create && storage.underway() {
+	if storage != nil && storage.op == Create && (storage.underway() || storage.doubted()) {
 		// The creation may attach as well.
 		return Attach, storageKey
 	}
@@ -75,11 +104,11 @@ func (c *Core) decideAttachment(e *entity) (Op, Key) {
 	switch {
 	case class == Foreign || f.Life == Gone:
 		return None, Key{}
-	case f.Life != Alive && (!f.Recorded || class == Static):
+	case f.Life != Alive && (!f.Recorded && !e.uncertain || class == Static):
 		return Remove, Key{}
 	case f.Life != Alive:
-		if e.users > 0 {
-			return Detach, f.Key
+		if key, ok := c.inUse(e); ok {
+			return Detach, key
 		}
 		return Detach, Key{}
 	case e.attached && f.Recorded || class == Static || f.Args == nil:

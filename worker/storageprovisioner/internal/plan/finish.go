@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"reflect"
-	"time"
 
 	"github.com/juju/errors"
 
@@ -16,6 +15,12 @@ import (
 type Result struct {
 	Key Key
 	Err error
+	// Unknown says that the error is of the call: what it did to the entity is
+	// not known.
+	Unknown bool
+	// Deferred says that the operation has not been tried: its source asks to be
+	// asked again when the entity changes.
+	Deferred bool
 	// ID is the provider's id of what was created.
 	ID string
 	// Info is what to record of what was created or attached.
@@ -34,25 +39,26 @@ type Status struct {
 }
 
 // Finished takes in how a batch ended: a result for each of its items. The
-// source is free from here on.
-func (c *Core) Finished(source Source, results []Result, now time.Time) {
-	c.queue(source).busy = false
+// source is free for another from here on.
+func (c *Core) Finished(source Source, results []Result) {
+	c.queue(source).calls--
 	for i := range results {
-		c.finish(c.entities[results[i].Key], &results[i], now)
+		c.finish(c.entities[results[i].Key], &results[i])
 	}
 }
 
-func (c *Core) finish(e *entity, r *Result, now time.Time) {
+func (c *Core) finish(e *entity, r *Result) {
 	switch {
-	case r.Err == nil:
+	case r.Err == nil && !r.Deferred:
 		e.unresolved = false
+		e.uncertain = false
 		e.item = Item{}
 		c.succeed(e, r)
 	case e.fact.Life == Gone && !e.mayGoOn(r.Err):
 		e.phase = idle
 		c.forget(e)
 	default:
-		c.fail(e, r.Err, now)
+		c.fail(e, r)
 	}
 	c.wake(r.Key)
 }
@@ -65,7 +71,10 @@ func (c *Core) succeed(e *entity, r *Result) {
 		c.status(e, status.Attached, "")
 	case e.op == Detach:
 		e.attached = false
-		c.status(e, status.Detached, "")
+		if e.fact.Key.Kind != Plan {
+			// With its plan undone a volume is still to be detached.
+			c.status(e, status.Detached, "")
+		}
 		c.release(e)
 		c.moved(e)
 	}
@@ -97,28 +106,14 @@ func (c *Core) undo(e *entity, r *Result) {
 	c.adrift(e)
 }
 
-// fail sees to an operation that has failed, by what its error means.
-func (c *Core) fail(e *entity, err error, now time.Time) {
+// fail sees to an operation that has failed, by what its error means, or that has
+// been deferred.
+func (c *Core) fail(e *entity, r *Result) {
 	e.phase = idle
-	e.attempts++
-	message := err.Error()
-	switch {
-	case e.mayGoOn(err):
-		e.unresolved = true
-	case final(err):
-		e.unresolved = false
-		e.stalled = true
-	case c.options.Retry.exhausted(e.op, e.attempts):
-		e.stalled = true
-		message = fmt.Sprintf("%s (gave up after %d attempts)", message, e.attempts)
-	}
-	switch {
-	case errors.Is(err, storage.ErrIgnored):
-	case e.stalled:
-		c.status(e, status.Error, e.explain(message))
-	default:
-		c.status(e, retrying[e.op], e.explain(message))
-		e.due = now.Add(c.options.Retry.delay(e.attempts))
+	if r.Deferred {
+		e.stalled, e.deferred = true, true
+	} else {
+		c.failed(e, r)
 	}
 	if !e.unresolved {
 		if e.op == Create {
@@ -128,9 +123,37 @@ func (c *Core) fail(e *entity, err error, now time.Time) {
 			// What was tried is not what would be tried now.
 			c.refresh(e)
 		}
-		e.item = Item{}
+		if !e.uncertain {
+			e.item = Item{}
+		}
 	}
 	c.settle(e)
+}
+
+func (c *Core) failed(e *entity, r *Result) {
+	e.attempts++
+	e.failure = r.Err.Error()
+	switch {
+	case e.mayGoOn(r.Err):
+		e.unresolved = true
+	case final(r.Err):
+		e.unresolved = false
+		e.stalled = true
+	case c.options.Retry.exhausted(e.op, e.attempts):
+		e.stalled = true
+		e.failure = fmt.Sprintf("%s (gave up after %d attempts)", e.failure, e.attempts)
+	}
+	if e.records() {
+		e.uncertain = r.Unknown && !final(r.Err)
+	}
+	switch {
+	case errors.Is(r.Err, storage.ErrIgnored):
+	case e.stalled:
+		c.status(e, status.Error, e.explain())
+	default:
+		c.status(e, retrying[e.op], e.explain())
+		e.due = c.now.Add(c.options.Retry.delay(e.attempts))
+	}
 }
 
 // retrying tells the status of an entity whose operation is tried again.
@@ -143,25 +166,27 @@ var retrying = [ops]status.Status{
 
 // explain returns the message of a failure, which names the operation where the
 // status does not tell.
-func (e *entity) explain(message string) string {
-	if e.op != Destroy {
-		return message
-	}
+func (e *entity) explain() string {
 	switch {
+	case e.op != Destroy:
+		return e.failure
 	case e.fact.Key.Kind == Filesystem:
-		return "removing filesystem: " + message
+		return "removing filesystem: " + e.failure
 	case e.fact.Release:
-		return "releasing volume: " + message
+		return "releasing volume: " + e.failure
 	}
-	return "destroying volume: " + message
+	return "destroying volume: " + e.failure
 }
 
 // mayGoOn reports whether the entity's operation may be going on after this error:
 // once it may, any but a final error leaves it so.
 func (e *entity) mayGoOn(err error) bool {
-	return errors.Is(err, storage.ErrInProgress) ||
-		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
-		e.unresolved && !final(err)
+	return MayGoOn(err) || e.unresolved && !final(err)
+}
+
+// MayGoOn reports whether an operation with this error may be going on.
+func MayGoOn(err error) bool {
+	return errors.Is(err, storage.ErrInProgress) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // final reports whether an operation with this error has ended, and repeating it
@@ -194,15 +219,15 @@ func (c *Core) publish(e *entity) {
 // Published takes in whether the state has taken the result of an entity. A
 // result that it has not taken is kept, and published again. What is not there
 // any more needs no removal; what was made for it is undone.
-func (c *Core) Published(key Key, err error, now time.Time) {
+func (c *Core) Published(key Key, err error) {
 	e := c.entities[key]
 	missing := errors.Is(err, errors.NotFound)
 	refused := err != nil && !missing
 	// What is alive again by now is another of the same id: it stays.
 	alive := !e.records() && e.fact.Life == Alive
-	if refused && !alive {
+	if refused && !alive && !e.orphan {
 		e.unpublished++
-		c.options.Timetable.Add(e, e, now.Add(c.options.Retry.delay(e.unpublished)))
+		c.options.Timetable.Add(e, e, c.now.Add(c.options.Retry.delay(e.unpublished)))
 		return
 	}
 	r := e.result
@@ -220,7 +245,7 @@ func (c *Core) Published(key Key, err error, now time.Time) {
 		c.undo(e, r)
 	default:
 		e.fact.Recorded = true
-		e.attached = e.op == Attach
+		e.attached = e.op == Attach && !(e.unmarked && c.devices[e.beneath].marked)
 		if e.observed && e.fact.Life != Alive {
 			// How to remove it could not be read before it was recorded; or it was
 			// gone then, and is there anew.
@@ -238,7 +263,7 @@ func (c *Core) Published(key Key, err error, now time.Time) {
 
 // moved notes that a volume has been attached or detached here.
 func (c *Core) moved(e *entity) {
-	if e.fact.Key.Kind == VolumeAttachment && e.fact.Key.Host == c.options.Host {
+	if e.fact.Key.Kind.Storage() == Volume && e.fact.Key.Host == c.options.Host {
 		c.deviceChanged(e.fact.Key.ID)
 	}
 }
@@ -252,6 +277,7 @@ func (c *Core) adopt(source Source, r *Result) {
 		return
 	}
 	c.refresh(e)
+	e.orphan = false
 	e.op = Attach
 	e.result = &Result{Key: r.Attached, Info: r.AttachedInfo}
 	c.publish(e)

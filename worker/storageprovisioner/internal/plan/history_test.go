@@ -48,10 +48,20 @@ type world struct {
 	running    map[plan.Key]plan.Op
 	batches    []plan.Batch
 	background map[plan.Key]any
+	// doubtful is what may have been made without the core being told, and undone
+	// what may have been taken away.
+	doubtful map[plan.Key]bool
+	undone   map[plan.Key]bool
 
+	// The volumes whose devices are there, and those that have a UUID; those of
+	// which the core knows that, and the attachments that it has made since.
 	devices     map[string]bool
+	marked      map[string]bool
+	told        map[string]bool
+	good        map[plan.Key]bool
 	provisioned map[string]bool
 	asked       map[string]bool
+	resynced    bool
 	scheduled   map[any]due
 	order       int
 }
@@ -104,6 +114,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		made:        make(map[plan.Key]bool),
 		stray:       make(map[plan.Key]bool),
 		devices:     make(map[string]bool),
+		marked:      make(map[string]bool),
 		provisioned: make(map[string]bool),
 	}
 	w.restart()
@@ -139,13 +150,22 @@ func (w *world) restart() {
 	w.running = make(map[plan.Key]plan.Op)
 	w.background = make(map[plan.Key]any)
 	w.asked = make(map[string]bool)
+	w.resynced = false
 	w.batches = nil
+	w.doubtful = make(map[plan.Key]bool)
+	w.undone = make(map[plan.Key]bool)
+	w.told = make(map[string]bool)
+	w.good = make(map[plan.Key]bool)
 	w.core = plan.New(plan.Options{
 		Retry:     plan.Retry{Min: time.Second, Max: time.Minute, Factor: 2, CreateThreshold: w.random.IntN(2) * 8},
 		MaxBatch:  w.random.IntN(3),
 		Host:      machine,
 		Timetable: w,
 	})
+	w.core.At(w.now)
+	for _, source := range []plan.Source{plan.Managed, provided(plan.Volume), provided(plan.Filesystem)} {
+		w.core.SetLimit(source, w.random.IntN(4))
+	}
 	w.changed = sorted(w.entities)
 	w.unseen = make(map[plan.Key]bool)
 	for _, key := range w.changed {
@@ -180,7 +200,7 @@ func (w *world) end() {
 			}
 		}
 		if !crash {
-			w.core.Finished(batch.Source, done, w.now)
+			w.core.Finished(batch.Source, done)
 		}
 	}
 	if !crash {
@@ -293,7 +313,7 @@ func (w *world) attach(id string) {
 // detach gives up the attachments of storage that stays.
 func (w *world) detach(id string) {
 	w.logf("detach %s", id)
-	for _, key := range w.of(id, plan.VolumeAttachment, plan.FilesystemAttachment) {
+	for _, key := range w.of(id, plan.VolumeAttachment, plan.FilesystemAttachment, plan.Plan) {
 		w.entities[key].wanted = false
 	}
 	w.applyLife(id)
@@ -311,14 +331,14 @@ func (w *world) unwant(id string) {
 // drop takes storage, or only its attachments, out of the state at once. What the
 // state knew of is no business of the core's any more.
 func (w *world) drop(id string) {
-	kinds := []plan.Kind{plan.VolumeAttachment, plan.FilesystemAttachment}
+	kinds := []plan.Kind{plan.VolumeAttachment, plan.FilesystemAttachment, plan.Plan}
 	if w.random.IntN(2) == 0 {
 		kinds = append(kinds, plan.Volume, plan.Filesystem)
 	}
 	w.logf("drop %s: %v", id, kinds)
 	w.dropped[id] = true
 	for _, key := range w.of(id, kinds...) {
-		if w.entities[key].recorded {
+		if w.entities[key].recorded || w.doubtful[key] || w.doubtful[key.Storage()] {
 			w.lose(key)
 		}
 		w.set(key, nil)
@@ -354,7 +374,8 @@ func (w *world) applyLife(id string) {
 	step(plan.FilesystemAttachment, plan.Dying)
 	step(plan.Filesystem, plan.Dying)
 	step(plan.Filesystem, plan.Dead, plan.FilesystemAttachment)
-	step(plan.VolumeAttachment, plan.Dying, plan.FilesystemAttachment)
+	step(plan.Plan, plan.Dying, plan.FilesystemAttachment)
+	step(plan.VolumeAttachment, plan.Dying, plan.FilesystemAttachment, plan.Plan)
 	step(plan.Volume, plan.Dying, plan.Filesystem)
 	step(plan.Volume, plan.Dead, plan.Filesystem, plan.VolumeAttachment)
 }
@@ -376,10 +397,14 @@ func (w *world) fact(key plan.Key) plan.Fact {
 	}
 	provided := func() {
 		f.Class = e.class
-		f.Source = plan.Source{Kind: key.Kind.Storage(), Provider: "p"}
+		f.Source = provided(key.Kind.Storage())
 	}
 	a := args{key: key, backed: e.backing != "", version: e.version}
 	switch {
+	case key.Kind == plan.Plan:
+		f.Source = plan.Source{Kind: plan.Plan, Provider: "d"}
+		f.ID = providerID(key)
+		f.Args = a
 	case key.Kind.Attachment():
 		provided()
 		w.hosted(&f, key.Host)
@@ -406,6 +431,8 @@ func (w *world) fact(key plan.Key) plan.Fact {
 	return f
 }
 
+func provided(kind plan.Kind) plan.Source { return plan.Source{Kind: kind, Provider: "p"} }
+
 // hosted completes a fact with a machine, and often with its instance.
 func (w *world) hosted(f *plan.Fact, host string) {
 	f.Host, f.Instance = host, ""
@@ -427,7 +454,7 @@ func (w *world) deliver() {
 		}
 		fact := w.fact(key)
 		w.logf("observe %s: life %d, recorded %v, error %v", key, fact.Life, fact.Recorded, fact.Err)
-		w.core.Observe(fact, w.now)
+		w.core.Observe(fact)
 		if fact.Err == nil {
 			delete(w.unseen, key)
 		}
@@ -460,12 +487,19 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 	if e != nil && e.class != plan.Ours {
 		w.fatalf("%s of %s, which is not ours", op, key)
 	}
-	if a, ok := w.background[key]; ok {
-		if a != item.Args {
-			w.fatalf("%s of %s, which goes on in the background with %v, is repeated with %v", op, key, a, item.Args)
-		}
-	} else {
+	a, background := w.background[key]
+	doubted := op == plan.Create && w.doubtful[key] && item.Repeat
+	switch {
+	case background && a != item.Args:
+		w.fatalf("%s of %s, which goes on in the background with %v, is repeated with %v", op, key, a, item.Args)
+	case background && !item.Repeat:
+		w.fatalf("%s of %s, which goes on in the background, does not say so", op, key)
+	case background, doubted:
+	default:
 		w.isCalledFor(op, item, e)
+	}
+	if op == plan.Attach && key.Kind == plan.FilesystemAttachment && !item.Repeat {
+		w.good[key] = w.told[key.ID]
 	}
 	attached := func(kind plan.Kind) bool {
 		for other := range w.made {
@@ -495,11 +529,22 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 		if attached(key.Kind + 2) {
 			w.fatalf("destruction of %s while it is attached", key)
 		}
+		if key.Kind == plan.Volume && attached(plan.Plan) {
+			w.fatalf("destruction of %s while its plan is carried out", key)
+		}
 	case plan.Attach:
-		host = key.Host
+		if key.Kind != plan.Plan {
+			host = key.Host
+		}
 	case plan.Detach:
 		if key.Kind == plan.VolumeAttachment && key.Host == machine && attached(plan.FilesystemAttachment) {
 			w.fatalf("detachment of %s beneath a mounted filesystem", key)
+		}
+		if key.Kind == plan.Plan && attached(plan.FilesystemAttachment) {
+			w.fatalf("undoing of %s beneath a mounted filesystem", key)
+		}
+		if key.Kind == plan.VolumeAttachment && key.Host == machine && attached(plan.Plan) {
+			w.fatalf("detachment of %s before its plan is undone", key)
 		}
 	}
 	if host != "" && item.Instance != "instance of "+host {
@@ -523,7 +568,7 @@ func (w *world) isCalledFor(op plan.Op, item plan.Item, e *entity) {
 	}
 	storage := w.entities[key.Storage()]
 	switch {
-	case e == nil && !w.made[key]:
+	case e == nil && !w.made[key] && !w.undone[key]:
 		w.fatalf("%s of %s, which nobody has", op, key)
 	case e == nil:
 		// It is undone.
@@ -535,7 +580,7 @@ func (w *world) isCalledFor(op plan.Op, item plan.Item, e *entity) {
 		w.fatalf("%s of %s with old arguments", op, key)
 	case (op == plan.Detach || op == plan.Destroy) && e.life == plan.Alive:
 		w.fatalf("%s of %s, which is alive", op, key)
-	case op == plan.Attach && !w.unseen[key.Storage()] && (storage == nil || !storage.recorded):
+	case op == plan.Attach && key.Kind != plan.Plan && !w.unseen[key.Storage()] && (storage == nil || !storage.recorded):
 		w.fatalf("attachment of %s, which is not recorded", key)
 	}
 }
@@ -557,15 +602,29 @@ func (w *world) finish() {
 	batch := w.batches[i]
 	w.batches = slices.Delete(w.batches, i, i+1)
 	var results []plan.Result
+	broken := w.chance(8)
 	for _, item := range batch.Items {
+		if broken {
+			results = append(results, w.doubt(batch.Op, item))
+			continue
+		}
 		if !w.chance(3) {
 			results = append(results, w.perform(batch.Op, item))
+			continue
+		}
+		if makes := batch.Op == plan.Create || batch.Op == plan.Destroy; makes && !item.Repeat && w.chance(5) {
+			w.logf("%s %s: deferred", batch.Op, item.Key)
+			results = append(results, plan.Result{Key: item.Key, Deferred: true})
+			delete(w.running, item.Key)
 			continue
 		}
 		err := faults[w.random.IntN(len(faults))]
 		w.logf("%s %s: %v", batch.Op, item.Key, err)
 		results = append(results, plan.Result{Key: item.Key, Err: err})
 		delete(w.running, item.Key)
+		if !errors.Is(err, storage.ErrInProgress) {
+			w.settled(item.Key)
+		}
 		switch {
 		case errors.Is(err, storage.ErrInProgress):
 			w.background[item.Key] = item.Args
@@ -573,7 +632,53 @@ func (w *world) finish() {
 			delete(w.background, item.Key)
 		}
 	}
-	w.core.Finished(batch.Source, results, w.now)
+	w.core.Finished(batch.Source, results)
+}
+
+// doubt has an operation fail in a way that tells nothing of whether it was done.
+func (w *world) doubt(op plan.Op, item plan.Item) plan.Result {
+	goesOn, background := w.background[item.Key]
+	if w.random.IntN(2) == 0 {
+		w.perform(op, item)
+	}
+	w.logf("%s %s: nobody knows", op, item.Key)
+	delete(w.running, item.Key)
+	if background {
+		w.background[item.Key] = goesOn
+	}
+	if op == plan.Detach || op == plan.Destroy {
+		w.undone[item.Key] = true
+	} else {
+		w.doubtful[item.Key] = true
+		onVolume := op == plan.Create && item.Args.(args).backed
+		if (w.dropped[item.Key.ID] || onVolume) && !background {
+			for _, key := range sorted(w.made) {
+				if key.Storage() == item.Key.Storage() && !w.recorded(key) || key == item.Key {
+					w.lose(key)
+				}
+			}
+		}
+	}
+	return plan.Result{Key: item.Key, Err: errors.New("unknown"), Unknown: true}
+}
+
+// settled notes that it is known whether something has been done. The provider
+// fails only where it has not.
+func (w *world) settled(key plan.Key) {
+	if w.doubtful[key] {
+		for _, made := range sorted(w.made) {
+			along := key.Kind == plan.Volume && made.Kind == plan.VolumeAttachment && made.ID == key.ID
+			if (made == key || along) && !w.recorded(made) {
+				w.unmake(made)
+			}
+		}
+	}
+	delete(w.doubtful, key)
+}
+
+func (w *world) recorded(key plan.Key) bool {
+	e := w.entities[key]
+	return e != nil && e.recorded
 }
 
 // perform has the provider do what it has been asked.
@@ -582,13 +687,17 @@ func (w *world) perform(op plan.Op, item plan.Item) plan.Result {
 	w.logf("%s %s: done", op, key)
 	delete(w.running, key)
 	delete(w.background, key)
+	delete(w.doubtful, key)
+	delete(w.undone, key)
 	r := plan.Result{Key: key}
 	switch op {
 	case plan.Create:
 		w.make(key)
 		r.ID, r.Info = providerID(key), "info"
-		if host := item.Args.(args).host; host != "" && w.random.IntN(3) == 0 {
-			r.Attached = plan.Key{Kind: plan.VolumeAttachment, ID: key.ID, Host: host}
+		host := item.Args.(args).host
+		attached := plan.Key{Kind: plan.VolumeAttachment, ID: key.ID, Host: host}
+		if host != "" && (w.made[attached] || w.random.IntN(3) == 0) {
+			r.Attached = attached
 			r.AttachedInfo = "attached along"
 			w.make(r.Attached)
 		}
@@ -612,6 +721,9 @@ func (w *world) unmake(key plan.Key) {
 	if key.Kind == plan.VolumeAttachment && key.Host == machine {
 		w.devices[key.ID] = false
 	}
+	if key.Kind == plan.Volume {
+		delete(w.marked, key.ID)
+	}
 }
 
 // clerk does what the core asks beside the batches.
@@ -620,6 +732,7 @@ func (w *world) clerk() {
 	for _, r := range out.Publish.Records {
 		w.published(r.Key, func(e *entity) error {
 			e.recorded = true
+			w.plan(r.Key)
 			return nil
 		})
 	}
@@ -631,6 +744,12 @@ func (w *world) clerk() {
 				}
 				return errors.New("it is alive")
 			}
+			if e.life == plan.Dying && !key.Kind.Attachment() {
+				if !w.dropped[key.ID] {
+					w.fatalf("removal of %s, which is attached", key)
+				}
+				return errors.New("it is attached")
+			}
 			if e.class != plan.Ours {
 				w.unmake(key)
 			}
@@ -639,8 +758,8 @@ func (w *world) clerk() {
 			return nil
 		})
 	}
-	for _, host := range out.Machines {
-		if w.asked[host] {
+	for _, host := range slices.Compact(slices.Sorted(slices.Values(out.Machines))) {
+		if w.asked[host] && !w.resynced {
 			w.fatalf("%s asked about twice", host)
 		}
 		w.asked[host] = true
@@ -655,7 +774,10 @@ func (w *world) clerk() {
 			continue
 		}
 		attachment := w.entities[plan.Key{Kind: plan.VolumeAttachment, ID: volume, Host: machine}]
-		w.core.DeviceKnown(volume, w.devices[volume] && attachment != nil && attachment.recorded)
+		known := w.devices[volume] && attachment != nil && attachment.recorded
+		w.told[volume] = known && w.marked[volume]
+		w.logf("device of %s: known %v, marked %v", volume, known, w.told[volume])
+		w.core.DeviceKnown(volume, known, w.told[volume])
 	}
 	w.changed = append(w.changed, out.Unread...)
 }
@@ -670,7 +792,7 @@ func (w *world) published(key plan.Key, take func(*entity) error) {
 		err = take(e)
 	}
 	w.logf("publish %s: %v", key, err)
-	w.core.Published(key, err, w.now)
+	w.core.Published(key, err)
 }
 
 // others do what other workers do: they see to what is not ours.
@@ -685,6 +807,7 @@ func (w *world) others() {
 			w.make(key)
 			e.recorded = true
 			w.tell(key)
+			w.plan(key)
 		case e.class == plan.Foreign && (e.life == plan.Dead || e.life == plan.Dying && key.Kind.Attachment()):
 			w.logf("others remove %s", key)
 			w.unmake(key)
@@ -695,10 +818,26 @@ func (w *world) others() {
 	}
 }
 
+// plan gives some of the volumes that are attached to the machine a plan.
+func (w *world) plan(key plan.Key) {
+	if key.Kind != plan.VolumeAttachment || key.Host != machine || len(key.ID)%2 == 0 {
+		return
+	}
+	e := w.entities[key]
+	key.Kind = plan.Plan
+	if w.entities[key] == nil && e.life == plan.Alive {
+		w.set(key, &entity{life: plan.Alive, recorded: true, wanted: e.wanted})
+		w.applyLife(key.ID)
+	}
+}
+
 // surroundings change: machines come up, devices appear and vanish, time passes,
-// the environment's configuration changes, other workers work.
+// the environment's configuration changes, other workers work, all is read again.
 func (w *world) surroundings() {
-	switch w.random.IntN(6) {
+	switch w.random.IntN(7) {
+	case 6:
+		w.resynced = true
+		w.changed = append(w.changed, w.core.Resync()...)
 	case 0:
 		w.provisioned[fmt.Sprintf("machine-%d", w.random.IntN(2))] = true
 	case 1:
@@ -724,6 +863,7 @@ func (w *world) appear() {
 	for _, key := range append(sorted(w.made), sorted(w.stray)...) {
 		if key.Kind == plan.VolumeAttachment && key.Host == machine && (w.calm || w.random.IntN(2) == 0) {
 			w.devices[key.ID] = true
+			w.marked[key.ID] = w.marked[key.ID] || w.calm || w.random.IntN(2) == 0
 		}
 	}
 	w.core.DevicesChanged()
@@ -731,6 +871,7 @@ func (w *world) appear() {
 
 func (w *world) pass(d time.Duration) {
 	w.now = w.now.Add(d)
+	w.core.At(w.now)
 	var ready []due
 	for key, d := range w.scheduled {
 		if !d.at.After(w.now) {
@@ -793,7 +934,7 @@ func (w *world) rest() {
 // check checks that the provider has exactly what the state wants.
 func (w *world) check() {
 	w.t.Helper()
-	_, pending := w.core.Report(1000)
+	_, _, pending := w.core.Report(1000)
 	w.logf("at rest: %+v", pending)
 	impossible := func(id string) bool {
 		attachments := w.of(id, plan.VolumeAttachment, plan.FilesystemAttachment)
@@ -809,6 +950,8 @@ func (w *world) check() {
 			w.fatalf("%s was never provisioned", key)
 		case !w.made[key] && !w.stray[key]:
 			w.fatalf("%s is recorded, but the provider does not have it", key)
+		case key.Kind == plan.FilesystemAttachment && w.told[key.ID] && !w.good[key]:
+			w.fatalf("%s has not been attached again with its device marked", key)
 		}
 	}
 	for _, key := range sorted(w.made) {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Kind says what a key names: one of the four kinds of entity that operations
+// Kind says what a key names: one of the five kinds of entity that operations
 // act on, or one of the two kinds of fact that they only wait for.
 type Kind uint8
 
@@ -14,14 +14,23 @@ const (
 	Filesystem
 	VolumeAttachment
 	FilesystemAttachment
+	// Plan is an attachment plan: what the worker's machine does itself to make
+	// an attached volume visible. It is carried out and undone as an attachment
+	// is made and unmade, and stands on the volume's attachment.
+	Plan
 
 	// Machine is a machine, which becomes provisioned.
 	Machine
 	// Device is the block device of a volume on the worker's machine.
 	Device
+
+	kinds
 )
 
-var kindNames = [...]string{"", "volume", "filesystem", "volume attachment", "filesystem attachment", "machine", "block device of volume"}
+var kindNames = [kinds]string{
+	"", "volume", "filesystem", "volume attachment", "filesystem attachment", "attachment plan of volume",
+	"machine", "block device of volume",
+}
 
 func (k Kind) String() string {
 	return kindNames[k]
@@ -31,7 +40,7 @@ func (k Kind) String() string {
 // attachment stands for itself.
 func (k Kind) Storage() Kind {
 	switch k {
-	case VolumeAttachment:
+	case VolumeAttachment, Plan:
 		return Volume
 	case FilesystemAttachment:
 		return Filesystem
@@ -39,9 +48,9 @@ func (k Kind) Storage() Kind {
 	return k
 }
 
-// Attachment reports whether the kind is one of the two attachments.
+// Attachment reports whether the kind is one that is attached and detached.
 func (k Kind) Attachment() bool {
-	return k == VolumeAttachment || k == FilesystemAttachment
+	return k == VolumeAttachment || k == FilesystemAttachment || k == Plan
 }
 
 // Key identifies one entity or fact.
@@ -49,8 +58,8 @@ type Key struct {
 	Kind Kind
 	// ID is the id of the volume's or filesystem's tag; for a machine, empty.
 	ID string
-	// Host is the tag of the machine or unit, for a machine and for
-	// attachments; else empty.
+	// Host is the tag of the machine or unit, for a machine, for attachments and
+	// for plans; else empty.
 	Host string
 }
 
@@ -132,8 +141,9 @@ const (
 	Foreign
 )
 
-// Source names the provider's source that an operation is handed to. Managed is
-// the worker's own source of filesystems on volumes, which has no provider type.
+// Source names the source that an operation is handed to: a provider's of one
+// kind of storage, or one of the worker's own: of filesystems on volumes, and of
+// attachment plans, which for Provider has the type of the device.
 type Source struct {
 	Kind     Kind
 	Provider string
@@ -146,6 +156,9 @@ var Managed = Source{Kind: Filesystem, Managed: true}
 func (s Source) String() string {
 	if s.Managed {
 		return "managed filesystems"
+	}
+	if s.Kind == Plan {
+		return s.Provider + " attachment plans"
 	}
 	return fmt.Sprintf("%s %ss", s.Provider, s.Kind)
 }

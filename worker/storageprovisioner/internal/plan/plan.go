@@ -5,7 +5,8 @@
 // machines, known block devices, what has come due), and out come batches of
 // operations, things to publish, and questions to ask. A Core does no I/O,
 // reads no clock and starts no goroutine; it belongs to one goroutine, which
-// after each fact calls [Core.Batches] and [Core.Take].
+// tells it the time by [Core.At], and after each fact calls [Core.Batches] and
+// [Core.Take].
 //
 // Each entity (a volume, a filesystem, or an attachment of one) has one record
 // and at most one operation at a time. From the record, [Core.decide] tells the
@@ -47,15 +48,21 @@ type Timetable interface {
 // Core is the worker's knowledge and plans.
 type Core struct {
 	options  Options
+	now      time.Time
 	entities map[Key]*entity
 	machines map[string]machine
-	// devices tells of each volume whose block device matters whether it is
-	// known.
-	devices map[string]bool
+	// devices tells of each volume whose block device matters what is known of
+	// that.
+	devices map[string]device
+	// mounted has the attachment of the filesystem on a volume, from when it is
+	// being made until it is unmade.
+	mounted map[string]*entity
 	// devicesChanged says that all of them are to be looked up.
 	devicesChanged bool
 	waiters        map[Key][]*entity
 	queues         []*queue
+	// queued counts what is in the queues.
+	queued [kinds][ops]int
 	// unread counts the failed attempts to read entities.
 	unread map[Key]int
 	out    Output
@@ -67,10 +74,16 @@ func New(options Options) *Core {
 		options:  options,
 		entities: make(map[Key]*entity),
 		machines: make(map[string]machine),
-		devices:  make(map[string]bool),
+		devices:  make(map[string]device),
+		mounted:  make(map[string]*entity),
 		waiters:  make(map[Key][]*entity),
 		unread:   make(map[Key]int),
 	}
+}
+
+// At tells the core the time of the facts that follow.
+func (c *Core) At(now time.Time) {
+	c.now = now
 }
 
 // Fact is an entity as the state has it.
@@ -152,14 +165,26 @@ type entity struct {
 	// outdated says that the environment's configuration has changed since the
 	// operation began.
 	outdated bool
+	// unmarked says that the block device beneath a filesystem had no UUID when
+	// that was attached.
+	unmarked bool
 	// unresolved says that the operation may be going on somewhere: it is
 	// repeated as it was until its end is known.
 	unresolved bool
-	// stalled says that the operation has failed in a way that repeating does
-	// not help.
+	// uncertain says that nothing is known of what the last attempt to make or
+	// attach it did. It is tried anew, and looked into before the entity goes.
+	uncertain bool
+	// stalled says that the operation waits for a change: it has failed in a
+	// way that repeating does not help, or is deferred.
 	stalled bool
-	phase   phase
-	op      Op
+	// deferred says that the source has asked to be asked again at the next
+	// change of the entity.
+	deferred bool
+	phase    phase
+	op       Op
+	// since is when the operation was first wanted, or began or ceased to wait
+	// for something.
+	since time.Time
 	// beneath is the id of the volume that a held filesystem or attachment of
 	// one stands on.
 	beneath string
@@ -170,6 +195,8 @@ type entity struct {
 	// tried next, zero when it may go at once.
 	attempts int
 	due      time.Time
+	// failure is the message of the last one.
+	failure string
 	// wait and place say where a waiting entity is registered.
 	wait  Key
 	place int
@@ -196,6 +223,13 @@ func (e *entity) underway() bool {
 type machine struct {
 	instance string
 	asked    bool
+}
+
+// device is what is known of a volume's block device.
+type device struct {
+	known bool
+	// marked says that it has a UUID.
+	marked bool
 }
 
 // Output is what the core wants done beside the batches.
@@ -241,10 +275,10 @@ func (c *Core) Take() Output {
 }
 
 // Observe takes in an entity as the state has it.
-func (c *Core) Observe(f Fact, now time.Time) {
+func (c *Core) Observe(f Fact) {
 	if f.Err != nil {
 		c.unread[f.Key]++
-		c.options.Timetable.Add(f.Key, f.Key, now.Add(c.options.Retry.delay(c.unread[f.Key])))
+		c.options.Timetable.Add(f.Key, f.Key, c.now.Add(c.options.Retry.delay(c.unread[f.Key])))
 		return
 	}
 	if _, ok := c.unread[f.Key]; ok {
@@ -262,7 +296,7 @@ func (c *Core) Observe(f Fact, now time.Time) {
 		return
 	}
 	f.keep(e.fact)
-	if !e.underway() && (e.fact.Source != f.Source || !reflect.DeepEqual(e.fact.Args, f.Args)) {
+	if e.deferred || !e.underway() && (e.fact.Source != f.Source || !reflect.DeepEqual(e.fact.Args, f.Args)) {
 		c.refresh(e)
 	}
 	if f.Instance != "" && c.machines[f.Host].instance != f.Instance {
@@ -294,8 +328,20 @@ func (c *Core) Refresh() []Key {
 	return undone
 }
 
-// Known returns the keys of all that the core has read, in order.
-func (c *Core) Known() []Key {
+// Resync makes all that has stalled go again, asks anew about what is waited for,
+// and returns the keys of all that is known, in order, which should be read anew.
+func (c *Core) Resync() []Key {
+	c.Refresh()
+	c.DevicesChanged()
+	for _, host := range slices.Sorted(maps.Keys(c.machines)) {
+		switch {
+		case c.machines[host].instance != "":
+		case len(c.waiters[MachineKey(host)]) > 0:
+			c.out.Machines = append(c.out.Machines, host)
+		default:
+			delete(c.machines, host) // the next to wait for it asks
+		}
+	}
 	return slices.DeleteFunc(c.keys(), func(key Key) bool { return !c.entities[key].observed })
 }
 
@@ -324,11 +370,18 @@ func (c *Core) DeviceMatters(volume string) bool {
 }
 
 // DeviceKnown takes in whether the block device of a volume, which must be one
-// that matters, is known.
-func (c *Core) DeviceKnown(volume string, known bool) {
-	c.devices[volume] = known
-	if known {
-		c.wake(DeviceKey(volume))
+// that matters, is known, and whether it is marked with a UUID. When it comes to
+// be while the filesystem on it is attached, that is attached again.
+func (c *Core) DeviceKnown(volume string, known, marked bool) {
+	c.devices[volume] = device{known, marked}
+	if !known {
+		return
+	}
+	c.wake(DeviceKey(volume))
+	if e := c.mounted[volume]; e != nil && e.attached && e.unmarked && marked {
+		// What it takes has been forgotten with the end of the last operation.
+		e.attached = false
+		c.out.Unread = append(c.out.Unread, e.fact.Key)
 	}
 }
 
@@ -370,6 +423,7 @@ func (c *Core) settle(e *entity) {
 	if op != e.op {
 		c.refresh(e)
 		e.op = op
+		e.since = c.now
 		c.wake(e.fact.Key)
 	}
 	switch {
@@ -399,7 +453,9 @@ func (c *Core) refresh(e *entity) {
 	c.leave(e)
 	e.attempts = 0
 	e.due = time.Time{}
+	e.failure = ""
 	e.stalled = false
+	e.deferred = false
 }
 
 // leave takes an entity that is not busy to idle. A queue drops it when its
@@ -410,6 +466,8 @@ func (c *Core) leave(e *entity) {
 		c.unawait(e)
 	case scheduled:
 		c.options.Timetable.Remove(e)
+	case queued:
+		c.queued[e.fact.Key.Kind][e.op]--
 	}
 	e.phase = idle
 }
@@ -437,7 +495,7 @@ func (c *Core) adrift(e *entity) {
 	} else {
 		e.fact.Life = Dead
 	}
-	e.phase = idle
+	c.leave(e)
 	c.settle(e)
 }
 
@@ -466,6 +524,9 @@ func (c *Core) hold(e *entity) {
 	}
 	e.beneath = c.backing(e)
 	e.held = true
+	if e.fact.Key.Kind == FilesystemAttachment && e.beneath != "" {
+		c.mounted[e.beneath] = e
+	}
 	for _, key := range c.footing(e) {
 		c.entity(key).users++
 	}
@@ -477,26 +538,33 @@ func (c *Core) release(e *entity) {
 		return
 	}
 	e.held = false
+	if c.mounted[e.beneath] == e {
+		delete(c.mounted, e.beneath)
+	}
 	for _, key := range c.footing(e) {
 		under := c.entity(key)
 		under.users--
-		if under.users > 0 {
-			continue
-		}
-		if !under.observed && !under.held && !under.busy() {
+		switch {
+		case under.users > 0:
+		case !under.observed && !under.held && !under.busy():
 			delete(c.entities, key)
-			continue
+		default:
+			c.settle(under)
 		}
-		c.settle(under)
+		c.wake(key)
 	}
 }
 
 // footing returns what a held entity stands on: an attachment on its volume or
-// filesystem, and a filesystem on the attachment of the volume beneath it.
+// filesystem, a plan on its attachment, and a filesystem on the attachment of the
+// volume beneath it.
 func (c *Core) footing(e *entity) []Key {
 	var keys []Key
 	if e.fact.Key.Kind.Attachment() {
 		keys = append(keys, e.fact.Key.Storage())
+	}
+	if e.fact.Key.Kind == Plan {
+		keys = append(keys, planned(e.fact.Key))
 	}
 	if e.beneath != "" {
 		keys = append(keys, c.under(e.beneath))
@@ -509,11 +577,17 @@ func (c *Core) under(volume string) Key {
 	return Key{Kind: VolumeAttachment, ID: volume, Host: c.options.Host}
 }
 
+// planned returns the key of the attachment that a plan is for.
+func planned(plan Key) Key {
+	plan.Kind = VolumeAttachment
+	return plan
+}
+
 // deviceChanged notes that what block device a volume is may have changed: it is
 // not known until it has been looked up again.
 func (c *Core) deviceChanged(volume string) {
 	if c.DeviceMatters(volume) {
-		c.devices[volume] = false
+		c.devices[volume] = device{}
 		c.out.Devices = append(c.out.Devices, volume)
 	}
 }

@@ -17,6 +17,9 @@ type Item struct {
 	Instance string
 	// Release says that a removal is a release.
 	Release bool
+	// Repeat says that the operation may be done already, or be going on: it is
+	// repeated to learn how it ended.
+	Repeat bool
 	// Args are those of the entity's [Fact].
 	Args any
 }
@@ -25,13 +28,15 @@ type Item struct {
 // next call of Batches.
 type queue struct {
 	source Source
-	busy   bool
-	due    [ops][]*entity
+	// calls are under way, of which the source takes so many at once.
+	calls, limit int
+	due          [ops][]*entity
 }
 
 // enqueue hands an entity to its source's queue.
 func (c *Core) enqueue(e *entity) {
 	e.phase = queued
+	c.queued[e.fact.Key.Kind][e.op]++
 	q := c.queue(c.source(e))
 	q.due[e.op] = append(q.due[e.op], e)
 }
@@ -42,20 +47,36 @@ func (c *Core) queue(source Source) *queue {
 			return q
 		}
 	}
-	q := &queue{source: source}
+	q := &queue{source: source, limit: 1}
 	c.queues = append(c.queues, q)
 	return q
 }
 
+// SetLimit says how many calls at once a source takes, at least one. Until it is
+// said, it is one.
+func (c *Core) SetLimit(source Source, calls int) {
+	c.queue(source).limit = max(calls, 1)
+}
+
+// Queued returns how many operations of a kind are due and wait for their source
+// to be free.
+func (c *Core) Queued(kind Kind, op Op) int {
+	return c.queued[kind][op]
+}
+
 // Batches returns what may be handed to providers now: for each source that is
-// not busy, all that is due of one kind of operation. The source is busy then
+// free, all that is due of one kind of operation. The source is busy with that
 // until [Core.Finished].
 func (c *Core) Batches() []Batch {
 	var batches []Batch
 	for _, q := range c.queues {
-		for op := Destroy; op < ops && !q.busy; op++ {
-			if items := c.take(q, op); len(items) > 0 {
-				q.busy = true
+		for op := Destroy; op < ops; op++ {
+			for q.calls < q.limit {
+				items := c.take(q, op)
+				if len(items) == 0 {
+					break
+				}
+				q.calls++
 				batches = append(batches, Batch{Source: q.source, Op: op, Items: items})
 			}
 		}
@@ -102,10 +123,15 @@ func (c *Core) start(e *entity) Item {
 	if e.op == Attach || e.op == Create {
 		c.hold(e)
 	}
+	c.leave(e)
 	e.phase = running
 	e.outdated = false
-	if e.unresolved {
+	if e.unresolved || e.doubted() {
+		e.item.Repeat = true
 		return e.item
+	}
+	if e.op == Attach {
+		e.unmarked = !c.devices[e.beneath].marked
 	}
 	if storage, ok := c.entities[e.fact.Key.Storage()]; ok && storage.fact.Recorded {
 		e.fact.ID = storage.fact.ID

@@ -10,43 +10,54 @@ type Pending struct {
 	Phase string
 	// WaitsFor says what the operation waits for, if it does.
 	WaitsFor string
-	// Failures counts the failed attempts in a row.
+	// Since is when the operation was first wanted, or began or ceased to wait for
+	// something.
+	Since time.Time
+	// Failures counts the failed attempts in a row, and Failure is the message
+	// of the last.
 	Failures int
+	Failure  string
 	// Due is when it is tried next; zero unless it has failed.
 	Due time.Time
 }
 
 var phaseNames = [...]string{"stalled", "waiting", "scheduled", "queued", "running", "publishing"}
 
-// Report counts the entities by kind, and returns those whose operations have not
-// ended, in order of their keys and at most so many.
-func (c *Core) Report(limit int) (map[string]int, []Pending) {
-	counts := make(map[string]int)
-	var pending []Pending
+// Report counts the entities, and of those whose operations have not ended how
+// many are how far, and returns some of the latter, in order of their keys and at
+// most so many.
+func (c *Core) Report(limit int) (entities, unfinished map[string]int, pending []Pending) {
+	entities, unfinished = make(map[string]int), make(map[string]int)
 	for _, key := range c.keys() {
 		e := c.entities[key]
 		if e.observed {
-			counts[key.Kind.String()]++
+			entities[key.Kind.String()]++
 		}
-		if e.op == None || len(pending) == limit {
+		if e.op == None {
 			continue
 		}
-		p := Pending{Key: key, Op: e.op, Phase: phaseNames[e.phase], Failures: e.attempts, Due: e.due}
-		if e.phase == waiting {
-			p.WaitsFor = e.waitsFor()
+		unfinished[phaseNames[e.phase]]++
+		if len(pending) < limit {
+			pending = append(pending, Pending{
+				Key: key, Op: e.op, Phase: phaseNames[e.phase], WaitsFor: e.waitsFor(), Since: e.since,
+				Failures: e.attempts, Failure: e.failure, Due: e.due,
+			})
 		}
-		pending = append(pending, p)
 	}
-	return counts, pending
+	return entities, unfinished, pending
 }
 
 func (e *entity) waitsFor() string {
 	switch {
+	case e.deferred:
+		return "its provider, which holds it back"
+	case e.phase != waiting:
+		return ""
 	case e.wait.Kind == Machine:
 		return e.wait.String() + " to be provisioned"
 	case e.wait.Kind == Device:
 		return e.wait.String() + " to appear"
-	case e.wait == e.fact.Key:
+	case e.wait == e.fact.Key, e.fact.Key.Kind == Plan && e.op == Detach:
 		return "what uses it to go"
 	}
 	return e.wait.String()

@@ -9,6 +9,7 @@ func (c *Core) await(e *entity, need Key) {
 	}
 	c.leave(e)
 	e.phase = waiting
+	e.since = c.now
 	e.wait = need
 	e.place = len(c.waiters[need])
 	c.waiters[need] = append(c.waiters[need], e)
@@ -20,7 +21,7 @@ func (c *Core) await(e *entity, need Key) {
 		}
 	case Device:
 		if !c.DeviceMatters(need.ID) {
-			c.devices[need.ID] = false
+			c.devices[need.ID] = device{}
 			c.out.Devices = append(c.out.Devices, need.ID)
 		}
 	}
@@ -39,6 +40,7 @@ func (c *Core) unawait(e *entity) {
 		c.waiters[e.wait] = list[:len(list)-1]
 	}
 	e.wait = Key{}
+	e.since = c.now
 }
 
 // wake settles all that waited for something that has changed.
@@ -48,6 +50,7 @@ func (c *Core) wake(key Key) {
 	for _, e := range list {
 		e.phase = idle
 		e.wait = Key{}
+		e.since = c.now
 	}
 	for _, e := range list {
 		c.settle(e)

@@ -1,0 +1,160 @@
+package storageprovisioner
+
+import (
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
+// Observer is told what the worker does, as it does it: for metrics, a progress
+// display, a trace. Its methods are called by one goroutine of the worker, one at
+// a time, and must return at once. Package worker/storageprovisioner/metrics has
+// one for Prometheus.
+type Observer interface {
+	// OperationStarted tells that an operation has been handed to its source.
+	OperationStarted(Operation)
+
+	// OperationFinished tells how an operation ended that had been started. An
+	// operation that is tried again is started again. All operations of one bulk
+	// call have taken as long as the call; the error is nil unless the source
+	// gave one.
+	OperationFinished(Operation, Outcome, time.Duration, error)
+
+	// QueueDepth tells that the number of operations of a kind that are due, and
+	// wait only for their source to be free, has changed. It is zero at first.
+	QueueDepth(OperationKind, int)
+}
+
+// Operation is one operation on one entity.
+type Operation struct {
+	Kind OperationKind
+	// Source is who carries it out: the type of the provider, "managed" for
+	// filesystems on volumes, or "plans" for attachment plans.
+	Source string
+	// Entity is the tag of the volume or filesystem.
+	Entity names.Tag
+	// Machine is the tag of the host, for an attachment or plan; else nil.
+	Machine names.Tag
+}
+
+// OperationKind says what an operation does, and to what.
+type OperationKind string
+
+const (
+	CreateVolume      OperationKind = "create-volume"
+	AttachVolume      OperationKind = "attach-volume"
+	DetachVolume      OperationKind = "detach-volume"
+	DestroyVolume     OperationKind = "destroy-volume"
+	CreateFilesystem  OperationKind = "create-filesystem"
+	AttachFilesystem  OperationKind = "attach-filesystem"
+	DetachFilesystem  OperationKind = "detach-filesystem"
+	DestroyFilesystem OperationKind = "destroy-filesystem"
+	// AttachPlan and DetachPlan are what a machine does to make an attached
+	// volume visible, and to undo that.
+	AttachPlan OperationKind = "attach-plan"
+	DetachPlan OperationKind = "detach-plan"
+)
+
+// Outcome says how an attempt at an operation ended.
+type Outcome string
+
+const (
+	// Success is an operation that is done.
+	Success Outcome = "success"
+	// Failure is tried again later.
+	Failure Outcome = "failure"
+	// Permanent is not tried again until something changes.
+	Permanent Outcome = "permanent"
+	// InProgress goes on somewhere, as far as is known, and is asked for again.
+	InProgress Outcome = "in-progress"
+	// Ignored is none of the source's.
+	Ignored Outcome = "ignored"
+	// Deferred is held back by a qualifier or guard of the source.
+	Deferred Outcome = "deferred"
+)
+
+// observer tells an Observer, if there is one, what the loop does.
+type observer struct {
+	Observer
+	// told are the depths that it has been told of.
+	told map[OperationKind]int
+}
+
+// operationKinds names the operations that an Observer is told of.
+var operationKinds = map[plan.Kind]map[plan.Op]OperationKind{
+	plan.Volume:               {plan.Create: CreateVolume, plan.Destroy: DestroyVolume},
+	plan.VolumeAttachment:     {plan.Attach: AttachVolume, plan.Detach: DetachVolume},
+	plan.Filesystem:           {plan.Create: CreateFilesystem, plan.Destroy: DestroyFilesystem},
+	plan.FilesystemAttachment: {plan.Attach: AttachFilesystem, plan.Detach: DetachFilesystem},
+	plan.Plan:                 {plan.Attach: AttachPlan, plan.Detach: DetachPlan},
+}
+
+func newOperation(batch plan.Batch, key plan.Key) Operation {
+	o := Operation{Kind: operationKinds[key.Kind][batch.Op], Source: batch.Source.Provider, Entity: storageTag(key)}
+	switch {
+	case batch.Source.Managed:
+		o.Source = "managed"
+	case key.Kind == plan.Plan:
+		o.Source = "plans"
+	}
+	if key.Host != "" {
+		o.Machine, _ = names.ParseTag(key.Host)
+	}
+	return o
+}
+
+func (o *observer) started(batch plan.Batch) {
+	if o.Observer == nil {
+		return
+	}
+	for _, item := range batch.Items {
+		o.OperationStarted(newOperation(batch, item.Key))
+	}
+}
+
+func (o *observer) finished(h handed) {
+	if o.Observer == nil {
+		return
+	}
+	for _, result := range h.results {
+		o.OperationFinished(newOperation(h.batch, result.Key), outcome(result), h.took, result.Err)
+	}
+}
+
+func outcome(r plan.Result) Outcome {
+	switch {
+	case r.Deferred:
+		return Deferred
+	case r.Err == nil:
+		return Success
+	case errors.Is(r.Err, storage.ErrIgnored):
+		return Ignored
+	case plan.MayGoOn(r.Err):
+		return InProgress
+	case storage.IsPermanent(r.Err):
+		return Permanent
+	}
+	return Failure
+}
+
+// depths tells the depths of the queues that have changed.
+func (o *observer) depths(queued func(plan.Kind, plan.Op) int) {
+	if o.Observer == nil {
+		return
+	}
+	if o.told == nil {
+		o.told = make(map[OperationKind]int)
+	}
+	for kind, names := range operationKinds {
+		for op, name := range names {
+			if n := queued(kind, op); n != o.told[name] {
+				o.told[name] = n
+				o.QueueDepth(name, n)
+			}
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package storageprovisioner
+
+import (
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
+// readPlans reads attachment plans from the state. A plan is there from the
+// beginning: what there is to record of it is only what came of it.
+func (r *facts) readPlans(facts []*plan.Fact) error {
+	accessor, ok := r.config.plans()
+	if !ok {
+		return nil
+	}
+	results, err := call("reading attachment plans", accessor.VolumeAttachmentPlans, attachmentIds(facts, factKey))
+	complete(facts, results, func(f *plan.Fact, result params.VolumeAttachmentPlanResult) error {
+		if result.Error != nil {
+			return result.Error
+		}
+		if err := setLife(f, result.Result.Life); err != nil {
+			return err
+		}
+		info := result.Result.PlanInfo
+		f.Recorded = true
+		f.ID = f.Key.ID
+		f.Source = plan.Source{Kind: plan.Plan, Provider: string(info.DeviceType)}
+		f.Args = storage.VolumeAttachmentPlanInfo{DeviceType: info.DeviceType, DeviceAttributes: info.DeviceAttributes}
+		f.Class, err = r.planClass(f.Key, info.DeviceType)
+		return err
+	})
+	return err
+}
+
+// planClass returns what the worker may do about a plan. One of a device type with
+// which there is nothing to do is only removed.
+func (r *facts) planClass(key plan.Key, deviceType storage.DeviceType) (plan.Class, error) {
+	if key.Host != r.config.Scope.String() {
+		return plan.Foreign, nil
+	}
+	_, err := r.config.Plans(deviceType)
+	switch {
+	case errors.Is(err, errors.NotFound):
+		return plan.Static, nil
+	case err != nil:
+		return plan.Foreign, errors.Annotatef(err, "getting the plan for device type %q", deviceType)
+	}
+	return plan.Ours, nil
+}
+
+// newPlanOnWire returns how the plan that comes with an attachment is recorded.
+func newPlanOnWire(a storage.VolumeAttachment) params.VolumeAttachmentPlan {
+	return params.VolumeAttachmentPlan{
+		VolumeTag:  a.Volume.String(),
+		MachineTag: a.Machine.String(),
+		Life:       life.Alive,
+		PlanInfo:   params.VolumeAttachmentPlanInfo{DeviceType: a.PlanInfo.DeviceType, DeviceAttributes: a.PlanInfo.DeviceAttributes},
+	}
+}
+
+// planOnWire returns how what came of a plan is recorded.
+func planOnWire(p params.VolumeAttachmentPlan) params.VolumeAttachmentPlan { return p }

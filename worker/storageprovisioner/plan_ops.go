@@ -1,0 +1,77 @@
+package storageprovisioner
+
+import (
+	"context"
+
+	"github.com/juju/errors"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/plans"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
+// plansAtOnce bounds how many plans of one device type are carried out at once:
+// each of them mostly waits for the machine.
+const plansAtOnce = 8
+
+// planOps carries out and undoes the attachment plans of one device type.
+type planOps struct {
+	plan plans.Plan
+}
+
+func (o planOps) create(_ envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+	return failAll(items, errors.NotSupportedf("creating attachment plans"))
+}
+
+func (o planOps) destroy(_ envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+	return failAll(items, errors.NotSupportedf("destroying attachment plans"))
+}
+
+func (o planOps) attach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+	return atOnce(ctx, items, func(ctx context.Context, item plan.Item, info storage.VolumeAttachmentPlanInfo) plan.Result {
+		device, err := o.plan.AttachVolume(ctx, info.DeviceAttributes)
+		if err != nil {
+			return plan.Result{Err: err}
+		}
+		id := attachmentId(item.Key)
+		return plan.Result{Info: params.VolumeAttachmentPlan{
+			VolumeTag:   id.AttachmentTag,
+			MachineTag:  id.MachineTag,
+			PlanInfo:    params.VolumeAttachmentPlanInfo{DeviceType: info.DeviceType, DeviceAttributes: info.DeviceAttributes},
+			BlockDevice: device,
+		}}
+	})
+}
+
+func (o planOps) detach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+	return atOnce(ctx, items, func(ctx context.Context, _ plan.Item, info storage.VolumeAttachmentPlanInfo) plan.Result {
+		err := o.plan.DetachVolume(ctx, info.DeviceAttributes)
+		if errors.Is(err, errors.NotValid) {
+			// What it is not valid to undo has never been done.
+			err = nil
+		}
+		return plan.Result{Err: err}
+	})
+}
+
+// atOnce does something about each item, about several at the same time.
+func atOnce(
+	ctx context.Context, items []plan.Item, do func(context.Context, plan.Item, storage.VolumeAttachmentPlanInfo) plan.Result,
+) []plan.Result {
+	results := make([]plan.Result, len(items))
+	var group errgroup.Group
+	group.SetLimit(plansAtOnce)
+	for i, item := range items {
+		group.Go(func() error {
+			info, _ := item.Args.(storage.VolumeAttachmentPlanInfo)
+			results[i] = do(ctx, item, info)
+			results[i].Key = item.Key
+			return nil
+		})
+	}
+	_ = group.Wait() // the errors are in the results
+	return results
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/stowage-io/stowage/core/instance"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/calls"
 )
 
 type filesystemsSuite struct{ baseSuite }
@@ -61,7 +62,7 @@ func mountedFilesystem(id string) params.FilesystemAttachment {
 }
 
 // addMount adds a filesystem that is not provisioned, and is wanted on machine 0.
-func (s *baseSuite) addMount(id, provider, volume string) (*filesystem, *filesystemAttachment) {
+func (s *baseSuite) addMount(id, provider, volume string) (string, params.MachineStorageId) {
 	return s.addFilesystem(id, provider, volume), s.addFilesystemAttachment("machine-0", id, provider)
 }
 
@@ -81,11 +82,11 @@ func (s *filesystemsSuite) TestCreatedRecordedThenAttached(c *gc.C) {
 	s.addMount("0", "dynamic", "")
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	checkWanted(c, next[[]storage.FilesystemParams](c, s.journal, "CreateFilesystems"), wantedFilesystem("0", ""))
-	c.Check(next[[]params.Filesystem](c, s.journal, "SetFilesystemInfo"), jc.DeepEquals, []params.Filesystem{madeFilesystem("0", "")})
-	c.Check(next[[]storage.FilesystemAttachmentParams](c, s.journal, "AttachFilesystems"), jc.DeepEquals,
+	checkWanted(c, calls.NextArgs[[]storage.FilesystemParams](c, s.Journal, "CreateFilesystems"), wantedFilesystem("0", ""))
+	c.Check(calls.NextArgs[[]params.Filesystem](c, s.Journal, "SetFilesystemInfo"), jc.DeepEquals, []params.Filesystem{madeFilesystem("0", "")})
+	c.Check(calls.NextArgs[[]storage.FilesystemAttachmentParams](c, s.Journal, "AttachFilesystems"), jc.DeepEquals,
 		[]storage.FilesystemAttachmentParams{wantedMount("0")})
-	c.Check(next[[]params.FilesystemAttachment](c, s.journal, "SetFilesystemAttachmentInfo"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]params.FilesystemAttachment](c, s.Journal, "SetFilesystemAttachmentInfo"), jc.DeepEquals,
 		[]params.FilesystemAttachment{mountedFilesystem("0")})
 	s.barrier(c)
 	c.Check(s.deeds(), jc.DeepEquals, []string{
@@ -99,7 +100,7 @@ func (s *filesystemsSuite) TestCreationIsToldOfTheInstance(c *gc.C) {
 	s.startEnviron(c)
 	s.addMount("0", "dynamic", "")
 	s.filesystemsChanged(c, "0")
-	made := next[[]storage.FilesystemParams](c, s.journal, "CreateFilesystems")
+	made := calls.NextArgs[[]storage.FilesystemParams](c, s.Journal, "CreateFilesystems")
 	c.Assert(made, gc.HasLen, 1)
 	c.Check(made[0].Attachment.InstanceId, gc.Equals, instance.Id("instance-0"))
 }
@@ -111,18 +112,18 @@ func (s *filesystemsSuite) TestCreationNeedsNoMachineButTheAttachmentDoes(c *gc.
 	s.addMount("0", "dynamic", "")
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "SetFilesystemInfo")
+	s.Next(c, "SetFilesystemInfo")
 	w := s.machineWatcher(c, "0")
 	s.barrier(c)
-	c.Check(s.count("AttachFilesystems"), gc.Equals, 0)
+	c.Check(s.Count("AttachFilesystems"), gc.Equals, 0)
 
 	s.addMachine("0", "instance-0")
-	w.send(c, struct{}{})
-	c.Check(next[[]storage.FilesystemAttachmentParams](c, s.journal, "AttachFilesystems"), jc.DeepEquals,
+	w.Deliver(c, struct{}{})
+	c.Check(calls.NextArgs[[]storage.FilesystemAttachmentParams](c, s.Journal, "AttachFilesystems"), jc.DeepEquals,
 		[]storage.FilesystemAttachmentParams{wantedMount("0")})
-	s.next(c, "SetFilesystemAttachmentInfo")
-	receive(c, w.tomb.Dead(), "the machine watcher to be stopped")
-	c.Check(s.count("WatchMachine"), gc.Equals, 1)
+	s.Next(c, "SetFilesystemAttachmentInfo")
+	receive(c, w.Dead(), "the machine watcher to be stopped")
+	c.Check(s.Count("WatchMachine"), gc.Equals, 1)
 }
 
 // 19
@@ -130,8 +131,8 @@ func (s *filesystemsSuite) TestWantedNowhereIsCreated(c *gc.C) {
 	s.startEnviron(c)
 	s.addFilesystem("0", "dynamic", "")
 	s.filesystemsChanged(c, "0")
-	checkWanted(c, next[[]storage.FilesystemParams](c, s.journal, "CreateFilesystems"), wantedFilesystem("0", ""))
-	s.next(c, "SetFilesystemInfo")
+	checkWanted(c, calls.NextArgs[[]storage.FilesystemParams](c, s.Journal, "CreateFilesystems"), wantedFilesystem("0", ""))
+	s.Next(c, "SetFilesystemInfo")
 }
 
 // 8, 19
@@ -147,10 +148,10 @@ func (s *filesystemsSuite) TestVolumesAndFilesystemsShareOneMachineWatcher(c *gc
 	w := s.machineWatcher(c, "0")
 	s.barrier(c)
 	s.addMachine("0", "instance-0")
-	w.send(c, struct{}{})
-	s.next(c, "SetVolumeAttachmentInfo")
-	s.next(c, "SetFilesystemAttachmentInfo")
-	c.Check(s.count("WatchMachine"), gc.Equals, 1)
+	w.Deliver(c, struct{}{})
+	s.Next(c, "SetVolumeAttachmentInfo")
+	s.Next(c, "SetFilesystemAttachmentInfo")
+	c.Check(s.Count("WatchMachine"), gc.Equals, 1)
 }
 
 // 9, 19
@@ -184,10 +185,10 @@ func (s *filesystemsSuite) TestStaticProvidersDyingAttachmentIsRemoved(c *gc.C) 
 	f, a := s.addMount("0", "static", "")
 	s.provisionFilesystem(f)
 	s.provisionFilesystemAttachment(a)
-	s.setLife(&a.life, life.Dying)
+	s.setLife(a, life.Dying)
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	c.Check(next[[]params.MachineStorageId](c, s.journal, "RemoveAttachments"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]params.MachineStorageId](c, s.Journal, "RemoveAttachments"), jc.DeepEquals,
 		[]params.MachineStorageId{onMachine0("filesystem-0")})
 	s.barrier(c)
 	c.Check(s.deeds(), jc.DeepEquals, []string{"RemoveAttachments"})
@@ -195,13 +196,13 @@ func (s *filesystemsSuite) TestStaticProvidersDyingAttachmentIsRemoved(c *gc.C) 
 
 // 13, 19
 func (s *filesystemsSuite) TestInvalidParametersAreNotRetriedAndHoldUpNobody(c *gc.C) {
-	s.source.failAlways("ValidateFilesystemParams", "filesystem-1", errors.New("too large"))
+	s.source.FailItemAlways("ValidateFilesystemParams", "filesystem-1", errors.New("too large"))
 	s.startEnviron(c)
 	for _, id := range []string{"0", "1", "2"} {
 		s.addFilesystem(id, "dynamic", "")
 	}
 	s.filesystemsChanged(c, "0", "1", "2")
-	checkWanted(c, next[[]storage.FilesystemParams](c, s.journal, "CreateFilesystems"),
+	checkWanted(c, calls.NextArgs[[]storage.FilesystemParams](c, s.Journal, "CreateFilesystems"),
 		wantedFilesystem("0", ""), wantedFilesystem("2", ""))
 	c.Check(s.statuses(c), jc.DeepEquals, []string{"filesystem-0 attaching", "filesystem-1 error: too large", "filesystem-2 attaching"})
 	s.filesystemsChanged(c, "1")
@@ -212,12 +213,12 @@ func (s *filesystemsSuite) TestInvalidParametersAreNotRetriedAndHoldUpNobody(c *
 
 // 14, 19
 func (s *filesystemsSuite) TestDyingDropsARetry(c *gc.C) {
-	s.source.failItem("CreateFilesystems", "filesystem-0", errors.New("boom"))
+	s.source.FailItem("CreateFilesystems", "filesystem-0", errors.New("boom"))
 	s.startEnviron(c)
 	f := s.addFilesystem("0", "dynamic", "")
 	s.filesystemsChanged(c, "0")
 	s.statuses(c)
-	s.setLife(&f.life, life.Dying)
+	s.setLife(f, life.Dying)
 	s.filesystemsChanged(c, "0")
 	s.noTimer(c)
 	s.barrier(c)
@@ -229,10 +230,10 @@ func (s *filesystemsSuite) TestDeadIsDestroyedThenRemoved(c *gc.C) {
 	s.startEnviron(c)
 	f := s.addFilesystem("0", "dynamic", "")
 	s.provisionFilesystem(f)
-	s.setLife(&f.life, life.Dead)
+	s.setLife(f, life.Dead)
 	s.filesystemsChanged(c, "0")
-	c.Check(next[[]string](c, s.journal, "DestroyFilesystems"), jc.DeepEquals, []string{"fs-0"})
-	c.Check(next[[]names.Tag](c, s.journal, "Remove"), jc.DeepEquals, []names.Tag{names.NewFilesystemTag("0")})
+	c.Check(calls.NextArgs[[]string](c, s.Journal, "DestroyFilesystems"), jc.DeepEquals, []string{"fs-0"})
+	c.Check(calls.NextArgs[[]names.Tag](c, s.Journal, "Remove"), jc.DeepEquals, []names.Tag{names.NewFilesystemTag("0")})
 	s.barrier(c)
 	c.Check(s.deeds(), jc.DeepEquals, []string{"DestroyFilesystems", "Remove"})
 }
@@ -241,9 +242,9 @@ func (s *filesystemsSuite) TestDeadIsDestroyedThenRemoved(c *gc.C) {
 func (s *filesystemsSuite) TestDeadAndNeverProvisionedIsRemovedAtOnce(c *gc.C) {
 	s.startEnviron(c)
 	f := s.addFilesystem("0", "dynamic", "")
-	s.setLife(&f.life, life.Dead)
+	s.setLife(f, life.Dead)
 	s.filesystemsChanged(c, "0")
-	s.next(c, "Remove")
+	s.Next(c, "Remove")
 	s.barrier(c)
 	c.Check(s.deeds(), jc.DeepEquals, []string{"Remove"})
 }
@@ -254,26 +255,25 @@ func (s *filesystemsSuite) TestDestroyOrReleaseIsWhatTheStateSays(c *gc.C) {
 	for id, release := range map[string]bool{"0": false, "1": true} {
 		f := s.addFilesystem(id, "dynamic", "")
 		s.provisionFilesystem(f)
-		f.release = release
-		s.setLife(&f.life, life.Dead)
+		s.setDead(f, release)
 	}
 	s.filesystemsChanged(c, "0", "1")
-	c.Check(next[[]string](c, s.journal, "DestroyFilesystems"), jc.DeepEquals, []string{"fs-0"})
-	c.Check(next[[]string](c, s.journal, "ReleaseFilesystems"), jc.DeepEquals, []string{"fs-1"})
-	s.nextAbout(c, "Remove", "filesystem-0")
-	s.nextAbout(c, "Remove", "filesystem-1")
+	c.Check(calls.NextArgs[[]string](c, s.Journal, "DestroyFilesystems"), jc.DeepEquals, []string{"fs-0"})
+	c.Check(calls.NextArgs[[]string](c, s.Journal, "ReleaseFilesystems"), jc.DeepEquals, []string{"fs-1"})
+	s.AwaitCall(c, "Remove", "filesystem-0")
+	s.AwaitCall(c, "Remove", "filesystem-1")
 }
 
 // 15, 19
 func (s *filesystemsSuite) TestFilesystemThatTheStateDoesNotKnowIsGone(c *gc.C) {
-	s.source.failItem("CreateFilesystems", "filesystem-1", errors.New("boom"))
+	s.source.FailItem("CreateFilesystems", "filesystem-1", errors.New("boom"))
 	s.startEnviron(c)
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 	s.addFilesystem("1", "dynamic", "")
 	s.filesystemsChanged(c, "1")
 	s.statuses(c)
-	s.state.update(func() { delete(s.state.filesystems, "filesystem-1") })
+	s.state.Forget("filesystem-1")
 	s.filesystemsChanged(c, "1")
 	s.noTimer(c)
 	s.barrier(c)
@@ -289,13 +289,13 @@ func (s *filesystemsSuite) TestRecordedAttachmentIsMadeAgainOnce(c *gc.C) {
 	s.provisionFilesystemAttachment(a)
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	c.Check(next[[]storage.FilesystemAttachmentParams](c, s.journal, "AttachFilesystems"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]storage.FilesystemAttachmentParams](c, s.Journal, "AttachFilesystems"), jc.DeepEquals,
 		[]storage.FilesystemAttachmentParams{wantedMount("0")})
-	s.next(c, "SetFilesystemAttachmentInfo")
+	s.Next(c, "SetFilesystemAttachmentInfo")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 	s.filesystemsChanged(c, "0")
 	s.barrier(c)
-	c.Check(s.count("AttachFilesystems"), gc.Equals, 1)
+	c.Check(s.Count("AttachFilesystems"), gc.Equals, 1)
 }
 
 // 17, 19
@@ -305,16 +305,16 @@ func (s *filesystemsSuite) TestDyingAttachmentIsDetachedThenRemoved(c *gc.C) {
 	f, a := s.addMount("0", "dynamic", "")
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "SetFilesystemAttachmentInfo")
-	s.setLife(&a.life, life.Dying)
+	s.Next(c, "SetFilesystemAttachmentInfo")
+	s.setLife(a, life.Dying)
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	c.Check(next[[]storage.FilesystemAttachmentParams](c, s.journal, "DetachFilesystems"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]storage.FilesystemAttachmentParams](c, s.Journal, "DetachFilesystems"), jc.DeepEquals,
 		[]storage.FilesystemAttachmentParams{wantedMount("0")})
-	c.Check(next[[]params.MachineStorageId](c, s.journal, "RemoveAttachments"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]params.MachineStorageId](c, s.Journal, "RemoveAttachments"), jc.DeepEquals,
 		[]params.MachineStorageId{onMachine0("filesystem-0")})
-	s.setLife(&f.life, life.Dead)
+	s.setLife(f, life.Dead)
 	s.filesystemsChanged(c, "0")
-	s.next(c, "DestroyFilesystems")
+	s.Next(c, "DestroyFilesystems")
 }
 
 // 17, 19
@@ -323,10 +323,10 @@ func (s *filesystemsSuite) TestDyingAndNotProvisionedAttachmentIsRemovedWithoutT
 	s.startEnviron(c)
 	f, a := s.addMount("0", "dynamic", "")
 	s.provisionFilesystem(f)
-	s.setLife(&a.life, life.Dying)
+	s.setLife(a, life.Dying)
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "RemoveAttachments")
+	s.Next(c, "RemoveAttachments")
 	s.barrier(c)
 	c.Check(s.deeds(), jc.DeepEquals, []string{"RemoveAttachments"})
 }
@@ -340,13 +340,13 @@ func (s *filesystemsSuite) TestDyingAttachmentOfAFilesystemThatNobodyToldOf(c *g
 	s.provisionFilesystem(f)
 	s.provisionFilesystemAttachment(made)
 	_, elsewhere := s.addMount("2", "dynamic", "9")
-	for _, a := range []*filesystemAttachment{unmade, made, elsewhere} {
-		s.setLife(&a.life, life.Dying)
+	for _, a := range []params.MachineStorageId{unmade, made, elsewhere} {
+		s.setLife(a, life.Dying)
 	}
-	mark := s.mark()
+	mark := s.Mark()
 	s.filesystemAttachmentsChanged(c, "machine-0", "0", "1", "2")
-	s.after(c, mark, "RemoveAttachments", "filesystem-0 machine-0")
-	s.after(c, mark, "RemoveAttachments", "filesystem-1 machine-0")
+	s.AwaitCallAfter(c, mark, "RemoveAttachments", "filesystem-0 machine-0")
+	s.AwaitCallAfter(c, mark, "RemoveAttachments", "filesystem-1 machine-0")
 	s.barrier(c)
 	c.Check(s.deedsAbout("filesystem-0 machine-0"), jc.DeepEquals, []string{"RemoveAttachments"})
 	c.Check(s.deedsAbout("filesystem-1 machine-0"), jc.DeepEquals, []string{"DetachFilesystems", "RemoveAttachments"})
@@ -360,10 +360,10 @@ func (s *filesystemsSuite) TestDyingAttachmentOnAVolumeThatNobodyToldOf(c *gc.C)
 	f, a := s.addMount("0", "elsewhere", "7")
 	s.provisionFilesystem(f)
 	s.provisionFilesystemAttachment(a)
-	s.setLife(&a.life, life.Dying)
+	s.setLife(a, life.Dying)
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "managed.DetachFilesystems")
-	s.nextAbout(c, "RemoveAttachments", "filesystem-0 machine-0")
+	s.Next(c, "managed.DetachFilesystems")
+	s.AwaitCall(c, "RemoveAttachments", "filesystem-0 machine-0")
 }
 
 // 18, 19
@@ -375,7 +375,7 @@ func (s *filesystemsSuite) TestAttachmentEventBeforeTheFilesystems(c *gc.C) {
 	s.barrier(c)
 	c.Check(s.deeds(), gc.HasLen, 0)
 	s.filesystemsChanged(c, "0")
-	s.next(c, "SetFilesystemAttachmentInfo")
+	s.Next(c, "SetFilesystemAttachmentInfo")
 }
 
 // 35, 19
@@ -385,23 +385,23 @@ func (s *filesystemsSuite) TestFilesystemIsNotDestroyedWhileAttached(c *gc.C) {
 	f, a := s.addMount("0", "dynamic", "")
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "SetFilesystemAttachmentInfo")
-	s.setLife(&f.life, life.Dead)
+	s.Next(c, "SetFilesystemAttachmentInfo")
+	s.setLife(f, life.Dead)
 	s.filesystemsChanged(c, "0")
 	s.barrier(c)
-	c.Check(s.count("DestroyFilesystems"), gc.Equals, 0)
-	s.setLife(&a.life, life.Dying)
+	c.Check(s.Count("DestroyFilesystems"), gc.Equals, 0)
+	s.setLife(a, life.Dying)
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	s.nextAbout(c, "Remove", "filesystem-0")
-	c.Check(s.order("DetachFilesystems", "DestroyFilesystems"), jc.DeepEquals, []string{"DetachFilesystems", "DestroyFilesystems"})
+	s.AwaitCall(c, "Remove", "filesystem-0")
+	c.Check(s.Names("DetachFilesystems", "DestroyFilesystems"), jc.DeepEquals, []string{"DetachFilesystems", "DestroyFilesystems"})
 }
 
 // backedFilesystem has a filesystem on a volume made and attached to machine 0.
-func (s *baseSuite) backedFilesystem(c *gc.C, id, volume string) (*filesystem, *filesystemAttachment) {
+func (s *baseSuite) backedFilesystem(c *gc.C, id, volume string) (string, params.MachineStorageId) {
 	f, a := s.addMount(id, "dynamic", volume)
 	s.filesystemsChanged(c, id)
 	s.filesystemAttachmentsChanged(c, "machine-0", id)
-	s.nextAbout(c, "SetFilesystemAttachmentInfo", filesystemTag(id)+" machine-0")
+	s.AwaitCall(c, "SetFilesystemAttachmentInfo", filesystemTag(id)+" machine-0")
 	return f, a
 }
 
@@ -413,19 +413,19 @@ func (s *filesystemsSuite) TestOnAVolumeIsCreatedAndAttachedByTheManagedSourceWh
 	s.addMount("0", "dynamic", "7")
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	s.nextAbout(c, "VolumeBlockDevices", "volume-7 machine-0")
+	s.AwaitCall(c, "VolumeBlockDevices", "volume-7 machine-0")
 	s.barrier(c)
 	c.Check(s.deedsAbout("filesystem-0"), gc.HasLen, 0)
 
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb", WWN: "w"})
 	s.devicesChanged(c)
-	checkWanted(c, next[[]storage.FilesystemParams](c, s.journal, "managed.CreateFilesystems"), wantedFilesystem("0", "7"))
-	c.Check(next[[]params.Filesystem](c, s.journal, "SetFilesystemInfo"), jc.DeepEquals, []params.Filesystem{madeFilesystem("0", "7")})
-	c.Check(next[[]storage.FilesystemAttachmentParams](c, s.journal, "managed.AttachFilesystems"), jc.DeepEquals,
+	checkWanted(c, calls.NextArgs[[]storage.FilesystemParams](c, s.Journal, "managed.CreateFilesystems"), wantedFilesystem("0", "7"))
+	c.Check(calls.NextArgs[[]params.Filesystem](c, s.Journal, "SetFilesystemInfo"), jc.DeepEquals, []params.Filesystem{madeFilesystem("0", "7")})
+	c.Check(calls.NextArgs[[]storage.FilesystemAttachmentParams](c, s.Journal, "managed.AttachFilesystems"), jc.DeepEquals,
 		[]storage.FilesystemAttachmentParams{wantedMount("0")})
-	c.Check(next[[]params.FilesystemAttachment](c, s.journal, "SetFilesystemAttachmentInfo"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]params.FilesystemAttachment](c, s.Journal, "SetFilesystemAttachmentInfo"), jc.DeepEquals,
 		[]params.FilesystemAttachment{mountedFilesystem("0")})
-	c.Check(s.count("CreateFilesystems", "AttachFilesystems"), gc.Equals, 0)
+	c.Check(s.Count("CreateFilesystems", "AttachFilesystems"), gc.Equals, 0)
 }
 
 // 20
@@ -460,11 +460,11 @@ func (s *filesystemsSuite) TestProvisionedOnAVolumeIsAttachedAgain(c *gc.C) {
 	s.startMachine(c)
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 	s.filesystemsChanged(c, "0")
-	c.Check(next[[]storage.FilesystemAttachmentParams](c, s.journal, "managed.AttachFilesystems"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]storage.FilesystemAttachmentParams](c, s.Journal, "managed.AttachFilesystems"), jc.DeepEquals,
 		[]storage.FilesystemAttachmentParams{wantedMount("0")})
-	s.next(c, "SetFilesystemAttachmentInfo")
+	s.Next(c, "SetFilesystemAttachmentInfo")
 	s.barrier(c)
-	c.Check(s.count("managed.CreateFilesystems"), gc.Equals, 0)
+	c.Check(s.Count("managed.CreateFilesystems"), gc.Equals, 0)
 	// The source can ask about the filesystem, though this worker has not made it.
 	_, ok := s.backing.Filesystem(names.NewFilesystemTag("0"))
 	c.Check(ok, jc.IsTrue)
@@ -473,28 +473,28 @@ func (s *filesystemsSuite) TestProvisionedOnAVolumeIsAttachedAgain(c *gc.C) {
 // 20
 func (s *filesystemsSuite) TestUnknownDevicesKeepWaiting(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	s.state.failItem("VolumeBlockDevices", "volume-7 machine-0",
+	s.state.FailItem("VolumeBlockDevices", "volume-7 machine-0",
 		errors.NotFoundf("device"), errors.NotProvisionedf("attachment"))
 	s.startMachine(c)
 	s.addMount("0", "dynamic", "7")
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	s.nextAbout(c, "VolumeBlockDevices", "volume-7 machine-0")
+	s.AwaitCall(c, "VolumeBlockDevices", "volume-7 machine-0")
 
 	for _, device := range []storage.BlockDevice{
 		{},          // the first lookups fail as scripted
 		{UUID: "u"}, // a device without a name is not there yet
 	} {
 		s.addDevice("7", device)
-		mark := s.mark()
+		mark := s.Mark()
 		s.devicesChanged(c)
-		s.after(c, mark, "VolumeBlockDevices", "volume-7 machine-0")
+		s.AwaitCallAfter(c, mark, "VolumeBlockDevices", "volume-7 machine-0")
 		s.barrier(c)
 		c.Check(s.deedsAbout("filesystem-0"), gc.HasLen, 0)
 	}
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
 	s.devicesChanged(c)
-	s.next(c, "SetFilesystemAttachmentInfo")
+	s.Next(c, "SetFilesystemAttachmentInfo")
 	c.Check(s.log.warned(), gc.HasLen, 0)
 }
 
@@ -509,21 +509,21 @@ func (s *filesystemsSuite) TestMountedAgainAfterItsVolumeIsAttachedAgain(c *gc.C
 	f, fa := s.addMount("0", "dynamic", "7")
 	s.provisionFilesystem(f)
 	s.provisionFilesystemAttachment(fa)
-	attaching := newGate()
-	s.source.onCall("AttachVolumes", attaching.wait)
+	attaching := calls.NewGate()
+	s.source.OnCall("AttachVolumes", attaching.Wait)
 	s.startMachine(c)
 	s.volumesChanged(c, "7")
 	s.volumeAttachmentsChanged(c, "machine-0", "7")
-	receive(c, attaching.entered, "AttachVolumes to be called")
+	attaching.Entered(c)
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	s.nextAbout(c, "AttachmentLife", "filesystem-0 machine-0")
+	s.AwaitCall(c, "AttachmentLife", "filesystem-0 machine-0")
 	// The answer has been taken in when the next thing is read.
 	s.filesystemsChanged(c, "99")
-	s.nextAbout(c, "Life", "filesystem-99")
-	c.Check(s.count("managed.AttachFilesystems"), gc.Equals, 0)
-	close(attaching.open)
-	s.nextAbout(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
+	s.AwaitCall(c, "Life", "filesystem-99")
+	c.Check(s.Count("managed.AttachFilesystems"), gc.Equals, 0)
+	attaching.Open()
+	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
 }
 
 // 20: a device that goes away while its filesystem waits for its turn.
@@ -531,30 +531,30 @@ func (s *filesystemsSuite) TestDeviceThatIsLostBeforeItsTurn(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
 	s.addDevice("8", storage.BlockDevice{DeviceName: "sdc"})
-	creating := newGate()
-	s.managed.onCall("CreateFilesystems", creating.wait)
+	creating := calls.NewGate()
+	s.managed.OnCall("CreateFilesystems", creating.Wait)
 	s.startMachine(c)
 	s.addMount("0", "dynamic", "7")
 	s.addMount("1", "dynamic", "8")
 	s.filesystemsChanged(c, "0")
-	receive(c, creating.entered, "CreateFilesystems to be called")
+	creating.Entered(c)
 	s.filesystemsChanged(c, "1")
-	s.nextAbout(c, "VolumeBlockDevices", "volume-8 machine-0")
+	s.AwaitCall(c, "VolumeBlockDevices", "volume-8 machine-0")
 
-	s.state.update(func() { delete(s.state.devices, onMachine0("volume-8")) })
-	mark := s.mark()
+	s.state.RemoveBlockDevice("machine-0", "volume-8")
+	mark := s.Mark()
 	s.devicesChanged(c)
-	s.after(c, mark, "VolumeBlockDevices", "volume-8 machine-0")
+	s.AwaitCallAfter(c, mark, "VolumeBlockDevices", "volume-8 machine-0")
 	// The answer has been taken in when the next thing is read.
 	s.filesystemsChanged(c, "99")
-	s.nextAbout(c, "Life", "filesystem-99")
-	close(creating.open)
+	s.AwaitCall(c, "Life", "filesystem-99")
+	creating.Open()
 	s.barrier(c)
 	c.Check(s.deedsAbout("filesystem-1"), gc.HasLen, 0)
 
 	s.addDevice("8", storage.BlockDevice{DeviceName: "sdc"})
 	s.devicesChanged(c)
-	s.nextAbout(c, "SetFilesystemInfo", "filesystem-1")
+	s.AwaitCall(c, "SetFilesystemInfo", "filesystem-1")
 }
 
 // 20
@@ -564,7 +564,7 @@ func (s *filesystemsSuite) TestDevicesAreLookedUpForWhoeverWaitsOnly(c *gc.C) {
 	s.attachedVolume(c, "0")
 	s.devicesChanged(c)
 	s.barrier(c)
-	c.Check(s.about("volume-0 machine-0", "VolumeBlockDevices"), gc.HasLen, 0)
+	c.Check(s.About("volume-0 machine-0", "VolumeBlockDevices"), gc.HasLen, 0)
 }
 
 // 20, 35: what stands on a volume goes first.
@@ -574,40 +574,40 @@ func (s *filesystemsSuite) TestVolumeIsNotDetachedBeneathAMountedFilesystem(c *g
 	_, va := s.attachedVolume(c, "7")
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
 	_, fa := s.backedFilesystem(c, "0", "7")
-	s.setLife(&va.life, life.Dying)
+	s.setLife(va, life.Dying)
 	s.volumeAttachmentsChanged(c, "machine-0", "7")
 	s.barrier(c)
-	c.Check(s.count("DetachVolumes"), gc.Equals, 0)
+	c.Check(s.Count("DetachVolumes"), gc.Equals, 0)
 
-	s.setLife(&fa.life, life.Dying)
+	s.setLife(fa, life.Dying)
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	s.nextAbout(c, "RemoveAttachments", "volume-7 machine-0")
-	c.Check(s.order("managed.DetachFilesystems", "DetachVolumes"), jc.DeepEquals,
+	s.AwaitCall(c, "RemoveAttachments", "volume-7 machine-0")
+	c.Check(s.Names("managed.DetachFilesystems", "DetachVolumes"), jc.DeepEquals,
 		[]string{"managed.DetachFilesystems", "DetachVolumes"})
 }
 
 // 20, 35: nor while it is being mounted.
 func (s *filesystemsSuite) TestVolumeIsNotDetachedBeneathAFilesystemBeingMounted(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	mounting := newGate()
-	s.managed.onCall("AttachFilesystems", mounting.wait)
+	mounting := calls.NewGate()
+	s.managed.OnCall("AttachFilesystems", mounting.Wait)
 	s.startMachine(c)
 	_, va := s.attachedVolume(c, "7")
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
 	_, fa := s.addMount("0", "dynamic", "7")
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	receive(c, mounting.entered, "AttachFilesystems to be called")
-	s.setLife(&va.life, life.Dying)
-	s.setLife(&fa.life, life.Dying)
-	mark := s.mark()
+	mounting.Entered(c)
+	s.setLife(va, life.Dying)
+	s.setLife(fa, life.Dying)
+	mark := s.Mark()
 	s.volumeAttachmentsChanged(c, "machine-0", "7")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	s.after(c, mark, "AttachmentLife", "volume-7 machine-0")
-	s.after(c, mark, "AttachmentLife", "filesystem-0 machine-0")
-	close(mounting.open)
-	s.nextAbout(c, "RemoveAttachments", "volume-7 machine-0")
-	c.Check(s.order("managed.AttachFilesystems", "managed.DetachFilesystems", "DetachVolumes"), jc.DeepEquals,
+	s.AwaitCallAfter(c, mark, "AttachmentLife", "volume-7 machine-0")
+	s.AwaitCallAfter(c, mark, "AttachmentLife", "filesystem-0 machine-0")
+	mounting.Open()
+	s.AwaitCall(c, "RemoveAttachments", "volume-7 machine-0")
+	c.Check(s.Names("managed.AttachFilesystems", "managed.DetachFilesystems", "DetachVolumes"), jc.DeepEquals,
 		[]string{"managed.AttachFilesystems", "managed.DetachFilesystems", "DetachVolumes"})
 }
 
@@ -618,22 +618,22 @@ func (s *filesystemsSuite) TestFilesystemAndVolumeGoAwayInOrder(c *gc.C) {
 	v, va := s.attachedVolume(c, "7")
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
 	f, fa := s.backedFilesystem(c, "0", "7")
-	mark := s.mark()
+	mark := s.Mark()
 
-	s.setLife(&fa.life, life.Dying)
+	s.setLife(fa, life.Dying)
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	s.after(c, mark, "RemoveAttachments", "filesystem-0 machine-0")
-	s.setLife(&f.life, life.Dead)
-	s.setLife(&va.life, life.Dying)
+	s.AwaitCallAfter(c, mark, "RemoveAttachments", "filesystem-0 machine-0")
+	s.setLife(f, life.Dead)
+	s.setLife(va, life.Dying)
 	s.filesystemsChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "7")
-	s.after(c, mark, "Remove", "filesystem-0")
-	s.after(c, mark, "RemoveAttachments", "volume-7 machine-0")
-	s.setLife(&v.life, life.Dead)
+	s.AwaitCallAfter(c, mark, "Remove", "filesystem-0")
+	s.AwaitCallAfter(c, mark, "RemoveAttachments", "volume-7 machine-0")
+	s.setLife(v, life.Dead)
 	s.volumesChanged(c, "7")
-	s.after(c, mark, "Remove", "volume-7")
-	c.Check(next[[]string](c, s.journal, "managed.DestroyFilesystems"), jc.DeepEquals, []string{"fs-0"})
-	c.Check(next[[]string](c, s.journal, "DestroyVolumes"), jc.DeepEquals, []string{"vol-7"})
+	s.AwaitCallAfter(c, mark, "Remove", "volume-7")
+	c.Check(calls.NextArgs[[]string](c, s.Journal, "managed.DestroyFilesystems"), jc.DeepEquals, []string{"fs-0"})
+	c.Check(calls.NextArgs[[]string](c, s.Journal, "DestroyVolumes"), jc.DeepEquals, []string{"vol-7"})
 	s.barrier(c)
 	s.noTimer(c)
 }
@@ -647,9 +647,9 @@ func (s *filesystemsSuite) TestOnAVolumeOfTheEnvironment(c *gc.C) {
 	s.addMount("0", "elsewhere", "7")
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "managed.CreateFilesystems")
-	s.next(c, "managed.AttachFilesystems")
-	s.next(c, "SetFilesystemAttachmentInfo")
+	s.Next(c, "managed.CreateFilesystems")
+	s.Next(c, "managed.AttachFilesystems")
+	s.Next(c, "SetFilesystemAttachmentInfo")
 }
 
 // 22
@@ -663,13 +663,13 @@ func (s *filesystemsSuite) TestEnvironmentLeavesFilesystemsOnVolumesAlone(c *gc.
 	dead, dying := s.addMount("2", "dynamic", "9")
 	s.provisionFilesystem(dead)
 	s.provisionFilesystemAttachment(dying)
-	s.setLife(&dead.life, life.Dead)
-	s.setLife(&dying.life, life.Dying)
+	s.setLife(dead, life.Dead)
+	s.setLife(dying, life.Dying)
 	s.filesystemsChanged(c, "0", "1", "2")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0", "1", "2")
 	s.barrier(c)
 	c.Check(s.deeds(), gc.HasLen, 0)
-	c.Check(s.count("VolumeBlockDevices", "WatchBlockDevices"), gc.Equals, 0)
+	c.Check(s.Count("VolumeBlockDevices", "WatchBlockDevices"), gc.Equals, 0)
 }
 
 // 20
@@ -678,10 +678,10 @@ func (s *filesystemsSuite) TestDeviceThatVanishesIsNotShownToTheSource(c *gc.C) 
 	s.startMachine(c)
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
 	s.backedFilesystem(c, "0", "7")
-	s.state.update(func() { delete(s.state.devices, onMachine0("volume-7")) })
-	mark := s.mark()
+	s.state.RemoveBlockDevice("machine-0", "volume-7")
+	mark := s.Mark()
 	s.devicesChanged(c)
-	s.after(c, mark, "VolumeBlockDevices", "volume-7 machine-0")
+	s.AwaitCallAfter(c, mark, "VolumeBlockDevices", "volume-7 machine-0")
 	s.barrier(c)
 	_, ok := s.backing.BlockDevice(names.NewVolumeTag("7"))
 	c.Check(ok, jc.IsFalse)
@@ -692,11 +692,11 @@ func (s *filesystemsSuite) TestDeviceOfAFilesystemThatIsGoneIsForgotten(c *gc.C)
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
-	s.managed.failAlways("CreateFilesystems", "filesystem-0", storage.Permanent(errors.New("not blank")))
+	s.managed.FailItemAlways("CreateFilesystems", "filesystem-0", storage.Permanent(errors.New("not blank")))
 	s.addMount("0", "dynamic", "7")
 	s.filesystemsChanged(c, "0")
-	s.next(c, "managed.CreateFilesystems")
-	s.state.update(func() { delete(s.state.filesystems, "filesystem-0") })
+	s.Next(c, "managed.CreateFilesystems")
+	s.state.Forget("filesystem-0")
 	s.filesystemsChanged(c, "0")
 	s.barrier(c)
 	_, ok := s.backing.BlockDevice(names.NewVolumeTag("7"))

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/juju/clock"
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 	jc "github.com/juju/testing/checkers"
@@ -16,6 +17,8 @@ import (
 	"github.com/stowage-io/stowage/environs/config"
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/calls"
+	"github.com/stowage-io/stowage/testing/modeltest"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
@@ -71,8 +74,8 @@ func (s *lifecycleSuite) TestShortFormRuns(c *gc.C) {
 	cfg := s.config(c, true)
 	s.worker = storageprovisioner.NewStorageProvisioner(
 		cfg.Scope, cfg.StorageDir, cfg.Volumes, cfg.Filesystems, cfg.Life, cfg.Environ, cfg.Machines, cfg.Status, cfg.Clock)
-	s.state.environWatcher.send(c, struct{}{})
-	s.next(c, "WatchFilesystemAttachments")
+	s.fed.EnvironConfig.Deliver(c, struct{}{})
+	s.Next(c, "WatchFilesystemAttachments")
 }
 
 // 1
@@ -82,19 +85,19 @@ func (s *lifecycleSuite) TestNothingIsWatchedBeforeTheConfigIsRead(c *gc.C) {
 			s.TearDownTest(c)
 			s.SetUpTest(c)
 		}
-		reading := newGate()
-		s.state.onCall("EnvironConfig", reading.wait)
+		reading := calls.NewGate()
+		s.state.OnCall("EnvironConfig", reading.Wait)
 		s.startUnconfigured(c, s.config(c, machine))
-		s.state.environWatcher.send(c, struct{}{})
-		receive(c, reading.entered, "EnvironConfig to be called")
-		close(reading.open)
+		s.fed.EnvironConfig.Deliver(c, struct{}{})
+		reading.Entered(c)
+		reading.Open()
 		for _, name := range []string{"WatchVolumes", "WatchFilesystems", "WatchVolumeAttachments", "WatchFilesystemAttachments"} {
-			s.next(c, name)
+			s.Next(c, name)
 		}
 
 		watches := func(name string) bool { return strings.HasPrefix(name, "Watch") || name == "EnvironConfig" }
 		var calls []string
-		for _, name := range s.all() {
+		for _, name := range s.Names() {
 			if watches(name) {
 				calls = append(calls, name)
 			}
@@ -123,13 +126,13 @@ func (s *lifecycleSuite) TestWaitingEventsAreActedOn(c *gc.C) {
 	s.volumesChanged(c, "0")
 	s.filesystemsChanged(c, "0")
 	s.startEnviron(c)
-	s.next(c, "SetVolumeAttachmentInfo")
-	s.next(c, "SetFilesystemAttachmentInfo")
+	s.Next(c, "SetVolumeAttachmentInfo")
+	s.Next(c, "SetFilesystemAttachmentInfo")
 }
 
 // 2
 func (s *lifecycleSuite) TestConfigChangeReachesTheSources(c *gc.C) {
-	changed := newSource(s.journal, s.rules, "changed.")
+	changed := s.provider("changed.")
 	configs := make(chan *config.Config, 10)
 	cfg := s.config(c, false)
 	registry := cfg.Registry
@@ -145,26 +148,26 @@ func (s *lifecycleSuite) TestConfigChangeReachesTheSources(c *gc.C) {
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "SetVolumeAttachmentInfo")
+	s.Next(c, "SetVolumeAttachmentInfo")
 
 	s.mu.Lock()
-	s.providers = map[storage.ProviderType]storage.Provider{"dynamic": &fakeProvider{dynamic: true, source: changed}}
+	s.providers = map[storage.ProviderType]storage.Provider{"dynamic": changed}
 	s.mu.Unlock()
-	s.state.update(func() { s.state.attrs["name"] = "renamed" })
-	s.state.environWatcher.send(c, struct{}{})
+	s.state.SetEnvironConfig(map[string]any{"name": "renamed"})
+	s.fed.EnvironConfig.Deliver(c, struct{}{})
 	environ = receive(c, configs, "the registry to be built again")
 	c.Check(environ.Name(), gc.Equals, "renamed")
 
 	// What was made by the former source is taken away by the new one.
-	s.setLife(&a.life, life.Dying)
+	s.setLife(a, life.Dying)
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "changed.DetachVolumes")
-	s.next(c, "RemoveAttachments")
-	s.setLife(&v.life, life.Dead)
+	s.Next(c, "changed.DetachVolumes")
+	s.Next(c, "RemoveAttachments")
+	s.setLife(v, life.Dead)
 	s.volumesChanged(c, "0")
-	s.next(c, "changed.DestroyVolumes")
-	s.next(c, "Remove")
-	c.Check(s.count("DetachVolumes", "DestroyVolumes"), gc.Equals, 0)
+	s.Next(c, "changed.DestroyVolumes")
+	s.Next(c, "Remove")
+	c.Check(s.Count("DetachVolumes", "DestroyVolumes"), gc.Equals, 0)
 }
 
 // 2
@@ -175,12 +178,11 @@ func (s *lifecycleSuite) TestSourcesGetThePoolsAttributesAndTheStorageDir(c *gc.
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "SetVolumeAttachmentInfo")
-	s.source.mu.Lock()
-	defer s.source.mu.Unlock()
-	c.Assert(s.source.configs, gc.Not(gc.HasLen), 0)
-	c.Check(s.source.configs[0].Provider(), gc.Equals, storage.ProviderType("dynamic"))
-	dir, ok := s.source.configs[0].ValueString(storage.ConfigStorageDir)
+	s.Next(c, "SetVolumeAttachmentInfo")
+	configs := s.source.Configs()
+	c.Assert(configs, gc.Not(gc.HasLen), 0)
+	c.Check(configs[0].Provider(), gc.Equals, storage.ProviderType("dynamic"))
+	dir, ok := configs[0].ValueString(storage.ConfigStorageDir)
 	c.Check(ok, jc.IsTrue)
 	c.Check(strings.HasPrefix(dir, cfg.StorageDir), jc.IsTrue, gc.Commentf("%s", dir))
 }
@@ -202,7 +204,7 @@ func (s *lifecycleSuite) TestKillWhileIdle(c *gc.C) {
 
 // 3: why a watcher is unhappy to stop is not why the worker ends.
 func (s *lifecycleSuite) TestKillWithAWatcherThatStopsWithAnError(c *gc.C) {
-	s.state.volumeWatcher.last = errors.New("connection lost")
+	s.fed.Volumes.FailOnKill(errors.New("connection lost"))
 	s.startMachine(c)
 	s.barrier(c)
 	s.worker.Kill()
@@ -213,7 +215,7 @@ func (s *lifecycleSuite) TestKillWithAWatcherThatStopsWithAnError(c *gc.C) {
 func (s *lifecycleSuite) TestKillWhileAMachineIsWatchedAndARetryIsDue(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.addMachine("1", "")
-	s.source.failItem("CreateVolumes", "volume-0", errors.New("boom"))
+	s.source.FailItem("CreateVolumes", "volume-0", errors.New("boom"))
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.addVolumeOn("machine-1", "1", "dynamic")
@@ -223,14 +225,14 @@ func (s *lifecycleSuite) TestKillWhileAMachineIsWatchedAndARetryIsDue(c *gc.C) {
 	s.advance(c, 0)
 	s.worker.Kill()
 	c.Check(s.waited(c), jc.ErrorIsNil)
-	receive(c, w.tomb.Dead(), "the machine watcher to be stopped")
+	receive(c, w.Dead(), "the machine watcher to be stopped")
 }
 
 // 3
 func (s *lifecycleSuite) TestKillCancelsTheProviderCallAndRecordsWhatWasMade(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	entered := make(chan struct{})
-	s.source.onCall("CreateVolumes", func(ctx context.Context) error {
+	s.source.OnCall("CreateVolumes", func(ctx context.Context) error {
 		close(entered)
 		<-ctx.Done()
 		return nil // the volumes were made none the less
@@ -238,23 +240,23 @@ func (s *lifecycleSuite) TestKillCancelsTheProviderCallAndRecordsWhatWasMade(c *
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.addVolumeOn("machine-0", "1", "dynamic")
-	s.source.failAlways("CreateVolumes", "volume-1", context.Canceled)
+	s.source.FailItemAlways("CreateVolumes", "volume-1", context.Canceled)
 	s.volumesChanged(c, "0", "1")
 	s.volumeAttachmentsChanged(c, "machine-0", "0", "1")
 	receive(c, entered, "CreateVolumes to be called")
 	s.worker.Kill()
 	c.Check(s.waited(c), jc.ErrorIsNil)
 	c.Check(s.deedsAbout("volume-0"), jc.DeepEquals, []string{"CreateVolumes", "SetStatus", "SetVolumeInfo"})
-	c.Check(s.about("volume-1", "SetVolumeInfo"), gc.HasLen, 0)
-	c.Check(s.count("AttachVolumes"), gc.Equals, 0)
+	c.Check(s.About("volume-1", "SetVolumeInfo"), gc.HasLen, 0)
+	c.Check(s.Count("AttachVolumes"), gc.Equals, 0)
 }
 
 // 3
 func (s *lifecycleSuite) TestKillRecordsTheAttachmentThatWasMadeAlong(c *gc.C) {
-	s.source.attaches = true
+	s.source.Options.AttachOnCreate = true
 	s.addMachine("0", "instance-0")
 	entered := make(chan struct{})
-	s.source.onCall("CreateVolumes", func(ctx context.Context) error {
+	s.source.OnCall("CreateVolumes", func(ctx context.Context) error {
 		close(entered)
 		<-ctx.Done()
 		return nil
@@ -279,29 +281,28 @@ func (s *lifecycleSuite) TestCallContextIsTheEmbeddersAndCancelledByKill(c *gc.C
 	s.start(c, cfg)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
-	s.next(c, "SetVolumeInfo")
+	s.Next(c, "SetVolumeInfo")
 	s.worker.Kill()
 	c.Check(s.waited(c), jc.ErrorIsNil)
-	s.source.mu.Lock()
-	defer s.source.mu.Unlock()
-	c.Assert(s.source.contexts, gc.HasLen, 1)
-	c.Check(s.source.contexts[0].Value(key{}), gc.Equals, "mine")
-	c.Check(s.source.contexts[0].Err(), gc.Equals, context.Canceled)
+	contexts := s.source.Contexts()
+	c.Assert(contexts, gc.HasLen, 1)
+	c.Check(contexts[0].Value(key{}), gc.Equals, "mine")
+	c.Check(contexts[0].Err(), gc.Equals, context.Canceled)
 }
 
 // watchers are the watchers that a machine's worker has, by accessor.
 func (s *lifecycleSuite) watchers(c *gc.C) []watched {
 	return []watched{
-		{"WatchForEnvironConfigChanges", "watching environment config.*", s.state.environWatcher.die, s.state.environWatcher.close},
-		{"WatchBlockDevices", "watching block devices.*", s.state.deviceWatcher.die, s.state.deviceWatcher.close},
-		{"WatchVolumes", "watching volumes", s.state.volumeWatcher.die, s.state.volumeWatcher.close},
-		{"WatchFilesystems", "watching filesystems", s.state.filesystemWatcher.die, s.state.filesystemWatcher.close},
-		{"WatchVolumeAttachments", "watching volume attachments", s.state.volumeAttachmentWatcher.die, s.state.volumeAttachmentWatcher.close},
-		{"WatchFilesystemAttachments", "watching filesystem attachments", s.state.filesystemAttachmentWatcher.die, s.state.filesystemAttachmentWatcher.close},
+		{"WatchForEnvironConfigChanges", "watching environment config.*", s.fed.EnvironConfig.Fail, s.fed.EnvironConfig.Close},
+		{"WatchBlockDevices", "watching block devices.*", s.fed.BlockDevices.Fail, s.fed.BlockDevices.Close},
+		{"WatchVolumes", "watching volumes", s.fed.Volumes.Fail, s.fed.Volumes.Close},
+		{"WatchFilesystems", "watching filesystems", s.fed.Filesystems.Fail, s.fed.Filesystems.Close},
+		{"WatchVolumeAttachments", "watching volume attachments", s.fed.VolumeAttachments.Fail, s.fed.VolumeAttachments.Close},
+		{"WatchFilesystemAttachments", "watching filesystem attachments", s.fed.FilesystemAttachments.Fail, s.fed.FilesystemAttachments.Close},
 		{
 			"WatchMachine", "watching machine.*",
-			func(err error) { s.machineWatcher(c, "1").die(err) },
-			func(err error) { s.machineWatcher(c, "1").close(err) },
+			func(err error) { s.machineWatcher(c, "1").Fail(err) },
+			func(err error) { s.machineWatcher(c, "1").Close(err) },
 		},
 	}
 }
@@ -333,17 +334,17 @@ func (s *lifecycleSuite) startWatching(c *gc.C) {
 	s.startMachine(c)
 	s.volumesChanged(c, "1")
 	s.machineWatcher(c, "1")
-	s.next(c, "WatchFilesystemAttachments")
+	s.Next(c, "WatchFilesystemAttachments")
 }
 
 // 4
 func (s *lifecycleSuite) TestWatcherThatCannotBeStarted(c *gc.C) {
 	s.eachWatcher(c, func(w watched) {
-		s.state.failCall(w.accessor, errors.New("no connection"))
+		s.state.FailCall(w.accessor, errors.New("no connection"))
 		s.addMachine("1", "")
 		s.addVolumeOn("machine-1", "1", "dynamic")
 		s.volumesChanged(c, "1")
-		s.state.environWatcher.first = func() struct{} { return struct{}{} }
+		s.fed.EnvironConfig.Send(struct{}{})
 		s.startUnconfigured(c, s.config(c, true))
 		c.Check(s.waited(c), gc.ErrorMatches, w.message+": no connection")
 	})
@@ -391,7 +392,7 @@ func (s *lifecycleSuite) TestAccessorCallThatFailsAsAWholeEndsTheWorker(c *gc.C)
 			s.SetUpTest(c)
 		}
 		c.Logf("--- %s", accessor)
-		s.state.failCall(accessor, errors.New("no connection"))
+		s.state.FailCall(accessor, errors.New("no connection"))
 		s.everythingHappens(c)
 		c.Check(s.waited(c), gc.ErrorMatches, ".+: no connection", gc.Commentf("%s", accessor))
 	}
@@ -399,7 +400,7 @@ func (s *lifecycleSuite) TestAccessorCallThatFailsAsAWholeEndsTheWorker(c *gc.C)
 
 // 4
 func (s *lifecycleSuite) TestAccessorCallWithTooFewResultsEndsTheWorker(c *gc.C) {
-	s.state.shorten("SetVolumeInfo", 1)
+	s.state.Shorten("SetVolumeInfo", 1)
 	s.everythingHappens(c)
 	c.Check(s.waited(c), gc.ErrorMatches, ".+results.+")
 }
@@ -413,24 +414,22 @@ func (s *lifecycleSuite) everythingHappens(c *gc.C) {
 	s.addVolumeOn("machine-1", "1", "dynamic")
 	dead := s.addVolume("2", "dynamic")
 	s.provisionVolume(dead)
-	s.setLife(&dead.life, life.Dead)
+	s.setLife(dead, life.Dead)
 	dying := s.addVolumeAttachment("machine-0", "3", "dynamic")
-	s.setLife(&dying.life, life.Dying)
+	s.setLife(dying, life.Dying)
 	s.addFilesystem("0", "dynamic", "")
 	s.addFilesystemAttachment("machine-0", "0", "dynamic")
 	s.addFilesystem("1", "dynamic", "0")
 	deadFilesystem := s.addFilesystem("2", "dynamic", "")
 	s.provisionFilesystem(deadFilesystem)
-	s.setLife(&deadFilesystem.life, life.Dead)
+	s.setLife(deadFilesystem, life.Dead)
 	s.volumesChanged(c, "0", "1", "2")
 	s.filesystemsChanged(c, "0", "1", "2")
 	s.volumeAttachmentsChanged(c, "machine-0", "0", "3")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 
-	cfg := s.config(c, true)
-	cfg.Volumes, cfg.Filesystems = removing{s.state}, removing{s.state}
-	s.state.environWatcher.first = func() struct{} { return struct{}{} }
-	s.startUnconfigured(c, cfg)
+	s.fed.EnvironConfig.Send(struct{}{})
+	s.startUnconfigured(c, s.config(c, true, modeltest.Removal))
 }
 
 // 4
@@ -440,7 +439,7 @@ func (s *lifecycleSuite) TestRegistryThatCannotBeMadeEndsTheWorker(c *gc.C) {
 		return nil, errors.New("no plugins")
 	}
 	s.startUnconfigured(c, cfg)
-	s.state.environWatcher.send(c, struct{}{})
+	s.fed.EnvironConfig.Deliver(c, struct{}{})
 	c.Check(s.waited(c), gc.ErrorMatches, ".+: no plugins")
 }
 
@@ -448,7 +447,7 @@ func (s *lifecycleSuite) TestRegistryThatCannotBeMadeEndsTheWorker(c *gc.C) {
 func (s *lifecycleSuite) TestWaitReturnsNoSoonerThanAStuckAccessorCall(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	creating, cancelled := make(chan struct{}), make(chan struct{})
-	s.source.onCall("CreateVolumes", func(ctx context.Context) error {
+	s.source.OnCall("CreateVolumes", func(ctx context.Context) error {
 		close(creating)
 		<-ctx.Done()
 		close(cancelled)
@@ -459,10 +458,10 @@ func (s *lifecycleSuite) TestWaitReturnsNoSoonerThanAStuckAccessorCall(c *gc.C) 
 	s.volumesChanged(c, "0")
 	receive(c, creating, "CreateVolumes to be called")
 
-	stuck := newGate()
-	s.state.onCall("Life", stuck.wait)
+	stuck := calls.NewGate()
+	s.state.OnCall("Life", stuck.Wait)
 	s.volumesChanged(c, "1")
-	receive(c, stuck.entered, "Life to be called")
+	stuck.Entered(c)
 	s.worker.Kill()
 
 	order := make(chan string, 2)
@@ -475,7 +474,7 @@ func (s *lifecycleSuite) TestWaitReturnsNoSoonerThanAStuckAccessorCall(c *gc.C) 
 	// The worker has taken the kill in, and would end if it did not wait.
 	receive(c, cancelled, "the provider call to be cancelled")
 	order <- "unstuck"
-	close(stuck.open)
+	stuck.Open()
 	receive(c, ended, "the worker's end")
 	c.Check(<-order, gc.Equals, "unstuck")
 	c.Check(<-order, gc.Equals, "ended")
@@ -485,58 +484,69 @@ func (s *lifecycleSuite) TestWaitReturnsNoSoonerThanAStuckAccessorCall(c *gc.C) 
 // Accessors that answer nothing to a call that writes say that all went well.
 func (s *lifecycleSuite) TestNilResultsMeanSuccess(c *gc.C) {
 	cfg := s.config(c, false)
-	cfg.Volumes, cfg.Life = silent{s.state}, silentLife{s.state}
+	cfg.Volumes, cfg.Life = silent{cfg.Volumes}, silentLife{cfg.Life}
 	s.addMachine("0", "instance-0")
 	s.start(c, cfg)
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "SetVolumeAttachmentInfo")
-	s.setLife(&a.life, life.Dying)
+	s.Next(c, "SetVolumeAttachmentInfo")
+	s.setLife(a, life.Dying)
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "RemoveAttachments")
-	s.setLife(&v.life, life.Dead)
+	s.Next(c, "RemoveAttachments")
+	s.setLife(v, life.Dead)
 	s.volumesChanged(c, "0")
-	s.next(c, "Remove")
+	s.Next(c, "Remove")
 	s.barrier(c)
 	s.noTimer(c)
 }
 
 // silent answers nothing to calls that write.
-type silent struct{ *fakeState }
+type silent struct {
+	storageprovisioner.VolumeAccessor
+}
 
 func (s silent) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult, error) {
-	_, err := s.fakeState.SetVolumeInfo(volumes)
+	_, err := s.VolumeAccessor.SetVolumeInfo(volumes)
 	return nil, err
 }
 
 func (s silent) SetVolumeAttachmentInfo(attachments []params.VolumeAttachment) ([]params.ErrorResult, error) {
-	_, err := s.fakeState.SetVolumeAttachmentInfo(attachments)
+	_, err := s.VolumeAccessor.SetVolumeAttachmentInfo(attachments)
 	return nil, err
 }
 
-type silentLife struct{ *fakeState }
+type silentLife struct {
+	storageprovisioner.LifecycleManager
+}
 
 func (s silentLife) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
-	_, err := s.fakeState.Remove(tags)
+	_, err := s.LifecycleManager.Remove(tags)
 	return nil, err
 }
 
 func (s silentLife) RemoveAttachments(ids []params.MachineStorageId) ([]params.ErrorResult, error) {
-	_, err := s.fakeState.RemoveAttachments(ids)
+	_, err := s.LifecycleManager.RemoveAttachments(ids)
 	return nil, err
 }
 
 // A worker with nothing to wait for has no timer, however much it has done.
 func (s *lifecycleSuite) TestIdleWorkerHasNoTimer(c *gc.C) {
-	s.startMachine(c)
+	cfg := s.config(c, true)
+	cfg.Clock = timeless{s.clock, c}
+	s.start(c, cfg)
 	s.barrier(c)
-	s.noTimer(c)
-	select {
-	case <-s.clock.Alarms():
-		c.Errorf("a timer was made")
-	default:
-	}
+}
+
+// timeless is a clock that nobody is to make a timer of.
+type timeless struct {
+	clock.Clock
+	c *gc.C
+}
+
+func (t timeless) NewTimer(d time.Duration) clock.Timer {
+	t.c.Errorf("a timer was made")
+	return t.Clock.NewTimer(d)
 }
 
 // A worker with much to wait for has one timer.
@@ -545,7 +555,7 @@ func (s *lifecycleSuite) TestOneTimerHoweverManyAreDue(c *gc.C) {
 	s.startEnviron(c)
 	for _, id := range []string{"0", "1", "2"} {
 		s.addVolumeOn("machine-0", id, "dynamic")
-		s.source.failItem("CreateVolumes", volumeTag(id), errors.New("boom"))
+		s.source.FailItem("CreateVolumes", volumeTag(id), errors.New("boom"))
 		s.volumesChanged(c, id)
 		s.statuses(c)
 		s.advance(c, time.Second)
@@ -555,7 +565,7 @@ func (s *lifecycleSuite) TestOneTimerHoweverManyAreDue(c *gc.C) {
 
 // 4: the watchers of other machines that were started along are not left.
 func (s *lifecycleSuite) TestOneOfSeveralMachinesThatCannotBeWatched(c *gc.C) {
-	s.state.failCall("WatchMachine", nil, nil, errors.New("no connection"))
+	s.state.FailCall("WatchMachine", nil, nil, errors.New("no connection"))
 	for _, id := range []string{"1", "2", "3"} {
 		s.addMachine(id, "")
 		s.addVolumeOn("machine-"+id, id, "dynamic")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/testing/calls"
 )
 
 type publishSuite struct{ baseSuite }
@@ -19,31 +20,31 @@ func (s *publishSuite) TestVolumeThatIsNotRecordedIsRecordedLaterAndNotMadeTwice
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	busy := errors.New("busy")
-	s.state.failItem("SetVolumeInfo", "volume-0", busy, busy)
+	s.state.FailItem("SetVolumeInfo", "volume-0", busy, busy)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.addVolumeOn("machine-0", "1", "dynamic")
 	s.volumeAttachmentsChanged(c, "machine-0", "0", "1")
 	s.volumesChanged(c, "0", "1")
 	// The other one goes all the way.
-	s.nextAbout(c, "SetVolumeAttachmentInfo", "volume-1 machine-0")
+	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-1 machine-0")
 
 	// Nothing that depends on the first goes ahead, and events make no second.
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.barrier(c)
 	c.Check(s.deedsAbout("volume-0 machine-0"), gc.HasLen, 0)
-	c.Check(s.about("volume-0", "CreateVolumes", "SetVolumeInfo"), jc.DeepEquals, []string{"CreateVolumes", "SetVolumeInfo"})
-	s.next(c, "SetVolumeInfo")
+	c.Check(s.About("volume-0", "CreateVolumes", "SetVolumeInfo"), jc.DeepEquals, []string{"CreateVolumes", "SetVolumeInfo"})
+	s.Next(c, "SetVolumeInfo")
 
 	for i := range 2 {
 		s.advance(c, backoff[i]-1)
 		s.barrier(c)
-		c.Check(s.about("volume-0", "SetVolumeInfo"), gc.HasLen, i+1)
+		c.Check(s.About("volume-0", "SetVolumeInfo"), gc.HasLen, i+1)
 		s.advance(c, 1)
-		c.Check(next[[]params.Volume](c, s.journal, "SetVolumeInfo"), jc.DeepEquals, []params.Volume{madeVolume("0")})
+		c.Check(calls.NextArgs[[]params.Volume](c, s.Journal, "SetVolumeInfo"), jc.DeepEquals, []params.Volume{madeVolume("0")})
 	}
-	s.nextAbout(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
-	c.Check(s.about("volume-0", "CreateVolumes"), gc.HasLen, 1)
+	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
+	c.Check(s.About("volume-0", "CreateVolumes"), gc.HasLen, 1)
 	s.noTimer(c)
 }
 
@@ -51,66 +52,66 @@ func (s *publishSuite) TestVolumeThatIsNotRecordedIsRecordedLaterAndNotMadeTwice
 func (s *publishSuite) TestVolumeAttachmentThatIsNotRecordedIsRecordedLaterAndNotMadeTwice(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
-	s.state.failItem("SetVolumeAttachmentInfo", "volume-0 machine-0", errors.New("busy"))
+	s.state.FailItem("SetVolumeAttachmentInfo", "volume-0 machine-0", errors.New("busy"))
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "SetVolumeAttachmentInfo")
+	s.Next(c, "SetVolumeAttachmentInfo")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.barrier(c)
 	s.advance(c, backoff[0])
-	c.Check(next[[]params.VolumeAttachment](c, s.journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]params.VolumeAttachment](c, s.Journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
 		[]params.VolumeAttachment{attachedVolumeInfo("0")})
 	s.barrier(c)
-	c.Check(s.count("AttachVolumes"), gc.Equals, 1)
+	c.Check(s.Count("AttachVolumes"), gc.Equals, 1)
 	s.noTimer(c)
 }
 
 // 32: an attachment that came with the creation.
 func (s *publishSuite) TestAttachmentOfAnUnrecordedVolumeIsKeptWithIt(c *gc.C) {
-	s.source.attaches = true
+	s.source.Options.AttachOnCreate = true
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
-	s.state.failItem("SetVolumeInfo", "volume-0", errors.New("busy"))
+	s.state.FailItem("SetVolumeInfo", "volume-0", errors.New("busy"))
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "SetVolumeInfo")
+	s.Next(c, "SetVolumeInfo")
 	s.barrier(c)
-	c.Check(s.count("SetVolumeAttachmentInfo"), gc.Equals, 0)
+	c.Check(s.Count("SetVolumeAttachmentInfo"), gc.Equals, 0)
 	s.advance(c, backoff[0])
-	s.next(c, "SetVolumeInfo")
-	c.Check(next[[]params.VolumeAttachment](c, s.journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
+	s.Next(c, "SetVolumeInfo")
+	c.Check(calls.NextArgs[[]params.VolumeAttachment](c, s.Journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
 		[]params.VolumeAttachment{attachedVolumeInfo("0")})
 	s.barrier(c)
-	c.Check(s.count("AttachVolumes"), gc.Equals, 0)
+	c.Check(s.Count("AttachVolumes"), gc.Equals, 0)
 }
 
 // 32
 func (s *publishSuite) TestFilesystemThatIsNotRecordedIsRecordedLaterAndNotMadeTwice(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
-	s.state.failItem("SetFilesystemInfo", "filesystem-0", errors.New("busy"))
-	s.state.failItem("SetFilesystemAttachmentInfo", "filesystem-0 machine-0", errors.New("busy"))
+	s.state.FailItem("SetFilesystemInfo", "filesystem-0", errors.New("busy"))
+	s.state.FailItem("SetFilesystemAttachmentInfo", "filesystem-0 machine-0", errors.New("busy"))
 	s.addMount("0", "dynamic", "")
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "SetFilesystemInfo")
+	s.Next(c, "SetFilesystemInfo")
 	s.filesystemsChanged(c, "0")
 	s.barrier(c)
-	c.Check(s.count("AttachFilesystems"), gc.Equals, 0)
+	c.Check(s.Count("AttachFilesystems"), gc.Equals, 0)
 	s.advance(c, backoff[0])
-	c.Check(next[[]params.Filesystem](c, s.journal, "SetFilesystemInfo"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]params.Filesystem](c, s.Journal, "SetFilesystemInfo"), jc.DeepEquals,
 		[]params.Filesystem{madeFilesystem("0", "")})
 
-	s.next(c, "SetFilesystemAttachmentInfo")
+	s.Next(c, "SetFilesystemAttachmentInfo")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 	s.barrier(c)
 	s.advance(c, backoff[0])
-	c.Check(next[[]params.FilesystemAttachment](c, s.journal, "SetFilesystemAttachmentInfo"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]params.FilesystemAttachment](c, s.Journal, "SetFilesystemAttachmentInfo"), jc.DeepEquals,
 		[]params.FilesystemAttachment{mountedFilesystem("0")})
 	s.barrier(c)
-	c.Check(s.count("CreateFilesystems", "AttachFilesystems"), gc.Equals, 2)
+	c.Check(s.Count("CreateFilesystems", "AttachFilesystems"), gc.Equals, 2)
 	s.noTimer(c)
 }
 
@@ -119,10 +120,10 @@ func (s *publishSuite) TestFilesystemThatIsNotRecordedIsRecordedLaterAndNotMadeT
 func (s *publishSuite) TestKillWhileARecordIsOutstanding(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
-	s.state.failAlways("SetVolumeInfo", "volume-0", errors.New("busy"))
+	s.state.FailItemAlways("SetVolumeInfo", "volume-0", errors.New("busy"))
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
-	s.next(c, "SetVolumeInfo")
+	s.Next(c, "SetVolumeInfo")
 	s.advance(c, 0)
 	s.worker.Kill()
 	c.Check(s.waited(c), jc.ErrorIsNil)
@@ -132,22 +133,22 @@ func (s *publishSuite) TestKillWhileARecordIsOutstanding(c *gc.C) {
 func (s *publishSuite) TestRemovalThatFailsIsRepeatedWithoutTheProvider(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
-	s.state.failItem("RemoveAttachments", "volume-0 machine-0", errors.New("busy"))
-	s.state.failItem("Remove", "volume-0", errors.New("busy"))
+	s.state.FailItem("RemoveAttachments", "volume-0 machine-0", errors.New("busy"))
+	s.state.FailItem("Remove", "volume-0", errors.New("busy"))
 	v, a := s.attachedVolume(c, "0")
-	s.setLife(&a.life, life.Dying)
+	s.setLife(a, life.Dying)
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "RemoveAttachments")
+	s.Next(c, "RemoveAttachments")
 	s.advance(c, backoff[0])
-	c.Check(next[[]params.MachineStorageId](c, s.journal, "RemoveAttachments"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]params.MachineStorageId](c, s.Journal, "RemoveAttachments"), jc.DeepEquals,
 		[]params.MachineStorageId{onMachine0("volume-0")})
-	s.setLife(&v.life, life.Dead)
+	s.setLife(v, life.Dead)
 	s.volumesChanged(c, "0")
-	s.next(c, "Remove")
+	s.Next(c, "Remove")
 	s.advance(c, backoff[0])
-	c.Check(next[[]names.Tag](c, s.journal, "Remove"), jc.DeepEquals, []names.Tag{names.NewVolumeTag("0")})
+	c.Check(calls.NextArgs[[]names.Tag](c, s.Journal, "Remove"), jc.DeepEquals, []names.Tag{names.NewVolumeTag("0")})
 	s.barrier(c)
-	c.Check(s.count("DetachVolumes", "DestroyVolumes"), gc.Equals, 2)
+	c.Check(s.Count("DetachVolumes", "DestroyVolumes"), gc.Equals, 2)
 	s.noTimer(c)
 }
 
@@ -155,26 +156,26 @@ func (s *publishSuite) TestRemovalThatFailsIsRepeatedWithoutTheProvider(c *gc.C)
 func (s *publishSuite) TestRemovingWhatIsGoneAlreadyIsASuccess(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
-	s.state.failItem("RemoveAttachments", "volume-0 machine-0", errors.NotFoundf("attachment"))
-	s.state.failItem("RemoveAttachments", "filesystem-0 machine-0", errors.NotFoundf("attachment"))
-	s.state.failItem("Remove", "volume-1", errors.NotFoundf("volume"))
+	s.state.FailItem("RemoveAttachments", "volume-0 machine-0", errors.NotFoundf("attachment"))
+	s.state.FailItem("RemoveAttachments", "filesystem-0 machine-0", errors.NotFoundf("attachment"))
+	s.state.FailItem("Remove", "volume-1", errors.NotFoundf("volume"))
 	_, va := s.attachedVolume(c, "0")
 	_, fa := s.addMount("0", "dynamic", "")
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "SetFilesystemAttachmentInfo")
+	s.Next(c, "SetFilesystemAttachmentInfo")
 	v := s.addVolume("1", "dynamic")
 	s.provisionVolume(v)
 
-	s.setLife(&va.life, life.Dying)
-	s.setLife(&fa.life, life.Dying)
-	s.setLife(&v.life, life.Dead)
+	s.setLife(va, life.Dying)
+	s.setLife(fa, life.Dying)
+	s.setLife(v, life.Dead)
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 	s.volumesChanged(c, "1")
-	s.nextAbout(c, "RemoveAttachments", "volume-0 machine-0")
-	s.nextAbout(c, "RemoveAttachments", "filesystem-0 machine-0")
-	s.nextAbout(c, "Remove", "volume-1")
+	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
+	s.AwaitCall(c, "RemoveAttachments", "filesystem-0 machine-0")
+	s.AwaitCall(c, "Remove", "volume-1")
 	s.barrier(c)
 	s.noTimer(c)
 	c.Check(s.log.warned(), gc.HasLen, 0)
@@ -189,38 +190,38 @@ func (s *publishSuite) TestOrderWithinABatch(c *gc.C) {
 		f, a := s.addMount(id, "dynamic", "")
 		s.provisionFilesystem(f)
 		s.provisionFilesystemAttachment(a)
-		s.setLife(&a.life, life.Dying)
+		s.setLife(a, life.Dying)
 	}
-	creating, detaching := newGate(), newGate()
-	s.source.onCall("CreateVolumes", creating.wait)
-	s.source.onCall("DetachFilesystems", detaching.wait)
+	creating, detaching := calls.NewGate(), calls.NewGate()
+	s.source.OnCall("CreateVolumes", creating.Wait)
+	s.source.OnCall("DetachFilesystems", detaching.Wait)
 	s.filesystemsChanged(c, "0", "1")
 	s.volumesChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	receive(c, creating.entered, "CreateVolumes to be called")
-	receive(c, detaching.entered, "DetachFilesystems to be called")
+	creating.Entered(c)
+	detaching.Entered(c)
 	// Both sources are busy, and have one more thing to do each.
 	s.volumesChanged(c, "1")
-	s.nextAbout(c, "VolumeParams", "volume-1")
+	s.AwaitCall(c, "VolumeParams", "volume-1")
 	s.filesystemAttachmentsChanged(c, "machine-0", "1")
-	s.nextAbout(c, "FilesystemAttachmentParams", "filesystem-1 machine-0")
+	s.AwaitCall(c, "FilesystemAttachmentParams", "filesystem-1 machine-0")
 
 	// Their first results come together while the state is busy. The worker has
 	// them when the sources go on.
-	reading := newGate()
-	s.state.onCall("Life", reading.wait)
+	reading := calls.NewGate()
+	s.state.OnCall("Life", reading.Wait)
 	s.volumesChanged(c, "99")
-	receive(c, reading.entered, "Life to be called")
-	creating.open <- struct{}{}
-	detaching.open <- struct{}{}
-	receive(c, creating.entered, "CreateVolumes to be called again")
-	receive(c, detaching.entered, "DetachFilesystems to be called again")
-	s.state.onCall("Life", nil)
-	close(reading.open)
-	s.nextAbout(c, "RemoveAttachments", "filesystem-0 machine-0")
-	c.Check(s.order(stateCalls...), jc.DeepEquals, []string{"SetStatus", "SetVolumeInfo", "RemoveAttachments"})
-	close(creating.open)
-	close(detaching.open)
-	s.nextAbout(c, "RemoveAttachments", "filesystem-1 machine-0")
-	s.nextAbout(c, "SetVolumeInfo", "volume-1")
+	reading.Entered(c)
+	creating.Pass(c)
+	detaching.Pass(c)
+	creating.Entered(c)
+	detaching.Entered(c)
+	s.state.OnCall("Life", nil)
+	reading.Open()
+	s.AwaitCall(c, "RemoveAttachments", "filesystem-0 machine-0")
+	c.Check(s.Names(stateCalls...), jc.DeepEquals, []string{"SetStatus", "SetVolumeInfo", "RemoveAttachments"})
+	creating.Open()
+	detaching.Open()
+	s.AwaitCall(c, "RemoveAttachments", "filesystem-1 machine-0")
+	s.AwaitCall(c, "SetVolumeInfo", "volume-1")
 }

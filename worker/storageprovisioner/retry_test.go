@@ -9,6 +9,7 @@ import (
 
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/calls"
 )
 
 type retrySuite struct{ baseSuite }
@@ -43,7 +44,7 @@ var failing = []struct {
 		v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 		s.provisionVolume(v)
 		s.provisionVolumeAttachment(a)
-		s.setLife(&a.life, life.Dying)
+		s.setLife(a, life.Dying)
 		s.volumesChanged(c, "0")
 		s.volumeAttachmentsChanged(c, "machine-0", "0")
 	},
@@ -51,7 +52,7 @@ var failing = []struct {
 	"DestroyVolumes", "volume-0", func(s *retrySuite, c *gc.C) {
 		v := s.addVolume("0", "dynamic")
 		s.provisionVolume(v)
-		s.setLife(&v.life, life.Dead)
+		s.setLife(v, life.Dead)
 		s.volumesChanged(c, "0")
 	},
 }, {
@@ -71,7 +72,7 @@ var failing = []struct {
 		f, a := s.addMount("0", "dynamic", "")
 		s.provisionFilesystem(f)
 		s.provisionFilesystemAttachment(a)
-		s.setLife(&a.life, life.Dying)
+		s.setLife(a, life.Dying)
 		s.filesystemsChanged(c, "0")
 		s.filesystemAttachmentsChanged(c, "machine-0", "0")
 	},
@@ -79,7 +80,7 @@ var failing = []struct {
 	"DestroyFilesystems", "filesystem-0", func(s *retrySuite, c *gc.C) {
 		f := s.addFilesystem("0", "dynamic", "")
 		s.provisionFilesystem(f)
-		s.setLife(&f.life, life.Dead)
+		s.setLife(f, life.Dead)
 		s.filesystemsChanged(c, "0")
 	},
 }}
@@ -101,21 +102,21 @@ func (s *retrySuite) eachFailing(c *gc.C, test func(call, subject string, setUp 
 // 24
 func (s *retrySuite) TestDelaysAreThoseOfTheDefaultPolicy(c *gc.C) {
 	s.eachFailing(c, func(call, subject string, setUp func()) {
-		s.source.failAlways(call, subject, errors.New("boom"))
+		s.source.FailItemAlways(call, subject, errors.New("boom"))
 		setUp()
-		s.next(c, call)
+		s.Next(c, call)
 		s.statuses(c)
 		for i, delay := range backoff {
 			s.advance(c, delay-1)
 			s.barrier(c)
-			c.Assert(s.count(call), gc.Equals, i+1, gc.Commentf("%s came before %v", call, delay))
+			c.Assert(s.Count(call), gc.Equals, i+1, gc.Commentf("%s came before %v", call, delay))
 			s.advance(c, 1)
-			s.next(c, call)
+			s.Next(c, call)
 			s.statuses(c) // the call has ended
 		}
-		s.source.failAlways(call, subject, nil)
+		s.source.FailItemAlways(call, subject, nil)
 		s.advance(c, 30*time.Minute)
-		s.next(c, call)
+		s.Next(c, call)
 		s.barrier(c)
 		s.noTimer(c)
 	})
@@ -129,14 +130,14 @@ func (s *retrySuite) TestPolicyIsTheConfigs(c *gc.C) {
 	cfg.Retry.Factor = 3
 	s.addMachine("0", "instance-0")
 	s.start(c, cfg)
-	s.source.failAlways("CreateVolumes", "volume-0", errors.New("boom"))
+	s.source.FailItemAlways("CreateVolumes", "volume-0", errors.New("boom"))
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
-	s.next(c, "CreateVolumes")
+	s.Next(c, "CreateVolumes")
 	for _, delay := range []time.Duration{time.Second, 3 * time.Second, 5 * time.Second, 5 * time.Second} {
 		s.advance(c, delay-1)
 		s.advance(c, 1)
-		s.next(c, "CreateVolumes")
+		s.Next(c, "CreateVolumes")
 	}
 }
 
@@ -145,31 +146,31 @@ func (s *retrySuite) TestSuccessForgetsTheHistory(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	boom := errors.New("boom")
-	s.source.failItem("AttachVolumes", "volume-0 machine-0", boom, boom, boom)
-	s.source.failItem("DetachVolumes", "volume-0 machine-0", boom)
+	s.source.FailItem("AttachVolumes", "volume-0 machine-0", boom, boom, boom)
+	s.source.FailItem("DetachVolumes", "volume-0 machine-0", boom)
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.provisionVolume(v)
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	for _, delay := range backoff[:3] {
-		s.next(c, "AttachVolumes")
+		s.Next(c, "AttachVolumes")
 		s.advance(c, delay)
 	}
-	s.next(c, "SetVolumeAttachmentInfo")
-	s.setLife(&a.life, life.Dying)
+	s.Next(c, "SetVolumeAttachmentInfo")
+	s.setLife(a, life.Dying)
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "DetachVolumes")
+	s.Next(c, "DetachVolumes")
 	s.advance(c, backoff[0])
-	s.next(c, "DetachVolumes")
-	s.next(c, "RemoveAttachments")
+	s.Next(c, "DetachVolumes")
+	s.Next(c, "RemoveAttachments")
 }
 
 // 24
 func (s *retrySuite) TestBackoffSurvivesRepeatedEvents(c *gc.C) {
 	s.eachFailing(c, func(call, subject string, setUp func()) {
-		s.source.failAlways(call, subject, errors.New("boom"))
+		s.source.FailItemAlways(call, subject, errors.New("boom"))
 		setUp()
-		s.next(c, call)
+		s.Next(c, call)
 		for i, delay := range backoff[:3] {
 			s.advance(c, delay/2)
 			// The entity, and all about it, is said to have changed.
@@ -180,9 +181,9 @@ func (s *retrySuite) TestBackoffSurvivesRepeatedEvents(c *gc.C) {
 				s.filesystemAttachmentsChanged(c, "machine-0", "0")
 			}
 			s.barrier(c)
-			c.Assert(s.count(call), gc.Equals, i+1, gc.Commentf("%s came early", call))
+			c.Assert(s.Count(call), gc.Equals, i+1, gc.Commentf("%s came early", call))
 			s.advance(c, delay-delay/2)
-			s.next(c, call)
+			s.Next(c, call)
 		}
 	})
 }
@@ -191,38 +192,42 @@ func (s *retrySuite) TestBackoffSurvivesRepeatedEvents(c *gc.C) {
 func (s *retrySuite) TestChangedParametersResetTheBackoff(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
-	s.source.failAlways("CreateVolumes", "volume-0", errors.New("boom"))
-	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.source.FailItemAlways("CreateVolumes", "volume-0", errors.New("boom"))
+	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
-	s.next(c, "CreateVolumes")
+	s.Next(c, "CreateVolumes")
 	s.statuses(c)
 	s.advance(c, backoff[0])
-	s.next(c, "CreateVolumes")
+	s.Next(c, "CreateVolumes")
 	s.statuses(c)
 	s.advance(c, time.Second)
 
-	s.state.update(func() { v.params.Size = 500 })
+	smaller := volumeParams("0", "dynamic")
+	smaller.Size = 500
+	s.state.AddVolume(smaller)
 	s.volumesChanged(c, "0")
-	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes")[0].Size, gc.Equals, uint64(500))
+	c.Check(calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes")[0].Size, gc.Equals, uint64(500))
 	s.statuses(c) // the timer that is there from here on is the new one
 	s.advance(c, backoff[0])
-	s.next(c, "CreateVolumes")
+	s.Next(c, "CreateVolumes")
 }
 
 // 24
 func (s *retrySuite) TestChangedParametersResetTheBackoffOfAFilesystemsAttachment(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
-	s.source.failAlways("AttachFilesystems", "filesystem-0 machine-0", errors.New("boom"))
-	f, a := s.addMount("0", "dynamic", "")
+	s.source.FailItemAlways("AttachFilesystems", "filesystem-0 machine-0", errors.New("boom"))
+	f, _ := s.addMount("0", "dynamic", "")
 	s.provisionFilesystem(f)
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "AttachFilesystems")
+	s.Next(c, "AttachFilesystems")
 	s.advance(c, time.Second)
-	s.state.update(func() { a.params.MountPoint = "/srv/elsewhere" })
+	moved := filesystemAttachmentParams("machine-0", "0", "dynamic")
+	moved.MountPoint = "/srv/elsewhere"
+	s.state.AttachFilesystem(moved)
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
-	c.Check(next[[]storage.FilesystemAttachmentParams](c, s.journal, "AttachFilesystems")[0].Path, gc.Equals, "/srv/elsewhere")
+	c.Check(calls.NextArgs[[]storage.FilesystemAttachmentParams](c, s.Journal, "AttachFilesystems")[0].Path, gc.Equals, "/srv/elsewhere")
 }
 
 // 25
@@ -231,15 +236,15 @@ func (s *retrySuite) TestRetriesDueAtOneTimeGoInOneCall(c *gc.C) {
 	s.startEnviron(c)
 	for _, id := range []string{"0", "1", "2"} {
 		s.addVolumeOn("machine-0", id, "dynamic")
-		s.source.failItem("CreateVolumes", volumeTag(id), errors.New("boom"))
+		s.source.FailItem("CreateVolumes", volumeTag(id), errors.New("boom"))
 	}
 	s.volumesChanged(c, "0", "1", "2")
-	s.next(c, "CreateVolumes")
+	s.Next(c, "CreateVolumes")
 	s.advance(c, backoff[0])
-	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), jc.SameContents,
+	c.Check(calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes"), jc.SameContents,
 		[]storage.VolumeParams{wantedVolume("0"), wantedVolume("1"), wantedVolume("2")})
 	s.barrier(c)
-	c.Check(s.count("CreateVolumes"), gc.Equals, 2)
+	c.Check(s.Count("CreateVolumes"), gc.Equals, 2)
 }
 
 // 25: what has been waiting for one thing goes in one call, too.
@@ -255,32 +260,32 @@ func (s *retrySuite) TestAttachmentsOfOneMachineGoInOneCall(c *gc.C) {
 	w := s.machineWatcher(c, "0")
 	s.barrier(c)
 	s.addMachine("0", "instance-0")
-	w.send(c, struct{}{})
-	c.Check(next[[]storage.VolumeAttachmentParams](c, s.journal, "AttachVolumes"), gc.HasLen, 3)
+	w.Deliver(c, struct{}{})
+	c.Check(calls.NextArgs[[]storage.VolumeAttachmentParams](c, s.Journal, "AttachVolumes"), gc.HasLen, 3)
 }
 
 // 25
 func (s *retrySuite) TestWhatComesWhileTheSourceIsBusyGathers(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	creating := newGate()
-	s.source.onCall("CreateVolumes", creating.wait)
+	creating := calls.NewGate()
+	s.source.OnCall("CreateVolumes", creating.Wait)
 	s.startEnviron(c)
 	for _, id := range []string{"0", "1", "2"} {
 		s.addVolumeOn("machine-0", id, "dynamic")
 	}
 	s.addFilesystem("0", "dynamic", "")
 	s.volumesChanged(c, "0")
-	receive(c, creating.entered, "CreateVolumes to be called")
+	creating.Entered(c)
 	s.volumesChanged(c, "1")
-	s.nextAbout(c, "VolumeParams", "volume-1")
+	s.AwaitCall(c, "VolumeParams", "volume-1")
 	s.volumesChanged(c, "2")
-	s.nextAbout(c, "VolumeParams", "volume-2")
+	s.AwaitCall(c, "VolumeParams", "volume-2")
 	// A source that takes its time holds up no other.
 	s.filesystemsChanged(c, "0")
-	s.next(c, "SetFilesystemInfo")
-	close(creating.open)
-	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), gc.HasLen, 1)
-	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), jc.SameContents,
+	s.Next(c, "SetFilesystemInfo")
+	creating.Open()
+	c.Check(calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes"), gc.HasLen, 1)
+	c.Check(calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes"), jc.SameContents,
 		[]storage.VolumeParams{wantedVolume("1"), wantedVolume("2")})
 }
 
@@ -296,22 +301,22 @@ func (s *retrySuite) TestMaxBatchCapsACall(c *gc.C) {
 	}
 	s.filesystemsChanged(c, ids...)
 	for _, n := range []int{2, 2, 1} {
-		c.Check(next[[]storage.FilesystemParams](c, s.journal, "CreateFilesystems"), gc.HasLen, n)
+		c.Check(calls.NextArgs[[]storage.FilesystemParams](c, s.Journal, "CreateFilesystems"), gc.HasLen, n)
 	}
 	for _, id := range ids {
-		s.nextAbout(c, "SetFilesystemInfo", filesystemTag(id))
+		s.AwaitCall(c, "SetFilesystemInfo", filesystemTag(id))
 	}
 }
 
 // A provider call that fails as a whole tells nothing of any item.
 func (s *retrySuite) TestCallThatFailsAsAWholeIsRetriedForAll(c *gc.C) {
 	s.eachFailing(c, func(call, subject string, setUp func()) {
-		s.source.failCall(call, errors.New("no connection"))
+		s.source.FailCall(call, errors.New("no connection"))
 		setUp()
-		first := s.next(c, call)
+		first := s.Next(c, call).Args
 		c.Check(s.statuses(c), gc.HasLen, 1)
 		s.advance(c, backoff[0])
-		c.Check(s.next(c, call), jc.DeepEquals, first)
+		c.Check(s.Next(c, call).Args, jc.DeepEquals, first)
 		s.barrier(c)
 		s.noTimer(c)
 	})
@@ -321,68 +326,68 @@ func (s *retrySuite) TestCallThatFailsAsAWholeIsRetriedForAll(c *gc.C) {
 func (s *retrySuite) TestCallWithTooFewResultsIsRetriedForAll(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
-	s.source.shorten("CreateVolumes", 1)
+	s.source.Shorten("CreateVolumes", 1)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.addVolumeOn("machine-0", "1", "dynamic")
 	s.volumesChanged(c, "0", "1")
-	s.next(c, "CreateVolumes")
+	s.Next(c, "CreateVolumes")
 	c.Check(s.statuses(c), gc.HasLen, 2)
 	s.advance(c, backoff[0])
-	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), gc.HasLen, 2)
-	s.next(c, "SetVolumeInfo")
+	c.Check(calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes"), gc.HasLen, 2)
+	s.Next(c, "SetVolumeInfo")
 }
 
 // What may be going on is repeated as it was, whatever has changed, and no sooner.
 func (s *retrySuite) TestCreationInProgressIsRepeatedAsItWasAndNoSooner(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	s.source.failItem("CreateVolumes", "volume-0", storage.InProgress(errors.New("later")))
+	s.source.FailItem("CreateVolumes", "volume-0", storage.InProgress(errors.New("later")))
 	s.startEnviron(c)
 	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
-	first := next[[]storage.VolumeParams](c, s.journal, "CreateVolumes")
-	s.next(c, "SetStatus")
-	s.state.update(func() {
-		v.params.Size = 2000
-		v.life = life.Dying
-	})
+	first := calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes")
+	s.Next(c, "SetStatus")
+	larger := volumeParams("0", "dynamic")
+	larger.Size = 2000
+	s.state.AddVolume(larger)
+	s.setLife(v, life.Dying)
 	s.volumesChanged(c, "0")
 	s.barrier(c)
-	c.Check(s.about("volume-0", "CreateVolumes"), gc.HasLen, 1)
+	c.Check(s.About("volume-0", "CreateVolumes"), gc.HasLen, 1)
 	s.advance(c, backoff[0])
-	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), jc.DeepEquals, first)
-	s.nextAbout(c, "SetVolumeInfo", "volume-0")
+	c.Check(calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes"), jc.DeepEquals, first)
+	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
 }
 
 // What is not the provider's is dropped, even if it seemed to be going on.
 func (s *retrySuite) TestIgnoredEndsWhatWasInProgress(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	s.source.failItem("CreateVolumes", "volume-0", storage.InProgress(errors.New("later")))
+	s.source.FailItem("CreateVolumes", "volume-0", storage.InProgress(errors.New("later")))
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
-	s.next(c, "CreateVolumes")
-	s.next(c, "SetStatus")
-	s.source.failAlways("CreateVolumes", "volume-0", storage.Ignored(errors.New("not mine")))
+	s.Next(c, "CreateVolumes")
+	s.Next(c, "SetStatus")
+	s.source.FailItemAlways("CreateVolumes", "volume-0", storage.Ignored(errors.New("not mine")))
 	s.advance(c, backoff[0])
-	s.next(c, "CreateVolumes")
+	s.Next(c, "CreateVolumes")
 	s.noTimer(c)
 	s.barrier(c)
-	c.Check(s.about("volume-0", "CreateVolumes"), gc.HasLen, 2)
+	c.Check(s.About("volume-0", "CreateVolumes"), gc.HasLen, 2)
 }
 
 // 2: what fails for good by the former configuration has another go.
 func (s *retrySuite) TestConfigThatChangesDuringACallGivesAnotherGo(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	creating := newGate()
-	s.source.onCall("CreateVolumes", creating.wait)
-	s.source.failItem("CreateVolumes", "volume-0", storage.Permanent(errors.New("bad credential")))
+	creating := calls.NewGate()
+	s.source.OnCall("CreateVolumes", creating.Wait)
+	s.source.FailItem("CreateVolumes", "volume-0", storage.Permanent(errors.New("bad credential")))
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
-	receive(c, creating.entered, "CreateVolumes to be called")
-	mark := s.mark()
-	s.state.environWatcher.send(c, struct{}{})
-	s.after(c, mark, "Life", "volume-0")
-	close(creating.open)
-	s.nextAbout(c, "SetVolumeInfo", "volume-0")
+	creating.Entered(c)
+	mark := s.Mark()
+	s.fed.EnvironConfig.Deliver(c, struct{}{})
+	s.AwaitCallAfter(c, mark, "Life", "volume-0")
+	creating.Open()
+	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
 }

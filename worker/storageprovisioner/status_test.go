@@ -43,21 +43,21 @@ func (s *statusSuite) TestCreatedThenAttached(c *gc.C) {
 
 // created with its attachment
 func (s *statusSuite) TestCreatedWithItsAttachment(c *gc.C) {
-	s.source.attaches = true
+	s.source.Options.AttachOnCreate = true
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "SetVolumeAttachmentInfo")
+	s.Next(c, "SetVolumeAttachmentInfo")
 	s.barrier(c)
 	s.checkStatuses(c, "volume-0 attached")
-	c.Check(s.count("SetStatus"), gc.Equals, 1)
+	c.Check(s.Count("SetStatus"), gc.Equals, 1)
 }
 
 // creation failed, will be retried
 func (s *statusSuite) TestCreationFailed(c *gc.C) {
 	s.startEnviron(c)
-	s.source.failItem("CreateVolumes", "volume-0", errors.New("one"), errors.New("two"))
+	s.source.FailItem("CreateVolumes", "volume-0", errors.New("one"), errors.New("two"))
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.checkStatuses(c, "volume-0 pending: one")
@@ -65,7 +65,7 @@ func (s *statusSuite) TestCreationFailed(c *gc.C) {
 	s.checkStatuses(c, "volume-0 pending: two")
 	s.advance(c, time.Minute)
 	s.checkStatuses(c, "volume-0 attaching")
-	s.source.failItem("CreateFilesystems", "filesystem-0", errors.New("boom"))
+	s.source.FailItem("CreateFilesystems", "filesystem-0", errors.New("boom"))
 	s.addFilesystem("0", "dynamic", "")
 	s.filesystemsChanged(c, "0")
 	s.checkStatuses(c, "filesystem-0 pending: boom")
@@ -74,7 +74,7 @@ func (s *statusSuite) TestCreationFailed(c *gc.C) {
 // attach failed, will be retried
 func (s *statusSuite) TestAttachFailed(c *gc.C) {
 	s.startEnviron(c)
-	s.source.failItem("AttachVolumes", "volume-0 machine-0", errors.New("one"), errors.New("one"))
+	s.source.FailItem("AttachVolumes", "volume-0 machine-0", errors.New("one"), errors.New("one"))
 	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.provisionVolume(v)
 	s.volumesChanged(c, "0")
@@ -85,7 +85,7 @@ func (s *statusSuite) TestAttachFailed(c *gc.C) {
 	s.checkStatuses(c, "volume-0 attaching: one")
 	s.advance(c, time.Minute)
 	s.checkStatuses(c, "volume-0 attached")
-	s.source.failItem("AttachFilesystems", "filesystem-0 machine-0", errors.New("boom"))
+	s.source.FailItem("AttachFilesystems", "filesystem-0 machine-0", errors.New("boom"))
 	f, _ := s.addMount("0", "dynamic", "")
 	s.provisionFilesystem(f)
 	s.filesystemsChanged(c, "0")
@@ -96,22 +96,22 @@ func (s *statusSuite) TestAttachFailed(c *gc.C) {
 // detach failed, will be retried; detached
 func (s *statusSuite) TestDetachFailedThenDetached(c *gc.C) {
 	s.startEnviron(c)
-	s.source.failItem("DetachVolumes", "volume-0 machine-0", errors.New("device busy"))
+	s.source.FailItem("DetachVolumes", "volume-0 machine-0", errors.New("device busy"))
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.provisionVolume(v)
 	s.provisionVolumeAttachment(a)
-	s.setLife(&a.life, life.Dying)
+	s.setLife(a, life.Dying)
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.checkStatuses(c, "volume-0 detaching: device busy")
 	s.advance(c, 30*time.Second)
 	s.checkStatuses(c, "volume-0 detached")
 
-	s.source.failItem("DetachFilesystems", "filesystem-0 machine-0", errors.New("mount busy"))
+	s.source.FailItem("DetachFilesystems", "filesystem-0 machine-0", errors.New("mount busy"))
 	f, fa := s.addMount("0", "dynamic", "")
 	s.provisionFilesystem(f)
 	s.provisionFilesystemAttachment(fa)
-	s.setLife(&fa.life, life.Dying)
+	s.setLife(fa, life.Dying)
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 	s.checkStatuses(c, "filesystem-0 detaching: mount busy")
@@ -122,18 +122,16 @@ func (s *statusSuite) TestDetachFailedThenDetached(c *gc.C) {
 // destroy or release failed, will be retried
 func (s *statusSuite) TestDestroyOrReleaseFailed(c *gc.C) {
 	s.startRemoving(c)
-	s.source.failItem("DestroyVolumes", "volume-0", errors.New("in use"), errors.New("still in use"))
-	s.source.failItem("ReleaseVolumes", "volume-1", errors.New("in use"))
-	s.source.failItem("DestroyFilesystems", "filesystem-0", errors.New("in use"))
-	s.source.failItem("ReleaseFilesystems", "filesystem-1", errors.New("in use"))
+	s.source.FailItem("DestroyVolumes", "volume-0", errors.New("in use"), errors.New("still in use"))
+	s.source.FailItem("ReleaseVolumes", "volume-1", errors.New("in use"))
+	s.source.FailItem("DestroyFilesystems", "filesystem-0", errors.New("in use"))
+	s.source.FailItem("ReleaseFilesystems", "filesystem-1", errors.New("in use"))
 	for _, id := range []string{"0", "1"} {
 		v, f := s.addVolume(id, "dynamic"), s.addFilesystem(id, "dynamic", "")
 		s.provisionVolume(v)
 		s.provisionFilesystem(f)
-		s.state.update(func() {
-			v.release, f.release = id == "1", id == "1"
-			v.life, f.life = life.Dead, life.Dead
-		})
+		s.setDead(v, id == "1")
+		s.setDead(f, id == "1")
 	}
 	s.volumesChanged(c, "0")
 	s.checkStatuses(c, "volume-0 error: destroying volume: in use")
@@ -145,18 +143,18 @@ func (s *statusSuite) TestDestroyOrReleaseFailed(c *gc.C) {
 	s.checkStatuses(c, "filesystem-1 error: removing filesystem: in use")
 	s.advance(c, 30*time.Second)
 	s.checkStatuses(c, "volume-0 error: destroying volume: still in use")
-	s.nextAbout(c, "Remove", "volume-1")
-	s.nextAbout(c, "Remove", "filesystem-0")
-	s.nextAbout(c, "Remove", "filesystem-1")
+	s.AwaitCall(c, "Remove", "volume-1")
+	s.AwaitCall(c, "Remove", "filesystem-0")
+	s.AwaitCall(c, "Remove", "filesystem-1")
 }
 
 // invalid, permanent, or past the threshold
 func (s *statusSuite) TestInvalidAndPermanent(c *gc.C) {
 	s.startEnviron(c)
-	s.source.failAlways("ValidateVolumeParams", "volume-0", errors.New("too large"))
-	s.source.failAlways("CreateVolumes", "volume-1", storage.Permanent(errors.New("no quota")))
-	s.source.failAlways("CreateVolumes", "volume-2", errors.NotSupportedf("encryption"))
-	s.source.failAlways("CreateFilesystems", "filesystem-0", errors.NotValidf("label"))
+	s.source.FailItemAlways("ValidateVolumeParams", "volume-0", errors.New("too large"))
+	s.source.FailItemAlways("CreateVolumes", "volume-1", storage.Permanent(errors.New("no quota")))
+	s.source.FailItemAlways("CreateVolumes", "volume-2", errors.NotSupportedf("encryption"))
+	s.source.FailItemAlways("CreateFilesystems", "filesystem-0", errors.NotValidf("label"))
 	for _, id := range []string{"0", "1", "2"} {
 		s.addVolumeOn("machine-0", id, "dynamic")
 	}
@@ -177,7 +175,7 @@ func (s *statusSuite) TestPastTheThreshold(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.Retry.CreateThreshold, cfg.Retry.RemoveThreshold = 2, 1
 	s.start(c, cfg)
-	s.source.failAlways("CreateVolumes", "volume-0", errors.New("boom"))
+	s.source.FailItemAlways("CreateVolumes", "volume-0", errors.New("boom"))
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.checkStatuses(c, "volume-0 pending: boom")
@@ -187,10 +185,10 @@ func (s *statusSuite) TestPastTheThreshold(c *gc.C) {
 	c.Check(got[0], gc.Matches, "volume-0 error: .*boom.*2.*")
 	s.noTimer(c)
 
-	s.source.failAlways("DestroyFilesystems", "filesystem-0", errors.New("boom"))
+	s.source.FailItemAlways("DestroyFilesystems", "filesystem-0", errors.New("boom"))
 	f := s.addFilesystem("0", "dynamic", "")
 	s.provisionFilesystem(f)
-	s.setLife(&f.life, life.Dead)
+	s.setLife(f, life.Dead)
 	s.filesystemsChanged(c, "0")
 	got = s.statuses(c)
 	c.Assert(got, gc.HasLen, 1)
@@ -200,11 +198,11 @@ func (s *statusSuite) TestPastTheThreshold(c *gc.C) {
 
 func (s *statusSuite) TestStatusThatCannotBeSetIsLoggedAndNothingElse(c *gc.C) {
 	s.startEnviron(c)
-	s.state.failCall("SetStatus", errors.New("no connection"))
+	s.state.FailCall("SetStatus", errors.New("no connection"))
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "SetVolumeAttachmentInfo")
+	s.Next(c, "SetVolumeAttachmentInfo")
 	c.Assert(s.log.warned(), gc.HasLen, 1)
 	c.Check(s.log.warned()[0], gc.Matches, ".*no connection.*")
 	s.noTimer(c)

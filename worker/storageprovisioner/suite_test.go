@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/juju/clock/testclock"
 	"github.com/juju/names/v5"
 	jc "github.com/juju/testing/checkers"
 	"go.uber.org/goleak"
@@ -17,6 +17,11 @@ import (
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/environs/config"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/calls"
+	"github.com/stowage-io/stowage/testing/clocktest"
+	"github.com/stowage-io/stowage/testing/modeltest"
+	"github.com/stowage-io/stowage/testing/providerfake"
+	"github.com/stowage-io/stowage/testing/watchertest"
 	"github.com/stowage-io/stowage/worker"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
@@ -24,13 +29,17 @@ import (
 // baseSuite runs one worker per test on fakes. The provider "dynamic" makes
 // storage in the worker's scope; "static" does not make it at any time, and
 // "elsewhere" is of the other scope.
+//
+// The worker's watchers say nothing but what the test feeds them: putting things
+// into the model and telling the worker are apart.
 type baseSuite struct {
-	*journal
-	state    *fakeState
-	rules    *rules
-	source   *fakeSource // of provider "dynamic"
-	managed  *fakeSource // of filesystems on volumes
-	clock    *testclock.Clock
+	*calls.Journal
+	state    *modeltest.Model
+	fed      modeltest.Watchers
+	rules    *providerfake.Rules
+	source   *providerfake.Provider // "dynamic"
+	managed  *providerfake.Provider // of filesystems on volumes
+	clock    *clocktest.Clock
 	log      *fakeLogger
 	worker   worker.Worker
 	backing  storage.BackingDevices
@@ -38,19 +47,45 @@ type baseSuite struct {
 	barriers int
 	others   goleak.Option
 
-	mu        sync.Mutex
-	providers map[storage.ProviderType]storage.Provider
+	mu              sync.Mutex
+	providers       map[storage.ProviderType]storage.Provider
+	machineWatchers map[string]*watchertest.Notify
 }
 
 func (s *baseSuite) SetUpTest(c *gc.C) {
-	*s = baseSuite{others: goleak.IgnoreCurrent()}
-	s.journal = newJournal()
-	s.state = newState(s.journal)
-	s.rules = newRules(s.state)
-	s.source = newSource(s.journal, s.rules, "")
-	s.managed = newSource(s.journal, s.rules, "managed.")
-	s.clock = testclock.NewClock(time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC))
+	*s = baseSuite{others: goleak.IgnoreCurrent(), machineWatchers: make(map[string]*watchertest.Notify)}
+	s.Journal = calls.NewJournal()
+	s.fed = modeltest.Watchers{
+		EnvironConfig:         watchertest.New[struct{}](),
+		BlockDevices:          watchertest.New[struct{}](),
+		Volumes:               watchertest.New[[]string](),
+		Filesystems:           watchertest.New[[]string](),
+		VolumeAttachments:     watchertest.New[[]params.MachineStorageId](),
+		FilesystemAttachments: watchertest.New[[]params.MachineStorageId](),
+		Machine:               s.watchMachine,
+	}
+	s.state = modeltest.New(modeltest.Options{Journal: s.Journal, ByHand: s.fed})
+	s.state.SetEnvironConfig(map[string]any{"name": "site"})
+	s.rules = providerfake.NewRules(s.state)
+	s.source = s.provider("")
+	s.managed = s.provider("managed.")
+	s.clock = clocktest.New()
 	s.log = &fakeLogger{c: c}
+}
+
+// provider returns a provider whose calls have a prefix in the journal.
+func (s *baseSuite) provider(prefix string) *providerfake.Provider {
+	return providerfake.New(providerfake.Options{Journal: s.Journal, Rules: s.rules, Prefix: prefix})
+}
+
+// watchMachine gives the worker a watcher of a machine, whose first event comes by
+// itself.
+func (s *baseSuite) watchMachine(machine names.MachineTag) *watchertest.Notify {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := watchertest.New(struct{}{})
+	s.machineWatchers[machine.String()] = w
+	return w
 }
 
 func (s *baseSuite) TearDownTest(c *gc.C) {
@@ -58,10 +93,10 @@ func (s *baseSuite) TearDownTest(c *gc.C) {
 		s.worker.Kill()
 		s.waited(c)
 	}
-	c.Check(s.state.living(), gc.HasLen, 0, gc.Commentf("watchers are left"))
-	c.Check(s.state.concurrent.Load(), jc.IsFalse, gc.Commentf("accessors were called at the same time"))
-	c.Check(s.rules.breaches(), gc.HasLen, 0)
-	c.Check(s.clock.WaitAdvance(0, time.Millisecond, 0), jc.ErrorIsNil, gc.Commentf("timers are left"))
+	c.Check(s.state.Close(), gc.HasLen, 0, gc.Commentf("watchers are left"))
+	c.Check(s.state.Overlapped(), jc.IsFalse, gc.Commentf("accessors were called at the same time"))
+	c.Check(s.rules.Breaches(), gc.HasLen, 0)
+	c.Check(s.clock.Timers(), gc.HasLen, 0, gc.Commentf("timers are left"))
 	c.Check(goleak.Find(s.others), jc.ErrorIsNil)
 }
 
@@ -72,36 +107,45 @@ func (s *baseSuite) waited(c *gc.C) error {
 	return receive(c, done, "the worker's end")
 }
 
-// config returns the configuration of a worker on the fakes.
-func (s *baseSuite) config(c *gc.C, machine bool) storageprovisioner.Config {
+// receive waits for a value or for the channel to be closed.
+func receive[T any](c *gc.C, ch <-chan T, what string) T {
+	timeout := time.NewTimer(calls.Patience)
+	defer timeout.Stop()
+	select {
+	case v := <-ch:
+		return v
+	case <-timeout.C:
+		c.Fatalf("waited in vain: %s", what)
+	}
+	panic("unreachable")
+}
+
+// config returns the configuration of a worker on the fakes. The state has the
+// given optional capabilities.
+func (s *baseSuite) config(c *gc.C, machine bool, with ...modeltest.Capability) storageprovisioner.Config {
 	s.machine = machine
 	mine, other := storage.ScopeEnviron, storage.ScopeMachine
+	var scope names.Tag = names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d")
 	if machine {
 		mine, other = other, mine
+		scope = names.NewMachineTag("0")
 	}
+	static, elsewhere := s.provider("static."), s.provider("elsewhere.")
+	s.source.Options.Scope = mine
+	static.Options.Scope, static.Options.Static = mine, true
+	elsewhere.Options.Scope = other
 	s.providers = map[storage.ProviderType]storage.Provider{
-		"dynamic":   &fakeProvider{scope: mine, dynamic: true, source: s.source},
-		"static":    &fakeProvider{scope: mine, dynamic: false, source: newSource(s.journal, s.rules, "static.")},
-		"elsewhere": &fakeProvider{scope: other, dynamic: true, source: newSource(s.journal, s.rules, "elsewhere.")},
+		"dynamic": s.source, "static": static, "elsewhere": elsewhere,
 	}
-	cfg := storageprovisioner.Config{
-		Scope:       names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d"),
-		Volumes:     s.state,
-		Filesystems: s.state,
-		Life:        s.state,
-		Environ:     s.state,
-		Machines:    s.state,
-		Status:      s.state,
-		Clock:       s.clock,
-		Logger:      s.log,
-		Registry: func(*config.Config) (storage.ProviderRegistry, error) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return storage.StaticProviderRegistry{Providers: s.providers}, nil
-		},
+	cfg := s.state.Config(scope, with...)
+	cfg.Clock = s.clock
+	cfg.Logger = s.log
+	cfg.Registry = func(*config.Config) (storage.ProviderRegistry, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return storage.StaticProviderRegistry{Providers: s.providers}, nil
 	}
 	if machine {
-		cfg.Scope = names.NewMachineTag("0")
 		cfg.StorageDir = c.MkDir()
 		cfg.ManagedFilesystems = func(d storage.BackingDevices) storage.FilesystemSource {
 			s.backing = d
@@ -122,9 +166,9 @@ func (s *baseSuite) startUnconfigured(c *gc.C, cfg storageprovisioner.Config) {
 // start starts a worker and lets it read the environment's config.
 func (s *baseSuite) start(c *gc.C, cfg storageprovisioner.Config) {
 	s.startUnconfigured(c, cfg)
-	s.state.environWatcher.send(c, struct{}{})
+	s.fed.EnvironConfig.Deliver(c, struct{}{})
 	if s.machine {
-		s.state.deviceWatcher.send(c, struct{}{})
+		s.fed.BlockDevices.Deliver(c, struct{}{})
 	}
 }
 
@@ -141,9 +185,7 @@ func (s *baseSuite) startMachine(c *gc.C) {
 // startRemoving starts a worker for the environment on a state that says how to
 // remove volumes and filesystems.
 func (s *baseSuite) startRemoving(c *gc.C) {
-	cfg := s.config(c, false)
-	cfg.Volumes, cfg.Filesystems = removing{s.state}, removing{s.state}
-	s.start(c, cfg)
+	s.start(c, s.config(c, false, modeltest.Removal))
 }
 
 // Putting things into the model.
@@ -161,117 +203,126 @@ func onMachine0(tag string) params.MachineStorageId {
 
 // addMachine adds a machine, which is provisioned unless instance is empty.
 func (s *baseSuite) addMachine(id, instance string) {
-	s.state.update(func() { s.state.machines[machineTag(id)] = instance })
+	s.state.ProvisionMachine(machineTag(id), instance)
 }
 
-// addVolume adds a volume of 1000 MiB that is not provisioned nor wanted
-// anywhere.
-func (s *baseSuite) addVolume(id, provider string) *volume {
-	v := &volume{
-		life: life.Alive,
-		params: params.VolumeParams{
-			VolumeTag: volumeTag(id), Size: 1000, Provider: provider,
-			Attributes: map[string]any{"speed": "high"}, Tags: map[string]string{"owner": "ops"},
-		},
+// volumeParams are what a volume of 1000 MiB is wanted with.
+func volumeParams(id, provider string) params.VolumeParams {
+	return params.VolumeParams{
+		VolumeTag: volumeTag(id), Size: 1000, Provider: provider,
+		Attributes: map[string]any{"speed": "high"}, Tags: map[string]string{"owner": "ops"},
 	}
-	s.state.update(func() { s.state.volumes[v.params.VolumeTag] = v })
-	return v
+}
+
+// addVolume adds a volume that is not provisioned nor wanted anywhere, and returns
+// its tag.
+func (s *baseSuite) addVolume(id, provider string) string {
+	s.state.AddVolume(volumeParams(id, provider))
+	return volumeTag(id)
 }
 
 // addVolumeOn adds a volume that is not provisioned, and is wanted on a host.
-func (s *baseSuite) addVolumeOn(host, id, provider string) (*volume, *volumeAttachment) {
+func (s *baseSuite) addVolumeOn(host, id, provider string) (string, params.MachineStorageId) {
 	return s.addVolume(id, provider), s.addVolumeAttachment(host, id, provider)
 }
 
 // addVolumeAttachment adds the attachment of a volume to a host.
-func (s *baseSuite) addVolumeAttachment(host, id, provider string) *volumeAttachment {
-	a := &volumeAttachment{
-		life:   life.Alive,
-		params: params.VolumeAttachmentParams{VolumeTag: volumeTag(id), MachineTag: host, Provider: provider, ReadOnly: true},
-	}
-	s.state.update(func() {
-		s.state.volumeAttachments[params.MachineStorageId{MachineTag: host, AttachmentTag: volumeTag(id)}] = a
+func (s *baseSuite) addVolumeAttachment(host, id, provider string) params.MachineStorageId {
+	s.state.AttachVolume(params.VolumeAttachmentParams{
+		VolumeTag: volumeTag(id), MachineTag: host, Provider: provider, ReadOnly: true,
 	})
-	return a
+	return params.MachineStorageId{MachineTag: host, AttachmentTag: volumeTag(id)}
 }
 
 // provisionVolume records a volume as if it had been made long ago.
-func (s *baseSuite) provisionVolume(v *volume) {
-	s.state.update(func() {
-		tag, _ := names.ParseVolumeTag(v.params.VolumeTag)
-		v.info = &params.VolumeInfo{VolumeId: "vol-" + tag.Id(), Size: v.params.Size}
-	})
+func (s *baseSuite) provisionVolume(tag string) {
+	s.state.ProvisionVolume(tag, params.VolumeInfo{VolumeId: "vol-" + idOf(tag), Size: 1000})
 }
 
 // provisionVolumeAttachment records an attachment as if it had been made long
 // ago.
-func (s *baseSuite) provisionVolumeAttachment(a *volumeAttachment) {
-	s.state.update(func() { a.info = &params.VolumeAttachmentInfo{DeviceName: "sdz"} })
+func (s *baseSuite) provisionVolumeAttachment(a params.MachineStorageId) {
+	s.state.ProvisionVolumeAttachment(a.MachineTag, a.AttachmentTag, params.VolumeAttachmentInfo{DeviceName: "sdz"})
 }
 
-// addFilesystem adds a filesystem of 1000 MiB that is not provisioned. volume is
-// the id of the volume beneath it, or empty.
-func (s *baseSuite) addFilesystem(id, provider, volume string) *filesystem {
-	f := &filesystem{
-		life: life.Alive,
-		params: params.FilesystemParams{
-			FilesystemTag: filesystemTag(id), Size: 1000, Provider: provider,
-			Attributes: map[string]any{"speed": "high"}, Tags: map[string]string{"owner": "ops"},
-		},
+// addFilesystem adds a filesystem of 1000 MiB that is not provisioned, and returns
+// its tag. volume is the id of the volume beneath it, or empty.
+func (s *baseSuite) addFilesystem(id, provider, volume string) string {
+	p := params.FilesystemParams{
+		FilesystemTag: filesystemTag(id), Size: 1000, Provider: provider,
+		Attributes: map[string]any{"speed": "high"}, Tags: map[string]string{"owner": "ops"},
 	}
 	if volume != "" {
-		f.params.VolumeTag = volumeTag(volume)
+		p.VolumeTag = volumeTag(volume)
 	}
-	s.state.update(func() { s.state.filesystems[f.params.FilesystemTag] = f })
-	return f
+	s.state.AddFilesystem(p)
+	return p.FilesystemTag
+}
+
+// filesystemAttachmentParams are what an attachment is wanted with.
+func filesystemAttachmentParams(host, id, provider string) params.FilesystemAttachmentParams {
+	return params.FilesystemAttachmentParams{
+		FilesystemTag: filesystemTag(id), MachineTag: host, Provider: provider, MountPoint: "/srv/" + id, ReadOnly: true,
+	}
 }
 
 // addFilesystemAttachment adds the attachment of a filesystem to a host.
-func (s *baseSuite) addFilesystemAttachment(host, id, provider string) *filesystemAttachment {
-	a := &filesystemAttachment{
-		life: life.Alive,
-		params: params.FilesystemAttachmentParams{
-			FilesystemTag: filesystemTag(id), MachineTag: host, Provider: provider, MountPoint: "/srv/" + id, ReadOnly: true,
-		},
-	}
-	s.state.update(func() {
-		s.state.filesystemAttachments[params.MachineStorageId{MachineTag: host, AttachmentTag: filesystemTag(id)}] = a
-	})
-	return a
+func (s *baseSuite) addFilesystemAttachment(host, id, provider string) params.MachineStorageId {
+	s.state.AttachFilesystem(filesystemAttachmentParams(host, id, provider))
+	return params.MachineStorageId{MachineTag: host, AttachmentTag: filesystemTag(id)}
 }
 
 // provisionFilesystem records a filesystem as if it had been made long ago.
-func (s *baseSuite) provisionFilesystem(f *filesystem) {
-	s.state.update(func() {
-		tag, _ := names.ParseFilesystemTag(f.params.FilesystemTag)
-		f.info = &params.FilesystemInfo{FilesystemId: "fs-" + tag.Id(), Size: f.params.Size}
-	})
+func (s *baseSuite) provisionFilesystem(tag string) {
+	s.state.ProvisionFilesystem(tag, params.FilesystemInfo{FilesystemId: "fs-" + idOf(tag), Size: 1000})
 }
 
 // provisionFilesystemAttachment records an attachment as if it had been made long
 // ago.
-func (s *baseSuite) provisionFilesystemAttachment(a *filesystemAttachment) {
-	s.state.update(func() { a.info = &params.FilesystemAttachmentInfo{MountPoint: a.params.MountPoint} })
+func (s *baseSuite) provisionFilesystemAttachment(a params.MachineStorageId) {
+	s.state.ProvisionFilesystemAttachment(a.MachineTag, a.AttachmentTag,
+		params.FilesystemAttachmentInfo{MountPoint: "/srv/" + idOf(a.AttachmentTag)})
 }
 
-// setLife sets the life of anything in the model.
-func (s *baseSuite) setLife(l *life.Value, to life.Value) {
-	s.state.update(func() { *l = to })
+// idOf returns the id of a volume or filesystem.
+func idOf(tag string) string {
+	_, id, _ := strings.Cut(tag, "-")
+	return id
+}
+
+// setLife sets the life of a volume or filesystem, named by its tag, or of an
+// attachment.
+func (s *baseSuite) setLife(entity any, to life.Value) {
+	if a, ok := entity.(params.MachineStorageId); ok {
+		s.state.SetAttachmentLife(a.MachineTag, a.AttachmentTag, to)
+	} else {
+		s.state.SetLife(entity.(string), to)
+	}
+}
+
+// setDead has a volume or filesystem without attachments be dead, to be released or
+// destroyed.
+func (s *baseSuite) setDead(tag string, release bool) {
+	if release {
+		s.state.Release(tag)
+	} else {
+		s.state.Destroy(tag)
+	}
 }
 
 // addDevice gives a volume on machine 0 a block device.
 func (s *baseSuite) addDevice(volume string, device storage.BlockDevice) {
-	s.state.update(func() { s.state.devices[onMachine0(volumeTag(volume))] = device })
+	s.state.SetBlockDevice("machine-0", volumeTag(volume), device)
 }
 
 // Telling the worker of changes.
 
 func (s *baseSuite) volumesChanged(c *gc.C, ids ...string) {
-	s.state.volumeWatcher.send(c, ids)
+	s.fed.Volumes.Send(ids)
 }
 
 func (s *baseSuite) filesystemsChanged(c *gc.C, ids ...string) {
-	s.state.filesystemWatcher.send(c, ids)
+	s.fed.Filesystems.Send(ids)
 }
 
 func (s *baseSuite) volumeAttachmentsChanged(c *gc.C, host string, volumes ...string) {
@@ -279,7 +330,7 @@ func (s *baseSuite) volumeAttachmentsChanged(c *gc.C, host string, volumes ...st
 	for _, v := range volumes {
 		ids = append(ids, params.MachineStorageId{MachineTag: host, AttachmentTag: volumeTag(v)})
 	}
-	s.state.volumeAttachmentWatcher.send(c, ids)
+	s.fed.VolumeAttachments.Send(ids)
 }
 
 func (s *baseSuite) filesystemAttachmentsChanged(c *gc.C, host string, filesystems ...string) {
@@ -287,19 +338,23 @@ func (s *baseSuite) filesystemAttachmentsChanged(c *gc.C, host string, filesyste
 	for _, f := range filesystems {
 		ids = append(ids, params.MachineStorageId{MachineTag: host, AttachmentTag: filesystemTag(f)})
 	}
-	s.state.filesystemAttachmentWatcher.send(c, ids)
+	s.fed.FilesystemAttachments.Send(ids)
 }
 
 func (s *baseSuite) devicesChanged(c *gc.C) {
-	s.state.deviceWatcher.send(c, struct{}{})
+	s.fed.BlockDevices.Deliver(c, struct{}{})
 }
 
-// machineWatcher waits for a machine to be watched, and returns its watcher.
-func (s *baseSuite) machineWatcher(c *gc.C, id string) *fakeWatcher[struct{}] {
-	s.nextAbout(c, "WatchMachine", machineTag(id))
-	s.state.mu.Lock()
-	defer s.state.mu.Unlock()
-	return s.state.machineWatchers[machineTag(id)]
+// machineWatcher waits for a machine to be watched, and returns its latest watcher.
+func (s *baseSuite) machineWatcher(c *gc.C, id string) *watchertest.Notify {
+	var w *watchertest.Notify
+	s.Await(c, "a watcher of machine "+id, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		w = s.machineWatchers[machineTag(id)]
+		return w != nil
+	})
+	return w
 }
 
 // Seeing what the worker does.
@@ -308,7 +363,7 @@ func (s *baseSuite) machineWatcher(c *gc.C, id string) *fakeWatcher[struct{}] {
 // "volume-0 attached" or "volume-0 pending: message".
 func (s *baseSuite) statuses(c *gc.C) []string {
 	var statuses []string
-	for _, args := range next[[]params.EntityStatusArgs](c, s.journal, "SetStatus") {
+	for _, args := range calls.NextArgs[[]params.EntityStatusArgs](c, s.Journal, "SetStatus") {
 		status := args.Tag + " " + args.Status
 		if args.Info != "" {
 			status += ": " + args.Info
@@ -329,7 +384,7 @@ func (s *baseSuite) barrier(c *gc.C) {
 	const host = "machine-9000"
 	backed := strconv.Itoa(9500 + s.barriers)
 	volume, filesystem, onVolume := volumeTag(id), filesystemTag(id), filesystemTag(backed)
-	s.hide(host, volume, filesystem, onVolume, volume+" "+host, filesystem+" "+host, onVolume+" "+host)
+	s.Hide(host, volume, filesystem, onVolume, volume+" "+host, filesystem+" "+host, onVolume+" "+host)
 
 	s.addMachine("9000", "instance-9000")
 	s.addVolumeOn(host, id, "dynamic")
@@ -339,11 +394,9 @@ func (s *baseSuite) barrier(c *gc.C) {
 	if s.machine {
 		s.addFilesystem(backed, "dynamic", id)
 		s.addFilesystemAttachment(host, backed, "dynamic")
-		s.state.update(func() {
-			for _, machine := range []string{host, "machine-0"} {
-				s.state.devices[params.MachineStorageId{MachineTag: machine, AttachmentTag: volume}] = storage.BlockDevice{DeviceName: "barrier"}
-			}
-		})
+		for _, machine := range []string{host, "machine-0"} {
+			s.state.SetBlockDevice(machine, volume, storage.BlockDevice{DeviceName: "barrier"})
+		}
 		filesystems = append(filesystems, backed)
 	}
 	s.volumesChanged(c, id)
@@ -351,20 +404,20 @@ func (s *baseSuite) barrier(c *gc.C) {
 	s.volumeAttachmentsChanged(c, host, id)
 	s.filesystemAttachmentsChanged(c, host, filesystems...)
 
-	s.nextAbout(c, "SetVolumeAttachmentInfo", volume+" "+host)
+	s.AwaitCall(c, "SetVolumeAttachmentInfo", volume+" "+host)
 	for _, f := range filesystems {
-		s.nextAbout(c, "SetFilesystemAttachmentInfo", filesystemTag(f)+" "+host)
+		s.AwaitCall(c, "SetFilesystemAttachmentInfo", filesystemTag(f)+" "+host)
 	}
 }
 
 // advance advances the clock when there is one timer, and no more.
 func (s *baseSuite) advance(c *gc.C, d time.Duration) {
-	c.Assert(s.clock.WaitAdvance(d, longWait, 1), jc.ErrorIsNil)
+	s.clock.Step(c, d, 1)
 }
 
 // noTimer waits until there is no timer.
 func (s *baseSuite) noTimer(c *gc.C) {
-	c.Assert(s.clock.WaitAdvance(0, longWait, 0), jc.ErrorIsNil)
+	s.clock.Step(c, 0, 0)
 }
 
 // providerCalls are the calls of sources that do something.
@@ -386,13 +439,13 @@ var stateCalls = []string{
 
 // deeds returns the calls so far that did something, in order.
 func (s *baseSuite) deeds() []string {
-	return s.order(slices.Concat(providerCalls, stateCalls)...)
+	return s.Names(slices.Concat(providerCalls, stateCalls)...)
 }
 
 // deedsAbout returns the calls so far that did something about an entity, in
 // order.
 func (s *baseSuite) deedsAbout(subject string) []string {
-	return s.about(subject, slices.Concat(providerCalls, stateCalls)...)
+	return s.About(subject, slices.Concat(providerCalls, stateCalls)...)
 }
 
 // fakeLogger keeps warnings, and hands all to the test's log.

@@ -8,6 +8,7 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/calls"
 )
 
 type volumeAttachmentsSuite struct{ baseSuite }
@@ -15,11 +16,11 @@ type volumeAttachmentsSuite struct{ baseSuite }
 var _ = gc.Suite(&volumeAttachmentsSuite{})
 
 // attached has a volume made and attached to machine 0 by the worker.
-func (s *baseSuite) attachedVolume(c *gc.C, id string) (*volume, *volumeAttachment) {
+func (s *baseSuite) attachedVolume(c *gc.C, id string) (string, params.MachineStorageId) {
 	v, a := s.addVolumeOn("machine-0", id, "dynamic")
 	s.volumesChanged(c, id)
 	s.volumeAttachmentsChanged(c, "machine-0", id)
-	s.nextAbout(c, "SetVolumeAttachmentInfo", volumeTag(id)+" machine-0")
+	s.AwaitCall(c, "SetVolumeAttachmentInfo", volumeTag(id)+" machine-0")
 	return v, a
 }
 
@@ -33,9 +34,9 @@ func (s *volumeAttachmentsSuite) TestAttachedAndRecorded(c *gc.C) {
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	attachment := *wantedVolume("0").Attachment
 	attachment.VolumeId = "vol-0"
-	c.Check(next[[]storage.VolumeAttachmentParams](c, s.journal, "AttachVolumes"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]storage.VolumeAttachmentParams](c, s.Journal, "AttachVolumes"), jc.DeepEquals,
 		[]storage.VolumeAttachmentParams{attachment})
-	c.Check(next[[]params.VolumeAttachment](c, s.journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]params.VolumeAttachment](c, s.Journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
 		[]params.VolumeAttachment{attachedVolumeInfo("0")})
 }
 
@@ -48,12 +49,12 @@ func (s *volumeAttachmentsSuite) TestRecordedIsAttachedAgainOnce(c *gc.C) {
 	s.provisionVolumeAttachment(a)
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	c.Check(next[[]params.VolumeAttachment](c, s.journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]params.VolumeAttachment](c, s.Journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
 		[]params.VolumeAttachment{attachedVolumeInfo("0")})
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.volumesChanged(c, "0")
 	s.barrier(c)
-	c.Check(s.count("AttachVolumes"), gc.Equals, 1)
+	c.Check(s.Count("AttachVolumes"), gc.Equals, 1)
 }
 
 // 16: to two machines.
@@ -67,12 +68,12 @@ func (s *volumeAttachmentsSuite) TestAttachedToEachMachineByItself(c *gc.C) {
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.volumeAttachmentsChanged(c, "machine-1", "0")
-	s.nextAbout(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
+	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
 	w := s.machineWatcher(c, "1")
 	c.Check(s.deedsAbout("volume-0 machine-1"), gc.HasLen, 0)
 	s.addMachine("1", "instance-1")
-	w.send(c, struct{}{})
-	s.nextAbout(c, "SetVolumeAttachmentInfo", "volume-0 machine-1")
+	w.Deliver(c, struct{}{})
+	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-1")
 }
 
 // 17
@@ -80,17 +81,17 @@ func (s *volumeAttachmentsSuite) TestDyingIsDetachedThenRemoved(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	_, a := s.attachedVolume(c, "0")
-	s.setLife(&a.life, life.Dying)
+	s.setLife(a, life.Dying)
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	attachment := *wantedVolume("0").Attachment
 	attachment.VolumeId = "vol-0"
-	c.Check(next[[]storage.VolumeAttachmentParams](c, s.journal, "DetachVolumes"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]storage.VolumeAttachmentParams](c, s.Journal, "DetachVolumes"), jc.DeepEquals,
 		[]storage.VolumeAttachmentParams{attachment})
-	c.Check(next[[]params.MachineStorageId](c, s.journal, "RemoveAttachments"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]params.MachineStorageId](c, s.Journal, "RemoveAttachments"), jc.DeepEquals,
 		[]params.MachineStorageId{onMachine0("volume-0")})
 	s.volumeAttachmentsChanged(c, "machine-0", "0") // the removal's own event
 	s.barrier(c)
-	c.Check(s.count("DetachVolumes", "RemoveAttachments"), gc.Equals, 2)
+	c.Check(s.Count("DetachVolumes", "RemoveAttachments"), gc.Equals, 2)
 }
 
 // 17: attached before the worker started.
@@ -100,11 +101,11 @@ func (s *volumeAttachmentsSuite) TestDyingIsDetachedThoughThisWorkerDidNotAttach
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.provisionVolume(v)
 	s.provisionVolumeAttachment(a)
-	s.setLife(&a.life, life.Dying)
+	s.setLife(a, life.Dying)
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "RemoveAttachments")
-	c.Check(s.about("volume-0 machine-0", "AttachVolumes", "DetachVolumes"), jc.DeepEquals, []string{"DetachVolumes"})
+	s.Next(c, "RemoveAttachments")
+	c.Check(s.About("volume-0 machine-0", "AttachVolumes", "DetachVolumes"), jc.DeepEquals, []string{"DetachVolumes"})
 }
 
 // 17
@@ -113,10 +114,10 @@ func (s *volumeAttachmentsSuite) TestDyingAndNotProvisionedIsRemovedWithoutThePr
 	s.startEnviron(c)
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.provisionVolume(v)
-	s.setLife(&a.life, life.Dying)
+	s.setLife(a, life.Dying)
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	c.Check(next[[]params.MachineStorageId](c, s.journal, "RemoveAttachments"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]params.MachineStorageId](c, s.Journal, "RemoveAttachments"), jc.DeepEquals,
 		[]params.MachineStorageId{onMachine0("volume-0")})
 	s.barrier(c)
 	c.Check(s.deeds(), jc.DeepEquals, []string{"RemoveAttachments"})
@@ -129,30 +130,30 @@ func (s *volumeAttachmentsSuite) TestDyingDropsAPendingAttach(c *gc.C) {
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumeAttachmentsChanged(c, "machine-0", "0") // waits for the volume
 	s.barrier(c)
-	s.setLife(&a.life, life.Dying)
+	s.setLife(a, life.Dying)
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "RemoveAttachments")
+	s.Next(c, "RemoveAttachments")
 	s.provisionVolume(v)
 	s.volumesChanged(c, "0")
 	s.barrier(c)
-	c.Check(s.count("AttachVolumes", "DetachVolumes"), gc.Equals, 0)
+	c.Check(s.Count("AttachVolumes", "DetachVolumes"), gc.Equals, 0)
 }
 
 // 17: the attach has failed and was to be tried again.
 func (s *volumeAttachmentsSuite) TestDyingDropsARetryOfAttaching(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	s.source.failItem("AttachVolumes", "volume-0 machine-0", errors.New("boom"))
+	s.source.FailItem("AttachVolumes", "volume-0 machine-0", errors.New("boom"))
 	s.startEnviron(c)
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.provisionVolume(v)
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.statuses(c)
-	s.setLife(&a.life, life.Dying)
+	s.setLife(a, life.Dying)
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.next(c, "RemoveAttachments")
+	s.Next(c, "RemoveAttachments")
 	s.noTimer(c)
-	c.Check(s.count("AttachVolumes"), gc.Equals, 1)
+	c.Check(s.Count("AttachVolumes"), gc.Equals, 1)
 }
 
 // 18
@@ -164,8 +165,8 @@ func (s *volumeAttachmentsSuite) TestEventBeforeTheVolumes(c *gc.C) {
 	s.barrier(c)
 	c.Check(s.deeds(), gc.HasLen, 0)
 	s.volumesChanged(c, "0")
-	s.next(c, "SetVolumeAttachmentInfo")
-	c.Check(s.order("CreateVolumes", "AttachVolumes"), jc.DeepEquals, []string{"CreateVolumes", "AttachVolumes"})
+	s.Next(c, "SetVolumeAttachmentInfo")
+	c.Check(s.Names("CreateVolumes", "AttachVolumes"), jc.DeepEquals, []string{"CreateVolumes", "AttachVolumes"})
 }
 
 // 10
@@ -179,9 +180,9 @@ func (s *volumeAttachmentsSuite) TestStaticProvidersAttachmentIsNotMadeAgainButR
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.barrier(c)
 	c.Check(s.deeds(), gc.HasLen, 0)
-	s.setLife(&a.life, life.Dying)
+	s.setLife(a, life.Dying)
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	c.Check(next[[]params.MachineStorageId](c, s.journal, "RemoveAttachments"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]params.MachineStorageId](c, s.Journal, "RemoveAttachments"), jc.DeepEquals,
 		[]params.MachineStorageId{onMachine0("volume-0")})
 }
 
@@ -190,34 +191,34 @@ func (s *volumeAttachmentsSuite) TestVolumeIsNotDestroyedWhileAttached(c *gc.C) 
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	v, a := s.attachedVolume(c, "0")
-	s.setLife(&v.life, life.Dead)
+	s.setLife(v, life.Dead)
 	s.volumesChanged(c, "0")
 	s.barrier(c)
-	c.Check(s.count("DestroyVolumes"), gc.Equals, 0)
-	s.setLife(&a.life, life.Dying)
+	c.Check(s.Count("DestroyVolumes"), gc.Equals, 0)
+	s.setLife(a, life.Dying)
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.nextAbout(c, "Remove", "volume-0")
-	c.Check(s.order("DetachVolumes", "DestroyVolumes"), jc.DeepEquals, []string{"DetachVolumes", "DestroyVolumes"})
+	s.AwaitCall(c, "Remove", "volume-0")
+	c.Check(s.Names("DetachVolumes", "DestroyVolumes"), jc.DeepEquals, []string{"DetachVolumes", "DestroyVolumes"})
 }
 
 // 35
 func (s *volumeAttachmentsSuite) TestVolumeIsNotDestroyedWhileBeingAttached(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	attaching := newGate()
-	s.source.onCall("AttachVolumes", attaching.wait)
+	attaching := calls.NewGate()
+	s.source.OnCall("AttachVolumes", attaching.Wait)
 	s.startEnviron(c)
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.provisionVolume(v)
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	receive(c, attaching.entered, "AttachVolumes to be called")
-	s.setLife(&v.life, life.Dead)
-	s.setLife(&a.life, life.Dying)
+	attaching.Entered(c)
+	s.setLife(v, life.Dead)
+	s.setLife(a, life.Dying)
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	close(attaching.open)
-	s.nextAbout(c, "Remove", "volume-0")
-	c.Check(s.order("AttachVolumes", "DetachVolumes", "DestroyVolumes"), jc.DeepEquals,
+	attaching.Open()
+	s.AwaitCall(c, "Remove", "volume-0")
+	c.Check(s.Names("AttachVolumes", "DetachVolumes", "DestroyVolumes"), jc.DeepEquals,
 		[]string{"AttachVolumes", "DetachVolumes", "DestroyVolumes"})
 }
 
@@ -225,16 +226,16 @@ func (s *volumeAttachmentsSuite) TestVolumeIsNotDestroyedWhileBeingAttached(c *g
 // again, whatever the state says of the attachment.
 func (s *volumeAttachmentsSuite) TestVolumeIsNotAttachedWhileItIsToBeDestroyed(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	s.source.failItem("DestroyVolumes", "volume-0", errors.New("boom"))
+	s.source.FailItem("DestroyVolumes", "volume-0", errors.New("boom"))
 	s.startEnviron(c)
 	v := s.addVolume("0", "dynamic")
 	s.provisionVolume(v)
-	s.setLife(&v.life, life.Dead)
+	s.setLife(v, life.Dead)
 	s.volumesChanged(c, "0")
 	s.statuses(c)
 	s.addVolumeAttachment("machine-0", "0", "dynamic")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.nextAbout(c, "AttachmentLife", "volume-0 machine-0")
+	s.AwaitCall(c, "AttachmentLife", "volume-0 machine-0")
 	s.barrier(c)
 	c.Check(s.deedsAbout("volume-0 machine-0"), gc.HasLen, 0)
 }
@@ -243,32 +244,32 @@ func (s *volumeAttachmentsSuite) TestVolumeIsNotAttachedWhileItIsToBeDestroyed(c
 // with the volume, and is then detached before it is removed.
 func (s *volumeAttachmentsSuite) TestAttachmentGivenUpWhileItsVolumeIsMadeIsDetached(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	s.source.attaches = true
-	creating := newGate()
-	s.source.onCall("CreateVolumes", creating.wait)
+	s.source.Options.AttachOnCreate = true
+	creating := calls.NewGate()
+	s.source.OnCall("CreateVolumes", creating.Wait)
 	s.startEnviron(c)
 	_, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
-	receive(c, creating.entered, "CreateVolumes to be called")
-	s.setLife(&a.life, life.Dying)
-	mark := s.mark()
+	creating.Entered(c)
+	s.setLife(a, life.Dying)
+	mark := s.Mark()
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.after(c, mark, "AttachmentLife", "volume-0 machine-0")
+	s.AwaitCallAfter(c, mark, "AttachmentLife", "volume-0 machine-0")
 	// The answer has been taken in when the next thing is read.
 	s.volumesChanged(c, "99")
-	s.nextAbout(c, "Life", "volume-99")
-	c.Check(s.count("RemoveAttachments"), gc.Equals, 0)
-	close(creating.open)
-	s.nextAbout(c, "RemoveAttachments", "volume-0 machine-0")
-	c.Check(s.order("CreateVolumes", "DetachVolumes", "RemoveAttachments"), jc.DeepEquals,
+	s.AwaitCall(c, "Life", "volume-99")
+	c.Check(s.Count("RemoveAttachments"), gc.Equals, 0)
+	creating.Open()
+	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
+	c.Check(s.Names("CreateVolumes", "DetachVolumes", "RemoveAttachments"), jc.DeepEquals,
 		[]string{"CreateVolumes", "DetachVolumes", "RemoveAttachments"})
 }
 
 // 35: what the state no longer wants, once that is known, does not begin.
 func (s *volumeAttachmentsSuite) TestQueuedAttachIsDroppedWhenDying(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	attaching := newGate()
-	s.source.onCall("AttachVolumes", attaching.wait)
+	attaching := calls.NewGate()
+	s.source.OnCall("AttachVolumes", attaching.Wait)
 	s.startEnviron(c)
 	first, _ := s.addVolumeOn("machine-0", "0", "dynamic")
 	second, a := s.addVolumeOn("machine-0", "1", "dynamic")
@@ -276,16 +277,16 @@ func (s *volumeAttachmentsSuite) TestQueuedAttachIsDroppedWhenDying(c *gc.C) {
 	s.provisionVolume(second)
 	s.volumesChanged(c, "0", "1")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	receive(c, attaching.entered, "AttachVolumes to be called")
+	attaching.Entered(c)
 
 	// The source is busy, so this one queues, and is unwanted before its turn.
 	s.volumeAttachmentsChanged(c, "machine-0", "1")
-	s.nextAbout(c, "VolumeAttachmentParams", "volume-1 machine-0")
-	s.setLife(&a.life, life.Dying)
+	s.AwaitCall(c, "VolumeAttachmentParams", "volume-1 machine-0")
+	s.setLife(a, life.Dying)
 	s.volumeAttachmentsChanged(c, "machine-0", "1")
-	s.nextAbout(c, "RemoveAttachments", "volume-1 machine-0")
-	close(attaching.open)
-	s.nextAbout(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
+	s.AwaitCall(c, "RemoveAttachments", "volume-1 machine-0")
+	attaching.Open()
+	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
 	s.barrier(c)
 	c.Check(s.deedsAbout("volume-1 machine-0"), jc.DeepEquals, []string{"RemoveAttachments"})
 }

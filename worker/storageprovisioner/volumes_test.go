@@ -10,6 +10,7 @@ import (
 	"github.com/stowage-io/stowage/core/instance"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/calls"
 )
 
 type volumesSuite struct{ baseSuite }
@@ -60,12 +61,12 @@ func (s *volumesSuite) TestCreatedRecordedThenAttached(c *gc.C) {
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 
-	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), jc.DeepEquals, []storage.VolumeParams{wantedVolume("0")})
-	c.Check(next[[]params.Volume](c, s.journal, "SetVolumeInfo"), jc.DeepEquals, []params.Volume{madeVolume("0")})
+	c.Check(calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes"), jc.DeepEquals, []storage.VolumeParams{wantedVolume("0")})
+	c.Check(calls.NextArgs[[]params.Volume](c, s.Journal, "SetVolumeInfo"), jc.DeepEquals, []params.Volume{madeVolume("0")})
 	attachment := *wantedVolume("0").Attachment
 	attachment.VolumeId = "vol-0"
-	c.Check(next[[]storage.VolumeAttachmentParams](c, s.journal, "AttachVolumes"), jc.DeepEquals, []storage.VolumeAttachmentParams{attachment})
-	c.Check(next[[]params.VolumeAttachment](c, s.journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]storage.VolumeAttachmentParams](c, s.Journal, "AttachVolumes"), jc.DeepEquals, []storage.VolumeAttachmentParams{attachment})
+	c.Check(calls.NextArgs[[]params.VolumeAttachment](c, s.Journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
 		[]params.VolumeAttachment{attachedVolumeInfo("0")})
 	s.barrier(c)
 	c.Check(s.deeds(), jc.DeepEquals, []string{
@@ -83,21 +84,21 @@ func (s *volumesSuite) TestManyAreCreatedInOneCall(c *gc.C) {
 		want = append(want, wantedVolume(id))
 	}
 	s.volumesChanged(c, "0", "1", "2")
-	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), jc.SameContents, want)
-	c.Check(next[[]params.Volume](c, s.journal, "SetVolumeInfo"), jc.SameContents,
+	c.Check(calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes"), jc.SameContents, want)
+	c.Check(calls.NextArgs[[]params.Volume](c, s.Journal, "SetVolumeInfo"), jc.SameContents,
 		[]params.Volume{madeVolume("0"), madeVolume("1"), madeVolume("2")})
 }
 
 // 7
 func (s *volumesSuite) TestAttachmentThatCreationReturnsIsRecordedAndNotMadeAgain(c *gc.C) {
-	s.source.attaches = true
+	s.source.Options.AttachOnCreate = true
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.volumesChanged(c, "0")
-	c.Check(next[[]params.Volume](c, s.journal, "SetVolumeInfo"), jc.DeepEquals, []params.Volume{madeVolume("0")})
-	c.Check(next[[]params.VolumeAttachment](c, s.journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]params.Volume](c, s.Journal, "SetVolumeInfo"), jc.DeepEquals, []params.Volume{madeVolume("0")})
+	c.Check(calls.NextArgs[[]params.VolumeAttachment](c, s.Journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
 		[]params.VolumeAttachment{attachedVolumeInfo("0")})
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.barrier(c)
@@ -106,15 +107,15 @@ func (s *volumesSuite) TestAttachmentThatCreationReturnsIsRecordedAndNotMadeAgai
 
 // 7: the attachment's own event comes late.
 func (s *volumesSuite) TestAttachmentThatCreationReturnsIsKnownBeforeItsEvent(c *gc.C) {
-	s.source.attaches = true
+	s.source.Options.AttachOnCreate = true
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
-	s.next(c, "SetVolumeAttachmentInfo")
+	s.Next(c, "SetVolumeAttachmentInfo")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.barrier(c)
-	c.Check(s.count("AttachVolumes"), gc.Equals, 0)
+	c.Check(s.Count("AttachVolumes"), gc.Equals, 0)
 }
 
 // 8
@@ -131,21 +132,21 @@ func (s *volumesSuite) TestWaitsForTheMachine(c *gc.C) {
 	w := s.machineWatcher(c, "0")
 
 	// A change that does not provision the machine changes nothing.
-	w.send(c, struct{}{})
+	w.Deliver(c, struct{}{})
 	s.barrier(c)
 	c.Check(s.deeds(), gc.HasLen, 0)
 
 	s.addMachine("0", "instance-0")
-	w.send(c, struct{}{})
-	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), jc.SameContents,
+	w.Deliver(c, struct{}{})
+	c.Check(calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes"), jc.SameContents,
 		[]storage.VolumeParams{wantedVolume("0"), wantedVolume("1")})
 	for _, id := range []string{"0", "1", "2"} {
-		s.nextAbout(c, "SetVolumeAttachmentInfo", volumeTag(id)+" machine-0")
+		s.AwaitCall(c, "SetVolumeAttachmentInfo", volumeTag(id)+" machine-0")
 	}
-	receive(c, w.tomb.Dead(), "the machine watcher to be stopped")
-	c.Check(s.count("WatchMachine"), gc.Equals, 1)
+	receive(c, w.Dead(), "the machine watcher to be stopped")
+	c.Check(s.Count("WatchMachine"), gc.Equals, 1)
 	// The instance id is that of the machine by now.
-	for _, p := range next[[]storage.VolumeAttachmentParams](c, s.journal, "AttachVolumes") {
+	for _, p := range calls.NextArgs[[]storage.VolumeAttachmentParams](c, s.Journal, "AttachVolumes") {
 		c.Check(string(p.InstanceId), gc.Equals, "instance-0")
 	}
 }
@@ -157,9 +158,9 @@ func (s *volumesSuite) TestMachineThatIsGoneLeavesWhatWaitedWaiting(c *gc.C) {
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	w := s.machineWatcher(c, "0")
-	s.state.update(func() { delete(s.state.machines, "machine-0") })
-	w.send(c, struct{}{})
-	receive(c, w.tomb.Dead(), "the machine watcher to be stopped")
+	s.state.RemoveMachine("machine-0")
+	w.Deliver(c, struct{}{})
+	receive(c, w.Dead(), "the machine watcher to be stopped")
 	s.barrier(c)
 	c.Check(s.deeds(), gc.HasLen, 0)
 }
@@ -178,16 +179,16 @@ func (s *volumesSuite) TestProvisionedIsNotCreated(c *gc.C) {
 // 9, 35: events that come again do not create again.
 func (s *volumesSuite) TestRepeatedEventsCreateOnce(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	creating := newGate()
-	s.source.onCall("CreateVolumes", creating.wait)
+	creating := calls.NewGate()
+	s.source.OnCall("CreateVolumes", creating.Wait)
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
-	receive(c, creating.entered, "CreateVolumes to be called")
+	creating.Entered(c)
 	s.volumesChanged(c, "0")
 	s.volumesChanged(c, "0", "0")
-	close(creating.open)
-	s.next(c, "SetVolumeInfo")
+	creating.Open()
+	s.Next(c, "SetVolumeInfo")
 	s.volumesChanged(c, "0")
 	s.barrier(c)
 	c.Check(s.deedsAbout("volume-0"), jc.DeepEquals, []string{"CreateVolumes", "SetStatus", "SetVolumeInfo"})
@@ -217,8 +218,8 @@ func (s *volumesSuite) TestProviderOfTheOtherScopeIsLeftAlone(c *gc.C) {
 		dead, dying := s.addVolumeOn("machine-0", "1", "elsewhere")
 		s.provisionVolume(dead)
 		s.provisionVolumeAttachment(dying)
-		s.setLife(&dead.life, life.Dead)
-		s.setLife(&dying.life, life.Dying)
+		s.setLife(dead, life.Dead)
+		s.setLife(dying, life.Dying)
 		s.volumesChanged(c, "0", "1")
 		s.volumeAttachmentsChanged(c, "machine-0", "0", "1")
 		s.barrier(c)
@@ -248,7 +249,7 @@ func (s *volumesSuite) TestUnitsVolumeIsLeftAlone(c *gc.C) {
 	s.volumeAttachmentsChanged(c, "unit-app-0", "0")
 	s.barrier(c)
 	c.Check(s.deeds(), gc.HasLen, 0)
-	c.Check(s.count("WatchMachine"), gc.Equals, 0)
+	c.Check(s.Count("WatchMachine"), gc.Equals, 0)
 }
 
 // 12
@@ -257,26 +258,26 @@ func (s *volumesSuite) TestUnitsVolumeIsRemoved(c *gc.C) {
 	v, a := s.addVolumeOn("unit-app-0", "0", "dynamic")
 	s.provisionVolume(v)
 	s.provisionVolumeAttachment(a)
-	s.setLife(&a.life, life.Dying)
+	s.setLife(a, life.Dying)
 	s.volumeAttachmentsChanged(c, "unit-app-0", "0")
-	c.Check(next[[]params.MachineStorageId](c, s.journal, "RemoveAttachments"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]params.MachineStorageId](c, s.Journal, "RemoveAttachments"), jc.DeepEquals,
 		[]params.MachineStorageId{{MachineTag: "unit-app-0", AttachmentTag: "volume-0"}})
-	s.setLife(&v.life, life.Dead)
+	s.setLife(v, life.Dead)
 	s.volumesChanged(c, "0")
-	c.Check(next[[]string](c, s.journal, "DestroyVolumes"), jc.DeepEquals, []string{"vol-0"})
-	c.Check(next[[]names.Tag](c, s.journal, "Remove"), jc.DeepEquals, []names.Tag{names.NewVolumeTag("0")})
+	c.Check(calls.NextArgs[[]string](c, s.Journal, "DestroyVolumes"), jc.DeepEquals, []string{"vol-0"})
+	c.Check(calls.NextArgs[[]names.Tag](c, s.Journal, "Remove"), jc.DeepEquals, []names.Tag{names.NewVolumeTag("0")})
 }
 
 // 13
 func (s *volumesSuite) TestInvalidParametersAreNotRetriedAndHoldUpNobody(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	s.source.failAlways("ValidateVolumeParams", "volume-1", errors.New("too large"))
+	s.source.FailItemAlways("ValidateVolumeParams", "volume-1", errors.New("too large"))
 	s.startEnviron(c)
 	for _, id := range []string{"0", "1", "2"} {
 		s.addVolumeOn("machine-0", id, "dynamic")
 	}
 	s.volumesChanged(c, "0", "1", "2")
-	c.Check(next[[]storage.VolumeParams](c, s.journal, "CreateVolumes"), jc.SameContents,
+	c.Check(calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes"), jc.SameContents,
 		[]storage.VolumeParams{wantedVolume("0"), wantedVolume("2")})
 	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 attaching", "volume-1 error: too large", "volume-2 attaching"})
 	s.volumesChanged(c, "1")
@@ -288,25 +289,25 @@ func (s *volumesSuite) TestInvalidParametersAreNotRetriedAndHoldUpNobody(c *gc.C
 // 13: all of a batch are invalid.
 func (s *volumesSuite) TestProviderIsNotCalledForInvalidParametersAlone(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	s.source.failAlways("ValidateVolumeParams", "volume-0", errors.New("too large"))
+	s.source.FailItemAlways("ValidateVolumeParams", "volume-0", errors.New("too large"))
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 error: too large"})
 	s.barrier(c)
-	c.Check(s.count("CreateVolumes"), gc.Equals, 0)
+	c.Check(s.Count("CreateVolumes"), gc.Equals, 0)
 }
 
 // 13
 func (s *volumesSuite) TestDestroyingDoesNotValidate(c *gc.C) {
-	s.source.failAlways("ValidateVolumeParams", "volume-0", errors.New("too large"))
+	s.source.FailItemAlways("ValidateVolumeParams", "volume-0", errors.New("too large"))
 	s.startEnviron(c)
 	v := s.addVolume("0", "dynamic")
 	s.provisionVolume(v)
-	s.setLife(&v.life, life.Dead)
+	s.setLife(v, life.Dead)
 	s.volumesChanged(c, "0")
-	s.next(c, "Remove")
-	c.Check(s.about("volume-0", "ValidateVolumeParams", "DestroyVolumes"), jc.DeepEquals, []string{"DestroyVolumes"})
+	s.Next(c, "Remove")
+	c.Check(s.About("volume-0", "ValidateVolumeParams", "DestroyVolumes"), jc.DeepEquals, []string{"DestroyVolumes"})
 }
 
 // 14
@@ -316,12 +317,12 @@ func (s *volumesSuite) TestDyingDropsAPendingCreation(c *gc.C) {
 	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	w := s.machineWatcher(c, "0")
-	s.setLife(&v.life, life.Dying)
+	s.setLife(v, life.Dying)
 	s.volumesChanged(c, "0")
 	s.barrier(c)
 	s.addMachine("0", "instance-0")
-	w.send(c, struct{}{})
-	receive(c, w.tomb.Dead(), "the machine watcher to be stopped")
+	w.Deliver(c, struct{}{})
+	receive(c, w.Dead(), "the machine watcher to be stopped")
 	s.barrier(c)
 	c.Check(s.deeds(), gc.HasLen, 0)
 }
@@ -329,12 +330,12 @@ func (s *volumesSuite) TestDyingDropsAPendingCreation(c *gc.C) {
 // 14: the creation has failed and was to be tried again.
 func (s *volumesSuite) TestDyingDropsARetry(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	s.source.failItem("CreateVolumes", "volume-0", errors.New("boom"))
+	s.source.FailItem("CreateVolumes", "volume-0", errors.New("boom"))
 	s.startEnviron(c)
 	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.statuses(c)
-	s.setLife(&v.life, life.Dying)
+	s.setLife(v, life.Dying)
 	s.volumesChanged(c, "0")
 	s.noTimer(c)
 	s.barrier(c)
@@ -346,10 +347,10 @@ func (s *volumesSuite) TestDeadIsDestroyedThenRemoved(c *gc.C) {
 	s.startEnviron(c)
 	v := s.addVolume("0", "dynamic")
 	s.provisionVolume(v)
-	s.setLife(&v.life, life.Dead)
+	s.setLife(v, life.Dead)
 	s.volumesChanged(c, "0")
-	c.Check(next[[]string](c, s.journal, "DestroyVolumes"), jc.DeepEquals, []string{"vol-0"})
-	c.Check(next[[]names.Tag](c, s.journal, "Remove"), jc.DeepEquals, []names.Tag{names.NewVolumeTag("0")})
+	c.Check(calls.NextArgs[[]string](c, s.Journal, "DestroyVolumes"), jc.DeepEquals, []string{"vol-0"})
+	c.Check(calls.NextArgs[[]names.Tag](c, s.Journal, "Remove"), jc.DeepEquals, []names.Tag{names.NewVolumeTag("0")})
 	s.volumesChanged(c, "0") // the removal's own event
 	s.barrier(c)
 	c.Check(s.deeds(), jc.DeepEquals, []string{"DestroyVolumes", "Remove"})
@@ -359,9 +360,9 @@ func (s *volumesSuite) TestDeadIsDestroyedThenRemoved(c *gc.C) {
 func (s *volumesSuite) TestDeadAndNeverProvisionedIsRemovedAtOnce(c *gc.C) {
 	s.startEnviron(c)
 	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
-	s.setLife(&v.life, life.Dead)
+	s.setLife(v, life.Dead)
 	s.volumesChanged(c, "0")
-	c.Check(next[[]names.Tag](c, s.journal, "Remove"), jc.DeepEquals, []names.Tag{names.NewVolumeTag("0")})
+	c.Check(calls.NextArgs[[]names.Tag](c, s.Journal, "Remove"), jc.DeepEquals, []names.Tag{names.NewVolumeTag("0")})
 	s.barrier(c)
 	c.Check(s.deeds(), jc.DeepEquals, []string{"Remove"})
 }
@@ -372,33 +373,32 @@ func (s *volumesSuite) TestDestroyOrReleaseIsWhatTheStateSays(c *gc.C) {
 	for id, release := range map[string]bool{"0": false, "1": true} {
 		v := s.addVolume(id, "dynamic")
 		s.provisionVolume(v)
-		v.release = release
-		s.setLife(&v.life, life.Dead)
+		s.setDead(v, release)
 	}
 	s.volumesChanged(c, "0", "1")
-	c.Check(next[[]string](c, s.journal, "DestroyVolumes"), jc.DeepEquals, []string{"vol-0"})
-	c.Check(next[[]string](c, s.journal, "ReleaseVolumes"), jc.DeepEquals, []string{"vol-1"})
-	s.nextAbout(c, "Remove", "volume-0")
-	s.nextAbout(c, "Remove", "volume-1")
+	c.Check(calls.NextArgs[[]string](c, s.Journal, "DestroyVolumes"), jc.DeepEquals, []string{"vol-0"})
+	c.Check(calls.NextArgs[[]string](c, s.Journal, "ReleaseVolumes"), jc.DeepEquals, []string{"vol-1"})
+	s.AwaitCall(c, "Remove", "volume-0")
+	s.AwaitCall(c, "Remove", "volume-1")
 }
 
 // 14, 35: a volume that dies while it is made is destroyed when it is dead, not
 // before the creation has ended.
 func (s *volumesSuite) TestDeadWhileBeingCreatedIsDestroyedAfterwards(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	creating := newGate()
-	s.source.onCall("CreateVolumes", creating.wait)
+	creating := calls.NewGate()
+	s.source.OnCall("CreateVolumes", creating.Wait)
 	s.startEnviron(c)
 	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
-	receive(c, creating.entered, "CreateVolumes to be called")
-	s.setLife(&v.life, life.Dead)
-	mark := s.mark()
+	creating.Entered(c)
+	s.setLife(v, life.Dead)
+	mark := s.Mark()
 	s.volumesChanged(c, "0")
-	s.after(c, mark, "Life", "volume-0")
-	close(creating.open)
-	c.Check(next[[]string](c, s.journal, "DestroyVolumes"), jc.DeepEquals, []string{"vol-0"})
-	s.next(c, "Remove")
+	s.AwaitCallAfter(c, mark, "Life", "volume-0")
+	creating.Open()
+	c.Check(calls.NextArgs[[]string](c, s.Journal, "DestroyVolumes"), jc.DeepEquals, []string{"vol-0"})
+	s.Next(c, "Remove")
 }
 
 // 15
@@ -413,16 +413,13 @@ func (s *volumesSuite) TestVolumeThatTheStateDoesNotKnowIsGone(c *gc.C) {
 // 15
 func (s *volumesSuite) TestWhatWasRememberedOfAGoneVolumeIsDropped(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	s.source.failItem("CreateVolumes", "volume-0", errors.New("boom"))
+	s.source.FailItem("CreateVolumes", "volume-0", errors.New("boom"))
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.statuses(c)
-	s.state.update(func() {
-		delete(s.state.volumes, "volume-0")
-		delete(s.state.volumeAttachments, onMachine0("volume-0"))
-	})
+	s.state.Forget("volume-0")
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.noTimer(c)
@@ -433,13 +430,16 @@ func (s *volumesSuite) TestWhatWasRememberedOfAGoneVolumeIsDropped(c *gc.C) {
 // What a result is about is told by its place, as it is for errors.
 func (s *volumesSuite) TestResultsWithoutTagsAreThoseOfTheArguments(c *gc.C) {
 	s.addMachine("0", "instance-0")
-	s.source.attaches = true
-	s.source.tagless = true
+	s.source.Options.AttachOnCreate = true
+	s.source.Options.EditCreated = func(r *storage.CreateVolumesResult) {
+		r.Volume.Tag = names.VolumeTag{}
+		r.VolumeAttachment.Volume, r.VolumeAttachment.Machine = names.VolumeTag{}, nil
+	}
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
-	c.Check(next[[]params.Volume](c, s.journal, "SetVolumeInfo"), jc.DeepEquals, []params.Volume{madeVolume("0")})
-	c.Check(next[[]params.VolumeAttachment](c, s.journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
+	c.Check(calls.NextArgs[[]params.Volume](c, s.Journal, "SetVolumeInfo"), jc.DeepEquals, []params.Volume{madeVolume("0")})
+	c.Check(calls.NextArgs[[]params.VolumeAttachment](c, s.Journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
 		[]params.VolumeAttachment{attachedVolumeInfo("0")})
 }
 
@@ -449,10 +449,10 @@ func (s *volumesSuite) TestLatestInstanceOfTheMachineIsUsed(c *gc.C) {
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
-	s.next(c, "CreateVolumes")
+	s.Next(c, "CreateVolumes")
 	s.addMachine("0", "instance-1")
 	s.addVolumeOn("machine-0", "1", "dynamic")
 	s.volumesChanged(c, "1")
-	got := next[[]storage.VolumeParams](c, s.journal, "CreateVolumes")
+	got := calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes")
 	c.Check(got[0].Attachment.InstanceId, gc.Equals, instance.Id("instance-1"))
 }

@@ -187,6 +187,16 @@ func (w *world) lose(key plan.Key) {
 	}
 }
 
+// loseUnrecorded loses a volume or filesystem and what was made along with it, as far
+// as the state has not recorded them.
+func (w *world) loseUnrecorded(storage plan.Key) {
+	for _, key := range sorted(w.made) {
+		if key.Storage() == storage && !w.recorded(key) {
+			w.lose(key)
+		}
+	}
+}
+
 // end ends the core. Where it crashes, what the provider has done meanwhile is
 // lost; else it has been waited for and recorded, as the worker does.
 func (w *world) end() {
@@ -338,8 +348,11 @@ func (w *world) drop(id string) {
 	w.logf("drop %s: %v", id, kinds)
 	w.dropped[id] = true
 	for _, key := range w.of(id, kinds...) {
-		if w.entities[key].recorded || w.doubtful[key] || w.doubtful[key.Storage()] {
+		if w.entities[key].recorded || w.doubtful[key] {
 			w.lose(key)
+		}
+		if w.doubtful[key.Storage()] {
+			w.loseUnrecorded(key.Storage())
 		}
 		w.set(key, nil)
 	}
@@ -652,11 +665,8 @@ func (w *world) doubt(op plan.Op, item plan.Item) plan.Result {
 		w.doubtful[item.Key] = true
 		onVolume := op == plan.Create && item.Args.(args).backed
 		if (w.dropped[item.Key.ID] || onVolume) && !background {
-			for _, key := range sorted(w.made) {
-				if key.Storage() == item.Key.Storage() && !w.recorded(key) || key == item.Key {
-					w.lose(key)
-				}
-			}
+			w.lose(item.Key)
+			w.loseUnrecorded(item.Key.Storage())
 		}
 	}
 	return plan.Result{Key: item.Key, Err: errors.New("unknown"), Unknown: true}

@@ -3,10 +3,13 @@ package schedule_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
+	"weak"
 
+	"github.com/juju/clock"
 	"github.com/juju/clock/testclock"
 	jc "github.com/juju/testing/checkers"
 	gc "gopkg.in/check.v1"
@@ -78,6 +81,20 @@ func (s *scheduleSuite) TestRemove(c *gc.C) {
 	c.Check(s.schedule.Next(), gc.IsNil)
 }
 
+func (s *scheduleSuite) TestTimesOfOneSecondAreToldApart(c *gc.C) {
+	early, late := s.start.Add(200*time.Millisecond), s.start.Add(500*time.Millisecond)
+	for range 2 { // the second time after both have been taken out
+		s.schedule.Add("late", "late", late)
+		s.schedule.Add("early", "early", early)
+		c.Check(s.schedule.Ready(early), jc.DeepEquals, []any{"early"})
+		c.Check(s.schedule.Ready(late), jc.DeepEquals, []any{"late"})
+	}
+	s.schedule.Add("removed", "removed", late)
+	s.schedule.Remove("removed")
+	s.schedule.Add("late", "late", late)
+	c.Check(s.schedule.Ready(late), jc.DeepEquals, []any{"late"})
+}
+
 func (s *scheduleSuite) TestNextFiresWhenTheEarliestIsDue(c *gc.C) {
 	s.schedule.Add("b", 2, s.at(20))
 	s.schedule.Next()
@@ -113,12 +130,75 @@ func (s *scheduleSuite) TestAFiredUnreadTimerIsSetAnew(c *gc.C) {
 	s.clock.Advance(time.Second)
 }
 
+// The same where the value has been removed, not taken out.
+func (s *scheduleSuite) TestAFiredTimerOfARemovedValueIsSetAnew(c *gc.C) {
+	s.schedule.Add("a", 1, s.at(1))
+	s.schedule.Next()
+	s.clock.Advance(time.Second)
+	s.schedule.Remove("a")
+	s.schedule.Add("b", 2, s.at(5))
+	next := s.schedule.Next()
+	c.Check(s.fired(next), jc.IsFalse)
+	s.clock.Advance(4 * time.Second)
+	c.Check(s.fired(next), jc.IsTrue)
+}
+
+// A value may come for the very time of those that have just been taken out.
+func (s *scheduleSuite) TestNextFiresAgainForTheSameTime(c *gc.C) {
+	s.schedule.Add("a", 1, s.at(1))
+	next := s.schedule.Next()
+	s.clock.Advance(time.Second)
+	c.Assert(s.fired(next), jc.IsTrue)
+	c.Assert(s.schedule.Ready(s.at(1)), jc.DeepEquals, []any{1})
+	s.schedule.Add("b", 2, s.at(1))
+	c.Check(s.fired(s.schedule.Next()), jc.IsTrue)
+}
+
+func (s *scheduleSuite) TestNextMayBeAskedTwice(c *gc.C) {
+	s.schedule.Add("a", 1, s.at(1))
+	s.schedule.Next()
+	next := s.schedule.Next()
+	s.clock.Advance(time.Second)
+	c.Check(s.fired(next), jc.IsTrue)
+}
+
+func (s *scheduleSuite) TestAnEmptyScheduleLeavesNoTimer(c *gc.C) {
+	s.schedule.Add("a", 1, s.at(1))
+	s.schedule.Next()
+	s.schedule.Remove("a")
+	c.Check(s.schedule.Next(), gc.IsNil)
+	c.Check(s.clock.WaitAdvance(time.Second, 0, 0), jc.ErrorIsNil)
+}
+
+// countingClock counts the timers that are made.
+type countingClock struct {
+	clock.Clock
+	timers int
+}
+
+func (c *countingClock) NewTimer(d time.Duration) clock.Timer {
+	c.timers++
+	return c.Clock.NewTimer(d)
+}
+
+func (s *scheduleSuite) TestOneTimerServesAllTimes(c *gc.C) {
+	counting := &countingClock{Clock: s.clock}
+	sched := schedule.NewSchedule(counting)
+	for i := range 10 {
+		sched.Add(i, i, s.at(10-i))
+		sched.Next()
+	}
+	sched.Stop()
+	c.Check(counting.timers, gc.Equals, 1)
+}
+
 func (s *scheduleSuite) TestTheTimerIsSetOnlyWhenTheEarliestChanges(c *gc.C) {
 	s.schedule.Add("a", 1, s.at(1))
 	s.schedule.Next()
 	<-s.clock.Alarms()
 	for i := range 10 {
 		s.schedule.Add(i, i, s.at(10+i))
+		s.schedule.Ready(s.at(0))
 		s.schedule.Next()
 	}
 	select {
@@ -133,6 +213,75 @@ func (s *scheduleSuite) TestStopLeavesNoTimer(c *gc.C) {
 	s.schedule.Next()
 	s.schedule.Stop()
 	c.Check(s.clock.WaitAdvance(time.Second, 0, 0), jc.ErrorIsNil)
+}
+
+func (s *scheduleSuite) TestAStoppedScheduleStaysUsable(c *gc.C) {
+	s.schedule.Add("a", 1, s.at(1))
+	s.schedule.Next()
+	s.schedule.Stop()
+	next := s.schedule.Next()
+	s.clock.Advance(time.Second)
+	c.Check(s.fired(next), jc.IsTrue)
+}
+
+// What has been taken out or removed can be collected, though others of its time
+// and of later ones stay.
+func (s *scheduleSuite) TestWhatIsTakenOutIsLetGo(c *gc.C) {
+	add := func(key string, due time.Time) weak.Pointer[[64]byte] {
+		value := new([64]byte)
+		s.schedule.Add(key, value, due)
+		return weak.Make(value)
+	}
+	ready := add("ready", s.at(1))
+	var ties []weak.Pointer[[64]byte]
+	for i := range 5 {
+		ties = append(ties, add(fmt.Sprint(i), s.at(2)))
+	}
+	s.schedule.Ready(s.at(1))
+	for i := range 4 {
+		s.schedule.Remove(fmt.Sprint(i))
+	}
+	runtime.GC()
+	c.Check(ready.Value(), gc.IsNil)
+	for i, tie := range ties {
+		c.Check(tie.Value() == nil, gc.Equals, i < 4, gc.Commentf("tie %d", i))
+	}
+	c.Check(s.schedule.Len(), gc.Equals, 1)
+}
+
+// A key that is put off and put off again takes no more room each time.
+func (s *scheduleSuite) TestAValueThatComesAndGoesTakesNoRoom(c *gc.C) {
+	s.schedule.Add("stays", "stays", s.at(1))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 100_000 {
+		s.schedule.Add("k", "k", s.at(1))
+	}
+	runtime.ReadMemStats(&after)
+	c.Check(after.TotalAlloc-before.TotalAlloc < 1<<20, jc.IsTrue,
+		gc.Commentf("%d bytes were allocated", after.TotalAlloc-before.TotalAlloc))
+}
+
+func (s *scheduleSuite) TestRemovingATieCostsTheSameAmongMany(c *gc.C) {
+	const removed = 1000
+	// The fastest of a few tries is what no other process has disturbed.
+	fastest := func(ties int) time.Duration {
+		best := time.Hour
+		for range 5 {
+			sched := schedule.NewSchedule(s.clock)
+			for i := range ties {
+				sched.Add(i, nil, s.at(1))
+			}
+			started := time.Now()
+			for i := range removed {
+				sched.Remove(i)
+			}
+			best = min(best, time.Since(started))
+		}
+		return best
+	}
+	few, many := fastest(2*removed), fastest(100*removed)
+	c.Check(many < 15*few, jc.IsTrue, gc.Commentf("%v among many, %v among few", many, few))
 }
 
 func (s *scheduleSuite) TestNextDoesNotAllocate(c *gc.C) {

@@ -1,0 +1,548 @@
+package modeltest
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/environs/config"
+	"github.com/stowage-io/stowage/testing/watchertest"
+	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
+)
+
+// Capability is something that accessors may have, and need not.
+type Capability int
+
+const (
+	// Removal tells whether to destroy or to release:
+	// storageprovisioner.VolumeRemovalAccessor and FilesystemRemovalAccessor.
+	Removal Capability = 1 << iota
+	// Plans are attachment plans:
+	// storageprovisioner.VolumeAttachmentPlanAccessor.
+	Plans
+)
+
+// For returns accessors for one worker of a scope, with the capabilities given and
+// no others.
+//
+// The accessors of a machine (names.MachineTag) show that machine's attachments and
+// plans, and the volumes and filesystems that are attached to it or to nothing.
+// Those of any other scope show everything. So the environment's worker and those of
+// machines can run over one model; they tell by the providers what is theirs.
+func (m *Model) For(scope names.Tag, with ...Capability) storageprovisioner.Accessors {
+	a := &accessor{m: m}
+	if machine, ok := scope.(names.MachineTag); ok {
+		a.machine = machine.String()
+	}
+	var all Capability
+	for _, c := range with {
+		all |= c
+	}
+	switch all {
+	case 0:
+		return a
+	case Removal:
+		return struct {
+			*accessor
+			removal
+		}{a, removal{a}}
+	case Plans:
+		return struct {
+			*accessor
+			plans
+		}{a, plans{a}}
+	default:
+		return struct {
+			*accessor
+			removal
+			plans
+		}{a, removal{a}, plans{a}}
+	}
+}
+
+// Config returns the configuration of a worker of a scope on [Model.For]'s
+// accessors. What is left to set is the Clock, in a machine's scope the StorageDir,
+// and whatever the test is about; the Registry, above all.
+func (m *Model) Config(scope names.Tag, with ...Capability) storageprovisioner.Config {
+	a := m.For(scope, with...)
+	return storageprovisioner.Config{
+		Scope:       scope,
+		Volumes:     a,
+		Filesystems: a,
+		Life:        a,
+		Environ:     a,
+		Machines:    a,
+		Status:      a,
+	}
+}
+
+// accessor implements all that is not optional.
+type accessor struct {
+	m *Model
+	// machine is the machine of the scope; empty if that is the environment.
+	machine string
+	busy    atomic.Int32
+}
+
+// begin begins a call. The function that it returns, if the call goes on, ends it.
+func (a *accessor) begin(name string, args any, subjects ...string) (end func(), err error) {
+	if a.busy.Add(1) > 1 {
+		a.m.overlapped.Store(true)
+	}
+	a.m.Record(name, args, subjects...)
+	if err := a.m.Begin(context.Background(), name); err != nil {
+		a.busy.Add(-1)
+		return nil, err
+	}
+	a.m.mu.Lock()
+	return func() {
+		a.m.mu.Unlock()
+		a.m.Changed()
+		a.busy.Add(-1)
+	}, nil
+}
+
+// bulk makes a bulk call: one does it for one argument, and result puts the error
+// for that into the result.
+func bulk[P, R any](a *accessor, name string, args []P, subject func(P) string, one func(P) (R, error), result func(*R) **params.Error) ([]R, error) {
+	subjects := make([]string, len(args))
+	for i, p := range args {
+		subjects[i] = subject(p)
+	}
+	end, err := a.begin(name, slices.Clone(args), subjects...)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	results := make([]R, len(args))
+	for i, p := range args {
+		err := a.m.Item(name, subjects[i])
+		if err == nil {
+			results[i], err = one(p)
+		}
+		*result(&results[i]) = params.ServerError(err)
+	}
+	if a.m.Short(name) && len(results) > 0 {
+		results = results[:len(results)-1]
+	}
+	return results, nil
+}
+
+// tell makes a bulk call that has no results but errors.
+func tell[P any](a *accessor, name string, args []P, subject func(P) string, one func(P) error) ([]params.ErrorResult, error) {
+	return bulk(a, name, args, subject,
+		func(p P) (params.ErrorResult, error) { return params.ErrorResult{}, one(p) },
+		func(r *params.ErrorResult) **params.Error { return &r.Error })
+}
+
+func tagOf[T names.Tag](tag T) string { return tag.String() }
+
+// watch gives out a watcher: the test's if it feeds that itself, or the model's own.
+func watch[W, T any](a *accessor, name string, hand, own func() *watchertest.Watcher[T], subjects ...string) (W, error) {
+	var none W
+	end, err := a.begin(name, nil, subjects...)
+	if err != nil {
+		return none, err
+	}
+	defer end()
+	w := hand()
+	if w == nil {
+		w = own()
+	}
+	for _, s := range subjects {
+		name += " " + s
+	}
+	a.m.started.Add(name, w)
+	return any(w).(W), nil
+}
+
+// seesAttachment reports whether the scope has an attachment.
+func (a *accessor) seesAttachment(id params.MachineStorageId) bool {
+	return a.machine == "" || id.MachineTag == a.machine
+}
+
+// sees reports whether the scope has a volume or filesystem.
+func (a *accessor) sees(tag string) bool {
+	ids := a.m.attachmentsOf(tag)
+	return len(ids) == 0 || slices.ContainsFunc(ids, a.seesAttachment)
+}
+
+func (a *accessor) WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error) {
+	return watch[watcher.NotifyWatcher](a, "WatchForEnvironConfigChanges", once(&a.m.byHand.EnvironConfig),
+		func() *watchertest.Notify { return notifying(&a.m.feeds.environ, struct{}{}) })
+}
+
+func (a *accessor) EnvironConfig() (*config.Config, error) {
+	end, err := a.begin("EnvironConfig", nil)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	return config.New(a.m.attrs)
+}
+
+// The watcher of block devices is named without the machine: a worker has but one.
+func (a *accessor) WatchBlockDevices(machine names.MachineTag) (watcher.NotifyWatcher, error) {
+	return watch[watcher.NotifyWatcher](a, "WatchBlockDevices", once(&a.m.byHand.BlockDevices),
+		func() *watchertest.Notify { return notifying(&a.m.feeds.devices, machine.String()) })
+}
+
+func (a *accessor) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
+	return watch[watcher.NotifyWatcher](a, "WatchMachine",
+		func() *watchertest.Notify {
+			if a.m.byHand.Machine == nil {
+				return nil
+			}
+			return a.m.byHand.Machine(machine)
+		},
+		func() *watchertest.Notify { return notifying(&a.m.feeds.machines, machine.String()) },
+		machine.String())
+}
+
+func (a *accessor) WatchVolumes() (watcher.StringsWatcher, error) {
+	return watch[watcher.StringsWatcher](a, "WatchVolumes", once(&a.m.byHand.Volumes),
+		func() *watchertest.Strings {
+			return listing(&a.m.feeds.volumes, a.m.volumes.keys, a.sees, idOf)
+		})
+}
+
+func (a *accessor) WatchFilesystems() (watcher.StringsWatcher, error) {
+	return watch[watcher.StringsWatcher](a, "WatchFilesystems", once(&a.m.byHand.Filesystems),
+		func() *watchertest.Strings {
+			return listing(&a.m.feeds.filesystems, a.m.filesystems.keys, a.sees, idOf)
+		})
+}
+
+func (a *accessor) WatchVolumeAttachments() (watcher.MachineStorageIdsWatcher, error) {
+	return watch[watcher.MachineStorageIdsWatcher](a, "WatchVolumeAttachments", once(&a.m.byHand.VolumeAttachments),
+		func() *watchertest.MachineStorageIds {
+			return listing(&a.m.feeds.volumeAttachments, a.m.volumeAttachments.keys, a.seesAttachment, itself)
+		})
+}
+
+func (a *accessor) WatchFilesystemAttachments() (watcher.MachineStorageIdsWatcher, error) {
+	return watch[watcher.MachineStorageIdsWatcher](a, "WatchFilesystemAttachments", once(&a.m.byHand.FilesystemAttachments),
+		func() *watchertest.MachineStorageIds {
+			return listing(&a.m.feeds.filesystemAttachments, a.m.filesystemAttachments.keys, a.seesAttachment, itself)
+		})
+}
+
+func (a *accessor) InstanceIds(machines []names.MachineTag) ([]params.StringResult, error) {
+	return bulk(a, "InstanceIds", machines, tagOf,
+		func(machine names.MachineTag) (params.StringResult, error) {
+			instance, ok := a.m.machines[machine.String()]
+			switch {
+			case !ok:
+				return params.StringResult{}, errors.NotFoundf("%s", machine)
+			case instance == "":
+				return params.StringResult{}, errors.NotProvisionedf("%s", machine)
+			}
+			return params.StringResult{Result: instance}, nil
+		},
+		func(r *params.StringResult) **params.Error { return &r.Error })
+}
+
+func (a *accessor) SetStatus(statuses []params.EntityStatusArgs) error {
+	var subjects []string
+	for _, s := range statuses {
+		subjects = append(subjects, s.Tag)
+	}
+	end, err := a.begin("SetStatus", slices.Clone(statuses), subjects...)
+	if err != nil {
+		return err
+	}
+	defer end()
+	for _, s := range statuses {
+		if err := a.m.Item("SetStatus", s.Tag); err != nil {
+			return err
+		}
+		a.m.statuses[s.Tag] = append(a.m.statuses[s.Tag], s)
+	}
+	return nil
+}
+
+func (a *accessor) Life(tags []names.Tag) ([]params.LifeResult, error) {
+	return bulk(a, "Life", tags, tagOf,
+		func(tag names.Tag) (params.LifeResult, error) {
+			if !a.m.has(tag.String()) {
+				return params.LifeResult{}, errors.NotFoundf("%s", tag)
+			}
+			return params.LifeResult{Life: *a.m.life(tag.String())}, nil
+		},
+		func(r *params.LifeResult) **params.Error { return &r.Error })
+}
+
+func (a *accessor) AttachmentLife(ids []params.MachineStorageId) ([]params.LifeResult, error) {
+	return bulk(a, "AttachmentLife", ids, subject,
+		func(id params.MachineStorageId) (params.LifeResult, error) {
+			if !a.m.hasAttachment(id) {
+				return params.LifeResult{}, noAttachment(id)
+			}
+			return params.LifeResult{Life: *a.m.attachmentLife(id)}, nil
+		},
+		func(r *params.LifeResult) **params.Error { return &r.Error })
+}
+
+func noAttachment(id params.MachineStorageId) error {
+	return errors.NotFoundf("attachment of %s to %s", id.AttachmentTag, id.MachineTag)
+}
+
+func (a *accessor) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
+	return tell(a, "Remove", tags, tagOf, func(tag names.Tag) error {
+		if !a.m.remove(tag.String()) {
+			return errors.NotFoundf("%s", tag)
+		}
+		a.m.removed = append(a.m.removed, tag.String())
+		return nil
+	})
+}
+
+func (a *accessor) RemoveAttachments(ids []params.MachineStorageId) ([]params.ErrorResult, error) {
+	return tell(a, "RemoveAttachments", ids, subject, func(id params.MachineStorageId) error {
+		if !a.m.removeAttachment(id) {
+			return noAttachment(id)
+		}
+		a.m.removed = append(a.m.removed, subject(id))
+		a.m.attachmentChanged(id)
+		a.m.settle(id.AttachmentTag)
+		return nil
+	})
+}
+
+func (a *accessor) VolumeBlockDevices(ids []params.MachineStorageId) ([]params.BlockDeviceResult, error) {
+	return bulk(a, "VolumeBlockDevices", ids, subject,
+		func(id params.MachineStorageId) (params.BlockDeviceResult, error) {
+			device, ok := a.m.devices[id]
+			if !ok {
+				return params.BlockDeviceResult{}, errors.NotFoundf("block device of %s on %s", id.AttachmentTag, id.MachineTag)
+			}
+			return params.BlockDeviceResult{Result: device}, nil
+		},
+		func(r *params.BlockDeviceResult) **params.Error { return &r.Error })
+}
+
+// recorded returns what is recorded of an entity.
+func recorded[K comparable, P, I any](t *table[K, entity[P, I]], key K, what string) (I, error) {
+	var none I
+	e, ok := t.rows[key]
+	switch {
+	case !ok:
+		return none, errors.NotFoundf("%s", what)
+	case e.info == nil:
+		return none, errors.NotProvisionedf("%s", what)
+	}
+	return *e.info, nil
+}
+
+// wanted returns the parameters of an entity.
+func wanted[K comparable, P, I any](t *table[K, entity[P, I]], key K, what string) (P, error) {
+	e, ok := t.rows[key]
+	if !ok {
+		var none P
+		return none, errors.NotFoundf("%s", what)
+	}
+	return e.params, nil
+}
+
+// record records info of an entity, and tells whether that is news.
+func record[K comparable, P any, I comparable](t *table[K, entity[P, I]], key K, what string, info I) (bool, error) {
+	e, ok := t.rows[key]
+	if !ok {
+		return false, errors.NotFoundf("%s", what)
+	}
+	news := e.info == nil || *e.info != info
+	e.info = &info
+	return news, nil
+}
+
+func (a *accessor) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, error) {
+	return bulk(a, "Volumes", tags, tagOf,
+		func(tag names.VolumeTag) (params.VolumeResult, error) {
+			info, err := recorded(&a.m.volumes, tag.String(), tag.String())
+			return params.VolumeResult{Result: params.Volume{VolumeTag: tag.String(), Info: info}}, err
+		},
+		func(r *params.VolumeResult) **params.Error { return &r.Error })
+}
+
+func (a *accessor) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
+	return bulk(a, "VolumeParams", tags, tagOf,
+		func(tag names.VolumeTag) (params.VolumeParamsResult, error) {
+			p, err := wanted(&a.m.volumes, tag.String(), tag.String())
+			if err != nil {
+				return params.VolumeParamsResult{}, err
+			}
+			if id, ok := a.attachment(tag.String()); ok {
+				attachment := a.volumeAttachmentParams(a.m.volumeAttachments.rows[id].params)
+				p.Attachment = &attachment
+			}
+			return params.VolumeParamsResult{Result: p}, nil
+		},
+		func(r *params.VolumeParamsResult) **params.Error { return &r.Error })
+}
+
+// attachment returns the attachment that a volume or filesystem is created for, if
+// there is one: rather one that is wanted, and rather one of the scope.
+func (a *accessor) attachment(tag string) (params.MachineStorageId, bool) {
+	ids := a.m.attachmentsOf(tag)
+	for _, fits := range []func(params.MachineStorageId) bool{
+		func(id params.MachineStorageId) bool {
+			return a.seesAttachment(id) && *a.m.attachmentLife(id) == life.Alive
+		},
+		a.seesAttachment,
+		func(params.MachineStorageId) bool { return true },
+	} {
+		if i := slices.IndexFunc(ids, fits); i >= 0 {
+			return ids[i], true
+		}
+	}
+	return params.MachineStorageId{}, false
+}
+
+// volumeAttachmentParams fills in what is known by now.
+func (a *accessor) volumeAttachmentParams(p params.VolumeAttachmentParams) params.VolumeAttachmentParams {
+	p.InstanceId = a.m.machines[p.MachineTag]
+	if info, ok := info(&a.m.volumes, p.VolumeTag); ok {
+		p.VolumeId = info.VolumeId
+	}
+	return p
+}
+
+func (a *accessor) VolumeAttachments(ids []params.MachineStorageId) ([]params.VolumeAttachmentResult, error) {
+	return bulk(a, "VolumeAttachments", ids, subject,
+		func(id params.MachineStorageId) (params.VolumeAttachmentResult, error) {
+			info, err := recorded(&a.m.volumeAttachments, id, noun(id))
+			return params.VolumeAttachmentResult{Result: params.VolumeAttachment{
+				VolumeTag: id.AttachmentTag, MachineTag: id.MachineTag, Info: info,
+			}}, err
+		},
+		func(r *params.VolumeAttachmentResult) **params.Error { return &r.Error })
+}
+
+func noun(id params.MachineStorageId) string {
+	return "attachment of " + id.AttachmentTag + " to " + id.MachineTag
+}
+
+func (a *accessor) VolumeAttachmentParams(ids []params.MachineStorageId) ([]params.VolumeAttachmentParamsResult, error) {
+	return bulk(a, "VolumeAttachmentParams", ids, subject,
+		func(id params.MachineStorageId) (params.VolumeAttachmentParamsResult, error) {
+			p, err := wanted(&a.m.volumeAttachments, id, noun(id))
+			return params.VolumeAttachmentParamsResult{Result: a.volumeAttachmentParams(p)}, err
+		},
+		func(r *params.VolumeAttachmentParamsResult) **params.Error { return &r.Error })
+}
+
+func (a *accessor) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult, error) {
+	return tell(a, "SetVolumeInfo", volumes,
+		func(v params.Volume) string { return v.VolumeTag },
+		func(v params.Volume) error {
+			news, err := record(&a.m.volumes, v.VolumeTag, v.VolumeTag, v.Info)
+			if news {
+				a.m.feeds.volumes.changed(v.VolumeTag)
+			}
+			return err
+		})
+}
+
+func (a *accessor) SetVolumeAttachmentInfo(attachments []params.VolumeAttachment) ([]params.ErrorResult, error) {
+	return tell(a, "SetVolumeAttachmentInfo", attachments,
+		func(v params.VolumeAttachment) string { return subject(at(v.MachineTag, v.VolumeTag)) },
+		func(v params.VolumeAttachment) error {
+			id := at(v.MachineTag, v.VolumeTag)
+			news, err := record(&a.m.volumeAttachments, id, noun(id), v.Info)
+			if news {
+				a.m.feeds.volumeAttachments.changed(id)
+			}
+			return err
+		})
+}
+
+func (a *accessor) Filesystems(tags []names.FilesystemTag) ([]params.FilesystemResult, error) {
+	return bulk(a, "Filesystems", tags, tagOf,
+		func(tag names.FilesystemTag) (params.FilesystemResult, error) {
+			p, err := wanted(&a.m.filesystems, tag.String(), tag.String())
+			if err != nil {
+				return params.FilesystemResult{}, err
+			}
+			info, err := recorded(&a.m.filesystems, tag.String(), tag.String())
+			return params.FilesystemResult{Result: params.Filesystem{
+				FilesystemTag: tag.String(), VolumeTag: p.VolumeTag, Info: info,
+			}}, err
+		},
+		func(r *params.FilesystemResult) **params.Error { return &r.Error })
+}
+
+func (a *accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.FilesystemParamsResult, error) {
+	return bulk(a, "FilesystemParams", tags, tagOf,
+		func(tag names.FilesystemTag) (params.FilesystemParamsResult, error) {
+			p, err := wanted(&a.m.filesystems, tag.String(), tag.String())
+			if err != nil {
+				return params.FilesystemParamsResult{}, err
+			}
+			if id, ok := a.attachment(tag.String()); ok {
+				attachment := a.filesystemAttachmentParams(a.m.filesystemAttachments.rows[id].params)
+				p.Attachment = &attachment
+			}
+			return params.FilesystemParamsResult{Result: p}, nil
+		},
+		func(r *params.FilesystemParamsResult) **params.Error { return &r.Error })
+}
+
+// filesystemAttachmentParams fills in what is known by now.
+func (a *accessor) filesystemAttachmentParams(p params.FilesystemAttachmentParams) params.FilesystemAttachmentParams {
+	p.InstanceId = a.m.machines[p.MachineTag]
+	if info, ok := info(&a.m.filesystems, p.FilesystemTag); ok {
+		p.FilesystemId = info.FilesystemId
+	}
+	return p
+}
+
+func (a *accessor) FilesystemAttachments(ids []params.MachineStorageId) ([]params.FilesystemAttachmentResult, error) {
+	return bulk(a, "FilesystemAttachments", ids, subject,
+		func(id params.MachineStorageId) (params.FilesystemAttachmentResult, error) {
+			info, err := recorded(&a.m.filesystemAttachments, id, noun(id))
+			return params.FilesystemAttachmentResult{Result: params.FilesystemAttachment{
+				FilesystemTag: id.AttachmentTag, MachineTag: id.MachineTag, Info: info,
+			}}, err
+		},
+		func(r *params.FilesystemAttachmentResult) **params.Error { return &r.Error })
+}
+
+func (a *accessor) FilesystemAttachmentParams(ids []params.MachineStorageId) ([]params.FilesystemAttachmentParamsResult, error) {
+	return bulk(a, "FilesystemAttachmentParams", ids, subject,
+		func(id params.MachineStorageId) (params.FilesystemAttachmentParamsResult, error) {
+			p, err := wanted(&a.m.filesystemAttachments, id, noun(id))
+			return params.FilesystemAttachmentParamsResult{Result: a.filesystemAttachmentParams(p)}, err
+		},
+		func(r *params.FilesystemAttachmentParamsResult) **params.Error { return &r.Error })
+}
+
+func (a *accessor) SetFilesystemInfo(filesystems []params.Filesystem) ([]params.ErrorResult, error) {
+	return tell(a, "SetFilesystemInfo", filesystems,
+		func(f params.Filesystem) string { return f.FilesystemTag },
+		func(f params.Filesystem) error {
+			news, err := record(&a.m.filesystems, f.FilesystemTag, f.FilesystemTag, f.Info)
+			if news {
+				a.m.feeds.filesystems.changed(f.FilesystemTag)
+			}
+			return err
+		})
+}
+
+func (a *accessor) SetFilesystemAttachmentInfo(attachments []params.FilesystemAttachment) ([]params.ErrorResult, error) {
+	return tell(a, "SetFilesystemAttachmentInfo", attachments,
+		func(f params.FilesystemAttachment) string { return subject(at(f.MachineTag, f.FilesystemTag)) },
+		func(f params.FilesystemAttachment) error {
+			id := at(f.MachineTag, f.FilesystemTag)
+			news, err := record(&a.m.filesystemAttachments, id, noun(id), f.Info)
+			if news {
+				a.m.feeds.filesystemAttachments.changed(id)
+			}
+			return err
+		})
+}

@@ -1,0 +1,165 @@
+package modeltest
+
+import (
+	"slices"
+
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+)
+
+// Destroy has a volume or filesystem go, as a state does: it is dying at once, and
+// its attachments with it; when a worker has removed the last of them, it is dead.
+// When it is dead, a worker removes it. A volume waits for the filesystem that stands
+// on it, which is destroyed first.
+func (m *Model) Destroy(tag string) { m.end(tag, false) }
+
+// Release is Destroy that leaves what is beneath: a worker whose accessors have
+// [Removal] releases it instead of destroying it.
+func (m *Model) Release(tag string) { m.end(tag, true) }
+
+func (m *Model) end(tag string, release bool) {
+	m.change(func() {
+		if isFilesystem(tag) {
+			f := known(&m.filesystems, tag)
+			f.ending, f.release = true, release
+		} else {
+			v := known(&m.volumes, tag)
+			v.ending, v.release = true, release
+		}
+		if l := m.life(tag); *l == life.Alive {
+			*l = life.Dying
+		}
+		m.changed(tag)
+		for _, id := range m.attachmentsOf(tag) {
+			m.letGo(id)
+		}
+		m.settle(tag)
+	})
+}
+
+// Detach has an attachment go, as a state does: it is dying at once; or, if it has a
+// plan, the plan is, and the attachment when a worker has removed the plan.
+func (m *Model) Detach(machine, tag string) {
+	m.change(func() {
+		id := at(machine, tag)
+		m.attachmentLife(id) // It is there.
+		m.letGo(id)
+	})
+}
+
+func (m *Model) letGo(id params.MachineStorageId) {
+	if plan, ok := m.plans.rows[id]; ok {
+		plan.Life = life.Dying
+		m.feeds.plans.changed(id)
+		return
+	}
+	*m.attachmentLife(id) = life.Dying
+	m.attachmentChanged(id)
+}
+
+// settle moves on what is going, if nothing holds it any more: an attachment, or a
+// filesystem on the volume.
+func (m *Model) settle(tag string) {
+	if !m.has(tag) || len(m.attachmentsOf(tag)) > 0 {
+		return
+	}
+	if isFilesystem(tag) {
+		if f := m.filesystems.rows[tag]; f.ending {
+			f.life = life.Dead
+			m.changed(tag)
+		}
+		return
+	}
+	for _, f := range m.filesystems.rows {
+		if f.params.VolumeTag == tag {
+			return
+		}
+	}
+	if v := m.volumes.rows[tag]; v.ending {
+		v.life = life.Dead
+		m.changed(tag)
+	}
+}
+
+// What follows serves volumes and filesystems alike. The lock is held.
+
+func isFilesystem(tag string) bool {
+	_, err := names.ParseFilesystemTag(tag)
+	return err == nil
+}
+
+func (m *Model) has(tag string) bool {
+	return m.volumes.rows[tag] != nil || m.filesystems.rows[tag] != nil
+}
+
+func (m *Model) life(tag string) *life.Value {
+	if isFilesystem(tag) {
+		return &known(&m.filesystems, tag).life
+	}
+	return &known(&m.volumes, tag).life
+}
+
+func (m *Model) changed(tag string) {
+	if isFilesystem(tag) {
+		m.feeds.filesystems.changed(tag)
+	} else {
+		m.feeds.volumes.changed(tag)
+	}
+}
+
+// remove takes out what a worker has removed, and moves on the volume beneath.
+func (m *Model) remove(tag string) bool {
+	var beneath string
+	if f, ok := m.filesystems.rows[tag]; ok {
+		beneath = f.params.VolumeTag
+	}
+	if !m.volumes.remove(tag) && !m.filesystems.remove(tag) {
+		return false
+	}
+	m.changed(tag)
+	m.settle(beneath)
+	return true
+}
+
+func (m *Model) hasAttachment(id params.MachineStorageId) bool {
+	return m.volumeAttachments.rows[id] != nil || m.filesystemAttachments.rows[id] != nil
+}
+
+func (m *Model) attachmentLife(id params.MachineStorageId) *life.Value {
+	if isFilesystem(id.AttachmentTag) {
+		return &known(&m.filesystemAttachments, id).life
+	}
+	return &known(&m.volumeAttachments, id).life
+}
+
+func (m *Model) attachmentChanged(id params.MachineStorageId) {
+	if isFilesystem(id.AttachmentTag) {
+		m.feeds.filesystemAttachments.changed(id)
+	} else {
+		m.feeds.volumeAttachments.changed(id)
+	}
+}
+
+func (m *Model) removeAttachment(id params.MachineStorageId) bool {
+	if m.plans.remove(id) {
+		m.feeds.plans.changed(id)
+	}
+	return m.volumeAttachments.remove(id) || m.filesystemAttachments.remove(id)
+}
+
+// attachmentsOf returns the attachments of a volume or filesystem.
+func (m *Model) attachmentsOf(tag string) []params.MachineStorageId {
+	keys := m.volumeAttachments.keys
+	if isFilesystem(tag) {
+		keys = m.filesystemAttachments.keys
+	}
+	var ids []params.MachineStorageId
+	for _, id := range slices.Clone(keys) {
+		if id.AttachmentTag == tag {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}

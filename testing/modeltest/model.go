@@ -1,0 +1,482 @@
+// Package modeltest has a model in memory: what a storage provisioner needs of a
+// state, for tests.
+//
+// A test puts machines, volumes, filesystems and attachments into a [Model] and
+// changes them; the watchers that a worker has started tell it so, the full set
+// first and then what has changed. The worker reaches the model by the accessors that
+// [Model.Config] or [Model.For] gives for its scope, and the test reads what it has
+// recorded:
+//
+//	model := modeltest.New(modeltest.Options{})
+//	defer model.Close()
+//	model.ProvisionMachine("machine-0", "instance-0")
+//	model.AddVolume(params.VolumeParams{VolumeTag: "volume-0", Size: 1024, Provider: "pretend"})
+//	model.AttachVolume(params.VolumeAttachmentParams{VolumeTag: "volume-0", MachineTag: "machine-0", Provider: "pretend"})
+//	cfg := model.Config(names.NewModelTag(uuid))
+//
+// The model is a [calls.Journal] of the accessor calls, and a [calls.Script] that
+// has them fail, by their names: "SetVolumeInfo". Subjects are tags, and for an
+// attachment two tags: "volume-0 machine-0". Its Await waits for anything that the
+// model will have come to:
+//
+//	model.Await(t, "the record", func() bool { return model.Recorded("volume-0") })
+//
+// Everything is named by its tag, as on the wire: "machine-0", "volume-0",
+// "filesystem-0". All methods are safe for concurrent use. What a test names and the
+// model does not have is a mistake in the test: the method panics.
+package modeltest
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/calls"
+	"github.com/stowage-io/stowage/testing/watchertest"
+)
+
+// Options says what a model is made of. The zero value is a good one.
+type Options struct {
+	// Journal takes the accessor calls; nil: one of the model's own.
+	Journal *calls.Journal
+	// ByHand are watchers that the test feeds.
+	ByHand Watchers
+}
+
+// Watchers are those that accessors give out in place of the model's own, which
+// then says nothing of its own in their place. A nil one is the model's. Each is
+// given out as it is, so that it can be fed before it is asked for, and once only.
+// Closing the model stops them.
+type Watchers struct {
+	EnvironConfig         *watchertest.Notify
+	BlockDevices          *watchertest.Notify
+	Volumes               *watchertest.Strings
+	Filesystems           *watchertest.Strings
+	VolumeAttachments     *watchertest.MachineStorageIds
+	FilesystemAttachments *watchertest.MachineStorageIds
+	VolumeAttachmentPlans *watchertest.MachineStorageIds
+	// Machine is called for each watcher of a machine. It does not call the model.
+	Machine func(names.MachineTag) *watchertest.Notify
+}
+
+type (
+	volume               = entity[params.VolumeParams, params.VolumeInfo]
+	filesystem           = entity[params.FilesystemParams, params.FilesystemInfo]
+	volumeAttachment     = entity[params.VolumeAttachmentParams, params.VolumeAttachmentInfo]
+	filesystemAttachment = entity[params.FilesystemAttachmentParams, params.FilesystemAttachmentInfo]
+)
+
+// Model is a model in memory.
+type Model struct {
+	*calls.Journal
+	*calls.Script
+
+	byHand     Watchers
+	started    watchertest.Group
+	overlapped atomic.Bool
+
+	mu       sync.Mutex
+	attrs    map[string]any
+	machines map[string]string // instance ids; empty where not provisioned
+
+	volumes               table[string, volume]
+	filesystems           table[string, filesystem]
+	volumeAttachments     table[params.MachineStorageId, volumeAttachment]
+	filesystemAttachments table[params.MachineStorageId, filesystemAttachment]
+	plans                 table[params.MachineStorageId, params.VolumeAttachmentPlan]
+	devices               map[params.MachineStorageId]storage.BlockDevice
+
+	statuses map[string][]params.EntityStatusArgs
+	removed  []string
+	feeds    feeds
+}
+
+// New returns an empty model, whose environment is named "test". Close it at the
+// end of the test.
+func New(options Options) *Model {
+	if options.Journal == nil {
+		options.Journal = calls.NewJournal()
+	}
+	m := &Model{
+		Journal: options.Journal,
+		Script:  new(calls.Script),
+		byHand:  options.ByHand,
+		attrs: map[string]any{
+			"name": "test", "type": "test", "uuid": "deadbeef-0bad-400d-8000-4b1d0d06f00d",
+		},
+		machines:              make(map[string]string),
+		volumes:               newTable[string, volume](),
+		filesystems:           newTable[string, filesystem](),
+		volumeAttachments:     newTable[params.MachineStorageId, volumeAttachment](),
+		filesystemAttachments: newTable[params.MachineStorageId, filesystemAttachment](),
+		plans:                 newTable[params.MachineStorageId, params.VolumeAttachmentPlan](),
+		devices:               make(map[params.MachineStorageId]storage.BlockDevice),
+		statuses:              make(map[string][]params.EntityStatusArgs),
+	}
+	return m
+}
+
+// Close stops all watchers and returns the names of those that nobody had stopped,
+// such as "WatchVolumes": a worker that has ended has left none.
+func (m *Model) Close() []string {
+	left := m.started.Stop()
+	m.byHand.stop()
+	return left
+}
+
+// Watching returns the names of the watchers that have been started and not
+// stopped, in the order in which they were started. That of a machine has the
+// machine's tag behind it: "WatchMachine machine-0".
+func (m *Model) Watching() []string { return m.started.Living() }
+
+// Overlapped reports whether one worker has ever made two accessor calls at the
+// same time: a real accessor need not be safe for that.
+func (m *Model) Overlapped() bool { return m.overlapped.Load() }
+
+// change changes the model on behalf of the test.
+func (m *Model) change(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f()
+	m.Changed()
+}
+
+// get returns something of the model.
+func get[T any](m *Model, f func() T) T {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return f()
+}
+
+// at names an attachment.
+func at(machine, tag string) params.MachineStorageId {
+	return params.MachineStorageId{MachineTag: machine, AttachmentTag: tag}
+}
+
+func subject(id params.MachineStorageId) string { return id.AttachmentTag + " " + id.MachineTag }
+
+// must panics with the test's mistake.
+func must(err error) {
+	if err != nil {
+		panic(fmt.Sprintf("modeltest: %v", err))
+	}
+}
+
+// known returns a row that the test takes to be there.
+func known[K comparable, E any](t *table[K, E], key K) *E {
+	row, ok := t.rows[key]
+	if !ok {
+		panic(fmt.Sprintf("modeltest: the model has no %v", key))
+	}
+	return row
+}
+
+// SetEnvironConfig sets attributes of the environment's configuration; the others
+// stay. nil takes one away.
+func (m *Model) SetEnvironConfig(attrs map[string]any) {
+	m.change(func() {
+		for k, v := range attrs {
+			if v == nil {
+				delete(m.attrs, k)
+			} else {
+				m.attrs[k] = v
+			}
+		}
+		m.feeds.environ.changed(struct{}{})
+	})
+}
+
+// AddMachine adds a machine that is not provisioned.
+func (m *Model) AddMachine(machine string) { m.ProvisionMachine(machine, "") }
+
+// ProvisionMachine gives a machine an instance id, and adds the machine if there is
+// none yet.
+func (m *Model) ProvisionMachine(machine, instance string) {
+	_, err := names.ParseMachineTag(machine)
+	must(err)
+	m.change(func() {
+		m.machines[machine] = instance
+		m.feeds.machines.changed(machine)
+	})
+}
+
+// RemoveMachine takes a machine away.
+func (m *Model) RemoveMachine(machine string) {
+	m.change(func() {
+		delete(m.machines, machine)
+		m.feeds.machines.changed(machine)
+	})
+}
+
+// SetBlockDevice gives a volume a block device on a machine.
+func (m *Model) SetBlockDevice(machine, volume string, device storage.BlockDevice) {
+	m.change(func() {
+		m.devices[at(machine, volume)] = device
+		m.feeds.devices.changed(machine)
+	})
+}
+
+// RemoveBlockDevice takes a volume's block device on a machine away.
+func (m *Model) RemoveBlockDevice(machine, volume string) {
+	m.change(func() {
+		delete(m.devices, at(machine, volume))
+		m.feeds.devices.changed(machine)
+	})
+}
+
+// AddVolume adds a volume that is wanted, and not made yet. If there is one of that
+// tag, it gets the new parameters. Its attachment is AttachVolume's to add.
+func (m *Model) AddVolume(p params.VolumeParams) {
+	_, err := names.ParseVolumeTag(p.VolumeTag)
+	must(err)
+	m.change(func() {
+		v, added := m.volumes.put(p.VolumeTag)
+		if added {
+			v.life = life.Alive
+		}
+		v.params = p
+		m.feeds.volumes.changed(p.VolumeTag)
+	})
+}
+
+// AttachVolume adds the attachment of a volume to a machine, which is wanted and
+// not made yet. If there is one, it gets the new parameters. The ids of volume and
+// instance are filled in when the worker asks, as far as they are known then.
+func (m *Model) AttachVolume(p params.VolumeAttachmentParams) {
+	_, err := names.ParseVolumeTag(p.VolumeTag)
+	must(err)
+	_, err = names.ParseTag(p.MachineTag)
+	must(err)
+	m.change(func() {
+		id := at(p.MachineTag, p.VolumeTag)
+		a, added := m.volumeAttachments.put(id)
+		if added {
+			a.life = life.Alive
+		}
+		a.params = p
+		m.feeds.volumes.changed(p.VolumeTag)
+		m.feeds.volumeAttachments.changed(id)
+	})
+}
+
+// AddFilesystem is AddVolume for a filesystem.
+func (m *Model) AddFilesystem(p params.FilesystemParams) {
+	_, err := names.ParseFilesystemTag(p.FilesystemTag)
+	must(err)
+	m.change(func() {
+		f, added := m.filesystems.put(p.FilesystemTag)
+		if added {
+			f.life = life.Alive
+		}
+		f.params = p
+		m.feeds.filesystems.changed(p.FilesystemTag)
+	})
+}
+
+// AttachFilesystem is AttachVolume for a filesystem.
+func (m *Model) AttachFilesystem(p params.FilesystemAttachmentParams) {
+	_, err := names.ParseFilesystemTag(p.FilesystemTag)
+	must(err)
+	_, err = names.ParseTag(p.MachineTag)
+	must(err)
+	m.change(func() {
+		id := at(p.MachineTag, p.FilesystemTag)
+		a, added := m.filesystemAttachments.put(id)
+		if added {
+			a.life = life.Alive
+		}
+		a.params = p
+		m.feeds.filesystems.changed(p.FilesystemTag)
+		m.feeds.filesystemAttachments.changed(id)
+	})
+}
+
+// ProvisionVolume records a volume, as if it had been made long ago.
+func (m *Model) ProvisionVolume(volume string, info params.VolumeInfo) {
+	m.change(func() {
+		known(&m.volumes, volume).info = &info
+		m.feeds.volumes.changed(volume)
+	})
+}
+
+// ProvisionFilesystem records a filesystem, as if it had been made long ago.
+func (m *Model) ProvisionFilesystem(filesystem string, info params.FilesystemInfo) {
+	m.change(func() {
+		known(&m.filesystems, filesystem).info = &info
+		m.feeds.filesystems.changed(filesystem)
+	})
+}
+
+// ProvisionVolumeAttachment records an attachment, as if it had been made long ago.
+func (m *Model) ProvisionVolumeAttachment(machine, volume string, info params.VolumeAttachmentInfo) {
+	id := at(machine, volume)
+	m.change(func() {
+		known(&m.volumeAttachments, id).info = &info
+		m.feeds.volumeAttachments.changed(id)
+	})
+}
+
+// ProvisionFilesystemAttachment records an attachment, as if it had been made long
+// ago.
+func (m *Model) ProvisionFilesystemAttachment(machine, filesystem string, info params.FilesystemAttachmentInfo) {
+	id := at(machine, filesystem)
+	m.change(func() {
+		known(&m.filesystemAttachments, id).info = &info
+		m.feeds.filesystemAttachments.changed(id)
+	})
+}
+
+// SetLife sets the life of a volume or filesystem, and nothing else. Destroy does
+// what a state does.
+func (m *Model) SetLife(tag string, to life.Value) {
+	m.change(func() {
+		*m.life(tag) = to
+		m.changed(tag)
+	})
+}
+
+// SetAttachmentLife sets the life of an attachment, and nothing else. Detach does
+// what a state does.
+func (m *Model) SetAttachmentLife(machine, tag string, to life.Value) {
+	m.change(func() {
+		id := at(machine, tag)
+		*m.attachmentLife(id) = to
+		m.attachmentChanged(id)
+	})
+}
+
+// Forget takes a volume or filesystem out of the model, with its attachments,
+// without any worker's doing.
+func (m *Model) Forget(tag string) {
+	m.change(func() {
+		for _, id := range m.attachmentsOf(tag) {
+			m.removeAttachment(id)
+			m.attachmentChanged(id)
+		}
+		m.volumes.remove(tag)
+		m.filesystems.remove(tag)
+		m.changed(tag)
+	})
+}
+
+// ForgetAttachment takes an attachment out of the model without any worker's doing.
+func (m *Model) ForgetAttachment(machine, tag string) {
+	m.change(func() {
+		id := at(machine, tag)
+		m.removeAttachment(id)
+		m.attachmentChanged(id)
+		m.changed(tag)
+	})
+}
+
+// Life returns the life of a volume or filesystem; empty if there is none.
+func (m *Model) Life(tag string) life.Value {
+	return get(m, func() life.Value {
+		if !m.has(tag) {
+			return ""
+		}
+		return *m.life(tag)
+	})
+}
+
+// AttachmentLife returns the life of an attachment; empty if there is none.
+func (m *Model) AttachmentLife(machine, tag string) life.Value {
+	return get(m, func() life.Value {
+		id := at(machine, tag)
+		if !m.hasAttachment(id) {
+			return ""
+		}
+		return *m.attachmentLife(id)
+	})
+}
+
+// Volume returns what is recorded of a volume, if it is provisioned.
+func (m *Model) Volume(volume string) (params.VolumeInfo, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return info(&m.volumes, volume)
+}
+
+// Filesystem returns what is recorded of a filesystem, if it is provisioned.
+func (m *Model) Filesystem(filesystem string) (params.FilesystemInfo, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return info(&m.filesystems, filesystem)
+}
+
+// VolumeAttachment returns what is recorded of an attachment, if it is made.
+func (m *Model) VolumeAttachment(machine, volume string) (params.VolumeAttachmentInfo, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return info(&m.volumeAttachments, at(machine, volume))
+}
+
+// FilesystemAttachment returns what is recorded of an attachment, if it is made.
+func (m *Model) FilesystemAttachment(machine, filesystem string) (params.FilesystemAttachmentInfo, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return info(&m.filesystemAttachments, at(machine, filesystem))
+}
+
+func info[K comparable, P, I any](t *table[K, entity[P, I]], key K) (I, bool) {
+	if e, ok := t.rows[key]; ok && e.info != nil {
+		return *e.info, true
+	}
+	var none I
+	return none, false
+}
+
+// Plan returns an attachment plan, if there is one.
+func (m *Model) Plan(machine, volume string) (params.VolumeAttachmentPlan, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p, ok := m.plans.rows[at(machine, volume)]; ok {
+		return *p, true
+	}
+	return params.VolumeAttachmentPlan{}, false
+}
+
+// Statuses returns all statuses that a volume or filesystem has been given, the
+// latest last.
+func (m *Model) Statuses(tag string) []params.EntityStatusArgs {
+	return get(m, func() []params.EntityStatusArgs { return slices.Clone(m.statuses[tag]) })
+}
+
+// Status returns the latest status of a volume or filesystem; the zero value if it
+// has been given none.
+func (m *Model) Status(tag string) params.EntityStatusArgs {
+	if all := m.Statuses(tag); len(all) > 0 {
+		return all[len(all)-1]
+	}
+	return params.EntityStatusArgs{}
+}
+
+// Removed returns what workers have removed, in order: volumes, filesystems and
+// attachments, as subjects.
+func (m *Model) Removed() []string {
+	return get(m, func() []string { return slices.Clone(m.removed) })
+}
+
+// Recorded reports whether a volume or filesystem is provisioned.
+func (m *Model) Recorded(tag string) bool {
+	_, volume := m.Volume(tag)
+	_, filesystem := m.Filesystem(tag)
+	return volume || filesystem
+}
+
+// Backing returns the tag of the volume beneath a filesystem; empty if there is
+// none.
+func (m *Model) Backing(filesystem string) string {
+	return get(m, func() string {
+		if f, ok := m.filesystems.rows[filesystem]; ok {
+			return f.params.VolumeTag
+		}
+		return ""
+	})
+}

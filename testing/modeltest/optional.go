@@ -1,0 +1,133 @@
+package modeltest
+
+import (
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/testing/watchertest"
+	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
+)
+
+// removal is the capability [Removal].
+type removal struct{ a *accessor }
+
+// plans is the capability [Plans].
+type plans struct{ a *accessor }
+
+var (
+	_ storageprovisioner.VolumeRemovalAccessor        = removal{}
+	_ storageprovisioner.FilesystemRemovalAccessor    = removal{}
+	_ storageprovisioner.VolumeAttachmentPlanAccessor = plans{}
+)
+
+func (r removal) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVolumeParamsResult, error) {
+	return bulk(r.a, "RemoveVolumeParams", tags, tagOf,
+		func(tag names.VolumeTag) (params.RemoveVolumeParamsResult, error) {
+			info, err := recorded(&r.a.m.volumes, tag.String(), tag.String())
+			if err != nil {
+				return params.RemoveVolumeParamsResult{}, err
+			}
+			v := r.a.m.volumes.rows[tag.String()]
+			return params.RemoveVolumeParamsResult{Result: params.RemoveVolumeParams{
+				Provider: v.params.Provider, VolumeId: info.VolumeId, Destroy: !v.release,
+			}}, nil
+		},
+		func(r *params.RemoveVolumeParamsResult) **params.Error { return &r.Error })
+}
+
+func (r removal) RemoveFilesystemParams(tags []names.FilesystemTag) ([]params.RemoveFilesystemParamsResult, error) {
+	return bulk(r.a, "RemoveFilesystemParams", tags, tagOf,
+		func(tag names.FilesystemTag) (params.RemoveFilesystemParamsResult, error) {
+			info, err := recorded(&r.a.m.filesystems, tag.String(), tag.String())
+			if err != nil {
+				return params.RemoveFilesystemParamsResult{}, err
+			}
+			f := r.a.m.filesystems.rows[tag.String()]
+			return params.RemoveFilesystemParamsResult{Result: params.RemoveFilesystemParams{
+				Provider: f.params.Provider, FilesystemId: info.FilesystemId, Destroy: !f.release,
+			}}, nil
+		},
+		func(r *params.RemoveFilesystemParamsResult) **params.Error { return &r.Error })
+}
+
+func (p plans) WatchVolumeAttachmentPlans() (watcher.MachineStorageIdsWatcher, error) {
+	m := p.a.m
+	return watch[watcher.MachineStorageIdsWatcher](p.a, "WatchVolumeAttachmentPlans", once(&m.byHand.VolumeAttachmentPlans),
+		func() *watchertest.MachineStorageIds {
+			return listing(&m.feeds.plans, m.plans.keys, p.a.seesAttachment, itself)
+		})
+}
+
+func (p plans) VolumeAttachmentPlans(ids []params.MachineStorageId) ([]params.VolumeAttachmentPlanResult, error) {
+	return bulk(p.a, "VolumeAttachmentPlans", ids, subject,
+		func(id params.MachineStorageId) (params.VolumeAttachmentPlanResult, error) {
+			plan, ok := p.a.m.plans.rows[id]
+			if !ok {
+				return params.VolumeAttachmentPlanResult{}, noPlan(id)
+			}
+			return params.VolumeAttachmentPlanResult{Result: *plan}, nil
+		},
+		func(r *params.VolumeAttachmentPlanResult) **params.Error { return &r.Error })
+}
+
+func noPlan(id params.MachineStorageId) error {
+	return errors.NotFoundf("plan for the %s", noun(id))
+}
+
+func planSubject(p params.VolumeAttachmentPlan) string { return subject(at(p.MachineTag, p.VolumeTag)) }
+
+func (p plans) CreateVolumeAttachmentPlans(plans []params.VolumeAttachmentPlan) ([]params.ErrorResult, error) {
+	m := p.a.m
+	return tell(p.a, "CreateVolumeAttachmentPlans", plans, planSubject,
+		func(given params.VolumeAttachmentPlan) error {
+			id := at(given.MachineTag, given.VolumeTag)
+			a, ok := m.volumeAttachments.rows[id]
+			switch {
+			case !ok:
+				return noAttachment(id)
+			case a.life != life.Alive:
+				return errors.NotValidf("plan for the %s, which is %s,", noun(id), a.life)
+			}
+			plan, added := m.plans.put(id)
+			if added {
+				*plan = params.VolumeAttachmentPlan{VolumeTag: given.VolumeTag, MachineTag: given.MachineTag, Life: life.Alive}
+			}
+			plan.PlanInfo = given.PlanInfo
+			m.feeds.plans.changed(id)
+			return nil
+		})
+}
+
+func (p plans) RemoveVolumeAttachmentPlan(ids []params.MachineStorageId) ([]params.ErrorResult, error) {
+	m := p.a.m
+	return tell(p.a, "RemoveVolumeAttachmentPlan", ids, subject, func(id params.MachineStorageId) error {
+		if !m.plans.remove(id) {
+			return noPlan(id)
+		}
+		m.feeds.plans.changed(id)
+		if m.hasAttachment(id) {
+			m.letGo(id)
+		}
+		return nil
+	})
+}
+
+// A block device that a plan has led to is the volume's on that machine.
+func (p plans) SetVolumeAttachmentPlanBlockInfo(plans []params.VolumeAttachmentPlan) ([]params.ErrorResult, error) {
+	m := p.a.m
+	return tell(p.a, "SetVolumeAttachmentPlanBlockInfo", plans, planSubject,
+		func(given params.VolumeAttachmentPlan) error {
+			id := at(given.MachineTag, given.VolumeTag)
+			plan, ok := m.plans.rows[id]
+			if !ok {
+				return noPlan(id)
+			}
+			plan.BlockDevice = given.BlockDevice
+			m.devices[id] = given.BlockDevice
+			m.feeds.devices.changed(id.MachineTag)
+			return nil
+		})
+}

@@ -1,0 +1,50 @@
+package modeltest
+
+import (
+	"slices"
+
+	"github.com/stowage-io/stowage/core/life"
+)
+
+// entity is a volume, a filesystem or an attachment; it is provisioned if it has
+// info.
+type entity[P, I any] struct {
+	life   life.Value
+	params P
+	info   *I
+	// ending says that the model is to move the entity on through its life.
+	ending bool
+	// release says that what is beneath is not to be destroyed.
+	release bool
+}
+
+// table holds entities of one kind, in the order in which they were added.
+type table[K comparable, E any] struct {
+	keys []K
+	rows map[K]*E
+}
+
+func newTable[K comparable, E any]() table[K, E] {
+	return table[K, E]{rows: make(map[K]*E)}
+}
+
+// put returns the row of that key, which is new and empty if there is none yet.
+func (t *table[K, E]) put(key K) (row *E, added bool) {
+	if row, ok := t.rows[key]; ok {
+		return row, false
+	}
+	row = new(E)
+	t.rows[key] = row
+	t.keys = append(t.keys, key)
+	return row, true
+}
+
+// remove reports whether there was such a row.
+func (t *table[K, E]) remove(key K) bool {
+	if _, ok := t.rows[key]; !ok {
+		return false
+	}
+	delete(t.rows, key)
+	t.keys = slices.DeleteFunc(t.keys, func(k K) bool { return k == key })
+	return true
+}

@@ -1,0 +1,328 @@
+package providerfake_test
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	"go.uber.org/goleak"
+
+	"github.com/stowage-io/stowage/core/instance"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/calls"
+	"github.com/stowage-io/stowage/testing/providerfake"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	machine0    = storage.AttachmentParams{Machine: names.NewMachineTag("0"), InstanceId: instance.Id("instance-0")}
+	volume0     = storage.VolumeParams{Tag: names.NewVolumeTag("0"), Size: 1024}
+	onMachine0  = storage.VolumeAttachmentParams{AttachmentParams: machine0, Volume: volume0.Tag, VolumeId: "vol-0"}
+	filesystem0 = storage.FilesystemParams{Tag: names.NewFilesystemTag("0"), Volume: volume0.Tag, Size: 1000}
+	mounted     = storage.FilesystemAttachmentParams{AttachmentParams: machine0, Filesystem: filesystem0.Tag, FilesystemId: "fs-0", Path: "/srv"}
+)
+
+func background() envcontext.ProviderCallContext { return envcontext.New(context.Background()) }
+
+func check(t *testing.T, what string, got, want any) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+// only returns the result of a call with one argument.
+func only[R any](t *testing.T) func([]R, error) R {
+	return func(results []R, err error) R {
+		t.Helper()
+		if err != nil || len(results) != 1 {
+			t.Fatalf("got %v, %v", results, err)
+		}
+		return results[0]
+	}
+}
+
+func TestAVolumesLife(t *testing.T) {
+	p := providerfake.New(providerfake.Options{})
+	ctx := background()
+	want := storage.Volume{Tag: volume0.Tag, VolumeInfo: storage.VolumeInfo{
+		VolumeId: "vol-0", HardwareId: "hw-0", WWN: "wwn-0", Size: 1024, Persistent: true,
+	}}
+	again := volume0
+	again.Size = 9999
+	for _, params := range []storage.VolumeParams{volume0, again} {
+		created := only[storage.CreateVolumesResult](t)(p.CreateVolumes(ctx, []storage.VolumeParams{params}))
+		check(t, "created", *created.Volume, want)
+	}
+	check(t, "volumes", p.Volumes(), []storage.Volume{want})
+	ids, err := p.ListVolumes(ctx)
+	check(t, "list", ids, []string{"vol-0"})
+	check(t, "list", err, nil)
+	described, err := p.DescribeVolumes(ctx, []string{"vol-0", "vol-9"})
+	if err != nil || *described[0].VolumeInfo != want.VolumeInfo || !errors.Is(described[1].Error, errors.NotFound) {
+		t.Errorf("described: %v, %v", described, err)
+	}
+	for range 2 {
+		attached := only[storage.AttachVolumesResult](t)(p.AttachVolumes(ctx, []storage.VolumeAttachmentParams{onMachine0}))
+		check(t, "device", attached.VolumeAttachment.DeviceName, "dev-0")
+		check(t, "machine", attached.VolumeAttachment.Machine, names.Tag(machine0.Machine))
+	}
+	check(t, "attached", p.Attached(), []string{"volume-0 machine-0"})
+	for range 2 {
+		check(t, "detaching", only[error](t)(p.DetachVolumes(ctx, []storage.VolumeAttachmentParams{onMachine0})), nil)
+		check(t, "destroying", only[error](t)(p.DestroyVolumes(ctx, []string{"vol-0"})), nil)
+	}
+	check(t, "attached", p.Attached(), []string{})
+	check(t, "volumes", p.Volumes(), []storage.Volume{})
+	check(t, "breaches", p.Breaches(), []string(nil))
+	check(t, "deeds", p.About("volume-0"), []string{
+		"CreateVolumes", "CreateVolumes", "DestroyVolumes", "DestroyVolumes",
+	})
+}
+
+func TestAFilesystemsLife(t *testing.T) {
+	p := providerfake.New(providerfake.Options{Prefix: "managed."})
+	ctx := background()
+	want := storage.Filesystem{
+		Tag: filesystem0.Tag, Volume: volume0.Tag,
+		FilesystemInfo: storage.FilesystemInfo{FilesystemId: "fs-0", Size: 1000},
+	}
+	for range 2 {
+		created := only[storage.CreateFilesystemsResult](t)(p.CreateFilesystems(ctx, []storage.FilesystemParams{filesystem0}))
+		check(t, "created", *created.Filesystem, want)
+		attached := only[storage.AttachFilesystemsResult](t)(p.AttachFilesystems(ctx, []storage.FilesystemAttachmentParams{mounted}))
+		check(t, "path", attached.FilesystemAttachment.Path, "/srv")
+	}
+	check(t, "filesystems", p.Filesystems(), []storage.Filesystem{want})
+	check(t, "attached", p.Attached(), []string{"filesystem-0 machine-0"})
+	for range 2 {
+		check(t, "detaching", only[error](t)(p.DetachFilesystems(ctx, []storage.FilesystemAttachmentParams{mounted})), nil)
+		check(t, "releasing", only[error](t)(p.ReleaseFilesystems(ctx, []string{"fs-0"})), nil)
+		check(t, "destroying", only[error](t)(p.DestroyFilesystems(ctx, []string{"fs-0"})), nil)
+	}
+	check(t, "filesystems", p.Filesystems(), []storage.Filesystem{})
+	check(t, "attachment calls", p.Names("managed.AttachFilesystems", "AttachFilesystems"), []string{"managed.AttachFilesystems", "managed.AttachFilesystems"})
+}
+
+func TestCallsFailAsTheScriptSays(t *testing.T) {
+	p := providerfake.New(providerfake.Options{})
+	ctx := background()
+	create := func() ([]storage.CreateVolumesResult, error) {
+		return p.CreateVolumes(ctx, []storage.VolumeParams{volume0, {Tag: names.NewVolumeTag("1")}})
+	}
+	p.FailCall("CreateVolumes", errors.New("no connection"))
+	if results, err := create(); err == nil || results != nil || len(p.Volumes()) != 0 {
+		t.Errorf("whole call: %v, %v, and there are %v", results, err, p.Volumes())
+	}
+	p.FailItem("CreateVolumes", "volume-0", storage.InProgress(errors.New("cloning")))
+	if results, err := create(); err != nil || !errors.Is(results[0].Error, storage.ErrInProgress) || results[1].Volume == nil {
+		t.Errorf("item: %v, %v", results, err)
+	}
+	p.Shorten("CreateVolumes", 1)
+	if results, err := create(); err != nil || len(results) != 1 {
+		t.Errorf("too few: %v, %v", results, err)
+	}
+	p.FailItem("ValidateVolumeParams", "volume-0", errors.NotValidf("size"))
+	p.FailItem("ValidateFilesystemParams", "filesystem-0", errors.NotValidf("size"))
+	for range 2 {
+		// The second time is well.
+		if v, f := p.ValidateVolumeParams(volume0), p.ValidateFilesystemParams(filesystem0); (v == nil) != (f == nil) {
+			t.Errorf("validating: %v, %v", v, f)
+		}
+	}
+	for name, call := range map[string]func() error{
+		"VolumeSource":     func() error { _, err := p.VolumeSource(nil); return err },
+		"FilesystemSource": func() error { _, err := p.FilesystemSource(nil); return err },
+		"ListVolumes":      func() error { _, err := p.ListVolumes(ctx); return err },
+		"DescribeVolumes":  func() error { _, err := p.DescribeVolumes(ctx, nil); return err },
+	} {
+		p.FailCall(name, errors.New("no connection"))
+		if call() == nil || call() != nil {
+			t.Errorf("%s does not fail once", name)
+		}
+	}
+}
+
+func TestAHeldUpCallEndsWithItsContext(t *testing.T) {
+	p := providerfake.New(providerfake.Options{})
+	gate := calls.NewGate()
+	p.OnCall("AttachVolumes", gate.Wait)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.AttachVolumes(envcontext.New(ctx), []storage.VolumeAttachmentParams{onMachine0})
+		done <- err
+	}()
+	gate.Entered(t)
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) || len(p.Attached()) != 0 {
+		t.Errorf("got %v, attached %v", err, p.Attached())
+	}
+	check(t, "contexts", len(p.Contexts()), 1)
+}
+
+func TestOptionsSayWhatAProviderIsLike(t *testing.T) {
+	plain := providerfake.New(providerfake.Options{})
+	odd := providerfake.New(providerfake.Options{
+		Scope: storage.ScopeMachine, Static: true, Unreleasable: true,
+		Unsupported:             []storage.StorageKind{storage.StorageKindFilesystem},
+		MaxConcurrentCalls:      7,
+		ShouldCreateVolume:      func(storage.VolumeParams) bool { return false },
+		ShouldCreateFilesystem:  func(storage.FilesystemParams) bool { return false },
+		ShouldDestroyVolume:     func(string) bool { return false },
+		ShouldDestroyFilesystem: func(string) bool { return false },
+	})
+	describe := func(p *providerfake.Provider) string {
+		return fmt.Sprint(p.Scope() == storage.ScopeMachine, p.Dynamic(), p.Releasable(),
+			p.Supports(storage.StorageKindBlock), p.Supports(storage.StorageKindFilesystem), p.MaxConcurrentCalls(),
+			p.ShouldCreateVolume(volume0), p.ShouldCreateFilesystem(filesystem0), p.ShouldDestroyVolume("vol-0"), p.ShouldDestroyFilesystem("fs-0"),
+			p.DefaultPools(), p.ValidateConfig(nil), p.ValidateForK8s(nil))
+	}
+	check(t, "plain", describe(plain), "false true true true true 0 true true true true [] <nil> <nil>")
+	check(t, "odd", describe(odd), "true false false true false 7 false false false false [] <nil> <nil>")
+	if _, err := odd.FilesystemSource(nil); !errors.Is(err, errors.NotSupported) {
+		t.Errorf("filesystems: %v", err)
+	}
+	if err := only[error](t)(odd.ReleaseVolumes(background(), []string{"vol-0"})); !errors.Is(err, errors.NotSupported) {
+		t.Errorf("releasing: %v", err)
+	}
+	cfg, err := storage.NewConfig("pool", "pretend", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := plain.VolumeSource(cfg)
+	if err != nil || source != storage.VolumeSource(plain) {
+		t.Errorf("source: %v, %v", source, err)
+	}
+	check(t, "configs", plain.Configs(), []*storage.Config{cfg})
+	registry, err := providerfake.Registry(map[storage.ProviderType]storage.Provider{"pretend": plain})(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := registry.StorageProvider("pretend"); err != nil || p != storage.Provider(plain) {
+		t.Errorf("provider: %v, %v", p, err)
+	}
+}
+
+func TestCreationThatAttachesAndEditedResults(t *testing.T) {
+	p := providerfake.New(providerfake.Options{
+		AttachOnCreate: true,
+		EditCreated:    func(r *storage.CreateVolumesResult) { r.Volume.WWN = "" },
+		EditAttached: func(a *storage.VolumeAttachment) {
+			a.PlanInfo = &storage.VolumeAttachmentPlanInfo{DeviceType: storage.DeviceTypeISCSI}
+		},
+	})
+	wanted := volume0
+	wanted.Attachment = &onMachine0
+	r := only[storage.CreateVolumesResult](t)(p.CreateVolumes(background(), []storage.VolumeParams{wanted}))
+	check(t, "WWN", r.Volume.WWN, "")
+	check(t, "plan", r.VolumeAttachment.PlanInfo.DeviceType, storage.DeviceTypeISCSI)
+	check(t, "attached", p.Attached(), []string{"volume-0 machine-0"})
+	if err := only[error](t)(p.DestroyVolumes(background(), []string{"vol-0"})); err == nil || err.Error() != `"vol-0" is attached: volume-0 machine-0` {
+		t.Errorf("destroying: %v", err)
+	}
+	check(t, "breaches", p.Breaches(), []string{"DestroyVolumes of volume-0, which is attached"})
+}
+
+// state is a state that has recorded volume 0 beneath filesystem 0.
+type state struct{}
+
+func (state) Recorded(tag string) bool { return tag == "volume-0" }
+func (state) Backing(tag string) string {
+	if tag == "filesystem-0" {
+		return "volume-0"
+	}
+	return ""
+}
+
+func TestRulesSayHowTheyAreBroken(t *testing.T) {
+	ctx := background()
+	create := func(p *providerfake.Provider) { p.CreateVolumes(ctx, []storage.VolumeParams{volume0}) }
+	attach := func(p *providerfake.Provider) { p.AttachVolumes(ctx, []storage.VolumeAttachmentParams{onMachine0}) }
+	detach := func(p *providerfake.Provider) { p.DetachVolumes(ctx, []storage.VolumeAttachmentParams{onMachine0}) }
+	destroy := func(p *providerfake.Provider) { p.DestroyVolumes(ctx, []string{"vol-0"}) }
+	mount := func(p *providerfake.Provider) {
+		p.AttachFilesystems(ctx, []storage.FilesystemAttachmentParams{mounted})
+	}
+	unmount := func(p *providerfake.Provider) {
+		p.DetachFilesystems(ctx, []storage.FilesystemAttachmentParams{mounted})
+	}
+	failing := func(name, subject string, err error) func(*providerfake.Provider) {
+		return func(p *providerfake.Provider) { p.FailItem(name, subject, err) }
+	}
+	type step = func(*providerfake.Provider)
+	for _, test := range []struct {
+		name  string
+		steps []step
+		want  []string
+	}{
+		{"creation of what is recorded", []step{create}, []string{"CreateVolumes of volume-0, which is recorded"}},
+		{"destruction of what is attached", []step{attach, destroy}, []string{"DestroyVolumes of volume-0, which is attached"}},
+		{"destruction after detachment", []step{attach, detach, destroy}, nil},
+		{"detachment failed", []step{attach, failing("DetachVolumes", "volume-0 machine-0", errors.New("busy")), detach, destroy},
+			[]string{"DestroyVolumes of volume-0, which is attached"}},
+		{"attachment failed, perhaps", []step{failing("AttachVolumes", "volume-0 machine-0", errors.New("lost")), attach, destroy},
+			[]string{"DestroyVolumes of volume-0, which is attached"}},
+		{"attachment failed for good", []step{failing("AttachVolumes", "volume-0 machine-0", errors.NotValidf("size")), attach, destroy}, nil},
+		{"detachment beneath a mount", []step{attach, mount, detach}, []string{"DetachVolumes of volume-0 machine-0 beneath volume-0 filesystem-0 machine-0"}},
+		{"detachment after unmounting", []step{attach, mount, unmount, detach, destroy}, nil},
+	} {
+		p := providerfake.New(providerfake.Options{Rules: providerfake.NewRules(state{})})
+		for _, step := range test.steps {
+			step(p)
+		}
+		if got := p.Breaches(); !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+func TestTwoOperationsOnOneEntityBreakTheRules(t *testing.T) {
+	rules := providerfake.NewRules(nil)
+	one, other := providerfake.New(providerfake.Options{Rules: rules}), providerfake.New(providerfake.Options{Rules: rules})
+	gate := calls.NewGate()
+	one.OnCall("CreateVolumes", gate.Wait)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		one.CreateVolumes(background(), []storage.VolumeParams{volume0})
+	}()
+	gate.Entered(t)
+	other.DestroyVolumes(background(), []string{"vol-0"})
+	other.DestroyVolumes(background(), []string{"foreign"})
+	gate.Open()
+	<-done
+	check(t, "breaches", rules.Breaches(), []string{"DestroyVolumes of volume-0 during CreateVolumes"})
+}
+
+// A volume that takes its time, and a source that is out of order once.
+func Example() {
+	provider := providerfake.New(providerfake.Options{})
+	provider.FailItem("CreateVolumes", "volume-0", storage.InProgress(errors.New("cloning")))
+	provider.FailCall("CreateVolumes", nil, errors.New("no connection"))
+
+	for range 3 {
+		ctx := envcontext.New(context.Background())
+		results, err := provider.CreateVolumes(ctx, []storage.VolumeParams{{Tag: names.NewVolumeTag("0"), Size: 1024}})
+		switch {
+		case err != nil:
+			fmt.Println("call:", err)
+		case results[0].Error != nil:
+			fmt.Println("volume:", results[0].Error, errors.Is(results[0].Error, storage.ErrInProgress))
+		default:
+			fmt.Println("volume:", results[0].Volume.VolumeId)
+		}
+	}
+	fmt.Println("calls:", provider.Names())
+	// Output:
+	// volume: cloning true
+	// call: no connection
+	// volume: vol-0
+	// calls: [CreateVolumes CreateVolumes CreateVolumes]
+}

@@ -1,0 +1,116 @@
+package providerfake
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/stowage-io/stowage/storage"
+)
+
+// Recorder tells what a state has of a volume or filesystem; modeltest.Model is one.
+type Recorder interface {
+	// Recorded reports whether the state has the entity's info.
+	Recorded(tag string) bool
+	// Backing returns the tag of the volume beneath a filesystem, or nothing.
+	Backing(filesystem string) string
+}
+
+// Rules hold whatever a worker does: one operation on an entity at a time; nothing
+// destroyed or released that is attached or being attached; no volume detached
+// beneath a mounted filesystem; nothing created that is recorded.
+type Rules struct {
+	state Recorder
+
+	mu sync.Mutex
+	// busy holds the entities that are being worked on, and how.
+	busy map[string]string
+	// held holds the attachments that are made, or being made.
+	held   map[string]bool
+	broken []string
+}
+
+// NewRules returns rules that nobody has broken. Without a state, nil, they know
+// nothing of what is recorded or beneath what.
+func NewRules(state Recorder) *Rules {
+	return &Rules{state: state, busy: make(map[string]string), held: make(map[string]bool)}
+}
+
+// Breaches returns how the rules have been broken, in order.
+func (r *Rules) Breaches() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.broken)
+}
+
+func (r *Rules) begin(name, subject string) {
+	var recorded bool
+	var backing string
+	if r.state != nil {
+		tag, _, _ := strings.Cut(subject, " ")
+		recorded, backing = r.state.Recorded(tag), r.state.Backing(tag)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if other, ok := r.busy[subject]; ok {
+		r.breach("%s of %s during %s", name, subject, other)
+	}
+	r.busy[subject] = name
+	switch name {
+	case "CreateVolumes", "CreateFilesystems":
+		if recorded {
+			r.breach("%s of %s, which is recorded", name, subject)
+		}
+	case "DestroyVolumes", "ReleaseVolumes", "DestroyFilesystems", "ReleaseFilesystems":
+		for attachment := range r.held {
+			if strings.HasPrefix(attachment, subject+" ") {
+				r.breach("%s of %s, which is attached", name, subject)
+			}
+		}
+	case "AttachVolumes":
+		r.held[subject] = true
+	case "AttachFilesystems":
+		r.held[subject] = true
+		if backing != "" {
+			// A mounted filesystem is an attachment of its volume, too.
+			r.held[backing+" "+subject] = true
+		}
+	case "DetachVolumes":
+		volume, machine, _ := strings.Cut(subject, " ")
+		for attachment := range r.held {
+			if strings.HasPrefix(attachment, volume+" filesystem-") && strings.HasSuffix(attachment, " "+machine) {
+				r.breach("%s of %s beneath %s", name, subject, attachment)
+			}
+		}
+	}
+}
+
+// end ends the work on an entity. What could not be attached for good is not.
+func (r *Rules) end(name, subject string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.busy, subject)
+	detached := err == nil && strings.HasPrefix(name, "Detach")
+	unattached := storage.IsPermanent(err) && strings.HasPrefix(name, "Attach")
+	if !detached && !unattached {
+		return
+	}
+	delete(r.held, subject)
+	for attachment := range r.held {
+		if strings.HasSuffix(attachment, " "+subject) {
+			delete(r.held, attachment)
+		}
+	}
+}
+
+// attached takes in an attachment that came with a creation.
+func (r *Rules) attached(subject string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held[subject] = true
+}
+
+func (r *Rules) breach(format string, args ...any) {
+	r.broken = append(r.broken, fmt.Sprintf(format, args...))
+}

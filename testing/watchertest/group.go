@@ -1,0 +1,61 @@
+package watchertest
+
+import (
+	"sync"
+
+	"github.com/stowage-io/stowage/worker"
+)
+
+// Group keeps watchers by name, to find and stop those that are left at the end of
+// a test. The zero value is empty; its methods are safe for concurrent use.
+type Group struct {
+	mu      sync.Mutex
+	members []member
+}
+
+type member struct {
+	name    string
+	watcher Living
+}
+
+// Living is a watcher that tells whether it has been ended; every [Watcher] does.
+type Living interface {
+	worker.Worker
+	Alive() bool
+}
+
+// Add adds a watcher under a name, which need not be its alone.
+func (g *Group) Add(name string, w Living) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.members = append(g.members, member{name, w})
+}
+
+// Living returns the names of the watchers that nobody has ended, in the order in
+// which they were added.
+func (g *Group) Living() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	living := []string{}
+	for _, m := range g.members {
+		if m.watcher.Alive() {
+			living = append(living, m.name)
+		}
+	}
+	return living
+}
+
+// Stop ends all watchers, waits for them, and returns the names of those that were
+// left.
+func (g *Group) Stop() []string {
+	left := g.Living()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, m := range g.members {
+		m.watcher.Kill()
+		// What it ends with is told to whoever watches.
+		_ = m.watcher.Wait()
+	}
+	g.members = nil
+	return left
+}

@@ -1,0 +1,170 @@
+package storageprovisioner
+
+import (
+	"context"
+	"time"
+
+	"github.com/juju/clock"
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	"github.com/juju/worker/v4/dependency"
+
+	"github.com/stowage-io/stowage/environs/config"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/plans"
+	"github.com/stowage-io/stowage/worker"
+)
+
+// Accessors is all by which a storage provisioner reads the state and writes to it.
+// What gives them may have the optional capabilities too.
+type Accessors interface {
+	VolumeAccessor
+	FilesystemAccessor
+	LifecycleManager
+	EnvironAccessor
+	MachineAccessor
+	StatusSetter
+}
+
+// ManifoldConfig is what [MachineManifoldConfig] and [EnvironManifoldConfig] have in
+// common.
+type ManifoldConfig struct {
+	// AccessorsName is the name of the manifold that gives the accessors: its
+	// output takes an *[Accessors]. They are of the worker's scope. It is needed.
+	AccessorsName string
+	// NewWorker starts the worker. nil: [New].
+	NewWorker func(Config) (worker.Worker, error)
+
+	// The rest is as in [Config].
+	Clock              clock.Clock
+	Registry           func(*config.Config) (storage.ProviderRegistry, error)
+	CallContext        func(context.Context) envcontext.ProviderCallContext
+	Retry              RetryPolicy
+	MaxBatch           int
+	MaxConcurrentCalls map[storage.ProviderType]int
+	ResyncInterval     time.Duration
+	Observer           Observer
+	Logger             Logger
+}
+
+// MachineManifoldConfig is what a machine's storage provisioner is made of, beside
+// what an engine has for it.
+type MachineManifoldConfig struct {
+	ManifoldConfig
+
+	// Machine is whose storage is provisioned. It is needed.
+	Machine names.MachineTag
+
+	// These are as in [Config].
+	StorageDir         string
+	ManagedFilesystems func(storage.BackingDevices) storage.FilesystemSource
+	Plans              func(storage.DeviceType) (plans.Plan, error)
+}
+
+// EnvironManifoldConfig is what an environment's storage provisioner is made of,
+// beside what an engine has for it.
+type EnvironManifoldConfig struct {
+	ManifoldConfig
+
+	// Model is the environment whose storage is provisioned. It is needed.
+	Model names.ModelTag
+}
+
+// MachineManifold returns the manifold of a machine's storage provisioner, for a
+// dependency engine in that machine's agent. It needs the accessors, and waits while
+// they are missing. If the configuration is not valid, that is the error with which
+// it does not start.
+func MachineManifold(config MachineManifoldConfig) dependency.Manifold {
+	return config.manifold(config.Validate, config.workerConfig)
+}
+
+// EnvironManifold returns the manifold of an environment's storage provisioner, for a
+// dependency engine in an environment manager. It is otherwise as [MachineManifold].
+func EnvironManifold(config EnvironManifoldConfig) dependency.Manifold {
+	return config.manifold(config.Validate, config.workerConfig)
+}
+
+// Validate returns an error that satisfies errors.IsNotValid and names the field at
+// fault.
+func (c MachineManifoldConfig) Validate() error {
+	if c.Machine == (names.MachineTag{}) {
+		return errors.NotValidf("empty Machine")
+	}
+	return c.validate(c.workerConfig)
+}
+
+// Validate returns an error that satisfies errors.IsNotValid and names the field at
+// fault.
+func (c EnvironManifoldConfig) Validate() error {
+	if c.Model == (names.ModelTag{}) {
+		return errors.NotValidf("empty Model")
+	}
+	return c.validate(c.workerConfig)
+}
+
+func (c ManifoldConfig) validate(config func(Accessors) Config) error {
+	if c.AccessorsName == "" {
+		return errors.NotValidf("empty AccessorsName")
+	}
+	// The accessors come when the worker starts.
+	return config(struct{ Accessors }{}).Validate()
+}
+
+func (c ManifoldConfig) manifold(validate func() error, config func(Accessors) Config) dependency.Manifold {
+	return dependency.Manifold{
+		Inputs: []string{c.AccessorsName},
+		Start: func(_ context.Context, getter dependency.Getter) (worker.Worker, error) {
+			if err := validate(); err != nil {
+				return nil, errors.Trace(err)
+			}
+			var accessors Accessors
+			if err := getter.Get(c.AccessorsName, &accessors); err != nil {
+				return nil, err
+			}
+			start := c.NewWorker
+			if start == nil {
+				start = New
+			}
+			return start(config(accessors))
+		},
+	}
+}
+
+// workerConfig returns the configuration of the worker.
+func (c MachineManifoldConfig) workerConfig(accessors Accessors) Config {
+	config := c.ManifoldConfig.workerConfig(accessors)
+	config.Scope = c.Machine
+	config.StorageDir = c.StorageDir
+	config.ManagedFilesystems = c.ManagedFilesystems
+	config.Plans = c.Plans
+	return config
+}
+
+// workerConfig returns the configuration of the worker.
+func (c EnvironManifoldConfig) workerConfig(accessors Accessors) Config {
+	config := c.ManifoldConfig.workerConfig(accessors)
+	config.Scope = c.Model
+	return config
+}
+
+// workerConfig returns what both scopes have in common.
+func (c ManifoldConfig) workerConfig(accessors Accessors) Config {
+	return Config{
+		Volumes:            accessors,
+		Filesystems:        accessors,
+		Life:               accessors,
+		Environ:            accessors,
+		Machines:           accessors,
+		Status:             accessors,
+		Clock:              c.Clock,
+		Registry:           c.Registry,
+		CallContext:        c.CallContext,
+		Retry:              c.Retry,
+		MaxBatch:           c.MaxBatch,
+		MaxConcurrentCalls: c.MaxConcurrentCalls,
+		ResyncInterval:     c.ResyncInterval,
+		Observer:           c.Observer,
+		Logger:             c.Logger,
+	}
+}

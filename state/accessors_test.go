@@ -216,7 +216,7 @@ func TestParamsTellWhatIsKnown(t *testing.T) {
 	w.must(w.SetInstanceId(machine0, "i-0"))
 	wantVolume.Attachment.InstanceId, wantFilesystem.Attachment.InstanceId = "i-0", "i-0"
 	check("on a machine that is provisioned")
-	w.must(w.SetPool("fast", "loop", nil))
+	w.must(w.SetPool("fast", "disk", nil))
 	check("when the pool has changed")
 	w.must(w.provision(entry{kind: "volume", tag: "volume-0"}))
 	w.must(w.provision(entry{kind: "filesystem", tag: "filesystem-0-0"}))

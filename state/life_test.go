@@ -69,8 +69,9 @@ func TestLife(t *testing.T) {
 		// A plan goes before the attachment that it is for, and after the filesystem.
 		{raw, "plan", "v alive, p alive, va alive"},
 		{raw, "plan, plan, detach", "v alive, p dying, va alive"},
-		{raw, "plan, detach, !plan, !attach, -p", "v alive, va dying"},
-		{raw, "plan, remove, -p, !plan, -va, -v", ""},
+		{raw, "plan, detach, plan, !attach", "v alive, p dying, va alive"},
+		{raw, "plan, detach, plan, -p, plan", "v alive, va dying"},
+		{raw, "plan, remove, -p, plan, -va, -v", ""},
 		{"disk filesystem", "plan, remove", "v dying, p alive, va alive, f dying, fa dying"},
 		{"disk filesystem", "plan, remove, -fa", "v dying, p dying, va alive, f dead"},
 		{"disk filesystem", "plan, remove, -fa, -p", "v dying, va dying, f dead"},

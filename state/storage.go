@@ -12,6 +12,7 @@ import (
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/poolmanager"
 	"github.com/stowage-io/stowage/watcher"
 )
 
@@ -23,7 +24,7 @@ type StorageParams struct {
 
 	Kind storage.StorageKind
 
-	// Pool is the name of a pool, see [State.Pools].
+	// Pool is the name of a pool, see [poolmanager.Manager.List].
 	Pool string
 
 	// Size is the least size, in MiB. It is not zero.
@@ -86,7 +87,12 @@ type Storage struct {
 // Entity is a volume or filesystem of a storage instance.
 type Entity struct {
 	// Tag is a names.VolumeTag or a names.FilesystemTag.
-	Tag  names.Tag
+	Tag names.Tag
+
+	// Scope says whose worker looks after it: a filesystem on a volume is always
+	// its machine's.
+	Scope storage.Scope
+
 	Life life.Value
 	StatusInfo
 
@@ -104,7 +110,8 @@ type Attachment struct {
 
 // Changes are what a user wants to have, for [State.Apply].
 type Changes struct {
-	// Pools are set, as by [State.SetPool].
+	// Pools are made, or replaced for storage that is added from then on, by the
+	// rules of [poolmanager.Rules.Set].
 	Pools []Pool
 
 	// Add are instances that are added, as by [State.AddStorage]. They may be of
@@ -120,21 +127,22 @@ type Changes struct {
 // Apply makes changes in one transaction: all or none. The error is about the first
 // that cannot be made, and names it.
 func (st *State) Apply(changes Changes) error {
-	defaults, err := st.defaultPools()
+	rules, err := poolmanager.NewRules(st.registry)
 	if err != nil {
 		return errors.Trace(err)
 	}
-	for _, pool := range changes.Pools {
-		if err := st.checkPool(defaults, pool); err != nil {
+	pools := make([]poolmanager.Change, len(changes.Pools))
+	for i, pool := range changes.Pools {
+		if pools[i], err = rules.Set(pool.Name, pool.Provider, pool.Attributes); err != nil {
 			return errors.Trace(err)
 		}
 	}
 	return st.update(func(tx *txn) error {
-		for _, pool := range changes.Pools {
-			tx.setPool(pool)
+		if err := tx.changePools(pools); err != nil {
+			return errors.Trace(err)
 		}
 		for _, p := range changes.Add {
-			if err := st.addStorage(tx, defaults, p); err != nil {
+			if err := st.addStorage(tx, rules, p); err != nil {
 				return errors.Annotatef(err, "adding storage %q", p.Name)
 			}
 		}
@@ -285,18 +293,18 @@ func (p StorageParams) validate() error {
 	return nil
 }
 
-func (st *State) addStorage(tx *txn, defaults map[string]Pool, p StorageParams) error {
+func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams) error {
 	if err := p.validate(); err != nil {
 		return errors.Trace(err)
 	}
 	if _, ok := read[instance](&tx.reader, storageKey(p.Name)); ok {
 		return errors.NewAlreadyExists(nil, "the name is taken")
 	}
-	pool, err := usePool(tx, defaults, p.Pool)
+	pool, err := usePool(tx, rules, p.Pool)
 	if err != nil {
 		return errors.Trace(err)
 	}
-	provider, err := st.registry.StorageProvider(pool.Provider)
+	provider, err := st.registry.StorageProvider(pool.Provider())
 	if err != nil {
 		return errors.Annotatef(err, "pool %q", p.Pool)
 	}
@@ -307,7 +315,7 @@ func (st *State) addStorage(tx *txn, defaults map[string]Pool, p StorageParams) 
 	hasVolume, hasFilesystem := !native, p.Kind == storage.StorageKindFilesystem
 	bound := provider.Scope() == storage.ScopeMachine
 	if hasVolume && !provider.Supports(storage.StorageKindBlock) {
-		return errors.NewNotSupported(nil, "provider "+strconv.Quote(string(pool.Provider))+" makes no "+p.Kind.String()+" storage")
+		return errors.NewNotSupported(nil, "provider "+strconv.Quote(string(pool.Provider()))+" makes no "+p.Kind.String()+" storage")
 	}
 	if !attach && (bound || hasVolume && hasFilesystem) {
 		return errors.NewNotValid(nil, "storage of pool "+strconv.Quote(p.Pool)+" is made on a machine: name one")
@@ -318,13 +326,13 @@ func (st *State) addStorage(tx *txn, defaults map[string]Pool, p StorageParams) 
 		}
 	}
 
-	attributes := make(map[string]any, len(pool.Attributes)+len(p.Attributes))
-	maps.Copy(attributes, pool.Attributes)
+	attributes := make(map[string]any)
+	maps.Copy(attributes, pool.Attrs())
 	maps.Copy(attributes, p.Attributes)
 	i := instance{
 		Kind:       p.Kind.String(),
 		Pool:       p.Pool,
-		Provider:   string(pool.Provider),
+		Provider:   string(pool.Provider()),
 		Size:       p.Size,
 		Attributes: attributes,
 		MountPoint: p.MountPoint,
@@ -436,7 +444,10 @@ func (e *entity) view() *Entity {
 	if e == nil {
 		return nil
 	}
-	view := &Entity{Tag: e.tag(), Life: e.Life, StatusInfo: e.Status}
+	view := &Entity{Tag: e.tag(), Scope: storage.ScopeMachine, Life: e.Life, StatusInfo: e.Status}
+	if scopeOf(e.tag()) == environScope {
+		view.Scope = storage.ScopeEnviron
+	}
 	if e.Info != nil {
 		view.ProviderID = e.Info.ID
 	}

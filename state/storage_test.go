@@ -3,7 +3,6 @@ package state_test
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 
@@ -21,13 +20,14 @@ func TestAddStorageMakesWhatTheProviderAsksFor(t *testing.T) {
 		pool               string
 		kind               storage.StorageKind
 		volume, filesystem string
+		environs           string // of these, what is the environment's
 	}{
-		{"loop", block, "volume-0-0", ""},
-		{"loop", filesystem, "volume-0-0", "filesystem-0-0"},
-		{"tmpfs", filesystem, "", "filesystem-0-0"},
-		{"disk", block, "volume-0", ""},
-		{"ssd", filesystem, "volume-0", "filesystem-0-0"},
-		{"nfs", filesystem, "", "filesystem-0"},
+		{"loop", block, "volume-0-0", "", ""},
+		{"loop", filesystem, "volume-0-0", "filesystem-0-0", ""},
+		{"tmpfs", filesystem, "", "filesystem-0-0", ""},
+		{"disk", block, "volume-0", "", "volume-0"},
+		{"ssd", filesystem, "volume-0", "filesystem-0-0", "volume-0"},
+		{"nfs", filesystem, "", "filesystem-0", "filesystem-0"},
 	} {
 		w := newWorld(t)
 		w.add("it", test.pool, test.kind)
@@ -41,6 +41,11 @@ func TestAddStorageMakesWhatTheProviderAsksFor(t *testing.T) {
 		if tag(s.Volume) != test.volume || tag(s.Filesystem) != test.filesystem {
 			t.Errorf("%s %s: volume %q, filesystem %q, want %q and %q",
 				test.pool, test.kind, tag(s.Volume), tag(s.Filesystem), test.volume, test.filesystem)
+		}
+		for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
+			if e != nil && (e.Scope == storage.ScopeEnviron) != (tag(e) == test.environs) {
+				t.Errorf("%s %s: the scope of %s is %d", test.pool, test.kind, tag(e), e.Scope)
+			}
 		}
 		if s.Kind != test.kind || s.Pool != test.pool || s.Life != life.Alive || s.Status != "pending" || !s.Since.Equal(start) {
 			t.Errorf("%s %s: got %+v", test.pool, test.kind, s)
@@ -273,53 +278,6 @@ func TestRelease(t *testing.T) {
 		if p := fs[0].Result; p.Destroy != destroy || p.Provider != "disk" || p.FilesystemId != "id-"+s.Filesystem.Tag.String() {
 			t.Errorf("%s: its filesystem is removed by %+v", name, fs[0])
 		}
-	}
-}
-
-func TestPools(t *testing.T) {
-	w := newWorld(t)
-	poolNames := func() (all []string) {
-		pools, err := w.Pools()
-		w.must(err)
-		for _, p := range pools {
-			all = append(all, p.Name)
-		}
-		return all
-	}
-	if got := poolNames(); !slices.Equal(got, []string{"disk", "loop", "nfs", "ssd", "tmpfs"}) {
-		t.Errorf("a new state has pools %q", got)
-	}
-	wantError(t, w.SetPool("no good", "loop", nil), errors.NotValid, `"no good"`)
-	wantError(t, w.SetPool("loop", "loop", nil), errors.NotValid, `"loop"`, "default")
-	wantError(t, w.SetPool("ssd", "loop", nil), errors.NotValid, `"ssd"`, "default")
-	wantError(t, w.SetPool("fast", "none", nil), errors.NotFound, `"fast"`, `"none"`)
-	wantError(t, w.SetPool("fast", "loop", map[string]any{"bad": "x"}), errors.NotValid, `"fast"`, "bad")
-	wantError(t, w.RemovePool("fast"), errors.NotFound, `"fast"`)
-	wantError(t, w.RemovePool("ssd"), errors.NotValid, `"ssd"`, "default")
-	_, err := w.Pool("fast")
-	wantError(t, err, errors.NotFound, `"fast"`)
-
-	w.must(w.SetPool("fast", "loop", map[string]any{"fs": "ext4", "tier": "one"}))
-	w.must(w.AddStorage(state.StorageParams{
-		Name: "it", Kind: filesystem, Pool: "fast", Size: 1, Machine: machine0, Attributes: map[string]any{"fs": "xfs"},
-	}))
-	wantError(t, w.RemovePool("fast"), errors.NotValid, `"fast"`, "in use")
-	w.must(w.SetPool("fast", "disk", map[string]any{"tier": "two"}))
-	pool, err := w.Pool("fast")
-	w.must(err)
-	if pool.Provider != "disk" || pool.Attributes["tier"] != "two" || pool.Default {
-		t.Errorf("the pool is %+v", pool)
-	}
-	if s := w.one("it"); s.Provider != "loop" || s.Attributes["fs"] != "xfs" || s.Attributes["tier"] != "one" {
-		t.Errorf("what there was has changed with its pool: %+v", s)
-	}
-	wantError(t, w.RemovePool("fast"), errors.NotValid, `"fast"`, "in use")
-	w.must(w.RemoveStorage([]string{"it"}))
-	wantError(t, w.RemovePool("fast"), errors.NotValid, `"fast"`, "in use")
-	w.work()
-	w.must(w.RemovePool("fast"))
-	if got := poolNames(); slices.Contains(got, "fast") {
-		t.Errorf("the pool is still among %q", got)
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 // that does not take every volume at any time.
 type VolumeQualifier interface {
 	// ShouldCreateVolume reports whether to create the volume now. If not, it
-	// is asked again when the volume changes. It does no I/O.
+	// is asked again when the volume changes, or its caller reads all anew. It
+	// does no I/O.
 	ShouldCreateVolume(VolumeParams) bool
 }
 

@@ -29,7 +29,8 @@
 // length and the order of the arguments, and hold an error each: one item's
 // failure says nothing of the others. An error of the call as a whole, or
 // results of another length, means that nothing is known about any item, and the
-// caller repeats all of them.
+// caller repeats all of them. The arguments, with all that they hold, stay as
+// they are.
 //
 // # Errors
 //

@@ -59,7 +59,9 @@ type Provider interface {
 	// supported.
 	Releasable() bool
 
-	// DefaultPools returns the pools that exist without anybody defining them.
+	// DefaultPools returns the pools that exist without anybody defining them:
+	// of this provider, each under a valid name of its own, and with settings
+	// that ValidateConfig accepts.
 	DefaultPools() []*Config
 
 	// ValidateConfig checks a pool's settings. The error satisfies
@@ -77,8 +79,10 @@ type Provider interface {
 // and what errors mean.
 //
 // Its methods are called one at a time, unless the source is a
-// [ConcurrentSource]. All return soon after ctx is cancelled; what an
-// interrupted call did is found out by repeating it.
+// [ConcurrentSource]. Several sources of one provider may be in use at once, also
+// for the same pool, on different volumes. All methods return soon after ctx is
+// cancelled, with its error or with results; what an interrupted call did is
+// found out by repeating it, and the repetition finishes what it began.
 type VolumeSource interface {
 	// CreateVolumes makes volumes, and attaches those that it can only make
 	// attached. It is idempotent by [VolumeParams].Tag: a volume that an
@@ -94,13 +98,15 @@ type VolumeSource interface {
 	DescribeVolumes(ctx envcontext.ProviderCallContext, volIds []string) ([]DescribeVolumesResult, error)
 
 	// DestroyVolumes removes volumes and the data on them. They are attached
-	// nowhere. One that does not exist any more is a success.
+	// nowhere: one that still is, as far as the source can know, is an error
+	// and stays as it is. One that does not exist any more is a success.
 	DestroyVolumes(ctx envcontext.ProviderCallContext, volIds []string) ([]error, error)
 
 	// ReleaseVolumes gives volumes and their data out of this model's hands,
-	// so that they can be imported into another. One that is released already,
-	// or does not exist any more, is a success. Without support the error
-	// satisfies errors.IsNotSupported.
+	// so that they can be imported into another. Like volumes to destroy, they
+	// are attached nowhere. One that is released already, or does not exist any
+	// more, is a success. Without support the error satisfies
+	// errors.IsNotSupported.
 	ReleaseVolumes(ctx envcontext.ProviderCallContext, volIds []string) ([]error, error)
 
 	// ValidateVolumeParams tells whether CreateVolumes can succeed with such
@@ -108,11 +114,12 @@ type VolumeSource interface {
 	ValidateVolumeParams(params VolumeParams) error
 
 	// AttachVolumes makes volumes visible on machines. It is idempotent: a
-	// volume that is attached already is left as it is and described anew.
+	// volume that is attached already is left as it is and described anew. One
+	// that does not exist is an error.
 	AttachVolumes(ctx envcontext.ProviderCallContext, params []VolumeAttachmentParams) ([]AttachVolumesResult, error)
 
-	// DetachVolumes undoes AttachVolumes. A volume that is not attached there,
-	// or does not exist any more, is a success.
+	// DetachVolumes undoes AttachVolumes; the data stay on the volume. A volume
+	// that is not attached there, or does not exist any more, is a success.
 	DetachVolumes(ctx envcontext.ProviderCallContext, params []VolumeAttachmentParams) ([]error, error)
 }
 
@@ -129,21 +136,26 @@ type FilesystemSource interface {
 	// tag is returned as it is.
 	CreateFilesystems(ctx envcontext.ProviderCallContext, params []FilesystemParams) ([]CreateFilesystemsResult, error)
 
-	// DestroyFilesystems removes filesystems and the data on them. They are
-	// mounted nowhere. One that does not exist any more is a success.
+	// DestroyFilesystems removes filesystems and the data on them; the data of
+	// one on a backing volume may go with the volume. They are mounted nowhere:
+	// one that still is, as far as the source can know, is an error and stays
+	// as it is. One that does not exist any more is a success.
 	DestroyFilesystems(ctx envcontext.ProviderCallContext, fsIds []string) ([]error, error)
 
 	// ReleaseFilesystems gives filesystems and their data out of this model's
-	// hands. One that is released already, or does not exist any more, is a
-	// success. Without support the error satisfies errors.IsNotSupported.
+	// hands. Like filesystems to destroy, they are mounted nowhere. One that is
+	// released already, or does not exist any more, is a success. Without
+	// support the error satisfies errors.IsNotSupported.
 	ReleaseFilesystems(ctx envcontext.ProviderCallContext, fsIds []string) ([]error, error)
 
 	// AttachFilesystems mounts filesystems. It is idempotent: a filesystem
 	// that is mounted at its path already is left as it is and described anew.
+	// One that does not exist is an error.
 	AttachFilesystems(ctx envcontext.ProviderCallContext, params []FilesystemAttachmentParams) ([]AttachFilesystemsResult, error)
 
-	// DetachFilesystems unmounts filesystems. One that is not mounted at its
-	// path, or does not exist any more, is a success.
+	// DetachFilesystems unmounts filesystems; the data stay, but for those of a
+	// provider that keeps them in memory. One that is not mounted at its path,
+	// or does not exist any more, is a success.
 	DetachFilesystems(ctx envcontext.ProviderCallContext, params []FilesystemAttachmentParams) ([]error, error)
 }
 

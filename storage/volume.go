@@ -70,7 +70,8 @@ type AttachmentParams struct {
 	// empty for a host that is not provisioned.
 	InstanceId instance.Id
 
-	// ReadOnly asks for an attachment that cannot be written through.
+	// ReadOnly asks for an attachment that cannot be written through. Where
+	// that is not to be had the error satisfies errors.IsNotSupported.
 	ReadOnly bool
 }
 

@@ -297,28 +297,6 @@ func TestLoopLife(t *testing.T) {
 	lt.destroy(tag)
 }
 
-func TestLoopEveryCallMayBeRepeated(t *testing.T) {
-	lt := newLoopTest(t)
-	tag := volume(1)
-	for range 2 {
-		lt.create(tag)
-	}
-	first := lt.attach(tag, false)
-	for range 2 {
-		if again := lt.attach(tag, false); again != first {
-			t.Errorf("attached as %s and as %s", first, again)
-		}
-		lt.checkLoops(1)
-	}
-	lt.create(tag)
-	for range 2 {
-		lt.detach(tag)
-	}
-	for range 2 {
-		lt.destroy(tag)
-	}
-}
-
 // TestLoopOneCallNamesAVolumeTwice is a batch in which nothing may be made or
 // attached twice.
 func TestLoopOneCallNamesAVolumeTwice(t *testing.T) {

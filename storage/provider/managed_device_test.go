@@ -335,36 +335,6 @@ func TestManagedLife(t *testing.T) {
 	}
 }
 
-func TestManagedEveryCallMayBeRepeated(t *testing.T) {
-	mt := newManagedTest(t)
-	mt.loop(managedExt4Size)
-	first, err := mt.tryCreate("ext4")
-	if err != nil {
-		t.Fatal(err)
-	}
-	mt.attach()
-	mt.writeData()
-	mt.attach()
-	if n := mt.mounts(); n != 1 {
-		t.Errorf("mounted %d times", n)
-	}
-	again, err := mt.tryCreate("ext4")
-	if err != nil || *again != *first {
-		t.Errorf("got %+v, %v, want %+v", again, err, *first)
-	}
-	mt.checkData()
-	mt.detach()
-	mt.detach()
-	for range 2 {
-		if err := mt.tryDestroy(); err != nil {
-			t.Error(err)
-		}
-	}
-	if err := mt.tryDetach(); err != nil {
-		t.Errorf("detaching what was destroyed: %v", err)
-	}
-}
-
 func TestManagedDirectoryThatWasThereStays(t *testing.T) {
 	mt := newManagedTest(t)
 	mt.loop(managedExt4Size)

@@ -1,6 +1,8 @@
 // Package agent puts the machine agent together: it opens the state, runs the
 // disk manager, the storage provisioner and the control socket under a
-// dependency engine, and does what comes in on the socket.
+// dependency engine, and does what comes in on the socket. As an environment
+// manager it runs the environment's storage provisioner beside the machine's, over
+// the same state.
 //
 // One directory belongs to one agent at a time; the lock on its state file
 // decides. When the agent stops, the storage stays as it is.
@@ -23,6 +25,7 @@ import (
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
 // machine is what the agent's machine is called in its own state.
@@ -37,7 +40,7 @@ type Logger interface {
 	Errorf(format string, args ...any)
 }
 
-// Config has what an agent needs. All of it is required but Spec.
+// Config has what an agent needs. All of it is required but Manager, Retry and Spec.
 type Config struct {
 	// DataDir is where state and storage are kept: absolute, and either the
 	// directory of an agent before this one, empty, or not there yet.
@@ -48,6 +51,11 @@ type Config struct {
 	Registry storage.ProviderRegistry
 	Clock    clock.Clock
 	Logger   Logger
+	// Manager makes the agent an environment manager too: the environment's storage
+	// is made and attached by it.
+	Manager bool
+	// Retry says when what has failed is tried again. Zero: the worker's default.
+	Retry storageprovisioner.RetryPolicy
 	// Spec, where there is one, is applied before anything starts.
 	Spec *control.ApplyArgs
 }
@@ -73,6 +81,7 @@ func (c Config) Validate() error {
 type Agent struct {
 	*backend
 	tomb   tomb.Tomb
+	model  names.ModelTag
 	store  *boltkv.Store
 	engine *dependency.Engine
 }

@@ -31,6 +31,8 @@ type memory struct {
 	storage.Provider
 	// attach, where there is one, is received from before each attachment.
 	attach chan struct{}
+	// environ makes it the environment's.
+	environ bool
 
 	mu       sync.Mutex
 	made     map[string]uint64
@@ -40,7 +42,12 @@ type memory struct {
 func (m *memory) Supports(kind storage.StorageKind) bool {
 	return kind == storage.StorageKindFilesystem
 }
-func (m *memory) Scope() storage.Scope                 { return storage.ScopeMachine }
+func (m *memory) Scope() storage.Scope {
+	if m.environ {
+		return storage.ScopeEnviron
+	}
+	return storage.ScopeMachine
+}
 func (m *memory) Dynamic() bool                        { return true }
 func (m *memory) Releasable() bool                     { return false }
 func (m *memory) DefaultPools() []*storage.Config      { return nil }
@@ -363,6 +370,95 @@ func TestRestartLooksAtStorageAgain(t *testing.T) {
 	until(t, a, all(2, status.Attached))
 }
 
+// managerConfig is a configuration with an environment's provider besides.
+func managerConfig(t *testing.T, dir string, shares *memory) agent.Config {
+	c := config(t, dir, &memory{})
+	shares.environ = true
+	c.Registry.(storage.StaticProviderRegistry).Providers["shares"] = shares
+	c.Manager = true
+	return c
+}
+
+const share = "storage: [{name: share, directive: 'shares,1M', kind: filesystem, mount: /srv/share}]"
+
+func TestManagerLooksAfterTheEnvironmentsStorage(t *testing.T) {
+	dir, shares := t.TempDir(), &memory{}
+	a, stop := start(t, managerConfig(t, dir, shares))
+	for _, text := range []string{two, share} {
+		if err := apply(t, a, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, a, func(rows map[string]control.Storage) bool {
+		return all(3, status.Attached)(rows) && rows["share"].Filesystem == "2" && rows["share"].Location == "/srv/share"
+	})
+	stop()
+
+	shares.attach = make(chan struct{})
+	a, _ = start(t, managerConfig(t, dir, shares))
+	until(t, a, func(rows map[string]control.Storage) bool {
+		return rows["share"].Message == "looking at it again after a start of the agent"
+	})
+	close(shares.attach)
+	until(t, a, all(3, status.Attached))
+	if err := a.Remove(t.Context(), []string{"data", "share"}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, a, all(0, ""))
+	if !shares.empty() {
+		t.Errorf("left behind: %v, %v", shares.made, shares.attached)
+	}
+}
+
+func TestStatusTellsOfStorageThatNobodyLooksAfter(t *testing.T) {
+	dir, shares := t.TempDir(), &memory{}
+	c := managerConfig(t, dir, shares)
+	c.Manager = false
+	a, stop := start(t, c)
+	const want = "f.yaml:1: storage share: directive: pool shares is of provider shares, whose storage an environment manager makes and attaches: start the agent with --manager"
+	if err := apply(t, a, share); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	stop()
+
+	a, stop = start(t, managerConfig(t, dir, shares))
+	if err := apply(t, a, share); err != nil {
+		t.Fatal(err)
+	}
+	until(t, a, func(rows map[string]control.Storage) bool {
+		return all(1, status.Attached)(rows) && rows["share"].Message == ""
+	})
+	stop()
+
+	// It stays as it is, with the provider and without.
+	const hint = "no environment manager runs: start the agent with --manager"
+	for _, c := range []agent.Config{c, config(t, dir, &memory{})} {
+		a, stop = start(t, c)
+		until(t, a, func(rows map[string]control.Storage) bool {
+			return all(1, status.Attached)(rows) && rows["share"].Message == hint
+		})
+		stop()
+	}
+	if shares.empty() {
+		t.Error("it has been taken away")
+	}
+
+	// What users want is noted, and done when there is a manager again.
+	a, stop = start(t, c)
+	if err := a.Remove(t.Context(), []string{"share"}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, a, func(rows map[string]control.Storage) bool {
+		return all(1, status.Detaching)(rows) && rows["share"].Message == hint
+	})
+	stop()
+	a, _ = start(t, managerConfig(t, dir, shares))
+	until(t, a, all(0, ""))
+	if !shares.empty() {
+		t.Errorf("left behind: %v, %v", shares.made, shares.attached)
+	}
+}
+
 func TestOneDirectoryOneAgent(t *testing.T) {
 	dir := t.TempDir()
 	_, stop := start(t, config(t, dir, &memory{}))
@@ -437,8 +533,8 @@ func waitForReport(t *testing.T, a *agent.Agent, name string) map[string]any {
 }
 
 func TestReportNamesTheWorkers(t *testing.T) {
-	a, _ := start(t, config(t, t.TempDir(), &memory{}))
-	for _, name := range []string{"control", "disk-manager", "storage-provisioner"} {
+	a, _ := start(t, managerConfig(t, t.TempDir(), &memory{}))
+	for _, name := range []string{"control", "disk-manager", "storage-provisioner", "environment-storage-provisioner"} {
 		report := waitForReport(t, a, name)
 		if _, err := json.Marshal(report); err != nil {
 			t.Error(err)

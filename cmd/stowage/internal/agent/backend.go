@@ -13,6 +13,8 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/poolmanager"
 	"github.com/stowage-io/stowage/watcher"
 )
 
@@ -65,7 +67,7 @@ func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage,
 	}
 	rows := make([]control.Storage, len(found))
 	for i, s := range found {
-		rows[i] = wireStorage(s)
+		rows[i] = b.wireStorage(s)
 	}
 	return rows, nil
 }
@@ -131,7 +133,7 @@ func (b *backend) Watch(ctx context.Context, names []string, send func(control.E
 			return errors.Trace(err)
 		}
 		found, _ := choose(all, names) // a name may come, or have gone
-		event := difference(told, found)
+		event := b.difference(told, found)
 		if first || len(event.Storage)+len(event.Gone) > 0 {
 			if err := send(event); err != nil {
 				return errors.Trace(err)
@@ -146,12 +148,12 @@ func (b *backend) Watch(ctx context.Context, names []string, send func(control.E
 }
 
 // difference returns what is not as it was told, and notes it as told.
-func difference(told map[string]control.Storage, now []state.Storage) control.Event {
+func (b *backend) difference(told map[string]control.Storage, now []state.Storage) control.Event {
 	var event control.Event
 	there := make(map[string]bool, len(now))
 	for _, s := range now {
 		there[s.Name] = true
-		row := wireStorage(s)
+		row := b.wireStorage(s)
 		if old, ok := told[s.Name]; !ok || !reflect.DeepEqual(old, row) {
 			told[s.Name] = row
 			event.Storage = append(event.Storage, row)
@@ -205,13 +207,15 @@ func (b *backend) change(names []string, do func([]string) error) error {
 
 // Pools is part of control.Backend.
 func (b *backend) Pools(context.Context) ([]control.Pool, error) {
-	pools, err := b.state.Pools()
+	pools, err := b.pools().List()
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	wire := make([]control.Pool, len(pools))
 	for i, pool := range pools {
-		wire[i] = control.Pool{Name: pool.Name, Provider: string(pool.Provider), Attributes: pool.Attributes}
+		wire[i] = control.Pool{
+			Name: pool.Name(), Provider: string(pool.Provider()), Attributes: pool.Attrs(), Default: pool.Default,
+		}
 		if wire[i].Attributes == nil {
 			wire[i].Attributes = map[string]any{}
 		}
@@ -219,13 +223,41 @@ func (b *backend) Pools(context.Context) ([]control.Pool, error) {
 	return wire, nil
 }
 
+// AddPool is part of control.Backend.
+func (b *backend) AddPool(_ context.Context, args control.AddPoolArgs) error {
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	set := b.pools().Create
+	if args.Replace {
+		set = b.pools().Replace
+	}
+	return errors.Trace(set(args.Name, storage.ProviderType(args.Provider), args.Attributes))
+}
+
+// RemovePools is part of control.Backend.
+func (b *backend) RemovePools(_ context.Context, names []string) error {
+	if len(names) == 0 {
+		return errors.NewNotValid(nil, "no pool is named")
+	}
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	return errors.Trace(b.pools().Remove(names...))
+}
+
+func (b *backend) pools() *poolmanager.Manager {
+	return poolmanager.New(b.state, b.config.Registry)
+}
+
 // Report is part of control.Backend.
 func (b *backend) Report(context.Context) (map[string]any, error) {
 	return b.report(), nil
 }
 
+// noManager is what users see of storage that nobody looks after.
+const noManager = "no environment manager runs: start the agent with --manager"
+
 // wireStorage returns storage as users see it.
-func wireStorage(s state.Storage) control.Storage {
+func (b *backend) wireStorage(s state.Storage) control.Storage {
 	row := control.Storage{
 		Name:        s.Name,
 		Kind:        s.Kind.String(),
@@ -245,10 +277,21 @@ func wireStorage(s state.Storage) control.Storage {
 	if s.Filesystem != nil {
 		row.Filesystem = s.Filesystem.Tag.Id()
 	}
+	if !b.config.Manager && environs(s) {
+		row.Message = strings.TrimPrefix(row.Message+"; "+noManager, "; ")
+	}
 	for i, a := range s.Attachments {
 		row.Attachments[i] = control.Attachment{
 			Machine: a.Machine.Id(), Life: a.Life, Location: a.Location, ReadOnly: a.ReadOnly,
 		}
 	}
 	return row
+}
+
+// environs reports whether what storage stands on is the environment's.
+func environs(s state.Storage) bool {
+	if s.Volume != nil {
+		return s.Volume.Scope == storage.ScopeEnviron
+	}
+	return s.Filesystem != nil && s.Filesystem.Scope == storage.ScopeEnviron
 }

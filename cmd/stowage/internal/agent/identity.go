@@ -7,24 +7,31 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/juju/errors"
+	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/instance"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
 )
 
 // identify gives the state, the first time, an environment and a machine. They
 // stay what they are from then on.
 func (a *Agent) identify() error {
-	_, err := a.state.EnvironConfig()
+	environ, err := a.state.EnvironConfig()
 	if errors.Is(err, errors.NotFound) {
-		err = a.state.SetEnvironConfig(map[string]any{"name": "stowage", "type": "local", "uuid": uuid.NewString()})
+		attrs := map[string]any{"name": "stowage", "type": "local", "uuid": uuid.NewString()}
+		if err := a.state.SetEnvironConfig(attrs); err != nil {
+			return errors.Trace(err)
+		}
+		environ, err = a.state.EnvironConfig()
 	}
 	if err != nil {
 		return errors.Trace(err)
 	}
+	a.model = names.NewModelTag(environ.UUID())
 	if err := a.state.EnsureMachine(machine); err != nil {
 		return errors.Trace(err)
 	}
@@ -48,20 +55,20 @@ func newInstanceID() instance.Id {
 
 // distrustStatuses takes back that storage is attached: nobody has looked since
 // the last agent stopped. The storage provisioner attaches it all again when it
-// starts, and says so.
+// starts, and says so. Storage that none of this agent's looks after stays as it is.
 func (a *Agent) distrustStatuses() error {
 	all, err := a.state.AllStorage()
 	if err != nil {
 		return errors.Trace(err)
 	}
-	var statuses []params.EntityStatusArgs
+	statuses := map[storage.Scope][]params.EntityStatusArgs{}
 	for _, s := range all {
 		if s.Life != life.Alive || len(s.Attachments) == 0 || s.Attachments[0].Life != life.Alive {
 			continue
 		}
 		for _, entity := range []*state.Entity{s.Volume, s.Filesystem} {
 			if entity != nil && entity.Status == status.Attached {
-				statuses = append(statuses, params.EntityStatusArgs{
+				statuses[entity.Scope] = append(statuses[entity.Scope], params.EntityStatusArgs{
 					Tag:    entity.Tag.String(),
 					Status: string(status.Attaching),
 					Info:   "looking at it again after a start of the agent",
@@ -69,5 +76,10 @@ func (a *Agent) distrustStatuses() error {
 			}
 		}
 	}
-	return errors.Trace(a.state.ForMachine(machine).SetStatus(statuses))
+	if a.config.Manager {
+		if err := a.state.ForEnviron().SetStatus(statuses[storage.ScopeEnviron]); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	return errors.Trace(a.state.ForMachine(machine).SetStatus(statuses[storage.ScopeMachine]))
 }

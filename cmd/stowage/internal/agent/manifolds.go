@@ -7,9 +7,11 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/worker/v4"
 	"github.com/juju/worker/v4/dependency"
+	"gopkg.in/tomb.v2"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/environs/config"
+	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/worker/diskmanager"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
@@ -18,18 +20,85 @@ import (
 // errFatal ends the agent rather than the worker that returns it.
 const errFatal = errors.ConstError("fatal")
 
-// manifolds are the workers that the engine keeps running. None needs another:
-// they meet in the state, which outlives them all.
+// The names of the manifolds, as the report shows them.
+const (
+	diskManager        = "disk-manager"
+	machineAccessors   = "accessors"
+	machineProvisioner = "storage-provisioner"
+	environAccessors   = "environment-accessors"
+	environProvisioner = "environment-storage-provisioner"
+	controlSocket      = "control"
+)
+
+// manifolds are the workers that the engine keeps running. They meet in the state,
+// which outlives them all: so the accessors are never missing.
 func (a *Agent) manifolds() dependency.Manifolds {
-	start := func(f func() (worker.Worker, error)) dependency.Manifold {
-		return dependency.Manifold{Start: func(context.Context, dependency.Getter) (worker.Worker, error) { return f() }}
+	manifolds := dependency.Manifolds{
+		diskManager:      start(a.startDiskManager),
+		controlSocket:    start(a.startControl),
+		machineAccessors: accessors(a.state.ForMachine(machine)),
+		machineProvisioner: storageprovisioner.MachineManifold(storageprovisioner.MachineManifoldConfig{
+			ManifoldConfig: a.provisioner(machineAccessors),
+			Machine:        machine,
+			StorageDir:     filepath.Join(a.config.DataDir, storageDir),
+		}),
 	}
-	return dependency.Manifolds{
-		"disk-manager":        start(a.startDiskManager),
-		"storage-provisioner": start(a.startStorageProvisioner),
-		"control":             start(a.startControl),
+	if a.config.Manager {
+		manifolds[environAccessors] = accessors(a.state.ForEnviron())
+		manifolds[environProvisioner] = storageprovisioner.EnvironManifold(storageprovisioner.EnvironManifoldConfig{
+			ManifoldConfig: a.provisioner(environAccessors),
+			Model:          a.model,
+		})
+	}
+	return manifolds
+}
+
+// provisioner is what both storage provisioners have in common.
+func (a *Agent) provisioner(accessorsName string) storageprovisioner.ManifoldConfig {
+	return storageprovisioner.ManifoldConfig{
+		AccessorsName: accessorsName,
+		Clock:         a.config.Clock,
+		Registry:      func(*config.Config) (storage.ProviderRegistry, error) { return a.config.Registry, nil },
+		Retry:         a.config.Retry,
 	}
 }
+
+// start makes a manifold of a worker that needs no other.
+func start(f func() (worker.Worker, error)) dependency.Manifold {
+	return dependency.Manifold{Start: func(context.Context, dependency.Getter) (worker.Worker, error) { return f() }}
+}
+
+// accessors makes a manifold whose output is a part of the state.
+func accessors(accessor *state.Accessor) dependency.Manifold {
+	manifold := start(func() (worker.Worker, error) { return newIdle(), nil })
+	manifold.Output = func(_ worker.Worker, out any) error {
+		result, ok := out.(*storageprovisioner.Accessors)
+		if !ok {
+			return errors.Errorf("accessors do not go into a %T", out)
+		}
+		*result = accessor
+		return nil
+	}
+	return manifold
+}
+
+// idle is a worker that only lives.
+type idle struct{ tomb tomb.Tomb }
+
+func newIdle() *idle {
+	w := &idle{}
+	w.tomb.Go(func() error {
+		<-w.tomb.Dying()
+		return nil
+	})
+	return w
+}
+
+// Kill is part of worker.Worker.
+func (w *idle) Kill() { w.tomb.Kill(nil) }
+
+// Wait is part of worker.Worker.
+func (w *idle) Wait() error { return w.tomb.Wait() }
 
 func (a *Agent) startDiskManager() (worker.Worker, error) {
 	return diskmanager.New(diskmanager.Config{Publisher: a, Clock: a.config.Clock})
@@ -38,22 +107,6 @@ func (a *Agent) startDiskManager() (worker.Worker, error) {
 // SetMachineBlockDevices is part of diskmanager.BlockDeviceSetter.
 func (a *Agent) SetMachineBlockDevices(devices []storage.BlockDevice) error {
 	return a.state.SetMachineBlockDevices(machine, devices)
-}
-
-func (a *Agent) startStorageProvisioner() (worker.Worker, error) {
-	accessor := a.state.ForMachine(machine)
-	return storageprovisioner.New(storageprovisioner.Config{
-		Scope:       machine,
-		StorageDir:  filepath.Join(a.config.DataDir, storageDir),
-		Volumes:     accessor,
-		Filesystems: accessor,
-		Life:        accessor,
-		Environ:     accessor,
-		Machines:    accessor,
-		Status:      accessor,
-		Clock:       a.config.Clock,
-		Registry:    func(*config.Config) (storage.ProviderRegistry, error) { return a.config.Registry, nil },
-	})
 }
 
 // startControl makes the socket. An agent that cannot be reached is of no use, so

@@ -14,17 +14,13 @@ import (
 
 // world reads what a file is held against.
 func (b *backend) world() (converge.World, error) {
-	world := converge.World{Machine: machine, Providers: b.config.Registry}
-	pools, err := b.state.Pools()
+	world := converge.World{Machine: machine, Providers: b.config.Registry, Manager: b.config.Manager}
+	pools, err := b.pools().List()
 	if err != nil {
 		return world, errors.Trace(err)
 	}
 	for _, pool := range pools {
-		config, err := storage.NewConfig(pool.Name, pool.Provider, pool.Attributes)
-		if err != nil {
-			return world, errors.Annotatef(err, "pool %s", pool.Name)
-		}
-		world.Pools = append(world.Pools, config)
+		world.Pools = append(world.Pools, pool.Config)
 	}
 	if world.Storage, err = b.state.AllStorage(); err != nil {
 		return world, errors.Trace(err)

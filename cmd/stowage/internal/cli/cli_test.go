@@ -96,7 +96,7 @@ func (b *backend) Remove(_ context.Context, names []string) error {
 func (b *backend) Pools(context.Context) ([]control.Pool, error) {
 	return []control.Pool{
 		{Name: "fast", Provider: "loop", Attributes: map[string]any{"fs": "xfs"}},
-		{Name: "tmpfs", Provider: "tmpfs", Attributes: map[string]any{}},
+		{Name: "tmpfs", Provider: "tmpfs", Attributes: map[string]any{}, Default: true},
 	}, b.err
 }
 

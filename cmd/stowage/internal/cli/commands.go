@@ -163,9 +163,11 @@ func (c *common) statusCommand() *cobra.Command {
 With --watch, a table that is redrawn as things change, until it is interrupted;
 where the output is no terminal, one line per change.`,
 		RunE: c.ask(func(ctx context.Context, client *control.Client, names []string) error {
-			write, ok := statusWriters[output]
-			if !ok {
-				return errors.WithType(errors.Errorf("-o %q is not known: write table, json or yaml", output), errUsage)
+			write, err := writerOf(output, func(w io.Writer, rows []control.Storage) error {
+				return table.Write(w, rows, time.Now())
+			})
+			if err != nil {
+				return err
 			}
 			if watch && output != "table" {
 				return errors.WithType(errors.New("--watch goes with -o table only"), errUsage)
@@ -185,21 +187,32 @@ where the output is no terminal, one line per change.`,
 			return err
 		}),
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, json or yaml")
+	addOutput(cmd, &output)
 	cmd.Flags().BoolVar(&watch, "watch", false, "go on showing what changes")
 	return cmd
 }
 
-var statusWriters = map[string]func(io.Writer, []control.Storage) error{
-	"table": func(w io.Writer, rows []control.Storage) error { return table.Write(w, rows, time.Now()) },
-	"json":  func(w io.Writer, rows []control.Storage) error { return writeJSON(w, orEmpty(rows)) },
-	"yaml":  func(w io.Writer, rows []control.Storage) error { return writeYAML(w, orEmpty(rows)) },
+func addOutput(cmd *cobra.Command, output *string) {
+	cmd.Flags().StringVarP(output, "output", "o", "table", "table, json or yaml")
+}
+
+// writerOf returns what writes a list in the form that -o asks for.
+func writerOf[T any](output string, table func(io.Writer, []T) error) (func(io.Writer, []T) error, error) {
+	switch output {
+	case "table":
+		return table, nil
+	case "json":
+		return func(w io.Writer, rows []T) error { return writeJSON(w, orEmpty(rows)) }, nil
+	case "yaml":
+		return func(w io.Writer, rows []T) error { return writeYAML(w, orEmpty(rows)) }, nil
+	}
+	return nil, errors.WithType(errors.Errorf("-o %q is not known: write table, json or yaml", output), errUsage)
 }
 
 // orEmpty makes nothing an empty list rather than a null.
-func orEmpty(rows []control.Storage) []control.Storage {
+func orEmpty[T any](rows []T) []T {
 	if rows == nil {
-		return []control.Storage{}
+		return []T{}
 	}
 	return rows
 }
@@ -244,30 +257,6 @@ func (c *common) changeCommand(
 	}
 	waiting.addTo(cmd, g.name)
 	return cmd
-}
-
-func (c *common) poolsCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "pools",
-		Short: "Show the pools that directives can name",
-		Args:  cobra.NoArgs,
-		RunE: c.ask(func(ctx context.Context, client *control.Client, _ []string) error {
-			pools, err := client.Pools(ctx)
-			if err != nil {
-				return err
-			}
-			w := tabwriter.NewWriter(c.Stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "NAME\tPROVIDER\tATTRIBUTES")
-			for _, pool := range pools {
-				attributes, err := json.Marshal(pool.Attributes)
-				if err != nil {
-					return errors.Trace(err)
-				}
-				fmt.Fprintf(w, "%s\t%s\t%s\n", table.Escape(pool.Name), table.Escape(pool.Provider), table.Escape(string(attributes)))
-			}
-			return w.Flush()
-		}),
-	}
 }
 
 func (c *common) reportCommand() *cobra.Command {

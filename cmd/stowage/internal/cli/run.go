@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,46 +17,71 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/agent"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
+	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider"
+	"github.com/stowage-io/stowage/storage/provider/program"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
+// running are the flags of the agent.
+type running struct {
+	specFile  string
+	logLevel  string
+	progress  bool
+	manager   bool
+	providers []string
+	retryMin  time.Duration
+}
+
 func (c *common) runCommand() *cobra.Command {
-	var (
-		specFile string
-		logLevel string
-		progress bool
-	)
+	var flags running
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Run the agent, which makes and keeps storage",
 		Long: `Runs the agent in the foreground until it is interrupted. When it stops, storage
 stays as it is; when it starts, it attaches again what is not attached any more.
 
-With --spec, the file is applied first: see "stowage apply --help".`,
+With --spec, the file is applied first: see "stowage apply --help".
+
+With --manager, the agent also makes the storage of the environment, which is bound
+to no machine, and attaches it to this one. Its volumes come from programs of yours:
+--provider NAME=PATH makes a provider, and a pool, of that name, whose work the
+program does. docs/program-provider.md says what it is asked and what it answers.`,
 		Args: cobra.NoArgs,
 		RunE: do(func(cmd *cobra.Command, _ []string) error {
-			level, ok := loggo.ParseLevel(logLevel)
-			if !ok {
-				return errors.WithType(errors.Errorf("--log-level %q is not known: write TRACE, DEBUG, INFO, WARNING or ERROR", logLevel), errUsage)
-			}
-			return c.run(cmd.Context(), specFile, level, progress)
+			return c.run(cmd.Context(), flags)
 		}),
 	}
-	cmd.Flags().StringVar(&specFile, "spec", "", "a file to apply before anything else")
-	cmd.Flags().StringVar(&logLevel, "log-level", "INFO", "TRACE, DEBUG, INFO, WARNING or ERROR")
-	cmd.Flags().BoolVar(&progress, "progress", false, "show storage on the standard output until all of it is attached")
+	cmd.Flags().StringVar(&flags.specFile, "spec", "", "a file to apply before anything else")
+	cmd.Flags().StringVar(&flags.logLevel, "log-level", "INFO", "TRACE, DEBUG, INFO, WARNING or ERROR")
+	cmd.Flags().BoolVar(&flags.progress, "progress", false, "show storage on the standard output until all of it is attached")
+	cmd.Flags().BoolVar(&flags.manager, "manager", false, "make the environment's storage too")
+	cmd.Flags().StringArrayVar(&flags.providers, "provider", nil, "a provider of the environment's volumes, and the program that does its work, as `NAME=PATH`; may be repeated")
+	cmd.Flags().DurationVar(&flags.retryMin, "retry-min", 30*time.Second,
+		"how long to wait before what has failed is tried again; twice as long after each further failure, up to 30 minutes")
 	return cmd
 }
 
-func (c *common) run(ctx context.Context, specFile string, level loggo.Level, progress bool) error {
+func (c *common) run(ctx context.Context, flags running) error {
+	level, ok := loggo.ParseLevel(flags.logLevel)
+	if !ok {
+		return errors.WithType(errors.Errorf("--log-level %q is not known: write TRACE, DEBUG, INFO, WARNING or ERROR", flags.logLevel), errUsage)
+	}
+	if flags.retryMin <= 0 {
+		return errors.WithType(errors.Errorf("--retry-min %s is not a time to wait: write 30s or 5m", flags.retryMin), errUsage)
+	}
+	registry, err := providers(flags.providers)
+	if err != nil {
+		return err
+	}
 	dataDir, socket, err := c.paths()
 	if err != nil {
 		return err
 	}
 	var toApply *control.ApplyArgs
 	var names []string
-	if specFile != "" {
-		args, file, err := c.readSpec(specFile)
+	if flags.specFile != "" {
+		args, file, err := c.readSpec(flags.specFile)
 		if err != nil {
 			return err
 		}
@@ -77,9 +103,11 @@ func (c *common) run(ctx context.Context, specFile string, level loggo.Level, pr
 	a, err := agent.New(agent.Config{
 		DataDir:    dataDir,
 		SocketPath: socket,
-		Registry:   provider.CommonStorageProviders(),
+		Registry:   registry,
 		Clock:      clock.WallClock,
 		Logger:     &logger,
+		Manager:    flags.manager,
+		Retry:      storageprovisioner.RetryPolicy{Min: flags.retryMin},
 		Spec:       toApply,
 	})
 	if err != nil {
@@ -87,10 +115,36 @@ func (c *common) run(ctx context.Context, specFile string, level loggo.Level, pr
 	}
 	stop := context.AfterFunc(ctx, a.Kill)
 	defer stop()
-	if progress {
+	if flags.progress {
 		c.showProgress(ctx, a, names, logs)
 	}
 	return a.Wait()
+}
+
+// providers returns the providers that every agent has, and those that flags make.
+func providers(flags []string) (storage.ProviderRegistry, error) {
+	common := provider.CommonStorageProviders()
+	programs := storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{}}
+	registry := storage.ChainedProviderRegistry{common, programs}
+	for _, flag := range flags {
+		usage := func(format string, args ...any) error {
+			return errors.WithType(errors.Errorf("--provider %q: %s", flag, fmt.Sprintf(format, args...)), errUsage)
+		}
+		text, path, ok := strings.Cut(flag, "=")
+		if !ok {
+			return nil, usage("write NAME=PATH")
+		}
+		name := storage.ProviderType(text)
+		if _, err := registry.StorageProvider(name); err == nil {
+			return nil, usage("there is a provider %s already: choose another name", name)
+		}
+		p, err := program.New(name, path)
+		if err != nil {
+			return nil, usage("%s", err)
+		}
+		programs.Providers[name] = p
+	}
+	return registry, nil
 }
 
 // showProgress shows storage until it is attached or has failed. It has no error

@@ -75,6 +75,17 @@ func (c *Client) Pools(ctx context.Context) ([]Pool, error) {
 	return result.Pools, err
 }
 
+// AddPool makes a pool, or replaces one.
+func (c *Client) AddPool(ctx context.Context, args AddPoolArgs) error {
+	_, err := ask[struct{}](ctx, c, "add-pool", args)
+	return err
+}
+
+// RemovePools removes the named pools, all or none.
+func (c *Client) RemovePools(ctx context.Context, names []string) error {
+	return c.change(ctx, "remove-pools", names)
+}
+
 // Report returns what the agent's workers say of themselves.
 func (c *Client) Report(ctx context.Context) (map[string]any, error) {
 	result, err := ask[reportResult](ctx, c, "report", struct{}{})

@@ -89,6 +89,16 @@ func (b *backend) Pools(context.Context) ([]control.Pool, error) {
 	return []control.Pool{{Name: "loop", Provider: "loop", Attributes: map[string]any{"fs": "xfs"}}}, b.err
 }
 
+func (b *backend) AddPool(_ context.Context, args control.AddPoolArgs) error {
+	b.note("add pool %+v", args)
+	return b.err
+}
+
+func (b *backend) RemovePools(_ context.Context, names []string) error {
+	b.note("remove pools %q", names)
+	return b.err
+}
+
 func (b *backend) Report(context.Context) (map[string]any, error) {
 	return map[string]any{"state": "started"}, b.err
 }
@@ -151,12 +161,22 @@ func TestCallsReachTheBackendAndComeBack(t *testing.T) {
 	if err != nil || len(pools) != 1 || pools[0].Attributes["fs"] != "xfs" {
 		t.Errorf("pools: %+v, %v", pools, err)
 	}
+	err = client.AddPool(ctx, control.AddPoolArgs{
+		Name: "fast", Provider: "loop", Attributes: map[string]any{"fs": "xfs", "depth": 4}, Replace: true,
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if err := client.RemovePools(ctx, []string{"fast"}); err != nil {
+		t.Error(err)
+	}
 	report, err := client.Report(ctx)
 	if err != nil || report["state"] != "started" {
 		t.Errorf("report: %v, %v", report, err)
 	}
 	want := []string{
 		`apply f "a\n\x00" true`, `storage ["data"]`, `attach ["a" "b/1"]`, `detach ["a" "b/1"]`, `remove ["a" "b/1"]`,
+		"add pool {Name:fast Provider:loop Attributes:map[depth:4 fs:xfs] Replace:true}", `remove pools ["fast"]`,
 	}
 	if !reflect.DeepEqual(b.calls, want) {
 		t.Errorf("calls %q, want %q", b.calls, want)

@@ -43,6 +43,11 @@ type Backend interface {
 	Detach(ctx context.Context, names []string) error
 	Remove(ctx context.Context, names []string) error
 	Pools(context.Context) ([]Pool, error)
+	// AddPool makes a pool, or replaces one, for storage that is added from then
+	// on.
+	AddPool(context.Context, AddPoolArgs) error
+	// RemovePools removes the named pools, all or none.
+	RemovePools(ctx context.Context, names []string) error
 	// Report tells how the agent's workers fare.
 	Report(context.Context) (map[string]any, error)
 }
@@ -311,7 +316,7 @@ func (s *Server) routes() http.Handler {
 		return storageResult{found}, err
 	}))
 	for verb, do := range map[string]func(context.Context, []string) error{
-		"attach": b.Attach, "detach": b.Detach, "remove": b.Remove,
+		"attach": b.Attach, "detach": b.Detach, "remove": b.Remove, "remove-pools": b.RemovePools,
 	} {
 		mux.Handle("POST /v1/"+verb, call(s, func(ctx context.Context, args namesArgs) (struct{}, error) {
 			return struct{}{}, do(ctx, args.Names)
@@ -320,6 +325,9 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("POST /v1/pools", call(s, func(ctx context.Context, _ struct{}) (poolsResult, error) {
 		pools, err := b.Pools(ctx)
 		return poolsResult{pools}, err
+	}))
+	mux.Handle("POST /v1/add-pool", call(s, func(ctx context.Context, args AddPoolArgs) (struct{}, error) {
+		return struct{}{}, b.AddPool(ctx, args)
 	}))
 	mux.Handle("POST /v1/report", call(s, func(ctx context.Context, _ struct{}) (reportResult, error) {
 		report, err := b.Report(ctx)

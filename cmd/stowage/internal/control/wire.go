@@ -43,6 +43,18 @@ type Pool struct {
 	Name       string         `json:"name" yaml:"name"`
 	Provider   string         `json:"provider" yaml:"provider"`
 	Attributes map[string]any `json:"attributes" yaml:"attributes"`
+	// Default pools come with their provider.
+	Default bool `json:"default" yaml:"default"`
+}
+
+// AddPoolArgs is a pool to make.
+type AddPoolArgs struct {
+	Name       string         `json:"name"`
+	Provider   string         `json:"provider"`
+	Attributes map[string]any `json:"attributes"`
+	// Replace asks for another provider and other attributes of a pool that is
+	// there.
+	Replace bool `json:"replace"`
 }
 
 // ApplyArgs is a file to converge to. The agent reads it anew: what a client
@@ -89,8 +101,8 @@ type Event struct {
 	Gone []string `json:"gone,omitempty"`
 }
 
-// namesArgs name storage: NAME means all its instances, NAME/N one. None means
-// all there is, where that makes sense.
+// namesArgs name pools, or storage: NAME means all its instances, NAME/N one. None
+// means all there is, where that makes sense.
 type namesArgs struct {
 	Names []string `json:"names"`
 }

@@ -32,6 +32,8 @@ import (
 type World struct {
 	Machine   names.MachineTag
 	Providers storage.ProviderRegistry
+	// Manager tells that the environment's storage is looked after too.
+	Manager bool
 	// Pools are all pools, the providers' own among them.
 	Pools []*storage.Config
 	// Storage is all storage.
@@ -235,6 +237,10 @@ func (p *planner) storage(declared spec.Storage) error {
 			return err
 		}
 		added++
+	}
+	if added+attached > 0 && provider.Scope() == storage.ScopeEnviron && !p.world.Manager {
+		return declared.Errorf("directive", "pool %s is of provider %s, whose storage an environment manager makes and attaches: start the agent with --manager",
+			pool.Name(), pool.Provider())
 	}
 	p.tell(declared, control.ActionAdd, added)
 	p.tell(declared, control.ActionAttach, attached)

@@ -22,7 +22,15 @@ var machine = names.NewMachineTag("0")
 // provider makes some kinds of storage, and takes pools without attribute "bad".
 type provider struct {
 	storage.Provider
-	kinds []storage.StorageKind
+	kinds   []storage.StorageKind
+	environ bool
+}
+
+func (p provider) Scope() storage.Scope {
+	if p.environ {
+		return storage.ScopeEnviron
+	}
+	return storage.ScopeMachine
 }
 
 func (p provider) Supports(kind storage.StorageKind) bool {
@@ -56,9 +64,10 @@ func world(existing ...state.Storage) converge.World {
 			"loop":    provider{kinds: []storage.StorageKind{storage.StorageKindBlock}},
 			"tmpfs":   provider{kinds: []storage.StorageKind{storage.StorageKindFilesystem}},
 			"nothing": provider{},
+			"disks":   provider{kinds: []storage.StorageKind{storage.StorageKindBlock}, environ: true},
 		}},
 		Pools: []*storage.Config{
-			pool("loop", "loop", nil), pool("tmpfs", "tmpfs", nil), pool("nothing", "nothing", nil),
+			pool("loop", "loop", nil), pool("tmpfs", "tmpfs", nil), pool("nothing", "nothing", nil), pool("disks", "disks", nil),
 			pool("old", "loop", storage.Attrs{"depth": float64(3)}), pool("xfs", "loop", storage.Attrs{"fs": "xfs"}),
 		},
 		Storage:  existing,
@@ -194,6 +203,32 @@ func TestWhatIsNotInTheFileIsLeftAloneAndTold(t *testing.T) {
 	}
 }
 
+func TestStorageOfTheEnvironmentNeedsAManager(t *testing.T) {
+	onDisk := strings.ReplaceAll("storage:"+dataEntry, "loop", "disks")
+	const want = "f.yaml:3: storage data: directive: pool disks is of provider disks, whose storage an environment manager makes and attaches: start the agent with --manager"
+	of := func(change func(*state.Storage)) state.Storage {
+		e := data(change)
+		e.Pool, e.Provider = "disks", "disks"
+		return e
+	}
+	detached := of(func(e *state.Storage) { e.Attachments, e.Status = nil, status.Detached })
+	for _, existing := range [][]state.Storage{nil, {detached}} {
+		without := world(existing...)
+		if _, err := converge.Make(file(t, onDisk), without); err == nil || err.Error() != want || !errors.Is(err, errors.NotValid) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		with := without
+		with.Manager = true
+		if plan, err := converge.Make(file(t, onDisk), with); err != nil || len(plan.Changes) != 1 {
+			t.Errorf("with a manager: %+v, %v", plan.Changes, err)
+		}
+	}
+	// What is there stays as it is, whoever looks after it.
+	if plan, err := converge.Make(file(t, onDisk), world(of(nil))); err != nil || len(plan.Changes) != 0 {
+		t.Errorf("got %+v, %v", plan.Changes, err)
+	}
+}
+
 func TestAHigherCountAddsInstances(t *testing.T) {
 	raw := data(func(e *state.Storage) { e.Name, e.MountPoint = "data/0", "/srv/data/0" })
 	plan, err := converge.Make(file(t, "storage:"+strings.Replace(dataEntry, "2G", "2G,3", 1)), world(raw))
@@ -226,7 +261,7 @@ func TestWhatCannotBeAppliedIsRefused(t *testing.T) {
 		want  string
 	}{
 		{"unknown pool", changed("directive", "slow,1G"), nil,
-			`f.yaml:3: storage data: directive: pool "slow" is not known: the pools are loop, nothing, old, tmpfs, xfs`},
+			`f.yaml:3: storage data: directive: pool "slow" is not known: the pools are disks, loop, nothing, old, tmpfs, xfs`},
 		{"block of tmpfs", "storage:\n  - {name: data, directive: 'tmpfs,1G', kind: block}", nil,
 			"f.yaml:2: storage data: kind: provider tmpfs makes no block devices: write filesystem, or choose another pool"},
 		{"filesystem of nothing", changed("directive", "nothing,1G"), nil,
@@ -274,7 +309,7 @@ func TestWhatCannotBeAppliedIsRefused(t *testing.T) {
 			"f.yaml:2: storage data: name: data is still being detached: apply again when it is, `stowage detach --wait data` tells"},
 
 		{"unknown provider", pool("{name: fast, provider: disk}"), nil,
-			`f.yaml:2: pool fast: provider: "disk" is not known: the providers are loop, nothing, tmpfs`},
+			`f.yaml:2: pool fast: provider: "disk" is not known: the providers are disks, loop, nothing, tmpfs`},
 		{"attributes that the provider refuses", pool("{name: fast, provider: loop, attributes: {bad: x}}"), nil,
 			"f.yaml:2: pool fast: attributes: attribute bad not valid"},
 		{"the agent's attribute", pool("{name: fast, provider: loop, attributes: {storage-dir: /etc}}"), nil,

@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/juju/errors"
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
+)
+
+// poolsCommand lists pools, as its first subcommand does.
+func (c *common) poolsCommand() *cobra.Command {
+	cmd := c.poolsListCommand("pools")
+	cmd.AddCommand(c.poolsListCommand("list"), c.poolsAddCommand(), c.poolsRemoveCommand())
+	return cmd
+}
+
+func (c *common) poolsListCommand(use string) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   use,
+		Short: "Show the pools that directives can name",
+		Args:  cobra.NoArgs,
+		RunE: c.ask(func(ctx context.Context, client *control.Client, _ []string) error {
+			write, err := writerOf(output, writePools)
+			if err != nil {
+				return err
+			}
+			pools, err := client.Pools(ctx)
+			if err != nil {
+				return err
+			}
+			return write(c.Stdout, pools)
+		}),
+	}
+	addOutput(cmd, &output)
+	return cmd
+}
+
+func writePools(out io.Writer, pools []control.Pool) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tPROVIDER\tATTRIBUTES")
+	for _, pool := range pools {
+		attributes, err := json.Marshal(pool.Attributes)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n", table.Escape(pool.Name), table.Escape(pool.Provider), table.Escape(string(attributes)))
+	}
+	return w.Flush()
+}
+
+func (c *common) poolsAddCommand() *cobra.Command {
+	var replace bool
+	cmd := &cobra.Command{
+		Use:   "add NAME PROVIDER [KEY=VALUE...]",
+		Short: "Make a pool",
+		Long: `Makes a pool: a provider with attributes, by a name that directives can give.
+
+A VALUE that is a whole number, true or false is one, as in a file. All else is a
+string, and so is what stands in quotes of its own: KEY='"4"'.
+
+With --replace, the pool is there already and gets this provider and these
+attributes, none of the old kept. Storage that exists stays as it is. While a pool
+has storage, its provider cannot change.`,
+		Args: cobra.MinimumNArgs(2),
+		RunE: c.ask(func(ctx context.Context, client *control.Client, args []string) error {
+			attributes, err := parseAttributes(args[2:])
+			if err != nil {
+				return errors.WithType(err, errUsage)
+			}
+			return client.AddPool(ctx, control.AddPoolArgs{
+				Name: args[0], Provider: args[1], Attributes: attributes, Replace: replace,
+			})
+		}),
+	}
+	cmd.Flags().BoolVar(&replace, "replace", false, "replace a pool that is there")
+	return cmd
+}
+
+func (c *common) poolsRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove NAME...",
+		Short: "Remove pools that have no storage",
+		Long: `Removes pools, all that are named or none. One that has storage stays, and so do
+those that come with their provider.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: c.ask(func(ctx context.Context, client *control.Client, names []string) error {
+			return client.RemovePools(ctx, names)
+		}),
+	}
+}
+
+// parseAttributes reads KEY=VALUE arguments.
+func parseAttributes(args []string) (map[string]any, error) {
+	attributes := make(map[string]any, len(args))
+	for _, arg := range args {
+		key, text, ok := strings.Cut(arg, "=")
+		if !ok || key == "" {
+			return nil, errors.Errorf("%q is not KEY=VALUE, such as fs=xfs", arg)
+		}
+		if _, ok := attributes[key]; ok {
+			return nil, errors.Errorf("attribute %q is given twice", key)
+		}
+		value, err := parseValue(text)
+		if err != nil {
+			return nil, errors.Errorf("attribute %q: the quotes in %s do not match: close them, or leave them out", key, text)
+		}
+		attributes[key] = value
+	}
+	return attributes, nil
+}
+
+// parseValue reads a value as it would be in a file, where that is a whole number, a
+// boolean or in quotes.
+func parseValue(text string) (any, error) {
+	if strings.HasPrefix(text, `"`) || strings.HasPrefix(text, "'") {
+		var quoted string
+		err := yaml.Unmarshal([]byte(text), &quoted)
+		return quoted, err
+	}
+	scalar := yaml.Node{Kind: yaml.ScalarNode, Value: text}
+	switch scalar.ShortTag() {
+	case "!!int", "!!bool":
+		var value any
+		err := scalar.Decode(&value)
+		return value, err
+	}
+	return text, nil
+}

@@ -1,0 +1,40 @@
+package cli_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestBadFlagsOfTheAgentAreNamed(t *testing.T) {
+	m := newMachine(t, nil)
+	program := filepath.Join(m.dir, "program")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	data := filepath.Join(m.dir, "data")
+	if err := os.WriteFile(data, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--provider", "disks"}, `--provider "disks": write NAME=PATH`},
+		{[]string{"--provider", "loop=" + program}, `--provider "loop=` + program + `": there is a provider loop already: choose another name`},
+		{[]string{"--provider", "d=" + program, "--provider", "d=" + program}, `--provider "d=` + program + `": there is a provider d already: choose another name`},
+		{[]string{"--provider", "../d=" + program}, `--provider "../d=` + program + `": provider name "../d": write a letter, then letters, digits and hyphens`},
+		{[]string{"--provider", "d=program"}, `--provider "d=program": provider d: program "program": the path is not absolute`},
+		{[]string{"--provider", "d=" + data}, `--provider "d=` + data + `": provider d: program "` + data + `": it is not executable: chmod 0755 it`},
+		{[]string{"--retry-min", "0s"}, "--retry-min 0s is not a time to wait: write 30s or 5m"},
+		{[]string{"--retry-min", "-1s"}, "--retry-min -1s is not a time to wait: write 30s or 5m"},
+	} {
+		r := m.run(t.Context(), append([]string{"run"}, test.args...)...)
+		if want := "stowage: " + test.want + "\n"; r.code != 2 || r.stderr != want {
+			t.Errorf("%q: exit status %d, stderr\n%swant 2,\n%s", test.args, r.code, r.stderr, want)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(m.dir, "state.db")); !os.IsNotExist(err) {
+		t.Errorf("an agent has started: %v", err)
+	}
+}

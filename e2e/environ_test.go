@@ -1,0 +1,366 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/juju/clock"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv/boltkv"
+	"github.com/stowage-io/stowage/storage/provider"
+)
+
+// program is the provider of examples/provider behind a script, by which a test has
+// it say something else.
+type program struct {
+	*machine
+	dir string
+}
+
+// wrapper notes each operation, and gives the next answer that is set for it. One
+// that begins with "!" is an exit status of 3 with that on the standard error. Without
+// an answer it asks the real provider; what that attaches has a plan.
+const wrapper = `#!/bin/sh
+cd 'DIR' || exit 9
+echo "$1" >> asked
+if [ -s "answers/$1" ]; then
+	answer=$(head -n 1 "answers/$1")
+	sed -i 1d "answers/$1"
+	case "$answer" in
+	!*) echo "${answer#!}" >&2; exit 3 ;;
+	esac
+	echo "$answer"
+	exit 0
+fi
+./files "$1" > "answer.$$" || exit
+sed 's/"attachment":{/"attachment":{"plan":{"device-type":"local"},/g' "answer.$$"
+rm "answer.$$"
+`
+
+// newProgram builds the example. What it makes is below the machine's directory.
+func newProgram(m *machine) *program {
+	m.Helper()
+	p := &program{machine: m, dir: filepath.Join(m.dir, "provider")}
+	if err := os.MkdirAll(filepath.Join(p.dir, "answers"), 0o700); err != nil {
+		m.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-o", filepath.Join(p.dir, "files"), "../examples/provider")
+	if out, err := build.CombinedOutput(); err != nil {
+		m.Fatalf("building the example: %v\n%s", err, out)
+	}
+	text := strings.ReplaceAll(wrapper, "DIR", p.dir)
+	if err := os.WriteFile(filepath.Join(p.dir, "program"), []byte(text), 0o700); err != nil {
+		m.Fatal(err)
+	}
+	return p
+}
+
+// flag makes the provider known to an agent.
+func (p *program) flag() string { return "--provider=disks=" + filepath.Join(p.dir, "program") }
+
+// startManager starts an agent that looks after the environment too.
+func (p *program) startManager(args ...string) {
+	p.Helper()
+	p.start(append(args, "--manager", p.flag(), "--retry-min", "300ms")...)
+}
+
+// says sets the next answers for an operation.
+func (p *program) says(operation string, answers ...string) {
+	p.Helper()
+	text := strings.Join(answers, "\n") + "\n"
+	if err := os.WriteFile(filepath.Join(p.dir, "answers", operation), []byte(text), 0o600); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// asked returns how often the program was run for an operation.
+func (p *program) asked(operation string) int {
+	p.Helper()
+	text, err := os.ReadFile(filepath.Join(p.dir, "asked"))
+	if err != nil {
+		p.Fatal(err)
+	}
+	times := 0
+	for line := range strings.Lines(string(text)) {
+		if line == operation+"\n" {
+			times++
+		}
+	}
+	return times
+}
+
+// volumes returns what the program has made.
+func (p *program) volumes() []string {
+	p.Helper()
+	files, err := filepath.Glob(filepath.Join(p.dir, "volumes", "*"))
+	if err != nil {
+		p.Fatal(err)
+	}
+	for i, file := range files {
+		files[i] = filepath.Base(file)
+	}
+	return files
+}
+
+func (p *program) wantVolumes(want ...string) {
+	p.Helper()
+	if got := p.volumes(); !slices.Equal(got, want) {
+		p.Errorf("the program has made %q, want %q", got, want)
+	}
+}
+
+// wantNoStorage checks that nothing is left with the program either.
+func (p *program) wantNoStorage() {
+	p.Helper()
+	p.machine.wantNoStorage()
+	p.wantVolumes()
+}
+
+const onDisks = `
+storage:
+  - name: data
+    directive: disks,64M
+    kind: filesystem
+    mount: MNT/data
+    filesystem: ext4
+  - name: raw
+    directive: disks,32M
+    kind: block
+`
+
+// wantOnDisks checks what the file onDisks asks for, once each.
+func (p *program) wantOnDisks() {
+	p.Helper()
+	status := p.status()
+	for name, want := range map[string]storage{
+		"data": {Kind: "filesystem", Volume: "0", Filesystem: "0/0", Location: p.mount("data")},
+		"raw":  {Kind: "block", Volume: "1", SizeMiB: 32},
+	} {
+		got := status[name]
+		if got.Kind != want.Kind || got.Pool != "disks" || got.Provider != "disks" || got.Status != "attached" || got.Message != "" ||
+			got.Volume != want.Volume || got.Filesystem != want.Filesystem || len(got.Attachments) != 1 ||
+			want.Location != "" && got.Location != want.Location || want.SizeMiB != 0 && got.SizeMiB != want.SizeMiB {
+			p.Errorf("status of %s: %+v", name, got)
+		}
+	}
+	loops := loopsBelow(p, p.dir)
+	if len(loops) != 2 || len(loopsBelow(p, p.machine.dir)) != 2 {
+		p.Errorf("loop devices %+v, want the program's 2", loops)
+	}
+	if raw := status["raw"].Location; !slices.ContainsFunc(loops, func(l loopDevice) bool { return l.Path == raw }) {
+		p.Errorf("raw is at %q, which is none of %+v", raw, loops)
+	}
+	mounts := mountsBelow(p, p.machine.dir)
+	if len(mounts) != 1 || mounts[0].Mountpoint != p.mount("data") || mounts[0].FSType != "ext4" {
+		p.Errorf("mounts %+v", mounts)
+	}
+	p.wantVolumes("volume-0", "volume-1")
+	p.wantNothingTwice()
+}
+
+func TestStorageOfTheEnvironment(t *testing.T) {
+	p := newProgram(newMachine(t))
+	p.writeSpec(onDisks)
+	p.startManager()
+	p.apply()
+	p.wantOnDisks()
+	p.writeData("data", "raw")
+	if report := p.must("report").stdout; !strings.Contains(report, "environment-storage-provisioner") {
+		t.Errorf("the report does not name the environment's worker:\n%s", report)
+	}
+
+	for range 2 {
+		p.kill()
+		p.startManager("--spec", p.spec)
+		p.apply()
+		p.wantOnDisks()
+		p.wantData("data", "raw")
+	}
+
+	// As after a reboot: only what is on disk is still there.
+	p.stop()
+	unmountAndDetach(t, p.machine.dir)
+	p.startManager()
+	p.apply()
+	p.wantOnDisks()
+	p.wantData("data", "raw")
+
+	p.must("detach", "data", "raw", "--wait")
+	if n := len(loopsBelow(t, p.dir)) + len(mountsBelow(t, p.machine.dir)); n != 0 {
+		t.Errorf("%d loop devices and mounts after detaching", n)
+	}
+	p.must("attach", "data", "raw", "--wait")
+	p.wantOnDisks()
+	p.wantData("data", "raw")
+
+	p.must("remove", "data", "raw", "--wait")
+	p.wantNoStorage()
+	p.stop()
+}
+
+func TestKilledWhileTheProgramWorks(t *testing.T) {
+	p := newProgram(newMachine(t))
+	p.writeSpec(onDisks)
+	p.startManager()
+	for range 5 {
+		p.must("apply", "-f", p.spec)
+		p.kill()
+		p.startManager()
+	}
+	p.apply()
+	p.wantOnDisks()
+
+	p.must("remove", "data", "raw")
+	for range 5 {
+		p.kill()
+		p.startManager()
+	}
+	p.must("remove", "data", "raw", "--wait")
+	p.wantNoStorage()
+	p.stop()
+}
+
+// failed and underWay are answers about one volume.
+const (
+	failed   = `{"results": [{"error": {"message": "the array is full"}}]}`
+	underWay = `{"results": [{"error": {"message": "copying", "code": "in-progress"}}]}`
+)
+
+func TestWhatTheProgramSaysIsSeenAndTriedAgain(t *testing.T) {
+	p := newProgram(newMachine(t))
+	p.writeSpec("storage: [{name: data, directive: 'disks,64M', kind: filesystem, mount: MNT/data}]")
+	p.startManager()
+	wantLines := func(r result, operation string, lines ...string) {
+		t.Helper()
+		for _, line := range lines {
+			if !strings.Contains(r.stdout, line) {
+				t.Errorf("no word of %q:\n%s", line, r.all())
+			}
+		}
+		if n := p.asked(operation); n != len(lines)+1 {
+			t.Errorf("asked %d times to %s, want %d", n, operation, len(lines)+1)
+		}
+	}
+
+	p.says("create-volumes", failed, underWay, "!no licence")
+	wantLines(p.apply(), "create-volumes", "the array is full", "copying", "exit status 3: no licence")
+	p.wantVolumes("volume-0")
+	p.writeData("data")
+
+	p.says("detach-volumes", `{"results": [{"error": {"message": "the link is down"}}]}`)
+	p.says("destroy-volumes", underWay, "no JSON")
+	wantLines(p.must("remove", "data", "--wait"), "destroy-volumes", "copying", "reading the answer of")
+	if n := p.asked("detach-volumes"); n != 2 {
+		t.Errorf("asked %d times to detach-volumes, want 2", n)
+	}
+	p.wantNoStorage()
+
+	// What cannot be is told at once, and not tried again.
+	p.says("create-volumes", `{"results": [{"error": {"message": "no such tier", "code": "permanent"}}]}`)
+	r := p.run("apply", "-f", p.spec, "--wait")
+	if r.code != 1 || !strings.Contains(r.stderr, "no such tier") {
+		t.Error(r.all())
+	}
+	p.must("remove", "data", "--wait")
+	if n := p.asked("create-volumes"); n != 5 {
+		t.Errorf("asked %d times to create-volumes, want 5", n)
+	}
+	p.wantNoStorage()
+	p.stop()
+}
+
+func TestWithoutAManager(t *testing.T) {
+	p := newProgram(newMachine(t))
+	p.writeSpec(onDisks)
+	p.start(p.flag())
+	r := p.run("apply", "-f", p.spec)
+	if r.code != 1 || !strings.Contains(r.stderr, p.spec+":4: ") || !strings.Contains(r.stderr, "--manager") {
+		t.Error(r.all())
+	}
+	p.stop()
+
+	p.startManager("--spec", p.spec)
+	p.apply()
+	p.writeData("data", "raw")
+	p.stop()
+
+	// Without one, what the machine does goes on; the rest is told.
+	p.start()
+	for name, s := range p.status() {
+		if !strings.Contains(s.Message, "--manager") {
+			t.Errorf("the status of %s does not say who would look after it: %+v", name, s)
+		}
+	}
+	p.must("attach", "data", "raw", "--wait")
+	p.wantData("data", "raw")
+	p.must("remove", "data", "raw")
+	p.stop()
+
+	p.startManager()
+	p.must("remove", "data", "raw", "--wait")
+	p.wantNoStorage()
+	p.stop()
+}
+
+// A volume that comes with a plan is found by what the plan has led to, and the plan
+// is undone before the volume is detached.
+func TestPlansAreRecordedAndUndone(t *testing.T) {
+	p := newProgram(newMachine(t))
+	p.writeSpec(onDisks)
+	p.startManager()
+	p.apply()
+	p.stop()
+	for tag, plan := range p.plans("volume-0", "volume-1") {
+		if plan.Error != nil || plan.Result.Life != "alive" || plan.Result.PlanInfo.DeviceType != "local" {
+			t.Errorf("the plan of %s: %+v", tag, plan)
+		}
+	}
+
+	p.startManager()
+	p.must("remove", "raw", "--wait")
+	p.must("detach", "data", "--wait")
+	p.stop()
+	for tag, plan := range p.plans("volume-0", "volume-1") {
+		if !params.IsCodeNotFound(plan.Error) {
+			t.Errorf("the plan of %s is left: %+v", tag, plan)
+		}
+	}
+	p.startManager()
+	p.must("remove", "data", "--wait")
+	p.wantNoStorage()
+	p.stop()
+}
+
+// plans returns the attachment plans of volumes, from the state of an agent that has
+// stopped.
+func (p *program) plans(volumes ...string) map[string]params.VolumeAttachmentPlanResult {
+	p.Helper()
+	store, err := boltkv.Open(filepath.Join(p.data, "state.db"))
+	if err != nil {
+		p.Fatal(err)
+	}
+	defer store.Close()
+	st, err := state.Open(state.Config{Store: store, Clock: clock.WallClock, Registry: provider.CommonStorageProviders()})
+	if err != nil {
+		p.Fatal(err)
+	}
+	defer st.Close()
+	machine := names.NewMachineTag("0")
+	plans := map[string]params.VolumeAttachmentPlanResult{}
+	for _, volume := range volumes {
+		id := params.MachineStorageId{MachineTag: machine.String(), AttachmentTag: volume}
+		results, err := st.ForMachine(machine).VolumeAttachmentPlans([]params.MachineStorageId{id})
+		if err != nil {
+			p.Fatal(err)
+		}
+		plans[volume] = results[0]
+	}
+	return plans
+}

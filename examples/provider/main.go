@@ -1,0 +1,303 @@
+// Provider is a program that keeps volumes as files, and attaches them as loop
+// devices. It shows what a program of a storage provider is asked and what it
+// answers; docs/program-provider.md tells the rest. Put it where only root can write,
+// and run
+//
+//	stowage run --manager --provider files=/opt/files/provider
+//
+// Its volumes are then in /opt/files/volumes.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// An argument and a result have what the operations below need. There is more: the
+// machine, the attributes of the pool, tags.
+type argument struct {
+	Volume   string `json:"volume"`
+	VolumeID string `json:"volume-id"`
+	SizeMiB  uint64 `json:"size-mib"`
+	ReadOnly bool   `json:"read-only"`
+}
+
+type result struct {
+	Error      *failure    `json:"error,omitempty"`
+	VolumeID   string      `json:"volume-id,omitempty"`
+	SizeMiB    uint64      `json:"size-mib,omitempty"`
+	Attachment *attachment `json:"attachment,omitempty"`
+}
+
+type attachment struct {
+	DeviceName string `json:"device-name"`
+	BusAddress string `json:"bus-address"`
+	ReadOnly   bool   `json:"read-only"`
+}
+
+type failure struct {
+	Message string `json:"message"`
+	Code    string `json:"code,omitempty"`
+}
+
+func main() {
+	if err := run(); err != nil {
+		// Nothing is known of any volume now: all will be tried again.
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	files := directory(filepath.Join(filepath.Dir(program), "volumes"))
+	unlock, err := files.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	if len(os.Args) != 2 {
+		return errors.New("usage: provider OPERATION, with a request on the standard input")
+	}
+	do, ok := map[string]func(argument) (result, error){
+		"create-volumes":   files.create,
+		"attach-volumes":   files.attach,
+		"detach-volumes":   files.detach,
+		"destroy-volumes":  files.destroy,
+		"release-volumes":  files.release,
+		"describe-volumes": files.describe,
+	}[os.Args[1]]
+	var request struct{ Arguments []argument }
+	if err := json.NewDecoder(os.Stdin).Decode(&request); err != nil {
+		return err
+	}
+	results := []result{}
+	switch {
+	case ok:
+	case os.Args[1] == "list-volumes":
+		if results, err = files.list(); err != nil {
+			return err
+		}
+	default:
+		do = func(argument) (result, error) {
+			return result{}, coded{fmt.Errorf("%s is nothing that this provider does", os.Args[1]), "not-supported"}
+		}
+	}
+	for _, arg := range request.Arguments {
+		r, err := do(arg)
+		if err != nil {
+			r = result{Error: &failure{Message: err.Error(), Code: codeOf(err)}}
+		}
+		results = append(results, r)
+	}
+	return json.NewEncoder(os.Stdout).Encode(map[string]any{"results": results})
+}
+
+// coded is an error that says more than that it is worth trying again.
+type coded struct {
+	error
+	code string
+}
+
+func codeOf(err error) string {
+	var c coded
+	if errors.As(err, &c) {
+		return c.code
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return "not-found"
+	}
+	return ""
+}
+
+// directory holds a file for each volume, under the volume's name, which is its id
+// too.
+type directory string
+
+// lock keeps other runs out. The one before may still be running when its agent has
+// been killed.
+func (d directory) lock() (unlock func(), err error) {
+	if err := os.MkdirAll(string(d), 0o700); err != nil {
+		return nil, err
+	}
+	dir, err := os.Open(string(d))
+	if err != nil {
+		return nil, err
+	}
+	return func() { dir.Close() }, syscall.Flock(int(dir.Fd()), syscall.LOCK_EX)
+}
+
+var validID = regexp.MustCompile(`^volume-[0-9]+$`)
+
+func (d directory) file(id string) (string, error) {
+	if !validID.MatchString(id) {
+		return "", coded{fmt.Errorf("%q is not the id of a volume", id), "not-valid"}
+	}
+	return filepath.Join(string(d), id), nil
+}
+
+// create is asked again for what it has made, if the agent was killed before it knew.
+func (d directory) create(arg argument) (result, error) {
+	file, err := d.file(arg.Volume)
+	if err != nil {
+		return result{}, err
+	}
+	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
+		if err := allocate(file, arg.SizeMiB); err != nil {
+			return result{}, err
+		}
+	}
+	return d.describe(argument{VolumeID: arg.Volume})
+}
+
+// allocate makes a file of a size, or none.
+func allocate(file string, mib uint64) error {
+	if mib > math.MaxInt64>>20 {
+		return coded{fmt.Errorf("no file has %d MiB", mib), "not-valid"}
+	}
+	f, err := os.OpenFile(file+".new", os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(mib)<<20); err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), file)
+}
+
+func (d directory) describe(arg argument) (result, error) {
+	file, err := d.file(arg.VolumeID)
+	if err != nil {
+		return result{}, err
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return result{}, err
+	}
+	return result{VolumeID: arg.VolumeID, SizeMiB: uint64(info.Size()) >> 20}, nil
+}
+
+func (d directory) list() ([]result, error) {
+	entries, err := os.ReadDir(string(d))
+	results := []result{}
+	for _, entry := range entries {
+		if validID.MatchString(entry.Name()) {
+			results = append(results, result{VolumeID: entry.Name()})
+		}
+	}
+	return results, err
+}
+
+// attach leaves a volume that is attached as it is: it is asked again after every
+// start of the agent.
+func (d directory) attach(arg argument) (result, error) {
+	file, err := d.file(arg.VolumeID)
+	if err != nil {
+		return result{}, err
+	}
+	var stat syscall.Stat_t
+	if err := syscall.Stat(file, &stat); err != nil {
+		return result{}, err
+	}
+	device, err := deviceOf(file)
+	if err == nil && device == "" {
+		options := []string{"--find", "--show"}
+		if arg.ReadOnly {
+			options = append(options, "--read-only")
+		}
+		device, err = losetup(append(options, file)...)
+	}
+	if err != nil {
+		return result{}, err
+	}
+	return result{Attachment: &attachment{
+		DeviceName: strings.TrimPrefix(device, "/dev/"),
+		// The name may be another's tomorrow. This is how the machine knows the
+		// device by the file behind it.
+		BusAddress: fmt.Sprintf("loop@%d:%d/%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino),
+		ReadOnly:   arg.ReadOnly,
+	}}, nil
+}
+
+func (d directory) detach(arg argument) (result, error) {
+	file, err := d.file(arg.VolumeID)
+	if err != nil {
+		return result{}, err
+	}
+	device, err := deviceOf(file)
+	if err != nil || device == "" {
+		return result{}, err
+	}
+	if _, err := losetup("--detach", device); err != nil {
+		return result{}, err
+	}
+	// The kernel says yes also when it will detach a device only later.
+	if device, err := deviceOf(file); err != nil || device != "" {
+		return result{}, errors.Join(err, fmt.Errorf("%s is in use", device))
+	}
+	return result{}, nil
+}
+
+func (d directory) destroy(arg argument) (result, error) {
+	file, err := d.detached(arg.VolumeID)
+	if err != nil {
+		return result{}, err
+	}
+	return result{}, os.Remove(file)
+}
+
+// release puts a volume's file where this provider does not look for volumes.
+func (d directory) release(arg argument) (result, error) {
+	file, err := d.detached(arg.VolumeID)
+	if err != nil {
+		return result{}, err
+	}
+	return result{}, os.Rename(file, file+".released")
+}
+
+// detached returns the file of a volume that is not in use.
+func (d directory) detached(id string) (string, error) {
+	file, err := d.file(id)
+	if err != nil {
+		return "", err
+	}
+	if device, err := deviceOf(file); err != nil || device != "" {
+		return "", errors.Join(err, fmt.Errorf("it is still attached as %s", device))
+	}
+	return file, nil
+}
+
+// deviceOf returns the loop device of a file, or nothing.
+func deviceOf(file string) (string, error) {
+	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	return losetup("--associated", file, "--noheadings", "--output", "NAME")
+}
+
+func losetup(args ...string) (string, error) {
+	out, err := exec.Command("losetup", args...).Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = fmt.Errorf("losetup: %w: %s", err, exit.Stderr)
+	}
+	return strings.TrimSpace(string(out)), err
+}

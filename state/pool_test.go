@@ -1,0 +1,114 @@
+package state_test
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/poolmanager"
+)
+
+var _ poolmanager.Store = (*state.State)(nil)
+
+// SetPool makes or replaces a pool.
+func (w *world) SetPool(name string, provider storage.ProviderType, attributes map[string]any) error {
+	return w.Apply(state.Changes{Pools: []state.Pool{{Name: name, Provider: provider, Attributes: attributes}}})
+}
+
+func (w *world) poolManager() *poolmanager.Manager {
+	return poolmanager.New(w.State, registry(w.t))
+}
+
+func TestPools(t *testing.T) {
+	w := newWorld(t)
+	pools := w.poolManager()
+	poolNames := func() (all []string) {
+		list, err := pools.List()
+		w.must(err)
+		for _, p := range list {
+			all = append(all, p.Name())
+		}
+		return all
+	}
+	if got := poolNames(); !slices.Equal(got, []string{"disk", "loop", "nfs", "ssd", "tmpfs"}) {
+		t.Errorf("a new state has pools %q", got)
+	}
+	wantError(t, w.SetPool("no good", "loop", nil), errors.NotValid, `"no good"`)
+	wantError(t, w.SetPool("loop", "loop", nil), errors.NotValid, `"loop"`, "default")
+	wantError(t, w.SetPool("ssd", "loop", nil), errors.NotValid, `"ssd"`, "default")
+	wantError(t, w.SetPool("fast", "none", nil), errors.NotFound, `"fast"`, `"none"`)
+	wantError(t, w.SetPool("fast", "loop", map[string]any{"bad": "x"}), errors.NotValid, `"fast"`, "bad")
+	wantError(t, pools.Remove("fast"), errors.NotFound, `"fast"`)
+	wantError(t, pools.Remove("ssd"), errors.NotValid, `"ssd"`, "default")
+	_, err := pools.Get("fast")
+	wantError(t, err, errors.NotFound, `"fast"`)
+
+	w.must(w.SetPool("fast", "loop", map[string]any{"fs": "ext4", "tier": "one"}))
+	w.must(w.AddStorage(state.StorageParams{
+		Name: "it", Kind: filesystem, Pool: "fast", Size: 1, Machine: machine0, Attributes: map[string]any{"fs": "xfs"},
+	}))
+	wantError(t, pools.Remove("fast"), errors.NotValid, `"fast"`, "in use")
+	wantError(t, w.SetPool("fast", "disk", nil), errors.NotValid, `"fast"`, "in use", `"loop"`)
+	wantError(t, pools.Replace("fast", "disk", nil), errors.NotValid, `"fast"`, "in use", `"loop"`)
+	w.must(w.SetPool("fast", "loop", map[string]any{"tier": "two"}))
+	pool, err := pools.Get("fast")
+	w.must(err)
+	if tier, _ := pool.ValueString("tier"); pool.Provider() != "loop" || tier != "two" || pool.Default {
+		t.Errorf("the pool is %+v", pool)
+	}
+	if s := w.one("it"); s.Provider != "loop" || s.Attributes["fs"] != "xfs" || s.Attributes["tier"] != "one" {
+		t.Errorf("what there was has changed with its pool: %+v", s)
+	}
+	wantError(t, pools.Remove("fast"), errors.NotValid, `"fast"`, "in use")
+	w.must(w.RemoveStorage([]string{"it"}))
+	wantError(t, pools.Remove("fast"), errors.NotValid, `"fast"`, "in use")
+	w.work()
+	w.must(pools.Replace("fast", "disk", nil))
+	w.must(pools.Remove("fast"))
+	if got := poolNames(); slices.Contains(got, "fast") {
+		t.Errorf("the pool is still among %q", got)
+	}
+}
+
+func TestPoolsAreRemovedAllOrNone(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"a", "b"} {
+		w.must(w.SetPool(name, "loop", nil))
+	}
+	before := w.dump()
+	wantError(t, w.poolManager().Remove("a", "b", "none"), errors.NotFound, `"none"`)
+	if after := w.dump(); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("the store is\n%v\nwant\n%v", after, before)
+	}
+	w.must(w.poolManager().Remove("a", "b"))
+}
+
+// Whoever comes first has the pool: it is gone before it is used, or in use before it
+// would go.
+func TestAPoolIsNotRemovedUnderNewStorage(t *testing.T) {
+	w := newWorld(t)
+	for n := range 50 {
+		pool, name := fmt.Sprintf("p%d", n), fmt.Sprintf("s%d", n)
+		w.must(w.SetPool(pool, "loop", nil))
+		var removed, added error
+		var both sync.WaitGroup
+		both.Go(func() { removed = w.poolManager().Remove(pool) })
+		both.Go(func() {
+			added = w.AddStorage(state.StorageParams{Name: name, Kind: block, Pool: pool, Size: 1, Machine: machine0})
+		})
+		both.Wait()
+		switch {
+		case removed == nil:
+			wantError(t, added, errors.NotFound, pool)
+		case added == nil:
+			wantError(t, removed, errors.NotValid, pool, "in use")
+		default:
+			t.Errorf("removed: %v, added: %v", removed, added)
+		}
+	}
+}

@@ -1,0 +1,169 @@
+//go:build linux
+
+package provider
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+	"github.com/stowage-io/stowage/storage/provider/providertest"
+)
+
+// conformance is what the suite has to know of all providers of this package,
+// with a storage directory of their own.
+func conformance(t *testing.T, p storage.ProviderType, open func(dir string) storage.Provider) (_ providertest.Config, dir string) {
+	t.Helper()
+	top := devicetest.Dir(t)
+	dir = filepath.Join(top, "storage")
+	mounts := filepath.Join(top, "mnt")
+	return providertest.Config{
+		Provider:     open(dir),
+		Restart:      func() storage.Provider { return open(dir) },
+		SourceConfig: poolOf(t, p, storage.Attrs{storage.ConfigStorageDir: dir}),
+		InvalidAttrs: storage.Attrs{"no-such-attribute": "value", storage.ConfigStorageDir: "relative"},
+		MountDir:     mounts,
+		Leaks:        func() []string { return leaks(t, top, dir, mounts) },
+	}, dir
+}
+
+// leaks tells what there is of storage: mounts, loop devices, files, and
+// directories that were made for mounts.
+func leaks(t *testing.T, top, dir, mounts string) []string {
+	var all []string
+	for _, m := range devicetest.Mounts(t, top) {
+		all = append(all, fmt.Sprintf("%s mounted at %s", m.FSType, m.Mountpoint))
+	}
+	for _, name := range devicetest.Loops(t, top) {
+		all = append(all, name+" attached")
+	}
+	for _, pattern := range []string{filepath.Join(dir, "*", "*"), filepath.Join(dir, "*", ".*"), mounts} {
+		names, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, names...)
+	}
+	return all
+}
+
+// takeFrom removes what a release has left in a directory, under the id.
+func takeFrom(dir string) func(id string) error {
+	return func(id string) error {
+		path := filepath.Join(dir, id)
+		if _, err := os.Stat(path); err != nil {
+			return err
+		}
+		return os.RemoveAll(path)
+	}
+}
+
+func TestLoopConforms(t *testing.T) {
+	config, dir := conformance(t, LoopProviderType, func(string) storage.Provider {
+		return NewLoopProvider(LoopOptions{})
+	})
+	config.Size = volumeSize
+	config.InvalidAttrs["fs"] = "fat"
+	config.TakeReleased = takeFrom(filepath.Join(dir, "volumes"))
+	providertest.Run(t, config)
+}
+
+func TestTmpfsConforms(t *testing.T) {
+	config, _ := conformance(t, TmpfsProviderType, func(string) storage.Provider {
+		return NewTmpfsProvider(TmpfsOptions{})
+	})
+	config.Size = filesystemSize
+	config.Volatile = true
+	providertest.Run(t, config)
+}
+
+func TestRootfsConforms(t *testing.T) {
+	config, dir := conformance(t, RootfsProviderType, func(string) storage.Provider {
+		return NewRootfsProvider(RootfsOptions{})
+	})
+	config.Size = filesystemSize
+	config.TakeReleased = takeFrom(filepath.Join(dir, "filesystems"))
+	providertest.Run(t, config)
+}
+
+// managedProvider is the managed source in the form of a provider. It has no
+// pools: what there is to choose comes with each filesystem.
+type managedProvider struct {
+	machineProvider
+	devices storage.BackingDevices
+}
+
+func (p managedProvider) VolumeSource(*storage.Config) (storage.VolumeSource, error) {
+	return nil, errors.NotSupportedf("making volumes with the managed source")
+}
+
+func (p managedProvider) FilesystemSource(config *storage.Config) (storage.FilesystemSource, error) {
+	if err := p.ValidateConfig(config); err != nil {
+		return nil, errors.Trace(err)
+	}
+	dir, err := p.dir(config)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	return NewManagedFilesystemSource(dir, p.devices), nil
+}
+
+func (p managedProvider) Supports(kind storage.StorageKind) bool {
+	return kind == storage.StorageKindFilesystem
+}
+
+func (p managedProvider) Releasable() bool { return true }
+
+func (p managedProvider) ValidateForK8s(map[string]any) error { return nil }
+
+// knownDevices are the block devices that the machine is known to have.
+type knownDevices struct {
+	mu      sync.Mutex
+	devices map[names.VolumeTag]storage.BlockDevice
+}
+
+func (k *knownDevices) add(tag names.VolumeTag, device storage.BlockDevice) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.devices[tag] = device
+}
+
+// BlockDevice implements [storage.BackingDevices].
+func (k *knownDevices) BlockDevice(tag names.VolumeTag) (storage.BlockDevice, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	device, ok := k.devices[tag]
+	return device, ok
+}
+
+// Filesystem implements [storage.BackingDevices].
+func (k *knownDevices) Filesystem(names.FilesystemTag) (storage.Filesystem, bool) {
+	return storage.Filesystem{}, false
+}
+
+func TestManagedConforms(t *testing.T) {
+	for fs, size := range map[string]uint64{"ext4": managedExt4Size >> 20, "xfs": managedXFSSize >> 20} {
+		t.Run(fs, func(t *testing.T) {
+			devicetest.RequireProgram(t, "mkfs."+fs)
+			known := &knownDevices{devices: make(map[names.VolumeTag]storage.BlockDevice)}
+			config, _ := conformance(t, "managed", func(string) storage.Provider {
+				return managedProvider{machineProvider{providerType: "managed"}, known}
+			})
+			config.Size = size
+			config.CompleteFilesystem = func(t testing.TB, p *storage.FilesystemParams) {
+				loop := devicetest.NewLoop(t, int64(size)<<20)
+				p.Volume = names.NewVolumeTag(p.Tag.Id())
+				p.Attributes["fs"] = fs
+				known.add(p.Volume, storage.BlockDevice{DeviceName: loop.Name(), Size: size})
+			}
+			providertest.Run(t, config)
+		})
+	}
+}

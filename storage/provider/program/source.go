@@ -1,0 +1,223 @@
+package program
+
+import (
+	"encoding/json"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/internal/run"
+)
+
+// maxAnswer bounds what a program may answer, in bytes: some ten thousand volumes.
+const maxAnswer = 16 << 20
+
+// source runs the program for each bulk call.
+type source struct {
+	path string
+}
+
+// call runs the program for one operation. The results are in the order of the
+// arguments, and as many, unless there are no arguments.
+func (s *source) call(ctx envcontext.ProviderCallContext, operation string, args []argument) ([]result, error) {
+	if err := check(s.path); err != nil {
+		return nil, errors.Trace(err)
+	}
+	input, err := json.Marshal(request{Arguments: args})
+	if err != nil {
+		return nil, errors.Annotatef(err, "writing the arguments of %s", operation)
+	}
+	output, err := run.Command{
+		Path:      s.path,
+		Args:      []string{operation},
+		Stdin:     input,
+		MaxStdout: maxAnswer + 1,
+	}.Run(ctx)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if len(output) > maxAnswer {
+		return nil, errors.Errorf("%s %s: its answer is longer than %d MiB", s.path, operation, maxAnswer>>20)
+	}
+	results, err := decode(output)
+	if err != nil {
+		return nil, errors.Annotatef(err, "reading the answer of %s %s", s.path, operation)
+	}
+	if len(args) > 0 && len(results) != len(args) {
+		return nil, errors.Errorf("%s %s: it gave %d results for %d arguments", s.path, operation, len(results), len(args))
+	}
+	return results, nil
+}
+
+// ValidateVolumeParams implements [storage.VolumeSource]: what is valid is for the
+// program to say.
+func (s *source) ValidateVolumeParams(storage.VolumeParams) error { return nil }
+
+// CreateVolumes implements [storage.VolumeSource].
+func (s *source) CreateVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+	results := make([]storage.CreateVolumesResult, len(all))
+	return results, s.each(ctx, "create-volumes", len(all), func(i int) argument {
+		arg := argument{
+			Volume:     all[i].Tag.String(),
+			SizeMiB:    all[i].Size,
+			Attributes: all[i].Attributes,
+			Tags:       all[i].ResourceTags,
+		}
+		if all[i].Attachment != nil {
+			arg.place(all[i].Attachment.AttachmentParams)
+		}
+		return arg
+	}, func(i int, r result) {
+		results[i].Volume, results[i].VolumeAttachment, results[i].Error = created(all[i], r)
+	})
+}
+
+// created returns what a result says about a volume that was to be made.
+func created(p storage.VolumeParams, r result) (*storage.Volume, *storage.VolumeAttachment, error) {
+	if err := r.Error.err(); err != nil {
+		return nil, nil, err
+	}
+	info, err := r.info()
+	if err != nil {
+		return nil, nil, err
+	}
+	if info.Size == 0 {
+		info.Size = p.Size
+	}
+	if info.Size < p.Size {
+		return nil, nil, errors.Errorf("the program made volume %s with %d MiB where %d were asked for", info.VolumeId, info.Size, p.Size)
+	}
+	volume := &storage.Volume{Tag: p.Tag, VolumeInfo: info}
+	if r.Attachment == nil {
+		return volume, nil, nil
+	}
+	if p.Attachment == nil {
+		return nil, nil, errors.Errorf("the program attached volume %s, which is wanted on no machine", info.VolumeId)
+	}
+	attached, err := r.attached(p.Tag, p.Attachment.Machine)
+	if err != nil {
+		return nil, nil, err
+	}
+	return volume, attached, nil
+}
+
+// ListVolumes implements [storage.VolumeSource].
+func (s *source) ListVolumes(ctx envcontext.ProviderCallContext) ([]string, error) {
+	results, err := s.call(ctx, "list-volumes", []argument{})
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	ids := make([]string, len(results))
+	for i, r := range results {
+		err := r.Error.err()
+		if err == nil {
+			var info storage.VolumeInfo
+			info, err = r.info()
+			ids[i] = info.VolumeId
+		}
+		if err != nil {
+			return nil, errors.Annotatef(err, "%s list-volumes", s.path)
+		}
+	}
+	return ids, nil
+}
+
+// DescribeVolumes implements [storage.VolumeSource].
+func (s *source) DescribeVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]storage.DescribeVolumesResult, error) {
+	results := make([]storage.DescribeVolumesResult, len(ids))
+	return results, s.each(ctx, "describe-volumes", len(ids), func(i int) argument {
+		return argument{VolumeID: ids[i]}
+	}, func(i int, r result) {
+		err := r.Error.err()
+		if err == nil {
+			var info storage.VolumeInfo
+			info, err = r.info()
+			results[i].VolumeInfo = &info
+		}
+		if err != nil {
+			results[i] = storage.DescribeVolumesResult{Error: err}
+		}
+	})
+}
+
+// DestroyVolumes implements [storage.VolumeSource].
+func (s *source) DestroyVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return s.remove(ctx, "destroy-volumes", ids)
+}
+
+// ReleaseVolumes implements [storage.VolumeSource].
+func (s *source) ReleaseVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return s.remove(ctx, "release-volumes", ids)
+}
+
+func (s *source) remove(ctx envcontext.ProviderCallContext, operation string, ids []string) ([]error, error) {
+	errs := make([]error, len(ids))
+	return errs, s.each(ctx, operation, len(ids), func(i int) argument {
+		return argument{VolumeID: ids[i]}
+	}, func(i int, r result) { errs[i] = undone(r) })
+}
+
+// AttachVolumes implements [storage.VolumeSource].
+func (s *source) AttachVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
+	results := make([]storage.AttachVolumesResult, len(all))
+	return results, s.each(ctx, "attach-volumes", len(all), func(i int) argument {
+		return attachmentArgument(all[i])
+	}, func(i int, r result) {
+		if results[i].Error = r.Error.err(); results[i].Error == nil {
+			results[i].VolumeAttachment, results[i].Error = r.attached(all[i].Volume, all[i].Machine)
+		}
+	})
+}
+
+// DetachVolumes implements [storage.VolumeSource].
+func (s *source) DetachVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeAttachmentParams) ([]error, error) {
+	errs := make([]error, len(all))
+	return errs, s.each(ctx, "detach-volumes", len(all), func(i int) argument {
+		return attachmentArgument(all[i])
+	}, func(i int, r result) { errs[i] = undone(r) })
+}
+
+// each runs the program for n volumes, unless there are none, and hands out what it
+// said about each.
+func (s *source) each(ctx envcontext.ProviderCallContext, operation string, n int, arg func(int) argument, take func(int, result)) error {
+	if n == 0 {
+		return nil
+	}
+	args := make([]argument, n)
+	for i := range args {
+		args[i] = arg(i)
+	}
+	results, err := s.call(ctx, operation, args)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for i, r := range results {
+		take(i, r)
+	}
+	return nil
+}
+
+func attachmentArgument(p storage.VolumeAttachmentParams) argument {
+	arg := argument{Volume: p.Volume.String(), VolumeID: p.VolumeId}
+	arg.place(p.AttachmentParams)
+	return arg
+}
+
+// place says where a volume is, or is wanted.
+func (a *argument) place(p storage.AttachmentParams) {
+	if p.Machine != nil {
+		a.Machine = p.Machine.String()
+	}
+	a.InstanceID = string(p.InstanceId)
+	a.ReadOnly = p.ReadOnly
+}
+
+// undone returns the error of an item that was to be taken away. What is not there
+// is.
+func undone(r result) error {
+	if err := r.Error.err(); !errors.Is(err, errors.NotFound) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,189 @@
+package program
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+	"unicode"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/internal/run"
+)
+
+// The package documentation says what the members of these objects mean, and which
+// operation has which.
+
+type request struct {
+	Arguments []argument `json:"arguments"`
+}
+
+type argument struct {
+	Volume     string            `json:"volume,omitempty"`
+	VolumeID   string            `json:"volume-id,omitempty"`
+	SizeMiB    uint64            `json:"size-mib,omitempty"`
+	Attributes map[string]any    `json:"attributes,omitempty"`
+	Tags       map[string]string `json:"tags,omitempty"`
+	Machine    string            `json:"machine,omitempty"`
+	InstanceID string            `json:"instance-id,omitempty"`
+	ReadOnly   bool              `json:"read-only,omitempty"`
+}
+
+type answer struct {
+	Results []result `json:"results"`
+}
+
+type result struct {
+	Error      *failure    `json:"error"`
+	VolumeID   string      `json:"volume-id"`
+	SizeMiB    uint64      `json:"size-mib"`
+	HardwareID string      `json:"hardware-id"`
+	WWN        string      `json:"wwn"`
+	Persistent bool        `json:"persistent"`
+	Attachment *attachment `json:"attachment"`
+}
+
+type attachment struct {
+	DeviceName string `json:"device-name"`
+	DeviceLink string `json:"device-link"`
+	BusAddress string `json:"bus-address"`
+	ReadOnly   bool   `json:"read-only"`
+	Plan       *plan  `json:"plan"`
+}
+
+type plan struct {
+	DeviceType storage.DeviceType `json:"device-type"`
+	Attributes map[string]string  `json:"attributes"`
+}
+
+type failure struct {
+	Message string `json:"message"`
+	Code    string `json:"code"`
+}
+
+// decode reads an answer. What is not known is an error: it is a member that has
+// been misspelt. The content of the answer is not in the error, for it can hold
+// secrets.
+func decode(data []byte) ([]result, error) {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	var a answer
+	if err := decoder.Decode(&a); err == io.EOF {
+		return nil, errors.New("it wrote nothing")
+	} else if err != nil {
+		return nil, errors.New(run.Printable(err.Error()))
+	}
+	if _, err := decoder.Token(); err != io.EOF {
+		return nil, errors.New("it wrote more than one JSON object")
+	}
+	return a.Results, nil
+}
+
+// maxMessage bounds what is kept of an error's message, and of an id, in bytes.
+const maxMessage, maxID = 1024, 255
+
+// err returns the error of one item; nil if there is none.
+func (f *failure) err() error {
+	if f == nil {
+		return nil
+	}
+	text := run.Printable(f.Message)
+	if len(text) > maxMessage {
+		text = strings.ToValidUTF8(text[:maxMessage], "") + "…"
+	}
+	if text == "" {
+		text = "the program gives no reason"
+	}
+	switch f.Code {
+	case "":
+		return errors.New(text)
+	case "in-progress":
+		return storage.InProgress(errors.New(text))
+	case "permanent":
+		return storage.Permanent(errors.New(text))
+	case "not-valid":
+		return errors.NewNotValid(nil, text)
+	case "not-supported":
+		return errors.NewNotSupported(nil, text)
+	case "not-found":
+		return errors.NewNotFound(nil, text)
+	case "ignored":
+		return storage.Ignored(errors.New(text))
+	}
+	return errors.Errorf("%s (and the program's code %q is not known)", text, run.Printable(f.Code[:min(len(f.Code), maxID)]))
+}
+
+// info returns the volume that a result describes.
+func (r result) info() (storage.VolumeInfo, error) {
+	for _, id := range []struct{ name, value string }{
+		{"volume-id", r.VolumeID}, {"hardware-id", r.HardwareID}, {"wwn", r.WWN},
+	} {
+		if err := checkText(id.name, id.value); err != nil {
+			return storage.VolumeInfo{}, err
+		}
+	}
+	if r.VolumeID == "" {
+		return storage.VolumeInfo{}, errors.New("the program gave neither a volume-id nor an error")
+	}
+	return storage.VolumeInfo{
+		VolumeId:   r.VolumeID,
+		HardwareId: r.HardwareID,
+		WWN:        r.WWN,
+		Size:       r.SizeMiB,
+		Persistent: r.Persistent,
+	}, nil
+}
+
+// attached returns the attachment that a result describes.
+func (r result) attached(volume names.VolumeTag, machine names.Tag) (*storage.VolumeAttachment, error) {
+	a := r.Attachment
+	if a == nil {
+		return nil, errors.New("the program gave neither an attachment nor an error")
+	}
+	for _, text := range []struct{ name, value string }{
+		{"device-name", a.DeviceName}, {"device-link", a.DeviceLink}, {"bus-address", a.BusAddress},
+	} {
+		if err := checkText(text.name, text.value); err != nil {
+			return nil, err
+		}
+	}
+	if strings.HasPrefix(a.DeviceName, "/") {
+		return nil, errors.Errorf("the program gave device-name %q: it is the name without /dev/", a.DeviceName)
+	}
+	if a.DeviceLink != "" && (!path.IsAbs(a.DeviceLink) || path.Clean(a.DeviceLink) != a.DeviceLink) {
+		return nil, errors.Errorf("the program gave device-link %q: it is an absolute path", a.DeviceLink)
+	}
+	attached := &storage.VolumeAttachment{
+		Volume:  volume,
+		Machine: machine,
+		VolumeAttachmentInfo: storage.VolumeAttachmentInfo{
+			DeviceName: a.DeviceName,
+			DeviceLink: a.DeviceLink,
+			BusAddress: a.BusAddress,
+			ReadOnly:   a.ReadOnly,
+		},
+	}
+	if a.Plan != nil {
+		if a.Plan.DeviceType == "" {
+			return nil, errors.New("the program gave a plan without a device-type")
+		}
+		attached.PlanInfo = &storage.VolumeAttachmentPlanInfo{
+			DeviceType:       a.Plan.DeviceType,
+			DeviceAttributes: a.Plan.Attributes,
+		}
+	}
+	return attached, nil
+}
+
+// checkText refuses what would not look in a table like what it is.
+func checkText(name, value string) error {
+	if len(value) > maxID || strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return fmt.Errorf("the program gave a %s that is longer than %d bytes, or not printable", name, maxID)
+	}
+	return nil
+}

@@ -1,0 +1,179 @@
+package providertest
+
+import (
+	"path/filepath"
+	"reflect"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage"
+)
+
+// checkAttached checks the answer for something that was attached.
+func (b *bench) checkAttached(e *entity, got attachment) {
+	b.Helper()
+	if got.tag != e.tag {
+		b.Errorf("attaching %s: it is returned as %v", e.tag, got.tag)
+	}
+	if got.host != e.host.Machine {
+		b.Errorf("attaching %s to %s: it is returned as attached to %v", e.tag, e.host.Machine, got.host)
+	}
+	if got.readOnly != e.host.ReadOnly {
+		b.Errorf("attaching %s: read-only is %t, %t was asked for", e.tag, got.readOnly, e.host.ReadOnly)
+	}
+	if b.kind.kind != storage.StorageKindFilesystem {
+		return
+	}
+	path := got.filesystem.Path
+	if !filepath.IsAbs(path) || e.path != "" && path != e.path {
+		b.Errorf("attaching %s at %q: it is at %q", e.tag, e.path, path)
+	}
+}
+
+func checkAttach(b *bench) {
+	all := b.some(2)
+	for i, got := range b.attach(all...) {
+		b.checkAttached(all[i], got)
+		b.write(got)
+		b.checkData(got)
+	}
+}
+
+func checkAttachIsIdempotent(b *bench) {
+	e := b.entity()
+	made := b.create(e)[0]
+	first := b.attach(e)[0]
+	if made.attachment != nil && !reflect.DeepEqual(*made.attachment, first) {
+		b.Errorf("%s was attached as %s when it was made, and then as %s", e.tag, b.place(*made.attachment), b.place(first))
+	}
+	b.write(first)
+	again := func(when string) {
+		b.Helper()
+		got := b.attach(e)[0]
+		if !reflect.DeepEqual(got, first) {
+			b.Errorf("%s was attached as %s, and %s as %s", e.tag, b.place(first), when, b.place(got))
+		}
+		b.checkData(got)
+	}
+	again("again")
+	b.restart()
+	again("after a restart")
+	// However often it was attached, it is detached once.
+	b.remove(e)
+}
+
+func checkAttachFailsOneByOne(b *bench) {
+	gone := b.gone()
+	all := b.some(2)
+	results := b.tryAttach(all[0], gone, all[1])
+	for i, e := range []*entity{all[0], gone, all[1]} {
+		got := results[i]
+		switch {
+		case e == gone && got.err == nil:
+			b.Errorf("%s was destroyed, and is attached", e.tag)
+		case e != gone && got.err != nil:
+			b.Errorf("attaching %s, beside one that does not exist: %v", e.tag, got.err)
+		case e != gone:
+			b.checkAttached(e, *got.attachment)
+		}
+	}
+}
+
+func checkAttachChoosesAPath(b *bench) {
+	e := b.entity()
+	e.path = ""
+	b.create(e)
+	first := b.attach(e)[0]
+	b.checkAttached(e, first)
+	b.write(first)
+	again := b.attach(e)[0]
+	if !reflect.DeepEqual(first, again) {
+		b.Errorf("%s was attached as %s, and again as %s", e.tag, b.place(first), b.place(again))
+	}
+	b.checkData(again)
+	b.remove(e)
+}
+
+func checkReadOnly(b *bench) {
+	e := b.one()
+	a := b.attach(e)[0]
+	b.write(a)
+	b.detach(e)
+
+	e.host.ReadOnly = true
+	got := b.tryAttach(e)[0]
+	if errors.Is(got.err, errors.NotSupported) {
+		b.Skipf("the provider attaches nothing read-only, and says so: %v", got.err)
+	}
+	b.successes("attaching read-only", []error{got.err})
+	a = *got.attachment
+	b.checkAttached(e, a)
+	if b.seesData(a) && b.tryWrite(a) == nil {
+		b.Errorf("%s, attached read-only as %s, was written to", e.tag, b.place(a))
+	}
+	b.checkKept(a)
+	b.detach(e)
+
+	e.host.ReadOnly = false
+	a = b.attach(e)[0]
+	b.checkAttached(e, a)
+	b.write(a)
+}
+
+func checkDetachIsIdempotent(b *bench) {
+	e := b.one()
+	again := func(when string) {
+		b.Helper()
+		for i, err := range b.tryDetach(e) {
+			if err != nil {
+				b.Errorf("detaching %s, %s: item %d: %v", e.tag, when, i, err)
+			}
+		}
+	}
+	again("which nobody has attached")
+	b.attach(e)
+	b.detach(e)
+	again("which was detached already")
+	b.restart()
+	again("which was detached before a restart")
+	b.destroy(e)
+	again("which was destroyed")
+}
+
+func checkDetachTouchesNothingElse(b *bench) {
+	gone := b.gone()
+	all := b.some(3)
+	attachments := b.attach(all...)
+	b.write(attachments...)
+	b.successes("detaching", b.tryDetach(gone, all[1]))
+	others := []attachment{attachments[0], attachments[2]}
+	b.checkData(others...)
+	for i, got := range b.attach(all[0], all[2]) {
+		if !reflect.DeepEqual(got, others[i]) {
+			b.Errorf("%s was attached as %s, and after another was detached as %s", got.tag, b.place(others[i]), b.place(got))
+		}
+	}
+	b.checkData(others...)
+	if !b.BlindToUse {
+		// The one that was detached is.
+		b.destroy(all[1])
+	}
+}
+
+func checkDataSurvive(b *bench) {
+	if b.Volatile {
+		b.Skip("what is detached gives up its data: Config.Volatile")
+	}
+	e := b.one()
+	a := b.attach(e)[0]
+	if !b.seesData(a) {
+		b.Skipf("no way to the data of an attached %s: neither on this machine nor by Config", b.kind.noun)
+	}
+	b.write(a)
+	b.detach(e)
+	b.checkData(b.attach(e)...)
+	b.detach(e)
+	b.restart()
+	b.create(e)
+	b.checkData(b.attach(e)...)
+}

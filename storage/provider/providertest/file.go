@@ -1,0 +1,48 @@
+package providertest
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage"
+)
+
+// File is the data of something attached; an [*os.File] is one.
+type File interface {
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+	// Sync returns when what was written is stored, or the error of storing it.
+	Sync() error
+}
+
+// openBlockDevice opens the block device of a volume attached to this machine.
+func openBlockDevice(a storage.VolumeAttachment, write bool) (File, error) {
+	path := a.DeviceLink
+	if path == "" && a.DeviceName != "" {
+		path = filepath.Join("/dev", a.DeviceName)
+	}
+	if path == "" {
+		return nil, errors.Errorf("attachment %+v has neither a device name nor a link: set Config.OpenVolume", a.VolumeAttachmentInfo)
+	}
+	return openFile(path, write, os.O_RDWR)
+}
+
+// openInFilesystem opens a file of a filesystem mounted on this machine.
+func openInFilesystem(a storage.FilesystemAttachment, write bool) (File, error) {
+	return openFile(filepath.Join(a.Path, "providertest"), write, os.O_RDWR|os.O_CREATE)
+}
+
+func openFile(path string, write bool, flags int) (File, error) {
+	if !write {
+		flags = os.O_RDONLY
+	}
+	f, err := os.OpenFile(path, flags, 0o600)
+	if err != nil {
+		return nil, errors.Trace(err) // and not an interface that holds nil
+	}
+	return f, nil
+}

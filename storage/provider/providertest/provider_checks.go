@@ -1,0 +1,141 @@
+package providertest
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage"
+)
+
+func checkSupports(t testing.TB, config Config) {
+	p := config.Provider
+	supported := 0
+	for _, k := range kinds() {
+		_, err := k.open(p, config.SourceConfig, config.Patience)
+		switch {
+		case p.Supports(k.kind):
+			supported++
+			if err != nil {
+				t.Errorf("%s storage is supported, and a source of it is not opened: %v", k.kind, err)
+			}
+		case err == nil:
+			t.Errorf("%s storage is not supported, and a source of it is opened", k.kind)
+		case !errors.Is(err, errors.NotSupported):
+			t.Errorf("%s storage is not supported, and the error of opening a source does not say so: %v", k.kind, err)
+		}
+	}
+	if supported == 0 {
+		t.Errorf("neither block nor filesystem storage is supported")
+	}
+	if p.Supports(storage.StorageKindUnknown) {
+		t.Errorf("%s storage is supported", storage.StorageKindUnknown)
+	}
+	if scope := p.Scope(); scope != storage.ScopeEnviron && scope != storage.ScopeMachine {
+		t.Errorf("the scope is %d, want ScopeEnviron or ScopeMachine", scope)
+	}
+}
+
+func checkAnswersStayTheSame(t testing.TB, config Config) {
+	type answers struct {
+		scope                                  storage.Scope
+		dynamic, releasable, block, filesystem bool
+		pools                                  string
+	}
+	ask := func(p storage.Provider) answers {
+		a := answers{
+			scope: p.Scope(), dynamic: p.Dynamic(), releasable: p.Releasable(),
+			block: p.Supports(storage.StorageKindBlock), filesystem: p.Supports(storage.StorageKindFilesystem),
+		}
+		for _, pool := range p.DefaultPools() {
+			a.pools += fmt.Sprintf("%s of %s with %v; ", pool.Name(), pool.Provider(), pool.Attrs())
+		}
+		return a
+	}
+	want := ask(config.Provider)
+	got := make([]answers, 4)
+	var askers sync.WaitGroup
+	for i := range got {
+		askers.Go(func() {
+			for _, k := range kinds() {
+				// What is not supported is another rule's.
+				_, _ = k.open(config.Provider, config.SourceConfig, config.Patience)
+			}
+			got[i] = ask(config.Provider)
+		})
+	}
+	askers.Wait()
+	for _, a := range append(got, ask(config.Restart())) {
+		if a != want {
+			t.Errorf("the answers were %+v, and are %+v", want, a)
+		}
+	}
+}
+
+func checkDefaultPools(t testing.TB, config Config) {
+	seen := make(map[string]bool)
+	for _, pool := range config.Provider.DefaultPools() {
+		name := pool.Name()
+		if !storage.IsValidPoolName(name) {
+			t.Errorf("default pool %q: the name is not valid", name)
+		}
+		if seen[name] {
+			t.Errorf("default pool %q: there are two of this name", name)
+		}
+		seen[name] = true
+		if want := config.SourceConfig.Provider(); pool.Provider() != want {
+			t.Errorf("default pool %q: it is of provider %q, not %q", name, pool.Provider(), want)
+		}
+		if err := config.Provider.ValidateConfig(pool); err != nil {
+			t.Errorf("default pool %q: %v", name, err)
+		}
+	}
+}
+
+func checkSettings(t testing.TB, config Config) {
+	before := config.SourceConfig.Attrs()
+	if err := config.Provider.ValidateConfig(config.SourceConfig); err != nil {
+		t.Errorf("Config.SourceConfig, which sources are opened for, is refused: %v", err)
+	}
+	if after := config.SourceConfig.Attrs(); !reflect.DeepEqual(before, after) {
+		t.Errorf("validating changed the settings from %v to %v", before, after)
+	}
+	for name, value := range config.InvalidAttrs {
+		attrs := storage.Attrs{}
+		for n, v := range before {
+			attrs[n] = v
+		}
+		attrs[name] = value
+		pool, err := storage.NewConfig(config.SourceConfig.Name(), config.SourceConfig.Provider(), attrs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := config.Provider.ValidateConfig(pool); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), name) {
+			t.Errorf("a pool with %s = %v: got %v, want a \"not valid\" error that names the attribute", name, value, err)
+		}
+		for _, k := range kinds() {
+			if !config.Provider.Supports(k.kind) {
+				continue
+			}
+			if _, err := k.open(config.Provider, pool, config.Patience); !errors.Is(err, errors.NotValid) {
+				t.Errorf("opening a source of %ss for a pool with %s = %v: got %v, want a \"not valid\" error", k.noun, name, value, err)
+			}
+		}
+	}
+}
+
+func checkKubernetes(t testing.TB, config Config) {
+	for _, attributes := range []map[string]any{
+		nil,
+		{"providertest-has-no-such-attribute": "value"},
+		{storage.K8sStorageMedium: 1},
+	} {
+		if err := config.Provider.ValidateForK8s(attributes); err != nil && !errors.Is(err, errors.NotValid) {
+			t.Errorf("attributes %v: got %v, want nothing or a \"not valid\" error", attributes, err)
+		}
+	}
+}

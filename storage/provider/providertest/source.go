@@ -1,0 +1,365 @@
+package providertest
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// kind is what sets volumes and filesystems apart: all rules that are the same
+// for both are written once.
+type kind struct {
+	kind  storage.StorageKind
+	group string
+	noun  string
+	// open opens the source of the kind for a pool.
+	open func(storage.Provider, *storage.Config, time.Duration) (source, error)
+}
+
+func kinds() []kind {
+	return []kind{{
+		kind: storage.StorageKindBlock, group: "Volumes", noun: "volume",
+		open: func(p storage.Provider, pool *storage.Config, patience time.Duration) (source, error) {
+			s, err := p.VolumeSource(pool)
+			return &volumes{VolumeSource: s, caller: caller{patience: patience}}, err
+		},
+	}, {
+		kind: storage.StorageKindFilesystem, group: "Filesystems", noun: "filesystem",
+		open: func(p storage.Provider, pool *storage.Config, patience time.Duration) (source, error) {
+			s, err := p.FilesystemSource(pool)
+			return &filesystems{FilesystemSource: s, caller: caller{patience: patience}}, err
+		},
+	}}
+}
+
+// source is a source of volumes or of filesystems.
+type source interface {
+	validate(*entity) error
+	create(envcontext.ProviderCallContext, []*entity) ([]created, error)
+	attach(envcontext.ProviderCallContext, []*entity) ([]attached, error)
+	detach(envcontext.ProviderCallContext, []*entity) ([]error, error)
+	destroy(envcontext.ProviderCallContext, []string) ([]error, error)
+	release(envcontext.ProviderCallContext, []string) ([]error, error)
+
+	// importing returns the source's way to import, nil where it has none.
+	importing() importer
+	// concurrent returns the capability to take calls at once, nil where it is
+	// not there.
+	concurrent() storage.ConcurrentSource
+	// argumentsChanged names the calls that have changed their arguments.
+	argumentsChanged() []string
+}
+
+// importer takes over the storage with an id, and returns what it has then.
+type importer func(ctx envcontext.ProviderCallContext, id string, resourceTags map[string]string) (info, error)
+
+// info is what is known of a volume or filesystem.
+type info struct {
+	id   string
+	size uint64
+}
+
+// entity is a volume or filesystem that is asked for, and where.
+type entity struct {
+	tag        names.Tag
+	volume     storage.VolumeParams     // of a volume
+	filesystem storage.FilesystemParams // of a filesystem
+
+	host storage.AttachmentParams
+	path string // of a filesystem
+
+	// id is set when it has been made.
+	id string
+}
+
+// resize changes the size that is asked for.
+func (e *entity) resize(size uint64) {
+	e.volume.Size, e.filesystem.Size = size, size
+}
+
+func (e *entity) size() uint64 {
+	return max(e.volume.Size, e.filesystem.Size)
+}
+
+// isBacked reports whether it is a filesystem on a volume.
+func (e *entity) isBacked() bool {
+	return e.filesystem.Volume != (names.VolumeTag{})
+}
+
+func (e *entity) volumeParams() storage.VolumeParams {
+	p := e.volume
+	a := e.volumeAttachment()
+	p.Attachment = &a
+	return p
+}
+
+func (e *entity) volumeAttachment() storage.VolumeAttachmentParams {
+	return storage.VolumeAttachmentParams{AttachmentParams: e.host, Volume: e.volume.Tag, VolumeId: e.id}
+}
+
+func (e *entity) filesystemParams() storage.FilesystemParams {
+	p := e.filesystem
+	a := e.filesystemAttachment()
+	p.Attachment = &a
+	return p
+}
+
+func (e *entity) filesystemAttachment() storage.FilesystemAttachmentParams {
+	return storage.FilesystemAttachmentParams{AttachmentParams: e.host, Filesystem: e.filesystem.Tag, FilesystemId: e.id, Path: e.path}
+}
+
+// created is the answer to one creation.
+type created struct {
+	made bool // there is a result
+	err  error
+
+	tag     names.Tag
+	backing names.VolumeTag
+	info
+	attachment *attachment
+}
+
+// attached is the answer to one attachment.
+type attached struct {
+	*attachment
+	err error
+}
+
+// attachment is a volume or filesystem that is attached.
+type attachment struct {
+	tag      names.Tag
+	host     names.Tag
+	readOnly bool
+
+	volume     storage.VolumeAttachment     // of a volume
+	filesystem storage.FilesystemAttachment // of a filesystem
+}
+
+func volumeAttachment(a *storage.VolumeAttachment) *attachment {
+	if a == nil {
+		return nil
+	}
+	return &attachment{tag: a.Volume, host: a.Machine, readOnly: a.ReadOnly, volume: *a}
+}
+
+func filesystemAttachment(a *storage.FilesystemAttachment) *attachment {
+	if a == nil {
+		return nil
+	}
+	return &attachment{tag: a.Filesystem, host: a.Machine, readOnly: a.ReadOnly, filesystem: *a}
+}
+
+// caller makes the calls of a source, and remembers which of them have changed
+// their arguments.
+type caller struct {
+	patience time.Duration
+
+	mu      sync.Mutex
+	changed []string
+}
+
+func (c *caller) check(call string, before, after any) {
+	if reflect.DeepEqual(before, after) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changed = append(c.changed, call)
+}
+
+func (c *caller) argumentsChanged() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.changed)
+}
+
+// maxWait is the longest time between two questions whether an operation still
+// goes on.
+const maxWait = time.Second
+
+// bulk makes a bulk call, and repeats it for as long as an operation is in
+// progress and the patience lasts.
+func bulk[P, R any](c *caller, name string, call func(envcontext.ProviderCallContext, []P) ([]R, error),
+	ctx envcontext.ProviderCallContext, params []P, clone func(P) P, failure func(R) error,
+) ([]R, error) {
+	before := mapped(params, clone)
+	giveUp := time.Now().Add(c.patience)
+	for wait := time.Millisecond; ; wait = min(2*wait, maxWait) {
+		results, err := call(ctx, params)
+		c.check(name, before, params)
+		goesOn := slices.ContainsFunc(append(mapped(results, failure), err), func(err error) bool {
+			return errors.Is(err, storage.ErrInProgress)
+		})
+		if !goesOn || time.Now().After(giveUp) {
+			return results, err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return results, err
+		}
+	}
+}
+
+// validate makes a call that validates parameters.
+func validate[P any](c *caller, name string, call func(P) error, params P, clone func(P) P) error {
+	before := clone(params)
+	err := call(params)
+	c.check(name, before, params)
+	return err
+}
+
+// volumes is a source of volumes.
+type volumes struct {
+	storage.VolumeSource
+	caller
+}
+
+func (s *volumes) validate(e *entity) error {
+	return validate(&s.caller, "ValidateVolumeParams", s.ValidateVolumeParams, e.volumeParams(), cloneVolumeParams)
+}
+
+func (s *volumes) create(ctx envcontext.ProviderCallContext, entities []*entity) ([]created, error) {
+	results, err := bulk(&s.caller, "CreateVolumes", s.CreateVolumes, ctx, mapped(entities, (*entity).volumeParams), cloneVolumeParams,
+		func(r storage.CreateVolumesResult) error { return r.Error })
+	return mapped(results, func(r storage.CreateVolumesResult) created {
+		c := created{err: r.Error, attachment: volumeAttachment(r.VolumeAttachment)}
+		if v := r.Volume; v != nil {
+			c.made, c.tag, c.info = true, v.Tag, info{v.VolumeId, v.Size}
+		}
+		return c
+	}), err
+}
+
+func (s *volumes) attach(ctx envcontext.ProviderCallContext, entities []*entity) ([]attached, error) {
+	results, err := bulk(&s.caller, "AttachVolumes", s.AttachVolumes, ctx, mapped(entities, (*entity).volumeAttachment), itself,
+		func(r storage.AttachVolumesResult) error { return r.Error })
+	return mapped(results, func(r storage.AttachVolumesResult) attached {
+		return attached{volumeAttachment(r.VolumeAttachment), r.Error}
+	}), err
+}
+
+func (s *volumes) detach(ctx envcontext.ProviderCallContext, entities []*entity) ([]error, error) {
+	return bulk(&s.caller, "DetachVolumes", s.DetachVolumes, ctx, mapped(entities, (*entity).volumeAttachment), itself, itself)
+}
+
+func (s *volumes) destroy(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return bulk(&s.caller, "DestroyVolumes", s.DestroyVolumes, ctx, ids, itself, itself)
+}
+
+func (s *volumes) release(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return bulk(&s.caller, "ReleaseVolumes", s.ReleaseVolumes, ctx, ids, itself, itself)
+}
+
+func (s *volumes) importing() importer {
+	i, ok := s.VolumeSource.(storage.VolumeImporter)
+	if !ok {
+		return nil
+	}
+	return func(ctx envcontext.ProviderCallContext, id string, tags map[string]string) (info, error) {
+		v, err := i.ImportVolume(ctx, id, tags)
+		return info{v.VolumeId, v.Size}, err
+	}
+}
+
+func (s *volumes) concurrent() storage.ConcurrentSource {
+	c, _ := s.VolumeSource.(storage.ConcurrentSource)
+	return c
+}
+
+// filesystems is a source of filesystems.
+type filesystems struct {
+	storage.FilesystemSource
+	caller
+}
+
+func (s *filesystems) validate(e *entity) error {
+	return validate(&s.caller, "ValidateFilesystemParams", s.ValidateFilesystemParams, e.filesystemParams(), cloneFilesystemParams)
+}
+
+func (s *filesystems) create(ctx envcontext.ProviderCallContext, entities []*entity) ([]created, error) {
+	results, err := bulk(&s.caller, "CreateFilesystems", s.CreateFilesystems, ctx, mapped(entities, (*entity).filesystemParams), cloneFilesystemParams,
+		func(r storage.CreateFilesystemsResult) error { return r.Error })
+	return mapped(results, func(r storage.CreateFilesystemsResult) created {
+		c := created{err: r.Error}
+		if f := r.Filesystem; f != nil {
+			c.made, c.tag, c.backing, c.info = true, f.Tag, f.Volume, info{f.FilesystemId, f.Size}
+		}
+		return c
+	}), err
+}
+
+func (s *filesystems) attach(ctx envcontext.ProviderCallContext, entities []*entity) ([]attached, error) {
+	results, err := bulk(&s.caller, "AttachFilesystems", s.AttachFilesystems, ctx, mapped(entities, (*entity).filesystemAttachment), itself,
+		func(r storage.AttachFilesystemsResult) error { return r.Error })
+	return mapped(results, func(r storage.AttachFilesystemsResult) attached {
+		return attached{filesystemAttachment(r.FilesystemAttachment), r.Error}
+	}), err
+}
+
+func (s *filesystems) detach(ctx envcontext.ProviderCallContext, entities []*entity) ([]error, error) {
+	return bulk(&s.caller, "DetachFilesystems", s.DetachFilesystems, ctx, mapped(entities, (*entity).filesystemAttachment), itself, itself)
+}
+
+func (s *filesystems) destroy(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return bulk(&s.caller, "DestroyFilesystems", s.DestroyFilesystems, ctx, ids, itself, itself)
+}
+
+func (s *filesystems) release(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return bulk(&s.caller, "ReleaseFilesystems", s.ReleaseFilesystems, ctx, ids, itself, itself)
+}
+
+func (s *filesystems) importing() importer {
+	i, ok := s.FilesystemSource.(storage.FilesystemImporter)
+	if !ok {
+		return nil
+	}
+	return func(ctx envcontext.ProviderCallContext, id string, tags map[string]string) (info, error) {
+		f, err := i.ImportFilesystem(ctx, id, tags)
+		return info{f.FilesystemId, f.Size}, err
+	}
+}
+
+func (s *filesystems) concurrent() storage.ConcurrentSource {
+	c, _ := s.FilesystemSource.(storage.ConcurrentSource)
+	return c
+}
+
+func cloneVolumeParams(p storage.VolumeParams) storage.VolumeParams {
+	p.Attributes, p.ResourceTags, p.Attachment = maps.Clone(p.Attributes), maps.Clone(p.ResourceTags), clone(p.Attachment)
+	return p
+}
+
+func cloneFilesystemParams(p storage.FilesystemParams) storage.FilesystemParams {
+	p.Attributes, p.ResourceTags, p.Attachment = maps.Clone(p.Attributes), maps.Clone(p.ResourceTags), clone(p.Attachment)
+	return p
+}
+
+func clone[T any](p *T) *T {
+	v := *p
+	return &v
+}
+
+func itself[T any](v T) T { return v }
+
+// mapped returns what f makes of each item: nil of nil.
+func mapped[T, R any](items []T, f func(T) R) []R {
+	if items == nil {
+		return nil
+	}
+	results := make([]R, len(items))
+	for i, item := range items {
+		results[i] = f(item)
+	}
+	return results
+}

@@ -1,0 +1,147 @@
+// Package metrics counts and times what a storage provisioner does, for
+// Prometheus.
+//
+// A [Collector] is both the worker's observer and a Prometheus collector. Make one
+// for each worker, give it to the worker's Config as Observer, and register it with
+// a registry of the host's choice; nothing is registered by itself. It outlives the
+// worker: a worker that is started again takes the same collector, and the counters
+// go on.
+//
+//	collector := metrics.New(metrics.Options{
+//		ConstLabels: prometheus.Labels{"scope": "machine-0"},
+//	})
+//	registry := prometheus.NewRegistry()
+//	err := registry.Register(collector)
+//	// Config{..., Observer: collector}
+//	http.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+//
+// Where, to whom and whether the registry is served is the host's business.
+//
+// The metrics are
+//
+//	stowage_provisioner_queue_depth{kind}
+//		operations that are due and wait for their source to be free
+//	stowage_provisioner_operations_in_progress{kind, source}
+//		operations that have been handed to their source
+//	stowage_provisioner_operations_total{kind, source, outcome}
+//		attempts, by how they ended
+//	stowage_provisioner_operation_duration_seconds{kind, source, outcome}
+//		how long they took: a histogram from 0.1 ms, for a mount of memory, to an
+//		hour, for a cloud that is slow today
+//
+// Kinds and outcomes are those of package storageprovisioner, and a source is a type
+// of provider, so the number of series does not grow with that of volumes. An
+// attempt has failed when its outcome is "failure" or "permanent". From the first
+// attempt of a kind at a source on there is a count for each outcome, zero at first,
+// so that a rate sees the first failure too.
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
+)
+
+// Options are what a host may say about a collector.
+type Options struct {
+	// ConstLabels are put on every metric. Several workers in one process need
+	// them to tell their metrics apart in one registry: the same names, other
+	// values. "kind", "source" and "outcome" are taken; a collector with a label
+	// that is taken or malformed is refused when it is registered. Empty: none.
+	ConstLabels prometheus.Labels
+}
+
+// Collector observes one worker. It is safe to collect from at any time.
+type Collector struct {
+	queueDepth *prometheus.GaugeVec
+	inProgress *prometheus.GaugeVec
+	operations *prometheus.CounterVec
+	durations  *prometheus.HistogramVec
+}
+
+var (
+	_ storageprovisioner.Observer = (*Collector)(nil)
+	_ prometheus.Collector        = (*Collector)(nil)
+)
+
+// New returns a collector that has seen nothing.
+func New(options Options) *Collector {
+	const namespace, subsystem = "stowage", "provisioner"
+	return &Collector{
+		queueDepth: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "queue_depth",
+			Help:        "Operations that are due and wait for their source to be free.",
+			ConstLabels: options.ConstLabels,
+		}, []string{"kind"}),
+		inProgress: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "operations_in_progress",
+			Help:        "Operations that have been handed to their source.",
+			ConstLabels: options.ConstLabels,
+		}, []string{"kind", "source"}),
+		operations: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "operations_total",
+			Help:        "Attempts at operations, by how they ended.",
+			ConstLabels: options.ConstLabels,
+		}, []string{"kind", "source", "outcome"}),
+		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "operation_duration_seconds",
+			Help:        "How long attempts at operations took, by how they ended.",
+			ConstLabels: options.ConstLabels,
+			Buckets: []float64{
+				.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3, 10, 30,
+				60, 300, 600, 1200, 3600,
+			},
+		}, []string{"kind", "source", "outcome"}),
+	}
+}
+
+func outcomes() []storageprovisioner.Outcome {
+	return []storageprovisioner.Outcome{
+		storageprovisioner.Success,
+		storageprovisioner.Failure,
+		storageprovisioner.Permanent,
+		storageprovisioner.InProgress,
+		storageprovisioner.Ignored,
+		storageprovisioner.Deferred,
+	}
+}
+
+// OperationStarted is part of [storageprovisioner.Observer].
+func (c *Collector) OperationStarted(op storageprovisioner.Operation) {
+	c.inProgress.WithLabelValues(string(op.Kind), op.Source).Inc()
+	for _, outcome := range outcomes() {
+		c.operations.WithLabelValues(string(op.Kind), op.Source, string(outcome))
+	}
+}
+
+// OperationFinished is part of [storageprovisioner.Observer].
+func (c *Collector) OperationFinished(op storageprovisioner.Operation, outcome storageprovisioner.Outcome, took time.Duration, _ error) {
+	c.inProgress.WithLabelValues(string(op.Kind), op.Source).Dec()
+	c.operations.WithLabelValues(string(op.Kind), op.Source, string(outcome)).Inc()
+	c.durations.WithLabelValues(string(op.Kind), op.Source, string(outcome)).Observe(took.Seconds())
+}
+
+// QueueDepth is part of [storageprovisioner.Observer].
+func (c *Collector) QueueDepth(kind storageprovisioner.OperationKind, depth int) {
+	c.queueDepth.WithLabelValues(string(kind)).Set(float64(depth))
+}
+
+// Describe is part of [prometheus.Collector].
+func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
+	for _, part := range c.parts() {
+		part.Describe(descriptions)
+	}
+}
+
+// Collect is part of [prometheus.Collector].
+func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
+	for _, part := range c.parts() {
+		part.Collect(metrics)
+	}
+}
+
+func (c *Collector) parts() []prometheus.Collector {
+	return []prometheus.Collector{c.queueDepth, c.inProgress, c.operations, c.durations}
+}

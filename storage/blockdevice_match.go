@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 )
 
 // LoopBusAddress returns the bus address of a loop device: the file behind it,
@@ -13,6 +14,19 @@ func LoopBusAddress(dev, inode uint64) string {
 	major := dev>>8&0xfff | dev>>32&^0xfff
 	minor := dev&0xff | dev>>12&0xffffff00
 	return fmt.Sprintf("loop@%d:%d/%d", uint32(major), uint32(minor), inode)
+}
+
+// SysfsWWN returns the World Wide Name of a device as udev writes it, from what sysfs
+// has as its "wwid"; empty for an identifier that is not unique in the world. Whoever
+// describes block devices uses it: names that differ contradict each other.
+func SysfsWWN(wwid string) string {
+	if hex, ok := strings.CutPrefix(wwid, "naa."); ok {
+		return "0x" + hex
+	}
+	if strings.HasPrefix(wwid, "eui.") || strings.HasPrefix(wwid, "uuid.") {
+		return wwid
+	}
+	return ""
 }
 
 // MatchBlockDevice finds the block device of an attached volume among devices,

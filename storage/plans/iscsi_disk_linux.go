@@ -99,22 +99,9 @@ func (s sysfs) disk(block string) (disk storage.BlockDevice, ready bool) {
 	scsiDevice := path.Dir(path.Dir(block))
 	return storage.BlockDevice{
 		DeviceName: path.Base(block),
-		WWN:        formatWWN(s.attribute(scsiDevice + "/wwid")),
+		WWN:        storage.SysfsWWN(s.attribute(scsiDevice + "/wwid")),
 		Size:       sectors / sectorsPerMiB,
 	}, true
-}
-
-// formatWWN returns a World Wide Name from sysfs as udev writes it, and as the
-// machine's block devices are listed with; "" for an identifier that is not unique
-// in the world.
-func formatWWN(wwid string) string {
-	if hex, ok := strings.CutPrefix(wwid, "naa."); ok {
-		return "0x" + hex
-	}
-	if strings.HasPrefix(wwid, "eui.") || strings.HasPrefix(wwid, "uuid.") {
-		return wwid
-	}
-	return ""
 }
 
 func (s sysfs) glob(pattern string) []string {

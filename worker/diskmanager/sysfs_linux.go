@@ -95,7 +95,7 @@ func (l *sysfsLister) readDisk(name string) []sysfsDevice {
 	}
 	disk.WWN = record.first("ID_WWN_WITH_EXTENSION", "ID_WWN")
 	if disk.WWN == "" {
-		disk.WWN = formatWWN(l.attribute(dir, "wwid", "device/wwid"))
+		disk.WWN = storage.SysfsWWN(l.attribute(dir, "wwid", "device/wwid"))
 	}
 	disk.HardwareId = record.hardwareId()
 	if disk.BusAddress == "" {
@@ -208,18 +208,6 @@ func (l *sysfsLister) scsiAddress(dir string) string {
 		return ""
 	}
 	return "scsi@" + parts[0] + ":" + strings.Join(parts[1:], ".")
-}
-
-// formatWWN returns a World Wide Name from sysfs as udev writes it, "" for an
-// identifier that is not unique in the world.
-func formatWWN(wwid string) string {
-	if hex, ok := strings.CutPrefix(wwid, "naa."); ok {
-		return "0x" + hex
-	}
-	if strings.HasPrefix(wwid, "eui.") || strings.HasPrefix(wwid, "uuid.") {
-		return wwid
-	}
-	return ""
 }
 
 // isNumbered reports whether the name is the prefix and a number.

@@ -19,6 +19,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 	"github.com/juju/worker/v4/dependency"
+	"github.com/prometheus/client_golang/prometheus"
 	"gopkg.in/tomb.v2"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
@@ -40,7 +41,7 @@ type Logger interface {
 	Errorf(format string, args ...any)
 }
 
-// Config has what an agent needs. All of it is required but Manager, Retry and Spec.
+// Config has what an agent needs. All of it is required up to Logger.
 type Config struct {
 	// DataDir is where state and storage are kept: absolute, and either the
 	// directory of an agent before this one, empty, or not there yet.
@@ -56,6 +57,9 @@ type Config struct {
 	Manager bool
 	// Retry says when what has failed is tried again. Zero: the worker's default.
 	Retry storageprovisioner.RetryPolicy
+	// MetricsAddress, where there is one, is the host and port of TCP on which
+	// metrics are served, for Prometheus. Whoever reaches it reads them.
+	MetricsAddress string
 	// Spec, where there is one, is applied before anything starts.
 	Spec *control.ApplyArgs
 }
@@ -80,10 +84,11 @@ func (c Config) Validate() error {
 // Agent is a worker that looks after the storage of this machine.
 type Agent struct {
 	*backend
-	tomb   tomb.Tomb
-	model  names.ModelTag
-	store  *boltkv.Store
-	engine *dependency.Engine
+	tomb    tomb.Tomb
+	model   names.ModelTag
+	store   *boltkv.Store
+	engine  *dependency.Engine
+	metrics *prometheus.Registry
 }
 
 const (
@@ -108,7 +113,7 @@ func New(config Config) (*Agent, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	a := &Agent{store: store}
+	a := &Agent{store: store, metrics: newRegistry()}
 	if err := a.start(config); err != nil {
 		return nil, errors.Trace(firstError(err, a.close()))
 	}

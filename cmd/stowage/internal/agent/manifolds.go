@@ -28,6 +28,7 @@ const (
 	environAccessors   = "environment-accessors"
 	environProvisioner = "environment-storage-provisioner"
 	controlSocket      = "control"
+	metricsPage        = "metrics"
 )
 
 // manifolds are the workers that the engine keeps running. They meet in the state,
@@ -38,7 +39,7 @@ func (a *Agent) manifolds() dependency.Manifolds {
 		controlSocket:    start(a.startControl),
 		machineAccessors: accessors(a.state.ForMachine(machine)),
 		machineProvisioner: storageprovisioner.MachineManifold(storageprovisioner.MachineManifoldConfig{
-			ManifoldConfig: a.provisioner(machineAccessors),
+			ManifoldConfig: a.provisioner(machineAccessors, machine.String()),
 			Machine:        machine,
 			StorageDir:     filepath.Join(a.config.DataDir, storageDir),
 		}),
@@ -46,20 +47,24 @@ func (a *Agent) manifolds() dependency.Manifolds {
 	if a.config.Manager {
 		manifolds[environAccessors] = accessors(a.state.ForEnviron())
 		manifolds[environProvisioner] = storageprovisioner.EnvironManifold(storageprovisioner.EnvironManifoldConfig{
-			ManifoldConfig: a.provisioner(environAccessors),
+			ManifoldConfig: a.provisioner(environAccessors, "environment"),
 			Model:          a.model,
 		})
+	}
+	if a.config.MetricsAddress != "" {
+		manifolds[metricsPage] = start(a.startMetrics)
 	}
 	return manifolds
 }
 
 // provisioner is what both storage provisioners have in common.
-func (a *Agent) provisioner(accessorsName string) storageprovisioner.ManifoldConfig {
+func (a *Agent) provisioner(accessorsName, scope string) storageprovisioner.ManifoldConfig {
 	return storageprovisioner.ManifoldConfig{
 		AccessorsName: accessorsName,
 		Clock:         a.config.Clock,
 		Registry:      func(*config.Config) (storage.ProviderRegistry, error) { return a.config.Registry, nil },
 		Retry:         a.config.Retry,
+		Observer:      a.observe(scope),
 	}
 }
 

@@ -31,6 +31,7 @@ type running struct {
 	manager   bool
 	providers []string
 	retryMin  time.Duration
+	metrics   string
 }
 
 func (c *common) runCommand() *cobra.Command {
@@ -59,6 +60,7 @@ program does. docs/program-provider.md says what it is asked and what it answers
 	cmd.Flags().StringArrayVar(&flags.providers, "provider", nil, "a provider of the environment's volumes, and the program that does its work, as `NAME=PATH`; may be repeated")
 	cmd.Flags().DurationVar(&flags.retryMin, "retry-min", 30*time.Second,
 		"how long to wait before what has failed is tried again; twice as long after each further failure, up to 30 minutes")
+	cmd.Flags().StringVar(&flags.metrics, "metrics", "", "serve metrics for Prometheus on `ADDRESS`, such as localhost:9163, to whoever reaches it")
 	return cmd
 }
 
@@ -109,6 +111,8 @@ func (c *common) run(ctx context.Context, flags running) error {
 		Manager:    flags.manager,
 		Retry:      storageprovisioner.RetryPolicy{Min: flags.retryMin},
 		Spec:       toApply,
+
+		MetricsAddress: flags.metrics,
 	})
 	if err != nil {
 		return err

@@ -201,6 +201,7 @@ func TestExitStatusAndErrors(t *testing.T) {
 		{nil, []string{"sing"}, 2, "stowage: unknown command \"sing\" for \"stowage\"\nRun `stowage --help` for how it is used.\n"},
 		{nil, []string{"status", "--colour"}, 2, "stowage: unknown flag: --colour\nRun `stowage --help` for how it is used.\n"},
 		{nil, []string{"attach"}, 2, "stowage: requires at least 1 arg(s), only received 0\nRun `stowage --help` for how it is used.\n"},
+		{nil, []string{"apply", "f.yaml"}, 2, "stowage: \"f.yaml\" is one argument too many for \"stowage apply\": name the file with -f\nRun `stowage --help` for how it is used.\n"},
 		{nil, []string{"apply"}, 2, "stowage: required flag(s) \"file\" not set\nRun `stowage --help` for how it is used.\n"},
 		{nil, []string{"status", "-o", "xml"}, 2, "stowage: -o \"xml\" is not known: write table, json or yaml\n"},
 		{nil, []string{"status", "-o", "json", "--watch"}, 2, "stowage: --watch goes with -o table only\n"},

@@ -51,6 +51,16 @@ func (w *waiting) until(ctx context.Context, client *control.Client, names []str
 	return wait(ctx, client, names, g, newDisplay(out))
 }
 
+// noArgs is for commands that take none: the error says what to do instead.
+func noArgs(remedy string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		return errors.WithType(errors.Errorf("%q is one argument too many for %q: %s", args[0], cmd.CommandPath(), remedy), errUsage)
+	}
+}
+
 func (c *common) applyCommand() *cobra.Command {
 	var (
 		file    string
@@ -67,7 +77,7 @@ error, and then nothing of the file is applied.
 
 Storage that is not in the file is left alone, and --dry-run lists it. Data goes
 away only by "stowage remove NAME".`,
-		Args: cobra.NoArgs,
+		Args: noArgs("name the file with -f"),
 		RunE: c.ask(func(ctx context.Context, client *control.Client, _ []string) error {
 			ctx, cancel, err := waiting.limit(ctx)
 			if err != nil {
@@ -263,7 +273,7 @@ func (c *common) reportCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "report",
 		Short: "Show how the agent's workers fare",
-		Args:  cobra.NoArgs,
+		Args:  noArgs("leave it out"),
 		RunE: c.ask(func(ctx context.Context, client *control.Client, _ []string) error {
 			report, err := client.Report(ctx)
 			if err != nil {
@@ -278,7 +288,7 @@ func (c *common) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Show the version of stowage",
-		Args:  cobra.NoArgs,
+		Args:  noArgs("leave it out"),
 		RunE: do(func(*cobra.Command, []string) error {
 			info, ok := debug.ReadBuildInfo()
 			if !ok {

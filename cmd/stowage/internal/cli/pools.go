@@ -19,6 +19,7 @@ import (
 // poolsCommand lists pools, as its first subcommand does.
 func (c *common) poolsCommand() *cobra.Command {
 	cmd := c.poolsListCommand("pools")
+	cmd.Args = cobra.NoArgs // of which one would be a subcommand
 	cmd.AddCommand(c.poolsListCommand("list"), c.poolsAddCommand(), c.poolsRemoveCommand())
 	return cmd
 }
@@ -28,7 +29,7 @@ func (c *common) poolsListCommand(use string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: "Show the pools that directives can name",
-		Args:  cobra.NoArgs,
+		Args:  noArgs("leave it out"),
 		RunE: c.ask(func(ctx context.Context, client *control.Client, _ []string) error {
 			write, err := writerOf(output, writePools)
 			if err != nil {

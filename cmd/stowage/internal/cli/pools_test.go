@@ -101,7 +101,7 @@ func TestPoolsErrors(t *testing.T) {
 		stderr string
 	}{
 		{"sing", 2, "unknown command \"sing\" for \"stowage pools\"\n" + usage},
-		{"list fast", 2, "unknown command \"fast\" for \"stowage pools list\"\n" + usage},
+		{"list fast", 2, "\"fast\" is one argument too many for \"stowage pools list\": leave it out\n" + usage},
 		{"list -o xml", 2, "-o \"xml\" is not known: write table, json or yaml\n"},
 		{"add fast", 2, "requires at least 2 arg(s), only received 1\n" + usage},
 		{"add fast loop fs", 2, "\"fs\" is not KEY=VALUE, such as fs=xfs\n"},

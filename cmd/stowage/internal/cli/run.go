@@ -48,7 +48,7 @@ With --manager, the agent also makes the storage of the environment, which is bo
 to no machine, and attaches it to this one. Its volumes come from programs of yours:
 --provider NAME=PATH makes a provider, and a pool, of that name, whose work the
 program does. docs/program-provider.md says what it is asked and what it answers.`,
-		Args: cobra.NoArgs,
+		Args: noArgs("name a file to apply with --spec"),
 		RunE: do(func(cmd *cobra.Command, _ []string) error {
 			return c.run(cmd.Context(), flags)
 		}),

@@ -1,0 +1,70 @@
+package main
+
+import "gopkg.in/tomb.v2"
+
+// feed is a watcher. As package watcher asks, it sends the full set first, also an
+// empty one, and then what changes; what comes while nobody takes the event before is
+// merged with it. Whoever asked for it kills it.
+type feed[E any] struct {
+	tomb    tomb.Tomb
+	changes chan E
+	updates chan E
+}
+
+func newFeed[E any](full E, merge func(pending, next E) E) *feed[E] {
+	f := &feed[E]{changes: make(chan E), updates: make(chan E)}
+	f.tomb.Go(func() error {
+		pending, out := full, f.changes
+		for {
+			select {
+			case out <- pending:
+				out = nil
+			case next := <-f.updates:
+				if out != nil {
+					next = merge(pending, next)
+				}
+				pending, out = next, f.changes
+			case <-f.tomb.Dying():
+				return nil
+			}
+		}
+	})
+	return f
+}
+
+// Changes is part of the watchers' interfaces.
+func (f *feed[E]) Changes() <-chan E { return f.changes }
+
+// Kill is part of worker.Worker.
+func (f *feed[E]) Kill() { f.tomb.Kill(nil) }
+
+// Wait is part of worker.Worker.
+func (f *feed[E]) Wait() error { return f.tomb.Wait() }
+
+// send tells all of them of a change. It does not wait for whoever watches.
+func send[E any](feeds []*feed[E], change E) {
+	for _, f := range feeds {
+		select {
+		case f.updates <- change:
+		case <-f.tomb.Dying():
+		}
+	}
+}
+
+// living returns those that nobody has killed.
+func living[E any](feeds []*feed[E]) []*feed[E] {
+	var alive []*feed[E]
+	for _, f := range feeds {
+		if f.tomb.Alive() {
+			alive = append(alive, f)
+		}
+	}
+	return alive
+}
+
+// join merges sets of ids, and latest events that say no more than that something has
+// changed.
+
+func join[T any](pending, next []T) []T { return append(pending, next...) }
+
+func latest(_, next struct{}) struct{} { return next }

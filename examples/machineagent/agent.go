@@ -1,0 +1,259 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/juju/clock"
+	"github.com/juju/errors"
+	"github.com/juju/loggo"
+	"github.com/juju/names/v5"
+	"github.com/juju/worker/v4/dependency"
+	"github.com/prometheus/client_golang/prometheus"
+	"gopkg.in/tomb.v2"
+
+	"github.com/stowage-io/stowage/core/instance"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv/boltkv"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider"
+	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/worker"
+	"github.com/stowage-io/stowage/worker/diskmanager"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/metrics"
+)
+
+// machine is what the agent calls its machine.
+var machine = names.NewMachineTag("0")
+
+// agent is a machine agent: a state, and an engine that keeps workers running over it.
+type agent struct {
+	store   *boltkv.Store
+	state   *state.State
+	engine  *dependency.Engine
+	metrics *prometheus.Registry
+	shown   map[string]string
+}
+
+// newAgent starts an agent that keeps all it has in a directory.
+func newAgent(dir string) (_ *agent, err error) {
+	store, err := boltkv.Open(filepath.Join(dir, "state.db"))
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	a := &agent{store: store, metrics: prometheus.NewRegistry(), shown: make(map[string]string)}
+	if err := a.start(dir); err != nil {
+		return nil, errors.Trace(firstError(err, a.stop()))
+	}
+	return a, nil
+}
+
+func (a *agent) start(dir string) (err error) {
+	// A host that has a state of its own gives the worker accessors to that instead:
+	// see examples/environmanager.
+	a.state, err = state.Open(state.Config{
+		Store:    a.store,
+		Clock:    clock.WallClock,
+		Registry: provider.CommonStorageProviders(), // has the same providers as the worker
+	})
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if err := a.identify(); err != nil {
+		return errors.Trace(err)
+	}
+
+	// The engine starts workers when their inputs are there, and again when they have
+	// failed. No failure of a worker ends it.
+	logger := loggo.GetLogger("machineagent")
+	a.engine, err = dependency.NewEngine(dependency.EngineConfig{
+		IsFatal:          func(error) bool { return false },
+		WorstError:       func(first, _ error) error { return first },
+		ErrorDelay:       time.Second,
+		BounceDelay:      10 * time.Millisecond,
+		BackoffFactor:    2,
+		BackoffResetTime: time.Minute,
+		MaxDelay:         time.Minute,
+		Clock:            clock.WallClock,
+		Metrics:          dependency.DefaultMetrics(),
+		Logger:           logger,
+	})
+	if err != nil {
+		return errors.Trace(err)
+	}
+	// The collector outlives the worker, so that the counters go on when it is
+	// started again.
+	collector := metrics.New(metrics.Options{ConstLabels: prometheus.Labels{"scope": machine.String()}})
+	if err := a.metrics.Register(collector); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(dependency.Install(a.engine, dependency.Manifolds{
+		"accessors": accessors(a.state.ForMachine(machine)),
+		"disk-manager": {Start: func(context.Context, dependency.Getter) (worker.Worker, error) {
+			return diskmanager.New(diskmanager.Config{Publisher: a})
+		}},
+		"storage-provisioner": storageprovisioner.MachineManifold(storageprovisioner.MachineManifoldConfig{
+			ManifoldConfig: storageprovisioner.ManifoldConfig{
+				AccessorsName: "accessors",
+				Clock:         clock.WallClock,
+				Observer:      collector,
+				// The default is to try for ever, from every 30 seconds to every 30
+				// minutes. This agent would rather end.
+				Retry: storageprovisioner.RetryPolicy{Min: time.Second, CreateThreshold: 3},
+			},
+			Machine:    machine,
+			StorageDir: filepath.Join(dir, "storage"),
+		}),
+	}))
+}
+
+// identify tells the state, which is new, what environment and what machine it is
+// about.
+func (a *agent) identify() error {
+	err := a.state.SetEnvironConfig(map[string]any{"name": "example", "type": "local", "uuid": uuid.NewString()})
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if err := a.state.EnsureMachine(machine); err != nil {
+		return errors.Trace(err)
+	}
+	// A machine is provisioned when it has an instance id: its name to whoever runs it.
+	// Nothing is attached to it before.
+	return errors.Trace(a.state.SetInstanceId(machine, instance.Id(uuid.NewString())))
+}
+
+// SetMachineBlockDevices is part of diskmanager.BlockDeviceSetter: by what the state is
+// told here, the worker finds the device of a volume.
+func (a *agent) SetMachineBlockDevices(devices []storage.BlockDevice) error {
+	return a.state.SetMachineBlockDevices(machine, devices)
+}
+
+// stop ends the workers before the state that they use, and that before its store.
+func (a *agent) stop() error {
+	var err error
+	if a.engine != nil {
+		a.engine.Kill()
+		err = a.engine.Wait()
+	}
+	if a.state != nil {
+		err = firstError(err, a.state.Close())
+	}
+	return firstError(err, a.store.Close())
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// accessors is a manifold that gives other manifolds a part of the state. The state is
+// here for as long as the engine is, so its worker only lives. That of a host whose
+// state is elsewhere would hold the connection, and end with it: the engine would then
+// stop the storage provisioner too, and start both again.
+func accessors(accessors storageprovisioner.Accessors) dependency.Manifold {
+	return dependency.Manifold{
+		Start: func(context.Context, dependency.Getter) (worker.Worker, error) {
+			w := &idle{}
+			w.tomb.Go(func() error {
+				<-w.tomb.Dying()
+				return nil
+			})
+			return w, nil
+		},
+		Output: func(_ worker.Worker, out any) error {
+			target, ok := out.(*storageprovisioner.Accessors)
+			if !ok {
+				return errors.Errorf("accessors do not go into a %T", out)
+			}
+			*target = accessors
+			return nil
+		},
+	}
+}
+
+// idle is a worker that only lives.
+type idle struct{ tomb tomb.Tomb }
+
+// Kill is part of worker.Worker.
+func (w *idle) Kill() { w.tomb.Kill(nil) }
+
+// Wait is part of worker.Worker.
+func (w *idle) Wait() error { return w.tomb.Wait() }
+
+// await shows how the storage changes, until it is as wanted.
+func (a *agent) await(ctx context.Context, asWanted func([]state.Storage) (bool, error)) ([]state.Storage, error) {
+	changes, err := a.state.WatchStorage()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	defer func() {
+		changes.Kill()
+		// What else it may have ended with is returned already.
+		_ = changes.Wait()
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case _, ok := <-changes.Changes():
+			if !ok {
+				return nil, errors.Annotate(watcher.EnsureErr(changes), "watching storage")
+			}
+		}
+		all, err := a.state.AllStorage()
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		a.show(all)
+		if ok, err := asWanted(all); ok || err != nil {
+			return all, errors.Trace(err)
+		}
+	}
+}
+
+// show prints what has changed since it was last called.
+func (a *agent) show(all []state.Storage) {
+	gone := maps.Clone(a.shown)
+	for _, s := range all {
+		delete(gone, s.Name)
+		line := strings.TrimSpace(fmt.Sprintf("%-8s %-10s %s %s", s.Name, s.Status, s.Location, s.Message))
+		if a.shown[s.Name] != line {
+			fmt.Println(line)
+			a.shown[s.Name] = line
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(gone)) {
+		fmt.Printf("%-8s gone\n", name)
+		delete(a.shown, name)
+	}
+}
+
+// showMetrics prints what has gone well so far. Where Prometheus can reach it, a host
+// serves the registry instead, with promhttp.HandlerFor.
+func (a *agent) showMetrics(file string) error {
+	if err := prometheus.WriteToTextfile(file, a.metrics); err != nil {
+		return errors.Trace(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "stowage_provisioner_operations_total") && strings.Contains(line, `outcome="success"`) {
+			fmt.Print(line)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+// Machineagent embeds the storage provisioner in a machine agent: under a dependency
+// engine, beside the disk manager, over a state that is kept in one file.
+//
+//	go run ./examples/machineagent
+//
+// It has three filesystems made: a directory, one in memory, and ext4 on a loop
+// device. It writes to them, shows what was counted, and takes them away again. An
+// agent would go on, and leave its storage as it is when it stops. That needs root:
+// without it the agent says so, and has nothing to do. With -wait it goes on until
+// Ctrl-C.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider"
+)
+
+func main() {
+	wait := flag.Bool("wait", false, "go on until a signal comes")
+	flag.Parse()
+	// The first signal has everything taken away; a second one ends the program
+	// there and then.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	if err := run(ctx, *wait); err != nil {
+		fmt.Fprintln(os.Stderr, "machineagent:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, wait bool) error {
+	// Providers mount at no path that leads through a symbolic link.
+	tmp, err := filepath.EvalSymlinks(os.TempDir())
+	if err != nil {
+		return errors.Trace(err)
+	}
+	dir, err := os.MkdirTemp(tmp, "machineagent-")
+	if err != nil {
+		return errors.Trace(err)
+	}
+	agent, err := newAgent(dir)
+	if err != nil {
+		return firstError(err, os.RemoveAll(dir))
+	}
+	err = agent.use(ctx, dir, wait)
+	if ctx.Err() != nil {
+		fmt.Println("interrupted")
+		err = nil
+	}
+	left := agent.removeAll()
+	err = firstError(err, agent.stop())
+	if left != nil {
+		// Something may be mounted in the directory.
+		return errors.Annotatef(left, "taking away the storage in %s", dir)
+	}
+	return firstError(err, os.RemoveAll(dir))
+}
+
+// use has storage made, and uses it.
+func (a *agent) use(ctx context.Context, dir string, wait bool) error {
+	if err := a.state.AddStorage(wanted(dir)...); err != nil {
+		return errors.Trace(err)
+	}
+	// A worker that cannot start says so in the log, and the engine tries again, for
+	// ever; this program does not.
+	making, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	all, err := a.await(making, func(all []state.Storage) (bool, error) {
+		attached := 0
+		for _, s := range all {
+			switch {
+			case s.Status == status.Error:
+				return false, errors.Errorf("%s: %s", s.Name, s.Message)
+			case s.Status == status.Attached && s.Location != "":
+				// The status is set first, and then it is recorded where.
+				attached++
+			}
+		}
+		return attached == len(all), nil
+	})
+	if err != nil {
+		return errors.Annotate(err, "making storage")
+	}
+	for _, s := range all {
+		file := filepath.Join(s.Location, "hello")
+		if err := os.WriteFile(file, []byte("hello\n"), 0o600); err != nil {
+			return errors.Trace(err)
+		}
+		fmt.Println("wrote", file)
+	}
+	if err := a.showMetrics(filepath.Join(dir, "metrics.prom")); err != nil {
+		return errors.Trace(err)
+	}
+	if wait {
+		fmt.Println("waiting for Ctrl-C")
+		<-ctx.Done()
+	}
+	return nil
+}
+
+// wanted is the storage that a user asks for: each of a pool, which here is what a
+// provider has under its own name.
+func wanted(dir string) []state.StorageParams {
+	if os.Geteuid() != 0 {
+		fmt.Println("not root: nothing is made, since a machine's providers need root to mount and for loop devices")
+		return nil
+	}
+	return []state.StorageParams{{
+		// Without a mount point it stays where the provider makes it.
+		Name: "scratch", Kind: storage.StorageKindFilesystem, Pool: string(provider.RootfsProviderType),
+		Size: 16, Machine: machine,
+	}, {
+		Name: "cache", Kind: storage.StorageKindFilesystem, Pool: string(provider.TmpfsProviderType),
+		Size: 16, Machine: machine, MountPoint: filepath.Join(dir, "mnt", "cache"),
+	}, {
+		// The provider makes volumes alone: the filesystem on it is made by the
+		// worker's managed source, once the disk manager has seen the device.
+		Name: "data", Kind: storage.StorageKindFilesystem, Pool: string(provider.LoopProviderType),
+		Size: 64, Machine: machine, MountPoint: filepath.Join(dir, "mnt", "data"),
+	}}
+}
+
+// removeAll takes all storage away, also after a signal.
+func (a *agent) removeAll() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	all, err := a.state.AllStorage()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	var names []string
+	for _, s := range all {
+		names = append(names, s.Name)
+	}
+	if err := a.state.RemoveStorage(names); err != nil {
+		return errors.Trace(err)
+	}
+	_, err = a.await(ctx, func(all []state.Storage) (bool, error) { return len(all) == 0, nil })
+	return errors.Trace(err)
+}

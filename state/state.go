@@ -27,7 +27,8 @@ type Config struct {
 	// Clock dates statuses.
 	Clock clock.Clock
 
-	// Registry knows the providers that pools may name.
+	// Registry knows the providers that pools may name: those that the workers
+	// have.
 	Registry storage.ProviderRegistry
 }
 

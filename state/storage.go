@@ -73,7 +73,8 @@ type Storage struct {
 
 	// Location is the mount point of an attached filesystem, or the path of an
 	// attached volume's block device once the machine has seen it. Otherwise it is
-	// empty.
+	// empty. Statuses are set before what they tell of is recorded: storage can be
+	// used when it is attached and has a location.
 	Location string
 
 	// Volume and Filesystem are what the instance stands on; nil where there is

@@ -69,14 +69,8 @@ func run(ctx context.Context) error {
 	// and leaves it to the engine to start the worker again when it has failed. This
 	// one ends instead.
 	provisioner, err := storageprovisioner.New(storageprovisioner.Config{
-		Scope:       names.NewModelTag(environ.UUID()),
-		Volumes:     inventory,
-		Filesystems: inventory,
-		Life:        inventory,
-		Environ:     inventory,
-		Machines:    inventory,
-		Status:      inventory,
-		Clock:       clock.WallClock,
+		Scope: names.NewModelTag(environ.UUID()),
+		Clock: clock.WallClock,
 		// Called when the worker starts, and whenever the environment's configuration
 		// has changed: new credentials, say.
 		Registry: func(environ *config.Config) (storage.ProviderRegistry, error) {
@@ -93,7 +87,7 @@ func run(ctx context.Context) error {
 		// The default, which begins with half a minute, is kinder to a cloud, and
 		// long for an example.
 		Retry: storageprovisioner.RetryPolicy{Min: 300 * time.Millisecond},
-	})
+	}.WithAccessors(inventory))
 	if err != nil {
 		return errors.Trace(err)
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/juju/names/v5"
 	"github.com/juju/worker/v4/dependency"
 	"github.com/prometheus/client_golang/prometheus"
-	"gopkg.in/tomb.v2"
 
 	"github.com/stowage-io/stowage/core/instance"
 	"github.com/stowage-io/stowage/state"
@@ -96,7 +95,11 @@ func (a *agent) start(dir string) (err error) {
 		return errors.Trace(err)
 	}
 	return errors.Trace(dependency.Install(a.engine, dependency.Manifolds{
-		"accessors": accessors(a.state.ForMachine(machine)),
+		// The state is here for as long as the engine is. That of a host whose state is
+		// elsewhere would have a manifold of its own, whose worker holds the connection
+		// and ends with it: the engine would then stop the storage provisioner too, and
+		// start both again.
+		"accessors": storageprovisioner.AccessorsManifold(a.state.ForMachine(machine)),
 		"disk-manager": {Start: func(context.Context, dependency.Getter) (worker.Worker, error) {
 			return diskmanager.New(diskmanager.Config{Publisher: a})
 		}},
@@ -157,40 +160,6 @@ func firstError(errs ...error) error {
 	}
 	return nil
 }
-
-// accessors is a manifold that gives other manifolds a part of the state. The state is
-// here for as long as the engine is, so its worker only lives. That of a host whose
-// state is elsewhere would hold the connection, and end with it: the engine would then
-// stop the storage provisioner too, and start both again.
-func accessors(accessors storageprovisioner.Accessors) dependency.Manifold {
-	return dependency.Manifold{
-		Start: func(context.Context, dependency.Getter) (worker.Worker, error) {
-			w := &idle{}
-			w.tomb.Go(func() error {
-				<-w.tomb.Dying()
-				return nil
-			})
-			return w, nil
-		},
-		Output: func(_ worker.Worker, out any) error {
-			target, ok := out.(*storageprovisioner.Accessors)
-			if !ok {
-				return errors.Errorf("accessors do not go into a %T", out)
-			}
-			*target = accessors
-			return nil
-		},
-	}
-}
-
-// idle is a worker that only lives.
-type idle struct{ tomb tomb.Tomb }
-
-// Kill is part of worker.Worker.
-func (w *idle) Kill() { w.tomb.Kill(nil) }
-
-// Wait is part of worker.Worker.
-func (w *idle) Wait() error { return w.tomb.Wait() }
 
 // await shows how the storage changes, until it is as wanted.
 func (a *agent) await(ctx context.Context, asWanted func([]state.Storage) (bool, error)) ([]state.Storage, error) {

@@ -61,18 +61,11 @@ func run(ctx context.Context, dir string) (err error) {
 	if err := want(st); err != nil {
 		return errors.Trace(err)
 	}
-	accessors := st.ForMachine(machine)
 	worker, err := start(storageprovisioner.Config{
-		Scope:       machine,
-		StorageDir:  filepath.Join(dir, "storage"),
-		Volumes:     accessors,
-		Filesystems: accessors,
-		Life:        accessors,
-		Environ:     accessors,
-		Machines:    accessors,
-		Status:      accessors,
-		Clock:       clock.WallClock,
-	}, os.Stdout)
+		Scope:      machine,
+		StorageDir: filepath.Join(dir, "storage"),
+		Clock:      clock.WallClock,
+	}.WithAccessors(st.ForMachine(machine)), os.Stdout)
 	if err != nil {
 		return errors.Trace(err)
 	}

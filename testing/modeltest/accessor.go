@@ -70,16 +70,7 @@ func (m *Model) For(scope names.Tag, with ...Capability) storageprovisioner.Acce
 // accessors. What is left to set is the Clock, in a machine's scope the StorageDir,
 // and whatever the test is about; the Registry, above all.
 func (m *Model) Config(scope names.Tag, with ...Capability) storageprovisioner.Config {
-	a := m.For(scope, with...)
-	return storageprovisioner.Config{
-		Scope:       scope,
-		Volumes:     a,
-		Filesystems: a,
-		Life:        a,
-		Environ:     a,
-		Machines:    a,
-		Status:      a,
-	}
+	return storageprovisioner.Config{Scope: scope}.WithAccessors(m.For(scope, with...))
 }
 
 // accessor implements all that is not optional.

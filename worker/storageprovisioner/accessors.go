@@ -19,12 +19,25 @@ import (
 // is no such entity any more), CodeNotProvisioned (it has no info yet). Any
 // other error concerns that entity alone, which is read again later.
 
+// Accessors is all by which a storage provisioner reads the state and writes to it.
+// What gives them may have the optional capabilities too.
+type Accessors interface {
+	VolumeAccessor
+	FilesystemAccessor
+	LifecycleManager
+	EnvironAccessor
+	MachineAccessor
+	StatusSetter
+}
+
 // VolumeAccessor reads and records volumes and their attachments.
 type VolumeAccessor interface {
-	// WatchBlockDevices watches the block devices of a machine.
+	// WatchBlockDevices watches the block devices of a machine. It is called in a
+	// machine's scope only.
 	WatchBlockDevices(names.MachineTag) (watcher.NotifyWatcher, error)
 
-	// WatchVolumes watches the ids of the volumes in the worker's scope.
+	// WatchVolumes watches the volumes in the worker's scope. It sends their ids,
+	// "0" or "0/1", where the other watchers send tags, "volume-0".
 	WatchVolumes() (watcher.StringsWatcher, error)
 
 	// WatchVolumeAttachments watches the volume attachments in the worker's
@@ -35,7 +48,7 @@ type VolumeAccessor interface {
 	Volumes([]names.VolumeTag) ([]params.VolumeResult, error)
 
 	// VolumeBlockDevices returns the block devices that volumes are on their
-	// machines.
+	// machines. It is called in a machine's scope only.
 	VolumeBlockDevices([]params.MachineStorageId) ([]params.BlockDeviceResult, error)
 
 	// VolumeAttachments returns the recorded infos of volume attachments.
@@ -57,8 +70,8 @@ type VolumeAccessor interface {
 
 // FilesystemAccessor reads and records filesystems and their attachments.
 type FilesystemAccessor interface {
-	// WatchFilesystems watches the ids of the filesystems in the worker's
-	// scope.
+	// WatchFilesystems watches the filesystems in the worker's scope. It sends
+	// their ids, "0" or "0/1", where the other watchers send tags, "filesystem-0".
 	WatchFilesystems() (watcher.StringsWatcher, error)
 
 	// WatchFilesystemAttachments watches the filesystem attachments in the

@@ -101,6 +101,13 @@ type Config struct {
 	Logger Logger
 }
 
+// WithAccessors returns the configuration with one value for all accessors.
+func (c Config) WithAccessors(a Accessors) Config {
+	c.Volumes, c.Filesystems, c.Life = a, a, a
+	c.Environ, c.Machines, c.Status = a, a, a
+	return c
+}
+
 // Validate returns an error that satisfies errors.IsNotValid and names the field
 // at fault.
 func (c Config) Validate() error {

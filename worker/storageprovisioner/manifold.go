@@ -8,6 +8,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 	"github.com/juju/worker/v4/dependency"
+	"gopkg.in/tomb.v2"
 
 	"github.com/stowage-io/stowage/environs/config"
 	"github.com/stowage-io/stowage/environs/envcontext"
@@ -16,22 +17,12 @@ import (
 	"github.com/stowage-io/stowage/worker"
 )
 
-// Accessors is all by which a storage provisioner reads the state and writes to it.
-// What gives them may have the optional capabilities too.
-type Accessors interface {
-	VolumeAccessor
-	FilesystemAccessor
-	LifecycleManager
-	EnvironAccessor
-	MachineAccessor
-	StatusSetter
-}
-
 // ManifoldConfig is what [MachineManifoldConfig] and [EnvironManifoldConfig] have in
 // common.
 type ManifoldConfig struct {
 	// AccessorsName is the name of the manifold that gives the accessors: its
 	// output takes an *[Accessors]. They are of the worker's scope. It is needed.
+	// [AccessorsManifold] makes one.
 	AccessorsName string
 	// NewWorker starts the worker. nil: [New].
 	NewWorker func(Config) (worker.Worker, error)
@@ -84,6 +75,39 @@ func MachineManifold(config MachineManifoldConfig) dependency.Manifold {
 func EnvironManifold(config EnvironManifoldConfig) dependency.Manifold {
 	return config.manifold(config.Validate, config.workerConfig)
 }
+
+// AccessorsManifold returns a manifold that gives accessors to whoever names it as
+// its input, for a host that has them all along, and that keeps them working until the
+// engine has ended.
+func AccessorsManifold(accessors Accessors) dependency.Manifold {
+	return dependency.Manifold{
+		Start: func(context.Context, dependency.Getter) (worker.Worker, error) {
+			w := &idle{}
+			w.tomb.Go(func() error {
+				<-w.tomb.Dying()
+				return nil
+			})
+			return w, nil
+		},
+		Output: func(_ worker.Worker, out any) error {
+			result, ok := out.(*Accessors)
+			if !ok {
+				return errors.Errorf("accessors do not go into a %T", out)
+			}
+			*result = accessors
+			return nil
+		},
+	}
+}
+
+// idle is a worker that only lives.
+type idle struct{ tomb tomb.Tomb }
+
+// Kill is part of worker.Worker.
+func (w *idle) Kill() { w.tomb.Kill(nil) }
+
+// Wait is part of worker.Worker.
+func (w *idle) Wait() error { return w.tomb.Wait() }
 
 // Validate returns an error that satisfies errors.IsNotValid and names the field at
 // fault.
@@ -151,12 +175,6 @@ func (c EnvironManifoldConfig) workerConfig(accessors Accessors) Config {
 // workerConfig returns what both scopes have in common.
 func (c ManifoldConfig) workerConfig(accessors Accessors) Config {
 	return Config{
-		Volumes:            accessors,
-		Filesystems:        accessors,
-		Life:               accessors,
-		Environ:            accessors,
-		Machines:           accessors,
-		Status:             accessors,
 		Clock:              c.Clock,
 		Registry:           c.Registry,
 		CallContext:        c.CallContext,
@@ -166,5 +184,5 @@ func (c ManifoldConfig) workerConfig(accessors Accessors) Config {
 		ResyncInterval:     c.ResyncInterval,
 		Observer:           c.Observer,
 		Logger:             c.Logger,
-	}
+	}.WithAccessors(accessors)
 }

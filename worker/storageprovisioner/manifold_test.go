@@ -57,7 +57,7 @@ func ExampleMachineManifold() {
 		return
 	}
 	err = dependency.Install(engine, dependency.Manifolds{
-		"state":               stateManifold(inventory),
+		"state":               storageprovisioner.AccessorsManifold(inventory),
 		"storage-provisioner": storageprovisioner.MachineManifold(provisioner),
 	})
 	if err != nil {
@@ -73,24 +73,6 @@ func ExampleMachineManifold() {
 	// volume-0: attached
 	// volume-0 on machine-0 is recorded: device sdx
 	// engine: <nil>
-}
-
-// stateManifold returns the manifold of a worker that lives as long as it is let, and
-// gives the accessors meanwhile. That of an agent would keep up a connection.
-func stateManifold(accessors storageprovisioner.Accessors) dependency.Manifold {
-	return dependency.Manifold{
-		Start: func(context.Context, dependency.Getter) (worker.Worker, error) {
-			return newIdle(), nil
-		},
-		Output: func(_ worker.Worker, out any) error {
-			result, ok := out.(*storageprovisioner.Accessors)
-			if !ok {
-				return errors.Errorf("the state gives accessors, not a %T", out)
-			}
-			*result = accessors
-			return nil
-		},
-	}
 }
 
 // engineConfig has an engine start what has failed again within a moment.
@@ -219,7 +201,7 @@ func (s *manifoldSuite) TestWorkerWaitsForItsAccessors(c *gc.C) {
 	})
 	c.Check(s.started, gc.HasLen, 0)
 
-	s.install(c, "accessors", stateManifold(s.state.For(names.NewMachineTag("0"))))
+	s.install(c, "accessors", storageprovisioner.AccessorsManifold(s.state.For(names.NewMachineTag("0"))))
 	config := receive(c, s.started, "the worker's start")
 	c.Check(config.Scope, gc.Equals, names.NewMachineTag("0"))
 	s.fed.EnvironConfig.Deliver(c, struct{}{})
@@ -228,7 +210,7 @@ func (s *manifoldSuite) TestWorkerWaitsForItsAccessors(c *gc.C) {
 }
 
 func (s *manifoldSuite) TestEnvironsWorkerRuns(c *gc.C) {
-	s.install(c, "accessors", stateManifold(s.state.For(names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d"))))
+	s.install(c, "accessors", storageprovisioner.AccessorsManifold(s.state.For(names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d"))))
 	s.install(c, "provisioner", storageprovisioner.EnvironManifold(s.environConfig(c)))
 	config := receive(c, s.started, "the worker's start")
 	c.Check(config.Scope, gc.Equals, names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d"))
@@ -238,7 +220,7 @@ func (s *manifoldSuite) TestEnvironsWorkerRuns(c *gc.C) {
 }
 
 func (s *manifoldSuite) TestOptionalCapabilitiesOfTheAccessorsAreFound(c *gc.C) {
-	s.install(c, "accessors", stateManifold(s.state.For(names.NewMachineTag("0"), modeltest.Removal)))
+	s.install(c, "accessors", storageprovisioner.AccessorsManifold(s.state.For(names.NewMachineTag("0"), modeltest.Removal)))
 	s.install(c, "provisioner", storageprovisioner.MachineManifold(s.machineConfig(c)))
 	config := receive(c, s.started, "the worker's start")
 	_, ok := config.Volumes.(storageprovisioner.VolumeRemovalAccessor)
@@ -247,7 +229,7 @@ func (s *manifoldSuite) TestOptionalCapabilitiesOfTheAccessorsAreFound(c *gc.C) 
 
 func (s *manifoldSuite) TestWorkerThatFailsIsStartedAgain(c *gc.C) {
 	s.state.FailCall("WatchForEnvironConfigChanges", errors.New("the state is away"))
-	s.install(c, "accessors", stateManifold(s.state.For(names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d"))))
+	s.install(c, "accessors", storageprovisioner.AccessorsManifold(s.state.For(names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d"))))
 	s.install(c, "provisioner", storageprovisioner.EnvironManifold(s.environConfig(c)))
 	receive(c, s.started, "the worker's start")
 	receive(c, s.started, "the worker's second start")
@@ -258,7 +240,7 @@ func (s *manifoldSuite) TestWorkerThatFailsIsStartedAgain(c *gc.C) {
 }
 
 func (s *manifoldSuite) TestReportIsPartOfTheEngines(c *gc.C) {
-	s.install(c, "accessors", stateManifold(s.state.For(names.NewMachineTag("0"))))
+	s.install(c, "accessors", storageprovisioner.AccessorsManifold(s.state.For(names.NewMachineTag("0"))))
 	s.install(c, "provisioner", storageprovisioner.MachineManifold(s.machineConfig(c)))
 	s.reported(c, func(report map[string]any) bool {
 		own, _ := report["report"].(map[string]any)

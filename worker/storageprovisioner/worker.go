@@ -20,8 +20,21 @@ type provisioner struct {
 //
 // The worker ends with nil when it is killed; with an error when a watcher or a
 // whole accessor call fails. What its host does then is to start it again: it
-// goes on from the state. It has a method Report() map[string]any, which tells
-// what it is doing and what each unfinished entity waits for.
+// goes on from the state.
+//
+// It has a method Report() map[string]any, as dependency engines ask for it. Its
+// keys are
+//
+//	scope, configured    whose storage it is; whether the environment is known yet
+//	entities             how many there are of each kind
+//	unfinished-by-state  of how many the operation is "waiting", "scheduled" for
+//	                     another attempt, "queued" for its source, "running",
+//	                     "publishing" its result, or "stalled": given up until
+//	                     something changes
+//	unfinished           for a hundred of those, by what they are: operation, state,
+//	                     since, waits-for, failures, last-failure, next-attempt
+//
+// A worker that is ending reports nil.
 func New(config Config) (worker.Worker, error) {
 	if err := config.Validate(); err != nil {
 		return nil, errors.Trace(err)

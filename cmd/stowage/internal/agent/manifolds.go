@@ -7,11 +7,9 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/worker/v4"
 	"github.com/juju/worker/v4/dependency"
-	"gopkg.in/tomb.v2"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/environs/config"
-	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/worker/diskmanager"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
@@ -37,7 +35,7 @@ func (a *Agent) manifolds() dependency.Manifolds {
 	manifolds := dependency.Manifolds{
 		diskManager:      start(a.startDiskManager),
 		controlSocket:    start(a.startControl),
-		machineAccessors: accessors(a.state.ForMachine(machine)),
+		machineAccessors: storageprovisioner.AccessorsManifold(a.state.ForMachine(machine)),
 		machineProvisioner: storageprovisioner.MachineManifold(storageprovisioner.MachineManifoldConfig{
 			ManifoldConfig: a.provisioner(machineAccessors, machine.String()),
 			Machine:        machine,
@@ -45,7 +43,7 @@ func (a *Agent) manifolds() dependency.Manifolds {
 		}),
 	}
 	if a.config.Manager {
-		manifolds[environAccessors] = accessors(a.state.ForEnviron())
+		manifolds[environAccessors] = storageprovisioner.AccessorsManifold(a.state.ForEnviron())
 		manifolds[environProvisioner] = storageprovisioner.EnvironManifold(storageprovisioner.EnvironManifoldConfig{
 			ManifoldConfig: a.provisioner(environAccessors, "environment"),
 			Model:          a.model,
@@ -72,38 +70,6 @@ func (a *Agent) provisioner(accessorsName, scope string) storageprovisioner.Mani
 func start(f func() (worker.Worker, error)) dependency.Manifold {
 	return dependency.Manifold{Start: func(context.Context, dependency.Getter) (worker.Worker, error) { return f() }}
 }
-
-// accessors makes a manifold whose output is a part of the state.
-func accessors(accessor *state.Accessor) dependency.Manifold {
-	manifold := start(func() (worker.Worker, error) { return newIdle(), nil })
-	manifold.Output = func(_ worker.Worker, out any) error {
-		result, ok := out.(*storageprovisioner.Accessors)
-		if !ok {
-			return errors.Errorf("accessors do not go into a %T", out)
-		}
-		*result = accessor
-		return nil
-	}
-	return manifold
-}
-
-// idle is a worker that only lives.
-type idle struct{ tomb tomb.Tomb }
-
-func newIdle() *idle {
-	w := &idle{}
-	w.tomb.Go(func() error {
-		<-w.tomb.Dying()
-		return nil
-	})
-	return w
-}
-
-// Kill is part of worker.Worker.
-func (w *idle) Kill() { w.tomb.Kill(nil) }
-
-// Wait is part of worker.Worker.
-func (w *idle) Wait() error { return w.tomb.Wait() }
 
 func (a *Agent) startDiskManager() (worker.Worker, error) {
 	return diskmanager.New(diskmanager.Config{Publisher: a, Clock: a.config.Clock})

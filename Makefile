@@ -4,7 +4,7 @@ STOWAGE_DIR ?= /var/lib/stowage
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race e2e bench-apply packages
+.PHONY: help build run test lint race e2e mutate bench-apply packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -28,6 +28,9 @@ race: ## Run the tests under the race detector, all but the end-to-end ones
 
 e2e: packages ## Run the end-to-end tests: the command, real devices and mounts
 	go test -count=1 ./e2e
+
+mutate: ## Break the worker's code in small ways and tell what no test notices (a quarter of an hour)
+	nice go run ./internal/mutate
 
 bench-apply: packages ## Measure 200 ext4 volumes on loop devices, up and away
 	go test -count=1 -run '^$$' -bench '^BenchmarkApply$$' -benchtime 3x ./e2e

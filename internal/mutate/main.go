@@ -1,0 +1,238 @@
+// Command mutate breaks the worker's code on purpose, one small breakage at a time,
+// and tells which breakages no test notices.
+//
+//	go run ./internal/mutate [-run regexp] [-known] [-list] [-p n] [package ...]
+//
+// All breakages ("mutants") of a package are compiled into its test binaries at
+// once, each behind a number, and one run of the tests has one of them in effect, by
+// an environment variable. So a mutant costs a run of the tests and no build. The
+// changed sources are an overlay of the go command's: the tree is never touched.
+//
+// A mutant is killed when a suite fails or does not end in time. Which suites may
+// kill the mutants of which package, and in which order they are asked, is the list
+// of targets below. A survivor is a line of code that may be broken unnoticed: it
+// wants a test, simpler code, or, where the broken code does the same, an
+// explanation in survivors.md, which is also the data that this program reads. An
+// unexplained survivor makes it fail, and so does an explanation of what is no
+// mutant any more or is killed (with -known, which runs the explained ones too).
+//
+// A mutant is known by its function and its text, not by its line, so that an
+// explanation outlives edits around it.
+package main
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
+
+// target is a package that is mutated, and the suites that are to notice.
+type target struct {
+	dir    string // from the module's root
+	suites []suite
+}
+
+// suite is a run of the tests of a package.
+type suite struct {
+	dir  string // from the module's root
+	args []string
+}
+
+const worker = "worker/storageprovisioner"
+
+// The quickest suite that kills the most comes first.
+var targets = []target{{
+	dir:    worker + "/internal/schedule",
+	suites: []suite{{dir: worker + "/internal/schedule"}},
+}, {
+	// The core is held by its random histories, and by what the worker does.
+	dir: worker + "/internal/plan",
+	suites: []suite{
+		{dir: worker + "/internal/plan", args: []string{"-seeds=50"}},
+		{dir: worker},
+		{dir: worker + "/internal/plan", args: []string{"-seeds=500"}},
+	},
+}, {
+	dir:    worker,
+	suites: []suite{{dir: worker}},
+}}
+
+//go:embed survivors.md
+var survivors []byte
+
+const survivorsName = "internal/mutate/survivors.md"
+
+// options are what the command line says.
+type options struct {
+	run      *regexp.Regexp // which mutants
+	known    bool           // the explained ones too
+	list     bool           // only list them
+	parallel int
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var o options
+	run := flag.String("run", "", "only mutants whose line in the list matches the `regexp`")
+	flag.BoolVar(&o.known, "known", false, "run the mutants that survivors.md explains, too")
+	flag.BoolVar(&o.list, "list", false, "list the mutants and run nothing")
+	// A worker that is broken is mostly waited for.
+	flag.IntVar(&o.parallel, "p", 8*runtime.NumCPU(), "how many `runs` at once")
+	flag.Parse()
+	err := func() (err error) {
+		if o.run, err = regexp.Compile(*run); err != nil {
+			return fmt.Errorf("-run: %w", err)
+		}
+		if o.parallel < 1 {
+			return fmt.Errorf("-p %d: at least 1 is needed", o.parallel)
+		}
+		chosen, err := choose(flag.Args())
+		if err != nil {
+			return err
+		}
+		explained, err := parseExplanations(survivorsName, bytes.NewReader(survivors))
+		if err != nil {
+			return err
+		}
+		return mutate(ctx, ".", chosen, explained, o, os.Stdout)
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mutate:", err)
+		os.Exit(1)
+	}
+}
+
+// choose returns the targets whose packages the arguments name; all when there are
+// none.
+func choose(args []string) ([]target, error) {
+	if len(args) == 0 {
+		return targets, nil
+	}
+	var chosen []target
+	for _, arg := range args {
+		dir := strings.Trim(strings.TrimPrefix(arg, "./"), "/")
+		i := slices.IndexFunc(targets, func(t target) bool { return t.dir == dir })
+		if i < 0 {
+			var names []string
+			for _, t := range targets {
+				names = append(names, t.dir)
+			}
+			return nil, fmt.Errorf("package %q is no target; these are: %s", arg, strings.Join(names, ", "))
+		}
+		chosen = append(chosen, targets[i])
+	}
+	return chosen, nil
+}
+
+// outcome says what became of a mutant.
+type outcome int
+
+const (
+	survived outcome = iota
+	killed
+	timedOut
+	skipped // explained, and not asked for
+	outcomes
+)
+
+// mutate runs the mutants of the targets, of the module that dir is in, and reports
+// to out.
+func mutate(ctx context.Context, dir string, targets []target, explained *explanations, o options, out io.Writer) error {
+	l, err := newLab(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	mutants, err := l.instrument(ctx, targets)
+	if err != nil {
+		return err
+	}
+	stale := explained.stale(targets, mutants)
+	for _, s := range stale {
+		fmt.Fprintln(out, s)
+	}
+	mutants = slices.DeleteFunc(mutants, func(m *mutant) bool { return !o.run.MatchString(m.String()) })
+	if o.list {
+		for _, m := range mutants {
+			fmt.Fprintln(out, m)
+		}
+		return nil
+	}
+	var asked []*mutant
+	for _, m := range mutants {
+		if explained.has(m) && !o.known {
+			m.outcome = skipped
+		} else {
+			asked = append(asked, m)
+		}
+	}
+	started := time.Now()
+	if err := l.run(ctx, targets, asked, o.parallel, func(m *mutant) {
+		switch {
+		case m.outcome == survived && !explained.has(m):
+			fmt.Fprintf(out, "%s/%s:%d: survived\n\t%s\n", m.dir, m.file, m.line, m.key().text)
+		case m.outcome != survived && explained.has(m):
+			fmt.Fprintf(out, "%s:%d: explained, but killed\n\t%s\n", explained.name, explained.line[m.key()], m.key().text)
+		}
+	}); err != nil {
+		return err
+	}
+	summarize(out, targets, mutants)
+	fmt.Fprintf(out, "%d mutants ran in %v\n", len(asked), time.Since(started).Round(time.Second))
+
+	var unexplained, wrong int
+	for _, m := range asked {
+		if m.outcome == survived && !explained.has(m) {
+			unexplained++
+		}
+		if m.outcome != survived && explained.has(m) {
+			wrong++
+		}
+	}
+	if unexplained+wrong+len(stale) > 0 {
+		return errors.New(strings.Join(slices.DeleteFunc([]string{
+			complain(unexplained, "unexplained survivors: add a test, or explain them in "+explained.name),
+			complain(wrong+len(stale), "explanations too many: remove them from "+explained.name),
+		}, func(s string) bool { return s == "" }), "; "))
+	}
+	return nil
+}
+
+func complain(n int, of string) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprint(n, " ", of)
+}
+
+// summarize prints how many mutants of each package came to what.
+func summarize(out io.Writer, targets []target, mutants []*mutant) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(w, "mutants\tkilled\ttimed out\tsurvived\texplained\t  package\n")
+	for _, t := range targets {
+		var n [outcomes]int
+		all := 0
+		for _, m := range mutants {
+			if m.dir == t.dir {
+				n[m.outcome]++
+				all++
+			}
+		}
+		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t  %s\n", all, n[killed], n[timedOut], n[survived], n[skipped], t.dir)
+	}
+	w.Flush()
+}

@@ -1,10 +1,11 @@
 # Targets for people. `make help` lists them.
 
 STOWAGE_DIR ?= /var/lib/stowage
+WORKER := ./worker/storageprovisioner/...
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race e2e mutate bench-apply packages
+.PHONY: help build run test lint race e2e cover mutate bench-apply packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -28,6 +29,12 @@ race: ## Run the tests under the race detector, all but the end-to-end ones
 
 e2e: packages ## Run the end-to-end tests: the command, real devices and mounts
 	go test -count=1 ./e2e
+
+cover: ## Check that the tests reach 95 % of the worker's statements
+	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && \
+	go test -coverprofile="$$dir/profile" -coverpkg=$(WORKER) $(WORKER) >"$$dir/log" || { cat "$$dir/log"; exit 1; } && \
+	go tool cover -func="$$dir/profile" | awk '{ reached = $$NF + 0 } \
+		END { printf "%.1f %% of the statements of $(WORKER)\n", reached; exit reached < 95 }'
 
 mutate: ## Break the worker's code in small ways and tell what no test notices (a quarter of an hour)
 	nice go run ./internal/mutate

@@ -12,8 +12,9 @@ import (
 
 // Observer is told what the worker does, as it does it: for metrics, a progress
 // display, a trace. Its methods are called by one goroutine of the worker, one at
-// a time, and must return at once. Package worker/storageprovisioner/metrics has
-// one for Prometheus.
+// a time, and must return at once. When the worker has ended, all that was started
+// has finished, and no queue has any depth. Package worker/storageprovisioner/metrics
+// has one for Prometheus.
 type Observer interface {
 	// OperationStarted tells that an operation has been handed to its source.
 	OperationStarted(Operation)

@@ -29,7 +29,8 @@ func (r *facts) readPlans(facts []*plan.Fact) error {
 		f.ID = f.Key.ID
 		f.Source = plan.Source{Kind: plan.Plan, Provider: string(info.DeviceType)}
 		f.Args = storage.VolumeAttachmentPlanInfo{DeviceType: info.DeviceType, DeviceAttributes: info.DeviceAttributes}
-		f.Class, err = r.planClass(f.Key, info.DeviceType)
+		class, err := r.planClass(f.Key, info.DeviceType)
+		f.Class = class
 		return err
 	})
 	return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sync"
 
 	"github.com/juju/errors"
@@ -109,6 +110,18 @@ func newSource(ops operations, maxCalls int, of ...any) *source {
 	return s
 }
 
+// distinct returns values, each once: a provider that is its own source has one say,
+// and one share of what its rate limiter allows.
+func distinct(values ...any) []any {
+	var each []any
+	for _, value := range values {
+		if !reflect.ValueOf(value).Comparable() || !slices.Contains(each, value) {
+			each = append(each, value)
+		}
+	}
+	return each
+}
+
 // capabilities returns those of the values that have a capability.
 func capabilities[C any](values []any) []C {
 	var with []C
@@ -151,7 +164,7 @@ func (e *environ) open(key plan.Source) (*source, error) {
 		if err != nil {
 			return nil, errors.Annotatef(err, "opening volume source %q", providerType)
 		}
-		of := []any{volumes, p}
+		of := distinct(volumes, p)
 		return newSource(volumeOps{
 			source:     volumes,
 			qualifiers: capabilities[storage.VolumeQualifier](of),
@@ -168,7 +181,7 @@ func (e *environ) open(key plan.Source) (*source, error) {
 // newFilesystemSource returns the source of filesystems whose capabilities are its
 // own and those of its provider, if it has one.
 func newFilesystemSource(filesystems storage.FilesystemSource, maxCalls int, p ...any) *source {
-	of := append([]any{filesystems}, p...)
+	of := distinct(append([]any{filesystems}, p...)...)
 	return newSource(filesystemOps{
 		source:     filesystems,
 		qualifiers: capabilities[storage.FilesystemQualifier](of),

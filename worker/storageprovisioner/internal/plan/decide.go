@@ -45,11 +45,19 @@ func (c *Core) decideStorage(e *entity) (Op, Key) {
 	case f.Life != Alive || f.Recorded || class == Static || f.Args == nil:
 		return None, Key{}
 	}
-	if need, ok := c.unprovisioned(f.Host); ok && f.Key.Kind == Volume {
-		// A filesystem needs the machine to be attached, not to be made.
+	if f.Key.Kind == Filesystem {
+		// It needs the machine to be attached, not to be made.
+		return Create, c.unready(f.Backing)
+	}
+	if need, ok := c.unprovisioned(f.Host); ok {
 		return Create, need
 	}
-	return Create, c.unready(f.Backing)
+	attachment := Key{Kind: VolumeAttachment, ID: f.Key.ID, Host: f.Host}
+	if former := c.entities[attachment]; former != nil && former.op != Attach && former.underway() {
+		// The creation may attach what is still being detached.
+		return Create, attachment
+	}
+	return Create, Key{}
 }
 
 // unready returns the key of what must happen before a filesystem can be made or

@@ -41,7 +41,11 @@ type Status struct {
 // Finished takes in how a batch ended: a result for each of its items. The
 // source is free for another from here on.
 func (c *Core) Finished(source Source, results []Result) {
-	c.queue(source).calls--
+	q := c.queue(source)
+	q.calls--
+	for i := range results {
+		q.leave(results[i].Key.Storage())
+	}
 	for i := range results {
 		c.finish(c.entities[results[i].Key], &results[i])
 	}
@@ -226,13 +230,14 @@ func (c *Core) Published(key Key, err error) {
 	// What is alive again by now is another of the same id: it stays.
 	alive := !e.records() && e.fact.Life == Alive
 	if refused && !alive && !e.orphan {
-		e.unpublished++
-		c.options.Timetable.Add(e, e, c.now.Add(c.options.Retry.delay(e.unpublished)))
+		attempts := e.refused.attempts + 1
+		e.refused = refusal{attempts, err.Error(), c.now.Add(c.options.Retry.delay(attempts))}
+		c.options.Timetable.Add(e, e, e.refused.due)
 		return
 	}
 	r := e.result
 	e.result = nil
-	e.unpublished = 0
+	e.refused = refusal{}
 	e.phase = idle
 	switch {
 	case e.orphan:

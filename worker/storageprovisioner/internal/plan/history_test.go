@@ -483,10 +483,28 @@ func (w *world) start() {
 	for _, batch := range w.core.Batches() {
 		w.logf("start %s %s: %v", batch.Op, batch.Source, batch.Items)
 		for _, item := range batch.Items {
+			w.mayConcern(batch.Source, item)
+		}
+		for _, item := range batch.Items {
 			w.mayStart(batch.Op, item)
 			w.running[item.Key] = batch.Op
 		}
 		w.batches = append(w.batches, batch)
+	}
+}
+
+// mayConcern holds that one call at a time of a source concerns a volume or
+// filesystem.
+func (w *world) mayConcern(source plan.Source, item plan.Item) {
+	for _, other := range w.batches {
+		if other.Source != source {
+			continue
+		}
+		for _, o := range other.Items {
+			if o.Key.Storage() == item.Key.Storage() {
+				w.fatalf("a call about %s during another about %s", item.Key, o.Key)
+			}
+		}
 	}
 }
 
@@ -706,6 +724,12 @@ func (w *world) perform(op plan.Op, item plan.Item) plan.Result {
 		r.ID, r.Info = providerID(key), "info"
 		host := item.Args.(args).host
 		attached := plan.Key{Kind: plan.VolumeAttachment, ID: key.ID, Host: host}
+		for _, other := range sorted(w.made) {
+			// What was attached along is where it was last wanted.
+			if other.Kind == plan.VolumeAttachment && other.ID == key.ID && other != attached && !w.recorded(other) {
+				w.unmake(other)
+			}
+		}
 		if host != "" && (w.made[attached] || w.random.IntN(3) == 0) {
 			r.Attached = attached
 			r.AttachedInfo = "attached along"

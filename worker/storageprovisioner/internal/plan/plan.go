@@ -204,8 +204,17 @@ type entity struct {
 	item Item
 	// result is kept until it is published.
 	result *Result
-	// unpublished counts the failures to publish the result.
-	unpublished int
+	// refused tells of the failures to publish the result.
+	refused refusal
+}
+
+// refusal is what has come of publishing a result that the state has not taken.
+type refusal struct {
+	// attempts have failed, message is that of the last, and due is when the result
+	// is published next.
+	attempts int
+	message  string
+	due      time.Time
 }
 
 // busy reports whether the entity's operation must end before anything else can
@@ -296,7 +305,10 @@ func (c *Core) Observe(f Fact) {
 		return
 	}
 	f.keep(e.fact)
-	if e.deferred || !e.underway() && (e.fact.Source != f.Source || !reflect.DeepEqual(e.fact.Args, f.Args)) {
+	// What may have been made for an entity that goes is looked into at once, though the
+	// operation for that may be the one that has been given up.
+	goes := e.fact.Life == Alive && f.Life != Alive
+	if e.deferred || !e.underway() && (goes || e.fact.Source != f.Source || !reflect.DeepEqual(e.fact.Args, f.Args)) {
 		c.refresh(e)
 	}
 	if f.Instance != "" && c.machines[f.Host].instance != f.Instance {
@@ -393,6 +405,7 @@ func (c *Core) Due(values []any) {
 			c.out.Unread = append(c.out.Unread, v)
 		case *entity:
 			if v.phase == publishing {
+				v.refused.due = time.Time{}
 				c.publish(v)
 				continue
 			}

@@ -30,7 +30,10 @@ type queue struct {
 	source Source
 	// calls are under way, of which the source takes so many at once.
 	calls, limit int
-	due          [ops][]*entity
+	// about counts the operations under way by the volume or filesystem that they
+	// are about: one call at a time concerns each of those.
+	about map[Key]int
+	due   [ops][]*entity
 }
 
 // enqueue hands an entity to its source's queue.
@@ -47,7 +50,7 @@ func (c *Core) queue(source Source) *queue {
 			return q
 		}
 	}
-	q := &queue{source: source, limit: 1}
+	q := &queue{source: source, limit: 1, about: make(map[Key]int)}
 	c.queues = append(c.queues, q)
 	return q
 }
@@ -85,13 +88,15 @@ func (c *Core) Batches() []Batch {
 }
 
 // take takes the next batch out of a queue. What has been enqueued may have
-// changed since: whatever its facts do not call for any more is settled anew.
+// changed since: whatever its facts do not call for any more is settled anew. What
+// is about the same volume or filesystem as a call under way keeps its place.
 func (c *Core) take(q *queue, op Op) []Item {
 	due := q.due[op]
 	if len(due) == 0 {
 		return nil
 	}
 	var items []Item
+	var waiting []*entity
 	taken := 0
 	for _, e := range due {
 		if c.options.MaxBatch > 0 && len(items) == c.options.MaxBatch {
@@ -106,15 +111,33 @@ func (c *Core) take(q *queue, op Op) []Item {
 			c.settle(e)
 			continue
 		}
+		if q.about[e.fact.Key.Storage()] > 0 {
+			waiting = append(waiting, e)
+			continue
+		}
 		items = append(items, c.start(e))
 	}
-	clear(due[:taken])
+	for _, item := range items {
+		q.about[item.Key.Storage()]++
+	}
 	// Settling may have appended to the queue meanwhile.
-	q.due[op] = q.due[op][taken:]
+	due = q.due[op]
+	taken -= len(waiting)
+	copy(due[taken:], waiting)
+	clear(due[:taken])
+	q.due[op] = due[taken:]
 	if len(q.due[op]) == 0 {
 		q.due[op] = nil
 	}
 	return items
+}
+
+// leave notes that an operation about a volume or filesystem has ended.
+func (q *queue) leave(storage Key) {
+	q.about[storage]--
+	if q.about[storage] == 0 {
+		delete(q.about, storage)
+	}
 }
 
 // start marks an entity as being in a provider's hands. What may be going on is

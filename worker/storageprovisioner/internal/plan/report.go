@@ -14,7 +14,7 @@ type Pending struct {
 	// something.
 	Since time.Time
 	// Failures counts the failed attempts in a row, and Failure is the message
-	// of the last.
+	// of the last. Of a result that is being published they are the state's.
 	Failures int
 	Failure  string
 	// Due is when it is tried next; zero unless it has failed.
@@ -38,10 +38,14 @@ func (c *Core) Report(limit int) (entities, unfinished map[string]int, pending [
 		}
 		unfinished[phaseNames[e.phase]]++
 		if len(pending) < limit {
-			pending = append(pending, Pending{
+			p := Pending{
 				Key: key, Op: e.op, Phase: phaseNames[e.phase], WaitsFor: e.waitsFor(), Since: e.since,
 				Failures: e.attempts, Failure: e.failure, Due: e.due,
-			})
+			}
+			if e.phase == publishing {
+				p.Failures, p.Failure, p.Due = e.refused.attempts, e.refused.message, e.refused.due
+			}
+			pending = append(pending, p)
 		}
 	}
 	return entities, unfinished, pending

@@ -1,0 +1,1013 @@
+package storageprovisioner_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	jc "github.com/juju/testing/checkers"
+	gc "gopkg.in/check.v1"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/plans"
+	"github.com/stowage-io/stowage/testing/calls"
+	"github.com/stowage-io/stowage/testing/modeltest"
+	"github.com/stowage-io/stowage/testing/providerfake"
+	"github.com/stowage-io/stowage/testing/watchertest"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
+)
+
+// planningSuite has a state that keeps attachment plans. Those of the device types
+// "iscsi" and "nvme" are carried out by fakes; there are no others.
+type planningSuite struct {
+	baseSuite
+	iscsi, nvme *carrier
+
+	planMu sync.Mutex
+	// noPlans is why there is no telling what carries out a plan.
+	noPlans error
+}
+
+type plansSuite struct{ planningSuite }
+
+var _ = gc.Suite(&plansSuite{})
+
+// SetUpTest has the test feed the watcher of plans, too.
+func (s *planningSuite) SetUpTest(c *gc.C) {
+	s.baseSuite.SetUpTest(c)
+	s.fed.VolumeAttachmentPlans = watchertest.New[[]params.MachineStorageId]()
+	s.state = modeltest.New(modeltest.Options{Journal: s.Journal, ByHand: s.fed})
+	s.rules = providerfake.NewRules(s.state)
+	s.source = s.provider("")
+	s.managed = s.provider("managed.")
+	s.iscsi = &carrier{Journal: s.Journal}
+	s.nvme = &carrier{Journal: s.Journal, prefix: "nvme."}
+	s.noPlans = nil
+	s.addMachine("0", "instance-0")
+}
+
+func (s *planningSuite) TearDownTest(c *gc.C) {
+	s.baseSuite.TearDownTest(c)
+	c.Check(s.iscsi.breaches, gc.HasLen, 0)
+	c.Check(s.nvme.breaches, gc.HasLen, 0)
+}
+
+// planning returns the configuration of a worker on a state that keeps plans.
+func (s *planningSuite) planning(c *gc.C, machine bool) storageprovisioner.Config {
+	cfg := s.config(c, machine, modeltest.Plans)
+	if machine {
+		cfg.Plans = s.planFor
+	}
+	return cfg
+}
+
+func (s *planningSuite) planFor(t storage.DeviceType) (plans.Plan, error) {
+	s.planMu.Lock()
+	defer s.planMu.Unlock()
+	switch {
+	case s.noPlans != nil:
+		return nil, s.noPlans
+	case t == "iscsi":
+		return s.iscsi, nil
+	case t == "nvme":
+		return s.nvme, nil
+	}
+	return nil, errors.NotFoundf("plan for device type %q", t)
+}
+
+func (s *planningSuite) setNoPlans(err error) {
+	s.planMu.Lock()
+	defer s.planMu.Unlock()
+	s.noPlans = err
+}
+
+// startPlanning starts a worker for machine 0.
+func (s *planningSuite) startPlanning(c *gc.C) {
+	s.start(c, s.planning(c, true))
+}
+
+// carrier carries out plans on paper: an attached one has the block device "disk-0"
+// where the volume's id is 0. In the journal, its calls are AttachPlan and
+// DetachPlan, about the volume on machine 0.
+type carrier struct {
+	*calls.Journal
+	calls.Script
+	prefix string
+
+	mu       sync.Mutex
+	busy     []string
+	breaches []string
+}
+
+// call makes a call about a volume.
+func (p *carrier) call(ctx context.Context, name string, attributes map[string]string) error {
+	subject := attributes["volume"] + " machine-0"
+	p.mu.Lock()
+	if slices.Contains(p.busy, subject) {
+		p.breaches = append(p.breaches, name+" of "+subject+" during another")
+	}
+	p.busy = append(p.busy, subject)
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		i := slices.Index(p.busy, subject)
+		p.busy = slices.Delete(p.busy, i, i+1)
+	}()
+	p.Record(p.prefix+name, attributes, subject)
+	if err := p.Begin(ctx, name); err != nil {
+		return err
+	}
+	return p.Item(name, subject)
+}
+
+func (p *carrier) AttachVolume(ctx context.Context, attributes map[string]string) (storage.BlockDevice, error) {
+	if err := p.call(ctx, "AttachPlan", attributes); err != nil {
+		return storage.BlockDevice{}, err
+	}
+	return plannedDevice(idOf(attributes["volume"])), nil
+}
+
+func (p *carrier) DetachVolume(ctx context.Context, attributes map[string]string) error {
+	return p.call(ctx, "DetachPlan", attributes)
+}
+
+// plannedDevice is the block device of a volume whose plan has been carried out.
+func plannedDevice(volume string) storage.BlockDevice {
+	return storage.BlockDevice{DeviceName: "disk-" + volume, WWN: "wwn-" + volume}
+}
+
+// planInfo is the plan of a volume, as a provider gives it.
+func planInfo(volume string, t storage.DeviceType) storage.VolumeAttachmentPlanInfo {
+	return storage.VolumeAttachmentPlanInfo{
+		DeviceType:       t,
+		DeviceAttributes: map[string]string{"volume": volumeTag(volume), "portal": "10.0.0.1"},
+	}
+}
+
+// planOn is the plan of a volume on a machine, as the state has it.
+func planOn(host, volume string, t storage.DeviceType) params.VolumeAttachmentPlan {
+	info := planInfo(volume, t)
+	return params.VolumeAttachmentPlan{
+		VolumeTag: volumeTag(volume), MachineTag: host, Life: life.Alive,
+		PlanInfo: params.VolumeAttachmentPlanInfo{DeviceType: t, DeviceAttributes: info.DeviceAttributes},
+	}
+}
+
+// recordPlan has the state have a plan.
+func (s *planningSuite) recordPlan(c *gc.C, plan params.VolumeAttachmentPlan) {
+	manager := s.state.For(names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d"), modeltest.Plans)
+	results, err := manager.(storageprovisioner.VolumeAttachmentPlanAccessor).
+		CreateVolumeAttachmentPlans([]params.VolumeAttachmentPlan{plan})
+	c.Assert(err, jc.ErrorIsNil)
+	c.Assert(results, jc.DeepEquals, []params.ErrorResult{{}})
+}
+
+// addPlanned adds a volume that the environment's worker has attached to machine 0
+// with a plan.
+func (s *planningSuite) addPlanned(c *gc.C, volume string, t storage.DeviceType) params.MachineStorageId {
+	return s.addPlannedOn(c, "machine-0", volume, "elsewhere", t)
+}
+
+func (s *planningSuite) addPlannedOn(c *gc.C, host, volume, provider string, t storage.DeviceType) params.MachineStorageId {
+	v, a := s.addVolumeOn(host, volume, provider)
+	s.provisionVolume(v)
+	s.provisionVolumeAttachment(a)
+	s.recordPlan(c, planOn(host, volume, t))
+	return a
+}
+
+// plansChanged tells of the plans of volumes on machine 0.
+func (s *planningSuite) plansChanged(c *gc.C, volumes ...string) {
+	var ids []params.MachineStorageId
+	for _, v := range volumes {
+		ids = append(ids, onMachine0(volumeTag(v)))
+	}
+	s.fed.VolumeAttachmentPlans.Send(ids)
+}
+
+// carriedOut has a plan carried out by the worker.
+func (s *planningSuite) carriedOut(c *gc.C, volume string) params.MachineStorageId {
+	a := s.addPlanned(c, volume, "iscsi")
+	s.plansChanged(c, volume)
+	s.AwaitCall(c, "SetVolumeAttachmentPlanBlockInfo", volumeTag(volume)+" machine-0")
+	return a
+}
+
+// letGo has the state give up a plan, and tells the worker of it.
+func (s *planningSuite) letGo(c *gc.C, volume string) {
+	s.state.Detach("machine-0", volumeTag(volume))
+	s.plansChanged(c, volume)
+}
+
+// planCalls are the calls that do something about plans.
+var planCalls = []string{
+	"AttachPlan", "DetachPlan", "nvme.AttachPlan", "nvme.DetachPlan",
+	"SetVolumeAttachmentPlanBlockInfo", "RemoveVolumeAttachmentPlan",
+}
+
+// planDeeds returns the calls so far that did something about the plan of a volume
+// on machine 0, in order.
+func (s *planningSuite) planDeeds(volume string) []string {
+	return s.About(volumeTag(volume)+" machine-0", planCalls...)
+}
+
+// withPlan has the source attach volumes to machine 0 with a plan.
+func (s *planningSuite) withPlan() {
+	s.source.Options.EditAttached = func(a *storage.VolumeAttachment) {
+		if a.Machine.String() == "machine-0" {
+			info := planInfo(a.Volume.Id(), "iscsi")
+			a.PlanInfo = &info
+		}
+	}
+}
+
+// takenIn tells the worker something, and waits until it has read an entity since,
+// and has taken that in. It serves where a barrier cannot pass, as a source is busy.
+func (s *baseSuite) takenIn(c *gc.C, call, subject string, tell func()) {
+	mark := s.Mark()
+	tell()
+	s.AwaitCallAfter(c, mark, call, subject)
+	// The answer has been taken in when the next thing is read.
+	mark = s.Mark()
+	s.filesystemsChanged(c, "99")
+	s.AwaitCallAfter(c, mark, "Life", "filesystem-99")
+}
+
+// watchedFirst returns what the worker has watched before it read the environment's
+// config.
+func (s *planningSuite) watchedFirst(c *gc.C) []string {
+	s.Next(c, "WatchFilesystemAttachments")
+	names := s.Names()
+	before := slices.DeleteFunc(names[:slices.Index(names, "EnvironConfig")], func(name string) bool {
+		return !strings.HasPrefix(name, "Watch")
+	})
+	slices.Sort(before)
+	return before
+}
+
+// 1, 23
+func (s *plansSuite) TestWatchedFromTheStartInAMachinesScope(c *gc.C) {
+	s.startPlanning(c)
+	c.Check(s.watchedFirst(c), jc.DeepEquals, []string{
+		"WatchBlockDevices", "WatchForEnvironConfigChanges", "WatchVolumeAttachmentPlans",
+	})
+}
+
+// 1, 23
+func (s *plansSuite) TestNotWatchedInTheEnvironmentsScope(c *gc.C) {
+	s.start(c, s.planning(c, false))
+	c.Check(s.watchedFirst(c), jc.DeepEquals, []string{"WatchForEnvironConfigChanges"})
+	s.barrier(c)
+	c.Check(s.Count("WatchVolumeAttachmentPlans"), gc.Equals, 0)
+}
+
+// 1, 23
+func (s *plansSuite) TestEventsBeforeTheConfigAreActedOnLater(c *gc.C) {
+	s.addPlanned(c, "0", "iscsi")
+	s.startUnconfigured(c, s.planning(c, true))
+	s.fed.VolumeAttachmentPlans.Deliver(c, []params.MachineStorageId{onMachine0("volume-0")})
+	s.fed.BlockDevices.Deliver(c, struct{}{})
+	s.fed.BlockDevices.Deliver(c, struct{}{}) // both have been taken in
+	c.Check(s.Count("VolumeAttachmentPlans"), gc.Equals, 0)
+	s.fed.EnvironConfig.Deliver(c, struct{}{})
+	s.Next(c, "SetVolumeAttachmentPlanBlockInfo")
+	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"AttachPlan", "SetVolumeAttachmentPlanBlockInfo"})
+}
+
+// 23: by whichever worker attaches, and however.
+func (s *plansSuite) TestPlanOfANewAttachmentIsRecordedBeforeTheAttachment(c *gc.C) {
+	first := true
+	for _, machine := range []bool{false, true} {
+		for _, along := range []bool{false, true} {
+			if !first {
+				s.TearDownTest(c)
+				s.SetUpTest(c)
+			}
+			first = false
+			c.Logf("--- by a machine's worker: %v; along with the creation: %v", machine, along)
+			cfg := s.planning(c, machine)
+			s.source.Options.AttachOnCreate = along
+			s.withPlan()
+			s.start(c, cfg)
+			s.addVolumeOn("machine-0", "0", "dynamic")
+			s.volumesChanged(c, "0")
+			s.volumeAttachmentsChanged(c, "machine-0", "0")
+
+			plan := planOn("machine-0", "0", "iscsi")
+			attachment := attachedVolumeInfo("0")
+			attachment.Info.PlanInfo = &plan.PlanInfo
+			c.Check(calls.NextArgs[[]params.VolumeAttachmentPlan](c, s.Journal, "CreateVolumeAttachmentPlans"), jc.DeepEquals,
+				[]params.VolumeAttachmentPlan{plan})
+			c.Check(calls.NextArgs[[]params.VolumeAttachment](c, s.Journal, "SetVolumeAttachmentInfo"), jc.DeepEquals,
+				[]params.VolumeAttachment{attachment})
+			s.barrier(c)
+			c.Check(s.Names("SetVolumeInfo", "CreateVolumeAttachmentPlans", "SetVolumeAttachmentInfo"), jc.DeepEquals,
+				[]string{"SetVolumeInfo", "CreateVolumeAttachmentPlans", "SetVolumeAttachmentInfo"})
+		}
+	}
+}
+
+// 23: those that have no plan are recorded along with those that have.
+func (s *plansSuite) TestOnlyAttachmentsWithAPlanHaveOneRecorded(c *gc.C) {
+	cfg := s.planning(c, false)
+	s.source.Options.EditAttached = func(a *storage.VolumeAttachment) {
+		if a.Volume.Id() == "0" {
+			info := planInfo("0", "iscsi")
+			a.PlanInfo = &info
+		}
+	}
+	s.start(c, cfg)
+	for _, id := range []string{"0", "1"} {
+		v, _ := s.addVolumeOn("machine-0", id, "dynamic")
+		s.provisionVolume(v)
+	}
+	s.volumesChanged(c, "0", "1")
+	s.volumeAttachmentsChanged(c, "machine-0", "0", "1")
+	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
+	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-1 machine-0")
+	c.Check(s.About("volume-0 machine-0", "CreateVolumeAttachmentPlans"), gc.HasLen, 1)
+	c.Check(s.About("volume-1 machine-0", "CreateVolumeAttachmentPlans"), gc.HasLen, 0)
+}
+
+// 23: where the state has no plans, the attachment's info tells of it all the same.
+func (s *plansSuite) TestStateWithoutPlansHasTheAttachmentRecordedAlone(c *gc.C) {
+	cfg := s.config(c, true)
+	s.withPlan()
+	s.start(c, cfg)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	recorded := calls.NextArgs[[]params.VolumeAttachment](c, s.Journal, "SetVolumeAttachmentInfo")
+	c.Check(recorded[0].Info.PlanInfo.DeviceType, gc.Equals, storage.DeviceType("iscsi"))
+	s.barrier(c)
+	c.Check(s.Count("WatchVolumeAttachmentPlans", "CreateVolumeAttachmentPlans"), gc.Equals, 0)
+}
+
+// 23, 32
+func (s *plansSuite) TestPlanThatIsNotRecordedKeepsItsAttachmentUnrecorded(c *gc.C) {
+	cfg := s.planning(c, false)
+	s.withPlan()
+	busy := errors.New("busy")
+	s.state.FailItem("CreateVolumeAttachmentPlans", "volume-0 machine-0", busy, busy)
+	s.start(c, cfg)
+	for _, id := range []string{"0", "1"} {
+		v, _ := s.addVolumeOn("machine-0", id, "dynamic")
+		s.provisionVolume(v)
+	}
+	s.volumesChanged(c, "0", "1")
+	s.volumeAttachmentsChanged(c, "machine-0", "0", "1")
+	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-1 machine-0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.barrier(c)
+	const create = "CreateVolumeAttachmentPlans"
+	done := func() []string {
+		return s.About("volume-0 machine-0", "AttachVolumes", create, "SetVolumeAttachmentInfo")
+	}
+	c.Check(done(), jc.DeepEquals, []string{"AttachVolumes", create})
+	for i := range 2 {
+		s.advance(c, backoff[i]-1)
+		s.barrier(c)
+		c.Check(done(), gc.HasLen, 2+i)
+		mark := s.Mark()
+		s.advance(c, 1)
+		s.AwaitCallAfter(c, mark, create, "volume-0 machine-0")
+	}
+	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
+	c.Check(done(), jc.DeepEquals, []string{"AttachVolumes", create, create, create, "SetVolumeAttachmentInfo"})
+	s.noTimer(c)
+}
+
+// 23: a plan for an attachment that is gone: what was attached is detached.
+func (s *plansSuite) TestAttachmentThatIsGoneWhenItsPlanIsRecordedIsDetached(c *gc.C) {
+	cfg := s.planning(c, false)
+	s.withPlan()
+	attaching := calls.NewGate()
+	s.source.OnCall("AttachVolumes", attaching.Wait)
+	s.start(c, cfg)
+	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.provisionVolume(v)
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	attaching.Entered(c)
+	s.state.ForgetAttachment("machine-0", "volume-0")
+	attaching.Open()
+	s.AwaitCall(c, "DetachVolumes", "volume-0 machine-0")
+	s.barrier(c)
+	c.Check(s.About("volume-0 machine-0", "SetVolumeAttachmentInfo", "RemoveAttachments"), gc.HasLen, 0)
+}
+
+// 23
+func (s *plansSuite) TestAlivePlanIsCarriedOutOnceAndItsDevicePublished(c *gc.C) {
+	s.startPlanning(c)
+	s.addPlanned(c, "0", "iscsi")
+	s.plansChanged(c, "0")
+	c.Check(calls.NextArgs[map[string]string](c, s.Journal, "AttachPlan"), jc.DeepEquals, planInfo("0", "iscsi").DeviceAttributes)
+	want := planOn("machine-0", "0", "iscsi")
+	want.Life = ""
+	want.BlockDevice = plannedDevice("0")
+	c.Check(calls.NextArgs[[]params.VolumeAttachmentPlan](c, s.Journal, "SetVolumeAttachmentPlanBlockInfo"), jc.DeepEquals,
+		[]params.VolumeAttachmentPlan{want})
+	s.plansChanged(c, "0", "0")
+	s.plansChanged(c, "0")
+	s.barrier(c)
+	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"AttachPlan", "SetVolumeAttachmentPlanBlockInfo"})
+	c.Check(s.Count("AttachVolumes"), gc.Equals, 0)
+	s.noTimer(c)
+}
+
+// 23: the machine may have been restarted, too.
+func (s *plansSuite) TestCarriedOutAgainByTheNextWorker(c *gc.C) {
+	cfg := s.planning(c, true)
+	s.start(c, cfg)
+	s.carriedOut(c, "0")
+	s.worker.Kill()
+	c.Assert(s.waited(c), jc.ErrorIsNil)
+	mark := s.Mark()
+	s.startUnconfigured(c, cfg) // its watchers tell of all by themselves
+	s.AwaitCallAfter(c, mark, "SetVolumeAttachmentPlanBlockInfo", "volume-0 machine-0")
+	c.Check(s.Count("AttachPlan"), gc.Equals, 2)
+}
+
+// 23, 24, and the table of statuses
+func (s *plansSuite) TestFailureIsRetriedWithAStatus(c *gc.C) {
+	s.startPlanning(c)
+	s.iscsi.FailItem("AttachPlan", "volume-0 machine-0", errors.New("no route"), errors.New("refused"))
+	s.addPlanned(c, "0", "iscsi")
+	s.plansChanged(c, "0")
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 attaching: no route"})
+	s.plansChanged(c, "0")
+	s.advance(c, backoff[0]-1)
+	s.barrier(c)
+	c.Check(s.Count("AttachPlan"), gc.Equals, 1)
+	s.advance(c, 1)
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 attaching: refused"})
+	s.advance(c, backoff[1])
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 attached"})
+	s.Next(c, "SetVolumeAttachmentPlanBlockInfo")
+	s.noTimer(c)
+}
+
+// 24
+func (s *plansSuite) TestChangedAttributesResetTheBackoff(c *gc.C) {
+	s.startPlanning(c)
+	s.iscsi.FailItem("AttachPlan", "volume-0 machine-0", errors.New("no route"))
+	s.addPlanned(c, "0", "iscsi")
+	s.plansChanged(c, "0")
+	s.statuses(c)
+	s.Next(c, "AttachPlan")
+	moved := planOn("machine-0", "0", "iscsi")
+	moved.PlanInfo.DeviceAttributes["portal"] = "10.0.0.2"
+	s.recordPlan(c, moved)
+	s.plansChanged(c, "0")
+	c.Check(calls.NextArgs[map[string]string](c, s.Journal, "AttachPlan")["portal"], gc.Equals, "10.0.0.2")
+	s.Next(c, "SetVolumeAttachmentPlanBlockInfo")
+	s.noTimer(c)
+}
+
+// 26
+func (s *plansSuite) TestPermanentFailureStallsThePlan(c *gc.C) {
+	s.startPlanning(c)
+	s.iscsi.FailItem("AttachPlan", "volume-0 machine-0", storage.Permanent(errors.New("no initiator")))
+	s.addPlanned(c, "0", "iscsi")
+	s.addPlanned(c, "1", "iscsi")
+	s.plansChanged(c, "0", "1")
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 error: no initiator", "volume-1 attached"})
+	s.plansChanged(c, "0")
+	s.barrier(c)
+	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"AttachPlan"})
+	c.Check(s.planDeeds("1"), jc.DeepEquals, []string{"AttachPlan", "SetVolumeAttachmentPlanBlockInfo"})
+	s.noTimer(c)
+}
+
+// 27
+func (s *plansSuite) TestThresholdsHoldForPlans(c *gc.C) {
+	cfg := s.planning(c, true)
+	cfg.Retry.CreateThreshold, cfg.Retry.RemoveThreshold = 1, 1
+	s.start(c, cfg)
+	s.iscsi.FailItemAlways("AttachPlan", "volume-0 machine-0", errors.New("no route"))
+	s.iscsi.FailItemAlways("DetachPlan", "volume-0 machine-0", errors.New("busy"))
+	s.addPlanned(c, "0", "iscsi")
+	s.plansChanged(c, "0")
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 error: no route (gave up after 1 attempts)"})
+	s.noTimer(c)
+	s.letGo(c, "0")
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 error: busy (gave up after 1 attempts)"})
+	s.noTimer(c)
+	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"AttachPlan", "DetachPlan"})
+}
+
+// 32
+func (s *plansSuite) TestDeviceThatIsNotPublishedIsPublishedLater(c *gc.C) {
+	s.startPlanning(c)
+	s.state.FailItem("SetVolumeAttachmentPlanBlockInfo", "volume-0 machine-0", errors.New("busy"))
+	s.addPlanned(c, "0", "iscsi")
+	s.plansChanged(c, "0")
+	first := s.Next(c, "SetVolumeAttachmentPlanBlockInfo").Args
+	s.plansChanged(c, "0")
+	s.advance(c, backoff[0]-1)
+	s.barrier(c)
+	c.Check(s.Count("SetVolumeAttachmentPlanBlockInfo"), gc.Equals, 1)
+	s.advance(c, 1)
+	c.Check(s.Next(c, "SetVolumeAttachmentPlanBlockInfo").Args, jc.DeepEquals, first)
+	s.barrier(c)
+	c.Check(s.Count("AttachPlan"), gc.Equals, 1)
+	s.noTimer(c)
+}
+
+// 23
+func (s *plansSuite) TestDyingPlanIsUndoneThenRemoved(c *gc.C) {
+	s.startPlanning(c)
+	s.carriedOut(c, "0")
+	s.letGo(c, "0")
+	c.Check(calls.NextArgs[map[string]string](c, s.Journal, "DetachPlan"), jc.DeepEquals, planInfo("0", "iscsi").DeviceAttributes)
+	c.Check(calls.NextArgs[[]params.MachineStorageId](c, s.Journal, "RemoveVolumeAttachmentPlan"), jc.DeepEquals,
+		[]params.MachineStorageId{onMachine0("volume-0")})
+	s.plansChanged(c, "0") // the removal's own event
+	s.barrier(c)
+	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{
+		"AttachPlan", "SetVolumeAttachmentPlanBlockInfo", "DetachPlan", "RemoveVolumeAttachmentPlan",
+	})
+	// The volume is still attached: it is its attachment that is detached.
+	c.Check(s.Names("SetStatus"), gc.HasLen, 1)
+	s.noTimer(c)
+}
+
+// 23: a worker before it may have carried the plan out.
+func (s *plansSuite) TestDyingPlanThatThisWorkerHasNotCarriedOutIsUndone(c *gc.C) {
+	s.startPlanning(c)
+	s.addPlanned(c, "0", "iscsi")
+	s.letGo(c, "0")
+	s.Next(c, "RemoveVolumeAttachmentPlan")
+	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"DetachPlan", "RemoveVolumeAttachmentPlan"})
+}
+
+// 23, 24, and the table of statuses
+func (s *plansSuite) TestPlanThatCannotBeUndoneIsRetried(c *gc.C) {
+	s.startPlanning(c)
+	s.iscsi.FailItem("DetachPlan", "volume-0 machine-0", errors.New("in use"))
+	s.carriedOut(c, "0")
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 attached"})
+	s.letGo(c, "0")
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 detaching: in use"})
+	s.advance(c, backoff[0]-1)
+	s.barrier(c)
+	c.Check(s.Count("DetachPlan", "RemoveVolumeAttachmentPlan"), gc.Equals, 1)
+	s.advance(c, 1)
+	s.Next(c, "RemoveVolumeAttachmentPlan")
+	c.Check(s.Count("DetachPlan"), gc.Equals, 2)
+	s.noTimer(c)
+}
+
+// 23: what it is not valid to undo has never been done.
+func (s *plansSuite) TestPlanThatIsNotValidToUndoIsUndone(c *gc.C) {
+	s.startPlanning(c)
+	s.iscsi.FailItem("DetachPlan", "volume-0 machine-0", errors.NotValidf("portal"))
+	s.addPlanned(c, "0", "iscsi")
+	s.letGo(c, "0")
+	s.Next(c, "RemoveVolumeAttachmentPlan")
+	s.barrier(c)
+	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"DetachPlan", "RemoveVolumeAttachmentPlan"})
+	c.Check(s.Count("SetStatus"), gc.Equals, 0)
+}
+
+// 32
+func (s *plansSuite) TestRemovalThatFailsIsRepeatedWithoutUndoingAgain(c *gc.C) {
+	s.startPlanning(c)
+	s.state.FailItem("RemoveVolumeAttachmentPlan", "volume-0 machine-0", errors.New("busy"))
+	s.addPlanned(c, "0", "iscsi")
+	s.letGo(c, "0")
+	s.Next(c, "RemoveVolumeAttachmentPlan")
+	s.advance(c, backoff[0])
+	s.Next(c, "RemoveVolumeAttachmentPlan")
+	s.barrier(c)
+	c.Check(s.Count("DetachPlan"), gc.Equals, 1)
+	s.noTimer(c)
+}
+
+// 33
+func (s *plansSuite) TestRemovingWhatIsGoneAlreadyIsASuccess(c *gc.C) {
+	s.startPlanning(c)
+	s.state.FailItem("RemoveVolumeAttachmentPlan", "volume-0 machine-0", errors.NotFoundf("plan"))
+	s.addPlanned(c, "0", "iscsi")
+	s.letGo(c, "0")
+	s.Next(c, "RemoveVolumeAttachmentPlan")
+	s.barrier(c)
+	s.noTimer(c)
+	c.Check(s.log.warned(), gc.HasLen, 0)
+}
+
+// 23
+func (s *plansSuite) TestDeviceTypeWithoutAPlanIsSkipped(c *gc.C) {
+	s.startPlanning(c)
+	s.addPlanned(c, "0", "fibre")
+	s.plansChanged(c, "0")
+	s.barrier(c)
+	c.Check(s.planDeeds("0"), gc.HasLen, 0)
+	s.letGo(c, "0")
+	s.Next(c, "RemoveVolumeAttachmentPlan")
+	s.barrier(c)
+	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"RemoveVolumeAttachmentPlan"})
+	c.Check(s.Count("SetStatus"), gc.Equals, 0)
+	c.Check(s.log.warned(), gc.HasLen, 0)
+	s.noTimer(c)
+}
+
+// 23: the filesystem on such a volume waits for nothing but the device.
+func (s *plansSuite) TestDeviceTypeWithoutAPlanHoldsUpNoFilesystem(c *gc.C) {
+	s.startPlanning(c)
+	s.addPlanned(c, "7", "fibre")
+	s.plansChanged(c, "7")
+	s.barrier(c)
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	s.backedFilesystem(c, "0", "7")
+}
+
+// 23: with the default of the configuration.
+func (s *plansSuite) TestLocalDevicesNeedNothingToBeDone(c *gc.C) {
+	s.start(c, s.config(c, true, modeltest.Plans))
+	s.addPlanned(c, "0", storage.DeviceTypeLocal)
+	s.plansChanged(c, "0")
+	s.Next(c, "SetVolumeAttachmentPlanBlockInfo")
+	s.letGo(c, "0")
+	s.Next(c, "RemoveVolumeAttachmentPlan")
+}
+
+// 23: other than that there is no such plan.
+func (s *plansSuite) TestPlanOfWhichThereIsNoTellingIsReadAgain(c *gc.C) {
+	s.startPlanning(c)
+	s.setNoPlans(errors.New("no lock directory"))
+	s.addPlanned(c, "0", "iscsi")
+	s.plansChanged(c, "0")
+	s.barrier(c)
+	c.Check(s.planDeeds("0"), gc.HasLen, 0)
+	c.Assert(s.log.warned(), gc.HasLen, 1)
+	c.Check(s.log.warned()[0], gc.Matches, `.*volume 0 on machine-0: getting the plan for device type "iscsi": no lock directory`)
+	s.setNoPlans(nil)
+	s.advance(c, backoff[0]-1)
+	s.barrier(c)
+	c.Check(s.planDeeds("0"), gc.HasLen, 0)
+	s.advance(c, 1)
+	s.Next(c, "SetVolumeAttachmentPlanBlockInfo")
+	s.noTimer(c)
+}
+
+// 23: it is known that there is one, and then it cannot be had.
+func (s *plansSuite) TestPlanThatCannotBeHadIsRetried(c *gc.C) {
+	cfg := s.planning(c, true)
+	var asked atomic.Int32
+	cfg.Plans = func(t storage.DeviceType) (plans.Plan, error) {
+		if asked.Add(1) == 2 {
+			return nil, errors.New("no lock directory")
+		}
+		return s.planFor(t)
+	}
+	s.start(c, cfg)
+	s.addPlanned(c, "0", "iscsi")
+	s.plansChanged(c, "0")
+	c.Check(s.statuses(c), jc.DeepEquals,
+		[]string{`volume-0 attaching: getting the plan for device type "iscsi": no lock directory`})
+	s.advance(c, backoff[0])
+	s.Next(c, "SetVolumeAttachmentPlanBlockInfo")
+}
+
+// 23
+func (s *plansSuite) TestPlanOfAnotherMachineIsLeftAlone(c *gc.C) {
+	s.addMachine("1", "instance-1")
+	s.startPlanning(c)
+	a := s.addPlannedOn(c, "machine-1", "0", "elsewhere", "iscsi")
+	b := s.addPlannedOn(c, "machine-1", "1", "elsewhere", "fibre")
+	s.fed.VolumeAttachmentPlans.Send([]params.MachineStorageId{a, b})
+	s.barrier(c)
+	s.state.Detach("machine-1", "volume-0")
+	s.state.Detach("machine-1", "volume-1")
+	s.fed.VolumeAttachmentPlans.Send([]params.MachineStorageId{a, b})
+	s.barrier(c)
+	c.Check(s.Count(planCalls...), gc.Equals, 0)
+	c.Check(s.About("volume-0 machine-1", "VolumeAttachmentPlans"), gc.HasLen, 2)
+}
+
+// 15: there is nothing to do about a plan that the state does not have.
+func (s *plansSuite) TestPlanThatTheStateDoesNotKnowIsGone(c *gc.C) {
+	s.startPlanning(c)
+	s.iscsi.FailItem("AttachPlan", "volume-1 machine-0", errors.New("no route"))
+	s.addPlanned(c, "1", "iscsi")
+	s.plansChanged(c, "0", "1")
+	s.statuses(c)
+	s.state.Forget("volume-1")
+	s.plansChanged(c, "1")
+	s.noTimer(c)
+	s.barrier(c)
+	c.Check(s.planDeeds("0"), gc.HasLen, 0)
+	c.Check(s.planDeeds("1"), jc.DeepEquals, []string{"AttachPlan"})
+}
+
+// 35: what is carried out for a state that has dropped it is undone.
+func (s *plansSuite) TestPlanDroppedWhileItIsCarriedOutIsUndone(c *gc.C) {
+	s.startPlanning(c)
+	attaching := calls.NewGate()
+	s.iscsi.OnCall("AttachPlan", attaching.Wait)
+	s.addPlanned(c, "0", "iscsi")
+	s.plansChanged(c, "0")
+	attaching.Entered(c)
+	s.takenIn(c, "VolumeAttachmentPlans", "volume-0 machine-0", func() {
+		s.state.Forget("volume-0")
+		s.plansChanged(c, "0")
+	})
+	attaching.Open()
+	c.Check(calls.NextArgs[map[string]string](c, s.Journal, "DetachPlan"), jc.DeepEquals, planInfo("0", "iscsi").DeviceAttributes)
+	s.barrier(c)
+	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"AttachPlan", "DetachPlan"})
+	s.noTimer(c)
+}
+
+// 35: given up while it is carried out.
+func (s *plansSuite) TestPlanGivenUpWhileItIsCarriedOutIsUndone(c *gc.C) {
+	s.startPlanning(c)
+	attaching := calls.NewGate()
+	s.iscsi.OnCall("AttachPlan", attaching.Wait)
+	s.addPlanned(c, "0", "iscsi")
+	s.plansChanged(c, "0")
+	attaching.Entered(c)
+	s.takenIn(c, "VolumeAttachmentPlans", "volume-0 machine-0", func() { s.letGo(c, "0") })
+	c.Check(s.Count("DetachPlan"), gc.Equals, 0)
+	attaching.Open()
+	s.Next(c, "RemoveVolumeAttachmentPlan")
+	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{
+		"AttachPlan", "SetVolumeAttachmentPlanBlockInfo", "DetachPlan", "RemoveVolumeAttachmentPlan",
+	})
+}
+
+// 3
+func (s *plansSuite) TestKillCancelsAPlanAndPublishesWhatWasCarriedOut(c *gc.C) {
+	s.startPlanning(c)
+	entered := calls.NewGate()
+	s.iscsi.OnCall("AttachPlan", func(ctx context.Context) error {
+		_ = entered.Wait(ctx) // it ends with the context, and is done all the same
+		return nil
+	})
+	s.addPlanned(c, "0", "iscsi")
+	s.addPlanned(c, "1", "iscsi")
+	s.iscsi.FailItem("AttachPlan", "volume-1 machine-0", context.Canceled)
+	s.plansChanged(c, "0", "1")
+	entered.Entered(c)
+	entered.Entered(c)
+	s.worker.Kill()
+	c.Check(s.waited(c), jc.ErrorIsNil)
+	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"AttachPlan", "SetVolumeAttachmentPlanBlockInfo"})
+	c.Check(s.planDeeds("1"), jc.DeepEquals, []string{"AttachPlan"})
+}
+
+// 20, 23
+func (s *plansSuite) TestFilesystemWaitsForThePlan(c *gc.C) {
+	s.startPlanning(c)
+	// What the state has of the device is from before the machine's restart.
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	attaching := calls.NewGate()
+	s.iscsi.OnCall("AttachPlan", attaching.Wait)
+	s.iscsi.FailItem("AttachPlan", "volume-7 machine-0", errors.New("no route"))
+	s.addPlanned(c, "7", "iscsi")
+	s.plansChanged(c, "7")
+	attaching.Entered(c)
+	s.addMount("0", "dynamic", "7")
+	made, mounted := s.addMount("1", "dynamic", "7")
+	s.provisionFilesystem(made)
+	s.provisionFilesystemAttachment(mounted)
+	tell := func() {
+		s.filesystemsChanged(c, "0", "1")
+		s.filesystemAttachmentsChanged(c, "machine-0", "0", "1")
+	}
+	s.takenIn(c, "Life", "filesystem-1", tell)
+	s.takenIn(c, "AttachmentLife", "filesystem-1 machine-0", tell)
+	c.Check(s.Count("managed.CreateFilesystems", "managed.AttachFilesystems"), gc.Equals, 0)
+
+	attaching.Pass(c)
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-7 attaching: no route"})
+	s.barrier(c)
+	c.Check(s.Names("managed.CreateFilesystems", "managed.AttachFilesystems"), gc.HasLen, 0)
+	attaching.Open()
+	s.advance(c, backoff[0])
+	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
+	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-1 machine-0")
+	device, ok := s.backing.BlockDevice(names.NewVolumeTag("7"))
+	c.Check(ok, jc.IsTrue)
+	c.Check(device, jc.DeepEquals, plannedDevice("7"))
+}
+
+// 20, 23: though the machine's block devices are not said to have changed.
+func (s *plansSuite) TestDeviceIsLookedUpWhenThePlanHasBeenCarriedOut(c *gc.C) {
+	s.startPlanning(c)
+	s.addPlanned(c, "7", "iscsi")
+	s.addMount("0", "dynamic", "7")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.AwaitCall(c, "VolumeBlockDevices", "volume-7 machine-0")
+	s.barrier(c)
+	c.Check(s.deedsAbout("filesystem-0"), gc.HasLen, 0)
+	s.plansChanged(c, "7")
+	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
+}
+
+// 23, 35
+func (s *plansSuite) TestPlanIsNotUndoneBeneathAMountedFilesystem(c *gc.C) {
+	s.startPlanning(c)
+	s.carriedOut(c, "7")
+	_, fa := s.backedFilesystem(c, "0", "7")
+	s.letGo(c, "7")
+	s.barrier(c)
+	c.Check(s.Count("DetachPlan"), gc.Equals, 0)
+	s.setLife(fa, life.Dying)
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.Next(c, "RemoveVolumeAttachmentPlan")
+	c.Check(s.Names("managed.DetachFilesystems", "DetachPlan"), jc.DeepEquals, []string{"managed.DetachFilesystems", "DetachPlan"})
+}
+
+// 23, 35: nor while it is being mounted.
+func (s *plansSuite) TestPlanIsNotUndoneBeneathAFilesystemBeingMounted(c *gc.C) {
+	s.startPlanning(c)
+	s.carriedOut(c, "7")
+	mounting := calls.NewGate()
+	s.managed.OnCall("AttachFilesystems", mounting.Wait)
+	_, fa := s.addMount("0", "dynamic", "7")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	mounting.Entered(c)
+	s.setLife(fa, life.Dying)
+	s.takenIn(c, "VolumeAttachmentPlans", "volume-7 machine-0", func() { s.letGo(c, "7") })
+	s.takenIn(c, "AttachmentLife", "filesystem-0 machine-0", func() { s.filesystemAttachmentsChanged(c, "machine-0", "0") })
+	c.Check(s.Count("DetachPlan"), gc.Equals, 0)
+	mounting.Open()
+	s.Next(c, "RemoveVolumeAttachmentPlan")
+	c.Check(s.Names("managed.AttachFilesystems", "managed.DetachFilesystems", "DetachPlan"), jc.DeepEquals,
+		[]string{"managed.AttachFilesystems", "managed.DetachFilesystems", "DetachPlan"})
+}
+
+// 23, 35: where one worker has both to do.
+func (s *plansSuite) TestVolumeIsNotDetachedBeforeItsPlanIsUndone(c *gc.C) {
+	cfg := s.planning(c, true)
+	s.withPlan()
+	s.start(c, cfg)
+	_, a := s.attachedVolume(c, "0")
+	s.plansChanged(c, "0")
+	s.AwaitCall(c, "SetVolumeAttachmentPlanBlockInfo", "volume-0 machine-0")
+
+	s.setLife(a, life.Dying)
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.barrier(c)
+	c.Check(s.Count("DetachVolumes"), gc.Equals, 0)
+
+	detaching := calls.NewGate()
+	s.iscsi.OnCall("DetachPlan", detaching.Wait)
+	s.letGo(c, "0")
+	detaching.Entered(c)
+	s.takenIn(c, "AttachmentLife", "volume-0 machine-0", func() { s.volumeAttachmentsChanged(c, "machine-0", "0") })
+	c.Check(s.Count("DetachVolumes"), gc.Equals, 0)
+	detaching.Open()
+	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
+	c.Check(s.Names("DetachPlan", "DetachVolumes"), jc.DeepEquals, []string{"DetachPlan", "DetachVolumes"})
+}
+
+// 23: of those that are due, a bounded number at the same time.
+func (s *plansSuite) TestSeveralPlansGoAtOnce(c *gc.C) {
+	s.startPlanning(c)
+	attaching := calls.NewGate()
+	s.iscsi.OnCall("AttachPlan", attaching.Wait)
+	ids := []string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
+	for _, id := range ids {
+		s.addPlanned(c, id, "iscsi")
+	}
+	s.plansChanged(c, ids...)
+	for range 8 {
+		attaching.Entered(c)
+	}
+	s.barrier(c)
+	c.Check(s.Count("AttachPlan"), gc.Equals, 8)
+	attaching.Pass(c)
+	attaching.Entered(c)
+	s.barrier(c)
+	c.Check(s.Count("AttachPlan"), gc.Equals, 9)
+	attaching.Open()
+	for _, id := range ids {
+		s.AwaitCall(c, "SetVolumeAttachmentPlanBlockInfo", volumeTag(id)+" machine-0")
+	}
+}
+
+// 23
+func (s *plansSuite) TestPlanThatHangsDoesNotHoldBackOtherDeviceTypes(c *gc.C) {
+	s.startPlanning(c)
+	attaching := calls.NewGate()
+	s.iscsi.OnCall("AttachPlan", attaching.Wait)
+	s.addPlanned(c, "0", "iscsi")
+	s.addPlanned(c, "1", "nvme")
+	s.plansChanged(c, "0")
+	attaching.Entered(c)
+	s.plansChanged(c, "1")
+	s.AwaitCall(c, "SetVolumeAttachmentPlanBlockInfo", "volume-1 machine-0")
+	s.letGo(c, "1")
+	s.AwaitCall(c, "RemoveVolumeAttachmentPlan", "volume-1 machine-0")
+	s.barrier(c)
+	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"AttachPlan"})
+	c.Check(s.planDeeds("1"), jc.DeepEquals, []string{
+		"nvme.AttachPlan", "SetVolumeAttachmentPlanBlockInfo", "nvme.DetachPlan", "RemoveVolumeAttachmentPlan",
+	})
+	attaching.Open()
+	s.AwaitCall(c, "SetVolumeAttachmentPlanBlockInfo", "volume-0 machine-0")
+}
+
+// plansHappen starts a machine's worker with so much to do about plans that it calls
+// each accessor of them. What is scripted holds for the worker's calls only.
+func (s *planningSuite) plansHappen(c *gc.C, script func()) {
+	cfg := s.planning(c, true)
+	s.withPlan()
+	s.addPlanned(c, "0", "iscsi")
+	s.addPlanned(c, "1", "iscsi")
+	s.letGo(c, "1")
+	s.plansChanged(c, "0")
+	s.addVolumeOn("machine-0", "2", "dynamic")
+	s.volumesChanged(c, "2")
+	s.volumeAttachmentsChanged(c, "machine-0", "2")
+	script()
+	s.fed.EnvironConfig.Send(struct{}{})
+	s.startUnconfigured(c, cfg)
+}
+
+// 4
+func (s *plansSuite) TestAccessorCallThatFailsAsAWholeEndsTheWorker(c *gc.C) {
+	for i, accessor := range []string{
+		"VolumeAttachmentPlans", "CreateVolumeAttachmentPlans",
+		"SetVolumeAttachmentPlanBlockInfo", "RemoveVolumeAttachmentPlan",
+	} {
+		if i > 0 {
+			s.TearDownTest(c)
+			s.SetUpTest(c)
+		}
+		c.Logf("--- %s", accessor)
+		s.plansHappen(c, func() { s.state.FailCall(accessor, errors.New("no connection")) })
+		c.Check(s.waited(c), gc.ErrorMatches, ".*attachment plans: no connection", gc.Commentf("%s", accessor))
+
+		s.TearDownTest(c)
+		s.SetUpTest(c)
+		s.plansHappen(c, func() { s.state.Shorten(accessor, 1) })
+		c.Check(s.waited(c), gc.ErrorMatches, ".*attachment plans: got . results for . arguments", gc.Commentf("%s", accessor))
+	}
+}
+
+// 31
+func (s *plansSuite) TestPlansAreReadAgainAtTheResync(c *gc.C) {
+	cfg := s.planning(c, true)
+	cfg.ResyncInterval = time.Hour
+	s.start(c, cfg)
+	s.carriedOut(c, "0")
+	mark := s.Mark()
+	s.advance(c, time.Hour)
+	s.AwaitCallAfter(c, mark, "VolumeAttachmentPlans", "volume-0 machine-0")
+	s.barrier(c)
+	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"AttachPlan", "SetVolumeAttachmentPlanBlockInfo"})
+	s.state.Detach("machine-0", "volume-0") // nobody tells the worker
+	s.advance(c, time.Hour)
+	s.Next(c, "RemoveVolumeAttachmentPlan")
+}
+
+// 4
+func (s *plansSuite) TestWatcherThatFailsEndsTheWorkerAndSaysWhich(c *gc.C) {
+	lost := errors.New("connection lost")
+	for i, fail := range []func(){
+		func() { s.fed.VolumeAttachmentPlans.Fail(lost) },
+		func() { s.fed.VolumeAttachmentPlans.Close(lost) },
+		func() { s.fed.VolumeAttachmentPlans.Close(nil) },
+	} {
+		if i > 0 {
+			s.TearDownTest(c)
+			s.SetUpTest(c)
+		}
+		s.startPlanning(c)
+		s.barrier(c)
+		fail()
+		c.Check(s.waited(c), gc.ErrorMatches, "watching attachment plans: (connection lost|.*closed.*|watcher stopped)")
+	}
+}
+
+// 4
+func (s *plansSuite) TestWatcherThatCannotBeStartedEndsTheWorker(c *gc.C) {
+	s.state.FailCall("WatchVolumeAttachmentPlans", errors.New("no connection"))
+	s.startUnconfigured(c, s.planning(c, true))
+	c.Check(s.waited(c), gc.ErrorMatches, "watching attachment plans: no connection")
+}
+
+// What a watcher tells of that is no attachment is logged and nothing else.
+func (s *plansSuite) TestNonsenseFromTheWatcherIsLogged(c *gc.C) {
+	s.startPlanning(c)
+	s.fed.VolumeAttachmentPlans.Send([]params.MachineStorageId{
+		{MachineTag: "machine-0", AttachmentTag: "filesystem-0"}, {MachineTag: "7", AttachmentTag: "volume-0"},
+	})
+	s.barrier(c)
+	c.Check(s.log.warned(), gc.HasLen, 2)
+	c.Check(s.Count("VolumeAttachmentPlans"), gc.Equals, 0)
+}

@@ -1,0 +1,347 @@
+package storageprovisioner_test
+
+import (
+	"time"
+
+	"github.com/juju/errors"
+	jc "github.com/juju/testing/checkers"
+	gc "gopkg.in/check.v1"
+
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/environs/config"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/calls"
+	"github.com/stowage-io/stowage/testing/modeltest"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
+)
+
+// resyncSuite has a worker that reads all that it knows again every hour; its tests
+// change things without telling it. It is about number 31.
+type resyncSuite struct{ baseSuite }
+
+var _ = gc.Suite(&resyncSuite{})
+
+func (s *resyncSuite) SetUpTest(c *gc.C) {
+	s.baseSuite.SetUpTest(c)
+	s.addMachine("0", "instance-0")
+}
+
+func (s *resyncSuite) resyncing(c *gc.C, machine bool, with ...modeltest.Capability) storageprovisioner.Config {
+	cfg := s.config(c, machine, with...)
+	cfg.ResyncInterval = time.Hour
+	return cfg
+}
+
+// resync advances the clock from one resync, or the start, to the next. Nothing
+// else is due.
+func (s *resyncSuite) resync(c *gc.C) {
+	s.advance(c, time.Hour-1)
+	s.barrier(c)
+	s.advance(c, 1)
+}
+
+// doneVolume has a volume made and attached by the worker.
+func (s *resyncSuite) doneVolume(c *gc.C) {
+	s.attachedVolume(c, "0")
+	s.barrier(c)
+}
+
+func (s *resyncSuite) TestNothingIsDueBeforeTheConfigIsKnown(c *gc.C) {
+	s.startUnconfigured(c, s.resyncing(c, false))
+	s.noTimer(c)
+	s.fed.EnvironConfig.Deliver(c, struct{}{})
+	s.advance(c, 0)
+}
+
+func (s *resyncSuite) TestNothingIsReadBeforeTheInterval(c *gc.C) {
+	s.start(c, s.resyncing(c, false))
+	s.doneVolume(c)
+	reads := func() int { return len(s.About("volume-0", "Life")) }
+	before := reads()
+	s.advance(c, time.Hour-1)
+	s.barrier(c)
+	c.Check(reads(), gc.Equals, before)
+	mark := s.Mark()
+	s.advance(c, 1)
+	s.AwaitCallAfter(c, mark, "Life", "volume-0")
+	s.AwaitCallAfter(c, mark, "AttachmentLife", "volume-0 machine-0")
+}
+
+func (s *resyncSuite) TestNothingIsDoneWhereNothingDiffers(c *gc.C) {
+	s.start(c, s.resyncing(c, true))
+	s.doneVolume(c)
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	s.backedFilesystem(c, "0", "7")
+	s.addMount("1", "dynamic", "")
+	s.filesystemsChanged(c, "1")
+	s.filesystemAttachmentsChanged(c, "machine-0", "1")
+	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-1 machine-0")
+	s.addVolumeOn("machine-0", "8", "elsewhere")
+	s.addVolumeOn("machine-0", "9", "static")
+	s.volumesChanged(c, "8", "9")
+	s.volumeAttachmentsChanged(c, "machine-0", "8", "9")
+	s.barrier(c)
+	done := s.deeds()
+	for range 3 {
+		mark := s.Mark()
+		s.resync(c)
+		s.AwaitCallAfter(c, mark, "Life", "volume-0")
+		s.AwaitCallAfter(c, mark, "Life", "volume-8")
+		s.AwaitCallAfter(c, mark, "Life", "filesystem-0")
+		s.AwaitCallAfter(c, mark, "AttachmentLife", "filesystem-1 machine-0")
+		s.AwaitCallAfter(c, mark, "VolumeBlockDevices", "volume-7 machine-0")
+		s.barrier(c)
+		c.Check(s.deeds(), jc.DeepEquals, done)
+	}
+}
+
+func (s *resyncSuite) TestLivesThatNobodyToldOfAreActedOn(c *gc.C) {
+	s.start(c, s.resyncing(c, false))
+	s.doneVolume(c)
+	s.addMount("0", "dynamic", "")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.Next(c, "SetFilesystemAttachmentInfo")
+	s.state.Destroy("volume-0")
+	s.state.Destroy("filesystem-0")
+	s.resync(c)
+	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
+	s.AwaitCall(c, "RemoveAttachments", "filesystem-0 machine-0")
+	s.barrier(c)
+	c.Check(s.Count("DestroyVolumes", "DestroyFilesystems"), gc.Equals, 0)
+	s.advance(c, time.Hour)
+	s.AwaitCall(c, "Remove", "volume-0")
+	s.AwaitCall(c, "Remove", "filesystem-0")
+	c.Check(s.Count("DestroyVolumes", "DestroyFilesystems"), gc.Equals, 2)
+}
+
+func (s *resyncSuite) TestChangedParametersThatNobodyToldOfAreActedOn(c *gc.C) {
+	cfg := s.resyncing(c, false)
+	cfg.Retry.Min = 12 * time.Hour
+	cfg.Retry.Max = 12 * time.Hour
+	s.start(c, cfg)
+	s.source.FailItem("CreateVolumes", "volume-0", errors.New("boom"))
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.statuses(c)
+	s.Next(c, "CreateVolumes")
+	smaller := volumeParams("0", "dynamic")
+	smaller.Size = 500
+	s.state.AddVolume(smaller)
+	s.resync(c)
+	c.Check(calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes")[0].Size, gc.Equals, uint64(500))
+}
+
+// 15
+func (s *resyncSuite) TestWhatIsGoneIsForgotten(c *gc.C) {
+	s.start(c, s.resyncing(c, false))
+	s.doneVolume(c)
+	s.state.Forget("volume-0")
+	mark := s.Mark()
+	s.resync(c)
+	s.AwaitCallAfter(c, mark, "Life", "volume-0")
+	s.barrier(c)
+	mark = s.Mark()
+	s.resync(c)
+	s.AwaitCallAfter(c, mark, "Life", "volume-9001")
+	s.barrier(c)
+	for _, call := range s.All()[mark:] {
+		for _, subject := range call.Subjects {
+			c.Check(subject, gc.Not(gc.Equals), "volume-0", gc.Commentf("%s", call))
+		}
+	}
+	c.Check(s.Count("DetachVolumes", "DestroyVolumes"), gc.Equals, 0)
+}
+
+// 16: one that the state has lost, and wants again.
+func (s *resyncSuite) TestAttachmentThatIsThereAnewIsMade(c *gc.C) {
+	s.start(c, s.resyncing(c, false))
+	s.doneVolume(c)
+	s.Next(c, "SetVolumeAttachmentInfo")
+	s.state.ForgetAttachment("machine-0", "volume-0")
+	s.addVolumeAttachment("machine-0", "0", "dynamic")
+	s.resync(c)
+	s.Next(c, "SetVolumeAttachmentInfo")
+	c.Check(s.Count("AttachVolumes"), gc.Equals, 2)
+}
+
+// 26, 27, 29
+func (s *resyncSuite) TestWhatHasBeenGivenUpIsTriedAgain(c *gc.C) {
+	cfg := s.resyncing(c, false)
+	cfg.Retry.CreateThreshold, cfg.Retry.RemoveThreshold = 1, 1
+	s.start(c, cfg)
+	s.source.FailItem("CreateVolumes", "volume-0", storage.Permanent(errors.New("no quota")))
+	s.source.FailItem("CreateVolumes", "volume-1", errors.New("past the threshold"))
+	s.source.FailItem("CreateVolumes", "volume-2", storage.Ignored(errors.New("not mine")))
+	s.source.FailItem("ValidateVolumeParams", "volume-3", errors.New("too large"))
+	s.source.FailItem("DestroyVolumes", "volume-4", errors.New("past the threshold"))
+	for _, id := range []string{"0", "1", "2", "3"} {
+		s.addVolumeOn("machine-0", id, "dynamic")
+	}
+	s.provisionVolume(s.addVolume("4", "dynamic"))
+	s.setLife("volume-4", life.Dead)
+	s.volumesChanged(c, "0", "1", "2", "3", "4")
+	s.barrier(c)
+	c.Check(s.Count("SetVolumeInfo", "Remove"), gc.Equals, 0)
+	s.resync(c)
+	for _, v := range []string{"volume-0", "volume-1", "volume-2", "volume-3"} {
+		s.AwaitCall(c, "SetVolumeInfo", v)
+	}
+	s.AwaitCall(c, "Remove", "volume-4")
+}
+
+// 24: what has not been given up keeps its time.
+func (s *resyncSuite) TestBackoffSurvivesTheResync(c *gc.C) {
+	cfg := s.resyncing(c, false)
+	cfg.Retry.Min = 90 * time.Minute
+	s.start(c, cfg)
+	s.source.FailItem("CreateVolumes", "volume-0", errors.New("boom"))
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.statuses(c)
+	mark := s.Mark()
+	s.resync(c)
+	s.AwaitCallAfter(c, mark, "Life", "volume-0")
+	s.barrier(c)
+	s.advance(c, 30*time.Minute-1)
+	s.barrier(c)
+	c.Check(s.Count("CreateVolumes"), gc.Equals, 1)
+	s.advance(c, 1)
+	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
+}
+
+// 8
+func (s *resyncSuite) TestMachineThatNobodyToldOfIsSeen(c *gc.C) {
+	s.start(c, s.resyncing(c, false))
+	s.addMachine("1", "")
+	s.addVolumeOn("machine-1", "1", "dynamic")
+	s.volumesChanged(c, "1")
+	w := s.machineWatcher(c, "1")
+	s.barrier(c)
+	s.addMachine("1", "instance-1")
+	s.resync(c)
+	s.AwaitCall(c, "SetVolumeInfo", "volume-1")
+	receive(c, w.Dead(), "the machine watcher to be stopped")
+	c.Check(s.Count("WatchMachine"), gc.Equals, 1)
+}
+
+// 8: the watcher of a machine that was gone has been stopped.
+func (s *resyncSuite) TestMachineThatIsThereAnewIsWatchedAgain(c *gc.C) {
+	s.start(c, s.resyncing(c, false))
+	s.addMachine("1", "")
+	s.addVolumeOn("machine-1", "1", "dynamic")
+	s.volumesChanged(c, "1")
+	w := s.machineWatcher(c, "1")
+	s.state.RemoveMachine("machine-1")
+	w.Deliver(c, struct{}{})
+	receive(c, w.Dead(), "the machine watcher to be stopped")
+	s.addMachine("1", "")
+	s.resync(c)
+	s.Await(c, "another watcher of the machine", func() bool { return s.Count("WatchMachine") == 2 })
+	s.barrier(c)
+	s.addMachine("1", "instance-1")
+	s.machineWatcher(c, "1").Deliver(c, struct{}{})
+	s.AwaitCall(c, "SetVolumeInfo", "volume-1")
+}
+
+// 20
+func (s *resyncSuite) TestDeviceThatNobodyToldOfIsSeen(c *gc.C) {
+	s.start(c, s.resyncing(c, true))
+	s.addMount("0", "dynamic", "7")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.barrier(c)
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	s.resync(c)
+	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
+	s.barrier(c)
+	c.Check(s.About("filesystem-0 machine-0", "managed.AttachFilesystems"), gc.HasLen, 1)
+	// 21: nor of its UUID.
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb", UUID: "u"})
+	mark := s.Mark()
+	s.resync(c)
+	s.AwaitCallAfter(c, mark, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
+	c.Check(s.About("filesystem-0 machine-0", "managed.AttachFilesystems"), gc.HasLen, 2)
+}
+
+// 2
+func (s *resyncSuite) TestConfigThatNobodyToldOfIsRead(c *gc.C) {
+	cfg := s.resyncing(c, false)
+	configs := make(chan *config.Config, 10)
+	registry := cfg.Registry
+	cfg.Registry = func(environ *config.Config) (storage.ProviderRegistry, error) {
+		configs <- environ
+		return registry(environ)
+	}
+	s.start(c, cfg)
+	receive(c, configs, "the registry to be built")
+	s.doneVolume(c)
+	s.resync(c)
+	s.barrier(c)
+	c.Check(s.Count("EnvironConfig"), gc.Equals, 2)
+	c.Check(configs, gc.HasLen, 0) // the same as before
+
+	changed := s.provider("changed.")
+	s.mu.Lock()
+	s.providers = map[storage.ProviderType]storage.Provider{"dynamic": changed}
+	s.mu.Unlock()
+	s.state.SetEnvironConfig(map[string]any{"name": "renamed"})
+	s.resync(c)
+	c.Check(receive(c, configs, "the registry to be built again").Name(), gc.Equals, "renamed")
+	s.state.Detach("machine-0", "volume-0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.Next(c, "changed.DetachVolumes")
+	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
+}
+
+// 28, 35: what goes on is not begun anew.
+func (s *resyncSuite) TestWhatIsInProgressIsLeftSo(c *gc.C) {
+	cfg := s.resyncing(c, false)
+	cfg.Retry.Min = 90 * time.Minute
+	s.start(c, cfg)
+	s.source.FailItem("CreateVolumes", "volume-0", storage.InProgress(errors.New("later")))
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.statuses(c)
+	creating := calls.NewGate()
+	s.source.OnCall("CreateFilesystems", creating.Wait)
+	s.addFilesystem("0", "dynamic", "")
+	s.filesystemsChanged(c, "0")
+	creating.Entered(c)
+	mark := s.Mark()
+	s.advance(c, time.Hour)
+	s.AwaitCallAfter(c, mark, "Life", "volume-0")
+	s.AwaitCallAfter(c, mark, "Life", "filesystem-0")
+	s.volumesChanged(c, "99")
+	s.AwaitCall(c, "Life", "volume-99")
+	creating.Open()
+	s.AwaitCall(c, "SetFilesystemInfo", "filesystem-0")
+	c.Check(s.Count("CreateVolumes", "CreateFilesystems"), gc.Equals, 2)
+}
+
+// A resync that comes while the state is slow costs no more than one.
+func (s *resyncSuite) TestResyncsComeTogetherWhileTheStateIsSlow(c *gc.C) {
+	s.start(c, s.resyncing(c, false))
+	s.doneVolume(c)
+	reading := calls.NewGate()
+	s.state.OnCall("Life", reading.Wait)
+	s.advance(c, time.Hour)
+	reading.Entered(c)
+	for range 5 {
+		s.advance(c, time.Hour)
+	}
+	s.advance(c, 0) // the last has been taken in
+	before := len(s.About("volume-0", "Life"))
+	s.state.OnCall("Life", nil)
+	reading.Open()
+	s.barrier(c)
+	c.Check(len(s.About("volume-0", "Life")), gc.Equals, before+1)
+}
+
+func (s *resyncSuite) TestKillBetweenResyncs(c *gc.C) {
+	s.start(c, s.resyncing(c, true))
+	s.doneVolume(c)
+	s.advance(c, time.Minute)
+	s.worker.Kill()
+	c.Check(s.waited(c), jc.ErrorIsNil)
+}

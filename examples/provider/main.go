@@ -19,6 +19,7 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -249,12 +250,23 @@ func (d directory) detach(arg argument) (result, error) {
 	if _, err := losetup("--detach", device); err != nil {
 		return result{}, err
 	}
-	// The kernel says yes also when it will detach a device only later.
-	if device, err := deviceOf(file); err != nil || device != "" {
-		return result{}, errors.Join(err, fmt.Errorf("%s is in use", device))
+	// The kernel says yes also when it will detach a device only later, when the last
+	// who has it open closes it. Whoever looks at all devices does so soon.
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); ; <-tick.C {
+		device, err := deviceOf(file)
+		switch {
+		case err != nil || device == "":
+			return result{}, err
+		case time.Now().After(deadline):
+			return result{}, fmt.Errorf("%s is in use", device)
+		}
 	}
-	return result{}, nil
 }
+
+// patience is how long detaching a device may take.
+const patience = 5 * time.Second
 
 func (d directory) destroy(arg argument) (result, error) {
 	file, err := d.detached(arg.VolumeID)

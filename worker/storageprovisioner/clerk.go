@@ -49,7 +49,7 @@ func call[A, R any](doing string, accessor func([]A) ([]R, error), args []A) ([]
 func tell[A any](doing string, accessor func([]A) ([]params.ErrorResult, error), args []A) ([]error, error) {
 	results, err := call(doing, func(args []A) ([]params.ErrorResult, error) {
 		results, err := accessor(args)
-		if results == nil && err == nil {
+		if results == nil {
 			results = make([]params.ErrorResult, len(args))
 		}
 		return results, err

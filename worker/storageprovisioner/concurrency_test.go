@@ -2,6 +2,7 @@ package storageprovisioner_test
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -294,6 +295,20 @@ func (s *concurrencySuite) TestSlowSourceDelaysNoOther(c *gc.C) {
 	c.Check(s.About("volume-0", stateCalls...), gc.HasLen, 0)
 	stuck.Open()
 	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
+}
+
+// However many calls there have been, there are as many goroutines as calls at once.
+func (s *concurrencySuite) TestGoroutinesDoNotGrowWithTheCalls(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	s.opened(c)
+	before := runtime.NumGoroutine()
+	const calls = 50
+	for i := range calls {
+		s.attachedVolume(c, strconv.Itoa(i))
+	}
+	after := runtime.NumGoroutine()
+	c.Check(after < before+calls/2, jc.IsTrue, gc.Commentf("%d, then %d", before, after))
 }
 
 // 3: as many calls as there are under way end.

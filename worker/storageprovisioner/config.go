@@ -216,7 +216,7 @@ func (c Config) withDefaults() Config {
 	if c.CallContext == nil {
 		c.CallContext = envcontext.New
 	}
-	if _, ok := c.machine(); ok && c.ManagedFilesystems == nil {
+	if c.ManagedFilesystems == nil {
 		dir := filepath.Join(c.StorageDir, "managed")
 		c.ManagedFilesystems = func(devices storage.BackingDevices) storage.FilesystemSource {
 			return provider.NewManagedFilesystemSource(dir, devices)

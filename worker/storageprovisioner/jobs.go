@@ -40,7 +40,7 @@ const (
 )
 
 func (t *todo) empty() bool {
-	return len(t.keys.list)+len(t.devices.list)+len(t.hosts.list)+len(t.instances.list) == 0
+	return len(t.keys.list) == 0 && len(t.devices.list) == 0 && len(t.hosts.list) == 0 && len(t.instances.list) == 0
 }
 
 // set is a set in order of addition.
@@ -146,16 +146,14 @@ func newStarting() *starting {
 
 // start starts a watcher of the group, unless one before has not started.
 func start[W worker.Worker](s *starting, what string, watch func() (W, error)) W {
-	var none W
-	if s.err != nil {
-		return none
+	var w W
+	if s.err == nil {
+		w, s.err = watch()
+		if s.err == nil {
+			s.watchers[what] = w
+		}
+		s.err = errors.Annotatef(s.err, "watching %s", what)
 	}
-	w, err := watch()
-	if err != nil {
-		s.err = errors.Annotatef(err, "watching %s", what)
-		return none
-	}
-	s.watchers[what] = w
 	return w
 }
 

@@ -51,7 +51,7 @@ type loop struct {
 	// ended tells of watchers that ended by themselves.
 	ended chan endedWatch
 	// machineChanged tells of machines whose watchers have fired.
-	machineChanged chan *machineWatch
+	machineChanged chan string
 
 	observer observer
 	reports  <-chan chan<- map[string]any
@@ -91,13 +91,13 @@ func newLoop(config Config, tomb *tomb.Tomb, reports <-chan chan<- map[string]an
 		ctx:            ctx,
 		cancel:         cancel,
 		jobs:           make(chan job),
-		answers:        make(chan answer, 1),
+		answers:        make(chan answer),
 		hands:          make(map[plan.Source]*hands),
 		done:           make(chan handed),
 		watches:        watches{all: make(map[string]worker.Worker)},
 		machines:       make(map[string]*machineWatch),
 		ended:          make(chan endedWatch),
-		machineChanged: make(chan *machineWatch),
+		machineChanged: make(chan string),
 		observer:       observer{Observer: config.Observer},
 		reports:        reports,
 	}
@@ -127,7 +127,7 @@ func (l *loop) serve() error {
 	for {
 		select {
 		case <-l.tomb.Dying():
-			return tomb.ErrDying
+			return nil
 
 		case a := <-l.answers:
 			l.asked = false
@@ -187,10 +187,8 @@ func (l *loop) serve() error {
 			}
 			l.attachmentsChanged(plan.Plan, ids)
 
-		case w := <-l.machineChanged:
-			if l.machines[w.host] == w {
-				l.todo.instances.add(w.host)
-			}
+		case host := <-l.machineChanged:
+			l.todo.instances.add(host)
 
 		case e := <-l.ended:
 			if e.machine == nil || l.machines[e.machine.host] == e.machine {
@@ -201,7 +199,7 @@ func (l *loop) serve() error {
 			report <- l.report()
 		}
 		if !l.tomb.Alive() {
-			return tomb.ErrDying
+			return nil
 		}
 		l.advance()
 	}
@@ -256,12 +254,11 @@ func (l *loop) storageChanged(kind plan.Kind, ids []string, valid func(string) b
 // attachmentsChanged notes that attachments are to be read.
 func (l *loop) attachmentsChanged(kind plan.Kind, ids []params.MachineStorageId) {
 	for _, id := range ids {
-		key, err := attachmentKey(kind, id)
-		if err != nil {
+		if key, err := attachmentKey(kind, id); err != nil {
 			l.config.Logger.Warningf("watching %ss: %v", kind, err)
-			continue
+		} else {
+			l.todo.keys.add(key)
 		}
-		l.todo.keys.add(key)
 	}
 }
 
@@ -345,9 +342,7 @@ func (l *loop) taken(h handed) {
 	l.busy--
 	l.hands[h.batch.Source].busy--
 	l.core.At(l.config.Clock.Now())
-	if h.calls > 0 {
-		l.core.SetLimit(h.batch.Source, h.calls)
-	}
+	l.core.SetLimit(h.batch.Source, h.calls)
 	l.observer.finished(h)
 }
 

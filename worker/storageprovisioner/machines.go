@@ -115,7 +115,7 @@ func (l *loop) watch(host string, notify notifier) *machineWatch {
 			select {
 			case <-w.stop:
 				return
-			case l.machineChanged <- w:
+			case l.machineChanged <- host:
 			}
 		}
 	})

@@ -102,9 +102,7 @@ func newOperation(batch plan.Batch, key plan.Key) Operation {
 	case key.Kind == plan.Plan:
 		o.Source = "plans"
 	}
-	if key.Host != "" {
-		o.Machine, _ = names.ParseTag(key.Host)
-	}
+	o.Machine, _ = names.ParseTag(key.Host) // nil where there is none
 	return o
 }
 

@@ -116,8 +116,8 @@ func recordVolumeAttachments(config Config, records []plan.Record) ([]published,
 	if accessor, ok := config.plans(); ok {
 		var planned []plan.Record
 		rest := slices.DeleteFunc(slices.Clone(records), func(r plan.Record) bool {
-			a, ok := r.Info.(storage.VolumeAttachment)
-			if !ok || a.PlanInfo == nil {
+			a, _ := r.Info.(storage.VolumeAttachment)
+			if a.PlanInfo == nil {
 				return false
 			}
 			planned = append(planned, r)

@@ -91,16 +91,11 @@ func (w *provisioner) Wait() error {
 // are, and for each unfinished one what it waits for. A worker that is ending
 // reports nothing.
 func (w *provisioner) Report() map[string]any {
-	report := make(chan map[string]any, 1)
+	report := make(chan map[string]any)
 	select {
 	case w.reports <- report:
+		return <-report
 	case <-w.tomb.Dying():
-		return nil
-	}
-	select {
-	case r := <-report:
-		return r
-	case <-w.tomb.Dead():
 		return nil
 	}
 }

@@ -47,7 +47,7 @@ type world struct {
 	stray      map[plan.Key]bool
 	running    map[plan.Key]plan.Op
 	batches    []plan.Batch
-	background map[plan.Key]any
+	background map[plan.Key]going
 	// doubtful is what may have been made without the core being told, and undone
 	// what may have been taken away.
 	doubtful map[plan.Key]bool
@@ -55,15 +55,29 @@ type world struct {
 
 	// The volumes whose devices are there, and those that have a UUID; those of
 	// which the core knows that, and the attachments that it has made since.
-	devices     map[string]bool
-	marked      map[string]bool
-	told        map[string]bool
-	good        map[plan.Key]bool
+	devices map[string]bool
+	marked  map[string]bool
+	told    map[string]bool
+	good    map[plan.Key]bool
+	// The volumes whose devices the core has asked about and not forgotten.
+	tracked     map[string]bool
 	provisioned map[string]bool
 	asked       map[string]bool
 	resynced    bool
 	scheduled   map[any]due
 	order       int
+	maxBatch    int
+	limits      map[plan.Source]int
+	// attached is what this core has attached and had recorded, and unread what it
+	// could not read.
+	attached map[plan.Key]bool
+	unread   map[plan.Key]bool
+}
+
+// going is an operation that goes on in the background.
+type going struct {
+	op   plan.Op
+	args any
 }
 
 // machine is the one that the core works for; volumes may also be attached to
@@ -148,7 +162,7 @@ func (w *world) Remove(key any) { delete(w.scheduled, key) }
 func (w *world) restart() {
 	w.scheduled = make(map[any]due)
 	w.running = make(map[plan.Key]plan.Op)
-	w.background = make(map[plan.Key]any)
+	w.background = make(map[plan.Key]going)
 	w.asked = make(map[string]bool)
 	w.resynced = false
 	w.batches = nil
@@ -156,15 +170,22 @@ func (w *world) restart() {
 	w.undone = make(map[plan.Key]bool)
 	w.told = make(map[string]bool)
 	w.good = make(map[plan.Key]bool)
+	w.tracked = make(map[string]bool)
+	w.attached = make(map[plan.Key]bool)
+	w.unread = make(map[plan.Key]bool)
+	w.limits = make(map[plan.Source]int)
+	threshold := w.random.IntN(2) * 8
+	w.maxBatch = w.random.IntN(3)
 	w.core = plan.New(plan.Options{
-		Retry:     plan.Retry{Min: time.Second, Max: time.Minute, Factor: 2, CreateThreshold: w.random.IntN(2) * 8},
-		MaxBatch:  w.random.IntN(3),
+		Retry:     plan.Retry{Min: time.Second, Max: time.Minute, Factor: 2, CreateThreshold: threshold},
+		MaxBatch:  w.maxBatch,
 		Host:      machine,
 		Timetable: w,
 	})
 	w.core.At(w.now)
 	for _, source := range []plan.Source{plan.Managed, provided(plan.Volume), provided(plan.Filesystem)} {
-		w.core.SetLimit(source, w.random.IntN(4))
+		w.limits[source] = w.random.IntN(4)
+		w.core.SetLimit(source, w.limits[source])
 	}
 	w.changed = sorted(w.entities)
 	w.unseen = make(map[plan.Key]bool)
@@ -224,6 +245,7 @@ func (w *world) end() {
 func (w *world) set(key plan.Key, e *entity) {
 	if e == nil {
 		delete(w.entities, key)
+		delete(w.attached, key)
 	} else {
 		w.entities[key] = e
 	}
@@ -470,6 +492,9 @@ func (w *world) deliver() {
 		w.core.Observe(fact)
 		if fact.Err == nil {
 			delete(w.unseen, key)
+			delete(w.unread, key)
+		} else {
+			w.unread[key] = true
 		}
 		if w.chance(4) {
 			return
@@ -482,6 +507,9 @@ func (w *world) deliver() {
 func (w *world) start() {
 	for _, batch := range w.core.Batches() {
 		w.logf("start %s %s: %v", batch.Op, batch.Source, batch.Items)
+		if w.maxBatch > 0 && len(batch.Items) > w.maxBatch {
+			w.fatalf("%d items in one call, of at most %d", len(batch.Items), w.maxBatch)
+		}
 		for _, item := range batch.Items {
 			w.mayConcern(batch.Source, item)
 		}
@@ -490,6 +518,15 @@ func (w *world) start() {
 			w.running[item.Key] = batch.Op
 		}
 		w.batches = append(w.batches, batch)
+		calls := 0
+		for _, other := range w.batches {
+			if other.Source == batch.Source {
+				calls++
+			}
+		}
+		if most := max(w.limits[batch.Source], 1); calls > most {
+			w.fatalf("%d calls of %s at once, of at most %d", calls, batch.Source, most)
+		}
 	}
 }
 
@@ -521,8 +558,8 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 	a, background := w.background[key]
 	doubted := op == plan.Create && w.doubtful[key] && item.Repeat
 	switch {
-	case background && a != item.Args:
-		w.fatalf("%s of %s, which goes on in the background with %v, is repeated with %v", op, key, a, item.Args)
+	case background && (a.op != op || a.args != item.Args):
+		w.fatalf("%s of %s with %v during what goes on in the background: %s with %v", op, key, item.Args, a.op, a.args)
 	case background && !item.Repeat:
 		w.fatalf("%s of %s, which goes on in the background, does not say so", op, key)
 	case background, doubted:
@@ -553,6 +590,10 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 		// is dropped may be attached still.
 		volume := w.entities[plan.Key{Kind: plan.Volume, ID: key.ID}]
 		ours := volume != nil && volume.class == plan.Ours && !w.dropped[key.ID]
+		along := plan.Key{Kind: plan.VolumeAttachment, ID: key.ID, Host: host}
+		if w.running[along] == plan.Detach || w.background[along].op == plan.Detach {
+			w.fatalf("creation of %s while %s is detached", key, along)
+		}
 		if item.Args.(args).backed && ours && !attached(plan.VolumeAttachment) {
 			w.fatalf("creation of %s before its volume is attached", key)
 		}
@@ -611,6 +652,8 @@ func (w *world) isCalledFor(op plan.Op, item plan.Item, e *entity) {
 		w.fatalf("%s of %s with old arguments", op, key)
 	case (op == plan.Detach || op == plan.Destroy) && e.life == plan.Alive:
 		w.fatalf("%s of %s, which is alive", op, key)
+	case op == plan.Attach && w.attached[key] && e.recorded && (key.Kind != plan.FilesystemAttachment || w.good[key] || !w.told[key.ID]):
+		w.fatalf("second attachment of %s", key)
 	case op == plan.Attach && key.Kind != plan.Plan && !w.unseen[key.Storage()] && (storage == nil || !storage.recorded):
 		w.fatalf("attachment of %s, which is not recorded", key)
 	}
@@ -658,7 +701,7 @@ func (w *world) finish() {
 		}
 		switch {
 		case errors.Is(err, storage.ErrInProgress):
-			w.background[item.Key] = item.Args
+			w.background[item.Key] = going{batch.Op, item.Args}
 		case storage.IsPermanent(err) || errors.Is(err, storage.ErrIgnored):
 			delete(w.background, item.Key)
 		}
@@ -766,6 +809,7 @@ func (w *world) clerk() {
 	for _, r := range out.Publish.Records {
 		w.published(r.Key, func(e *entity) error {
 			e.recorded = true
+			w.attached[r.Key] = r.Key.Kind.Attachment()
 			w.plan(r.Key)
 			return nil
 		})
@@ -787,6 +831,10 @@ func (w *world) clerk() {
 			if e.class != plan.Ours {
 				w.unmake(key)
 			}
+			// What was attached along meanwhile is detached afterwards.
+			if w.made[key] && !w.dropped[key.ID] && key.Kind != plan.VolumeAttachment {
+				w.fatalf("removal of %s, which the provider still has", key)
+			}
 			w.set(key, nil)
 			w.applyLife(key.ID)
 			return nil
@@ -804,6 +852,7 @@ func (w *world) clerk() {
 		}
 	}
 	for _, volume := range out.Devices {
+		w.tracked[volume] = true
 		if !w.core.DeviceMatters(volume) {
 			continue
 		}
@@ -812,6 +861,9 @@ func (w *world) clerk() {
 		w.told[volume] = known && w.marked[volume]
 		w.logf("device of %s: known %v, marked %v", volume, known, w.told[volume])
 		w.core.DeviceKnown(volume, known, w.told[volume])
+	}
+	for _, volume := range out.Forgotten {
+		delete(w.tracked, volume)
 	}
 	w.changed = append(w.changed, out.Unread...)
 }
@@ -955,6 +1007,7 @@ func (w *world) rest() {
 		w.others()
 		w.deliver()
 		w.start()
+		w.checkReport()
 		if len(w.batches)+len(w.scheduled) > 0 {
 			quiet = 0
 		}
@@ -962,6 +1015,60 @@ func (w *world) rest() {
 		w.appear()
 		w.clerk()
 		w.pass(time.Minute)
+	}
+}
+
+// checkReport checks that what the core reports is so.
+func (w *world) checkReport() {
+	w.t.Helper()
+	_, _, pending := w.core.Report(1000)
+	queued := make(map[plan.Kind]map[plan.Op]int)
+	var reported, scheduled []time.Time
+	running := 0
+	for _, p := range pending {
+		switch p.Phase {
+		case "queued":
+			if queued[p.Key.Kind] == nil {
+				queued[p.Key.Kind] = make(map[plan.Op]int)
+			}
+			queued[p.Key.Kind][p.Op]++
+		case "running":
+			running++
+			if w.running[p.Key] != p.Op {
+				w.fatalf("%s of %s is reported to run", p.Op, p.Key)
+			}
+		}
+		if (p.Phase == "waiting") != (p.WaitsFor != "") && p.Phase != "stalled" {
+			w.fatalf("what does it wait for? %+v", p)
+		}
+		if (p.Failures > 0) != (p.Failure != "") {
+			w.fatalf("has it failed? %+v", p)
+		}
+		if !p.Due.IsZero() && p.Phase != "waiting" {
+			reported = append(reported, p.Due)
+		}
+	}
+	if running != len(w.running) {
+		w.fatalf("%d operations are reported to run: %v", running, w.running)
+	}
+	for kind := plan.Volume; kind <= plan.Plan; kind++ {
+		for op := plan.Destroy; op <= plan.Attach; op++ {
+			if n := w.core.Queued(kind, op); n != queued[kind][op] {
+				w.fatalf("%d of kind %s are queued to %s, and %d are reported: %+v", n, kind, op, queued[kind][op], pending)
+			}
+		}
+	}
+	for _, d := range w.scheduled {
+		if key, ok := d.value.(plan.Key); !ok {
+			scheduled = append(scheduled, d.at)
+		} else if !w.unread[key] {
+			w.fatalf("%s is to be read again, though it could be read", key)
+		}
+	}
+	slices.SortFunc(reported, time.Time.Compare)
+	slices.SortFunc(scheduled, time.Time.Compare)
+	if !slices.Equal(reported, scheduled) {
+		w.fatalf("due are %v, and reported %v: %+v", scheduled, reported, pending)
 	}
 }
 
@@ -1027,6 +1134,7 @@ func TestRandomHistories(t *testing.T) {
 				w.clerk()
 			}
 			w.start()
+			w.checkReport()
 		}
 		w.rest()
 		w.check()
@@ -1037,6 +1145,9 @@ func TestRandomHistories(t *testing.T) {
 		w.check()
 		if left := w.core.Leftovers(); len(left) > 0 {
 			w.fatalf("the core remembers:\n%s", strings.Join(left, "\n"))
+		}
+		if len(w.tracked) > 0 {
+			w.fatalf("the devices of volumes are still looked up: %v", w.tracked)
 		}
 	}
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Provider is a program that keeps volumes as files, and attaches them as loop
 // devices. It shows what a program of a storage provider is asked and what it
 // answers; docs/program-provider.md tells the rest. Put it where only root can write,

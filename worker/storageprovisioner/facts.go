@@ -118,13 +118,11 @@ func present(f *plan.Fact) bool { return f.Life != plan.Gone }
 // concerns that entity alone.
 func complete[R any](facts []*plan.Fact, results []R, each func(*plan.Fact, R) error) {
 	for i, result := range results {
-		if err := each(facts[i], result); err != nil {
-			setError(facts[i], err)
-		}
+		setError(facts[i], each(facts[i], result))
 	}
 }
 
-// setError completes the fact of an entity that could not be read.
+// setError completes a fact with the error of reading the entity, if there is one.
 func setError(f *plan.Fact, err error) {
 	if params.IsCodeNotFound(err) {
 		f.Life = plan.Gone
@@ -133,9 +131,10 @@ func setError(f *plan.Fact, err error) {
 	f.Err = err
 }
 
-// paramsError returns the error of reading an entity's parameters.
+// paramsError returns the error of reading an entity's parameters, which could not be
+// read.
 func paramsError(f *plan.Fact, err *params.Error) error {
-	if err == nil || unmade(f) {
+	if unmade(f) {
 		return nil
 	}
 	return err

@@ -40,7 +40,7 @@ func (r filesystemReader) infos(facts []*plan.Fact) error {
 func (r filesystemReader) recorded(facts []*plan.Fact, each func(*plan.Fact, params.Filesystem) error) error {
 	results, err := call("reading filesystems", r.config.Filesystems.Filesystems, filesystemTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemResult) error {
-		if err := setRecorded(f, result.Error); err != nil || !f.Recorded {
+		if err := setRecorded(f, result.Error); !f.Recorded {
 			return err
 		}
 		return each(f, result.Result)
@@ -139,11 +139,7 @@ func (r filesystemReader) attaching(facts []*plan.Fact) error {
 		if !ok {
 			return err
 		}
-		f.Args = storage.FilesystemAttachmentParams{
-			AttachmentParams: attachment,
-			Filesystem:       names.NewFilesystemTag(f.Key.ID),
-			Path:             p.MountPoint,
-		}
+		f.Args = storage.FilesystemAttachmentParams{AttachmentParams: attachment, Path: p.MountPoint}
 		return nil
 	})
 	if err != nil {

@@ -32,12 +32,11 @@ type long struct {
 	script       func(*inProgressSuite) *calls.Script
 	setUp        func(*inProgressSuite, *gc.C)
 	tell         func(*inProgressSuite, *gc.C)
-	// unwant has the state give the entity up, and gone is the call that tells the
-	// worker's part in that to be over; a removal has neither.
-	unwant func(*inProgressSuite)
-	gone   string
-	// undo is the call that takes away what there was to undo.
-	undo string
+	// For what makes something: unwant has the state give the entity up, undo is the
+	// call that takes away what has been made, and gone the one that tells the state
+	// that the entity is done with.
+	unwant     func(*inProgressSuite)
+	undo, gone string
 }
 
 func (s *inProgressSuite) theSource() *calls.Script  { return s.source.Script }

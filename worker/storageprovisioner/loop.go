@@ -2,6 +2,7 @@ package storageprovisioner
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -404,14 +405,8 @@ func (l *loop) flush() {
 	}
 }
 
-// made returns the results of what has been done; what has not is left to the
+// made returns the results without the failures: what has failed is left to the
 // next start of the worker.
 func made(results []plan.Result) []plan.Result {
-	var done []plan.Result
-	for _, result := range results {
-		if result.Err == nil && !result.Deferred {
-			done = append(done, result)
-		}
-	}
-	return done
+	return slices.DeleteFunc(results, func(r plan.Result) bool { return r.Err != nil })
 }

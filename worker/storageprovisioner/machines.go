@@ -1,7 +1,6 @@
 package storageprovisioner
 
 import (
-	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
@@ -35,10 +34,7 @@ func readMachines(config Config, hosts, watched []string) ([]machineReading, err
 	var readings []machineReading
 	var tags []names.MachineTag
 	for _, host := range append(hosts[:len(hosts):len(hosts)], watched...) {
-		tag, err := names.ParseMachineTag(host)
-		if err != nil {
-			return nil, errors.Trace(err)
-		}
+		tag, _ := names.ParseMachineTag(host) // nothing waits for what is none
 		tags = append(tags, tag)
 		readings = append(readings, machineReading{host: host})
 	}
@@ -76,15 +72,15 @@ func (r *machineReading) gone() bool        { return r.err != nil && params.IsCo
 func (l *loop) machinesRead(readings []machineReading) {
 	for _, r := range readings {
 		w := l.machines[r.host]
-		if r.watcher != nil && w == nil {
-			w = l.watch(r.host, r.watcher)
+		if r.watcher != nil {
+			l.watch(r.host, r.watcher)
 		}
 		switch {
 		case r.provisioned():
 			l.unwatch(w)
 			l.core.Provisioned(r.host, r.instance)
-		case r.gone() && r.watcher != nil:
-			// Its first event tells whether it really is.
+		case r.watcher != nil:
+			// Its first event has the id read again.
 		case r.gone():
 			l.config.Logger.Warningf("%s is gone: what waits for it goes on waiting", r.host)
 			l.unwatch(w)
@@ -96,11 +92,12 @@ func (l *loop) machinesRead(readings []machineReading) {
 
 // watch makes the loop the owner of a machine's watcher, whose events reach it by
 // a goroutine of their own.
-func (l *loop) watch(host string, notify notifier) *machineWatch {
+func (l *loop) watch(host string, notify notifier) {
 	w := &machineWatch{host: host, watcher: notify, stop: make(chan struct{})}
 	l.machines[host] = w
 	l.others.Go(func() { l.tellEnd(w.watcher, endedWatch{what: host, machine: w}) })
 	l.others.Go(func() {
+		var changed chan<- string // nil unless there is a change to tell of
 		for {
 			select {
 			case <-w.stop:
@@ -111,15 +108,12 @@ func (l *loop) watch(host string, notify notifier) *machineWatch {
 					w.watcher.Kill()
 					return
 				}
-			}
-			select {
-			case <-w.stop:
-				return
-			case l.machineChanged <- host:
+				changed = l.machineChanged
+			case changed <- host:
+				changed = nil
 			}
 		}
 	})
-	return w
 }
 
 // unwatch ends the watch of a machine, if there is one. Its goroutines end by

@@ -107,7 +107,10 @@ type idle struct{ tomb tomb.Tomb }
 func (w *idle) Kill() { w.tomb.Kill(nil) }
 
 // Wait is part of worker.Worker.
-func (w *idle) Wait() error { return w.tomb.Wait() }
+func (w *idle) Wait() error {
+	<-w.tomb.Dead()
+	return nil
+}
 
 // Validate returns an error that satisfies errors.IsNotValid and names the field at
 // fault.

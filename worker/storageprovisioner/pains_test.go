@@ -140,7 +140,7 @@ func (s *painsSuite) TestPainCreateDeleteCreateAgainLeaks(c *gc.C) {
 	s.Next(c, "CreateVolumes")
 	s.Next(c, "SetStatus")
 	s.advance(c, backoff[1])
-	s.AwaitCall(c, "Remove", v)
+	s.Await(c, "the volume to be gone", func() bool { return s.state.Life(v) == "" })
 	c.Check(s.made(), gc.HasLen, 0)
 
 	// The same name again, and this time it is deleted by force while it is made.

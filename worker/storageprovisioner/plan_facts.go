@@ -43,13 +43,10 @@ func (r *facts) planClass(key plan.Key, deviceType storage.DeviceType) (plan.Cla
 		return plan.Foreign, nil
 	}
 	_, err := r.config.Plans(deviceType)
-	switch {
-	case errors.Is(err, errors.NotFound):
+	if errors.Is(err, errors.NotFound) {
 		return plan.Static, nil
-	case err != nil:
-		return plan.Foreign, errors.Annotatef(err, "getting the plan for device type %q", deviceType)
 	}
-	return plan.Ours, nil
+	return plan.Ours, errors.Annotatef(err, "getting the plan for device type %q", deviceType)
 }
 
 // newPlanOnWire returns how the plan that comes with an attachment is recorded.

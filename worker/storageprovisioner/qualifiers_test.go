@@ -300,6 +300,29 @@ func (s *qualifiersSuite) TestRetryCanBeHeldBack(c *gc.C) {
 	})
 }
 
+// 24: a change counts for those that are held back, and only as long as they are.
+func (s *qualifiersSuite) TestBackoffSurvivesEventsOnceLetGo(c *gc.C) {
+	s.eachDeferrable(c, func(o operation) {
+		s.start(c, s.config(c, true, modeltest.Removal))
+		s.hold(o.asked, true)
+		o.setUp(s)
+		o.tell(s, c)
+		s.barrier(c)
+		s.hold(o.asked, false)
+		s.fail(o, errors.New("boom"))
+		o.tell(s, c)
+		s.statuses(c)
+		o.tell(s, c)
+		s.barrier(c)
+		s.advance(c, backoff[0]-1)
+		o.tell(s, c)
+		s.barrier(c)
+		c.Check(s.Count(o.call), gc.Equals, 1)
+		s.advance(c, 1)
+		s.AwaitCall(c, o.done, o.tag)
+	})
+}
+
 func (s *qualifiersSuite) TestHeldBackAndUnwantedIsRemovedWithoutTheSource(c *gc.C) {
 	s.startHolding(c, 0)
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")

@@ -47,8 +47,10 @@ func (s *resyncSuite) doneVolume(c *gc.C) {
 }
 
 func (s *resyncSuite) TestNothingIsDueBeforeTheConfigIsKnown(c *gc.C) {
-	s.startUnconfigured(c, s.resyncing(c, false))
-	s.noTimer(c)
+	s.startUnconfigured(c, s.resyncing(c, true))
+	s.fed.BlockDevices.Deliver(c, struct{}{})
+	s.fed.BlockDevices.Deliver(c, struct{}{}) // the worker waits for what is next
+	c.Check(s.clock.Timers(), gc.HasLen, 0)
 	s.fed.EnvironConfig.Deliver(c, struct{}{})
 	s.advance(c, 0)
 }

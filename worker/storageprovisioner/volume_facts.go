@@ -105,7 +105,7 @@ func (r volumeReader) attaching(facts []*plan.Fact) error {
 		if !ok {
 			return err
 		}
-		f.Args = storage.VolumeAttachmentParams{AttachmentParams: attachment, Volume: names.NewVolumeTag(f.Key.ID)}
+		f.Args = storage.VolumeAttachmentParams{AttachmentParams: attachment}
 		return nil
 	})
 	return err

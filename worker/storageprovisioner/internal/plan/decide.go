@@ -11,7 +11,7 @@ func (c *Core) decide(e *entity) (Op, Key) {
 	switch {
 	case e.unresolved:
 		return e.op, Key{}
-	case !e.observed && !e.orphan, e.stale:
+	case e.fact.Life == Gone, e.stale:
 		return None, Key{}
 	case e.fact.Key.Kind.Attachment():
 		return c.decideAttachment(e)
@@ -110,7 +110,7 @@ func (c *Core) decideAttachment(e *entity) (Op, Key) {
 	}
 	class := c.class(e)
 	switch {
-	case class == Foreign || f.Life == Gone:
+	case class == Foreign:
 		return None, Key{}
 	case f.Life != Alive && (!f.Recorded && !e.uncertain || class == Static):
 		return Remove, Key{}

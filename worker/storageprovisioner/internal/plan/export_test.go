@@ -15,6 +15,9 @@ func (c *Core) Leftovers() []string {
 	for volume := range c.devices {
 		left = append(left, "device of volume "+volume)
 	}
+	for volume := range c.mounted {
+		left = append(left, "mount on volume "+volume)
+	}
 	for key := range c.unread {
 		left = append(left, fmt.Sprintf("unread %s", key))
 	}

@@ -278,23 +278,21 @@ func (c *Core) moved(e *entity) {
 func (c *Core) adopt(source Source, r *Result) {
 	e := c.attachedAlong(source, r)
 	if e.underway() {
-		e.orphan = e.orphan || e.op != Attach
+		e.orphan = e.op != Attach
 		return
 	}
 	c.refresh(e)
 	e.orphan = false
 	e.op = Attach
-	e.result = &Result{Key: r.Attached, Info: r.AttachedInfo}
+	e.result = &Result{Info: r.AttachedInfo}
 	c.publish(e)
 }
 
 // attachedAlong returns the record of the attachment that came with a creation.
 func (c *Core) attachedAlong(source Source, r *Result) *entity {
 	e := c.entity(r.Attached)
-	if e.fact.Source == (Source{}) {
-		e.fact.Source = source
-		e.fact.Host = r.Attached.Host
-	}
+	e.fact.Source = source
+	e.fact.Host = r.Attached.Host
 	e.fact.ID = r.ID
 	c.hold(e)
 	return e

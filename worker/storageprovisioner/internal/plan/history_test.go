@@ -446,6 +446,9 @@ func (w *world) fact(key plan.Key) plan.Fact {
 		if storage := w.entities[key.Storage()]; storage != nil && storage.recorded {
 			f.ID = providerID(key)
 		}
+		if filesystem := w.entities[key.Storage()]; filesystem != nil && key.Kind == plan.FilesystemAttachment && w.random.IntN(2) == 0 {
+			f.Backing, f.BackingKnown = filesystem.backing, true
+		}
 		f.Args = a
 	case e.recorded && e.life == plan.Dead:
 		provided()
@@ -569,6 +572,7 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 	if op == plan.Attach && key.Kind == plan.FilesystemAttachment && !item.Repeat {
 		w.good[key] = w.told[key.ID]
 	}
+	delete(w.attached, key)
 	attached := func(kind plan.Kind) bool {
 		for other := range w.made {
 			if other.Kind == kind && other.ID == key.ID {

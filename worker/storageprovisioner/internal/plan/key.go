@@ -151,7 +151,7 @@ type Source struct {
 }
 
 // Managed is the source of volume-backed filesystems.
-var Managed = Source{Kind: Filesystem, Managed: true}
+var Managed = Source{Managed: true}
 
 func (s Source) String() string {
 	if s.Managed {

@@ -197,7 +197,8 @@ type entity struct {
 	due      time.Time
 	// failure is the message of the last one.
 	failure string
-	// wait and place say where a waiting entity is registered.
+	// wait and place say where a waiting entity is registered; wait is zero for
+	// any other.
 	wait  Key
 	place int
 	// item is the operation as a provider was handed it, until it ends.
@@ -290,10 +291,8 @@ func (c *Core) Observe(f Fact) {
 		c.options.Timetable.Add(f.Key, f.Key, c.now.Add(c.options.Retry.delay(c.unread[f.Key])))
 		return
 	}
-	if _, ok := c.unread[f.Key]; ok {
-		delete(c.unread, f.Key)
-		c.options.Timetable.Remove(f.Key)
-	}
+	delete(c.unread, f.Key)
+	c.options.Timetable.Remove(f.Key)
 	if f.Life == Gone {
 		if e, ok := c.entities[f.Key]; ok {
 			c.gone(e)
@@ -308,10 +307,10 @@ func (c *Core) Observe(f Fact) {
 	// What may have been made for an entity that goes is looked into at once, though the
 	// operation for that may be the one that has been given up.
 	goes := e.fact.Life == Alive && f.Life != Alive
-	if e.deferred || !e.underway() && (goes || e.fact.Source != f.Source || !reflect.DeepEqual(e.fact.Args, f.Args)) {
+	if e.deferred || !e.underway() && (goes || !reflect.DeepEqual(e.fact.Args, f.Args)) {
 		c.refresh(e)
 	}
-	if f.Instance != "" && c.machines[f.Host].instance != f.Instance {
+	if f.Instance != "" {
 		c.Provisioned(f.Host, f.Instance)
 	}
 	e.fact = f
@@ -328,10 +327,10 @@ func (c *Core) Refresh() []Key {
 	var undone []Key
 	for _, key := range c.keys() {
 		e := c.entities[key]
-		if e.observed && (e.op != None || e.fact.Class != Ours) {
+		if e.op != None || e.fact.Class != Ours {
 			undone = append(undone, key)
 		}
-		e.outdated = e.phase == running
+		e.outdated = true
 		if e.stalled {
 			c.refresh(e)
 			c.settle(e)
@@ -441,18 +440,15 @@ func (c *Core) settle(e *entity) {
 	}
 	switch {
 	case op == None:
-		c.leave(e)
 		e.fact.Args = nil
 	case need != Key{}:
 		c.await(e, need)
-	case e.stalled || e.phase == scheduled || e.phase == queued:
+	case e.stalled || e.phase == queued:
 	case !e.due.IsZero():
 		c.leave(e)
 		e.phase = scheduled
 		c.options.Timetable.Add(e, e, e.due)
 	case op == Remove:
-		c.leave(e)
-		e.result = &Result{Key: e.fact.Key}
 		c.publish(e)
 	default:
 		c.leave(e)
@@ -503,11 +499,7 @@ func (c *Core) adrift(e *entity) {
 	e.orphan = true
 	e.fact.Recorded = true
 	e.fact.Release = false
-	if e.fact.Key.Kind.Attachment() {
-		e.fact.Life = Dying
-	} else {
-		e.fact.Life = Dead
-	}
+	e.fact.Life = Dead
 	c.leave(e)
 	c.settle(e)
 }
@@ -557,12 +549,8 @@ func (c *Core) release(e *entity) {
 	for _, key := range c.footing(e) {
 		under := c.entity(key)
 		under.users--
-		switch {
-		case under.users > 0:
-		case !under.observed && !under.held && !under.busy():
+		if under.users == 0 && !under.observed && !under.held {
 			delete(c.entities, key)
-		default:
-			c.settle(under)
 		}
 		c.wake(key)
 	}

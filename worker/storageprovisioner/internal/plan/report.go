@@ -61,7 +61,7 @@ func (e *entity) waitsFor() string {
 		return e.wait.String() + " to be provisioned"
 	case e.wait.Kind == Device:
 		return e.wait.String() + " to appear"
-	case e.wait == e.fact.Key, e.fact.Key.Kind == Plan && e.op == Detach:
+	case e.op == Detach || e.op == Destroy:
 		return "what uses it to go"
 	}
 	return e.wait.String()

@@ -4,7 +4,7 @@ package plan
 // known, costs as much as those who waited for it. The first to wait for a
 // machine or a device has it asked about.
 func (c *Core) await(e *entity, need Key) {
-	if e.phase == waiting && e.wait == need {
+	if e.wait == need {
 		return
 	}
 	c.leave(e)
@@ -33,7 +33,6 @@ func (c *Core) unawait(e *entity) {
 	last := list[len(list)-1]
 	list[e.place] = last
 	last.place = e.place
-	list[len(list)-1] = nil
 	if len(list) == 1 {
 		delete(c.waiters, e.wait)
 	} else {

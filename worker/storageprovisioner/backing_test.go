@@ -1,0 +1,148 @@
+package storageprovisioner_test
+
+import (
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	jc "github.com/juju/testing/checkers"
+	gc "gopkg.in/check.v1"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/calls"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
+)
+
+// backingSuite looks at what the managed source is shown of devices and filesystems.
+type backingSuite struct{ baseSuite }
+
+var _ = gc.Suite(&backingSuite{})
+
+// shown reports whether the managed source is shown filesystem 0, when the worker has
+// taken in all that it has been told.
+func (s *backingSuite) shown(c *gc.C) bool {
+	s.barrier(c)
+	_, ok := s.backing.Filesystem(names.NewFilesystemTag("0"))
+	return ok
+}
+
+// 20
+func (s *backingSuite) TestFilesystemIsShownFromItsCreationToItsRemoval(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startMachine(c)
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	f, a := s.backedFilesystem(c, "0", "7")
+	s.barrier(c)
+	got, ok := s.backing.Filesystem(names.NewFilesystemTag("0"))
+	c.Check(ok, jc.IsTrue)
+	c.Check(got, jc.DeepEquals, storage.Filesystem{
+		Tag: names.NewFilesystemTag("0"), Volume: names.NewVolumeTag("7"),
+		FilesystemInfo: storage.FilesystemInfo{FilesystemId: "fs-0", Size: 1000},
+	})
+
+	s.setLife(a, life.Dying)
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.AwaitCall(c, "RemoveAttachments", "filesystem-0 machine-0")
+	c.Check(s.shown(c), jc.IsTrue)
+
+	s.setLife(f, life.Dead)
+	s.filesystemsChanged(c, "0")
+	s.AwaitCall(c, "Remove", "filesystem-0")
+	c.Check(s.shown(c), jc.IsFalse)
+}
+
+// 20: what a former worker has made is shown while the state has it, and no failure to
+// read it, nor anything else of that id, changes that.
+func (s *backingSuite) TestRecordedFilesystemIsShownUntilTheStateDropsIt(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startMachine(c)
+	f := s.addFilesystem("0", "dynamic", "7")
+	s.filesystemsChanged(c, "0")
+	c.Check(s.shown(c), jc.IsFalse) // it waits for the device
+	s.provisionFilesystem(f)
+	s.filesystemsChanged(c, "0")
+	c.Check(s.shown(c), jc.IsTrue)
+	got, _ := s.backing.Filesystem(names.NewFilesystemTag("0"))
+	c.Check(got, jc.DeepEquals, storage.Filesystem{
+		Tag: names.NewFilesystemTag("0"), Volume: names.NewVolumeTag("7"),
+		FilesystemInfo: storage.FilesystemInfo{FilesystemId: "fs-0", Size: 1000},
+	})
+
+	s.state.FailItem("Life", f, errors.New("busy"))
+	s.filesystemsChanged(c, "0")
+	c.Check(s.shown(c), jc.IsTrue)
+	s.volumesChanged(c, "0") // there is no such volume
+	c.Check(s.shown(c), jc.IsTrue)
+
+	s.state.Forget(f)
+	s.filesystemsChanged(c, "0")
+	c.Check(s.shown(c), jc.IsFalse)
+}
+
+// 20: the answer about a device may come when nobody wants it any more.
+func (s *backingSuite) TestDeviceThatCeasesToMatterWhileItIsLookedUpIsNotLookedUpAgain(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startMachine(c)
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	creating := calls.NewGate()
+	s.managed.OnCall("CreateFilesystems", creating.Wait)
+	s.managed.FailItem("CreateFilesystems", "filesystem-0", errors.New("not blank"))
+	f, _ := s.addMount("0", "dynamic", "7")
+	s.filesystemsChanged(c, "0")
+	creating.Entered(c)
+	s.state.Forget(f)
+	s.filesystemsChanged(c, "0")
+	s.caughtUp(c)
+
+	looking := calls.NewGate()
+	s.state.OnCall("VolumeBlockDevices", looking.Wait)
+	s.devicesChanged(c)
+	looking.Entered(c)
+	s.managed.OnCall("CreateFilesystems", nil)
+	creating.Open()
+	s.Await(c, "the end of the creation", func() bool { return s.report()["unfinished"] == nil })
+	s.state.OnCall("VolumeBlockDevices", nil)
+	looking.Open()
+	s.caughtUp(c)
+
+	mark := s.Mark()
+	s.devicesChanged(c)
+	s.barrier(c)
+	for _, call := range s.All()[mark:] {
+		c.Check(call.String(), gc.Not(gc.Matches), "VolumeBlockDevices .*volume-7 machine-0.*")
+	}
+	_, ok := s.backing.BlockDevice(names.NewVolumeTag("7"))
+	c.Check(ok, jc.IsFalse)
+}
+
+// doubtfulDevices gives devices along with errors.
+type doubtfulDevices struct {
+	storageprovisioner.VolumeAccessor
+}
+
+func (d doubtfulDevices) VolumeBlockDevices(ids []params.MachineStorageId) ([]params.BlockDeviceResult, error) {
+	results, err := d.VolumeAccessor.VolumeBlockDevices(ids)
+	for i, id := range ids {
+		if id == onMachine0("volume-7") {
+			results[i].Error = params.ServerError(errors.NotFoundf("block device"))
+		}
+	}
+	return results, err
+}
+
+// A result with an error has no other meaning.
+func (s *backingSuite) TestDeviceThatComesWithAnErrorIsNotKnown(c *gc.C) {
+	cfg := s.config(c, true)
+	cfg.Volumes = doubtfulDevices{cfg.Volumes}
+	s.addMachine("0", "instance-0")
+	s.start(c, cfg)
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	s.addFilesystem("0", "dynamic", "7")
+	s.filesystemsChanged(c, "0")
+	s.AwaitCall(c, "VolumeBlockDevices", "volume-7 machine-0")
+	s.barrier(c)
+	c.Check(s.deedsAbout("filesystem-0"), gc.HasLen, 0)
+	_, ok := s.backing.BlockDevice(names.NewVolumeTag("7"))
+	c.Check(ok, jc.IsFalse)
+	c.Check(s.log.warned(), gc.HasLen, 0)
+}

@@ -1,0 +1,195 @@
+package storageprovisioner_test
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/juju/clock"
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	jc "github.com/juju/testing/checkers"
+	gc "gopkg.in/check.v1"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/calls"
+)
+
+// edgesSuite has what a user notices only in the log, by the clock, or by what a call
+// is about and what it is not.
+type edgesSuite struct{ baseSuite }
+
+var _ = gc.Suite(&edgesSuite{})
+
+// An operator finds in the log who failed at what, and why; nothing is logged of
+// what went well.
+func (s *edgesSuite) TestFailedOperationIsLogged(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.source.FailItem("CreateVolumes", "volume-0", errors.New("no room"))
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.addVolumeOn("machine-0", "1", "dynamic")
+	s.volumesChanged(c, "0", "1")
+	s.AwaitCall(c, "SetVolumeInfo", "volume-1")
+	s.barrier(c)
+	c.Check(s.log.warned(), jc.DeepEquals, []string{"dynamic volumes: create volume 0: no room"})
+}
+
+// 32
+func (s *edgesSuite) TestRecordThatTheStateDoesNotTakeIsLogged(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.state.FailItem("SetVolumeInfo", "volume-0", errors.New("busy"))
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
+	s.barrier(c)
+	c.Check(s.log.warned(), jc.DeepEquals, []string{"recording volume 0: busy; it is kept and recorded later"})
+}
+
+// What changes while the state is slow costs one reading, however often it changes.
+func (s *edgesSuite) TestWhatIsToldOfRepeatedlyIsReadOnce(c *gc.C) {
+	s.startEnviron(c)
+	reading := calls.NewGate()
+	s.state.OnCall("Life", reading.Wait)
+	s.volumesChanged(c, "99")
+	reading.Entered(c)
+	for _, ids := range [][]string{{"0", "1", "0"}, {"1"}} {
+		s.fed.Volumes.Deliver(c, ids)
+	}
+	reading.Open()
+	s.Next(c, "Life")
+	c.Check(calls.NextArgs[[]names.Tag](c, s.Journal, "Life"), jc.DeepEquals,
+		[]names.Tag{names.NewVolumeTag("0"), names.NewVolumeTag("1")})
+}
+
+// watchedClock counts how often somebody looks at it.
+type watchedClock struct {
+	clock.Clock
+	looks atomic.Int64
+}
+
+func (w *watchedClock) Now() time.Time {
+	w.looks.Add(1)
+	return w.Clock.Now()
+}
+
+// A worker that has nothing to do does nothing at all: it looks at the clock whenever
+// something has happened to it.
+func (s *edgesSuite) TestWorkerRestsWhenThereIsNothingToDo(c *gc.C) {
+	cfg := s.config(c, true)
+	watched := &watchedClock{Clock: s.clock}
+	cfg.Clock = watched
+	s.start(c, cfg)
+	s.barrier(c)
+	deadline := time.NewTimer(calls.Patience)
+	defer deadline.Stop()
+	for quiet := 0; quiet < 100; quiet++ {
+		looks := watched.looks.Load()
+		s.report()
+		if watched.looks.Load() != looks {
+			quiet = 0
+		}
+		select {
+		case <-deadline.C:
+			c.Fatalf("the worker does not rest")
+		default:
+		}
+	}
+}
+
+// 2: an event about the config while that is read has it read once more.
+func (s *edgesSuite) TestConfigThatChangesWhileItIsFirstReadIsReadAgain(c *gc.C) {
+	reading := calls.NewGate()
+	s.state.OnCall("EnvironConfig", reading.Wait)
+	s.startUnconfigured(c, s.config(c, false))
+	s.fed.EnvironConfig.Deliver(c, struct{}{})
+	reading.Entered(c)
+	s.fed.EnvironConfig.Deliver(c, struct{}{})
+	s.fed.EnvironConfig.Deliver(c, struct{}{}) // the one before has been taken in
+	reading.Open()
+	s.barrier(c)
+	c.Check(s.Count("EnvironConfig"), gc.Equals, 2)
+	c.Check(s.Count("WatchVolumes"), gc.Equals, 1)
+}
+
+// 24: an operation that takes its time is tried again so long after it ended, not after
+// it began.
+func (s *edgesSuite) TestDelayBeginsWhenTheCallEnds(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	creating := calls.NewGate()
+	s.source.OnCall("CreateVolumes", creating.Wait)
+	s.source.FailItem("CreateVolumes", "volume-0", errors.New("no room"))
+	s.startEnviron(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	creating.Entered(c)
+	s.clock.Advance(time.Hour)
+	creating.Open()
+	s.AwaitCall(c, "SetStatus", "volume-0")
+	c.Check(s.unfinished(c, "volume 0")["next-attempt"], gc.Equals, s.clock.Now().Add(backoff[0]))
+}
+
+// R2: the block device went while the creation waited for its next attempt. What that
+// waits for, it waits for since then.
+func (s *edgesSuite) TestSinceIsWhenARetryBeganToWait(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startMachine(c)
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	s.managed.FailItem("CreateFilesystems", "filesystem-0", errors.New("not blank"))
+	s.addFilesystem("0", "dynamic", "7")
+	s.filesystemsChanged(c, "0")
+	s.AwaitCall(c, "SetStatus", "filesystem-0")
+	s.state.RemoveBlockDevice("machine-0", "volume-7")
+	mark := s.Mark()
+	s.devicesChanged(c)
+	s.AwaitCallAfter(c, mark, "VolumeBlockDevices", "volume-7 machine-0")
+	s.caughtUp(c)
+	s.advance(c, backoff[0])
+	s.noTimer(c)
+	s.caughtUp(c)
+	entry := s.unfinished(c, "filesystem 0")
+	c.Check(entry["waits-for"], gc.Equals, "block device of volume 7 to appear")
+	c.Check(entry["since"], gc.Equals, s.clock.Now())
+}
+
+// 31: a config that is read at a resync and is as it was gives nothing another go,
+// beside the one that the resync gives.
+func (s *edgesSuite) TestConfigThatHasNotChangedGivesNoOtherGo(c *gc.C) {
+	cfg := s.config(c, false)
+	cfg.ResyncInterval = time.Hour
+	s.addMachine("0", "instance-0")
+	s.source.FailItemAlways("CreateVolumes", "volume-0", storage.Permanent(errors.New("no quota")))
+	s.start(c, cfg)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.AwaitCall(c, "SetStatus", "volume-0")
+	s.caughtUp(c)
+
+	reading := calls.NewGate()
+	s.state.OnCall("EnvironConfig", reading.Wait)
+	s.advance(c, time.Hour)
+	reading.Entered(c)
+	s.Await(c, "another attempt", func() bool {
+		return len(s.About("volume-0", "CreateVolumes")) == 2 && s.unfinished(c, "volume 0")["state"] == "stalled"
+	})
+	reading.Open()
+	s.barrier(c)
+	c.Check(s.About("volume-0", "CreateVolumes"), gc.HasLen, 2)
+}
+
+// 8, 31
+func (s *edgesSuite) TestMachineThatIsWaitedForKeepsItsWatcherAtTheResync(c *gc.C) {
+	cfg := s.config(c, false)
+	cfg.ResyncInterval = time.Hour
+	s.addMachine("1", "")
+	s.start(c, cfg)
+	s.addVolumeOn("machine-1", "1", "dynamic")
+	s.volumesChanged(c, "1")
+	s.machineWatcher(c, "1")
+	s.barrier(c)
+	mark := s.Mark()
+	s.advance(c, time.Hour)
+	s.AwaitCallAfter(c, mark, "InstanceIds", "machine-1")
+	s.barrier(c)
+	c.Check(s.Count("WatchMachine"), gc.Equals, 1)
+}

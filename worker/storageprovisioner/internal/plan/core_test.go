@@ -1,0 +1,804 @@
+package plan_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	jujuerrors "github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
+// script plays a core what happens, step by step, and sees what it wants done. It is
+// for what is too rare for the random histories, or harmless to their world.
+type script struct {
+	t       *testing.T
+	core    *plan.Core
+	now     time.Time
+	due     map[any]due
+	sources map[plan.Key]plan.Source
+	items   map[plan.Key]plan.Item
+}
+
+func play(t *testing.T, edit ...func(*plan.Options)) *script {
+	s := &script{
+		t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), due: make(map[any]due),
+		sources: make(map[plan.Key]plan.Source), items: make(map[plan.Key]plan.Item),
+	}
+	options := plan.Options{Retry: plan.Retry{Min: time.Second, Max: time.Minute, Factor: 2}, Host: machine, Timetable: s}
+	for _, e := range edit {
+		e(&options)
+	}
+	s.core = plan.New(options)
+	s.core.At(s.now)
+	return s
+}
+
+func (s *script) Add(key, value any, at time.Time) { s.due[key] = due{value: value, at: at} }
+
+func (s *script) Remove(key any) { delete(s.due, key) }
+
+func volume(id string) plan.Key { return plan.Key{Kind: plan.Volume, ID: id} }
+
+func filesystem(id string) plan.Key { return plan.Key{Kind: plan.Filesystem, ID: id} }
+
+// on returns the key of the attachment of a volume or filesystem to a host.
+func on(host string, storage plan.Key) plan.Key {
+	return plan.Key{Kind: storage.Kind + 2, ID: storage.ID, Host: host}
+}
+
+func planOf(volume plan.Key) plan.Key {
+	return plan.Key{Kind: plan.Plan, ID: volume.ID, Host: machine}
+}
+
+// wanted is an entity that is alive, and has what it takes to be made. All machines
+// are provisioned.
+func wanted(key plan.Key, edit ...func(*plan.Fact)) plan.Fact {
+	f := plan.Fact{Key: key, Life: plan.Alive, Source: provided(key.Kind.Storage()), Host: key.Host, Args: "args"}
+	if key.Host != "" {
+		f.Instance = "instance of " + key.Host
+	}
+	for _, e := range edit {
+		e(&f)
+	}
+	return f
+}
+
+func dying(f *plan.Fact) { f.Life = plan.Dying }
+
+func dead(f *plan.Fact) { f.Life = plan.Dead }
+
+func recorded(f *plan.Fact) {
+	f.Recorded = true
+	f.ID = "id of " + f.Key.Storage().String()
+}
+
+func without(f *plan.Fact) { f.Args = nil }
+
+func with(args any) func(*plan.Fact) { return func(f *plan.Fact) { f.Args = args } }
+
+func backedBy(volume plan.Key) func(*plan.Fact) {
+	return func(f *plan.Fact) { f.Backing, f.BackingKnown = volume.ID, true }
+}
+
+func (s *script) observe(facts ...plan.Fact) {
+	for _, f := range facts {
+		s.core.Observe(f)
+	}
+}
+
+func (s *script) gone(keys ...plan.Key) {
+	for _, key := range keys {
+		s.core.Observe(plan.Fact{Key: key})
+	}
+}
+
+// does checks what the core wants done now, statuses aside.
+func (s *script) does(want ...string) {
+	s.t.Helper()
+	got := []string{}
+	for _, batch := range s.core.Batches() {
+		for _, item := range batch.Items {
+			s.sources[item.Key], s.items[item.Key] = batch.Source, item
+			got = append(got, fmt.Sprintf("%s %s", batch.Op, item.Key))
+		}
+	}
+	out := s.core.Take()
+	for _, r := range out.Publish.Records {
+		got = append(got, fmt.Sprintf("record %s: %v", r.Key, r.Info))
+	}
+	for _, key := range out.Publish.Removals {
+		got = append(got, fmt.Sprintf("remove %s", key))
+	}
+	for _, key := range out.Unread {
+		got = append(got, fmt.Sprintf("read %s", key))
+	}
+	for _, volume := range out.Devices {
+		got = append(got, "look up "+volume)
+	}
+	for _, volume := range out.Forgotten {
+		got = append(got, "forget "+volume)
+	}
+	if !slices.Equal(got, want) {
+		s.t.Fatalf("does %q, not %q", got, want)
+	}
+}
+
+// ends ends the operation on an entity.
+func (s *script) ends(key plan.Key, edit ...func(*plan.Result)) {
+	s.t.Helper()
+	source, ok := s.sources[key]
+	if !ok {
+		s.t.Fatalf("nothing goes on about %s", key)
+	}
+	delete(s.sources, key)
+	r := plan.Result{Key: key, Info: "info", ID: "id of " + key.Storage().String()}
+	for _, e := range edit {
+		e(&r)
+	}
+	s.core.Finished(source, []plan.Result{r})
+}
+
+func failing(err error) func(*plan.Result) {
+	return func(r *plan.Result) { r.Err = err }
+}
+
+// unknown has nobody know what a call has done.
+func unknown(r *plan.Result) { r.Err, r.Unknown = errors.New("unknown"), true }
+
+func inProgress(r *plan.Result) { r.Err = storage.InProgress(errors.New("later")) }
+
+// attachedAlong has a creation attach the volume as well.
+func attachedAlong(host string) func(*plan.Result) {
+	return func(r *plan.Result) { r.Attached, r.AttachedInfo = on(host, r.Key), "along" }
+}
+
+func (s *script) taken(keys ...plan.Key) {
+	for _, key := range keys {
+		s.core.Published(key, nil)
+	}
+}
+
+// passes lets time pass.
+func (s *script) passes(d time.Duration) {
+	s.now = s.now.Add(d)
+	s.core.At(s.now)
+	var values []any
+	for key, due := range s.due {
+		if !due.at.After(s.now) {
+			delete(s.due, key)
+			values = append(values, due.value)
+		}
+	}
+	s.core.Due(values)
+}
+
+// attached has a volume or filesystem that was made long ago be attached by the core.
+func (s *script) attached(storage plan.Key, host string, edit ...func(*plan.Fact)) {
+	s.t.Helper()
+	key := on(host, storage)
+	s.observe(wanted(storage, recorded), wanted(key, edit...))
+	s.does("attach " + key.String())
+	s.ends(key)
+	s.does("record " + key.String() + ": info")
+	s.taken(key)
+	s.does()
+}
+
+// mounted has filesystem 1 be on volume 0, and attached to the machine; marked says
+// that the device had a UUID then.
+func (s *script) mounted(marked bool) {
+	s.t.Helper()
+	s.attached(volume("0"), machine)
+	f, m := filesystem("1"), on(machine, filesystem("1"))
+	s.observe(wanted(f, recorded, backedBy(volume("0"))), wanted(m, backedBy(volume("0"))))
+	s.does("look up 0")
+	s.core.DeviceKnown("0", true, marked)
+	s.does("attach " + m.String())
+	s.ends(m)
+	s.does("record " + m.String() + ": info")
+	s.taken(m)
+	s.does()
+}
+
+// pending returns what is reported of the operation on an entity, if it has one.
+func (s *script) pending(key plan.Key) plan.Pending {
+	_, _, pending := s.core.Report(1000)
+	for _, p := range pending {
+		if p.Key == key {
+			return p
+		}
+	}
+	return plan.Pending{}
+}
+
+// What others have recorded meanwhile is not looked into by making it once more.
+func TestWhatMayHaveBeenMadeAndIsRecordedIsDestroyed(t *testing.T) {
+	s := play(t)
+	v := volume("0")
+	s.observe(wanted(v))
+	s.does("create volume 0")
+	s.ends(v, unknown)
+	s.observe(wanted(v, recorded, dead))
+	s.does("destroy volume 0")
+}
+
+// That an attachment may exist does not make it storage that is created.
+func TestAttachmentThatMayHaveBeenMadeIsDetached(t *testing.T) {
+	s := play(t)
+	v, a := volume("0"), on(machine, volume("0"))
+	s.observe(wanted(v, recorded), wanted(a))
+	s.does("attach volume attachment 0 on machine-0")
+	s.ends(a, unknown)
+	s.observe(wanted(a, dying))
+	s.does("detach volume attachment 0 on machine-0")
+}
+
+// A volume that nobody wants anywhere any more may have been made all the same: it is
+// made known at once, and not only when it goes.
+func TestWhatMayHaveBeenMadeIsMadeKnownWhenItIsNotWantedAnywhere(t *testing.T) {
+	s := play(t)
+	v := volume("0")
+	s.observe(wanted(v))
+	s.does("create volume 0")
+	s.ends(v, unknown)
+	s.observe(wanted(v, without))
+	s.passes(time.Second)
+	s.does("create volume 0")
+	if item := s.items[v]; !item.Repeat || item.Args != "args" {
+		t.Errorf("it is not repeated as it was: %+v", item)
+	}
+}
+
+func TestDyingIsNotMadeWhateverIsKnownOfIt(t *testing.T) {
+	s := play(t)
+	s.observe(wanted(volume("0"), dying))
+	s.does()
+}
+
+// A creation may attach as well, and must not meet the end of a former attachment.
+func TestVolumeIsNotMadeWhileItsFormerSelfIsDetached(t *testing.T) {
+	s := play(t)
+	v, a := volume("0"), on(machine, volume("0"))
+	s.attached(v, machine)
+	s.observe(wanted(a, recorded, dying))
+	s.does("detach volume attachment 0 on machine-0")
+	s.ends(a, inProgress)
+	s.gone(v)
+	s.observe(wanted(v, func(f *plan.Fact) { f.Host = machine }))
+	s.does()
+	if p := s.pending(v); p.Op != plan.Create || p.WaitsFor != a.String() {
+		t.Errorf("the creation does not wait for the detachment: %+v", p)
+	}
+	// Elsewhere it is not in the way.
+	s.observe(wanted(v, func(f *plan.Fact) { f.Host, f.Instance = "machine-1", "instance of machine-1" }))
+	s.does("create volume 0")
+}
+
+// What is being attached anyway is not in the creation's way.
+func TestVolumeIsMadeWhileItsFormerSelfIsAttached(t *testing.T) {
+	s := play(t)
+	v, a := volume("0"), on(machine, volume("0"))
+	s.observe(wanted(v, recorded), wanted(a))
+	s.does("attach volume attachment 0 on machine-0")
+	s.ends(a, inProgress)
+	s.gone(v)
+	s.observe(wanted(v, func(f *plan.Fact) { f.Host = machine }))
+	s.does("create volume 0")
+	s.ends(v, attachedAlong(machine))
+	s.does("record volume 0: info")
+	s.taken(v)
+	s.passes(time.Second)
+	s.does("attach volume attachment 0 on machine-0")
+	s.ends(a)
+	s.does("record volume attachment 0 on machine-0: info")
+	s.taken(a)
+	s.does()
+}
+
+// Whose a mount is, and whether it needs a volume, is told by its filesystem.
+func TestMountWaitsUntilItsFilesystemIsKnown(t *testing.T) {
+	s := play(t)
+	f := filesystem("0")
+	s.attached(f, "machine-1")
+	s.gone(f)
+	// What is left of the filesystem is that it is attached.
+	s.observe(wanted(on("machine-2", f), func(f *plan.Fact) { f.ID = "id" }))
+	s.does()
+	if p := s.pending(on("machine-2", f)); p.WaitsFor != "filesystem 0" {
+		t.Errorf("it does not wait for the filesystem: %+v", p)
+	}
+}
+
+func TestMountDroppedWithItsFilesystemWhileItIsMadeIsUnmade(t *testing.T) {
+	s := play(t)
+	f, m := filesystem("0"), on(machine, filesystem("0"))
+	s.observe(wanted(f, recorded), wanted(m))
+	s.does("attach filesystem attachment 0 on machine-0")
+	s.gone(f, m)
+	s.ends(m)
+	s.does("detach filesystem attachment 0 on machine-0")
+	if item := s.items[m]; item.ID != "id of filesystem 0" {
+		t.Errorf("its filesystem is not known: %+v", item)
+	}
+	s.ends(m)
+	s.does("read filesystem attachment 0 on machine-0")
+	s.nothing()
+}
+
+// nothing checks that the core remembers nothing.
+func (s *script) nothing() {
+	s.t.Helper()
+	if left := s.core.Leftovers(); len(left) > 0 {
+		s.t.Errorf("the core remembers:\n%s", strings.Join(left, "\n"))
+	}
+}
+
+// An attachment that cannot have been made goes at once, whatever its volume waits for
+// or comes to.
+func TestAttachmentThatWasNeverMadeDoesNotWaitForItsVolume(t *testing.T) {
+	v, a := volume("0"), on(machine, volume("0"))
+	t.Run("to be made", func(t *testing.T) {
+		s := play(t)
+		s.observe(wanted(v, func(f *plan.Fact) { f.Host = "machine-1" }), wanted(a))
+		s.does()
+		s.core.Take()
+		s.observe(wanted(a, dying))
+		s.does("remove volume attachment 0 on machine-0")
+	})
+	t.Run("to be destroyed", func(t *testing.T) {
+		s := play(t)
+		s.observe(wanted(v, recorded, dead))
+		s.does("destroy volume 0")
+		s.observe(wanted(a, dying))
+		s.does("remove volume attachment 0 on machine-0")
+	})
+}
+
+func TestAttachmentThatMayHaveBeenMadeAlongStaysUntilThatIsKnown(t *testing.T) {
+	s := play(t)
+	v, a := volume("0"), on(machine, volume("0"))
+	s.observe(wanted(v), wanted(a))
+	s.does("create volume 0")
+	s.ends(v, unknown)
+	s.observe(wanted(v, dying), wanted(a, dying))
+	s.does("create volume 0")
+	s.ends(v, unknown)
+	s.observe(wanted(a, dying))
+	s.does()
+	s.passes(time.Minute)
+	s.does("create volume 0")
+	s.ends(v)
+	s.does("record volume 0: info")
+	s.taken(v)
+	s.does("remove volume attachment 0 on machine-0", "read volume 0")
+}
+
+// A plan that a former worker has carried out holds the mount that this one has made.
+func TestFormerWorkersPlanIsNotUndoneBeneathAMount(t *testing.T) {
+	s := play(t)
+	s.mounted(true)
+	p := planOf(volume("0"))
+	s.observe(wanted(p, recorded, dying))
+	s.does()
+	m := on(machine, filesystem("1"))
+	s.observe(wanted(m, recorded, dying, backedBy(volume("0"))))
+	s.does("detach filesystem attachment 1 on machine-0")
+	s.ends(m)
+	s.does("detach attachment plan of volume 0 on machine-0", "remove filesystem attachment 1 on machine-0")
+}
+
+// What is made has been undone before another of the same id is made.
+func TestWhatIsUndoneIsUndoneThoughItIsWantedAnew(t *testing.T) {
+	s := play(t)
+	v := volume("0")
+	s.observe(wanted(v))
+	s.does("create volume 0")
+	s.gone(v)
+	s.ends(v)
+	s.does("destroy volume 0")
+	s.ends(v, failing(errors.New("busy")))
+	s.observe(wanted(v))
+	s.does()
+	s.passes(time.Second)
+	s.does("destroy volume 0")
+	s.ends(v)
+	s.does("read volume 0")
+	s.observe(wanted(v))
+	s.does("create volume 0")
+}
+
+// Nobody can ask any more for what the state has dropped before it was recorded.
+func TestWhatIsDroppedWhileItIsMadeIsDestroyedNotReleased(t *testing.T) {
+	s := play(t)
+	v := volume("0")
+	s.observe(wanted(v))
+	s.does("create volume 0")
+	s.observe(wanted(v, dead, func(f *plan.Fact) { f.Release = true }))
+	s.gone(v)
+	s.ends(v)
+	s.does("destroy volume 0")
+	if s.items[v].Release {
+		t.Error("it is released")
+	}
+}
+
+// The attachment that came with a creation is the volume's provider's, on its machine.
+func TestAttachmentMadeAlongIsUndoneWithWhatTheProviderNeeds(t *testing.T) {
+	s := play(t)
+	v, a := volume("0"), on(machine, volume("0"))
+	s.core.Provisioned(machine, "instance of machine-0")
+	s.observe(wanted(v))
+	s.does("create volume 0")
+	s.gone(v)
+	s.ends(v, attachedAlong(machine))
+	s.does("detach volume attachment 0 on machine-0")
+	item := s.items[a]
+	if item.ID != "id of volume 0" || item.Instance != "instance of machine-0" || s.sources[a] != provided(plan.Volume) {
+		t.Errorf("%+v of %s", item, s.sources[a])
+	}
+	s.ends(a)
+	s.does("destroy volume 0", "read volume attachment 0 on machine-0")
+}
+
+func TestAttachmentMadeAlongOutlivesTheMemoryOfItsVolume(t *testing.T) {
+	s := play(t)
+	v, a := volume("0"), on(machine, volume("0"))
+	s.observe(wanted(v))
+	s.does("create volume 0")
+	s.ends(v, attachedAlong(machine))
+	s.does("record volume 0: info")
+	s.taken(v)
+	s.does("record volume attachment 0 on machine-0: along")
+	s.taken(a)
+	s.gone(v)
+	s.observe(wanted(a, dying, func(f *plan.Fact) { f.Recorded = true }))
+	s.does("detach volume attachment 0 on machine-0")
+	if id := s.items[a].ID; id != "id of volume 0" {
+		t.Errorf("detached is %q", id)
+	}
+}
+
+// The attachment that is being given up, and is made along once more, is detached
+// though its removal is refused.
+func TestAttachmentMadeAlongDuringItsRemovalIsDetached(t *testing.T) {
+	s := play(t)
+	v, a := volume("0"), on(machine, volume("0"))
+	s.observe(wanted(a, dying))
+	s.does("remove volume attachment 0 on machine-0")
+	s.observe(wanted(v))
+	s.does("create volume 0")
+	s.ends(v, attachedAlong(machine))
+	s.does("record volume 0: info")
+	s.taken(v)
+	s.core.Published(a, errors.New("it is alive"))
+	s.does("detach volume attachment 0 on machine-0")
+}
+
+// The attachment that is to be undone, and is made along once more, stays.
+func TestAttachmentMadeAlongBeforeItIsUndoneStays(t *testing.T) {
+	s := play(t)
+	v, a := volume("0"), on(machine, volume("0"))
+	s.observe(wanted(v, recorded), wanted(a))
+	s.does("attach volume attachment 0 on machine-0")
+	s.gone(v, a)
+	s.ends(a)
+	s.does("detach volume attachment 0 on machine-0")
+	s.ends(a, failing(errors.New("busy")))
+	s.observe(wanted(v))
+	s.does("create volume 0")
+	s.ends(v, attachedAlong(machine))
+	s.does("record volume 0: info")
+	s.taken(v)
+	s.does("record volume attachment 0 on machine-0: along")
+	s.taken(a)
+	s.does("read volume attachment 0 on machine-0")
+	s.observe(wanted(a, recorded))
+	s.passes(time.Minute)
+	s.does()
+}
+
+func TestWhatIsRecordedIsNotReadAgain(t *testing.T) {
+	s := play(t)
+	s.observe(wanted(volume("0")))
+	s.does("create volume 0")
+	s.ends(volume("0"))
+	s.does("record volume 0: info")
+	s.taken(volume("0"))
+	s.does()
+}
+
+// Once the state has taken a result, its refusals are forgotten.
+func TestRefusalsOfTheLastResultAreForgotten(t *testing.T) {
+	s := play(t)
+	v := volume("0")
+	refuse := func(want time.Duration) {
+		t.Helper()
+		s.core.Published(v, errors.New("not now"))
+		p := s.pending(v)
+		if p.Failure != "not now" || p.Due != s.now.Add(want) {
+			t.Fatalf("refused, and due at %v: %+v", s.now, p)
+		}
+		s.passes(want)
+	}
+	s.observe(wanted(v))
+	s.does("create volume 0")
+	s.ends(v)
+	s.does("record volume 0: info")
+	refuse(time.Second)
+	s.does("record volume 0: info")
+	refuse(2 * time.Second)
+	s.does("record volume 0: info")
+	s.taken(v)
+	s.observe(wanted(v, recorded, dead))
+	s.does("destroy volume 0")
+	s.ends(v)
+	s.does("remove volume 0")
+	refuse(time.Second)
+	s.does("remove volume 0")
+	s.core.Published(v, jujuerrors.NotFoundf("volume 0"))
+	s.does()
+	s.nothing()
+}
+
+// After a change of the environment's configuration there is no need to read what is
+// done, nor what is not there.
+func TestRefreshReadsWhatIsNotDone(t *testing.T) {
+	s := play(t)
+	s.attached(volume("0"), machine)
+	s.observe(
+		wanted(volume("1"), func(f *plan.Fact) { f.Class = plan.Foreign }),
+		wanted(volume("2"), func(f *plan.Fact) { f.Class = plan.Static }),
+		wanted(volume("3")),
+	)
+	s.does("create volume 3")
+	s.ends(volume("3"), failing(errors.New("no space")))
+	// Of this volume nothing is known but that it is attached.
+	s.attached(volume("4"), machine)
+	s.gone(volume("4"))
+	if entities, _, _ := s.core.Report(0); entities["volume"] != 4 || entities["volume attachment"] != 2 {
+		t.Errorf("counted are %v", entities)
+	}
+	want := []plan.Key{volume("1"), volume("2"), volume("3")}
+	if got := s.core.Refresh(); !slices.Equal(got, want) {
+		t.Errorf("to be read are %v, not %v", got, want)
+	}
+	all := append([]plan.Key{volume("0")}, append(want, on(machine, volume("0")), on(machine, volume("4")))...)
+	if got := s.core.Resync(); !slices.Equal(got, all) {
+		t.Errorf("to be read at the resync are %v, not %v", got, all)
+	}
+}
+
+// A volume that the state has dropped may be attached still, and be there anew.
+func TestNothingIsDestroyedThatWasAttachedBeforeItWasDropped(t *testing.T) {
+	s := play(t)
+	v, a := volume("0"), on(machine, volume("0"))
+	s.attached(v, machine)
+	s.gone(v)
+	s.observe(wanted(v, recorded, dead))
+	s.does()
+	s.observe(wanted(a, recorded, dying))
+	s.does("detach volume attachment 0 on machine-0")
+	s.ends(a)
+	s.does("destroy volume 0", "remove volume attachment 0 on machine-0")
+}
+
+// The device of a volume matters while its filesystem is there, or something waits for
+// it.
+func TestDeviceMattersToItsFilesystemNotToTheMount(t *testing.T) {
+	s := play(t)
+	s.mounted(false)
+	m := on(machine, filesystem("1"))
+	s.observe(wanted(m, recorded, dying, backedBy(volume("0"))))
+	s.does("detach filesystem attachment 1 on machine-0")
+	s.ends(m)
+	s.does("remove filesystem attachment 1 on machine-0")
+	s.taken(m)
+	s.does()
+	if !s.core.DeviceMatters("0") {
+		t.Error("the device does not matter any more")
+	}
+	s.gone(filesystem("1"))
+	s.does("forget 0")
+}
+
+func TestMountStillWaitsForItsDeviceWhenItsFilesystemIsForgotten(t *testing.T) {
+	s := play(t)
+	s.attached(volume("0"), machine)
+	f, m := filesystem("1"), on(machine, filesystem("1"))
+	s.observe(wanted(f, recorded, backedBy(volume("0"))), wanted(m, recorded, backedBy(volume("0"))))
+	s.does("look up 0")
+	s.gone(f)
+	s.does("look up 0", "forget 0")
+	if !s.core.DeviceMatters("0") {
+		t.Fatal("the device does not matter any more")
+	}
+	s.core.DeviceKnown("0", true, true)
+	s.does("attach filesystem attachment 1 on machine-0")
+}
+
+func TestWhatIsForgottenHasNoDeviceToForget(t *testing.T) {
+	s := play(t)
+	s.observe(wanted(filesystem("0"), recorded))
+	s.gone(filesystem("0"))
+	s.does()
+}
+
+// A mount on a volume is attached again when the device gains a UUID, though another
+// on the same volume has been unmade meanwhile.
+func TestMountIsAttachedAgainThoughAFormerOneIsUnmade(t *testing.T) {
+	s := play(t)
+	s.mounted(false)
+	former, m := on(machine, filesystem("1")), on(machine, filesystem("2"))
+	s.observe(wanted(filesystem("2"), recorded, backedBy(volume("0"))), wanted(m, backedBy(volume("0"))))
+	s.does("attach filesystem attachment 2 on machine-0")
+	s.ends(m)
+	s.does("record filesystem attachment 2 on machine-0: info")
+	s.taken(m)
+	s.observe(wanted(former, recorded, dying, backedBy(volume("0"))))
+	s.does("detach filesystem attachment 1 on machine-0")
+	s.ends(former)
+	s.does("remove filesystem attachment 1 on machine-0")
+	s.core.DeviceKnown("0", true, true)
+	s.does("read filesystem attachment 2 on machine-0")
+}
+
+// So it is when its filesystem has been dropped meanwhile, and made anew.
+func TestMountIsAttachedAgainThoughItsFilesystemIsMadeAnew(t *testing.T) {
+	s := play(t)
+	s.mounted(false)
+	f := filesystem("1")
+	s.gone(f)
+	s.does("forget 0")
+	s.observe(wanted(f, backedBy(volume("0"))))
+	s.does("look up 0")
+	s.core.DeviceKnown("0", true, false)
+	s.does("create filesystem 1")
+	s.ends(f)
+	s.does("record filesystem 1: info")
+	s.taken(f)
+	s.does()
+	s.core.DeviceKnown("0", true, true)
+	s.does("read filesystem attachment 1 on machine-0")
+}
+
+func TestRetryThatHasWaitedMeanwhileIsForgotten(t *testing.T) {
+	s := play(t)
+	v, a := volume("0"), on(machine, volume("0"))
+	s.observe(wanted(v, recorded), wanted(a))
+	s.does("attach volume attachment 0 on machine-0")
+	s.ends(a, failing(errors.New("no")))
+	s.observe(wanted(a, func(f *plan.Fact) { f.Host, f.Instance = "machine-1", "" }))
+	if p := s.pending(a); p.WaitsFor != "machine-1 to be provisioned" {
+		t.Errorf("%+v", p)
+	}
+	s.observe(wanted(a))
+	if p := s.pending(a); p.Phase != "scheduled" || p.Due != s.now.Add(time.Second) {
+		t.Errorf("%+v", p)
+	}
+	s.gone(a, v)
+	s.nothing()
+}
+
+func TestReportIsInOrderAndLimited(t *testing.T) {
+	s := play(t)
+	for _, id := range []string{"2", "0", "1"} {
+		for _, host := range []string{"machine-2", "machine-1"} {
+			s.observe(wanted(on(host, volume(id))))
+		}
+	}
+	all := []plan.Key{
+		on("machine-1", volume("0")), on("machine-2", volume("0")),
+		on("machine-1", volume("1")), on("machine-2", volume("1")),
+		on("machine-1", volume("2")), on("machine-2", volume("2")),
+	}
+	for _, limit := range []int{0, 2, 6, 7} {
+		entities, unfinished, pending := s.core.Report(limit)
+		var keys []plan.Key
+		for _, p := range pending {
+			keys = append(keys, p.Key)
+		}
+		if want := all[:min(limit, 6)]; !slices.Equal(keys, want) {
+			t.Errorf("of %d are reported %v, not %v", limit, keys, want)
+		}
+		if entities["volume attachment"] != 6 || unfinished["waiting"] != 6 {
+			t.Errorf("counted are %v, of which are unfinished %v", entities, unfinished)
+		}
+	}
+}
+
+func TestPlanIsReportedToWaitForItsVolume(t *testing.T) {
+	s := play(t)
+	s.observe(wanted(volume("0")), wanted(planOf(volume("0")), recorded, func(f *plan.Fact) { f.ID = "" }))
+	if p := s.pending(planOf(volume("0"))); p.WaitsFor != "volume 0" {
+		t.Errorf("%+v", p)
+	}
+}
+
+// What is reported to be so since a time has been so since then, however often it was
+// looked at.
+func TestSinceTellsWhenItBeganOrCeasedToWait(t *testing.T) {
+	s := play(t)
+	start := s.now
+	v, a := volume("0"), on("machine-1", volume("0"))
+	since := func(phase string, want time.Duration) {
+		t.Helper()
+		if p := s.pending(a); p.Phase != phase || p.Since.Sub(start) != want {
+			t.Fatalf("%s since %v, not %s since %v", p.Phase, p.Since.Sub(start), phase, want)
+		}
+	}
+	// Another keeps the source busy.
+	s.observe(wanted(volume("1")))
+	s.does("create volume 1")
+	unprovisioned := func(f *plan.Fact) { f.Host, f.Instance = "machine-2", "" }
+	s.observe(wanted(v, recorded), wanted(a))
+	since("queued", 0)
+	s.passes(time.Second)
+	s.observe(wanted(a, unprovisioned))
+	since("waiting", time.Second)
+	s.passes(time.Second)
+	s.observe(wanted(a, unprovisioned))
+	since("waiting", time.Second)
+	s.passes(time.Second)
+	s.observe(wanted(a))
+	since("queued", 3*time.Second)
+}
+
+// What a volume is asked about is answered to all who wait for it.
+func TestDeviceIsLookedUpOnceForAllWhoWait(t *testing.T) {
+	s := play(t)
+	s.attached(volume("0"), machine)
+	for i, id := range []string{"1", "2"} {
+		s.observe(
+			wanted(filesystem(id), recorded, backedBy(volume("0"))),
+			wanted(on(machine, filesystem(id)), recorded, backedBy(volume("0"))),
+		)
+		s.does([]string{"look up 0"}[:1-i]...)
+	}
+	s.core.DeviceKnown("0", true, true)
+	s.does("attach filesystem attachment 1 on machine-0", "attach filesystem attachment 2 on machine-0")
+}
+
+func TestThresholdsOfMakingAndRemoving(t *testing.T) {
+	s := play(t, func(o *plan.Options) { o.Retry.CreateThreshold, o.Retry.RemoveThreshold = 2, 3 })
+	v, a := volume("0"), on(machine, volume("0"))
+	tries := func(key plan.Key, what string, most int) {
+		t.Helper()
+		for range most {
+			s.does(what)
+			s.ends(key, failing(errors.New("no")))
+			s.passes(time.Minute)
+		}
+		s.does()
+		if p := s.pending(key); p.Phase != "stalled" {
+			t.Errorf("after %d failures: %+v", most, p)
+		}
+	}
+	s.observe(wanted(v))
+	tries(v, "create volume 0", 2)
+	s.observe(wanted(v, recorded), wanted(a))
+	tries(a, "attach volume attachment 0 on machine-0", 2)
+	s.observe(wanted(a, recorded, dying))
+	tries(a, "detach volume attachment 0 on machine-0", 3)
+	s.gone(a)
+	s.observe(wanted(v, recorded, dead))
+	tries(v, "destroy volume 0", 3)
+}
+
+func TestSourcesAreNamedInMessages(t *testing.T) {
+	for want, source := range map[string]plan.Source{
+		"managed filesystems":    plan.Managed,
+		"loop volumes":           {Kind: plan.Volume, Provider: "loop"},
+		"tmpfs filesystems":      {Kind: plan.Filesystem, Provider: "tmpfs"},
+		"iscsi attachment plans": {Kind: plan.Plan, Provider: "iscsi"},
+	} {
+		if got := source.String(); got != want {
+			t.Errorf("%q, not %q", got, want)
+		}
+	}
+}

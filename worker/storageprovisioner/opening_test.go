@@ -1,0 +1,346 @@
+package storageprovisioner_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	jc "github.com/juju/testing/checkers"
+	"github.com/juju/worker/v4/dependency"
+	dt "github.com/juju/worker/v4/dependency/testing"
+	gc "gopkg.in/check.v1"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/plans"
+	"github.com/stowage-io/stowage/testing/calls"
+	"github.com/stowage-io/stowage/testing/modeltest"
+	"github.com/stowage-io/stowage/testing/providerfake"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
+)
+
+// openingSuite looks at how sources are opened, at what is made of their odd answers and
+// of those about machines, and at the configuration's defaults and bounds.
+type openingSuite struct{ planningSuite }
+
+var _ = gc.Suite(&openingSuite{})
+
+func (s *openingSuite) replace(t storage.ProviderType, p storage.Provider) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.providers[t] = p
+}
+
+// A source that is open is used again until the config changes.
+func (s *openingSuite) TestSourceIsOpenedOnce(c *gc.C) {
+	s.startEnviron(c)
+	s.attachedVolume(c, "0")
+	s.attachedVolume(c, "1")
+	configs := s.source.Configs()
+	c.Assert(configs, gc.HasLen, 1)
+	// 2: an environment's provider has no directory on a machine.
+	_, ok := configs[0].ValueString(storage.ConfigStorageDir)
+	c.Check(ok, jc.IsFalse)
+}
+
+// incomparable is a provider that is its own source, and that Go cannot compare with
+// another.
+type incomparable struct {
+	*providerfake.Provider
+	_ []string
+}
+
+func (p incomparable) VolumeSource(cfg *storage.Config) (storage.VolumeSource, error) {
+	_, err := p.Provider.VolumeSource(cfg)
+	return p, err
+}
+
+func (s *openingSuite) TestProviderNeedNotBeComparable(c *gc.C) {
+	cfg := s.config(c, false)
+	s.replace("dynamic", incomparable{Provider: s.source})
+	s.start(c, cfg)
+	s.attachedVolume(c, "0")
+}
+
+// 26: a state that does not say who provides a volume is told so.
+func (s *openingSuite) TestProviderWithoutANameIsRefused(c *gc.C) {
+	cfg := s.config(c, false)
+	s.replace("", s.source)
+	s.start(c, cfg)
+	s.addVolumeOn("machine-0", "0", "")
+	s.volumesChanged(c, "0")
+	c.Check(s.statuses(c), jc.DeepEquals,
+		[]string{`volume-0 error: configuring storage provider "": storage pool with an empty name not valid`})
+}
+
+// manyPlans carries out plans in several calls at once.
+type manyPlans struct {
+	*carrier
+	takes
+}
+
+// O6
+func (s *openingSuite) TestPlansGetAsManyCallsAsTheyTake(c *gc.C) {
+	cfg := s.planning(c, true)
+	cfg.Plans = func(storage.DeviceType) (plans.Plan, error) { return manyPlans{s.iscsi, 2}, nil }
+	s.start(c, cfg)
+	s.carriedOut(c, "9") // how many it takes is known then
+	attaching := calls.NewGate()
+	s.iscsi.OnCall("AttachPlan", attaching.Wait)
+	for _, id := range []string{"0", "1"} {
+		s.addPlanned(c, id, "iscsi")
+		s.plansChanged(c, id)
+		attaching.Entered(c)
+	}
+	attaching.Open()
+}
+
+// oddSource is a source that says of everything what a test has it say.
+type oddSource struct {
+	*providerfake.Provider
+	err   error
+	value bool
+}
+
+func (p *oddSource) VolumeSource(*storage.Config) (storage.VolumeSource, error) { return p, nil }
+
+func (p *oddSource) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
+	return p, nil
+}
+
+// oddly edits the results of calls.
+func oddly[R any](p *oddSource, results []R, err error, edit func(*R)) ([]R, error) {
+	for i := range results {
+		edit(&results[i])
+	}
+	return results, err
+}
+
+func (p *oddSource) CreateVolumes(ctx envcontext.ProviderCallContext, args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+	results, err := p.Provider.CreateVolumes(ctx, args)
+	return oddly(p, results, err, func(r *storage.CreateVolumesResult) {
+		if r.Error = p.err; !p.value {
+			r.Volume = nil
+		}
+	})
+}
+
+func (p *oddSource) AttachVolumes(ctx envcontext.ProviderCallContext, args []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
+	results, err := p.Provider.AttachVolumes(ctx, args)
+	return oddly(p, results, err, func(r *storage.AttachVolumesResult) {
+		if r.Error = p.err; !p.value {
+			r.VolumeAttachment = nil
+		}
+	})
+}
+
+func (p *oddSource) CreateFilesystems(ctx envcontext.ProviderCallContext, args []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
+	results, err := p.Provider.CreateFilesystems(ctx, args)
+	return oddly(p, results, err, func(r *storage.CreateFilesystemsResult) {
+		if r.Error = p.err; !p.value {
+			r.Filesystem = nil
+		}
+	})
+}
+
+func (p *oddSource) AttachFilesystems(ctx envcontext.ProviderCallContext, args []storage.FilesystemAttachmentParams) ([]storage.AttachFilesystemsResult, error) {
+	results, err := p.Provider.AttachFilesystems(ctx, args)
+	return oddly(p, results, err, func(r *storage.AttachFilesystemsResult) {
+		if r.Error = p.err; !p.value {
+			r.FilesystemAttachment = nil
+		}
+	})
+}
+
+// 24: an error counts, whatever comes along with it; and so does nothing at all.
+func (s *openingSuite) TestErrorAndNothingAreFailures(c *gc.C) {
+	for i, test := range []struct {
+		err   error
+		value bool
+		want  []string
+	}{{
+		errors.New("half done"), true, []string{
+			"filesystem-0 pending: half done", "filesystem-1 attaching: half done",
+			"volume-0 pending: half done", "volume-1 attaching: half done",
+		},
+	}, {
+		nil, false, []string{
+			"filesystem-0 pending: provider returned neither a filesystem nor an error",
+			"filesystem-1 attaching: provider returned neither a filesystem attachment nor an error",
+			"volume-0 pending: provider returned neither a volume nor an error",
+			"volume-1 attaching: provider returned neither a volume attachment nor an error",
+		},
+	}} {
+		if i > 0 {
+			s.TearDownTest(c)
+			s.SetUpTest(c)
+		}
+		cfg := s.config(c, false)
+		s.replace("dynamic", &oddSource{s.source, test.err, test.value})
+		s.start(c, cfg)
+		s.addVolumeOn("machine-0", "0", "dynamic")
+		s.addFilesystem("0", "dynamic", "")
+		v, _ := s.addVolumeOn("machine-0", "1", "dynamic")
+		s.provisionVolume(v)
+		f, _ := s.addMount("1", "dynamic", "")
+		s.provisionFilesystem(f)
+		s.volumesChanged(c, "0", "1")
+		s.filesystemsChanged(c, "0", "1")
+		s.volumeAttachmentsChanged(c, "machine-0", "1")
+		s.filesystemAttachmentsChanged(c, "machine-0", "1")
+		var got []string
+		for len(got) < len(test.want) {
+			got = append(got, s.statuses(c)...)
+		}
+		c.Check(got, jc.SameContents, test.want)
+		c.Check(s.Count("SetVolumeInfo", "SetVolumeAttachmentInfo", "SetFilesystemInfo", "SetFilesystemAttachmentInfo"), gc.Equals, 0)
+	}
+}
+
+// oddMachines says of machine 1 what a test has it say.
+type oddMachines struct {
+	storageprovisioner.MachineAccessor
+	result params.StringResult
+}
+
+func (m oddMachines) InstanceIds(machines []names.MachineTag) ([]params.StringResult, error) {
+	results, err := m.MachineAccessor.InstanceIds(machines)
+	for i := range results {
+		if machines[i].Id() == "1" {
+			results[i] = m.result
+		}
+	}
+	return results, err
+}
+
+// 8: without an instance id, or with an error, a machine is not provisioned. That is
+// nothing to warn of.
+func (s *openingSuite) TestMachineWithoutAnInstanceIsWaitedFor(c *gc.C) {
+	notYet := params.ServerError(errors.NotProvisionedf("machine 1"))
+	for i, result := range []params.StringResult{{}, {Error: notYet}, {Result: "instance-1", Error: notYet}} {
+		if i > 0 {
+			s.TearDownTest(c)
+			s.SetUpTest(c)
+		}
+		cfg := s.config(c, false)
+		cfg.Machines = oddMachines{cfg.Machines, result}
+		s.addMachine("1", "")
+		s.start(c, cfg)
+		s.addVolumeOn("machine-1", "0", "dynamic")
+		s.volumesChanged(c, "0")
+		s.machineWatcher(c, "1")
+		s.Await(c, "the machine's first event", func() bool { return len(s.About("machine-1", "InstanceIds")) == 2 })
+		s.barrier(c)
+		c.Check(s.deedsAbout("volume-0"), gc.HasLen, 0)
+		c.Check(s.log.warned(), gc.HasLen, 0)
+	}
+}
+
+// withoutInstances does not tell of instances along with volumes.
+type withoutInstances struct{ storageprovisioner.VolumeAccessor }
+
+func (w withoutInstances) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
+	results, err := w.VolumeAccessor.VolumeParams(tags)
+	for i := range results {
+		if a := results[i].Result.Attachment; a != nil {
+			a.InstanceId = ""
+		}
+	}
+	return results, err
+}
+
+// 8
+func (s *openingSuite) TestProvisionedMachineIsAskedAboutAndNotWatched(c *gc.C) {
+	cfg := s.config(c, false)
+	cfg.Volumes = withoutInstances{cfg.Volumes}
+	s.start(c, cfg)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.AwaitCall(c, "InstanceIds", "machine-0")
+	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
+	s.barrier(c)
+	c.Check(s.Count("WatchMachine"), gc.Equals, 0)
+}
+
+// 8: that a machine which is gone cannot be watched is no reason to end.
+func (s *openingSuite) TestMachineThatIsGoneNeedNotBeWatched(c *gc.C) {
+	s.state.FailCall("WatchMachine", errors.NotFoundf("machine 1"))
+	s.startEnviron(c)
+	s.addVolumeOn("machine-1", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.AwaitCall(c, "WatchMachine", "machine-1")
+	s.barrier(c)
+	c.Check(s.deedsAbout("volume-0"), gc.HasLen, 0)
+	c.Check(s.log.warned(), jc.DeepEquals, []string{"machine-1 is gone: what waits for it goes on waiting"})
+}
+
+// 2: without a registry the worker has the providers that every machine has.
+func (s *openingSuite) TestDefaultRegistryHasTheCommonProviders(c *gc.C) {
+	cfg := s.config(c, false)
+	cfg.Registry = nil
+	s.start(c, cfg)
+	s.addVolumeOn("machine-0", "0", "loop") // a machine's
+	s.addVolumeOn("machine-0", "1", "cloud")
+	s.volumesChanged(c, "0", "1")
+	c.Check(s.statuses(c), jc.DeepEquals,
+		[]string{`volume-1 pending: getting storage provider "cloud": storage provider "cloud" not found`})
+	s.caughtUp(c)
+	c.Check(s.deedsAbout("volume-0"), gc.HasLen, 0)
+}
+
+func (s *openingSuite) TestBoundsOfTheRetryPolicy(c *gc.C) {
+	for _, test := range []struct {
+		retry storageprovisioner.RetryPolicy
+		err   string
+	}{
+		{storageprovisioner.RetryPolicy{Min: 1, Max: 1, Factor: 1}, ""},
+		{storageprovisioner.RetryPolicy{Jitter: 1}, ""},
+		{storageprovisioner.RetryPolicy{Jitter: -0.1}, "Retry.Jitter -0.1 outside 0 to 1 not valid"},
+		{storageprovisioner.RetryPolicy{Factor: 0.9}, "Retry.Factor 0.9 below 1 not valid"},
+	} {
+		cfg := s.config(c, false)
+		cfg.Retry = test.retry
+		if test.err == "" {
+			c.Check(cfg.Validate(), jc.ErrorIsNil)
+		} else {
+			c.Check(cfg.Validate(), gc.ErrorMatches, test.err)
+		}
+	}
+}
+
+// O9
+func (s *openingSuite) TestAccessorsGoIntoNothingElse(c *gc.C) {
+	manifold := storageprovisioner.AccessorsManifold(s.state.For(names.NewMachineTag("0"), modeltest.Plans))
+	var clock storageprovisioner.Logger
+	c.Check(manifold.Output(nil, &clock), gc.ErrorMatches, `accessors do not go into a \*storageprovisioner.Logger`)
+	c.Check(clock, gc.IsNil)
+	var accessors storageprovisioner.Accessors
+	c.Check(manifold.Output(nil, &accessors), jc.ErrorIsNil)
+	c.Check(accessors, gc.NotNil)
+}
+
+// O9: what gives the accessors lives until its engine ends it.
+func TestAccessorsStayUntilTheyAreStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var getter dependency.Getter = dt.NewStubResources(nil).Getter()
+		w, err := storageprovisioner.AccessorsManifold(nil).Start(context.Background(), getter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- w.Wait() }()
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			t.Fatalf("ended with %v", err)
+		default:
+		}
+		w.Kill()
+		if err := <-ended; err != nil {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}

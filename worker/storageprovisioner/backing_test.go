@@ -81,8 +81,11 @@ func (s *backingSuite) TestRecordedFilesystemIsShownUntilTheStateDropsIt(c *gc.C
 
 // 20: the answer about a device may come when nobody wants it any more.
 func (s *backingSuite) TestDeviceThatCeasesToMatterWhileItIsLookedUpIsNotLookedUpAgain(c *gc.C) {
+	cfg := s.config(c, true)
+	witness := newWitness(s.Journal)
+	cfg.Observer = witness
 	s.addMachine("0", "instance-0")
-	s.startMachine(c)
+	s.start(c, cfg)
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
 	creating := calls.NewGate()
 	s.managed.OnCall("CreateFilesystems", creating.Wait)
@@ -100,7 +103,8 @@ func (s *backingSuite) TestDeviceThatCeasesToMatterWhileItIsLookedUpIsNotLookedU
 	looking.Entered(c)
 	s.managed.OnCall("CreateFilesystems", nil)
 	creating.Open()
-	s.Await(c, "the end of the creation", func() bool { return s.report()["unfinished"] == nil })
+	s.Await(c, "the end of the creation", func() bool { return len(witness.finished("filesystem-0")) == 1 })
+	c.Check(s.report()["unfinished"], gc.IsNil)
 	s.state.OnCall("VolumeBlockDevices", nil)
 	looking.Open()
 	s.caughtUp(c)

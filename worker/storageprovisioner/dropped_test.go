@@ -83,6 +83,7 @@ func (s *droppedSuite) TestAttachmentThatIsThereAnewIsMade(c *gc.C) {
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.changed(c)
 	s.Next(c, "SetVolumeAttachmentInfo")
+	s.barrier(c)
 
 	// The worker hears of it only when it is there again.
 	s.state.ForgetAttachment("machine-0", "volume-0")

@@ -157,6 +157,8 @@ func (s *edgesSuite) TestSinceIsWhenARetryBeganToWait(c *gc.C) {
 func (s *edgesSuite) TestConfigThatHasNotChangedGivesNoOtherGo(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.ResyncInterval = time.Hour
+	witness := newWitness(s.Journal)
+	cfg.Observer = witness
 	s.addMachine("0", "instance-0")
 	s.source.FailItemAlways("CreateVolumes", "volume-0", storage.Permanent(errors.New("no quota")))
 	s.start(c, cfg)
@@ -169,9 +171,8 @@ func (s *edgesSuite) TestConfigThatHasNotChangedGivesNoOtherGo(c *gc.C) {
 	s.state.OnCall("EnvironConfig", reading.Wait)
 	s.advance(c, time.Hour)
 	reading.Entered(c)
-	s.Await(c, "another attempt", func() bool {
-		return len(s.About("volume-0", "CreateVolumes")) == 2 && s.unfinished(c, "volume 0")["state"] == "stalled"
-	})
+	s.Await(c, "the end of another attempt", func() bool { return len(witness.finished("volume-0")) == 2 })
+	c.Check(s.unfinished(c, "volume 0")["state"], gc.Equals, "stalled")
 	reading.Open()
 	s.barrier(c)
 	c.Check(s.About("volume-0", "CreateVolumes"), gc.HasLen, 2)

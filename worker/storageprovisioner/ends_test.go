@@ -326,3 +326,41 @@ func TestWorkerEndsNoSoonerThanItsWatchers(t *testing.T) {
 		})
 	}
 }
+
+// withClosedMachines has watchers of machines that have closed their channels and take
+// their time to end.
+type withClosedMachines struct {
+	storageprovisioner.Accessors
+	end <-chan struct{}
+}
+
+func (a withClosedMachines) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
+	w, err := a.Accessors.WatchMachine(machine)
+	return slow{livingOn[struct{}]{w}, a.end}, err
+}
+
+// 4, 8: until the watcher has ended, its machine is not asked about again and again.
+func TestClosedWatcherOfAMachineIsWaitedForInPeace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		state := modeltest.New(modeltest.Options{})
+		defer state.Close()
+		state.AddMachine("machine-1")
+		state.AddVolume(volumeParams("1", "loop"))
+		state.AttachVolume(params.VolumeAttachmentParams{VolumeTag: "volume-1", MachineTag: "machine-1", Provider: "loop"})
+		state.FailCall("InstanceIds", nil, nil, errors.New("asked again and again"))
+		end := make(chan struct{})
+		scope := names.NewMachineTag("0")
+		config := storageprovisioner.Config{Scope: scope, StorageDir: t.TempDir(), Clock: clocktest.New()}
+		w, err := storageprovisioner.New(config.WithAccessors(withClosedMachines{
+			state.For(names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d")), end,
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		close(end)
+		if err := w.Wait(); err == nil || err.Error() != "watching machine-1: watcher stopped" {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}

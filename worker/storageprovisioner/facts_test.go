@@ -259,7 +259,7 @@ type otherIds struct {
 func (o otherIds) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVolumeParamsResult, error) {
 	results, err := o.volumes.RemoveVolumeParams(tags)
 	for i := range results {
-		results[i].Result.VolumeId = "moved"
+		results[i].Result.VolumeId = "moved volume"
 	}
 	return results, err
 }
@@ -267,7 +267,7 @@ func (o otherIds) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVol
 func (o otherIds) RemoveFilesystemParams(tags []names.FilesystemTag) ([]params.RemoveFilesystemParamsResult, error) {
 	results, err := o.filesystems.RemoveFilesystemParams(tags)
 	for i := range results {
-		results[i].Result.FilesystemId = "moved"
+		results[i].Result.FilesystemId = "moved filesystem"
 	}
 	return results, err
 }
@@ -288,8 +288,8 @@ func (s *factsSuite) TestRemovedIsWhatTheRemovalParametersName(c *gc.C) {
 	s.setDead(f, true)
 	s.volumesChanged(c, "0")
 	s.filesystemsChanged(c, "0")
-	c.Check(calls.NextArgs[[]string](c, s.Journal, "DestroyVolumes"), jc.DeepEquals, []string{"moved"})
-	c.Check(calls.NextArgs[[]string](c, s.Journal, "ReleaseFilesystems"), jc.DeepEquals, []string{"moved"})
+	c.Check(calls.NextArgs[[]string](c, s.Journal, "DestroyVolumes"), jc.DeepEquals, []string{"moved volume"})
+	c.Check(calls.NextArgs[[]string](c, s.Journal, "ReleaseFilesystems"), jc.DeepEquals, []string{"moved filesystem"})
 }
 
 // 12: nothing is attached to a unit, but what is there is detached as it was attached.

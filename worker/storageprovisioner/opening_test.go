@@ -240,7 +240,9 @@ func (s *openingSuite) TestMachineWithoutAnInstanceIsWaitedFor(c *gc.C) {
 }
 
 // withoutInstances does not tell of instances along with volumes.
-type withoutInstances struct{ storageprovisioner.VolumeAccessor }
+type withoutInstances struct {
+	storageprovisioner.VolumeAccessor
+}
 
 func (w withoutInstances) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
 	results, err := w.VolumeAccessor.VolumeParams(tags)

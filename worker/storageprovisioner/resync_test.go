@@ -160,6 +160,7 @@ func (s *resyncSuite) TestAttachmentThatIsThereAnewIsMade(c *gc.C) {
 	s.start(c, s.resyncing(c, false))
 	s.doneVolume(c)
 	s.Next(c, "SetVolumeAttachmentInfo")
+	s.barrier(c)
 	s.state.ForgetAttachment("machine-0", "volume-0")
 	s.addVolumeAttachment("machine-0", "0", "dynamic")
 	s.resync(c)

@@ -80,8 +80,6 @@ func recorded(f *plan.Fact) {
 
 func without(f *plan.Fact) { f.Args = nil }
 
-func with(args any) func(*plan.Fact) { return func(f *plan.Fact) { f.Args = args } }
-
 func backedBy(volume plan.Key) func(*plan.Fact) {
 	return func(f *plan.Fact) { f.Backing, f.BackingKnown = volume.ID, true }
 }

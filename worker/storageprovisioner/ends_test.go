@@ -12,9 +12,11 @@ import (
 	gc "gopkg.in/check.v1"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/testing/calls"
 	"github.com/stowage-io/stowage/testing/clocktest"
 	"github.com/stowage-io/stowage/testing/modeltest"
+	"github.com/stowage-io/stowage/testing/providerfake"
 	"github.com/stowage-io/stowage/watcher"
 	"github.com/stowage-io/stowage/worker"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
@@ -267,6 +269,18 @@ func (a withSlow) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher,
 	return slow{w, a.end}, nil
 }
 
+// pretending returns the configuration of a worker whose provider makes nothing real.
+func pretending(t *testing.T, scope names.MachineTag) storageprovisioner.Config {
+	return storageprovisioner.Config{
+		Scope:      scope,
+		StorageDir: t.TempDir(),
+		Clock:      clocktest.New(),
+		Registry: providerfake.Registry(map[storage.ProviderType]storage.Provider{
+			"pretend": providerfake.New(providerfake.Options{Scope: storage.ScopeMachine}),
+		}),
+	}
+}
+
 // 5: the worker does not end before the watchers that it has started.
 func TestWorkerEndsNoSoonerThanItsWatchers(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -284,9 +298,9 @@ func TestWorkerEndsNoSoonerThanItsWatchers(t *testing.T) {
 				defer state.Close()
 				for _, id := range []string{"1", "2"} {
 					state.AddMachine(machineTag(id))
-					state.AddVolume(volumeParams(id, "loop"))
+					state.AddVolume(volumeParams(id, "pretend"))
 					state.AttachVolume(params.VolumeAttachmentParams{
-						VolumeTag: volumeTag(id), MachineTag: machineTag(id), Provider: "loop",
+						VolumeTag: volumeTag(id), MachineTag: machineTag(id), Provider: "pretend",
 					})
 				}
 				switch test.fail {
@@ -298,7 +312,7 @@ func TestWorkerEndsNoSoonerThanItsWatchers(t *testing.T) {
 				}
 				end := make(chan struct{})
 				scope := names.NewMachineTag("0")
-				config := storageprovisioner.Config{Scope: scope, StorageDir: t.TempDir(), Clock: clocktest.New()}
+				config := pretending(t, scope)
 				w, err := storageprovisioner.New(config.WithAccessors(withSlow{
 					state.For(names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d")), test.machines, end,
 				}))
@@ -345,12 +359,12 @@ func TestClosedWatcherOfAMachineIsWaitedForInPeace(t *testing.T) {
 		state := modeltest.New(modeltest.Options{})
 		defer state.Close()
 		state.AddMachine("machine-1")
-		state.AddVolume(volumeParams("1", "loop"))
-		state.AttachVolume(params.VolumeAttachmentParams{VolumeTag: "volume-1", MachineTag: "machine-1", Provider: "loop"})
+		state.AddVolume(volumeParams("1", "pretend"))
+		state.AttachVolume(params.VolumeAttachmentParams{VolumeTag: "volume-1", MachineTag: "machine-1", Provider: "pretend"})
 		state.FailCall("InstanceIds", nil, nil, errors.New("asked again and again"))
 		end := make(chan struct{})
 		scope := names.NewMachineTag("0")
-		config := storageprovisioner.Config{Scope: scope, StorageDir: t.TempDir(), Clock: clocktest.New()}
+		config := pretending(t, scope)
 		w, err := storageprovisioner.New(config.WithAccessors(withClosedMachines{
 			state.For(names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d")), end,
 		}))

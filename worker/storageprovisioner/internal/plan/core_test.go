@@ -620,6 +620,21 @@ func TestMountStillWaitsForItsDeviceWhenItsFilesystemIsForgotten(t *testing.T) {
 	s.does("attach filesystem attachment 1 on machine-0")
 }
 
+func TestDeviceIsForgottenWithTheLastMountThatWaitsForIt(t *testing.T) {
+	s := play(t)
+	v, f, m := volume("0"), filesystem("1"), on(machine, filesystem("1"))
+	s.attached(v, machine)
+	s.observe(wanted(f, recorded, backedBy(v)), wanted(m, recorded, backedBy(v)))
+	s.does("look up 0")
+	s.gone(f, m)
+	s.core.Take()
+	if s.core.DeviceMatters("0") {
+		t.Error("the device still matters")
+	}
+	s.gone(on(machine, v), v)
+	s.nothing()
+}
+
 func TestWhatIsForgottenHasNoDeviceToForget(t *testing.T) {
 	s := play(t)
 	s.observe(wanted(filesystem("0"), recorded))

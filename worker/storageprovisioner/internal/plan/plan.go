@@ -514,7 +514,11 @@ func (c *Core) forget(e *entity) {
 		delete(c.entities, key)
 	}
 	c.wake(key)
-	if _, ok := c.devices[backing]; ok && key.Kind == Filesystem {
+	if filesystem := c.entities[key.Storage()]; filesystem != nil && filesystem.observed {
+		return
+	}
+	// Whoever still waits for the device of the filesystem that is gone asks anew.
+	if _, ok := c.devices[backing]; ok {
 		delete(c.devices, backing)
 		c.out.Forgotten = append(c.out.Forgotten, backing)
 		c.wake(DeviceKey(backing))

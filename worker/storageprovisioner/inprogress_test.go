@@ -387,7 +387,7 @@ func (s *inProgressSuite) TestUnwantedThatEndsForGoodIsRemovedWithoutTheSource(c
 func (s *inProgressSuite) TestDroppedIsRepeatedUntilItEndsAndThenUndone(c *gc.C) {
 	s.each(c, making(), func(o long, fail func(...error)) {
 		s.startLong(c, 0)
-		fail(inProgress[0])
+		fail(inProgress[0], inProgress[0])
 		o.setUp(s, c)
 		o.tell(s, c)
 		s.statuses(c)
@@ -401,9 +401,12 @@ func (s *inProgressSuite) TestDroppedIsRepeatedUntilItEndsAndThenUndone(c *gc.C)
 		s.barrier(c)
 		c.Check(s.attempts(o), gc.Equals, 1)
 		s.advance(c, backoff[0])
+		s.Await(c, "another attempt", func() bool { return s.attempts(o) == 2 })
+		s.barrier(c)
+		s.advance(c, backoff[1])
 		s.AwaitCall(c, o.undo, o.subject)
 		s.barrier(c)
-		c.Check(s.About(o.subject, o.call, o.undo, o.done, o.gone), jc.DeepEquals, []string{o.call, o.call, o.undo})
+		c.Check(s.About(o.subject, o.call, o.undo, o.done, o.gone), jc.DeepEquals, []string{o.call, o.call, o.call, o.undo})
 		s.noTimer(c)
 	})
 }
@@ -498,6 +501,23 @@ func (s *inProgressSuite) TestAttachmentsWaitForACreationInProgress(c *gc.C) {
 	s.advance(c, backoff[0])
 	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
 	c.Check(s.Names("CreateVolumes", "AttachVolumes"), jc.DeepEquals, []string{"CreateVolumes", "CreateVolumes", "AttachVolumes"})
+}
+
+// 7, 28: it may come along with the volume.
+func (s *inProgressSuite) TestAttachmentGivenUpDuringACreationInProgressIsDetached(c *gc.C) {
+	s.source.Options.AttachOnCreate = true
+	s.startLong(c, 0)
+	s.source.FailItem("CreateVolumes", "volume-0", inProgress[0])
+	_, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.tellVolumeAttachment(c)
+	s.awaitStatus(c, "volume-0 pending: later")
+	s.setLife(a, life.Dying)
+	s.tellVolumeAttachment(c)
+	s.barrier(c)
+	c.Check(s.Count("RemoveAttachments"), gc.Equals, 0)
+	s.advance(c, backoff[0])
+	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
+	c.Check(s.Names("CreateVolumes", "DetachVolumes"), jc.DeepEquals, []string{"CreateVolumes", "CreateVolumes", "DetachVolumes"})
 }
 
 // 29

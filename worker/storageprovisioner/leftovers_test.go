@@ -2,6 +2,7 @@ package storageprovisioner_test
 
 import (
 	"strings"
+	"time"
 
 	"github.com/juju/errors"
 	jc "github.com/juju/testing/checkers"
@@ -133,6 +134,53 @@ func (s *leftoversSuite) TestGivenUpFilesystemThatMayHaveBeenMadeIsDestroyed(c *
 	c.Check(s.Count("CreateFilesystems"), gc.Equals, 2)
 }
 
+// Also when it goes while the attempt is made after which it is given up.
+func (s *leftoversSuite) TestFilesystemThatGoesDuringTheLastAttemptIsLookedInto(c *gc.C) {
+	s.startGivingUp(c, 1)
+	creating := calls.NewGate()
+	s.source.OnCall("CreateFilesystems", creating.Wait)
+	s.source.FailCall("CreateFilesystems", unknown)
+	f := s.addFilesystem("0", "dynamic", "")
+	s.changed(c)
+	creating.Entered(c)
+	s.state.Destroy(f)
+	mark := s.Mark()
+	s.changed(c)
+	s.AwaitCallAfter(c, mark, "Life", f)
+	s.volumesChanged(c, "99")
+	s.AwaitCall(c, "Life", "volume-99") // the answer has been taken in
+	creating.Open()
+	s.AwaitCall(c, "Remove", f)
+	c.Check(s.Names("CreateFilesystems", "DestroyFilesystems"), jc.DeepEquals,
+		[]string{"CreateFilesystems", "CreateFilesystems", "DestroyFilesystems"})
+}
+
+// 24: also while it is dying, and nothing else is known of what it takes.
+func (s *leftoversSuite) TestLookingIntoWhatIsDyingIsRetried(c *gc.C) {
+	s.startGivingUp(c, 0)
+	s.source.FailCall("CreateVolumes", unknown)
+	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.statuses(c)
+	s.setLife(v, life.Dying)
+	for n, delay := range []time.Duration{0, backoff[0], backoff[1]} {
+		s.source.FailCall("CreateVolumes", unknown)
+		if delay > 0 {
+			s.advance(c, delay-1)
+			s.volumesChanged(c, "0")
+			s.advance(c, 0)
+			c.Check(s.Count("CreateVolumes"), gc.Equals, n+1)
+			s.advance(c, 1)
+		} else {
+			s.volumesChanged(c, "0")
+		}
+		c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 pending: no connection"})
+	}
+	s.advance(c, backoff[2])
+	s.AwaitCall(c, "SetVolumeInfo", v)
+	c.Check(s.Count("CreateVolumes"), gc.Equals, 5)
+}
+
 // 13, 30: what is looked into is neither validated nor held back.
 func (s *leftoversSuite) TestWhatMayHaveBeenMadeIsMadeKnownWhateverIsThoughtOfItNow(c *gc.C) {
 	s.startGivingUp(c, 0)
@@ -178,26 +226,25 @@ func (s *leftoversSuite) TestLookingIntoItIsRetried(c *gc.C) {
 func (s *leftoversSuite) TestAttachmentThatMayHaveBeenMadeAlongIsDetachedFirst(c *gc.C) {
 	s.source.Options.AttachOnCreate = true
 	s.startGivingUp(c, 0)
-	s.source.FailCall("CreateVolumes", unknown)
+	s.source.FailCall("CreateVolumes", unknown, unknown)
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.changed(c)
 	s.statuses(c)
 	s.setLife(v, life.Dying)
-	creating := calls.NewGate()
-	s.source.OnCall("CreateVolumes", creating.Wait)
 	s.volumesChanged(c, "0")
-	creating.Entered(c)
+	s.statuses(c)
 	// Until it is known, the attachment stays.
 	s.setLife(a, life.Dying)
-	s.takenIn(c, "AttachmentLife", "volume-0 machine-0", func() { s.volumeAttachmentsChanged(c, "machine-0", "0") })
-	c.Check(s.Count("DetachVolumes", "RemoveAttachments"), gc.Equals, 0)
-	creating.Open()
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.barrier(c)
+	c.Check(s.About("volume-0 machine-0", "DetachVolumes", "RemoveAttachments"), gc.HasLen, 0)
+	s.advance(c, backoff[0])
 	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
 	s.state.Destroy(v)
 	s.changed(c)
 	s.AwaitCall(c, "Remove", v)
 	c.Check(s.Names("CreateVolumes", "DetachVolumes", "DestroyVolumes"), jc.DeepEquals,
-		[]string{"CreateVolumes", "CreateVolumes", "DetachVolumes", "DestroyVolumes"})
+		[]string{"CreateVolumes", "CreateVolumes", "CreateVolumes", "DetachVolumes", "DestroyVolumes"})
 }
 
 // What is wanted still is tried anew, not as it was.

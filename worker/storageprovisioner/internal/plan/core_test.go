@@ -501,6 +501,25 @@ func TestAttachmentMadeAlongBeforeItIsUndoneStays(t *testing.T) {
 	s.does()
 }
 
+// What is known only by what stands on it is made along under its own name.
+func TestAttachmentMadeAlongBeneathAFormerPlanIsRecorded(t *testing.T) {
+	s := play(t)
+	v, a, p := volume("0"), on(machine, volume("0")), planOf(volume("0"))
+	s.attached(v, machine)
+	s.observe(wanted(p, recorded))
+	s.does("attach attachment plan of volume 0 on machine-0")
+	s.ends(p)
+	s.does("record attachment plan of volume 0 on machine-0: info")
+	s.taken(p)
+	s.gone(a, v)
+	s.observe(wanted(v))
+	s.does("create volume 0")
+	s.ends(v, attachedAlong(machine))
+	s.does("record volume 0: info")
+	s.taken(v)
+	s.does("record volume attachment 0 on machine-0: along")
+}
+
 func TestWhatIsRecordedIsNotReadAgain(t *testing.T) {
 	s := play(t)
 	s.observe(wanted(volume("0")))

@@ -123,7 +123,11 @@ func (c *Core) fail(e *entity, r *Result) {
 		if e.op == Create {
 			c.release(e)
 		}
-		if e.outdated || !reflect.DeepEqual(e.item.Args, e.fact.Args) {
+		same := reflect.DeepEqual(e.item.Args, e.fact.Args)
+		if e.doubted() {
+			same = e.item.Repeat
+		}
+		if e.outdated || !same {
 			// What was tried is not what would be tried now.
 			c.refresh(e)
 		}
@@ -263,7 +267,6 @@ func (c *Core) Published(key Key, err error) {
 		c.moved(e)
 		c.settle(e)
 	}
-	c.wake(key)
 }
 
 // moved notes that a volume has been attached or detached here.

@@ -278,6 +278,38 @@ func TestVolumeIsNotMadeWhileItsFormerSelfIsDetached(t *testing.T) {
 	s.does("create volume 0")
 }
 
+// A detachment that has ended holds up no creation any more, though it has failed.
+func TestVolumeIsMadeWhenTheEndOfItsFormerSelfHasFailed(t *testing.T) {
+	s := play(t)
+	v, a := volume("0"), on(machine, volume("0"))
+	s.attached(v, machine)
+	s.observe(wanted(a, recorded, dying))
+	s.does("detach volume attachment 0 on machine-0")
+	s.ends(a, inProgress)
+	s.gone(v)
+	s.observe(wanted(v, func(f *plan.Fact) { f.Host = machine }))
+	s.passes(time.Second)
+	s.does("detach volume attachment 0 on machine-0")
+	s.ends(a, failing(storage.Permanent(errors.New("held by another"))))
+	s.does("create volume 0")
+}
+
+func TestFilesystemWaitsForTheDeviceWhenTheAttachmentIsGone(t *testing.T) {
+	s := play(t)
+	v, f := volume("0"), filesystem("1")
+	a := on(machine, v)
+	s.observe(wanted(v, recorded), wanted(a, func(f *plan.Fact) { f.Instance = "" }), wanted(f, backedBy(v)))
+	if p := s.pending(f); p.WaitsFor != a.String() {
+		t.Errorf("it does not wait for the attachment: %+v", p)
+	}
+	s.core.Take()
+	s.gone(a)
+	s.does("look up 0")
+	if p := s.pending(f); p.WaitsFor != "block device of volume 0 to appear" {
+		t.Errorf("%+v", p)
+	}
+}
+
 // What is being attached anyway is not in the creation's way.
 func TestVolumeIsMadeWhileItsFormerSelfIsAttached(t *testing.T) {
 	s := play(t)

@@ -58,6 +58,64 @@ type RateLimiter interface {
 	WaitToCall(context.Context) error
 }
 
+// VolumeResizer is an optional capability of a [VolumeSource] whose volumes can
+// grow.
+type VolumeResizer interface {
+	// ResizeVolumes makes volumes at least as large as asked for, attached or not,
+	// and returns what they are then. One that is larger already stays as it is:
+	// no volume is ever made smaller. It is idempotent. There is a result for
+	// each volume, in order.
+	ResizeVolumes(ctx envcontext.ProviderCallContext, params []VolumeResizeParams) ([]ResizeVolumesResult, error)
+}
+
+// VolumeResizeParams says how large a volume is to be.
+type VolumeResizeParams struct {
+	Tag      names.VolumeTag
+	VolumeId string
+	Size     uint64 // MiB
+}
+
+// ResizeVolumesResult is what a volume is after it was resized, or the error.
+type ResizeVolumesResult struct {
+	VolumeInfo *VolumeInfo
+	Error      error
+}
+
+// FilesystemResizer is an optional capability of a [FilesystemSource] whose
+// filesystems can grow while they are attached.
+type FilesystemResizer interface {
+	// ResizeFilesystems makes filesystems at least as large as asked for and
+	// returns what they are then. They are attached to this machine. One on a
+	// volume takes all of its volume, which has grown before. One that is larger
+	// already stays as it is: no filesystem is ever made smaller. It is
+	// idempotent. There is a result for each filesystem, in order.
+	ResizeFilesystems(ctx envcontext.ProviderCallContext, params []FilesystemResizeParams) ([]ResizeFilesystemsResult, error)
+}
+
+// FilesystemResizeParams says how large a filesystem is to be.
+type FilesystemResizeParams struct {
+	Tag          names.FilesystemTag
+	FilesystemId string
+	Size         uint64 // MiB
+}
+
+// ResizeFilesystemsResult is what a filesystem is after it was resized, or the
+// error.
+type ResizeFilesystemsResult struct {
+	FilesystemInfo *FilesystemInfo
+	Error          error
+}
+
+// FilesystemRemarker is an optional capability of a [FilesystemSource] that has
+// something to say about filesystems which are attached well: that a size is not
+// enforced, that what was in memory is gone.
+type FilesystemRemarker interface {
+	// FilesystemRemark returns what the user should be told of a filesystem, in a
+	// few words, nothing where there is nothing. It is called after the call that
+	// attached the filesystem, and does no I/O.
+	FilesystemRemark(filesystemId string) string
+}
+
 // VolumeImporter is an optional capability of a [VolumeSource] that can take over
 // volumes which it did not make.
 type VolumeImporter interface {

@@ -23,6 +23,17 @@ type StringResults struct {
 	Results []StringResult `json:"results"`
 }
 
+// SizeResult is a size in MiB, or an error.
+type SizeResult struct {
+	Error  *Error `json:"error,omitempty"`
+	Result uint64 `json:"result"`
+}
+
+// SizeResults holds the results of a bulk call.
+type SizeResults struct {
+	Results []SizeResult `json:"results"`
+}
+
 // LifeResult is the life of an entity or of an attachment, or an error.
 type LifeResult struct {
 	Life  life.Value `json:"life"`

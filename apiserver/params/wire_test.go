@@ -53,6 +53,10 @@ func TestWireFormat(t *testing.T) {
 		`{"error":{"message":"m","code":"c"},"result":"r"}`,
 		`{"result":""}`,
 	}, {
+		params.SizeResult{Error: &params.Error{Message: "m", Code: "c"}, Result: 7},
+		`{"error":{"message":"m","code":"c"},"result":7}`,
+		`{"result":0}`,
+	}, {
 		params.LifeResult{Life: life.Dying, Error: &params.Error{Message: "m", Code: "c"}},
 		`{"life":"dying","error":{"message":"m","code":"c"}}`,
 		`{"life":""}`,
@@ -190,7 +194,7 @@ func TestWireFormatOfResultsAndEnvelopes(t *testing.T) {
 	}
 	for key, lists := range map[string][]any{
 		"results": {
-			params.ErrorResults{}, params.StringResults{}, params.LifeResults{}, params.BlockDeviceResults{},
+			params.ErrorResults{}, params.StringResults{}, params.SizeResults{}, params.LifeResults{}, params.BlockDeviceResults{},
 			params.VolumeResults{}, params.VolumeParamsResults{}, params.RemoveVolumeParamsResults{},
 			params.VolumeAttachmentResults{}, params.VolumeAttachmentParamsResults{}, params.VolumeAttachmentPlanResults{},
 			params.FilesystemResults{}, params.FilesystemParamsResults{}, params.RemoveFilesystemParamsResults{},

@@ -9,6 +9,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
 )
 
@@ -158,12 +159,18 @@ func (c *mountCall) attach(f mountable, path string, readOnly bool) error {
 		return errors.Trace(err)
 	}
 	defer mounted.Close()
+	crash.At("mounted nowhere yet")
 	target, err := mount.MakeTarget(path)
 	if err != nil {
 		return errors.Trace(err)
 	}
 	defer target.Close()
-	return errors.Trace(mounted.Attach(target))
+	crash.At("mount point made")
+	if err := mounted.Attach(target); err != nil {
+		return errors.Trace(err)
+	}
+	crash.At("mounted")
+	return nil
 }
 
 // adopt makes sure that what is mounted already is what is wanted.
@@ -247,10 +254,12 @@ func (c *mountCall) checkNotBeneath(f mountable, top *found) error {
 
 // forgetPlace removes what was made for a mount point and the record of it.
 func (c *mountCall) forgetPlace(f mountable) error {
+	crash.At("mounted no more")
 	place := f.placement()
 	if err := mount.RemoveDirs(place.MadeDirs); err != nil {
 		return errors.Trace(err)
 	}
+	crash.At("mount point removed")
 	*place = placement{}
 	return errors.Trace(unlessFull(f.save()))
 }

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
 )
 
@@ -63,6 +64,7 @@ func (c *loopCall) attach(id string, readOnly bool) (loopdev.Device, error) {
 	}
 	// Until Keep, the kernel detaches a new device with this.
 	defer h.Close()
+	crash.At("loop device attached")
 	if err := c.attached(id, rec, h); err != nil {
 		return none, errors.Trace(err)
 	}
@@ -99,7 +101,11 @@ func (c *loopCall) attached(id string, rec loopRecord, h *loopdev.Handle) error 
 			return errors.Trace(err)
 		}
 	}
-	return errors.Trace(h.Keep())
+	if err := h.Keep(); err != nil {
+		return errors.Trace(err)
+	}
+	crash.At("loop device kept")
+	return nil
 }
 
 // detach detaches every loop device that shows a volume's file.
@@ -148,6 +154,7 @@ func (c *loopCall) detachDevice(id string, rec loopRecord, d loopdev.Device) err
 		}
 		return errors.Trace(err)
 	}
+	crash.At("loop device detached")
 	loops, err := c.scan()
 	if err != nil {
 		return errors.Trace(err)

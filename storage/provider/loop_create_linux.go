@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
 )
 
@@ -105,9 +106,11 @@ func (c *loopCall) makeFile(id string, size uint64) error {
 		return errors.Trace(err)
 	}
 	defer f.Close()
+	crash.At("backing file made")
 	if err := c.allocate(f, size); err != nil {
 		return errors.Trace(err)
 	}
+	crash.At("backing file allocated")
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return errors.Annotatef(err, "reading %s", f.Name())
@@ -119,7 +122,12 @@ func (c *loopCall) makeFile(id string, size uint64) error {
 	if err := f.Sync(); err != nil {
 		return errors.Trace(err)
 	}
-	return errors.Trace(c.files.Move(temporary(id), c.files, id))
+	crash.At("backing file synced")
+	if err := c.files.Move(temporary(id), c.files, id); err != nil {
+		return errors.Trace(err)
+	}
+	crash.At("backing file named")
+	return nil
 }
 
 // finish records that the volume is complete.
@@ -250,6 +258,7 @@ func (c *loopCall) destroy(id string) error {
 			return errors.Trace(err)
 		}
 	}
+	crash.At("backing file unlinked")
 	if err := c.files.Sync(); err != nil {
 		return errors.Trace(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
@@ -154,6 +155,7 @@ func (f *managedFilesystem) format(kind mkfs.Type) error {
 	if err := kind.Make(f.call, f.dev.File, f.rec.UUID); err != nil {
 		return errors.Annotate(err, f.dev.Path())
 	}
+	crash.At("filesystem made")
 	return f.finish()
 }
 

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
 	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
@@ -111,6 +112,7 @@ func (f *rootfs) makeDir() error {
 	if err := f.call.files.Mkdir(f.id); err != nil && !errors.Is(err, unix.EEXIST) {
 		return errors.Trace(err)
 	}
+	crash.At("directory made")
 	if err := f.call.files.Sync(); err != nil {
 		return errors.Trace(err)
 	}
@@ -260,12 +262,14 @@ func (f *rootfs) destroy() error {
 	if err := f.call.files.Move(f.id, trash, f.id); err != nil && !errors.Is(err, unix.ENOENT) {
 		return errors.Trace(err)
 	}
+	crash.At("directory moved")
 	if err := f.call.files.Sync(); err != nil {
 		return errors.Trace(err)
 	}
 	if err := empty(trash, f.id); err != nil {
 		return errors.Trace(err)
 	}
+	crash.At("directory removed")
 	if err := mount.RemoveDirs(f.rec.MadeDirs); err != nil {
 		return errors.Trace(err)
 	}

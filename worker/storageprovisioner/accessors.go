@@ -113,6 +113,23 @@ type FilesystemRemovalAccessor interface {
 	RemoveFilesystemParams([]names.FilesystemTag) ([]params.RemoveFilesystemParamsResult, error)
 }
 
+// VolumeSizeAccessor is an optional capability of a [VolumeAccessor] of a state in
+// which the size of a volume that is provisioned can be raised. A volume whose
+// size was raised is told of by WatchVolumes; when it has grown, its new info is
+// recorded by SetVolumeInfo.
+type VolumeSizeAccessor interface {
+	// VolumeSizes returns the sizes, in MiB, that volumes are wanted with.
+	VolumeSizes([]names.VolumeTag) ([]params.SizeResult, error)
+}
+
+// FilesystemSizeAccessor is an optional capability of a [FilesystemAccessor] of a
+// state in which the size of a filesystem that is provisioned can be raised. It is
+// for filesystems what [VolumeSizeAccessor] is for volumes.
+type FilesystemSizeAccessor interface {
+	// FilesystemSizes returns the sizes, in MiB, that filesystems are wanted with.
+	FilesystemSizes([]names.FilesystemTag) ([]params.SizeResult, error)
+}
+
 // VolumeAttachmentPlanAccessor is an optional capability of a [VolumeAccessor] of
 // a state that keeps attachment plans: what a machine must do itself before a
 // volume that is attached to it shows as a block device. Without it, plans are

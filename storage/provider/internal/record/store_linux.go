@@ -11,6 +11,7 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
 
@@ -126,11 +127,17 @@ func (s *Store) Save(id string, v any) (err error) {
 	if err := writeNew(dir, temp, append(data, '\n')); err != nil {
 		return errors.Trace(err)
 	}
+	crash.At("record written")
 	if err := dir.Rename(temp, name); err != nil {
 		_ = dir.Unlink(temp)
 		return errors.Trace(err)
 	}
-	return errors.Trace(dir.Sync())
+	crash.At("record renamed")
+	if err := dir.Sync(); err != nil {
+		return errors.Trace(err)
+	}
+	crash.At("record saved")
+	return nil
 }
 
 // writeNew makes a file with the given content and syncs it. After an error the
@@ -167,6 +174,7 @@ func (s *Store) Remove(id string) error {
 	if err := dir.Unlink(id + suffix); err != nil {
 		return errors.Annotatef(err, "removing record %s", id)
 	}
+	crash.At("record unlinked")
 	return errors.Annotatef(dir.Sync(), "removing record %s", id)
 }
 

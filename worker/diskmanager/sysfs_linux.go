@@ -125,12 +125,12 @@ func (l *sysfsLister) readDisk(name string) []sysfsDevice {
 func (l *sysfsLister) readDevice(dir, name string) (sysfsDevice, bool) {
 	sectors, err := strconv.ParseUint(l.attribute(dir, "size"), 10, 64)
 	number := l.attribute(dir, "dev")
-	if err != nil || sectors == 0 || number == "" {
+	// sysfs writes the slash of a name such as cciss/c0d0 as an exclamation mark.
+	name = strings.ReplaceAll(name, "!", "/")
+	if err != nil || sectors == 0 || !isDeviceNumber(number) || !isBelowDev("/dev/"+name) {
 		return sysfsDevice{}, false
 	}
 	const sectorsPerMiB = 2048 // a sector has 512 bytes here, whatever the device's
-	// sysfs writes the slash of a name such as cciss/c0d0 as an exclamation mark.
-	name = strings.ReplaceAll(name, "!", "/")
 	record := readUdevRecord(l.root, number)
 	device := sysfsDevice{
 		BlockDevice: storage.BlockDevice{
@@ -208,6 +208,12 @@ func (l *sysfsLister) scsiAddress(dir string) string {
 		return ""
 	}
 	return "scsi@" + parts[0] + ":" + strings.Join(parts[1:], ".")
+}
+
+// isDeviceNumber reports whether the text is "MAJOR:MINOR".
+func isDeviceNumber(text string) bool {
+	major, minor, ok := strings.Cut(text, ":")
+	return ok && isNumbered(major, "") && isNumbered(minor, "")
 }
 
 // isNumbered reports whether the name is the prefix and a number.

@@ -226,7 +226,7 @@ func TestListKeepsDevicesThatCannotBeRead(t *testing.T) {
 
 func TestListShowsUse(t *testing.T) {
 	m := newFakeMachine()
-	m.disk("vda", "254:", 2048, "vda1", "vda2")
+	m.disk("vda", "254:8", 2048, "vda1", "vda2")
 	m.disk("vdb", "254:16", 2048)
 	m.disk("vdc", "254:32", 2048)
 	m.disk("vdd", "254:48", 2048)
@@ -234,9 +234,9 @@ func TestListShowsUse(t *testing.T) {
 	m.file("sys/devices/bus/vdd/holders/dm-0", "")
 	m.file("proc/swaps", "Filename Type Size Used Priority\n/dev/vdc partition 1 0 -2\n")
 	m.file("proc/self/mountinfo", `
-27 1 254:1 /srv/data /bound rw - ext4 /dev/vda1 rw
-28 1 254:1 / / rw - ext4 /dev/vda1 rw
-29 1 254:1 / /again rw - ext4 /dev/vda1 rw
+27 1 254:81 /srv/data /bound rw - ext4 /dev/vda1 rw
+28 1 254:81 / / rw - ext4 /dev/vda1 rw
+29 1 254:81 / /again rw - ext4 /dev/vda1 rw
 30 1 0:40 /sub /srv/b rw - btrfs /dev/vdb rw
 31 1 0:41 / /srv/t rw - tmpfs /dev/vde rw
 `[1:])

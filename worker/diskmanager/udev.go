@@ -26,7 +26,9 @@ func readUdevRecord(root fs.FS, number string) udevRecord {
 		kind, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
 		switch kind {
 		case "S":
-			record.links = append(record.links, path.Join("/dev", value))
+			if link := path.Join("/dev", value); isBelowDev(link) {
+				record.links = append(record.links, link)
+			}
 		case "E":
 			key, value, _ := strings.Cut(value, "=")
 			record.properties[key] = value
@@ -64,4 +66,9 @@ func (r udevRecord) hardwareId() string {
 		}
 	}
 	return id
+}
+
+// isBelowDev reports whether a path is clean and leads to something in /dev.
+func isBelowDev(name string) bool {
+	return path.Clean(name) == name && strings.HasPrefix(name, "/dev/")
 }

@@ -62,25 +62,6 @@ garbage
 	}
 }
 
-func FuzzParseHolder(f *testing.F) {
-	f.Add("3: FLOCK  ADVISORY  WRITE 13 fe:00:5678 0 EOF\n")
-	f.Fuzz(func(t *testing.T, locks string) {
-		if pid := parseHolder(strings.NewReader(locks), unix.Mkdev(0xfe, 0), 5678); pid < 0 {
-			t.Errorf("process %d", pid)
-		}
-	})
-}
-
-func FuzzValidateID(f *testing.F) {
-	f.Add("volume-0-1")
-	f.Add("../x")
-	f.Fuzz(func(t *testing.T, id string) {
-		if ValidateID(id) == nil && (id == "" || strings.ContainsAny(id, "/.\x00 \n") || len(id) > maxIDLength) {
-			t.Errorf("%q is valid", id)
-		}
-	})
-}
-
 func TestBootID(t *testing.T) {
 	id, err := BootID()
 	if err != nil || len(id) != 36 || ValidateID(id) != nil {

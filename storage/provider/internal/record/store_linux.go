@@ -65,9 +65,14 @@ func (s *Store) Dir() string {
 	return s.dir
 }
 
+// Validator is a record that can tell whether it says what a record may.
+type Validator interface {
+	Validate() error
+}
+
 // Load reads the record of id into v. The error satisfies errors.IsNotFound
 // where there is none, and errors.IsNotValid where there is one that cannot be
-// understood.
+// understood, or that v, as a [Validator], refuses.
 func (s *Store) Load(id string, v any) error {
 	if err := ValidateID(id); err != nil {
 		return errors.Trace(err)
@@ -105,7 +110,13 @@ func decode(f *os.File, v any) error {
 	if len(data) > maxSize {
 		return errors.Errorf("larger than %d bytes", maxSize)
 	}
-	return errors.Trace(json.Unmarshal(data, v))
+	if err := json.Unmarshal(data, v); err != nil {
+		return errors.Trace(err)
+	}
+	if v, ok := v.(Validator); ok {
+		return errors.Trace(v.Validate())
+	}
+	return nil
 }
 
 // Save makes v the record of id, durably. The caller holds the lock.

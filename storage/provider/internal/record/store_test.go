@@ -268,3 +268,27 @@ func TestLockHonoursContext(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// limited is a record that refuses to be without a phase.
+type limited thing
+
+func (l *limited) Validate() error {
+	if l.Phase == "" {
+		return errors.New("no phase")
+	}
+	return nil
+}
+
+func TestLoadRefusesWhatTheRecordRefuses(t *testing.T) {
+	store := open(t)
+	defer lock(t, store)()
+	for phase, ok := range map[string]bool{"ready": true, "": false} {
+		if err := store.Save("volume-0-1", limited{Phase: phase}); err != nil {
+			t.Fatal(err)
+		}
+		err := store.Load("volume-0-1", new(limited))
+		if (err == nil) != ok || err != nil && (!errors.Is(err, errors.NotValid) || !strings.HasSuffix(err.Error(), "volume-0-1.json is damaged: no phase")) {
+			t.Errorf("phase %q: %v", phase, err)
+		}
+	}
+}

@@ -107,30 +107,3 @@ func TestDescribeHolders(t *testing.T) {
 		t.Error(got)
 	}
 }
-
-func FuzzParseTable(f *testing.F) {
-	f.Add(mounts)
-	f.Fuzz(func(t *testing.T, text string) {
-		table, err := ParseTable(strings.NewReader(text))
-		if err != nil {
-			return
-		}
-		for _, m := range table.Under("/") {
-			_ = Describe(m)
-			_ = IsReadOnly(m)
-			if dir, err := Locate(m, "/srv"); err == nil {
-				_ = table.WithinDirectory(dir)
-			}
-		}
-	})
-}
-
-func FuzzValidatePath(f *testing.F) {
-	f.Add("/srv/data")
-	f.Add("/srv/../etc")
-	f.Fuzz(func(t *testing.T, path string) {
-		if ValidatePath(path) == nil && (path[0] != '/' || strings.Contains(path+"/", "/../")) {
-			t.Errorf("%q is valid", path)
-		}
-	})
-}

@@ -87,33 +87,3 @@ func TestReadSuperblockTellsErrors(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
-
-func FuzzReadSuperblock(f *testing.F) {
-	f.Add(place(f, map[int]string{1024 + 0x38: "53ef", 1024 + 0x78: label + label}))
-	f.Add(place(f, map[int]string{0: hex.EncodeToString([]byte("XFSB"))}))
-	f.Add([]byte("XFSB"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		got, err := ReadSuperblock(bytes.NewReader(data))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if (got.Type == "") != (got.UUID == "") {
-			t.Errorf("type %q, UUID %q", got.Type, got.UUID)
-		}
-	})
-}
-
-func FuzzParseExport(f *testing.F) {
-	f.Add("UUID=7f\nTYPE=ext4\nLOGICAL_SECTOR_SIZE=512\n")
-	f.Add("LOGICAL_SECTOR_SIZE=512\nPTTYPE=dos")
-	f.Add("=\n==\nPTTYPE=")
-	f.Fuzz(func(t *testing.T, out string) {
-		// Whatever else is said, a type that is named last is not overlooked.
-		for _, key := range []string{"TYPE", "PTTYPE", "USAGE"} {
-			got, err := parseExport(out + "\n" + key + "=x\n")
-			if err == nil && got.Type == "" {
-				t.Errorf("%q passes as blank in spite of %s", out, key)
-			}
-		}
-	})
-}

@@ -2,10 +2,11 @@
 
 STOWAGE_DIR ?= /var/lib/stowage
 WORKER := ./worker/storageprovisioner/...
+FUZZTIME ?= 30s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race e2e cover mutate bench-apply packages
+.PHONY: help build run test lint race e2e cover mutate fuzz bench-apply packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -38,6 +39,9 @@ cover: ## Check that the tests reach 95 % of the worker's statements
 
 mutate: ## Break the worker's code in small ways and tell what no test notices (a quarter of an hour)
 	nice go run ./internal/mutate
+
+fuzz: ## Run every fuzz test for FUZZTIME (30s), one after another
+	nice scripts/fuzz '$(FUZZTIME)'
 
 bench-apply: packages ## Measure 200 ext4 volumes on loop devices, up and away
 	go test -count=1 -run '^$$' -bench '^BenchmarkApply$$' -benchtime 3x ./e2e

@@ -8,9 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Multicast groups of NETLINK_KOBJECT_UEVENT, as bits.
+const (
+	kernelGroup = 1 // what the kernel sends
+	udevGroup   = 2 // what udev sends when its links and properties are there
+)
+
 // KernelEvents subscribes to the block device events that the kernel sends over
-// netlink. It needs no privilege but may be forbidden by a sandbox; in a network
-// namespace other than the first it succeeds and stays silent.
+// netlink, and to those that udev sends when it has dealt with one of these. It
+// needs no privilege but may be forbidden by a sandbox; in a network namespace
+// that belongs to a user namespace it succeeds and stays silent.
 func KernelEvents() (EventSource, error) {
 	const receiveBuffer = 1 << 20
 	events, err := openUevents(receiveBuffer)
@@ -21,7 +28,6 @@ func KernelEvents() (EventSource, error) {
 }
 
 func openUevents(receiveBuffer int) (*uevents, error) {
-	const kernelGroup = 1
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_KOBJECT_UEVENT)
 	if err != nil {
 		return nil, errors.Annotate(os.NewSyscallError("socket", err), "opening a kernel event socket")
@@ -30,7 +36,11 @@ func openUevents(receiveBuffer int) (*uevents, error) {
 	// SO_RCVBUFFORCE needs CAP_NET_ADMIN. A buffer that stays small overflows
 	// sooner, which Next reports.
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: kernelGroup}); err != nil {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
+		socket.Close()
+		return nil, errors.Annotate(os.NewSyscallError("setsockopt", err), "asking for the senders of events")
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: kernelGroup | udevGroup}); err != nil {
 		socket.Close()
 		return nil, errors.Annotate(os.NewSyscallError("bind", err), "subscribing to kernel events")
 	}
@@ -39,15 +49,21 @@ func openUevents(receiveBuffer int) (*uevents, error) {
 		socket.Close()
 		return nil, errors.Annotate(err, "opening a kernel event socket")
 	}
-	// The kernel's messages hold at most 2 KiB of variables and a path.
-	return &uevents{socket: socket, raw: raw, buf: make([]byte, 16<<10)}, nil
+	return &uevents{
+		socket: socket,
+		raw:    raw,
+		// The kernel's messages hold at most 2 KiB of variables and a path;
+		// udev's have what its rules add to that.
+		buf:     make([]byte, 16<<10),
+		control: make([]byte, unix.CmsgSpace(unix.SizeofUcred)),
+	}, nil
 }
 
 // uevents is an EventSource.
 type uevents struct {
-	socket *os.File
-	raw    syscall.RawConn
-	buf    []byte
+	socket       *os.File
+	raw          syscall.RawConn
+	buf, control []byte
 }
 
 // Next waits for a message about a block device. A full receive buffer, whose
@@ -56,12 +72,12 @@ type uevents struct {
 func (u *uevents) Next() (Hint, error) {
 	for {
 		var (
-			n, flags int
-			from     unix.Sockaddr
-			err      error
+			n, controls, flags int
+			from               unix.Sockaddr
+			err                error
 		)
 		waitErr := u.raw.Read(func(fd uintptr) bool {
-			n, _, flags, from, err = unix.Recvmsg(int(fd), u.buf, nil, 0)
+			n, controls, flags, from, err = unix.Recvmsg(int(fd), u.buf, u.control, 0)
 			return err != unix.EAGAIN
 		})
 		switch {
@@ -74,18 +90,43 @@ func (u *uevents) Next() (Hint, error) {
 		case err != nil:
 			return Hint{}, os.NewSyscallError("recvmsg", err)
 		}
-		// Other processes can send to the socket; only the kernel has port 0.
-		sender, ok := from.(*unix.SockaddrNetlink)
-		if !ok || sender.Pid != 0 {
+		parse := parserFor(from, u.control[:controls])
+		if parse == nil {
 			continue
 		}
 		if flags&unix.MSG_TRUNC != 0 {
 			return Hint{All: true}, nil
 		}
-		if hint, ok := parseUevent(u.buf[:n]); ok {
+		if hint, ok := parse(u.buf[:n]); ok {
 			return hint, nil
 		}
 	}
+}
+
+// parserFor returns what reads the messages of a sender; nil where nobody does:
+// other processes can send to the socket too. Only the kernel has port 0, and udev
+// is root's.
+func parserFor(from unix.Sockaddr, controls []byte) func([]byte) (Hint, bool) {
+	sender, ok := from.(*unix.SockaddrNetlink)
+	switch {
+	case !ok:
+		return nil
+	case sender.Pid == 0:
+		return parseUevent
+	case sender.Groups == udevGroup && isRoot(controls):
+		return parseUdevEvent
+	}
+	return nil
+}
+
+// isRoot reports whether the kernel says that root sent the message.
+func isRoot(controls []byte) bool {
+	messages, err := unix.ParseSocketControlMessage(controls)
+	if err != nil || len(messages) != 1 {
+		return false
+	}
+	credentials, err := unix.ParseUnixCredentials(&messages[0])
+	return err == nil && credentials.Uid == 0
 }
 
 // Close implements EventSource.

@@ -2,6 +2,7 @@ package diskmanager
 
 import (
 	"bytes"
+	"encoding/binary"
 	"strings"
 )
 
@@ -10,12 +11,38 @@ import (
 // what to look at because of it, and false for a message that concerns no block
 // device.
 func parseUevent(message []byte) (Hint, bool) {
-	header, rest, _ := bytes.Cut(message, []byte{0})
+	header, pairs, _ := bytes.Cut(message, []byte{0})
 	if !bytes.ContainsRune(header, '@') {
 		return Hint{}, false
 	}
+	return hintOf(pairs)
+}
+
+// parseUdevEvent reads a message that udev sends when it has dealt with one of the
+// kernel's: a header, and then the pairs. The header is struct
+// monitor_netlink_header in src/libsystemd/sd-device/device-monitor.c of systemd,
+// the same since udev 147.
+func parseUdevEvent(message []byte) (Hint, bool) {
+	const (
+		prefix  = "libudev\x00"
+		magicAt = 8  // 0xfeedcafe, the most significant byte first
+		fromAt  = 16 // where the pairs begin
+		size    = 40 // of the header, in all
+	)
+	if len(message) < size || string(message[:len(prefix)]) != prefix ||
+		binary.BigEndian.Uint32(message[magicAt:]) != 0xfeedcafe {
+		return Hint{}, false
+	}
+	from := uint64(binary.NativeEndian.Uint32(message[fromAt:]))
+	if from < size || from > uint64(len(message)) {
+		return Hint{}, false
+	}
+	return hintOf(message[from:])
+}
+
+func hintOf(pairs []byte) (Hint, bool) {
 	values := make(map[string]string)
-	for pair := range bytes.SplitSeq(rest, []byte{0}) {
+	for pair := range bytes.SplitSeq(pairs, []byte{0}) {
 		key, value, _ := strings.Cut(string(pair), "=")
 		values[key] = value
 	}

@@ -1,7 +1,7 @@
 package diskmanager
 
 import (
-	"path"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -52,6 +52,24 @@ func FuzzParseUevent(f *testing.F) {
 	})
 }
 
+// FuzzParseUdevEvent reads the messages of udev, which other processes of root
+// could make too.
+func FuzzParseUdevEvent(f *testing.F) {
+	for _, seed := range ueventSeeds {
+		_, pairs, _ := strings.Cut(seed, "\x00")
+		f.Add(udevMessage(pairs))
+		f.Add([]byte(seed))
+	}
+	f.Add(udevMessage("")[:39])
+	f.Fuzz(func(t *testing.T, message []byte) {
+		hint, ok := parseUdevEvent(message)
+		wantSound(t, hint, ok)
+		if ok && !strings.HasPrefix(string(message), "libudev\x00\xfe\xed\xca\xfe") {
+			t.Errorf("%q is taken for udev's", message)
+		}
+	})
+}
+
 // FuzzUeventOfDisk makes messages of disks and partitions: none is overlooked,
 // whatever else they say.
 func FuzzUeventOfDisk(f *testing.F) {
@@ -76,7 +94,11 @@ func FuzzUeventOfDisk(f *testing.F) {
 		hint, ok := parseUevent([]byte(message))
 		wantSound(t, hint, ok)
 		if !hint.All && (len(hint.Disks) != 1 || hint.Disks[0] != disk) {
-			t.Errorf("%q: got %+v, want %s", message, hint, path.Base(disk))
+			t.Errorf("%q: got %+v, want %s", message, hint, disk)
+		}
+		_, pairs, _ := strings.Cut(message, "\x00")
+		if again, ok := parseUdevEvent(udevMessage(pairs)); !ok || !reflect.DeepEqual(again, hint) {
+			t.Errorf("%q: from udev %+v, from the kernel %+v", message, again, hint)
 		}
 	})
 }

@@ -1,7 +1,9 @@
 package diskmanager
 
 import (
+	"encoding/binary"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -62,5 +64,39 @@ func TestParseUevent(t *testing.T) {
 				t.Errorf("got %+v, %v; want %+v, %v", got, ok, test.want, test.ok)
 			}
 		})
+	}
+}
+
+// udevMessage is what udev sends with such pairs: for libudev and systemd alike.
+func udevMessage(pairs string) []byte {
+	message := []byte("libudev\x00")
+	message = binary.BigEndian.AppendUint32(message, 0xfeedcafe)
+	for _, n := range []int{40, 40, len(pairs), 0x1234, 0, 0, 0} { // header, pairs from, length, hashes to filter by
+		message = binary.NativeEndian.AppendUint32(message, uint32(n))
+	}
+	return append(message, pairs...)
+}
+
+func TestParseUdevEvent(t *testing.T) {
+	const pairs = "ACTION=change\x00DEVPATH=/devices/virtual/block/loop3\x00SUBSYSTEM=block\x00DEVLINKS=/dev/disk/by-uuid/x\x00"
+	whole := udevMessage(pairs)
+	elsewhere := slices.Clone(whole)
+	binary.NativeEndian.PutUint32(elsewhere[16:], 1<<31)
+	for _, test := range []struct {
+		about   string
+		message []byte
+		want    Hint
+		ok      bool
+	}{
+		{"a disk", whole, Hint{Disks: []string{"loop3"}}, true},
+		{"another subsystem", udevMessage("ACTION=add\x00SUBSYSTEM=net\x00"), Hint{}, false},
+		{"the kernel's", []byte("change@/devices/virtual/block/loop3\x00" + pairs), Hint{}, false},
+		{"cut off", whole[:39], Hint{}, false},
+		{"another version", append([]byte("libudev\x00\xfe\xed\xca\xff"), whole[12:]...), Hint{}, false},
+		{"pairs where nothing is", elsewhere, Hint{}, false},
+	} {
+		if got, ok := parseUdevEvent(test.message); ok != test.ok || !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%s: got %+v, %v", test.about, got, ok)
+		}
 	}
 }

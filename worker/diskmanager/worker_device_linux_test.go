@@ -136,6 +136,8 @@ func TestOverflowIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer events.Close()
+	giveUp := time.AfterFunc(20*time.Second, func() { events.Close() })
+	defer giveUp.Stop()
 	for range 100 {
 		if err := os.WriteFile("/sys/block/"+name+"/uevent", []byte("change"), 0); err != nil {
 			t.Fatal(err)

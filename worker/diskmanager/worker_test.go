@@ -13,6 +13,7 @@ import (
 	jujuerrors "github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/clocktest"
 	"github.com/stowage-io/stowage/worker/diskmanager"
 )
 
@@ -134,6 +135,29 @@ func TestSlowPollBeneathAndNothingBetween(t *testing.T) {
 	})
 }
 
+// TestIdleWorkerWaitsForOneTimer: nothing else can wake it but an event and Rescan.
+func TestIdleWorkerWaitsForOneTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine("sda")
+		m.clock = clocktest.New()
+		w := m.start(t)
+		for n := range 3 {
+			synctest.Wait()
+			want := []time.Time{m.clock.Now().Add(diskmanager.DefaultPollInterval)}
+			if timers := m.clock.Timers(); !reflect.DeepEqual(timers, want) {
+				t.Errorf("waits for %v, want %v", timers, want)
+			}
+			m.wantListingCount(t, n+1)
+			// Of the bubble's own clock nothing waits for any time.
+			pass(24 * time.Hour)
+			m.wantListingCount(t, n+1)
+			m.clock.Advance(diskmanager.DefaultPollInterval)
+		}
+		synctest.Wait()
+		stop(t, w)
+	})
+}
+
 func TestFullListingPutsOffThePoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine("sda")
@@ -212,7 +236,8 @@ func disks(names ...string) diskmanager.Hint { return diskmanager.Hint{Disks: na
 
 // machine is everything that a worker deals with.
 type machine struct {
-	listing chan struct{} // not nil: listings wait until it is closed
+	listing chan struct{}    // not nil: listings wait until it is closed
+	clock   *clocktest.Clock // nil: the bubble's
 	events  chan diskmanager.Hint
 	closed  chan struct{}
 
@@ -241,12 +266,16 @@ func (m *machine) set(devices ...string) {
 
 func (m *machine) start(t *testing.T) *diskmanager.Worker {
 	t.Helper()
-	w, err := diskmanager.New(diskmanager.Config{
+	config := diskmanager.Config{
 		Publisher: m,
 		Lister:    m,
 		Events:    func() (diskmanager.EventSource, error) { return m, m.eventsErr },
 		Logger:    m,
-	})
+	}
+	if m.clock != nil {
+		config.Clock = m.clock
+	}
+	w, err := diskmanager.New(config)
 	if err != nil {
 		t.Fatal(err)
 	}

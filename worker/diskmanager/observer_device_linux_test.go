@@ -1,0 +1,539 @@
+package diskmanager
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage"
+)
+
+// startWorker runs a worker with the events of an opened source until the test
+// ends. It looks by itself once an hour: what is seen is seen by event.
+func startWorker(t *testing.T, open func() (EventSource, error)) (*Worker, published) {
+	t.Helper()
+	lists := make(published, 1000)
+	w, err := New(Config{Publisher: lists, Events: open, PollInterval: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		w.Kill()
+		if err := w.Wait(); err != nil {
+			t.Errorf("killed worker ended with %v", err)
+		}
+	})
+	lists.waitFor(t, "a first list", func([]storage.BlockDevice) bool { return true })
+	return w, lists
+}
+
+// backingFile makes a sparse file and returns how devices that show it are
+// recognized.
+func backingFile(t *testing.T, mib int64) (path string, find func([]storage.BlockDevice) *storage.BlockDevice) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "volume")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, mib<<20); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	address := storage.LoopBusAddress(st.Dev, st.Ino)
+	return path, func(devices []storage.BlockDevice) *storage.BlockDevice {
+		i := slices.IndexFunc(devices, func(d storage.BlockDevice) bool { return d.BusAddress == address })
+		if i < 0 {
+			return nil
+		}
+		return &devices[i]
+	}
+}
+
+// gate is an EventSource that reads nothing while it is shut.
+type gate struct {
+	EventSource
+	mu         sync.Mutex // held while it is shut
+	overflowed atomic.Bool
+}
+
+func (g *gate) Next() (Hint, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	hint, err := g.EventSource.Next()
+	if hint.All {
+		g.overflowed.Store(true)
+	}
+	return hint, err
+}
+
+// TestDevicesAreRightAfterAnOverflow attaches a device and detaches another while
+// the smallest buffer is full: nothing tells of them but that something was lost.
+func TestDevicesAreRightAfterAnOverflow(t *testing.T) {
+	needRoot(t)
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	g := &gate{}
+	_, lists := startWorker(t, func() (EventSource, error) {
+		const smallest = 1
+		events, err := openUevents(smallest)
+		g.EventSource = events
+		return g, err
+	})
+	before, findBefore := backingFile(t, 4)
+	name, detachBefore := attachLoop(t, before)
+	lists.waitFor(t, "the device before the storm", func(devices []storage.BlockDevice) bool { return findBefore(devices) != nil })
+
+	// One more event lets the waiting call of Next go, and the next one finds the
+	// gate shut.
+	change := func() {
+		if err := os.WriteFile("/sys/block/"+name+"/uevent", []byte("change"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shut := make(chan struct{})
+	go func() {
+		g.mu.Lock()
+		close(shut)
+	}()
+	for isShut := false; !isShut; {
+		change()
+		select {
+		case <-shut:
+			isShut = true
+		case <-time.After(time.Millisecond):
+		}
+	}
+	g.overflowed.Store(false)
+	for range 1000 {
+		change()
+	}
+	after, findAfter := backingFile(t, 4)
+	_, detachAfter := attachLoop(t, after)
+	detachBefore()
+	g.mu.Unlock()
+
+	lists.waitFor(t, "what happened in the storm", func(devices []storage.BlockDevice) bool {
+		return findBefore(devices) == nil && findAfter(devices) != nil
+	})
+	if !g.overflowed.Load() {
+		t.Error("nothing was lost")
+	}
+	detachAfter()
+	lists.waitFor(t, "what happened after the storm", func(devices []storage.BlockDevice) bool { return findAfter(devices) == nil })
+}
+
+// TestGrownDeviceIsPublished: what grows a volume waits for it.
+func TestGrownDeviceIsPublished(t *testing.T) {
+	needRoot(t)
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	_, lists := startWorker(t, KernelEvents)
+	file, find := backingFile(t, 4)
+	name, _ := attachLoop(t, file)
+	hasSize := func(mib uint64) func([]storage.BlockDevice) bool {
+		return func(devices []storage.BlockDevice) bool {
+			d := find(devices)
+			return d != nil && d.Size == mib
+		}
+	}
+	lists.waitFor(t, "the device", hasSize(4))
+	for _, mib := range []int64{16, 17} {
+		if err := os.Truncate(file, mib<<20); err != nil {
+			t.Fatal(err)
+		}
+		loop, err := os.Open("/dev/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = unix.IoctlSetInt(int(loop.Fd()), unix.LOOP_SET_CAPACITY, 0)
+		loop.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		lists.waitFor(t, fmt.Sprintf("%d MiB", mib), hasSize(uint64(mib)))
+	}
+}
+
+// TestUdevIsHeard sends what udev would, as root can: that the links of a device are
+// there now.
+func TestUdevIsHeard(t *testing.T) {
+	needRoot(t)
+	events, err := openUevents(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Close()
+	giveUp := time.AfterFunc(20*time.Second, func() { events.Close() })
+	defer giveUp.Stop()
+	const pairs = "ACTION=change\x00DEVPATH=/devices/virtual/block/udevtest\x00SUBSYSTEM=block\x00"
+	send := func(uid int, message []byte) {
+		t.Helper()
+		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		credentials := unix.UnixCredentials(&unix.Ucred{Pid: int32(os.Getpid()), Uid: uint32(uid), Gid: 0})
+		if err := unix.Sendmsg(fd, message, credentials, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: udevGroup}, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const nobody = 65534
+	send(nobody, udevMessage(strings.Replace(pairs, "udevtest", "forged", 1)))
+	send(0, []byte("change@/devices/virtual/block/forged\x00"+strings.Replace(pairs, "udevtest", "forged", 1)))
+	send(0, udevMessage(pairs))
+	for { // other devices of this machine come and go
+		hint, err := events.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(hint.Disks, "forged") {
+			t.Fatal("a message that is not udev's was believed")
+		}
+		if slices.Contains(hint.Disks, "udevtest") {
+			return
+		}
+	}
+}
+
+// TestPainAttachedButItsLocationNeverAppears (juju #22198, #23291): the device came
+// and its event was told to nobody. A look is enough to find it, and what is
+// published says where it is.
+func TestPainAttachedButItsLocationNeverAppears(t *testing.T) {
+	needRoot(t)
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	w, lists := startWorker(t, silence)
+	file, find := backingFile(t, 4)
+	name, _ := attachLoop(t, file)
+	w.Rescan()
+	lists.waitFor(t, "the device, without an event", func(devices []storage.BlockDevice) bool {
+		d := find(devices)
+		if d == nil {
+			return false
+		}
+		path, err := storage.BlockDevicePath(*d)
+		return err == nil && path == "/dev/"+name
+	})
+}
+
+// TestPainEventLost (juju #20332): the event of a change was lost, of a device that
+// is known already.
+func TestPainEventLost(t *testing.T) {
+	needRoot(t)
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	w, lists := startWorker(t, silence)
+	file, find := backingFile(t, 4)
+	_, detach := attachLoop(t, file)
+	w.Rescan()
+	lists.waitFor(t, "the device", func(devices []storage.BlockDevice) bool { return find(devices) != nil })
+	detach()
+	w.Rescan()
+	lists.waitFor(t, "the device's absence", func(devices []storage.BlockDevice) bool { return find(devices) == nil })
+}
+
+// silence opens a source of events that never has one.
+func silence() (EventSource, error) {
+	closed := make(chan struct{})
+	return silent{closed, sync.OnceFunc(func() { close(closed) })}, nil
+}
+
+type silent struct {
+	closed chan struct{}
+	close  func()
+}
+
+func (s silent) Next() (Hint, error) {
+	<-s.closed
+	return Hint{}, os.ErrClosed
+}
+
+func (s silent) Close() error {
+	s.close()
+	return nil
+}
+
+// observerEnv makes the test binary another process that observes, and says how its
+// surroundings are changed first.
+const observerEnv = "DISKMANAGER_TEST_OBSERVER"
+
+func TestMain(m *testing.M) {
+	surroundings, ok := os.LookupEnv(observerEnv)
+	if !ok {
+		os.Exit(m.Run())
+	}
+	if err := observe(surroundings); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// report is what an observer writes, one on a line.
+type report struct {
+	Devices  []storage.BlockDevice // published
+	Events   int64                 // so far
+	NoEvents string                // why there are none
+}
+
+// observe runs a worker until the standard input is closed.
+func observe(surroundings string) error {
+	poll := 50 * time.Millisecond
+	switch surroundings {
+	case "read-only /sys":
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return err
+		}
+		if err := unix.Mount("", "/sys", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); err != nil {
+			return err
+		}
+		poll = time.Hour
+	case "hidden /sys/devices/virtual":
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return err
+		}
+		if err := unix.Mount("none", "/sys/devices/virtual", "tmpfs", unix.MS_RDONLY, ""); err != nil {
+			return err
+		}
+	case "no netlink":
+		if err := forbidNetlink(); err != nil {
+			return err
+		}
+	case "idle":
+		poll = time.Hour
+	}
+	o := &observer{out: json.NewEncoder(os.Stdout)}
+	w, err := New(Config{Publisher: o, PollInterval: poll, Logger: o, Events: func() (EventSource, error) {
+		events, err := KernelEvents()
+		if err != nil {
+			return nil, err
+		}
+		return counting{events, &o.events}, nil
+	}})
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, os.Stdin)
+	w.Kill()
+	return errors.Join(err, w.Wait())
+}
+
+type observer struct {
+	out      *json.Encoder
+	events   atomic.Int64
+	noEvents string // by the loop, before it publishes
+}
+
+func (o *observer) SetMachineBlockDevices(devices []storage.BlockDevice) error {
+	return o.out.Encode(report{Devices: devices, Events: o.events.Load(), NoEvents: o.noEvents})
+}
+
+func (o *observer) Debugf(string, ...any) {}
+
+func (o *observer) Warningf(format string, args ...any) { o.noEvents = fmt.Sprintf(format, args...) }
+
+type counting struct {
+	EventSource
+	n *atomic.Int64
+}
+
+func (c counting) Next() (Hint, error) {
+	hint, err := c.EventSource.Next()
+	if err == nil {
+		c.n.Add(1)
+	}
+	return hint, err
+}
+
+// forbidNetlink makes the kernel say to this process that there are no netlink
+// sockets, as the sandboxes of service managers do.
+func forbidNetlink() error {
+	const (
+		load   = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+		equal  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+		ret    = unix.BPF_RET | unix.BPF_K
+		number = 0  // in struct seccomp_data
+		first  = 16 // argument, its less significant half
+	)
+	filter := []unix.SockFilter{
+		{Code: load, K: number},
+		{Code: equal, K: unix.SYS_SOCKET, Jf: 3},
+		{Code: load, K: first},
+		{Code: equal, K: unix.AF_NETLINK, Jf: 1},
+		{Code: ret, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EAFNOSUPPORT)},
+		{Code: ret, K: unix.SECCOMP_RET_ALLOW},
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program)))
+	if errno != 0 {
+		return os.NewSyscallError("seccomp", errno)
+	}
+	return nil
+}
+
+// startObserver starts another process that observes, in namespaces of its own.
+func startObserver(t testing.TB, surroundings string, namespaces uintptr) (pid int, reports <-chan report) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), observerEnv+"="+surroundings)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
+	if namespaces&syscall.CLONE_NEWUSER != 0 {
+		all := []syscall.SysProcIDMap{{Size: 1 << 16}}
+		cmd.SysProcAttr.UidMappings, cmd.SysProcAttr.GidMappings = all, all
+	}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := make(chan report, 1000)
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for scanner := bufio.NewScanner(stdout); scanner.Scan(); {
+			var r report
+			if json.Unmarshal(scanner.Bytes(), &r) == nil {
+				lines <- r
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		stdin.Close()
+		<-read
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the observer with %s: %v", surroundings, err)
+		}
+	})
+	return cmd.Process.Pid, lines
+}
+
+func waitForReport(t testing.TB, reports <-chan report, what string, agrees func(report) bool) report {
+	t.Helper()
+	timeout := time.After(20 * time.Second)
+	for {
+		select {
+		case r := <-reports:
+			if agrees(r) {
+				return r
+			}
+		case <-timeout:
+			t.Fatalf("not seen in 20 s: %s", what)
+		}
+	}
+}
+
+// TestConvergesInASandbox attaches and detaches a device of the machine and sees
+// that another process, which has not all that this one has, publishes it.
+func TestConvergesInASandbox(t *testing.T) {
+	needRoot(t)
+	for _, test := range []struct {
+		surroundings string
+		namespaces   uintptr
+		events       bool   // whether they tell of it
+		noEvents     string // why not, where that can be known
+		hidden       bool   // the device cannot be seen
+	}{
+		{surroundings: "a network namespace", namespaces: syscall.CLONE_NEWNET, events: true},
+		{surroundings: "a network namespace of a user namespace", namespaces: syscall.CLONE_NEWNET | syscall.CLONE_NEWUSER},
+		{surroundings: "read-only /sys", namespaces: syscall.CLONE_NEWNS, events: true},
+		{surroundings: "hidden /sys/devices/virtual", namespaces: syscall.CLONE_NEWNS, events: true, hidden: true},
+		{
+			surroundings: "no netlink",
+			noEvents:     "no events from block devices, looking every 50ms instead: opening a kernel event socket: socket: address family not supported by protocol",
+		},
+	} {
+		t.Run(test.surroundings, func(t *testing.T) {
+			t.Cleanup(func() { goleak.VerifyNone(t) })
+			_, reports := startObserver(t, test.surroundings, test.namespaces)
+			file, find := backingFile(t, 4)
+			first := waitForReport(t, reports, "a first list", func(report) bool { return true })
+			if first.NoEvents != test.noEvents {
+				t.Errorf("warned %q, want %q", first.NoEvents, test.noEvents)
+			}
+			if test.hidden {
+				for _, d := range first.Devices {
+					if strings.HasPrefix(d.DeviceName, "loop") {
+						t.Errorf("%s is listed, which is hidden", d.DeviceName)
+					}
+				}
+				return
+			}
+			_, detach := attachLoop(t, file)
+			waitForReport(t, reports, "the device", func(r report) bool { return find(r.Devices) != nil })
+			detach()
+			last := waitForReport(t, reports, "the device's absence", func(r report) bool { return find(r.Devices) == nil })
+			if (last.Events > 0) != test.events {
+				t.Errorf("%d events were told", last.Events)
+			}
+		})
+	}
+}
+
+// BenchmarkIdle measures how often a process that does nothing but observe wakes
+// up, over seconds in which no device changes: b.N of them.
+func BenchmarkIdle(b *testing.B) {
+	if os.Geteuid() != 0 {
+		b.Skip("a process of its own in a user namespace needs root")
+	}
+	// There the events of this machine's other users do not arrive.
+	pid, reports := startObserver(b, "idle", syscall.CLONE_NEWNET|syscall.CLONE_NEWUSER)
+	waitForReport(b, reports, "a first list", func(report) bool { return true })
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	<-second.C // the runtime comes to rest
+	before := contextSwitches(b, pid)
+	for b.Loop() {
+		<-second.C
+	}
+	b.ReportMetric(float64(contextSwitches(b, pid)-before)/float64(b.N), "wakeups/s")
+}
+
+// contextSwitches returns how often the threads of a process have waited for
+// something until now.
+func contextSwitches(t testing.TB, pid int) int {
+	t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("threads %q, %v", files, err)
+	}
+	sum := 0
+	for _, file := range files {
+		status, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(status)) {
+			if count, ok := strings.CutPrefix(line, "voluntary_ctxt_switches:"); ok {
+				n, err := strconv.Atoi(strings.TrimSpace(count))
+				if err != nil {
+					t.Fatal(err)
+				}
+				sum += n
+			}
+		}
+	}
+	return sum
+}

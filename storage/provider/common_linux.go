@@ -13,13 +13,15 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
 
-// phase says how far an object has come in its life. What is neither creating
-// nor destroying exists.
+// phase says how far an object has come in its life.
 type phase string
 
 const (
 	// phaseCreating: the object is not complete.
 	phaseCreating phase = "creating"
+	// phaseImporting: it is where it was before it was taken over, or in its own
+	// place already, and is not ours to destroy.
+	phaseImporting phase = "importing"
 	// phaseReady: it is complete.
 	phaseReady phase = "ready"
 	// phaseAttached, phaseDetaching: a loop device shows it, or may still.
@@ -29,12 +31,9 @@ const (
 	phaseDestroying phase = "destroying"
 )
 
-// identity says which file or directory an object is. The device number is for
-// as long as the filesystem stays mounted, and so within one boot at most.
-type identity struct {
-	Dev    uint64 `json:"dev,omitempty"`
-	Ino    uint64 `json:"ino,omitempty"`
-	BootID string `json:"boot-id,omitempty"`
+// exists reports whether the object is there for its users.
+func (p phase) exists() bool {
+	return p != phaseCreating && p != phaseImporting && p != phaseDestroying
 }
 
 // call is one bulk call. It holds the lock on the provider's directory.
@@ -76,12 +75,6 @@ func begin(ctx context.Context, dir, files string) (_ *call, err error) {
 		return nil, errors.Trace(err)
 	}
 	return c, nil
-}
-
-// is reports whether a file that was found under an object's name is the object.
-// The record is on the same filesystem, whatever number that has by now.
-func (c *call) is(i identity, st unix.Stat_t) bool {
-	return i.Ino == st.Ino && st.Dev == c.dev
 }
 
 // ownPlace returns the mount point of a filesystem for which nobody chose one.

@@ -25,14 +25,14 @@ func (c *loopCall) attach(id string, readOnly bool) (loopdev.Device, error) {
 	} else if err != nil {
 		return none, errors.Trace(err)
 	}
-	if rec.Phase == phaseCreating || rec.Phase == phaseDestroying {
+	if !rec.Phase.exists() {
 		return none, errors.Errorf("it is not complete: %s it was interrupted", rec.Phase)
 	}
 	flags := unix.O_RDWR
 	if readOnly {
 		flags = unix.O_RDONLY
 	}
-	f, err := c.openBacking(id, rec, flags)
+	f, st, err := c.openBacking(id, rec, flags)
 	if err != nil {
 		return none, errors.Trace(err)
 	}
@@ -65,7 +65,7 @@ func (c *loopCall) attach(id string, readOnly bool) (loopdev.Device, error) {
 	// Until Keep, the kernel detaches a new device with this.
 	defer h.Close()
 	crash.At("loop device attached")
-	if err := c.attached(id, rec, h); err != nil {
+	if err := c.attached(id, rec, st.identity, h); err != nil {
 		return none, errors.Trace(err)
 	}
 	if len(devices) == 0 {
@@ -91,10 +91,10 @@ func adopt(d loopdev.Device, file *os.File, readOnly bool) (*loopdev.Handle, err
 }
 
 // attached records an attachment and makes it outlive this process.
-func (c *loopCall) attached(id string, rec loopRecord, h *loopdev.Handle) error {
+func (c *loopCall) attached(id string, rec loopRecord, found identity, h *loopdev.Handle) error {
 	now := rec
 	now.Phase = phaseAttached
-	now.identity = identity{Dev: h.File.Dev, Ino: h.File.Ino, BootID: c.bootID}
+	now.identity = found
 	now.Device, now.DiskSeq, now.ReadOnly = h.Name(), h.DiskSeq, h.ReadOnly
 	if now != rec {
 		if err := c.records.Save(id, now); err != nil {
@@ -164,26 +164,39 @@ func (c *loopCall) detachDevice(id string, rec loopRecord, d loopdev.Device) err
 }
 
 // devices returns the loop devices that show the volume's file. A file that has
-// lost its name is found by what the record says of it, in the same boot.
+// lost its name is found by what the record says of its attachment, in the same
+// boot.
 func (c *loopCall) devices(id string, rec loopRecord) ([]loopdev.Device, error) {
 	if rec.Ino == 0 {
 		return nil, nil
 	}
-	file := loopdev.FileID{Dev: rec.Dev, Ino: rec.Ino}
-	st, err := c.files.Lstat(id)
-	switch {
-	case err == nil && c.is(rec.identity, st):
-		file = loopdev.IDOf(&st)
-	case err != nil && !errors.Is(err, unix.ENOENT):
+	st, err := c.statusOf(id)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, errors.Trace(err)
-	case rec.BootID != c.bootID:
+	}
+	found := err == nil && c.is(rec.identity, st.identity)
+	if !found && rec.BootID != c.bootID {
 		return nil, nil
 	}
 	loops, err := c.scan()
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	return loops.OfFile(file), nil
+	if found {
+		return loops.OfFile(loopdev.FileID{Dev: st.Dev, Ino: st.Ino}), nil
+	}
+	// Another file may have the inode number by now.
+	var ours []loopdev.Device
+	for _, d := range loops.OfFile(loopdev.FileID{Dev: rec.Dev, Ino: rec.Ino}) {
+		seq, err := d.ReadDiskSeq()
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		if seq == rec.DiskSeq {
+			ours = append(ours, d)
+		}
+	}
+	return ours, nil
 }
 
 func deviceNames(devices []loopdev.Device) string {

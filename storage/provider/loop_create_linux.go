@@ -111,15 +111,7 @@ func (c *loopCall) makeFile(id string, size uint64) error {
 		return errors.Trace(err)
 	}
 	crash.At("backing file allocated")
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return errors.Annotatef(err, "reading %s", f.Name())
-	}
-	if uint64(st.Size) != size || uint64(st.Blocks)*512 < size {
-		return errors.Errorf("%s has %d bytes in %d blocks of 512, not %d bytes: its filesystem does not allocate in full",
-			f.Name(), st.Size, st.Blocks, size)
-	}
-	if err := f.Sync(); err != nil {
+	if err := c.syncAllocated(f, size); err != nil {
 		return errors.Trace(err)
 	}
 	crash.At("backing file synced")
@@ -135,15 +127,11 @@ func (c *loopCall) finish(id string, size uint64) error {
 	if err := c.files.Sync(); err != nil {
 		return errors.Trace(err)
 	}
-	st, err := c.files.Lstat(id)
+	st, err := c.statusOf(id)
 	if err != nil {
 		return errors.Trace(err)
 	}
-	rec := loopRecord{
-		Size:     size,
-		Phase:    phaseReady,
-		identity: identity{Dev: st.Dev, Ino: st.Ino, BootID: c.bootID},
-	}
+	rec := loopRecord{Size: size, Phase: phaseReady, identity: st.identity}
 	if err := c.checkBacking(id, rec, st); err != nil {
 		return errors.Trace(err)
 	}
@@ -177,16 +165,30 @@ func (c *loopCall) allocate(f *os.File, size uint64) error {
 	return nil
 }
 
+// syncAllocated makes durable a file that has been allocated, once it is sure that
+// it has all its blocks.
+func (c *loopCall) syncAllocated(f *os.File, size uint64) error {
+	st, err := c.status(f)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if st.Size != size || st.Blocks < size {
+		return storage.Permanent(errors.Errorf("%s has %d bytes, %d of them allocated, not %d bytes: its filesystem does not allocate in full",
+			f.Name(), st.Size, st.Blocks, size))
+	}
+	return errors.Trace(f.Sync())
+}
+
 // describe returns what is known of a volume that is complete and has its file.
 func (c *loopCall) describe(id string) (storage.VolumeInfo, error) {
 	var rec loopRecord
 	if err := c.records.Load(id, &rec); err != nil {
 		return storage.VolumeInfo{}, errors.Trace(err)
 	}
-	if rec.Phase == phaseCreating || rec.Phase == phaseDestroying {
+	if !rec.Phase.exists() {
 		return storage.VolumeInfo{}, errors.NotFoundf("volume %s", id)
 	}
-	f, err := c.openBacking(id, rec, unix.O_RDONLY)
+	f, _, err := c.openBacking(id, rec, unix.O_RDONLY)
 	if err != nil {
 		return storage.VolumeInfo{}, errors.Trace(err)
 	}
@@ -195,34 +197,34 @@ func (c *loopCall) describe(id string) (storage.VolumeInfo, error) {
 }
 
 // openBacking opens the file of a volume and makes sure that it is the one.
-func (c *loopCall) openBacking(id string, rec loopRecord, flags int) (*os.File, error) {
+func (c *loopCall) openBacking(id string, rec loopRecord, flags int) (*os.File, status, error) {
 	f, err := c.files.OpenFile(id, flags|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENOENT) {
-		return nil, storage.Permanent(errors.Errorf("the backing file %s is missing", c.files.Entry(id)))
+		return nil, status{}, storage.Permanent(errors.Errorf("the backing file %s is missing: put it back, or destroy the volume", c.files.Entry(id)))
 	} else if err != nil {
-		return nil, errors.Trace(err)
+		return nil, status{}, errors.Trace(err)
 	}
-	var st unix.Stat_t
-	if err = unix.Fstat(int(f.Fd()), &st); err == nil {
+	st, err := c.status(f)
+	if err == nil {
 		err = c.checkBacking(id, rec, st)
 	}
 	if err != nil {
 		f.Close()
-		return nil, errors.Trace(err)
+		return nil, status{}, errors.Trace(err)
 	}
-	return f, nil
+	return f, st, nil
 }
 
 // checkBacking makes sure that a file is that of a volume.
-func (c *loopCall) checkBacking(id string, rec loopRecord, st unix.Stat_t) error {
+func (c *loopCall) checkBacking(id string, rec loopRecord, st status) error {
 	path := c.files.Entry(id)
 	switch {
-	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+	case st.Type != unix.S_IFREG:
 		return storage.Permanent(errors.Errorf("the backing file %s is not a regular file", path))
-	case !c.is(rec.identity, st):
-		return storage.Permanent(errors.Errorf("the backing file %s was replaced: it has inode %d on device %d:%d, the volume's had inode %d on device %d:%d",
-			path, st.Ino, unix.Major(st.Dev), unix.Minor(st.Dev), rec.Ino, unix.Major(rec.Dev), unix.Minor(rec.Dev)))
-	case uint64(st.Size) != rec.Size:
+	case !c.is(rec.identity, st.identity):
+		return storage.Permanent(errors.Errorf("the backing file %s was replaced: it is %s, the volume's was %s: move it away, and put that back",
+			path, st.identity, rec.identity))
+	case st.Size != rec.Size:
 		return storage.Permanent(errors.Errorf("the backing file %s has %d bytes, not %d", path, st.Size, rec.Size))
 	}
 	return nil
@@ -242,8 +244,8 @@ func (c *loopCall) destroy(id string) error {
 	}
 	// While it is being made, whatever has its name is ours.
 	if rec.Phase != phaseCreating {
-		st, err := c.files.Lstat(id)
-		if err == nil && !c.is(rec.identity, st) {
+		st, err := c.statusOf(id)
+		if err == nil && !c.is(rec.identity, st.identity) {
 			return storage.Permanent(errors.Errorf("the backing file %s was replaced and is not the volume's: move it away", c.files.Entry(id)))
 		} else if err != nil && !errors.Is(err, unix.ENOENT) {
 			return errors.Trace(err)
@@ -274,7 +276,7 @@ func (c *loopCall) release(id string) error {
 	} else if err != nil {
 		return errors.Trace(err)
 	}
-	if rec.Phase == phaseCreating || rec.Phase == phaseDestroying {
+	if !rec.Phase.exists() {
 		return errors.Errorf("it is not complete, and can only be destroyed")
 	}
 	if err := c.checkUnused(id, rec); err != nil {

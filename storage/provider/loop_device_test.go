@@ -38,6 +38,22 @@ func newLoopTest(t *testing.T) *loopTest {
 	return lt
 }
 
+// newLoopTestOnExt4 has its storage directory on a filesystem of 64 MiB of its
+// own, made with the arguments.
+func newLoopTestOnExt4(t *testing.T, args ...string) *loopTest {
+	t.Helper()
+	dir := devicetest.Dir(t)
+	image := filepath.Join(dir, "image")
+	run(t, "truncate", "--size", "64M", image)
+	run(t, "mkfs.ext4", append(append([]string{"-q", "-m", "0"}, args...), image)...)
+	fs := filepath.Join(dir, "fs")
+	run(t, "mount", "--mkdir", "-o", "loop", image, fs)
+	t.Cleanup(func() { run(t, "umount", fs) })
+	lt := &loopTest{T: t, dir: filepath.Join(fs, "storage"), ctx: envcontext.New(context.Background())}
+	lt.restart()
+	return lt
+}
+
 // restart is what a new process does.
 func (t *loopTest) restart() {
 	t.Helper()
@@ -535,6 +551,78 @@ func TestLoopReplacedFileIsNotTouched(t *testing.T) {
 		t.Errorf("the other file: %v", err)
 	}
 	lt.destroy(tag)
+}
+
+// TestLoopFileDeletedAndMadeAgainIsNotTouched is a file of the same size that got
+// the same inode, as ext4 gives out at once: only its birth is another.
+func TestLoopFileDeletedAndMadeAgainIsNotTouched(t *testing.T) {
+	for _, test := range []struct {
+		about, inodeSize, word string
+	}{
+		{"birth times", "256", "made at 2"},
+		{"generations only", "128", "generation"},
+	} {
+		t.Run(test.about, func(t *testing.T) {
+			lt := newLoopTestOnExt4(t, "-I", test.inodeSize)
+			tag := volume(1)
+			lt.create(tag)
+			lt.attach(tag, false)
+			lt.detach(tag)
+			before := lt.record(tag)
+			if (before.Born == 0) == (before.Generation == 0) {
+				t.Errorf("recorded %+v", before.identity)
+			}
+			remake(t, lt.file(tag), before.Ino)
+			for range 2 {
+				lt.restart()
+				_, err := lt.tryAttach(tag, false)
+				checkError(t, err, true, "attaching volume 0/1", lt.file(tag), "was replaced", "inode", test.word)
+				checkError(t, lt.tryDestroy(tag), true, "was replaced", "move it away")
+			}
+			// It is attached by somebody else, and that is none of ours.
+			foreign := devicetest.AttachLoop(t, lt.file(tag))
+			lt.detach(tag)
+			lt.checkLoops(1)
+			foreign.Detach(t)
+
+			// What is known of volumes that were made long ago is enough.
+			old := before
+			old.Born, old.Generation = 0, 0
+			lt.saveRecord(tag, old)
+			lt.attach(tag, false)
+			if got := lt.record(tag); got.Born == 0 && got.Generation == 0 {
+				t.Errorf("attaching did not complete the record: %+v", got)
+			}
+			lt.detach(tag)
+			lt.destroy(tag)
+		})
+	}
+}
+
+// remake deletes a file and makes one of the same size that has its inode number,
+// but was not made in the same tick of the clock.
+func remake(t *testing.T, path string, ino uint64) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	for range 100 {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, make([]byte, info.Size()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Stat(path, &st); err != nil {
+			t.Fatal(err)
+		}
+		if st.Ino == ino {
+			return
+		}
+	}
+	t.Fatalf("the inode number %d was not used again", ino)
 }
 
 func TestLoopFileOfAnotherSize(t *testing.T) {

@@ -116,12 +116,12 @@ func (f *rootfs) makeDir() error {
 	if err := f.call.files.Sync(); err != nil {
 		return errors.Trace(err)
 	}
-	st, err := f.call.files.Lstat(f.id)
+	st, err := f.call.statusOf(f.id)
 	if err != nil {
 		return errors.Trace(err)
 	}
 	f.rec.Phase = phaseReady
-	f.rec.identity = identity{Dev: st.Dev, Ino: st.Ino, BootID: f.call.bootID}
+	f.rec.identity = st.identity
 	if err := f.save(); err != nil {
 		return errors.Trace(err)
 	}
@@ -141,9 +141,8 @@ func (f *rootfs) open() (*safepath.Dir, error) {
 	} else if err != nil {
 		return nil, errors.Trace(err)
 	}
-	var st unix.Stat_t
-	err = unix.Fstat(int(dir.File().Fd()), &st)
-	if err == nil && !f.call.is(f.rec.identity, st) {
+	st, err := f.call.status(dir.File())
+	if err == nil && !f.call.is(f.rec.identity, st.identity) {
 		err = storage.Permanent(errors.Errorf("its directory %s was replaced", path))
 	}
 	if err != nil {

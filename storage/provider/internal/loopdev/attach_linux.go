@@ -120,9 +120,9 @@ func newHandle(f *os.File, number int) (*Handle, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	seq, err := getUint64(f, unix.BLKGETDISKSEQ)
-	if err != nil && err != unix.ENOTTY && err != unix.EINVAL {
-		return nil, errors.Annotatef(err, "reading the sequence number of %s", d.Name())
+	seq, err := diskSeq(f)
+	if err != nil {
+		return nil, errors.Trace(err)
 	}
 	return &Handle{Device: d, DiskSeq: seq, f: f}, nil
 }

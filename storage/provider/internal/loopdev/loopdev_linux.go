@@ -47,6 +47,28 @@ func (d Device) IsWholeFile() bool {
 	return d.Offset == 0 && d.SizeLimit == 0
 }
 
+// ReadDiskSeq returns the number that tells this attachment of the device from all
+// others of this boot, 0 where the kernel does not count them. A device that is
+// not attached any more may have that of another.
+func (d Device) ReadDiskSeq() (uint64, error) {
+	f, err := openDevice(d.Number, unix.O_RDONLY|unix.O_NONBLOCK)
+	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
+		return 0, nil
+	} else if err != nil {
+		return 0, errors.Trace(err)
+	}
+	defer f.Close()
+	return diskSeq(f)
+}
+
+func diskSeq(f *os.File) (uint64, error) {
+	seq, err := getUint64(f, unix.BLKGETDISKSEQ)
+	if err != nil && err != unix.ENOTTY && err != unix.EINVAL {
+		return 0, errors.Annotatef(err, "reading the sequence number of %s", f.Name())
+	}
+	return seq, nil
+}
+
 // Probe finds out whether this machine lets us attach loop devices. The error
 // satisfies errors.IsNotSupported and says what is missing.
 func Probe() error {

@@ -148,6 +148,17 @@ func (d *Dir) Lstat(name string) (unix.Stat_t, error) {
 	return st, d.pathError("stat", name, err)
 }
 
+// Statx reads the status of an entry, with the time of its birth where there is
+// one. An entry that is not there is unix.ENOENT.
+func (d *Dir) Statx(name string) (unix.Statx_t, error) {
+	var st unix.Statx_t
+	if err := check(name); err != nil {
+		return st, errors.Trace(err)
+	}
+	err := unix.Statx(d.fd(), name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st)
+	return st, d.pathError("statx", name, err)
+}
+
 // Has tells whether there is an entry of that name.
 func (d *Dir) Has(name string) (bool, error) {
 	_, err := d.Lstat(name)

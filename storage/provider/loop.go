@@ -24,6 +24,10 @@ type LoopOptions struct {
 // It is found in the directory volumes of the storage directory, under the
 // volume's id.
 //
+// A volume can grow, attached or not: its file is allocated in full to the new
+// size before its device shows any of it. Where there is no space for that, the
+// volume stays what it is.
+//
 // Attaching returns the name of the loop device, and as its bus address the
 // identity of the backing file: loop@MAJOR:MINOR/INODE. The name says nothing
 // about the next attachment.

@@ -18,15 +18,12 @@ func (c *loopCall) attach(id string, readOnly bool) (loopdev.Device, error) {
 	if err := loopdev.Probe(); err != nil {
 		return none, errors.Trace(err)
 	}
-	var rec loopRecord
-	err := c.records.Load(id, &rec)
-	if errors.Is(err, errors.NotFound) {
-		return none, storage.Permanent(errors.Annotate(err, "it was not made here"))
-	} else if err != nil {
-		return none, errors.Trace(err)
+	rec, err := c.loadExisting(id)
+	if err == nil {
+		err = c.settle(id, &rec)
 	}
-	if !rec.Phase.exists() {
-		return none, errors.Errorf("it is not complete: %s it was interrupted", rec.Phase)
+	if err != nil {
+		return none, errors.Trace(err)
 	}
 	flags := unix.O_RDWR
 	if readOnly {
@@ -37,27 +34,16 @@ func (c *loopCall) attach(id string, readOnly bool) (loopdev.Device, error) {
 		return none, errors.Trace(err)
 	}
 	defer f.Close()
-	devices, err := c.devices(id, rec)
+	device, err := c.device(id, rec)
 	if err != nil {
 		return none, errors.Trace(err)
 	}
 
 	var h *loopdev.Handle
-	switch len(devices) {
-	case 0:
-		// A discard may have given blocks back.
-		if !readOnly {
-			if err := c.allocate(f, rec.Size); err != nil {
-				return none, errors.Trace(err)
-			}
-		}
-		c.attaching.Lock()
-		h, err = loopdev.Attach(c, f, readOnly)
-		c.attaching.Unlock()
-	case 1:
-		h, err = adopt(devices[0], f, readOnly)
-	default:
-		err = storage.Permanent(errors.Errorf("it is attached more than once, as %s: detach it first", deviceNames(devices)))
+	if device != nil {
+		h, err = adopt(*device, f, readOnly)
+	} else {
+		h, err = c.attachFree(f, rec.Size, readOnly)
 	}
 	if err != nil {
 		return none, errors.Trace(err)
@@ -68,7 +54,7 @@ func (c *loopCall) attach(id string, readOnly bool) (loopdev.Device, error) {
 	if err := c.attached(id, rec, st.identity, h); err != nil {
 		return none, errors.Trace(err)
 	}
-	if len(devices) == 0 {
+	if device == nil {
 		loops, err := c.scan()
 		if err != nil {
 			return none, errors.Trace(err)
@@ -78,11 +64,38 @@ func (c *loopCall) attach(id string, readOnly bool) (loopdev.Device, error) {
 	return h.Device, nil
 }
 
+// attachFree attaches a volume's file to a free device.
+func (c *loopCall) attachFree(f *os.File, size uint64, readOnly bool) (*loopdev.Handle, error) {
+	// A discard may have given blocks back.
+	if !readOnly {
+		if err := c.allocate(f, size); err != nil {
+			return nil, errors.Trace(err)
+		}
+	}
+	c.attaching.Lock()
+	defer c.attaching.Unlock()
+	return loopdev.Attach(c, f, readOnly)
+}
+
+// device returns the loop device that shows the volume's file, nil where none
+// does. It must be one, and show all of the file.
+func (c *loopCall) device(id string, rec loopRecord) (*loopdev.Device, error) {
+	devices, err := c.devices(id, rec)
+	switch {
+	case err != nil:
+		return nil, errors.Trace(err)
+	case len(devices) == 0:
+		return nil, nil
+	case len(devices) > 1:
+		return nil, storage.Permanent(errors.Errorf("it is attached more than once, as %s: detach it first", deviceNames(devices)))
+	case !devices[0].IsWholeFile():
+		return nil, storage.Permanent(errors.Errorf("a part of it is attached as %s: detach it first", devices[0].Name()))
+	}
+	return &devices[0], nil
+}
+
 // adopt takes a device that shows the file already, if it does so as wanted.
 func adopt(d loopdev.Device, file *os.File, readOnly bool) (*loopdev.Handle, error) {
-	if !d.IsWholeFile() {
-		return nil, storage.Permanent(errors.Errorf("a part of it is attached as %s: detach it first", d.Name()))
-	}
 	if d.ReadOnly != readOnly {
 		return nil, storage.Permanent(errors.Errorf("it is attached as %s %s, and wanted %s: detach it first",
 			d.Name(), accessName(d.ReadOnly), accessName(readOnly)))

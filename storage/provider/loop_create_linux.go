@@ -68,6 +68,11 @@ func (c *loopCall) ensure(id string, size uint64) error {
 		}
 		return errors.Trace(c.makeNew(id, size))
 	}
+	if rec.Size < size || rec.Growing != 0 {
+		// More may be asked for by now than when it was made.
+		_, err := c.resize(id, size)
+		return errors.Trace(err)
+	}
 	return errors.Trace(checkSameSize(rec.Size, size))
 }
 
@@ -193,7 +198,22 @@ func (c *loopCall) describe(id string) (storage.VolumeInfo, error) {
 		return storage.VolumeInfo{}, errors.Trace(err)
 	}
 	f.Close()
-	return storage.VolumeInfo{VolumeId: id, Size: rec.Size >> 20}, nil
+	return rec.info(id), nil
+}
+
+// loadExisting returns the record of a volume that is complete.
+func (c *loopCall) loadExisting(id string) (loopRecord, error) {
+	var rec loopRecord
+	err := c.records.Load(id, &rec)
+	if errors.Is(err, errors.NotFound) {
+		return rec, storage.Permanent(errors.Annotate(err, "it was not made here"))
+	} else if err != nil {
+		return rec, errors.Trace(err)
+	}
+	if !rec.Phase.exists() {
+		return rec, errors.Errorf("it is not complete: %s it was interrupted, and must be done again first", rec.Phase)
+	}
+	return rec, nil
 }
 
 // openBacking opens the file of a volume and makes sure that it is the one.
@@ -224,7 +244,7 @@ func (c *loopCall) checkBacking(id string, rec loopRecord, st status) error {
 	case !c.is(rec.identity, st.identity):
 		return storage.Permanent(errors.Errorf("the backing file %s was replaced: it is %s, the volume's was %s: move it away, and put that back",
 			path, st.identity, rec.identity))
-	case st.Size != rec.Size:
+	case st.Size != rec.Size && (st.Size < rec.Size || st.Size > rec.Growing):
 		return storage.Permanent(errors.Errorf("the backing file %s has %d bytes, not %d", path, st.Size, rec.Size))
 	}
 	return nil

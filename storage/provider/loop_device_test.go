@@ -643,7 +643,7 @@ func TestLoopFileOfAnotherSize(t *testing.T) {
 func TestLoopCreateRefusals(t *testing.T) {
 	lt := newLoopTest(t)
 	lt.create(volume(1))
-	checkError(t, lt.tryCreate(volume(1), volumeSize+1), true, "creating volume 0/1", "exists with 4 MiB, not 5 MiB")
+	checkError(t, lt.tryCreate(volume(1), volumeSize-1), true, "creating volume 0/1", "exists with 4 MiB, not 3 MiB")
 	checkError(t, lt.tryCreate(volume(2), 0), true, "creating volume 0/2", "0 MiB")
 	checkError(t, lt.tryCreate(volume(2), 1<<40), false, "1099511627776 MiB needed", "MiB available")
 	if err := lt.source.ValidateVolumeParams(storage.VolumeParams{Tag: volume(2)}); !errors.Is(err, errors.NotValid) {
@@ -1003,21 +1003,35 @@ func TestLoopStorageMountedAnew(t *testing.T) {
 	unmount()
 }
 
-func TestLoopOfAnotherSizeThanItsFileIsNotAdopted(t *testing.T) {
-	lt := newLoopTest(t)
-	tag := volume(1)
-	lt.create(tag)
-	if err := os.Truncate(lt.file(tag), 1<<20); err != nil {
-		t.Fatal(err)
+// TestLoopOfAnotherSizeThanItsFile is a device that somebody attached when the
+// file was shorter, or longer.
+func TestLoopOfAnotherSizeThanItsFile(t *testing.T) {
+	attachedWith := func(t *testing.T, size int64) *loopTest {
+		lt := newLoopTest(t)
+		lt.create(volume(1))
+		if err := os.Truncate(lt.file(volume(1)), size); err != nil {
+			t.Fatal(err)
+		}
+		run(t, "losetup", "--find", lt.file(volume(1)))
+		if err := os.Truncate(lt.file(volume(1)), volumeSize<<20); err != nil {
+			t.Fatal(err)
+		}
+		return lt
 	}
-	run(t, "losetup", "--find", lt.file(tag))
-	if err := os.Truncate(lt.file(tag), volumeSize<<20); err != nil {
-		t.Fatal(err)
-	}
-	_, err := lt.tryAttach(tag, false)
-	checkError(t, err, false, "1048576 bytes large", "its file 4194304", "detach it first")
-	lt.detach(tag)
-	lt.attach(tag, false)
-	lt.detach(tag)
-	lt.destroy(tag)
+	t.Run("shorter", func(t *testing.T) {
+		lt := attachedWith(t, 1<<20)
+		lt.checkSize(lt.attach(volume(1), false), volumeSize)
+		lt.checkLoops(1)
+		lt.detach(volume(1))
+		lt.destroy(volume(1))
+	})
+	t.Run("longer", func(t *testing.T) {
+		lt := attachedWith(t, 8<<20)
+		_, err := lt.tryAttach(volume(1), false)
+		checkError(t, err, true, "8388608 bytes large", "its file 4194304", "detach it first")
+		lt.detach(volume(1))
+		lt.attach(volume(1), false)
+		lt.detach(volume(1))
+		lt.destroy(volume(1))
+	})
 }

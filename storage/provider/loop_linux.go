@@ -24,6 +24,11 @@ type loopRecord struct {
 	Size  uint64 `json:"size"` // bytes
 	Phase phase  `json:"phase"`
 
+	// Growing is the size in bytes that the volume is to get, if it is growing.
+	// The file's is anything from Size to this, and no device shows more of it
+	// than Size.
+	Growing uint64 `json:"growing,omitempty"`
+
 	// identity is that of the backing file, once there is one.
 	identity
 
@@ -32,6 +37,10 @@ type loopRecord struct {
 	Device   string `json:"device,omitempty"`
 	DiskSeq  uint64 `json:"diskseq,omitempty"`
 	ReadOnly bool   `json:"read-only,omitempty"`
+}
+
+func (r loopRecord) info(id string) storage.VolumeInfo {
+	return storage.VolumeInfo{VolumeId: id, Size: r.Size >> 20}
 }
 
 // loopCall is one bulk call on volumes, several of which it may work on at once.
@@ -216,6 +225,33 @@ func (s *loopSource) AttachVolumes(ctx envcontext.ProviderCallContext, params []
 }
 
 func attachedVolume(p storage.VolumeAttachmentParams) string { return p.VolumeId }
+
+// ResizeVolumes implements [storage.VolumeResizer].
+func (s *loopSource) ResizeVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeResizeParams) ([]storage.ResizeVolumesResult, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "resizing volumes")
+	}
+	defer c.end()
+	infos, failures := collectAtOnce(ctx, params, resizedVolume, func(p storage.VolumeResizeParams) (storage.VolumeInfo, error) {
+		size, err := sizeInBytes(p.Size)
+		if err != nil {
+			return storage.VolumeInfo{}, errors.Trace(err)
+		}
+		return c.resize(p.VolumeId, size)
+	})
+	results := make([]storage.ResizeVolumesResult, len(params))
+	for i, p := range params {
+		if failures[i] != nil {
+			results[i].Error = errors.Annotatef(failures[i], "resizing volume %s", p.Tag.Id())
+			continue
+		}
+		results[i].VolumeInfo = &infos[i]
+	}
+	return results, nil
+}
+
+func resizedVolume(p storage.VolumeResizeParams) string { return p.VolumeId }
 
 // DetachVolumes implements [storage.VolumeSource].
 func (s *loopSource) DetachVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeAttachmentParams) ([]error, error) {

@@ -2,6 +2,7 @@ package loopdev
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"time"
 
@@ -110,7 +111,7 @@ func (h *Handle) verify(file *os.File, readOnly bool) error {
 	case h.ReadOnly != readOnly:
 		return errors.Errorf("%s became read-only: %v, not %v", h.Name(), h.ReadOnly, readOnly)
 	case got != uint64(st.Size):
-		return errors.Errorf("%s is %d bytes large and its file %d: detach it first", h.Name(), got, st.Size)
+		return errors.NewNotValid(nil, fmt.Sprintf("%s is %d bytes large and its file %d: detach it first", h.Name(), got, st.Size))
 	}
 	return nil
 }
@@ -169,7 +170,8 @@ func configureInSteps(f, file *os.File, info *unix.LoopInfo64) error {
 }
 
 // Adopt opens a device that a scan found attached to the whole file, if it still
-// is what it was.
+// is what it was. A device that shows less of its file than there is by now grows
+// with it.
 func Adopt(d Device, file *os.File) (*Handle, error) {
 	f, err := openDevice(d.Number, unix.O_RDONLY)
 	if err != nil {
@@ -180,6 +182,9 @@ func Adopt(d Device, file *os.File) (*Handle, error) {
 		err = errors.Errorf("%s was changed while it was looked at", d.Name())
 	}
 	if err == nil {
+		err = h.grow(file)
+	}
+	if err == nil {
 		err = h.verify(file, d.ReadOnly)
 	}
 	if err != nil {
@@ -187,6 +192,23 @@ func Adopt(d Device, file *os.File) (*Handle, error) {
 		return nil, errors.Trace(err)
 	}
 	return h, nil
+}
+
+// grow makes the device as large as its file, unless it is larger: nothing is
+// taken away from those who use it.
+func (h *Handle) grow(file *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+		return errors.Trace(err)
+	}
+	shown, err := size(h.f)
+	if err != nil {
+		return errors.Annotatef(err, "reading the size of %s", h.Name())
+	}
+	if shown >= uint64(st.Size) || h.File != IDOf(&st) || !h.IsWholeFile() {
+		return nil
+	}
+	return errors.Annotatef(unix.IoctlSetInt(int(h.f.Fd()), unix.LOOP_SET_CAPACITY, 0), "growing %s", h.Name())
 }
 
 // Keep lets the device live on when the handle is closed.

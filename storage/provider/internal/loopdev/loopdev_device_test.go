@@ -118,6 +118,39 @@ func TestAttachKeepDetach(t *testing.T) {
 	}
 }
 
+// TestAdoptGrowsWithTheFile is a file that became longer, and then shorter, while
+// it was attached.
+func TestAdoptGrowsWithTheFile(t *testing.T) {
+	for _, readOnly := range []bool{false, true} {
+		dir := devicetest.Dir(t)
+		f, _ := backing(t, dir)
+		h := attach(t, f, readOnly)
+		for _, want := range []int64{2 * fileSize, 2*fileSize + 512} {
+			if err := f.Truncate(want); err != nil {
+				t.Fatal(err)
+			}
+			again, err := Adopt(h.Device, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := size(again.f); err != nil || got != uint64(want) {
+				t.Errorf("%d bytes, %v; want %d", got, err, want)
+			}
+			again.Close()
+		}
+		if err := f.Truncate(fileSize); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Adopt(h.Device, f); !errors.Is(err, errors.NotValid) {
+			t.Errorf("adopted a device larger than its file: %v", err)
+		}
+		if got, err := size(h.f); err != nil || got <= fileSize {
+			t.Errorf("it was made smaller: %d bytes, %v", got, err)
+		}
+		h.Close()
+	}
+}
+
 // TestDyingWithoutKeepLeavesNothing is a process that dies after attaching: its
 // descriptors are closed for it.
 func TestDyingWithoutKeepLeavesNothing(t *testing.T) {

@@ -32,7 +32,13 @@ type LoopOptions struct {
 // identity of the backing file: loop@MAJOR:MINOR/INODE. The name says nothing
 // about the next attachment.
 //
-// Releasing a volume forgets it and keeps its file. Neither that nor destroying
+// A file that is there already can be imported, with what is in it: by its
+// absolute path, from the filesystem of the storage directory, and while nobody
+// uses it. It is moved there, and belongs to the volume from then on. So it is
+// deleted when the volume is destroyed.
+//
+// Releasing a volume forgets it and keeps its file, which can be imported by the
+// volume's id. Neither that nor destroying
 // is possible while a loop device shows the file.
 //
 // The attribute "fs" of a pool is accepted: it chooses the type of the

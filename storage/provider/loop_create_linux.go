@@ -259,6 +259,9 @@ func (c *loopCall) destroy(id string) error {
 	} else if err != nil {
 		return errors.Trace(err)
 	}
+	if rec.Phase == phaseImporting {
+		return errInterruptedImport(rec)
+	}
 	if err := c.checkUnused(id, rec); err != nil {
 		return errors.Trace(err)
 	}
@@ -296,13 +299,21 @@ func (c *loopCall) release(id string) error {
 	} else if err != nil {
 		return errors.Trace(err)
 	}
-	if !rec.Phase.exists() {
+	if rec.Phase == phaseImporting {
+		return errInterruptedImport(rec)
+	} else if !rec.Phase.exists() {
 		return errors.Errorf("it is not complete, and can only be destroyed")
 	}
 	if err := c.checkUnused(id, rec); err != nil {
 		return errors.Trace(err)
 	}
 	return errors.Trace(c.records.Remove(id))
+}
+
+// errInterruptedImport keeps what may not have been taken over yet from being
+// removed.
+func errInterruptedImport(rec loopRecord) error {
+	return errors.Errorf("importing it was interrupted: import %s again first", rec.ImportedFrom)
 }
 
 // checkUnused returns an error if a loop device shows the volume's file.

@@ -29,6 +29,9 @@ type loopRecord struct {
 	// than Size.
 	Growing uint64 `json:"growing,omitempty"`
 
+	// ImportedFrom is the path that the file had before it was taken over.
+	ImportedFrom string `json:"imported-from,omitempty"`
+
 	// identity is that of the backing file, once there is one.
 	identity
 

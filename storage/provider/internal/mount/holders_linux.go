@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -53,6 +54,14 @@ func HoldersOfMount(mountID uint64) []Holder {
 	return scanProcesses(func(st *unix.Statx_t) bool {
 		return st.Mnt_id == mountID
 	})
+}
+
+// HoldersOfFile names the other processes that have a file open.
+func HoldersOfFile(dev, ino uint64) []Holder {
+	holders := scanProcesses(func(st *unix.Statx_t) bool {
+		return st.Ino == ino && unix.Mkdev(st.Dev_major, st.Dev_minor) == dev
+	})
+	return slices.DeleteFunc(holders, func(h Holder) bool { return h.PID == os.Getpid() })
 }
 
 // HoldersOfDevice names who keeps a block device busy: processes that have it

@@ -83,6 +83,35 @@ func Open(path string) (*Dir, error) {
 	return &Dir{f: os.NewFile(uintptr(fd), path)}, nil
 }
 
+// OpenReal opens a directory by an absolute path no part of which is a symbolic
+// link: otherwise the error satisfies errors.IsNotValid.
+func OpenReal(path string) (*Dir, error) {
+	if !filepath.IsAbs(path) {
+		return nil, errors.NotValidf("directory %q: not an absolute path", path)
+	}
+	how := unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_SYMLINKS,
+	}
+	for {
+		fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
+		switch err {
+		case nil:
+			return &Dir{f: os.NewFile(uintptr(fd), path)}, nil
+		case unix.EAGAIN, unix.EINTR:
+			// Something was renamed or mounted while the path was walked.
+		case unix.ELOOP:
+			return nil, errors.NewNotValid(nil, path+" leads through a symbolic link: give the path that it leads to")
+		case unix.ENOTDIR:
+			return nil, errors.NewNotValid(nil, path+" is not a directory")
+		case unix.ENOSYS:
+			return nil, errors.NewNotSupported(err, "opening "+path+" without following symbolic links (openat2, Linux 5.6)")
+		default:
+			return nil, &os.PathError{Op: "openat2", Path: path, Err: err}
+		}
+	}
+}
+
 // Close lets go of the directory.
 func (d *Dir) Close() {
 	d.f.Close()

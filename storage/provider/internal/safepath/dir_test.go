@@ -131,6 +131,32 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	}
 }
 
+func TestOpenReal(t *testing.T) {
+	dir := makeDir(t)
+	touch(t, dir, "file")
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(filepath.Dir(dir.Path()), link); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{
+		dir.Path():                          nil,
+		"relative":                          errors.NotValid,
+		dir.Entry("file"):                   errors.NotValid,
+		link:                                errors.NotValid,
+		filepath.Join(link, "b"):            errors.NotValid,
+		dir.Entry("missing"):                unix.ENOENT,
+		filepath.Join(dir.Path(), "x", "y"): unix.ENOENT,
+	} {
+		got, err := OpenReal(path)
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", path, err, want)
+		}
+		if err == nil {
+			got.Close()
+		}
+	}
+}
+
 func FuzzCheck(f *testing.F) {
 	for _, name := range []string{"", ".", "..", "a/b", "/a", "a\x00b", "volume-0-1"} {
 		f.Add(name)

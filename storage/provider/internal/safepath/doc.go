@@ -3,6 +3,6 @@
 // work elsewhere. Names are single path elements, and no symbolic link is
 // followed.
 //
-// It is for flat directories that belong to us. For trees of others there is
-// os.Root.
+// It is for flat directories that belong to us, and for the one directory of
+// others that an entry is taken over from. For trees of others there is os.Root.
 package safepath

@@ -1,0 +1,372 @@
+package provider
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/crash"
+	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/mount"
+	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
+)
+
+// sectorSize is what a loop device consists of. It shows no part of one.
+const sectorSize = 512
+
+// ImportVolume implements [storage.VolumeImporter]. The id is the absolute path of
+// a file, or that of a volume that was released.
+//
+// A file is moved into the storage directory, and the volume gets an id of its
+// own. From then on it is a volume like any other: destroying it deletes the file.
+// The path goes on to stand for the volume until another file is there.
+//
+// An import deletes nothing, and one that was interrupted is finished when it is
+// asked for again.
+func (s *loopSource) ImportVolume(ctx envcontext.ProviderCallContext, id string, _ map[string]string) (storage.VolumeInfo, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return storage.VolumeInfo{}, errors.Annotatef(err, "importing volume %q", id)
+	}
+	defer c.end()
+	var info storage.VolumeInfo
+	if err = loopdev.Probe(); err == nil {
+		if filepath.IsAbs(id) {
+			info, err = c.importFile(id)
+		} else {
+			info, err = c.importReleased(id)
+		}
+	}
+	return info, errors.Annotatef(err, "importing volume %q", id)
+}
+
+// foreignFile is an open file that is to become a volume's.
+type foreignFile struct {
+	*os.File
+	status
+	dir  *safepath.Dir
+	name string
+}
+
+// Close lets go of the file, and of the lease on it.
+func (f *foreignFile) Close() {
+	// A process that another goroutine is starting may have a copy of the
+	// descriptor for a moment: closing alone would not end the lease.
+	_, _ = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
+	f.File.Close()
+}
+
+// importReleased makes a volume again of a file that is in its place.
+func (c *loopCall) importReleased(id string) (storage.VolumeInfo, error) {
+	var none storage.VolumeInfo
+	var rec loopRecord
+	err := c.records.Load(id, &rec)
+	if err == nil {
+		return c.describe(id)
+	} else if !errors.Is(err, errors.NotFound) {
+		return none, errors.Trace(err)
+	}
+	file, err := c.openForeign(c.files, id)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	defer file.Close()
+	if err := c.claim(file); err != nil {
+		return none, errors.Trace(err)
+	}
+	return c.own(id, loopRecord{Size: file.Size, identity: file.identity}, file)
+}
+
+// importFile takes over the file at a path, or finds that it has been.
+func (c *loopCall) importFile(path string) (storage.VolumeInfo, error) {
+	var none storage.VolumeInfo
+	if filepath.Clean(path) != path || strings.ContainsRune(path, 0) {
+		return none, errors.NewNotValid(nil, "it is not a clean path")
+	}
+	id, rec, err := c.importedFrom(path)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	if rec.Phase == phaseImporting {
+		if moved, err := c.files.Has(id); err != nil {
+			return none, errors.Trace(err)
+		} else if moved {
+			return c.finishImport(id, rec)
+		}
+	}
+	file, err := c.openForeignPath(path)
+	if errors.Is(err, errors.NotFound) {
+		return c.importedBefore(id, rec, err)
+	} else if err != nil {
+		return none, errors.Trace(err)
+	}
+	defer file.dir.Close()
+	defer file.Close()
+	if err := c.claim(file); err != nil {
+		return none, errors.Trace(err)
+	}
+	if rec.Phase != phaseImporting || !c.is(rec.identity, file.identity) {
+		if err := c.forgetPath(id, rec); err != nil {
+			return none, errors.Trace(err)
+		}
+		id = "imported-" + uuid.NewString()
+		rec = loopRecord{Size: file.Size, Phase: phaseImporting, ImportedFrom: path, identity: file.identity}
+		if err := c.records.Save(id, rec); err != nil {
+			return none, errors.Trace(err)
+		}
+	}
+	if err := c.moveHere(id, file); err != nil {
+		return none, errors.Trace(err)
+	}
+	return c.own(id, rec, file)
+}
+
+// importedBefore returns the volume that a path stands for at which there is no
+// file any more, or the error notFound.
+func (c *loopCall) importedBefore(id string, rec loopRecord, notFound error) (storage.VolumeInfo, error) {
+	if id != "" && rec.Phase.exists() {
+		return c.describe(id)
+	}
+	if err := c.forgetPath(id, rec); err != nil {
+		return storage.VolumeInfo{}, errors.Trace(err)
+	}
+	return storage.VolumeInfo{}, errors.Trace(notFound)
+}
+
+// forgetPath notes that a path does not stand for a volume, if any, any more. One
+// whose file went away before it was moved here is none.
+func (c *loopCall) forgetPath(id string, rec loopRecord) error {
+	switch {
+	case id == "":
+		return nil
+	case rec.Phase == phaseImporting:
+		return errors.Trace(c.records.Remove(id))
+	}
+	rec.ImportedFrom = ""
+	return errors.Trace(c.records.Save(id, rec))
+}
+
+// importedFrom returns the volume that was imported from a path, or was begun to
+// be; an empty id where there is none.
+func (c *loopCall) importedFrom(path string) (string, loopRecord, error) {
+	ids, err := c.records.List()
+	if err != nil {
+		return "", loopRecord{}, errors.Trace(err)
+	}
+	for _, id := range ids {
+		var rec loopRecord
+		err := c.records.Load(id, &rec)
+		if errors.Is(err, errors.NotValid) {
+			continue // a damaged record hurts its own volume alone
+		} else if err != nil {
+			return "", loopRecord{}, errors.Trace(err)
+		}
+		if rec.ImportedFrom == path && rec.Phase != phaseDestroying {
+			return id, rec, nil
+		}
+	}
+	return "", loopRecord{}, nil
+}
+
+// finishImport is for a file that was moved here before the import was
+// interrupted.
+func (c *loopCall) finishImport(id string, rec loopRecord) (storage.VolumeInfo, error) {
+	file, err := c.openForeign(c.files, id)
+	if err != nil {
+		return storage.VolumeInfo{}, errors.Trace(err)
+	}
+	defer file.Close()
+	if !c.is(rec.identity, file.identity) {
+		return storage.VolumeInfo{}, errors.NewNotValid(nil, fmt.Sprintf("%s is %s, the file to be imported was %s: move it away",
+			file.Name(), file.identity, rec.identity))
+	}
+	if err := c.claim(file); err != nil {
+		return storage.VolumeInfo{}, errors.Trace(err)
+	}
+	dir, err := safepath.OpenReal(filepath.Dir(rec.ImportedFrom))
+	if err == nil {
+		defer dir.Close()
+		err = dir.Sync()
+	} else if errors.Is(err, unix.ENOENT) || errors.Is(err, errors.NotValid) {
+		err = nil // the directory has gone as well
+	}
+	if err == nil {
+		err = c.files.Sync()
+	}
+	if err != nil {
+		return storage.VolumeInfo{}, errors.Trace(err)
+	}
+	return c.own(id, rec, file)
+}
+
+// openForeignPath opens the file at a path that is outside of the storage
+// directory, no part of which is a symbolic link.
+func (c *loopCall) openForeignPath(path string) (_ *foreignFile, err error) {
+	dir, err := safepath.OpenReal(filepath.Dir(path))
+	if errors.Is(err, unix.ENOENT) {
+		return nil, errors.NewNotFound(err, "the directory of the file")
+	} else if err != nil {
+		return nil, errors.Trace(err)
+	}
+	defer func() {
+		if err != nil {
+			dir.Close()
+		}
+	}()
+	files, err := c.files.RealPath()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if home := filepath.Dir(files); strings.HasPrefix(path, home+"/") {
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("it is in the storage directory %s: move it out of there first", home))
+	}
+	return c.openForeign(dir, filepath.Base(path))
+}
+
+// openForeign opens a file, and nothing but a file.
+func (c *loopCall) openForeign(dir *safepath.Dir, name string) (*foreignFile, error) {
+	st, err := dir.Statx(name)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, errors.NewNotFound(err, "the file")
+	} else if err != nil {
+		return nil, errors.Trace(err)
+	}
+	// Opening a device, for one, may have effects of its own.
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, errors.NewNotValid(nil, dir.Entry(name)+" is not a regular file: import the file itself")
+	}
+	f, err := dir.OpenFile(name, unix.O_RDWR|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.EAGAIN) {
+		return nil, errors.Annotate(err, "it is in use, and somebody holds a lease on it")
+	} else if err != nil {
+		return nil, errors.Trace(err)
+	}
+	found, err := c.status(f)
+	if err != nil {
+		f.Close()
+		return nil, errors.Trace(err)
+	}
+	return &foreignFile{File: f, status: found, dir: dir, name: name}, nil
+}
+
+// claim makes sure that a file can become a volume's, and that nobody uses it, or
+// comes to use it before it is closed again. It gets all its blocks.
+func (c *loopCall) claim(file *foreignFile) error {
+	if err := c.checkForeign(file); err != nil {
+		return errors.Trace(err)
+	}
+	loops, err := c.scan()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if devices := loops.OfFile(loopdev.FileID{Dev: file.Dev, Ino: file.Ino}); len(devices) > 0 {
+		return errors.NewNotValid(nil, fmt.Sprintf("it is attached as %s: detach it first", deviceNames(devices)))
+	}
+	// The kernel gives the lease to those alone who are the only ones to have the
+	// file open, and lets others wait who open it.
+	_, err = unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_WRLCK)
+	switch err {
+	case nil:
+	case unix.EAGAIN:
+		return errors.Errorf("it is in use, %s: close it first", mount.DescribeHolders(mount.HoldersOfFile(file.Dev, file.Ino)))
+	case unix.EINVAL, unix.EOPNOTSUPP, unix.ENOLCK:
+		return errors.NewNotSupported(err, "finding out on the filesystem of "+file.File.Name()+" who uses a file")
+	default:
+		return errors.Annotatef(err, "finding out who uses %s", file.File.Name())
+	}
+	need := file.Size - min(file.Size, file.Blocks)
+	if err := c.space.take(c.call, need); err != nil {
+		return errors.Trace(err)
+	}
+	err = c.allocate(file.File, file.Size)
+	c.space.done(need, err == nil)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(c.syncAllocated(file.File, file.Size))
+}
+
+func (c *loopCall) checkForeign(file *foreignFile) error {
+	switch {
+	case file.Type != unix.S_IFREG:
+		return errors.NewNotValid(nil, "it is not a regular file")
+	case file.Dev != c.dev:
+		return c.onAnotherFilesystem()
+	case file.Size < 1<<20:
+		return errors.NewNotValid(nil, fmt.Sprintf("it has %d bytes: at least 1 MiB is needed", file.Size))
+	case file.Size%sectorSize != 0:
+		return errors.NewNotValid(nil, fmt.Sprintf("it has %d bytes, which are no multiple of %d: lengthen it with truncate first", file.Size, sectorSize))
+	case file.Links != 1:
+		return errors.NewNotValid(nil, fmt.Sprintf("it has %d names (hard links): remove the others, or copy it", file.Links))
+	}
+	return nil
+}
+
+func (c *loopCall) onAnotherFilesystem() error {
+	return errors.NewNotValid(nil, fmt.Sprintf("it is on another filesystem, or mount, than %s: copy it there, or use a pool whose %s is where the file is",
+		filepath.Dir(c.files.Path()), storage.ConfigStorageDir))
+}
+
+// moveHere gives a file its place among the volumes, durably.
+func (c *loopCall) moveHere(id string, file *foreignFile) error {
+	crash.At("backing file claimed")
+	err := file.dir.Move(file.name, c.files, id)
+	if errors.Is(err, unix.EXDEV) {
+		if rerr := c.records.Remove(id); rerr != nil {
+			return errors.Annotatef(c.onAnotherFilesystem(), "(%v)", rerr)
+		}
+		return c.onAnotherFilesystem()
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	crash.At("backing file taken over")
+	for _, dir := range []*safepath.Dir{c.files, file.dir} {
+		if err := dir.Sync(); err != nil {
+			return errors.Trace(err)
+		}
+		crash.At("directory of the backing file synced")
+	}
+	return nil
+}
+
+// own makes a file that is in its place ours alone, and records that the volume is
+// complete.
+func (c *loopCall) own(id string, rec loopRecord, file *foreignFile) (storage.VolumeInfo, error) {
+	var none storage.VolumeInfo
+	if err := file.Chown(os.Geteuid(), os.Getegid()); err != nil {
+		return none, errors.Trace(err)
+	}
+	if err := file.Chmod(0o600); err != nil {
+		return none, errors.Trace(err)
+	}
+	if err := file.Sync(); err != nil {
+		return none, errors.Trace(err)
+	}
+	crash.At("backing file owned")
+	// By now only we can reach it. Before, it may have got another name, or
+	// another file its own.
+	st, err := c.status(file.File)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	here, err := c.files.Statx(id)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	if st.Ino != here.Ino || st.Links != 1 {
+		return none, errors.NewNotValid(nil, fmt.Sprintf("it was changed while it was imported: %s is inode %d with %d names, not inode %d with one: import it again when that is put right",
+			c.files.Entry(id), here.Ino, here.Nlink, st.Ino))
+	}
+	rec.Phase, rec.identity, rec.Growing = phaseReady, st.identity, 0
+	if err := c.records.Save(id, rec); err != nil {
+		return none, errors.Trace(err)
+	}
+	return rec.info(id), nil
+}

@@ -6,10 +6,10 @@ FUZZTIME ?= 30s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race e2e cover mutate fuzz bench-apply packages
+.PHONY: help build run test lint race e2e cover mutate fuzz bench-apply bench-dataplane packages
 
 help: ## List the targets
-	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 build: ## Build bin/stowage
 	go build -o bin/stowage ./cmd/stowage
@@ -45,6 +45,9 @@ fuzz: ## Run every fuzz test for FUZZTIME (30s), one after another
 
 bench-apply: packages ## Measure 200 ext4 volumes on loop devices, up and away
 	go test -count=1 -run '^$$' -bench '^BenchmarkApply$$' -benchtime 3x ./e2e
+
+bench-dataplane: packages ## Measure the data plane beside the classic commands and bare system calls; CHECK=1 for a quick look at the ratios
+	go run ./storage/provider/internal/bench $(if $(CHECK),-check)
 
 packages:
 	@scripts/packages

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/google/uuid"
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
+)
+
+// floor is what cannot be done with less: the system calls and mkfs, of which
+// nothing is recorded, checked or synced.
+func floor(ctx context.Context, s step, t *thing) error {
+	switch s {
+	case allocate:
+		return errors.Trace(floorAllocate(t))
+	case attach:
+		return errors.Trace(floorAttach(t))
+	case format:
+		return errors.Trace(floorFormat(ctx, t))
+	case mount:
+		return errors.Trace(floorMount(t, "ext4", t.device))
+	case unmount:
+		return errors.Trace(floorUnmount(t))
+	case detach:
+		return errors.Trace(clearLoop(t.device))
+	case remove:
+		return errors.Trace(os.Remove(t.file))
+	}
+	return errors.NotImplementedf("%s", s)
+}
+
+func floorTmpfs(_ context.Context, s step, t *thing) error {
+	if s == unmount {
+		return errors.Trace(floorUnmount(t))
+	}
+	return errors.Trace(floorMount(t, "tmpfs", "tmpfs", "size", fmt.Sprintf("%dM", t.size)))
+}
+
+func floorBind(_ context.Context, s step, t *thing) error {
+	if s == unmount {
+		return errors.Trace(floorUnmount(t))
+	}
+	if err := os.Mkdir(t.mountPoint, 0o755); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(unix.Mount(t.file, t.mountPoint, "", unix.MS_BIND, ""))
+}
+
+func floorAllocate(t *thing) error {
+	f, err := os.Create(t.file)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer f.Close()
+	for {
+		if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(t.size)<<20); err != unix.EINTR {
+			return errors.Trace(err)
+		}
+	}
+}
+
+// taking is held while a free loop device is taken.
+var taking sync.Mutex
+
+func floorAttach(t *thing) error {
+	file, err := os.OpenFile(t.file, os.O_RDWR, 0)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer file.Close()
+	control, err := os.OpenFile(loopControl, os.O_RDWR, 0)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer control.Close()
+	taking.Lock()
+	defer taking.Unlock()
+	for {
+		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		t.device = loopPath(number)
+		device, err := os.OpenFile(t.device, os.O_RDWR, 0)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		err = unix.IoctlLoopConfigure(int(device.Fd()), &unix.LoopConfig{
+			Fd:   uint32(file.Fd()),
+			Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_DIRECT_IO},
+		})
+		device.Close()
+		if err != unix.EBUSY { // somebody else was faster
+			return errors.Trace(err)
+		}
+	}
+}
+
+func floorFormat(ctx context.Context, t *thing) error {
+	kind, err := mkfs.Parse("ext4")
+	if err != nil {
+		return errors.Trace(err)
+	}
+	device, err := os.OpenFile(t.device, os.O_RDONLY, 0)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer device.Close()
+	return errors.Trace(kind.Make(ctx, device, uuid.NewString()))
+}
+
+func floorMount(t *thing, fsType, source string, option ...string) error {
+	if err := os.Mkdir(t.mountPoint, 0o755); err != nil {
+		return errors.Trace(err)
+	}
+	fd, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.FsconfigSetString(fd, "source", source); err != nil {
+		return errors.Trace(err)
+	}
+	if len(option) == 2 {
+		if err := unix.FsconfigSetString(fd, option[0], option[1]); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	if err := unix.FsconfigCreate(fd); err != nil {
+		return errors.Trace(err)
+	}
+	mounted, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer unix.Close(mounted)
+	return errors.Trace(unix.MoveMount(mounted, "", unix.AT_FDCWD, t.mountPoint, unix.MOVE_MOUNT_F_EMPTY_PATH))
+}
+
+func floorUnmount(t *thing) error {
+	if err := unix.Unmount(t.mountPoint, 0); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(os.Remove(t.mountPoint))
+}
+
+func clearLoop(path string) error {
+	device, err := os.Open(path)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer device.Close()
+	return errors.Annotatef(unix.IoctlSetInt(int(device.Fd()), unix.LOOP_CLR_FD, 0), "detaching %s", path)
+}

@@ -1,0 +1,88 @@
+// Command bench measures the data plane: how long the providers take for volumes,
+// filesystems and mounts, beside the classic commands and beside the bare system
+// calls, all in one run on one machine.
+//
+// It writes a table in Markdown, and says which of the targets are met. It needs
+// root. What it makes goes away with it, also when it is interrupted.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+)
+
+// settings say how much is measured.
+type settings struct {
+	// volumes is how many there are at once, each of so many MiB, measured so
+	// many times.
+	volumes int
+	size    uint64
+	rounds  int
+	// loops is how many volumes one bulk call attaches, to be compared with a
+	// tenth of them.
+	loops int
+	// slack is what a target may be missed by: 1.5 is by half.
+	slack float64
+}
+
+func main() {
+	s := settings{volumes: 100, size: 64, rounds: 5, loops: 1000, slack: 1}
+	flag.IntVar(&s.volumes, "volumes", s.volumes, "how many `volumes` to have at once")
+	flag.Uint64Var(&s.size, "size", s.size, "size of a volume in `MiB`")
+	flag.IntVar(&s.rounds, "rounds", s.rounds, "how many `times` to measure; the median counts")
+	flag.IntVar(&s.loops, "loops", s.loops, "how many `volumes` to attach in one call, beside a tenth of them")
+	dir := flag.String("dir", os.TempDir(), "where to work: a `directory` on a real disk")
+	check := flag.Bool("check", false, "measure little, and exit with status 1 when a target is missed by more than half")
+	flag.Parse()
+	if *check {
+		s = settings{volumes: 20, size: 16, rounds: 3, loops: 200, slack: 1.5}
+	}
+
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	defer stop()
+	missed, err := run(ctx, s, *dir)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(2)
+	}
+	if *check && missed > 0 {
+		os.Exit(1)
+	}
+}
+
+// run measures, reports, tidies up, and returns how many targets were missed.
+func run(ctx context.Context, s settings, parent string) (missed int, err error) {
+	if os.Geteuid() != 0 {
+		return 0, errors.New("it needs root: it makes loop devices and mounts")
+	}
+	place, err := makePlace(parent)
+	if err != nil {
+		return 0, errors.Trace(err)
+	}
+	defer func() {
+		if rerr := place.remove(); err == nil {
+			err = errors.Trace(rerr)
+		}
+	}()
+	if err := place.fit(&s); err != nil {
+		return 0, errors.Trace(err)
+	}
+
+	var r results
+	if r.volumes, err = measureVolumes(ctx, s, place); err != nil {
+		return 0, errors.Annotate(err, "measuring volumes")
+	}
+	if r.mounts, err = measureMounts(ctx, s, place); err != nil {
+		return 0, errors.Annotate(err, "measuring mounts")
+	}
+	if r.few, r.many, err = measureLoops(ctx, s, place); err != nil {
+		return 0, errors.Annotate(err, "measuring many loop devices")
+	}
+	return r.write(os.Stdout, s, place), nil
+}

@@ -100,6 +100,12 @@ func (f *rootfs) makeNew(size uint64) error {
 	} else if available < size {
 		return errors.Trace(f.call.noSpace(size, available))
 	}
+	// Where no space is left, there is none for it either when it is needed.
+	trash, err := safepath.Make(f.trash)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	trash.Close()
 	f.rec = rootfsRecord{Size: size, Phase: phaseCreating}
 	if err := f.save(); err != nil {
 		return errors.Trace(err)

@@ -1,0 +1,194 @@
+// Package fsctl asks filesystems that are mounted, by the ioctls of their types,
+// for what the system calls common to all do not tell, and makes them grow. It
+// knows ext4, xfs and btrfs.
+//
+// What the kernel has of a filesystem in memory is told even when the device is
+// gone. The package keeps no state.
+package fsctl
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"unsafe"
+
+	"github.com/google/uuid"
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+)
+
+// The direction of an ioctl, which differs between architectures, as it is in an
+// ioctl that reads (_IOR) and one that writes (_IOW).
+const (
+	read  = unix.BLKGETSIZE64 & 0xe0000000
+	write = 0xc0000000 ^ read
+)
+
+func request(direction, kind, number, size uintptr) uintptr {
+	return direction | size<<16 | kind<<8 | number
+}
+
+// ext4UUID is struct fsuuid of fs/ext4/ext4.h, with room for the UUID.
+type ext4UUID struct {
+	Len, Flags uint32
+	UUID       [16]byte
+}
+
+// xfsGeometry is struct xfs_fsop_geom_v1 of fs/xfs/libxfs/xfs_fs.h.
+type xfsGeometry struct {
+	BlockSize  uint32
+	_          [6]uint32
+	MaxPercent uint32
+	Blocks     uint64
+	_          [3]uint64
+	UUID       [16]byte
+	_          [8]uint32
+}
+
+// xfsGrow is struct xfs_growfs_data of fs/xfs/libxfs/xfs_fs.h.
+type xfsGrow struct {
+	Blocks     uint64
+	MaxPercent uint32
+	_          uint32
+}
+
+// btrfsInfo is struct btrfs_ioctl_fs_info_args of include/uapi/linux/btrfs.h.
+type btrfsInfo struct {
+	MaxID   uint64
+	Devices uint64
+	FSID    [16]byte
+	_       [992]byte
+}
+
+// btrfsResize is struct btrfs_ioctl_vol_args of include/uapi/linux/btrfs.h.
+type btrfsResize struct {
+	_    int64
+	Name [4088]byte
+}
+
+// ioctl makes an ioctl on an open file or directory of a filesystem.
+func ioctl[T any](f *os.File, direction, kind, number, size uintptr, arg *T) error {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), request(direction, kind, number, size), uintptr(unsafe.Pointer(arg)))
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func (g *xfsGeometry) read(f *os.File) error {
+	return errors.Annotate(ioctl(f, read, 'X', 100, unsafe.Sizeof(*g), g), "XFS_IOC_FSGEOMETRY")
+}
+
+func (i *btrfsInfo) read(f *os.File) error {
+	return errors.Annotate(ioctl(f, read, 0x94, 31, unsafe.Sizeof(*i), i), "BTRFS_IOC_FS_INFO")
+}
+
+// UUID returns the UUID of the filesystem, of that type, that f is in.
+func UUID(f *os.File, fsType string) (string, error) {
+	switch fsType {
+	case "ext4":
+		id := ext4UUID{Len: 16}
+		// The size in the ioctl's number is without the UUID.
+		err := ioctl(f, read, 'f', 44, 8, &id)
+		return uuid.UUID(id.UUID).String(), errors.Annotate(err, "EXT4_IOC_GETFSUUID")
+	case "xfs":
+		var geometry xfsGeometry
+		err := geometry.read(f)
+		return uuid.UUID(geometry.UUID).String(), errors.Trace(err)
+	case "btrfs":
+		var info btrfsInfo
+		err := info.read(f)
+		return uuid.UUID(info.FSID).String(), errors.Trace(err)
+	}
+	return "", errors.NotSupportedf("asking a %s for its UUID", fsType)
+}
+
+// Devices returns the numbers of the block devices that the filesystem, of that
+// type, is on. A device that is gone is not among those of a btrfs.
+func Devices(f *os.File, fsType string) ([]uint64, error) {
+	if fsType == "btrfs" {
+		return btrfsDevices(f)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, errors.Trace(err)
+	}
+	return []uint64{st.Dev}, nil
+}
+
+func btrfsDevices(f *os.File) ([]uint64, error) {
+	id, err := UUID(f, "btrfs")
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	paths, err := filepath.Glob(filepath.Join("/sys/fs/btrfs", id, "devices", "*", "dev"))
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	var devices []uint64
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue // gone meanwhile
+		}
+		var major, minor uint32
+		if _, err := fmt.Sscanf(strings.TrimSpace(string(data)), "%d:%d", &major, &minor); err != nil {
+			return nil, errors.Annotatef(err, "reading %s", path)
+		}
+		devices = append(devices, unix.Mkdev(major, minor))
+	}
+	return devices, nil
+}
+
+// Grow makes the filesystem, of that type, that f is in as large as its block
+// device, which has size bytes. It is never made smaller. The filesystem is in use
+// all the while, and mounted so that it can be written to.
+func Grow(f *os.File, fsType string, size uint64) error {
+	switch fsType {
+	case "ext4":
+		return growExt4(f, size)
+	case "xfs":
+		return growXFS(f, size)
+	case "btrfs":
+		return growBtrfs(f)
+	}
+	return errors.NotSupportedf("growing %s", fsType)
+}
+
+func growExt4(f *os.File, size uint64) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return errors.Trace(err)
+	}
+	// A filesystem that is as large already stays as it is.
+	blocks := size / uint64(st.Bsize)
+	return errors.Annotate(ioctl(f, write, 'f', 16, unsafe.Sizeof(blocks), &blocks), "EXT4_IOC_RESIZE_FS")
+}
+
+func growXFS(f *os.File, size uint64) error {
+	var geometry xfsGeometry
+	if err := geometry.read(f); err != nil {
+		return errors.Trace(err)
+	}
+	blocks := size / uint64(geometry.BlockSize)
+	if blocks <= geometry.Blocks {
+		return nil
+	}
+	grow := xfsGrow{Blocks: blocks, MaxPercent: geometry.MaxPercent}
+	return errors.Annotate(ioctl(f, write, 'X', 110, unsafe.Sizeof(grow), &grow), "XFS_IOC_FSGROWFSDATA")
+}
+
+func growBtrfs(f *os.File) error {
+	var info btrfsInfo
+	if err := info.read(f); err != nil {
+		return errors.Trace(err)
+	}
+	if info.Devices != 1 {
+		return errors.NotSupportedf("growing a btrfs of %d devices", info.Devices)
+	}
+	// The greatest id of a device is that of the one device.
+	var resize btrfsResize
+	copy(resize.Name[:], fmt.Sprintf("%d:max", info.MaxID))
+	return errors.Annotate(ioctl(f, write, 0x94, 3, unsafe.Sizeof(resize), &resize), "BTRFS_IOC_RESIZE")
+}

@@ -13,6 +13,7 @@ import (
 // call reads it once.
 type Table struct {
 	mounts []*mountinfo.Info
+	btrfs  btrfsDevices
 }
 
 // ReadTable reads the mounts of this process.
@@ -58,13 +59,6 @@ func (t *Table) At(path string) *mountinfo.Info {
 // Under returns what is mounted at a path or beneath it.
 func (t *Table) Under(path string) []*mountinfo.Info {
 	return t.filter(func(m *mountinfo.Info) bool { return within(m.Mountpoint, path) })
-}
-
-// OfDevice returns the mounts of a block device's filesystem.
-func (t *Table) OfDevice(major, minor uint32) []*mountinfo.Info {
-	return t.filter(func(m *mountinfo.Info) bool {
-		return m.Major == int(major) && m.Minor == int(minor)
-	})
 }
 
 // OfSource returns the mounts of a filesystem type with a source.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/juju/errors"
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,6 +52,20 @@ func OpenTarget(path string) (*Target, error) {
 		return nil, errors.Annotatef(err, "opening mount point %s", path)
 	}
 	return t, nil
+}
+
+// OpenMount opens the root directory of a mount, unless something else is mounted
+// over it.
+func OpenMount(m *mountinfo.Info) (*Target, error) {
+	target, err := OpenTarget(m.Mountpoint)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if target.MountID() != uint64(m.ID) {
+		target.Close()
+		return nil, errors.Errorf("something is mounted over %s at %s", Describe(m), m.Mountpoint)
+	}
+	return target, nil
 }
 
 // makeAttempts is how often MakeTarget meets somebody who takes directories away
@@ -197,17 +212,26 @@ func (t *Target) FilesystemSize() (uint64, error) {
 
 // isEmpty tells whether the directory has no entries.
 func (t *Target) isEmpty() (bool, error) {
-	fd, err := unix.Openat(int(t.f.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	dir, err := t.OpenDir()
 	if err != nil {
 		return false, errors.Trace(err)
 	}
-	dir := os.NewFile(uintptr(fd), t.Path)
 	defer dir.Close()
 	_, err = dir.Readdirnames(1)
 	if err == io.EOF {
 		return true, nil
 	}
 	return false, errors.Trace(err)
+}
+
+// OpenDir opens the directory itself, whatever is at the path by now, for reading
+// and for ioctls.
+func (t *Target) OpenDir() (*os.File, error) {
+	fd, err := unix.Openat(int(t.f.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, errors.Annotatef(err, "opening %s", t.Path)
+	}
+	return os.NewFile(uintptr(fd), t.Path), nil
 }
 
 // openBeneathRoot opens a directory by a path no part of which is a symbolic

@@ -1,0 +1,122 @@
+package mount
+
+import (
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/fsctl"
+)
+
+// btrfsDevices are the numbers of the block devices beneath btrfs filesystems, by
+// the number under which mountinfo has the filesystem. That is a number of its
+// own, and no device's.
+type btrfsDevices struct {
+	mu    sync.Mutex
+	known map[[2]int][]uint64
+}
+
+// OfDevice returns the mounts of a block device's filesystem.
+func (t *Table) OfDevice(major, minor uint32) []*mountinfo.Info {
+	number := unix.Mkdev(major, minor)
+	return t.filter(func(m *mountinfo.Info) bool {
+		if m.FSType == "btrfs" {
+			return slices.Contains(t.Devices(m), number)
+		}
+		return m.Major == int(major) && m.Minor == int(minor)
+	})
+}
+
+// OfSame returns the mounts of the filesystem that a mount shows.
+func (t *Table) OfSame(m *mountinfo.Info) []*mountinfo.Info {
+	return t.filter(func(other *mountinfo.Info) bool { return sameFilesystem(m, other) })
+}
+
+func sameFilesystem(m, other *mountinfo.Info) bool {
+	return other.Major == m.Major && other.Minor == m.Minor
+}
+
+// Devices returns the numbers of the block devices beneath a mount's filesystem,
+// nothing for one that has none.
+func (t *Table) Devices(m *mountinfo.Info) []uint64 {
+	switch {
+	case m.FSType == "btrfs":
+		return t.devicesOfBtrfs(m)
+	case m.Major == 0:
+		return nil
+	}
+	return []uint64{unix.Mkdev(uint32(m.Major), uint32(m.Minor))}
+}
+
+func (t *Table) devicesOfBtrfs(m *mountinfo.Info) []uint64 {
+	t.btrfs.mu.Lock()
+	defer t.btrfs.mu.Unlock()
+	key := [2]int{m.Major, m.Minor}
+	devices, ok := t.btrfs.known[key]
+	if !ok {
+		if t.btrfs.known == nil {
+			t.btrfs.known = make(map[[2]int][]uint64)
+		}
+		devices = t.askBtrfs(m)
+		t.btrfs.known[key] = devices
+	}
+	return devices
+}
+
+// askBtrfs asks the filesystem itself, by any mount of it that can be reached from
+// here. Where none can, as in a table of another mount namespace, there is the
+// name under which the kernel mounted it: good for telling people, and those who
+// decide look at the devices too.
+func (t *Table) askBtrfs(m *mountinfo.Info) []uint64 {
+	for _, same := range t.OfSame(m) {
+		target, err := OpenMount(same)
+		if err != nil {
+			continue
+		}
+		devices, err := target.devices(same.FSType)
+		target.Close()
+		if err == nil {
+			return devices
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(m.Source, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return nil
+	}
+	return []uint64{st.Rdev}
+}
+
+func (t *Target) devices(fsType string) ([]uint64, error) {
+	dir, err := t.OpenDir()
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return fsctl.Devices(dir, fsType)
+}
+
+// UUID returns the UUID that the kernel has in memory of the filesystem, of that
+// type, which the directory is in. It is there even when the device is gone.
+func (t *Target) UUID(fsType string) (string, error) {
+	dir, err := t.OpenDir()
+	if err != nil {
+		return "", err
+	}
+	defer dir.Close()
+	return fsctl.UUID(dir, fsType)
+}
+
+// IsOn reports whether the mounted filesystem, of that type, is on the one block
+// device with that number.
+func (d *Detached) IsOn(fsType string, number uint64) (bool, error) {
+	dir, err := os.Open(d.Path())
+	if err != nil {
+		return false, err
+	}
+	defer dir.Close()
+	devices, err := fsctl.Devices(dir, fsType)
+	return len(devices) == 1 && devices[0] == number, err
+}

@@ -359,7 +359,8 @@ func TestFilesystemAttachRefusals(t *testing.T) {
 			run(ft.T, "mkdir", "-p", ft.path)
 			ft.write()
 		},
-		words: []string{"not empty"},
+		permanent: true,
+		words:     []string{"not empty"},
 	}, {
 		about: "a symbolic link",
 		prepare: func(ft *filesystemTest) {

@@ -112,8 +112,12 @@ func (p managedProvider) FilesystemSource(config *storage.Config) (storage.Files
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	return NewManagedFilesystemSource(dir, p.devices), nil
+	// What has been released is imported by another id than it had: its UUID.
+	return withoutImports{NewManagedFilesystemSource(dir, p.devices)}, nil
 }
+
+// withoutImports has the methods of a source and none of its other capabilities.
+type withoutImports struct{ storage.FilesystemSource }
 
 func (p managedProvider) Supports(kind storage.StorageKind) bool {
 	return kind == storage.StorageKindFilesystem
@@ -149,7 +153,8 @@ func (k *knownDevices) Filesystem(names.FilesystemTag) (storage.Filesystem, bool
 }
 
 func TestManagedConforms(t *testing.T) {
-	for fs, size := range map[string]uint64{"ext4": managedExt4Size >> 20, "xfs": managedXFSSize >> 20} {
+	for fs, bytes := range managedSizes {
+		size := uint64(bytes) >> 20
 		t.Run(fs, func(t *testing.T) {
 			devicetest.RequireProgram(t, "mkfs."+fs)
 			known := &knownDevices{devices: make(map[names.VolumeTag]storage.BlockDevice)}

@@ -6,7 +6,7 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/storage"
-	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
+	"github.com/stowage-io/stowage/storage/provider/internal/fsattr"
 )
 
 // LoopOptions are the settings of a loop provider.
@@ -41,13 +41,14 @@ type LoopOptions struct {
 // volume's id. Neither that nor destroying
 // is possible while a loop device shows the file.
 //
-// The attribute "fs" of a pool is accepted: it chooses the type of the
-// filesystems that are made on the pool's volumes.
+// The attributes "fs", "mkfs-options" and "mount-options" of a pool are accepted:
+// they choose the filesystems that are made on the pool's volumes, and how these
+// are mounted. See [NewManagedFilesystemSource].
 func NewLoopProvider(options LoopOptions) storage.Provider {
 	return &loopProvider{machineProvider{
 		providerType: LoopProviderType,
 		storageDir:   options.StorageDir,
-		attributes:   []string{mkfs.Attribute},
+		attributes:   fsattr.OfPools(),
 	}}
 }
 
@@ -88,8 +89,14 @@ func (p *loopProvider) ValidateConfig(config *storage.Config) error {
 	if err := p.machineProvider.ValidateConfig(config); err != nil {
 		return errors.Trace(err)
 	}
-	if _, err := mkfs.Parse(config.Attrs()[mkfs.Attribute]); err != nil {
+	choice, err := fsattr.ParsePool(config.Attrs())
+	if err != nil {
 		return errors.Annotatef(err, "storage pool %q", config.Name())
+	}
+	// What is discarded is punched out of the file.
+	if choice.Discards() {
+		return errors.NewNotValid(nil, fmt.Sprintf("storage pool %q: attribute %q: option \"discard\" would give back the space of loop volumes, which they may need again",
+			config.Name(), fsattr.MountOptions))
 	}
 	return nil
 }

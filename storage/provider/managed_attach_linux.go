@@ -21,7 +21,7 @@ func (c *managedCall) findDevices(params []storage.FilesystemAttachmentParams) (
 	uuids := make([]string, 0, len(params))
 	minSize := int64(math.MaxInt64)
 	for _, p := range params {
-		if f, err := c.loadReady(p.FilesystemId); err == nil {
+		if f, err := c.loadReady(p); err == nil {
 			uuids = append(uuids, f.rec.UUID)
 			minSize = min(minSize, f.rec.Size)
 		}
@@ -33,8 +33,8 @@ func (c *managedCall) findDevices(params []storage.FilesystemAttachmentParams) (
 	return devices, errors.Trace(err)
 }
 
-// loadReady returns a filesystem that can be attached now.
-func (c *managedCall) loadReady(id string) (*managedFilesystem, error) {
+// loadMade returns a filesystem that is complete.
+func (c *managedCall) loadMade(id string) (*managedFilesystem, error) {
 	f, err := c.load(id)
 	if errors.Is(err, errors.NotFound) {
 		return nil, storage.Permanent(errors.Annotate(err, "it was not made here"))
@@ -43,6 +43,22 @@ func (c *managedCall) loadReady(id string) (*managedFilesystem, error) {
 	}
 	if f.rec.Phase == phaseFormatting {
 		return nil, errors.New("it is not complete: formatting was begun and must be finished")
+	}
+	return f, nil
+}
+
+// loadReady returns a filesystem that can be attached now.
+func (c *managedCall) loadReady(p storage.FilesystemAttachmentParams) (*managedFilesystem, error) {
+	f, err := c.loadMade(p.FilesystemId)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if f.rec.Volume == "" {
+		known, ok := c.devices.Filesystem(p.Filesystem)
+		if !ok || known.Volume == (names.VolumeTag{}) {
+			return nil, errors.NotFoundf("volume of filesystem %s", p.Filesystem.Id())
+		}
+		f.rec.Volume = known.Volume.String()
 	}
 	volume, err := f.volume()
 	if err != nil {
@@ -67,7 +83,7 @@ func (f *managedFilesystem) volume() (names.VolumeTag, error) {
 // attach mounts a filesystem, or finds it mounted, and returns where. devices
 // are the paths of devices by UUID.
 func (c *managedCall) attach(p storage.FilesystemAttachmentParams, devices map[string][]string) (string, error) {
-	f, err := c.loadReady(p.FilesystemId)
+	f, err := c.loadReady(p)
 	if err != nil {
 		return "", errors.Trace(err)
 	}
@@ -92,9 +108,28 @@ func (c *managedCall) attach(p storage.FilesystemAttachmentParams, devices map[s
 
 // choose opens the one device that carries the filesystem.
 func (f *managedFilesystem) choose(devices []string) error {
+	if len(devices) == 0 {
+		return errors.NotFoundf("block device of at least %d MiB that holds %s with UUID %s", f.rec.Size>>20, f.rec.Type, f.rec.UUID)
+	}
+	if err := f.open(devices); err != nil {
+		return errors.Trace(err)
+	}
+	found, err := signature.ReadSuperblock(f.dev.File)
+	if err != nil {
+		return errors.Annotatef(err, "reading %s", f.dev.Path())
+	}
+	if found.UUID != f.rec.UUID || found.Type != f.rec.Type {
+		return errors.Errorf("%s holds %s, not %s with UUID %s", f.dev.Path(), found, f.rec.Type, f.rec.UUID)
+	}
+	// A copy may be here while the original is not.
+	return errors.Annotatef(checkIdentity(f.dev, f.entry), "UUID %s is not on the block device of %s", f.rec.UUID, f.rec.Volume)
+}
+
+// open opens the one device that has the filesystem's UUID.
+func (f *managedFilesystem) open(devices []string) error {
 	switch len(devices) {
 	case 0:
-		return errors.NotFoundf("block device of at least %d MiB that holds %s with UUID %s", f.rec.Size>>20, f.rec.Type, f.rec.UUID)
+		return errors.NotFoundf("block device that holds a filesystem with UUID %s", f.rec.UUID)
 	case 1:
 	default:
 		return storage.Permanent(errors.Errorf(
@@ -106,15 +141,7 @@ func (f *managedFilesystem) choose(devices []string) error {
 		return errors.Trace(err)
 	}
 	f.dev = dev
-	found, err := signature.ReadSuperblock(dev.File)
-	if err != nil {
-		return errors.Annotatef(err, "reading %s", devices[0])
-	}
-	if found.UUID != f.rec.UUID || found.Type != f.rec.Type {
-		return errors.Errorf("%s holds %s, not %s with UUID %s", devices[0], found, f.rec.Type, f.rec.UUID)
-	}
-	// A copy may be here while the original is not.
-	return errors.Annotatef(checkIdentity(dev, f.entry), "UUID %s is not on the block device of %s", f.rec.UUID, f.rec.Volume)
+	return nil
 }
 
 // placement implements [mountable].
@@ -128,29 +155,35 @@ func (f *managedFilesystem) mount(readOnly bool) (*mount.Detached, error) {
 	if err := checkFree(f.dev); err != nil {
 		return nil, errors.Trace(err)
 	}
-	mounted, err := mount.New(mount.Filesystem{Type: f.rec.Type, Source: f.dev.Path(), ReadOnly: readOnly})
+	options, err := mount.ParseOptions(f.rec.Type, f.rec.MountOptions)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	var st unix.Stat_t
-	if err := unix.Stat(mounted.Path(), &st); err != nil {
+	mounted, err := mount.New(mount.Filesystem{Type: f.rec.Type, Source: f.dev.Path(), Options: options, ReadOnly: readOnly})
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	ok, err := mounted.IsOn(f.rec.Type, f.dev.Number)
+	if err == nil && !ok {
+		err = errors.Errorf("it is another device by now")
+	}
+	if err != nil {
 		mounted.Close()
 		return nil, errors.Annotatef(err, "reading the mount of %s", f.dev.Path())
-	}
-	if st.Dev != f.dev.Number {
-		mounted.Close()
-		return nil, errors.Errorf("%s is another device by now", f.dev.Path())
 	}
 	return mounted, nil
 }
 
 // mounts implements [mountable]. Mounts of a part of the filesystem are not it.
 func (f *managedFilesystem) mounts(table *mount.Table) ([]*mountinfo.Info, error) {
-	if f.dev == nil {
-		return nil, nil
+	var all, whole []*mountinfo.Info
+	switch {
+	case f.dev != nil:
+		all = table.OfDevice(f.dev.Major, f.dev.Minor)
+	case f.orphan != nil:
+		all = table.OfSame(f.orphan)
 	}
-	var whole []*mountinfo.Info
-	for _, m := range table.OfDevice(f.dev.Major, f.dev.Minor) {
+	for _, m := range all {
 		if m.Root == "/" {
 			whole = append(whole, m)
 		}
@@ -177,10 +210,15 @@ func (f *managedFilesystem) detach() error {
 		return errors.Trace(err)
 	}
 	if at != nil {
-		at.target.Close()
 		if at.ours {
-			err = f.unmount()
-		} else {
+			err = f.flush(at.target)
+		}
+		at.target.Close() // an open descriptor would keep it busy
+		switch {
+		case err != nil:
+		case at.ours:
+			err = mount.Unmount(path)
+		default:
 			err = f.call.checkNotBeneath(f, at)
 		}
 		if err != nil {
@@ -196,44 +234,35 @@ func (f *managedFilesystem) detach() error {
 	return errors.Trace(f.call.forgetPlace(f))
 }
 
-// unmount writes out what the filesystem has not written yet, and unmounts it.
-// The error of what was lost earlier, and told to nobody, is returned here.
-func (f *managedFilesystem) unmount() error {
-	path := f.rec.MountPoint
-	root, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return errors.Annotatef(err, "opening %s", path)
+// flush writes out what the filesystem has not written yet. The error of what was
+// lost earlier, and told to nobody, is returned here. What is not on a device that
+// is gone is lost, and nothing is gained by keeping its mount.
+func (f *managedFilesystem) flush(root *mount.Target) error {
+	dir, err := root.OpenDir()
+	if err == nil {
+		err = unix.Syncfs(int(dir.Fd()))
+		dir.Close()
 	}
-	var st unix.Stat_t
-	if err = unix.Fstat(root, &st); err == nil && st.Dev == f.dev.Number {
-		err = unix.Syncfs(root)
+	if err == nil || f.orphan != nil {
+		return nil
 	}
-	unix.Close(root)
-	switch {
-	case err != nil:
-		return errors.Annotatef(err, "writing to %s before unmounting it from %s", f.dev.Path(), path)
-	case st.Dev != f.dev.Number:
-		return errors.Errorf("%s does not lead to %s", path, f.dev.Path())
-	}
-	return errors.Trace(mount.Unmount(path))
+	return errors.Annotatef(err, "writing to %s before unmounting it from %s (to give up what cannot be written, unmount it by hand)",
+		f.dev.Path(), root.Path)
 }
 
 // locate finds the filesystem's device: among those that are mounted at its
 // mount point, or else as the volume's. The machine may not have it any more.
 func (f *managedFilesystem) locate() error {
 	for _, m := range f.call.table().Under(f.rec.MountPoint) {
-		if m.Mountpoint != f.rec.MountPoint || m.Major == 0 {
-			continue // elsewhere, or not on a block device
+		if m.Mountpoint != f.rec.MountPoint {
+			continue
 		}
-		dev, err := blockdev.OpenNumber(uint32(m.Major), uint32(m.Minor))
-		if err != nil {
-			return errors.Annotatef(err, "opening the device that is mounted at %s", f.rec.MountPoint)
+		if found, err := f.locateMounted(m); found || err != nil {
+			return errors.Annotatef(err, "looking at what is mounted at %s", f.rec.MountPoint)
 		}
-		if f.isOn(dev) {
-			f.dev = dev
-			return nil
-		}
-		dev.Close()
+	}
+	if f.rec.Volume == "" {
+		return nil
 	}
 	volume, err := f.volume()
 	if err != nil {
@@ -249,6 +278,52 @@ func (f *managedFilesystem) locate() error {
 	}
 	f.dev = dev
 	return nil
+}
+
+// locateMounted finds out whether a mount at the filesystem's mount point is it,
+// by the mount's device, or by what the kernel has in memory when that is gone.
+func (f *managedFilesystem) locateMounted(m *mountinfo.Info) (bool, error) {
+	gone := m.FSType == f.rec.Type && m.Root == "/"
+	for _, number := range f.call.table().Devices(m) {
+		dev, err := blockdev.OpenNumber(unix.Major(number), unix.Minor(number))
+		if errors.Is(err, errors.NotFound) {
+			continue
+		}
+		if err != nil {
+			return false, errors.Trace(err)
+		}
+		if f.isOn(dev) {
+			f.dev = dev
+			return true, nil
+		}
+		dev.Close()
+		gone = false
+	}
+	if !gone {
+		return false, nil
+	}
+	ours, err := f.isOrphan(m)
+	if ours {
+		f.orphan = m
+	}
+	return ours, errors.Annotate(err, "its device is gone")
+}
+
+// isOrphan tells whether a mount whose device is gone is the filesystem. A number
+// is not given to another device while it is mounted, and a UUID is known as long
+// as the filesystem answers.
+func (f *managedFilesystem) isOrphan(m *mountinfo.Info) (bool, error) {
+	was := f.rec.Device
+	if was.BootID == f.call.bootID && was.Number != 0 && was.Number == unix.Mkdev(uint32(m.Major), uint32(m.Minor)) {
+		return true, nil
+	}
+	target, err := mount.OpenMount(m)
+	if err != nil {
+		return false, errors.Trace(err)
+	}
+	defer target.Close()
+	uuid, err := target.UUID(m.FSType)
+	return uuid == f.rec.UUID, errors.Annotate(err, "it does not tell its UUID: unmount it by hand")
 }
 
 // isOn reports whether the device is the one that the filesystem is on. A device
@@ -272,7 +347,7 @@ func (f *managedFilesystem) forget() error {
 			return errors.Trace(err)
 		}
 		if len(mounts) > 0 {
-			return errors.Errorf("%s is mounted at %s: detach it first", f.dev.Path(), mounts[0].Mountpoint)
+			return errors.Errorf("%s is mounted at %s: detach it first", mount.Describe(mounts[0]), mounts[0].Mountpoint)
 		}
 		if err := mount.RemoveDirs(f.rec.MadeDirs); err != nil {
 			return errors.Trace(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
+	"github.com/stowage-io/stowage/storage/provider/internal/fsattr"
 	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
@@ -24,7 +25,7 @@ import (
 // when an earlier call that began to format this very device did not finish.
 func (c *managedCall) create(p storage.FilesystemParams) (storage.FilesystemInfo, error) {
 	none := storage.FilesystemInfo{}
-	kind, err := managedType(p)
+	choice, err := managedChoice(p)
 	if err != nil {
 		return none, errors.Trace(err)
 	}
@@ -33,32 +34,44 @@ func (c *managedCall) create(p storage.FilesystemParams) (storage.FilesystemInfo
 		return none, errors.Trace(err)
 	}
 	defer dev.Close()
-	info := storage.FilesystemInfo{FilesystemId: p.Tag.String(), Size: uint64(dev.Size) >> 20}
-	if info.Size < p.Size {
+	if size := uint64(dev.Size) >> 20; size < p.Size {
 		return none, storage.Permanent(errors.Errorf("%d MiB are wanted, %s of volume %s has %d MiB",
-			p.Size, dev.Path(), p.Volume.Id(), info.Size))
+			p.Size, dev.Path(), p.Volume.Id(), size))
 	}
 	if err := dev.Lock(c); err != nil {
 		return none, errors.Trace(err)
 	}
-	f, err := c.load(info.FilesystemId)
-	switch {
-	case errors.Is(err, errors.NotFound):
-		f = &managedFilesystem{
-			id: info.FilesystemId, call: c, dev: dev,
-			rec: managedRecord{Volume: p.Volume.String(), Type: kind.Name},
+	f, err := c.load(p.Tag.String())
+	if errors.Is(err, errors.NotFound) {
+		f = &managedFilesystem{id: p.Tag.String(), call: c, dev: dev, rec: managedRecord{Volume: p.Volume.String()}}
+		if choice.UUID != "" {
+			err = f.adopt(choice)
+		} else {
+			err = f.makeNew(choice)
 		}
-		return info, f.makeNew(kind)
-	case err != nil:
+		return f.info(), errors.Trace(err)
+	}
+	if err != nil {
 		return none, errors.Trace(err)
-	case f.rec.Volume != p.Volume.String():
-		return none, storage.Permanent(errors.Errorf("it was made on %s, not on volume %s", f.rec.Volume, p.Volume.Id()))
 	}
 	f.dev = dev
-	if f.rec.Phase == phaseFormatting {
-		return info, f.resume()
+	switch {
+	case f.rec.Volume != p.Volume.String():
+		err = storage.Permanent(errors.Errorf("it was made on %s, not on volume %s", f.rec.Volume, p.Volume.Id()))
+	case choice.UUID != "" && choice.UUID != f.rec.UUID:
+		err = storage.Permanent(errors.Errorf("it is the %s with UUID %s already, not %s", f.rec.Type, f.rec.UUID, choice.UUID))
+	case f.rec.Phase == phaseFormatting:
+		err = f.resume()
+	default:
+		err = f.checkThere()
 	}
-	return info, f.checkThere()
+	return f.info(), errors.Trace(err)
+}
+
+// info is what a filesystem is to its user. A device that has grown since is for
+// the filesystem to grow into.
+func (f *managedFilesystem) info() storage.FilesystemInfo {
+	return storage.FilesystemInfo{FilesystemId: f.id, Size: uint64(f.rec.Size) >> 20}
 }
 
 // checkThere makes sure that the filesystem is on its device.
@@ -77,7 +90,8 @@ func (f *managedFilesystem) checkThere() error {
 }
 
 // makeNew makes a filesystem of which there is no record.
-func (f *managedFilesystem) makeNew(kind mkfs.Type) error {
+func (f *managedFilesystem) makeNew(choice fsattr.Choice) error {
+	kind := choice.Type
 	if err := kind.CheckSize(uint64(f.dev.Size) >> 20); err != nil {
 		return errors.Annotate(err, f.dev.Path())
 	}
@@ -94,7 +108,8 @@ func (f *managedFilesystem) makeNew(kind mkfs.Type) error {
 	if err != nil {
 		return errors.Annotate(err, "choosing a UUID")
 	}
-	f.rec.UUID = id.String()
+	f.rec.Type, f.rec.UUID = kind.Name, id.String()
+	f.rec.MkfsOptions, f.rec.MountOptions = choice.Mkfs, choice.Mount
 	return f.format(kind)
 }
 
@@ -133,7 +148,7 @@ func (f *managedFilesystem) resume() error {
 		return errors.Trace(err)
 	case notBlank.Found.Type != "" && notBlank.Found.UUID != f.rec.UUID:
 		return errors.Trace(err)
-	case f.rec.Size != f.dev.Size || !f.rec.Device.Proves(f.dev.Identity):
+	case f.dev.Size < f.rec.Size || !f.rec.Device.Proves(f.dev.Identity):
 		return errors.Annotate(err, "formatting was begun on a device that this one cannot be proven to be")
 	}
 	return f.format(kind)
@@ -141,6 +156,10 @@ func (f *managedFilesystem) resume() error {
 
 // format makes the filesystem on a device that may be formatted.
 func (f *managedFilesystem) format(kind mkfs.Type) error {
+	chosen, err := kind.ParseOptions(f.rec.MkfsOptions)
+	if err != nil {
+		return errors.Trace(err)
+	}
 	f.rec.Phase = phaseFormatting
 	f.rec.Size = f.dev.Size
 	f.rec.Device = f.dev.Identity
@@ -152,7 +171,7 @@ func (f *managedFilesystem) format(kind mkfs.Type) error {
 			return errors.Trace(err)
 		}
 	}
-	if err := kind.Make(f.call, f.dev.File, f.rec.UUID); err != nil {
+	if err := kind.Make(f.call, f.dev.File, f.rec.UUID, chosen); err != nil {
 		return errors.Annotate(err, f.dev.Path())
 	}
 	crash.At("filesystem made")
@@ -171,6 +190,11 @@ func (f *managedFilesystem) finish() error {
 	if found.Type != f.rec.Type || found.UUID != f.rec.UUID {
 		return errors.Errorf("%s reads back as %s, not as %s with UUID %s", f.dev.Path(), found, f.rec.Type, f.rec.UUID)
 	}
+	return f.ready()
+}
+
+// ready records that the filesystem is complete, and on which device.
+func (f *managedFilesystem) ready() error {
 	f.rec.Phase = phaseReady
 	f.rec.Device = f.dev.Identity
 	return errors.Trace(f.save())

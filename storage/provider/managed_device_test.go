@@ -30,9 +30,13 @@ import (
 )
 
 const (
-	managedExt4Size = 32 << 20
-	managedXFSSize  = 300 << 20
+	managedExt4Size  = 32 << 20
+	managedXFSSize   = 300 << 20
+	managedBtrfsSize = 109 << 20
 )
+
+// managedSizes are the sizes in bytes of the smallest devices, by type.
+var managedSizes = map[string]int64{"ext4": managedExt4Size, "xfs": managedXFSSize, "btrfs": managedBtrfsSize}
 
 var (
 	managedVolume = names.NewVolumeTag("0/1")
@@ -287,7 +291,7 @@ func command(t testing.TB, name string, args ...string) {
 }
 
 func TestManagedLife(t *testing.T) {
-	for fs, size := range map[string]int64{"ext4": managedExt4Size, "xfs": managedXFSSize} {
+	for fs, size := range managedSizes {
 		t.Run(fs, func(t *testing.T) {
 			devicetest.RequireProgram(t, "mkfs."+fs)
 			mt := newManagedTest(t)
@@ -428,6 +432,13 @@ func TestManagedNeverFormatsWhatIsNotBlank(t *testing.T) {
 		{"xfs", `xfs labelled "precious" with UUID`, managedXFSSize, func(t *testing.T, path string, _ int64) {
 			command(t, "mkfs.xfs", "-q", "-L", "precious", path)
 		}},
+		{"btrfs", `btrfs labelled "precious" with UUID`, managedBtrfsSize, func(t *testing.T, path string, _ int64) {
+			command(t, "mkfs.btrfs", "-q", "-L", "precious", path)
+		}},
+		{"btrfs of which the beginning is lost", `btrfs labelled "precious" with UUID`, managedBtrfsSize, func(t *testing.T, path string, _ int64) {
+			command(t, "mkfs.btrfs", "-q", "-L", "precious", path)
+			writeAt(t, path, 0, make([]byte, 4<<20))
+		}},
 		{"swap", "swap with UUID", managedExt4Size, func(t *testing.T, path string, _ int64) {
 			command(t, "mkswap", path)
 		}},
@@ -446,8 +457,8 @@ func TestManagedNeverFormatsWhatIsNotBlank(t *testing.T) {
 			loop := mt.loop(test.size)
 			test.put(t, loop.Path, test.size)
 			before := edges(t, loop.File)
-			for _, fs := range []string{"ext4", "ext4", "xfs"} {
-				if fs == "xfs" && test.size < managedXFSSize {
+			for _, fs := range []string{"ext4", "ext4", "xfs", "btrfs"} {
+				if test.size < managedSizes[fs] {
 					continue
 				}
 				_, err := mt.tryCreate(fs)
@@ -813,7 +824,7 @@ func TestManagedAttachHidesNoFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := mt.tryAttach(false)
-	mt.checkError(err, false, mt.path(), "not empty")
+	mt.checkError(err, true, mt.path(), "not empty: empty it or choose another mount point")
 	if err := os.Remove(mt.path() + "/precious"); err != nil {
 		t.Fatal(err)
 	}

@@ -4,21 +4,31 @@ import (
 	"context"
 
 	"github.com/juju/errors"
-	"github.com/juju/names/v5"
+	"github.com/moby/sys/mountinfo"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
-	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
 )
 
 // NewManagedFilesystemSource returns the source of filesystems that are made on
 // volumes: any volume that is a block device of this machine, whoever made it.
 //
 // A filesystem's id is its tag. The attribute "fs" of a filesystem chooses its
-// type: "ext4", which is the default, or "xfs". A filesystem is made only on a
-// device that is provably blank, and afterwards known by its UUID, whatever
-// becomes of the device's name.
+// type: "ext4", which is the default, "xfs" or "btrfs". The attributes
+// "mkfs-options" and "mount-options" choose among the options that
+// docs/filesystems.md lists. A filesystem is made only on a device that is
+// provably blank, and afterwards known by its UUID, whatever becomes of the
+// device's name.
+//
+// A filesystem that is there already is taken over, and never formatted: by the
+// attribute "uuid", where the volume is known, or else as a
+// [storage.FilesystemImporter], which finds it by its UUID. That is then its id
+// too, and its volume is the one that d names for it when it is attached. The
+// resource tags of an import have no place to go to.
+//
+// Filesystems grow while they are attached, as a [storage.FilesystemResizer]. The
+// size of a filesystem is that of its device.
 //
 // The source keeps a record of each filesystem under storageDir, an absolute
 // path, which it makes and which should be nobody else's. It asks d for the
@@ -39,13 +49,19 @@ const phaseFormatting phase = "formatting"
 
 // managedRecord is what is kept of a filesystem, by its id.
 type managedRecord struct {
-	Volume string `json:"volume"`
+	// Volume is empty until a filesystem that was imported is attached.
+	Volume string `json:"volume,omitempty"`
 	Type   string `json:"type"`
 	UUID   string `json:"uuid"`
 	Phase  phase  `json:"phase"`
 
-	// Size, in bytes, is that of the block device when it was formatted, and
-	// Device tells which one it was when it was last formatted or mounted.
+	// MkfsOptions and MountOptions are as the user wrote them.
+	MkfsOptions  string `json:"mkfs-options,omitempty"`
+	MountOptions string `json:"mount-options,omitempty"`
+
+	// Size, in bytes, is that of the block device when the filesystem was made,
+	// taken over or made to grow: a device that is smaller is another. Device
+	// tells which one it was when it was last formatted or mounted.
 	Size   int64             `json:"size"`
 	Device blockdev.Identity `json:"device"`
 
@@ -75,6 +91,8 @@ type managedFilesystem struct {
 	entry storage.BlockDevice
 	// dev is the device that the filesystem is on, once it has been found.
 	dev *blockdev.Device
+	// orphan is the filesystem's mount when its device is gone.
+	orphan *mountinfo.Info
 }
 
 // load returns a filesystem that was made, or begun; errors.IsNotFound where
@@ -100,25 +118,8 @@ func (f *managedFilesystem) close() {
 
 // ValidateFilesystemParams implements [storage.FilesystemSource].
 func (s *managedSource) ValidateFilesystemParams(p storage.FilesystemParams) error {
-	_, err := managedType(p)
+	_, err := managedChoice(p)
 	return errors.Annotatef(err, "filesystem %s", p.Tag.Id())
-}
-
-// managedType checks the parameters of a filesystem and returns its type.
-func managedType(p storage.FilesystemParams) (mkfs.Type, error) {
-	if p.Volume == (names.VolumeTag{}) {
-		return mkfs.Type{}, errors.NewNotValid(nil, "it has no backing volume")
-	}
-	kind, err := mkfs.Parse(p.Attributes[mkfs.Attribute])
-	if err != nil {
-		return mkfs.Type{}, errors.Trace(err)
-	}
-	if p.Size > 0 {
-		if err := kind.CheckSize(p.Size); err != nil {
-			return mkfs.Type{}, errors.Trace(err)
-		}
-	}
-	return kind, nil
 }
 
 // CreateFilesystems implements [storage.FilesystemSource].

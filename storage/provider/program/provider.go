@@ -6,7 +6,7 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/storage"
-	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
+	"github.com/stowage-io/stowage/storage/provider/internal/fsattr"
 )
 
 // New returns the provider of that name whose work the program at the path does. The
@@ -14,8 +14,9 @@ import (
 // that a pool can have, and the path is absolute and that of an executable regular
 // file which only root and the user of this process can write to.
 //
-// The attributes of a pool are the program's to understand. Only "fs" is looked at:
-// it chooses the type of the filesystems that are made on the pool's volumes.
+// The attributes of a pool are the program's to understand. Only "fs",
+// "mkfs-options" and "mount-options" are looked at: they choose the filesystems
+// that are made on the pool's volumes.
 func New(name storage.ProviderType, path string) (storage.Provider, error) {
 	if !storage.IsValidPoolName(string(name)) {
 		return nil, errors.NewNotValid(nil, fmt.Sprintf("provider name %q: write a letter, then letters, digits and hyphens", name))
@@ -63,7 +64,7 @@ func (p *provider) DefaultPools() []*storage.Config { return nil }
 
 // ValidateConfig implements [storage.Provider].
 func (p *provider) ValidateConfig(config *storage.Config) error {
-	_, err := mkfs.Parse(config.Attrs()[mkfs.Attribute])
+	_, err := fsattr.ParsePool(config.Attrs())
 	return errors.Annotatef(err, "storage pool %q", config.Name())
 }
 

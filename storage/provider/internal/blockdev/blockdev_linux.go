@@ -8,6 +8,7 @@ package blockdev
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -68,11 +69,14 @@ func Open(path string) (*Device, error) {
 	return d, nil
 }
 
-// OpenNumber opens the block device with that number.
+// OpenNumber opens the block device with that number. The error satisfies
+// errors.IsNotFound where the machine has no such device any more.
 func OpenNumber(major, minor uint32) (*Device, error) {
 	number := unix.Mkdev(major, minor)
 	sys, err := filepath.EvalSymlinks(filepath.Join(sysfsDev, numbers(number)))
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.NotFoundf("block device %s", numbers(number))
+	} else if err != nil {
 		return nil, errors.Annotatef(err, "looking device %s up in sysfs", numbers(number))
 	}
 	d, err := Open(devPath(filepath.Base(sys)))
@@ -105,7 +109,7 @@ func inspect(f *os.File) (*Device, error) {
 		return nil, errors.Annotate(err, "looking the device up in sysfs")
 	}
 	d.Name = filepath.Base(sys)
-	if d.Identity, err = identify(f, sys); err != nil {
+	if d.Identity, err = identify(f, d.Number, sys); err != nil {
 		return nil, errors.Trace(err)
 	}
 	return d, nil

@@ -25,6 +25,10 @@ type Identity struct {
 	BootID  string `json:"boot-id,omitempty"`
 	DiskSeq uint64 `json:"diskseq,omitempty"`
 
+	// Number is the device's number, in the same boot. It proves nothing of a
+	// device: it is given to another once the device is gone and in use no more.
+	Number uint64 `json:"number,omitempty"`
+
 	// BackingDev and BackingIno are those of a loop device's file. They stay
 	// the same when the file is attached again.
 	BackingDev uint64 `json:"backing-dev,omitempty"`
@@ -54,13 +58,14 @@ func (i Identity) Proves(other Identity) bool {
 	}
 }
 
-// identify describes the open device f, which is at the directory sys of sysfs.
-func identify(f *os.File, sys string) (Identity, error) {
+// identify describes the open device f of that number, which is at the directory
+// sys of sysfs.
+func identify(f *os.File, number uint64, sys string) (Identity, error) {
 	boot, err := record.BootID()
 	if err != nil {
 		return Identity{}, errors.Trace(err)
 	}
-	id := Identity{BootID: boot}
+	id := Identity{BootID: boot, Number: number}
 
 	id.DiskSeq, err = ioctlUint64(f, unix.BLKGETDISKSEQ)
 	if err != nil && err != unix.ENOTTY && err != unix.EINVAL {

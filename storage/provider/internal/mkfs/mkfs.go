@@ -14,6 +14,7 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/storage/internal/run"
+	"github.com/stowage-io/stowage/storage/provider/internal/options"
 )
 
 const (
@@ -34,11 +35,12 @@ type Type struct {
 	LocksDevice bool
 
 	program run.Program
-	args    func(uuid string) []string
+	flags   func(uuid string) []flag
+	options []Option
 }
 
-// types are the filesystem types that can be made, by name in order.
-func types() []Type {
+// Types returns the filesystem types that can be made, the default first.
+func Types() []Type {
 	return []Type{{
 		Name:    "ext4",
 		MinSize: 1,
@@ -46,13 +48,15 @@ func types() []Type {
 		// -F lets mke2fs take a device that is not a partition. The device
 		// was proven blank, so nothing is gained by discarding it, and a
 		// discard would give back the space of a thick volume. The kernel
-		// clears inode tables in the background.
-		args: func(uuid string) []string {
-			return []string{
-				"-q", "-F", "-m", "0", "-b", "4096", "-U", uuid,
-				"-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1",
+		// clears inode tables in the background. One that is found damaged is
+		// written to no more.
+		flags: func(uuid string) []flag {
+			return []flag{
+				{"-q", ""}, {"-F", ""}, {"-m", "0"}, {"-b", "4096"}, {"-U", uuid}, {"-e", "remount-ro"},
+				{"-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"},
 			}
 		},
+		options: ext4Options(),
 	}, {
 		Name: "xfs",
 		// mkfs.xfs refuses less since version 5.19.
@@ -61,10 +65,30 @@ func types() []Type {
 		program:     run.Program{Name: "mkfs.xfs", Package: "xfsprogs"},
 		// -f is for what a run that was killed has left; -K does not
 		// discard, as above.
-		args: func(uuid string) []string {
-			return []string{"-q", "-f", "-K", "-m", "uuid=" + uuid}
+		flags: func(uuid string) []flag {
+			return []flag{{"-q", ""}, {"-f", ""}, {"-K", ""}, {"-m", "uuid=" + uuid}}
 		},
+		options: xfsOptions(),
+	}, {
+		Name: "btrfs",
+		// mkfs.btrfs says 114294784 bytes, with metadata that are kept twice.
+		MinSize:     109,
+		LocksDevice: true, // newer versions do
+		program:     run.Program{Name: "mkfs.btrfs", Package: "btrfs-progs"},
+		flags: func(uuid string) []flag {
+			return []flag{{"-q", ""}, {"-f", ""}, {"-K", ""}, {"-U", uuid}, {"--metadata", "dup"}}
+		},
+		options: btrfsOptions(),
 	}}
+}
+
+// Names are the names of the types.
+func Names() []string {
+	var names []string
+	for _, t := range Types() {
+		names = append(names, t.Name)
+	}
+	return names
 }
 
 // Parse returns the type that the value of the attribute "fs" names; nil and
@@ -77,15 +101,13 @@ func Parse(value any) (Type, error) {
 	if name == "" {
 		name = Default
 	}
-	var names []string
-	for _, t := range types() {
+	for _, t := range Types() {
 		if t.Name == name {
 			return t, nil
 		}
-		names = append(names, t.Name)
 	}
 	return Type{}, errors.NewNotValid(nil, fmt.Sprintf("attribute %q is %q, want one of %s",
-		Attribute, name, strings.Join(names, ", ")))
+		Attribute, name, strings.Join(Names(), ", ")))
 }
 
 // CheckSize says whether the type fits on a device of so many MiB. The error
@@ -105,9 +127,10 @@ func (t Type) Check() error {
 	return errors.Annotatef(err, "making %s", t.Name)
 }
 
-// Make makes a filesystem with the UUID on the device. The program works on
-// the very device that dev has open, whatever has become of its name.
-func (t Type) Make(ctx context.Context, dev *os.File, uuid string) error {
-	_, err := run.Run(ctx, t.program, append(t.args(uuid), run.FilePath(0)), dev)
+// Make makes a filesystem with the UUID on the device, and with options that
+// ParseOptions has returned. The program works on the very device that dev has
+// open, whatever has become of its name.
+func (t Type) Make(ctx context.Context, dev *os.File, uuid string, chosen []options.Given) error {
+	_, err := run.Run(ctx, t.program, append(t.arguments(uuid, chosen), run.FilePath(0)), dev)
 	return errors.Annotatef(err, "making %s", t.Name)
 }

@@ -17,8 +17,9 @@ import (
 func TestMakeOnTheSmallestDevice(t *testing.T) {
 	const id = "11111111-2222-3333-4444-555555555555"
 	for name, check := range map[string][]string{
-		"ext4": {"fsck.ext4", "-f", "-n"},
-		"xfs":  {"xfs_repair", "-n"},
+		"ext4":  {"fsck.ext4", "-f", "-n"},
+		"xfs":   {"xfs_repair", "-n"},
+		"btrfs": {"btrfs", "check", "--readonly"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kind, err := mkfs.Parse(name)
@@ -32,7 +33,7 @@ func TestMakeOnTheSmallestDevice(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
-			if err := kind.Make(t.Context(), f, id); err != nil {
+			if err := kind.Make(t.Context(), f, id, nil); err != nil {
 				t.Fatal(err)
 			}
 			found, err := signature.ReadSuperblock(f)

@@ -10,7 +10,7 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	for value, want := range map[any]string{nil: "ext4", "": "ext4", "ext4": "ext4", "xfs": "xfs"} {
+	for value, want := range map[any]string{nil: "ext4", "": "ext4", "ext4": "ext4", "xfs": "xfs", "btrfs": "btrfs"} {
 		got, err := mkfs.Parse(value)
 		if err != nil || got.Name != want {
 			t.Errorf("%v: got %q, %v", value, got.Name, err)

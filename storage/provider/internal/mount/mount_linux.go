@@ -4,33 +4,30 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/options"
 )
 
 // always holds for every mount made here.
 const always = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 
-// allowedOptions are the options that New passes on, by filesystem type. An
-// option is allowed when no value of it gives a user of the mount more than what
-// was asked for.
-var allowedOptions = map[string][]string{
-	"tmpfs": {"mode", "size"},
-	"ext4":  {},
-	"xfs":   {},
-}
-
-// Option is a mount option with a value.
-type Option struct {
-	Key, Value string
+// attributes are the options that are the mount's own, by key. The filesystem
+// knows nothing of them.
+var attributes = map[string]uint64{
+	"noatime":     unix.MOUNT_ATTR_NOATIME,
+	"relatime":    unix.MOUNT_ATTR_RELATIME,
+	"strictatime": unix.MOUNT_ATTR_STRICTATIME,
+	"nodiratime":  unix.MOUNT_ATTR_NODIRATIME,
+	"noexec":      unix.MOUNT_ATTR_NOEXEC,
 }
 
 // Filesystem says what New mounts.
 type Filesystem struct {
-	Type     string // tmpfs, ext4 or xfs
+	Type     string // tmpfs, ext4, xfs or btrfs
 	Source   string // path of the block device, or the name shown for a tmpfs
 	Options  []Option
 	ReadOnly bool
@@ -39,13 +36,13 @@ type Filesystem struct {
 // Validate returns an error satisfying errors.IsNotValid if the type or an
 // option is not one that may be mounted.
 func (fs Filesystem) Validate() error {
-	allowed, ok := allowedOptions[fs.Type]
-	if !ok {
+	allowed := Options(fs.Type)
+	if allowed == nil {
 		return errors.NotValidf("filesystem type %q", fs.Type)
 	}
 	for _, option := range fs.Options {
-		if !slices.Contains(allowed, option.Key) {
-			return errors.NotValidf("mount option %q for %s", option.Key, fs.Type)
+		if err := options.Check(options.Given(option), allowed, "mounting "+fs.Type); err != nil {
+			return errors.Trace(err)
 		}
 	}
 	return nil
@@ -82,8 +79,14 @@ func New(fs Filesystem) (*Detached, error) {
 		return fail("fsconfig source", messages(fd), err)
 	}
 	for _, o := range fs.Options {
-		if err := unix.FsconfigSetString(fd, o.Key, o.Value); err != nil {
-			return fail(fmt.Sprintf("fsconfig %s=%q", o.Key, o.Value), messages(fd), err)
+		attribute, ok := attributes[o.Key]
+		if flags |= attribute; ok {
+			continue
+		}
+		if err := setOption(fd, o); err == unix.EINVAL {
+			return fail("fsconfig "+o.String(), messages(fd), errors.NewNotSupported(err, "this kernel does not take the option"))
+		} else if err != nil {
+			return fail("fsconfig "+o.String(), messages(fd), err)
 		}
 	}
 	if fs.ReadOnly {
@@ -99,6 +102,13 @@ func New(fs Filesystem) (*Detached, error) {
 		return fail("fsmount", messages(fd), err)
 	}
 	return &Detached{f: os.NewFile(uintptr(mfd), fs.Source), source: fs.Source, flags: flags}, nil
+}
+
+func setOption(fd int, o Option) error {
+	if o.Value == "" {
+		return unix.FsconfigSetFlag(fd, o.Key)
+	}
+	return unix.FsconfigSetString(fd, o.Key, o.Value)
 }
 
 // Bind makes a detached mount of a directory, without what is mounted beneath
@@ -166,7 +176,7 @@ func (d *Detached) Attach(target *Target) error {
 		return fail("mount", err)
 	}
 	if !empty {
-		return fail("mount", errors.New("the directory is not empty: empty it or choose another mount point"))
+		return fail("mount", errors.NewNotValid(nil, "the directory is not empty: empty it or choose another mount point"))
 	}
 	err = unix.MoveMount(int(d.f.Fd()), "", int(target.f.Fd()), "",
 		unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)

@@ -83,8 +83,9 @@ func TestFilesystemValidate(t *testing.T) {
 		{Filesystem{Type: "tmpfs", Options: []Option{{"size", "1"}, {"mode", "755"}}}, ""},
 		{Filesystem{Type: "ext4"}, ""},
 		{Filesystem{Type: "overlay"}, `filesystem type "overlay" not valid`},
-		{Filesystem{Type: "tmpfs", Options: []Option{{"huge", "always"}}}, `mount option "huge" for tmpfs not valid`},
-		{Filesystem{Type: "ext4", Options: []Option{{"size", "1"}}}, `mount option "size" for ext4 not valid`},
+		{Filesystem{Type: "tmpfs", Options: []Option{{"huge", "always"}}}, `"huge" is not an option for mounting tmpfs: allowed are mode=0…1777, size=1…9223372036854775807`},
+		{Filesystem{Type: "tmpfs", Options: []Option{{"size", "0"}}}, `option "size" for mounting tmpfs is "0": allowed is 1…9223372036854775807`},
+		{Filesystem{Type: "ext4", Options: []Option{{"data", "writeback"}}}, `option "data" for mounting ext4 is "writeback": allowed is ordered|journal`},
 	} {
 		got := ""
 		if err := test.fs.Validate(); err != nil {

@@ -28,7 +28,9 @@ func (e *NotBlankError) Error() string {
 }
 
 // ProveBlank returns nil when nothing is on the block device dev, size bytes
-// long: its first and last 4 MiB read as zero, and blkid recognises nothing.
+// long: its first and last 4 MiB read as zero, blkid recognises nothing, and
+// there is no copy of a btrfs superblock, from which all of a btrfs can be had
+// back when its beginning is lost.
 // It returns a *NotBlankError for a device that holds something, and any other
 // error when that could not be found out; such a device is not blank either.
 func ProveBlank(ctx context.Context, dev *os.File, size int64) error {
@@ -45,6 +47,11 @@ func ProveBlank(ctx context.Context, dev *os.File, size int64) error {
 	found, err := Probe(ctx, dev)
 	if err != nil {
 		return errors.Trace(err)
+	}
+	if found.Type == "" {
+		if found, err = btrfsCopy(dev, size); err != nil {
+			return errors.Trace(err)
+		}
 	}
 	if !zero || found.Type != "" {
 		return errors.Trace(&NotBlankError{Found: found})

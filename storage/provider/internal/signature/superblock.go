@@ -29,6 +29,27 @@ const (
 	superblockSize = 1024 // enough of each for what is read here
 )
 
+// btrfsCopies are where btrfs keeps further copies of its superblock.
+func btrfsCopies() []int64 { return []int64{64 << 20, 256 << 30} }
+
+// btrfsCopy returns what a copy of a btrfs superblock tells, or the zero Signature
+// where there is none. The device has size bytes.
+func btrfsCopy(r io.ReaderAt, size int64) (Signature, error) {
+	for _, at := range btrfsCopies() {
+		if at+superblockSize > size {
+			break
+		}
+		block := make([]byte, superblockSize)
+		if _, err := r.ReadAt(block, at); err != nil {
+			return Signature{}, errors.Annotatef(err, "reading a superblock at %d", at)
+		}
+		if found, ok := parseBtrfs(block); ok {
+			return found, nil
+		}
+	}
+	return Signature{}, nil
+}
+
 // ReadSuperblock returns the type, UUID and label of the ext2, ext3, ext4, xfs
 // or btrfs filesystem that begins at offset 0 of r, or the zero Signature when
 // there is none of these. It serves to tell one filesystem from another, not

@@ -1,0 +1,125 @@
+// Package fsattr reads the attributes by which pools and filesystems choose what is
+// made on a volume and how it is mounted. docs/filesystems.md lists them.
+package fsattr
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
+	"github.com/stowage-io/stowage/storage/provider/internal/mount"
+)
+
+// The names of the attributes.
+const (
+	Type         = mkfs.Attribute
+	MkfsOptions  = "mkfs-options"
+	MountOptions = "mount-options"
+	// UUID is of filesystems alone: one with this UUID is on the volume already.
+	UUID = "uuid"
+)
+
+// OfPools are the names of the attributes that pools of volumes have.
+func OfPools() []string { return []string{Type, MkfsOptions, MountOptions} }
+
+// Choice is what attributes choose.
+type Choice struct {
+	Type mkfs.Type
+	// AnyType is set when the filesystem with the UUID may be of any type.
+	AnyType bool
+	// Mkfs and Mount are options as the user wrote them. They have been checked,
+	// but Mount is not where AnyType is set.
+	Mkfs, Mount string
+	// UUID, if not empty, is that of the filesystem to take over.
+	UUID string
+}
+
+// Parse reads the attributes of a filesystem. Those that are not about filesystems
+// are passed over. The error satisfies errors.IsNotValid.
+func Parse(attrs map[string]any) (Choice, error) {
+	var c Choice
+	var err error
+	if c.Type, err = mkfs.Parse(attrs[Type]); err != nil {
+		return Choice{}, errors.Trace(err)
+	}
+	if c.UUID, err = parseUUID(attrs); err != nil {
+		return Choice{}, errors.Trace(err)
+	}
+	if c.Mount, err = text(attrs, MountOptions); err != nil {
+		return Choice{}, errors.Trace(err)
+	}
+	if c.Mkfs, err = text(attrs, MkfsOptions); err != nil {
+		return Choice{}, errors.Trace(err)
+	}
+	// What is there already is not made, whatever its pool says about making.
+	if c.UUID == "" {
+		if _, err := c.Type.ParseOptions(c.Mkfs); err != nil {
+			return Choice{}, errors.Annotatef(err, "attribute %q", MkfsOptions)
+		}
+	}
+	c.AnyType = c.UUID != "" && (attrs[Type] == nil || attrs[Type] == "")
+	if c.AnyType {
+		return c, nil
+	}
+	return c, CheckMount(c.Type.Name, c.Mount)
+}
+
+// Discards reports whether the filesystem is to tell its device what it does not
+// use any more.
+func (c Choice) Discards() bool {
+	return slices.ContainsFunc(strings.Split(c.Mount, ","), func(option string) bool {
+		key, _, _ := strings.Cut(option, "=")
+		return key == "discard"
+	})
+}
+
+// CheckMount says whether a filesystem type takes the value of the attribute
+// "mount-options". The error satisfies errors.IsNotValid.
+func CheckMount(fsType, value string) error {
+	_, err := mount.ParseOptions(fsType, value)
+	return errors.Annotatef(err, "attribute %q", MountOptions)
+}
+
+// ParsePool reads the attributes of a pool as Parse does those of the filesystems
+// that are made on its volumes.
+func ParsePool(attrs map[string]any) (Choice, error) {
+	if _, ok := attrs[UUID]; ok {
+		return Choice{}, errors.NewNotValid(nil, fmt.Sprintf("attribute %q: it is of a filesystem, not of a pool", UUID))
+	}
+	return Parse(attrs)
+}
+
+func parseUUID(attrs map[string]any) (string, error) {
+	value, err := text(attrs, UUID)
+	if value == "" || err != nil {
+		return "", errors.Trace(err)
+	}
+	id, err := CanonicalUUID(value)
+	return id, errors.Annotatef(err, "attribute %q", UUID)
+}
+
+// CanonicalUUID returns a UUID as superblocks are read: lower-case, in groups. The
+// error satisfies errors.IsNotValid.
+func CanonicalUUID(value string) (string, error) {
+	id, err := uuid.Parse(value)
+	if err != nil || len(value) != 36 || id == uuid.Nil {
+		return "", errors.NewNotValid(nil, fmt.Sprintf("%q is not the UUID of a filesystem, as blkid tells it", value))
+	}
+	return id.String(), nil
+}
+
+func text(attrs map[string]any, name string) (string, error) {
+	value, ok := attrs[name]
+	if !ok || value == nil {
+		return "", nil
+	}
+	s, ok := value.(string)
+	if !ok {
+		return "", errors.NewNotValid(nil, fmt.Sprintf("attribute %q: %T, want a string", name, value))
+	}
+	return s, nil
+}

@@ -1,0 +1,115 @@
+package mkfs
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/options"
+)
+
+// Option is an option that a user may choose for a new filesystem. None of them
+// makes a filesystem less safe than it is without.
+type Option struct {
+	options.Option
+
+	// flag is the program's, and prefix goes before the value. What has a prefix
+	// is one of several things that the flag takes; what has none replaces the
+	// flag's value.
+	flag, prefix string
+	// needs is the key of an option without which this one means nothing.
+	needs string
+}
+
+func ext4Options() []Option {
+	return []Option{
+		{Option: options.Option{Key: "bytes-per-inode", Values: options.Number(1024, 64<<20)}, flag: "-i"},
+		{Option: options.Option{Key: "inode-size", Values: options.OneOf("256", "512", "1024")}, flag: "-I"},
+		{Option: options.Option{Key: "reserved-percent", Values: options.Number(0, 50)}, flag: "-m"},
+		{Option: options.Option{Key: "stride", Values: options.Number(1, 1<<16)}, flag: "-E", prefix: "stride="},
+		{Option: options.Option{Key: "stripe-width", Values: options.Number(1, 1<<16)}, flag: "-E", prefix: "stripe_width="},
+	}
+}
+
+func xfsOptions() []Option {
+	yesNo := options.OneOf("0", "1")
+	return []Option{
+		{Option: options.Option{Key: "inode-size", Values: options.OneOf("512", "1024", "2048")}, flag: "-i", prefix: "size="},
+		{Option: options.Option{Key: "inode-percent", Values: options.Number(1, 100)}, flag: "-i", prefix: "maxpct="},
+		{Option: options.Option{Key: "stripe-unit", Values: options.OneOf("4k", "8k", "16k", "32k", "64k", "128k", "256k", "512k", "1m")},
+			flag: "-d", prefix: "su=", needs: "stripe-width"},
+		{Option: options.Option{Key: "stripe-width", Values: options.Number(1, 64)}, flag: "-d", prefix: "sw=", needs: "stripe-unit"},
+		{Option: options.Option{Key: "reflink", Values: yesNo}, flag: "-m", prefix: "reflink="},
+		{Option: options.Option{Key: "rmapbt", Values: yesNo}, flag: "-m", prefix: "rmapbt="},
+		{Option: options.Option{Key: "bigtime", Values: yesNo}, flag: "-m", prefix: "bigtime="},
+	}
+}
+
+func btrfsOptions() []Option {
+	return []Option{
+		{Option: options.Option{Key: "nodesize", Values: options.OneOf("4096", "8192", "16384")}, flag: "--nodesize"},
+		{Option: options.Option{Key: "metadata", Values: options.OneOf("single", "dup")}, flag: "--metadata"},
+		{Option: options.Option{Key: "checksum", Values: options.OneOf("crc32c", "xxhash", "sha256", "blake2")}, flag: "--checksum"},
+	}
+}
+
+// Options are those that a user may choose.
+func (t Type) Options() []Option { return slices.Clone(t.options) }
+
+// ParseOptions reads options as users write them. The error satisfies
+// errors.IsNotValid and lists what is allowed.
+func (t Type) ParseOptions(text string) ([]options.Given, error) {
+	allowed := make([]options.Option, len(t.options))
+	for i, o := range t.options {
+		allowed[i] = o.Option
+	}
+	all, err := options.Parse(text, allowed, "making "+t.Name)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	for _, given := range all {
+		if o := t.option(given.Key); o.needs != "" && !slices.ContainsFunc(all, func(g options.Given) bool { return g.Key == o.needs }) {
+			return nil, errors.NewNotValid(nil, fmt.Sprintf("option %q for making %s needs %q beside it", o.Key, t.Name, o.needs))
+		}
+	}
+	return all, nil
+}
+
+// option returns the option with a key that has been checked.
+func (t Type) option(key string) Option {
+	return t.options[slices.IndexFunc(t.options, func(o Option) bool { return o.Key == key })]
+}
+
+// flag is an argument of a program, with its value where it takes one.
+type flag struct {
+	name, value string
+}
+
+// arguments are what the program is called with to make a filesystem.
+func (t Type) arguments(uuid string, chosen []options.Given) []string {
+	flags := t.flags(uuid)
+	for _, given := range chosen {
+		o := t.option(given.Key)
+		value := o.prefix + given.Value
+		i := slices.IndexFunc(flags, func(f flag) bool { return f.name == o.flag })
+		switch {
+		case i < 0:
+			flags = append(flags, flag{o.flag, value})
+		case o.prefix == "":
+			flags[i].value = value
+		default:
+			// Programs take the last of several, not all.
+			flags[i].value = strings.Join([]string{flags[i].value, value}, ",")
+		}
+	}
+	var args []string
+	for _, f := range flags {
+		args = append(args, f.name)
+		if f.value != "" {
+			args = append(args, f.value)
+		}
+	}
+	return args
+}

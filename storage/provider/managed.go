@@ -1,0 +1,28 @@
+package provider
+
+import (
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/fsattr"
+)
+
+// managedChoice checks the parameters of a filesystem on a volume and returns what
+// they choose.
+func managedChoice(p storage.FilesystemParams) (fsattr.Choice, error) {
+	if p.Volume == (names.VolumeTag{}) {
+		return fsattr.Choice{}, errors.NewNotValid(nil, "it has no backing volume")
+	}
+	choice, err := fsattr.Parse(p.Attributes)
+	if err != nil {
+		return fsattr.Choice{}, errors.Trace(err)
+	}
+	// What is there already fits, however small it is.
+	if p.Size > 0 && choice.UUID == "" {
+		if err := choice.Type.CheckSize(p.Size); err != nil {
+			return fsattr.Choice{}, errors.Trace(err)
+		}
+	}
+	return choice, nil
+}

@@ -1,0 +1,124 @@
+package provider
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/fsattr"
+	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
+	"github.com/stowage-io/stowage/storage/provider/internal/signature"
+)
+
+// adopt takes over the filesystem that is on the volume already. Nothing is
+// written to the device.
+func (f *managedFilesystem) adopt(choice fsattr.Choice) error {
+	found, err := signature.ReadSuperblock(f.dev.File)
+	if err != nil {
+		return errors.Annotatef(err, "reading %s", f.dev.Path())
+	}
+	switch {
+	case found.UUID != choice.UUID:
+		return storage.Permanent(errors.Errorf("%s of %s holds %s, not a filesystem with UUID %s: it is left as it is; give the UUID that blkid tells",
+			f.dev.Path(), f.rec.Volume, found, choice.UUID))
+	case !choice.AnyType && found.Type != choice.Type.Name:
+		return storage.Permanent(errors.Errorf("%s holds %s, not %s: it is left as it is; set attribute %q to %q",
+			f.dev.Path(), found, choice.Type.Name, fsattr.Type, found.Type))
+	}
+	if err := fsattr.CheckMount(found.Type, choice.Mount); err != nil {
+		return errors.Trace(err)
+	}
+	f.rec.MountOptions = choice.Mount
+	return f.takeOver(found)
+}
+
+// takeOver records a filesystem that was not made here.
+func (f *managedFilesystem) takeOver(found signature.Signature) error {
+	if !slices.Contains(mkfs.Names(), found.Type) {
+		return errors.NewNotValid(nil, fmt.Sprintf("%s holds %s: only %s can be taken over",
+			f.dev.Path(), found, strings.Join(mkfs.Names(), ", ")))
+	}
+	owner, err := f.call.ownerOf(found.UUID)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if owner != "" {
+		return errors.NewNotValid(nil, fmt.Sprintf("%s with UUID %s is %s already: remove that first", found.Type, found.UUID, owner))
+	}
+	if err := checkFree(f.dev); err != nil {
+		return errors.Annotate(err, "taking it over: unmount it first")
+	}
+	f.rec.Type, f.rec.UUID, f.rec.Size = found.Type, found.UUID, f.dev.Size
+	return f.ready()
+}
+
+// ownerOf returns the id of the filesystem that has a UUID, if any.
+func (c *managedCall) ownerOf(uuid string) (string, error) {
+	ids, err := c.records.List()
+	if err != nil {
+		return "", errors.Trace(err)
+	}
+	for _, id := range ids {
+		f, err := c.load(id)
+		if errors.Is(err, errors.NotFound) {
+			continue
+		} else if err != nil {
+			return "", errors.Trace(err)
+		}
+		if f.rec.UUID == uuid {
+			return id, nil
+		}
+	}
+	return "", nil
+}
+
+// ImportFilesystem implements [storage.FilesystemImporter]: it takes over the
+// filesystem of which the id is the UUID. Its device is in use by nobody.
+func (s *managedSource) ImportFilesystem(ctx envcontext.ProviderCallContext, id string, _ map[string]string) (storage.FilesystemInfo, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return storage.FilesystemInfo{}, errors.Annotatef(err, "importing filesystem %s", id)
+	}
+	defer c.end()
+	info, err := c.importUUID(id)
+	return info, errors.Annotatef(err, "importing filesystem %s", id)
+}
+
+func (c *managedCall) importUUID(id string) (storage.FilesystemInfo, error) {
+	none := storage.FilesystemInfo{}
+	id, err := fsattr.CanonicalUUID(id)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	f, err := c.load(id)
+	if err == nil {
+		return f.info(), nil
+	} else if !errors.Is(err, errors.NotFound) {
+		return none, errors.Trace(err)
+	}
+	devices, err := blockdev.FindUUIDs(c, []string{id}, 0)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	f = &managedFilesystem{id: id, call: c, rec: managedRecord{UUID: id}}
+	defer f.close()
+	if err := f.open(devices[id]); err != nil {
+		return none, errors.Trace(err)
+	}
+	if err := f.dev.Lock(c); err != nil {
+		return none, errors.Trace(err)
+	}
+	found, err := signature.ReadSuperblock(f.dev.File)
+	if err != nil {
+		return none, errors.Annotatef(err, "reading %s", f.dev.Path())
+	}
+	if found.UUID != id {
+		return none, errors.Errorf("%s holds %s by now", f.dev.Path(), found)
+	}
+	return f.info(), f.takeOver(found)
+}

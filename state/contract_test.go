@@ -11,6 +11,8 @@ var _ interface {
 	storageprovisioner.FilesystemAccessor
 	storageprovisioner.VolumeRemovalAccessor
 	storageprovisioner.FilesystemRemovalAccessor
+	storageprovisioner.VolumeSizeAccessor
+	storageprovisioner.FilesystemSizeAccessor
 	storageprovisioner.MachineAccessor
 	storageprovisioner.LifecycleManager
 	storageprovisioner.StatusSetter

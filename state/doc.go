@@ -19,7 +19,10 @@
 // removed too. A worker takes away what a Dead entity stands for, and removes it. The
 // instance goes with its last entity. What was never provisioned goes the same way.
 //
-// A volume or filesystem has at most one attachment at a time.
+// A volume or filesystem has at most one attachment at a time. The size that an
+// instance is wanted with can be raised, never lowered; what is provisioned with less
+// is its workers' to make grow. What a provider has taken over, rather than made, is
+// provisioned from the start.
 //
 // It is not for several processes on one store at a time, unless the store is made
 // for that; see package kv.

@@ -30,7 +30,7 @@ func CheckStore(store kv.Store) (problems []string) {
 					histories[historyKey(e.tag())] = true
 				}
 				counts[i.Pool]++
-			case strings.HasPrefix(key, "scope/"):
+			case strings.HasPrefix(key, "scope/"), strings.HasPrefix(key, "imported/"):
 				entry, err := decode[indexEntry](key, data)
 				if err != nil {
 					return err

@@ -9,7 +9,7 @@ import (
 )
 
 // WatchFilesystems tells which filesystems of the scope are new, have moved on in
-// life, have been attached or detached, or are gone.
+// life, have been attached or detached, are wanted larger, or are gone.
 func (a *Accessor) WatchFilesystems() (watcher.StringsWatcher, error) {
 	return a.st.watchEntities(indexPrefix(a.scope, filesystemIndex))
 }
@@ -42,8 +42,9 @@ func (i *instance) backing() string {
 	return i.Volume.Tag.String()
 }
 
-// SetFilesystemInfo records filesystems that have been provisioned. The id of a
-// filesystem does not change once it is recorded.
+// SetFilesystemInfo records filesystems that have been provisioned, or have grown. The
+// id of a filesystem does not change once it is recorded, and its size does not become
+// less.
 func (a *Accessor) SetFilesystemInfo(filesystems []params.Filesystem) ([]params.ErrorResult, error) {
 	return updateEach(a, filesystems, func(tx *txn, f params.Filesystem) error {
 		tag, err := names.ParseFilesystemTag(f.FilesystemTag)
@@ -57,8 +58,15 @@ func (a *Accessor) SetFilesystemInfo(filesystems []params.Filesystem) ([]params.
 	})
 }
 
+// FilesystemSizes returns the sizes, in MiB, that filesystems are wanted with.
+func (a *Accessor) FilesystemSizes(tags []names.FilesystemTag) ([]params.SizeResult, error) {
+	return wantedSizes(a, tags)
+}
+
 // FilesystemParams returns what filesystems are to be created with. They stay the
-// same for the filesystem's whole life, but for where it is to be attached.
+// same for the filesystem's whole life, but for where it is to be attached and for a
+// size that is raised. A filesystem on a volume that is still to grow is asked for no
+// larger than the volume, and grows with it.
 func (a *Accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.FilesystemParamsResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.FilesystemTag) (params.FilesystemParams, error) {
 		i, e, err := a.readEntity(r, tag)
@@ -76,6 +84,9 @@ func (a *Accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.Filesy
 			Provider:      i.Provider,
 			Attributes:    i.Attributes,
 			Tags:          resourceTags,
+		}
+		if v := i.Volume; v != nil && v.Info != nil && v.Info.Size != 0 {
+			p.Size = min(p.Size, v.Info.Size)
 		}
 		if e.Attachment != nil && !e.Attachment.going() {
 			attachment := filesystemAttachmentParams(r, i, e)

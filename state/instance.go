@@ -18,7 +18,9 @@ type instance struct {
 	Kind     string `json:"kind"`
 	Pool     string `json:"pool"`
 	Provider string `json:"provider"`
-	Size     uint64 `json:"size"`
+
+	// Size is what is wanted, in MiB. It never becomes less.
+	Size uint64 `json:"size"`
 
 	// Attributes are the pool's as they were when the instance was added, with the
 	// instance's own over them: what is made does not change with the pool.
@@ -45,6 +47,9 @@ type entity struct {
 
 	// Info is nil until the entity is provisioned.
 	Info *entityInfo `json:"info,omitempty"`
+
+	// Imported says that the provider has not made the entity but taken it over.
+	Imported bool `json:"imported,omitempty"`
 
 	// Attachment is nil while no machine has the entity, or is to have it.
 	Attachment *attachment `json:"attachment,omitempty"`
@@ -159,13 +164,16 @@ type indexEntry struct {
 	// Machine is the id of the machine that has a volume or filesystem: what it is
 	// created with depends on that.
 	Machine string `json:"machine,omitempty"`
+
+	// Size is what a volume or filesystem is wanted with, in MiB.
+	Size uint64 `json:"size,omitempty"`
 }
 
 // index returns the index entries of the instance, by key.
 func (i *instance) index(name string) map[string]indexEntry {
 	index := make(map[string]indexEntry, 5)
 	for _, e := range i.entities() {
-		tag, entry := e.tag(), indexEntry{Storage: name, Life: e.Life}
+		tag, entry := e.tag(), indexEntry{Storage: name, Life: e.Life, Size: i.Size}
 		if a := e.Attachment; a != nil {
 			entry.Machine = a.machine().Id()
 			index[attachmentKey(a.machine(), tag)] = indexEntry{Storage: name, Life: a.Life}
@@ -174,6 +182,9 @@ func (i *instance) index(name string) map[string]indexEntry {
 			}
 		}
 		index[entityKey(tag)] = entry
+		if e.Imported {
+			index[importedKey(i.Provider, e.Info.ID)] = indexEntry{Storage: name}
+		}
 	}
 	return index
 }

@@ -71,6 +71,10 @@ func planKey(machine names.MachineTag, tag names.Tag) string {
 	return indexPrefix(machine.String(), planIndex) + machine.String() + "/" + tag.String()
 }
 
+// importedKey is the index entry of what a provider has taken over, by the provider's
+// id: it is of one instance only.
+func importedKey(provider, id string) string { return "imported/" + provider + "/" + id }
+
 // scopeOf returns the scope that the volume or filesystem belongs to.
 func scopeOf(tag names.Tag) string {
 	var machine names.MachineTag

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/juju/errors"
@@ -60,6 +61,20 @@ func (i *instance) attach(machine names.MachineTag, now time.Time) error {
 			e.Status.set(status.Attaching, "", now)
 		}
 	}
+	return nil
+}
+
+// grow raises the size, in MiB, that the instance is wanted with.
+func (i *instance) grow(size uint64) error {
+	switch {
+	case i.Life != life.Alive:
+		return errors.NewNotValid(nil, "it is being removed")
+	case size < i.Size:
+		return errors.NewNotValid(nil, fmt.Sprintf(
+			"it has %d MiB and cannot become smaller, %d MiB: add smaller storage, copy what is on this one there, and remove this one",
+			i.Size, size))
+	}
+	i.Size = size
 	return nil
 }
 

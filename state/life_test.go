@@ -177,6 +177,7 @@ func TestAnyHistory(t *testing.T) {
 				world: newWorld(t),
 				rand:  rand.New(rand.NewPCG(seed, 0)),
 				lives: make(map[entry]life.Value),
+				sizes: make(map[string]uint64),
 				gone:  make(map[entry]bool),
 			}
 			h.must(h.SetPool("fast", "disk", nil))
@@ -227,6 +228,7 @@ type history struct {
 	rand  *rand.Rand
 	done  []string
 	lives map[entry]life.Value
+	sizes map[string]uint64 // wanted, by the tag of the volume or filesystem
 	gone  map[entry]bool
 }
 
@@ -252,7 +254,7 @@ func (h *history) do() {
 	if user := h.rand.IntN(10) < 3; user || len(entries) == 0 {
 		var err error
 		var what string
-		switch h.rand.IntN(5) {
+		switch h.rand.IntN(6) {
 		case 0, 1:
 			pick := historyPools[h.rand.IntN(len(historyPools))]
 			what = fmt.Sprintf("add %s %s %s", name, pick.pool, pick.kind)
@@ -263,6 +265,9 @@ func (h *history) do() {
 			what, err = "detach "+name, h.DetachStorage([]string{name})
 		case 4:
 			what, err = "remove "+name, h.RemoveStorage([]string{name})
+		case 5:
+			size := h.rand.Uint64N(200)
+			what, err = fmt.Sprintf("resize %s to %d", name, size), h.ResizeStorage(name, size)
 		}
 		note("%s: %v", what, err)
 		return
@@ -304,6 +309,15 @@ func (h *history) verify() {
 	for _, s := range all {
 		parts := partsOf(s)
 		of := func(name string) life.Value { return now[parts[name]] }
+		for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
+			if e == nil {
+				continue
+			}
+			if s.RequestedMiB < h.sizes[e.Tag.String()] {
+				h.t.Errorf("%s: wanted with %d MiB, was with %d MiB", s.Name, s.RequestedMiB, h.sizes[e.Tag.String()])
+			}
+			h.sizes[e.Tag.String()] = s.RequestedMiB
+		}
 		if of("fa") != "" && (of("va") == life.Dying || of("p") == life.Dying) {
 			h.t.Errorf("%s: the volume is taken from under its filesystem", s.Name)
 		}

@@ -100,11 +100,18 @@ func (s StatusInfo) tells(other StatusInfo) bool {
 	if (s.Status == status.Error) != (other.Status == status.Error) {
 		return s.Status == status.Error
 	}
-	if (s.Message == "") != (other.Message == "") {
-		return s.Message != ""
+	if s.explained() != other.explained() {
+		return s.explained()
 	}
-	return slices.Index(telling, s.Status) < slices.Index(telling, other.Status)
+	if s.Status != other.Status {
+		return slices.Index(telling, s.Status) < slices.Index(telling, other.Status)
+	}
+	return s.Message != "" && other.Message == ""
 }
+
+// explained reports whether a message says why the entity is not attached. That of an
+// attached one is a remark, which does not hide that the rest is not.
+func (s StatusInfo) explained() bool { return s.Message != "" && s.Status != status.Attached }
 
 // recordStatus appends a status to the history of an entity.
 func (tx *txn) recordStatus(tag names.Tag, info StatusInfo) {

@@ -30,6 +30,10 @@ func TestStatusOfAnInstance(t *testing.T) {
 		{"error: no room", "pending: waiting", "error: no room"},
 		{"attaching: try 3", "pending", "attaching: try 3"},
 		{"attached", "detaching: busy", "detaching: busy"},
+		{"attached", "attached: size is not enforced", "attached: size is not enforced"},
+		{"attached: growing to 512 MiB", "attached", "attached: growing to 512 MiB"},
+		{"attached: growing to 512 MiB", "attaching", "attaching"},
+		{"attached: growing to 512 MiB", "attaching: try 3", "attaching: try 3"},
 	} {
 		w := newWorld(t)
 		w.add("it", "loop", filesystem)

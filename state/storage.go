@@ -53,7 +53,7 @@ type Storage struct {
 	Provider storage.ProviderType
 
 	// SizeMiB is what was asked for until the provider has said what it made;
-	// RequestedMiB stays what was asked for.
+	// RequestedMiB is what was last asked for: storage that has less is to grow.
 	SizeMiB, RequestedMiB uint64
 
 	// MountPoint is what was asked for.
@@ -68,7 +68,8 @@ type Storage struct {
 
 	// StatusInfo is the most telling status of the instance's volume and
 	// filesystem: an error first, then one with a message, then one on its
-	// way out, then the least advanced.
+	// way out, then the least advanced. What is attached tells least, and its
+	// message is a remark.
 	StatusInfo
 
 	// Location is the mount point of an attached filesystem, or the path of an
@@ -123,6 +124,15 @@ type Changes struct {
 	// [State.AttachStorage].
 	Attach  []string
 	Machine names.MachineTag
+
+	// Resize are instances that are wanted larger, as by [State.ResizeStorage].
+	Resize []Resize
+}
+
+// Resize is a size that an instance is wanted with.
+type Resize struct {
+	Name string
+	Size uint64 // MiB
 }
 
 // Apply makes changes in one transaction: all or none. The error is about the first
@@ -143,8 +153,14 @@ func (st *State) Apply(changes Changes) error {
 			return errors.Trace(err)
 		}
 		for _, p := range changes.Add {
-			if err := st.addStorage(tx, rules, p); err != nil {
+			if err := st.addStorage(tx, rules, p, nil); err != nil {
 				return errors.Annotatef(err, "adding storage %q", p.Name)
+			}
+		}
+		for _, r := range changes.Resize {
+			err := changeEach(tx, []string{r.Name}, "resizing", func(i *instance) error { return i.grow(r.Size) })
+			if err != nil {
+				return errors.Trace(err)
 			}
 		}
 		if len(changes.Attach) == 0 {
@@ -170,6 +186,71 @@ func (st *State) Apply(changes Changes) error {
 // filesystem on it.
 func (st *State) AddStorage(all ...StorageParams) error {
 	return st.Apply(Changes{Add: all})
+}
+
+// ImportVolume adds a storage instance whose volume is there already: the pool's
+// provider has taken it over (see [storage.VolumeImporter]) as what info says. A
+// filesystem on it is the machine's to take over or to make, as Attributes say. Where
+// Size is zero it is the volume's. Errors are those of AddStorage; one that satisfies
+// errors.IsAlreadyExists may also be about a volume that is another instance's.
+func (st *State) ImportVolume(p StorageParams, info storage.VolumeInfo) error {
+	return st.importStorage(p, (*instance).volume, entityInfo{
+		ID:         info.VolumeId,
+		HardwareID: info.HardwareId,
+		WWN:        info.WWN,
+		Size:       info.Size,
+		Persistent: info.Persistent,
+	})
+}
+
+// ImportFilesystem is ImportVolume for a filesystem of a provider that makes
+// filesystems itself (see [storage.FilesystemImporter]).
+func (st *State) ImportFilesystem(p StorageParams, info storage.FilesystemInfo) error {
+	return st.importStorage(p, (*instance).native, entityInfo{ID: info.FilesystemId, Size: info.Size})
+}
+
+func (st *State) importStorage(p StorageParams, which func(*instance) *entity, info entityInfo) error {
+	rules, err := poolmanager.NewRules(st.registry)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if p.Size == 0 {
+		p.Size = info.Size
+	}
+	err = st.update(func(tx *txn) error {
+		return st.addStorage(tx, rules, p, func(i *instance) error {
+			e := which(i)
+			if e == nil {
+				return errors.NewNotSupported(nil, "provider "+strconv.Quote(i.Provider)+" makes "+i.Kind+" storage of another sort than was imported")
+			}
+			if taken, ok := read[indexEntry](&tx.reader, importedKey(i.Provider, info.ID)); ok {
+				return errors.NewAlreadyExists(nil, "what was imported is storage "+strconv.Quote(taken.Storage)+" already")
+			}
+			e.Imported = true
+			return e.setInfo(info)
+		})
+	})
+	return errors.Annotatef(err, "importing storage %q", p.Name)
+}
+
+// volume returns the instance's volume, or nil.
+func (i *instance) volume() *entity { return i.Volume }
+
+// native returns the instance's filesystem, or nil where that is on a volume.
+func (i *instance) native() *entity {
+	if i.Volume != nil {
+		return nil
+	}
+	return i.Filesystem
+}
+
+// ResizeStorage asks for an instance to grow to size, in MiB. What is not provisioned
+// yet is made so large; what is grows when its worker and its provider can. Asking
+// for the size that is wanted already is no error. The error satisfies
+// errors.IsNotFound for a name that is not there, and errors.IsNotValid for a smaller
+// size and for an instance that is being removed.
+func (st *State) ResizeStorage(name string, size uint64) error {
+	return st.Apply(Changes{Resize: []Resize{{name, size}}})
 }
 
 // AttachStorage attaches the named instances to a machine, all or none. What is
@@ -294,7 +375,9 @@ func (p StorageParams) validate() error {
 	return nil
 }
 
-func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams) error {
+// addStorage adds an instance. imported, where it is not nil, says what of it is there
+// already.
+func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams, imported func(*instance) error) error {
 	if err := p.validate(); err != nil {
 		return errors.Trace(err)
 	}
@@ -347,6 +430,11 @@ func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams) 
 	if hasFilesystem {
 		id := tx.nextID(filesystemSequenceKey, p.Machine, bound || hasVolume)
 		i.Filesystem = newEntity(names.NewFilesystemTag(id), tx.now)
+	}
+	if imported != nil {
+		if err := imported(&i); err != nil {
+			return errors.Trace(err)
+		}
 	}
 	if attach {
 		if err := i.attach(p.Machine, tx.now); err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // WatchVolumes tells which volumes of the scope are new, have moved on in life, have
-// been attached or detached, or are gone.
+// been attached or detached, are wanted larger, or are gone.
 func (a *Accessor) WatchVolumes() (watcher.StringsWatcher, error) {
 	return a.st.watchEntities(indexPrefix(a.scope, volumeIndex))
 }
@@ -41,8 +41,8 @@ func (a *Accessor) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, error
 	})
 }
 
-// SetVolumeInfo records volumes that have been provisioned. The id of a volume does
-// not change once it is recorded.
+// SetVolumeInfo records volumes that have been provisioned, or have grown. The id of a
+// volume does not change once it is recorded, and its size does not become less.
 func (a *Accessor) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult, error) {
 	return updateEach(a, volumes, func(tx *txn, v params.Volume) error {
 		tag, err := names.ParseVolumeTag(v.VolumeTag)
@@ -74,12 +74,35 @@ func (e *entity) setInfo(info entityInfo) error {
 	case e.Info != nil && e.Info.ID != info.ID:
 		return errors.NewNotValid(nil, "it is provisioned as "+strconv.Quote(e.Info.ID)+", and cannot become "+strconv.Quote(info.ID))
 	}
+	if e.Info != nil {
+		// What an earlier call has made may be told of after a later one made it
+		// larger.
+		info.Size = max(info.Size, e.Info.Size)
+	}
 	e.Info = &info
 	return nil
 }
 
+// VolumeSizes returns the sizes, in MiB, that volumes are wanted with.
+func (a *Accessor) VolumeSizes(tags []names.VolumeTag) ([]params.SizeResult, error) {
+	return wantedSizes(a, tags)
+}
+
+func wantedSizes[T names.Tag](a *Accessor, tags []T) ([]params.SizeResult, error) {
+	return viewEach(a, tags, func(r *reader, tag T) (uint64, error) {
+		i, _, err := a.readEntity(r, tag)
+		if err != nil {
+			return 0, err
+		}
+		return i.Size, nil
+	}, func(size uint64, err *params.Error) params.SizeResult {
+		return params.SizeResult{Result: size, Error: err}
+	})
+}
+
 // VolumeParams returns what volumes are to be created with. They stay the same for
-// the volume's whole life, but for where it is to be attached.
+// the volume's whole life, but for where it is to be attached and for a size that is
+// raised.
 func (a *Accessor) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.VolumeTag) (params.VolumeParams, error) {
 		i, e, err := a.readEntity(r, tag)

@@ -76,6 +76,9 @@ func (p provider) ValidateConfig(c *storage.Config) error {
 	if _, ok := c.Attrs()["bad"]; ok {
 		return errors.NotValidf("attribute bad")
 	}
+	if _, ok := c.Attrs()["worse"]; ok {
+		return errors.NotValidf("storage pool %q: attribute worse", c.Name())
+	}
 	return nil
 }
 
@@ -182,6 +185,9 @@ func TestWhatIsRefused(t *testing.T) {
 			`pool "new": provider "nfs" is not known: the providers are disk, loop`},
 		{"create with bad attributes", func(m *poolmanager.Manager) error { return m.Create("new", "loop", storage.Attrs{"bad": 1}) }, errors.NotValid,
 			`pool "new": attribute bad not valid`},
+		{"create where the provider names the pool", func(m *poolmanager.Manager) error {
+			return m.Create("new", "loop", storage.Attrs{"worse": 1})
+		}, errors.NotValid, `storage pool "new": attribute worse not valid`},
 		{"create with the agent's attribute", func(m *poolmanager.Manager) error {
 			return m.Create("new", "loop", storage.Attrs{storage.ConfigStorageDir: "/etc"})
 		}, errors.NotValid, `pool "new": attribute "storage-dir" is set by whoever uses the pool: leave it out`},

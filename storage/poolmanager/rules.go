@@ -120,6 +120,9 @@ func (r *Rules) check(name string, provider storage.ProviderType, attrs storage.
 		return nil, errors.Trace(err)
 	}
 	if err := p.ValidateConfig(config); err != nil {
+		if strings.HasPrefix(err.Error(), fmt.Sprintf("storage pool %q: ", name)) {
+			return nil, errors.Trace(err) // it says so itself
+		}
 		return nil, errors.Annotatef(err, "pool %q", name)
 	}
 	return config, nil

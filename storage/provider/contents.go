@@ -1,0 +1,20 @@
+package provider
+
+import "path/filepath"
+
+// Contents is what was recognised in a file.
+type Contents struct {
+	// Size is that of the file, in bytes.
+	Size uint64
+
+	// Filesystem is the type of a filesystem that begins where the file does, such
+	// as "ext4", and UUID its UUID. They are empty for anything else, of which
+	// nothing is known.
+	Filesystem, UUID string
+}
+
+// LoopVolumePath returns where a loop provider with a storage directory keeps the file
+// of a volume.
+func LoopVolumePath(storageDir, volumeId string) string {
+	return filepath.Join(storageDir, "volumes", volumeId)
+}

@@ -1,0 +1,25 @@
+//go:build !linux
+
+package provider
+
+import (
+	"context"
+	"runtime"
+
+	"github.com/juju/errors"
+)
+
+// ReadContents fails: the error satisfies errors.IsNotSupported.
+func ReadContents(string) (Contents, error) {
+	return Contents{}, errors.NotSupportedf("reading filesystems on %s", runtime.GOOS)
+}
+
+// LoopFile fails: the error satisfies errors.IsNotSupported.
+func LoopFile(string) (string, error) {
+	return "", errors.NotSupportedf("loop devices on %s", runtime.GOOS)
+}
+
+// DetachLoopFile fails: the error satisfies errors.IsNotSupported.
+func DetachLoopFile(context.Context, string, string) error {
+	return errors.NotSupportedf("loop devices on %s", runtime.GOOS)
+}

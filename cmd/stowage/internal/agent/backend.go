@@ -264,6 +264,7 @@ func (b *backend) wireStorage(s state.Storage) control.Storage {
 		Pool:        s.Pool,
 		Provider:    string(s.Provider),
 		SizeMiB:     s.SizeMiB,
+		WantedMiB:   s.RequestedMiB,
 		Life:        s.Life,
 		Status:      s.Status,
 		Message:     s.Message,

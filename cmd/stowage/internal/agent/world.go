@@ -14,7 +14,14 @@ import (
 
 // world reads what a file is held against.
 func (b *backend) world() (converge.World, error) {
-	world := converge.World{Machine: machine, Providers: b.config.Registry, Manager: b.config.Manager}
+	world := converge.World{
+		Machine:   machine,
+		Providers: b.config.Registry,
+		Manager:   b.config.Manager,
+		// Only its rules are asked for, for which it needs no directory.
+		Filesystems: provider.NewManagedFilesystemSource("", nil),
+		CheckGrowth: b.checkGrowth,
+	}
 	pools, err := b.pools().List()
 	if err != nil {
 		return world, errors.Trace(err)
@@ -41,8 +48,8 @@ func (b *backend) world() (converge.World, error) {
 
 // space returns the room on the filesystem of the data directory, which is where
 // loop volumes and rootfs directories are. A loop volume takes all its size when
-// it is made, so what is still to be made is taken already. A tmpfs may be as large
-// as the memory.
+// it is made or grows, so what is still to be made is taken already. A tmpfs may be as
+// large as the memory.
 func (b *backend) space(existing []state.Storage) (map[storage.ProviderType]converge.Space, error) {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(b.config.DataDir, &stat); err != nil {
@@ -55,9 +62,14 @@ func (b *backend) space(existing []state.Storage) (map[storage.ProviderType]conv
 	free := stat.Bavail * uint64(stat.Frsize) >> 20
 	left := free
 	for _, s := range existing {
-		if s.Provider == provider.LoopProviderType && s.Volume != nil && s.Volume.ProviderID == "" {
-			left -= min(left, s.RequestedMiB)
+		if s.Provider != provider.LoopProviderType || s.Volume == nil {
+			continue
 		}
+		made := s.SizeMiB
+		if s.Volume.ProviderID == "" {
+			made = 0
+		}
+		left -= min(left, s.RequestedMiB-min(made, s.RequestedMiB))
 	}
 	return map[storage.ProviderType]converge.Space{
 		provider.LoopProviderType:   {FreeMiB: left, Taken: true},

@@ -93,6 +93,16 @@ func (b *backend) Remove(_ context.Context, names []string) error {
 	return b.err
 }
 
+func (b *backend) Resize(_ context.Context, args control.ResizeArgs) (control.ChangesResult, error) {
+	b.note("resize %+v", args)
+	return control.ChangesResult{Changes: b.changes}, b.err
+}
+
+func (b *backend) Import(_ context.Context, args control.ImportArgs) (control.ChangesResult, error) {
+	b.note("import %+v", args)
+	return control.ChangesResult{Changes: b.changes}, b.err
+}
+
 func (b *backend) Pools(context.Context) ([]control.Pool, error) {
 	return []control.Pool{
 		{Name: "fast", Provider: "loop", Attributes: map[string]any{"fs": "xfs"}},
@@ -170,7 +180,7 @@ var since = time.Date(2025, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func row(name string, s status.Status, message, location string) control.Storage {
 	r := control.Storage{
-		Name: name, Kind: "filesystem", Pool: "loop", Provider: "loop", SizeMiB: 64,
+		Name: name, Kind: "filesystem", Pool: "loop", Provider: "loop", SizeMiB: 64, WantedMiB: 64,
 		Life: life.Alive, Status: s, Message: message, Since: since, Location: location,
 		Volume: "0/0", Filesystem: "0/1", Attachments: []control.Attachment{},
 	}
@@ -459,6 +469,7 @@ func TestStatusFormats(t *testing.T) {
     "pool": "loop",
     "provider": "loop",
     "size-mib": 64,
+    "wanted-mib": 64,
     "life": "alive",
     "status": "attached",
     "message": "",
@@ -481,6 +492,7 @@ func TestStatusFormats(t *testing.T) {
     "pool": "loop",
     "provider": "loop",
     "size-mib": 64,
+    "wanted-mib": 64,
     "life": "alive",
     "status": "error",
     "message": "a <b>\n",
@@ -497,6 +509,7 @@ func TestStatusFormats(t *testing.T) {
   pool: loop
   provider: loop
   size-mib: 64
+  wanted-mib: 64
   life: alive
   status: attached
   message: ""

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -70,10 +71,11 @@ func (c *common) applyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Make the storage that a file declares",
-		Long: `Adds the storage and pools in the file that are not there yet, and attaches the
-storage that is there and detached. What is there already stays as it is: applying
-a file again changes nothing. A declaration that differs from what is there is an
-error, and then nothing of the file is applied.
+		Long: `Adds the storage and pools in the file that are not there yet, attaches the storage
+that is there and detached, and makes storage grow that is there with a smaller size.
+What is there already stays as it is: applying a file again changes nothing. A
+declaration that differs in another way from what is there, a smaller size among
+them, is an error, and then nothing of the file is applied.
 
 Storage that is not in the file is left alone, and --dry-run lists it. Data goes
 away only by "stowage remove NAME".`,
@@ -96,7 +98,11 @@ away only by "stowage remove NAME".`,
 			if err := writeChanges(c.Stdout, result.Changes, dryRun); err != nil || dryRun {
 				return err
 			}
-			return waiting.until(ctx, client, result.Names, attached, c.Stdout)
+			goal := attached
+			if slices.ContainsFunc(result.Changes, func(c control.Change) bool { return c.Action == control.ActionGrow }) {
+				goal = grown
+			}
+			return waiting.until(ctx, client, result.Names, goal, c.Stdout)
 		}),
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "the file to apply; - is the standard input")
@@ -132,7 +138,7 @@ func (c *common) readSpec(name string) (control.ApplyArgs, *spec.File, error) {
 }
 
 var actionSigns = map[control.Action]string{
-	control.ActionAdd: "+", control.ActionAttach: "~", control.ActionLeave: "!",
+	control.ActionAdd: "+", control.ActionImport: "+", control.ActionAttach: "~", control.ActionGrow: "~", control.ActionLeave: "!",
 }
 
 // writeChanges tells what was done, or would be. What is left alone is part of
@@ -168,7 +174,8 @@ func (c *common) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [NAME...]",
 		Short: "Show storage and how far it is",
-		Long: `Shows the named storage, or all. NAME is also all of NAME/0, NAME/1, and so on.
+		Long: `Shows the named storage, or all. NAME is also all of NAME/0, NAME/1, and so on. A
+SIZE such as 256M → 512M is that of storage which is to grow, and has 256M now.
 
 With --watch, a table that is redrawn as things change, until it is interrupted;
 where the output is no terminal, one line per change.`,

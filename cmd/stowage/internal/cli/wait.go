@@ -54,6 +54,28 @@ var (
 		return pending
 	}, failed}
 
+	// Storage that is larger than was asked for has grown too. Of what is attached,
+	// the message tells when it cannot.
+	resized = goal{"resized", func(s control.Storage) progress {
+		switch {
+		case s.Life != life.Alive:
+			return failed
+		case s.SizeMiB >= s.WantedMiB:
+			return reached
+		case s.Status == status.Error, strings.HasPrefix(s.Message, fmt.Sprintf("cannot grow to %d MiB", s.WantedMiB)):
+			return failed
+		case s.Filesystem != "" && len(s.Attachments) == 0:
+			return failed // filesystems grow while they are attached
+		}
+		return pending
+	}, failed}
+	grown = goal{"attached and resized", func(s control.Storage) progress {
+		if how := attached.progress(s); how != reached {
+			return how
+		}
+		return resized.progress(s)
+	}, failed}
+
 	// What cannot be detached or destroyed now is tried again, so neither of
 	// these fails.
 	detached = goal{"detached", func(s control.Storage) progress {

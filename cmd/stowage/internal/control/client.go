@@ -64,6 +64,16 @@ func (c *Client) Remove(ctx context.Context, names []string) error {
 	return c.change(ctx, "remove", names)
 }
 
+// Resize asks that storage grow.
+func (c *Client) Resize(ctx context.Context, args ResizeArgs) (ChangesResult, error) {
+	return ask[ChangesResult](ctx, c, "resize", args)
+}
+
+// Import takes over what is there. When it returns, it is the agent's.
+func (c *Client) Import(ctx context.Context, args ImportArgs) (ChangesResult, error) {
+	return ask[ChangesResult](ctx, c, "import", args)
+}
+
 func (c *Client) change(ctx context.Context, verb string, names []string) error {
 	_, err := ask[struct{}](ctx, c, verb, namesArgs{names})
 	return err

@@ -85,6 +85,16 @@ func (b *backend) Remove(_ context.Context, names []string) error {
 	return b.err
 }
 
+func (b *backend) Resize(_ context.Context, args control.ResizeArgs) (control.ChangesResult, error) {
+	b.note("resize %+v", args)
+	return control.ChangesResult{Changes: []control.Change{{Action: "x", Name: "data"}}}, b.err
+}
+
+func (b *backend) Import(_ context.Context, args control.ImportArgs) (control.ChangesResult, error) {
+	b.note("import %+v", args)
+	return control.ChangesResult{Changes: []control.Change{{Action: "x", Name: "data"}}}, b.err
+}
+
 func (b *backend) Pools(context.Context) ([]control.Pool, error) {
 	return []control.Pool{{Name: "loop", Provider: "loop", Attributes: map[string]any{"fs": "xfs"}}}, b.err
 }
@@ -157,6 +167,18 @@ func TestCallsReachTheBackendAndComeBack(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	for _, call := range []func() (control.ChangesResult, error){
+		func() (control.ChangesResult, error) {
+			return client.Resize(ctx, control.ResizeArgs{Names: []string{"a"}, SizeMiB: 512, More: true})
+		},
+		func() (control.ChangesResult, error) {
+			return client.Import(ctx, control.ImportArgs{Name: "a", Pool: "loop", Source: "/f", Mount: "/m", Block: true})
+		},
+	} {
+		if changed, err := call(); err != nil || len(changed.Changes) != 1 || changed.Changes[0].Name != "data" {
+			t.Errorf("%+v, %v", changed, err)
+		}
+	}
 	pools, err := client.Pools(ctx)
 	if err != nil || len(pools) != 1 || pools[0].Attributes["fs"] != "xfs" {
 		t.Errorf("pools: %+v, %v", pools, err)
@@ -176,6 +198,7 @@ func TestCallsReachTheBackendAndComeBack(t *testing.T) {
 	}
 	want := []string{
 		`apply f "a\n\x00" true`, `storage ["data"]`, `attach ["a" "b/1"]`, `detach ["a" "b/1"]`, `remove ["a" "b/1"]`,
+		"resize {Names:[a] SizeMiB:512 More:true}", "import {Name:a Pool:loop Source:/f Mount:/m Block:true}",
 		"add pool {Name:fast Provider:loop Attributes:map[depth:4 fs:xfs] Replace:true}", `remove pools ["fast"]`,
 	}
 	if !reflect.DeepEqual(b.calls, want) {

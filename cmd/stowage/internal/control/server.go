@@ -42,6 +42,12 @@ type Backend interface {
 	Attach(ctx context.Context, names []string) error
 	Detach(ctx context.Context, names []string) error
 	Remove(ctx context.Context, names []string) error
+	// Resize asks that storage grow. It returns when that is recorded, not when it
+	// is done.
+	Resize(context.Context, ResizeArgs) (ChangesResult, error)
+	// Import takes over what is there, as storage that is then attached. When it is
+	// interrupted, the same call again finishes it.
+	Import(context.Context, ImportArgs) (ChangesResult, error)
 	Pools(context.Context) ([]Pool, error)
 	// AddPool makes a pool, or replaces one, for storage that is added from then
 	// on.
@@ -311,6 +317,8 @@ func (s *Server) routes() http.Handler {
 	b := s.config.Backend
 	mux := http.NewServeMux()
 	mux.Handle("POST /v1/apply", call(s, b.Apply))
+	mux.Handle("POST /v1/resize", call(s, b.Resize))
+	mux.Handle("POST /v1/import", call(s, b.Import))
 	mux.Handle("POST /v1/storage", call(s, func(ctx context.Context, args namesArgs) (storageResult, error) {
 		found, err := b.Storage(ctx, args.Names)
 		return storageResult{found}, err

@@ -15,10 +15,15 @@ type Storage struct {
 	Pool     string `json:"pool" yaml:"pool"`
 	Provider string `json:"provider" yaml:"provider"`
 	// SizeMiB is what was asked for until the provider has said what it made.
-	SizeMiB uint64        `json:"size-mib" yaml:"size-mib"`
-	Life    life.Value    `json:"life" yaml:"life"`
-	Status  status.Status `json:"status" yaml:"status"`
-	Message string        `json:"message" yaml:"message"`
+	SizeMiB uint64 `json:"size-mib" yaml:"size-mib"`
+	// WantedMiB is what was last asked for. Storage that has less is to grow; some
+	// has more.
+	WantedMiB uint64        `json:"wanted-mib" yaml:"wanted-mib"`
+	Life      life.Value    `json:"life" yaml:"life"`
+	Status    status.Status `json:"status" yaml:"status"`
+	// Message says why it is not attached; about attached storage, what there is
+	// to know.
+	Message string `json:"message" yaml:"message"`
 	// Since is when Status or Message last changed.
 	Since time.Time `json:"since" yaml:"since"`
 	// Location is a device path or a mount point, empty where not attached.
@@ -67,17 +72,48 @@ type ApplyArgs struct {
 	DryRun bool `json:"dry-run"`
 }
 
-// Action is what applying a file does about a name.
+// ResizeArgs ask for storage to grow.
+type ResizeArgs struct {
+	// Names are names of storage, as elsewhere.
+	Names []string `json:"names"`
+	// SizeMiB is how large each is to be, or, with More, how much larger than was
+	// last asked for.
+	SizeMiB uint64 `json:"size-mib"`
+	More    bool   `json:"more"`
+}
+
+// ImportArgs name what is to be taken over.
+type ImportArgs struct {
+	Name string `json:"name"`
+	Pool string `json:"pool"`
+	// Source is the absolute path of a file or directory, or UUID=… of the
+	// filesystem on a block device.
+	Source string `json:"source"`
+	// Mount is where a filesystem is wanted, or nothing.
+	Mount string `json:"mount"`
+	// Block asks for a block device, whatever is on it.
+	Block bool `json:"block"`
+}
+
+// ChangesResult tells what was changed.
+type ChangesResult struct {
+	Changes []Change `json:"changes"`
+}
+
+// Action is what applying a file, or a command, does about a name.
 type Action string
 
 const (
 	ActionAdd    Action = "add"
 	ActionAttach Action = "attach"
+	ActionGrow   Action = "grow"
+	// ActionImport is for what was there before, and not stowage's.
+	ActionImport Action = "import"
 	// ActionLeave is for what is on the machine and not in the file.
 	ActionLeave Action = "leave"
 )
 
-// Change is what applying a file does about one storage or pool.
+// Change is what is done about one storage or pool.
 type Change struct {
 	Action Action `json:"action"`
 	// Item is "storage" or "pool".

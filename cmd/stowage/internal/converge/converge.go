@@ -3,15 +3,18 @@
 // of the machine is a [World] that the caller has read.
 //
 // What the file declares and the machine lacks is added; what is there but
-// detached is attached; what is there already stays as it is. A declaration that
-// differs from what is there is an error: no storage is altered in place. What
-// is there and not in the file is left alone, because data goes away only where
-// its name was given for it.
+// detached is attached; what is there and smaller grows; what is there otherwise
+// stays as it is. A declaration that differs from what is there in another way is an
+// error: no storage is altered in place. What is there and not in the file is left
+// alone, because data goes away only where its name was given for it.
+//
+// [Resize] and [Import] plan what a command asks for, by the same rules.
 package converge
 
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -43,6 +46,13 @@ type World struct {
 	// Space is what providers have room for. A provider that is not in it is
 	// not checked here.
 	Space map[storage.ProviderType]Space
+	// Filesystems has the rules of filesystems that are made on volumes.
+	Filesystems interface {
+		ValidateFilesystemParams(storage.FilesystemParams) error
+	}
+	// CheckGrowth returns an error if storage cannot grow, whatever room there
+	// is.
+	CheckGrowth func(*state.Storage) error
 }
 
 // Space is the room that a provider has.
@@ -63,17 +73,42 @@ type Plan struct {
 	Names []string
 }
 
-// AttributeFilesystem is the attribute by which a pool or an instance chooses the
-// filesystem that is made on its volume, and defaultFilesystem what is made where
-// neither does.
+// The attributes by which a pool or an instance chooses the filesystem that is made
+// on its volume, and defaultFilesystem what is made where neither does.
+// attributeUUID is for one that is there already.
 const (
-	AttributeFilesystem = "fs"
+	attributeFilesystem = "fs"
+	attributeUUID       = "uuid"
 	defaultFilesystem   = "ext4"
 )
+
+// attributeOf returns the attribute that a field of a file stands for.
+func attributeOf(field string) string {
+	if field == "filesystem" {
+		return attributeFilesystem
+	}
+	return field
+}
 
 // Make returns the plan for a file. The error names the file, the line, the
 // entry and the field, and satisfies errors.IsNotValid.
 func Make(file *spec.File, world World) (Plan, error) {
+	p := newPlanner(world)
+	for _, pool := range file.Pools {
+		if err := p.pool(pool); err != nil {
+			return Plan{}, err
+		}
+	}
+	for _, declared := range file.Storage {
+		if err := p.storage(declared); err != nil {
+			return Plan{}, err
+		}
+	}
+	p.leave(file)
+	return p.plan, nil
+}
+
+func newPlanner(world World) *planner {
 	p := &planner{
 		world:    world,
 		pools:    map[string]*storage.Config{},
@@ -97,18 +132,7 @@ func Make(file *spec.File, world World) (Plan, error) {
 			_ = p.mounts.Add(s.MountPoint, s.Name)
 		}
 	}
-	for _, pool := range file.Pools {
-		if err := p.pool(pool); err != nil {
-			return Plan{}, err
-		}
-	}
-	for _, declared := range file.Storage {
-		if err := p.storage(declared); err != nil {
-			return Plan{}, err
-		}
-	}
-	p.leave(file)
-	return p.plan, nil
+	return p
 }
 
 type planner struct {
@@ -125,7 +149,7 @@ type planner struct {
 
 // pool adds a pool to the plan, unless it is there.
 func (p *planner) pool(declared spec.Pool) error {
-	provider, err := p.world.Providers.StorageProvider(declared.Provider)
+	_, err := p.world.Providers.StorageProvider(declared.Provider)
 	if errors.Is(err, errors.NotFound) {
 		return declared.Errorf("provider", "%q is not known: the providers are %s", declared.Provider, p.providerNames())
 	}
@@ -148,7 +172,7 @@ func (p *planner) pool(declared spec.Pool) error {
 		}
 		return nil
 	}
-	if err := provider.ValidateConfig(config); err != nil {
+	if err := p.checkAttributes(config, config.Attrs()); err != nil {
 		return declared.Errorf("attributes", "%s", err)
 	}
 	p.pools[declared.Name] = config
@@ -202,14 +226,15 @@ func (p *planner) storage(declared spec.Storage) error {
 	if err := p.checkCount(declared); err != nil {
 		return err
 	}
-	if onVolume && declared.Kind == storage.StorageKindFilesystem && declared.Filesystem == "" {
-		// What the file itself chooses has been checked with the file.
-		if err := spec.CheckSize(filesystemOf(pool.Attrs()), declared.Directive.Size); err != nil {
-			return declared.Errorf("directive", "pool %s: %s", pool.Name(), err)
+	managed := onVolume && declared.Kind == storage.StorageKindFilesystem
+	if managed {
+		if err := p.checkChoices(declared, pool); err != nil {
+			return err
 		}
 	}
 
 	var added, attached int
+	grown := map[uint64]int{} // by the size before
 	for _, instance := range declared.Instances() {
 		wanted := state.StorageParams{
 			Name:       instance.Name,
@@ -219,13 +244,25 @@ func (p *planner) storage(declared spec.Storage) error {
 			MountPoint: instance.Mount,
 			Machine:    p.world.Machine,
 		}
-		if declared.Filesystem != "" {
-			wanted.Attributes = map[string]any{AttributeFilesystem: declared.Filesystem}
+		for _, choice := range declared.Choices() {
+			if *choice.Value == "" {
+				continue
+			}
+			if wanted.Attributes == nil {
+				wanted.Attributes = map[string]any{}
+			}
+			wanted.Attributes[attributeOf(choice.Field)] = *choice.Value
 		}
 		if existing, ok := p.existing[instance.Name]; ok {
-			attach, err := compare(declared, wanted, pool, onVolume, existing)
+			attach, err := compare(declared, wanted, pool, managed, existing)
 			if err != nil {
 				return err
+			}
+			if existing.RequestedMiB < wanted.Size {
+				if err := p.grow(existing, wanted.Size); err != nil {
+					return declared.Errorf("directive", "%s", err)
+				}
+				grown[existing.RequestedMiB]++
 			}
 			if attach {
 				p.plan.State.Attach = append(p.plan.State.Attach, instance.Name)
@@ -238,14 +275,100 @@ func (p *planner) storage(declared spec.Storage) error {
 		}
 		added++
 	}
-	if added+attached > 0 && provider.Scope() == storage.ScopeEnviron && !p.world.Manager {
-		return declared.Errorf("directive", "pool %s is of provider %s, whose storage an environment manager makes and attaches: start the agent with --manager",
-			pool.Name(), pool.Provider())
+	if added+attached+len(grown) > 0 {
+		if err := p.checkManager(pool, provider); err != nil {
+			return declared.Errorf("directive", "%s", err)
+		}
 	}
-	p.tell(declared, control.ActionAdd, added)
-	p.tell(declared, control.ActionAttach, attached)
+	p.tell(declared, control.ActionAdd, added, describe(declared))
+	p.tell(declared, control.ActionAttach, attached, describe(declared))
+	for _, before := range slices.Sorted(maps.Keys(grown)) {
+		p.tell(declared, control.ActionGrow, grown[before], growth(before, declared.Directive.Size))
+	}
 	p.plan.Names = append(p.plan.Names, declared.Name)
 	return nil
+}
+
+// checkManager refuses what nobody would look after.
+func (p *planner) checkManager(pool *storage.Config, provider storage.Provider) error {
+	if provider.Scope() == storage.ScopeEnviron && !p.world.Manager {
+		return errors.Errorf("pool %s is of provider %s, whose storage an environment manager makes and attaches: start the agent with --manager",
+			pool.Name(), pool.Provider())
+	}
+	return nil
+}
+
+// checkChoices asks about the choices one after the other, and about the size once the
+// type is known: so the error is about the field that has to change.
+func (p *planner) checkChoices(declared spec.Storage, pool *storage.Config) error {
+	params := storage.FilesystemParams{Attributes: maps.Clone(pool.Attrs())}
+	if params.Attributes == nil {
+		params.Attributes = map[string]any{}
+	}
+	choices := declared.Choices()
+	for _, choice := range choices {
+		if *choice.Value != "" {
+			delete(params.Attributes, attributeOf(choice.Field))
+		}
+	}
+	check := func(field string) error {
+		err := p.checkFilesystem(params)
+		if err == nil {
+			err = p.checkAttributes(pool, params.Attributes)
+		}
+		switch {
+		case err == nil:
+			return nil
+		case field == "directive" && declared.Filesystem == "":
+			return declared.Errorf(field, "pool %s: %s", pool.Name(), err)
+		}
+		return declared.Errorf(field, "%s", err)
+	}
+	for i, choice := range choices {
+		field := "directive" // which names the pool, whose choice it is otherwise
+		if *choice.Value != "" {
+			field = choice.Field
+			params.Attributes[attributeOf(field)] = *choice.Value
+		}
+		if err := check(field); err != nil {
+			return err
+		}
+		if i == 0 {
+			params.Size = declared.Directive.Size
+			if err := check("directive"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkFilesystem asks whether there can be such a filesystem on a volume, of which
+// the tags are not known yet.
+func (p *planner) checkFilesystem(params storage.FilesystemParams) error {
+	params.Tag, params.Volume = names.NewFilesystemTag("0"), names.NewVolumeTag("0")
+	return without("filesystem 0: ", p.world.Filesystems.ValidateFilesystemParams(params))
+}
+
+// checkAttributes asks whether the pool could have the attributes.
+func (p *planner) checkAttributes(pool *storage.Config, attributes storage.Attrs) error {
+	provider, err := p.world.Providers.StorageProvider(pool.Provider())
+	if err != nil {
+		return errors.Trace(err)
+	}
+	config, err := storage.NewConfig(pool.Name(), pool.Provider(), attributes)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return without(fmt.Sprintf("storage pool %q: ", pool.Name()), provider.ValidateConfig(config))
+}
+
+// without leaves out what an error begins with, where whoever shows it says so too.
+func without(prefix string, err error) error {
+	if err == nil || !strings.HasPrefix(err.Error(), prefix) {
+		return err
+	}
+	return errors.NewNotValid(nil, strings.TrimPrefix(err.Error(), prefix))
 }
 
 func (p *planner) poolNames() string {
@@ -267,8 +390,11 @@ func checkKind(declared spec.Storage, name storage.ProviderType, provider storag
 		return false, declared.Errorf("kind", "provider %s makes no block devices: write filesystem, or choose another pool", name)
 	case declared.Kind == storage.StorageKindFilesystem && !blocks && !filesystems:
 		return false, declared.Errorf("kind", "provider %s makes no filesystems: choose another pool", name)
-	case declared.Filesystem != "" && filesystems:
-		return false, declared.Errorf("filesystem", "provider %s makes filesystems of its own: leave it out", name)
+	}
+	for _, choice := range declared.Choices() {
+		if *choice.Value != "" && filesystems {
+			return false, declared.Errorf(choice.Field, "provider %s makes filesystems of its own: leave it out", name)
+		}
 	}
 	return declared.Kind == storage.StorageKindBlock || !filesystems, nil
 }
@@ -293,7 +419,7 @@ func removeFirst(name string) string {
 
 // compare tells whether what exists needs to be attached to be what is wanted.
 // It is an error if it is something else, or on its way out.
-func compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Config, onVolume bool, existing *state.Storage) (attach bool, err error) {
+func compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Config, managed bool, existing *state.Storage) (attach bool, err error) {
 	differs := func(field, what, have string) error {
 		return declared.Errorf(field, "%s of %s cannot change, it is %s: write that, or %s",
 			what, existing.Name, have, removeFirst(existing.Name))
@@ -305,15 +431,16 @@ func compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Co
 		return false, differs("kind", "the kind", existing.Kind.String())
 	case existing.Pool != wanted.Pool:
 		return false, differs("directive", "the pool", existing.Pool)
-	case existing.RequestedMiB != wanted.Size:
-		return false, differs("directive", "the size", table.Size(existing.RequestedMiB))
+	case existing.RequestedMiB > wanted.Size:
+		return false, declared.Errorf("directive", "%s has %s and cannot become smaller: write that, or %s",
+			existing.Name, table.ExactSize(existing.RequestedMiB), removeFirst(existing.Name))
 	case existing.MountPoint != wanted.MountPoint:
 		return false, differs("mount", "the mount point", fmt.Sprintf("%q", existing.MountPoint))
 	}
-	if onVolume && wanted.Kind == storage.StorageKindFilesystem {
-		have := filesystemOf(existing.Attributes)
-		if have != filesystemOf(wanted.Attributes, pool.Attrs()) {
-			return false, differs("filesystem", "the filesystem", have)
+	for _, choice := range declared.Choices() {
+		have := chosen(choice.Field, existing.Attributes)
+		if managed && have != chosen(choice.Field, wanted.Attributes, pool.Attrs()) {
+			return false, differs(choice.Field, "the "+choice.Field, orNone(have))
 		}
 	}
 	if len(existing.Attachments) == 0 && existing.Status != status.Detaching {
@@ -325,26 +452,62 @@ func compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Co
 	return false, nil
 }
 
-// filesystemOf returns the filesystem that attributes choose, the first that
-// does.
-func filesystemOf(all ...map[string]any) string {
+// chosen returns what attributes choose for a field, the first that do.
+func chosen(field string, all ...map[string]any) string {
 	for _, attributes := range all {
-		if chosen, ok := attributes[AttributeFilesystem].(string); ok && chosen != "" {
-			return chosen
+		if text, ok := attributes[attributeOf(field)].(string); ok && text != "" {
+			return text
 		}
 	}
-	return defaultFilesystem
+	if field == "filesystem" {
+		return defaultFilesystem
+	}
+	return ""
 }
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+// place takes the mount point for new storage.
+func (p *planner) place(at, name string) error {
+	for _, reserved := range p.world.Reserved {
+		if spec.Within(at, reserved) || spec.Within(reserved, at) {
+			return errors.Errorf("%q would hide, or lie in, %s, which is the agent's own", at, reserved)
+		}
+	}
+	return p.mounts.Add(at, name)
+}
+
+// grow plans that an instance grows to size, which is more than was asked for.
+func (p *planner) grow(existing *state.Storage, size uint64) error {
+	if err := p.world.CheckGrowth(existing); err != nil {
+		return err
+	}
+	provider := existing.Provider
+	if space, ok := p.world.Space[provider]; ok {
+		more, left := size-existing.RequestedMiB, p.space[provider]
+		if space.Taken && more > left || size > left && !space.Taken {
+			return errors.Errorf("it does not fit: %s asks for %s more, and provider %s has room for %s",
+				existing.Name, table.Size(more), provider, table.Size(left))
+		}
+		if space.Taken {
+			p.space[provider] = left - more
+		}
+	}
+	p.plan.State.Resize = append(p.plan.State.Resize, state.Resize{Name: existing.Name, Size: size})
+	return nil
+}
+
+func growth(before, after uint64) string { return fmt.Sprintf("%d MiB to %d MiB", before, after) }
 
 // add plans a new instance.
 func (p *planner) add(declared spec.Storage, wanted state.StorageParams, pool *storage.Config) error {
-	if at := wanted.MountPoint; at != "" {
-		for _, reserved := range p.world.Reserved {
-			if spec.Within(at, reserved) || spec.Within(reserved, at) {
-				return declared.Errorf("mount", "%q would hide, or lie in, %s, which is the agent's own", at, reserved)
-			}
-		}
-		if err := p.mounts.Add(at, wanted.Name); err != nil {
+	if wanted.MountPoint != "" {
+		if err := p.place(wanted.MountPoint, wanted.Name); err != nil {
 			return declared.Errorf("mount", "%s", err)
 		}
 	}
@@ -362,21 +525,27 @@ func (p *planner) add(declared spec.Storage, wanted state.StorageParams, pool *s
 	return nil
 }
 
-// tell notes what is done about count instances of a declaration.
-func (p *planner) tell(declared spec.Storage, action control.Action, count int) {
-	if count == 0 {
-		return
-	}
-	d := declared.Directive
-	detail := fmt.Sprintf("%s, pool %s, %s", declared.Kind, d.Pool, table.Size(d.Size))
-	if declared.Filesystem != "" {
-		detail += ", " + declared.Filesystem
+// describe tells of a declaration in a few words.
+func describe(declared spec.Storage) string {
+	detail := fmt.Sprintf("%s, pool %s, %s", declared.Kind, declared.Directive.Pool, table.Size(declared.Directive.Size))
+	for _, choice := range declared.Choices() {
+		if *choice.Value != "" {
+			detail += ", " + *choice.Value
+		}
 	}
 	if declared.Mount != "" {
 		detail += ", on " + declared.Mount
 	}
-	if d.Count > 1 {
-		detail = fmt.Sprintf("%d of %d: %s", count, d.Count, detail)
+	return detail
+}
+
+// tell notes what is done about count instances of a declaration.
+func (p *planner) tell(declared spec.Storage, action control.Action, count int, detail string) {
+	if count == 0 {
+		return
+	}
+	if all := declared.Directive.Count; all > 1 {
+		detail = fmt.Sprintf("%d of %d: %s", count, all, detail)
 	}
 	p.plan.Changes = append(p.plan.Changes, control.Change{
 		Action: action, Item: "storage", Name: declared.Name, Detail: detail,

@@ -19,8 +19,8 @@ const maxPath = 4095
 // maxName is NAME_MAX.
 const maxName = 255
 
-// checkMountPoint refuses what is no safe mount point on any machine.
-func checkMountPoint(p string) error {
+// CheckMountPoint refuses what is no safe mount point on any machine.
+func CheckMountPoint(p string) error {
 	switch {
 	case len(p) > maxPath:
 		return errors.Errorf("longer than %d bytes", maxPath)

@@ -278,9 +278,17 @@ func (p *parser) storage(entry Entry, node *yaml.Node) (Entry, string, error) {
 
 var validName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
 
+// CheckName refuses what storage cannot be called.
+func CheckName(name string) error {
+	if !validName.MatchString(name) {
+		return errors.Errorf("%s is not a name: a lower-case letter, then at most 62 lower-case letters, digits and hyphens", quote(name))
+	}
+	return nil
+}
+
 func parseStorage(entry Entry, node *yaml.Node) (Storage, error) {
 	s := Storage{Entry: entry}
-	fields, err := s.mapping(node, "name", "directive", "kind", "mount", "filesystem")
+	fields, err := s.mapping(node, "name", "directive", "kind", "mount", "filesystem", "mkfs-options", "mount-options")
 	if err != nil {
 		return s, err
 	}
@@ -290,8 +298,8 @@ func parseStorage(entry Entry, node *yaml.Node) (Storage, error) {
 	if s.Name == "" {
 		return s, s.Errorf("name", "missing")
 	}
-	if !validName.MatchString(s.Name) {
-		return s, s.Errorf("name", "%s is not a name: a lower-case letter, then at most 62 lower-case letters, digits and hyphens", quote(s.Name))
+	if err := CheckName(s.Name); err != nil {
+		return s, s.Errorf("name", "%s", err)
 	}
 	s.title = "storage " + s.Name
 
@@ -355,40 +363,25 @@ func (s *Storage) parseMount(fields map[string]*yaml.Node) error {
 	if text == "" {
 		return s.Errorf("mount", "missing: write the directory to mount the filesystem on")
 	}
-	if err := checkMountPoint(text); err != nil {
+	if err := CheckMountPoint(text); err != nil {
 		return s.Errorf("mount", "%s", err)
 	}
 	s.Mount = text
 	return nil
 }
 
-// minimumSizes are in MiB: what the makers of these filesystems refuse to go
-// below.
-var minimumSizes = map[string]uint64{"ext4": 1, "xfs": 300}
-
-// CheckSize returns an error if the filesystem cannot be made on a volume of that
-// size, in MiB.
-func CheckSize(filesystem string, mib uint64) error {
-	if minimum := minimumSizes[filesystem]; mib < minimum {
-		return errors.Errorf("%s needs at least %dM, the directive gives %dM", filesystem, minimum, mib)
-	}
-	return nil
-}
-
+// parseFilesystem reads what is chosen about the filesystem on a volume. Which types
+// and options there are is for its maker to say.
 func (s *Storage) parseFilesystem(fields map[string]*yaml.Node) error {
-	text, err := s.text(fields, "filesystem")
-	if err != nil || text == "" {
-		return err
+	for _, choice := range s.Choices() {
+		text, err := s.text(fields, choice.Field)
+		if err != nil {
+			return err
+		}
+		if text != "" && s.Kind == storage.StorageKindBlock {
+			return s.Errorf(choice.Field, "a block device has none: leave it out, or write kind: filesystem")
+		}
+		*choice.Value = text
 	}
-	if s.Kind == storage.StorageKindBlock {
-		return s.Errorf("filesystem", "a block device has none: leave it out, or write kind: filesystem")
-	}
-	if _, ok := minimumSizes[text]; !ok {
-		return s.Errorf("filesystem", "%s is not known: write ext4 or xfs", quote(text))
-	}
-	if err := CheckSize(text, s.Directive.Size); err != nil {
-		return s.Errorf("filesystem", "%s", err)
-	}
-	s.Filesystem = text
 	return nil
 }

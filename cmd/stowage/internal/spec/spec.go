@@ -36,8 +36,26 @@ type Storage struct {
 	Kind      storage.StorageKind
 	// Mount is a clean absolute path for a filesystem, empty for a block device.
 	Mount string
-	// Filesystem is empty where the file does not choose.
-	Filesystem string
+	// Filesystem, MkfsOptions and MountOptions are about the filesystem that is
+	// made on a volume; empty where the file does not choose. Options are
+	// comma-separated, each `key` or `key=value`.
+	Filesystem, MkfsOptions, MountOptions string
+}
+
+// Choice is a field by which a file chooses what a filesystem on a volume is.
+type Choice struct {
+	Field string
+	Value *string
+}
+
+// Choices returns the choices of an entry: the type first, which the options are
+// options of.
+func (s *Storage) Choices() []Choice {
+	return []Choice{
+		{"filesystem", &s.Filesystem},
+		{"mkfs-options", &s.MkfsOptions},
+		{"mount-options", &s.MountOptions},
+	}
 }
 
 // Pool declares a named configuration of a provider.

@@ -33,7 +33,7 @@ func render(rows []control.Storage, now time.Time) []string {
 	fmt.Fprintln(w, "NAME\tKIND\tPOOL\tSIZE\tSTATUS\tSINCE\tLOCATION\tMESSAGE")
 	for _, r := range rows {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			Escape(r.Name), Escape(r.Kind), Escape(r.Pool), Size(r.SizeMiB), Escape(shownStatus(r)),
+			Escape(r.Name), Escape(r.Kind), Escape(r.Pool), sizes(r), Escape(shownStatus(r)),
 			Age(now.Sub(r.Since)), dash(Escape(r.Location)), Escape(r.Message))
 	}
 	w.Flush() // into memory: it has nothing to fail on
@@ -53,6 +53,22 @@ func shownStatus(r control.Storage) string {
 	return fmt.Sprintf("%s (%s)", r.Status, r.Life)
 }
 
+// sizes shows the size, and the one that it is to grow to.
+func sizes(r control.Storage) string {
+	if r.SizeMiB >= r.WantedMiB {
+		return Size(r.SizeMiB)
+	}
+	return growth(r)
+}
+
+func growth(r control.Storage) string {
+	now, wanted := Size(r.SizeMiB), Size(r.WantedMiB)
+	if now == wanted {
+		now, wanted = ExactSize(r.SizeMiB), ExactSize(r.WantedMiB)
+	}
+	return now + " → " + wanted
+}
+
 func dash(s string) string {
 	if s == "" {
 		return "-"
@@ -68,6 +84,9 @@ func Line(r control.Storage) string {
 		line += " at " + Escape(r.Location)
 	case r.Status == status.Attached:
 		line += ", its location is not known yet"
+	}
+	if r.SizeMiB < r.WantedMiB {
+		line += ", " + growth(r)
 	}
 	if r.Message != "" {
 		line += ": " + Escape(r.Message)

@@ -64,6 +64,41 @@ func TestLineAndSummary(t *testing.T) {
 	}
 }
 
+func TestGrowthAndRemarksAreShown(t *testing.T) {
+	growing := control.Storage{
+		Name: "data", Kind: "filesystem", Pool: "loop", SizeMiB: 256, WantedMiB: 512, Life: life.Alive,
+		Status: status.Attached, Since: ago(3 * time.Minute), Location: "/srv/data", Message: "growing to 512 MiB",
+	}
+	nearly := growing
+	nearly.SizeMiB, nearly.WantedMiB, nearly.Message = 2048, 2049, ""
+	larger := growing
+	larger.SizeMiB, larger.Message = 600, "size is not enforced"
+	var out bytes.Buffer
+	if err := table.Write(&out, []control.Storage{growing, nearly, larger}, now); err != nil {
+		t.Fatal(err)
+	}
+	want := `
+NAME  KIND        POOL  SIZE         STATUS    SINCE  LOCATION   MESSAGE
+data  filesystem  loop  256M → 512M  attached  3m     /srv/data  growing to 512 MiB
+data  filesystem  loop  2G → 2049M   attached  3m     /srv/data
+data  filesystem  loop  600M         attached  3m     /srv/data  size is not enforced
+`
+	if got := "\n" + out.String(); got != want {
+		t.Errorf("got:%swant:%s", got, want)
+	}
+	if got := table.Line(growing); got != "data attached at /srv/data, 256M → 512M: growing to 512 MiB" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestExactSizes(t *testing.T) {
+	for mib, want := range map[uint64]string{0: "0M", 1: "1M", 1023: "1023M", 1024: "1G", 1536: "1536M", 2049: "2049M", 3 << 20: "3T", 1 << 63: "8388608E"} {
+		if got := table.ExactSize(mib); got != want {
+			t.Errorf("%d: %s, want %s", mib, got, want)
+		}
+	}
+}
+
 func TestNamesAreSortedAsPeopleDo(t *testing.T) {
 	want := []string{"a", "a/0", "a/2", "a/10", "a1", "a2", "a10", "a10b", "ab", "b/0"}
 	shuffled := []control.Storage{}

@@ -45,6 +45,17 @@ func Size(mib uint64) string {
 	return strings.TrimSuffix(strconv.FormatFloat(value, 'f', 1, 64), ".0") + suffixes[unit:unit+1]
 }
 
+// ExactSize shows a size in MiB so that a directive that gives it means just that.
+func ExactSize(mib uint64) string {
+	const suffixes = "MGTPE"
+	unit := 0
+	for mib > 0 && mib%1024 == 0 && unit < len(suffixes)-1 {
+		mib /= 1024
+		unit++
+	}
+	return strconv.FormatUint(mib, 10) + suffixes[unit:unit+1]
+}
+
 // Age shows how long ago something was, in its two largest digits' worth.
 func Age(d time.Duration) string {
 	const day = 24 * time.Hour

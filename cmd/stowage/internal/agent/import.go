@@ -1,0 +1,199 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider"
+)
+
+// Import is part of control.Backend. All that can be refused is refused first. Then
+// the provider takes over what is there, and the state takes that in. An agent that
+// dies between the two finds it taken over already when it is asked again.
+func (b *backend) Import(ctx context.Context, args control.ImportArgs) (control.ChangesResult, error) {
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	change, err := b.takeOver(ctx, args)
+	if err != nil {
+		return control.ChangesResult{}, errors.Annotatef(err, "importing storage %q", args.Name)
+	}
+	return control.ChangesResult{Changes: []control.Change{change}}, nil
+}
+
+func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (control.Change, error) {
+	none := control.Change{}
+	world, err := b.world()
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	t, err := converge.Import(world, args)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	tags, err := b.resourceTags()
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	config, err := b.sourceConfig(t.Pool.Provider())
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	p, err := b.config.Registry.StorageProvider(t.Pool.Provider())
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	call := envcontext.New(ctx)
+	if !t.OnVolume {
+		if err := checkPath(args.Source); err != nil {
+			return none, errors.Trace(err)
+		}
+		source, err := p.FilesystemSource(config)
+		if err != nil {
+			return none, errors.Trace(err)
+		}
+		importer, ok := source.(storage.FilesystemImporter)
+		if !ok {
+			return none, cannotImport(t.Pool)
+		}
+		info, err := importer.ImportFilesystem(call, args.Source, tags)
+		if err != nil {
+			return none, errors.Trace(err)
+		}
+		return t.Change(info.Size), errors.Trace(b.state.ImportFilesystem(t.State, info))
+	}
+
+	source, err := p.VolumeSource(config)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	importer, ok := source.(storage.VolumeImporter)
+	if !ok {
+		return none, cannotImport(t.Pool)
+	}
+	file, err := b.findFile(args.Source)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	found, err := provider.ReadContents(file.path)
+	there := err == nil
+	switch {
+	case there:
+		if err := adopt(t, args, file, found); err != nil {
+			return none, errors.Trace(err)
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return none, errors.Trace(err)
+	}
+	if file.device != "" {
+		if err := provider.DetachLoopFile(ctx, file.device, file.path); err != nil {
+			return none, errors.Trace(err)
+		}
+	}
+	info, err := importer.ImportVolume(call, file.path, tags)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	if !there {
+		// An earlier call has moved it.
+		file.path = provider.LoopVolumePath(config.Attrs()[storage.ConfigStorageDir].(string), info.VolumeId)
+		if found, err = provider.ReadContents(file.path); err != nil {
+			return none, errors.Trace(err)
+		}
+		if err := adopt(t, args, file, found); err != nil {
+			return none, errors.Trace(err)
+		}
+	}
+	return t.Change(info.Size), errors.Trace(b.state.ImportVolume(t.State, info))
+}
+
+// adopt completes a takeover with what was found in its file, unless it is wanted as a
+// block device, whatever is on it.
+func adopt(t *converge.Takeover, args control.ImportArgs, file backingFile, found provider.Contents) error {
+	switch {
+	case found.Size < 1<<20:
+		return errors.NewNotValid(nil, fmt.Sprintf("%s has %d bytes: storage has at least 1 MiB", file.path, found.Size))
+	case file.uuid != "" && found.UUID != file.uuid:
+		return errors.NewNotValid(nil, fmt.Sprintf("%s has a filesystem with UUID %q, not %q", file.path, found.UUID, file.uuid))
+	case args.Block:
+		return nil
+	case found.Filesystem == "":
+		return errors.NewNotValid(nil, fmt.Sprintf(
+			"%s begins with no filesystem that is known here: take it over as it is, as a block device, with --block", file.path))
+	}
+	if err := t.Adopt(found.Filesystem, found.UUID); err != nil {
+		return errors.NewNotValid(err, fmt.Sprintf("%s: take it over as it is, as a block device, with --block", file.path))
+	}
+	return nil
+}
+
+func cannotImport(pool *storage.Config) error {
+	return errors.NewNotSupported(nil, fmt.Sprintf("pool %s is of provider %s, which cannot take over what it has not made: choose another pool",
+		pool.Name(), pool.Provider()))
+}
+
+// backingFile is where a volume to take over is. uuid and device are set where it was
+// asked for by the UUID of the filesystem on a device.
+type backingFile struct {
+	path, uuid, device string
+}
+
+// findFile returns the file that is meant by its path, or by UUID=….
+func (b *backend) findFile(source string) (backingFile, error) {
+	id, ok := strings.CutPrefix(source, "UUID=")
+	if !ok {
+		return backingFile{path: source}, checkPath(source)
+	}
+	devices, err := b.state.MachineBlockDevices(machine)
+	if err != nil {
+		return backingFile{}, errors.Trace(err)
+	}
+	var found []string
+	for _, d := range devices {
+		if id != "" && strings.EqualFold(d.UUID, id) {
+			found = append(found, d.DeviceName)
+			id = d.UUID
+		}
+	}
+	switch len(found) {
+	case 0:
+		return backingFile{}, errors.NewNotFound(nil, fmt.Sprintf("no block device has a filesystem with UUID %q: name the path of its file", id))
+	case 1:
+		path, err := provider.LoopFile(found[0])
+		return backingFile{path: path, uuid: id, device: found[0]}, errors.Trace(err)
+	}
+	return backingFile{}, errors.NewNotValid(nil, fmt.Sprintf("UUID %q is on several block devices, %s: name the path of the file that is meant",
+		id, strings.Join(found, ", ")))
+}
+
+func checkPath(path string) error {
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+		return errors.NewNotValid(nil, fmt.Sprintf("%q is not an absolute path in its shortest form", path))
+	}
+	return nil
+}
+
+// sourceConfig is what the storage provisioner opens a provider's sources with.
+func (b *backend) sourceConfig(p storage.ProviderType) (*storage.Config, error) {
+	return storage.NewConfig(string(p), p, storage.Attrs{
+		storage.ConfigStorageDir: filepath.Join(b.config.DataDir, storageDir, string(p)),
+	})
+}
+
+// resourceTags returns what the environment tags its storage with.
+func (b *backend) resourceTags() (map[string]string, error) {
+	environ, err := b.state.EnvironConfig()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	tags, _ := environ.ResourceTags()
+	return tags, nil
+}

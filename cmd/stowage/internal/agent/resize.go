@@ -1,0 +1,70 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// Resize is part of control.Backend.
+func (b *backend) Resize(_ context.Context, args control.ResizeArgs) (control.ChangesResult, error) {
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	if len(args.Names) == 0 {
+		return control.ChangesResult{}, errors.NewNotValid(nil, "no storage is named")
+	}
+	world, err := b.world()
+	if err != nil {
+		return control.ChangesResult{}, errors.Trace(err)
+	}
+	found, err := choose(world.Storage, args.Names)
+	if err != nil {
+		return control.ChangesResult{}, err
+	}
+	plan, err := converge.Resize(world, found, args.SizeMiB, args.More)
+	if err != nil {
+		return control.ChangesResult{}, errors.Trace(err)
+	}
+	return control.ChangesResult{Changes: plan.Changes}, errors.Trace(b.state.Apply(plan.State))
+}
+
+// checkGrowth returns an error if a provider cannot make storage larger. The storage
+// provisioner would find the same, and never be done.
+func (b *backend) checkGrowth(s *state.Storage) error {
+	p, err := b.config.Registry.StorageProvider(s.Provider)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if p.Scope() == storage.ScopeEnviron && !b.config.Manager {
+		return errors.NewNotValid(nil, noManager)
+	}
+	config, err := b.sourceConfig(s.Provider)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	grows := false
+	if s.Volume != nil {
+		source, err := p.VolumeSource(config)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		_, grows = source.(storage.VolumeResizer)
+	} else {
+		source, err := p.FilesystemSource(config)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		_, grows = source.(storage.FilesystemResizer)
+	}
+	if !grows {
+		return errors.NewNotSupported(nil, fmt.Sprintf(
+			"provider %s cannot make storage larger: add larger storage, and copy what is on this one there", s.Provider))
+	}
+	return nil
+}

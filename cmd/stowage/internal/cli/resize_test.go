@@ -1,0 +1,111 @@
+package cli_test
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/core/status"
+)
+
+func TestResizeAsksForASize(t *testing.T) {
+	for _, test := range []struct{ size, want string }{
+		{"512M", "resize {Names:[data] SizeMiB:512 More:false}"},
+		{"2G", "resize {Names:[data] SizeMiB:2048 More:false}"},
+		{"+256MiB", "resize {Names:[data] SizeMiB:256 More:true}"},
+	} {
+		b := &backend{changes: []control.Change{{Action: control.ActionGrow, Item: "storage", Name: "data", Detail: "256 MiB to 512 MiB"}}}
+		r := newMachine(t, b).run(t.Context(), "resize", "data", test.size)
+		if r.code != 0 || r.stdout != "~ data  grow  256 MiB to 512 MiB\n" || !slices.Equal(b.asked(), []string{test.want}) {
+			t.Errorf("%s: %+v, asked %q", test.size, r, b.asked())
+		}
+	}
+	for _, size := range []string{"", "512", "-512M", "0M", "+", "++1M", "big", "loop,512M", "512M,2", "512M,", "1Q"} {
+		b := &backend{}
+		r := newMachine(t, b).run(t.Context(), "resize", "data", "--", size)
+		if r.code != 2 || !strings.Contains(r.stderr, "is not a size: write 512M or 2G, or +256M for so much more") || len(b.asked()) > 0 {
+			t.Errorf("%q: %+v, asked %q", size, r, b.asked())
+		}
+	}
+}
+
+func TestResizeWaits(t *testing.T) {
+	has := func(size uint64, s status.Status, message string) control.Event {
+		r := row("data", s, message, "/srv/data")
+		r.SizeMiB, r.WantedMiB = size, 512
+		return event(r)
+	}
+	for _, test := range []struct {
+		about  string
+		events []control.Event
+		code   int
+		stdout string
+		stderr string
+	}{
+		{"grown", []control.Event{has(256, status.Attached, ""), has(256, status.Attached, "growing to 512 MiB"), has(513, status.Attached, "")}, 0,
+			"data attached at /srv/data, 256M → 512M\ndata attached at /srv/data, 256M → 512M: growing to 512 MiB\ndata attached at /srv/data\nall 1 resized\n", ""},
+		{"it cannot", []control.Event{has(256, status.Attached, "cannot grow to 512 MiB: no space left")}, 1,
+			"data attached at /srv/data, 256M → 512M: cannot grow to 512 MiB: no space left\n",
+			"stowage: 1 of 1 not resized: data attached at /srv/data, 256M → 512M: cannot grow to 512 MiB: no space left\n"},
+		{"it could not grow to less", []control.Event{has(256, status.Attached, "cannot grow to 511 MiB: no space left"), has(512, status.Attached, "")}, 0,
+			"data attached at /srv/data, 256M → 512M: cannot grow to 511 MiB: no space left\ndata attached at /srv/data\nall 1 resized\n", ""},
+		{"detached", []control.Event{has(256, status.Detached, "")}, 1, "data detached at /srv/data, 256M → 512M\n",
+			"stowage: 1 of 1 not resized: data detached at /srv/data, 256M → 512M\n"},
+		{"in error", []control.Event{has(256, status.Error, "no loop devices")}, 1, "data error at /srv/data, 256M → 512M: no loop devices\n",
+			"stowage: 1 of 1 not resized: data error at /srv/data, 256M → 512M: no loop devices\n"},
+	} {
+		r := newMachine(t, &backend{events: test.events}).run(t.Context(), "resize", "data", "512M", "--wait")
+		stdout := strings.TrimPrefix(r.stdout, "nothing to change\n")
+		if r.code != test.code || stdout != test.stdout || r.stderr != test.stderr {
+			t.Errorf("%s: exit status %d, stdout\n%sstderr\n%swant %d,\n%s%s", test.about, r.code, stdout, r.stderr, test.code, test.stdout, test.stderr)
+		}
+	}
+}
+
+func TestApplyWaitsForWhatGrows(t *testing.T) {
+	growing := row("data", status.Attached, "growing to 128 MiB", "/srv/data")
+	growing.WantedMiB = 128
+	grown := row("data", status.Attached, "", "/srv/data")
+	grown.SizeMiB, grown.WantedMiB = 128, 128
+	b := &backend{
+		changes: []control.Change{{Action: control.ActionGrow, Item: "storage", Name: "data", Detail: "64 MiB to 128 MiB"}},
+		names:   []string{"data"},
+		events:  []control.Event{event(growing), event(grown)},
+	}
+	m := newMachine(t, b)
+	r := m.run(t.Context(), "apply", "-f", m.file(t, spec), "--wait")
+	if r.code != 0 || !strings.HasSuffix(r.stdout, "growing to 128 MiB\ndata attached at /srv/data\nall 1 attached and resized\n") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestImportAsksForWhatIsThere(t *testing.T) {
+	here, err := filepath.Abs("some/file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"data", "/old/file", "--pool", "loop", "--mount", "/srv/data"}, "import {Name:data Pool:loop Source:/old/file Mount:/srv/data Block:false}"},
+		{[]string{"data", "some/file", "--pool", "loop", "--block"}, "import {Name:data Pool:loop Source:" + here + " Mount: Block:true}"},
+		{[]string{"data", "UUID=1-2", "--pool", "loop"}, "import {Name:data Pool:loop Source:UUID=1-2 Mount: Block:false}"},
+	} {
+		b := &backend{changes: []control.Change{{Action: control.ActionImport, Item: "storage", Name: "data", Detail: "block"}}}
+		r := newMachine(t, b).run(t.Context(), append([]string{"import"}, test.args...)...)
+		if r.code != 0 || r.stdout != "+ data  import  block\n" || !slices.Equal(b.asked(), []string{test.want}) {
+			t.Errorf("%q: %+v, asked %q", test.args, r, b.asked())
+		}
+	}
+	for _, args := range [][]string{
+		{"data", "/old/file"}, {"data", "--pool", "loop"}, {"data", "", "--pool", "loop"}, {"data", "/old/file", "--pool", "loop", "--block", "--mount", "/m"},
+	} {
+		b := &backend{}
+		if r := newMachine(t, b).run(t.Context(), append([]string{"import"}, args...)...); r.code != 2 || len(b.asked()) > 0 {
+			t.Errorf("%q: %+v, asked %q", args, r, b.asked())
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package converge
+
+import (
+	"fmt"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// Takeover is what an import adds.
+type Takeover struct {
+	State state.StorageParams
+	Pool  *storage.Config
+	// OnVolume is false for a filesystem of a provider that makes filesystems
+	// itself.
+	OnVolume bool
+
+	planner *planner
+}
+
+// Import returns what an import adds, as far as can be told before it is known what is
+// taken over. Errors satisfy errors.IsNotValid, errors.IsNotFound or
+// errors.IsAlreadyExists.
+func Import(world World, args control.ImportArgs) (*Takeover, error) {
+	p := newPlanner(world)
+	if err := spec.CheckName(args.Name); err != nil {
+		return nil, errors.NewNotValid(err, "")
+	}
+	if p.prefixes[args.Name] {
+		return nil, errors.NewAlreadyExists(nil, "there is storage of that name: choose another")
+	}
+	pool, ok := p.pools[args.Pool]
+	if !ok {
+		return nil, errors.NewNotFound(nil, fmt.Sprintf("pool %q is not known: the pools are %s", args.Pool, p.poolNames()))
+	}
+	provider, err := world.Providers.StorageProvider(pool.Provider())
+	if err != nil {
+		return nil, errors.Annotatef(err, "pool %s", pool.Name())
+	}
+	if err := p.checkManager(pool, provider); err != nil {
+		return nil, errors.NewNotValid(err, "")
+	}
+	t := &Takeover{
+		State: state.StorageParams{
+			Name: args.Name, Kind: storage.StorageKindFilesystem, Pool: pool.Name(), MountPoint: args.Mount, Machine: world.Machine,
+		},
+		Pool:     pool,
+		OnVolume: args.Block || !provider.Supports(storage.StorageKindFilesystem),
+		planner:  p,
+	}
+	switch {
+	case t.OnVolume && !provider.Supports(storage.StorageKindBlock):
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("provider %s has no block devices: leave out --block, or choose another pool", pool.Provider()))
+	case args.Block && args.Mount != "":
+		return nil, errors.NewNotValid(nil, "a block device is not mounted: leave out --mount or --block")
+	case args.Block:
+		t.State.Kind = storage.StorageKindBlock
+	case args.Mount != "":
+		if err := spec.CheckMountPoint(args.Mount); err != nil {
+			return nil, errors.NewNotValid(err, "")
+		}
+		if err := p.place(args.Mount, args.Name); err != nil {
+			return nil, errors.NewNotValid(err, "")
+		}
+	}
+	return t, nil
+}
+
+// Adopt says which filesystem is on the volume. The error satisfies errors.IsNotValid
+// if it is none that can be looked after.
+func (t *Takeover) Adopt(filesystem, uuid string) error {
+	t.State.Attributes = map[string]any{attributeFilesystem: filesystem, attributeUUID: uuid}
+	params := storage.FilesystemParams{Attributes: t.Pool.Attrs()}
+	if params.Attributes == nil {
+		params.Attributes = map[string]any{}
+	}
+	for name, value := range t.State.Attributes {
+		params.Attributes[name] = value
+	}
+	err := t.planner.checkFilesystem(params)
+	return errors.Annotatef(err, "the %s on it", filesystem)
+}
+
+// Change tells of the import, of something of so many MiB.
+func (t *Takeover) Change(size uint64) control.Change {
+	detail := fmt.Sprintf("%s, pool %s, %s", t.State.Kind, t.Pool.Name(), table.Size(size))
+	if filesystem, ok := t.State.Attributes[attributeFilesystem].(string); ok {
+		detail += ", " + filesystem
+	}
+	if t.State.MountPoint != "" {
+		detail += ", on " + t.State.MountPoint
+	}
+	return control.Change{Action: control.ActionImport, Item: "storage", Name: t.State.Name, Detail: detail}
+}

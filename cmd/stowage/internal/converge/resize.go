@@ -1,0 +1,41 @@
+package converge
+
+import (
+	"fmt"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/state"
+)
+
+// Resize returns the plan for storage that is to have size MiB, or, with more, so much
+// more than was last asked for. What has it already is left out. That nothing becomes
+// smaller is the state's rule.
+func Resize(world World, found []state.Storage, size uint64, more bool) (Plan, error) {
+	p := newPlanner(world)
+	for i := range found {
+		s, to := &found[i], size
+		if more {
+			to += s.RequestedMiB
+		}
+		if more && to < size {
+			return Plan{}, errors.NewNotValid(nil, fmt.Sprintf("storage %q: %d MiB more than %d MiB are too large", s.Name, size, s.RequestedMiB))
+		}
+		p.plan.Names = append(p.plan.Names, s.Name)
+		switch {
+		case to == s.RequestedMiB:
+			continue
+		case to < s.RequestedMiB:
+			p.plan.State.Resize = append(p.plan.State.Resize, state.Resize{Name: s.Name, Size: to})
+			continue
+		}
+		if err := p.grow(s, to); err != nil {
+			return Plan{}, errors.Annotatef(err, "resizing storage %q", s.Name)
+		}
+		p.plan.Changes = append(p.plan.Changes, control.Change{
+			Action: control.ActionGrow, Item: "storage", Name: s.Name, Detail: growth(s.RequestedMiB, to),
+		})
+	}
+	return p.plan, nil
+}

@@ -340,12 +340,12 @@ func TestImport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := adopted.Adopt("xfs", "u-u"); err != nil {
+	if err := adopted.Adopt("xfs", "11111111-2222-3333-4444-555555555555"); err != nil {
 		t.Error(err)
 	}
 	want := state.StorageParams{
 		Name: "new", Kind: storage.StorageKindFilesystem, Pool: "loop", MountPoint: "/srv/new", Machine: machine,
-		Attributes: map[string]any{"fs": "xfs", "uuid": "u-u"},
+		Attributes: map[string]any{"fs": "xfs", "uuid": "11111111-2222-3333-4444-555555555555"},
 	}
 	if !reflect.DeepEqual(adopted.State, want) || !adopted.OnVolume {
 		t.Errorf("%+v", adopted)
@@ -353,7 +353,7 @@ func TestImport(t *testing.T) {
 	if c := adopted.Change(512); c.Action != control.ActionImport || c.Name != "new" || c.Detail != "filesystem, pool loop, 512M, xfs, on /srv/new" {
 		t.Errorf("%+v", c)
 	}
-	if err := adopted.Adopt("ext3", "u-u"); !errors.Is(err, errors.NotValid) || !strings.HasPrefix(err.Error(), `the ext3 on it: attribute "fs" is "ext3", want one of `) {
+	if err := adopted.Adopt("ext3", "11111111-2222-3333-4444-555555555555"); !errors.Is(err, errors.NotValid) || !strings.HasPrefix(err.Error(), `the ext3 on it: attribute "fs" is "ext3", want one of `) {
 		t.Errorf("got %v", err)
 	}
 

@@ -112,7 +112,7 @@ func floorFormat(ctx context.Context, t *thing) error {
 		return errors.Trace(err)
 	}
 	defer device.Close()
-	return errors.Trace(kind.Make(ctx, device, uuid.NewString()))
+	return errors.Trace(kind.Make(ctx, device, uuid.NewString(), nil))
 }
 
 func floorMount(t *thing, fsType, source string, option ...string) error {

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
@@ -50,6 +52,10 @@ type managedTest struct {
 	*testing.T
 	top, dir string
 	blocks   map[names.VolumeTag]storage.BlockDevice
+	// filesystems are those that the machine is known to have.
+	filesystems map[names.FilesystemTag]storage.Filesystem
+	// attributes are those of the filesystem, beside its type.
+	attributes map[string]any
 }
 
 // newManagedTest makes a test that ends with the check that no mount, open file
@@ -96,8 +102,9 @@ func (t *managedTest) BlockDevice(tag names.VolumeTag) (storage.BlockDevice, boo
 }
 
 // Filesystem implements [storage.BackingDevices].
-func (t *managedTest) Filesystem(names.FilesystemTag) (storage.Filesystem, bool) {
-	return storage.Filesystem{}, false
+func (t *managedTest) Filesystem(tag names.FilesystemTag) (storage.Filesystem, bool) {
+	filesystem, ok := t.filesystems[tag]
+	return filesystem, ok
 }
 
 // loop makes a blank device and makes it known as the volume's.
@@ -123,8 +130,10 @@ func (t *managedTest) callContext() envcontext.ProviderCallContext {
 
 func (t *managedTest) tryCreate(fs string) (*storage.Filesystem, error) {
 	t.Helper()
+	attributes := map[string]any{"fs": fs}
+	maps.Copy(attributes, t.attributes)
 	results, err := t.source().CreateFilesystems(t.callContext(), []storage.FilesystemParams{{
-		Tag: managedTag, Volume: managedVolume, Attributes: map[string]any{"fs": fs},
+		Tag: managedTag, Volume: managedVolume, Attributes: attributes,
 	}})
 	if err != nil || len(results) != 1 {
 		t.Fatalf("got %v, %v", results, err)
@@ -279,6 +288,43 @@ func (t *managedTest) checkError(err error, permanent bool, words ...string) {
 		if !strings.Contains(err.Error(), word) {
 			t.Errorf("%q does not say %q", err, word)
 		}
+	}
+}
+
+// mountInfo is what is mounted at the mount point.
+func (t *managedTest) mountInfo() *mountinfo.Info {
+	t.Helper()
+	table, err := mount.ReadTable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := table.At(t.path())
+	if m == nil {
+		t.Fatal("nothing is mounted")
+	}
+	return m
+}
+
+// checkers are the programs that check filesystems, with their arguments.
+var checkers = map[string][]string{
+	"ext4":  {"fsck.ext4", "-f", "-n"},
+	"xfs":   {"xfs_repair", "-n"},
+	"btrfs": {"btrfs", "check", "--readonly"},
+}
+
+// check has the filesystem on a device checked by its own program.
+func (t *managedTest) check(fs string, loop *devicetest.Loop) {
+	t.Helper()
+	command(t, checkers[fs][0], append(checkers[fs][1:], loop.Path)...)
+}
+
+// forEachType runs a test for each filesystem type.
+func forEachType(t *testing.T, test func(t *managedTest, fs string)) {
+	for fs := range managedSizes {
+		t.Run(fs, func(t *testing.T) {
+			devicetest.RequireProgram(t, "mkfs."+fs)
+			test(newManagedTest(t), fs)
+		})
 	}
 }
 
@@ -592,6 +638,20 @@ func TestManagedRestartWhileFormatting(t *testing.T) {
 			loop.Detach(t)
 			mt.plug(devicetest.AttachLoop(t, loop.File), managedExt4Size)
 		},
+	}, {
+		name: "mkfs was killed and the volume has grown", fs: "ext4", size: managedExt4Size,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
+			corruptExt4(t, loop)
+			mt.grow(loop, 2*managedExt4Size)
+		},
+	}, {
+		name: "mkfs.btrfs was killed", fs: "btrfs", size: managedBtrfsSize,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
+			writeAt(t, loop.Path, 64<<10+64, []byte("!")) // the first letter of its magic until all is done
+		},
+	}, {
+		name: "mkfs.btrfs was done", fs: "btrfs", size: managedBtrfsSize,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {},
 	}, {
 		name: "mkfs was done", fs: "ext4", size: managedExt4Size,
 		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {},

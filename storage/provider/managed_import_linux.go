@@ -120,5 +120,10 @@ func (c *managedCall) importUUID(id string) (storage.FilesystemInfo, error) {
 	if found.UUID != id {
 		return none, errors.Errorf("%s holds %s by now", f.dev.Path(), found)
 	}
-	return f.info(), f.takeOver(found)
+	if err := f.takeOver(found); errors.Is(err, blockdev.ErrInUse) {
+		return none, errors.WithType(err, errors.NotValid)
+	} else if err != nil {
+		return none, errors.Trace(err)
+	}
+	return f.info(), nil
 }

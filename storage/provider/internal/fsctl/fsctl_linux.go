@@ -55,10 +55,20 @@ type xfsGrow struct {
 
 // btrfsInfo is struct btrfs_ioctl_fs_info_args of include/uapi/linux/btrfs.h.
 type btrfsInfo struct {
-	MaxID   uint64
-	Devices uint64
-	FSID    [16]byte
-	_       [992]byte
+	MaxID      uint64
+	Devices    uint64
+	FSID       [16]byte
+	NodeSize   uint32
+	SectorSize uint32
+	_          [984]byte
+}
+
+// btrfsDevice is struct btrfs_ioctl_dev_info_args of include/uapi/linux/btrfs.h.
+type btrfsDevice struct {
+	ID    uint64
+	_     [24]byte
+	Total uint64
+	_     [4056]byte
 }
 
 // btrfsResize is struct btrfs_ioctl_vol_args of include/uapi/linux/btrfs.h.
@@ -151,10 +161,14 @@ func Grow(f *os.File, fsType string, size uint64) error {
 	case "xfs":
 		return growXFS(f, size)
 	case "btrfs":
-		return growBtrfs(f)
+		return growBtrfs(f, size)
 	}
 	return errors.NotSupportedf("growing %s", fsType)
 }
+
+// ErrDamaged means that a filesystem does not grow because it has errors, for its
+// own program to repair.
+const ErrDamaged = errors.ConstError("the filesystem has errors")
 
 func growExt4(f *os.File, size uint64) error {
 	var st unix.Statfs_t
@@ -163,7 +177,21 @@ func growExt4(f *os.File, size uint64) error {
 	}
 	// A filesystem that is as large already stays as it is.
 	blocks := size / uint64(st.Bsize)
-	return errors.Annotate(ioctl(f, write, 'f', 16, unsafe.Sizeof(blocks), &blocks), "EXT4_IOC_RESIZE_FS")
+	err := ioctl(f, write, 'f', 16, unsafe.Sizeof(blocks), &blocks)
+	if err == unix.EPERM {
+		if !mayUseReserves() {
+			return errors.NewNotSupported(err, "growing ext4 needs CAP_SYS_RESOURCE")
+		}
+		return errors.Annotate(ErrDamaged, "unmount it and run fsck.ext4")
+	}
+	return errors.Annotate(err, "EXT4_IOC_RESIZE_FS")
+}
+
+// mayUseReserves reports whether this process has CAP_SYS_RESOURCE.
+func mayUseReserves() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	return unix.Capget(&header, &sets[0]) == nil && sets[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
 func growXFS(f *os.File, size uint64) error {
@@ -179,7 +207,10 @@ func growXFS(f *os.File, size uint64) error {
 	return errors.Annotate(ioctl(f, write, 'X', 110, unsafe.Sizeof(grow), &grow), "XFS_IOC_FSGROWFSDATA")
 }
 
-func growBtrfs(f *os.File) error {
+// btrfsLeast is the size in bytes below which the kernel makes no btrfs grow.
+const btrfsLeast = 256 << 20
+
+func growBtrfs(f *os.File, size uint64) error {
 	var info btrfsInfo
 	if err := info.read(f); err != nil {
 		return errors.Trace(err)
@@ -188,6 +219,17 @@ func growBtrfs(f *os.File) error {
 		return errors.NotSupportedf("growing a btrfs of %d devices", info.Devices)
 	}
 	// The greatest id of a device is that of the one device.
+	device := btrfsDevice{ID: info.MaxID}
+	if err := ioctl(f, read|write, 0x94, 30, unsafe.Sizeof(device), &device); err != nil {
+		return errors.Annotate(err, "BTRFS_IOC_DEV_INFO")
+	}
+	switch {
+	case size-size%uint64(info.SectorSize) <= device.Total:
+		return nil
+	case size < btrfsLeast:
+		return errors.NewNotSupported(nil, fmt.Sprintf("btrfs does not grow to less than %d MiB, and its device has %d MiB: make that larger",
+			btrfsLeast>>20, size>>20))
+	}
 	var resize btrfsResize
 	copy(resize.Name[:], fmt.Sprintf("%d:max", info.MaxID))
 	return errors.Annotate(ioctl(f, write, 0x94, 3, unsafe.Sizeof(resize), &resize), "BTRFS_IOC_RESIZE")

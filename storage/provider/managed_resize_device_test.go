@@ -1,0 +1,284 @@
+//go:build linux
+
+package provider
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+)
+
+// grow makes a device larger, as its volume does, and the machine sees it.
+func (t *managedTest) grow(loop *devicetest.Loop, size int64) {
+	t.Helper()
+	if err := os.Truncate(loop.File, size); err != nil {
+		t.Fatal(err)
+	}
+	command(t, "losetup", "--set-capacity", loop.Path)
+	t.plug(loop, size)
+}
+
+func (t *managedTest) tryResize(size int64) (*storage.FilesystemInfo, error) {
+	t.Helper()
+	resizer, ok := t.source().(storage.FilesystemResizer)
+	if !ok {
+		t.Fatal("the source does not make filesystems grow")
+	}
+	results, err := resizer.ResizeFilesystems(t.callContext(), []storage.FilesystemResizeParams{{
+		Tag: managedTag, FilesystemId: managedID, Size: uint64(size) >> 20,
+	}})
+	if err != nil || len(results) != 1 {
+		t.Fatalf("got %v, %v", results, err)
+	}
+	if (results[0].FilesystemInfo == nil) == (results[0].Error == nil) {
+		t.Fatalf("got both or none of %+v", results[0])
+	}
+	return results[0].FilesystemInfo, results[0].Error
+}
+
+func (t *managedTest) resize(size int64) {
+	t.Helper()
+	got, err := t.tryResize(size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (storage.FilesystemInfo{FilesystemId: managedID, Size: uint64(size) >> 20}); *got != want {
+		t.Errorf("got %+v, want %+v", *got, want)
+	}
+}
+
+// checkGrowing reports whether filesystems of a type grow here. Where they do not,
+// the error says what is missing.
+func (t *managedTest) checkGrowing(fs string) bool {
+	t.Helper()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		t.Fatal(err)
+	}
+	if fs != "ext4" || sets[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0 {
+		return true
+	}
+	_, err := t.tryResize(0)
+	t.checkError(err, true, "growing the ext4", t.path(), "needs CAP_SYS_RESOURCE")
+	if !errors.Is(err, errors.NotSupported) {
+		t.Errorf("got %v", err)
+	}
+	t.Log("nothing more to see: without CAP_SYS_RESOURCE ext4 does not grow")
+	return false
+}
+
+// space is what the filesystem has for files, in bytes.
+func (t *managedTest) space() int64 {
+	t.Helper()
+	var st unix.Statfs_t
+	if err := unix.Statfs(t.path(), &st); err != nil {
+		t.Fatal(err)
+	}
+	return int64(st.Blocks) * st.Bsize
+}
+
+// keepWriting writes files one after another until it is stopped, and returns how
+// many there are then.
+func (t *managedTest) keepWriting(data []byte) (stop func() int) {
+	done, begun := make(chan struct{}), make(chan struct{})
+	n := 0
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		for ; ; n++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			// The same few names, so that the space lasts.
+			path := filepath.Join(t.path(), fmt.Sprintf("file-%d", n%32))
+			if err := os.WriteFile(path, data, 0o600); err != nil {
+				t.Error(err)
+				return
+			}
+			if n == 8 {
+				close(begun)
+			}
+		}
+	})
+	<-begun
+	return func() int {
+		close(done)
+		writer.Wait()
+		return min(n, 32)
+	}
+}
+
+// growingSizes are the sizes in bytes from which filesystems grow, by type. btrfs
+// does not grow to less than 256 MiB.
+var growingSizes = map[string]int64{"ext4": managedExt4Size, "xfs": managedXFSSize, "btrfs": 256 << 20}
+
+func TestManagedGrowsWhileItIsWrittenTo(t *testing.T) {
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		size := growingSizes[fs]
+		loop := mt.loop(size)
+		mt.create(fs)
+		mt.attach()
+		mt.writeData()
+		before := mt.space()
+		mt.grow(loop, 3*size)
+		data := randomBytes(64 << 10)
+		stop := mt.keepWriting(data)
+		if grows := mt.checkGrowing(fs); grows {
+			mt.resize(3 * size)
+			if after := mt.space(); after < before+size*3/2 {
+				t.Errorf("there were %d bytes and are %d", before, after)
+			}
+			// As after a crash in which the record was not saved.
+			mt.editRecord(func(r *managedRecord) { r.Size = size })
+			mt.resize(3 * size)
+		}
+		files := stop()
+		mt.detach()
+		mt.check(fs, loop)
+		mt.attach()
+		mt.checkData()
+		for i := range files {
+			got, err := os.ReadFile(filepath.Join(mt.path(), fmt.Sprintf("file-%d", i)))
+			if err != nil || !bytes.Equal(got, data) {
+				t.Errorf("file %d was damaged: %v", i, err)
+			}
+		}
+		mt.detach()
+	})
+}
+
+// A volume grows by any number of bytes, and filesystems in units of their own.
+func TestManagedGrowsByALittle(t *testing.T) {
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		size := growingSizes[fs]
+		loop := mt.loop(size)
+		mt.create(fs)
+		mt.attach()
+		mt.writeData()
+		for _, more := range []int64{0, 512, 1 << 20, 1<<20 + 4096, 129 << 20, 129<<20 + 512} {
+			if !mt.checkGrowing(fs) {
+				break
+			}
+			mt.grow(loop, size+more)
+			for range 2 {
+				if _, err := mt.tryResize(size); err != nil {
+					t.Fatalf("growing by %d bytes: %v", more, err)
+				}
+			}
+			if got := mt.record().Size; got != size+more {
+				t.Errorf("grown by %d bytes, recorded %d", more, got)
+			}
+		}
+		mt.detach()
+		mt.check(fs, loop)
+		mt.attach()
+		mt.checkData()
+		mt.detach()
+	})
+}
+
+func TestManagedBtrfsDoesNotGrowToLittle(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.loop(managedBtrfsSize)
+	mt.create("btrfs")
+	mt.attach()
+	mt.resize(managedBtrfsSize)
+	mt.grow(loop, managedBtrfsSize+1<<20)
+	_, err := mt.tryResize(managedBtrfsSize + 1<<20)
+	mt.checkError(err, true, "does not grow to less than 256 MiB", "110 MiB", loop.Path)
+	mt.detach()
+}
+
+func TestManagedDoesNotGrowBeyondItsDevice(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.loop(managedXFSSize)
+	mt.create("xfs")
+	mt.attach()
+	_, err := mt.tryResize(2 * managedXFSSize)
+	mt.checkError(err, false, "resizing filesystem 0/2", "600 MiB are wanted", loop.Path+" has 300 MiB")
+	// Asked for less than there is, it stays as it is.
+	got, err := mt.tryResize(managedXFSSize / 2)
+	if err != nil || got.Size != managedXFSSize>>20 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	mt.detach()
+}
+
+func TestManagedGrowsOnlyWhereItIsMounted(t *testing.T) {
+	mt := newManagedTest(t)
+	_, err := mt.tryResize(managedXFSSize)
+	mt.checkError(err, true, "not made here")
+	loop := mt.loop(managedXFSSize)
+	mt.create("xfs")
+	mt.grow(loop, 2*managedXFSSize)
+	_, err = mt.tryResize(2 * managedXFSSize)
+	mt.checkError(err, false, "not attached")
+	if _, err := mt.tryAttach(true); err != nil {
+		t.Fatal(err)
+	}
+	_, err = mt.tryResize(2 * managedXFSSize)
+	mt.checkError(err, true, "mounted read-only at "+mt.path())
+	mt.unmountBehindOurBack()
+	_, err = mt.tryResize(2 * managedXFSSize)
+	mt.checkError(err, false, "not mounted at "+mt.path())
+	command(t, "mount", "-t", "tmpfs", "foreign", mt.path())
+	_, err = mt.tryResize(2 * managedXFSSize)
+	mt.checkError(err, false, "tmpfs from foreign is mounted at "+mt.path())
+	mt.unmountBehindOurBack()
+	mt.attach()
+	mt.resize(2 * managedXFSSize)
+	mt.detach()
+}
+
+// The volume grows first. Until the filesystem follows, all works as before.
+func TestManagedOnADeviceThatHasGrown(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.loop(managedXFSSize)
+	mt.create("xfs")
+	mt.grow(loop, 2*managedXFSSize)
+	// A creation that was not recorded is asked for again.
+	got, err := mt.tryCreate("xfs")
+	if err != nil || got.Size != managedXFSSize>>20 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	mt.attach()
+	mt.writeData()
+	mt.detach()
+	mt.attach()
+	mt.resize(2 * managedXFSSize)
+	mt.checkData()
+	mt.detach()
+}
+
+// A copy from before a filesystem has grown is too small to be it.
+func TestManagedThatHasGrownIsNotOnASmallerDevice(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.loop(managedXFSSize)
+	mt.create("xfs")
+	old := filepath.Join(mt.top, "old")
+	command(t, "cp", "--sparse=always", loop.Path, old)
+	mt.attach()
+	mt.grow(loop, 2*managedXFSSize)
+	mt.resize(2 * managedXFSSize)
+	mt.detach()
+	loop.Detach(t)
+	mt.plug(devicetest.AttachLoop(t, old), managedXFSSize)
+	_, err := mt.tryAttach(false)
+	mt.checkError(err, false, "block device of at least 600 MiB")
+	if !errors.Is(err, errors.NotFound) {
+		t.Errorf("got %v", err)
+	}
+}

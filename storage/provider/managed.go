@@ -18,9 +18,8 @@ func managedChoice(p storage.FilesystemParams) (fsattr.Choice, error) {
 	if err != nil {
 		return fsattr.Choice{}, errors.Trace(err)
 	}
-	// What is there already fits, however small it is.
-	if p.Size > 0 && choice.UUID == "" {
-		if err := choice.Type.CheckSize(p.Size); err != nil {
+	if p.Size > 0 {
+		if err := choice.CheckSize(p.Size); err != nil {
 			return fsattr.Choice{}, errors.Trace(err)
 		}
 	}

@@ -92,7 +92,7 @@ func (f *managedFilesystem) checkThere() error {
 // makeNew makes a filesystem of which there is no record.
 func (f *managedFilesystem) makeNew(choice fsattr.Choice) error {
 	kind := choice.Type
-	if err := kind.CheckSize(uint64(f.dev.Size) >> 20); err != nil {
+	if err := choice.CheckSize(uint64(f.dev.Size) >> 20); err != nil {
 		return errors.Annotate(err, f.dev.Path())
 	}
 	if err := kind.Check(); err != nil {

@@ -35,6 +35,7 @@ func TestManagedValidateFilesystemParams(t *testing.T) {
 		{"unknown mkfs option", names.NewVolumeTag("0/1"), 64, map[string]any{"mkfs-options": "stride=16,^has_journal"},
 			`filesystem 0/2: attribute "mkfs-options": "^has_journal" is not an option for making ext4: allowed are bytes-per-inode=1024…67108864, inode-size=256|512|1024,`},
 		{"value of an mkfs option", names.NewVolumeTag("0/1"), 64, map[string]any{"mkfs-options": "stride=16 -n"}, `option "stride" for making ext4 is "16 -n": allowed is 1…65536`},
+		{"option that needs more", names.NewVolumeTag("0/1"), 300, map[string]any{"fs": "xfs", "mkfs-options": "stripe-unit=64k,stripe-width=2"}, `filesystem 0/2: xfs with option "stripe-unit" needs at least 1024 MiB, there are 300 MiB`},
 		{"option that needs another", names.NewVolumeTag("0/1"), 300, map[string]any{"fs": "xfs", "mkfs-options": "stripe-unit=64k"}, `option "stripe-unit" for making xfs needs "stripe-width" beside it`},
 		{"option twice", names.NewVolumeTag("0/1"), 64, map[string]any{"mount-options": "commit=1,commit=2"}, `option "commit" for mounting ext4 is given twice`},
 		{"options that exclude each other", names.NewVolumeTag("0/1"), 64, map[string]any{"mount-options": "noatime,strictatime"}, `options "noatime" and "strictatime" for mounting ext4 exclude each other`},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
+	"github.com/stowage-io/stowage/storage/provider/internal/options"
 )
 
 // The names of the attributes.
@@ -36,6 +37,18 @@ type Choice struct {
 	Mkfs, Mount string
 	// UUID, if not empty, is that of the filesystem to take over.
 	UUID string
+
+	chosen []options.Given
+}
+
+// CheckSize says whether what is to be made fits on a device of so many MiB. What
+// is there already fits, however small it is. The error satisfies
+// errors.IsNotValid.
+func (c Choice) CheckSize(size uint64) error {
+	if c.UUID != "" {
+		return nil
+	}
+	return c.Type.CheckSize(size, c.chosen)
 }
 
 // Parse reads the attributes of a filesystem. Those that are not about filesystems
@@ -57,7 +70,7 @@ func Parse(attrs map[string]any) (Choice, error) {
 	}
 	// What is there already is not made, whatever its pool says about making.
 	if c.UUID == "" {
-		if _, err := c.Type.ParseOptions(c.Mkfs); err != nil {
+		if c.chosen, err = c.Type.ParseOptions(c.Mkfs); err != nil {
 			return Choice{}, errors.Annotatef(err, "attribute %q", MkfsOptions)
 		}
 	}

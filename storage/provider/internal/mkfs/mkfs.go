@@ -28,7 +28,8 @@ const (
 type Type struct {
 	// Name is the name of the type: to users, to the kernel and to blkid.
 	Name string
-	// MinSize is the size in MiB of the smallest device that takes it.
+	// MinSize is the size in MiB of the smallest device that takes it. Some options
+	// need more.
 	MinSize uint64
 	// LocksDevice is set where the program may take the exclusive flock of
 	// the device for itself, so that a caller who holds it makes it fail.
@@ -108,16 +109,6 @@ func Parse(value any) (Type, error) {
 	}
 	return Type{}, errors.NewNotValid(nil, fmt.Sprintf("attribute %q is %q, want one of %s",
 		Attribute, name, strings.Join(Names(), ", ")))
-}
-
-// CheckSize says whether the type fits on a device of so many MiB. The error
-// satisfies errors.IsNotValid.
-func (t Type) CheckSize(size uint64) error {
-	if size < t.MinSize {
-		return errors.NewNotValid(nil, fmt.Sprintf("%s needs at least %d MiB, there are %d MiB",
-			t.Name, t.MinSize, size))
-	}
-	return nil
 }
 
 // Check says whether the program that makes the type is here. The error

@@ -12,15 +12,18 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
+// checkers are the programs that check filesystems, with their arguments.
+var checkers = map[string][]string{
+	"ext4":  {"fsck.ext4", "-f", "-n"},
+	"xfs":   {"xfs_repair", "-n"},
+	"btrfs": {"btrfs", "check", "--readonly"},
+}
+
 // Each type is made on its smallest device, carries the UUID that was asked for
 // and passes the check of its own authors.
 func TestMakeOnTheSmallestDevice(t *testing.T) {
 	const id = "11111111-2222-3333-4444-555555555555"
-	for name, check := range map[string][]string{
-		"ext4":  {"fsck.ext4", "-f", "-n"},
-		"xfs":   {"xfs_repair", "-n"},
-		"btrfs": {"btrfs", "check", "--readonly"},
-	} {
+	for name, check := range checkers {
 		t.Run(name, func(t *testing.T) {
 			kind, err := mkfs.Parse(name)
 			if err != nil {
@@ -42,6 +45,50 @@ func TestMakeOnTheSmallestDevice(t *testing.T) {
 			}
 			if out, err := exec.Command(check[0], append(check[1:], loop.Path)...).CombinedOutput(); err != nil {
 				t.Errorf("%s: %v: %s", check[0], err, out)
+			}
+		})
+	}
+}
+
+// Each option, with each of its values or the ends of their range, makes a
+// filesystem on the smallest device that it may be made on.
+func TestMakeWithEachOption(t *testing.T) {
+	const id = "11111111-2222-3333-4444-555555555555"
+	needs := map[string]string{"xfs stripe-unit": ",stripe-width=2", "xfs stripe-width": ",stripe-unit=4k"}
+	for _, kind := range mkfs.Types() {
+		t.Run(kind.Name, func(t *testing.T) {
+			devicetest.RequireProgram(t, "mkfs."+kind.Name)
+			for _, option := range kind.Options() {
+				for _, value := range option.Values.Examples() {
+					text := option.Key + "=" + value + needs[kind.Name+" "+option.Key]
+					chosen, err := kind.ParseOptions(text)
+					if err != nil {
+						t.Error(err)
+						continue
+					}
+					size := kind.MinSize
+					for kind.CheckSize(size, chosen) != nil {
+						size++
+					}
+					loop := devicetest.NewLoop(t, int64(size)<<20)
+					f, err := os.Open(loop.Path)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := kind.Make(t.Context(), f, id, chosen); err != nil {
+						t.Errorf("%s: %v", text, err)
+					}
+					found, err := signature.ReadSuperblock(f)
+					if err != nil || found != (signature.Signature{Type: kind.Name, UUID: id}) {
+						t.Errorf("%s: got %+v, %v", text, found, err)
+					}
+					f.Close()
+					check := checkers[kind.Name]
+					if out, err := exec.Command(check[0], append(check[1:], loop.Path)...).CombinedOutput(); err != nil {
+						t.Errorf("%s: %s: %v: %s", text, check[0], err, out)
+					}
+					loop.Detach(t)
+				}
 			}
 		})
 	}

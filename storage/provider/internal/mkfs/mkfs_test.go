@@ -29,11 +29,29 @@ func TestCheckSizeTellsBothSizes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := xfs.CheckSize(300); err != nil {
+	if err := xfs.CheckSize(300, nil); err != nil {
 		t.Error(err)
 	}
-	err = xfs.CheckSize(299)
+	err = xfs.CheckSize(299, nil)
 	if !errors.Is(err, errors.NotValid) || err.Error() != "xfs needs at least 300 MiB, there are 299 MiB" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCheckSizeOfOptionsThatNeedMore(t *testing.T) {
+	xfs, err := mkfs.Parse("xfs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	chosen, err := xfs.ParseOptions("stripe-unit=64k,stripe-width=4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := xfs.CheckSize(1024, chosen); err != nil {
+		t.Error(err)
+	}
+	err = xfs.CheckSize(1023, chosen)
+	if !errors.Is(err, errors.NotValid) || err.Error() != `xfs with option "stripe-unit" needs at least 1024 MiB, there are 1023 MiB` {
 		t.Errorf("got %v", err)
 	}
 }

@@ -21,6 +21,9 @@ type Option struct {
 	flag, prefix string
 	// needs is the key of an option without which this one means nothing.
 	needs string
+	// minSize is the size in MiB of the smallest device that takes the option, if
+	// that is more than without.
+	minSize uint64
 }
 
 func ext4Options() []Option {
@@ -33,14 +36,19 @@ func ext4Options() []Option {
 	}
 }
 
+// xfsStripedSize is in MiB. mkfs.xfs rounds by the stripes, and then finds smaller
+// devices too small.
+const xfsStripedSize = 1024
+
 func xfsOptions() []Option {
 	yesNo := options.OneOf("0", "1")
 	return []Option{
 		{Option: options.Option{Key: "inode-size", Values: options.OneOf("512", "1024", "2048")}, flag: "-i", prefix: "size="},
 		{Option: options.Option{Key: "inode-percent", Values: options.Number(1, 100)}, flag: "-i", prefix: "maxpct="},
 		{Option: options.Option{Key: "stripe-unit", Values: options.OneOf("4k", "8k", "16k", "32k", "64k", "128k", "256k", "512k", "1m")},
-			flag: "-d", prefix: "su=", needs: "stripe-width"},
-		{Option: options.Option{Key: "stripe-width", Values: options.Number(1, 64)}, flag: "-d", prefix: "sw=", needs: "stripe-unit"},
+			flag: "-d", prefix: "su=", needs: "stripe-width", minSize: xfsStripedSize},
+		{Option: options.Option{Key: "stripe-width", Values: options.Number(1, 64)},
+			flag: "-d", prefix: "sw=", needs: "stripe-unit", minSize: xfsStripedSize},
 		{Option: options.Option{Key: "reflink", Values: yesNo}, flag: "-m", prefix: "reflink="},
 		{Option: options.Option{Key: "rmapbt", Values: yesNo}, flag: "-m", prefix: "rmapbt="},
 		{Option: options.Option{Key: "bigtime", Values: yesNo}, flag: "-m", prefix: "bigtime="},
@@ -75,6 +83,22 @@ func (t Type) ParseOptions(text string) ([]options.Given, error) {
 		}
 	}
 	return all, nil
+}
+
+// CheckSize says whether the type fits on a device of so many MiB, with options
+// that ParseOptions has returned. The error satisfies errors.IsNotValid.
+func (t Type) CheckSize(size uint64, chosen []options.Given) error {
+	if size < t.MinSize {
+		return errors.NewNotValid(nil, fmt.Sprintf("%s needs at least %d MiB, there are %d MiB",
+			t.Name, t.MinSize, size))
+	}
+	for _, given := range chosen {
+		if least := t.option(given.Key).minSize; size < least {
+			return errors.NewNotValid(nil, fmt.Sprintf("%s with option %q needs at least %d MiB, there are %d MiB",
+				t.Name, given.Key, least, size))
+		}
+	}
+	return nil
 }
 
 // option returns the option with a key that has been checked.

@@ -1,0 +1,83 @@
+package options
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/juju/errors"
+)
+
+var allowed = []Option{
+	{Key: "flag", OneOf: "kind"},
+	{Key: "other-flag", OneOf: "kind"},
+	{Key: "size", Values: Number(2, 64)},
+	{Key: "mode", Values: OneOf("fast", "safe")},
+}
+
+func TestParse(t *testing.T) {
+	for _, test := range []struct {
+		text string
+		want []Given
+		err  string
+	}{
+		{"", nil, ""},
+		{"flag", []Given{{"flag", ""}}, ""},
+		{"mode=safe,size=2,flag", []Given{{"mode", "safe"}, {"size", "2"}, {"flag", ""}}, ""},
+		{"size=64", []Given{{"size", "64"}}, ""},
+		{"none", nil, `"none" is not an option for tests: allowed are flag, other-flag, size=2…64, mode=fast|safe`},
+		{"flag,", nil, `"" is not an option`},
+		{" flag", nil, `" flag" is not an option`},
+		{"flag,flag", nil, `option "flag" for tests is given twice`},
+		{"flag,other-flag", nil, `options "flag" and "other-flag" for tests exclude each other`},
+		{"flag=", nil, `write it without "="`},
+		{"flag=1", nil, `option "flag" for tests is "1": it takes no value`},
+		{"size", nil, `option "size" for tests is "": allowed is 2…64`},
+		{"size=1", nil, `is "1": allowed is 2…64`},
+		{"size=65", nil, "allowed is 2…64"},
+		{"size=+3", nil, "allowed is 2…64"},
+		{"size=03", nil, "allowed is 2…64"},
+		{"size=3 ", nil, "allowed is 2…64"},
+		{"mode=fast safe", nil, "allowed is fast|safe"},
+	} {
+		got, err := Parse(test.text, allowed, "tests")
+		if !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%q: got %v, want %v", test.text, got, test.want)
+		}
+		if (err == nil) != (test.err == "") || err != nil && (!errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), test.err)) {
+			t.Errorf("%q: got %v, want %q", test.text, err, test.err)
+		}
+	}
+}
+
+func TestExamplesAreAllowed(t *testing.T) {
+	for _, o := range allowed {
+		for _, value := range o.Values.Examples() {
+			if err := Check(Given{o.Key, value}, allowed, "tests"); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// What is parsed is made of allowed keys and values alone, and reads back as it was.
+func FuzzParse(f *testing.F) {
+	f.Add("mode=safe,size=2,flag")
+	f.Add("size=2,,")
+	f.Fuzz(func(t *testing.T, text string) {
+		all, err := Parse(text, allowed, "tests")
+		if err != nil {
+			return
+		}
+		var parts []string
+		for _, given := range all {
+			if err := Check(given, allowed, "tests"); err != nil {
+				t.Error(err)
+			}
+			parts = append(parts, given.String())
+		}
+		if got := strings.Join(parts, ","); got != text {
+			t.Errorf("%q reads back as %q", text, got)
+		}
+	})
+}

@@ -1,0 +1,172 @@
+//go:build linux
+
+package mount
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+)
+
+// newFilesystem makes a filesystem on a device of its own.
+func newFilesystem(t *testing.T, fsType string) *devicetest.Loop {
+	t.Helper()
+	devicetest.RequireProgram(t, "mkfs."+fsType)
+	size := map[string]int64{"ext4": 32 << 20, "xfs": 300 << 20, "btrfs": 109 << 20}[fsType]
+	loop := devicetest.NewLoop(t, size)
+	runCommand(t, "mkfs."+fsType, "-q", loop.Path)
+	return loop
+}
+
+func runCommand(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %q: %v: %s", name, args, err, out)
+	}
+}
+
+func mustAttach(t *testing.T, fs Filesystem, path string) {
+	t.Helper()
+	if err := attach(t, fs, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T) *Table {
+	t.Helper()
+	table, err := ReadTable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+// Each option, with each of its values or the ends of their range, is one that the
+// kernel takes.
+func TestNewTakesEachOption(t *testing.T) {
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
+		t.Run(fsType, func(t *testing.T) {
+			loop := newFilesystem(t, fsType)
+			for _, option := range Options(fsType) {
+				for _, value := range option.Values.Examples() {
+					d, err := New(Filesystem{Type: fsType, Source: loop.Path, Options: []Option{{option.Key, value}}})
+					if err != nil {
+						t.Errorf("%s=%s: %v", option.Key, value, err)
+						continue
+					}
+					d.Close()
+				}
+			}
+		})
+	}
+}
+
+func TestOptionsTakeEffect(t *testing.T) {
+	for _, test := range []struct {
+		fsType, options string
+		mount, fs       []string // what mountinfo shows of the mount, and of the filesystem
+	}{
+		{"ext4", "", []string{"nosuid", "nodev", "relatime"}, nil},
+		{"ext4", "noatime,noexec,commit=17,data=journal,lazytime", []string{"nosuid", "nodev", "noatime", "noexec"}, []string{"commit=17", "data=journal", "lazytime"}},
+		{"xfs", "strictatime,nodiratime,logbufs=4", []string{"nodiratime"}, []string{"logbufs=4"}},
+		{"btrfs", "noatime,compress=zstd:3,flushoncommit", []string{"noatime"}, []string{"compress=zstd:3", "flushoncommit"}},
+		{"btrfs", "discard=async", nil, []string{"discard=async"}},
+	} {
+		t.Run(test.fsType+" "+test.options, func(t *testing.T) {
+			dir := devicetest.Dir(t)
+			loop := newFilesystem(t, test.fsType)
+			options, err := ParseOptions(test.fsType, test.options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(dir, "mnt")
+			mustAttach(t, Filesystem{Type: test.fsType, Source: loop.Path, Options: options}, path)
+			m := read(t).At(path)
+			for _, want := range test.mount {
+				if !hasOption(m.Options, want) {
+					t.Errorf("mount options %q lack %s", m.Options, want)
+				}
+			}
+			for _, want := range test.fs {
+				if !hasOption(m.VFSOptions, want) {
+					t.Errorf("options %q lack %s", m.VFSOptions, want)
+				}
+			}
+			// What is not asked for is not done: a volume may need its space again.
+			if discards := strings.Contains(m.VFSOptions, "discard"); discards != strings.Contains(test.options, "discard") {
+				t.Errorf("discarding: %q", m.VFSOptions)
+			}
+			if err := Unmount(path); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// mountinfo has a btrfs under a number that is no device's.
+func TestMountsOfABtrfsAreFoundByItsDevice(t *testing.T) {
+	dir := devicetest.Dir(t)
+	mine, other := newFilesystem(t, "btrfs"), newFilesystem(t, "btrfs")
+	path, otherPath := filepath.Join(dir, "mine"), filepath.Join(dir, "other")
+	mustAttach(t, Filesystem{Type: "btrfs", Source: mine.Path}, path)
+	// The name under which this one is mounted is another's by now.
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(other.Path, link); err != nil {
+		t.Fatal(err)
+	}
+	mustAttach(t, Filesystem{Type: "btrfs", Source: link}, otherPath)
+	if err := os.Remove(link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(mine.Path, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(path, "part"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	bound := filepath.Join(dir, "bound")
+	runCommand(t, "mount", "--mkdir", "--bind", filepath.Join(path, "part"), bound)
+
+	paths := func(loop *devicetest.Loop) []string {
+		var found []string
+		var st unix.Stat_t
+		if err := unix.Stat(loop.Path, &st); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range read(t).OfDevice(unix.Major(st.Rdev), unix.Minor(st.Rdev)) {
+			found = append(found, m.Mountpoint)
+		}
+		return found
+	}
+	if got := strings.Join(paths(mine), " "); got != path+" "+bound {
+		t.Errorf("got %q", got)
+	}
+	if got := strings.Join(paths(other), " "); got != otherPath {
+		t.Errorf("got %q", got)
+	}
+	// One that is covered is still known by the others.
+	runCommand(t, "mount", "-t", "tmpfs", "cover", path)
+	if got := strings.Join(paths(mine), " "); got != path+" "+bound {
+		t.Errorf("covered: got %q", got)
+	}
+	for _, p := range []string{path, path, bound, otherPath} {
+		if err := Unmount(p); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestNewWithAnOptionThatIsNotAllowed(t *testing.T) {
+	loop := newFilesystem(t, "ext4")
+	_, err := New(Filesystem{Type: "ext4", Source: loop.Path, Options: []Option{{"data", "writeback"}}})
+	if !errors.Is(err, errors.NotValid) {
+		t.Errorf("got %v", err)
+	}
+}

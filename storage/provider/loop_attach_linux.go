@@ -48,10 +48,14 @@ func (c *loopCall) attach(id string, readOnly bool) (loopdev.Device, error) {
 	if err != nil {
 		return none, errors.Trace(err)
 	}
-	// Until Keep, the kernel detaches a new device with this.
 	defer h.Close()
 	crash.At("loop device attached")
 	if err := c.attached(id, rec, st.identity, h); err != nil {
+		if device == nil {
+			if derr := h.Discard(); derr != nil {
+				return none, errors.Annotatef(err, "(%v)", derr)
+			}
+		}
 		return none, errors.Trace(err)
 	}
 	if device == nil {
@@ -103,7 +107,8 @@ func adopt(d loopdev.Device, file *os.File, readOnly bool) (*loopdev.Handle, err
 	return loopdev.Adopt(d, file)
 }
 
-// attached records an attachment and makes it outlive this process.
+// attached records an attachment. A device that was found is made to outlive
+// whoever attached it.
 func (c *loopCall) attached(id string, rec loopRecord, found identity, h *loopdev.Handle) error {
 	now := rec
 	now.Phase = phaseAttached
@@ -167,13 +172,7 @@ func (c *loopCall) detachDevice(id string, rec loopRecord, d loopdev.Device) err
 		}
 		return errors.Trace(err)
 	}
-	crash.At("loop device detached")
-	loops, err := c.scan()
-	if err != nil {
-		return errors.Trace(err)
-	}
-	loops.Remove(d)
-	return nil
+	return c.forget(d)
 }
 
 // devices returns the loop devices that show the volume's file. A file that has
@@ -210,6 +209,27 @@ func (c *loopCall) devices(id string, rec loopRecord) ([]loopdev.Device, error) 
 		}
 	}
 	return ours, nil
+}
+
+// isRecorded tells whether the record knows of an attachment. One that it does not
+// know of was made by a call that was interrupted, or by somebody else.
+func (c *loopCall) isRecorded(rec loopRecord, d loopdev.Device) (bool, error) {
+	if rec.BootID != c.bootID || rec.Device != d.Name() {
+		return false, nil
+	}
+	seq, err := d.ReadDiskSeq()
+	return seq == rec.DiskSeq, errors.Trace(err)
+}
+
+// forget notes that a device is detached.
+func (c *loopCall) forget(d loopdev.Device) error {
+	crash.At("loop device detached")
+	loops, err := c.scan()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	loops.Remove(d)
+	return nil
 }
 
 func deviceNames(devices []loopdev.Device) string {

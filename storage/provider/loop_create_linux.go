@@ -316,14 +316,32 @@ func errInterruptedImport(rec loopRecord) error {
 	return errors.Errorf("importing it was interrupted: import %s again first", rec.ImportedFrom)
 }
 
-// checkUnused returns an error if a loop device shows the volume's file.
+// checkUnused returns an error if a loop device shows the volume's file. A device
+// of an attachment that was interrupted, of which nobody was told, is detached.
 func (c *loopCall) checkUnused(id string, rec loopRecord) error {
 	devices, err := c.devices(id, rec)
 	if err != nil {
 		return errors.Trace(err)
 	}
-	if len(devices) > 0 {
-		return errors.Errorf("it is attached as %s: detach it first", deviceNames(devices))
+	var used []loopdev.Device
+	for _, d := range devices {
+		recorded, err := c.isRecorded(rec, d)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		if recorded || !d.Ours {
+			used = append(used, d)
+			continue
+		}
+		if err := loopdev.Detach(c, d, nil); err != nil {
+			return errors.Trace(err)
+		}
+		if err := c.forget(d); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	if len(used) > 0 {
+		return errors.Errorf("it is attached as %s: detach it first", deviceNames(used))
 	}
 	return nil
 }

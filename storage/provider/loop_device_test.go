@@ -464,6 +464,79 @@ func TestLoopInUseIsNotRemoved(t *testing.T) {
 	lt.destroy(tag)
 }
 
+// TestLoopCrashBeforeTheAttachmentIsRecorded is a device that nobody was told of. It
+// is not in the way of what comes next, and unlike one that somebody else attached
+// it goes with its volume.
+func TestLoopCrashBeforeTheAttachmentIsRecorded(t *testing.T) {
+	for _, then := range []string{"destroy", "release"} {
+		for _, earlier := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, attached before: %v", then, earlier), func(t *testing.T) {
+				lt := newLoopTest(t)
+				tag := volume(1)
+				lt.create(tag)
+				before := lt.record(tag)
+				if earlier {
+					lt.attach(tag, false)
+					before = lt.record(tag)
+					lt.detach(tag)
+					before.BootID = "earlier"
+				}
+				device := lt.attach(tag, false)
+				lt.saveRecord(tag, before)
+				lt.restart()
+				remove := lt.source.DestroyVolumes
+				if then == "release" {
+					remove = lt.source.ReleaseVolumes
+				}
+				holder, err := os.OpenFile(device, os.O_RDONLY|unix.O_EXCL, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				results, err := remove(lt.ctx, []string{tag.String()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				checkError(t, results[0], false, filepath.Base(device), "has open "+device)
+				lt.checkLoops(1)
+				holder.Close()
+				if results, err := remove(lt.ctx, []string{tag.String()}); err != nil || results[0] != nil {
+					t.Errorf("%v, %v", results, err)
+				}
+				lt.checkLoops(0)
+				if err := os.Remove(lt.file(tag)); (err == nil) != (then == "release") {
+					t.Errorf("the file: %v", err)
+				}
+				lt.checkNothingLeft()
+			})
+		}
+	}
+	t.Run("somebody else's", func(t *testing.T) {
+		lt := newLoopTest(t)
+		tag := volume(1)
+		lt.create(tag)
+		run(t, "losetup", "--find", lt.file(tag))
+		checkError(t, lt.tryDestroy(tag), false, "it is attached as loop", "detach it first")
+		lt.checkLoops(1)
+		lt.detach(tag)
+		lt.destroy(tag)
+	})
+}
+
+// TestLoopAttachmentThatCannotBeRecorded leaves no device.
+func TestLoopAttachmentThatCannotBeRecorded(t *testing.T) {
+	lt := newLoopTest(t)
+	tag := volume(1)
+	lt.create(tag)
+	records := filepath.Join(lt.dir, "records")
+	// Not even root writes there now.
+	run(t, "chattr", "+i", records)
+	_, err := lt.tryAttach(tag, false)
+	run(t, "chattr", "-i", records)
+	checkError(t, err, false, "saving record "+tag.String())
+	lt.checkLoops(0)
+	lt.destroy(tag)
+}
+
 func TestLoopBusyDetachNamesTheHolder(t *testing.T) {
 	lt := newLoopTest(t)
 	tag := volume(1)

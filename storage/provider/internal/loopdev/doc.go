@@ -5,9 +5,8 @@
 // its own number or by a path: numbers are given out anew, and a path may name
 // another file than it did when it was attached.
 //
-// An attached device lives only as long as the Handle that Attach returns, until
-// Handle.Keep says otherwise. A process that dies between the two leaves nothing
-// behind: the kernel detaches the device.
+// A process may die between attaching a device and noting that it has. Such a device
+// is known by the mark that Attach leaves on it.
 //
 // Device nodes are never removed: that takes the kernel 50 ms, and a free one is
 // used again.

@@ -80,15 +80,12 @@ func detach(t *testing.T, d Device) {
 	}
 }
 
-func TestAttachKeepDetach(t *testing.T) {
+func TestAttachAdoptDetach(t *testing.T) {
 	dir := devicetest.Dir(t)
 	f, id := backing(t, dir)
 	h := attach(t, f, false)
-	if h.File != id || h.ReadOnly || !h.AutoClear || !h.IsWholeFile() || h.DiskSeq == 0 {
+	if h.File != id || h.ReadOnly || h.AutoClear || !h.Ours || !h.IsWholeFile() || h.DiskSeq == 0 {
 		t.Errorf("attached %+v", h)
-	}
-	if err := h.Keep(); err != nil {
-		t.Fatal(err)
 	}
 	h.Close()
 	devices := found(t, id)
@@ -147,17 +144,54 @@ func TestAdoptGrowsWithTheFile(t *testing.T) {
 		if got, err := size(h.f); err != nil || got <= fileSize {
 			t.Errorf("it was made smaller: %d bytes, %v", got, err)
 		}
-		h.Close()
+		discard(t, h)
 	}
 }
 
-// TestDyingWithoutKeepLeavesNothing is a process that dies after attaching: its
-// descriptors are closed for it.
-func TestDyingWithoutKeepLeavesNothing(t *testing.T) {
+func TestDiscard(t *testing.T) {
 	dir := devicetest.Dir(t)
 	f, id := backing(t, dir)
-	attach(t, f, false).Close()
+	discard(t, attach(t, f, false))
 	checkGone(t, id)
+}
+
+func discard(t *testing.T, h *Handle) {
+	t.Helper()
+	if err := h.Discard(); err != nil {
+		t.Error(err)
+	}
+	h.Close()
+}
+
+// TestKeepWhatOthersAttached is a device of somebody's who has the kernel detach
+// it with its last close.
+func TestKeepWhatOthersAttached(t *testing.T) {
+	dir := devicetest.Dir(t)
+	f, id := backing(t, dir)
+	loop := devicetest.AttachLoop(t, f.Name())
+	holder, err := os.Open(loop.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := setAutoClear(holder, true); err != nil {
+		t.Fatal(err)
+	}
+	devices := found(t, id)
+	if len(devices) != 1 || devices[0].Ours || !devices[0].AutoClear {
+		t.Fatalf("found %+v", devices)
+	}
+	h, err := Adopt(devices[0], f)
+	if err == nil {
+		err = h.Keep()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Close()
+	holder.Close()
+	if devices := found(t, id); len(devices) != 1 || devices[0].AutoClear {
+		t.Errorf("found %+v", devices)
+	}
 }
 
 func TestReadOnly(t *testing.T) {
@@ -229,9 +263,6 @@ func TestDetachBusyNamesTheHolder(t *testing.T) {
 			dir := devicetest.Dir(t)
 			f, id := backing(t, dir)
 			h := attach(t, f, false)
-			if err := h.Keep(); err != nil {
-				t.Fatal(err)
-			}
 			h.Close()
 			holder, err := os.OpenFile(h.Path(), test.flags, 0)
 			if err != nil {
@@ -269,9 +300,6 @@ func TestDetachWaitsForPassersBy(t *testing.T) {
 	dir := devicetest.Dir(t)
 	f, id := backing(t, dir)
 	h := attach(t, f, false)
-	if err := h.Keep(); err != nil {
-		t.Fatal(err)
-	}
 	h.Close()
 	passer, err := os.Open(h.Path())
 	if err != nil {
@@ -332,7 +360,7 @@ func TestConfigureInSteps(t *testing.T) {
 		if !canConfigure(dev) {
 			t.Log("this kernel has no LOOP_CONFIGURE")
 		}
-		err = configureInSteps(dev, f, &unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_DIRECT_IO})
+		err = configureInSteps(dev, f, &unix.LoopInfo64{Flags: unix.LO_FLAGS_DIRECT_IO})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -343,11 +371,8 @@ func TestConfigureInSteps(t *testing.T) {
 		if err := h.verify(f, readOnly); err != nil {
 			t.Error(err)
 		}
-		if !h.AutoClear {
-			t.Error("would outlive a crash")
-		}
 		control.Close()
-		h.Close()
+		discard(t, h)
 		checkGone(t, id)
 	}
 }
@@ -370,6 +395,9 @@ func TestManyAtOnce(t *testing.T) {
 				}
 				for range each {
 					h, err := Attach(context.Background(), f, false)
+					if err == nil {
+						err = h.Discard()
+					}
 					if err != nil {
 						return err
 					}
@@ -404,5 +432,5 @@ func TestAttachIsNotHeldUpByTheLockOfAnother(t *testing.T) {
 	if _, err := Attach(ctx, f, false); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	attach(t, f, false).Close()
+	discard(t, attach(t, f, false))
 }

@@ -1,6 +1,7 @@
 package loopdev
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"unsafe"
@@ -11,6 +12,10 @@ import (
 
 // controlPath is the device that gives out loop devices.
 const controlPath = "/dev/loop-control"
+
+// mark begins the name of the file that the kernel keeps with a device. Programs
+// show the name that sysfs has instead.
+const mark = "stowage:"
 
 // FileID says which file a file is, whatever its name.
 type FileID struct {
@@ -30,6 +35,7 @@ type Device struct {
 	SizeLimit uint64 // bytes, 0 for the whole file
 	ReadOnly  bool
 	AutoClear bool
+	Ours      bool // attached by Attach
 }
 
 // Name returns the kernel's name of the device, loopN.
@@ -120,6 +126,7 @@ func inspect(f *os.File, number int) (Device, error) {
 		SizeLimit: info.Sizelimit,
 		ReadOnly:  info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
 		AutoClear: info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0,
+		Ours:      bytes.HasPrefix(info.File_name[:], []byte(mark)),
 	}, nil
 }
 

@@ -97,8 +97,10 @@ type Config struct {
 	BlindToUse bool
 
 	// TakeReleased takes away what a release has left, on behalf of the new
-	// owner. It returns an error if the storage with this id is not there. Nil:
-	// a source that can import takes it back, and otherwise nobody looks.
+	// owner. It returns an error if the storage with this id is not there. With
+	// it, nothing is imported by its id: a source may know what it imports by a
+	// path. Nil: a source that can import takes it back, and otherwise nobody
+	// looks.
 	TakeReleased func(id string) error
 
 	// Leaks says, in words, what is there of the storage that was made: device,

@@ -58,7 +58,7 @@ func Check(dir *os.File) error {
 		return errors.Trace(err)
 	}
 	if s.flags&(accounted|enforced) != accounted|enforced {
-		return none(dir, nil)
+		return none(dir)
 	}
 	_, err := ProjectOf(dir)
 	return errors.Trace(err)
@@ -111,13 +111,13 @@ func control(dir *os.File, command, project uint32, data unsafe.Pointer) error {
 		return nil
 	case unix.ENOSYS, unix.EINVAL, unix.EOPNOTSUPP, unix.ESRCH:
 		// The kernel, the filesystem's type, or this filesystem as it is mounted.
-		return none(dir, errno)
+		return none(dir)
 	case unix.EPERM:
 		return errors.NewNotSupported(errno, "setting project quotas needs CAP_SYS_ADMIN")
 	}
 	return &os.PathError{Op: "quotactl_fd", Path: dir.Name(), Err: errno}
 }
 
-func none(dir *os.File, err error) error {
-	return errors.NewNotSupported(err, "the filesystem of "+dir.Name()+" has no project quota")
+func none(dir *os.File) error {
+	return errors.NewNotSupported(nil, "the filesystem of "+dir.Name()+" has no project quota")
 }

@@ -33,6 +33,7 @@ type filesystemTest struct {
 	top      string
 	dir      string
 	path     string
+	id       string
 	source   storage.FilesystemSource
 	ctx      envcontext.ProviderCallContext
 }
@@ -45,6 +46,7 @@ func newFilesystemTest(t *testing.T, p storage.ProviderType) *filesystemTest {
 		top:      top,
 		dir:      filepath.Join(top, "storage"),
 		path:     filepath.Join(top, "srv", "data"),
+		id:       filesystemTag.String(),
 		ctx:      envcontext.New(context.Background()),
 	}
 	ft.restart()
@@ -101,7 +103,7 @@ func (t *filesystemTest) attachment(path string, readOnly bool) []storage.Filesy
 	return []storage.FilesystemAttachmentParams{{
 		AttachmentParams: storage.AttachmentParams{Provider: t.provider, Machine: names.NewMachineTag("0"), ReadOnly: readOnly},
 		Filesystem:       filesystemTag,
-		FilesystemId:     filesystemTag.String(),
+		FilesystemId:     t.id,
 		Path:             path,
 	}}
 }
@@ -157,7 +159,7 @@ func (t *filesystemTest) detach() {
 
 func (t *filesystemTest) tryDestroy() error {
 	t.Helper()
-	results, err := t.source.DestroyFilesystems(t.ctx, []string{filesystemTag.String()})
+	results, err := t.source.DestroyFilesystems(t.ctx, []string{t.id})
 	if err != nil || len(results) != 1 {
 		t.Fatalf("%d results, %v", len(results), err)
 	}
@@ -175,6 +177,37 @@ func (t *filesystemTest) destroy() {
 	t.checkMounts(0)
 	if _, err := os.Lstat(filepath.Dir(t.path)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("left behind: %s: %v", filepath.Dir(t.path), err)
+	}
+}
+
+func (t *filesystemTest) tryResize(size uint64) (uint64, error) {
+	t.Helper()
+	results, err := t.source.(storage.FilesystemResizer).ResizeFilesystems(t.ctx,
+		[]storage.FilesystemResizeParams{{Tag: filesystemTag, FilesystemId: t.id, Size: size}})
+	if err != nil || len(results) != 1 {
+		t.Fatalf("%d results, %v", len(results), err)
+	}
+	if results[0].Error != nil {
+		return 0, results[0].Error
+	}
+	if got := results[0].FilesystemInfo.FilesystemId; got != t.id {
+		t.Errorf("resized %q, want %q", got, t.id)
+	}
+	return results[0].FilesystemInfo.Size, nil
+}
+
+// resize asks for a size in MiB and checks which the filesystem has then.
+func (t *filesystemTest) resize(size, want uint64) {
+	t.Helper()
+	if got, err := t.tryResize(size); err != nil || got != want {
+		t.Errorf("resized to %d MiB: it has %d, %v, want %d", size, got, err, want)
+	}
+}
+
+func (t *filesystemTest) checkRemark(want string) {
+	t.Helper()
+	if got := t.source.(storage.FilesystemRemarker).FilesystemRemark(t.id); got != want {
+		t.Errorf("the remark is %q, want %q", got, want)
 	}
 }
 
@@ -507,7 +540,7 @@ func TestFilesystemCreateRefusals(t *testing.T) {
 		_, err := ft.tryAttach(ft.path, false)
 		checkError(ft.T, err, true, "it was not made here")
 		ft.create()
-		checkError(ft.T, ft.tryCreate(filesystemSize+1), true, "exists with 2 MiB, not 3 MiB")
+		checkError(ft.T, ft.tryCreate(filesystemSize-1), true, "exists with 2 MiB, not 1 MiB")
 		ft.destroy()
 	})
 }

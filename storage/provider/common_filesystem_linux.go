@@ -2,6 +2,7 @@ package provider
 
 import (
 	"context"
+	"sync"
 
 	"github.com/juju/errors"
 
@@ -26,6 +27,11 @@ type machineFilesystem interface {
 	// attach makes the filesystem usable at a path, one that it chooses if the
 	// path is empty, and returns the path.
 	attach(path string, readOnly bool) (string, error)
+	// remark is what there is to say of it once it is attached or resized.
+	remark() string
+	// resize makes it so many bytes large, unless it is larger, and returns how
+	// large it is then.
+	resize(size uint64) (uint64, error)
 	// destroy removes it and its record.
 	destroy() error
 	// release removes its record.
@@ -36,6 +42,11 @@ type machineFilesystem interface {
 type filesystemSource struct {
 	dir  string
 	kind filesystemKind
+
+	mu sync.Mutex
+	// remarks are those on filesystems that are attached, by id. They end with the
+	// process: who starts next attaches all anew.
+	remarks map[string]string
 }
 
 func (s *filesystemSource) begin(ctx context.Context) (*mountCall, error) {
@@ -111,13 +122,16 @@ func (s *filesystemSource) AttachFilesystems(ctx envcontext.ProviderCallContext,
 	}
 	defer c.end()
 	paths, failures := collect(ctx, params, func(p storage.FilesystemAttachmentParams) (string, error) {
-		f, err := s.kind.load(c, p.FilesystemId)
-		if errors.Is(err, errors.NotFound) {
-			return "", storage.Permanent(errors.Annotate(err, "it was not made here"))
-		} else if err != nil {
+		f, err := s.mustLoad(c, p.FilesystemId)
+		if err != nil {
 			return "", errors.Trace(err)
 		}
-		return f.attach(p.Path, p.ReadOnly)
+		path, err := f.attach(p.Path, p.ReadOnly)
+		if err != nil {
+			return "", errors.Trace(err)
+		}
+		s.setRemark(p.FilesystemId, f.remark())
+		return path, nil
 	})
 	return mountedResults(params, paths, failures), nil
 }
@@ -148,8 +162,73 @@ func (s *filesystemSource) DetachFilesystems(ctx envcontext.ProviderCallContext,
 	defer c.end()
 	return each(ctx, params, func(p storage.FilesystemAttachmentParams) error {
 		err := s.ifThere(c, p.FilesystemId, func(f machineFilesystem) error { return c.detach(f) })
+		if err == nil {
+			s.setRemark(p.FilesystemId, "")
+		}
 		return errors.Annotatef(err, "detaching filesystem %s", p.Filesystem.Id())
 	}), nil
+}
+
+// ResizeFilesystems implements [storage.FilesystemResizer].
+func (s *filesystemSource) ResizeFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemResizeParams) ([]storage.ResizeFilesystemsResult, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "resizing filesystems")
+	}
+	defer c.end()
+	sizes, failures := collect(ctx, params, func(p storage.FilesystemResizeParams) (uint64, error) {
+		size, err := sizeInBytes(p.Size)
+		if err != nil {
+			return 0, errors.Trace(err)
+		}
+		f, err := s.mustLoad(c, p.FilesystemId)
+		if err != nil {
+			return 0, errors.Trace(err)
+		}
+		if size, err = f.resize(size); err != nil {
+			return 0, errors.Trace(err)
+		}
+		s.setRemark(p.FilesystemId, f.remark())
+		return size, nil
+	})
+	results := make([]storage.ResizeFilesystemsResult, len(params))
+	for i, p := range params {
+		if failures[i] != nil {
+			results[i].Error = errors.Annotatef(failures[i], "resizing filesystem %s", p.Tag.Id())
+			continue
+		}
+		results[i].FilesystemInfo = &storage.FilesystemInfo{FilesystemId: p.FilesystemId, Size: sizes[i] >> 20}
+	}
+	return results, nil
+}
+
+// FilesystemRemark implements [storage.FilesystemRemarker].
+func (s *filesystemSource) FilesystemRemark(id string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.remarks[id]
+}
+
+func (s *filesystemSource) setRemark(id, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if text == "" {
+		delete(s.remarks, id)
+		return
+	}
+	if s.remarks == nil {
+		s.remarks = make(map[string]string)
+	}
+	s.remarks[id] = text
+}
+
+// mustLoad returns a filesystem that is to be there.
+func (s *filesystemSource) mustLoad(c *mountCall, id string) (machineFilesystem, error) {
+	f, err := s.kind.load(c, id)
+	if errors.Is(err, errors.NotFound) {
+		return nil, storage.Permanent(errors.Annotate(err, "it was not made here"))
+	}
+	return f, errors.Trace(err)
 }
 
 // ifThere does something with a filesystem. There being none is a success.
@@ -161,4 +240,14 @@ func (s *filesystemSource) ifThere(c *mountCall, id string, do func(machineFiles
 		return errors.Trace(err)
 	}
 	return do(f)
+}
+
+// growTo makes a filesystem that exists as large as it is wanted to be created: more
+// may be wanted by then than when the answer to its creation got lost.
+func growTo(f machineFilesystem, have, want uint64) error {
+	if want < have {
+		return errors.Trace(checkSameSize(have, want))
+	}
+	_, err := f.resize(want)
+	return errors.Trace(err)
 }

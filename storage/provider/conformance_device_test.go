@@ -90,6 +90,7 @@ func TestRootfsConforms(t *testing.T) {
 	})
 	config.Size = filesystemSize
 	config.TakeReleased = takeFrom(filepath.Join(dir, "filesystems"))
+	config.ImportsByPath = true
 	providertest.Run(t, config)
 }
 

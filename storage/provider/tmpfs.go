@@ -16,9 +16,10 @@ type TmpfsOptions struct {
 // NewTmpfsProvider returns the provider of filesystems in the machine's memory.
 //
 // Creating one sets its size down; attaching makes it, with nothing in it, and
-// detaching destroys what is in it. After a reboot it is attached anew, empty. It
-// can be written by root alone until root says otherwise (mode 0755). There is
-// nothing to release.
+// detaching destroys what is in it. After a reboot it is attached anew, empty, and
+// the source's FilesystemRemark says so until it is attached again. It can be
+// written by root alone until root says otherwise (mode 0755). It can grow while it
+// is in use. There is nothing to release.
 //
 // The mount's source is "tmpfs-" and the filesystem's id, which another agent on
 // the machine may use too. So the root directory of each says where its records

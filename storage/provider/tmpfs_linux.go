@@ -21,6 +21,8 @@ type tmpfsKind struct{}
 type tmpfsRecord struct {
 	Size uint64 `json:"size"` // bytes
 	placement
+	// BootID is the boot that it was mounted in, or was about to be, last.
+	BootID string `json:"boot-id,omitempty"`
 }
 
 // tmpfs is a filesystem during one bulk call.
@@ -28,6 +30,10 @@ type tmpfs struct {
 	id   string
 	call *mountCall
 	rec  tmpfsRecord
+	// isNew is set when it has been mounted in this call.
+	isNew bool
+	// lost says what has become of what was in it, if something was.
+	lost string
 }
 
 // files holds the mount points that nobody else chose.
@@ -36,14 +42,15 @@ func (tmpfsKind) files() string {
 }
 
 func (tmpfsKind) create(c *mountCall, id string, size uint64) error {
-	var rec tmpfsRecord
-	err := c.records.Load(id, &rec)
+	f := &tmpfs{id: id, call: c}
+	err := c.records.Load(id, &f.rec)
 	if errors.Is(err, errors.NotFound) {
-		return errors.Trace(c.records.Save(id, tmpfsRecord{Size: size}))
+		f.rec.Size = size
+		return errors.Trace(f.save())
 	} else if err != nil {
 		return errors.Trace(err)
 	}
-	return errors.Trace(checkSameSize(rec.Size, size))
+	return errors.Trace(growTo(f, f.rec.Size, size))
 }
 
 func (tmpfsKind) load(c *mountCall, id string) (machineFilesystem, error) {
@@ -77,6 +84,12 @@ func (f *tmpfs) mount(readOnly bool) (*mount.Detached, error) {
 			return nil, errors.Errorf("it is mounted at %s: unmount that first", m.Mountpoint)
 		}
 	}
+	if f.rec.BootID != f.call.bootID {
+		f.rec.BootID = f.call.bootID
+		if err := f.save(); err != nil {
+			return nil, errors.Trace(err)
+		}
+	}
 	mounted, err := mount.New(mount.Filesystem{
 		Type:   "tmpfs",
 		Source: f.source(),
@@ -90,6 +103,7 @@ func (f *tmpfs) mount(readOnly bool) (*mount.Detached, error) {
 		return nil, errors.Trace(err)
 	}
 	mounted.SetOwner(owner)
+	f.isNew = true
 	return mounted, nil
 }
 
@@ -132,10 +146,14 @@ func ownerOf(m *mountinfo.Info) string {
 	return target.Owner()
 }
 
+// check implements [mountable]. One that a crash has kept from growing grows now.
 func (f *tmpfs) check(at *mount.Target) error {
 	size, err := at.FilesystemSize()
 	if err != nil {
 		return errors.Trace(err)
+	}
+	if size < f.rec.Size && at.Path == f.rec.MountPoint {
+		return mount.ResizeTmpfs(at, f.rec.Size)
 	}
 	if size != f.rec.Size {
 		return errors.Errorf("has %d bytes, not %d", size, f.rec.Size)
@@ -150,7 +168,47 @@ func (f *tmpfs) attach(path string, readOnly bool) (string, error) {
 			return "", errors.Trace(err)
 		}
 	}
+	switch {
+	case f.rec.MountPoint == "":
+		f.rec.BootID = f.call.bootID // recorded with its place
+	case f.rec.BootID != f.call.bootID:
+		f.lost = "it came back empty after a restart of the machine"
+	default:
+		f.lost = "it came back empty after it was unmounted"
+	}
 	return path, errors.Trace(f.call.attach(f, path, readOnly))
+}
+
+func (f *tmpfs) remark() string {
+	if !f.isNew {
+		return ""
+	}
+	return f.lost
+}
+
+// resize records the size first: whoever finds it mounted with less makes it grow.
+func (f *tmpfs) resize(size uint64) (uint64, error) {
+	if size > f.rec.Size {
+		f.rec.Size = size
+		if err := f.save(); err != nil {
+			return 0, errors.Trace(err)
+		}
+	}
+	if f.rec.MountPoint == "" {
+		return f.rec.Size, nil
+	}
+	at, err := f.call.find(f, f.rec.MountPoint)
+	if err != nil {
+		return 0, errors.Trace(err)
+	}
+	if at == nil {
+		return f.rec.Size, nil
+	}
+	defer at.target.Close()
+	if !at.ours {
+		return 0, errors.Errorf("%s is mounted at %s: unmount that first", mount.Describe(at.Info), at.Mountpoint)
+	}
+	return f.rec.Size, errors.Trace(f.check(at.target))
 }
 
 // destroy removes the record. A mount that is not marked as this agent's may be

@@ -97,11 +97,13 @@ type Config struct {
 	BlindToUse bool
 
 	// TakeReleased takes away what a release has left, on behalf of the new
-	// owner. It returns an error if the storage with this id is not there. With
-	// it, nothing is imported by its id: a source may know what it imports by a
-	// path. Nil: a source that can import takes it back, and otherwise nobody
-	// looks.
+	// owner. It returns an error if the storage with this id is not there. Nil:
+	// a source that can import takes it back, and otherwise nobody looks.
 	TakeReleased func(id string) error
+
+	// ImportsByPath is set where a source that can import knows what it takes over
+	// by a path alone. What was released then needs a TakeReleased.
+	ImportsByPath bool
 
 	// Leaks says, in words, what is there of the storage that was made: device,
 	// mount, file. It is called when nothing should be. Nil: nobody looks,

@@ -146,7 +146,7 @@ func checkImport(b *bench) {
 	if _, err := take(b.ctx, gone.id, tags); !errors.Is(err, errors.NotFound) {
 		b.Errorf("importing %s, which was destroyed: got %v, want a \"not found\" error", gone.tag, err)
 	}
-	if !b.Provider.Releasable() || b.TakeReleased != nil {
+	if !b.Provider.Releasable() || b.ImportsByPath {
 		return // there is nothing that could be imported by its id
 	}
 	e := b.written()

@@ -1,0 +1,278 @@
+//go:build linux && faults
+
+package faults
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+)
+
+// base is the disk of a machine that can be switched off: an ext4 filesystem on a
+// loop device, with all that there is of storage in it.
+type base struct {
+	// TB is the case that is using it.
+	testing.TB
+	image string
+	// loop is the device that shows the image.
+	loop string
+	// dir is where it is mounted.
+	dir string
+}
+
+// baseSize is enough for the objects of a kind, in MiB.
+func baseSize(kind string, count int) uint64 {
+	return 100 + 2*newWorld(kind, "", count).Size*uint64(count)
+}
+
+// newBase makes and mounts a disk. When the test ends nothing may be left on it,
+// and it must be sound.
+func newBase(t testing.TB, size uint64) *base {
+	t.Helper()
+	devicetest.RequireRoot(t)
+	top := t.TempDir()
+	b := &base{TB: t, image: filepath.Join(top, "disk"), dir: filepath.Join(top, "fs")}
+	if err := os.WriteFile(b.image, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(b.image, int64(size)<<20); err != nil {
+		t.Fatal(err)
+	}
+	command(t, "mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1", b.image)
+	if err := os.Mkdir(b.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.mount()
+	t.Cleanup(func() {
+		b.TB = t
+		b.end()
+	})
+	return b
+}
+
+func (b *base) mount() {
+	b.Helper()
+	b.loop = attachLoop(b, b.image)
+	command(b, "mount", "-t", "ext4", b.loop, b.dir)
+}
+
+func (b *base) unmount() {
+	b.Helper()
+	if err := unix.Unmount(b.dir, 0); err != nil {
+		b.Fatalf("unmounting the disk: %v; in use: %v", err, b.leaks())
+	}
+	detachLoop(b, b.loop)
+}
+
+// end checks that the disk is sound, as the last of all checks.
+func (b *base) end() {
+	if b.Failed() {
+		b.clear()
+	}
+	b.unmount()
+	check(b, "ext4", b.image)
+}
+
+// reboot is what happens between a power cut and the start of the agent: mounts and
+// loop devices are gone, the disk's journal is replayed, and the disk has another
+// device number, in another boot of the machine.
+func (b *base) reboot() {
+	b.Helper()
+	b.clear()
+	b.unmount()
+	boot(b, uuid.NewString())
+	// Somebody else has the number now.
+	other := filepath.Join(filepath.Dir(b.image), "other")
+	if err := os.WriteFile(other, make([]byte, 4096), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	loop := attachLoop(b, other)
+	b.mount()
+	detachLoop(b, loop)
+}
+
+// attachLoop returns the path of a device over a file, for detachLoop.
+func attachLoop(t testing.TB, file string, options ...string) string {
+	t.Helper()
+	return command(t, "losetup", append(options, "--find", "--show", file)...)
+}
+
+func detachLoop(t testing.TB, path string) {
+	t.Helper()
+	attribute := filepath.Join("/sys/block", filepath.Base(path), "loop/backing_file")
+	before, err := os.ReadFile(attribute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	command(t, "losetup", "--detach", path)
+	// The name may be another's at once.
+	eventually(t, func() error {
+		if file, err := os.ReadFile(attribute); err == nil && bytes.Equal(file, before) {
+			return fmt.Errorf("%s is still attached to %s", path, file)
+		}
+		return nil
+	})
+}
+
+// eventually waits until something is so.
+func eventually(t testing.TB, f func() error) {
+	t.Helper()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.Now().Add(2 * time.Second); ; <-ticker.C {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// clear takes away all mounts and loop devices, by force.
+func (b *base) clear() {
+	b.Helper()
+	for _, m := range b.mounts() {
+		// One that is busy is the case's to explain: unmounting the disk tells.
+		_ = unix.Unmount(m, 0)
+	}
+	loops, err := loopsOf(b.dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, name := range loops {
+		devicetest.ClearLoop(b, name)
+	}
+	// Who looks at all devices may have one open, for a moment.
+	eventually(b, func() error {
+		if loops, err = loopsOf(b.dir); err != nil || len(loops) > 0 {
+			return fmt.Errorf("still attached: %v, %v", loops, err)
+		}
+		return nil
+	})
+}
+
+// mounts are the mount points on the disk, the last first.
+func (b *base) mounts() []string {
+	b.Helper()
+	var paths []string
+	for _, m := range devicetest.Mounts(b, b.dir) {
+		if m.Mountpoint != b.dir {
+			paths = append(paths, m.Mountpoint)
+		}
+	}
+	return paths
+}
+
+// leaks tells all that there is of storage.
+func (b *base) leaks() []string {
+	b.Helper()
+	var left []string
+	for _, path := range b.mounts() {
+		left = append(left, "something mounted at "+path)
+	}
+	loops, err := loopsOf(b.dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for file, name := range loops {
+		left = append(left, name+" attached to "+file)
+	}
+	for _, pattern := range []string{"storage/*/*/*", "storage/*/*/.*", "imports/*", "srv", "filler"} {
+		files, err := filepath.Glob(filepath.Join(b.dir, pattern))
+		if err != nil {
+			b.Fatal(err)
+		}
+		left = append(left, files...)
+	}
+	return append(append(left, descriptorsIn(b.dir)...), children()...)
+}
+
+// checkLeaks says what is left, after a moment for those that look at devices.
+func (b *base) checkLeaks() {
+	b.Helper()
+	eventually(b, func() error {
+		if left := b.leaks(); len(left) > 0 {
+			return fmt.Errorf("left behind:\n\t%s", strings.Join(left, "\n\t"))
+		}
+		return nil
+	})
+}
+
+// descriptorsIn returns what this process has open in a directory, and the loop
+// devices that it has. Its children are looked for by themselves.
+func descriptorsIn(dir string) []string {
+	var left []string
+	links, _ := filepath.Glob("/proc/self/fd/*")
+	for _, link := range links {
+		path, err := os.Readlink(link)
+		if err == nil && (strings.HasPrefix(path, dir+"/") || strings.HasPrefix(path, "/dev/loop")) {
+			left = append(left, link+" is "+path)
+		}
+	}
+	return left
+}
+
+// children returns the processes that this one has to answer for. Those whose
+// parents died are its own, since it is their reaper.
+func children() []string {
+	var left []string
+	lists, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, list := range lists {
+		pids, _ := os.ReadFile(list)
+		for _, pid := range strings.Fields(string(pids)) {
+			comm, _ := os.ReadFile("/proc/" + pid + "/comm")
+			stat, _ := os.ReadFile("/proc/" + pid + "/stat")
+			if _, rest, ok := strings.Cut(string(stat), ") "); ok && strings.HasPrefix(rest, "Z") {
+				reap(pid)
+				continue
+			}
+			left = append(left, "process "+pid+" "+strings.TrimSpace(string(comm)))
+		}
+	}
+	return left
+}
+
+// reap takes note of the death of a process whose parent died before it.
+func reap(pid string) {
+	var n int
+	if _, err := fmt.Sscan(pid, &n); err == nil {
+		_, _ = unix.Wait4(n, nil, unix.WNOHANG, nil)
+	}
+}
+
+// check lets the filesystem's own program look for damage, and mend none.
+func check(t testing.TB, kind, device string) {
+	t.Helper()
+	switch kind {
+	case "ext4":
+		command(t, "fsck.ext4", "-f", "-n", device)
+	case "xfs":
+		command(t, "xfs_repair", "-n", device)
+	case "btrfs":
+		command(t, "btrfs", "check", "--readonly", device)
+	}
+}
+
+func command(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	devicetest.RequireProgram(t, name)
+	cmd := exec.Command(name, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s %q: %v: %s%s", name, args, err, &stdout, &stderr)
+	}
+	return strings.TrimSpace(stdout.String())
+}

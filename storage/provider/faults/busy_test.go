@@ -1,0 +1,149 @@
+//go:build linux && faults
+
+package faults
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+)
+
+// TestBusy has somebody use what is to be detached or destroyed.
+func TestBusy(t *testing.T) {
+	r := begin(t, "in use: file, directory, namespace, device")
+	devicetest.RequireRoot(t)
+	type busy struct {
+		name string
+		op   string
+		hold func(s stepTest) hold
+	}
+	mounted := []busy{
+		{"an open file", "detach", func(s stepTest) hold { return hold{Open: s.data(0)} }},
+		{"a working directory", "detach", func(s stepTest) hold { return hold{Dir: s.path(0)} }},
+	}
+	for kind, cases := range map[string][]busy{
+		"tmpfs": mounted,
+		"rootfs": append([]busy{
+			{"another mount namespace", "destroy", func(stepTest) hold { return hold{Namespace: true} }},
+		}, mounted...),
+		"ext4": append([]busy{
+			{"another mount namespace", "detach", func(stepTest) hold { return hold{Namespace: true} }},
+		}, mounted...),
+		"xfs": mounted[:1],
+		"loop": {
+			{"an open loop device", "detach", func(s stepTest) hold { return hold{Open: s.data(0)} }},
+			{"a loop device claimed", "detach", func(s stepTest) hold { return hold{Exclusively: s.data(0)} }},
+		},
+	} {
+		for _, busy := range cases {
+			if testing.Short() && kind == "xfs" {
+				continue
+			}
+			r.run(t, kind+" "+busy.name, func(t *testing.T) {
+				b := newBase(t, baseSize(kind, 1))
+				s := stepTest{base: b, world: newWorld(kind, b.dir, 1), op: operations[3]}
+				if busy.op == "destroy" {
+					// A mount point that is removed is unmounted in all namespaces.
+					if err := os.MkdirAll(s.path(0), 0o755); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s.setup()
+				pid, letGo := busy.hold(s).start(t)
+				if busy.op == "destroy" {
+					s.must(s.world, "detach")
+				}
+				s.isRefused(busy.op, pid)
+				r.steps++
+				if busy.name != "another mount namespace" {
+					s.verifyAttached()
+				}
+				letGo()
+				if busy.op == "destroy" {
+					for dir := s.path(0); dir != s.Base; dir = filepath.Dir(dir) {
+						if err := os.Remove(dir); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				s.again()
+				s.verify()
+				s.finish()
+			})
+		}
+	}
+}
+
+// isRefused checks that an operation is refused, for as long as a process holds
+// what it is about, by an error that names the process.
+func (s stepTest) isRefused(op string, pid int) {
+	s.Helper()
+	for range 2 {
+		err := s.do(context.Background(), op)
+		if err == nil {
+			s.Fatalf("%s was done beneath process %d", op, pid)
+		}
+		if !strings.Contains(err.Error(), fmt.Sprintf("process %d (", pid)) {
+			s.Errorf("the error does not name process %d: %v", pid, err)
+		}
+		if storage.IsPermanent(err) {
+			s.Errorf("the error is permanent, and the process may let go: %v", err)
+		}
+	}
+}
+
+// verifyAttached checks that objects are attached, and their data there.
+func (s stepTest) verifyAttached() {
+	s.Helper()
+	s.op = operation{name: "attach", exists: true, attached: true}
+	s.verify()
+	for i := range s.Count {
+		checkContents(s, s.data(i), i)
+	}
+}
+
+// TestFormattingIsNotDoneTwiceAtOnce kills a process whose mkfs goes on without it.
+func TestFormattingIsNotDoneTwiceAtOnce(t *testing.T) {
+	r := begin(t, "kill -9 while mkfs goes on without its parent")
+	devicetest.RequireRoot(t)
+	for _, kind := range formats() {
+		r.run(t, kind, func(t *testing.T) {
+			b := newBase(t, baseSize(kind, 1))
+			s := stepTest{base: b, world: newWorld(kind, b.dir, 1), op: operations[0]}
+			s.setup()
+			started := filepath.Join(t.TempDir(), "started")
+			restore := wrap(t, "mkfs."+kind, fmt.Sprintf("touch %s; %s -e trace=pwrite64 -e inject=pwrite64:delay_enter=300000:when=2", started, strace))
+			child, wait := task{World: s.world, Op: "create"}.start(t)
+			eventually(t, func() error { return exists(started) })
+			kill(t, child)
+			wait()
+			restore()
+			// The next process waits for it, or refuses, but does not write beside it.
+			deadline := time.Now().Add(30 * time.Second)
+			for {
+				o := task{World: s.world, Op: "create"}.run(t)
+				r.steps++
+				if o.err == nil {
+					break
+				}
+				t.Log(o.err)
+				if !saysOneOf(o.err, "in use", "cannot get exclusive access", "contains a mounted filesystem", "busy") || time.Now().After(deadline) {
+					t.Fatal(o.err)
+				}
+			}
+			if left := children(); len(left) > 0 {
+				t.Fatalf("it was made while another mkfs was at work: %v", left)
+			}
+			s.again()
+			s.verify()
+			s.finish()
+		})
+	}
+}

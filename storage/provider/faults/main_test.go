@@ -1,0 +1,171 @@
+//go:build linux && faults
+
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const insideEnv = "STOWAGE_FAULTS_INSIDE"
+
+// TestMain runs the tests in a mount namespace of their own, on a disk that is in
+// memory: whatever happens, the machine's own mounts and files are out of it.
+func TestMain(m *testing.M) {
+	if text := os.Getenv(taskEnv); text != "" {
+		os.Exit(childMain(text))
+	}
+	if what := os.Getenv(holderEnv); what != "" {
+		os.Exit(holderMain(what))
+	}
+	if os.Geteuid() == 0 && os.Getenv(insideEnv) == "" {
+		os.Exit(inside())
+	}
+	code := m.Run()
+	results.print()
+	os.Exit(code)
+}
+
+// inside runs this program again in a mount namespace of its own.
+func inside() int {
+	dir, err := os.MkdirTemp("", "faults")
+	if err != nil {
+		panic(err)
+	}
+	defer os.Remove(dir)
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Env = append(os.Environ(), insideEnv+"="+dir)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+	// Whoever interrupts this process interrupts that one too, and it tidies up.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGINT)
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		panic(err)
+	}
+	return cmd.ProcessState.ExitCode()
+}
+
+// prepare makes the namespace what the tests need, once.
+var prepare = sync.OnceValue(func() error {
+	dir := os.Getenv(insideEnv)
+	if err := unix.Mount("faults", dir, "tmpfs", 0, "mode=755"); err != nil {
+		return err
+	}
+	if err := os.Setenv("TMPDIR", dir); err != nil {
+		return err
+	}
+	id, err := os.ReadFile(bootID)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "boot_id"), id, 0o644); err != nil {
+		return err
+	}
+	if err := unix.Mount(filepath.Join(dir, "boot_id"), bootID, "", unix.MS_BIND, ""); err != nil {
+		return err
+	}
+	// Processes whose parents are killed become this one's children.
+	return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+})
+
+const bootID = "/proc/sys/kernel/random/boot_id"
+
+// boot makes the machine's boot another one, in this namespace.
+func boot(t testing.TB, id string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(os.Getenv(insideEnv), "boot_id"), []byte(id+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// results is the table at the end.
+var results table
+
+type table struct {
+	mu   sync.Mutex
+	rows []*row
+}
+
+// row is what has become of one fault.
+type row struct {
+	fault        string
+	cases, steps int
+	failed       int
+	time         time.Duration
+}
+
+// begin begins the row of a fault, which the test's end ends.
+func begin(t *testing.T, fault string) *row {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		if err := prepare(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := &row{fault: fault}
+	results.mu.Lock()
+	results.rows = append(results.rows, r)
+	results.mu.Unlock()
+	start := time.Now()
+	t.Cleanup(func() {
+		r.time = time.Since(start)
+		if t.Failed() && r.failed == 0 {
+			r.failed = 1
+		}
+	})
+	return r
+}
+
+// run runs a case, and tells how to run it alone when it fails.
+func (r *row) run(t *testing.T, name string, f func(t *testing.T)) bool {
+	t.Helper()
+	return t.Run(name, func(t *testing.T) {
+		r.cases++
+		t.Cleanup(func() {
+			if t.Failed() {
+				r.failed++
+				t.Logf("alone: make faults FAULTS='-run \"%s\"'", t.Name())
+			}
+		})
+		f(t)
+	})
+}
+
+func (t *table) print() {
+	if len(t.rows) == 0 {
+		return
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	total := row{fault: "total"}
+	line := func(r *row) {
+		result := "ok"
+		if r.failed > 0 {
+			result = fmt.Sprintf("%d FAILED", r.failed)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%.1f s\t%s\t\n", r.fault, r.cases, r.steps, r.time.Seconds(), result)
+	}
+	fmt.Fprintln(w, "fault\tcases\tsteps\ttime\tresult\t")
+	for _, r := range t.rows {
+		line(r)
+		total.cases += r.cases
+		total.steps += r.steps
+		total.failed += r.failed
+		total.time += r.time
+	}
+	line(&total)
+	w.Flush()
+}

@@ -1,0 +1,148 @@
+//go:build linux && faults
+
+package faults
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+)
+
+// strace is the beginning of a command that runs another and meddles with it.
+const strace = "exec strace -f -o /dev/null"
+
+// formats are the types of filesystems that are made on volumes.
+func formats() []string {
+	if makesBtrfs() {
+		return []string{"ext4", "xfs", "btrfs"}
+	}
+	return []string{"ext4", "xfs"}
+}
+
+// wrap puts a shell command before each run of a program, in this mount namespace,
+// until restore is called.
+func wrap(t *testing.T, program, before string) (restore func()) {
+	t.Helper()
+	devicetest.RequireProgram(t, "strace")
+	path, err := exec.LookPath(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	original := filepath.Join(dir, program) // by its name it knows what it is to make
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(original, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	wrapper := filepath.Join(dir, "wrapper")
+	if err := os.WriteFile(wrapper, []byte("#!/bin/sh\n"+before+" "+original+" \"$@\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// The program is a link to another's, and all its names are wrapped.
+	if path, err = filepath.EvalSymlinks(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(wrapper, path, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	wrapped := true
+	restore = func() {
+		if wrapped {
+			wrapped = false
+			// A shell that is just starting still reads it.
+			if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(restore)
+	return restore
+}
+
+// writes are the system calls by which programs write.
+var writes = []string{"pwrite64", "write", "fsync", "fallocate", "ioctl"}
+
+// TestMkfsKilled kills mkfs at each of its writes.
+func TestMkfsKilled(t *testing.T) {
+	r := begin(t, "mkfs killed at each write")
+	devicetest.RequireRoot(t)
+	for _, kind := range formats() {
+		t.Run(kind, func(t *testing.T) {
+			b := newBase(t, baseSize(kind, 1))
+			s := stepTest{base: b, world: newWorld(kind, b.dir, 1), op: operations[0]}
+			for call, count := range s.countCalls(r) {
+				for n := 1; n <= count; n++ {
+					if testing.Short() && n > 2 && n < count && n%(1+count/5) != 0 {
+						continue
+					}
+					if !s.at(t, r, fmt.Sprintf("%s %03d", call, n), func(s stepTest) bool {
+						inject := fmt.Sprintf("%s -e trace=%s -e inject=%s:signal=KILL:when=%d", strace, call, call, n)
+						restore := wrap(s.TB.(*testing.T), "mkfs."+kind, inject)
+						o := task{World: s.world, Op: "create"}.run(s)
+						restore()
+						r.steps++
+						if o.err == nil || !saysOneOf(o.err, "killed", "exit status") {
+							s.Fatalf("mkfs was killed, and the call said %v", o.err)
+						}
+						s.again()
+						s.verify()
+						return true
+					}) {
+						return
+					}
+				}
+			}
+		})
+	}
+}
+
+// countCalls runs mkfs once and counts its system calls that write.
+func (s stepTest) countCalls(r *row) map[string]int {
+	counts := make(map[string]int)
+	t := s.TB.(*testing.T)
+	s.at(t, r, "counted", func(s stepTest) bool {
+		log := filepath.Join(s.TempDir(), "log")
+		restore := wrap(s.TB.(*testing.T), "mkfs."+s.Kind,
+			"exec strace -f -c -o "+log+" -e trace="+strings.Join(writes, ","))
+		if o := (task{World: s.world, Op: "create"}).run(s); o.err != nil {
+			s.Fatal(o.err)
+		}
+		restore()
+		text, err := os.ReadFile(log)
+		if err != nil {
+			s.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			// % time, seconds, usecs/call, calls, errors if any, syscall
+			fields := strings.Fields(line)
+			if len(fields) < 5 {
+				continue
+			}
+			n, err := strconv.Atoi(fields[3])
+			for _, call := range writes {
+				if err == nil && fields[len(fields)-1] == call {
+					counts[call] = n
+				}
+			}
+		}
+		s.again()
+		s.verify()
+		return true
+	})
+	t.Logf("%s writes with %v", s.Kind, counts)
+	if len(counts) == 0 {
+		t.Fatal("no writes were counted")
+	}
+	return counts
+}

@@ -1,0 +1,178 @@
+//go:build linux && faults
+
+package faults
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+)
+
+// TestSymlinkSwappedIn has somebody exchange the mount point, or a directory on the
+// way to it, for a symbolic link, again and again, while filesystems are mounted.
+func TestSymlinkSwappedIn(t *testing.T) {
+	r := begin(t, "a symlink swapped in on the way to the mount point")
+	devicetest.RequireRoot(t)
+	rounds := 300
+	if testing.Short() {
+		rounds = 30
+	}
+	for _, kind := range []string{"tmpfs", "rootfs", "ext4"} {
+		for name, swapped := range map[string]func(world) string{
+			"mount point":        func(w world) string { return w.path(0) },
+			"directory above it": func(w world) string { return filepath.Dir(w.path(0)) },
+		} {
+			r.run(t, kind+" "+name, func(t *testing.T) {
+				b := newBase(t, baseSize(kind, 1))
+				s := stepTest{base: b, world: newWorld(kind, b.dir, 1), op: operations[0]}
+				s.setup()
+				s.must(s.world, "create")
+				victim := filepath.Join(b.dir, "victim", "data0")
+				link := filepath.Join(b.dir, "link")
+				for _, err := range []error{
+					os.MkdirAll(s.path(0), 0o755), os.MkdirAll(victim, 0o755),
+					os.Symlink(map[bool]string{true: victim, false: filepath.Dir(victim)}[name == "mount point"], link),
+				} {
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				stop := make(chan struct{})
+				var swapping sync.WaitGroup
+				swapping.Go(func() {
+					for {
+						select {
+						case <-stop:
+							return
+						default:
+							// Busy while something is mounted there.
+							_ = unix.Renameat2(unix.AT_FDCWD, link, unix.AT_FDCWD, swapped(s.world), unix.RENAME_EXCHANGE)
+						}
+					}
+				})
+				attached, refused := 0, 0
+				for range rounds {
+					r.steps++
+					if err := s.do(context.Background(), "attach"); err == nil {
+						attached++
+					} else {
+						refused++
+					}
+					for _, path := range b.mounts() {
+						if strings.HasPrefix(path, filepath.Join(b.dir, "victim")) {
+							t.Fatalf("mounted at %s", path)
+						}
+					}
+					_ = s.do(context.Background(), "detach")
+				}
+				close(stop)
+				swapping.Wait()
+				t.Logf("%d attached, %d refused", attached, refused)
+				if refused == 0 {
+					t.Error("the link was never there when it was looked for")
+				}
+				if st, err := os.Lstat(swapped(s.world)); err != nil {
+					t.Fatal(err)
+				} else if st.Mode()&os.ModeSymlink != 0 {
+					if err := unix.Renameat2(unix.AT_FDCWD, link, unix.AT_FDCWD, swapped(s.world), unix.RENAME_EXCHANGE); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s.must(s.world, "attach")
+				s.must(s.world, "detach")
+				for _, path := range []string{"victim", "link", "srv"} {
+					if err := os.RemoveAll(filepath.Join(b.dir, path)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s.again()
+				s.verify()
+				s.finish()
+			})
+		}
+	}
+}
+
+// TestBackingFileMadeAgain deletes a volume's file and makes another, of the same
+// name and size, which on ext4 may well get the same inode.
+func TestBackingFileMadeAgain(t *testing.T) {
+	r := begin(t, "a backing file deleted and made again")
+	devicetest.RequireRoot(t)
+	for _, name := range []string{"with another inode", "with the same inode"} {
+		r.run(t, name, func(t *testing.T) {
+			b := newBase(t, baseSize("loop", 1))
+			s := stepTest{base: b, world: newWorld("loop", b.dir, 1), op: operations[5]}
+			s.setup()
+			file := filepath.Join(s.world.dir(), "volumes", s.volume(0).String())
+			kept := filepath.Join(b.dir, "kept")
+			var before, after unix.Stat_t
+			if err := unix.Stat(file, &before); err != nil {
+				t.Fatal(err)
+			}
+			if name == "with another inode" {
+				if err := os.Rename(file, kept); err != nil {
+					t.Fatal(err)
+				}
+			} else if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, make([]byte, s.Size<<20), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Stat(file, &after); err != nil {
+				t.Fatal(err)
+			}
+			if same := before.Ino == after.Ino; same != (name == "with the same inode") {
+				t.Fatalf("inode %d became %d", before.Ino, after.Ino)
+			}
+			for _, op := range []string{"attach", "destroy"} {
+				o := task{World: s.world, Op: op}.run(t)
+				r.steps++
+				if o.err == nil || !o.final || !saysOneOf(o.err, "was replaced") {
+					t.Errorf("%s of what was replaced: %v", op, o.err)
+				}
+			}
+			if loops, _ := loopsOf(b.dir); len(loops) > 0 {
+				t.Fatalf("attached: %v", loops)
+			}
+			if err := os.Remove(file); err != nil {
+				t.Fatalf("the other file is gone: %v", err)
+			}
+			_ = os.Remove(kept)
+			s.again()
+			s.verify()
+			s.finish()
+		})
+	}
+}
+
+// TestElsewhere runs the tests of faults that have their place in other packages.
+func TestElsewhere(t *testing.T) {
+	for fault, test := range map[string]struct{ folder, name string }{
+		"more events of devices than anybody can read": {"./worker/diskmanager", "Overflow"},
+		"many volumes at once beside a foreign device": {"./storage/provider", "^TestLoopManyAtOnce"},
+	} {
+		t.Run(fault, func(t *testing.T) {
+			r := begin(t, fault)
+			r.cases = 1
+			cmd := exec.Command("go", "test", "-count=1", "-v", "-run", test.name, test.folder)
+			cmd.Dir = "../../.."
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", cmd, err, out)
+			}
+			r.steps = strings.Count(string(out), "--- PASS")
+			if r.steps == 0 {
+				t.Fatalf("%s: there is no such test", cmd)
+			}
+		})
+	}
+}

@@ -1,0 +1,291 @@
+//go:build linux && faults
+
+package faults
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+)
+
+// TestReadOnlyDirectory makes the storage directory read-only.
+func TestReadOnlyDirectory(t *testing.T) {
+	r := begin(t, "read-only storage directory")
+	atSteps(t, func(t *testing.T, s stepTest) {
+		s.at(t, r, "read-only", func(s stepTest) bool {
+			dir := filepath.Join(s.Base, "storage")
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				s.Fatal(err)
+			}
+			command(s, "mount", "--bind", dir, dir)
+			command(s, "mount", "-o", "remount,bind,ro", dir)
+			for range 2 {
+				o := task{World: s.world, Op: s.op.name}.run(s)
+				r.steps++
+				switch {
+				case o.err == nil:
+					s.Fatalf("it was done in a read-only directory")
+				case !saysOneOf(o.err, "read-only file system"):
+					s.Errorf("the error does not tell what is wrong: %v", o.err)
+				case o.final:
+					s.Errorf("the error is final, and the directory may become writable: %v", o.err)
+				}
+			}
+			command(s, "umount", dir)
+			s.again()
+			s.verify()
+			return false
+		})
+	})
+}
+
+// TestNoLoopControl is a container to which the host passes no loop devices on.
+func TestNoLoopControl(t *testing.T) {
+	r := begin(t, "no loop-control")
+	devicetest.RequireRoot(t)
+	for _, op := range []operation{operations[0], operations[1]} {
+		r.run(t, op.name, func(t *testing.T) {
+			b := newBase(t, baseSize("loop", 1))
+			s := stepTest{base: b, world: newWorld("loop", b.dir, 1), op: op}
+			s.setup()
+			for range 2 {
+				o := task{World: s.world, Op: op.name, Fault: "no loop-control", Namespace: true}.run(t)
+				r.steps++
+				if o.err == nil || !o.final || !saysOneOf(o.err, "/dev/loop-control") {
+					t.Errorf("want that it is not supported and what is missing, got %v", o.err)
+				}
+				if loops, _ := loopsOf(b.dir); len(loops) > 0 {
+					t.Errorf("attached: %v", loops)
+				}
+			}
+			// Once the host does, all goes well.
+			s.again()
+			s.verify()
+			s.finish()
+		})
+	}
+}
+
+// foreign is what somebody else has on a device.
+type foreign struct {
+	name string
+	put  func(t *testing.T, path string, size int64)
+}
+
+func foreignData() []foreign {
+	made := func(program string, args ...string) func(*testing.T, string, int64) {
+		return func(t *testing.T, path string, _ int64) { command(t, program, append(args, path)...) }
+	}
+	at := func(offset func(size int64) int64) func(*testing.T, string, int64) {
+		return func(t *testing.T, path string, size int64) { writeAt(t, path, offset(size), contents(1)[:4096]) }
+	}
+	return []foreign{
+		{"ext4", made("mkfs.ext4", "-q")},
+		{"xfs", made("mkfs.xfs", "-q")},
+		{"btrfs", made("mkfs.btrfs", "-q")},
+		{"swap", made("mkswap")},
+		{"GPT", func(t *testing.T, path string, size int64) { writeAt(t, path, 0, gpt(size)) }},
+		{"GPT at the end alone", func(t *testing.T, path string, size int64) {
+			table := gpt(size)
+			writeAt(t, path, size-512, table[512:1024])
+		}},
+		{"a partition table of a PC", func(t *testing.T, path string, _ int64) {
+			table := make([]byte, 512)
+			table[446+4], table[446+8], table[446+13] = 0x83, 8, 64
+			table[510], table[511] = 0x55, 0xaa
+			writeAt(t, path, 0, table)
+		}},
+		{"random bytes at the beginning", at(func(int64) int64 { return 0 })},
+		{"random bytes after the beginning", at(func(int64) int64 { return 4<<20 - 4096 })},
+		{"random bytes before the end", at(func(size int64) int64 { return size - 4<<20 })},
+		{"random bytes at the end", at(func(size int64) int64 { return size - 4096 })},
+		{"one byte", func(t *testing.T, path string, _ int64) { writeAt(t, path, 12345, []byte{1}) }},
+	}
+}
+
+// foreignSize is enough for all types, in MiB.
+const foreignSize = 320
+
+// TestForeignSignatures asks for a filesystem where somebody else's data are.
+func TestForeignSignatures(t *testing.T) {
+	r := begin(t, "foreign signatures: first and last 4 MiB as before")
+	devicetest.RequireRoot(t)
+	for _, foreign := range foreignData() {
+		for _, kind := range formats() {
+			if testing.Short() && kind != "ext4" {
+				continue
+			}
+			r.run(t, foreign.name+" for "+kind, func(t *testing.T) {
+				s := onDevice(t, kind)
+				device, file := s.device(), filepath.Join(s.beneath().dir(), "volumes", s.volume(0).String())
+				foreign.put(t, device, foreignSize<<20)
+				unix.Sync()
+				before := edges(t, file)
+				for range 2 {
+					o := task{World: s.world, Op: "create"}.run(t)
+					r.steps++
+					if o.err == nil || !o.final || !saysOneOf(o.err, "is not formatted") || !saysOneOf(o.err, device) {
+						t.Errorf("want that %s is not formatted, got %v", device, o.err)
+					}
+				}
+				unix.Sync()
+				if !bytes.Equal(before, edges(t, file)) {
+					t.Fatal("somebody else's data were written to")
+				}
+				s.empty()
+			})
+		}
+	}
+}
+
+// TestUnreadableDevice asks for a filesystem on a device that cannot be read.
+func TestUnreadableDevice(t *testing.T) {
+	r := begin(t, "unreadable device: not formatted")
+	devicetest.RequireRoot(t)
+	for _, kind := range formats() {
+		for name, size := range map[string]int64{"all of it": 0, "its end": foreignSize<<20 - 4096, "its middle and end": foreignSize << 19} {
+			r.run(t, kind+" "+name, func(t *testing.T) {
+				s := onDevice(t, kind)
+				file := filepath.Join(s.beneath().dir(), "volumes", s.volume(0).String())
+				if err := os.Truncate(file, size); err != nil {
+					t.Fatal(err)
+				}
+				o := task{World: s.world, Op: "create"}.run(t)
+				r.steps++
+				if o.err == nil || o.final || !saysOneOf(o.err, "cannot be proven blank", "input/output error") {
+					t.Errorf("want that it cannot be proven blank, got %v", o.err)
+				}
+				if err := os.Truncate(file, foreignSize<<20); err != nil {
+					t.Fatal(err)
+				}
+				if got := edges(t, file); !bytes.Equal(got, make([]byte, len(got))) {
+					t.Error("what cannot be read was written to")
+				}
+				// What can be read again is formatted.
+				s.again()
+				s.verify()
+				s.finish()
+			})
+		}
+	}
+}
+
+// TestLostWrites has a device fail while data are on their way to it: the error is
+// told before the filesystem is unmounted, when somebody can still do something.
+func TestLostWrites(t *testing.T) {
+	r := begin(t, "I/O errors of data not written yet, then detach")
+	devicetest.RequireRoot(t)
+	for _, kind := range formats() {
+		r.run(t, kind, func(t *testing.T) {
+			b := newBase(t, baseSize(kind, 1))
+			s := stepTest{base: b, world: newWorld(kind, b.dir, 1), op: operations[3]}
+			s.setup()
+			if err := os.WriteFile(s.path(0)+"/late", contents(2), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			shutDown(b.dir, shutDownNoLogFlush)
+			o := task{World: s.world, Op: "detach"}.run(t)
+			r.steps++
+			if o.err == nil {
+				t.Error("data were lost, and detaching said nothing")
+			}
+			b.reboot()
+			s.again()
+			s.verify()
+			s.finish()
+		})
+	}
+}
+
+// onDevice makes a volume for a filesystem of a kind, and attaches it.
+func onDevice(t *testing.T, kind string) stepTest {
+	t.Helper()
+	b := newBase(t, foreignSize+100)
+	s := stepTest{base: b, world: newWorld(kind, b.dir, 1), op: operations[0]}
+	s.Size = foreignSize
+	s.setup()
+	return s
+}
+
+// device is the device of the first volume.
+func (s stepTest) device() string {
+	s.Helper()
+	devices, err := s.devices()
+	if err != nil || len(devices) == 0 {
+		s.Fatalf("devices %v, %v", devices, err)
+	}
+	return "/dev/" + devices[s.volume(0)].DeviceName
+}
+
+// empty takes the volumes away, of which no filesystem was made.
+func (s stepTest) empty() {
+	s.Helper()
+	s.must(s.world, "destroy")
+	s.must(s.beneath(), "detach")
+	s.must(s.beneath(), "destroy")
+	s.checkLeaks()
+}
+
+// edges returns the first and last 4 MiB of a file.
+func edges(t testing.TB, path string) []byte {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	both := make([]byte, 8<<20)
+	_, err = io.ReadFull(f, both[:4<<20])
+	_, serr := f.Seek(-4<<20, io.SeekEnd)
+	_, rerr := io.ReadFull(f, both[4<<20:])
+	if err := errors.Join(err, serr, rerr); err != nil {
+		t.Fatal(err)
+	}
+	return both
+}
+
+func writeAt(t testing.TB, path string, at int64, data []byte) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(data, at); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// gpt is the beginning of a disk with a partition table without partitions.
+func gpt(size int64) []byte {
+	const sector = 512
+	first := make([]byte, 34*sector)
+	entry := first[446:]
+	entry[4] = 0xee // protective
+	binary.LittleEndian.PutUint32(entry[8:], 1)
+	binary.LittleEndian.PutUint32(entry[12:], uint32(size/sector-1))
+	first[510], first[511] = 0x55, 0xaa
+	header := first[sector : sector+92]
+	copy(header, "EFI PART\x00\x00\x01\x00\x5c\x00\x00\x00")
+	for at, value := range map[int]int64{24: 1, 32: size/sector - 1, 40: 34, 48: size/sector - 34, 72: 2} {
+		binary.LittleEndian.PutUint64(header[at:], uint64(value))
+	}
+	copy(header[56:], "0123456789abcdef")
+	binary.LittleEndian.PutUint32(header[80:], 128)
+	binary.LittleEndian.PutUint32(header[84:], 128)
+	binary.LittleEndian.PutUint32(header[88:], crc32.ChecksumIEEE(first[2*sector:]))
+	binary.LittleEndian.PutUint32(header[16:], crc32.ChecksumIEEE(header))
+	return first
+}

@@ -1,0 +1,545 @@
+//go:build linux && faults
+
+package faults
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+)
+
+// operation is a call whose steps are looked at.
+type operation struct {
+	name string
+	// before are the calls that come first.
+	before []string
+	// exists and attached are what the objects do afterwards.
+	exists, attached bool
+}
+
+var operations = []operation{
+	{"create", nil, true, false},
+	{"attach", []string{"create", "attach", "detach"}, true, true},
+	{"attach read-only", []string{"create", "attach", "detach"}, true, true},
+	{"detach", []string{"create", "attach"}, true, false},
+	{"resize", []string{"create", "attach"}, true, true},
+	{"destroy", []string{"create", "attach", "detach"}, false, false},
+	{"release", []string{"create", "attach", "detach"}, false, false},
+	{"import", nil, true, false},
+}
+
+// removes tells whether the operation takes things away. Such ones must work
+// where there is no space left.
+func (o operation) removes() bool {
+	return o.name == "detach" || o.name == "destroy" || o.name == "release"
+}
+
+// stepTest is one operation in one world.
+type stepTest struct {
+	*base
+	world
+	op operation
+}
+
+// setup does what comes before the operation.
+func (s stepTest) setup() {
+	s.Helper()
+	if s.onVolumes() {
+		s.must(s.beneath(), "create")
+		s.must(s.beneath(), "attach")
+	}
+	for _, op := range s.op.before {
+		s.must(s.world, op)
+		if op == "attach" {
+			s.write()
+		}
+	}
+	if s.onVolumes() && s.op.name == "resize" {
+		s.must(s.beneath(), "resize")
+	}
+	if s.op.name == "import" {
+		s.placeImports()
+	}
+}
+
+func (s stepTest) must(w world, op string) {
+	s.Helper()
+	if err := w.do(context.Background(), op); err != nil {
+		s.Fatalf("%s %s: %v", w.Kind, op, err)
+	}
+}
+
+// contents are the data of an object.
+func contents(i int) []byte {
+	data := make([]byte, 64<<10)
+	rand.NewChaCha8([32]byte{byte(i)}).Read(data)
+	return data
+}
+
+// data is the file with the contents of an attached object.
+func (s stepTest) data(i int) string {
+	s.Helper()
+	if !s.isVolumes() {
+		return filepath.Join(s.path(i), "data")
+	}
+	loops, err := loopsOf(s.base.dir)
+	if err != nil {
+		s.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(s.world.dir(), "volumes", "*"))
+	if err != nil || len(files) != s.Count {
+		s.Fatalf("volumes %q, %v", files, err)
+	}
+	return "/dev/" + loops[files[i]]
+}
+
+func (s stepTest) write() {
+	s.Helper()
+	for i := range s.Count {
+		writeDurably(s, s.data(i), contents(i))
+	}
+}
+
+func writeDurably(t testing.TB, path string, data []byte) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if dir, err := os.Open(filepath.Dir(path)); err != nil || dir.Sync() != nil {
+		t.Fatalf("syncing the directory of %s: %v", path, err)
+	} else {
+		dir.Close()
+	}
+}
+
+func checkContents(t testing.TB, path string, i int) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	got := make([]byte, len(contents(i)))
+	if _, err := io.ReadFull(f, got); err != nil || !bytes.Equal(got, contents(i)) {
+		t.Fatalf("what was written before is not in %s any more: %v", path, err)
+	}
+}
+
+// placeImports makes what is to be taken over.
+func (s stepTest) placeImports() {
+	s.Helper()
+	for i := range s.Count {
+		path := s.toImport(i)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			s.Fatal(err)
+		}
+		if !s.isVolumes() {
+			if err := os.Mkdir(path, 0o700); err != nil {
+				s.Fatal(err)
+			}
+			path = filepath.Join(path, "data")
+		}
+		writeDurably(s, path, contents(i))
+		if s.isVolumes() {
+			command(s, "fallocate", "--length", fmt.Sprint(s.Size<<20), path)
+		}
+	}
+	unix.Sync()
+}
+
+// again does the operation again, twice, in processes that know nothing of before.
+func (s stepTest) again() {
+	s.Helper()
+	if s.onVolumes() {
+		s.must(s.beneath(), "attach")
+	}
+	for range 2 {
+		if o := (task{World: s.world, Op: s.op.name}).run(s); o.err != nil || o.killed {
+			s.Fatalf("again: killed %v, %v", o.killed, o.err)
+		}
+	}
+}
+
+// verify checks that all is as it should be after the operation.
+func (s stepTest) verify() {
+	s.Helper()
+	want := func(what string, want bool, got []string) {
+		s.Helper()
+		n := 0
+		if want {
+			n = s.Count
+		}
+		if len(got) != n {
+			s.Fatalf("%d %s, want %d: %q", len(got), what, n, got)
+		}
+	}
+	records, err := filepath.Glob(filepath.Join(s.world.dir(), "records", "*"))
+	if err != nil {
+		s.Fatal(err)
+	}
+	want("records", s.op.exists, records)
+	loops, err := loopsOf(s.base.dir)
+	if err != nil {
+		s.Fatal(err)
+	}
+	var names []string
+	for _, name := range loops {
+		names = append(names, name)
+	}
+	want("loop devices", s.onVolumes() || s.isVolumes() && s.op.attached, names)
+	want("mounts", !s.isVolumes() && s.op.attached, s.mounts())
+	s.noTemporaries()
+}
+
+func (s stepTest) noTemporaries() {
+	s.Helper()
+	for _, pattern := range []string{"records/.*", "volumes/*.*", "trash/*"} {
+		if files, _ := filepath.Glob(filepath.Join(s.world.dir(), pattern)); len(files) > 0 {
+			s.Fatalf("left: %q", files)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(s.Base, "srv")); !s.op.attached && !errors.Is(err, os.ErrNotExist) {
+		s.Fatalf("the directories of the mount points are left: %v", err)
+	}
+}
+
+// finish checks the data and takes everything away.
+func (s stepTest) finish() {
+	s.Helper()
+	w := s.world
+	switch s.op.name {
+	case "release":
+		s.takeReleased()
+	case "destroy":
+	default:
+		w.Imported = s.op.name == "import"
+		if s.op.name == "attach read-only" {
+			s.must(w, "detach")
+		}
+		s.must(w, "attach")
+		if s.op.name == "create" || s.isVolatile() {
+			s.write()
+		}
+		for i := range s.Count {
+			checkContents(s, s.data(i), i)
+		}
+		s.must(w, "detach")
+		s.checkFilesystems()
+		s.must(w, "destroy")
+	}
+	if s.onVolumes() {
+		s.checkFilesystems()
+		s.must(s.beneath(), "detach")
+		s.must(s.beneath(), "destroy")
+	}
+	if s.op.name == "import" {
+		_ = os.Remove(filepath.Join(s.Base, "imports"))
+	}
+	s.checkLeaks()
+}
+
+// checkFilesystems checks the filesystems on volumes, which are not mounted.
+func (s stepTest) checkFilesystems() {
+	s.Helper()
+	if !s.onVolumes() {
+		return
+	}
+	devices, err := s.devices()
+	if err != nil || len(devices) != s.Count {
+		s.Fatalf("devices %v, %v", devices, err)
+	}
+	for _, device := range devices {
+		check(s, s.Kind, "/dev/"+device.DeviceName)
+	}
+}
+
+// takeReleased takes what a release has left, with its contents.
+func (s stepTest) takeReleased() {
+	s.Helper()
+	for i := range s.Count {
+		path, data := "", ""
+		switch s.Kind {
+		case "loop":
+			path = filepath.Join(s.world.dir(), "volumes", s.volume(i).String())
+			data = path
+		case "rootfs":
+			path = filepath.Join(s.world.dir(), "filesystems", s.filesystem(i).String())
+			data = filepath.Join(path, "data")
+		default:
+			return // the data are on the volume
+		}
+		checkContents(s, data, i)
+		if err := os.RemoveAll(path); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+// supported tells whether the source does this at all.
+func (s stepTest) supported() bool {
+	if s.isVolatile() && s.op.name == "release" || s.onVolumes() && s.op.name == "import" {
+		return false
+	}
+	if s.op.name != "resize" && s.op.name != "import" {
+		return true
+	}
+	w := s.world
+	w.Count = 0
+	w.Base = filepath.Join(s.TempDir(), "none")
+	if s.op.name == "import" {
+		w.Count, w.Imported = 1, true
+	}
+	return !errors.Is(w.do(context.Background(), s.op.name), errUnsupported)
+}
+
+// kinds are the worlds, each with the number of its objects. Filesystems on volumes
+// are there as far as the providers and this machine make them.
+func kinds(t *testing.T) []world {
+	t.Helper()
+	worlds := []world{{Kind: "loop", Count: 1}, {Kind: "loop", Count: 3}, {Kind: "tmpfs", Count: 1}, {Kind: "rootfs", Count: 1},
+		{Kind: "rootfs", Count: 2}, {Kind: "ext4", Count: 1}, {Kind: "ext4", Count: 2}, {Kind: "xfs", Count: 1}}
+	if makesBtrfs() {
+		worlds = append(worlds, world{Kind: "btrfs", Count: 1})
+	}
+	return worlds
+}
+
+func makesBtrfs() bool {
+	if _, err := exec.LookPath("mkfs.btrfs"); err != nil {
+		return false
+	}
+	w := newWorld("btrfs", os.TempDir(), 0)
+	source, err := w.filesystemSource()
+	return err == nil && source.ValidateFilesystemParams(w.params(0)) == nil
+}
+
+// atSteps runs a function for each operation of each kind, on a disk for each.
+func atSteps(t *testing.T, f func(t *testing.T, s stepTest)) {
+	devicetest.RequireRoot(t)
+	for _, w := range kinds(t) {
+		name := w.Kind
+		if w.Count > 1 {
+			name += fmt.Sprintf(" by %d", w.Count)
+		}
+		t.Run(name, func(t *testing.T) {
+			for _, op := range operations {
+				s := stepTest{op: op, world: w, base: &base{TB: t}}
+				if testing.Short() && !chosen(w, op) || !s.supported() {
+					continue
+				}
+				t.Run(op.name, func(t *testing.T) {
+					s.base = newBase(t, baseSize(w.Kind, w.Count))
+					s.world = newWorld(w.Kind, s.base.dir, w.Count)
+					f(t, s)
+				})
+			}
+		})
+	}
+}
+
+// chosen tells which operations stand for all in the short form.
+func chosen(w world, op operation) bool {
+	switch {
+	case w.Count > 1:
+		return false
+	case sizes[w.Kind] > 0:
+		return op.name == "create" || op.name == "resize"
+	}
+	return op.name != "attach read-only"
+}
+
+// each makes a fault happen at the steps of an operation, one after another, until
+// there is no such step. Then says what is right after each.
+func (s stepTest) each(t *testing.T, r *row, fault string, from int, then func(stepTest, outcome)) {
+	stride := 1
+	if testing.Short() && fault != "kill" {
+		stride = 3
+	}
+	for step, more := from, true; more; step += stride {
+		more = s.at(t, r, fmt.Sprintf("%s %02d", fault, step), func(s stepTest) bool {
+			o := s.fault(r, fault, step)
+			then(s, o)
+			return len(o.steps) >= step
+		})
+	}
+}
+
+// at runs a case on the disk. It returns what f does, or false when the case fails.
+func (s stepTest) at(t *testing.T, r *row, name string, f func(stepTest) bool) (more bool) {
+	ok := r.run(t, name, func(t *testing.T) {
+		s.base.TB = t
+		s.setup()
+		more = f(s)
+		s.finish()
+	})
+	s.base.TB = t
+	return ok && more
+}
+
+// fault does the operation with a fault at a step.
+func (s stepTest) fault(r *row, fault string, step int) outcome {
+	s.Helper()
+	o := task{World: s.world, Op: s.op.name, Fault: fault, Step: step}.run(s)
+	s.Logf("%s at %q: killed %v, %v", fault, o.last(), o.killed, o.err)
+	r.steps++
+	return o
+}
+
+func TestKill(t *testing.T) {
+	r := begin(t, "kill -9 at every step, started again twice")
+	atSteps(t, func(t *testing.T, s stepTest) {
+		s.each(t, r, "kill", 1, func(s stepTest, o outcome) {
+			if !o.killed && o.err != nil {
+				s.Fatal(o.err)
+			}
+			s.again()
+			s.verify()
+		})
+	})
+}
+
+// TestKillAgain kills the second process too, while it makes good for the first.
+func TestKillAgain(t *testing.T) {
+	r := begin(t, "kill -9 while recovering from a kill -9")
+	atSteps(t, func(t *testing.T, s stepTest) {
+		for first, more := 1, true; more; first++ {
+			for second, again := 1, true; again && more; second++ {
+				if testing.Short() && second%7 != first%7 {
+					again = second < 7
+					continue
+				}
+				again = s.at(t, r, fmt.Sprintf("kill %02d, then %02d", first, second), func(s stepTest) bool {
+					more = s.fault(r, "kill", first).killed
+					if s.onVolumes() {
+						s.must(s.beneath(), "attach")
+					}
+					killed := s.fault(r, "kill", second).killed
+					s.again()
+					s.verify()
+					return killed
+				})
+			}
+			more = more && !t.Failed()
+		}
+	})
+}
+
+var powerCuts = []string{"power cut, nothing written", "power cut, journal written", "power cut, all written"}
+
+func TestPowerCut(t *testing.T) {
+	r := begin(t, "power cut at every step")
+	cuts := powerCuts
+	if testing.Short() {
+		cuts = cuts[:1]
+	}
+	atSteps(t, func(t *testing.T, s stepTest) {
+		for _, cut := range cuts {
+			s.each(t, r, cut, 1, func(s stepTest, o outcome) {
+				if !o.killed {
+					if o.err != nil {
+						s.Fatal(o.err)
+					}
+					// What was said to be done stays done.
+					shutDown(s.base.dir, shutDownNoLogFlush)
+					s.reboot()
+					s.verifyLasting()
+				} else {
+					s.reboot()
+				}
+				s.again()
+				s.verify()
+			})
+		}
+	})
+}
+
+// verifyLasting checks what a power cut after an operation leaves of it.
+func (s stepTest) verifyLasting() {
+	s.Helper()
+	records, err := filepath.Glob(filepath.Join(s.world.dir(), "records", "*.json"))
+	want := 0
+	if s.op.exists {
+		want = s.Count
+	}
+	if err != nil || len(records) != want {
+		s.Fatalf("it was done, and after a power cut there are records %q, want %d: %v", records, want, err)
+	}
+}
+
+func TestIOErrors(t *testing.T) {
+	r := begin(t, "I/O errors from any step on")
+	atSteps(t, func(t *testing.T, s stepTest) {
+		s.each(t, r, "I/O errors from then on", 0, func(s stepTest, o outcome) {
+			s.reboot()
+			if o.err == nil {
+				s.verifyLasting()
+			} else if !saysOneOf(o.err, "input/output error", "read-only file system", "structure needs cleaning", "stale file handle") {
+				s.Errorf("the error does not tell what is wrong: %v", o.err)
+			} else if o.final {
+				s.Errorf("the error is final, and the disk may come back: %v", o.err)
+			}
+			s.again()
+			s.verify()
+		})
+	})
+}
+
+func saysOneOf(err error, texts ...string) bool {
+	said := strings.ToLower(err.Error())
+	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(said, text) })
+}
+
+func TestNoSpace(t *testing.T) {
+	r := begin(t, "no space left from any step on")
+	atSteps(t, func(t *testing.T, s stepTest) {
+		s.each(t, r, "no space left from then on", 0, func(s stepTest, o outcome) {
+			switch {
+			case o.err != nil && s.op.removes():
+				s.Errorf("what takes things away needs space: %v", o.err)
+			case o.err != nil && !saysOneOf(o.err, "no space left on device"):
+				s.Errorf("the error does not tell what is wrong: %v", o.err)
+			case o.final:
+				s.Errorf("the error is final, and there may be space again: %v", o.err)
+			}
+			if err := os.Remove(filler(s.Base)); err != nil && !errors.Is(err, os.ErrNotExist) {
+				s.Fatal(err)
+			}
+			s.again()
+			s.verify()
+		})
+	})
+}
+
+func TestCancelled(t *testing.T) {
+	r := begin(t, "the caller gives up at any step")
+	atSteps(t, func(t *testing.T, s stepTest) {
+		s.each(t, r, "the caller does not wait", 0, func(s stepTest, o outcome) {
+			if o.err != nil && !saysOneOf(o.err, "context canceled") {
+				s.Errorf("the error does not tell what is wrong: %v", o.err)
+			}
+			s.again()
+			s.verify()
+		})
+	})
+}

@@ -1,0 +1,323 @@
+//go:build linux && faults
+
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/juju/names/v5"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider"
+)
+
+// world is the storage of one case. It is plain data, so that the processes which
+// die in it can be told of it.
+type world struct {
+	// Kind is loop, tmpfs, rootfs or the type of a filesystem on a loop volume.
+	Kind string
+	// Base is the filesystem that holds all that there is.
+	Base string
+	// Count is how many objects each call is about.
+	Count int
+	// Size of an object in MiB.
+	Size uint64
+	// Imported is set where the objects are not made but taken over.
+	Imported bool
+}
+
+// grown is the size in MiB that objects are made to grow to.
+func (w world) grown() uint64 { return w.Size + w.Size/2 }
+
+// small is how many MiB a volume or filesystem has where nothing asks for more.
+const small = 8
+
+// sizes are those that the types of filesystems need, in MiB.
+var sizes = map[string]uint64{"xfs": 300, "btrfs": 128}
+
+func newWorld(kind, base string, count int) world {
+	w := world{Kind: kind, Base: base, Count: count, Size: small}
+	if size, ok := sizes[kind]; ok {
+		w.Size = size
+	}
+	return w
+}
+
+func (w world) isVolumes() bool  { return w.Kind == "loop" }
+func (w world) onVolumes() bool  { return !w.isVolumes() && w.Kind != "tmpfs" && w.Kind != "rootfs" }
+func (w world) isVolatile() bool { return w.Kind == "tmpfs" }
+
+// beneath are the volumes that filesystems are on.
+func (w world) beneath() world {
+	w.Kind, w.Imported = "loop", false
+	return w
+}
+
+// dir is where the source keeps what it makes.
+func (w world) dir() string { return filepath.Join(w.Base, "storage", w.Kind) }
+
+// volume returns the tag of an object, and filesystem that of one on it.
+func (w world) volume(i int) names.VolumeTag {
+	return names.NewVolumeTag("0/" + strconv.Itoa(i))
+}
+
+func (w world) filesystem(i int) names.FilesystemTag {
+	return names.NewFilesystemTag("0/" + strconv.Itoa(i))
+}
+
+// path is where a filesystem is wanted. The first two share a directory that is
+// not there before.
+func (w world) path(i int) string {
+	return filepath.Join(w.Base, "srv", "shared", "data"+strconv.Itoa(i))
+}
+
+// toImport is what is there before it is taken over.
+func (w world) toImport(i int) string {
+	return filepath.Join(w.Base, "imports", strconv.Itoa(i))
+}
+
+func (w world) config() *storage.Config {
+	config, err := storage.NewConfig("faults", storage.ProviderType(w.Kind), storage.Attrs{storage.ConfigStorageDir: w.dir()})
+	if err != nil {
+		panic(err)
+	}
+	return config
+}
+
+func (w world) volumeSource() (storage.VolumeSource, error) {
+	return provider.NewLoopProvider(provider.LoopOptions{}).VolumeSource(w.config())
+}
+
+func (w world) filesystemSource() (storage.FilesystemSource, error) {
+	switch w.Kind {
+	case "tmpfs":
+		return provider.NewTmpfsProvider(provider.TmpfsOptions{}).FilesystemSource(w.config())
+	case "rootfs":
+		return provider.NewRootfsProvider(provider.RootfsOptions{}).FilesystemSource(w.config())
+	}
+	devices, err := w.devices()
+	return provider.NewManagedFilesystemSource(w.dir(), devices), err
+}
+
+// known are the block devices of volumes, as a caller of a source knows them.
+type known map[names.VolumeTag]storage.BlockDevice
+
+// BlockDevice implements [storage.BackingDevices].
+func (k known) BlockDevice(tag names.VolumeTag) (storage.BlockDevice, bool) {
+	device, ok := k[tag]
+	return device, ok
+}
+
+// Filesystem implements [storage.BackingDevices].
+func (k known) Filesystem(names.FilesystemTag) (storage.Filesystem, bool) {
+	return storage.Filesystem{}, false
+}
+
+// devices looks up the loop devices of the volumes by their files.
+func (w world) devices() (known, error) {
+	loops, err := loopsOf(w.beneath().dir())
+	if err != nil {
+		return nil, err
+	}
+	devices := make(known)
+	for i := range w.Count {
+		tag := w.beneath().volume(i)
+		file := filepath.Join(w.beneath().dir(), "volumes", tag.String())
+		var st unix.Stat_t
+		if name, ok := loops[file]; ok && unix.Stat(file, &st) == nil {
+			devices[tag] = storage.BlockDevice{DeviceName: name, BusAddress: storage.LoopBusAddress(st.Dev, st.Ino)}
+		}
+	}
+	return devices, nil
+}
+
+// loopsOf returns the names of the loop devices on files in a directory, by file.
+func loopsOf(dir string) (map[string]string, error) {
+	backing, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	loops := make(map[string]string)
+	for _, attribute := range backing {
+		file, err := os.ReadFile(attribute)
+		if path := string(file); err == nil && len(path) > len(dir) && path[:len(dir)+1] == dir+"/" {
+			loops[path[:len(path)-1]] = filepath.Base(filepath.Dir(filepath.Dir(attribute)))
+		}
+	}
+	return loops, err
+}
+
+// do carries out one bulk call on all objects.
+func (w world) do(ctx context.Context, op string) error {
+	if w.isVolumes() {
+		return w.doVolumes(envcontext.New(ctx), op)
+	}
+	return w.doFilesystems(envcontext.New(ctx), op)
+}
+
+var errUnsupported = errors.New("this source does not do that")
+
+func (w world) doVolumes(ctx envcontext.ProviderCallContext, op string) error {
+	source, err := w.volumeSource()
+	if err != nil {
+		return err
+	}
+	var failures []error
+	var attachments []storage.VolumeAttachmentParams
+	var ids []string
+	for i := range w.Count {
+		id := w.volume(i).String()
+		if w.Imported {
+			importer, ok := source.(storage.VolumeImporter)
+			if !ok {
+				return errUnsupported
+			}
+			info, err := importer.ImportVolume(ctx, w.toImport(i), nil)
+			if err != nil || op == "import" {
+				failures = append(failures, err)
+				continue
+			}
+			id = info.VolumeId
+		}
+		ids = append(ids, id)
+		attachments = append(attachments, storage.VolumeAttachmentParams{
+			AttachmentParams: storage.AttachmentParams{Machine: names.NewMachineTag("0"), ReadOnly: op == "attach read-only"},
+			Volume:           w.volume(i), VolumeId: id,
+		})
+	}
+	if op == "import" {
+		return errors.Join(failures...)
+	}
+	switch op {
+	case "create":
+		var params []storage.VolumeParams
+		for i := range w.Count {
+			params = append(params, storage.VolumeParams{Tag: w.volume(i), Size: w.Size})
+		}
+		var results []storage.CreateVolumesResult
+		results, err = source.CreateVolumes(ctx, params)
+		for _, r := range results {
+			failures = append(failures, r.Error)
+		}
+	case "attach", "attach read-only":
+		var results []storage.AttachVolumesResult
+		results, err = source.AttachVolumes(ctx, attachments)
+		for _, r := range results {
+			failures = append(failures, r.Error)
+		}
+	case "resize":
+		resizer, ok := source.(storage.VolumeResizer)
+		if !ok {
+			return errUnsupported
+		}
+		var params []storage.VolumeResizeParams
+		for i, id := range ids {
+			params = append(params, storage.VolumeResizeParams{Tag: w.volume(i), VolumeId: id, Size: w.grown()})
+		}
+		var results []storage.ResizeVolumesResult
+		results, err = resizer.ResizeVolumes(ctx, params)
+		for _, r := range results {
+			failures = append(failures, r.Error)
+			if r.Error == nil && r.VolumeInfo.Size != w.grown() {
+				failures = append(failures, fmt.Errorf("%d MiB after growing to %d", r.VolumeInfo.Size, w.grown()))
+			}
+		}
+	case "detach":
+		failures, err = source.DetachVolumes(ctx, attachments)
+	case "destroy":
+		failures, err = source.DestroyVolumes(ctx, ids)
+	case "release":
+		failures, err = source.ReleaseVolumes(ctx, ids)
+	default:
+		panic(op)
+	}
+	return errors.Join(append(failures, err)...)
+}
+
+func (w world) doFilesystems(ctx envcontext.ProviderCallContext, op string) error {
+	source, err := w.filesystemSource()
+	if err != nil {
+		return err
+	}
+	var failures []error
+	var attachments []storage.FilesystemAttachmentParams
+	var ids []string
+	for i := range w.Count {
+		id := w.filesystem(i).String()
+		if w.Imported {
+			importer, ok := source.(storage.FilesystemImporter)
+			if !ok {
+				return errUnsupported
+			}
+			info, err := importer.ImportFilesystem(ctx, w.toImport(i), nil)
+			if err != nil || op == "import" {
+				failures = append(failures, err)
+				continue
+			}
+			id = info.FilesystemId
+		}
+		ids = append(ids, id)
+		attachments = append(attachments, storage.FilesystemAttachmentParams{
+			AttachmentParams: storage.AttachmentParams{Machine: names.NewMachineTag("0"), ReadOnly: op == "attach read-only"},
+			Filesystem:       w.filesystem(i), FilesystemId: id, Path: w.path(i),
+		})
+	}
+	if op == "import" {
+		return errors.Join(failures...)
+	}
+	switch op {
+	case "create":
+		var params []storage.FilesystemParams
+		for i := range w.Count {
+			params = append(params, w.params(i))
+		}
+		var results []storage.CreateFilesystemsResult
+		results, err = source.CreateFilesystems(ctx, params)
+		for _, r := range results {
+			failures = append(failures, r.Error)
+		}
+	case "attach", "attach read-only":
+		var results []storage.AttachFilesystemsResult
+		results, err = source.AttachFilesystems(ctx, attachments)
+		for _, r := range results {
+			failures = append(failures, r.Error)
+		}
+	case "resize":
+		resizer, ok := source.(storage.FilesystemResizer)
+		if !ok {
+			return errUnsupported
+		}
+		var params []storage.FilesystemResizeParams
+		for i, id := range ids {
+			params = append(params, storage.FilesystemResizeParams{Tag: w.filesystem(i), FilesystemId: id, Size: w.grown()})
+		}
+		var results []storage.ResizeFilesystemsResult
+		results, err = resizer.ResizeFilesystems(ctx, params)
+		for _, r := range results {
+			failures = append(failures, r.Error)
+		}
+	case "detach":
+		failures, err = source.DetachFilesystems(ctx, attachments)
+	case "destroy":
+		failures, err = source.DestroyFilesystems(ctx, ids)
+	case "release":
+		failures, err = source.ReleaseFilesystems(ctx, ids)
+	default:
+		panic(op)
+	}
+	return errors.Join(append(failures, err)...)
+}
+
+// params are those of a filesystem to be made.
+func (w world) params(i int) storage.FilesystemParams {
+	p := storage.FilesystemParams{Tag: w.filesystem(i), Size: w.Size}
+	if w.onVolumes() {
+		p.Volume = w.volume(i)
+		p.Attributes = map[string]any{"fs": w.Kind}
+	}
+	return p
+}

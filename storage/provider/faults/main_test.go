@@ -104,8 +104,10 @@ type table struct {
 type row struct {
 	fault        string
 	cases, steps int
-	failed       int
-	time         time.Duration
+	// sampled says that the short form makes it happen at some steps only.
+	sampled bool
+	failed  int
+	time    time.Duration
 }
 
 // begin begins the row of a fault, which the test's end ends.

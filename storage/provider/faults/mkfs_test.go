@@ -86,7 +86,7 @@ func TestMkfsKilled(t *testing.T) {
 					if testing.Short() && n > 2 && n < count && n%(1+count/5) != 0 {
 						continue
 					}
-					if !s.at(t, r, fmt.Sprintf("%s %03d", call, n), func(s stepTest) bool {
+					if !s.at(t, r, fmt.Sprintf("%s %03d", call, n), func(s *stepTest) bool {
 						inject := fmt.Sprintf("%s -e trace=%s -e inject=%s:signal=KILL:when=%d", strace, call, call, n)
 						restore := wrap(s.TB.(*testing.T), "mkfs."+kind, inject)
 						o := task{World: s.world, Op: "create"}.run(s)
@@ -111,7 +111,7 @@ func TestMkfsKilled(t *testing.T) {
 func (s stepTest) countCalls(r *row) map[string]int {
 	counts := make(map[string]int)
 	t := s.TB.(*testing.T)
-	s.at(t, r, "counted", func(s stepTest) bool {
+	s.at(t, r, "counted", func(s *stepTest) bool {
 		log := filepath.Join(s.TempDir(), "log")
 		restore := wrap(s.TB.(*testing.T), "mkfs."+s.Kind,
 			"exec strace -f -c -o "+log+" -e trace="+strings.Join(writes, ","))

@@ -231,7 +231,7 @@ func (s stepTest) finish() {
 	switch s.op.name {
 	case "release":
 		s.takeReleased()
-	case "destroy":
+	case "destroy", "none":
 	default:
 		w.Imported = s.op.name == "import"
 		if s.op.name == "attach read-only" {
@@ -249,7 +249,9 @@ func (s stepTest) finish() {
 		s.must(w, "destroy")
 	}
 	if s.onVolumes() {
-		s.checkFilesystems()
+		if s.op.name != "none" {
+			s.checkFilesystems()
+		}
 		s.must(s.beneath(), "detach")
 		s.must(s.beneath(), "destroy")
 	}
@@ -371,13 +373,13 @@ func chosen(w world, op operation) bool {
 
 // each makes a fault happen at the steps of an operation, one after another, until
 // there is no such step. Then says what is right after each.
-func (s stepTest) each(t *testing.T, r *row, fault string, from int, then func(stepTest, outcome)) {
+func (s stepTest) each(t *testing.T, r *row, fault string, from int, then func(*stepTest, outcome)) {
 	stride := 1
-	if testing.Short() && fault != "kill" {
+	if testing.Short() && r.sampled {
 		stride = 3
 	}
 	for step, more := from, true; more; step += stride {
-		more = s.at(t, r, fmt.Sprintf("%s %02d", fault, step), func(s stepTest) bool {
+		more = s.at(t, r, fmt.Sprintf("%s %02d", fault, step), func(s *stepTest) bool {
 			o := s.fault(r, fault, step)
 			then(s, o)
 			return len(o.steps) >= step
@@ -386,12 +388,13 @@ func (s stepTest) each(t *testing.T, r *row, fault string, from int, then func(s
 }
 
 // at runs a case on the disk. It returns what f does, or false when the case fails.
-func (s stepTest) at(t *testing.T, r *row, name string, f func(stepTest) bool) (more bool) {
+func (s stepTest) at(t *testing.T, r *row, name string, f func(*stepTest) bool) (more bool) {
 	ok := r.run(t, name, func(t *testing.T) {
 		s.base.TB = t
-		s.setup()
-		more = f(s)
-		s.finish()
+		now := s
+		now.setup()
+		more = f(&now)
+		now.finish()
 	})
 	s.base.TB = t
 	return ok && more
@@ -409,12 +412,37 @@ func (s stepTest) fault(r *row, fault string, step int) outcome {
 func TestKill(t *testing.T) {
 	r := begin(t, "kill -9 at every step, started again twice")
 	atSteps(t, func(t *testing.T, s stepTest) {
-		s.each(t, r, "kill", 1, func(s stepTest, o outcome) {
+		s.each(t, r, "kill", 1, func(s *stepTest, o outcome) {
 			if !o.killed && o.err != nil {
 				s.Fatal(o.err)
 			}
 			s.again()
 			s.verify()
+		})
+	})
+}
+
+// TestKillAndGiveUp kills the process and does not do the operation again: what it
+// was about is not wanted any more.
+func TestKillAndGiveUp(t *testing.T) {
+	r := begin(t, "kill -9 at every step, then given up")
+	r.sampled = true
+	atSteps(t, func(t *testing.T, s stepTest) {
+		if s.op.name == "release" || s.op.name == "import" {
+			return // these are not undone, but done again
+		}
+		s.each(t, r, "kill", 1, func(s *stepTest, o outcome) {
+			for _, op := range []string{"detach", "destroy", "detach", "destroy"} {
+				if o := (task{World: s.world, Op: op}).run(s); o.err != nil {
+					s.Fatalf("%s: %v", op, o.err)
+				}
+			}
+			undone := s.op.name == "create"
+			s.op = operations[5]
+			s.verify()
+			if undone {
+				s.op.name = "none" // there may be no filesystem to check
+			}
 		})
 	})
 }
@@ -429,7 +457,7 @@ func TestKillAgain(t *testing.T) {
 					again = second < 7
 					continue
 				}
-				again = s.at(t, r, fmt.Sprintf("kill %02d, then %02d", first, second), func(s stepTest) bool {
+				again = s.at(t, r, fmt.Sprintf("kill %02d, then %02d", first, second), func(s *stepTest) bool {
 					more = s.fault(r, "kill", first).killed
 					if s.onVolumes() {
 						s.must(s.beneath(), "attach")
@@ -449,13 +477,14 @@ var powerCuts = []string{"power cut, nothing written", "power cut, journal writt
 
 func TestPowerCut(t *testing.T) {
 	r := begin(t, "power cut at every step")
+	r.sampled = true
 	cuts := powerCuts
 	if testing.Short() {
 		cuts = cuts[:1]
 	}
 	atSteps(t, func(t *testing.T, s stepTest) {
 		for _, cut := range cuts {
-			s.each(t, r, cut, 1, func(s stepTest, o outcome) {
+			s.each(t, r, cut, 1, func(s *stepTest, o outcome) {
 				if !o.killed {
 					if o.err != nil {
 						s.Fatal(o.err)
@@ -489,8 +518,9 @@ func (s stepTest) verifyLasting() {
 
 func TestIOErrors(t *testing.T) {
 	r := begin(t, "I/O errors from any step on")
+	r.sampled = true
 	atSteps(t, func(t *testing.T, s stepTest) {
-		s.each(t, r, "I/O errors from then on", 0, func(s stepTest, o outcome) {
+		s.each(t, r, "I/O errors from then on", 0, func(s *stepTest, o outcome) {
 			s.reboot()
 			if o.err == nil {
 				s.verifyLasting()
@@ -512,8 +542,9 @@ func saysOneOf(err error, texts ...string) bool {
 
 func TestNoSpace(t *testing.T) {
 	r := begin(t, "no space left from any step on")
+	r.sampled = true
 	atSteps(t, func(t *testing.T, s stepTest) {
-		s.each(t, r, "no space left from then on", 0, func(s stepTest, o outcome) {
+		s.each(t, r, "no space left from then on", 0, func(s *stepTest, o outcome) {
 			switch {
 			case o.err != nil && s.op.removes():
 				s.Errorf("what takes things away needs space: %v", o.err)
@@ -533,8 +564,9 @@ func TestNoSpace(t *testing.T) {
 
 func TestCancelled(t *testing.T) {
 	r := begin(t, "the caller gives up at any step")
+	r.sampled = true
 	atSteps(t, func(t *testing.T, s stepTest) {
-		s.each(t, r, "the caller does not wait", 0, func(s stepTest, o outcome) {
+		s.each(t, r, "the caller does not wait", 0, func(s *stepTest, o outcome) {
 			if o.err != nil && !saysOneOf(o.err, "context canceled") {
 				s.Errorf("the error does not tell what is wrong: %v", o.err)
 			}

@@ -25,6 +25,8 @@ type world struct {
 	Kind string
 	// Base is the filesystem that holds all that there is.
 	Base string
+	// Disk holds the volumes, where Base does not.
+	Disk string
 	// Count is how many objects each call is about.
 	Count int
 	// Size of an object in MiB.
@@ -57,6 +59,9 @@ func (w world) isVolatile() bool { return w.Kind == "tmpfs" }
 // beneath are the volumes that filesystems are on.
 func (w world) beneath() world {
 	w.Kind, w.Imported = "loop", false
+	if w.Disk != "" {
+		w.Base = w.Disk
+	}
 	return w
 }
 

@@ -146,6 +146,9 @@ func TestBadSpecIsRefusedWhole(t *testing.T) {
 		{"mount for a block device", good + "  - name: bad\n    directive: loop,1M\n    kind: block\n    mount: MNT/x\n", "9", "mount"},
 		{"no mount point", good + "  - name: bad\n    directive: loop,1M\n    kind: filesystem\n", "", "mount"},
 		{"unknown filesystem", good + "  - name: bad\n    directive: loop,1M\n    kind: filesystem\n    mount: MNT/x\n    filesystem: fat\n", "10", "filesystem"},
+		{"unknown option of mkfs", good + "  - name: bad\n    directive: loop,1M\n    kind: filesystem\n    mount: MNT/x\n    mkfs-options: quick\n", "10", "mkfs-options"},
+		{"unsafe option of mount", good + "  - name: bad\n    directive: loop,1M\n    kind: filesystem\n    mount: MNT/x\n    mount-options: noatime,nobarrier\n", "10", "mount-options"},
+		{"options of a block device", good + "  - name: bad\n    directive: loop,1M\n    kind: block\n    mkfs-options: inode-size=512\n", "9", "mkfs-options"},
 		{"does not fit", good + "  - name: bad\n    directive: loop,1E\n    kind: block\n", "7", "directive"},
 		{"pool of an unknown provider", good + "pools:\n  - name: p\n    provider: cloud\n", "8", "provider"},
 	} {

@@ -236,6 +236,7 @@ type storage struct {
 	Pool        string    `json:"pool"`
 	Provider    string    `json:"provider"`
 	SizeMiB     uint64    `json:"size-mib"`
+	WantedMiB   uint64    `json:"wanted-mib"`
 	Life        string    `json:"life"`
 	Status      string    `json:"status"`
 	Message     string    `json:"message"`

@@ -1,0 +1,267 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const growing = `
+storage:
+  - {name: raw, directive: 'loop,32M', kind: block}
+  - {name: data, directive: 'loop,64M', kind: filesystem, mount: MNT/data, filesystem: ext4}
+  - {name: large, directive: 'loop,320M', kind: filesystem, mount: MNT/large, filesystem: xfs}
+  - {name: scratch, directive: 'tmpfs,16M', kind: filesystem, mount: MNT/scratch}
+  - {name: logs, directive: 'rootfs,16M', kind: filesystem, mount: MNT/logs}
+`
+
+func TestStorageGrowsInUse(t *testing.T) {
+	m := newMachine(t)
+	m.writeSpec(growing)
+	m.start()
+	m.apply()
+	m.writeData("raw", "data", "large", "scratch", "logs")
+
+	for _, test := range []struct {
+		name, size string
+		want       uint64 // MiB
+	}{
+		{"raw", "+32M", 64}, {"data", "128M", 128}, {"large", "+64M", 384}, {"scratch", "32M", 32}, {"logs", "24M", 24},
+		{"data", "192M", 192}, // once more
+	} {
+		before := m.status()[test.name]
+		written := m.writeMeanwhile(test.name, func() { m.must("resize", test.name, test.size, "--wait") })
+		after := m.status()[test.name]
+		if after.SizeMiB < test.want || after.WantedMiB != test.want || after.Status != "attached" || after.Location != before.Location {
+			t.Errorf("%s is %+v, was %+v", test.name, after, before)
+		}
+		if real := m.realSize(test.name); test.name != "logs" && (real < test.want*8/10 || real > test.want) {
+			t.Errorf("%s has %d MiB, want %d", test.name, real, test.want)
+		}
+		written.check()
+	}
+	m.wantData("raw", "data", "large", "scratch", "logs")
+	// What was asked for is there, so asking again is no change.
+	if r := m.must("resize", "data", "192M", "--wait"); !strings.Contains(r.stdout, "nothing to change") {
+		t.Error(r.all())
+	}
+
+	m.must("detach", "data", "large", "--wait")
+	for _, check := range [][]string{{"data", "e2fsck", "-fn"}, {"large", "xfs_repair", "-n"}} {
+		if out, err := exec.Command(check[1], check[2], m.backing(check[0])).CombinedOutput(); err != nil {
+			t.Errorf("%q: %v\n%s", check, err, out)
+		}
+	}
+	m.must("attach", "data", "large", "--wait")
+	m.wantData("data", "large")
+	m.must("remove", "raw", "data", "large", "scratch", "logs", "--wait")
+	m.wantNoStorage()
+	m.stop()
+}
+
+func TestALargerSizeInTheFileGrows(t *testing.T) {
+	m := newMachine(t)
+	const small = "storage: [{name: data, directive: 'loop,64M,2', kind: filesystem, mount: MNT/data}]"
+	m.writeSpec(small)
+	m.start()
+	m.apply()
+	m.must("resize", "data/0", "96M", "--wait")
+	m.writeData("data/0", "data/1")
+
+	m.writeSpec(strings.Replace(small, "64M", "128M", 1))
+	dry := m.must("apply", "-f", m.spec, "--dry-run")
+	for _, line := range []string{"~ data  grow  1 of 2: 64 MiB to 128 MiB\n", "~ data  grow  1 of 2: 96 MiB to 128 MiB\n"} {
+		if !strings.Contains(dry.stdout, line) {
+			t.Errorf("--dry-run does not show %q:\n%s", line, dry.stdout)
+		}
+	}
+	if s := m.status()["data/1"]; s.SizeMiB != 64 || s.WantedMiB != 64 {
+		t.Errorf("--dry-run changed something: %+v", s)
+	}
+	m.apply()
+	for _, name := range []string{"data/0", "data/1"} {
+		if s := m.status()[name]; s.SizeMiB != 128 || m.realSize(name) < 100 {
+			t.Errorf("%s has %d MiB of %+v", name, m.realSize(name), s)
+		}
+	}
+	m.wantData("data/0", "data/1")
+	m.must("remove", "data", "--wait")
+	m.stop()
+}
+
+func TestNothingShrinks(t *testing.T) {
+	m := newMachine(t)
+	const two = "storage:\n- {name: new, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/new}\n- {name: data, directive: 'loop,64M', kind: filesystem, mount: MNT/data}\n"
+	m.writeSpec("storage: [{name: data, directive: 'loop,64M', kind: filesystem, mount: MNT/data}]")
+	m.start()
+	m.apply()
+	m.writeData("data")
+	r := m.run("resize", "data", "32M", "--wait")
+	if r.code != 1 || !strings.Contains(r.stderr, "64 MiB") || !strings.Contains(r.stderr, "32 MiB") {
+		t.Error(r.all())
+	}
+	m.writeSpec(strings.Replace(two, "64M", "32M", 1))
+	r = m.run("apply", "-f", m.spec, "--wait")
+	if r.code != 1 || !strings.Contains(r.stderr, m.spec+":3: storage data: directive: data has 64M and cannot become smaller") {
+		t.Error(r.all())
+	}
+	r = m.run("resize", "data", "1E")
+	if r.code != 1 || !strings.Contains(r.stderr, "does not fit") {
+		t.Error(r.all())
+	}
+	if status := m.status(); len(status) != 1 || status["data"].SizeMiB != 64 || status["data"].WantedMiB != 64 {
+		t.Errorf("something was changed: %+v", status)
+	}
+	m.wantData("data")
+	m.must("remove", "data", "--wait")
+	m.stop()
+}
+
+// What was asked for is done, whenever the agent dies, and whether or not it is
+// attached yet.
+func TestGrowingGoesOn(t *testing.T) {
+	m := newMachine(t)
+	m.writeSpec("storage: [{name: data, directive: 'loop,64M', kind: filesystem, mount: MNT/data}]")
+	m.start()
+	m.apply()
+	m.writeData("data")
+	size := 64
+	for range 4 {
+		size += 32
+		m.must("resize", "data", strconv.Itoa(size)+"M")
+		m.kill()
+		m.start()
+	}
+	m.must("resize", "data", strconv.Itoa(size)+"M", "--wait")
+	m.must("detach", "data", "--wait")
+	m.must("resize", "data", "+32M")
+	if r := m.run("resize", "data", "+0.5M", "--wait"); r.code != 1 || !strings.Contains(r.stderr, "detached") {
+		t.Error(r.all())
+	}
+	m.must("attach", "data", "--wait")
+	m.must("resize", "data", "256M", "--wait")
+	if s := m.status()["data"]; s.SizeMiB != 256 || m.realSize("data") < 200 {
+		t.Errorf("%d MiB of %+v", m.realSize("data"), s)
+	}
+	m.wantData("data")
+	m.must("remove", "data", "--wait")
+	m.wantNoStorage()
+	m.stop()
+}
+
+// realSize returns the size in MiB that the kernel tells, of a filesystem or a
+// device.
+func (m *machine) realSize(name string) uint64 {
+	m.Helper()
+	s := m.status()[name]
+	if s.Kind == "block" {
+		text, err := os.ReadFile(filepath.Join("/sys/class/block", filepath.Base(s.Location), "size"))
+		if err != nil {
+			m.Fatal(err)
+		}
+		sectors, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+		if err != nil {
+			m.Fatal(err)
+		}
+		return sectors >> 11
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.Location, &st); err != nil {
+		m.Fatal(err)
+	}
+	return st.Blocks * uint64(st.Bsize) >> 20
+}
+
+// backing returns the file of a loop volume.
+func (m *machine) backing(name string) string {
+	m.Helper()
+	return filepath.Join(m.data, "storage", "loop", "volumes", "volume-"+strings.ReplaceAll(m.status()[name].Volume, "/", "-"))
+}
+
+// written is a file with numbers one after the other.
+type written struct {
+	*machine
+	path  string
+	count uint32
+}
+
+// writeMeanwhile writes to the storage from before the time that a function takes
+// until after it. On a block device it does not write.
+func (m *machine) writeMeanwhile(name string, while func()) *written {
+	m.Helper()
+	w := &written{machine: m}
+	if name == "raw" {
+		while()
+		return w
+	}
+	w.path = filepath.Join(m.mount(name), "written")
+	begun, stop, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() { done <- w.write(begun, stop) }()
+	<-begun
+	while()
+	close(stop)
+	if err := <-done; err != nil {
+		m.Errorf("writing to %s: %v", name, err)
+	}
+	return w
+}
+
+// mostNumbers is how many numbers a file has at most: 4 MiB of them.
+const mostNumbers = 1 << 20
+
+func (w *written) write(begun, stop chan struct{}) error {
+	f, err := os.Create(w.path)
+	if err != nil {
+		close(begun)
+		return err
+	}
+	defer f.Close()
+	for first := true; ; first = false {
+		if w.count < mostNumbers {
+			var block bytes.Buffer
+			for range 1024 {
+				_ = binary.Write(&block, binary.LittleEndian, w.count)
+				w.count++
+			}
+			if _, err = f.Write(block.Bytes()); err == nil {
+				err = f.Sync()
+			}
+		}
+		if first {
+			close(begun)
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+	}
+}
+
+func (w *written) check() {
+	w.Helper()
+	if w.path == "" {
+		return
+	}
+	content, err := os.ReadFile(w.path)
+	if err != nil || len(content) != int(w.count)*4 {
+		w.Errorf("%s has %d bytes, want %d (%v)", w.path, len(content), w.count*4, err)
+		return
+	}
+	for i := range w.count {
+		if got := binary.LittleEndian.Uint32(content[4*i:]); got != i {
+			w.Errorf("%s has %d at %d", w.path, got, i)
+			return
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// tool runs a program that a test needs.
+func (m *machine) tool(name string, args ...string) string {
+	m.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		m.Fatalf("%s %q: %v\n%s", name, args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// old makes a file with a filesystem on it, on which are the data of name, and returns
+// its path. mkfs is a program with its arguments.
+func (m *machine) old(name string, mib int64, mkfs ...string) string {
+	m.Helper()
+	path := filepath.Join(m.dir, "old-"+name)
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		m.Fatal(err)
+	}
+	if err := os.Truncate(path, mib<<20); err != nil {
+		m.Fatal(err)
+	}
+	m.tool(mkfs[0], append(mkfs[1:], path)...)
+	if err := os.MkdirAll(m.mount(name), 0o700); err != nil {
+		m.Fatal(err)
+	}
+	m.tool("mount", "-o", "loop", path, m.mount(name))
+	m.writeFile(name)
+	m.tool("umount", m.mount(name))
+	return path
+}
+
+// writeFile writes what wantData reads, into what is mounted.
+func (m *machine) writeFile(name string) {
+	m.Helper()
+	dir := filepath.Join(m.mount(name), "dir")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		m.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "file"), dataOf(name), 0o600); err != nil {
+		m.Fatal(err)
+	}
+}
+
+// wantNoVolumes checks that the files of imported volumes have gone with them.
+func (m *machine) wantNoVolumes() {
+	m.Helper()
+	for _, pattern := range []string{"loop/volumes/*", "rootfs/filesystems/*"} {
+		left, err := filepath.Glob(filepath.Join(m.data, "storage", pattern))
+		if err != nil || len(left) > 0 {
+			m.Errorf("left on disk: %q, %v", left, err)
+		}
+	}
+}
+
+func TestImportedDataIsThere(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	for name, mkfs := range map[string][]string{
+		"data":  {"mkfs.ext4", "-q", "-F"},
+		"large": {"mkfs.xfs", "-q"},
+		"trees": {"mkfs.btrfs", "-q"},
+	} {
+		path := m.old(name, 320, mkfs...)
+		r := m.must("import", name, path, "--pool", "loop", "--mount", m.mount(name), "--wait")
+		kind := strings.TrimPrefix(mkfs[0], "mkfs.")
+		if !strings.Contains(r.stdout, "+ "+name+"  import  filesystem, pool loop, 320M, "+kind) {
+			t.Error(r.all())
+		}
+		if s := m.status()[name]; s.Kind != "filesystem" || s.SizeMiB != 320 || s.WantedMiB != 320 || s.Location != m.mount(name) {
+			t.Errorf("%+v", s)
+		}
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("%s is still there (%v)", path, err)
+		}
+		if r := m.run("import", name, path, "--pool", "loop"); r.code != 1 || !strings.Contains(r.stderr, "there is storage of that name") {
+			t.Error(r.all())
+		}
+	}
+	// It is storage like any other.
+	m.kill()
+	unmountAndDetach(t, m.dir)
+	m.start()
+	m.must("attach", "data", "large", "trees", "--wait")
+	m.wantData("data", "large", "trees")
+	m.must("resize", "data", "+32M", "--wait")
+	m.must("detach", "data", "--wait")
+	m.must("attach", "data", "--wait")
+	m.wantData("data")
+
+	m.must("remove", "data", "large", "trees", "--wait")
+	m.wantNoStorage()
+	m.wantNoVolumes()
+	m.stop()
+}
+
+// waitUntilGone waits until there is no file at the path. The kernel has no event for
+// it that comes sooner.
+func (m *machine) waitUntilGone(path string) {
+	m.Helper()
+	tick := time.NewTicker(100 * time.Microsecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); ; <-tick.C {
+		if _, err := os.Lstat(path); os.IsNotExist(err) {
+			return
+		}
+		if time.Now().After(deadline) {
+			m.Fatalf("%s is still there", path)
+		}
+	}
+}
+
+// The agent dies when the file has been moved. Whether or not the state has noted
+// that, the same command again finds all done, or finishes it.
+func TestKilledWhileImporting(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	var names []string
+	for i := range 4 {
+		name := fmt.Sprintf("data%d", i)
+		names = append(names, name)
+		path := m.old(name, 16, "mkfs.ext4", "-q", "-F")
+		args := []string{"import", name, path, "--pool", "loop", "--mount", m.mount(name)}
+		done := make(chan result)
+		go func() { done <- m.run(args...) }()
+		m.waitUntilGone(path)
+		m.kill()
+		<-done
+		m.start()
+		r := m.run(args...)
+		t.Logf("again: %d %s", r.code, r.stderr)
+		if r.code != 0 && !strings.Contains(r.stderr, "there is storage of that name") {
+			t.Error(r.all())
+		}
+	}
+	m.must(append([]string{"attach", "--wait"}, names...)...)
+	m.wantData(names...)
+	m.wantNothingTwice()
+	m.must(append([]string{"remove", "--wait"}, names...)...)
+	m.wantNoStorage()
+	m.wantNoVolumes()
+	m.stop()
+}
+
+func TestImportByUUID(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	id := uuid.NewString()
+	path := m.old("data", 64, "mkfs.ext4", "-q", "-F", "-U", id)
+	device := m.tool("losetup", "--find", "--show", path)
+	args := []string{"import", "data", "UUID=" + id, "--pool", "loop", "--mount", m.mount("data"), "--wait"}
+	// The agent has still to see the device.
+	for deadline := time.Now().Add(patience); ; {
+		r := m.run(append(args, "--mount=relative")...)
+		if !strings.Contains(r.stderr, "is not absolute") {
+			t.Fatal(r.all())
+		}
+		m.tool("mount", device, m.mount("data"))
+		r = m.run(args...)
+		m.tool("umount", m.mount("data"))
+		if r.code == 0 {
+			t.Fatalf("a mounted device was taken over:\n%s", r.all())
+		}
+		if strings.Contains(r.stderr, m.mount("data")) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(r.all())
+		}
+	}
+	m.must(args...)
+	m.wantData("data")
+	m.wantNothingTwice()
+	m.must("remove", "data", "--wait")
+	m.wantNoVolumes()
+	m.stop()
+}
+
+func TestImportOfWhatIsNoFilesystem(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	path := filepath.Join(m.dir, "old")
+	content := append(make([]byte, 1<<20), []byte("precious")...)
+	if err := os.WriteFile(path, append(content, make([]byte, 1<<20-8)...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := m.run("import", "raw", path, "--pool", "loop")
+	if r.code != 1 || !strings.Contains(r.stderr, "--block") {
+		t.Error(r.all())
+	}
+	if _, err := os.Stat(path); err != nil || len(m.status()) != 0 {
+		t.Errorf("something was done: %v, %+v", err, m.status())
+	}
+	m.must("import", "raw", path, "--pool", "loop", "--block", "--wait")
+	device, err := os.Open(m.status()["raw"].Location)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 8)
+	_, err = device.ReadAt(got, 1<<20)
+	device.Close()
+	if err != nil || string(got) != "precious" {
+		t.Errorf("read %q, %v", got, err)
+	}
+	m.must("remove", "raw", "--wait")
+	m.wantNoVolumes()
+	m.stop()
+}
+
+func TestImportOfADirectory(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	path := filepath.Join(m.dir, "old")
+	if err := os.MkdirAll(filepath.Join(path, "dir"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(path, "dir", "file"), dataOf("logs"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.must("import", "logs", path, "--pool", "rootfs", "--mount", m.mount("logs"), "--wait")
+	m.wantData("logs")
+	m.kill()
+	m.start()
+	m.must("attach", "logs", "--wait")
+	m.wantData("logs")
+	m.must("remove", "logs", "--wait")
+	m.wantNoStorage()
+	m.wantNoVolumes()
+	m.stop()
+}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/juju/errors"
@@ -47,7 +48,11 @@ func OpenTarget(path string) (*Target, error) {
 		return nil, errors.Annotate(err, "opening mount point")
 	}
 	t := &Target{Path: path, f: f}
-	if t.stat, err = statFile(f); err != nil {
+	t.stat, err = statFile(f)
+	if errors.Is(err, unix.EIO) {
+		t.stat, err = statDead(f, path)
+	}
+	if err != nil {
 		f.Close()
 		return nil, errors.Annotatef(err, "opening mount point %s", path)
 	}
@@ -302,6 +307,45 @@ func makeDir(path string) error {
 		// What is mounted here is for others: the agent's umask does not count.
 		return errors.Annotatef(unix.Fchmod(fd, 0o755), "making %s accessible", path)
 	})
+}
+
+// statDead tells of a directory only what it is seen through. A filesystem that was
+// shut down, as xfs is when its device is gone, tells nothing of its files, and must
+// still be possible to unmount.
+func statDead(f *os.File, path string) (unix.Statx_t, error) {
+	var st unix.Statx_t
+	parent, err := openBeneathRoot(filepath.Dir(path))
+	if err != nil {
+		return st, errors.Trace(err)
+	}
+	defer parent.Close()
+	outside, err := mountOf(parent)
+	if err != nil {
+		return st, errors.Trace(err)
+	}
+	if st.Mnt_id, err = mountOf(f); err != nil {
+		return st, errors.Trace(err)
+	}
+	if st.Mnt_id != outside {
+		st.Attributes = unix.STATX_ATTR_MOUNT_ROOT
+	}
+	return st, nil
+}
+
+// mountOf returns the id of the mount that a file was opened through.
+func mountOf(f *os.File) (uint64, error) {
+	path := fmt.Sprintf("/proc/self/fdinfo/%d", f.Fd())
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, errors.Trace(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if value, ok := strings.CutPrefix(line, "mnt_id:"); ok {
+			id, err := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
+			return id, errors.Annotatef(err, "reading %s", path)
+		}
+	}
+	return 0, errors.Errorf("%s tells no mount", path)
 }
 
 func statFile(f *os.File) (unix.Statx_t, error) {

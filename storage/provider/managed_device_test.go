@@ -768,41 +768,45 @@ func TestManagedRestartWhileAttachingOrDetaching(t *testing.T) {
 // After a restart of the machine the device has another name, and its old name
 // may be another's.
 func TestManagedAttachGoesByUUIDNotByName(t *testing.T) {
-	mt := newManagedTest(t)
-	loop := mt.loop(managedExt4Size)
-	mt.create("ext4")
-	mt.attach()
-	mt.writeData()
-	mt.unmountBehindOurBack()
-	mt.loop(managedExt4Size)
-	mt.editRecord(func(r *managedRecord) { r.Device.BootID = "another" })
-	mt.attach()
-	mt.checkData()
-	table, err := mount.ReadTable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m := table.At(mt.path()); m == nil || m.Source != loop.Path {
-		t.Errorf("mounted %+v", m)
-	}
-	mt.detach()
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		loop := mt.loop(managedSizes[fs])
+		mt.create(fs)
+		mt.attach()
+		mt.writeData()
+		mt.unmountBehindOurBack()
+		mt.loop(managedSizes[fs])
+		mt.editRecord(func(r *managedRecord) { r.Device.BootID = "another" })
+		mt.attach()
+		mt.checkData()
+		table, err := mount.ReadTable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := table.At(mt.path()); m == nil || m.Source != loop.Path {
+			t.Errorf("mounted %+v", m)
+		}
+		mt.detach()
+	})
 }
 
 func TestManagedAttachRefusesTwoDevicesWithOneUUID(t *testing.T) {
-	mt := newManagedTest(t)
-	loop := mt.loop(managedExt4Size)
-	mt.create("ext4")
-	clone := filepath.Join(mt.top, "clone")
-	command(t, "cp", "--sparse=always", loop.Path, clone)
-	other := devicetest.AttachLoop(t, clone)
-	_, err := mt.tryAttach(false)
-	mt.checkError(err, true, "attaching filesystem 0/2", loop.Path, other.Path, "one is a copy")
-	if n := mt.mounts(); n != 0 {
-		t.Errorf("mounted %d times", n)
-	}
-	other.Detach(t)
-	mt.attach()
-	mt.detach()
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		loop := mt.loop(managedSizes[fs])
+		mt.create(fs)
+		clone := filepath.Join(mt.top, "clone")
+		command(t, "cp", "--sparse=always", loop.Path, clone)
+		other := devicetest.AttachLoop(t, clone)
+		_, err := mt.tryAttach(false)
+		mt.checkError(err, true, "attaching filesystem 0/2", loop.Path, other.Path, "one is a copy")
+		if n := mt.mounts(); n != 0 {
+			t.Errorf("mounted %d times", n)
+		}
+		other.Detach(t)
+		mt.attach()
+		mt.detach()
+	})
 }
 
 func TestManagedAttachChoosesAPathWhereNoneIsAskedFor(t *testing.T) {
@@ -865,15 +869,17 @@ func TestManagedAttachTouchesNoForeignMount(t *testing.T) {
 }
 
 func TestManagedDetachDoesNotReachBeneathAForeignMount(t *testing.T) {
-	mt := newManagedTest(t)
-	mt.loop(managedExt4Size)
-	mt.create("ext4")
-	mt.attach()
-	command(t, "mount", "-t", "tmpfs", "foreign", mt.path())
-	mt.checkError(mt.tryDetach(), false, "tmpfs from foreign is mounted over it")
-	mt.checkError(mt.tryDestroy(), false, "is mounted at "+mt.path())
-	mt.unmountBehindOurBack()
-	mt.detach()
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		mt.loop(managedSizes[fs])
+		mt.create(fs)
+		mt.attach()
+		command(t, "mount", "-t", "tmpfs", "foreign", mt.path())
+		mt.checkError(mt.tryDetach(), false, "tmpfs from foreign is mounted over it")
+		mt.checkError(mt.tryDestroy(), false, "is mounted at "+mt.path())
+		mt.unmountBehindOurBack()
+		mt.detach()
+	})
 }
 
 func TestManagedAttachHidesNoFiles(t *testing.T) {
@@ -908,64 +914,70 @@ func TestManagedAttachFollowsNoSymbolicLink(t *testing.T) {
 }
 
 func TestManagedDeviceMountedElsewhereIsNotMountedAgain(t *testing.T) {
-	mt := newManagedTest(t)
-	loop := mt.loop(managedExt4Size)
-	mt.create("ext4")
-	elsewhere := filepath.Join(mt.top, "elsewhere")
-	command(t, "mount", "--mkdir", loop.Path, elsewhere)
-	_, err := mt.tryAttach(false)
-	mt.checkError(err, false, loop.Path, "in use", "mounted at "+elsewhere)
-	if err := unix.Unmount(elsewhere, 0); err != nil {
-		t.Fatal(err)
-	}
-	mt.attach()
-	mt.detach()
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		loop := mt.loop(managedSizes[fs])
+		mt.create(fs)
+		elsewhere := filepath.Join(mt.top, "elsewhere")
+		command(t, "mount", "--mkdir", loop.Path, elsewhere)
+		_, err := mt.tryAttach(false)
+		mt.checkError(err, false, loop.Path, "in use", "mounted at "+elsewhere)
+		if err := unix.Unmount(elsewhere, 0); err != nil {
+			t.Fatal(err)
+		}
+		mt.attach()
+		mt.detach()
+	})
 }
 
 func TestManagedMountOfAPartOfTheFilesystemIsForeign(t *testing.T) {
-	mt := newManagedTest(t)
-	loop := mt.loop(managedExt4Size)
-	mt.create("ext4")
-	elsewhere := filepath.Join(mt.top, "elsewhere")
-	command(t, "mount", "--mkdir", loop.Path, elsewhere)
-	if err := os.MkdirAll(elsewhere+"/part", 0o755); err != nil {
-		t.Fatal(err)
-	}
-	command(t, "mount", "--mkdir", "--bind", elsewhere+"/part", mt.path())
-	_, err := mt.tryAttach(false)
-	mt.checkError(err, true, "ext4 from "+loop.Path+" is mounted at "+mt.path())
-	mt.unmountBehindOurBack()
-	if err := unix.Unmount(elsewhere, 0); err != nil {
-		t.Fatal(err)
-	}
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		loop := mt.loop(managedSizes[fs])
+		mt.create(fs)
+		elsewhere := filepath.Join(mt.top, "elsewhere")
+		command(t, "mount", "--mkdir", loop.Path, elsewhere)
+		if err := os.MkdirAll(elsewhere+"/part", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		command(t, "mount", "--mkdir", "--bind", elsewhere+"/part", mt.path())
+		_, err := mt.tryAttach(false)
+		mt.checkError(err, true, fs+" from "+loop.Path+" is mounted at "+mt.path())
+		mt.unmountBehindOurBack()
+		if err := unix.Unmount(elsewhere, 0); err != nil {
+			t.Fatal(err)
+		}
+	})
 }
 
 func TestManagedReadOnly(t *testing.T) {
-	mt := newManagedTest(t)
-	mt.loop(managedExt4Size)
-	mt.create("ext4")
-	mt.attach()
-	mt.writeData()
-	_, err := mt.tryAttach(true)
-	mt.checkError(err, true, "wanted read-only", "detach it first")
-	mt.detach()
-	got, err := mt.tryAttach(true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !got.ReadOnly {
-		t.Errorf("got %+v", got)
-	}
-	mt.checkData()
-	if err := os.WriteFile(filepath.Join(mt.path(), "data"), nil, 0o600); !errors.Is(err, unix.EROFS) {
-		t.Errorf("writing gives %v", err)
-	}
-	if err := unix.Mount("", mt.path(), "", unix.MS_REMOUNT|unix.MS_BIND, ""); err == nil {
-		if err := os.WriteFile(filepath.Join(mt.path(), "data"), nil, 0o600); !errors.Is(err, unix.EROFS) {
-			t.Errorf("writing after the mount was made writable gives %v", err)
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		mt.loop(managedSizes[fs])
+		mt.create(fs)
+		mt.attach()
+		mt.writeData()
+		_, err := mt.tryAttach(true)
+		mt.checkError(err, true, "wanted read-only", "detach it first")
+		mt.detach()
+		got, err := mt.tryAttach(true)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	mt.detach()
+		if !got.ReadOnly {
+			t.Errorf("got %+v", got)
+		}
+		mt.checkData()
+		if err := os.WriteFile(filepath.Join(mt.path(), "data"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+			t.Errorf("writing gives %v", err)
+		}
+		if err := unix.Mount("", mt.path(), "", unix.MS_REMOUNT|unix.MS_BIND, ""); err == nil {
+			if err := os.WriteFile(filepath.Join(mt.path(), "data"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+				t.Errorf("writing after the mount was made writable gives %v", err)
+			}
+		}
+		mt.detach()
+	})
 }
 
 // holder is a process that keeps something busy until the test kills it.
@@ -999,37 +1011,41 @@ func holder(t *testing.T, cmd *exec.Cmd) (kill func()) {
 }
 
 func TestManagedBusyDetachNamesTheHolder(t *testing.T) {
-	mt := newManagedTest(t)
-	mt.loop(managedExt4Size)
-	mt.create("ext4")
-	mt.attach()
-	mt.writeData()
-	cmd := exec.Command("sh", "-c", "echo ready; read line")
-	cmd.Dir = mt.path()
-	kill := holder(t, cmd)
-	mt.checkError(mt.tryDetach(), false, "detaching filesystem 0/2", mt.path(), "(sh): working directory")
-	mt.checkData()
-	mt.checkError(mt.tryDestroy(), false, "mounted at "+mt.path())
-	// Nothing is half undone.
-	mt.attach()
-	mt.checkData()
-	kill()
-	mt.detach()
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		mt.loop(managedSizes[fs])
+		mt.create(fs)
+		mt.attach()
+		mt.writeData()
+		cmd := exec.Command("sh", "-c", "echo ready; read line")
+		cmd.Dir = mt.path()
+		kill := holder(t, cmd)
+		mt.checkError(mt.tryDetach(), false, "detaching filesystem 0/2", mt.path(), "(sh): working directory")
+		mt.checkData()
+		mt.checkError(mt.tryDestroy(), false, "mounted at "+mt.path())
+		// Nothing is half undone.
+		mt.attach()
+		mt.checkData()
+		kill()
+		mt.detach()
+	})
 }
 
 // A mount namespace that was copied while the filesystem was mounted keeps it
 // alive after umount has succeeded.
 func TestManagedDetachSeesOtherMountNamespaces(t *testing.T) {
-	mt := newManagedTest(t)
-	loop := mt.loop(managedExt4Size)
-	mt.create("ext4")
-	mt.attach()
-	devicetest.RequireProgram(t, "unshare")
-	kill := holder(t, exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; read line"))
-	mt.checkError(mt.tryDetach(), false, loop.Path, "in use", "(sh): mounted at "+mt.path())
-	mt.checkError(mt.tryDetach(), false, loop.Path, "in use")
-	kill()
-	mt.detach()
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		loop := mt.loop(managedSizes[fs])
+		mt.create(fs)
+		mt.attach()
+		devicetest.RequireProgram(t, "unshare")
+		kill := holder(t, exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; read line"))
+		mt.checkError(mt.tryDetach(), false, loop.Path, "in use", "(sh): mounted at "+mt.path())
+		mt.checkError(mt.tryDetach(), false, loop.Path, "in use")
+		kill()
+		mt.detach()
+	})
 }
 
 func TestManagedBulkCallsAnswerInOrder(t *testing.T) {

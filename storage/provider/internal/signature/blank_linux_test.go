@@ -2,6 +2,7 @@ package signature
 
 import (
 	"bytes"
+	"encoding/hex"
 	"testing"
 )
 
@@ -40,5 +41,42 @@ func TestZeroEdgesOfWhatCannotBeReadIsAnError(t *testing.T) {
 	}
 	if _, err := zeroEdges(bytes.NewReader(nil), 0); err == nil {
 		t.Error("an empty device passes as zero")
+	}
+}
+
+// sparse is a device that is blank but for one block.
+type sparse struct {
+	at    int64
+	block []byte
+}
+
+func (s sparse) ReadAt(p []byte, at int64) (int, error) {
+	clear(p)
+	if at == s.at {
+		copy(p, s.block)
+	}
+	return len(p), nil
+}
+
+func TestCopiesOfABtrfsSuperblockAreFound(t *testing.T) {
+	block := place(t, map[int]string{0x40: hex.EncodeToString([]byte("_BHRfS_M")), 0x20: idHex})[:superblockSize]
+	for _, test := range []struct {
+		at, size int64
+		found    bool
+	}{
+		{64 << 20, 109 << 20, true},
+		{64 << 20, 64<<20 + superblockSize, true},
+		{64 << 20, 64 << 20, false},
+		{256 << 30, 300 << 30, true},
+		{256 << 30, 256 << 30, false},
+		{128 << 20, 300 << 30, false},
+	} {
+		got, err := btrfsCopy(sparse{test.at, block}, test.size)
+		if err != nil || (got == Signature{Type: "btrfs", UUID: id}) != test.found {
+			t.Errorf("at %d of %d bytes: got %+v, %v", test.at, test.size, got, err)
+		}
+	}
+	if _, err := btrfsCopy(unreadable{}, 65<<20); err == nil {
+		t.Error("a copy that cannot be read passes as none")
 	}
 }

@@ -238,7 +238,7 @@ func (h *Handle) Close() {
 	h.f.Close()
 }
 
-// Detach detaches a device. One that is detached already, or attached to another
+// Detach detaches a device, with all that was written to it on disk. One that is detached already, or attached to another
 // file meanwhile, is a success. One that is in use stays as it is; then
 // errors.Is(err, unix.EBUSY) holds and the error names the holders.
 //
@@ -256,6 +256,11 @@ func Detach(ctx context.Context, d Device, beforehand func() error) error {
 		return errors.Trace(err)
 	}
 	attached, err := isAttached(f, d)
+	if err == nil && attached {
+		// What others wrote is written for them when the last one closes the
+		// device. That may be us, and then it would be too late.
+		err = f.Sync()
+	}
 	if err == nil && attached && beforehand != nil {
 		err = beforehand()
 	}

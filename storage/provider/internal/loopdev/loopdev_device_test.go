@@ -295,6 +295,38 @@ func TestDetachBusyNamesTheHolder(t *testing.T) {
 	}
 }
 
+// TestDetachLosesNothing is a writer whose last close is none: somebody looks at the
+// device meanwhile, and goes on until it is being detached.
+func TestDetachLosesNothing(t *testing.T) {
+	dir := devicetest.Dir(t)
+	f, id := backing(t, dir)
+	h := attach(t, f, false)
+	passer, err := os.Open(h.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Close()
+	writer, err := os.OpenFile(h.Path(), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := writer.WriteString("precious"); err != nil {
+		t.Fatal(err)
+	}
+	if err := writer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	err = Detach(context.Background(), h.Device, func() error { return passer.Close() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkGone(t, id)
+	got := make([]byte, len("precious"))
+	if _, err := f.ReadAt(got, 0); err != nil || string(got) != "precious" {
+		t.Errorf("the file has %q, %v", got, err)
+	}
+}
+
 // TestDetachWaitsForPassersBy is udev looking at the device while it is detached.
 func TestDetachWaitsForPassersBy(t *testing.T) {
 	dir := devicetest.Dir(t)

@@ -85,6 +85,11 @@ func FreeProject(dir *os.File, ino uint64) (uint32, error) {
 		maxTaken, firstProject|first&projectMask, dir.Name())
 }
 
+// IsOwn tells whether a project is one that FreeProject may return.
+func IsOwn(project uint32) bool {
+	return project&^projectMask == firstProject
+}
+
 func isFree(dir *os.File, project uint32) (bool, error) {
 	var u usage
 	err := control(dir, getQuota, project, unsafe.Pointer(&u))

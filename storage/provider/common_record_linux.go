@@ -9,6 +9,7 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
+	"github.com/stowage-io/stowage/storage/provider/internal/quota"
 )
 
 // What a record says is carried out: directories are removed by it, and devices
@@ -24,6 +25,12 @@ func (r *loopRecord) Validate() error {
 func (r *rootfsRecord) Validate() error {
 	if err := checkObject(r.Size, r.Phase); err != nil {
 		return errors.Trace(err)
+	}
+	if r.Project != 0 && !quota.IsOwn(r.Project) {
+		return errors.Errorf("quota project %d is none of those that are chosen here", r.Project)
+	}
+	if from := r.ImportedFrom; from == "" && r.Phase == phaseImporting || from != "" && !isPath(from) {
+		return errors.Errorf("it was imported from %q, which is no path", from)
 	}
 	return errors.Trace(r.placement.check())
 }

@@ -92,6 +92,8 @@ func FuzzRootfsRecord(f *testing.F) {
 		`{"size": 1048576, "phase": "destroying", "made-dirs": ["OUTSIDE/empty", "OUTSIDE/deep/../empty"]}`,
 		`{"size": 1048576, "phase": "creating", "mount-point": "INSIDE/at", "made-dirs": ["INSIDE/at"]}`,
 		`{"size": 1048576, "phase": "ready", "mount-point": "at", "made-dirs": ["..", "/"]}`,
+		`{"size": 1048576, "phase": "importing", "imported-from": "OUTSIDE/full", "ino": 12}`,
+		`{"size": 1048576, "phase": "ready", "imported-from": "../OUTSIDE", "project": 7, "limit": 1048576}`,
 		`{}`, `null`, ``,
 	} {
 		f.Add([]byte(record))

@@ -48,7 +48,7 @@ func (k rootfsKind) take(c *mountCall, path string) (*rootfs, error) {
 	if !filepath.IsAbs(path) {
 		return nil, errors.NotFoundf("%q, which is not an absolute path,", path)
 	}
-	if filepath.Clean(path) != path || strings.ContainsRune(path, 0) || path == "/" {
+	if !isPath(path) {
 		return nil, errors.NewNotValid(nil, "not the clean path of a directory")
 	}
 	f, err := k.taken(c, path)
@@ -345,6 +345,11 @@ func usedBy(dir *safepath.Dir) (uint64, error) {
 		return nil
 	})
 	return used, errors.Annotatef(err, "finding out how large %s is", dir.Path())
+}
+
+// isPath tells whether a path is absolute and clean, and not the root.
+func isPath(path string) bool {
+	return mount.ValidatePath(path) == nil
 }
 
 // isWithin tells whether a clean absolute path is dir or beneath it.

@@ -334,3 +334,27 @@ func TestRootfsWhoseFilesystemHasNoQuotaAnyMore(t *testing.T) {
 }
 
 var _ storage.FilesystemImporter = (*rootfsSource)(nil)
+
+// TestRootfsRecordsThatNoCallWrites is records by which the quota project of others
+// would lose its limit, or a directory of others move.
+func TestRootfsRecordsThatNoCallWrites(t *testing.T) {
+	for _, test := range []struct {
+		about string
+		rec   rootfsRecord
+		ok    bool
+	}{
+		{"without a project", rootfsRecord{Phase: phaseReady}, true},
+		{"with a project", rootfsRecord{Phase: phaseReady, Project: 1<<30 + 5}, true},
+		{"with a project of others", rootfsRecord{Phase: phaseReady, Project: 7}, false},
+		{"with a project beyond", rootfsRecord{Phase: phaseReady, Project: 1<<31 + 5}, false},
+		{"imported", rootfsRecord{Phase: phaseReady, ImportedFrom: "/srv/a"}, true},
+		{"importing", rootfsRecord{Phase: phaseImporting, ImportedFrom: "/srv/a"}, true},
+		{"importing nothing", rootfsRecord{Phase: phaseImporting}, false},
+		{"imported from no path", rootfsRecord{Phase: phaseReady, ImportedFrom: "../a"}, false},
+	} {
+		test.rec.Size = 1 << 20
+		if err := test.rec.Validate(); (err == nil) != test.ok {
+			t.Errorf("%s: %v", test.about, err)
+		}
+	}
+}

@@ -181,7 +181,7 @@ func (f *rootfs) finishImport() error {
 	}
 	defer dir.Close()
 	if !f.is(found) {
-		return storage.Permanent(errors.Errorf("another directory than that which was to be imported is at %s: move it away", dir.Path()))
+		return storage.Permanent(errors.Errorf("%s is %s, the directory to be imported was %s: move it away", dir.Path(), found, f.rec.identity))
 	}
 	if err := f.giveProject(dir); err != nil {
 		return errors.Trace(err)
@@ -235,7 +235,7 @@ func (f *rootfs) moveHere() error {
 	if merr := f.call.files.Move(f.id, parent, filepath.Base(path)); merr != nil {
 		return errors.Trace(merr)
 	}
-	return errors.Errorf("it was replaced while it was imported")
+	return errors.Errorf("it was replaced while it was imported: import it again")
 }
 
 // syncParent makes durable that the directory has gone from where it was. That may

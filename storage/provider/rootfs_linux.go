@@ -187,7 +187,7 @@ func (f *rootfs) open() (*safepath.Dir, error) {
 	}
 	if !f.is(found) {
 		dir.Close()
-		return nil, storage.Permanent(errors.Errorf("its directory %s was replaced: move what is there away and the directory back", path))
+		return nil, storage.Permanent(errors.Errorf("its directory %s was replaced: it is %s, and was %s: move the right one back", path, found, f.rec.identity))
 	}
 	return dir, nil
 }
@@ -290,7 +290,7 @@ func (f *rootfs) check(at *mount.Target) error {
 		return errors.Annotatef(err, "reading %s", dir.Path())
 	}
 	if !at.Same(st.Dev, st.Ino) {
-		return errors.Errorf("shows another directory than %s", dir.Path())
+		return errors.Errorf("it shows another directory than %s: unmount that first", dir.Path())
 	}
 	return nil
 }

@@ -156,7 +156,7 @@ func (f *tmpfs) check(at *mount.Target) error {
 		return mount.ResizeTmpfs(at, f.rec.Size)
 	}
 	if size != f.rec.Size {
-		return errors.Errorf("has %d bytes, not %d", size, f.rec.Size)
+		return errors.Errorf("it has %d bytes, not %d: unmount it first", size, f.rec.Size)
 	}
 	return nil
 }
@@ -237,5 +237,5 @@ func (f *tmpfs) destroy() error {
 
 // release has nothing to hand over.
 func (f *tmpfs) release() error {
-	return errors.NotSupportedf("releasing tmpfs filesystems")
+	return errors.NewNotSupported(nil, "a tmpfs cannot be handed over: destroy it instead of releasing it")
 }

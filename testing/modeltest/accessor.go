@@ -26,6 +26,9 @@ const (
 	// Plans are attachment plans:
 	// storageprovisioner.VolumeAttachmentPlanAccessor.
 	Plans
+	// Sizes are those that are wanted of what is provisioned already:
+	// storageprovisioner.VolumeSizeAccessor and FilesystemSizeAccessor.
+	Sizes
 )
 
 // For returns accessors for one worker of a scope, with the capabilities given and
@@ -57,12 +60,36 @@ func (m *Model) For(scope names.Tag, with ...Capability) storageprovisioner.Acce
 			*accessor
 			plans
 		}{a, plans{a}}
-	default:
+	case Sizes:
+		return struct {
+			*accessor
+			sizes
+		}{a, sizes{a}}
+	case Removal | Plans:
 		return struct {
 			*accessor
 			removal
 			plans
 		}{a, removal{a}, plans{a}}
+	case Removal | Sizes:
+		return struct {
+			*accessor
+			removal
+			sizes
+		}{a, removal{a}, sizes{a}}
+	case Plans | Sizes:
+		return struct {
+			*accessor
+			plans
+			sizes
+		}{a, plans{a}, sizes{a}}
+	default:
+		return struct {
+			*accessor
+			removal
+			plans
+			sizes
+		}{a, removal{a}, plans{a}, sizes{a}}
 	}
 }
 

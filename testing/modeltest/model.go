@@ -332,6 +332,19 @@ func (m *Model) ProvisionFilesystemAttachment(machine, filesystem string, info p
 	})
 }
 
+// SetSize sets the size, in MiB, that a volume or filesystem is wanted with. What is
+// provisioned grows where the worker's accessors have [Sizes].
+func (m *Model) SetSize(tag string, size uint64) {
+	m.change(func() {
+		if isFilesystem(tag) {
+			known(&m.filesystems, tag).params.Size = size
+		} else {
+			known(&m.volumes, tag).params.Size = size
+		}
+		m.changed(tag)
+	})
+}
+
 // SetLife sets the life of a volume or filesystem, and nothing else. Destroy does
 // what a state does.
 func (m *Model) SetLife(tag string, to life.Value) {

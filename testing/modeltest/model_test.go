@@ -352,22 +352,53 @@ func TestPlans(t *testing.T) {
 func TestCapabilitiesAreThereWhenAskedFor(t *testing.T) {
 	m := model(t)
 	for _, test := range []struct {
-		with           []modeltest.Capability
-		removal, plans bool
+		with                  []modeltest.Capability
+		removal, plans, sizes bool
 	}{
-		{nil, false, false},
-		{[]modeltest.Capability{modeltest.Removal}, true, false},
-		{[]modeltest.Capability{modeltest.Plans}, false, true},
-		{[]modeltest.Capability{modeltest.Plans, modeltest.Removal}, true, true},
+		{nil, false, false, false},
+		{[]modeltest.Capability{modeltest.Removal}, true, false, false},
+		{[]modeltest.Capability{modeltest.Plans}, false, true, false},
+		{[]modeltest.Capability{modeltest.Sizes}, false, false, true},
+		{[]modeltest.Capability{modeltest.Plans, modeltest.Removal}, true, true, false},
+		{[]modeltest.Capability{modeltest.Sizes, modeltest.Removal}, true, false, true},
+		{[]modeltest.Capability{modeltest.Sizes, modeltest.Plans}, false, true, true},
+		{[]modeltest.Capability{modeltest.Sizes, modeltest.Plans, modeltest.Removal}, true, true, true},
 	} {
 		cfg := m.Config(environment, test.with...)
 		_, volumes := cfg.Volumes.(storageprovisioner.VolumeRemovalAccessor)
 		_, filesystems := cfg.Filesystems.(storageprovisioner.FilesystemRemovalAccessor)
 		_, plans := cfg.Volumes.(storageprovisioner.VolumeAttachmentPlanAccessor)
-		if volumes != test.removal || filesystems != test.removal || plans != test.plans {
-			t.Errorf("%v: removal of volumes %v, of filesystems %v, plans %v", test.with, volumes, filesystems, plans)
+		_, volumeSizes := cfg.Volumes.(storageprovisioner.VolumeSizeAccessor)
+		_, filesystemSizes := cfg.Filesystems.(storageprovisioner.FilesystemSizeAccessor)
+		if volumes != test.removal || filesystems != test.removal || plans != test.plans ||
+			volumeSizes != test.sizes || filesystemSizes != test.sizes {
+			t.Errorf("%v: removal of volumes %v, of filesystems %v, plans %v, sizes of volumes %v, of filesystems %v",
+				test.with, volumes, filesystems, plans, volumeSizes, filesystemSizes)
 		}
 	}
+}
+
+func TestSizesAreThoseThatAreWanted(t *testing.T) {
+	m := model(t)
+	a := m.For(machine0, modeltest.Sizes)
+	m.ProvisionVolume("volume-0", params.VolumeInfo{VolumeId: "vol-0", Size: 1024})
+	told, err := a.WatchFilesystems()
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-told.Changes()
+	m.SetSize("volume-0", 2048)
+	m.SetSize("filesystem-0", 2000)
+	if ids := <-told.Changes(); !slices.Equal(ids, []string{"0"}) {
+		t.Errorf("told of %v", ids)
+	}
+	volumes, filesystems := a.(storageprovisioner.VolumeSizeAccessor), a.(storageprovisioner.FilesystemSizeAccessor)
+	check(t, "volume", result[params.SizeResult](t)(volumes.VolumeSizes([]names.VolumeTag{volume0})), params.SizeResult{Result: 2048})
+	check(t, "filesystem", result[params.SizeResult](t)(filesystems.FilesystemSizes([]names.FilesystemTag{filesystem0})), params.SizeResult{Result: 2000})
+	info, _ := m.Volume("volume-0")
+	check(t, "recorded", info.Size, uint64(1024))
+	none := result[params.SizeResult](t)(volumes.VolumeSizes([]names.VolumeTag{names.NewVolumeTag("7")}))
+	check(t, "none", params.IsCodeNotFound(none.Error), true)
 }
 
 func TestCallsFailAsTheScriptSays(t *testing.T) {

@@ -17,10 +17,15 @@ type removal struct{ a *accessor }
 // plans is the capability [Plans].
 type plans struct{ a *accessor }
 
+// sizes is the capability [Sizes].
+type sizes struct{ a *accessor }
+
 var (
 	_ storageprovisioner.VolumeRemovalAccessor        = removal{}
 	_ storageprovisioner.FilesystemRemovalAccessor    = removal{}
 	_ storageprovisioner.VolumeAttachmentPlanAccessor = plans{}
+	_ storageprovisioner.VolumeSizeAccessor           = sizes{}
+	_ storageprovisioner.FilesystemSizeAccessor       = sizes{}
 )
 
 func (r removal) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVolumeParamsResult, error) {
@@ -51,6 +56,24 @@ func (r removal) RemoveFilesystemParams(tags []names.FilesystemTag) ([]params.Re
 			}}, nil
 		},
 		func(r *params.RemoveFilesystemParamsResult) **params.Error { return &r.Error })
+}
+
+func (s sizes) VolumeSizes(tags []names.VolumeTag) ([]params.SizeResult, error) {
+	return bulk(s.a, "VolumeSizes", tags, tagOf,
+		func(tag names.VolumeTag) (params.SizeResult, error) {
+			p, err := wanted(&s.a.m.volumes, tag.String(), tag.String())
+			return params.SizeResult{Result: p.Size}, err
+		},
+		func(r *params.SizeResult) **params.Error { return &r.Error })
+}
+
+func (s sizes) FilesystemSizes(tags []names.FilesystemTag) ([]params.SizeResult, error) {
+	return bulk(s.a, "FilesystemSizes", tags, tagOf,
+		func(tag names.FilesystemTag) (params.SizeResult, error) {
+			p, err := wanted(&s.a.m.filesystems, tag.String(), tag.String())
+			return params.SizeResult{Result: p.Size}, err
+		},
+		func(r *params.SizeResult) **params.Error { return &r.Error })
 }
 
 func (p plans) WatchVolumeAttachmentPlans() (watcher.MachineStorageIdsWatcher, error) {

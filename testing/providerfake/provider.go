@@ -49,6 +49,13 @@ type Options struct {
 	// Unsupported are the kinds of storage that it does not make.
 	Unsupported []storage.StorageKind
 
+	// FixedSize has sources whose volumes and filesystems cannot grow: they have
+	// neither storage.VolumeResizer nor storage.FilesystemResizer, nor any other
+	// capability that the provider itself does not have.
+	FixedSize bool
+	// Remark is the answer of storage.FilesystemRemarker; nil: nothing.
+	Remark func(filesystemId string) string
+
 	// MaxConcurrentCalls is that of storage.ConcurrentSource; 0: one at a time.
 	MaxConcurrentCalls int
 	// The answers of storage.VolumeQualifier, FilesystemQualifier,
@@ -95,6 +102,9 @@ var (
 	_ storage.FilesystemQualifier     = (*Provider)(nil)
 	_ storage.VolumeDeletionGuard     = (*Provider)(nil)
 	_ storage.FilesystemDeletionGuard = (*Provider)(nil)
+	_ storage.VolumeResizer           = (*Provider)(nil)
+	_ storage.FilesystemResizer       = (*Provider)(nil)
+	_ storage.FilesystemRemarker      = (*Provider)(nil)
 )
 
 // New returns a provider that has made nothing yet.
@@ -162,6 +172,9 @@ func (p *Provider) VolumeSource(cfg *storage.Config) (storage.VolumeSource, erro
 	if err := p.opened("VolumeSource", storage.StorageKindBlock, cfg); err != nil {
 		return nil, err
 	}
+	if p.Options.FixedSize {
+		return struct{ storage.VolumeSource }{p}, nil
+	}
 	return p, nil
 }
 
@@ -169,6 +182,9 @@ func (p *Provider) VolumeSource(cfg *storage.Config) (storage.VolumeSource, erro
 func (p *Provider) FilesystemSource(cfg *storage.Config) (storage.FilesystemSource, error) {
 	if err := p.opened("FilesystemSource", storage.StorageKindFilesystem, cfg); err != nil {
 		return nil, err
+	}
+	if p.Options.FixedSize {
+		return struct{ storage.FilesystemSource }{p}, nil
 	}
 	return p, nil
 }
@@ -218,6 +234,14 @@ func (p *Provider) ShouldDestroyVolume(volumeId string) bool {
 // ShouldDestroyFilesystem is part of storage.FilesystemDeletionGuard.
 func (p *Provider) ShouldDestroyFilesystem(filesystemId string) bool {
 	return p.Options.ShouldDestroyFilesystem == nil || p.Options.ShouldDestroyFilesystem(filesystemId)
+}
+
+// FilesystemRemark is part of storage.FilesystemRemarker.
+func (p *Provider) FilesystemRemark(filesystemId string) string {
+	if p.Options.Remark == nil {
+		return ""
+	}
+	return p.Options.Remark(filesystemId)
 }
 
 // opened notes that a source has been asked for, and returns why there is none.

@@ -253,6 +253,9 @@ func TestRulesSayHowTheyAreBroken(t *testing.T) {
 	unmount := func(p *providerfake.Provider) {
 		p.DetachFilesystems(ctx, []storage.FilesystemAttachmentParams{mounted})
 	}
+	grow := func(p *providerfake.Provider) {
+		p.ResizeFilesystems(ctx, []storage.FilesystemResizeParams{{Tag: filesystem0.Tag, FilesystemId: "fs-0", Size: 2000}})
+	}
 	failing := func(name, subject string, err error) func(*providerfake.Provider) {
 		return func(p *providerfake.Provider) { p.FailItem(name, subject, err) }
 	}
@@ -271,6 +274,8 @@ func TestRulesSayHowTheyAreBroken(t *testing.T) {
 			[]string{"DestroyVolumes of volume-0, which is attached"}},
 		{"attachment failed for good", []step{failing("AttachVolumes", "volume-0 machine-0", errors.NotValidf("size")), attach, destroy}, nil},
 		{"detachment beneath a mount", []step{attach, mount, detach}, []string{"DetachVolumes of volume-0 machine-0 beneath volume-0 filesystem-0 machine-0"}},
+		{"growth of what is not attached", []step{mount, unmount, grow}, []string{"ResizeFilesystems of filesystem-0, which is not attached"}},
+		{"growth of what is attached", []step{mount, grow, unmount}, nil},
 		{"detachment after unmounting", []step{attach, mount, unmount, detach, destroy}, nil},
 	} {
 		p := providerfake.New(providerfake.Options{Rules: providerfake.NewRules(state{})})
@@ -299,6 +304,83 @@ func TestTwoOperationsOnOneEntityBreakTheRules(t *testing.T) {
 	gate.Open()
 	<-done
 	check(t, "breaches", rules.Breaches(), []string{"DestroyVolumes of volume-0 during CreateVolumes"})
+}
+
+func TestDetachmentDuringTheGrowthBreaksTheRules(t *testing.T) {
+	p := providerfake.New(providerfake.Options{})
+	gate := calls.NewGate()
+	p.OnCall("ResizeFilesystems", gate.Wait)
+	p.AttachFilesystems(background(), []storage.FilesystemAttachmentParams{mounted})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.ResizeFilesystems(background(), []storage.FilesystemResizeParams{{Tag: filesystem0.Tag, FilesystemId: "fs-0", Size: 2000}})
+	}()
+	gate.Entered(t)
+	p.DetachFilesystems(background(), []storage.FilesystemAttachmentParams{mounted})
+	gate.Open()
+	<-done
+	check(t, "breaches", p.Breaches(), []string{"DetachFilesystems of filesystem-0 machine-0, which grows"})
+}
+
+func TestWhatGrowsStaysWhatItIs(t *testing.T) {
+	p := providerfake.New(providerfake.Options{})
+	ctx := background()
+	p.CreateVolumes(ctx, []storage.VolumeParams{volume0})
+	p.CreateFilesystems(ctx, []storage.FilesystemParams{filesystem0})
+	p.AttachFilesystems(ctx, []storage.FilesystemAttachmentParams{mounted})
+	for _, test := range []struct{ asked, size uint64 }{{2048, 2048}, {512, 2048}} {
+		volume := only[storage.ResizeVolumesResult](t)(p.ResizeVolumes(ctx, []storage.VolumeResizeParams{{Tag: volume0.Tag, VolumeId: "vol-0", Size: test.asked}}))
+		check(t, "volume", volume, storage.ResizeVolumesResult{VolumeInfo: &storage.VolumeInfo{
+			VolumeId: "vol-0", HardwareId: "hw-0", WWN: "wwn-0", Size: test.size, Persistent: true,
+		}})
+		filesystem := only[storage.ResizeFilesystemsResult](t)(p.ResizeFilesystems(ctx, []storage.FilesystemResizeParams{{Tag: filesystem0.Tag, FilesystemId: "fs-0", Size: test.asked}}))
+		check(t, "filesystem", filesystem, storage.ResizeFilesystemsResult{FilesystemInfo: &storage.FilesystemInfo{FilesystemId: "fs-0", Size: test.size}})
+	}
+	check(t, "volumes", p.Volumes()[0].Size, uint64(2048))
+	check(t, "filesystems", p.Filesystems()[0].Size, uint64(2048))
+
+	foreign := only[storage.ResizeVolumesResult](t)(p.ResizeVolumes(ctx, []storage.VolumeResizeParams{{Tag: names.NewVolumeTag("7"), VolumeId: "older", Size: 7}}))
+	check(t, "made long ago", foreign, storage.ResizeVolumesResult{VolumeInfo: &storage.VolumeInfo{VolumeId: "older", Size: 7}})
+	p.FailItem("ResizeVolumes", "volume-0", errors.New("busy"))
+	if r := only[storage.ResizeVolumesResult](t)(p.ResizeVolumes(ctx, []storage.VolumeResizeParams{{Tag: volume0.Tag, VolumeId: "vol-0", Size: 4096}})); r.Error == nil {
+		t.Error("no failure by the script")
+	}
+	p.FailItem("ResizeFilesystems", "filesystem-0", errors.New("busy"))
+	if r := only[storage.ResizeFilesystemsResult](t)(p.ResizeFilesystems(ctx, []storage.FilesystemResizeParams{{Tag: filesystem0.Tag, FilesystemId: "fs-0", Size: 4096}})); r.Error == nil {
+		t.Error("no failure by the script")
+	}
+	if r := only[storage.ResizeVolumesResult](t)(p.ResizeVolumes(ctx, []storage.VolumeResizeParams{{Tag: volume0.Tag, VolumeId: "vol-0", Size: 1 << 50}})); r.Error == nil {
+		t.Error("larger than there is room")
+	}
+	p.DestroyVolumes(ctx, []string{"vol-0"})
+	if r := only[storage.ResizeVolumesResult](t)(p.ResizeVolumes(ctx, []storage.VolumeResizeParams{{Tag: volume0.Tag, VolumeId: "vol-0", Size: 4096}})); !errors.Is(r.Error, errors.NotFound) {
+		t.Errorf("destroyed: %v", r.Error)
+	}
+}
+
+func TestSourcesOfAFixedSizeCannotGrow(t *testing.T) {
+	cfg, err := storage.NewConfig("pool", "pretend", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fixed := range []bool{false, true} {
+		p := providerfake.New(providerfake.Options{FixedSize: fixed, Remark: func(id string) string { return "about " + id }})
+		volumes, err := p.VolumeSource(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		filesystems, err := p.FilesystemSource(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, volume := volumes.(storage.VolumeResizer)
+		_, filesystem := filesystems.(storage.FilesystemResizer)
+		if volume == fixed || filesystem == fixed {
+			t.Errorf("fixed %v: volumes grow %v, filesystems %v", fixed, volume, filesystem)
+		}
+		check(t, "remark", p.FilesystemRemark("fs-0"), "about fs-0")
+	}
 }
 
 // A volume that takes its time, and a source that is out of order once.

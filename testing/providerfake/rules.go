@@ -19,7 +19,8 @@ type Recorder interface {
 
 // Rules hold whatever a worker does: one operation on an entity at a time; nothing
 // destroyed or released that is attached or being attached; no volume detached
-// beneath a mounted filesystem; nothing created that is recorded.
+// beneath a mounted filesystem; nothing created that is recorded; no filesystem grown
+// that is not attached, nor detached while it grows.
 type Rules struct {
 	state Recorder
 
@@ -47,8 +48,8 @@ func (r *Rules) Breaches() []string {
 func (r *Rules) begin(name, subject string) {
 	var recorded bool
 	var backing string
+	tag, _, _ := strings.Cut(subject, " ")
 	if r.state != nil {
-		tag, _, _ := strings.Cut(subject, " ")
 		recorded, backing = r.state.Recorded(tag), r.state.Backing(tag)
 	}
 	r.mu.Lock()
@@ -63,10 +64,12 @@ func (r *Rules) begin(name, subject string) {
 			r.breach("%s of %s, which is recorded", name, subject)
 		}
 	case "DestroyVolumes", "ReleaseVolumes", "DestroyFilesystems", "ReleaseFilesystems":
-		for attachment := range r.held {
-			if strings.HasPrefix(attachment, subject+" ") {
-				r.breach("%s of %s, which is attached", name, subject)
-			}
+		if r.isHeld(subject) {
+			r.breach("%s of %s, which is attached", name, subject)
+		}
+	case "ResizeFilesystems":
+		if !r.isHeld(subject) {
+			r.breach("%s of %s, which is not attached", name, subject)
 		}
 	case "AttachVolumes":
 		r.held[subject] = true
@@ -76,6 +79,10 @@ func (r *Rules) begin(name, subject string) {
 			// A mounted filesystem is an attachment of its volume, too.
 			r.held[backing+" "+subject] = true
 		}
+	case "DetachFilesystems":
+		if r.busy[tag] == "ResizeFilesystems" {
+			r.breach("%s of %s, which grows", name, subject)
+		}
 	case "DetachVolumes":
 		volume, machine, _ := strings.Cut(subject, " ")
 		for attachment := range r.held {
@@ -84,6 +91,16 @@ func (r *Rules) begin(name, subject string) {
 			}
 		}
 	}
+}
+
+// isHeld reports whether a volume or filesystem is attached, or being attached.
+func (r *Rules) isHeld(tag string) bool {
+	for attachment := range r.held {
+		if strings.HasPrefix(attachment, tag+" ") {
+			return true
+		}
+	}
+	return false
 }
 
 // end ends the work on an entity. What could not be attached for good is not.

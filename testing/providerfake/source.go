@@ -347,3 +347,53 @@ func (p *Provider) DetachFilesystems(ctx envcontext.ProviderCallContext, params 
 	return batch(p, ctx, "DetachFilesystems", params, filesystemAttachment,
 		func(params storage.FilesystemAttachmentParams) error { return p.detach(filesystemAttachment(params)) }, itself)
 }
+
+func volumeResize(p storage.VolumeResizeParams) string { return p.Tag.String() }
+
+func filesystemResize(p storage.FilesystemResizeParams) string { return p.Tag.String() }
+
+// ResizeVolumes is part of storage.VolumeResizer. A volume that the provider has not
+// made has the size that is asked for.
+func (p *Provider) ResizeVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeResizeParams) ([]storage.ResizeVolumesResult, error) {
+	return batch(p, ctx, "ResizeVolumes", params, volumeResize,
+		func(params storage.VolumeResizeParams) storage.ResizeVolumesResult {
+			info := storage.VolumeInfo{VolumeId: params.VolumeId, Size: params.Size}
+			i := slices.IndexFunc(p.volumes, func(v storage.Volume) bool { return v.VolumeId == params.VolumeId })
+			if err := p.checkResize(params.VolumeId, params.Size); err != nil {
+				return storage.ResizeVolumesResult{Error: err}
+			}
+			if i >= 0 {
+				p.volumes[i].Size = max(p.volumes[i].Size, params.Size)
+				info = p.volumes[i].VolumeInfo
+			}
+			return storage.ResizeVolumesResult{VolumeInfo: &info}
+		},
+		func(err error) storage.ResizeVolumesResult { return storage.ResizeVolumesResult{Error: err} })
+}
+
+// ResizeFilesystems is part of storage.FilesystemResizer, as ResizeVolumes is of
+// storage.VolumeResizer.
+func (p *Provider) ResizeFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemResizeParams) ([]storage.ResizeFilesystemsResult, error) {
+	return batch(p, ctx, "ResizeFilesystems", params, filesystemResize,
+		func(params storage.FilesystemResizeParams) storage.ResizeFilesystemsResult {
+			info := storage.FilesystemInfo{FilesystemId: params.FilesystemId, Size: params.Size}
+			i := slices.IndexFunc(p.filesystems, func(f storage.Filesystem) bool { return f.FilesystemId == params.FilesystemId })
+			if err := p.checkResize(params.FilesystemId, params.Size); err != nil {
+				return storage.ResizeFilesystemsResult{Error: err}
+			}
+			if i >= 0 {
+				p.filesystems[i].Size = max(p.filesystems[i].Size, params.Size)
+				info = p.filesystems[i].FilesystemInfo
+			}
+			return storage.ResizeFilesystemsResult{FilesystemInfo: &info}
+		},
+		func(err error) storage.ResizeFilesystemsResult { return storage.ResizeFilesystemsResult{Error: err} })
+}
+
+// checkResize returns why what has that id cannot grow, if it cannot.
+func (p *Provider) checkResize(id string, size uint64) error {
+	if p.removed[id] {
+		return errors.NotFoundf("%q", id)
+	}
+	return checkSize(size)
+}

@@ -277,6 +277,6 @@ func (l *loop) lookedUp(devices []device) {
 		} else {
 			l.backing.forgetDevice(d.volume)
 		}
-		l.core.DeviceKnown(d.volume, known, d.result.Result.UUID != "")
+		l.core.DeviceKnown(d.volume, known, d.result.Result.UUID != "", d.result.Result.Size)
 	}
 }

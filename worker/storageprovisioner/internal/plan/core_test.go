@@ -23,6 +23,8 @@ type script struct {
 	due     map[any]due
 	sources map[plan.Key]plan.Source
 	items   map[plan.Key]plan.Item
+	// statuses are those that were set.
+	statuses []plan.Status
 }
 
 func play(t *testing.T, edit ...func(*plan.Options)) *script {
@@ -107,6 +109,7 @@ func (s *script) does(want ...string) {
 		}
 	}
 	out := s.core.Take()
+	s.statuses = append(s.statuses, out.Publish.Statuses...)
 	for _, r := range out.Publish.Records {
 		got = append(got, fmt.Sprintf("record %s: %v", r.Key, r.Info))
 	}
@@ -196,7 +199,7 @@ func (s *script) mounted(marked bool) {
 	f, m := filesystem("1"), on(machine, filesystem("1"))
 	s.observe(wanted(f, recorded, backedBy(volume("0"))), wanted(m, backedBy(volume("0"))))
 	s.does("look up 0")
-	s.core.DeviceKnown("0", true, marked)
+	s.core.DeviceKnown("0", true, marked, 1000)
 	s.does("attach " + m.String())
 	s.ends(m)
 	s.does("record " + m.String() + ": info")
@@ -667,7 +670,7 @@ func TestMountStillWaitsForItsDeviceWhenItsFilesystemIsForgotten(t *testing.T) {
 	if !s.core.DeviceMatters("0") {
 		t.Fatal("the device does not matter any more")
 	}
-	s.core.DeviceKnown("0", true, true)
+	s.core.DeviceKnown("0", true, true, 1000)
 	s.does("attach filesystem attachment 1 on machine-0")
 }
 
@@ -708,7 +711,7 @@ func TestMountIsAttachedAgainThoughAFormerOneIsUnmade(t *testing.T) {
 	s.does("detach filesystem attachment 1 on machine-0")
 	s.ends(former)
 	s.does("remove filesystem attachment 1 on machine-0")
-	s.core.DeviceKnown("0", true, true)
+	s.core.DeviceKnown("0", true, true, 1000)
 	s.does("read filesystem attachment 2 on machine-0")
 }
 
@@ -721,13 +724,13 @@ func TestMountIsAttachedAgainThoughItsFilesystemIsMadeAnew(t *testing.T) {
 	s.does("forget 0")
 	s.observe(wanted(f, backedBy(volume("0"))))
 	s.does("look up 0")
-	s.core.DeviceKnown("0", true, false)
+	s.core.DeviceKnown("0", true, false, 1000)
 	s.does("create filesystem 1")
 	s.ends(f)
 	s.does("record filesystem 1: info")
 	s.taken(f)
 	s.does()
-	s.core.DeviceKnown("0", true, true)
+	s.core.DeviceKnown("0", true, true, 1000)
 	s.does("read filesystem attachment 1 on machine-0")
 }
 
@@ -824,7 +827,7 @@ func TestDeviceIsLookedUpOnceForAllWhoWait(t *testing.T) {
 		)
 		s.does([]string{"look up 0"}[:1-i]...)
 	}
-	s.core.DeviceKnown("0", true, true)
+	s.core.DeviceKnown("0", true, true, 1000)
 	s.does("attach filesystem attachment 1 on machine-0", "attach filesystem attachment 2 on machine-0")
 }
 

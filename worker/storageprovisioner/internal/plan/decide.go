@@ -5,8 +5,8 @@ package plan
 //
 // The rules that keep data safe stand here alone: nothing is destroyed while an
 // attachment of it is attached or being attached, no volume is detached beneath
-// a filesystem that is mounted or being made, and nothing is attached to what is
-// being taken away.
+// a filesystem that is mounted or being made, nothing is detached while it grows,
+// and nothing is attached to what is being taken away.
 func (c *Core) decide(e *entity) (Op, Key) {
 	switch {
 	case e.unresolved:
@@ -42,7 +42,11 @@ func (c *Core) decideStorage(e *entity) (Op, Key) {
 			return Destroy, f.Key
 		}
 		return Destroy, Key{}
-	case f.Life != Alive || f.Recorded || class == Static || f.Args == nil:
+	case f.Life != Alive || class == Static:
+		return None, Key{}
+	case f.Recorded && f.Wanted > f.Size:
+		return Resize, c.ungrown(e)
+	case f.Recorded || f.Args == nil:
 		return None, Key{}
 	}
 	if f.Key.Kind == Filesystem {
@@ -77,6 +81,32 @@ func (c *Core) unready(volume string) Key {
 		return DeviceKey(volume)
 	}
 	return Key{}
+}
+
+// ungrown returns the key of what must happen before a volume or filesystem can
+// grow, if there is anything: a filesystem is attached here, and what it stands on
+// has grown before.
+func (c *Core) ungrown(e *entity) Key {
+	f := &e.fact
+	if f.Key.Kind == Volume {
+		return Key{}
+	}
+	if f.Backing != "" {
+		volume := Key{Kind: Volume, ID: f.Backing}
+		if v := c.entities[volume]; v != nil && v.op == Resize && v.fact.Size < f.Wanted {
+			return volume
+		}
+		if d := c.devices[f.Backing]; !d.known || d.size < f.Wanted {
+			return DeviceKey(f.Backing)
+		}
+	}
+	for host := range c.machines {
+		a := c.entities[Key{Kind: FilesystemAttachment, ID: f.Key.ID, Host: host}]
+		if a != nil && a.attached && a.op == None && (c.options.Host == "" || c.options.Host == host) {
+			return Key{}
+		}
+	}
+	return f.Key
 }
 
 // inUse returns the key of what says that an attachment is still stood on, and
@@ -117,6 +147,9 @@ func (c *Core) decideAttachment(e *entity) (Op, Key) {
 	case f.Life != Alive:
 		if key, ok := c.inUse(e); ok {
 			return Detach, key
+		}
+		if storage != nil && storage.op == Resize && (storage.phase == running || storage.unresolved) {
+			return Detach, storageKey
 		}
 		return Detach, Key{}
 	case e.attached && f.Recorded || class == Static || f.Args == nil:

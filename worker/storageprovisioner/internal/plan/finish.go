@@ -25,17 +25,14 @@ type Result struct {
 	ID string
 	// Info is what to record of what was created or attached.
 	Info any
+	// Size is that of what was created or has grown, in MiB.
+	Size uint64
+	// Remark is what the user should be told of what was attached.
+	Remark string
 	// Attached is the attachment that the provider made along with a creation,
 	// if any, and AttachedInfo what to record of it.
 	Attached     Key
 	AttachedInfo any
-}
-
-// Status is a status to be set on a volume or filesystem.
-type Status struct {
-	Key     Key
-	Status  status.Status
-	Message string
 }
 
 // Finished takes in how a batch ended: a result for each of its items. The
@@ -72,12 +69,14 @@ func (c *Core) succeed(e *entity, r *Result) {
 	case e.op == Create && r.AttachedInfo == nil:
 		c.status(e, status.Attaching, "")
 	case e.op == Create || e.op == Attach:
-		c.status(e, status.Attached, "")
+		c.rest(e, status.Attached, r.Remark)
+	case e.op == Resize:
+		c.stand(e, e.remark)
 	case e.op == Detach:
 		e.attached = false
 		if e.fact.Key.Kind != Plan {
 			// With its plan undone a volume is still to be detached.
-			c.status(e, status.Detached, "")
+			c.rest(e, status.Detached, "")
 		}
 		c.release(e)
 		c.moved(e)
@@ -87,8 +86,11 @@ func (c *Core) succeed(e *entity, r *Result) {
 		c.release(e)
 	}
 	switch {
-	case e.records() && (e.orphan || e.fact.Life == Gone):
+	case e.makes() && (e.orphan || e.fact.Life == Gone):
 		c.undo(e, r)
+	case e.op == Resize && (e.fact.Life == Gone || !e.fact.Recorded):
+		// The state has dropped it, and may have it anew: that is another.
+		c.drop(e)
 	case e.orphan:
 		c.forget(e)
 		c.out.Unread = append(c.out.Unread, r.Key)
@@ -141,26 +143,29 @@ func (c *Core) fail(e *entity, r *Result) {
 func (c *Core) failed(e *entity, r *Result) {
 	e.attempts++
 	e.failure = r.Err.Error()
+	e.unresolved = e.mayGoOn(r.Err)
 	switch {
-	case e.mayGoOn(r.Err):
-		e.unresolved = true
+	case e.unresolved:
 	case final(r.Err):
-		e.unresolved = false
 		e.stalled = true
 	case c.options.Retry.exhausted(e.op, e.attempts):
 		e.stalled = true
 		e.failure = fmt.Sprintf("%s (gave up after %d attempts)", e.failure, e.attempts)
 	}
-	if e.records() {
+	if e.makes() {
 		e.uncertain = r.Unknown && !final(r.Err)
+	}
+	if !e.stalled {
+		e.due = c.now.Add(c.options.Retry.delay(e.attempts))
 	}
 	switch {
 	case errors.Is(r.Err, storage.ErrIgnored):
+	case e.op == Resize:
+		c.stand(e, e.info())
 	case e.stalled:
 		c.status(e, status.Error, e.explain())
 	default:
 		c.status(e, retrying[e.op], e.explain())
-		e.due = c.now.Add(c.options.Retry.delay(e.attempts))
 	}
 }
 
@@ -187,9 +192,10 @@ func (e *entity) explain() string {
 }
 
 // mayGoOn reports whether the entity's operation may be going on after this error:
-// once it may, any but a final error leaves it so.
+// once it may, any but a final error leaves it so. What only grows leaves nothing
+// behind: any failure ends that, so that the entity can go.
 func (e *entity) mayGoOn(err error) bool {
-	return MayGoOn(err) || e.unresolved && !final(err)
+	return MayGoOn(err) || e.unresolved && !final(err) && e.op != Resize
 }
 
 // MayGoOn reports whether an operation with this error may be going on.
@@ -203,15 +209,16 @@ func final(err error) bool {
 	return errors.Is(err, storage.ErrIgnored) || storage.IsPermanent(err)
 }
 
-// status adds a status for an entity's volume or filesystem.
-func (c *Core) status(e *entity, s status.Status, message string) {
-	c.out.Publish.Statuses = append(c.out.Publish.Statuses, Status{e.fact.Key.Storage(), s, message})
+// makes reports whether there is something after the entity's operation that was
+// not there before.
+func (e *entity) makes() bool {
+	return e.op == Create || e.op == Attach
 }
 
 // records reports whether the end of the entity's operation is something to
 // record, rather than a removal.
 func (e *entity) records() bool {
-	return e.op == Create || e.op == Attach
+	return e.makes() || e.op == Resize
 }
 
 // publish has an entity's result recorded in the state.
@@ -231,9 +238,13 @@ func (c *Core) Published(key Key, err error) {
 	e := c.entities[key]
 	missing := errors.Is(err, errors.NotFound)
 	refused := err != nil && !missing
-	// What is alive again by now is another of the same id: it stays.
-	alive := !e.records() && e.fact.Life == Alive
-	if refused && !alive && !e.orphan {
+	// What is alive again by now is another of the same id: it stays. How large
+	// something is that goes need not be known.
+	moot := e.fact.Life == Alive
+	if e.records() {
+		moot = e.op == Resize && e.fact.Life != Alive
+	}
+	if refused && !moot && !e.orphan {
 		attempts := e.refused.attempts + 1
 		e.refused = refusal{attempts, err.Error(), c.now.Add(c.options.Retry.delay(attempts))}
 		c.options.Timetable.Add(e, e, e.refused.due)
@@ -247,26 +258,49 @@ func (c *Core) Published(key Key, err error) {
 	case e.orphan:
 		c.adrift(e)
 	case refused:
-		c.settle(e)
-	case !e.records():
-		c.forget(e)
-	case missing:
+		c.drop(e)
+	case missing && e.makes():
 		c.undo(e, r)
+	case missing || !e.records():
+		c.forget(e)
 	default:
 		e.fact.Recorded = true
+		if r.Size > 0 {
+			e.fact.Size = r.Size
+		}
 		e.attached = e.op == Attach && !(e.unmarked && c.devices[e.beneath].marked)
 		if e.observed && e.fact.Life != Alive {
 			// How to remove it could not be read before it was recorded; or it was
 			// gone then, and is there anew.
-			e.stale = true
-			c.out.Unread = append(c.out.Unread, key)
+			c.reread(e)
+		}
+		if e.op == Create && e.fact.Wanted > e.fact.Size {
+			// So could how to make it larger than it was first wanted.
+			c.reread(e)
 		}
 		if r.AttachedInfo != nil {
 			c.adopt(e.fact.Source, r)
 		}
 		c.moved(e)
 		c.settle(e)
+		c.wake(key.Storage())
 	}
+}
+
+// reread has an entity read before anything else is done about it.
+func (c *Core) reread(e *entity) {
+	e.stale = true
+	c.out.Unread = append(c.out.Unread, e.fact.Key)
+}
+
+// drop ends an operation of which there is nothing to record.
+func (c *Core) drop(e *entity) {
+	e.phase = idle
+	if e.fact.Life == Gone {
+		c.forget(e)
+		return
+	}
+	c.settle(e)
 }
 
 // moved notes that a volume has been attached or detached here.

@@ -52,6 +52,8 @@ type world struct {
 	// what may have been taken away.
 	doubtful map[plan.Key]bool
 	undone   map[plan.Key]bool
+	// sizes are how large volumes and filesystems have been made.
+	sizes map[plan.Key]uint64
 
 	// The volumes whose devices are there, and those that have a UUID; those of
 	// which the core knows that, and the attachments that it has made since.
@@ -59,6 +61,8 @@ type world struct {
 	marked  map[string]bool
 	told    map[string]bool
 	good    map[plan.Key]bool
+	// seen are the sizes of the devices that the core knows.
+	seen map[string]uint64
 	// The volumes whose devices the core has asked about and not forgotten.
 	tracked     map[string]bool
 	provisioned map[string]bool
@@ -72,6 +76,8 @@ type world struct {
 	// could not read.
 	attached map[plan.Key]bool
 	unread   map[plan.Key]bool
+	// statuses are those that were set last.
+	statuses map[plan.Key]plan.Status
 }
 
 // going is an operation that goes on in the background.
@@ -94,6 +100,8 @@ type entity struct {
 	class    plan.Class
 	backing  string
 	version  int
+	// size is what is recorded, and large what is wanted.
+	size, large uint64
 }
 
 // args are the arguments of an operation.
@@ -102,7 +110,14 @@ type args struct {
 	host    string
 	backed  bool
 	version int
+	size    uint64
 }
+
+// created and grown are what is recorded of volumes and filesystems: their sizes.
+type (
+	created uint64
+	grown   uint64
+)
 
 type due struct {
 	value any
@@ -130,6 +145,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 		devices:     make(map[string]bool),
 		marked:      make(map[string]bool),
 		provisioned: make(map[string]bool),
+		sizes:       make(map[plan.Key]uint64),
+		statuses:    make(map[plan.Key]plan.Status),
 	}
 	w.restart()
 	return w
@@ -170,6 +187,7 @@ func (w *world) restart() {
 	w.undone = make(map[plan.Key]bool)
 	w.told = make(map[string]bool)
 	w.good = make(map[plan.Key]bool)
+	w.seen = make(map[string]uint64)
 	w.tracked = make(map[string]bool)
 	w.attached = make(map[plan.Key]bool)
 	w.unread = make(map[plan.Key]bool)
@@ -246,6 +264,7 @@ func (w *world) set(key plan.Key, e *entity) {
 	if e == nil {
 		delete(w.entities, key)
 		delete(w.attached, key)
+		delete(w.statuses, key)
 	} else {
 		w.entities[key] = e
 	}
@@ -308,11 +327,11 @@ func (w *world) want() {
 	class := []plan.Class{plan.Ours, plan.Ours, plan.Ours, plan.Static, plan.Foreign}[n%5]
 	onVolume := w.random.IntN(2) == 0
 	if n%6 == 5 {
-		w.set(plan.Key{Kind: plan.Filesystem, ID: id}, &entity{life: plan.Alive, wanted: true, class: class})
+		w.set(plan.Key{Kind: plan.Filesystem, ID: id}, &entity{life: plan.Alive, wanted: true, class: class, large: 1})
 	} else {
-		w.set(plan.Key{Kind: plan.Volume, ID: id}, &entity{life: plan.Alive, wanted: true, class: class})
+		w.set(plan.Key{Kind: plan.Volume, ID: id}, &entity{life: plan.Alive, wanted: true, class: class, large: 1})
 		if onVolume {
-			w.set(plan.Key{Kind: plan.Filesystem, ID: id}, &entity{life: plan.Alive, wanted: true, backing: id})
+			w.set(plan.Key{Kind: plan.Filesystem, ID: id}, &entity{life: plan.Alive, wanted: true, backing: id, large: 1})
 		}
 	}
 	if w.random.IntN(6) > 0 {
@@ -390,6 +409,15 @@ func (w *world) changeArgs(id string) {
 	}
 }
 
+// raise has storage be wanted larger.
+func (w *world) raise(id string) {
+	w.logf("raise %s", id)
+	for _, key := range w.of(id, plan.Volume, plan.Filesystem) {
+		w.entities[key].large++
+		w.tell(key)
+	}
+}
+
 // applyLife moves the lives of one storage instance on as far as they go.
 func (w *world) applyLife(id string) {
 	step := func(kind plan.Kind, life plan.Life, before ...plan.Kind) {
@@ -428,13 +456,16 @@ func (w *world) fact(key plan.Key) plan.Fact {
 	}
 	f.Life, f.Recorded = e.life, e.recorded
 	if e.recorded && !key.Kind.Attachment() {
-		f.ID, f.Backing = providerID(key), e.backing
+		f.ID, f.Backing, f.Size = providerID(key), e.backing, e.size
+	}
+	if e.life == plan.Alive {
+		f.Wanted = e.large
 	}
 	provided := func() {
 		f.Class = e.class
 		f.Source = provided(key.Kind.Storage())
 	}
-	a := args{key: key, backed: e.backing != "", version: e.version}
+	a := args{key: key, backed: e.backing != "", version: e.version, size: f.Wanted}
 	switch {
 	case key.Kind == plan.Plan:
 		f.Source = plan.Source{Kind: plan.Plan, Provider: "d"}
@@ -449,6 +480,9 @@ func (w *world) fact(key plan.Key) plan.Fact {
 		if filesystem := w.entities[key.Storage()]; filesystem != nil && key.Kind == plan.FilesystemAttachment && w.random.IntN(2) == 0 {
 			f.Backing, f.BackingKnown = filesystem.backing, true
 		}
+		f.Args = a
+	case e.recorded && f.Wanted > f.Size:
+		provided()
 		f.Args = a
 	case e.recorded && e.life == plan.Dead:
 		provided()
@@ -612,7 +646,12 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 		if key.Kind != plan.Plan {
 			host = key.Host
 		}
+	case plan.Resize:
+		w.mayGrow(item)
 	case plan.Detach:
+		if op := w.running[key.Storage()]; op == plan.Resize || w.background[key.Storage()].op == plan.Resize {
+			w.fatalf("detachment of %s while it grows", key)
+		}
 		if key.Kind == plan.VolumeAttachment && key.Host == machine && attached(plan.FilesystemAttachment) {
 			w.fatalf("detachment of %s beneath a mounted filesystem", key)
 		}
@@ -635,6 +674,25 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 	}
 }
 
+// mayGrow holds that a filesystem grows while it is attached, into a volume that has
+// grown before.
+func (w *world) mayGrow(item plan.Item) {
+	key, size := item.Key, item.Args.(args).size
+	if key.Kind != plan.Filesystem {
+		return
+	}
+	mount := plan.Key{Kind: plan.FilesystemAttachment, ID: key.ID, Host: machine}
+	if w.running[mount] == plan.Detach || w.background[mount].op == plan.Detach {
+		w.fatalf("growth of %s while it is detached", key)
+	}
+	if !w.made[mount] && !w.dropped[key.ID] {
+		w.fatalf("growth of %s, which is not attached", key)
+	}
+	if item.Args.(args).backed && w.seen[key.ID] < size {
+		w.fatalf("growth of %s to %d on a device of %d", key, size, w.seen[key.ID])
+	}
+}
+
 // isCalledFor checks that an operation is what the state wants, as far as the
 // core has been told of it.
 func (w *world) isCalledFor(op plan.Op, item plan.Item, e *entity) {
@@ -654,6 +712,12 @@ func (w *world) isCalledFor(op plan.Op, item plan.Item, e *entity) {
 		w.fatalf("%s of %s, whose life is %d", op, key, e.life)
 	case (op == plan.Create || op == plan.Attach) && item.Args.(args).version != e.version:
 		w.fatalf("%s of %s with old arguments", op, key)
+	case op == plan.Create && item.Args.(args).size != e.large:
+		w.fatalf("creation of %s with %d, wanted with %d", key, item.Args.(args).size, e.large)
+	case op == plan.Resize && (e.life != plan.Alive || !e.recorded):
+		w.fatalf("growth of %s: %+v", key, *e)
+	case op == plan.Resize && (item.Args.(args).size != e.large || e.size >= e.large):
+		w.fatalf("growth of %s to %d: %+v", key, item.Args.(args).size, *e)
 	case (op == plan.Detach || op == plan.Destroy) && e.life == plan.Alive:
 		w.fatalf("%s of %s, which is alive", op, key)
 	case op == plan.Attach && w.attached[key] && e.recorded && (key.Kind != plan.FilesystemAttachment || w.good[key] || !w.told[key.ID]):
@@ -706,7 +770,7 @@ func (w *world) finish() {
 		switch {
 		case errors.Is(err, storage.ErrInProgress):
 			w.background[item.Key] = going{batch.Op, item.Args}
-		case storage.IsPermanent(err) || errors.Is(err, storage.ErrIgnored):
+		case storage.IsPermanent(err) || errors.Is(err, storage.ErrIgnored) || batch.Op == plan.Resize:
 			delete(w.background, item.Key)
 		}
 	}
@@ -721,12 +785,15 @@ func (w *world) doubt(op plan.Op, item plan.Item) plan.Result {
 	}
 	w.logf("%s %s: nobody knows", op, item.Key)
 	delete(w.running, item.Key)
-	if background {
+	if background && op != plan.Resize {
 		w.background[item.Key] = goesOn
 	}
-	if op == plan.Detach || op == plan.Destroy {
+	switch op {
+	case plan.Resize:
+		delete(w.background, item.Key)
+	case plan.Detach, plan.Destroy:
 		w.undone[item.Key] = true
-	} else {
+	default:
 		w.doubtful[item.Key] = true
 		onVolume := op == plan.Create && item.Args.(args).backed
 		if (w.dropped[item.Key.ID] || onVolume) && !background {
@@ -767,8 +834,11 @@ func (w *world) perform(op plan.Op, item plan.Item) plan.Result {
 	r := plan.Result{Key: key}
 	switch op {
 	case plan.Create:
+		if !w.made[key] && !w.stray[key] {
+			w.sizes[key] = w.room(item)
+		}
 		w.make(key)
-		r.ID, r.Info = providerID(key), "info"
+		r.ID, r.Size, r.Info = providerID(key), w.sizes[key], created(w.sizes[key])
 		host := item.Args.(args).host
 		attached := plan.Key{Kind: plan.VolumeAttachment, ID: key.ID, Host: host}
 		for _, other := range sorted(w.made) {
@@ -785,10 +855,22 @@ func (w *world) perform(op plan.Op, item plan.Item) plan.Result {
 	case plan.Attach:
 		w.make(key)
 		r.Info = "info"
+	case plan.Resize:
+		w.sizes[key] = max(w.sizes[key], w.room(item))
+		r.Size, r.Info = w.sizes[key], grown(w.sizes[key])
 	default:
 		w.unmake(key)
 	}
 	return r
+}
+
+// room returns how large something becomes: on a volume, that is all there is.
+func (w *world) room(item plan.Item) uint64 {
+	a := item.Args.(args)
+	if a.backed {
+		return w.sizes[plan.Key{Kind: plan.Volume, ID: item.Key.ID}]
+	}
+	return a.size
 }
 
 func (w *world) make(key plan.Key) {
@@ -810,8 +892,21 @@ func (w *world) unmake(key plan.Key) {
 // clerk does what the core asks beside the batches.
 func (w *world) clerk() {
 	out := w.core.Take()
+	for _, s := range out.Publish.Statuses {
+		w.logf("status of %s: %s: %s", s.Key, s.Status, s.Message)
+		w.statuses[s.Key] = s
+	}
 	for _, r := range out.Publish.Records {
 		w.published(r.Key, func(e *entity) error {
+			switch size := r.Info.(type) {
+			case created:
+				e.size = max(e.size, uint64(size))
+			case grown:
+				if !e.recorded && !w.dropped[r.Key.ID] {
+					w.fatalf("%s has grown, and is not made", r.Key)
+				}
+				e.size = max(e.size, uint64(size))
+			}
 			e.recorded = true
 			w.attached[r.Key] = r.Key.Kind.Attachment()
 			w.plan(r.Key)
@@ -863,8 +958,9 @@ func (w *world) clerk() {
 		attachment := w.entities[plan.Key{Kind: plan.VolumeAttachment, ID: volume, Host: machine}]
 		known := w.devices[volume] && attachment != nil && attachment.recorded
 		w.told[volume] = known && w.marked[volume]
-		w.logf("device of %s: known %v, marked %v", volume, known, w.told[volume])
-		w.core.DeviceKnown(volume, known, w.told[volume])
+		w.seen[volume] = w.sizes[plan.Key{Kind: plan.Volume, ID: volume}]
+		w.logf("device of %s: known %v, marked %v, size %d", volume, known, w.told[volume], w.seen[volume])
+		w.core.DeviceKnown(volume, known, w.told[volume], w.seen[volume])
 	}
 	for _, volume := range out.Forgotten {
 		delete(w.tracked, volume)
@@ -896,8 +992,14 @@ func (w *world) others() {
 			w.logf("others make %s", key)
 			w.make(key)
 			e.recorded = true
+			e.size, w.sizes[key] = e.large, e.large
 			w.tell(key)
 			w.plan(key)
+		case e.life == plan.Alive && e.size < e.large:
+			// The state does not tell of it: the worker sees the device grow.
+			w.logf("others grow %s", key)
+			e.size, w.sizes[key] = e.large, e.large
+			w.core.DevicesChanged()
 		case e.class == plan.Foreign && (e.life == plan.Dead || e.life == plan.Dying && key.Kind.Attachment()):
 			w.logf("others remove %s", key)
 			w.unmake(key)
@@ -987,6 +1089,7 @@ func (w *world) user() {
 		whose func(id string) bool
 	}{
 		{w.unwant, w.wanted}, {w.unwant, w.wanted}, {w.detach, w.wanted}, {w.attach, w.wanted}, {w.changeArgs, anyone}, {w.drop, anyone},
+		{w.raise, w.wanted}, {w.raise, w.wanted},
 	}
 	if w.random.IntN(2) == 0 {
 		w.want()
@@ -1056,7 +1159,7 @@ func (w *world) checkReport() {
 		w.fatalf("%d operations are reported to run: %v", running, w.running)
 	}
 	for kind := plan.Volume; kind <= plan.Plan; kind++ {
-		for op := plan.Destroy; op <= plan.Attach; op++ {
+		for op := plan.Destroy; op <= plan.Resize; op++ {
 			if n := w.core.Queued(kind, op); n != queued[kind][op] {
 				w.fatalf("%d of kind %s are queued to %s, and %d are reported: %+v", n, kind, op, queued[kind][op], pending)
 			}
@@ -1085,6 +1188,9 @@ func (w *world) check() {
 		attachments := w.of(id, plan.VolumeAttachment, plan.FilesystemAttachment)
 		return len(attachments) == 0 || slices.ContainsFunc(attachments, func(key plan.Key) bool { return key.Host == "machine-2" })
 	}
+	unattached := func(storage plan.Key) bool {
+		return storage.Kind == plan.Filesystem && w.entities[plan.Key{Kind: plan.FilesystemAttachment, ID: storage.ID, Host: machine}] == nil
+	}
 	for _, key := range sorted(w.entities) {
 		e := w.entities[key]
 		switch {
@@ -1093,6 +1199,10 @@ func (w *world) check() {
 		case impossible(key.ID):
 		case !e.recorded:
 			w.fatalf("%s was never provisioned", key)
+		case e.size < e.large && !unattached(key):
+			w.fatalf("%s has not grown: %+v", key, *e)
+		case e.size >= e.large && strings.Contains(w.statuses[key].Message, "grow"):
+			w.fatalf("%s has grown, and its status is %v", key, w.statuses[key])
 		case !w.made[key] && !w.stray[key]:
 			w.fatalf("%s is recorded, but the provider does not have it", key)
 		case key.Kind == plan.FilesystemAttachment && w.told[key.ID] && !w.good[key]:
@@ -1105,7 +1215,7 @@ func (w *world) check() {
 		}
 	}
 	for _, p := range pending {
-		if !impossible(p.Key.ID) {
+		if !impossible(p.Key.ID) && !(p.Op == plan.Resize && unattached(p.Key)) {
 			w.fatalf("unfinished at rest: %+v", p)
 		}
 	}

@@ -106,11 +106,12 @@ const (
 	Create
 	Detach
 	Attach
+	Resize
 
 	ops
 )
 
-var opNames = [...]string{"none", "remove", "destroy", "create", "detach", "attach"}
+var opNames = [...]string{"none", "remove", "destroy", "create", "detach", "attach", "resize"}
 
 func (o Op) String() string {
 	return opNames[o]

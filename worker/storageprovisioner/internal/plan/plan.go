@@ -110,6 +110,9 @@ type Fact struct {
 	BackingKnown bool
 	// Release says that removing means to release, not to destroy.
 	Release bool
+	// Size is how large a recorded volume or filesystem is, and Wanted how large it
+	// is to be, in MiB; Wanted is zero where the state does not tell.
+	Size, Wanted uint64
 	// Args are what the provider needs for the next operation, without ID and
 	// Instance, which are handed to it as they are known by then. An entity
 	// that lacks what it takes to be created or attached has none, and is left
@@ -197,6 +200,10 @@ type entity struct {
 	due      time.Time
 	// failure is the message of the last one.
 	failure string
+	// told is the status that a volume or filesystem has last been given, and remark
+	// what its source had to say when it was attached.
+	told   Status
+	remark string
 	// wait and place say where a waiting entity is registered; wait is zero for
 	// any other.
 	wait  Key
@@ -240,6 +247,8 @@ type device struct {
 	known bool
 	// marked says that it has a UUID.
 	marked bool
+	// size is in MiB.
+	size uint64
 }
 
 // Output is what the core wants done beside the batches.
@@ -381,10 +390,11 @@ func (c *Core) DeviceMatters(volume string) bool {
 }
 
 // DeviceKnown takes in whether the block device of a volume, which must be one
-// that matters, is known, and whether it is marked with a UUID. When it comes to
-// be while the filesystem on it is attached, that is attached again.
-func (c *Core) DeviceKnown(volume string, known, marked bool) {
-	c.devices[volume] = device{known, marked}
+// that matters, is known, whether it is marked with a UUID, and its size in MiB.
+// When it comes to be marked while the filesystem on it is attached, that is
+// attached again.
+func (c *Core) DeviceKnown(volume string, known, marked bool, size uint64) {
+	c.devices[volume] = device{known, marked, size}
 	if !known {
 		return
 	}
@@ -431,6 +441,7 @@ func (c *Core) settle(e *entity) {
 	if e.busy() {
 		return
 	}
+	defer c.tell(e)
 	op, need := c.decide(e)
 	if op != e.op {
 		c.refresh(e)

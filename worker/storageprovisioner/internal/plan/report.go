@@ -57,6 +57,10 @@ func (e *entity) waitsFor() string {
 		return "its provider, which holds it back"
 	case e.phase != waiting:
 		return ""
+	case e.op == Resize && e.wait == e.fact.Key:
+		return "it to be attached"
+	case e.op == Resize, e.op == Detach && !e.wait.Kind.Attachment():
+		return e.wait.String() + " to grow"
 	case e.wait.Kind == Machine:
 		return e.wait.String() + " to be provisioned"
 	case e.wait.Kind == Device:

@@ -14,7 +14,8 @@ import (
 // state. Each method completes the given facts with one or two bulk calls; an
 // error is that of a whole call.
 type kindReader interface {
-	// infos tells which volumes or filesystems are recorded, and their ids.
+	// infos tells which volumes or filesystems are recorded, their ids and sizes,
+	// and what it takes to grow them where they are wanted larger.
 	infos([]*plan.Fact) error
 	// creations tells what it takes to create them.
 	creations([]*plan.Fact) error
@@ -173,6 +174,23 @@ func setRecorded(f *plan.Fact, err *params.Error) error {
 		return err
 	}
 	return nil
+}
+
+// readWanted completes the facts of what is to stay with the sizes that it is wanted
+// with, and returns those of what is to grow.
+func readWanted[T any](
+	doing string, accessor func([]T) ([]params.SizeResult, error), tags func([]*plan.Fact) []T, facts []*plan.Fact,
+) ([]*plan.Fact, error) {
+	staying := only(facts, func(f *plan.Fact) bool { return f.Life == plan.Alive })
+	results, err := call(doing, accessor, tags(staying))
+	complete(staying, results, func(f *plan.Fact, result params.SizeResult) error {
+		f.Wanted = result.Result
+		if result.Error != nil && !params.IsCodeNotProvisioned(result.Error) {
+			return result.Error
+		}
+		return nil
+	})
+	return only(staying, func(f *plan.Fact) bool { return f.Recorded && f.Wanted > f.Size }), err
 }
 
 // setProvider completes a fact with who provides the entity.

@@ -23,16 +23,44 @@ func filesystemTags(facts []*plan.Fact) []names.FilesystemTag {
 }
 
 func (r filesystemReader) infos(facts []*plan.Fact) error {
-	return r.recorded(facts, func(f *plan.Fact, wire params.Filesystem) error {
-		volume, err := r.setBacking(f, wire.VolumeTag)
-		f.ID = wire.Info.FilesystemId
-		r.filesystems = append(r.filesystems, storage.Filesystem{
-			Tag:            names.NewFilesystemTag(f.Key.ID),
-			Volume:         volume,
-			FilesystemInfo: storage.FilesystemInfo{FilesystemId: f.ID, Size: wire.Info.Size},
-		})
+	recorded := make(map[*plan.Fact]params.Filesystem)
+	err := r.recorded(facts, func(f *plan.Fact, wire params.Filesystem) error {
+		_, err := r.setBacking(f, wire.VolumeTag)
+		f.ID, f.Size = wire.Info.FilesystemId, wire.Info.Size
+		wire.FilesystemTag = storageTag(f.Key).String()
+		r.filesystems = append(r.filesystems, filesystemFromWire(wire))
+		recorded[f] = wire
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	return r.growths(facts, recorded)
+}
+
+// filesystemGrowth is what it takes to grow a filesystem, and what is recorded of
+// it.
+type filesystemGrowth struct {
+	storage.FilesystemResizeParams
+	recorded params.Filesystem
+}
+
+// growths completes the facts of filesystems that are wanted larger than they are.
+func (r filesystemReader) growths(facts []*plan.Fact, recorded map[*plan.Fact]params.Filesystem) error {
+	accessor, ok := r.config.Filesystems.(FilesystemSizeAccessor)
+	if !ok {
+		return nil
+	}
+	growing, err := readWanted("reading filesystem sizes", accessor.FilesystemSizes, filesystemTags, facts)
+	if err != nil {
+		return err
+	}
+	for _, f := range growing {
+		f.Args = filesystemGrowth{
+			storage.FilesystemResizeParams{Tag: names.NewFilesystemTag(f.Key.ID), FilesystemId: f.ID, Size: f.Wanted}, recorded[f],
+		}
+	}
+	return r.params(growing, func(*plan.Fact, params.FilesystemParams) error { return nil })
 }
 
 // recorded completes facts with whether filesystems are recorded, and by each those
@@ -178,15 +206,27 @@ func (r filesystemReader) beneath(attachments []*plan.Fact) error {
 }
 
 // filesystemOnWire returns how a filesystem's info is recorded.
-func filesystemOnWire(fs storage.Filesystem) params.Filesystem {
+func filesystemOnWire(tag names.FilesystemTag, volume names.VolumeTag, info storage.FilesystemInfo) params.Filesystem {
 	wire := params.Filesystem{
-		FilesystemTag: fs.Tag.String(),
-		Info:          params.FilesystemInfo{FilesystemId: fs.FilesystemId, Size: fs.Size},
+		FilesystemTag: tag.String(),
+		Info:          params.FilesystemInfo{FilesystemId: info.FilesystemId, Size: info.Size},
 	}
-	if fs.Volume != (names.VolumeTag{}) {
-		wire.VolumeTag = fs.Volume.String()
+	if volume != (names.VolumeTag{}) {
+		wire.VolumeTag = volume.String()
 	}
 	return wire
+}
+
+// filesystemFromWire returns a filesystem that is recorded like this. One on what is
+// no volume is shown without.
+func filesystemFromWire(wire params.Filesystem) storage.Filesystem {
+	tag, _ := names.ParseFilesystemTag(wire.FilesystemTag)
+	volume, _ := names.ParseVolumeTag(wire.VolumeTag)
+	return storage.Filesystem{
+		Tag:            tag,
+		Volume:         volume,
+		FilesystemInfo: storage.FilesystemInfo{FilesystemId: wire.Info.FilesystemId, Size: wire.Info.Size},
+	}
 }
 
 // filesystemAttachmentOnWire returns how a filesystem attachment's info is

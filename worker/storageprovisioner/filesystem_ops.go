@@ -28,7 +28,8 @@ func (o filesystemOps) create(ctx envcontext.ProviderCallContext, items []plan.I
 			}
 			return plan.Result{
 				ID:   r.Filesystem.FilesystemId,
-				Info: storage.Filesystem{Tag: p.Tag, Volume: p.Volume, FilesystemInfo: r.Filesystem.FilesystemInfo},
+				Info: filesystemOnWire(p.Tag, p.Volume, r.Filesystem.FilesystemInfo),
+				Size: r.Filesystem.Size,
 			}
 		})
 }
@@ -42,10 +43,14 @@ func (o filesystemOps) attach(ctx envcontext.ProviderCallContext, items []plan.I
 			if r.Error != nil || r.FilesystemAttachment == nil {
 				return plan.Result{Err: missing(r.Error, "filesystem attachment")}
 			}
-			return plan.Result{Info: storage.FilesystemAttachment{
+			result := plan.Result{Info: storage.FilesystemAttachment{
 				Filesystem: p.Filesystem, Machine: p.Machine,
 				FilesystemAttachmentInfo: r.FilesystemAttachment.FilesystemAttachmentInfo,
 			}}
+			if remarker, ok := o.source.(storage.FilesystemRemarker); ok {
+				result.Remark = remarker.FilesystemRemark(p.FilesystemId)
+			}
+			return result
 		})
 }
 
@@ -59,6 +64,28 @@ func (o filesystemOps) destroy(ctx envcontext.ProviderCallContext, items []plan.
 	return takeAway(items, o.guards, storage.FilesystemDeletionGuard.ShouldDestroyFilesystem,
 		func(ids []string) ([]error, error) { return o.source.DestroyFilesystems(ctx, ids) },
 		func(ids []string) ([]error, error) { return o.source.ReleaseFilesystems(ctx, ids) })
+}
+
+func (o filesystemOps) resize(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+	resizer, ok := o.source.(storage.FilesystemResizer)
+	if !ok {
+		return failAll(items, cannotGrow("filesystems"))
+	}
+	return bulk(items, func(item plan.Item) filesystemGrowth { return item.Args.(filesystemGrowth) },
+		func(growths []filesystemGrowth) ([]storage.ResizeFilesystemsResult, error) {
+			args := make([]storage.FilesystemResizeParams, len(growths))
+			for i, g := range growths {
+				args[i] = g.FilesystemResizeParams
+			}
+			return resizer.ResizeFilesystems(ctx, args)
+		},
+		func(g filesystemGrowth, r storage.ResizeFilesystemsResult) plan.Result {
+			if r.Error != nil || r.FilesystemInfo == nil {
+				return plan.Result{Err: missing(r.Error, "filesystem")}
+			}
+			g.recorded.Info.Size = r.FilesystemInfo.Size
+			return grown(g.recorded, r.FilesystemInfo.Size, g.Size)
+		})
 }
 
 // filesystemParams returns the parameters of a creation.

@@ -19,6 +19,7 @@ type operations interface {
 	attach(envcontext.ProviderCallContext, []plan.Item) []plan.Result
 	detach(envcontext.ProviderCallContext, []plan.Item) []plan.Result
 	destroy(envcontext.ProviderCallContext, []plan.Item) []plan.Result
+	resize(envcontext.ProviderCallContext, []plan.Item) []plan.Result
 }
 
 // task is what a hand is given: a batch, and the environment in which to do it.
@@ -88,6 +89,8 @@ func perform(ctx envcontext.ProviderCallContext, source operations, batch plan.B
 		return source.detach(ctx, batch.Items)
 	case plan.Destroy:
 		return source.destroy(ctx, batch.Items)
+	case plan.Resize:
+		return source.resize(ctx, batch.Items)
 	}
 	return failAll(batch.Items, errors.NotSupportedf("operation %s", batch.Op))
 }
@@ -196,4 +199,17 @@ func takeAway[G any](
 	id := func(item plan.Item) string { return item.ID }
 	results = append(results, bulk(destroyed, id, destroy, onlyError)...)
 	return append(results, bulk(released, id, release, onlyError)...)
+}
+
+// cannotGrow is the error of growing storage whose source cannot do that.
+func cannotGrow(what string) error {
+	return errors.NewNotSupported(nil, "its provider cannot grow "+what+": add storage of that size, and move the data there")
+}
+
+// grown returns the result of growing. The provider's word is not taken for it.
+func grown(info any, size, wanted uint64) plan.Result {
+	if size < wanted {
+		return plan.Result{Err: errors.Errorf("provider says that it is done, at %d MiB", size)}
+	}
+	return plan.Result{Info: info, Size: size}
 }

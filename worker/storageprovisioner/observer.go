@@ -50,10 +50,12 @@ const (
 	AttachVolume      OperationKind = "attach-volume"
 	DetachVolume      OperationKind = "detach-volume"
 	DestroyVolume     OperationKind = "destroy-volume"
+	ResizeVolume      OperationKind = "resize-volume"
 	CreateFilesystem  OperationKind = "create-filesystem"
 	AttachFilesystem  OperationKind = "attach-filesystem"
 	DetachFilesystem  OperationKind = "detach-filesystem"
 	DestroyFilesystem OperationKind = "destroy-filesystem"
+	ResizeFilesystem  OperationKind = "resize-filesystem"
 	// AttachPlan and DetachPlan are what a machine does to make an attached
 	// volume visible, and to undo that.
 	AttachPlan OperationKind = "attach-plan"
@@ -87,9 +89,9 @@ type observer struct {
 
 // operationKinds names the operations that an Observer is told of.
 var operationKinds = map[plan.Kind]map[plan.Op]OperationKind{
-	plan.Volume:               {plan.Create: CreateVolume, plan.Destroy: DestroyVolume},
+	plan.Volume:               {plan.Create: CreateVolume, plan.Destroy: DestroyVolume, plan.Resize: ResizeVolume},
 	plan.VolumeAttachment:     {plan.Attach: AttachVolume, plan.Detach: DetachVolume},
-	plan.Filesystem:           {plan.Create: CreateFilesystem, plan.Destroy: DestroyFilesystem},
+	plan.Filesystem:           {plan.Create: CreateFilesystem, plan.Destroy: DestroyFilesystem, plan.Resize: ResizeFilesystem},
 	plan.FilesystemAttachment: {plan.Attach: AttachFilesystem, plan.Detach: DetachFilesystem},
 	plan.Plan:                 {plan.Attach: AttachPlan, plan.Detach: DetachPlan},
 }

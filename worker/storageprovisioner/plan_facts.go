@@ -58,6 +58,3 @@ func newPlanOnWire(a storage.VolumeAttachment) params.VolumeAttachmentPlan {
 		PlanInfo:   params.VolumeAttachmentPlanInfo{DeviceType: a.PlanInfo.DeviceType, DeviceAttributes: a.PlanInfo.DeviceAttributes},
 	}
 }
-
-// planOnWire returns how what came of a plan is recorded.
-func planOnWire(p params.VolumeAttachmentPlan) params.VolumeAttachmentPlan { return p }

@@ -30,6 +30,10 @@ func (o planOps) destroy(_ envcontext.ProviderCallContext, items []plan.Item) []
 	return failAll(items, errors.NotSupportedf("destroying attachment plans"))
 }
 
+func (o planOps) resize(_ envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+	return failAll(items, errors.NotSupportedf("growing attachment plans"))
+}
+
 func (o planOps) attach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
 	return atOnce(ctx, items, func(ctx context.Context, item plan.Item, info storage.VolumeAttachmentPlanInfo) plan.Result {
 		device, err := o.plan.AttachVolume(ctx, info.DeviceAttributes)

@@ -26,10 +26,10 @@ func (l *loop) publish(p plan.Publication) job {
 		var all []published
 		for _, step := range []func() ([]published, error){
 			func() ([]published, error) {
-				return record("recording volumes", config.Volumes.SetVolumeInfo, p.Records, volumeOnWire)
+				return record("recording volumes", config.Volumes.SetVolumeInfo, p.Records, asItIs[params.Volume])
 			},
 			func() ([]published, error) {
-				return record("recording filesystems", config.Filesystems.SetFilesystemInfo, p.Records, filesystemOnWire)
+				return record("recording filesystems", config.Filesystems.SetFilesystemInfo, p.Records, asItIs[params.Filesystem])
 			},
 			func() ([]published, error) { return recordVolumeAttachments(config, p.Records) },
 			func() ([]published, error) {
@@ -58,8 +58,8 @@ func (l *loop) publish(p plan.Publication) job {
 // published takes in what the state has taken.
 func (l *loop) published(p plan.Publication, all []published) {
 	for _, r := range p.Records {
-		if fs, ok := r.Info.(storage.Filesystem); ok {
-			l.backing.setFilesystem(fs)
+		if fs, ok := r.Info.(params.Filesystem); ok {
+			l.backing.setFilesystem(filesystemFromWire(fs))
 		}
 	}
 	for _, r := range all {
@@ -109,6 +109,9 @@ func record[T, W any](
 	return publishAll(doing, accessor, args, all)
 }
 
+// asItIs is for infos that are on the wire what they are here.
+func asItIs[T any](info T) T { return info }
+
 // recordVolumeAttachments records volume attachments, after the plans for those that
 // have one: a volume whose plan is not recorded would never show.
 func recordVolumeAttachments(config Config, records []plan.Record) ([]published, error) {
@@ -146,7 +149,8 @@ func recordPlans(config Config, p plan.Publication) ([]published, error) {
 	if !ok {
 		return nil, nil
 	}
-	done, err := record("recording devices of attachment plans", accessor.SetVolumeAttachmentPlanBlockInfo, p.Records, planOnWire)
+	done, err := record("recording devices of attachment plans", accessor.SetVolumeAttachmentPlanBlockInfo,
+		p.Records, asItIs[params.VolumeAttachmentPlan])
 	if err != nil {
 		return nil, err
 	}

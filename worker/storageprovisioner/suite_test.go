@@ -428,6 +428,8 @@ var providerCalls = []string{
 	"static.CreateFilesystems", "static.DestroyFilesystems", "static.ReleaseFilesystems", "static.AttachFilesystems", "static.DetachFilesystems",
 	"elsewhere.CreateVolumes", "elsewhere.DestroyVolumes", "elsewhere.ReleaseVolumes", "elsewhere.AttachVolumes", "elsewhere.DetachVolumes",
 	"elsewhere.CreateFilesystems", "elsewhere.DestroyFilesystems", "elsewhere.ReleaseFilesystems", "elsewhere.AttachFilesystems", "elsewhere.DetachFilesystems",
+	"ResizeVolumes", "ResizeFilesystems", "static.ResizeVolumes", "static.ResizeFilesystems",
+	"elsewhere.ResizeVolumes", "elsewhere.ResizeFilesystems", "managed.ResizeFilesystems",
 	"managed.CreateFilesystems", "managed.DestroyFilesystems", "managed.ReleaseFilesystems", "managed.AttachFilesystems", "managed.DetachFilesystems",
 }
 

@@ -23,11 +23,40 @@ func volumeTags(facts []*plan.Fact) []names.VolumeTag {
 
 func (r volumeReader) infos(facts []*plan.Fact) error {
 	results, err := call("reading volumes", r.config.Volumes.Volumes, volumeTags(facts))
+	recorded := make(map[*plan.Fact]params.Volume)
 	complete(facts, results, func(f *plan.Fact, result params.VolumeResult) error {
-		f.ID = result.Result.Info.VolumeId
+		f.ID, f.Size = result.Result.Info.VolumeId, result.Result.Info.Size
+		recorded[f] = params.Volume{VolumeTag: storageTag(f.Key).String(), Info: result.Result.Info}
 		return setRecorded(f, result.Error)
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return r.growths(facts, recorded)
+}
+
+// volumeGrowth is what it takes to grow a volume, and what is recorded of it.
+type volumeGrowth struct {
+	storage.VolumeResizeParams
+	recorded params.Volume
+}
+
+// growths completes the facts of volumes that are wanted larger than they are.
+func (r volumeReader) growths(facts []*plan.Fact, recorded map[*plan.Fact]params.Volume) error {
+	accessor, ok := r.config.Volumes.(VolumeSizeAccessor)
+	if !ok {
+		return nil
+	}
+	growing, err := readWanted("reading volume sizes", accessor.VolumeSizes, volumeTags, facts)
+	if err != nil {
+		return err
+	}
+	for _, f := range growing {
+		f.Args = volumeGrowth{
+			storage.VolumeResizeParams{Tag: names.NewVolumeTag(f.Key.ID), VolumeId: f.ID, Size: f.Wanted}, recorded[f],
+		}
+	}
+	return r.params(growing, func(*plan.Fact, params.VolumeParams) error { return nil })
 }
 
 func (r volumeReader) params(facts []*plan.Fact, each func(*plan.Fact, params.VolumeParams) error) error {
@@ -112,15 +141,15 @@ func (r volumeReader) attaching(facts []*plan.Fact) error {
 }
 
 // volumeOnWire returns how a volume's info is recorded.
-func volumeOnWire(v storage.Volume) params.Volume {
+func volumeOnWire(tag names.VolumeTag, info storage.VolumeInfo) params.Volume {
 	return params.Volume{
-		VolumeTag: v.Tag.String(),
+		VolumeTag: tag.String(),
 		Info: params.VolumeInfo{
-			VolumeId:   v.VolumeId,
-			HardwareId: v.HardwareId,
-			WWN:        v.WWN,
-			Size:       v.Size,
-			Persistent: v.Persistent,
+			VolumeId:   info.VolumeId,
+			HardwareId: info.HardwareId,
+			WWN:        info.WWN,
+			Size:       info.Size,
+			Persistent: info.Persistent,
 		},
 	}
 }

@@ -28,7 +28,8 @@ func (o volumeOps) create(ctx envcontext.ProviderCallContext, items []plan.Item)
 			}
 			result := plan.Result{
 				ID:   r.Volume.VolumeId,
-				Info: storage.Volume{Tag: p.Tag, VolumeInfo: r.Volume.VolumeInfo},
+				Info: volumeOnWire(p.Tag, r.Volume.VolumeInfo),
+				Size: r.Volume.Size,
 			}
 			if a := r.VolumeAttachment; a != nil {
 				machine := p.Attachment.Machine
@@ -66,6 +67,28 @@ func (o volumeOps) destroy(ctx envcontext.ProviderCallContext, items []plan.Item
 	return takeAway(items, o.guards, storage.VolumeDeletionGuard.ShouldDestroyVolume,
 		func(ids []string) ([]error, error) { return o.source.DestroyVolumes(ctx, ids) },
 		func(ids []string) ([]error, error) { return o.source.ReleaseVolumes(ctx, ids) })
+}
+
+func (o volumeOps) resize(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+	resizer, ok := o.source.(storage.VolumeResizer)
+	if !ok {
+		return failAll(items, cannotGrow("volumes"))
+	}
+	return bulk(items, func(item plan.Item) volumeGrowth { return item.Args.(volumeGrowth) },
+		func(growths []volumeGrowth) ([]storage.ResizeVolumesResult, error) {
+			args := make([]storage.VolumeResizeParams, len(growths))
+			for i, g := range growths {
+				args[i] = g.VolumeResizeParams
+			}
+			return resizer.ResizeVolumes(ctx, args)
+		},
+		func(g volumeGrowth, r storage.ResizeVolumesResult) plan.Result {
+			if r.Error != nil || r.VolumeInfo == nil {
+				return plan.Result{Err: missing(r.Error, "volume")}
+			}
+			g.recorded.Info.Size = r.VolumeInfo.Size
+			return grown(g.recorded, r.VolumeInfo.Size, g.Size)
+		})
 }
 
 // missing returns the error of a result that has either an error or no value.

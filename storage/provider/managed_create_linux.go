@@ -13,6 +13,7 @@ import (
 
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/capability"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/fsattr"
 	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
@@ -172,7 +173,7 @@ func (f *managedFilesystem) format(kind mkfs.Type) error {
 		}
 	}
 	if err := kind.Make(f.call, f.dev.File, f.rec.UUID, chosen); err != nil {
-		return errors.Annotate(err, f.dev.Path())
+		return errors.Annotate(capability.Explain(err, capability.SysAdmin), f.dev.Path())
 	}
 	crash.At("filesystem made")
 	return f.finish()

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/capability"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
 	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
@@ -405,7 +406,7 @@ func empty(trash *safepath.Dir, name string) error {
 	}
 	defer view.Close()
 	if err := os.RemoveAll(filepath.Join(view.Path(), name)); err != nil {
-		return errors.Trace(err)
+		return errors.Trace(capability.Explain(err, capability.DACOverride, capability.FOwner))
 	}
 	return errors.Trace(trash.Sync())
 }

@@ -78,6 +78,13 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s: %s", command, e.State, e.Stderr)
 }
 
+// Is makes errors.Is tell, with syscall.EACCES and syscall.EPERM, whether the program
+// said that it was refused something.
+func (e *Error) Is(target error) bool {
+	return (target == syscall.EACCES || target == syscall.EPERM) &&
+		strings.Contains(strings.ToLower(e.Stderr), target.Error())
+}
+
 // FilePath is the path under which the program finds the i-th of the files
 // that Run hands it.
 func FilePath(i int) string {

@@ -63,6 +63,21 @@ func TestFailureTellsStatusAndStderr(t *testing.T) {
 	}
 }
 
+func TestRefusalIsTold(t *testing.T) {
+	for text, want := range map[string]error{
+		"mkfs.xfs: error - cannot set blocksize: Permission denied": syscall.EACCES,
+		"mount: Operation not permitted":                            syscall.EPERM,
+		"No such file or directory":                                 nil,
+	} {
+		_, err := run.Run(t.Context(), shell, []string{"-c", "echo '" + text + "' >&2; exit 1"})
+		if want != nil && !errors.Is(err, want) {
+			t.Errorf("%v is not told as %v", err, want)
+		} else if want == nil && (errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM)) {
+			t.Errorf("%v is told as a refusal", err)
+		}
+	}
+}
+
 func TestOutputIsBounded(t *testing.T) {
 	_, err := run.Run(t.Context(), shell, []string{"-c", `head -c 200000 /dev/zero | tr '\0' x >&2; exit 1`})
 	var failed *run.Error

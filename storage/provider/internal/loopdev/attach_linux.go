@@ -9,6 +9,7 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/storage/provider/internal/capability"
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
 )
 
@@ -222,7 +223,8 @@ func (h *Handle) Keep() error {
 		return nil
 	}
 	if err := setAutoClear(h.f, false); err != nil {
-		return errors.Annotatef(err, "keeping %s", h.Name())
+		// A device that is open for writing needs none.
+		return errors.Annotatef(capability.Explain(err, capability.SysAdmin), "keeping %s", h.Name())
 	}
 	h.AutoClear = false
 	return nil

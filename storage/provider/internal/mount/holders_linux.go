@@ -11,6 +11,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/capability"
 )
 
 // maxHolders is how many holders an error text names.
@@ -33,7 +35,9 @@ func (h Holder) String() string {
 
 // DescribeHolders is a text for an error.
 func DescribeHolders(holders []Holder) string {
-	if len(holders) == 0 {
+	if len(holders) == 0 && capability.SysPtrace.Missing() {
+		return "held by nobody who can be seen without " + capability.SysPtrace.Name
+	} else if len(holders) == 0 {
 		return "held by nobody who can be seen from here"
 	}
 	names := make([]string, 0, maxHolders+1)

@@ -11,6 +11,8 @@ import (
 	"github.com/juju/errors"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/capability"
 )
 
 // ValidatePath returns an error satisfying errors.IsNotValid unless path can be
@@ -156,7 +158,7 @@ func removeDir(dir string) (left bool, err error) {
 	case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EBUSY):
 		return true, nil
 	}
-	return false, errors.Annotatef(err, "removing mount point %s", dir)
+	return false, errors.Annotatef(capability.Explain(err, capability.DACOverride), "removing mount point %s", dir)
 }
 
 // mark is the extended attribute of directories that were made for mount points.
@@ -295,7 +297,7 @@ func makeDir(path string) error {
 		if err == unix.EEXIST {
 			return nil
 		} else if err != nil {
-			return &os.PathError{Op: "mkdir", Path: path, Err: err}
+			return capability.Explain(&os.PathError{Op: "mkdir", Path: path, Err: err}, capability.DACOverride)
 		}
 		// The name may be another's by now where others may write.
 		fd, err := unix.Openat(int(parent.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

@@ -1,0 +1,57 @@
+//go:build linux
+
+package capability
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"testing"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+)
+
+// withoutAny runs f in a thread without capabilities.
+func withoutAny(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // it ends with the goroutine
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var none [2]unix.CapUserData
+		if err := unix.Capset(&header, &none[0]); err != nil {
+			t.Error(err)
+			return
+		}
+		f()
+	}()
+	<-done
+}
+
+func TestWhatWasRefusedIsExplained(t *testing.T) {
+	refused := &fs.PathError{Op: "mkdir", Path: "/x", Err: unix.EACCES}
+	other := &fs.PathError{Op: "mkdir", Path: "/x", Err: unix.ENOSPC}
+	withoutAny(t, func() {
+		err := Explain(refused, DACOverride, FOwner)
+		if !errors.Is(err, errors.NotSupported) || !errors.Is(err, unix.EACCES) || err.Error() != "CAP_DAC_OVERRIDE is missing: mkdir /x: permission denied" {
+			t.Errorf("got %v", err)
+		}
+		if err := Explain(other, DACOverride); err != other {
+			t.Errorf("what was not refused: %v", err)
+		}
+		if Explain(nil, SysAdmin) != nil {
+			t.Error("an error from nothing")
+		}
+		if fmt.Sprint(SysPtrace.Missing(), SysResource.Missing()) != "true true" {
+			t.Error("what this thread lacks is not seen")
+		}
+	})
+	if os.Geteuid() == 0 {
+		if err := Explain(refused, DACOverride); err != refused {
+			t.Errorf("where it is not missing: %v", err)
+		}
+	}
+}

@@ -12,7 +12,6 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/loggo"
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/agent"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
@@ -92,7 +91,8 @@ func (c *common) run(ctx context.Context, flags running) error {
 			names = append(names, s.Name)
 		}
 	}
-	if err := checkPrivileges(); err != nil {
+	lacks, err := checkPrivileges()
+	if err != nil {
 		return err
 	}
 	logs := &logWriter{out: c.Stderr}
@@ -101,6 +101,9 @@ func (c *common) run(ctx context.Context, flags running) error {
 	}
 	loggo.DefaultContext().ApplyConfig(loggo.Config{"": level})
 	logger := loggo.GetLogger("stowage.agent")
+	for _, lack := range lacks {
+		logger.Warningf("%s", lack)
+	}
 
 	a, err := agent.New(agent.Config{
 		DataDir:    dataDir,
@@ -169,19 +172,6 @@ func (c *common) showProgress(ctx context.Context, a *agent.Agent, names []strin
 		fmt.Fprintln(c.Stdout, table.Escape(err.Error()))
 	}
 	fmt.Fprintln(c.Stdout, "Ctrl-C stops the agent and leaves the storage in place")
-}
-
-// checkPrivileges tells what is missing before anything fails for the want of it.
-func checkPrivileges() error {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&header, &data[0]); err != nil {
-		return errors.Annotate(err, "reading the capabilities of this process")
-	}
-	if data[0].Effective&(1<<unix.CAP_SYS_ADMIN) == 0 {
-		return errors.New("the agent makes loop devices and mounts, for which CAP_SYS_ADMIN is missing: run it as root")
-	}
-	return nil
 }
 
 // logWriter writes each log message on one line, to where it was last told to.

@@ -1,0 +1,541 @@
+package privilege
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/juju/names/v5"
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider"
+)
+
+// Environment of the test binary as an agent without some capabilities.
+const (
+	dropEnv = "PRIVILEGE_TEST_DROP" // numbers, with commas; "done" when they are gone
+	dirEnv  = "PRIVILEGE_TEST_DIR"
+)
+
+// user owns what is not root's. Processes of it run with no capabilities.
+const user = 1000
+
+func TestMain(m *testing.M) {
+	switch drop, ok := os.LookupEnv(dropEnv); {
+	case !ok:
+		os.Exit(m.Run())
+	case drop != "done":
+		fmt.Fprintln(os.Stderr, dropAndExec(drop))
+		os.Exit(1)
+	}
+	if err := work(os.Getenv(dirEnv)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// dropAndExec begins anew without the capabilities: root gets at an exec what is in
+// its bounding set.
+func dropAndExec(numbers string) error {
+	runtime.LockOSThread()
+	for number := range strings.SplitSeq(numbers, ",") {
+		n, err := strconv.Atoi(number)
+		if err != nil {
+			return err
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(n), 0, 0, 0); err != nil {
+			return err
+		}
+	}
+	env := slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, dropEnv+"=") })
+	return unix.Exec("/proc/self/exe", os.Args, append(env, dropEnv+"=done"))
+}
+
+// outcome is how a piece of work ended, as its process writes it.
+type outcome struct {
+	Work      string
+	Error     string // empty: well
+	Permanent bool
+
+	// Ask, instead, is what shall be done in the directory Path, by a process that
+	// has all capabilities.
+	Ask, Path string
+}
+
+// agent does pieces of work in a directory.
+type agent struct {
+	dir string
+	ctx envcontext.ProviderCallContext
+	out *json.Encoder
+	in  *bufio.Reader
+}
+
+// Pieces of an agent's work.
+const (
+	loopVolume    = "a volume"
+	loopExt4      = "a volume with ext4"
+	loopReadOnly  = "a read-only volume"
+	loopXFS       = "a volume with xfs"
+	growExt4      = "growing ext4"
+	tmpfsMount    = "tmpfs"
+	rootfsMount   = "a rootfs directory, mounted"
+	rootfsInPlace = "a rootfs directory"
+	mountInUsers  = "a mount in a user's directory"
+	destroyUsers  = "a rootfs directory that holds a user's"
+	destroySticky = "a rootfs directory that holds a user's sticky one"
+	nameHolders   = "who keeps a mount busy"
+	receiveEvents = "a large buffer for device events"
+)
+
+func (a *agent) path(name string) string { return filepath.Join(a.dir, name) }
+
+// work does everything that an agent does, and tells how each piece ended.
+func work(dir string) error {
+	a := &agent{dir: dir, ctx: envcontext.New(context.Background()), out: json.NewEncoder(os.Stdout), in: bufio.NewReader(os.Stdin)}
+	for _, piece := range []struct {
+		name string
+		do   func() error
+	}{
+		{loopVolume, func() error { return a.volume("", 1, false, nil) }},
+		{loopExt4, func() error { return a.volume("ext4", 8, false, nil) }},
+		{loopReadOnly, func() error { return a.volume("", 1, true, nil) }},
+		{loopXFS, func() error { return a.volume("xfs", 304, false, nil) }},
+		{growExt4, func() error { return a.volume("ext4", 8, false, grow) }},
+		{tmpfsMount, func() error { return a.filesystem(provider.TmpfsProviderType, a.path("at"), nil) }},
+		{rootfsMount, func() error { return a.filesystem(provider.RootfsProviderType, a.path("at"), nil) }},
+		{rootfsInPlace, func() error { return a.filesystem(provider.RootfsProviderType, "", nil) }},
+		{mountInUsers, func() error {
+			return a.filesystem(provider.TmpfsProviderType, filepath.Join(dir, "user", "at"), nil)
+		}},
+		{destroyUsers, func() error { return a.filesystem(provider.RootfsProviderType, "", a.ask("private")) }},
+		{destroySticky, func() error { return a.filesystem(provider.RootfsProviderType, "", a.ask("sticky")) }},
+		{nameHolders, func() error { return a.filesystem(provider.TmpfsProviderType, a.path("at"), a.held) }},
+		{receiveEvents, receiveBuffer},
+	} {
+		// What one cannot take away is not in the way of the next.
+		a.dir = filepath.Join(dir, piece.name)
+		if err := os.Mkdir(a.dir, 0o711); err != nil {
+			return err
+		}
+		o := outcome{Work: piece.name}
+		if err := piece.do(); err != nil {
+			o.Error, o.Permanent = err.Error(), storage.IsPermanent(err)
+		}
+		if err := a.out.Encode(o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// one is the one result of a bulk call that works on one thing.
+func one[T any](results []T, err error) (result T, _ error) {
+	if err != nil {
+		return result, err
+	}
+	return results[0], nil
+}
+
+// failed is the error of a call that has nothing else for a result.
+func failed(results []error, err error) error {
+	if err != nil {
+		return err
+	}
+	return results[0]
+}
+
+func (a *agent) config(p storage.ProviderType) (storage.Provider, *storage.Config, error) {
+	found, err := provider.CommonStorageProviders().StorageProvider(p)
+	if err != nil {
+		return nil, nil, err
+	}
+	config, err := storage.NewConfig("pool", p, storage.Attrs{storage.ConfigStorageDir: a.path(string(p))})
+	return found, config, err
+}
+
+var (
+	volumeTag     = names.NewVolumeTag("0/0")
+	filesystemTag = names.NewFilesystemTag("0/0")
+	machineTag    = names.NewMachineTag("0")
+)
+
+// volume makes a volume and a filesystem on it, attaches them, and takes all away.
+func (a *agent) volume(fs string, mib uint64, readOnly bool, do meanwhile) error {
+	p, config, err := a.config(provider.LoopProviderType)
+	if err != nil {
+		return err
+	}
+	source, err := p.VolumeSource(config)
+	if err != nil {
+		return err
+	}
+	made, err := one(source.CreateVolumes(a.ctx, []storage.VolumeParams{{Tag: volumeTag, Size: mib, Provider: provider.LoopProviderType}}))
+	if err == nil {
+		err = made.Error
+	}
+	if err != nil {
+		return err
+	}
+	attachment := []storage.VolumeAttachmentParams{{
+		AttachmentParams: storage.AttachmentParams{Machine: machineTag, ReadOnly: readOnly}, Volume: volumeTag, VolumeId: made.Volume.VolumeId,
+	}}
+	attached, err := one(source.AttachVolumes(a.ctx, attachment))
+	if err == nil {
+		err = attached.Error
+	}
+	if err == nil && fs != "" {
+		info := attached.VolumeAttachment.VolumeAttachmentInfo
+		managed := provider.NewManagedFilesystemSource(a.path("managed"),
+			device{entry: storage.BlockDevice{DeviceName: info.DeviceName, BusAddress: info.BusAddress}})
+		err = a.live(managed, storage.FilesystemParams{
+			Tag: filesystemTag, Volume: volumeTag, Size: mib, Attributes: map[string]any{"fs": fs},
+		}, a.path("at"), do)
+	}
+	if derr := failed(source.DetachVolumes(a.ctx, attachment)); err == nil {
+		err = derr
+	}
+	if derr := failed(source.DestroyVolumes(a.ctx, []string{made.Volume.VolumeId})); err == nil {
+		err = derr
+	}
+	return err
+}
+
+// device is the one that every volume has.
+type device struct {
+	storage.BackingDevices
+	entry storage.BlockDevice
+}
+
+func (d device) BlockDevice(names.VolumeTag) (storage.BlockDevice, bool) { return d.entry, true }
+
+// filesystem makes a filesystem that needs no volume, attaches it, does what is to
+// be done meanwhile, and takes it away.
+func (a *agent) filesystem(kind storage.ProviderType, path string, do meanwhile) error {
+	p, config, err := a.config(kind)
+	if err != nil {
+		return err
+	}
+	source, err := p.FilesystemSource(config)
+	if err != nil {
+		return err
+	}
+	return a.live(source, storage.FilesystemParams{Tag: filesystemTag, Size: 1, Provider: kind}, path, do)
+}
+
+// live is the life of a filesystem. The first error counts, and the rest is done as
+// far as it goes.
+func (a *agent) live(source storage.FilesystemSource, params storage.FilesystemParams, path string, do meanwhile) error {
+	made, err := one(source.CreateFilesystems(a.ctx, []storage.FilesystemParams{params}))
+	if err == nil {
+		err = made.Error
+	}
+	if err != nil {
+		return err
+	}
+	id := made.Filesystem.FilesystemId
+	attachment := []storage.FilesystemAttachmentParams{{
+		AttachmentParams: storage.AttachmentParams{Machine: machineTag},
+		Filesystem:       params.Tag, FilesystemId: id, Path: path,
+	}}
+	attached, err := one(source.AttachFilesystems(a.ctx, attachment))
+	if err == nil {
+		err = attached.Error
+	}
+	if err == nil && do != nil {
+		err = do(attached.FilesystemAttachment.Path, func() error { return failed(source.DetachFilesystems(a.ctx, attachment)) })
+	}
+	if derr := failed(source.DetachFilesystems(a.ctx, attachment)); err == nil {
+		err = derr
+	}
+	if derr := failed(source.DestroyFilesystems(a.ctx, []string{id})); err == nil {
+		err = derr
+	}
+	return err
+}
+
+// meanwhile is done while a filesystem is attached at a path.
+type meanwhile func(path string, detach func() error) error
+
+// ask has something done by the process that has all capabilities.
+func (a *agent) ask(what string) meanwhile {
+	return func(path string, _ func() error) error {
+		if err := a.out.Encode(outcome{Ask: what, Path: path}); err != nil {
+			return err
+		}
+		_, err := a.in.ReadString('\n')
+		return err
+	}
+}
+
+// held detaches what a process of a user holds, to see that it is named.
+func (a *agent) held(path string, detach func() error) error {
+	if err := a.ask("hold")(path, nil); err != nil {
+		return err
+	}
+	err := detach()
+	if err == nil {
+		err = errors.New("it was detached while it was held")
+	} else if strings.Contains(err.Error(), "(sleep): working directory "+path) {
+		err = nil
+	}
+	return errors.Join(err, a.ask("release")(path, nil))
+}
+
+// grow asks for the size that an ext4 filesystem has: the kernel looks at the
+// capability first.
+func grow(path string, _ func() error) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(dir.Fd()), &st); err != nil {
+		return err
+	}
+	const resize = 0x40086610 // EXT4_IOC_RESIZE_FS
+	blocks := uint64(8<<20) / uint64(st.Bsize)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dir.Fd(), resize, uintptr(unsafe.Pointer(&blocks))); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// receiveBuffer makes the buffer of a socket larger than others may.
+func receiveBuffer() error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1<<20)
+}
+
+// without has an agent without the capabilities do everything, and returns how each
+// piece of work ended.
+func without(t *testing.T, numbers []string) map[string]outcome {
+	t.Helper()
+	dir := privateDir(t)
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), dropEnv+"="+strings.Join(numbers, ","), dirEnv+"="+dir)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	h := &helper{T: t}
+	outcomes := make(map[string]outcome)
+	for decoder := json.NewDecoder(out); ; {
+		var o outcome
+		if err := decoder.Decode(&o); err != nil {
+			break // it has ended
+		}
+		if o.Ask == "" {
+			outcomes[o.Work] = o
+			continue
+		}
+		h.help(o.Ask, o.Path)
+		if _, err := in.Write([]byte("done\n")); err != nil {
+			t.Error(err)
+		}
+	}
+	h.help("release", "")
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("the agent without %v: %v", numbers, err)
+	}
+	return outcomes
+}
+
+// privateDir returns a directory for an agent, with one of a user in it. What is left
+// in it is taken away.
+func privateDir(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "user"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(filepath.Join(dir, "user"), user, user); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{dir, filepath.Dir(dir)} { // a user has to get here
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { takeAway(t, dir) })
+	return dir
+}
+
+// takeAway unmounts and detaches what an agent could make and not take away again.
+func takeAway(t *testing.T, dir string) {
+	t.Helper()
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	if err != nil {
+		t.Error(err)
+	}
+	for _, m := range slices.Backward(mounts) {
+		if err := unix.Unmount(m.Mountpoint, 0); err != nil {
+			t.Errorf("unmounting %s: %v", m.Mountpoint, err)
+		}
+	}
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		t.Error(err)
+	}
+	for _, file := range files {
+		if backing, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(backing), dir+"/") {
+			t.Errorf("%s is still attached to %s", file, backing)
+		}
+	}
+}
+
+// helper does what an agent asks for.
+type helper struct {
+	*testing.T
+	holder *exec.Cmd
+}
+
+func (h *helper) help(what, path string) {
+	h.Helper()
+	var err error
+	switch what {
+	case "private", "sticky":
+		mode := map[string]os.FileMode{"private": 0o700, "sticky": 0o777 | os.ModeSticky}[what]
+		dir := filepath.Join(path, what)
+		file := filepath.Join(dir, "file")
+		err = errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(file, nil, 0o600), os.Chown(file, user+1, user+1),
+			os.Chown(dir, user, user), os.Chmod(dir, mode))
+	case "hold":
+		h.holder = exec.Command("sleep", "60")
+		h.holder.Dir = path
+		h.holder.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+		err = h.holder.Start()
+	case "release":
+		if h.holder == nil {
+			return
+		}
+		err = h.holder.Process.Kill()
+		_ = h.holder.Wait() // killed
+		h.holder = nil
+	}
+	if err != nil {
+		h.Error(err)
+	}
+}
+
+// needed are the pieces of work that fail without a capability. That a volume is not
+// among them is said too.
+var needed = map[string][]string{
+	"CAP_SYS_ADMIN": {
+		loopExt4, loopReadOnly, loopXFS, growExt4, tmpfsMount, rootfsMount, rootfsInPlace,
+		mountInUsers, destroyUsers, destroySticky, nameHolders,
+	},
+	"CAP_SYS_RESOURCE": {growExt4},
+	"CAP_DAC_OVERRIDE": {mountInUsers, destroyUsers},
+	"CAP_FOWNER":       {destroySticky},
+	"CAP_SYS_PTRACE":   {nameHolders},
+	"CAP_NET_ADMIN":    {receiveEvents},
+}
+
+// TestEachCapabilityIsForWhatIsSaid takes the capabilities away, one at a time. What
+// needs it fails with an error that names it, and all else works.
+func TestEachCapabilityIsForWhatIsSaid(t *testing.T) {
+	requireRoot(t)
+	for _, c := range capabilities() {
+		t.Run(c.Name, func(t *testing.T) {
+			checkOutcomes(t, without(t, []string{strconv.Itoa(c.number)}), c.Name)
+		})
+	}
+}
+
+// TestNoOtherCapabilityIsNeeded takes away all that are not said to be needed.
+func TestNoOtherCapabilityIsNeeded(t *testing.T) {
+	requireRoot(t)
+	last, err := os.ReadFile("/proc/sys/kernel/cap_last_cap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(last)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var others []string
+	for number := range n + 1 {
+		if !slices.ContainsFunc(capabilities(), func(c capability) bool { return c.number == number }) {
+			others = append(others, strconv.Itoa(number))
+		}
+	}
+	checkOutcomes(t, without(t, others), "")
+}
+
+func requireRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("STOWAGE_REQUIRE_ROOT") == "1" {
+		t.Fatal("dropping capabilities needs root, which STOWAGE_REQUIRE_ROOT=1 promises")
+	}
+	t.Skip("dropping capabilities needs root")
+}
+
+func checkOutcomes(t *testing.T, outcomes map[string]outcome, dropped string) {
+	t.Helper()
+	effective, err := effectiveCapabilities()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// These are asked of the kernel itself.
+	raw := []string{growExt4, receiveEvents}
+	for _, piece := range needed["CAP_SYS_ADMIN"] {
+		if _, ok := outcomes[piece]; !ok {
+			t.Errorf("%s: not tried", piece)
+		}
+	}
+	for name, o := range outcomes {
+		lacking := ""
+		for _, c := range capabilities() {
+			if slices.Contains(needed[c.Name], name) && (c.Name == dropped || effective&(1<<c.number) == 0) {
+				lacking = c.Name
+				break
+			}
+		}
+		switch {
+		case lacking == "" && o.Error != "":
+			t.Errorf("%s: %s", name, o.Error)
+		case lacking == "":
+		case o.Error == "":
+			t.Errorf("%s: works without %s", name, lacking)
+		case slices.Contains(raw, name):
+		case !strings.Contains(o.Error, lacking):
+			t.Errorf("%s: the error does not name %s: %s", name, lacking, o.Error)
+		case !o.Permanent && name != nameHolders:
+			t.Errorf("%s: is tried again: %s", name, o.Error)
+		}
+	}
+}

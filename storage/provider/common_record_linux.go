@@ -45,8 +45,10 @@ func (r *tmpfsRecord) Validate() error {
 
 // Validate implements [record.Validator].
 func (r *managedRecord) Validate() error {
-	if _, err := names.ParseVolumeTag(r.Volume); err != nil {
-		return errors.Trace(err)
+	if r.Volume != "" {
+		if _, err := names.ParseVolumeTag(r.Volume); err != nil {
+			return errors.Trace(err)
+		}
 	}
 	if _, err := uuid.Parse(r.UUID); err != nil {
 		return errors.Annotatef(err, "UUID %q", r.UUID)

@@ -33,6 +33,8 @@ func FuzzLoopRecord(f *testing.F) {
 		`{"size": 4194304, "phase": "ready", "dev": 65024, "ino": 12, "boot-id": "5d1c8b5e-0b6f-4d2f-9b3f-0a4a5c1c2d3e"}`,
 		`{"size": 4194304, "phase": "attached", "dev": 65024, "ino": 12, "boot-id": "5d1c8b5e", "device": "loop3", "diskseq": 44, "read-only": true}`,
 		`{"size": 4194304, "phase": "creating"}`,
+		`{"size": 4194304, "phase": "importing", "imported-from": "OUTSIDE/full/file", "dev": 65024, "ino": 12}`,
+		`{"size": 4194304, "growing": 8388608, "phase": "attached", "dev": 65024, "ino": 12}`,
 		`{"size": 18446744073709551615, "phase": "destroying", "ino": 18446744073709551615}`,
 		`{"phase": "", "size": 0}`, `{}`, `null`, `[]`, `{"size": "4"}`, ``, `{"device": "../../OUTSIDE/full"}`,
 	} {
@@ -66,6 +68,7 @@ func FuzzManagedRecord(f *testing.F) {
 		`{"volume": "volume-0-1", "type": "ext4", "uuid": "` + id + `", "phase": "ready", "size": 67108864, "device": {"boot-id": "5d1c", "diskseq": 44, "backing-dev": 65024, "backing-ino": 12}, "mount-point": "OUTSIDE/deep/a", "made-dirs": ["OUTSIDE/deep/a"]}`,
 		`{"volume": "volume-0-1", "type": "xfs", "uuid": "` + id + `", "phase": "formatting", "size": -1}`,
 		`{"volume": "volume-0-1", "type": "ext4", "uuid": "` + id + `", "phase": "ready", "size": 1, "mount-point": "OUTSIDE/full/a", "made-dirs": ["OUTSIDE/empty"]}`,
+		`{"type": "btrfs", "uuid": "` + id + `", "phase": "ready", "size": 1, "mkfs-options": "label=a", "mount-options": "noatime,\"x"}`,
 		`{"volume": "machine-0", "type": "vfat", "uuid": "", "phase": "ready"}`, `{}`, `null`, ``,
 	} {
 		f.Add([]byte(record))
@@ -79,7 +82,11 @@ func FuzzManagedRecord(f *testing.F) {
 	})
 }
 
-type noDevices struct{ storage.BackingDevices }
+type noDevices struct{}
+
+func (noDevices) Filesystem(names.FilesystemTag) (storage.Filesystem, bool) {
+	return storage.Filesystem{}, false
+}
 
 func (noDevices) BlockDevice(names.VolumeTag) (storage.BlockDevice, bool) {
 	return storage.BlockDevice{}, false

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"unsafe"
 
 	"github.com/juju/names/v5"
 	"github.com/moby/sys/mountinfo"
@@ -88,10 +87,12 @@ type agent struct {
 // Pieces of an agent's work.
 const (
 	loopVolume    = "a volume"
-	loopExt4      = "a volume with ext4"
+	growVolume    = "a volume, growing"
 	loopReadOnly  = "a read-only volume"
-	loopXFS       = "a volume with xfs"
-	growExt4      = "growing ext4"
+	loopExt4      = "ext4"
+	growExt4      = "ext4, growing"
+	growXFS       = "xfs, growing"
+	growBtrfs     = "btrfs, growing"
 	tmpfsMount    = "tmpfs"
 	rootfsMount   = "a rootfs directory, mounted"
 	rootfsInPlace = "a rootfs directory"
@@ -111,11 +112,14 @@ func work(dir string) error {
 		name string
 		do   func() error
 	}{
-		{loopVolume, func() error { return a.volume("", 1, false, nil) }},
-		{loopExt4, func() error { return a.volume("ext4", 8, false, nil) }},
-		{loopReadOnly, func() error { return a.volume("", 1, true, nil) }},
-		{loopXFS, func() error { return a.volume("xfs", 304, false, nil) }},
-		{growExt4, func() error { return a.volume("ext4", 8, false, grow) }},
+		{loopVolume, func() error { return a.volume("", 1, writable) }},
+		{growVolume, func() error { return a.volume("", 1, writable|growing) }},
+		{loopReadOnly, func() error { return a.volume("", 1, 0) }},
+		{loopExt4, func() error { return a.volume("ext4", 8, writable) }},
+		{growExt4, func() error { return a.volume("ext4", 8, writable|growing) }},
+		{growXFS, func() error { return a.volume("xfs", 304, writable|growing) }},
+		// The kernel does not make a btrfs grow to less than 256 MiB.
+		{growBtrfs, func() error { return a.volume("btrfs", 128, writable|growing) }},
 		{tmpfsMount, func() error { return a.filesystem(provider.TmpfsProviderType, a.path("at"), nil) }},
 		{rootfsMount, func() error { return a.filesystem(provider.RootfsProviderType, a.path("at"), nil) }},
 		{rootfsInPlace, func() error { return a.filesystem(provider.RootfsProviderType, "", nil) }},
@@ -174,8 +178,15 @@ var (
 	machineTag    = names.NewMachineTag("0")
 )
 
-// volume makes a volume and a filesystem on it, attaches them, and takes all away.
-func (a *agent) volume(fs string, mib uint64, readOnly bool, do meanwhile) error {
+// How a volume is used.
+const (
+	writable = 1 << iota
+	growing
+)
+
+// volume makes a volume and, where a type is given, a filesystem on it, attaches
+// them, lets them grow where that is asked for, and takes all away.
+func (a *agent) volume(fs string, mib uint64, how int) error {
 	p, config, err := a.config(provider.LoopProviderType)
 	if err != nil {
 		return err
@@ -192,19 +203,37 @@ func (a *agent) volume(fs string, mib uint64, readOnly bool, do meanwhile) error
 		return err
 	}
 	attachment := []storage.VolumeAttachmentParams{{
-		AttachmentParams: storage.AttachmentParams{Machine: machineTag, ReadOnly: readOnly}, Volume: volumeTag, VolumeId: made.Volume.VolumeId,
+		AttachmentParams: storage.AttachmentParams{Machine: machineTag, ReadOnly: how&writable == 0}, Volume: volumeTag, VolumeId: made.Volume.VolumeId,
 	}}
 	attached, err := one(source.AttachVolumes(a.ctx, attachment))
 	if err == nil {
 		err = attached.Error
 	}
-	if err == nil && fs != "" {
+	grow := func() error {
+		if how&growing == 0 {
+			return nil
+		}
+		grown, err := one(source.(storage.VolumeResizer).ResizeVolumes(a.ctx, []storage.VolumeResizeParams{
+			{Tag: volumeTag, VolumeId: made.Volume.VolumeId, Size: 2 * mib},
+		}))
+		return errors.Join(err, grown.Error)
+	}
+	if err == nil && fs == "" {
+		err = grow()
+	} else if err == nil {
 		info := attached.VolumeAttachment.VolumeAttachmentInfo
 		managed := provider.NewManagedFilesystemSource(a.path("managed"),
 			device{entry: storage.BlockDevice{DeviceName: info.DeviceName, BusAddress: info.BusAddress}})
-		err = a.live(managed, storage.FilesystemParams{
-			Tag: filesystemTag, Volume: volumeTag, Size: mib, Attributes: map[string]any{"fs": fs},
-		}, a.path("at"), do)
+		params := storage.FilesystemParams{Tag: filesystemTag, Volume: volumeTag, Size: mib, Attributes: map[string]any{"fs": fs}}
+		err = a.live(managed, params, a.path("at"), func(string, func() error) error {
+			if err := grow(); err != nil || how&growing == 0 {
+				return err
+			}
+			grown, err := one(managed.(storage.FilesystemResizer).ResizeFilesystems(a.ctx, []storage.FilesystemResizeParams{
+				{Tag: filesystemTag, FilesystemId: filesystemTag.String(), Size: 2 * mib},
+			}))
+			return errors.Join(err, grown.Error)
+		})
 	}
 	if derr := failed(source.DetachVolumes(a.ctx, attachment)); err == nil {
 		err = derr
@@ -294,26 +323,6 @@ func (a *agent) held(path string, detach func() error) error {
 		err = nil
 	}
 	return errors.Join(err, a.ask("release")(path, nil))
-}
-
-// grow asks for the size that an ext4 filesystem has: the kernel looks at the
-// capability first.
-func grow(path string, _ func() error) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(dir.Fd()), &st); err != nil {
-		return err
-	}
-	const resize = 0x40086610 // EXT4_IOC_RESIZE_FS
-	blocks := uint64(8<<20) / uint64(st.Bsize)
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dir.Fd(), resize, uintptr(unsafe.Pointer(&blocks))); errno != 0 {
-		return errno
-	}
-	return nil
 }
 
 // receiveBuffer makes the buffer of a socket larger than others may.
@@ -452,7 +461,7 @@ func (h *helper) help(what, path string) {
 // among them is said too.
 var needed = map[string][]string{
 	"CAP_SYS_ADMIN": {
-		loopExt4, loopReadOnly, loopXFS, growExt4, tmpfsMount, rootfsMount, rootfsInPlace,
+		loopReadOnly, growVolume, loopExt4, growExt4, growXFS, growBtrfs, tmpfsMount, rootfsMount, rootfsInPlace,
 		mountInUsers, destroyUsers, destroySticky, nameHolders,
 	},
 	"CAP_SYS_RESOURCE": {growExt4},
@@ -510,9 +519,7 @@ func checkOutcomes(t *testing.T, outcomes map[string]outcome, dropped string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// These are asked of the kernel itself.
-	raw := []string{growExt4, receiveEvents}
-	for _, piece := range needed["CAP_SYS_ADMIN"] {
+	for _, piece := range append(needed["CAP_SYS_ADMIN"], loopVolume, receiveEvents) {
 		if _, ok := outcomes[piece]; !ok {
 			t.Errorf("%s: not tried", piece)
 		}
@@ -531,7 +538,7 @@ func checkOutcomes(t *testing.T, outcomes map[string]outcome, dropped string) {
 		case lacking == "":
 		case o.Error == "":
 			t.Errorf("%s: works without %s", name, lacking)
-		case slices.Contains(raw, name):
+		case name == receiveEvents: // the kernel itself is asked
 		case !strings.Contains(o.Error, lacking):
 			t.Errorf("%s: the error does not name %s: %s", name, lacking, o.Error)
 		case !o.Permanent && name != nameHolders:

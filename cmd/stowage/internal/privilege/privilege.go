@@ -94,7 +94,7 @@ func capabilities() []capability {
 			Name: name, For: what, Remedy: "start it with " + name + ", see docs/privileges.md",
 		}}
 	}
-	admin := need(unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "mount and unmount, make xfs filesystems, attach volumes read-only")
+	admin := need(unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "mount and unmount, attach volumes read-only, grow attached volumes, make xfs filesystems, grow xfs and btrfs filesystems")
 	admin.Vital = true
 	admin.Remedy = "run it as root, with CAP_SYS_ADMIN"
 	return []capability{

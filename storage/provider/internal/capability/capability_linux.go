@@ -45,7 +45,7 @@ func Explain(err error, with ...Capability) error {
 	}
 	for _, c := range with {
 		if c.Missing() {
-			return errors.NewNotSupported(err, c.Name+" is missing")
+			return errors.NewNotSupported(err, "needs "+c.Name)
 		}
 	}
 	return err

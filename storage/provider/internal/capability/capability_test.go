@@ -36,7 +36,7 @@ func TestWhatWasRefusedIsExplained(t *testing.T) {
 	other := &fs.PathError{Op: "mkdir", Path: "/x", Err: unix.ENOSPC}
 	withoutAny(t, func() {
 		err := Explain(refused, DACOverride, FOwner)
-		if !errors.Is(err, errors.NotSupported) || !errors.Is(err, unix.EACCES) || err.Error() != "CAP_DAC_OVERRIDE is missing: mkdir /x: permission denied" {
+		if !errors.Is(err, errors.NotSupported) || !errors.Is(err, unix.EACCES) || err.Error() != "needs CAP_DAC_OVERRIDE: mkdir /x: permission denied" {
 			t.Errorf("got %v", err)
 		}
 		if err := Explain(other, DACOverride); err != other {

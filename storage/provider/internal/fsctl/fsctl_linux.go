@@ -16,6 +16,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/capability"
 )
 
 // The direction of an ioctl, which differs between architectures, as it is in an
@@ -178,20 +180,10 @@ func growExt4(f *os.File, size uint64) error {
 	// A filesystem that is as large already stays as it is.
 	blocks := size / uint64(st.Bsize)
 	err := ioctl(f, write, 'f', 16, unsafe.Sizeof(blocks), &blocks)
-	if err == unix.EPERM {
-		if !mayUseReserves() {
-			return errors.NewNotSupported(err, "growing ext4 needs CAP_SYS_RESOURCE")
-		}
+	if err == unix.EPERM && !capability.SysResource.Missing() {
 		return errors.Annotate(ErrDamaged, "unmount it and run fsck.ext4")
 	}
-	return errors.Annotate(err, "EXT4_IOC_RESIZE_FS")
-}
-
-// mayUseReserves reports whether this process has CAP_SYS_RESOURCE.
-func mayUseReserves() bool {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData
-	return unix.Capget(&header, &sets[0]) == nil && sets[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
+	return errors.Annotate(capability.Explain(err, capability.SysResource), "EXT4_IOC_RESIZE_FS")
 }
 
 func growXFS(f *os.File, size uint64) error {
@@ -204,7 +196,7 @@ func growXFS(f *os.File, size uint64) error {
 		return nil
 	}
 	grow := xfsGrow{Blocks: blocks, MaxPercent: geometry.MaxPercent}
-	return errors.Annotate(ioctl(f, write, 'X', 110, unsafe.Sizeof(grow), &grow), "XFS_IOC_FSGROWFSDATA")
+	return errors.Annotate(capability.Explain(ioctl(f, write, 'X', 110, unsafe.Sizeof(grow), &grow), capability.SysAdmin), "XFS_IOC_FSGROWFSDATA")
 }
 
 // btrfsLeast is the size in bytes below which the kernel makes no btrfs grow.
@@ -232,5 +224,5 @@ func growBtrfs(f *os.File, size uint64) error {
 	}
 	var resize btrfsResize
 	copy(resize.Name[:], fmt.Sprintf("%d:max", info.MaxID))
-	return errors.Annotate(ioctl(f, write, 0x94, 3, unsafe.Sizeof(resize), &resize), "BTRFS_IOC_RESIZE")
+	return errors.Annotate(capability.Explain(ioctl(f, write, 0x94, 3, unsafe.Sizeof(resize), &resize), capability.SysAdmin), "BTRFS_IOC_RESIZE")
 }

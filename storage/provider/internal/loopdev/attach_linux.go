@@ -213,7 +213,8 @@ func (h *Handle) grow(file *os.File) error {
 	if shown >= uint64(st.Size) || h.File != IDOf(&st) || !h.IsWholeFile() {
 		return nil
 	}
-	return errors.Annotatef(unix.IoctlSetInt(int(h.f.Fd()), unix.LOOP_SET_CAPACITY, 0), "growing %s", h.Name())
+	err = unix.IoctlSetInt(int(h.f.Fd()), unix.LOOP_SET_CAPACITY, 0)
+	return errors.Annotatef(capability.Explain(err, capability.SysAdmin), "growing %s", h.Name())
 }
 
 // Keep lets the device live on when the handle is closed, also where whoever

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,7 +41,23 @@ func (m *machine) old(name string, mib int64, mkfs ...string) string {
 	m.tool("mount", "-o", "loop", path, m.mount(name))
 	m.writeFile(name)
 	m.tool("umount", m.mount(name))
+	// The kernel detaches the device a moment later.
+	m.poll(path+" is still attached", func() bool {
+		return !slices.ContainsFunc(loopsBelow(m, m.dir), func(l loopDevice) bool { return l.File == path })
+	})
 	return path
+}
+
+// poll waits for what the kernel has no event for.
+func (m *machine) poll(otherwise string, until func() bool) {
+	m.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); !until(); <-tick.C {
+		if time.Now().After(deadline) {
+			m.Fatal(otherwise)
+		}
+	}
 }
 
 // writeFile writes what wantData reads, into what is mounted.
@@ -96,31 +113,15 @@ func TestImportedDataIsThere(t *testing.T) {
 	m.start()
 	m.must("attach", "data", "large", "trees", "--wait")
 	m.wantData("data", "large", "trees")
-	m.must("resize", "data", "+32M", "--wait")
-	m.must("detach", "data", "--wait")
-	m.must("attach", "data", "--wait")
-	m.wantData("data")
+	m.must("resize", "trees", "+32M", "--wait")
+	m.must("detach", "trees", "--wait")
+	m.must("attach", "trees", "--wait")
+	m.wantData("trees")
 
 	m.must("remove", "data", "large", "trees", "--wait")
 	m.wantNoStorage()
 	m.wantNoVolumes()
 	m.stop()
-}
-
-// waitUntilGone waits until there is no file at the path. The kernel has no event for
-// it that comes sooner.
-func (m *machine) waitUntilGone(path string) {
-	m.Helper()
-	tick := time.NewTicker(100 * time.Microsecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); ; <-tick.C {
-		if _, err := os.Lstat(path); os.IsNotExist(err) {
-			return
-		}
-		if time.Now().After(deadline) {
-			m.Fatalf("%s is still there", path)
-		}
-	}
 }
 
 // The agent dies when the file has been moved. Whether or not the state has noted
@@ -134,11 +135,16 @@ func TestKilledWhileImporting(t *testing.T) {
 		names = append(names, name)
 		path := m.old(name, 16, "mkfs.ext4", "-q", "-F")
 		args := []string{"import", name, path, "--pool", "loop", "--mount", m.mount(name)}
-		done := make(chan result)
+		done := make(chan result, 1)
 		go func() { done <- m.run(args...) }()
-		m.waitUntilGone(path)
+		m.poll(path+" is still there", func() bool {
+			_, err := os.Lstat(path)
+			return os.IsNotExist(err) || len(done) > 0
+		})
 		m.kill()
-		<-done
+		if r := <-done; strings.Contains(r.stderr, "importing") {
+			t.Error(r.all())
+		}
 		m.start()
 		r := m.run(args...)
 		t.Logf("again: %d %s", r.code, r.stderr)
@@ -163,24 +169,15 @@ func TestImportByUUID(t *testing.T) {
 	device := m.tool("losetup", "--find", "--show", path)
 	args := []string{"import", "data", "UUID=" + id, "--pool", "loop", "--mount", m.mount("data"), "--wait"}
 	// The agent has still to see the device.
-	for deadline := time.Now().Add(patience); ; {
-		r := m.run(append(args, "--mount=relative")...)
-		if !strings.Contains(r.stderr, "is not absolute") {
-			t.Fatal(r.all())
-		}
-		m.tool("mount", device, m.mount("data"))
-		r = m.run(args...)
-		m.tool("umount", m.mount("data"))
+	m.tool("mount", device, m.mount("data"))
+	m.poll("a mounted device is not refused with where it is mounted", func() bool {
+		r := m.run(args...)
 		if r.code == 0 {
 			t.Fatalf("a mounted device was taken over:\n%s", r.all())
 		}
-		if strings.Contains(r.stderr, m.mount("data")) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(r.all())
-		}
-	}
+		return strings.Contains(r.stderr, m.mount("data"))
+	})
+	m.tool("umount", m.mount("data"))
 	m.must(args...)
 	m.wantData("data")
 	m.wantNothingTwice()

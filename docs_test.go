@@ -14,12 +14,14 @@ import (
 	"testing"
 )
 
-const behaviours = "docs/behaviours.md"
-
-// behaviourNumbers tells how many lines there are of each kind: those of the worker,
-// which have a bare number, its statuses, growing and remarks, other provisioners' ways,
-// the report, and pains.
-var behaviourNumbers = map[string]int{"": 35, "S": 11, "G": 11, "O": 11, "R": 4, "P": 14}
+// pages tells how many lines there are of each kind in the pages that name tests. Of
+// behaviours: those of the worker, which have a bare number, its statuses, growing
+// and remarks, other provisioners' ways, the report, and pains.
+var pages = map[string]map[string]int{
+	"docs/behaviours.md": {"": 35, "S": 11, "G": 11, "O": 11, "R": 4, "P": 14},
+	"docs/pains.md":      {"D": 12},
+	"docs/faults.md":     {"F": 19},
+}
 
 // suitesIn is where tests are that are named by their suite.
 const suitesIn = "worker/storageprovisioner"
@@ -116,25 +118,27 @@ func place(test string) (dir, name string) {
 }
 
 func TestBehavioursAreHeldByTests(t *testing.T) {
-	text, err := os.ReadFile(behaviours)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := parseBehaviours(string(text))
-	for _, problem := range numberProblems(all, behaviourNumbers) {
-		t.Errorf("%s: %s", behaviours, problem)
-	}
 	folders := make(map[string]map[string]bool)
-	for _, b := range all {
-		for _, test := range b.tests {
-			dir, name := place(test)
-			if folders[dir] == nil {
-				if folders[dir], err = testsIn(dir); err != nil {
-					t.Fatal(err)
+	for page, numbers := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := parseBehaviours(string(text))
+		for _, problem := range numberProblems(all, numbers) {
+			t.Errorf("%s: %s", page, problem)
+		}
+		for _, b := range all {
+			for _, test := range b.tests {
+				dir, name := place(test)
+				if folders[dir] == nil {
+					if folders[dir], err = testsIn(dir); err != nil {
+						t.Fatal(err)
+					}
 				}
-			}
-			if !folders[dir][name] {
-				t.Errorf("%s: %s: there is no test %s in %s", behaviours, b.number, name, dir)
+				if !folders[dir][name] {
+					t.Errorf("%s: %s: there is no test %s in %s", page, b.number, name, dir)
+				}
 			}
 		}
 	}

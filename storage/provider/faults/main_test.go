@@ -9,12 +9,14 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
 	"text/tabwriter"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -62,6 +64,19 @@ func inside() int {
 // prepare makes the namespace what the tests need, once.
 var prepare = sync.OnceValue(func() error {
 	dir := os.Getenv(insideEnv)
+	// A copy of somebody else's mounts would keep them busy.
+	others, err := mountinfo.GetMounts(mountinfo.PrefixFilter(os.TempDir()))
+	if err != nil {
+		return err
+	}
+	for _, m := range slices.Backward(others) {
+		if m.Mountpoint == os.TempDir() {
+			continue
+		}
+		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH); err != nil && err != unix.EINVAL {
+			return err
+		}
+	}
 	if err := unix.Mount("faults", dir, "tmpfs", 0, "mode=755"); err != nil {
 		return err
 	}

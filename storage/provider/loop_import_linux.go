@@ -12,6 +12,7 @@ import (
 
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/capability"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
@@ -44,6 +45,7 @@ func (s *loopSource) ImportVolume(ctx envcontext.ProviderCallContext, id string,
 			info, err = c.importReleased(id)
 		}
 	}
+	err = capability.Explain(err, capability.DACOverride, capability.Lease, capability.Chown)
 	return info, errors.Annotatef(err, "importing volume %q", id)
 }
 

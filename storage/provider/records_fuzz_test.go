@@ -98,6 +98,7 @@ func FuzzRootfsRecord(f *testing.F) {
 		`{"size": 1048576, "phase": "ready", "dev": 65024, "ino": 12, "boot-id": "5d1c8b5e", "mount-point": "OUTSIDE/deep/a", "made-dirs": ["OUTSIDE/deep/a"]}`,
 		`{"size": 1048576, "phase": "destroying", "made-dirs": ["OUTSIDE/empty", "OUTSIDE/deep/../empty"]}`,
 		`{"size": 1048576, "phase": "creating", "mount-point": "INSIDE/at", "made-dirs": ["INSIDE/at"]}`,
+		`{"size": 1048576, "phase": "importing", "imported-from": "OUTSIDE/full", "dev": 65024, "ino": 12}`,
 		`{"size": 1048576, "phase": "ready", "mount-point": "at", "made-dirs": ["..", "/"]}`,
 		`{"size": 1048576, "phase": "importing", "imported-from": "OUTSIDE/full", "ino": 12}`,
 		`{"size": 1048576, "phase": "ready", "imported-from": "../OUTSIDE", "project": 7, "limit": 1048576}`,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/capability"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
 	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
@@ -38,7 +39,7 @@ func (s *rootfsSource) ImportFilesystem(ctx envcontext.ProviderCallContext, path
 	defer c.end()
 	f, err := s.kind.take(c, path)
 	if err != nil {
-		return storage.FilesystemInfo{}, errors.Annotatef(err, "importing %q", path)
+		return storage.FilesystemInfo{}, errors.Annotatef(capability.Explain(err, capability.DACOverride), "importing %q", path)
 	}
 	return storage.FilesystemInfo{FilesystemId: f.id, Size: f.rec.Size >> 20}, nil
 }

@@ -99,6 +99,8 @@ const (
 	mountInUsers  = "a mount in a user's directory"
 	destroyUsers  = "a rootfs directory that holds a user's"
 	destroySticky = "a rootfs directory that holds a user's sticky one"
+	importVolume  = "a volume from a user's file"
+	importRootfs  = "a rootfs directory from a user's"
 	nameHolders   = "who keeps a mount busy"
 	receiveEvents = "a large buffer for device events"
 )
@@ -128,6 +130,8 @@ func work(dir string) error {
 		}},
 		{destroyUsers, func() error { return a.filesystem(provider.RootfsProviderType, "", a.ask("private")) }},
 		{destroySticky, func() error { return a.filesystem(provider.RootfsProviderType, "", a.ask("sticky")) }},
+		{importVolume, a.importVolume},
+		{importRootfs, a.importRootfs},
 		{nameHolders, func() error { return a.filesystem(provider.TmpfsProviderType, a.path("at"), a.held) }},
 		{receiveEvents, receiveBuffer},
 	} {
@@ -251,6 +255,46 @@ type device struct {
 }
 
 func (d device) BlockDevice(names.VolumeTag) (storage.BlockDevice, bool) { return d.entry, true }
+
+// importVolume takes over a file, and destroys it.
+func (a *agent) importVolume() error {
+	p, config, err := a.config(provider.LoopProviderType)
+	if err != nil {
+		return err
+	}
+	source, err := p.VolumeSource(config)
+	if err != nil {
+		return err
+	}
+	if err := a.ask("users")(a.dir, nil); err != nil {
+		return err
+	}
+	info, err := source.(storage.VolumeImporter).ImportVolume(a.ctx, a.path("users/file"), nil)
+	if err != nil {
+		return err
+	}
+	return failed(source.DestroyVolumes(a.ctx, []string{info.VolumeId}))
+}
+
+// importRootfs takes over a directory, and gives it up.
+func (a *agent) importRootfs() error {
+	p, config, err := a.config(provider.RootfsProviderType)
+	if err != nil {
+		return err
+	}
+	source, err := p.FilesystemSource(config)
+	if err != nil {
+		return err
+	}
+	if err := a.ask("users")(a.dir, nil); err != nil {
+		return err
+	}
+	info, err := source.(storage.FilesystemImporter).ImportFilesystem(a.ctx, a.path("users/dir"), nil)
+	if err != nil {
+		return err
+	}
+	return failed(source.ReleaseFilesystems(a.ctx, []string{info.FilesystemId}))
+}
 
 // filesystem makes a filesystem that needs no volume, attaches it, does what is to
 // be done meanwhile, and takes it away.
@@ -439,6 +483,11 @@ func (h *helper) help(what, path string) {
 		file := filepath.Join(dir, "file")
 		err = errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(file, nil, 0o600), os.Chown(file, user+1, user+1),
 			os.Chown(dir, user, user), os.Chmod(dir, mode))
+	case "users":
+		users := filepath.Join(path, "users")
+		file, dir := filepath.Join(users, "file"), filepath.Join(users, "dir")
+		err = errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(file, make([]byte, 1<<20), 0o600),
+			os.Chown(file, user, user), os.Chown(dir, user, user), os.Chown(users, user, user))
 	case "hold":
 		h.holder = exec.Command("sleep", "60")
 		h.holder.Dir = path
@@ -461,11 +510,13 @@ func (h *helper) help(what, path string) {
 // among them is said too.
 var needed = map[string][]string{
 	"CAP_SYS_ADMIN": {
-		loopReadOnly, growVolume, loopExt4, growExt4, growXFS, growBtrfs, tmpfsMount, rootfsMount, rootfsInPlace,
-		mountInUsers, destroyUsers, destroySticky, nameHolders,
+		growVolume, loopExt4, growExt4, growXFS, growBtrfs, tmpfsMount, rootfsMount, rootfsInPlace,
+		mountInUsers, destroyUsers, destroySticky, importRootfs, nameHolders,
 	},
 	"CAP_SYS_RESOURCE": {growExt4},
-	"CAP_DAC_OVERRIDE": {mountInUsers, destroyUsers},
+	"CAP_DAC_OVERRIDE": {mountInUsers, destroyUsers, importVolume, importRootfs},
+	"CAP_CHOWN":        {importVolume},
+	"CAP_LEASE":        {importVolume},
 	"CAP_FOWNER":       {destroySticky},
 	"CAP_SYS_PTRACE":   {nameHolders},
 	"CAP_NET_ADMIN":    {receiveEvents},
@@ -519,7 +570,7 @@ func checkOutcomes(t *testing.T, outcomes map[string]outcome, dropped string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, piece := range append(needed["CAP_SYS_ADMIN"], loopVolume, receiveEvents) {
+	for _, piece := range append(slices.Clone(needed["CAP_SYS_ADMIN"]), loopVolume, loopReadOnly, importVolume, receiveEvents) {
 		if _, ok := outcomes[piece]; !ok {
 			t.Errorf("%s: not tried", piece)
 		}

@@ -94,14 +94,16 @@ func capabilities() []capability {
 			Name: name, For: what, Remedy: "start it with " + name + ", see docs/privileges.md",
 		}}
 	}
-	admin := need(unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "mount and unmount, attach volumes read-only, grow attached volumes, make xfs filesystems, grow xfs and btrfs filesystems")
+	admin := need(unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "mount and unmount, grow attached volumes, make xfs filesystems, grow xfs and btrfs filesystems")
 	admin.Vital = true
 	admin.Remedy = "run it as root, with CAP_SYS_ADMIN"
 	return []capability{
 		admin,
 		need(unix.CAP_SYS_RESOURCE, "CAP_SYS_RESOURCE", "grow ext4 filesystems"),
-		need(unix.CAP_DAC_OVERRIDE, "CAP_DAC_OVERRIDE", "make mount points in directories of other users, destroy rootfs directories that hold directories of other users"),
+		need(unix.CAP_DAC_OVERRIDE, "CAP_DAC_OVERRIDE", "make mount points in directories of other users, import what is theirs, destroy rootfs directories that hold directories of theirs"),
 		need(unix.CAP_FOWNER, "CAP_FOWNER", "destroy rootfs directories that hold sticky directories of other users"),
+		need(unix.CAP_CHOWN, "CAP_CHOWN", "import files of other users as volumes"),
+		need(unix.CAP_LEASE, "CAP_LEASE", "see whether somebody uses a file of another user that is imported"),
 		need(unix.CAP_SYS_PTRACE, "CAP_SYS_PTRACE", "name the processes that keep a mount or a device busy"),
 		need(unix.CAP_NET_ADMIN, "CAP_NET_ADMIN", "receive many device events at once without losing some, which costs a look at all devices"),
 	}

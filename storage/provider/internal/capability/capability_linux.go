@@ -22,6 +22,8 @@ var (
 	SysResource = Capability{"CAP_SYS_RESOURCE", unix.CAP_SYS_RESOURCE}
 	SysPtrace   = Capability{"CAP_SYS_PTRACE", unix.CAP_SYS_PTRACE}
 	DACOverride = Capability{"CAP_DAC_OVERRIDE", unix.CAP_DAC_OVERRIDE}
+	Chown       = Capability{"CAP_CHOWN", unix.CAP_CHOWN}
+	Lease       = Capability{"CAP_LEASE", unix.CAP_LEASE}
 	FOwner      = Capability{"CAP_FOWNER", unix.CAP_FOWNER}
 )
 

@@ -5,8 +5,8 @@ package plan
 //
 // The rules that keep data safe stand here alone: nothing is destroyed while an
 // attachment of it is attached or being attached, no volume is detached beneath
-// a filesystem that is mounted or being made, nothing is detached while it grows,
-// and nothing is attached to what is being taken away.
+// a filesystem that is mounted or being made, no detachment begins while what is
+// detached grows, and nothing is attached to what is being taken away.
 func (c *Core) decide(e *entity) (Op, Key) {
 	switch {
 	case e.unresolved:

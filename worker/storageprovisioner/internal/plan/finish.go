@@ -264,6 +264,7 @@ func (c *Core) Published(key Key, err error) {
 	case missing || !e.records():
 		c.forget(e)
 	default:
+		c.refresh(e)
 		e.fact.Recorded = true
 		if r.Size > 0 {
 			e.fact.Size = r.Size

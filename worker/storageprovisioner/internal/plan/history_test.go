@@ -649,7 +649,9 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 	case plan.Resize:
 		w.mayGrow(item)
 	case plan.Detach:
-		if op := w.running[key.Storage()]; op == plan.Resize || w.background[key.Storage()].op == plan.Resize {
+		// What goes on is repeated whatever else does, but nothing grows that is unmounted.
+		goesOn := background && key.Kind != plan.FilesystemAttachment
+		if op := w.running[key.Storage()]; !goesOn && (op == plan.Resize || w.background[key.Storage()].op == plan.Resize) {
 			w.fatalf("detachment of %s while it grows", key)
 		}
 		if key.Kind == plan.VolumeAttachment && key.Host == machine && attached(plan.FilesystemAttachment) {

@@ -375,6 +375,35 @@ func TestWhatIsCreatedTooSmallGrows(t *testing.T) {
 	s.does("resize volume 0")
 }
 
+// What has grown after all is not said to have failed, neither while that is recorded
+// nor when it is to grow further.
+func TestFailureIsForgottenWhenItHasGrown(t *testing.T) {
+	s := play(t)
+	v, a := volume("0"), on(machine, volume("0"))
+	s.attached(v, machine)
+	s.observe(wanted(v, growing(1, 2)))
+	s.does("resize volume 0")
+	s.ends(v, failing(errors.New("no space")))
+	s.passes(time.Second)
+	s.does("resize volume 0")
+	s.observe(wanted(v, growing(1, 3)))
+	s.ends(v, is(2))
+	s.does("record volume 0: 2")
+	s.statuses = nil
+	s.observe(wanted(a, recorded, dying))
+	s.does("detach volume attachment 0 on machine-0")
+	s.ends(a)
+	s.does("remove volume attachment 0 on machine-0")
+	s.says("volume 0 detached: ")
+	s.taken(v)
+	s.does("resize volume 0")
+	s.says("volume 0 detached: growing to 3 MiB")
+	s.ends(v, failing(errors.New("no space")))
+	if p := s.pending(v); p.Failures != 1 {
+		t.Errorf("%+v", p)
+	}
+}
+
 // What was remarked when it was attached is said again when it has grown.
 func TestRemarkIsBackAfterTheGrowth(t *testing.T) {
 	s := play(t)

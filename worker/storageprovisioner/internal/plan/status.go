@@ -63,7 +63,7 @@ func (e *entity) resting() bool {
 // info returns what there is to say about a volume or filesystem at rest.
 func (e *entity) info() string {
 	switch {
-	case e.op != Resize:
+	case e.op != Resize, e.phase == publishing:
 		return e.remark
 	case e.failure == "":
 		return fmt.Sprintf("growing to %d MiB", e.fact.Wanted)

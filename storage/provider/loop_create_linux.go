@@ -162,7 +162,7 @@ func (c *loopCall) allocate(f *os.File, size uint64) error {
 			}
 			return errors.Annotatef(c.noSpace(size, available), "allocating %s (%v)", f.Name(), err)
 		case unix.EOPNOTSUPP:
-			return errors.NewNotSupported(err, "allocating files in full on the filesystem of "+c.files.Path())
+			return errors.NewNotSupported(err, "allocating files in full on the filesystem of "+c.files.Path()+", which loop volumes need (ext4, XFS and btrfs can),")
 		default:
 			return errors.Annotatef(err, "allocating %s", f.Name())
 		}
@@ -178,7 +178,7 @@ func (c *loopCall) syncAllocated(f *os.File, size uint64) error {
 		return errors.Trace(err)
 	}
 	if st.Size != size || st.Blocks < size {
-		return storage.Permanent(errors.Errorf("%s has %d bytes, %d of them allocated, not %d bytes: its filesystem does not allocate in full",
+		return storage.Permanent(errors.Errorf("%s has %d bytes, %d of them allocated, not %d bytes: its filesystem does not allocate in full, as ext4, XFS and btrfs do",
 			f.Name(), st.Size, st.Blocks, size))
 	}
 	return errors.Trace(f.Sync())
@@ -221,6 +221,8 @@ func (c *loopCall) openBacking(id string, rec loopRecord, flags int) (*os.File, 
 	f, err := c.files.OpenFile(id, flags|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, status{}, storage.Permanent(errors.Errorf("the backing file %s is missing: put it back, or destroy the volume", c.files.Entry(id)))
+	} else if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENXIO) {
+		return nil, status{}, c.errNotAFile(id)
 	} else if err != nil {
 		return nil, status{}, errors.Trace(err)
 	}
@@ -240,14 +242,18 @@ func (c *loopCall) checkBacking(id string, rec loopRecord, st status) error {
 	path := c.files.Entry(id)
 	switch {
 	case st.Type != unix.S_IFREG:
-		return storage.Permanent(errors.Errorf("the backing file %s is not a regular file", path))
+		return c.errNotAFile(id)
 	case !c.is(rec.identity, st.identity):
 		return storage.Permanent(errors.Errorf("the backing file %s was replaced: it is %s, the volume's was %s: move it away, and put that back",
 			path, st.identity, rec.identity))
 	case st.Size != rec.Size && (st.Size < rec.Size || st.Size > rec.Growing):
-		return storage.Permanent(errors.Errorf("the backing file %s has %d bytes, not %d", path, st.Size, rec.Size))
+		return storage.Permanent(errors.Errorf("the backing file %s has %d bytes, not %d: put back one that has, or destroy the volume", path, st.Size, rec.Size))
 	}
 	return nil
+}
+
+func (c *loopCall) errNotAFile(id string) error {
+	return storage.Permanent(errors.Errorf("the backing file %s is not a regular file: move it away, and put the volume's back", c.files.Entry(id)))
 }
 
 // destroy removes a volume's file and its record.
@@ -302,7 +308,7 @@ func (c *loopCall) release(id string) error {
 	if rec.Phase == phaseImporting {
 		return errInterruptedImport(rec)
 	} else if !rec.Phase.exists() {
-		return errors.Errorf("it is not complete, and can only be destroyed")
+		return errors.Errorf("it is not complete (%s it was interrupted), and can only be destroyed", rec.Phase)
 	}
 	if err := c.checkUnused(id, rec); err != nil {
 		return errors.Trace(err)

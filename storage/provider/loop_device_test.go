@@ -698,6 +698,40 @@ func remake(t *testing.T, path string, ino uint64) {
 	t.Fatalf("the inode number %d was not used again", ino)
 }
 
+// TestLoopFileThatIsNone is something else in the place of a backing file.
+func TestLoopFileThatIsNone(t *testing.T) {
+	for what, put := range map[string]func(path string) error{
+		"a symbolic link": func(path string) error { return os.Symlink(path+".away", path) },
+		"a directory":     func(path string) error { return os.Mkdir(path, 0o700) },
+		"a pipe":          func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"a socket":        func(path string) error { return unix.Mknod(path, unix.S_IFSOCK|0o600, 0) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			lt := newLoopTest(t)
+			tag := volume(1)
+			lt.create(tag)
+			if err := os.Rename(lt.file(tag), lt.file(tag)+".away"); err != nil {
+				t.Fatal(err)
+			}
+			if err := put(lt.file(tag)); err != nil {
+				t.Fatal(err)
+			}
+			_, err := lt.tryAttach(tag, false)
+			checkError(t, err, true, lt.file(tag)+" is not a regular file: move it away")
+			checkError(t, lt.tryDestroy(tag), true, "was replaced", "move it away")
+			if err := os.Remove(lt.file(tag)); err != nil {
+				t.Error(err)
+			}
+			if err := os.Rename(lt.file(tag)+".away", lt.file(tag)); err != nil {
+				t.Error(err)
+			}
+			lt.attach(tag, false)
+			lt.detach(tag)
+			lt.destroy(tag)
+		})
+	}
+}
+
 func TestLoopFileOfAnotherSize(t *testing.T) {
 	lt := newLoopTest(t)
 	tag := volume(1)

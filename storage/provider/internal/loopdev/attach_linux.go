@@ -74,11 +74,8 @@ func attachFree(control, file *os.File, readOnly bool) (h *Handle, err error) {
 		mode = unix.O_RDONLY
 	}
 	f, err := openDevice(number, mode)
-	if errors.Is(err, unix.ENOENT) {
-		return nil, errors.NewNotSupported(err,
-			"the free loop device "+devicePath(number)+" has no device node here (in a container, the host must pass it on)")
-	} else if err != nil {
-		return nil, errors.Trace(err)
+	if err != nil {
+		return nil, notPassedOn(err, number)
 	}
 	defer func() {
 		if err != nil {
@@ -110,9 +107,11 @@ func (h *Handle) verify(file *os.File, readOnly bool) error {
 	case err != nil:
 		return errors.Annotatef(err, "reading the size of %s", h.Name())
 	case h.File != IDOf(&st) || !h.IsWholeFile():
-		return errors.Errorf("%s shows another file than was asked for", h.Name())
+		return errors.Errorf("%s shows another file than %s, or a part of it", h.Name(), file.Name())
+	case h.ReadOnly && !readOnly:
+		return errors.Errorf("%s is read-only, as is %s or its filesystem", h.Name(), file.Name())
 	case h.ReadOnly != readOnly:
-		return errors.Errorf("%s became read-only: %v, not %v", h.Name(), h.ReadOnly, readOnly)
+		return errors.Errorf("%s can be written, and read-only was asked for", h.Name())
 	case got != uint64(st.Size):
 		return errors.NewNotValid(nil, fmt.Sprintf("%s is %d bytes large and its file %d: detach it first", h.Name(), got, st.Size))
 	}

@@ -112,6 +112,19 @@ func openDevice(number, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), devicePath(number)), nil
 }
 
+// notPassedOn explains the error of opening a device that the kernel has. It stays
+// so until somebody changes the machine.
+func notPassedOn(err error, number int) error {
+	const remedy = " (in a container, the host must pass it on)"
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return errors.NewNotSupported(err, "loop devices: "+devicePath(number)+" has no device node here"+remedy)
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return errors.NewNotSupported(err, "loop devices: "+devicePath(number)+" may not be opened"+remedy)
+	}
+	return errors.Trace(err)
+}
+
 // inspect reads what an open loop device is attached to; unix.ENXIO means
 // nothing.
 func inspect(f *os.File, number int) (Device, error) {

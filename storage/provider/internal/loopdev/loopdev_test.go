@@ -4,8 +4,10 @@ package loopdev
 
 import (
 	"os"
+	"strings"
 	"testing"
 
+	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 )
 
@@ -39,5 +41,22 @@ func TestTable(t *testing.T) {
 	}
 	if got := table.OfFile(b); len(got) != 1 || got[0].Number != 6 {
 		t.Errorf("of b: %+v", got)
+	}
+}
+
+// TestNotPassedOn is a container that shares the kernel's devices, and not all of
+// their nodes: trying again does not help.
+func TestNotPassedOn(t *testing.T) {
+	for err, want := range map[error]string{
+		unix.ENOENT: "loop devices: /dev/loop7 has no device node here (in a container, the host must pass it on)",
+		unix.EPERM:  "loop devices: /dev/loop7 may not be opened (in a container, the host must pass it on)",
+	} {
+		got := notPassedOn(&os.PathError{Op: "open", Path: devicePath(7), Err: err}, 7)
+		if !errors.Is(got, errors.NotSupported) || !strings.HasPrefix(got.Error(), want) {
+			t.Errorf("%v became %v", err, got)
+		}
+	}
+	if got := notPassedOn(unix.EIO, 7); errors.Is(got, errors.NotSupported) || !errors.Is(got, unix.EIO) {
+		t.Errorf("I/O error became %v", got)
 	}
 }

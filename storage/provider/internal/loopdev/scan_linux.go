@@ -58,15 +58,17 @@ func Scan() (*Table, error) {
 func look(sysBlockFD, number int) (Device, error) {
 	// Devices that are not attached, most of them on a machine that had many
 	// volumes, are told by sysfs without opening them.
-	backing := "loop" + strconv.Itoa(number) + "/loop/backing_file"
-	if err := unix.Faccessat(sysBlockFD, backing, unix.F_OK, 0); err == unix.ENOENT {
+	isAttached := func() bool {
+		return unix.Faccessat(sysBlockFD, "loop"+strconv.Itoa(number)+"/loop/backing_file", unix.F_OK, 0) != unix.ENOENT
+	}
+	if !isAttached() {
 		return Device{}, unix.ENXIO
 	}
 	f, err := openDevice(number, unix.O_RDONLY|unix.O_NONBLOCK)
-	if errors.Is(err, unix.ENOENT) {
-		return Device{}, errors.Annotatef(err, "%s is attached but has no device node here", devicePath(number))
+	if errors.Is(err, unix.ENOENT) && !isAttached() {
+		return Device{}, unix.ENXIO // it went away meanwhile
 	} else if err != nil {
-		return Device{}, errors.Trace(err)
+		return Device{}, notPassedOn(err, number)
 	}
 	defer f.Close()
 	return inspect(f, number)

@@ -175,8 +175,9 @@ func newFullLoopTest(t *testing.T) *loopTest {
 // TestLoopGrowsWhereTheSpaceRunsOut is a filesystem with less room than it says: a
 // part of the file is allocated before that shows. Nothing of that is kept.
 func TestLoopGrowsWhereTheSpaceRunsOut(t *testing.T) {
-	lt := newFullLoopTest(t)
+	lt := newLoopTestOnExt4(t)
 	tag := volume(1)
+	lt.create(tag)
 	device := lt.attach(tag, false)
 	c, err := lt.source.(*loopSource).begin(lt.ctx)
 	if err != nil {
@@ -187,13 +188,14 @@ func TestLoopGrowsWhereTheSpaceRunsOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.space = space{making: 1, available: 1 << 40}
-	_, err = c.resize(tag.String(), 64<<20)
-	checkError(t, err, false, "allocating "+lt.file(tag), "64 MiB needed")
+	_, err = c.resize(tag.String(), 256<<20)
+	checkError(t, err, false, "allocating "+lt.file(tag), "256 MiB needed")
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("not out of space: %v", err)
 	}
 	after, err := c.files.Available()
-	if err != nil || after != before {
+	// The filesystem may keep a block or two for its own.
+	if err != nil || after+(64<<10) < before {
 		t.Errorf("%d bytes available, were %d (%v)", after, before, err)
 	}
 	c.end()

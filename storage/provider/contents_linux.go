@@ -3,6 +3,7 @@ package provider
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,20 +19,23 @@ import (
 // a link. An error that satisfies errors.Is(err, fs.ErrNotExist) means that there is
 // no such file, and errors.IsNotValid that it is no regular file.
 func ReadContents(path string) (Contents, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if errors.Is(err, unix.ELOOP) {
+	// What is no file is not opened: opening a device may have effects of its own.
+	info, err := os.Lstat(path)
+	switch {
+	case err != nil:
+		return Contents{}, errors.Trace(err)
+	case info.Mode().Type() == fs.ModeSymlink:
 		return Contents{}, errors.NewNotValid(nil, fmt.Sprintf("%s is a symbolic link: name the file itself", path))
+	case !info.Mode().IsRegular():
+		return Contents{}, errors.NewNotValid(nil, fmt.Sprintf("%s is no regular file", path))
 	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return Contents{}, errors.Trace(err)
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
+	if info, err = f.Stat(); err != nil {
 		return Contents{}, errors.Trace(err)
-	}
-	if !info.Mode().IsRegular() {
-		return Contents{}, errors.NewNotValid(nil, fmt.Sprintf("%s is no regular file", path))
 	}
 	found, err := signature.ReadSuperblock(f)
 	if err != nil {

@@ -22,97 +22,98 @@ import (
 func (b *backend) Import(ctx context.Context, args control.ImportArgs) (control.ChangesResult, error) {
 	b.changing.Lock()
 	defer b.changing.Unlock()
-	change, err := b.takeOver(ctx, args)
+	change, record, err := b.takeOver(ctx, args)
 	if err != nil {
 		return control.ChangesResult{}, errors.Annotatef(err, "importing storage %q", args.Name)
 	}
-	return control.ChangesResult{Changes: []control.Change{change}}, nil
+	return control.ChangesResult{Changes: []control.Change{change}}, errors.Trace(record())
 }
 
-func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (control.Change, error) {
-	none := control.Change{}
+// takeOver has the provider take over what is there. record is to take that into the
+// state.
+func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (change control.Change, record func() error, err error) {
 	world, err := b.world()
 	if err != nil {
-		return none, errors.Trace(err)
+		return change, nil, errors.Trace(err)
 	}
 	t, err := converge.Import(world, args)
 	if err != nil {
-		return none, errors.Trace(err)
+		return change, nil, errors.Trace(err)
 	}
 	tags, err := b.resourceTags()
 	if err != nil {
-		return none, errors.Trace(err)
+		return change, nil, errors.Trace(err)
 	}
 	config, err := b.sourceConfig(t.Pool.Provider())
 	if err != nil {
-		return none, errors.Trace(err)
+		return change, nil, errors.Trace(err)
 	}
 	p, err := b.config.Registry.StorageProvider(t.Pool.Provider())
 	if err != nil {
-		return none, errors.Trace(err)
+		return change, nil, errors.Trace(err)
 	}
 	call := envcontext.New(ctx)
 	if !t.OnVolume {
 		if err := checkPath(args.Source); err != nil {
-			return none, errors.Trace(err)
+			return change, nil, errors.Trace(err)
 		}
 		source, err := p.FilesystemSource(config)
 		if err != nil {
-			return none, errors.Trace(err)
+			return change, nil, errors.Trace(err)
 		}
 		importer, ok := source.(storage.FilesystemImporter)
 		if !ok {
-			return none, cannotImport(t.Pool)
+			return change, nil, cannotImport(t.Pool)
 		}
 		info, err := importer.ImportFilesystem(call, args.Source, tags)
 		if err != nil {
-			return none, errors.Trace(err)
+			return change, nil, errors.Trace(err)
 		}
-		return t.Change(info.Size), errors.Trace(b.state.ImportFilesystem(t.State, info))
+		return t.Change(info.Size), func() error { return b.state.ImportFilesystem(t.State, info) }, nil
 	}
 
 	source, err := p.VolumeSource(config)
 	if err != nil {
-		return none, errors.Trace(err)
+		return change, nil, errors.Trace(err)
 	}
 	importer, ok := source.(storage.VolumeImporter)
 	if !ok {
-		return none, cannotImport(t.Pool)
+		return change, nil, cannotImport(t.Pool)
 	}
 	file, err := b.findFile(args.Source)
 	if err != nil {
-		return none, errors.Trace(err)
+		return change, nil, errors.Trace(err)
 	}
 	found, err := provider.ReadContents(file.path)
 	there := err == nil
 	switch {
 	case there:
 		if err := adopt(t, args, file, found); err != nil {
-			return none, errors.Trace(err)
+			return change, nil, errors.Trace(err)
 		}
 	case !errors.Is(err, fs.ErrNotExist):
-		return none, errors.Trace(err)
+		return change, nil, errors.Trace(err)
 	}
 	if file.device != "" {
 		if err := provider.DetachLoopFile(ctx, file.device, file.path); err != nil {
-			return none, errors.Trace(err)
+			return change, nil, errors.Trace(err)
 		}
 	}
 	info, err := importer.ImportVolume(call, file.path, tags)
 	if err != nil {
-		return none, errors.Trace(err)
+		return change, nil, errors.Trace(err)
 	}
 	if !there {
 		// An earlier call has moved it.
 		file.path = provider.LoopVolumePath(config.Attrs()[storage.ConfigStorageDir].(string), info.VolumeId)
 		if found, err = provider.ReadContents(file.path); err != nil {
-			return none, errors.Trace(err)
+			return change, nil, errors.Trace(err)
 		}
 		if err := adopt(t, args, file, found); err != nil {
-			return none, errors.Trace(err)
+			return change, nil, errors.Trace(err)
 		}
 	}
-	return t.Change(info.Size), errors.Trace(b.state.ImportVolume(t.State, info))
+	return t.Change(info.Size), func() error { return b.state.ImportVolume(t.State, info) }, nil
 }
 
 // adopt completes a takeover with what was found in its file, unless it is wanted as a

@@ -139,7 +139,8 @@ func TestImportTakesOverAFile(t *testing.T) {
 		}
 		// Under another name it would be two, and removing one would destroy both.
 		test.args.Name, test.args.Mount = "again", ""
-		if _, err := a.Import(t.Context(), test.args); !errors.Is(err, errors.AlreadyExists) {
+		if _, err := a.Import(t.Context(), test.args); !errors.Is(err, errors.AlreadyExists) ||
+			err.Error() != fmt.Sprintf(`importing storage "again": what was imported is storage %q already`, want[0].Name) {
 			t.Errorf("imported again: %v", err)
 		}
 		rows, err := a.Storage(t.Context(), []string{want[0].Name})

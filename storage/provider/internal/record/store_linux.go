@@ -89,27 +89,20 @@ func (s *Store) Load(id string, v any) error {
 		return errors.Annotatef(err, "loading record %s", id)
 	}
 	defer f.Close()
-	if err := decode(f, v); err != nil {
+	data, err := read(f)
+	if err == nil {
+		if versions := decodeSlots(data); versions.newest() >= 0 {
+			data = versions[versions.newest()].text
+		}
+		err = parse(data, v)
+	}
+	if err != nil {
 		return errors.NewNotValid(err, "record "+f.Name()+" is damaged")
 	}
 	return nil
 }
 
-func decode(f *os.File, v any) error {
-	info, err := f.Stat()
-	if err != nil {
-		return errors.Trace(err)
-	}
-	if !info.Mode().IsRegular() {
-		return errors.Errorf("not a regular file")
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxSize+1))
-	if err != nil {
-		return errors.Trace(err)
-	}
-	if len(data) > maxSize {
-		return errors.Errorf("larger than %d bytes", maxSize)
-	}
+func parse(data []byte, v any) error {
 	if err := json.Unmarshal(data, v); err != nil {
 		return errors.Trace(err)
 	}
@@ -119,13 +112,42 @@ func decode(f *os.File, v any) error {
 	return nil
 }
 
+func read(f *os.File) ([]byte, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.Errorf("not a regular file")
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if len(data) > maxSize {
+		return nil, errors.Errorf("larger than %d bytes", maxSize)
+	}
+	return data, nil
+}
+
 // Save makes v the record of id, durably. The caller holds the lock.
-func (s *Store) Save(id string, v any) (err error) {
+func (s *Store) Save(id string, v any) error {
+	return s.save(id, v, true)
+}
+
+// Note makes v the record of id for as long as the machine runs: a power cut may
+// take it back to what was saved or noted before. It is for what a power cut takes
+// away too, such as a mount, and costs next to nothing. The caller holds the lock.
+func (s *Store) Note(id string, v any) error {
+	return s.save(id, v, false)
+}
+
+func (s *Store) save(id string, v any, lasting bool) (err error) {
 	if err := ValidateID(id); err != nil {
 		return errors.Trace(err)
 	}
 	defer errors.DeferredAnnotatef(&err, "saving record %s in %s", id, s.dir)
-	data, err := json.MarshalIndent(v, "", "  ")
+	text, err := json.Marshal(v)
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -134,8 +156,59 @@ func (s *Store) Save(id string, v any) (err error) {
 		return errors.Trace(err)
 	}
 	defer dir.Close()
+	if done, err := update(dir, id+suffix, version{lasting: lasting, text: text}); done || err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(replace(dir, id, text))
+}
+
+// update writes a version into one of the slots of a file. It is not done where
+// there is no such file, or it has no slots, or the version is too large for them.
+// After an error the record is as it was.
+func update(dir *safepath.Dir, name string, v version) (done bool, err error) {
+	f, err := dir.OpenFile(name, unix.O_RDWR|unix.O_NONBLOCK, 0)
+	if err != nil {
+		// Replacing it tells what is wrong, if anything.
+		return false, nil
+	}
+	defer f.Close()
+	data, err := read(f)
+	if err != nil {
+		return false, nil
+	}
+	versions := decodeSlots(data)
+	newest := versions.newest()
+	if newest < 0 {
+		return false, nil
+	}
+	v.seq = versions[newest].seq + 1
+	slot, at := v.encode(), int64(versions.next()*slotSize)
+	if slot == nil {
+		return false, nil
+	}
+	if _, err = f.WriteAt(slot, at); err == nil {
+		crash.At("record written")
+		if v.lasting {
+			err = unix.Fdatasync(int(f.Fd()))
+		}
+	}
+	if err != nil {
+		_, _ = f.WriteAt(data[at:][:slotSize], at)
+		return false, errors.Annotatef(err, "writing %s", f.Name())
+	}
+	crash.At("record saved")
+	return true, nil
+}
+
+// replace writes the file of a record anew, beside what it replaces.
+func replace(dir *safepath.Dir, id string, text []byte) error {
 	name, temp := id+suffix, tempPrefix+id+suffix
-	if err := writeNew(dir, temp, append(data, '\n')); err != nil {
+	data := append(text, '\n')
+	if slot := (version{seq: 1, lasting: true, text: text}).encode(); slot != nil {
+		// Both slots are written, so that neither needs space later on.
+		data = append(slot, make([]byte, slotSize)...)
+	}
+	if err := writeNew(dir, temp, data); err != nil {
 		return errors.Trace(err)
 	}
 	crash.At("record written")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
@@ -15,6 +16,10 @@ import (
 // bytes. The filesystems, volume managers, swap areas and partition tables
 // that are in use keep what identifies them within it.
 const edge = 4 << 20
+
+// step is how much of that is read at a time, in bytes: so much stays in the cache
+// of a CPU until it has been looked at.
+const step = 512 << 10
 
 // NotBlankError is what ProveBlank returns for a device that was read well and
 // has something on it.
@@ -40,11 +45,16 @@ func ProveBlank(ctx context.Context, dev *os.File, size int64) error {
 		return errors.Annotatef(err, "opening %s for direct reading", dev.Name())
 	}
 	defer direct.Close()
+	// Each takes a millisecond.
+	var found Signature
+	var probing sync.WaitGroup
+	var probeErr error
+	probing.Go(func() { found, probeErr = Probe(ctx, dev) })
 	zero, err := zeroEdges(direct, size)
-	if err != nil {
-		return errors.Trace(err)
+	probing.Wait()
+	if err == nil {
+		err = probeErr
 	}
-	found, err := Probe(ctx, dev)
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -66,19 +76,18 @@ func zeroEdges(r io.ReaderAt, size int64) (bool, error) {
 		return false, errors.Errorf("size %d leaves nothing to look at", size)
 	}
 	// Direct reading wants memory that is aligned, as a page is.
-	buf, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	buf, err := unix.Mmap(-1, 0, step, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return false, errors.Annotate(err, "getting memory to read into")
 	}
 	defer func() { _ = unix.Munmap(buf) }()
-	zeroes := make([]byte, len(buf))
 	span := func(from, to int64) (bool, error) {
 		for at := from; at < to; at += int64(len(buf)) {
 			part := buf[:min(int64(len(buf)), to-at)]
 			if n, err := r.ReadAt(part, at); n < len(part) {
 				return false, errors.Annotatef(err, "reading %d bytes at %d", len(part), at)
 			}
-			if !bytes.Equal(part, zeroes[:len(part)]) {
+			if !isZero(part) {
 				return false, nil
 			}
 		}
@@ -91,4 +100,10 @@ func zeroEdges(r io.ReaderAt, size int64) (bool, error) {
 	}
 	zero, err = span(max(firstEnd, size-edge), size)
 	return zero, errors.Trace(err)
+}
+
+// isZero tells whether all bytes are zero: the first is, and each is what the one
+// before it is.
+func isZero(b []byte) bool {
+	return b[0] == 0 && bytes.Equal(b[1:], b[:len(b)-1])
 }

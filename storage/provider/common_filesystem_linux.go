@@ -66,7 +66,7 @@ func (s *filesystemSource) CreateFilesystems(ctx envcontext.ProviderCallContext,
 		return nil, errors.Annotate(err, "creating filesystems")
 	}
 	defer c.end()
-	infos, failures := collect(ctx, params, func(p storage.FilesystemParams) (storage.FilesystemInfo, error) {
+	infos, failures := collectAtOnce(ctx, params, madeFilesystem, func(p storage.FilesystemParams) (storage.FilesystemInfo, error) {
 		info := storage.FilesystemInfo{FilesystemId: p.Tag.String(), Size: p.Size}
 		size, err := sizeInBytes(p.Size)
 		if err != nil {
@@ -76,6 +76,10 @@ func (s *filesystemSource) CreateFilesystems(ctx envcontext.ProviderCallContext,
 	})
 	return madeResults(params, infos, failures), nil
 }
+
+func madeFilesystem(p storage.FilesystemParams) string { return p.Tag.String() }
+
+func attachedFilesystem(p storage.FilesystemAttachmentParams) string { return p.FilesystemId }
 
 // madeResults returns what a bulk call that creates filesystems has come to.
 func madeResults(params []storage.FilesystemParams, infos []storage.FilesystemInfo, failures []error) []storage.CreateFilesystemsResult {
@@ -97,7 +101,7 @@ func (s *filesystemSource) DestroyFilesystems(ctx envcontext.ProviderCallContext
 		return nil, errors.Annotate(err, "destroying filesystems")
 	}
 	defer c.end()
-	return each(ctx, ids, func(id string) error {
+	return eachAtOnce(ctx, ids, itself, func(id string) error {
 		return errors.Annotatef(s.ifThere(c, id, machineFilesystem.destroy), "destroying %s", id)
 	}), nil
 }
@@ -109,7 +113,7 @@ func (s *filesystemSource) ReleaseFilesystems(ctx envcontext.ProviderCallContext
 		return nil, errors.Annotate(err, "releasing filesystems")
 	}
 	defer c.end()
-	return each(ctx, ids, func(id string) error {
+	return eachAtOnce(ctx, ids, itself, func(id string) error {
 		return errors.Annotatef(s.ifThere(c, id, machineFilesystem.release), "releasing %s", id)
 	}), nil
 }
@@ -121,7 +125,7 @@ func (s *filesystemSource) AttachFilesystems(ctx envcontext.ProviderCallContext,
 		return nil, errors.Annotate(err, "attaching filesystems")
 	}
 	defer c.end()
-	paths, failures := collect(ctx, params, func(p storage.FilesystemAttachmentParams) (string, error) {
+	paths, failures := c.mountAll(params, func(p storage.FilesystemAttachmentParams) (string, error) {
 		f, err := s.mustLoad(c, p.FilesystemId)
 		if err != nil {
 			return "", errors.Trace(err)
@@ -160,7 +164,7 @@ func (s *filesystemSource) DetachFilesystems(ctx envcontext.ProviderCallContext,
 		return nil, errors.Annotate(err, "detaching filesystems")
 	}
 	defer c.end()
-	return each(ctx, params, func(p storage.FilesystemAttachmentParams) error {
+	return eachAtOnce(ctx, params, attachedFilesystem, func(p storage.FilesystemAttachmentParams) error {
 		err := s.ifThere(c, p.FilesystemId, func(f machineFilesystem) error { return c.detach(f) })
 		if err == nil {
 			s.setRemark(p.FilesystemId, "")

@@ -116,12 +116,6 @@ func collect[T, R any](ctx context.Context, items []T, do func(T) (R, error)) ([
 	return results, failures
 }
 
-// each is collect for items that have no result but an error.
-func each[T any](ctx context.Context, items []T, do func(T) error) []error {
-	_, failures := collect(ctx, items, onlyError(do))
-	return failures
-}
-
 func onlyError[T any](do func(T) error) func(T) (struct{}, error) {
 	return func(item T) (struct{}, error) { return struct{}{}, do(item) }
 }

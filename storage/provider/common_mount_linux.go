@@ -28,8 +28,9 @@ type placement struct {
 type mountable interface {
 	// placement is where it is mounted, for reading and for changing.
 	placement() *placement
-	// save records it, with its placement.
+	// save records it, with its placement, and note does so until a power cut.
 	save() error
+	note() error
 	// mount makes it, nowhere yet.
 	mount(readOnly bool) (*mount.Detached, error)
 	// mounts finds it in a table.
@@ -64,6 +65,21 @@ func beginMounts(ctx context.Context, dir, files string) (*mountCall, error) {
 	m := &mountCall{call: c, allNamespaces: sync.OnceValue(mount.ReadNamespaces)}
 	m.newest.Store(table)
 	return m, nil
+}
+
+// mountAll attaches filesystems, several at once unless one may be in the way of
+// another.
+func (c *mountCall) mountAll(params []storage.FilesystemAttachmentParams, do func(storage.FilesystemAttachmentParams) (string, error)) ([]string, []error) {
+	paths := make([]string, len(params))
+	for i, p := range params {
+		if paths[i] = p.Path; p.Path == "" {
+			paths[i] = c.files.Entry(p.FilesystemId)
+		}
+	}
+	if !mount.Apart(paths) {
+		return collect(c, params, do)
+	}
+	return collectAtOnce(c, params, attachedFilesystem, do)
 }
 
 // found is what is mounted at a path.
@@ -149,8 +165,7 @@ func (c *mountCall) attach(f mountable, path string, readOnly bool) error {
 		return errors.Trace(err)
 	}
 	if place.MountPoint != path || len(missing) > len(place.MadeDirs) {
-		*place = placement{MountPoint: path, MadeDirs: missing}
-		if err := f.save(); err != nil {
+		if err := move(f, placement{MountPoint: path, MadeDirs: missing}); err != nil {
 			return errors.Trace(err)
 		}
 	}
@@ -188,8 +203,7 @@ func (c *mountCall) adopt(f mountable, at *found, readOnly bool) error {
 		return storage.Permanent(errors.Annotatef(err, "it is mounted at %s, but", path))
 	}
 	if place := f.placement(); place.MountPoint != path {
-		*place = placement{MountPoint: path}
-		return errors.Trace(f.save())
+		return errors.Trace(move(f, placement{MountPoint: path}))
 	}
 	return nil
 }
@@ -260,6 +274,17 @@ func (c *mountCall) forgetPlace(f mountable) error {
 		return errors.Trace(err)
 	}
 	crash.At("mount point removed")
-	*place = placement{}
-	return errors.Trace(unlessFull(f.save()))
+	return errors.Trace(unlessFull(move(f, placement{})))
+}
+
+// move records another placement of a filesystem. A power cut unmounts it, and may
+// take back where it was mounted; but the directories that are made for that last.
+func move(f mountable, to placement) error {
+	place := f.placement()
+	from := *place
+	*place = to
+	if len(from.MadeDirs) > 0 || len(to.MadeDirs) > 0 {
+		return errors.Trace(f.save())
+	}
+	return errors.Trace(f.note())
 }

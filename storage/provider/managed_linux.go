@@ -109,6 +109,10 @@ func (f *managedFilesystem) save() error {
 	return f.call.records.Save(f.id, f.rec)
 }
 
+func (f *managedFilesystem) note() error {
+	return f.call.records.Note(f.id, f.rec)
+}
+
 // close gives back the device. The filesystem may have none.
 func (f *managedFilesystem) close() {
 	if f.dev != nil {
@@ -144,7 +148,7 @@ func (s *managedSource) AttachFilesystems(ctx envcontext.ProviderCallContext, pa
 	if err != nil {
 		return nil, errors.Annotate(err, "attaching filesystems")
 	}
-	paths, failures := collect(ctx, params, func(p storage.FilesystemAttachmentParams) (string, error) {
+	paths, failures := c.mountAll(params, func(p storage.FilesystemAttachmentParams) (string, error) {
 		return c.attach(p, devices)
 	})
 	return mountedResults(params, paths, failures), nil
@@ -157,7 +161,7 @@ func (s *managedSource) DetachFilesystems(ctx envcontext.ProviderCallContext, pa
 		return nil, errors.Annotate(err, "detaching filesystems")
 	}
 	defer c.end()
-	return eachAtOnce(ctx, params, func(p storage.FilesystemAttachmentParams) string { return p.FilesystemId }, func(p storage.FilesystemAttachmentParams) error {
+	return eachAtOnce(ctx, params, attachedFilesystem, func(p storage.FilesystemAttachmentParams) error {
 		err := c.ifThere(p.FilesystemId, (*managedFilesystem).detach)
 		return errors.Annotatef(err, "detaching filesystem %s", p.Filesystem.Id())
 	}), nil

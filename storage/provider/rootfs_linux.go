@@ -237,6 +237,10 @@ func (f *rootfs) save() error {
 	return f.call.records.Save(f.id, f.rec)
 }
 
+func (f *rootfs) note() error {
+	return f.call.records.Note(f.id, f.rec)
+}
+
 func (f *rootfs) mount(readOnly bool) (*mount.Detached, error) {
 	dir, err := f.open()
 	if err != nil {

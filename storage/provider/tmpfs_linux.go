@@ -74,6 +74,10 @@ func (f *tmpfs) save() error {
 	return f.call.records.Save(f.id, f.rec)
 }
 
+func (f *tmpfs) note() error {
+	return f.call.records.Note(f.id, f.rec)
+}
+
 func (f *tmpfs) mount(readOnly bool) (*mount.Detached, error) {
 	owner, err := f.owner()
 	if err != nil {

@@ -108,3 +108,24 @@ func TestDescribeHolders(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestApart(t *testing.T) {
+	for _, test := range []struct {
+		paths string
+		apart bool
+	}{
+		{"", true},
+		{"/a", true},
+		{"/a /b", true},
+		{"/a /a", false},
+		{"/a/b /a", false},
+		{"/a /a-b /a/b", false},
+		{"/a-b /a /ab /a.b", true},
+		{"/a/b /c /a/b/c/d", false},
+		{"/a/b /a/c /a/bc", true},
+	} {
+		if got := Apart(strings.Fields(test.paths)); got != test.apart {
+			t.Errorf("%q apart: %v", test.paths, got)
+		}
+	}
+}

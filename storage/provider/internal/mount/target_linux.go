@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,6 +30,20 @@ func ValidatePath(path string) error {
 		return errors.NotValidf("mount point %q: the root directory", path)
 	}
 	return nil
+}
+
+// Apart tells whether no mount point is another's, or within another.
+func Apart(paths []string) bool {
+	// Sorted so that what is within a directory follows it.
+	sorted := slices.SortedFunc(slices.Values(paths), func(a, b string) int {
+		return strings.Compare(a+"/", b+"/")
+	})
+	for i := 1; i < len(sorted); i++ {
+		if within(sorted[i], sorted[i-1]) {
+			return false
+		}
+	}
+	return true
 }
 
 // Target is a directory that was reached without a symbolic link, held open by a

@@ -120,14 +120,12 @@ func read(f *os.File) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, errors.Errorf("not a regular file")
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxSize+1))
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	if len(data) > maxSize {
+	if info.Size() > maxSize {
 		return nil, errors.Errorf("larger than %d bytes", maxSize)
 	}
-	return data, nil
+	data := make([]byte, info.Size())
+	_, err = io.ReadFull(f, data)
+	return data, errors.Trace(err)
 }
 
 // Save makes v the record of id, durably. The caller holds the lock.

@@ -125,9 +125,17 @@ func onlyError[T any](do func(T) error) func(T) (struct{}, error) {
 // quiesce a device.
 const maxAtOnce = 16
 
+// maxWaiting is that bound for work of which most is waiting for the kernel.
+const maxWaiting = 4 * maxAtOnce
+
 // collectAtOnce is collect with several objects at once. Items that key gives the
 // same object are carried out one after another.
 func collectAtOnce[T, R any](ctx context.Context, items []T, key func(T) string, do func(T) (R, error)) ([]R, []error) {
+	return collectUpTo(ctx, maxAtOnce, items, key, do)
+}
+
+// collectUpTo is collectAtOnce with a bound.
+func collectUpTo[T, R any](ctx context.Context, bound int, items []T, key func(T) string, do func(T) (R, error)) ([]R, []error) {
 	results, failures := make([]R, len(items)), make([]error, len(items))
 	byKey := make(map[string][]int)
 	var keys []string
@@ -140,7 +148,7 @@ func collectAtOnce[T, R any](ctx context.Context, items []T, key func(T) string,
 	}
 	next := make(chan string)
 	var workers sync.WaitGroup
-	for range min(maxAtOnce, len(keys)) {
+	for range min(bound, len(keys)) {
 		workers.Go(func() {
 			for k := range next {
 				for _, i := range byKey[k] {

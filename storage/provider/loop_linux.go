@@ -204,7 +204,8 @@ func (s *loopSource) AttachVolumes(ctx envcontext.ProviderCallContext, params []
 		return nil, errors.Annotate(err, "attaching volumes")
 	}
 	defer c.end()
-	devices, failures := collectAtOnce(ctx, params, attachedVolume, func(p storage.VolumeAttachmentParams) (loopdev.Device, error) {
+	// Keeping a device makes the kernel wait for all CPUs to have come by.
+	devices, failures := collectUpTo(ctx, maxWaiting, params, attachedVolume, func(p storage.VolumeAttachmentParams) (loopdev.Device, error) {
 		return c.attach(p.VolumeId, p.ReadOnly)
 	})
 	results := make([]storage.AttachVolumesResult, len(params))

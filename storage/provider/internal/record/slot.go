@@ -44,7 +44,7 @@ func (v version) encode() []byte {
 	}
 	slot := bytes.Repeat([]byte{' '}, slotSize)
 	copy(slot, v.text)
-	slot[room-1] = '\n'
+	slot[len(v.text)], slot[room-1] = '\n', '\n'
 	copy(slot[room:], v.trailer(v.sum()))
 	return slot
 }
@@ -62,11 +62,12 @@ func decodeSlot(slot []byte) (version, bool) {
 		return version{}, false
 	}
 	fields := strings.Fields(end)
-	if len(fields) != 6 {
+	length := bytes.IndexByte(slot[:room], '\n') // JSON has none
+	if len(fields) != 6 || length < 0 {
 		return version{}, false
 	}
 	seq, err := strconv.ParseUint(fields[2], 16, 64)
-	v := version{seq: seq, lasting: fields[3] == "lasting", text: bytes.TrimSpace(slot[:room])}
+	v := version{seq: seq, lasting: fields[3] == "lasting", text: slot[:length]}
 	return v, err == nil && v.trailer(v.sum()) == end
 }
 

@@ -1,7 +1,6 @@
 package provider
 
 import (
-	"context"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -267,8 +266,8 @@ func checkIdentity(dev *blockdev.Device, entry storage.BlockDevice) error {
 // proveBlank returns nil when nothing is on the device. When something is, the
 // error is permanent, says what was found and what can be done, and wraps a
 // *signature.NotBlankError.
-func proveBlank(ctx context.Context, dev *blockdev.Device) error {
-	err := signature.ProveBlank(ctx, dev.File, dev.Size)
+func proveBlank(c *managedCall, dev *blockdev.Device) error {
+	err := c.prober.ProveBlank(c, dev.File, dev.Size)
 	var notBlank *signature.NotBlankError
 	if errors.As(err, &notBlank) {
 		return storage.Permanent(fmt.Errorf("%s is not formatted: %w; to give that up, clear it with \"blkdiscard --zeroout %s\"",

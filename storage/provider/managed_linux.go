@@ -9,6 +9,7 @@ import (
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
 // NewManagedFilesystemSource returns the source of filesystems that are made on
@@ -72,6 +73,7 @@ type managedRecord struct {
 type managedCall struct {
 	*mountCall
 	devices storage.BackingDevices
+	prober  signature.Prober
 }
 
 func (s *managedSource) begin(ctx context.Context) (*managedCall, error) {

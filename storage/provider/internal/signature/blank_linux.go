@@ -39,6 +39,11 @@ func (e *NotBlankError) Error() string {
 // It returns a *NotBlankError for a device that holds something, and any other
 // error when that could not be found out; such a device is not blank either.
 func ProveBlank(ctx context.Context, dev *os.File, size int64) error {
+	return proveBlank(ctx, dev, size, Probe)
+}
+
+// proveBlank is ProveBlank with a way of asking blkid.
+func proveBlank(ctx context.Context, dev *os.File, size int64, ask func(context.Context, *os.File) (Signature, error)) error {
 	// Past the page cache: it shows what is on the device, and costs a third less.
 	direct, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", dev.Fd()), unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -49,7 +54,7 @@ func ProveBlank(ctx context.Context, dev *os.File, size int64) error {
 	var found Signature
 	var probing sync.WaitGroup
 	var probeErr error
-	probing.Go(func() { found, probeErr = Probe(ctx, dev) })
+	probing.Go(func() { found, probeErr = ask(ctx, dev) })
 	zero, err := zeroEdges(direct, size)
 	probing.Wait()
 	if err == nil {

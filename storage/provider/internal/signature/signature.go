@@ -13,6 +13,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/juju/errors"
@@ -20,7 +21,10 @@ import (
 	"github.com/stowage-io/stowage/storage/internal/run"
 )
 
-var blkid = run.Program{Name: "blkid", Package: "util-linux"}
+var (
+	blkid     = run.Program{Name: "blkid", Package: "util-linux"}
+	probeArgs = []string{"-p", "-i", "-o", "export"}
+)
 
 // Signature is what was recognised on a device.
 type Signature struct {
@@ -54,7 +58,7 @@ func Probe(ctx context.Context, dev *os.File) (Signature, error) {
 	// or read the device. Asked for the device's I/O limits too (-i), it
 	// has something to say about every device that it could read, and 2 is
 	// left for those that it could not.
-	out, err := run.Run(ctx, blkid, []string{"-p", "-i", "-o", "export", run.FilePath(0)}, dev)
+	out, err := run.Run(ctx, blkid, append(slices.Clone(probeArgs), run.FilePath(0)), dev)
 	var failed *run.Error
 	if errors.As(err, &failed) && failed.ExitCode == 8 {
 		return Signature{Type: "several contradictory signatures"}, nil

@@ -35,8 +35,8 @@ func (c *managedCall) create(p storage.FilesystemParams) (storage.FilesystemInfo
 	}
 	defer dev.Close()
 	if size := uint64(dev.Size) >> 20; size < p.Size {
-		return none, storage.Permanent(errors.Errorf("%d MiB are wanted, %s of volume %s has %d MiB",
-			p.Size, dev.Path(), p.Volume.Id(), size))
+		return none, errors.Errorf("%d MiB are wanted, %s of volume %s has %d MiB so far: its volume is to grow first",
+			p.Size, dev.Path(), p.Volume.Id(), size)
 	}
 	if err := dev.Lock(c); err != nil {
 		return none, errors.Trace(err)

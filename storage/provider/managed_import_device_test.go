@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 	"golang.org/x/sys/unix"
@@ -17,18 +18,19 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
 
-const foreignUUID = "0a1b2c3d-2222-3333-4444-555555555555"
+// foreignUUID is one of this process: others may run the same tests beside it.
+var foreignUUID = uuid.NewString()
 
 // foreign makes a filesystem by hand, with data.
 func (t *managedTest) foreign(fs string) *devicetest.Loop {
 	t.Helper()
 	loop := t.loop(managedSizes[fs])
-	uuid := map[string][]string{
+	withUUID := map[string][]string{
 		"ext4":  {"-U", foreignUUID},
 		"xfs":   {"-m", "uuid=" + foreignUUID},
 		"btrfs": {"-U", foreignUUID},
 	}
-	command(t, "mkfs."+fs, append(uuid[fs], "-q", loop.Path)...)
+	command(t, "mkfs."+fs, append(withUUID[fs], "-q", loop.Path)...)
 	command(t, "mount", "--mkdir", loop.Path, t.path())
 	t.writeData()
 	t.unmountBehindOurBack()

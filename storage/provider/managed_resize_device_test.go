@@ -217,6 +217,26 @@ func TestManagedDoesNotGrowBeyondItsDevice(t *testing.T) {
 	mt.detach()
 }
 
+// The volume may be growing while the filesystem is made.
+func TestManagedCreateWaitsForTheVolumeToGrow(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.loop(managedExt4Size)
+	create := func() error {
+		results, err := mt.source().CreateFilesystems(mt.callContext(), []storage.FilesystemParams{{
+			Tag: managedTag, Volume: managedVolume, Size: 2 * managedExt4Size >> 20,
+		}})
+		if err != nil || len(results) != 1 {
+			t.Fatalf("got %v, %v", results, err)
+		}
+		return results[0].Error
+	}
+	mt.checkError(create(), false, "64 MiB are wanted", loop.Path, "32 MiB so far")
+	mt.grow(loop, 2*managedExt4Size)
+	if err := create(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestManagedGrowsOnlyWhereItIsMounted(t *testing.T) {
 	mt := newManagedTest(t)
 	_, err := mt.tryResize(managedXFSSize)

@@ -83,7 +83,7 @@ func (f *managedFilesystem) openMounted() (*os.File, error) {
 	case !at.ours:
 		return nil, errors.Errorf("%s is mounted at %s, and it is not: unmount that, and attach it again", mount.Describe(at.Info), path)
 	case f.orphan != nil:
-		return nil, errors.Errorf("the device of what is mounted at %s is gone", path)
+		return nil, errors.Errorf("the device of what is mounted at %s is gone: detach it, and attach it when the device is back", path)
 	case mount.IsReadOnly(at.Info):
 		return nil, storage.Permanent(errors.Errorf("it is mounted read-only at %s, and grows only when it is mounted read-write", path))
 	}

@@ -66,7 +66,7 @@ func (s *filesystemSource) CreateFilesystems(ctx envcontext.ProviderCallContext,
 		return nil, errors.Annotate(err, "creating filesystems")
 	}
 	defer c.end()
-	infos, failures := collectAtOnce(ctx, params, madeFilesystem, func(p storage.FilesystemParams) (storage.FilesystemInfo, error) {
+	infos, failures := collect(ctx, params, func(p storage.FilesystemParams) (storage.FilesystemInfo, error) {
 		info := storage.FilesystemInfo{FilesystemId: p.Tag.String(), Size: p.Size}
 		size, err := sizeInBytes(p.Size)
 		if err != nil {
@@ -76,8 +76,6 @@ func (s *filesystemSource) CreateFilesystems(ctx envcontext.ProviderCallContext,
 	})
 	return madeResults(params, infos, failures), nil
 }
-
-func madeFilesystem(p storage.FilesystemParams) string { return p.Tag.String() }
 
 func attachedFilesystem(p storage.FilesystemAttachmentParams) string { return p.FilesystemId }
 

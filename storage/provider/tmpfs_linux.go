@@ -90,7 +90,7 @@ func (f *tmpfs) mount(readOnly bool) (*mount.Detached, error) {
 	}
 	if f.rec.BootID != f.call.bootID {
 		f.rec.BootID = f.call.bootID
-		if err := f.save(); err != nil {
+		if err := f.note(); err != nil {
 			return nil, errors.Trace(err)
 		}
 	}

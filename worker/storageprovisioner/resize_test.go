@@ -68,6 +68,14 @@ func (s *resizeSuite) raise(c *gc.C, tag string, size uint64) {
 	}
 }
 
+// awaitSize waits until the size of a volume is recorded.
+func (s *resizeSuite) awaitSize(c *gc.C, volume string, size uint64) {
+	s.Await(c, "the size of "+volume, func() bool {
+		info, _ := s.state.Volume(volume)
+		return info.Size == size
+	})
+}
+
 func (s *resizeSuite) checkStatuses(c *gc.C, want ...string) {
 	for _, w := range want {
 		c.Check(s.statuses(c), jc.DeepEquals, []string{w})
@@ -152,8 +160,7 @@ func (s *resizeSuite) TestNextWorkerGoesOn(c *gc.C) {
 	s.start(c, s.config(c, false, modeltest.Sizes))
 	s.volumesChanged(c, "0")
 	s.Next(c, "SetVolumeInfo")
-	grown, _ := s.state.Volume(v)
-	c.Check(grown.Size, gc.Equals, uint64(2000))
+	s.awaitSize(c, v, 2000)
 }
 
 func (s *resizeSuite) TestSizeThatIsRaisedMeanwhileLeadsToAnother(c *gc.C) {
@@ -169,8 +176,7 @@ func (s *resizeSuite) TestSizeThatIsRaisedMeanwhileLeadsToAnother(c *gc.C) {
 	s.checkStatuses(c, "volume-0 attached: growing to 2000 MiB", "volume-0 attached", "volume-0 attached: growing to 3000 MiB", "volume-0 attached")
 	s.Next(c, "SetVolumeInfo")
 	s.Next(c, "SetVolumeInfo")
-	grown, _ := s.state.Volume(v)
-	c.Check(grown.Size, gc.Equals, uint64(3000))
+	s.awaitSize(c, v, 3000)
 }
 
 // barrierWithout waits until what the worker has been told of a volume has been read,
@@ -195,8 +201,7 @@ func (s *resizeSuite) TestSizeThatIsRaisedDuringTheCreation(c *gc.C) {
 	s.Next(c, "SetVolumeInfo")
 	s.Next(c, "ResizeVolumes")
 	s.Next(c, "SetVolumeInfo")
-	grown, _ := s.state.Volume(v)
-	c.Check(grown.Size, gc.Equals, uint64(2000))
+	s.awaitSize(c, v, 2000)
 }
 
 func (s *resizeSuite) TestFailureIsToldAndTriedAgainAndTheStorageStaysAttached(c *gc.C) {
@@ -292,8 +297,7 @@ func (s *resizeSuite) TestGrowthInProgressIsRepeatedUntilItEnds(c *gc.C) {
 	s.advance(c, 30*time.Second)
 	s.checkStatuses(c, "volume-0 attached", "volume-0 detached")
 	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
-	grown, _ := s.state.Volume(v)
-	c.Check(grown.Size, gc.Equals, uint64(2000))
+	s.awaitSize(c, v, 2000)
 }
 
 // What cannot grow is told so once, with what to do, until more is wanted.

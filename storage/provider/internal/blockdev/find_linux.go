@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
@@ -25,10 +26,18 @@ func FindUUIDs(ctx context.Context, uuids []string, minSize int64) (map[string][
 	if err != nil {
 		return nil, errors.Annotate(err, "listing block devices")
 	}
+	attached, err := haveSize()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
 	found := make(map[string][]string)
 	for _, entry := range entries {
 		if err := ctx.Err(); err != nil {
 			return nil, errors.Annotate(err, "listing block devices")
+		}
+		// Loop nodes that are not attached may be a thousand.
+		if strings.HasPrefix(entry.Name(), "loop") && !attached[entry.Name()] {
+			continue
 		}
 		sys := filepath.Join(sysfsBlock, entry.Name())
 		if size, ok := attribute(sys, "size"); !ok || tooSmall(size, minSize) || hasHolders(sys) {
@@ -45,6 +54,22 @@ func FindUUIDs(ctx context.Context, uuids []string, minSize int64) (map[string][
 		}
 	}
 	return found, nil
+}
+
+// haveSize returns the names of the block devices that are not empty. Removable
+// ones may be left out.
+func haveSize() (map[string]bool, error) {
+	data, err := os.ReadFile("/proc/partitions")
+	if err != nil {
+		return nil, errors.Annotate(err, "listing block devices")
+	}
+	names := make(map[string]bool)
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) == 4 {
+			names[fields[3]] = true
+		}
+	}
+	return names, nil
 }
 
 func tooSmall(sectors string, minSize int64) bool {

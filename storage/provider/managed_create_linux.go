@@ -41,6 +41,11 @@ func (c *managedCall) create(p storage.FilesystemParams) (storage.FilesystemInfo
 	if err := dev.Lock(c); err != nil {
 		return none, errors.Trace(err)
 	}
+	// The process that was killed may have left a mkfs that goes on.
+	if err := nameHolders(dev, dev.Claim()); err != nil {
+		return none, errors.Trace(err)
+	}
+	defer dev.Disclaim()
 	f, err := c.load(p.Tag.String())
 	if errors.Is(err, errors.NotFound) {
 		f = &managedFilesystem{id: p.Tag.String(), call: c, dev: dev, rec: managedRecord{Volume: p.Volume.String()}}
@@ -276,10 +281,14 @@ func proveBlank(c *managedCall, dev *blockdev.Device) error {
 	return errors.Annotatef(err, "%s is not formatted: it cannot be proven blank", dev.Path())
 }
 
-// checkFree returns an error that names who has the device in use. It closes the
-// device then, so as not to name this process.
+// checkFree returns an error that names who has the device in use.
 func checkFree(dev *blockdev.Device) error {
-	err := dev.CheckFree()
+	return nameHolders(dev, dev.CheckFree())
+}
+
+// nameHolders adds to the error of a device that is in use who has it. It closes
+// the device then, so as not to name this process.
+func nameHolders(dev *blockdev.Device, err error) error {
 	if errors.Is(err, blockdev.ErrInUse) {
 		dev.Close()
 		return fmt.Errorf("%w: %s", err, mount.DescribeHolders(mount.HoldersOfDevice(dev.Major, dev.Minor)))

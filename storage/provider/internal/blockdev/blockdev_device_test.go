@@ -94,6 +94,43 @@ func TestLockKeepsOthersOut(t *testing.T) {
 	}
 }
 
+// A program goes on when the process that started it is killed.
+func TestClaimOutlivesWhoMadeIt(t *testing.T) {
+	loop := devicetest.NewLoop(t, 1<<20)
+	first, second := open(t, loop.Path), open(t, loop.Path)
+	if err := first.Claim(); err != nil {
+		t.Fatal(err)
+	}
+	program := exec.Command("cat")
+	program.ExtraFiles = []*os.File{first.File}
+	stdin, err := program.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := program.Start(); err != nil {
+		t.Fatal(err)
+	}
+	first.Close()
+	if err := second.Claim(); !errors.Is(err, blockdev.ErrInUse) {
+		t.Errorf("got %v", err)
+	}
+	stdin.Close()
+	if err := program.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Claim(); err != nil {
+		t.Error(err)
+	}
+	third := open(t, loop.Path)
+	if err := third.Claim(); !errors.Is(err, blockdev.ErrInUse) {
+		t.Errorf("got %v", err)
+	}
+	second.Disclaim()
+	if err := third.Claim(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestCheckFree(t *testing.T) {
 	loop := devicetest.NewLoop(t, 1<<20)
 	d := open(t, loop.Path)

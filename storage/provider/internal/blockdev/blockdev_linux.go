@@ -157,6 +157,29 @@ func (d *Device) Unlock() error {
 	return errors.Annotatef(unix.Flock(int(d.File.Fd()), unix.LOCK_UN), "unlocking %s", d.Path())
 }
 
+// Claim marks the device as written to by this process and by the programs that it
+// hands File to, until Disclaim or until the last of them has ended: a program that
+// outlives the process that started it still has the claim, whatever lock it takes
+// or leaves. The error where somebody has one satisfies errors.Is(err, ErrInUse).
+func (d *Device) Claim() error {
+	// A lock for writing needs a file that is open for writing, but may be asked
+	// about, and is in the way of those for reading.
+	lock := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(d.File.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
+		return errors.Annotatef(err, "claiming %s", d.Path())
+	}
+	if lock.Type != unix.F_UNLCK {
+		return errors.Annotatef(ErrInUse, "claiming %s", d.Path())
+	}
+	err := unix.FcntlFlock(d.File.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_RDLCK})
+	return errors.Annotatef(err, "claiming %s", d.Path())
+}
+
+// Disclaim ends a claim, also for programs that still have File.
+func (d *Device) Disclaim() {
+	_ = unix.FcntlFlock(d.File.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
+}
+
 // CheckFree returns an error that satisfies errors.Is(err, ErrInUse) when
 // somebody has claimed the device for himself.
 func (d *Device) CheckFree() error {

@@ -32,7 +32,7 @@ type base struct {
 
 // baseSize is enough for the objects of a kind, in MiB.
 func baseSize(kind string, count int) uint64 {
-	return 100 + 2*newWorld(kind, "", count).Size*uint64(count)
+	return 100 + 3*newWorld(kind, "", count).Size*uint64(count)
 }
 
 // newBase makes and mounts a disk. When the test ends nothing may be left on it,

@@ -119,7 +119,7 @@ func TestFormattingIsNotDoneTwiceAtOnce(t *testing.T) {
 			s := stepTest{base: b, world: newWorld(kind, b.dir, 1), op: operations[0]}
 			s.setup()
 			started := filepath.Join(t.TempDir(), "started")
-			restore := wrap(t, "mkfs."+kind, fmt.Sprintf("touch %s; %s -e trace=pwrite64 -e inject=pwrite64:delay_enter=300000:when=2", started, strace))
+			original, restore := wrap(t, "mkfs."+kind, fmt.Sprintf("touch %s; %s -e trace=pwrite64 -e inject=pwrite64:delay_enter=300000:when=2", started, strace))
 			child, wait := task{World: s.world, Op: "create"}.start(t)
 			eventually(t, func() error { return exists(started) })
 			kill(t, child)
@@ -138,12 +138,30 @@ func TestFormattingIsNotDoneTwiceAtOnce(t *testing.T) {
 					t.Fatal(o.err)
 				}
 			}
-			if left := children(); len(left) > 0 {
+			if left := running(original); len(left) > 0 {
 				t.Fatalf("it was made while another mkfs was at work: %v", left)
 			}
+			eventually(t, func() error {
+				if left := children(); len(left) > 0 {
+					return fmt.Errorf("left: %v", left)
+				}
+				return nil
+			})
 			s.again()
 			s.verify()
 			s.finish()
 		})
 	}
+}
+
+// running returns the processes that run a program.
+func running(program string) []string {
+	var found []string
+	links, _ := filepath.Glob("/proc/[0-9]*/exe")
+	for _, link := range links {
+		if path, err := os.Readlink(link); err == nil && path == program {
+			found = append(found, link)
+		}
+	}
+	return found
 }

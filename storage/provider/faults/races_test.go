@@ -158,7 +158,7 @@ func TestBackingFileMadeAgain(t *testing.T) {
 func TestElsewhere(t *testing.T) {
 	for fault, test := range map[string]struct{ folder, name string }{
 		"more events of devices than anybody can read": {"./worker/diskmanager", "Overflow"},
-		"many volumes at once beside a foreign device": {"./storage/provider", "^TestLoopManyAtOnce"},
+		"many volumes at once beside a foreign device": {"./storage/provider", "^TestLoopCrowd$"},
 	} {
 		t.Run(fault, func(t *testing.T) {
 			r := begin(t, fault)

@@ -20,7 +20,8 @@ import (
 // TestReadOnlyDirectory makes the storage directory read-only.
 func TestReadOnlyDirectory(t *testing.T) {
 	r := begin(t, "read-only storage directory")
-	atSteps(t, func(t *testing.T, s stepTest) {
+	r.sampled = true
+	atSteps(t, r, func(t *testing.T, s stepTest) {
 		s.at(t, r, "read-only", func(s *stepTest) bool {
 			dir := filepath.Join(s.Base, "storage")
 			if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -36,7 +36,7 @@ type world struct {
 }
 
 // grown is the size in MiB that objects are made to grow to.
-func (w world) grown() uint64 { return w.Size + w.Size/2 }
+func (w world) grown() uint64 { return 2 * w.Size }
 
 // small is how many MiB a volume or filesystem has where nothing asks for more.
 const small = 8
@@ -175,18 +175,10 @@ func (w world) doVolumes(ctx envcontext.ProviderCallContext, op string) error {
 	var attachments []storage.VolumeAttachmentParams
 	var ids []string
 	for i := range w.Count {
-		id := w.volume(i).String()
-		if w.Imported {
-			importer, ok := source.(storage.VolumeImporter)
-			if !ok {
-				return errUnsupported
-			}
-			info, err := importer.ImportVolume(ctx, w.toImport(i), nil)
-			if err != nil || op == "import" {
-				failures = append(failures, err)
-				continue
-			}
-			id = info.VolumeId
+		id, err := w.volumeID(ctx, source, i, op)
+		if err != nil {
+			failures = append(failures, err)
+			continue
 		}
 		ids = append(ids, id)
 		attachments = append(attachments, storage.VolumeAttachmentParams{
@@ -243,6 +235,19 @@ func (w world) doVolumes(ctx envcontext.ProviderCallContext, op string) error {
 	return errors.Join(append(failures, err)...)
 }
 
+// volumeID returns the id of a volume, which is taken over if it is to be.
+func (w world) volumeID(ctx envcontext.ProviderCallContext, source storage.VolumeSource, i int, op string) (string, error) {
+	if !w.Imported && op != "import" {
+		return w.volume(i).String(), nil
+	}
+	importer, ok := source.(storage.VolumeImporter)
+	if !ok {
+		return "", errUnsupported
+	}
+	info, err := importer.ImportVolume(ctx, w.toImport(i), nil)
+	return info.VolumeId, err
+}
+
 func (w world) doFilesystems(ctx envcontext.ProviderCallContext, op string) error {
 	source, err := w.filesystemSource()
 	if err != nil {
@@ -252,18 +257,10 @@ func (w world) doFilesystems(ctx envcontext.ProviderCallContext, op string) erro
 	var attachments []storage.FilesystemAttachmentParams
 	var ids []string
 	for i := range w.Count {
-		id := w.filesystem(i).String()
-		if w.Imported {
-			importer, ok := source.(storage.FilesystemImporter)
-			if !ok {
-				return errUnsupported
-			}
-			info, err := importer.ImportFilesystem(ctx, w.toImport(i), nil)
-			if err != nil || op == "import" {
-				failures = append(failures, err)
-				continue
-			}
-			id = info.FilesystemId
+		id, err := w.filesystemID(ctx, source, i, op)
+		if err != nil {
+			failures = append(failures, err)
+			continue
 		}
 		ids = append(ids, id)
 		attachments = append(attachments, storage.FilesystemAttachmentParams{
@@ -315,6 +312,19 @@ func (w world) doFilesystems(ctx envcontext.ProviderCallContext, op string) erro
 		panic(op)
 	}
 	return errors.Join(append(failures, err)...)
+}
+
+// filesystemID returns the id of a filesystem, which is taken over if it is to be.
+func (w world) filesystemID(ctx envcontext.ProviderCallContext, source storage.FilesystemSource, i int, op string) (string, error) {
+	if !w.Imported && op != "import" {
+		return w.filesystem(i).String(), nil
+	}
+	importer, ok := source.(storage.FilesystemImporter)
+	if !ok {
+		return "", errUnsupported
+	}
+	info, err := importer.ImportFilesystem(ctx, w.toImport(i), nil)
+	return info.FilesystemId, err
 }
 
 // params are those of a filesystem to be made.

@@ -6,7 +6,7 @@ FUZZTIME ?= 30s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race e2e faults cover mutate fuzz bench-apply bench-dataplane packages
+.PHONY: help build run test lint race e2e faults uml cover mutate fuzz bench-apply bench-dataplane packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -34,6 +34,9 @@ e2e: packages ## Run the end-to-end tests: the command, real devices and mounts
 faults: ## Make every fault happen on real devices (FAULTS=-short: a sample of the steps)
 	@scripts/packages strace:strace mkfs.btrfs:btrfs-progs
 	cd storage/provider/faults && STOWAGE_REQUIRE_ROOT=1 go test -tags faults -count=1 -timeout 1h $(FAULTS)
+
+uml: ## Run the tests of project quotas and of growing ext4 in user-mode Linux, where the kernel here has neither
+	scripts/uml
 
 cover: ## Check that the tests reach 95 % of the worker's statements
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && \

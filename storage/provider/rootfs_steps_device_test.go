@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/stowage-io/stowage/storage"
@@ -13,28 +14,25 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
 
-// dieAt carries out what do does up to a step, the first being 1. It returns false
-// if there are fewer. What is deferred is carried out: a process that is killed
-// there leaves more to the kernel, and the same in the storage directory.
+// dieAt carries out what do does up to a step, the first being 1: the goroutine that
+// comes to it ends there. It returns false if there are fewer. What is deferred is
+// carried out: a process that is killed there leaves more to the kernel, and the same
+// in the storage directory.
 func dieAt(step int, do func()) (died bool) {
-	type death struct{}
 	crash.Hook = func(string) {
 		if step--; step == 0 {
-			panic(death{})
+			died = true
+			runtime.Goexit()
 		}
 	}
-	defer func() {
-		crash.Hook = nil
-		switch r := recover().(type) {
-		case nil:
-		case death:
-			died = true
-		default:
-			panic(r)
-		}
+	defer func() { crash.Hook = nil }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
 	}()
-	do()
-	return false
+	<-done
+	return died
 }
 
 // TestRootfsStepsOfImportingAndGrowing dies at each step of making, taking over,

@@ -64,15 +64,20 @@ func (i *instance) attach(machine names.MachineTag, now time.Time) error {
 	return nil
 }
 
-// grow raises the size, in MiB, that the instance is wanted with.
-func (i *instance) grow(size uint64) error {
+// resize sets the size, in MiB, that the instance is wanted with. It may be less than
+// was asked for last, which may be more than can be had, but not less than there is.
+func (i *instance) resize(size uint64) error {
+	least := i.Size
+	if info := i.top().Info; info != nil && info.Size != 0 {
+		least = min(least, info.Size)
+	}
 	switch {
 	case i.Life != life.Alive:
 		return errors.NewNotValid(nil, "it is being removed")
-	case size < i.Size:
+	case size < least:
 		return errors.NewNotValid(nil, fmt.Sprintf(
 			"it has %d MiB and cannot become smaller, %d MiB: add smaller storage, copy what is on this one there, and remove this one",
-			i.Size, size))
+			least, size))
 	}
 	i.Size = size
 	return nil

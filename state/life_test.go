@@ -313,8 +313,8 @@ func (h *history) verify() {
 			if e == nil {
 				continue
 			}
-			if s.RequestedMiB < h.sizes[e.Tag.String()] {
-				h.t.Errorf("%s: wanted with %d MiB, was with %d MiB", s.Name, s.RequestedMiB, h.sizes[e.Tag.String()])
+			if was := h.sizes[e.Tag.String()]; s.RequestedMiB < was && s.RequestedMiB < s.SizeMiB {
+				h.t.Errorf("%s: has %d MiB, and is wanted with %d MiB, was with %d MiB", s.Name, s.SizeMiB, s.RequestedMiB, was)
 			}
 			h.sizes[e.Tag.String()] = s.RequestedMiB
 		}

@@ -3,6 +3,7 @@ package state_test
 import (
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/juju/errors"
@@ -43,6 +44,13 @@ func TestARaisedSizeIsToldAndWanted(t *testing.T) {
 	if s := w.one("it"); s.SizeMiB != 120 || s.RequestedMiB != 200 {
 		t.Errorf("it has %d MiB of %d", s.SizeMiB, s.RequestedMiB)
 	}
+
+	// What has not grown need not, but is not to become smaller.
+	w.must(w.ResizeStorage("it", 120))
+	if err := w.ResizeStorage("it", 119); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), "it has 120 MiB and cannot become smaller, 119 MiB") {
+		t.Errorf("got %v", err)
+	}
+	w.must(w.ResizeStorage("it", 200))
 
 	// What has grown is recorded, and what an older call says of it does not make it
 	// smaller again.

@@ -158,7 +158,7 @@ func (st *State) Apply(changes Changes) error {
 			}
 		}
 		for _, r := range changes.Resize {
-			err := changeEach(tx, []string{r.Name}, "resizing", func(i *instance) error { return i.grow(r.Size) })
+			err := changeEach(tx, []string{r.Name}, "resizing", func(i *instance) error { return i.resize(r.Size) })
 			if err != nil {
 				return errors.Trace(err)
 			}
@@ -246,9 +246,10 @@ func (i *instance) native() *entity {
 
 // ResizeStorage asks for an instance to grow to size, in MiB. What is not provisioned
 // yet is made so large; what is grows when its worker and its provider can. Asking
-// for the size that is wanted already is no error. The error satisfies
-// errors.IsNotFound for a name that is not there, and errors.IsNotValid for a smaller
-// size and for an instance that is being removed.
+// for the size that is wanted already is no error, nor is asking for less, down to what
+// there is, where it has not grown. The error satisfies errors.IsNotFound for a name
+// that is not there, and errors.IsNotValid for a size smaller than there is and for an
+// instance that is being removed.
 func (st *State) ResizeStorage(name string, size uint64) error {
 	return st.Apply(Changes{Resize: []Resize{{name, size}}})
 }

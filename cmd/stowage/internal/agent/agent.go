@@ -9,7 +9,6 @@
 package agent
 
 import (
-	"context"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -140,8 +139,16 @@ func (a *Agent) start(config Config) error {
 		return errors.Trace(err)
 	}
 	if config.Spec != nil {
-		if _, err := a.Apply(context.Background(), *config.Spec); err != nil {
+		// A file that nobody has changed since "stowage resize" must not keep the
+		// agent from starting.
+		result, err := a.apply(*config.Spec, true)
+		if err != nil {
 			return errors.Trace(err)
+		}
+		for _, change := range result.Changes {
+			if change.Action == control.ActionKeep {
+				config.Logger.Warningf("%s: storage %s is larger than the file says, and stays so: %s", config.Spec.File, change.Name, change.Detail)
+			}
 		}
 	}
 	a.engine, err = dependency.NewEngine(engineConfig(config))

@@ -33,6 +33,11 @@ type backend struct {
 // Apply is part of control.Backend. What cannot be seen from the file is checked
 // before anything is changed.
 func (b *backend) Apply(_ context.Context, args control.ApplyArgs) (control.ApplyResult, error) {
+	return b.apply(args, false)
+}
+
+// apply applies a file. With keepLarger, storage may be larger than the file says.
+func (b *backend) apply(args control.ApplyArgs, keepLarger bool) (control.ApplyResult, error) {
 	file, err := spec.Parse(args.File, args.Content)
 	if err != nil {
 		return control.ApplyResult{}, errors.Trace(err)
@@ -43,6 +48,7 @@ func (b *backend) Apply(_ context.Context, args control.ApplyArgs) (control.Appl
 	if err != nil {
 		return control.ApplyResult{}, errors.Annotatef(err, "applying %s", args.File)
 	}
+	world.KeepLarger = keepLarger
 	plan, err := converge.Make(file, world)
 	if err != nil {
 		return control.ApplyResult{}, errors.Trace(err)

@@ -1,7 +1,10 @@
 package agent_test
 
 import (
+	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/juju/errors"
@@ -32,10 +35,30 @@ func (s elasticSource) ResizeFilesystems(_ envcontext.ProviderCallContext, all [
 	return results, nil
 }
 
+// have waits until data/0 and data/1 have grown to these sizes.
+func have(sizes ...uint64) func(map[string]control.Storage) bool {
+	return func(rows map[string]control.Storage) bool {
+		return rows["data/0"].SizeMiB == sizes[0] && rows["data/1"].SizeMiB == sizes[1]
+	}
+}
+
+// warnings keeps what is warned of before the agent is up.
+type warnings struct {
+	logger
+	mu    sync.Mutex
+	heard []string
+}
+
+func (w *warnings) Warningf(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.heard = append(w.heard, fmt.Sprintf(format, args...))
+}
+
 func TestStorageIsWantedLarger(t *testing.T) {
 	c := config(t, t.TempDir(), &memory{})
 	c.Registry.(storage.StaticProviderRegistry).Providers["elastic"] = elastic{&memory{}}
-	a, _ := start(t, c)
+	a, stop := start(t, c)
 	const elastics = "storage: [{name: data, directive: 'elastic,64M,2', kind: filesystem, mount: /srv/data}, {name: stiff, directive: 'memory,64M', kind: filesystem, mount: /srv/stiff}]"
 	if err := apply(t, a, elastics); err != nil {
 		t.Fatal(err)
@@ -59,6 +82,7 @@ func TestStorageIsWantedLarger(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	wanted(128, 192)
+	until(t, a, have(128, 192))
 	for _, test := range []struct {
 		size  uint64
 		names []string
@@ -81,10 +105,22 @@ func TestStorageIsWantedLarger(t *testing.T) {
 		t.Error(err)
 	}
 	wanted(256, 256)
+	until(t, a, have(256, 256))
 	if err := apply(t, a, elastics); err == nil || !strings.HasPrefix(err.Error(), "f.yaml:1: storage data: directive: data/0 has 256M and cannot become smaller") {
 		t.Errorf("got %v", err)
 	}
 	if err := apply(t, a, strings.NewReplacer("elastic,64M", "elastic,256M", "memory,64M", "memory,65M").Replace(elastics)); err == nil || !strings.Contains(err.Error(), "cannot make storage larger") {
 		t.Errorf("got %v", err)
+	}
+
+	// An agent starts with the file that is older than the growth.
+	stop()
+	c.Spec = &control.ApplyArgs{File: "f.yaml", Content: []byte(elastics)}
+	warnings := &warnings{logger: logger{t}}
+	c.Logger = warnings
+	a, _ = start(t, c)
+	wanted(256, 256)
+	if want := "f.yaml: storage data is larger than the file says, and stays so: 2 of 2: 256M, not 64M"; !slices.Contains(warnings.heard, want) {
+		t.Errorf("warned of %q, not that %s", warnings.heard, want)
 	}
 }

@@ -107,6 +107,8 @@ const (
 	ActionAdd    Action = "add"
 	ActionAttach Action = "attach"
 	ActionGrow   Action = "grow"
+	// ActionKeep is for what is larger than a file says.
+	ActionKeep Action = "keep"
 	// ActionImport is for what was there before, and not stowage's.
 	ActionImport Action = "import"
 	// ActionLeave is for what is on the machine and not in the file.

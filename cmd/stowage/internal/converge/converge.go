@@ -53,6 +53,9 @@ type World struct {
 	// CheckGrowth returns an error if storage cannot grow, whatever room there
 	// is.
 	CheckGrowth func(*state.Storage) error
+	// KeepLarger has storage stay as it is that is larger than the file says, where
+	// that is an error otherwise: the file may be older than its growth.
+	KeepLarger bool
 }
 
 // Space is the room that a provider has.
@@ -234,7 +237,7 @@ func (p *planner) storage(declared spec.Storage) error {
 	}
 
 	var added, attached int
-	grown := map[uint64]int{} // by the size before
+	grown, larger := map[uint64]int{}, map[uint64]int{} // by the size before
 	for _, instance := range declared.Instances() {
 		wanted := state.StorageParams{
 			Name:       instance.Name,
@@ -254,12 +257,15 @@ func (p *planner) storage(declared spec.Storage) error {
 			wanted.Attributes[attributeOf(choice.Field)] = *choice.Value
 		}
 		if existing, ok := p.existing[instance.Name]; ok {
-			attach, err := compare(declared, wanted, pool, managed, existing)
+			attach, err := p.compare(declared, wanted, pool, managed, existing)
 			if err != nil {
 				return err
 			}
-			if existing.RequestedMiB < wanted.Size {
-				if err := p.grow(existing, wanted.Size); err != nil {
+			switch {
+			case wanted.Size < least(existing):
+				larger[least(existing)]++
+			case existing.RequestedMiB != wanted.Size:
+				if err := p.resize(existing, wanted.Size); err != nil {
 					return declared.Errorf("directive", "%s", err)
 				}
 				grown[existing.RequestedMiB]++
@@ -284,6 +290,10 @@ func (p *planner) storage(declared spec.Storage) error {
 	p.tell(declared, control.ActionAttach, attached, describe(declared))
 	for _, before := range slices.Sorted(maps.Keys(grown)) {
 		p.tell(declared, control.ActionGrow, grown[before], growth(before, declared.Directive.Size))
+	}
+	for _, size := range slices.Sorted(maps.Keys(larger)) {
+		p.tell(declared, control.ActionKeep, larger[size],
+			fmt.Sprintf("%s, not %s", table.ExactSize(size), table.ExactSize(declared.Directive.Size)))
 	}
 	p.plan.Names = append(p.plan.Names, declared.Name)
 	return nil
@@ -419,7 +429,7 @@ func removeFirst(name string) string {
 
 // compare tells whether what exists needs to be attached to be what is wanted.
 // It is an error if it is something else, or on its way out.
-func compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Config, managed bool, existing *state.Storage) (attach bool, err error) {
+func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Config, managed bool, existing *state.Storage) (attach bool, err error) {
 	differs := func(field, what, have string) error {
 		return declared.Errorf(field, "%s of %s cannot change, it is %s: write that, or %s",
 			what, existing.Name, have, removeFirst(existing.Name))
@@ -431,9 +441,9 @@ func compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Co
 		return false, differs("kind", "the kind", existing.Kind.String())
 	case existing.Pool != wanted.Pool:
 		return false, differs("directive", "the pool", existing.Pool)
-	case existing.RequestedMiB > wanted.Size:
+	case wanted.Size < least(existing) && !p.world.KeepLarger:
 		return false, declared.Errorf("directive", "%s has %s and cannot become smaller: write that, or %s",
-			existing.Name, table.ExactSize(existing.RequestedMiB), removeFirst(existing.Name))
+			existing.Name, table.ExactSize(least(existing)), removeFirst(existing.Name))
 	case existing.MountPoint != wanted.MountPoint:
 		return false, differs("mount", "the mount point", fmt.Sprintf("%q", existing.MountPoint))
 	}
@@ -482,8 +492,20 @@ func (p *planner) place(at, name string) error {
 	return p.mounts.Add(at, name)
 }
 
-// grow plans that an instance grows to size, which is more than was asked for.
-func (p *planner) grow(existing *state.Storage, size uint64) error {
+// resize plans that an instance has size, which is not what was asked for last. Whether
+// it can be less is the state's rule.
+func (p *planner) resize(existing *state.Storage, size uint64) error {
+	if size > existing.RequestedMiB {
+		if err := p.checkGrowth(existing, size); err != nil {
+			return err
+		}
+	}
+	p.plan.State.Resize = append(p.plan.State.Resize, state.Resize{Name: existing.Name, Size: size})
+	return nil
+}
+
+// checkGrowth returns an error if an instance cannot grow to size.
+func (p *planner) checkGrowth(existing *state.Storage, size uint64) error {
 	if err := p.world.CheckGrowth(existing); err != nil {
 		return err
 	}
@@ -498,11 +520,21 @@ func (p *planner) grow(existing *state.Storage, size uint64) error {
 			p.space[provider] = left - more
 		}
 	}
-	p.plan.State.Resize = append(p.plan.State.Resize, state.Resize{Name: existing.Name, Size: size})
 	return nil
 }
 
-func growth(before, after uint64) string { return fmt.Sprintf("%d MiB to %d MiB", before, after) }
+// least is the least size that an instance can be asked to have. What was asked for
+// last may be more than it has come to.
+func least(existing *state.Storage) uint64 {
+	return min(existing.RequestedMiB, existing.SizeMiB)
+}
+
+func growth(before, after uint64) string {
+	if after < before {
+		return fmt.Sprintf("to %d MiB, no longer to %d MiB", after, before)
+	}
+	return fmt.Sprintf("%d MiB to %d MiB", before, after)
+}
 
 // add plans a new instance.
 func (p *planner) add(declared spec.Storage, wanted state.StorageParams, pool *storage.Config) error {

@@ -291,7 +291,9 @@ func TestResize(t *testing.T) {
 			[]string{"grow storage data: 2048 MiB to 3072 MiB", "grow storage other: 1024 MiB to 2048 MiB"}},
 		// What is there already is no change; that it is not to shrink is for the state to say.
 		{2048, false, []state.Resize{{Name: "other", Size: 2048}}, []string{"grow storage other: 1024 MiB to 2048 MiB"}},
-		{1024, false, []state.Resize{{Name: "data", Size: 1024}}, nil},
+		{1024, false, []state.Resize{{Name: "data", Size: 1024}}, []string{"grow storage data: to 1024 MiB, no longer to 2048 MiB"}},
+		{2000, false, []state.Resize{{Name: "data", Size: 2000}, {Name: "other", Size: 2000}},
+			[]string{"grow storage data: to 2000 MiB, no longer to 2048 MiB", "grow storage other: 1024 MiB to 2000 MiB"}},
 	} {
 		plan, err := converge.Resize(world(two...), two, test.size, test.more)
 		if err != nil || !reflect.DeepEqual(plan.State.Resize, test.want) || !reflect.DeepEqual(lines(plan), test.told) {
@@ -451,8 +453,8 @@ func TestWhatCannotBeAppliedIsRefused(t *testing.T) {
 		{"mkfs options for tmpfs", changed("directive", "tmpfs,1G") + "    mkfs-options: inode-size=512\n", nil,
 			"f.yaml:6: storage data: mkfs-options: provider tmpfs makes filesystems of its own: leave it out"},
 		{"smaller", changed("directive", "loop,1G"), none,
-			"f.yaml:3: storage data: directive: data has 2G and cannot become smaller: write that, or remove it first with `stowage remove data`"},
-		{"smaller by little", changed("directive", "loop,2047M"), func(e *state.Storage) { e.RequestedMiB = 2049 },
+			"f.yaml:3: storage data: directive: data has 1900M and cannot become smaller: write that, or remove it first with `stowage remove data`"},
+		{"smaller by little", changed("directive", "loop,2047M"), func(e *state.Storage) { e.RequestedMiB, e.SizeMiB = 2049, 2049 },
 			"f.yaml:3: storage data: directive: data has 2049M and cannot become smaller: write that, or remove it first with `stowage remove data`"},
 		{"too large to grow to", changed("directive", "loop,13G"), none,
 			"f.yaml:3: storage data: directive: it does not fit: data asks for 11G more, and provider loop has room for 10G"},

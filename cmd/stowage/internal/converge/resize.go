@@ -23,14 +23,10 @@ func Resize(world World, found []state.Storage, size uint64, more bool) (Plan, e
 			return Plan{}, errors.NewNotValid(nil, fmt.Sprintf("storage %q: %d MiB more than %d MiB are too large", s.Name, size, s.RequestedMiB))
 		}
 		p.plan.Names = append(p.plan.Names, s.Name)
-		switch {
-		case to == s.RequestedMiB:
-			continue
-		case to < s.RequestedMiB:
-			p.plan.State.Resize = append(p.plan.State.Resize, state.Resize{Name: s.Name, Size: to})
+		if to == s.RequestedMiB {
 			continue
 		}
-		if err := p.grow(s, to); err != nil {
+		if err := p.resize(s, to); err != nil {
 			return Plan{}, errors.Annotatef(err, "resizing storage %q", s.Name)
 		}
 		p.plan.Changes = append(p.plan.Changes, control.Change{

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
@@ -22,7 +24,7 @@ var checkers = map[string][]string{
 // Each type is made on its smallest device, carries the UUID that was asked for
 // and passes the check of its own authors.
 func TestMakeOnTheSmallestDevice(t *testing.T) {
-	const id = "11111111-2222-3333-4444-555555555555"
+	id := uuid.NewString() // mkfs.btrfs takes none that another device has
 	for name, check := range checkers {
 		t.Run(name, func(t *testing.T) {
 			kind, err := mkfs.Parse(name)
@@ -53,7 +55,7 @@ func TestMakeOnTheSmallestDevice(t *testing.T) {
 // Each option, with each of its values or the ends of their range, makes a
 // filesystem on the smallest device that it may be made on.
 func TestMakeWithEachOption(t *testing.T) {
-	const id = "11111111-2222-3333-4444-555555555555"
+	id := uuid.NewString() // mkfs.btrfs takes none that another device has
 	needs := map[string]string{"xfs stripe-unit": ",stripe-width=2", "xfs stripe-width": ",stripe-unit=4k"}
 	for _, kind := range mkfs.Types() {
 		t.Run(kind.Name, func(t *testing.T) {

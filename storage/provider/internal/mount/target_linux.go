@@ -143,22 +143,55 @@ func Missing(path string) ([]string, error) {
 
 // RemoveDirs takes away directories, given outermost first, as far as they are
 // empty and nothing is mounted on them, and then those around them that MakeTarget
-// has made for other mount points. Those that are gone already are passed over.
+// has made for other mount points. Those that are gone already are passed over. After
+// it has returned, a power cut does not bring them back.
 func RemoveDirs(dirs []string) error {
+	gone, err := removeDirs(dirs)
+	if err != nil || gone == "" {
+		return errors.Trace(err)
+	}
+	return errors.Annotatef(syncAround(gone), "removing mount point %s", gone)
+}
+
+// removeDirs returns the outermost directory that is gone.
+func removeDirs(dirs []string) (gone string, err error) {
 	if len(dirs) == 0 {
-		return nil
+		return "", nil
 	}
-	for i := len(dirs) - 1; i >= 0; i-- {
-		if left, err := removeDir(dirs[i]); left || err != nil {
-			return errors.Trace(err)
-		}
-	}
-	for dir := filepath.Dir(dirs[0]); dir != "/" && isMarked(dir); dir = filepath.Dir(dir) {
+	for _, dir := range slices.Backward(dirs) {
 		if left, err := removeDir(dir); left || err != nil {
-			return errors.Trace(err)
+			return gone, errors.Trace(err)
 		}
+		gone = dir
 	}
-	return nil
+	for dir := filepath.Dir(gone); dir != "/" && isMarked(dir); dir = filepath.Dir(dir) {
+		if left, err := removeDir(dir); left || err != nil {
+			return gone, errors.Trace(err)
+		}
+		gone = dir
+	}
+	return gone, nil
+}
+
+// syncAround makes durable that a directory is gone, by way of the innermost of those
+// around it that is there.
+func syncAround(gone string) error {
+	dir := filepath.Dir(gone)
+	around, err := openBeneathRoot(dir)
+	for errors.Is(err, errors.NotFound) && dir != "/" {
+		dir = filepath.Dir(dir)
+		around, err = openBeneathRoot(dir)
+	}
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer around.Close()
+	readable, err := openDir(around)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer readable.Close()
+	return errors.Trace(readable.Sync())
 }
 
 // removeDir removes a directory. It is left where it is in use, and so are those
@@ -249,11 +282,16 @@ func (t *Target) isEmpty() (bool, error) {
 // OpenDir opens the directory itself, whatever is at the path by now, for reading
 // and for ioctls.
 func (t *Target) OpenDir() (*os.File, error) {
-	fd, err := unix.Openat(int(t.f.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	return openDir(t.f)
+}
+
+// openDir opens for reading a directory that is open for looking.
+func openDir(f *os.File) (*os.File, error) {
+	fd, err := unix.Openat(int(f.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, errors.Annotatef(err, "opening %s", t.Path)
+		return nil, &os.PathError{Op: "open", Path: f.Name(), Err: err}
 	}
-	return os.NewFile(uintptr(fd), t.Path), nil
+	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
 // openBeneathRoot opens a directory by a path no part of which is a symbolic

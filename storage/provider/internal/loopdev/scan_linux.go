@@ -1,6 +1,7 @@
 package loopdev
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -10,8 +11,6 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 )
-
-const sysBlock = "/sys/block"
 
 // Table is which loop devices were attached to which files when it was made. A
 // bulk call makes it once, and notes in it what it changes. It is safe for
@@ -24,26 +23,13 @@ type Table struct {
 // Scan looks at every loop device. One that is attached but cannot be looked at
 // is an error: it might be attached to any file.
 func Scan() (*Table, error) {
-	dir, err := os.Open(sysBlock)
-	if err != nil {
-		return nil, errors.Annotate(err, "scanning loop devices")
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
+	numbers, err := sized()
 	if err != nil {
 		return nil, errors.Annotate(err, "scanning loop devices")
 	}
 	t := &Table{byFile: make(map[FileID][]Device)}
-	for _, name := range names {
-		digits, ok := strings.CutPrefix(name, "loop")
-		if !ok {
-			continue
-		}
-		number, err := strconv.Atoi(digits)
-		if err != nil {
-			continue
-		}
-		d, err := look(int(dir.Fd()), number)
+	for _, number := range numbers {
+		d, err := look(number)
 		if errors.Is(err, unix.ENXIO) {
 			continue
 		} else if err != nil {
@@ -54,24 +40,43 @@ func Scan() (*Table, error) {
 	return t, nil
 }
 
+// sized returns the numbers of the loop devices that have a size, as those have that
+// show a file which is not empty. Of the others, which are not attached, there may be
+// a thousand on a machine that had many volumes.
+func sized() ([]int, error) {
+	data, err := os.ReadFile("/proc/partitions")
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	var numbers []int
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if len(fields) != 4 {
+			continue
+		}
+		digits, ok := strings.CutPrefix(fields[3], "loop")
+		if number, err := strconv.Atoi(digits); ok && err == nil {
+			numbers = append(numbers, number)
+		}
+	}
+	return numbers, nil
+}
+
 // look inspects one device. unix.ENXIO means that it is not attached.
-func look(sysBlockFD, number int) (Device, error) {
-	// Devices that are not attached, most of them on a machine that had many
-	// volumes, are told by sysfs without opening them.
-	isAttached := func() bool {
-		return unix.Faccessat(sysBlockFD, "loop"+strconv.Itoa(number)+"/loop/backing_file", unix.F_OK, 0) != unix.ENOENT
-	}
-	if !isAttached() {
-		return Device{}, unix.ENXIO
-	}
+func look(number int) (Device, error) {
 	f, err := openDevice(number, unix.O_RDONLY|unix.O_NONBLOCK)
-	if errors.Is(err, unix.ENOENT) && !isAttached() {
+	if errors.Is(err, unix.ENOENT) && !hasFile(number) {
 		return Device{}, unix.ENXIO // it went away meanwhile
 	} else if err != nil {
 		return Device{}, notPassedOn(err, number)
 	}
 	defer f.Close()
 	return inspect(f, number)
+}
+
+func hasFile(number int) bool {
+	_, err := os.Stat(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", number))
+	return !errors.Is(err, unix.ENOENT)
 }
 
 // OfFile returns the devices attached to a file.

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"unsafe"
 
 	jujuerrors "github.com/juju/errors"
 	"github.com/juju/names/v5"
@@ -392,9 +391,6 @@ func TestPainCleanUpDeletedLiveData(t *testing.T) {
 // k8s #84169, #86281; aws-ebs #1302, #2029; longhorn #1463; zfs-localpv #79:
 // hundreds of attachments collapsed under the checks made for each of them.
 func TestPainHundredsOfAttachments(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
 	const count = 100
 	lt := newLoopTest(t)
 	var params []storage.VolumeParams
@@ -409,82 +405,31 @@ func TestPainHundredsOfAttachments(t *testing.T) {
 	if err != nil || created[count-1].Error != nil {
 		t.Fatal(err, created[count-1].Error)
 	}
-	opened := watchOpens(t, "/sys", "/sys/block")
-	attached, err := lt.source.AttachVolumes(lt.ctx, attachments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range attached {
-		if a.Error != nil {
-			t.Error(a.Error)
-		}
-	}
-	if n := opened(); n != 1 {
-		t.Errorf("attaching %d volumes looked %d times at all devices", count, n)
-	}
-	lt.checkLoops(count)
-	detached, err := lt.source.DetachVolumes(lt.ctx, attachments)
-	if err := errors.Join(append(detached, err)...); err != nil {
-		t.Error(err)
-	}
-	if n := opened(); n != 1 {
-		t.Errorf("detaching %d volumes looked %d times at all devices", count, n)
-	}
-	destroyed, err := lt.source.DestroyVolumes(lt.ctx, ids)
-	if err := errors.Join(append(destroyed, err)...); err != nil {
-		t.Error(err)
-	}
-	if n := opened(); n != 1 {
-		t.Errorf("destroying %d volumes looked %d times at all devices", count, n)
-	}
-	lt.checkNothingLeft()
-}
-
-// watchOpens returns a function that tells how often this mount namespace has opened
-// a directory since it was called last. The mount is bound onto itself, so that what
-// others do with theirs does not count.
-func watchOpens(t *testing.T, mountPoint, dir string) func() int {
-	t.Helper()
-	if err := unix.Mount(mountPoint, mountPoint, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
-	fd, err := unix.FanotifyInit(unix.FAN_CLASS_NOTIF|unix.FAN_NONBLOCK|unix.FAN_CLOEXEC|unix.FAN_UNLIMITED_QUEUE, unix.O_RDONLY|unix.O_CLOEXEC)
-	if err == nil {
-		err = unix.FanotifyMark(fd, unix.FAN_MARK_ADD|unix.FAN_MARK_MOUNT, unix.FAN_OPEN|unix.FAN_ONDIR, unix.AT_FDCWD, mountPoint)
-	}
-	if err != nil {
-		t.Fatalf("watching %s: %v", mountPoint, err)
-	}
-	t.Cleanup(func() {
-		unix.Close(fd)
-		if err := unix.Unmount(mountPoint, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	return func() int {
+	looksOnce := func(doing string, do func() error) {
 		t.Helper()
-		n := 0
-		for buf := make([]byte, 64<<10); ; {
-			size, err := unix.Read(fd, buf)
-			if err == unix.ENODEV || err == unix.ENOENT {
-				continue // what was opened is gone
-			} else if err == unix.EAGAIN {
-				return n
-			} else if err != nil {
-				t.Fatal(err)
+		opens := devicetest.Opens(t, func() {
+			if err := do(); err != nil {
+				t.Error(err)
 			}
-			const length = int(unsafe.Sizeof(unix.FanotifyEventMetadata{}))
-			for at := 0; at+length <= size; {
-				event := (*unix.FanotifyEventMetadata)(unsafe.Pointer(&buf[at]))
-				path, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", event.Fd))
-				unix.Close(int(event.Fd))
-				if path == dir {
-					n++
-				}
-				at += int(event.Event_len)
-			}
+		})
+		if n := opens["partitions"] + opens["block"]; n != 1 {
+			t.Errorf("%s %d volumes looked %d times at all devices", doing, count, n)
 		}
 	}
+	looksOnce("attaching", func() error {
+		attached, err := lt.source.AttachVolumes(lt.ctx, attachments)
+		return errors.Join(append(errorsOf(attached, func(r storage.AttachVolumesResult) error { return r.Error }), err)...)
+	})
+	lt.checkLoops(count)
+	looksOnce("detaching", func() error {
+		detached, err := lt.source.DetachVolumes(lt.ctx, attachments)
+		return errors.Join(append(detached, err)...)
+	})
+	looksOnce("destroying", func() error {
+		destroyed, err := lt.source.DestroyVolumes(lt.ctx, ids)
+		return errors.Join(append(destroyed, err)...)
+	})
+	lt.checkNothingLeft()
 }
 
 // juju 47d8d387: lines of /etc/fstab were lost. Nobody here has business with it.

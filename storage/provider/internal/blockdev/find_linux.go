@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/juju/errors"
@@ -22,78 +21,91 @@ import (
 // mirror): they show the same superblock. One that cannot be read, or is
 // suspended, has no UUID.
 func FindUUIDs(ctx context.Context, uuids []string, minSize int64) (map[string][]string, error) {
-	entries, err := os.ReadDir(sysfsBlock)
+	listed, err := list()
 	if err != nil {
 		return nil, errors.Annotate(err, "listing block devices")
 	}
-	attached, err := haveSize()
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
 	found := make(map[string][]string)
-	for _, entry := range entries {
+	for _, device := range listed {
 		if err := ctx.Err(); err != nil {
 			return nil, errors.Annotate(err, "listing block devices")
 		}
-		// Loop nodes that are not attached may be a thousand.
-		if strings.HasPrefix(entry.Name(), "loop") && !attached[entry.Name()] {
-			continue
+		id := device.readUUID(minSize)
+		if id != "" && slices.Contains(uuids, id) && !device.hasHolders() {
+			found[id] = append(found[id], device.path())
 		}
-		sys := filepath.Join(sysfsBlock, entry.Name())
-		if size, ok := attribute(sys, "size"); !ok || tooSmall(size, minSize) || hasHolders(sys) {
-			continue
-		}
-		// Reading a suspended device would wait until somebody resumes it.
-		if suspended, _ := attribute(sys, "dm/suspended"); suspended == "1" {
-			continue
-		}
-		path := devPath(entry.Name())
-		number, _ := attribute(sys, "dev")
-		if id := readUUID(path, number); id != "" && slices.Contains(uuids, id) {
-			found[id] = append(found[id], path)
-		}
+	}
+	for _, paths := range found {
+		slices.Sort(paths)
 	}
 	return found, nil
 }
 
-// haveSize returns the names of the block devices that are not empty. Removable
-// ones may be left out.
-func haveSize() (map[string]bool, error) {
+// listedDevice is a block device that is not empty.
+type listedDevice struct {
+	name   string // as in /dev
+	number string // "major:minor"
+}
+
+// list returns the block devices that are not empty, by the one file that has all of
+// them: with a directory in sysfs for each, most of the time went into looking at loop
+// devices that are not attached.
+func list() ([]listedDevice, error) {
 	data, err := os.ReadFile("/proc/partitions")
 	if err != nil {
-		return nil, errors.Annotate(err, "listing block devices")
+		return nil, errors.Trace(err)
 	}
-	names := make(map[string]bool)
+	var listed []listedDevice
 	for line := range strings.Lines(string(data)) {
-		if fields := strings.Fields(line); len(fields) == 4 {
-			names[fields[3]] = true
+		// After a heading: major, minor, size, name.
+		fields := strings.Fields(line)
+		if len(fields) != 4 || fields[0] == "major" {
+			continue
 		}
+		listed = append(listed, listedDevice{
+			name:   strings.ReplaceAll(fields[3], "!", "/"),
+			number: fields[0] + ":" + fields[1],
+		})
 	}
-	return names, nil
+	return listed, nil
 }
 
-func tooSmall(sectors string, minSize int64) bool {
-	n, err := strconv.ParseInt(sectors, 10, 64)
-	return err != nil || n == 0 || n < minSize/sectorSize
+func (d listedDevice) path() string {
+	return "/dev/" + d.name
 }
 
-func hasHolders(sys string) bool {
-	holders, err := os.ReadDir(filepath.Join(sys, "holders"))
+func (d listedDevice) sys() string {
+	return filepath.Join(sysfsBlock, strings.ReplaceAll(d.name, "/", "!"))
+}
+
+func (d listedDevice) hasHolders() bool {
+	holders, err := os.ReadDir(filepath.Join(d.sys(), "holders"))
 	return err == nil && len(holders) > 0
 }
 
-// readUUID returns the UUID of the filesystem on the device at path, if it is
-// the device of that number.
-func readUUID(path, number string) string {
-	f, err := os.OpenFile(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+// readUUID returns the UUID of the filesystem on the device, if it has minSize bytes
+// at least and still is the device of its number.
+func (d listedDevice) readUUID(minSize int64) string {
+	// Reading a suspended device would wait until somebody resumes it.
+	if strings.HasPrefix(d.name, "dm-") {
+		if suspended, _ := attribute(d.sys(), "dm/suspended"); suspended == "1" {
+			return ""
+		}
+	}
+	f, err := os.OpenFile(d.path(), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
 	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || numbers(st.Rdev) != number {
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || numbers(st.Rdev) != d.number {
 		return ""
 	}
+	if size, err := ioctlUint64(f, unix.BLKGETSIZE64); err != nil || int64(size) < minSize {
+		return ""
+	}
+	// A few blocks are read, and nothing after them.
+	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_RANDOM)
 	found, err := signature.ReadSuperblock(f)
 	if err != nil {
 		return ""

@@ -25,6 +25,11 @@ const (
 	// lockInterval is how often a held lock is tried again. The kernel has no
 	// event for the release of a flock that a context could be waited for with.
 	lockInterval = 5 * time.Millisecond
+
+	// maxUnknown is how many times in a row it may not be known who holds the lock
+	// before it must be another process, such as one of another PID namespace. A
+	// lock that has just been given back has no holder either.
+	maxUnknown = 20
 )
 
 // Lock takes the directory for this caller alone, over all stores and processes
@@ -63,6 +68,7 @@ func (s *Store) lock(ctx context.Context, patience time.Duration) (func(), error
 func flock(ctx context.Context, dir *os.File, patience time.Duration) error {
 	deadline := time.Now().Add(patience)
 	var timer *time.Timer
+	unknown := 0
 	for {
 		if err := ctx.Err(); err != nil {
 			return errors.Trace(err)
@@ -75,12 +81,17 @@ func flock(ctx context.Context, dir *os.File, patience time.Duration) error {
 			return errors.Trace(err)
 		}
 		if time.Now().After(deadline) {
-			if pid := holder(dir); pid == 0 {
-				return errors.New("it is in use by another process")
-			} else if pid != os.Getpid() {
+			switch pid := holder(dir); pid {
+			case 0:
+				if unknown++; unknown > maxUnknown {
+					return errors.New("it is in use by another process")
+				}
+			case os.Getpid():
+				unknown = 0
+				deadline = time.Now().Add(patience)
+			default:
 				return errors.Errorf("it is in use by process %d", pid)
 			}
-			deadline = time.Now().Add(patience)
 		}
 		if timer == nil {
 			timer = time.NewTimer(lockInterval)

@@ -545,7 +545,9 @@ func TestIOErrors(t *testing.T) {
 			s.reboot()
 			if o.err == nil {
 				s.verifyLasting()
-			} else if !saysOneOf(o.err, "input/output error", "read-only file system", "structure needs cleaning", "stale file handle") {
+			} else if !saysOneOf(o.err, "input/output error", "read-only file system", "structure needs cleaning", "stale file handle",
+				"error during mkfs: operation not permitted", // which is what mkfs.btrfs makes of it
+			) {
 				s.Errorf("the error does not tell what is wrong: %v", o.err)
 			} else if o.final {
 				s.Errorf("the error is final, and the disk may come back: %v", o.err)

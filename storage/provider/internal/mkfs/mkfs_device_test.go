@@ -55,13 +55,13 @@ func TestMakeOnTheSmallestDevice(t *testing.T) {
 // Each option, with each of its values or the ends of their range, makes a
 // filesystem on the smallest device that it may be made on.
 func TestMakeWithEachOption(t *testing.T) {
-	id := uuid.NewString() // mkfs.btrfs takes none that another device has
 	needs := map[string]string{"xfs stripe-unit": ",stripe-width=2", "xfs stripe-width": ",stripe-unit=4k"}
 	for _, kind := range mkfs.Types() {
 		t.Run(kind.Name, func(t *testing.T) {
 			devicetest.RequireProgram(t, "mkfs."+kind.Name)
 			for _, option := range kind.Options() {
 				for _, value := range option.Values.Examples() {
+					id := uuid.NewString() // mkfs.btrfs takes none that it has seen
 					text := option.Key + "=" + value + needs[kind.Name+" "+option.Key]
 					chosen, err := kind.ParseOptions(text)
 					if err != nil {

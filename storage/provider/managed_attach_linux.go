@@ -227,7 +227,7 @@ func (f *managedFilesystem) detach() error {
 	}
 	if f.dev != nil {
 		// Another mount namespace may keep the filesystem alive.
-		if err := checkFree(f.dev); err != nil {
+		if err := nameHolders(f.dev, f.dev.AwaitFree(f.call)); err != nil {
 			return errors.Annotatef(err, "unmounted from %s", path)
 		}
 	}

@@ -29,6 +29,9 @@ const (
 	// event for the release of a flock that a context could be waited for with.
 	lockInterval = 5 * time.Millisecond
 
+	// freePatience is how long a device may still be in use after it was let go of.
+	freePatience = time.Second
+
 	sysfsBlock = "/sys/class/block"
 	sysfsDev   = "/sys/dev/block"
 )
@@ -193,6 +196,29 @@ func (d *Device) CheckFree() error {
 		return errors.Annotatef(err, "opening %s for exclusive use", d.Path())
 	}
 	return errors.Trace(unix.Close(fd))
+}
+
+// AwaitFree is CheckFree for a device that its last user has just let go of. It has
+// patience with those who have it for a moment: a process that begins a mount
+// namespace has a copy of all mounts until it has dropped them.
+func (d *Device) AwaitFree(ctx context.Context) error {
+	patience := time.NewTimer(freePatience)
+	defer patience.Stop()
+	again := time.NewTicker(lockInterval)
+	defer again.Stop()
+	for {
+		err := d.CheckFree()
+		if !errors.Is(err, ErrInUse) {
+			return errors.Trace(err)
+		}
+		select {
+		case <-again.C:
+		case <-patience.C:
+			return errors.Trace(err)
+		case <-ctx.Done():
+			return errors.Trace(err)
+		}
+	}
 }
 
 // Sync waits until all that was written to the device is on it. An error that

@@ -41,7 +41,14 @@ func NewLoop(t testing.TB, size int64) *Loop {
 func AttachLoop(t testing.TB, file string) *Loop {
 	t.Helper()
 	RequireRoot(t)
-	out, err := exec.Command("losetup", "--find", "--nooverlap", "--show", file).Output()
+	var out []byte
+	var err error
+	// It loses the free device that it has found to whoever is faster.
+	for range 20 {
+		if out, err = exec.Command("losetup", "--find", "--nooverlap", "--show", file).Output(); err == nil {
+			break
+		}
+	}
 	if err != nil {
 		t.Fatalf("losetup %s: %v", file, err)
 	}

@@ -2,7 +2,6 @@ package storageprovisioner
 
 import (
 	"github.com/juju/errors"
-	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
@@ -71,26 +70,17 @@ func wireError(err *params.Error) error {
 }
 
 // attachmentIds returns how the accessors name attachments.
-func attachmentIds[E any](entities []E, key func(E) plan.Key) []params.MachineStorageId {
-	ids := make([]params.MachineStorageId, len(entities))
-	for i, entity := range entities {
-		ids[i] = attachmentId(key(entity))
+func attachmentIds(facts []*plan.Fact) []params.MachineStorageId {
+	ids := make([]params.MachineStorageId, len(facts))
+	for i, f := range facts {
+		ids[i] = attachmentId(plan.Subject{Key: f.Key, Tag: f.Tag})
 	}
 	return ids
 }
 
-func attachmentId(key plan.Key) params.MachineStorageId {
+func attachmentId(s plan.Subject) params.MachineStorageId {
 	return params.MachineStorageId{
-		MachineTag:    key.Host,
-		AttachmentTag: storageTag(key).String(),
+		MachineTag:    s.Host,
+		AttachmentTag: s.Tag.String(),
 	}
-}
-
-// storageTag returns the tag of a volume or filesystem, or of what an attachment
-// attaches.
-func storageTag(key plan.Key) names.Tag {
-	if key.Kind.Storage() == plan.Filesystem {
-		return names.NewFilesystemTag(key.ID)
-	}
-	return names.NewVolumeTag(key.ID)
 }

@@ -33,15 +33,25 @@ type facts struct {
 	environ *environ
 	// filesystems are the recorded filesystems that were read on the way.
 	filesystems []storage.Filesystem
+	// hosts are the tags that were parsed on the way, and classes what has been found
+	// out about providers.
+	hosts   map[string]names.Tag
+	classes map[string]plan.Class
+}
+
+func newFacts(config Config, environ *environ) *facts {
+	return &facts{
+		config: config, environ: environ, hosts: make(map[string]names.Tag), classes: make(map[string]plan.Class),
+	}
 }
 
 // read returns the given entities as the state has them.
-func (r *facts) read(keys []plan.Key) ([]plan.Fact, error) {
-	all := make([]plan.Fact, len(keys))
+func (r *facts) read(subjects []plan.Subject) ([]plan.Fact, error) {
+	all := make([]plan.Fact, len(subjects))
 	byKind := make(map[plan.Kind][]*plan.Fact)
-	for i, key := range keys {
-		all[i].Key = key
-		byKind[key.Kind] = append(byKind[key.Kind], &all[i])
+	for i, s := range subjects {
+		all[i].Key, all[i].Tag = s.Key, s.Tag
+		byKind[s.Kind] = append(byKind[s.Kind], &all[i])
 	}
 	volumes, filesystems := volumeReader{r}, filesystemReader{r}
 	for _, step := range []func() error{
@@ -61,7 +71,7 @@ func (r *facts) read(keys []plan.Key) ([]plan.Fact, error) {
 func (r *facts) readStorage(kind kindReader, facts []*plan.Fact) error {
 	tags := make([]names.Tag, len(facts))
 	for i, f := range facts {
-		tags[i] = storageTag(f.Key)
+		tags[i] = f.Tag
 	}
 	results, err := call("reading lives", r.config.Life.Life, tags)
 	if err != nil {
@@ -82,7 +92,7 @@ func (r *facts) readStorage(kind kindReader, facts []*plan.Fact) error {
 }
 
 func (r *facts) readAttachments(kind kindReader, facts []*plan.Fact) error {
-	ids := attachmentIds(facts, factKey)
+	ids := attachmentIds(facts)
 	results, err := call("reading attachment lives", r.config.Life.AttachmentLife, ids)
 	if err != nil {
 		return err
@@ -100,11 +110,9 @@ func unmade(f *plan.Fact) bool {
 	return !f.Recorded && (f.Life == plan.Dead || f.Life == plan.Dying)
 }
 
-func factKey(f *plan.Fact) plan.Key { return f.Key }
-
 // only returns the facts that could be read so far and that are wanted.
 func only(facts []*plan.Fact, wanted func(*plan.Fact) bool) []*plan.Fact {
-	var some []*plan.Fact
+	some := make([]*plan.Fact, 0, len(facts))
 	for _, f := range facts {
 		if f.Err == nil && wanted(f) {
 			some = append(some, f)
@@ -196,7 +204,12 @@ func readWanted[T any](
 // setProvider completes a fact with who provides the entity.
 func (r *facts) setProvider(f *plan.Fact, providerType string) {
 	f.Source = plan.Source{Kind: f.Key.Kind.Storage(), Provider: providerType}
-	f.Class = r.environ.class(storage.ProviderType(providerType))
+	class, ok := r.classes[providerType]
+	if !ok {
+		class = r.environ.class(storage.ProviderType(providerType))
+		r.classes[providerType] = class
+	}
+	f.Class = class
 }
 
 // setRemoval completes a fact with what it takes to remove the entity.
@@ -212,9 +225,13 @@ func (r *facts) setRemoval(f *plan.Fact, providerType, id string, destroy bool) 
 // made for or attached to a host that is no machine, but what is there is taken
 // away from any.
 func (r *facts) setAttachment(f *plan.Fact, provider, host, instance string, readOnly bool) (storage.AttachmentParams, bool, error) {
-	tag, err := names.ParseTag(host)
-	if err != nil {
-		return storage.AttachmentParams{}, false, errors.Annotatef(err, "host of %s", f.Key)
+	tag, ok := r.hosts[host]
+	if !ok {
+		var err error
+		if tag, err = names.ParseTag(host); err != nil {
+			return storage.AttachmentParams{}, false, errors.Annotatef(err, "host of %s", f.Key)
+		}
+		r.hosts[host] = tag
 	}
 	_, machine := tag.(names.MachineTag)
 	if machine {

@@ -17,7 +17,7 @@ type filesystemReader struct {
 func filesystemTags(facts []*plan.Fact) []names.FilesystemTag {
 	tags := make([]names.FilesystemTag, len(facts))
 	for i, f := range facts {
-		tags[i] = names.NewFilesystemTag(f.Key.ID)
+		tags[i] = f.Tag.(names.FilesystemTag)
 	}
 	return tags
 }
@@ -27,7 +27,7 @@ func (r filesystemReader) infos(facts []*plan.Fact) error {
 	err := r.recorded(facts, func(f *plan.Fact, wire params.Filesystem) error {
 		_, err := r.setBacking(f, wire.VolumeTag)
 		f.ID, f.Size = wire.Info.FilesystemId, wire.Info.Size
-		wire.FilesystemTag = storageTag(f.Key).String()
+		wire.FilesystemTag = f.Tag.String()
 		r.filesystems = append(r.filesystems, filesystemFromWire(wire))
 		recorded[f] = wire
 		return err
@@ -57,7 +57,7 @@ func (r filesystemReader) growths(facts []*plan.Fact, recorded map[*plan.Fact]pa
 	}
 	for _, f := range growing {
 		f.Args = filesystemGrowth{
-			storage.FilesystemResizeParams{Tag: names.NewFilesystemTag(f.Key.ID), FilesystemId: f.ID, Size: f.Wanted}, recorded[f],
+			storage.FilesystemResizeParams{Tag: f.Tag.(names.FilesystemTag), FilesystemId: f.ID, Size: f.Wanted}, recorded[f],
 		}
 	}
 	return r.params(growing, func(*plan.Fact, params.FilesystemParams) error { return nil })
@@ -105,7 +105,7 @@ func (r filesystemReader) creations(facts []*plan.Fact) error {
 			return err
 		}
 		args := storage.FilesystemParams{
-			Tag:          names.NewFilesystemTag(f.Key.ID),
+			Tag:          f.Tag.(names.FilesystemTag),
 			Volume:       volume,
 			Size:         p.Size,
 			Provider:     storage.ProviderType(p.Provider),
@@ -146,7 +146,7 @@ func (r filesystemReader) removals(facts []*plan.Fact) error {
 
 func (r filesystemReader) attachments(facts []*plan.Fact) error {
 	results, err := call("reading filesystem attachments",
-		r.config.Filesystems.FilesystemAttachments, attachmentIds(facts, factKey))
+		r.config.Filesystems.FilesystemAttachments, attachmentIds(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemAttachmentResult) error {
 		return setRecorded(f, result.Error)
 	})
@@ -155,7 +155,7 @@ func (r filesystemReader) attachments(facts []*plan.Fact) error {
 
 func (r filesystemReader) attaching(facts []*plan.Fact) error {
 	results, err := call("reading filesystem attachment parameters",
-		r.config.Filesystems.FilesystemAttachmentParams, attachmentIds(facts, factKey))
+		r.config.Filesystems.FilesystemAttachmentParams, attachmentIds(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemAttachmentParamsResult) error {
 		if result.Error != nil {
 			return paramsError(f, result.Error)
@@ -184,7 +184,7 @@ func (r filesystemReader) attaching(facts []*plan.Fact) error {
 func (r filesystemReader) beneath(attachments []*plan.Fact) error {
 	filesystems := make([]*plan.Fact, len(attachments))
 	for i, a := range attachments {
-		filesystems[i] = &plan.Fact{Key: a.Key.Storage(), Life: plan.Alive}
+		filesystems[i] = &plan.Fact{Key: a.Key.Storage(), Tag: a.Tag, Life: plan.Alive}
 	}
 	err := r.recorded(filesystems, func(f *plan.Fact, wire params.Filesystem) error {
 		_, err := r.setBacking(f, wire.VolumeTag)

@@ -103,9 +103,11 @@ func filesystemParams(item plan.Item) storage.FilesystemParams {
 // been attached for a state that has since dropped it is detached by its key
 // alone.
 func filesystemAttachmentParams(item plan.Item) storage.FilesystemAttachmentParams {
-	p, _ := item.Args.(storage.FilesystemAttachmentParams)
-	p.Filesystem = names.NewFilesystemTag(item.Key.ID)
-	p.Machine, _ = names.ParseTag(item.Key.Host)
+	p, ok := item.Args.(storage.FilesystemAttachmentParams)
+	if !ok {
+		p.Machine, _ = names.ParseTag(item.Key.Host)
+	}
+	p.Filesystem = item.Tag.(names.FilesystemTag)
 	p.FilesystemId = item.ID
 	p.InstanceId = instance.Id(item.Instance)
 	return p

@@ -12,15 +12,12 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
-// todo is what the clerk is to be asked next. What changes while the clerk is
-// busy comes together here, so that a burst of changes costs few calls.
+// todo is what the clerk is to be asked next, beside what the core wants to know. What
+// changes while the clerk is busy comes together, so that a burst of changes costs few
+// calls.
 type todo struct {
 	// config says whether the environment's configuration is to be read.
 	config configState
-	// keys are the entities to read.
-	keys set[plan.Key]
-	// devices are the volumes whose block devices to look up.
-	devices set[string]
 	// hosts are the machines to watch unless they are provisioned.
 	hosts set[string]
 	// instances are the watched machines whose instance ids to read.
@@ -40,7 +37,7 @@ const (
 )
 
 func (t *todo) empty() bool {
-	return len(t.keys.list) == 0 && len(t.devices.list) == 0 && len(t.hosts.list) == 0 && len(t.instances.list) == 0
+	return len(t.hosts.list) == 0 && len(t.instances.list) == 0
 }
 
 // set is a set in order of addition.
@@ -111,7 +108,7 @@ func (l *loop) readEnviron() job {
 		if known != nil {
 			return func() {
 				l.environ = environ
-				l.todo.keys.add(l.core.Refresh()...)
+				l.core.Refresh()
 			}, nil
 		}
 		started := newStarting()
@@ -190,18 +187,23 @@ func (l *loop) tellEnd(w worker.Worker, end endedWatch) {
 	}
 }
 
+// mostRead is how much is read at once, of a kind. It is more than the calls cost
+// beside what they read, and little enough for the loop to be elsewhere soon after.
+const mostRead = 1 << 14
+
 // read reads what is to be read, of all kinds.
 func (l *loop) read() job {
 	t := l.todo
 	l.todo = todo{}
 	environ := l.environ
+	subjects, volumes := l.core.Unread(mostRead), l.core.Devices(mostRead)
 	return func() (reply, error) {
-		r := &facts{config: l.config, environ: environ}
-		entities, err := r.read(t.keys.list)
+		r := newFacts(l.config, environ)
+		entities, err := r.read(subjects)
 		if err != nil {
 			return nil, err
 		}
-		devices, err := lookUp(l.config, t.devices.list)
+		devices, err := lookUp(l.config, volumes)
 		if err != nil {
 			return nil, err
 		}
@@ -235,18 +237,18 @@ func (l *loop) observe(entities []plan.Fact) {
 
 // device is what has been read of a volume's block device.
 type device struct {
-	volume string
+	volume names.VolumeTag
 	result params.BlockDeviceResult
 }
 
 // lookUp reads the block devices of volumes on the worker's machine.
-func lookUp(config Config, volumes []string) ([]device, error) {
+func lookUp(config Config, volumes []names.VolumeTag) ([]device, error) {
 	machine, _ := config.machine()
 	ids := make([]params.MachineStorageId, len(volumes))
 	for i, volume := range volumes {
 		ids[i] = params.MachineStorageId{
 			MachineTag:    machine.String(),
-			AttachmentTag: names.NewVolumeTag(volume).String(),
+			AttachmentTag: volume.String(),
 		}
 	}
 	results, err := call("reading block devices", config.Volumes.VolumeBlockDevices, ids)
@@ -264,19 +266,20 @@ func lookUp(config Config, volumes []string) ([]device, error) {
 // has no name, is looked up again when the machine's block devices change.
 func (l *loop) lookedUp(devices []device) {
 	for _, d := range devices {
-		if !l.core.DeviceMatters(d.volume) {
+		volume := d.volume.Id()
+		if !l.core.DeviceMatters(volume) {
 			continue
 		}
 		err := d.result.Error
 		if err != nil && !params.IsCodeNotFound(err) && !params.IsCodeNotProvisioned(err) {
-			l.config.Logger.Warningf("reading the block device of volume %s: %v", d.volume, err)
+			l.config.Logger.Warningf("reading the block device of volume %s: %v", volume, err)
 		}
 		known := err == nil && d.result.Result.DeviceName != ""
 		if known {
-			l.backing.setDevice(d.volume, d.result.Result)
+			l.backing.setDevice(volume, d.result.Result)
 		} else {
-			l.backing.forgetDevice(d.volume)
+			l.backing.forgetDevice(volume)
 		}
-		l.core.DeviceKnown(d.volume, known, d.result.Result.UUID != "", d.result.Result.Size)
+		l.core.DeviceKnown(volume, known, d.result.Result.UUID != "", d.result.Result.Size)
 	}
 }

@@ -3,6 +3,7 @@ package storageprovisioner
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -230,7 +231,7 @@ func (l *loop) due() {
 		}
 		l.scheduleResync(now)
 		l.todo.config = max(l.todo.config, configDoubted)
-		l.todo.keys.add(l.core.Resync()...)
+		l.core.Resync()
 	}
 	l.core.Due(planned)
 }
@@ -244,28 +245,38 @@ func (l *loop) scheduleResync(now time.Time) {
 // storageChanged notes that volumes or filesystems are to be read.
 func (l *loop) storageChanged(kind plan.Kind, ids []string, valid func(string) bool) {
 	for _, id := range ids {
-		if !valid(id) {
+		key := plan.Key{Kind: kind, ID: id}
+		if !l.core.Knows(key) && !valid(id) {
 			l.config.Logger.Warningf("watching %ss: %q is not the id of one", kind, id)
 			continue
 		}
-		l.todo.keys.add(plan.Key{Kind: kind, ID: id})
+		l.core.Changed(key)
 	}
 }
 
 // attachmentsChanged notes that attachments are to be read.
 func (l *loop) attachmentsChanged(kind plan.Kind, ids []params.MachineStorageId) {
 	for _, id := range ids {
-		if key, err := attachmentKey(kind, id); err != nil {
+		if key, err := l.attachmentKey(kind, id); err != nil {
 			l.config.Logger.Warningf("watching %ss: %v", kind, err)
 		} else {
-			l.todo.keys.add(key)
+			l.core.Changed(key)
 		}
 	}
 }
 
-func attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.Key, error) {
-	if _, err := names.ParseTag(id.MachineTag); err != nil {
-		return plan.Key{}, errors.Trace(err)
+// attachmentKey returns the key of an attachment, which a watcher calls so. Tags that
+// are known are not parsed again: that costs more than all else that is done here.
+func (l *loop) attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.Key, error) {
+	if !l.core.KnowsHost(id.MachineTag) {
+		if _, err := names.ParseTag(id.MachineTag); err != nil {
+			return plan.Key{}, errors.Trace(err)
+		}
+	}
+	key := plan.Key{Kind: kind, Host: id.MachineTag}
+	of, suffix, _ := strings.Cut(id.AttachmentTag, "-")
+	if key.ID = suffix; of == kind.Storage().String() && l.core.Knows(key.Storage()) {
+		return key, nil
 	}
 	var tag names.Tag
 	var err error
@@ -277,7 +288,8 @@ func attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.Key, error)
 	if err != nil {
 		return plan.Key{}, errors.Trace(err)
 	}
-	return plan.Key{Kind: kind, ID: tag.Id(), Host: id.MachineTag}, nil
+	key.ID = tag.Id()
+	return key, nil
 }
 
 // advance hands out what can be done now: batches to the hands that are free,
@@ -304,8 +316,6 @@ func (l *loop) advance() {
 			l.todo.hosts.add(host)
 		}
 	}
-	l.todo.devices.add(out.Devices...)
-	l.todo.keys.add(out.Unread...)
 	for _, volume := range out.Forgotten {
 		l.backing.forgetDevice(volume)
 	}
@@ -314,7 +324,7 @@ func (l *loop) advance() {
 		l.ask(l.publish(out.Publish))
 	case l.todo.config != configKnown:
 		l.ask(l.readEnviron())
-	case !l.todo.empty():
+	case !l.todo.empty() || l.core.Curious():
 		l.ask(l.read())
 	}
 }

@@ -126,6 +126,15 @@ func (o *observer) finished(h handed) {
 	}
 }
 
+// storageTag returns the tag of a volume or filesystem, or of what an attachment
+// attaches.
+func storageTag(key plan.Key) names.Tag {
+	if key.Kind.Storage() == plan.Filesystem {
+		return names.NewFilesystemTag(key.ID)
+	}
+	return names.NewVolumeTag(key.ID)
+}
+
 func outcome(r plan.Result) Outcome {
 	switch {
 	case r.Deferred:

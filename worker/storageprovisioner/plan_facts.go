@@ -16,7 +16,7 @@ func (r *facts) readPlans(facts []*plan.Fact) error {
 	if !ok {
 		return nil
 	}
-	results, err := call("reading attachment plans", accessor.VolumeAttachmentPlans, attachmentIds(facts, factKey))
+	results, err := call("reading attachment plans", accessor.VolumeAttachmentPlans, attachmentIds(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeAttachmentPlanResult) error {
 		if result.Error != nil {
 			return result.Error

@@ -40,7 +40,7 @@ func (o planOps) attach(ctx envcontext.ProviderCallContext, items []plan.Item) [
 		if err != nil {
 			return plan.Result{Err: err}
 		}
-		id := attachmentId(item.Key)
+		id := attachmentId(plan.Subject{Key: item.Key, Tag: item.Tag})
 		return plan.Result{Info: params.VolumeAttachmentPlan{
 			VolumeTag:   id.AttachmentTag,
 			MachineTag:  id.MachineTag,

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/juju/errors"
+	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/storage"
@@ -42,7 +43,7 @@ func (l *loop) publish(p plan.Publication) job {
 					plan.VolumeAttachment, plan.FilesystemAttachment)
 			},
 			func() ([]published, error) {
-				return remove("removing storage", config.Life.Remove, p.Removals, storageTag, plan.Volume, plan.Filesystem)
+				return remove("removing storage", config.Life.Remove, p.Removals, subjectTag, plan.Volume, plan.Filesystem)
 			},
 		} {
 			some, err := step()
@@ -68,9 +69,9 @@ func (l *loop) published(p plan.Publication, all []published) {
 		}
 		l.core.Published(r.key, r.err)
 	}
-	for _, key := range p.Removals {
-		if key.Kind == plan.Filesystem {
-			l.backing.forgetFilesystem(key.ID)
+	for _, r := range p.Removals {
+		if r.Kind == plan.Filesystem {
+			l.backing.forgetFilesystem(r.ID)
 		}
 	}
 }
@@ -84,7 +85,7 @@ func setStatuses(config Config, statuses []plan.Status) {
 	args := make([]params.EntityStatusArgs, len(statuses))
 	for i, s := range statuses {
 		args[i] = params.EntityStatusArgs{
-			Tag:    storageTag(s.Key).String(),
+			Tag:    s.Tag.String(),
 			Status: string(s.Status),
 			Info:   s.Message,
 		}
@@ -160,19 +161,21 @@ func recordPlans(config Config, p plan.Publication) ([]published, error) {
 
 // remove removes the entities of some kinds among the removals.
 func remove[A any](
-	doing string, accessor func([]A) ([]params.ErrorResult, error), removals []plan.Key,
-	arg func(plan.Key) A, wanted ...plan.Kind,
+	doing string, accessor func([]A) ([]params.ErrorResult, error), removals []plan.Subject,
+	arg func(plan.Subject) A, wanted ...plan.Kind,
 ) ([]published, error) {
 	var all []published
 	var args []A
-	for _, key := range removals {
-		if slices.Contains(wanted, key.Kind) {
-			all = append(all, published{key: key})
-			args = append(args, arg(key))
+	for _, r := range removals {
+		if slices.Contains(wanted, r.Kind) {
+			all = append(all, published{key: r.Key})
+			args = append(args, arg(r))
 		}
 	}
 	return publishAll(doing, accessor, args, all)
 }
+
+func subjectTag(s plan.Subject) names.Tag { return s.Tag }
 
 func publishAll[A any](
 	doing string, accessor func([]A) ([]params.ErrorResult, error), args []A, all []published,

@@ -16,7 +16,7 @@ type volumeReader struct {
 func volumeTags(facts []*plan.Fact) []names.VolumeTag {
 	tags := make([]names.VolumeTag, len(facts))
 	for i, f := range facts {
-		tags[i] = names.NewVolumeTag(f.Key.ID)
+		tags[i] = f.Tag.(names.VolumeTag)
 	}
 	return tags
 }
@@ -26,7 +26,7 @@ func (r volumeReader) infos(facts []*plan.Fact) error {
 	recorded := make(map[*plan.Fact]params.Volume)
 	complete(facts, results, func(f *plan.Fact, result params.VolumeResult) error {
 		f.ID, f.Size = result.Result.Info.VolumeId, result.Result.Info.Size
-		recorded[f] = params.Volume{VolumeTag: storageTag(f.Key).String(), Info: result.Result.Info}
+		recorded[f] = params.Volume{VolumeTag: f.Tag.String(), Info: result.Result.Info}
 		return setRecorded(f, result.Error)
 	})
 	if err != nil {
@@ -53,7 +53,7 @@ func (r volumeReader) growths(facts []*plan.Fact, recorded map[*plan.Fact]params
 	}
 	for _, f := range growing {
 		f.Args = volumeGrowth{
-			storage.VolumeResizeParams{Tag: names.NewVolumeTag(f.Key.ID), VolumeId: f.ID, Size: f.Wanted}, recorded[f],
+			storage.VolumeResizeParams{Tag: f.Tag.(names.VolumeTag), VolumeId: f.ID, Size: f.Wanted}, recorded[f],
 		}
 	}
 	return r.params(growing, func(*plan.Fact, params.VolumeParams) error { return nil })
@@ -83,7 +83,7 @@ func (r volumeReader) creations(facts []*plan.Fact) error {
 		if !ok {
 			return err
 		}
-		volume := names.NewVolumeTag(f.Key.ID)
+		volume := f.Tag.(names.VolumeTag)
 		f.Args = storage.VolumeParams{
 			Tag:          volume,
 			Size:         p.Size,
@@ -113,7 +113,7 @@ func (r volumeReader) removals(facts []*plan.Fact) error {
 }
 
 func (r volumeReader) attachments(facts []*plan.Fact) error {
-	results, err := call("reading volume attachments", r.config.Volumes.VolumeAttachments, attachmentIds(facts, factKey))
+	results, err := call("reading volume attachments", r.config.Volumes.VolumeAttachments, attachmentIds(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeAttachmentResult) error {
 		return setRecorded(f, result.Error)
 	})
@@ -122,7 +122,7 @@ func (r volumeReader) attachments(facts []*plan.Fact) error {
 
 func (r volumeReader) attaching(facts []*plan.Fact) error {
 	results, err := call("reading volume attachment parameters",
-		r.config.Volumes.VolumeAttachmentParams, attachmentIds(facts, factKey))
+		r.config.Volumes.VolumeAttachmentParams, attachmentIds(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeAttachmentParamsResult) error {
 		if result.Error != nil {
 			return paramsError(f, result.Error)

@@ -111,9 +111,11 @@ func volumeParams(item plan.Item) storage.VolumeParams {
 // volumeAttachmentParams returns the parameters of an attachment. What has been
 // attached for a state that has since dropped it is detached by its key alone.
 func volumeAttachmentParams(item plan.Item) storage.VolumeAttachmentParams {
-	p, _ := item.Args.(storage.VolumeAttachmentParams)
-	p.Volume = names.NewVolumeTag(item.Key.ID)
-	p.Machine, _ = names.ParseTag(item.Key.Host)
+	p, ok := item.Args.(storage.VolumeAttachmentParams)
+	if !ok {
+		p.Machine, _ = names.ParseTag(item.Key.Host)
+	}
+	p.Volume = item.Tag.(names.VolumeTag)
 	p.VolumeId = item.ID
 	p.InstanceId = instance.Id(item.Instance)
 	return p

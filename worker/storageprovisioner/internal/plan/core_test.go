@@ -3,6 +3,7 @@ package plan_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -113,14 +114,14 @@ func (s *script) does(want ...string) {
 	for _, r := range out.Publish.Records {
 		got = append(got, fmt.Sprintf("record %s: %v", r.Key, r.Info))
 	}
-	for _, key := range out.Publish.Removals {
-		got = append(got, fmt.Sprintf("remove %s", key))
+	for _, removal := range out.Publish.Removals {
+		got = append(got, fmt.Sprintf("remove %s", removal.Key))
 	}
-	for _, key := range out.Unread {
+	for _, key := range unread(s.core) {
 		got = append(got, fmt.Sprintf("read %s", key))
 	}
-	for _, volume := range out.Devices {
-		got = append(got, "look up "+volume)
+	for _, volume := range s.core.Devices(math.MaxInt) {
+		got = append(got, "look up "+volume.Id())
 	}
 	for _, volume := range out.Forgotten {
 		got = append(got, "forget "+volume)
@@ -361,6 +362,7 @@ func TestMountDroppedWithItsFilesystemWhileItIsMadeIsUnmade(t *testing.T) {
 	}
 	s.ends(m)
 	s.does("read filesystem attachment 0 on machine-0")
+	s.gone(m)
 	s.nothing()
 }
 
@@ -465,8 +467,7 @@ func TestWhatIsDroppedWhileItIsMadeIsDestroyedNotReleased(t *testing.T) {
 func TestAttachmentMadeAlongIsUndoneWithWhatTheProviderNeeds(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
-	s.core.Provisioned(machine, "instance of machine-0")
-	s.observe(wanted(v))
+	s.observe(wanted(v, func(f *plan.Fact) { f.Host, f.Instance = machine, "instance of machine-0" }))
 	s.does("create volume 0")
 	s.gone(v)
 	s.ends(v, attachedAlong(machine))
@@ -617,11 +618,13 @@ func TestRefreshReadsWhatIsNotDone(t *testing.T) {
 		t.Errorf("counted are %v", entities)
 	}
 	want := []plan.Key{volume("1"), volume("2"), volume("3")}
-	if got := s.core.Refresh(); !slices.Equal(got, want) {
+	s.core.Refresh()
+	if got := sortedKeys(unread(s.core)); !slices.Equal(got, want) {
 		t.Errorf("to be read are %v, not %v", got, want)
 	}
 	all := append([]plan.Key{volume("0")}, append(want, on(machine, volume("0")), on(machine, volume("4")))...)
-	if got := s.core.Resync(); !slices.Equal(got, all) {
+	s.core.Resync()
+	if got := sortedKeys(unread(s.core)); !slices.Equal(got, all) {
 		t.Errorf("to be read at the resync are %v, not %v", got, all)
 	}
 }
@@ -740,11 +743,11 @@ func TestRetryThatHasWaitedMeanwhileIsForgotten(t *testing.T) {
 	s.observe(wanted(v, recorded), wanted(a))
 	s.does("attach volume attachment 0 on machine-0")
 	s.ends(a, failing(errors.New("no")))
-	s.observe(wanted(a, func(f *plan.Fact) { f.Host, f.Instance = "machine-1", "" }))
-	if p := s.pending(a); p.WaitsFor != "machine-1 to be provisioned" {
+	s.observe(wanted(v, recorded, dead), wanted(a))
+	if p := s.pending(a); p.WaitsFor != "volume 0" {
 		t.Errorf("%+v", p)
 	}
-	s.observe(wanted(a))
+	s.observe(wanted(v, recorded))
 	if p := s.pending(a); p.Phase != "scheduled" || p.Due != s.now.Add(time.Second) {
 		t.Errorf("%+v", p)
 	}
@@ -802,17 +805,16 @@ func TestSinceTellsWhenItBeganOrCeasedToWait(t *testing.T) {
 	// Another keeps the source busy.
 	s.observe(wanted(volume("1")))
 	s.does("create volume 1")
-	unprovisioned := func(f *plan.Fact) { f.Host, f.Instance = "machine-2", "" }
 	s.observe(wanted(v, recorded), wanted(a))
 	since("queued", 0)
 	s.passes(time.Second)
-	s.observe(wanted(a, unprovisioned))
-	since("waiting", time.Second)
-	s.passes(time.Second)
-	s.observe(wanted(a, unprovisioned))
+	s.observe(wanted(v, recorded, dead), wanted(a))
 	since("waiting", time.Second)
 	s.passes(time.Second)
 	s.observe(wanted(a))
+	since("waiting", time.Second)
+	s.passes(time.Second)
+	s.observe(wanted(v, recorded))
 	since("queued", 3*time.Second)
 }
 
@@ -853,7 +855,7 @@ func TestThresholdsOfMakingAndRemoving(t *testing.T) {
 	s.observe(wanted(a, recorded, dying))
 	tries(a, "detach volume attachment 0 on machine-0", 3)
 	s.gone(a)
-	s.observe(wanted(v, recorded, dead))
+	s.observe(wanted(v, recorded, dead), wanted(a))
 	tries(v, "destroy volume 0", 3)
 }
 

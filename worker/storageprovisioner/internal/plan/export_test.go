@@ -9,17 +9,25 @@ func (c *Core) Leftovers() []string {
 	for key, e := range c.entities {
 		left = append(left, fmt.Sprintf("entity %s: %+v", key, *e))
 	}
-	for key, list := range c.waiters {
-		left = append(left, fmt.Sprintf("%d waiters for %s", len(list), key))
+	if len(c.all) > 0 {
+		left = append(left, fmt.Sprintf("%d in the list of all", len(c.all)))
+	}
+	for tag, h := range c.hosts {
+		if h.instance != "" || !h.asked || h.waiters.any() {
+			left = append(left, fmt.Sprintf("host %s: %+v", tag, *h))
+		}
 	}
 	for volume := range c.devices {
 		left = append(left, "device of volume "+volume)
 	}
-	for volume := range c.mounted {
-		left = append(left, "mount on volume "+volume)
+	if len(c.mattering) > 0 {
+		left = append(left, fmt.Sprintf("%d devices that matter", len(c.mattering)))
 	}
-	for key := range c.unread {
-		left = append(left, fmt.Sprintf("unread %s", key))
+	for _, e := range c.unread {
+		left = append(left, fmt.Sprintf("unread %s", e.key()))
+	}
+	for key := range c.unreadable {
+		left = append(left, fmt.Sprintf("unreadable %s", key))
 	}
 	for _, q := range c.queues {
 		for op, due := range q.due {

@@ -38,13 +38,11 @@ type Result struct {
 // Finished takes in how a batch ended: a result for each of its items. The
 // source is free for another from here on.
 func (c *Core) Finished(source Source, results []Result) {
-	q := c.queue(source)
-	q.calls--
+	c.queue(source).calls--
 	for i := range results {
-		q.leave(results[i].Key.Storage())
-	}
-	for i := range results {
-		c.finish(c.entities[results[i].Key], &results[i])
+		e := c.find(results[i].Key)
+		e.storage.calls--
+		c.finish(e, &results[i])
 	}
 }
 
@@ -53,15 +51,15 @@ func (c *Core) finish(e *entity, r *Result) {
 	case r.Err == nil && !r.Deferred:
 		e.unresolved = false
 		e.uncertain = false
-		e.item = Item{}
+		e.work.item = Item{}
 		c.succeed(e, r)
-	case e.fact.Life == Gone && !e.mayGoOn(r.Err):
+	case e.life == Gone && !e.mayGoOn(r.Err):
 		e.phase = idle
 		c.forget(e)
 	default:
 		c.fail(e, r)
 	}
-	c.wake(r.Key)
+	c.wake(e)
 }
 
 func (c *Core) succeed(e *entity, r *Result) {
@@ -69,33 +67,33 @@ func (c *Core) succeed(e *entity, r *Result) {
 	case e.op == Create && r.AttachedInfo == nil:
 		c.status(e, status.Attaching, "")
 	case e.op == Create || e.op == Attach:
-		c.rest(e, status.Attached, r.Remark)
+		c.rest(e, attached, r.Remark)
 	case e.op == Resize:
-		c.stand(e, e.remark)
+		c.stand(e, e.remark())
 	case e.op == Detach:
 		e.attached = false
-		if e.fact.Key.Kind != Plan {
+		if e.kind != Plan {
 			// With its plan undone a volume is still to be detached.
-			c.rest(e, status.Detached, "")
+			c.rest(e, detached, "")
 		}
 		c.release(e)
 		c.moved(e)
 	}
 	if e.op == Create {
-		e.fact.ID = r.ID
+		e.id = r.ID
 		c.release(e)
 	}
 	switch {
-	case e.makes() && (e.orphan || e.fact.Life == Gone):
+	case e.makes() && (e.orphan || e.life == Gone):
 		c.undo(e, r)
-	case e.op == Resize && (e.fact.Life == Gone || !e.fact.Recorded):
+	case e.op == Resize && (e.life == Gone || !e.recorded):
 		// The state has dropped it, and may have it anew: that is another.
-		c.drop(e)
+		c.leaveOff(e)
 	case e.orphan:
+		c.read(e)
 		c.forget(e)
-		c.out.Unread = append(c.out.Unread, r.Key)
 	default:
-		e.result = r
+		e.work.result = r
 		c.publish(e)
 	}
 }
@@ -103,7 +101,7 @@ func (c *Core) succeed(e *entity, r *Result) {
 // undo takes back what has been made for an entity that the state no longer has.
 func (c *Core) undo(e *entity, r *Result) {
 	if r.AttachedInfo != nil {
-		a := c.attachedAlong(e.fact.Source, r)
+		a := c.attachedAlong(e.queue, r)
 		a.orphan = true
 		if !a.busy() {
 			c.adrift(a)
@@ -125,38 +123,39 @@ func (c *Core) fail(e *entity, r *Result) {
 		if e.op == Create {
 			c.release(e)
 		}
-		same := reflect.DeepEqual(e.item.Args, e.fact.Args)
+		same := reflect.DeepEqual(e.work.item.Args, e.work.args)
 		if e.doubted() {
-			same = e.item.Repeat
+			same = e.work.item.Repeat
 		}
 		if e.outdated || !same {
 			// What was tried is not what would be tried now.
 			c.refresh(e)
 		}
 		if !e.uncertain {
-			e.item = Item{}
+			e.work.item = Item{}
 		}
 	}
 	c.settle(e)
 }
 
 func (c *Core) failed(e *entity, r *Result) {
-	e.attempts++
-	e.failure = r.Err.Error()
+	w := e.work
+	w.attempts++
+	w.failure = r.Err.Error()
 	e.unresolved = e.mayGoOn(r.Err)
 	switch {
 	case e.unresolved:
 	case final(r.Err):
 		e.stalled = true
-	case c.options.Retry.exhausted(e.op, e.attempts):
+	case c.options.Retry.exhausted(e.op, w.attempts):
 		e.stalled = true
-		e.failure = fmt.Sprintf("%s (gave up after %d attempts)", e.failure, e.attempts)
+		w.failure = fmt.Sprintf("%s (gave up after %d attempts)", w.failure, w.attempts)
 	}
 	if e.makes() {
 		e.uncertain = r.Unknown && !final(r.Err)
 	}
 	if !e.stalled {
-		e.due = c.now.Add(c.options.Retry.delay(e.attempts))
+		w.due = c.now.Add(c.options.Retry.delay(w.attempts))
 	}
 	switch {
 	case errors.Is(r.Err, storage.ErrIgnored):
@@ -182,13 +181,13 @@ var retrying = [ops]status.Status{
 func (e *entity) explain() string {
 	switch {
 	case e.op != Destroy:
-		return e.failure
-	case e.fact.Key.Kind == Filesystem:
-		return "removing filesystem: " + e.failure
-	case e.fact.Release:
-		return "releasing volume: " + e.failure
+		return e.work.failure
+	case e.kind == Filesystem:
+		return "removing filesystem: " + e.work.failure
+	case e.released:
+		return "releasing volume: " + e.work.failure
 	}
-	return "destroying volume: " + e.failure
+	return "destroying volume: " + e.work.failure
 }
 
 // mayGoOn reports whether the entity's operation may be going on after this error:
@@ -225,9 +224,9 @@ func (e *entity) records() bool {
 func (c *Core) publish(e *entity) {
 	e.phase = publishing
 	if e.records() {
-		c.out.Publish.Records = append(c.out.Publish.Records, Record{e.fact.Key, e.result.Info})
+		c.out.Publish.Records = append(c.out.Publish.Records, Record{e.key(), e.work.result.Info})
 	} else {
-		c.out.Publish.Removals = append(c.out.Publish.Removals, e.fact.Key)
+		c.out.Publish.Removals = append(c.out.Publish.Removals, Subject{e.key(), e.tag})
 	}
 }
 
@@ -235,69 +234,77 @@ func (c *Core) publish(e *entity) {
 // result that it has not taken is kept, and published again. What is not there
 // any more needs no removal; what was made for it is undone.
 func (c *Core) Published(key Key, err error) {
-	e := c.entities[key]
+	e := c.find(key)
 	missing := errors.Is(err, errors.NotFound)
 	refused := err != nil && !missing
 	// What is alive again by now is another of the same id: it stays. How large
 	// something is that goes need not be known.
-	moot := e.fact.Life == Alive
+	moot := e.life == Alive
 	if e.records() {
-		moot = e.op == Resize && e.fact.Life != Alive
+		moot = e.op == Resize && e.life != Alive
 	}
+	w := e.work
 	if refused && !moot && !e.orphan {
-		attempts := e.refused.attempts + 1
-		e.refused = refusal{attempts, err.Error(), c.now.Add(c.options.Retry.delay(attempts))}
-		c.options.Timetable.Add(e, e, e.refused.due)
+		if w.refused == nil {
+			w.refused = &refusal{}
+		}
+		attempts := w.refused.attempts + 1
+		*w.refused = refusal{attempts, err.Error(), c.now.Add(c.options.Retry.delay(attempts))}
+		c.options.Timetable.Add(e, e, w.refused.due)
 		return
 	}
-	r := e.result
-	e.result = nil
-	e.refused = refusal{}
+	r := w.result
+	w.result, w.refused = nil, nil
 	e.phase = idle
 	switch {
 	case e.orphan:
 		c.adrift(e)
 	case refused:
-		c.drop(e)
+		c.leaveOff(e)
 	case missing && e.makes():
 		c.undo(e, r)
 	case missing || !e.records():
 		c.forget(e)
 	default:
-		c.refresh(e)
-		e.fact.Recorded = true
-		if r.Size > 0 {
-			e.fact.Size = r.Size
-		}
-		e.attached = e.op == Attach && !(e.unmarked && c.devices[e.beneath].marked)
-		if e.observed && e.fact.Life != Alive {
-			// How to remove it could not be read before it was recorded; or it was
-			// gone then, and is there anew.
-			c.reread(e)
-		}
-		if e.op == Create && e.fact.Wanted > e.fact.Size {
-			// So could how to make it larger than it was first wanted.
-			c.reread(e)
-		}
-		if r.AttachedInfo != nil {
-			c.adopt(e.fact.Source, r)
-		}
-		c.moved(e)
-		c.settle(e)
-		c.wake(key.Storage())
+		c.took(e, r)
 	}
+}
+
+// took takes in that the state has taken what there is of an entity.
+func (c *Core) took(e *entity, r *Result) {
+	c.refresh(e)
+	e.recorded = true
+	if r.Size > 0 {
+		e.size = r.Size
+	}
+	e.attached = e.op == Attach && !(e.unmarked && e.beneath != nil && e.beneath.marked)
+	if e.observed && e.life != Alive {
+		// How to remove it could not be read before it was recorded; or it was
+		// gone then, and is there anew.
+		c.reread(e)
+	}
+	if e.op == Create && e.wanted > e.size {
+		// So could how to make it larger than it was first wanted.
+		c.reread(e)
+	}
+	if r.AttachedInfo != nil {
+		c.adopt(e.queue, r)
+	}
+	c.moved(e)
+	c.settle(e)
+	c.wake(e.storage)
 }
 
 // reread has an entity read before anything else is done about it.
 func (c *Core) reread(e *entity) {
 	e.stale = true
-	c.out.Unread = append(c.out.Unread, e.fact.Key)
+	c.read(e)
 }
 
-// drop ends an operation of which there is nothing to record.
-func (c *Core) drop(e *entity) {
+// leaveOff ends an operation of which there is nothing to record.
+func (c *Core) leaveOff(e *entity) {
 	e.phase = idle
-	if e.fact.Life == Gone {
+	if e.life == Gone {
 		c.forget(e)
 		return
 	}
@@ -306,14 +313,14 @@ func (c *Core) drop(e *entity) {
 
 // moved notes that a volume has been attached or detached here.
 func (c *Core) moved(e *entity) {
-	if e.fact.Key.Kind.Storage() == Volume && e.fact.Key.Host == c.options.Host {
-		c.deviceChanged(e.fact.Key.ID)
+	if e.storage.kind == Volume && e.kind.Attachment() && e.host.tag == c.options.Host {
+		c.deviceChanged(e.name)
 	}
 }
 
 // adopt takes in the attachment that came with a creation: it has only to be
 // recorded. One that is being given up is undone.
-func (c *Core) adopt(source Source, r *Result) {
+func (c *Core) adopt(source *queue, r *Result) {
 	e := c.attachedAlong(source, r)
 	if e.underway() {
 		e.orphan = e.op != Attach
@@ -322,16 +329,16 @@ func (c *Core) adopt(source Source, r *Result) {
 	c.refresh(e)
 	e.orphan = false
 	e.op = Attach
-	e.result = &Result{Info: r.AttachedInfo}
+	e.toDo().result = &Result{Info: r.AttachedInfo}
 	c.publish(e)
 }
 
 // attachedAlong returns the record of the attachment that came with a creation.
-func (c *Core) attachedAlong(source Source, r *Result) *entity {
+func (c *Core) attachedAlong(source *queue, r *Result) *entity {
 	e := c.entity(r.Attached)
-	e.fact.Source = source
-	e.fact.Host = r.Attached.Host
-	e.fact.ID = r.ID
+	e.queue = source
+	e.onMachine = true
+	e.id = r.ID
 	c.hold(e)
 	return e
 }

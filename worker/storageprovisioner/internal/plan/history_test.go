@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -127,7 +128,11 @@ type due struct {
 
 // sorted returns the keys of a map in a fixed order, so that a seed is a history.
 func sorted[V any](m map[plan.Key]V) []plan.Key {
-	return slices.SortedFunc(maps.Keys(m), func(a, b plan.Key) int {
+	return sortedKeys(slices.Collect(maps.Keys(m)))
+}
+
+func sortedKeys(keys []plan.Key) []plan.Key {
+	return slices.SortedFunc(slices.Values(keys), func(a, b plan.Key) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Host, b.Host))
 	})
 }
@@ -514,6 +519,15 @@ func (w *world) hosted(f *plan.Fact, host string) {
 }
 
 func providerID(key plan.Key) string { return fmt.Sprintf("id of %s", key.Storage()) }
+
+// unread returns the keys of all that the core wants read.
+func unread(core *plan.Core) []plan.Key {
+	var keys []plan.Key
+	for _, s := range core.Unread(math.MaxInt) {
+		keys = append(keys, s.Key)
+	}
+	return keys
+}
 
 // deliver lets the core read some or all of what has changed.
 func (w *world) deliver() {
@@ -915,7 +929,8 @@ func (w *world) clerk() {
 			return nil
 		})
 	}
-	for _, key := range out.Publish.Removals {
+	for _, removal := range out.Publish.Removals {
+		key := removal.Key
 		w.published(key, func(e *entity) error {
 			if e.life == plan.Alive {
 				if !w.dropped[key.ID] {
@@ -942,7 +957,7 @@ func (w *world) clerk() {
 		})
 	}
 	for _, host := range slices.Compact(slices.Sorted(slices.Values(out.Machines))) {
-		if w.asked[host] && !w.resynced {
+		if w.asked[host] && !w.provisioned[host] && !w.resynced {
 			w.fatalf("%s asked about twice", host)
 		}
 		w.asked[host] = true
@@ -952,7 +967,8 @@ func (w *world) clerk() {
 			w.core.Provisioned(host, "instance of "+host)
 		}
 	}
-	for _, volume := range out.Devices {
+	for _, tag := range w.core.Devices(1 + w.random.IntN(3)) {
+		volume := tag.Id()
 		w.tracked[volume] = true
 		if !w.core.DeviceMatters(volume) {
 			continue
@@ -967,7 +983,7 @@ func (w *world) clerk() {
 	for _, volume := range out.Forgotten {
 		delete(w.tracked, volume)
 	}
-	w.changed = append(w.changed, out.Unread...)
+	w.changed = append(w.changed, unread(w.core)...)
 }
 
 func (w *world) published(key plan.Key, take func(*entity) error) {
@@ -1031,7 +1047,7 @@ func (w *world) surroundings() {
 	switch w.random.IntN(7) {
 	case 6:
 		w.resynced = true
-		w.changed = append(w.changed, w.core.Resync()...)
+		w.core.Resync()
 	case 0:
 		w.provisioned[fmt.Sprintf("machine-%d", w.random.IntN(2))] = true
 	case 1:
@@ -1046,7 +1062,7 @@ func (w *world) surroundings() {
 	case 3:
 		w.pass(time.Duration(w.random.IntN(10)) * time.Second)
 	case 4:
-		w.changed = append(w.changed, w.core.Refresh()...)
+		w.core.Refresh()
 	case 5:
 		w.others()
 	}
@@ -1107,7 +1123,7 @@ func (w *world) user() {
 func (w *world) rest() {
 	w.calm = true
 	w.provisioned["machine-0"], w.provisioned["machine-1"] = true, true
-	w.changed = append(w.changed, w.core.Refresh()...)
+	w.core.Refresh()
 	for rounds, quiet := 0, 0; quiet < 5; rounds++ {
 		if rounds == 500 {
 			w.fatalf("no rest: %+v", w.scheduled)

@@ -5,8 +5,8 @@
 // machines, known block devices, what has come due), and out come batches of
 // operations, things to publish, and questions to ask. A Core does no I/O,
 // reads no clock and starts no goroutine; it belongs to one goroutine, which
-// tells it the time by [Core.At], and after each fact calls [Core.Batches] and
-// [Core.Take].
+// tells it the time by [Core.At], and after each fact calls [Core.Batches],
+// [Core.Take], [Core.Unread] and [Core.Devices].
 //
 // Each entity (a volume, a filesystem, or an attachment of one) has one record
 // and at most one operation at a time. From the record, [Core.decide] tells the
@@ -20,11 +20,12 @@
 package plan
 
 import (
-	"cmp"
 	"maps"
 	"reflect"
 	"slices"
 	"time"
+
+	"github.com/juju/names/v5"
 )
 
 // Options say how a core behaves.
@@ -47,37 +48,40 @@ type Timetable interface {
 
 // Core is the worker's knowledge and plans.
 type Core struct {
-	options  Options
-	now      time.Time
+	options Options
+	now     time.Time
+
 	entities map[Key]*entity
-	machines map[string]machine
-	// devices tells of each volume whose block device matters what is known of
-	// that.
-	devices map[string]device
-	// mounted has the attachment of the filesystem on a volume, from when it is
-	// being made until it is unmade.
-	mounted map[string]*entity
-	// devicesChanged says that all of them are to be looked up.
-	devicesChanged bool
-	waiters        map[Key][]*entity
-	queues         []*queue
+	// all are the entities in no particular order, but always the same.
+	all     []*entity
+	hosts   map[string]*host
+	devices map[string]*device
+	// mattering are the devices that matter, and sought those of them that are to be
+	// looked up; devicesChanged says that all are.
+	mattering, sought []*device
+	devicesChanged    bool
+
+	queues  []*queue
+	sources map[Source]*queue
 	// queued counts what is in the queues.
 	queued [kinds][ops]int
-	// unread counts the failed attempts to read entities.
-	unread map[Key]int
-	out    Output
+
+	// unread are the entities to be read.
+	unread []*entity
+	// unreadable counts the failed attempts to read entities.
+	unreadable map[Key]int
+	out        Output
 }
 
 // New returns a core that knows nothing yet.
 func New(options Options) *Core {
 	return &Core{
-		options:  options,
-		entities: make(map[Key]*entity),
-		machines: make(map[string]machine),
-		devices:  make(map[string]device),
-		mounted:  make(map[string]*entity),
-		waiters:  make(map[Key][]*entity),
-		unread:   make(map[Key]int),
+		options:    options,
+		entities:   make(map[Key]*entity),
+		hosts:      make(map[string]*host),
+		devices:    make(map[string]*device),
+		sources:    make(map[Source]*queue),
+		unreadable: make(map[Key]int),
 	}
 }
 
@@ -113,6 +117,9 @@ type Fact struct {
 	// Size is how large a recorded volume or filesystem is, and Wanted how large it
 	// is to be, in MiB; Wanted is zero where the state does not tell.
 	Size, Wanted uint64
+	// Tag is that of the volume or filesystem, or of what is attached, for who reads
+	// the fact; the core has its own.
+	Tag names.Tag
 	// Args are what the provider needs for the next operation, without ID and
 	// Instance, which are handed to it as they are known by then. An entity
 	// that lacks what it takes to be created or attached has none, and is left
@@ -120,160 +127,33 @@ type Fact struct {
 	Args any
 }
 
-// keep completes a fact with what an earlier one said: how an entity is provided
-// does not change, and is not read again for every decision.
-func (f *Fact) keep(earlier Fact) {
-	f.ID = cmp.Or(f.ID, earlier.ID)
-	f.Host = cmp.Or(f.Host, earlier.Host)
-	f.Backing = cmp.Or(f.Backing, earlier.Backing)
-	if f.Source == (Source{}) {
-		f.Source, f.Class = earlier.Source, earlier.Class
-	}
-}
-
-// phase is how far an entity's operation is.
-type phase uint8
-
-const (
-	// idle has nothing to do, or stalled.
-	idle phase = iota
-	// waiting is registered with the fact that it waits for.
-	waiting
-	// scheduled failed, and is tried again when it is due.
-	scheduled
-	// queued waits for its source to be free.
-	queued
-	// running is in a provider's hands.
-	running
-	// publishing has a result that the state has not taken yet.
-	publishing
-)
-
-// entity is all that the worker remembers of one entity.
-type entity struct {
-	fact Fact
-	// observed is false for an entity that is known only from what refers to
-	// it.
-	observed bool
-	// stale says that how to go on must be read first.
-	stale bool
-	// attached says that this worker has attached it since it started.
-	attached bool
-	// held says that what the entity stands on must stay: it is attached, or
-	// may be, or is being made there.
-	held bool
-	// orphan says that the state has dropped the entity while it was being
-	// made; what was made is undone.
-	orphan bool
-	// outdated says that the environment's configuration has changed since the
-	// operation began.
-	outdated bool
-	// unmarked says that the block device beneath a filesystem had no UUID when
-	// that was attached.
-	unmarked bool
-	// unresolved says that the operation may be going on somewhere: it is
-	// repeated as it was until its end is known.
-	unresolved bool
-	// uncertain says that nothing is known of what the last attempt to make or
-	// attach it did. It is tried anew, and looked into before the entity goes.
-	uncertain bool
-	// stalled says that the operation waits for a change: it has failed in a
-	// way that repeating does not help, or is deferred.
-	stalled bool
-	// deferred says that the source has asked to be asked again at the next
-	// change of the entity.
-	deferred bool
-	phase    phase
-	op       Op
-	// since is when the operation was first wanted, or began or ceased to wait
-	// for something.
-	since time.Time
-	// beneath is the id of the volume that a held filesystem or attachment of
-	// one stands on.
-	beneath string
-	// users counts what must go before the entity does: the held attachments
-	// of a volume or filesystem, the mounted filesystems on an attached volume.
-	users int
-	// attempts counts the failures of the operation in a row; due is when it is
-	// tried next, zero when it may go at once.
-	attempts int
-	due      time.Time
-	// failure is the message of the last one.
-	failure string
-	// told is the status that a volume or filesystem has last been given, and remark
-	// what its source had to say when it was attached.
-	told   Status
-	remark string
-	// wait and place say where a waiting entity is registered; wait is zero for
-	// any other.
-	wait  Key
-	place int
-	// item is the operation as a provider was handed it, until it ends.
-	item Item
-	// result is kept until it is published.
-	result *Result
-	// refused tells of the failures to publish the result.
-	refused refusal
-}
-
-// refusal is what has come of publishing a result that the state has not taken.
-type refusal struct {
-	// attempts have failed, message is that of the last, and due is when the result
-	// is published next.
-	attempts int
-	message  string
-	due      time.Time
-}
-
-// busy reports whether the entity's operation must end before anything else can
-// be done about it.
-func (e *entity) busy() bool {
-	return e.phase == running || e.phase == publishing
-}
-
-// underway reports whether the entity's operation has begun and has not ended, as
-// far as is known.
-func (e *entity) underway() bool {
-	return e.busy() || e.unresolved
-}
-
-type machine struct {
-	instance string
-	asked    bool
-}
-
-// device is what is known of a volume's block device.
-type device struct {
-	known bool
-	// marked says that it has a UUID.
-	marked bool
-	// size is in MiB.
-	size uint64
-}
-
-// Output is what the core wants done beside the batches.
+// Output is what the core wants done beside the batches and what is to be read or
+// looked up.
 type Output struct {
 	Publish Publication
 	// Machines are to be watched until they are provisioned.
 	Machines []string
-	// Devices are the volumes whose block devices are to be looked up.
-	Devices []string
 	// Forgotten are the volumes whose block devices do not matter any more.
 	Forgotten []string
-	// Unread are the entities to be read again.
-	Unread []Key
 }
 
 // Publication is what is to be recorded in the state.
 type Publication struct {
 	Statuses []Status
 	Records  []Record
-	Removals []Key
+	Removals []Subject
 }
 
 // Empty reports whether there is nothing to publish.
 func (p Publication) Empty() bool {
 	return len(p.Statuses) == 0 && len(p.Records) == 0 && len(p.Removals) == 0
+}
+
+// Subject is an entity by name.
+type Subject struct {
+	Key
+	// Tag is that of the volume or filesystem, or of what is attached.
+	Tag names.Tag
 }
 
 // Record is the info of an entity, as its provider gave it.
@@ -286,24 +166,100 @@ type Record struct {
 func (c *Core) Take() Output {
 	out := c.out
 	c.out = Output{}
-	if c.devicesChanged {
-		c.devicesChanged = false
-		out.Devices = slices.Sorted(maps.Keys(c.devices))
-	}
 	return out
+}
+
+// Knows reports whether the core has a record of an entity.
+func (c *Core) Knows(key Key) bool {
+	return c.find(key) != nil
+}
+
+// KnowsHost reports whether the core has a record of a host.
+func (c *Core) KnowsHost(tag string) bool {
+	return c.hosts[tag] != nil
+}
+
+// Curious reports whether there is anything to read or to look up.
+func (c *Core) Curious() bool {
+	return len(c.unread) > 0 || len(c.sought) > 0 || c.devicesChanged && len(c.mattering) > 0
+}
+
+// Changed notes that an entity is to be read.
+func (c *Core) Changed(key Key) {
+	c.read(c.entity(key))
+}
+
+func (c *Core) read(e *entity) {
+	if !e.unread {
+		e.unread = true
+		c.unread = append(c.unread, e)
+	}
+}
+
+// Unread returns what is to be read, at most so many.
+func (c *Core) Unread(limit int) []Subject {
+	n := min(limit, len(c.unread))
+	if n == 0 {
+		return nil
+	}
+	subjects := make([]Subject, n)
+	for i, e := range takeOut(&c.unread, n) {
+		e.unread = false
+		subjects[i] = Subject{e.key(), e.tag}
+	}
+	return subjects
+}
+
+// Devices returns the volumes whose block devices are to be looked up, at most so
+// many.
+func (c *Core) Devices(limit int) []names.VolumeTag {
+	if c.devicesChanged && len(c.sought) == 0 {
+		c.devicesChanged = false
+		for _, d := range c.mattering {
+			c.seek(d)
+		}
+	}
+	var volumes []names.VolumeTag
+	for _, d := range takeOut(&c.sought, min(limit, len(c.sought))) {
+		d.sought = false
+		if d.matters {
+			volumes = append(volumes, d.tag)
+		}
+	}
+	return volumes
+}
+
+// seek notes that a device is to be looked up.
+func (c *Core) seek(d *device) {
+	if !d.sought {
+		d.sought = true
+		c.sought = append(c.sought, d)
+	}
+}
+
+// takeOut takes the first n out of a list.
+func takeOut[T any](list *[]T, n int) []T {
+	first, rest := (*list)[:n], (*list)[n:]
+	if len(rest) == 0 {
+		rest = nil
+	}
+	*list = rest
+	return first
 }
 
 // Observe takes in an entity as the state has it.
 func (c *Core) Observe(f Fact) {
 	if f.Err != nil {
-		c.unread[f.Key]++
-		c.options.Timetable.Add(f.Key, f.Key, c.now.Add(c.options.Retry.delay(c.unread[f.Key])))
+		c.unreadable[f.Key]++
+		c.options.Timetable.Add(f.Key, f.Key, c.now.Add(c.options.Retry.delay(c.unreadable[f.Key])))
 		return
 	}
-	delete(c.unread, f.Key)
-	c.options.Timetable.Remove(f.Key)
+	if _, ok := c.unreadable[f.Key]; ok {
+		delete(c.unreadable, f.Key)
+		c.options.Timetable.Remove(f.Key)
+	}
 	if f.Life == Gone {
-		if e, ok := c.entities[f.Key]; ok {
+		if e := c.find(f.Key); e != nil {
 			c.gone(e)
 		}
 		return
@@ -312,68 +268,102 @@ func (c *Core) Observe(f Fact) {
 	if e.orphan {
 		return
 	}
-	f.keep(e.fact)
 	// What may have been made for an entity that goes is looked into at once, though the
 	// operation for that may be the one that has been given up.
-	goes := e.fact.Life == Alive && f.Life != Alive
-	if e.deferred || !e.underway() && (goes || !reflect.DeepEqual(e.fact.Args, f.Args)) {
+	goes := e.life == Alive && f.Life != Alive
+	if e.deferred || !e.underway() && e.failed() && (goes || !reflect.DeepEqual(e.args(), f.Args)) {
 		c.refresh(e)
 	}
+	c.learn(e, f)
 	if f.Instance != "" {
 		c.Provisioned(f.Host, f.Instance)
 	}
-	e.fact = f
+	c.settle(e)
+	c.wake(e)
+}
+
+// learn has an entity be as the state has it. How it is provided does not change, and is
+// not read again for every decision: what the fact lacks stays as it was.
+func (c *Core) learn(e *entity, f Fact) {
 	e.observed = true
 	e.stale = false
-	c.settle(e)
-	c.wake(f.Key)
+	e.life = f.Life
+	e.recorded = f.Recorded
+	e.released = f.Release
+	e.size, e.wanted = f.Size, f.Wanted
+	e.backingKnown = f.BackingKnown
+	if f.ID != "" {
+		e.id = f.ID
+	}
+	if f.Host != "" {
+		e.onMachine = true
+		if !e.kind.Attachment() {
+			c.setHost(e, f.Host)
+		}
+	}
+	if f.Backing != "" {
+		c.setDevice(&e.backing, c.device(f.Backing))
+	}
+	if f.Source != (Source{}) || e.queue == nil {
+		e.queue, e.class = c.queue(f.Source), f.Class
+	}
+	if f.Args != nil || e.work != nil {
+		e.toDo().args = f.Args
+	}
 }
 
 // Refresh makes all that has stalled, or is about to, go again, as after a change
-// of the environment's configuration, and returns the keys of what is not done
-// and should be read anew.
-func (c *Core) Refresh() []Key {
-	var undone []Key
-	for _, key := range c.keys() {
-		e := c.entities[key]
-		if e.op != None || e.fact.Class != Ours {
-			undone = append(undone, key)
+// of the environment's configuration, and has read anew what is not done.
+func (c *Core) Refresh() {
+	var stalled []*entity
+	for _, e := range c.all {
+		if e.op != None || e.class != Ours {
+			c.read(e)
 		}
 		e.outdated = true
+		if e.stalled {
+			stalled = append(stalled, e)
+		}
+	}
+	for _, e := range stalled {
 		if e.stalled {
 			c.refresh(e)
 			c.settle(e)
 		}
 	}
-	return undone
 }
 
 // Resync makes all that has stalled go again, asks anew about what is waited for,
-// and returns the keys of all that is known, in order, which should be read anew.
-func (c *Core) Resync() []Key {
+// and has read anew all that is known.
+func (c *Core) Resync() {
 	c.Refresh()
 	c.DevicesChanged()
-	for _, host := range slices.Sorted(maps.Keys(c.machines)) {
-		switch {
-		case c.machines[host].instance != "":
-		case len(c.waiters[MachineKey(host)]) > 0:
-			c.out.Machines = append(c.out.Machines, host)
+	for _, tag := range slices.Sorted(maps.Keys(c.hosts)) {
+		switch h := c.hosts[tag]; {
+		case !h.asked || h.instance != "":
+		case h.waiters.any():
+			c.out.Machines = append(c.out.Machines, tag)
 		default:
-			delete(c.machines, host) // the next to wait for it asks
+			h.asked = false // the next to wait for it asks
+			c.dropHost(h)
 		}
 	}
-	return slices.DeleteFunc(c.keys(), func(key Key) bool { return !c.entities[key].observed })
-}
-
-// keys returns the keys of all entities, in order.
-func (c *Core) keys() []Key {
-	return slices.SortedFunc(maps.Keys(c.entities), compareKeys)
+	for _, e := range c.all {
+		if e.observed {
+			c.read(e)
+		}
+	}
 }
 
 // Provisioned takes in that a machine has an instance.
-func (c *Core) Provisioned(host, instance string) {
-	c.machines[host] = machine{instance: instance, asked: true}
-	c.wake(MachineKey(host))
+func (c *Core) Provisioned(tag, instance string) {
+	h, ok := c.hosts[tag]
+	if !ok {
+		return
+	}
+	h.instance = instance
+	c.wake(h)
+	c.dropHost(h)
 }
 
 // DevicesChanged takes in that the machine's block devices have changed: those
@@ -385,8 +375,8 @@ func (c *Core) DevicesChanged() {
 // DeviceMatters reports whether anything waits for a volume's block device, or
 // has used it.
 func (c *Core) DeviceMatters(volume string) bool {
-	_, ok := c.devices[volume]
-	return ok
+	d, ok := c.devices[volume]
+	return ok && d.matters
 }
 
 // DeviceKnown takes in whether the block device of a volume, which must be one
@@ -394,15 +384,16 @@ func (c *Core) DeviceMatters(volume string) bool {
 // When it comes to be marked while the filesystem on it is attached, that is
 // attached again.
 func (c *Core) DeviceKnown(volume string, known, marked bool, size uint64) {
-	c.devices[volume] = device{known, marked, size}
+	d := c.devices[volume]
+	d.known, d.marked, d.size = known, marked, size
 	if !known {
 		return
 	}
-	c.wake(DeviceKey(volume))
-	if e := c.mounted[volume]; e != nil && e.attached && e.unmarked && marked {
+	c.wake(d)
+	if e := d.mounted; e != nil && e.attached && e.unmarked && marked {
 		// What it takes has been forgotten with the end of the last operation.
 		e.attached = false
-		c.out.Unread = append(c.out.Unread, e.fact.Key)
+		c.read(e)
 	}
 }
 
@@ -411,28 +402,18 @@ func (c *Core) Due(values []any) {
 	for _, value := range values {
 		switch v := value.(type) {
 		case Key:
-			c.out.Unread = append(c.out.Unread, v)
+			c.Changed(v)
 		case *entity:
 			if v.phase == publishing {
-				v.refused.due = time.Time{}
+				v.work.refused.due = time.Time{}
 				c.publish(v)
 				continue
 			}
 			v.phase = idle
-			v.due = time.Time{}
+			v.work.due = time.Time{}
 			c.settle(v)
 		}
 	}
-}
-
-// entity returns the record of an entity, making it where there is none.
-func (c *Core) entity(key Key) *entity {
-	e, ok := c.entities[key]
-	if !ok {
-		e = &entity{fact: Fact{Key: key}}
-		c.entities[key] = e
-	}
-	return e
 }
 
 // settle brings an entity to where its facts want it: waiting, scheduled,
@@ -441,41 +422,61 @@ func (c *Core) settle(e *entity) {
 	if e.busy() {
 		return
 	}
-	defer c.tell(e)
 	op, need := c.decide(e)
 	if op != e.op {
 		c.refresh(e)
 		e.op = op
-		e.since = c.now
-		c.wake(e.fact.Key)
+		if op != None {
+			e.toDo().since = c.now
+		}
+		c.wake(e)
 	}
 	switch {
 	case op == None:
-		e.fact.Args = nil
-	case need != Key{}:
+		c.retire(e)
+	case need != nil:
 		c.await(e, need)
 	case e.stalled || e.phase == queued:
-	case !e.due.IsZero():
+	case !e.work.due.IsZero():
 		c.leave(e)
 		e.phase = scheduled
-		c.options.Timetable.Add(e, e, e.due)
+		c.options.Timetable.Add(e, e, e.work.due)
 	case op == Remove:
 		c.publish(e)
 	default:
 		c.leave(e)
 		c.enqueue(e)
 	}
+	c.update(e)
+}
+
+// retire forgets what an entity was to be worked on with: there is nothing to do. What
+// may have been made is remembered.
+func (c *Core) retire(e *entity) {
+	switch {
+	case e.uncertain:
+		e.work.args = nil
+	default:
+		e.work = nil
+	}
+}
+
+// failed reports whether the entity's operation has failed, or been held back.
+func (e *entity) failed() bool {
+	return e.stalled || e.work != nil && e.work.attempts > 0
 }
 
 // refresh forgets the failures of an entity's operation, which so may go at
 // once.
 func (c *Core) refresh(e *entity) {
 	c.leave(e)
-	e.attempts = 0
-	e.due = time.Time{}
-	e.failure = ""
 	e.stalled = false
 	e.deferred = false
+	if w := e.work; w != nil {
+		w.attempts = 0
+		w.due = time.Time{}
+		w.failure = ""
+	}
 }
 
 // leave takes an entity that is not busy to idle. A queue drops it when its
@@ -487,7 +488,7 @@ func (c *Core) leave(e *entity) {
 	case scheduled:
 		c.options.Timetable.Remove(e)
 	case queued:
-		c.queued[e.fact.Key.Kind][e.op]--
+		c.queued[e.kind][e.op]--
 	}
 	e.phase = idle
 }
@@ -497,7 +498,7 @@ func (c *Core) gone(e *entity) {
 	switch {
 	case e.orphan:
 	case e.underway():
-		e.fact.Life = Gone
+		e.life = Gone
 	default:
 		c.forget(e)
 	}
@@ -508,31 +509,36 @@ func (c *Core) gone(e *entity) {
 // there anew when that is done, and is read then.
 func (c *Core) adrift(e *entity) {
 	e.orphan = true
-	e.fact.Recorded = true
-	e.fact.Release = false
-	e.fact.Life = Dead
+	e.recorded = true
+	e.released = false
+	e.life = Dead
 	c.leave(e)
 	c.settle(e)
 }
 
-// forget drops an entity and what was remembered of it.
+// forget drops what was remembered of an entity, but for others' sake.
 func (c *Core) forget(e *entity) {
-	key, backing := e.fact.Key, e.fact.Backing
+	d := e.backing
 	c.leave(e)
 	c.release(e)
-	*e = entity{fact: Fact{Key: key}, users: e.users}
-	if e.users == 0 {
-		delete(c.entities, key)
+	e.clear()
+	c.wake(e)
+	if s := e.storage; !s.observed && d != nil && d.matters {
+		// Whoever still waits for the device of the filesystem that is gone asks anew.
+		c.ignore(d)
+		c.out.Forgotten = append(c.out.Forgotten, d.volume)
+		c.wake(d)
 	}
-	c.wake(key)
-	if filesystem := c.entities[key.Storage()]; filesystem != nil && filesystem.observed {
-		return
-	}
-	// Whoever still waits for the device of the filesystem that is gone asks anew.
-	if _, ok := c.devices[backing]; ok {
-		delete(c.devices, backing)
-		c.out.Forgotten = append(c.out.Forgotten, backing)
-		c.wake(DeviceKey(backing))
+	c.setDevice(&e.backing, nil)
+	c.drop(e)
+}
+
+// clear makes the record of an entity what it was before the entity was observed.
+func (e *entity) clear() {
+	*e = entity{
+		kind: e.kind, name: e.name, tag: e.tag, place: e.place, host: e.host, backing: e.backing,
+		storage: e.storage, attachments: e.attachments, next: e.next, previous: e.previous,
+		waiters: e.waiters, users: e.users, calls: e.calls, unread: e.unread,
 	}
 }
 
@@ -542,13 +548,15 @@ func (c *Core) hold(e *entity) {
 	if e.held {
 		return
 	}
-	e.beneath = c.backing(e)
+	c.setDevice(&e.beneath, c.backing(e))
 	e.held = true
-	if e.fact.Key.Kind == FilesystemAttachment && e.beneath != "" {
-		c.mounted[e.beneath] = e
+	if e.kind == FilesystemAttachment && e.beneath != nil {
+		e.beneath.mounted = e
 	}
-	for _, key := range c.footing(e) {
-		c.entity(key).users++
+	for _, under := range c.footing(e) {
+		if under != nil {
+			under.users++
+		}
 	}
 }
 
@@ -558,52 +566,53 @@ func (c *Core) release(e *entity) {
 		return
 	}
 	e.held = false
-	if c.mounted[e.beneath] == e {
-		delete(c.mounted, e.beneath)
+	if d := e.beneath; d != nil && d.mounted == e {
+		d.mounted = nil
 	}
-	for _, key := range c.footing(e) {
-		under := c.entity(key)
-		under.users--
-		if under.users == 0 && !under.observed && !under.held {
-			delete(c.entities, key)
+	footing := c.footing(e)
+	c.setDevice(&e.beneath, nil)
+	for _, under := range footing {
+		if under != nil {
+			under.users--
+			c.wake(under)
+			c.drop(under)
 		}
-		c.wake(key)
 	}
 }
 
 // footing returns what a held entity stands on: an attachment on its volume or
 // filesystem, a plan on its attachment, and a filesystem on the attachment of the
-// volume beneath it.
-func (c *Core) footing(e *entity) []Key {
-	var keys []Key
-	if e.fact.Key.Kind.Attachment() {
-		keys = append(keys, e.fact.Key.Storage())
+// volume beneath it; nil for what it does not stand on.
+func (c *Core) footing(e *entity) (on [3]*entity) {
+	if e.kind.Attachment() {
+		on[0] = e.storage
 	}
-	if e.fact.Key.Kind == Plan {
-		keys = append(keys, planned(e.fact.Key))
+	if e.kind == Plan {
+		on[1] = c.entity(planned(e))
 	}
-	if e.beneath != "" {
-		keys = append(keys, c.under(e.beneath))
+	if e.beneath != nil {
+		on[2] = c.entity(c.under(e.beneath))
 	}
-	return keys
+	return on
 }
 
 // under returns the key of the attachment of a volume to the worker's machine.
-func (c *Core) under(volume string) Key {
-	return Key{Kind: VolumeAttachment, ID: volume, Host: c.options.Host}
+func (c *Core) under(d *device) Key {
+	return Key{Kind: VolumeAttachment, ID: d.volume, Host: c.options.Host}
 }
 
 // planned returns the key of the attachment that a plan is for.
-func planned(plan Key) Key {
-	plan.Kind = VolumeAttachment
-	return plan
+func planned(plan *entity) Key {
+	key := plan.key()
+	key.Kind = VolumeAttachment
+	return key
 }
 
 // deviceChanged notes that what block device a volume is may have changed: it is
 // not known until it has been looked up again.
 func (c *Core) deviceChanged(volume string) {
-	if c.DeviceMatters(volume) {
-		c.devices[volume] = device{}
-		c.out.Devices = append(c.out.Devices, volume)
+	if d, ok := c.devices[volume]; ok && d.matters {
+		d.known, d.marked, d.size = false, false, 0
+		c.seek(d)
 	}
 }

@@ -1,5 +1,7 @@
 package plan
 
+import "github.com/juju/names/v5"
+
 // Batch is what one provider source is asked to do in one call.
 type Batch struct {
 	Source Source
@@ -10,6 +12,8 @@ type Batch struct {
 // Item is one operation of a batch.
 type Item struct {
 	Key Key
+	// Tag is that of the volume or filesystem, or of what is attached.
+	Tag names.Tag
 	// ID is the provider's id of the volume or filesystem; empty for one that
 	// is to be created.
 	ID string
@@ -30,28 +34,24 @@ type queue struct {
 	source Source
 	// calls are under way, of which the source takes so many at once.
 	calls, limit int
-	// about counts the operations under way by the volume or filesystem that they
-	// are about: one call at a time concerns each of those.
-	about map[Key]int
-	due   [ops][]*entity
+	due          [ops][]*entity
 }
 
 // enqueue hands an entity to its source's queue.
 func (c *Core) enqueue(e *entity) {
 	e.phase = queued
-	c.queued[e.fact.Key.Kind][e.op]++
-	q := c.queue(c.source(e))
+	c.queued[e.kind][e.op]++
+	q := c.source(e)
 	q.due[e.op] = append(q.due[e.op], e)
 }
 
 func (c *Core) queue(source Source) *queue {
-	for _, q := range c.queues {
-		if q.source == source {
-			return q
-		}
+	q, ok := c.sources[source]
+	if !ok {
+		q = &queue{source: source, limit: 1}
+		c.sources[source] = q
+		c.queues = append(c.queues, q)
 	}
-	q := &queue{source: source, limit: 1, about: make(map[Key]int)}
-	c.queues = append(c.queues, q)
 	return q
 }
 
@@ -95,30 +95,36 @@ func (c *Core) take(q *queue, op Op) []Item {
 	if len(due) == 0 {
 		return nil
 	}
-	var items []Item
-	var waiting []*entity
+	most := len(due)
+	if c.options.MaxBatch > 0 {
+		most = min(most, c.options.MaxBatch)
+	}
+	items := make([]Item, 0, most)
+	var waiting, started []*entity
 	taken := 0
 	for _, e := range due {
-		if c.options.MaxBatch > 0 && len(items) == c.options.MaxBatch {
+		if len(items) == most {
 			break
 		}
 		taken++
-		if e.phase != queued || e.op != op || c.source(e) != q.source {
+		if e.phase != queued || e.op != op || c.source(e) != q {
 			continue
 		}
-		if now, need := c.decide(e); now != op || need != (Key{}) {
+		if now, need := c.decide(e); now != op || need != nil {
 			c.leave(e)
 			c.settle(e)
 			continue
 		}
-		if q.about[e.fact.Key.Storage()] > 0 {
+		if e.storage.calls > 0 {
 			waiting = append(waiting, e)
 			continue
 		}
 		items = append(items, c.start(e))
+		started = append(started, e)
 	}
-	for _, item := range items {
-		q.about[item.Key.Storage()]++
+	// One call at a time concerns a volume or filesystem, with all that is due of it.
+	for _, e := range started {
+		e.storage.calls++
 	}
 	// Settling may have appended to the queue meanwhile.
 	due = q.due[op]
@@ -132,14 +138,6 @@ func (c *Core) take(q *queue, op Op) []Item {
 	return items
 }
 
-// leave notes that an operation about a volume or filesystem has ended.
-func (q *queue) leave(storage Key) {
-	q.about[storage]--
-	if q.about[storage] == 0 {
-		delete(q.about, storage)
-	}
-}
-
 // start marks an entity as being in a provider's hands. What may be going on is
 // repeated as it was.
 func (c *Core) start(e *entity) Item {
@@ -149,22 +147,20 @@ func (c *Core) start(e *entity) Item {
 	c.leave(e)
 	e.phase = running
 	e.outdated = false
+	item := &e.work.item
 	if e.unresolved || e.doubted() {
-		e.item.Repeat = true
-		return e.item
+		item.Repeat = true
+		return *item
 	}
 	if e.op == Attach {
-		e.unmarked = !c.devices[e.beneath].marked
+		e.unmarked = e.beneath == nil || !e.beneath.marked
 	}
-	if storage, ok := c.entities[e.fact.Key.Storage()]; ok && storage.fact.Recorded {
-		e.fact.ID = storage.fact.ID
+	if e.storage.recorded {
+		e.id = e.storage.id
 	}
-	e.item = Item{
-		Key:      e.fact.Key,
-		ID:       e.fact.ID,
-		Instance: c.machines[e.fact.Host].instance,
-		Release:  e.fact.Release,
-		Args:     e.fact.Args,
+	*item = Item{Key: e.key(), Tag: e.tag, ID: e.id, Release: e.released, Args: e.work.args}
+	if e.onMachine {
+		item.Instance = e.host.instance
 	}
-	return e.item
+	return *item
 }

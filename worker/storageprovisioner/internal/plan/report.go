@@ -1,6 +1,9 @@
 package plan
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Pending is an entity whose operation has not ended.
 type Pending struct {
@@ -28,27 +31,44 @@ var phaseNames = [...]string{"stalled", "waiting", "scheduled", "queued", "runni
 // most so many.
 func (c *Core) Report(limit int) (entities, unfinished map[string]int, pending []Pending) {
 	entities, unfinished = make(map[string]int), make(map[string]int)
-	for _, key := range c.keys() {
-		e := c.entities[key]
+	var first []*entity
+	trim := func() {
+		slices.SortFunc(first, func(a, b *entity) int { return compareKeys(a.key(), b.key()) })
+		first = first[:min(len(first), limit)]
+	}
+	for _, e := range c.all {
 		if e.observed {
-			entities[key.Kind.String()]++
+			entities[e.kind.String()]++
 		}
 		if e.op == None {
 			continue
 		}
 		unfinished[phaseNames[e.phase]]++
-		if len(pending) < limit {
-			p := Pending{
-				Key: key, Op: e.op, Phase: phaseNames[e.phase], WaitsFor: e.waitsFor(), Since: e.since,
-				Failures: e.attempts, Failure: e.failure, Due: e.due,
-			}
-			if e.phase == publishing {
-				p.Failures, p.Failure, p.Due = e.refused.attempts, e.refused.message, e.refused.due
-			}
-			pending = append(pending, p)
+		first = append(first, e)
+		if len(first) >= 2*limit {
+			trim()
 		}
 	}
+	trim()
+	for _, e := range first {
+		pending = append(pending, e.pending())
+	}
 	return entities, unfinished, pending
+}
+
+func (e *entity) pending() Pending {
+	w := e.work
+	p := Pending{
+		Key: e.key(), Op: e.op, Phase: phaseNames[e.phase], WaitsFor: e.waitsFor(), Since: w.since,
+		Failures: w.attempts, Failure: w.failure, Due: w.due,
+	}
+	if e.phase == publishing {
+		p.Failures, p.Failure, p.Due = 0, "", time.Time{}
+		if w.refused != nil {
+			p.Failures, p.Failure, p.Due = w.refused.attempts, w.refused.message, w.refused.due
+		}
+	}
+	return p
 }
 
 func (e *entity) waitsFor() string {
@@ -57,16 +77,19 @@ func (e *entity) waitsFor() string {
 		return "its provider, which holds it back"
 	case e.phase != waiting:
 		return ""
-	case e.op == Resize && e.wait == e.fact.Key:
+	}
+	need := e.work.wait.key()
+	switch {
+	case e.op == Resize && e.work.wait == awaited(e):
 		return "it to be attached"
-	case e.op == Resize, e.op == Detach && !e.wait.Kind.Attachment():
-		return e.wait.String() + " to grow"
-	case e.wait.Kind == Machine:
-		return e.wait.String() + " to be provisioned"
-	case e.wait.Kind == Device:
-		return e.wait.String() + " to appear"
+	case e.op == Resize, e.op == Detach && !need.Kind.Attachment():
+		return need.String() + " to grow"
+	case need.Kind == Machine:
+		return need.String() + " to be provisioned"
+	case need.Kind == Device:
+		return need.String() + " to appear"
 	case e.op == Detach || e.op == Destroy:
 		return "what uses it to go"
 	}
-	return e.wait.String()
+	return need.String()
 }

@@ -3,41 +3,75 @@ package plan
 import (
 	"fmt"
 
+	"github.com/juju/names/v5"
+
 	"github.com/stowage-io/stowage/core/status"
 )
 
 // Status is a status to be set on a volume or filesystem.
 type Status struct {
 	Key     Key
+	Tag     names.Tag
 	Status  status.Status
 	Message string
 }
 
 // status adds a status for an entity's volume or filesystem.
 func (c *Core) status(e *entity, s status.Status, message string) {
-	told := Status{e.fact.Key.Storage(), s, message}
-	if storage := c.entities[told.Key]; storage != nil {
-		storage.told = told
-	}
-	c.out.Publish.Statuses = append(c.out.Publish.Statuses, told)
+	e.storage.tell(unrest, "", e.storage.remark())
+	c.setStatus(e.storage, s, message)
 }
 
 // rest adds the status of a volume or filesystem that has come to be attached or
 // detached, and remembers what is remarked about it.
-func (c *Core) rest(e *entity, s status.Status, remark string) {
-	if storage := c.entities[e.fact.Key.Storage()]; storage != nil {
-		storage.remark = remark
-		remark = storage.info()
-	}
-	c.status(e, s, remark)
+func (c *Core) rest(e *entity, as told, remark string) {
+	e = e.storage
+	e.tell(as, "", remark)
+	c.say(e, as, e.info())
 }
 
-// tell adds a status for a volume or filesystem that is at rest, where there is
-// something else to say about it than was said last.
-func (c *Core) tell(e *entity) {
-	if e.resting() && e.told.Message != e.info() {
-		c.status(e, e.told.Status, e.info())
+func (c *Core) setStatus(e *entity, s status.Status, message string) {
+	c.out.Publish.Statuses = append(c.out.Publish.Statuses, Status{e.key(), e.tag, s, message})
+}
+
+// tell remembers what status a volume or filesystem has been given, and what its source
+// had to say.
+func (e *entity) tell(as told, message, remark string) {
+	e.told = as
+	e.said = nil
+	if message != "" || remark != "" {
+		e.said = &said{message, remark}
 	}
+}
+
+// message returns the message of the last status, and remark what the source had to
+// say when the volume or filesystem was attached.
+func (e *entity) message() string {
+	if e.said == nil {
+		return ""
+	}
+	return e.said.message
+}
+
+func (e *entity) remark() string {
+	if e.said == nil {
+		return ""
+	}
+	return e.said.remark
+}
+
+// update adds a status for a volume or filesystem that is at rest, where there is
+// something else to say about it than was said last.
+func (c *Core) update(e *entity) {
+	if e.resting() && e.message() != e.info() {
+		c.say(e, e.told, e.info())
+	}
+}
+
+// say adds the status of a volume or filesystem at rest.
+func (c *Core) say(e *entity, as told, message string) {
+	e.tell(as, message, e.remark())
+	c.setStatus(e, resting[as], message)
 }
 
 // stand adds a status for a volume or filesystem that was to grow: it is attached, or
@@ -45,30 +79,30 @@ func (c *Core) tell(e *entity) {
 func (c *Core) stand(e *entity, info string) {
 	switch {
 	case e.resting():
-		c.status(e, e.told.Status, info)
-	case e.told != Status{}:
+		c.say(e, e.told, info)
+	case e.told != nothing:
 	case e.users > 0:
-		c.status(e, status.Attached, info)
+		c.say(e, attached, info)
 	default:
-		c.status(e, status.Detached, info)
+		c.say(e, detached, info)
 	}
 }
 
 // resting reports whether the entity is a volume or filesystem that is attached or
 // detached, and so was told of last.
 func (e *entity) resting() bool {
-	return e.told.Status == status.Attached || e.told.Status == status.Detached
+	return e.told == attached || e.told == detached
 }
 
 // info returns what there is to say about a volume or filesystem at rest.
 func (e *entity) info() string {
 	switch {
 	case e.op != Resize, e.phase == publishing:
-		return e.remark
-	case e.failure == "":
-		return fmt.Sprintf("growing to %d MiB", e.fact.Wanted)
+		return e.remark()
+	case e.work.failure == "":
+		return fmt.Sprintf("growing to %d MiB", e.wanted)
 	case e.unresolved:
-		return fmt.Sprintf("growing to %d MiB: %s", e.fact.Wanted, e.failure)
+		return fmt.Sprintf("growing to %d MiB: %s", e.wanted, e.work.failure)
 	}
-	return fmt.Sprintf("cannot grow to %d MiB: %s", e.fact.Wanted, e.failure)
+	return fmt.Sprintf("cannot grow to %d MiB: %s", e.wanted, e.work.failure)
 }

@@ -1,57 +1,99 @@
 package plan
 
+// awaited is what an entity may wait for: another entity or itself, a host that is to
+// be provisioned, or a block device that is to be known.
+type awaited interface {
+	key() Key
+	list() *waiters
+}
+
+func (h *host) key() Key   { return MachineKey(h.tag) }
+func (d *device) key() Key { return DeviceKey(d.volume) }
+
+func (e *entity) list() *waiters { return &e.waiters }
+func (h *host) list() *waiters   { return &h.waiters }
+func (d *device) list() *waiters { return &d.waiters }
+
+// waiters are the entities that wait for the same, in order: a ring through their
+// work, of which the last is known.
+type waiters struct {
+	last *entity
+}
+
+func (w *waiters) any() bool { return w.last != nil }
+
+func (w *waiters) add(e *entity) {
+	if w.last == nil {
+		e.work.next, e.work.previous = e, e
+	} else {
+		first := w.last.work.next
+		e.work.next, e.work.previous = first, w.last
+		first.work.previous, w.last.work.next = e, e
+	}
+	w.last = e
+}
+
+func (w *waiters) remove(e *entity) {
+	next, previous := e.work.next, e.work.previous
+	next.work.previous, previous.work.next = previous, next
+	switch {
+	case next == e:
+		w.last = nil
+	case w.last == e:
+		w.last = previous
+	}
+	e.work.next, e.work.previous = nil, nil
+}
+
 // await registers an entity with what it waits for, so that the fact, once
 // known, costs as much as those who waited for it. The first to wait for a
 // machine or a device has it asked about.
-func (c *Core) await(e *entity, need Key) {
-	if e.wait == need {
+func (c *Core) await(e *entity, need awaited) {
+	if e.phase == waiting && e.work.wait == need {
 		return
 	}
 	c.leave(e)
 	e.phase = waiting
-	e.since = c.now
-	e.wait = need
-	e.place = len(c.waiters[need])
-	c.waiters[need] = append(c.waiters[need], e)
-	switch need.Kind {
-	case Machine:
-		if !c.machines[need.Host].asked {
-			c.machines[need.Host] = machine{asked: true}
-			c.out.Machines = append(c.out.Machines, need.Host)
+	e.work.since = c.now
+	e.work.wait = need
+	need.list().add(e)
+	switch need := need.(type) {
+	case *host:
+		if !need.asked {
+			need.asked = true
+			c.out.Machines = append(c.out.Machines, need.tag)
 		}
-	case Device:
-		if !c.DeviceMatters(need.ID) {
-			c.devices[need.ID] = device{}
-			c.out.Devices = append(c.out.Devices, need.ID)
+	case *device:
+		if !need.matters {
+			c.matter(need)
+			c.seek(need)
 		}
 	}
 }
 
 // unawait takes an entity out of where it is registered.
 func (c *Core) unawait(e *entity) {
-	list := c.waiters[e.wait]
-	last := list[len(list)-1]
-	list[e.place] = last
-	last.place = e.place
-	if len(list) == 1 {
-		delete(c.waiters, e.wait)
-	} else {
-		c.waiters[e.wait] = list[:len(list)-1]
-	}
-	e.wait = Key{}
-	e.since = c.now
+	e.work.wait.list().remove(e)
+	e.work.wait = nil
+	e.work.since = c.now
 }
 
 // wake settles all that waited for something that has changed.
-func (c *Core) wake(key Key) {
-	list := c.waiters[key]
-	delete(c.waiters, key)
-	for _, e := range list {
-		e.phase = idle
-		e.wait = Key{}
-		e.since = c.now
+func (c *Core) wake(what awaited) {
+	list := what.list()
+	if !list.any() {
+		return
 	}
-	for _, e := range list {
+	var woken []*entity
+	for list.any() {
+		e := list.last.work.next
+		list.remove(e)
+		e.phase = idle
+		e.work.wait = nil
+		e.work.since = c.now
+		woken = append(woken, e)
+	}
+	for _, e := range woken {
 		c.settle(e)
 	}
 }

@@ -1,0 +1,102 @@
+package plan_test
+
+import (
+	"fmt"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
+// BenchmarkCore takes volumes and an attachment of each through their lives with a
+// provider and a state that cost nothing. An operation is one volume with its
+// attachment; resting-B/op is what the core holds of one that is attached.
+func BenchmarkCore(b *testing.B) {
+	for _, n := range []int{10_000, 100_000, 1_000_000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			b.ReportAllocs()
+			resting := 0.0
+			for done := 0; done < b.N; done += n {
+				b.StopTimer()
+				keys := make([]plan.Key, 0, 2*n)
+				for i := range n {
+					keys = append(keys, volume(strconv.Itoa(i)))
+				}
+				for i := range n {
+					keys = append(keys, on(fmt.Sprintf("machine-%d", i%100), keys[i]))
+				}
+				before := liveHeap()
+				b.StartTimer()
+				core := plan.New(plan.Options{Retry: plan.Retry{Min: time.Second, Max: time.Minute, Factor: 2}, Timetable: timetable{}})
+				live(core, keys)
+				b.StopTimer()
+				resting = float64(liveHeap()-before) / float64(n)
+				b.StartTimer()
+				die(core, keys)
+				runtime.KeepAlive(core)
+				runtime.KeepAlive(keys)
+			}
+			b.ReportMetric(resting, "resting-B/op")
+		})
+	}
+}
+
+func liveHeap() uint64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}
+
+// live has the entities made and attached.
+func live(core *plan.Core, keys []plan.Key) {
+	for _, key := range keys {
+		core.Observe(wanted(key))
+	}
+	carryOut(core)
+}
+
+// die has the attachments, and then the volumes, taken away.
+func die(core *plan.Core, keys []plan.Key) {
+	half := len(keys) / 2
+	for _, key := range keys[half:] {
+		core.Observe(wanted(key, dying, recorded))
+	}
+	carryOut(core)
+	for _, key := range keys[:half] {
+		core.Observe(wanted(key, dead, recorded))
+	}
+	carryOut(core)
+}
+
+// carryOut has all done that the core wants done.
+func carryOut(core *plan.Core) {
+	for {
+		batches := core.Batches()
+		for _, batch := range batches {
+			results := make([]plan.Result, len(batch.Items))
+			for i, item := range batch.Items {
+				results[i] = plan.Result{Key: item.Key, ID: item.Key.ID, Info: item.Args}
+			}
+			core.Finished(batch.Source, results)
+		}
+		out := core.Take()
+		for _, r := range out.Publish.Records {
+			core.Published(r.Key, nil)
+		}
+		for _, key := range out.Publish.Removals {
+			core.Published(key.Key, nil)
+		}
+		if len(batches) == 0 && out.Publish.Empty() {
+			return
+		}
+	}
+}
+
+// timetable has nothing in it.
+type timetable struct{}
+
+func (timetable) Add(_, _ any, _ time.Time) {}
+func (timetable) Remove(any)                {}

@@ -1,0 +1,386 @@
+package plan
+
+import (
+	"time"
+
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/core/status"
+)
+
+// phase is how far an entity's operation is.
+type phase uint8
+
+const (
+	// idle has nothing to do, or stalled.
+	idle phase = iota
+	// waiting is registered with the fact that it waits for.
+	waiting
+	// scheduled failed, and is tried again when it is due.
+	scheduled
+	// queued waits for its source to be free.
+	queued
+	// running is in a provider's hands.
+	running
+	// publishing has a result that the state has not taken yet.
+	publishing
+)
+
+// entity is all that the worker remembers of one entity. There may be millions at
+// rest, so what matters only while there is something to do is in work.
+type entity struct {
+	// name is the id of the tag of the volume or filesystem, or of the one that the
+	// attachment attaches.
+	name string
+	// tag is that of the volume or filesystem; an attachment's is its storage's.
+	tag names.Tag
+	// id is the provider's id of the volume or filesystem, where it is known.
+	id string
+
+	// storage is what an attachment attaches, and the entity itself otherwise.
+	// attachments is the first of what attaches that, and next and previous are
+	// an attachment's neighbours there.
+	storage, attachments, next, previous *entity
+	// host is that of an attachment, or the machine that a volume is made for.
+	host *host
+	// queue is that of the source that provides the entity.
+	queue *queue
+	// backing is the device of the volume beneath a filesystem, if any, as the
+	// entity's facts have it; beneath is the one that a held filesystem or
+	// attachment of one stands on.
+	backing, beneath *device
+	// size is how large a recorded volume or filesystem is, and wanted how large it
+	// is to be, in MiB.
+	size, wanted uint64
+
+	// said is nil unless there was more to say of the entity than its status.
+	said *said
+	// work is nil unless there is something to do, or to remember about what was
+	// tried.
+	work    *work
+	waiters waiters
+
+	// place is where the core has the entity in its list of all.
+	place uint32
+	// users counts what must go before the entity does: the held attachments
+	// of a volume or filesystem, the mounted filesystems on an attached volume.
+	users uint32
+	// calls counts the operations under way that are about a volume or filesystem.
+	calls uint16
+
+	kind  Kind
+	life  Life
+	class Class
+	phase phase
+	op    Op
+	// told is what status a volume or filesystem has last been given.
+	told told
+
+	// observed is false for an entity that is known only from what refers to
+	// it.
+	observed bool
+	// recorded says that the state has the entity's info: it is provisioned.
+	recorded bool
+	// onMachine says that the host of an attachment is a machine.
+	onMachine bool
+	// backingKnown says that what is beneath the filesystem of an attachment came
+	// along with that.
+	backingKnown bool
+	// released says that removing means to release, not to destroy.
+	released bool
+	// unread says that the entity is to be read, and stale that this must happen
+	// before anything else is done about it.
+	unread, stale bool
+	// attached says that this worker has attached it since it started.
+	attached bool
+	// held says that what the entity stands on must stay: it is attached, or
+	// may be, or is being made there.
+	held bool
+	// orphan says that the state has dropped the entity while it was being
+	// made; what was made is undone.
+	orphan bool
+	// outdated says that the environment's configuration has changed since the
+	// operation began.
+	outdated bool
+	// unmarked says that the block device beneath a filesystem had no UUID when
+	// that was attached.
+	unmarked bool
+	// unresolved says that the operation may be going on somewhere: it is
+	// repeated as it was until its end is known.
+	unresolved bool
+	// uncertain says that nothing is known of what the last attempt to make or
+	// attach it did. It is tried anew, and looked into before the entity goes.
+	uncertain bool
+	// stalled says that the operation waits for a change: it has failed in a
+	// way that repeating does not help, or is deferred.
+	stalled bool
+	// deferred says that the source has asked to be asked again at the next
+	// change of the entity.
+	deferred bool
+}
+
+// work is what there is to do about an entity.
+type work struct {
+	// since is when the operation was first wanted, or began or ceased to wait
+	// for something.
+	since time.Time
+	// args are those of the entity's [Fact].
+	args any
+	// attempts counts the failures of the operation in a row; due is when it is
+	// tried next, zero when it may go at once.
+	attempts int
+	due      time.Time
+	// failure is the message of the last one.
+	failure string
+	// wait is what a waiting entity is registered with, between its neighbours
+	// there; nil for any other.
+	wait           awaited
+	next, previous *entity
+	// item is the operation as a provider was handed it, until it ends.
+	item Item
+	// result is kept until it is published; refused tells of the failures to do so.
+	result  *Result
+	refused *refusal
+}
+
+// refusal is what has come of publishing a result that the state has not taken.
+type refusal struct {
+	// attempts have failed, message is that of the last, and due is when the result
+	// is published next.
+	attempts int
+	message  string
+	due      time.Time
+}
+
+// told is what status a volume or filesystem has last been given.
+type told uint8
+
+const (
+	nothing told = iota
+	attached
+	detached
+	// unrest is any other.
+	unrest
+)
+
+// resting are the statuses of what is at rest.
+var resting = [...]status.Status{attached: status.Attached, detached: status.Detached}
+
+// said is what a volume or filesystem has been told about beside its status: the
+// message, and what its source had to say when it was attached.
+type said struct {
+	message, remark string
+}
+
+// host is where storage is attached: a machine, or a unit.
+type host struct {
+	waiters waiters
+	tag     string
+	// instance is the id of a machine's instance, once it is known.
+	instance string
+	// asked says that the machine's instance is being asked about.
+	asked bool
+	// users counts the entities that refer to it.
+	users int
+}
+
+// device is the block device of a volume beneath filesystems.
+type device struct {
+	waiters waiters
+	volume  string
+	tag     names.VolumeTag
+	// matters says that something waits for the device, or has used it; only then
+	// is anything known of it. place is where the core has it in its list of those.
+	matters bool
+	place   int
+	// sought says that the device is to be looked up.
+	sought bool
+
+	known bool
+	// marked says that it has a UUID.
+	marked bool
+	// size is in MiB.
+	size uint64
+	// mounted is the attachment of the filesystem on it, from when it is being
+	// made until it is unmade.
+	mounted *entity
+	// users counts the entities that refer to it.
+	users int
+}
+
+// key returns what identifies the entity.
+func (e *entity) key() Key {
+	key := Key{Kind: e.kind, ID: e.name}
+	if e.kind.Attachment() {
+		key.Host = e.host.tag
+	}
+	return key
+}
+
+// args returns what a provider needs for the next operation, as far as it is known.
+func (e *entity) args() any {
+	if e.work == nil {
+		return nil
+	}
+	return e.work.args
+}
+
+// busy reports whether the entity's operation must end before anything else can
+// be done about it.
+func (e *entity) busy() bool {
+	return e.phase == running || e.phase == publishing
+}
+
+// underway reports whether the entity's operation has begun and has not ended, as
+// far as is known.
+func (e *entity) underway() bool {
+	return e.busy() || e.unresolved
+}
+
+// toDo returns the entity's work, making it where there is none.
+func (e *entity) toDo() *work {
+	if e.work == nil {
+		e.work = &work{}
+	}
+	return e.work
+}
+
+// find returns the record of an entity, nil where there is none.
+func (c *Core) find(key Key) *entity {
+	return c.entities[key]
+}
+
+// entity returns the record of an entity, making it where there is none.
+func (c *Core) entity(key Key) *entity {
+	if e := c.find(key); e != nil {
+		return e
+	}
+	e := &entity{kind: key.Kind, name: key.ID, place: uint32(len(c.all))}
+	c.all = append(c.all, e)
+	if !key.Kind.Attachment() {
+		e.storage = e
+		e.tag = newTag(key)
+		c.entities[key] = e
+		return e
+	}
+	c.setHost(e, key.Host)
+	s := c.entity(key.Storage())
+	e.storage, e.name, e.tag = s, s.name, s.tag
+	c.entities[e.key()] = e // of strings that are kept anyway
+	if s.attachments != nil {
+		e.next, s.attachments.previous = s.attachments, e
+	}
+	s.attachments = e
+	return e
+}
+
+// newTag returns the tag of a volume or filesystem.
+func newTag(storage Key) names.Tag {
+	if storage.Kind == Filesystem {
+		return names.NewFilesystemTag(storage.ID)
+	}
+	return names.NewVolumeTag(storage.ID)
+}
+
+// drop drops an entity that nothing is to be remembered of any more: not of itself,
+// and not for others.
+func (c *Core) drop(e *entity) {
+	if e.observed || e.unread || e.held || e.users > 0 || e.op != None || e.work != nil || e.attachments != nil || e.waiters.any() {
+		return
+	}
+	last := len(c.all) - 1
+	if int(e.place) > last || c.all[e.place] != e {
+		return // dropped already
+	}
+	delete(c.entities, e.key())
+	c.all[e.place] = c.all[last]
+	c.all[e.place].place = e.place
+	c.all[last] = nil
+	c.all = c.all[:last]
+	c.setHost(e, "")
+	c.setDevice(&e.backing, nil)
+	if s := e.storage; s != e {
+		if e.next != nil {
+			e.next.previous = e.previous
+		}
+		if e.previous != nil {
+			e.previous.next = e.next
+		} else {
+			s.attachments = e.next
+		}
+		c.drop(s)
+	}
+}
+
+// setHost sets the host that an entity refers to; empty for none. One that nothing
+// refers to any more is forgotten, unless it is being asked about.
+func (c *Core) setHost(e *entity, tag string) {
+	former := e.host
+	e.host = nil
+	if tag != "" {
+		h, ok := c.hosts[tag]
+		if !ok {
+			h = &host{tag: tag}
+			c.hosts[tag] = h
+		}
+		h.users++
+		e.host = h
+	}
+	if former != nil {
+		former.users--
+		c.dropHost(former)
+	}
+}
+
+func (c *Core) dropHost(h *host) {
+	if h.users == 0 && (h.instance != "" || !h.asked) {
+		delete(c.hosts, h.tag)
+	}
+}
+
+// device returns what is known of the device of a volume, making it where there is
+// nothing.
+func (c *Core) device(volume string) *device {
+	d, ok := c.devices[volume]
+	if !ok {
+		d = &device{volume: volume, tag: names.NewVolumeTag(volume)}
+		c.devices[volume] = d
+	}
+	return d
+}
+
+// setDevice sets a reference to a device, which is forgotten with the last one.
+func (c *Core) setDevice(of **device, d *device) {
+	former := *of
+	*of = d
+	if d != nil {
+		d.users++
+	}
+	if former == nil {
+		return
+	}
+	former.users--
+	if former.users == 0 && !former.matters {
+		delete(c.devices, former.volume)
+	}
+}
+
+// matter notes that a device matters from here on.
+func (c *Core) matter(d *device) {
+	d.matters = true
+	d.place = len(c.mattering)
+	c.mattering = append(c.mattering, d)
+}
+
+// ignore notes that a device does not matter any more.
+func (c *Core) ignore(d *device) {
+	last := len(c.mattering) - 1
+	c.mattering[d.place] = c.mattering[last]
+	c.mattering[d.place].place = d.place
+	c.mattering[last] = nil
+	c.mattering = c.mattering[:last]
+	d.matters, d.known, d.marked, d.size = false, false, false, 0
+	if d.users == 0 {
+		delete(c.devices, d.volume)
+	}
+}

@@ -6,7 +6,7 @@ FUZZTIME ?= 30s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race e2e faults uml cover mutate fuzz bench-apply bench-dataplane packages
+.PHONY: help build run test lint race e2e faults uml cover mutate fuzz bench-apply bench-dataplane bench-scale packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -56,6 +56,9 @@ bench-apply: packages ## Measure 200 ext4 volumes on loop devices, up and away
 bench-dataplane: packages ## Measure the data plane beside the classic commands and bare system calls; CHECK=1 for a quick look at the ratios
 	@# In a mount namespace of its own: nobody else's keeps what it unmounts.
 	unshare --mount go run ./storage/provider/internal/bench $(if $(CHECK),-check)
+
+bench-scale: ## Measure the storage provisioner with up to a million volumes
+	go run ./worker/storageprovisioner/internal/scale
 
 packages:
 	@scripts/packages

@@ -1,0 +1,433 @@
+package world
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/environs/config"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
+)
+
+// The accessors that a World serves.
+var (
+	_ storageprovisioner.Accessors                 = (*accessors)(nil)
+	_ storageprovisioner.VolumeRemovalAccessor     = (*accessors)(nil)
+	_ storageprovisioner.FilesystemRemovalAccessor = (*accessors)(nil)
+	_ storageprovisioner.VolumeSizeAccessor        = (*accessors)(nil)
+	_ storageprovisioner.FilesystemSizeAccessor    = (*accessors)(nil)
+)
+
+// accessors are a world as the worker sees it.
+type accessors struct{ *World }
+
+// The errors of results, made once.
+var (
+	errNotFound       = &params.Error{Message: "not found", Code: params.CodeNotFound}
+	errNotProvisioned = &params.Error{Message: "not provisioned", Code: params.CodeNotProvisioned}
+)
+
+// Where everything is found on its machine.
+const (
+	deviceName = "sdx"
+	mountPoint = "/srv"
+)
+
+// enter begins an accessor call, which leave ends.
+func (w *World) enter() {
+	w.accessors.enter()
+	if w.delay > 0 {
+		time.Sleep(w.delay)
+	}
+	w.mu.Lock()
+}
+
+func (w *World) leave() {
+	w.mu.Unlock()
+	w.accessors.leave()
+}
+
+// answer makes one accessor call.
+func answer[A, R any](w *World, args []A, one func(A) R) ([]R, error) {
+	w.enter()
+	defer w.leave()
+	results := make([]R, len(args))
+	for i, arg := range args {
+		results[i] = one(arg)
+	}
+	return results, w.Err()
+}
+
+// tell makes one accessor call that writes.
+func tell[A any](w *World, args []A, one func(A) *params.Error) ([]params.ErrorResult, error) {
+	return answer(w, args, func(arg A) params.ErrorResult { return params.ErrorResult{Error: one(arg)} })
+}
+
+// provisioned returns the error of reading what is there or not, and recorded or not.
+func provisioned(value life.Value, recorded bool) *params.Error {
+	switch {
+	case value == "":
+		return errNotFound
+	case !recorded:
+		return errNotProvisioned
+	}
+	return nil
+}
+
+func present(value life.Value) *params.Error { return provisioned(value, true) }
+
+// The watchers. None of them is started twice.
+
+func (a *accessors) WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error) {
+	return a.environ, nil
+}
+
+func (a *accessors) WatchBlockDevices(names.MachineTag) (watcher.NotifyWatcher, error) {
+	return a.blockDevices, nil
+}
+
+func (a *accessors) WatchVolumes() (watcher.StringsWatcher, error) {
+	return a.World.Volumes.changes, nil
+}
+
+func (a *accessors) WatchVolumeAttachments() (watcher.MachineStorageIdsWatcher, error) {
+	return a.World.Volumes.attachmentChanges, nil
+}
+
+func (a *accessors) WatchFilesystems() (watcher.StringsWatcher, error) {
+	return a.World.Filesystems.changes, nil
+}
+
+func (a *accessors) WatchFilesystemAttachments() (watcher.MachineStorageIdsWatcher, error) {
+	return a.World.Filesystems.attachmentChanges, nil
+}
+
+func (a *accessors) WatchMachine(tag names.MachineTag) (watcher.NotifyWatcher, error) {
+	a.enter()
+	defer a.leave()
+	m := a.machine(tag)
+	if m == nil {
+		return nil, errNotFound
+	}
+	if m.watch != nil {
+		a.fail("%s is watched a second time", m.tag)
+	}
+	m.watch = newWatch[struct{}](1)
+	m.watch.Notify()
+	a.watched.add()
+	return m.watch, a.Err()
+}
+
+// The environment and the machines.
+
+func (a *accessors) EnvironConfig() (*config.Config, error) {
+	a.enter()
+	defer a.leave()
+	return config.New(map[string]any{"name": "scale", "type": "instant", "uuid": modelUUID})
+}
+
+func (a *accessors) InstanceIds(tags []names.MachineTag) ([]params.StringResult, error) {
+	return answer(a.World, tags, func(tag names.MachineTag) params.StringResult {
+		m := a.machine(tag)
+		switch {
+		case m == nil:
+			return params.StringResult{Error: errNotFound}
+		case !m.provisioned:
+			return params.StringResult{Error: errNotProvisioned}
+		}
+		return params.StringResult{Result: m.instance()}
+	})
+}
+
+// machine returns a machine, or nil if there is none of that tag.
+func (a *accessors) machine(tag names.MachineTag) *machine {
+	n, err := strconv.Atoi(tag.Id())
+	if err != nil || n < 0 || n >= len(a.machines) {
+		return nil
+	}
+	return &a.machines[n]
+}
+
+// Lives and statuses.
+
+func (a *accessors) Life(tags []names.Tag) ([]params.LifeResult, error) {
+	return answer(a.World, tags, func(tag names.Tag) params.LifeResult {
+		i := a.at(tag)
+		return params.LifeResult{Life: i.life, Error: present(i.life)}
+	})
+}
+
+func (a *accessors) AttachmentLife(ids []params.MachineStorageId) ([]params.LifeResult, error) {
+	return answer(a.World, ids, func(id params.MachineStorageId) params.LifeResult {
+		i := a.of(id).attachmentAt(id)
+		return params.LifeResult{Life: i.attachment, Error: present(i.attachment)}
+	})
+}
+
+func (a *accessors) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
+	return tell(a.World, tags, func(tag names.Tag) *params.Error {
+		s := a.kind(tag.Kind())
+		return s.remove(tag.String())
+	})
+}
+
+func (a *accessors) RemoveAttachments(ids []params.MachineStorageId) ([]params.ErrorResult, error) {
+	return tell(a.World, ids, func(id params.MachineStorageId) *params.Error {
+		return a.of(id).removeAttachment(id)
+	})
+}
+
+func (a *accessors) SetStatus(statuses []params.EntityStatusArgs) error {
+	a.enter()
+	defer a.leave()
+	for _, s := range statuses {
+		a.kind(kindOf(s.Tag)).at(s.Tag)
+	}
+	return a.Err()
+}
+
+// at returns the item of a tag of either kind.
+func (a *accessors) at(tag names.Tag) *item { return a.kind(tag.Kind()).at(tag.String()) }
+
+// of returns the storage of the kind that an attachment attaches.
+func (a *accessors) of(id params.MachineStorageId) *Storage { return a.kind(kindOf(id.AttachmentTag)) }
+
+// kind returns all volumes, or all filesystems.
+func (a *accessors) kind(kind string) *Storage {
+	if kind == names.VolumeTagKind {
+		return a.World.Volumes
+	}
+	return a.World.Filesystems
+}
+
+// kindOf returns the kind of a tag.
+func kindOf(tag string) string {
+	kind, _, _ := strings.Cut(tag, "-")
+	return kind
+}
+
+// Volumes.
+
+func (a *accessors) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, error) {
+	return answer(a.World, tags, func(tag names.VolumeTag) params.VolumeResult {
+		i := a.World.Volumes.at(tag.String())
+		if err := provisioned(i.life, i.recorded); err != nil {
+			return params.VolumeResult{Error: err}
+		}
+		return params.VolumeResult{Result: params.Volume{
+			VolumeTag: i.tag,
+			Info:      params.VolumeInfo{VolumeId: i.tag, Size: size},
+		}}
+	})
+}
+
+func (a *accessors) VolumeSizes(tags []names.VolumeTag) ([]params.SizeResult, error) {
+	return answer(a.World, tags, func(tag names.VolumeTag) params.SizeResult {
+		return sizeOf(a.World.Volumes.at(tag.String()))
+	})
+}
+
+func sizeOf(i *item) params.SizeResult {
+	return params.SizeResult{Result: size, Error: present(i.life)}
+}
+
+func (a *accessors) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
+	return answer(a.World, tags, func(tag names.VolumeTag) params.VolumeParamsResult {
+		i := a.World.Volumes.at(tag.String())
+		if err := present(i.life); err != nil {
+			return params.VolumeParamsResult{Error: err}
+		}
+		attachment := i.volumeAttachmentParams()
+		return params.VolumeParamsResult{Result: params.VolumeParams{
+			VolumeTag:  i.tag,
+			Size:       size,
+			Provider:   ProviderType,
+			Attachment: &attachment,
+		}}
+	})
+}
+
+func (a *accessors) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVolumeParamsResult, error) {
+	return answer(a.World, tags, func(tag names.VolumeTag) params.RemoveVolumeParamsResult {
+		i := a.World.Volumes.at(tag.String())
+		if err := provisioned(i.life, i.recorded); err != nil {
+			return params.RemoveVolumeParamsResult{Error: err}
+		}
+		return params.RemoveVolumeParamsResult{Result: params.RemoveVolumeParams{
+			Provider: ProviderType, VolumeId: i.tag, Destroy: true,
+		}}
+	})
+}
+
+func (a *accessors) VolumeAttachments(ids []params.MachineStorageId) ([]params.VolumeAttachmentResult, error) {
+	return answer(a.World, ids, func(id params.MachineStorageId) params.VolumeAttachmentResult {
+		i := a.World.Volumes.attachmentAt(id)
+		if err := provisioned(i.attachment, i.attached); err != nil {
+			return params.VolumeAttachmentResult{Error: err}
+		}
+		return params.VolumeAttachmentResult{Result: params.VolumeAttachment{
+			VolumeTag:  i.tag,
+			MachineTag: i.machine.tag,
+			Info:       params.VolumeAttachmentInfo{DeviceName: deviceName},
+		}}
+	})
+}
+
+func (a *accessors) VolumeAttachmentParams(ids []params.MachineStorageId) ([]params.VolumeAttachmentParamsResult, error) {
+	return answer(a.World, ids, func(id params.MachineStorageId) params.VolumeAttachmentParamsResult {
+		i := a.World.Volumes.attachmentAt(id)
+		if err := present(i.attachment); err != nil {
+			return params.VolumeAttachmentParamsResult{Error: err}
+		}
+		return params.VolumeAttachmentParamsResult{Result: i.volumeAttachmentParams()}
+	})
+}
+
+func (i *item) volumeAttachmentParams() params.VolumeAttachmentParams {
+	return params.VolumeAttachmentParams{
+		VolumeTag:  i.tag,
+		MachineTag: i.machine.tag,
+		VolumeId:   i.providerID(),
+		InstanceId: i.machine.instance(),
+		Provider:   ProviderType,
+	}
+}
+
+func (a *accessors) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult, error) {
+	return tell(a.World, volumes, func(v params.Volume) *params.Error {
+		return a.World.Volumes.record(v.VolumeTag, v.Info.VolumeId, v.Info.Size)
+	})
+}
+
+func (a *accessors) SetVolumeAttachmentInfo(attachments []params.VolumeAttachment) ([]params.ErrorResult, error) {
+	return tell(a.World, attachments, func(va params.VolumeAttachment) *params.Error {
+		return a.World.Volumes.recordAttachment(params.MachineStorageId{
+			MachineTag: va.MachineTag, AttachmentTag: va.VolumeTag,
+		})
+	})
+}
+
+func (a *accessors) VolumeBlockDevices(ids []params.MachineStorageId) ([]params.BlockDeviceResult, error) {
+	shown := int(a.devices.Load())
+	return answer(a.World, ids, func(id params.MachineStorageId) params.BlockDeviceResult {
+		volumes := a.World.Volumes
+		if volumes.attachmentAt(id) == &nothing || volumes.number(id.AttachmentTag) >= shown {
+			return params.BlockDeviceResult{Error: errNotFound}
+		}
+		return params.BlockDeviceResult{Result: storage.BlockDevice{DeviceName: deviceName, UUID: modelUUID, Size: size}}
+	})
+}
+
+// Filesystems.
+
+func (a *accessors) Filesystems(tags []names.FilesystemTag) ([]params.FilesystemResult, error) {
+	return answer(a.World, tags, func(tag names.FilesystemTag) params.FilesystemResult {
+		i := a.World.Filesystems.at(tag.String())
+		if err := provisioned(i.life, i.recorded); err != nil {
+			return params.FilesystemResult{Error: err}
+		}
+		return params.FilesystemResult{Result: params.Filesystem{
+			FilesystemTag: i.tag,
+			VolumeTag:     a.beneath(i),
+			Info:          params.FilesystemInfo{FilesystemId: i.tag, Size: size},
+		}}
+	})
+}
+
+// beneath returns the tag of the volume that a filesystem stands on, if any.
+func (a *accessors) beneath(i *item) string {
+	if !a.options.Backed {
+		return ""
+	}
+	return a.World.Volumes.items[a.World.Filesystems.number(i.tag)].tag
+}
+
+func (a *accessors) FilesystemSizes(tags []names.FilesystemTag) ([]params.SizeResult, error) {
+	return answer(a.World, tags, func(tag names.FilesystemTag) params.SizeResult {
+		return sizeOf(a.World.Filesystems.at(tag.String()))
+	})
+}
+
+func (a *accessors) FilesystemParams(tags []names.FilesystemTag) ([]params.FilesystemParamsResult, error) {
+	return answer(a.World, tags, func(tag names.FilesystemTag) params.FilesystemParamsResult {
+		i := a.World.Filesystems.at(tag.String())
+		if err := present(i.life); err != nil {
+			return params.FilesystemParamsResult{Error: err}
+		}
+		attachment := i.filesystemAttachmentParams()
+		return params.FilesystemParamsResult{Result: params.FilesystemParams{
+			FilesystemTag: i.tag,
+			VolumeTag:     a.beneath(i),
+			Size:          size,
+			Provider:      ProviderType,
+			Attachment:    &attachment,
+		}}
+	})
+}
+
+func (a *accessors) RemoveFilesystemParams(tags []names.FilesystemTag) ([]params.RemoveFilesystemParamsResult, error) {
+	return answer(a.World, tags, func(tag names.FilesystemTag) params.RemoveFilesystemParamsResult {
+		i := a.World.Filesystems.at(tag.String())
+		if err := provisioned(i.life, i.recorded); err != nil {
+			return params.RemoveFilesystemParamsResult{Error: err}
+		}
+		return params.RemoveFilesystemParamsResult{Result: params.RemoveFilesystemParams{
+			Provider: ProviderType, FilesystemId: i.tag, Destroy: true,
+		}}
+	})
+}
+
+func (a *accessors) FilesystemAttachments(ids []params.MachineStorageId) ([]params.FilesystemAttachmentResult, error) {
+	return answer(a.World, ids, func(id params.MachineStorageId) params.FilesystemAttachmentResult {
+		i := a.World.Filesystems.attachmentAt(id)
+		if err := provisioned(i.attachment, i.attached); err != nil {
+			return params.FilesystemAttachmentResult{Error: err}
+		}
+		return params.FilesystemAttachmentResult{Result: params.FilesystemAttachment{
+			FilesystemTag: i.tag,
+			MachineTag:    i.machine.tag,
+			Info:          params.FilesystemAttachmentInfo{MountPoint: mountPoint},
+		}}
+	})
+}
+
+func (a *accessors) FilesystemAttachmentParams(ids []params.MachineStorageId) ([]params.FilesystemAttachmentParamsResult, error) {
+	return answer(a.World, ids, func(id params.MachineStorageId) params.FilesystemAttachmentParamsResult {
+		i := a.World.Filesystems.attachmentAt(id)
+		if err := present(i.attachment); err != nil {
+			return params.FilesystemAttachmentParamsResult{Error: err}
+		}
+		return params.FilesystemAttachmentParamsResult{Result: i.filesystemAttachmentParams()}
+	})
+}
+
+func (i *item) filesystemAttachmentParams() params.FilesystemAttachmentParams {
+	return params.FilesystemAttachmentParams{
+		FilesystemTag: i.tag,
+		MachineTag:    i.machine.tag,
+		FilesystemId:  i.providerID(),
+		InstanceId:    i.machine.instance(),
+		Provider:      ProviderType,
+		MountPoint:    mountPoint,
+	}
+}
+
+func (a *accessors) SetFilesystemInfo(filesystems []params.Filesystem) ([]params.ErrorResult, error) {
+	return tell(a.World, filesystems, func(f params.Filesystem) *params.Error {
+		return a.World.Filesystems.record(f.FilesystemTag, f.Info.FilesystemId, f.Info.Size)
+	})
+}
+
+func (a *accessors) SetFilesystemAttachmentInfo(attachments []params.FilesystemAttachment) ([]params.ErrorResult, error) {
+	return tell(a.World, attachments, func(fa params.FilesystemAttachment) *params.Error {
+		return a.World.Filesystems.recordAttachment(params.MachineStorageId{
+			MachineTag: fa.MachineTag, AttachmentTag: fa.FilesystemTag,
+		})
+	})
+}

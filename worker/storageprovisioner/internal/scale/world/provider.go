@@ -1,0 +1,249 @@
+package world
+
+import (
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// ProviderType is the type of the only provider that there is.
+const ProviderType = "instant"
+
+// size is the size of everything, in MiB.
+const size = 1024
+
+// provider is a provider whose sources do at once what they are told.
+type provider struct {
+	world *World
+}
+
+func (p *provider) VolumeSource(*storage.Config) (storage.VolumeSource, error) {
+	return volumeSource{p.world.Volumes.source}, nil
+}
+
+func (p *provider) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
+	return filesystemSource{p.world.Filesystems.source}, nil
+}
+
+func (p *provider) Scope() storage.Scope {
+	if p.world.options.Backed {
+		return storage.ScopeMachine
+	}
+	return storage.ScopeEnviron
+}
+
+func (*provider) Supports(storage.StorageKind) bool     { return true }
+func (*provider) Dynamic() bool                         { return true }
+func (*provider) Releasable() bool                      { return false }
+func (*provider) DefaultPools() []*storage.Config       { return nil }
+func (*provider) ValidateConfig(*storage.Config) error  { return nil }
+func (*provider) ValidateForK8s(_ map[string]any) error { return nil }
+
+// source is what the provider has made of one kind.
+type source struct {
+	storage *Storage
+	calls   exclusive
+	items   []made
+	flaky   bool
+}
+
+// made is what the provider knows of one volume or filesystem.
+type made struct {
+	made, attached               bool
+	failedCreation, failedAttach bool
+}
+
+func newSource(s *Storage) *source {
+	return &source{
+		storage: s,
+		calls:   exclusive{name: s.prefix + "source", fail: s.world.fail},
+		items:   make([]made, len(s.items)),
+		flaky:   s.world.options.Flaky,
+	}
+}
+
+// call does one thing to each, one after another.
+func call[P, R any](s *source, args []P, one func(P) R) ([]R, error) {
+	s.calls.enter()
+	defer s.calls.leave()
+	results := make([]R, len(args))
+	for i, arg := range args {
+		results[i] = one(arg)
+	}
+	return results, s.storage.world.Err()
+}
+
+var errUnlucky = errors.New("the first attempt fails")
+
+// unlucky reports whether the first attempt of one in ten is still to fail.
+func (s *source) unlucky(number, lot int, failed *bool) bool {
+	if !s.flaky || number%10 != lot || *failed {
+		return false
+	}
+	*failed = true
+	return true
+}
+
+// create makes the storage of a tag.
+func (s *source) create(tag string) error {
+	number := s.storage.number(tag)
+	if number < 0 {
+		return errors.NotValidf("%q", tag)
+	}
+	item := &s.items[number]
+	if s.unlucky(number, 3, &item.failedCreation) {
+		return errUnlucky
+	}
+	if item.made {
+		s.storage.world.fail("%s is created a second time", tag)
+	}
+	item.made = true
+	return nil
+}
+
+// attach attaches what has the tag; its provider's id is that too.
+func (s *source) attach(tag, id string, host storage.AttachmentParams) error {
+	number := s.storage.number(tag)
+	if number < 0 {
+		return errors.NotValidf("%q", tag)
+	}
+	item := &s.items[number]
+	if s.unlucky(number, 7, &item.failedAttach) {
+		return errUnlucky
+	}
+	switch {
+	case id != tag:
+		s.storage.world.fail("%s is attached by the id %q", tag, id)
+	case host.InstanceId == "":
+		s.storage.world.fail("%s is attached to a machine without an instance", tag)
+	case !item.made:
+		s.storage.world.fail("%s is attached before it is made", tag)
+	}
+	item.attached = true
+	return nil
+}
+
+func (s *source) detach(tag string) error {
+	if number := s.storage.number(tag); number >= 0 {
+		s.items[number].attached = false
+	}
+	return nil
+}
+
+func (s *source) destroy(id string) error {
+	number := s.storage.number(id)
+	if number < 0 {
+		return errors.NotValidf("%q", id)
+	}
+	item := &s.items[number]
+	switch {
+	case item.attached:
+		s.storage.world.fail("%s is destroyed while it is attached", id)
+	case !item.made:
+		s.storage.world.fail("%s is destroyed, which is not there", id)
+	}
+	item.made = false
+	return nil
+}
+
+// volumeSource is a source as that of volumes.
+type volumeSource struct{ *source }
+
+func (volumeSource) ValidateVolumeParams(storage.VolumeParams) error { return nil }
+
+func (s volumeSource) CreateVolumes(_ envcontext.ProviderCallContext, args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+	return call(s.source, args, func(p storage.VolumeParams) storage.CreateVolumesResult {
+		id := p.Tag.String()
+		if err := s.create(id); err != nil {
+			return storage.CreateVolumesResult{Error: err}
+		}
+		return storage.CreateVolumesResult{Volume: &storage.Volume{
+			Tag:        p.Tag,
+			VolumeInfo: storage.VolumeInfo{VolumeId: id, Size: p.Size},
+		}}
+	})
+}
+
+func (s volumeSource) AttachVolumes(_ envcontext.ProviderCallContext, args []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
+	return call(s.source, args, func(p storage.VolumeAttachmentParams) storage.AttachVolumesResult {
+		if err := s.attach(p.Volume.String(), p.VolumeId, p.AttachmentParams); err != nil {
+			return storage.AttachVolumesResult{Error: err}
+		}
+		return storage.AttachVolumesResult{VolumeAttachment: &storage.VolumeAttachment{
+			Volume:               p.Volume,
+			Machine:              p.Machine,
+			VolumeAttachmentInfo: storage.VolumeAttachmentInfo{DeviceName: deviceName},
+		}}
+	})
+}
+
+func (s volumeSource) DetachVolumes(_ envcontext.ProviderCallContext, args []storage.VolumeAttachmentParams) ([]error, error) {
+	return call(s.source, args, func(p storage.VolumeAttachmentParams) error { return s.detach(p.Volume.String()) })
+}
+
+func (s volumeSource) DestroyVolumes(_ envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return call(s.source, ids, s.destroy)
+}
+
+func (s volumeSource) ReleaseVolumes(envcontext.ProviderCallContext, []string) ([]error, error) {
+	return nil, errors.NotSupportedf("releasing volumes")
+}
+
+func (s volumeSource) ListVolumes(envcontext.ProviderCallContext) ([]string, error) {
+	return nil, errors.NotSupportedf("listing volumes")
+}
+
+func (s volumeSource) DescribeVolumes(envcontext.ProviderCallContext, []string) ([]storage.DescribeVolumesResult, error) {
+	return nil, errors.NotSupportedf("describing volumes")
+}
+
+// filesystemSource is a source as that of filesystems.
+type filesystemSource struct{ *source }
+
+func (filesystemSource) ValidateFilesystemParams(storage.FilesystemParams) error { return nil }
+
+func (s filesystemSource) CreateFilesystems(_ envcontext.ProviderCallContext, args []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
+	return call(s.source, args, func(p storage.FilesystemParams) storage.CreateFilesystemsResult {
+		id := p.Tag.String()
+		if err := s.create(id); err != nil {
+			return storage.CreateFilesystemsResult{Error: err}
+		}
+		return storage.CreateFilesystemsResult{Filesystem: &storage.Filesystem{
+			Tag:            p.Tag,
+			Volume:         p.Volume,
+			FilesystemInfo: storage.FilesystemInfo{FilesystemId: id, Size: p.Size},
+		}}
+	})
+}
+
+func (s filesystemSource) AttachFilesystems(_ envcontext.ProviderCallContext, args []storage.FilesystemAttachmentParams) ([]storage.AttachFilesystemsResult, error) {
+	return call(s.source, args, func(p storage.FilesystemAttachmentParams) storage.AttachFilesystemsResult {
+		if err := s.attach(p.Filesystem.String(), p.FilesystemId, p.AttachmentParams); err != nil {
+			return storage.AttachFilesystemsResult{Error: err}
+		}
+		return storage.AttachFilesystemsResult{FilesystemAttachment: &storage.FilesystemAttachment{
+			Filesystem:               p.Filesystem,
+			Machine:                  p.Machine,
+			FilesystemAttachmentInfo: storage.FilesystemAttachmentInfo{Path: p.Path},
+		}}
+	})
+}
+
+func (s filesystemSource) DetachFilesystems(_ envcontext.ProviderCallContext, args []storage.FilesystemAttachmentParams) ([]error, error) {
+	return call(s.source, args, func(p storage.FilesystemAttachmentParams) error { return s.detach(p.Filesystem.String()) })
+}
+
+func (s filesystemSource) DestroyFilesystems(_ envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return call(s.source, ids, s.destroy)
+}
+
+func (s filesystemSource) ReleaseFilesystems(envcontext.ProviderCallContext, []string) ([]error, error) {
+	return nil, errors.NotSupportedf("releasing filesystems")
+}
+
+// What the worker asks for.
+var (
+	_ storage.VolumeSource     = volumeSource{}
+	_ storage.FilesystemSource = filesystemSource{}
+)

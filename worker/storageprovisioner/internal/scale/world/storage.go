@@ -1,0 +1,209 @@
+package world
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+)
+
+// Storage is all volumes, or all filesystems, of a world, each with one attachment.
+type Storage struct {
+	world  *World
+	prefix string // of tags: "volume-"
+	items  []item
+	source *source
+
+	// Recorded, Attached, Detached and Removed count what the state has been told
+	// of: infos of the storage, infos of attachments, attachments that are gone,
+	// and storage that is gone.
+	Recorded, Attached, Detached, Removed Tally
+
+	changes           *Watch[[]string]
+	attachmentChanges *Watch[[]params.MachineStorageId]
+}
+
+// item is a volume or filesystem and its attachment. An empty life is that of what
+// is not there. The id that its provider gives it is its tag.
+type item struct {
+	tag              string
+	machine          *machine
+	life, attachment life.Value
+	recorded         bool
+	attached         bool
+}
+
+// providerID returns the id that the provider has given, as far as it is recorded.
+func (i *item) providerID() string {
+	if !i.recorded {
+		return ""
+	}
+	return i.tag
+}
+
+// nothing is what a number stands for that nothing has.
+var nothing item
+
+func newStorage(w *World, kind string, n int) *Storage {
+	s := &Storage{
+		world:             w,
+		prefix:            kind + "-",
+		items:             make([]item, n),
+		changes:           newWatch[[]string](0),
+		attachmentChanges: newWatch[[]params.MachineStorageId](0),
+	}
+	for _, t := range []*Tally{&s.Recorded, &s.Attached, &s.Detached, &s.Removed} {
+		t.mu = &w.mu
+	}
+	s.source = newSource(s)
+	for i := range s.items {
+		s.items[i] = item{tag: s.prefix + strconv.Itoa(i), machine: &w.machines[i%len(w.machines)]}
+		if w.options.Recorded {
+			s.items[i].recorded, s.items[i].attached = true, true
+			s.source.items[i].made, s.source.items[i].attached = true, true
+		}
+	}
+	return s
+}
+
+// Len returns how many there are.
+func (s *Storage) Len() int { return len(s.items) }
+
+// IDs returns the ids of all, as a watcher tells them.
+func (s *Storage) IDs() []string {
+	ids := make([]string, len(s.items))
+	for i := range s.items {
+		ids[i] = s.items[i].tag[len(s.prefix):]
+	}
+	return ids
+}
+
+// AttachmentIDs returns the ids of all attachments.
+func (s *Storage) AttachmentIDs() []params.MachineStorageId {
+	ids := make([]params.MachineStorageId, len(s.items))
+	for i := range s.items {
+		ids[i] = params.MachineStorageId{MachineTag: s.items[i].machine.tag, AttachmentTag: s.items[i].tag}
+	}
+	return ids
+}
+
+// Appear makes all alive, with their attachments. The worker is not told.
+func (s *Storage) Appear() {
+	s.all(func(i *item) { i.life, i.attachment = life.Alive, life.Alive })
+}
+
+// Detach makes all attachments dying. The worker is not told.
+func (s *Storage) Detach() {
+	s.all(func(i *item) { i.attachment = life.Dying })
+}
+
+// Die makes all dead; their attachments must be gone. The worker is not told.
+func (s *Storage) Die() {
+	s.all(func(i *item) { i.life = life.Dead })
+}
+
+func (s *Storage) all(change func(*item)) {
+	s.world.mu.Lock()
+	defer s.world.mu.Unlock()
+	for i := range s.items {
+		change(&s.items[i])
+	}
+}
+
+// Tell tells the worker that volumes or filesystems have changed.
+func (s *Storage) Tell(ids ...string) { s.changes.Send(ids) }
+
+// TellAttachments tells the worker that attachments have changed.
+func (s *Storage) TellAttachments(ids ...params.MachineStorageId) { s.attachmentChanges.Send(ids) }
+
+// number returns the number in a tag, or -1 if that is not the tag of one.
+func (s *Storage) number(tag string) int {
+	id, ok := strings.CutPrefix(tag, s.prefix)
+	n, err := strconv.Atoi(id)
+	if !ok || err != nil || n < 0 || n >= len(s.items) {
+		s.world.fail("%q is not the tag of a %s", tag, strings.TrimSuffix(s.prefix, "-"))
+		return -1
+	}
+	return n
+}
+
+// at returns the item of a tag.
+func (s *Storage) at(tag string) *item {
+	if n := s.number(tag); n >= 0 {
+		return &s.items[n]
+	}
+	return &nothing
+}
+
+// attachmentAt returns the item whose attachment is meant.
+func (s *Storage) attachmentAt(id params.MachineStorageId) *item {
+	i := s.at(id.AttachmentTag)
+	if i != &nothing && id.MachineTag != i.machine.tag {
+		s.world.fail("%s is not attached to %q", id.AttachmentTag, id.MachineTag)
+		return &nothing
+	}
+	return i
+}
+
+// record records the info of what the tag says.
+func (s *Storage) record(tag, id string, mib uint64) *params.Error {
+	i := s.at(tag)
+	if err := present(i.life); err != nil {
+		return err
+	}
+	if id != i.tag || mib != size {
+		s.world.fail("%s is recorded with the id %q and %d MiB", tag, id, mib)
+	}
+	i.recorded = true
+	s.Recorded.add()
+	return nil
+}
+
+// recordAttachment records the info of an attachment.
+func (s *Storage) recordAttachment(id params.MachineStorageId) *params.Error {
+	i := s.attachmentAt(id)
+	if err := present(i.attachment); err != nil {
+		return err
+	}
+	if !i.recorded {
+		s.world.fail("the attachment of %s is recorded before itself", i.tag)
+	}
+	i.attached = true
+	s.Attached.add()
+	return nil
+}
+
+// removeAttachment removes an attachment.
+func (s *Storage) removeAttachment(id params.MachineStorageId) *params.Error {
+	i := s.attachmentAt(id)
+	if err := present(i.attachment); err != nil {
+		return err
+	}
+	switch {
+	case i.attachment == life.Alive:
+		s.world.fail("the attachment of %s is removed while it is alive", i.tag)
+	case s.source.items[s.number(i.tag)].attached:
+		s.world.fail("the attachment of %s is removed while it is attached", i.tag)
+	}
+	i.attachment, i.attached = "", false
+	s.Detached.add()
+	return nil
+}
+
+// remove removes a volume or filesystem.
+func (s *Storage) remove(tag string) *params.Error {
+	i := s.at(tag)
+	if err := present(i.life); err != nil {
+		return err
+	}
+	switch {
+	case i.life != life.Dead:
+		s.world.fail("%s is removed while it is %s", tag, i.life)
+	case s.source.items[s.number(tag)].made:
+		s.world.fail("%s is removed while its provider has it", tag)
+	}
+	i.life, i.recorded = "", false
+	s.Removed.add()
+	return nil
+}

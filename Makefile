@@ -57,8 +57,8 @@ bench-dataplane: packages ## Measure the data plane beside the classic commands 
 	@# In a mount namespace of its own: nobody else's keeps what it unmounts.
 	unshare --mount go run ./storage/provider/internal/bench $(if $(CHECK),-check)
 
-bench-scale: ## Measure the storage provisioner with up to a million volumes
-	go run ./worker/storageprovisioner/internal/scale
+bench-scale: ## Measure the storage provisioner with up to a million volumes; CHECK=1 for a quick look at the ratios
+	go run ./worker/storageprovisioner/internal/scale $(if $(CHECK),-check,-csv docs/performance.csv -plot docs/performance.svg)
 
 packages:
 	@scripts/packages

@@ -11,67 +11,90 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/scale/world"
 )
 
-// course is one run of a workload: a world, and what is measured in it. Only its
-// phases are, not what goes on between them.
-type course struct {
-	world  *world.World
+// measured is what has been measured of something. What goes on between its phases
+// is not.
+type measured struct {
 	phases []phase
 	used   usage
-
-	worker worker.Worker
-	// ended is closed when the worker has ended.
-	ended chan struct{}
-
-	// goroutines are those from before the worker, and then those of the worker
-	// at rest. resting is the heap with the worker at rest.
-	goroutines int
-	resting    uint64
 }
 
-// phase is a part of a workload.
+// phase is a part of what is measured.
 type phase struct {
 	name string
 	took time.Duration
 }
 
-// usage is what the process has used.
+// usage is what has been used: memory allocated by the process, and calls made of a
+// world.
 type usage struct {
 	mallocs, bytes               uint64
 	accessorCalls, providerCalls int64
 }
 
-func usageIn(w *world.World) usage {
+// usedSoFar returns what has been used since the process and the world began.
+func usedSoFar(w *world.World) usage {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return usage{m.Mallocs, m.TotalAlloc, w.AccessorCalls(), w.ProviderCalls()}
 }
 
-// since returns what has been used since.
-func (u usage) since(before usage) usage {
-	return usage{
-		u.mallocs - before.mallocs, u.bytes - before.bytes,
-		u.accessorCalls - before.accessorCalls, u.providerCalls - before.providerCalls,
-	}
+// add adds what has been used from before to now.
+func (u *usage) add(before, now usage) {
+	u.mallocs += now.mallocs - before.mallocs
+	u.bytes += now.bytes - before.bytes
+	u.accessorCalls += now.accessorCalls - before.accessorCalls
+	u.providerCalls += now.providerCalls - before.providerCalls
 }
 
-func (u usage) plus(more usage) usage {
-	return usage{
-		u.mallocs + more.mallocs, u.bytes + more.bytes,
-		u.accessorCalls + more.accessorCalls, u.providerCalls + more.providerCalls,
+// phase measures an action in a world.
+func (m *measured) phase(name string, w *world.World, act func() error) error {
+	before := usedSoFar(w)
+	began := time.Now()
+	if err := act(); err != nil {
+		return errors.Annotate(err, name)
 	}
+	m.phases = append(m.phases, phase{name, time.Since(began)})
+	m.used.add(before, usedSoFar(w))
+	return nil
 }
 
-// heap returns what is on the heap and in use.
-func heap() uint64 {
+// took returns how long all phases took.
+func (m *measured) took() time.Duration {
+	var all time.Duration
+	for _, p := range m.phases {
+		all += p.took
+	}
+	return all
+}
+
+// course is a worker in a world, as one workload has it.
+type course struct {
+	measured
+	world  *world.World
+	worker worker.Worker
+	// ended is closed when the worker has ended.
+	ended chan struct{}
+
+	// atRest is what there is with the worker at rest, after everything has been
+	// attached.
+	atRest footprint
+}
+
+// footprint is what a process consists of.
+type footprint struct {
+	goroutines int
+	heap       uint64 // bytes in use
+}
+
+func footprintNow() footprint {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
+	return footprint{runtime.NumGoroutine(), m.HeapAlloc}
 }
 
 // start starts the worker.
 func (c *course) start() error {
-	c.goroutines = runtime.NumGoroutine()
 	w, err := storageprovisioner.New(c.world.Config())
 	if err != nil {
 		return errors.Trace(err)
@@ -80,63 +103,78 @@ func (c *course) start() error {
 	c.ended = make(chan struct{})
 	go func() {
 		defer close(c.ended)
-		_ = w.Wait()
+		_ = w.Wait() // whoever sees the end asks again for its error
 	}()
 	return nil
 }
 
-// phase measures from the beginning of an action until something has been reached.
-func (c *course) phase(name string, reached <-chan struct{}, act func()) error {
-	before := usageIn(c.world)
-	began := time.Now()
-	act()
-	select {
-	case <-reached:
-	case <-c.world.Broken():
-		return errors.Annotate(c.world.Err(), name)
-	case <-c.ended:
-		return errors.Annotatef(c.worker.Wait(), "%s: the worker has ended", name)
+// startIdle starts the worker, and returns when it watches everything.
+func (c *course) startIdle() error {
+	if err := c.start(); err != nil {
+		return err
 	}
-	c.phases = append(c.phases, phase{name, time.Since(began)})
-	c.used = c.used.plus(usageIn(c.world).since(before))
+	for _, s := range []*world.Storage{c.world.Volumes, c.world.Filesystems} {
+		s.Tell()
+		s.TellAttachments()
+	}
 	return nil
 }
 
-// rest waits until the worker has nothing to do, and sees what it is then.
+// until measures from the beginning of an action until the worker has done what it
+// has to.
+func (c *course) until(done <-chan struct{}, name string, act func() error) error {
+	return c.phase(name, c.world, func() error {
+		if err := act(); err != nil {
+			return err
+		}
+		select {
+		case <-done:
+			return nil
+		case <-c.world.Broken():
+			return c.world.Err()
+		case <-c.ended:
+			return c.failure()
+		}
+	})
+}
+
+// failure returns why the worker has ended.
+func (c *course) failure() error {
+	if err := c.world.Err(); err != nil {
+		return err
+	}
+	return errors.Annotate(c.worker.Wait(), "the worker has ended")
+}
+
+// rest waits until the worker has nothing to do, and sees what there is then.
 func (c *course) rest() error {
 	reporter := c.worker.(interface{ Report() map[string]any })
 	for {
 		report := reporter.Report()
 		if report == nil {
-			return errors.Annotate(c.worker.Wait(), "the worker has ended")
+			return c.failure()
 		}
-		if _, unfinished := report["unfinished"]; !unfinished {
+		if _, busy := report["unfinished"]; !busy {
 			break
 		}
 	}
-	c.goroutines = runtime.NumGoroutine() - c.goroutines
-	c.resting = heap()
+	c.atRest = footprintNow()
 	return nil
 }
 
-// stop ends the worker, and returns what was its own of the heap at rest.
-func (c *course) stop() (live uint64, err error) {
+// stop ends the worker, and tells what was its own at rest: the world stays.
+func (c *course) stop() (own footprint, err error) {
 	c.worker.Kill()
 	if err := c.worker.Wait(); err != nil {
-		return 0, errors.Annotate(err, "the worker has ended")
+		return footprint{}, c.failure()
 	}
 	<-c.ended
 	c.worker = nil
-	without := heap()
+	without := footprintNow()
 	runtime.KeepAlive(c.world)
-	return c.resting - min(without, c.resting), errors.Trace(c.world.Err())
-}
-
-// took returns how long all phases took.
-func (c *course) took() time.Duration {
-	var all time.Duration
-	for _, p := range c.phases {
-		all += p.took
+	own = footprint{
+		goroutines: c.atRest.goroutines - without.goroutines - 1, // the one that waits for it
+		heap:       c.atRest.heap - min(without.heap, c.atRest.heap),
 	}
-	return all
+	return own, c.world.Err()
 }

@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
+	"strconv"
 	"strings"
-	"time"
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
@@ -21,13 +21,15 @@ import (
 // bulk calls with the same arguments, one after another, and nothing else. What
 // the worker costs is told as a multiple of that.
 type floor struct {
-	world   *world.World
-	state   storageprovisioner.Config // for its accessors
-	ctx     envcontext.ProviderCallContext
-	volumes storage.VolumeSource
-
-	took time.Duration
-	used usage
+	measured
+	world *world.World
+	// state has the accessors.
+	state       storageprovisioner.Config
+	ctx         envcontext.ProviderCallContext
+	volumes     storage.VolumeSource
+	filesystems storage.FilesystemSource
+	// err is the first error of a call; none is made after it.
+	err error
 }
 
 func newFloor(w *world.World) (*floor, error) {
@@ -40,163 +42,144 @@ func newFloor(w *world.World) (*floor, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	f.volumes, err = provider.VolumeSource(nil)
+	if f.volumes, err = provider.VolumeSource(nil); err != nil {
+		return nil, errors.Trace(err)
+	}
+	f.filesystems, err = provider.FilesystemSource(nil)
 	return f, errors.Trace(err)
 }
 
-// timed adds the time that something takes to that of the floor.
-func (f *floor) timed(do func() error) error {
-	before := usageIn(f.world)
-	began := time.Now()
-	err := do()
-	f.took += time.Since(began)
-	f.used = f.used.plus(usageIn(f.world).since(before))
-	return errors.Trace(err)
+// timed measures calls.
+func (f *floor) timed(calls func()) error {
+	return f.phase("floor", f.world, func() error {
+		calls()
+		return f.err
+	})
+}
+
+// volumesUp is comesUp for volumes.
+func (f *floor) volumesUp() error {
+	s := f.world.Volumes
+	s.Appear()
+	ids, attachments := s.IDs(), s.AttachmentIDs()
+	return f.timed(func() { f.attachVolumes(ids, attachments) })
 }
 
 // volumesLife is wholeLife for volumes.
 func (f *floor) volumesLife() error {
-	s := f.world.Volumes
-	s.Appear()
-	ids, attachments := s.IDs(), s.AttachmentIDs()
-	if err := f.timed(func() error { return f.attachVolumes(ids, attachments) }); err != nil {
+	if err := f.volumesUp(); err != nil {
 		return err
 	}
+	return f.goAway(f.world.Volumes, f.detachVolumes, f.removeVolumes)
+}
+
+// filesystemsLife is wholeLife for filesystems.
+func (f *floor) filesystemsLife() error {
+	s := f.world.Filesystems
+	s.Appear()
+	ids, attachments := s.IDs(), s.AttachmentIDs()
+	if err := f.timed(func() { f.attachFilesystems(ids, attachments) }); err != nil {
+		return err
+	}
+	return f.goAway(s, f.detachFilesystems, f.removeFilesystems)
+}
+
+// goAway is what all storage comes to in the end.
+func (f *floor) goAway(s *world.Storage, detach func([]params.MachineStorageId), remove func([]string)) error {
+	ids, attachments := s.IDs(), s.AttachmentIDs()
 	s.Detach()
-	if err := f.timed(func() error { return f.detachVolumes(attachments) }); err != nil {
+	if err := f.timed(func() { detach(attachments) }); err != nil {
 		return err
 	}
 	s.Die()
-	return f.timed(func() error { return f.removeVolumes(ids) })
+	return f.timed(func() { remove(ids) })
 }
 
-// attachVolumes makes volumes and attaches them.
-func (f *floor) attachVolumes(ids []string, attachments []params.MachineStorageId) error {
-	tags := convert(ids, names.NewVolumeTag)
-	var e doing
-	try(&e, f.state.Life.Life, convert(tags, asTag))
-	try(&e, f.state.Volumes.Volumes, tags)
-	try(&e, f.state.Volumes.(storageprovisioner.VolumeSizeAccessor).VolumeSizes, tags)
-	wanted := try(&e, f.state.Volumes.VolumeParams, tags)
-	try(&e, f.state.Life.AttachmentLife, attachments)
-	try(&e, f.state.Volumes.VolumeAttachments, attachments)
-	try(&e, f.state.Volumes.VolumeAttachmentParams, attachments)
-
-	creations := make([]storage.VolumeParams, len(wanted))
-	for i, w := range wanted {
-		p := w.Result
-		creations[i] = storage.VolumeParams{
-			Tag:      tags[i],
-			Size:     p.Size,
-			Provider: storage.ProviderType(p.Provider),
-			Attachment: &storage.VolumeAttachmentParams{
-				AttachmentParams: attachmentParams(p.Provider, p.Attachment.MachineTag, p.Attachment.InstanceId),
-				Volume:           tags[i],
-			},
-		}
+// machinesUp is machinesOneByOne.
+func (f *floor) machinesUp() error {
+	tags := make([]names.MachineTag, f.world.Machines())
+	for i := range tags {
+		f.world.ProvisionMachine(i)
 	}
-	made := try(&e, provided(f.ctx, f.volumes.CreateVolumes), creations)
-	f.setStatus(&e, tags, status.Attaching)
-	infos := make([]params.Volume, len(made))
-	attaching := make([]storage.VolumeAttachmentParams, len(made))
-	for i, m := range made {
-		infos[i] = params.Volume{
-			VolumeTag: m.Volume.Tag.String(),
-			Info:      params.VolumeInfo{VolumeId: m.Volume.VolumeId, Size: m.Volume.Size},
+	if err := f.timed(func() {
+		for i := range tags {
+			tags[i] = names.NewMachineTag(strconv.Itoa(i))
 		}
-		attaching[i] = *creations[i].Attachment
-		attaching[i].VolumeId = m.Volume.VolumeId
+		try(f, f.state.Machines.InstanceIds, tags)
+	}); err != nil {
+		return err
 	}
-	try(&e, f.state.Volumes.SetVolumeInfo, infos)
-
-	attached := try(&e, provided(f.ctx, f.volumes.AttachVolumes), attaching)
-	f.setStatus(&e, tags, status.Attached)
-	recorded := make([]params.VolumeAttachment, len(attached))
-	for i, a := range attached {
-		recorded[i] = params.VolumeAttachment{
-			VolumeTag:  a.VolumeAttachment.Volume.String(),
-			MachineTag: a.VolumeAttachment.Machine.String(),
-			Info:       params.VolumeAttachmentInfo{DeviceName: a.VolumeAttachment.DeviceName},
-		}
-	}
-	try(&e, f.state.Volumes.SetVolumeAttachmentInfo, recorded)
-	return e.err
+	return f.volumesUp()
 }
 
-// detachVolumes detaches volumes whose attachments are dying.
-func (f *floor) detachVolumes(attachments []params.MachineStorageId) error {
-	var e doing
-	try(&e, f.state.Life.AttachmentLife, attachments)
-	try(&e, f.state.Volumes.VolumeAttachments, attachments)
-	wanted := try(&e, f.state.Volumes.VolumeAttachmentParams, attachments)
-	tags := make([]names.VolumeTag, len(wanted))
-	detaching := make([]storage.VolumeAttachmentParams, len(wanted))
-	for i, w := range wanted {
-		p := w.Result
-		tags[i] = names.NewVolumeTag(strings.TrimPrefix(p.VolumeTag, names.VolumeTagKind+"-"))
-		detaching[i] = storage.VolumeAttachmentParams{
-			AttachmentParams: attachmentParams(p.Provider, p.MachineTag, p.InstanceId),
-			Volume:           tags[i],
-			VolumeId:         p.VolumeId,
-		}
+// managedUp is devicesOneByOne.
+func (f *floor) managedUp() error {
+	if err := f.volumesUp(); err != nil {
+		return err
 	}
-	try(&e, provided(f.ctx, f.volumes.DetachVolumes), detaching)
-	f.setStatus(&e, tags, status.Detached)
-	try(&e, f.state.Life.RemoveAttachments, attachments)
-	return e.err
+	s := f.world.Filesystems
+	s.Appear()
+	ids, attachments, devices := s.IDs(), s.AttachmentIDs(), f.world.Volumes.AttachmentIDs()
+	return f.timed(func() {
+		for range devices {
+			f.world.ShowDevice()
+		}
+		try(f, f.state.Volumes.VolumeBlockDevices, devices)
+		f.attachFilesystems(ids, attachments)
+	})
 }
 
-// removeVolumes destroys volumes that are dead.
-func (f *floor) removeVolumes(ids []string) error {
-	volumes := convert(ids, names.NewVolumeTag)
-	tags := convert(volumes, asTag)
-	var e doing
-	try(&e, f.state.Life.Life, tags)
-	try(&e, f.state.Volumes.Volumes, volumes)
-	removals := try(&e, f.state.Volumes.(storageprovisioner.VolumeRemovalAccessor).RemoveVolumeParams, volumes)
-	try(&e, provided(f.ctx, f.volumes.DestroyVolumes), convert(removals, func(r params.RemoveVolumeParamsResult) string {
-		return r.Result.VolumeId
-	}))
-	try(&e, f.state.Life.Remove, tags)
-	return e.err
+// volumesAgain is restart.
+func (f *floor) volumesAgain() error {
+	s := f.world.Volumes
+	s.Appear()
+	ids, attachments := s.IDs(), s.AttachmentIDs()
+	return f.timed(func() { f.attachVolumesAgain(ids, attachments) })
 }
 
 // setStatus sets one status for all.
-func (f *floor) setStatus(e *doing, tags []names.VolumeTag, s status.Status) {
-	if e.err != nil {
+func setStatus[T names.Tag](f *floor, tags []T, s status.Status) {
+	if f.err != nil {
 		return
 	}
-	e.err = f.state.Status.SetStatus(convert(tags, func(tag names.VolumeTag) params.EntityStatusArgs {
+	f.err = f.state.Status.SetStatus(convert(tags, func(tag T) params.EntityStatusArgs {
 		return params.EntityStatusArgs{Tag: tag.String(), Status: string(s)}
 	}))
 }
 
-func attachmentParams(provider, machine, instanceID string) storage.AttachmentParams {
-	return storage.AttachmentParams{
-		Provider:   storage.ProviderType(provider),
-		Machine:    names.NewMachineTag(strings.TrimPrefix(machine, names.MachineTagKind+"-")),
-		InstanceId: instance.Id(instanceID),
-	}
-}
-
-// doing keeps the first error of several calls.
-type doing struct{ err error }
-
 // try makes a call, unless one before has failed.
-func try[A, R any](e *doing, call func([]A) ([]R, error), args []A) []R {
-	if e.err != nil {
+func try[A, R any](f *floor, call func([]A) ([]R, error), args []A) []R {
+	if f.err != nil {
 		return nil
 	}
 	results, err := call(args)
-	e.err = err
+	f.err = err
+	return results
+}
+
+// insist makes a call of a source, and another for what has failed in the first.
+func insist[A, R any](
+	f *floor, call func(envcontext.ProviderCallContext, []A) ([]R, error), args []A, failed func(R) bool,
+) []R {
+	results := try(f, provided(f, call), args)
+	var places []int
+	var again []A
+	for i, r := range results {
+		if failed(r) {
+			places, again = append(places, i), append(again, args[i])
+		}
+	}
+	if len(again) > 0 {
+		for i, r := range try(f, provided(f, call), again) {
+			results[places[i]] = r
+		}
+	}
 	return results
 }
 
 // provided returns a call of a source as one that takes arguments alone.
-func provided[A, R any](
-	ctx envcontext.ProviderCallContext, call func(envcontext.ProviderCallContext, []A) ([]R, error),
-) func([]A) ([]R, error) {
-	return func(args []A) ([]R, error) { return call(ctx, args) }
+func provided[A, R any](f *floor, call func(envcontext.ProviderCallContext, []A) ([]R, error)) func([]A) ([]R, error) {
+	return func(args []A) ([]R, error) { return call(f.ctx, args) }
 }
 
 // convert converts each.
@@ -209,3 +192,17 @@ func convert[A, B any](all []A, one func(A) B) []B {
 }
 
 func asTag[T names.Tag](tag T) names.Tag { return tag }
+
+// idIn returns the id in a tag.
+func idIn(tag string) string {
+	_, id, _ := strings.Cut(tag, "-")
+	return id
+}
+
+func attachmentParams(provider, machine, instanceID string) storage.AttachmentParams {
+	return storage.AttachmentParams{
+		Provider:   storage.ProviderType(provider),
+		Machine:    names.NewMachineTag(idIn(machine)),
+		InstanceId: instance.Id(instanceID),
+	}
+}

@@ -9,100 +9,192 @@ package main
 import (
 	"flag"
 	"fmt"
+	"io"
 	"os"
-	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/juju/errors"
-
-	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/scale/world"
 )
 
+// settings say what is measured, and where it is written.
+type settings struct {
+	numbers   []int
+	workloads []workload
+	// runs is how often the small ones are measured: the best counts.
+	runs                      int
+	bounds                    bounds
+	csv, plot                 string
+	cpuProfile, memoryProfile string
+}
+
+// small is up to how many entities a workload is measured several times.
+const small = 100_000
+
 func main() {
-	numbers := flag.String("n", "1000,10000,100000,1000000", "how many `entities` to measure with, separated by commas")
-	only := flag.String("workload", "", "the `names` of the workloads to measure, separated by commas; empty: all")
-	cpu := flag.String("cpuprofile", "", "write a CPU profile of the worker's phases to this `file`; floors are left out")
-	mem := flag.String("memprofile", "", "write a profile of all allocations to this `file`; floors are left out")
-	flag.Parse()
-	if err := run(*numbers, *only, *cpu, *mem); err != nil {
+	s, check, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	var missed int
+	if err == nil {
+		missed, err = s.run(os.Stdout)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "scale:", err)
 		os.Exit(2)
 	}
+	if check && missed > 0 {
+		os.Exit(1)
+	}
 }
 
-func run(numbers, only, cpu, mem string) (err error) {
-	if cpu != "" {
-		file, err := os.Create(cpu)
-		if err != nil {
-			return errors.Trace(err)
-		}
-		defer file.Close()
-		if err := pprof.StartCPUProfile(file); err != nil {
-			return errors.Trace(err)
-		}
-		defer pprof.StopCPUProfile()
+// parse returns what the arguments say, and whether to fail when a bound is missed.
+func parse(args []string) (s settings, check bool, err error) {
+	flags := flag.NewFlagSet("scale", flag.ContinueOnError)
+	numbers := flags.String("n", "1000,10000,100000,1000000", "with how many `entities` to measure, separated by commas")
+	only := flags.String("workload", "", "the `names` of the workloads to measure, separated by commas; empty: all")
+	delay := flags.Duration("accessor-delay", time.Millisecond, "how long each accessor call takes in trickle-slow")
+	flags.IntVar(&s.runs, "runs", 3, fmt.Sprintf("measure that many `times` with up to %d entities; the best counts", small))
+	flags.StringVar(&s.csv, "csv", "", "write the table to this `file` as well")
+	flags.StringVar(&s.plot, "plot", "", "draw what an entity costs in this SVG `file`")
+	flags.StringVar(&s.cpuProfile, "cpuprofile", "", "write a CPU profile to this `file`; floors are left out")
+	flags.StringVar(&s.memoryProfile, "memprofile", "", "write a profile of allocations to this `file`; floors are left out")
+	flags.BoolVar(&check, "check", false, "measure little, and exit with status 1 when a ratio is far from what it should be")
+	if err := flags.Parse(args); err != nil {
+		return settings{}, false, err
 	}
-	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(out, "workload\tn\ttime\tns/entity\tfloor\tratio\taccessor calls\tprovider calls\tallocs\tbytes\tlive\tgoroutines\tphases\t")
-	for _, number := range strings.Split(numbers, ",") {
-		n, err := strconv.Atoi(number)
-		if err != nil {
-			return errors.Annotate(err, "-n")
+	s.bounds = targets
+	if check {
+		s.bounds = alarms
+		*numbers = fmt.Sprintf("%d,%d", alarms.small, alarms.large)
+	}
+	if s.numbers, err = parseNumbers(*numbers); err != nil {
+		return settings{}, false, errors.Annotate(err, "-n")
+	}
+	s.workloads, err = choose(workloads(*delay), *only)
+	return s, check, errors.Annotate(err, "-workload")
+}
+
+func parseNumbers(list string) ([]int, error) {
+	var numbers []int
+	for field := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(field)
+		if err != nil || n < 1 {
+			return nil, errors.NotValidf("number of entities %q", field)
 		}
-		for _, wl := range workloads {
-			if only != "" && !strings.Contains(","+only+",", ","+wl.name+",") {
+		numbers = append(numbers, n)
+	}
+	return numbers, nil
+}
+
+// choose returns the workloads in a list of names; all if it is empty.
+func choose(all []workload, list string) ([]workload, error) {
+	if list == "" {
+		return all, nil
+	}
+	var chosen []workload
+	for name := range strings.SplitSeq(list, ",") {
+		i := slices.IndexFunc(all, func(wl workload) bool { return wl.name == name })
+		if i < 0 {
+			return nil, errors.NotFoundf("workload %q (there are: %s)", name, strings.Join(convert(all, workload.String), ", "))
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
+
+func (wl workload) String() string { return wl.name }
+
+// run measures and writes everything, and returns how many bounds are missed.
+func (s settings) run(out io.Writer) (missed int, err error) {
+	var all rows
+	err = s.profiled(func() error {
+		all, err = s.measure(out)
+		return err
+	})
+	if err != nil {
+		return 0, errors.Trace(err)
+	}
+	fmt.Fprintf(out, "\n%s\n", legend)
+	for _, v := range s.bounds.judge(all) {
+		fmt.Fprintln(out, v)
+		if !v.held() {
+			missed++
+		}
+	}
+	if err := writeFile(s.csv, func(out io.Writer) error { return writeCSV(out, all) }); err != nil {
+		return 0, err
+	}
+	return missed, writeFile(s.plot, func(out io.Writer) error { return writePlot(out, all) })
+}
+
+// measure measures everything, and writes the table as it goes.
+func (s settings) measure(out io.Writer) (rows, error) {
+	if err := writeHead(out); err != nil {
+		return nil, err
+	}
+	var all rows
+	for _, wl := range s.workloads {
+		for _, n := range s.numbers {
+			if wl.most > 0 && n > wl.most {
 				continue
 			}
-			if err := measure(out, wl, n, cpu == "" && mem == ""); err != nil {
-				return errors.Annotatef(err, "%s with %d", wl.name, n)
+			times := s.runs
+			if n > small {
+				times = 1
 			}
-			out.Flush()
+			r, err := measure(wl, n, times, s.cpuProfile == "" && s.memoryProfile == "")
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, r)
+			if err := writeRow(out, all, r); err != nil {
+				return nil, err
+			}
 		}
 	}
-	if mem == "" {
+	return all, nil
+}
+
+// profiled does something, with the profiles that are asked for.
+func (s settings) profiled(do func() error) error {
+	if s.cpuProfile != "" {
+		unprofiled := do
+		do = func() error {
+			return writeFile(s.cpuProfile, func(out io.Writer) error {
+				if err := pprof.StartCPUProfile(out); err != nil {
+					return errors.Trace(err)
+				}
+				defer pprof.StopCPUProfile()
+				return unprofiled()
+			})
+		}
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	return writeFile(s.memoryProfile, func(out io.Writer) error {
+		return errors.Trace(pprof.Lookup("allocs").WriteTo(out, 0))
+	})
+}
+
+// writeFile writes a file; nothing without a name.
+func writeFile(name string, write func(io.Writer) error) (err error) {
+	if name == "" {
 		return nil
 	}
-	file, err := os.Create(mem)
+	file, err := os.Create(name)
 	if err != nil {
 		return errors.Trace(err)
 	}
-	defer file.Close()
-	return errors.Trace(pprof.Lookup("allocs").WriteTo(file, 0))
-}
-
-func measure(out *tabwriter.Writer, wl workload, n int, withFloor bool) error {
-	var ground *floor
-	if withFloor {
-		var err error
-		if ground, err = newFloor(world.New(wl.options(n))); err != nil {
-			return err
+	defer func() {
+		if cerr := file.Close(); err == nil {
+			err = errors.Trace(cerr)
 		}
-		runtime.GC()
-		if err := wl.floor(ground); err != nil {
-			return errors.Annotate(err, "floor")
-		}
-	} else {
-		ground = &floor{}
-	}
-	ground.world = nil
-	ground.state.Volumes = nil
-
-	c := &course{world: world.New(wl.options(n))}
-	runtime.GC()
-	if err := wl.run(c); err != nil {
-		return err
-	}
-	live, err := c.stop()
-	if err != nil {
-		return err
-	}
-	per := func(x uint64) uint64 { return x / uint64(n) }
-	fmt.Fprintf(out, "%s\t%d\t%s\t%d\t%d\t%.2f\t%d\t%d\t%d\t%d\t%d\t%d\t%v\t\n", wl.name, n, c.took().Round(time.Microsecond),
-		per(uint64(c.took())), per(uint64(ground.took)), float64(c.took())/float64(ground.took),
-		c.used.accessorCalls, c.used.providerCalls, per(c.used.mallocs), per(c.used.bytes), per(live), c.goroutines, c.phases)
-	return nil
+	}()
+	return write(file)
 }

@@ -172,8 +172,7 @@ func (a *accessors) AttachmentLife(ids []params.MachineStorageId) ([]params.Life
 
 func (a *accessors) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
 	return tell(a.World, tags, func(tag names.Tag) *params.Error {
-		s := a.kind(tag.Kind())
-		return s.remove(tag.String())
+		return a.kind(tag.Kind()).remove(tag.String())
 	})
 }
 
@@ -316,8 +315,8 @@ func (a *accessors) SetVolumeAttachmentInfo(attachments []params.VolumeAttachmen
 func (a *accessors) VolumeBlockDevices(ids []params.MachineStorageId) ([]params.BlockDeviceResult, error) {
 	shown := int(a.devices.Load())
 	return answer(a.World, ids, func(id params.MachineStorageId) params.BlockDeviceResult {
-		volumes := a.World.Volumes
-		if volumes.attachmentAt(id) == &nothing || volumes.number(id.AttachmentTag) >= shown {
+		i := a.World.Volumes.attachmentAt(id)
+		if i.attachment == "" || i.number >= shown {
 			return params.BlockDeviceResult{Error: errNotFound}
 		}
 		return params.BlockDeviceResult{Result: storage.BlockDevice{DeviceName: deviceName, UUID: modelUUID, Size: size}}
@@ -345,7 +344,7 @@ func (a *accessors) beneath(i *item) string {
 	if !a.options.Backed {
 		return ""
 	}
-	return a.World.Volumes.items[a.World.Filesystems.number(i.tag)].tag
+	return a.World.Volumes.items[i.number].tag
 }
 
 func (a *accessors) FilesystemSizes(tags []names.FilesystemTag) ([]params.SizeResult, error) {

@@ -27,6 +27,7 @@ type Storage struct {
 // item is a volume or filesystem and its attachment. An empty life is that of what
 // is not there. The id that its provider gives it is its tag.
 type item struct {
+	number           int
 	tag              string
 	machine          *machine
 	life, attachment life.Value
@@ -58,7 +59,7 @@ func newStorage(w *World, kind string, n int) *Storage {
 	}
 	s.source = newSource(s)
 	for i := range s.items {
-		s.items[i] = item{tag: s.prefix + strconv.Itoa(i), machine: &w.machines[i%len(w.machines)]}
+		s.items[i] = item{number: i, tag: s.prefix + strconv.Itoa(i), machine: &w.machines[i%len(w.machines)]}
 		if w.options.Recorded {
 			s.items[i].recorded, s.items[i].attached = true, true
 			s.source.items[i].made, s.source.items[i].attached = true, true
@@ -183,7 +184,7 @@ func (s *Storage) removeAttachment(id params.MachineStorageId) *params.Error {
 	switch {
 	case i.attachment == life.Alive:
 		s.world.fail("the attachment of %s is removed while it is alive", i.tag)
-	case s.source.items[s.number(i.tag)].attached:
+	case s.source.items[i.number].attached:
 		s.world.fail("the attachment of %s is removed while it is attached", i.tag)
 	}
 	i.attachment, i.attached = "", false
@@ -200,7 +201,7 @@ func (s *Storage) remove(tag string) *params.Error {
 	switch {
 	case i.life != life.Dead:
 		s.world.fail("%s is removed while it is %s", tag, i.life)
-	case s.source.items[s.number(tag)].made:
+	case s.source.items[i.number].made:
 		s.world.fail("%s is removed while its provider has it", tag)
 	}
 	i.life, i.recorded = "", false

@@ -162,9 +162,12 @@ func (w *World) fail(format string, args ...any) {
 	})
 }
 
-// MachinesWatched returns a channel that is closed when so many machines have been
+// Machines returns how many machines there are.
+func (w *World) Machines() int { return len(w.machines) }
+
+// MachinesWatched returns a channel that is closed when all machines have been
 // watched.
-func (w *World) MachinesWatched(n int) <-chan struct{} { return w.watched.Reach(n) }
+func (w *World) MachinesWatched() <-chan struct{} { return w.watched.Reach(len(w.machines)) }
 
 // ProvisionMachine gives a machine its instance, and tells its watcher, if any.
 func (w *World) ProvisionMachine(number int) {

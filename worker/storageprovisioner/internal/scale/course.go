@@ -143,7 +143,10 @@ func (c *course) failure() error {
 	if err := c.world.Err(); err != nil {
 		return err
 	}
-	return errors.Annotate(c.worker.Wait(), "the worker has ended")
+	if err := c.worker.Wait(); err != nil {
+		return errors.Annotate(err, "the worker has ended")
+	}
+	return errors.New("the worker has ended")
 }
 
 // rest waits until the worker has nothing to do, and sees what there is then.

@@ -57,7 +57,7 @@ type made struct {
 func newSource(s *Storage) *source {
 	return &source{
 		storage: s,
-		calls:   exclusive{name: s.prefix + "source", fail: s.world.fail},
+		calls:   exclusive{name: "source of " + s.kind + "s", fail: s.world.fail},
 		items:   make([]made, len(s.items)),
 		flaky:   s.world.options.Flaky,
 	}

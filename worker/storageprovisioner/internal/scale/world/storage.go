@@ -11,6 +11,7 @@ import (
 // Storage is all volumes, or all filesystems, of a world, each with one attachment.
 type Storage struct {
 	world  *World
+	kind   string // of tags: "volume"
 	prefix string // of tags: "volume-"
 	items  []item
 	source *source
@@ -49,6 +50,7 @@ var nothing item
 func newStorage(w *World, kind string, n int) *Storage {
 	s := &Storage{
 		world:             w,
+		kind:              kind,
 		prefix:            kind + "-",
 		items:             make([]item, n),
 		changes:           newWatch[[]string](0),
@@ -123,7 +125,7 @@ func (s *Storage) number(tag string) int {
 	id, ok := strings.CutPrefix(tag, s.prefix)
 	n, err := strconv.Atoi(id)
 	if !ok || err != nil || n < 0 || n >= len(s.items) {
-		s.world.fail("%q is not the tag of a %s", tag, strings.TrimSuffix(s.prefix, "-"))
+		s.world.fail("%q is not the tag of a %s", tag, s.kind)
 		return -1
 	}
 	return n

@@ -100,7 +100,7 @@ func New(options Options) *World {
 		w.machines[i] = machine{tag: "machine-" + strconv.Itoa(i), provisioned: !options.Unprovisioned}
 	}
 	w.watched.mu = &w.mu
-	w.accessors = exclusive{name: "accessor", fail: w.fail}
+	w.accessors = exclusive{name: "accessors", fail: w.fail}
 	w.Volumes = newStorage(w, names.VolumeTagKind, options.Volumes)
 	w.Filesystems = newStorage(w, names.FilesystemTagKind, options.Filesystems)
 	w.environ.Notify()

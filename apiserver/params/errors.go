@@ -38,6 +38,12 @@ const (
 // method ErrorCode() string, or the empty string.
 func ErrCode(err error) string {
 	type coder interface{ ErrorCode() string }
+	if err == nil {
+		return ""
+	}
+	if c, ok := err.(coder); ok {
+		return c.ErrorCode()
+	}
 	var c coder
 	if errors.As(err, &c) || errors.As(errors.Cause(err), &c) {
 		return c.ErrorCode()

@@ -73,14 +73,14 @@ func wireError(err *params.Error) error {
 func attachmentIds(facts []*plan.Fact) []params.MachineStorageId {
 	ids := make([]params.MachineStorageId, len(facts))
 	for i, f := range facts {
-		ids[i] = attachmentId(plan.Subject{Key: f.Key, Tag: f.Tag})
+		ids[i] = attachmentId(f.Subject)
 	}
 	return ids
 }
 
 func attachmentId(s plan.Subject) params.MachineStorageId {
 	return params.MachineStorageId{
-		MachineTag:    s.Host,
+		MachineTag:    s.Key.Host,
 		AttachmentTag: s.Tag.String(),
 	}
 }

@@ -1,6 +1,8 @@
 package storageprovisioner
 
 import (
+	"slices"
+
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
@@ -50,8 +52,8 @@ func (r *facts) read(subjects []plan.Subject) ([]plan.Fact, error) {
 	all := make([]plan.Fact, len(subjects))
 	byKind := make(map[plan.Kind][]*plan.Fact)
 	for i, s := range subjects {
-		all[i].Key, all[i].Tag = s.Key, s.Tag
-		byKind[s.Kind] = append(byKind[s.Kind], &all[i])
+		all[i].Subject = s
+		byKind[s.Key.Kind] = append(byKind[s.Key.Kind], &all[i])
 	}
 	volumes, filesystems := volumeReader{r}, filesystemReader{r}
 	for _, step := range []func() error{
@@ -112,13 +114,11 @@ func unmade(f *plan.Fact) bool {
 
 // only returns the facts that could be read so far and that are wanted.
 func only(facts []*plan.Fact, wanted func(*plan.Fact) bool) []*plan.Fact {
-	some := make([]*plan.Fact, 0, len(facts))
-	for _, f := range facts {
-		if f.Err == nil && wanted(f) {
-			some = append(some, f)
-		}
+	left := func(f *plan.Fact) bool { return f.Err != nil || !wanted(f) }
+	if !slices.ContainsFunc(facts, left) {
+		return facts
 	}
-	return some
+	return slices.DeleteFunc(slices.Clone(facts), left)
 }
 
 func present(f *plan.Fact) bool { return f.Life != plan.Gone }
@@ -198,7 +198,12 @@ func readWanted[T any](
 		}
 		return nil
 	})
-	return only(staying, func(f *plan.Fact) bool { return f.Recorded && f.Wanted > f.Size }), err
+	return only(staying, grows), err
+}
+
+// grows reports whether the fact is that of what is wanted larger than it is.
+func grows(f *plan.Fact) bool {
+	return f.Err == nil && f.Life == plan.Alive && f.Recorded && f.Wanted > f.Size
 }
 
 // setProvider completes a fact with who provides the entity.

@@ -23,13 +23,10 @@ func filesystemTags(facts []*plan.Fact) []names.FilesystemTag {
 }
 
 func (r filesystemReader) infos(facts []*plan.Fact) error {
-	recorded := make(map[*plan.Fact]params.Filesystem)
-	err := r.recorded(facts, func(f *plan.Fact, wire params.Filesystem) error {
-		_, err := r.setBacking(f, wire.VolumeTag)
+	recorded, err := r.recorded(facts, func(f *plan.Fact, wire params.Filesystem) error {
+		volume, err := r.setBacking(f, wire.VolumeTag)
 		f.ID, f.Size = wire.Info.FilesystemId, wire.Info.Size
-		wire.FilesystemTag = f.Tag.String()
-		r.filesystems = append(r.filesystems, filesystemFromWire(wire))
-		recorded[f] = wire
+		r.filesystems = append(r.filesystems, recordedFilesystem(f.Tag.(names.FilesystemTag), volume, wire.Info))
 		return err
 	})
 	if err != nil {
@@ -46,7 +43,7 @@ type filesystemGrowth struct {
 }
 
 // growths completes the facts of filesystems that are wanted larger than they are.
-func (r filesystemReader) growths(facts []*plan.Fact, recorded map[*plan.Fact]params.Filesystem) error {
+func (r filesystemReader) growths(facts []*plan.Fact, recorded []params.FilesystemResult) error {
 	accessor, ok := r.config.Filesystems.(FilesystemSizeAccessor)
 	if !ok {
 		return nil
@@ -55,9 +52,13 @@ func (r filesystemReader) growths(facts []*plan.Fact, recorded map[*plan.Fact]pa
 	if err != nil {
 		return err
 	}
-	for _, f := range growing {
-		f.Args = filesystemGrowth{
-			storage.FilesystemResizeParams{Tag: f.Tag.(names.FilesystemTag), FilesystemId: f.ID, Size: f.Wanted}, recorded[f],
+	for i, f := range facts {
+		if tag := f.Tag.(names.FilesystemTag); grows(f) {
+			wire := recorded[i].Result
+			wire.FilesystemTag = tag.String()
+			f.Args = filesystemGrowth{
+				storage.FilesystemResizeParams{Tag: tag, FilesystemId: f.ID, Size: f.Wanted}, wire,
+			}
 		}
 	}
 	return r.params(growing, func(*plan.Fact, params.FilesystemParams) error { return nil })
@@ -65,7 +66,9 @@ func (r filesystemReader) growths(facts []*plan.Fact, recorded map[*plan.Fact]pa
 
 // recorded completes facts with whether filesystems are recorded, and by each those
 // that are.
-func (r filesystemReader) recorded(facts []*plan.Fact, each func(*plan.Fact, params.Filesystem) error) error {
+func (r filesystemReader) recorded(
+	facts []*plan.Fact, each func(*plan.Fact, params.Filesystem) error,
+) ([]params.FilesystemResult, error) {
 	results, err := call("reading filesystems", r.config.Filesystems.Filesystems, filesystemTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemResult) error {
 		if err := setRecorded(f, result.Error); !f.Recorded {
@@ -73,7 +76,7 @@ func (r filesystemReader) recorded(facts []*plan.Fact, each func(*plan.Fact, par
 		}
 		return each(f, result.Result)
 	})
-	return err
+	return results, err
 }
 
 // setBacking completes a fact with the volume beneath a filesystem, if any.
@@ -184,9 +187,9 @@ func (r filesystemReader) attaching(facts []*plan.Fact) error {
 func (r filesystemReader) beneath(attachments []*plan.Fact) error {
 	filesystems := make([]*plan.Fact, len(attachments))
 	for i, a := range attachments {
-		filesystems[i] = &plan.Fact{Key: a.Key.Storage(), Tag: a.Tag, Life: plan.Alive}
+		filesystems[i] = &plan.Fact{Subject: plan.Subject{Key: a.Key.Storage(), Tag: a.Tag}, Life: plan.Alive}
 	}
-	err := r.recorded(filesystems, func(f *plan.Fact, wire params.Filesystem) error {
+	_, err := r.recorded(filesystems, func(f *plan.Fact, wire params.Filesystem) error {
 		_, err := r.setBacking(f, wire.VolumeTag)
 		return err
 	})
@@ -222,10 +225,14 @@ func filesystemOnWire(tag names.FilesystemTag, volume names.VolumeTag, info stor
 func filesystemFromWire(wire params.Filesystem) storage.Filesystem {
 	tag, _ := names.ParseFilesystemTag(wire.FilesystemTag)
 	volume, _ := names.ParseVolumeTag(wire.VolumeTag)
+	return recordedFilesystem(tag, volume, wire.Info)
+}
+
+func recordedFilesystem(tag names.FilesystemTag, volume names.VolumeTag, info params.FilesystemInfo) storage.Filesystem {
 	return storage.Filesystem{
 		Tag:            tag,
 		Volume:         volume,
-		FilesystemInfo: storage.FilesystemInfo{FilesystemId: wire.Info.FilesystemId, Size: wire.Info.Size},
+		FilesystemInfo: storage.FilesystemInfo{FilesystemId: info.FilesystemId, Size: info.Size},
 	}
 }
 

@@ -17,7 +17,7 @@ type filesystemOps struct {
 }
 
 func (o filesystemOps) create(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return create(items, filesystemParams, o.qualifiers, storage.FilesystemQualifier.ShouldCreateFilesystem,
+	return create(items, arguments(items, filesystemParams), o.qualifiers, storage.FilesystemQualifier.ShouldCreateFilesystem,
 		o.source.ValidateFilesystemParams,
 		func(args []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
 			return o.source.CreateFilesystems(ctx, args)
@@ -35,7 +35,7 @@ func (o filesystemOps) create(ctx envcontext.ProviderCallContext, items []plan.I
 }
 
 func (o filesystemOps) attach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return bulk(items, filesystemAttachmentParams,
+	return bulk(items, arguments(items, filesystemAttachmentParams),
 		func(args []storage.FilesystemAttachmentParams) ([]storage.AttachFilesystemsResult, error) {
 			return o.source.AttachFilesystems(ctx, args)
 		},
@@ -55,7 +55,7 @@ func (o filesystemOps) attach(ctx envcontext.ProviderCallContext, items []plan.I
 }
 
 func (o filesystemOps) detach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return bulk(items, filesystemAttachmentParams, func(args []storage.FilesystemAttachmentParams) ([]error, error) {
+	return bulk(items, arguments(items, filesystemAttachmentParams), func(args []storage.FilesystemAttachmentParams) ([]error, error) {
 		return o.source.DetachFilesystems(ctx, args)
 	}, onlyError)
 }
@@ -71,7 +71,7 @@ func (o filesystemOps) resize(ctx envcontext.ProviderCallContext, items []plan.I
 	if !ok {
 		return failAll(items, cannotGrow("filesystems"))
 	}
-	return bulk(items, func(item plan.Item) filesystemGrowth { return item.Args.(filesystemGrowth) },
+	return bulk(items, arguments(items, func(item plan.Item) filesystemGrowth { return item.Args.(filesystemGrowth) }),
 		func(growths []filesystemGrowth) ([]storage.ResizeFilesystemsResult, error) {
 			args := make([]storage.FilesystemResizeParams, len(growths))
 			for i, g := range growths {

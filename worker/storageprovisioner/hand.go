@@ -99,7 +99,7 @@ func perform(ctx envcontext.ProviderCallContext, source operations, batch plan.B
 func failAll(items []plan.Item, err error) []plan.Result {
 	results := make([]plan.Result, len(items))
 	for i, item := range items {
-		results[i] = plan.Result{Key: item.Key, Err: err}
+		results[i] = item.Ended(plan.Result{Err: err})
 	}
 	return results
 }
@@ -107,14 +107,10 @@ func failAll(items []plan.Item, err error) []plan.Result {
 // bulk makes one call of a source for the items and pairs its results with them.
 // What a result is about is told by its place alone.
 func bulk[P, R any](
-	items []plan.Item, param func(plan.Item) P, source func([]P) ([]R, error), result func(P, R) plan.Result,
+	items []plan.Item, args []P, source func([]P) ([]R, error), result func(P, R) plan.Result,
 ) []plan.Result {
 	if len(items) == 0 {
 		return nil
-	}
-	args := make([]P, len(items))
-	for i, item := range items {
-		args[i] = param(item)
 	}
 	got, err := source(args)
 	if err == nil && len(got) != len(items) {
@@ -129,46 +125,59 @@ func bulk[P, R any](
 	}
 	results := make([]plan.Result, len(items))
 	for i, item := range items {
-		results[i] = result(args[i], got[i])
-		results[i].Key = item.Key
+		results[i] = item.Ended(result(args[i], got[i]))
 	}
 	return results
+}
+
+// arguments returns what a source is called with for the items.
+func arguments[P any](items []plan.Item, param func(plan.Item) P) []P {
+	args := make([]P, len(items))
+	for i, item := range items {
+		args[i] = param(item)
+	}
+	return args
 }
 
 func onlyError[P any](_ P, err error) plan.Result {
 	return plan.Result{Err: err}
 }
 
-// admit splits items into those to go ahead with, and the results of those that
-// are held back or not valid. What is repeated to learn how it ended is not asked
-// about again.
-func admit(items []plan.Item, check func(plan.Item) plan.Result) ([]plan.Item, []plan.Result) {
-	var admitted []plan.Item
-	var results []plan.Result
-	for _, item := range items {
-		if item.Repeat {
-			admitted = append(admitted, item)
-			continue
+// admit splits items, with their arguments, into those to go ahead with, and the
+// results of those that are held back or not valid. What is repeated to learn how it
+// ended is not asked about again.
+func admit[P any](
+	items []plan.Item, args []P, check func(P) plan.Result,
+) (admitted []plan.Item, admittedArgs []P, results []plan.Result) {
+	for i, item := range items {
+		var result plan.Result
+		if !item.Repeat {
+			result = check(args[i])
 		}
-		result := check(item)
-		if result.Deferred || result.Err != nil {
-			result.Key = item.Key
-			results = append(results, result)
-			continue
+		switch held := result.Deferred || result.Err != nil; {
+		case held && results == nil:
+			// Most often none is.
+			admitted, admittedArgs = slices.Clone(items[:i]), slices.Clone(args[:i])
+			fallthrough
+		case held:
+			results = append(results, item.Ended(result))
+		case results != nil:
+			admitted, admittedArgs = append(admitted, item), append(admittedArgs, args[i])
 		}
-		admitted = append(admitted, item)
 	}
-	return admitted, results
+	if results == nil {
+		return items, args, nil
+	}
+	return admitted, admittedArgs, results
 }
 
 // create makes what qualifies and is valid. What is not valid now will not be valid
 // later.
 func create[P, Q, R any](
-	items []plan.Item, param func(plan.Item) P, qualifiers []Q, qualifies func(Q, P) bool, validate func(P) error,
+	items []plan.Item, args []P, qualifiers []Q, qualifies func(Q, P) bool, validate func(P) error,
 	source func([]P) ([]R, error), result func(P, R) plan.Result,
 ) []plan.Result {
-	admitted, results := admit(items, func(item plan.Item) plan.Result {
-		p := param(item)
+	items, args, held := admit(items, args, func(p P) plan.Result {
 		for _, q := range qualifiers {
 			if !qualifies(q, p) {
 				return plan.Result{Deferred: true}
@@ -176,7 +185,7 @@ func create[P, Q, R any](
 		}
 		return plan.Result{Err: storage.Permanent(validate(p))}
 	})
-	return append(results, bulk(admitted, param, source, result)...)
+	return append(bulk(items, args, source, result), held...)
 }
 
 // takeAway destroys the items, or releases those that are to be released, unless
@@ -184,21 +193,19 @@ func create[P, Q, R any](
 func takeAway[G any](
 	items []plan.Item, guards []G, allows func(G, string) bool, destroy, release func([]string) ([]error, error),
 ) []plan.Result {
-	admitted, results := admit(items, func(item plan.Item) plan.Result {
-		held := slices.ContainsFunc(guards, func(g G) bool { return !allows(g, item.ID) })
-		return plan.Result{Deferred: held}
-	})
-	var destroyed, released []plan.Item
-	for _, item := range admitted {
-		if item.Release {
-			released = append(released, item)
-		} else {
-			destroyed = append(destroyed, item)
-		}
-	}
 	id := func(item plan.Item) string { return item.ID }
-	results = append(results, bulk(destroyed, id, destroy, onlyError)...)
-	return append(results, bulk(released, id, release, onlyError)...)
+	items, ids, held := admit(items, arguments(items, id), func(id string) plan.Result {
+		return plan.Result{Deferred: slices.ContainsFunc(guards, func(g G) bool { return !allows(g, id) })}
+	})
+	released := func(item plan.Item) bool { return item.Release }
+	if !slices.ContainsFunc(items, released) {
+		return append(bulk(items, ids, destroy, onlyError), held...)
+	}
+	kept := func(item plan.Item) bool { return !item.Release }
+	destroyed, spared := slices.DeleteFunc(slices.Clone(items), released), slices.DeleteFunc(slices.Clone(items), kept)
+	results := bulk(destroyed, arguments(destroyed, id), destroy, onlyError)
+	results = append(results, bulk(spared, arguments(spared, id), release, onlyError)...)
+	return append(results, held...)
 }
 
 // cannotGrow is the error of growing storage whose source cannot do that.

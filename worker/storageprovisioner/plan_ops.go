@@ -40,7 +40,7 @@ func (o planOps) attach(ctx envcontext.ProviderCallContext, items []plan.Item) [
 		if err != nil {
 			return plan.Result{Err: err}
 		}
-		id := attachmentId(plan.Subject{Key: item.Key, Tag: item.Tag})
+		id := attachmentId(item.Subject)
 		return plan.Result{Info: params.VolumeAttachmentPlan{
 			VolumeTag:   id.AttachmentTag,
 			MachineTag:  id.MachineTag,
@@ -71,8 +71,7 @@ func atOnce(
 	for i, item := range items {
 		group.Go(func() error {
 			info, _ := item.Args.(storage.VolumeAttachmentPlanInfo)
-			results[i] = do(ctx, item, info)
-			results[i].Key = item.Key
+			results[i] = item.Ended(do(ctx, item, info))
 			return nil
 		})
 	}

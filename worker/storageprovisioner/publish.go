@@ -14,7 +14,7 @@ import (
 // published says whether the state has taken what was to be recorded of one
 // entity.
 type published struct {
-	key plan.Key
+	plan.Subject
 	err error
 }
 
@@ -65,13 +65,13 @@ func (l *loop) published(p plan.Publication, all []published) {
 	}
 	for _, r := range all {
 		if r.err != nil && !errors.Is(r.err, errors.NotFound) {
-			l.config.Logger.Warningf("recording %s: %v; it is kept and recorded later", r.key, r.err)
+			l.config.Logger.Warningf("recording %s: %v; it is kept and recorded later", r.Key, r.err)
 		}
-		l.core.Published(r.key, r.err)
+		l.core.Published(r.Subject, r.err)
 	}
 	for _, r := range p.Removals {
-		if r.Kind == plan.Filesystem {
-			l.backing.forgetFilesystem(r.ID)
+		if r.Key.Kind == plan.Filesystem {
+			l.backing.forgetFilesystem(r.Key.ID)
 		}
 	}
 }
@@ -99,11 +99,11 @@ func setStatuses(config Config, statuses []plan.Status) {
 func record[T, W any](
 	doing string, accessor func([]W) ([]params.ErrorResult, error), records []plan.Record, wire func(T) W,
 ) ([]published, error) {
-	var all []published
-	var args []W
+	of := func(r plan.Record) bool { _, ok := r.Info.(T); return ok }
+	all, args := room[W](records, of)
 	for _, r := range records {
 		if info, ok := r.Info.(T); ok {
-			all = append(all, published{key: r.Key})
+			all = append(all, published{Subject: r.Subject})
 			args = append(args, wire(info))
 		}
 	}
@@ -117,15 +117,13 @@ func asItIs[T any](info T) T { return info }
 // have one: a volume whose plan is not recorded would never show.
 func recordVolumeAttachments(config Config, records []plan.Record) ([]published, error) {
 	var failed []published
-	if accessor, ok := config.plans(); ok {
+	if accessor, ok := config.plans(); ok && slices.ContainsFunc(records, hasPlan) {
 		var planned []plan.Record
 		rest := slices.DeleteFunc(slices.Clone(records), func(r plan.Record) bool {
-			a, _ := r.Info.(storage.VolumeAttachment)
-			if a.PlanInfo == nil {
-				return false
+			if hasPlan(r) {
+				planned = append(planned, r)
 			}
-			planned = append(planned, r)
-			return true
+			return hasPlan(r)
 		})
 		all, err := record("recording attachment plans", accessor.CreateVolumeAttachmentPlans, planned, newPlanOnWire)
 		if err != nil {
@@ -142,6 +140,12 @@ func recordVolumeAttachments(config Config, records []plan.Record) ([]published,
 	}
 	done, err := record("recording volume attachments", config.Volumes.SetVolumeAttachmentInfo, records, volumeAttachmentOnWire)
 	return append(failed, done...), err
+}
+
+// hasPlan reports whether the record is that of an attachment which came with a plan.
+func hasPlan(r plan.Record) bool {
+	a, ok := r.Info.(storage.VolumeAttachment)
+	return ok && a.PlanInfo != nil
 }
 
 // recordPlans records what came of attachment plans, and removes those undone.
@@ -164,11 +168,11 @@ func remove[A any](
 	doing string, accessor func([]A) ([]params.ErrorResult, error), removals []plan.Subject,
 	arg func(plan.Subject) A, wanted ...plan.Kind,
 ) ([]published, error) {
-	var all []published
-	var args []A
+	of := func(s plan.Subject) bool { return slices.Contains(wanted, s.Key.Kind) }
+	all, args := room[A](removals, of)
 	for _, r := range removals {
-		if slices.Contains(wanted, r.Kind) {
-			all = append(all, published{key: r.Key})
+		if of(r) {
+			all = append(all, published{Subject: r})
 			args = append(args, arg(r))
 		}
 	}
@@ -176,6 +180,17 @@ func remove[A any](
 }
 
 func subjectTag(s plan.Subject) names.Tag { return s.Tag }
+
+// room returns empty lists with room for what is published of those that are wanted.
+func room[A, E any](of []E, wanted func(E) bool) ([]published, []A) {
+	n := 0
+	for _, e := range of {
+		if wanted(e) {
+			n++
+		}
+	}
+	return make([]published, 0, n), make([]A, 0, n)
+}
 
 func publishAll[A any](
 	doing string, accessor func([]A) ([]params.ErrorResult, error), args []A, all []published,

@@ -23,16 +23,14 @@ func volumeTags(facts []*plan.Fact) []names.VolumeTag {
 
 func (r volumeReader) infos(facts []*plan.Fact) error {
 	results, err := call("reading volumes", r.config.Volumes.Volumes, volumeTags(facts))
-	recorded := make(map[*plan.Fact]params.Volume)
 	complete(facts, results, func(f *plan.Fact, result params.VolumeResult) error {
 		f.ID, f.Size = result.Result.Info.VolumeId, result.Result.Info.Size
-		recorded[f] = params.Volume{VolumeTag: f.Tag.String(), Info: result.Result.Info}
 		return setRecorded(f, result.Error)
 	})
 	if err != nil {
 		return err
 	}
-	return r.growths(facts, recorded)
+	return r.growths(facts, results)
 }
 
 // volumeGrowth is what it takes to grow a volume, and what is recorded of it.
@@ -42,7 +40,7 @@ type volumeGrowth struct {
 }
 
 // growths completes the facts of volumes that are wanted larger than they are.
-func (r volumeReader) growths(facts []*plan.Fact, recorded map[*plan.Fact]params.Volume) error {
+func (r volumeReader) growths(facts []*plan.Fact, recorded []params.VolumeResult) error {
 	accessor, ok := r.config.Volumes.(VolumeSizeAccessor)
 	if !ok {
 		return nil
@@ -51,9 +49,12 @@ func (r volumeReader) growths(facts []*plan.Fact, recorded map[*plan.Fact]params
 	if err != nil {
 		return err
 	}
-	for _, f := range growing {
-		f.Args = volumeGrowth{
-			storage.VolumeResizeParams{Tag: f.Tag.(names.VolumeTag), VolumeId: f.ID, Size: f.Wanted}, recorded[f],
+	for i, f := range facts {
+		if tag := f.Tag.(names.VolumeTag); grows(f) {
+			f.Args = volumeGrowth{
+				storage.VolumeResizeParams{Tag: tag, VolumeId: f.ID, Size: f.Wanted},
+				params.Volume{VolumeTag: tag.String(), Info: recorded[i].Result.Info},
+			}
 		}
 	}
 	return r.params(growing, func(*plan.Fact, params.VolumeParams) error { return nil })

@@ -18,7 +18,7 @@ type volumeOps struct {
 }
 
 func (o volumeOps) create(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return create(items, volumeParams, o.qualifiers, storage.VolumeQualifier.ShouldCreateVolume, o.source.ValidateVolumeParams,
+	return create(items, arguments(items, volumeParams), o.qualifiers, storage.VolumeQualifier.ShouldCreateVolume, o.source.ValidateVolumeParams,
 		func(args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
 			return o.source.CreateVolumes(ctx, args)
 		},
@@ -43,7 +43,7 @@ func (o volumeOps) create(ctx envcontext.ProviderCallContext, items []plan.Item)
 }
 
 func (o volumeOps) attach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return bulk(items, volumeAttachmentParams,
+	return bulk(items, arguments(items, volumeAttachmentParams),
 		func(args []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
 			return o.source.AttachVolumes(ctx, args)
 		},
@@ -58,7 +58,7 @@ func (o volumeOps) attach(ctx envcontext.ProviderCallContext, items []plan.Item)
 }
 
 func (o volumeOps) detach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return bulk(items, volumeAttachmentParams, func(args []storage.VolumeAttachmentParams) ([]error, error) {
+	return bulk(items, arguments(items, volumeAttachmentParams), func(args []storage.VolumeAttachmentParams) ([]error, error) {
 		return o.source.DetachVolumes(ctx, args)
 	}, onlyError)
 }
@@ -74,7 +74,7 @@ func (o volumeOps) resize(ctx envcontext.ProviderCallContext, items []plan.Item)
 	if !ok {
 		return failAll(items, cannotGrow("volumes"))
 	}
-	return bulk(items, func(item plan.Item) volumeGrowth { return item.Args.(volumeGrowth) },
+	return bulk(items, arguments(items, func(item plan.Item) volumeGrowth { return item.Args.(volumeGrowth) }),
 		func(growths []volumeGrowth) ([]storage.ResizeVolumesResult, error) {
 			args := make([]storage.VolumeResizeParams, len(growths))
 			for i, g := range growths {

@@ -78,16 +78,16 @@ func carryOut(core *plan.Core) {
 		for _, batch := range batches {
 			results := make([]plan.Result, len(batch.Items))
 			for i, item := range batch.Items {
-				results[i] = plan.Result{Key: item.Key, ID: item.Key.ID, Info: item.Args}
+				results[i] = item.Ended(plan.Result{ID: item.Key.ID, Info: item.Args})
 			}
 			core.Finished(batch.Source, results)
 		}
 		out := core.Take()
 		for _, r := range out.Publish.Records {
-			core.Published(r.Key, nil)
+			core.Published(r.Subject, nil)
 		}
 		for _, key := range out.Publish.Removals {
-			core.Published(key.Key, nil)
+			core.Published(key, nil)
 		}
 		if len(batches) == 0 && out.Publish.Empty() {
 			return

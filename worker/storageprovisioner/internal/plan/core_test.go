@@ -62,7 +62,7 @@ func planOf(volume plan.Key) plan.Key {
 // wanted is an entity that is alive, and has what it takes to be made. All machines
 // are provisioned.
 func wanted(key plan.Key, edit ...func(*plan.Fact)) plan.Fact {
-	f := plan.Fact{Key: key, Life: plan.Alive, Source: provided(key.Kind.Storage()), Host: key.Host, Args: "args"}
+	f := plan.Fact{Subject: plan.Subject{Key: key}, Life: plan.Alive, Source: provided(key.Kind.Storage()), Host: key.Host, Args: "args"}
 	if key.Host != "" {
 		f.Instance = "instance of " + key.Host
 	}
@@ -95,7 +95,7 @@ func (s *script) observe(facts ...plan.Fact) {
 
 func (s *script) gone(keys ...plan.Key) {
 	for _, key := range keys {
-		s.core.Observe(plan.Fact{Key: key})
+		s.core.Observe(plan.Fact{Subject: plan.Subject{Key: key}})
 	}
 }
 
@@ -146,6 +146,11 @@ func (s *script) ends(key plan.Key, edit ...func(*plan.Result)) {
 	s.core.Finished(source, []plan.Result{r})
 }
 
+// published says whether the state has taken the result of an entity.
+func (s *script) published(key plan.Key, err error) {
+	s.core.Published(plan.Subject{Key: key}, err)
+}
+
 func failing(err error) func(*plan.Result) {
 	return func(r *plan.Result) { r.Err = err }
 }
@@ -162,7 +167,7 @@ func attachedAlong(host string) func(*plan.Result) {
 
 func (s *script) taken(keys ...plan.Key) {
 	for _, key := range keys {
-		s.core.Published(key, nil)
+		s.published(key, nil)
 	}
 }
 
@@ -510,7 +515,7 @@ func TestAttachmentMadeAlongDuringItsRemovalIsDetached(t *testing.T) {
 	s.ends(v, attachedAlong(machine))
 	s.does("record volume 0: info")
 	s.taken(v)
-	s.core.Published(a, errors.New("it is alive"))
+	s.published(a, errors.New("it is alive"))
 	s.does("detach volume attachment 0 on machine-0")
 }
 
@@ -572,7 +577,7 @@ func TestRefusalsOfTheLastResultAreForgotten(t *testing.T) {
 	v := volume("0")
 	refuse := func(want time.Duration) {
 		t.Helper()
-		s.core.Published(v, errors.New("not now"))
+		s.published(v, errors.New("not now"))
 		p := s.pending(v)
 		if p.Failure != "not now" || p.Due != s.now.Add(want) {
 			t.Fatalf("refused, and due at %v: %+v", s.now, p)
@@ -594,7 +599,7 @@ func TestRefusalsOfTheLastResultAreForgotten(t *testing.T) {
 	s.does("remove volume 0")
 	refuse(time.Second)
 	s.does("remove volume 0")
-	s.core.Published(v, jujuerrors.NotFoundf("volume 0"))
+	s.published(v, jujuerrors.NotFoundf("volume 0"))
 	s.does()
 	s.nothing()
 }

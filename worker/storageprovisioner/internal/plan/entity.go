@@ -136,8 +136,8 @@ type work struct {
 	// there; nil for any other.
 	wait           awaited
 	next, previous *entity
-	// item is the operation as a provider was handed it, until it ends.
-	item Item
+	// item is the operation as a provider was handed it, until it ends; else nil.
+	item *Item
 	// result is kept until it is published; refused tells of the failures to do so.
 	result  *Result
 	refused *refusal
@@ -250,6 +250,19 @@ func (c *Core) find(key Key) *entity {
 	return c.entities[key]
 }
 
+// known returns the record of an entity, nil where there is none.
+func (c *Core) known(s Subject) *entity {
+	if s.entity != nil && c.has(s.entity) {
+		return s.entity
+	}
+	return c.find(s.Key)
+}
+
+// has reports whether a record is the core's still.
+func (c *Core) has(e *entity) bool {
+	return int(e.place) < len(c.all) && c.all[e.place] == e
+}
+
 // entity returns the record of an entity, making it where there is none.
 func (c *Core) entity(key Key) *entity {
 	if e := c.find(key); e != nil {
@@ -288,10 +301,10 @@ func (c *Core) drop(e *entity) {
 	if e.observed || e.unread || e.held || e.users > 0 || e.op != None || e.work != nil || e.attachments != nil || e.waiters.any() {
 		return
 	}
-	last := len(c.all) - 1
-	if int(e.place) > last || c.all[e.place] != e {
+	if !c.has(e) {
 		return // dropped already
 	}
+	last := len(c.all) - 1
 	delete(c.entities, e.key())
 	c.all[e.place] = c.all[last]
 	c.all[e.place].place = e.place

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/juju/errors"
 
@@ -33,16 +34,35 @@ type Result struct {
 	// if any, and AttachedInfo what to record of it.
 	Attached     Key
 	AttachedInfo any
+	// entity is that of the item.
+	entity *entity
 }
 
 // Finished takes in how a batch ended: a result for each of its items. The
 // source is free for another from here on.
 func (c *Core) Finished(source Source, results []Result) {
 	c.queue(source).calls--
+	if len(results) > 0 {
+		c.makeRoom(results)
+	}
 	for i := range results {
-		e := c.find(results[i].Key)
+		e := results[i].entity
+		if e == nil {
+			e = c.find(results[i].Key)
+		}
 		e.storage.calls--
 		c.finish(e, &results[i])
+	}
+}
+
+// makeRoom makes room for what there is to publish of the results, which are many.
+func (c *Core) makeRoom(results []Result) {
+	p := &c.out.Publish
+	p.Statuses = slices.Grow(p.Statuses, len(results))
+	if results[0].Info != nil {
+		p.Records = slices.Grow(p.Records, len(results))
+	} else {
+		p.Removals = slices.Grow(p.Removals, len(results))
 	}
 }
 
@@ -51,7 +71,7 @@ func (c *Core) finish(e *entity, r *Result) {
 	case r.Err == nil && !r.Deferred:
 		e.unresolved = false
 		e.uncertain = false
-		e.work.item = Item{}
+		e.work.item = nil
 		c.succeed(e, r)
 	case e.life == Gone && !e.mayGoOn(r.Err):
 		e.phase = idle
@@ -132,8 +152,13 @@ func (c *Core) fail(e *entity, r *Result) {
 			c.refresh(e)
 		}
 		if !e.uncertain {
-			e.work.item = Item{}
+			e.work.item = nil
 		}
+	}
+	if item := e.work.item; item != nil {
+		// It is kept, the batch is not.
+		kept := *item
+		e.work.item = &kept
 	}
 	c.settle(e)
 }
@@ -224,17 +249,17 @@ func (e *entity) records() bool {
 func (c *Core) publish(e *entity) {
 	e.phase = publishing
 	if e.records() {
-		c.out.Publish.Records = append(c.out.Publish.Records, Record{e.key(), e.work.result.Info})
+		c.out.Publish.Records = append(c.out.Publish.Records, Record{e.subject(), e.work.result.Info})
 	} else {
-		c.out.Publish.Removals = append(c.out.Publish.Removals, Subject{e.key(), e.tag})
+		c.out.Publish.Removals = append(c.out.Publish.Removals, e.subject())
 	}
 }
 
 // Published takes in whether the state has taken the result of an entity. A
 // result that it has not taken is kept, and published again. What is not there
 // any more needs no removal; what was made for it is undone.
-func (c *Core) Published(key Key, err error) {
-	e := c.find(key)
+func (c *Core) Published(s Subject, err error) {
+	e := c.known(s)
 	missing := errors.Is(err, errors.NotFound)
 	refused := err != nil && !missing
 	// What is alive again by now is another of the same id: it stays. How large

@@ -450,7 +450,7 @@ func (w *world) applyLife(id string) {
 
 // fact reads an entity of the state, and no more of it than what the worker reads.
 func (w *world) fact(key plan.Key) plan.Fact {
-	f := plan.Fact{Key: key}
+	f := plan.Fact{Subject: plan.Subject{Key: key}}
 	if w.chance(20) {
 		f.Err = errors.New("reading")
 		return f
@@ -996,7 +996,7 @@ func (w *world) published(key plan.Key, take func(*entity) error) {
 		err = take(e)
 	}
 	w.logf("publish %s: %v", key, err)
-	w.core.Published(key, err)
+	w.core.Published(plan.Subject{Key: key}, err)
 }
 
 // others do what other workers do: they see to what is not ours.

@@ -92,7 +92,7 @@ func (c *Core) At(now time.Time) {
 
 // Fact is an entity as the state has it.
 type Fact struct {
-	Key Key
+	Subject
 	// Err says that the entity could not be read. It is read again later, and
 	// the other fields mean nothing.
 	Err  error
@@ -117,9 +117,6 @@ type Fact struct {
 	// Size is how large a recorded volume or filesystem is, and Wanted how large it
 	// is to be, in MiB; Wanted is zero where the state does not tell.
 	Size, Wanted uint64
-	// Tag is that of the volume or filesystem, or of what is attached, for who reads
-	// the fact; the core has its own.
-	Tag names.Tag
 	// Args are what the provider needs for the next operation, without ID and
 	// Instance, which are handed to it as they are known by then. An entity
 	// that lacks what it takes to be created or attached has none, and is left
@@ -149,16 +146,23 @@ func (p Publication) Empty() bool {
 	return len(p.Statuses) == 0 && len(p.Records) == 0 && len(p.Removals) == 0
 }
 
-// Subject is an entity by name.
+// Subject names an entity.
 type Subject struct {
-	Key
+	Key Key
 	// Tag is that of the volume or filesystem, or of what is attached.
 	Tag names.Tag
+	// entity spares the core to look it up; nil in what the core has not given out.
+	entity *entity
+}
+
+// subject returns what names the entity.
+func (e *entity) subject() Subject {
+	return Subject{e.key(), e.tag, e}
 }
 
 // Record is the info of an entity, as its provider gave it.
 type Record struct {
-	Key  Key
+	Subject
 	Info any
 }
 
@@ -205,7 +209,7 @@ func (c *Core) Unread(limit int) []Subject {
 	subjects := make([]Subject, n)
 	for i, e := range takeOut(&c.unread, n) {
 		e.unread = false
-		subjects[i] = Subject{e.key(), e.tag}
+		subjects[i] = e.subject()
 	}
 	return subjects
 }
@@ -258,13 +262,16 @@ func (c *Core) Observe(f Fact) {
 		delete(c.unreadable, f.Key)
 		c.options.Timetable.Remove(f.Key)
 	}
+	e := c.known(f.Subject)
 	if f.Life == Gone {
-		if e := c.find(f.Key); e != nil {
+		if e != nil {
 			c.gone(e)
 		}
 		return
 	}
-	e := c.entity(f.Key)
+	if e == nil {
+		e = c.entity(f.Key)
+	}
 	if e.orphan {
 		return
 	}

@@ -1,7 +1,5 @@
 package plan
 
-import "github.com/juju/names/v5"
-
 // Batch is what one provider source is asked to do in one call.
 type Batch struct {
 	Source Source
@@ -11,9 +9,7 @@ type Batch struct {
 
 // Item is one operation of a batch.
 type Item struct {
-	Key Key
-	// Tag is that of the volume or filesystem, or of what is attached.
-	Tag names.Tag
+	Subject
 	// ID is the provider's id of the volume or filesystem; empty for one that
 	// is to be created.
 	ID string
@@ -26,6 +22,12 @@ type Item struct {
 	Repeat bool
 	// Args are those of the entity's [Fact].
 	Args any
+}
+
+// Ended returns the result of an operation.
+func (i *Item) Ended(r Result) Result {
+	r.Key, r.entity = i.Key, i.entity
+	return r
 }
 
 // queue holds what is due for one source, while the source is busy or until the
@@ -100,7 +102,7 @@ func (c *Core) take(q *queue, op Op) []Item {
 		most = min(most, c.options.MaxBatch)
 	}
 	items := make([]Item, 0, most)
-	var waiting, started []*entity
+	var waiting []*entity
 	taken := 0
 	for _, e := range due {
 		if len(items) == most {
@@ -120,11 +122,11 @@ func (c *Core) take(q *queue, op Op) []Item {
 			continue
 		}
 		items = append(items, c.start(e))
-		started = append(started, e)
+		e.work.item = &items[len(items)-1]
 	}
 	// One call at a time concerns a volume or filesystem, with all that is due of it.
-	for _, e := range started {
-		e.storage.calls++
+	for _, item := range items {
+		item.entity.storage.calls++
 	}
 	// Settling may have appended to the queue meanwhile.
 	due = q.due[op]
@@ -147,10 +149,10 @@ func (c *Core) start(e *entity) Item {
 	c.leave(e)
 	e.phase = running
 	e.outdated = false
-	item := &e.work.item
 	if e.unresolved || e.doubted() {
+		item := *e.work.item
 		item.Repeat = true
-		return *item
+		return item
 	}
 	if e.op == Attach {
 		e.unmarked = e.beneath == nil || !e.beneath.marked
@@ -158,9 +160,9 @@ func (c *Core) start(e *entity) Item {
 	if e.storage.recorded {
 		e.id = e.storage.id
 	}
-	*item = Item{Key: e.key(), Tag: e.tag, ID: e.id, Release: e.released, Args: e.work.args}
+	item := Item{Subject: e.subject(), ID: e.id, Release: e.released, Args: e.work.args}
 	if e.onMachine {
 		item.Instance = e.host.instance
 	}
-	return *item
+	return item
 }

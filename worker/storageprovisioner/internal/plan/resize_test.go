@@ -311,7 +311,7 @@ func TestWhatIsDroppedWhileItGrowsIsForgotten(t *testing.T) {
 		s.does("resize volume 0")
 		s.ends(v, is(2))
 		s.does("record volume 0: 2")
-		s.core.Published(v, jujuerrors.NotFoundf("volume 0"))
+		s.published(v, jujuerrors.NotFoundf("volume 0"))
 		s.nothing()
 	})
 	t.Run("and not taken", func(t *testing.T) {
@@ -321,7 +321,7 @@ func TestWhatIsDroppedWhileItGrowsIsForgotten(t *testing.T) {
 		s.ends(v, is(2))
 		s.does("record volume 0: 2")
 		s.gone(v)
-		s.core.Published(v, errors.New("busy"))
+		s.published(v, errors.New("busy"))
 		s.nothing()
 	})
 	t.Run("and is there anew", func(t *testing.T) {
@@ -350,13 +350,13 @@ func TestSizeThatIsNotTakenDoesNotHoldUpTheEnd(t *testing.T) {
 	s.does("resize volume 0")
 	s.ends(v, is(2))
 	s.does("record volume 0: 2")
-	s.core.Published(v, errors.New("busy"))
+	s.published(v, errors.New("busy"))
 	s.does()
 	s.passes(time.Second)
 	s.does("record volume 0: 2")
 	s.observe(wanted(v, recorded, dead))
 	s.does()
-	s.core.Published(v, errors.New("it is dead"))
+	s.published(v, errors.New("it is dead"))
 	s.does("destroy volume 0")
 }
 

@@ -3,15 +3,12 @@ package plan
 import (
 	"fmt"
 
-	"github.com/juju/names/v5"
-
 	"github.com/stowage-io/stowage/core/status"
 )
 
 // Status is a status to be set on a volume or filesystem.
 type Status struct {
-	Key     Key
-	Tag     names.Tag
+	Subject
 	Status  status.Status
 	Message string
 }
@@ -31,7 +28,7 @@ func (c *Core) rest(e *entity, as told, remark string) {
 }
 
 func (c *Core) setStatus(e *entity, s status.Status, message string) {
-	c.out.Publish.Statuses = append(c.out.Publish.Statuses, Status{e.key(), e.tag, s, message})
+	c.out.Publish.Statuses = append(c.out.Publish.Statuses, Status{e.subject(), s, message})
 }
 
 // tell remembers what status a volume or filesystem has been given, and what its source

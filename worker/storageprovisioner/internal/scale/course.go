@@ -16,6 +16,8 @@ import (
 type measured struct {
 	phases []phase
 	used   usage
+	// err is what has gone wrong first; nothing is done after it.
+	err error
 }
 
 // phase is a part of what is measured.
@@ -46,16 +48,19 @@ func (u *usage) add(before, now usage) {
 	u.providerCalls += now.providerCalls - before.providerCalls
 }
 
-// phase measures an action in a world.
-func (m *measured) phase(name string, w *world.World, act func() error) error {
+// phase measures an action in a world, unless something before has failed.
+func (m *measured) phase(name string, w *world.World, act func() error) {
+	if m.err != nil {
+		return
+	}
 	before := usedSoFar(w)
 	began := time.Now()
 	if err := act(); err != nil {
-		return errors.Annotate(err, name)
+		m.err = errors.Annotate(err, name)
+		return
 	}
 	m.phases = append(m.phases, phase{name, time.Since(began)})
 	m.used.add(before, usedSoFar(w))
-	return nil
 }
 
 // took returns how long all phases took.
@@ -109,21 +114,20 @@ func (c *course) start() error {
 }
 
 // startIdle starts the worker, and returns when it watches everything.
-func (c *course) startIdle() error {
-	if err := c.start(); err != nil {
-		return err
+func (c *course) startIdle() {
+	if c.err = c.start(); c.err != nil {
+		return
 	}
 	for _, s := range []*world.Storage{c.world.Volumes, c.world.Filesystems} {
 		s.Tell()
 		s.TellAttachments()
 	}
-	return nil
 }
 
 // until measures from the beginning of an action until the worker has done what it
 // has to.
-func (c *course) until(done <-chan struct{}, name string, act func() error) error {
-	return c.phase(name, c.world, func() error {
+func (c *course) until(done <-chan struct{}, name string, act func() error) {
+	c.phase(name, c.world, func() error {
 		if err := act(); err != nil {
 			return err
 		}
@@ -150,34 +154,41 @@ func (c *course) failure() error {
 }
 
 // rest waits until the worker has nothing to do, and sees what there is then.
-func (c *course) rest() error {
-	reporter := c.worker.(interface{ Report() map[string]any })
-	for {
-		report := reporter.Report()
+func (c *course) rest() {
+	for c.err == nil {
+		report := c.worker.(interface{ Report() map[string]any }).Report()
 		if report == nil {
-			return c.failure()
+			c.err = c.failure()
+			return
 		}
 		if _, busy := report["unfinished"]; !busy {
-			break
+			c.atRest = footprintNow()
+			return
 		}
 	}
-	c.atRest = footprintNow()
-	return nil
 }
 
 // stop ends the worker, and tells what was its own at rest: the world stays.
-func (c *course) stop() (own footprint, err error) {
-	c.worker.Kill()
-	if err := c.worker.Wait(); err != nil {
-		return footprint{}, c.failure()
+func (c *course) stop() (own footprint) {
+	if c.worker == nil {
+		return footprint{}
 	}
+	c.worker.Kill()
 	<-c.ended
+	if err := c.worker.Wait(); c.err == nil {
+		c.err = errors.Annotate(err, "the worker has ended")
+	}
+	if c.err == nil {
+		c.err = c.world.Err()
+	}
 	c.worker = nil
+	if c.err != nil {
+		return footprint{}
+	}
 	without := footprintNow()
 	runtime.KeepAlive(c.world)
-	own = footprint{
+	return footprint{
 		goroutines: c.atRest.goroutines - without.goroutines - 1, // the one that waits for it
 		heap:       c.atRest.heap - min(without.heap, c.atRest.heap),
 	}
-	return own, c.world.Err()
 }

@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
@@ -28,113 +27,90 @@ type floor struct {
 	ctx         envcontext.ProviderCallContext
 	volumes     storage.VolumeSource
 	filesystems storage.FilesystemSource
-	// err is the first error of a call; none is made after it.
-	err error
 }
 
-func newFloor(w *world.World) (*floor, error) {
-	f := &floor{world: w, state: w.Config(), ctx: envcontext.New(context.Background())}
-	registry, err := f.state.Registry(nil)
-	if err != nil {
-		return nil, errors.Trace(err)
+func newFloor(w *world.World) *floor {
+	return &floor{
+		world:       w,
+		state:       w.Config(),
+		ctx:         envcontext.New(context.Background()),
+		volumes:     w.VolumeSource(),
+		filesystems: w.FilesystemSource(),
 	}
-	provider, err := registry.StorageProvider(world.ProviderType)
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	if f.volumes, err = provider.VolumeSource(nil); err != nil {
-		return nil, errors.Trace(err)
-	}
-	f.filesystems, err = provider.FilesystemSource(nil)
-	return f, errors.Trace(err)
 }
 
 // timed measures calls.
-func (f *floor) timed(calls func()) error {
-	return f.phase("floor", f.world, func() error {
+func (f *floor) timed(calls func()) {
+	f.phase("floor", f.world, func() error {
 		calls()
 		return f.err
 	})
 }
 
 // volumesUp is comesUp for volumes.
-func (f *floor) volumesUp() error {
-	s := f.world.Volumes
-	s.Appear()
-	ids, attachments := s.IDs(), s.AttachmentIDs()
-	return f.timed(func() { f.attachVolumes(ids, attachments) })
+func (f *floor) volumesUp() {
+	f.comesUp(f.world.Volumes, f.attachVolumes)
 }
 
 // volumesLife is wholeLife for volumes.
-func (f *floor) volumesLife() error {
-	if err := f.volumesUp(); err != nil {
-		return err
-	}
-	return f.goAway(f.world.Volumes, f.detachVolumes, f.removeVolumes)
+func (f *floor) volumesLife() {
+	f.volumesUp()
+	f.goesAway(f.world.Volumes, f.detachVolumes, f.removeVolumes)
 }
 
 // filesystemsLife is wholeLife for filesystems.
-func (f *floor) filesystemsLife() error {
-	s := f.world.Filesystems
-	s.Appear()
-	ids, attachments := s.IDs(), s.AttachmentIDs()
-	if err := f.timed(func() { f.attachFilesystems(ids, attachments) }); err != nil {
-		return err
-	}
-	return f.goAway(s, f.detachFilesystems, f.removeFilesystems)
+func (f *floor) filesystemsLife() {
+	f.comesUp(f.world.Filesystems, f.attachFilesystems)
+	f.goesAway(f.world.Filesystems, f.detachFilesystems, f.removeFilesystems)
 }
 
-// goAway is what all storage comes to in the end.
-func (f *floor) goAway(s *world.Storage, detach func([]params.MachineStorageId), remove func([]string)) error {
+// comesUp is how all storage begins.
+func (f *floor) comesUp(s *world.Storage, attach func([]string, []params.MachineStorageId)) {
+	s.Appear()
+	ids, attachments := s.IDs(), s.AttachmentIDs()
+	f.timed(func() { attach(ids, attachments) })
+}
+
+// goesAway is how all storage ends.
+func (f *floor) goesAway(s *world.Storage, detach func([]params.MachineStorageId), remove func([]string)) {
 	ids, attachments := s.IDs(), s.AttachmentIDs()
 	s.Detach()
-	if err := f.timed(func() { detach(attachments) }); err != nil {
-		return err
-	}
+	f.timed(func() { detach(attachments) })
 	s.Die()
-	return f.timed(func() { remove(ids) })
+	f.timed(func() { remove(ids) })
 }
 
 // machinesUp is machinesOneByOne.
-func (f *floor) machinesUp() error {
-	tags := make([]names.MachineTag, f.world.Machines())
-	for i := range tags {
+func (f *floor) machinesUp() {
+	for i := range f.world.Machines() {
 		f.world.ProvisionMachine(i)
 	}
-	if err := f.timed(func() {
+	f.timed(func() {
+		tags := make([]names.MachineTag, f.world.Machines())
 		for i := range tags {
 			tags[i] = names.NewMachineTag(strconv.Itoa(i))
 		}
 		try(f, f.state.Machines.InstanceIds, tags)
-	}); err != nil {
-		return err
-	}
-	return f.volumesUp()
+	})
+	f.volumesUp()
 }
 
 // managedUp is devicesOneByOne.
-func (f *floor) managedUp() error {
-	if err := f.volumesUp(); err != nil {
-		return err
-	}
-	s := f.world.Filesystems
-	s.Appear()
-	ids, attachments, devices := s.IDs(), s.AttachmentIDs(), f.world.Volumes.AttachmentIDs()
-	return f.timed(func() {
+func (f *floor) managedUp() {
+	f.volumesUp()
+	devices := f.world.Volumes.AttachmentIDs()
+	f.timed(func() {
 		for range devices {
 			f.world.ShowDevice()
 		}
 		try(f, f.state.Volumes.VolumeBlockDevices, devices)
-		f.attachFilesystems(ids, attachments)
 	})
+	f.comesUp(f.world.Filesystems, f.attachFilesystems)
 }
 
 // volumesAgain is restart.
-func (f *floor) volumesAgain() error {
-	s := f.world.Volumes
-	s.Appear()
-	ids, attachments := s.IDs(), s.AttachmentIDs()
-	return f.timed(func() { f.attachVolumesAgain(ids, attachments) })
+func (f *floor) volumesAgain() {
+	f.comesUp(f.world.Volumes, f.attachVolumesAgain)
 }
 
 // setStatus sets one status for all.

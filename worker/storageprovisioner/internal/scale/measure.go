@@ -47,43 +47,38 @@ func (r row) callsPerEvent() float64 {
 func measure(wl workload, n, times int, withFloor bool) (row, error) {
 	best := row{workload: wl.name, n: n, events: n * wl.events}
 	for i := range times {
-		c, own, err := measureWorker(wl, n)
-		if err != nil {
-			return row{}, errors.Annotatef(err, "%s with %d", wl.name, n)
+		worker, own := measureWorker(wl, n)
+		if worker.err != nil {
+			return row{}, errors.Annotatef(worker.err, "%s with %d", wl.name, n)
 		}
-		if i == 0 || c.took() < best.worker.took() {
-			best.worker, best.own = c, own
+		if i == 0 || worker.took() < best.worker.took() {
+			best.worker, best.own = worker, own
 		}
 		if !withFloor {
 			continue
 		}
-		f, err := measureFloor(wl, n)
-		if err != nil {
-			return row{}, errors.Annotatef(err, "floor of %s with %d", wl.name, n)
+		floor := measureFloor(wl, n)
+		if floor.err != nil {
+			return row{}, errors.Annotatef(floor.err, "floor of %s with %d", wl.name, n)
 		}
-		if i == 0 || f.took() < best.floor.took() {
-			best.floor = f
+		if i == 0 || floor.took() < best.floor.took() {
+			best.floor = floor
 		}
 	}
 	return best, nil
 }
 
-func measureWorker(wl workload, n int) (measured, footprint, error) {
+func measureWorker(wl workload, n int) (measured, footprint) {
 	c := &course{world: world.New(wl.world(n))}
 	runtime.GC()
-	if err := wl.run(c); err != nil {
-		return measured{}, footprint{}, err
-	}
-	own, err := c.stop()
-	return c.measured, own, err
+	wl.run(c)
+	own := c.stop()
+	return c.measured, own
 }
 
-func measureFloor(wl workload, n int) (measured, error) {
-	f, err := newFloor(world.New(wl.world(n)))
-	if err != nil {
-		return measured{}, err
-	}
+func measureFloor(wl workload, n int) measured {
+	f := newFloor(world.New(wl.world(n)))
 	runtime.GC()
-	err = wl.floor(f)
-	return f.measured, err
+	wl.floor(f)
+	return f.measured
 }

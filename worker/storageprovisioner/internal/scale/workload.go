@@ -16,9 +16,9 @@ type workload struct {
 	name  string
 	world func(n int) world.Options
 	// run has the worker do everything, in phases.
-	run func(*course) error
+	run func(*course)
 	// floor does the same without the worker.
-	floor func(*floor) error
+	floor func(*floor)
 	// events is how many events there are for an entity, where they come singly.
 	events int
 	// most caps n; 0: no cap.
@@ -44,7 +44,7 @@ func workloads(delay time.Duration) []workload {
 	return []workload{{
 		name:  bulk,
 		world: manyVolumes,
-		run:   func(c *course) error { return c.wholeLife(c.world.Volumes) },
+		run:   func(c *course) { c.wholeLife(c.world.Volumes) },
 		floor: (*floor).volumesLife,
 	}, {
 		name:   trickle,
@@ -94,17 +94,15 @@ func workloads(delay time.Duration) []workload {
 			options.Retry = storageprovisioner.RetryPolicy{Min: 10 * time.Millisecond}
 			return options
 		},
-		run: func(c *course) error {
-			if err := c.startIdle(); err != nil {
-				return err
-			}
-			return c.comesUp(c.world.Volumes)
+		run: func(c *course) {
+			c.startIdle()
+			c.comesUp(c.world.Volumes)
 		},
 		floor: (*floor).volumesUp,
 	}, {
 		name:  "filesystems",
 		world: func(n int) world.Options { return world.Options{Filesystems: n, Machines: manyMachines} },
-		run:   func(c *course) error { return c.wholeLife(c.world.Filesystems) },
+		run:   func(c *course) { c.wholeLife(c.world.Filesystems) },
 		floor: (*floor).filesystemsLife,
 	}}
 }
@@ -114,102 +112,72 @@ func manyVolumes(n int) world.Options {
 }
 
 // comesUp measures storage from its appearance, told in bulk, until it is attached.
-func (c *course) comesUp(s *world.Storage) error {
+func (c *course) comesUp(s *world.Storage) {
 	s.Appear()
-	if err := c.until(s.Attached.Reach(s.Len()), "attach", tell(s)); err != nil {
-		return err
-	}
-	return c.rest()
+	c.until(s.Attached.Reach(s.Len()), "attach", tell(s))
+	c.rest()
 }
 
 // wholeLife measures storage from its appearance until it is gone, told in bulk.
-func (c *course) wholeLife(s *world.Storage) error {
-	if err := c.startIdle(); err != nil {
-		return err
-	}
-	if err := c.comesUp(s); err != nil {
-		return err
-	}
+func (c *course) wholeLife(s *world.Storage) {
+	c.startIdle()
+	c.comesUp(s)
 	s.Detach()
-	if err := c.until(s.Detached.Reach(s.Len()), "detach", tellAttachments(s)); err != nil {
-		return err
-	}
+	c.until(s.Detached.Reach(s.Len()), "detach", tellAttachments(s))
 	s.Die()
-	return c.until(s.Removed.Reach(s.Len()), "remove", tellStorage(s))
+	c.until(s.Removed.Reach(s.Len()), "remove", tellStorage(s))
 }
 
 // trickleIn measures volumes whose ids come one by one, with those of their
 // attachments in between, until all are attached.
-func trickleIn(c *course) error {
-	if err := c.startIdle(); err != nil {
-		return err
-	}
+func trickleIn(c *course) {
+	c.startIdle()
 	s := c.world.Volumes
 	s.Appear()
-	if err := c.until(s.Attached.Reach(s.Len()), "attach", tellSingly(s)); err != nil {
-		return err
-	}
-	return c.rest()
+	c.until(s.Attached.Reach(s.Len()), "attach", tellSingly(s))
+	c.rest()
 }
 
 // machinesOneByOne measures volumes that wait for their machines, until these have
 // been provisioned one after another and all is attached.
-func machinesOneByOne(c *course) error {
-	if err := c.startIdle(); err != nil {
-		return err
-	}
+func machinesOneByOne(c *course) {
+	c.startIdle()
 	s := c.world.Volumes
 	s.Appear()
-	if err := c.until(c.world.MachinesWatched(), "wait", tell(s)); err != nil {
-		return err
-	}
-	if err := c.until(s.Attached.Reach(s.Len()), "attach", c.provisionMachines); err != nil {
-		return err
-	}
-	return c.rest()
-}
-
-func (c *course) provisionMachines() error {
-	for i := range c.world.Machines() {
-		c.world.ProvisionMachine(i)
-	}
-	return nil
+	c.until(c.world.MachinesWatched(), "wait", tell(s))
+	c.until(s.Attached.Reach(s.Len()), "attach", func() error {
+		for i := range c.world.Machines() {
+			c.world.ProvisionMachine(i)
+		}
+		return nil
+	})
+	c.rest()
 }
 
 // devicesOneByOne measures filesystems on volumes, whose block devices show one
 // after another when the volumes have been attached.
-func devicesOneByOne(c *course) error {
-	if err := c.startIdle(); err != nil {
-		return err
-	}
+func devicesOneByOne(c *course) {
+	c.startIdle()
 	volumes, filesystems := c.world.Volumes, c.world.Filesystems
 	volumes.Appear()
 	filesystems.Appear()
-	if err := c.until(volumes.Attached.Reach(volumes.Len()), "volumes", both(tell(volumes), tell(filesystems))); err != nil {
-		return err
-	}
-	if err := c.until(filesystems.Attached.Reach(filesystems.Len()), "filesystems", c.showDevices); err != nil {
-		return err
-	}
-	return c.rest()
-}
-
-func (c *course) showDevices() error {
-	for range c.world.Volumes.Len() {
-		c.world.ShowDevice()
-	}
-	return nil
+	c.until(volumes.Attached.Reach(volumes.Len()), "volumes", both(tell(volumes), tell(filesystems)))
+	c.until(filesystems.Attached.Reach(filesystems.Len()), "filesystems", func() error {
+		for range volumes.Len() {
+			c.world.ShowDevice()
+		}
+		return nil
+	})
+	c.rest()
 }
 
 // restart measures the start of a worker that finds all volumes recorded, until they
 // are attached again.
-func restart(c *course) error {
+func restart(c *course) {
 	s := c.world.Volumes
 	s.Appear()
-	if err := c.until(s.Attached.Reach(s.Len()), "attach", both(c.start, tell(s))); err != nil {
-		return err
-	}
-	return c.rest()
+	c.until(s.Attached.Reach(s.Len()), "attach", both(c.start, tell(s)))
+	c.rest()
 }
 
 // tellStorage returns what tells the worker of all volumes or filesystems in one

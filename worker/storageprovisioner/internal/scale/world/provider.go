@@ -7,23 +7,32 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// ProviderType is the type of the only provider that there is.
-const ProviderType = "instant"
+// providerType is the type of the only provider that there is.
+const providerType = "instant"
 
 // size is the size of everything, in MiB.
 const size = 1024
 
+// VolumeSource returns the source of all volumes.
+func (w *World) VolumeSource() storage.VolumeSource { return volumeSource{source: w.Volumes.source} }
+
+// FilesystemSource returns the source of all filesystems.
+func (w *World) FilesystemSource() storage.FilesystemSource {
+	return filesystemSource{source: w.Filesystems.source}
+}
+
 // provider is a provider whose sources do at once what they are told.
 type provider struct {
-	world *World
+	storage.Provider // nil: has what no worker calls
+	world            *World
 }
 
 func (p *provider) VolumeSource(*storage.Config) (storage.VolumeSource, error) {
-	return volumeSource{p.world.Volumes.source}, nil
+	return p.world.VolumeSource(), nil
 }
 
 func (p *provider) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
-	return filesystemSource{p.world.Filesystems.source}, nil
+	return p.world.FilesystemSource(), nil
 }
 
 func (p *provider) Scope() storage.Scope {
@@ -33,12 +42,7 @@ func (p *provider) Scope() storage.Scope {
 	return storage.ScopeEnviron
 }
 
-func (*provider) Supports(storage.StorageKind) bool     { return true }
-func (*provider) Dynamic() bool                         { return true }
-func (*provider) Releasable() bool                      { return false }
-func (*provider) DefaultPools() []*storage.Config       { return nil }
-func (*provider) ValidateConfig(*storage.Config) error  { return nil }
-func (*provider) ValidateForK8s(_ map[string]any) error { return nil }
+func (*provider) Dynamic() bool { return true }
 
 // source is what the provider has made of one kind.
 type source struct {
@@ -148,7 +152,10 @@ func (s *source) destroy(id string) error {
 }
 
 // volumeSource is a source as that of volumes.
-type volumeSource struct{ *source }
+type volumeSource struct {
+	storage.VolumeSource // nil: has what is asked of no volume here
+	*source
+}
 
 func (volumeSource) ValidateVolumeParams(storage.VolumeParams) error { return nil }
 
@@ -186,20 +193,11 @@ func (s volumeSource) DestroyVolumes(_ envcontext.ProviderCallContext, ids []str
 	return call(s.source, ids, s.destroy)
 }
 
-func (s volumeSource) ReleaseVolumes(envcontext.ProviderCallContext, []string) ([]error, error) {
-	return nil, errors.NotSupportedf("releasing volumes")
-}
-
-func (s volumeSource) ListVolumes(envcontext.ProviderCallContext) ([]string, error) {
-	return nil, errors.NotSupportedf("listing volumes")
-}
-
-func (s volumeSource) DescribeVolumes(envcontext.ProviderCallContext, []string) ([]storage.DescribeVolumesResult, error) {
-	return nil, errors.NotSupportedf("describing volumes")
-}
-
 // filesystemSource is a source as that of filesystems.
-type filesystemSource struct{ *source }
+type filesystemSource struct {
+	storage.FilesystemSource // nil: has what is asked of no filesystem here
+	*source
+}
 
 func (filesystemSource) ValidateFilesystemParams(storage.FilesystemParams) error { return nil }
 
@@ -237,13 +235,3 @@ func (s filesystemSource) DetachFilesystems(_ envcontext.ProviderCallContext, ar
 func (s filesystemSource) DestroyFilesystems(_ envcontext.ProviderCallContext, ids []string) ([]error, error) {
 	return call(s.source, ids, s.destroy)
 }
-
-func (s filesystemSource) ReleaseFilesystems(envcontext.ProviderCallContext, []string) ([]error, error) {
-	return nil, errors.NotSupportedf("releasing filesystems")
-}
-
-// What the worker asks for.
-var (
-	_ storage.VolumeSource     = volumeSource{}
-	_ storage.FilesystemSource = filesystemSource{}
-)

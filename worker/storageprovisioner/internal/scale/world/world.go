@@ -115,7 +115,7 @@ func (w *World) Config() storageprovisioner.Config {
 		Clock: clock.WallClock,
 		Registry: func(*config.Config) (storage.ProviderRegistry, error) {
 			return storage.StaticProviderRegistry{
-				Providers: map[storage.ProviderType]storage.Provider{ProviderType: &provider{w}},
+				Providers: map[storage.ProviderType]storage.Provider{providerType: &provider{world: w}},
 			}, nil
 		},
 		Retry:  w.options.Retry,
@@ -125,7 +125,7 @@ func (w *World) Config() storageprovisioner.Config {
 		c.Scope = names.NewMachineTag("0")
 		c.StorageDir = "/nowhere" // nothing is kept
 		c.ManagedFilesystems = func(storage.BackingDevices) storage.FilesystemSource {
-			return filesystemSource{w.Filesystems.source}
+			return w.FilesystemSource()
 		}
 	}
 	return c

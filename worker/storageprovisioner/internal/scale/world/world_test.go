@@ -56,7 +56,7 @@ func (h hands) detach() {
 func newHands(options Options) hands {
 	w := New(options)
 	w.Volumes.Appear()
-	return hands{&accessors{w}, volumeSource{w.Volumes.source}}
+	return hands{&accessors{w}, volumeSource{source: w.Volumes.source}}
 }
 
 func TestMisuseBreaksTheWorld(t *testing.T) {
@@ -291,7 +291,7 @@ func TestDevicesShowOneAfterAnother(t *testing.T) {
 
 func TestOneInTenFailsOnce(t *testing.T) {
 	w := New(Options{Volumes: 20, Machines: 1, Flaky: true})
-	s := volumeSource{w.Volumes.source}
+	s := w.VolumeSource()
 	failures := func() (failed int) {
 		for i := range 20 {
 			tag := names.NewVolumeTag(w.Volumes.IDs()[i])
@@ -314,20 +314,3 @@ func TestOneInTenFailsOnce(t *testing.T) {
 		t.Errorf("%d of 20 fail then, want none", got)
 	}
 }
-
-func TestWhatTheProviderCannotDo(t *testing.T) {
-	w := New(Options{Volumes: 1, Filesystems: 1, Machines: 1})
-	volumes, filesystems := volumeSource{w.Volumes.source}, filesystemSource{w.Filesystems.source}
-	for what, err := range map[string]error{
-		"releasing volumes":     second(volumes.ReleaseVolumes(ctx, nil)),
-		"listing volumes":       second(volumes.ListVolumes(ctx)),
-		"describing volumes":    second(volumes.DescribeVolumes(ctx, nil)),
-		"releasing filesystems": second(filesystems.ReleaseFilesystems(ctx, nil)),
-	} {
-		if err == nil {
-			t.Errorf("%s succeeds", what)
-		}
-	}
-}
-
-func second[R any](_ R, err error) error { return err }

@@ -60,7 +60,15 @@ func (v verdict) String() string {
 	if !v.held() {
 		word = "MISSED:"
 	}
-	return fmt.Sprintf("%s %s: %.3g (at most %.3g)", word, v.what, v.figure, v.most)
+	return fmt.Sprintf("%s %s: %s (at most %s)", word, v.what, short(v.figure), short(v.most))
+}
+
+// short returns a figure in three digits, or as many as it has before the point.
+func short(x float64) string {
+	if x >= 100 {
+		return decimals(0, x)
+	}
+	return fmt.Sprintf("%.3g", x)
 }
 
 // judge returns the verdicts on what has been measured. What has not been is not

@@ -4,6 +4,11 @@
 //
 // State and provider are in memory and do at once what they are told (package world),
 // so that what is left is the worker.
+//
+// It writes a table, and says which targets are held; the same as CSV and as a plot if
+// it is asked to. Times are best read as ratios within one run. To see where they go:
+//
+//	go run ./worker/storageprovisioner/internal/scale -workload bulk -n 100000 -cpuprofile cpu.pprof
 package main
 
 import (
@@ -31,8 +36,8 @@ type settings struct {
 	cpuProfile, memoryProfile string
 }
 
-// small is up to how many entities a workload is measured several times.
-const small = 100_000
+// repeatedUpTo is up to how many entities a workload is measured several times.
+const repeatedUpTo = 100_000
 
 func main() {
 	s, check, err := parse(os.Args[1:])
@@ -58,7 +63,7 @@ func parse(args []string) (s settings, check bool, err error) {
 	numbers := flags.String("n", "1000,10000,100000,1000000", "with how many `entities` to measure, separated by commas")
 	only := flags.String("workload", "", "the `names` of the workloads to measure, separated by commas; empty: all")
 	delay := flags.Duration("accessor-delay", time.Millisecond, "how long each accessor call takes in trickle-slow")
-	flags.IntVar(&s.runs, "runs", 3, fmt.Sprintf("measure that many `times` with up to %d entities; the best counts", small))
+	flags.IntVar(&s.runs, "runs", 3, fmt.Sprintf("measure that many `times` with up to %d entities; the best counts", repeatedUpTo))
 	flags.StringVar(&s.csv, "csv", "", "write the table to this `file` as well")
 	flags.StringVar(&s.plot, "plot", "", "draw what an entity costs in this SVG `file`")
 	flags.StringVar(&s.cpuProfile, "cpuprofile", "", "write a CPU profile to this `file`; floors are left out")
@@ -144,7 +149,7 @@ func (s settings) measure(out io.Writer) (rows, error) {
 				continue
 			}
 			times := s.runs
-			if n > small {
+			if n > repeatedUpTo {
 				times = 1
 			}
 			r, err := measure(wl, n, times, s.cpuProfile == "" && s.memoryProfile == "")

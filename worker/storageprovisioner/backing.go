@@ -8,8 +8,9 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// backing is what the worker knows of block devices and filesystems, for the
-// sources to look at during a call. The loop writes it.
+// backing is what the worker knows of block devices and filesystems, for the source
+// of managed filesystems to look at during a call. The loop writes it. It is nil in the
+// environment's scope, which has no such source, and remembers nothing then.
 type backing struct {
 	mu          sync.RWMutex
 	devices     map[string]storage.BlockDevice
@@ -40,24 +41,36 @@ func (b *backing) Filesystem(filesystem names.FilesystemTag) (storage.Filesystem
 }
 
 func (b *backing) setDevice(volume string, device storage.BlockDevice) {
+	if b == nil {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.devices[volume] = device
 }
 
 func (b *backing) forgetDevice(volume string) {
+	if b == nil {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.devices, volume)
 }
 
 func (b *backing) setFilesystem(fs storage.Filesystem) {
+	if b == nil {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.filesystems[fs.Tag.Id()] = fs
 }
 
 func (b *backing) forgetFilesystem(filesystem string) {
+	if b == nil {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.filesystems, filesystem)

@@ -89,7 +89,6 @@ func newLoop(config Config, tomb *tomb.Tomb, reports <-chan chan<- map[string]an
 		config:         config,
 		tomb:           tomb,
 		schedule:       schedule.NewSchedule(config.Clock),
-		backing:        newBacking(),
 		ctx:            ctx,
 		cancel:         cancel,
 		jobs:           make(chan job),
@@ -106,6 +105,7 @@ func newLoop(config Config, tomb *tomb.Tomb, reports <-chan chan<- map[string]an
 	var host string
 	if machine, ok := config.machine(); ok {
 		host = machine.String()
+		l.backing = newBacking()
 	}
 	l.core = plan.New(plan.Options{
 		Retry:     config.Retry.plan(),

@@ -54,8 +54,8 @@ func (c *Core) decideStorage(e *entity) (Op, awaited) {
 	if need := c.unprovisioned(e); need != nil {
 		return Create, need
 	}
-	for a := e.attachments; a != nil; a = a.next {
-		if a.kind == VolumeAttachment && a.host == e.host && a.op != Attach && a.underway() {
+	if e.host != nil {
+		if a := e.attachments.find(VolumeAttachment, e.host.tag); a != nil && a.op != Attach && a.underway() {
 			// The creation may attach what is still being detached.
 			return Create, a
 		}
@@ -70,10 +70,11 @@ func (c *Core) unready(d *device) awaited {
 	if d == nil {
 		return nil
 	}
-	under := c.under(d)
-	for _, key := range [...]Key{under, {Kind: Plan, ID: under.ID, Host: under.Host}} {
-		if e := c.find(key); e != nil && e.op != None {
-			return e
+	if v := c.storage[Volume][d.volume]; v != nil {
+		for _, kind := range [...]Kind{VolumeAttachment, Plan} {
+			if e := v.attachments.find(kind, c.options.Host); e != nil && e.op != None {
+				return e
+			}
 		}
 	}
 	if !d.known {
@@ -89,14 +90,14 @@ func (c *Core) ungrown(e *entity) awaited {
 		return nil
 	}
 	if d := e.backing; d != nil {
-		if v := c.find(Key{Kind: Volume, ID: d.volume}); v != nil && v.op == Resize && v.size < e.wanted {
+		if v := c.storage[Volume][d.volume]; v != nil && v.op == Resize && v.size < e.wanted {
 			return v
 		}
 		if !d.known || d.size < e.wanted {
 			return d
 		}
 	}
-	for a := e.attachments; a != nil; a = a.next {
+	for a := e.attachments.first; a != nil; a = a.next {
 		if a.attached && a.op == None && (c.options.Host == "" || c.options.Host == a.host.tag) {
 			return nil
 		}
@@ -108,7 +109,7 @@ func (c *Core) ungrown(e *entity) awaited {
 func (c *Core) inUse(e *entity) awaited {
 	under, users := e, int(e.users)
 	if e.kind == Plan {
-		under, users = c.find(planned(e)), 0
+		under, users = planned(e), 0
 		if under != nil {
 			users = int(under.users)
 		}

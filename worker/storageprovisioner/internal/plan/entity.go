@@ -38,9 +38,11 @@ type entity struct {
 	id string
 
 	// storage is what an attachment attaches, and the entity itself otherwise.
-	// attachments is the first of what attaches that, and next and previous are
-	// an attachment's neighbours there.
-	storage, attachments, next, previous *entity
+	storage *entity
+	// attachments are those of a volume or filesystem; next and previous are an
+	// attachment's neighbours there.
+	attachments    attachments
+	next, previous *entity
 	// host is that of an attachment, or the machine that a volume is made for.
 	host *host
 	// queue is that of the source that provides the entity.
@@ -247,7 +249,11 @@ func (e *entity) toDo() *work {
 
 // find returns the record of an entity, nil where there is none.
 func (c *Core) find(key Key) *entity {
-	return c.entities[key]
+	s := c.storage[key.Kind.Storage()][key.ID]
+	if s == nil || !key.Kind.Attachment() {
+		return s
+	}
+	return s.attachments.find(key.Kind, key.Host)
 }
 
 // known returns the record of an entity, nil where there is none.
@@ -273,17 +279,13 @@ func (c *Core) entity(key Key) *entity {
 	if !key.Kind.Attachment() {
 		e.storage = e
 		e.tag = newTag(key)
-		c.entities[key] = e
+		c.storage[key.Kind][key.ID] = e
 		return e
 	}
 	c.setHost(e, key.Host)
 	s := c.entity(key.Storage())
 	e.storage, e.name, e.tag = s, s.name, s.tag
-	c.entities[e.key()] = e // of strings that are kept anyway
-	if s.attachments != nil {
-		e.next, s.attachments.previous = s.attachments, e
-	}
-	s.attachments = e
+	s.attachments.add(e)
 	return e
 }
 
@@ -298,31 +300,33 @@ func newTag(storage Key) names.Tag {
 // drop drops an entity that nothing is to be remembered of any more: not of itself,
 // and not for others.
 func (c *Core) drop(e *entity) {
-	if e.observed || e.unread || e.held || e.users > 0 || e.op != None || e.work != nil || e.attachments != nil || e.waiters.any() {
+	if e.observed || e.unread || e.held || e.users > 0 || e.op != None || e.work != nil || e.attachments.first != nil || e.waiters.any() {
 		return
 	}
 	if !c.has(e) {
 		return // dropped already
 	}
 	last := len(c.all) - 1
-	delete(c.entities, e.key())
 	c.all[e.place] = c.all[last]
 	c.all[e.place].place = e.place
 	c.all[last] = nil
 	c.all = c.all[:last]
-	c.setHost(e, "")
 	c.setDevice(&e.backing, nil)
 	if s := e.storage; s != e {
-		if e.next != nil {
-			e.next.previous = e.previous
-		}
-		if e.previous != nil {
-			e.previous.next = e.next
-		} else {
-			s.attachments = e.next
-		}
+		s.attachments.remove(e)
 		c.drop(s)
+	} else {
+		delete(c.storage[e.kind], e.name)
 	}
+	c.setHost(e, "")
+	if len(c.all) == 0 {
+		// What has grown with millions is not kept for none.
+		c.all, c.storage = nil, newStorage()
+	}
+}
+
+func newStorage() [kinds]map[string]*entity {
+	return [kinds]map[string]*entity{Volume: {}, Filesystem: {}}
 }
 
 // setHost sets the host that an entity refers to; empty for none. One that nothing

@@ -6,11 +6,13 @@ import "fmt"
 // has nothing any more.
 func (c *Core) Leftovers() []string {
 	var left []string
-	for key, e := range c.entities {
-		left = append(left, fmt.Sprintf("entity %s: %+v", key, *e))
+	for _, e := range c.all {
+		left = append(left, fmt.Sprintf("entity %s: %+v", e.key(), *e))
 	}
-	if len(c.all) > 0 {
-		left = append(left, fmt.Sprintf("%d in the list of all", len(c.all)))
+	for kind, of := range c.storage {
+		if len(of) > 0 {
+			left = append(left, fmt.Sprintf("%d of %s by id", len(of), Kind(kind)))
+		}
 	}
 	for tag, h := range c.hosts {
 		if h.instance != "" || !h.asked || h.waiters.any() {

@@ -51,7 +51,9 @@ type Core struct {
 	options Options
 	now     time.Time
 
-	entities map[Key]*entity
+	// storage has the volumes and filesystems by the ids of their tags; the
+	// attachments hang on those.
+	storage [kinds]map[string]*entity
 	// all are the entities in no particular order, but always the same.
 	all     []*entity
 	hosts   map[string]*host
@@ -77,7 +79,7 @@ type Core struct {
 func New(options Options) *Core {
 	return &Core{
 		options:    options,
-		entities:   make(map[Key]*entity),
+		storage:    newStorage(),
 		hosts:      make(map[string]*host),
 		devices:    make(map[string]*device),
 		sources:    make(map[Source]*queue),
@@ -595,7 +597,7 @@ func (c *Core) footing(e *entity) (on [3]*entity) {
 		on[0] = e.storage
 	}
 	if e.kind == Plan {
-		on[1] = c.entity(planned(e))
+		on[1] = c.entity(Key{Kind: VolumeAttachment, ID: e.name, Host: e.host.tag})
 	}
 	if e.beneath != nil {
 		on[2] = c.entity(c.under(e.beneath))
@@ -608,11 +610,9 @@ func (c *Core) under(d *device) Key {
 	return Key{Kind: VolumeAttachment, ID: d.volume, Host: c.options.Host}
 }
 
-// planned returns the key of the attachment that a plan is for.
-func planned(plan *entity) Key {
-	key := plan.key()
-	key.Kind = VolumeAttachment
-	return key
+// planned returns the attachment that a plan is for, nil where there is none.
+func planned(plan *entity) *entity {
+	return plan.storage.attachments.find(VolumeAttachment, plan.host.tag)
 }
 
 // deviceChanged notes that what block device a volume is may have changed: it is

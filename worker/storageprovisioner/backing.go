@@ -13,14 +13,14 @@ import (
 // environment's scope, which has no such source, and remembers nothing then.
 type backing struct {
 	mu          sync.RWMutex
-	devices     map[string]storage.BlockDevice
-	filesystems map[string]storage.Filesystem
+	devices     map[string]*storage.BlockDevice
+	filesystems map[string]*storage.Filesystem
 }
 
 func newBacking() *backing {
 	return &backing{
-		devices:     make(map[string]storage.BlockDevice),
-		filesystems: make(map[string]storage.Filesystem),
+		devices:     make(map[string]*storage.BlockDevice),
+		filesystems: make(map[string]*storage.Filesystem),
 	}
 }
 
@@ -29,7 +29,10 @@ func (b *backing) BlockDevice(volume names.VolumeTag) (storage.BlockDevice, bool
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	device, ok := b.devices[volume.Id()]
-	return device, ok
+	if !ok {
+		return storage.BlockDevice{}, false
+	}
+	return *device, true
 }
 
 // Filesystem is part of storage.BackingDevices.
@@ -37,7 +40,10 @@ func (b *backing) Filesystem(filesystem names.FilesystemTag) (storage.Filesystem
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	fs, ok := b.filesystems[filesystem.Id()]
-	return fs, ok
+	if !ok {
+		return storage.Filesystem{}, false
+	}
+	return *fs, true
 }
 
 func (b *backing) setDevice(volume string, device storage.BlockDevice) {
@@ -46,7 +52,7 @@ func (b *backing) setDevice(volume string, device storage.BlockDevice) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.devices[volume] = device
+	b.devices[volume] = &device
 }
 
 func (b *backing) forgetDevice(volume string) {
@@ -64,7 +70,7 @@ func (b *backing) setFilesystem(fs storage.Filesystem) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.filesystems[fs.Tag.Id()] = fs
+	b.filesystems[fs.Tag.Id()] = &fs
 }
 
 func (b *backing) forgetFilesystem(filesystem string) {

@@ -26,7 +26,10 @@ func (r filesystemReader) infos(facts []*plan.Fact) error {
 	recorded, err := r.recorded(facts, func(f *plan.Fact, wire params.Filesystem) error {
 		volume, err := r.setBacking(f, wire.VolumeTag)
 		f.ID, f.Size = wire.Info.FilesystemId, wire.Info.Size
-		r.filesystems = append(r.filesystems, recordedFilesystem(f.Tag.(names.FilesystemTag), volume, wire.Info))
+		r.filesystems = append(r.filesystems, storage.Filesystem{
+			Tag: f.Tag.(names.FilesystemTag), Volume: volume,
+			FilesystemInfo: storage.FilesystemInfo{FilesystemId: f.ID, Size: f.Size},
+		})
 		return err
 	})
 	if err != nil {
@@ -39,11 +42,17 @@ func (r filesystemReader) infos(facts []*plan.Fact) error {
 // it.
 type filesystemGrowth struct {
 	storage.FilesystemResizeParams
-	recorded params.Filesystem
+	recorded filesystemInfo
+}
+
+// filesystemInfo is what is recorded of a filesystem.
+type filesystemInfo struct {
+	storage.Filesystem
+	pool string
 }
 
 // growths completes the facts of filesystems that are wanted larger than they are.
-func (r filesystemReader) growths(facts []*plan.Fact, recorded []params.FilesystemResult) error {
+func (r filesystemReader) growths(facts []*plan.Fact, results []params.FilesystemResult) error {
 	accessor, ok := r.config.Filesystems.(FilesystemSizeAccessor)
 	if !ok {
 		return nil
@@ -53,12 +62,17 @@ func (r filesystemReader) growths(facts []*plan.Fact, recorded []params.Filesyst
 		return err
 	}
 	for i, f := range facts {
-		if tag := f.Tag.(names.FilesystemTag); grows(f) {
-			wire := recorded[i].Result
-			wire.FilesystemTag = tag.String()
-			f.Args = filesystemGrowth{
-				storage.FilesystemResizeParams{Tag: tag, FilesystemId: f.ID, Size: f.Wanted}, wire,
-			}
+		if !grows(f) {
+			continue
+		}
+		tag := f.Tag.(names.FilesystemTag)
+		recorded := filesystemInfo{pool: results[i].Result.Info.Pool}
+		recorded.Tag, recorded.FilesystemId = tag, f.ID
+		if f.Backing != "" {
+			recorded.Volume = names.NewVolumeTag(f.Backing)
+		}
+		f.Args = filesystemGrowth{
+			storage.FilesystemResizeParams{Tag: tag, FilesystemId: f.ID, Size: f.Wanted}, recorded,
 		}
 	}
 	return r.params(growing, func(*plan.Fact, params.FilesystemParams) error { return nil })
@@ -84,8 +98,8 @@ func (r filesystemReader) setBacking(f *plan.Fact, volumeTag string) (names.Volu
 	if volumeTag == "" {
 		return names.VolumeTag{}, nil
 	}
-	volume, err := names.ParseVolumeTag(volumeTag)
-	f.Backing = volume.Id()
+	volume, id, err := parseVolumeTag(volumeTag)
+	f.Backing = id
 	return volume, errors.Annotatef(err, "volume of %s", f.Key)
 }
 
@@ -208,32 +222,16 @@ func (r filesystemReader) beneath(attachments []*plan.Fact) error {
 	return err
 }
 
-// filesystemOnWire returns how a filesystem's info is recorded.
-func filesystemOnWire(tag names.FilesystemTag, volume names.VolumeTag, info storage.FilesystemInfo) params.Filesystem {
+// filesystemOnWire returns how a filesystem is recorded.
+func filesystemOnWire(fs filesystemInfo) params.Filesystem {
 	wire := params.Filesystem{
-		FilesystemTag: tag.String(),
-		Info:          params.FilesystemInfo{FilesystemId: info.FilesystemId, Size: info.Size},
+		FilesystemTag: fs.Tag.String(),
+		Info:          params.FilesystemInfo{FilesystemId: fs.FilesystemId, Pool: fs.pool, Size: fs.Size},
 	}
-	if volume != (names.VolumeTag{}) {
-		wire.VolumeTag = volume.String()
+	if fs.Volume != (names.VolumeTag{}) {
+		wire.VolumeTag = fs.Volume.String()
 	}
 	return wire
-}
-
-// filesystemFromWire returns a filesystem that is recorded like this. One on what is
-// no volume is shown without.
-func filesystemFromWire(wire params.Filesystem) storage.Filesystem {
-	tag, _ := names.ParseFilesystemTag(wire.FilesystemTag)
-	volume, _ := names.ParseVolumeTag(wire.VolumeTag)
-	return recordedFilesystem(tag, volume, wire.Info)
-}
-
-func recordedFilesystem(tag names.FilesystemTag, volume names.VolumeTag, info params.FilesystemInfo) storage.Filesystem {
-	return storage.Filesystem{
-		Tag:            tag,
-		Volume:         volume,
-		FilesystemInfo: storage.FilesystemInfo{FilesystemId: info.FilesystemId, Size: info.Size},
-	}
 }
 
 // filesystemAttachmentOnWire returns how a filesystem attachment's info is

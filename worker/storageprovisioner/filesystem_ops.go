@@ -27,8 +27,10 @@ func (o filesystemOps) create(ctx envcontext.ProviderCallContext, items []plan.I
 				return plan.Result{Err: missing(r.Error, "filesystem")}
 			}
 			return plan.Result{
-				ID:   r.Filesystem.FilesystemId,
-				Info: filesystemOnWire(p.Tag, p.Volume, r.Filesystem.FilesystemInfo),
+				ID: r.Filesystem.FilesystemId,
+				Info: filesystemInfo{Filesystem: storage.Filesystem{
+					Tag: p.Tag, Volume: p.Volume, FilesystemInfo: r.Filesystem.FilesystemInfo,
+				}},
 				Size: r.Filesystem.Size,
 			}
 		})
@@ -83,7 +85,7 @@ func (o filesystemOps) resize(ctx envcontext.ProviderCallContext, items []plan.I
 			if r.Error != nil || r.FilesystemInfo == nil {
 				return plan.Result{Err: missing(r.Error, "filesystem")}
 			}
-			g.recorded.Info.Size = r.FilesystemInfo.Size
+			g.recorded.Size = r.FilesystemInfo.Size
 			return grown(g.recorded, r.FilesystemInfo.Size, g.Size)
 		})
 }

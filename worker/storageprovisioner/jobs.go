@@ -4,7 +4,6 @@ import (
 	"maps"
 
 	"github.com/juju/errors"
-	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/watcher"
@@ -237,18 +236,18 @@ func (l *loop) observe(entities []plan.Fact) {
 
 // device is what has been read of a volume's block device.
 type device struct {
-	volume names.VolumeTag
+	volume string
 	result params.BlockDeviceResult
 }
 
 // lookUp reads the block devices of volumes on the worker's machine.
-func lookUp(config Config, volumes []names.VolumeTag) ([]device, error) {
+func lookUp(config Config, volumes []plan.Subject) ([]device, error) {
 	machine, _ := config.machine()
 	ids := make([]params.MachineStorageId, len(volumes))
 	for i, volume := range volumes {
 		ids[i] = params.MachineStorageId{
 			MachineTag:    machine.String(),
-			AttachmentTag: volume.String(),
+			AttachmentTag: volume.Tag.String(),
 		}
 	}
 	results, err := call("reading block devices", config.Volumes.VolumeBlockDevices, ids)
@@ -257,7 +256,7 @@ func lookUp(config Config, volumes []names.VolumeTag) ([]device, error) {
 	}
 	devices := make([]device, len(volumes))
 	for i, volume := range volumes {
-		devices[i] = device{volume, results[i]}
+		devices[i] = device{volume.Key.ID, results[i]}
 	}
 	return devices, nil
 }
@@ -266,20 +265,19 @@ func lookUp(config Config, volumes []names.VolumeTag) ([]device, error) {
 // has no name, is looked up again when the machine's block devices change.
 func (l *loop) lookedUp(devices []device) {
 	for _, d := range devices {
-		volume := d.volume.Id()
-		if !l.core.DeviceMatters(volume) {
+		if !l.core.DeviceMatters(d.volume) {
 			continue
 		}
 		err := d.result.Error
 		if err != nil && !params.IsCodeNotFound(err) && !params.IsCodeNotProvisioned(err) {
-			l.config.Logger.Warningf("reading the block device of volume %s: %v", volume, err)
+			l.config.Logger.Warningf("reading the block device of volume %s: %v", d.volume, err)
 		}
 		known := err == nil && d.result.Result.DeviceName != ""
 		if known {
-			l.backing.setDevice(volume, d.result.Result)
+			l.backing.setDevice(d.volume, d.result.Result)
 		} else {
-			l.backing.forgetDevice(volume)
+			l.backing.forgetDevice(d.volume)
 		}
-		l.core.DeviceKnown(volume, known, d.result.Result.UUID != "", d.result.Result.Size)
+		l.core.DeviceKnown(d.volume, known, d.result.Result.UUID != "", d.result.Result.Size)
 	}
 }

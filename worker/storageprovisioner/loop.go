@@ -3,7 +3,6 @@ package storageprovisioner
 import (
 	"context"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -244,9 +243,12 @@ func (l *loop) scheduleResync(now time.Time) {
 
 // storageChanged notes that volumes or filesystems are to be read.
 func (l *loop) storageChanged(kind plan.Kind, ids []string, valid func(string) bool) {
-	for _, id := range ids {
+	for i, id := range ids {
+		if l.killedAt(i) {
+			return
+		}
 		key := plan.Key{Kind: kind, ID: id}
-		if !l.core.Knows(key) && !valid(id) {
+		if !l.core.Knows(key) && !isNumber(id) && !valid(id) {
 			l.config.Logger.Warningf("watching %ss: %q is not the id of one", kind, id)
 			continue
 		}
@@ -254,42 +256,23 @@ func (l *loop) storageChanged(kind plan.Kind, ids []string, valid func(string) b
 	}
 }
 
+// killedAt reports, every now and then in a long list, whether the worker is to end.
+func (l *loop) killedAt(i int) bool {
+	return i%mostRead == mostRead-1 && !l.tomb.Alive()
+}
+
 // attachmentsChanged notes that attachments are to be read.
 func (l *loop) attachmentsChanged(kind plan.Kind, ids []params.MachineStorageId) {
-	for _, id := range ids {
+	for i, id := range ids {
+		if l.killedAt(i) {
+			return
+		}
 		if key, err := l.attachmentKey(kind, id); err != nil {
 			l.config.Logger.Warningf("watching %ss: %v", kind, err)
 		} else {
 			l.core.Changed(key)
 		}
 	}
-}
-
-// attachmentKey returns the key of an attachment, which a watcher calls so. Tags that
-// are known are not parsed again: that costs more than all else that is done here.
-func (l *loop) attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.Key, error) {
-	if !l.core.KnowsHost(id.MachineTag) {
-		if _, err := names.ParseTag(id.MachineTag); err != nil {
-			return plan.Key{}, errors.Trace(err)
-		}
-	}
-	key := plan.Key{Kind: kind, Host: id.MachineTag}
-	of, suffix, _ := strings.Cut(id.AttachmentTag, "-")
-	if key.ID = suffix; of == kind.Storage().String() && l.core.Knows(key.Storage()) {
-		return key, nil
-	}
-	var tag names.Tag
-	var err error
-	if kind.Storage() == plan.Volume {
-		tag, err = names.ParseVolumeTag(id.AttachmentTag)
-	} else {
-		tag, err = names.ParseFilesystemTag(id.AttachmentTag)
-	}
-	if err != nil {
-		return plan.Key{}, errors.Trace(err)
-	}
-	key.ID = tag.Id()
-	return key, nil
 }
 
 // advance hands out what can be done now: batches to the hands that are free,

@@ -30,7 +30,7 @@ func (l *loop) publish(p plan.Publication) job {
 				return record("recording volumes", config.Volumes.SetVolumeInfo, p.Records, asItIs[params.Volume])
 			},
 			func() ([]published, error) {
-				return record("recording filesystems", config.Filesystems.SetFilesystemInfo, p.Records, asItIs[params.Filesystem])
+				return record("recording filesystems", config.Filesystems.SetFilesystemInfo, p.Records, filesystemOnWire)
 			},
 			func() ([]published, error) { return recordVolumeAttachments(config, p.Records) },
 			func() ([]published, error) {
@@ -59,8 +59,8 @@ func (l *loop) publish(p plan.Publication) job {
 // published takes in what the state has taken.
 func (l *loop) published(p plan.Publication, all []published) {
 	for _, r := range p.Records {
-		if fs, ok := r.Info.(params.Filesystem); ok {
-			l.backing.setFilesystem(filesystemFromWire(fs))
+		if fs, ok := r.Info.(filesystemInfo); ok {
+			l.backing.setFilesystem(fs.Filesystem)
 		}
 	}
 	for _, r := range all {

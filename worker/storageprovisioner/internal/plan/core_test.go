@@ -121,7 +121,7 @@ func (s *script) does(want ...string) {
 		got = append(got, fmt.Sprintf("read %s", key))
 	}
 	for _, volume := range s.core.Devices(math.MaxInt) {
-		got = append(got, "look up "+volume.Id())
+		got = append(got, "look up "+volume.Key.ID)
 	}
 	for _, volume := range out.Forgotten {
 		got = append(got, "forget "+volume)

@@ -967,8 +967,8 @@ func (w *world) clerk() {
 			w.core.Provisioned(host, "instance of "+host)
 		}
 	}
-	for _, tag := range w.core.Devices(1 + w.random.IntN(3)) {
-		volume := tag.Id()
+	for _, device := range w.core.Devices(1 + w.random.IntN(3)) {
+		volume := device.Key.ID
 		w.tracked[volume] = true
 		if !w.core.DeviceMatters(volume) {
 			continue

@@ -218,18 +218,18 @@ func (c *Core) Unread(limit int) []Subject {
 
 // Devices returns the volumes whose block devices are to be looked up, at most so
 // many.
-func (c *Core) Devices(limit int) []names.VolumeTag {
+func (c *Core) Devices(limit int) []Subject {
 	if c.devicesChanged && len(c.sought) == 0 {
 		c.devicesChanged = false
 		for _, d := range c.mattering {
 			c.seek(d)
 		}
 	}
-	var volumes []names.VolumeTag
+	var volumes []Subject
 	for _, d := range takeOut(&c.sought, min(limit, len(c.sought))) {
 		d.sought = false
 		if d.matters {
-			volumes = append(volumes, d.tag)
+			volumes = append(volumes, Subject{Key: DeviceKey(d.volume), Tag: d.tag})
 		}
 	}
 	return volumes

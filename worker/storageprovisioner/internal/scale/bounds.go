@@ -83,7 +83,7 @@ func (b bounds) judge(all rows) []verdict {
 		large, ok2 := all.of(name, b.large)
 		if ok1 && ok2 {
 			add(large.nanoseconds()/small.nanoseconds(), b.growth,
-				"%s, an entity with %d beside one with %d", name, b.large, b.small)
+				"%s, an entity with %d beside one with %d%s", name, b.large, b.small, floorGrowth(small, large))
 		}
 	}
 	if r, ok := all.of(bulk, b.floorAt); ok && r.hasFloor() {
@@ -102,6 +102,15 @@ func (b bounds) judge(all rows) []verdict {
 		}
 	}
 	return verdicts
+}
+
+// floorGrowth tells how the floor has grown, where it was measured: what the machine
+// itself takes longer for when there is more.
+func floorGrowth(small, large row) string {
+	if !small.hasFloor() || !large.hasFloor() {
+		return ""
+	}
+	return fmt.Sprintf(" (without the worker: %s)", short(large.floorNanoseconds()/small.floorNanoseconds()))
 }
 
 // workloads returns the names of the workloads that have been measured, in order.

@@ -1,0 +1,25 @@
+package storageprovisioner
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/juju/names/v5"
+)
+
+// FuzzIDs holds that what is taken for an id, without asking the names, is one.
+func FuzzIDs(f *testing.F) {
+	for _, id := range []string{"", "0", "00", "01", "7", "10", "-1", "1a", "0/1", "mysql/0/1", "٣", strconv.Itoa(1 << 40)} {
+		f.Add(id)
+	}
+	f.Fuzz(func(t *testing.T, id string) {
+		if isNumber(id) && !(names.IsValidVolume(id) && names.IsValidFilesystem(id)) {
+			t.Errorf("%q is taken for an id", id)
+		}
+		want, err := names.ParseVolumeTag("volume-" + id)
+		tag, got, gotErr := parseVolumeTag("volume-" + id)
+		if (err == nil) != (gotErr == nil) || tag != want || err == nil && got != want.Id() {
+			t.Errorf("volume-%s is parsed as %v, %q, %v, not %v, %v", id, tag, got, gotErr, want, err)
+		}
+	})
+}

@@ -1,0 +1,107 @@
+package plan_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
+// What is attached to many hosts is found among them, and lost, like what is attached
+// to one.
+func TestAttachedToMany(t *testing.T) {
+	const hosts = 100
+	s := play(t, func(o *plan.Options) { o.Host = "" })
+	f := filesystem("0")
+	s.observe(wanted(f, recorded))
+	s.does()
+	all := func(what string) []string {
+		var want []string
+		for i := range hosts {
+			want = append(want, fmt.Sprintf("%s filesystem attachment 0 on machine-%d", what, i))
+		}
+		return want
+	}
+	each := func(do func(plan.Key)) {
+		for i := range hosts {
+			do(on(fmt.Sprintf("machine-%d", i), f))
+		}
+	}
+	each(func(a plan.Key) { s.observe(wanted(a)) })
+	s.does(all("attach")...)
+	each(func(a plan.Key) { s.ends(a) })
+	each(func(a plan.Key) { s.taken(a) })
+	s.core.Take()
+	s.does()
+	// Each is found again: nothing is attached twice.
+	each(func(a plan.Key) { s.observe(wanted(a, recorded)) })
+	s.does()
+	// Those that are gone are not, and are there anew.
+	each(func(a plan.Key) { s.gone(a) })
+	each(func(a plan.Key) {
+		if s.core.Knows(a) {
+			t.Errorf("%s is known still", a)
+		}
+	})
+	each(func(a plan.Key) { s.observe(wanted(a)) })
+	s.does(all("attach")...)
+	each(func(a plan.Key) { s.ends(a) })
+	each(func(a plan.Key) { s.taken(a) })
+	each(func(a plan.Key) { s.gone(a) })
+	s.gone(f)
+	s.core.Take()
+	s.nothing()
+}
+
+// A host is known as long as something refers to it.
+func TestHostIsForgottenWithTheLastThatRefersToIt(t *testing.T) {
+	s := play(t)
+	v, a := volume("0"), on("machine-1", volume("0"))
+	s.observe(wanted(v, recorded), wanted(a))
+	if !s.core.KnowsHost("machine-1") {
+		t.Error("the host of an attachment is not known")
+	}
+	s.gone(a, v)
+	if s.core.KnowsHost("machine-1") {
+		t.Error("a host that nothing refers to is known")
+	}
+	// Who waits next asks anew, and is answered.
+	unprovisioned := func(f *plan.Fact) { f.Instance = "" }
+	s.observe(wanted(v, recorded), wanted(a, unprovisioned))
+	if out := s.core.Take(); len(out.Machines) != 1 || out.Machines[0] != "machine-1" {
+		t.Errorf("asked is about %v", out.Machines)
+	}
+	s.core.Provisioned("machine-1", "instance")
+	s.does("attach volume attachment 0 on machine-1")
+}
+
+// What has changed is told once, in order, and in parts.
+func TestWhatHasChangedIsReadInParts(t *testing.T) {
+	s := play(t)
+	for _, id := range []string{"0", "1", "0", "2", "1"} {
+		s.core.Changed(volume(id))
+	}
+	if !s.core.Curious() {
+		t.Error("there is nothing to read")
+	}
+	for _, want := range [][]plan.Key{{volume("0"), volume("1")}, {volume("2")}, nil} {
+		var got []plan.Key
+		for _, subject := range s.core.Unread(2) {
+			got = append(got, subject.Key)
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("to be read are %v, not %v", got, want)
+		}
+	}
+	if s.core.Curious() {
+		t.Error("there is something to read")
+	}
+	// What changes while it is read is read again.
+	s.core.Changed(volume("0"))
+	if again := s.core.Unread(math.MaxInt); len(again) != 1 || again[0].Tag.Id() != "0" {
+		t.Errorf("to be read again are %v", again)
+	}
+	s.gone(volume("0"), volume("1"), volume("2"))
+	s.nothing()
+}

@@ -6,7 +6,7 @@ FUZZTIME ?= 30s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race e2e faults uml cover mutate fuzz bench-apply bench-dataplane bench-scale packages
+.PHONY: help build run test lint race e2e faults uml cover mutate fuzz bench-schedule bench-apply bench-dataplane bench-scale packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -49,6 +49,9 @@ mutate: ## Break the worker's code in small ways and tell what no test notices (
 
 fuzz: ## Run every fuzz test for FUZZTIME (30s), one after another
 	nice scripts/fuzz '$(FUZZTIME)'
+
+bench-schedule: ## Measure the worker's schedule beside a common one; fails when it is not twice as fast with ties
+	go test -run '^$$' -bench '^BenchmarkBeside$$' -benchtime 5x ./worker/storageprovisioner/internal/schedule
 
 bench-apply: packages ## Measure 200 ext4 volumes on loop devices, up and away
 	go test -count=1 -run '^$$' -bench '^BenchmarkApply$$' -benchtime 3x ./e2e

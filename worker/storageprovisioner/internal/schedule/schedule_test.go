@@ -1,6 +1,7 @@
 package schedule_test
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -290,64 +291,128 @@ func (s *scheduleSuite) TestNextDoesNotAllocate(c *gc.C) {
 	c.Check(testing.AllocsPerRun(100, func() { s.schedule.Next() }), gc.Equals, 0.0)
 }
 
-// The schedule agrees with a list that is sorted anew each time, whatever is
-// done to both.
-func (s *scheduleSuite) TestAgreesWithASortedList(c *gc.C) {
-	type item struct {
-		key, seq, due int
+func (s *scheduleSuite) TestNextDoesNotAllocateWhenTheTimerIsSetAnew(c *gc.C) {
+	const runs = 100
+	sched := schedule.NewSchedule(clock.WallClock)
+	defer sched.Stop()
+	keys := make([]any, runs+3) // one run warms up, one key stays, Next is asked once before
+	for i := range keys {
+		keys[i] = i
+		sched.Add(keys[i], nil, time.Now().Add(time.Hour+time.Duration(i)*time.Second))
 	}
-	for seed := range uint64(200) {
-		random := rand.New(rand.NewPCG(seed, 1))
+	sched.Next()
+	c.Check(testing.AllocsPerRun(runs, func() {
+		sched.Remove(keys[0])
+		keys = keys[1:]
+		sched.Next()
+	}), gc.Equals, 0.0)
+}
+
+// Values of one time take less room than others, though they come in turns with those
+// of another time.
+func (s *scheduleSuite) TestRoom(c *gc.C) {
+	const values = 100_000
+	for what, test := range map[string]struct{ times, most int64 }{
+		"values of two times":         {2, 100},
+		"values each of its own time": {values, 130},
+	} {
 		sched := schedule.NewSchedule(s.clock)
-		var list []item
-		for seq := range 300 {
-			key := random.IntN(30)
-			without := slices.DeleteFunc(slices.Clone(list), func(i item) bool { return i.key == key })
-			switch random.IntN(4) {
-			case 0, 1:
-				due := random.IntN(10)
-				sched.Add(key, seq, s.at(due))
-				list = append(without, item{key, seq, due})
-			case 2:
-				sched.Remove(key)
-				list = without
-			case 3:
-				now := random.IntN(10)
-				slices.SortFunc(list, func(a, b item) int {
-					if a.due != b.due {
-						return a.due - b.due
-					}
-					return a.seq - b.seq
-				})
-				var want []any
-				for len(list) > 0 && list[0].due <= now {
-					want = append(want, list[0].seq)
-					list = list[1:]
-				}
-				c.Assert(sched.Ready(s.at(now)), jc.DeepEquals, want, gc.Commentf("seed %d", seed))
-			}
-			c.Assert(sched.Len(), gc.Equals, len(list))
+		keys := make([]any, values)
+		for i := range keys {
+			keys[i] = i
 		}
+		before := heapInUse()
+		for i, key := range keys {
+			sched.Add(key, nil, s.at(i%int(test.times)))
+		}
+		each := (heapInUse() - before) / values
+		c.Check(sched.Len(), gc.Equals, values)
+		c.Check(each <= test.most, jc.IsTrue, gc.Commentf("%s take %d bytes each", what, each))
 	}
 }
 
-func BenchmarkReadyOfTies(b *testing.B) {
-	for _, n := range []int{1000, 100_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			start := time.Now()
-			keys := make([]any, n)
-			for i := range keys {
-				keys[i] = new(int)
+// Very many values that have been there once take no room.
+func (s *scheduleSuite) TestAnEmptyScheduleTakesNoRoom(c *gc.C) {
+	const values = 100_000
+	empty := map[string]func(){
+		"taken out": func() { s.schedule.Ready(s.at(2 * values)) },
+		"removed": func() {
+			for i := range values {
+				s.schedule.Remove(i)
 			}
-			for b.Loop() {
-				sched := schedule.NewSchedule(nil)
-				for _, key := range keys {
-					sched.Add(key, key, start)
-				}
-				if got := len(sched.Ready(start)); got != n {
-					b.Fatal(got)
-				}
-			}
-		})
+		},
 	}
+	for how, empty := range empty {
+		before := heapInUse()
+		for i := range values {
+			s.schedule.Add(i, nil, s.at(values-i))
+		}
+		empty()
+		c.Assert(s.schedule.Len(), gc.Equals, 0)
+		kept := heapInUse() - before
+		c.Check(kept < 100<<10, jc.IsTrue, gc.Commentf("%s: %d bytes are kept", how, kept))
+	}
+}
+
+func heapInUse() int64 {
+	var stats runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
+}
+
+// The schedule agrees with a list that is sorted anew each time, whatever is
+// done to both.
+func (s *scheduleSuite) TestAgreesWithASortedList(c *gc.C) {
+	for seed := range uint64(200) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		s.agreesWithASortedList(c, random, history{operations: 300, keys: 30, times: 10, taken: 10})
+	}
+}
+
+func (s *scheduleSuite) TestAgreesWithASortedListOfVeryManyTimes(c *gc.C) {
+	for seed := range uint64(5) {
+		random := rand.New(rand.NewPCG(seed, 2))
+		s.agreesWithASortedList(c, random, history{operations: 4000, keys: 2000, times: 700, taken: 20})
+	}
+}
+
+// history says how many operations there are, on how many keys, for how many times,
+// and which of these are ever taken out before the end: so many of the first.
+type history struct {
+	operations, keys, times, taken int
+}
+
+func (s *scheduleSuite) agreesWithASortedList(c *gc.C, random *rand.Rand, h history) {
+	type item struct {
+		key, seq, due int
+	}
+	sched := schedule.NewSchedule(s.clock)
+	var list []item
+	check := func(now int) {
+		slices.SortFunc(list, func(a, b item) int { return cmp.Or(a.due-b.due, a.seq-b.seq) })
+		var want []any
+		for len(list) > 0 && list[0].due <= now {
+			want = append(want, list[0].seq)
+			list = list[1:]
+		}
+		c.Assert(sched.Ready(s.at(now)), jc.DeepEquals, want)
+	}
+	for seq := range h.operations {
+		key := random.IntN(h.keys)
+		without := slices.DeleteFunc(slices.Clone(list), func(i item) bool { return i.key == key })
+		switch random.IntN(4) {
+		case 0, 1:
+			due := random.IntN(h.times)
+			sched.Add(key, seq, s.at(due))
+			list = append(without, item{key, seq, due})
+		case 2:
+			sched.Remove(key)
+			list = without
+		case 3:
+			check(random.IntN(h.taken))
+		}
+		c.Assert(sched.Len(), gc.Equals, len(list))
+	}
+	check(h.times)
 }

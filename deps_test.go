@@ -135,7 +135,7 @@ var rules = []rule{{
 	reason:   "the store knows keys and values; a second implementation needs no model",
 }, {
 	packages: []string{"./..."},
-	but:      []string{"./testing/..."},
+	but:      []string{"./testing/...", "./worker/storageprovisioner/internal/scale"}, // a benchmark is no less of a test
 	never:    []string{"./testing/..."},
 	reason:   "fakes are for tests",
 }, {

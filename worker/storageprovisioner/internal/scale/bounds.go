@@ -25,6 +25,10 @@ type bounds struct {
 	// besideBulk is how many times as much as in bulk an entity may cost with large
 	// where machines are provisioned, or block devices show, one by one.
 	besideBulk float64
+	// beside is how many times as long a volume may take while another source hangs,
+	// and end how many milliseconds the worker may take to end, once its calls have
+	// returned.
+	beside, end float64
 }
 
 var (
@@ -35,6 +39,7 @@ var (
 		live:       700,
 		calls:      0.2,
 		besideBulk: 2,
+		beside:     1.2, end: 100,
 	}
 	// alarms are what a quick look on a busy machine of two CPUs holds if nothing is
 	// wrong.
@@ -44,6 +49,7 @@ var (
 		live:       1_200,
 		calls:      0.2,
 		besideBulk: 4,
+		beside:     3, end: 1000,
 	}
 )
 

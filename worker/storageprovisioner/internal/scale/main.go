@@ -117,15 +117,19 @@ func (wl workload) String() string { return wl.name }
 // run measures and writes everything, and returns how many bounds are missed.
 func (s settings) run(out io.Writer) (missed int, err error) {
 	var all rows
+	var tried []verdict
 	err = s.profiled(func() error {
-		all, err = s.measure(out)
+		if all, err = s.measure(out); err != nil {
+			return err
+		}
+		tried, err = s.try(out)
 		return err
 	})
 	if err != nil {
 		return 0, errors.Trace(err)
 	}
-	fmt.Fprintf(out, "\n%s\n", legend)
-	for _, v := range s.bounds.judge(all) {
+	fmt.Fprintln(out)
+	for _, v := range append(s.bounds.judge(all), tried...) {
 		fmt.Fprintln(out, v)
 		if !v.held() {
 			missed++
@@ -139,11 +143,15 @@ func (s settings) run(out io.Writer) (missed int, err error) {
 
 // measure measures everything, and writes the table as it goes.
 func (s settings) measure(out io.Writer) (rows, error) {
+	tabled := slices.DeleteFunc(slices.Clone(s.workloads), func(wl workload) bool { return wl.try != nil })
+	if len(tabled) == 0 {
+		return nil, nil
+	}
 	if err := writeHead(out); err != nil {
 		return nil, err
 	}
 	var all rows
-	for _, wl := range s.workloads {
+	for _, wl := range tabled {
 		for _, n := range s.numbers {
 			if wl.most > 0 && n > wl.most {
 				continue
@@ -161,6 +169,23 @@ func (s settings) measure(out io.Writer) (rows, error) {
 				return nil, err
 			}
 		}
+	}
+	_, err := fmt.Fprintf(out, "\n%s\n", legend)
+	return all, errors.Trace(err)
+}
+
+// try tries what has no row, with as many entities as are measured at most.
+func (s settings) try(out io.Writer) ([]verdict, error) {
+	var all []verdict
+	for _, wl := range s.workloads {
+		if wl.try == nil {
+			continue
+		}
+		verdicts, err := wl.try(out, slices.Max(s.numbers), s.bounds)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		all = append(all, verdicts...)
 	}
 	return all, nil
 }

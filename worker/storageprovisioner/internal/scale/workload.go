@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"time"
 
 	"github.com/juju/errors"
@@ -23,6 +24,9 @@ type workload struct {
 	events int
 	// most caps n; 0: no cap.
 	most int
+	// try is what there is instead of all that for what has no row in the table, but
+	// verdicts of its own. It writes what it has seen, with up to n entities.
+	try func(out io.Writer, n int, b bounds) ([]verdict, error)
 }
 
 // The names of the workloads that targets speak of.
@@ -32,6 +36,8 @@ const (
 	slowTrickle = "trickle-slow"
 	machines    = "machines"
 	managed     = "managed"
+	isolating   = "isolation"
+	idling      = "idle"
 )
 
 // manyMachines is over how many machines attachments are spread, where it does not
@@ -104,6 +110,12 @@ func workloads(delay time.Duration) []workload {
 		world: func(n int) world.Options { return world.Options{Filesystems: n, Machines: manyMachines} },
 		run:   func(c *course) { c.wholeLife(c.world.Filesystems) },
 		floor: (*floor).filesystemsLife,
+	}, {
+		name: isolating,
+		try:  tryIsolation,
+	}, {
+		name: idling,
+		try:  tryIdling,
 	}}
 }
 

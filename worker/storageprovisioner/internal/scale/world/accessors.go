@@ -246,7 +246,7 @@ func (a *accessors) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsR
 		return params.VolumeParamsResult{Result: params.VolumeParams{
 			VolumeTag:  i.tag,
 			Size:       size,
-			Provider:   providerType,
+			Provider:   i.provider,
 			Attachment: &attachment,
 		}}
 	})
@@ -259,7 +259,7 @@ func (a *accessors) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveV
 			return params.RemoveVolumeParamsResult{Error: err}
 		}
 		return params.RemoveVolumeParamsResult{Result: params.RemoveVolumeParams{
-			Provider: providerType, VolumeId: i.tag, Destroy: true,
+			Provider: i.provider, VolumeId: i.tag, Destroy: true,
 		}}
 	})
 }
@@ -294,7 +294,7 @@ func (i *item) volumeAttachmentParams() params.VolumeAttachmentParams {
 		MachineTag: i.machine.tag,
 		VolumeId:   i.providerID(),
 		InstanceId: i.machine.instance(),
-		Provider:   providerType,
+		Provider:   i.provider,
 	}
 }
 
@@ -364,7 +364,7 @@ func (a *accessors) FilesystemParams(tags []names.FilesystemTag) ([]params.Files
 			FilesystemTag: i.tag,
 			VolumeTag:     a.beneath(i),
 			Size:          size,
-			Provider:      providerType,
+			Provider:      i.provider,
 			Attachment:    &attachment,
 		}}
 	})
@@ -377,7 +377,7 @@ func (a *accessors) RemoveFilesystemParams(tags []names.FilesystemTag) ([]params
 			return params.RemoveFilesystemParamsResult{Error: err}
 		}
 		return params.RemoveFilesystemParamsResult{Result: params.RemoveFilesystemParams{
-			Provider: providerType, FilesystemId: i.tag, Destroy: true,
+			Provider: i.provider, FilesystemId: i.tag, Destroy: true,
 		}}
 	})
 }
@@ -412,7 +412,7 @@ func (i *item) filesystemAttachmentParams() params.FilesystemAttachmentParams {
 		MachineTag:    i.machine.tag,
 		FilesystemId:  i.providerID(),
 		InstanceId:    i.machine.instance(),
-		Provider:      providerType,
+		Provider:      i.provider,
 		MountPoint:    mountPoint,
 	}
 }

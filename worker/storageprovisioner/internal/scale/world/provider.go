@@ -1,38 +1,53 @@
 package world
 
 import (
+	"strconv"
+	"sync/atomic"
+
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
 )
 
-// providerType is the type of the only provider that there is.
-const providerType = "instant"
+// providerType returns the type of a provider.
+func providerType(number int) string { return "instant-" + strconv.Itoa(number) }
 
 // size is the size of everything, in MiB.
 const size = 1024
 
-// VolumeSource returns the source of all volumes.
-func (w *World) VolumeSource() storage.VolumeSource { return volumeSource{source: w.Volumes.source} }
+// VolumeSource returns the first provider's source of volumes.
+func (w *World) VolumeSource() storage.VolumeSource {
+	return volumeSource{source: w.Volumes.sources[0]}
+}
 
-// FilesystemSource returns the source of all filesystems.
+// FilesystemSource returns the first provider's source of filesystems.
 func (w *World) FilesystemSource() storage.FilesystemSource {
-	return filesystemSource{source: w.Filesystems.source}
+	return filesystemSource{source: w.Filesystems.sources[0]}
+}
+
+// providers returns all providers.
+func (w *World) providers() map[storage.ProviderType]storage.Provider {
+	all := make(map[storage.ProviderType]storage.Provider)
+	for i := range w.options.Providers {
+		all[storage.ProviderType(providerType(i))] = &provider{world: w, number: i}
+	}
+	return all
 }
 
 // provider is a provider whose sources do at once what they are told.
 type provider struct {
 	storage.Provider // nil: has what no worker calls
 	world            *World
+	number           int
 }
 
 func (p *provider) VolumeSource(*storage.Config) (storage.VolumeSource, error) {
-	return p.world.VolumeSource(), nil
+	return volumeSource{source: p.world.Volumes.sources[p.number]}, nil
 }
 
 func (p *provider) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
-	return p.world.FilesystemSource(), nil
+	return filesystemSource{source: p.world.Filesystems.sources[p.number]}, nil
 }
 
 func (p *provider) Scope() storage.Scope {
@@ -44,15 +59,15 @@ func (p *provider) Scope() storage.Scope {
 
 func (*provider) Dynamic() bool { return true }
 
-// source is what the provider has made of one kind.
+// source is what a provider makes one kind of storage with.
 type source struct {
 	storage *Storage
 	calls   exclusive
-	items   []made
+	block   atomic.Pointer[Block]
 	flaky   bool
 }
 
-// made is what the provider knows of one volume or filesystem.
+// made is what its provider knows of one volume or filesystem.
 type made struct {
 	made, attached               bool
 	failedCreation, failedAttach bool
@@ -62,7 +77,6 @@ func newSource(s *Storage) *source {
 	return &source{
 		storage: s,
 		calls:   exclusive{name: "source of " + s.kind + "s", fail: s.world.fail},
-		items:   make([]made, len(s.items)),
 		flaky:   s.world.options.Flaky,
 	}
 }
@@ -95,7 +109,7 @@ func (s *source) create(tag string) error {
 	if number < 0 {
 		return errors.NotValidf("%q", tag)
 	}
-	item := &s.items[number]
+	item := &s.storage.made[number]
 	if s.unlucky(number, 3, &item.failedCreation) {
 		return errUnlucky
 	}
@@ -112,7 +126,7 @@ func (s *source) attach(tag, id string, host storage.AttachmentParams) error {
 	if number < 0 {
 		return errors.NotValidf("%q", tag)
 	}
-	item := &s.items[number]
+	item := &s.storage.made[number]
 	if s.unlucky(number, 7, &item.failedAttach) {
 		return errUnlucky
 	}
@@ -130,7 +144,7 @@ func (s *source) attach(tag, id string, host storage.AttachmentParams) error {
 
 func (s *source) detach(tag string) error {
 	if number := s.storage.number(tag); number >= 0 {
-		s.items[number].attached = false
+		s.storage.made[number].attached = false
 	}
 	return nil
 }
@@ -140,7 +154,7 @@ func (s *source) destroy(id string) error {
 	if number < 0 {
 		return errors.NotValidf("%q", id)
 	}
-	item := &s.items[number]
+	item := &s.storage.made[number]
 	switch {
 	case item.attached:
 		s.storage.world.fail("%s is destroyed while it is attached", id)
@@ -159,7 +173,10 @@ type volumeSource struct {
 
 func (volumeSource) ValidateVolumeParams(storage.VolumeParams) error { return nil }
 
-func (s volumeSource) CreateVolumes(_ envcontext.ProviderCallContext, args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+func (s volumeSource) CreateVolumes(ctx envcontext.ProviderCallContext, args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+	if err := s.block.Swap(nil).pass(ctx); err != nil {
+		return nil, err
+	}
 	return call(s.source, args, func(p storage.VolumeParams) storage.CreateVolumesResult {
 		id := p.Tag.String()
 		if err := s.create(id); err != nil {

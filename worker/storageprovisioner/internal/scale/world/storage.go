@@ -14,7 +14,10 @@ type Storage struct {
 	kind   string // of tags: "volume"
 	prefix string // of tags: "volume-"
 	items  []item
-	source *source
+	// made is what the sources have made of the items, and sources are those of the
+	// providers.
+	made    []made
+	sources []*source
 
 	// Recorded, Attached, Detached and Removed count what the state has been told
 	// of: infos of the storage, infos of attachments, attachments that are gone,
@@ -31,6 +34,7 @@ type item struct {
 	number           int
 	tag              string
 	machine          *machine
+	provider         string
 	life, attachment life.Value
 	recorded         bool
 	attached         bool
@@ -59,12 +63,22 @@ func newStorage(w *World, kind string, n int) *Storage {
 	for _, t := range []*Tally{&s.Recorded, &s.Attached, &s.Detached, &s.Removed} {
 		t.mu = &w.mu
 	}
-	s.source = newSource(s)
+	s.made = make([]made, n)
+	types := make([]string, w.options.Providers)
+	for i := range types {
+		types[i] = providerType(i)
+		s.sources = append(s.sources, newSource(s))
+	}
 	for i := range s.items {
-		s.items[i] = item{number: i, tag: s.prefix + strconv.Itoa(i), machine: &w.machines[i%len(w.machines)]}
+		s.items[i] = item{
+			number:   i,
+			tag:      s.prefix + strconv.Itoa(i),
+			machine:  &w.machines[i%len(w.machines)],
+			provider: types[i%len(types)],
+		}
 		if w.options.Recorded {
 			s.items[i].recorded, s.items[i].attached = true, true
-			s.source.items[i].made, s.source.items[i].attached = true, true
+			s.made[i].made, s.made[i].attached = true, true
 		}
 	}
 	return s
@@ -173,6 +187,9 @@ func (s *Storage) recordAttachment(id params.MachineStorageId) *params.Error {
 		s.world.fail("the attachment of %s is recorded before itself", i.tag)
 	}
 	i.attached = true
+	if s == s.world.Volumes {
+		s.world.options.Attached(i.number)
+	}
 	s.Attached.add()
 	return nil
 }
@@ -186,7 +203,7 @@ func (s *Storage) removeAttachment(id params.MachineStorageId) *params.Error {
 	switch {
 	case i.attachment == life.Alive:
 		s.world.fail("the attachment of %s is removed while it is alive", i.tag)
-	case s.source.items[i.number].attached:
+	case s.made[i.number].attached:
 		s.world.fail("the attachment of %s is removed while it is attached", i.tag)
 	}
 	i.attachment, i.attached = "", false
@@ -203,7 +220,7 @@ func (s *Storage) remove(tag string) *params.Error {
 	switch {
 	case i.life != life.Dead:
 		s.world.fail("%s is removed while it is %s", tag, i.life)
-	case s.source.items[i.number].made:
+	case s.made[i.number].made:
 		s.world.fail("%s is removed while its provider has it", tag)
 	}
 	i.life, i.recorded = "", false

@@ -17,6 +17,7 @@
 package world
 
 import (
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -38,6 +39,8 @@ type Options struct {
 	// Backed filesystems stand on the volumes of their numbers, which there must
 	// be. The scope is then that of machine 0, on which all is attached.
 	Backed bool
+	// Providers is how many there are; storage belongs to them in turn. 0: one.
+	Providers int
 	// Machines is how many the attachments are spread over, in turn.
 	Machines int
 	// Unprovisioned machines have no instance until [World.ProvisionMachine].
@@ -49,6 +52,11 @@ type Options struct {
 	Flaky bool
 	// Delay is how long each accessor call takes.
 	Delay time.Duration
+	// Attached is called for each attachment of a volume that is recorded, with the
+	// volume's number; nil: nothing is. It does not call the world.
+	Attached func(number int)
+	// Clock is the worker's; nil: the real one.
+	Clock clock.Clock
 	// Retry is the worker's retry policy.
 	Retry storageprovisioner.RetryPolicy
 }
@@ -88,6 +96,13 @@ type machine struct {
 
 // New returns a world in which nothing is known to the worker yet.
 func New(options Options) *World {
+	options.Providers = max(options.Providers, 1)
+	if options.Attached == nil {
+		options.Attached = func(int) {}
+	}
+	if options.Clock == nil {
+		options.Clock = clock.WallClock
+	}
 	w := &World{
 		options:      options,
 		machines:     make([]machine, options.Machines),
@@ -112,11 +127,9 @@ func New(options Options) *World {
 func (w *World) Config() storageprovisioner.Config {
 	c := storageprovisioner.Config{
 		Scope: names.NewModelTag(modelUUID),
-		Clock: clock.WallClock,
+		Clock: w.options.Clock,
 		Registry: func(*config.Config) (storage.ProviderRegistry, error) {
-			return storage.StaticProviderRegistry{
-				Providers: map[storage.ProviderType]storage.Provider{providerType: &provider{world: w}},
-			}, nil
+			return storage.StaticProviderRegistry{Providers: w.providers()}, nil
 		},
 		Retry:  w.options.Retry,
 		Logger: silent{},
@@ -138,7 +151,11 @@ func (w *World) AccessorCalls() int64 { return w.accessors.calls.Load() }
 
 // ProviderCalls returns how many calls of sources there have been.
 func (w *World) ProviderCalls() int64 {
-	return w.Volumes.source.calls.calls.Load() + w.Filesystems.source.calls.calls.Load()
+	var calls int64
+	for _, s := range slices.Concat(w.Volumes.sources, w.Filesystems.sources) {
+		calls += s.calls.calls.Load()
+	}
+	return calls
 }
 
 // Broken is closed when the worker has done what none may do; [World.Err] says what.

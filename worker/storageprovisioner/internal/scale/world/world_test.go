@@ -56,7 +56,7 @@ func (h hands) detach() {
 func newHands(options Options) hands {
 	w := New(options)
 	w.Volumes.Appear()
-	return hands{&accessors{w}, volumeSource{source: w.Volumes.source}}
+	return hands{&accessors{w}, volumeSource{source: w.Volumes.sources[0]}}
 }
 
 func TestMisuseBreaksTheWorld(t *testing.T) {
@@ -303,7 +303,7 @@ func TestOneInTenFailsOnce(t *testing.T) {
 				failed++
 				continue
 			}
-			w.Volumes.source.items[i].made = false
+			w.Volumes.made[i].made = false
 		}
 		return failed
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/byid"
 )
 
 // backing is what the worker knows of block devices and filesystems, for the source
@@ -13,71 +14,65 @@ import (
 // environment's scope, which has no such source, and remembers nothing then.
 type backing struct {
 	mu          sync.RWMutex
-	devices     map[string]*storage.BlockDevice
-	filesystems map[string]*storage.Filesystem
-}
-
-func newBacking() *backing {
-	return &backing{
-		devices:     make(map[string]*storage.BlockDevice),
-		filesystems: make(map[string]*storage.Filesystem),
-	}
+	devices     byid.Map[storage.BlockDevice]
+	filesystems byid.Map[storage.Filesystem]
 }
 
 // BlockDevice is part of storage.BackingDevices.
 func (b *backing) BlockDevice(volume names.VolumeTag) (storage.BlockDevice, bool) {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	device, ok := b.devices[volume.Id()]
-	if !ok {
-		return storage.BlockDevice{}, false
-	}
-	return *device, true
+	return look(b, &b.devices, volume)
 }
 
 // Filesystem is part of storage.BackingDevices.
 func (b *backing) Filesystem(filesystem names.FilesystemTag) (storage.Filesystem, bool) {
+	return look(b, &b.filesystems, filesystem)
+}
+
+func look[T any](b *backing, in *byid.Map[T], tag names.Tag) (found T, ok bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	fs, ok := b.filesystems[filesystem.Id()]
-	if !ok {
-		return storage.Filesystem{}, false
+	if known := in.Get(tag.Id()); known != nil {
+		return *known, true
 	}
-	return *fs, true
+	return found, false
 }
 
 func (b *backing) setDevice(volume string, device storage.BlockDevice) {
-	if b == nil {
-		return
+	if b != nil {
+		remember(b, &b.devices, volume, device)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.devices[volume] = &device
 }
 
 func (b *backing) forgetDevice(volume string) {
-	if b == nil {
-		return
+	if b != nil {
+		forget(b, &b.devices, volume)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.devices, volume)
 }
 
 func (b *backing) setFilesystem(fs storage.Filesystem) {
-	if b == nil {
-		return
+	if b != nil {
+		remember(b, &b.filesystems, fs.Tag.Id(), fs)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.filesystems[fs.Tag.Id()] = &fs
 }
 
 func (b *backing) forgetFilesystem(filesystem string) {
-	if b == nil {
-		return
+	if b != nil {
+		forget(b, &b.filesystems, filesystem)
 	}
+}
+
+func remember[T any](b *backing, in *byid.Map[T], id string, value T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.filesystems, filesystem)
+	if known := in.Get(id); known != nil {
+		*known = value // what is looked up again and again is not made anew
+		return
+	}
+	in.Set(id, &value)
+}
+
+func forget[T any](b *backing, in *byid.Map[T], id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	in.Delete(id)
 }

@@ -7,22 +7,12 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/byid"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
 // To parse a tag takes longer than all else that is done about an entity at a time. What
 // is known already, and what is a number as most ids are, need not be parsed.
-
-// isNumber reports whether an id is a number, which is a valid id of a volume or
-// filesystem: of one that belongs to no machine or unit.
-func isNumber(id string) bool {
-	for i, digit := range []byte(id) {
-		if digit < '0' || digit > '9' || digit == '0' && i == 0 && len(id) > 1 {
-			return false
-		}
-	}
-	return id != ""
-}
 
 // attachmentKey returns the key of an attachment, which a watcher calls so.
 func (l *loop) attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.Key, error) {
@@ -33,7 +23,7 @@ func (l *loop) attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.K
 	}
 	key := plan.Key{Kind: kind, Host: id.MachineTag}
 	of, suffix, _ := strings.Cut(id.AttachmentTag, "-")
-	if key.ID = suffix; of == kind.Storage().String() && (isNumber(suffix) || l.core.Knows(key.Storage())) {
+	if key.ID = suffix; of == kind.Storage().String() && (byid.IsNumber(suffix) || l.core.Knows(key.Storage())) {
 		return key, nil
 	}
 	var tag names.Tag
@@ -52,7 +42,7 @@ func (l *loop) attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.K
 
 // parseVolumeTag returns the tag of a volume, and the id.
 func parseVolumeTag(volumeTag string) (names.VolumeTag, string, error) {
-	if id, ok := strings.CutPrefix(volumeTag, names.VolumeTagKind+"-"); ok && isNumber(id) {
+	if id, ok := strings.CutPrefix(volumeTag, names.VolumeTagKind+"-"); ok && byid.IsNumber(id) {
 		return names.NewVolumeTag(id), id, nil
 	}
 	tag, err := names.ParseVolumeTag(volumeTag)

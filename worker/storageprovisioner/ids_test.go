@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/byid"
 )
 
 // FuzzIDs holds that what is taken for an id, without asking the names, is one.
@@ -13,7 +15,7 @@ func FuzzIDs(f *testing.F) {
 		f.Add(id)
 	}
 	f.Fuzz(func(t *testing.T, id string) {
-		if isNumber(id) && !(names.IsValidVolume(id) && names.IsValidFilesystem(id)) {
+		if byid.IsNumber(id) && !(names.IsValidVolume(id) && names.IsValidFilesystem(id)) {
 			t.Errorf("%q is taken for an id", id)
 		}
 		want, err := names.ParseVolumeTag("volume-" + id)

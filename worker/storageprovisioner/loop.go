@@ -13,6 +13,7 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/watcher"
 	"github.com/stowage-io/stowage/worker"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/byid"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/schedule"
 )
@@ -104,7 +105,7 @@ func newLoop(config Config, tomb *tomb.Tomb, reports <-chan chan<- map[string]an
 	var host string
 	if machine, ok := config.machine(); ok {
 		host = machine.String()
-		l.backing = newBacking()
+		l.backing = &backing{}
 	}
 	l.core = plan.New(plan.Options{
 		Retry:     config.Retry.plan(),
@@ -248,7 +249,7 @@ func (l *loop) storageChanged(kind plan.Kind, ids []string, valid func(string) b
 			return
 		}
 		key := plan.Key{Kind: kind, ID: id}
-		if !l.core.Knows(key) && !isNumber(id) && !valid(id) {
+		if !l.core.Knows(key) && !byid.IsNumber(id) && !valid(id) {
 			l.config.Logger.Warningf("watching %ss: %q is not the id of one", kind, id)
 			continue
 		}

@@ -70,7 +70,7 @@ func (c *Core) unready(d *device) awaited {
 	if d == nil {
 		return nil
 	}
-	if v := c.storage[Volume][d.volume]; v != nil {
+	if v := c.storage[Volume].Get(d.volume); v != nil {
 		for _, kind := range [...]Kind{VolumeAttachment, Plan} {
 			if e := v.attachments.find(kind, c.options.Host); e != nil && e.op != None {
 				return e
@@ -90,7 +90,7 @@ func (c *Core) ungrown(e *entity) awaited {
 		return nil
 	}
 	if d := e.backing; d != nil {
-		if v := c.storage[Volume][d.volume]; v != nil && v.op == Resize && v.size < e.wanted {
+		if v := c.storage[Volume].Get(d.volume); v != nil && v.op == Resize && v.size < e.wanted {
 			return v
 		}
 		if !d.known || d.size < e.wanted {

@@ -249,7 +249,7 @@ func (e *entity) toDo() *work {
 
 // find returns the record of an entity, nil where there is none.
 func (c *Core) find(key Key) *entity {
-	s := c.storage[key.Kind.Storage()][key.ID]
+	s := c.storage[key.Kind.Storage()].Get(key.ID)
 	if s == nil || !key.Kind.Attachment() {
 		return s
 	}
@@ -279,7 +279,7 @@ func (c *Core) entity(key Key) *entity {
 	if !key.Kind.Attachment() {
 		e.storage = e
 		e.tag = newTag(key)
-		c.storage[key.Kind][key.ID] = e
+		c.storage[key.Kind].Set(key.ID, e)
 		return e
 	}
 	c.setHost(e, key.Host)
@@ -316,17 +316,12 @@ func (c *Core) drop(e *entity) {
 		s.attachments.remove(e)
 		c.drop(s)
 	} else {
-		delete(c.storage[e.kind], e.name)
+		c.storage[e.kind].Delete(e.name)
 	}
 	c.setHost(e, "")
 	if len(c.all) == 0 {
-		// What has grown with millions is not kept for none.
-		c.all, c.storage = nil, newStorage()
+		c.all = nil // the room for millions is not kept for none
 	}
-}
-
-func newStorage() [kinds]map[string]*entity {
-	return [kinds]map[string]*entity{Volume: {}, Filesystem: {}}
 }
 
 // setHost sets the host that an entity refers to; empty for none. One that nothing
@@ -358,10 +353,10 @@ func (c *Core) dropHost(h *host) {
 // device returns what is known of the device of a volume, making it where there is
 // nothing.
 func (c *Core) device(volume string) *device {
-	d, ok := c.devices[volume]
-	if !ok {
+	d := c.devices.Get(volume)
+	if d == nil {
 		d = &device{volume: volume, tag: names.NewVolumeTag(volume)}
-		c.devices[volume] = d
+		c.devices.Set(volume, d)
 	}
 	return d
 }
@@ -378,7 +373,7 @@ func (c *Core) setDevice(of **device, d *device) {
 	}
 	former.users--
 	if former.users == 0 && !former.matters {
-		delete(c.devices, former.volume)
+		c.devices.Delete(former.volume)
 	}
 }
 
@@ -398,6 +393,6 @@ func (c *Core) ignore(d *device) {
 	c.mattering = c.mattering[:last]
 	d.matters, d.known, d.marked, d.size = false, false, false, 0
 	if d.users == 0 {
-		delete(c.devices, d.volume)
+		c.devices.Delete(d.volume)
 	}
 }

@@ -9,9 +9,9 @@ func (c *Core) Leftovers() []string {
 	for _, e := range c.all {
 		left = append(left, fmt.Sprintf("entity %s: %+v", e.key(), *e))
 	}
-	for kind, of := range c.storage {
-		if len(of) > 0 {
-			left = append(left, fmt.Sprintf("%d of %s by id", len(of), Kind(kind)))
+	for kind := range c.storage {
+		if n := c.storage[kind].Len(); n > 0 {
+			left = append(left, fmt.Sprintf("%d of %s by id", n, Kind(kind)))
 		}
 	}
 	for tag, h := range c.hosts {
@@ -19,8 +19,8 @@ func (c *Core) Leftovers() []string {
 			left = append(left, fmt.Sprintf("host %s: %+v", tag, *h))
 		}
 	}
-	for volume := range c.devices {
-		left = append(left, "device of volume "+volume)
+	if n := c.devices.Len(); n > 0 {
+		left = append(left, fmt.Sprintf("%d devices", n))
 	}
 	if len(c.mattering) > 0 {
 		left = append(left, fmt.Sprintf("%d devices that matter", len(c.mattering)))

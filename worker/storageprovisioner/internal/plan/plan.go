@@ -26,6 +26,8 @@ import (
 	"time"
 
 	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/byid"
 )
 
 // Options say how a core behaves.
@@ -53,11 +55,11 @@ type Core struct {
 
 	// storage has the volumes and filesystems by the ids of their tags; the
 	// attachments hang on those.
-	storage [kinds]map[string]*entity
+	storage [kinds]byid.Map[entity]
 	// all are the entities in no particular order, but always the same.
 	all     []*entity
 	hosts   map[string]*host
-	devices map[string]*device
+	devices byid.Map[device]
 	// mattering are the devices that matter, and sought those of them that are to be
 	// looked up; devicesChanged says that all are.
 	mattering, sought []*device
@@ -79,9 +81,7 @@ type Core struct {
 func New(options Options) *Core {
 	return &Core{
 		options:    options,
-		storage:    newStorage(),
 		hosts:      make(map[string]*host),
-		devices:    make(map[string]*device),
 		sources:    make(map[Source]*queue),
 		unreadable: make(map[Key]int),
 	}
@@ -384,8 +384,8 @@ func (c *Core) DevicesChanged() {
 // DeviceMatters reports whether anything waits for a volume's block device, or
 // has used it.
 func (c *Core) DeviceMatters(volume string) bool {
-	d, ok := c.devices[volume]
-	return ok && d.matters
+	d := c.devices.Get(volume)
+	return d != nil && d.matters
 }
 
 // DeviceKnown takes in whether the block device of a volume, which must be one
@@ -393,7 +393,7 @@ func (c *Core) DeviceMatters(volume string) bool {
 // When it comes to be marked while the filesystem on it is attached, that is
 // attached again.
 func (c *Core) DeviceKnown(volume string, known, marked bool, size uint64) {
-	d := c.devices[volume]
+	d := c.devices.Get(volume)
 	d.known, d.marked, d.size = known, marked, size
 	if !known {
 		return
@@ -618,7 +618,7 @@ func planned(plan *entity) *entity {
 // deviceChanged notes that what block device a volume is may have changed: it is
 // not known until it has been looked up again.
 func (c *Core) deviceChanged(volume string) {
-	if d, ok := c.devices[volume]; ok && d.matters {
+	if d := c.devices.Get(volume); d != nil && d.matters {
 		d.known, d.marked, d.size = false, false, 0
 		c.seek(d)
 	}

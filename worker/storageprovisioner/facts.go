@@ -47,9 +47,10 @@ func newFacts(config Config, environ *environ) *facts {
 	}
 }
 
-// read returns the given entities as the state has them.
-func (r *facts) read(subjects []plan.Subject) ([]plan.Fact, error) {
-	all := make([]plan.Fact, len(subjects))
+// read returns the given entities as the state has them, in the empty room given if
+// they fit there.
+func (r *facts) read(subjects []plan.Subject, room []plan.Fact) ([]plan.Fact, error) {
+	all := slices.Grow(room, len(subjects))[:len(subjects)]
 	byKind := make(map[plan.Kind][]*plan.Fact)
 	for i, s := range subjects {
 		all[i].Subject = s

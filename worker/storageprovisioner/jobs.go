@@ -196,9 +196,11 @@ func (l *loop) read() job {
 	l.todo = todo{}
 	environ := l.environ
 	subjects, volumes := l.core.Unread(mostRead), l.core.Devices(mostRead)
+	room := l.room
+	l.room = nil
 	return func() (reply, error) {
 		r := newFacts(l.config, environ)
-		entities, err := r.read(subjects)
+		entities, err := r.read(subjects, room)
 		if err != nil {
 			return nil, err
 		}
@@ -217,6 +219,11 @@ func (l *loop) read() job {
 			l.observe(entities)
 			l.lookedUp(devices)
 			l.machinesRead(machines)
+			if l.core.Curious() {
+				// There is more: the room that this took is used again.
+				clear(entities)
+				l.room = entities[:0]
+			}
 		}, nil
 	}
 }

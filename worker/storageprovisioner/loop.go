@@ -40,6 +40,8 @@ type loop struct {
 	jobs    chan job
 	answers chan answer
 	asked   bool
+	// room is for what the clerk reads next.
+	room []plan.Fact
 	// todo is what is to be asked of the clerk next.
 	todo todo
 

@@ -190,7 +190,7 @@ type host struct {
 type device struct {
 	waiters waiters
 	volume  string
-	tag     names.VolumeTag
+	tag     names.Tag
 	// matters says that something waits for the device, or has used it; only then
 	// is anything known of it. place is where the core has it in its list of those.
 	matters bool
@@ -355,7 +355,12 @@ func (c *Core) dropHost(h *host) {
 func (c *Core) device(volume string) *device {
 	d := c.devices.Get(volume)
 	if d == nil {
-		d = &device{volume: volume, tag: names.NewVolumeTag(volume)}
+		d = &device{volume: volume}
+		if v := c.storage[Volume].Get(volume); v != nil {
+			d.tag = v.tag
+		} else {
+			d.tag = names.NewVolumeTag(volume)
+		}
 		c.devices.Set(volume, d)
 	}
 	return d

@@ -44,9 +44,9 @@ var (
 	// alarms are what a quick look on a busy machine of two CPUs holds if nothing is
 	// wrong.
 	alarms = bounds{
-		growth: 2.5, small: 1_000, large: 20_000,
-		floor: 8, floorAt: 20_000,
-		live:       1_200,
+		growth: 5, small: 1_000, large: 20_000,
+		floor: 5, floorAt: 20_000,
+		live:       700,
 		calls:      0.2,
 		besideBulk: 4,
 		beside:     3, end: 1000,

@@ -6,7 +6,7 @@ FUZZTIME ?= 30s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race e2e faults uml cover mutate fuzz bench-schedule bench-apply bench-dataplane bench-scale packages
+.PHONY: help build run test lint race e2e faults uml cover mutate fuzz bench-schedule bench-apply bench-dataplane bench-scale bench-state packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -62,6 +62,9 @@ bench-dataplane: packages ## Measure the data plane beside the classic commands 
 
 bench-scale: ## Measure the storage provisioner with up to a million volumes; CHECK=1 for a quick look at the ratios
 	go run ./worker/storageprovisioner/internal/scale $(if $(CHECK),-check,-csv docs/performance.csv -plot docs/performance.svg)
+
+bench-state: ## Measure the state with 1,000, 10,000 and 100,000 storage instances; CHECK=1 for a quick look at what grows
+	go run ./cmd/stowage/internal/bench $(if $(CHECK),-check)
 
 packages:
 	@scripts/packages

@@ -14,7 +14,7 @@ const (
 	// MaxBytes bounds a file.
 	MaxBytes = 1 << 20
 	// MaxInstances bounds what one file may ask for, all counts added up.
-	MaxInstances = 10_000
+	MaxInstances = 100_000
 	// maxPoolName bounds the name of a pool, in bytes.
 	maxPoolName = 255
 )

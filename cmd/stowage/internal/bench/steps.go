@@ -1,0 +1,194 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// steps are what is measured, each in the world that those before it left.
+var steps = []struct {
+	name string
+	do   func(*world, *figures)
+}{
+	{"apply", apply},
+	{"provision", provision},
+	{"list", list},
+	{"restart", restart},
+	{"single changes", singleChanges},
+	{"remove", remove},
+}
+
+// apply is what "stowage apply" does with one file, and what watchers hear of it.
+func apply(w *world, f *figures) {
+	f.try(w.watch)
+	f.time("apply: declare", w.n, func() error { return w.apply(declaration("data", w.n)) })
+	f.events("apply: tell 4 watchers", w.n, w.take)
+}
+
+// provision is what a worker reads and records in bulk until all is attached.
+func provision(w *world, f *figures) {
+	f.time("provision: read parameters", w.n, w.readParams)
+	f.time("provision: record volumes", w.n, w.recordVolumes)
+	devices := loopDevices(w.n)
+	f.time("provision: publish block devices", w.n, func() error { return w.state.SetMachineBlockDevices(machine, devices) })
+	f.time("provision: find block devices", w.n, w.findDevices)
+	f.time("provision: record filesystems", w.n, w.recordFilesystems)
+	f.time("provision: set statuses", w.n, w.setStatuses)
+}
+
+// list is what "stowage status" reads.
+func list(w *world, f *figures) {
+	f.time("list all", w.n, func() error {
+		all, err := w.state.AllStorage()
+		for _, s := range all {
+			if s.Location == "" {
+				return errors.Errorf("%s is nowhere", s.Name)
+			}
+		}
+		if err == nil && len(all) != w.n {
+			err = errors.Errorf("%d are listed, %d are there", len(all), w.n)
+		}
+		return err
+	})
+}
+
+// restart is what happens until a worker knows of all again, and what is in memory
+// and on the disk from then on.
+func restart(w *world, f *figures) {
+	f.try(w.close)
+	before := liveHeap()
+	f.time("restart: open", w.n, w.open)
+	f.time("restart: watch", w.n, w.watch)
+	f.events("restart: tell 4 watchers", w.n, w.take)
+	f.time("restart: read all", w.n, w.readAll)
+	f.note(figure{"live heap", "B each", float64(liveHeap()-before) / float64(w.n), linear})
+	f.try(func() error {
+		info, err := os.Stat(w.file())
+		if err == nil {
+			f.note(figure{"database", "B each", float64(info.Size()) / float64(w.n), linear})
+		}
+		return err
+	})
+}
+
+// singleChanges are changes of one instance, each durable, beside all the others.
+func singleChanges(w *world, f *figures) {
+	f.latency("add one", constant, 100, func(i int) error {
+		return w.state.AddStorage(state.StorageParams{
+			Name: fmt.Sprintf("more%d", i), Kind: storage.StorageKindFilesystem, Pool: "loop", Size: 64, Machine: machine,
+		})
+	})
+	f.latency("record one volume larger", constant, 100, func(i int) error { return w.recordSize(i%w.n, 65+uint64(i)) })
+	f.latency("set one status", constant, 100, func(i int) error { return w.setStatus(i%w.n, fmt.Sprint("remark ", i)) })
+	f.latency("find one block device", constant, 100, func(i int) error { return w.findDevice(i % w.n) })
+	f.latency("show one", constant, 100, func(i int) error {
+		_, err := w.state.Storage(instanceName(i%w.n, w.n))
+		return err
+	})
+	f.latency("publish block devices, one of them new", proportional, 10, func(i int) error {
+		return w.state.SetMachineBlockDevices(machine, loopDevices(w.n+i+1))
+	})
+	f.latency("apply a file with one more", proportional, 10, func(i int) error {
+		return w.apply(declaration(fmt.Sprintf("file%d", i), 1))
+	})
+}
+
+// remove is what users and workers do until all is gone.
+func remove(w *world, f *figures) {
+	f.time("remove: ask", w.n, func() error {
+		return w.state.RemoveStorage(each(w.n, func(i int) string { return instanceName(i, w.n) }))
+	})
+	f.time("remove: record", w.n, w.recordRemovals)
+}
+
+// figures are what was measured, in order. After an error there are no more.
+type figures struct {
+	all []figure
+	err error
+}
+
+// figure is one of them.
+type figure struct {
+	name, unit string
+	value      float64
+	// most bounds the value, as its growth says.
+	most growth
+}
+
+// growth is how much a value may grow when there are ten times as many instances. The
+// bounds are for finding out what became worse than it should be, on any machine: far
+// from what was measured when they were set.
+type growth float64
+
+const (
+	unbounded growth = 0
+	// constant is for one change among many, linear for each of many.
+	constant, linear growth = 4, 4
+	// proportional is for a change whose cost is that of all there is.
+	proportional growth = 40
+)
+
+func (f *figures) note(all ...figure) {
+	if f.err == nil {
+		f.all = append(f.all, all...)
+	}
+}
+
+func (f *figures) try(do func() error) {
+	if f.err == nil {
+		f.err = do()
+	}
+}
+
+// time times what is done for n instances.
+func (f *figures) time(name string, n int, do func() error) {
+	start := time.Now()
+	f.try(do)
+	f.err = errors.Annotate(f.err, name)
+	f.note(figure{name, "µs each", microseconds(time.Since(start)) / float64(n), linear})
+}
+
+// events times taking the events of watchers that have n instances to tell of, and
+// counts them: however many instances, it is as many events.
+func (f *figures) events(name string, n int, take func() (int, error)) {
+	count := 0
+	f.time(name, n, func() (err error) {
+		count, err = take()
+		return err
+	})
+	f.note(figure{name, "events", float64(count), constant})
+}
+
+// latency times what is done to one instance, again and again.
+func (f *figures) latency(name string, most growth, rounds int, do func(i int) error) {
+	all := make([]time.Duration, rounds)
+	for i := range all {
+		start := time.Now()
+		f.try(func() error { return do(i) })
+		all[i] = time.Since(start)
+	}
+	f.err = errors.Annotate(f.err, name)
+	slices.Sort(all)
+	f.note(
+		figure{name + ", p50", "µs", microseconds(all[rounds/2]), most},
+		figure{name + ", p99", "µs", microseconds(all[rounds*99/100]), unbounded})
+}
+
+func microseconds(d time.Duration) float64 { return d.Seconds() * 1e6 }
+
+// liveHeap returns the bytes that are in use.
+func liveHeap() uint64 {
+	runtime.GC()
+	runtime.GC() // what finalizers kept
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/juju/clock"
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv/boltkv"
+	"github.com/stowage-io/stowage/storage/poolmanager"
+	"github.com/stowage-io/stowage/storage/provider"
+	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/worker"
+)
+
+var machine = names.NewMachineTag("0")
+
+// world is a state on a disk, and its machine's worker, with n instances.
+type world struct {
+	n   int
+	dir string
+
+	store *boltkv.Store
+	state *state.State
+	*state.Accessor
+
+	// What the worker watches, and what is watched for users.
+	volumeChanges, filesystemChanges                     watcher.StringsWatcher
+	volumeAttachmentChanges, filesystemAttachmentChanges watcher.MachineStorageIdsWatcher
+	storageChanges                                       watcher.NotifyWatcher
+}
+
+func (w *world) file() string { return filepath.Join(w.dir, "state.db") }
+
+func (w *world) open() (err error) {
+	if w.store, err = boltkv.Open(w.file()); err != nil {
+		return errors.Trace(err)
+	}
+	w.state, err = state.Open(state.Config{
+		Store:    w.store,
+		Clock:    clock.WallClock,
+		Registry: provider.CommonStorageProviders(),
+	})
+	if err != nil {
+		return errors.Trace(err)
+	}
+	w.Accessor = w.state.ForMachine(machine)
+	if err := w.state.EnsureMachine(machine); err != nil {
+		return errors.Trace(err)
+	}
+	return w.state.SetInstanceId(machine, "bench")
+}
+
+// close leaves nothing of the state in memory.
+func (w *world) close() error {
+	if err := w.state.Close(); err != nil {
+		return errors.Trace(err)
+	}
+	err := w.store.Close()
+	*w = world{n: w.n, dir: w.dir}
+	return errors.Trace(err)
+}
+
+func (w *world) watch() error {
+	return inTurn(
+		func() (err error) { w.volumeChanges, err = w.WatchVolumes(); return err },
+		func() (err error) { w.filesystemChanges, err = w.WatchFilesystems(); return err },
+		func() (err error) { w.volumeAttachmentChanges, err = w.WatchVolumeAttachments(); return err },
+		func() (err error) { w.filesystemAttachmentChanges, err = w.WatchFilesystemAttachments(); return err },
+		func() (err error) { w.storageChanges, err = w.state.WatchStorage(); return err },
+	)
+}
+
+// take receives what the worker watches until it has been told of all, and returns
+// how many events that took.
+func (w *world) take() (events int, err error) {
+	return events, inTurn(
+		func() error { return receive(w.volumeChanges, w.n, &events) },
+		func() error { return receive(w.filesystemChanges, w.n, &events) },
+		func() error { return receive(w.volumeAttachmentChanges, w.n, &events) },
+		func() error { return receive(w.filesystemAttachmentChanges, w.n, &events) },
+	)
+}
+
+// receive counts the events that a watcher tells of n instances in.
+func receive[T any](from interface {
+	worker.Worker
+	Changes() <-chan []T
+}, n int, events *int) error {
+	for told := 0; told < n; *events++ {
+		ids, ok := <-from.Changes()
+		if !ok {
+			return watcher.EnsureErr(from)
+		}
+		told += len(ids)
+	}
+	return nil
+}
+
+// apply does what "stowage apply" does with a file.
+func (w *world) apply(file string) error {
+	parsed, err := spec.Parse("bench", []byte(file))
+	if err != nil {
+		return errors.Trace(err)
+	}
+	providers := provider.CommonStorageProviders()
+	against := converge.World{
+		Machine:     machine,
+		Providers:   providers,
+		Filesystems: provider.NewManagedFilesystemSource("", nil),
+	}
+	pools, err := poolmanager.New(w.state, providers).List()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for _, pool := range pools {
+		against.Pools = append(against.Pools, pool.Config)
+	}
+	if against.Storage, err = w.state.AllStorage(); err != nil {
+		return errors.Trace(err)
+	}
+	plan, err := converge.Make(parsed, against)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return w.state.Apply(plan.State)
+}
+
+// declaration is a file with so many instances.
+func declaration(name string, count int) string {
+	return fmt.Sprintf("storage: [{name: %s, directive: 'loop,64M,%d', kind: filesystem, mount: /srv/%s}]", name, count, name)
+}
+
+// instanceName is the name of one of those that declaration("data", n) has.
+func instanceName(i, n int) string {
+	if n == 1 {
+		return "data"
+	}
+	return fmt.Sprintf("data/%d", i)
+}
+
+func inTurn(steps ...func() error) error {
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	return nil
+}

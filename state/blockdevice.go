@@ -51,17 +51,18 @@ func (r *reader) findDevice(volume *entity) (storage.BlockDevice, bool) {
 	}
 	devices, ok := r.devices[a.machine()]
 	if !ok {
-		devices, _ = read[[]storage.BlockDevice](r, devicesKey(a.machine()))
+		all, _ := read[[]storage.BlockDevice](r, devicesKey(a.machine()))
 		if r.devices == nil {
-			r.devices = make(map[names.MachineTag][]storage.BlockDevice)
+			r.devices = make(map[names.MachineTag]*storage.BlockDevices)
 		}
+		devices = storage.IndexBlockDevices(all)
 		r.devices[a.machine()] = devices
 	}
 	var planned storage.BlockDevice
 	if a.Plan != nil && a.Plan.BlockDevice != nil {
 		planned = *a.Plan.BlockDevice
 	}
-	return storage.MatchBlockDevice(devices, storage.VolumeInfo{
+	return devices.Match(storage.VolumeInfo{
 		VolumeId:   volume.Info.ID,
 		HardwareId: volume.Info.HardwareID,
 		WWN:        volume.Info.WWN,

@@ -116,7 +116,7 @@ type reader struct {
 
 	// devices and tags are the block devices of machines and the resource
 	// tags: read once, however many volumes of a bulk call ask for them.
-	devices  map[names.MachineTag][]storage.BlockDevice
+	devices  map[names.MachineTag]*storage.BlockDevices
 	tags     map[string]string
 	tagsRead bool
 }

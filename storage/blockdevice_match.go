@@ -29,10 +29,49 @@ func SysfsWWN(wwid string) string {
 	return ""
 }
 
-// MatchBlockDevice finds the block device of an attached volume among devices,
-// and says whether there is one. v and a are what the provider said of the
-// volume and its attachment; plan is the device that carrying out the attachment
-// plan led to on the machine, zero where there is no plan.
+// MatchBlockDevice finds the block device of one attached volume among devices, as
+// [BlockDevices.Match] does for each of many.
+func MatchBlockDevice(devices []BlockDevice, v VolumeInfo, a VolumeAttachmentInfo, plan BlockDevice) (BlockDevice, bool) {
+	return IndexBlockDevices(devices).Match(v, a, plan)
+}
+
+// BlockDevices are the block devices of a machine, for volumes to be found among:
+// each costs no more time where there are many.
+type BlockDevices struct {
+	all []BlockDevice
+	// bearing has the places in all of the devices that bear a text in one of the
+	// ways that devices are compared by, in order.
+	bearing map[string][]int32
+}
+
+// IndexBlockDevices returns the devices, which stay as they are, and in their order.
+func IndexBlockDevices(devices []BlockDevice) *BlockDevices {
+	index := &BlockDevices{all: devices, bearing: make(map[string][]int32, 2*len(devices))}
+	for i := range devices {
+		d := &devices[i]
+		for _, text := range []string{d.HardwareId, d.WWN, d.DeviceName, d.SerialId, d.BusAddress} {
+			index.add(text, i)
+		}
+		for _, link := range d.DeviceLinks {
+			index.add(link, i)
+			index.add(path.Base(link), i)
+		}
+	}
+	return index
+}
+
+func (b *BlockDevices) add(text string, place int) {
+	places := b.bearing[text]
+	known := len(places) > 0 && places[len(places)-1] == int32(place)
+	if text != "" && !known {
+		b.bearing[text] = append(places, int32(place))
+	}
+}
+
+// Match finds the block device of an attached volume among the devices, and says
+// whether there is one. v and a are what the provider said of the volume and its
+// attachment; plan is the device that carrying out the attachment plan led to on the
+// machine, zero where there is no plan.
 //
 // These are compared, the strongest first, each with all devices before the next
 // is looked at:
@@ -53,7 +92,7 @@ func SysfsWWN(wwid string) string {
 // and another WWN is another disk. Names contradict nothing, because the kernel
 // deals them out anew at every boot; nor do serials, because most volume ids are
 // not serials.
-func MatchBlockDevice(devices []BlockDevice, v VolumeInfo, a VolumeAttachmentInfo, plan BlockDevice) (BlockDevice, bool) {
+func (b *BlockDevices) Match(v VolumeInfo, a VolumeAttachmentInfo, plan BlockDevice) (BlockDevice, bool) {
 	var criteria []criterion
 	add := func(want string, compare func(*BlockDevice, string) agreement) {
 		if want != "" {
@@ -67,15 +106,15 @@ func MatchBlockDevice(devices []BlockDevice, v VolumeInfo, a VolumeAttachmentInf
 	add(v.HardwareId, compareHardwareIdOrLinkName)
 	add(v.HardwareId, compareSerial)
 	add(v.VolumeId, compareSerial)
-	add(cutSerial(devices, v.HardwareId), compareSerial)
-	add(cutSerial(devices, v.VolumeId), compareSerial)
+	add(b.cutSerial(v.HardwareId), compareSerial)
+	add(b.cutSerial(v.VolumeId), compareSerial)
 	add(a.BusAddress, compareBusAddress)
 	add(a.DeviceLink, compareLink)
 	add(a.DeviceName, compareName)
 
 	for i, c := range criteria {
-		for j := range devices {
-			d := &devices[j]
+		for _, place := range b.bearing[c.want] {
+			d := &b.all[place]
 			if c.compare(d, c.want) == agrees && !anyContradicts(criteria[:i], d) {
 				return *d, true
 			}
@@ -157,13 +196,13 @@ const virtioSerialLen = 20
 
 // cutSerial returns what virtio leaves of an id that is too long for it, unless
 // several devices bear that: then it says nothing about any of them.
-func cutSerial(devices []BlockDevice, id string) string {
+func (b *BlockDevices) cutSerial(id string) string {
 	if len(id) <= virtioSerialLen {
 		return ""
 	}
 	cut, bearers := id[:virtioSerialLen], 0
-	for i := range devices {
-		if devices[i].SerialId == cut {
+	for _, place := range b.bearing[cut] {
+		if b.all[place].SerialId == cut {
 			bearers++
 		}
 	}

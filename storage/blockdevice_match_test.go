@@ -24,6 +24,11 @@ func TestMatchBlockDevice(t *testing.T) {
 		about:   "nothing known matches nothing",
 		devices: []device{{DeviceName: "sda"}, {}},
 	}, {
+		about:      "a text means what it is compared as, not what else bears it",
+		devices:    []device{{DeviceName: "x", SerialId: "sdb"}, {DeviceName: "sdb", HardwareId: "x"}},
+		attachment: attachment{DeviceName: "sdb"},
+		want:       "sdb",
+	}, {
 		about: "no devices",
 		plan:  device{HardwareId: "scsi-1"}, volume: volume{WWN: "0x1"},
 	}, {

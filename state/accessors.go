@@ -24,8 +24,8 @@ import (
 type Accessor struct {
 	st *State
 
-	// machine is zero in the environment's scope.
-	machine names.MachineTag
+	// machine is empty in the environment's scope.
+	machine machineTag
 	scope   string
 }
 
@@ -33,7 +33,7 @@ type Accessor struct {
 // bound to the machine: volumes and filesystems with ids "MACHINE/N", and their
 // attachments. Also what the environment has attached to the machine can be read.
 func (st *State) ForMachine(machine names.MachineTag) *Accessor {
-	return &Accessor{st: st, machine: machine, scope: machine.String()}
+	return &Accessor{st: st, machine: newMachineTag(machine), scope: machine.String()}
 }
 
 // ForEnviron returns the accessors of the environment's worker. Its scope is what is
@@ -45,7 +45,11 @@ func (st *State) ForEnviron() *Accessor {
 // Life returns the lives of volumes and filesystems.
 func (a *Accessor) Life(tags []names.Tag) ([]params.LifeResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.Tag) (life.Value, error) {
-		entry, err := a.entry(r, tag)
+		own, err := newEntityTag(tag)
+		if err != nil {
+			return "", err
+		}
+		entry, err := a.entry(r, own)
 		return entry.Life, err
 	}, func(l life.Value, err *params.Error) params.LifeResult {
 		return params.LifeResult{Life: l, Error: err}
@@ -55,8 +59,12 @@ func (a *Accessor) Life(tags []names.Tag) ([]params.LifeResult, error) {
 // Remove removes dead volumes and filesystems. What is gone already is no error.
 func (a *Accessor) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
 	return updateEach(a, tags, func(tx *txn, tag names.Tag) error {
-		err := a.changeEntity(tx, tag, func(i *instance, e *entity) error {
-			return errors.Annotatef(i.remove(e), "removing %s", names.ReadableString(tag))
+		own, err := newEntityTag(tag)
+		if err != nil {
+			return err
+		}
+		err = a.changeEntity(tx, own, func(i *instance, e *entity) error {
+			return errors.Annotatef(i.remove(e), "removing %s", own)
 		})
 		return ignoreNotFound(err)
 	})
@@ -67,13 +75,13 @@ func (a *Accessor) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
 // the first that cannot.
 func (a *Accessor) SetStatus(all []params.EntityStatusArgs) error {
 	results, err := updateEach(a, all, func(tx *txn, args params.EntityStatusArgs) error {
-		tag, err := names.ParseTag(args.Tag)
+		tag, err := parseEntityTag(args.Tag)
 		if err != nil {
-			return errors.NewNotValid(err, "")
+			return err
 		}
 		value, err := parseStatus(args.Status)
 		if err != nil {
-			return errors.Annotatef(err, "%s", names.ReadableString(tag))
+			return errors.Annotatef(err, "%s", tag)
 		}
 		return a.changeEntity(tx, tag, func(_ *instance, e *entity) error {
 			e.Status.set(value, args.Info, tx.now)
@@ -115,7 +123,7 @@ func (a *Accessor) InstanceIds(machines []names.MachineTag) ([]params.StringResu
 		if err := a.checkMachine(machine); err != nil {
 			return "", err
 		}
-		id, err := instanceID(r, machine)
+		id, err := instanceID(r, newMachineTag(machine))
 		return string(id), err
 	}, func(id string, err *params.Error) params.StringResult {
 		return params.StringResult{Result: id, Error: err}
@@ -134,37 +142,38 @@ func (a *Accessor) EnvironConfig() (*config.Config, error) {
 
 // checkMachine returns an error if the machine is not of the scope.
 func (a *Accessor) checkMachine(machine names.MachineTag) error {
+	return a.ownsMachine(newMachineTag(machine))
+}
+
+func (a *Accessor) ownsMachine(machine machineTag) error {
 	if a.scope != environScope && machine != a.machine {
-		return errors.NewUnauthorized(nil, "machine "+machine.Id()+" is not of the scope of machine "+a.machine.Id())
+		return errors.NewUnauthorized(nil, machine.String()+" is not of the scope of "+a.machine.String())
 	}
 	return nil
 }
 
 // owns reports whether the volume or filesystem is of the scope.
-func (a *Accessor) owns(tag names.Tag) bool { return scopeOf(tag) == a.scope }
+func (a *Accessor) owns(tag entityTag) bool { return tag.scope() == a.scope }
 
 // entry returns the index entry of a volume or filesystem that may be read: one of
 // the scope, or one of the environment's that is on the machine.
-func (a *Accessor) entry(r *reader, tag names.Tag) (indexEntry, error) {
-	if err := checkKind(tag); err != nil {
-		return indexEntry{}, err
-	}
-	environs := a.machine != names.MachineTag{} && scopeOf(tag) == environScope
+func (a *Accessor) entry(r *reader, tag entityTag) (indexEntry, error) {
+	environs := a.machine != "" && tag.scope() == environScope
 	if !a.owns(tag) && !environs {
 		return indexEntry{}, unauthorized(tag)
 	}
 	entry, ok := read[indexEntry](r, entityKey(tag))
 	switch {
 	case !ok:
-		return indexEntry{}, errors.NotFoundf("%s", names.ReadableString(tag))
-	case environs && entry.Machine != a.machine.Id():
+		return indexEntry{}, errors.NotFoundf("%s", tag)
+	case environs && entry.Machine != a.machine:
 		return indexEntry{}, unauthorized(tag)
 	}
 	return entry, nil
 }
 
 // readEntity returns a volume or filesystem that may be read, with its instance.
-func (a *Accessor) readEntity(r *reader, tag names.Tag) (*instance, *entity, error) {
+func (a *Accessor) readEntity(r *reader, tag entityTag) (*instance, *entity, error) {
 	entry, err := a.entry(r, tag)
 	if err != nil {
 		return nil, nil, err
@@ -174,10 +183,7 @@ func (a *Accessor) readEntity(r *reader, tag names.Tag) (*instance, *entity, err
 
 // changeEntity applies fn to a volume or filesystem of the scope, and to its
 // instance.
-func (a *Accessor) changeEntity(tx *txn, tag names.Tag, fn func(*instance, *entity) error) error {
-	if err := checkKind(tag); err != nil {
-		return err
-	}
+func (a *Accessor) changeEntity(tx *txn, tag entityTag, fn func(*instance, *entity) error) error {
 	if !a.owns(tag) {
 		return unauthorized(tag)
 	}
@@ -185,11 +191,16 @@ func (a *Accessor) changeEntity(tx *txn, tag names.Tag, fn func(*instance, *enti
 }
 
 // changeEntity applies fn to a volume or filesystem, and to its instance.
-func (tx *txn) changeEntity(tag names.Tag, fn func(*instance, *entity) error) error {
+func (tx *txn) changeEntity(tag entityTag, fn func(*instance, *entity) error) error {
 	entry, ok := read[indexEntry](&tx.reader, entityKey(tag))
 	if !ok {
-		return errors.NotFoundf("%s", names.ReadableString(tag))
+		return errors.NotFoundf("%s", tag)
 	}
+	return tx.changeAt(entry, tag, fn)
+}
+
+// changeAt is changeEntity for what an index entry leads to.
+func (tx *txn) changeAt(entry indexEntry, tag entityTag, fn func(*instance, *entity) error) error {
 	i, e, err := tx.follow(entry, tag)
 	if err != nil {
 		return err
@@ -197,17 +208,8 @@ func (tx *txn) changeEntity(tag names.Tag, fn func(*instance, *entity) error) er
 	return tx.change(entry.Storage, i, func() error { return fn(i, e) })
 }
 
-// checkKind returns an error unless the tag is of a volume or filesystem.
-func checkKind(tag names.Tag) error {
-	switch tag.(type) {
-	case names.VolumeTag, names.FilesystemTag:
-		return nil
-	}
-	return errors.NewNotValid(nil, names.ReadableString(tag)+" is neither a volume nor a filesystem")
-}
-
-func unauthorized(tag names.Tag) error {
-	return errors.NewUnauthorized(nil, names.ReadableString(tag)+" is not of this scope")
+func unauthorized(tag entityTag) error {
+	return errors.NewUnauthorized(nil, tag.String()+" is not of this scope")
 }
 
 // ignoreNotFound is for removing what may be gone already.

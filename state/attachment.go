@@ -42,9 +42,9 @@ func (a *Accessor) AttachmentLife(ids []params.MachineStorageId) ([]params.LifeR
 // already is no error.
 func (a *Accessor) RemoveAttachments(ids []params.MachineStorageId) ([]params.ErrorResult, error) {
 	return updateEach(a, ids, func(tx *txn, id params.MachineStorageId) error {
-		err := a.changeAttachment(tx, id, func(_ *instance, e *entity) error {
-			what := e.describeAttachment()
-			return errors.Annotatef(e.removeAttachment(tx.now), "removing %s", what)
+		err := a.changeAttachment(tx, id, "", func(_ *instance, e *entity) error {
+			at := e.Attachment.Machine
+			return errors.Annotatef(e.removeAttachment(tx.now), "removing attachment of %s to %s", e.Tag, at)
 		})
 		return ignoreNotFound(err)
 	})
@@ -62,7 +62,7 @@ func (a *Accessor) VolumeAttachments(ids []params.MachineStorageId) ([]params.Vo
 			return params.VolumeAttachment{}, errors.NotProvisionedf("%s", e.describeAttachment())
 		}
 		return params.VolumeAttachment{
-			VolumeTag:  e.Tag.String(),
+			VolumeTag:  string(e.Tag),
 			MachineTag: id.MachineTag,
 			Info: params.VolumeAttachmentInfo{
 				DeviceName: info.DeviceName,
@@ -89,7 +89,7 @@ func (a *Accessor) FilesystemAttachments(ids []params.MachineStorageId) ([]param
 			return params.FilesystemAttachment{}, errors.NotProvisionedf("%s", e.describeAttachment())
 		}
 		return params.FilesystemAttachment{
-			FilesystemTag: e.Tag.String(),
+			FilesystemTag: string(e.Tag),
 			MachineTag:    id.MachineTag,
 			Info:          params.FilesystemAttachmentInfo{MountPoint: info.MountPoint, ReadOnly: info.ReadOnly},
 		}, nil
@@ -124,12 +124,9 @@ func (a *Accessor) SetFilesystemAttachmentInfo(attachments []params.FilesystemAt
 }
 
 func (a *Accessor) setAttachmentInfo(tx *txn, id params.MachineStorageId, kind string, info attachmentInfo) error {
-	if _, _, err := a.parseAttachment(id, kind); err != nil {
-		return err
-	}
-	return a.changeAttachment(tx, id, func(_ *instance, e *entity) error {
+	return a.changeAttachment(tx, id, kind, func(_ *instance, e *entity) error {
 		if e.Info == nil {
-			return errors.NotProvisionedf("%s", names.ReadableString(e.tag()))
+			return errors.NotProvisionedf("%s", e.Tag)
 		}
 		e.Attachment.Info = &info
 		if kind == names.VolumeTagKind {
@@ -153,11 +150,11 @@ func (a *Accessor) VolumeAttachmentParams(ids []params.MachineStorageId) ([]para
 }
 
 func volumeAttachmentParams(r *reader, i *instance, e *entity) params.VolumeAttachmentParams {
-	machine := e.Attachment.machine()
+	machine := e.Attachment.Machine
 	record, _ := read[machineRecord](r, machineKey(machine))
 	return params.VolumeAttachmentParams{
-		VolumeTag:  e.Tag.String(),
-		MachineTag: machine.String(),
+		VolumeTag:  string(e.Tag),
+		MachineTag: string(machine),
 		VolumeId:   e.providerID(),
 		InstanceId: string(record.InstanceID),
 		Provider:   i.Provider,
@@ -180,11 +177,11 @@ func (a *Accessor) FilesystemAttachmentParams(ids []params.MachineStorageId) ([]
 }
 
 func filesystemAttachmentParams(r *reader, i *instance, e *entity) params.FilesystemAttachmentParams {
-	machine := e.Attachment.machine()
+	machine := e.Attachment.Machine
 	record, _ := read[machineRecord](r, machineKey(machine))
 	return params.FilesystemAttachmentParams{
-		FilesystemTag: e.Tag.String(),
-		MachineTag:    machine.String(),
+		FilesystemTag: string(e.Tag),
+		MachineTag:    string(machine),
 		FilesystemId:  e.providerID(),
 		InstanceId:    string(record.InstanceID),
 		Provider:      i.Provider,
@@ -204,26 +201,23 @@ func (e *entity) providerID() string {
 // parseAttachment returns what an id means. With a kind, it must be of that kind.
 // The machine must be of the scope, and the volume or filesystem must be one that a
 // machine of the scope may have.
-func (a *Accessor) parseAttachment(id params.MachineStorageId, kind string) (names.MachineTag, names.Tag, error) {
-	machine, err := names.ParseMachineTag(id.MachineTag)
+func (a *Accessor) parseAttachment(id params.MachineStorageId, kind string) (machineTag, entityTag, error) {
+	machine, err := parseMachineTag(id.MachineTag)
 	if err != nil {
-		return names.MachineTag{}, nil, errors.NewNotValid(err, "")
+		return "", "", err
 	}
-	tag, err := names.ParseTag(id.AttachmentTag)
+	tag, err := parseEntityTag(id.AttachmentTag)
 	if err != nil {
-		return names.MachineTag{}, nil, errors.NewNotValid(err, "")
+		return "", "", err
 	}
-	if err := checkKind(tag); err != nil {
-		return names.MachineTag{}, nil, err
+	if kind != "" && tag.kind() != kind {
+		return "", "", wrongKind(tag, kind)
 	}
-	if kind != "" && tag.Kind() != kind {
-		return names.MachineTag{}, nil, errors.NewNotValid(nil, names.ReadableString(tag)+" is not a "+kind)
+	if err := a.ownsMachine(machine); err != nil {
+		return "", "", err
 	}
-	if err := a.checkMachine(machine); err != nil {
-		return names.MachineTag{}, nil, err
-	}
-	if !a.owns(tag) && scopeOf(tag) != environScope {
-		return names.MachineTag{}, nil, unauthorized(tag)
+	if !a.owns(tag) && tag.scope() != environScope {
+		return "", "", unauthorized(tag)
 	}
 	return machine, tag, nil
 }
@@ -243,9 +237,11 @@ func (a *Accessor) readAttachment(r *reader, id params.MachineStorageId, kind st
 }
 
 // changeAttachment applies fn to the volume or filesystem of an attachment of the
-// scope, and to its instance.
-func (a *Accessor) changeAttachment(tx *txn, id params.MachineStorageId, fn func(*instance, *entity) error) error {
-	machine, tag, err := a.parseAttachment(id, "")
+// scope, which is of the kind where there is one, and to its instance.
+func (a *Accessor) changeAttachment(
+	tx *txn, id params.MachineStorageId, kind string, fn func(*instance, *entity) error,
+) error {
+	machine, tag, err := a.parseAttachment(id, kind)
 	if err != nil {
 		return err
 	}
@@ -257,17 +253,18 @@ func (a *Accessor) changeAttachment(tx *txn, id params.MachineStorageId, fn func
 
 // changeAttachment applies fn to the volume or filesystem of an attachment, and to
 // its instance.
-func (tx *txn) changeAttachment(machine names.MachineTag, tag names.Tag, fn func(*instance, *entity) error) error {
-	if _, ok := read[indexEntry](&tx.reader, attachmentKey(machine, tag)); !ok {
+func (tx *txn) changeAttachment(machine machineTag, tag entityTag, fn func(*instance, *entity) error) error {
+	entry, ok := read[indexEntry](&tx.reader, attachmentKey(machine, tag))
+	if !ok {
 		return attachmentNotFound(machine, tag)
 	}
-	return tx.changeEntity(tag, fn)
+	return tx.changeAt(entry, tag, fn)
 }
 
-func attachmentNotFound(machine names.MachineTag, tag names.Tag) error {
-	return errors.NotFoundf("attachment of %s to machine %s", names.ReadableString(tag), machine.Id())
+func attachmentNotFound(machine machineTag, tag entityTag) error {
+	return errors.NotFoundf("attachment of %s to %s", tag, machine)
 }
 
 func (e *entity) describeAttachment() string {
-	return "attachment of " + names.ReadableString(e.tag()) + " to machine " + e.Attachment.machine().Id()
+	return "attachment of " + e.Tag.String() + " to " + e.Attachment.Machine.String()
 }

@@ -18,9 +18,9 @@ func (st *State) SetMachineBlockDevices(machine names.MachineTag, devices []stor
 	storage.SortBlockDevices(devices)
 	return st.update(func(tx *txn) error {
 		if len(devices) == 0 {
-			tx.remove(devicesKey(machine))
+			tx.remove(devicesKey(newMachineTag(machine)))
 		} else {
-			tx.write(devicesKey(machine), devices)
+			write(tx, devicesKey(newMachineTag(machine)), newDevices(devices))
 		}
 		return nil
 	})
@@ -30,7 +30,8 @@ func (st *State) SetMachineBlockDevices(machine names.MachineTag, devices []stor
 // machine, sorted.
 func (st *State) MachineBlockDevices(machine names.MachineTag) (devices []storage.BlockDevice, err error) {
 	err = st.view(func(r *reader, _ kv.Snapshot) error {
-		devices, _ = read[[]storage.BlockDevice](r, devicesKey(machine))
+		record, _ := read[devicesRecord](r, devicesKey(newMachineTag(machine)))
+		devices = record.wire()
 		return nil
 	})
 	return devices, errors.Trace(err)
@@ -39,7 +40,7 @@ func (st *State) MachineBlockDevices(machine names.MachineTag) (devices []storag
 // WatchBlockDevices tells when the machine's block devices change, or when it becomes
 // known by which of them to find a volume that another worker attaches.
 func (st *State) WatchBlockDevices(machine names.MachineTag) (watcher.NotifyWatcher, error) {
-	return st.notify(blockDevicePrefix(machine))
+	return st.notify(blockDevicePrefix(newMachineTag(machine)))
 }
 
 // findDevice returns the block device of an attached volume, if its machine has seen
@@ -49,18 +50,18 @@ func (r *reader) findDevice(volume *entity) (storage.BlockDevice, bool) {
 	if volume.Info == nil || a == nil || a.Info == nil {
 		return storage.BlockDevice{}, false
 	}
-	devices, ok := r.devices[a.machine()]
+	devices, ok := r.devices[a.Machine]
 	if !ok {
-		all, _ := read[[]storage.BlockDevice](r, devicesKey(a.machine()))
+		record, _ := read[devicesRecord](r, devicesKey(a.Machine))
 		if r.devices == nil {
-			r.devices = make(map[names.MachineTag]*storage.BlockDevices)
+			r.devices = make(map[machineTag]*storage.BlockDevices)
 		}
-		devices = storage.IndexBlockDevices(all)
-		r.devices[a.machine()] = devices
+		devices = storage.IndexBlockDevices(record.wire())
+		r.devices[a.Machine] = devices
 	}
 	var planned storage.BlockDevice
 	if a.Plan != nil && a.Plan.BlockDevice != nil {
-		planned = *a.Plan.BlockDevice
+		planned = storage.BlockDevice(*a.Plan.BlockDevice)
 	}
 	return devices.Match(storage.VolumeInfo{
 		VolumeId:   volume.Info.ID,
@@ -74,4 +75,44 @@ func (r *reader) findDevice(volume *entity) (storage.BlockDevice, bool) {
 		BusAddress: a.Info.BusAddress,
 		ReadOnly:   a.Info.ReadOnly,
 	}, planned)
+}
+
+// devicesRecord has the block devices of a machine.
+type devicesRecord []deviceRecord
+
+func (d *devicesRecord) code(c *coder) { list(c, (*[]deviceRecord)(d)) }
+
+func newDevices(devices []storage.BlockDevice) *devicesRecord {
+	record := make(devicesRecord, len(devices))
+	for i, device := range devices {
+		record[i] = deviceRecord(device)
+	}
+	return &record
+}
+
+func (d devicesRecord) wire() []storage.BlockDevice {
+	var devices []storage.BlockDevice
+	for _, device := range d {
+		devices = append(devices, storage.BlockDevice(device))
+	}
+	return devices
+}
+
+type deviceRecord storage.BlockDevice
+
+func (d *deviceRecord) code(c *coder) {
+	c.apart(func(c *coder) {
+		text(c, &d.DeviceName)
+		texts(c, &d.DeviceLinks)
+		text(c, &d.Label)
+		text(c, &d.UUID)
+		text(c, &d.HardwareId)
+		text(c, &d.WWN)
+		text(c, &d.BusAddress)
+		c.number(&d.Size)
+		text(c, &d.FilesystemType)
+		c.flag(&d.InUse)
+		text(c, &d.MountPoint)
+		text(c, &d.SerialId)
+	})
 }

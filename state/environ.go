@@ -8,6 +8,13 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
+// environRecord has the attributes of the environment's configuration.
+type environRecord struct {
+	Attributes map[string]any
+}
+
+func (e *environRecord) code(c *coder) { attributes(c, &e.Attributes) }
+
 // SetEnvironConfig records the environment's configuration: a name, a type, a UUID,
 // and what else its attributes say. Watchers are told if it differs from the one
 // before.
@@ -16,7 +23,7 @@ func (st *State) SetEnvironConfig(attrs map[string]any) error {
 		return errors.Trace(err)
 	}
 	return st.update(func(tx *txn) error {
-		tx.write(environKey, attrs)
+		write(tx, environKey, &environRecord{attrs})
 		return nil
 	})
 }
@@ -33,11 +40,11 @@ func (st *State) EnvironConfig() (*config.Config, error) {
 }
 
 func environConfig(r *reader) (*config.Config, error) {
-	attrs, ok := read[map[string]any](r, environKey)
+	record, ok := read[environRecord](r, environKey)
 	if !ok {
 		return nil, errors.NotFoundf("environment config")
 	}
-	cfg, err := config.New(attrs)
+	cfg, err := config.New(record.Attributes)
 	return cfg, errors.Trace(err)
 }
 

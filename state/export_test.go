@@ -19,19 +19,19 @@ func CheckStore(store kv.Store) (problems []string) {
 		return snapshot.Scan("", func(key string, data []byte) error {
 			switch {
 			case strings.HasPrefix(key, storagePrefix):
-				i, err := decode[instance](key, data)
+				i, err := decodeAt[instance](key, data)
 				if err != nil {
 					return err
 				}
-				for key, entry := range i.index(key[len(storagePrefix):]) {
-					index[key] = entry
+				for _, indexed := range i.index(key[len(storagePrefix):]) {
+					index[indexed.key()] = indexed.entry
 				}
 				for _, e := range i.entities() {
-					histories[historyKey(e.tag())] = true
+					histories[historyKey(e.Tag)] = true
 				}
 				counts[i.Pool]++
 			case strings.HasPrefix(key, "scope/"), strings.HasPrefix(key, "imported/"):
-				entry, err := decode[indexEntry](key, data)
+				entry, err := decodeAt[indexEntry](key, data)
 				if err != nil {
 					return err
 				}
@@ -48,7 +48,7 @@ func CheckStore(store kv.Store) (problems []string) {
 	}
 	err = store.View(func(snapshot kv.Snapshot) error {
 		err := snapshot.Scan(historyPrefix, func(key string, data []byte) error {
-			history, err := decode[[]StatusInfo](key, data)
+			history, err := decodeAt[history](key, data)
 			if !histories[key] || len(history) == 0 || len(history) > historyLength {
 				problems = append(problems, fmt.Sprintf("%s: %d statuses, wanted: %t", key, len(history), histories[key]))
 			}
@@ -59,8 +59,8 @@ func CheckStore(store kv.Store) (problems []string) {
 			return err
 		}
 		return snapshot.Scan(poolPrefix, func(key string, data []byte) error {
-			pool, err := decode[poolRecord](key, data)
-			if want := counts[key[len(poolPrefix):]]; pool.Instances != want {
+			pool, err := decodeAt[poolRecord](key, data)
+			if want := counts[key[len(poolPrefix):]]; int(pool.Instances) != want {
 				problems = append(problems, fmt.Sprintf("%s: %d instances, want %d", key, pool.Instances, want))
 			}
 			return err

@@ -17,14 +17,14 @@ func (a *Accessor) WatchFilesystems() (watcher.StringsWatcher, error) {
 // Filesystems returns what is provisioned of filesystems.
 func (a *Accessor) Filesystems(tags []names.FilesystemTag) ([]params.FilesystemResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.FilesystemTag) (params.Filesystem, error) {
-		i, e, err := a.readEntity(r, tag)
+		i, e, err := a.readEntity(r, entityTag(tag.String()))
 		if err != nil {
 			return params.Filesystem{}, err
 		}
 		if e.Info == nil {
-			return params.Filesystem{}, errors.NotProvisionedf("%s", names.ReadableString(tag))
+			return params.Filesystem{}, errors.NotProvisionedf("%s", e.Tag)
 		}
-		return params.Filesystem{FilesystemTag: e.Tag.String(), VolumeTag: i.backing(), Info: params.FilesystemInfo{
+		return params.Filesystem{FilesystemTag: string(e.Tag), VolumeTag: i.backing(), Info: params.FilesystemInfo{
 			FilesystemId: e.Info.ID,
 			Pool:         i.Pool,
 			Size:         e.Info.Size,
@@ -39,7 +39,7 @@ func (i *instance) backing() string {
 	if i.Volume == nil {
 		return ""
 	}
-	return i.Volume.Tag.String()
+	return string(i.Volume.Tag)
 }
 
 // SetFilesystemInfo records filesystems that have been provisioned, or have grown. The
@@ -47,13 +47,13 @@ func (i *instance) backing() string {
 // less.
 func (a *Accessor) SetFilesystemInfo(filesystems []params.Filesystem) ([]params.ErrorResult, error) {
 	return updateEach(a, filesystems, func(tx *txn, f params.Filesystem) error {
-		tag, err := names.ParseFilesystemTag(f.FilesystemTag)
+		tag, err := parseTagOf(names.FilesystemTagKind, f.FilesystemTag)
 		if err != nil {
-			return errors.NewNotValid(err, "")
+			return err
 		}
 		return a.changeEntity(tx, tag, func(_ *instance, e *entity) error {
 			err := e.setInfo(entityInfo{ID: f.Info.FilesystemId, Size: f.Info.Size})
-			return errors.Annotatef(err, "setting info of %s", names.ReadableString(tag))
+			return errors.Annotatef(err, "setting info of %s", tag)
 		})
 	})
 }
@@ -69,7 +69,7 @@ func (a *Accessor) FilesystemSizes(tags []names.FilesystemTag) ([]params.SizeRes
 // larger than the volume, and grows with it.
 func (a *Accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.FilesystemParamsResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.FilesystemTag) (params.FilesystemParams, error) {
-		i, e, err := a.readEntity(r, tag)
+		i, e, err := a.readEntity(r, entityTag(tag.String()))
 		if err != nil {
 			return params.FilesystemParams{}, err
 		}
@@ -78,7 +78,7 @@ func (a *Accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.Filesy
 			return params.FilesystemParams{}, err
 		}
 		p := params.FilesystemParams{
-			FilesystemTag: e.Tag.String(),
+			FilesystemTag: string(e.Tag),
 			VolumeTag:     i.backing(),
 			Size:          i.Size,
 			Provider:      i.Provider,
@@ -101,7 +101,7 @@ func (a *Accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.Filesy
 // RemoveFilesystemParams returns how filesystems are to be taken away.
 func (a *Accessor) RemoveFilesystemParams(tags []names.FilesystemTag) ([]params.RemoveFilesystemParamsResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.FilesystemTag) (params.RemoveFilesystemParams, error) {
-		i, e, err := a.readEntity(r, tag)
+		i, e, err := a.readEntity(r, entityTag(tag.String()))
 		if err != nil {
 			return params.RemoveFilesystemParams{}, err
 		}

@@ -1,10 +1,10 @@
 package state
 
 import (
+	"slices"
 	"time"
 
 	"github.com/juju/errors"
-	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
@@ -15,90 +15,148 @@ import (
 // that is attached.
 type instance struct {
 	// Kind is the text of a storage.StorageKind.
-	Kind     string `json:"kind"`
-	Pool     string `json:"pool"`
-	Provider string `json:"provider"`
+	Kind     string
+	Pool     string
+	Provider string
 
 	// Size is what is wanted, in MiB. It never becomes less.
-	Size uint64 `json:"size"`
+	Size uint64
 
 	// Attributes are the pool's as they were when the instance was added, with the
 	// instance's own over them: what is made does not change with the pool.
-	Attributes map[string]any `json:"attributes,omitempty"`
-	MountPoint string         `json:"mount-point,omitempty"`
-	ReadOnly   bool           `json:"read-only,omitempty"`
+	Attributes map[string]any
+	MountPoint string
+	ReadOnly   bool
 
-	Life life.Value `json:"life"`
+	Life life.Value
 
 	// Release says that removing leaves the data with the provider.
-	Release bool `json:"release,omitempty"`
+	Release bool
 
 	// Volume and Filesystem are nil when there never was one, and when it has been
 	// removed. Where there are both, the filesystem is on the volume.
-	Volume     *entity `json:"volume,omitempty"`
-	Filesystem *entity `json:"filesystem,omitempty"`
+	Volume     *entity
+	Filesystem *entity
+}
+
+func (i *instance) code(c *coder) {
+	text(c, &i.Kind)
+	text(c, &i.Pool)
+	text(c, &i.Provider)
+	c.number(&i.Size)
+	attributes(c, &i.Attributes)
+	text(c, &i.MountPoint)
+	c.flag(&i.ReadOnly)
+	text(c, &i.Life)
+	c.flag(&i.Release)
+	optional(c, &i.Volume)
+	optional(c, &i.Filesystem)
 }
 
 // entity is the part of a record that is a volume or a filesystem.
 type entity struct {
-	Tag    entityTag  `json:"tag"`
-	Life   life.Value `json:"life"`
-	Status StatusInfo `json:"status"`
+	Tag    entityTag
+	Life   life.Value
+	Status StatusInfo
 
 	// Info is nil until the entity is provisioned.
-	Info *entityInfo `json:"info,omitempty"`
+	Info *entityInfo
 
 	// Imported says that the provider has not made the entity but taken it over.
-	Imported bool `json:"imported,omitempty"`
+	Imported bool
 
 	// Attachment is nil while no machine has the entity, or is to have it.
-	Attachment *attachment `json:"attachment,omitempty"`
+	Attachment *attachment
+}
+
+func (e *entity) code(c *coder) {
+	e.Tag.code(c)
+	text(c, &e.Life)
+	e.Status.code(c)
+	optional(c, &e.Info)
+	c.flag(&e.Imported)
+	optional(c, &e.Attachment)
 }
 
 // entityInfo is what a provider made.
 type entityInfo struct {
-	ID         string `json:"id"`
-	HardwareID string `json:"hardware-id,omitempty"`
-	WWN        string `json:"wwn,omitempty"`
-	Size       uint64 `json:"size"`
-	Persistent bool   `json:"persistent,omitempty"`
+	ID         string
+	HardwareID string
+	WWN        string
+	Size       uint64
+	Persistent bool
+}
+
+func (i *entityInfo) code(c *coder) {
+	text(c, &i.ID)
+	text(c, &i.HardwareID)
+	text(c, &i.WWN)
+	c.number(&i.Size)
+	c.flag(&i.Persistent)
 }
 
 // attachment is the part of a record that is an entity on a machine.
 type attachment struct {
-	Machine machineTag `json:"machine"`
-	Life    life.Value `json:"life"`
+	Machine machineTag
+	Life    life.Value
 
 	// Info is nil until the entity is attached.
-	Info *attachmentInfo `json:"info,omitempty"`
+	Info *attachmentInfo
 
 	// Plan is nil where the machine itself has nothing to do.
-	Plan *attachmentPlan `json:"plan,omitempty"`
+	Plan *attachmentPlan
+}
+
+func (a *attachment) code(c *coder) {
+	a.Machine.code(c)
+	text(c, &a.Life)
+	optional(c, &a.Info)
+	optional(c, &a.Plan)
 }
 
 // attachmentInfo is what a provider attached: the device of a volume, or the mount
 // point of a filesystem.
 type attachmentInfo struct {
-	DeviceName string    `json:"device-name,omitempty"`
-	DeviceLink string    `json:"device-link,omitempty"`
-	BusAddress string    `json:"bus-address,omitempty"`
-	PlanInfo   *planInfo `json:"plan-info,omitempty"`
-	MountPoint string    `json:"mount-point,omitempty"`
-	ReadOnly   bool      `json:"read-only,omitempty"`
+	DeviceName string
+	DeviceLink string
+	BusAddress string
+	PlanInfo   *planInfo
+	MountPoint string
+	ReadOnly   bool
+}
+
+func (a *attachmentInfo) code(c *coder) {
+	text(c, &a.DeviceName)
+	text(c, &a.DeviceLink)
+	text(c, &a.BusAddress)
+	optional(c, &a.PlanInfo)
+	text(c, &a.MountPoint)
+	c.flag(&a.ReadOnly)
 }
 
 // attachmentPlan is what the machine does before the device of a volume shows.
 type attachmentPlan struct {
-	Life life.Value `json:"life"`
-	Info planInfo   `json:"info"`
+	Life life.Value
+	Info planInfo
 
 	// BlockDevice is nil until the machine has carried the plan out.
-	BlockDevice *storage.BlockDevice `json:"block-device,omitempty"`
+	BlockDevice *deviceRecord
+}
+
+func (p *attachmentPlan) code(c *coder) {
+	text(c, &p.Life)
+	p.Info.code(c)
+	optional(c, &p.BlockDevice)
 }
 
 type planInfo struct {
-	DeviceType storage.DeviceType `json:"device-type,omitempty"`
-	Attributes map[string]string  `json:"attributes,omitempty"`
+	DeviceType storage.DeviceType
+	Attributes map[string]string
+}
+
+func (p *planInfo) code(c *coder) {
+	text(c, &p.DeviceType)
+	attributes(c, &p.Attributes)
 }
 
 // entities returns what the instance has, what is beneath first.
@@ -114,76 +172,82 @@ func (i *instance) entities() []*entity {
 }
 
 // entity returns the volume or filesystem with the tag, or nil.
-func (i *instance) entity(tag names.Tag) *entity {
+func (i *instance) entity(tag entityTag) *entity {
 	for _, e := range i.entities() {
-		if e.tag() == tag {
+		if e.Tag == tag {
 			return e
 		}
 	}
 	return nil
 }
 
-// entityTag is a names.VolumeTag or names.FilesystemTag, as text in records.
-type entityTag struct{ names.Tag }
-
-// MarshalText implements encoding.TextMarshaler.
-func (t entityTag) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (t *entityTag) UnmarshalText(text []byte) error {
-	tag, err := names.ParseTag(string(text))
-	if err != nil {
-		return err
-	}
-	t.Tag = tag
-	return checkKind(tag)
-}
-
-// machineTag is a names.MachineTag, as text in records.
-type machineTag struct{ names.MachineTag }
-
-// MarshalText implements encoding.TextMarshaler.
-func (t machineTag) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (t *machineTag) UnmarshalText(text []byte) (err error) {
-	t.MachineTag, err = names.ParseMachineTag(string(text))
-	return err
-}
-
-func (e *entity) tag() names.Tag { return e.Tag.Tag }
-
-func (a *attachment) machine() names.MachineTag { return a.Machine.MachineTag }
-
 // indexEntry leads from a tag to its instance. It is written when something changes
 // that makes a worker look again.
 type indexEntry struct {
-	Storage string     `json:"storage"`
-	Life    life.Value `json:"life"`
+	Storage string
+	Life    life.Value
 
-	// Machine is the id of the machine that has a volume or filesystem: what it is
-	// created with depends on that.
-	Machine string `json:"machine,omitempty"`
+	// Machine is the machine that has a volume or filesystem: what it is created with
+	// depends on that.
+	Machine machineTag
 
 	// Size is what a volume or filesystem is wanted with, in MiB.
-	Size uint64 `json:"size,omitempty"`
+	Size uint64
 }
 
-// index returns the index entries of the instance, by key.
-func (i *instance) index(name string) map[string]indexEntry {
-	index := make(map[string]indexEntry, 5)
+func (e *indexEntry) code(c *coder) {
+	text(c, &e.Storage)
+	text(c, &e.Life)
+	text(c, &e.Machine)
+	c.number(&e.Size)
+}
+
+// place is what the key of an index entry is made of.
+type place struct {
+	kind string
+	// machine is that of an attachment or plan, provider that of what was imported.
+	machine  machineTag
+	provider string
+	tag      entityTag
+	id       string
+}
+
+// indexed is an index entry in its place.
+type indexed struct {
+	place
+	entry indexEntry
+}
+
+func (p place) key() string {
+	switch p.kind {
+	case importedIndex:
+		return importedKey(p.provider, p.id)
+	case planIndex:
+		return planKey(p.machine, p.tag)
+	case volumeIndex, filesystemIndex:
+		return entityKey(p.tag)
+	}
+	return attachmentKey(p.machine, p.tag)
+}
+
+// index returns the index entries of the instance.
+func (i *instance) index(name string) []indexed {
+	index := make([]indexed, 0, 6)
 	for _, e := range i.entities() {
-		tag, entry := e.tag(), indexEntry{Storage: name, Life: e.Life, Size: i.Size}
+		kind, entry := e.Tag.kind(), indexEntry{Storage: name, Life: e.Life, Size: i.Size}
 		if a := e.Attachment; a != nil {
-			entry.Machine = a.machine().Id()
-			index[attachmentKey(a.machine(), tag)] = indexEntry{Storage: name, Life: a.Life}
+			entry.Machine = a.Machine
+			at := place{kind: kind + attachmentSuffix, machine: a.Machine, tag: e.Tag}
+			index = append(index, indexed{at, indexEntry{Storage: name, Life: a.Life}})
 			if a.Plan != nil {
-				index[planKey(a.machine(), tag)] = indexEntry{Storage: name, Life: a.Plan.Life}
+				at.kind = planIndex
+				index = append(index, indexed{at, indexEntry{Storage: name, Life: a.Plan.Life}})
 			}
 		}
-		index[entityKey(tag)] = entry
+		index = append(index, indexed{place{kind: kind, tag: e.Tag}, entry})
 		if e.Imported {
-			index[importedKey(i.Provider, e.Info.ID)] = indexEntry{Storage: name}
+			at := place{kind: importedIndex, provider: i.Provider, id: e.Info.ID}
+			index = append(index, indexed{at, indexEntry{Storage: name}})
 		}
 	}
 	return index
@@ -191,14 +255,14 @@ func (i *instance) index(name string) map[string]indexEntry {
 
 // follow returns the instance that an index entry leads to, with its volume or
 // filesystem.
-func (r *reader) follow(entry indexEntry, tag names.Tag) (*instance, *entity, error) {
+func (r *reader) follow(entry indexEntry, tag entityTag) (*instance, *entity, error) {
 	i, _ := read[instance](r, storageKey(entry.Storage))
 	if r.err != nil {
 		return nil, nil, r.err
 	}
 	e := i.entity(tag)
 	if e == nil {
-		r.err = errors.Errorf("the index has %s in storage %q, which does not have it", names.ReadableString(tag), entry.Storage)
+		r.err = errors.Errorf("the index has %s in storage %q, which does not have it", tag, entry.Storage)
 		return nil, nil, r.err
 	}
 	return &i, e, nil
@@ -215,58 +279,63 @@ func (tx *txn) change(name string, i *instance, fn func() error) error {
 	}
 	i.settle(tx.now)
 	tx.writeIndex(oldIndex, i.index(name))
-	for _, e := range i.entities() {
-		if oldStatuses[e.tag()] != e.Status {
-			tx.recordStatus(e.tag(), e.Status)
+	for _, old := range oldStatuses {
+		switch e := i.entity(old.tag); {
+		case e == nil:
+			tx.remove(historyKey(old.tag))
+		case e.Status != old.status:
+			tx.recordStatus(e)
 		}
-		delete(oldStatuses, e.tag())
-	}
-	for tag := range oldStatuses {
-		tx.remove(historyKey(tag))
 	}
 	if len(i.entities()) == 0 {
 		leavePool(tx, i.Pool)
 		tx.remove(storageKey(name))
 	} else {
-		tx.write(storageKey(name), i)
+		write(tx, storageKey(name), i)
 	}
 	return nil
 }
 
 // add writes an instance that is new.
-func (tx *txn) add(name string, i instance) {
+func (tx *txn) add(name string, i *instance) {
 	tx.writeIndex(nil, i.index(name))
 	for _, e := range i.entities() {
-		tx.recordStatus(e.tag(), e.Status)
+		tx.recordStatus(e)
 	}
-	tx.write(storageKey(name), i)
+	write(tx, storageKey(name), i)
 }
 
-func (tx *txn) writeIndex(old, index map[string]indexEntry) {
-	for key, entry := range index {
-		if before, ok := old[key]; !ok || before != entry {
-			tx.write(key, entry)
+func (tx *txn) writeIndex(old, index []indexed) {
+	for _, now := range index {
+		if !slices.Contains(old, now) {
+			write(tx, now.key(), &now.entry)
 		}
 	}
-	for key := range old {
-		if _, ok := index[key]; !ok {
-			tx.remove(key)
+	for _, before := range old {
+		if !slices.ContainsFunc(index, func(now indexed) bool { return now.place == before.place }) {
+			tx.remove(before.key())
 		}
 	}
 }
 
-// statuses returns the statuses of the entities, by tag.
-func (i *instance) statuses() map[names.Tag]StatusInfo {
-	statuses := make(map[names.Tag]StatusInfo, 2)
+// entityStatus is a status that an entity had.
+type entityStatus struct {
+	tag    entityTag
+	status StatusInfo
+}
+
+// statuses returns the statuses of the entities.
+func (i *instance) statuses() []entityStatus {
+	statuses := make([]entityStatus, 0, 2)
 	for _, e := range i.entities() {
-		statuses[e.tag()] = e.Status
+		statuses = append(statuses, entityStatus{e.Tag, e.Status})
 	}
 	return statuses
 }
 
 // newEntity returns an entity that is not provisioned yet.
-func newEntity(tag names.Tag, now time.Time) *entity {
-	e := &entity{Tag: entityTag{tag}, Life: life.Alive}
+func newEntity(kind, id string, now time.Time) *entity {
+	e := &entity{Tag: entityTag(kind + "-" + id), Life: life.Alive}
 	e.Status.set(status.Pending, "", now)
 	return e
 }

@@ -19,18 +19,16 @@ const (
 	filesystemSequenceKey = "sequence/filesystem"
 )
 
-func machinePrefix(machine names.MachineTag) string { return "machine/" + machine.String() + "/" }
+func machinePrefix(machine machineTag) string { return "machine/" + string(machine) + "/" }
 
-func machineKey(machine names.MachineTag) string { return machinePrefix(machine) + "machine" }
+func machineKey(machine machineTag) string { return machinePrefix(machine) + "machine" }
 
-func blockDevicePrefix(machine names.MachineTag) string {
-	return "blockdevice/" + machine.String() + "/"
-}
+func blockDevicePrefix(machine machineTag) string { return "blockdevice/" + string(machine) + "/" }
 
-func devicesKey(machine names.MachineTag) string { return blockDevicePrefix(machine) + "devices" }
+func devicesKey(machine machineTag) string { return blockDevicePrefix(machine) + "devices" }
 
 // matchesKey has a count, which goes up when a volume becomes known by other signs.
-func matchesKey(machine names.MachineTag) string { return blockDevicePrefix(machine) + "matches" }
+func matchesKey(machine machineTag) string { return blockDevicePrefix(machine) + "matches" }
 
 func poolKey(name string) string { return poolPrefix + name }
 
@@ -38,15 +36,18 @@ func poolKey(name string) string { return poolPrefix + name }
 // since names are never watched one by one.
 func storageKey(name string) string { return storagePrefix + name }
 
-func historyKey(tag names.Tag) string { return historyPrefix + tag.String() }
+func historyKey(tag entityTag) string { return historyPrefix + string(tag) }
 
 // The kinds of index entries.
 const (
-	volumeIndex               = "volume"
-	filesystemIndex           = "filesystem"
-	volumeAttachmentIndex     = "volume-attachment"
-	filesystemAttachmentIndex = "filesystem-attachment"
+	volumeIndex               = names.VolumeTagKind
+	filesystemIndex           = names.FilesystemTagKind
+	volumeAttachmentIndex     = volumeIndex + attachmentSuffix
+	filesystemAttachmentIndex = filesystemIndex + attachmentSuffix
 	planIndex                 = "plan"
+	importedIndex             = "imported"
+
+	attachmentSuffix = "-attachment"
 )
 
 // environScope is the scope of what is not bound to a machine. The scope of what is
@@ -56,40 +57,24 @@ const environScope = "environ"
 func indexPrefix(scope, kind string) string { return "scope/" + scope + "/" + kind + "/" }
 
 // entityKey is the index entry of a volume or filesystem.
-func entityKey(tag names.Tag) string {
-	return indexPrefix(scopeOf(tag), tag.Kind()) + tag.String()
+func entityKey(tag entityTag) string {
+	return indexPrefix(tag.scope(), tag.kind()) + string(tag)
 }
 
 // attachmentKey is the index entry of the attachment of a volume or filesystem.
-func attachmentKey(machine names.MachineTag, tag names.Tag) string {
-	return indexPrefix(scopeOf(tag), tag.Kind()+"-attachment") + machine.String() + "/" + tag.String()
+func attachmentKey(machine machineTag, tag entityTag) string {
+	return indexPrefix(tag.scope(), tag.kind()+attachmentSuffix) + string(machine) + "/" + string(tag)
 }
 
 // planKey is the index entry of the plan of a volume attachment. Plans are always
 // carried out by the machine.
-func planKey(machine names.MachineTag, tag names.Tag) string {
-	return indexPrefix(machine.String(), planIndex) + machine.String() + "/" + tag.String()
+func planKey(machine machineTag, tag entityTag) string {
+	return indexPrefix(string(machine), planIndex) + string(machine) + "/" + string(tag)
 }
 
 // importedKey is the index entry of what a provider has taken over, by the provider's
 // id: it is of one instance only.
-func importedKey(provider, id string) string { return "imported/" + provider + "/" + id }
-
-// scopeOf returns the scope that the volume or filesystem belongs to.
-func scopeOf(tag names.Tag) string {
-	var machine names.MachineTag
-	var bound bool
-	switch tag := tag.(type) {
-	case names.VolumeTag:
-		machine, bound = names.VolumeMachine(tag)
-	case names.FilesystemTag:
-		machine, bound = names.FilesystemMachine(tag)
-	}
-	if bound {
-		return machine.String()
-	}
-	return environScope
-}
+func importedKey(provider, id string) string { return importedIndex + "/" + provider + "/" + id }
 
 // lastComponent returns what follows the last slash.
 func lastComponent(key string) string { return key[strings.LastIndexByte(key, '/')+1:] }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/juju/errors"
-	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
@@ -33,28 +32,28 @@ func (i *instance) top() *entity {
 }
 
 // attach makes the machine the one to have the instance.
-func (i *instance) attach(machine names.MachineTag, now time.Time) error {
+func (i *instance) attach(machine machineTag, now time.Time) error {
 	if i.Life != life.Alive {
 		return errors.NewNotValid(nil, "it is being removed")
 	}
 	for _, e := range i.entities() {
-		if scope := scopeOf(e.tag()); scope != environScope && scope != machine.String() {
-			return errors.NewNotValid(nil, names.ReadableString(e.tag())+" cannot leave its machine")
+		if scope := e.Tag.scope(); scope != environScope && scope != string(machine) {
+			return errors.NewNotValid(nil, e.Tag.String()+" cannot leave its machine")
 		}
 	}
 	for _, e := range i.entities() {
 		if a := e.Attachment; a != nil && a.going() {
-			return errors.NewNotYetAvailable(nil, "it is still being detached from machine "+a.machine().Id()+": try again when it is")
+			return errors.NewNotYetAvailable(nil, "it is still being detached from "+a.Machine.String()+": try again when it is")
 		}
 	}
 	if a := i.top().Attachment; a != nil {
-		if a.machine() != machine {
-			return errors.NewAlreadyExists(nil, "it is attached to machine "+a.machine().Id()+": detach it first")
+		if a.Machine != machine {
+			return errors.NewAlreadyExists(nil, "it is attached to "+a.Machine.String()+": detach it first")
 		}
 		return nil
 	}
 	for _, e := range i.entities() {
-		e.Attachment = &attachment{Machine: machineTag{machine}, Life: life.Alive}
+		e.Attachment = &attachment{Machine: machine, Life: life.Alive}
 		if e.Info == nil {
 			e.Status.set(status.Pending, "", now)
 		} else {
@@ -128,7 +127,7 @@ func (e *entity) removeAttachment(now time.Time) error {
 func (i *instance) remove(e *entity) error {
 	switch {
 	case e.Attachment != nil:
-		return &params.Error{Message: "it is attached to machine " + e.Attachment.machine().Id(), Code: params.CodeStorageAttached}
+		return &params.Error{Message: "it is attached to " + e.Attachment.Machine.String(), Code: params.CodeStorageAttached}
 	case e.Life != life.Dead:
 		return errors.NewNotValid(nil, "it is "+string(e.Life)+", not dead")
 	case e == i.Filesystem:

@@ -10,14 +10,16 @@ import (
 )
 
 type machineRecord struct {
-	InstanceID coreinstance.Id `json:"instance-id,omitempty"`
+	InstanceID coreinstance.Id
 }
+
+func (m *machineRecord) code(c *coder) { text(c, &m.InstanceID) }
 
 // EnsureMachine adds the machine unless it is there.
 func (st *State) EnsureMachine(machine names.MachineTag) error {
 	return st.update(func(tx *txn) error {
-		if _, ok := read[machineRecord](&tx.reader, machineKey(machine)); !ok {
-			tx.write(machineKey(machine), machineRecord{})
+		if !tx.has(machineKey(newMachineTag(machine))) {
+			write(tx, machineKey(newMachineTag(machine)), &machineRecord{})
 		}
 		return nil
 	})
@@ -28,7 +30,7 @@ func (st *State) EnsureMachine(machine names.MachineTag) error {
 // empty or the machine has another one.
 func (st *State) SetInstanceId(machine names.MachineTag, id coreinstance.Id) error {
 	return st.update(func(tx *txn) error {
-		record, ok := read[machineRecord](&tx.reader, machineKey(machine))
+		record, ok := read[machineRecord](&tx.reader, machineKey(newMachineTag(machine)))
 		switch {
 		case !ok:
 			return errors.NotFoundf("machine %s", machine.Id())
@@ -39,7 +41,7 @@ func (st *State) SetInstanceId(machine names.MachineTag, id coreinstance.Id) err
 		case record.InstanceID != "":
 			return errors.NotValidf("machine %s has instance id %q: instance id %q", machine.Id(), record.InstanceID, id)
 		}
-		tx.write(machineKey(machine), machineRecord{InstanceID: id})
+		write(tx, machineKey(newMachineTag(machine)), &machineRecord{InstanceID: id})
 		return nil
 	})
 }
@@ -49,24 +51,24 @@ func (st *State) SetInstanceId(machine names.MachineTag, id coreinstance.Id) err
 // has no instance id yet.
 func (st *State) InstanceId(machine names.MachineTag) (id coreinstance.Id, err error) {
 	err = st.view(func(r *reader, _ kv.Snapshot) error {
-		id, err = instanceID(r, machine)
+		id, err = instanceID(r, newMachineTag(machine))
 		return err
 	})
 	return id, errors.Trace(err)
 }
 
-func instanceID(r *reader, machine names.MachineTag) (coreinstance.Id, error) {
+func instanceID(r *reader, machine machineTag) (coreinstance.Id, error) {
 	record, ok := read[machineRecord](r, machineKey(machine))
 	switch {
 	case !ok:
-		return "", errors.NotFoundf("machine %s", machine.Id())
+		return "", errors.NotFoundf("%s", machine)
 	case record.InstanceID == "":
-		return "", errors.NotProvisionedf("machine %s", machine.Id())
+		return "", errors.NotProvisionedf("%s", machine)
 	}
 	return record.InstanceID, nil
 }
 
 // WatchMachine tells when the machine is added or provisioned.
 func (st *State) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
-	return st.notify(machinePrefix(machine))
+	return st.notify(machinePrefix(newMachineTag(machine)))
 }

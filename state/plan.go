@@ -6,6 +6,7 @@ import (
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/watcher"
 )
 
@@ -30,13 +31,13 @@ func (a *Accessor) VolumeAttachmentPlans(ids []params.MachineStorageId) ([]param
 			return params.VolumeAttachmentPlan{}, errors.NotFoundf("plan for the %s", e.describeAttachment())
 		}
 		wire := params.VolumeAttachmentPlan{
-			VolumeTag:  e.Tag.String(),
+			VolumeTag:  string(e.Tag),
 			MachineTag: id.MachineTag,
 			Life:       plan.Life,
 			PlanInfo:   *plan.Info.wire(),
 		}
 		if plan.BlockDevice != nil {
-			wire.BlockDevice = *plan.BlockDevice
+			wire.BlockDevice = storage.BlockDevice(*plan.BlockDevice)
 		}
 		return wire, nil
 	}, func(p params.VolumeAttachmentPlan, err *params.Error) params.VolumeAttachmentPlanResult {
@@ -85,7 +86,8 @@ func (a *Accessor) SetVolumeAttachmentPlanBlockInfo(plans []params.VolumeAttachm
 			if e.Attachment.Plan == nil {
 				return errors.NotFoundf("plan for the %s", e.describeAttachment())
 			}
-			e.Attachment.Plan.BlockDevice = &p.BlockDevice
+			device := deviceRecord(p.BlockDevice)
+			e.Attachment.Plan.BlockDevice = &device
 			tx.announceMatch(e)
 			return nil
 		})

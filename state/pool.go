@@ -18,11 +18,17 @@ type Pool struct {
 }
 
 type poolRecord struct {
-	Provider   storage.ProviderType `json:"provider"`
-	Attributes map[string]any       `json:"attributes,omitempty"`
+	Provider   storage.ProviderType
+	Attributes map[string]any
 
 	// Instances counts the storage instances of the pool.
-	Instances int `json:"instances,omitempty"`
+	Instances uint64
+}
+
+func (p *poolRecord) code(c *coder) {
+	text(c, &p.Provider)
+	attributes(c, &p.Attributes)
+	c.number(&p.Instances)
 }
 
 func (p poolRecord) settings() *poolmanager.Settings {
@@ -34,7 +40,7 @@ func (st *State) PoolSettings() (map[string]poolmanager.Settings, error) {
 	all := make(map[string]poolmanager.Settings)
 	err := st.view(func(_ *reader, snapshot kv.Snapshot) error {
 		return snapshot.Scan(poolPrefix, func(key string, data []byte) error {
-			record, err := decode[poolRecord](key, data)
+			record, err := decodeAt[poolRecord](key, data)
 			if err != nil {
 				return errors.Trace(err)
 			}
@@ -72,7 +78,7 @@ func (tx *txn) changePools(changes []poolmanager.Change) error {
 			continue
 		}
 		record.Provider, record.Attributes = settings.Provider, settings.Attributes
-		tx.write(key, record)
+		write(tx, key, &record)
 	}
 	return nil
 }
@@ -84,7 +90,7 @@ func usePool(tx *txn, rules *poolmanager.Rules, name string) (poolmanager.Pool, 
 		return rules.Pool(name, nil)
 	}
 	record.Instances++
-	tx.write(poolKey(name), record)
+	write(tx, poolKey(name), &record)
 	return rules.Pool(name, record.settings())
 }
 
@@ -93,6 +99,6 @@ func leavePool(tx *txn, name string) {
 	record, ok := read[poolRecord](&tx.reader, poolKey(name))
 	if ok && record.Instances > 0 {
 		record.Instances--
-		tx.write(poolKey(name), record)
+		write(tx, poolKey(name), &record)
 	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/juju/clock"
 	"github.com/juju/errors"
-	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/storage"
@@ -16,7 +15,7 @@ import (
 
 // schemaVersion is of the records and keys, raised when older code must not read
 // what newer code has written.
-const schemaVersion = 1
+const schemaVersion = 2
 
 // Config is what a [State] needs.
 type Config struct {
@@ -57,7 +56,8 @@ type State struct {
 	watchers map[stopper]struct{}
 }
 
-// schemaRecord says by which code the store may be read.
+// schemaRecord says by which code the store may be read. It alone is JSON, which every
+// version reads.
 type schemaRecord struct {
 	Version int `json:"version"`
 }
@@ -74,12 +74,21 @@ func Open(config Config) (*State, error) {
 		watchers: make(map[stopper]struct{}),
 	}
 	err := st.update(func(tx *txn) error {
-		schema, ok := read[schemaRecord](&tx.reader, schemaKey)
-		if ok && schema.Version != schemaVersion {
-			return errors.NotSupportedf("schema %d (this version reads schema %d)", schema.Version, schemaVersion)
+		data := tx.get(schemaKey)
+		if data == nil {
+			data, err := json.Marshal(schemaRecord{Version: schemaVersion})
+			if err != nil {
+				return errors.Trace(err)
+			}
+			tx.put(schemaKey, data)
+			return nil
 		}
-		if !ok {
-			tx.write(schemaKey, schemaRecord{Version: schemaVersion})
+		var schema schemaRecord
+		if err := json.Unmarshal(data, &schema); err != nil {
+			return errors.Annotatef(err, "decoding %q", schemaKey)
+		}
+		if schema.Version != schemaVersion {
+			return errors.NotSupportedf("schema %d (this version reads schema %d)", schema.Version, schemaVersion)
 		}
 		return nil
 	})
@@ -116,30 +125,39 @@ type reader struct {
 
 	// devices and tags are the block devices of machines and the resource
 	// tags: read once, however many volumes of a bulk call ask for them.
-	devices  map[names.MachineTag]*storage.BlockDevices
+	devices  map[machineTag]*storage.BlockDevices
 	tags     map[string]string
 	tagsRead bool
 }
 
-// read returns the record at key, and whether there is one.
-func read[T any](r *reader, key string) (record T, ok bool) {
+// get returns what is at key, or nil.
+func (r *reader) get(key string) []byte {
 	if r.err != nil {
-		return record, false
+		return nil
 	}
 	data, err := r.kv.Get(key)
-	if err != nil {
-		r.err = errors.Annotatef(err, "reading %q", key)
-		return record, false
-	}
-	if data == nil {
-		return record, false
-	}
-	if err := json.Unmarshal(data, &record); err != nil {
-		r.err = errors.Annotatef(err, "decoding %q", key)
-		return record, false
-	}
-	return record, true
+	r.err = errors.Annotatef(err, "reading %q", key)
+	return data
 }
+
+// read returns the record at key, and whether there is one.
+func read[T any, P coded[T]](r *reader, key string) (record T, ok bool) {
+	data := r.get(key)
+	if r.err != nil || data == nil {
+		return record, false
+	}
+	record, r.err = decodeAt[T, P](key, data)
+	return record, r.err == nil
+}
+
+// decodeAt is decode for the record at key.
+func decodeAt[T any, P coded[T]](key string, data []byte) (T, error) {
+	record, err := decode[T, P](string(data))
+	return record, errors.Annotatef(err, "decoding %q", key)
+}
+
+// has reports whether there is a record at key.
+func (r *reader) has(key string) bool { return r.get(key) != nil }
 
 // txn is a transaction over the model.
 type txn struct {
@@ -150,21 +168,21 @@ type txn struct {
 
 // write puts the record at key, unless it is there as it is: so watchers are told of
 // what has changed only.
-func (tx *txn) write(key string, record any) {
+func write[T any, P coded[T]](tx *txn, key string, record P) {
 	if tx.err != nil {
 		return
 	}
-	data, err := json.Marshal(record)
+	data, err := encode[T](record)
 	if err != nil {
 		tx.err = errors.Annotatef(err, "encoding %q", key)
 		return
 	}
-	old, err := tx.kv.Get(key)
-	if err != nil {
-		tx.err = errors.Annotatef(err, "reading %q", key)
-		return
-	}
-	if bytes.Equal(old, data) {
+	tx.put(key, data)
+}
+
+func (tx *txn) put(key string, data []byte) {
+	old := tx.get(key)
+	if tx.err != nil || old != nil && bytes.Equal(old, data) {
 		return
 	}
 	tx.err = errors.Annotatef(tx.tx.Put(key, data), "writing %q", key)
@@ -199,10 +217,4 @@ func (st *State) view(fn func(*reader, kv.Snapshot) error) error {
 		}
 		return err
 	})
-}
-
-// decode reads a record that a scan has found.
-func decode[T any](key string, data []byte) (record T, err error) {
-	err = errors.Annotatef(json.Unmarshal(data, &record), "decoding %q", key)
-	return record, err
 }

@@ -22,12 +22,23 @@ const (
 
 // StatusInfo is a status as a user sees it.
 type StatusInfo struct {
-	Status  status.Status `json:"status"`
-	Message string        `json:"message,omitempty"`
+	Status  status.Status
+	Message string
 
 	// Since is when Status or Message last changed.
-	Since time.Time `json:"since"`
+	Since time.Time
 }
+
+func (s *StatusInfo) code(c *coder) {
+	text(c, &s.Status)
+	text(c, &s.Message)
+	c.time(&s.Since)
+}
+
+// history has the latest statuses of a volume or filesystem, oldest first.
+type history []StatusInfo
+
+func (h *history) code(c *coder) { list(c, (*[]StatusInfo)(h)) }
 
 // StatusChange is a status that a volume or filesystem has or had.
 type StatusChange struct {
@@ -47,10 +58,10 @@ func (st *State) StatusHistory(name string) ([]StatusChange, error) {
 			return errors.NotFoundf("storage %q", name)
 		}
 		for _, e := range i.entities() {
-			history, _ := read[[]StatusInfo](r, historyKey(e.tag()))
-			own := make([]StatusChange, len(history))
-			for n, info := range history {
-				own[n] = StatusChange{Tag: e.tag(), StatusInfo: info}
+			statuses, _ := read[history](r, historyKey(e.Tag))
+			own := make([]StatusChange, len(statuses))
+			for n, info := range statuses {
+				own[n] = StatusChange{Tag: e.Tag.tag(), StatusInfo: info}
 			}
 			changes = merge(changes, own)
 		}
@@ -113,11 +124,12 @@ func (s StatusInfo) tells(other StatusInfo) bool {
 // attached one is a remark, which does not hide that the rest is not.
 func (s StatusInfo) explained() bool { return s.Message != "" && s.Status != status.Attached }
 
-// recordStatus appends a status to the history of an entity.
-func (tx *txn) recordStatus(tag names.Tag, info StatusInfo) {
-	history, _ := read[[]StatusInfo](&tx.reader, historyKey(tag))
-	if len(history) >= historyLength {
-		history = history[len(history)-historyLength+1:]
+// recordStatus appends an entity's status to its history.
+func (tx *txn) recordStatus(e *entity) {
+	statuses, _ := read[history](&tx.reader, historyKey(e.Tag))
+	if len(statuses) >= historyLength {
+		statuses = statuses[len(statuses)-historyLength+1:]
 	}
-	tx.write(historyKey(tag), append(history, info))
+	statuses = append(statuses, e.Status)
+	write(tx, historyKey(e.Tag), &statuses)
 }

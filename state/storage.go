@@ -5,6 +5,7 @@ import (
 	"path"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
@@ -166,11 +167,11 @@ func (st *State) Apply(changes Changes) error {
 		if len(changes.Attach) == 0 {
 			return nil
 		}
-		if _, ok := read[machineRecord](&tx.reader, machineKey(changes.Machine)); !ok {
+		if !tx.has(machineKey(newMachineTag(changes.Machine))) {
 			return errors.NotFoundf("machine %s", changes.Machine.Id())
 		}
 		return changeEach(tx, changes.Attach, "attaching", func(i *instance) error {
-			return i.attach(changes.Machine, tx.now)
+			return i.attach(newMachineTag(changes.Machine), tx.now)
 		})
 	})
 }
@@ -335,7 +336,7 @@ func (st *State) AllStorage() ([]Storage, error) {
 	var result []Storage
 	err := st.view(func(r *reader, snapshot kv.Snapshot) error {
 		return snapshot.Scan(storagePrefix, func(key string, data []byte) error {
-			i, err := decode[instance](key, data)
+			i, err := decodeAt[instance](key, data)
 			if err != nil {
 				return errors.Trace(err)
 			}
@@ -382,7 +383,7 @@ func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams, 
 	if err := p.validate(); err != nil {
 		return errors.Trace(err)
 	}
-	if _, ok := read[instance](&tx.reader, storageKey(p.Name)); ok {
+	if tx.has(storageKey(p.Name)) {
 		return errors.NewAlreadyExists(nil, "the name is taken")
 	}
 	pool, err := usePool(tx, rules, p.Pool)
@@ -406,7 +407,7 @@ func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams, 
 		return errors.NewNotValid(nil, "storage of pool "+strconv.Quote(p.Pool)+" is made on a machine: name one")
 	}
 	if attach {
-		if _, ok := read[machineRecord](&tx.reader, machineKey(p.Machine)); !ok {
+		if !tx.has(machineKey(newMachineTag(p.Machine))) {
 			return errors.NotFoundf("machine %s", p.Machine.Id())
 		}
 	}
@@ -426,11 +427,11 @@ func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams, 
 	}
 	if hasVolume {
 		id := tx.nextID(volumeSequenceKey, p.Machine, bound)
-		i.Volume = newEntity(names.NewVolumeTag(id), tx.now)
+		i.Volume = newEntity(names.VolumeTagKind, id, tx.now)
 	}
 	if hasFilesystem {
 		id := tx.nextID(filesystemSequenceKey, p.Machine, bound || hasVolume)
-		i.Filesystem = newEntity(names.NewFilesystemTag(id), tx.now)
+		i.Filesystem = newEntity(names.FilesystemTagKind, id, tx.now)
 	}
 	if imported != nil {
 		if err := imported(&i); err != nil {
@@ -438,24 +439,30 @@ func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams, 
 		}
 	}
 	if attach {
-		if err := i.attach(p.Machine, tx.now); err != nil {
+		if err := i.attach(newMachineTag(p.Machine), tx.now); err != nil {
 			return errors.Trace(err)
 		}
 	}
-	tx.add(p.Name, i)
+	tx.add(p.Name, &i)
 	return nil
 }
 
-// nextID returns an id that no volume, or no filesystem, has ever had: N, or
-// MACHINE/N for what is bound to its machine.
+// nextID returns what follows the kind in a tag that no volume, or no filesystem, has
+// ever had: N, or MACHINE-N for what is bound to its machine.
 func (tx *txn) nextID(sequenceKey string, machine names.MachineTag, bound bool) string {
-	n, _ := read[uint64](&tx.reader, sequenceKey)
-	tx.write(sequenceKey, n+1)
-	id := strconv.FormatUint(n, 10)
+	id := strconv.FormatUint(tx.next(sequenceKey), 10)
 	if bound {
-		id = machine.Id() + "/" + id
+		id = strings.TrimPrefix(machine.String(), names.MachineTagKind+"-") + "-" + id
 	}
 	return id
+}
+
+// next returns the value of a counter, and counts it up.
+func (tx *txn) next(key string) uint64 {
+	n, _ := read[counter](&tx.reader, key)
+	more := n + 1
+	write(tx, key, &more)
+	return uint64(n)
 }
 
 // changeEach applies fn to the named instances. The first error ends it, and says
@@ -513,7 +520,7 @@ func (i *instance) view(r *reader, name string) Storage {
 	// What is beneath goes last, so its attachment stands for both.
 	if a := i.entities()[0].Attachment; a != nil {
 		s.Attachments = []Attachment{{
-			Machine:  a.machine(),
+			Machine:  a.Machine.tag(),
 			Life:     i.attachmentLife(),
 			Location: s.Location,
 			ReadOnly: i.ReadOnly,
@@ -534,8 +541,8 @@ func (e *entity) view() *Entity {
 	if e == nil {
 		return nil
 	}
-	view := &Entity{Tag: e.tag(), Scope: storage.ScopeMachine, Life: e.Life, StatusInfo: e.Status}
-	if scopeOf(e.tag()) == environScope {
+	view := &Entity{Tag: e.Tag.tag(), Scope: storage.ScopeMachine, Life: e.Life, StatusInfo: e.Status}
+	if e.Tag.scope() == environScope {
 		view.Scope = storage.ScopeEnviron
 	}
 	if e.Info != nil {

@@ -21,14 +21,14 @@ func (a *Accessor) WatchVolumes() (watcher.StringsWatcher, error) {
 // Volumes returns what is provisioned of volumes.
 func (a *Accessor) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.VolumeTag) (params.Volume, error) {
-		i, e, err := a.readEntity(r, tag)
+		i, e, err := a.readEntity(r, entityTag(tag.String()))
 		if err != nil {
 			return params.Volume{}, err
 		}
 		if e.Info == nil {
-			return params.Volume{}, errors.NotProvisionedf("%s", names.ReadableString(tag))
+			return params.Volume{}, errors.NotProvisionedf("%s", e.Tag)
 		}
-		return params.Volume{VolumeTag: e.Tag.String(), Info: params.VolumeInfo{
+		return params.Volume{VolumeTag: string(e.Tag), Info: params.VolumeInfo{
 			VolumeId:   e.Info.ID,
 			HardwareId: e.Info.HardwareID,
 			WWN:        e.Info.WWN,
@@ -45,9 +45,9 @@ func (a *Accessor) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, error
 // volume does not change once it is recorded, and its size does not become less.
 func (a *Accessor) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult, error) {
 	return updateEach(a, volumes, func(tx *txn, v params.Volume) error {
-		tag, err := names.ParseVolumeTag(v.VolumeTag)
+		tag, err := parseTagOf(names.VolumeTagKind, v.VolumeTag)
 		if err != nil {
-			return errors.NewNotValid(err, "")
+			return err
 		}
 		return a.changeEntity(tx, tag, func(i *instance, e *entity) error {
 			err := e.setInfo(entityInfo{
@@ -58,7 +58,7 @@ func (a *Accessor) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult,
 				Persistent: v.Info.Persistent,
 			})
 			if err != nil {
-				return errors.Annotatef(err, "setting info of %s", names.ReadableString(tag))
+				return errors.Annotatef(err, "setting info of %s", tag)
 			}
 			tx.announceMatch(e)
 			return nil
@@ -90,7 +90,7 @@ func (a *Accessor) VolumeSizes(tags []names.VolumeTag) ([]params.SizeResult, err
 
 func wantedSizes[T names.Tag](a *Accessor, tags []T) ([]params.SizeResult, error) {
 	return viewEach(a, tags, func(r *reader, tag T) (uint64, error) {
-		i, _, err := a.readEntity(r, tag)
+		i, _, err := a.readEntity(r, entityTag(tag.String()))
 		if err != nil {
 			return 0, err
 		}
@@ -105,7 +105,7 @@ func wantedSizes[T names.Tag](a *Accessor, tags []T) ([]params.SizeResult, error
 // raised.
 func (a *Accessor) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.VolumeTag) (params.VolumeParams, error) {
-		i, e, err := a.readEntity(r, tag)
+		i, e, err := a.readEntity(r, entityTag(tag.String()))
 		if err != nil {
 			return params.VolumeParams{}, err
 		}
@@ -114,7 +114,7 @@ func (a *Accessor) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsRe
 			return params.VolumeParams{}, err
 		}
 		p := params.VolumeParams{
-			VolumeTag:  e.Tag.String(),
+			VolumeTag:  string(e.Tag),
 			Size:       i.Size,
 			Provider:   i.Provider,
 			Attributes: i.Attributes,
@@ -133,7 +133,7 @@ func (a *Accessor) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsRe
 // RemoveVolumeParams returns how volumes are to be taken away.
 func (a *Accessor) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVolumeParamsResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.VolumeTag) (params.RemoveVolumeParams, error) {
-		i, e, err := a.readEntity(r, tag)
+		i, e, err := a.readEntity(r, entityTag(tag.String()))
 		if err != nil {
 			return params.RemoveVolumeParams{}, err
 		}
@@ -148,9 +148,9 @@ func (a *Accessor) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVo
 func (e *entity) removable() (string, error) {
 	switch {
 	case e.Life != life.Dead:
-		return "", errors.NewNotValid(nil, names.ReadableString(e.tag())+" is "+string(e.Life)+", not dead")
+		return "", errors.NewNotValid(nil, e.Tag.String()+" is "+string(e.Life)+", not dead")
 	case e.Info == nil:
-		return "", errors.NotProvisionedf("%s", names.ReadableString(e.tag()))
+		return "", errors.NotProvisionedf("%s", e.Tag)
 	}
 	return e.Info.ID, nil
 }
@@ -173,7 +173,7 @@ func (a *Accessor) VolumeBlockDevices(ids []params.MachineStorageId) ([]params.B
 			return storage.BlockDevice{}, err
 		}
 		if e.Info == nil {
-			return storage.BlockDevice{}, errors.NotProvisionedf("%s", names.ReadableString(e.tag()))
+			return storage.BlockDevice{}, errors.NotProvisionedf("%s", e.Tag)
 		}
 		if e.Attachment.Info == nil {
 			return storage.BlockDevice{}, errors.NotProvisionedf("%s", e.describeAttachment())
@@ -192,10 +192,8 @@ func (a *Accessor) VolumeBlockDevices(ids []params.MachineStorageId) ([]params.B
 // another worker attaches, may now be found among them. The machine's own worker
 // knows of what it attaches itself.
 func (tx *txn) announceMatch(volume *entity) {
-	if volume.Attachment == nil || scopeOf(volume.tag()) != environScope {
+	if volume.Attachment == nil || volume.Tag.scope() != environScope {
 		return
 	}
-	key := matchesKey(volume.Attachment.machine())
-	n, _ := read[uint64](&tx.reader, key)
-	tx.write(key, n+1)
+	tx.next(matchesKey(volume.Attachment.Machine))
 }

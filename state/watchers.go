@@ -2,7 +2,6 @@ package state
 
 import (
 	"github.com/juju/errors"
-	"github.com/juju/names/v5"
 	"gopkg.in/tomb.v2"
 
 	"github.com/stowage-io/stowage/apiserver/params"
@@ -119,11 +118,11 @@ func (st *State) watchEntities(prefix string) (watcher.StringsWatcher, error) {
 	w, err := watch(st, prefix, kv.FromScratch, func(keys []string) ([]string, error) {
 		ids := make([]string, len(keys))
 		for i, key := range keys {
-			tag, err := names.ParseTag(lastComponent(key))
+			tag, err := parseEntityTag(lastComponent(key))
 			if err != nil {
 				return nil, errors.Annotatef(err, "reading index entry %q", key)
 			}
-			ids[i] = tag.Id()
+			ids[i] = tag.id()
 		}
 		return ids, nil
 	})

@@ -1,0 +1,144 @@
+package state
+
+import (
+	"strings"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+)
+
+// Tags stand in records and keys as text, and are used as that: to make a tag of its
+// text, as package names does, takes longer than to read a record. What comes from
+// outside, or out of the store, is checked.
+
+// entityTag is the text of a names.VolumeTag or names.FilesystemTag.
+type entityTag string
+
+func (t *entityTag) code(c *coder) { checked(c, t, parseEntityTag) }
+
+// machineTag is the text of a names.MachineTag.
+type machineTag string
+
+func (t *machineTag) code(c *coder) { checked(c, t, parseMachineTag) }
+
+// checked is text for what not every text is.
+func checked[T ~string](c *coder, t *T, parse func(string) (T, error)) {
+	text(c, t)
+	if c.reading {
+		if _, err := parse(string(*t)); err != nil {
+			c.fail()
+		}
+	}
+}
+
+// newEntityTag returns an error unless the tag is of a volume or filesystem.
+func newEntityTag(tag names.Tag) (entityTag, error) {
+	switch tag.(type) {
+	case names.VolumeTag, names.FilesystemTag:
+		return entityTag(tag.String()), nil
+	}
+	return "", notEntity(tag)
+}
+
+func notEntity(tag names.Tag) error {
+	return errors.NewNotValid(nil, names.ReadableString(tag)+" is neither a volume nor a filesystem")
+}
+
+// parseEntityTag is newEntityTag for text that may be no tag.
+func parseEntityTag(text string) (entityTag, error) {
+	tag := entityTag(text)
+	if isSimple(text) && (tag.kind() == names.VolumeTagKind || tag.kind() == names.FilesystemTagKind) {
+		return tag, nil
+	}
+	parsed, err := names.ParseTag(text)
+	if err != nil {
+		return "", errors.NewNotValid(err, "")
+	}
+	return newEntityTag(parsed)
+}
+
+// parseTagOf is parseEntityTag for a tag of one kind.
+func parseTagOf(kind, text string) (entityTag, error) {
+	tag, err := parseEntityTag(text)
+	if err == nil && tag.kind() != kind {
+		return "", wrongKind(tag, kind)
+	}
+	return tag, err
+}
+
+func wrongKind(tag entityTag, kind string) error {
+	return errors.NewNotValid(nil, tag.String()+" is not a "+kind)
+}
+
+// parseMachineTag returns an error unless the text is a machine's tag.
+func parseMachineTag(text string) (machineTag, error) {
+	if number, ok := strings.CutPrefix(text, names.MachineTagKind+"-"); ok && isNumber(number) {
+		return machineTag(text), nil
+	}
+	tag, err := names.ParseMachineTag(text)
+	if err != nil {
+		return "", errors.NewNotValid(err, "")
+	}
+	return machineTag(tag.String()), nil
+}
+
+// isSimple reports whether the text is KIND-NUMBER or KIND-MACHINE-NUMBER, where the
+// machine is no container. Most tags are.
+func isSimple(tag string) bool {
+	_, id, _ := strings.Cut(tag, "-")
+	first, second, bound := strings.Cut(id, "-")
+	return isNumber(first) && (!bound || isNumber(second))
+}
+
+func isNumber(s string) bool {
+	for _, char := range []byte(s) {
+		if char < '0' || char > '9' {
+			return false
+		}
+	}
+	return s == "0" || s != "" && s[0] != '0'
+}
+
+// kind is names.VolumeTagKind or names.FilesystemTagKind.
+func (t entityTag) kind() string {
+	kind, _, _ := strings.Cut(string(t), "-")
+	return kind
+}
+
+func (t entityTag) tag() names.Tag {
+	tag, _ := names.ParseTag(string(t)) // it has been checked
+	return tag
+}
+
+// id returns the id of the volume or filesystem.
+func (t entityTag) id() string {
+	if isSimple(string(t)) {
+		_, id, _ := strings.Cut(string(t), "-")
+		return strings.Replace(id, "-", "/", 1)
+	}
+	return t.tag().Id()
+}
+
+// String returns what people call it.
+func (t entityTag) String() string { return t.kind() + " " + t.id() }
+
+// scope returns the scope that the volume or filesystem belongs to.
+func (t entityTag) scope() string {
+	_, id, _ := strings.Cut(string(t), "-")
+	end := strings.LastIndexByte(id, '-')
+	// The ids of machines begin with a digit, those of units with a letter.
+	if end < 0 || id[0] < '0' || id[0] > '9' {
+		return environScope
+	}
+	return names.MachineTagKind + "-" + id[:end]
+}
+
+func newMachineTag(tag names.MachineTag) machineTag { return machineTag(tag.String()) }
+
+func (t machineTag) tag() names.MachineTag {
+	tag, _ := names.ParseMachineTag(string(t)) // it has been checked
+	return tag
+}
+
+// String returns what people call it.
+func (t machineTag) String() string { return "machine " + t.tag().Id() }

@@ -20,7 +20,8 @@ func (st *State) SetMachineBlockDevices(machine names.MachineTag, devices []stor
 		if len(devices) == 0 {
 			tx.remove(devicesKey(newMachineTag(machine)))
 		} else {
-			write(tx, devicesKey(newMachineTag(machine)), newDevices(devices))
+			record := devicesRecord(devices)
+			write(tx, devicesKey(newMachineTag(machine)), &record)
 		}
 		return nil
 	})
@@ -31,7 +32,7 @@ func (st *State) SetMachineBlockDevices(machine names.MachineTag, devices []stor
 func (st *State) MachineBlockDevices(machine names.MachineTag) (devices []storage.BlockDevice, err error) {
 	err = st.view(func(r *reader, _ kv.Snapshot) error {
 		record, _ := read[devicesRecord](r, devicesKey(newMachineTag(machine)))
-		devices = record.wire()
+		devices = record
 		return nil
 	})
 	return devices, errors.Trace(err)
@@ -56,14 +57,14 @@ func (r *reader) findDevice(volume *entity) (storage.BlockDevice, bool) {
 		if r.devices == nil {
 			r.devices = make(map[machineTag]*storage.BlockDevices)
 		}
-		devices = storage.IndexBlockDevices(record.wire())
+		devices = storage.IndexBlockDevices(record)
 		r.devices[a.Machine] = devices
 	}
 	var planned storage.BlockDevice
 	if a.Plan != nil && a.Plan.BlockDevice != nil {
 		planned = storage.BlockDevice(*a.Plan.BlockDevice)
 	}
-	return devices.Match(storage.VolumeInfo{
+	device, found := devices.Match(storage.VolumeInfo{
 		VolumeId:   volume.Info.ID,
 		HardwareId: volume.Info.HardwareID,
 		WWN:        volume.Info.WWN,
@@ -75,44 +76,39 @@ func (r *reader) findDevice(volume *entity) (storage.BlockDevice, bool) {
 		BusAddress: a.Info.BusAddress,
 		ReadOnly:   a.Info.ReadOnly,
 	}, planned)
+	return apart(device), found
 }
 
 // devicesRecord has the block devices of a machine.
-type devicesRecord []deviceRecord
+type devicesRecord []storage.BlockDevice
 
-func (d *devicesRecord) code(c *coder) { list(c, (*[]deviceRecord)(d)) }
+func (d *devicesRecord) code(c *coder) { each(c, (*[]storage.BlockDevice)(d), codeDevice) }
 
-func newDevices(devices []storage.BlockDevice) *devicesRecord {
-	record := make(devicesRecord, len(devices))
-	for i, device := range devices {
-		record[i] = deviceRecord(device)
-	}
-	return &record
-}
-
-func (d devicesRecord) wire() []storage.BlockDevice {
-	var devices []storage.BlockDevice
-	for _, device := range d {
-		devices = append(devices, storage.BlockDevice(device))
-	}
-	return devices
-}
-
+// deviceRecord is one block device.
 type deviceRecord storage.BlockDevice
 
-func (d *deviceRecord) code(c *coder) {
-	c.apart(func(c *coder) {
-		text(c, &d.DeviceName)
-		texts(c, &d.DeviceLinks)
-		text(c, &d.Label)
-		text(c, &d.UUID)
-		text(c, &d.HardwareId)
-		text(c, &d.WWN)
-		text(c, &d.BusAddress)
-		c.number(&d.Size)
-		text(c, &d.FilesystemType)
-		c.flag(&d.InUse)
-		text(c, &d.MountPoint)
-		text(c, &d.SerialId)
-	})
+func (d *deviceRecord) code(c *coder) { codeDevice(c, (*storage.BlockDevice)(d)) }
+
+func codeDevice(c *coder, d *storage.BlockDevice) {
+	text(c, &d.DeviceName)
+	texts(c, &d.DeviceLinks)
+	text(c, &d.Label)
+	text(c, &d.UUID)
+	text(c, &d.HardwareId)
+	text(c, &d.WWN)
+	text(c, &d.BusAddress)
+	c.number(&d.Size)
+	text(c, &d.FilesystemType)
+	c.flag(&d.InUse)
+	text(c, &d.MountPoint)
+	text(c, &d.SerialId)
+}
+
+// apart returns the device without what else was read with it: whoever keeps one
+// device does not keep the texts of all.
+func apart(device storage.BlockDevice) storage.BlockDevice {
+	record := deviceRecord(device)
+	data, _ := encode(&record) // it has nothing that could fail
+	copied, _ := decode[deviceRecord](string(data))
+	return storage.BlockDevice(copied)
 }

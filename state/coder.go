@@ -3,7 +3,6 @@ package state
 import (
 	"encoding/binary"
 	"encoding/json"
-	"strings"
 	"time"
 
 	"github.com/juju/errors"
@@ -139,14 +138,12 @@ func optional[T any, P coded[T]](c *coder, part *P) {
 }
 
 func list[T any, P coded[T]](c *coder, parts *[]T) {
-	each(c, parts, func(part *T) { P(part).code(c) })
+	each(c, parts, func(c *coder, part *T) { P(part).code(c) })
 }
 
-func texts(c *coder, all *[]string) {
-	each(c, all, func(s *string) { text(c, s) })
-}
+func texts(c *coder, all *[]string) { each(c, all, text[string]) }
 
-func each[T any](c *coder, parts *[]T, code func(*T)) {
+func each[T any](c *coder, parts *[]T, code func(*coder, *T)) {
 	count := uint64(len(*parts))
 	c.number(&count)
 	switch {
@@ -157,24 +154,6 @@ func each[T any](c *coder, parts *[]T, code func(*T)) {
 		*parts = make([]T, count)
 	}
 	for i := range *parts {
-		code(&(*parts)[i])
-	}
-}
-
-// apart is for a part of a large record that is kept when the rest is not: its texts
-// are parts of a string of its own.
-func (c *coder) apart(code func(*coder)) {
-	part := coder{reading: c.reading}
-	if !c.reading {
-		code(&part)
-	}
-	encoded := string(part.written)
-	text(c, &encoded)
-	if c.reading {
-		part.rest = strings.Clone(encoded)
-		code(&part)
-	}
-	if part.err != nil || part.rest != "" {
-		c.fail()
+		code(c, &(*parts)[i])
 	}
 }

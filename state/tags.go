@@ -106,8 +106,10 @@ func (t entityTag) kind() string {
 }
 
 func (t entityTag) tag() names.Tag {
-	tag, _ := names.ParseTag(string(t)) // it has been checked
-	return tag
+	if t.kind() == names.VolumeTagKind {
+		return names.NewVolumeTag(t.id())
+	}
+	return names.NewFilesystemTag(t.id())
 }
 
 // id returns the id of the volume or filesystem.
@@ -116,7 +118,8 @@ func (t entityTag) id() string {
 		_, id, _ := strings.Cut(string(t), "-")
 		return strings.Replace(id, "-", "/", 1)
 	}
-	return t.tag().Id()
+	tag, _ := names.ParseTag(string(t)) // it has been checked
+	return tag.Id()
 }
 
 // String returns what people call it.

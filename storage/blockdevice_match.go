@@ -2,6 +2,7 @@ package storage
 
 import (
 	"fmt"
+	"iter"
 	"path"
 	"slices"
 	"strings"
@@ -39,15 +40,24 @@ func MatchBlockDevice(devices []BlockDevice, v VolumeInfo, a VolumeAttachmentInf
 // each costs no more time where there are many.
 type BlockDevices struct {
 	all []BlockDevice
-	// bearing has the places in all of the devices that bear a text in one of the
-	// ways that devices are compared by, in order.
-	bearing map[string][]int32
+	// first has the place in bearers of the first device that bears a text in one of
+	// the ways that devices are compared by.
+	first   map[string]int32
+	bearers []bearer
 }
+
+// bearer is a device that bears a text: its place in all, and the place in bearers of
+// the next that does, or -1.
+type bearer struct{ device, next int32 }
 
 // IndexBlockDevices returns the devices, which stay as they are, and in their order.
 func IndexBlockDevices(devices []BlockDevice) *BlockDevices {
-	index := &BlockDevices{all: devices, bearing: make(map[string][]int32, 2*len(devices))}
-	for i := range devices {
+	index := &BlockDevices{
+		all:     devices,
+		first:   make(map[string]int32, 2*len(devices)),
+		bearers: make([]bearer, 0, 2*len(devices)),
+	}
+	for i := len(devices) - 1; i >= 0; i-- {
 		d := &devices[i]
 		for _, text := range []string{d.HardwareId, d.WWN, d.DeviceName, d.SerialId, d.BusAddress} {
 			index.add(text, i)
@@ -60,11 +70,29 @@ func IndexBlockDevices(devices []BlockDevice) *BlockDevices {
 	return index
 }
 
-func (b *BlockDevices) add(text string, place int) {
-	places := b.bearing[text]
-	known := len(places) > 0 && places[len(places)-1] == int32(place)
-	if text != "" && !known {
-		b.bearing[text] = append(places, int32(place))
+// add notes a device that bears a text, before those that come after it.
+func (b *BlockDevices) add(text string, device int) {
+	if text == "" {
+		return
+	}
+	next, ok := b.first[text]
+	switch {
+	case !ok:
+		next = -1
+	case b.bearers[next].device == int32(device):
+		return
+	}
+	b.first[text] = int32(len(b.bearers))
+	b.bearers = append(b.bearers, bearer{int32(device), next})
+}
+
+// bearing goes through the devices that bear the text, in order.
+func (b *BlockDevices) bearing(text string) iter.Seq[*BlockDevice] {
+	return func(yield func(*BlockDevice) bool) {
+		place, ok := b.first[text]
+		for ok && place >= 0 && yield(&b.all[b.bearers[place].device]) {
+			place = b.bearers[place].next
+		}
 	}
 }
 
@@ -113,8 +141,7 @@ func (b *BlockDevices) Match(v VolumeInfo, a VolumeAttachmentInfo, plan BlockDev
 	add(a.DeviceName, compareName)
 
 	for i, c := range criteria {
-		for _, place := range b.bearing[c.want] {
-			d := &b.all[place]
+		for d := range b.bearing(c.want) {
 			if c.compare(d, c.want) == agrees && !anyContradicts(criteria[:i], d) {
 				return *d, true
 			}
@@ -201,8 +228,8 @@ func (b *BlockDevices) cutSerial(id string) string {
 		return ""
 	}
 	cut, bearers := id[:virtioSerialLen], 0
-	for _, place := range b.bearing[cut] {
-		if b.all[place].SerialId == cut {
+	for d := range b.bearing(cut) {
+		if d.SerialId == cut {
 			bearers++
 		}
 	}

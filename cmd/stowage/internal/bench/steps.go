@@ -88,13 +88,14 @@ func singleChanges(w *world, f *figures) {
 	})
 	f.latency("record one volume larger", constant, 100, func(i int) error { return w.recordSize(i%w.n, 65+uint64(i)) })
 	f.latency("set one status", constant, 100, func(i int) error { return w.setStatus(i%w.n, fmt.Sprint("remark ", i)) })
-	f.latency("find one block device", constant, 100, func(i int) error { return w.findDevice(i % w.n) })
+	f.latency("find one block device", proportional, 20, func(i int) error { return w.findDevice(i % w.n) })
 	f.latency("show one", constant, 100, func(i int) error {
 		_, err := w.state.Storage(instanceName(i%w.n, w.n))
 		return err
 	})
+	devices := loopDevices(w.n + 10)
 	f.latency("publish block devices, one of them new", proportional, 10, func(i int) error {
-		return w.state.SetMachineBlockDevices(machine, loopDevices(w.n+i+1))
+		return w.state.SetMachineBlockDevices(machine, devices[:w.n+i+1])
 	})
 	f.latency("apply a file with one more", proportional, 10, func(i int) error {
 		return w.apply(declaration(fmt.Sprintf("file%d", i), 1))

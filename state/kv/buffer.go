@@ -44,7 +44,7 @@ func (b *Buffer) Delete(key string) error {
 // Flush hands what has been written to put and remove, in the order of keys. It
 // returns what that changes, for [Feeds]. What is not there is not removed.
 func (b *Buffer) Flush(put func(key string, value []byte) error, remove func(key string) error) (Changes, error) {
-	changes := make(Changes, len(b.written))
+	changes := make(Changes, 0, len(b.written))
 	for _, key := range slices.Sorted(maps.Keys(b.written)) {
 		before, err := b.beneath.Get(key)
 		if err != nil {

@@ -1,7 +1,6 @@
 package kv
 
 import (
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,46 +18,68 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// Changes are what one or several transactions did to keys, for stores to feed
-// [Feeds] with. Several changes of a key are merged into one.
-type Changes map[string]change
+// Changes are what one or several transactions did to keys, in the order of keys, each
+// once: for stores to feed [Feeds] with. Keys are added in that order.
+type Changes []change
 
-type change int
+// change is what became of a key.
+type change struct {
+	key  string
+	what what
+}
+
+type what int
 
 const (
-	created change = iota
+	created what = iota
 	updated
 	deleted
 )
 
 // Put notes that the key was put, and whether it was there before.
-func (c Changes) Put(key string, existed bool) {
+func (c *Changes) Put(key string, existed bool) {
 	if existed {
-		c.merge(key, updated)
+		*c = append(*c, change{key, updated})
 	} else {
-		c.merge(key, created)
+		*c = append(*c, change{key, created})
 	}
 }
 
 // Delete notes that the key was deleted. It was there before.
-func (c Changes) Delete(key string) {
-	c.merge(key, deleted)
+func (c *Changes) Delete(key string) { *c = append(*c, change{key, deleted}) }
+
+// merge returns what changes and those after them did together.
+func merge(before, after Changes) Changes {
+	merged := make(Changes, 0, len(before)+len(after))
+	for len(before) > 0 && len(after) > 0 {
+		switch order := strings.Compare(before[0].key, after[0].key); {
+		case order < 0:
+			merged, before = append(merged, before[0]), before[1:]
+		case order > 0:
+			merged, after = append(merged, after[0]), after[1:]
+		default:
+			if c, ok := before[0].then(after[0].what); ok {
+				merged = append(merged, c)
+			}
+			before, after = before[1:], after[1:]
+		}
+	}
+	return append(append(merged, before...), after...)
 }
 
-func (c Changes) merge(key string, next change) {
-	before, ok := c[key]
+// then returns what came of a key, and whether anything did.
+func (c change) then(next what) (change, bool) {
 	switch {
-	case !ok:
-		c[key] = next
-	case before == created && next == deleted:
-		delete(c, key)
-	case before == created:
+	case c.what == created && next == deleted:
+		return c, false
+	case c.what == created:
 		// It is still new to whoever has not seen it.
-	case before == deleted:
-		c[key] = updated
+	case c.what == deleted:
+		c.what = updated
 	default:
-		c[key] = next
+		c.what = next
 	}
+	return c, true
 }
 
 // Feeds are the feeds of a store whose transactions all pass through this process.
@@ -67,8 +88,8 @@ type Feeds struct {
 	mu     sync.Mutex
 	closed bool
 
-	// byPrefix lets a change cost one look-up for each slash in its key, however
-	// many feeds there are.
+	// byPrefix lets changes cost one look-up for each prefix that their keys have,
+	// however many feeds there are.
 	byPrefix map[string]map[*localFeed]struct{}
 }
 
@@ -82,7 +103,6 @@ func (f *Feeds) Add(prefix string, existing Changes) (Feed, error) {
 		feeds:   f,
 		prefix:  prefix,
 		changed: make(chan struct{}, 1),
-		pending: make(Changes),
 	}
 	feed.add(existing)
 	f.mu.Lock()
@@ -105,25 +125,28 @@ func (f *Feeds) Add(prefix string, existing Changes) (Feed, error) {
 func (f *Feeds) Publish(changes Changes) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	concerned := make(map[*localFeed]Changes)
-	note := func(prefix, key string, c change) {
-		for feed := range f.byPrefix[prefix] {
-			if concerned[feed] == nil {
-				concerned[feed] = make(Changes)
-			}
-			concerned[feed][key] = c
-		}
-	}
-	for key, c := range changes {
-		note("", key, c)
-		for end, char := range key {
-			if char == '/' {
-				note(key[:end+1], key, c)
-			}
-		}
-	}
-	for feed, changes := range concerned {
+	f.publish("", changes)
+}
+
+// publish tells the feeds of a prefix, and of all that are longer, of changes of keys
+// that begin with it.
+func (f *Feeds) publish(prefix string, changes Changes) {
+	for feed := range f.byPrefix[prefix] {
 		feed.add(changes)
+	}
+	for len(changes) > 0 {
+		slash := strings.IndexByte(changes[0].key[len(prefix):], '/')
+		if slash < 0 {
+			changes = changes[1:]
+			continue
+		}
+		// Keys with a prefix in common are beside each other.
+		longer, n := changes[0].key[:len(prefix)+slash+1], 1
+		for n < len(changes) && strings.HasPrefix(changes[n].key, longer) {
+			n++
+		}
+		f.publish(longer, changes[:n])
+		changes = changes[n:]
 	}
 }
 
@@ -146,8 +169,10 @@ type localFeed struct {
 	prefix  string
 	changed chan struct{}
 
-	mu      sync.Mutex
-	pending Changes
+	mu sync.Mutex
+	// pending is what has not been taken, oldest first. Each is more than twice as
+	// long as the next: so however many small changes come, few are merged often.
+	pending []Changes
 	err     error
 }
 
@@ -156,12 +181,20 @@ func (f *localFeed) Changed() <-chan struct{} { return f.changed }
 func (f *localFeed) Take() ([]string, error) {
 	f.mu.Lock()
 	pending, err := f.pending, f.err
-	f.pending = make(Changes)
+	f.pending = nil
 	f.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	return slices.Sorted(maps.Keys(pending)), nil
+	var all Changes
+	for _, changes := range slices.Backward(pending) {
+		all = merge(changes, all)
+	}
+	keys := make([]string, len(all))
+	for i, c := range all {
+		keys[i] = c.key
+	}
+	return keys, nil
 }
 
 func (f *localFeed) Close() {
@@ -177,9 +210,13 @@ func (f *localFeed) Close() {
 func (f *localFeed) add(changes Changes) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for key, c := range changes {
-		f.pending.merge(key, c)
+	// What is kept does not keep the whole transaction.
+	changes = slices.Clone(changes)
+	last := len(f.pending) - 1
+	for ; last >= 0 && len(f.pending[last]) <= 2*len(changes); last-- {
+		changes = merge(f.pending[last], changes)
 	}
+	f.pending = append(f.pending[:last+1], changes)
 	f.signal()
 }
 

@@ -150,7 +150,7 @@ func (s *Store) View(fn func(kv.Snapshot) error) error {
 func (s *Store) Watch(prefix string, from kv.Start) (kv.Feed, error) {
 	s.commit.Lock()
 	defer s.commit.Unlock()
-	existing := make(kv.Changes)
+	var existing kv.Changes
 	if from == kv.FromScratch {
 		err := s.View(func(snapshot kv.Snapshot) error {
 			return snapshot.Scan(prefix, func(key string, _ []byte) error {

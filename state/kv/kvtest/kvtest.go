@@ -10,6 +10,8 @@ package kvtest
 
 import (
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,6 +48,7 @@ func (s Suite) Run(t *testing.T) {
 		"FeedFromNow":              testFeedFromNow,
 		"FeedFromScratch":          testFeedFromScratch,
 		"FeedMerges":               testFeedMerges,
+		"FeedMergesAnything":       testFeedMergesAnything,
 		"FeedHasOnlyItsPrefix":     testFeedHasOnlyItsPrefix,
 		"FeedHasOnlyWhatCommitted": testFeedHasOnlyWhatCommitted,
 		"FeedMissesNothing":        testFeedMissesNothing,
@@ -261,6 +264,45 @@ func testFeedMerges(t *testing.T, store kv.Store) {
 	remove(t, store, "a/brief")
 	put(t, store, "a/last", "1")
 	expect(t, take(t, feed), "a/last")
+}
+
+// Whatever comes between two Takes, in large transactions and small ones: what is told
+// is what changed, but for what came and went.
+func testFeedMergesAnything(t *testing.T, store kv.Store) {
+	random := rand.New(rand.NewPCG(1, 2))
+	feed := watch(t, store, "a/", kv.FromNow)
+	there := map[string]bool{}
+	for range 10 {
+		before, touched := maps.Clone(there), map[string]bool{}
+		for range 1 + random.IntN(12) {
+			values := map[string][]byte{} // nil for what is deleted
+			for range 1 + random.IntN(1+random.IntN(40)) {
+				key := fmt.Sprintf("a/%d/%d", random.IntN(3), random.IntN(20))
+				values[key] = nil
+				if random.IntN(2) == 0 {
+					values[key] = strconv.AppendUint(nil, random.Uint64(), 10)
+				}
+				touched[key], there[key] = true, values[key] != nil
+			}
+			update(t, store, func(tx kv.Tx) error {
+				for key, value := range values {
+					if value == nil {
+						must(t, tx.Delete(key))
+					} else {
+						must(t, tx.Put(key, value))
+					}
+				}
+				return nil
+			})
+		}
+		var changed []string
+		for _, key := range slices.Sorted(maps.Keys(touched)) {
+			if before[key] || there[key] {
+				changed = append(changed, key)
+			}
+		}
+		expect(t, take(t, feed), changed...)
+	}
 }
 
 func testFeedHasOnlyItsPrefix(t *testing.T, store kv.Store) {

@@ -61,13 +61,12 @@ func (m *Memory) View(fn func(kv.Snapshot) error) error {
 func (m *Memory) Watch(prefix string, from kv.Start) (kv.Feed, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	existing := make(kv.Changes)
+	var existing kv.Changes
 	if from == kv.FromScratch {
-		for key := range m.values {
-			if strings.HasPrefix(key, prefix) {
-				existing.Put(key, false)
-			}
-		}
+		_ = memorySnapshot(m.values).Scan(prefix, func(key string, _ []byte) error {
+			existing.Put(key, false)
+			return nil
+		})
 	}
 	return m.feeds.Add(prefix, existing)
 }

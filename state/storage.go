@@ -314,21 +314,30 @@ func (st *State) ReleaseStorage(names []string) error {
 // Storage returns the named instances, in that order. A name that is not there is an
 // error that satisfies errors.IsNotFound.
 func (st *State) Storage(names ...string) ([]Storage, error) {
-	result := make([]Storage, 0, len(names))
-	err := st.view(func(r *reader, _ kv.Snapshot) error {
-		for _, name := range names {
-			i, ok := read[instance](r, storageKey(name))
-			if !ok {
-				return errors.NotFoundf("storage %q", name)
-			}
-			result = append(result, i.view(r, name))
-		}
-		return nil
-	})
+	result, missing, err := st.FindStorage(names...)
+	if err == nil && len(missing) > 0 {
+		err = errors.NotFoundf("storage %q", missing[0])
+	}
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	return result, nil
+}
+
+// FindStorage returns those of the named instances that are there, and the names of
+// those that are not, each in that order.
+func (st *State) FindStorage(names ...string) (found []Storage, missing []string, err error) {
+	err = st.view(func(r *reader, _ kv.Snapshot) error {
+		for _, name := range names {
+			if i, ok := read[instance](r, storageKey(name)); ok {
+				found = append(found, i.view(r, name))
+			} else {
+				missing = append(missing, name)
+			}
+		}
+		return nil
+	})
+	return found, missing, errors.Trace(err)
 }
 
 // AllStorage returns all instances, sorted by name.
@@ -348,6 +357,23 @@ func (st *State) AllStorage() ([]Storage, error) {
 		return nil, errors.Trace(err)
 	}
 	return result, nil
+}
+
+// WatchStorageNames tells the names of instances: first of all there are, then of those
+// that are new, that have changed, or that are gone. Where block devices are is not
+// part of that; see [State.WatchBlockDevices].
+func (st *State) WatchStorageNames() (watcher.StringsWatcher, error) {
+	w, err := watch(st, storagePrefix, kv.FromScratch, func(keys []string) ([]string, error) {
+		names := make([]string, len(keys))
+		for i, key := range keys {
+			names[i] = key[len(storagePrefix):]
+		}
+		return names, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
 }
 
 // WatchStorage tells when what AllStorage returns may have changed.

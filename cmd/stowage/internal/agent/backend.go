@@ -2,12 +2,16 @@ package agent
 
 import (
 	"context"
-	"reflect"
+	"encoding/json"
+	"hash/maphash"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/juju/errors"
+	"github.com/juju/worker/v4"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
@@ -84,30 +88,45 @@ func choose(all []state.Storage, names []string) (found []state.Storage, err err
 	if len(names) == 0 {
 		return all, nil
 	}
-	wanted := make(map[string]bool, len(names))
-	for _, name := range names {
-		wanted[name] = false
-	}
+	chosen := newChoice(names)
+	met := make(map[string]bool, len(names))
 	for _, s := range all {
-		base, _, _ := strings.Cut(s.Name, "/")
-		_, exact := wanted[s.Name]
-		_, whole := wanted[base]
-		if exact {
-			wanted[s.Name] = true
-		}
-		if whole {
-			wanted[base] = true
-		}
-		if exact || whole {
+		if chosen.has(s.Name) {
 			found = append(found, s)
+			met[s.Name], met[baseName(s.Name)] = true, true
 		}
 	}
 	for _, name := range names {
-		if !wanted[name] {
+		if !met[name] {
 			return found, errors.NotFoundf("storage %q", name)
 		}
 	}
 	return found, nil
+}
+
+// choice is the names that a client has given; none mean all.
+type choice map[string]struct{}
+
+func newChoice(names []string) choice {
+	c := make(choice, len(names))
+	for _, name := range names {
+		c[name] = struct{}{}
+	}
+	return c
+}
+
+// has reports whether the choice means the instance: by its own name, or by NAME for
+// NAME/N.
+func (c choice) has(instance string) bool {
+	_, exact := c[instance]
+	_, whole := c[baseName(instance)]
+	return exact || whole || len(c) == 0
+}
+
+// baseName returns NAME of NAME and of NAME/N.
+func baseName(name string) string {
+	base, _, _ := strings.Cut(name, "/")
+	return base
 }
 
 // watchPause is how long changes gather before watchers are told of them: what a
@@ -116,30 +135,47 @@ const watchPause = 100 * time.Millisecond
 
 // Watch is part of control.Backend.
 func (b *backend) Watch(ctx context.Context, names []string, send func(control.Event) error) error {
-	w, err := b.state.WatchStorage()
+	changes, err := b.state.WatchStorageNames()
 	if err != nil {
 		return errors.Trace(err)
 	}
-	defer func() {
-		w.Kill()
-		_ = w.Wait() // an error came through the channel's closing before
-	}()
-	told := map[string]control.Storage{}
+	defer stop(changes)
+	devices, err := b.state.WatchBlockDevices(machine)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer stop(devices)
+	v := viewer{
+		backend: b,
+		chosen:  newChoice(names),
+		told:    map[string]uint64{},
+		seed:    maphash.MakeSeed(),
+		blocks:  map[string]struct{}{},
+	}
 	for first := true; ; first = false {
+		var changed []string
+		var ok bool
+		moved := devices.Changes()
+		if first {
+			moved = nil // the names come first
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case _, ok := <-w.Changes():
+		case changed, ok = <-changes.Changes():
 			if !ok {
-				return watcher.EnsureErr(w)
+				return watcher.EnsureErr(changes)
 			}
+		case _, ok = <-moved:
+			if !ok {
+				return watcher.EnsureErr(devices)
+			}
+			changed = slices.Sorted(maps.Keys(v.blocks))
 		}
-		all, err := b.state.AllStorage()
+		event, err := v.event(changed)
 		if err != nil {
 			return errors.Trace(err)
 		}
-		found, _ := choose(all, names) // a name may come, or have gone
-		event := b.difference(told, found)
 		if first || len(event.Storage)+len(event.Gone) > 0 {
 			if err := send(event); err != nil {
 				return errors.Trace(err)
@@ -153,25 +189,63 @@ func (b *backend) Watch(ctx context.Context, names []string, send func(control.E
 	}
 }
 
-// difference returns what is not as it was told, and notes it as told.
-func (b *backend) difference(told map[string]control.Storage, now []state.Storage) control.Event {
+// stop ends a watcher. Its error came through the channel's closing before.
+func stop(w worker.Worker) {
+	w.Kill()
+	_ = w.Wait()
+}
+
+// viewer tells one client of what changes. It reads what has changed and nothing else:
+// with much storage, and many clients, that is what watching costs.
+type viewer struct {
+	*backend
+	chosen choice
+	// told has a sum of each row as it was told, by name.
+	told map[string]uint64
+	seed maphash.Seed
+	// blocks are the names of block storage that was told: its location changes with
+	// the machine's block devices.
+	blocks map[string]struct{}
+}
+
+// event returns what is not as it was told, of the storage with these names.
+func (v *viewer) event(names []string) (control.Event, error) {
 	var event control.Event
-	there := make(map[string]bool, len(now))
-	for _, s := range now {
-		there[s.Name] = true
-		row := b.wireStorage(s)
-		if old, ok := told[s.Name]; !ok || !reflect.DeepEqual(old, row) {
-			told[s.Name] = row
-			event.Storage = append(event.Storage, row)
-		}
+	names = slices.DeleteFunc(names, func(name string) bool { return !v.chosen.has(name) })
+	found, missing, err := v.state.FindStorage(names...)
+	if err != nil {
+		return event, errors.Trace(err)
 	}
-	for name := range told {
-		if !there[name] {
-			delete(told, name)
+	for _, s := range found {
+		row := v.wireStorage(s)
+		sum, err := v.sum(row)
+		if err != nil {
+			return event, errors.Trace(err)
+		}
+		if before, ok := v.told[s.Name]; ok && before == sum {
+			continue
+		}
+		v.told[s.Name] = sum
+		if s.Kind == storage.StorageKindBlock {
+			v.blocks[s.Name] = struct{}{}
+		}
+		event.Storage = append(event.Storage, row)
+	}
+	for _, name := range missing {
+		if _, ok := v.told[name]; ok {
+			delete(v.told, name)
+			delete(v.blocks, name)
 			event.Gone = append(event.Gone, name)
 		}
 	}
-	return event
+	return event, nil
+}
+
+func (v *viewer) sum(row control.Storage) (uint64, error) {
+	var hash maphash.Hash
+	hash.SetSeed(v.seed)
+	err := json.NewEncoder(&hash).Encode(row)
+	return hash.Sum64(), err
 }
 
 // Attach is part of control.Backend.

@@ -151,12 +151,11 @@ func (a *Accessor) VolumeAttachmentParams(ids []params.MachineStorageId) ([]para
 
 func volumeAttachmentParams(r *reader, i *instance, e *entity) params.VolumeAttachmentParams {
 	machine := e.Attachment.Machine
-	record, _ := read[machineRecord](r, machineKey(machine))
 	return params.VolumeAttachmentParams{
 		VolumeTag:  string(e.Tag),
 		MachineTag: string(machine),
 		VolumeId:   e.providerID(),
-		InstanceId: string(record.InstanceID),
+		InstanceId: r.instanceID(machine),
 		Provider:   i.Provider,
 		ReadOnly:   i.ReadOnly,
 	}
@@ -178,12 +177,11 @@ func (a *Accessor) FilesystemAttachmentParams(ids []params.MachineStorageId) ([]
 
 func filesystemAttachmentParams(r *reader, i *instance, e *entity) params.FilesystemAttachmentParams {
 	machine := e.Attachment.Machine
-	record, _ := read[machineRecord](r, machineKey(machine))
 	return params.FilesystemAttachmentParams{
 		FilesystemTag: string(e.Tag),
 		MachineTag:    string(machine),
 		FilesystemId:  e.providerID(),
-		InstanceId:    string(record.InstanceID),
+		InstanceId:    r.instanceID(machine),
 		Provider:      i.Provider,
 		MountPoint:    i.MountPoint,
 		ReadOnly:      i.ReadOnly,

@@ -98,7 +98,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")
 	f.Fuzz(func(t *testing.T, data string) {
 		if i, err := decode[instance](data); err == nil {
-			i.index("it")
+			i.index(nil, "it")
 			i.settle(time.Time{})
 		}
 		_, _ = decode[devicesRecord](data)

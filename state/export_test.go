@@ -23,7 +23,7 @@ func CheckStore(store kv.Store) (problems []string) {
 				if err != nil {
 					return err
 				}
-				for _, indexed := range i.index(key[len(storagePrefix):]) {
+				for _, indexed := range i.index(nil, key[len(storagePrefix):]) {
 					index[indexed.key()] = indexed.entry
 				}
 				for _, e := range i.entities() {

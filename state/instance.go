@@ -202,15 +202,9 @@ func (e *indexEntry) code(c *coder) {
 	c.number(&e.Size)
 }
 
-// place is what the key of an index entry is made of.
-type place struct {
-	kind string
-	// machine is that of an attachment or plan, provider that of what was imported.
-	machine  machineTag
-	provider string
-	tag      entityTag
-	id       string
-}
+// place is what the key of an index entry is made of: that of an attachment or plan of
+// a machine and a tag, that of what was imported of a provider and its id.
+type place struct{ kind, at, of string }
 
 // indexed is an index entry in its place.
 type indexed struct {
@@ -221,32 +215,35 @@ type indexed struct {
 func (p place) key() string {
 	switch p.kind {
 	case importedIndex:
-		return importedKey(p.provider, p.id)
+		return importedKey(p.at, p.of)
 	case planIndex:
-		return planKey(p.machine, p.tag)
+		return planKey(machineTag(p.at), entityTag(p.of))
 	case volumeIndex, filesystemIndex:
-		return entityKey(p.tag)
+		return entityKey(entityTag(p.of))
 	}
-	return attachmentKey(p.machine, p.tag)
+	return attachmentKey(machineTag(p.at), entityTag(p.of))
 }
 
-// index returns the index entries of the instance.
-func (i *instance) index(name string) []indexed {
-	index := make([]indexed, 0, 6)
+// maxIndexed is how many index entries an instance may have.
+const maxIndexed = 6
+
+// index appends the index entries of the instance.
+func (i *instance) index(index []indexed, name string) []indexed {
 	for _, e := range i.entities() {
-		kind, entry := e.Tag.kind(), indexEntry{Storage: name, Life: e.Life, Size: i.Size}
+		kind, tag := e.Tag.kind(), string(e.Tag)
+		entry := indexEntry{Storage: name, Life: e.Life, Size: i.Size}
 		if a := e.Attachment; a != nil {
 			entry.Machine = a.Machine
-			at := place{kind: kind + attachmentSuffix, machine: a.Machine, tag: e.Tag}
+			at := place{kind + attachmentSuffix, string(a.Machine), tag}
 			index = append(index, indexed{at, indexEntry{Storage: name, Life: a.Life}})
 			if a.Plan != nil {
 				at.kind = planIndex
 				index = append(index, indexed{at, indexEntry{Storage: name, Life: a.Plan.Life}})
 			}
 		}
-		index = append(index, indexed{place{kind: kind, tag: e.Tag}, entry})
+		index = append(index, indexed{place{kind: kind, of: tag}, entry})
 		if e.Imported {
-			at := place{kind: importedIndex, provider: i.Provider, id: e.Info.ID}
+			at := place{importedIndex, i.Provider, e.Info.ID}
 			index = append(index, indexed{at, indexEntry{Storage: name}})
 		}
 	}
@@ -273,12 +270,13 @@ func (r *reader) follow(entry indexEntry, tag entityTag) (*instance, *entity, er
 // error nothing is written. When the instance has gone with its last entity, nothing
 // of it stays.
 func (tx *txn) change(name string, i *instance, fn func() error) error {
-	oldIndex, oldStatuses := i.index(name), i.statuses()
+	oldIndex := i.index(make([]indexed, 0, maxIndexed), name)
+	oldStatuses := i.statuses(make([]entityStatus, 0, 2))
 	if err := fn(); err != nil {
 		return err
 	}
 	i.settle(tx.now)
-	tx.writeIndex(oldIndex, i.index(name))
+	tx.writeIndex(oldIndex, i.index(make([]indexed, 0, maxIndexed), name))
 	for _, old := range oldStatuses {
 		switch e := i.entity(old.tag); {
 		case e == nil:
@@ -298,7 +296,7 @@ func (tx *txn) change(name string, i *instance, fn func() error) error {
 
 // add writes an instance that is new.
 func (tx *txn) add(name string, i *instance) {
-	tx.writeIndex(nil, i.index(name))
+	tx.writeIndex(nil, i.index(nil, name))
 	for _, e := range i.entities() {
 		tx.recordStatus(e)
 	}
@@ -324,9 +322,8 @@ type entityStatus struct {
 	status StatusInfo
 }
 
-// statuses returns the statuses of the entities.
-func (i *instance) statuses() []entityStatus {
-	statuses := make([]entityStatus, 0, 2)
+// statuses appends the statuses of the entities.
+func (i *instance) statuses(statuses []entityStatus) []entityStatus {
 	for _, e := range i.entities() {
 		statuses = append(statuses, entityStatus{e.Tag, e.Status})
 	}

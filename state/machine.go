@@ -68,6 +68,20 @@ func instanceID(r *reader, machine machineTag) (coreinstance.Id, error) {
 	return record.InstanceID, nil
 }
 
+// instanceID is the id of a machine that has one, and empty for others.
+func (r *reader) instanceID(machine machineTag) string {
+	id, ok := r.instances[machine]
+	if !ok {
+		record, _ := read[machineRecord](r, machineKey(machine))
+		if r.instances == nil {
+			r.instances = make(map[machineTag]string)
+		}
+		id = string(record.InstanceID)
+		r.instances[machine] = id
+	}
+	return id
+}
+
 // WatchMachine tells when the machine is added or provisioned.
 func (st *State) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
 	return st.notify(machinePrefix(newMachineTag(machine)))

@@ -123,11 +123,13 @@ type reader struct {
 	kv  kv.Reader
 	err error
 
-	// devices and tags are the block devices of machines and the resource
-	// tags: read once, however many volumes of a bulk call ask for them.
-	devices  map[machineTag]*storage.BlockDevices
-	tags     map[string]string
-	tagsRead bool
+	// devices, instances and tags are the block devices and the instance ids of
+	// machines, and the resource tags: read once, however many volumes of a bulk call
+	// ask for them.
+	devices   map[machineTag]*storage.BlockDevices
+	instances map[machineTag]string
+	tags      map[string]string
+	tagsRead  bool
 }
 
 // get returns what is at key, or nil.
@@ -136,7 +138,10 @@ func (r *reader) get(key string) []byte {
 		return nil
 	}
 	data, err := r.kv.Get(key)
-	r.err = errors.Annotatef(err, "reading %q", key)
+	if err != nil {
+		r.err = errors.Annotatef(err, "reading %q", key)
+		return nil
+	}
 	return data
 }
 
@@ -153,7 +158,10 @@ func read[T any, P coded[T]](r *reader, key string) (record T, ok bool) {
 // decodeAt is decode for the record at key.
 func decodeAt[T any, P coded[T]](key string, data []byte) (T, error) {
 	record, err := decode[T, P](string(data))
-	return record, errors.Annotatef(err, "decoding %q", key)
+	if err != nil {
+		return record, errors.Annotatef(err, "decoding %q", key)
+	}
+	return record, nil
 }
 
 // has reports whether there is a record at key.
@@ -185,7 +193,9 @@ func (tx *txn) put(key string, data []byte) {
 	if tx.err != nil || old != nil && bytes.Equal(old, data) {
 		return
 	}
-	tx.err = errors.Annotatef(tx.tx.Put(key, data), "writing %q", key)
+	if err := tx.tx.Put(key, data); err != nil {
+		tx.err = errors.Annotatef(err, "writing %q", key)
+	}
 }
 
 func (tx *txn) remove(key string) {

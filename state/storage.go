@@ -4,6 +4,7 @@ import (
 	"maps"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -324,9 +325,45 @@ func (st *State) Storage(names ...string) ([]Storage, error) {
 	return result, nil
 }
 
+// StorageOf returns the instances that names mean, NAME being NAME and all of NAME/0,
+// NAME/1, …, each once and sorted by name; and the names that mean none.
+func (st *State) StorageOf(names ...string) (found []Storage, missing []string, err error) {
+	err = st.view(func(r *reader, snapshot kv.Snapshot) error {
+		for _, name := range names {
+			before := len(found)
+			if i, ok := read[instance](r, storageKey(name)); ok {
+				found = append(found, i.view(r, name))
+			}
+			if err := scanStorage(r, snapshot, storageKey(name)+"/", &found); err != nil {
+				return errors.Trace(err)
+			}
+			if len(found) == before {
+				missing = append(missing, name)
+			}
+		}
+		return nil
+	})
+	slices.SortFunc(found, func(a, b Storage) int { return strings.Compare(a.Name, b.Name) })
+	found = slices.CompactFunc(found, func(a, b Storage) bool { return a.Name == b.Name })
+	return found, missing, errors.Trace(err)
+}
+
+// scanStorage appends the instances whose keys begin with prefix.
+func scanStorage(r *reader, snapshot kv.Snapshot, prefix string, found *[]Storage) error {
+	return snapshot.Scan(prefix, func(key string, data []byte) error {
+		i, err := decodeAt[instance](key, data)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		*found = append(*found, i.view(r, key[len(storagePrefix):]))
+		return nil
+	})
+}
+
 // FindStorage returns those of the named instances that are there, and the names of
 // those that are not, each in that order.
 func (st *State) FindStorage(names ...string) (found []Storage, missing []string, err error) {
+	found = make([]Storage, 0, len(names))
 	err = st.view(func(r *reader, _ kv.Snapshot) error {
 		for _, name := range names {
 			if i, ok := read[instance](r, storageKey(name)); ok {
@@ -344,14 +381,7 @@ func (st *State) FindStorage(names ...string) (found []Storage, missing []string
 func (st *State) AllStorage() ([]Storage, error) {
 	var result []Storage
 	err := st.view(func(r *reader, snapshot kv.Snapshot) error {
-		return snapshot.Scan(storagePrefix, func(key string, data []byte) error {
-			i, err := decodeAt[instance](key, data)
-			if err != nil {
-				return errors.Trace(err)
-			}
-			result = append(result, i.view(r, key[len(storagePrefix):]))
-			return nil
-		})
+		return scanStorage(r, snapshot, storagePrefix, &result)
 	})
 	if err != nil {
 		return nil, errors.Trace(err)

@@ -112,16 +112,16 @@ func (s *Store) Update(fn func(kv.Tx) error) error {
 		return s.annotate(err, "beginning a transaction in")
 	}
 	defer tx.Rollback()
-	keys := tx.Bucket(bucket)
-	buffer := kv.NewBuffer(snapshot{keys})
+	beneath := newSnapshot(tx)
+	buffer := kv.NewBuffer(beneath)
 	if err := fn(buffer); err != nil {
 		return err
 	}
 	// Keys go in in order: one in the middle of a page that has grown within the
 	// transaction costs as much as the page is long.
 	changes, err := buffer.Flush(
-		func(key string, value []byte) error { return keys.Put([]byte(key), value) },
-		func(key string) error { return keys.Delete([]byte(key)) },
+		func(key string, value []byte) error { return beneath.bucket.Put([]byte(key), value) },
+		func(key string) error { return beneath.bucket.Delete([]byte(key)) },
 	)
 	if err != nil {
 		return s.annotate(err, "writing to")
@@ -143,7 +143,7 @@ func (s *Store) View(fn func(kv.Snapshot) error) error {
 		return s.annotate(err, "reading")
 	}
 	defer tx.Rollback()
-	return fn(snapshot{tx.Bucket(bucket)})
+	return fn(newSnapshot(tx))
 }
 
 // Watch implements [kv.Store].
@@ -175,10 +175,21 @@ func (s *Store) annotate(err error, doing string) error {
 // snapshot implements [kv.Snapshot].
 type snapshot struct {
 	bucket *bbolt.Bucket
+	// getting is for Get: a cursor for each key would be the most that reading one
+	// takes of memory.
+	getting *bbolt.Cursor
+}
+
+func newSnapshot(tx *bbolt.Tx) snapshot {
+	keys := tx.Bucket(bucket)
+	return snapshot{keys, keys.Cursor()}
 }
 
 func (s snapshot) Get(key string) ([]byte, error) {
-	return s.bucket.Get([]byte(key)), nil
+	if found, value := s.getting.Seek([]byte(key)); string(found) == key && found != nil {
+		return value, nil
+	}
+	return nil, nil
 }
 
 func (s snapshot) Scan(prefix string, fn func(key string, value []byte) error) error {

@@ -67,11 +67,7 @@ func (b *backend) apply(args control.ApplyArgs, keepLarger bool) (control.ApplyR
 
 // Storage is part of control.Backend.
 func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage, error) {
-	all, err := b.state.AllStorage()
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	found, err := choose(all, names)
+	found, err := b.choose(names)
 	if err != nil {
 		return nil, err
 	}
@@ -82,26 +78,18 @@ func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage,
 	return rows, nil
 }
 
-// choose returns the storage that names mean (none: all of it). A name that means
-// nothing is an error, which comes with what the others mean.
-func choose(all []state.Storage, names []string) (found []state.Storage, err error) {
+// choose returns the storage that names mean (none: all of it). It is an error that one
+// means nothing.
+func (b *backend) choose(names []string) ([]state.Storage, error) {
 	if len(names) == 0 {
-		return all, nil
+		all, err := b.state.AllStorage()
+		return all, errors.Trace(err)
 	}
-	chosen := newChoice(names)
-	met := make(map[string]bool, len(names))
-	for _, s := range all {
-		if chosen.has(s.Name) {
-			found = append(found, s)
-			met[s.Name], met[baseName(s.Name)] = true, true
-		}
+	found, missing, err := b.state.StorageOf(names...)
+	if err == nil && len(missing) > 0 {
+		err = errors.NotFoundf("storage %q", missing[0])
 	}
-	for _, name := range names {
-		if !met[name] {
-			return found, errors.NotFoundf("storage %q", name)
-		}
-	}
-	return found, nil
+	return found, errors.Trace(err)
 }
 
 // choice is the names that a client has given; none mean all.
@@ -172,14 +160,8 @@ func (b *backend) Watch(ctx context.Context, names []string, send func(control.E
 			}
 			changed = slices.Sorted(maps.Keys(v.blocks))
 		}
-		event, err := v.event(changed)
-		if err != nil {
+		if err := v.tell(changed, first, send); err != nil {
 			return errors.Trace(err)
-		}
-		if first || len(event.Storage)+len(event.Gone) > 0 {
-			if err := send(event); err != nil {
-				return errors.Trace(err)
-			}
 		}
 		select {
 		case <-ctx.Done():
@@ -208,19 +190,44 @@ type viewer struct {
 	blocks map[string]struct{}
 }
 
-// event returns what is not as it was told, of the storage with these names.
-func (v *viewer) event(names []string) (control.Event, error) {
-	var event control.Event
+// maxEvent is how many names are looked at for one event, but for the first: so that
+// an event is of a size that passes through everybody's memory easily.
+const maxEvent = 1000
+
+// tell sends what is not as it was told, of the storage with these names. The first
+// event is one, even if there is nothing.
+func (v *viewer) tell(names []string, first bool, send func(control.Event) error) error {
 	names = slices.DeleteFunc(names, func(name string) bool { return !v.chosen.has(name) })
+	var event control.Event
+	for some := range slices.Chunk(names, maxEvent) {
+		if err := v.look(some, &event); err != nil {
+			return errors.Trace(err)
+		}
+		if first || len(event.Storage)+len(event.Gone) == 0 {
+			continue
+		}
+		if err := send(event); err != nil {
+			return errors.Trace(err)
+		}
+		event = control.Event{}
+	}
+	if first {
+		return send(event)
+	}
+	return nil
+}
+
+// look adds to an event what is not as it was told.
+func (v *viewer) look(names []string, event *control.Event) error {
 	found, missing, err := v.state.FindStorage(names...)
 	if err != nil {
-		return event, errors.Trace(err)
+		return errors.Trace(err)
 	}
 	for _, s := range found {
 		row := v.wireStorage(s)
 		sum, err := v.sum(row)
 		if err != nil {
-			return event, errors.Trace(err)
+			return errors.Trace(err)
 		}
 		if before, ok := v.told[s.Name]; ok && before == sum {
 			continue
@@ -238,7 +245,7 @@ func (v *viewer) event(names []string) (control.Event, error) {
 			event.Gone = append(event.Gone, name)
 		}
 	}
-	return event, nil
+	return nil
 }
 
 func (v *viewer) sum(row control.Storage) (uint64, error) {
@@ -270,11 +277,7 @@ func (b *backend) change(names []string, do func([]string) error) error {
 	}
 	b.changing.Lock()
 	defer b.changing.Unlock()
-	all, err := b.state.AllStorage()
-	if err != nil {
-		return errors.Trace(err)
-	}
-	found, err := choose(all, names)
+	found, err := b.choose(names)
 	if err != nil {
 		return err
 	}

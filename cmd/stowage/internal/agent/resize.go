@@ -23,7 +23,7 @@ func (b *backend) Resize(_ context.Context, args control.ResizeArgs) (control.Ch
 	if err != nil {
 		return control.ChangesResult{}, errors.Trace(err)
 	}
-	found, err := choose(world.Storage, args.Names)
+	found, err := b.choose(args.Names)
 	if err != nil {
 		return control.ChangesResult{}, err
 	}

@@ -49,7 +49,7 @@ func (w *waiting) until(ctx context.Context, client *control.Client, names []str
 	if !w.wait || len(names) == 0 {
 		return nil
 	}
-	return wait(ctx, client, names, g, newDisplay(out))
+	return wait(ctx, client, names, g, newDisplay(out, true))
 }
 
 // noArgs is for commands that take none: the error says what to do instead.
@@ -197,7 +197,8 @@ where the output is no terminal, one line per change.`,
 				table.Sort(rows)
 				return write(c.Stdout, rows)
 			}
-			err = follow(ctx, client, names, newView(), newDisplay(c.Stdout), func() error { return nil })
+			err = follow(ctx, client, names, newView(), newDisplay(c.Stdout, false),
+				func(control.Event) error { return nil })
 			if ctx.Err() != nil {
 				return nil // whoever watched has seen enough
 			}

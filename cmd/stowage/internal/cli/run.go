@@ -157,7 +157,7 @@ func providers(flags []string) (storage.ProviderRegistry, error) {
 // showProgress shows storage until it is attached or has failed. It has no error
 // of its own: what the agent does next does not depend on it.
 func (c *common) showProgress(ctx context.Context, a *agent.Agent, names []string, logs *logWriter) {
-	d := newDisplay(c.Stdout)
+	d := newDisplay(c.Stdout, true)
 	if live, ok := d.(*liveDisplay); ok {
 		if _, ok := terminal(c.Stderr); ok {
 			logs.to(live.live)

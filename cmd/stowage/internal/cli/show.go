@@ -3,9 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"slices"
 	"time"
 
 	"golang.org/x/term"
@@ -14,41 +12,75 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 )
 
-// view is the storage that a stream of events tells of.
+// view is the storage that a stream of events tells of. What an event costs goes with
+// what it tells, not with all there is.
 type view struct {
-	byName map[string]control.Storage
+	rows []control.Storage
+	// at has the places in rows, by name.
+	at map[string]int
+	// sorted says that rows are in order.
+	sorted bool
 	// seen are the names of all that was ever there.
 	seen map[string]bool
 }
 
 func newView() *view {
-	return &view{byName: map[string]control.Storage{}, seen: map[string]bool{}}
+	return &view{at: map[string]int{}, seen: map[string]bool{}}
 }
 
 // apply takes an event in, and returns what differs to a person's eyes.
 func (v *view) apply(event control.Event) (changed []control.Storage, gone []string) {
 	for _, s := range event.Storage {
 		v.seen[s.Name] = true
-		old, known := v.byName[s.Name]
-		v.byName[s.Name] = s
-		if !known || table.Line(old) != table.Line(s) {
+		at, known := v.at[s.Name]
+		if !known {
+			at = len(v.rows)
+			v.at[s.Name], v.sorted = at, false
+			v.rows = append(v.rows, control.Storage{})
+		}
+		if !known || table.Line(v.rows[at]) != table.Line(s) {
 			changed = append(changed, s)
 		}
+		v.rows[at] = s
 	}
 	for _, name := range event.Gone {
-		if _, known := v.byName[name]; known {
-			delete(v.byName, name)
+		if _, known := v.get(name); known {
+			v.remove(name)
 			gone = append(gone, name)
 		}
 	}
 	return changed, gone
 }
 
-// rows returns all storage, in order.
-func (v *view) rows() []control.Storage {
-	rows := slices.Collect(maps.Values(v.byName))
-	table.Sort(rows)
-	return rows
+// remove puts the last row in the place of the named one.
+func (v *view) remove(name string) {
+	at, last := v.at[name], len(v.rows)-1
+	v.rows[at] = v.rows[last]
+	v.at[v.rows[at].Name] = at
+	v.rows = v.rows[:last]
+	delete(v.at, name)
+	v.sorted = false
+}
+
+// get returns the named row, if it is there.
+func (v *view) get(name string) (control.Storage, bool) {
+	at, ok := v.at[name]
+	if !ok {
+		return control.Storage{}, false
+	}
+	return v.rows[at], true
+}
+
+// inOrder returns all rows, which stay the view's.
+func (v *view) inOrder() []control.Storage {
+	if !v.sorted {
+		table.Sort(v.rows)
+		for i, s := range v.rows {
+			v.at[s.Name] = i
+		}
+		v.sorted = true
+	}
+	return v.rows
 }
 
 // display shows a view as it changes.
@@ -61,12 +93,13 @@ type display interface {
 	finish(word string) error
 }
 
-// newDisplay returns a live table where out is a terminal, and lines elsewhere.
-func newDisplay(out io.Writer) display {
+// newDisplay returns a live table where out is a terminal, and lines elsewhere: one for
+// each change, or, with summaries, one a second while many change at once.
+func newDisplay(out io.Writer, summaries bool) display {
 	if file, ok := terminal(out); ok {
 		return &liveDisplay{newLive(file)}
 	}
-	return &lineDisplay{out}
+	return &lineDisplay{out: out, summaries: summaries}
 }
 
 func newLive(file *os.File) *table.Live {
@@ -85,13 +118,25 @@ type liveDisplay struct{ live *table.Live }
 
 func (d *liveDisplay) show(v *view, _ []control.Storage, _ []string) error { return d.tick(v) }
 
-func (d *liveDisplay) tick(v *view) error { return d.live.Show(v.rows(), time.Now()) }
+func (d *liveDisplay) tick(v *view) error { return d.live.Show(v.inOrder(), time.Now()) }
 
 func (d *liveDisplay) finish(word string) error { return d.live.Finish(word) }
 
-type lineDisplay struct{ out io.Writer }
+type lineDisplay struct {
+	out       io.Writer
+	summaries bool
+	// due says that a summary is to stand for what changed since the last one.
+	due bool
+}
+
+// manyChanges is how many changes at once nobody reads one by one.
+const manyChanges = 100
 
 func (d *lineDisplay) show(_ *view, changed []control.Storage, gone []string) error {
+	if d.summaries && len(changed)+len(gone) > manyChanges {
+		d.due = true
+		return nil
+	}
 	for _, s := range changed {
 		if _, err := fmt.Fprintln(d.out, table.Line(s)); err != nil {
 			return err
@@ -105,7 +150,14 @@ func (d *lineDisplay) show(_ *view, changed []control.Storage, gone []string) er
 	return nil
 }
 
-func (d *lineDisplay) tick(*view) error { return nil }
+func (d *lineDisplay) tick(v *view) error {
+	if !d.due {
+		return nil
+	}
+	d.due = false
+	_, err := fmt.Fprintln(d.out, table.Summary(v.rows))
+	return err
+}
 
 func (d *lineDisplay) finish(word string) error {
 	_, err := fmt.Fprintln(d.out, word)

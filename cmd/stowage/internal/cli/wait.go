@@ -98,14 +98,14 @@ type outcome struct {
 	pending, failed []string
 }
 
-func (o *outcome) add(how progress, line string) {
+func (o *outcome) add(how progress, line func() string) {
 	switch how {
 	case reached:
 		o.reached++
 	case pending:
-		o.pending = append(o.pending, line)
+		o.pending = append(o.pending, line())
 	case failed:
-		o.failed = append(o.failed, line)
+		o.failed = append(o.failed, line())
 	}
 }
 
@@ -117,16 +117,16 @@ func (g goal) outcome(v *view, names []string) outcome {
 	for name := range v.seen {
 		base, _, _ := strings.Cut(name, "/")
 		there[name], there[base] = true, true
-		if s, ok := v.byName[name]; ok {
-			o.add(g.progress(s), table.Line(s))
+		if s, ok := v.get(name); ok {
+			o.add(g.progress(s), func() string { return table.Line(s) })
 		} else {
-			o.add(g.gone, name+" is gone")
+			o.add(g.gone, func() string { return name + " is gone" })
 		}
 	}
 	for _, name := range names {
 		if !there[name] {
 			there[name] = true
-			o.add(g.gone, name+" is gone")
+			o.add(g.gone, func() string { return name + " is gone" })
 		}
 	}
 	slices.SortFunc(o.pending, table.CompareNames)
@@ -150,8 +150,19 @@ func (e timedOut) Is(target error) bool { return target == errTimedOut }
 // context ended.
 func wait(ctx context.Context, source source, names []string, g goal, d display) error {
 	v := newView()
-	err := follow(ctx, source, names, v, d, func() error {
-		if len(g.outcome(v, names).pending) == 0 {
+	pendings := map[string]bool{}
+	err := follow(ctx, source, names, v, d, func(event control.Event) error {
+		for _, s := range event.Storage {
+			if g.progress(s) == pending {
+				pendings[s.Name] = true
+			} else {
+				delete(pendings, s.Name)
+			}
+		}
+		for _, name := range event.Gone { // which nobody waits for
+			delete(pendings, name)
+		}
+		if len(pendings) == 0 {
 			return errSettled
 		}
 		return nil
@@ -189,7 +200,7 @@ func several(list []string) string {
 // follow keeps a view of the named storage, and shows it, until the context ends,
 // the agent goes away, or after returns an error. after is called after every
 // event.
-func follow(ctx context.Context, source source, names []string, v *view, d display, after func() error) error {
+func follow(ctx context.Context, source source, names []string, v *view, d display, after func(control.Event) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	events := make(chan control.Event)
 	group.Go(func() error {
@@ -218,7 +229,7 @@ func follow(ctx context.Context, source source, names []string, v *view, d displ
 				if err := d.show(v, changed, gone); err != nil {
 					return err
 				}
-				if err := after(); err != nil {
+				if err := after(event); err != nil {
 					return err
 				}
 			}

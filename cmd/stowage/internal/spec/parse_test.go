@@ -145,9 +145,9 @@ func TestParseRefusesBadInput(t *testing.T) {
 		{"two sizes", one("directive: loop,2G,3G"), "f.yaml:3: storage data: directive: storage size is already set to 2048, new value 3072 not valid"},
 		{"no pool", one("directive: 2G"), `f.yaml:3: storage data: directive: "2G" names no pool: write POOL,SIZE such as loop,2G`},
 		{"no size", one("directive: tmpfs"), `f.yaml:3: storage data: directive: "tmpfs" gives no size: write POOL,SIZE such as tmpfs,2G`},
-		{"too many", one("directive: loop,1M,10001"), "f.yaml:3: storage data: directive: the file asks for more than 10000 instances"},
-		{"too many altogether", one("directive: loop,1M,9999") + strings.Replace(fmt.Sprintf(second, "/srv/more"), "1G", "1G,2", 1),
-			"f.yaml:7: storage more: directive: the file asks for more than 10000 instances"},
+		{"too many", one("directive: loop,1M,100001"), "f.yaml:3: storage data: directive: the file asks for more than 100000 instances"},
+		{"too many altogether", one("directive: loop,1M,99999") + strings.Replace(fmt.Sprintf(second, "/srv/more"), "1G", "1G,2", 1),
+			"f.yaml:7: storage more: directive: the file asks for more than 100000 instances"},
 
 		// Kinds.
 		{"no kind", one("kind: ~"), "f.yaml:4: storage data: kind: missing: write block or filesystem"},

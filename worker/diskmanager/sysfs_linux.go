@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -57,12 +56,16 @@ func (l *sysfsLister) BlockDevices(changed Hint) ([]storage.BlockDevice, error) 
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
+	named := make(map[string]bool, len(changed.Disks))
+	for _, name := range changed.Disks {
+		named[name] = true
+	}
 	disks := make(map[string][]sysfsDevice, len(entries))
 	var result []storage.BlockDevice
 	for _, entry := range entries {
 		name := entry.Name()
 		disk, known := l.disks[name]
-		if !known || changed.All || slices.Contains(changed.Disks, name) {
+		if !known || changed.All || named[name] {
 			disk = l.readDisk(name)
 		}
 		disks[name] = disk

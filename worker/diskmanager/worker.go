@@ -2,7 +2,6 @@ package diskmanager
 
 import (
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -129,7 +128,7 @@ func New(config Config) (*Worker, error) {
 	}
 	w := &Worker{
 		config:  config.withDefaults(),
-		changes: changes{ready: make(chan struct{}, 1)},
+		changes: changes{ready: make(chan struct{}, 1), named: make(map[string]struct{})},
 	}
 	w.tomb.Go(w.loop)
 	return w, nil
@@ -222,6 +221,8 @@ type changes struct {
 
 	mu   sync.Mutex
 	hint Hint
+	// named has the disks of hint: as many may come at once as there are.
+	named map[string]struct{}
 }
 
 func (c *changes) add(h Hint) {
@@ -229,7 +230,8 @@ func (c *changes) add(h Hint) {
 	defer c.mu.Unlock()
 	c.hint.All = c.hint.All || h.All
 	for _, disk := range h.Disks {
-		if !slices.Contains(c.hint.Disks, disk) {
+		if _, ok := c.named[disk]; !ok {
+			c.named[disk] = struct{}{}
 			c.hint.Disks = append(c.hint.Disks, disk)
 		}
 	}
@@ -243,7 +245,7 @@ func (c *changes) take() Hint {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	hint := c.hint
-	c.hint = Hint{}
+	c.hint, c.named = Hint{}, make(map[string]struct{})
 	select {
 	case <-c.ready:
 	default:

@@ -3,6 +3,7 @@ package state_test
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -365,6 +366,34 @@ func view(all []state.Storage) (lines []string) {
 		lines = append(lines, fmt.Sprint(s.Name, s.Kind, s.Pool, s.Life, s.StatusInfo, s.Location, s.Attachments, s.Attributes))
 	}
 	return lines
+}
+
+func TestStorageOfNamesInstancesAndGroups(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"data/0", "data/10", "data/2", "data-base", "raw"} {
+		w.add(name, "loop", block)
+	}
+	for _, test := range []struct{ names, found, missing string }{
+		{"data", "data/0 data/10 data/2", ""},
+		{"data/2 data raw", "data/0 data/10 data/2 raw", ""},
+		{"raw data/1 dat raw/0", "raw", "data/1 dat raw/0"},
+		{"", "", ""},
+	} {
+		all, missing, err := w.StorageOf(strings.Fields(test.names)...)
+		w.must(err)
+		var found []string
+		for _, s := range all {
+			found = append(found, s.Name)
+		}
+		if strings.Join(found, " ") != test.found || strings.Join(missing, " ") != test.missing {
+			t.Errorf("%q: found %q, missing %q", test.names, found, missing)
+		}
+	}
+	all, missing, err := w.FindStorage("raw", "data", "data/2")
+	w.must(err)
+	if len(all) != 2 || all[0].Name != "raw" || all[1].Name != "data/2" || !slices.Equal(missing, []string{"data"}) {
+		t.Errorf("found %v, missing %q", view(all), missing)
+	}
 }
 
 func TestAStoreOfAnotherSchemaIsRefused(t *testing.T) {

@@ -3,6 +3,7 @@ package state_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -236,6 +237,29 @@ func TestNotifyWatchers(t *testing.T) {
 	all := notify(w.WatchStorage())
 	notified(t, all, func() {}, func() { w.setStatus("volume-0-0", "error", "no room") })
 	notified(t, all, func() { w.setStatus("volume-0-0", "error", "no room") }, func() { w.add("new", "tmpfs", filesystem) })
+}
+
+func TestWatchStorageNames(t *testing.T) {
+	w := newWorld(t)
+	w.add("data/0", "loop", block)
+	w.add("raw", "loop", block)
+	names, err := w.WatchStorageNames()
+	w.must(err)
+	defer names.Kill()
+	for _, step := range []struct {
+		do   func()
+		want string
+	}{
+		{func() {}, "data/0 raw"},
+		{func() { w.setStatus("volume-0-1", "error", "no room") }, "raw"},
+		{func() { w.setStatus("volume-0-1", "error", "no room"); w.add("new", "tmpfs", filesystem) }, "new"},
+		{func() { w.must(w.RemoveStorage([]string{"data/0", "raw"})) }, "data/0 raw"},
+	} {
+		step.do()
+		if got := strings.Join(next[[]string](t, names), " "); got != step.want {
+			t.Errorf("told of %q, want %q", got, step.want)
+		}
+	}
 }
 
 func TestClosingEndsWatchersWithTheReason(t *testing.T) {

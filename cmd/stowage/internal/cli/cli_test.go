@@ -302,6 +302,26 @@ func TestApplyReadsTheStandardInput(t *testing.T) {
 	}
 }
 
+func TestWaitingForManySaysLittle(t *testing.T) {
+	var pending, attached []control.Storage
+	for i := range 101 {
+		name := fmt.Sprintf("m/%d", i)
+		pending = append(pending, row(name, status.Pending, "", ""))
+		attached = append(attached, row(name, status.Attached, "", "/srv/"+name))
+	}
+	m := newMachine(t, &backend{events: []control.Event{event(pending...), event(attached[0]), event(attached[1:]...)}})
+	r := m.run(t.Context(), "attach", "m", "--wait")
+	if want := "m/0 attached at /srv/m/0\n"; r.code != 0 || !strings.HasPrefix(r.stdout, want) {
+		t.Errorf("%+v\nwant %s first", r, want)
+	}
+
+	m = newMachine(t, &backend{events: []control.Event{event(pending...)}})
+	r = m.run(t.Context(), "attach", "m", "--wait", "--timeout", "2s")
+	if want := "0/101 attached, 101 pending\n"; r.code != 3 || r.stdout != want {
+		t.Errorf("%+v\nwant %s", r, want)
+	}
+}
+
 func TestWaitingEnds(t *testing.T) {
 	attached := row("data", status.Attached, "", "/srv/data")
 	attaching := row("data", status.Attaching, "", "")

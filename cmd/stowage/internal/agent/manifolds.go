@@ -27,6 +27,7 @@ const (
 	environProvisioner = "environment-storage-provisioner"
 	controlSocket      = "control"
 	metricsPage        = "metrics"
+	memoryThrift       = "memory"
 )
 
 // manifolds are the workers that the engine keeps running. They meet in the state,
@@ -35,6 +36,7 @@ func (a *Agent) manifolds() dependency.Manifolds {
 	manifolds := dependency.Manifolds{
 		diskManager:      start(a.startDiskManager),
 		controlSocket:    start(a.startControl),
+		memoryThrift:     start(a.startThrift),
 		machineAccessors: storageprovisioner.AccessorsManifold(a.state.ForMachine(machine)),
 		machineProvisioner: storageprovisioner.MachineManifold(storageprovisioner.MachineManifoldConfig{
 			ManifoldConfig: a.provisioner(machineAccessors, machine.String()),

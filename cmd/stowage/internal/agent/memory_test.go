@@ -1,0 +1,67 @@
+package agent
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/juju/clock"
+	"gopkg.in/tomb.v2"
+)
+
+// ticks is a watcher that a test sends changes through.
+type ticks struct {
+	tomb    tomb.Tomb
+	changes chan struct{}
+}
+
+func newTicks() *ticks {
+	w := &ticks{changes: make(chan struct{})}
+	w.tomb.Go(func() error {
+		<-w.tomb.Dying()
+		return nil
+	})
+	return w
+}
+
+func (w *ticks) Changes() <-chan struct{} { return w.changes }
+func (w *ticks) Kill()                    { w.tomb.Kill(nil) }
+func (w *ticks) Wait() error              { return w.tomb.Wait() }
+
+func TestMemoryIsGivenBackOnceNothingChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var given atomic.Int32
+		changes := newTicks()
+		w := newThrift(clock.WallClock, changes, func() { given.Add(1) })
+		expect := func(want int32) {
+			t.Helper()
+			synctest.Wait()
+			if got := given.Load(); got != want {
+				t.Errorf("memory was given back %d times, want %d", got, want)
+			}
+		}
+		time.Sleep(2 * quiet)
+		expect(0)
+		changes.changes <- struct{}{}
+		time.Sleep(quiet / 2)
+		changes.changes <- struct{}{}
+		time.Sleep(quiet - time.Second)
+		expect(0)
+		time.Sleep(time.Second)
+		expect(1)
+		time.Sleep(10 * quiet)
+		expect(1)
+		changes.changes <- struct{}{}
+		time.Sleep(quiet)
+		expect(2)
+
+		w.Kill()
+		if err := w.Wait(); err != nil {
+			t.Error(err)
+		}
+		if err := changes.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+}

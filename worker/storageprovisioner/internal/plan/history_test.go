@@ -734,7 +734,8 @@ func (w *world) isCalledFor(op plan.Op, item plan.Item, e *entity) {
 		w.fatalf("growth of %s: %+v", key, *e)
 	case op == plan.Resize && (item.Args.(args).size != e.large || e.size >= e.large):
 		w.fatalf("growth of %s to %d: %+v", key, item.Args.(args).size, *e)
-	case (op == plan.Detach || op == plan.Destroy) && e.life == plan.Alive:
+	case (op == plan.Detach || op == plan.Destroy) && e.life == plan.Alive && !w.undone[key]:
+		// What an attempt may have taken away is taken away before it is made anew.
 		w.fatalf("%s of %s, which is alive", op, key)
 	case op == plan.Attach && w.attached[key] && e.recorded && (key.Kind != plan.FilesystemAttachment || w.good[key] || !w.told[key.ID]):
 		w.fatalf("second attachment of %s", key)

@@ -38,6 +38,7 @@ const (
 	managed     = "managed"
 	isolating   = "isolation"
 	idling      = "idle"
+	killing     = "kill"
 )
 
 // manyMachines is over how many machines attachments are spread, where it does not
@@ -116,6 +117,9 @@ func workloads(delay time.Duration) []workload {
 	}, {
 		name: idling,
 		try:  tryIdling,
+	}, {
+		name: killing,
+		try:  tryKilling,
 	}}
 }
 

@@ -968,7 +968,11 @@ func (w *world) clerk() {
 			w.core.Provisioned(host, "instance of "+host)
 		}
 	}
-	for _, device := range w.core.Devices(1 + w.random.IntN(3)) {
+	atOnce := 1 + w.random.IntN(3)
+	if w.calm {
+		atOnce = math.MaxInt
+	}
+	for _, device := range w.core.Devices(atOnce) {
 		volume := device.Key.ID
 		w.tracked[volume] = true
 		if !w.core.DeviceMatters(volume) {

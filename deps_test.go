@@ -41,7 +41,7 @@ type rule struct {
 var agentOnly = []string{
 	"github.com/spf13/...",
 	"go.yaml.in/yaml/...", "gopkg.in/yaml.v2/...", "gopkg.in/yaml.v3/...",
-	"go.etcd.io/bbolt/...",
+	"go.etcd.io/bbolt/...", "github.com/fxamacker/cbor/...",
 	"net/http/...",
 }
 

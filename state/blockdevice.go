@@ -20,8 +20,8 @@ func (st *State) SetMachineBlockDevices(machine names.MachineTag, devices []stor
 		if len(devices) == 0 {
 			tx.remove(devicesKey(newMachineTag(machine)))
 		} else {
-			record := devicesRecord(devices)
-			write(tx, devicesKey(newMachineTag(machine)), &record)
+			record := newDevicesRecord(devices)
+			tx.write(devicesKey(newMachineTag(machine)), &record)
 		}
 		return nil
 	})
@@ -32,7 +32,7 @@ func (st *State) SetMachineBlockDevices(machine names.MachineTag, devices []stor
 func (st *State) MachineBlockDevices(machine names.MachineTag) (devices []storage.BlockDevice, err error) {
 	err = st.view(func(r *reader, _ kv.Snapshot) error {
 		record, _ := read[devicesRecord](r, devicesKey(newMachineTag(machine)))
-		devices = record
+		devices = record.devices()
 		return nil
 	})
 	return devices, errors.Trace(err)
@@ -57,14 +57,14 @@ func (r *reader) findDevice(volume *entity) (storage.BlockDevice, bool) {
 		if r.devices == nil {
 			r.devices = make(map[machineTag]*storage.BlockDevices)
 		}
-		devices = storage.IndexBlockDevices(record)
+		devices = storage.IndexBlockDevices(record.devices())
 		r.devices[a.Machine] = devices
 	}
 	var planned storage.BlockDevice
 	if a.Plan != nil && a.Plan.BlockDevice != nil {
 		planned = storage.BlockDevice(*a.Plan.BlockDevice)
 	}
-	device, found := devices.Match(storage.VolumeInfo{
+	return devices.Match(storage.VolumeInfo{
 		VolumeId:   volume.Info.ID,
 		HardwareId: volume.Info.HardwareID,
 		WWN:        volume.Info.WWN,
@@ -76,39 +76,43 @@ func (r *reader) findDevice(volume *entity) (storage.BlockDevice, bool) {
 		BusAddress: a.Info.BusAddress,
 		ReadOnly:   a.Info.ReadOnly,
 	}, planned)
-	return apart(device), found
 }
 
 // devicesRecord has the block devices of a machine.
-type devicesRecord []storage.BlockDevice
+type devicesRecord []deviceRecord
 
-func (d *devicesRecord) code(c *coder) { each(c, (*[]storage.BlockDevice)(d), codeDevice) }
-
-// deviceRecord is one block device.
-type deviceRecord storage.BlockDevice
-
-func (d *deviceRecord) code(c *coder) { codeDevice(c, (*storage.BlockDevice)(d)) }
-
-func codeDevice(c *coder, d *storage.BlockDevice) {
-	text(c, &d.DeviceName)
-	texts(c, &d.DeviceLinks)
-	text(c, &d.Label)
-	text(c, &d.UUID)
-	text(c, &d.HardwareId)
-	text(c, &d.WWN)
-	text(c, &d.BusAddress)
-	c.number(&d.Size)
-	text(c, &d.FilesystemType)
-	c.flag(&d.InUse)
-	text(c, &d.MountPoint)
-	text(c, &d.SerialId)
+func newDevicesRecord(devices []storage.BlockDevice) devicesRecord {
+	record := make(devicesRecord, len(devices))
+	for n, device := range devices {
+		record[n] = deviceRecord(device)
+	}
+	return record
 }
 
-// apart returns the device without what else was read with it: whoever keeps one
-// device does not keep the texts of all.
-func apart(device storage.BlockDevice) storage.BlockDevice {
-	record := deviceRecord(device)
-	data, _ := encode(&record) // it has nothing that could fail
-	copied, _ := decode[deviceRecord](string(data))
-	return storage.BlockDevice(copied)
+// devices is nil where the record has none.
+func (d devicesRecord) devices() []storage.BlockDevice {
+	if len(d) == 0 {
+		return nil
+	}
+	devices := make([]storage.BlockDevice, len(d))
+	for n, record := range d {
+		devices[n] = storage.BlockDevice(record)
+	}
+	return devices
+}
+
+// deviceRecord is a storage.BlockDevice as it is kept.
+type deviceRecord struct {
+	DeviceName     string   `cbor:"1,keyasint,omitempty"`
+	DeviceLinks    []string `cbor:"2,keyasint,omitempty"`
+	Label          string   `cbor:"3,keyasint,omitempty"`
+	UUID           string   `cbor:"4,keyasint,omitempty"`
+	HardwareId     string   `cbor:"5,keyasint,omitempty"`
+	WWN            string   `cbor:"6,keyasint,omitempty"`
+	BusAddress     string   `cbor:"7,keyasint,omitempty"`
+	Size           uint64   `cbor:"8,keyasint,omitempty"`
+	FilesystemType string   `cbor:"9,keyasint,omitempty"`
+	InUse          bool     `cbor:"10,keyasint,omitempty"`
+	MountPoint     string   `cbor:"11,keyasint,omitempty"`
+	SerialId       string   `cbor:"12,keyasint,omitempty"`
 }

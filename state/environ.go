@@ -10,10 +10,8 @@ import (
 
 // environRecord has the attributes of the environment's configuration.
 type environRecord struct {
-	Attributes map[string]any
+	Attributes attributes `cbor:"1,keyasint,omitzero"`
 }
-
-func (e *environRecord) code(c *coder) { attributes(c, &e.Attributes) }
 
 // SetEnvironConfig records the environment's configuration: a name, a type, a UUID,
 // and what else its attributes say. Watchers are told if it differs from the one
@@ -23,7 +21,7 @@ func (st *State) SetEnvironConfig(attrs map[string]any) error {
 		return errors.Trace(err)
 	}
 	return st.update(func(tx *txn) error {
-		write(tx, environKey, &environRecord{attrs})
+		tx.write(environKey, &environRecord{attrs})
 		return nil
 	})
 }

@@ -15,148 +15,118 @@ import (
 // that is attached.
 type instance struct {
 	// Kind is the text of a storage.StorageKind.
-	Kind     string
-	Pool     string
-	Provider string
+	Kind     string `cbor:"1,keyasint,omitempty"`
+	Pool     string `cbor:"2,keyasint,omitempty"`
+	Provider string `cbor:"3,keyasint,omitempty"`
 
 	// Size is what is wanted, in MiB. It never becomes less.
-	Size uint64
+	Size uint64 `cbor:"4,keyasint,omitempty"`
 
 	// Attributes are the pool's as they were when the instance was added, with the
 	// instance's own over them: what is made does not change with the pool.
-	Attributes map[string]any
-	MountPoint string
-	ReadOnly   bool
+	Attributes attributes `cbor:"5,keyasint,omitzero"`
+	MountPoint string     `cbor:"6,keyasint,omitempty"`
+	ReadOnly   bool       `cbor:"7,keyasint,omitempty"`
 
-	Life life.Value
+	Life life.Value `cbor:"8,keyasint,omitempty"`
 
 	// Release says that removing leaves the data with the provider.
-	Release bool
+	Release bool `cbor:"9,keyasint,omitempty"`
 
 	// Volume and Filesystem are nil when there never was one, and when it has been
 	// removed. Where there are both, the filesystem is on the volume.
-	Volume     *entity
-	Filesystem *entity
-}
-
-func (i *instance) code(c *coder) {
-	text(c, &i.Kind)
-	text(c, &i.Pool)
-	text(c, &i.Provider)
-	c.number(&i.Size)
-	attributes(c, &i.Attributes)
-	text(c, &i.MountPoint)
-	c.flag(&i.ReadOnly)
-	text(c, &i.Life)
-	c.flag(&i.Release)
-	optional(c, &i.Volume)
-	optional(c, &i.Filesystem)
+	Volume     *entity `cbor:"10,keyasint,omitempty"`
+	Filesystem *entity `cbor:"11,keyasint,omitempty"`
 }
 
 // entity is the part of a record that is a volume or a filesystem.
 type entity struct {
-	Tag    entityTag
-	Life   life.Value
-	Status StatusInfo
+	Tag    entityTag  `cbor:"1,keyasint,omitempty"`
+	Life   life.Value `cbor:"2,keyasint,omitempty"`
+	Status StatusInfo `cbor:"3,keyasint"`
 
 	// Info is nil until the entity is provisioned.
-	Info *entityInfo
+	Info *entityInfo `cbor:"4,keyasint,omitempty"`
 
 	// Imported says that the provider has not made the entity but taken it over.
-	Imported bool
+	Imported bool `cbor:"5,keyasint,omitempty"`
 
 	// Attachment is nil while no machine has the entity, or is to have it.
-	Attachment *attachment
-}
-
-func (e *entity) code(c *coder) {
-	e.Tag.code(c)
-	text(c, &e.Life)
-	e.Status.code(c)
-	optional(c, &e.Info)
-	c.flag(&e.Imported)
-	optional(c, &e.Attachment)
+	Attachment *attachment `cbor:"6,keyasint,omitempty"`
 }
 
 // entityInfo is what a provider made.
 type entityInfo struct {
-	ID         string
-	HardwareID string
-	WWN        string
-	Size       uint64
-	Persistent bool
-}
-
-func (i *entityInfo) code(c *coder) {
-	text(c, &i.ID)
-	text(c, &i.HardwareID)
-	text(c, &i.WWN)
-	c.number(&i.Size)
-	c.flag(&i.Persistent)
+	ID         string `cbor:"1,keyasint,omitempty"`
+	HardwareID string `cbor:"2,keyasint,omitempty"`
+	WWN        string `cbor:"3,keyasint,omitempty"`
+	Size       uint64 `cbor:"4,keyasint,omitempty"`
+	Persistent bool   `cbor:"5,keyasint,omitempty"`
 }
 
 // attachment is the part of a record that is an entity on a machine.
 type attachment struct {
-	Machine machineTag
-	Life    life.Value
+	Machine machineTag `cbor:"1,keyasint,omitempty"`
+	Life    life.Value `cbor:"2,keyasint,omitempty"`
 
 	// Info is nil until the entity is attached.
-	Info *attachmentInfo
+	Info *attachmentInfo `cbor:"3,keyasint,omitempty"`
 
 	// Plan is nil where the machine itself has nothing to do.
-	Plan *attachmentPlan
-}
-
-func (a *attachment) code(c *coder) {
-	a.Machine.code(c)
-	text(c, &a.Life)
-	optional(c, &a.Info)
-	optional(c, &a.Plan)
+	Plan *attachmentPlan `cbor:"4,keyasint,omitempty"`
 }
 
 // attachmentInfo is what a provider attached: the device of a volume, or the mount
 // point of a filesystem.
 type attachmentInfo struct {
-	DeviceName string
-	DeviceLink string
-	BusAddress string
-	PlanInfo   *planInfo
-	MountPoint string
-	ReadOnly   bool
-}
-
-func (a *attachmentInfo) code(c *coder) {
-	text(c, &a.DeviceName)
-	text(c, &a.DeviceLink)
-	text(c, &a.BusAddress)
-	optional(c, &a.PlanInfo)
-	text(c, &a.MountPoint)
-	c.flag(&a.ReadOnly)
+	DeviceName string    `cbor:"1,keyasint,omitempty"`
+	DeviceLink string    `cbor:"2,keyasint,omitempty"`
+	BusAddress string    `cbor:"3,keyasint,omitempty"`
+	PlanInfo   *planInfo `cbor:"4,keyasint,omitempty"`
+	MountPoint string    `cbor:"5,keyasint,omitempty"`
+	ReadOnly   bool      `cbor:"6,keyasint,omitempty"`
 }
 
 // attachmentPlan is what the machine does before the device of a volume shows.
 type attachmentPlan struct {
-	Life life.Value
-	Info planInfo
+	Life life.Value `cbor:"1,keyasint,omitempty"`
+	Info planInfo   `cbor:"2,keyasint"`
 
 	// BlockDevice is nil until the machine has carried the plan out.
-	BlockDevice *deviceRecord
-}
-
-func (p *attachmentPlan) code(c *coder) {
-	text(c, &p.Life)
-	p.Info.code(c)
-	optional(c, &p.BlockDevice)
+	BlockDevice *deviceRecord `cbor:"3,keyasint,omitempty"`
 }
 
 type planInfo struct {
-	DeviceType storage.DeviceType
-	Attributes map[string]string
+	DeviceType storage.DeviceType `cbor:"1,keyasint,omitempty"`
+	Attributes map[string]string  `cbor:"2,keyasint,omitempty"`
 }
 
-func (p *planInfo) code(c *coder) {
-	text(c, &p.DeviceType)
-	attributes(c, &p.Attributes)
+// check returns an error unless the rest of the code can rely on what was read.
+func (i *instance) check() error {
+	entities := i.entities()
+	if len(entities) == 0 {
+		return errors.New("neither volume nor filesystem")
+	}
+	for _, e := range entities {
+		if err := e.check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *entity) check() error {
+	if _, err := parseEntityTag(string(e.Tag)); err != nil {
+		return err
+	}
+	if e.Imported && e.Info == nil {
+		return errors.Errorf("%s is imported and not provisioned", e.Tag)
+	}
+	if e.Attachment == nil {
+		return nil
+	}
+	_, err := parseMachineTag(string(e.Attachment.Machine))
+	return err
 }
 
 // entities returns what the instance has, what is beneath first.
@@ -184,22 +154,15 @@ func (i *instance) entity(tag entityTag) *entity {
 // indexEntry leads from a tag to its instance. It is written when something changes
 // that makes a worker look again.
 type indexEntry struct {
-	Storage string
-	Life    life.Value
+	Storage string     `cbor:"1,keyasint,omitempty"`
+	Life    life.Value `cbor:"2,keyasint,omitempty"`
 
 	// Machine is the machine that has a volume or filesystem: what it is created with
 	// depends on that.
-	Machine machineTag
+	Machine machineTag `cbor:"3,keyasint,omitempty"`
 
 	// Size is what a volume or filesystem is wanted with, in MiB.
-	Size uint64
-}
-
-func (e *indexEntry) code(c *coder) {
-	text(c, &e.Storage)
-	text(c, &e.Life)
-	text(c, &e.Machine)
-	c.number(&e.Size)
+	Size uint64 `cbor:"4,keyasint,omitempty"`
 }
 
 // place is what the key of an index entry is made of: that of an attachment or plan of
@@ -289,7 +252,7 @@ func (tx *txn) change(name string, i *instance, fn func() error) error {
 		leavePool(tx, i.Pool)
 		tx.remove(storageKey(name))
 	} else {
-		write(tx, storageKey(name), i)
+		tx.write(storageKey(name), i)
 	}
 	return nil
 }
@@ -300,13 +263,13 @@ func (tx *txn) add(name string, i *instance) {
 	for _, e := range i.entities() {
 		tx.recordStatus(e)
 	}
-	write(tx, storageKey(name), i)
+	tx.write(storageKey(name), i)
 }
 
 func (tx *txn) writeIndex(old, index []indexed) {
 	for _, now := range index {
 		if !slices.Contains(old, now) {
-			write(tx, now.key(), &now.entry)
+			tx.write(now.key(), &now.entry)
 		}
 	}
 	for _, before := range old {

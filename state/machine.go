@@ -10,16 +10,14 @@ import (
 )
 
 type machineRecord struct {
-	InstanceID coreinstance.Id
+	InstanceID coreinstance.Id `cbor:"1,keyasint,omitempty"`
 }
-
-func (m *machineRecord) code(c *coder) { text(c, &m.InstanceID) }
 
 // EnsureMachine adds the machine unless it is there.
 func (st *State) EnsureMachine(machine names.MachineTag) error {
 	return st.update(func(tx *txn) error {
 		if !tx.has(machineKey(newMachineTag(machine))) {
-			write(tx, machineKey(newMachineTag(machine)), &machineRecord{})
+			tx.write(machineKey(newMachineTag(machine)), &machineRecord{})
 		}
 		return nil
 	})
@@ -41,7 +39,7 @@ func (st *State) SetInstanceId(machine names.MachineTag, id coreinstance.Id) err
 		case record.InstanceID != "":
 			return errors.NotValidf("machine %s has instance id %q: instance id %q", machine.Id(), record.InstanceID, id)
 		}
-		write(tx, machineKey(newMachineTag(machine)), &machineRecord{InstanceID: id})
+		tx.write(machineKey(newMachineTag(machine)), &machineRecord{InstanceID: id})
 		return nil
 	})
 }

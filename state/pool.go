@@ -18,21 +18,15 @@ type Pool struct {
 }
 
 type poolRecord struct {
-	Provider   storage.ProviderType
-	Attributes map[string]any
+	Provider   storage.ProviderType `cbor:"1,keyasint,omitempty"`
+	Attributes attributes           `cbor:"2,keyasint,omitzero"`
 
 	// Instances counts the storage instances of the pool.
-	Instances uint64
-}
-
-func (p *poolRecord) code(c *coder) {
-	text(c, &p.Provider)
-	attributes(c, &p.Attributes)
-	c.number(&p.Instances)
+	Instances uint64 `cbor:"3,keyasint,omitempty"`
 }
 
 func (p poolRecord) settings() *poolmanager.Settings {
-	return &poolmanager.Settings{Provider: p.Provider, Attributes: p.Attributes, InUse: p.Instances > 0}
+	return &poolmanager.Settings{Provider: p.Provider, Attributes: storage.Attrs(p.Attributes), InUse: p.Instances > 0}
 }
 
 // PoolSettings implements [poolmanager.Store].
@@ -77,8 +71,8 @@ func (tx *txn) changePools(changes []poolmanager.Change) error {
 			tx.remove(key)
 			continue
 		}
-		record.Provider, record.Attributes = settings.Provider, settings.Attributes
-		write(tx, key, &record)
+		record.Provider, record.Attributes = settings.Provider, attributes(settings.Attributes)
+		tx.write(key, &record)
 	}
 	return nil
 }
@@ -90,7 +84,7 @@ func usePool(tx *txn, rules *poolmanager.Rules, name string) (poolmanager.Pool, 
 		return rules.Pool(name, nil)
 	}
 	record.Instances++
-	write(tx, poolKey(name), &record)
+	tx.write(poolKey(name), &record)
 	return rules.Pool(name, record.settings())
 }
 
@@ -99,6 +93,6 @@ func leavePool(tx *txn, name string) {
 	record, ok := read[poolRecord](&tx.reader, poolKey(name))
 	if ok && record.Instances > 0 {
 		record.Instances--
-		write(tx, poolKey(name), &record)
+		tx.write(poolKey(name), &record)
 	}
 }

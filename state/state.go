@@ -15,7 +15,7 @@ import (
 
 // schemaVersion is of the records and keys, raised when older code must not read
 // what newer code has written.
-const schemaVersion = 2
+const schemaVersion = 3
 
 // Config is what a [State] needs.
 type Config struct {
@@ -146,18 +146,18 @@ func (r *reader) get(key string) []byte {
 }
 
 // read returns the record at key, and whether there is one.
-func read[T any, P coded[T]](r *reader, key string) (record T, ok bool) {
+func read[T any](r *reader, key string) (record T, ok bool) {
 	data := r.get(key)
 	if r.err != nil || data == nil {
 		return record, false
 	}
-	record, r.err = decodeAt[T, P](key, data)
+	record, r.err = decodeAt[T](key, data)
 	return record, r.err == nil
 }
 
 // decodeAt is decode for the record at key.
-func decodeAt[T any, P coded[T]](key string, data []byte) (T, error) {
-	record, err := decode[T, P](string(data))
+func decodeAt[T any](key string, data []byte) (T, error) {
+	record, err := decode[T](data)
 	if err != nil {
 		return record, errors.Annotatef(err, "decoding %q", key)
 	}
@@ -174,13 +174,13 @@ type txn struct {
 	now time.Time
 }
 
-// write puts the record at key, unless it is there as it is: so watchers are told of
-// what has changed only.
-func write[T any, P coded[T]](tx *txn, key string, record P) {
+// write puts the record that a pointer leads to at key, unless it is there as it is: so
+// watchers are told of what has changed only.
+func (tx *txn) write(key string, record any) {
 	if tx.err != nil {
 		return
 	}
-	data, err := encode[T](record)
+	data, err := encode(record)
 	if err != nil {
 		tx.err = errors.Annotatef(err, "encoding %q", key)
 		return

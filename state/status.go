@@ -22,23 +22,15 @@ const (
 
 // StatusInfo is a status as a user sees it.
 type StatusInfo struct {
-	Status  status.Status
-	Message string
+	Status  status.Status `cbor:"1,keyasint,omitempty"`
+	Message string        `cbor:"2,keyasint,omitempty"`
 
 	// Since is when Status or Message last changed.
-	Since time.Time
-}
-
-func (s *StatusInfo) code(c *coder) {
-	text(c, &s.Status)
-	text(c, &s.Message)
-	c.time(&s.Since)
+	Since time.Time `cbor:"3,keyasint"`
 }
 
 // history has the latest statuses of a volume or filesystem, oldest first.
 type history []StatusInfo
-
-func (h *history) code(c *coder) { list(c, (*[]StatusInfo)(h)) }
 
 // StatusChange is a status that a volume or filesystem has or had.
 type StatusChange struct {
@@ -131,5 +123,5 @@ func (tx *txn) recordStatus(e *entity) {
 		statuses = statuses[len(statuses)-historyLength+1:]
 	}
 	statuses = append(statuses, e.Status)
-	write(tx, historyKey(e.Tag), &statuses)
+	tx.write(historyKey(e.Tag), &statuses)
 }

@@ -517,7 +517,7 @@ func (tx *txn) nextID(sequenceKey string, machine names.MachineTag, bound bool) 
 func (tx *txn) next(key string) uint64 {
 	n, _ := read[counter](&tx.reader, key)
 	more := n + 1
-	write(tx, key, &more)
+	tx.write(key, &more)
 	return uint64(n)
 }
 

@@ -8,28 +8,14 @@ import (
 )
 
 // Tags stand in records and keys as text, and are used as that: to make a tag of its
-// text, as package names does, takes longer than to read a record. What comes from
-// outside, or out of the store, is checked.
+// text, as package names does, takes regular expressions. What comes from outside, or
+// out of the store, is checked.
 
 // entityTag is the text of a names.VolumeTag or names.FilesystemTag.
 type entityTag string
 
-func (t *entityTag) code(c *coder) { checked(c, t, parseEntityTag) }
-
 // machineTag is the text of a names.MachineTag.
 type machineTag string
-
-func (t *machineTag) code(c *coder) { checked(c, t, parseMachineTag) }
-
-// checked is text for what not every text is.
-func checked[T ~string](c *coder, t *T, parse func(string) (T, error)) {
-	text(c, t)
-	if c.reading {
-		if _, err := parse(string(*t)); err != nil {
-			c.fail()
-		}
-	}
-}
 
 // newEntityTag returns an error unless the tag is of a volume or filesystem.
 func newEntityTag(tag names.Tag) (entityTag, error) {

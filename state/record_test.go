@@ -1,0 +1,215 @@
+package state
+
+import (
+	"maps"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fxamacker/cbor/v2"
+)
+
+// TestRecordsComeBackWhole fills every field that a record has, at any depth: one that
+// is not kept comes back empty.
+func TestRecordsComeBackWhole(t *testing.T) {
+	comesBack[instance](t)
+	comesBack[indexEntry](t)
+	comesBack[machineRecord](t)
+	comesBack[poolRecord](t)
+	comesBack[environRecord](t)
+	comesBack[devicesRecord](t)
+	comesBack[history](t)
+	comesBack[counter](t)
+}
+
+func comesBack[T any](t *testing.T) {
+	t.Helper()
+	var record T
+	fill(t, reflect.ValueOf(&record).Elem())
+	data, err := encode(&record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch got, err := decode[T](data); {
+	case err != nil:
+		t.Errorf("%T: %v", record, err)
+	case !reflect.DeepEqual(got, record):
+		t.Errorf("%T comes back as\n\t%+v\nwas\n\t%+v", record, got, record)
+	}
+	if _, err := decode[T](append(data, 0)); err == nil {
+		t.Errorf("%T with something more is read", record)
+	}
+	for n := range data {
+		if _, err := decode[T](data[:n]); err == nil {
+			t.Errorf("the first %d of %d bytes of %T are read", n, len(data), record)
+		}
+	}
+}
+
+// fill sets what v has to values that are not zero, some of them not UTF-8.
+func fill(t *testing.T, v reflect.Value) {
+	switch v.Interface().(type) {
+	case time.Time:
+		v.Set(reflect.ValueOf(time.Date(1969, 2, 3, 4, 5, 6, 7, time.UTC)))
+		return
+	case entityTag:
+		v.SetString("volume-0-lxd-1-2")
+		return
+	case machineTag:
+		v.SetString("machine-0-lxd-1")
+		return
+	case attributes:
+		v.Set(reflect.ValueOf(attributes{
+			"text": "text", "flag": true, "none": nil, "number": 1.0, "fraction": 0.1,
+			"list": []any{"one", 2.0}, "map": map[string]any{"three": 3.0},
+		}))
+		return
+	}
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(strings.Repeat("text\xff", 50))
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Uint64:
+		v.SetUint(math.MaxUint64)
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(t, v.Elem())
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		fill(t, v.Index(0))
+		fill(t, v.Index(1))
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(t, key)
+		fill(t, value)
+		v.SetMapIndex(key, value)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			fill(t, v.Field(i))
+		}
+	default:
+		t.Fatalf("no value is known for %s", v.Type())
+	}
+}
+
+// TestAttributesAreKeptAsJSON keeps what JSON has no type for, and what has no bytes.
+func TestAttributesAreKeptAsJSON(t *testing.T) {
+	for _, test := range []struct{ attributes, want attributes }{
+		{nil, nil},
+		{attributes{}, nil},
+		{attributes{"int": 1, "list": []string{"a"}}, attributes{"int": 1.0, "list": []any{"a"}}},
+	} {
+		data, err := encode(&environRecord{test.attributes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := decode[environRecord](data)
+		if err != nil || !reflect.DeepEqual(got.Attributes, test.want) {
+			t.Errorf("%#v comes back as %#v, %v", test.attributes, got.Attributes, err)
+		}
+	}
+	if _, err := encode(&environRecord{attributes{"channel": make(chan int)}}); err == nil {
+		t.Error("what JSON cannot tell is kept")
+	}
+}
+
+// TestMoreDevicesThanALibraryExpects has more than the 131,072 elements that a list has
+// at most by default.
+func TestMoreDevicesThanALibraryExpects(t *testing.T) {
+	devices := make(devicesRecord, 1<<18)
+	data, err := encode(&devices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := decode[devicesRecord](data); err != nil || len(got) != len(devices) {
+		t.Errorf("%d devices come back as %d, %v", len(devices), len(got), err)
+	}
+}
+
+// TestDamagedRecordsAreRefused reads instances that CBOR has no fault with, or little.
+func TestDamagedRecordsAreRefused(t *testing.T) {
+	type object = map[any]any
+	entity := func(with object) object {
+		e := object{1: "volume-0", 3: object{}}
+		maps.Copy(e, with)
+		return object{10: e}
+	}
+	for _, test := range []struct {
+		name   string
+		record any
+		error  string // empty for what is read
+	}{
+		{"whole", entity(nil), ""},
+		{"nothing", nil, "neither volume nor filesystem"},
+		{"no entity", object{1: "block"}, "neither volume nor filesystem"},
+		{"a list", []any{"block"}, "cannot unmarshal array"},
+		{"another type", object{1: 1}, "field state.instance.1"},
+		{"a number that is not a size", object{4: -1}, "field state.instance.4"},
+		{"a field of newer code", object{99: 1}, "unknown field"},
+		{"no tag", entity(object{1: ""}), `"" is not a valid tag`},
+		{"no volume's tag", entity(object{1: "machine-0"}), "machine 0 is neither a volume nor a filesystem"},
+		{"imported from nowhere", entity(object{5: true}), "volume 0 is imported and not provisioned"},
+		{"attached to nothing", entity(object{6: object{}}), `"" is not a valid tag`},
+		{"attributes that are no JSON", object{5: []byte("{")}, "unexpected end of JSON input"},
+		{"a time that is none", entity(object{3: object{3: "now"}}), "time.Time"},
+		{"a tag of CBOR", object{1: cbor.Tag{Number: 1, Content: 1}}, "tag"},
+		{"a field twice", cbor.RawMessage("\xa2\x01\x61a\x01\x61b"), "duplicate map key"},
+		{"more than there is", cbor.RawMessage("\x9b\x00\x00\x00\x00\x7f\xff\xff\xff"), "EOF"},
+		{"no end said", cbor.RawMessage("\xbf\xff"), "indefinite-length"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			data, isRaw := test.record.(cbor.RawMessage)
+			if !isRaw {
+				var err error
+				if data, err = cbor.Marshal(test.record); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err := decodeAt[instance]("storage/it", data)
+			switch {
+			case test.error == "" && err != nil:
+				t.Error(err)
+			case test.error != "" && (err == nil ||
+				!strings.HasPrefix(err.Error(), `decoding "storage/it": the record is damaged: `) || !strings.Contains(err.Error(), test.error)):
+				t.Errorf("got %v, want %q", err, test.error)
+			}
+		})
+	}
+}
+
+// FuzzDecode reads records that no store of ours has. What is read can be used, and
+// written.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(nil))
+	f.Add([]byte("\x9b\x7f\xff\xff\xff\xff\xff\xff\xff"))
+	f.Add([]byte("\xa1\x0a\xa3\x01\x68volume-0\x03\xa0\x06\xa1\x01\x69machine-0"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if i, ok := survives[instance](t, data); ok {
+			i.index(nil, "it")
+			for _, e := range i.entities() {
+				_, _ = e.Tag.tag(), e.Tag.scope()
+			}
+			i.settle(time.Time{})
+		}
+		survives[indexEntry](t, data)
+		survives[devicesRecord](t, data)
+		survives[history](t, data)
+		survives[poolRecord](t, data)
+	})
+}
+
+// survives returns the record that the data are, if they are one.
+func survives[T any](t *testing.T, data []byte) (record T, ok bool) {
+	record, err := decode[T](data)
+	if err != nil {
+		return record, false
+	}
+	if _, err := encode(&record); err != nil {
+		t.Errorf("%+v is read, and not written: %v", record, err)
+	}
+	return record, true
+}

@@ -176,7 +176,7 @@ func (c *Core) backing(e *entity) *device {
 	if e.held {
 		return e.beneath
 	}
-	if e.kind != FilesystemAttachment || e.backingKnown {
+	if e.backingKnown {
 		return e.backing
 	}
 	return e.storage.backing

@@ -300,7 +300,7 @@ func newTag(storage Key) names.Tag {
 // drop drops an entity that nothing is to be remembered of any more: not of itself,
 // and not for others.
 func (c *Core) drop(e *entity) {
-	if e.observed || e.unread || e.held || e.users > 0 || e.op != None || e.work != nil || e.attachments.first != nil || e.waiters.any() {
+	if e.observed || e.unread || e.held || e.users > 0 || e.work != nil || e.attachments.first != nil {
 		return
 	}
 	if !c.has(e) {
@@ -311,7 +311,6 @@ func (c *Core) drop(e *entity) {
 	c.all[e.place].place = e.place
 	c.all[last] = nil
 	c.all = c.all[:last]
-	c.setDevice(&e.backing, nil)
 	if s := e.storage; s != e {
 		s.attachments.remove(e)
 		c.drop(s)
@@ -377,7 +376,7 @@ func (c *Core) setDevice(of **device, d *device) {
 		return
 	}
 	former.users--
-	if former.users == 0 && !former.matters {
+	if former.users == 0 {
 		c.devices.Delete(former.volume)
 	}
 }
@@ -397,7 +396,4 @@ func (c *Core) ignore(d *device) {
 	c.mattering[last] = nil
 	c.mattering = c.mattering[:last]
 	d.matters, d.known, d.marked, d.size = false, false, false, 0
-	if d.users == 0 {
-		c.devices.Delete(d.volume)
-	}
 }

@@ -74,7 +74,6 @@ func (c *Core) finish(e *entity, r *Result) {
 		e.work.item = nil
 		c.succeed(e, r)
 	case e.life == Gone && !e.mayGoOn(r.Err):
-		e.phase = idle
 		c.forget(e)
 	default:
 		c.fail(e, r)

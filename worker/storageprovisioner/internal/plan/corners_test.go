@@ -1,0 +1,85 @@
+package plan_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
+// What may have been attached is detached like anything else: not by attaching it
+// again to learn whether it is.
+func TestWhatMayHaveBeenAttachedIsDetached(t *testing.T) {
+	s := play(t)
+	v, a := volume("0"), on(machine, volume("0"))
+	s.observe(wanted(v, recorded), wanted(a))
+	s.does("attach volume attachment 0 on machine-0")
+	s.ends(a, unknown)
+	s.observe(wanted(a, dying, func(f *plan.Fact) { f.Args = "detach" }))
+	s.does("detach volume attachment 0 on machine-0")
+	if item := s.items[a]; item.Repeat || item.Args != "detach" {
+		t.Errorf("detached is %+v", item)
+	}
+}
+
+// A filesystem need not wait for more growth of its volume than it takes part in.
+func TestFilesystemGrowsIntoWhatItsVolumeHasAlready(t *testing.T) {
+	s := play(t)
+	s.mounted(true)
+	v, f := volume("0"), filesystem("1")
+	s.observe(wanted(v, growing(1000, 2000)))
+	s.does("resize volume 0")
+	s.ends(v, failing(errors.New("no room")))
+	s.observe(wanted(f, growing(500, 1000), backedBy(v)))
+	s.does("resize filesystem 1")
+}
+
+// What a filesystem was mounted by unmounts it, whatever the state says of it then.
+func TestMountIsUndoneByWhoeverMadeIt(t *testing.T) {
+	s := play(t)
+	s.mounted(true)
+	f, m := filesystem("1"), on(machine, filesystem("1"))
+	s.gone(f)
+	s.does("forget 0")
+	s.observe(wanted(f, recorded), wanted(m, recorded, dying))
+	s.does("detach filesystem attachment 1 on machine-0")
+	if s.sources[m] != plan.Managed {
+		t.Errorf("it is detached by %s", s.sources[m])
+	}
+}
+
+// What has been detached is attached anew when it is wanted again by the time that this
+// was to be recorded.
+func TestDetachedInVainIsAttachedAnew(t *testing.T) {
+	s := play(t)
+	v, a := volume("0"), on(machine, volume("0"))
+	s.attached(v, machine)
+	s.observe(wanted(a, recorded, dying))
+	s.does("detach volume attachment 0 on machine-0")
+	s.ends(a)
+	s.does("remove volume attachment 0 on machine-0")
+	s.observe(wanted(a, recorded))
+	s.published(a, errors.New("it is alive"))
+	s.does("attach volume attachment 0 on machine-0")
+}
+
+// What was read of an entity that has been forgotten meanwhile makes a new record.
+func TestWhatWasReadBeforeItWasForgottenIsRememberedAnew(t *testing.T) {
+	s := play(t)
+	for _, id := range []string{"0", "1"} {
+		s.core.Changed(volume(id))
+	}
+	read := s.core.Unread(2)
+	s.gone(volume("0"))
+	f := wanted(volume("0"))
+	f.Subject = read[0]
+	s.observe(f)
+	if !s.core.Knows(volume("0")) {
+		t.Error("it is not known")
+	}
+	s.does("create volume 0")
+	s.ends(volume("0"), failing(errors.New("no")))
+	s.passes(time.Second)
+	s.does("create volume 0")
+}

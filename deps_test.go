@@ -119,7 +119,13 @@ var rules = []rule{{
 }, {
 	packages: []string{"./worker/storageprovisioner/internal/plan"},
 	never:    []string{"./worker/...", "./watcher", "./storage/provider/...", "./state/..."},
+	unless:   []string{"./worker/storageprovisioner/internal/byid"},
 	reason:   "the core is pure: whoever does I/O drives it",
+}, {
+	packages: []string{"./worker/storageprovisioner/internal/byid"},
+	never:    []string{"./...", "github.com/...", "golang.org/...", "gopkg.in/...", "go.etcd.io/...", "go.yaml.in/..."},
+	direct:   true,
+	reason:   "how things are found by their ids is nobody else's matter",
 }, {
 	packages: []string{"./worker/diskmanager/..."},
 	never:    []string{"./worker/storageprovisioner/...", "./state/..."},

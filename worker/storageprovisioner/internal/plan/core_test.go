@@ -202,10 +202,17 @@ func (s *script) attached(storage plan.Key, host string, edit ...func(*plan.Fact
 func (s *script) mounted(marked bool) {
 	s.t.Helper()
 	s.attached(volume("0"), machine)
-	f, m := filesystem("1"), on(machine, filesystem("1"))
-	s.observe(wanted(f, recorded, backedBy(volume("0"))), wanted(m, backedBy(volume("0"))))
-	s.does("look up 0")
-	s.core.DeviceKnown("0", true, marked, 1000)
+	s.backed("0", "1", marked)
+}
+
+// backed has a filesystem be on a volume that is attached to the machine, and be attached
+// there too.
+func (s *script) backed(volumeID, filesystemID string, marked bool) {
+	s.t.Helper()
+	f, m := filesystem(filesystemID), on(machine, filesystem(filesystemID))
+	s.observe(wanted(f, recorded, backedBy(volume(volumeID))), wanted(m, backedBy(volume(volumeID))))
+	s.does("look up " + volumeID)
+	s.core.DeviceKnown(volumeID, true, marked, 1000)
 	s.does("attach " + m.String())
 	s.ends(m)
 	s.does("record " + m.String() + ": info")

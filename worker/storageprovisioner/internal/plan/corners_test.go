@@ -83,3 +83,12 @@ func TestWhatWasReadBeforeItWasForgottenIsRememberedAnew(t *testing.T) {
 	s.passes(time.Second)
 	s.does("create volume 0")
 }
+
+// A filesystem may have the id of a volume that it has nothing to do with.
+func TestMountingTellsNothingOfAVolumeOfTheSameID(t *testing.T) {
+	s := play(t)
+	s.attached(volume("0"), machine)
+	s.attached(volume("1"), machine)
+	s.backed("1", "0", true)
+	s.backed("0", "1", true)
+}

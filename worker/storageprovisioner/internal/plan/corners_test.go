@@ -92,3 +92,66 @@ func TestMountingTellsNothingOfAVolumeOfTheSameID(t *testing.T) {
 	s.backed("1", "0", true)
 	s.backed("0", "1", true)
 }
+
+// A volume that is attached again may be another device: what is to be mounted waits
+// until that has been looked up.
+func TestDeviceIsLookedUpAgainOnceItsVolumeIsAttachedAgain(t *testing.T) {
+	s := play(t)
+	s.mounted(true)
+	a, m := on(machine, volume("0")), on(machine, filesystem("1"))
+	s.observe(wanted(m, recorded, dying, backedBy(volume("0"))))
+	s.does("detach filesystem attachment 1 on machine-0")
+	s.ends(m)
+	s.does("remove filesystem attachment 1 on machine-0")
+	s.taken(m)
+	s.observe(wanted(a, recorded, dying))
+	s.does("detach volume attachment 0 on machine-0")
+	s.ends(a)
+	s.does("remove volume attachment 0 on machine-0", "look up 0")
+	s.taken(a)
+	s.observe(wanted(a), wanted(m, backedBy(volume("0"))))
+	s.does("attach volume attachment 0 on machine-0")
+	s.ends(a)
+	s.does("record volume attachment 0 on machine-0: info")
+	s.taken(a)
+	s.does("look up 0")
+	s.core.DeviceKnown("0", true, true, 1000)
+	s.does("attach filesystem attachment 1 on machine-0")
+}
+
+// What may have been made is looked into in the end, though it was not this worker's
+// business in between.
+func TestWhatMayHaveBeenMadeIsRememberedWhileItIsForeign(t *testing.T) {
+	s := play(t)
+	v := volume("0")
+	s.observe(wanted(v))
+	s.does("create volume 0")
+	s.ends(v, unknown)
+	foreign := func(f *plan.Fact) { f.Class = plan.Foreign }
+	s.observe(wanted(v, foreign))
+	s.does()
+	s.observe(wanted(v, dead))
+	s.does("create volume 0")
+	if item := s.items[v]; !item.Repeat || item.Args != "args" {
+		t.Errorf("created is %+v", item)
+	}
+}
+
+// A volume stays where it is while a filesystem is made on it.
+func TestVolumeIsNotDetachedBeneathAFilesystemThatIsMade(t *testing.T) {
+	s := play(t)
+	v, f := volume("0"), filesystem("1")
+	a := on(machine, v)
+	s.attached(v, machine)
+	s.observe(wanted(f, backedBy(v)))
+	s.does("look up 0")
+	s.core.DeviceKnown("0", true, true, 1000)
+	s.does("create filesystem 1")
+	s.observe(wanted(a, recorded, dying))
+	s.does()
+	if p := s.pending(a); p.WaitsFor != "what uses it to go" {
+		t.Errorf("the detachment: %+v", p)
+	}
+	s.ends(f)
+	s.does("detach volume attachment 0 on machine-0", "record filesystem 1: info")
+}

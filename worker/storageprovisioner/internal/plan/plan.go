@@ -470,9 +470,9 @@ func (c *Core) retire(e *entity) {
 	}
 }
 
-// failed reports whether the entity's operation has failed, or been held back.
+// failed reports whether the entity's operation has failed.
 func (e *entity) failed() bool {
-	return e.stalled || e.work != nil && e.work.attempts > 0
+	return e.work != nil && e.work.attempts > 0
 }
 
 // refresh forgets the failures of an entity's operation, which so may go at

@@ -77,10 +77,7 @@ func (c *Core) stand(e *entity, info string) {
 	switch {
 	case e.resting():
 		c.say(e, e.told, info)
-	case e.told != nothing:
-	case e.users > 0:
-		c.say(e, attached, info)
-	default:
+	case e.told == nothing:
 		c.say(e, detached, info)
 	}
 }

@@ -146,29 +146,34 @@ func onlyError[P any](_ P, err error) plan.Result {
 // admit splits items, with their arguments, into those to go ahead with, and the
 // results of those that are held back or not valid. What is repeated to learn how it
 // ended is not asked about again.
-func admit[P any](
-	items []plan.Item, args []P, check func(P) plan.Result,
-) (admitted []plan.Item, admittedArgs []P, results []plan.Result) {
+func admit[P any](items []plan.Item, args []P, check func(P) plan.Result) ([]plan.Item, []P, []plan.Result) {
+	var held []plan.Result
+	kept := make([]bool, len(items))
 	for i, item := range items {
 		var result plan.Result
 		if !item.Repeat {
 			result = check(args[i])
 		}
-		switch held := result.Deferred || result.Err != nil; {
-		case held && results == nil:
-			// Most often none is.
-			admitted, admittedArgs = slices.Clone(items[:i]), slices.Clone(args[:i])
-			fallthrough
-		case held:
-			results = append(results, item.Ended(result))
-		case results != nil:
-			admitted, admittedArgs = append(admitted, item), append(admittedArgs, args[i])
+		kept[i] = !result.Deferred && result.Err == nil
+		if !kept[i] {
+			held = append(held, item.Ended(result))
 		}
 	}
-	if results == nil {
-		return items, args, nil
+	return those(items, kept), those(args, kept), held
+}
+
+// those returns the elements that are kept: most often all are.
+func those[E any](list []E, kept []bool) []E {
+	if !slices.Contains(kept, false) {
+		return list
 	}
-	return admitted, admittedArgs, results
+	var some []E
+	for i, e := range list {
+		if kept[i] {
+			some = append(some, e)
+		}
+	}
+	return some
 }
 
 // create makes what qualifies and is valid. What is not valid now will not be valid
@@ -197,14 +202,12 @@ func takeAway[G any](
 	items, ids, held := admit(items, arguments(items, id), func(id string) plan.Result {
 		return plan.Result{Deferred: slices.ContainsFunc(guards, func(g G) bool { return !allows(g, id) })}
 	})
-	released := func(item plan.Item) bool { return item.Release }
-	if !slices.ContainsFunc(items, released) {
-		return append(bulk(items, ids, destroy, onlyError), held...)
+	destroyed, released := make([]bool, len(items)), make([]bool, len(items))
+	for i, item := range items {
+		destroyed[i], released[i] = !item.Release, item.Release
 	}
-	kept := func(item plan.Item) bool { return !item.Release }
-	destroyed, spared := slices.DeleteFunc(slices.Clone(items), released), slices.DeleteFunc(slices.Clone(items), kept)
-	results := bulk(destroyed, arguments(destroyed, id), destroy, onlyError)
-	results = append(results, bulk(spared, arguments(spared, id), release, onlyError)...)
+	results := bulk(those(items, destroyed), those(ids, destroyed), destroy, onlyError)
+	results = append(results, bulk(those(items, released), those(ids, released), release, onlyError)...)
 	return append(results, held...)
 }
 

@@ -11,9 +11,6 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
-// To parse a tag takes longer than all else that is done about an entity at a time. What
-// is known already, and what is a number as most ids are, need not be parsed.
-
 // attachmentKey returns the key of an attachment, which a watcher calls so.
 func (l *loop) attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.Key, error) {
 	if !l.core.KnowsHost(id.MachineTag) {
@@ -21,33 +18,35 @@ func (l *loop) attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.K
 			return plan.Key{}, errors.Trace(err)
 		}
 	}
-	key := plan.Key{Kind: kind, Host: id.MachineTag}
-	of, suffix, _ := strings.Cut(id.AttachmentTag, "-")
-	if key.ID = suffix; of == kind.Storage().String() && (byid.IsNumber(suffix) || l.core.Knows(key.Storage())) {
-		return key, nil
-	}
-	var tag names.Tag
-	var err error
-	if kind.Storage() == plan.Volume {
-		tag, err = names.ParseVolumeTag(id.AttachmentTag)
-	} else {
-		tag, err = names.ParseFilesystemTag(id.AttachmentTag)
-	}
-	if err != nil {
-		return plan.Key{}, errors.Trace(err)
-	}
-	key.ID = tag.Id()
-	return key, nil
+	storageID, err := parseStorageTag(kind.Storage(), id.AttachmentTag)
+	return plan.Key{Kind: kind, ID: storageID, Host: id.MachineTag}, err
 }
 
 // parseVolumeTag returns the tag of a volume, and the id.
 func parseVolumeTag(volumeTag string) (names.VolumeTag, string, error) {
-	if id, ok := strings.CutPrefix(volumeTag, names.VolumeTagKind+"-"); ok && byid.IsNumber(id) {
-		return names.NewVolumeTag(id), id, nil
-	}
-	tag, err := names.ParseVolumeTag(volumeTag)
+	id, err := parseStorageTag(plan.Volume, volumeTag)
 	if err != nil {
-		return names.VolumeTag{}, "", errors.Trace(err)
+		return names.VolumeTag{}, "", err
 	}
-	return tag, tag.Id(), nil
+	return names.NewVolumeTag(id), id, nil
+}
+
+// parseStorageTag returns the id of the volume or filesystem with a tag. To parse that
+// takes longer than all else that is done about an entity at a time, and there is no need
+// for it where the id is a number, as most are.
+func parseStorageTag(kind plan.Kind, tag string) (string, error) {
+	if of, id, _ := strings.Cut(tag, "-"); of == kind.String() && byid.IsNumber(id) {
+		return id, nil
+	}
+	var parsed names.Tag
+	var err error
+	if kind == plan.Volume {
+		parsed, err = names.ParseVolumeTag(tag)
+	} else {
+		parsed, err = names.ParseFilesystemTag(tag)
+	}
+	if err != nil {
+		return "", errors.Trace(err)
+	}
+	return parsed.Id(), nil
 }

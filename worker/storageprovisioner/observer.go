@@ -97,7 +97,7 @@ var operationKinds = map[plan.Kind]map[plan.Op]OperationKind{
 }
 
 func newOperation(batch plan.Batch, key plan.Key) Operation {
-	o := Operation{Kind: operationKinds[key.Kind][batch.Op], Source: batch.Source.Provider, Entity: storageTag(key)}
+	o := Operation{Kind: operationKinds[key.Kind][batch.Op], Source: batch.Source.Provider, Entity: key.Tag()}
 	switch {
 	case batch.Source.Managed:
 		o.Source = "managed"
@@ -124,15 +124,6 @@ func (o *observer) finished(h handed) {
 	for _, result := range h.results {
 		o.OperationFinished(newOperation(h.batch, result.Key), outcome(result), h.took, result.Err)
 	}
-}
-
-// storageTag returns the tag of a volume or filesystem, or of what an attachment
-// attaches.
-func storageTag(key plan.Key) names.Tag {
-	if key.Kind.Storage() == plan.Filesystem {
-		return names.NewFilesystemTag(key.ID)
-	}
-	return names.NewVolumeTag(key.ID)
 }
 
 func outcome(r plan.Result) Outcome {

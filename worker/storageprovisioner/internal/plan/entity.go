@@ -278,7 +278,7 @@ func (c *Core) entity(key Key) *entity {
 	c.all = append(c.all, e)
 	if !key.Kind.Attachment() {
 		e.storage = e
-		e.tag = newTag(key)
+		e.tag = key.Tag()
 		c.storage[key.Kind].Set(key.ID, e)
 		return e
 	}
@@ -287,14 +287,6 @@ func (c *Core) entity(key Key) *entity {
 	e.storage, e.name, e.tag = s, s.name, s.tag
 	s.attachments.add(e)
 	return e
-}
-
-// newTag returns the tag of a volume or filesystem.
-func newTag(storage Key) names.Tag {
-	if storage.Kind == Filesystem {
-		return names.NewFilesystemTag(storage.ID)
-	}
-	return names.NewVolumeTag(storage.ID)
 }
 
 // drop drops an entity that nothing is to be remembered of any more: not of itself,

@@ -3,6 +3,8 @@ package plan
 import (
 	"cmp"
 	"fmt"
+
+	"github.com/juju/names/v5"
 )
 
 // Kind says what a key names: one of the five kinds of entity that operations
@@ -67,6 +69,15 @@ type Key struct {
 // filesystem's own key otherwise.
 func (k Key) Storage() Key {
 	return Key{Kind: k.Kind.Storage(), ID: k.ID}
+}
+
+// Tag returns the tag of a volume or filesystem, or of what an attachment attaches. It
+// takes long to make: what the core gives out has it.
+func (k Key) Tag() names.Tag {
+	if k.Kind.Storage() == Filesystem {
+		return names.NewFilesystemTag(k.ID)
+	}
+	return names.NewVolumeTag(k.ID)
 }
 
 func (k Key) String() string {

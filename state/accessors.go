@@ -70,7 +70,8 @@ func (a *Accessor) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
 	})
 }
 
-// SetStatus sets the statuses of volumes and filesystems; Data is not kept. The
+// SetStatus sets the statuses of volumes and filesystems, also of a volume of the
+// environment of which the machine has a plan to carry out; Data is not kept. The
 // statuses that can be set are, whatever becomes of the others; the error is about
 // the first that cannot.
 func (a *Accessor) SetStatus(all []params.EntityStatusArgs) error {
@@ -83,7 +84,10 @@ func (a *Accessor) SetStatus(all []params.EntityStatusArgs) error {
 		if err != nil {
 			return errors.Annotatef(err, "%s", tag)
 		}
-		return a.changeEntity(tx, tag, func(_ *instance, e *entity) error {
+		if !a.owns(tag) && !tx.plannedAt(tag, a.machine) {
+			return unauthorized(tag)
+		}
+		return tx.changeEntity(tag, func(_ *instance, e *entity) error {
 			e.Status.set(value, args.Info, tx.now)
 			return nil
 		})
@@ -97,6 +101,11 @@ func (a *Accessor) SetStatus(all []params.EntityStatusArgs) error {
 		}
 	}
 	return nil
+}
+
+// plannedAt reports whether the machine has a plan to carry out for the entity.
+func (tx *txn) plannedAt(tag entityTag, machine machineTag) bool {
+	return machine != "" && tx.has(planKey(machine, tag))
 }
 
 // parseStatus returns the status that the text names.

@@ -53,6 +53,10 @@ type entity struct {
 
 	// Attachment is nil while no machine has the entity, or is to have it.
 	Attachment *attachment `cbor:"6,keyasint,omitempty"`
+
+	// Attempted says that a worker has set out to make it, and it is not known that
+	// nothing has come of that.
+	Attempted bool `cbor:"7,keyasint,omitempty"`
 }
 
 // entityInfo is what a provider made.
@@ -74,6 +78,9 @@ type attachment struct {
 
 	// Plan is nil where the machine itself has nothing to do.
 	Plan *attachmentPlan `cbor:"4,keyasint,omitempty"`
+
+	// Attempted is for the attachment what it is for the entity.
+	Attempted bool `cbor:"5,keyasint,omitempty"`
 }
 
 // attachmentInfo is what a provider attached: the device of a volume, or the mount

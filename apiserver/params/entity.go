@@ -45,6 +45,20 @@ type LifeResults struct {
 	Results []LifeResult `json:"results"`
 }
 
+// Attempt says of a volume, filesystem or attachment that is not recorded whether it may
+// have been made all the same.
+type Attempt struct {
+	// Id is that of an attachment; that of a volume or filesystem has no machine.
+	Id        MachineStorageId `json:"id"`
+	Attempted bool             `json:"attempted"`
+}
+
+// AttemptResult says whether something may have been made, or has an error.
+type AttemptResult struct {
+	Attempted bool   `json:"attempted"`
+	Error     *Error `json:"error,omitempty"`
+}
+
 // EntityStatusArgs sets the status of an entity.
 type EntityStatusArgs struct {
 	Tag    string         `json:"tag"`

@@ -153,6 +153,23 @@ type VolumeAttachmentPlanAccessor interface {
 	SetVolumeAttachmentPlanBlockInfo([]params.VolumeAttachmentPlan) ([]params.ErrorResult, error)
 }
 
+// AttemptAccessor is an optional capability of a [LifecycleManager] of a state that
+// remembers what a worker has set out to make, so that it is found, and taken away where
+// it is not wanted any more, if the worker ends before it has recorded it. Without it,
+// what was made just before a crash is found only while it is wanted.
+//
+// Volumes and filesystems go by a [params.MachineStorageId] without a machine,
+// attachments by their own.
+type AttemptAccessor interface {
+	// SetAttempts notes that volumes, filesystems and attachments are about to be made,
+	// or that an attempt has ended and has made nothing. A volume may be attached by the
+	// attempt to make it.
+	SetAttempts([]params.Attempt) ([]params.ErrorResult, error)
+
+	// Attempts tells what has been noted of what is not recorded.
+	Attempts([]params.MachineStorageId) ([]params.AttemptResult, error)
+}
+
 // MachineAccessor tells of the machines that storage is attached to.
 type MachineAccessor interface {
 	// WatchMachine watches a machine.

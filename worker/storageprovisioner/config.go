@@ -244,6 +244,12 @@ func (c Config) plans() (VolumeAttachmentPlanAccessor, bool) {
 	return accessor, ok
 }
 
+// attempts returns the accessor of attempts, if the state remembers them.
+func (c Config) attempts() (AttemptAccessor, bool) {
+	accessor, ok := c.Life.(AttemptAccessor)
+	return accessor, ok
+}
+
 // scope returns the scope of the providers that the worker uses.
 func (c Config) scope() storage.Scope {
 	if _, ok := c.machine(); ok {

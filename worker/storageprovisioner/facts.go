@@ -84,8 +84,11 @@ func (r *facts) readStorage(kind kindReader, facts []*plan.Fact) error {
 	if err := kind.infos(only(facts, present)); err != nil {
 		return err
 	}
+	if err := r.readAttempts(facts); err != nil {
+		return err
+	}
 	if err := kind.creations(only(facts, func(f *plan.Fact) bool {
-		return !f.Recorded && (f.Life == plan.Alive || f.Life == plan.Dead)
+		return !f.Recorded && (f.Attempted || f.Life == plan.Alive || f.Life == plan.Dead)
 	})); err != nil {
 		return err
 	}
@@ -104,13 +107,35 @@ func (r *facts) readAttachments(kind kindReader, facts []*plan.Fact) error {
 	if err := kind.attachments(only(facts, present)); err != nil {
 		return err
 	}
+	if err := r.readAttempts(facts); err != nil {
+		return err
+	}
 	return kind.attaching(only(facts, present))
+}
+
+// readAttempts completes the facts of what is not recorded with whether it may have been
+// made all the same.
+func (r *facts) readAttempts(facts []*plan.Fact) error {
+	accessor, ok := r.config.attempts()
+	if !ok {
+		return nil
+	}
+	unrecorded := only(facts, func(f *plan.Fact) bool { return present(f) && !f.Recorded })
+	results, err := call("reading attempts", accessor.Attempts, attachmentIds(unrecorded))
+	complete(unrecorded, results, func(f *plan.Fact, result params.AttemptResult) error {
+		f.Attempted = result.Attempted
+		if result.Error != nil {
+			return result.Error
+		}
+		return nil
+	})
+	return err
 }
 
 // unmade reports whether an entity is to be removed without ever having been
 // provisioned. It is asked only whose it is, and goes even if that is not known.
 func unmade(f *plan.Fact) bool {
-	return !f.Recorded && (f.Life == plan.Dead || f.Life == plan.Dying)
+	return !f.Recorded && !f.Attempted && (f.Life == plan.Dead || f.Life == plan.Dying)
 }
 
 // only returns the facts that could be read so far and that are wanted.

@@ -17,6 +17,8 @@ import (
 type todo struct {
 	// config says whether the environment's configuration is to be read.
 	config configState
+	// attempts are the batches of which the state is to be told.
+	attempts []plan.Batch
 	// hosts are the machines to watch unless they are provisioned.
 	hosts set[string]
 	// instances are the watched machines whose instance ids to read.
@@ -186,6 +188,44 @@ func (l *loop) tellEnd(w worker.Worker, end endedWatch) {
 	}
 }
 
+// note tells the state what is about to be made, and hands on what still is to be.
+func (l *loop) note(batches []plan.Batch) job {
+	config := l.config
+	return func() (reply, error) {
+		errs := make([][]error, len(batches))
+		for i := range batches {
+			var err error
+			if errs[i], err = setAttempts(config, batches[i].Unnoted(), true); err != nil {
+				return nil, err
+			}
+		}
+		return func() {
+			if l.ctx.Err() != nil {
+				return // the next start of the worker finds out that nothing was made
+			}
+			for i, batch := range batches {
+				if batch = l.core.Noted(batch, errs[i]); len(batch.Items) > 0 {
+					l.hand(batch)
+				}
+			}
+		}, nil
+	}
+}
+
+// setAttempts notes that entities are about to be made, or that an attempt has made
+// nothing.
+func setAttempts(config Config, subjects []plan.Subject, attempted bool) ([]error, error) {
+	accessor, ok := config.attempts()
+	if !ok {
+		return nil, nil
+	}
+	args := make([]params.Attempt, len(subjects))
+	for i, s := range subjects {
+		args[i] = params.Attempt{Id: attachmentId(s), Attempted: attempted}
+	}
+	return tell("noting attempts", accessor.SetAttempts, args)
+}
+
 // mostRead is how much is read at once, of a kind. It is more than the calls cost
 // beside what they read, and little enough for the loop to be elsewhere soon after.
 const mostRead = 1 << 14
@@ -193,7 +233,7 @@ const mostRead = 1 << 14
 // read reads what is to be read, of all kinds.
 func (l *loop) read() job {
 	t := l.todo
-	l.todo = todo{}
+	l.todo = todo{attempts: t.attempts}
 	environ := l.environ
 	subjects, volumes := l.core.Unread(mostRead), l.core.Devices(mostRead)
 	room := l.room

@@ -311,16 +311,31 @@ func (s *leftoversSuite) TestIgnoredVolumeIsRemovedWithoutTheSource(c *gc.C) {
 	s.checkNothingIsLeft(c)
 }
 
-// It is the latest attempt that counts: the source makes nothing twice.
+// What has made nothing does not tell what the attempt before it did, unless it says
+// that there is no use in trying again.
+func (s *leftoversSuite) TestVolumeOfWhichAnAttemptBeforeTheLastIsUnknownIsLookedInto(c *gc.C) {
+	s.startGivingUp(c, 0)
+	s.source.FailCall("CreateVolumes", unknown)
+	s.source.FailItem("CreateVolumes", "volume-0", errors.New("busy"))
+	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.changed(c)
+	s.advance(c, backoff[0])
+	s.state.ForgetAttachment("machine-0", "volume-0")
+	s.state.Destroy(v)
+	s.changed(c)
+	s.AwaitCall(c, "DestroyVolumes", v)
+	s.AwaitCall(c, "Remove", v)
+}
+
 func (s *leftoversSuite) TestVolumeThatHasCertainlyNotBeenMadeInTheEndIsRemovedWithoutTheSource(c *gc.C) {
 	s.startGivingUp(c, 0)
 	s.source.FailCall("CreateVolumes", unknown)
-	s.source.FailItem("CreateVolumes", "volume-0", errors.New("no room"))
+	s.source.FailItem("CreateVolumes", "volume-0", storage.Permanent(errors.New("no room")))
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.changed(c)
 	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 pending: no connection"})
 	s.advance(c, backoff[0])
-	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 pending: no room"})
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 error: no room"})
 	s.checkNothingIsLeft(c)
 }
 

@@ -109,10 +109,12 @@ func newLoop(config Config, tomb *tomb.Tomb, reports <-chan chan<- map[string]an
 		host = machine.String()
 		l.backing = &backing{}
 	}
+	_, attempts := config.attempts()
 	l.core = plan.New(plan.Options{
 		Retry:     config.Retry.plan(),
 		MaxBatch:  config.MaxBatch,
 		Host:      host,
+		Attempts:  attempts,
 		Timetable: l.schedule,
 	})
 	return l
@@ -288,7 +290,11 @@ func (l *loop) advance() {
 		return
 	}
 	for _, batch := range l.core.Batches() {
-		l.hand(batch)
+		if len(batch.Unnoted()) > 0 {
+			l.todo.attempts = append(l.todo.attempts, batch)
+		} else {
+			l.hand(batch)
+		}
 	}
 	l.observer.depths(l.core.Queued)
 	if l.asked {
@@ -308,6 +314,9 @@ func (l *loop) advance() {
 	switch {
 	case !out.Publish.Empty():
 		l.ask(l.publish(out.Publish))
+	case len(l.todo.attempts) > 0:
+		l.ask(l.note(l.todo.attempts))
+		l.todo.attempts = nil
 	case l.todo.config != configKnown:
 		l.ask(l.readEnviron())
 	case !l.todo.empty() || l.core.Curious():

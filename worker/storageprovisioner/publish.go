@@ -24,6 +24,16 @@ func (l *loop) publish(p plan.Publication) job {
 	config := l.config
 	return func() (reply, error) {
 		setStatuses(config, p.Statuses)
+		unmade, err := setAttempts(config, p.Unmade, false)
+		if err != nil {
+			return nil, err
+		}
+		for i, err := range unmade {
+			if err != nil && !errors.Is(err, errors.NotFound) {
+				// What is not there is looked for once more then.
+				config.Logger.Warningf("noting that %s was not made: %v", p.Unmade[i].Key, err)
+			}
+		}
 		var all []published
 		for _, step := range []func() ([]published, error){
 			func() ([]published, error) {

@@ -74,25 +74,29 @@ func (r volumeReader) params(facts []*plan.Fact, each func(*plan.Fact, params.Vo
 
 func (r volumeReader) creations(facts []*plan.Fact) error {
 	return r.params(facts, func(f *plan.Fact, p params.VolumeParams) error {
-		if p.Attachment == nil && f.Life == plan.Alive {
-			r.config.Logger.Warningf("%s has no attachment parameters: it is not created", f.Key)
-		}
-		if p.Attachment == nil {
-			return nil
-		}
-		attachment, ok, err := r.setAttachment(f, p.Provider, p.Attachment.MachineTag, p.Attachment.InstanceId, p.Attachment.ReadOnly)
-		if !ok {
-			return err
-		}
-		volume := f.Tag.(names.VolumeTag)
-		f.Args = storage.VolumeParams{
-			Tag:          volume,
+		args := storage.VolumeParams{
+			Tag:          f.Tag.(names.VolumeTag),
 			Size:         p.Size,
 			Provider:     storage.ProviderType(p.Provider),
 			Attributes:   p.Attributes,
 			ResourceTags: p.Tags,
-			Attachment:   &storage.VolumeAttachmentParams{AttachmentParams: attachment, Volume: volume},
 		}
+		switch {
+		case p.Attachment != nil:
+			attachment, ok, err := r.setAttachment(f, p.Provider, p.Attachment.MachineTag, p.Attachment.InstanceId, p.Attachment.ReadOnly)
+			if !ok {
+				return err
+			}
+			args.Attachment = &storage.VolumeAttachmentParams{AttachmentParams: attachment, Volume: args.Tag}
+		case f.Attempted:
+			// What may have been made is looked into, wherever it is to be attached now.
+		case f.Life == plan.Alive:
+			r.config.Logger.Warningf("%s has no attachment parameters: it is not created", f.Key)
+			return nil
+		default:
+			return nil
+		}
+		f.Args = args
 		return nil
 	})
 }

@@ -32,7 +32,10 @@ func (o volumeOps) create(ctx envcontext.ProviderCallContext, items []plan.Item)
 				Size: r.Volume.Size,
 			}
 			if a := r.VolumeAttachment; a != nil {
-				machine := p.Attachment.Machine
+				machine := a.Machine
+				if p.Attachment != nil {
+					machine = p.Attachment.Machine
+				}
 				result.Attached = plan.Key{Kind: plan.VolumeAttachment, ID: p.Tag.Id(), Host: machine.String()}
 				result.AttachedInfo = storage.VolumeAttachment{
 					Volume: p.Tag, Machine: machine, VolumeAttachmentInfo: a.VolumeAttachmentInfo,
@@ -102,9 +105,11 @@ func missing(err error, what string) error {
 // volumeParams returns the parameters of a creation.
 func volumeParams(item plan.Item) storage.VolumeParams {
 	p := item.Args.(storage.VolumeParams)
-	attachment := *p.Attachment
-	attachment.InstanceId = instance.Id(item.Instance)
-	p.Attachment = &attachment
+	if p.Attachment != nil {
+		attachment := *p.Attachment
+		attachment.InstanceId = instance.Id(item.Instance)
+		p.Attachment = &attachment
+	}
 	return p
 }
 

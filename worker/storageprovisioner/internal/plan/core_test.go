@@ -396,7 +396,7 @@ func TestAttachmentThatWasNeverMadeDoesNotWaitForItsVolume(t *testing.T) {
 		s.does()
 		s.core.Take()
 		s.observe(wanted(a, dying))
-		s.does("remove volume attachment 0 on machine-0")
+		s.does("remove volume attachment 0 on machine-0", "read volume 0")
 	})
 	t.Run("to be destroyed", func(t *testing.T) {
 		s := play(t)

@@ -129,8 +129,8 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 		// Whether the filesystem is on a volume decides whose it is.
 		return Attach, s
 	}
-	if s.op == Create && (s.underway() || s.doubted()) {
-		// The creation may attach as well.
+	if s.op == Create && (s.underway() || s.uncertain && s.backing == nil) {
+		// The creation may attach as well, or may have.
 		return Attach, s
 	}
 	class := c.class(e)

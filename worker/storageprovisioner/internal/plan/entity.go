@@ -113,6 +113,9 @@ type entity struct {
 	// uncertain says that nothing is known of what the last attempt to make or
 	// attach it did. It is tried anew, and looked into before the entity goes.
 	uncertain bool
+	// tried says that an attempt to make it has ended since it was last to be read: what
+	// the state tells of attempts is older.
+	tried bool
 	// stalled says that the operation waits for a change: it has failed in a
 	// way that repeating does not help, or is deferred.
 	stalled bool

@@ -138,6 +138,7 @@ func (c *Core) fail(e *entity, r *Result) {
 	} else {
 		c.failed(e, r)
 	}
+	c.unmade(e)
 	if !e.unresolved {
 		if e.op == Create {
 			c.release(e)
@@ -176,7 +177,9 @@ func (c *Core) failed(e *entity, r *Result) {
 		w.failure = fmt.Sprintf("%s (gave up after %d attempts)", w.failure, w.attempts)
 	}
 	if e.makes() {
-		e.uncertain = r.Unknown && !final(r.Err)
+		// That this attempt made nothing does not tell what one before it did: only
+		// creation says that, by what cannot be created.
+		e.uncertain = r.Unknown && !final(r.Err) || e.uncertain && !(e.op == Create && final(r.Err))
 	}
 	if !e.stalled {
 		w.due = c.now.Add(c.options.Retry.delay(w.attempts))

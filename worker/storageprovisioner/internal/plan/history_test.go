@@ -781,13 +781,14 @@ func (w *world) finish() {
 		w.logf("%s %s: %v", batch.Op, item.Key, err)
 		results = append(results, plan.Result{Key: item.Key, Err: err})
 		delete(w.running, item.Key)
-		if !errors.Is(err, storage.ErrInProgress) {
+		final := storage.IsPermanent(err) || errors.Is(err, storage.ErrIgnored)
+		if batch.Op == plan.Create && final {
 			w.settled(item.Key)
 		}
 		switch {
 		case errors.Is(err, storage.ErrInProgress):
 			w.background[item.Key] = going{batch.Op, item.Args}
-		case storage.IsPermanent(err) || errors.Is(err, storage.ErrIgnored) || batch.Op == plan.Resize:
+		case final || batch.Op == plan.Resize:
 			delete(w.background, item.Key)
 		}
 	}
@@ -821,8 +822,8 @@ func (w *world) doubt(op plan.Op, item plan.Item) plan.Result {
 	return plan.Result{Key: item.Key, Err: errors.New("unknown"), Unknown: true}
 }
 
-// settled notes that it is known whether something has been done. The provider
-// fails only where it has not.
+// settled notes that it is known whether something has been made. The provider refuses
+// for good only what it has not.
 func (w *world) settled(key plan.Key) {
 	if w.doubtful[key] {
 		for _, made := range sorted(w.made) {

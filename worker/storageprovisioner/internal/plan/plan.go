@@ -38,6 +38,9 @@ type Options struct {
 	// Host is the tag of the machine on whose volumes this worker manages
 	// filesystems; empty for a worker that does not.
 	Host string
+	// Attempts says that the state remembers what is about to be made: batches of
+	// that are noted there, and go ahead with [Core.Noted].
+	Attempts bool
 	// Timetable is told what is to come to [Core.Due], and when.
 	Timetable Timetable
 }
@@ -99,8 +102,9 @@ type Fact struct {
 	// the other fields mean nothing.
 	Err  error
 	Life Life
-	// Recorded says that the state has the entity's info: it is provisioned.
-	Recorded bool
+	// Recorded says that the state has the entity's info: it is provisioned. Attempted
+	// says of what is not recorded that it may have been made all the same.
+	Recorded, Attempted bool
 	// ID is the provider's id of the volume or filesystem, where it is known.
 	ID     string
 	Class  Class
@@ -141,11 +145,13 @@ type Publication struct {
 	Statuses []Status
 	Records  []Record
 	Removals []Subject
+	// Unmade are those of which an attempt has made nothing.
+	Unmade []Subject
 }
 
 // Empty reports whether there is nothing to publish.
 func (p Publication) Empty() bool {
-	return len(p.Statuses) == 0 && len(p.Records) == 0 && len(p.Removals) == 0
+	return len(p.Statuses) == 0 && len(p.Records) == 0 && len(p.Removals) == 0 && len(p.Unmade) == 0
 }
 
 // Subject names an entity.
@@ -210,7 +216,7 @@ func (c *Core) Unread(limit int) []Subject {
 	}
 	subjects := make([]Subject, n)
 	for i, e := range takeOut(&c.unread, n) {
-		e.unread = false
+		e.unread, e.tried = false, false
 		subjects[i] = e.subject()
 	}
 	return subjects
@@ -265,6 +271,9 @@ func (c *Core) Observe(f Fact) {
 		c.options.Timetable.Remove(f.Key)
 	}
 	e := c.known(f.Subject)
+	if f.Key.Kind == VolumeAttachment && f.Life != Alive && (e == nil || !e.observed || e.life == Alive) {
+		c.unwantedAt(f.Key.Storage())
+	}
 	if f.Life == Gone {
 		if e != nil {
 			c.gone(e)
@@ -291,6 +300,16 @@ func (c *Core) Observe(f Fact) {
 	c.wake(e)
 }
 
+// unwantedAt notes that a volume is not wanted any more where it was to be attached. It
+// is not to be made there, which might attach it, by what was read of it before.
+func (c *Core) unwantedAt(volume Key) {
+	v := c.find(volume)
+	if v != nil && v.observed && !v.recorded && v.life == Alive {
+		c.reread(v)
+		c.settle(v)
+	}
+}
+
 // learn has an entity be as the state has it. How it is provided does not change, and is
 // not read again for every decision: what the fact lacks stays as it was.
 func (c *Core) learn(e *entity, f Fact) {
@@ -298,6 +317,10 @@ func (c *Core) learn(e *entity, f Fact) {
 	e.stale = false
 	e.life = f.Life
 	e.recorded = f.Recorded
+	if f.Attempted && !f.Recorded && !e.tried && !e.underway() {
+		e.uncertain = true
+		e.toDo()
+	}
 	e.released = f.Release
 	e.size, e.wanted = f.Size, f.Wanted
 	e.backingKnown = f.BackingKnown
@@ -517,7 +540,7 @@ func (c *Core) gone(e *entity) {
 // volume or filesystem is destroyed, an attachment detached. The entity may be
 // there anew when that is done, and is read then.
 func (c *Core) adrift(e *entity) {
-	e.orphan = true
+	e.orphan, e.stale = true, false
 	e.recorded = true
 	e.released = false
 	e.life = Dead

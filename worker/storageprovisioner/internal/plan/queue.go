@@ -17,6 +17,8 @@ type Item struct {
 	Instance string
 	// Release says that a removal is a release.
 	Release bool
+	// Noted says that the state has been told of the attempt, or need not be.
+	Noted bool
 	// Repeat says that the operation may be done already, or be going on: it is
 	// repeated to learn how it ended.
 	Repeat bool
@@ -149,10 +151,10 @@ func (c *Core) start(e *entity) Item {
 	c.leave(e)
 	e.phase = running
 	e.outdated = false
-	if e.unresolved || e.doubted() {
-		item := *e.work.item
-		item.Repeat = true
-		return item
+	if item := e.work.item; item != nil && (e.unresolved || e.doubted()) {
+		again := *item
+		again.Repeat = true
+		return again
 	}
 	if e.op == Attach {
 		e.unmarked = e.beneath == nil || !e.beneath.marked
@@ -160,7 +162,8 @@ func (c *Core) start(e *entity) Item {
 	if e.storage.recorded {
 		e.id = e.storage.id
 	}
-	item := Item{Subject: e.subject(), ID: e.id, Release: e.released, Args: e.work.args}
+	item := Item{Subject: e.subject(), ID: e.id, Release: e.released, Args: e.work.args, Repeat: e.doubted()}
+	item.Noted = !c.options.Attempts || e.recorded || !e.makes() || item.Repeat
 	if e.onMachine {
 		item.Instance = e.host.instance
 	}

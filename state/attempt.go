@@ -1,0 +1,56 @@
+package state
+
+import (
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+)
+
+// SetAttempts notes that workers are about to make volumes, filesystems or attachments,
+// or that an attempt has made nothing. What the attempt to make a volume may have
+// attached goes with it.
+func (a *Accessor) SetAttempts(attempts []params.Attempt) ([]params.ErrorResult, error) {
+	return updateEach(a, attempts, func(tx *txn, at params.Attempt) error {
+		if at.Id.MachineTag != "" {
+			return a.changeAttachment(tx, at.Id, "", func(_ *instance, e *entity) error {
+				e.Attachment.Attempted = at.Attempted
+				return nil
+			})
+		}
+		tag, err := parseEntityTag(at.Id.AttachmentTag)
+		if err != nil {
+			return err
+		}
+		return a.changeEntity(tx, tag, func(_ *instance, e *entity) error {
+			e.Attempted = at.Attempted
+			if a := e.Attachment; a != nil && tag.kind() == names.VolumeTagKind && a.Info == nil {
+				a.Attempted = at.Attempted
+			}
+			return nil
+		})
+	})
+}
+
+// Attempts tells of what is not recorded whether a worker has set out to make it.
+func (a *Accessor) Attempts(ids []params.MachineStorageId) ([]params.AttemptResult, error) {
+	return viewEach(a, ids, func(r *reader, id params.MachineStorageId) (bool, error) {
+		if id.MachineTag != "" {
+			_, e, err := a.readAttachment(r, id, "")
+			if err != nil {
+				return false, err
+			}
+			return e.Attachment.Attempted && e.Attachment.Info == nil, nil
+		}
+		tag, err := parseEntityTag(id.AttachmentTag)
+		if err != nil {
+			return false, err
+		}
+		_, e, err := a.readEntity(r, tag)
+		if err != nil {
+			return false, err
+		}
+		return e.Attempted && e.Info == nil, nil
+	}, func(attempted bool, err *params.Error) params.AttemptResult {
+		return params.AttemptResult{Attempted: attempted, Error: err}
+	})
+}

@@ -1,0 +1,96 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/juju/errors"
+)
+
+// Unnoted returns the items of a batch of which the state is to be told before they go
+// ahead.
+func (b *Batch) Unnoted() []Subject {
+	var subjects []Subject
+	for i := range b.Items {
+		if !b.Items[i].Noted {
+			subjects = append(subjects, b.Items[i].Subject)
+		}
+	}
+	return subjects
+}
+
+// Noted takes in what has come of telling the state about a batch: an error, or none, for
+// each of those that were unnoted. It returns the batch of what is to go ahead still.
+// With nothing left to do its source is free.
+func (c *Core) Noted(b Batch, errs []error) Batch {
+	dropped := make(map[*entity]error)
+	for i := range b.Items {
+		item := &b.Items[i]
+		e := item.entity
+		if item.Noted {
+			continue
+		}
+		err := errs[0]
+		errs = errs[1:]
+		item.Noted = err == nil
+		if op, need := c.decide(e); err != nil || e.life == Gone || op != e.op || need != nil {
+			dropped[e] = err
+		}
+	}
+	if len(dropped) == 0 {
+		return b
+	}
+	var gone []Item
+	b.Items = slices.DeleteFunc(slices.Clone(b.Items), func(item Item) bool {
+		_, ok := dropped[item.entity]
+		if ok {
+			gone = append(gone, item)
+		}
+		return ok
+	})
+	for i := range b.Items {
+		b.Items[i].entity.work.item = &b.Items[i]
+	}
+	if len(b.Items) == 0 {
+		c.queue(b.Source).calls--
+	}
+	for _, item := range gone {
+		item.entity.storage.calls--
+		c.withdraw(item.entity, item.Noted, dropped[item.entity])
+	}
+	return b
+}
+
+// withdraw takes an entity back that was about to be in a provider's hands. It is
+// tried again if the state could not be told, unless the state does not have it.
+func (c *Core) withdraw(e *entity, noted bool, err error) {
+	if noted {
+		c.unmade(e)
+	}
+	switch {
+	case e.life == Gone:
+		c.forget(e)
+	case err != nil && !errors.Is(err, errors.NotFound):
+		c.fail(e, &Result{Err: errors.Annotate(err, "noting what is about to be made")})
+	default:
+		e.phase = idle
+		if e.op == Create {
+			c.release(e)
+		}
+		if !e.uncertain {
+			e.work.item = nil
+		}
+		if err != nil {
+			c.reread(e)
+		}
+		c.settle(e)
+	}
+	c.wake(e)
+}
+
+// unmade notes that an attempt to make an entity has ended and has made nothing.
+func (c *Core) unmade(e *entity) {
+	if c.options.Attempts && e.makes() && !e.recorded && !e.uncertain && !e.unresolved {
+		e.tried = true
+		c.out.Publish.Unmade = append(c.out.Publish.Unmade, e.subject())
+	}
+}

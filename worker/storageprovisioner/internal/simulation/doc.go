@@ -1,0 +1,16 @@
+// Package simulation has no code but tests: it drives storage provisioners, those of
+// an environment and of two machines, with the real state, through histories of
+// events, failures, crashes and restarts.
+//
+// The workers are the real ones, with all their goroutines, in a bubble of
+// testing/synctest, where time is simulated. Every call that a worker makes, of an
+// accessor or of a provider, waits at a gate, and every event of a watcher at a tap,
+// until the history says that it goes on, and how: so one step happens at a time, and
+// a history of numbers is the same history each time. What the workers work for is the
+// real state in memory. What they work on is a model of providers that notices when it
+// is asked for what must never be asked.
+//
+// A history is a list of steps, which are numbers (history_test.go). Numbers choose
+// among what is possible at the time, so that any list is a history, and a history that
+// has failed is made smaller by leaving steps away.
+package simulation

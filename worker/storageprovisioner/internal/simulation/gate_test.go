@@ -1,0 +1,64 @@
+package simulation
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/juju/errors"
+)
+
+// gate is where a call of a worker's waits for the history.
+type gate struct {
+	of   *incarnation
+	name string
+	open chan luck
+}
+
+// errCrashed is what the calls of a worker that has crashed return. It is nobody's
+// any more.
+var errCrashed = errors.New("crashed")
+
+// pass waits until the history lets the call go on.
+func (in *incarnation) pass(name string) luck {
+	w := in.world
+	w.mu.Lock()
+	if in.crashed {
+		w.mu.Unlock()
+		return luck{lost: true}
+	}
+	g := &gate{of: in, name: in.name + ": " + name, open: make(chan luck, 1)}
+	w.gates = append(w.gates, g)
+	w.mu.Unlock()
+	return <-g.open
+}
+
+// openGate lets one of the waiting calls go on.
+func (w *world) openGate(s step) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.gates) == 0 {
+		return false
+	}
+	slices.SortFunc(w.gates, func(a, b *gate) int { return strings.Compare(a.name, b.name) })
+	i := int(s.which) % len(w.gates)
+	g := w.gates[i]
+	w.gates = slices.Delete(w.gates, i, i+1)
+	l := luck{dice: s.dice}
+	if w.calm || s.dice%4 == 0 {
+		l.dice = 0
+	}
+	w.logf("%s", g.name)
+	g.open <- l
+	return true
+}
+
+// openAll lets the calls of an incarnation that has crashed go nowhere.
+func (w *world) openAll(in *incarnation, dice uint32) {
+	w.gates = slices.DeleteFunc(w.gates, func(g *gate) bool {
+		if g.of != in {
+			return false
+		}
+		g.open <- luck{lost: true, dice: dice}
+		return true
+	})
+}

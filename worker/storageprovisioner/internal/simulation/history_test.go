@@ -1,0 +1,66 @@
+package simulation
+
+import (
+	"math/rand/v2"
+	"slices"
+)
+
+// step is one step of a history. Its numbers choose among what is possible.
+type step struct {
+	do, which uint16
+	// dice decide what fails: nothing where they are 0.
+	dice uint32
+}
+
+// newHistory returns the history of a seed.
+func newHistory(seed uint64, length int) []step {
+	random := rand.New(rand.NewPCG(seed, 6))
+	history := make([]step, length)
+	for i := range history {
+		history[i] = step{do: uint16(random.Uint32()), which: uint16(random.Uint32()), dice: random.Uint32()}
+	}
+	return history
+}
+
+// shrink returns a history as short and as free of failures as can be found soon that
+// still fails.
+func shrink(history []step, fails func([]step) bool) []step {
+	for size := len(history) / 2; size > 0; size /= 2 {
+		for end := len(history); end > 0; end -= size {
+			shorter := slices.Delete(slices.Clone(history), max(0, end-size), end)
+			if fails(shorter) {
+				history = shorter
+			}
+		}
+	}
+	for i, s := range history {
+		calmer := slices.Clone(history)
+		calmer[i].dice = 0
+		if s.dice != 0 && fails(calmer) {
+			history = calmer
+		}
+	}
+	return history
+}
+
+// luck is how a call goes.
+type luck struct {
+	// lost says that the worker has crashed: whatever happens, it does not learn of it.
+	lost bool
+	dice uint32
+}
+
+// roll returns a number below n, 0 where all is to go well.
+func (l *luck) roll(n int) int {
+	if l.dice == 0 {
+		return 0
+	}
+	// A step of xorshift32.
+	l.dice ^= l.dice << 13
+	l.dice ^= l.dice >> 17
+	l.dice ^= l.dice << 5
+	return int(l.dice>>3) % n
+}
+
+// once is true once in n times, and never where all is to go well.
+func (l *luck) once(n int) bool { return l.roll(n) == n-1 }

@@ -1,0 +1,742 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// The providers: volumes and filesystems of the environment and of machines.
+const (
+	cloud = "cloud" // volumes of the environment, every other one with a plan
+	share = "share" // filesystems of the environment
+	disk  = "disk"  // volumes of a machine
+	tree  = "tree"  // filesystems of a machine
+)
+
+var providerTypes = []string{cloud, share, disk, tree}
+
+// thing is a volume or filesystem as it really is.
+type thing struct {
+	tag, id, provider string
+	size              uint64
+	// at has where it is attached or mounted, and how.
+	at map[string]*place
+	// on is the volume that a filesystem is on, and holds the filesystem that is on a
+	// volume.
+	on    *thing
+	holds *thing
+}
+
+// place is a thing on a machine.
+type place struct {
+	device string // of a volume that shows as a block device
+	plan   bool   // it shows only when the plan has been carried out
+}
+
+// provider is a provider as one worker uses it.
+type provider struct {
+	in   *incarnation
+	name string
+}
+
+func (p provider) volumes() bool { return p.name == cloud || p.name == disk }
+
+func (p provider) VolumeSource(*storage.Config) (storage.VolumeSource, error) {
+	if !p.volumes() {
+		return nil, errors.NotSupportedf("volumes")
+	}
+	return source{p.in, p.name, nil}, nil
+}
+
+func (p provider) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
+	if p.volumes() {
+		return nil, errors.NotSupportedf("filesystems")
+	}
+	return source{p.in, p.name, nil}, nil
+}
+
+func (p provider) Supports(kind storage.StorageKind) bool {
+	return p.volumes() == (kind == storage.StorageKindBlock)
+}
+
+func (p provider) Scope() storage.Scope {
+	if p.name == cloud || p.name == share {
+		return storage.ScopeEnviron
+	}
+	return storage.ScopeMachine
+}
+
+func (provider) Dynamic() bool                        { return true }
+func (provider) Releasable() bool                     { return true }
+func (provider) DefaultPools() []*storage.Config      { return nil }
+func (provider) ValidateConfig(*storage.Config) error { return nil }
+func (provider) ValidateForK8s(map[string]any) error  { return nil }
+func (p provider) MaxConcurrentCalls() int            { return map[string]int{cloud: 2}[p.name] }
+
+// source is the source of one provider, or of what a machine makes on its volumes.
+type source struct {
+	in      *incarnation
+	name    string
+	devices storage.BackingDevices
+}
+
+// The operations on a thing that exclude each other go by its tag, and those on an
+// attachment by that of the attachment. ops tells them from each other.
+const (
+	creating   = "create"
+	destroying = "destroy"
+	releasing  = "release"
+	attaching  = "attach"
+	detaching  = "detach"
+	growing    = "grow"
+)
+
+// call is one item of a provider call.
+type call struct {
+	op  string
+	key string // of the entity
+	// args is what a repetition must have too.
+	args any
+	// do does it, in reality.
+	do func() (any, error)
+}
+
+// going is an operation that goes on in the background.
+type going struct {
+	call
+	by   *incarnation
+	done bool // only its result has not been fetched
+	info any
+	err  error
+}
+
+var (
+	errTransient = errors.New("injected: transient")
+	errPermanent = storage.Permanent(errors.New("injected: permanent"))
+)
+
+// provide makes one bulk call.
+func provide[R any](ctx envcontext.ProviderCallContext, in *incarnation, name string, calls []call, result func(any, error) R) ([]R, error) {
+	w := in.world
+	var keys []string
+	w.mu.Lock()
+	w.deeds++
+	for _, c := range calls {
+		keys = append(keys, c.key)
+		in.begin(c)
+	}
+	w.mu.Unlock()
+	name += " " + calls[0].op + " " + strings.Join(keys, ",")
+	l := in.pass(name)
+	w.mu.Lock()
+	results := make([]R, 0, len(calls))
+	whole := l.lost || l.once(15) || ctx.Err() != nil && l.once(2)
+	for _, c := range calls {
+		if whole && l.once(2) {
+			in.leave(c, errTransient, true)
+			continue
+		}
+		info, err := w.perform(in, c, &l)
+		in.leave(c, err, whole)
+		results = append(results, result(info, err))
+	}
+	w.mu.Unlock()
+	switch {
+	case l.lost:
+		return nil, errCrashed
+	case whole && ctx.Err() != nil:
+		return nil, ctx.Err()
+	case whole && len(results) < len(calls) && l.once(2):
+		return results, nil
+	case whole:
+		return nil, errors.New("injected: the whole call")
+	case l.once(8) && in.pass(name+" is done").lost:
+		return nil, errCrashed
+	}
+	return results, nil
+}
+
+// perform does one thing, as luck has it.
+func (w *world) perform(in *incarnation, c call, l *luck) (any, error) {
+	g := w.going[c.op+" "+c.key]
+	if g != nil {
+		switch {
+		case g.done:
+			delete(w.going, c.op+" "+c.key)
+			return g.info, g.err
+		case w.calm || l.once(4):
+			delete(w.going, c.op+" "+c.key)
+			return c.do()
+		case l.once(3):
+			return nil, errTransient
+		}
+		return nil, storage.ErrInProgress
+	}
+	// What is there is never refused for good: who made it can tell of it.
+	refused := c.op != creating || w.things[c.key] == nil
+	switch n := l.roll(24); n {
+	case 17, 18, 19:
+		return nil, errTransient
+	case 20, 21:
+		switch {
+		case n == 20 && refused:
+			return nil, errPermanent
+		case n == 21 && refused && (c.op == creating || c.op == attaching):
+			return nil, storage.ErrIgnored
+		}
+	case 22, 23:
+		w.going[c.op+" "+c.key] = &going{call: c, by: in}
+		return nil, storage.ErrInProgress
+	}
+	return c.do()
+}
+
+// progress brings on what goes on in the background.
+func (w *world) progress(s step) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	keys := sortedKeys(w.going)
+	if len(keys) == 0 {
+		return false
+	}
+	g := w.going[keys[int(s.which)%len(keys)]]
+	l := luck{dice: s.dice}
+	if g.done {
+		return false
+	}
+	w.logf("in the background: %s %s", g.op, g.key)
+	g.done = true
+	if l.once(6) {
+		g.err = errTransient
+		return true
+	}
+	g.info, g.err = g.do()
+	return true
+}
+
+// doubt is what a worker cannot know: how an operation has ended.
+type doubt struct {
+	op string
+	// goesOn says that the provider has said so, and only it can say that it does not.
+	goesOn bool
+}
+
+// begin checks that an operation may begin now.
+func (in *incarnation) begin(c call) {
+	w := in.world
+	if in.crashed {
+		return
+	}
+	if op, ok := in.running[c.key]; ok {
+		w.fail("%s: %s %s begins during %s", in.name, c.op, c.key, op)
+	}
+	in.running[c.key] = c.op
+	d := in.doubts[c.key]
+	if d.goesOn && d.op != c.op {
+		w.fail("%s: %s %s begins before the end of %s is known", in.name, c.op, c.key, d.op)
+	}
+	if g := w.going[c.op+" "+c.key]; g != nil && d.goesOn && g.by == in && !reflect.DeepEqual(g.args, c.args) {
+		w.fail("%s: %s %s is repeated with %v, and began with %v", in.name, c.op, c.key, c.args, g.args)
+	}
+	heard, ok := in.heard[c.key]
+	if _, soon := in.hearing[c.key]; !ok || soon || w.free {
+		return
+	}
+	switch c.op {
+	case creating, attaching:
+		if heard != life.Alive && d.op != c.op && !w.attempted[c.key] {
+			w.fail("%s: %s %s, which it knows to be %s", in.name, c.op, c.key, heard)
+		}
+	case destroying, releasing, detaching:
+		if heard == life.Alive && d.op != c.op {
+			w.fail("%s: %s %s, which it knows to be %s", in.name, c.op, c.key, heard)
+		}
+	}
+}
+
+// leave notes how an operation has ended, as far as its worker can know.
+func (in *incarnation) leave(c call, err error, whole bool) {
+	delete(in.running, c.key)
+	makes := c.op == creating || c.op == attaching
+	switch d := in.doubts[c.key]; {
+	case c.op == growing:
+	case whole && makes:
+		in.doubts[c.key] = doubt{c.op, d.goesOn}
+	case whole:
+	case errors.Is(err, storage.ErrInProgress):
+		in.doubts[c.key] = doubt{c.op, true}
+	case d.goesOn && err != nil && !storage.IsPermanent(err) && !errors.Is(err, storage.ErrIgnored):
+	default:
+		delete(in.doubts, c.key)
+	}
+	if err == nil && !whole {
+		switch c.op {
+		case attaching:
+			in.attached[c.key] = true
+		case detaching:
+			delete(in.attached, c.key)
+		}
+	}
+}
+
+// next returns the id of what is made for a tag.
+func (w *world) next(provider, tag string) string {
+	w.made++
+	return fmt.Sprintf("%s:%s:%d", provider, tag, w.made)
+}
+
+// byID returns what has an id.
+func (w *world) byID(id string) *thing {
+	for _, t := range w.things {
+		if t.id == id {
+			return t
+		}
+	}
+	return nil
+}
+
+// tagOf returns the tag in an id.
+func tagOf(id string) string {
+	parts := strings.Split(id, ":")
+	if len(parts) != 3 {
+		return id
+	}
+	return parts[1]
+}
+
+func (s source) create(tag names.Tag, size uint64, on *thing) (*thing, error) {
+	w, key := s.in.world, tag.String()
+	if t := w.things[key]; t != nil {
+		return t, nil
+	}
+	if id := w.recorded[key]; id != "" {
+		w.fail("%s: %s is made again, which is recorded as %s", s.in.name, key, id)
+	}
+	t := &thing{tag: key, id: w.next(s.name, key), provider: s.name, size: size, at: make(map[string]*place), on: on}
+	if on != nil {
+		on.holds = t
+	}
+	w.things[key] = t
+	return t, nil
+}
+
+// call of creation: once recorded it is never asked for.
+func (s source) creation(tag names.Tag, args any, do func() (any, error)) call {
+	w := s.in.world
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if id := w.recorded[tag.String()]; id != "" && !s.in.crashed {
+		w.fail("%s: %s is to be made again, which is recorded as %s", s.in.name, tag, id)
+	}
+	return call{creating, tag.String(), args, do}
+}
+
+func (t *thing) volumeInfo() storage.VolumeInfo {
+	return storage.VolumeInfo{VolumeId: t.id, HardwareId: t.id, Size: t.size, Persistent: true}
+}
+
+func (s source) CreateVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+	var calls []call
+	for _, p := range all {
+		args := p
+		args.Attachment = nil
+		calls = append(calls, s.creation(p.Tag, args, func() (any, error) {
+			t, err := s.create(p.Tag, p.Size, nil)
+			if err != nil {
+				return nil, err
+			}
+			r := storage.CreateVolumesResult{Volume: &storage.Volume{Tag: p.Tag, VolumeInfo: t.volumeInfo()}}
+			// Every third volume can only be made attached.
+			if a := p.Attachment; a != nil && p.Tag.String()[len(p.Tag.String())-1]%3 == 0 && len(t.at) == 0 {
+				info := s.place(t, a.Machine.String())
+				r.VolumeAttachment = &storage.VolumeAttachment{Volume: p.Tag, Machine: a.Machine, VolumeAttachmentInfo: info}
+			}
+			return r, nil
+		}))
+	}
+	return provide(ctx, s.in, s.name, calls, func(info any, err error) storage.CreateVolumesResult {
+		if err != nil {
+			return storage.CreateVolumesResult{Error: err}
+		}
+		return info.(storage.CreateVolumesResult)
+	})
+}
+
+// place attaches a volume, and tells how.
+func (s source) place(t *thing, machine string) storage.VolumeAttachmentInfo {
+	p := t.at[machine]
+	if p == nil {
+		p = &place{plan: s.name == cloud && t.tag[len(t.tag)-1]%2 == 1}
+		t.at[machine] = p
+	}
+	if p.plan {
+		return storage.VolumeAttachmentInfo{PlanInfo: &storage.VolumeAttachmentPlanInfo{
+			DeviceType: "simulated", DeviceAttributes: map[string]string{"id": t.id},
+		}}
+	}
+	s.in.world.show(p, machine)
+	return storage.VolumeAttachmentInfo{DeviceName: p.device}
+}
+
+// show gives a volume a device on a machine: the first name that is free.
+func (w *world) show(p *place, machine string) {
+	for n := 0; p.device == ""; n++ {
+		name := fmt.Sprintf("sd%d", n)
+		if w.deviceNamed(machine, name) == nil {
+			p.device = name
+		}
+	}
+}
+
+// deviceNamed returns the volume that has a device name on a machine.
+func (w *world) deviceNamed(machine, name string) *thing {
+	for _, t := range w.things {
+		if p := t.at[machine]; p != nil && t.kind() == names.VolumeTagKind && p.device == name {
+			return t
+		}
+	}
+	return nil
+}
+
+func (t *thing) kind() string { kind, _, _ := strings.Cut(t.tag, "-"); return kind }
+
+func attachment(tag names.Tag, machine names.Tag) string {
+	return tag.String() + "@" + machine.String()
+}
+
+func (s source) AttachVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
+	var calls []call
+	for _, p := range all {
+		calls = append(calls, call{attaching, attachment(p.Volume, p.Machine), p, func() (any, error) {
+			w := s.in.world
+			t := w.things[p.Volume.String()]
+			if t == nil || t.id != p.VolumeId {
+				return nil, errors.NotFoundf("volume %s", p.VolumeId)
+			}
+			for machine := range t.at {
+				if machine != p.Machine.String() {
+					return nil, errors.Errorf("volume %s is attached to %s", t.id, machine)
+				}
+			}
+			return storage.AttachVolumesResult{VolumeAttachment: &storage.VolumeAttachment{
+				Volume: p.Volume, Machine: p.Machine, VolumeAttachmentInfo: s.place(t, p.Machine.String()),
+			}}, nil
+		}})
+	}
+	return provide(ctx, s.in, s.name, calls, func(info any, err error) storage.AttachVolumesResult {
+		if err != nil {
+			return storage.AttachVolumesResult{Error: err}
+		}
+		return info.(storage.AttachVolumesResult)
+	})
+}
+
+func onlyError(_ any, err error) error { return err }
+
+func (s source) DetachVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeAttachmentParams) ([]error, error) {
+	var calls []call
+	for _, p := range all {
+		calls = append(calls, call{detaching, attachment(p.Volume, p.Machine), p, func() (any, error) {
+			t, machine := s.in.world.things[p.Volume.String()], p.Machine.String()
+			if t == nil || t.at[machine] == nil {
+				return nil, nil
+			}
+			s.in.world.beneath(s.in, t, machine)
+			delete(t.at, machine)
+			return nil, nil
+		}})
+	}
+	return provide(ctx, s.in, s.name, calls, onlyError)
+}
+
+// beneath checks that no mounted filesystem stands on a volume that is taken away.
+func (w *world) beneath(in *incarnation, t *thing, machine string) {
+	if t.holds != nil && t.holds.at[machine] != nil {
+		w.fail("%s: %s is taken from %s beneath %s, which is mounted", in.name, t.tag, machine, t.holds.tag)
+	}
+}
+
+func (s source) remove(ctx envcontext.ProviderCallContext, op string, ids []string) ([]error, error) {
+	var calls []call
+	for _, id := range ids {
+		s.in.world.mu.Lock()
+		for key := range s.in.attached {
+			if strings.HasPrefix(key, tagOf(id)+"@") && !s.in.crashed {
+				s.in.world.fail("%s: %s %s, whose attachment %s it has made", s.in.name, op, id, key)
+			}
+		}
+		s.in.world.mu.Unlock()
+		calls = append(calls, call{op, tagOf(id), id, func() (any, error) {
+			w := s.in.world
+			t := w.byID(id)
+			switch {
+			case t == nil:
+				return nil, nil
+			case len(t.at) > 0:
+				return nil, errors.Errorf("%s is attached", id)
+			}
+			w.take(t)
+			return nil, nil
+		}})
+	}
+	return provide(ctx, s.in, s.name, calls, onlyError)
+}
+
+// take takes a thing out of the world.
+func (w *world) take(t *thing) {
+	delete(w.things, t.tag)
+	if t.holds != nil {
+		delete(w.things, t.holds.tag)
+	}
+	if t.on != nil {
+		t.on.holds = nil
+	}
+}
+
+func (s source) DestroyVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return s.remove(ctx, destroying, ids)
+}
+
+func (s source) ReleaseVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return s.remove(ctx, releasing, ids)
+}
+
+func (s source) DestroyFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return s.remove(ctx, destroying, ids)
+}
+
+func (s source) ReleaseFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return s.remove(ctx, releasing, ids)
+}
+
+func (source) ListVolumes(envcontext.ProviderCallContext) ([]string, error) {
+	return nil, errors.NotSupportedf("listing")
+}
+
+func (source) DescribeVolumes(envcontext.ProviderCallContext, []string) ([]storage.DescribeVolumesResult, error) {
+	return nil, errors.NotSupportedf("describing")
+}
+
+func (source) ValidateVolumeParams(storage.VolumeParams) error         { return nil }
+func (source) ValidateFilesystemParams(storage.FilesystemParams) error { return nil }
+
+func (s source) ResizeVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeResizeParams) ([]storage.ResizeVolumesResult, error) {
+	var calls []call
+	for _, p := range all {
+		calls = append(calls, call{growing, p.Tag.String(), p, func() (any, error) {
+			t := s.in.world.things[p.Tag.String()]
+			if t == nil || t.id != p.VolumeId {
+				return nil, errors.NotFoundf("volume %s", p.VolumeId)
+			}
+			t.size = max(t.size, p.Size)
+			info := t.volumeInfo()
+			return storage.ResizeVolumesResult{VolumeInfo: &info}, nil
+		}})
+	}
+	return provide(ctx, s.in, s.name, calls, func(info any, err error) storage.ResizeVolumesResult {
+		if err != nil {
+			return storage.ResizeVolumesResult{Error: err}
+		}
+		return info.(storage.ResizeVolumesResult)
+	})
+}
+
+func (s source) ResizeFilesystems(ctx envcontext.ProviderCallContext, all []storage.FilesystemResizeParams) ([]storage.ResizeFilesystemsResult, error) {
+	var calls []call
+	for _, p := range all {
+		calls = append(calls, call{growing, p.Tag.String(), p, func() (any, error) {
+			t := s.in.world.things[p.Tag.String()]
+			switch {
+			case t == nil || t.id != p.FilesystemId:
+				return nil, errors.NotFoundf("filesystem %s", p.FilesystemId)
+			case t.on != nil && t.on.size < p.Size:
+				return nil, errors.Errorf("volume %s has %d MiB", t.on.id, t.on.size)
+			}
+			t.size = max(t.size, p.Size)
+			return storage.ResizeFilesystemsResult{FilesystemInfo: &storage.FilesystemInfo{FilesystemId: t.id, Size: t.size}}, nil
+		}})
+	}
+	return provide(ctx, s.in, s.name, calls, func(info any, err error) storage.ResizeFilesystemsResult {
+		if err != nil {
+			return storage.ResizeFilesystemsResult{Error: err}
+		}
+		return info.(storage.ResizeFilesystemsResult)
+	})
+}
+
+// find returns the volume beneath a filesystem that is to be made or mounted. What the
+// worker thinks to be its device may be another by now: a source looks twice.
+func (s source) find(volume names.VolumeTag) (*thing, error) {
+	w, machine := s.in.world, s.in.host().String()
+	device, ok := s.devices.BlockDevice(volume)
+	if !ok {
+		return nil, errors.Errorf("volume %s has no device", volume.Id())
+	}
+	t := w.deviceNamed(machine, device.DeviceName)
+	if t == nil || t.id != device.HardwareId {
+		return nil, errors.Errorf("device %s is not %s", device.DeviceName, device.HardwareId)
+	}
+	if t.tag != volume.String() {
+		w.fail("%s: %s is taken for %s", s.in.name, t.tag, volume)
+	}
+	return t, nil
+}
+
+func (s source) CreateFilesystems(ctx envcontext.ProviderCallContext, all []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
+	var calls []call
+	for _, p := range all {
+		args := p
+		args.Attachment = nil
+		calls = append(calls, s.creation(p.Tag, args, func() (any, error) {
+			var on *thing
+			size := p.Size
+			if s.devices != nil {
+				var err error
+				if on, err = s.find(p.Volume); err != nil {
+					return nil, err
+				}
+				if on.holds != nil && on.holds.tag != p.Tag.String() {
+					s.in.world.fail("%s: %s is made over %s", s.in.name, p.Tag, on.holds.tag)
+				}
+				size = on.size
+			}
+			t, err := s.create(p.Tag, size, on)
+			if err != nil {
+				return nil, err
+			}
+			return storage.CreateFilesystemsResult{Filesystem: &storage.Filesystem{
+				Tag: p.Tag, Volume: p.Volume, FilesystemInfo: storage.FilesystemInfo{FilesystemId: t.id, Size: t.size},
+			}}, nil
+		}))
+	}
+	return provide(ctx, s.in, s.name, calls, func(info any, err error) storage.CreateFilesystemsResult {
+		if err != nil {
+			return storage.CreateFilesystemsResult{Error: err}
+		}
+		return info.(storage.CreateFilesystemsResult)
+	})
+}
+
+func (s source) AttachFilesystems(ctx envcontext.ProviderCallContext, all []storage.FilesystemAttachmentParams) ([]storage.AttachFilesystemsResult, error) {
+	var calls []call
+	for _, p := range all {
+		calls = append(calls, call{attaching, attachment(p.Filesystem, p.Machine), p, func() (any, error) {
+			w, machine := s.in.world, p.Machine.String()
+			t := w.things[p.Filesystem.String()]
+			if t == nil || t.id != p.FilesystemId {
+				return nil, errors.NotFoundf("filesystem %s", p.FilesystemId)
+			}
+			if s.devices != nil {
+				fs, ok := s.devices.Filesystem(p.Filesystem)
+				if !ok {
+					return nil, errors.Errorf("filesystem %s is not known", p.FilesystemId)
+				}
+				on, err := s.find(fs.Volume)
+				if err != nil {
+					return nil, err
+				}
+				if on.holds != t {
+					w.fail("%s: %s is mounted from %s, where it is not", s.in.name, t.tag, on.tag)
+				}
+			}
+			for at := range t.at {
+				if at != machine {
+					w.fail("%s: %s is mounted on %s too", s.in.name, t.tag, at)
+				}
+			}
+			t.at[machine] = &place{}
+			return storage.AttachFilesystemsResult{FilesystemAttachment: &storage.FilesystemAttachment{
+				Filesystem: p.Filesystem, Machine: p.Machine,
+				FilesystemAttachmentInfo: storage.FilesystemAttachmentInfo{Path: "/" + t.tag},
+			}}, nil
+		}})
+	}
+	return provide(ctx, s.in, s.name, calls, func(info any, err error) storage.AttachFilesystemsResult {
+		if err != nil {
+			return storage.AttachFilesystemsResult{Error: err}
+		}
+		return info.(storage.AttachFilesystemsResult)
+	})
+}
+
+func (s source) DetachFilesystems(ctx envcontext.ProviderCallContext, all []storage.FilesystemAttachmentParams) ([]error, error) {
+	var calls []call
+	for _, p := range all {
+		calls = append(calls, call{detaching, attachment(p.Filesystem, p.Machine), p, func() (any, error) {
+			if t := s.in.world.things[p.Filesystem.String()]; t != nil {
+				delete(t.at, p.Machine.String())
+			}
+			return nil, nil
+		}})
+	}
+	return provide(ctx, s.in, s.name, calls, onlyError)
+}
+
+// carrier carries out the plans of a machine.
+type carrier struct{ in *incarnation }
+
+func (c carrier) of(id string) string {
+	return "plan of " + tagOf(id) + "@" + c.in.host().String()
+}
+
+func (c carrier) AttachVolume(ctx context.Context, attributes map[string]string) (storage.BlockDevice, error) {
+	id, machine := attributes["id"], c.in.host().String()
+	results, err := provide(envcontext.New(ctx), c.in, "plans", []call{{attaching, c.of(id), id, func() (any, error) {
+		w := c.in.world
+		t := w.byID(id)
+		if t == nil || t.at[machine] == nil {
+			return nil, errors.Errorf("%s is not there to be logged in to", id)
+		}
+		w.show(t.at[machine], machine)
+		return storage.BlockDevice{DeviceName: t.at[machine].device, HardwareId: t.id}, nil
+	}}}, func(info any, err error) planned {
+		device, _ := info.(storage.BlockDevice)
+		return planned{device, err}
+	})
+	if err != nil || len(results) == 0 {
+		return storage.BlockDevice{}, errors.Errorf("logging in: %v", err)
+	}
+	return results[0].device, results[0].err
+}
+
+type planned struct {
+	device storage.BlockDevice
+	err    error
+}
+
+func (c carrier) DetachVolume(ctx context.Context, attributes map[string]string) error {
+	id, machine := attributes["id"], c.in.host().String()
+	errs, err := provide(envcontext.New(ctx), c.in, "plans", []call{{detaching, c.of(id), id, func() (any, error) {
+		w := c.in.world
+		if t := w.byID(id); t != nil && t.at[machine] != nil {
+			w.beneath(c.in, t, machine)
+			t.at[machine].device = ""
+		}
+		return nil, nil
+	}}}, onlyError)
+	if err != nil || len(errs) == 0 {
+		return errors.Errorf("logging out: %v", err)
+	}
+	return errs[0]
+}
+
+// sortedKeys returns the keys of a map in a fixed order, so that a history is the same
+// each time.
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,185 @@
+package simulation
+
+import (
+	"slices"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/worker"
+)
+
+// tap is a watcher whose events reach the worker when the history lets them.
+type tap[E any] struct {
+	worker.Worker
+	changes <-chan E
+	out     chan E
+	// mangle makes of an event what a bad day would: one event or several.
+	mangle func(E, *luck) []E
+	// offered are those that the worker has not taken yet.
+	offered []E
+	closed  bool
+}
+
+func (t *tap[E]) Changes() <-chan E { return t.out }
+
+// flow is a tap of any kind.
+type flow interface {
+	worker.Worker
+	// flow passes an event on, and reports whether there was one.
+	flow(*luck) bool
+	// end has the watcher fail.
+	end()
+}
+
+func (t *tap[E]) flow(l *luck) bool {
+	if t.closed {
+		return false
+	}
+	if len(t.offered) == 0 {
+		select {
+		case event, ok := <-t.changes:
+			if !ok {
+				t.end()
+				return true
+			}
+			t.offered = t.mangle(event, l)
+		default:
+			return false
+		}
+	}
+	select {
+	case t.out <- t.offered[0]:
+		t.offered = t.offered[1:]
+		return true
+	default:
+		return false
+	}
+}
+
+func (t *tap[E]) end() {
+	t.closed = true
+	t.Kill()
+	close(t.out)
+}
+
+type named struct {
+	flow
+	name string
+	of   *incarnation
+}
+
+// newTap returns the tap of a watcher.
+func newTap[E any, W interface {
+	worker.Worker
+	Changes() <-chan E
+}](in *incarnation, name string, w W, err error, mangle func(E, *luck) []E) (*tap[E], error) {
+	if err != nil {
+		return nil, err
+	}
+	t := &tap[E]{Worker: w, changes: w.Changes(), out: make(chan E), mangle: mangle}
+	in.world.mu.Lock()
+	defer in.world.mu.Unlock()
+	in.taps = append(in.taps, named{t, in.name + ": watcher of " + name, in})
+	slices.SortStableFunc(in.taps, func(a, b named) int {
+		if a.name < b.name {
+			return -1
+		}
+		return 1
+	})
+	return t, nil
+}
+
+func (in *incarnation) notify(name string, watch func() (watcher.NotifyWatcher, error)) (watcher.NotifyWatcher, error) {
+	if l := in.pass("watch " + name); l.lost || l.once(60) {
+		return nil, in.broken("watching " + name)
+	}
+	w, err := watch()
+	return newTap(in, name, w, err, func(event struct{}, l *luck) []struct{} {
+		if l.once(8) {
+			return []struct{}{event, event}
+		}
+		return []struct{}{event}
+	})
+}
+
+func (in *incarnation) strings(name string, watch func() (watcher.StringsWatcher, error)) (watcher.StringsWatcher, error) {
+	if l := in.pass("watch " + name); l.lost || l.once(60) {
+		return nil, in.broken("watching " + name)
+	}
+	w, err := watch()
+	return newTap(in, name, w, err, func(event []string, l *luck) [][]string {
+		return mangled(event, l, "4294967", "not an id")
+	})
+}
+
+func (in *incarnation) ids(
+	name string, watch func() (watcher.MachineStorageIdsWatcher, error),
+) (watcher.MachineStorageIdsWatcher, error) {
+	if l := in.pass("watch " + name); l.lost || l.once(60) {
+		return nil, in.broken("watching " + name)
+	}
+	w, err := watch()
+	return newTap(in, name, w, err, func(event []params.MachineStorageId, l *luck) [][]params.MachineStorageId {
+		return mangled(event, l,
+			params.MachineStorageId{MachineTag: in.host().String(), AttachmentTag: names.NewVolumeTag("4294967").String()},
+			params.MachineStorageId{MachineTag: "nobody", AttachmentTag: "nothing"})
+	})
+}
+
+// mangled returns an event in several, in another order, with duplicates, and with what
+// is no entity of anybody's.
+func mangled[E any](event []E, l *luck, unknown ...E) [][]E {
+	event = slices.Clone(event)
+	switch l.roll(12) {
+	case 7:
+		return [][]E{event, event}
+	case 8:
+		event = append(event, event...)
+	case 9:
+		event = append(event, unknown...)
+	case 10:
+		slices.Reverse(event)
+	case 11:
+		half := len(event) / 2
+		return [][]E{event[:half], event[half:]}
+	}
+	return [][]E{event}
+}
+
+// deliver passes on an event of one of the watchers that have one.
+func (w *world) deliver(s step) bool {
+	var taps []named
+	for _, in := range w.workers {
+		if in != nil && !in.crashed {
+			taps = append(taps, in.taps...)
+		}
+	}
+	for i := range taps {
+		t := taps[(int(s.which)+i)%len(taps)]
+		l := luck{dice: s.dice}
+		if w.calm || s.dice%4 == 0 {
+			l.dice = 0
+		}
+		if l.once(400) {
+			w.logf("%s: fails", t.name)
+			t.of.excuse()
+			t.end()
+			return true
+		}
+		if t.flow.flow(&l) {
+			w.logf("%s", t.name)
+			return true
+		}
+	}
+	return false
+}
+
+// broken is the error of a call that is made to fail as a whole, after which the
+// worker may end.
+func (in *incarnation) broken(what string) error {
+	in.excuse()
+	return errors.New("injected: " + what)
+}

@@ -1,0 +1,623 @@
+package simulation
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"github.com/juju/clock"
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/core/instance"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/environs/config"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv/kvtest"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/plans"
+	"github.com/stowage-io/stowage/worker"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
+)
+
+// world is what a history happens to: workers, the state that they work for, the
+// providers' things, and a user.
+type world struct {
+	// free says that several steps are under way at a time.
+	free bool
+	// calm says that nothing fails any more.
+	calm bool
+
+	state   *state.State
+	store   *kvtest.Memory
+	workers []*incarnation // of the environment, and of each machine; nil where none runs
+	storage int            // how many storage instances there have been
+	configs int            // how many configurations of the environment there have been
+
+	// mu guards what the workers' goroutines reach.
+	mu    sync.Mutex
+	gates []*gate
+	// things are what there really is, by tag, and going is what goes on in the
+	// background.
+	things map[string]*thing
+	going  map[string]*going
+	made   int
+	// deeds counts what workers have done, rather than looked at.
+	deeds int
+	// recorded are the ids of what the state has recorded, by tag.
+	recorded map[string]string
+	// attempted are the entities of which the state remembers that they may have been
+	// made.
+	attempted map[string]bool
+	// untold are the entities whose last status the state did not take. It is not set
+	// again.
+	untold map[string]bool
+	// wrong is the first thing that must not be.
+	wrong   error
+	keepLog bool
+	log     []string
+}
+
+var scopes = []names.Tag{
+	names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d"), names.NewMachineTag("0"), names.NewMachineTag("1"),
+}
+
+// incarnation is one life of a worker.
+type incarnation struct {
+	world   *world
+	scope   names.Tag
+	name    string
+	worker  worker.Worker
+	ended   chan struct{}
+	err     error
+	taps    []named
+	crashed bool
+	killed  bool
+	// excused says that it may end with an error.
+	excused bool
+
+	// heard is what it knows of lives, and hearing what it is about to know.
+	heard, hearing map[string]life.Value
+	running        map[string]string
+	doubts         map[string]doubt
+	attached       map[string]bool
+}
+
+func newWorld(free, keepLog bool) *world {
+	w := &world{
+		free:      free,
+		keepLog:   keepLog,
+		store:     kvtest.NewMemory(),
+		workers:   make([]*incarnation, len(scopes)),
+		things:    make(map[string]*thing),
+		going:     make(map[string]*going),
+		recorded:  make(map[string]string),
+		attempted: make(map[string]bool),
+		untold:    make(map[string]bool),
+	}
+	w.open()
+	w.configure()
+	for _, scope := range scopes[1:] {
+		w.must(w.state.EnsureMachine(scope.(names.MachineTag)))
+	}
+	return w
+}
+
+func (w *world) open() {
+	st, err := state.Open(state.Config{Store: w.store, Clock: clock.WallClock, Registry: registry(nil)})
+	w.must(err)
+	w.state = st
+}
+
+func registry(in *incarnation) storage.ProviderRegistry {
+	providers := make(map[storage.ProviderType]storage.Provider)
+	for _, name := range providerTypes {
+		providers[storage.ProviderType(name)] = provider{in, name}
+	}
+	return storage.StaticProviderRegistry{Providers: providers}
+}
+
+// must is for what never fails.
+func (w *world) must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// fail notes what must not be. The lock is held.
+func (w *world) fail(format string, args ...any) {
+	if w.wrong == nil {
+		w.wrong = fmt.Errorf(format, args...)
+		w.logf("WRONG: %v", w.wrong)
+	}
+}
+
+func (w *world) logf(format string, args ...any) {
+	if w.keepLog {
+		w.log = append(w.log, fmt.Sprintf(format, args...))
+	}
+}
+
+// Loggers of workers.
+func (in *incarnation) say(level, format string, args ...any) {
+	w := in.world
+	if w.keepLog {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.logf("    %s %s: %s", in.name, level, fmt.Sprintf(format, args...))
+	}
+}
+func (in *incarnation) Tracef(format string, args ...any)   {}
+func (in *incarnation) Debugf(format string, args ...any)   {}
+func (in *incarnation) Warningf(format string, args ...any) { in.say("warns", format, args...) }
+func (in *incarnation) Errorf(format string, args ...any)   { in.say("has an error", format, args...) }
+
+// host returns the worker's machine, or any for that of the environment.
+func (in *incarnation) host() names.MachineTag {
+	if machine, ok := in.scope.(names.MachineTag); ok {
+		return machine
+	}
+	return scopes[1].(names.MachineTag)
+}
+
+// excuse says that the worker may end with an error.
+func (in *incarnation) excuse() {
+	in.world.mu.Lock()
+	defer in.world.mu.Unlock()
+	in.excused = true
+}
+
+// start starts the worker of a scope.
+func (w *world) start(i int, l luck) {
+	in := &incarnation{
+		world:    w,
+		scope:    scopes[i],
+		name:     []string{"E", "M0", "M1"}[i],
+		ended:    make(chan struct{}),
+		heard:    make(map[string]life.Value),
+		hearing:  make(map[string]life.Value),
+		running:  make(map[string]string),
+		doubts:   make(map[string]doubt),
+		attached: make(map[string]bool),
+	}
+	c := storageprovisioner.Config{
+		Scope:    in.scope,
+		Clock:    clock.WallClock,
+		Registry: func(*config.Config) (storage.ProviderRegistry, error) { return registry(in), nil },
+		Retry: storageprovisioner.RetryPolicy{
+			CreateThreshold: []int{0, 0, 3}[l.roll(3)], RemoveThreshold: []int{0, 0, 3}[l.roll(3)],
+		},
+		MaxBatch:       l.roll(3),
+		ResyncInterval: []time.Duration{0, time.Hour}[l.roll(2)],
+		Logger:         in,
+	}
+	accessor := w.state.ForEnviron()
+	if machine, ok := in.scope.(names.MachineTag); ok {
+		accessor = w.state.ForMachine(machine)
+		c.StorageDir = "/nowhere"
+		c.ManagedFilesystems = func(devices storage.BackingDevices) storage.FilesystemSource {
+			return source{in, "managed", devices}
+		}
+		c.Plans = func(storage.DeviceType) (plans.Plan, error) { return carrier{in}, nil }
+	}
+	var err error
+	in.worker, err = storageprovisioner.New(c.WithAccessors(accessors{accessor, in}))
+	w.must(err)
+	go func() {
+		in.err = in.worker.Wait()
+		close(in.ended)
+	}()
+	w.workers[i] = in
+	w.logf("%s starts, threshold %d, batches of %d, resync %v", in.name, c.Retry.CreateThreshold, c.MaxBatch, c.ResyncInterval)
+}
+
+// crash has a worker end with nothing more done or heard, at any moment.
+func (w *world) crash(i int, dice uint32) {
+	in := w.workers[i]
+	w.mu.Lock()
+	w.logf("%s crashes", in.name)
+	in.crashed = true
+	w.openAll(in, dice)
+	w.mu.Unlock()
+	in.worker.Kill()
+	<-in.ended
+	w.workers[i] = nil
+}
+
+// settle waits until nothing moves, and takes note of what has come of it.
+func (w *world) settle() {
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, in := range w.workers {
+		if in == nil {
+			continue
+		}
+		if !slices.ContainsFunc(w.gates, func(g *gate) bool { return g.of == in && !strings.Contains(g.name, " volume-") }) {
+			for key, l := range in.hearing {
+				in.heard[key] = l
+			}
+			clear(in.hearing)
+		}
+		select {
+		case <-in.ended:
+			if in.err != nil && !in.excused {
+				w.fail("%s ends: %v", in.name, in.err)
+			}
+			if in.err == nil && !in.killed {
+				w.fail("%s ends by itself", in.name)
+			}
+			if len(in.running) > 0 {
+				w.fail("%s ends during %v", in.name, in.running)
+			}
+			w.logf("%s ends: %v", in.name, in.err)
+			w.workers[i] = nil
+		default:
+		}
+	}
+}
+
+// configure changes the environment's configuration.
+func (w *world) configure() bool {
+	w.configs++
+	w.logf("the environment's configuration changes")
+	w.must(w.state.SetEnvironConfig(map[string]any{
+		"name": "simulated", "type": "simulation", "uuid": scopes[0].Id(), "generation": fmt.Sprint(w.configs),
+	}))
+	return true
+}
+
+// scan has a machine publish its block devices.
+func (w *world) scan(machine names.MachineTag) {
+	w.mu.Lock()
+	var devices []storage.BlockDevice
+	for _, tag := range sortedKeys(w.things) {
+		t := w.things[tag]
+		if p := t.at[machine.String()]; p != nil && p.device != "" {
+			d := storage.BlockDevice{DeviceName: p.device, HardwareId: t.id, Size: t.size}
+			if t.holds != nil {
+				d.UUID, d.FilesystemType = "uuid-of-"+t.holds.id, "simfs"
+			}
+			devices = append(devices, d)
+		}
+	}
+	w.mu.Unlock()
+	w.logf("%s has devices %v", machine, devices)
+	w.must(w.state.SetMachineBlockDevices(machine, devices))
+}
+
+// provision gives a machine an instance.
+func (w *world) provision(machine names.MachineTag) {
+	if _, err := w.state.InstanceId(machine); err != nil {
+		w.logf("%s is provisioned", machine)
+		w.must(w.state.SetInstanceId(machine, instance.Id("i-"+machine.Id())))
+	}
+}
+
+// reboot has a machine lose what does not outlive it.
+func (w *world) reboot(i int, dice uint32) {
+	machine := scopes[i].String()
+	if w.workers[i] != nil {
+		w.crash(i, dice)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.logf("%s reboots", machine)
+	for key, g := range w.going {
+		if strings.HasSuffix(key, machine) && g.by.scope == scopes[i] {
+			delete(w.going, key)
+		}
+	}
+	var shown []*place
+	for _, tag := range sortedKeys(w.things) {
+		t := w.things[tag]
+		p := t.at[machine]
+		switch {
+		case p == nil || t.provider == share:
+		case t.provider == cloud && t.kind() == names.VolumeTagKind:
+			if p.device != "" && !p.plan {
+				shown = append(shown, p)
+			}
+			p.device = ""
+		default:
+			delete(t.at, machine)
+		}
+	}
+	for _, p := range slices.Backward(shown) {
+		w.show(p, machine)
+	}
+}
+
+// user wants, and wants no more. What the state refuses is not done.
+func (w *world) user(s step) bool {
+	l := luck{dice: s.dice | 1}
+	all, err := w.state.AllStorage()
+	w.must(err)
+	action := l.roll(10)
+	if len(all) == 0 || action < 3 {
+		w.want(&l)
+		return true
+	}
+	one := all[int(s.which)%len(all)]
+	machine := scopes[1+l.roll(2)].(names.MachineTag)
+	switch action {
+	case 3, 4:
+		err = w.state.AttachStorage([]string{one.Name}, machine)
+		w.logf("user attaches %s to %s: %v", one.Name, machine, err)
+	case 5:
+		err = w.state.DetachStorage([]string{one.Name})
+		w.logf("user detaches %s: %v", one.Name, err)
+	case 6, 7:
+		err = w.state.RemoveStorage([]string{one.Name})
+		w.logf("user removes %s: %v", one.Name, err)
+	case 8:
+		err = w.state.ReleaseStorage([]string{one.Name})
+		w.logf("user releases %s: %v", one.Name, err)
+	case 9:
+		size := one.RequestedMiB + 1
+		err = w.state.ResizeStorage(one.Name, size)
+		w.logf("user wants %s to have %d MiB: %v", one.Name, size, err)
+	}
+	return true
+}
+
+// want adds storage.
+func (w *world) want(l *luck) {
+	p := state.StorageParams{
+		Name: fmt.Sprintf("storage/%d", w.storage),
+		Kind: []storage.StorageKind{storage.StorageKindBlock, storage.StorageKindFilesystem}[l.roll(2)],
+		Pool: providerTypes[l.roll(4)],
+		Size: 10,
+	}
+	if p.Pool == share || p.Pool == tree {
+		p.Kind = storage.StorageKindFilesystem
+	}
+	if l.roll(4) > 0 {
+		p.Machine = scopes[1+l.roll(2)].(names.MachineTag)
+	}
+	err := w.state.AddStorage(p)
+	w.logf("user wants %s, %s of %s on %q: %v", p.Name, p.Kind, p.Pool, p.Machine.Id(), err)
+	if err == nil {
+		w.storage++
+	}
+}
+
+// action is what a step may do; it reports whether anything was to be done.
+type action struct {
+	weight int
+	do     func(w *world, s step) bool
+}
+
+var actions = []action{
+	{40, (*world).openGate},
+	{22, (*world).deliver},
+	{8, (*world).user},
+	{6, func(w *world, s step) bool {
+		d := []time.Duration{time.Second, 30 * time.Second, 10 * time.Minute, time.Hour}[s.which%4]
+		w.logf("%v pass", d)
+		time.Sleep(d)
+		return true
+	}},
+	{6, func(w *world, s step) bool { w.scan(scopes[1+int(s.which)%2].(names.MachineTag)); return true }},
+	{4, (*world).progress},
+	{1, func(w *world, s step) bool { w.provision(scopes[1+int(s.which)%2].(names.MachineTag)); return true }},
+	{4, func(w *world, s step) bool {
+		for i, in := range w.workers {
+			if in == nil {
+				w.start(i, luck{dice: s.dice})
+				return true
+			}
+		}
+		return false
+	}},
+	{1, func(w *world, s step) bool {
+		i := int(s.which) % len(scopes)
+		switch {
+		case s.dice%5 == 0:
+			return w.configure()
+		case s.dice%5 == 1 && i > 0:
+			w.reboot(i, s.dice)
+			return true
+		case w.workers[i] == nil:
+			return false
+		case s.dice%5 == 2:
+			w.logf("%s is killed", w.workers[i].name)
+			w.workers[i].killed = true
+			w.workers[i].worker.Kill()
+			return true
+		}
+		w.crash(i, s.dice)
+		return true
+	}},
+}
+
+func (w *world) take1(s step) bool {
+	total := 0
+	for _, a := range actions {
+		total += a.weight
+	}
+	n := int(s.do) % total
+	for _, a := range actions {
+		if n < a.weight {
+			return a.do(w, s)
+		}
+		n -= a.weight
+	}
+	return false
+}
+
+// patience is how long, in simulated time, everything may take to come to rest.
+const patience = 24 * time.Hour
+
+// rest has everything come to rest with nothing failing any more.
+func (w *world) rest() error {
+	w.logf("calm")
+	w.calm = true
+	w.configure()
+	for i := range scopes {
+		if i > 0 {
+			w.provision(scopes[i].(names.MachineTag))
+		}
+		if w.workers[i] == nil {
+			w.start(i, luck{})
+		}
+	}
+	for began, quiet := time.Now(), 0; quiet < 3; quiet++ {
+		if time.Since(began) > patience {
+			return errors.Errorf("no rest after %v", patience)
+		}
+		before := w.deeds
+		for moved := true; moved; {
+			for i := 1; i < len(scopes); i++ {
+				w.scan(scopes[i].(names.MachineTag))
+			}
+			for i, in := range w.workers {
+				if in == nil {
+					w.start(i, luck{})
+				}
+			}
+			w.settle()
+			for moved = false; w.openGate(step{}) || w.deliver(step{}); moved = true {
+				w.settle()
+				if w.wrong != nil {
+					return w.wrong
+				}
+			}
+		}
+		if w.deeds != before {
+			quiet = 0
+		}
+		time.Sleep(time.Hour)
+		w.settle()
+	}
+	return w.wrong
+}
+
+// check checks that at rest state and providers agree, and nobody waits for anything.
+func (w *world) check() error {
+	all, err := w.state.AllStorage()
+	w.must(err)
+	wanted := make(map[string]bool)
+	for _, s := range all {
+		if s.Life != life.Alive {
+			return errors.Errorf("%s is still there, %s", s.Name, s.Life)
+		}
+		for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
+			if e == nil {
+				continue
+			}
+			t := w.things[e.Tag.String()]
+			wanted[e.Tag.String()] = true
+			switch {
+			case t == nil && e.ProviderID != "":
+				return errors.Errorf("%s is recorded as %s and does not exist", e.Tag, e.ProviderID)
+			case t == nil && len(s.Attachments) > 0:
+				return errors.Errorf("%s was never made: %s %s", e.Tag, e.Status, e.Message)
+			case t == nil:
+				continue
+			case t.id != e.ProviderID:
+				return errors.Errorf("%s is %q in the state and is %q", e.Tag, e.ProviderID, t.id)
+			}
+			at := sortedKeys(t.at)
+			var want []string
+			for _, a := range s.Attachments {
+				want = append(want, a.Machine.String())
+			}
+			if !slices.Equal(at, want) {
+				return errors.Errorf("%s is on %v, and wanted on %v: %s %s", e.Tag, at, want, e.Status, e.Message)
+			}
+			if len(want) > 0 && e.Status != status.Attached && !w.untold[e.Tag.String()] {
+				return errors.Errorf("%s is attached, and its status is %s %s", e.Tag, e.Status, e.Message)
+			}
+			if len(want) > 0 && t.size < s.RequestedMiB {
+				return errors.Errorf("%s has %d MiB, and is wanted with %d", e.Tag, t.size, s.RequestedMiB)
+			}
+		}
+		if len(s.Attachments) > 0 && s.Location == "" {
+			return errors.Errorf("%s is attached nowhere", s.Name)
+		}
+	}
+	for _, tag := range sortedKeys(w.things) {
+		if !wanted[tag] {
+			return errors.Errorf("%s is left, which nobody wants", w.things[tag].id)
+		}
+	}
+	for _, in := range w.workers {
+		report := in.worker.(interface{ Report() map[string]any }).Report()
+		if unfinished := report["unfinished"]; unfinished != nil {
+			for what, of := range unfinished.(map[string]any) {
+				if detail := fmt.Sprint(of); w.stuck(what, all) {
+					return errors.Errorf("%s has not finished %s: %s", in.name, what, detail)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// stuck reports whether what is unfinished should have been finished: what is attached
+// nowhere is neither made nor grown.
+func (w *world) stuck(what string, all []state.Storage) bool {
+	return slices.ContainsFunc(all, func(s state.Storage) bool {
+		if len(s.Attachments) == 0 {
+			return false
+		}
+		for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
+			if e != nil && strings.Contains(what, e.Tag.String()) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// run runs a history, and returns what is wrong.
+func (w *world) run(dice uint32, history []step, together int) error {
+	for i := range scopes {
+		w.start(i, luck{dice: dice})
+	}
+	w.settle()
+	for i, s := range history {
+		done := w.take1(s)
+		if !w.free || i%together == 0 || !done {
+			w.settle()
+		}
+		if w.wrong != nil {
+			return w.wrong
+		}
+	}
+	w.settle()
+	if err := w.rest(); err != nil {
+		return err
+	}
+	if err := w.check(); err != nil {
+		return err
+	}
+	all, err := w.state.AllStorage()
+	w.must(err)
+	for _, s := range all {
+		w.must(w.state.RemoveStorage([]string{s.Name}))
+	}
+	if err := w.rest(); err != nil {
+		return err
+	}
+	if err := w.check(); err != nil {
+		return errors.Annotate(err, "with nothing wanted")
+	}
+	return nil
+}
+
+// end ends everything, so that no goroutine is left.
+func (w *world) end() {
+	for i, in := range w.workers {
+		if in != nil {
+			w.crash(i, 0)
+		}
+	}
+	w.must(w.state.Close())
+	synctest.Wait()
+}

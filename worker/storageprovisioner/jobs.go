@@ -268,9 +268,18 @@ func (l *loop) read() job {
 	}
 }
 
-// observe takes in entities that have been read.
+// observe takes in entities that have been read: attachments after what they attach, as
+// they have been read, so that what is learnt last is what was so last.
 func (l *loop) observe(entities []plan.Fact) {
+	l.observeThose(entities, false)
+	l.observeThose(entities, true)
+}
+
+func (l *loop) observeThose(entities []plan.Fact, attachments bool) {
 	for _, f := range entities {
+		if f.Key.Kind.Attachment() != attachments {
+			continue
+		}
 		if f.Err != nil {
 			l.config.Logger.Warningf("reading %s: %v", f.Key, f.Err)
 		}

@@ -5,12 +5,14 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 var (
-	steps  = flag.Int("steps", 20000, "how many steps to simulate, in all")
-	first  = flag.Uint64("seed", 0, "the seed of the first history")
-	length = flag.Int("length", 500, "how many steps a history has before all comes to rest")
+	steps     = flag.Int("steps", 20000, "how many steps to simulate, in all")
+	first     = flag.Uint64("seed", 0, "the seed of the first history")
+	shrinking = flag.Duration("shrink", time.Minute, "how long to make a history smaller that has failed")
+	length    = flag.Int("length", 500, "how many steps a history has before all comes to rest")
 )
 
 // simulate runs a history in a bubble, and returns what is wrong with what has come of
@@ -35,7 +37,11 @@ func TestSimulation(t *testing.T) {
 		if wrong == nil {
 			continue
 		}
+		deadline := time.Now().Add(*shrinking)
 		history = shrink(history, func(shorter []step) bool {
+			if time.Now().After(deadline) {
+				return false
+			}
 			again, _ := simulate(t, seed, shorter, 1, false)
 			return again != nil
 		})

@@ -308,7 +308,7 @@ func (w *world) reboot(i int, dice uint32) {
 	defer w.mu.Unlock()
 	w.logf("%s reboots", machine)
 	for key, g := range w.going {
-		if strings.HasSuffix(key, machine) && g.by.scope == scopes[i] {
+		if g.by.scope == scopes[i] {
 			delete(w.going, key)
 		}
 	}
@@ -519,6 +519,8 @@ func (w *world) check() error {
 				return errors.Errorf("%s was never made: %s %s", e.Tag, e.Status, e.Message)
 			case t == nil:
 				continue
+			case e.ProviderID == "" && t.on != nil && len(s.Attachments) == 0:
+				continue // its volume has it, and whoever attaches that finds it
 			case t.id != e.ProviderID:
 				return errors.Errorf("%s is %q in the state and is %q", e.Tag, e.ProviderID, t.id)
 			}

@@ -129,7 +129,7 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 		// Whether the filesystem is on a volume decides whose it is.
 		return Attach, s
 	}
-	if s.op == Create && (s.underway() || s.uncertain && s.backing == nil) {
+	if s.op == Create && s.underway() || s.uncertain && !s.recorded && s.backing == nil && (s.op == Create || s.stale) {
 		// The creation may attach as well, or may have.
 		return Attach, s
 	}

@@ -167,6 +167,7 @@ func (c *Core) failed(e *entity, r *Result) {
 	w := e.work
 	w.attempts++
 	w.failure = r.Err.Error()
+	wentOn := e.unresolved
 	e.unresolved = e.mayGoOn(r.Err)
 	switch {
 	case e.unresolved:
@@ -179,7 +180,8 @@ func (c *Core) failed(e *entity, r *Result) {
 	if e.makes() {
 		// That this attempt made nothing does not tell what one before it did: only
 		// creation says that, by what cannot be created.
-		e.uncertain = r.Unknown && !final(r.Err) || e.uncertain && !(e.op == Create && final(r.Err))
+		e.uncertain = (r.Unknown || wentOn && !e.unresolved) && !final(r.Err) ||
+			e.uncertain && !(e.op == Create && final(r.Err))
 	}
 	if !e.stalled {
 		w.due = c.now.Add(c.options.Retry.delay(w.attempts))
@@ -219,9 +221,20 @@ func (e *entity) explain() string {
 
 // mayGoOn reports whether the entity's operation may be going on after this error:
 // once it may, any but a final error leaves it so. What only grows leaves nothing
-// behind: any failure ends that, so that the entity can go.
+// behind, and what is done on a volume that is not there any more is over: any failure
+// ends that, so that the entity can go.
 func (e *entity) mayGoOn(err error) bool {
-	return MayGoOn(err) || e.unresolved && !final(err) && e.op != Resize
+	return MayGoOn(err) || e.unresolved && !final(err) && e.op != Resize && !e.stranded()
+}
+
+// stranded reports whether the block device beneath a filesystem or its attachment has
+// gone since its operation began.
+func (e *entity) stranded() bool {
+	d := e.beneath
+	if d == nil {
+		d = e.backing
+	}
+	return d != nil && !d.known
 }
 
 // MayGoOn reports whether an operation with this error may be going on.

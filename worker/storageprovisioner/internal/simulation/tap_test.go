@@ -60,6 +60,9 @@ func (t *tap[E]) flow(l *luck) bool {
 }
 
 func (t *tap[E]) end() {
+	if t.closed {
+		return
+	}
 	t.closed = true
 	t.Kill()
 	close(t.out)

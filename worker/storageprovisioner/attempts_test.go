@@ -1,0 +1,188 @@
+package storageprovisioner_test
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/juju/errors"
+	jc "github.com/juju/testing/checkers"
+	gc "gopkg.in/check.v1"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/calls"
+	"github.com/stowage-io/stowage/testing/modeltest"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
+)
+
+// attemptsSuite has a state that remembers what workers have set out to make.
+type attemptsSuite struct {
+	baseSuite
+	attempts *attempts
+}
+
+var _ = gc.Suite(&attemptsSuite{})
+
+// attempts is what the state remembers, beside the model.
+type attempts struct {
+	storageprovisioner.LifecycleManager
+	journal *calls.Journal
+
+	mu        sync.Mutex
+	attempted map[params.MachineStorageId]bool
+	refusal   *params.Error
+	broken    error
+}
+
+func (a *attempts) SetAttempts(all []params.Attempt) ([]params.ErrorResult, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	results := make([]params.ErrorResult, len(all))
+	for i, at := range all {
+		a.journal.Record("SetAttempts", at.Attempted, describeAttempt(at))
+		if results[i].Error = a.refusal; a.refusal == nil {
+			a.attempted[at.Id] = at.Attempted
+		}
+	}
+	a.refusal = nil
+	return results, a.broken
+}
+
+func describeAttempt(at params.Attempt) string {
+	text := at.Id.AttachmentTag
+	if at.Id.MachineTag != "" {
+		text += " " + at.Id.MachineTag
+	}
+	return fmt.Sprintf("%s: %v", text, at.Attempted)
+}
+
+func (a *attempts) Attempts(ids []params.MachineStorageId) ([]params.AttemptResult, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	results := make([]params.AttemptResult, len(ids))
+	for i, id := range ids {
+		results[i].Attempted = a.attempted[id]
+	}
+	return results, a.broken
+}
+
+func (s *attemptsSuite) SetUpTest(c *gc.C) {
+	s.baseSuite.SetUpTest(c)
+	s.addMachine("0", "instance-0")
+	s.attempts = &attempts{journal: s.Journal, attempted: make(map[params.MachineStorageId]bool)}
+}
+
+func (s *attemptsSuite) startRemembering(c *gc.C) {
+	cfg := s.config(c, true, modeltest.Removal)
+	s.attempts.LifecycleManager = cfg.Life
+	cfg.Life = s.attempts
+	s.start(c, cfg)
+}
+
+// may has the state remember an attempt of a worker before this one.
+func (s *attemptsSuite) may(machine, tag string) {
+	s.attempts.attempted[params.MachineStorageId{MachineTag: machine, AttachmentTag: tag}] = true
+}
+
+// The state knows of an attempt before the source does.
+func (s *attemptsSuite) TestAttemptIsNotedBeforeItIsMade(c *gc.C) {
+	s.startRemembering(c)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.volumesChanged(c, "0")
+	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
+	c.Check(s.Names("SetAttempts", "CreateVolumes", "AttachVolumes"), jc.DeepEquals,
+		[]string{"SetAttempts", "CreateVolumes", "SetAttempts", "AttachVolumes"})
+}
+
+// 34: what a worker made before it crashed is destroyed though the volume has been
+// given up meanwhile, and no other worker has ever recorded it.
+func (s *attemptsSuite) TestCrashBetweenMakingAndRecordingLeaksNothing(c *gc.C) {
+	v := s.addVolume("0", "dynamic")
+	s.may("", v)
+	s.setLife(v, life.Dead)
+	s.startRemembering(c)
+	s.volumesChanged(c, "0")
+	s.AwaitCall(c, "CreateVolumes", v)
+	s.AwaitCall(c, "DestroyVolumes", v)
+	s.AwaitCall(c, "Remove", v)
+}
+
+// 17: so is what it attached.
+func (s *attemptsSuite) TestCrashBetweenAttachingAndRecordingLeavesNothingAttached(c *gc.C) {
+	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.provisionVolume(v)
+	s.may("machine-0", v)
+	s.setLife(a, life.Dying)
+	s.startRemembering(c)
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.AwaitCall(c, "DetachVolumes", "volume-0 machine-0")
+	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
+}
+
+// 12: what may have been made is looked into, though it is to be attached nowhere now.
+func (s *attemptsSuite) TestWhatMayHaveBeenMadeAndIsWantedNowhereIsRecorded(c *gc.C) {
+	v := s.addVolume("0", "dynamic")
+	s.may("", v)
+	s.startRemembering(c)
+	s.volumesChanged(c, "0")
+	s.AwaitCall(c, "SetVolumeInfo", v)
+}
+
+// What has certainly made nothing is not looked into by the next worker.
+func (s *attemptsSuite) TestAttemptThatMadeNothingIsTakenBack(c *gc.C) {
+	s.startRemembering(c)
+	s.source.FailItem("CreateVolumes", "volume-0", errors.New("no room"))
+	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.AwaitCall(c, "SetAttempts", v+": true")
+	s.AwaitCall(c, "SetAttempts", v+": false")
+}
+
+// What may have made something is not taken back.
+func (s *attemptsSuite) TestAttemptOfWhichNothingIsKnownStays(c *gc.C) {
+	s.startRemembering(c)
+	s.source.FailCall("CreateVolumes", unknown)
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.statuses(c)
+	s.barrier(c)
+	c.Check(s.About("volume-0: false", "SetAttempts"), gc.HasLen, 0)
+	c.Check(s.About("volume-0: true", "SetAttempts"), gc.HasLen, 1)
+}
+
+// What the state cannot be told of is not made, and tried again.
+func (s *attemptsSuite) TestAttemptThatCannotBeNotedIsNotMade(c *gc.C) {
+	s.startRemembering(c)
+	s.attempts.refusal = &params.Error{Message: "not now"}
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 pending: noting what is about to be made: not now"})
+	c.Check(s.Count("CreateVolumes"), gc.Equals, 0)
+	s.advance(c, backoff[0])
+	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
+}
+
+func (s *attemptsSuite) TestAttemptsThatCannotBeNotedAsAWholeEndTheWorker(c *gc.C) {
+	s.startRemembering(c)
+	s.attempts.broken = errors.New("no state")
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	c.Check(s.waited(c), gc.ErrorMatches, "(reading|noting) attempts: no state")
+	s.worker = nil
+}
+
+// What another worker has permanently failed at is asked for once, and then let go.
+func (s *attemptsSuite) TestWhatCannotBeLookedIntoForGoodIsRemoved(c *gc.C) {
+	v := s.addVolume("0", "dynamic")
+	s.may("", v)
+	s.setLife(v, life.Dead)
+	s.source.FailItem("CreateVolumes", v, storage.Permanent(errors.New("no such pool")))
+	s.startRemembering(c)
+	s.volumesChanged(c, "0")
+	s.AwaitCall(c, "Remove", v)
+	c.Check(s.Count("CreateVolumes"), gc.Equals, 1)
+	c.Check(s.Count("DestroyVolumes"), gc.Equals, 0)
+}

@@ -1,0 +1,187 @@
+package plan_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	jujuerrors "github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
+func remembering(o *plan.Options) { o.Attempts = true }
+
+func attempted(f *plan.Fact) { f.Attempted = true }
+
+// notes has the state be told of what is about to be made, and returns it with what then
+// goes ahead.
+func (s *script) notes(errs ...error) (noted, ahead string) {
+	s.t.Helper()
+	batches := s.core.Batches()
+	if len(batches) != 1 {
+		s.t.Fatalf("%d batches, not 1: %v", len(batches), batches)
+	}
+	return s.note(batches[0], errs...)
+}
+
+func (s *script) note(b plan.Batch, errs ...error) (noted, ahead string) {
+	var all, rest []string
+	for _, subject := range b.Unnoted() {
+		all = append(all, subject.Key.String())
+	}
+	errs = append(errs, make([]error, len(all))...)
+	b = s.core.Noted(b, errs[:len(all)])
+	for _, item := range b.Items {
+		s.sources[item.Key], s.items[item.Key] = b.Source, item
+		rest = append(rest, b.Op.String()+" "+item.Key.String())
+	}
+	return strings.Join(all, ", "), strings.Join(rest, ", ")
+}
+
+func (s *script) unmade() []string {
+	var keys []string
+	for _, subject := range s.core.Take().Publish.Unmade {
+		keys = append(keys, subject.Key.String())
+	}
+	return keys
+}
+
+func (s *script) check(what string, got, want any) {
+	s.t.Helper()
+	if got != want {
+		s.t.Errorf("%s: got %q, want %q", what, got, want)
+	}
+}
+
+// What is not wanted any more by the time the state has been told of it is not made, and
+// the others are.
+func TestWhatIsNotWantedAnyMoreWhenItIsNotedIsNotMade(t *testing.T) {
+	s := play(t, remembering)
+	s.observe(wanted(volume("0")), wanted(volume("1")))
+	batch := s.core.Batches()[0]
+	s.observe(wanted(volume("0"), dying))
+	noted, ahead := s.note(batch)
+	s.check("noted", noted, "volume 0, volume 1")
+	s.check("made", ahead, "create volume 1")
+	if got := s.unmade(); !slices.Equal(got, []string{"volume 0"}) {
+		t.Errorf("taken back: %v", got)
+	}
+	s.ends(volume("1"))
+	s.does("record volume 1: info")
+	s.taken(volume("1"))
+	s.observe(wanted(volume("0"), dead))
+	s.does("remove volume 0")
+}
+
+// Nothing of a batch that is dropped altogether holds the source.
+func TestSourceIsFreeWhenNothingThatIsNotedIsWanted(t *testing.T) {
+	s := play(t, remembering)
+	s.observe(wanted(volume("0")))
+	batch := s.core.Batches()[0]
+	s.gone(volume("0"))
+	s.note(batch)
+	s.unmade()
+	s.observe(wanted(volume("1")))
+	_, ahead := s.notes()
+	s.check("made", ahead, "create volume 1")
+}
+
+// What the state does not have when it is told of it is read before it is tried again.
+func TestWhatIsGoneWhenItIsNotedIsReadAgain(t *testing.T) {
+	s := play(t, remembering)
+	s.observe(wanted(volume("0")))
+	_, ahead := s.notes(jujuerrors.NotFoundf("volume 0"))
+	s.check("made", ahead, "")
+	s.does("read volume 0")
+	s.gone(volume("0"))
+	s.nothing()
+}
+
+// An attempt that made nothing after one that may have is not taken back.
+func TestAttemptAfterOneThatMayHaveMadeSomethingIsNotTakenBack(t *testing.T) {
+	s := play(t, remembering)
+	s.observe(wanted(volume("0"), attempted))
+	s.notes()
+	s.ends(volume("0"), failing(errors.New("busy")))
+	if got := s.unmade(); got != nil {
+		t.Errorf("taken back: %v", got)
+	}
+}
+
+// What is read while an attempt ends is older than that.
+func TestAttemptThatIsReadWhileItEndsIsOver(t *testing.T) {
+	s := play(t, remembering)
+	v := volume("0")
+	s.observe(wanted(v))
+	s.notes()
+	s.ends(v, failing(errors.New("no room")))
+	s.unmade()
+	s.observe(wanted(v, dead, attempted))
+	s.does("remove volume 0")
+}
+
+// What is recorded is attached again without the state being told.
+func TestAttachingAgainIsNotNoted(t *testing.T) {
+	s := play(t, remembering)
+	s.observe(wanted(volume("0"), recorded), wanted(on(machine, volume("0")), recorded))
+	s.does("attach volume attachment 0 on machine-0")
+}
+
+// A volume is not made, and attached, by what was read of it before its attachment was
+// let go of: nobody would look for that attachment after a crash.
+func TestVolumeIsNotMadeForAnAttachmentThatIsLetGoOf(t *testing.T) {
+	s := play(t, remembering)
+	v, a := volume("0"), on(machine, volume("0"))
+	s.observe(wanted(v, func(f *plan.Fact) { f.Host = machine }), wanted(a, dying))
+	s.does("remove volume attachment 0 on machine-0", "read volume 0")
+	s.taken(a)
+	s.does()
+	s.observe(wanted(v, without))
+	s.does()
+}
+
+// An attachment that may have been made along with its volume is not undone before it is
+// known what was made: it could be made once more by asking, and not be looked for any
+// more after a crash.
+func TestAttachmentIsNotUndoneBeforeItsVolumeIsKnown(t *testing.T) {
+	s := play(t, remembering)
+	v, a := volume("0"), on(machine, volume("0"))
+	s.observe(wanted(v, func(f *plan.Fact) { f.Host, f.Instance = machine, "instance" }), wanted(a))
+	s.notes()
+	s.ends(v, unknown)
+	s.core.Take()
+	s.observe(wanted(a, dying, attempted))
+	s.does("read volume 0")
+	s.observe(wanted(v, without, attempted))
+	s.does("create volume 0")
+	s.ends(v, attachedAlong(machine))
+	s.does("record volume 0: info")
+	s.taken(v)
+	s.does("record volume attachment 0 on machine-0: along")
+	s.taken(a)
+	s.does("read volume attachment 0 on machine-0")
+	s.observe(wanted(a, dying, recorded))
+	s.does("detach volume attachment 0 on machine-0")
+}
+
+// A volume that is taken from beneath a filesystem that is being made on it in the
+// background leaves nothing to be made known.
+func TestFilesystemInProgressOnAVolumeThatIsTakenAwayCanGo(t *testing.T) {
+	s := play(t)
+	f := filesystem("1")
+	s.observe(wanted(f, backedBy(volume("0"))))
+	s.does("look up 0")
+	s.core.DeviceKnown("0", true, false, 1000)
+	s.does("create filesystem 1")
+	s.ends(f, inProgress)
+	s.does()
+	s.observe(wanted(f, dead, without))
+	s.passes(time.Second)
+	s.does("create filesystem 1")
+	s.core.DeviceKnown("0", false, false, 0)
+	s.ends(f, failing(errors.New("volume 0 has no device")))
+	s.does("remove filesystem 1")
+}

@@ -63,8 +63,15 @@ type attributes map[string]any
 // IsZero has the encoding leave them out.
 func (a attributes) IsZero() bool { return len(a) == 0 }
 
-// MarshalBinary implements encoding.BinaryMarshaler.
-func (a attributes) MarshalBinary() ([]byte, error) { return json.Marshal(map[string]any(a)) }
+// MarshalBinary implements encoding.BinaryMarshaler. The error satisfies
+// errors.IsNotValid.
+func (a attributes) MarshalBinary() ([]byte, error) {
+	data, err := json.Marshal(map[string]any(a))
+	if err != nil {
+		return nil, errors.NewNotValid(err, "attributes that cannot be kept as JSON")
+	}
+	return data, nil
+}
 
 // UnmarshalBinary implements encoding.BinaryUnmarshaler.
 func (a *attributes) UnmarshalBinary(data []byte) error {

@@ -3,6 +3,7 @@ package state_test
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -432,4 +433,13 @@ func TestConfigNamesWhatIsMissing(t *testing.T) {
 		_, err := state.Open(config)
 		wantError(t, err, errors.NotValid, field)
 	}
+}
+
+// Attributes that have no form in JSON were refused with an error of no kind.
+func TestAttributesThatCannotBeKeptAreNotValid(t *testing.T) {
+	w := newWorld(t)
+	attributes := map[string]any{"depth": math.Inf(1)}
+	p := state.StorageParams{Name: "it", Kind: block, Pool: "loop", Size: 1, Machine: machine0, Attributes: attributes}
+	wantError(t, w.AddStorage(p), errors.NotValid, `storage/it`, "+Inf")
+	wantError(t, w.SetPool("fast", "loop", attributes), errors.NotValid, `pool/fast`, "+Inf")
 }

@@ -3,16 +3,20 @@ package state
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
+	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/storage"
 )
 
-// CheckStore returns what does not hang together in the store: index entries,
+// CheckStore returns what does not hang together in the store: records that cannot be
+// read, or that nothing reads; instances that no history leads to; index entries,
 // histories and counts that are not those of the instances.
 func CheckStore(store kv.Store) (problems []string) {
 	index := make(map[string]indexEntry)
-	histories := make(map[string]bool)
+	latest := make(map[string]StatusInfo)
 	counts := make(map[string]int)
 	found := make(map[string]indexEntry)
 	err := store.View(func(snapshot kv.Snapshot) error {
@@ -23,11 +27,17 @@ func CheckStore(store kv.Store) (problems []string) {
 				if err != nil {
 					return err
 				}
+				for _, broken := range i.broken() {
+					problems = append(problems, key+": "+broken)
+				}
 				for _, indexed := range i.index(nil, key[len(storagePrefix):]) {
+					if _, taken := index[indexed.key()]; taken {
+						problems = append(problems, key+": another instance has "+indexed.key())
+					}
 					index[indexed.key()] = indexed.entry
 				}
 				for _, e := range i.entities() {
-					histories[historyKey(e.Tag)] = true
+					latest[historyKey(e.Tag)] = e.Status
 				}
 				counts[i.Pool]++
 			case strings.HasPrefix(key, "scope/"), strings.HasPrefix(key, "imported/"):
@@ -36,6 +46,22 @@ func CheckStore(store kv.Store) (problems []string) {
 					return err
 				}
 				found[key] = entry
+			case strings.HasPrefix(key, historyPrefix), strings.HasPrefix(key, poolPrefix), key == schemaKey:
+				// Below, or by Open.
+			case strings.HasPrefix(key, "machine/"):
+				_, err := decodeAt[machineRecord](key, data)
+				return err
+			case strings.HasPrefix(key, environPrefix):
+				_, err := decodeAt[environRecord](key, data)
+				return err
+			case strings.HasPrefix(key, "sequence/"), strings.HasSuffix(key, "/matches"):
+				_, err := decodeAt[counter](key, data)
+				return err
+			case strings.HasPrefix(key, "blockdevice/"):
+				_, err := decodeAt[devicesRecord](key, data)
+				return err
+			default:
+				problems = append(problems, "nothing reads "+key)
 			}
 			return nil
 		})
@@ -49,11 +75,14 @@ func CheckStore(store kv.Store) (problems []string) {
 	err = store.View(func(snapshot kv.Snapshot) error {
 		err := snapshot.Scan(historyPrefix, func(key string, data []byte) error {
 			history, err := decodeAt[history](key, data)
-			if !histories[key] || len(history) == 0 || len(history) > historyLength {
-				problems = append(problems, fmt.Sprintf("%s: %d statuses, wanted: %t", key, len(history), histories[key]))
+			if err != nil {
+				return err
 			}
-			delete(histories, key)
-			return err
+			if now, wanted := latest[key]; !wanted || len(history) == 0 || len(history) > historyLength || history[len(history)-1] != now {
+				problems = append(problems, fmt.Sprintf("%s: %d statuses, want the last to be %v: %v", key, len(history), now, history))
+			}
+			delete(latest, key)
+			return nil
 		})
 		if err != nil {
 			return err
@@ -69,8 +98,146 @@ func CheckStore(store kv.Store) (problems []string) {
 	if err != nil {
 		problems = append(problems, err.Error())
 	}
-	for key := range histories {
+	for key := range latest {
 		problems = append(problems, key+" is missing")
 	}
 	return problems
+}
+
+// broken returns the rules of life that do not hold in the record, all of which hold
+// whatever has happened.
+func (i *instance) broken() (broken []string) {
+	never := func(is bool, format string, args ...any) {
+		if is {
+			broken = append(broken, fmt.Sprintf(format, args...))
+		}
+	}
+	v, f := i.Volume, i.Filesystem
+	never(i.Size == 0, "no size is wanted")
+	never(i.Life != life.Alive && i.Life != life.Dying, "the instance is %q", i.Life)
+	never(i.Kind != storage.StorageKindFilesystem.String() && f != nil, "kind %q has a filesystem", i.Kind)
+	for _, e := range i.entities() {
+		beneath := e == v && f != nil
+		never(rank(e.Life) == 0, "%s is %q", e.Tag, e.Life)
+		never((i.Life == life.Alive) != (e.Life == life.Alive), "%s is %s in an instance that is %s", e.Tag, e.Life, i.Life)
+		never(e.Life == life.Dying && e.Attachment == nil && !beneath, "%s waits for nothing to be dead", e.Tag)
+		never(e.Life == life.Dead && (e.Attachment != nil || beneath), "%s is dead while in use", e.Tag)
+		never(!slices.Contains(telling, e.Status.Status), "%s has status %q", e.Tag, e.Status.Status)
+		never(e.Info != nil && e.Info.ID == "", "%s is provisioned as nothing", e.Tag)
+		a := e.Attachment
+		if a == nil {
+			continue
+		}
+		never(a.Life != life.Alive && a.Life != life.Dying, "the %s is %q", e.describeAttachment(), a.Life)
+		never(a.Info != nil && e.Info == nil, "%s is attached before it is made", e.Tag)
+		never(a.Plan != nil && (e != v || a.Life != life.Alive), "the %s goes before its plan", e.describeAttachment())
+		never(a.Plan != nil && a.Plan.Life != life.Alive && a.Plan.Life != life.Dying, "a plan for %s is on no way", e.Tag)
+		never(e.Tag.scope() != environScope && e.Tag.scope() != string(a.Machine), "%s has left its machine", e.Tag)
+	}
+	top := i.top()
+	never(i.Life != life.Alive && top.Attachment != nil && !top.Attachment.going(), "%s is not let go of", top.Tag)
+	if v != nil && f != nil {
+		never(f.Attachment != nil && (v.Attachment == nil || v.Attachment.going()), "%s is taken from under its filesystem", v.Tag)
+		never(f.Attachment != nil && v.Attachment != nil && f.Attachment.Machine != v.Attachment.Machine, "%s and %s are apart", v.Tag, f.Tag)
+		never(f.Attachment == nil && v.Attachment != nil && !v.Attachment.going(), "%s is not let go of", v.Tag)
+	}
+	return broken
+}
+
+// CheckChange returns what no single change may have done between two contents of a
+// store.
+func CheckChange(before, after map[string]string) (problems []string) {
+	old, now := instances(before), instances(after)
+	tags := make(map[entityTag]bool)
+	for _, i := range old {
+		for _, e := range i.entities() {
+			tags[e.Tag] = true
+		}
+	}
+	for name, i := range now {
+		was := old[name]
+		if was == nil {
+			was = &instance{}
+		}
+		for _, e := range i.entities() {
+			switch own := was.entity(e.Tag); {
+			case own != nil:
+				for _, broken := range e.brokenSince(own) {
+					problems = append(problems, fmt.Sprintf("%s: %s %s", name, e.Tag, broken))
+				}
+			case len(was.entities()) > 0:
+				problems = append(problems, fmt.Sprintf("%s: got %s when it was there already", name, e.Tag))
+			case tags[e.Tag]:
+				problems = append(problems, fmt.Sprintf("%s: %s was another's", name, e.Tag))
+			case next(before, e.Tag) >= next(after, e.Tag):
+				problems = append(problems, fmt.Sprintf("%s: %s may come again", name, e.Tag))
+			}
+		}
+	}
+	for name, was := range old {
+		i := now[name]
+		if i == nil {
+			i = &instance{}
+		}
+		for _, e := range was.entities() {
+			if i.entity(e.Tag) == nil && e.Life != life.Dead {
+				problems = append(problems, fmt.Sprintf("%s: %s was %s and is gone", name, e.Tag, e.Life))
+			}
+		}
+	}
+	return problems
+}
+
+// brokenSince returns the rules that a change of an entity broke.
+func (e *entity) brokenSince(was *entity) (broken []string) {
+	never := func(is bool, what string) {
+		if is {
+			broken = append(broken, what)
+		}
+	}
+	never(rank(e.Life) < rank(was.Life), fmt.Sprintf("went from %s to %s", was.Life, e.Life))
+	never(e.Imported != was.Imported, "was imported afterwards")
+	if was.Info != nil {
+		never(e.Info == nil || e.Info.ID != was.Info.ID, "is provisioned as something else")
+		never(e.Info != nil && e.Info.Size < was.Info.Size, "has become smaller")
+	}
+	a, had := e.Attachment, was.Attachment
+	switch {
+	case had == nil:
+		never(a != nil && (a.Info != nil || a.Plan != nil || a.going()), "begins with an attachment that is old")
+		return broken
+	case a == nil:
+		never(had.Life == life.Alive, "was detached without being let go of")
+		return broken
+	}
+	never(a.Machine != had.Machine, "went from machine to machine")
+	never(rank(a.Life) < rank(had.Life) || had.going() && !a.going(), "was let go of and is attached")
+	never(had.Info != nil && a.Info == nil, "forgot what is attached")
+	if had.Plan != nil {
+		never(a.Plan == nil && had.Plan.Life == life.Alive, "lost a plan that nobody has undone")
+		never(a.Plan != nil && rank(a.Plan.Life) < rank(had.Plan.Life), "has an old plan again")
+	}
+	never(had.going() && had.Plan == nil && a.Plan != nil, "got a plan after it was let go of")
+	return broken
+}
+
+func instances(contents map[string]string) map[string]*instance {
+	all := make(map[string]*instance)
+	for key, data := range contents {
+		if name, ok := strings.CutPrefix(key, storagePrefix); ok {
+			i, _ := decode[instance]([]byte(data)) // CheckStore tells of those that cannot be read
+			all[name] = &i
+		}
+	}
+	return all
+}
+
+// next returns the number that the next volume, or filesystem, has in its tag.
+func next(contents map[string]string, tag entityTag) counter {
+	n, _ := decode[counter]([]byte(contents["sequence/"+tag.kind()]))
+	return n
+}
+
+func rank(l life.Value) int {
+	return map[life.Value]int{life.Alive: 1, life.Dying: 2, life.Dead: 3}[l]
 }

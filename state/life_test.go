@@ -1,15 +1,12 @@
 package state_test
 
 import (
-	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
 
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/apiserver/params"
-	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage"
 )
@@ -165,176 +162,6 @@ func (w *world) lives(parts map[string]entry) string {
 		}
 	}
 	return strings.Join(lives, ", ")
-}
-
-// Users and workers do whatever they like, in any order. Whatever has happened, the
-// rules hold, and afterwards storage can be detached, attached again, and removed
-// without a trace.
-func TestAnyHistory(t *testing.T) {
-	for seed := range uint64(60) {
-		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			h := &history{
-				world: newWorld(t),
-				rand:  rand.New(rand.NewPCG(seed, 0)),
-				lives: make(map[entry]life.Value),
-				sizes: make(map[string]uint64),
-				gone:  make(map[entry]bool),
-			}
-			h.must(h.SetPool("fast", "disk", nil))
-			before := h.dump()
-			for range 80 {
-				h.do()
-				h.verify()
-				if t.Failed() {
-					t.Fatalf("history:\n%s", strings.Join(h.done, "\n"))
-				}
-			}
-
-			present := h.present()
-			h.work()
-			h.must(h.DetachStorage(h.present()))
-			h.work()
-			for _, name := range h.present() {
-				if s := h.one(name); s.Life != life.Alive || len(s.Attachments) > 0 {
-					t.Errorf("%s was detached and is %s with %d attachments", name, s.Life, len(s.Attachments))
-				}
-				h.must(h.AttachStorage([]string{name}, machine0))
-			}
-			h.work()
-			for _, name := range h.present() {
-				if s := h.one(name); s.Status != "attached" || len(s.Attachments) != 1 || s.Attachments[0].Life != life.Alive {
-					t.Errorf("%s was attached and is %s", name, s.Status)
-				}
-			}
-			h.must(h.RemoveStorage(h.present()))
-			h.work()
-			h.check()
-			// Sequences go on, and each machine has one key that is written to wake
-			// its worker.
-			for key, value := range h.dump() {
-				if before[key] != value && !strings.HasPrefix(key, "sequence/") && !strings.HasSuffix(key, "/matches") {
-					t.Errorf("removing everything left %s: %s", key, value)
-				}
-			}
-			if t.Failed() {
-				t.Logf("storage %v, history:\n%s", present, strings.Join(h.done, "\n"))
-			}
-		})
-	}
-}
-
-type history struct {
-	*world
-	rand  *rand.Rand
-	done  []string
-	lives map[entry]life.Value
-	sizes map[string]uint64 // wanted, by the tag of the volume or filesystem
-	gone  map[entry]bool
-}
-
-var historyPools = []struct {
-	pool string
-	kind storage.StorageKind
-}{{"loop", filesystem}, {"loop", block}, {"tmpfs", filesystem}, {"fast", filesystem}, {"disk", block}, {"nfs", filesystem}}
-
-func (h *history) present() (present []string) {
-	all, err := h.AllStorage()
-	h.must(err)
-	for _, s := range all {
-		present = append(present, s.Name)
-	}
-	return present
-}
-
-// do does something that may make sense or not.
-func (h *history) do() {
-	note := func(format string, args ...any) { h.done = append(h.done, fmt.Sprintf(format, args...)) }
-	name := fmt.Sprintf("s%d", h.rand.IntN(4))
-	entries := h.entries()
-	if user := h.rand.IntN(10) < 3; user || len(entries) == 0 {
-		var err error
-		var what string
-		switch h.rand.IntN(6) {
-		case 0, 1:
-			pick := historyPools[h.rand.IntN(len(historyPools))]
-			what = fmt.Sprintf("add %s %s %s", name, pick.pool, pick.kind)
-			err = h.AddStorage(state.StorageParams{Name: name, Kind: pick.kind, Pool: pick.pool, Size: 1, Machine: machine0})
-		case 2:
-			what, err = "attach "+name, h.AttachStorage([]string{name}, machine0)
-		case 3:
-			what, err = "detach "+name, h.DetachStorage([]string{name})
-		case 4:
-			what, err = "remove "+name, h.RemoveStorage([]string{name})
-		case 5:
-			size := h.rand.Uint64N(200)
-			what, err = fmt.Sprintf("resize %s to %d", name, size), h.ResizeStorage(name, size)
-		}
-		note("%s: %v", what, err)
-		return
-	}
-	e := entries[h.rand.IntN(len(entries))]
-	switch h.rand.IntN(5) {
-	case 0, 1:
-		note("provision %v: %v", e, h.provision(e))
-	case 2:
-		if e.kind == "volume-attachment" {
-			note("plan %v: %v", e, h.plan(e))
-		}
-	default:
-		note("remove %v: %v", e, h.remove(e))
-	}
-}
-
-// verify checks the rules on what workers are told.
-func (h *history) verify() {
-	h.check()
-	now := make(map[entry]life.Value)
-	for _, e := range h.entries() {
-		now[e] = h.lifeOf(e)
-		if h.gone[e] && e.machine == "" {
-			h.t.Errorf("%v came back", e)
-		}
-		if e.machine == "" && rank(now[e]) < rank(h.lives[e]) {
-			h.t.Errorf("%v went from %s to %s", e, h.lives[e], now[e])
-		}
-	}
-	for e := range h.lives {
-		if _, ok := now[e]; !ok {
-			h.gone[e] = true
-		}
-	}
-	h.lives = now
-	all, err := h.AllStorage()
-	h.must(err)
-	for _, s := range all {
-		parts := partsOf(s)
-		of := func(name string) life.Value { return now[parts[name]] }
-		for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
-			if e == nil {
-				continue
-			}
-			if was := h.sizes[e.Tag.String()]; s.RequestedMiB < was && s.RequestedMiB < s.SizeMiB {
-				h.t.Errorf("%s: has %d MiB, and is wanted with %d MiB, was with %d MiB", s.Name, s.SizeMiB, s.RequestedMiB, was)
-			}
-			h.sizes[e.Tag.String()] = s.RequestedMiB
-		}
-		if of("fa") != "" && (of("va") == life.Dying || of("p") == life.Dying) {
-			h.t.Errorf("%s: the volume is taken from under its filesystem", s.Name)
-		}
-		if of("va") == life.Dying && of("p") != "" {
-			h.t.Errorf("%s: the volume is detached before its plan is undone", s.Name)
-		}
-		if of("f") != "" && of("v") == life.Dead || of("v") == life.Dead && of("va") != "" || of("f") == life.Dead && of("fa") != "" {
-			h.t.Errorf("%s: dead while in use", s.Name)
-		}
-		if s.Kind == filesystem && s.Provider != "tmpfs" && s.Provider != "nfs" && of("v") == "" {
-			h.t.Errorf("%s: the volume went before its filesystem", s.Name)
-		}
-	}
-}
-
-func rank(l life.Value) int {
-	return map[life.Value]int{"": 0, life.Alive: 1, life.Dying: 2, life.Dead: 3}[l]
 }
 
 // Removing what is attached says so by its code.

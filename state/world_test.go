@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -93,17 +94,26 @@ func newFileWorld(t testing.TB, path string) *world {
 
 func openWorld(t testing.TB, store kv.Store) *world {
 	t.Helper()
-	clock := testclock.NewClock(start)
-	st, err := state.Open(state.Config{Store: store, Clock: clock, Registry: registry(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{State: st, t: t, store: store, clock: clock}
+	w := &world{t: t, store: store, clock: testclock.NewClock(start)}
+	w.open()
 	t.Cleanup(w.close)
 	for _, machine := range []names.MachineTag{machine0, machine1} {
-		w.must(st.EnsureMachine(machine))
+		w.must(w.EnsureMachine(machine))
 	}
 	return w
+}
+
+// open opens the state, anew where it was open.
+func (w *world) open() {
+	w.t.Helper()
+	if w.State != nil {
+		w.must(w.Close())
+	}
+	var err error
+	w.State, err = state.Open(state.Config{Store: w.store, Clock: w.clock, Registry: registry(w.t)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 func (w *world) close() {
@@ -141,6 +151,7 @@ func (w *world) one(name string) state.Storage {
 
 // entry is an index entry, which is all that workers are told.
 type entry struct {
+	scope   string
 	kind    string
 	machine string
 	tag     string
@@ -166,6 +177,13 @@ func (w *world) owner(tag names.Tag) *state.Accessor {
 	return w.ForEnviron()
 }
 
+// carrier returns the accessors of the worker that carries out a plan.
+func (w *world) carrier(plan entry) *state.Accessor {
+	machine, err := names.ParseMachineTag(plan.machine)
+	w.must(err)
+	return w.ForMachine(machine)
+}
+
 // entries returns all that workers have been told of.
 func (w *world) entries() (entries []entry) {
 	for key := range w.dump() {
@@ -173,9 +191,9 @@ func (w *world) entries() (entries []entry) {
 		switch {
 		case parts[0] != "scope":
 		case len(parts) == 4:
-			entries = append(entries, entry{kind: parts[2], tag: parts[3]})
+			entries = append(entries, entry{scope: parts[1], kind: parts[2], tag: parts[3]})
 		default:
-			entries = append(entries, entry{kind: parts[2], machine: parts[3], tag: parts[4]})
+			entries = append(entries, entry{scope: parts[1], kind: parts[2], machine: parts[3], tag: parts[4]})
 		}
 	}
 	slices.SortFunc(entries, func(a, b entry) int {
@@ -200,7 +218,7 @@ func (w *world) lifeOf(e entry) life.Value {
 	var result params.LifeResult
 	switch {
 	case e.kind == "plan":
-		results, err := w.ForMachine(machine0).VolumeAttachmentPlans([]params.MachineStorageId{e.id()})
+		results, err := w.carrier(e).VolumeAttachmentPlans([]params.MachineStorageId{e.id()})
 		w.must(err)
 		result = params.LifeResult{Life: results[0].Result.Life, Error: results[0].Error}
 	case e.machine != "":
@@ -224,7 +242,7 @@ func (w *world) remove(e entry) error {
 	accessor := w.owner(e.parsed())
 	switch {
 	case e.kind == "plan":
-		return single(w.ForMachine(machine0).RemoveVolumeAttachmentPlan([]params.MachineStorageId{e.id()}))
+		return single(w.carrier(e).RemoveVolumeAttachmentPlan([]params.MachineStorageId{e.id()}))
 	case e.machine != "":
 		return single(accessor.RemoveAttachments([]params.MachineStorageId{e.id()}))
 	default:
@@ -232,14 +250,21 @@ func (w *world) remove(e entry) error {
 	}
 }
 
-// provision records that an entity or attachment has been made.
+// provision records that an entity or attachment has been made. What is made already
+// stays what it is.
 func (w *world) provision(e entry) error {
 	accessor := w.owner(e.parsed())
 	switch e.kind {
 	case "volume":
-		return single(accessor.SetVolumeInfo([]params.Volume{{VolumeTag: e.tag, Info: params.VolumeInfo{VolumeId: "id-" + e.tag, Size: 128}}}))
+		known, err := accessor.Volumes([]names.VolumeTag{e.parsed().(names.VolumeTag)})
+		w.must(err)
+		id := cmp.Or(known[0].Result.Info.VolumeId, "id-"+e.tag)
+		return single(accessor.SetVolumeInfo([]params.Volume{{VolumeTag: e.tag, Info: params.VolumeInfo{VolumeId: id, Size: 128}}}))
 	case "filesystem":
-		return single(accessor.SetFilesystemInfo([]params.Filesystem{{FilesystemTag: e.tag, Info: params.FilesystemInfo{FilesystemId: "id-" + e.tag, Size: 120}}}))
+		known, err := accessor.Filesystems([]names.FilesystemTag{e.parsed().(names.FilesystemTag)})
+		w.must(err)
+		id := cmp.Or(known[0].Result.Info.FilesystemId, "id-"+e.tag)
+		return single(accessor.SetFilesystemInfo([]params.Filesystem{{FilesystemTag: e.tag, Info: params.FilesystemInfo{FilesystemId: id, Size: 120}}}))
 	case "volume-attachment":
 		return single(accessor.SetVolumeAttachmentInfo([]params.VolumeAttachment{{
 			VolumeTag: e.tag, MachineTag: e.machine, Info: params.VolumeAttachmentInfo{DeviceName: "dev-" + e.tag},

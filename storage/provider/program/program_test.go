@@ -295,6 +295,9 @@ func TestWhatIsNotADeviceIsRefused(t *testing.T) {
 		`{"bus-address": "a\nb"}`:           "bus-address that is",
 		`{"plan": {"attributes": {}}}`:      "without a device-type",
 		`{"device-name": "s\u001bd\u0000"}`: "not printable",
+		// These were taken.
+		`{"device-name": "../sdx"}`:                  "without /dev/",
+		`{"plan": {"device-type": "i\u001bscsi\n"}}`: "not printable",
 	} {
 		s.answer("attach-volumes", `{"results": [{"attachment": `+attachment+`}]}`)
 		results, err := s.source().AttachVolumes(callContext(t), []storage.VolumeAttachmentParams{onPlace})

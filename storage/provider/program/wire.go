@@ -152,7 +152,7 @@ func (r result) attached(volume names.VolumeTag, machine names.Tag) (*storage.Vo
 			return nil, err
 		}
 	}
-	if strings.HasPrefix(a.DeviceName, "/") {
+	if a.DeviceName != "" && path.Clean("/dev/"+a.DeviceName) != "/dev/"+a.DeviceName {
 		return nil, errors.Errorf("the program gave device-name %q: it is the name without /dev/", a.DeviceName)
 	}
 	if a.DeviceLink != "" && (!path.IsAbs(a.DeviceLink) || path.Clean(a.DeviceLink) != a.DeviceLink) {
@@ -171,6 +171,9 @@ func (r result) attached(volume names.VolumeTag, machine names.Tag) (*storage.Vo
 	if a.Plan != nil {
 		if a.Plan.DeviceType == "" {
 			return nil, errors.New("the program gave a plan without a device-type")
+		}
+		if err := checkText("device-type", string(a.Plan.DeviceType)); err != nil {
+			return nil, err
 		}
 		attached.PlanInfo = &storage.VolumeAttachmentPlanInfo{
 			DeviceType:       a.Plan.DeviceType,

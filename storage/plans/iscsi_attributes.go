@@ -109,7 +109,7 @@ func parseCHAP(attributes map[string]string) (chap, error) {
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
 		if !slices.Contains(known, name) {
 			return chap{}, errors.NewNotValid(nil, fmt.Sprintf(
-				"iSCSI attribute %q is not known: want %s", name, strings.Join(known, ", ")))
+				"iSCSI attribute %.100q is not known: want %s", name, strings.Join(known, ", ")))
 		}
 	}
 	c := chap{user: attributes[AttributeCHAPUser], secret: attributes[AttributeCHAPSecret]}

@@ -1,0 +1,97 @@
+package state_test
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// FuzzDamage has one record say anything. Nothing panics, and who is told of an error
+// is told by which key: it is all that helps to repair a store.
+func FuzzDamage(f *testing.F) {
+	for n := range byte(20) {
+		f.Add(n, []byte{})
+		f.Add(n, []byte("\xa1\x01\x01"))
+		f.Add(n, []byte("\xa4\x01\x61a\x02\x64dead\x03\x69machine-1\x04\x01"))
+	}
+	f.Fuzz(func(t *testing.T, which byte, data []byte) {
+		w := newWorld(t)
+		w.add("a", "loop", filesystem)
+		w.add("b", "disk", block)
+		w.must(w.SetPool("fast", "disk", nil))
+		w.must(w.ImportVolume(state.StorageParams{Name: "c", Kind: block, Pool: "fast", Machine: machine0}, storage.VolumeInfo{VolumeId: "id", Size: 1}))
+		w.must(w.plan(entry{kind: "volume-attachment", machine: "machine-0", tag: "volume-1"}))
+		w.must(w.SetMachineBlockDevices(machine0, []storage.BlockDevice{{DeviceName: "sda", HardwareId: "id"}}))
+		w.must(w.SetEnvironConfig(map[string]any{"name": "a", "type": "b", "uuid": "deadbeef-0bad-400d-8000-4b1d0d06f00d"}))
+		entries := w.entries()
+		keys := slices.Sorted(maps.Keys(w.dump()))
+		key := keys[int(which)%len(keys)]
+		w.must(w.store.Update(func(tx kv.Tx) error { return tx.Put(key, data) }))
+
+		check := func(err error) {
+			t.Helper()
+			if err == nil {
+				return
+			}
+			// An entry can also lead astray without being damaged, and a record can say
+			// what may be said, and is refused for that.
+			if text := err.Error(); !strings.Contains(text, strconv.Quote(key)) && !strings.Contains(text, "the index has") && params.ServerError(err).Code == "" {
+				t.Errorf("%s is damaged, and the error is %q", key, text)
+			}
+		}
+		_, err := w.AllStorage()
+		check(err)
+		_, _, err = w.StorageOf("a", "b", "c")
+		check(err)
+		_, err = w.StatusHistory("a")
+		check(err)
+		_, err = w.PoolSettings()
+		check(err)
+		_, err = w.EnvironConfig()
+		check(err)
+		_, err = w.MachineBlockDevices(machine0)
+		check(err)
+		for _, e := range entries {
+			for _, accessor := range []*state.Accessor{w.owner(e.parsed()), w.ForMachine(machine0)} {
+				ids := []params.MachineStorageId{{MachineTag: "machine-0", AttachmentTag: e.tag}}
+				_, err = accessor.Life([]names.Tag{e.parsed()})
+				check(err)
+				_, err = accessor.AttachmentLife(ids)
+				check(err)
+				_, err = accessor.VolumeAttachmentPlans(ids)
+				check(err)
+				_, err = accessor.VolumeBlockDevices(ids)
+				check(err)
+				_, err = accessor.VolumeAttachmentParams(ids)
+				check(err)
+				_, err = accessor.InstanceIds([]names.MachineTag{machine0})
+				check(err)
+				if volume, ok := e.parsed().(names.VolumeTag); ok {
+					_, err = accessor.VolumeParams([]names.VolumeTag{volume})
+					check(err)
+				}
+				check(accessor.SetStatus([]params.EntityStatusArgs{{Tag: e.tag, Status: "error"}}))
+				_, err = accessor.RemoveVolumeAttachmentPlan(ids)
+				check(err)
+				_, err = accessor.RemoveAttachments(ids)
+				check(err)
+			}
+			_, err = w.owner(e.parsed()).SetVolumeInfo([]params.Volume{{VolumeTag: e.tag, Info: params.VolumeInfo{VolumeId: "id", Size: 1}}})
+			check(err)
+		}
+		check(w.AttachStorage([]string{"a", "b", "c"}, machine0))
+		check(w.ResizeStorage("a", 200))
+		check(w.RemoveStorage([]string{"a", "b", "c"}))
+		check(w.SetInstanceId(machine0, "i"))
+		check(w.SetPool("fast", "loop", nil))
+	})
+}

@@ -1,0 +1,74 @@
+package table_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// onOneLine fails unless a terminal shows the text as it is, on one line.
+func onOneLine(t *testing.T, what, text string) {
+	t.Helper()
+	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		t.Errorf("%s %q is not fit for a terminal", what, text)
+	}
+}
+
+// FuzzTable shows storage whose every word is somebody's. A terminal gets one line for
+// each, and nothing that it obeys.
+func FuzzTable(f *testing.F) {
+	f.Add("data", "loop", "attached", "alive", "/srv", "", uint64(1024), uint64(2048), int64(1))
+	f.Add("\x1b[2J", "\xff", "e\rrror", "dying\n", "/\t", "\u202egnp.exe", uint64(0), uint64(1<<63), int64(-1))
+	f.Fuzz(func(t *testing.T, name, pool, value, lifeValue, location, message string, size, wanted uint64, age int64) {
+		now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+		row := control.Storage{
+			Name: name, Kind: pool, Pool: pool, SizeMiB: size, WantedMiB: wanted, Life: life.Value(lifeValue),
+			Status: status.Status(value), Message: message, Location: location, Since: now.Add(-time.Duration(age)),
+		}
+		onOneLine(t, "line", table.Line(row))
+		var b bytes.Buffer
+		if err := table.Write(&b, []control.Storage{row, row}, now); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(b.String(), "\n")
+		if len(lines) != 4 || lines[3] != "" {
+			t.Errorf("two rows take %d lines:\n%s", len(lines), b.String())
+		}
+		for _, line := range lines {
+			onOneLine(t, "row", line)
+		}
+		if text := table.Escape(table.Escape(name)); text != table.Escape(name) {
+			t.Errorf("%q is escaped twice: %q", name, text)
+		}
+		if text := table.ExactSize(size); size > 0 {
+			if d, err := storage.ParseDirective(text); err != nil || d.Size != size {
+				t.Errorf("%d MiB are shown as %q, which is %d MiB, %v", size, text, d.Size, err)
+			}
+		}
+	})
+}
+
+// FuzzCompareNames checks that names have one order, whoever sorts them.
+func FuzzCompareNames(f *testing.F) {
+	f.Add("data/2", "data/10", "data")
+	f.Add("a01", "a1", "a001b")
+	f.Add("", "0", "00")
+	f.Fuzz(func(t *testing.T, a, b, c string) {
+		ab, bc, ac := table.CompareNames(a, b), table.CompareNames(b, c), table.CompareNames(a, c)
+		if table.CompareNames(a, a) != 0 || table.CompareNames(b, a) != -ab {
+			t.Errorf("%q and %q: %d and %d", a, b, ab, table.CompareNames(b, a))
+		}
+		if ab <= 0 && bc <= 0 && ac > 0 || ab == 0 && ac != bc {
+			t.Errorf("%q, %q, %q: %d, %d, and from the first to the last %d", a, b, c, ab, bc, ac)
+		}
+	})
+}

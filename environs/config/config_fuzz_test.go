@@ -1,0 +1,54 @@
+package config_test
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/environs/config"
+)
+
+// FuzzNew reads settings that somebody gave. What is accepted says what was given, its
+// tags with their keys and values whole; what is not is refused by the key.
+func FuzzNew(f *testing.F) {
+	const uuid = "deadbeef-0bad-400d-8000-4b1d0d06f00d"
+	f.Add("name", "type", uuid, "a=b c=d=e f=")
+	f.Add("name", "type", uuid, "a=b\na=c")
+	f.Add("name", "", uuid, "=b")
+	f.Add("", "type", strings.ToUpper(uuid), " \t")
+	f.Fuzz(func(t *testing.T, name, kind, uuid, tags string) {
+		attrs := map[string]any{"name": name, "type": kind, "uuid": uuid, "resource-tags": tags}
+		cfg, err := config.New(attrs)
+		if err != nil {
+			said := func(key string) bool { return strings.Contains(err.Error(), key) }
+			if !errors.Is(err, errors.NotValid) || !said("name") && !said("type") && !said("uuid") && !said("resource-tags") {
+				t.Errorf("error %q", err)
+			}
+			return
+		}
+		if cfg.Name() != name || cfg.Type() != kind || cfg.UUID() != uuid || name == "" || kind == "" {
+			t.Errorf("%v is taken for %v", attrs, cfg.AllAttrs())
+		}
+		read, ok := cfg.ResourceTags()
+		if !ok {
+			t.Error("tags are said to be none")
+		}
+		var written []string
+		for key, value := range read {
+			if key == "" || strings.Contains(key, "=") {
+				t.Errorf("tag %q=%q", key, value)
+			}
+			written = append(written, key+"="+value)
+		}
+		attrs["resource-tags"] = strings.Join(written, " ")
+		again, err := config.New(attrs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tags, _ := again.ResourceTags(); !maps.Equal(tags, read) {
+			t.Errorf("tags %v come back as %v", read, tags)
+		}
+	})
+}

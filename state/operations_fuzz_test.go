@@ -502,13 +502,16 @@ func (o *operations) statuses(by scope, ids []params.MachineStorageId, value, me
 	o.sameAs(twin)
 }
 
-// statusOf returns the status that users are shown of a volume or filesystem.
-func (o *operations) statusOf(tag string) string {
+// statusOf returns the status that users are shown of a volume or filesystem. Its tag
+// may be spelt as package names does not, with slashes.
+func (o *operations) statusOf(text string) string {
+	tag, err := names.ParseTag(text)
+	o.must(err)
 	all, err := o.AllStorage()
 	o.must(err)
 	for _, s := range all {
 		for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
-			if e != nil && e.Tag.String() == tag {
+			if e != nil && e.Tag == tag {
 				return string(e.Status)
 			}
 		}

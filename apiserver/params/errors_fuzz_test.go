@@ -29,8 +29,14 @@ func FuzzErrors(f *testing.F) {
 			if err.Error() != message || params.ErrCode(err) != code {
 				t.Fatalf("%q with code %q becomes %q with code %q", message, code, err, params.ErrCode(err))
 			}
-			if errors.Is(err, errors.NotFound) != (code == params.CodeNotFound) || errors.Is(err, errors.NotValid) != (code == params.CodeNotValid) {
-				t.Fatalf("code %q is not found: %t, not valid: %t", code, errors.Is(err, errors.NotFound), errors.Is(err, errors.NotValid))
+			for kind, own := range map[error]string{
+				errors.NotFound: params.CodeNotFound, errors.NotProvisioned: params.CodeNotProvisioned, errors.Unauthorized: params.CodeUnauthorized,
+				errors.NotImplemented: params.CodeNotImplemented, errors.NotSupported: params.CodeNotSupported, errors.NotValid: params.CodeNotValid,
+				errors.AlreadyExists: params.CodeAlreadyExists, errors.NotYetAvailable: params.CodeTryAgain,
+			} {
+				if errors.Is(err, kind) != (code == own) {
+					t.Fatalf("code %q is of kind %q: %t", code, kind, errors.Is(err, kind))
+				}
 			}
 			annotated := errors.Annotate(err, doing)
 			wire = params.ServerError(annotated)

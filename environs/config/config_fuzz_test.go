@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,7 +17,8 @@ func FuzzNew(f *testing.F) {
 	const uuid = "deadbeef-0bad-400d-8000-4b1d0d06f00d"
 	f.Add("name", "type", uuid, "a=b c=d=e f=")
 	f.Add("name", "type", uuid, "a=b\na=c")
-	f.Add("name", "", uuid, "=b")
+	f.Add("name", "type", uuid, "=b")
+	f.Add("name", "", uuid, "")
 	f.Add("", "type", strings.ToUpper(uuid), " \t")
 	f.Fuzz(func(t *testing.T, name, kind, uuid, tags string) {
 		attrs := map[string]any{"name": name, "type": kind, "uuid": uuid, "resource-tags": tags}
@@ -37,7 +39,7 @@ func FuzzNew(f *testing.F) {
 		}
 		var written []string
 		for key, value := range read {
-			if key == "" || strings.Contains(key, "=") {
+			if key == "" || strings.Contains(key, "=") || !slices.Contains(strings.Fields(tags), key+"="+value) {
 				t.Errorf("tag %q=%q", key, value)
 			}
 			written = append(written, key+"="+value)

@@ -25,6 +25,7 @@ func FuzzISCSIAttributes(f *testing.F) {
 	f.Add("eui.0123456789abcdef", "2001:db8::1", "1", "", "", "", "")
 	f.Add("naa.0123456789abcdef", "::ffff:192.0.2.1", "065535", "user", "", "", "")
 	f.Add("iqn.2001-04.com.example", "host.example", "0", " ", "\x00", "other", "secret")
+	f.Add("iqn.2001-04.com.example", "fe80::1%eth0", "3260", "", "", "", "")
 	f.Add("--op=delete", "-host", "+1", "user", "new\nline-secret", "\x1b[2J", "")
 	f.Add("", "", "", "", "", strings.Repeat("x", 2000), "y")
 	f.Fuzz(func(t *testing.T, iqn, address, port, user, secret, other, value string) {
@@ -60,7 +61,7 @@ func FuzzISCSIAttributes(f *testing.F) {
 			return
 		}
 		host, port, err := net.SplitHostPort(read.portal())
-		if err != nil || host != read.host || port != read.port {
+		if err != nil || host != read.host || port != read.port || strings.Contains(host, "%") {
 			t.Errorf("portal %q is %q and %q, %v", read.portal(), host, port, err)
 		}
 		if text := read.iqn + read.portal(); strings.HasPrefix(read.iqn, "-") || strings.HasPrefix(read.portal(), "-") ||

@@ -14,6 +14,8 @@ func FuzzISCSISysfs(f *testing.F) {
 	f.Add("iqn.2001-04.com.example:volume-1\n", "3260\n", "192.0.2.1\n", "2048\n", "naa.6001405\n")
 	f.Add("iqn.2001-04.com.example:volume-1", "3260", "::ffff:192.0.2.1", "18446744073709551615", "eui.0123")
 	f.Add("iqn.2001-04.com.example:volume-10", "03260", "192.0.2.1%eth0", "-1", "t10.ATA")
+	f.Add("iqn.2001-04.com.example:volume-10", "3260", "192.0.2.1", "0", "")
+	f.Add("iqn.2001-04.com.example:volume-1", "3261", "192.0.2.1", "1", "naa.")
 	f.Add("", "", "", "", "")
 	f.Fuzz(func(t *testing.T, name, port, address, size, wwid string) {
 		const (

@@ -2,6 +2,9 @@ package table_test
 
 import (
 	"bytes"
+	"cmp"
+	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +30,7 @@ func onOneLine(t *testing.T, what, text string) {
 // each, and nothing that it obeys.
 func FuzzTable(f *testing.F) {
 	f.Add("data", "loop", "attached", "alive", "/srv", "", uint64(1024), uint64(2048), int64(1))
-	f.Add("\x1b[2J", "\xff", "e\rrror", "dying\n", "/\t", "\u202egnp.exe", uint64(0), uint64(1<<63), int64(-1))
+	f.Add("\x1b[2J", "\xff", "e\rrror", "dying\n", "/\x1b[2J\t", "\u202egnp.exe", uint64(0), uint64(1<<63), int64(-1))
 	f.Fuzz(func(t *testing.T, name, pool, value, lifeValue, location, message string, size, wanted uint64, age int64) {
 		now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 		row := control.Storage{
@@ -43,8 +46,13 @@ func FuzzTable(f *testing.F) {
 		if len(lines) != 4 || lines[3] != "" {
 			t.Errorf("two rows take %d lines:\n%s", len(lines), b.String())
 		}
-		for _, line := range lines {
+		for n, line := range lines {
 			onOneLine(t, "row", line)
+			for _, word := range []string{name, pool, location, message} {
+				if word = strings.TrimRight(table.Escape(word), " "); (n == 1 || n == 2) && !strings.Contains(line, word) {
+					t.Errorf("row %q does not show %q", line, word)
+				}
+			}
 		}
 		if text := table.Escape(table.Escape(name)); text != table.Escape(name) {
 			t.Errorf("%q is escaped twice: %q", name, text)
@@ -59,10 +67,13 @@ func FuzzTable(f *testing.F) {
 
 // FuzzCompareNames checks that names have one order, whoever sorts them.
 func FuzzCompareNames(f *testing.F) {
-	f.Add("data/2", "data/10", "data")
-	f.Add("a01", "a1", "a001b")
-	f.Add("", "0", "00")
-	f.Fuzz(func(t *testing.T, a, b, c string) {
+	f.Add("data/2", "data/10", "data", uint64(2), uint64(10))
+	f.Add("a01", "a1", "a001b", uint64(0), uint64(math.MaxUint64))
+	f.Add("", "0", "00", uint64(9), uint64(9))
+	f.Fuzz(func(t *testing.T, a, b, c string, m, n uint64) {
+		if got := table.CompareNames(fmt.Sprintf("data/%d", m), fmt.Sprintf("data/%d", n)); got != cmp.Compare(m, n) {
+			t.Errorf("data/%d and data/%d: %d", m, n, got)
+		}
 		ab, bc, ac := table.CompareNames(a, b), table.CompareNames(b, c), table.CompareNames(a, c)
 		if table.CompareNames(a, a) != 0 || table.CompareNames(b, a) != -ab {
 			t.Errorf("%q and %q: %d and %d", a, b, ab, table.CompareNames(b, a))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/stowage-io/stowage/core/life"
@@ -148,12 +149,6 @@ func (i *instance) broken() (broken []string) {
 // store.
 func CheckChange(before, after map[string]string) (problems []string) {
 	old, now := instances(before), instances(after)
-	tags := make(map[entityTag]bool)
-	for _, i := range old {
-		for _, e := range i.entities() {
-			tags[e.Tag] = true
-		}
-	}
 	for name, i := range now {
 		was := old[name]
 		if was == nil {
@@ -167,10 +162,8 @@ func CheckChange(before, after map[string]string) (problems []string) {
 				}
 			case len(was.entities()) > 0:
 				problems = append(problems, fmt.Sprintf("%s: got %s when it was there already", name, e.Tag))
-			case tags[e.Tag]:
-				problems = append(problems, fmt.Sprintf("%s: %s was another's", name, e.Tag))
-			case next(before, e.Tag) >= next(after, e.Tag):
-				problems = append(problems, fmt.Sprintf("%s: %s may come again", name, e.Tag))
+			case e.number() < next(before, e.Tag) || e.number() >= next(after, e.Tag):
+				problems = append(problems, fmt.Sprintf("%s: there may be another %s", name, e.Tag))
 			}
 		}
 	}
@@ -230,6 +223,12 @@ func instances(contents map[string]string) map[string]*instance {
 		}
 	}
 	return all
+}
+
+// number returns the number that only this volume, or filesystem, has in its tag.
+func (e *entity) number() counter {
+	n, _ := strconv.ParseUint(string(e.Tag[strings.LastIndexByte(string(e.Tag), '-')+1:]), 10, 64) // it has been checked
+	return counter(n)
 }
 
 // next returns the number that the next volume, or filesystem, has in its tag.

@@ -132,10 +132,16 @@ func (o *operations) do() {
 	switch op := o.next(); {
 	case op < 96:
 		o.user(op)
-	case op < 240:
+	case op < 236:
 		o.worker(op)
-	case op < 248:
+	case op < 242:
 		o.look()
+	case op < 252:
+		o.note(nil, "work")
+		o.work()
+		o.check()
+		_, err := o.feed.Take() // what that changed is checked step by step elsewhere
+		o.must(err)
 	default:
 		o.note(nil, "restart")
 		o.open()

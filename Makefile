@@ -6,7 +6,7 @@ FUZZTIME ?= 30s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race e2e faults uml cover mutate fuzz bench-schedule bench-apply bench-dataplane bench-scale bench-state packages
+.PHONY: help build run test lint race e2e faults uml cover mutate fuzz bench-schedule bench-apply bench-dataplane bench-scale bench-state model packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -65,6 +65,10 @@ bench-scale: ## Measure the storage provisioner with up to a million volumes; CH
 
 bench-state: ## Measure the state with 1,000, 10,000 and 100,000 storage instances; CHECK=1 for a quick look at what grows
 	go run ./cmd/stowage/internal/bench $(if $(CHECK),-check)
+
+model: ## Check the model of the life cycle with spin (docs/model); CHECK=1: only what is small
+	@scripts/packages spin:spin gcc:build-essential
+	nice docs/model/run $(if $(CHECK),check)
 
 packages:
 	@scripts/packages

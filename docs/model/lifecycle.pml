@@ -1,0 +1,746 @@
+/*
+ * The life of storage instances between their user, the state, the environment's worker,
+ * the machines' workers and the provider. README.md says what of the code each part
+ * stands for, and which switches there are; `run` has them all checked.
+ *
+ * Every step is atomic, and a process is nothing but the steps that it may take: it has
+ * no place of its own to be in. So all interleavings of the steps are tried, and all
+ * that there is to remember is in the variables.
+ */
+
+/* ---- what is checked ---- */
+
+/* Instances, one or two: whose provider makes the volume (ENVIRON, or the machine 0), whether
+   the attachment comes with a plan, whether there is a filesystem on the volume. */
+#ifndef N
+#define N 1
+#endif
+#ifndef ENVIRON0
+#define ENVIRON0 1
+#endif
+#ifndef PLAN0
+#define PLAN0 1
+#endif
+#ifndef FS0
+#define FS0 0
+#endif
+/* The second, where there is one, is of machine 0. */
+#ifndef FS1
+#define FS1 0
+#endif
+#define environs(i)	(i == 0 && ENVIRON0)
+#define planned(i)	(i == 0 && PLAN0)
+#define hasFS(i)	((i == 0 && FS0) || (i == 1 && FS1))
+
+/* How many crashes there are at most, and of the user's changes; 255: any number. */
+#ifndef CRASHES
+#define CRASHES 255
+#endif
+#ifndef CHANGES
+#define CHANGES 255
+#endif
+
+/* ---- state/life.go, state/instance.go: the record of an instance ---- */
+
+#define GONE	0
+#define ALIVE	1
+#define DYING	2
+#define DEAD	3
+
+typedef Instance {
+	unsigned life : 2;
+	/* volume: life, provisioned, a creation was attempted */
+	unsigned v : 2; bit vInfo; bit vTried;
+	/* its attachment: life, machine, attached, an attachment was attempted; its plan */
+	unsigned a : 2; bit aOn; bit aInfo; bit aTried; unsigned p : 2;
+	/* the filesystem on it, and its attachment */
+	unsigned f : 2; bit fInfo;
+	unsigned m : 2; bit mInfo; bit mTried;
+}
+Instance s[N];
+
+/* The machines that have an instance id, by their bits. */
+bit provisioned[2];
+
+/* ---- what is real: at the provider, on the machines ---- */
+
+typedef Reality {
+	unsigned made : 2;	/* how many volumes there are */
+	bit attached[2];
+	bit session[2];		/* the plan has been carried out */
+	bit formatted, mounted;
+	bit seen;		/* the disk manager has published the device on machine 0 */
+	/* Calls under way, for the volume and for the filesystem. */
+	unsigned calls : 2; unsigned fcalls : 2;
+}
+Reality r[N];
+
+#define attachedAnywhere(i)	(r[i].attached[0] || r[i].attached[1])
+#define visible(i)	(r[i].attached[0] && (!planned(i) || r[i].session[0]))
+
+/* ---- worker/storageprovisioner/internal/plan/entity.go: what a worker knows ---- */
+
+#define IDLE		0
+#define RUNNING		1
+#define PUBLISHING	2
+#define PLANNED		3	/* publishing: the plan is recorded, the attachment is not */
+
+#define NONE	0
+#define REMOVE	1
+#define DESTROY	2
+#define CREATE	3
+#define DETACH	4
+#define ATTACH	5
+
+typedef Entity {
+	unsigned life : 2;
+	bit unread, rec;
+	bit args;		/* a volume has attachment parameters; an attachment, an id */
+	bit on;			/* the machine */
+	unsigned phase : 2; unsigned op : 3;
+	bit attached, held;
+	bit uncertain, unresolved;
+	bit tried;
+	bit orphan;		/* of volume attachments */
+}
+Entity V[N], A[N], P[N], F[N], M[N];
+
+/* The block device beneath the filesystem, as the worker of machine 0 knows it. */
+bit known[N], sought[N];
+
+/* From here on nothing is disturbed any more. */
+bit calm;
+byte crashes = CRASHES, changes = CHANGES;
+
+/* What a trace shows of a step. */
+#define say(text)	printf(text); printf("\n")
+
+/* Not part of the state: for use within a step. */
+hidden byte oldV, oldA, oldP, oldF, oldM;
+
+/* ---- the rules of life ---- */
+
+/* letGo, of the volume: the plan first. */
+inline letGoV(i) {
+	if
+	:: s[i].a == ALIVE && s[i].p == GONE -> s[i].a = DYING
+#ifdef BREAK_PLAN_FIRST
+	:: s[i].a == ALIVE && s[i].p == ALIVE -> s[i].a = DYING
+#else
+	:: s[i].a == ALIVE && s[i].p == ALIVE -> s[i].p = DYING
+#endif
+	:: else
+	fi
+}
+
+#define letGoF(i)	if :: s[i].m == ALIVE -> s[i].m = DYING :: else fi
+
+inline letGoTop(i) {
+	if
+	:: s[i].f != GONE -> letGoF(i)
+	:: else -> letGoV(i)
+	fi
+}
+
+#define going(i)	(s[i].a != ALIVE || s[i].p == DYING)
+
+inline begin(i) {
+	oldV = s[i].v; oldA = s[i].a; oldP = s[i].p; oldF = s[i].f; oldM = s[i].m
+}
+
+/* settle, and the events of what that and the change before it have changed
+   (instance.go, index: what watchers tell of). The event of what a worker has removed
+   itself finds nothing, and is left out. */
+inline settle(i) {
+	if
+	:: s[i].life == DYING ->
+		if :: s[i].v == ALIVE -> s[i].v = DYING :: else fi;
+		if :: s[i].f == ALIVE -> s[i].f = DYING :: else fi;
+		letGoTop(i)
+	:: else
+	fi;
+#ifdef BREAK_MOUNT_FIRST
+	if :: s[i].v != GONE && s[i].f != GONE && s[i].m != ALIVE -> letGoV(i) :: else fi;
+#else
+	if :: s[i].v != GONE && s[i].f != GONE && s[i].m == GONE -> letGoV(i) :: else fi;
+#endif
+#ifdef BREAK_VOLUME_LAST
+	if :: s[i].v == DYING && s[i].a == GONE -> s[i].v = DEAD :: else fi;
+#else
+#ifdef BREAK_DEAD
+	if :: s[i].v == DYING && s[i].f == GONE -> s[i].v = DEAD :: else fi;
+#else
+	if :: s[i].v == DYING && s[i].a == GONE && s[i].f == GONE -> s[i].v = DEAD :: else fi;
+#endif
+#endif
+	if :: s[i].f == DYING && s[i].m == GONE -> s[i].f = DEAD :: else fi;
+#ifdef BREAK_EVENT
+	if :: s[i].v != GONE && s[i].v != oldV -> V[i].unread = 1 :: else fi;
+#else
+	if :: s[i].v != GONE && (s[i].v != oldV || (s[i].a == GONE) != (oldA == GONE)) -> V[i].unread = 1 :: else fi;
+#endif
+	if :: s[i].a != GONE && s[i].a != oldA -> A[i].unread = 1 :: else fi;
+	if :: s[i].p != GONE && s[i].p != oldP -> P[i].unread = 1; P[i].on = s[i].aOn :: else fi;
+	if :: s[i].f != GONE && (s[i].f != oldF || (s[i].m == GONE) != (oldM == GONE)) -> F[i].unread = 1 :: else fi;
+	if :: s[i].m != GONE && s[i].m != oldM -> M[i].unread = 1 :: else fi
+}
+
+/* ---- state/storage.go: what a user may do ---- */
+
+inline attach(i, machine) {
+	begin(i);
+	s[i].a = ALIVE; s[i].aOn = machine;
+	if :: hasFS(i) -> s[i].m = ALIVE :: else fi;
+	settle(i)
+}
+
+inline spend() {
+	if :: CHANGES < 255 -> changes-- :: else fi
+}
+
+proctype user(byte i) {
+end:	do
+	:: atomic { !calm && changes > 0 && s[i].life == ALIVE && s[i].a == GONE && s[i].m == GONE ->
+		attach(i, 0); spend(); say("user: attach to machine 0") }
+	:: atomic { !calm && changes > 0 && s[i].life == ALIVE && s[i].a == GONE && s[i].m == GONE && environs(i) && !hasFS(i) ->
+		attach(i, 1); spend(); say("user: attach to machine 1") }
+	:: atomic { !calm && changes > 0 && s[i].life == ALIVE &&
+			(s[i].f != GONE && s[i].m == ALIVE || s[i].f == GONE && s[i].a == ALIVE && s[i].p != DYING) ->
+		begin(i); letGoTop(i); settle(i); spend(); say("user: detach") }
+	:: atomic { !calm && changes > 0 && s[i].life == ALIVE ->
+		begin(i); s[i].life = DYING; settle(i); spend(); say("user: remove") }
+	od
+}
+
+/* ---- state/machine.go, worker/diskmanager ---- */
+
+proctype machines() {
+end:	do
+	:: atomic { !provisioned[0] -> provisioned[0] = 1; say("machine 0: provisioned") }
+	:: atomic { !provisioned[1] && ENVIRON0 && !FS0 -> provisioned[1] = 1; say("machine 1: provisioned") }
+	:: atomic { FS0 && r[0].seen != visible(0) -> r[0].seen = visible(0); sought[0] = 1; say("machine 0: devices published") }
+#if N > 1
+	:: atomic { FS1 && r[1].seen != visible(1) -> r[1].seen = visible(1); sought[1] = 1; say("machine 0: devices published") }
+#endif
+	od
+}
+
+/* ---- crashes: a worker starts again, and is told of all that there is ---- */
+
+inline forget(e) {
+	e.life = GONE; e.rec = 0; e.args = 0; e.on = 0; e.phase = IDLE; e.op = NONE;
+	e.attached = 0; e.held = 0; e.uncertain = 0; e.unresolved = 0; e.tried = 0; e.orphan = 0
+}
+
+inline crashVolume(i) {
+	if :: V[i].phase == RUNNING || A[i].phase == RUNNING -> r[i].calls = r[i].calls - (V[i].phase == RUNNING) - (A[i].phase == RUNNING) :: else fi;
+	forget(V[i]); V[i].unread = (s[i].v != GONE);
+	forget(A[i]); A[i].unread = (s[i].a != GONE)
+}
+
+inline crashPlan(i, machine) {
+	if
+	:: P[i].on == machine && (P[i].life != GONE || P[i].unread) ->
+		forget(P[i]); P[i].unread = (s[i].p != GONE); P[i].on = (s[i].p != GONE && machine)
+	:: else
+	fi
+}
+
+inline crashFilesystem(i) {
+	if :: F[i].phase == RUNNING || M[i].phase == RUNNING -> r[i].fcalls = 0 :: else fi;
+	forget(F[i]); F[i].unread = (s[i].f != GONE);
+	forget(M[i]); M[i].unread = (s[i].m != GONE);
+	known[i] = 0; sought[i] = 0
+}
+
+inline crashMachine0(i) {
+	if :: !environs(i) -> crashVolume(i) :: else fi;
+	if :: planned(i) -> crashPlan(i, 0) :: else fi;
+	if :: hasFS(i) -> crashFilesystem(i) :: else fi
+}
+
+/* What a machine has of an instance is gone after a restart, all but the attachment of
+   a volume of the environment. */
+inline reboot0(i) {
+	if :: !environs(i) -> r[i].attached[0] = 0 :: else fi;
+	r[i].session[0] = 0; r[i].mounted = 0
+}
+
+inline crashed() {
+	if :: CRASHES < 255 -> crashes-- :: else fi
+}
+
+proctype crash() {
+end:	do
+	:: atomic { !calm && crashes > 0 && ENVIRON0 -> crashVolume(0); crashed(); say("CRASH of the environment's worker") }
+	:: atomic { !calm && crashes > 0 && ENVIRON0 && PLAN0 && !FS0 -> crashPlan(0, 1);
+		if :: r[0].session[1] = 0 :: skip fi; crashed(); say("CRASH of machine 1's worker, or machine") }
+	:: atomic { !calm && crashes > 0 && (!ENVIRON0 || PLAN0 || FS0 || N > 1) ->
+		crashMachine0(0);
+#if N > 1
+		crashMachine0(1);
+#endif
+		if
+		:: say("RESTART of machine 0:"); reboot0(0);
+#if N > 1
+			reboot0(1)
+#endif
+		:: skip
+		fi;
+		crashed(); say("CRASH of machine 0's worker") }
+	:: atomic { !calm -> calm = 1; say("nothing disturbs from here on") }
+	od
+}
+
+/* ---- facts.go, volume_facts.go, plan_facts.go, filesystem_facts.go: reading ---- */
+
+inline learn(e, life_, rec_, args_, tried_) {
+	e.unread = 0;
+	if
+	:: life_ == GONE ->
+		/* Nobody but the worker itself removes what it works on. */
+		assert(e.phase != RUNNING && !e.unresolved);
+		forget(e)
+	:: else ->
+		e.life = life_; e.rec = rec_; e.args = args_; e.tried = tried_
+	fi
+}
+
+/* ---- internal/plan/decide.go ---- */
+
+#define busy(e)		(e.phase != IDLE)
+#define underway(e)	(busy(e) || e.unresolved)
+
+/* One call at a time concerns a volume, or a filesystem, with all that is due of it
+   (queue.go, take). */
+#ifdef BREAK_BUSY
+#define freeV(i)	(true)
+#else
+#define freeV(i)	(V[i].phase != RUNNING && A[i].phase != RUNNING && (environs(i) || P[i].phase != RUNNING))
+#endif
+#define freeP(i)	(P[i].phase != RUNNING && (environs(i) || V[i].phase != RUNNING && A[i].phase != RUNNING))
+#define freeF(i)	(F[i].phase != RUNNING && M[i].phase != RUNNING)
+
+#ifdef BREAK_UNCERTAIN
+#define doubted(e)	(false)
+#define doubtedA(e)	(false)
+#else
+#define doubted(e)	(e.uncertain && !e.rec && (e.life != ALIVE || !e.args))
+#define doubtedA(e)	(e.uncertain)
+#endif
+
+/* A creation was attempted by who knows whom: it is looked into. */
+#ifdef ATTEMPTS
+#define lookV(i)	(V[i].life == DEAD && !V[i].rec && V[i].tried)
+#else
+#define lookV(i)	(false)
+#endif
+#ifdef ATTEMPTS_ATTACH
+#define lookA(e)	(e.tried)
+#else
+#define lookA(e)	(false)
+#endif
+
+#ifdef BREAK_RECORDED
+#define recordedV(i)	(false)
+#else
+#define recordedV(i)	(V[i].rec)
+#endif
+
+#define createV(i)	(V[i].life != GONE && (doubted(V[i]) || lookV(i) || \
+				V[i].life == ALIVE && !recordedV(i) && V[i].args && provisioned[V[i].on] && \
+				!(A[i].op != ATTACH && underway(A[i]))))
+#define creatingV(i)	(V[i].op == CREATE && underway(V[i]) || V[i].life != GONE && doubted(V[i]))
+#define removeV(i)	(V[i].life == DEAD && !V[i].rec && !doubted(V[i]) && !lookV(i))
+#define destroyV(i)	(V[i].life == DEAD && V[i].rec && !A[i].held)
+
+/* What stands on the attachment of a volume, where the worker is the machine's. */
+#ifdef BREAK_IN_USE
+#define stoodOn(i)	(false)
+#else
+#define stoodOn(i)	(M[i].held || F[i].held)
+#endif
+
+#ifdef BREAK_REMOVE
+#define undone(e)	(true)
+#else
+#define undone(e)	(!e.rec && !doubtedA(e) && !lookA(e))
+#endif
+#define removeA(i)	(A[i].life > ALIVE && !A[i].orphan && !creatingV(i) && undone(A[i]))
+#define detachA(i)	(A[i].life > ALIVE && (A[i].orphan || !creatingV(i) && !undone(A[i])) && \
+				(environs(i) || !stoodOn(i)))
+
+#ifdef BREAK_AGAIN
+#define done(e)		(e.rec)
+#else
+#define done(e)		(e.attached && e.rec)
+#endif
+#define attachA(i)	(A[i].life == ALIVE && !creatingV(i) && !done(A[i]) && \
+				!(V[i].op == DESTROY && underway(V[i])) && (V[i].rec || A[i].args) && provisioned[A[i].on])
+
+#define attachP(i)	(P[i].life == ALIVE && !P[i].attached)
+#define detachP(i)	(P[i].life > ALIVE && !stoodOn(i))
+
+/* unready: the volume is attached here, and its plan carried out, as far as that is up
+   to this worker; its device is known. Nothing is done about a device that is not
+   there: that call fails, and leaves all as it is. */
+#define restsA(i)	(A[i].life == GONE || A[i].life == ALIVE && done(A[i]) && !busy(A[i]))
+#define restsP(i)	(P[i].life == GONE || P[i].life == ALIVE && P[i].attached && !busy(P[i]))
+#define ready(i)	((environs(i) || restsA(i)) && restsP(i) && known[i] && visible(i))
+
+/* Whether a filesystem is made only where it is to be mounted. */
+#ifdef MADE_TO_MOUNT
+#define madeHere(i)	(M[i].life == ALIVE)
+#else
+#define madeHere(i)	(true)
+#endif
+
+#define createF(i)	(F[i].life == ALIVE && !F[i].rec && madeHere(i) && ready(i))
+#define removeF(i)	(F[i].life == DEAD && !F[i].rec)
+#define destroyF(i)	(F[i].life == DEAD && F[i].rec && !M[i].held)
+#define creatingF(i)	(F[i].op == CREATE && underway(F[i]))
+#define removeM(i)	(M[i].life > ALIVE && !creatingF(i) && undone(M[i]))
+#define detachM(i)	(M[i].life > ALIVE && !creatingF(i) && !undone(M[i]))
+#define attachM(i)	(M[i].life == ALIVE && F[i].life != GONE && !creatingF(i) && !done(M[i]) && \
+				!(F[i].op == DESTROY && underway(F[i])) && (F[i].rec || M[i].args) && \
+				provisioned[0] && ready(i))
+
+/* ---- queue.go: a call begins ---- */
+
+inline call(e, o) {
+	e.op = o; e.phase = RUNNING;
+	if :: o == CREATE || o == ATTACH -> e.held = 1 :: else fi
+}
+
+inline callV(i) { r[i].calls++; assert(r[i].calls == 1) }	/* 35: two operations at once */
+inline callF(i) { r[i].fcalls++; assert(r[i].fcalls == 1) }
+
+/* What may be going on is repeated as it was. */
+#ifdef BREAK_BUSY
+#define free(e)	(e.phase != PUBLISHING && e.phase != PLANNED)
+#else
+#define free(e)	(e.phase == IDLE)
+#endif
+#define may(e, o, wanted)	(free(e) && (e.unresolved && e.op == o || !e.unresolved && wanted))
+
+/* ---- finish.go: a call ends ---- */
+
+inline succeeded(e) {
+	e.phase = PUBLISHING; e.uncertain = 0; e.unresolved = 0;
+	if
+	:: e.op == DETACH -> e.attached = 0; e.held = 0
+	:: e.op == CREATE -> e.held = 0
+	:: else
+	fi
+}
+
+/* The call has failed as a whole: what it did is not known. */
+inline lost(e) {
+	e.phase = IDLE;
+	if :: e.op == CREATE || e.op == ATTACH -> e.uncertain = 1 :: else fi;
+	if :: e.op == CREATE -> e.held = 0 :: else fi;
+	e.op = NONE
+}
+
+/* The operation may be going on. */
+inline inProgress(e) {
+	e.phase = IDLE;
+#ifndef BREAK_UNRESOLVED
+	e.unresolved = 1
+#endif
+}
+
+#ifdef FAULTS
+#define faulty	(!calm)
+#else
+#define faulty	(false)
+#endif
+
+/* answer ends a call, whose effect has come about. */
+inline answer(e) {
+	if
+	:: succeeded(e)
+	:: faulty && !e.unresolved -> lost(e)
+	:: faulty -> inProgress(e)
+	fi
+}
+
+/* fail ends a call that has had no effect. */
+inline fail(e) {
+	if
+	:: !e.unresolved -> lost(e)
+	:: inProgress(e)
+	fi
+}
+
+inline took(e) {
+	e.rec = 1; e.attached = (e.op == ATTACH); e.phase = IDLE; e.op = NONE
+}
+
+/* A volume has been attached or detached here: its device is looked up again. */
+inline moved(i) {
+	if :: hasFS(i) -> known[i] = 0; sought[i] = 1 :: else fi
+}
+
+inline mark(e, bitOfState) { bitOfState = 1; e.tried = 1 }
+
+#ifdef ATTEMPTS
+#define markedV(i)	(s[i].vTried)
+#else
+#define markedV(i)	(true)
+#endif
+#ifdef ATTEMPTS_ATTACH
+#define markedA(i)	(s[i].aTried)
+#define markedM(i)	(s[i].mTried)
+#else
+#define markedA(i)	(true)
+#define markedM(i)	(true)
+#endif
+
+/* ---- the worker that looks after the volume: the environment's, or machine 0's ---- */
+
+proctype volumeWorker(byte i) {
+end:	do
+	/* read */
+	:: atomic { V[i].unread ->
+		learn(V[i], s[i].v, s[i].vInfo, (s[i].a != GONE && !going(i)), s[i].vTried);
+		if :: V[i].args -> V[i].on = s[i].aOn :: else fi }
+	:: atomic { A[i].unread && !A[i].orphan ->
+		learn(A[i], s[i].a, s[i].aInfo, s[i].vInfo, s[i].aTried);
+		A[i].on = s[i].aOn }
+
+	/* the volume */
+	:: atomic { may(V[i], CREATE, createV(i)) && freeV(i) && !markedV(i) -> mark(V[i], s[i].vTried); say("state: volume marked as attempted") }
+	:: atomic { may(V[i], CREATE, createV(i)) && freeV(i) && markedV(i) -> call(V[i], CREATE); callV(i); say("worker: create volume") }
+	:: atomic { may(V[i], DESTROY, destroyV(i)) && freeV(i) -> call(V[i], DESTROY); callV(i); say("worker: destroy volume") }
+	:: atomic { may(V[i], REMOVE, removeV(i)) -> V[i].op = REMOVE; V[i].phase = PUBLISHING; say("worker: remove volume, no call") }
+	:: atomic { V[i].phase == RUNNING ->
+		r[i].calls--;
+		if
+		:: V[i].op == CREATE ->
+			assert(!s[i].vInfo);				/* 35: a second creation */
+#ifdef BREAK_TAG
+			r[i].made++;
+#else
+			r[i].made = 1;
+#endif
+			assert(r[i].made == 1);				/* 34: no second volume */
+		:: V[i].op == DESTROY ->
+			assert(!attachedAnywhere(i));			/* 35: a destroy while attached */
+			assert(!r[i].mounted);
+			r[i].made = 0; r[i].formatted = 0
+		fi;
+		say(" done at the provider: volume"); answer(V[i]) }
+	:: atomic { V[i].phase == RUNNING && faulty -> r[i].calls--; fail(V[i]); say(" failed: volume") }
+	:: atomic { V[i].phase == PUBLISHING ->
+		say("state: volume recorded or removed"); begin(i);
+		if
+		:: V[i].op == CREATE ->
+			s[i].vInfo = 1; took(V[i]);
+			if :: environs(i) && s[i].a != GONE -> sought[i] = hasFS(i) :: else fi
+		:: else ->
+			assert(s[i].v == DEAD && s[i].a == GONE);
+			assert(s[i].f == GONE);				/* the filesystem before the volume */
+			s[i].v = GONE; s[i].vInfo = 0; s[i].vTried = 0; s[i].aOn = 0;
+			forget(V[i]);
+			assert(r[i].made == 0)				/* no leak of a volume */
+		fi;
+		settle(i) }
+
+	/* its attachment */
+	:: atomic { may(A[i], ATTACH, attachA(i)) && freeV(i) && !markedA(i) -> mark(A[i], s[i].aTried); say("state: volume attachment marked as attempted") }
+	:: atomic { may(A[i], ATTACH, attachA(i)) && freeV(i) && markedA(i) -> call(A[i], ATTACH); callV(i); say("worker: attach volume") }
+	:: atomic { may(A[i], DETACH, detachA(i)) && freeV(i) -> call(A[i], DETACH); callV(i); say("worker: detach volume") }
+	:: atomic { may(A[i], REMOVE, removeA(i)) -> A[i].op = REMOVE; A[i].phase = PUBLISHING; say("worker: remove volume attachment, no call") }
+	:: atomic { A[i].phase == RUNNING ->
+		r[i].calls--;
+		if
+		:: A[i].op == ATTACH ->
+			assert(r[i].made == 1);
+			assert(!r[i].attached[1 - A[i].on]);		/* on one machine at a time */
+			r[i].attached[A[i].on] = 1
+		:: A[i].op == DETACH ->
+			assert(!r[i].mounted);				/* 35: beneath a mounted filesystem */
+			assert(!r[i].session[A[i].on]);			/* the plan before the attachment */
+			r[i].attached[A[i].on] = 0
+		fi;
+		say(" done at the provider: volume attachment"); answer(A[i]);
+		if :: A[i].phase == PUBLISHING && A[i].op == DETACH && !environs(i) -> moved(i) :: else fi }
+	:: atomic { A[i].phase == RUNNING && faulty -> r[i].calls--; fail(A[i]); say(" failed: volume attachment") }
+	/* publish.go: the plan is recorded before the attachment. */
+	:: atomic { A[i].phase == PUBLISHING && A[i].op == ATTACH && planned(i) ->
+		begin(i);
+#ifdef BREAK_PLAN_GOING
+		if :: s[i].p == GONE -> s[i].p = ALIVE :: else fi;
+#else
+		if :: !going(i) && s[i].p == GONE -> s[i].p = ALIVE :: else fi;
+#endif
+		A[i].phase = PLANNED; say("state: plan recorded, where it is wanted");
+		settle(i) }
+	:: atomic { (A[i].phase == PLANNED || A[i].phase == PUBLISHING && !(A[i].op == ATTACH && planned(i))) ->
+		say("state: volume attachment recorded or removed"); begin(i);
+		if
+		:: A[i].op == ATTACH ->
+			s[i].aInfo = 1; took(A[i]);
+			if :: environs(i) -> sought[i] = hasFS(i) :: else -> moved(i) fi
+		:: else ->
+			assert(s[i].a == DYING);
+			assert(s[i].p == GONE && s[i].m == GONE);	/* mount and plan before it */
+			assert(!r[i].attached[s[i].aOn]);		/* no leak of an attachment */
+			s[i].a = GONE; s[i].aInfo = 0; s[i].aTried = 0; s[i].aOn = 0;
+			forget(A[i])
+		fi;
+		settle(i) }
+	od
+}
+
+/* ---- the machine's worker: plans ---- */
+
+proctype planWorker(byte i) {
+end:	do
+	:: atomic { P[i].unread -> learn(P[i], s[i].p, 1, 1, 0); P[i].on = (s[i].p != GONE && s[i].aOn) }
+	:: atomic { may(P[i], ATTACH, attachP(i)) && freeP(i) -> call(P[i], ATTACH); say("worker: carry plan out") }
+	:: atomic { may(P[i], DETACH, detachP(i)) && freeP(i) -> call(P[i], DETACH); say("worker: undo plan") }
+	:: atomic { P[i].phase == RUNNING ->
+		if
+		:: P[i].op == ATTACH ->
+			assert(r[i].attached[P[i].on]);			/* it stands on the attachment */
+			r[i].session[P[i].on] = 1
+		:: P[i].op == DETACH ->
+			assert(!r[i].mounted);				/* the mount before the plan */
+			r[i].session[P[i].on] = 0
+		fi;
+		say(" done at the provider: plan"); answer(P[i]);
+		if :: P[i].phase == PUBLISHING && P[i].op == DETACH -> moved(i) :: else fi }
+	:: atomic { P[i].phase == RUNNING && faulty -> fail(P[i]); say(" failed: plan") }
+	:: atomic { P[i].phase == PUBLISHING ->
+		say("state: plan recorded or removed"); begin(i);
+		if
+		:: P[i].op == ATTACH -> took(P[i]); moved(i)
+		:: else ->
+			assert(s[i].p == DYING && s[i].m == GONE);
+			assert(!r[i].session[s[i].aOn]);		/* no leak of a plan */
+			s[i].p = GONE; s[i].a = DYING;
+			forget(P[i])
+		fi;
+		settle(i) }
+	od
+}
+
+/* ---- the machine's worker: the filesystem on the volume ---- */
+
+proctype filesystemWorker(byte i) {
+end:	do
+	:: atomic { F[i].unread ->
+		/* The device matters from here on. */
+		if :: F[i].life == GONE -> sought[i] = 1 :: else fi;
+		learn(F[i], s[i].f, s[i].fInfo, 1, 0) }
+	:: atomic { M[i].unread -> learn(M[i], s[i].m, s[i].mInfo, s[i].fInfo, s[i].mTried) }
+	:: atomic { sought[i] && F[i].life != GONE ->
+		sought[i] = 0; known[i] = (s[i].vInfo && s[i].aInfo && r[i].seen) }
+
+	:: atomic { may(F[i], CREATE, createF(i)) && freeF(i) -> call(F[i], CREATE); callF(i); say("worker: create filesystem") }
+	:: atomic { may(F[i], DESTROY, destroyF(i)) && freeF(i) -> call(F[i], DESTROY); callF(i); say("worker: destroy filesystem") }
+	:: atomic { may(F[i], REMOVE, removeF(i)) -> F[i].op = REMOVE; F[i].phase = PUBLISHING; say("worker: remove filesystem, no call") }
+	:: atomic { F[i].phase == RUNNING ->
+		r[i].fcalls--;
+		if
+		:: F[i].op == CREATE ->
+			assert(visible(i));
+			assert(!s[i].fInfo);
+			r[i].formatted = 1
+		:: F[i].op == DESTROY ->
+			assert(!r[i].mounted);
+			r[i].formatted = 0
+		fi;
+		say(" done at the provider: filesystem"); answer(F[i]) }
+	:: atomic { F[i].phase == RUNNING && faulty -> r[i].fcalls--; fail(F[i]); say(" failed: filesystem") }
+	:: atomic { F[i].phase == PUBLISHING ->
+		say("state: filesystem recorded or removed"); begin(i);
+		if
+		:: F[i].op == CREATE -> s[i].fInfo = 1; took(F[i])
+		:: else ->
+			assert(s[i].f == DEAD && s[i].m == GONE);
+			assert(!r[i].mounted);
+			s[i].f = GONE; s[i].fInfo = 0;
+			forget(F[i]); known[i] = 0; sought[i] = 0
+		fi;
+		settle(i) }
+
+	:: atomic { may(M[i], ATTACH, attachM(i)) && freeF(i) && !markedM(i) -> mark(M[i], s[i].mTried); say("state: mount marked as attempted") }
+	:: atomic { may(M[i], ATTACH, attachM(i)) && freeF(i) && markedM(i) -> call(M[i], ATTACH); callF(i); say("worker: mount") }
+	:: atomic { may(M[i], DETACH, detachM(i)) && freeF(i) -> call(M[i], DETACH); callF(i); say("worker: unmount") }
+	:: atomic { may(M[i], REMOVE, removeM(i)) -> M[i].op = REMOVE; M[i].phase = PUBLISHING; say("worker: remove mount, no call") }
+	:: atomic { M[i].phase == RUNNING ->
+		r[i].fcalls--;
+		if
+		:: M[i].op == ATTACH ->
+			assert(visible(i) && r[i].formatted);
+			r[i].mounted = 1
+		:: M[i].op == DETACH -> r[i].mounted = 0
+		fi;
+		say(" done at the provider: mount"); answer(M[i]) }
+	:: atomic { M[i].phase == RUNNING && faulty -> r[i].fcalls--; fail(M[i]); say(" failed: mount") }
+	:: atomic { M[i].phase == PUBLISHING ->
+		say("state: mount recorded or removed"); begin(i);
+		if
+		:: M[i].op == ATTACH -> s[i].mInfo = 1; took(M[i])
+		:: else ->
+			assert(s[i].m == DYING);
+			assert(!r[i].mounted);				/* no leak of a mount */
+			s[i].m = GONE; s[i].mInfo = 0; s[i].mTried = 0;
+			forget(M[i])
+		fi;
+		settle(i) }
+	od
+}
+
+init {
+	atomic {
+		byte i = 0;
+		do
+		:: i < N ->
+			s[i].life = ALIVE; s[i].v = ALIVE; V[i].unread = 1;
+			if :: hasFS(i) -> s[i].f = ALIVE; F[i].unread = 1 :: else fi;
+			attach(i, 0);
+			run user(i);
+			run volumeWorker(i);
+			if :: planned(i) -> run planWorker(i) :: else fi;
+			if :: hasFS(i) -> run filesystemWorker(i) :: else fi;
+			i++
+		:: else -> break
+		od;
+		i = 0;
+		run machines();
+		run crash()
+	}
+}
+
+/* ---- liveness: once nothing disturbs any more, all ends as it is wanted ---- */
+
+#define nothing(i)	(!attachedAnywhere(i) && !r[i].session[0] && !r[i].session[1] && !r[i].mounted && \
+				s[i].a == GONE && s[i].p == GONE && s[i].m == GONE)
+#define up(i)		(s[i].life == ALIVE && s[i].a == ALIVE && s[i].aInfo && r[i].attached[s[i].aOn] && \
+				(!planned(i) || s[i].p == ALIVE && r[i].session[s[i].aOn]) && \
+				(!hasFS(i) || s[i].m == ALIVE && s[i].mInfo && r[i].mounted))
+#define down(i)		(s[i].life == ALIVE && nothing(i))
+#define away(i)		(s[i].v == GONE && s[i].f == GONE && nothing(i) && r[i].made == 0)
+#define asWanted(i)	(up(i) || down(i) || away(i))
+#if N > 1
+#define allAsWanted	(asWanted(0) && asWanted(1))
+#else
+#define allAsWanted	(asWanted(0))
+#endif
+
+#ifdef LIVE
+never {
+	do
+	:: true
+	:: calm && !allAsWanted -> break
+	od;
+accept:
+	do
+	:: !allAsWanted
+	od
+}
+#endif

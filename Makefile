@@ -68,7 +68,7 @@ bench-state: ## Measure the state with 1,000, 10,000 and 100,000 storage instanc
 
 model: ## Check the model of the life cycle with spin (docs/model); CHECK=1: only what is small
 	@scripts/packages spin:spin gcc:build-essential
-	nice docs/model/run $(if $(CHECK),check)
+	nice docs/model/run $(if $(CHECK),small)
 
 packages:
 	@scripts/packages

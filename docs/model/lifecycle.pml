@@ -101,7 +101,6 @@ typedef Entity {
 	bit attached, held;
 	bit uncertain, unresolved;
 	bit tried;
-	bit orphan;		/* of volume attachments */
 }
 Entity V[N], A[N], P[N], F[N], M[N];
 
@@ -229,7 +228,7 @@ end:	do
 
 inline forget(e) {
 	e.life = GONE; e.rec = 0; e.args = 0; e.on = 0; e.phase = IDLE; e.op = NONE;
-	e.attached = 0; e.held = 0; e.uncertain = 0; e.unresolved = 0; e.tried = 0; e.orphan = 0
+	e.attached = 0; e.held = 0; e.uncertain = 0; e.unresolved = 0; e.tried = 0
 }
 
 inline crashVolume(i) {
@@ -366,8 +365,8 @@ inline learn(e, life_, rec_, args_, tried_) {
 #else
 #define undone(e)	(!e.rec && !doubtedA(e) && !lookA(e))
 #endif
-#define removeA(i)	(A[i].life > ALIVE && !A[i].orphan && !creatingV(i) && undone(A[i]))
-#define detachA(i)	(A[i].life > ALIVE && (A[i].orphan || !creatingV(i) && !undone(A[i])) && \
+#define removeA(i)	(A[i].life > ALIVE && !creatingV(i) && undone(A[i]))
+#define detachA(i)	(A[i].life > ALIVE && !creatingV(i) && !undone(A[i]) && \
 				(environs(i) || !stoodOn(i)))
 
 #ifdef BREAK_AGAIN
@@ -505,7 +504,7 @@ end:	do
 	:: atomic { V[i].unread ->
 		learn(V[i], s[i].v, s[i].vInfo, (s[i].a != GONE && !going(i)), s[i].vTried);
 		if :: V[i].args -> V[i].on = s[i].aOn :: else fi }
-	:: atomic { A[i].unread && !A[i].orphan ->
+	:: atomic { A[i].unread ->
 		learn(A[i], s[i].a, s[i].aInfo, s[i].vInfo, s[i].aTried);
 		A[i].on = s[i].aOn }
 

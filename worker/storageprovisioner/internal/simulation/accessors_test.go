@@ -1,6 +1,8 @@
 package simulation
 
 import (
+	"fmt"
+
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
@@ -23,7 +25,7 @@ var errInjected = &params.Error{Message: "injected"}
 
 // reading makes a bulk call that reads.
 func reading[A, R any](in *incarnation, name string, args []A, call func([]A) ([]R, error), failed func(*params.Error) R) ([]R, error) {
-	l := in.pass(name)
+	l := in.pass(fmt.Sprint(name, args))
 	switch {
 	case l.lost:
 		return nil, errCrashed

@@ -136,6 +136,13 @@ func provide[R any](ctx envcontext.ProviderCallContext, in *incarnation, name st
 		in.begin(c)
 	}
 	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, c := range calls {
+			delete(in.making, c.key)
+		}
+	}()
 	name += " " + calls[0].op + " " + strings.Join(keys, ",")
 	l := in.pass(name)
 	w.mu.Lock()
@@ -459,8 +466,19 @@ func (s source) DetachVolumes(ctx envcontext.ProviderCallContext, all []storage.
 	return provide(ctx, s.in, s.name, calls, onlyError)
 }
 
-// beneath checks that no mounted filesystem stands on a volume that is taken away.
+// beneath checks that no filesystem that is mounted, or being made, stands on a volume
+// that is taken away.
 func (w *world) beneath(in *incarnation, t *thing, machine string) {
+	for _, other := range w.workers {
+		if other == nil || other.crashed {
+			continue
+		}
+		for key, volume := range other.making {
+			if volume == t.tag && other.scope.String() == machine {
+				w.fail("%s: %s is taken from %s beneath %s, which is being made", in.name, t.tag, machine, key)
+			}
+		}
+	}
 	if t.holds != nil && t.holds.at[machine] != nil {
 		w.fail("%s: %s is taken from %s beneath %s, which is mounted", in.name, t.tag, machine, t.holds.tag)
 	}
@@ -597,6 +615,11 @@ func (s source) CreateFilesystems(ctx envcontext.ProviderCallContext, all []stor
 	for _, p := range all {
 		args := p
 		args.Attachment = nil
+		if s.devices != nil {
+			s.in.world.mu.Lock()
+			s.in.making[p.Tag.String()] = p.Volume.String()
+			s.in.world.mu.Unlock()
+		}
 		calls = append(calls, s.creation(p.Tag, args, func() (any, error) {
 			var on *thing
 			size := p.Size

@@ -1,7 +1,9 @@
 package simulation
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
@@ -29,33 +31,34 @@ func (t *tap[E]) Changes() <-chan E { return t.out }
 type flow interface {
 	worker.Worker
 	// flow passes an event on, and reports whether there was one.
-	flow(*luck) bool
+	flow(*luck) (event string, ok bool)
 	// end has the watcher fail.
 	end()
 }
 
-func (t *tap[E]) flow(l *luck) bool {
+func (t *tap[E]) flow(l *luck) (event string, ok bool) {
 	if t.closed {
-		return false
+		return "", false
 	}
 	if len(t.offered) == 0 {
 		select {
 		case event, ok := <-t.changes:
 			if !ok {
 				t.end()
-				return true
+				return "the end", true
 			}
 			t.offered = t.mangle(event, l)
 		default:
-			return false
+			return "", false
 		}
 	}
 	select {
 	case t.out <- t.offered[0]:
+		event = fmt.Sprint(t.offered[0])
 		t.offered = t.offered[1:]
-		return true
+		return event, true
 	default:
-		return false
+		return "", false
 	}
 }
 
@@ -86,12 +89,7 @@ func newTap[E any, W interface {
 	in.world.mu.Lock()
 	defer in.world.mu.Unlock()
 	in.taps = append(in.taps, named{t, in.name + ": watcher of " + name, in})
-	slices.SortStableFunc(in.taps, func(a, b named) int {
-		if a.name < b.name {
-			return -1
-		}
-		return 1
-	})
+	slices.SortStableFunc(in.taps, func(a, b named) int { return strings.Compare(a.name, b.name) })
 	return t, nil
 }
 
@@ -155,11 +153,13 @@ func mangled[E any](event []E, l *luck, unknown ...E) [][]E {
 // deliver passes on an event of one of the watchers that have one.
 func (w *world) deliver(s step) bool {
 	var taps []named
+	w.mu.Lock()
 	for _, in := range w.workers {
 		if in != nil && !in.crashed {
 			taps = append(taps, in.taps...)
 		}
 	}
+	w.mu.Unlock()
 	for i := range taps {
 		t := taps[(int(s.which)+i)%len(taps)]
 		l := luck{dice: s.dice}
@@ -172,8 +172,8 @@ func (w *world) deliver(s step) bool {
 			t.end()
 			return true
 		}
-		if t.flow.flow(&l) {
-			w.logf("%s", t.name)
+		if event, ok := t.flow.flow(&l); ok {
+			w.logf("%s: %s", t.name, event)
 			return true
 		}
 	}

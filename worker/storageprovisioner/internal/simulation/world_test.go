@@ -59,6 +59,7 @@ type world struct {
 	// wrong is the first thing that must not be.
 	wrong   error
 	keepLog bool
+	logging sync.Mutex
 	log     []string
 }
 
@@ -85,6 +86,8 @@ type incarnation struct {
 	running        map[string]string
 	doubts         map[string]doubt
 	attached       map[string]bool
+	// making has the volumes on which it is making filesystems just now.
+	making map[string]string
 }
 
 func newWorld(free, keepLog bool) *world {
@@ -138,18 +141,15 @@ func (w *world) fail(format string, args ...any) {
 
 func (w *world) logf(format string, args ...any) {
 	if w.keepLog {
+		w.logging.Lock()
+		defer w.logging.Unlock()
 		w.log = append(w.log, fmt.Sprintf(format, args...))
 	}
 }
 
 // Loggers of workers.
 func (in *incarnation) say(level, format string, args ...any) {
-	w := in.world
-	if w.keepLog {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.logf("    %s %s: %s", in.name, level, fmt.Sprintf(format, args...))
-	}
+	in.world.logf("    %s %s: %s", in.name, level, fmt.Sprintf(format, args...))
 }
 func (in *incarnation) Tracef(format string, args ...any)   {}
 func (in *incarnation) Debugf(format string, args ...any)   {}
@@ -183,6 +183,7 @@ func (w *world) start(i int, l luck) {
 		running:  make(map[string]string),
 		doubts:   make(map[string]doubt),
 		attached: make(map[string]bool),
+		making:   make(map[string]string),
 	}
 	c := storageprovisioner.Config{
 		Scope:    in.scope,
@@ -345,10 +346,10 @@ func (w *world) user(s step) bool {
 	one := all[int(s.which)%len(all)]
 	machine := scopes[1+l.roll(2)].(names.MachineTag)
 	switch action {
-	case 3, 4:
+	case 3:
 		err = w.state.AttachStorage([]string{one.Name}, machine)
 		w.logf("user attaches %s to %s: %v", one.Name, machine, err)
-	case 5:
+	case 4, 5:
 		err = w.state.DetachStorage([]string{one.Name})
 		w.logf("user detaches %s: %v", one.Name, err)
 	case 6, 7:
@@ -458,9 +459,11 @@ func (w *world) rest() error {
 	w.logf("calm")
 	w.calm = true
 	w.configure()
+	w.settle()
 	for i := range scopes {
 		if i > 0 {
 			w.provision(scopes[i].(names.MachineTag))
+			w.settle()
 		}
 		if w.workers[i] == nil {
 			w.start(i, luck{})
@@ -474,6 +477,7 @@ func (w *world) rest() error {
 		for moved := true; moved; {
 			for i := 1; i < len(scopes); i++ {
 				w.scan(scopes[i].(names.MachineTag))
+				w.settle()
 			}
 			for i, in := range w.workers {
 				if in == nil {
@@ -603,6 +607,7 @@ func (w *world) run(dice uint32, history []step, together int) error {
 	w.must(err)
 	for _, s := range all {
 		w.must(w.state.RemoveStorage([]string{s.Name}))
+		w.settle() // or chance has a say in what is told together
 	}
 	if err := w.rest(); err != nil {
 		return err

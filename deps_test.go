@@ -150,6 +150,10 @@ var rules = []rule{{
 	never:    []string{"./cmd/..."},
 	reason:   "a command is where things are put together, not a thing to build on",
 }, {
+	packages: []string{"./internal/owner"},
+	never:    []string{"./..."},
+	reason:   "whose a path is, both the library and the command ask",
+}, {
 	packages: []string{"./core/...", "./environs/...", "./apiserver/params", "./watcher", "./storage/...", "./worker/..."},
 	but:      []string{"./worker/storageprovisioner/metrics"},
 	never:    append([]string{"./worker/storageprovisioner/metrics", "github.com/prometheus/..."}, agentOnly...),

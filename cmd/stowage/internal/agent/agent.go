@@ -22,6 +22,7 @@ import (
 	"gopkg.in/tomb.v2"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/internal/owner"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 	"github.com/stowage-io/stowage/storage"
@@ -43,7 +44,8 @@ type Logger interface {
 // Config has what an agent needs. All of it is required up to Logger.
 type Config struct {
 	// DataDir is where state and storage are kept: absolute, and either the
-	// directory of an agent before this one, empty, or not there yet.
+	// directory of an agent before this one, empty, or not there yet. Nobody but root
+	// and the user of this process can write to it, or have the path lead elsewhere.
 	DataDir string
 	// SocketPath is where commands reach the agent.
 	SocketPath string
@@ -96,7 +98,8 @@ const (
 )
 
 // New starts an agent. What keeps it from starting at all is an error here: a
-// directory that another agent uses or that is not an agent's, a socket that
+// directory that another agent uses, that is not an agent's or that others can write
+// to, a socket that
 // cannot be made, a Spec that is not valid. What fails later is tried again with backoff.
 func New(config Config) (*Agent, error) {
 	if err := config.Validate(); err != nil {
@@ -223,10 +226,18 @@ func engineConfig(config Config) dependency.EngineConfig {
 }
 
 // prepareDir makes the data directory and keeps others out of it. A directory
-// that holds other things is not taken over.
+// that holds other things is not taken over, nor is one that others have had a say in:
+// what is in it may be theirs.
 func prepareDir(dir string) error {
+	// What is there of the way to it comes first: nothing is made where others say.
+	if err := checkOwner(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return errors.Trace(err)
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return errors.Annotate(err, "making the data directory")
+	}
+	if err := checkOwner(dir); err != nil {
+		return errors.Trace(err)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -244,6 +255,19 @@ func prepareDir(dir string) error {
 		return errors.Errorf("%s holds other things than an agent's: choose an empty or new --data-dir", dir)
 	}
 	return errors.Annotate(os.Chmod(dir, 0o700), "making the data directory private")
+}
+
+func checkOwner(dir string) error {
+	at, err := owner.Check(dir)
+	switch {
+	case err != nil:
+		return errors.Annotate(err, "looking at the data directory")
+	case at == dir:
+		return errors.Errorf("others than root can write to %s: choose another --data-dir, or chown it to root and chmod 0700 it once you have seen what is in it", dir)
+	case at != "":
+		return errors.Errorf("others than root can write to %s, and so replace %s: choose another --data-dir", at, dir)
+	}
+	return nil
 }
 
 // prepareStorageDir makes the directory that providers use.

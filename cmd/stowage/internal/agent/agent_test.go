@@ -489,6 +489,49 @@ func TestDirectoryOfOthersIsNotTakenOver(t *testing.T) {
 	}
 }
 
+// What is in a directory that others can write to may be theirs: a state that has
+// directories of the system's removed, or links to its files.
+func TestDirectoryThatOthersCanWriteToIsNotUsed(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for name, mode := range map[string]os.FileMode{
+		"group": 0o770, "world": 0o707, "sticky": os.ModeSticky | 0o777, "ours": 0o755,
+	} {
+		if err := os.Mkdir(at(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(at(name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(at("ours"), at("world/link")); err != nil {
+		t.Fatal(err)
+	}
+	const remedy = ": choose another --data-dir"
+	for path, want := range map[string]string{
+		at("group"):          "others than root can write to " + at("group") + remedy,
+		at("world"):          "others than root can write to " + at("world") + remedy,
+		at("sticky"):         "others than root can write to " + at("sticky") + remedy,
+		at("world/link"):     "others than root can write to " + at("world") + ", and so replace " + at("world/link") + remedy,
+		at("group/new/data"): "others than root can write to " + at("group") + ", and so replace " + at("group/new/data") + remedy,
+	} {
+		_, err := agent.New(config(t, path, &memory{}))
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: got %v, want %s", path, err, want)
+		}
+	}
+	for name, want := range map[string][]string{"group": nil, "world": {"link"}, "sticky": nil, "ours": nil} {
+		var got []string
+		entries, err := os.ReadDir(at(name))
+		for _, entry := range entries {
+			got = append(got, entry.Name())
+		}
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: now holds %q, %v, want %q", name, got, err, want)
+		}
+	}
+}
+
 func TestFilesAreTheOwnersAlone(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o755); err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -22,17 +23,52 @@ type Client struct {
 }
 
 // NewClient returns a client for the agent that listens on a socket. It connects
-// when asked for something. Close it after use.
+// when asked for something, and tells nothing to a socket of another user than root and
+// the one of this process: such an error satisfies errors.Is(err, errors.Unauthorized).
+// Close it after use.
 func NewClient(socketPath string) *Client {
 	var dialer net.Dialer
 	return &Client{
 		path: socketPath,
 		http: http.Client{Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return dialer.DialContext(ctx, "unix", socketPath)
+				conn, err := dialer.DialContext(ctx, "unix", socketPath)
+				if err != nil {
+					return nil, err
+				}
+				if err := checkServer(conn, socketPath); err != nil {
+					_ = conn.Close()
+					return nil, err
+				}
+				return conn, nil
 			},
 		}},
 	}
+}
+
+// impostor is what answers on a socket in the agent's place.
+type impostor struct {
+	path string
+	uid  uint32
+}
+
+// Error implements error.
+func (i *impostor) Error() string {
+	return fmt.Sprintf("what listens on %s is user %d's, and neither root's nor your own: it is told nothing", i.path, i.uid)
+}
+
+// checkServer returns an error if another user than one that an agent may run as
+// listens: in a directory that others can write to, they can put a socket of theirs in
+// the place of the agent's.
+func checkServer(conn net.Conn, path string) error {
+	uid, err := peer(conn)
+	if err != nil {
+		return errors.Annotatef(err, "finding out who listens on %s", path)
+	}
+	if !isOurs(uid) {
+		return &impostor{path, uid}
+	}
+	return nil
 }
 
 // Close ends the client's idle connections.
@@ -168,9 +204,12 @@ func (c *Client) post(ctx context.Context, verb string, args any) (*http.Respons
 	}
 	request.Header.Set("Content-Type", "application/json")
 	response, err := c.http.Do(request)
+	var other *impostor
 	switch {
 	case err == nil:
 		return response, nil
+	case errors.As(err, &other):
+		return nil, errors.NewUnauthorized(nil, other.Error())
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):

@@ -18,7 +18,12 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleEnv); role != "" {
+		actAs(role, os.Getenv(socketEnv))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // backend answers from a list of storage, and notes what it was asked for.
 type backend struct {

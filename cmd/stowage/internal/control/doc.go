@@ -6,5 +6,6 @@
 // it. An error is an object with the member "error".
 //
 // Only root and the user that the agent runs as are answered. The socket file is
-// theirs alone as well, but the kernel's word on who connected is what counts.
+// theirs alone as well, but the kernel's word on who connected is what counts. In the
+// same way the client sees that it is one of the two who answers.
 package control

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/juju/errors"
@@ -93,8 +94,12 @@ func (c ServerConfig) Validate() error {
 const (
 	// maxRequest holds the largest file in base64, and then some.
 	maxRequest = 4 << 20
-	// maxStreams bounds how many clients watch at a time.
-	maxStreams = 64
+	// maxStreams bounds how many clients watch at a time, maxVisitors how many are
+	// connected: those after them wait. maxStrangers is for those who may not use the
+	// socket, and come to it all the same: those after them are sent away.
+	maxStreams   = 64
+	maxVisitors  = 128
+	maxStrangers = 8
 	// defaultRequestTimeout is for a ServerConfig that gives none. stallTimeout
 	// is how long a client may leave an answer unread, shutdownTimeout how long
 	// answers in flight have to end once the server is killed.
@@ -121,8 +126,7 @@ func NewServer(config ServerConfig) (*Server, error) {
 		return nil, errors.Trace(err)
 	}
 	if config.Authorize == nil {
-		self := uint32(os.Geteuid())
-		config.Authorize = func(uid uint32) bool { return uid == 0 || uid == self }
+		config.Authorize = isOurs
 	}
 	if config.RequestTimeout == 0 {
 		config.RequestTimeout = defaultRequestTimeout
@@ -133,7 +137,7 @@ func NewServer(config ServerConfig) (*Server, error) {
 	}
 	s := &Server{
 		config:   config,
-		listener: listener,
+		listener: newDoor(listener, config.Authorize),
 		streams:  make(chan struct{}, maxStreams),
 	}
 	ctx := s.tomb.Context(context.Background())
@@ -142,7 +146,7 @@ func NewServer(config ServerConfig) (*Server, error) {
 		ReadHeaderTimeout: config.RequestTimeout,
 		IdleTimeout:       stallTimeout,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ConnContext:       withPeer,
+		ConnContext:       withVisitor,
 		ConnState:         s.count,
 		ErrorLog:          log.New(logWriter{config.Logger}, "", 0),
 	}
@@ -186,9 +190,8 @@ func (s *Server) run() error {
 	return nil
 }
 
-// listen makes the socket. Its directory is the owner's alone by default, and
-// peers are checked in any case, so the moment between bind and chmod lets
-// nobody in.
+// listen makes the socket. A file gets the mode that its socket has when it is bound:
+// there is no moment at which others could connect, nor a name to be looked up again.
 func listen(path string) (net.Listener, error) {
 	stale, err := inspect(path)
 	if err != nil {
@@ -199,15 +202,15 @@ func listen(path string) (net.Listener, error) {
 			return nil, errors.Annotate(err, "removing a dead agent's socket")
 		}
 	}
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, errors.Annotatef(cause(err), "listening on %s", path)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		_ = listener.Close()
-		return nil, errors.Annotatef(err, "listening on %s", path)
-	}
-	return listener, nil
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var modeErr error
+		if err := raw.Control(func(fd uintptr) { modeErr = unix.Fchmod(int(fd), 0o600) }); err != nil {
+			return err
+		}
+		return modeErr
+	}}
+	listener, err := config.Listen(context.Background(), "unix", path)
+	return listener, errors.Annotatef(cause(err), "listening on %s", path)
 }
 
 // CheckSocketPath returns an error that satisfies errors.IsNotValid if the path is
@@ -264,48 +267,20 @@ func cause(err error) error {
 	return err
 }
 
-type peerKey struct{}
+type visitorKey struct{}
 
-type peer struct {
-	uid uint32
-	err error
-}
-
-// withPeer notes who the kernel says has connected.
-func withPeer(ctx context.Context, conn net.Conn) context.Context {
-	return context.WithValue(ctx, peerKey{}, peerOf(conn))
-}
-
-func peerOf(conn net.Conn) peer {
-	unixConn, ok := conn.(*net.UnixConn)
-	if !ok {
-		return peer{err: errors.Errorf("%T is not a unix socket", conn)}
-	}
-	raw, err := unixConn.SyscallConn()
-	if err != nil {
-		return peer{err: err}
-	}
-	var (
-		cred    *unix.Ucred
-		credErr error
-	)
-	if err := raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return peer{err: err}
-	}
-	if credErr != nil {
-		return peer{err: credErr}
-	}
-	return peer{uid: cred.Uid}
+// withVisitor notes who has connected.
+func withVisitor(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, visitorKey{}, conn)
 }
 
 // authorized lets through only who may use the socket.
 func (s *Server) authorized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, ok := r.Context().Value(peerKey{}).(peer)
-		if !ok || who.err != nil || !s.config.Authorize(who.uid) {
+		who := r.Context().Value(visitorKey{}).(*visitor) // or nobody gets through
+		if who.stranger {
 			s.config.Logger.Warningf("refused user %d on the control socket (%v)", who.uid, who.err)
+			w.Header().Set("Connection", "close")
 			writeError(w, errors.Unauthorizedf("user %d on this agent: run the command as root", who.uid))
 			return
 		}

@@ -13,6 +13,9 @@ import (
 )
 
 func main() {
+	// What is made here, and by the programs that are run, is its owner's alone unless
+	// something else is said of it.
+	unix.Umask(0o077)
 	signals := []os.Signal{os.Interrupt, unix.SIGTERM}
 	if !signal.Ignored(unix.SIGHUP) { // nohup has it ignored
 		signals = append(signals, unix.SIGHUP)

@@ -1,6 +1,10 @@
 package storage
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/core/instance"
@@ -131,6 +135,23 @@ type VolumeAttachmentPlanInfo struct {
 	// DeviceAttributes are that plan's own settings. They may hold secrets.
 	DeviceAttributes map[string]string
 }
+
+// String tells no more of the attributes than their names: whoever logs a plan logs no
+// secret.
+func (i VolumeAttachmentPlanInfo) String() string {
+	return fmt.Sprintf("{%s %q}", i.DeviceType, slices.Sorted(maps.Keys(i.DeviceAttributes)))
+}
+
+// GoString is String, for %#v.
+func (i VolumeAttachmentPlanInfo) GoString() string { return i.String() }
+
+// String tells no secrets, as that of the content.
+func (p VolumeAttachmentPlan) String() string {
+	return fmt.Sprintf("{%s %s %s}", p.Volume, p.Machine, p.VolumeAttachmentPlanInfo)
+}
+
+// GoString is String, for %#v.
+func (p VolumeAttachmentPlan) GoString() string { return p.String() }
 
 // DeviceType says how the block device of an attached volume comes to be visible
 // on its machine.

@@ -62,6 +62,15 @@ type VolumeAttachmentPlanInfo struct {
 	DeviceAttributes map[string]string  `json:"device-attributes,omitempty"`
 }
 
+// String tells no more of the attributes than their names: whoever logs a plan logs no
+// secret.
+func (i VolumeAttachmentPlanInfo) String() string {
+	return storage.VolumeAttachmentPlanInfo(i).String()
+}
+
+// GoString is String, for %#v.
+func (i VolumeAttachmentPlanInfo) GoString() string { return i.String() }
+
 // VolumeAttachmentPlans holds the plans that a bulk call is about.
 type VolumeAttachmentPlans struct {
 	VolumeAttachmentPlans []VolumeAttachmentPlan `json:"volume-plans"`

@@ -2,8 +2,12 @@ package params_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
+	"strings"
 	"testing"
+
+	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
@@ -213,5 +217,26 @@ func TestWireFormatOfResultsAndEnvelopes(t *testing.T) {
 				t.Errorf("%T: got %s, %v", list, got, err)
 			}
 		}
+	}
+}
+
+// Whoever prints what has a plan in it prints no secret.
+func TestSecretsOfPlansAreNotPrinted(t *testing.T) {
+	attributes := map[string]string{"chap-secret": "sesame", "iqn": "iqn.2001-04.com.example"}
+	wire := params.VolumeAttachmentPlanInfo{DeviceType: "iscsi", DeviceAttributes: attributes}
+	info := storage.VolumeAttachmentPlanInfo(wire)
+	for _, value := range []any{
+		wire, &wire, params.VolumeAttachmentPlan{PlanInfo: wire}, params.VolumeAttachment{Info: params.VolumeAttachmentInfo{PlanInfo: &wire}},
+		info, &info, storage.VolumeAttachmentPlan{Volume: names.NewVolumeTag("0"), Machine: names.NewMachineTag("0"), VolumeAttachmentPlanInfo: info},
+		storage.VolumeAttachment{VolumeAttachmentInfo: storage.VolumeAttachmentInfo{PlanInfo: &info}},
+	} {
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s"} {
+			if got := fmt.Sprintf(verb, value); strings.Contains(got, "sesame") {
+				t.Errorf("%s of %T: %s", verb, value, got)
+			}
+		}
+	}
+	if got, want := fmt.Sprint(wire), `{iscsi ["chap-secret" "iqn"]}`; got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -86,7 +87,7 @@ away only by "stowage remove NAME".`,
 				return err
 			}
 			defer cancel()
-			args, _, err := c.readSpec(file)
+			args, _, err := c.readSpec(ctx, file)
 			if err != nil {
 				return err
 			}
@@ -115,26 +116,48 @@ away only by "stowage remove NAME".`,
 }
 
 // readSpec reads a file and checks its form before the agent is asked.
-func (c *common) readSpec(name string) (control.ApplyArgs, *spec.File, error) {
+func (c *common) readSpec(ctx context.Context, name string) (control.ApplyArgs, *spec.File, error) {
 	args := control.ApplyArgs{File: name}
-	in := c.Stdin
 	if name == "-" {
 		args.File = "stdin"
-	} else {
+	}
+	// A pipe, or a terminal, may say nothing for as long as it likes. What still waits
+	// for it when the command is interrupted ends with the process.
+	type read struct {
+		content []byte
+		err     error
+	}
+	done := make(chan read, 1)
+	go func() {
+		content, err := c.readFile(name)
+		done <- read{content, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return args, nil, context.Cause(ctx)
+	case r := <-done:
+		if r.err != nil {
+			return args, nil, errors.Trace(r.err)
+		}
+		args.Content = r.content
+	}
+	file, err := spec.Parse(args.File, args.Content)
+	return args, file, err
+}
+
+// readFile reads as much as a file may have, and a byte more: it may be a device.
+func (c *common) readFile(name string) ([]byte, error) {
+	in := c.Stdin
+	if name != "-" {
 		file, err := os.Open(name)
 		if err != nil {
-			return args, nil, errors.Trace(err)
+			return nil, err
 		}
 		defer func() { _ = file.Close() }()
 		in = file
 	}
 	content, err := io.ReadAll(io.LimitReader(in, spec.MaxBytes+1))
-	if err != nil {
-		return args, nil, errors.Annotatef(err, "reading %s", args.File)
-	}
-	args.Content = content
-	file, err := spec.Parse(args.File, content)
-	return args, file, err
+	return content, errors.Annotatef(err, "reading %s", name)
 }
 
 var actionSigns = map[control.Action]string{
@@ -235,20 +258,47 @@ func orEmpty[T any](rows []T) []T {
 	return rows
 }
 
+// writeJSON writes a value so that nothing in it is more than text to a terminal.
 func writeJSON(w io.Writer, value any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	encoder.SetEscapeHTML(false)
-	return encoder.Encode(value)
+	text, err := encodeJSON(value)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(w, table.EscapeJSON(text))
+	return err
 }
 
+func encodeJSON(value any) (string, error) {
+	var b strings.Builder
+	encoder := json.NewEncoder(&b)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(value)
+	return b.String(), err
+}
+
+// writeYAML does as writeJSON. Some of what is not printable the encoder writes as it
+// is: a value with that is written as JSON, which is YAML where its escapes are.
 func writeYAML(w io.Writer, value any) error {
-	encoder := yaml.NewEncoder(w)
+	var b strings.Builder
+	encoder := yaml.NewEncoder(&b)
 	encoder.SetIndent(2)
 	if err := encoder.Encode(value); err != nil {
 		return err
 	}
-	return encoder.Close()
+	if err := encoder.Close(); err != nil {
+		return err
+	}
+	text := b.String()
+	if table.EscapeYAML(text) != text {
+		plain, err := encodeJSON(value)
+		if err != nil {
+			return err
+		}
+		text = table.EscapeYAML(plain)
+	}
+	_, err := io.WriteString(w, text)
+	return err
 }
 
 // changeCommand returns the command that asks for one change of named storage.

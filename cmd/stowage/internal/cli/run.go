@@ -82,7 +82,7 @@ func (c *common) run(ctx context.Context, flags running) error {
 	var toApply *control.ApplyArgs
 	var names []string
 	if flags.specFile != "" {
-		args, file, err := c.readSpec(flags.specFile)
+		args, file, err := c.readSpec(ctx, flags.specFile)
 		if err != nil {
 			return err
 		}

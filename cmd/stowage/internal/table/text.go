@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -28,6 +29,35 @@ func Escape(s string) string {
 			b.WriteRune(r)
 		}
 		s = s[size:]
+	}
+	return b.String()
+}
+
+// EscapeJSON is Escape for the text of a JSON document: what is not printable becomes an
+// escape of JSON's, and means the same. Lines stay lines.
+func EscapeJSON(s string) string {
+	return escapeQuoted(s, func(r rune) string {
+		high, low := utf16.EncodeRune(r)
+		return fmt.Sprintf(`\u%04x\u%04x`, high, low)
+	})
+}
+
+// EscapeYAML is EscapeJSON for JSON that is to be read as YAML, which has no pairs.
+func EscapeYAML(s string) string {
+	return escapeQuoted(s, func(r rune) string { return fmt.Sprintf(`\U%08x`, r) })
+}
+
+func escapeQuoted(s string, wide func(rune) string) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r == '\n' || !unprintable(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			b.WriteString(wide(r))
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
 	}
 	return b.String()
 }

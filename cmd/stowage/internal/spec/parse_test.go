@@ -114,6 +114,7 @@ func TestParseRefusesBadInput(t *testing.T) {
 		{"section twice", "storage: []\nstorage: []\n", "f.yaml:2: the file: storage: already given on line 1"},
 		{"not a list", "storage:\n  name: data\n", "f.yaml:1: the file: storage: not a list: write each item after a dash"},
 		{"alias", "storage: &a []\npools: *a\n", "f.yaml:2: an alias (*a): write the value out"},
+		{"too deep", "storage: " + strings.Repeat("[", spec.MaxBytes-20), "f.yaml: exceeded max depth of 10000"},
 		{"too large", strings.Repeat("#", spec.MaxBytes+1), "f.yaml: the file is larger than 1 MiB"},
 
 		// Entries.

@@ -12,6 +12,8 @@ type gate struct {
 	of   *incarnation
 	name string
 	open chan luck
+	// slow calls are let go on less often than others: much may happen meanwhile.
+	slow bool
 }
 
 // errCrashed is what the calls of a worker that has crashed return. It is nobody's
@@ -19,14 +21,16 @@ type gate struct {
 var errCrashed = errors.New("crashed")
 
 // pass waits until the history lets the call go on.
-func (in *incarnation) pass(name string) luck {
+func (in *incarnation) pass(name string) luck { return in.wait(name, false) }
+
+func (in *incarnation) wait(name string, slow bool) luck {
 	w := in.world
 	w.mu.Lock()
 	if in.crashed {
 		w.mu.Unlock()
 		return luck{lost: true}
 	}
-	g := &gate{of: in, name: in.name + ": " + name, open: make(chan luck, 1)}
+	g := &gate{of: in, name: in.name + ": " + name, open: make(chan luck, 1), slow: slow}
 	w.gates = append(w.gates, g)
 	w.mu.Unlock()
 	return <-g.open
@@ -41,6 +45,9 @@ func (w *world) openGate(s step) bool {
 	}
 	slices.SortFunc(w.gates, func(a, b *gate) int { return strings.Compare(a.name, b.name) })
 	i := int(s.which) % len(w.gates)
+	if !w.calm && s.dice%4 > 0 && w.gates[i].slow {
+		return false
+	}
 	g := w.gates[i]
 	w.gates = slices.Delete(w.gates, i, i+1)
 	l := luck{dice: s.dice}

@@ -144,7 +144,7 @@ func provide[R any](ctx envcontext.ProviderCallContext, in *incarnation, name st
 		}
 	}()
 	name += " " + calls[0].op + " " + strings.Join(keys, ",")
-	l := in.pass(name)
+	l := in.wait(name, true)
 	w.mu.Lock()
 	results := make([]R, 0, len(calls))
 	whole := l.lost || l.once(15) || ctx.Err() != nil && l.once(2)

@@ -92,7 +92,7 @@ func (s *Script) Shorten(name string, n int) {
 // OnCall has f run at the start of each call of that name; nil ends it. If f
 // returns an error, the call fails with that as a whole. The context is that of a
 // provider's call; accessor calls have one that does not end. [Gate.Wait] is such a
-// function.
+// function. One that panics, or ends its goroutine, does so to the call.
 func (s *Script) OnCall(name string, f func(context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

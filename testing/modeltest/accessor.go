@@ -114,10 +114,16 @@ func (a *accessor) begin(name string, args any, subjects ...string) (end func(),
 		a.m.overlapped.Store(true)
 	}
 	a.m.Record(name, args, subjects...)
+	begun := false
+	defer func() {
+		if !begun { // it has failed, or the script does not let it return
+			a.busy.Add(-1)
+		}
+	}()
 	if err := a.m.Begin(context.Background(), name); err != nil {
-		a.busy.Add(-1)
 		return nil, err
 	}
+	begun = true
 	a.m.mu.Lock()
 	return func() {
 		a.m.mu.Unlock()

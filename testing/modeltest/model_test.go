@@ -1,6 +1,7 @@
 package modeltest_test
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"slices"
@@ -588,4 +589,19 @@ func TestCloseStopsAllAndTellsWhatWasLeft(t *testing.T) {
 		t.Error(err)
 	}
 	check(t, "left after that", slices.Concat(m.Close(), m.Watching()), []string(nil))
+}
+
+// A call that the script does not let return is over all the same.
+func TestCallThatPanicsIsOver(t *testing.T) {
+	m := modeltest.New(modeltest.Options{})
+	accessors := m.For(names.NewMachineTag("0"))
+	m.OnCall("Volumes", func(context.Context) error { panic("out of order") })
+	func() {
+		defer func() { check(t, "panic", recover(), any("out of order")) }()
+		accessors.Volumes(nil)
+	}()
+	m.OnCall("Volumes", nil)
+	accessors.Volumes(nil)
+	check(t, "overlapped", m.Overlapped(), false)
+	check(t, "watchers", len(m.Close()), 0)
 }

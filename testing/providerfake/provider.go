@@ -13,6 +13,13 @@
 //
 //	provider.FailItem("CreateVolumes", "volume-0", storage.InProgress(err), storage.InProgress(err))
 //
+// and one that panics
+//
+//	provider.OnCall("CreateVolumes", func(context.Context) error { panic("out of order") })
+//
+// So can the questions that have no error be made to panic, by their names: Scope,
+// Dynamic, MaxConcurrentCalls, FilesystemRemark, ShouldCreateVolume and its like.
+//
 // Subjects are tags, and for an attachment two tags: "volume-0 machine-0".
 package providerfake
 
@@ -68,10 +75,13 @@ type Options struct {
 	// AttachOnCreate has CreateVolumes attach volumes, too.
 	AttachOnCreate bool
 	// EditCreated and EditAttached have the last word on what is returned for a
-	// volume that has been created or attached; nil: it stays as it is. They do
-	// not call the provider.
-	EditCreated  func(*storage.CreateVolumesResult)
-	EditAttached func(*storage.VolumeAttachment)
+	// volume that has been created or attached, EditCreatedFilesystem and
+	// EditMounted for a filesystem; nil: it stays as it is. They do not call the
+	// provider.
+	EditCreated           func(*storage.CreateVolumesResult)
+	EditAttached          func(*storage.VolumeAttachment)
+	EditCreatedFilesystem func(*storage.CreateFilesystemsResult)
+	EditMounted           func(*storage.FilesystemAttachment)
 }
 
 // Provider is a provider that a test scripts. Its methods are safe for concurrent
@@ -196,10 +206,16 @@ func (p *Provider) Supports(kind storage.StorageKind) bool {
 }
 
 // Scope is part of storage.Provider.
-func (p *Provider) Scope() storage.Scope { return p.Options.Scope }
+func (p *Provider) Scope() storage.Scope {
+	p.asked("Scope")
+	return p.Options.Scope
+}
 
 // Dynamic is part of storage.Provider.
-func (p *Provider) Dynamic() bool { return !p.Options.Static }
+func (p *Provider) Dynamic() bool {
+	p.asked("Dynamic")
+	return !p.Options.Static
+}
 
 // Releasable is part of storage.Provider.
 func (p *Provider) Releasable() bool { return !p.Options.Unreleasable }
@@ -214,35 +230,46 @@ func (p *Provider) ValidateConfig(*storage.Config) error { return nil }
 func (p *Provider) ValidateForK8s(map[string]any) error { return nil }
 
 // MaxConcurrentCalls is part of storage.ConcurrentSource.
-func (p *Provider) MaxConcurrentCalls() int { return p.Options.MaxConcurrentCalls }
+func (p *Provider) MaxConcurrentCalls() int {
+	p.asked("MaxConcurrentCalls")
+	return p.Options.MaxConcurrentCalls
+}
 
 // ShouldCreateVolume is part of storage.VolumeQualifier.
 func (p *Provider) ShouldCreateVolume(params storage.VolumeParams) bool {
+	p.asked("ShouldCreateVolume")
 	return p.Options.ShouldCreateVolume == nil || p.Options.ShouldCreateVolume(params)
 }
 
 // ShouldCreateFilesystem is part of storage.FilesystemQualifier.
 func (p *Provider) ShouldCreateFilesystem(params storage.FilesystemParams) bool {
+	p.asked("ShouldCreateFilesystem")
 	return p.Options.ShouldCreateFilesystem == nil || p.Options.ShouldCreateFilesystem(params)
 }
 
 // ShouldDestroyVolume is part of storage.VolumeDeletionGuard.
 func (p *Provider) ShouldDestroyVolume(volumeId string) bool {
+	p.asked("ShouldDestroyVolume")
 	return p.Options.ShouldDestroyVolume == nil || p.Options.ShouldDestroyVolume(volumeId)
 }
 
 // ShouldDestroyFilesystem is part of storage.FilesystemDeletionGuard.
 func (p *Provider) ShouldDestroyFilesystem(filesystemId string) bool {
+	p.asked("ShouldDestroyFilesystem")
 	return p.Options.ShouldDestroyFilesystem == nil || p.Options.ShouldDestroyFilesystem(filesystemId)
 }
 
 // FilesystemRemark is part of storage.FilesystemRemarker.
 func (p *Provider) FilesystemRemark(filesystemId string) string {
+	p.asked("FilesystemRemark")
 	if p.Options.Remark == nil {
 		return ""
 	}
 	return p.Options.Remark(filesystemId)
 }
+
+// asked runs what the script has for a question, which has no error to return.
+func (p *Provider) asked(name string) { _ = p.Begin(context.Background(), name) }
 
 // opened notes that a source has been asked for, and returns why there is none.
 func (p *Provider) opened(name string, kind storage.StorageKind, cfg *storage.Config) error {

@@ -408,3 +408,43 @@ func Example() {
 	// volume: vol-0
 	// calls: [CreateVolumes CreateVolumes CreateVolumes]
 }
+
+func TestEditedFilesystems(t *testing.T) {
+	p := providerfake.New(providerfake.Options{
+		EditCreatedFilesystem: func(r *storage.CreateFilesystemsResult) { r.Filesystem.FilesystemId = "" },
+		EditMounted:           func(a *storage.FilesystemAttachment) { a.Path = "/elsewhere" },
+	})
+	created := only[storage.CreateFilesystemsResult](t)(p.CreateFilesystems(background(), []storage.FilesystemParams{filesystem0}))
+	check(t, "id", created.Filesystem.FilesystemId, "")
+	attached := only[storage.AttachFilesystemsResult](t)(p.AttachFilesystems(background(), []storage.FilesystemAttachmentParams{mounted}))
+	check(t, "path", attached.FilesystemAttachment.Path, "/elsewhere")
+}
+
+// A call that the script does not let return is over all the same; so is a question.
+func TestCallThatPanics(t *testing.T) {
+	p := providerfake.New(providerfake.Options{})
+	source := func() { p.CreateVolumes(background(), []storage.VolumeParams{volume0}) }
+	calls := map[string]func(){
+		"CreateVolumes":            source,
+		"Scope":                    func() { p.Scope() },
+		"Dynamic":                  func() { p.Dynamic() },
+		"MaxConcurrentCalls":       func() { p.MaxConcurrentCalls() },
+		"FilesystemRemark":         func() { p.FilesystemRemark("fs-0") },
+		"ShouldCreateVolume":       func() { p.ShouldCreateVolume(volume0) },
+		"ShouldCreateFilesystem":   func() { p.ShouldCreateFilesystem(filesystem0) },
+		"ShouldDestroyVolume":      func() { p.ShouldDestroyVolume("vol-0") },
+		"ShouldDestroyFilesystem":  func() { p.ShouldDestroyFilesystem("fs-0") },
+		"ValidateVolumeParams":     func() { _ = p.ValidateVolumeParams(volume0) },
+		"ValidateFilesystemParams": func() { _ = p.ValidateFilesystemParams(filesystem0) },
+	}
+	for name, call := range calls {
+		func() {
+			defer func() { check(t, name, recover(), any(name+" is out of order")) }()
+			p.OnCall(name, func(context.Context) error { panic(name + " is out of order") })
+			call()
+		}()
+		p.OnCall(name, nil)
+		call()
+	}
+	check(t, "breaches", p.Breaches(), []string(nil))
+}

@@ -1,6 +1,7 @@
 package providerfake
 
 import (
+	"context"
 	"slices"
 	"strings"
 
@@ -28,7 +29,7 @@ func batch[A, R any](
 		p.Options.Rules.begin(name, s)
 	}
 	p.Record(p.Options.Prefix+name, slices.Clone(args), subjects...)
-	err := p.Begin(ctx, name)
+	err := p.begin(ctx, name, subjects)
 	results := make([]R, len(args))
 	for i, arg := range args {
 		itemErr := err
@@ -52,6 +53,22 @@ func batch[A, R any](
 		results = results[:len(results)-1]
 	}
 	return results, nil
+}
+
+// begin begins a bulk call. One that the script does not let return is over.
+func (p *Provider) begin(ctx context.Context, name string, subjects []string) error {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		for _, s := range subjects {
+			p.Options.Rules.end(name, s, errors.New("the call has not returned"))
+		}
+	}()
+	err := p.Begin(ctx, name)
+	returned = true
+	return err
 }
 
 func itself(err error) error { return err }
@@ -111,17 +128,23 @@ func (p *Provider) detach(subject string) error {
 	return nil
 }
 
-// ValidateVolumeParams is part of storage.VolumeSource; the script can fail it for
-// an item.
+// ValidateVolumeParams is part of storage.VolumeSource; the script can fail it, for
+// all or for an item.
 func (p *Provider) ValidateVolumeParams(params storage.VolumeParams) error {
 	p.Record(p.Options.Prefix+"ValidateVolumeParams", params, volumeTag(params))
+	if err := p.Begin(context.Background(), "ValidateVolumeParams"); err != nil {
+		return err
+	}
 	return p.Item("ValidateVolumeParams", volumeTag(params))
 }
 
 // ValidateFilesystemParams is part of storage.FilesystemSource; the script can fail
-// it for an item.
+// it, for all or for an item.
 func (p *Provider) ValidateFilesystemParams(params storage.FilesystemParams) error {
 	p.Record(p.Options.Prefix+"ValidateFilesystemParams", params, filesystemTag(params))
+	if err := p.Begin(context.Background(), "ValidateFilesystemParams"); err != nil {
+		return err
+	}
 	return p.Item("ValidateFilesystemParams", filesystemTag(params))
 }
 
@@ -273,7 +296,11 @@ func (p *Provider) CreateFilesystems(ctx envcontext.ProviderCallContext, params 
 			if err != nil {
 				return storage.CreateFilesystemsResult{Error: err}
 			}
-			return storage.CreateFilesystemsResult{Filesystem: &filesystem}
+			result := storage.CreateFilesystemsResult{Filesystem: &filesystem}
+			if p.Options.EditCreatedFilesystem != nil {
+				p.Options.EditCreatedFilesystem(&result)
+			}
+			return result
 		},
 		func(err error) storage.CreateFilesystemsResult { return storage.CreateFilesystemsResult{Error: err} })
 }
@@ -334,10 +361,14 @@ func (p *Provider) AttachFilesystems(ctx envcontext.ProviderCallContext, params 
 			if path == "" {
 				path = "/pretend/" + params.FilesystemId
 			}
-			return storage.AttachFilesystemsResult{FilesystemAttachment: &storage.FilesystemAttachment{
+			attachment := &storage.FilesystemAttachment{
 				Filesystem: params.Filesystem, Machine: params.Machine,
 				FilesystemAttachmentInfo: storage.FilesystemAttachmentInfo{Path: path, ReadOnly: params.ReadOnly},
-			}}
+			}
+			if p.Options.EditMounted != nil {
+				p.Options.EditMounted(attachment)
+			}
+			return storage.AttachFilesystemsResult{FilesystemAttachment: attachment}
 		},
 		func(err error) storage.AttachFilesystemsResult { return storage.AttachFilesystemsResult{Error: err} })
 }

@@ -148,10 +148,10 @@ type work struct {
 	refused *refusal
 }
 
-// refusal is what has come of publishing a result that the state has not taken.
+// refusal is what has come of publishing a result that the state has not taken, or of
+// reading what it does not give.
 type refusal struct {
-	// attempts have failed, message is that of the last, and due is when the result
-	// is published next.
+	// attempts have failed, message is that of the last, and due is when the next is.
 	attempts int
 	message  string
 	due      time.Time

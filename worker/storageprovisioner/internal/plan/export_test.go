@@ -40,3 +40,8 @@ func (c *Core) Leftovers() []string {
 	}
 	return left
 }
+
+// IDs returns how many ids are remembered that a source has given.
+func (c *Core) IDs(source Source) int {
+	return len(c.queue(source).ids.hashes)
+}

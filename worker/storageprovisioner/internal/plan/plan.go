@@ -75,8 +75,8 @@ type Core struct {
 
 	// unread are the entities to be read.
 	unread []*entity
-	// unreadable counts the failed attempts to read entities.
-	unreadable map[Key]int
+	// unreadable are the entities that the last attempt to read has failed for.
+	unreadable map[Key]unreadable
 	out        Output
 }
 
@@ -86,7 +86,7 @@ func New(options Options) *Core {
 		options:    options,
 		hosts:      make(map[string]*host),
 		sources:    make(map[Source]*queue),
-		unreadable: make(map[Key]int),
+		unreadable: make(map[Key]unreadable),
 	}
 }
 
@@ -262,8 +262,7 @@ func takeOut[T any](list *[]T, n int) []T {
 // Observe takes in an entity as the state has it.
 func (c *Core) Observe(f Fact) {
 	if f.Err != nil {
-		c.unreadable[f.Key]++
-		c.options.Timetable.Add(f.Key, f.Key, c.now.Add(c.options.Retry.delay(c.unreadable[f.Key])))
+		c.cannotRead(f.Key, f.Err)
 		return
 	}
 	if _, ok := c.unreadable[f.Key]; ok {
@@ -310,6 +309,27 @@ func (c *Core) unwantedAt(volume Key) {
 	}
 }
 
+// unreadable is what has come of reading an entity that cannot be read.
+type unreadable struct {
+	// refusal is the state's, and since when the first of those was that came in a row.
+	refusal
+	since time.Time
+}
+
+// cannotRead takes in that an entity cannot be read: it is read again later, and goes on
+// meanwhile as it was known.
+func (c *Core) cannotRead(key Key, err error) {
+	u, ok := c.unreadable[key]
+	if !ok {
+		u.since = c.now
+	}
+	u.attempts++
+	u.message = err.Error()
+	u.due = c.now.Add(c.options.Retry.delay(u.attempts))
+	c.unreadable[key] = u
+	c.options.Timetable.Add(key, key, u.due)
+}
+
 // learn has an entity be as the state has it. How it is provided does not change, and is
 // not read again for every decision: what the fact lacks stays as it was.
 func (c *Core) learn(e *entity, f Fact) {
@@ -338,6 +358,9 @@ func (c *Core) learn(e *entity, f Fact) {
 	}
 	if f.Source != (Source{}) || e.queue == nil {
 		e.queue, e.class = c.queue(f.Source), f.Class
+	}
+	if f.ID != "" && f.Source != (Source{}) {
+		c.given(e.queue, f.ID)
 	}
 	if f.Args != nil || e.work != nil {
 		e.toDo().args = f.Args

@@ -39,6 +39,8 @@ type queue struct {
 	// calls are under way, of which the source takes so many at once.
 	calls, limit int
 	due          [ops][]*entity
+	// ids are those that the source has given.
+	ids ids
 }
 
 // enqueue hands an entity to its source's queue.

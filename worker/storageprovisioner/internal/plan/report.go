@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Pending is an entity whose operation has not ended.
+// Pending is an entity whose operation has not ended, or that cannot be read.
 type Pending struct {
 	Key Key
 	Op  Op
@@ -17,7 +17,8 @@ type Pending struct {
 	// something.
 	Since time.Time
 	// Failures counts the failed attempts in a row, and Failure is the message
-	// of the last. Of a result that is being published they are the state's.
+	// of the last. Of a result that is being published, and of what cannot be read,
+	// they are the state's.
 	Failures int
 	Failure  string
 	// Due is when it is tried next; zero unless it has failed.
@@ -26,8 +27,11 @@ type Pending struct {
 
 var phaseNames = [...]string{"stalled", "waiting", "scheduled", "queued", "running", "publishing"}
 
-// Report counts the entities, and of those whose operations have not ended how
-// many are how far, and returns some of the latter, in order of their keys and at
+// notRead is the phase of an entity that cannot be read.
+const notRead = "unreadable"
+
+// Report counts the entities, and of those whose operations have not ended or that
+// cannot be read how many are how far, and returns some of the latter, in order of their keys and at
 // most so many.
 func (c *Core) Report(limit int) (entities, unfinished map[string]int, pending []Pending) {
 	entities, unfinished = make(map[string]int), make(map[string]int)
@@ -40,10 +44,11 @@ func (c *Core) Report(limit int) (entities, unfinished map[string]int, pending [
 		if e.observed {
 			entities[e.kind.String()]++
 		}
-		if e.op == None {
+		phase := c.phaseName(e)
+		if phase == "" {
 			continue
 		}
-		unfinished[phaseNames[e.phase]]++
+		unfinished[phase]++
 		first = append(first, e)
 		if len(first) >= 2*limit {
 			trim()
@@ -51,12 +56,33 @@ func (c *Core) Report(limit int) (entities, unfinished map[string]int, pending [
 	}
 	trim()
 	for _, e := range first {
-		pending = append(pending, e.pending())
+		pending = append(pending, c.pending(e))
 	}
 	return entities, unfinished, pending
 }
 
-func (e *entity) pending() Pending {
+// phaseName says how far an entity's operation is; empty if there is nothing to do. Of
+// one that cannot be read only what is under way says more than that.
+func (c *Core) phaseName(e *entity) string {
+	if len(c.unreadable) > 0 && !e.busy() {
+		if _, ok := c.unreadable[e.key()]; ok {
+			return notRead
+		}
+	}
+	if e.op == None {
+		return ""
+	}
+	return phaseNames[e.phase]
+}
+
+func (c *Core) pending(e *entity) Pending {
+	if c.phaseName(e) == notRead {
+		u := c.unreadable[e.key()]
+		return Pending{
+			Key: e.key(), Op: e.op, Phase: notRead, Since: u.since,
+			Failures: u.attempts, Failure: u.message, Due: u.due,
+		}
+	}
 	w := e.work
 	p := Pending{
 		Key: e.key(), Op: e.op, Phase: phaseNames[e.phase], WaitsFor: e.waitsFor(), Since: w.since,

@@ -21,19 +21,32 @@ type answer struct {
 }
 
 // clerk is the only goroutine that calls accessors. Its jobs come one at a time.
-func clerk(jobs <-chan job, answers chan<- answer) {
-	for job := range jobs {
-		reply, err := job()
-		answers <- answer{reply, err}
+func clerk(shelter *shelter, jobs <-chan job, answers chan<- answer) {
+	doing := func() string { return "reading or recording" }
+	for {
+		err := shelter.apart(theState, doing, func() {
+			for job := range jobs {
+				reply, err := job()
+				answers <- answer{reply, err}
+			}
+		})
+		if err == nil {
+			return
+		}
+		answers <- answer{err: err}
 	}
 }
 
 // call makes one bulk call of an accessor. Nothing is called for no arguments.
-func call[A, R any](doing string, accessor func([]A) ([]R, error), args []A) ([]R, error) {
+func call[A, R any](shelter *shelter, doing string, accessor func([]A) ([]R, error), args []A) ([]R, error) {
 	if len(args) == 0 {
 		return nil, nil
 	}
-	results, err := accessor(args)
+	var results []R
+	err := shelter.ask(theState, func() string { return doing }, func() (err error) {
+		results, err = accessor(args)
+		return err
+	})
 	if err != nil {
 		return nil, errors.Annotate(err, doing)
 	}
@@ -45,8 +58,8 @@ func call[A, R any](doing string, accessor func([]A) ([]R, error), args []A) ([]
 
 // tell makes one bulk call of an accessor that writes, and returns an error for
 // each argument.
-func tell[A any](doing string, accessor func([]A) ([]params.ErrorResult, error), args []A) ([]error, error) {
-	results, err := call(doing, func(args []A) ([]params.ErrorResult, error) {
+func tell[A any](shelter *shelter, doing string, accessor func([]A) ([]params.ErrorResult, error), args []A) ([]error, error) {
+	results, err := call(shelter, doing, func(args []A) ([]params.ErrorResult, error) {
 		results, err := accessor(args)
 		if results == nil {
 			results = make([]params.ErrorResult, len(args))
@@ -66,7 +79,7 @@ func wireError(err *params.Error) error {
 	if err == nil {
 		return nil
 	}
-	return params.TranslateWellKnownError(err)
+	return heard(params.TranslateWellKnownError(err))
 }
 
 // attachmentIds returns how the accessors name attachments.

@@ -232,6 +232,20 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// setup is what one worker works with: its configuration, complete, and what shelters
+// the worker from what in that is not its own.
+type setup struct {
+	Config
+	shelter *shelter
+}
+
+func newSetup(c Config) setup {
+	c = c.withDefaults()
+	shelter := newShelter(c.Logger)
+	c.Logger = lines{c.Logger}
+	return setup{c, shelter}
+}
+
 // machine returns the machine whose storage is provisioned, if it is one.
 func (c Config) machine() (names.MachineTag, bool) {
 	machine, ok := c.Scope.(names.MachineTag)

@@ -2,6 +2,7 @@ package storageprovisioner
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
@@ -31,19 +32,26 @@ type kindReader interface {
 
 // facts reads entities of all kinds. It runs on the clerk's goroutine.
 type facts struct {
-	config  Config
+	config  setup
 	environ *environ
 	// filesystems are the recorded filesystems that were read on the way.
 	filesystems []storage.Filesystem
 	// hosts are the tags that were parsed on the way, and classes what has been found
 	// out about providers.
 	hosts   map[string]names.Tag
-	classes map[string]plan.Class
+	classes map[string]classified
 }
 
-func newFacts(config Config, environ *environ) *facts {
+// classified is what the worker may do about a provider's storage, or why that is not
+// known.
+type classified struct {
+	class plan.Class
+	err   error
+}
+
+func newFacts(config setup, environ *environ) *facts {
 	return &facts{
-		config: config, environ: environ, hosts: make(map[string]names.Tag), classes: make(map[string]plan.Class),
+		config: config, environ: environ, hosts: make(map[string]names.Tag), classes: make(map[string]classified),
 	}
 }
 
@@ -76,7 +84,7 @@ func (r *facts) readStorage(kind kindReader, facts []*plan.Fact) error {
 	for i, f := range facts {
 		tags[i] = f.Tag
 	}
-	results, err := call("reading lives", r.config.Life.Life, tags)
+	results, err := call(r.config.shelter, "reading lives", r.config.Life.Life, tags)
 	if err != nil {
 		return err
 	}
@@ -99,7 +107,7 @@ func (r *facts) readStorage(kind kindReader, facts []*plan.Fact) error {
 
 func (r *facts) readAttachments(kind kindReader, facts []*plan.Fact) error {
 	ids := attachmentIds(facts)
-	results, err := call("reading attachment lives", r.config.Life.AttachmentLife, ids)
+	results, err := call(r.config.shelter, "reading attachment lives", r.config.Life.AttachmentLife, ids)
 	if err != nil {
 		return err
 	}
@@ -121,7 +129,7 @@ func (r *facts) readAttempts(facts []*plan.Fact) error {
 		return nil
 	}
 	unrecorded := only(facts, func(f *plan.Fact) bool { return present(f) && !f.Recorded })
-	results, err := call("reading attempts", accessor.Attempts, attachmentIds(unrecorded))
+	results, err := call(r.config.shelter, "reading attempts", accessor.Attempts, attachmentIds(unrecorded))
 	complete(unrecorded, results, func(f *plan.Fact, result params.AttemptResult) error {
 		f.Attempted = result.Attempted
 		if result.Error != nil {
@@ -163,7 +171,7 @@ func setError(f *plan.Fact, err error) {
 		f.Life = plan.Gone
 		return
 	}
-	f.Err = err
+	f.Err = heard(err)
 }
 
 // paramsError returns the error of reading an entity's parameters, which could not be
@@ -173,6 +181,25 @@ func paramsError(f *plan.Fact, err *params.Error) error {
 		return nil
 	}
 	return err
+}
+
+// isAbout returns an error if a result names another entity than it was asked for. One
+// that names none is taken to be about that.
+func isAbout(f *plan.Fact, tag, host string) error {
+	if tag != "" && !isTag(f, tag) {
+		return errors.Errorf("the state answered with %q", tag)
+	}
+	if host != "" && host != f.Key.Host {
+		return errors.Errorf("the state answered with one on %q", host)
+	}
+	return nil
+}
+
+// isTag reports whether a tag is that of the volume or filesystem of a fact. Most often
+// that can be seen without making the other.
+func isTag(f *plan.Fact, tag string) bool {
+	kind, id, _ := strings.Cut(tag, "-")
+	return kind == f.Key.Kind.Storage().String() && id == f.Key.ID || tag == f.Tag.String()
 }
 
 func setLives(facts []*plan.Fact, results []params.LifeResult) {
@@ -213,10 +240,10 @@ func setRecorded(f *plan.Fact, err *params.Error) error {
 // readWanted completes the facts of what is to stay with the sizes that it is wanted
 // with, and returns those of what is to grow.
 func readWanted[T any](
-	doing string, accessor func([]T) ([]params.SizeResult, error), tags func([]*plan.Fact) []T, facts []*plan.Fact,
+	shelter *shelter, doing string, accessor func([]T) ([]params.SizeResult, error), tags func([]*plan.Fact) []T, facts []*plan.Fact,
 ) ([]*plan.Fact, error) {
 	staying := only(facts, func(f *plan.Fact) bool { return f.Life == plan.Alive })
-	results, err := call(doing, accessor, tags(staying))
+	results, err := call(shelter, doing, accessor, tags(staying))
 	complete(staying, results, func(f *plan.Fact, result params.SizeResult) error {
 		f.Wanted = result.Result
 		if result.Error != nil && !params.IsCodeNotProvisioned(result.Error) {
@@ -233,21 +260,25 @@ func grows(f *plan.Fact) bool {
 }
 
 // setProvider completes a fact with who provides the entity.
-func (r *facts) setProvider(f *plan.Fact, providerType string) {
+func (r *facts) setProvider(f *plan.Fact, providerType string) error {
 	f.Source = plan.Source{Kind: f.Key.Kind.Storage(), Provider: providerType}
-	class, ok := r.classes[providerType]
+	c, ok := r.classes[providerType]
 	if !ok {
-		class = r.environ.class(storage.ProviderType(providerType))
-		r.classes[providerType] = class
+		c.class, c.err = r.environ.class(storage.ProviderType(providerType))
+		r.classes[providerType] = c
 	}
-	f.Class = class
+	f.Class = c.class
+	if c.err != nil && !unmade(f) {
+		return c.err
+	}
+	return nil
 }
 
 // setRemoval completes a fact with what it takes to remove the entity.
-func (r *facts) setRemoval(f *plan.Fact, providerType, id string, destroy bool) {
-	r.setProvider(f, providerType)
+func (r *facts) setRemoval(f *plan.Fact, providerType, id string, destroy bool) error {
 	f.ID = id
 	f.Release = !destroy
+	return r.setProvider(f, providerType)
 }
 
 // setAttachment completes a fact with the host of an attachment, and returns what
@@ -263,6 +294,11 @@ func (r *facts) setAttachment(f *plan.Fact, provider, host, instance string, rea
 			return storage.AttachmentParams{}, false, errors.Annotatef(err, "host of %s", f.Key)
 		}
 		r.hosts[host] = tag
+	}
+	if f.Key.Kind.Attachment() {
+		if err := isAbout(f, "", host); err != nil {
+			return storage.AttachmentParams{}, false, err
+		}
 	}
 	_, machine := tag.(names.MachineTag)
 	if machine {

@@ -57,7 +57,7 @@ func (r filesystemReader) growths(facts []*plan.Fact, results []params.Filesyste
 	if !ok {
 		return nil
 	}
-	growing, err := readWanted("reading filesystem sizes", accessor.FilesystemSizes, filesystemTags, facts)
+	growing, err := readWanted(r.config.shelter, "reading filesystem sizes", accessor.FilesystemSizes, filesystemTags, facts)
 	if err != nil {
 		return err
 	}
@@ -83,9 +83,12 @@ func (r filesystemReader) growths(facts []*plan.Fact, results []params.Filesyste
 func (r filesystemReader) recorded(
 	facts []*plan.Fact, each func(*plan.Fact, params.Filesystem) error,
 ) ([]params.FilesystemResult, error) {
-	results, err := call("reading filesystems", r.config.Filesystems.Filesystems, filesystemTags(facts))
+	results, err := call(r.config.shelter, "reading filesystems", r.config.Filesystems.Filesystems, filesystemTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemResult) error {
 		if err := setRecorded(f, result.Error); !f.Recorded {
+			return err
+		}
+		if err := isAbout(f, result.Result.FilesystemTag, ""); err != nil {
 			return err
 		}
 		return each(f, result.Result)
@@ -104,12 +107,17 @@ func (r filesystemReader) setBacking(f *plan.Fact, volumeTag string) (names.Volu
 }
 
 func (r filesystemReader) params(facts []*plan.Fact, each func(*plan.Fact, params.FilesystemParams) error) error {
-	results, err := call("reading filesystem parameters", r.config.Filesystems.FilesystemParams, filesystemTags(facts))
+	results, err := call(r.config.shelter, "reading filesystem parameters", r.config.Filesystems.FilesystemParams, filesystemTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemParamsResult) error {
 		if result.Error != nil {
 			return paramsError(f, result.Error)
 		}
-		r.setProvider(f, result.Result.Provider)
+		if err := isAbout(f, result.Result.FilesystemTag, ""); err != nil {
+			return err
+		}
+		if err := r.setProvider(f, result.Result.Provider); err != nil {
+			return err
+		}
 		return each(f, result.Result)
 	})
 	return err
@@ -150,35 +158,42 @@ func (r filesystemReader) removals(facts []*plan.Fact) error {
 	if !ok {
 		return r.params(facts, func(*plan.Fact, params.FilesystemParams) error { return nil })
 	}
-	results, err := call("reading filesystem removal parameters", accessor.RemoveFilesystemParams, filesystemTags(facts))
+	results, err := call(r.config.shelter, "reading filesystem removal parameters", accessor.RemoveFilesystemParams, filesystemTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.RemoveFilesystemParamsResult) error {
 		if result.Error != nil {
 			return result.Error
 		}
-		r.setRemoval(f, result.Result.Provider, result.Result.FilesystemId, result.Result.Destroy)
-		return nil
+		return r.setRemoval(f, result.Result.Provider, result.Result.FilesystemId, result.Result.Destroy)
 	})
 	return err
 }
 
 func (r filesystemReader) attachments(facts []*plan.Fact) error {
-	results, err := call("reading filesystem attachments",
+	results, err := call(r.config.shelter, "reading filesystem attachments",
 		r.config.Filesystems.FilesystemAttachments, attachmentIds(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemAttachmentResult) error {
-		return setRecorded(f, result.Error)
+		if err := setRecorded(f, result.Error); !f.Recorded {
+			return err
+		}
+		return isAbout(f, result.Result.FilesystemTag, result.Result.MachineTag)
 	})
 	return err
 }
 
 func (r filesystemReader) attaching(facts []*plan.Fact) error {
-	results, err := call("reading filesystem attachment parameters",
+	results, err := call(r.config.shelter, "reading filesystem attachment parameters",
 		r.config.Filesystems.FilesystemAttachmentParams, attachmentIds(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemAttachmentParamsResult) error {
 		if result.Error != nil {
 			return paramsError(f, result.Error)
 		}
 		p := result.Result
-		r.setProvider(f, p.Provider)
+		if err := isAbout(f, p.FilesystemTag, ""); err != nil {
+			return err
+		}
+		if err := r.setProvider(f, p.Provider); err != nil {
+			return err
+		}
 		f.ID = p.FilesystemId
 		attachment, ok, err := r.setAttachment(f, p.Provider, p.MachineTag, p.InstanceId, p.ReadOnly)
 		if !ok {

@@ -4,7 +4,6 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/core/instance"
-	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
@@ -16,15 +15,18 @@ type filesystemOps struct {
 	guards     []storage.FilesystemDeletionGuard
 }
 
-func (o filesystemOps) create(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return create(items, arguments(items, filesystemParams), o.qualifiers, storage.FilesystemQualifier.ShouldCreateFilesystem,
+func (o filesystemOps) create(call calling, items []plan.Item) []plan.Result {
+	return create(call, items, arguments(items, filesystemParams), o.qualifiers, storage.FilesystemQualifier.ShouldCreateFilesystem,
 		o.source.ValidateFilesystemParams,
 		func(args []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
-			return o.source.CreateFilesystems(ctx, args)
+			return o.source.CreateFilesystems(call.ctx, args)
 		},
 		func(p storage.FilesystemParams, r storage.CreateFilesystemsResult) plan.Result {
 			if r.Error != nil || r.Filesystem == nil {
 				return plan.Result{Err: missing(r.Error, "filesystem")}
+			}
+			if err := checkCreated(p.Tag, r.Filesystem.Tag, r.Filesystem.FilesystemId); err != nil {
+				return doubtful(err)
 			}
 			return plan.Result{
 				ID: r.Filesystem.FilesystemId,
@@ -36,50 +38,57 @@ func (o filesystemOps) create(ctx envcontext.ProviderCallContext, items []plan.I
 		})
 }
 
-func (o filesystemOps) attach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return bulk(items, arguments(items, filesystemAttachmentParams),
+func (o filesystemOps) attach(call calling, items []plan.Item) []plan.Result {
+	return bulk(call, items, arguments(items, filesystemAttachmentParams),
 		func(args []storage.FilesystemAttachmentParams) ([]storage.AttachFilesystemsResult, error) {
-			return o.source.AttachFilesystems(ctx, args)
+			return o.source.AttachFilesystems(call.ctx, args)
 		},
 		func(p storage.FilesystemAttachmentParams, r storage.AttachFilesystemsResult) plan.Result {
 			if r.Error != nil || r.FilesystemAttachment == nil {
 				return plan.Result{Err: missing(r.Error, "filesystem attachment")}
 			}
+			a := r.FilesystemAttachment
+			if err := checkAttached(p.Filesystem, a.Filesystem, p.Machine, a.Machine); err != nil {
+				return doubtful(err)
+			}
 			result := plan.Result{Info: storage.FilesystemAttachment{
 				Filesystem: p.Filesystem, Machine: p.Machine,
-				FilesystemAttachmentInfo: r.FilesystemAttachment.FilesystemAttachmentInfo,
+				FilesystemAttachmentInfo: a.FilesystemAttachmentInfo,
 			}}
 			if remarker, ok := o.source.(storage.FilesystemRemarker); ok {
-				result.Remark = remarker.FilesystemRemark(p.FilesystemId)
+				// A remark that cannot be had is none.
+				_ = call.call(theProvider, func() string { return "remarking on " + names.ReadableString(p.Filesystem) }, func() {
+					result.Remark = cut(remarker.FilesystemRemark(p.FilesystemId))
+				})
 			}
 			return result
 		})
 }
 
-func (o filesystemOps) detach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return bulk(items, arguments(items, filesystemAttachmentParams), func(args []storage.FilesystemAttachmentParams) ([]error, error) {
-		return o.source.DetachFilesystems(ctx, args)
+func (o filesystemOps) detach(call calling, items []plan.Item) []plan.Result {
+	return bulk(call, items, arguments(items, filesystemAttachmentParams), func(args []storage.FilesystemAttachmentParams) ([]error, error) {
+		return o.source.DetachFilesystems(call.ctx, args)
 	}, onlyError)
 }
 
-func (o filesystemOps) destroy(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return takeAway(items, o.guards, storage.FilesystemDeletionGuard.ShouldDestroyFilesystem,
-		func(ids []string) ([]error, error) { return o.source.DestroyFilesystems(ctx, ids) },
-		func(ids []string) ([]error, error) { return o.source.ReleaseFilesystems(ctx, ids) })
+func (o filesystemOps) destroy(call calling, items []plan.Item) []plan.Result {
+	return takeAway(call, items, o.guards, storage.FilesystemDeletionGuard.ShouldDestroyFilesystem,
+		func(ids []string) ([]error, error) { return o.source.DestroyFilesystems(call.ctx, ids) },
+		func(ids []string) ([]error, error) { return o.source.ReleaseFilesystems(call.ctx, ids) })
 }
 
-func (o filesystemOps) resize(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+func (o filesystemOps) resize(call calling, items []plan.Item) []plan.Result {
 	resizer, ok := o.source.(storage.FilesystemResizer)
 	if !ok {
 		return failAll(items, cannotGrow("filesystems"))
 	}
-	return bulk(items, arguments(items, func(item plan.Item) filesystemGrowth { return item.Args.(filesystemGrowth) }),
+	return bulk(call, items, arguments(items, func(item plan.Item) filesystemGrowth { return item.Args.(filesystemGrowth) }),
 		func(growths []filesystemGrowth) ([]storage.ResizeFilesystemsResult, error) {
 			args := make([]storage.FilesystemResizeParams, len(growths))
 			for i, g := range growths {
 				args[i] = g.FilesystemResizeParams
 			}
-			return resizer.ResizeFilesystems(ctx, args)
+			return resizer.ResizeFilesystems(call.ctx, args)
 		},
 		func(g filesystemGrowth, r storage.ResizeFilesystemsResult) plan.Result {
 			if r.Error != nil || r.FilesystemInfo == nil {

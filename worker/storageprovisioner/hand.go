@@ -2,10 +2,12 @@ package storageprovisioner
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/juju/errors"
+	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
@@ -13,13 +15,34 @@ import (
 )
 
 // operations are the calls of one source, of volumes or of filesystems. Each
-// returns a result for every item, whatever the source returned.
+// returns a result for every item, whatever the source did and returned.
 type operations interface {
-	create(envcontext.ProviderCallContext, []plan.Item) []plan.Result
-	attach(envcontext.ProviderCallContext, []plan.Item) []plan.Result
-	detach(envcontext.ProviderCallContext, []plan.Item) []plan.Result
-	destroy(envcontext.ProviderCallContext, []plan.Item) []plan.Result
-	resize(envcontext.ProviderCallContext, []plan.Item) []plan.Result
+	create(calling, []plan.Item) []plan.Result
+	attach(calling, []plan.Item) []plan.Result
+	detach(calling, []plan.Item) []plan.Result
+	destroy(calling, []plan.Item) []plan.Result
+	resize(calling, []plan.Item) []plan.Result
+}
+
+// calling is what a source is called with for a batch.
+type calling struct {
+	*shelter
+	ctx   envcontext.ProviderCallContext
+	batch plan.Batch
+}
+
+// about says what is done to items of the batch.
+func (c calling) about(items ...plan.Item) string {
+	keys := make([]plan.Key, len(items))
+	for i, item := range items {
+		keys[i] = item.Key
+	}
+	return describe(c.batch, someOf(keys))
+}
+
+// describe says what is done to the entities of a batch that are named.
+func describe(batch plan.Batch, of string) string {
+	return fmt.Sprintf("%s: %s %s", batch.Source, batch.Op, of)
 }
 
 // task is what a hand is given: a batch, and the environment in which to do it.
@@ -34,8 +57,9 @@ type handed struct {
 	results []plan.Result
 	// calls is how many calls at once the source takes; 0: it could not be opened.
 	calls int
-	// took is how long the call took.
-	took time.Duration
+	// called says that the source has been called; it took so long.
+	called bool
+	took   time.Duration
 }
 
 // hands are the goroutines that call one source: as many as there have been calls
@@ -51,48 +75,80 @@ type hands struct {
 func (h *hands) give(ctx context.Context, t task, start func(func()), done chan<- handed) {
 	if h.busy == h.number {
 		h.number++
-		start(func() { hand(ctx, &h.source, h.tasks, done) })
+		shelter := t.environ.config.shelter
+		start(func() { hand(ctx, shelter, &h.source, h.tasks, done) })
 	}
 	h.busy++
 	h.tasks <- t
 }
 
-// hand has one task at a time.
-func hand(ctx context.Context, source *lazySource, tasks <-chan task, done chan<- handed) {
-	for t := range tasks {
-		h := handed{batch: t.batch}
-		opened, err := source.open(t)
+// hand has one task at a time. A source that ends the goroutine on which it is called
+// has failed, and is called on another.
+func hand(ctx context.Context, shelter *shelter, source *lazySource, tasks <-chan task, done chan<- handed) {
+	var h handed
+	about := func() string { return calling{batch: h.batch}.about(h.batch.Items...) }
+	for {
+		err := shelter.apart(theProvider, about, func() {
+			for t := range tasks {
+				h = handed{batch: t.batch}
+				h.do(ctx, source, t)
+				done <- h
+			}
+		})
 		if err == nil {
-			h.calls = opened.calls
-			err = opened.waitToCall(ctx)
+			return
 		}
-		if err != nil {
-			h.results = failAll(t.batch.Items, err)
-			done <- h
-			continue
+		h.results = failAll(h.batch.Items, err)
+		if h.called {
+			unknown(h.results)
 		}
-		clock := t.environ.config.Clock
-		began := clock.Now()
-		h.results = perform(t.environ.config.CallContext(ctx), opened, t.batch)
-		h.took = clock.Now().Sub(began)
 		done <- h
 	}
 }
 
-func perform(ctx envcontext.ProviderCallContext, source operations, batch plan.Batch) []plan.Result {
-	switch batch.Op {
-	case plan.Create:
-		return source.create(ctx, batch.Items)
-	case plan.Attach:
-		return source.attach(ctx, batch.Items)
-	case plan.Detach:
-		return source.detach(ctx, batch.Items)
-	case plan.Destroy:
-		return source.destroy(ctx, batch.Items)
-	case plan.Resize:
-		return source.resize(ctx, batch.Items)
+// do does a task. Until the source is called nothing has been done about its items.
+func (h *handed) do(ctx context.Context, from *lazySource, t task) {
+	config := t.environ.config
+	call := calling{shelter: config.shelter, batch: t.batch}
+	var opened *source
+	err := call.ask(theProvider, func() string { return call.about(t.batch.Items...) }, func() (err error) {
+		if opened, err = from.open(t); err != nil {
+			return err
+		}
+		h.calls = opened.calls
+		if err := opened.waitToCall(ctx); err != nil {
+			return err
+		}
+		if call.ctx = config.CallContext(ctx); call.ctx == nil {
+			return errors.New("there is no context for provider calls")
+		}
+		return nil
+	})
+	if err != nil {
+		h.results = failAll(t.batch.Items, err)
+		return
 	}
-	return failAll(batch.Items, errors.NotSupportedf("operation %s", batch.Op))
+	began := config.Clock.Now()
+	h.called = true
+	h.results = perform(call, opened)
+	h.took = config.Clock.Now().Sub(began)
+}
+
+func perform(call calling, source operations) []plan.Result {
+	items := call.batch.Items
+	switch call.batch.Op {
+	case plan.Create:
+		return source.create(call, items)
+	case plan.Attach:
+		return source.attach(call, items)
+	case plan.Detach:
+		return source.detach(call, items)
+	case plan.Destroy:
+		return source.destroy(call, items)
+	case plan.Resize:
+		return source.resize(call, items)
+	}
+	return failAll(items, errors.NotSupportedf("operation %s", call.batch.Op))
 }
 
 // failAll returns the same error for all items.
@@ -104,29 +160,51 @@ func failAll(items []plan.Item, err error) []plan.Result {
 	return results
 }
 
+// unknown notes of results that nobody knows what has been done.
+func unknown(results []plan.Result) {
+	for i := range results {
+		results[i].Unknown = true
+	}
+}
+
+// doubtful is the result of an item that may have been done, whatever was said of it.
+func doubtful(err error) plan.Result {
+	return plan.Result{Err: err, Unknown: true}
+}
+
 // bulk makes one call of a source for the items and pairs its results with them.
 // What a result is about is told by its place alone.
 func bulk[P, R any](
-	items []plan.Item, args []P, source func([]P) ([]R, error), result func(P, R) plan.Result,
+	call calling, items []plan.Item, args []P, source func([]P) ([]R, error), result func(P, R) plan.Result,
 ) []plan.Result {
 	if len(items) == 0 {
 		return nil
 	}
-	got, err := source(args)
-	if err == nil && len(got) != len(items) {
+	var got []R
+	var err error
+	caught := call.call(theProvider, func() string { return call.about(items...) }, func() {
+		got, err = source(args)
+		err = heard(err)
+	})
+	switch {
+	case caught != nil:
+		err = caught
+	case err == nil && len(got) != len(items):
 		err = errors.Errorf("provider returned %d results for %d arguments", len(got), len(items))
 	}
 	if err != nil {
 		results := failAll(items, err)
-		for i := range results {
-			results[i].Unknown = true
-		}
+		unknown(results)
 		return results
 	}
 	results := make([]plan.Result, len(items))
-	for i, item := range items {
-		results[i] = item.Ended(result(args[i], got[i]))
-	}
+	each(call.call, theProvider, len(items), func(i int) string { return call.about(items[i]) }, func(i int) {
+		r := result(args[i], got[i])
+		r.Err = heard(r.Err)
+		results[i] = items[i].Ended(r)
+	}, func(i int, err error) {
+		results[i] = items[i].Ended(doubtful(err))
+	})
 	return results
 }
 
@@ -146,19 +224,22 @@ func onlyError[P any](_ P, err error) plan.Result {
 // admit splits items, with their arguments, into those to go ahead with, and the
 // results of those that are held back or not valid. What is repeated to learn how it
 // ended is not asked about again.
-func admit[P any](items []plan.Item, args []P, check func(P) plan.Result) ([]plan.Item, []P, []plan.Result) {
+func admit[P any](call calling, items []plan.Item, args []P, check func(P) plan.Result) ([]plan.Item, []P, []plan.Result) {
 	var held []plan.Result
 	kept := make([]bool, len(items))
-	for i, item := range items {
+	each(call.apart, theProvider, len(items), func(i int) string { return call.about(items[i]) }, func(i int) {
 		var result plan.Result
-		if !item.Repeat {
+		if !items[i].Repeat {
 			result = check(args[i])
+			result.Err = heard(result.Err)
 		}
 		kept[i] = !result.Deferred && result.Err == nil
 		if !kept[i] {
-			held = append(held, item.Ended(result))
+			held = append(held, items[i].Ended(result))
 		}
-	}
+	}, func(i int, err error) {
+		held = append(held, items[i].Ended(plan.Result{Err: err}))
+	})
 	return those(items, kept), those(args, kept), held
 }
 
@@ -179,10 +260,10 @@ func those[E any](list []E, kept []bool) []E {
 // create makes what qualifies and is valid. What is not valid now will not be valid
 // later.
 func create[P, Q, R any](
-	items []plan.Item, args []P, qualifiers []Q, qualifies func(Q, P) bool, validate func(P) error,
+	call calling, items []plan.Item, args []P, qualifiers []Q, qualifies func(Q, P) bool, validate func(P) error,
 	source func([]P) ([]R, error), result func(P, R) plan.Result,
 ) []plan.Result {
-	items, args, held := admit(items, args, func(p P) plan.Result {
+	items, args, held := admit(call, items, args, func(p P) plan.Result {
 		for _, q := range qualifiers {
 			if !qualifies(q, p) {
 				return plan.Result{Deferred: true}
@@ -190,25 +271,54 @@ func create[P, Q, R any](
 		}
 		return plan.Result{Err: storage.Permanent(validate(p))}
 	})
-	return append(bulk(items, args, source, result), held...)
+	return append(bulk(call, items, args, source, result), held...)
 }
 
 // takeAway destroys the items, or releases those that are to be released, unless
 // a guard holds them back.
 func takeAway[G any](
-	items []plan.Item, guards []G, allows func(G, string) bool, destroy, release func([]string) ([]error, error),
+	call calling, items []plan.Item, guards []G, allows func(G, string) bool, destroy, release func([]string) ([]error, error),
 ) []plan.Result {
 	id := func(item plan.Item) string { return item.ID }
-	items, ids, held := admit(items, arguments(items, id), func(id string) plan.Result {
+	items, ids, held := admit(call, items, arguments(items, id), func(id string) plan.Result {
 		return plan.Result{Deferred: slices.ContainsFunc(guards, func(g G) bool { return !allows(g, id) })}
 	})
 	destroyed, released := make([]bool, len(items)), make([]bool, len(items))
 	for i, item := range items {
 		destroyed[i], released[i] = !item.Release, item.Release
 	}
-	results := bulk(those(items, destroyed), those(ids, destroyed), destroy, onlyError)
-	results = append(results, bulk(those(items, released), those(ids, released), release, onlyError)...)
+	results := bulk(call, those(items, destroyed), those(ids, destroyed), destroy, onlyError)
+	results = append(results, bulk(call, those(items, released), those(ids, released), release, onlyError)...)
 	return append(results, held...)
+}
+
+// checkCreated returns what is wrong with how a provider names what it has made, if
+// anything: a result without a tag is about what was asked for.
+func checkCreated[T interface {
+	names.Tag
+	comparable
+}](asked, got T, id string) error {
+	var none T
+	switch {
+	case got != none && got != asked:
+		return errors.Errorf("provider returned %s for %s", names.ReadableString(got), names.ReadableString(asked))
+	case id == "":
+		return errors.Errorf("provider gave %s no id", names.ReadableString(asked))
+	}
+	return nil
+}
+
+// checkAttached returns what is wrong with how a provider names what it has attached,
+// as checkCreated does.
+func checkAttached[T interface {
+	names.Tag
+	comparable
+}](asked, got T, host, gotHost names.Tag) error {
+	var none T
+	if got != none && got != asked || host == nil || gotHost != nil && gotHost != host {
+		return errors.Errorf("provider returned an attachment of %v to %v for one of %v to %v", got, gotHost, asked, host)
+	}
+	return nil
 }
 
 // cannotGrow is the error of growing storage whose source cannot do that.

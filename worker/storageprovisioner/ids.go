@@ -11,8 +11,15 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
+// longestID is how long an id or a tag may be, in bytes. To find out whether a longer one
+// is valid takes time, and nobody has one.
+const longestID = 300
+
 // attachmentKey returns the key of an attachment, which a watcher calls so.
 func (l *loop) attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.Key, error) {
+	if err := checkLength(id.MachineTag); err != nil {
+		return plan.Key{}, err
+	}
 	if !l.core.KnowsHost(id.MachineTag) {
 		if _, err := names.ParseTag(id.MachineTag); err != nil {
 			return plan.Key{}, errors.Trace(err)
@@ -20,6 +27,14 @@ func (l *loop) attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.K
 	}
 	storageID, err := parseStorageTag(kind.Storage(), id.AttachmentTag)
 	return plan.Key{Kind: kind, ID: storageID, Host: id.MachineTag}, err
+}
+
+// checkLength returns why a tag is none, if it is too long.
+func checkLength(tag string) error {
+	if len(tag) > longestID {
+		return errors.Errorf("%q is not a valid tag", cutAt(tag, longestID))
+	}
+	return nil
 }
 
 // parseVolumeTag returns the tag of a volume, and the id.
@@ -37,6 +52,9 @@ func parseVolumeTag(volumeTag string) (names.VolumeTag, string, error) {
 func parseStorageTag(kind plan.Kind, tag string) (string, error) {
 	if of, id, _ := strings.Cut(tag, "-"); of == kind.String() && byid.IsNumber(id) {
 		return id, nil
+	}
+	if err := checkLength(tag); err != nil {
+		return "", err
 	}
 	var parsed names.Tag
 	var err error

@@ -62,12 +62,12 @@ func (s *set[T]) add(values ...T) {
 
 // watchEnviron starts what is watched from the beginning.
 func (l *loop) watchEnviron() (reply, error) {
-	started := newStarting()
+	started := newStarting(l.config.shelter)
 	environ := start(started, "environment config", l.config.Environ.WatchForEnvironConfigChanges)
-	var devices notifier
-	var planned watcher.MachineStorageIdsWatcher
+	var devices <-chan struct{}
+	var planned <-chan []params.MachineStorageId
 	if machine, ok := l.config.machine(); ok {
-		devices = start(started, "block devices", func() (notifier, error) {
+		devices = start(started, "block devices", func() (watcher.NotifyWatcher, error) {
 			return l.config.Volumes.WatchBlockDevices(machine)
 		})
 		if accessor, ok := l.config.plans(); ok {
@@ -79,13 +79,9 @@ func (l *loop) watchEnviron() (reply, error) {
 	}
 	return func() {
 		l.own(started)
-		l.watches.environ = environ.Changes()
-		if devices != nil {
-			l.watches.blockDevices = devices.Changes()
-		}
-		if planned != nil {
-			l.watches.plans = planned.Changes()
-		}
+		l.watches.environ = environ
+		l.watches.blockDevices = devices
+		l.watches.plans = planned
 	}, nil
 }
 
@@ -112,7 +108,7 @@ func (l *loop) readEnviron() job {
 				l.core.Refresh()
 			}, nil
 		}
-		started := newStarting()
+		started := newStarting(l.config.shelter)
 		volumes := start(started, "volumes", l.config.Volumes.WatchVolumes)
 		filesystems := start(started, "filesystems", l.config.Filesystems.WatchFilesystems)
 		volumeAttachments := start(started, "volume attachments", l.config.Volumes.WatchVolumeAttachments)
@@ -123,10 +119,10 @@ func (l *loop) readEnviron() job {
 		return func() {
 			l.environ = environ
 			l.own(started)
-			l.watches.volumes = volumes.Changes()
-			l.watches.filesystems = filesystems.Changes()
-			l.watches.volumeAttachments = volumeAttachments.Changes()
-			l.watches.filesystemAttachments = filesystemAttachments.Changes()
+			l.watches.volumes = volumes
+			l.watches.filesystems = filesystems
+			l.watches.volumeAttachments = volumeAttachments
+			l.watches.filesystemAttachments = filesystemAttachments
 			l.scheduleResync(l.config.Clock.Now())
 		}, nil
 	}
@@ -134,26 +130,67 @@ func (l *loop) readEnviron() job {
 
 // starting is a group of watchers that are started together: all or none.
 type starting struct {
+	shelter  *shelter
 	watchers map[string]worker.Worker
 	err      error
 }
 
-func newStarting() *starting {
-	return &starting{watchers: make(map[string]worker.Worker)}
+func newStarting(shelter *shelter) *starting {
+	return &starting{shelter: shelter, watchers: make(map[string]worker.Worker)}
 }
 
-// start starts a watcher of the group, unless one before has not started.
-func start[W worker.Worker](s *starting, what string, watch func() (W, error)) W {
-	var w W
-	if s.err == nil {
-		w, s.err = watch()
-		if s.err == nil {
-			s.watchers[what] = w
-		}
-		s.err = errors.Annotatef(s.err, "watching %s", what)
-	}
-	return w
+// watching is a watcher of any kind.
+type watching[T any] interface {
+	worker.Worker
+	Changes() <-chan T
 }
+
+// start starts a watcher of the group, unless one before has not started, and returns
+// the channel of its changes.
+func start[W watching[T], T any](s *starting, what string, watch func() (W, error)) <-chan T {
+	if s.err != nil {
+		return nil
+	}
+	var changes <-chan T
+	doing := "watching " + what
+	err := s.shelter.ask(theState, func() string { return doing }, func() error {
+		w, err := watch()
+		if err = given(w, err); err != nil {
+			return err
+		}
+		s.watchers[what] = sheltered{w, s.shelter, doing}
+		changes = w.Changes()
+		return nil
+	})
+	s.err = errors.Annotate(err, doing)
+	return changes
+}
+
+// sheltered is a watcher that panics in none of a worker's methods: that is how it
+// ends.
+type sheltered struct {
+	worker.Worker
+	shelter *shelter
+	doing   string
+}
+
+// Kill is part of worker.Worker.
+func (w sheltered) Kill() {
+	// That it has failed is logged; how it ends, Wait tells.
+	_ = w.shelter.apart(theWatcher, w.what, w.Worker.Kill)
+}
+
+// Wait is part of worker.Worker.
+func (w sheltered) Wait() error {
+	var err error
+	caught := w.shelter.apart(theWatcher, w.what, func() { err = heard(w.Worker.Wait()) })
+	if caught != nil {
+		return caught
+	}
+	return err
+}
+
+func (w sheltered) what() string { return w.doing }
 
 // result returns the error of the watcher that could not be started; none of the
 // group is left running then.
@@ -214,7 +251,7 @@ func (l *loop) note(batches []plan.Batch) job {
 
 // setAttempts notes that entities are about to be made, or that an attempt has made
 // nothing.
-func setAttempts(config Config, subjects []plan.Subject, attempted bool) ([]error, error) {
+func setAttempts(config setup, subjects []plan.Subject, attempted bool) ([]error, error) {
 	accessor, ok := config.attempts()
 	if !ok {
 		return nil, nil
@@ -223,7 +260,7 @@ func setAttempts(config Config, subjects []plan.Subject, attempted bool) ([]erro
 	for i, s := range subjects {
 		args[i] = params.Attempt{Id: attachmentId(s), Attempted: attempted}
 	}
-	return tell("noting attempts", accessor.SetAttempts, args)
+	return tell(config.shelter, "noting attempts", accessor.SetAttempts, args)
 }
 
 // mostRead is how much is read at once, of a kind. It is more than the calls cost
@@ -271,6 +308,13 @@ func (l *loop) read() job {
 // observe takes in entities that have been read: attachments after what they attach, as
 // they have been read, so that what is learnt last is what was so last.
 func (l *loop) observe(entities []plan.Fact) {
+	var unread complaints
+	for _, f := range entities {
+		if f.Err != nil {
+			unread.add(f.Key, f.Err)
+		}
+	}
+	unread.each(func(of, err string) { l.config.Logger.Warningf("reading %s: %s", of, err) })
 	l.observeThose(entities, false)
 	l.observeThose(entities, true)
 }
@@ -279,9 +323,6 @@ func (l *loop) observeThose(entities []plan.Fact, attachments bool) {
 	for _, f := range entities {
 		if f.Key.Kind.Attachment() != attachments {
 			continue
-		}
-		if f.Err != nil {
-			l.config.Logger.Warningf("reading %s: %v", f.Key, f.Err)
 		}
 		if f.Err == nil && f.Life == plan.Gone && f.Key.Kind == plan.Filesystem {
 			l.backing.forgetFilesystem(f.Key.ID)
@@ -297,7 +338,7 @@ type device struct {
 }
 
 // lookUp reads the block devices of volumes on the worker's machine.
-func lookUp(config Config, volumes []plan.Subject) ([]device, error) {
+func lookUp(config setup, volumes []plan.Subject) ([]device, error) {
 	machine, _ := config.machine()
 	ids := make([]params.MachineStorageId, len(volumes))
 	for i, volume := range volumes {
@@ -306,7 +347,7 @@ func lookUp(config Config, volumes []plan.Subject) ([]device, error) {
 			AttachmentTag: volume.Tag.String(),
 		}
 	}
-	results, err := call("reading block devices", config.Volumes.VolumeBlockDevices, ids)
+	results, err := call(config.shelter, "reading block devices", config.Volumes.VolumeBlockDevices, ids)
 	if err != nil {
 		return nil, err
 	}

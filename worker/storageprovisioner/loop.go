@@ -2,6 +2,7 @@ package storageprovisioner
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -21,7 +22,7 @@ import (
 // loop owns all that the worker knows. It runs on one goroutine, which never
 // waits for anything but its next event; no other touches its fields.
 type loop struct {
-	config   Config
+	config   setup
 	tomb     *tomb.Tomb
 	core     *plan.Core
 	schedule *schedule.Schedule
@@ -59,7 +60,13 @@ type loop struct {
 
 	observer observer
 	reports  <-chan chan<- map[string]any
+
+	// nonsense is what watchers have sent that is no id.
+	nonsense few[string]
 }
+
+// mostNonsense is how much of what is no id is logged and remembered.
+const mostNonsense = 1000
 
 // watches are the watchers that live as long as the worker. Those that have not
 // been started are nil, and so are their channels.
@@ -85,7 +92,7 @@ type endedWatch struct {
 // resync is what the schedule gives out when all is to be read again.
 type resync struct{}
 
-func newLoop(config Config, tomb *tomb.Tomb, reports <-chan chan<- map[string]any) *loop {
+func newLoop(config setup, tomb *tomb.Tomb, reports <-chan chan<- map[string]any) *loop {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &loop{
 		config:         config,
@@ -101,8 +108,9 @@ func newLoop(config Config, tomb *tomb.Tomb, reports <-chan chan<- map[string]an
 		machines:       make(map[string]*machineWatch),
 		ended:          make(chan endedWatch),
 		machineChanged: make(chan string),
-		observer:       observer{Observer: config.Observer},
+		observer:       observer{Observer: config.Observer, shelter: config.shelter},
 		reports:        reports,
+		nonsense:       few[string]{most: mostNonsense},
 	}
 	var host string
 	if machine, ok := config.machine(); ok {
@@ -121,7 +129,7 @@ func newLoop(config Config, tomb *tomb.Tomb, reports <-chan chan<- map[string]an
 }
 
 func (l *loop) run() error {
-	l.others.Go(func() { clerk(l.jobs, l.answers) })
+	l.others.Go(func() { clerk(l.config.shelter, l.jobs, l.answers) })
 	l.ask(l.watchEnviron)
 	err := l.serve()
 	l.stop()
@@ -253,11 +261,23 @@ func (l *loop) storageChanged(kind plan.Kind, ids []string, valid func(string) b
 			return
 		}
 		key := plan.Key{Kind: kind, ID: id}
-		if !l.core.Knows(key) && !byid.IsNumber(id) && !valid(id) {
-			l.config.Logger.Warningf("watching %ss: %q is not the id of one", kind, id)
+		if len(id) > longestID || !l.core.Knows(key) && !byid.IsNumber(id) && !valid(id) {
+			l.isNonsense(fmt.Sprintf("watching %ss: %q is not the id of one", kind, cutAt(id, longestID)))
 			continue
 		}
 		l.core.Changed(key)
+	}
+}
+
+// isNonsense logs what a watcher has sent that is no id: each once, however often it is
+// sent, and no more than so many.
+func (l *loop) isNonsense(message string) {
+	if !l.nonsense.add(message) {
+		return
+	}
+	l.config.Logger.Warningf("%s", message)
+	if l.nonsense.full() {
+		l.config.Logger.Warningf("watchers send too much that is no id: no more of it is logged")
 	}
 }
 
@@ -273,7 +293,7 @@ func (l *loop) attachmentsChanged(kind plan.Kind, ids []params.MachineStorageId)
 			return
 		}
 		if key, err := l.attachmentKey(kind, id); err != nil {
-			l.config.Logger.Warningf("watching %ss: %v", kind, err)
+			l.isNonsense(fmt.Sprintf("watching %ss: %v", kind, err))
 		} else {
 			l.core.Changed(key)
 		}
@@ -348,16 +368,19 @@ func (l *loop) taken(h handed) {
 	l.busy--
 	l.hands[h.batch.Source].busy--
 	l.core.At(l.config.Clock.Now())
+	l.core.Claim(h.batch.Source, h.results)
 	l.core.SetLimit(h.batch.Source, h.calls)
 	l.observer.finished(h)
 }
 
 func (l *loop) log(h handed) {
+	var failed complaints
 	for _, result := range h.results {
 		if result.Err != nil {
-			l.config.Logger.Warningf("%s: %s %s: %v", h.batch.Source, h.batch.Op, result.Key, result.Err)
+			failed.add(result.Key, result.Err)
 		}
 	}
+	failed.each(func(of, err string) { l.config.Logger.Warningf("%s: %s", describe(h.batch, of), err) })
 }
 
 // stop ends all that the loop has started and waits for it. What the hands have

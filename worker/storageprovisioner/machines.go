@@ -5,15 +5,14 @@ import (
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/worker"
 )
-
-// notifier keeps the signatures short.
-type notifier = watcher.NotifyWatcher
 
 // machineWatch is the watch of a machine that is not provisioned yet.
 type machineWatch struct {
 	host    string
-	watcher notifier
+	watcher worker.Worker
+	changes <-chan struct{}
 	// stop is closed when the machine need not be watched any more.
 	stop chan struct{}
 }
@@ -24,13 +23,14 @@ type machineReading struct {
 	instance string
 	err      *params.Error
 	// watcher watches a machine that is newly waited for.
-	watcher notifier
+	watcher worker.Worker
+	changes <-chan struct{}
 }
 
 // readMachines reads the instance ids of the machines, and starts to watch those
 // new hosts that have none. A watcher's first event has the id read again, so
 // that none that comes in between is missed.
-func readMachines(config Config, hosts, watched []string) ([]machineReading, error) {
+func readMachines(config setup, hosts, watched []string) ([]machineReading, error) {
 	var readings []machineReading
 	var tags []names.MachineTag
 	for _, host := range append(hosts[:len(hosts):len(hosts)], watched...) {
@@ -38,7 +38,7 @@ func readMachines(config Config, hosts, watched []string) ([]machineReading, err
 		tags = append(tags, tag)
 		readings = append(readings, machineReading{host: host})
 	}
-	results, err := call("reading instance ids", config.Machines.InstanceIds, tags)
+	results, err := call(config.shelter, "reading instance ids", config.Machines.InstanceIds, tags)
 	if err != nil {
 		return nil, err
 	}
@@ -46,19 +46,20 @@ func readMachines(config Config, hosts, watched []string) ([]machineReading, err
 		readings[i].instance = result.Result
 		readings[i].err = result.Error
 	}
-	started := newStarting()
+	started := newStarting(config.shelter)
 	for i := range hosts {
 		r := &readings[i]
 		if r.provisioned() {
 			continue
 		}
-		w, err := config.Machines.WatchMachine(tags[i])
-		switch {
-		case err == nil:
-			r.watcher = w
-			started.watchers[r.host] = w
-		case !r.gone():
-			started.err = watchError(r.host, err)
+		r.changes = start(started, r.host, func() (watcher.NotifyWatcher, error) {
+			return config.Machines.WatchMachine(tags[i])
+		})
+		r.watcher = started.watchers[r.host]
+		if r.gone() && r.watcher == nil {
+			started.err = nil
+		}
+		if started.err != nil {
 			return nil, started.result()
 		}
 	}
@@ -73,7 +74,7 @@ func (l *loop) machinesRead(readings []machineReading) {
 	for _, r := range readings {
 		w := l.machines[r.host]
 		if r.watcher != nil {
-			l.watch(r.host, r.watcher)
+			l.watch(r)
 		}
 		switch {
 		case r.provisioned():
@@ -92,24 +93,24 @@ func (l *loop) machinesRead(readings []machineReading) {
 
 // watch makes the loop the owner of a machine's watcher, whose events reach it by
 // a goroutine of their own.
-func (l *loop) watch(host string, notify notifier) {
-	w := &machineWatch{host: host, watcher: notify, stop: make(chan struct{})}
-	l.machines[host] = w
-	l.others.Go(func() { l.tellEnd(w.watcher, endedWatch{what: host, machine: w}) })
+func (l *loop) watch(r machineReading) {
+	w := &machineWatch{host: r.host, watcher: r.watcher, changes: r.changes, stop: make(chan struct{})}
+	l.machines[w.host] = w
+	l.others.Go(func() { l.tellEnd(w.watcher, endedWatch{what: w.host, machine: w}) })
 	l.others.Go(func() {
 		var changed chan<- string // nil unless there is a change to tell of
 		for {
 			select {
 			case <-w.stop:
 				return
-			case _, ok := <-w.watcher.Changes():
+			case _, ok := <-w.changes:
 				if !ok {
 					// Its end is told by whoever waits for it.
 					w.watcher.Kill()
 					return
 				}
 				changed = l.machineChanged
-			case changed <- host:
+			case changed <- w.host:
 				changed = nil
 			}
 		}

@@ -11,9 +11,10 @@ import (
 )
 
 // Observer is told what the worker does, as it does it: for metrics, a progress
-// display, a trace. Its methods are called by one goroutine of the worker, one at
-// a time, and must return at once. When the worker has ended, all that was started
-// has finished, and no queue has any depth. Package worker/storageprovisioner/metrics
+// display, a trace. Its methods are called one at a time, and must return at once:
+// the worker waits for them. One that panics is logged, and nothing else comes of it.
+// When the worker has ended, all that was started has finished, and no queue has any
+// depth. Package worker/storageprovisioner/metrics
 // has one for Prometheus.
 type Observer interface {
 	// OperationStarted tells that an operation has been handed to its source.
@@ -83,6 +84,7 @@ const (
 // observer tells an Observer, if there is one, what the loop does.
 type observer struct {
 	Observer
+	shelter *shelter
 	// told are the depths that it has been told of.
 	told map[OperationKind]int
 }
@@ -112,18 +114,26 @@ func (o *observer) started(batch plan.Batch) {
 	if o.Observer == nil {
 		return
 	}
-	for _, item := range batch.Items {
-		o.OperationStarted(newOperation(batch, item.Key))
-	}
+	o.tell(len(batch.Items), func(i int) {
+		o.OperationStarted(newOperation(batch, batch.Items[i].Key))
+	})
+}
+
+// tell calls f, which tells the Observer something, for each number below n.
+func (o *observer) tell(n int, f func(int)) {
+	what := func(int) string { return "observing" }
+	// That one has failed is logged, and concerns nobody else.
+	each(o.shelter.apart, theObserver, n, what, f, func(int, error) {})
 }
 
 func (o *observer) finished(h handed) {
 	if o.Observer == nil {
 		return
 	}
-	for _, result := range h.results {
+	o.tell(len(h.results), func(i int) {
+		result := h.results[i]
 		o.OperationFinished(newOperation(h.batch, result.Key), outcome(result), h.took, result.Err)
-	}
+	})
 }
 
 func outcome(r plan.Result) Outcome {
@@ -150,12 +160,14 @@ func (o *observer) depths(queued func(plan.Kind, plan.Op) int) {
 	if o.told == nil {
 		o.told = make(map[OperationKind]int)
 	}
+	var changed []OperationKind
 	for kind, names := range operationKinds {
 		for op, name := range names {
 			if n := queued(kind, op); n != o.told[name] {
 				o.told[name] = n
-				o.QueueDepth(name, n)
+				changed = append(changed, name)
 			}
 		}
 	}
+	o.tell(len(changed), func(i int) { o.QueueDepth(changed[i], o.told[changed[i]]) })
 }

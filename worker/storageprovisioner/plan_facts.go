@@ -1,6 +1,8 @@
 package storageprovisioner
 
 import (
+	"fmt"
+
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/apiserver/params"
@@ -16,10 +18,13 @@ func (r *facts) readPlans(facts []*plan.Fact) error {
 	if !ok {
 		return nil
 	}
-	results, err := call("reading attachment plans", accessor.VolumeAttachmentPlans, attachmentIds(facts))
+	results, err := call(r.config.shelter, "reading attachment plans", accessor.VolumeAttachmentPlans, attachmentIds(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeAttachmentPlanResult) error {
 		if result.Error != nil {
 			return result.Error
+		}
+		if err := isAbout(f, result.Result.VolumeTag, result.Result.MachineTag); err != nil {
+			return err
 		}
 		if err := setLife(f, result.Result.Life); err != nil {
 			return err
@@ -42,7 +47,11 @@ func (r *facts) planClass(key plan.Key, deviceType storage.DeviceType) (plan.Cla
 	if key.Host != r.config.Scope.String() {
 		return plan.Foreign, nil
 	}
-	_, err := r.config.Plans(deviceType)
+	asking := func() string { return fmt.Sprintf("asking for the plan for device type %q", deviceType) }
+	err := r.config.shelter.ask(theProvider, asking, func() error {
+		_, err := r.config.Plans(deviceType)
+		return err
+	})
 	if errors.Is(err, errors.NotFound) {
 		return plan.Static, nil
 	}

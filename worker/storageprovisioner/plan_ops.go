@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/stowage-io/stowage/apiserver/params"
-	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/plans"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
@@ -22,20 +21,20 @@ type planOps struct {
 	plan plans.Plan
 }
 
-func (o planOps) create(_ envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+func (o planOps) create(_ calling, items []plan.Item) []plan.Result {
 	return failAll(items, errors.NotSupportedf("creating attachment plans"))
 }
 
-func (o planOps) destroy(_ envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+func (o planOps) destroy(_ calling, items []plan.Item) []plan.Result {
 	return failAll(items, errors.NotSupportedf("destroying attachment plans"))
 }
 
-func (o planOps) resize(_ envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+func (o planOps) resize(_ calling, items []plan.Item) []plan.Result {
 	return failAll(items, errors.NotSupportedf("growing attachment plans"))
 }
 
-func (o planOps) attach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return atOnce(ctx, items, func(ctx context.Context, item plan.Item, info storage.VolumeAttachmentPlanInfo) plan.Result {
+func (o planOps) attach(call calling, items []plan.Item) []plan.Result {
+	return atOnce(call, items, func(ctx context.Context, item plan.Item, info storage.VolumeAttachmentPlanInfo) plan.Result {
 		device, err := o.plan.AttachVolume(ctx, info.DeviceAttributes)
 		if err != nil {
 			return plan.Result{Err: err}
@@ -50,8 +49,8 @@ func (o planOps) attach(ctx envcontext.ProviderCallContext, items []plan.Item) [
 	})
 }
 
-func (o planOps) detach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return atOnce(ctx, items, func(ctx context.Context, _ plan.Item, info storage.VolumeAttachmentPlanInfo) plan.Result {
+func (o planOps) detach(call calling, items []plan.Item) []plan.Result {
+	return atOnce(call, items, func(ctx context.Context, _ plan.Item, info storage.VolumeAttachmentPlanInfo) plan.Result {
 		err := o.plan.DetachVolume(ctx, info.DeviceAttributes)
 		if errors.Is(err, errors.NotValid) {
 			// What it is not valid to undo has never been done.
@@ -63,7 +62,7 @@ func (o planOps) detach(ctx envcontext.ProviderCallContext, items []plan.Item) [
 
 // atOnce does something about each item, about several at the same time.
 func atOnce(
-	ctx context.Context, items []plan.Item, do func(context.Context, plan.Item, storage.VolumeAttachmentPlanInfo) plan.Result,
+	call calling, items []plan.Item, do func(context.Context, plan.Item, storage.VolumeAttachmentPlanInfo) plan.Result,
 ) []plan.Result {
 	results := make([]plan.Result, len(items))
 	var group errgroup.Group
@@ -71,7 +70,15 @@ func atOnce(
 	for i, item := range items {
 		group.Go(func() error {
 			info, _ := item.Args.(storage.VolumeAttachmentPlanInfo)
-			results[i] = item.Ended(do(ctx, item, info))
+			var result plan.Result
+			err := call.apart(theProvider, func() string { return call.about(item) }, func() {
+				result = do(call.ctx, item, info)
+				result.Err = heard(result.Err)
+			})
+			if err != nil {
+				result = doubtful(err)
+			}
+			results[i] = item.Ended(result)
 			return nil
 		})
 	}

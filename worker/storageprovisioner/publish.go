@@ -37,23 +37,23 @@ func (l *loop) publish(p plan.Publication) job {
 		var all []published
 		for _, step := range []func() ([]published, error){
 			func() ([]published, error) {
-				return record("recording volumes", config.Volumes.SetVolumeInfo, p.Records, asItIs[params.Volume])
+				return record(config.shelter, "recording volumes", config.Volumes.SetVolumeInfo, p.Records, asItIs[params.Volume])
 			},
 			func() ([]published, error) {
-				return record("recording filesystems", config.Filesystems.SetFilesystemInfo, p.Records, filesystemOnWire)
+				return record(config.shelter, "recording filesystems", config.Filesystems.SetFilesystemInfo, p.Records, filesystemOnWire)
 			},
 			func() ([]published, error) { return recordVolumeAttachments(config, p.Records) },
 			func() ([]published, error) {
-				return record("recording filesystem attachments", config.Filesystems.SetFilesystemAttachmentInfo,
+				return record(config.shelter, "recording filesystem attachments", config.Filesystems.SetFilesystemAttachmentInfo,
 					p.Records, filesystemAttachmentOnWire)
 			},
 			func() ([]published, error) { return recordPlans(config, p) },
 			func() ([]published, error) {
-				return remove("removing attachments", config.Life.RemoveAttachments, p.Removals, attachmentId,
+				return remove(config.shelter, "removing attachments", config.Life.RemoveAttachments, p.Removals, attachmentId,
 					plan.VolumeAttachment, plan.FilesystemAttachment)
 			},
 			func() ([]published, error) {
-				return remove("removing storage", config.Life.Remove, p.Removals, subjectTag, plan.Volume, plan.Filesystem)
+				return remove(config.shelter, "removing storage", config.Life.Remove, p.Removals, subjectTag, plan.Volume, plan.Filesystem)
 			},
 		} {
 			some, err := step()
@@ -73,10 +73,16 @@ func (l *loop) published(p plan.Publication, all []published) {
 			l.backing.setFilesystem(fs.Filesystem)
 		}
 	}
+	var refused complaints
 	for _, r := range all {
 		if r.err != nil && !errors.Is(r.err, errors.NotFound) {
-			l.config.Logger.Warningf("recording %s: %v; it is kept and recorded later", r.Key, r.err)
+			refused.add(r.Key, r.err)
 		}
+	}
+	refused.each(func(of, err string) {
+		l.config.Logger.Warningf("recording %s: %s; it is kept and recorded later", of, err)
+	})
+	for _, r := range all {
 		l.core.Published(r.Subject, r.err)
 	}
 	for _, r := range p.Removals {
@@ -88,7 +94,7 @@ func (l *loop) published(p plan.Publication, all []published) {
 
 // setStatuses sets statuses. One that cannot be set is no reason to do anything
 // else differently.
-func setStatuses(config Config, statuses []plan.Status) {
+func setStatuses(config setup, statuses []plan.Status) {
 	if len(statuses) == 0 {
 		return
 	}
@@ -100,14 +106,16 @@ func setStatuses(config Config, statuses []plan.Status) {
 			Info:   s.Message,
 		}
 	}
-	if err := config.Status.SetStatus(args); err != nil {
+	if err := config.shelter.ask(theState, func() string { return "setting statuses" }, func() error {
+		return config.Status.SetStatus(args)
+	}); err != nil {
 		config.Logger.Warningf("setting statuses: %v", err)
 	}
 }
 
 // record records the infos of one type, T, among the records.
 func record[T, W any](
-	doing string, accessor func([]W) ([]params.ErrorResult, error), records []plan.Record, wire func(T) W,
+	shelter *shelter, doing string, accessor func([]W) ([]params.ErrorResult, error), records []plan.Record, wire func(T) W,
 ) ([]published, error) {
 	of := func(r plan.Record) bool { _, ok := r.Info.(T); return ok }
 	all, args := room[W](records, of)
@@ -117,7 +125,7 @@ func record[T, W any](
 			args = append(args, wire(info))
 		}
 	}
-	return publishAll(doing, accessor, args, all)
+	return publishAll(shelter, doing, accessor, args, all)
 }
 
 // asItIs is for infos that are on the wire what they are here.
@@ -125,7 +133,7 @@ func asItIs[T any](info T) T { return info }
 
 // recordVolumeAttachments records volume attachments, after the plans for those that
 // have one: a volume whose plan is not recorded would never show.
-func recordVolumeAttachments(config Config, records []plan.Record) ([]published, error) {
+func recordVolumeAttachments(config setup, records []plan.Record) ([]published, error) {
 	var failed []published
 	if accessor, ok := config.plans(); ok && slices.ContainsFunc(records, hasPlan) {
 		var planned []plan.Record
@@ -135,7 +143,7 @@ func recordVolumeAttachments(config Config, records []plan.Record) ([]published,
 			}
 			return hasPlan(r)
 		})
-		all, err := record("recording attachment plans", accessor.CreateVolumeAttachmentPlans, planned, newPlanOnWire)
+		all, err := record(config.shelter, "recording attachment plans", accessor.CreateVolumeAttachmentPlans, planned, newPlanOnWire)
 		if err != nil {
 			return nil, err
 		}
@@ -148,7 +156,7 @@ func recordVolumeAttachments(config Config, records []plan.Record) ([]published,
 			}
 		}
 	}
-	done, err := record("recording volume attachments", config.Volumes.SetVolumeAttachmentInfo, records, volumeAttachmentOnWire)
+	done, err := record(config.shelter, "recording volume attachments", config.Volumes.SetVolumeAttachmentInfo, records, volumeAttachmentOnWire)
 	return append(failed, done...), err
 }
 
@@ -159,23 +167,23 @@ func hasPlan(r plan.Record) bool {
 }
 
 // recordPlans records what came of attachment plans, and removes those undone.
-func recordPlans(config Config, p plan.Publication) ([]published, error) {
+func recordPlans(config setup, p plan.Publication) ([]published, error) {
 	accessor, ok := config.plans()
 	if !ok {
 		return nil, nil
 	}
-	done, err := record("recording devices of attachment plans", accessor.SetVolumeAttachmentPlanBlockInfo,
+	done, err := record(config.shelter, "recording devices of attachment plans", accessor.SetVolumeAttachmentPlanBlockInfo,
 		p.Records, asItIs[params.VolumeAttachmentPlan])
 	if err != nil {
 		return nil, err
 	}
-	removed, err := remove("removing attachment plans", accessor.RemoveVolumeAttachmentPlan, p.Removals, attachmentId, plan.Plan)
+	removed, err := remove(config.shelter, "removing attachment plans", accessor.RemoveVolumeAttachmentPlan, p.Removals, attachmentId, plan.Plan)
 	return append(done, removed...), err
 }
 
 // remove removes the entities of some kinds among the removals.
 func remove[A any](
-	doing string, accessor func([]A) ([]params.ErrorResult, error), removals []plan.Subject,
+	shelter *shelter, doing string, accessor func([]A) ([]params.ErrorResult, error), removals []plan.Subject,
 	arg func(plan.Subject) A, wanted ...plan.Kind,
 ) ([]published, error) {
 	of := func(s plan.Subject) bool { return slices.Contains(wanted, s.Key.Kind) }
@@ -186,7 +194,7 @@ func remove[A any](
 			args = append(args, arg(r))
 		}
 	}
-	return publishAll(doing, accessor, args, all)
+	return publishAll(shelter, doing, accessor, args, all)
 }
 
 func subjectTag(s plan.Subject) names.Tag { return s.Tag }
@@ -203,9 +211,9 @@ func room[A, E any](of []E, wanted func(E) bool) ([]published, []A) {
 }
 
 func publishAll[A any](
-	doing string, accessor func([]A) ([]params.ErrorResult, error), args []A, all []published,
+	shelter *shelter, doing string, accessor func([]A) ([]params.ErrorResult, error), args []A, all []published,
 ) ([]published, error) {
-	errs, err := tell(doing, accessor, args)
+	errs, err := tell(shelter, doing, accessor, args)
 	for i, err := range errs {
 		all[i].err = err
 	}

@@ -2,6 +2,7 @@ package storageprovisioner
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/juju/errors"
 
+	environs "github.com/stowage-io/stowage/environs/config"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
@@ -16,7 +18,7 @@ import (
 // environ is the environment as one reading of its configuration has it. It is
 // never changed, only replaced.
 type environ struct {
-	config   Config
+	config   setup
 	settings map[string]any
 	registry storage.ProviderRegistry
 	backing  *backing
@@ -24,36 +26,53 @@ type environ struct {
 
 // readEnviron reads the environment's configuration. An environment that it does
 // not differ from is kept.
-func readEnviron(config Config, backing *backing, keep *environ) (*environ, error) {
-	settings, err := config.Environ.EnvironConfig()
+func readEnviron(config setup, backing *backing, keep *environ) (*environ, error) {
+	const reading, getting = "reading environment config", "getting storage providers"
+	var settings *environs.Config
+	err := config.shelter.ask(theState, func() string { return reading }, func() (err error) {
+		if settings, err = config.Environ.EnvironConfig(); err == nil && settings == nil {
+			err = errors.New("there is none")
+		}
+		return err
+	})
 	if err != nil {
-		return nil, errors.Annotate(err, "reading environment config")
+		return nil, errors.Annotate(err, reading)
 	}
 	attrs := settings.AllAttrs()
 	if keep != nil && reflect.DeepEqual(attrs, keep.settings) {
 		return keep, nil
 	}
-	registry, err := config.Registry(settings)
+	var registry storage.ProviderRegistry
+	err = config.shelter.ask(theRegistry, func() string { return getting }, func() (err error) {
+		registry, err = config.Registry(settings)
+		return given(registry, err)
+	})
 	if err != nil {
-		return nil, errors.Annotate(err, "getting storage providers")
+		return nil, errors.Annotate(err, getting)
 	}
 	return &environ{config: config, settings: attrs, registry: registry, backing: backing}, nil
 }
 
 // class returns what the worker may do about a provider's storage. Storage of a
 // provider that is not there is the worker's own: the attempt to provision it
-// tells what is wrong.
-func (e *environ) class(providerType storage.ProviderType) plan.Class {
-	p, err := e.registry.StorageProvider(providerType)
-	switch {
-	case err != nil:
-		return plan.Ours
-	case p.Scope() != e.config.scope():
-		return plan.Foreign
-	case !p.Dynamic():
-		return plan.Static
+// tells what is wrong. Whose it is where the provider cannot say, nobody knows.
+func (e *environ) class(providerType storage.ProviderType) (class plan.Class, err error) {
+	asking := func() string { return fmt.Sprintf("asking storage provider %q what it is", providerType) }
+	err = e.config.shelter.call(theProvider, asking, func() {
+		p, err := e.registry.StorageProvider(providerType)
+		switch {
+		case err != nil || p == nil:
+			class = plan.Ours
+		case p.Scope() != e.config.scope():
+			class = plan.Foreign
+		case !p.Dynamic():
+			class = plan.Static
+		}
+	})
+	if err != nil {
+		err = errors.Annotate(err, asking())
 	}
-	return plan.Ours
+	return class, err
 }
 
 // lazySource is a source that is opened when it is needed, and again when the
@@ -137,17 +156,21 @@ func capabilities[C any](values []any) []C {
 func (e *environ) open(key plan.Source) (*source, error) {
 	switch {
 	case key.Managed:
-		return newFilesystemSource(e.config.ManagedFilesystems(e.backing), 0), nil
+		filesystems := e.config.ManagedFilesystems(e.backing)
+		if err := given(filesystems, nil); err != nil {
+			return nil, errors.Annotate(err, "opening the source of filesystems on volumes")
+		}
+		return newFilesystemSource(filesystems, 0), nil
 	case key.Kind == plan.Plan:
 		carrier, err := e.config.Plans(storage.DeviceType(key.Provider))
-		if err != nil {
+		if err = given(carrier, err); err != nil {
 			return nil, errors.Annotatef(err, "getting the plan for device type %q", key.Provider)
 		}
 		return newSource(planOps{carrier}, 0, carrier), nil
 	}
 	providerType := storage.ProviderType(key.Provider)
 	p, err := e.registry.StorageProvider(providerType)
-	if err != nil {
+	if err = given(p, err); err != nil {
 		return nil, errors.Annotatef(err, "getting storage provider %q", providerType)
 	}
 	attrs := storage.Attrs{}
@@ -161,7 +184,7 @@ func (e *environ) open(key plan.Source) (*source, error) {
 	maxCalls := e.config.MaxConcurrentCalls[providerType]
 	if key.Kind == plan.Volume {
 		volumes, err := p.VolumeSource(settings)
-		if err != nil {
+		if err = given(volumes, err); err != nil {
 			return nil, errors.Annotatef(err, "opening volume source %q", providerType)
 		}
 		of := distinct(volumes, p)
@@ -172,10 +195,18 @@ func (e *environ) open(key plan.Source) (*source, error) {
 		}, maxCalls, of...), nil
 	}
 	filesystems, err := p.FilesystemSource(settings)
-	if err != nil {
+	if err = given(filesystems, err); err != nil {
 		return nil, errors.Annotatef(err, "opening filesystem source %q", providerType)
 	}
 	return newFilesystemSource(filesystems, maxCalls, p), nil
+}
+
+// given returns the error of what has been asked for, or one if that is nothing.
+func given(value any, err error) error {
+	if err == nil && value == nil {
+		err = errors.New("neither it nor an error was given")
+	}
+	return err
 }
 
 // newFilesystemSource returns the source of filesystems whose capabilities are its

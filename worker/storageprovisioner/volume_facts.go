@@ -22,10 +22,13 @@ func volumeTags(facts []*plan.Fact) []names.VolumeTag {
 }
 
 func (r volumeReader) infos(facts []*plan.Fact) error {
-	results, err := call("reading volumes", r.config.Volumes.Volumes, volumeTags(facts))
+	results, err := call(r.config.shelter, "reading volumes", r.config.Volumes.Volumes, volumeTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeResult) error {
+		if err := setRecorded(f, result.Error); !f.Recorded {
+			return err
+		}
 		f.ID, f.Size = result.Result.Info.VolumeId, result.Result.Info.Size
-		return setRecorded(f, result.Error)
+		return isAbout(f, result.Result.VolumeTag, "")
 	})
 	if err != nil {
 		return err
@@ -45,7 +48,7 @@ func (r volumeReader) growths(facts []*plan.Fact, recorded []params.VolumeResult
 	if !ok {
 		return nil
 	}
-	growing, err := readWanted("reading volume sizes", accessor.VolumeSizes, volumeTags, facts)
+	growing, err := readWanted(r.config.shelter, "reading volume sizes", accessor.VolumeSizes, volumeTags, facts)
 	if err != nil {
 		return err
 	}
@@ -61,12 +64,17 @@ func (r volumeReader) growths(facts []*plan.Fact, recorded []params.VolumeResult
 }
 
 func (r volumeReader) params(facts []*plan.Fact, each func(*plan.Fact, params.VolumeParams) error) error {
-	results, err := call("reading volume parameters", r.config.Volumes.VolumeParams, volumeTags(facts))
+	results, err := call(r.config.shelter, "reading volume parameters", r.config.Volumes.VolumeParams, volumeTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeParamsResult) error {
 		if result.Error != nil {
 			return paramsError(f, result.Error)
 		}
-		r.setProvider(f, result.Result.Provider)
+		if err := isAbout(f, result.Result.VolumeTag, ""); err != nil {
+			return err
+		}
+		if err := r.setProvider(f, result.Result.Provider); err != nil {
+			return err
+		}
 		return each(f, result.Result)
 	})
 	return err
@@ -106,34 +114,41 @@ func (r volumeReader) removals(facts []*plan.Fact) error {
 	if !ok {
 		return r.params(facts, func(*plan.Fact, params.VolumeParams) error { return nil })
 	}
-	results, err := call("reading volume removal parameters", accessor.RemoveVolumeParams, volumeTags(facts))
+	results, err := call(r.config.shelter, "reading volume removal parameters", accessor.RemoveVolumeParams, volumeTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.RemoveVolumeParamsResult) error {
 		if result.Error != nil {
 			return result.Error
 		}
-		r.setRemoval(f, result.Result.Provider, result.Result.VolumeId, result.Result.Destroy)
-		return nil
+		return r.setRemoval(f, result.Result.Provider, result.Result.VolumeId, result.Result.Destroy)
 	})
 	return err
 }
 
 func (r volumeReader) attachments(facts []*plan.Fact) error {
-	results, err := call("reading volume attachments", r.config.Volumes.VolumeAttachments, attachmentIds(facts))
+	results, err := call(r.config.shelter, "reading volume attachments", r.config.Volumes.VolumeAttachments, attachmentIds(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeAttachmentResult) error {
-		return setRecorded(f, result.Error)
+		if err := setRecorded(f, result.Error); !f.Recorded {
+			return err
+		}
+		return isAbout(f, result.Result.VolumeTag, result.Result.MachineTag)
 	})
 	return err
 }
 
 func (r volumeReader) attaching(facts []*plan.Fact) error {
-	results, err := call("reading volume attachment parameters",
+	results, err := call(r.config.shelter, "reading volume attachment parameters",
 		r.config.Volumes.VolumeAttachmentParams, attachmentIds(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeAttachmentParamsResult) error {
 		if result.Error != nil {
 			return paramsError(f, result.Error)
 		}
 		p := result.Result
-		r.setProvider(f, p.Provider)
+		if err := isAbout(f, p.VolumeTag, ""); err != nil {
+			return err
+		}
+		if err := r.setProvider(f, p.Provider); err != nil {
+			return err
+		}
 		f.ID = p.VolumeId
 		attachment, ok, err := r.setAttachment(f, p.Provider, p.MachineTag, p.InstanceId, p.ReadOnly)
 		if !ok {

@@ -5,7 +5,6 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/core/instance"
-	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
@@ -17,14 +16,17 @@ type volumeOps struct {
 	guards     []storage.VolumeDeletionGuard
 }
 
-func (o volumeOps) create(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return create(items, arguments(items, volumeParams), o.qualifiers, storage.VolumeQualifier.ShouldCreateVolume, o.source.ValidateVolumeParams,
+func (o volumeOps) create(call calling, items []plan.Item) []plan.Result {
+	return create(call, items, arguments(items, volumeParams), o.qualifiers, storage.VolumeQualifier.ShouldCreateVolume, o.source.ValidateVolumeParams,
 		func(args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
-			return o.source.CreateVolumes(ctx, args)
+			return o.source.CreateVolumes(call.ctx, args)
 		},
 		func(p storage.VolumeParams, r storage.CreateVolumesResult) plan.Result {
 			if r.Error != nil || r.Volume == nil {
 				return plan.Result{Err: missing(r.Error, "volume")}
+			}
+			if err := checkCreated(p.Tag, r.Volume.Tag, r.Volume.VolumeId); err != nil {
+				return doubtful(err)
 			}
 			result := plan.Result{
 				ID:   r.Volume.VolumeId,
@@ -36,6 +38,9 @@ func (o volumeOps) create(ctx envcontext.ProviderCallContext, items []plan.Item)
 				if p.Attachment != nil {
 					machine = p.Attachment.Machine
 				}
+				if err := checkAttached(p.Tag, a.Volume, machine, a.Machine); err != nil {
+					return doubtful(err)
+				}
 				result.Attached = plan.Key{Kind: plan.VolumeAttachment, ID: p.Tag.Id(), Host: machine.String()}
 				result.AttachedInfo = storage.VolumeAttachment{
 					Volume: p.Tag, Machine: machine, VolumeAttachmentInfo: a.VolumeAttachmentInfo,
@@ -45,14 +50,17 @@ func (o volumeOps) create(ctx envcontext.ProviderCallContext, items []plan.Item)
 		})
 }
 
-func (o volumeOps) attach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return bulk(items, arguments(items, volumeAttachmentParams),
+func (o volumeOps) attach(call calling, items []plan.Item) []plan.Result {
+	return bulk(call, items, arguments(items, volumeAttachmentParams),
 		func(args []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
-			return o.source.AttachVolumes(ctx, args)
+			return o.source.AttachVolumes(call.ctx, args)
 		},
 		func(p storage.VolumeAttachmentParams, r storage.AttachVolumesResult) plan.Result {
 			if r.Error != nil || r.VolumeAttachment == nil {
 				return plan.Result{Err: missing(r.Error, "volume attachment")}
+			}
+			if err := checkAttached(p.Volume, r.VolumeAttachment.Volume, p.Machine, r.VolumeAttachment.Machine); err != nil {
+				return doubtful(err)
 			}
 			return plan.Result{Info: storage.VolumeAttachment{
 				Volume: p.Volume, Machine: p.Machine, VolumeAttachmentInfo: r.VolumeAttachment.VolumeAttachmentInfo,
@@ -60,30 +68,30 @@ func (o volumeOps) attach(ctx envcontext.ProviderCallContext, items []plan.Item)
 		})
 }
 
-func (o volumeOps) detach(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return bulk(items, arguments(items, volumeAttachmentParams), func(args []storage.VolumeAttachmentParams) ([]error, error) {
-		return o.source.DetachVolumes(ctx, args)
+func (o volumeOps) detach(call calling, items []plan.Item) []plan.Result {
+	return bulk(call, items, arguments(items, volumeAttachmentParams), func(args []storage.VolumeAttachmentParams) ([]error, error) {
+		return o.source.DetachVolumes(call.ctx, args)
 	}, onlyError)
 }
 
-func (o volumeOps) destroy(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
-	return takeAway(items, o.guards, storage.VolumeDeletionGuard.ShouldDestroyVolume,
-		func(ids []string) ([]error, error) { return o.source.DestroyVolumes(ctx, ids) },
-		func(ids []string) ([]error, error) { return o.source.ReleaseVolumes(ctx, ids) })
+func (o volumeOps) destroy(call calling, items []plan.Item) []plan.Result {
+	return takeAway(call, items, o.guards, storage.VolumeDeletionGuard.ShouldDestroyVolume,
+		func(ids []string) ([]error, error) { return o.source.DestroyVolumes(call.ctx, ids) },
+		func(ids []string) ([]error, error) { return o.source.ReleaseVolumes(call.ctx, ids) })
 }
 
-func (o volumeOps) resize(ctx envcontext.ProviderCallContext, items []plan.Item) []plan.Result {
+func (o volumeOps) resize(call calling, items []plan.Item) []plan.Result {
 	resizer, ok := o.source.(storage.VolumeResizer)
 	if !ok {
 		return failAll(items, cannotGrow("volumes"))
 	}
-	return bulk(items, arguments(items, func(item plan.Item) volumeGrowth { return item.Args.(volumeGrowth) }),
+	return bulk(call, items, arguments(items, func(item plan.Item) volumeGrowth { return item.Args.(volumeGrowth) }),
 		func(growths []volumeGrowth) ([]storage.ResizeVolumesResult, error) {
 			args := make([]storage.VolumeResizeParams, len(growths))
 			for i, g := range growths {
 				args[i] = g.VolumeResizeParams
 			}
-			return resizer.ResizeVolumes(ctx, args)
+			return resizer.ResizeVolumes(call.ctx, args)
 		},
 		func(g volumeGrowth, r storage.ResizeVolumesResult) plan.Result {
 			if r.Error != nil || r.VolumeInfo == nil {

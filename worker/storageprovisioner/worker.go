@@ -30,7 +30,8 @@ type provisioner struct {
 //	unfinished-by-state  of how many the operation is "waiting", "scheduled" for
 //	                     another attempt, "queued" for its source, "running",
 //	                     "publishing" its result, or "stalled": given up until
-//	                     something changes
+//	                     something changes; or how many are "unreadable", which the
+//	                     state refuses to tell of, and go on as they were known
 //	unfinished           for a hundred of those, by what they are: operation, state,
 //	                     since, waits-for, failures, last-failure, next-attempt
 //
@@ -40,7 +41,7 @@ func New(config Config) (worker.Worker, error) {
 		return nil, errors.Trace(err)
 	}
 	w := &provisioner{reports: make(chan chan<- map[string]any)}
-	l := newLoop(config.withDefaults(), &w.tomb, w.reports)
+	l := newLoop(newSetup(config), &w.tomb, w.reports)
 	w.tomb.Go(l.run)
 	return w, nil
 }

@@ -99,21 +99,23 @@ func (l lines) Errorf(message string, args ...any) {
 	l.to.Errorf("%s", line(fmt.Sprintf(message, args...)))
 }
 
-// someOf names things in a message, the first few of many.
-func someOf[T fmt.Stringer](things []T) string {
-	const most = 10
+// mostNamed is how many entities a message names, and how many have a message each.
+const mostNamed = 10
+
+// someOf names entities in a message, the first few of many.
+func someOf(keys []plan.Key) string {
 	var names []string
-	for _, t := range things[:min(len(things), most)] {
-		names = append(names, t.String())
+	for _, key := range keys[:min(len(keys), mostNamed)] {
+		names = append(names, key.String())
 	}
-	if more := len(things) - most; more > 0 {
-		names[most-1] = fmt.Sprintf("%s and %d more", names[most-1], more)
+	if more := len(keys) - mostNamed; more > 0 {
+		names[mostNamed-1] = fmt.Sprintf("%s and %d more", names[mostNamed-1], more)
 	}
 	return strings.Join(names, ", ")
 }
 
-// complaints are what is wrong with entities. Those with which the same is wrong share
-// a message: there may be thousands.
+// complaints are what is wrong with entities. Many with which the same is wrong share a
+// message: there may be thousands.
 type complaints struct {
 	errors []string
 	about  map[string][]plan.Key
@@ -133,6 +135,13 @@ func (c *complaints) add(key plan.Key, err error) {
 // each calls f with the names of entities, and what is wrong with them.
 func (c *complaints) each(f func(of, err string)) {
 	for _, err := range c.errors {
-		f(someOf(c.about[err]), err)
+		keys := c.about[err]
+		if len(keys) > mostNamed {
+			f(someOf(keys), err)
+			continue
+		}
+		for _, key := range keys {
+			f(key.String(), err)
+		}
 	}
 }

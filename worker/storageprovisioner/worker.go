@@ -30,8 +30,8 @@ type provisioner struct {
 //	unfinished-by-state  of how many the operation is "waiting", "scheduled" for
 //	                     another attempt, "queued" for its source, "running",
 //	                     "publishing" its result, or "stalled": given up until
-//	                     something changes; or how many are "unreadable", which the
-//	                     state refuses to tell of, and go on as they were known
+//	                     something changes; and of how many nothing is known to be
+//	                     done because they are "unreadable": the state does not say
 //	unfinished           for a hundred of those, by what they are: operation, state,
 //	                     since, waits-for, failures, last-failure, next-attempt
 //

@@ -1155,6 +1155,7 @@ func (w *world) checkReport() {
 	_, _, pending := w.core.Report(1000)
 	queued := make(map[plan.Kind]map[plan.Op]int)
 	var reported, scheduled []time.Time
+	unreadable := make(map[plan.Key]time.Time)
 	running := 0
 	for _, p := range pending {
 		switch p.Phase {
@@ -1168,6 +1169,9 @@ func (w *world) checkReport() {
 			if w.running[p.Key] != p.Op {
 				w.fatalf("%s of %s is reported to run", p.Op, p.Key)
 			}
+		case "unreadable":
+			unreadable[p.Key] = p.Due
+			continue
 		}
 		if (p.Phase == "waiting") != (p.WaitsFor != "") && p.Phase != "stalled" {
 			w.fatalf("what does it wait for? %+v", p)
@@ -1194,6 +1198,8 @@ func (w *world) checkReport() {
 			scheduled = append(scheduled, d.at)
 		} else if !w.unread[key] {
 			w.fatalf("%s is to be read again, though it could be read", key)
+		} else if due, ok := unreadable[key]; ok && due != d.at {
+			w.fatalf("%s is to be read again at %v, and %v is reported", key, d.at, due)
 		}
 	}
 	slices.SortFunc(reported, time.Time.Compare)

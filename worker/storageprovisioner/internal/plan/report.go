@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Pending is an entity whose operation has not ended, or that cannot be read.
+// Pending is an entity whose operation has not ended, or of which it cannot be read
+// whether there is one.
 type Pending struct {
 	Key Key
 	Op  Op
@@ -30,8 +31,7 @@ var phaseNames = [...]string{"stalled", "waiting", "scheduled", "queued", "runni
 // notRead is the phase of an entity that cannot be read.
 const notRead = "unreadable"
 
-// Report counts the entities, and of those whose operations have not ended or that
-// cannot be read how many are how far, and returns some of the latter, in order of their keys and at
+// Report counts the entities, and of those that are [Pending] how many are how far, and returns some of the latter, in order of their keys and at
 // most so many.
 func (c *Core) Report(limit int) (entities, unfinished map[string]int, pending []Pending) {
 	entities, unfinished = make(map[string]int), make(map[string]int)
@@ -61,18 +61,18 @@ func (c *Core) Report(limit int) (entities, unfinished map[string]int, pending [
 	return entities, unfinished, pending
 }
 
-// phaseName says how far an entity's operation is; empty if there is nothing to do. Of
-// one that cannot be read only what is under way says more than that.
+// phaseName says how far an entity's operation is, or, where there is nothing to do as
+// far as is known, whether that can be known; else it is empty.
 func (c *Core) phaseName(e *entity) string {
-	if len(c.unreadable) > 0 && !e.busy() {
+	if e.op != None {
+		return phaseNames[e.phase]
+	}
+	if len(c.unreadable) > 0 {
 		if _, ok := c.unreadable[e.key()]; ok {
 			return notRead
 		}
 	}
-	if e.op == None {
-		return ""
-	}
-	return phaseNames[e.phase]
+	return ""
 }
 
 func (c *Core) pending(e *entity) Pending {

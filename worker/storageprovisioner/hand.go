@@ -93,6 +93,7 @@ func hand(ctx context.Context, shelter *shelter, source *lazySource, tasks <-cha
 				h = handed{batch: t.batch}
 				h.do(ctx, source, t)
 				done <- h
+				h = handed{} // it may be large
 			}
 		})
 		if err == nil {

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
@@ -21,7 +22,10 @@ func (a *Accessor) SetAttempts(attempts []params.Attempt) ([]params.ErrorResult,
 		if err != nil {
 			return err
 		}
-		return a.changeEntity(tx, tag, func(_ *instance, e *entity) error {
+		return a.changeEntity(tx, tag, func(i *instance, e *entity) error {
+			if at.Attempted && !i.mayMake(e) {
+				return errors.NewNotYetAvailable(nil, tag.String()+" is being detached: its volume is not to be used any more")
+			}
 			e.Attempted = at.Attempted
 			if a := e.Attachment; a != nil && tag.kind() == names.VolumeTagKind && a.Info == nil {
 				a.Attempted = at.Attempted

@@ -138,6 +138,15 @@ func (i *instance) remove(e *entity) error {
 	return nil
 }
 
+// mayMake reports whether a worker may set out to make the entity: a filesystem on a
+// volume only while the volume stays beneath it.
+func (i *instance) mayMake(e *entity) bool {
+	return e != i.Filesystem || i.Volume == nil || e.Info != nil || i.Volume.Attachment != nil && !i.Volume.Attachment.going()
+}
+
+// beingMade reports whether the entity may be being made.
+func (e *entity) beingMade() bool { return e.Attempted && e.Info == nil && e.Life != life.Dead }
+
 // settle moves everything as far as the rules let it go. It is applied after every
 // change.
 func (i *instance) settle(now time.Time) {
@@ -149,7 +158,7 @@ func (i *instance) settle(now time.Time) {
 			top.letGo(now)
 		}
 	}
-	if i.Volume != nil && i.Filesystem != nil && i.Filesystem.Attachment == nil {
+	if i.Volume != nil && i.Filesystem != nil && i.Filesystem.Attachment == nil && !i.Filesystem.beingMade() {
 		i.Volume.letGo(now)
 	}
 	for _, e := range i.entities() {

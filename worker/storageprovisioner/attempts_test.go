@@ -148,9 +148,10 @@ func (s *attemptsSuite) TestAttemptOfWhichNothingIsKnownStays(c *gc.C) {
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.statuses(c)
-	s.barrier(c)
+	s.advance(c, backoff[0])
+	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
 	c.Check(s.About("volume-0: false", "SetAttempts"), gc.HasLen, 0)
-	c.Check(s.About("volume-0: true", "SetAttempts"), gc.HasLen, 1)
+	c.Check(s.About("volume-0: true", "SetAttempts"), gc.HasLen, 2)
 }
 
 // What the state cannot be told of is not made, and tried again.

@@ -71,9 +71,6 @@ func (s *leftoversSuite) TestVolumeThatMayHaveBeenMadeIsMadeKnownAndDestroyed(c 
 		s.statuses(c)
 		s.setLife(a, life.Dying)
 		s.volumeAttachmentsChanged(c, "machine-0", "0")
-		s.barrier(c)
-		s.setLife(v, life.Dying)
-		s.changed(c)
 		// It is asked for again as it was, which tells what there is.
 		c.Check(s.Next(c, "CreateVolumes").Args, jc.DeepEquals, first)
 		s.AwaitCall(c, "SetVolumeInfo", v)

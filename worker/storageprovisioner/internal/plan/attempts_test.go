@@ -185,3 +185,21 @@ func TestFilesystemInProgressOnAVolumeThatIsTakenAwayCanGo(t *testing.T) {
 	s.ends(f, failing(errors.New("volume 0 has no device")))
 	s.does("remove filesystem 1")
 }
+
+// A filesystem is not made on a volume that may be taken away because it is not wanted
+// on the machine any more.
+func TestFilesystemIsMadeOnAVolumeOnlyWhereItIsWanted(t *testing.T) {
+	s := play(t, remembering)
+	f, m := filesystem("1"), on(machine, filesystem("1"))
+	s.attached(volume("0"), machine, recorded)
+	s.observe(wanted(f, backedBy(volume("0"))))
+	s.does()
+	s.observe(wanted(m, backedBy(volume("0"))))
+	s.does("look up 0")
+	s.core.DeviceKnown("0", true, false, 1000)
+	batch := s.core.Batches()[0]
+	s.observe(wanted(m, backedBy(volume("0")), dying))
+	noted, ahead := s.note(batch)
+	s.check("noted", noted, "filesystem 1")
+	s.check("made", ahead, "")
+}

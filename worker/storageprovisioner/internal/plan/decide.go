@@ -48,6 +48,9 @@ func (c *Core) decideStorage(e *entity) (Op, awaited) {
 		return None, nil
 	}
 	if e.kind == Filesystem {
+		if c.options.Attempts && e.backing != nil && !e.uncertain && !c.wantedHere(e) {
+			return Create, e
+		}
 		// It needs the machine to be attached, not to be made.
 		return Create, c.unready(e.backing)
 	}
@@ -61,6 +64,14 @@ func (c *Core) decideStorage(e *entity) (Op, awaited) {
 		}
 	}
 	return Create, nil
+}
+
+// wantedHere reports whether a filesystem on a volume is to be attached to this worker's
+// machine. A state that is told of attempts lets nobody take the volume from beneath one,
+// nor begins one beneath which it is being taken.
+func (c *Core) wantedHere(e *entity) bool {
+	a := e.attachments.find(FilesystemAttachment, c.options.Host)
+	return a != nil && a.observed && a.life == Alive
 }
 
 // unready returns what must happen before a filesystem can be made or mounted on a

@@ -297,6 +297,9 @@ func (c *Core) Observe(f Fact) {
 	}
 	c.settle(e)
 	c.wake(e)
+	if e.kind == FilesystemAttachment {
+		c.wake(e.storage) // which is made only where it is wanted
+	}
 }
 
 // unwantedAt notes that a volume is not wanted any more where it was to be attached. It

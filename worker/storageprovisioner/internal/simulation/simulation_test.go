@@ -19,14 +19,14 @@ var (
 
 // simulate runs a history in a bubble, so many of its steps at a time, and returns what is
 // wrong with what has come of it, and what has happened where that is to be kept.
-func simulate(t *testing.T, seed uint64, history []step, together int, keepLog bool) (wrong error, log []string) {
+func simulate(t *testing.T, seed uint64, history []step, together int, keepLog bool) (log []string, wrong error) {
 	synctest.Test(t, func(*testing.T) {
 		w := newWorld(together > 1, keepLog)
 		defer w.end()
 		wrong = w.run(uint32(seed), history, together)
 		log = w.log
 	})
-	return wrong, log
+	return log, wrong
 }
 
 // shards is how many histories run at a time.
@@ -50,7 +50,7 @@ func eachSeed(t *testing.T, steps int, test func(*testing.T, uint64)) {
 func TestSimulation(t *testing.T) {
 	eachSeed(t, *steps, func(t *testing.T, seed uint64) {
 		history := newHistory(seed, *length)
-		if wrong, _ := simulate(t, seed, history, 1, false); wrong == nil {
+		if _, wrong := simulate(t, seed, history, 1, false); wrong == nil {
 			return
 		}
 		deadline := time.Now().Add(*shrinking)
@@ -58,10 +58,10 @@ func TestSimulation(t *testing.T) {
 			if time.Now().After(deadline) {
 				return false
 			}
-			again, _ := simulate(t, seed, shorter, 1, false)
+			_, again := simulate(t, seed, shorter, 1, false)
 			return again != nil
 		})
-		wrong, log := simulate(t, seed, history, 1, true)
+		log, wrong := simulate(t, seed, history, 1, true)
 		t.Fatalf("seed %d, made smaller, %d steps: %v\n%s", seed, len(history), wrong, strings.Join(log, "\n"))
 	})
 }
@@ -70,7 +70,7 @@ func TestSimulation(t *testing.T) {
 // chance. The race detector sees more of this than of one step at a time.
 func TestSimulationOfManyThingsAtATime(t *testing.T) {
 	eachSeed(t, *steps/2, func(t *testing.T, seed uint64) {
-		wrong, log := simulate(t, seed, newHistory(seed, *length), 2+int(seed%7), true)
+		log, wrong := simulate(t, seed, newHistory(seed, *length), 2+int(seed%7), true)
 		if wrong != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, wrong, strings.Join(log, "\n"))
 		}
@@ -81,7 +81,7 @@ func TestSimulationOfManyThingsAtATime(t *testing.T) {
 // out what has gone wrong with one.
 func TestHistoryOfASeedIsTheSameEachTime(t *testing.T) {
 	happened := func(seed uint64) []string {
-		_, log := simulate(t, seed, newHistory(seed, *length), 1, true)
+		log, _ := simulate(t, seed, newHistory(seed, *length), 1, true)
 		// When a worker says something of a step is up to it.
 		return slices.DeleteFunc(log, func(line string) bool { return strings.HasPrefix(line, " ") })
 	}

@@ -1,0 +1,105 @@
+package state_test
+
+import (
+	"testing"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/state"
+)
+
+// attempt notes one attempt, or that it has made nothing.
+func attempt(t *testing.T, a *state.Accessor, attempted bool, machine, tag string) string {
+	t.Helper()
+	results, err := a.SetAttempts([]params.Attempt{{Id: on(machine, tag), Attempted: attempted}})
+	return codes(t, results, err)[0]
+}
+
+func attempted(t *testing.T, a *state.Accessor, machine, tag string) bool {
+	t.Helper()
+	results, err := a.Attempts([]params.MachineStorageId{on(machine, tag)})
+	if got := codes(t, results, err)[0]; got != "ok" {
+		t.Fatalf("attempt of %s on %q: %s", tag, machine, got)
+	}
+	return results[0].Attempted
+}
+
+// What a worker sets out to make is remembered until it is recorded, or is known not to
+// have been made.
+func TestAttemptsAreRemembered(t *testing.T) {
+	w := mixed(t)
+	machine := w.ForMachine(machine0)
+	const volume, filesystem = "volume-0-0", "filesystem-0-0"
+	for _, step := range []struct {
+		do                           string
+		result                       string
+		volume, attached, filesystem bool
+	}{
+		{"nothing", "ok", false, false, false},
+		{"the filesystem", "ok", false, false, true},
+		{"not the filesystem", "ok", false, false, false},
+		{"the volume", "ok", true, true, false}, // which may be attached by that
+		{"not the volume", "ok", false, false, false},
+		{"the attachment", "ok", false, true, false},
+		{"another's", params.CodeUnauthorized, false, true, false},
+	} {
+		result := "ok"
+		switch step.do {
+		case "the filesystem", "not the filesystem":
+			result = attempt(t, machine, step.do == "the filesystem", "", filesystem)
+		case "the volume", "not the volume":
+			result = attempt(t, machine, step.do == "the volume", "", volume)
+		case "the attachment":
+			result = attempt(t, machine, true, "machine-0", volume)
+		case "another's":
+			result = attempt(t, w.ForMachine(machine1), true, "machine-0", volume)
+		}
+		if result != step.result {
+			t.Errorf("%s: %s, want %s", step.do, result, step.result)
+		}
+		got := []bool{
+			attempted(t, machine, "", volume), attempted(t, machine, "machine-0", volume), attempted(t, machine, "", filesystem),
+		}
+		if want := []bool{step.volume, step.attached, step.filesystem}; got[0] != want[0] || got[1] != want[1] || got[2] != want[2] {
+			t.Errorf("%s: %v, want %v", step.do, got, want)
+		}
+	}
+	w.must(w.provision(entry{kind: "volume", tag: volume}))
+	if attempt(t, machine, true, "", volume); attempted(t, machine, "", volume) {
+		t.Error("what is recorded is an attempt still")
+	}
+}
+
+// A volume stays attached while a filesystem may be being made on it, and none is begun on
+// one that is let go of.
+func TestVolumeStaysBeneathAFilesystemThatIsBeingMade(t *testing.T) {
+	w := mixed(t)
+	machine := w.ForMachine(machine0)
+	name := ""
+	all, err := w.AllStorage()
+	w.must(err)
+	for _, s := range all {
+		if s.Volume != nil && s.Volume.Tag.String() == "volume-0-0" {
+			name = s.Name
+		}
+	}
+	beneath := entry{kind: "volume-attachment", machine: "machine-0", tag: "volume-0-0"}
+	w.must(w.provision(entry{kind: "volume", tag: "volume-0-0"}))
+	if got := attempt(t, machine, true, "", "filesystem-0-0"); got != "ok" {
+		t.Fatal(got)
+	}
+	w.must(w.DetachStorage([]string{name}))
+	w.must(w.remove(entry{kind: "filesystem-attachment", machine: "machine-0", tag: "filesystem-0-0"}))
+	if got := w.lifeOf(beneath); got != life.Alive {
+		t.Fatalf("the volume's attachment is %s", got)
+	}
+	if got := attempt(t, machine, false, "", "filesystem-0-0"); got != "ok" {
+		t.Fatal(got)
+	}
+	if got := w.lifeOf(beneath); got != life.Dying {
+		t.Fatalf("with nothing made, the volume's attachment is %s", got)
+	}
+	if got := attempt(t, machine, true, "", "filesystem-0-0"); got == "ok" {
+		t.Error("a filesystem is begun on a volume that is being detached")
+	}
+}

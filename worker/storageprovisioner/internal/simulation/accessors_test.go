@@ -53,9 +53,7 @@ func reading[A, R any](in *incarnation, name string, args []A, call func([]A) ([
 func writing[A any](
 	in *incarnation, name string, args []A, call func([]A) ([]params.ErrorResult, error), told func(A, *params.Error),
 ) ([]params.ErrorResult, error) {
-	in.world.mu.Lock()
-	in.world.deeds++
-	in.world.mu.Unlock()
+	in.world.deeds.Add(1)
 	l := in.pass(name)
 	if l.lost && l.once(2) {
 		return nil, errCrashed

@@ -130,7 +130,7 @@ func provide[R any](ctx envcontext.ProviderCallContext, in *incarnation, name st
 	w := in.world
 	var keys []string
 	w.mu.Lock()
-	w.deeds++
+	w.deeds.Add(1)
 	for _, c := range calls {
 		keys = append(keys, c.key)
 		in.begin(c)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing/synctest"
 	"time"
 
@@ -47,7 +48,7 @@ type world struct {
 	going  map[string]*going
 	made   int
 	// deeds counts what workers have done, rather than looked at.
-	deeds int
+	deeds atomic.Int64
 	// recorded are the ids of what the state has recorded, by tag.
 	recorded map[string]string
 	// attempted are the entities of which the state remembers that they may have been
@@ -473,7 +474,7 @@ func (w *world) rest() error {
 		if time.Since(began) > patience {
 			return errors.Errorf("no rest after %v", patience)
 		}
-		before := w.deeds
+		before := w.deeds.Load()
 		for moved := true; moved; {
 			for i := 1; i < len(scopes); i++ {
 				w.scan(scopes[i].(names.MachineTag))
@@ -492,7 +493,7 @@ func (w *world) rest() error {
 				}
 			}
 		}
-		if w.deeds != before {
+		if w.deeds.Load() != before {
 			quiet = 0
 		}
 		time.Sleep(time.Hour)

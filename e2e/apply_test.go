@@ -15,15 +15,15 @@ func TestApplyAgainChangesNothing(t *testing.T) {
 	m.start()
 	first := m.apply()
 	for _, name := range []string{"raw", "data", "scratch", "logs"} {
-		if !strings.Contains(first.stdout, "+ "+name) {
-			t.Errorf("the first apply does not tell of %s:\n%s", name, first.stdout)
+		if !strings.Contains(first.Stdout, "+ "+name) {
+			t.Errorf("the first apply does not tell of %s:\n%s", name, first.Stdout)
 		}
 	}
 	before, loops := m.status(), loopsBelow(t, m.dir)
 
 	again := m.apply()
-	if !strings.Contains(again.stdout, "nothing to change") {
-		t.Errorf("the second apply says\n%s", again.stdout)
+	if !strings.Contains(again.Stdout, "nothing to change") {
+		t.Errorf("the second apply says\n%s", again.Stdout)
 	}
 	if after := m.status(); !reflect.DeepEqual(after, before) {
 		t.Errorf("status\n%+v\nwas\n%+v", after, before)
@@ -60,8 +60,8 @@ pools:
 	m.writeSpec(two)
 	dry := m.must("apply", "-f", m.spec, "--dry-run")
 	for _, line := range []string{"+ two", "+ pool quick"} {
-		if !strings.Contains(dry.stdout, line) {
-			t.Errorf("--dry-run does not show %q:\n%s", line, dry.stdout)
+		if !strings.Contains(dry.Stdout, line) {
+			t.Errorf("--dry-run does not show %q:\n%s", line, dry.Stdout)
 		}
 	}
 	if status := m.status(); len(status) != 1 {
@@ -73,14 +73,14 @@ pools:
 	if len(status) != 3 || status["two/1"].Status != "attached" || status["two/1"].Location != m.mount("two/1") || status["two/1"].Pool != "quick" {
 		t.Errorf("status %+v", status)
 	}
-	if pools := m.must("pools").stdout; !strings.Contains(pools, "quick") {
+	if pools := m.must("pools").Stdout; !strings.Contains(pools, "quick") {
 		t.Errorf("pools:\n%s", pools)
 	}
 
 	// What is not in the file stays, and is shown.
 	m.writeSpec(strings.ReplaceAll(one, "one", "three"))
-	if dry := m.must("apply", "-f", m.spec, "--dry-run"); !strings.Contains(dry.stdout, "! one") {
-		t.Errorf("--dry-run does not show what is left alone:\n%s", dry.stdout)
+	if dry := m.must("apply", "-f", m.spec, "--dry-run"); !strings.Contains(dry.Stdout, "! one") {
+		t.Errorf("--dry-run does not show what is left alone:\n%s", dry.Stdout)
 	}
 	m.apply()
 	if status := m.status(); len(status) != 4 {
@@ -155,14 +155,14 @@ func TestBadSpecIsRefusedWhole(t *testing.T) {
 		t.Run(test.about, func(t *testing.T) {
 			m.writeSpec(test.spec)
 			r := m.run("apply", "-f", m.spec, "--wait")
-			if r.code != 1 && r.code != 2 {
-				t.Errorf("exit status %d, want 1 or 2", r.code)
+			if r.Code != 1 && r.Code != 2 {
+				t.Errorf("exit status %d, want 1 or 2", r.Code)
 			}
-			if n := strings.Count(r.stderr, m.spec); n != 1 || !strings.Contains(r.stderr, m.spec+":"+test.line) && test.line != "" {
-				t.Errorf("want one error that names %s:%s, got\n%s", filepath.Base(m.spec), test.line, r.stderr)
+			if n := strings.Count(r.Stderr, m.spec); n != 1 || !strings.Contains(r.Stderr, m.spec+":"+test.line) && test.line != "" {
+				t.Errorf("want one error that names %s:%s, got\n%s", filepath.Base(m.spec), test.line, r.Stderr)
 			}
-			if !strings.Contains(r.stderr, test.field) {
-				t.Errorf("want an error that names %s, got\n%s", test.field, r.stderr)
+			if !strings.Contains(r.Stderr, test.field) {
+				t.Errorf("want an error that names %s, got\n%s", test.field, r.Stderr)
 			}
 			if status := m.status(); len(status) != 0 {
 				t.Errorf("something was applied: %+v", status)
@@ -180,8 +180,8 @@ func TestDifferentDeclarationIsRefused(t *testing.T) {
 	m.apply()
 	m.writeSpec("storage:\n- {name: b, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/b}\n- {name: a, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/c}\n")
 	r := m.run("apply", "-f", m.spec)
-	if r.code != 1 || !strings.Contains(r.stderr, m.spec+":3: ") || !strings.Contains(r.stderr, "mount") {
-		t.Error(r.all())
+	if r.Code != 1 || !strings.Contains(r.Stderr, m.spec+":3: ") || !strings.Contains(r.Stderr, "mount") {
+		t.Error(r.All())
 	}
 	if status := m.status(); len(status) != 1 {
 		t.Errorf("something was applied: %+v", status)

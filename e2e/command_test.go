@@ -20,8 +20,8 @@ func TestExitStatus(t *testing.T) {
 	m.writeSpec("storage: [{name: a, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/a}]")
 	want := func(code int, text string, args ...string) {
 		t.Helper()
-		if r := m.run(args...); r.code != code || !strings.Contains(r.stderr, text) {
-			t.Errorf("want exit status %d and %q:\n%s", code, text, r.all())
+		if r := m.run(args...); r.Code != code || !strings.Contains(r.Stderr, text) {
+			t.Errorf("want exit status %d and %q:\n%s", code, text, r.All())
 		}
 	}
 	want(0, "", "version")
@@ -48,8 +48,8 @@ func TestSecondAgentIsRefused(t *testing.T) {
 	m := newMachine(t)
 	m.start()
 	r := m.run("run")
-	if r.code != 1 || !strings.Contains(r.stderr, m.data) {
-		t.Errorf("want exit status 1 and an error that names %s:\n%s", m.data, r.all())
+	if r.Code != 1 || !strings.Contains(r.Stderr, m.data) {
+		t.Errorf("want exit status 1 and an error that names %s:\n%s", m.data, r.All())
 	}
 	m.status() // the first one still answers
 	m.stop()
@@ -104,8 +104,8 @@ func TestBusyDetachTimesOut(t *testing.T) {
 	defer release()
 
 	r := m.run("detach", "a", "--wait", "--timeout", "2s")
-	if r.code != 3 || !strings.Contains(r.stderr, "a") {
-		t.Errorf("want exit status 3:\n%s", r.all())
+	if r.Code != 3 || !strings.Contains(r.Stderr, "a") {
+		t.Errorf("want exit status 3:\n%s", r.All())
 	}
 	if s := m.status()["a"]; s.Status != "detaching" || !strings.Contains(s.Message, "cat") {
 		t.Errorf("%+v, want it detaching with a message that names the process", s)
@@ -124,13 +124,13 @@ func TestStatusFields(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec(fourKinds)
 	m.start()
-	if r := m.must("status", "-o", "json"); strings.TrimSpace(r.stdout) != "[]" {
-		t.Errorf("without storage: %s", r.stdout)
+	if r := m.must("status", "-o", "json"); strings.TrimSpace(r.Stdout) != "[]" {
+		t.Errorf("without storage: %s", r.Stdout)
 	}
 	m.apply()
 
 	var list []map[string]any
-	if err := json.Unmarshal([]byte(m.must("status", "-o", "json").stdout), &list); err != nil {
+	if err := json.Unmarshal([]byte(m.must("status", "-o", "json").Stdout), &list); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
@@ -143,7 +143,7 @@ func TestStatusFields(t *testing.T) {
 		}
 	}
 
-	table := m.must("status", "data").stdout
+	table := m.must("status", "data").Stdout
 	for _, text := range []string{"data", "filesystem", "loop", "64M", "attached", m.mount("data")} {
 		if !strings.Contains(table, text) {
 			t.Errorf("%q is not in the table\n%s", text, table)
@@ -152,7 +152,7 @@ func TestStatusFields(t *testing.T) {
 	if strings.Contains(table, "scratch") {
 		t.Errorf("a table of data shows scratch:\n%s", table)
 	}
-	if yaml := m.must("status", "-o", "yaml").stdout; !strings.Contains(yaml, "name: scratch") || !strings.Contains(yaml, "size-mib: 16") {
+	if yaml := m.must("status", "-o", "yaml").Stdout; !strings.Contains(yaml, "name: scratch") || !strings.Contains(yaml, "size-mib: 16") {
 		t.Errorf("yaml:\n%s", yaml)
 	}
 	m.must("remove", "raw", "data", "scratch", "logs", "--wait")

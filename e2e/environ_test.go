@@ -12,6 +12,8 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/e2e/internal/command"
+	"github.com/stowage-io/stowage/e2e/internal/kernel"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 	"github.com/stowage-io/stowage/storage/provider"
@@ -139,7 +141,7 @@ storage:
 func (p *program) wantOnDisks() {
 	p.Helper()
 	status := p.status()
-	for name, want := range map[string]storage{
+	for name, want := range map[string]command.Storage{
 		"data": {Kind: "filesystem", Volume: "0", Filesystem: "0/0", Location: p.mount("data")},
 		"raw":  {Kind: "block", Volume: "1", SizeMiB: 32},
 	} {
@@ -154,7 +156,7 @@ func (p *program) wantOnDisks() {
 	if len(loops) != 2 || len(loopsBelow(p, p.machine.dir)) != 2 {
 		p.Errorf("loop devices %+v, want the program's 2", loops)
 	}
-	if raw := status["raw"].Location; !slices.ContainsFunc(loops, func(l loopDevice) bool { return l.Path == raw }) {
+	if raw := status["raw"].Location; !slices.ContainsFunc(loops, func(l kernel.Loop) bool { return l.Path == raw }) {
 		p.Errorf("raw is at %q, which is none of %+v", raw, loops)
 	}
 	mounts := mountsBelow(p, p.machine.dir)
@@ -172,7 +174,7 @@ func TestStorageOfTheEnvironment(t *testing.T) {
 	p.apply()
 	p.wantOnDisks()
 	p.writeData("data", "raw")
-	if report := p.must("report").stdout; !strings.Contains(report, "environment-storage-provisioner") {
+	if report := p.must("report").Stdout; !strings.Contains(report, "environment-storage-provisioner") {
 		t.Errorf("the report does not name the environment's worker:\n%s", report)
 	}
 
@@ -237,11 +239,11 @@ func TestWhatTheProgramSaysIsSeenAndTriedAgain(t *testing.T) {
 	p := newProgram(newMachine(t))
 	p.writeSpec("storage: [{name: data, directive: 'disks,64M', kind: filesystem, mount: MNT/data}]")
 	p.startManager()
-	wantLines := func(r result, operation string, lines ...string) {
+	wantLines := func(r command.Result, operation string, lines ...string) {
 		t.Helper()
 		for _, line := range lines {
-			if !strings.Contains(r.stdout, line) {
-				t.Errorf("no word of %q:\n%s", line, r.all())
+			if !strings.Contains(r.Stdout, line) {
+				t.Errorf("no word of %q:\n%s", line, r.All())
 			}
 		}
 		if n := p.asked(operation); n != len(lines)+1 {
@@ -265,8 +267,8 @@ func TestWhatTheProgramSaysIsSeenAndTriedAgain(t *testing.T) {
 	// What cannot be is told at once, and not tried again.
 	p.says("create-volumes", `{"results": [{"error": {"message": "no such tier", "code": "permanent"}}]}`)
 	r := p.run("apply", "-f", p.spec, "--wait")
-	if r.code != 1 || !strings.Contains(r.stderr, "no such tier") {
-		t.Error(r.all())
+	if r.Code != 1 || !strings.Contains(r.Stderr, "no such tier") {
+		t.Error(r.All())
 	}
 	p.must("remove", "data", "--wait")
 	if n := p.asked("create-volumes"); n != 5 {
@@ -281,8 +283,8 @@ func TestWithoutAManager(t *testing.T) {
 	p.writeSpec(onDisks)
 	p.start(p.flag())
 	r := p.run("apply", "-f", p.spec)
-	if r.code != 1 || !strings.Contains(r.stderr, p.spec+":4: ") || !strings.Contains(r.stderr, "--manager") {
-		t.Error(r.all())
+	if r.Code != 1 || !strings.Contains(r.Stderr, p.spec+":4: ") || !strings.Contains(r.Stderr, "--manager") {
+		t.Error(r.All())
 	}
 	p.stop()
 

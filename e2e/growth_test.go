@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/e2e/internal/kernel"
 )
 
 const growing = `
@@ -25,6 +27,10 @@ storage:
 
 func TestStorageGrowsInUse(t *testing.T) {
 	m := newMachine(t)
+	ext4Grows, err := kernel.GrowsExt4()
+	if err != nil {
+		t.Fatal(err)
+	}
 	m.writeSpec(growing)
 	m.start()
 	m.apply()
@@ -37,10 +43,10 @@ func TestStorageGrowsInUse(t *testing.T) {
 		{"raw", "+32M", 64}, {"data", "128M", 128}, {"trees", "288M", 288}, {"large", "+64M", 384}, {"scratch", "32M", 32}, {"logs", "24M", 24},
 		{"trees", "320M", 320}, // once more
 	} {
-		if test.name == "data" && !ext4Grows(t) {
+		if test.name == "data" && !ext4Grows {
 			r := m.run("resize", test.name, test.size, "--wait")
-			if r.code != 1 || !strings.Contains(r.stderr, "CAP_SYS_RESOURCE") {
-				t.Error(r.all())
+			if r.Code != 1 || !strings.Contains(r.Stderr, "CAP_SYS_RESOURCE") {
+				t.Error(r.All())
 			}
 			continue
 		}
@@ -57,8 +63,8 @@ func TestStorageGrowsInUse(t *testing.T) {
 	}
 	m.wantData("raw", "data", "trees", "large", "scratch", "logs")
 	// What was asked for is there, so asking again is no change.
-	if r := m.must("resize", "trees", "320M", "--wait"); !strings.Contains(r.stdout, "nothing to change") {
-		t.Error(r.all())
+	if r := m.must("resize", "trees", "320M", "--wait"); !strings.Contains(r.Stdout, "nothing to change") {
+		t.Error(r.All())
 	}
 
 	m.must("detach", "data", "trees", "large", "--wait")
@@ -86,8 +92,8 @@ func TestALargerSizeInTheFileGrows(t *testing.T) {
 	m.writeSpec(strings.Replace(small, "256M", "320M", 1))
 	dry := m.must("apply", "-f", m.spec, "--dry-run")
 	for _, line := range []string{"~ data  grow  1 of 2: 256 MiB to 320 MiB\n", "~ data  grow  1 of 2: 288 MiB to 320 MiB\n"} {
-		if !strings.Contains(dry.stdout, line) {
-			t.Errorf("--dry-run does not show %q:\n%s", line, dry.stdout)
+		if !strings.Contains(dry.Stdout, line) {
+			t.Errorf("--dry-run does not show %q:\n%s", line, dry.Stdout)
 		}
 	}
 	if s := m.status()["data/1"]; s.SizeMiB != 256 || s.WantedMiB != 256 {
@@ -112,17 +118,17 @@ func TestNothingShrinks(t *testing.T) {
 	m.apply()
 	m.writeData("data")
 	r := m.run("resize", "data", "32M", "--wait")
-	if r.code != 1 || !strings.Contains(r.stderr, "64 MiB") || !strings.Contains(r.stderr, "32 MiB") {
-		t.Error(r.all())
+	if r.Code != 1 || !strings.Contains(r.Stderr, "64 MiB") || !strings.Contains(r.Stderr, "32 MiB") {
+		t.Error(r.All())
 	}
 	m.writeSpec(strings.Replace(two, "64M", "32M", 1))
 	r = m.run("apply", "-f", m.spec, "--wait")
-	if r.code != 1 || !strings.Contains(r.stderr, m.spec+":3: storage data: directive: data has 64M and cannot become smaller") {
-		t.Error(r.all())
+	if r.Code != 1 || !strings.Contains(r.Stderr, m.spec+":3: storage data: directive: data has 64M and cannot become smaller") {
+		t.Error(r.All())
 	}
 	r = m.run("resize", "data", "1E")
-	if r.code != 1 || !strings.Contains(r.stderr, "does not fit") {
-		t.Error(r.all())
+	if r.Code != 1 || !strings.Contains(r.Stderr, "does not fit") {
+		t.Error(r.All())
 	}
 	if status := m.status(); len(status) != 1 || status["data"].SizeMiB != 64 || status["data"].WantedMiB != 64 {
 		t.Errorf("something was changed: %+v", status)
@@ -150,8 +156,8 @@ func TestGrowingGoesOn(t *testing.T) {
 	m.must("resize", "data", strconv.Itoa(size)+"M", "--wait")
 	m.must("detach", "data", "--wait")
 	m.must("resize", "data", "+32M")
-	if r := m.run("resize", "data", "+0.5M", "--wait"); r.code != 1 || !strings.Contains(r.stderr, "detached") {
-		t.Error(r.all())
+	if r := m.run("resize", "data", "+0.5M", "--wait"); r.Code != 1 || !strings.Contains(r.Stderr, "detached") {
+		t.Error(r.All())
 	}
 	m.must("attach", "data", "--wait")
 	m.must("resize", "data", "448M", "--wait")
@@ -162,18 +168,6 @@ func TestGrowingGoesOn(t *testing.T) {
 	m.must("remove", "data", "--wait")
 	m.wantNoStorage()
 	m.stop()
-}
-
-// ext4Grows tells whether the kernel lets this machine's root grow an ext4 that is
-// mounted.
-func ext4Grows(t *testing.T) bool {
-	t.Helper()
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&header, &data[0]); err != nil {
-		t.Fatal(err)
-	}
-	return data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
 // realSize returns the size in MiB that the kernel tells, of a filesystem or a

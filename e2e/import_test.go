@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/stowage-io/stowage/e2e/internal/command"
+	"github.com/stowage-io/stowage/e2e/internal/kernel"
 )
 
 // tool runs a program that a test needs.
@@ -43,7 +46,7 @@ func (m *machine) old(name string, mib int64, mkfs ...string) string {
 	m.tool("umount", m.mount(name))
 	// The kernel detaches the device a moment later.
 	m.poll(path+" is still attached", func() bool {
-		return !slices.ContainsFunc(loopsBelow(m, m.dir), func(l loopDevice) bool { return l.File == path })
+		return !slices.ContainsFunc(loopsBelow(m, m.dir), func(l kernel.Loop) bool { return l.File == path })
 	})
 	return path
 }
@@ -94,8 +97,8 @@ func TestImportedDataIsThere(t *testing.T) {
 		path := m.old(name, 320, mkfs...)
 		r := m.must("import", name, path, "--pool", "loop", "--mount", m.mount(name), "--wait")
 		kind := strings.TrimPrefix(mkfs[0], "mkfs.")
-		if !strings.Contains(r.stdout, "+ "+name+"  import  filesystem, pool loop, 320M, "+kind) {
-			t.Error(r.all())
+		if !strings.Contains(r.Stdout, "+ "+name+"  import  filesystem, pool loop, 320M, "+kind) {
+			t.Error(r.All())
 		}
 		if s := m.status()[name]; s.Kind != "filesystem" || s.SizeMiB != 320 || s.WantedMiB != 320 || s.Location != m.mount(name) {
 			t.Errorf("%+v", s)
@@ -103,8 +106,8 @@ func TestImportedDataIsThere(t *testing.T) {
 		if _, err := os.Stat(path); !os.IsNotExist(err) {
 			t.Errorf("%s is still there (%v)", path, err)
 		}
-		if r := m.run("import", name, path, "--pool", "loop"); r.code != 1 || !strings.Contains(r.stderr, "there is storage of that name") {
-			t.Error(r.all())
+		if r := m.run("import", name, path, "--pool", "loop"); r.Code != 1 || !strings.Contains(r.Stderr, "there is storage of that name") {
+			t.Error(r.All())
 		}
 	}
 	// It is storage like any other.
@@ -135,21 +138,21 @@ func TestKilledWhileImporting(t *testing.T) {
 		names = append(names, name)
 		path := m.old(name, 16, "mkfs.ext4", "-q", "-F")
 		args := []string{"import", name, path, "--pool", "loop", "--mount", m.mount(name)}
-		done := make(chan result, 1)
+		done := make(chan command.Result, 1)
 		go func() { done <- m.run(args...) }()
 		m.poll(path+" is still there", func() bool {
 			_, err := os.Lstat(path)
 			return os.IsNotExist(err) || len(done) > 0
 		})
 		m.kill()
-		if r := <-done; strings.Contains(r.stderr, "importing") {
-			t.Error(r.all())
+		if r := <-done; strings.Contains(r.Stderr, "importing") {
+			t.Error(r.All())
 		}
 		m.start()
 		r := m.run(args...)
-		t.Logf("again: %d %s", r.code, r.stderr)
-		if r.code != 0 && !strings.Contains(r.stderr, "there is storage of that name") {
-			t.Error(r.all())
+		t.Logf("again: %d %s", r.Code, r.Stderr)
+		if r.Code != 0 && !strings.Contains(r.Stderr, "there is storage of that name") {
+			t.Error(r.All())
 		}
 	}
 	m.must(append([]string{"attach", "--wait"}, names...)...)
@@ -172,10 +175,10 @@ func TestImportByUUID(t *testing.T) {
 	m.tool("mount", device, m.mount("data"))
 	m.poll("a mounted device is not refused with where it is mounted", func() bool {
 		r := m.run(args...)
-		if r.code == 0 {
-			t.Fatalf("a mounted device was taken over:\n%s", r.all())
+		if r.Code == 0 {
+			t.Fatalf("a mounted device was taken over:\n%s", r.All())
 		}
-		return strings.Contains(r.stderr, m.mount("data"))
+		return strings.Contains(r.Stderr, m.mount("data"))
 	})
 	m.tool("umount", m.mount("data"))
 	m.must(args...)
@@ -195,8 +198,8 @@ func TestImportOfWhatIsNoFilesystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := m.run("import", "raw", path, "--pool", "loop")
-	if r.code != 1 || !strings.Contains(r.stderr, "--block") {
-		t.Error(r.all())
+	if r.Code != 1 || !strings.Contains(r.Stderr, "--block") {
+		t.Error(r.All())
 	}
 	if _, err := os.Stat(path); err != nil || len(m.status()) != 0 {
 		t.Errorf("something was done: %v, %+v", err, m.status())

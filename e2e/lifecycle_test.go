@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/e2e/internal/command"
+	"github.com/stowage-io/stowage/e2e/internal/kernel"
 )
 
 const fourKinds = `
@@ -161,7 +164,7 @@ func TestDetachKeepsTheData(t *testing.T) {
 func (m *machine) wantFourKinds() {
 	m.Helper()
 	status := m.status()
-	for _, want := range []storage{
+	for _, want := range []command.Storage{
 		{Name: "raw", Kind: "block", Pool: "loop", Provider: "loop", SizeMiB: 32},
 		{Name: "data", Kind: "filesystem", Pool: "loop", Provider: "loop", Location: m.mount("data")},
 		{Name: "scratch", Kind: "filesystem", Pool: "tmpfs", Provider: "tmpfs", Location: m.mount("scratch")},
@@ -184,7 +187,7 @@ func (m *machine) wantFourKinds() {
 	if len(loops) != 2 {
 		m.Errorf("loop devices %+v, want 2", loops)
 	}
-	if raw := status["raw"].Location; !slices.ContainsFunc(loops, func(l loopDevice) bool { return l.Path == raw }) {
+	if raw := status["raw"].Location; !slices.ContainsFunc(loops, func(l kernel.Loop) bool { return l.Path == raw }) {
 		m.Errorf("raw is at %q, which is none of %+v", raw, loops)
 	}
 	types := make(map[string]string)

@@ -1,19 +1,16 @@
 package e2e
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/e2e/internal/command"
 )
 
 // patience is how long anything that a test waits for may take.
@@ -27,8 +24,7 @@ type machine struct {
 	spec string // the file to apply
 	log  string // of the agent
 
-	agent  *exec.Cmd
-	exited chan error
+	agent *command.Agent
 }
 
 // newMachine returns a machine without an agent. When the test ends there must be
@@ -74,7 +70,7 @@ func (m *machine) cleanUp() {
 // dump shows what there is to know about a failure.
 func (m *machine) dump() {
 	if m.agent != nil {
-		m.Logf("status:\n%s", m.run("status").all())
+		m.Logf("status:\n%s", m.run("status").All())
 	}
 	for _, mount := range mountsBelow(m, m.dir) {
 		m.Logf("mount: %s of %s on %s", mount.FSType, mount.Source, mount.Mountpoint)
@@ -119,55 +115,36 @@ func (m *machine) mount(name string) string { return filepath.Join(m.dir, "mnt",
 // start starts an agent and returns when it listens.
 func (m *machine) start(args ...string) {
 	m.Helper()
-	log, err := os.OpenFile(m.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	agent, err := m.stowage().Start(m.log, args...)
 	if err != nil {
 		m.Fatal(err)
 	}
-	agent := exec.Command(stowage, append([]string{"run", "--data-dir", m.data, "--log-level", "debug"}, args...)...)
-	stderr, err := agent.StderrPipe()
-	if err != nil {
-		m.Fatal(err)
-	}
-	if err := agent.Start(); err != nil {
-		m.Fatal(err)
-	}
-	listening, exited := make(chan struct{}), make(chan error, 1)
-	go func() {
-		defer log.Close()
-		told := false
-		lines := bufio.NewScanner(stderr)
-		for lines.Scan() {
-			fmt.Fprintln(log, lines.Text())
-			if !told && strings.Contains(lines.Text(), "listening on "+m.data) {
-				told = true
-				close(listening)
-			}
-		}
-		exited <- agent.Wait()
-	}()
 	select {
-	case <-listening:
-		m.agent, m.exited = agent, exited
-	case err := <-exited:
-		m.Fatalf("the agent ended at once: %v", err)
+	case <-agent.Listening:
+		m.agent = agent
+	case <-agent.Ended:
+		m.Fatalf("the agent ended at once: %v", agent.Err())
 	case <-time.After(patience):
-		m.agent, m.exited = agent, exited
+		m.agent = agent
 		m.Fatal("the agent does not listen")
 	}
 }
 
+// stowage is the command, for the machine's agent.
+func (m *machine) stowage() command.Stowage { return command.Stowage{Binary: stowage, DataDir: m.data} }
+
 // stop asks the agent to end, which it does without an error.
 func (m *machine) stop() {
 	m.Helper()
-	if err := m.agent.Process.Signal(os.Interrupt); err != nil {
+	if err := m.agent.Signal(os.Interrupt); err != nil {
 		m.Fatal(err)
 	}
 	select {
-	case err := <-m.exited:
-		m.agent = nil
-		if err != nil {
+	case <-m.agent.Ended:
+		if err := m.agent.Err(); err != nil {
 			m.Errorf("the agent ended with: %v", err)
 		}
+		m.agent = nil
 	case <-time.After(patience):
 		m.Fatal("the agent does not end")
 	}
@@ -176,90 +153,49 @@ func (m *machine) stop() {
 // kill ends the agent in the middle of whatever it does.
 func (m *machine) kill() {
 	m.Helper()
-	if err := m.agent.Process.Signal(unix.SIGKILL); err != nil {
+	if err := m.agent.Signal(unix.SIGKILL); err != nil {
 		m.Fatal(err)
 	}
-	<-m.exited
+	<-m.agent.Ended
 	m.agent = nil
 }
 
-// result is what a command did.
-type result struct {
-	command        string
-	stdout, stderr string
-	code           int
-}
-
-func (r result) all() string {
-	return fmt.Sprintf("$ %s\n%s%s[exit status %d]\n", r.command, r.stdout, r.stderr, r.code)
-}
-
 // run runs a command of stowage.
-func (m *machine) run(args ...string) result {
+func (m *machine) run(args ...string) command.Result {
 	m.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, stowage, args...)
-	cmd.Env = append(os.Environ(), "STOWAGE_DIR="+m.data)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := cmd.Run()
-	if ctx.Err() != nil {
-		m.Fatalf("stowage %s: not done after %v\n%s%s", strings.Join(args, " "), patience, &stdout, &stderr)
-	}
-	if cmd.ProcessState == nil {
+	r, err := m.stowage().Run(ctx, args...)
+	if err != nil {
 		m.Fatal(err)
 	}
-	return result{"stowage " + strings.Join(args, " "), stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+	return r
 }
 
 // must runs a command of stowage that has to succeed.
-func (m *machine) must(args ...string) result {
+func (m *machine) must(args ...string) command.Result {
 	m.Helper()
 	r := m.run(args...)
-	if r.code != 0 {
-		m.Fatal(r.all())
+	if r.Code != 0 {
+		m.Fatal(r.All())
 	}
 	return r
 }
 
 // apply applies the file and waits until all is attached.
-func (m *machine) apply() result {
+func (m *machine) apply() command.Result {
 	m.Helper()
 	return m.must("apply", "-f", m.spec, "--wait")
 }
 
-// storage is an object of `status -o json`.
-type storage struct {
-	Name        string    `json:"name"`
-	Kind        string    `json:"kind"`
-	Pool        string    `json:"pool"`
-	Provider    string    `json:"provider"`
-	SizeMiB     uint64    `json:"size-mib"`
-	WantedMiB   uint64    `json:"wanted-mib"`
-	Life        string    `json:"life"`
-	Status      string    `json:"status"`
-	Message     string    `json:"message"`
-	Since       time.Time `json:"since"`
-	Location    string    `json:"location"`
-	Volume      string    `json:"volume"`
-	Filesystem  string    `json:"filesystem"`
-	Attachments []any     `json:"attachments"`
-}
-
 // status returns all storage by name.
-func (m *machine) status() map[string]storage {
+func (m *machine) status() map[string]command.Storage {
 	m.Helper()
-	r := m.must("status", "-o", "json")
-	decoder := json.NewDecoder(strings.NewReader(r.stdout))
-	decoder.DisallowUnknownFields()
-	var list []storage
-	if err := decoder.Decode(&list); err != nil {
-		m.Fatalf("%v in\n%s", err, r.stdout)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	all, err := m.stowage().Status(ctx)
+	if err != nil {
+		m.Fatal(err)
 	}
-	byName := make(map[string]storage)
-	for _, s := range list {
-		byName[s.Name] = s
-	}
-	return byName
+	return all
 }

@@ -5,9 +5,9 @@ package e2e
 import (
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
+
+	"github.com/stowage-io/stowage/e2e/internal/command"
 )
 
 // stowage is the binary under test.
@@ -24,10 +24,8 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	stowage = filepath.Join(dir, "stowage")
-	build := exec.Command("go", "build", "-o", stowage, "../cmd/stowage")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "building the command: %v\n%s", err, out)
+	if stowage, err = command.Build(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()

@@ -1,0 +1,65 @@
+package command
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// Agent is a running agent, or one that ran.
+type Agent struct {
+	cmd *exec.Cmd
+	// Listening is closed when commands reach the agent.
+	Listening <-chan struct{}
+	// Ended is closed when the agent has.
+	Ended <-chan struct{}
+	err   error
+}
+
+// Start starts an agent, which appends what it says to a file.
+func (s Stowage) Start(logFile string, args ...string) (*Agent, error) {
+	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(s.Binary, append([]string{"run", "--data-dir", s.DataDir, "--log-level", "debug"}, args...)...)
+	stderr, err := cmd.StderrPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		log.Close()
+		return nil, err
+	}
+	listening, ended := make(chan struct{}), make(chan struct{})
+	a := &Agent{cmd: cmd, Listening: listening, Ended: ended}
+	go func() {
+		defer close(ended)
+		defer log.Close()
+		told := false
+		lines := bufio.NewScanner(stderr)
+		for lines.Scan() {
+			fmt.Fprintln(log, lines.Text())
+			if !told && strings.Contains(lines.Text(), "listening on "+s.DataDir) {
+				told = true
+				close(listening)
+			}
+		}
+		a.err = cmd.Wait()
+	}()
+	return a, nil
+}
+
+// PID is the agent's process id.
+func (a *Agent) PID() int { return a.cmd.Process.Pid }
+
+// Signal sends the agent a signal.
+func (a *Agent) Signal(signal os.Signal) error { return a.cmd.Process.Signal(signal) }
+
+// Err tells how an agent that has ended did.
+func (a *Agent) Err() error {
+	<-a.Ended
+	return a.err
+}

@@ -1,0 +1,112 @@
+// Package command runs the stowage command as its users do: the built binary, in
+// processes of its own.
+package command
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Build builds the command in a directory, and returns its path.
+func Build(dir string) (string, error) {
+	binary := filepath.Join(dir, "stowage")
+	build := exec.Command("go", "build", "-o", binary, "github.com/stowage-io/stowage/cmd/stowage")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building the command: %w\n%s", err, out)
+	}
+	return binary, nil
+}
+
+// Stowage is a built command and the data directory of the agent that it is about.
+type Stowage struct {
+	Binary  string
+	DataDir string
+}
+
+// Result is what a command did.
+type Result struct {
+	Command        string
+	Stdout, Stderr string
+	Code           int
+}
+
+// All is the result as a terminal shows it.
+func (r Result) All() string {
+	return fmt.Sprintf("$ %s\n%s%s[exit status %d]\n", r.Command, r.Stdout, r.Stderr, r.Code)
+}
+
+// Run runs a command to its end. That it fails is no error here; that the context ends
+// before is.
+func (s Stowage) Run(ctx context.Context, args ...string) (Result, error) {
+	r := Result{Command: "stowage " + strings.Join(args, " ")}
+	cmd := exec.CommandContext(ctx, s.Binary, args...)
+	cmd.Env = append(os.Environ(), "STOWAGE_DIR="+s.DataDir)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	r.Stdout, r.Stderr = stdout.String(), stderr.String()
+	if ctx.Err() != nil {
+		return r, fmt.Errorf("%s: %w\n%s%s", r.Command, ctx.Err(), r.Stdout, r.Stderr)
+	}
+	if cmd.ProcessState == nil {
+		return r, err
+	}
+	r.Code = cmd.ProcessState.ExitCode()
+	return r, nil
+}
+
+// Storage is an object of `status -o json`.
+type Storage struct {
+	Name        string       `json:"name"`
+	Kind        string       `json:"kind"`
+	Pool        string       `json:"pool"`
+	Provider    string       `json:"provider"`
+	SizeMiB     uint64       `json:"size-mib"`
+	WantedMiB   uint64       `json:"wanted-mib"`
+	Life        string       `json:"life"`
+	Status      string       `json:"status"`
+	Message     string       `json:"message"`
+	Since       time.Time    `json:"since"`
+	Location    string       `json:"location"`
+	Volume      string       `json:"volume"`
+	Filesystem  string       `json:"filesystem"`
+	Attachments []Attachment `json:"attachments"`
+}
+
+// Attachment is one of those of a Storage.
+type Attachment struct {
+	Machine  string `json:"machine"`
+	Life     string `json:"life"`
+	Location string `json:"location"`
+	ReadOnly bool   `json:"read-only"`
+}
+
+// Status returns all storage by name.
+func (s Stowage) Status(ctx context.Context) (map[string]Storage, error) {
+	r, err := s.Run(ctx, "status", "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	if r.Code != 0 {
+		return nil, errors.New(r.All())
+	}
+	decoder := json.NewDecoder(strings.NewReader(r.Stdout))
+	decoder.DisallowUnknownFields()
+	var list []Storage
+	if err := decoder.Decode(&list); err != nil {
+		return nil, fmt.Errorf("%w in\n%s", err, r.Stdout)
+	}
+	byName := make(map[string]Storage)
+	for _, s := range list {
+		byName[s.Name] = s
+	}
+	return byName, nil
+}

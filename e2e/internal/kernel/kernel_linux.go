@@ -1,0 +1,107 @@
+// Package kernel tells what the kernel has of loop devices and mounts below a
+// directory, for tests of the command that look at what it really did.
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// Loop is a loop device as the kernel shows it.
+type Loop struct {
+	Path string // of the device
+	File string // behind it
+}
+
+// Loops returns the loop devices whose file is below dir.
+func Loops(dir string) ([]Loop, error) {
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, err
+	}
+	var loops []Loop
+	for _, file := range files {
+		backing, err := os.ReadFile(file)
+		if err != nil {
+			continue // detached since
+		}
+		// The name of a deleted file ends in " (deleted)".
+		if below(string(backing), dir) {
+			name := strings.Split(file, "/")[3]
+			loops = append(loops, Loop{"/dev/" + name, strings.TrimSpace(string(backing))})
+		}
+	}
+	return loops, nil
+}
+
+// Mounts returns what is mounted on dir and below it, the last mounted first.
+func Mounts(dir string) ([]*mountinfo.Info, error) {
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	slices.Reverse(mounts)
+	return mounts, err
+}
+
+// Processes returns the command lines of processes that name dir.
+func Processes(dir string) ([]string, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return nil, err
+	}
+	var lines []string
+	for _, file := range files {
+		line, err := os.ReadFile(file)
+		if err == nil && strings.Contains(string(line), dir) {
+			lines = append(lines, strings.ReplaceAll(string(line), "\x00", " "))
+		}
+	}
+	return lines, nil
+}
+
+// Clear takes away all mounts and loop devices below dir.
+func Clear(dir string) error {
+	var failures []error
+	mounts, err := Mounts(dir)
+	failures = append(failures, err)
+	for _, m := range mounts {
+		if err := unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW); err != nil {
+			failures = append(failures, fmt.Errorf("unmounting %s: %w", m.Mountpoint, err))
+		}
+	}
+	loops, err := Loops(dir)
+	failures = append(failures, err)
+	for _, l := range loops {
+		failures = append(failures, Detach(l.Path))
+	}
+	return errors.Join(failures...)
+}
+
+// Detach detaches a loop device. One that is in use is detached when it no longer is.
+func Detach(path string) error {
+	device, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer device.Close()
+	if err := unix.IoctlSetInt(int(device.Fd()), unix.LOOP_CLR_FD, 0); err != nil {
+		return fmt.Errorf("detaching %s: %w", path, err)
+	}
+	return nil
+}
+
+// GrowsExt4 tells whether the kernel lets this machine's root grow an ext4 that is
+// mounted.
+func GrowsExt4() (bool, error) {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	err := unix.Capget(&header, &data[0])
+	return data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0, err
+}
+
+func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/e2e/internal/command"
+	"github.com/stowage-io/stowage/e2e/internal/kernel"
+)
+
+// delay is how long after something has begun the agent is killed: mostly at once, for
+// the steps of an operation are short.
+func (s *soak) delay() time.Duration {
+	most := []time.Duration{5 * time.Millisecond, 30 * time.Millisecond, 100 * time.Millisecond, 400 * time.Millisecond}
+	return time.Duration(s.rand.Int64N(int64(most[s.rand.IntN(len(most))])))
+}
+
+// flight is an operation under way.
+type flight struct {
+	*operation
+	result command.Result
+	err    error
+}
+
+// crash kills the agent while operations are under way, and one crash in ten shuts down
+// disks beneath it before that. When it returns the disks are back, and what was cut
+// short is doubtful.
+func (s *soak) crash() error {
+	var stateDown, dataDown bool
+	if s.rand.IntN(s.disksOneIn) == 0 {
+		which := s.rand.IntN(3)
+		stateDown, dataDown = which != 0, which != 1
+	}
+	var flying []*operation
+	flights := make(chan flight)
+	for range 1 + s.rand.IntN(2) {
+		o, err := s.nextOperation(flying)
+		if err != nil {
+			return err
+		}
+		flying = append(flying, o)
+		go func() {
+			r, err := s.command(o.args...)
+			flights <- flight{o, r, err}
+		}()
+	}
+	busy := flying
+	written := make(chan writing, 1)
+	if i := s.writable(flying); i != nil && s.rand.IntN(2) == 0 {
+		busy = append(busy, &operation{after: map[*instance]*want{i: i.want}})
+		s.writeMeanwhile(i, written)
+	} else {
+		written <- writing{}
+	}
+	delay := s.delay()
+	<-time.After(delay)
+
+	err := s.shutDown(stateDown, dataDown)
+	if err == nil && stateDown {
+		err = s.refuses(busy)
+	}
+	if err == nil && (stateDown || dataDown) {
+		<-time.After(s.delay())
+	}
+	err = errors.Join(err, s.kill())
+	if err == nil && !stateDown && !dataDown {
+		s.figures.kills++
+	}
+	s.note("kill -9 after %s", delay)
+	for range flying {
+		f := <-flights
+		err = errors.Join(err, f.err)
+		s.figures.operations++
+		if f.err == nil && f.result.Code == 0 {
+			s.note("%q: done", f.args)
+			s.acknowledge(f.operation)
+			continue
+		}
+		s.note("%q: cut short, %s", f.args, f.result.Stderr)
+		s.figures.cutShort++
+		if f.result.Stderr == "" {
+			err = errors.Join(err, fmt.Errorf("no word of what went wrong:\n%s", f.result.All()))
+		}
+		s.doubtful = append(s.doubtful, f.operation)
+	}
+	w := <-written
+	s.figures.written += w.bytes
+	if w.err != nil && !dataDown {
+		err = errors.Join(err, w.err)
+	}
+	if err != nil {
+		return err
+	}
+	return s.repair(stateDown, dataDown)
+}
+
+// shutDown makes disks fail from now on. What was not synced is lost, but for what a
+// journal that is written out has.
+func (s *soak) shutDown(stateDown, dataDown bool) error {
+	how := []int{unix.FS_SHUTDOWN_FLAGS_LOGFLUSH, unix.FS_SHUTDOWN_FLAGS_NOLOGFLUSH}[s.rand.IntN(2)]
+	down := func(d *disk) error {
+		s.note("shut down %s, flag %d", d.dir, how)
+		return d.shutDown(how)
+	}
+	switch {
+	case stateDown && dataDown:
+		s.figures.bothDowns++
+		return errors.Join(down(s.dataDisk), down(s.stateDisk))
+	case stateDown:
+		s.figures.stateDowns++
+		return down(s.stateDisk)
+	case dataDown:
+		s.figures.dataDowns++
+		return down(s.dataDisk)
+	}
+	return nil
+}
+
+// refuses checks that the agent, whose state cannot be written, has ended or says so: it
+// does not acknowledge anything.
+func (s *soak) refuses(flying []*operation) error {
+	o, err := s.nextOperation(flying)
+	if err != nil {
+		return err
+	}
+	r, err := s.command(o.args...)
+	s.note("%q without a state: %s", o.args, r.Stderr)
+	s.figures.operations++
+	s.figures.cutShort++
+	s.doubtful = append(s.doubtful, o)
+	if err != nil {
+		return err
+	}
+	if r.Code == 0 {
+		return fmt.Errorf("acknowledged what is on no disk:\n%s", r.All())
+	}
+	for _, clear := range []string{"input/output error", "cannot reach the agent", "stopped before it answered"} {
+		if strings.Contains(r.Stderr, clear) {
+			return nil
+		}
+	}
+	if o.mayBeRefused && strings.Contains(r.Stderr, "detach") {
+		return nil
+	}
+	return fmt.Errorf("not clear what is wrong:\n%s", r.All())
+}
+
+// writing is what came of writing.
+type writing struct {
+	bytes int64
+	err   error
+}
+
+// writeMeanwhile writes to storage that nothing else happens to, for some time, and sends
+// what came of it.
+func (s *soak) writeMeanwhile(i *instance, done chan<- writing) {
+	w := writer{soak: s, rand: rand.New(rand.NewPCG(s.rand.Uint64(), 0))}
+	times := 1 + s.rand.IntN(6)
+	go func() {
+		for range times {
+			if err := w.write(i); err != nil {
+				done <- writing{w.written, fmt.Errorf("writing to %s: %w", i.name, err)}
+				return
+			}
+		}
+		done <- writing{bytes: w.written}
+	}()
+}
+
+// repair mounts the disks again that were shut down, as a machine does that starts: the
+// filesystems on volumes, whose devices have failed, are gone.
+func (s *soak) repair(stateDown, dataDown bool) error {
+	if !stateDown && !dataDown {
+		return nil
+	}
+	if dataDown {
+		if err := s.unmountStorage(); err != nil {
+			return err
+		}
+	}
+	if err := unmount(s.boundState()); err != nil {
+		return err
+	}
+	for _, d := range []struct {
+		*disk
+		down bool
+	}{{s.dataDisk, dataDown}, {s.stateDisk, stateDown}} {
+		if !d.down {
+			continue
+		}
+		if err := d.unmount(); err != nil {
+			return err
+		}
+		if err := d.mount(); err != nil {
+			return err
+		}
+	}
+	return s.bind()
+}
+
+// unmountStorage takes away what stands on the data disk: loop devices, and all mounts
+// but those that stand in memory.
+func (s *soak) unmountStorage() error {
+	mounts, err := kernel.Mounts(s.mounts)
+	if err != nil {
+		return err
+	}
+	for _, m := range mounts {
+		if m.FSType != "tmpfs" {
+			if err := unmount(m.Mountpoint); err != nil {
+				return err
+			}
+		}
+	}
+	loops, err := kernel.Loops(s.dataDisk.dir)
+	if err != nil {
+		return err
+	}
+	for _, l := range loops {
+		if err := kernel.Detach(l.Path); err != nil {
+			return err
+		}
+	}
+	return eventually(patience, func() error {
+		loops, err := kernel.Loops(s.dataDisk.dir)
+		if err == nil && len(loops) > 0 {
+			err = fmt.Errorf("still attached: %v", loops)
+		}
+		return err
+	})
+}
+
+// unmountDisks takes the machine's disks away, with what stands on them.
+func (s *soak) unmountDisks() error {
+	if s.dataDisk == nil {
+		return nil
+	}
+	if err := s.unmountStorage(); err != nil {
+		return err
+	}
+	paths := []string{s.boundState(), s.dataDisk.dir}
+	if s.stateDisk != nil {
+		paths = append(paths, s.stateDisk.dir)
+	}
+	for _, path := range paths {
+		mounted, err := kernel.Mounts(path)
+		if err != nil {
+			return err
+		}
+		if len(mounted) == 0 {
+			continue
+		}
+		if err := unmount(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}

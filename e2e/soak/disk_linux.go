@@ -1,0 +1,138 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/e2e/internal/kernel"
+)
+
+// disk is a filesystem of ours on a loop device of ours, which can go away while it is
+// used.
+type disk struct {
+	kind   string // of filesystem
+	image  string
+	device string
+	dir    string // where it is mounted
+}
+
+// newDisk makes and mounts one of so many MiB, whose file and directory have that name
+// below dir.
+func newDisk(dir, name, kind string, size int64) (*disk, error) {
+	d := &disk{kind: kind, image: filepath.Join(dir, name+".img"), dir: filepath.Join(dir, name)}
+	if err := os.WriteFile(d.image, nil, 0o600); err != nil {
+		return d, err
+	}
+	if err := os.Truncate(d.image, size<<20); err != nil {
+		return d, err
+	}
+	if err := os.Mkdir(d.dir, 0o700); err != nil {
+		return d, err
+	}
+	if _, err := program("mkfs."+kind, "-q", d.image); err != nil {
+		return d, err
+	}
+	device, err := program("losetup", "--find", "--show", d.image)
+	if err != nil {
+		return d, err
+	}
+	d.device = strings.TrimSpace(device)
+	return d, d.mount()
+}
+
+func (d *disk) mount() error {
+	_, err := program("mount", "-t", d.kind, d.device, d.dir)
+	return err
+}
+
+// unmount waits for those who are about to let go.
+func (d *disk) unmount() error { return unmount(d.dir) }
+
+// shutDown is EXT4_IOC_SHUTDOWN, and XFS_IOC_GOINGDOWN, which is the same number: the
+// filesystem fails from now on. How is one of unix.FS_SHUTDOWN_FLAGS_…
+func (d *disk) shutDown(how int) error {
+	const iocShutdown = 0x8004587d // _IOR('X', 125, __u32)
+	f, err := os.Open(d.dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), iocShutdown, how); err != nil {
+		return fmt.Errorf("shutting down %s: %w", d.dir, err)
+	}
+	return nil
+}
+
+// check lets the filesystem's own program look for damage.
+func (d *disk) check() error { return checkFilesystem(d.kind, d.image) }
+
+// checkFilesystem finds damage in an unmounted filesystem, and mends none.
+func checkFilesystem(kind, device string) error {
+	var err error
+	switch kind {
+	case "ext4":
+		_, err = program("fsck.ext4", "-f", "-n", device)
+	case "xfs":
+		_, err = program("xfs_repair", "-n", device)
+	case "btrfs":
+		_, err = program("btrfs", "check", "--readonly", device)
+	}
+	return err
+}
+
+// detach takes the loop device away.
+func (d *disk) detach() error {
+	if d.device == "" {
+		return nil
+	}
+	if err := kernel.Detach(d.device); err != nil {
+		return err
+	}
+	d.device = ""
+	return nil
+}
+
+// unmount unmounts what may still be in use for a moment.
+func unmount(path string) error {
+	return eventually(patience, func() error {
+		if err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmounting %s: %w", path, err)
+		}
+		return nil
+	})
+}
+
+// patience is how long anything may take that is not the agent's doing.
+const patience = 30 * time.Second
+
+// eventually tries until there is no error, for so long.
+func eventually(limit time.Duration, try func() error) error {
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for deadline := time.Now().Add(limit); ; <-again.C {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("after %s: %w", limit, err)
+		}
+	}
+}
+
+// program runs a program of the system's, and returns what it says.
+func program(name string, args ...string) (string, error) {
+	out, err := exec.Command(name, args...).Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = fmt.Errorf("%s %q: %w: %s%s", name, args, err, out, exit.Stderr)
+	}
+	return string(out), err
+}

@@ -1,0 +1,109 @@
+// Command soak uses the stowage command for a long time, on real devices, while its
+// agent is killed again and again.
+//
+// A user at random makes, attaches, detaches, grows and removes storage of all kinds,
+// and writes to it. At some moment, mostly in the middle of what was asked for, the agent
+// is killed; or the disk that its state is on goes, or the one with all else, or both,
+// with what was not synced, and comes back. The agent is started again, and when it has
+// done what is wanted, all is looked at: that what had been asked for and acknowledged is
+// there and nothing else is, in the agent's view, in the kernel, and on the disk, and
+// that all which was written and synced can be read. At the end all is removed, and
+// nothing may be left.
+//
+// The user's choices follow from a seed; when what happens does not.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// settings say how long to go on, and how.
+type settings struct {
+	// crashes is how many there are, unless duration says for how long.
+	crashes  int
+	duration time.Duration
+	seed     uint64
+	// disksOneIn is how many crashes there are for one of disks.
+	disksOneIn int
+	// keep leaves everything in place after a failure.
+	keep bool
+	// parent is where to work.
+	parent string
+	// binary is the command under test. Empty: it is built.
+	binary string
+}
+
+func main() {
+	s := settings{parent: os.TempDir(), keep: os.Getenv("KEEP") == "1"}
+	flag.IntVar(&s.crashes, "crashes", 500, "how many `times` to crash")
+	flag.DurationVar(&s.duration, "for", 0, "how long to go on instead, such as `1h`")
+	flag.Uint64Var(&s.seed, "seed", rand.Uint64(), "the `number` that the user's choices follow from")
+	flag.IntVar(&s.disksOneIn, "disks-one-in", 10, "one crash in so `many` is of disks")
+	flag.StringVar(&s.parent, "dir", s.parent, "where to work: a `directory` with 10 GiB of room")
+	flag.Parse()
+	if flag.NArg() > 0 || s.crashes < 1 || s.duration < 0 || s.disksOneIn < 1 {
+		fmt.Fprintln(os.Stderr, "soak: see -help")
+		os.Exit(2)
+	}
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "soak: loop devices and mounts need root")
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	if err := run(ctx, s, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stdout, "FAIL:", err)
+		os.Exit(1)
+	}
+}
+
+// run goes on until all crashes have been, or the time is over, or the context ends, and
+// then sees that nothing is left. The error is the first thing that is wrong.
+func run(ctx context.Context, settings settings, out io.Writer) (err error) {
+	s, err := newSoak(settings, out)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			s.tell()
+			if s.keep {
+				fmt.Fprintf(out, "left as it is, for whoever looks: %s\n", s.dir)
+				return
+			}
+		}
+		if cerr := s.clear(); err == nil {
+			err = cerr
+		}
+		if err == nil {
+			s.figures.write(out, s.seed)
+		}
+	}()
+	fmt.Fprintf(out, "seed %d, state on %s, storage on %s\n", s.seed, s.stateDisk.kind, s.dataDisk.kind)
+	if err := s.begin(); err != nil {
+		return err
+	}
+	for ctx.Err() == nil && !s.over() {
+		if err := s.round(); err != nil {
+			return err
+		}
+		s.figures.progress(out, len(s.all))
+	}
+	return s.end()
+}
+
+func (s *soak) over() bool {
+	if s.duration > 0 {
+		return time.Since(s.figures.begun) >= s.duration
+	}
+	return s.figures.crashes() >= s.crashes
+}

@@ -1,0 +1,446 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/e2e/internal/command"
+	"github.com/stowage-io/stowage/e2e/internal/kernel"
+	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/state/kv/boltkv"
+)
+
+const (
+	// liveness is how long the agent may take, from its start, until all is as wanted.
+	liveness = time.Minute
+	// retryMin is how soon the agent tries again what has failed.
+	retryMin = "250ms"
+	// mostHistory is how much of it is told after a failure, in lines.
+	mostHistory = 200
+	stateFile   = "state.db"
+)
+
+// soak is a machine, its user, and who kills its agent. One goroutine has it, but for
+// those that run commands and write to storage while the agent is killed.
+type soak struct {
+	settings
+	rand      *rand.Rand
+	growsExt4 bool
+	out       io.Writer
+	dir       string
+	mounts    string // has all mount points
+	log       string // of the agents since all was last as it should be
+	dataDisk  *disk  // has the data directory, but for the state file
+	stateDisk *disk
+	stowage   command.Stowage
+	agent     *command.Agent
+	metrics   string // host and port where the agent serves its metrics
+	rest      resources
+	keys      []string // of the state without storage
+	all       map[string]*instance
+	files     int
+	doubtful  []*operation // that were cut short by a crash
+	history   []string
+	figures   figures
+}
+
+// newSoak makes the disks of the machine.
+func newSoak(settings settings, out io.Writer) (s *soak, err error) {
+	s = &soak{
+		settings: settings,
+		rand:     rand.New(rand.NewPCG(settings.seed, 0)),
+		out:      out,
+		all:      map[string]*instance{},
+		// An address that nobody else has.
+		metrics: fmt.Sprintf("127.77.%d.%d:9163", os.Getpid()>>8&255, os.Getpid()&255),
+	}
+	s.figures.begun = time.Now()
+	s.figures.told = s.figures.begun
+	if s.growsExt4, err = kernel.GrowsExt4(); err != nil {
+		return nil, err
+	}
+	// What a killed agent leaves running is to be seen as a child of ours.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return nil, fmt.Errorf("becoming a reaper: %w", err)
+	}
+	if s.dir, err = os.MkdirTemp(s.parent, "stowage-soak"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.clear())
+		}
+	}()
+	s.log, s.mounts = filepath.Join(s.dir, "agent.log"), filepath.Join(s.dir, "mnt")
+	if err := os.Mkdir(s.mounts, 0o700); err != nil {
+		return nil, err
+	}
+	if s.binary == "" {
+		if s.binary, err = command.Build(s.dir); err != nil {
+			return nil, err
+		}
+	}
+	types := []string{"ext4", "xfs"}
+	if s.dataDisk, err = newDisk(s.dir, "data", types[s.rand.IntN(2)], 8192); err != nil {
+		return nil, err
+	}
+	if s.stateDisk, err = newDisk(s.dir, "state", types[s.rand.IntN(2)], 320); err != nil {
+		return nil, err
+	}
+	s.stowage = command.Stowage{Binary: s.binary, DataDir: s.dataDisk.dir}
+	for _, dir := range []string{s.dataDisk.dir, s.stateDisk.dir} {
+		if err := os.WriteFile(filepath.Join(dir, stateFile), nil, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return s, s.bind()
+}
+
+// bind puts the state file, which is on a disk of its own, into the data directory.
+func (s *soak) bind() error {
+	err := unix.Mount(filepath.Join(s.stateDisk.dir, stateFile), s.boundState(), "", unix.MS_BIND, "")
+	if err != nil {
+		return fmt.Errorf("binding the state file: %w", err)
+	}
+	return nil
+}
+
+// boundState is where the agent has its state file.
+func (s *soak) boundState() string { return filepath.Join(s.dataDisk.dir, stateFile) }
+
+// begin starts the first agent, and sees what one takes that has nothing to look after.
+func (s *soak) begin() (err error) {
+	if err := s.start(); err != nil {
+		return err
+	}
+	if err := s.stop(); err != nil {
+		return err
+	}
+	if s.keys, err = s.stateKeys(); err != nil {
+		return err
+	}
+	if err := s.start(); err != nil {
+		return err
+	}
+	return s.converge(time.Now())
+}
+
+// round uses storage, crashes, and looks at what there is afterwards.
+func (s *soak) round() error {
+	operations, writes := s.rand.IntN(4), s.rand.IntN(5)
+	if s.rand.IntN(25) == 0 { // a long life, in which what leaks grows
+		operations, writes = 30, 10
+	}
+	for range writes {
+		if err := s.write(); err != nil {
+			return err
+		}
+	}
+	for range operations {
+		o, err := s.nextOperation(nil)
+		if err != nil {
+			return err
+		}
+		if err := s.operate(o); err != nil {
+			return err
+		}
+	}
+	if operations > 10 {
+		if err := s.converge(time.Now()); err != nil {
+			return err
+		}
+	}
+	if err := s.crash(); err != nil {
+		return err
+	}
+	for {
+		begun := time.Now()
+		if err := s.launch(); err != nil {
+			return err
+		}
+		if s.rand.IntN(5) > 0 {
+			if err := s.listening(); err != nil {
+				return err
+			}
+			return s.converge(begun)
+		}
+		delay := s.delay()
+		<-time.After(delay)
+		s.note("kill -9 %s after a start", delay)
+		s.figures.kills++
+		s.figures.again++
+		if err := s.kill(); err != nil {
+			return err
+		}
+	}
+}
+
+// write writes to some storage that is there to be written to.
+func (s *soak) write() error {
+	i := s.writable(nil)
+	if i == nil {
+		return nil
+	}
+	w := writer{soak: s, rand: s.rand}
+	err := w.write(i)
+	s.figures.written += w.written
+	if err != nil {
+		return fmt.Errorf("writing to %s: %w", i.name, err)
+	}
+	return nil
+}
+
+// writable returns storage that is attached and nobody asks anything of, or nil.
+func (s *soak) writable(flying []*operation) *instance {
+	var some []*instance
+	for _, name := range slices.Sorted(maps.Keys(s.all)) {
+		i := s.all[name]
+		busy := slices.ContainsFunc(flying, func(o *operation) bool { return o.about(i) })
+		if i.settled != nil && i.want.attached && !busy {
+			some = append(some, i)
+		}
+	}
+	if len(some) == 0 {
+		return nil
+	}
+	return some[s.rand.IntN(len(some))]
+}
+
+// operate carries out an operation.
+func (s *soak) operate(o *operation) error {
+	s.figures.operations++
+	r, err := s.command(o.args...)
+	if err != nil {
+		return err
+	}
+	switch {
+	case r.Code == 0:
+		s.note("%q: done", o.args)
+		s.acknowledge(o)
+	case o.mayBeRefused:
+		s.note("%q: refused, %s", o.args, r.Stderr)
+		s.figures.refused++
+	default:
+		return fmt.Errorf("refused:\n%s", r.All())
+	}
+	return nil
+}
+
+func (s *soak) acknowledge(o *operation) {
+	s.figures.acknowledged++
+	for i, w := range o.after {
+		if i.want == nil && w != nil {
+			s.figures.made++
+		}
+	}
+	o.took()
+}
+
+func (s *soak) command(args ...string) (command.Result, error) {
+	ctx, cancel := limited()
+	defer cancel()
+	return s.stowage.Run(ctx, args...)
+}
+
+// limited returns the context of what takes no longer than the agent may.
+func limited() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), 2*liveness)
+}
+
+// launch starts an agent.
+func (s *soak) launch() (err error) {
+	s.figures.restarts++
+	s.agent, err = s.stowage.Start(s.log, "--retry-min", retryMin, "--metrics", s.metrics)
+	return err
+}
+
+// listening waits until the agent can be asked.
+func (s *soak) listening() error {
+	select {
+	case <-s.agent.Listening:
+		return nil
+	case <-s.agent.Ended:
+		return fmt.Errorf("the agent ended at once: %w", s.agent.Err())
+	case <-time.After(liveness):
+		return fmt.Errorf("the agent does not listen after %s", liveness)
+	}
+}
+
+func (s *soak) start() error {
+	if err := s.launch(); err != nil {
+		return err
+	}
+	return s.listening()
+}
+
+// stop asks the agent to end.
+func (s *soak) stop() error {
+	if err := s.agent.Signal(unix.SIGTERM); err != nil {
+		return err
+	}
+	return s.ended()
+}
+
+// kill ends the agent in the middle of whatever it does. It may have ended already.
+func (s *soak) kill() error {
+	_ = s.agent.Signal(unix.SIGKILL)
+	_ = s.ended() // killed
+	if s.agent != nil {
+		return fmt.Errorf("the agent survives kill -9 for %s", liveness)
+	}
+	return nil
+}
+
+func (s *soak) ended() error {
+	select {
+	case <-s.agent.Ended:
+		err := s.agent.Err()
+		s.agent = nil
+		return err
+	case <-time.After(liveness):
+		return fmt.Errorf("the agent does not end within %s", liveness)
+	}
+}
+
+// end removes all, and sees that nothing is left.
+func (s *soak) end() error {
+	s.note("the end")
+	if err := s.checkFilesystems(); err != nil {
+		return err
+	}
+	if len(s.all) > 0 {
+		o := change("remove", slices.Collect(maps.Values(s.all)), func(want) *want { return nil })
+		o.args = append(o.args, "--wait")
+		if err := s.operate(o); err != nil {
+			return err
+		}
+	}
+	if err := s.converge(time.Now()); err != nil {
+		return err
+	}
+	if err := s.stop(); err != nil {
+		return fmt.Errorf("stopping the agent: %w", err)
+	}
+	keys, err := s.stateKeys()
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(keys, s.keys) {
+		return fmt.Errorf("left in the state: %q, had %q", keys, s.keys)
+	}
+	if err := s.unmountDisks(); err != nil {
+		return err
+	}
+	return errors.Join(s.dataDisk.check(), s.stateDisk.check())
+}
+
+// checkFilesystems detaches all filesystems on volumes, looks for damage, and attaches
+// what was attached before.
+func (s *soak) checkFilesystems() error {
+	var attached []*instance
+	for _, name := range slices.Sorted(maps.Keys(s.all)) {
+		if i := s.all[name]; i.onVolume() && i.want.attached {
+			attached = append(attached, i)
+		}
+	}
+	if len(attached) == 0 {
+		return nil
+	}
+	detach := change("detach", attached, func(w want) *want { w.attached = false; return &w })
+	if err := errors.Join(s.operate(detach), s.converge(time.Now())); err != nil {
+		return err
+	}
+	for _, i := range attached {
+		if err := checkFilesystem(i.filesystem, s.volumeFile(i.settled.Volume)); err != nil {
+			return fmt.Errorf("%s is damaged: %w", i.name, err)
+		}
+	}
+	attach := change("attach", attached, func(w want) *want { w.attached = true; return &w })
+	return errors.Join(s.operate(attach), s.converge(time.Now()))
+}
+
+// stateKeys returns the keys that the state has, but for counters, which last.
+func (s *soak) stateKeys() (keys []string, err error) {
+	store, err := boltkv.Open(filepath.Join(s.stateDisk.dir, stateFile))
+	if err != nil {
+		return nil, err
+	}
+	err = store.View(func(snapshot kv.Snapshot) error {
+		return snapshot.Scan("", func(key string, _ []byte) error {
+			if !strings.HasPrefix(key, "sequence/") {
+				keys = append(keys, key)
+			}
+			return nil
+		})
+	})
+	return keys, errors.Join(err, store.Close())
+}
+
+// clear takes away all that is left, by force.
+func (s *soak) clear() error {
+	if s.agent != nil {
+		_ = s.kill()
+	}
+	err := kernel.Clear(s.mounts)
+	if err == nil {
+		err = s.unmountDisks()
+	}
+	for _, d := range []*disk{s.dataDisk, s.stateDisk} {
+		if err == nil && d != nil {
+			err = d.detach()
+		}
+	}
+	if err == nil {
+		err = eventually(patience, func() error { return kernelHasNothing(s.dir) })
+	}
+	if err != nil {
+		return fmt.Errorf("clearing up (nothing is deleted through a mount): %w", err)
+	}
+	return os.RemoveAll(s.dir)
+}
+
+func kernelHasNothing(dir string) error {
+	mounts, err := kernel.Mounts(dir)
+	if err != nil {
+		return err
+	}
+	loops, err := kernel.Loops(dir)
+	if err == nil && len(mounts)+len(loops) > 0 {
+		err = fmt.Errorf("%d mounts are left, and the loop devices %v", len(mounts), loops)
+	}
+	return err
+}
+
+// note adds a line to the history.
+func (s *soak) note(format string, args ...any) {
+	line := strings.ReplaceAll(strings.TrimSpace(fmt.Sprintf(format, args...)), s.dir+"/", "")
+	s.history = append(s.history, fmt.Sprintf("%9.3f s  %s", time.Since(s.figures.begun).Seconds(), line))
+	if len(s.history) >= 2*mostHistory {
+		s.history = slices.Clone(s.history[len(s.history)-mostHistory:])
+	}
+}
+
+// tell tells what came before a failure.
+func (s *soak) tell() {
+	fmt.Fprintf(s.out, "seed %d, after %d crashes\nhistory:\n", s.seed, s.figures.crashes())
+	for _, line := range s.history[max(0, len(s.history)-mostHistory):] {
+		fmt.Fprintln(s.out, line)
+	}
+	const most = 20 << 10
+	log, err := os.ReadFile(s.log)
+	if len(log) > most {
+		log = append([]byte("… "), log[len(log)-most:]...)
+	}
+	fmt.Fprintf(s.out, "log of the agents since all was as it should be (%v):\n%s\n", err, log)
+}

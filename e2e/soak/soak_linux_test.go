@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/e2e/internal/command"
+)
+
+// newSettings returns those of a short run.
+func newSettings(t *testing.T) settings {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("STOWAGE_REQUIRE_ROOT") == "1" {
+			t.Fatal("loop devices and mounts need root, which STOWAGE_REQUIRE_ROOT=1 promises")
+		}
+		t.Skip("loop devices and mounts need root")
+	}
+	dir, err := os.MkdirTemp("", "soak") // of a short path, for the socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(dir); err != nil {
+			t.Errorf("something is left: %v", err)
+		}
+		if err := kernelHasNothing(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return settings{crashes: 4, seed: rand.Uint64(), disksOneIn: 2, parent: dir}
+}
+
+func TestShortSoak(t *testing.T) {
+	settings := newSettings(t)
+	var out strings.Builder
+	if err := run(context.Background(), settings, &out); err != nil {
+		t.Fatalf("%v\n%s", err, &out)
+	}
+	for _, line := range []string{fmt.Sprintf("seed                 %d\n", settings.seed), "crashes              4\n", "findings             0\n"} {
+		if !strings.Contains(out.String(), line) {
+			t.Errorf("no line %q in\n%s", line, &out)
+		}
+	}
+}
+
+// TestWhatIsWrongIsFound does what an agent must not, beside one that does as it should.
+func TestWhatIsWrongIsFound(t *testing.T) {
+	var out strings.Builder
+	s, err := newSoak(newSettings(t), &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.clear(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := s.begin(); err != nil {
+		t.Fatal(err)
+	}
+	var raw, memory *instance
+	for raw == nil || memory == nil {
+		o, err := s.create()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o == nil {
+			continue
+		}
+		if err := s.operate(o); err != nil {
+			t.Fatal(err)
+		}
+		for i := range o.after {
+			switch i.kind.name {
+			case "raw":
+				raw = i
+			case "tmpfs":
+				memory = i
+			}
+		}
+	}
+	if err := s.converge(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	w := writer{soak: s, rand: s.rand}
+	for _, i := range []*instance{raw, memory} {
+		if err := w.write(i); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.checkData(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	problems := func() string {
+		t.Helper()
+		status, err := s.stowage.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := s.problems(status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(all, "\n")
+	}
+	if all := problems(); all != "" {
+		t.Fatal(all)
+	}
+
+	stray := filepath.Join(s.dataDisk.dir, "storage/loop/volumes/volume-0-999.tmp")
+	if err := os.WriteFile(stray, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if all := problems(); !strings.Contains(all, "volume-0-999.tmp is nobody's") {
+		t.Errorf("a file that belongs to nothing: %q", all)
+	}
+	if err := os.Truncate(stray, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	device, err := program("losetup", "--find", "--show", stray)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := problems(); !strings.Contains(all, "nothing needs ["+strings.TrimSpace(device)+"]") {
+		t.Errorf("a loop device that belongs to nothing: %q", all)
+	}
+	if _, err := program("losetup", "--detach", strings.TrimSpace(device)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(stray); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := unix.Mount("tmpfs", memory.mount, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	if all := problems(); !strings.Contains(all, memory.name+" should be mounted once") {
+		t.Errorf("something mounted twice: %q", all)
+	}
+	if err := s.checkData(memory); err == nil || !strings.Contains(err.Error(), "is lost") {
+		t.Errorf("data that is covered: %v", err)
+	}
+	if err := unmount(memory.mount); err != nil {
+		t.Fatal(err)
+	}
+	name := slices.Collect(func(yield func(string) bool) {
+		for name := range raw.data {
+			yield(name)
+		}
+	})[0]
+	f, err := os.OpenFile(raw.settled.Location, os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteAt([]byte{^raw.data[name].contents()[0]}, raw.data[name].offset)
+		f.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.checkData(raw); err == nil || !strings.Contains(err.Error(), "byte 0 is another") {
+		t.Errorf("a byte that was changed: %v", err)
+	}
+
+	// What is asked for behind the harness' back has not been asked for.
+	status, err := s.stowage.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	status["another"] = command.Storage{Name: "another", Life: "alive"}
+	if err := s.resolve(status); err == nil || !strings.Contains(err.Error(), "another, not wanted") {
+		t.Errorf("storage that nobody wants: %v", err)
+	}
+	delete(status, "another")
+	delete(status, raw.name)
+	if err := s.resolve(status); err == nil || !strings.Contains(err.Error(), "what was acknowledged is not there") {
+		t.Errorf("storage that is not there: %v", err)
+	}
+}

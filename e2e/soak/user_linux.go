@@ -1,0 +1,177 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// mostStorage is about how many instances there are at most at a time.
+const mostStorage = 14
+
+// nextOperation chooses what to ask for next, of what nobody is asking anything of.
+func (s *soak) nextOperation(flying []*operation) (*operation, error) {
+	for {
+		o, err := s.choose(flying)
+		if o != nil || err != nil {
+			return o, err
+		}
+	}
+}
+
+// choose may find that there is nothing of the sort that it wants.
+func (s *soak) choose(flying []*operation) (*operation, error) {
+	var attached, detached, growing []*instance
+	there := 0
+	for _, name := range slices.Sorted(maps.Keys(s.all)) {
+		i := s.all[name]
+		busy := func(o *operation) bool { return o.about(i) }
+		if i.want == nil || slices.ContainsFunc(flying, busy) || slices.ContainsFunc(s.doubtful, busy) {
+			continue
+		}
+		there++
+		if i.want.attached {
+			attached = append(attached, i)
+		} else {
+			detached = append(detached, i)
+		}
+		if i.want.size < 2*i.first && (i.filesystem != "ext4" || s.growsExt4) {
+			growing = append(growing, i)
+		}
+	}
+	var o *operation
+	switch n := s.rand.IntN(100); {
+	case n < 35 && there < mostStorage, there == 0:
+		return s.create()
+	case n < 50:
+		o = change("detach", s.some(attached), func(w want) *want { w.attached = false; return &w })
+	case n < 65:
+		o = change("attach", s.some(detached), func(w want) *want { w.attached = true; return &w })
+	case n < 80:
+		if len(growing) > 0 {
+			o = s.grow(growing[s.rand.IntN(len(growing))])
+		}
+	case n < 80+there:
+		o = change("remove", s.some(append(attached, detached...)), func(want) *want { return nil })
+	}
+	if o != nil && !o.cannotWait && s.rand.IntN(4) == 0 {
+		o.args = append(o.args, "--wait", "--timeout", "30s")
+	}
+	return o, nil
+}
+
+// some returns one to three of all, if there are any.
+func (s *soak) some(all []*instance) []*instance {
+	s.rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all[:min(len(all), 1+s.rand.IntN(3))]
+}
+
+// change returns the operation of a command that takes names.
+func change(verb string, all []*instance, wish func(want) *want) *operation {
+	if len(all) == 0 {
+		return nil
+	}
+	o := &operation{args: []string{verb}, after: map[*instance]*want{}}
+	for _, i := range all {
+		o.args = append(o.args, i.name)
+		o.after[i] = wish(*i.want)
+		o.mayBeRefused = o.mayBeRefused || verb == "attach" && i.settled == nil
+	}
+	return o
+}
+
+func (s *soak) grow(i *instance) *operation {
+	w := *i.want
+	w.size += i.grow
+	size := strconv.FormatUint(w.size, 10) + "M"
+	if s.rand.IntN(2) == 0 {
+		size = "+" + strconv.FormatUint(i.grow, 10) + "M"
+	}
+	o := &operation{args: []string{"resize", i.name, size}, after: map[*instance]*want{i: &w}}
+	// A filesystem grows when it is attached, and nobody is let to wait for that.
+	o.cannotWait = !w.attached
+	return o
+}
+
+// create declares one to three kinds of storage in a file, some of them twice.
+func (s *soak) create() (*operation, error) {
+	o := &operation{after: map[*instance]*want{}}
+	var file strings.Builder
+	file.WriteString("storage:\n")
+	for range 1 + s.rand.IntN(3) {
+		k := kinds[s.rand.IntN(len(kinds))]
+		count := 1
+		if s.rand.IntN(4) == 0 {
+			count = 2
+		}
+		name := fmt.Sprintf("%s-%d", k.name, s.rand.IntN(4*k.many)) // of old, maybe
+		if s.count(k, o)+count > k.many || s.taken(name, o) {
+			continue
+		}
+		size := k.least + uint64(s.rand.Int64N(int64(k.most-k.least+1)))
+		fmt.Fprintf(&file, "- name: %s\n  directive: %s,%dM,%d\n", name, k.pool, size, count)
+		mount := filepath.Join(s.mounts, name)
+		if k.block() {
+			file.WriteString("  kind: block\n")
+		} else {
+			fmt.Fprintf(&file, "  kind: filesystem\n  mount: %s\n", mount)
+			if k.onVolume() {
+				fmt.Fprintf(&file, "  filesystem: %s\n", k.filesystem)
+			}
+		}
+		for n := range count {
+			i := &instance{name: name, kind: k, first: size, data: map[string]datum{}, mount: mount}
+			if count > 1 {
+				i.name, i.mount = fmt.Sprintf("%s/%d", name, n), fmt.Sprintf("%s/%d", mount, n)
+			}
+			o.after[i] = &want{attached: true, size: size}
+		}
+	}
+	if len(o.after) == 0 {
+		return nil, nil
+	}
+	for i := range o.after {
+		s.all[i.name] = i
+	}
+	s.files++
+	spec := filepath.Join(s.dir, fmt.Sprintf("spec-%d.yaml", s.files%8)) // some are being read
+	o.args = []string{"apply", "-f", spec}
+	s.note("%s is %s", filepath.Base(spec), strings.ReplaceAll(file.String(), "\n", " | "))
+	return o, os.WriteFile(spec, []byte(file.String()), 0o600)
+}
+
+// count returns how many there are of a kind, or soon will be.
+func (s *soak) count(k *kind, o *operation) int {
+	n := 0
+	for _, i := range s.all {
+		if i.kind == k {
+			n++
+		}
+	}
+	for i := range o.after {
+		if i.kind == k {
+			n++
+		}
+	}
+	return n
+}
+
+// taken tells whether storage has the name, or had it a moment ago.
+func (s *soak) taken(name string, o *operation) bool {
+	has := func(i *instance) bool { return i.name == name || strings.HasPrefix(i.name, name+"/") }
+	for _, i := range s.all {
+		if has(i) {
+			return true
+		}
+	}
+	for i := range o.after {
+		if has(i) {
+			return true
+		}
+	}
+	return false
+}

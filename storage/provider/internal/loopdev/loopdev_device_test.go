@@ -251,6 +251,52 @@ func TestDeletedFileIsNotMistaken(t *testing.T) {
 	}
 }
 
+// Somebody else's device, on a filesystem that has failed, is in nobody's way.
+func TestDeviceOnADeadFilesystemIsPassedOver(t *testing.T) {
+	devicetest.RequireProgram(t, "mkfs.xfs")
+	dir := devicetest.Dir(t)
+	disk := devicetest.NewLoop(t, 300<<20)
+	if out, err := exec.Command("mkfs.xfs", "-q", disk.Path).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := unix.Mount(disk.Path, dir, "xfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		// Who looks at all devices may keep the one that is on it for a moment.
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	}()
+	dead, _ := backing(t, dir)
+	defer dead.Close()
+	h := attach(t, dead, false)
+	defer func() {
+		h.Close()
+		devicetest.ClearLoop(t, filepath.Base(devicePath(h.Number)))
+	}()
+	top, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const iocShutdown = 0x8004587d // XFS_IOC_GOINGDOWN
+	err = unix.IoctlSetPointerInt(int(top.Fd()), iocShutdown, unix.FS_SHUTDOWN_FLAGS_NOLOGFLUSH)
+	top.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.IoctlLoopGetStatus64(int(h.f.Fd())); !errors.Is(err, unix.EIO) {
+		t.Skipf("this kernel tells of a file that cannot be read: %v", err)
+	}
+
+	f, id := backing(t, devicetest.Dir(t))
+	other := attach(t, f, false)
+	defer func() { other.Close(); detach(t, other.Device) }()
+	if devices := found(t, id); len(devices) != 1 || devices[0].Number != other.Number {
+		t.Errorf("found %+v, want loop%d", devices, other.Number)
+	}
+}
+
 func TestDetachBusyNamesTheHolder(t *testing.T) {
 	for _, test := range []struct {
 		about string

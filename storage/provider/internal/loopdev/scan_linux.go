@@ -21,7 +21,9 @@ type Table struct {
 }
 
 // Scan looks at every loop device. One that is attached but cannot be looked at
-// is an error: it might be attached to any file.
+// is an error: it might be attached to any file. But one whose file is on a filesystem
+// that was shut down, which the kernel asks about the file, is on no file that anybody
+// can open: it is left out, or it would be in the way of all others.
 func Scan() (*Table, error) {
 	numbers, err := sized()
 	if err != nil {
@@ -30,7 +32,7 @@ func Scan() (*Table, error) {
 	t := &Table{byFile: make(map[FileID][]Device)}
 	for _, number := range numbers {
 		d, err := look(number)
-		if errors.Is(err, unix.ENXIO) {
+		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EIO) {
 			continue
 		} else if err != nil {
 			return nil, errors.Annotate(err, "scanning loop devices")

@@ -1,0 +1,200 @@
+package e2e
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"github.com/juju/clock"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv/boltkv"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider"
+)
+
+// An agent was killed after it had made or attached storage, and before it recorded that.
+// What is let go of before the next one comes to it leaves nothing behind.
+func TestWhatAKilledAgentDidNotRecordIsTakenAwayToo(t *testing.T) {
+	all := []string{"raw", "data", "scratch", "logs"}
+	for _, test := range []struct {
+		name          string
+		attached      bool // otherwise, made
+		letGo         func(*state.State, []string) error
+		loops, mounts int // that are there without a record
+	}{
+		{"made and removed", false, (*state.State).RemoveStorage, 0, 0},
+		{"made and detached", false, (*state.State).DetachStorage, 0, 0},
+		{"attached and removed", true, (*state.State).RemoveStorage, 2, 3},
+		{"attached and detached", true, (*state.State).DetachStorage, 2, 3},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := newMachine(t)
+			m.start()
+			m.stop()
+			m.doUnrecorded(test.attached, func(st *state.State) error { return test.letGo(st, all) })
+			if loops, mounts := len(loopsBelow(t, m.dir)), len(mountsBelow(t, m.dir)); loops != test.loops || mounts != test.mounts {
+				t.Fatalf("%d loop devices and %d mounts before the agent starts, want %d and %d", loops, mounts, test.loops, test.mounts)
+			}
+			m.start()
+			// What is gone already may not be named any more.
+			m.poll("storage is still attached", func() bool {
+				for _, s := range m.status() {
+					if len(s.Attachments) > 0 {
+						return false
+					}
+				}
+				return true
+			})
+			if left := len(loopsBelow(t, m.dir)) + len(mountsBelow(t, m.dir)); left != 0 {
+				t.Errorf("%d loop devices and mounts of what is detached", left)
+			}
+			if len(m.status()) > 0 {
+				m.run("remove", all[0], all[1], all[2], all[3])
+			}
+			m.poll("storage is still there", func() bool { return len(m.status()) == 0 })
+			m.wantNoStorage()
+			m.stop()
+		})
+	}
+}
+
+// doUnrecorded adds storage of four kinds to the state, does with the providers what an
+// agent does, which notes before that it will, and does not record the last of it, which
+// is making, or attaching. Then it does what is asked for.
+func (m *machine) doUnrecorded(attach bool, then func(*state.State) error) {
+	m.Helper()
+	must := func(err error) {
+		m.Helper()
+		if err != nil {
+			m.Fatal(err)
+		}
+	}
+	store, err := boltkv.Open(filepath.Join(m.data, "state.db"))
+	must(err)
+	defer store.Close()
+	registry := provider.CommonStorageProviders()
+	st, err := state.Open(state.Config{Store: store, Clock: clock.WallClock, Registry: registry})
+	must(err)
+	defer st.Close()
+	host := names.NewMachineTag("0")
+	add := func(name, pool string, kind storage.StorageKind) state.StorageParams {
+		p := state.StorageParams{Name: name, Kind: kind, Pool: pool, Size: 16, Machine: host}
+		if kind == storage.StorageKindFilesystem {
+			p.MountPoint = m.mount(name)
+		}
+		return p
+	}
+	must(st.AddStorage(
+		add("raw", "loop", storage.StorageKindBlock),
+		add("data", "loop", storage.StorageKindFilesystem),
+		add("scratch", "tmpfs", storage.StorageKindFilesystem),
+		add("logs", "rootfs", storage.StorageKindFilesystem),
+	))
+	accessor := st.ForMachine(host)
+	recorded := func(results []params.ErrorResult, err error) {
+		m.Helper()
+		must(err)
+		if results[0].Error != nil {
+			m.Fatal(results[0].Error)
+		}
+	}
+	attempt := func(machine, tag string) {
+		m.Helper()
+		id := params.MachineStorageId{MachineTag: machine, AttachmentTag: tag}
+		recorded(accessor.SetAttempts([]params.Attempt{{Id: id, Attempted: true}}))
+	}
+	ctx := envcontext.New(context.Background())
+	at := storage.AttachmentParams{Machine: host, InstanceId: "here"}
+	config := func(kind storage.ProviderType) (storage.Provider, *storage.Config) {
+		p, err := registry.StorageProvider(kind)
+		must(err)
+		dir := filepath.Join(m.data, "storage", string(kind))
+		config, err := storage.NewConfig(string(kind), kind, storage.Attrs{storage.ConfigStorageDir: dir})
+		must(err)
+		return p, config
+	}
+
+	p, c := config(provider.LoopProviderType)
+	volumes, err := p.VolumeSource(c)
+	must(err)
+	devices := backing{}
+	for _, id := range []string{"0/0", "0/1"} {
+		tag := names.NewVolumeTag(id)
+		attempt("", tag.String())
+		made, err := volumes.CreateVolumes(ctx, []storage.VolumeParams{{Tag: tag, Size: 16, Provider: "loop"}})
+		must(err)
+		must(made[0].Error)
+		if !attach {
+			continue
+		}
+		info := made[0].Volume.VolumeInfo
+		recorded(accessor.SetVolumeInfo([]params.Volume{{
+			VolumeTag: tag.String(), Info: params.VolumeInfo{VolumeId: info.VolumeId, HardwareId: info.HardwareId, Size: info.Size},
+		}}))
+		attempt(host.String(), tag.String())
+		attached, err := volumes.AttachVolumes(ctx, []storage.VolumeAttachmentParams{
+			{AttachmentParams: at, Volume: tag, VolumeId: info.VolumeId},
+		})
+		must(err)
+		must(attached[0].Error)
+		device := attached[0].VolumeAttachment
+		devices[tag] = storage.BlockDevice{DeviceName: device.DeviceName, BusAddress: device.BusAddress}
+		if id == "0/1" { // which has a filesystem
+			recorded(accessor.SetVolumeAttachmentInfo([]params.VolumeAttachment{{
+				VolumeTag: tag.String(), MachineTag: host.String(),
+				Info: params.VolumeAttachmentInfo{DeviceName: device.DeviceName, BusAddress: device.BusAddress},
+			}}))
+		}
+	}
+
+	mount := func(source storage.FilesystemSource, p storage.FilesystemParams, name string) {
+		m.Helper()
+		attempt("", p.Tag.String())
+		made, err := source.CreateFilesystems(ctx, []storage.FilesystemParams{p})
+		must(err)
+		must(made[0].Error)
+		if !attach {
+			return
+		}
+		info := made[0].Filesystem.FilesystemInfo
+		recorded(accessor.SetFilesystemInfo([]params.Filesystem{{
+			FilesystemTag: p.Tag.String(), Info: params.FilesystemInfo{FilesystemId: info.FilesystemId, Size: info.Size},
+		}}))
+		attempt(host.String(), p.Tag.String())
+		attached, err := source.AttachFilesystems(ctx, []storage.FilesystemAttachmentParams{
+			{AttachmentParams: at, Filesystem: p.Tag, FilesystemId: info.FilesystemId, Path: m.mount(name)},
+		})
+		must(err)
+		must(attached[0].Error)
+	}
+	if attach {
+		mount(provider.NewManagedFilesystemSource(filepath.Join(m.data, "storage", "managed"), devices),
+			storage.FilesystemParams{Tag: names.NewFilesystemTag("0/0"), Volume: names.NewVolumeTag("0/1"), Size: 16}, "data")
+	}
+	for _, fs := range []struct {
+		kind     storage.ProviderType
+		id, name string
+	}{{provider.TmpfsProviderType, "0/1", "scratch"}, {provider.RootfsProviderType, "0/2", "logs"}} {
+		p, c := config(fs.kind)
+		source, err := p.FilesystemSource(c)
+		must(err)
+		mount(source, storage.FilesystemParams{Tag: names.NewFilesystemTag(fs.id), Size: 16, Provider: fs.kind}, fs.name)
+	}
+	must(then(st))
+}
+
+// backing are the devices of volumes.
+type backing map[names.VolumeTag]storage.BlockDevice
+
+func (b backing) BlockDevice(tag names.VolumeTag) (storage.BlockDevice, bool) {
+	device, ok := b[tag]
+	return device, ok
+}
+
+func (b backing) Filesystem(names.FilesystemTag) (storage.Filesystem, bool) {
+	return storage.Filesystem{}, false
+}

@@ -43,7 +43,7 @@ func (s *soak) converge(begun time.Time) error {
 			break
 		}
 		if time.Since(begun) > liveness {
-			return fmt.Errorf("after %s:\n\t%s\nstatus: %+v", liveness, strings.Join(problems, "\n\t"), status)
+			return fmt.Errorf("after %s:\n\t%s", liveness, strings.Join(problems, "\n\t"))
 		}
 		select {
 		case <-again.C:

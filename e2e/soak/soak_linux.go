@@ -431,16 +431,21 @@ func (s *soak) note(format string, args ...any) {
 	}
 }
 
-// tell tells what came before a failure.
+// tell tells what came before a failure, and what the agent says of itself.
 func (s *soak) tell() {
 	fmt.Fprintf(s.out, "seed %d, after %d crashes\nhistory:\n", s.seed, s.figures.crashes())
 	for _, line := range s.history[max(0, len(s.history)-mostHistory):] {
 		fmt.Fprintln(s.out, line)
 	}
-	const most = 20 << 10
-	log, err := os.ReadFile(s.log)
-	if len(log) > most {
-		log = append([]byte("… "), log[len(log)-most:]...)
+	if s.agent != nil {
+		if r, err := s.command("report"); err == nil {
+			fmt.Fprint(s.out, r.All())
+		}
 	}
-	fmt.Fprintf(s.out, "log of the agents since all was as it should be (%v):\n%s\n", err, log)
+	log, err := os.ReadFile(s.log)
+	lines := slices.DeleteFunc(strings.SplitAfter(string(log), "\n"), func(line string) bool {
+		return strings.Contains(line, " block devices\n") // of others, mostly
+	})
+	fmt.Fprintf(s.out, "log of the agents since all was as it should be, but for what it says of block devices (%v):\n%s\n",
+		err, strings.Join(lines[max(0, len(lines)-mostHistory):], ""))
 }

@@ -22,20 +22,24 @@ func TestWhatAKilledAgentDidNotRecordIsTakenAwayToo(t *testing.T) {
 	all := []string{"raw", "data", "scratch", "logs"}
 	for _, test := range []struct {
 		name          string
-		attached      bool // otherwise, made
+		last          string // done without a record
 		letGo         func(*state.State, []string) error
 		loops, mounts int // that are there without a record
 	}{
-		{"made and removed", false, (*state.State).RemoveStorage, 0, 0},
-		{"made and detached", false, (*state.State).DetachStorage, 0, 0},
-		{"attached and removed", true, (*state.State).RemoveStorage, 2, 3},
-		{"attached and detached", true, (*state.State).DetachStorage, 2, 3},
+		{"made and removed", made, (*state.State).RemoveStorage, 0, 0},
+		{"made and detached", made, (*state.State).DetachStorage, 0, 0},
+		{"attached volumes removed", attachedVolumes, (*state.State).RemoveStorage, 2, 0},
+		{"attached volumes detached", attachedVolumes, (*state.State).DetachStorage, 2, 0},
+		{"formatted and removed", formatted, (*state.State).RemoveStorage, 2, 0},
+		{"formatted and detached", formatted, (*state.State).DetachStorage, 2, 0},
+		{"attached and removed", attached, (*state.State).RemoveStorage, 2, 3},
+		{"attached and detached", attached, (*state.State).DetachStorage, 2, 3},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m := newMachine(t)
 			m.start()
 			m.stop()
-			m.doUnrecorded(test.attached, func(st *state.State) error { return test.letGo(st, all) })
+			m.doUnrecorded(test.last, func(st *state.State) error { return test.letGo(st, all) })
 			if loops, mounts := len(loopsBelow(t, m.dir)), len(mountsBelow(t, m.dir)); loops != test.loops || mounts != test.mounts {
 				t.Fatalf("%d loop devices and %d mounts before the agent starts, want %d and %d", loops, mounts, test.loops, test.mounts)
 			}
@@ -62,10 +66,18 @@ func TestWhatAKilledAgentDidNotRecordIsTakenAwayToo(t *testing.T) {
 	}
 }
 
+// What an agent does last before it is killed, and does not record.
+const (
+	made            = "made"
+	attachedVolumes = "attached volumes"
+	formatted       = "made the filesystem on a volume"
+	attached        = "attached"
+)
+
 // doUnrecorded adds storage of four kinds to the state, does with the providers what an
-// agent does, which notes before that it will, and does not record the last of it, which
-// is making, or attaching. Then it does what is asked for.
-func (m *machine) doUnrecorded(attach bool, then func(*state.State) error) {
+// agent does, which notes before that it will, and does not record the last of it. Then it
+// does what is asked for.
+func (m *machine) doUnrecorded(last string, then func(*state.State) error) {
 	m.Helper()
 	must := func(err error) {
 		m.Helper()
@@ -125,25 +137,25 @@ func (m *machine) doUnrecorded(attach bool, then func(*state.State) error) {
 	for _, id := range []string{"0/0", "0/1"} {
 		tag := names.NewVolumeTag(id)
 		attempt("", tag.String())
-		made, err := volumes.CreateVolumes(ctx, []storage.VolumeParams{{Tag: tag, Size: 16, Provider: "loop"}})
+		fresh, err := volumes.CreateVolumes(ctx, []storage.VolumeParams{{Tag: tag, Size: 16, Provider: "loop"}})
 		must(err)
-		must(made[0].Error)
-		if !attach {
+		must(fresh[0].Error)
+		if last == made {
 			continue
 		}
-		info := made[0].Volume.VolumeInfo
+		info := fresh[0].Volume.VolumeInfo
 		recorded(accessor.SetVolumeInfo([]params.Volume{{
 			VolumeTag: tag.String(), Info: params.VolumeInfo{VolumeId: info.VolumeId, HardwareId: info.HardwareId, Size: info.Size},
 		}}))
 		attempt(host.String(), tag.String())
-		attached, err := volumes.AttachVolumes(ctx, []storage.VolumeAttachmentParams{
+		there, err := volumes.AttachVolumes(ctx, []storage.VolumeAttachmentParams{
 			{AttachmentParams: at, Volume: tag, VolumeId: info.VolumeId},
 		})
 		must(err)
-		must(attached[0].Error)
-		device := attached[0].VolumeAttachment
+		must(there[0].Error)
+		device := there[0].VolumeAttachment
 		devices[tag] = storage.BlockDevice{DeviceName: device.DeviceName, BusAddress: device.BusAddress}
-		if id == "0/1" { // which has a filesystem
+		if id == "0/1" && last != attachedVolumes {
 			recorded(accessor.SetVolumeAttachmentInfo([]params.VolumeAttachment{{
 				VolumeTag: tag.String(), MachineTag: host.String(),
 				Info: params.VolumeAttachmentInfo{DeviceName: device.DeviceName, BusAddress: device.BusAddress},
@@ -154,24 +166,24 @@ func (m *machine) doUnrecorded(attach bool, then func(*state.State) error) {
 	mount := func(source storage.FilesystemSource, p storage.FilesystemParams, name string) {
 		m.Helper()
 		attempt("", p.Tag.String())
-		made, err := source.CreateFilesystems(ctx, []storage.FilesystemParams{p})
+		fresh, err := source.CreateFilesystems(ctx, []storage.FilesystemParams{p})
 		must(err)
-		must(made[0].Error)
-		if !attach {
+		must(fresh[0].Error)
+		if last != attached {
 			return
 		}
-		info := made[0].Filesystem.FilesystemInfo
+		info := fresh[0].Filesystem.FilesystemInfo
 		recorded(accessor.SetFilesystemInfo([]params.Filesystem{{
 			FilesystemTag: p.Tag.String(), Info: params.FilesystemInfo{FilesystemId: info.FilesystemId, Size: info.Size},
 		}}))
 		attempt(host.String(), p.Tag.String())
-		attached, err := source.AttachFilesystems(ctx, []storage.FilesystemAttachmentParams{
+		there, err := source.AttachFilesystems(ctx, []storage.FilesystemAttachmentParams{
 			{AttachmentParams: at, Filesystem: p.Tag, FilesystemId: info.FilesystemId, Path: m.mount(name)},
 		})
 		must(err)
-		must(attached[0].Error)
+		must(there[0].Error)
 	}
-	if attach {
+	if last == formatted || last == attached {
 		mount(provider.NewManagedFilesystemSource(filepath.Join(m.data, "storage", "managed"), devices),
 			storage.FilesystemParams{Tag: names.NewFilesystemTag("0/0"), Volume: names.NewVolumeTag("0/1"), Size: 16}, "data")
 	}

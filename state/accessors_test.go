@@ -367,3 +367,30 @@ func TestBlockDevicesAreFound(t *testing.T) {
 		VolumeTag: "volume-0-0", MachineTag: "machine-0",
 	}})), params.CodeNotFound)
 }
+
+// What a killed worker has noted of a filesystem on a volume does not go with the volume.
+func TestFilesystemThatMayHaveBeenMadeOnAVolumeIsDestroyed(t *testing.T) {
+	w := mixed(t)
+	machine := w.ForMachine(machine0)
+	attempts, err := machine.SetAttempts([]params.Attempt{{Id: on("", "filesystem-0-0"), Attempted: true}})
+	if got := codes(t, attempts, err); got[0] != "ok" {
+		t.Fatal(got)
+	}
+	filesystems, err := machine.Filesystems(filesystemTags("0/0"))
+	if got := codes(t, filesystems, err); got[0] != params.CodeNotProvisioned {
+		t.Errorf("while it is wanted: %s", got)
+	}
+	w.must(w.RemoveStorage([]string{"a", "c"}))
+	for _, tag := range []string{"filesystem-0-0", "filesystem-0-1"} {
+		w.must(w.remove(entry{kind: "filesystem-attachment", machine: "machine-0", tag: tag}))
+	}
+	filesystems, err = machine.Filesystems(filesystemTags("0/0", "0/1"))
+	if got := codes(t, filesystems, err); got[0] != "ok" || got[1] != params.CodeNotProvisioned {
+		t.Errorf("dead, the one that may have been made and one that cannot have been: %s", got)
+	}
+	removals, err := machine.RemoveFilesystemParams(filesystemTags("0/0"))
+	w.must(err)
+	if p := removals[0].Result; p.FilesystemId != "filesystem-0-0" || !p.Destroy {
+		t.Errorf("it is removed by %+v", removals[0])
+	}
+}

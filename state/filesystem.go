@@ -21,13 +21,14 @@ func (a *Accessor) Filesystems(tags []names.FilesystemTag) ([]params.FilesystemR
 		if err != nil {
 			return params.Filesystem{}, err
 		}
-		if e.Info == nil {
+		info := i.known(e)
+		if info == nil {
 			return params.Filesystem{}, errors.NotProvisionedf("%s", e.Tag)
 		}
 		return params.Filesystem{FilesystemTag: string(e.Tag), VolumeTag: i.backing(), Info: params.FilesystemInfo{
-			FilesystemId: e.Info.ID,
+			FilesystemId: info.ID,
 			Pool:         i.Pool,
-			Size:         e.Info.Size,
+			Size:         info.Size,
 		}}, nil
 	}, func(f params.Filesystem, err *params.Error) params.FilesystemResult {
 		return params.FilesystemResult{Result: f, Error: err}
@@ -105,8 +106,10 @@ func (a *Accessor) RemoveFilesystemParams(tags []names.FilesystemTag) ([]params.
 		if err != nil {
 			return params.RemoveFilesystemParams{}, err
 		}
-		id, err := e.removable()
-		return params.RemoveFilesystemParams{Provider: i.Provider, FilesystemId: id, Destroy: !i.Release}, err
+		id, err := i.removable(e)
+		// Nobody has had data on what was not recorded.
+		destroy := !i.Release || e.Info == nil
+		return params.RemoveFilesystemParams{Provider: i.Provider, FilesystemId: id, Destroy: destroy}, err
 	}, func(p params.RemoveFilesystemParams, err *params.Error) params.RemoveFilesystemParamsResult {
 		return params.RemoveFilesystemParamsResult{Result: p, Error: err}
 	})

@@ -137,7 +137,7 @@ func (a *Accessor) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVo
 		if err != nil {
 			return params.RemoveVolumeParams{}, err
 		}
-		id, err := e.removable()
+		id, err := i.removable(e)
 		return params.RemoveVolumeParams{Provider: i.Provider, VolumeId: id, Destroy: !i.Release}, err
 	}, func(p params.RemoveVolumeParams, err *params.Error) params.RemoveVolumeParamsResult {
 		return params.RemoveVolumeParamsResult{Result: p, Error: err}
@@ -145,14 +145,26 @@ func (a *Accessor) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVo
 }
 
 // removable returns the provider's id of an entity that is to be taken away.
-func (e *entity) removable() (string, error) {
+func (i *instance) removable(e *entity) (string, error) {
+	info := i.known(e)
 	switch {
 	case e.Life != life.Dead:
 		return "", errors.NewNotValid(nil, e.Tag.String()+" is "+string(e.Life)+", not dead")
-	case e.Info == nil:
+	case info == nil:
 		return "", errors.NotProvisionedf("%s", e.Tag)
 	}
-	return e.Info.ID, nil
+	return info.ID, nil
+}
+
+// known returns what an entity is provisioned as, nil where it is not. A filesystem on a
+// volume that is dead, and that somebody set out to make, is destroyed as if that had been
+// recorded: it goes with its volume, but what was noted of it does not. Whoever makes such
+// filesystems calls them by their tags.
+func (i *instance) known(e *entity) *entityInfo {
+	if e.Info == nil && e.Attempted && e.Life == life.Dead && e == i.Filesystem && i.Volume != nil {
+		return &entityInfo{ID: string(e.Tag)}
+	}
+	return e.Info
 }
 
 // WatchBlockDevices tells when the machine's block devices change, or which of them a

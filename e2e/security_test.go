@@ -48,7 +48,7 @@ func TestModesWhateverTheUmask(t *testing.T) {
 			unix.Umask(before)
 			m.apply()
 			m.wantPrivate()
-			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", m.agent.Process.Pid))
+			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", m.agent.PID()))
 			if err != nil || !strings.Contains(string(status), "\nUmask:\t0077\n") {
 				t.Errorf("the umask that programs inherit: %v\n%s", err, status)
 			}

@@ -110,8 +110,8 @@ storage:
 		{"status"}, {"status", "-o", "yaml"}, {"status", "-o", "json"}, {"report"}, {"pools", "-o", "yaml"},
 		{"apply", "-f", p.spec, "--dry-run"}, {"attach", "raw", "--wait", "--timeout", "10ms"},
 	} {
-		if r := p.run(args...); strings.Contains(r.all(), secret) {
-			t.Error(r.all())
+		if r := p.run(args...); strings.Contains(r.All(), secret) {
+			t.Error(r.All())
 		}
 	}
 	p.stop()

@@ -426,6 +426,30 @@ func TestAttachmentThatMayHaveBeenMadeAlongStaysUntilThatIsKnown(t *testing.T) {
 	s.does("remove volume attachment 0 on machine-0", "read volume 0")
 }
 
+// A former worker has set out to make a volume, and what was read first is that it is let
+// go of. How the provider calls the volume is not known before the volume is.
+func TestAttachmentIsNotDetachedBeforeItsVolumeIsKnown(t *testing.T) {
+	attempted := func(f *plan.Fact) { f.Attempted = true }
+	v, a := volume("0"), on(machine, volume("0"))
+	s := play(t)
+	s.observe(wanted(a, dying, attempted))
+	s.does()
+	s.observe(wanted(v, attempted, without))
+	s.does("create volume 0")
+	s.ends(v)
+	s.does("record volume 0: info")
+	s.taken(v)
+	s.does("detach volume attachment 0 on machine-0")
+	if item := s.items[a]; item.ID == "" {
+		t.Errorf("it is detached as %+v", item)
+	}
+	t.Run("which is recorded", func(t *testing.T) {
+		s := play(t)
+		s.observe(wanted(a, dying, attempted, func(f *plan.Fact) { f.ID = "id of volume 0" }))
+		s.does("detach volume attachment 0 on machine-0")
+	})
+}
+
 // A plan that a former worker has carried out holds the mount that this one has made.
 func TestFormerWorkersPlanIsNotUndoneBeneathAMount(t *testing.T) {
 	s := play(t)

@@ -150,6 +150,9 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 		return None, nil
 	case e.life != Alive && (!e.recorded && !e.uncertain || class == Static):
 		return Remove, nil
+	case e.life != Alive && e.id == "" && !s.observed && !e.orphan:
+		// What a former worker may have attached is called as its volume is.
+		return Detach, s
 	case e.life != Alive:
 		if need := c.inUse(e); need != nil {
 			return Detach, need

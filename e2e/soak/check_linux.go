@@ -332,7 +332,7 @@ func (p *problems) resources() error {
 		p.rest = now
 	}
 	// A connection may be on its way out, and hands come with their sources.
-	const more, hands = 8, 24
+	const more, hands = 8, 40
 	if now.descriptors > p.rest.descriptors+more || now.goroutines > p.rest.goroutines+hands {
 		p.add("the agent has %+v at rest, and had %+v in the beginning", now, p.rest)
 	}

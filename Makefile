@@ -6,7 +6,7 @@ FUZZTIME ?= 30s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race e2e soak faults uml cover mutate fuzz bench-schedule bench-apply bench-dataplane bench-scale bench-state model packages
+.PHONY: help build run test lint race e2e soak simulate faults uml cover mutate fuzz bench-schedule bench-apply bench-dataplane bench-scale bench-state model packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -33,6 +33,9 @@ e2e: packages ## Run the end-to-end tests: the command, real devices and mounts
 
 soak: packages ## Crash the agent, and the disks beneath it, 500 times while storage is used (SOAK='-for 1h -seed 1', KEEP=1)
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go build -o "$$dir/soak" ./e2e/soak && nice "$$dir/soak" $(SOAK)
+
+simulate: ## Drive the workers through random histories, a million steps (SIMULATE='-steps 10000000 -seed 1')
+	go test -count=1 -timeout 0 -run '^TestSimulation' ./worker/storageprovisioner/internal/simulation -steps 1000000 $(SIMULATE)
 
 faults: ## Make every fault happen on real devices (FAULTS=-short: a sample of the steps)
 	@scripts/packages strace:strace mkfs.btrfs:btrfs-progs

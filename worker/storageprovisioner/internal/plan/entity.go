@@ -116,13 +116,21 @@ type entity struct {
 	// tried says that an attempt to make it has ended since it was last to be read: what
 	// the state tells of attempts is older.
 	tried bool
-	// stalled says that the operation waits for a change: it has failed in a
-	// way that repeating does not help, or is deferred.
-	stalled bool
-	// deferred says that the source has asked to be asked again at the next
-	// change of the entity.
-	deferred bool
+	// stalled says whether, and why, the operation waits for a change.
+	stalled stall
 }
+
+// stall is why an operation is not tried.
+type stall uint8
+
+const (
+	notStalled stall = iota
+	// givenUp has failed in a way that repeating does not help.
+	givenUp
+	// deferred is what the source has asked to be asked again about at the next
+	// change of the entity.
+	deferred
+)
 
 // work is what there is to do about an entity.
 type work struct {

@@ -134,7 +134,7 @@ func (c *Core) undo(e *entity, r *Result) {
 func (c *Core) fail(e *entity, r *Result) {
 	e.phase = idle
 	if r.Deferred {
-		e.stalled, e.deferred = true, true
+		e.stalled = deferred
 	} else {
 		c.failed(e, r)
 	}
@@ -172,9 +172,9 @@ func (c *Core) failed(e *entity, r *Result) {
 	switch {
 	case e.unresolved:
 	case final(r.Err):
-		e.stalled = true
+		e.stalled = givenUp
 	case c.options.Retry.exhausted(e.op, w.attempts):
-		e.stalled = true
+		e.stalled = givenUp
 		w.failure = fmt.Sprintf("%s (gave up after %d attempts)", w.failure, w.attempts)
 	}
 	if e.makes() {
@@ -183,14 +183,14 @@ func (c *Core) failed(e *entity, r *Result) {
 		e.uncertain = (r.Unknown || wentOn && !e.unresolved) && !final(r.Err) ||
 			e.uncertain && !(e.op == Create && final(r.Err))
 	}
-	if !e.stalled {
+	if e.stalled == notStalled {
 		w.due = c.now.Add(c.options.Retry.delay(w.attempts))
 	}
 	switch {
 	case errors.Is(r.Err, storage.ErrIgnored):
 	case e.op == Resize:
 		c.stand(e, e.info())
-	case e.stalled:
+	case e.stalled != notStalled:
 		c.status(e, status.Error, e.explain())
 	default:
 		c.status(e, retrying[e.op], e.explain())

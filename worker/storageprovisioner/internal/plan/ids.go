@@ -6,7 +6,8 @@ import (
 	"github.com/juju/errors"
 )
 
-// ids has the hashes of ids that a source has given. Some may not be in use any more.
+// ids has the hashes of ids that a source has given, from the first time that it makes
+// something. Some may not be in use any more.
 type ids struct {
 	seed   maphash.Seed
 	hashes map[uint64]struct{}
@@ -14,10 +15,6 @@ type ids struct {
 
 // add adds an id, and reports whether it may have been there.
 func (s *ids) add(id string) bool {
-	if s.hashes == nil {
-		s.seed = maphash.MakeSeed()
-		s.hashes = make(map[uint64]struct{})
-	}
 	n := len(s.hashes)
 	s.hashes[maphash.String(s.seed, id)] = struct{}{}
 	return len(s.hashes) == n
@@ -27,10 +24,11 @@ func (s *ids) add(id string) bool {
 // those are forgotten that are not in use.
 const spareIDs = 1 << 10
 
-// given notes the id that a source has given an entity.
+// given notes the id that a source has given an entity, and reports whether it may have
+// given it before.
 func (c *Core) given(q *queue, id string) bool {
-	if len(q.ids.hashes) > 2*len(c.all)+spareIDs {
-		q.ids = ids{}
+	if q.ids.hashes == nil || len(q.ids.hashes) > 2*len(c.all)+spareIDs {
+		q.ids = ids{maphash.MakeSeed(), make(map[uint64]struct{})}
 		for _, e := range c.all {
 			if e.queue == q && e.id != "" {
 				q.ids.add(e.id)

@@ -288,7 +288,7 @@ func (c *Core) Observe(f Fact) {
 	// What may have been made for an entity that goes is looked into at once, though the
 	// operation for that may be the one that has been given up.
 	goes := e.life == Alive && f.Life != Alive
-	if e.deferred || !e.underway() && e.failed() && (goes || !reflect.DeepEqual(e.args(), f.Args)) {
+	if e.stalled == deferred || !e.underway() && e.failed() && (goes || !reflect.DeepEqual(e.args(), f.Args)) {
 		c.refresh(e)
 	}
 	c.learn(e, f)
@@ -362,7 +362,7 @@ func (c *Core) learn(e *entity, f Fact) {
 	if f.Source != (Source{}) || e.queue == nil {
 		e.queue, e.class = c.queue(f.Source), f.Class
 	}
-	if f.ID != "" && f.Source != (Source{}) {
+	if f.ID != "" && f.Source != (Source{}) && e.queue.ids.hashes != nil {
 		c.given(e.queue, f.ID)
 	}
 	if f.Args != nil || e.work != nil {
@@ -379,12 +379,12 @@ func (c *Core) Refresh() {
 			c.read(e)
 		}
 		e.outdated = true
-		if e.stalled {
+		if e.stalled != notStalled {
 			stalled = append(stalled, e)
 		}
 	}
 	for _, e := range stalled {
-		if e.stalled {
+		if e.stalled != notStalled {
 			c.refresh(e)
 			c.settle(e)
 		}
@@ -494,7 +494,7 @@ func (c *Core) settle(e *entity) {
 		c.retire(e)
 	case need != nil:
 		c.await(e, need)
-	case e.stalled || e.phase == queued:
+	case e.stalled != notStalled || e.phase == queued:
 	case !e.work.due.IsZero():
 		c.leave(e)
 		e.phase = scheduled
@@ -528,8 +528,7 @@ func (e *entity) failed() bool {
 // once.
 func (c *Core) refresh(e *entity) {
 	c.leave(e)
-	e.stalled = false
-	e.deferred = false
+	e.stalled = notStalled
 	if w := e.work; w != nil {
 		w.attempts = 0
 		w.due = time.Time{}

@@ -99,14 +99,14 @@ func (c *Core) pending(e *entity) Pending {
 
 func (e *entity) waitsFor() string {
 	switch {
-	case e.deferred:
+	case e.stalled == deferred:
 		return "its provider, which holds it back"
 	case e.phase != waiting:
 		return ""
 	}
 	need := e.work.wait.key()
 	switch {
-	case e.op == Resize && e.work.wait == awaited(e):
+	case (e.op == Resize || e.op == Create) && e.work.wait == awaited(e):
 		return "it to be attached"
 	case e.op == Resize, e.op == Detach && !need.Kind.Attachment():
 		return need.String() + " to grow"

@@ -142,6 +142,20 @@ func TestHistoryKeepsItsOrderWhereTheClockIsSetBack(t *testing.T) {
 	}
 }
 
+// What a machine cannot do about a volume of the environment is told by the machine.
+func TestMachineTellsOfTheVolumeThatItHasAPlanFor(t *testing.T) {
+	w := mixed(t)
+	failed := []params.EntityStatusArgs{{Tag: "volume-2", Status: "attaching", Info: "no login"}}
+	w.must(w.provision(entry{kind: "volume", tag: "volume-2"}))
+	wantCode(t, w.ForMachine(machine0).SetStatus(failed), params.CodeUnauthorized)
+	w.must(w.plan(entry{kind: "volume-attachment", machine: "machine-0", tag: "volume-2"}))
+	wantCode(t, w.ForMachine(machine1).SetStatus(failed), params.CodeUnauthorized)
+	w.must(w.ForMachine(machine0).SetStatus(failed))
+	if s := w.one("c"); s.Volume.Message != "no login" {
+		t.Errorf("the volume is %s %q", s.Volume.Status, s.Volume.Message)
+	}
+}
+
 func TestSetStatusDoesWhatItCan(t *testing.T) {
 	w := newWorld(t)
 	w.add("it", "loop", block)

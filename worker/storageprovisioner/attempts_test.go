@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/juju/errors"
+	"github.com/juju/names/v5"
 	jc "github.com/juju/testing/checkers"
 	gc "gopkg.in/check.v1"
 
@@ -33,6 +34,16 @@ type attempts struct {
 	attempted map[params.MachineStorageId]bool
 	refusal   *params.Error
 	broken    error
+	// living and reading are called before the state tells of lives and of attempts, if
+	// they are there.
+	living, reading func()
+}
+
+func (a *attempts) Life(tags []names.Tag) ([]params.LifeResult, error) {
+	if a.living != nil {
+		a.living()
+	}
+	return a.LifecycleManager.Life(tags)
 }
 
 func (a *attempts) SetAttempts(all []params.Attempt) ([]params.ErrorResult, error) {
@@ -60,6 +71,9 @@ func describeAttempt(at params.Attempt) string {
 func (a *attempts) Attempts(ids []params.MachineStorageId) ([]params.AttemptResult, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.reading != nil {
+		a.reading()
+	}
 	results := make([]params.AttemptResult, len(ids))
 	for i, id := range ids {
 		results[i].Attempted = a.attempted[id]
@@ -186,4 +200,22 @@ func (s *attemptsSuite) TestWhatCannotBeLookedIntoForGoodIsRemoved(c *gc.C) {
 	s.AwaitCall(c, "Remove", v)
 	c.Check(s.Count("CreateVolumes"), gc.Equals, 1)
 	c.Check(s.Count("DestroyVolumes"), gc.Equals, 0)
+}
+
+// A volume that was read just before its attachment was let go of, and that attachment
+// just after, is read once more: it would be made, and attached, for nobody, though the
+// attachment was told of first.
+func (s *attemptsSuite) TestWhatIsReadTogetherIsTakenInAsItWasRead(c *gc.C) {
+	busy, free := make(chan struct{}), make(chan struct{})
+	s.attempts.living = sync.OnceFunc(func() { close(busy); <-free })
+	s.startRemembering(c)
+	_, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.attempts.reading = sync.OnceFunc(func() { s.setLife(a, life.Dying) })
+	s.volumesChanged(c, "9")
+	receive(c, busy, "a reading")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.volumesChanged(c, "0")
+	close(free)
+	s.AwaitCall(c, "CreateVolumes", "volume-0")
+	c.Check(s.Names("VolumeParams", "CreateVolumes"), jc.DeepEquals, []string{"VolumeParams", "VolumeParams", "CreateVolumes"})
 }

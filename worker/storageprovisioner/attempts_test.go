@@ -203,8 +203,8 @@ func (s *attemptsSuite) TestWhatCannotBeLookedIntoForGoodIsRemoved(c *gc.C) {
 }
 
 // A volume that was read just before its attachment was let go of, and that attachment
-// just after, is read once more: it would be made, and attached, for nobody, though the
-// attachment was told of first.
+// just after, is read once more: it would be made, and attached, for nobody. That the
+// attachment was told of first makes no difference.
 func (s *attemptsSuite) TestWhatIsReadTogetherIsTakenInAsItWasRead(c *gc.C) {
 	busy, free := make(chan struct{}), make(chan struct{})
 	s.attempts.living = sync.OnceFunc(func() { close(busy); <-free })
@@ -213,9 +213,10 @@ func (s *attemptsSuite) TestWhatIsReadTogetherIsTakenInAsItWasRead(c *gc.C) {
 	s.attempts.reading = sync.OnceFunc(func() { s.setLife(a, life.Dying) })
 	s.volumesChanged(c, "9")
 	receive(c, busy, "a reading")
-	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	s.volumesChanged(c, "0")
+	s.fed.VolumeAttachments.Deliver(c, []params.MachineStorageId{a})
+	s.fed.Volumes.Deliver(c, []string{"0"})
 	close(free)
-	s.AwaitCall(c, "CreateVolumes", "volume-0")
-	c.Check(s.Names("VolumeParams", "CreateVolumes"), jc.DeepEquals, []string{"VolumeParams", "VolumeParams", "CreateVolumes"})
+	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
+	s.Await(c, "another reading of the volume", func() bool { return s.Count("VolumeParams", "SetAttempts") == 2 })
+	c.Check(s.Names("VolumeParams", "SetAttempts"), jc.DeepEquals, []string{"VolumeParams", "VolumeParams"})
 }

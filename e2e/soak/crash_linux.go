@@ -43,6 +43,9 @@ func (s *soak) crash() error {
 		if err != nil {
 			return err
 		}
+		if o == nil {
+			break
+		}
 		flying = append(flying, o)
 		go func() {
 			r, err := s.command(o.args...)
@@ -125,7 +128,7 @@ func (s *soak) shutDown(stateDown, dataDown bool) error {
 // does not acknowledge anything.
 func (s *soak) refuses(flying []*operation) error {
 	o, err := s.nextOperation(flying)
-	if err != nil {
+	if o == nil || err != nil {
 		return err
 	}
 	r, err := s.command(o.args...)

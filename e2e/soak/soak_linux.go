@@ -152,6 +152,9 @@ func (s *soak) round() error {
 		if err != nil {
 			return err
 		}
+		if o == nil {
+			break
+		}
 		if err := s.operate(o); err != nil {
 			return err
 		}

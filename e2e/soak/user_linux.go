@@ -13,14 +13,16 @@ import (
 // mostStorage is about how many instances there are at most at a time.
 const mostStorage = 14
 
-// nextOperation chooses what to ask for next, of what nobody is asking anything of.
+// nextOperation chooses what to ask for next, of what nobody is asking anything of. There
+// may be nothing for now, where all that there may be is on its way out.
 func (s *soak) nextOperation(flying []*operation) (*operation, error) {
-	for {
+	for range 1000 {
 		o, err := s.choose(flying)
 		if o != nil || err != nil {
 			return o, err
 		}
 	}
+	return nil, nil
 }
 
 // choose may find that there is nothing of the sort that it wants.

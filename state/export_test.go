@@ -140,7 +140,9 @@ func (i *instance) broken() (broken []string) {
 	if v != nil && f != nil {
 		never(f.Attachment != nil && (v.Attachment == nil || v.Attachment.going()), "%s is taken from under its filesystem", v.Tag)
 		never(f.Attachment != nil && v.Attachment != nil && f.Attachment.Machine != v.Attachment.Machine, "%s and %s are apart", v.Tag, f.Tag)
-		never(f.Attachment == nil && v.Attachment != nil && !v.Attachment.going(), "%s is not let go of", v.Tag)
+		making := f.Attempted && f.Info == nil
+		never(f.Attachment == nil && v.Attachment != nil && !v.Attachment.going() && !making, "%s is not let go of", v.Tag)
+		never(making && (v.Attachment == nil || v.Attachment.going()), "%s is taken from under a filesystem that is being made", v.Tag)
 	}
 	return broken
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -260,6 +261,7 @@ func (o *operations) worker(op int) {
 	kinds := []string{
 		"volume", "volume-attachment", "plan", "volume", "filesystem", "volume-attachment",
 		"filesystem-attachment", "volume-attachment", "plan", "volume", "filesystem", "filesystem-attachment",
+		"filesystem", pick(o, "volume", "volume-attachment", "filesystem-attachment"),
 	}
 	kind := kinds[op%len(kinds)]
 	args := several(o, func() params.MachineStorageId {
@@ -291,24 +293,28 @@ func (o *operations) worker(op int) {
 		write(o, "remove plan", of, args, same, (*state.Accessor).RemoveVolumeAttachmentPlan)
 	case 3:
 		info := params.VolumeInfo{VolumeId: choose(o, programIDs), HardwareId: pick(o, "", "id-1"), Size: choose(o, programSizes)}
-		write(o, "provision", of, args, func(id params.MachineStorageId) params.Volume {
+		results := write(o, "provision", of, args, func(id params.MachineStorageId) params.Volume {
 			return params.Volume{VolumeTag: id.AttachmentTag, Info: info}
 		}, (*state.Accessor).SetVolumeInfo)
+		o.noAttempts(entities(args), results)
 	case 4:
 		info := params.FilesystemInfo{FilesystemId: choose(o, programIDs), Size: choose(o, programSizes)}
-		write(o, "provision", of, args, func(id params.MachineStorageId) params.Filesystem {
+		results := write(o, "provision", of, args, func(id params.MachineStorageId) params.Filesystem {
 			return params.Filesystem{FilesystemTag: id.AttachmentTag, Info: info}
 		}, (*state.Accessor).SetFilesystemInfo)
+		o.noAttempts(entities(args), results)
 	case 5:
 		info := params.VolumeAttachmentInfo{DeviceName: pick(o, "", "sda", "\xff"), PlanInfo: pick(o, nil, &params.VolumeAttachmentPlanInfo{})}
-		write(o, "attached", of, args, func(id params.MachineStorageId) params.VolumeAttachment {
+		results := write(o, "attached", of, args, func(id params.MachineStorageId) params.VolumeAttachment {
 			return params.VolumeAttachment{VolumeTag: id.AttachmentTag, MachineTag: id.MachineTag, Info: info}
 		}, (*state.Accessor).SetVolumeAttachmentInfo)
+		o.noAttempts(args, results)
 	case 6:
 		info := params.FilesystemAttachmentInfo{MountPoint: choose(o, programMountPoints)}
-		write(o, "attached", of, args, func(id params.MachineStorageId) params.FilesystemAttachment {
+		results := write(o, "attached", of, args, func(id params.MachineStorageId) params.FilesystemAttachment {
 			return params.FilesystemAttachment{FilesystemTag: id.AttachmentTag, MachineTag: id.MachineTag, Info: info}
 		}, (*state.Accessor).SetFilesystemAttachmentInfo)
+		o.noAttempts(args, results)
 	case 7:
 		write(o, "plan", of, args, o.plan(), (*state.Accessor).CreateVolumeAttachmentPlans)
 	case 8:
@@ -316,6 +322,17 @@ func (o *operations) worker(op int) {
 	case 9:
 		value := choose(o, choice[string]{[]string{"error", "pending", "attached"}, []string{"", "odd"}})
 		o.statuses(of, args, value, pick(o, "", "no", strings.Repeat("ü\xff", 3000)))
+	case 12, 13:
+		attempted := o.next()%4 > 0
+		if !strings.HasSuffix(kind, "attachment") {
+			args = entities(args)
+		}
+		results := write(o, "attempt", of, args, func(id params.MachineStorageId) params.Attempt {
+			return params.Attempt{Id: id, Attempted: attempted}
+		}, (*state.Accessor).SetAttempts)
+		for n, result := range results {
+			o.shows(result.Error != nil || o.attempted(args[n]) == (attempted && !o.recorded(args[n])), "an attempt of %v is not as it was noted", args[n])
+		}
 	}
 }
 
@@ -344,6 +361,16 @@ func tagsOf[T names.Tag](ids []params.MachineStorageId) []T {
 		}
 	}
 	return tags
+}
+
+// entities returns how the same volumes and filesystems are named when it is not their
+// attachments that are meant.
+func entities(ids []params.MachineStorageId) []params.MachineStorageId {
+	own := slices.Clone(ids)
+	for n := range own {
+		own[n].MachineTag = ""
+	}
+	return own
 }
 
 func same(id params.MachineStorageId) params.MachineStorageId { return id }

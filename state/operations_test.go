@@ -132,7 +132,7 @@ func (o *operations) statuses(by scope, ids []params.MachineStorageId, value, me
 		args := params.EntityStatusArgs{Tag: id.AttachmentTag, Status: value, Info: message}
 		all = append(all, args)
 		err := twin.change(func() error { return by.of(twin.State).SetStatus([]params.EntityStatusArgs{args}) }, "status %+v", args)
-		if err == nil && !by.may(id, false) {
+		if err == nil && !by.may(id, false) && !o.plannedAt(by, id.AttachmentTag) {
 			o.t.Errorf("a worker of another scope, %q, set a status of %s", by.machine, id.AttachmentTag)
 		}
 		if err == nil && twin.statusOf(id.AttachmentTag) != value {
@@ -150,21 +150,74 @@ func (o *operations) statuses(by scope, ids []params.MachineStorageId, value, me
 	o.sameAs(twin)
 }
 
+// attempted reports whether a worker is told that something may have been made, though it
+// is not recorded.
+func (o *operations) attempted(id params.MachineStorageId) bool {
+	o.t.Helper()
+	results, err := ownerOf(id).of(o.State).Attempts([]params.MachineStorageId{id})
+	o.must(cmp.Or(err, asError(results[0].Error)))
+	return results[0].Attempted
+}
+
+// noAttempts checks that what has been recorded is no attempt any more.
+func (o *operations) noAttempts(ids []params.MachineStorageId, results []params.ErrorResult) {
+	o.t.Helper()
+	for n, result := range results {
+		if result.Error == nil && o.attempted(ids[n]) {
+			o.t.Errorf("%v is recorded, and is an attempt still", ids[n])
+		}
+	}
+}
+
+// recorded reports whether it is recorded that something has been made.
+func (o *operations) recorded(id params.MachineStorageId) bool {
+	o.t.Helper()
+	a, ids := ownerOf(id).of(o.State), []params.MachineStorageId{id}
+	tag, err := names.ParseTag(id.AttachmentTag)
+	o.must(err)
+	switch {
+	case id.MachineTag == "":
+		e := o.entity(tag)
+		return e != nil && e.ProviderID != ""
+	case tag.Kind() == names.VolumeTagKind:
+		results, err := a.VolumeAttachments(ids)
+		o.must(err)
+		return results[0].Error == nil
+	default:
+		results, err := a.FilesystemAttachments(ids)
+		o.must(err)
+		return results[0].Error == nil
+	}
+}
+
+// plannedAt reports whether the machine whose worker this is has a plan to carry out.
+func (o *operations) plannedAt(by scope, tag string) bool {
+	return slices.ContainsFunc(o.entries(), func(e entry) bool { return e.kind == "plan" && e.machine == by.machine && e.tag == tag })
+}
+
 // statusOf returns the status that users are shown of a volume or filesystem. Its tag
 // may be spelt as package names does not, with slashes.
 func (o *operations) statusOf(text string) string {
 	tag, err := names.ParseTag(text)
 	o.must(err)
+	if e := o.entity(tag); e != nil {
+		return string(e.Status)
+	}
+	return ""
+}
+
+// entity returns a volume or filesystem as users are shown it, nil where there is none.
+func (o *operations) entity(tag names.Tag) *state.Entity {
 	all, err := o.AllStorage()
 	o.must(err)
 	for _, s := range all {
 		for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
 			if e != nil && e.Tag == tag {
-				return string(e.Status)
+				return e
 			}
 		}
 	}
-	return ""
+	return nil
 }
 
 func (o *operations) sameAs(twin *operations) {
@@ -197,7 +250,7 @@ func checkCode(t testing.TB, err *params.Error) {
 		return
 	}
 	switch err.Code {
-	case params.CodeNotFound, params.CodeNotProvisioned, params.CodeUnauthorized, params.CodeNotValid, params.CodeStorageAttached:
+	case params.CodeNotFound, params.CodeNotProvisioned, params.CodeUnauthorized, params.CodeNotValid, params.CodeStorageAttached, params.CodeTryAgain:
 	default:
 		t.Errorf("error %q has code %q", err.Message, err.Code)
 	}
@@ -286,6 +339,7 @@ func (o *operations) look() {
 	read(o, ids, scope.FilesystemAttachmentParams)
 	read(o, ids, scope.VolumeAttachmentPlans)
 	read(o, ids, scope.VolumeBlockDevices)
+	read(o, ids, scope.Attempts)
 	read(o, volumes, scope.Volumes)
 	read(o, volumes, scope.VolumeSizes)
 	read(o, volumes, scope.VolumeParams)

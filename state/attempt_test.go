@@ -5,7 +5,9 @@ import (
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
 )
 
 // attempt notes one attempt, or that it has made nothing.
@@ -101,5 +103,34 @@ func TestVolumeStaysBeneathAFilesystemThatIsBeingMade(t *testing.T) {
 	}
 	if got := attempt(t, machine, true, "", "filesystem-0-0"); got == "ok" {
 		t.Error("a filesystem is begun on a volume that is being detached")
+	}
+}
+
+// A filesystem that nothing is to be mounted of is dead as soon as it is removed. Its
+// worker may be looking into what has been made of it: the volume stays until that is
+// gone.
+func TestVolumeStaysBeneathADeadFilesystemThatIsBeingMade(t *testing.T) {
+	w := newWorld(t)
+	w.add("a", "disk", storage.StorageKindFilesystem)
+	machine := w.ForMachine(machine0)
+	filesystem, volume := w.one("a").Filesystem.Tag.String(), w.one("a").Volume.Tag.String()
+	beneath := entry{kind: "volume-attachment", machine: "machine-0", tag: volume}
+	w.must(w.provision(entry{kind: "volume", tag: volume}))
+	if got := attempt(t, machine, true, "", filesystem); got != "ok" {
+		t.Fatal(got)
+	}
+	w.must(w.DetachStorage([]string{"a"}))
+	w.must(w.remove(entry{kind: "filesystem-attachment", machine: "machine-0", tag: filesystem}))
+	w.must(w.RemoveStorage([]string{"a"}))
+	w.setStatus(filesystem, status.Pending, "")
+	if got := w.lifeOf(entry{kind: "filesystem", tag: filesystem}); got != life.Dead {
+		t.Errorf("the filesystem is %s", got)
+	}
+	if got := w.lifeOf(beneath); got != life.Alive {
+		t.Errorf("the volume's attachment is %s", got)
+	}
+	w.must(w.remove(entry{kind: "filesystem", tag: filesystem}))
+	if got := w.lifeOf(beneath); got != life.Dying {
+		t.Errorf("with the filesystem gone, the volume's attachment is %s", got)
 	}
 }

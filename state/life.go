@@ -144,8 +144,9 @@ func (i *instance) mayMake(e *entity) bool {
 	return e != i.Filesystem || i.Volume == nil || e.Info != nil || i.Volume.Attachment != nil && !i.Volume.Attachment.going()
 }
 
-// beingMade reports whether the entity may be being made.
-func (e *entity) beingMade() bool { return e.Attempted && e.Info == nil && e.Life != life.Dead }
+// beingMade reports whether the entity may be being made, also when it is dead: whoever
+// makes it may not have heard of that.
+func (e *entity) beingMade() bool { return e.Attempted && e.Info == nil }
 
 // settle moves everything as far as the rules let it go. It is applied after every
 // change.

@@ -87,10 +87,18 @@ func (c *Core) withdraw(e *entity, noted bool, err error) {
 	c.wake(e)
 }
 
-// unmade notes that an attempt to make an entity has ended and has made nothing.
+// unmade notes that an attempt to make an entity has ended and has made nothing. What is
+// not made is not attached either, whatever the state told of that meanwhile.
 func (c *Core) unmade(e *entity) {
-	if c.options.Attempts && e.makes() && !e.recorded && !e.uncertain && !e.unresolved {
-		e.tried = true
-		c.out.Publish.Unmade = append(c.out.Publish.Unmade, e.subject())
+	if !c.options.Attempts || !e.makes() || e.recorded || e.uncertain || e.unresolved {
+		return
+	}
+	e.tried = true
+	c.out.Publish.Unmade = append(c.out.Publish.Unmade, e.subject())
+	for a := e.attachments.first; a != nil; a = a.next {
+		if !a.recorded && !a.underway() {
+			a.uncertain, a.tried = false, true
+			c.settle(a)
+		}
 	}
 }

@@ -167,6 +167,29 @@ func TestAttachmentIsNotUndoneBeforeItsVolumeIsKnown(t *testing.T) {
 	s.does("detach volume attachment 0 on machine-0")
 }
 
+// What has not been made is not attached: there is nothing to detach, and no name to do
+// it by.
+func TestAttachmentOfWhatHasNotBeenMadeIsNotUndone(t *testing.T) {
+	v, a := volume("0"), on(machine, volume("0"))
+	for _, how := range []string{"read during the attempt", "read as it ends"} {
+		t.Run(how, func(t *testing.T) {
+			s := play(t, remembering)
+			s.observe(wanted(v, func(f *plan.Fact) { f.Host, f.Instance = machine, "instance" }), wanted(a))
+			s.notes()
+			ends := func() { s.ends(v, failing(errors.New("no room"))) }
+			if how == "read as it ends" {
+				ends()
+			}
+			s.observe(wanted(a, dying, attempted, func(f *plan.Fact) { f.ID = "" }))
+			if how == "read during the attempt" {
+				ends()
+			}
+			s.observe(wanted(v, without))
+			s.does("remove volume attachment 0 on machine-0", "read volume 0")
+		})
+	}
+}
+
 // A volume that is taken from beneath a filesystem that is being made on it in the
 // background leaves nothing to be made known.
 func TestFilesystemInProgressOnAVolumeThatIsTakenAwayCanGo(t *testing.T) {

@@ -57,7 +57,8 @@ type VolumeParams struct {
 
 	// Attachment is the machine that the volume is wanted on, so that the
 	// provider can create it where it can be attached. A provider may attach
-	// it right away. It may be nil.
+	// it right away. It may be nil: so it is when the volume may have been made
+	// before, and is asked for again to be known, though it is wanted nowhere now.
 	Attachment *VolumeAttachmentParams
 }
 

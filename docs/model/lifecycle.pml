@@ -32,6 +32,13 @@
 #define planned(i)	(i == 0 && PLAN0)
 #define hasFS(i)	((i == 0 && FS0) || (i == 1 && FS1))
 
+/* NO_ATTEMPTS_CREATE, NO_ATTEMPTS_ATTACH: the state is not told what is about to be made,
+   or attached; NO_ATTEMPTS: it knows of no attempts. */
+#ifdef NO_ATTEMPTS
+#define NO_ATTEMPTS_CREATE
+#define NO_ATTEMPTS_ATTACH
+#endif
+
 /* How many crashes there are at most, and of the user's changes; 255: any number. */
 #ifndef CRASHES
 #define CRASHES 255
@@ -49,12 +56,12 @@
 
 typedef Instance {
 	unsigned life : 2;
-	/* volume: life, provisioned, a creation was attempted */
+	/* volume: life, provisioned; of what is not, an attempt was noted */
 	unsigned v : 2; bit vInfo; bit vTried;
-	/* its attachment: life, machine, attached, an attachment was attempted; its plan */
+	/* its attachment: life, machine, attached, an attempt was noted; its plan */
 	unsigned a : 2; bit aOn; bit aInfo; bit aTried; unsigned p : 2;
 	/* the filesystem on it, and its attachment */
-	unsigned f : 2; bit fInfo;
+	unsigned f : 2; bit fInfo; bit fTried;
 	unsigned m : 2; bit mInfo; bit mTried;
 }
 Instance s[N];
@@ -72,6 +79,9 @@ typedef Reality {
 	bit seen;		/* the disk manager has published the device on machine 0 */
 	/* Calls under way, for the volume and for the filesystem. */
 	unsigned calls : 2; unsigned fcalls : 2;
+	/* The volume's creation is about to begin, or has, and it is not known that it made
+	   nothing. */
+	bit begun;
 }
 Reality r[N];
 
@@ -84,6 +94,7 @@ Reality r[N];
 #define RUNNING		1
 #define PUBLISHING	2
 #define PLANNED		3	/* publishing: the plan is recorded, the attachment is not */
+#define NOTING		4	/* the state is to be told before the call is made */
 
 #define NONE	0
 #define REMOVE	1
@@ -94,15 +105,19 @@ Reality r[N];
 
 typedef Entity {
 	unsigned life : 2;
-	bit unread, rec;
-	bit args;		/* a volume has attachment parameters; an attachment, an id */
+	bit unread, stale, rec;
+	bit args;		/* a volume has what it takes to create it; an attachment, an id */
 	bit on;			/* the machine */
-	unsigned phase : 2; unsigned op : 3;
+	unsigned phase : 3; unsigned op : 3;
 	bit attached, held;
 	bit uncertain, unresolved;
-	bit tried;
+	bit unmade;		/* to be taken back in the state: the attempt has made nothing */
 }
 Entity V[N], A[N], P[N], F[N], M[N];
+
+#define busy(e)		(e.phase != IDLE)
+#define underway(e)	(busy(e) || e.unresolved)
+#define inHands(e)	(e.phase == RUNNING || e.phase == NOTING)
 
 /* The block device beneath the filesystem, as the worker of machine 0 knows it. */
 bit known[N], sought[N];
@@ -131,6 +146,22 @@ inline letGoV(i) {
 	:: else
 	fi
 }
+
+/* beingMade, and mayMake: what is beneath a filesystem that may be being made stays. */
+#ifdef BREAK_BEING_MADE
+#define beingMade(i)	(false)
+#else
+#ifdef BREAK_DEAD_TOO
+#define beingMade(i)	(s[i].fTried && !s[i].fInfo && s[i].f != DEAD)
+#else
+#define beingMade(i)	(s[i].fTried && !s[i].fInfo)
+#endif
+#endif
+#ifdef BREAK_MAY_MAKE
+#define mayMake(i)	(true)
+#else
+#define mayMake(i)	(s[i].fInfo || !going(i))
+#endif
 
 #define letGoF(i)	if :: s[i].m == ALIVE -> s[i].m = DYING :: else fi
 
@@ -161,7 +192,7 @@ inline settle(i) {
 #ifdef BREAK_MOUNT_FIRST
 	if :: s[i].v != GONE && s[i].f != GONE && s[i].m != ALIVE -> letGoV(i) :: else fi;
 #else
-	if :: s[i].v != GONE && s[i].f != GONE && s[i].m == GONE -> letGoV(i) :: else fi;
+	if :: s[i].v != GONE && s[i].f != GONE && s[i].m == GONE && !beingMade(i) -> letGoV(i) :: else fi;
 #endif
 #ifdef BREAK_VOLUME_LAST
 	if :: s[i].v == DYING && s[i].a == GONE -> s[i].v = DEAD :: else fi;
@@ -218,6 +249,9 @@ end:	do
 	:: atomic { !provisioned[0] -> provisioned[0] = 1; say("machine 0: provisioned") }
 	:: atomic { !provisioned[1] && ENVIRON0 && !FS0 -> provisioned[1] = 1; say("machine 1: provisioned") }
 	:: atomic { FS0 && r[0].seen != visible(0) -> r[0].seen = visible(0); sought[0] = 1; say("machine 0: devices published") }
+	/* Any change applies the rules anew. */
+	:: atomic { FS0 && s[0].f == DEAD && !beingMade(0) && s[0].a != GONE && !going(0) ->
+		begin(0); settle(0); say("state: a status is set") }
 #if N > 1
 	:: atomic { FS1 && r[1].seen != visible(1) -> r[1].seen = visible(1); sought[1] = 1; say("machine 0: devices published") }
 #endif
@@ -228,7 +262,7 @@ end:	do
 
 inline forget(e) {
 	e.life = GONE; e.rec = 0; e.args = 0; e.on = 0; e.phase = IDLE; e.op = NONE;
-	e.attached = 0; e.held = 0; e.uncertain = 0; e.unresolved = 0; e.tried = 0
+	e.attached = 0; e.held = 0; e.uncertain = 0; e.unresolved = 0; e.stale = 0; e.unmade = 0
 }
 
 inline crashVolume(i) {
@@ -293,32 +327,30 @@ end:	do
 
 /* ---- facts.go, volume_facts.go, plan_facts.go, filesystem_facts.go: reading ---- */
 
-inline learn(e, life_, rec_, args_, tried_) {
-	e.unread = 0;
+inline learn(e, life_, rec_, args_, attempted_) {
+	e.unread = 0; e.stale = 0;
 	if
 	:: life_ == GONE ->
 		/* Nobody but the worker itself removes what it works on. */
 		assert(e.phase != RUNNING && !e.unresolved);
 		forget(e)
 	:: else ->
-		e.life = life_; e.rec = rec_; e.args = args_; e.tried = tried_
+		e.life = life_; e.rec = rec_; e.args = args_;
+		if :: attempted_ && !e.rec && !underway(e) -> e.uncertain = 1 :: else fi
 	fi
 }
 
 /* ---- internal/plan/decide.go ---- */
-
-#define busy(e)		(e.phase != IDLE)
-#define underway(e)	(busy(e) || e.unresolved)
 
 /* One call at a time concerns a volume, or a filesystem, with all that is due of it
    (queue.go, take). */
 #ifdef BREAK_BUSY
 #define freeV(i)	(true)
 #else
-#define freeV(i)	(V[i].phase != RUNNING && A[i].phase != RUNNING && (environs(i) || P[i].phase != RUNNING))
+#define freeV(i)	(!inHands(V[i]) && !inHands(A[i]) && (environs(i) || !inHands(P[i])))
 #endif
-#define freeP(i)	(P[i].phase != RUNNING && (environs(i) || V[i].phase != RUNNING && A[i].phase != RUNNING))
-#define freeF(i)	(F[i].phase != RUNNING && M[i].phase != RUNNING)
+#define freeP(i)	(!inHands(P[i]) && (environs(i) || !inHands(V[i]) && !inHands(A[i])))
+#define freeF(i)	(!inHands(F[i]) && !inHands(M[i]))
 
 #ifdef BREAK_UNCERTAIN
 #define doubted(e)	(false)
@@ -328,30 +360,20 @@ inline learn(e, life_, rec_, args_, tried_) {
 #define doubtedA(e)	(e.uncertain)
 #endif
 
-/* A creation was attempted by who knows whom: it is looked into. */
-#ifdef ATTEMPTS
-#define lookV(i)	(V[i].life == DEAD && !V[i].rec && V[i].tried)
-#else
-#define lookV(i)	(false)
-#endif
-#ifdef ATTEMPTS_ATTACH
-#define lookA(e)	(e.tried)
-#else
-#define lookA(e)	(false)
-#endif
-
 #ifdef BREAK_RECORDED
 #define recordedV(i)	(false)
 #else
 #define recordedV(i)	(V[i].rec)
 #endif
 
-#define createV(i)	(V[i].life != GONE && (doubted(V[i]) || lookV(i) || \
-				V[i].life == ALIVE && !recordedV(i) && V[i].args && provisioned[V[i].on] && \
-				!(A[i].op != ATTACH && underway(A[i]))))
-#define creatingV(i)	(V[i].op == CREATE && underway(V[i]) || V[i].life != GONE && doubted(V[i]))
-#define removeV(i)	(V[i].life == DEAD && !V[i].rec && !doubted(V[i]) && !lookV(i))
-#define destroyV(i)	(V[i].life == DEAD && V[i].rec && !A[i].held)
+/* A creation that is doubted is repeated, to learn what it has made. */
+#define toCreateV(i)	(V[i].life != GONE && !V[i].stale && \
+				(doubted(V[i]) || V[i].life == ALIVE && !recordedV(i) && V[i].args))
+#define createV(i)	(toCreateV(i) && \
+				(doubted(V[i]) || provisioned[V[i].on] && !(A[i].op != ATTACH && underway(A[i]))))
+#define creatingV(i)	(V[i].op == CREATE && underway(V[i]) || V[i].uncertain && !V[i].rec && (toCreateV(i) || V[i].stale))
+#define removeV(i)	(V[i].life == DEAD && !V[i].stale && !V[i].rec && !doubted(V[i]))
+#define destroyV(i)	(V[i].life == DEAD && !V[i].stale && V[i].rec && !A[i].held)
 
 /* What stands on the attachment of a volume, where the worker is the machine's. */
 #ifdef BREAK_IN_USE
@@ -363,10 +385,17 @@ inline learn(e, life_, rec_, args_, tried_) {
 #ifdef BREAK_REMOVE
 #define undone(e)	(true)
 #else
-#define undone(e)	(!e.rec && !doubtedA(e) && !lookA(e))
+#define undone(e)	(!e.rec && !doubtedA(e))
+#endif
+
+/* What is detached has a name: its volume's, which may be known only from that. */
+#ifdef BREAK_UNKNOWN
+#define named(e, of)	(true)
+#else
+#define named(e, of)	(e.args || of.life != GONE)
 #endif
 #define removeA(i)	(A[i].life > ALIVE && !creatingV(i) && undone(A[i]))
-#define detachA(i)	(A[i].life > ALIVE && !creatingV(i) && !undone(A[i]) && \
+#define detachA(i)	(A[i].life > ALIVE && !creatingV(i) && !undone(A[i]) && named(A[i], V[i]) && \
 				(environs(i) || !stoodOn(i)))
 
 #ifdef BREAK_AGAIN
@@ -387,19 +416,19 @@ inline learn(e, life_, rec_, args_, tried_) {
 #define restsP(i)	(P[i].life == GONE || P[i].life == ALIVE && P[i].attached && !busy(P[i]))
 #define ready(i)	((environs(i) || restsA(i)) && restsP(i) && known[i] && visible(i))
 
-/* Whether a filesystem is made only where it is to be mounted. */
-#ifdef MADE_TO_MOUNT
-#define madeHere(i)	(M[i].life == ALIVE)
+/* A filesystem is made where it is to be mounted, or may have been made. */
+#if defined(BREAK_WANTED) || defined(NO_ATTEMPTS)
+#define wantedHere(i)	(true)
 #else
-#define madeHere(i)	(true)
+#define wantedHere(i)	(M[i].life == ALIVE || F[i].uncertain)
 #endif
 
-#define createF(i)	(F[i].life == ALIVE && !F[i].rec && madeHere(i) && ready(i))
+#define createF(i)	(F[i].life == ALIVE && !F[i].rec && wantedHere(i) && ready(i))
 #define removeF(i)	(F[i].life == DEAD && !F[i].rec)
 #define destroyF(i)	(F[i].life == DEAD && F[i].rec && !M[i].held)
 #define creatingF(i)	(F[i].op == CREATE && underway(F[i]))
 #define removeM(i)	(M[i].life > ALIVE && !creatingF(i) && undone(M[i]))
-#define detachM(i)	(M[i].life > ALIVE && !creatingF(i) && !undone(M[i]))
+#define detachM(i)	(M[i].life > ALIVE && !creatingF(i) && !undone(M[i]) && named(M[i], F[i]))
 #define attachM(i)	(M[i].life == ALIVE && F[i].life != GONE && !creatingF(i) && !done(M[i]) && \
 				!(F[i].op == DESTROY && underway(F[i])) && (F[i].rec || M[i].args) && \
 				provisioned[0] && ready(i))
@@ -411,8 +440,29 @@ inline call(e, o) {
 	if :: o == CREATE || o == ATTACH -> e.held = 1 :: else fi
 }
 
+/* Before something is made the state is told, unless it has been, or may be done
+   already. */
+#ifdef NO_ATTEMPTS_CREATE
+#define noted(e)	(true)
+#else
+#define noted(e)	(e.rec || e.unresolved || e.op == CREATE && doubted(e))
+#endif
+#ifdef NO_ATTEMPTS_ATTACH
+#define notedA(e)	(true)
+#else
+#define notedA(e)	(e.rec || e.unresolved)
+#endif
+
 inline callV(i) { r[i].calls++; assert(r[i].calls == 1) }	/* 35: two operations at once */
 inline callF(i) { r[i].fcalls++; assert(r[i].fcalls == 1) }
+
+/* 35: what is not wanted any more, as far as is known, is created only where it may have
+   been. */
+inline createsV(i) {
+	assert(A[i].life == ALIVE || A[i].unread || r[i].begun);
+	r[i].begun = 1; callV(i); say("worker: create volume")
+}
+inline createsF(i) { callF(i); say("worker: create filesystem") }
 
 /* What may be going on is repeated as it was. */
 #ifdef BREAK_BUSY
@@ -431,6 +481,34 @@ inline succeeded(e) {
 	:: e.op == CREATE -> e.held = 0
 	:: else
 	fi
+}
+
+#define makes(e)	(e.op == CREATE || e.op == ATTACH)
+
+/* Nothing has come of an attempt: the state's note of it is taken back. */
+inline madeNothing(e) {
+#ifndef NO_ATTEMPTS
+	if :: makes(e) && !e.rec && !e.uncertain && !e.unresolved -> e.unmade = 1 :: else fi
+#else
+	skip
+#endif
+}
+
+/* What is not made is not attached. */
+inline madeNoneV(i) {
+#ifndef BREAK_ALONG
+	if :: V[i].unmade && !A[i].rec && !underway(A[i]) -> A[i].uncertain = 0 :: else fi
+#else
+	skip
+#endif
+}
+
+/* Noted, withdraw: the state does not take the note, or what is to be made is not wanted
+   any more. */
+inline withdraw(e) {
+	e.phase = IDLE;
+	if :: e.op == CREATE -> e.held = 0 :: else fi;
+	madeNothing(e); e.op = NONE
 }
 
 /* The call has failed as a whole: what it did is not known. */
@@ -464,11 +542,20 @@ inline answer(e) {
 	fi
 }
 
-/* fail ends a call that has had no effect. */
-inline fail(e) {
+/* fail ends a call that has had no effect; that it cannot be done, where nothing is there,
+   tells of all attempts. */
+inline fail(e, there) {
 	if
 	:: !e.unresolved -> lost(e)
 	:: inProgress(e)
+	:: !e.unresolved || !there ->
+		if
+		:: e.op == CREATE && !there ->
+			/* It waits for a change, or a resync, which has it read anew. */
+			e.uncertain = 0; e.unresolved = 0; e.stale = 1; e.unread = 1
+		:: else -> e.unresolved = 0
+		fi;
+		withdraw(e)
 	fi
 }
 
@@ -481,36 +568,51 @@ inline moved(i) {
 	if :: hasFS(i) -> known[i] = 0; sought[i] = 1 :: else fi
 }
 
-inline mark(e, bitOfState) { bitOfState = 1; e.tried = 1 }
+/* SetAttempts: what the attempt to make a volume may attach goes with it. */
+inline noteV(i, attempted) {
+	s[i].vTried = attempted;
+#ifndef NO_ATTEMPTS_ATTACH
+	if :: s[i].a != GONE && !s[i].aInfo -> s[i].aTried = attempted :: else fi
+#endif
+}
 
-#ifdef ATTEMPTS
-#define markedV(i)	(s[i].vTried)
-#else
-#define markedV(i)	(true)
+inline takeBack(e, noted_) {
+	e.unmade = 0;
+#ifndef BREAK_UNMADE
+	noted_ = 0;
 #endif
-#ifdef ATTEMPTS_ATTACH
-#define markedA(i)	(s[i].aTried)
-#define markedM(i)	(s[i].mTried)
-#else
-#define markedA(i)	(true)
-#define markedM(i)	(true)
-#endif
+	say("state: nothing has come of an attempt")
+}
 
 /* ---- the worker that looks after the volume: the environment's, or machine 0's ---- */
 
 proctype volumeWorker(byte i) {
 end:	do
 	/* read */
-	:: atomic { V[i].unread ->
-		learn(V[i], s[i].v, s[i].vInfo, (s[i].a != GONE && !going(i)), s[i].vTried);
-		if :: V[i].args -> V[i].on = s[i].aOn :: else fi }
-	:: atomic { A[i].unread ->
+	:: atomic { V[i].unread && !V[i].unmade ->
+		learn(V[i], s[i].v, s[i].vInfo, (s[i].a != GONE && !going(i) || s[i].vTried), s[i].vTried);
+		if :: s[i].a != GONE && !going(i) -> V[i].on = s[i].aOn :: else fi }
+	:: atomic { A[i].unread && !A[i].unmade && !V[i].unmade ->
+#ifndef BREAK_REREAD
+		/* unwantedAt: it is not made by what was read of it before. */
+		if
+		:: s[i].a > ALIVE && A[i].life <= ALIVE && V[i].life == ALIVE && !V[i].rec -> V[i].stale = 1; V[i].unread = 1
+		:: else
+		fi;
+#endif
 		learn(A[i], s[i].a, s[i].aInfo, s[i].vInfo, s[i].aTried);
 		A[i].on = s[i].aOn }
 
 	/* the volume */
-	:: atomic { may(V[i], CREATE, createV(i)) && freeV(i) && !markedV(i) -> mark(V[i], s[i].vTried); say("state: volume marked as attempted") }
-	:: atomic { may(V[i], CREATE, createV(i)) && freeV(i) && markedV(i) -> call(V[i], CREATE); callV(i); say("worker: create volume") }
+	:: atomic { may(V[i], CREATE, createV(i)) && freeV(i) && !V[i].unmade ->
+		call(V[i], CREATE);
+		if :: noted(V[i]) -> createsV(i) :: else -> V[i].phase = NOTING fi }
+	:: atomic { V[i].phase == NOTING ->
+		noteV(i, 1); say("state: volume noted as attempted");
+		if :: createV(i) -> V[i].phase = RUNNING; createsV(i) :: else -> r[i].begun = 1; withdraw(V[i]); madeNoneV(i) fi }
+	:: atomic { V[i].unmade -> takeBack(V[i], s[i].vTried);
+		if :: !s[i].vTried -> noteV(i, 0) :: else fi;
+		r[i].begun = 0 }
 	:: atomic { may(V[i], DESTROY, destroyV(i)) && freeV(i) -> call(V[i], DESTROY); callV(i); say("worker: destroy volume") }
 	:: atomic { may(V[i], REMOVE, removeV(i)) -> V[i].op = REMOVE; V[i].phase = PUBLISHING; say("worker: remove volume, no call") }
 	:: atomic { V[i].phase == RUNNING ->
@@ -530,26 +632,36 @@ end:	do
 			r[i].made = 0; r[i].formatted = 0
 		fi;
 		say(" done at the provider: volume"); answer(V[i]) }
-	:: atomic { V[i].phase == RUNNING && faulty -> r[i].calls--; fail(V[i]); say(" failed: volume") }
+	:: atomic { V[i].phase == RUNNING && faulty -> r[i].calls--; fail(V[i], r[i].made); madeNoneV(i); say(" failed: volume") }
 	:: atomic { V[i].phase == PUBLISHING ->
 		say("state: volume recorded or removed"); begin(i);
 		if
 		:: V[i].op == CREATE ->
-			s[i].vInfo = 1; took(V[i]);
+			s[i].vInfo = 1; s[i].vTried = 0; r[i].begun = 0; took(V[i]);
 			if :: environs(i) && s[i].a != GONE -> sought[i] = hasFS(i) :: else fi
 		:: else ->
 			assert(s[i].v == DEAD && s[i].a == GONE);
 			assert(s[i].f == GONE);				/* the filesystem before the volume */
-			s[i].v = GONE; s[i].vInfo = 0; s[i].vTried = 0; s[i].aOn = 0;
+			s[i].v = GONE; s[i].vInfo = 0; s[i].vTried = 0; s[i].aOn = 0; r[i].begun = 0;
 			forget(V[i]);
 			assert(r[i].made == 0)				/* no leak of a volume */
 		fi;
 		settle(i) }
 
 	/* its attachment */
-	:: atomic { may(A[i], ATTACH, attachA(i)) && freeV(i) && !markedA(i) -> mark(A[i], s[i].aTried); say("state: volume attachment marked as attempted") }
-	:: atomic { may(A[i], ATTACH, attachA(i)) && freeV(i) && markedA(i) -> call(A[i], ATTACH); callV(i); say("worker: attach volume") }
-	:: atomic { may(A[i], DETACH, detachA(i)) && freeV(i) -> call(A[i], DETACH); callV(i); say("worker: detach volume") }
+	:: atomic { may(A[i], ATTACH, attachA(i)) && freeV(i) && !A[i].unmade ->
+		call(A[i], ATTACH);
+		if :: notedA(A[i]) -> callV(i); say("worker: attach volume") :: else -> A[i].phase = NOTING fi }
+	:: atomic { A[i].phase == NOTING ->
+		s[i].aTried = 1; say("state: volume attachment noted as attempted");
+		if
+		:: attachA(i) -> A[i].phase = RUNNING; callV(i); say("worker: attach volume")
+		:: else -> withdraw(A[i])
+		fi }
+	:: atomic { A[i].unmade -> takeBack(A[i], s[i].aTried) }
+	:: atomic { may(A[i], DETACH, detachA(i)) && freeV(i) ->
+		assert(A[i].args || V[i].rec);				/* it has a name */
+		call(A[i], DETACH); callV(i); say("worker: detach volume") }
 	:: atomic { may(A[i], REMOVE, removeA(i)) -> A[i].op = REMOVE; A[i].phase = PUBLISHING; say("worker: remove volume attachment, no call") }
 	:: atomic { A[i].phase == RUNNING ->
 		r[i].calls--;
@@ -565,7 +677,7 @@ end:	do
 		fi;
 		say(" done at the provider: volume attachment"); answer(A[i]);
 		if :: A[i].phase == PUBLISHING && A[i].op == DETACH && !environs(i) -> moved(i) :: else fi }
-	:: atomic { A[i].phase == RUNNING && faulty -> r[i].calls--; fail(A[i]); say(" failed: volume attachment") }
+	:: atomic { A[i].phase == RUNNING && faulty -> r[i].calls--; fail(A[i], r[i].attached[A[i].on]); say(" failed: volume attachment") }
 	/* publish.go: the plan is recorded before the attachment. */
 	:: atomic { A[i].phase == PUBLISHING && A[i].op == ATTACH && planned(i) ->
 		begin(i);
@@ -580,7 +692,7 @@ end:	do
 		say("state: volume attachment recorded or removed"); begin(i);
 		if
 		:: A[i].op == ATTACH ->
-			s[i].aInfo = 1; took(A[i]);
+			s[i].aInfo = 1; s[i].aTried = 0; took(A[i]);
 			if :: environs(i) -> sought[i] = hasFS(i) :: else -> moved(i) fi
 		:: else ->
 			assert(s[i].a == DYING);
@@ -611,7 +723,7 @@ end:	do
 		fi;
 		say(" done at the provider: plan"); answer(P[i]);
 		if :: P[i].phase == PUBLISHING && P[i].op == DETACH -> moved(i) :: else fi }
-	:: atomic { P[i].phase == RUNNING && faulty -> fail(P[i]); say(" failed: plan") }
+	:: atomic { P[i].phase == RUNNING && faulty -> fail(P[i], r[i].session[P[i].on]); P[i].unmade = 0; say(" failed: plan") }
 	:: atomic { P[i].phase == PUBLISHING ->
 		say("state: plan recorded or removed"); begin(i);
 		if
@@ -628,17 +740,35 @@ end:	do
 
 /* ---- the machine's worker: the filesystem on the volume ---- */
 
+/* known: what may have been made on a volume, and goes with it, is read as recorded. */
+#ifdef BREAK_KNOWN
+#define knownF(i)	(s[i].fInfo)
+#else
+#define knownF(i)	(s[i].fInfo || s[i].fTried && s[i].f == DEAD && s[i].v != GONE)
+#endif
+
 proctype filesystemWorker(byte i) {
 end:	do
-	:: atomic { F[i].unread ->
+	:: atomic { F[i].unread && !F[i].unmade ->
 		/* The device matters from here on. */
 		if :: F[i].life == GONE -> sought[i] = 1 :: else fi;
-		learn(F[i], s[i].f, s[i].fInfo, 1, 0) }
-	:: atomic { M[i].unread -> learn(M[i], s[i].m, s[i].mInfo, s[i].fInfo, s[i].mTried) }
+		learn(F[i], s[i].f, knownF(i), 1, s[i].fTried) }
+	:: atomic { M[i].unread && !M[i].unmade -> learn(M[i], s[i].m, s[i].mInfo, s[i].fInfo, s[i].mTried) }
 	:: atomic { sought[i] && F[i].life != GONE ->
 		sought[i] = 0; known[i] = (s[i].vInfo && s[i].aInfo && r[i].seen) }
 
-	:: atomic { may(F[i], CREATE, createF(i)) && freeF(i) -> call(F[i], CREATE); callF(i); say("worker: create filesystem") }
+	/* A note that is refused is retried later: in the end there is time for that. */
+	:: atomic { may(F[i], CREATE, createF(i)) && freeF(i) && !F[i].unmade && (!calm || mayMake(i)) ->
+		call(F[i], CREATE);
+		if :: noted(F[i]) -> createsF(i) :: else -> F[i].phase = NOTING fi }
+	:: atomic { F[i].phase == NOTING ->
+		if
+		:: mayMake(i) ->
+			s[i].fTried = 1; say("state: filesystem noted as attempted");
+			if :: createF(i) -> F[i].phase = RUNNING; createsF(i) :: else -> withdraw(F[i]) fi
+		:: else -> withdraw(F[i]); say("state: volume goes, no filesystem is to be made on it")
+		fi }
+	:: atomic { F[i].unmade -> begin(i); takeBack(F[i], s[i].fTried); settle(i) }
 	:: atomic { may(F[i], DESTROY, destroyF(i)) && freeF(i) -> call(F[i], DESTROY); callF(i); say("worker: destroy filesystem") }
 	:: atomic { may(F[i], REMOVE, removeF(i)) -> F[i].op = REMOVE; F[i].phase = PUBLISHING; say("worker: remove filesystem, no call") }
 	:: atomic { F[i].phase == RUNNING ->
@@ -653,21 +783,30 @@ end:	do
 			r[i].formatted = 0
 		fi;
 		say(" done at the provider: filesystem"); answer(F[i]) }
-	:: atomic { F[i].phase == RUNNING && faulty -> r[i].fcalls--; fail(F[i]); say(" failed: filesystem") }
+	:: atomic { F[i].phase == RUNNING && faulty -> r[i].fcalls--; fail(F[i], r[i].formatted); say(" failed: filesystem") }
 	:: atomic { F[i].phase == PUBLISHING ->
 		say("state: filesystem recorded or removed"); begin(i);
 		if
-		:: F[i].op == CREATE -> s[i].fInfo = 1; took(F[i])
+		:: F[i].op == CREATE -> s[i].fInfo = 1; s[i].fTried = 0; took(F[i])
 		:: else ->
 			assert(s[i].f == DEAD && s[i].m == GONE);
 			assert(!r[i].mounted);
-			s[i].f = GONE; s[i].fInfo = 0;
+			assert(!r[i].formatted);			/* no leak of a filesystem */
+			s[i].f = GONE; s[i].fInfo = 0; s[i].fTried = 0;
 			forget(F[i]); known[i] = 0; sought[i] = 0
 		fi;
 		settle(i) }
 
-	:: atomic { may(M[i], ATTACH, attachM(i)) && freeF(i) && !markedM(i) -> mark(M[i], s[i].mTried); say("state: mount marked as attempted") }
-	:: atomic { may(M[i], ATTACH, attachM(i)) && freeF(i) && markedM(i) -> call(M[i], ATTACH); callF(i); say("worker: mount") }
+	:: atomic { may(M[i], ATTACH, attachM(i)) && freeF(i) && !M[i].unmade ->
+		call(M[i], ATTACH);
+		if :: notedA(M[i]) -> callF(i); say("worker: mount") :: else -> M[i].phase = NOTING fi }
+	:: atomic { M[i].phase == NOTING ->
+		s[i].mTried = 1; say("state: mount noted as attempted");
+		if
+		:: attachM(i) -> M[i].phase = RUNNING; callF(i); say("worker: mount")
+		:: else -> withdraw(M[i])
+		fi }
+	:: atomic { M[i].unmade -> takeBack(M[i], s[i].mTried) }
 	:: atomic { may(M[i], DETACH, detachM(i)) && freeF(i) -> call(M[i], DETACH); callF(i); say("worker: unmount") }
 	:: atomic { may(M[i], REMOVE, removeM(i)) -> M[i].op = REMOVE; M[i].phase = PUBLISHING; say("worker: remove mount, no call") }
 	:: atomic { M[i].phase == RUNNING ->
@@ -679,11 +818,11 @@ end:	do
 		:: M[i].op == DETACH -> r[i].mounted = 0
 		fi;
 		say(" done at the provider: mount"); answer(M[i]) }
-	:: atomic { M[i].phase == RUNNING && faulty -> r[i].fcalls--; fail(M[i]); say(" failed: mount") }
+	:: atomic { M[i].phase == RUNNING && faulty -> r[i].fcalls--; fail(M[i], r[i].mounted); say(" failed: mount") }
 	:: atomic { M[i].phase == PUBLISHING ->
 		say("state: mount recorded or removed"); begin(i);
 		if
-		:: M[i].op == ATTACH -> s[i].mInfo = 1; took(M[i])
+		:: M[i].op == ATTACH -> s[i].mInfo = 1; s[i].mTried = 0; took(M[i])
 		:: else ->
 			assert(s[i].m == DYING);
 			assert(!r[i].mounted);				/* no leak of a mount */

@@ -97,7 +97,9 @@ func writing[A any](
 
 // The keys by which the simulation knows entities.
 func attachmentKey(id params.MachineStorageId) string { return id.AttachmentTag + "@" + id.MachineTag }
-func planKey(id params.MachineStorageId) string       { return "plan of " + attachmentKey(id) }
+func planKey(id params.MachineStorageId) string       { return planOf + attachmentKey(id) }
+
+const planOf = "plan of "
 
 func (a accessors) Life(tags []names.Tag) ([]params.LifeResult, error) {
 	results, err := reading(a.in, "Life", tags, a.Accessor.Life, func(err *params.Error) params.LifeResult {

@@ -10,6 +10,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
+	"github.com/stowage-io/stowage/core/instance"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
@@ -22,6 +23,9 @@ const (
 	disk  = "disk"  // volumes of a machine
 	tree  = "tree"  // filesystems of a machine
 )
+
+// atOnce is how many calls at a time a source takes, where that is not one.
+var atOnce = map[string]int{cloud: 2, "plans": 8}
 
 var providerTypes = []string{cloud, share, disk, tree}
 
@@ -81,7 +85,7 @@ func (provider) Releasable() bool                     { return true }
 func (provider) DefaultPools() []*storage.Config      { return nil }
 func (provider) ValidateConfig(*storage.Config) error { return nil }
 func (provider) ValidateForK8s(map[string]any) error  { return nil }
-func (p provider) MaxConcurrentCalls() int            { return map[string]int{cloud: 2}[p.name] }
+func (p provider) MaxConcurrentCalls() int            { return atOnce[p.name] }
 
 // source is the source of one provider, or of what a machine makes on its volumes.
 type source struct {
@@ -107,6 +111,10 @@ type call struct {
 	key string // of the entity
 	// args is what a repetition must have too.
 	args any
+	// along is the attachment that a creation may make as well, and on the volume whose
+	// block device is used, where there is one.
+	along string
+	on    names.VolumeTag
 	// do does it, in reality.
 	do func() (any, error)
 }
@@ -135,16 +143,19 @@ func provide[R any](ctx envcontext.ProviderCallContext, in *incarnation, name st
 		keys = append(keys, c.key)
 		in.begin(c)
 	}
+	in.enter(name, calls)
 	w.mu.Unlock()
 	defer func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
+		in.calls[name]--
 		for _, c := range calls {
 			delete(in.making, c.key)
+			delete(in.called, storageOf(c.key))
 		}
 	}()
-	name += " " + calls[0].op + " " + strings.Join(keys, ",")
-	l := in.wait(name, true)
+	what := name + " " + calls[0].op + " " + strings.Join(keys, ",")
+	l := in.wait(what, true)
 	w.mu.Lock()
 	results := make([]R, 0, len(calls))
 	whole := l.lost || l.once(15) || ctx.Err() != nil && l.once(2)
@@ -167,7 +178,7 @@ func provide[R any](ctx envcontext.ProviderCallContext, in *incarnation, name st
 		return results, nil
 	case whole:
 		return nil, errors.New("injected: the whole call")
-	case l.once(8) && in.pass(name+" is done").lost:
+	case l.once(8) && in.pass(what+" is done").lost:
 		return nil, errCrashed
 	}
 	return results, nil
@@ -238,6 +249,61 @@ type doubt struct {
 	goesOn bool
 }
 
+// storageOf returns the tag of the volume or filesystem that the key of an entity is about.
+func storageOf(key string) string {
+	tag, _, _ := strings.Cut(strings.TrimPrefix(key, planOf), "@")
+	return tag
+}
+
+// enter checks that a source is called as often at a time as it may be, and about a
+// volume or filesystem by one call at a time.
+func (in *incarnation) enter(name string, calls []call) {
+	if in.crashed {
+		return
+	}
+	in.calls[name]++
+	if in.calls[name] > max(1, atOnce[name]) {
+		in.world.fail("%s: %d calls of %s at a time", in.name, in.calls[name], name)
+	}
+	for _, c := range calls {
+		if other := in.called[storageOf(c.key)]; other != "" {
+			in.world.fail("%s: %s %s begins during a call to %s", in.name, c.op, c.key, other)
+		}
+	}
+	for _, c := range calls {
+		in.called[storageOf(c.key)] = c.op + " " + c.key
+	}
+}
+
+// fits checks that an operation may begin beside what goes on of others.
+func (in *incarnation) fits(c call) {
+	w := in.world
+	tag := storageOf(c.key)
+	switch c.op {
+	case creating:
+		if c.along != "" && in.doubts[c.along] == (doubt{detaching, true}) {
+			w.fail("%s: %s is made, and perhaps attached, while it is being detached", in.name, tag)
+		}
+	case detaching:
+		if in.growing[tag] {
+			w.fail("%s: %s %s begins while it grows", in.name, c.op, c.key)
+		}
+	case growing:
+		if !strings.HasPrefix(tag, names.FilesystemTagKind) {
+			break
+		}
+		var at []string
+		for key := range in.attached {
+			if storageOf(key) == tag && in.doubts[key].op != detaching {
+				at = append(at, key)
+			}
+		}
+		if len(at) == 0 {
+			w.fail("%s: %s begins to grow, which it has not attached", in.name, tag)
+		}
+	}
+}
+
 // begin checks that an operation may begin now.
 func (in *incarnation) begin(c call) {
 	w := in.world
@@ -248,6 +314,7 @@ func (in *incarnation) begin(c call) {
 		w.fail("%s: %s %s begins during %s", in.name, c.op, c.key, op)
 	}
 	in.running[c.key] = c.op
+	in.fits(c)
 	d := in.doubts[c.key]
 	if d.goesOn && d.op != c.op {
 		w.fail("%s: %s %s begins before the end of %s is known", in.name, c.op, c.key, d.op)
@@ -277,6 +344,7 @@ func (in *incarnation) leave(c call, err error, whole bool) {
 	makes := c.op == creating || c.op == attaching
 	switch d := in.doubts[c.key]; {
 	case c.op == growing:
+		in.growing[c.key] = !whole && errors.Is(err, storage.ErrInProgress)
 	case whole && makes:
 		in.doubts[c.key] = doubt{c.op, d.goesOn}
 	case whole:
@@ -338,14 +406,14 @@ func (s source) create(tag names.Tag, size uint64, on *thing) (*thing, error) {
 }
 
 // call of creation: once recorded it is never asked for.
-func (s source) creation(tag names.Tag, args any, do func() (any, error)) call {
+func (s source) creation(tag names.Tag, args any, along string, do func() (any, error)) call {
 	w := s.in.world
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if id := w.recorded[tag.String()]; id != "" && !s.in.crashed {
 		w.fail("%s: %s is to be made again, which is recorded as %s", s.in.name, tag, id)
 	}
-	return call{creating, tag.String(), args, do}
+	return call{op: creating, key: tag.String(), args: args, along: along, do: do}
 }
 
 func (t *thing) volumeInfo() storage.VolumeInfo {
@@ -357,7 +425,12 @@ func (s source) CreateVolumes(ctx envcontext.ProviderCallContext, all []storage.
 	for _, p := range all {
 		args := p
 		args.Attachment = nil
-		calls = append(calls, s.creation(p.Tag, args, func() (any, error) {
+		var along string
+		if a := p.Attachment; a != nil {
+			along = attachment(p.Tag, a.Machine)
+			s.provisioned(along, a.InstanceId)
+		}
+		calls = append(calls, s.creation(p.Tag, args, along, func() (any, error) {
 			t, err := s.create(p.Tag, p.Size, nil)
 			if err != nil {
 				return nil, err
@@ -377,6 +450,15 @@ func (s source) CreateVolumes(ctx envcontext.ProviderCallContext, all []storage.
 		}
 		return info.(storage.CreateVolumesResult)
 	})
+}
+
+// provisioned checks that what is attached to a machine is told of its instance.
+func (s source) provisioned(key string, id instance.Id) {
+	if id == "" && !s.in.crashed {
+		s.in.world.mu.Lock()
+		defer s.in.world.mu.Unlock()
+		s.in.world.fail("%s: %s is to be attached to a machine without an instance", s.in.name, key)
+	}
 }
 
 // place attaches a volume, and tells how.
@@ -424,7 +506,8 @@ func attachment(tag names.Tag, machine names.Tag) string {
 func (s source) AttachVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
 	var calls []call
 	for _, p := range all {
-		calls = append(calls, call{attaching, attachment(p.Volume, p.Machine), p, func() (any, error) {
+		s.provisioned(attachment(p.Volume, p.Machine), p.InstanceId)
+		calls = append(calls, call{op: attaching, key: attachment(p.Volume, p.Machine), args: p, do: func() (any, error) {
 			w := s.in.world
 			t := w.things[p.Volume.String()]
 			if t == nil || t.id != p.VolumeId {
@@ -453,10 +536,13 @@ func onlyError(_ any, err error) error { return err }
 func (s source) DetachVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeAttachmentParams) ([]error, error) {
 	var calls []call
 	for _, p := range all {
-		calls = append(calls, call{detaching, attachment(p.Volume, p.Machine), p, func() (any, error) {
+		calls = append(calls, call{op: detaching, key: attachment(p.Volume, p.Machine), args: p, do: func() (any, error) {
 			t, machine := s.in.world.things[p.Volume.String()], p.Machine.String()
 			if t == nil || t.at[machine] == nil {
 				return nil, nil
+			}
+			if p.VolumeId != t.id {
+				s.in.world.fail("%s: %s is detached as %q, and is %q", s.in.name, t.tag, p.VolumeId, t.id)
 			}
 			s.in.world.beneath(s.in, t, machine)
 			delete(t.at, machine)
@@ -494,7 +580,7 @@ func (s source) remove(ctx envcontext.ProviderCallContext, op string, ids []stri
 			}
 		}
 		s.in.world.mu.Unlock()
-		calls = append(calls, call{op, tagOf(id), id, func() (any, error) {
+		calls = append(calls, call{op: op, key: tagOf(id), args: id, do: func() (any, error) {
 			w := s.in.world
 			t := w.byID(id)
 			switch {
@@ -551,7 +637,7 @@ func (source) ValidateFilesystemParams(storage.FilesystemParams) error { return 
 func (s source) ResizeVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeResizeParams) ([]storage.ResizeVolumesResult, error) {
 	var calls []call
 	for _, p := range all {
-		calls = append(calls, call{growing, p.Tag.String(), p, func() (any, error) {
+		calls = append(calls, call{op: growing, key: p.Tag.String(), args: p, do: func() (any, error) {
 			t := s.in.world.things[p.Tag.String()]
 			if t == nil || t.id != p.VolumeId {
 				return nil, errors.NotFoundf("volume %s", p.VolumeId)
@@ -572,13 +658,13 @@ func (s source) ResizeVolumes(ctx envcontext.ProviderCallContext, all []storage.
 func (s source) ResizeFilesystems(ctx envcontext.ProviderCallContext, all []storage.FilesystemResizeParams) ([]storage.ResizeFilesystemsResult, error) {
 	var calls []call
 	for _, p := range all {
-		calls = append(calls, call{growing, p.Tag.String(), p, func() (any, error) {
+		calls = append(calls, call{op: growing, key: p.Tag.String(), args: p, do: func() (any, error) {
 			t := s.in.world.things[p.Tag.String()]
 			switch {
 			case t == nil || t.id != p.FilesystemId:
 				return nil, errors.NotFoundf("filesystem %s", p.FilesystemId)
 			case t.on != nil && t.on.size < p.Size:
-				return nil, errors.Errorf("volume %s has %d MiB", t.on.id, t.on.size)
+				s.in.world.fail("%s: %s is to have %d MiB, and is on %s, which has %d", s.in.name, t.tag, p.Size, t.on.id, t.on.size)
 			}
 			t.size = max(t.size, p.Size)
 			return storage.ResizeFilesystemsResult{FilesystemInfo: &storage.FilesystemInfo{FilesystemId: t.id, Size: t.size}}, nil
@@ -620,7 +706,7 @@ func (s source) CreateFilesystems(ctx envcontext.ProviderCallContext, all []stor
 			s.in.making[p.Tag.String()] = p.Volume.String()
 			s.in.world.mu.Unlock()
 		}
-		calls = append(calls, s.creation(p.Tag, args, func() (any, error) {
+		calls = append(calls, s.creation(p.Tag, args, "", func() (any, error) {
 			var on *thing
 			size := p.Size
 			if s.devices != nil {
@@ -653,7 +739,8 @@ func (s source) CreateFilesystems(ctx envcontext.ProviderCallContext, all []stor
 func (s source) AttachFilesystems(ctx envcontext.ProviderCallContext, all []storage.FilesystemAttachmentParams) ([]storage.AttachFilesystemsResult, error) {
 	var calls []call
 	for _, p := range all {
-		calls = append(calls, call{attaching, attachment(p.Filesystem, p.Machine), p, func() (any, error) {
+		s.provisioned(attachment(p.Filesystem, p.Machine), p.InstanceId)
+		calls = append(calls, call{op: attaching, key: attachment(p.Filesystem, p.Machine), args: p, do: func() (any, error) {
 			w, machine := s.in.world, p.Machine.String()
 			t := w.things[p.Filesystem.String()]
 			if t == nil || t.id != p.FilesystemId {
@@ -695,8 +782,11 @@ func (s source) AttachFilesystems(ctx envcontext.ProviderCallContext, all []stor
 func (s source) DetachFilesystems(ctx envcontext.ProviderCallContext, all []storage.FilesystemAttachmentParams) ([]error, error) {
 	var calls []call
 	for _, p := range all {
-		calls = append(calls, call{detaching, attachment(p.Filesystem, p.Machine), p, func() (any, error) {
+		calls = append(calls, call{op: detaching, key: attachment(p.Filesystem, p.Machine), args: p, do: func() (any, error) {
 			if t := s.in.world.things[p.Filesystem.String()]; t != nil {
+				if t.at[p.Machine.String()] != nil && p.FilesystemId != t.id {
+					s.in.world.fail("%s: %s is detached as %q, and is %q", s.in.name, t.tag, p.FilesystemId, t.id)
+				}
 				delete(t.at, p.Machine.String())
 			}
 			return nil, nil
@@ -709,12 +799,12 @@ func (s source) DetachFilesystems(ctx envcontext.ProviderCallContext, all []stor
 type carrier struct{ in *incarnation }
 
 func (c carrier) of(id string) string {
-	return "plan of " + tagOf(id) + "@" + c.in.host().String()
+	return planOf + tagOf(id) + "@" + c.in.host().String()
 }
 
 func (c carrier) AttachVolume(ctx context.Context, attributes map[string]string) (storage.BlockDevice, error) {
 	id, machine := attributes["id"], c.in.host().String()
-	results, err := provide(envcontext.New(ctx), c.in, "plans", []call{{attaching, c.of(id), id, func() (any, error) {
+	results, err := provide(envcontext.New(ctx), c.in, "plans", []call{{op: attaching, key: c.of(id), args: id, do: func() (any, error) {
 		w := c.in.world
 		t := w.byID(id)
 		if t == nil || t.at[machine] == nil {
@@ -739,7 +829,7 @@ type planned struct {
 
 func (c carrier) DetachVolume(ctx context.Context, attributes map[string]string) error {
 	id, machine := attributes["id"], c.in.host().String()
-	errs, err := provide(envcontext.New(ctx), c.in, "plans", []call{{detaching, c.of(id), id, func() (any, error) {
+	errs, err := provide(envcontext.New(ctx), c.in, "plans", []call{{op: detaching, key: c.of(id), args: id, do: func() (any, error) {
 		w := c.in.world
 		if t := w.byID(id); t != nil && t.at[machine] != nil {
 			w.beneath(c.in, t, machine)

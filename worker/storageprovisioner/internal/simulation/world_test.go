@@ -87,6 +87,11 @@ type incarnation struct {
 	running        map[string]string
 	doubts         map[string]doubt
 	attached       map[string]bool
+	// growing is what it knows to grow, by tag. called has the calls under way by the tags
+	// that they are about, and calls counts those of each source.
+	growing map[string]bool
+	called  map[string]string
+	calls   map[string]int
 	// making has the volumes on which it is making filesystems just now.
 	making map[string]string
 }
@@ -184,6 +189,9 @@ func (w *world) start(i int, l luck) {
 		running:  make(map[string]string),
 		doubts:   make(map[string]doubt),
 		attached: make(map[string]bool),
+		growing:  make(map[string]bool),
+		called:   make(map[string]string),
+		calls:    make(map[string]int),
 		making:   make(map[string]string),
 	}
 	c := storageprovisioner.Config{

@@ -102,7 +102,7 @@ func planKey(id params.MachineStorageId) string       { return planOf + attachme
 const planOf = "plan of "
 
 func (a accessors) Life(tags []names.Tag) ([]params.LifeResult, error) {
-	results, err := reading(a.in, "Life", tags, a.Accessor.Life, func(err *params.Error) params.LifeResult {
+	results, err := reading(a.in, "Life", tags, a.hastyLife, func(err *params.Error) params.LifeResult {
 		return params.LifeResult{Error: err}
 	})
 	for i, r := range results {
@@ -112,7 +112,7 @@ func (a accessors) Life(tags []names.Tag) ([]params.LifeResult, error) {
 }
 
 func (a accessors) AttachmentLife(ids []params.MachineStorageId) ([]params.LifeResult, error) {
-	results, err := reading(a.in, "AttachmentLife", ids, a.Accessor.AttachmentLife, func(err *params.Error) params.LifeResult {
+	results, err := reading(a.in, "AttachmentLife", ids, a.hastyAttachmentLife, func(err *params.Error) params.LifeResult {
 		return params.LifeResult{Error: err}
 	})
 	for i, r := range results {
@@ -122,7 +122,7 @@ func (a accessors) AttachmentLife(ids []params.MachineStorageId) ([]params.LifeR
 }
 
 func (a accessors) VolumeAttachmentPlans(ids []params.MachineStorageId) ([]params.VolumeAttachmentPlanResult, error) {
-	results, err := reading(a.in, "VolumeAttachmentPlans", ids, a.Accessor.VolumeAttachmentPlans,
+	results, err := reading(a.in, "VolumeAttachmentPlans", ids, a.hastyPlans,
 		func(err *params.Error) params.VolumeAttachmentPlanResult {
 			return params.VolumeAttachmentPlanResult{Error: err}
 		})
@@ -172,7 +172,7 @@ func (a accessors) FilesystemParams(tags []names.FilesystemTag) ([]params.Filesy
 }
 
 func (a accessors) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVolumeParamsResult, error) {
-	return reading(a.in, "RemoveVolumeParams", tags, a.Accessor.RemoveVolumeParams,
+	return reading(a.in, "RemoveVolumeParams", tags, a.hastyRemoval,
 		func(err *params.Error) params.RemoveVolumeParamsResult {
 			return params.RemoveVolumeParamsResult{Error: err}
 		})

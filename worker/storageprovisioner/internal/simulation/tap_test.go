@@ -32,8 +32,16 @@ type flow interface {
 	worker.Worker
 	// flow passes an event on, and reports whether there was one.
 	flow(*luck) (event string, ok bool)
+	// tell has the watcher tell of an attachment as well, if it is one of those.
+	tell(params.MachineStorageId)
 	// end has the watcher fail.
 	end()
+}
+
+func (t *tap[E]) tell(id params.MachineStorageId) {
+	if event, ok := any([]params.MachineStorageId{id}).(E); ok {
+		t.offered = append(t.offered, event)
+	}
 }
 
 func (t *tap[E]) flow(l *luck) (event string, ok bool) {
@@ -73,8 +81,8 @@ func (t *tap[E]) end() {
 
 type named struct {
 	flow
-	name string
-	of   *incarnation
+	name, what string
+	of         *incarnation
 }
 
 // newTap returns the tap of a watcher.
@@ -88,7 +96,7 @@ func newTap[E any, W interface {
 	t := &tap[E]{Worker: w, changes: w.Changes(), out: make(chan E), mangle: mangle}
 	in.world.mu.Lock()
 	defer in.world.mu.Unlock()
-	in.taps = append(in.taps, named{t, in.name + ": watcher of " + name, in})
+	in.taps = append(in.taps, named{t, in.name + ": watcher of " + name, name, in})
 	slices.SortStableFunc(in.taps, func(a, b named) int { return strings.Compare(a.name, b.name) })
 	return t, nil
 }

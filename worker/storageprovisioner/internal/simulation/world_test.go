@@ -32,6 +32,8 @@ type world struct {
 	free bool
 	// calm says that nothing fails any more.
 	calm bool
+	// hasty says that the state lets go of everything at once (hasty_test.go).
+	hasty bool
 
 	state   *state.State
 	store   *kvtest.Memory
@@ -364,6 +366,7 @@ func (w *world) user(s step) bool {
 	case 6, 7:
 		err = w.state.RemoveStorage([]string{one.Name})
 		w.logf("user removes %s: %v", one.Name, err)
+		w.hurry(one)
 	case 8:
 		err = w.state.ReleaseStorage([]string{one.Name})
 		w.logf("user releases %s: %v", one.Name, err)
@@ -592,6 +595,7 @@ func (w *world) stuck(what string, all []state.Storage) bool {
 
 // run runs a history, and returns what is wrong.
 func (w *world) run(dice uint32, history []step, together int) error {
+	w.hasty = dice%4 == 3
 	for i := range scopes {
 		w.start(i, luck{dice: dice})
 	}

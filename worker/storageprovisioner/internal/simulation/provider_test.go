@@ -158,7 +158,7 @@ func provide[R any](ctx envcontext.ProviderCallContext, in *incarnation, name st
 	l := in.wait(what, true)
 	w.mu.Lock()
 	results := make([]R, 0, len(calls))
-	whole := l.lost || l.once(15) || ctx.Err() != nil && l.once(2)
+	whole := l.lost || l.once(15) || w.mood == losing && l.once(3) || ctx.Err() != nil && l.once(2)
 	for _, c := range calls {
 		if whole && l.once(2) {
 			in.leave(c, errTransient, true)
@@ -184,6 +184,20 @@ func provide[R any](ctx envcontext.ProviderCallContext, in *incarnation, name st
 	return results, nil
 }
 
+// mood is what goes wrong more often than else in a history, so that it goes wrong in
+// several places at a time.
+type mood int
+
+// The moods are numbers of the dice of perform, but for that of losing calls.
+const (
+	failing  mood = 19
+	refusing mood = 20
+	dallying mood = 22
+	losing   mood = 1
+)
+
+var moods = []mood{0, 0, failing, refusing, dallying, dallying, losing, losing}
+
 // perform does one thing, as luck has it.
 func (w *world) perform(in *incarnation, c call, l *luck) (any, error) {
 	g := w.going[c.op+" "+c.key]
@@ -202,7 +216,11 @@ func (w *world) perform(in *incarnation, c call, l *luck) (any, error) {
 	}
 	// What is there is never refused for good: who made it can tell of it.
 	refused := c.op != creating || w.things[c.key] == nil
-	switch n := l.roll(24); n {
+	n := l.roll(24)
+	if w.mood > 0 && l.once(3) {
+		n = int(w.mood)
+	}
+	switch n {
 	case 17, 18, 19:
 		return nil, errTransient
 	case 20, 21:
@@ -232,14 +250,19 @@ func (w *world) progress(s step) bool {
 	if g.done {
 		return false
 	}
+	w.finish(g, &l)
+	return true
+}
+
+// finish ends what goes on in the background. The lock is held.
+func (w *world) finish(g *going, l *luck) {
 	w.logf("in the background: %s %s", g.op, g.key)
 	g.done = true
 	if l.once(6) {
 		g.err = errTransient
-		return true
+		return
 	}
 	g.info, g.err = g.do()
-	return true
 }
 
 // doubt is what a worker cannot know: how an operation has ended.
@@ -284,9 +307,18 @@ func (in *incarnation) fits(c call) {
 		if c.along != "" && in.doubts[c.along] == (doubt{detaching, true}) {
 			w.fail("%s: %s is made, and perhaps attached, while it is being detached", in.name, tag)
 		}
+	case destroying, releasing:
+		in.doomed[tag] = true
+	case attaching:
+		if in.doomed[tag] {
+			w.fail("%s: %s %s begins, which it has begun to destroy", in.name, c.op, c.key)
+		}
 	case detaching:
 		if in.growing[tag] {
 			w.fail("%s: %s %s begins while it grows", in.name, c.op, c.key)
+		}
+		if t := w.things[tag]; t != nil && t.holds != nil && in.attached[t.holds.tag+"@"+in.scope.String()] {
+			w.fail("%s: %s %s begins beneath %s, which it has mounted", in.name, c.op, c.key, t.holds.tag)
 		}
 	case growing:
 		if !strings.HasPrefix(tag, names.FilesystemTagKind) {

@@ -34,6 +34,7 @@ type world struct {
 	calm bool
 	// hasty says that the state lets go of everything at once (hasty_test.go).
 	hasty bool
+	mood  mood
 
 	state   *state.State
 	store   *kvtest.Memory
@@ -94,6 +95,8 @@ type incarnation struct {
 	growing map[string]bool
 	called  map[string]string
 	calls   map[string]int
+	// doomed are the tags of what it has begun to destroy.
+	doomed map[string]bool
 	// making has the volumes on which it is making filesystems just now.
 	making map[string]string
 }
@@ -194,6 +197,7 @@ func (w *world) start(i int, l luck) {
 		growing:  make(map[string]bool),
 		called:   make(map[string]string),
 		calls:    make(map[string]int),
+		doomed:   make(map[string]bool),
 		making:   make(map[string]string),
 	}
 	c := storageprovisioner.Config{
@@ -350,14 +354,14 @@ func (w *world) user(s step) bool {
 	all, err := w.state.AllStorage()
 	w.must(err)
 	action := l.roll(10)
-	if len(all) == 0 || action < 3 {
+	if len(all) == 0 || action < 3 && len(all) < 8 {
 		w.want(&l)
 		return true
 	}
 	one := all[int(s.which)%len(all)]
 	machine := scopes[1+l.roll(2)].(names.MachineTag)
 	switch action {
-	case 3:
+	case 0, 1, 2, 3:
 		err = w.state.AttachStorage([]string{one.Name}, machine)
 		w.logf("user attaches %s to %s: %v", one.Name, machine, err)
 	case 4, 5:
@@ -466,10 +470,18 @@ func (w *world) take1(s step) bool {
 // patience is how long, in simulated time, everything may take to come to rest.
 const patience = 24 * time.Hour
 
-// rest has everything come to rest with nothing failing any more.
+// rest has everything come to rest with nothing failing any more. What goes on in the
+// background ends, whether anybody asks for it or not.
 func (w *world) rest() error {
 	w.logf("calm")
 	w.calm = true
+	w.mu.Lock()
+	for _, key := range sortedKeys(w.going) {
+		if g := w.going[key]; !g.done {
+			w.finish(g, &luck{})
+		}
+	}
+	w.mu.Unlock()
 	w.configure()
 	w.settle()
 	for i := range scopes {
@@ -593,13 +605,29 @@ func (w *world) stuck(what string, all []state.Storage) bool {
 	})
 }
 
+// prepare has a history begin with storage that is there and attached: much that may go
+// wrong with that takes too long to come to otherwise.
+func (w *world) prepare(l luck) error {
+	for range 4 {
+		w.want(&l)
+	}
+	err := w.rest()
+	w.calm = false
+	return err
+}
+
 // run runs a history, and returns what is wrong.
 func (w *world) run(dice uint32, history []step, together int) error {
-	w.hasty = dice%4 == 3
+	w.hasty, w.mood = dice%4 == 3, moods[dice/4%8]
 	for i := range scopes {
 		w.start(i, luck{dice: dice})
 	}
 	w.settle()
+	if dice%2 == 1 {
+		if err := w.prepare(luck{dice: dice}); err != nil {
+			return err
+		}
+	}
 	for i, s := range history {
 		done := w.take1(s)
 		if !w.free || i%together == 0 || !done {
@@ -620,6 +648,7 @@ func (w *world) run(dice uint32, history []step, together int) error {
 	w.must(err)
 	for _, s := range all {
 		w.must(w.state.RemoveStorage([]string{s.Name}))
+		w.hurry(s)
 		w.settle() // or chance has a say in what is told together
 	}
 	if err := w.rest(); err != nil {

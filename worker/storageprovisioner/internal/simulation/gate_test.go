@@ -45,7 +45,7 @@ func (w *world) openGate(s step) bool {
 	}
 	slices.SortFunc(w.gates, func(a, b *gate) int { return strings.Compare(a.name, b.name) })
 	i := int(s.which) % len(w.gates)
-	if !w.calm && s.dice/4%4 > 0 && w.gates[i].slow {
+	if !w.calm && s.dice/4%3 > 0 && w.gates[i].slow {
 		return false
 	}
 	g := w.gates[i]

@@ -160,6 +160,9 @@ func provide[R any](ctx envcontext.ProviderCallContext, in *incarnation, name st
 	results := make([]R, 0, len(calls))
 	whole := l.lost || l.once(15) || w.mood == losing && l.once(3) || ctx.Err() != nil && l.once(2)
 	for _, c := range calls {
+		if whole {
+			w.failed[c.op+" is lost"]++
+		}
 		if whole && l.once(2) {
 			in.leave(c, errTransient, true)
 			continue
@@ -200,6 +203,22 @@ var moods = []mood{0, 0, failing, refusing, dallying, dallying, losing, losing}
 
 // perform does one thing, as luck has it.
 func (w *world) perform(in *incarnation, c call, l *luck) (any, error) {
+	info, err := w.attempt(in, c, l)
+	switch {
+	case err == nil || w.calm:
+	case errors.Is(err, storage.ErrInProgress):
+		w.failed[c.op+" dallies"]++
+	case errors.Is(err, storage.ErrIgnored):
+		w.failed[c.op+" is ignored"]++
+	case storage.IsPermanent(err):
+		w.failed[c.op+" is refused"]++
+	default:
+		w.failed[c.op+" fails"]++
+	}
+	return info, err
+}
+
+func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 	g := w.going[c.op+" "+c.key]
 	if g != nil {
 		switch {

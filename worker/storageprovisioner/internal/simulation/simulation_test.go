@@ -96,6 +96,34 @@ func TestHistoryOfASeedIsTheSameEachTime(t *testing.T) {
 	}
 }
 
+// Every operation fails in every way in histories: or else they pass whatever the worker
+// does about that.
+func TestEverythingGoesWrongInHistories(t *testing.T) {
+	failed := make(map[string]int)
+	for seed := range uint64(150) {
+		synctest.Test(t, func(*testing.T) {
+			w := newWorld(false, false)
+			defer w.end()
+			if err := w.run(uint32(seed), newHistory(seed, 500), 1); err != nil {
+				t.Fatal(err)
+			}
+			for what, n := range w.failed {
+				failed[what] += n
+			}
+		})
+	}
+	for _, op := range []string{creating, attaching, growing, detaching, destroying, releasing} {
+		for _, how := range []string{"fails", "is refused", "is ignored", "dallies", "is lost"} {
+			if how == "is ignored" && op != creating && op != attaching {
+				continue
+			}
+			if what := op + " " + how; failed[what] == 0 {
+				t.Errorf("in no history %s", what)
+			}
+		}
+	}
+}
+
 // What the worker promises is seen to be broken where it is: histories are worth no more
 // than that.
 func TestSmallerHistoriesFailStill(t *testing.T) {

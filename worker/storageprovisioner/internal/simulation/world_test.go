@@ -50,6 +50,8 @@ type world struct {
 	things map[string]*thing
 	going  map[string]*going
 	made   int
+	// failed counts what has gone wrong with providers.
+	failed map[string]int
 	// deeds counts what workers have done, rather than looked at.
 	deeds atomic.Int64
 	// recorded are the ids of what the state has recorded, by tag.
@@ -109,6 +111,7 @@ func newWorld(free, keepLog bool) *world {
 		workers:   make([]*incarnation, len(scopes)),
 		things:    make(map[string]*thing),
 		going:     make(map[string]*going),
+		failed:    make(map[string]int),
 		recorded:  make(map[string]string),
 		attempted: make(map[string]bool),
 		untold:    make(map[string]bool),
@@ -353,7 +356,7 @@ func (w *world) user(s step) bool {
 	l := luck{dice: s.dice | 1}
 	all, err := w.state.AllStorage()
 	w.must(err)
-	action := l.roll(10)
+	action := l.roll(12)
 	if len(all) == 0 || action < 3 && len(all) < 8 {
 		w.want(&l)
 		return true
@@ -361,7 +364,7 @@ func (w *world) user(s step) bool {
 	one := all[int(s.which)%len(all)]
 	machine := scopes[1+l.roll(2)].(names.MachineTag)
 	switch action {
-	case 0, 1, 2, 3:
+	case 0, 1, 2, 3, 10:
 		err = w.state.AttachStorage([]string{one.Name}, machine)
 		w.logf("user attaches %s to %s: %v", one.Name, machine, err)
 	case 4, 5:
@@ -374,7 +377,7 @@ func (w *world) user(s step) bool {
 	case 8:
 		err = w.state.ReleaseStorage([]string{one.Name})
 		w.logf("user releases %s: %v", one.Name, err)
-	case 9:
+	case 9, 11:
 		size := one.RequestedMiB + 1
 		err = w.state.ResizeStorage(one.Name, size)
 		w.logf("user wants %s to have %d MiB: %v", one.Name, size, err)
@@ -605,14 +608,17 @@ func (w *world) stuck(what string, all []state.Storage) bool {
 	})
 }
 
-// prepare has a history begin with storage that is there and attached: much that may go
-// wrong with that takes too long to come to otherwise.
+// prepare has a history begin with storage that is there and attached, or was until its
+// machine stopped: much that may go wrong with that takes too long to come to otherwise.
 func (w *world) prepare(l luck) error {
 	for range 4 {
 		w.want(&l)
 	}
 	err := w.rest()
 	w.calm = false
+	if machine := l.roll(len(scopes)); err == nil && machine > 0 {
+		w.reboot(machine, l.dice)
+	}
 	return err
 }
 

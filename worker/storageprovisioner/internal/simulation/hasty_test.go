@@ -8,6 +8,7 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
 )
 
 // A hasty state lets go of all that there is of an instance at once, where stowage's own
@@ -96,7 +97,7 @@ func (w *world) hurry(s state.Storage) {
 				continue
 			}
 			for _, t := range in.taps {
-				if t.what == "volume attachments" || t.what == "plans" {
+				if t.what == "plans" || t.what == "volume attachments" && s.Volume.Scope == storage.ScopeMachine {
 					t.tell(id)
 				}
 			}

@@ -333,7 +333,7 @@ func (in *incarnation) fits(c call) {
 			w.fail("%s: %s %s begins, which it has begun to destroy", in.name, c.op, c.key)
 		}
 	case detaching:
-		if in.growing[tag] {
+		if in.growing[tag] && in.doubts[c.key].op != detaching {
 			w.fail("%s: %s %s begins while it grows", in.name, c.op, c.key)
 		}
 		if t := w.things[tag]; t != nil && t.holds != nil && in.attached[t.holds.tag+"@"+in.scope.String()] {

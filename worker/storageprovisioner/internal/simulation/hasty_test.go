@@ -40,7 +40,10 @@ func (a accessors) unmounting(volume string) bool {
 	}
 	a.in.world.mu.Lock()
 	defer a.in.world.mu.Unlock()
-	return a.in.attached[attachment(s.Filesystem.Tag, a.in.host())]
+	if a.in.attached[attachment(s.Filesystem.Tag, a.in.host())] {
+		a.in.hurried[volume] = true
+	}
+	return a.in.hurried[volume] // which a state does not take back
 }
 
 func (a accessors) hastyLife(tags []names.Tag) ([]params.LifeResult, error) {

@@ -99,6 +99,8 @@ type incarnation struct {
 	calls   map[string]int
 	// doomed are the tags of what it has begun to destroy.
 	doomed map[string]bool
+	// hurried are the volumes whose attachments a hasty state has let go of.
+	hurried map[string]bool
 	// making has the volumes on which it is making filesystems just now.
 	making map[string]string
 }
@@ -201,6 +203,7 @@ func (w *world) start(i int, l luck) {
 		called:   make(map[string]string),
 		calls:    make(map[string]int),
 		doomed:   make(map[string]bool),
+		hurried:  make(map[string]bool),
 		making:   make(map[string]string),
 	}
 	c := storageprovisioner.Config{

@@ -12,7 +12,8 @@ type gate struct {
 	of   *incarnation
 	name string
 	open chan luck
-	// slow calls are let go on less often than others: much may happen meanwhile.
+	// slow calls, those of providers, are let go on less often than others: much may happen
+	// meanwhile.
 	slow bool
 }
 

@@ -181,7 +181,7 @@ func provide[R any](ctx envcontext.ProviderCallContext, in *incarnation, name st
 		return results, nil
 	case whole:
 		return nil, errors.New("injected: the whole call")
-	case l.once(8) && in.pass(what+" is done").lost:
+	case l.once(8) && in.wait(what+" is done", true).lost:
 		return nil, errCrashed
 	}
 	return results, nil

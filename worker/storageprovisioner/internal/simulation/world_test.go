@@ -259,7 +259,7 @@ func (w *world) settle() {
 		if in == nil {
 			continue
 		}
-		if !slices.ContainsFunc(w.gates, func(g *gate) bool { return g.of == in && !strings.Contains(g.name, " volume-") }) {
+		if !slices.ContainsFunc(w.gates, func(g *gate) bool { return g.of == in && !g.slow }) {
 			for key, l := range in.hearing {
 				in.heard[key] = l
 			}

@@ -93,6 +93,8 @@ func (w *world) hurry(s state.Storage) {
 	if !w.hasty || s.Volume == nil {
 		return
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, a := range s.Attachments {
 		id := params.MachineStorageId{MachineTag: a.Machine.String(), AttachmentTag: s.Volume.Tag.String()}
 		for _, in := range w.workers {

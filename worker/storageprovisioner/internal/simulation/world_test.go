@@ -233,7 +233,7 @@ func (w *world) start(i int, l luck) {
 		in.err = in.worker.Wait()
 		close(in.ended)
 	}()
-	w.workers[i] = in
+	w.put(i, in)
 	w.logf("%s starts, threshold %d, batches of %d, resync %v", in.name, c.Retry.CreateThreshold, c.MaxBatch, c.ResyncInterval)
 }
 
@@ -247,7 +247,14 @@ func (w *world) crash(i int, dice uint32) {
 	w.mu.Unlock()
 	in.worker.Kill()
 	<-in.ended
-	w.workers[i] = nil
+	w.put(i, nil)
+}
+
+// put notes which worker a scope has, if any.
+func (w *world) put(i int, in *incarnation) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.workers[i] = in
 }
 
 // settle waits until nothing moves, and takes note of what has come of it.

@@ -41,6 +41,8 @@ type world struct {
 	workers []*incarnation // of the environment, and of each machine; nil where none runs
 	storage int            // how many storage instances there have been
 	configs int            // how many configurations of the environment there have been
+	// on has the machines that the user has storage attached to, by name.
+	on map[string]names.MachineTag
 
 	// mu guards what the workers' goroutines reach.
 	mu    sync.Mutex
@@ -114,6 +116,7 @@ func newWorld(free, keepLog bool) *world {
 		things:    make(map[string]*thing),
 		going:     make(map[string]*going),
 		failed:    make(map[string]int),
+		on:        make(map[string]names.MachineTag),
 		recorded:  make(map[string]string),
 		attempted: make(map[string]bool),
 		untold:    make(map[string]bool),
@@ -377,9 +380,13 @@ func (w *world) user(s step) bool {
 	case 0, 1, 2, 3, 10:
 		err = w.state.AttachStorage([]string{one.Name}, machine)
 		w.logf("user attaches %s to %s: %v", one.Name, machine, err)
+		if err == nil {
+			w.on[one.Name] = machine
+		}
 	case 4, 5:
 		err = w.state.DetachStorage([]string{one.Name})
 		w.logf("user detaches %s: %v", one.Name, err)
+		delete(w.on, one.Name)
 	case 6, 7:
 		err = w.state.RemoveStorage([]string{one.Name})
 		w.logf("user removes %s: %v", one.Name, err)
@@ -413,6 +420,9 @@ func (w *world) want(l *luck) {
 	w.logf("user wants %s, %s of %s on %q: %v", p.Name, p.Kind, p.Pool, p.Machine.Id(), err)
 	if err == nil {
 		w.storage++
+		if p.Machine != (names.MachineTag{}) {
+			w.on[p.Name] = p.Machine
+		}
 	}
 }
 
@@ -546,6 +556,9 @@ func (w *world) check() error {
 	for _, s := range all {
 		if s.Life != life.Alive {
 			return errors.Errorf("%s is still there, %s", s.Name, s.Life)
+		}
+		if machine, ok := w.on[s.Name]; ok != (len(s.Attachments) == 1) || ok && s.Attachments[0].Machine != machine {
+			return errors.Errorf("%s is attached to %v, and the user has it on %q", s.Name, s.Attachments, machine.Id())
 		}
 		for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
 			if e == nil {

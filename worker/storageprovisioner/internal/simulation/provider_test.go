@@ -111,10 +111,8 @@ type call struct {
 	key string // of the entity
 	// args is what a repetition must have too.
 	args any
-	// along is the attachment that a creation may make as well, and on the volume whose
-	// block device is used, where there is one.
+	// along is the attachment that a creation may make as well.
 	along string
-	on    names.VolumeTag
 	// do does it, in reality.
 	do func() (any, error)
 }

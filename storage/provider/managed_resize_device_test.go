@@ -181,6 +181,7 @@ func TestManagedGrowsByALittle(t *testing.T) {
 			if got := mt.record().Size; got != size+more {
 				t.Errorf("grown by %d bytes, recorded %d", more, got)
 			}
+			mt.writeOut()
 		}
 		mt.detach()
 		mt.check(fs, loop)
@@ -301,4 +302,38 @@ func TestManagedThatHasGrownIsNotOnASmallerDevice(t *testing.T) {
 	if !errors.Is(err, errors.NotFound) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// writeOut has all that the filesystem has in its log be where it belongs.
+func (t *managedTest) writeOut() {
+	t.Helper()
+	command(t, "fsfreeze", "--freeze", t.path())
+	command(t, "fsfreeze", "--unfreeze", t.path())
+}
+
+// XFS that had grown twice could not be mounted after a crash, where the first time was
+// not on disk yet. It waits for that, and then a crash does no harm.
+func TestManagedXFSGrowsAgainWhenItIsOnDiskThatItHas(t *testing.T) {
+	mt := newManagedTest(t)
+	size := int64(managedXFSSize)
+	loop := mt.loop(size)
+	mt.create("xfs")
+	mt.attach()
+	mt.writeData()
+	mt.grow(loop, size+32<<20)
+	mt.resize(size + 32<<20)
+	mt.grow(loop, size+64<<20)
+	if _, err := mt.tryResize(size + 64<<20); !errors.Is(err, errors.NotYetAvailable) {
+		t.Fatalf("got %v", err)
+	}
+	mt.writeOut()
+	mt.resize(size + 64<<20)
+	if err := os.WriteFile(filepath.Join(mt.path(), "more"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command(t, "xfs_io", "-x", "-c", "shutdown -f", mt.path())
+	command(t, "umount", mt.path())
+	mt.attach()
+	mt.checkData()
+	mt.detach()
 }

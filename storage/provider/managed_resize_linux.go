@@ -47,7 +47,7 @@ func (c *managedCall) resize(p storage.FilesystemResizeParams) (storage.Filesyst
 	if size := uint64(f.dev.Size) >> 20; size < p.Size {
 		return none, errors.Errorf("%d MiB are wanted, %s has %d MiB so far: its volume is to grow first", p.Size, f.dev.Path(), size)
 	}
-	if err := fsctl.Grow(dir, f.rec.Type, uint64(f.dev.Size)); err != nil {
+	if err := fsctl.Grow(dir, f.dev.File, f.rec.Type, uint64(f.dev.Size)); err != nil {
 		return none, errors.Annotatef(err, "growing the %s on %s, which is mounted at %s", f.rec.Type, f.dev.Path(), f.rec.MountPoint)
 	}
 	crash.At("filesystem grown")

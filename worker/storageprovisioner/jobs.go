@@ -367,7 +367,10 @@ func (l *loop) lookedUp(devices []device) {
 		}
 		err := d.result.Error
 		if err != nil && !params.IsCodeNotFound(err) && !params.IsCodeNotProvisioned(err) {
-			l.config.Logger.Warningf("reading the block device of volume %s: %v", d.volume, err)
+			l.config.Logger.Warningf("reading the block device of volume %s: %v; it is looked up again later", d.volume, err)
+			l.backing.forgetDevice(d.volume)
+			l.core.DeviceUnreadable(d.volume)
+			continue
 		}
 		known := err == nil && d.result.Result.DeviceName != ""
 		if known {

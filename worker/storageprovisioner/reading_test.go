@@ -298,8 +298,22 @@ func (s *readingSuite) TestDeviceThatCannotBeLookedUpIsLookedUpAtTheNextChange(c
 	s.AwaitCall(c, "VolumeBlockDevices", "volume-0 machine-0")
 	s.caughtUp(c)
 	c.Check(s.deedsAbout("filesystem-0"), gc.HasLen, 0)
-	s.checkWarned(c, "reading the block device of volume 0: busy")
+	s.checkWarned(c, "reading the block device of volume 0: busy; it is looked up again later")
 	s.devicesChanged(c)
+	s.AwaitCall(c, "SetFilesystemInfo", "filesystem-0")
+	s.noTimer(c)
+}
+
+// No change may ever come.
+func (s *readingSuite) TestDeviceThatCannotBeLookedUpIsLookedUpLater(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startMachine(c)
+	s.state.FailItem("VolumeBlockDevices", "volume-0 machine-0", errors.New("busy"))
+	s.addDevice("0", storage.BlockDevice{DeviceName: "sdb"})
+	s.addFilesystem("0", "dynamic", "0")
+	s.filesystemsChanged(c, "0")
+	s.AwaitCall(c, "VolumeBlockDevices", "volume-0 machine-0")
+	s.advance(c, backoff[0])
 	s.AwaitCall(c, "SetFilesystemInfo", "filesystem-0")
 }
 

@@ -7,6 +7,7 @@
 package fsctl
 
 import (
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -155,13 +156,14 @@ func btrfsDevices(f *os.File) ([]uint64, error) {
 
 // Grow makes the filesystem, of that type, that f is in as large as its block
 // device, which has size bytes. It is never made smaller. The filesystem is in use
-// all the while, and mounted so that it can be written to.
-func Grow(f *os.File, fsType string, size uint64) error {
+// all the while, and mounted so that it can be written to. An error that satisfies
+// errors.Is(err, errors.NotYetAvailable) says that it can grow a little later.
+func Grow(f, device *os.File, fsType string, size uint64) error {
 	switch fsType {
 	case "ext4":
 		return growExt4(f, size)
 	case "xfs":
-		return growXFS(f, size)
+		return growXFS(f, device, size)
 	case "btrfs":
 		return growBtrfs(f, size)
 	}
@@ -186,7 +188,12 @@ func growExt4(f *os.File, size uint64) error {
 	return errors.Annotate(capability.Explain(err, capability.SysResource), "EXT4_IOC_RESIZE_FS")
 }
 
-func growXFS(f *os.File, size uint64) error {
+// growXFS does not make a filesystem grow twice before the first time is on disk. Linux
+// (6.18) could not mount it after a crash then: to replay its log it has to know how
+// large the filesystem is, and reads that from the superblock on disk, which is two
+// growths behind. XFS writes what is dirty every 30 s, busy or not
+// (fs.xfs.xfssyncd_centisecs).
+func growXFS(f, device *os.File, size uint64) error {
 	var geometry xfsGeometry
 	if err := geometry.read(f); err != nil {
 		return errors.Trace(err)
@@ -195,8 +202,36 @@ func growXFS(f *os.File, size uint64) error {
 	if blocks <= geometry.Blocks {
 		return nil
 	}
+	onDisk, err := xfsBlocksOnDisk(device)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if onDisk != geometry.Blocks {
+		return errors.NewNotYetAvailable(nil, "it has grown just now, and can grow again when that is on disk, in half a minute")
+	}
 	grow := xfsGrow{Blocks: blocks, MaxPercent: geometry.MaxPercent}
 	return errors.Annotate(capability.Explain(ioctl(f, write, 'X', 110, unsafe.Sizeof(grow), &grow), capability.SysAdmin), "XFS_IOC_FSGROWFSDATA")
+}
+
+// xfsBlocksOnDisk returns how many blocks the superblock on a device gives the XFS on it:
+// sb_dblocks of fs/xfs/libxfs/xfs_format.h. What the kernel remembers of the device may be
+// older, since XFS does not write through that.
+func xfsBlocksOnDisk(device *os.File) (uint64, error) {
+	direct, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", device.Fd()), os.O_RDONLY|unix.O_DIRECT, 0)
+	if err != nil {
+		return 0, errors.Trace(err)
+	}
+	defer direct.Close()
+	// Direct reads go to memory in whole pages.
+	page, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return 0, errors.Annotate(err, "mmap")
+	}
+	defer unix.Munmap(page)
+	if _, err := direct.ReadAt(page, 0); err != nil {
+		return 0, errors.Trace(err)
+	}
+	return binary.BigEndian.Uint64(page[8:]), nil
 }
 
 // btrfsLeast is the size in bytes below which the kernel makes no btrfs grow.

@@ -206,8 +206,10 @@ type device struct {
 	// is anything known of it. place is where the core has it in its list of those.
 	matters bool
 	place   int
-	// sought says that the device is to be looked up.
-	sought bool
+	// sought says that the device is to be looked up, and failures how often that has
+	// failed in a row.
+	sought   bool
+	failures int
 
 	known bool
 	// marked says that it has a UUID.
@@ -380,6 +382,7 @@ func (c *Core) setDevice(of **device, d *device) {
 	}
 	former.users--
 	if former.users == 0 {
+		c.readable(former)
 		c.devices.Delete(former.volume)
 	}
 }
@@ -399,4 +402,5 @@ func (c *Core) ignore(d *device) {
 	c.mattering[last] = nil
 	c.mattering = c.mattering[:last]
 	d.matters, d.known, d.marked, d.size = false, false, false, 0
+	c.readable(d)
 }

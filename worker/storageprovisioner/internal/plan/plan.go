@@ -443,6 +443,7 @@ func (c *Core) DeviceMatters(volume string) bool {
 // attached again.
 func (c *Core) DeviceKnown(volume string, known, marked bool, size uint64) {
 	d := c.devices.Get(volume)
+	c.readable(d)
 	d.known, d.marked, d.size = known, marked, size
 	if !known {
 		return
@@ -455,12 +456,31 @@ func (c *Core) DeviceKnown(volume string, known, marked bool, size uint64) {
 	}
 }
 
+// DeviceUnreadable takes in that the block device of a volume, which must be one that
+// matters, could not be looked up. That is tried again later.
+func (c *Core) DeviceUnreadable(volume string) {
+	d := c.devices.Get(volume)
+	d.known, d.marked, d.size = false, false, 0
+	d.failures++
+	c.options.Timetable.Add(d, d, c.now.Add(c.options.Retry.delay(d.failures)))
+}
+
+// readable notes that a device need not be looked up again for having failed to be.
+func (c *Core) readable(d *device) {
+	if d.failures > 0 {
+		d.failures = 0
+		c.options.Timetable.Remove(d)
+	}
+}
+
 // Due takes in what the timetable has given out.
 func (c *Core) Due(values []any) {
 	for _, value := range values {
 		switch v := value.(type) {
 		case Key:
 			c.Changed(v)
+		case *device:
+			c.seek(v)
 		case *entity:
 			if v.phase == publishing {
 				v.work.refused.due = time.Time{}

@@ -220,6 +220,11 @@ func (w *world) start(i int, l luck) {
 		ResyncInterval: []time.Duration{0, time.Hour}[l.roll(2)],
 		Logger:         in,
 	}
+	if w.hasty {
+		// Destroying too soon is in vain until the attachment is gone: it is not to be
+		// given up before that.
+		c.Retry.RemoveThreshold = 0
+	}
 	accessor := w.state.ForEnviron()
 	if machine, ok := in.scope.(names.MachineTag); ok {
 		accessor = w.state.ForMachine(machine)

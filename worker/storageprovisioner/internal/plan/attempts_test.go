@@ -226,3 +226,21 @@ func TestFilesystemIsMadeOnAVolumeOnlyWhereItIsWanted(t *testing.T) {
 	s.check("noted", noted, "filesystem 1")
 	s.check("made", ahead, "")
 }
+
+// Nor does what was being mounted from one: it may be mounted, and is unmounted.
+func TestMountInProgressFromAVolumeThatIsTakenAwayIsUndone(t *testing.T) {
+	s := play(t)
+	f, m := filesystem("1"), on(machine, filesystem("1"))
+	s.observe(wanted(f, recorded, backedBy(volume("0"))), wanted(m, backedBy(volume("0"))))
+	s.does("look up 0")
+	s.core.DeviceKnown("0", true, true, 1000)
+	s.does("attach filesystem attachment 1 on machine-0")
+	s.ends(m, inProgress)
+	s.does()
+	s.observe(wanted(m, backedBy(volume("0")), dying))
+	s.passes(time.Second)
+	s.does("attach filesystem attachment 1 on machine-0")
+	s.core.DeviceKnown("0", false, false, 0)
+	s.ends(m, failing(errors.New("volume 0 has no device")))
+	s.does("detach filesystem attachment 1 on machine-0")
+}

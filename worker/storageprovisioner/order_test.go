@@ -1,0 +1,82 @@
+package storageprovisioner
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/juju/loggo"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
+// recorder notes the calls by which the state is written to.
+type recorder struct {
+	Accessors
+	calls []string
+}
+
+func (r *recorder) note(call string) ([]params.ErrorResult, error) {
+	r.calls = append(r.calls, call)
+	return nil, nil
+}
+
+func (r *recorder) SetStatus([]params.EntityStatusArgs) error {
+	_, err := r.note("statuses")
+	return err
+}
+func (r *recorder) SetVolumeInfo([]params.Volume) ([]params.ErrorResult, error) {
+	return r.note("volumes")
+}
+func (r *recorder) SetFilesystemInfo([]params.Filesystem) ([]params.ErrorResult, error) {
+	return r.note("filesystems")
+}
+func (r *recorder) SetVolumeAttachmentInfo([]params.VolumeAttachment) ([]params.ErrorResult, error) {
+	return r.note("volume attachments")
+}
+func (r *recorder) SetFilesystemAttachmentInfo([]params.FilesystemAttachment) ([]params.ErrorResult, error) {
+	return r.note("filesystem attachments")
+}
+func (r *recorder) RemoveAttachments([]params.MachineStorageId) ([]params.ErrorResult, error) {
+	return r.note("removals of attachments")
+}
+func (r *recorder) Remove([]names.Tag) ([]params.ErrorResult, error) {
+	return r.note("removals")
+}
+
+// S11: whatever comes together is recorded in the order in which it depends on one
+// another.
+func TestPublicationIsRecordedInOrder(t *testing.T) {
+	volume, filesystem := names.NewVolumeTag("0"), names.NewFilesystemTag("0")
+	machine := names.NewMachineTag("0")
+	subject := func(kind plan.Kind, tag names.Tag, host string) plan.Subject {
+		return plan.Subject{Key: plan.Key{Kind: kind, ID: "0", Host: host}, Tag: tag}
+	}
+	state := &recorder{}
+	logger := loggo.GetLogger("test")
+	config := Config{Logger: &logger}.WithAccessors(state)
+	l := &loop{config: setup{Config: config, shelter: newShelter(&logger)}}
+	_, err := l.publish(plan.Publication{
+		Removals: []plan.Subject{
+			subject(plan.Volume, volume, ""), subject(plan.VolumeAttachment, volume, machine.String()),
+		},
+		Records: []plan.Record{
+			{Subject: subject(plan.FilesystemAttachment, filesystem, machine.String()), Info: storage.FilesystemAttachment{Filesystem: filesystem, Machine: machine}},
+			{Subject: subject(plan.VolumeAttachment, volume, machine.String()), Info: storage.VolumeAttachment{Volume: volume, Machine: machine}},
+			{Subject: subject(plan.Filesystem, filesystem, ""), Info: filesystemInfo{Filesystem: storage.Filesystem{Tag: filesystem}}},
+			{Subject: subject(plan.Volume, volume, ""), Info: params.Volume{VolumeTag: volume.String()}},
+		},
+		Statuses: []plan.Status{{Subject: subject(plan.Volume, volume, "")}},
+	})()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"statuses", "volumes", "filesystems", "volume attachments", "filesystem attachments", "removals of attachments", "removals",
+	}
+	if !slices.Equal(state.calls, want) {
+		t.Errorf("recorded are %q, not %q", state.calls, want)
+	}
+}

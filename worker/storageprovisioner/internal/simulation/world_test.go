@@ -431,6 +431,9 @@ func (w *world) want(l *luck) {
 	}
 }
 
+// elapse lets time pass, which in the bubble takes none.
+func elapse(d time.Duration) { time.Sleep(d) }
+
 // action is what a step may do; it reports whether anything was to be done.
 type action struct {
 	weight int
@@ -444,7 +447,7 @@ var actions = []action{
 	{6, func(w *world, s step) bool {
 		d := []time.Duration{time.Second, 30 * time.Second, 10 * time.Minute, time.Hour}[s.which%4]
 		w.logf("%v pass", d)
-		time.Sleep(d)
+		elapse(d)
 		return true
 	}},
 	{6, func(w *world, s step) bool { w.scan(scopes[1+int(s.which)%2].(names.MachineTag)); return true }},
@@ -480,7 +483,8 @@ var actions = []action{
 	}},
 }
 
-func (w *world) take1(s step) bool {
+// follow takes one step, and reports whether there was anything to do for it.
+func (w *world) follow(s step) bool {
 	total := 0
 	for _, a := range actions {
 		total += a.weight
@@ -547,7 +551,7 @@ func (w *world) rest() error {
 		if w.deeds.Load() != before {
 			quiet = 0
 		}
-		time.Sleep(time.Hour)
+		elapse(time.Hour)
 		w.settle()
 	}
 	return w.wrong
@@ -663,7 +667,7 @@ func (w *world) run(dice uint32, history []step, together int) error {
 		}
 	}
 	for i, s := range history {
-		done := w.take1(s)
+		done := w.follow(s)
 		if !w.free || i%together == 0 || !done {
 			w.settle()
 		}

@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -37,7 +39,9 @@ func newSettings(t *testing.T) settings {
 			t.Error(err)
 		}
 	})
-	return settings{crashes: 4, seed: rand.Uint64(), disksOneIn: 2, parent: dir}
+	// A disk that is shut down is in the way of all that looks at loop devices: of the tests
+	// of other packages, which run at the same time.
+	return settings{crashes: 4, seed: rand.Uint64(), disksOneIn: math.MaxInt, parent: dir}
 }
 
 func TestShortSoak(t *testing.T) {
@@ -46,8 +50,9 @@ func TestShortSoak(t *testing.T) {
 	if err := run(context.Background(), settings, &out); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
-	for _, line := range []string{fmt.Sprintf("seed                 %d\n", settings.seed), "crashes              4\n", "findings             0\n"} {
-		if !strings.Contains(out.String(), line) {
+	// An agent may be killed several times before it is looked at.
+	for _, line := range []string{fmt.Sprintf("seed +%d\n", settings.seed), "crashes +([4-9]|[1-9][0-9])\n", "findings +0\n"} {
+		if !regexp.MustCompile(line).MatchString(out.String()) {
 			t.Errorf("no line %q in\n%s", line, &out)
 		}
 	}

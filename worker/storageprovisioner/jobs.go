@@ -229,19 +229,23 @@ func (l *loop) tellEnd(w worker.Worker, end endedWatch) {
 func (l *loop) note(batches []plan.Batch) job {
 	config := l.config
 	return func() (reply, error) {
-		errs := make([][]error, len(batches))
-		for i := range batches {
-			var err error
-			if errs[i], err = setAttempts(config, batches[i].Unnoted(), true); err != nil {
-				return nil, err
-			}
+		var all []plan.Subject
+		for _, batch := range batches {
+			all = append(all, batch.Unnoted()...)
+		}
+		errs, err := setAttempts(config, all, true)
+		if err != nil {
+			return nil, err
 		}
 		return func() {
 			if l.ctx.Err() != nil {
 				return // the next start of the worker finds out that nothing was made
 			}
-			for i, batch := range batches {
-				if batch = l.core.Noted(batch, errs[i]); len(batch.Items) > 0 {
+			for _, batch := range batches {
+				n := len(batch.Unnoted())
+				batch = l.core.Noted(batch, errs[:n])
+				errs = errs[n:]
+				if len(batch.Items) > 0 {
 					l.hand(batch)
 				}
 			}

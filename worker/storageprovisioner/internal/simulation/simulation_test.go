@@ -124,8 +124,7 @@ func TestEverythingGoesWrongInHistories(t *testing.T) {
 	}
 }
 
-// What the worker promises is seen to be broken where it is: histories are worth no more
-// than that.
+// A history that is made smaller keeps what it fails for, and little else.
 func TestSmallerHistoriesFailStill(t *testing.T) {
 	fails := func(history []step) bool {
 		n := 0

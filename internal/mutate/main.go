@@ -53,6 +53,9 @@ type suite struct {
 
 const worker = "worker/storageprovisioner"
 
+// simulation is what remembers attempts, and crashes.
+var simulation = suite{dir: worker + "/internal/simulation", args: []string{"-steps=30000", "-shrink=0s"}}
+
 // The quickest suite that kills the most comes first.
 var targets = []target{{
 	dir:    worker + "/internal/schedule",
@@ -62,12 +65,13 @@ var targets = []target{{
 	dir: worker + "/internal/plan",
 	suites: []suite{
 		{dir: worker + "/internal/plan", args: []string{"-seeds=50"}},
+		simulation,
 		{dir: worker},
 		{dir: worker + "/internal/plan", args: []string{"-seeds=500"}},
 	},
 }, {
 	dir:    worker,
-	suites: []suite{{dir: worker}},
+	suites: []suite{{dir: worker}, simulation},
 }}
 
 //go:embed survivors.md

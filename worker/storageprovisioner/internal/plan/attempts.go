@@ -32,7 +32,7 @@ func (c *Core) Noted(b Batch, errs []error) Batch {
 		err := errs[0]
 		errs = errs[1:]
 		item.Noted = err == nil
-		if op, need := c.decide(e); err != nil || e.life == Gone || op != e.op || need != nil {
+		if op, need := c.decide(e); err != nil || op != e.op || need != nil {
 			dropped[e] = err
 		}
 	}
@@ -47,9 +47,6 @@ func (c *Core) Noted(b Batch, errs []error) Batch {
 		}
 		return ok
 	})
-	for i := range b.Items {
-		b.Items[i].entity.work.item = &b.Items[i]
-	}
 	if len(b.Items) == 0 {
 		c.queue(b.Source).calls--
 	}

@@ -89,6 +89,23 @@ func TestSourceIsFreeWhenNothingThatIsNotedIsWanted(t *testing.T) {
 	s.check("made", ahead, "create volume 1")
 }
 
+// Each of a batch has the state's own answer: what is repeated is not noted again, and what
+// could not be noted is not made.
+func TestEachOfABatchIsNotedByItself(t *testing.T) {
+	s := play(t, remembering)
+	s.observe(wanted(volume("0")))
+	s.notes()
+	s.ends(volume("0"), inProgress)
+	s.observe(wanted(volume("1")), wanted(volume("2")))
+	s.passes(time.Second)
+	noted, ahead := s.notes(errors.New("no leader"))
+	s.check("noted", noted, "volume 1, volume 2")
+	s.check("made", ahead, "create volume 2, create volume 0")
+	if got := s.unmade(); !slices.Equal(got, []string{"volume 1"}) {
+		t.Errorf("taken back: %v", got)
+	}
+}
+
 // What the state does not have when it is told of it is read before it is tried again.
 func TestWhatIsGoneWhenItIsNotedIsReadAgain(t *testing.T) {
 	s := play(t, remembering)

@@ -945,8 +945,9 @@ func (s *badNeighboursSuite) TestWhatCannotBeReadIsReported(c *gc.C) {
 			return len(s.About("volume-0 machine-0", "AttachmentLife")) == n+3
 		})
 	}
-	s.state.FailItemAlways("AttachmentLife", "volume-0 machine-0", nil)
+	// The last reading is to fail yet.
 	s.caughtUp(c)
+	s.state.FailItemAlways("AttachmentLife", "volume-0 machine-0", nil)
 	s.advance(c, backoff[3])
 	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
 	s.state.Destroy(v)

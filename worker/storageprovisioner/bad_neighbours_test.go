@@ -1005,9 +1005,13 @@ func (s *badNeighboursSuite) TestOddWatchers(c *gc.C) {
 	} {
 		s.again(c, i)
 		cfg := s.config(c, false)
-		cfg.Volumes = oddlyWatched{cfg.Volumes, func() (watcher.StringsWatcher, error) { return test.watcher(), nil }}
+		cfg.Volumes = oddlyWatched{cfg.Volumes, func() (watcher.StringsWatcher, error) {
+			s.Record("WatchVolumes", nil)
+			return test.watcher(), nil
+		}}
 		s.start(c, cfg)
 		if test.err == "" {
+			s.Next(c, "WatchVolumes")
 			s.worker.Kill()
 			c.Check(s.waited(c), jc.ErrorIsNil)
 			c.Check(len(s.log.stacks()) > 0, jc.IsTrue)

@@ -912,11 +912,10 @@ func (s *badNeighboursSuite) TestAnswersAboutSomethingElse(c *gc.C) {
 		s.plansChanged(c, "2")
 		s.filesystemsChanged(c, "0", "1")
 		s.filesystemAttachmentsChanged(c, "machine-0", "0")
-		s.Await(c, test.about, func() bool {
-			all, _ := s.report()["unfinished"].(map[string]any)
-			entry, _ := all[test.about].(map[string]any)
-			return entry["state"] == "unreadable" && entry["last-failure"] == test.err
-		})
+		s.caughtUp(c)
+		entry := s.unfinished(c, test.about)
+		c.Check(entry["state"], gc.Equals, "unreadable")
+		c.Check(entry["last-failure"], gc.Equals, test.err)
 		c.Check(slices.Contains(s.log.warned(), "reading "+test.about+": "+test.err), jc.IsTrue)
 		s.advance(c, 0) // it is read again
 	}

@@ -33,7 +33,12 @@ type attempts struct {
 	mu        sync.Mutex
 	attempted map[params.MachineStorageId]bool
 	refusal   *params.Error
-	broken    error
+	// unread is why the attempt of an entity cannot be read.
+	unread    *params.Error
+	unnotable error
+	// unreadable is why no attempts can be read, by the machine of the first; that of
+	// volumes and filesystems is none.
+	unreadable map[string]error
 	// living and reading are called before the state tells of lives and of attempts, if
 	// they are there.
 	living, reading func()
@@ -57,7 +62,7 @@ func (a *attempts) SetAttempts(all []params.Attempt) ([]params.ErrorResult, erro
 		}
 	}
 	a.refusal = nil
-	return results, a.broken
+	return results, a.unnotable
 }
 
 func describeAttempt(at params.Attempt) string {
@@ -76,9 +81,18 @@ func (a *attempts) Attempts(ids []params.MachineStorageId) ([]params.AttemptResu
 	}
 	results := make([]params.AttemptResult, len(ids))
 	for i, id := range ids {
-		results[i].Attempted = a.attempted[id]
+		if results[i].Error = a.unread; a.unread == nil {
+			results[i].Attempted = a.attempted[id]
+		}
 	}
-	return results, a.broken
+	return results, a.unreadable[ids[0].MachineTag]
+}
+
+// tell has attempts be read again.
+func (a *attempts) tell() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unread = nil
 }
 
 func (s *attemptsSuite) SetUpTest(c *gc.C) {
@@ -182,11 +196,43 @@ func (s *attemptsSuite) TestAttemptThatCannotBeNotedIsNotMade(c *gc.C) {
 
 func (s *attemptsSuite) TestAttemptsThatCannotBeNotedAsAWholeEndTheWorker(c *gc.C) {
 	s.startRemembering(c)
-	s.attempts.broken = errors.New("no state")
+	s.attempts.unnotable = errors.New("no state")
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
-	c.Check(s.waited(c), gc.ErrorMatches, "(reading|noting) attempts: no state")
+	c.Check(s.waited(c), gc.ErrorMatches, "noting attempts: no state")
 	s.worker = nil
+}
+
+func (s *attemptsSuite) TestAttemptsThatCannotBeReadAsAWholeEndTheWorker(c *gc.C) {
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	for _, machine := range []string{"", "machine-0"} {
+		s.attempts.unreadable = map[string]error{machine: errors.New("no state")}
+		s.startRemembering(c)
+		s.volumesChanged(c, "0")
+		if machine != "" {
+			s.volumeAttachmentsChanged(c, machine, "0")
+		}
+		c.Check(s.waited(c), gc.ErrorMatches, "reading attempts: no state")
+	}
+	s.worker = nil
+}
+
+// 34: nothing is removed as never made while the state cannot tell whether it was.
+func (s *attemptsSuite) TestWhatMayHaveBeenMadeStaysUntilThatIsRead(c *gc.C) {
+	v := s.addVolume("0", "dynamic")
+	s.may("", v)
+	s.setLife(v, life.Dead)
+	s.attempts.unread = &params.Error{Message: "not now"}
+	s.startRemembering(c)
+	s.volumesChanged(c, "0")
+	s.caughtUp(c)
+	c.Check(s.unfinished(c, "volume 0")["last-failure"], gc.Equals, "not now")
+	c.Check(s.Count("Remove"), gc.Equals, 0)
+	s.attempts.tell()
+	s.advance(c, backoff[0])
+	s.AwaitCall(c, "Remove", v)
+	c.Check(s.Names("CreateVolumes", "DestroyVolumes", "Remove"), jc.DeepEquals,
+		[]string{"CreateVolumes", "DestroyVolumes", "Remove"})
 }
 
 // What another worker has permanently failed at is asked for once, and then let go.

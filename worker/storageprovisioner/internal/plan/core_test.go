@@ -869,6 +869,50 @@ func TestDeviceIsLookedUpOnceForAllWhoWait(t *testing.T) {
 	s.does("attach filesystem attachment 1 on machine-0", "attach filesystem attachment 2 on machine-0")
 }
 
+// A device that cannot be looked up is not stood on, though it was known before, and is
+// looked up later and later, until it can be.
+func TestDeviceThatCannotBeLookedUpIsNotStoodOn(t *testing.T) {
+	s := play(t)
+	s.mounted(true)
+	s.core.DevicesChanged()
+	s.does("look up 0")
+	s.core.DeviceUnreadable("0")
+	f, m := filesystem("2"), on(machine, filesystem("2"))
+	s.observe(wanted(f, recorded, backedBy(volume("0"))), wanted(m, backedBy(volume("0"))))
+	s.does()
+	s.passes(time.Second)
+	s.does("look up 0")
+	s.core.DeviceUnreadable("0")
+	s.passes(time.Second)
+	s.does()
+	s.passes(time.Second)
+	s.does("look up 0")
+	s.core.DeviceKnown("0", false, false, 0)
+	s.does()
+	s.core.DevicesChanged()
+	s.does("look up 0")
+	s.core.DeviceUnreadable("0")
+	s.passes(time.Second)
+	s.does("look up 0")
+	s.core.DeviceKnown("0", true, true, 1000)
+	s.does("attach filesystem attachment 2 on machine-0")
+}
+
+// Nor is it looked up for nobody.
+func TestDeviceThatCannotBeLookedUpIsForgotten(t *testing.T) {
+	s := play(t)
+	s.attached(volume("0"), machine)
+	f, m := filesystem("1"), on(machine, filesystem("1"))
+	s.observe(wanted(f, recorded, backedBy(volume("0"))), wanted(m, recorded, backedBy(volume("0"))))
+	s.does("look up 0")
+	s.core.DeviceUnreadable("0")
+	s.gone(f, m)
+	s.core.Take()
+	if len(s.due) > 0 {
+		t.Errorf("still due: %v", s.due)
+	}
+}
+
 func TestThresholdsOfMakingAndRemoving(t *testing.T) {
 	s := play(t, func(o *plan.Options) { o.Retry.CreateThreshold, o.Retry.RemoveThreshold = 2, 3 })
 	v, a := volume("0"), on(machine, volume("0"))

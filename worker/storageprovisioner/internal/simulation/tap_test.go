@@ -34,8 +34,10 @@ type flow interface {
 	flow(*luck) (event string, ok bool)
 	// tell has the watcher tell of an attachment as well, if it is one of those.
 	tell(params.MachineStorageId)
-	// end has the watcher fail.
+	// end has the watcher close its channel, and stop has it stop without that. Of both at
+	// once the worker might see either first.
 	end()
+	stop()
 }
 
 func (t *tap[E]) tell(id params.MachineStorageId) {
@@ -75,8 +77,12 @@ func (t *tap[E]) end() {
 		return
 	}
 	t.closed = true
-	t.Kill()
 	close(t.out)
+}
+
+func (t *tap[E]) stop() {
+	t.closed = true
+	t.Kill()
 }
 
 type named struct {
@@ -177,7 +183,11 @@ func (w *world) deliver(s step) bool {
 		if l.once(400) {
 			w.logf("%s: fails", t.name)
 			t.of.excuse()
-			t.end()
+			if l.roll(2) == 0 {
+				t.end()
+			} else {
+				t.stop()
+			}
 			return true
 		}
 		if event, ok := t.flow.flow(&l); ok {

@@ -103,6 +103,10 @@ func newSoak(settings settings, out io.Writer) (s *soak, err error) {
 		if err := os.WriteFile(filepath.Join(dir, stateFile), nil, 0o600); err != nil {
 			return nil, err
 		}
+		// The disk may be shut down before it would have kept that by itself.
+		if err := syncDir(dir); err != nil {
+			return nil, err
+		}
 	}
 	return s, s.bind()
 }

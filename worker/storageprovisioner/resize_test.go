@@ -434,6 +434,7 @@ func (s *resizeSuite) TestStateWithoutSizesIsAskedForNone(c *gc.C) {
 // A size that cannot be read is read again; that it is not provisioned is no error.
 func (s *resizeSuite) TestSizesThatCannotBeRead(c *gc.C) {
 	v, _ := s.volume(c)
+	s.caughtUp(c) // and will not have the error for a former reading
 	s.state.FailItem("VolumeSizes", v, errors.New("busy"))
 	s.raise(c, v, 2000)
 	s.AwaitCall(c, "VolumeSizes", v)

@@ -50,7 +50,7 @@ cover: ## Check that the tests reach 95 % of the worker's statements
 	go tool cover -func="$$dir/profile" | awk '{ reached = $$NF + 0 } \
 		END { printf "%.1f %% of the statements of $(WORKER)\n", reached; exit reached < 95 }'
 
-mutate: ## Break the worker's code in small ways and tell what no test notices (a quarter of an hour)
+mutate: ## Break the worker's code in small ways and tell what no test notices (an hour)
 	nice go run ./internal/mutate
 
 fuzz: ## Run every fuzz test for FUZZTIME (30s), one after another

@@ -84,6 +84,7 @@ func TestSourceIsFreeWhenNothingThatIsNotedIsWanted(t *testing.T) {
 	s.gone(volume("0"))
 	s.note(batch)
 	s.unmade()
+	s.nothing()
 	s.observe(wanted(volume("1")))
 	_, ahead := s.notes()
 	s.check("made", ahead, "create volume 1")
@@ -104,6 +105,25 @@ func TestEachOfABatchIsNotedByItself(t *testing.T) {
 	if got := s.unmade(); !slices.Equal(got, []string{"volume 1"}) {
 		t.Errorf("taken back: %v", got)
 	}
+}
+
+// What must wait by the time it is noted is made when it need not any more.
+func TestWhatMustWaitWhenItIsNotedIsMadeLater(t *testing.T) {
+	s := play(t, remembering)
+	v := volume("0")
+	onHost := func(host, instance string) func(*plan.Fact) {
+		return func(f *plan.Fact) { f.Host, f.Instance = host, instance }
+	}
+	s.observe(wanted(v, onHost("machine-1", "instance-1")))
+	batch := s.core.Batches()[0]
+	s.observe(wanted(v, onHost("machine-2", "")))
+	_, ahead := s.note(batch)
+	s.check("made", ahead, "")
+	s.unmade()
+	s.does()
+	s.core.Provisioned("machine-2", "instance-2")
+	_, ahead = s.notes()
+	s.check("made", ahead, "create volume 0")
 }
 
 // What the state does not have when it is told of it is read before it is tried again.

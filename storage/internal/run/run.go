@@ -128,7 +128,9 @@ func (c Command) Run(ctx context.Context) ([]byte, error) {
 	}
 	cmd := exec.CommandContext(ctx, c.Path, c.Args...)
 	cmd.Dir = "/"
-	cmd.Env = []string{"LC_ALL=C", "PATH=" + searchPath}
+	// libblkid's cache keeps a device's UUID for two seconds after the device is gone,
+	// and mkfs.btrfs refuses a UUID that the cache holds. So there is no cache.
+	cmd.Env = []string{"LC_ALL=C", "PATH=" + searchPath, "BLKID_FILE=/dev/null"}
 	if c.Stdin != nil {
 		cmd.Stdin = bytes.NewReader(c.Stdin)
 	}

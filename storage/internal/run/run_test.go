@@ -36,12 +36,13 @@ func TestMissingProgramNamesProgramAndPackage(t *testing.T) {
 
 func TestEnvironmentIsFixed(t *testing.T) {
 	t.Setenv("LC_ALL", "de_DE.UTF-8")
+	t.Setenv("BLKID_FILE", "/run/blkid/blkid.tab")
 	t.Setenv("MKE2FS_SYNC", "1")
-	out, err := run.Run(t.Context(), shell, []string{"-c", `echo "$LC_ALL,$MKE2FS_SYNC,$(pwd)"`})
+	out, err := run.Run(t.Context(), shell, []string{"-c", `echo "$LC_ALL,$BLKID_FILE,$MKE2FS_SYNC,$(pwd)"`})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := string(out); got != "C,,/\n" {
+	if got := string(out); got != "C,/dev/null,,/\n" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -102,7 +102,7 @@ func leftLoops(t testing.TB, dir string) []string {
 	t.Helper()
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
-	for deadline := time.Now().Add(2 * time.Second); ; <-ticker.C {
+	for deadline := time.Now().Add(30 * time.Second); ; <-ticker.C {
 		names := Loops(t, dir)
 		if len(names) == 0 || time.Now().After(deadline) {
 			return names

@@ -377,7 +377,8 @@ func (s *soak) checkFilesystems() error {
 	return errors.Join(s.operate(attach), s.converge(time.Now()))
 }
 
-// stateKeys returns the keys that the state has, but for counters, which last.
+// stateKeys returns the keys that the state has, but for counters, which last, and for the
+// machine's block devices, which an agent that ends early may not have recorded.
 func (s *soak) stateKeys() (keys []string, err error) {
 	store, err := boltkv.Open(filepath.Join(s.stateDisk.dir, stateFile))
 	if err != nil {
@@ -385,7 +386,7 @@ func (s *soak) stateKeys() (keys []string, err error) {
 	}
 	err = store.View(func(snapshot kv.Snapshot) error {
 		return snapshot.Scan("", func(key string, _ []byte) error {
-			if !strings.HasPrefix(key, "sequence/") {
+			if !strings.HasPrefix(key, "sequence/") && !strings.HasPrefix(key, "blockdevice/") {
 				keys = append(keys, key)
 			}
 			return nil

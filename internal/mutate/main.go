@@ -54,7 +54,7 @@ type suite struct {
 const worker = "worker/storageprovisioner"
 
 // simulation is what remembers attempts, and crashes.
-var simulation = suite{dir: worker + "/internal/simulation", args: []string{"-steps=30000", "-shrink=0s"}}
+var simulation = suite{dir: worker + "/internal/simulation", args: []string{"-steps=30000", "-search", "-shrink=0s"}}
 
 // The quickest suite that kills the most comes first.
 var targets = []target{{

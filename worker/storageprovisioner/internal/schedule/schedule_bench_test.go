@@ -20,6 +20,9 @@ const (
 	// minimum is how many times as fast as the reference it must be to take out
 	// what is due at one time.
 	minimum = 2
+	// maxGrowth is how many times as long a value may take to remove among fifty times as
+	// many. A search through them would take fifty times as long; caches miss more often.
+	maxGrowth = 15
 )
 
 // timetable is what the schedule and its reference have in common.
@@ -110,6 +113,37 @@ func (l load) shuffled() []any {
 	keys := slices.Clone(l.keys)
 	rand.New(rand.NewPCG(2, 2)).Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
 	return keys[:part]
+}
+
+// BenchmarkRemoveTie measures how long one of many values that are due at one time takes to
+// remove, and fails when that grows with their number.
+func BenchmarkRemoveTie(b *testing.B) {
+	const removed = 1000
+	remove := func(n int) float64 {
+		l := ties(n)
+		var c costs
+		for range 5 {
+			sched := schedule.NewSchedule(clock.WallClock)
+			c.measure(sched, removed, l.fill, func(t timetable) {
+				for _, key := range l.keys[:removed] {
+					t.Remove(key)
+				}
+			})
+			sched.Stop()
+		}
+		return slices.Min(c.times) // the least disturbed by other processes
+	}
+	var few, many float64
+	for b.Loop() {
+		few, many = remove(2*removed), remove(100*removed)
+	}
+	b.ReportMetric(few, "few-ns")
+	b.ReportMetric(many, "many-ns")
+	b.ReportMetric(0, "ns/op")
+	if many > maxGrowth*few {
+		b.Errorf("removing one takes %.0f ns among %d, %.0f ns among %d: more than %d times as long",
+			many, 100*removed, few, 2*removed, maxGrowth)
+	}
 }
 
 // BenchmarkBeside measures the schedule beside the reference, in turns, on a million

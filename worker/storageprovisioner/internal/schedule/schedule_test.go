@@ -263,28 +263,6 @@ func (s *scheduleSuite) TestAValueThatComesAndGoesTakesNoRoom(c *gc.C) {
 		gc.Commentf("%d bytes were allocated", after.TotalAlloc-before.TotalAlloc))
 }
 
-func (s *scheduleSuite) TestRemovingATieCostsTheSameAmongMany(c *gc.C) {
-	const removed = 1000
-	// The fastest of a few tries is what no other process has disturbed.
-	fastest := func(ties int) time.Duration {
-		best := time.Hour
-		for range 5 {
-			sched := schedule.NewSchedule(s.clock)
-			for i := range ties {
-				sched.Add(i, nil, s.at(1))
-			}
-			started := time.Now()
-			for i := range removed {
-				sched.Remove(i)
-			}
-			best = min(best, time.Since(started))
-		}
-		return best
-	}
-	few, many := fastest(2*removed), fastest(100*removed)
-	c.Check(many < 15*few, jc.IsTrue, gc.Commentf("%v among many, %v among few", many, few))
-}
-
 func (s *scheduleSuite) TestNextDoesNotAllocate(c *gc.C) {
 	s.schedule.Add("a", 1, s.at(1))
 	s.schedule.Next()

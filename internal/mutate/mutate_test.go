@@ -140,6 +140,9 @@ func TestInstrumentedSourceHasTheSameLines(t *testing.T) {
 
 // Whatever compiles does so with its mutants: packages that have everything in them.
 func TestInstrumentedSourceCompiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles eight packages")
+	}
 	l := newTestLab(t)
 	all, matched, err := l.list(t.Context(), "database/sql", "encoding/xml", "go/types", "slices", "encoding/json", "text/template", "os", "testing")
 	if err != nil {

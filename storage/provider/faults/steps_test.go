@@ -396,7 +396,7 @@ func (r *row) chosen(w world, op operation) bool {
 func (s stepTest) each(t *testing.T, r *row, fault string, from int, then func(*stepTest, outcome)) {
 	stride := 1
 	if testing.Short() && r.sampled {
-		stride = 3
+		stride = 5
 	}
 	for step, more := from, true; more; step += stride {
 		more = s.at(t, r, fmt.Sprintf("%s %02d", fault, step), func(s *stepTest) bool {
@@ -474,8 +474,8 @@ func TestKillAgain(t *testing.T) {
 	atSteps(t, r, func(t *testing.T, s stepTest) {
 		for first, more := 1, true; more; first++ {
 			for second, again := 1, true; again && more; second++ {
-				if testing.Short() && second%7 != first%7 {
-					again = second < 7
+				if testing.Short() && second%14 != first%14 {
+					again = second < 14
 					continue
 				}
 				again = s.at(t, r, fmt.Sprintf("kill %02d, then %02d", first, second), func(s *stepTest) bool {

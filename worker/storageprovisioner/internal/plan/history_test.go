@@ -1252,13 +1252,17 @@ func (w *world) check() {
 }
 
 // seeds is higher for a longer search.
-var seeds = flag.Uint64("seeds", 500, "how many random histories to run")
+var seeds = flag.Uint64("seeds", 500, "how many random histories to run; with -short a fifth of them")
 
 // Whatever happens in whatever order, nothing forbidden is started, in the end the
 // provider has what the state wants and nothing else, and once nothing is wanted
 // the core remembers nothing.
 func TestRandomHistories(t *testing.T) {
-	for seed := range *seeds {
+	seeds := *seeds
+	if testing.Short() {
+		seeds /= 5
+	}
+	for seed := range seeds {
 		w := newWorld(t, seed)
 		for range 200 {
 			switch w.random.IntN(16) {

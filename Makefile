@@ -5,8 +5,15 @@ WORKER := ./worker/storageprovisioner/...
 FUZZTIME ?= 30s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
+# GO_TEST runs the tests of a target; the gate has scripts/retest here.
+GO_TEST ?= go test
+# LONGEST are the packages whose tests take longest: those that begin first end in time.
+LONGEST := ./e2e ./storage/provider
+# Root's tests have a mount namespace of their own.
+SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
+
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race e2e soak simulate faults uml cover mutate fuzz bench-schedule bench-apply bench-dataplane bench-scale bench-state model packages
+.PHONY: help build run test lint race verify e2e soak simulate faults uml cover mutate fuzz bench-schedule bench-apply bench-dataplane bench-scale bench-state model packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -18,28 +25,31 @@ run: build packages ## Start the agent on examples/spec.yaml and show how far it
 	bin/stowage run --data-dir '$(STOWAGE_DIR)' --spec examples/spec.yaml --progress
 
 test: packages ## Run the tests; as root those on real devices too
-	go test ./...
+	$(GO_TEST) $(SANDBOX) $(LONGEST) ./...
 
 lint: ## Check formatting, go vet, staticcheck
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not formatted (gofmt -w): $$unformatted" >&2; exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) ./...
 
-race: ## Run the tests under the race detector, all but the end-to-end ones
-	go test -race $$(go list ./... | grep -v /e2e)
+race: ## Run the tests under the race detector, all but the end-to-end ones and the longest
+	$(GO_TEST) -race -short $(SANDBOX) $$(go list $(LONGEST) ./... | grep -v /e2e)
+
+verify: packages ## Run all that searches or measures, with a new seed, and end with a table (ONLY='soak faults', SEED=1)
+	@scripts/verify $(ONLY)
 
 e2e: packages ## Run the end-to-end tests: the command, real devices and mounts
-	go test -count=1 ./e2e
+	$(GO_TEST) -count=1 $(SANDBOX) ./e2e
 
 soak: packages ## Crash the agent, and the disks beneath it, 500 times while storage is used (SOAK='-for 1h -seed 1', KEEP=1)
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go build -o "$$dir/soak" ./e2e/soak && nice "$$dir/soak" $(SOAK)
 
-simulate: ## Drive the workers through random histories, a million steps (SIMULATE='-steps 10000000 -seed 1')
-	go test -count=1 -timeout 0 -run '^TestSimulation' ./worker/storageprovisioner/internal/simulation -steps 1000000 $(SIMULATE)
+simulate: ## Drive the workers through random histories, a million steps (SIMULATE='-steps=10000000 -seed=1')
+	$(GO_TEST) -count=1 -timeout=0 -run='^TestSimulation' ./worker/storageprovisioner/internal/simulation -args -steps=1000000 -search $(SIMULATE)
 
 faults: ## Make every fault happen on real devices (FAULTS=-short: a sample of the steps)
 	@scripts/packages strace:strace mkfs.btrfs:btrfs-progs
-	cd storage/provider/faults && STOWAGE_REQUIRE_ROOT=1 go test -tags faults -count=1 -timeout 1h $(FAULTS)
+	cd storage/provider/faults && STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) -tags=faults -count=1 -timeout=1h $(FAULTS)
 
 uml: ## Run the tests of project quotas and of growing ext4 in user-mode Linux, where the kernel here has neither
 	scripts/uml
@@ -50,14 +60,14 @@ cover: ## Check that the tests reach 95 % of the worker's statements
 	go tool cover -func="$$dir/profile" | awk '{ reached = $$NF + 0 } \
 		END { printf "%.1f %% of the statements of $(WORKER)\n", reached; exit reached < 95 }'
 
-mutate: ## Break the worker's code in small ways and tell what no test notices (an hour)
-	nice go run ./internal/mutate
+mutate: ## Break the worker's code in small ways and tell what no test notices (an hour; MUTATE=worker/storageprovisioner/internal/schedule: a part)
+	nice go run ./internal/mutate $(MUTATE)
 
 fuzz: ## Run every fuzz test for FUZZTIME (30s), one after another
 	nice scripts/fuzz '$(FUZZTIME)'
 
 bench-schedule: ## Measure the worker's schedule beside a common one; fails when it is not twice as fast with ties. CHECK=1: only these
-	go test -run '^$$' -bench '^BenchmarkBeside$$$(if $(CHECK),/^ReadyTies)' -benchtime 5x ./worker/storageprovisioner/internal/schedule
+	go test -run '^$$' -bench '^Benchmark(RemoveTie|Beside)$$$(if $(CHECK),/^ReadyTies)' -benchtime 5x ./worker/storageprovisioner/internal/schedule
 
 bench-apply: packages ## Measure 200 ext4 volumes on loop devices, up and away
 	go test -count=1 -run '^$$' -bench '^BenchmarkApply$$' -benchtime 3x ./e2e

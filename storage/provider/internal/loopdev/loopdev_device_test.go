@@ -422,25 +422,33 @@ func TestConfigureInSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer unlock()
-		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
-		if err != nil {
-			t.Fatal(err)
-		}
 		mode := unix.O_RDWR
 		if readOnly {
 			mode = unix.O_RDONLY
 		}
-		dev, err := openDevice(number, mode)
-		if err != nil {
-			t.Fatal(err)
+		var number int
+		var dev *os.File
+		for {
+			if number, err = unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE); err != nil {
+				t.Fatal(err)
+			}
+			if dev, err = openDevice(number, mode); err == nil {
+				if err = configureInSteps(dev, f, &unix.LoopInfo64{Flags: unix.LO_FLAGS_DIRECT_IO}); err == nil {
+					break
+				}
+				dev.Close()
+			}
+			// Programs that do not lock, such as losetup, may take the device in between.
+			if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENXIO) {
+				t.Fatal(err)
+			}
+			if err := pause(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 		}
 		defer dev.Close()
 		if !canConfigure(dev) {
 			t.Log("this kernel has no LOOP_CONFIGURE")
-		}
-		err = configureInSteps(dev, f, &unix.LoopInfo64{Flags: unix.LO_FLAGS_DIRECT_IO})
-		if err != nil {
-			t.Fatal(err)
 		}
 		h, err := newHandle(dev, number)
 		if err != nil {

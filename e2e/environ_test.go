@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,10 +29,24 @@ type program struct {
 
 // wrapper notes each operation, and gives the next answer that is set for it. One
 // that begins with "!" is an exit status of 3 with that on the standard error. Without
-// an answer it asks the real provider; what that attaches has a plan.
+// an answer it asks the real provider; what that attaches has a plan. A line in the file
+// "await" is waited for first, for half a minute, in what the user is shown: a status that
+// the next answer changes is shown to nobody.
 const wrapper = `#!/bin/sh
 cd 'DIR' || exit 9
 echo "$1" >> asked
+if [ -s await ]; then
+	tries=0
+	until grep -qF -f await shown || [ $tries = 600 ]; do
+		sleep 0.05
+		tries=$((tries + 1))
+	done
+	rm await
+fi
+if [ -s "awaited/$1" ]; then
+	head -n 1 "awaited/$1" > await
+	sed -i 1d "awaited/$1"
+fi
 if [ -s "answers/$1" ]; then
 	answer=$(head -n 1 "answers/$1")
 	sed -i 1d "answers/$1"
@@ -50,8 +65,10 @@ rm "answer.$$"
 func newProgram(m *machine) *program {
 	m.Helper()
 	p := &program{machine: m, dir: filepath.Join(m.dir, "provider")}
-	if err := os.MkdirAll(filepath.Join(p.dir, "answers"), 0o700); err != nil {
-		m.Fatal(err)
+	for _, dir := range []string{"answers", "awaited"} {
+		if err := os.MkdirAll(filepath.Join(p.dir, dir), 0o700); err != nil {
+			m.Fatal(err)
+		}
 	}
 	build := exec.Command("go", "build", "-o", filepath.Join(p.dir, "files"), "../examples/provider")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -76,8 +93,46 @@ func (p *program) startManager(args ...string) {
 // says sets the next answers for an operation.
 func (p *program) says(operation string, answers ...string) {
 	p.Helper()
-	text := strings.Join(answers, "\n") + "\n"
-	if err := os.WriteFile(filepath.Join(p.dir, "answers", operation), []byte(text), 0o600); err != nil {
+	p.writeLines(filepath.Join("answers", operation), answers...)
+}
+
+// shows runs a command that has to succeed. Each answer for an operation is shown by a line
+// before the program answers again.
+func (p *program) shows(operation string, lines []string, args ...string) {
+	p.Helper()
+	p.writeLines(filepath.Join("awaited", operation), lines...)
+	path := filepath.Join(p.dir, "shown")
+	shown, err := os.Create(path)
+	if err != nil {
+		p.Fatal(err)
+	}
+	defer shown.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, stowage, append(args, "--data-dir", p.data)...)
+	cmd.Stdout, cmd.Stderr = shown, shown
+	failure := cmd.Run()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		p.Fatal(err)
+	}
+	if failure != nil {
+		p.Fatalf("stowage %s: %v\n%s", strings.Join(args, " "), failure, text)
+	}
+	for _, line := range lines {
+		if !strings.Contains(string(text), line) {
+			p.Errorf("no word of %q:\n%s", line, text)
+		}
+	}
+	if n := p.asked(operation); n != len(lines)+1 {
+		p.Errorf("asked %d times to %s, want %d", n, operation, len(lines)+1)
+	}
+}
+
+func (p *program) writeLines(name string, lines ...string) {
+	p.Helper()
+	text := strings.Join(lines, "\n") + "\n"
+	if err := os.WriteFile(filepath.Join(p.dir, name), []byte(text), 0o600); err != nil {
 		p.Fatal(err)
 	}
 }
@@ -239,26 +294,14 @@ func TestWhatTheProgramSaysIsSeenAndTriedAgain(t *testing.T) {
 	p := newProgram(newMachine(t))
 	p.writeSpec("storage: [{name: data, directive: 'disks,64M', kind: filesystem, mount: MNT/data}]")
 	p.startManager()
-	wantLines := func(r command.Result, operation string, lines ...string) {
-		t.Helper()
-		for _, line := range lines {
-			if !strings.Contains(r.Stdout, line) {
-				t.Errorf("no word of %q:\n%s", line, r.All())
-			}
-		}
-		if n := p.asked(operation); n != len(lines)+1 {
-			t.Errorf("asked %d times to %s, want %d", n, operation, len(lines)+1)
-		}
-	}
-
 	p.says("create-volumes", failed, underWay, "!no licence")
-	wantLines(p.apply(), "create-volumes", "the array is full", "copying", "exit status 3: no licence")
+	p.shows("create-volumes", []string{"the array is full", "copying", "exit status 3: no licence"}, "apply", "-f", p.spec, "--wait")
 	p.wantVolumes("volume-0")
 	p.writeData("data")
 
 	p.says("detach-volumes", `{"results": [{"error": {"message": "the link is down"}}]}`)
 	p.says("destroy-volumes", underWay, "no JSON")
-	wantLines(p.must("remove", "data", "--wait"), "destroy-volumes", "copying", "reading the answer of")
+	p.shows("destroy-volumes", []string{"copying", "reading the answer of"}, "remove", "data", "--wait")
 	if n := p.asked("detach-volumes"); n != 2 {
 		t.Errorf("asked %d times to detach-volumes, want 2", n)
 	}

@@ -154,6 +154,10 @@ var rules = []rule{{
 	never:    []string{"./..."},
 	reason:   "whose a path is, both the library and the command ask",
 }, {
+	packages: []string{"./internal/superblock"},
+	never:    []string{"./..."},
+	reason:   "what is on a device, both providers and workers ask",
+}, {
 	packages: []string{"./core/...", "./environs/...", "./apiserver/params", "./watcher", "./storage/...", "./worker/..."},
 	but:      []string{"./worker/storageprovisioner/metrics"},
 	never:    append([]string{"./worker/storageprovisioner/metrics", "github.com/prometheus/..."}, agentOnly...),

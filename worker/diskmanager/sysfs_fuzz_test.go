@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/stowage-io/stowage/internal/superblock/superblocktest"
 )
 
 // A machine as text: each line is a path, an equals sign, and the file's content, or the
@@ -85,7 +87,7 @@ func FuzzListing(f *testing.F) {
 				t.Errorf("opens %q as device %q", name, number)
 			}
 			if strings.HasPrefix(name, "loop") {
-				return fakeNode{Reader: image{}.reader(), inode: 7}, nil
+				return fakeNode{Reader: superblocktest.Image{}.Reader(), inode: 7}, nil
 			}
 			return nil, errors.New("no medium found")
 		}}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/internal/superblock"
 	"github.com/stowage-io/stowage/storage"
 )
 
@@ -161,7 +162,7 @@ func (l *sysfsLister) readDevice(dir, name string) (sysfsDevice, bool) {
 		}
 		device.BusAddress = storage.LoopBusAddress(dev, inode)
 	}
-	filesystem, err := readFilesystem(node)
+	filesystem, err := superblock.Read(node)
 	if err == nil && filesystem.Type == "" {
 		// udev knows many more kinds.
 		filesystem.Type = record.first("ID_FS_TYPE")

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/stowage-io/stowage/internal/superblock/superblocktest"
 	"github.com/stowage-io/stowage/storage"
 )
 
@@ -50,12 +51,12 @@ func (m *fakeMachine) disk(name, number string, size int, partitions ...string) 
 	m.file(dir+"/dev", number+"\n")
 	m.file(dir+"/size", fmt.Sprintln(size))
 	m.root[dir+"/holders"] = &fstest.MapFile{Mode: fs.ModeDir}
-	m.nodes[name] = fakeNode{Reader: image{}.reader()}
+	m.nodes[name] = fakeNode{Reader: superblocktest.Image{}.Reader()}
 	for i, partition := range partitions {
 		m.file(dir+"/"+partition+"/partition", fmt.Sprintln(i+1))
 		m.file(dir+"/"+partition+"/dev", fmt.Sprintf("%s%d\n", number, i+1))
 		m.file(dir+"/"+partition+"/size", fmt.Sprintln(size/2))
-		m.nodes[partition] = fakeNode{Reader: image{}.reader()}
+		m.nodes[partition] = fakeNode{Reader: superblocktest.Image{}.Reader()}
 	}
 	return dir
 }
@@ -63,7 +64,7 @@ func (m *fakeMachine) disk(name, number string, size int, partitions ...string) 
 func (m *fakeMachine) loop(name, number string, inode uint64) {
 	dir := m.disk(name, number, 4096)
 	m.file(dir+"/loop/backing_file", "/volumes/x\n")
-	m.nodes[name] = fakeNode{Reader: image{}.reader(), inode: inode}
+	m.nodes[name] = fakeNode{Reader: superblocktest.Image{}.Reader(), inode: inode}
 }
 
 func (m *fakeMachine) remove(name string) {
@@ -110,7 +111,7 @@ func TestListWithoutUdev(t *testing.T) {
 	m := newFakeMachine()
 	dir := m.disk("vda", "254:0", 8*2048+2047, "vda1")
 	m.file(dir+"/serial", "vol-1\n")
-	m.nodes["vda1"] = fakeNode{Reader: ext(0x4, 0x40, 0).reader()}
+	m.nodes["vda1"] = fakeNode{Reader: superblocktest.Ext(0x4, 0x40, 0).Reader()}
 
 	dir = m.disk("sda", "8:0", 2048)
 	m.root[dir+"/device"] = &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("../../scsi/2:0:1:3")}
@@ -127,7 +128,7 @@ func TestListWithoutUdev(t *testing.T) {
 	got, _ := m.list(t, Hint{All: true})
 	want := map[string]storage.BlockDevice{
 		"vda":        {DeviceName: "vda", Size: 8, SerialId: "vol-1"},
-		"vda1":       {DeviceName: "vda1", Size: 4, FilesystemType: "ext4", UUID: testUUID, Label: "data"},
+		"vda1":       {DeviceName: "vda1", Size: 4, FilesystemType: "ext4", UUID: superblocktest.UUID, Label: "data"},
 		"sda":        {DeviceName: "sda", Size: 1, WWN: "0x5000c500a0b1c2d3", BusAddress: "scsi@2:0.1.3"},
 		"nvme0n1":    {DeviceName: "nvme0n1", Size: 1, WWN: "eui.0025388b91d0a3f1", SerialId: "S4EV"},
 		"loop3":      {DeviceName: "loop3", Size: 2, BusAddress: "loop@8:1/77"},
@@ -276,13 +277,13 @@ func TestListReadsOnlyWhatChanged(t *testing.T) {
 	}
 
 	// A filesystem made meanwhile shows when the device is read again.
-	m.nodes["loop1"] = fakeNode{Reader: ext(0x4, 0x40, 0).reader(), inode: 2}
+	m.nodes["loop1"] = fakeNode{Reader: superblocktest.Ext(0x4, 0x40, 0).Reader(), inode: 2}
 	got, _ = m.list(t, Hint{Disks: []string{"loop0"}})
 	if uuid := got["loop1"].UUID; uuid != "" {
 		t.Errorf("loop1 was read without a hint: UUID %q", uuid)
 	}
 	got, opened = m.list(t, Hint{Disks: []string{"loop1"}})
-	if got["loop1"].UUID != testUUID || !slices.Equal(opened, []string{"loop1"}) {
+	if got["loop1"].UUID != superblocktest.UUID || !slices.Equal(opened, []string{"loop1"}) {
 		t.Errorf("opened %q, got %+v", opened, got["loop1"])
 	}
 

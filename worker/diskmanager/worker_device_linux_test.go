@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/superblock/superblocktest"
 	"github.com/stowage-io/stowage/storage"
 )
 
@@ -92,14 +93,14 @@ func TestLoopDeviceComesAndGoes(t *testing.T) {
 		return d != nil && d.DeviceName == name && d.Size == 20 && d.FilesystemType == "" && !d.InUse
 	})
 
-	mkfs := exec.Command("mke2fs", "-q", "-F", "-t", "ext4", "-L", "data", "-U", testUUID, "/dev/"+name)
+	mkfs := exec.Command("mke2fs", "-q", "-F", "-t", "ext4", "-L", "data", "-U", superblocktest.UUID, "/dev/"+name)
 	if out, err := mkfs.CombinedOutput(); err != nil {
 		t.Fatalf("mke2fs: %v\n%s", err, out)
 	}
 	w.Rescan()
 	lists.waitFor(t, "the filesystem", func(devices []storage.BlockDevice) bool {
 		d := find(devices)
-		return d != nil && d.FilesystemType == "ext4" && d.UUID == testUUID && d.Label == "data"
+		return d != nil && d.FilesystemType == "ext4" && d.UUID == superblocktest.UUID && d.Label == "data"
 	})
 
 	mountPoint := t.TempDir()

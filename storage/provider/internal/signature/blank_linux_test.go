@@ -2,8 +2,10 @@ package signature
 
 import (
 	"bytes"
-	"encoding/hex"
+	"errors"
 	"testing"
+
+	"github.com/google/uuid"
 )
 
 func TestZeroEdges(t *testing.T) {
@@ -58,21 +60,28 @@ func (s sparse) ReadAt(p []byte, at int64) (int, error) {
 	return len(p), nil
 }
 
+type unreadable struct{}
+
+func (unreadable) ReadAt([]byte, int64) (int, error) { return 0, errors.New("input/output error") }
+
 func TestCopiesOfABtrfsSuperblockAreFound(t *testing.T) {
-	block := place(t, map[int]string{0x40: hex.EncodeToString([]byte("_BHRfS_M")), 0x20: idHex})[:superblockSize]
+	id := uuid.New()
+	block := make([]byte, copySize)
+	copy(block[0x20:], id[:])
+	copy(block[0x40:], "_BHRfS_M")
 	for _, test := range []struct {
 		at, size int64
 		found    bool
 	}{
 		{64 << 20, 109 << 20, true},
-		{64 << 20, 64<<20 + superblockSize, true},
+		{64 << 20, 64<<20 + copySize, true},
 		{64 << 20, 64 << 20, false},
 		{256 << 30, 300 << 30, true},
 		{256 << 30, 256 << 30, false},
 		{128 << 20, 300 << 30, false},
 	} {
 		got, err := btrfsCopy(sparse{test.at, block}, test.size)
-		if err != nil || (got == Signature{Type: "btrfs", UUID: id}) != test.found {
+		if err != nil || (got == Signature{Type: "btrfs", UUID: id.String()}) != test.found {
 			t.Errorf("at %d of %d bytes: got %+v, %v", test.at, test.size, got, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package diskmanager
+package superblock
 
 import (
 	"bytes"
@@ -25,30 +25,36 @@ func superblocks(f *testing.F) map[string][]byte {
 	return found
 }
 
-// FuzzReadFilesystem has only the parts of a device in which something is looked
+// span is where superblocks lie.
+const span = btrfsOffset + 4<<10
+
+// FuzzFilesystems has only the parts of a device in which something is looked
 // for: at its beginning, at 1 KiB, at the end of a page, and at 64 KiB.
-func FuzzReadFilesystem(f *testing.F) {
+func FuzzFilesystems(f *testing.F) {
 	blocks := superblocks(f)
-	f.Add(blocks["xfs"], []byte{}, []byte{}, []byte{}, uint32(superblockSpan))
-	f.Add([]byte{}, blocks["ext4"], []byte{}, []byte{}, uint32(superblockSpan))
-	f.Add([]byte{}, []byte{}, []byte{}, blocks["btrfs"], uint32(superblockSpan))
-	f.Add([]byte{}, blocks["swap"], []byte("SWAPSPACE2"), []byte{}, uint32(superblockSpan))
-	f.Add(blocks["xfs"], blocks["ext4"], []byte("SWAPSPACE2"), blocks["btrfs"], uint32(superblockSpan))
+	f.Add(blocks["xfs"], []byte{}, []byte{}, []byte{}, uint32(span))
+	f.Add([]byte{}, blocks["ext4"], []byte{}, []byte{}, uint32(span))
+	f.Add([]byte{}, []byte{}, []byte{}, blocks["btrfs"], uint32(span))
+	f.Add([]byte{}, blocks["swap"], []byte("SWAPSPACE2"), []byte{}, uint32(span))
+	f.Add(blocks["xfs"], blocks["ext4"], []byte("SWAPSPACE2"), blocks["btrfs"], uint32(span))
 	f.Add([]byte("XFSB"), []byte{}, []byte{}, []byte{}, uint32(4))
 	f.Fuzz(func(t *testing.T, first, second, pageEnd, far []byte, size uint32) {
-		device := make([]byte, superblockSpan)
+		device := make([]byte, span)
 		copy(device, first)
 		copy(device[1024:], second)
 		copy(device[4086:], pageEnd)
 		copy(device[64<<10:], far)
-		found, err := readFilesystem(bytes.NewReader(device[:min(int(size), len(device))]))
+		found, err := Read(bytes.NewReader(device[:min(int(size), len(device))]))
 		if err != nil {
 			t.Fatal(err)
+		}
+		if first, err := ReadFilesystem(bytes.NewReader(device[:min(int(size), len(device))])); err != nil || found.Type != "" && found.Type != "swap" && first != found {
+			t.Errorf("%+v, %v, and %+v", first, err, found)
 		}
 		if !slices.Contains([]string{"", "ext2", "ext3", "ext4", "jbd", "xfs", "btrfs", "swap"}, found.Type) {
 			t.Errorf("type %q", found.Type)
 		}
-		if found.Type == "" && found != (filesystem{}) {
+		if found.Type == "" && found != (Superblock{}) {
 			t.Errorf("no type, but %+v", found)
 		}
 		if found.UUID != "" && (len(found.UUID) != 36 || strings.Trim(found.UUID, "0123456789abcdef-") != "") {

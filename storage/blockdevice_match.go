@@ -8,13 +8,16 @@ import (
 	"strings"
 )
 
+// loopBus is what the bus addresses of loop devices begin with.
+const loopBus = "loop@"
+
 // LoopBusAddress returns the bus address of a loop device: the file behind it,
 // by the device number and inode that stat(2) and LOOP_GET_STATUS64 report. A
 // loop device has no other identity: its name goes to whoever asks next.
 func LoopBusAddress(dev, inode uint64) string {
 	major := dev>>8&0xfff | dev>>32&^0xfff
 	minor := dev&0xff | dev>>12&0xffffff00
-	return fmt.Sprintf("loop@%d:%d/%d", uint32(major), uint32(minor), inode)
+	return fmt.Sprintf(loopBus+"%d:%d/%d", uint32(major), uint32(minor), inode)
 }
 
 // SysfsWWN returns the World Wide Name of a device as udev writes it, from what sysfs
@@ -117,9 +120,11 @@ func (b *BlockDevices) bearing(text string) iter.Seq[*BlockDevice] {
 //
 // A device that a stronger criterion contradicts, both sides being known and
 // different, is not found by a weaker one: a disk that bears the expected name
-// and another WWN is another disk. Names contradict nothing, because the kernel
-// deals them out anew at every boot; nor do serials, because most volume ids are
-// not serials.
+// and another WWN is another disk. Names contradict nothing, because they may
+// change at every boot; nor do serials, because most volume ids are not serials.
+// A loop device is the exception: it keeps its name as long as it is attached, and
+// the file of its bus address may have been on another before. One with another
+// name than the attachment's is from an outdated list.
 func (b *BlockDevices) Match(v VolumeInfo, a VolumeAttachmentInfo, plan BlockDevice) (BlockDevice, bool) {
 	var criteria []criterion
 	add := func(want string, compare func(*BlockDevice, string) agreement) {
@@ -136,7 +141,11 @@ func (b *BlockDevices) Match(v VolumeInfo, a VolumeAttachmentInfo, plan BlockDev
 	add(v.VolumeId, compareSerial)
 	add(b.cutSerial(v.HardwareId), compareSerial)
 	add(b.cutSerial(v.VolumeId), compareSerial)
-	add(a.BusAddress, compareBusAddress)
+	if strings.HasPrefix(a.BusAddress, loopBus) && a.DeviceName != "" {
+		add(a.BusAddress, compareLoop(a.DeviceName))
+	} else {
+		add(a.BusAddress, compareBusAddress)
+	}
 	add(a.DeviceLink, compareLink)
 	add(a.DeviceName, compareName)
 
@@ -195,8 +204,18 @@ func hint(have, want string) agreement {
 func compareHardwareId(d *BlockDevice, want string) agreement { return identity(d.HardwareId, want) }
 func compareWWN(d *BlockDevice, want string) agreement        { return identity(d.WWN, want) }
 func compareBusAddress(d *BlockDevice, want string) agreement { return identity(d.BusAddress, want) }
-func compareName(d *BlockDevice, want string) agreement       { return hint(d.DeviceName, want) }
-func compareSerial(d *BlockDevice, want string) agreement     { return hint(d.SerialId, want) }
+func compareLoop(name string) func(*BlockDevice, string) agreement {
+	return func(d *BlockDevice, want string) agreement {
+		found := compareBusAddress(d, want)
+		if found == agrees && d.DeviceName != name {
+			return contradicts
+		}
+		return found
+	}
+}
+
+func compareName(d *BlockDevice, want string) agreement   { return hint(d.DeviceName, want) }
+func compareSerial(d *BlockDevice, want string) agreement { return hint(d.SerialId, want) }
 
 func compareHardwareIdOrLinkName(d *BlockDevice, want string) agreement {
 	for _, link := range d.DeviceLinks {

@@ -162,6 +162,15 @@ func TestMatchBlockDevice(t *testing.T) {
 		devices:    []device{{DeviceName: "loop3", BusAddress: "loop@8:1/12"}},
 		attachment: attachment{BusAddress: "loop@8:1/11", DeviceName: "loop3"},
 	}, {
+		about:      "a loop device of the file, listed before the file was attached to another",
+		devices:    []device{{DeviceName: "loop3", BusAddress: "loop@8:1/11"}},
+		attachment: attachment{BusAddress: "loop@8:1/11", DeviceName: "loop5"},
+	}, {
+		about:      "a loop device of the file, whose name is not known",
+		devices:    []device{{DeviceName: "loop3", BusAddress: "loop@8:1/11"}},
+		attachment: attachment{BusAddress: "loop@8:1/11"},
+		want:       "loop3",
+	}, {
 		about:      "a name on a disk with other links",
 		devices:    []device{{DeviceName: "sdb", DeviceLinks: []string{"/dev/disk/by-id/y"}}},
 		attachment: attachment{DeviceLink: "/dev/disk/by-id/x", DeviceName: "sdb"},

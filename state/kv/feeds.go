@@ -85,8 +85,9 @@ func (c change) then(next what) (change, bool) {
 // Feeds are the feeds of a store whose transactions all pass through this process.
 // The zero value has none. Its methods are safe for concurrent use.
 type Feeds struct {
-	mu     sync.Mutex
-	closed bool
+	mu sync.Mutex
+	// err is why there are no feeds any more.
+	err error
 
 	// byPrefix lets changes cost one look-up for each prefix that their keys have,
 	// however many feeds there are.
@@ -107,8 +108,8 @@ func (f *Feeds) Add(prefix string, existing Changes) (Feed, error) {
 	feed.add(existing)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.closed {
-		return nil, ErrClosed
+	if f.err != nil {
+		return nil, f.err
 	}
 	if f.byPrefix == nil {
 		f.byPrefix = make(map[string]map[*localFeed]struct{})
@@ -151,13 +152,20 @@ func (f *Feeds) publish(prefix string, changes Changes) {
 }
 
 // Close ends all feeds with [ErrClosed].
-func (f *Feeds) Close() {
+func (f *Feeds) Close() { f.Fail(ErrClosed) }
+
+// Fail ends all feeds, and those that are asked for later, with the error. The first
+// error stays.
+func (f *Feeds) Fail(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.closed = true
+	if f.err != nil {
+		return
+	}
+	f.err = err
 	for _, feeds := range f.byPrefix {
 		for feed := range feeds {
-			feed.fail(ErrClosed)
+			feed.fail(err)
 		}
 	}
 	f.byPrefix = nil

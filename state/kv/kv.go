@@ -36,6 +36,16 @@ type Store interface {
 	Close() error
 }
 
+// SpaceChecker is an optional capability of a [Store] on a disk that can be full.
+type SpaceChecker interface {
+	// CheckSpace returns an error unless the store can grow. It is called before what
+	// makes something: other transactions, which change and remove what is there, are
+	// not refused, and use the disk space that the store has kept for them. It is not
+	// called from within a transaction. An error for the lack of space satisfies
+	// errors.Is(err, syscall.ENOSPC), and says where how much is missing.
+	CheckSpace() error
+}
+
 // ErrClosed is the error of what is asked of a closed store.
 const ErrClosed = errors.ConstError("store is closed")
 

@@ -4,15 +4,19 @@
 // what belongs together goes in one transaction. Snapshots neither wait for
 // transactions nor hold them up, as long as they are short: a snapshot that is kept
 // open keeps all that was deleted since.
+//
+// A damaged file is an error: its structure is checked when it is opened, and a store
+// whose file is damaged while it is open fails for good, with [ErrDamaged]; one whose disk
+// fails does so with [ErrUnreadable]. Disk space is allocated ahead: transactions that remove things also work on a full disk, and
+// [Store.CheckSpace] is asked before others.
 package boltkv
 
 import (
 	"bytes"
-	"io/fs"
+	"io"
 	"os"
-	"path/filepath"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	"github.com/juju/errors"
 	"go.etcd.io/bbolt"
@@ -21,85 +25,40 @@ import (
 	"github.com/stowage-io/stowage/state/kv"
 )
 
-const (
-	// fileMode keeps secrets in the store from other users.
-	fileMode fs.FileMode = 0o600
-
-	// lockTimeout is how long a process that is on its way out may still hold the
-	// file.
-	lockTimeout = 2 * time.Second
-
-	// mapSize is the address space that is set aside. Up to this size the file
-	// grows without transactions waiting for snapshots.
-	mapSize = 1 << 30
-)
-
 // bucket holds all keys.
 var bucket = []byte("stowage")
 
-// Store implements [kv.Store].
+// Store implements [kv.Store] and [kv.SpaceChecker].
 type Store struct {
 	path  string
+	file  *os.File // db's
 	db    *bbolt.DB
 	feeds kv.Feeds
 
 	// commit orders transactions with what the feeds are told of them.
 	commit sync.Mutex
-}
 
-// Open opens the store in the file, which is made if it is not there; its directory
-// has to be. The file is readable by its owner alone. While another process has the
-// store open, Open waits two seconds, and then returns an error that satisfies
-// errors.Is(err, errors.Timeout).
-func Open(path string) (*Store, error) {
-	_, err := os.Lstat(path)
-	isNew := errors.Is(err, fs.ErrNotExist)
-	db, err := bbolt.Open(path, fileMode, &bbolt.Options{
-		Timeout:      lockTimeout,
-		FreelistType: bbolt.FreelistMapType,
-		// Free pages are found again when the file is opened, rather than written
-		// with every transaction.
-		NoFreelistSync:  true,
-		InitialMmapSize: mapSize,
-		NoStatistics:    true,
-	})
-	if errors.Is(err, bolterrors.ErrTimeout) {
-		return nil, errors.NewTimeout(nil, "opening "+path+": another process has it open")
-	}
-	if err != nil {
-		return nil, errors.Annotatef(err, "opening %s", path)
-	}
-	if err := prepare(db, path, isNew); err != nil {
-		db.Close()
-		return nil, errors.Annotatef(err, "opening %s", path)
-	}
-	return &Store{path: path, db: db}, nil
-}
+	// reserve is used with commit held.
+	reserve reserve
 
-// prepare makes a new file last, an old one private, and either one ready.
-func prepare(db *bbolt.DB, path string, isNew bool) error {
-	if err := os.Chmod(path, fileMode); err != nil {
-		return errors.Trace(err)
-	}
-	if isNew {
-		dir, err := os.Open(filepath.Dir(path))
-		if err != nil {
-			return errors.Trace(err)
-		}
-		defer dir.Close()
-		if err := dir.Sync(); err != nil {
-			return errors.Trace(err)
-		}
-	}
-	return db.Update(func(tx *bbolt.Tx) error {
-		_, err := tx.CreateBucketIfNotExists(bucket)
-		return err
-	})
+	// committing says that bbolt commits a transaction.
+	committing atomic.Bool
+
+	// failure is what all that is asked of a damaged store returns.
+	failure atomic.Pointer[error]
+
+	// stuck says that a fault has left bbolt's locks locked.
+	stuck atomic.Bool
 }
 
 // Close implements [kv.Store]. It waits for transactions and snapshots.
 func (s *Store) Close() error {
 	s.feeds.Close()
+	if s.stuck.Load() {
+		// The file stays mapped.
+		release(s.file)
+		return nil
+	}
 	return errors.Annotatef(s.db.Close(), "closing %s", s.path)
 }
 
@@ -107,43 +66,98 @@ func (s *Store) Close() error {
 func (s *Store) Update(fn func(kv.Tx) error) error {
 	s.commit.Lock()
 	defer s.commit.Unlock()
-	tx, err := s.db.Begin(true)
-	if err != nil {
-		return s.annotate(err, "beginning a transaction in")
-	}
-	defer tx.Rollback()
-	beneath := newSnapshot(tx)
-	buffer := kv.NewBuffer(beneath)
-	if err := fn(buffer); err != nil {
-		return err
-	}
-	// Keys go in in order: one in the middle of a page that has grown within the
-	// transaction costs as much as the page is long.
-	changes, err := buffer.Flush(
-		func(key string, value []byte) error { return beneath.bucket.Put([]byte(key), value) },
-		func(key string) error { return beneath.bucket.Delete([]byte(key)) },
-	)
-	if err != nil {
-		return s.annotate(err, "writing to")
-	}
-	if len(changes) == 0 {
+	return s.transaction(true, func(tx *bbolt.Tx) error {
+		current, err := s.snapshot(tx)
+		if err != nil {
+			return err
+		}
+		buffer := kv.NewBuffer(current)
+		if err := fn(buffer); err != nil {
+			return err
+		}
+		if err := s.failed(); err != nil {
+			return err
+		}
+		changes, err := s.flush(buffer, current.bucket)
+		if err != nil {
+			return s.annotate(err, "writing to")
+		}
+		if len(changes) == 0 {
+			return nil
+		}
+		if err := s.commitTx(tx); err != nil {
+			return s.annotate(err, "committing to")
+		}
+		s.feeds.Publish(changes)
+		s.keepReserve()
 		return nil
-	}
-	if err := tx.Commit(); err != nil {
-		return s.annotate(err, "committing to")
-	}
-	s.feeds.Publish(changes)
-	return nil
+	})
+}
+
+// flush writes what the buffer has. Keys go in in order: one in the middle of a page
+// that has grown within the transaction costs as much as the page is long.
+func (s *Store) flush(buffer *kv.Buffer, bucket *bbolt.Bucket) (changes kv.Changes, err error) {
+	defer s.contain(&err)
+	return buffer.Flush(
+		func(key string, value []byte) error { return bucket.Put([]byte(key), value) },
+		func(key string) error { return bucket.Delete([]byte(key)) },
+	)
 }
 
 // View implements [kv.Store].
 func (s *Store) View(fn func(kv.Snapshot) error) error {
-	tx, err := s.db.Begin(false)
-	if err != nil {
-		return s.annotate(err, "reading")
+	return s.transaction(false, func(tx *bbolt.Tx) error {
+		snapshot, err := s.snapshot(tx)
+		if err != nil {
+			return err
+		}
+		return fn(snapshot)
+	})
+}
+
+// Copy writes the store as it is between two transactions to w: as a file that
+// [Open] opens, without the space that is kept ahead. Before that it calls fn, if that
+// is not nil, on the snapshot that is copied. Transactions go on, and the file grows by
+// what they delete until the copy is complete.
+func (s *Store) Copy(w io.Writer, fn func(kv.Snapshot) error) error {
+	return s.transaction(false, func(tx *bbolt.Tx) error {
+		if fn != nil {
+			snapshot, err := s.snapshot(tx)
+			if err != nil {
+				return err
+			}
+			if err := fn(snapshot); err != nil {
+				return err
+			}
+		}
+		out := &copyWriter{w: w}
+		_, err := tx.WriteTo(out)
+		if out.err != nil {
+			err = out.err
+		}
+		return errors.Annotatef(err, "copying %s", s.path)
+	})
+}
+
+// copyWriter keeps the error of what it writes to, of which bbolt keeps the text alone.
+type copyWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (w *copyWriter) Write(data []byte) (n int, err error) {
+	n, w.err = w.w.Write(data)
+	return n, w.err
+}
+
+// Version returns the number of the last transaction that changed something. It grows
+// with each of them, for as long as the file and its copies live.
+func (s *Store) Version() (uint64, error) {
+	if err := s.failed(); err != nil {
+		return 0, err
 	}
-	defer tx.Rollback()
-	return fn(newSnapshot(tx))
+	m, err := s.readMeta()
+	return m.transaction, err
 }
 
 // Watch implements [kv.Store].
@@ -166,7 +180,10 @@ func (s *Store) Watch(prefix string, from kv.Start) (kv.Feed, error) {
 }
 
 func (s *Store) annotate(err error, doing string) error {
-	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) {
+	switch {
+	case errors.Is(err, ErrDamaged), errors.Is(err, ErrUnreadable):
+		return err
+	case errors.Is(err, bolterrors.ErrDatabaseNotOpen), errors.Is(err, os.ErrClosed):
 		err = kv.ErrClosed
 	}
 	return errors.Annotatef(err, "%s %s", doing, s.path)
@@ -174,18 +191,21 @@ func (s *Store) annotate(err error, doing string) error {
 
 // snapshot implements [kv.Snapshot].
 type snapshot struct {
+	store  *Store
 	bucket *bbolt.Bucket
 	// getting is for Get: a cursor for each key would be the most that reading one
 	// takes of memory.
 	getting *bbolt.Cursor
 }
 
-func newSnapshot(tx *bbolt.Tx) snapshot {
+func (s *Store) snapshot(tx *bbolt.Tx) (_ snapshot, err error) {
+	defer s.contain(&err)
 	keys := tx.Bucket(bucket)
-	return snapshot{keys, keys.Cursor()}
+	return snapshot{s, keys, keys.Cursor()}, nil
 }
 
-func (s snapshot) Get(key string) ([]byte, error) {
+func (s snapshot) Get(key string) (value []byte, err error) {
+	defer s.store.contain(&err)
 	if found, value := s.getting.Seek([]byte(key)); string(found) == key && found != nil {
 		return value, nil
 	}
@@ -194,10 +214,22 @@ func (s snapshot) Get(key string) ([]byte, error) {
 
 func (s snapshot) Scan(prefix string, fn func(key string, value []byte) error) error {
 	cursor, start := s.bucket.Cursor(), []byte(prefix)
-	for key, value := cursor.Seek(start); bytes.HasPrefix(key, start) && key != nil; key, value = cursor.Next() {
-		if err := fn(string(key), value); err != nil {
+	key, value, ok, err := s.step(start, func() ([]byte, []byte) { return cursor.Seek(start) })
+	for ok && err == nil {
+		if err := fn(key, value); err != nil {
 			return err
 		}
+		key, value, ok, err = s.step(start, cursor.Next)
 	}
-	return nil
+	return err
+}
+
+// step moves a cursor, and reports whether it is at a key that begins with the prefix.
+func (s snapshot) step(prefix []byte, move func() (key, value []byte)) (key string, value []byte, ok bool, err error) {
+	defer s.store.contain(&err)
+	found, value := move()
+	if found == nil || !bytes.HasPrefix(found, prefix) {
+		return "", nil, false, nil
+	}
+	return string(found), value, true, nil
 }

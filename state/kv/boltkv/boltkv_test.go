@@ -93,14 +93,39 @@ func TestOneProcessAtATimeAndNothingLostWhenItIsKilled(t *testing.T) {
 	}
 }
 
+func TestLockedStoreCanBeReadAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store")
+	fill(t, path, 10)
+	lock, err := boltkv.Lock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := boltkv.OpenReadOnly(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store.Close()
+	opened := make(chan error)
+	go func() {
+		_, err := boltkv.Open(path)
+		opened <- err
+	}()
+	if _, err := boltkv.Lock(path); !errors.Is(err, errors.Timeout) {
+		t.Errorf("locking what is locked: %v", err)
+	}
+	if err := <-opened; !errors.Is(err, errors.Timeout) {
+		t.Errorf("opening what is locked: %v", err)
+	}
+	lock.Close()
+	if store, err = boltkv.Open(path); err != nil {
+		t.Fatal(err)
+	}
+	store.Close()
+}
+
 func TestFileIsPrivate(t *testing.T) {
-	for _, before := range []os.FileMode{0, 0o644} {
-		path := filepath.Join(t.TempDir(), "store")
-		if before != 0 {
-			if err := os.WriteFile(path, nil, before); err != nil {
-				t.Fatal(err)
-			}
-		}
+	path := filepath.Join(t.TempDir(), "store")
+	for _, before := range []string{"made", "opened"} {
 		store, err := boltkv.Open(path)
 		if err != nil {
 			t.Fatal(err)
@@ -111,7 +136,10 @@ func TestFileIsPrivate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if info.Mode() != 0o600 {
-			t.Errorf("the file's mode is %v", info.Mode())
+			t.Errorf("%s: the file's mode is %v", before, info.Mode())
+		}
+		if err := os.Chmod(path, 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

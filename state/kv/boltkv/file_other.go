@@ -1,0 +1,21 @@
+//go:build !linux
+
+package boltkv
+
+import (
+	stderrors "errors"
+	"os"
+)
+
+const noFollow = 0
+
+// lock leaves locking to bbolt.
+func lock(*os.File, string, access) error { return nil }
+
+func unlock(*os.File) {}
+
+func allocate(*os.File, int64, int64) error { return stderrors.ErrUnsupported }
+
+func writeInPlace(*os.File) {}
+
+func available(*os.File) (int64, error) { return 0, stderrors.ErrUnsupported }

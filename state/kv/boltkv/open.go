@@ -1,0 +1,277 @@
+package boltkv
+
+import (
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+
+	"github.com/juju/errors"
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+const (
+	// fileMode keeps secrets in the store from other users.
+	fileMode fs.FileMode = 0o600
+
+	// lockTimeout is how long a process that is on its way out may still hold the
+	// file, and lockRetry how often it is asked for.
+	lockTimeout = 2 * time.Second
+	lockRetry   = 50 * time.Millisecond
+
+	// mapSize is the address space that is set aside. Up to this size the file
+	// grows without transactions waiting for snapshots.
+	mapSize = 1 << 30
+
+	// newSuffix is of the file that becomes the store when it is complete: so a
+	// store that is cut off while it is made is not taken for a damaged one.
+	newSuffix = ".new"
+)
+
+// access is what a store is opened for.
+type access int
+
+const (
+	readWrite access = iota
+	readOnly
+)
+
+// Open opens the store in the file, which is made if it is not there; its directory
+// has to be. The file is readable by its owner alone. While another process has the
+// store open, Open waits two seconds, and then returns an error that satisfies
+// errors.Is(err, errors.Timeout). A file that is damaged, also one that is empty, is an
+// error that satisfies errors.Is(err, [ErrDamaged]), and stays as it is. Where only the
+// page is damaged that the last transaction wrote last, that transaction is lost, as if
+// a crash had cut it off.
+func Open(path string) (*Store, error) {
+	// Another process may make the store, or be about to, while this one tries.
+	for {
+		store, err := OpenExisting(path)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return store, err
+		}
+		store, err = create(path)
+		if !errors.Is(err, fs.ErrExist) {
+			return store, err
+		}
+	}
+}
+
+// OpenExisting is Open for a file that has to be there: the error satisfies
+// errors.Is(err, fs.ErrNotExist) if it is not.
+func OpenExisting(path string) (*Store, error) {
+	return openFile(path, readWrite)
+}
+
+// OpenReadOnly opens the store for snapshots. It changes nothing in the file, and other
+// processes may open the store in the same way at the same time.
+func OpenReadOnly(path string) (*Store, error) {
+	return openFile(path, readOnly)
+}
+
+func openFile(path string, access access) (*Store, error) {
+	flag := os.O_RDWR
+	if access == readOnly {
+		flag = os.O_RDONLY
+	}
+	for {
+		file, err := os.OpenFile(path, flag, 0)
+		if err != nil {
+			return nil, errors.Annotate(err, "opening the store")
+		}
+		store, err := newStore(path, file, access)
+		if err == nil {
+			return store, nil
+		}
+		release(file)
+		if !errors.Is(err, errReplaced) {
+			return nil, err
+		}
+	}
+}
+
+// errReplaced is the error of a file that is no longer the one at its path.
+const errReplaced = errors.ConstError("file was replaced")
+
+// newStore returns the store in a file that is there.
+func newStore(path string, file *os.File, access access) (*Store, error) {
+	if err := lock(file, path, access); err != nil {
+		return nil, err
+	}
+	// While this process waited for the lock, another may have restored a backup.
+	if !isAt(file, path) {
+		return nil, errReplaced
+	}
+	// What bbolt would come upon in a damaged file ends the process: it looks for
+	// free pages in a goroutine of its own.
+	if err := checkStructure(file); err != nil {
+		return nil, describe(path, err)
+	}
+	store := &Store{path: path, file: file}
+	if err := store.start(access); err != nil {
+		return nil, err
+	}
+	if access == readWrite {
+		if err := makePrivate(file); err != nil {
+			store.Close()
+			return nil, errors.Annotatef(err, "opening %s", path)
+		}
+		store.keepReserve()
+	}
+	return store, nil
+}
+
+// makePrivate gives the file its mode. What is not needed is not done: there may be no
+// space for it.
+func makePrivate(file *os.File) error {
+	info, err := file.Stat()
+	if err != nil || info.Mode().Perm() == fileMode {
+		return errors.Trace(err)
+	}
+	return errors.Trace(file.Chmod(fileMode))
+}
+
+// create makes the store, and returns an error that satisfies errors.Is(err,
+// fs.ErrExist) if another process has made it, or has had the chance to.
+func create(path string) (*Store, error) {
+	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		return nil, errors.Errorf("opening the store: %s is a link to a file that is not there", path)
+	}
+	newPath := path + newSuffix
+	file, err := os.OpenFile(newPath, os.O_RDWR|os.O_CREATE|noFollow, fileMode)
+	if err != nil {
+		return nil, errors.Annotate(err, "making the store")
+	}
+	store, err := fill(path, file)
+	if err == nil {
+		return store, nil
+	}
+	if isAt(file, newPath) {
+		_ = os.Remove(newPath)
+	}
+	release(file)
+	return nil, err
+}
+
+// fill makes an empty store of the new file, and gives it its name.
+func fill(path string, file *os.File) (*Store, error) {
+	newPath := path + newSuffix
+	if err := lock(file, newPath, readWrite); err != nil {
+		return nil, err
+	}
+	// While this process waited for the lock, the file may have become the store.
+	if _, err := os.Lstat(path); err == nil || !isAt(file, newPath) {
+		return nil, errors.Annotatef(fs.ErrExist, "making %s", path)
+	}
+	if err := file.Truncate(0); err != nil {
+		return nil, errors.Annotatef(err, "making %s", path)
+	}
+	writeInPlace(file)
+	store := &Store{path: path, file: file}
+	if err := store.start(readWrite); err != nil {
+		return nil, err
+	}
+	err := store.db.Update(func(tx *bbolt.Tx) error {
+		_, err := tx.CreateBucket(bucket)
+		return err
+	})
+	if err == nil {
+		store.keepReserve()
+		err = os.Rename(newPath, path)
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(path))
+	}
+	if err != nil {
+		store.db.Close()
+		return nil, errors.Annotatef(err, "making %s", path)
+	}
+	return store, nil
+}
+
+// start opens the file with bbolt.
+func (s *Store) start(access access) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer s.contain(&err)
+	s.db, err = bbolt.Open(s.path, fileMode, &bbolt.Options{
+		OpenFile:     func(string, int, fs.FileMode) (*os.File, error) { return s.file, nil },
+		Timeout:      lockTimeout,
+		ReadOnly:     access == readOnly,
+		FreelistType: bbolt.FreelistMapType,
+		// Free pages are found again when the file is opened, rather than written
+		// with every transaction.
+		NoFreelistSync:  true,
+		InitialMmapSize: mapSize,
+		NoStatistics:    true,
+		Logger:          commitGuard{discard, s},
+	})
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return lockedError(s.path)
+	}
+	return errors.Annotatef(err, "opening %s", s.path)
+}
+
+func lockedError(path string) error {
+	return errors.NewTimeout(nil, "opening "+path+": another process has it open")
+}
+
+// CreateFile makes an empty file for a copy of a store, as Open makes its own. There must
+// be none at path.
+func CreateFile(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, fileMode)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	writeInPlace(file)
+	return file, nil
+}
+
+// Lock keeps other processes from changing the store in the file, whatever is in it, and
+// from locking it, until what it returns is closed. [OpenReadOnly] and [Check] can read it.
+// It returns the same error as Open while another process has the store open.
+func Lock(path string) (io.Closer, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, errors.Annotate(err, "locking the store")
+	}
+	// That nobody has it open is what the first lock tells, and the second keeps.
+	err = lock(file, path, readWrite)
+	if err == nil {
+		err = lock(file, path, readOnly)
+	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// release closes the file, and lets other processes have it: as long as it is mapped,
+// closing it does not.
+func release(file *os.File) {
+	unlock(file)
+	_ = file.Close()
+}
+
+// isAt reports whether the file is the one at path.
+func isAt(file *os.File, path string) bool {
+	info, err := file.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(path)
+	return err == nil && os.SameFile(info, there)
+}
+
+// syncDir makes names in the directory last.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer dir.Close()
+	return errors.Trace(dir.Sync())
+}

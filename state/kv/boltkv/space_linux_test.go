@@ -1,0 +1,299 @@
+package boltkv_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/state/kv/boltkv"
+)
+
+// smallDisk mounts a new filesystem in a file.
+func smallDisk(t *testing.T, mkfs ...string) (dir string) {
+	t.Helper()
+	return mountImage(t, newImage(t, mkfs...))
+}
+
+// newImage makes a file with a new filesystem.
+func newImage(t *testing.T, mkfs ...string) string {
+	t.Helper()
+	image := filepath.Join(t.TempDir(), "image")
+	if err := os.WriteFile(image, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(image, 320<<20); err != nil {
+		t.Fatal(err)
+	}
+	run(t, append(mkfs, image)...)
+	return image
+}
+
+// run runs a command that has to succeed.
+func run(t *testing.T, command ...string) {
+	t.Helper()
+	require := t.Skip
+	if os.Getenv("STOWAGE_REQUIRE_ROOT") == "1" {
+		require = t.Fatal
+	}
+	if os.Geteuid() != 0 {
+		require("needs root: it mounts a filesystem")
+	}
+	if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); errors.Is(err, exec.ErrNotFound) {
+		require("needs " + command[0])
+	} else if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+}
+
+// mountImage mounts the filesystem in a file until the test ends.
+func mountImage(t *testing.T, image string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	run(t, "mount", "-o", "loop", image, dir)
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
+			t.Errorf("umount: %v\n%s", err, out)
+		}
+	})
+	return dir
+}
+
+// fillDisk takes what space there is, and returns the file that has it.
+func fillDisk(t *testing.T, dir string) (path string) {
+	t.Helper()
+	path = filepath.Join(dir, "filler")
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	// What is written may be counted when it reaches the disk.
+	for size, failed := 1<<20, 0; failed < 2; {
+		if _, err = file.Write(make([]byte, size)); err == nil {
+			failed = 0
+			continue
+		}
+		if !errors.Is(err, unix.ENOSPC) {
+			t.Fatal(err)
+		}
+		if size > 512 {
+			size /= 2
+			continue
+		}
+		failed++
+		if err := file.Sync(); err != nil && !errors.Is(err, unix.ENOSPC) {
+			t.Fatal(err)
+		}
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d bytes are available", fs.Bavail*uint64(fs.Bsize))
+	return path
+}
+
+// The filesystems are full, also for root.
+func TestStoreWorksOnAFullDisk(t *testing.T) {
+	for name, mkfs := range map[string][]string{
+		"ext4":  {"mkfs.ext4", "-q", "-m", "0"},
+		"xfs":   {"mkfs.xfs", "-q"},
+		"btrfs": {"mkfs.btrfs", "-q"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := smallDisk(t, mkfs...)
+			path := filepath.Join(dir, "store")
+			fill(t, path, 10_000)
+			filler := fillDisk(t, dir)
+
+			store := testRemoving(t, path)
+			// The reserve is used until half of it is left.
+			added := 0
+			for {
+				if err := store.CheckSpace(); err != nil {
+					if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), path) {
+						t.Errorf("what is refused on a full disk: %v", err)
+					}
+					t.Log(err)
+					break
+				}
+				if added++; added > 10_000 {
+					t.Fatal("nothing is refused")
+				}
+				err := store.Update(func(tx kv.Tx) error {
+					return tx.Put(fmt.Sprint("added/", added), make([]byte, 3000))
+				})
+				if err != nil {
+					t.Fatalf("adding after CheckSpace has allowed it %d times: %v", added, err)
+				}
+			}
+			if err := store.Close(); err != nil {
+				t.Fatal(err)
+			}
+
+			store = testRemoving(t, path)
+			// What does not fit leaves the store as it was.
+			err := store.Update(func(tx kv.Tx) error { return tx.Put("huge", make([]byte, 20<<20)) })
+			if !errors.Is(err, unix.ENOSPC) {
+				t.Errorf("putting 20 MiB on a full disk: %v", err)
+			}
+			if err := store.Close(); err != nil {
+				t.Fatal(err)
+			}
+
+			store = testRemoving(t, path)
+			if err := store.CheckSpace(); !errors.Is(err, unix.ENOSPC) {
+				t.Errorf("the disk is full: %v", err)
+			}
+			if err := os.Remove(filler); err != nil {
+				t.Fatal(err)
+			}
+			unix.Sync()
+			if err := store.CheckSpace(); err != nil {
+				t.Errorf("there is space again: %v", err)
+			}
+			if err := store.Close(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// testRemoving opens the store, and does what has to work without any space: in many
+// transactions it changes what is there and removes some of it, also while a snapshot
+// keeps what is removed. It returns the open store.
+func testRemoving(t *testing.T, path string) *boltkv.Store {
+	t.Helper()
+	store, err := boltkv.OpenExisting(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	all, err := read(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, done := len(all), 0
+	remove := func(n int) {
+		for key, value := range all {
+			if n--; n < 0 {
+				break
+			}
+			err := store.Update(func(tx kv.Tx) error {
+				return tx.Put(key, []byte(strings.ToUpper(value)))
+			})
+			if err == nil {
+				err = store.Update(func(tx kv.Tx) error { return tx.Delete(key) })
+			}
+			if err != nil {
+				t.Fatalf("after %d removals: %v", done, err)
+			}
+			delete(all, key)
+			done++
+		}
+	}
+	remove(60)
+	err = store.View(func(kv.Snapshot) error {
+		remove(10)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after, err := read(store); err != nil || len(after) != before-done {
+		t.Errorf("of %d keys %d were removed, and %d are left (%v)", before, done, len(after), err)
+	}
+	return store
+}
+
+// A commit that fails for the lack of space makes bbolt read the whole file.
+func TestDamageIsFoundWhenACommitFails(t *testing.T) {
+	dir := smallDisk(t, "mkfs.ext4", "-q", "-m", "0")
+	path := filepath.Join(dir, "store")
+	fill(t, path, 10_000)
+	store, err := boltkv.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	fillDisk(t, dir)
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for page := range int64(200) {
+		if page > 2 && page%2 == 1 {
+			if _, err := file.WriteAt(bytes.Repeat([]byte("x"), pageSize), page*pageSize); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	err = store.Update(func(tx kv.Tx) error { return tx.Put("entity/9", make([]byte, 20<<20)) })
+	if !errors.Is(err, boltkv.ErrDamaged) {
+		t.Errorf("committing to a damaged file on a full disk: %v", err)
+	}
+}
+
+// A disk that fails does not make the file a damaged one.
+func TestDiskThatFailsInTheMiddleOfATransactionFailsTheStore(t *testing.T) {
+	dir := smallDisk(t, "mkfs.ext4", "-q")
+	path := filepath.Join(dir, "state.db")
+	store, err := boltkv.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	err = store.Update(func(tx kv.Tx) error {
+		shutDown(t, dir)
+		return tx.Put("entity/0", []byte("v"))
+	})
+	want := fmt.Sprintf("cannot read %s: input/output error; see to its disk, then start again", path)
+	if !errors.Is(err, boltkv.ErrUnreadable) || errors.Is(err, boltkv.ErrDamaged) || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+}
+
+// A store that has been made is there after a power cut, though nothing was put into it.
+func TestPowerCutAfterTheStoreIsMade(t *testing.T) {
+	image := newImage(t, "mkfs.ext4", "-q")
+	dir := mountImage(t, image)
+	store, err := boltkv.Open(filepath.Join(dir, "state.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shutDown(t, dir)
+	store.Close()
+	// Others may have the disk mounted too, in namespaces of theirs: then it stays shut
+	// down. So a copy of it is mounted.
+	after := filepath.Join(t.TempDir(), "image")
+	run(t, "cp", "--sparse=always", image, after)
+	store, err = boltkv.OpenExisting(filepath.Join(mountImage(t, after), "state.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	store.Close()
+}
+
+// shutDown has the filesystem answer EIO from now on: EXT4_IOC_SHUTDOWN with
+// EXT4_GOING_FLAGS_NOLOGFLUSH.
+func shutDown(t *testing.T, dir string) {
+	t.Helper()
+	d, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	const shutdown, noLogFlush = 0x8004587d, 2
+	if err := unix.IoctlSetPointerInt(int(d.Fd()), shutdown, noLogFlush); err != nil {
+		t.Fatal(err)
+	}
+}

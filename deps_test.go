@@ -140,6 +140,10 @@ var rules = []rule{{
 	never:    []string{"./state"},
 	reason:   "the store knows keys and values; a second implementation needs no model",
 }, {
+	packages: []string{"./state/statefile"},
+	never:    []string{"./state"},
+	reason:   "a state that cannot be opened can still be copied and restored; its caller reads what it is",
+}, {
 	packages: []string{"./..."},
 	but:      []string{"./testing/...", "./worker/storageprovisioner/internal/scale"}, // a benchmark is no less of a test
 	never:    []string{"./testing/..."},

@@ -1,0 +1,84 @@
+package statefile
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/state/kv/boltkv"
+)
+
+// temporarySuffix is of files that are not complete, before a number.
+const temporarySuffix = ".tmp"
+
+// createBeside makes a private file with a name of its own beside path.
+func createBeside(path string) (*os.File, error) {
+	for n := 1; ; n++ {
+		file, err := boltkv.CreateFile(path + temporarySuffix + strconv.Itoa(n))
+		if !errors.Is(err, fs.ErrExist) {
+			return file, errors.Annotatef(err, "writing %s", path)
+		}
+	}
+}
+
+// removeLeftovers removes what createBeside has made beside path in a process that was cut
+// off. No other process may be making anything there.
+func removeLeftovers(path string) error {
+	leftovers, err := filepath.Glob(escape(path) + temporarySuffix + "[0-9]*")
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for _, leftover := range leftovers {
+		if err := os.Remove(leftover); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	return nil
+}
+
+// escape returns a pattern that matches the path alone.
+func escape(path string) string {
+	var pattern []byte
+	for i := range len(path) {
+		if strings.IndexByte(`*?[\`, path[i]) >= 0 {
+			pattern = append(pattern, '\\')
+		}
+		pattern = append(pattern, path[i])
+	}
+	return string(pattern)
+}
+
+// linkNew gives a file that has a name another one, at path or, if that is taken, beside
+// it. It returns which.
+func linkNew(file, path string) (string, error) {
+	name := path
+	for n := 2; ; n++ {
+		err := os.Link(file, name)
+		if !errors.Is(err, fs.ErrExist) {
+			return name, errors.Trace(err)
+		}
+		name = path + "-" + strconv.Itoa(n)
+	}
+}
+
+// renameLast renames a file, for good.
+func renameLast(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return errors.Trace(err)
+	}
+	return syncDir(filepath.Dir(to))
+}
+
+// syncDir makes names in the directory last.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer dir.Close()
+	return errors.Trace(dir.Sync())
+}

@@ -1,0 +1,119 @@
+package statefile
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/state/kv/boltkv"
+)
+
+// Restore puts a copy or state file in the place of the state file at path, where there
+// need not be one. Both are verified: what is restored, and what was written. The file that
+// is replaced stays as path.replaced-TIME, whose name Restore returns. At every moment
+// there is one of them at path.
+//
+// The state that is restored is that of the copy: the caller raises its generation. Ready,
+// if that is not nil, is called when all is ready, before the state file is replaced; its
+// error is that of Restore. While an agent has the state open the error satisfies
+// errors.Is(err, errors.Timeout). After an error the state file is as it was, but for one of
+// syncing the directory.
+func Restore(from, path string, identify Identify, now time.Time, ready func() error) (meta Meta, replaced string, err error) {
+	meta, err = Verify(from, identify)
+	if err != nil {
+		return Meta{}, "", err
+	}
+	// A link to the state file stays one.
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	switch lock, err := boltkv.Lock(path); {
+	case err == nil:
+		defer lock.Close()
+	case !errors.Is(err, fs.ErrNotExist):
+		return Meta{}, "", err
+	}
+	restored, err := duplicate(from, path, meta, identify)
+	if err != nil {
+		return Meta{}, "", errors.Annotatef(explainFull(err, filepath.Dir(path)), "restoring %s", from)
+	}
+	if ready != nil {
+		if err := ready(); err != nil {
+			_ = os.Remove(restored)
+			return Meta{}, "", errors.Trace(err)
+		}
+	}
+	replaced, err = linkNew(path, path+".replaced-"+now.UTC().Format("20060102T150405Z"))
+	if errors.Is(err, fs.ErrNotExist) {
+		replaced, err = "", nil
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(path))
+	}
+	if err == nil {
+		err = renameLast(restored, path)
+	}
+	if err != nil {
+		_ = os.Remove(restored)
+		return Meta{}, replaced, errors.Annotatef(err, "restoring %s", from)
+	}
+	return meta, replaced, nil
+}
+
+// duplicate writes the state of a file, without its trailer, to a new file beside path,
+// verifies that, and returns its name.
+func duplicate(from, path string, wanted Meta, identify Identify) (name string, err error) {
+	source, err := os.Open(from)
+	if err != nil {
+		return "", errors.Trace(err)
+	}
+	defer source.Close()
+	file, err := createBeside(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	defer func() {
+		if err != nil {
+			_ = os.Remove(file.Name())
+		}
+	}()
+	sum := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(file, sum), io.NewSectionReader(source, 0, wanted.Size)); err != nil {
+		return "", errors.Trace(err)
+	}
+	if err := file.Sync(); err != nil {
+		return "", errors.Trace(err)
+	}
+	dropCache(file)
+	back := sha256.New()
+	if _, err := io.Copy(back, io.NewSectionReader(file, 0, wanted.Size)); err != nil {
+		return "", errors.Trace(err)
+	}
+	if hex.EncodeToString(sum.Sum(nil)) != hex.EncodeToString(back.Sum(nil)) {
+		return "", errors.Errorf("%s does not read back as it was written", file.Name())
+	}
+	found, err := Verify(file.Name(), identify)
+	if err != nil {
+		return "", err
+	}
+	if found.Identity != wanted.Identity || found.Version != wanted.Version {
+		return "", errors.Errorf("%s was changed while it was read", from)
+	}
+	// Opening it allocates the disk space that it keeps ahead: the disk may be full when
+	// an agent starts.
+	store, err := boltkv.OpenExisting(file.Name())
+	if err != nil {
+		return "", err
+	}
+	if err := store.Close(); err != nil {
+		return "", err
+	}
+	return file.Name(), nil
+}

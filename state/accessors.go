@@ -190,6 +190,20 @@ func (a *Accessor) readEntity(r *reader, tag entityTag) (*instance, *entity, err
 	return r.follow(entry, tag)
 }
 
+// readTagged is readEntity with the resource tags of the volume or filesystem.
+func (a *Accessor) readTagged(r *reader, tag entityTag) (*instance, *entity, map[string]string, error) {
+	entry, err := a.entry(r, tag)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	i, e, err := r.follow(entry, tag)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	tags, err := r.resourceTags(entry.Storage, i, e)
+	return i, e, tags, err
+}
+
 // changeEntity applies fn to a volume or filesystem of the scope, and to its
 // instance.
 func (a *Accessor) changeEntity(tx *txn, tag entityTag, fn func(*instance, *entity) error) error {

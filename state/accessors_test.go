@@ -164,7 +164,8 @@ func TestScopes(t *testing.T) {
 func TestParamsTellWhatIsKnown(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.SetEnvironConfig(map[string]any{
-		"name": "here", "type": "manual", "uuid": "0b8a4a3c-5d2b-4f0e-9c57-0c1d2e3f4a5b", "resource-tags": "owner=me",
+		"name": "here", "type": "manual", "uuid": "0b8a4a3c-5d2b-4f0e-9c57-0c1d2e3f4a5b",
+		"resource-tags": "owner=me stowage-storage-uuid=mine stowage-entity=mine",
 	}))
 	w.must(w.SetPool("fast", "disk", map[string]any{"tier": "one", "fs": "ext4"}))
 	w.must(w.AddStorage(state.StorageParams{
@@ -174,14 +175,34 @@ func TestParamsTellWhatIsKnown(t *testing.T) {
 	machine, environ := w.ForMachine(machine0), w.ForEnviron()
 	volumeID, filesystemID := on("machine-0", "volume-0"), on("machine-0", "filesystem-0-0")
 
+	volumeUUID, filesystemUUID := w.one("it").Volume.UUID, w.one("it").Filesystem.UUID
 	wantVolume := params.VolumeParams{
 		VolumeTag: "volume-0", Size: 100, Provider: "disk",
-		Attributes: map[string]any{"tier": "one", "fs": "xfs"}, Tags: map[string]string{"owner": "me"},
+		Attributes: map[string]any{"tier": "one", "fs": "xfs"}, Tags: map[string]string{
+			"owner":                "me",
+			"stowage-model-uuid":   w.UUID(),
+			"stowage-storage-uuid": volumeUUID,
+			"stowage-storage-name": "it",
+			"stowage-entity":       "mine", // it says nothing where nothing is put together from it
+		},
 		Attachment: &params.VolumeAttachmentParams{VolumeTag: "volume-0", MachineTag: "machine-0", Provider: "disk", ReadOnly: true},
 	}
 	wantFilesystem := params.FilesystemParams{
 		FilesystemTag: "filesystem-0-0", VolumeTag: "volume-0", Size: 100, Provider: "disk",
-		Attributes: wantVolume.Attributes, Tags: wantVolume.Tags,
+		Attributes: wantVolume.Attributes, Tags: map[string]string{
+			"owner":                "me",
+			"stowage-model-uuid":   w.UUID(),
+			"stowage-storage-uuid": filesystemUUID,
+			"stowage-storage-name": "it",
+			"stowage-storage-kind": "filesystem",
+			"stowage-pool":         "fast",
+			"stowage-machine":      "machine-0",
+			"stowage-mount-point":  "/srv/it",
+			"stowage-read-only":    "true",
+			"stowage-volume-uuid":  volumeUUID,
+			"stowage-entity":       "filesystem-0-0",
+			"stowage-attributes":   `{"fs":"xfs","tier":"one"}`,
+		},
 		Attachment: &params.FilesystemAttachmentParams{
 			FilesystemTag: "filesystem-0-0", MachineTag: "machine-0", Provider: "disk", MountPoint: "/srv/it", ReadOnly: true,
 		},
@@ -197,6 +218,11 @@ func TestParamsTellWhatIsKnown(t *testing.T) {
 		}
 		if got := filesystems[0].Result; !reflect.DeepEqual(got, wantFilesystem) {
 			t.Errorf("%s: filesystem params are %+v, %+v", when, got, got.Attachment)
+		}
+		tags, err := w.ResourceTags(names.NewFilesystemTag("0/0"), names.NewVolumeTag("0"))
+		w.must(err)
+		if !reflect.DeepEqual(tags, []map[string]string{wantFilesystem.Tags, wantVolume.Tags}) {
+			t.Errorf("%s: resource tags are %v", when, tags)
 		}
 		if wantVolume.Attachment == nil {
 			return
@@ -376,6 +402,7 @@ func TestFilesystemThatMayHaveBeenMadeOnAVolumeIsDestroyed(t *testing.T) {
 	if got := codes(t, attempts, err); got[0] != "ok" {
 		t.Fatal(got)
 	}
+	uuid := w.one("a").Filesystem.UUID
 	filesystems, err := machine.Filesystems(filesystemTags("0/0"))
 	if got := codes(t, filesystems, err); got[0] != params.CodeNotProvisioned {
 		t.Errorf("while it is wanted: %s", got)
@@ -390,7 +417,7 @@ func TestFilesystemThatMayHaveBeenMadeOnAVolumeIsDestroyed(t *testing.T) {
 	}
 	removals, err := machine.RemoveFilesystemParams(filesystemTags("0/0"))
 	w.must(err)
-	if p := removals[0].Result; p.FilesystemId != "filesystem-0-0" || !p.Destroy {
+	if p := removals[0].Result; p.FilesystemId != "filesystem-0-0-"+uuid || !p.Destroy {
 		t.Errorf("it is removed by %+v", removals[0])
 	}
 }

@@ -44,6 +44,7 @@ func (a *Accessor) RemoveAttachments(ids []params.MachineStorageId) ([]params.Er
 	return updateEach(a, ids, func(tx *txn, id params.MachineStorageId) error {
 		err := a.changeAttachment(tx, id, "", func(_ *instance, e *entity) error {
 			at := e.Attachment.Machine
+			tx.placed(e)
 			return errors.Annotatef(e.removeAttachment(tx.now), "removing attachment of %s to %s", e.Tag, at)
 		})
 		return ignoreNotFound(err)
@@ -129,6 +130,8 @@ func (a *Accessor) setAttachmentInfo(tx *txn, id params.MachineStorageId, kind s
 			return errors.NotProvisionedf("%s", e.Tag)
 		}
 		e.Attachment.Info = &info
+		tx.recorded(e)
+		tx.placed(e)
 		if kind == names.VolumeTagKind {
 			tx.announceMatch(e)
 		}

@@ -18,24 +18,31 @@ import (
 // FuzzDamage has one record say anything. Nothing panics, and who is told of an error
 // is told by which key: it is all that helps to repair a store.
 func FuzzDamage(f *testing.F) {
-	for n := range byte(20) {
+	for n := range byte(40) {
 		f.Add(n, []byte{})
 		f.Add(n, []byte("\xa1\x01\x01"))
 		f.Add(n, []byte("\xa4\x01\x61a\x02\x64dead\x03\x69machine-1\x04\x01"))
 	}
 	f.Fuzz(func(t *testing.T, which byte, data []byte) {
 		w := newWorld(t)
+		w.must(w.SetEnvironConfig(map[string]any{"name": "a", "type": "b", "uuid": "deadbeef-0bad-400d-8000-4b1d0d06f00d"}))
+		w.must(w.SetFingerprint(state.Fingerprint{Inode: 1}))
 		w.add("a", "loop", filesystem)
+		_, err := w.BecomeCopy()
+		w.must(err)
 		w.add("b", "disk", block)
 		w.must(w.SetPool("fast", "disk", nil))
 		w.must(w.ImportVolume(state.StorageParams{Name: "c", Kind: block, Pool: "fast", Machine: machine0}, storage.VolumeInfo{VolumeId: "id", Size: 1}))
 		w.must(w.plan(entry{kind: "volume-attachment", machine: "machine-0", tag: "volume-1"}))
 		w.must(w.SetMachineBlockDevices(machine0, []storage.BlockDevice{{DeviceName: "sda", HardwareId: "id"}}))
-		w.must(w.SetEnvironConfig(map[string]any{"name": "a", "type": "b", "uuid": "deadbeef-0bad-400d-8000-4b1d0d06f00d"}))
+		toImport := state.StorageParams{Name: "d", Kind: block, Pool: "fast", Machine: machine0, Source: "/srv"}
+		_, err = w.PrepareImport(toImport)
+		w.must(err)
+		objects := w.objects()
 		entries := w.entries()
 		keys := slices.Sorted(maps.Keys(w.dump()))
 		key := keys[int(which)%len(keys)]
-		w.must(w.store.Update(func(tx kv.Tx) error { return tx.Put(key, data) }))
+		w.must(w.store.Update(func(tx kv.Tx) error { return tx.Put(key, state.Seal(key, data)) }))
 
 		check := func(err error) {
 			t.Helper()
@@ -48,7 +55,13 @@ func FuzzDamage(f *testing.F) {
 				t.Errorf("%s is damaged, and the error is %q", key, text)
 			}
 		}
-		_, err := w.AllStorage()
+		_, err = w.AllStorage()
+		check(err)
+		_, err = w.EntityUUIDs()
+		check(err)
+		_, _, err = w.Fingerprint()
+		check(err)
+		_, err = w.PendingStamps()
 		check(err)
 		_, _, err = w.StorageOf("a", "b", "c")
 		check(err)
@@ -64,6 +77,10 @@ func FuzzDamage(f *testing.F) {
 			for _, accessor := range []*state.Accessor{w.owner(e.parsed()), w.ForMachine(machine0)} {
 				ids := []params.MachineStorageId{{MachineTag: "machine-0", AttachmentTag: e.tag}}
 				_, err = accessor.Life([]names.Tag{e.parsed()})
+				check(err)
+				_, err = accessor.Owners([]names.Tag{e.parsed()})
+				check(err)
+				_, err = w.ResourceTags(e.parsed())
 				check(err)
 				_, err = accessor.AttachmentLife(ids)
 				check(err)
@@ -93,5 +110,16 @@ func FuzzDamage(f *testing.F) {
 		check(w.RemoveStorage([]string{"a", "b", "c"}))
 		check(w.SetInstanceId(machine0, "i"))
 		check(w.SetPool("fast", "loop", nil))
+		_, err = w.PrepareImport(toImport)
+		check(err)
+		check(w.ImportVolume(toImport, storage.VolumeInfo{VolumeId: "other", Size: 1}))
+		check(w.CancelImport("fast", "/srv"))
+		check(w.RaiseGeneration())
+		_, err = w.PlanRecovery(objects)
+		check(err)
+		_, err = w.Recover(objects)
+		check(err)
+		_, err = w.BecomeCopy()
+		check(err)
 	})
 }

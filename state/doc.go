@@ -24,6 +24,18 @@
 // is its workers' to make grow. What a provider has taken over, rather than made, is
 // provisioned from the start.
 //
+// Whose storage is. A state and each of its volumes and filesystems have a UUID, which
+// everything that is made carries as resource tags ([State.ResourceTags]): tags and IDs
+// of providers are names, which a state that was restored may use again. A mark outside
+// the store ([Marks]) says which numbers have been handed out, so that none is used
+// twice, and a store that is behind it is known to be restored. It is of a new generation
+// then, in which workers check the owner of what is recorded before they do anything to
+// it ([Accessor.Owners]). A state whose directory was copied becomes one of its own
+// ([State.BecomeCopy]); one that was lost is put together again from the resource tags of
+// what there is ([State.Recover]).
+//
+// Records have checksums. A damaged one is an error that names its key and how to go on.
+//
 // It is not for several processes on one store at a time, unless the store is made
 // for that; see package kv.
 package state

@@ -51,9 +51,9 @@ func (st *State) WatchEnvironConfig() (watcher.NotifyWatcher, error) {
 	return st.notify(environPrefix)
 }
 
-// resourceTags returns what the environment's configuration says that everything a
+// userTags returns what the environment's configuration says that everything a
 // provider makes is to be tagged with.
-func (r *reader) resourceTags() (map[string]string, error) {
+func (r *reader) userTags() (map[string]string, error) {
 	if r.tagsRead {
 		return r.tags, nil
 	}

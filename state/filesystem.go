@@ -53,8 +53,10 @@ func (a *Accessor) SetFilesystemInfo(filesystems []params.Filesystem) ([]params.
 			return err
 		}
 		return a.changeEntity(tx, tag, func(_ *instance, e *entity) error {
-			err := e.setInfo(entityInfo{ID: f.Info.FilesystemId, Size: f.Info.Size})
-			return errors.Annotatef(err, "setting info of %s", tag)
+			if err := tx.provision(e, entityInfo{ID: f.Info.FilesystemId, Size: f.Info.Size}); err != nil {
+				return errors.Annotatef(err, "setting info of %s", tag)
+			}
+			return nil
 		})
 	})
 }
@@ -70,11 +72,7 @@ func (a *Accessor) FilesystemSizes(tags []names.FilesystemTag) ([]params.SizeRes
 // larger than the volume, and grows with it.
 func (a *Accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.FilesystemParamsResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.FilesystemTag) (params.FilesystemParams, error) {
-		i, e, err := a.readEntity(r, entityTag(tag.String()))
-		if err != nil {
-			return params.FilesystemParams{}, err
-		}
-		resourceTags, err := r.resourceTags()
+		i, e, resourceTags, err := a.readTagged(r, entityTag(tag.String()))
 		if err != nil {
 			return params.FilesystemParams{}, err
 		}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/core/life"
@@ -37,6 +38,10 @@ type instance struct {
 	// removed. Where there are both, the filesystem is on the volume.
 	Volume     *entity `cbor:"10,keyasint,omitempty"`
 	Filesystem *entity `cbor:"11,keyasint,omitempty"`
+
+	// Uncounted says that the pool does not count the instance: there was none when
+	// the instance was recovered.
+	Uncounted bool `cbor:"12,keyasint,omitempty"`
 }
 
 // entity is the part of a record that is a volume or a filesystem.
@@ -57,6 +62,17 @@ type entity struct {
 	// Attempted says that a worker has set out to make it, and it is not known that
 	// nothing has come of that.
 	Attempted bool `cbor:"7,keyasint,omitempty"`
+
+	// UUID is the entity's for ever. Every other name of it may be used again by a
+	// restored or copied state.
+	UUID string `cbor:"8,keyasint,omitempty"`
+
+	// Generation is that of the state when what the entity is was last recorded.
+	Generation uint64 `cbor:"9,keyasint,omitempty"`
+
+	// AttachmentGeneration is that of the state when it was last known where the entity is
+	// attached, if anywhere.
+	AttachmentGeneration uint64 `cbor:"10,keyasint,omitempty"`
 }
 
 // entityInfo is what a provider made.
@@ -125,6 +141,9 @@ func (i *instance) check() error {
 func (e *entity) check() error {
 	if _, err := parseEntityTag(string(e.Tag)); err != nil {
 		return err
+	}
+	if e.UUID == "" {
+		return errors.Errorf("%s has no UUID", e.Tag)
 	}
 	if e.Imported && e.Info == nil {
 		return errors.Errorf("%s is imported and not provisioned", e.Tag)
@@ -256,7 +275,9 @@ func (tx *txn) change(name string, i *instance, fn func() error) error {
 		}
 	}
 	if len(i.entities()) == 0 {
-		leavePool(tx, i.Pool)
+		if !i.Uncounted {
+			leavePool(tx, i.Pool)
+		}
 		tx.remove(storageKey(name))
 	} else {
 		tx.write(storageKey(name), i)
@@ -301,8 +322,8 @@ func (i *instance) statuses(statuses []entityStatus) []entityStatus {
 }
 
 // newEntity returns an entity that is not provisioned yet.
-func newEntity(kind, id string, now time.Time) *entity {
-	e := &entity{Tag: entityTag(kind + "-" + id), Life: life.Alive}
+func newEntity(tag entityTag, now time.Time) *entity {
+	e := &entity{Tag: tag, Life: life.Alive, UUID: uuid.NewString()}
 	e.Status.set(status.Pending, "", now)
 	return e
 }

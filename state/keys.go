@@ -9,15 +9,25 @@ import (
 // Keys are made of components between slashes. Tags stand in them as strings, which
 // have no slash. What is watched on its own ends its prefix with a slash.
 const (
-	schemaKey             = "schema"
-	environPrefix         = "environ/"
-	environKey            = environPrefix + "config"
-	poolPrefix            = "pool/"
-	storagePrefix         = "storage/"
-	volumeSequenceKey     = "sequence/volume"
-	historyPrefix         = "history/"
-	filesystemSequenceKey = "sequence/filesystem"
+	schemaKey      = "schema"
+	identityKey    = "identity"
+	fingerprintKey = "fingerprint"
+	copyKey        = "copy"
+	unstampedKey   = "unstamped"
+	addedKey       = "added"
+	environPrefix  = "environ/"
+	environKey     = environPrefix + "config"
+	poolPrefix     = "pool/"
+	storagePrefix  = "storage/"
+	historyPrefix  = "history/"
+	importPrefix   = "importing/"
 )
+
+// sequenceKey has the next number of volumes or filesystems.
+func sequenceKey(kind string) string { return "sequence/" + kind }
+
+// importKey has the note of an import from a source, by its provider.
+func importKey(provider, source string) string { return importPrefix + provider + "/" + source }
 
 func machinePrefix(machine machineTag) string { return "machine/" + string(machine) + "/" }
 

@@ -31,8 +31,8 @@ func (i *instance) top() *entity {
 	return i.Volume
 }
 
-// attach makes the machine the one to have the instance.
-func (i *instance) attach(machine machineTag, now time.Time) error {
+// attach makes the machine the one to have the instance, in a generation of the state.
+func (i *instance) attach(machine machineTag, generation uint64, now time.Time) error {
 	if i.Life != life.Alive {
 		return errors.NewNotValid(nil, "it is being removed")
 	}
@@ -53,7 +53,7 @@ func (i *instance) attach(machine machineTag, now time.Time) error {
 		return nil
 	}
 	for _, e := range i.entities() {
-		e.Attachment = &attachment{Machine: machine, Life: life.Alive}
+		e.Attachment = &attachment{Machine: machine, Life: life.Alive, Attempted: e.mayBeAttached(generation)}
 		if e.Info == nil {
 			e.Status.set(status.Pending, "", now)
 		} else {
@@ -80,6 +80,33 @@ func (i *instance) resize(size uint64) error {
 	}
 	i.Size = size
 	return nil
+}
+
+// mayBeAttached reports whether the entity may be attached though the state knows nothing
+// of that: what it knows is of an older generation, and the entity was attached since, or
+// the attachment was lost with the state.
+func (e *entity) mayBeAttached(generation uint64) bool {
+	return e.Attachment == nil && e.Info != nil && e.AttachmentGeneration < generation
+}
+
+// doubtDetached attaches what may be attached, for it to be detached. It is for instances
+// that cannot leave their machine: where others may be attached is not known.
+func (i *instance) doubtDetached(generation uint64) {
+	machine := environScope
+	for _, e := range i.entities() {
+		if scope := e.Tag.scope(); scope != environScope {
+			machine = scope
+		}
+	}
+	if machine == environScope || i.Life != life.Alive {
+		return
+	}
+	for _, e := range i.entities() { // the volume first
+		on := e == i.Filesystem && i.Volume != nil
+		if e.mayBeAttached(generation) && !(on && i.Volume.Attachment == nil) {
+			e.Attachment = &attachment{Machine: machineTag(machine), Life: life.Alive, Attempted: true}
+		}
+	}
 }
 
 // going reports whether the attachment has been let go of.

@@ -137,16 +137,53 @@ func (o *operations) do() {
 		o.worker(op)
 	case op < 242:
 		o.look()
-	case op < 252:
+	case op < 249:
 		o.note(nil, "work")
 		o.work()
 		o.check()
 		_, err := o.feed.Take() // what that changed is checked step by step elsewhere
 		o.must(err)
-	default:
+	case op < 252:
 		o.note(nil, "restart")
 		o.open()
+	case op < 254:
+		o.becomeCopy()
+	default:
+		o.recoverAll()
 	}
+}
+
+// becomeCopy makes the state a copy of itself.
+func (o *operations) becomeCopy() {
+	before := entityUUIDs(o.world)
+	_, err := o.BecomeCopy()
+	o.note(err, "become a copy")
+	o.must(err)
+	o.check()
+	for uuid, tag := range entityUUIDs(o.world) {
+		o.shows(before[uuid] == "", "%s has the UUID that it has in the original", tag)
+	}
+	o.must(o.StampsDone())
+	_, err = o.feed.Take()
+	o.must(err)
+}
+
+// recoverAll has the state lose all that is provisioned, and recovers it.
+func (o *operations) recoverAll() {
+	objects := o.objects()
+	o.must(o.RemoveStorage(o.present()))
+	o.work()
+	results, err := o.Recover(objects)
+	o.note(err, "recover %d: %v", len(objects), results)
+	o.must(err)
+	o.check()
+	for n, result := range results {
+		// An ID may be that of several, for these workers make nothing.
+		o.shows(result.Outcome == state.RecoverAdded || strings.Contains(result.Reason, "its ID is that of") ||
+			strings.Contains(result.Reason, "its volume"), "%v is not recovered: %v", objects[n], result)
+	}
+	_, err = o.feed.Take()
+	o.must(err)
 }
 
 // user does what users and the agent do.
@@ -193,10 +230,12 @@ func (o *operations) user(op int) {
 	case 10:
 		p, info := o.params(names[0], machine), storage.VolumeInfo{VolumeId: choose(o, programIDs), Size: choose(o, programSizes)}
 		p.Pool = pick(o, "disk", "loop", p.Pool)
+		p.Source = o.source(p)
 		o.change(func() error { return o.ImportVolume(p, info) }, "import %+v as %+v", p, info)
 	case 11:
 		p, info := o.params(names[0], machine), storage.FilesystemInfo{FilesystemId: choose(o, programIDs), Size: choose(o, programSizes)}
 		p.Pool = pick(o, "nfs", "tmpfs", p.Pool)
+		p.Source = o.source(p)
 		o.change(func() error { return o.ImportFilesystem(p, info) }, "import %+v as %+v", p, info)
 	case 12:
 		p := o.pool()
@@ -226,6 +265,21 @@ func (o *operations) user(op int) {
 		machine = cmp.Or(machine, machine0)
 		o.change(func() error { return o.SetMachineBlockDevices(machine, devices) }, "%s has %+v", machine, devices)
 	}
+}
+
+// source prepares an import once in a while, and cancels another.
+func (o *operations) source(p state.StorageParams) string {
+	source := pick(o, "", "", "/a", "/b")
+	if source == "" {
+		return ""
+	}
+	if o.next()%4 == 0 {
+		other := pick(o, "/a", "/b")
+		o.change(func() error { return o.CancelImport(p.Pool, other) }, "cancel the import of %s into %s", other, p.Pool)
+	}
+	p.Source = source
+	o.change(func() error { _, err := o.PrepareImport(p); return err }, "prepare to import %+v", p)
+	return source
 }
 
 func (o *operations) name() string { return choose(o, programNames) }

@@ -424,6 +424,7 @@ func (o *operations) lookAsUser() {
 // settleDown lets workers do all that is to do.
 func (o *operations) settleDown(before map[string]string) {
 	o.open()
+	o.must(o.StampsDone())
 	o.work()
 	o.must(o.DetachStorage(o.present()))
 	o.work()
@@ -447,10 +448,10 @@ func (o *operations) settleDown(before map[string]string) {
 	o.must(err)
 	o.must(o.poolManager().Remove(slices.Collect(maps.Keys(pools))...))
 	// Sequences go on, and each machine has one key that is written to wake its
-	// worker. Machines, what they are and have, and the configuration are not of
-	// storage.
+	// worker. Machines, what they are and have, the configuration, the identity of the
+	// state and what is to be imported are not of storage.
 	for key, value := range o.dump() {
-		storages := !slices.ContainsFunc([]string{"sequence/", "blockdevice/", "machine/", "environ/"}, func(prefix string) bool {
+		storages := !slices.ContainsFunc([]string{"sequence/", "blockdevice/", "machine/", "environ/", "identity", "importing/"}, func(prefix string) bool {
 			return strings.HasPrefix(key, prefix)
 		})
 		if before[key] != value && storages {
@@ -471,9 +472,10 @@ func home(s state.Storage) names.MachineTag {
 	return machine0
 }
 
-func (o *operations) present() (present []string) {
-	all, err := o.AllStorage()
-	o.must(err)
+// present returns the names of all storage.
+func (w *world) present() (present []string) {
+	all, err := w.AllStorage()
+	w.must(err)
 	for _, s := range all {
 		present = append(present, s.Name)
 	}

@@ -49,13 +49,21 @@ func (st *State) PoolSettings() (map[string]poolmanager.Settings, error) {
 }
 
 // ChangePools implements [poolmanager.Store]. Attributes are kept as JSON, so numbers
-// come back as float64.
+// come back as float64. On a full disk pools can be removed, and not be set.
 func (st *State) ChangePools(changes ...poolmanager.Change) error {
-	return st.update(func(tx *txn) error { return tx.changePools(changes) })
+	full := st.checkSpace()
+	return st.update(func(tx *txn) error {
+		set, err := tx.changePools(changes)
+		if err == nil && set {
+			err = full
+		}
+		return err
+	})
 }
 
-// changePools keeps the counts of the pools' instances.
-func (tx *txn) changePools(changes []poolmanager.Change) error {
+// changePools keeps the counts of the pools' instances. It reports whether a pool was set,
+// rather than removed.
+func (tx *txn) changePools(changes []poolmanager.Change) (set bool, err error) {
 	for _, change := range changes {
 		key := poolKey(change.Name)
 		record, ok := read[poolRecord](&tx.reader, key)
@@ -65,30 +73,37 @@ func (tx *txn) changePools(changes []poolmanager.Change) error {
 		}
 		settings, err := change.Make(old)
 		if err != nil {
-			return errors.Trace(err)
+			return false, errors.Trace(err)
 		}
 		if settings == nil {
 			tx.remove(key)
 			continue
 		}
+		set = true
 		record.Provider, record.Attributes = settings.Provider, attributes(settings.Attributes)
 		tx.write(key, &record)
 	}
-	return nil
+	return set, nil
 }
 
-// usePool returns the pool for one more instance.
-func usePool(tx *txn, rules *poolmanager.Rules, name string) (poolmanager.Pool, error) {
-	record, ok := read[poolRecord](&tx.reader, poolKey(name))
+// pool returns a pool that instances can be made of.
+func (r *reader) pool(rules *poolmanager.Rules, name string) (poolmanager.Pool, error) {
+	record, ok := read[poolRecord](r, poolKey(name))
 	if !ok {
 		return rules.Pool(name, nil)
 	}
-	record.Instances++
-	tx.write(poolKey(name), &record)
 	return rules.Pool(name, record.settings())
 }
 
-// leavePool is for one instance less. A default pool keeps no count.
+// joinPool is for one instance more. A default pool keeps no count.
+func joinPool(tx *txn, name string) {
+	if record, ok := read[poolRecord](&tx.reader, poolKey(name)); ok {
+		record.Instances++
+		tx.write(poolKey(name), &record)
+	}
+}
+
+// leavePool is for one instance less.
 func leavePool(tx *txn, name string) {
 	record, ok := read[poolRecord](&tx.reader, poolKey(name))
 	if ok && record.Instances > 0 {

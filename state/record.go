@@ -1,7 +1,9 @@
 package state
 
 import (
+	"encoding/binary"
 	"encoding/json"
+	"hash/crc32"
 	"math"
 
 	"github.com/fxamacker/cbor/v2"
@@ -11,6 +13,32 @@ import (
 // Records are kept as CBOR (RFC 8949), their fields under numbers. A number is never
 // given to another field: a new field takes the next one, and older records are read as
 // if it were zero there. All else that changes is a change of [schemaVersion].
+//
+// Behind the CBOR stands a checksum of it and of its key. What a disk has changed is not
+// read, nor what belongs to another key.
+
+// checksums is CRC-32C.
+var checksums = crc32.MakeTable(crc32.Castagnoli)
+
+// seal returns a record at key with its checksum.
+func seal(key string, record []byte) []byte {
+	sealed := make([]byte, len(record), len(record)+crc32.Size)
+	copy(sealed, record)
+	return binary.BigEndian.AppendUint32(sealed, checksum(key, record))
+}
+
+// unseal returns a record without its checksum, and false if that is not the record's.
+func unseal(key string, data []byte) (record []byte, ok bool) {
+	end := len(data) - crc32.Size
+	if end < 0 {
+		return nil, false
+	}
+	return data[:end], binary.BigEndian.Uint32(data[end:]) == checksum(key, data[:end])
+}
+
+func checksum(key string, record []byte) uint32 {
+	return crc32.Update(crc32.Checksum([]byte(key), checksums), checksums, record)
+}
 
 // recordEncoding gives equal records equal bytes: whether a record has changed is seen
 // by them.

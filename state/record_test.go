@@ -1,9 +1,11 @@
 package state
 
 import (
+	"bytes"
 	"maps"
 	"math"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +24,10 @@ func TestRecordsComeBackWhole(t *testing.T) {
 	comesBack[devicesRecord](t)
 	comesBack[history](t)
 	comesBack[counter](t)
+	comesBack[identity](t)
+	comesBack[Fingerprint](t)
+	comesBack[copyRecord](t)
+	comesBack[importNote](t)
 }
 
 func comesBack[T any](t *testing.T) {
@@ -74,6 +80,8 @@ func fill(t *testing.T, v reflect.Value) {
 		v.SetBool(true)
 	case reflect.Uint64:
 		v.SetUint(math.MaxUint64)
+	case reflect.Int64:
+		v.SetInt(math.MinInt64)
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		fill(t, v.Elem())
@@ -134,7 +142,7 @@ func TestMoreDevicesThanALibraryExpects(t *testing.T) {
 func TestDamagedRecordsAreRefused(t *testing.T) {
 	type object = map[any]any
 	entity := func(with object) object {
-		e := object{1: "volume-0", 3: object{}}
+		e := object{1: "volume-0", 3: object{}, 8: "uuid"}
 		maps.Copy(e, with)
 		return object{10: e}
 	}
@@ -152,6 +160,7 @@ func TestDamagedRecordsAreRefused(t *testing.T) {
 		{"a field of newer code", object{99: 1}, "unknown field"},
 		{"no tag", entity(object{1: ""}), `"" is not a valid tag`},
 		{"no volume's tag", entity(object{1: "machine-0"}), "machine 0 is neither a volume nor a filesystem"},
+		{"no UUID", entity(object{8: ""}), "volume 0 has no UUID"},
 		{"imported from nowhere", entity(object{5: true}), "volume 0 is imported and not provisioned"},
 		{"attached to nothing", entity(object{6: object{}}), `"" is not a valid tag`},
 		{"attributes that are no JSON", object{5: []byte("{")}, "unexpected end of JSON input"},
@@ -169,15 +178,46 @@ func TestDamagedRecordsAreRefused(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			_, err := decodeAt[instance]("storage/it", data)
+			_, err := decodeAt[instance]("storage/it", seal("storage/it", data))
 			switch {
 			case test.error == "" && err != nil:
 				t.Error(err)
 			case test.error != "" && (err == nil ||
-				!strings.HasPrefix(err.Error(), `decoding "storage/it": the record is damaged: `) || !strings.Contains(err.Error(), test.error)):
+				!strings.HasPrefix(err.Error(), `decoding "storage/it" (`) || !strings.Contains(err.Error(), "the record is damaged: ") || !strings.Contains(err.Error(), test.error)):
 				t.Errorf("got %v, want %q", err, test.error)
 			}
 		})
+	}
+}
+
+// TestChangedRecordsAreRefused changes every bit of a record, cuts it short, and puts it
+// at another key.
+func TestChangedRecordsAreRefused(t *testing.T) {
+	data, err := encode(&indexEntry{Storage: "it", Size: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data = seal("scope/environ/volume/volume-0", data)
+	refused := func(what, key string, data []byte) {
+		t.Helper()
+		switch _, err := decodeAt[indexEntry](key, data); {
+		case err == nil:
+			t.Errorf("%s is read", what)
+		case !strings.Contains(err.Error(), strconv.Quote(key)) || !strings.Contains(err.Error(), "stowage restore") || !strings.Contains(err.Error(), "stowage recover"):
+			t.Errorf("%s: the error does not help: %v", what, err)
+		}
+	}
+	refused("a record of another key", "scope/environ/volume/volume-1", data)
+	for n := range data {
+		refused("a shorter record", "scope/environ/volume/volume-0", data[:n])
+		for bit := range 8 {
+			changed := bytes.Clone(data)
+			changed[n] ^= 1 << bit
+			refused("a changed record", "scope/environ/volume/volume-0", changed)
+		}
+	}
+	if _, err := decodeAt[indexEntry]("scope/environ/volume/volume-0", data); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -186,7 +226,7 @@ func TestDamagedRecordsAreRefused(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(nil))
 	f.Add([]byte("\x9b\x7f\xff\xff\xff\xff\xff\xff\xff"))
-	f.Add([]byte("\xa1\x0a\xa3\x01\x68volume-0\x03\xa0\x06\xa1\x01\x69machine-0"))
+	f.Add([]byte("\xa1\x0a\xa4\x01\x68volume-0\x03\xa0\x06\xa1\x01\x69machine-0\x08\x64uuid"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if i, ok := survives[instance](t, data); ok {
 			i.index(nil, "it")

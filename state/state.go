@@ -15,7 +15,7 @@ import (
 
 // schemaVersion is of the records and keys, raised when older code must not read
 // what newer code has written.
-const schemaVersion = 3
+const schemaVersion = 4
 
 // Config is what a [State] needs.
 type Config struct {
@@ -29,6 +29,21 @@ type Config struct {
 	// Registry knows the providers that pools may name: those that the workers
 	// have.
 	Registry storage.ProviderRegistry
+
+	// BeforeMigrate is called before a store of an older schema is brought up to
+	// date, to keep a copy of it: older code cannot read it any more. Its error is
+	// that of Open, and nothing has changed. Nil: nothing is called.
+	BeforeMigrate func(fromSchema int) error
+
+	// Marks notes outside the store which state it has, so that a store that was
+	// restored is noticed. Nil: nothing is noted, and nothing noticed.
+	Marks Marks
+
+	// UUID is that of the state to open, whatever the mark says: a store that is
+	// empty gets it, one that has another is refused. It is for putting a state
+	// together again, and for restoring one. Empty: an empty store gets a new UUID
+	// if there is no mark beside it, and is refused if there is one.
+	UUID string
 }
 
 // Validate returns an error that satisfies errors.IsNotValid, and names the field,
@@ -50,8 +65,11 @@ type State struct {
 	store    kv.Store
 	clock    clock.Clock
 	registry storage.ProviderRegistry
+	marks    Marks // may be nil
+	restored bool
 
 	mu       sync.Mutex
+	identity identity // as of the last transaction that changed it
 	closed   bool
 	watchers map[stopper]struct{}
 }
@@ -71,31 +89,77 @@ func Open(config Config) (*State, error) {
 		store:    config.Store,
 		clock:    config.Clock,
 		registry: config.Registry,
+		marks:    config.Marks,
 		watchers: make(map[stopper]struct{}),
 	}
-	err := st.update(func(tx *txn) error {
-		data := tx.get(schemaKey)
-		if data == nil {
-			data, err := json.Marshal(schemaRecord{Version: schemaVersion})
-			if err != nil {
-				return errors.Trace(err)
-			}
-			tx.put(schemaKey, data)
-			return nil
-		}
-		var schema schemaRecord
-		if err := json.Unmarshal(data, &schema); err != nil {
-			return errors.Annotatef(err, "decoding %q", schemaKey)
-		}
-		if schema.Version != schemaVersion {
-			return errors.NotSupportedf("schema %d (this version reads schema %d)", schema.Version, schemaVersion)
-		}
-		return nil
-	})
-	if err != nil {
+	if err := st.open(config); err != nil {
 		return nil, errors.Annotate(err, "opening state")
 	}
 	return st, nil
+}
+
+// open makes a store that is empty or older one that can be read, and compares it with
+// its mark.
+func (st *State) open(config Config) (err error) {
+	var mark Mark
+	var marked bool
+	if st.marks != nil {
+		if mark, marked, err = st.marks.Read(); err != nil {
+			return errors.Annotate(err, "reading the mark beside the state")
+		}
+	}
+	if err := st.migrate(config.BeforeMigrate); err != nil {
+		return errors.Trace(err)
+	}
+	err = st.update(func(tx *txn) error {
+		schema, err := tx.schema()
+		switch {
+		case err != nil:
+			return errors.Trace(err)
+		case schema == 0:
+			if err := checkEmpty(mark, marked, config.UUID); err != nil {
+				return errors.Trace(err)
+			}
+			tx.setSchema()
+			tx.setIdentity(newIdentity(config.UUID))
+		case schema != schemaVersion:
+			return errors.NotSupportedf("schema %d (this version reads schema %d)", schema, schemaVersion)
+		}
+		if own := tx.identity().UUID; config.UUID != "" && own != config.UUID {
+			return errors.NewNotValid(nil, "the state is "+own+", not "+config.UUID)
+		}
+		return nil
+	})
+	if err == nil && st.marks != nil {
+		err = st.compareMark(mark, marked, config.UUID)
+	}
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return st.readIdentity()
+}
+
+// schema returns the schema of the store, 0 for an empty one.
+func (r *reader) schema() (int, error) {
+	data := r.get(schemaKey)
+	if r.err != nil || data == nil {
+		return 0, r.err
+	}
+	var schema schemaRecord
+	err := json.Unmarshal(data, &schema)
+	if err == nil && schema.Version == 0 {
+		err = errors.New("no version")
+	}
+	return schema.Version, errors.Annotatef(err, "decoding %q", schemaKey)
+}
+
+// setSchema notes that the store is of this schema.
+func (tx *txn) setSchema() {
+	data, err := json.Marshal(schemaRecord{Version: schemaVersion})
+	if err != nil && tx.err == nil {
+		tx.err = errors.Trace(err)
+	}
+	tx.put(schemaKey, data)
 }
 
 // Close ends all watchers, with an error that says so, and waits for them. The
@@ -123,9 +187,10 @@ type reader struct {
 	kv  kv.Reader
 	err error
 
-	// devices, instances and tags are the block devices and the instance ids of
-	// machines, and the resource tags: read once, however many volumes of a bulk call
-	// ask for them.
+	// known, devices, instances and tags are the identity of the state, the block
+	// devices and the instance ids of machines, and the user's resource tags: read
+	// once, however many volumes of a bulk call ask for them.
+	known     *identity
 	devices   map[machineTag]*storage.BlockDevices
 	instances map[machineTag]string
 	tags      map[string]string
@@ -155,14 +220,22 @@ func read[T any](r *reader, key string) (record T, ok bool) {
 	return record, r.err == nil
 }
 
-// decodeAt is decode for the record at key.
-func decodeAt[T any](key string, data []byte) (T, error) {
-	record, err := decode[T](data)
+// decodeAt is decode for what is at key. The error says how to go on without the record.
+func decodeAt[T any](key string, data []byte) (record T, err error) {
+	data, ok := unseal(key, data)
+	if ok {
+		record, err = decode[T](data)
+	} else {
+		err = errors.New("the record is damaged: its checksum does not match")
+	}
 	if err != nil {
-		return record, errors.Annotatef(err, "decoding %q", key)
+		return record, errors.Annotatef(err, "decoding %q (%s)", key, damageRemedy)
 	}
 	return record, nil
 }
+
+// damageRemedy is what a user does about a store that cannot be read.
+const damageRemedy = `stop the agent, and go back to a backup with "stowage restore", or put the state together again with "stowage recover"`
 
 // has reports whether there is a record at key.
 func (r *reader) has(key string) bool { return r.get(key) != nil }
@@ -172,6 +245,9 @@ type txn struct {
 	reader
 	tx  kv.Tx
 	now time.Time
+
+	// before is what numbers there were, in a transaction that needs a mark.
+	before *Numbers
 }
 
 // write puts the record that a pointer leads to at key, unless it is there as it is: so
@@ -185,7 +261,7 @@ func (tx *txn) write(key string, record any) {
 		tx.err = errors.Annotatef(err, "encoding %q", key)
 		return
 	}
-	tx.put(key, data)
+	tx.put(key, seal(key, data))
 }
 
 func (tx *txn) put(key string, data []byte) {
@@ -205,7 +281,8 @@ func (tx *txn) remove(key string) {
 	tx.err = errors.Annotatef(tx.tx.Delete(key), "deleting %q", key)
 }
 
-// update runs fn in one transaction.
+// update runs fn in one transaction. Its mark, where it needs one, is written before it
+// is committed; nothing has changed if that fails.
 func (st *State) update(fn func(*txn) error) error {
 	return st.store.Update(func(kvtx kv.Tx) error {
 		tx := &txn{reader: reader{kv: kvtx}, tx: kvtx, now: st.clock.Now().UTC()}
@@ -213,8 +290,32 @@ func (st *State) update(fn func(*txn) error) error {
 		if tx.err != nil {
 			return tx.err
 		}
+		if err != nil {
+			return err
+		}
+		err = st.writeMark(tx)
+		if tx.err != nil {
+			return tx.err
+		}
 		return err
 	})
+}
+
+// updateGrowing is update for what makes something. Where the store is short of disk space
+// it is refused: what is left is for changing and removing what there is.
+func (st *State) updateGrowing(fn func(*txn) error) error {
+	if err := st.checkSpace(); err != nil {
+		return err
+	}
+	return st.update(fn)
+}
+
+func (st *State) checkSpace() error {
+	checker, ok := st.store.(kv.SpaceChecker)
+	if !ok {
+		return nil
+	}
+	return errors.Trace(checker.CheckSpace())
 }
 
 // view runs fn on one snapshot.

@@ -2,7 +2,6 @@ package state
 
 import (
 	"maps"
-	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -45,6 +44,10 @@ type StorageParams struct {
 	// Machine is where the instance is to be attached. The zero tag leaves it
 	// detached, which only storage that does not need a machine can be.
 	Machine names.MachineTag
+
+	// Source is what [State.PrepareImport] has noted to import. It is for imports
+	// only.
+	Source string
 }
 
 // Storage is a storage instance as its user sees it.
@@ -100,6 +103,10 @@ type Entity struct {
 	Life life.Value
 	StatusInfo
 
+	// UUID is its own for ever, and the resource tag by which its provider knows
+	// whose it is.
+	UUID string
+
 	// ProviderID is how the provider knows it; empty until it is provisioned.
 	ProviderID string
 }
@@ -131,6 +138,12 @@ type Changes struct {
 	Resize []Resize
 }
 
+// growing reports whether there will be more than there is. What there is can always be
+// attached.
+func (c Changes) growing() bool {
+	return len(c.Pools) > 0 || len(c.Add) > 0 || len(c.Resize) > 0
+}
+
 // Resize is a size that an instance is wanted with.
 type Resize struct {
 	Name string
@@ -138,7 +151,8 @@ type Resize struct {
 }
 
 // Apply makes changes in one transaction: all or none. The error is about the first
-// that cannot be made, and names it.
+// that cannot be made, and names it. On a full disk nothing is made or made larger: the
+// error satisfies errors.Is(err, syscall.ENOSPC).
 func (st *State) Apply(changes Changes) error {
 	rules, err := poolmanager.NewRules(st.registry)
 	if err != nil {
@@ -150,8 +164,12 @@ func (st *State) Apply(changes Changes) error {
 			return errors.Trace(err)
 		}
 	}
-	return st.update(func(tx *txn) error {
-		if err := tx.changePools(pools); err != nil {
+	update := st.update
+	if changes.growing() {
+		update = st.updateGrowing
+	}
+	return update(func(tx *txn) error {
+		if _, err := tx.changePools(pools); err != nil {
 			return errors.Trace(err)
 		}
 		for _, p := range changes.Add {
@@ -172,7 +190,7 @@ func (st *State) Apply(changes Changes) error {
 			return errors.NotFoundf("machine %s", changes.Machine.Id())
 		}
 		return changeEach(tx, changes.Attach, "attaching", func(i *instance) error {
-			return i.attach(newMachineTag(changes.Machine), tx.now)
+			return i.attach(newMachineTag(changes.Machine), tx.identity().Generation, tx.now)
 		})
 	})
 }
@@ -188,62 +206,6 @@ func (st *State) Apply(changes Changes) error {
 // filesystem on it.
 func (st *State) AddStorage(all ...StorageParams) error {
 	return st.Apply(Changes{Add: all})
-}
-
-// ImportVolume adds a storage instance whose volume is there already: the pool's
-// provider has taken it over (see [storage.VolumeImporter]) as what info says. A
-// filesystem on it is the machine's to take over or to make, as Attributes say. Where
-// Size is zero it is the volume's. Errors are those of AddStorage; one that satisfies
-// errors.IsAlreadyExists may also be about a volume that is another instance's.
-func (st *State) ImportVolume(p StorageParams, info storage.VolumeInfo) error {
-	return st.importStorage(p, (*instance).volume, entityInfo{
-		ID:         info.VolumeId,
-		HardwareID: info.HardwareId,
-		WWN:        info.WWN,
-		Size:       info.Size,
-		Persistent: info.Persistent,
-	})
-}
-
-// ImportFilesystem is ImportVolume for a filesystem of a provider that makes
-// filesystems itself (see [storage.FilesystemImporter]).
-func (st *State) ImportFilesystem(p StorageParams, info storage.FilesystemInfo) error {
-	return st.importStorage(p, (*instance).native, entityInfo{ID: info.FilesystemId, Size: info.Size})
-}
-
-func (st *State) importStorage(p StorageParams, which func(*instance) *entity, info entityInfo) error {
-	rules, err := poolmanager.NewRules(st.registry)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	if p.Size == 0 {
-		p.Size = info.Size
-	}
-	err = st.update(func(tx *txn) error {
-		return st.addStorage(tx, rules, p, func(i *instance) error {
-			e := which(i)
-			if e == nil {
-				return errors.NewNotSupported(nil, "provider "+strconv.Quote(i.Provider)+" makes "+i.Kind+" storage of another sort than was imported")
-			}
-			if taken, ok := read[indexEntry](&tx.reader, importedKey(i.Provider, info.ID)); ok {
-				return errors.NewAlreadyExists(nil, "what was imported is storage "+strconv.Quote(taken.Storage)+" already")
-			}
-			e.Imported = true
-			return e.setInfo(info)
-		})
-	})
-	return errors.Annotatef(err, "importing storage %q", p.Name)
-}
-
-// volume returns the instance's volume, or nil.
-func (i *instance) volume() *entity { return i.Volume }
-
-// native returns the instance's filesystem, or nil where that is on a volume.
-func (i *instance) native() *entity {
-	if i.Volume != nil {
-		return nil
-	}
-	return i.Filesystem
 }
 
 // ResizeStorage asks for an instance to grow to size, in MiB. What is not provisioned
@@ -268,10 +230,12 @@ func (st *State) AttachStorage(names []string, machine names.MachineTag) error {
 
 // DetachStorage detaches the named instances from their machines, all or none. They
 // stay, and can be attached again. What is detached or being detached already is no
-// error. A name that is not there is, satisfying errors.IsNotFound.
+// error. A name that is not there is, satisfying errors.IsNotFound. What may be attached
+// though a state of an older generation says otherwise is detached too.
 func (st *State) DetachStorage(names []string) error {
 	return st.update(func(tx *txn) error {
 		return changeEach(tx, names, "detaching", func(i *instance) error {
+			i.doubtDetached(tx.identity().Generation)
 			i.top().letGo(tx.now)
 			return nil
 		})
@@ -284,6 +248,7 @@ func (st *State) DetachStorage(names []string) error {
 func (st *State) RemoveStorage(names []string) error {
 	return st.update(func(tx *txn) error {
 		return changeEach(tx, names, "removing", func(i *instance) error {
+			i.doubtDetached(tx.identity().Generation)
 			i.Life = dyingAtLeast(i.Life)
 			return nil
 		})
@@ -306,6 +271,7 @@ func (st *State) ReleaseStorage(names []string) error {
 			if i.Life != life.Alive && !i.Release {
 				return errors.NewNotValid(nil, "it is being destroyed")
 			}
+			i.doubtDetached(tx.identity().Generation)
 			i.Life, i.Release = dyingAtLeast(i.Life), true
 			return nil
 		})
@@ -415,10 +381,24 @@ func (st *State) WatchStorage() (watcher.NotifyWatcher, error) {
 // is shown.
 var validName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}(/(0|[1-9][0-9]{0,8}))?$`)
 
-func (p StorageParams) validate() error {
-	switch {
-	case !validName.MatchString(p.Name):
+// BaseName returns NAME of the names NAME and NAME/N of storage.
+func BaseName(name string) string {
+	base, _, _ := strings.Cut(name, "/")
+	return base
+}
+
+func checkName(name string) error {
+	if !validName.MatchString(name) {
 		return errors.NewNotValid(nil, "the name is not valid: a lower-case letter, then up to 62 lower-case letters, digits and hyphens")
+	}
+	return nil
+}
+
+func (p StorageParams) validate() error {
+	if err := checkName(p.Name); err != nil {
+		return err
+	}
+	switch {
 	case p.Kind != storage.StorageKindBlock && p.Kind != storage.StorageKindFilesystem:
 		return errors.NotValidf("kind %s", p.Kind)
 	case p.Size == 0:
@@ -427,51 +407,63 @@ func (p StorageParams) validate() error {
 		return nil
 	case p.Kind == storage.StorageKindBlock:
 		return errors.NewNotValid(nil, "a block device has no mount point")
-	case !path.IsAbs(p.MountPoint) || path.Clean(p.MountPoint) != p.MountPoint || p.MountPoint == "/":
-		return errors.NewNotValid(nil, "mount point "+strconv.Quote(p.MountPoint)+" is not a clean absolute path")
 	}
-	return nil
+	return checkMountPoint(p.MountPoint)
 }
 
-// addStorage adds an instance. imported, where it is not nil, says what of it is there
-// already.
-func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams, imported func(*instance) error) error {
+// design is an instance that is to be added, and what is to be made of it. Nothing is in
+// the instance yet.
+type design struct {
+	instance
+	machine names.MachineTag
+
+	volume, filesystem bool
+
+	// bound says that the machine's worker looks after what there is, and not only
+	// after a filesystem on a volume.
+	bound bool
+}
+
+// design returns an error unless the instance can be added.
+func (st *State) design(r *reader, rules *poolmanager.Rules, p StorageParams) (design, error) {
 	if err := p.validate(); err != nil {
-		return errors.Trace(err)
+		return design{}, errors.Trace(err)
 	}
-	if tx.has(storageKey(p.Name)) {
-		return errors.NewAlreadyExists(nil, "the name is taken")
+	if r.has(storageKey(p.Name)) {
+		return design{}, errors.NewAlreadyExists(nil, "the name is taken")
 	}
-	pool, err := usePool(tx, rules, p.Pool)
+	pool, err := r.pool(rules, p.Pool)
 	if err != nil {
-		return errors.Trace(err)
+		return design{}, errors.Trace(err)
 	}
 	provider, err := st.registry.StorageProvider(pool.Provider())
 	if err != nil {
-		return errors.Annotatef(err, "pool %q", p.Pool)
+		return design{}, errors.Annotatef(err, "pool %q", p.Pool)
 	}
 
 	// What the instance is made of, and whose the parts are.
 	attach := p.Machine != names.MachineTag{}
 	native := p.Kind == storage.StorageKindFilesystem && provider.Supports(storage.StorageKindFilesystem)
-	hasVolume, hasFilesystem := !native, p.Kind == storage.StorageKindFilesystem
-	bound := provider.Scope() == storage.ScopeMachine
-	if hasVolume && !provider.Supports(storage.StorageKindBlock) {
-		return errors.NewNotSupported(nil, "provider "+strconv.Quote(string(pool.Provider()))+" makes no "+p.Kind.String()+" storage")
+	d := design{
+		machine:    p.Machine,
+		volume:     !native,
+		filesystem: p.Kind == storage.StorageKindFilesystem,
+		bound:      provider.Scope() == storage.ScopeMachine,
 	}
-	if !attach && (bound || hasVolume && hasFilesystem) {
-		return errors.NewNotValid(nil, "storage of pool "+strconv.Quote(p.Pool)+" is made on a machine: name one")
+	if d.volume && !provider.Supports(storage.StorageKindBlock) {
+		return design{}, errors.NewNotSupported(nil, "provider "+strconv.Quote(string(pool.Provider()))+" makes no "+p.Kind.String()+" storage")
 	}
-	if attach {
-		if !tx.has(machineKey(newMachineTag(p.Machine))) {
-			return errors.NotFoundf("machine %s", p.Machine.Id())
-		}
+	if !attach && (d.bound || d.volume && d.filesystem) {
+		return design{}, errors.NewNotValid(nil, "storage of pool "+strconv.Quote(p.Pool)+" is made on a machine: name one")
+	}
+	if attach && !r.has(machineKey(newMachineTag(p.Machine))) {
+		return design{}, errors.NotFoundf("machine %s", p.Machine.Id())
 	}
 
 	attributes := make(map[string]any)
 	maps.Copy(attributes, pool.Attrs())
 	maps.Copy(attributes, p.Attributes)
-	i := instance{
+	d.instance = instance{
 		Kind:       p.Kind.String(),
 		Pool:       p.Pool,
 		Provider:   string(pool.Provider()),
@@ -481,21 +473,34 @@ func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams, 
 		ReadOnly:   p.ReadOnly,
 		Life:       life.Alive,
 	}
-	if hasVolume {
-		id := tx.nextID(volumeSequenceKey, p.Machine, bound)
-		i.Volume = newEntity(names.VolumeTagKind, id, tx.now)
+	return d, nil
+}
+
+// addStorage adds an instance. imported, where it is not nil, is what of it is there
+// already.
+func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams, imported *imported) error {
+	if imported == nil && p.Source != "" {
+		return errors.NewNotValid(nil, "a source is imported, not added")
 	}
-	if hasFilesystem {
-		id := tx.nextID(filesystemSequenceKey, p.Machine, bound || hasVolume)
-		i.Filesystem = newEntity(names.FilesystemTagKind, id, tx.now)
+	d, err := st.design(&tx.reader, rules, p)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	joinPool(tx, p.Pool)
+	i := d.instance
+	if d.volume {
+		i.Volume = newEntity(tx.nextTag(d, names.VolumeTagKind, imported), tx.now)
+	}
+	if d.filesystem {
+		i.Filesystem = newEntity(tx.nextTag(d, names.FilesystemTagKind, imported), tx.now)
 	}
 	if imported != nil {
-		if err := imported(&i); err != nil {
+		if err := imported.complete(tx, &i); err != nil {
 			return errors.Trace(err)
 		}
 	}
-	if attach {
-		if err := i.attach(newMachineTag(p.Machine), tx.now); err != nil {
+	if d.machine != (names.MachineTag{}) {
+		if err := i.attach(newMachineTag(d.machine), tx.identity().Generation, tx.now); err != nil {
 			return errors.Trace(err)
 		}
 	}
@@ -503,14 +508,31 @@ func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams, 
 	return nil
 }
 
-// nextID returns what follows the kind in a tag that no volume, or no filesystem, has
-// ever had: N, or MACHINE-N for what is bound to its machine.
-func (tx *txn) nextID(sequenceKey string, machine names.MachineTag, bound bool) string {
-	id := strconv.FormatUint(tx.next(sequenceKey), 10)
-	if bound {
-		id = strings.TrimPrefix(machine.String(), names.MachineTagKind+"-") + "-" + id
+// nextTag returns a new tag for what is to be made, or the one that was noted for what is
+// imported.
+func (tx *txn) nextTag(d design, kind string, imported *imported) entityTag {
+	bound := d.bound || d.volume && kind == names.FilesystemTagKind
+	prefix := tagPrefix(kind, bound, d.machine)
+	if imported != nil && strings.HasPrefix(string(imported.note.Tag), prefix) && isNumber(string(imported.note.Tag[len(prefix):])) {
+		return imported.note.Tag
 	}
-	return id
+	return tx.newTag(prefix)
+}
+
+// tagPrefix is what comes before the number in a tag: KIND-, or KIND-MACHINE- for what is
+// bound to its machine.
+func tagPrefix(kind string, bound bool, machine names.MachineTag) string {
+	if !bound {
+		return kind + "-"
+	}
+	return kind + strings.TrimPrefix(machine.String(), names.MachineTagKind) + "-"
+}
+
+// newTag returns a tag that no volume, or no filesystem, has ever had.
+func (tx *txn) newTag(prefix string) entityTag {
+	tx.marked()
+	kind, _, _ := strings.Cut(prefix, "-")
+	return entityTag(prefix + strconv.FormatUint(tx.next(sequenceKey(kind)), 10))
 }
 
 // next returns the value of a counter, and counts it up.
@@ -597,7 +619,7 @@ func (e *entity) view() *Entity {
 	if e == nil {
 		return nil
 	}
-	view := &Entity{Tag: e.Tag.tag(), Scope: storage.ScopeMachine, Life: e.Life, StatusInfo: e.Status}
+	view := &Entity{Tag: e.Tag.tag(), Scope: storage.ScopeMachine, Life: e.Life, StatusInfo: e.Status, UUID: e.UUID}
 	if e.Tag.scope() == environScope {
 		view.Scope = storage.ScopeEnviron
 	}

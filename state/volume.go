@@ -50,7 +50,7 @@ func (a *Accessor) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult,
 			return err
 		}
 		return a.changeEntity(tx, tag, func(i *instance, e *entity) error {
-			err := e.setInfo(entityInfo{
+			err := tx.provision(e, entityInfo{
 				ID:         v.Info.VolumeId,
 				HardwareID: v.Info.HardwareId,
 				WWN:        v.Info.WWN,
@@ -64,6 +64,20 @@ func (a *Accessor) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult,
 			return nil
 		})
 	})
+}
+
+// provision records what a provider has made, or made larger. What is new is attached as the
+// state says, and nowhere else.
+func (tx *txn) provision(e *entity, info entityInfo) error {
+	isNew := e.Info == nil
+	if err := e.setInfo(info); err != nil {
+		return err
+	}
+	tx.recorded(e)
+	if isNew {
+		tx.placed(e)
+	}
+	return nil
 }
 
 // setInfo records what the entity is provisioned as.
@@ -105,11 +119,7 @@ func wantedSizes[T names.Tag](a *Accessor, tags []T) ([]params.SizeResult, error
 // raised.
 func (a *Accessor) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.VolumeTag) (params.VolumeParams, error) {
-		i, e, err := a.readEntity(r, entityTag(tag.String()))
-		if err != nil {
-			return params.VolumeParams{}, err
-		}
-		resourceTags, err := r.resourceTags()
+		i, e, resourceTags, err := a.readTagged(r, entityTag(tag.String()))
 		if err != nil {
 			return params.VolumeParams{}, err
 		}
@@ -159,10 +169,10 @@ func (i *instance) removable(e *entity) (string, error) {
 // known returns what an entity is provisioned as, nil where it is not. A filesystem on a
 // volume that is dead, and that somebody set out to make, is destroyed as if that had been
 // recorded: it goes with its volume, but what was noted of it does not. Whoever makes such
-// filesystems calls them by their tags.
+// filesystems calls them by their tags and UUIDs.
 func (i *instance) known(e *entity) *entityInfo {
 	if e.Info == nil && e.Attempted && e.Life == life.Dead && e == i.Filesystem && i.Volume != nil {
-		return &entityInfo{ID: string(e.Tag)}
+		return &entityInfo{ID: string(e.Tag) + "-" + e.UUID}
 	}
 	return e.Info
 }

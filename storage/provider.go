@@ -86,7 +86,8 @@ type Provider interface {
 type VolumeSource interface {
 	// CreateVolumes makes volumes, and attaches those that it can only make
 	// attached. It is idempotent by [VolumeParams].Tag: a volume that an
-	// earlier call made for the tag is returned as it is.
+	// earlier call made for the tag is returned as it is; by a source that
+	// keeps resource tags only for the same [EntityUUIDTag].
 	CreateVolumes(ctx envcontext.ProviderCallContext, params []VolumeParams) ([]CreateVolumesResult, error)
 
 	// ListVolumes returns the ids of all volumes that the source has made for
@@ -133,7 +134,8 @@ type FilesystemSource interface {
 
 	// CreateFilesystems makes filesystems; it mounts none. It is idempotent by
 	// [FilesystemParams].Tag: a filesystem that an earlier call made for the
-	// tag is returned as it is.
+	// tag is returned as it is; by a source that keeps resource tags only for
+	// the same [EntityUUIDTag].
 	CreateFilesystems(ctx envcontext.ProviderCallContext, params []FilesystemParams) ([]CreateFilesystemsResult, error)
 
 	// DestroyFilesystems removes filesystems and the data on them; the data of

@@ -66,3 +66,23 @@ type EntityStatusArgs struct {
 	Info   string         `json:"info"`
 	Data   map[string]any `json:"data"`
 }
+
+// OwnerResult says whose a volume or filesystem is, or has an error.
+type OwnerResult struct {
+	// ModelUUID is the UUID of the state, EntityUUID that of the volume or
+	// filesystem.
+	ModelUUID  string `json:"model-uuid"`
+	EntityUUID string `json:"entity-uuid"`
+
+	// Check asks for the owner to be compared with what the provider knows, before
+	// anything is done to what is provisioned: it was recorded before the state was
+	// restored.
+	Check bool `json:"check,omitempty"`
+
+	Error *Error `json:"error,omitempty"`
+}
+
+// OwnerResults holds the results of a bulk call.
+type OwnerResults struct {
+	Results []OwnerResult `json:"results"`
+}

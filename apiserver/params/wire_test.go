@@ -61,6 +61,10 @@ func TestWireFormat(t *testing.T) {
 		`{"error":{"message":"m","code":"c"},"result":7}`,
 		`{"result":0}`,
 	}, {
+		params.OwnerResult{ModelUUID: "u", EntityUUID: "v", Check: true, Error: &params.Error{Message: "m", Code: "c"}},
+		`{"model-uuid":"u","entity-uuid":"v","check":true,"error":{"message":"m","code":"c"}}`,
+		`{"model-uuid":"","entity-uuid":""}`,
+	}, {
 		params.LifeResult{Life: life.Dying, Error: &params.Error{Message: "m", Code: "c"}},
 		`{"life":"dying","error":{"message":"m","code":"c"}}`,
 		`{"life":""}`,
@@ -198,7 +202,7 @@ func TestWireFormatOfResultsAndEnvelopes(t *testing.T) {
 	}
 	for key, lists := range map[string][]any{
 		"results": {
-			params.ErrorResults{}, params.StringResults{}, params.SizeResults{}, params.LifeResults{}, params.BlockDeviceResults{},
+			params.ErrorResults{}, params.StringResults{}, params.SizeResults{}, params.OwnerResults{}, params.LifeResults{}, params.BlockDeviceResults{},
 			params.VolumeResults{}, params.VolumeParamsResults{}, params.RemoveVolumeParamsResults{},
 			params.VolumeAttachmentResults{}, params.VolumeAttachmentParamsResults{}, params.VolumeAttachmentPlanResults{},
 			params.FilesystemResults{}, params.FilesystemParamsResults{}, params.RemoveFilesystemParamsResults{},

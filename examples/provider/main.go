@@ -7,7 +7,8 @@
 //
 //	stowage run --manager --provider files=/opt/files/provider
 //
-// Its volumes are then in /opt/files/volumes.
+// Its volumes are then in /opt/files/volumes, and what they are tagged with in
+// /opt/files/tags.
 package main
 
 import (
@@ -27,12 +28,13 @@ import (
 )
 
 // An argument and a result have what the operations below need. There is more: the
-// machine, the attributes of the pool, tags.
+// machine, the attributes of the pool.
 type argument struct {
-	Volume   string `json:"volume"`
-	VolumeID string `json:"volume-id"`
-	SizeMiB  uint64 `json:"size-mib"`
-	ReadOnly bool   `json:"read-only"`
+	Volume   string            `json:"volume"`
+	VolumeID string            `json:"volume-id"`
+	SizeMiB  uint64            `json:"size-mib"`
+	Tags     map[string]string `json:"tags"`
+	ReadOnly bool              `json:"read-only"`
 }
 
 type result struct {
@@ -40,6 +42,9 @@ type result struct {
 	VolumeID   string      `json:"volume-id,omitempty"`
 	SizeMiB    uint64      `json:"size-mib,omitempty"`
 	Attachment *attachment `json:"attachment,omitempty"`
+
+	Tags     map[string]string `json:"tags,omitempty"`
+	Attached bool              `json:"attached,omitempty"`
 }
 
 type attachment struct {
@@ -66,7 +71,10 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	files := directory(filepath.Join(filepath.Dir(program), "volumes"))
+	files := store{
+		volumes: filepath.Join(filepath.Dir(program), "volumes"),
+		tags:    filepath.Join(filepath.Dir(program), "tags"),
+	}
 	unlock, err := files.lock()
 	if err != nil {
 		return err
@@ -127,66 +135,115 @@ func codeOf(err error) string {
 	return ""
 }
 
-// directory holds a file for each volume, under the volume's name, which is its id
-// too.
-type directory string
+// store has a directory with a file for each volume, under the volume's id, and one with
+// the tags of each.
+type store struct {
+	volumes, tags string
+}
 
 // lock keeps other runs out. The one before may still be running when its agent has
 // been killed.
-func (d directory) lock() (unlock func(), err error) {
-	if err := os.MkdirAll(string(d), 0o700); err != nil {
-		return nil, err
+func (d store) lock() (unlock func(), err error) {
+	for _, dir := range []string{d.volumes, d.tags} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
 	}
-	dir, err := os.Open(string(d))
+	dir, err := os.Open(d.volumes)
 	if err != nil {
 		return nil, err
 	}
 	return func() { dir.Close() }, syscall.Flock(int(dir.Fd()), syscall.LOCK_EX)
 }
 
-var validID = regexp.MustCompile(`^volume-[0-9]+$`)
+// uuidTag is the tag that is a volume's own for ever: its name may be another's after an
+// older state was restored.
+const uuidTag = "stowage-storage-uuid"
 
-func (d directory) file(id string) (string, error) {
+var (
+	validName = regexp.MustCompile(`^volume-[0-9]+$`)
+	validUUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	validID   = regexp.MustCompile(`^volume-[0-9]+(-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?$`)
+)
+
+// newID returns the id of a volume: its name, and its UUID if it has one.
+func newID(arg argument) (string, error) {
+	uuid, ok := arg.Tags[uuidTag]
+	switch {
+	case !validName.MatchString(arg.Volume):
+		return "", coded{fmt.Errorf("%q is not the name of a volume", arg.Volume), "not-valid"}
+	case ok && !validUUID.MatchString(uuid):
+		return "", coded{fmt.Errorf("%q is not a UUID", uuid), "not-valid"}
+	case ok:
+		return arg.Volume + "-" + uuid, nil
+	}
+	return arg.Volume, nil
+}
+
+func (d store) file(id string) (string, error) {
 	if !validID.MatchString(id) {
 		return "", coded{fmt.Errorf("%q is not the id of a volume", id), "not-valid"}
 	}
-	return filepath.Join(string(d), id), nil
+	return filepath.Join(d.volumes, id), nil
 }
 
 // create is asked again for what it has made, if the agent was killed before it knew.
-func (d directory) create(arg argument) (result, error) {
-	file, err := d.file(arg.Volume)
+func (d store) create(arg argument) (result, error) {
+	id, err := newID(arg)
+	if err != nil {
+		return result{}, err
+	}
+	file, err := d.file(id)
 	if err != nil {
 		return result{}, err
 	}
 	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
-		if err := allocate(file, arg.SizeMiB); err != nil {
+		if err := d.allocate(id, arg); err != nil {
 			return result{}, err
 		}
 	}
-	return d.describe(argument{VolumeID: arg.Volume})
+	return d.describe(argument{VolumeID: id})
 }
 
-// allocate makes a file of a size, or none.
-func allocate(file string, mib uint64) error {
-	if mib > math.MaxInt64>>20 {
-		return coded{fmt.Errorf("no file has %d MiB", mib), "not-valid"}
+// allocate makes a volume with its tags, or nothing.
+func (d store) allocate(id string, arg argument) error {
+	if arg.SizeMiB > math.MaxInt64>>20 {
+		return coded{fmt.Errorf("no file has %d MiB", arg.SizeMiB), "not-valid"}
 	}
+	tags, err := json.Marshal(arg.Tags)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(d.volumes, id)
 	f, err := os.OpenFile(file+".new", os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(mib)<<20); err != nil {
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(arg.SizeMiB)<<20); err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
 	if err := f.Sync(); err != nil {
 		return err
 	}
+	// A volume that is there has its tags.
+	if err := write(filepath.Join(d.tags, id), tags); err != nil {
+		return err
+	}
 	return os.Rename(f.Name(), file)
 }
 
-func (d directory) describe(arg argument) (result, error) {
+// write writes a small file that outlives a crash of the machine.
+func write(path string, data []byte) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+func (d store) describe(arg argument) (result, error) {
 	file, err := d.file(arg.VolumeID)
 	if err != nil {
 		return result{}, err
@@ -198,20 +255,41 @@ func (d directory) describe(arg argument) (result, error) {
 	return result{VolumeID: arg.VolumeID, SizeMiB: uint64(info.Size()) >> 20}, nil
 }
 
-func (d directory) list() ([]result, error) {
-	entries, err := os.ReadDir(string(d))
+func (d store) list() ([]result, error) {
+	entries, err := os.ReadDir(d.volumes)
+	if err != nil {
+		return nil, err
+	}
 	results := []result{}
 	for _, entry := range entries {
-		if validID.MatchString(entry.Name()) {
-			results = append(results, result{VolumeID: entry.Name()})
+		id := entry.Name()
+		if !validID.MatchString(id) {
+			continue
 		}
+		r, err := d.describe(argument{VolumeID: id})
+		if err != nil {
+			return nil, err
+		}
+		tags, err := os.ReadFile(filepath.Join(d.tags, id))
+		if err == nil {
+			err = json.Unmarshal(tags, &r.Tags)
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("reading the tags of %s: %w", id, err)
+		}
+		device, err := deviceOf(filepath.Join(d.volumes, id))
+		if err != nil {
+			return nil, err
+		}
+		r.Attached = device != ""
+		results = append(results, r)
 	}
-	return results, err
+	return results, nil
 }
 
 // attach leaves a volume that is attached as it is: it is asked again after every
 // start of the agent.
-func (d directory) attach(arg argument) (result, error) {
+func (d store) attach(arg argument) (result, error) {
 	file, err := d.file(arg.VolumeID)
 	if err != nil {
 		return result{}, err
@@ -240,7 +318,7 @@ func (d directory) attach(arg argument) (result, error) {
 	}}, nil
 }
 
-func (d directory) detach(arg argument) (result, error) {
+func (d store) detach(arg argument) (result, error) {
 	file, err := d.file(arg.VolumeID)
 	if err != nil {
 		return result{}, err
@@ -270,25 +348,33 @@ func (d directory) detach(arg argument) (result, error) {
 // patience is how long detaching a device may take.
 const patience = 5 * time.Second
 
-func (d directory) destroy(arg argument) (result, error) {
+func (d store) destroy(arg argument) (result, error) {
 	file, err := d.detached(arg.VolumeID)
 	if err != nil {
 		return result{}, err
 	}
-	return result{}, os.Remove(file)
+	return result{}, errors.Join(os.Remove(file), d.untag(arg.VolumeID))
+}
+
+// untag forgets the tags of a volume that is not this provider's any more.
+func (d store) untag(id string) error {
+	if err := os.Remove(filepath.Join(d.tags, id)); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // release puts a volume's file where this provider does not look for volumes.
-func (d directory) release(arg argument) (result, error) {
+func (d store) release(arg argument) (result, error) {
 	file, err := d.detached(arg.VolumeID)
 	if err != nil {
 		return result{}, err
 	}
-	return result{}, os.Rename(file, file+".released")
+	return result{}, errors.Join(os.Rename(file, file+".released"), d.untag(arg.VolumeID))
 }
 
 // detached returns the file of a volume that is not in use.
-func (d directory) detached(id string) (string, error) {
+func (d store) detached(id string) (string, error) {
 	file, err := d.file(id)
 	if err != nil {
 		return "", err

@@ -29,6 +29,9 @@ const (
 	// Sizes are those that are wanted of what is provisioned already:
 	// storageprovisioner.VolumeSizeAccessor and FilesystemSizeAccessor.
 	Sizes
+	// Owners are those of volumes and filesystems; the parameters of creations
+	// carry them as resource tags.
+	Owners
 )
 
 // For returns accessors for one worker of a scope, with the capabilities given and
@@ -47,6 +50,8 @@ func (m *Model) For(scope names.Tag, with ...Capability) storageprovisioner.Acce
 	for _, c := range with {
 		all |= c
 	}
+	a.owners = all&Owners != 0
+	o := owned{a, owners{a}}
 	switch all {
 	case 0:
 		return a
@@ -83,13 +88,55 @@ func (m *Model) For(scope names.Tag, with ...Capability) storageprovisioner.Acce
 			plans
 			sizes
 		}{a, plans{a}, sizes{a}}
-	default:
+	case Removal | Plans | Sizes:
 		return struct {
 			*accessor
 			removal
 			plans
 			sizes
 		}{a, removal{a}, plans{a}, sizes{a}}
+	case Owners:
+		return o
+	case Owners | Removal:
+		return struct {
+			owned
+			removal
+		}{o, removal{a}}
+	case Owners | Plans:
+		return struct {
+			owned
+			plans
+		}{o, plans{a}}
+	case Owners | Sizes:
+		return struct {
+			owned
+			sizes
+		}{o, sizes{a}}
+	case Owners | Removal | Plans:
+		return struct {
+			owned
+			removal
+			plans
+		}{o, removal{a}, plans{a}}
+	case Owners | Removal | Sizes:
+		return struct {
+			owned
+			removal
+			sizes
+		}{o, removal{a}, sizes{a}}
+	case Owners | Plans | Sizes:
+		return struct {
+			owned
+			plans
+			sizes
+		}{o, plans{a}, sizes{a}}
+	default:
+		return struct {
+			owned
+			removal
+			plans
+			sizes
+		}{o, removal{a}, plans{a}, sizes{a}}
 	}
 }
 
@@ -105,7 +152,9 @@ type accessor struct {
 	m *Model
 	// machine is the machine of the scope; empty if that is the environment.
 	machine string
-	busy    atomic.Int32
+	// owners says that the capability [Owners] is there.
+	owners bool
+	busy   atomic.Int32
 }
 
 // begin begins a call. The function that it returns, if the call goes on, ends it.
@@ -401,6 +450,7 @@ func (a *accessor) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsRe
 			if err != nil {
 				return params.VolumeParamsResult{}, err
 			}
+			p.Tags = a.resourceTags(tag.String(), p.Tags)
 			if id, ok := a.attachment(tag.String()); ok {
 				attachment := a.volumeAttachmentParams(a.m.volumeAttachments.rows[id].params)
 				p.Attachment = &attachment
@@ -469,6 +519,7 @@ func (a *accessor) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult,
 			if news {
 				a.m.feeds.volumes.changed(v.VolumeTag)
 			}
+			delete(a.m.unchecked, v.VolumeTag)
 			return err
 		})
 }
@@ -482,6 +533,7 @@ func (a *accessor) SetVolumeAttachmentInfo(attachments []params.VolumeAttachment
 			if news {
 				a.m.feeds.volumeAttachments.changed(id)
 			}
+			delete(a.m.unchecked, v.VolumeTag)
 			return err
 		})
 }
@@ -508,6 +560,7 @@ func (a *accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.Filesy
 			if err != nil {
 				return params.FilesystemParamsResult{}, err
 			}
+			p.Tags = a.resourceTags(tag.String(), p.Tags)
 			if id, ok := a.attachment(tag.String()); ok {
 				attachment := a.filesystemAttachmentParams(a.m.filesystemAttachments.rows[id].params)
 				p.Attachment = &attachment
@@ -554,6 +607,7 @@ func (a *accessor) SetFilesystemInfo(filesystems []params.Filesystem) ([]params.
 			if news {
 				a.m.feeds.filesystems.changed(f.FilesystemTag)
 			}
+			delete(a.m.unchecked, f.FilesystemTag)
 			return err
 		})
 }
@@ -567,6 +621,7 @@ func (a *accessor) SetFilesystemAttachmentInfo(attachments []params.FilesystemAt
 			if news {
 				a.m.feeds.filesystemAttachments.changed(id)
 			}
+			delete(a.m.unchecked, f.FilesystemTag)
 			return err
 		})
 }

@@ -32,6 +32,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/google/uuid"
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
@@ -92,6 +93,8 @@ type Model struct {
 	plans                 table[params.MachineStorageId, params.VolumeAttachmentPlan]
 	devices               map[params.MachineStorageId]storage.BlockDevice
 
+	unchecked map[string]bool // tags whose owners are to be checked
+
 	statuses map[string][]params.EntityStatusArgs
 	removed  []string
 	feeds    feeds
@@ -117,6 +120,7 @@ func New(options Options) *Model {
 		filesystemAttachments: newTable[params.MachineStorageId, filesystemAttachment](),
 		plans:                 newTable[params.MachineStorageId, params.VolumeAttachmentPlan](),
 		devices:               make(map[params.MachineStorageId]storage.BlockDevice),
+		unchecked:             make(map[string]bool),
 		statuses:              make(map[string][]params.EntityStatusArgs),
 	}
 	return m
@@ -343,6 +347,23 @@ func (m *Model) SetSize(tag string, size uint64) {
 		}
 		m.changed(tag)
 	})
+}
+
+// Owner returns whose a volume or filesystem is, whether or not it is there.
+func (m *Model) Owner(tag string) storage.Owner {
+	return get(m, func() storage.Owner { return m.owner(tag) })
+}
+
+// owner says the same of the same tag in every model of the environment.
+func (m *Model) owner(tag string) storage.Owner {
+	model, _ := m.attrs["uuid"].(string)
+	return storage.Owner{ModelUUID: model, EntityUUID: uuid.NewSHA1(uuid.NameSpaceOID, []byte(model+tag)).String()}
+}
+
+// CheckOwner has accessors with [Owners] ask for the owner of a volume or filesystem to
+// be checked, until it is recorded again: as a state does that was restored.
+func (m *Model) CheckOwner(tag string) {
+	m.change(func() { m.unchecked[tag] = true })
 }
 
 // SetLife sets the life of a volume or filesystem, and nothing else. Destroy does

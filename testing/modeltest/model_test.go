@@ -352,31 +352,55 @@ func TestPlans(t *testing.T) {
 
 func TestCapabilitiesAreThereWhenAskedFor(t *testing.T) {
 	m := model(t)
-	for _, test := range []struct {
-		with                  []modeltest.Capability
-		removal, plans, sizes bool
-	}{
-		{nil, false, false, false},
-		{[]modeltest.Capability{modeltest.Removal}, true, false, false},
-		{[]modeltest.Capability{modeltest.Plans}, false, true, false},
-		{[]modeltest.Capability{modeltest.Sizes}, false, false, true},
-		{[]modeltest.Capability{modeltest.Plans, modeltest.Removal}, true, true, false},
-		{[]modeltest.Capability{modeltest.Sizes, modeltest.Removal}, true, false, true},
-		{[]modeltest.Capability{modeltest.Sizes, modeltest.Plans}, false, true, true},
-		{[]modeltest.Capability{modeltest.Sizes, modeltest.Plans, modeltest.Removal}, true, true, true},
-	} {
-		cfg := m.Config(environment, test.with...)
+	all := []modeltest.Capability{modeltest.Removal, modeltest.Plans, modeltest.Sizes, modeltest.Owners}
+	for which := range 1 << len(all) {
+		var with []modeltest.Capability
+		want := make([]bool, len(all))
+		for n, capability := range all {
+			if want[n] = which&(1<<n) != 0; want[n] {
+				with = append(with, capability)
+			}
+		}
+		cfg := m.Config(environment, with...)
 		_, volumes := cfg.Volumes.(storageprovisioner.VolumeRemovalAccessor)
 		_, filesystems := cfg.Filesystems.(storageprovisioner.FilesystemRemovalAccessor)
 		_, plans := cfg.Volumes.(storageprovisioner.VolumeAttachmentPlanAccessor)
 		_, volumeSizes := cfg.Volumes.(storageprovisioner.VolumeSizeAccessor)
 		_, filesystemSizes := cfg.Filesystems.(storageprovisioner.FilesystemSizeAccessor)
-		if volumes != test.removal || filesystems != test.removal || plans != test.plans ||
-			volumeSizes != test.sizes || filesystemSizes != test.sizes {
-			t.Errorf("%v: removal of volumes %v, of filesystems %v, plans %v, sizes of volumes %v, of filesystems %v",
-				test.with, volumes, filesystems, plans, volumeSizes, filesystemSizes)
+		_, owners := cfg.Volumes.(ownerAccessor)
+		if !slices.Equal([]bool{volumes, plans, volumeSizes, owners}, want) || filesystems != volumes || filesystemSizes != volumeSizes {
+			t.Errorf("%v: removal of volumes %v, of filesystems %v, plans %v, sizes of volumes %v, of filesystems %v, owners %v",
+				with, volumes, filesystems, plans, volumeSizes, filesystemSizes, owners)
 		}
 	}
+}
+
+type ownerAccessor interface {
+	Owners([]names.Tag) ([]params.OwnerResult, error)
+}
+
+func TestOwnersAreThoseOfTheParameters(t *testing.T) {
+	m := model(t)
+	a := m.For(machine0, modeltest.Owners)
+	owners := a.(ownerAccessor)
+	for _, tag := range []names.Tag{volume0, filesystem0} {
+		got := result[params.OwnerResult](t)(owners.Owners([]names.Tag{tag}))
+		check(t, "owner", got, params.OwnerResult{ModelUUID: m.Owner(tag.String()).ModelUUID, EntityUUID: m.Owner(tag.String()).EntityUUID})
+	}
+	volume := result[params.VolumeParamsResult](t)(a.VolumeParams([]names.VolumeTag{volume0}))
+	check(t, "volume", storage.OwnerOf(volume.Result.Tags), m.Owner("volume-0"))
+	filesystem := result[params.FilesystemParamsResult](t)(a.FilesystemParams([]names.FilesystemTag{filesystem0}))
+	check(t, "filesystem", storage.OwnerOf(filesystem.Result.Tags), m.Owner("filesystem-0"))
+	check(t, "the same owner", m.Owner("volume-0") == m.Owner("filesystem-0"), false)
+	older := result[params.VolumeParamsResult](t)(m.For(machine0).VolumeParams([]names.VolumeTag{volume0}))
+	check(t, "without the capability", storage.OwnerOf(older.Result.Tags), storage.Owner{})
+
+	m.CheckOwner("volume-0")
+	check(t, "restored", result[params.OwnerResult](t)(owners.Owners([]names.Tag{volume0})).Check, true)
+	result[params.ErrorResult](t)(a.SetVolumeInfo([]params.Volume{{VolumeTag: "volume-0", Info: params.VolumeInfo{VolumeId: "vol-0"}}}))
+	check(t, "recorded again", result[params.OwnerResult](t)(owners.Owners([]names.Tag{volume0})).Check, false)
+	none := result[params.OwnerResult](t)(owners.Owners([]names.Tag{names.NewVolumeTag("7")}))
+	check(t, "none", params.IsCodeNotFound(none.Error), true)
 }
 
 func TestSizesAreThoseThatAreWanted(t *testing.T) {

@@ -1,11 +1,14 @@
 package modeltest
 
 import (
+	"maps"
+
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/testing/watchertest"
 	"github.com/stowage-io/stowage/watcher"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
@@ -19,6 +22,15 @@ type plans struct{ a *accessor }
 
 // sizes is the capability [Sizes].
 type sizes struct{ a *accessor }
+
+// owners is the capability [Owners].
+type owners struct{ a *accessor }
+
+// owned is an accessor with the capability [Owners].
+type owned struct {
+	*accessor
+	owners
+}
 
 var (
 	_ storageprovisioner.VolumeRemovalAccessor        = removal{}
@@ -74,6 +86,34 @@ func (s sizes) FilesystemSizes(tags []names.FilesystemTag) ([]params.SizeResult,
 			return params.SizeResult{Result: p.Size}, err
 		},
 		func(r *params.SizeResult) **params.Error { return &r.Error })
+}
+
+func (o owners) Owners(tags []names.Tag) ([]params.OwnerResult, error) {
+	return bulk(o.a, "Owners", tags, tagOf,
+		func(tag names.Tag) (params.OwnerResult, error) {
+			if !o.a.m.has(tag.String()) {
+				return params.OwnerResult{}, errors.NotFoundf("%s", tag)
+			}
+			owner := o.a.m.owner(tag.String())
+			return params.OwnerResult{
+				ModelUUID: owner.ModelUUID, EntityUUID: owner.EntityUUID, Check: o.a.m.unchecked[tag.String()],
+			}, nil
+		},
+		func(r *params.OwnerResult) **params.Error { return &r.Error })
+}
+
+// resourceTags adds the owner to the user's resource tags, where the accessors have that.
+func (a *accessor) resourceTags(tag string, users map[string]string) map[string]string {
+	if !a.owners {
+		return users
+	}
+	owner := a.m.owner(tag)
+	tags := maps.Clone(users)
+	if tags == nil {
+		tags = make(map[string]string)
+	}
+	tags[storage.ModelUUIDTag], tags[storage.EntityUUIDTag] = owner.ModelUUID, owner.EntityUUID
+	return tags
 }
 
 func (p plans) WatchVolumeAttachmentPlans() (watcher.MachineStorageIdsWatcher, error) {

@@ -3,8 +3,9 @@
 //
 // A [Provider] is a storage.Provider and its own source of volumes and filesystems.
 // Volume "volume-0" gets the id "vol-0", filesystem "filesystem-0" the id "fs-0",
-// and both stay what they are however often they are created. An id that it has not
-// given is taken to have been made long ago. Unscripted, it passes the conformance
+// and both stay what they are however often they are created for the same owner
+// ([storage.OwnerOf]); for another they are refused. An id that it has not given is
+// taken to have been made long ago. Unscripted, it passes the conformance
 // suite storage/provider/providertest.
 //
 // The provider is a [calls.Journal] of the calls that it gets, and a [calls.Script]
@@ -58,7 +59,7 @@ type Options struct {
 
 	// FixedSize has sources whose volumes and filesystems cannot grow: they have
 	// neither storage.VolumeResizer nor storage.FilesystemResizer, nor any other
-	// capability that the provider itself does not have.
+	// capability that the provider itself does not have, such as keeping resource tags.
 	FixedSize bool
 	// Remark is the answer of storage.FilesystemRemarker; nil: nothing.
 	Remark func(filesystemId string) string
@@ -99,6 +100,8 @@ type Provider struct {
 	volumes     []storage.Volume
 	filesystems []storage.Filesystem
 	attached    []string
+	// tags are the resource tags of volumes and filesystems, by id.
+	tags map[string]map[string]string
 	// removed holds the ids of what was there and is not any more.
 	removed map[string]bool
 }
@@ -115,6 +118,10 @@ var (
 	_ storage.VolumeResizer           = (*Provider)(nil)
 	_ storage.FilesystemResizer       = (*Provider)(nil)
 	_ storage.FilesystemRemarker      = (*Provider)(nil)
+	_ storage.VolumeOwnerLister       = (*Provider)(nil)
+	_ storage.FilesystemOwnerLister   = (*Provider)(nil)
+	_ storage.VolumeTagger            = (*Provider)(nil)
+	_ storage.FilesystemTagger        = (*Provider)(nil)
 )
 
 // New returns a provider that has made nothing yet.
@@ -125,7 +132,10 @@ func New(options Options) *Provider {
 	if options.Rules == nil {
 		options.Rules = NewRules(nil)
 	}
-	return &Provider{Journal: options.Journal, Script: new(calls.Script), Options: options, removed: make(map[string]bool)}
+	return &Provider{
+		Journal: options.Journal, Script: new(calls.Script), Options: options,
+		tags: make(map[string]map[string]string), removed: make(map[string]bool),
+	}
 }
 
 // Registry returns a function for storageprovisioner.Config's Registry, which knows

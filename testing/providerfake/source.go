@@ -2,6 +2,7 @@ package providerfake
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 
@@ -186,7 +187,7 @@ func checkSize(mib uint64) error {
 func (p *Provider) volume(params storage.VolumeParams) (storage.Volume, error) {
 	i := slices.IndexFunc(p.volumes, func(v storage.Volume) bool { return v.Tag == params.Tag })
 	if i >= 0 {
-		return p.volumes[i], nil
+		return p.volumes[i], p.adopts(params.Tag, p.volumes[i].VolumeId, params.ResourceTags)
 	}
 	if err := checkSize(params.Size); err != nil {
 		return storage.Volume{}, err
@@ -197,6 +198,7 @@ func (p *Provider) volume(params storage.VolumeParams) (storage.Volume, error) {
 	}}
 	p.volumes = append(p.volumes, volume)
 	delete(p.removed, volume.VolumeId)
+	p.tags[volume.VolumeId] = maps.Clone(params.ResourceTags)
 	return volume, nil
 }
 
@@ -269,6 +271,7 @@ func (p *Provider) removeVolume(id string) error {
 		return err
 	}
 	p.volumes = slices.DeleteFunc(p.volumes, func(v storage.Volume) bool { return v.VolumeId == id })
+	delete(p.tags, id)
 	return nil
 }
 
@@ -309,7 +312,7 @@ func (p *Provider) CreateFilesystems(ctx envcontext.ProviderCallContext, params 
 func (p *Provider) filesystem(params storage.FilesystemParams) (storage.Filesystem, error) {
 	i := slices.IndexFunc(p.filesystems, func(f storage.Filesystem) bool { return f.Tag == params.Tag })
 	if i >= 0 {
-		return p.filesystems[i], nil
+		return p.filesystems[i], p.adopts(params.Tag, p.filesystems[i].FilesystemId, params.ResourceTags)
 	}
 	if err := checkSize(params.Size); err != nil {
 		return storage.Filesystem{}, err
@@ -319,6 +322,7 @@ func (p *Provider) filesystem(params storage.FilesystemParams) (storage.Filesyst
 	}}
 	p.filesystems = append(p.filesystems, filesystem)
 	delete(p.removed, filesystem.FilesystemId)
+	p.tags[filesystem.FilesystemId] = maps.Clone(params.ResourceTags)
 	return filesystem, nil
 }
 
@@ -347,6 +351,7 @@ func (p *Provider) removeFilesystem(id string) error {
 		return err
 	}
 	p.filesystems = slices.DeleteFunc(p.filesystems, func(f storage.Filesystem) bool { return f.FilesystemId == id })
+	delete(p.tags, id)
 	return nil
 }
 

@@ -170,6 +170,18 @@ type AttemptAccessor interface {
 	Attempts([]params.MachineStorageId) ([]params.AttemptResult, error)
 }
 
+// OwnerAccessor is an optional capability of a [LifecycleManager] of a state that gives
+// volumes and filesystems UUIDs, and notices that it has been restored. What it says is to
+// be checked is not attached, detached, destroyed, released or grown before its source has
+// been asked whose it is (storage.VolumeOwnerLister, storage.FilesystemOwnerLister):
+// another's is refused, and what is not there is not made again. Where the source does not
+// know, all goes ahead. It is asked once in the life of a worker. Without the capability
+// nothing is checked.
+type OwnerAccessor interface {
+	// Owners returns whose volumes and filesystems are.
+	Owners([]names.Tag) ([]params.OwnerResult, error)
+}
+
 // MachineAccessor tells of the machines that storage is attached to.
 type MachineAccessor interface {
 	// WatchMachine watches a machine.

@@ -565,8 +565,8 @@ func (s *badNeighboursSuite) TestSmallerThanWantedIsRecordedAndGrown(c *gc.C) {
 	}
 }
 
-// B5: two of one call have one id: it is nobody's.
-func (s *badNeighboursSuite) TestIdGivenTwiceInOneCallIsNobodys(c *gc.C) {
+// Behaviour 36: two of one call have one id: it is the first's.
+func (s *badNeighboursSuite) TestIdGivenTwiceInOneCallIsTheFirsts(c *gc.C) {
 	s.source.Options.EditCreated = func(r *storage.CreateVolumesResult) {
 		if id := r.Volume.Tag.Id(); id == "0" || id == "2" {
 			r.Volume.VolumeId = "vol-same"
@@ -579,21 +579,20 @@ func (s *badNeighboursSuite) TestIdGivenTwiceInOneCallIsNobodys(c *gc.C) {
 	}
 	s.volumesChanged(c, "0", "1", "2")
 	c.Check(s.statuses(c), jc.DeepEquals, []string{
-		`volume-0 pending: provider gave it the id "vol-same", which is that of volume 2`,
+		"volume-0 attaching",
 		"volume-1 attaching",
-		`volume-2 pending: provider gave it the id "vol-same", which is that of volume 0`,
+		`volume-2 error: creating volume: provider "dynamic" answered volume ID "vol-same", which is volume 0's`,
 	})
-	c.Check(s.Next(c, "SetVolumeInfo").Subjects, jc.DeepEquals, []string{"volume-1"})
+	c.Check(s.Next(c, "SetVolumeInfo").Subjects, jc.DeepEquals, []string{"volume-0", "volume-1"})
 	for _, id := range []string{"0", "1"} {
 		s.addFilesystem(id, "dynamic", "")
 	}
 	s.filesystemsChanged(c, "0", "1")
 	c.Check(s.statuses(c), jc.DeepEquals, []string{
-		`filesystem-0 pending: provider gave it the id "fs-same", which is that of filesystem 1`,
-		`filesystem-1 pending: provider gave it the id "fs-same", which is that of filesystem 0`,
+		"filesystem-0 attaching",
+		`filesystem-1 error: creating filesystem: provider "dynamic" answered filesystem ID "fs-same", which is filesystem 0's`,
 	})
-	s.advance(c, 0)
-	c.Check(s.Count("SetFilesystemInfo"), gc.Equals, 0)
+	c.Check(s.Next(c, "SetFilesystemInfo").Subjects, jc.DeepEquals, []string{"filesystem-0"})
 }
 
 // B5: an id that something else has stays that one's, which is not destroyed with the
@@ -620,13 +619,44 @@ func (s *badNeighboursSuite) TestIdOfAnotherIsNotTaken(c *gc.C) {
 		s.volumesChanged(c, id)
 		s.AwaitCallAfter(c, mark, "SetStatus", volumeTag(id))
 		c.Check(s.state.Status(volumeTag(id)).Info, gc.Equals,
-			fmt.Sprintf(`provider gave it the id "vol-%s", which is that of volume %s`, owner, owner))
+			fmt.Sprintf(`creating volume: provider "dynamic" answered volume ID "vol-%s", which is volume %s's`, owner, owner))
 		s.state.ForgetAttachment("machine-0", volumeTag(id))
 		s.state.Destroy(volumeTag(id))
 		s.volumesChanged(c, id)
 		s.barrier(c)
-		c.Check(s.About(volumeTag(id), "SetVolumeInfo", "DestroyVolumes"), gc.HasLen, 0)
+		c.Check(s.state.Status(volumeTag(id)).Status, gc.Equals, "error")
+		c.Check(s.About(volumeTag(id), "SetVolumeInfo", "AttachVolumes", "DestroyVolumes"), gc.HasLen, 0)
 		c.Check(s.About(volumeTag(owner), "DestroyVolumes"), gc.HasLen, 0)
+	}
+}
+
+// Behaviour 36: so does the id of what is nowhere attached, of which no more is known at
+// first than that it is recorded; but the id may be of another provider's.
+func (s *badNeighboursSuite) TestIdOfWhatIsNowhereAttachedIsNotTaken(c *gc.C) {
+	for i, provider := range []string{"dynamic", "static"} {
+		s.again(c, i)
+		s.startEnviron(c)
+		s.provisionVolume(s.addVolume("1", provider))
+		s.volumesChanged(c, "1")
+		s.source.Options.EditCreated = func(r *storage.CreateVolumesResult) {
+			if r.Volume.Tag.Id() == "2" {
+				r.Volume.VolumeId = "vol-1"
+			}
+		}
+		s.addVolumeOn("machine-0", "2", "dynamic")
+		s.volumesChanged(c, "2")
+		c.Check(s.statuses(c), jc.DeepEquals, []string{
+			`volume-2 pending: creating volume: provider "dynamic" answered volume ID "vol-1", which volume 1 has too: its provider is being looked up`,
+		})
+		s.barrier(c)
+		s.advance(c, backoff[0])
+		if provider == "dynamic" {
+			c.Check(s.statuses(c), jc.DeepEquals, []string{
+				`volume-2 error: creating volume: provider "dynamic" answered volume ID "vol-1", which is volume 1's`,
+			})
+		} else {
+			s.AwaitCall(c, "SetVolumeInfo", "volume-2")
+		}
 	}
 }
 

@@ -264,6 +264,12 @@ func (c Config) attempts() (AttemptAccessor, bool) {
 	return accessor, ok
 }
 
+// owners returns the accessor of owners, if the state knows them.
+func (c Config) owners() (OwnerAccessor, bool) {
+	accessor, ok := c.Life.(OwnerAccessor)
+	return accessor, ok
+}
+
 // scope returns the scope of the providers that the worker uses.
 func (c Config) scope() storage.Scope {
 	if _, ok := c.machine(); ok {

@@ -24,6 +24,8 @@ type kindReader interface {
 	creations([]*plan.Fact) error
 	// removals tells what it takes to remove them.
 	removals([]*plan.Fact) error
+	// providers tells by which source they are provided.
+	providers([]*plan.Fact) error
 	// attachments tells which attachments are recorded.
 	attachments([]*plan.Fact) error
 	// attaching tells what it takes to attach and detach.
@@ -100,8 +102,18 @@ func (r *facts) readStorage(kind kindReader, facts []*plan.Fact) error {
 	})); err != nil {
 		return err
 	}
-	return kind.removals(only(facts, func(f *plan.Fact) bool {
+	if err := kind.removals(only(facts, func(f *plan.Fact) bool {
 		return f.Life == plan.Dead && f.Recorded
+	})); err != nil {
+		return err
+	}
+	if err := kind.providers(only(facts, func(f *plan.Fact) bool {
+		return f.Unattributed && f.Recorded && f.Source == plan.Source{}
+	})); err != nil {
+		return err
+	}
+	return r.readOwners(only(facts, func(f *plan.Fact) bool {
+		return f.Recorded && f.Life == plan.Dead || grows(f)
 	}))
 }
 
@@ -118,7 +130,34 @@ func (r *facts) readAttachments(kind kindReader, facts []*plan.Fact) error {
 	if err := r.readAttempts(facts); err != nil {
 		return err
 	}
-	return kind.attaching(only(facts, present))
+	if err := kind.attaching(only(facts, present)); err != nil {
+		return err
+	}
+	return r.readOwners(only(facts, func(f *plan.Fact) bool { return present(f) && f.Args != nil }))
+}
+
+// readOwners completes the facts of what may be attached, detached, removed or grown with
+// whose it is, where that is to be checked.
+func (r *facts) readOwners(facts []*plan.Fact) error {
+	accessor, ok := r.config.owners()
+	if !ok {
+		return nil
+	}
+	tags := make([]names.Tag, len(facts))
+	for i, f := range facts {
+		tags[i] = f.Tag
+	}
+	results, err := call(r.config.shelter, "reading owners", accessor.Owners, tags)
+	complete(facts, results, func(f *plan.Fact, result params.OwnerResult) error {
+		if result.Error != nil {
+			return result.Error
+		}
+		if result.Check {
+			f.Owner = &storage.Owner{ModelUUID: result.ModelUUID, EntityUUID: result.EntityUUID}
+		}
+		return nil
+	})
+	return err
 }
 
 // readAttempts completes the facts of what is not recorded with whether it may have been

@@ -153,10 +153,14 @@ func (r filesystemReader) creations(facts []*plan.Fact) error {
 	})
 }
 
+func (r filesystemReader) providers(facts []*plan.Fact) error {
+	return r.params(facts, func(*plan.Fact, params.FilesystemParams) error { return nil })
+}
+
 func (r filesystemReader) removals(facts []*plan.Fact) error {
 	accessor, ok := r.config.Filesystems.(FilesystemRemovalAccessor)
 	if !ok {
-		return r.params(facts, func(*plan.Fact, params.FilesystemParams) error { return nil })
+		return r.providers(facts)
 	}
 	results, err := call(r.config.shelter, "reading filesystem removal parameters", accessor.RemoveFilesystemParams, filesystemTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.RemoveFilesystemParamsResult) error {

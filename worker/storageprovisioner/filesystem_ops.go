@@ -77,6 +77,15 @@ func (o filesystemOps) destroy(call calling, items []plan.Item) []plan.Result {
 		func(ids []string) ([]error, error) { return o.source.ReleaseFilesystems(call.ctx, ids) })
 }
 
+func (o filesystemOps) owners(call calling) ([]storage.OwnedObject, bool, error) {
+	lister, ok := o.source.(storage.FilesystemOwnerLister)
+	if !ok {
+		return nil, false, nil
+	}
+	objects, err := lister.ListFilesystemOwners(call.ctx)
+	return objects, true, err
+}
+
 func (o filesystemOps) resize(call calling, items []plan.Item) []plan.Result {
 	resizer, ok := o.source.(storage.FilesystemResizer)
 	if !ok {

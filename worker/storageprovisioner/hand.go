@@ -22,6 +22,9 @@ type operations interface {
 	detach(calling, []plan.Item) []plan.Result
 	destroy(calling, []plan.Item) []plan.Result
 	resize(calling, []plan.Item) []plan.Result
+	// owners returns whose the source's volumes or filesystems are, and false where it
+	// does not keep that.
+	owners(calling) ([]storage.OwnedObject, bool, error)
 }
 
 // calling is what a source is called with for a batch.
@@ -136,12 +139,19 @@ func (h *handed) do(ctx context.Context, from *lazySource, t task) {
 }
 
 func perform(call calling, source operations) []plan.Result {
-	items := call.batch.Items
+	items, refused := checkOwners(call, source)
+	if len(items) == 0 {
+		return refused
+	}
+	return append(do(call, source, items), refused...)
+}
+
+func do(call calling, source operations, items []plan.Item) []plan.Result {
 	switch call.batch.Op {
 	case plan.Create:
 		return source.create(call, items)
 	case plan.Attach:
-		return source.attach(call, items)
+		return remarkOwners(source.attach(call, items))
 	case plan.Detach:
 		return source.detach(call, items)
 	case plan.Destroy:

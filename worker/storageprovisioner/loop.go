@@ -267,6 +267,7 @@ func (l *loop) storageChanged(kind plan.Kind, ids []string, valid func(string) b
 		}
 		l.core.Changed(key)
 	}
+	l.core.Listed(kind)
 }
 
 // isNonsense logs what a watcher has sent that is no id: each once, however often it is

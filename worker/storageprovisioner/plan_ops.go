@@ -33,6 +33,8 @@ func (o planOps) resize(_ calling, items []plan.Item) []plan.Result {
 	return failAll(items, errors.NotSupportedf("growing attachment plans"))
 }
 
+func (o planOps) owners(calling) ([]storage.OwnedObject, bool, error) { return nil, false, nil }
+
 func (o planOps) attach(call calling, items []plan.Item) []plan.Result {
 	return atOnce(call, items, func(ctx context.Context, item plan.Item, info storage.VolumeAttachmentPlanInfo) plan.Result {
 		device, err := o.plan.AttachVolume(ctx, info.DeviceAttributes)

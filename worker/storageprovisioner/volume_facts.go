@@ -109,10 +109,14 @@ func (r volumeReader) creations(facts []*plan.Fact) error {
 	})
 }
 
+func (r volumeReader) providers(facts []*plan.Fact) error {
+	return r.params(facts, func(*plan.Fact, params.VolumeParams) error { return nil })
+}
+
 func (r volumeReader) removals(facts []*plan.Fact) error {
 	accessor, ok := r.config.Volumes.(VolumeRemovalAccessor)
 	if !ok {
-		return r.params(facts, func(*plan.Fact, params.VolumeParams) error { return nil })
+		return r.providers(facts)
 	}
 	results, err := call(r.config.shelter, "reading volume removal parameters", accessor.RemoveVolumeParams, volumeTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.RemoveVolumeParamsResult) error {

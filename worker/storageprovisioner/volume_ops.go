@@ -80,6 +80,15 @@ func (o volumeOps) destroy(call calling, items []plan.Item) []plan.Result {
 		func(ids []string) ([]error, error) { return o.source.ReleaseVolumes(call.ctx, ids) })
 }
 
+func (o volumeOps) owners(call calling) ([]storage.OwnedObject, bool, error) {
+	lister, ok := o.source.(storage.VolumeOwnerLister)
+	if !ok {
+		return nil, false, nil
+	}
+	objects, err := lister.ListVolumeOwners(call.ctx)
+	return objects, true, err
+}
+
 func (o volumeOps) resize(call calling, items []plan.Item) []plan.Result {
 	resizer, ok := o.source.(storage.VolumeResizer)
 	if !ok {

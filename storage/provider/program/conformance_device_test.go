@@ -49,7 +49,7 @@ func TestExampleConforms(t *testing.T) {
 		},
 		TakeReleased: func(id string) error { return os.Remove(filepath.Join(volumes, id+".released")) },
 		Leaks: func() []string {
-			files, err := filepath.Glob(filepath.Join(volumes, "*"))
+			files, err := filepath.Glob(filepath.Join(dir, "[tv]*s", "*"))
 			if err != nil {
 				t.Fatal(err)
 			}

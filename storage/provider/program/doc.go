@@ -29,10 +29,13 @@
 //
 // An argument has those of these members that the operation is about:
 //
-//	volume       create, attach, detach: the volume's own name, volume-N
+//	volume       create, attach, detach: the volume's own name, volume-N; others
+//	             may have one of that name too, also of the same environment
+//	             after its state was restored
 //	size-mib     create: the least size
 //	attributes   create: the settings of the volume's pool, an object
-//	tags         create: what to tag the volume with, an object of strings
+//	tags         create: what to tag the volume with, an object of strings; whose
+//	             the volume is, they say below
 //	volume-id    all others: the id that create-volumes gave the volume
 //	machine      attach, detach: machine-N; create: where the volume will be wanted
 //	instance-id  with machine: how the machine's own provider knows it
@@ -42,11 +45,14 @@
 // destroy-volumes and release-volumes that is nothing: {}.
 //
 //	volume-id    create, list, describe: what the volume is called from now on
-//	size-mib     create, describe: its size; create: as asked for where left out
+//	size-mib     create, describe: its size; create: as asked for where left out;
+//	             list, if known
 //	hardware-id  create, describe: its name below /dev/disk/by-id, if known
 //	wwn          create, describe: its World Wide Name, if known
 //	persistent   create, describe: true if it outlives its machine
 //	attachment   attach; create, if it has been attached too: an object
+//	tags         list: the tags that the volume was made with
+//	attached     list: true if the volume is attached to a machine
 //
 // The members of an attachment say how the machine finds the volume's block device.
 // What the volume's hardware-id and wwn tell need not be told again.
@@ -76,9 +82,21 @@
 // again. The beginning of its standard error is then what users see. When it
 // succeeds, what it writes there is dropped.
 //
+// # Whose a volume is
+//
+// The tag stowage-storage-uuid is a volume's own for ever, and stowage-model-uuid its
+// environment's. A name or an id is handed out again when an older state is restored, or
+// by another environment. So a program that keeps tags answers create-volumes with a
+// volume that it made before only where that has the same stowage-storage-uuid, and makes
+// another under the same name otherwise, with another volume-id; and it tells the tags
+// when volumes are listed. After a state was restored nothing is attached or destroyed
+// that is listed as another's. Of a program that tells no tags the owner is not known, and
+// users are told so; list-volumes must have all volumes also then, or be not-supported:
+// what it does not have is taken to be lost.
+//
 // All operations can be asked for again when they are done already: the agent may
 // have been killed before it had recorded the answer. create-volumes then answers
-// with the volume that it made for that name before. Likewise a run of the program
+// with the volume that it made for that name and stowage-storage-uuid before. Likewise a run of the program
 // may go on when its agent has been killed, and the next one begin: a program that
 // minds takes a lock. Within one agent, runs do not overlap.
 //

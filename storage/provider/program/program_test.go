@@ -191,6 +191,32 @@ func TestAttachAndDetachVolumes(t *testing.T) {
 	}
 }
 
+func TestListVolumeOwners(t *testing.T) {
+	s := newRecorder(t)
+	lister, ctx := s.source().(storage.VolumeOwnerLister), callContext(t)
+	s.answer("list-volumes", `{"results": [{"volume-id": "b", "tags": {"stowage-storage-uuid": "u"}, "attached": true, "size-mib": 7}, {"volume-id": "a"}]}`)
+	got, err := lister.ListVolumeOwners(ctx)
+	want := []storage.OwnedObject{{ID: "a"}, {ID: "b", Size: 7, ResourceTags: map[string]string{storage.EntityUUIDTag: "u"}, Attached: true}}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("listed %+v, %v, want %+v", got, err, want)
+	}
+	for answer, want := range map[string]string{
+		`{"results": [{"volume-id": "a", "tags": {"k": "v\u0007"}}]}`:                                    "not printable",
+		`{"results": [{"volume-id": "a", "tags": {"k\n": "v"}}]}`:                                        "not printable",
+		`{"results": [{"volume-id": "a"}, {"error": {"message": "no lists", "code": "not-supported"}}]}`: "no lists",
+		`{"results": [{"tags": {}}]}`:                                                                    "neither a volume-id nor an error",
+	} {
+		s.answer("list-volumes", answer)
+		if got, err := lister.ListVolumeOwners(ctx); err == nil || got != nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s is listed as %+v, %v", answer, got, err)
+		}
+	}
+	s.answer("list-volumes", `{"results": [{"error": {"message": "no lists", "code": "not-supported"}}]}`)
+	if _, err := lister.ListVolumeOwners(ctx); !errors.Is(err, errors.NotSupported) {
+		t.Errorf("what is not supported is %v", err)
+	}
+}
+
 func TestListDescribeAndRemoveVolumes(t *testing.T) {
 	s := newRecorder(t)
 	source, ctx := s.source(), callContext(t)

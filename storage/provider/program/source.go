@@ -2,6 +2,8 @@ package program
 
 import (
 	"encoding/json"
+	"slices"
+	"strings"
 
 	"github.com/juju/errors"
 
@@ -12,6 +14,8 @@ import (
 
 // maxAnswer bounds what a program may answer, in bytes: some ten thousand volumes.
 const maxAnswer = 16 << 20
+
+var _ storage.VolumeOwnerLister = (*source)(nil)
 
 // source runs the program for each bulk call.
 type source struct {
@@ -104,23 +108,44 @@ func created(p storage.VolumeParams, r result) (*storage.Volume, *storage.Volume
 
 // ListVolumes implements [storage.VolumeSource].
 func (s *source) ListVolumes(ctx envcontext.ProviderCallContext) ([]string, error) {
+	objects, err := s.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]string, len(objects))
+	for i, o := range objects {
+		ids[i] = o.ID
+	}
+	return ids, nil
+}
+
+// ListVolumeOwners implements [storage.VolumeOwnerLister]. Whose volumes are of which the
+// program tells no tags is not known.
+func (s *source) ListVolumeOwners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
+	objects, err := s.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(objects, func(a, b storage.OwnedObject) int { return strings.Compare(a.ID, b.ID) })
+	return objects, nil
+}
+
+func (s *source) list(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
 	results, err := s.call(ctx, "list-volumes", []argument{})
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	ids := make([]string, len(results))
+	objects := make([]storage.OwnedObject, len(results))
 	for i, r := range results {
 		err := r.Error.err()
 		if err == nil {
-			var info storage.VolumeInfo
-			info, err = r.info()
-			ids[i] = info.VolumeId
+			objects[i], err = r.owned()
 		}
 		if err != nil {
 			return nil, errors.Annotatef(err, "%s list-volumes", s.path)
 		}
 	}
-	return ids, nil
+	return objects, nil
 }
 
 // DescribeVolumes implements [storage.VolumeSource].

@@ -46,6 +46,9 @@ type result struct {
 	WWN        string      `json:"wwn"`
 	Persistent bool        `json:"persistent"`
 	Attachment *attachment `json:"attachment"`
+
+	Tags     map[string]string `json:"tags"`
+	Attached bool              `json:"attached"`
 }
 
 type attachment struct {
@@ -84,8 +87,9 @@ func decode(data []byte) ([]result, error) {
 	return a.Results, nil
 }
 
-// maxMessage bounds what is kept of an error's message, and of an id, in bytes.
-const maxMessage, maxID = 1024, 255
+// maxMessage bounds what is kept of an error's message, and maxID and maxTag how long an
+// id and the value of a tag may be, in bytes.
+const maxMessage, maxID, maxTag = 1024, 255, 4096
 
 // err returns the error of one item; nil if there is none.
 func (f *failure) err() error {
@@ -116,6 +120,24 @@ func (f *failure) err() error {
 		return storage.Ignored(errors.New(text))
 	}
 	return errors.Errorf("%s (and the program's code %q is not known)", text, run.Printable(f.Code[:min(len(f.Code), maxID)]))
+}
+
+// owned returns the volume that a result lists, with whose it is as far as the program
+// tells.
+func (r result) owned() (storage.OwnedObject, error) {
+	info, err := r.info()
+	if err != nil {
+		return storage.OwnedObject{}, err
+	}
+	for name, value := range r.Tags {
+		if err := checkText("tag", name); err != nil {
+			return storage.OwnedObject{}, err
+		}
+		if err := checkPrintable("tag "+name, value, maxTag); err != nil {
+			return storage.OwnedObject{}, err
+		}
+	}
+	return storage.OwnedObject{ID: info.VolumeId, Size: info.Size, ResourceTags: r.Tags, Attached: r.Attached}, nil
 }
 
 // info returns the volume that a result describes.
@@ -184,9 +206,11 @@ func (r result) attached(volume names.VolumeTag, machine names.Tag) (*storage.Vo
 }
 
 // checkText refuses what would not look in a table like what it is.
-func checkText(name, value string) error {
-	if len(value) > maxID || strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return fmt.Errorf("the program gave a %s that is longer than %d bytes, or not printable", name, maxID)
+func checkText(name, value string) error { return checkPrintable(name, value, maxID) }
+
+func checkPrintable(name, value string, most int) error {
+	if len(value) > most || strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return fmt.Errorf("the program gave a %s that is longer than %d bytes, or not printable", name, most)
 	}
 	return nil
 }

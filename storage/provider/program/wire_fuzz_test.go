@@ -22,6 +22,7 @@ func FuzzAnswer(f *testing.F) {
 		`{"results": [{"volume-id": "a\n", "attachment": {"device-name": "/dev/sda"}}]}`,
 		`{"results": [{"attachment": {"device-name": "../sda", "device-link": "/dev/../x", "plan": {"device-type": "\u0000"}}}]}`,
 		`{"results": [{"attachment": {"device-name": "../sda"}}, {"attachment": {"plan": {"device-type": "\u0000"}}}]}`,
+		`{"results": [{"volume-id": "a", "tags": {"stowage-storage-uuid": "u", "\u0007": ""}, "attached": true}]}`,
 		`{"results": null, "odd": 1}`, `{"results": []} {}`, `[]`, `null`, ``, `{"results": [null]}`, `{"results": [{"size-mib": -1}]}`,
 	} {
 		f.Add([]byte(answer))
@@ -50,6 +51,15 @@ func FuzzAnswer(f *testing.F) {
 				shown("wwn", info.WWN, maxID)
 				if info.VolumeId == "" {
 					t.Error("a volume without an id is taken for one")
+				}
+			}
+			if object, err := r.owned(); err != nil {
+				shown("error", err.Error(), 1024)
+			} else {
+				shown("volume-id", object.ID, maxID)
+				for name, value := range object.ResourceTags {
+					shown("tag", name, maxID)
+					shown("value", value, maxTag)
 				}
 			}
 			p := storage.VolumeParams{Tag: names.NewVolumeTag("0"), Size: 1024, Attachment: &storage.VolumeAttachmentParams{}}

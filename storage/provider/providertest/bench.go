@@ -75,7 +75,7 @@ func (b *bench) entity() *entity {
 	attributes := make(map[string]any)
 	maps.Copy(attributes, b.SourceConfig.Attrs())
 	delete(attributes, storage.ConfigStorageDir)
-	tags := map[string]string{"providertest": "yes"}
+	tags := ownerTags()
 	if b.kind.kind == storage.StorageKindBlock {
 		e.volume = storage.VolumeParams{
 			Tag: names.NewVolumeTag(id), Size: b.Size, Provider: b.SourceConfig.Provider(),

@@ -80,6 +80,26 @@ const (
 	wipesWhatItImports     flaw = "wipes what it imports"
 	leavesSomething        flaw = "leaves something of what it destroys"
 
+	forgetsTags           flaw = "keeps no tags, and lists owners"
+	forgetsSizes          flaw = "lists owners with another size"
+	listsOwnersOddly      flaw = "lists owners in any order"
+	listsOwnersOfTheGone  flaw = "lists owners of what it destroyed"
+	listsOwnersOfItsOwn   flaw = "lists owners of what the source has made itself only"
+	saysNothingIsAttached flaw = "lists everything as not attached"
+	saysAllIsAttached     flaw = "lists everything as attached"
+	saysAllIsReleased     flaw = "lists everything as released"
+	adoptsAnothers        flaw = "gives what it made to another"
+	adoptsForNobody       flaw = "gives what it made to who has no UUID"
+	adoptsTheData         flaw = "gives the data of what it made to another"
+	addsTags              flaw = "keeps the tags that it is to replace"
+	tagsWhatIsNotThere    flaw = "tags what is not there"
+	doesNotTagTwice       flaw = "does not tag what is tagged"
+	doesNotTagWhatIsInUse flaw = "does not tag what is attached"
+	tagsEverything        flaw = "tags everything"
+	wipesWhatItTags       flaw = "wipes what it tags"
+	detachesWhatItTags    flaw = "detaches what it tags"
+	adoptsForTheFormer    flaw = "gives what is tagged to who had it before"
+
 	answersOutOfOrder       flaw = "answers out of order"
 	answersTooLittle        flaw = "answers for all but the last"
 	hangsWhenCancelled      flaw = "does not return when it is cancelled"
@@ -153,6 +173,26 @@ var breakages = []struct {
 	{doesNotImportTwice, both("ImportTakesOver"), nil},
 	{wipesWhatItImports, both("ImportTakesOver"), nil},
 	{leavesSomething, both("NothingIsLeft"), nil},
+
+	{forgetsTags, both("OwnersAreListed"), nil},
+	{forgetsSizes, both("OwnersAreListed"), nil},
+	{listsOwnersOddly, both("OwnersAreListed"), nil},
+	{listsOwnersOfTheGone, both("OwnersAreListed"), nil},
+	{listsOwnersOfItsOwn, both("OwnersAreListed"), nil},
+	{saysNothingIsAttached, both("OwnersAreListed"), nil},
+	{saysAllIsAttached, both("OwnersAreListed"), nil},
+	{saysAllIsReleased, both("OwnersAreListed"), nil},
+	{adoptsAnothers, both("CreateAdoptsOnlyItsOwn"), nil},
+	{adoptsForNobody, both("CreateAdoptsOnlyItsOwn"), nil},
+	{adoptsTheData, both("CreateAdoptsOnlyItsOwn"), nil},
+	{addsTags, both("TaggingReplacesTags"), nil},
+	{tagsWhatIsNotThere, both("TaggingReplacesTags"), nil},
+	{doesNotTagTwice, both("TaggingReplacesTags"), nil},
+	{doesNotTagWhatIsInUse, both("TaggingReplacesTags"), nil},
+	{tagsEverything, both("TaggingReplacesTags"), nil},
+	{wipesWhatItTags, both("TaggingReplacesTags"), nil},
+	{detachesWhatItTags, both("TaggingReplacesTags"), nil},
+	{adoptsForTheFormer, both("TaggingReplacesTags"), nil},
 
 	{answersOutOfOrder, both("BulkCallsAnswerInOrder"), nil},
 	{answersTooLittle, both("BulkCallsAnswerInOrder"), nil},
@@ -281,6 +321,8 @@ func TestSoundProvidersPass(t *testing.T) {
 		"releases nothing":           func(m *memory, _ *Config) { m.releases = false },
 		"makes filesystems only":     func(m *memory, _ *Config) { m.kinds = filesystemsOnly },
 		"shows no data":              func(_ *memory, c *Config) { c.OpenVolume, c.OpenFilesystem = nil, nil },
+		"keeps no tags":              func(m *memory, _ *Config) { m.flaw, m.keepsNoTags = adoptsAnothers, true },
+		"refuses what is another's":  func(m *memory, _ *Config) { m.refusesAnothers = true },
 		"gives up data on detach":    func(m *memory, c *Config) { m.flaw, c.Volatile = losesDataOnDetach, true },
 		"does not know what is used": func(m *memory, c *Config) { m.flaw, c.BlindToUse = destroysWhatIsAttached, true },
 	} {

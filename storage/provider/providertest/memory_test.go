@@ -24,6 +24,8 @@ type memory struct {
 	attachesWhatItMakes bool
 	takesItsTime        bool // each operation is in progress at first
 	releases            bool
+	keepsNoTags         bool // its sources list no owners
+	refusesAnothers     bool // rather than make another
 	kinds               []storage.StorageKind
 
 	mu      sync.Mutex
@@ -60,6 +62,8 @@ type object struct {
 	tag      names.Tag
 	size     uint64
 	data     []byte
+	tags     map[string]string
+	former   map[string]string // the tags that were replaced
 	released bool
 	// unfinished is what an interrupted creation leaves in a flawed provider.
 	unfinished bool
@@ -244,6 +248,12 @@ func (m *memory) VolumeSource(config *storage.Config) (storage.VolumeSource, err
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
+	if m.keepsNoTags {
+		return struct {
+			storage.VolumeSource
+			storage.VolumeImporter
+		}{&memoryVolumes{s}, &memoryVolumes{s}}, nil
+	}
 	return &memoryVolumes{s}, nil
 }
 
@@ -252,6 +262,12 @@ func (m *memory) FilesystemSource(config *storage.Config) (storage.FilesystemSou
 	s, err := m.openSource(storage.StorageKindFilesystem, config)
 	if err != nil {
 		return nil, errors.Trace(err)
+	}
+	if m.keepsNoTags {
+		return struct {
+			storage.FilesystemSource
+			storage.FilesystemImporter
+		}{&memoryFilesystems{s}, &memoryFilesystems{s}}, nil
 	}
 	return &memoryFilesystems{s}, nil
 }
@@ -352,32 +368,59 @@ func memoryEach[T any](s *memorySource, ctx envcontext.ProviderCallContext, item
 	return memoryCall(s, ctx, items, func(item T) (error, error) { return nil, do(item) }, itself)
 }
 
-func (s *memorySource) find(tag names.Tag) *object {
+// find returns what was made for a tag, and is its owner's.
+func (s *memorySource) find(tag names.Tag, tags map[string]string) *object {
 	for _, o := range s.objects {
 		forgotten := s.flaw == forgetsWithARestart && !s.own[o.id]
-		if o.tag == tag && !o.released && !forgotten && s.flaw != makesAnotherEachTime {
+		if o.tag == tag && !o.released && !forgotten && s.flaw != makesAnotherEachTime && s.owns(o, tags) {
 			return o
 		}
 	}
 	return nil
 }
 
-func (s *memorySource) create(ctx envcontext.ProviderCallContext, tag names.Tag, size uint64) (*object, error) {
+// owns reports whether an object is the owner's that resource tags name.
+func (s *memorySource) owns(o *object, tags map[string]string) bool {
+	uuid := tags[storage.EntityUUIDTag]
+	switch s.flaw {
+	case adoptsAnothers, forgetsTags:
+		return true
+	case adoptsForNobody:
+		return uuid == "" || o.tags[storage.EntityUUIDTag] == uuid
+	case adoptsForTheFormer:
+		return o.tags[storage.EntityUUIDTag] == uuid || o.former[storage.EntityUUIDTag] == uuid
+	}
+	return o.tags[storage.EntityUUIDTag] == uuid
+}
+
+func (s *memorySource) create(ctx envcontext.ProviderCallContext, tag names.Tag, size uint64, tags map[string]string) (*object, error) {
 	if err := s.start("creating " + tag.String()); err != nil {
 		return nil, errors.Trace(err)
 	}
 	if size > 1<<40 && s.flaw != makesLessThanAsked {
 		return nil, errors.NotValidf("size %d MiB", size)
 	}
-	o := s.find(tag)
+	o := s.find(tag, tags)
 	if o != nil && o.unfinished {
 		return nil, errors.AlreadyExistsf("%s", tag)
 	}
 	if o == nil {
+		for _, other := range s.objects {
+			if s.refusesAnothers && other.tag == tag && !other.released {
+				return nil, errors.AlreadyExistsf("%s of another owner", tag)
+			}
+		}
 		s.last++
-		o = &object{kind: s.kind, tag: tag, size: size, id: fmt.Sprintf("%s-%d", s.kind, s.last), data: make([]byte, 1024)}
+		o = &object{
+			kind: s.kind, tag: tag, size: size, id: fmt.Sprintf("%s-%03d", s.kind, s.last), data: make([]byte, 1024), tags: maps.Clone(tags),
+		}
 		if data, ok := s.kept[tag]; ok && s.flaw == keepsTheData {
 			o.data = data
+		}
+		for _, other := range s.objects {
+			if s.flaw == adoptsTheData && other.tag == tag {
+				o.data = other.data
+			}
 		}
 		if s.flaw == reusesIDs {
 			o.id = fmt.Sprintf("%s-id", s.kind)
@@ -397,6 +440,83 @@ func (s *memorySource) create(ctx envcontext.ProviderCallContext, tag names.Tag,
 		clear(o.data)
 	}
 	return o, nil
+}
+
+// owners lists what there is, and whose it is.
+func (s *memorySource) owners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
+	end, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	defer end()
+	var objects []storage.OwnedObject
+	for _, id := range slices.Sorted(maps.Keys(s.objects)) {
+		o := s.objects[id]
+		if o.kind != s.kind || o.released || !s.own[id] && s.flaw == listsOwnersOfItsOwn {
+			continue
+		}
+		owned := storage.OwnedObject{ID: id, Size: o.size, ResourceTags: maps.Clone(o.tags), Attached: o.attached > 0}
+		switch s.flaw {
+		case forgetsTags:
+			owned.ResourceTags = nil
+		case forgetsSizes:
+			owned.Size++
+		case saysNothingIsAttached:
+			owned.Attached = false
+		case saysAllIsAttached:
+			owned.Attached = true
+		case saysAllIsReleased:
+			owned.Released = true
+		}
+		objects = append(objects, owned)
+	}
+	if s.flaw == listsOwnersOddly {
+		slices.Reverse(objects)
+	}
+	if s.flaw == listsOwnersOfTheGone {
+		for n := 1; n <= s.last; n++ {
+			if id := fmt.Sprintf("%s-%03d", s.kind, n); s.objects[id] == nil {
+				objects = append(objects, storage.OwnedObject{ID: id})
+			}
+		}
+	}
+	return objects, nil
+}
+
+// retag replaces resource tags.
+func (s *memorySource) retag(t storage.ObjectTags) error {
+	o := s.existing(t.ID)
+	if o == nil {
+		if s.flaw == tagsWhatIsNotThere {
+			return nil
+		}
+		return errors.NotFoundf("%s", t.ID)
+	}
+	again := maps.Equal(o.tags, t.ResourceTags)
+	switch {
+	case again && s.flaw == doesNotTagTwice:
+		return errors.AlreadyExistsf("tags of %s", t.ID)
+	case o.attached > 0 && s.flaw == doesNotTagWhatIsInUse:
+		return errors.Errorf("%s is attached", t.ID)
+	}
+	if !again {
+		o.former, o.tags = o.tags, maps.Clone(t.ResourceTags)
+	}
+	switch s.flaw {
+	case addsTags:
+		all := maps.Clone(o.former)
+		maps.Copy(all, t.ResourceTags)
+		o.tags = all
+	case tagsEverything:
+		for _, other := range s.objects {
+			other.tags = maps.Clone(t.ResourceTags)
+		}
+	case wipesWhatItTags:
+		clear(o.data)
+	case detachesWhatItTags:
+		o.attached = 0
+	}
+	return nil
 }
 
 // existing returns an object; nil where there is none.
@@ -512,7 +632,7 @@ func (s *memorySource) release(id string) error {
 	return nil
 }
 
-func (s *memorySource) take(id string) (*object, error) {
+func (s *memorySource) take(id string, tags map[string]string) (*object, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := s.objects[id]
@@ -524,7 +644,7 @@ func (s *memorySource) take(id string) (*object, error) {
 	case !o.released && s.flaw == doesNotImportTwice:
 		return nil, errors.AlreadyExistsf("%s", id)
 	}
-	o.released = false
+	o.released, o.tags = false, maps.Clone(tags)
 	if s.flaw == wipesWhatItImports {
 		clear(o.data)
 	}
@@ -559,7 +679,7 @@ func (s *memoryVolumes) ValidateVolumeParams(p storage.VolumeParams) error {
 
 func (s *memoryVolumes) CreateVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
 	return memoryCall(s.memorySource, ctx, params, func(p storage.VolumeParams) (r storage.CreateVolumesResult, err error) {
-		o, err := s.create(ctx, p.Tag, p.Size)
+		o, err := s.create(ctx, p.Tag, p.Size, p.ResourceTags)
 		if err != nil {
 			return r, errors.Trace(err)
 		}
@@ -653,9 +773,19 @@ func (s *memoryVolumes) ReleaseVolumes(ctx envcontext.ProviderCallContext, ids [
 	return memoryEach(s.memorySource, ctx, ids, s.release)
 }
 
+// ListVolumeOwners implements [storage.VolumeOwnerLister].
+func (s *memoryVolumes) ListVolumeOwners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
+	return s.owners(ctx)
+}
+
+// TagVolumes implements [storage.VolumeTagger].
+func (s *memoryVolumes) TagVolumes(ctx envcontext.ProviderCallContext, tags []storage.ObjectTags) ([]error, error) {
+	return memoryEach(s.memorySource, ctx, tags, s.retag)
+}
+
 // ImportVolume implements [storage.VolumeImporter].
-func (s *memoryVolumes) ImportVolume(_ envcontext.ProviderCallContext, id string, _ map[string]string) (storage.VolumeInfo, error) {
-	o, err := s.take(id)
+func (s *memoryVolumes) ImportVolume(_ envcontext.ProviderCallContext, id string, tags map[string]string) (storage.VolumeInfo, error) {
+	o, err := s.take(id, tags)
 	if err != nil {
 		return storage.VolumeInfo{}, errors.Trace(err)
 	}
@@ -671,7 +801,7 @@ func (s *memoryFilesystems) ValidateFilesystemParams(p storage.FilesystemParams)
 
 func (s *memoryFilesystems) CreateFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
 	return memoryCall(s.memorySource, ctx, params, func(p storage.FilesystemParams) (r storage.CreateFilesystemsResult, err error) {
-		o, err := s.create(ctx, p.Tag, p.Size)
+		o, err := s.create(ctx, p.Tag, p.Size, p.ResourceTags)
 		if err != nil {
 			return r, errors.Trace(err)
 		}
@@ -717,9 +847,19 @@ func (s *memoryFilesystems) ReleaseFilesystems(ctx envcontext.ProviderCallContex
 	return memoryEach(s.memorySource, ctx, ids, s.release)
 }
 
+// ListFilesystemOwners implements [storage.FilesystemOwnerLister].
+func (s *memoryFilesystems) ListFilesystemOwners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
+	return s.owners(ctx)
+}
+
+// TagFilesystems implements [storage.FilesystemTagger].
+func (s *memoryFilesystems) TagFilesystems(ctx envcontext.ProviderCallContext, tags []storage.ObjectTags) ([]error, error) {
+	return memoryEach(s.memorySource, ctx, tags, s.retag)
+}
+
 // ImportFilesystem implements [storage.FilesystemImporter].
-func (s *memoryFilesystems) ImportFilesystem(_ envcontext.ProviderCallContext, id string, _ map[string]string) (storage.FilesystemInfo, error) {
-	o, err := s.take(id)
+func (s *memoryFilesystems) ImportFilesystem(_ envcontext.ProviderCallContext, id string, tags map[string]string) (storage.FilesystemInfo, error) {
+	o, err := s.take(id, tags)
 	if err != nil {
 		return storage.FilesystemInfo{}, errors.Trace(err)
 	}

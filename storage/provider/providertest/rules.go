@@ -131,6 +131,18 @@ func sourceRules() []sourceRule {
 		contract: "Importing takes over what exists, and is idempotent. The error for what does not exist satisfies errors.IsNotFound.",
 		check:    checkImport,
 	}, {
+		name:     "OwnersAreListed",
+		contract: "A source that lists owners keeps the resource tags of creation, and lists all that it has made in the order of ids, with size, tags, and whether it is attached.",
+		check:    checkOwners,
+	}, {
+		name:     "CreateAdoptsOnlyItsOwn",
+		contract: "A source that lists owners returns what an earlier call made for the tag only to who asks with the same EntityUUIDTag. Who asks with another, or with none for what has one, gets something else or an error.",
+		check:    checkAdoption,
+	}, {
+		name:     "TaggingReplacesTags",
+		contract: "Tagging replaces all resource tags, and nothing else, also of what is attached. It is idempotent. The error for what does not exist satisfies errors.IsNotFound.",
+		check:    checkTagging,
+	}, {
 		name:     "ArgumentsAreNotChanged",
 		contract: "A caller's slices, attributes and resource tags stay as they are.",
 		check:    checkArgumentsAreNotChanged,

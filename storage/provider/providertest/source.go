@@ -51,6 +51,10 @@ type source interface {
 
 	// importing returns the source's way to import, nil where it has none.
 	importing() importer
+	// owning returns the source's way to list owners, nil where it has none.
+	owning() ownerLister
+	// tagging returns the source's way to replace tags, nil where it has none.
+	tagging() tagger
 	// concurrent returns the capability to take calls at once, nil where it is
 	// not there.
 	concurrent() storage.ConcurrentSource
@@ -60,6 +64,12 @@ type source interface {
 
 // importer takes over the storage with an id, and returns what it has then.
 type importer func(ctx envcontext.ProviderCallContext, id string, resourceTags map[string]string) (info, error)
+
+// ownerLister lists what a source has, and whose it is.
+type ownerLister func(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error)
+
+// tagger replaces resource tags.
+type tagger func(ctx envcontext.ProviderCallContext, tags []storage.ObjectTags) ([]error, error)
 
 // info is what is known of a volume or filesystem.
 type info struct {
@@ -83,6 +93,19 @@ type entity struct {
 // resize changes the size that is asked for.
 func (e *entity) resize(size uint64) {
 	e.volume.Size, e.filesystem.Size = size, size
+}
+
+// resourceTags are those that are asked for.
+func (e *entity) resourceTags() map[string]string {
+	if e.volume.ResourceTags != nil {
+		return e.volume.ResourceTags
+	}
+	return e.filesystem.ResourceTags
+}
+
+// retag changes the resource tags that are asked for.
+func (e *entity) retag(tags map[string]string) {
+	e.volume.ResourceTags, e.filesystem.ResourceTags = tags, tags
 }
 
 func (e *entity) size() uint64 {
@@ -272,6 +295,24 @@ func (s *volumes) importing() importer {
 	}
 }
 
+func (s *volumes) owning() ownerLister {
+	lister, ok := s.VolumeSource.(storage.VolumeOwnerLister)
+	if !ok {
+		return nil
+	}
+	return lister.ListVolumeOwners
+}
+
+func (s *volumes) tagging() tagger {
+	tagger, ok := s.VolumeSource.(storage.VolumeTagger)
+	if !ok {
+		return nil
+	}
+	return func(ctx envcontext.ProviderCallContext, tags []storage.ObjectTags) ([]error, error) {
+		return bulk(&s.caller, "TagVolumes", tagger.TagVolumes, ctx, tags, cloneObjectTags, itself)
+	}
+}
+
 func (s *volumes) concurrent() storage.ConcurrentSource {
 	c, _ := s.VolumeSource.(storage.ConcurrentSource)
 	return c
@@ -330,6 +371,24 @@ func (s *filesystems) importing() importer {
 	}
 }
 
+func (s *filesystems) owning() ownerLister {
+	lister, ok := s.FilesystemSource.(storage.FilesystemOwnerLister)
+	if !ok {
+		return nil
+	}
+	return lister.ListFilesystemOwners
+}
+
+func (s *filesystems) tagging() tagger {
+	tagger, ok := s.FilesystemSource.(storage.FilesystemTagger)
+	if !ok {
+		return nil
+	}
+	return func(ctx envcontext.ProviderCallContext, tags []storage.ObjectTags) ([]error, error) {
+		return bulk(&s.caller, "TagFilesystems", tagger.TagFilesystems, ctx, tags, cloneObjectTags, itself)
+	}
+}
+
 func (s *filesystems) concurrent() storage.ConcurrentSource {
 	c, _ := s.FilesystemSource.(storage.ConcurrentSource)
 	return c
@@ -343,6 +402,11 @@ func cloneVolumeParams(p storage.VolumeParams) storage.VolumeParams {
 func cloneFilesystemParams(p storage.FilesystemParams) storage.FilesystemParams {
 	p.Attributes, p.ResourceTags, p.Attachment = maps.Clone(p.Attributes), maps.Clone(p.ResourceTags), clone(p.Attachment)
 	return p
+}
+
+func cloneObjectTags(t storage.ObjectTags) storage.ObjectTags {
+	t.ResourceTags = maps.Clone(t.ResourceTags)
+	return t
 }
 
 func clone[T any](p *T) *T {

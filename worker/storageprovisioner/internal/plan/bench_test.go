@@ -30,6 +30,7 @@ func BenchmarkCore(b *testing.B) {
 				before := liveHeap()
 				b.StartTimer()
 				core := plan.New(plan.Options{Retry: plan.Retry{Min: time.Second, Max: time.Minute, Factor: 2}, Timetable: timetable{}})
+				core.Listed(plan.Volume)
 				live(core, keys)
 				b.StopTimer()
 				resting = float64(liveHeap()-before) / float64(n)

@@ -39,6 +39,8 @@ func play(t *testing.T, edit ...func(*plan.Options)) *script {
 	}
 	s.core = plan.New(options)
 	s.core.At(s.now)
+	s.core.Listed(plan.Volume)
+	s.core.Listed(plan.Filesystem)
 	return s
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/storage"
 )
 
 // phase is how far an entity's operation is.
@@ -90,9 +91,10 @@ type entity struct {
 	backingKnown bool
 	// released says that removing means to release, not to destroy.
 	released bool
-	// unread says that the entity is to be read, and stale that this must happen
+	// unread says what of the entity is to be read, and stale that this must happen
 	// before anything else is done about it.
-	unread, stale bool
+	unread unread
+	stale  bool
 	// attached says that this worker has attached it since it started.
 	attached bool
 	// held says that what the entity stands on must stay: it is attached, or
@@ -120,6 +122,17 @@ type entity struct {
 	stalled stall
 }
 
+// unread is what of an entity is to be read.
+type unread uint8
+
+const (
+	nothingUnread unread = iota
+	// factsUnread are what matters for what is to be done about it.
+	factsUnread
+	// sourceUnread is that, and which source provides it in any case.
+	sourceUnread
+)
+
 // stall is why an operation is not tried.
 type stall uint8
 
@@ -137,8 +150,9 @@ type work struct {
 	// since is when the operation was first wanted, or began or ceased to wait
 	// for something.
 	since time.Time
-	// args are those of the entity's [Fact].
-	args any
+	// args and owner are those of the entity's [Fact].
+	args  any
+	owner *storage.Owner
 	// attempts counts the failures of the operation in a row; due is when it is
 	// tried next, zero when it may go at once.
 	attempts int
@@ -305,7 +319,7 @@ func (c *Core) entity(key Key) *entity {
 // drop drops an entity that nothing is to be remembered of any more: not of itself,
 // and not for others.
 func (c *Core) drop(e *entity) {
-	if e.observed || e.unread || e.held || e.users > 0 || e.work != nil || e.attachments.first != nil {
+	if e.observed || e.unread != nothingUnread || e.held || e.users > 0 || e.work != nil || e.attachments.first != nil {
 		return
 	}
 	if !c.has(e) {

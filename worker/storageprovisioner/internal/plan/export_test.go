@@ -28,6 +28,9 @@ func (c *Core) Leftovers() []string {
 	for _, e := range c.unread {
 		left = append(left, fmt.Sprintf("unread %s", e.key()))
 	}
+	for e := range c.ownership {
+		left = append(left, fmt.Sprintf("ownership of %s", e.key()))
+	}
 	for key := range c.unreadable {
 		left = append(left, fmt.Sprintf("unreadable %s", key))
 	}

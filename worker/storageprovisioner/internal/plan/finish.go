@@ -34,6 +34,8 @@ type Result struct {
 	// if any, and AttachedInfo what to record of it.
 	Attached     Key
 	AttachedInfo any
+	// Ownership is what has come of asking the source whose it is.
+	Ownership Ownership
 	// entity is that of the item.
 	entity *entity
 }
@@ -51,6 +53,9 @@ func (c *Core) Finished(source Source, results []Result) {
 			e = c.find(results[i].Key)
 		}
 		e.storage.calls--
+		if o := results[i].Ownership; o != NotAsked && c.has(e.storage) {
+			c.ownership[e.storage] = o
+		}
 		c.finish(e, &results[i])
 	}
 }

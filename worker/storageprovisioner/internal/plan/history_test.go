@@ -206,6 +206,8 @@ func (w *world) restart() {
 		Timetable: w,
 	})
 	w.core.At(w.now)
+	w.core.Listed(plan.Volume)
+	w.core.Listed(plan.Filesystem)
 	for _, source := range []plan.Source{plan.Managed, provided(plan.Volume), provided(plan.Filesystem)} {
 		w.limits[source] = w.random.IntN(4)
 		w.core.SetLimit(source, w.limits[source])

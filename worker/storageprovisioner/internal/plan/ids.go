@@ -1,9 +1,11 @@
 package plan
 
 import (
+	"fmt"
 	"hash/maphash"
+	"slices"
 
-	"github.com/juju/errors"
+	"github.com/stowage-io/stowage/storage"
 )
 
 // ids has the hashes of ids that a source has given, from the first time that it makes
@@ -20,6 +22,15 @@ func (s *ids) add(id string) bool {
 	return len(s.hashes) == n
 }
 
+// has reports whether an id may be there.
+func (s *ids) has(id string) bool {
+	if s.hashes == nil {
+		return false
+	}
+	_, ok := s.hashes[maphash.String(s.seed, id)]
+	return ok
+}
+
 // spareIDs is how many ids more than there are entities a source may have given before
 // those are forgotten that are not in use.
 const spareIDs = 1 << 10
@@ -27,62 +38,180 @@ const spareIDs = 1 << 10
 // given notes the id that a source has given an entity, and reports whether it may have
 // given it before.
 func (c *Core) given(q *queue, id string) bool {
-	if q.ids.hashes == nil || len(q.ids.hashes) > 2*len(c.all)+spareIDs {
-		q.ids = ids{maphash.MakeSeed(), make(map[uint64]struct{})}
-		for _, e := range c.all {
-			if e.queue == q && e.id != "" {
-				q.ids.add(e.id)
-			}
-		}
-	}
+	c.listIDs(q)
 	return q.ids.add(id)
 }
 
-// Claim has those results fail in which a source gives what it has made an id that it
-// has given something else as well, in the same call or earlier: to record it would mean
-// to destroy the one with the other. Earlier are what this worker has made, and what it
-// has seen attached.
-func (c *Core) Claim(source Source, results []Result) {
-	if source.Managed {
-		return // What they are called is the worker's own affair.
+// listIDs has a queue know the ids of all entities that are its own, and forget those
+// that are not in use if they are many.
+func (c *Core) listIDs(q *queue) {
+	if q.ids.hashes != nil && len(q.ids.hashes) <= 2*len(c.all)+spareIDs {
+		return
 	}
-	q := c.queue(source)
-	var doubted map[string][]*Result
+	c.idsListed = true
+	q.ids = ids{maphash.MakeSeed(), make(map[uint64]struct{})}
+	for _, e := range c.all {
+		if e.id != "" && c.giver(e) == q {
+			q.ids.add(e.id)
+		}
+	}
+}
+
+// giver returns the queue of the source that has given a volume or filesystem, or the one
+// that an attachment attaches, its id. Where that is not known it is the queue of no
+// source: who provides what is recorded and nowhere attached is not read.
+func (c *Core) giver(e *entity) *queue {
+	e = e.storage
+	known := func(e *entity) bool { return e.queue != nil && e.queue.source != (Source{}) }
+	if c.backing(e) != nil || known(e) {
+		return c.source(e)
+	}
+	for a := e.attachments.first; a != nil; a = a.next {
+		if a.kind != Plan && known(a) {
+			return a.queue
+		}
+	}
+	return c.queue(Source{})
+}
+
+// learnID takes in the id of an entity, as the state has it.
+func (c *Core) learnID(e *entity, id string) {
+	if !c.idsListed {
+		return // The list, once it is made, has it.
+	}
+	if q := c.giver(e); q.ids.hashes != nil {
+		c.given(q, id)
+	}
+}
+
+// Listed takes in that all volumes, or all filesystems, that there were at the start are
+// to be read, or have been. Until they have been nothing is made whose id may be one of
+// theirs.
+func (c *Core) Listed(kind Kind) {
+	f := &c.first[kind]
+	if f.listed {
+		return
+	}
+	f.listed = true
+	for _, e := range c.unread {
+		if e.kind == kind {
+			f.left++
+		}
+	}
+}
+
+// firstReading is how far the first reading of all volumes, or all filesystems, is.
+type firstReading struct {
+	listed bool
+	// left are to be read still.
+	left int
+}
+
+// wasRead counts what has been read in the first reading.
+func (c *Core) wasRead(kind Kind) {
+	if f := &c.first[kind]; f.left > 0 {
+		f.left--
+	}
+}
+
+// mayMake reports whether a source may make something: all is known that may have been
+// given an id before.
+func (c *Core) mayMake(source Source) bool {
+	f := c.first[source.makes()]
+	return f.listed && f.left == 0
+}
+
+// Claim has those results fail in which a source answers a creation with an id that is
+// another's: one that it has answered for something else before, in the same call or
+// earlier, or that is recorded of something else. By such an answer nothing is recorded,
+// attached or destroyed: that would be done to what is the other's.
+func (c *Core) Claim(source Source, results []Result) {
+	q, unknown := c.queue(source), c.queue(Source{})
+	var doubted map[string]*owners
 	for i := range results {
 		r := &results[i]
-		if r.made() && c.given(q, r.ID) {
+		if !r.made() {
+			continue
+		}
+		c.listIDs(unknown)
+		if c.given(q, r.ID) || unknown.ids.has(r.ID) {
 			if doubted == nil {
-				doubted = make(map[string][]*Result)
+				doubted = make(map[string]*owners)
 			}
-			doubted[r.ID] = nil
+			doubted[r.ID] = &owners{}
 		}
 	}
 	if doubted == nil {
 		return
 	}
-	for i := range results {
-		r := &results[i]
-		if _, ok := doubted[r.ID]; ok && r.made() {
-			doubted[r.ID] = append(doubted[r.ID], r)
-		}
-	}
 	for _, e := range c.all {
-		if e.id == "" || e.queue != q || e.storage.destroyed() {
-			continue
-		}
-		for _, r := range doubted[e.id] {
-			if owner := e.storage.key(); r.made() && r.Key != owner {
-				r.disown(owner)
-			}
+		if o := doubted[e.id]; o != nil && e.id != "" && !e.storage.destroyed() {
+			o.consider(e.storage, c.giver(e), q)
 		}
 	}
-	for _, same := range doubted {
-		for i, r := range same {
-			if len(same) > 1 && r.made() {
-				r.disown(same[(i+1)%len(same)].Key)
-			}
+	for i := range results {
+		if r := &results[i]; r.made() && doubted[r.ID] != nil {
+			doubted[r.ID].judge(c, source, r)
 		}
 	}
+}
+
+// owners are the volumes or filesystems that an id is of, or may be.
+type owners struct {
+	// known have it from the source in question.
+	known []owner
+	// unattributed are of the same kind, and it is not known which source provides them.
+	unattributed []*entity
+}
+
+type owner struct {
+	key Key
+	// going is being destroyed: the id will be free.
+	going bool
+}
+
+// consider adds what has the id to its owners, if it has it, or may have it, from a
+// source.
+func (o *owners) consider(e *entity, giver, source *queue) {
+	switch {
+	case giver == source:
+		o.known = append(o.known, owner{e.key(), e.op == Destroy})
+	case giver.source == Source{} && e.kind == source.source.makes():
+		o.unattributed = append(o.unattributed, e)
+	}
+}
+
+// judge has a result fail whose id is another's. What else has it is refused it from then
+// on.
+func (o *owners) judge(c *Core, source Source, r *Result) {
+	for _, owner := range o.known {
+		if owner.key != r.Key {
+			r.refuse(source, owner)
+			return
+		}
+	}
+	for _, e := range o.unattributed {
+		if key := e.key(); key != r.Key {
+			c.attribute(e)
+			r.doubt(source, key)
+			return
+		}
+	}
+	o.known = append(o.known, owner{key: r.Key})
+}
+
+// attribute has it read which source provides an entity.
+func (c *Core) attribute(e *entity) {
+	c.read(e)
+	e.unread = sourceUnread
+}
+
+// makes returns the kind of what a source makes.
+func (s Source) makes() Kind {
+	if s.Managed {
+		return Filesystem
+	}
+	return s.Kind
 }
 
 // destroyed reports whether there is nothing any more of a volume or filesystem but its
@@ -92,10 +221,68 @@ func (e *entity) destroyed() bool { return e.op == Destroy && e.phase == publish
 // made reports whether the result is that of something made.
 func (r *Result) made() bool { return r.Err == nil && r.ID != "" }
 
-// disown has a result fail, whose id is another's. What has been made is not known.
-func (r *Result) disown(owner Key) {
-	*r = Result{
-		Key: r.Key, entity: r.entity, Unknown: true,
-		Err: errors.Errorf("provider gave it the id %q, which is that of %s", r.ID, owner),
+// refuse has a result fail, whose id is another's. It is not the last word where the other
+// is being destroyed.
+func (r *Result) refuse(source Source, owner owner) {
+	err := fmt.Errorf("%s, which is %s's", r.answer(source), owner.key)
+	if !owner.going {
+		err = storage.Permanent(err)
 	}
+	r.fail(err, owner.going)
+}
+
+// doubt has a result fail, whose id may be another's.
+func (r *Result) doubt(source Source, other Key) {
+	r.fail(fmt.Errorf("%s, which %s has too: its provider is being looked up", r.answer(source), other), true)
+}
+
+// answer tells what a source has answered.
+func (r *Result) answer(source Source) string {
+	by := fmt.Sprintf("provider %q", source.Provider)
+	if source.Managed {
+		by = "the source of filesystems on volumes"
+	}
+	return fmt.Sprintf("creating %s: %s answered %[1]s ID %[3]q", source.makes(), by, r.ID)
+}
+
+// fail has nothing be left of a result but an error.
+func (r *Result) fail(err error, unknown bool) {
+	*r = Result{Key: r.Key, entity: r.entity, Err: err, Unknown: unknown}
+}
+
+// recordedOf takes in that a volume or filesystem has come to be recorded by others than
+// this worker. What has been made with the same id, and is not recorded yet, is refused.
+func (c *Core) recordedOf(e *entity) {
+	if !c.idsListed {
+		return
+	}
+	for _, q := range c.queues {
+		if q.source.makes() != e.kind || !q.ids.has(e.id) {
+			continue
+		}
+		var o owners
+		o.consider(e, c.giver(e), q)
+		for _, other := range c.all {
+			if other == e || other.id != e.id || other.op != Create || other.phase != publishing || c.giver(other) != q {
+				continue
+			}
+			r := Result{Key: other.key(), ID: e.id}
+			if o.judge(c, q.source, &r); r.Err != nil {
+				c.withhold(other, &r)
+			}
+		}
+	}
+}
+
+// withhold has a result fail that was to be recorded.
+func (c *Core) withhold(e *entity, r *Result) {
+	p := &c.out.Publish
+	p.Records = slices.DeleteFunc(p.Records, func(r Record) bool { return r.entity == e })
+	c.options.Timetable.Remove(e)
+	w := e.work
+	w.result, w.refused = nil, nil
+	w.item = &Item{Subject: e.subject(), Args: w.args}
+	e.id = ""
+	c.fail(e, r)
+	c.wake(e)
 }

@@ -2,8 +2,11 @@ package plan_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
@@ -21,7 +24,7 @@ func claim(s *script, source plan.Source, made ...string) []string {
 			continue
 		}
 		wrong = append(wrong, fmt.Sprintf("%s: %v", r.Key.ID, r.Err))
-		if !r.Unknown || r.ID != "" || r.Info != nil {
+		if !storage.IsPermanent(r.Err) || r.Unknown || r.ID != "" || r.Info != nil {
 			s.t.Errorf("it may be recorded: %+v", r)
 		}
 	}
@@ -35,28 +38,129 @@ func checkClaim(t *testing.T, got []string, want ...string) {
 	}
 }
 
+// anothers is what is wrong with an id that is another volume's.
+func anothers(provider, volume, id, owner string) string {
+	return fmt.Sprintf(`%s: creating volume: provider %q answered volume ID %q, which is volume %s's`, volume, provider, id, owner)
+}
+
 // An id is one volume's alone, for its source.
 func TestIdIsOneVolumesAlone(t *testing.T) {
 	s := play(t)
 	v := volume("0")
 	s.observe(wanted(v, recorded, func(f *plan.Fact) { f.ID = "id-0" }))
 	ours := wanted(v).Source
-	checkClaim(t, claim(s, ours, "1", "id-0", "2", "id-2"), `1: provider gave it the id "id-0", which is that of volume 0`)
+	checkClaim(t, claim(s, ours, "1", "id-0", "2", "id-2"), anothers(ours.Provider, "1", "id-0", "0"))
 	checkClaim(t, claim(s, ours, "0", "id-0"))
 	other := plan.Source{Kind: plan.Volume, Provider: "other"}
 	checkClaim(t, claim(s, other, "3", "id-0"))
 	checkClaim(t, claim(s, plan.Source{Kind: plan.Filesystem, Provider: ours.Provider}, "3", "id-0"))
-	// Filesystems on volumes are called what the worker's own source says.
-	checkClaim(t, claim(s, plan.Managed, "3", "sdb", "4", "sdb"))
 }
 
-// Three of one call say of each other whose the id may be.
-func TestIdOfSeveralInOneCallIsNobodys(t *testing.T) {
+// The first of one call that is answered with an id has it.
+func TestIdOfSeveralInOneCallIsTheFirsts(t *testing.T) {
 	s := play(t)
-	checkClaim(t, claim(s, wanted(volume("0")).Source, "0", "same", "1", "own", "2", "same", "3", "same"),
-		`0: provider gave it the id "same", which is that of volume 2`,
-		`2: provider gave it the id "same", which is that of volume 3`,
-		`3: provider gave it the id "same", which is that of volume 0`)
+	ours := wanted(volume("0")).Source
+	checkClaim(t, claim(s, ours, "0", "same", "1", "own", "2", "same", "3", "same"),
+		anothers(ours.Provider, "2", "same", "0"), anothers(ours.Provider, "3", "same", "0"))
+}
+
+// Filesystems on volumes are told apart like others.
+func TestIdOfFilesystemOnVolumeIsOnesAlone(t *testing.T) {
+	s := play(t)
+	s.observe(wanted(filesystem("0"), recorded, backedBy(volume("0")), func(f *plan.Fact) { f.ID = "fs" }))
+	results := []plan.Result{{Key: filesystem("1"), ID: "fs", Info: "info"}, {Key: filesystem("2"), ID: "fs-2", Info: "info"}}
+	s.core.Claim(plan.Managed, results)
+	const want = `creating filesystem: the source of filesystems on volumes answered filesystem ID "fs", which is filesystem 0's`
+	if err := results[0].Err; err == nil || err.Error() != want || !storage.IsPermanent(err) {
+		t.Errorf("the id of another is %v", err)
+	}
+	if results[1].Err != nil {
+		t.Errorf("an id of its own is %v", results[1].Err)
+	}
+}
+
+// Who provides what is recorded and nowhere attached is looked up before its id is given
+// away, or refused.
+func TestIdOfUnknownSourceIsLookedInto(t *testing.T) {
+	for provider, want := range map[string][]string{
+		"other": nil, wanted(volume("0")).Source.Provider: {anothers(wanted(volume("0")).Source.Provider, "1", "id-0", "0")},
+	} {
+		s := play(t)
+		v := volume("0")
+		known := wanted(v, recorded, func(f *plan.Fact) { f.ID, f.Source, f.Args = "id-0", plan.Source{}, nil })
+		s.observe(known)
+		ours := wanted(v).Source
+		results := []plan.Result{{Key: volume("1"), ID: "id-0", Info: "info"}}
+		s.core.Claim(ours, results)
+		if err := results[0].Err; err == nil || storage.IsPermanent(err) || !results[0].Unknown {
+			t.Errorf("an id that may be another's: %+v", results[0])
+		}
+		subjects := s.core.Unread(10)
+		if len(subjects) != 1 || subjects[0].Key != v || !subjects[0].Unattributed {
+			t.Errorf("looked up is %v", subjects)
+		}
+		known.Source = plan.Source{Kind: plan.Volume, Provider: provider}
+		s.observe(known)
+		checkClaim(t, claim(s, ours, "1", "id-0"), want...)
+		s.core.Changed(v)
+		if subjects := s.core.Unread(10); len(subjects) != 1 || subjects[0].Unattributed {
+			t.Errorf("looked up again is %v", subjects)
+		}
+	}
+}
+
+// Nothing is made before all is known that was there at the start: it might be answered
+// with the id of something that is not known yet.
+func TestNothingIsMadeBeforeAllIsKnown(t *testing.T) {
+	s := play(t, func(o *plan.Options) { o.Host = "" })
+	s.core = plan.New(plan.Options{Timetable: s})
+	first, second := volume("0"), volume("1")
+	s.core.Changed(first)
+	s.core.Changed(second)
+	s.core.Observe(wanted(volume("2"))) // told of by something else than the watcher
+	s.core.Listed(plan.Volume)
+	s.core.Unread(1)
+	s.observe(wanted(first, func(f *plan.Fact) { f.Host = "" }))
+	s.does("read volume 1")
+	s.observe(wanted(second, recorded))
+	s.does("create volume 2", "create volume 0")
+}
+
+// The id of what is being destroyed may be another's soon.
+func TestIdOfWhatIsBeingDestroyedIsRefusedForNow(t *testing.T) {
+	s := play(t)
+	v := volume("0")
+	s.observe(wanted(v, recorded, dead))
+	s.does("destroy volume 0")
+	id := "id of " + v.String()
+	results := []plan.Result{{Key: volume("1"), ID: id, Info: "info"}}
+	s.core.Claim(wanted(v).Source, results)
+	if err := results[0].Err; err == nil || storage.IsPermanent(err) {
+		t.Errorf("an id that will be free is refused: %v", err)
+	}
+	s.ends(v)
+	checkClaim(t, claim(s, wanted(v).Source, "1", id))
+}
+
+// What others record wins over what is made with the same id and is not
+// recorded yet, and what was made goes without a call.
+func TestIdThatIsRecordedMeanwhileIsRefused(t *testing.T) {
+	s := play(t)
+	v, imported := volume("0"), volume("1")
+	s.observe(wanted(v))
+	s.does("create volume 0")
+	results := []plan.Result{{Key: v, ID: "id", Info: "info"}}
+	s.core.Claim(s.sources[v], results)
+	s.core.Finished(s.sources[v], results)
+	s.observe(wanted(imported, recorded, func(f *plan.Fact) { f.ID = "id" }))
+	s.does()
+	last := s.statuses[len(s.statuses)-1]
+	want := strings.TrimPrefix(anothers(wanted(v).Source.Provider, "0", "id", "1"), "0: ")
+	if last.Key != v || last.Status != status.Error || last.Message != want {
+		t.Errorf("the last status is %v", last)
+	}
+	s.observe(wanted(v, dead))
+	s.does("remove volume 0")
 }
 
 // However many ids a source gives over time, no more are remembered than a few beside
@@ -72,5 +176,5 @@ func TestIdsNotInUseAreForgotten(t *testing.T) {
 	if n := s.core.IDs(source); n > 2000 {
 		t.Errorf("%d ids are remembered", n)
 	}
-	checkClaim(t, claim(s, source, "1", "id-0"), `1: provider gave it the id "id-0", which is that of volume 0`)
+	checkClaim(t, claim(s, source, "1", "id-0"), anothers(source.Provider, "1", "id-0", "0"))
 }

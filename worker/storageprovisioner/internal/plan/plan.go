@@ -27,6 +27,7 @@ import (
 
 	"github.com/juju/names/v5"
 
+	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/byid"
 )
 
@@ -73,11 +74,18 @@ type Core struct {
 	// queued counts what is in the queues.
 	queued [kinds][ops]int
 
-	// unread are the entities to be read.
+	// unread are the entities to be read, and first is how far the first reading is of
+	// all that there was at the start.
 	unread []*entity
+	first  [kinds]firstReading
+	// idsListed says that there is a source whose ids are known.
+	idsListed bool
 	// unreadable are the entities that the last attempt to read has failed for.
 	unreadable map[Key]unreadable
-	out        Output
+	// ownership has the volumes and filesystems whose sources have been asked whose they
+	// are, and may be used.
+	ownership map[*entity]Ownership
+	out       Output
 }
 
 // New returns a core that knows nothing yet.
@@ -87,6 +95,7 @@ func New(options Options) *Core {
 		hosts:      make(map[string]*host),
 		sources:    make(map[Source]*queue),
 		unreadable: make(map[Key]unreadable),
+		ownership:  make(map[*entity]Ownership),
 	}
 }
 
@@ -120,6 +129,9 @@ type Fact struct {
 	BackingKnown bool
 	// Release says that removing means to release, not to destroy.
 	Release bool
+	// Owner is whose the volume or filesystem is, or that which the attachment attaches,
+	// where the source is to be asked that before anything is done to it; else nil.
+	Owner *storage.Owner
 	// Size is how large a recorded volume or filesystem is, and Wanted how large it
 	// is to be, in MiB; Wanted is zero where the state does not tell.
 	Size, Wanted uint64
@@ -159,13 +171,16 @@ type Subject struct {
 	Key Key
 	// Tag is that of the volume or filesystem, or of what is attached.
 	Tag names.Tag
+	// Unattributed says that which source provides it is to be read, though nothing is
+	// to be done about it.
+	Unattributed bool
 	// entity spares the core to look it up; nil in what the core has not given out.
 	entity *entity
 }
 
 // subject returns what names the entity.
 func (e *entity) subject() Subject {
-	return Subject{e.key(), e.tag, e}
+	return Subject{Key: e.key(), Tag: e.tag, entity: e}
 }
 
 // Record is the info of an entity, as its provider gave it.
@@ -202,8 +217,8 @@ func (c *Core) Changed(key Key) {
 }
 
 func (c *Core) read(e *entity) {
-	if !e.unread {
-		e.unread = true
+	if e.unread == nothingUnread {
+		e.unread = factsUnread
 		c.unread = append(c.unread, e)
 	}
 }
@@ -216,8 +231,9 @@ func (c *Core) Unread(limit int) []Subject {
 	}
 	subjects := make([]Subject, n)
 	for i, e := range takeOut(&c.unread, n) {
-		e.unread, e.tried = false, false
 		subjects[i] = e.subject()
+		subjects[i].Unattributed = e.unread == sourceUnread
+		e.unread, e.tried = nothingUnread, false
 	}
 	return subjects
 }
@@ -261,6 +277,7 @@ func takeOut[T any](list *[]T, n int) []T {
 
 // Observe takes in an entity as the state has it.
 func (c *Core) Observe(f Fact) {
+	c.wasRead(f.Key.Kind)
 	if f.Err != nil {
 		c.cannotRead(f.Key, f.Err)
 		return
@@ -288,15 +305,19 @@ func (c *Core) Observe(f Fact) {
 	// What may have been made for an entity that goes is looked into at once, though the
 	// operation for that may be the one that has been given up.
 	goes := e.life == Alive && f.Life != Alive
-	if e.stalled == deferred || !e.underway() && e.failed() && (goes || !reflect.DeepEqual(e.args(), f.Args)) {
+	if e.stalled == deferred || !e.underway() && e.failed() && (goes || e.differs(f)) {
 		c.refresh(e)
 	}
+	foundRecorded := f.Recorded && f.ID != e.id && !e.kind.Attachment()
 	c.learn(e, f)
 	if f.Instance != "" {
 		c.Provisioned(f.Host, f.Instance)
 	}
 	c.settle(e)
 	c.wake(e)
+	if foundRecorded {
+		c.recordedOf(e)
+	}
 	if e.kind == FilesystemAttachment {
 		c.wake(e.storage) // which is made only where it is wanted
 	}
@@ -362,12 +383,19 @@ func (c *Core) learn(e *entity, f Fact) {
 	if f.Source != (Source{}) || e.queue == nil {
 		e.queue, e.class = c.queue(f.Source), f.Class
 	}
-	if f.ID != "" && f.Source != (Source{}) && e.queue.ids.hashes != nil {
-		c.given(e.queue, f.ID)
+	if f.ID != "" {
+		c.learnID(e, f.ID)
 	}
-	if f.Args != nil || e.work != nil {
-		e.toDo().args = f.Args
+	if f.Args != nil || f.Owner != nil || e.work != nil {
+		w := e.toDo()
+		w.args, w.owner = f.Args, f.Owner
 	}
+}
+
+// differs reports whether the entity's next operation would be another by a fact than the
+// one that has failed.
+func (e *entity) differs(f Fact) bool {
+	return !reflect.DeepEqual(e.args(), f.Args) || !reflect.DeepEqual(e.work.owner, f.Owner)
 }
 
 // Refresh makes all that has stalled, or is about to, go again, as after a change
@@ -533,7 +561,7 @@ func (c *Core) settle(e *entity) {
 func (c *Core) retire(e *entity) {
 	switch {
 	case e.uncertain:
-		e.work.args = nil
+		e.work.args, e.work.owner = nil, nil
 	default:
 		e.work = nil
 	}
@@ -598,6 +626,7 @@ func (c *Core) forget(e *entity) {
 	d := e.backing
 	c.leave(e)
 	c.release(e)
+	delete(c.ownership, e)
 	e.clear()
 	c.wake(e)
 	if s := e.storage; !s.observed && d != nil && d.matters {

@@ -1,5 +1,7 @@
 package plan
 
+import "github.com/stowage-io/stowage/storage"
+
 // Batch is what one provider source is asked to do in one call.
 type Batch struct {
 	Source Source
@@ -24,13 +26,29 @@ type Item struct {
 	Repeat bool
 	// Args are those of the entity's [Fact].
 	Args any
+	// Owner is that of the entity's [Fact], where the source is to be asked for it first.
+	Owner *storage.Owner
+	// Ownership is what has come of asking.
+	Ownership Ownership
 }
 
 // Ended returns the result of an operation.
 func (i *Item) Ended(r Result) Result {
-	r.Key, r.entity = i.Key, i.entity
+	r.Key, r.entity, r.Ownership = i.Key, i.entity, i.Ownership
 	return r
 }
+
+// Ownership is what a source says of whose something is.
+type Ownership uint8
+
+const (
+	// NotAsked says nothing.
+	NotAsked Ownership = iota
+	// Owned is the state's.
+	Owned
+	// OwnerUnknown may be anybody's: the source does not keep that.
+	OwnerUnknown
+)
 
 // queue holds what is due for one source, while the source is busy or until the
 // next call of Batches.
@@ -80,6 +98,9 @@ func (c *Core) Batches() []Batch {
 	var batches []Batch
 	for _, q := range c.queues {
 		for op := Destroy; op < ops; op++ {
+			if op == Create && !c.mayMake(q.source) {
+				continue
+			}
 			for q.calls < q.limit {
 				items := c.take(q, op)
 				if len(items) == 0 {
@@ -165,6 +186,9 @@ func (c *Core) start(e *entity) Item {
 		e.id = e.storage.id
 	}
 	item := Item{Subject: e.subject(), ID: e.id, Release: e.released, Args: e.work.args, Repeat: e.doubted()}
+	if item.Ownership = c.ownership[e.storage]; item.Ownership == NotAsked {
+		item.Owner = e.work.owner
+	}
 	item.Noted = !c.options.Attempts || e.recorded || !e.makes() || item.Repeat
 	if e.onMachine {
 		item.Instance = e.host.instance

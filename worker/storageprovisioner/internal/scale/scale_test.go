@@ -36,12 +36,13 @@ func TestEachWorkload(t *testing.T) {
 			if r.own.goroutines <= 0 {
 				t.Errorf("the worker has %d goroutines", r.own.goroutines)
 			}
-			// The worker may make more calls, by seeing less at once.
+			// The worker may make more calls, by seeing less at once, and on a busy
+			// machine some fewer, by seeing two of the floor's phases at once.
 			for what, calls := range map[string][2]int64{
 				"accessors": {r.floor.used.accessorCalls, r.worker.used.accessorCalls},
 				"sources":   {r.floor.used.providerCalls, r.worker.used.providerCalls},
 			} {
-				if floor, worker := calls[0], calls[1]; floor == 0 || floor > worker {
+				if floor, worker := calls[0], calls[1]; floor == 0 || floor/2 > worker {
 					t.Errorf("the floor has %d calls of %s, the worker %d", floor, what, worker)
 				}
 			}

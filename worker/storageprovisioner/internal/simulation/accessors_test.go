@@ -53,7 +53,10 @@ func reading[A, R any](in *incarnation, name string, args []A, call func([]A) ([
 func writing[A any](
 	in *incarnation, name string, args []A, call func([]A) ([]params.ErrorResult, error), told func(A, *params.Error),
 ) ([]params.ErrorResult, error) {
-	in.world.deeds.Add(1)
+	if name != "SetAttempts" {
+		// What is refused for good is attempted again at each resync.
+		in.world.deeds.Add(1)
+	}
 	l := in.pass(name)
 	if l.lost && l.once(2) {
 		return nil, errCrashed
@@ -133,15 +136,23 @@ func (a accessors) VolumeAttachmentPlans(ids []params.MachineStorageId) ([]param
 }
 
 func (a accessors) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, error) {
-	return reading(a.in, "Volumes", tags, a.Accessor.Volumes, func(err *params.Error) params.VolumeResult {
+	results, err := reading(a.in, "Volumes", tags, a.Accessor.Volumes, func(err *params.Error) params.VolumeResult {
 		return params.VolumeResult{Error: err}
 	})
+	for i, r := range results {
+		a.in.learn(tags[i], r.Result.Info.VolumeId, r.Error)
+	}
+	return results, err
 }
 
 func (a accessors) Filesystems(tags []names.FilesystemTag) ([]params.FilesystemResult, error) {
-	return reading(a.in, "Filesystems", tags, a.Accessor.Filesystems, func(err *params.Error) params.FilesystemResult {
+	results, err := reading(a.in, "Filesystems", tags, a.Accessor.Filesystems, func(err *params.Error) params.FilesystemResult {
 		return params.FilesystemResult{Error: err}
 	})
+	for i, r := range results {
+		a.in.learn(tags[i], r.Result.Info.FilesystemId, r.Error)
+	}
+	return results, err
 }
 
 func (a accessors) VolumeAttachments(ids []params.MachineStorageId) ([]params.VolumeAttachmentResult, error) {
@@ -292,6 +303,12 @@ func (a accessors) Attempts(ids []params.MachineStorageId) ([]params.AttemptResu
 	})
 }
 
+func (a accessors) Owners(tags []names.Tag) ([]params.OwnerResult, error) {
+	return reading(a.in, "Owners", tags, a.Accessor.Owners, func(err *params.Error) params.OwnerResult {
+		return params.OwnerResult{Error: err}
+	})
+}
+
 func (a accessors) SetAttempts(all []params.Attempt) ([]params.ErrorResult, error) {
 	return writing(a.in, "SetAttempts", all, a.Accessor.SetAttempts, func(at params.Attempt, err *params.Error) {
 		key := at.Id.AttachmentTag
@@ -373,6 +390,15 @@ func (in *incarnation) hear(key string, l life.Value, err *params.Error) {
 	}
 }
 
+// learn notes the id of a volume or filesystem that a worker is told of.
+func (in *incarnation) learn(tag names.Tag, id string, err *params.Error) {
+	in.world.mu.Lock()
+	defer in.world.mu.Unlock()
+	if err == nil {
+		in.learning[tag.String()] = id
+	}
+}
+
 // removed notes what a worker learns from a write about an entity that is not there.
 func (in *incarnation) removed(key string, err *params.Error) {
 	if err != nil && params.IsCodeNotFound(err) {
@@ -387,5 +413,12 @@ func (in *incarnation) recorded(tag, id string, err *params.Error) {
 		in.world.mu.Lock()
 		defer in.world.mu.Unlock()
 		in.world.recorded[tag] = id
+		in.known[tag] = id
+		if t := in.world.things[tag]; t != nil {
+			t.stray = false
+		}
+		if tagOf(id) != tag {
+			in.world.fail("%s: %s is recorded as %s", in.name, tag, id)
+		}
 	}
 }

@@ -33,6 +33,13 @@ var providerTypes = []string{cloud, share, disk, tree}
 type thing struct {
 	tag, id, provider string
 	size              uint64
+	// owner is whose it is by its tags; foreign says that it has become another's, and
+	// stray that a restored state, which has its owner, does not know of it.
+	owner          storage.Owner
+	foreign, stray bool
+	// inUse says that it stayed attached when the state was restored, which need not know
+	// of that.
+	inUse bool
 	// at has where it is attached or mounted, and how.
 	at map[string]*place
 	// on is the volume that a filesystem is on, and holds the filesystem that is on a
@@ -65,6 +72,13 @@ func (p provider) VolumeSource(*storage.Config) (storage.VolumeSource, error) {
 func (p provider) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
 	if p.volumes() {
 		return nil, errors.NotSupportedf("filesystems")
+	}
+	if p.name == tree {
+		// It keeps no tags.
+		return struct {
+			storage.FilesystemSource
+			storage.FilesystemResizer
+		}{source{p.in, p.name, nil}, source{p.in, p.name, nil}}, nil
 	}
 	return source{p.in, p.name, nil}, nil
 }
@@ -107,14 +121,18 @@ const (
 
 // call is one item of a provider call.
 type call struct {
-	op  string
-	key string // of the entity
+	op     string
+	key    string // of the entity
+	source string // of a creation
 	// args is what a repetition must have too.
 	args any
 	// along is the attachment that a creation may make as well.
 	along string
 	// do does it, in reality.
 	do func() (any, error)
+	// mistake is the answer of a creation that takes something else for what it is to
+	// make.
+	mistake func(*thing) any
 }
 
 // going is an operation that goes on in the background.
@@ -238,6 +256,11 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 		n = int(w.mood)
 	}
 	switch n {
+	case 12, 13, 14, 15, 16:
+		if other := w.mistakable(in, c); other != nil {
+			w.failed[c.op+" answers another's id"]++
+			return c.mistake(other), nil
+		}
 	case 17, 18, 19:
 		return nil, errTransient
 	case 20, 21:
@@ -252,6 +275,20 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 		return nil, storage.ErrInProgress
 	}
 	return c.do()
+}
+
+// mistakable returns what a worker knows that may be answered in place of what is to be
+// made, if there is anything: it is the same source's.
+func (w *world) mistakable(in *incarnation, c call) *thing {
+	if c.op != creating || w.things[c.key] != nil {
+		return nil
+	}
+	for _, tag := range sortedKeys(w.things) {
+		if t := w.things[tag]; t.provider == c.source && tag != c.key && in.known[tag] == t.id && w.recorded[tag] == t.id {
+			return t
+		}
+	}
+	return nil
 }
 
 // progress brings on what goes on in the background.
@@ -280,6 +317,16 @@ func (w *world) finish(g *going, l *luck) {
 		return
 	}
 	g.info, g.err = g.do()
+}
+
+// finishAll ends all that goes on in the background, though nobody has asked how. The lock
+// is held.
+func (w *world) finishAll() {
+	for _, key := range sortedKeys(w.going) {
+		if g := w.going[key]; !g.done {
+			w.finish(g, &luck{})
+		}
+	}
 }
 
 // doubt is what a worker cannot know: how an operation has ended.
@@ -363,6 +410,12 @@ func (in *incarnation) begin(c call) {
 		w.fail("%s: %s %s begins during %s", in.name, c.op, c.key, op)
 	}
 	in.running[c.key] = c.op
+	if t := w.things[storageOf(c.key)]; t != nil && t.foreign && !strings.HasPrefix(c.key, planOf) {
+		w.fail("%s: %s %s, which is another's", in.name, c.op, c.key)
+	}
+	if w.orphans[storageOf(c.key)] != nil {
+		w.fail("%s: %s %s, which its state does not have", in.name, c.op, c.key)
+	}
 	in.fits(c)
 	d := in.doubts[c.key]
 	if d.goesOn && d.op != c.op {
@@ -429,6 +482,13 @@ func (w *world) byID(id string) *thing {
 	return nil
 }
 
+// own checks that an id is that of what it is used for.
+func (w *world) own(in *incarnation, op string, tag names.Tag, id string) {
+	if tagOf(id) != tag.String() {
+		w.fail("%s: %s %s by the id %s", in.name, op, tag, id)
+	}
+}
+
 // tagOf returns the tag in an id.
 func tagOf(id string) string {
 	parts := strings.Split(id, ":")
@@ -438,15 +498,22 @@ func tagOf(id string) string {
 	return parts[1]
 }
 
-func (s source) create(tag names.Tag, size uint64, on *thing) (*thing, error) {
-	w, key := s.in.world, tag.String()
+func (s source) create(tag names.Tag, size uint64, on *thing, tags map[string]string) (*thing, error) {
+	w, key, owner := s.in.world, tag.String(), storage.OwnerOf(tags)
+	if owner.ModelUUID == "" || owner.EntityUUID == "" {
+		w.fail("%s: %s is to be made without an owner", s.in.name, key)
+	}
+	if former := w.owners[key]; former != (storage.Owner{}) && former != owner {
+		w.fail("%s: %s has been another", s.in.name, key)
+	}
+	w.owners[key] = owner
 	if t := w.things[key]; t != nil {
 		return t, nil
 	}
 	if id := w.recorded[key]; id != "" {
 		w.fail("%s: %s is made again, which is recorded as %s", s.in.name, key, id)
 	}
-	t := &thing{tag: key, id: w.next(s.name, key), provider: s.name, size: size, at: make(map[string]*place), on: on}
+	t := &thing{tag: key, id: w.next(s.name, key), provider: s.name, size: size, owner: owner, at: make(map[string]*place), on: on}
 	if on != nil {
 		on.holds = t
 	}
@@ -455,14 +522,14 @@ func (s source) create(tag names.Tag, size uint64, on *thing) (*thing, error) {
 }
 
 // call of creation: once recorded it is never asked for.
-func (s source) creation(tag names.Tag, args any, along string, do func() (any, error)) call {
+func (s source) creation(tag names.Tag, args any, along string, do func() (any, error), mistake func(*thing) any) call {
 	w := s.in.world
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if id := w.recorded[tag.String()]; id != "" && !s.in.crashed {
 		w.fail("%s: %s is to be made again, which is recorded as %s", s.in.name, tag, id)
 	}
-	return call{op: creating, key: tag.String(), args: args, along: along, do: do}
+	return call{op: creating, key: tag.String(), source: s.name, args: args, along: along, do: do, mistake: mistake}
 }
 
 func (t *thing) volumeInfo() storage.VolumeInfo {
@@ -480,7 +547,7 @@ func (s source) CreateVolumes(ctx envcontext.ProviderCallContext, all []storage.
 			s.provisioned(along, a.InstanceId)
 		}
 		calls = append(calls, s.creation(p.Tag, args, along, func() (any, error) {
-			t, err := s.create(p.Tag, p.Size, nil)
+			t, err := s.create(p.Tag, p.Size, nil, p.ResourceTags)
 			if err != nil {
 				return nil, err
 			}
@@ -491,6 +558,8 @@ func (s source) CreateVolumes(ctx envcontext.ProviderCallContext, all []storage.
 				r.VolumeAttachment = &storage.VolumeAttachment{Volume: p.Tag, Machine: a.Machine, VolumeAttachmentInfo: info}
 			}
 			return r, nil
+		}, func(other *thing) any {
+			return storage.CreateVolumesResult{Volume: &storage.Volume{Tag: p.Tag, VolumeInfo: other.volumeInfo()}}
 		}))
 	}
 	return provide(ctx, s.in, s.name, calls, func(info any, err error) storage.CreateVolumesResult {
@@ -558,6 +627,7 @@ func (s source) AttachVolumes(ctx envcontext.ProviderCallContext, all []storage.
 		s.provisioned(attachment(p.Volume, p.Machine), p.InstanceId)
 		calls = append(calls, call{op: attaching, key: attachment(p.Volume, p.Machine), args: p, do: func() (any, error) {
 			w := s.in.world
+			w.own(s.in, attaching, p.Volume, p.VolumeId)
 			t := w.things[p.Volume.String()]
 			if t == nil || t.id != p.VolumeId {
 				return nil, errors.NotFoundf("volume %s", p.VolumeId)
@@ -672,6 +742,41 @@ func (s source) ReleaseFilesystems(ctx envcontext.ProviderCallContext, ids []str
 	return s.remove(ctx, releasing, ids)
 }
 
+// ListVolumeOwners implements storage.VolumeOwnerLister.
+func (s source) ListVolumeOwners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
+	return s.owners(ctx)
+}
+
+// ListFilesystemOwners implements storage.FilesystemOwnerLister.
+func (s source) ListFilesystemOwners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
+	return s.owners(ctx)
+}
+
+func (s source) owners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
+	w := s.in.world
+	l := s.in.wait(s.name+" owners", true)
+	switch {
+	case l.lost:
+		return nil, errCrashed
+	case l.once(6):
+		return nil, errTransient
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var objects []storage.OwnedObject
+	for _, tag := range sortedKeys(w.things) {
+		if t := w.things[tag]; t.provider == s.name {
+			objects = append(objects, storage.OwnedObject{
+				ID: t.id, Size: t.size, Attached: len(t.at) > 0,
+				ResourceTags: map[string]string{storage.ModelUUIDTag: t.owner.ModelUUID, storage.EntityUUIDTag: t.owner.EntityUUID},
+			})
+		}
+	}
+	return objects, nil
+}
+
 func (source) ListVolumes(envcontext.ProviderCallContext) ([]string, error) {
 	return nil, errors.NotSupportedf("listing")
 }
@@ -768,13 +873,17 @@ func (s source) CreateFilesystems(ctx envcontext.ProviderCallContext, all []stor
 				}
 				size = on.size
 			}
-			t, err := s.create(p.Tag, size, on)
+			t, err := s.create(p.Tag, size, on, p.ResourceTags)
 			if err != nil {
 				return nil, err
 			}
 			return storage.CreateFilesystemsResult{Filesystem: &storage.Filesystem{
 				Tag: p.Tag, Volume: p.Volume, FilesystemInfo: storage.FilesystemInfo{FilesystemId: t.id, Size: t.size},
 			}}, nil
+		}, func(other *thing) any {
+			return storage.CreateFilesystemsResult{Filesystem: &storage.Filesystem{
+				Tag: p.Tag, Volume: p.Volume, FilesystemInfo: storage.FilesystemInfo{FilesystemId: other.id, Size: other.size},
+			}}
 		}))
 	}
 	return provide(ctx, s.in, s.name, calls, func(info any, err error) storage.CreateFilesystemsResult {
@@ -791,6 +900,7 @@ func (s source) AttachFilesystems(ctx envcontext.ProviderCallContext, all []stor
 		s.provisioned(attachment(p.Filesystem, p.Machine), p.InstanceId)
 		calls = append(calls, call{op: attaching, key: attachment(p.Filesystem, p.Machine), args: p, do: func() (any, error) {
 			w, machine := s.in.world, p.Machine.String()
+			w.own(s.in, attaching, p.Filesystem, p.FilesystemId)
 			t := w.things[p.Filesystem.String()]
 			if t == nil || t.id != p.FilesystemId {
 				return nil, errors.NotFoundf("filesystem %s", p.FilesystemId)

@@ -105,6 +105,14 @@ func TestHistoryOfASeedIsTheSameEachTime(t *testing.T) {
 // does about that.
 func TestEverythingGoesWrongInHistories(t *testing.T) {
 	missing := make(map[string]bool)
+	for _, what := range []string{
+		creating + " answers another's id", restoring + " misses something", restoring + " leaves an orphan",
+		restoring + " finds another's", restoring + " finds what it has not recorded",
+		restoring + " finds what is in use",
+		copying + " has what the original has", copying + " leaves the original what is its",
+	} {
+		missing[what] = true
+	}
 	for _, op := range []string{creating, attaching, growing, detaching, destroying, releasing} {
 		for _, how := range []string{"fails", "is refused", "is ignored", "dallies", "is lost"} {
 			if how != "is ignored" || op == creating || op == attaching {
@@ -112,7 +120,7 @@ func TestEverythingGoesWrongInHistories(t *testing.T) {
 			}
 		}
 	}
-	for seed := uint64(0); seed < 150 && len(missing) > 0; seed++ {
+	for seed := uint64(0); seed < 300 && len(missing) > 0; seed++ {
 		synctest.Test(t, func(*testing.T) {
 			w := newWorld(false, false)
 			defer w.end()

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -34,13 +35,21 @@ type world struct {
 	calm bool
 	// hasty says that the state lets go of everything at once (hasty_test.go).
 	hasty bool
-	mood  mood
+	// restored says that older states are put back (restore_test.go), and that the state
+	// is copied (copy_test.go).
+	restored bool
+	mood     mood
 
-	state   *state.State
-	store   *kvtest.Memory
-	workers []*incarnation // of the environment, and of each machine; nil where none runs
-	storage int            // how many storage instances there have been
-	configs int            // how many configurations of the environment there have been
+	state *state.State
+	store *kvtest.Memory
+	marks *marks
+	// backup is what may be restored, if anything, and restores counts how often it has
+	// been.
+	backup   *backup
+	restores int
+	workers  []*incarnation // of the environment, and of each machine; nil where none runs
+	storage  int            // how many storage instances there have been
+	configs  int            // how many configurations of the environment there have been
 	// on has the machines that the user has storage attached to, by name.
 	on map[string]names.MachineTag
 
@@ -50,8 +59,12 @@ type world struct {
 	// things are what there really is, by tag, and going is what goes on in the
 	// background.
 	things map[string]*thing
-	going  map[string]*going
-	made   int
+	// orphans are things that a restored state does not know, or that are not the copy's,
+	// and owners those for which anything was ever to be made, by tag.
+	orphans map[string]*thing
+	owners  map[string]storage.Owner
+	going   map[string]*going
+	made    int
 	// failed counts what has gone wrong with providers.
 	failed map[string]int
 	// deeds counts what workers have done, rather than looked at.
@@ -91,9 +104,12 @@ type incarnation struct {
 
 	// heard is what it knows of lives, and hearing what it is about to know.
 	heard, hearing map[string]life.Value
-	running        map[string]string
-	doubts         map[string]doubt
-	attached       map[string]bool
+	// known are the ids of volumes and filesystems that it knows, and learning those that
+	// it is about to know.
+	known, learning map[string]string
+	running         map[string]string
+	doubts          map[string]doubt
+	attached        map[string]bool
 	// growing is what it knows to grow, by tag. called has the calls under way by the tags
 	// that they are about, and calls counts those of each source.
 	growing map[string]bool
@@ -113,7 +129,10 @@ func newWorld(free, keepLog bool) *world {
 		keepLog:   keepLog,
 		store:     kvtest.NewMemory(),
 		workers:   make([]*incarnation, len(scopes)),
+		marks:     &marks{},
 		things:    make(map[string]*thing),
+		orphans:   make(map[string]*thing),
+		owners:    make(map[string]storage.Owner),
 		going:     make(map[string]*going),
 		failed:    make(map[string]int),
 		on:        make(map[string]names.MachineTag),
@@ -130,7 +149,7 @@ func newWorld(free, keepLog bool) *world {
 }
 
 func (w *world) open() {
-	st, err := state.Open(state.Config{Store: w.store, Clock: clock.WallClock, Registry: registry(nil)})
+	st, err := state.Open(state.Config{Store: w.store, Marks: w.marks, Clock: clock.WallClock, Registry: registry(nil)})
 	w.must(err)
 	w.state = st
 }
@@ -199,6 +218,8 @@ func (w *world) start(i int, l luck) {
 		ended:    make(chan struct{}),
 		heard:    make(map[string]life.Value),
 		hearing:  make(map[string]life.Value),
+		known:    make(map[string]string),
+		learning: make(map[string]string),
 		running:  make(map[string]string),
 		doubts:   make(map[string]doubt),
 		attached: make(map[string]bool),
@@ -258,6 +279,15 @@ func (w *world) crash(i int, dice uint32) {
 	w.put(i, nil)
 }
 
+// crashAll has all workers end.
+func (w *world) crashAll(dice uint32) {
+	for i, in := range w.workers {
+		if in != nil {
+			w.crash(i, dice)
+		}
+	}
+}
+
 // put notes which worker a scope has, if any.
 func (w *world) put(i int, in *incarnation) {
 	w.mu.Lock()
@@ -279,6 +309,8 @@ func (w *world) settle() {
 				in.heard[key] = l
 			}
 			clear(in.hearing)
+			maps.Copy(in.known, in.learning)
+			clear(in.learning)
 		}
 		select {
 		case <-in.ended:
@@ -382,7 +414,7 @@ func (w *world) user(s step) bool {
 	one := all[int(s.which)%len(all)]
 	machine := scopes[1+l.roll(2)].(names.MachineTag)
 	switch action {
-	case 0, 1, 2, 3, 10:
+	case 0, 1, 2, 3:
 		err = w.state.AttachStorage([]string{one.Name}, machine)
 		w.logf("user attaches %s to %s: %v", one.Name, machine, err)
 		if err == nil {
@@ -396,7 +428,7 @@ func (w *world) user(s step) bool {
 		err = w.state.RemoveStorage([]string{one.Name})
 		w.logf("user removes %s: %v", one.Name, err)
 		w.hurry(one)
-	case 8:
+	case 8, 10:
 		err = w.state.ReleaseStorage([]string{one.Name})
 		w.logf("user releases %s: %v", one.Name, err)
 	case 9, 11:
@@ -452,6 +484,7 @@ var actions = []action{
 	}},
 	{6, func(w *world, s step) bool { w.scan(scopes[1+int(s.which)%2].(names.MachineTag)); return true }},
 	{4, (*world).progress},
+	{1, (*world).older},
 	{1, func(w *world, s step) bool { w.provision(scopes[1+int(s.which)%2].(names.MachineTag)); return true }},
 	{4, func(w *world, s step) bool {
 		for i, in := range w.workers {
@@ -508,11 +541,7 @@ func (w *world) rest() error {
 	w.logf("calm")
 	w.calm = true
 	w.mu.Lock()
-	for _, key := range sortedKeys(w.going) {
-		if g := w.going[key]; !g.done {
-			w.finish(g, &luck{})
-		}
-	}
+	w.finishAll()
 	w.mu.Unlock()
 	w.configure()
 	w.settle()
@@ -563,6 +592,20 @@ func (w *world) check() error {
 	w.must(err)
 	wanted := make(map[string]bool)
 	for _, s := range all {
+		if w.lost(s.Volume) || w.lost(s.Filesystem) {
+			for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
+				if e == nil {
+					continue
+				}
+				wanted[e.Tag.String()] = true
+				known := w.things[e.Tag.String()]
+				if w.lost(e) && s.Life == life.Alive && len(s.Attachments) > 0 && known == nil &&
+					(e.Status != status.Error || !strings.HasPrefix(e.Message, "missing: ")) && !w.untold[e.Tag.String()] {
+					return errors.Errorf("%s is missing, and its status is %s %s", e.Tag, e.Status, e.Message)
+				}
+			}
+			continue
+		}
 		if s.Life != life.Alive {
 			return errors.Errorf("%s is still there, %s", s.Name, s.Life)
 		}
@@ -584,6 +627,8 @@ func (w *world) check() error {
 				continue
 			case e.ProviderID == "" && t.on != nil && len(s.Attachments) == 0:
 				continue // its volume has it, and whoever attaches that finds it
+			case e.ProviderID == "" && t.stray && len(s.Attachments) == 0:
+				continue // whoever attaches it finds it
 			case t.id != e.ProviderID:
 				return errors.Errorf("%s is %q in the state and is %q", e.Tag, e.ProviderID, t.id)
 			}
@@ -591,6 +636,9 @@ func (w *world) check() error {
 			var want []string
 			for _, a := range s.Attachments {
 				want = append(want, a.Machine.String())
+			}
+			if t.inUse && len(want) == 0 {
+				continue // whoever attaches, detaches or removes it finds it
 			}
 			if !slices.Equal(at, want) {
 				return errors.Errorf("%s is on %v, and wanted on %v: %s %s", e.Tag, at, want, e.Status, e.Message)
@@ -607,7 +655,7 @@ func (w *world) check() error {
 		}
 	}
 	for _, tag := range sortedKeys(w.things) {
-		if !wanted[tag] {
+		if !wanted[tag] && !w.things[tag].stray {
 			return errors.Errorf("%s is left, which nobody wants", w.things[tag].id)
 		}
 	}
@@ -657,6 +705,8 @@ func (w *world) prepare(l luck) error {
 // run runs a history, and returns what is wrong.
 func (w *world) run(dice uint32, history []step, together int) error {
 	w.hasty, w.mood = dice%4 == 3, moods[dice/4%8]
+	// What a hasty state has told cannot be taken back.
+	w.restored = dice%3 == 0 && !w.hasty && !w.free
 	for i := range scopes {
 		w.start(i, luck{dice: dice})
 	}
@@ -700,11 +750,7 @@ func (w *world) run(dice uint32, history []step, together int) error {
 
 // end ends everything, so that no goroutine is left.
 func (w *world) end() {
-	for i, in := range w.workers {
-		if in != nil {
-			w.crash(i, 0)
-		}
-	}
+	w.crashAll(0)
 	w.must(w.state.Close())
 	synctest.Wait()
 }

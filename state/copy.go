@@ -1,0 +1,250 @@
+package state
+
+import (
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// Copy is what a state has to do after it has become a copy of another: the records of
+// its providers, which are copies too, still name the UUIDs of the other.
+type Copy struct {
+	// FormerUUID is the UUID of the state that this is a copy of. It is empty, as are
+	// those of the entities, for what was made before there were UUIDs.
+	FormerUUID string
+
+	Entities []CopiedEntity
+}
+
+// CopiedEntity is a volume or filesystem of a copy.
+type CopiedEntity struct {
+	Tag names.Tag
+
+	// Volume is what a filesystem is on: it is that of a managed source then. It is
+	// nil for all else.
+	Volume names.Tag
+
+	Provider storage.ProviderType
+
+	// ProviderID is empty for what is not recorded as provisioned, and may be there
+	// all the same.
+	ProviderID string
+
+	FormerUUID, UUID string
+}
+
+// copyRecord is a Copy as it is kept until it is done.
+type copyRecord struct {
+	FormerUUID string         `cbor:"1,keyasint,omitempty"`
+	Entities   []copiedRecord `cbor:"2,keyasint,omitempty"`
+}
+
+type copiedRecord struct {
+	Tag        entityTag `cbor:"1,keyasint,omitempty"`
+	Volume     entityTag `cbor:"2,keyasint,omitempty"`
+	Provider   string    `cbor:"3,keyasint,omitempty"`
+	ProviderID string    `cbor:"4,keyasint,omitempty"`
+	FormerUUID string    `cbor:"5,keyasint,omitempty"`
+	UUID       string    `cbor:"6,keyasint,omitempty"`
+}
+
+func newCopiedRecord(i *instance, e *entity) copiedRecord {
+	copied := copiedRecord{Tag: e.Tag, Provider: i.Provider, ProviderID: e.providerID(), UUID: e.UUID}
+	if e == i.Filesystem && i.Volume != nil {
+		copied.Volume = i.Volume.Tag
+	}
+	return copied
+}
+
+// check returns an error unless the rest of the code can rely on what was read.
+func (c *copyRecord) check() error {
+	for _, e := range c.Entities {
+		if _, err := parseEntityTag(string(e.Tag)); err != nil {
+			return err
+		}
+		if e.Volume == "" {
+			continue
+		}
+		if _, err := parseTagOf(names.VolumeTagKind, string(e.Volume)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *copyRecord) view() Copy {
+	view := Copy{FormerUUID: c.FormerUUID, Entities: make([]CopiedEntity, len(c.Entities))}
+	for n, e := range c.Entities {
+		view.Entities[n] = CopiedEntity{
+			Tag:        e.Tag.tag(),
+			Provider:   storage.ProviderType(e.Provider),
+			ProviderID: e.ProviderID,
+			FormerUUID: e.FormerUUID,
+			UUID:       e.UUID,
+		}
+		if e.Volume != "" {
+			view.Entities[n].Volume = e.Volume.tag()
+		}
+	}
+	return view
+}
+
+// BecomeCopy makes the state one of its own, whose directory is a copy of another's: it
+// and all its storage have new UUIDs, its generation is the first. What is of the
+// environment stays the other's, and is not in the copy any more, nor are filesystems on
+// that. Filesystems have no mount points: those are the other's too. What was attached is
+// to be attached again, where a new attachment would be.
+//
+// The resource tags of what the copy returns are then to be set where FormerUUID names
+// the owner, and [State.StampsDone] called. Until then [State.PendingStamps], and
+// BecomeCopy itself, return the same copy.
+func (st *State) BecomeCopy() (Copy, error) {
+	var record copyRecord
+	err := st.updateAll(func(tx *txn, keys []string) error {
+		pending, ok := read[copyRecord](&tx.reader, copyKey)
+		if record = pending; ok {
+			return nil
+		}
+		former := tx.identity()
+		record.FormerUUID = former.UUID
+		tx.setIdentity(newIdentity(""))
+		environ, _ := read[environRecord](&tx.reader, environKey)
+		if !environ.Attributes.IsZero() {
+			environ.Attributes["uuid"] = tx.identity().UUID
+			tx.write(environKey, &environ)
+		}
+		for _, key := range keys {
+			name, ok := strings.CutPrefix(key, storagePrefix)
+			if !ok {
+				tx.remove(key) // what was to be imported is the other's
+				continue
+			}
+			if err := tx.copyStorage(name, former.Generation, &record); err != nil {
+				return errors.Trace(err)
+			}
+		}
+		tx.remove(addedKey) // it is of the copy
+		tx.write(copyKey, &record)
+		return nil
+	}, storagePrefix, importPrefix)
+	if err == nil {
+		err = st.readIdentity()
+	}
+	if err == nil && st.marks != nil {
+		// Not before: a crash between the two leaves a mark of the former state,
+		// which Open knows while the copy is pending.
+		err = st.compareMark(Mark{}, false, "")
+	}
+	if err != nil {
+		return Copy{}, errors.Annotate(err, "making the state a copy")
+	}
+	return record.view(), nil
+}
+
+// copyStorage is BecomeCopy for an instance. If the other state had been restored, and had
+// not asked for the owner of something since, the copy has to ask too.
+func (tx *txn) copyStorage(name string, generation uint64, record *copyRecord) error {
+	i, ok := read[instance](&tx.reader, storageKey(name))
+	if !ok {
+		return tx.err
+	}
+	return tx.change(name, &i, func() error {
+		for _, e := range i.entities() {
+			if e.Tag.scope() == environScope {
+				i.Volume, i.Filesystem = nil, nil
+				return nil
+			}
+		}
+		i.MountPoint = ""
+		for _, e := range i.entities() {
+			copied := newCopiedRecord(&i, e)
+			copied.FormerUUID, copied.UUID = e.UUID, uuid.NewString()
+			record.Entities = append(record.Entities, copied)
+			e.UUID = copied.UUID
+			tx.placed(e)
+			if e.Generation < generation {
+				e.Generation = 0
+			} else {
+				tx.recorded(e)
+			}
+			if a := e.Attachment; a != nil {
+				if a.going() {
+					a.Life = life.Dying
+				}
+				a.Info, a.Plan, a.Attempted = nil, nil, false
+				if e.Status.Status == status.Attached {
+					e.Status.set(status.Attaching, "", tx.now)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// PendingStamps returns whose resource tags are to be set: what the state had made before
+// it became a copy, what was made before a state had UUIDs, and what it has got by
+// [State.Recover] or [State.Adopt], whose former UUID is its own.
+func (st *State) PendingStamps() (pending []Copy, err error) {
+	err = st.view(func(r *reader, _ kv.Snapshot) error {
+		for _, key := range []string{unstampedKey, addedKey, copyKey} {
+			if record, ok := read[copyRecord](r, key); ok {
+				pending = append(pending, record.view())
+			}
+		}
+		return nil
+	})
+	return pending, errors.Trace(err)
+}
+
+// StampsDone notes that the resource tags of [State.PendingStamps] are set.
+func (st *State) StampsDone() error {
+	return st.update(func(tx *txn) error {
+		tx.remove(unstampedKey)
+		tx.remove(addedKey)
+		tx.remove(copyKey)
+		return nil
+	})
+}
+
+// updateAll runs fn in a transaction, with the keys of instances or of notes that begin
+// with the prefixes. The transaction cannot list them itself. None is missing: what is
+// added hands out a number, and then the keys are read again.
+func (st *State) updateAll(fn func(tx *txn, keys []string) error, prefixes ...string) error {
+	for {
+		var keys []string
+		var seen Numbers
+		err := st.view(func(r *reader, snapshot kv.Snapshot) error {
+			seen = r.numbers()
+			for _, prefix := range prefixes {
+				err := snapshot.Scan(prefix, func(key string, _ []byte) error {
+					keys = append(keys, key)
+					return nil
+				})
+				if err != nil {
+					return errors.Trace(err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return errors.Trace(err)
+		}
+		current := false
+		err = st.update(func(tx *txn) error {
+			if current = tx.numbers() == seen; !current {
+				return nil
+			}
+			return fn(tx, keys)
+		})
+		if err != nil || current {
+			return errors.Trace(err)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package state
+
+import (
+	"strconv"
+
+	"github.com/google/uuid"
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/poolmanager"
+)
+
+// An import is noted before the provider is called, and consumed when it is recorded. So
+// what a provider has taken over for an agent that was killed then is known by its UUID,
+// and taken over once.
+
+// importNote is what will be made of an import.
+type importNote struct {
+	UUID string    `cbor:"1,keyasint,omitempty"`
+	Tag  entityTag `cbor:"2,keyasint,omitempty"`
+}
+
+// check returns an error unless the rest of the code can rely on what was read.
+func (n *importNote) check() error {
+	if n.UUID == "" {
+		return errors.New("no UUID")
+	}
+	_, err := parseEntityTag(string(n.Tag))
+	return err
+}
+
+// imported is what of an instance is there already.
+type imported struct {
+	// which returns what of an instance it is, or nil where the instance has none.
+	which func(*instance) *entity
+	info  entityInfo
+	note  importNote
+}
+
+// complete makes an instance that is to be added one that was imported.
+func (im *imported) complete(tx *txn, i *instance) error {
+	e := im.which(i)
+	if e == nil {
+		return errors.NewNotSupported(nil, "provider "+strconv.Quote(i.Provider)+" makes "+i.Kind+" storage of another sort than was imported")
+	}
+	if taken, ok := read[indexEntry](&tx.reader, importedKey(i.Provider, im.info.ID)); ok {
+		return errors.NewAlreadyExists(nil, "what was imported is storage "+strconv.Quote(taken.Storage)+" already")
+	}
+	e.Imported = true
+	if im.note.UUID != "" {
+		e.UUID = im.note.UUID
+	}
+	return tx.provision(e, im.info)
+}
+
+// PrepareImport notes that an instance is to be imported from p.Source, and returns the
+// resource tags that its provider is to be called with. It is to be called before that;
+// the same source has the same UUID each time, until the import is recorded or cancelled.
+// What could not be recorded is refused: errors are those of AddStorage. The size may be
+// zero.
+func (st *State) PrepareImport(p StorageParams) (tags map[string]string, err error) {
+	rules, err := poolmanager.NewRules(st.registry)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if p.Size == 0 {
+		p.Size = 1 // it is not known yet, and not noted
+	}
+	err = st.updateGrowing(func(tx *txn) error {
+		if p.Source == "" {
+			return errors.NotValidf("empty source")
+		}
+		d, err := st.design(&tx.reader, rules, p)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		note, ok := read[importNote](&tx.reader, importKey(d.Provider, p.Source))
+		if !ok {
+			note.UUID = uuid.NewString()
+		}
+		kind, what := names.FilesystemTagKind, &d.Filesystem
+		if d.volume {
+			kind, what = names.VolumeTagKind, &d.Volume
+		}
+		note.Tag = tx.nextTag(d, kind, &imported{note: note})
+		*what = newEntity(note.Tag, tx.now)
+		(*what).UUID = note.UUID
+		tx.write(importKey(d.Provider, p.Source), &note)
+		tags, err = tx.resourceTags(p.Name, &d.instance, *what)
+		return errors.Trace(err)
+	})
+	return tags, errors.Annotatef(err, "preparing to import storage %q", p.Name)
+}
+
+// CancelImport is for an import that a pool's provider has refused. One that was not
+// prepared is no error.
+func (st *State) CancelImport(pool, source string) error {
+	rules, err := poolmanager.NewRules(st.registry)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	err = st.update(func(tx *txn) error {
+		p, err := tx.pool(rules, pool)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		tx.remove(importKey(string(p.Provider()), source))
+		return nil
+	})
+	return errors.Annotatef(err, "cancelling the import of %q", source)
+}
+
+// ImportVolume adds a storage instance whose volume is there already: the pool's
+// provider has taken it over (see [storage.VolumeImporter]) as what info says. A
+// filesystem on it is the machine's to take over or to make, as Attributes say. Where
+// Size is zero it is the volume's. The UUID is the one that was noted for Source; without
+// a source it is a new one. Errors are those of AddStorage; one that satisfies
+// errors.IsAlreadyExists may also be about a volume that is another instance's, and one
+// that satisfies errors.IsNotFound about a source that nothing was noted for.
+func (st *State) ImportVolume(p StorageParams, info storage.VolumeInfo) error {
+	return st.importStorage(p, (*instance).volume, entityInfo{
+		ID:         info.VolumeId,
+		HardwareID: info.HardwareId,
+		WWN:        info.WWN,
+		Size:       info.Size,
+		Persistent: info.Persistent,
+	})
+}
+
+// ImportFilesystem is ImportVolume for a filesystem of a provider that makes
+// filesystems itself (see [storage.FilesystemImporter]).
+func (st *State) ImportFilesystem(p StorageParams, info storage.FilesystemInfo) error {
+	return st.importStorage(p, (*instance).native, entityInfo{ID: info.FilesystemId, Size: info.Size})
+}
+
+func (st *State) importStorage(p StorageParams, which func(*instance) *entity, info entityInfo) error {
+	rules, err := poolmanager.NewRules(st.registry)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if p.Size == 0 {
+		p.Size = info.Size
+	}
+	err = st.update(func(tx *txn) error {
+		im := &imported{which: which, info: info}
+		if p.Source != "" {
+			pool, err := tx.pool(rules, p.Pool)
+			if err != nil {
+				return errors.Trace(err)
+			}
+			key, ok := importKey(string(pool.Provider()), p.Source), false
+			if im.note, ok = read[importNote](&tx.reader, key); !ok {
+				return errors.NotFoundf("note of an import from %q", p.Source)
+			}
+			tx.remove(key)
+		}
+		return st.addStorage(tx, rules, p, im)
+	})
+	return errors.Annotatef(err, "importing storage %q", p.Name)
+}
+
+// volume returns the instance's volume, or nil.
+func (i *instance) volume() *entity { return i.Volume }
+
+// native returns the instance's filesystem, or nil where that is on a volume.
+func (i *instance) native() *entity {
+	if i.Volume != nil {
+		return nil
+	}
+	return i.Filesystem
+}

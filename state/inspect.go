@@ -1,0 +1,45 @@
+package state
+
+import (
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/state/kv"
+)
+
+// Identity is which state a store has.
+type Identity struct {
+	// Schema is the version of its records and keys.
+	Schema int
+
+	// UUID and Generation are the state's; a state of schema 3 has none.
+	UUID       string
+	Generation uint64
+}
+
+// Inspect returns which state a store has, of this schema or schema 3, without opening it.
+// It compares the checksums of all records: the error names one that is damaged.
+func Inspect(snapshot kv.Snapshot) (Identity, error) {
+	r := &reader{kv: snapshot}
+	schema, err := r.schema()
+	switch {
+	case err != nil:
+		return Identity{}, errors.Trace(err)
+	case schema == unsealedSchema:
+		return Identity{Schema: schema}, nil
+	case schema == 0:
+		return Identity{}, errors.NotFoundf("%q", schemaKey)
+	case schema != schemaVersion:
+		return Identity{}, errors.NotSupportedf("schema %d (this version reads schema %d)", schema, schemaVersion)
+	}
+	own := r.identity()
+	if r.err != nil {
+		return Identity{}, errors.Trace(r.err)
+	}
+	err = snapshot.Scan("", func(key string, data []byte) error {
+		if _, ok := unseal(key, data); !ok && key != schemaKey {
+			return errors.Errorf("the record at %q is damaged: its checksum is another", key)
+		}
+		return nil
+	})
+	return Identity{Schema: schema, UUID: own.UUID, Generation: own.Generation}, errors.Trace(err)
+}

@@ -1,0 +1,158 @@
+package state
+
+import (
+	"fmt"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/state/kv"
+)
+
+// Marks keeps a small note outside the store. A store that is behind its note is an
+// older copy of itself: it has been restored from a backup.
+type Marks interface {
+	// Read returns the mark that was written last, and false where none ever was.
+	// A mark that cannot be read is an error.
+	Read() (Mark, bool, error)
+
+	// Write replaces the mark. It is durable when Write returns nil; when Write
+	// returns an error the former mark is as it was, or the new one is there.
+	Write(Mark) error
+}
+
+// Mark says which state the store beside it has, and which numbers that state has
+// handed out.
+type Mark struct {
+	// UUID is the state's, Generation how often it has been restored, from 1.
+	UUID       string
+	Generation uint64
+
+	// Before and After are the numbers before and after the last transaction that
+	// handed some out. A crash may have kept that transaction from the store.
+	Before, After Numbers
+}
+
+// Numbers are the next numbers of volumes and filesystems: what lies below them has
+// been handed out.
+type Numbers struct {
+	Volume, Filesystem uint64
+}
+
+// behind reports whether more has been handed out of either sequence.
+func (n Numbers) behind(other Numbers) bool {
+	return n.Volume < other.Volume || n.Filesystem < other.Filesystem
+}
+
+// above returns the greater numbers of each sequence.
+func (n Numbers) above(other Numbers) Numbers {
+	return Numbers{max(n.Volume, other.Volume), max(n.Filesystem, other.Filesystem)}
+}
+
+// numbers returns the next numbers.
+func (r *reader) numbers() Numbers {
+	volume, _ := read[counter](r, sequenceKey(names.VolumeTagKind))
+	filesystem, _ := read[counter](r, sequenceKey(names.FilesystemTagKind))
+	return Numbers{uint64(volume), uint64(filesystem)}
+}
+
+// setNumbers has the sequences continue with n.
+func (tx *txn) setNumbers(n Numbers) {
+	volume, filesystem := counter(n.Volume), counter(n.Filesystem)
+	tx.write(sequenceKey(names.VolumeTagKind), &volume)
+	tx.write(sequenceKey(names.FilesystemTagKind), &filesystem)
+}
+
+// marked is called before a transaction hands out numbers or raises the generation: it
+// ends with a mark.
+func (tx *txn) marked() {
+	if tx.before == nil {
+		before := tx.numbers()
+		tx.before = &before
+	}
+}
+
+// writeMark writes the mark of a transaction that is about to be committed.
+func (st *State) writeMark(tx *txn) error {
+	if st.marks == nil || tx.before == nil {
+		return nil
+	}
+	return st.mark(tx.identity(), *tx.before, tx.numbers())
+}
+
+func (st *State) mark(i identity, before, after Numbers) error {
+	err := st.marks.Write(Mark{UUID: i.UUID, Generation: i.Generation, Before: before, After: after})
+	return errors.Annotate(err, "writing the mark beside the state")
+}
+
+// checkEmpty returns an error for an empty store beside a mark: what the mark is of has
+// been lost.
+func checkEmpty(mark Mark, marked bool, wanted string) error {
+	if !marked || wanted != "" {
+		return nil
+	}
+	return errors.NewNotFound(nil, fmt.Sprintf(
+		"the state is empty, and the mark beside it is of state %s, which is lost: %s", mark.UUID, damageRemedy))
+}
+
+// compareMark compares the state with its mark. It makes a state that has been restored
+// one of a new generation, and has the numbers of every state continue above the mark.
+func (st *State) compareMark(mark Mark, marked bool, wanted string) error {
+	var own identity
+	var now Numbers
+	var pending copyRecord
+	err := st.view(func(r *reader, _ kv.Snapshot) error {
+		own, now = r.identity(), r.numbers()
+		pending, _ = read[copyRecord](r, copyKey)
+		return nil
+	})
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if marked && mark.UUID != own.UUID && mark.UUID != pending.FormerUUID && wanted == "" {
+		return errors.NewNotValid(nil, fmt.Sprintf("the state is %s, and the mark beside it is of state %s: %s; "+
+			`what belongs to a copied directory is told apart with "stowage adopt-dir"`,
+			own.UUID, mark.UUID, damageRemedy))
+	}
+	if !marked || mark.UUID != own.UUID {
+		return st.mark(own, now, now)
+	}
+	st.restored = own.Generation < mark.Generation || now.behind(mark.Before)
+	switch {
+	case st.restored || now.behind(mark.After):
+		return st.update(func(tx *txn) error {
+			tx.marked()
+			i := tx.identity()
+			if st.restored {
+				i.Generation = max(i.Generation, mark.Generation) + 1
+				tx.setIdentity(&i)
+			}
+			tx.setNumbers(tx.numbers().above(mark.After))
+			return nil
+		})
+	case now != mark.After || own.Generation != mark.Generation:
+		return st.mark(own, now, now)
+	}
+	return nil
+}
+
+// Restored reports whether Open has found the state to be older than its mark: it has
+// been restored from a backup, and is of a new generation. What storage there is may not
+// be what it says.
+func (st *State) Restored() bool { return st.restored }
+
+// RaiseGeneration makes the state one of a new generation, in which all that is recorded
+// is checked again before it is used.
+func (st *State) RaiseGeneration() error {
+	err := st.update(func(tx *txn) error {
+		tx.marked()
+		i := tx.identity()
+		i.Generation++
+		tx.setIdentity(&i)
+		return nil
+	})
+	if err == nil {
+		err = st.readIdentity()
+	}
+	return errors.Annotate(err, "raising the generation of the state")
+}

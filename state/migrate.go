@@ -1,0 +1,121 @@
+package state
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/environs/config"
+	"github.com/stowage-io/stowage/state/kv"
+)
+
+// unsealedSchema is the schema that has no checksums and no UUIDs.
+const unsealedSchema = 3
+
+// migrate brings a store of the unsealed schema up to this one. All of it happens in one
+// transaction, after beforeMigrate has returned; a store of another schema is left as it
+// is. The store is the caller's alone: a transaction cannot list keys, so what a snapshot
+// has is what is brought up to date.
+func (st *State) migrate(beforeMigrate func(fromSchema int) error) error {
+	var schema int
+	records := make(map[string][]byte)
+	err := st.view(func(r *reader, snapshot kv.Snapshot) (err error) {
+		schema, err = r.schema()
+		if err != nil || schema != 0 && schema != unsealedSchema {
+			return err
+		}
+		return snapshot.Scan("", func(key string, data []byte) error {
+			if schema == 0 {
+				return errors.Errorf("there is %q and no %q: %s", key, schemaKey, damageRemedy)
+			}
+			records[key] = bytes.Clone(data)
+			return nil
+		})
+	})
+	if err != nil || schema != unsealedSchema {
+		return errors.Trace(err)
+	}
+	if beforeMigrate != nil {
+		if err := beforeMigrate(schema); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	err = st.update(func(tx *txn) error {
+		for key, data := range records {
+			if !bytes.Equal(tx.get(key), data) {
+				return errors.Errorf("%q has changed", key)
+			}
+		}
+		return tx.migrate(records)
+	})
+	return errors.Annotatef(err, "bringing schema %d up to schema %d", schema, schemaVersion)
+}
+
+// migrate writes records of the unsealed schema as they are in this one.
+func (tx *txn) migrate(records map[string][]byte) error {
+	id, err := unsealedUUID(records[environKey])
+	if err != nil {
+		return errors.Trace(err)
+	}
+	space, err := uuid.Parse(id)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	tx.setIdentity(newIdentity(id))
+	var unstamped copyRecord
+	for _, key := range slices.Sorted(maps.Keys(records)) {
+		switch {
+		case key == schemaKey:
+			tx.setSchema()
+		case strings.HasPrefix(key, storagePrefix):
+			var i instance
+			if err := recordDecoding.Unmarshal(records[key], &i); err != nil {
+				return errors.Annotatef(err, "decoding %q", key)
+			}
+			for _, e := range i.entities() {
+				// A copy of the store that is brought up to date again, since it
+				// was restored, has the same UUIDs as the first time.
+				e.UUID = uuid.NewSHA1(space, []byte(e.Tag)).String()
+				e.Generation, e.AttachmentGeneration = 1, 1
+				stamp := newCopiedRecord(&i, e)
+				if e.beingMade() {
+					stamp.ProviderID = string(e.Tag) // as its provider would have called it
+				}
+				if stamp.ProviderID != "" && e.Tag.scope() != environScope {
+					unstamped.Entities = append(unstamped.Entities, stamp)
+				}
+			}
+			if err := i.check(); err != nil {
+				return errors.Annotatef(err, "decoding %q", key)
+			}
+			tx.write(key, &i)
+		default:
+			tx.put(key, seal(key, records[key]))
+		}
+	}
+	if len(unstamped.Entities) > 0 {
+		tx.write(unstampedKey, &unstamped)
+	}
+	return nil
+}
+
+// unsealedUUID returns the UUID of a state whose environment's configuration is given, a
+// new one where it says none.
+func unsealedUUID(data []byte) (string, error) {
+	if data == nil {
+		return uuid.NewString(), nil
+	}
+	var record environRecord
+	if err := recordDecoding.Unmarshal(data, &record); err != nil {
+		return "", errors.Annotatef(err, "decoding %q", environKey)
+	}
+	cfg, err := config.New(record.Attributes)
+	if err != nil {
+		return "", errors.Trace(err)
+	}
+	return cfg.UUID(), nil
+}

@@ -1,0 +1,280 @@
+package state_test
+
+import (
+	"compress/gzip"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/juju/clock/testclock"
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/state/kv/boltkv"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// commonRegistry has the providers of the agent.
+func commonRegistry() storage.ProviderRegistry {
+	block := []storage.StorageKind{storage.StorageKindBlock}
+	filesystem := []storage.StorageKind{storage.StorageKindFilesystem}
+	return storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{
+		"loop":    fakeProvider{scope: storage.ScopeMachine, kinds: block, releasable: true},
+		"rootfs":  fakeProvider{scope: storage.ScopeMachine, kinds: filesystem, releasable: true},
+		"tmpfs":   fakeProvider{scope: storage.ScopeMachine, kinds: filesystem},
+		"program": fakeProvider{scope: storage.ScopeEnviron, kinds: block, releasable: true},
+	}}
+}
+
+// olderStore opens a copy of a state file that the code of schema 3 wrote.
+func olderStore(t *testing.T) kv.Store {
+	t.Helper()
+	packed, err := os.Open(filepath.Join("testdata", "schema3.db.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packed.Close()
+	from, err := gzip.NewReader(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filePath(t)
+	to, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer to.Close()
+	if _, err := io.Copy(to, from); err != nil {
+		t.Fatal(err)
+	}
+	store, err := boltkv.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// olderWorld is the state in an older store that has been brought up to date.
+func olderWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, store: olderStore(t), clock: testclock.NewClock(start)}
+	var err error
+	if w.State, err = state.Open(state.Config{Store: w.store, Clock: w.clock, Registry: commonRegistry()}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.close)
+	return w
+}
+
+// summary has a line for each instance.
+func summary(w *world) string {
+	var lines strings.Builder
+	all, err := w.AllStorage()
+	w.must(err)
+	for _, s := range all {
+		fmt.Fprintf(&lines, "%s: %s, pool %s of %s, %d of %d MiB", s.Name, s.Life, s.Pool, s.Provider, s.SizeMiB, s.RequestedMiB)
+		for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
+			if e != nil {
+				fmt.Fprintf(&lines, ", %s %s %s as %q", e.Tag, e.Life, e.Status, e.ProviderID)
+			}
+		}
+		if s.Location != "" {
+			fmt.Fprintf(&lines, ", at %s", s.Location)
+		}
+		fmt.Fprintln(&lines)
+	}
+	return lines.String()
+}
+
+const olderSummary = `adopted: alive, pool cloud of program, 512 of 512 MiB, volume-4 alive attached as "vol-adopted", at /dev/loop7
+begun: alive, pool fast of loop, 300 of 300 MiB, volume-0-3 alive attached as "volume-0-3", filesystem-0-3 alive pending as ""
+data/0: alive, pool fast of loop, 1024 of 1024 MiB, volume-0-0 alive attached as "volume-0-0", filesystem-0-0 alive attached as "filesystem-0-0", at /srv/data
+detached: alive, pool rootfs of rootfs, 20 of 20 MiB, filesystem-0-5 alive detached as "filesystem-0-5"
+files: alive, pool rootfs of rootfs, 10 of 40 MiB, filesystem-0-1 alive attached as "filesystem-0-1", at /var/lib/stowage/mounts/0/1
+going: dying, pool rootfs of rootfs, 20 of 20 MiB, filesystem-0-4 dying detaching as "filesystem-0-4", at /var/lib/stowage/mounts/0/4
+photos: alive, pool rootfs of rootfs, 700 of 700 MiB, filesystem-0-7 alive attached as "photos", at /var/lib/stowage/mounts/0/7
+raw: alive, pool loop of loop, 64 of 64 MiB, volume-0-1 alive attached as "volume-0-1", at /dev/loop7
+remote: alive, pool cloud of program, 2048 of 2048 MiB, volume-2 alive attached as "vol-remote", at /dev/loop7
+scratch: alive, pool tmpfs of tmpfs, 16 of 16 MiB, filesystem-0-2 alive attached as "filesystem-0-2", at /srv/scratch
+`
+
+// TestOlderStateIsBroughtUpToDate opens a state of schema 3: provisioned and not, of all
+// providers, imported, attached, detached and dying.
+func TestOlderStateIsBroughtUpToDate(t *testing.T) {
+	w := olderWorld(t)
+	w.check()
+	if got := summary(w); got != olderSummary {
+		t.Errorf("the state has\n%s\nwant\n%s", got, olderSummary)
+	}
+	if w.UUID() != "7a3c21f4-5c1e-4f0a-9a51-0c8f3a2b6d10" || w.Generation() != 1 {
+		t.Errorf("the state is %s of generation %d, want the environment's UUID and 1", w.UUID(), w.Generation())
+	}
+	uuids := entityUUIDs(w)
+	if len(uuids) != 12 {
+		t.Errorf("there are %d UUIDs of 12 volumes and filesystems: %v", len(uuids), uuids)
+	}
+	tags, err := w.ResourceTags(names.NewVolumeTag("4"))
+	w.must(err)
+	if tags[0]["owner"] != "ops" || tags[0][storage.ModelUUIDTag] != w.UUID() {
+		t.Errorf("resource tags are %v", tags[0])
+	}
+	owners, err := w.ForMachine(machine0).Owners([]names.Tag{names.NewVolumeTag("0/0")})
+	w.must(err)
+	if owners[0].Check {
+		t.Error("what was recorded by older code is taken for restored")
+	}
+	statuses, err := w.StatusHistory("data/0")
+	w.must(err)
+	if len(statuses) != 6 {
+		t.Errorf("the history is %v", statuses)
+	}
+	err = w.ImportVolume(state.StorageParams{Name: "again", Kind: block, Pool: "cloud", Machine: machine0}, storage.VolumeInfo{VolumeId: "vol-adopted", Size: 1})
+	wantError(t, err, errors.AlreadyExists, "adopted")
+	w.must(w.AddStorage(state.StorageParams{Name: "new", Kind: filesystem, Pool: "fast", Size: 1, Machine: machine0}))
+	if s := w.one("new"); s.Volume.Tag.Id() != "0/5" || s.Filesystem.Tag.Id() != "0/8" {
+		t.Errorf("what is new is %s and %s: numbers have been used twice", s.Volume.Tag, s.Filesystem.Tag)
+	}
+	w.must(w.RemoveStorage([]string{"begun", "data/0", "adopted", "going"}))
+	w.work()
+	w.check()
+	_, missing, err := w.FindStorage("begun", "data/0", "adopted", "going")
+	if err != nil || len(missing) != 4 {
+		t.Errorf("what was removed is there still: only %v is gone, %v", missing, err)
+	}
+}
+
+// entityUUIDs returns the tags of volumes and filesystems by their UUIDs.
+func entityUUIDs(w *world) map[string]string {
+	w.t.Helper()
+	uuids := make(map[string]string)
+	all, err := w.AllStorage()
+	w.must(err)
+	for _, s := range all {
+		for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
+			if e != nil {
+				uuids[e.UUID] = e.Tag.String()
+			}
+		}
+	}
+	return uuids
+}
+
+// TestOlderStateHasTheSameUUIDsEachTime is what lets a copy that was kept before be
+// restored: the records of providers name the UUIDs of the first time.
+func TestOlderStateHasTheSameUUIDsEachTime(t *testing.T) {
+	first, second := entityUUIDs(olderWorld(t)), entityUUIDs(olderWorld(t))
+	if !maps.Equal(first, second) {
+		t.Errorf("UUIDs are %v and then %v", first, second)
+	}
+}
+
+func TestOlderStateIsKeptBeforeItIsBroughtUpToDate(t *testing.T) {
+	w := &world{t: t, store: olderStore(t)}
+	defer w.store.Close()
+	before, calls := w.dump(), 0
+	keep := func(result error) func(int) error {
+		return func(schema int) error {
+			calls++
+			if schema != 3 || !reflect.DeepEqual(w.dump(), before) {
+				t.Errorf("schema %d is to be kept, when the store has been written to", schema)
+			}
+			return result
+		}
+	}
+	config := state.Config{Store: w.store, Clock: testclock.NewClock(start), Registry: commonRegistry()}
+	config.BeforeMigrate = keep(errors.New("no space left"))
+	if _, err := state.Open(config); err == nil || !strings.Contains(err.Error(), "no space left") {
+		t.Errorf("the state could not be kept, and opening says %v", err)
+	}
+	if !reflect.DeepEqual(w.dump(), before) {
+		t.Error("the state could not be kept, and has been written to")
+	}
+	config.BeforeMigrate = keep(nil)
+	for range 2 {
+		st, err := state.Open(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.must(st.Close())
+	}
+	if calls != 2 {
+		t.Errorf("it was called %d times, want once for each older state", calls)
+	}
+}
+
+func TestOlderStateThatChangesIsLeftAlone(t *testing.T) {
+	w := &world{t: t, store: olderStore(t)}
+	defer w.store.Close()
+	change := func(int) error {
+		return w.store.Update(func(tx kv.Tx) error { return tx.Delete("pool/unused") })
+	}
+	_, err := state.Open(state.Config{Store: w.store, Clock: testclock.NewClock(start), Registry: commonRegistry(), BeforeMigrate: change})
+	if err == nil || !strings.Contains(err.Error(), `"pool/unused" has changed`) {
+		t.Errorf("opening says %v", err)
+	}
+	if schema := w.dump()["schema"]; schema != `{"version":3}` {
+		t.Errorf("the schema is %s", schema)
+	}
+}
+
+func TestOlderStateThatIsDamagedStaysAsItIs(t *testing.T) {
+	w := &world{t: t, store: olderStore(t)}
+	defer w.store.Close()
+	w.must(w.store.Update(func(tx kv.Tx) error { return tx.Put("storage/raw", []byte{1}) }))
+	before := w.dump()
+	_, err := state.Open(state.Config{Store: w.store, Clock: testclock.NewClock(start), Registry: commonRegistry()})
+	if err == nil || !strings.Contains(err.Error(), `"storage/raw"`) {
+		t.Errorf("opening says %v", err)
+	}
+	if !reflect.DeepEqual(w.dump(), before) {
+		t.Error("it has been written to")
+	}
+}
+
+func TestStoreWithoutItsSchemaIsRefused(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.store.Update(func(tx kv.Tx) error { return tx.Delete("schema") }))
+	_, err := state.Open(state.Config{Store: w.store, Clock: w.clock, Registry: registry(t)})
+	if err == nil || !strings.Contains(err.Error(), `no "schema"`) || !strings.Contains(err.Error(), "stowage restore") {
+		t.Errorf("opening says %v", err)
+	}
+}
+
+// What was made before storage had UUIDs is to be stamped once: what is recorded by its
+// ID, and what was only begun by the ID that it would have got. Programs' volumes are not
+// stamped: their sources cannot.
+func TestOlderStateSaysWhatIsToBeStamped(t *testing.T) {
+	w := olderWorld(t)
+	pending, err := w.PendingStamps()
+	w.must(err)
+	if len(pending) != 1 || pending[0].FormerUUID != "" {
+		t.Fatalf("pending is %+v, want that of objects without an owner", pending)
+	}
+	got := make(map[string]string)
+	for _, e := range pending[0].Entities {
+		if e.FormerUUID != "" || e.UUID == "" {
+			t.Errorf("%s is to become %q from %q", e.Tag, e.UUID, e.FormerUUID)
+		}
+		got[e.Tag.String()] = string(e.Provider) + " " + e.ProviderID
+	}
+	want := map[string]string{
+		"volume-0-0": "loop volume-0-0", "filesystem-0-0": "loop filesystem-0-0",
+		"volume-0-1": "loop volume-0-1", "volume-0-3": "loop volume-0-3", "filesystem-0-3": "loop filesystem-0-3",
+		"filesystem-0-1": "rootfs filesystem-0-1", "filesystem-0-2": "tmpfs filesystem-0-2",
+		"filesystem-0-4": "rootfs filesystem-0-4", "filesystem-0-5": "rootfs filesystem-0-5", "filesystem-0-7": "rootfs photos",
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("to be stamped are\n%v\nwant\n%v", got, want)
+	}
+	w.must(w.StampsDone())
+	if pending, err := w.PendingStamps(); err != nil || len(pending) > 0 {
+		t.Errorf("done, and pending is %+v (%v)", pending, err)
+	}
+}

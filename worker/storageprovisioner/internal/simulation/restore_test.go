@@ -1,0 +1,217 @@
+package simulation
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/juju/clock"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/state/kv/kvtest"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// marks are those beside the state, which stay when it is restored.
+type marks struct {
+	mu      sync.Mutex
+	mark    state.Mark
+	written bool
+}
+
+func (m *marks) Read() (state.Mark, bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mark, m.written, nil
+}
+
+func (m *marks) Write(mark state.Mark) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mark, m.written = mark, true
+	return nil
+}
+
+// backup is the state as it was, and what else there was to know of it.
+type backup struct {
+	store     *kvtest.Memory
+	recorded  map[string]string
+	attempted map[string]bool
+	on        map[string]names.MachineTag
+}
+
+// copyStore returns a store with what a store has.
+func (w *world) copyStore(from *kvtest.Memory) *kvtest.Memory {
+	values := make(map[string][]byte)
+	w.must(from.View(func(s kv.Snapshot) error {
+		return s.Scan("", func(key string, value []byte) error {
+			values[key] = append([]byte(nil), value...)
+			return nil
+		})
+	}))
+	to := kvtest.NewMemory()
+	w.must(to.Update(func(tx kv.Tx) error {
+		for _, key := range sortedKeys(values) {
+			tx.Put(key, values[key])
+		}
+		return nil
+	}))
+	return to
+}
+
+// older keeps the state as it is, puts an older one back, or makes it a copy of what it is.
+func (w *world) older(s step) bool {
+	switch {
+	case !w.restored:
+		return false
+	case s.which%8 == 7:
+		w.becomeCopy(s.dice)
+		return true
+	case w.backup == nil || s.which%2 == 0:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.logf("the state is backed up")
+		w.backup = &backup{w.copyStore(w.store), maps.Clone(w.recorded), maps.Clone(w.attempted), maps.Clone(w.on)}
+		return true
+	}
+	w.restore(luck{dice: s.dice})
+	return true
+}
+
+// restoring is what goes wrong when a state is restored.
+const restoring = "restore"
+
+// restore puts the state back that was backed up, with all workers stopped, nothing going
+// on, and everything detached but what has been attached to its machine since. What has
+// been made since is nobody's that the state knows, what has been destroyed since is
+// missing, and some has become another's.
+func (w *world) restore(l luck) {
+	w.crashAll(l.dice)
+	w.must(w.state.Close())
+	w.logf("the state is restored")
+	w.mu.Lock()
+	w.finishAll()
+	clear(w.going)
+	w.mu.Unlock()
+	w.store = w.copyStore(w.backup.store)
+	w.recorded, w.attempted, w.on = maps.Clone(w.backup.recorded), maps.Clone(w.backup.attempted), maps.Clone(w.backup.on)
+	var since []*thing
+	if l.once(3) {
+		since = w.detachBefore()
+	}
+	w.open()
+	if !w.state.Restored() {
+		w.must(w.state.RaiseGeneration())
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.restores++
+	w.untold = make(map[string]bool)
+	all, err := w.state.AllStorage()
+	w.must(err)
+	known := make(map[string]bool)
+	for _, s := range all {
+		for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
+			if e != nil {
+				known[e.Tag.String()] = true
+			}
+		}
+	}
+	for tag := range known {
+		if w.recorded[tag] != "" && w.things[tag] == nil {
+			w.failed[restoring+" misses something"]++
+		}
+	}
+	for _, tag := range sortedKeys(w.things) {
+		t := w.things[tag]
+		clear(t.at)
+		t.inUse = false
+		switch {
+		case !known[tag]:
+			delete(w.things, tag)
+			w.orphans[tag] = t
+			w.failed[restoring+" leaves an orphan"]++
+		case w.recorded[tag] == t.id && t.provider != tree && l.once(6):
+			w.logf("%s is another's", t.id)
+			w.failed[restoring+" finds another's"]++
+			t.foreign, t.owner = true, storage.Owner{ModelUUID: "another", EntityUUID: "another"}
+		case w.recorded[tag] == "" && !w.attempted[tag]:
+			t.stray = true
+			w.failed[restoring+" finds what it has not recorded"]++
+		}
+	}
+	for _, t := range since {
+		if t.foreign || t.on != nil && t.on.foreign || t.holds != nil && t.holds.foreign {
+			continue
+		}
+		t.inUse, t.at[t.machine()] = true, &place{}
+		if t.kind() == names.VolumeTagKind {
+			w.show(t.at[t.machine()], t.machine())
+		}
+		w.failed[restoring+" finds what is in use"]++
+	}
+}
+
+// detachBefore has storage of machines be detached in the backup that is restored, which
+// was attached since: all of it is there, and the state's. It returns what there is of
+// that, volumes first.
+func (w *world) detachBefore() (since []*thing) {
+	st, err := state.Open(state.Config{Store: w.store, Clock: clock.WallClock, Registry: registry(nil)})
+	w.must(err)
+	all, err := st.AllStorage()
+	w.must(err)
+	for _, s := range all {
+		things := w.there(s)
+		if s.Life != life.Alive || len(things) == 0 {
+			continue
+		}
+		w.must(st.DetachStorage([]string{s.Name}))
+		delete(w.on, s.Name)
+		for _, t := range slices.Backward(things) {
+			machine, err := names.ParseMachineTag(t.machine())
+			w.must(err)
+			id := params.MachineStorageId{MachineTag: t.machine(), AttachmentTag: t.tag}
+			_, err = st.ForMachine(machine).RemoveAttachments([]params.MachineStorageId{id})
+			w.must(err)
+			delete(w.attempted, t.tag+"@"+t.machine())
+		}
+		since = append(since, things...)
+	}
+	w.must(st.Close())
+	return since
+}
+
+// there returns what there is of storage of a machine, if all of it is, and is recorded.
+func (w *world) there(s state.Storage) (things []*thing) {
+	for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
+		if e == nil {
+			continue
+		}
+		t := w.things[e.Tag.String()]
+		if t == nil || t.foreign || t.ofEnviron() || w.recorded[t.tag] != t.id {
+			return nil
+		}
+		things = append(things, t)
+	}
+	return things
+}
+
+// machine returns the tag of the machine that a thing cannot leave.
+func (t *thing) machine() string {
+	number, _, _ := strings.Cut(strings.TrimPrefix(t.tag, t.kind()+"-"), "-")
+	return names.NewMachineTag(number).String()
+}
+
+// lost reports whether a restored state records what is not there, or has become another's.
+func (w *world) lost(e *state.Entity) bool {
+	if e == nil || w.restores == 0 || e.ProviderID == "" {
+		return false
+	}
+	t := w.things[e.Tag.String()]
+	return t == nil || t.foreign
+}

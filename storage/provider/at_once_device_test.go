@@ -13,6 +13,7 @@ import (
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
 // bulk is what bulk calls get that work on so many filesystems.
@@ -102,7 +103,7 @@ func TestBulkCallReadsTheMountsOnce(t *testing.T) {
 		for _, n := range []int{1, 40} {
 			t.Run(fmt.Sprintf("%s, %d", p, n), func(t *testing.T) {
 				top := devicetest.Dir(t)
-				source, err := commonProvider(t, p).FilesystemSource(poolOf(t, p, storage.Attrs{
+				source, err := commonProvider(t, p).FilesystemSource(sourcetest.PoolOf(t, p, storage.Attrs{
 					storage.ConfigStorageDir: filepath.Join(top, "storage"),
 				}))
 				if err != nil {
@@ -135,12 +136,12 @@ func TestBulkCallLooksAtTheDevicesOnce(t *testing.T) {
 			var ids []string
 			for i := range n {
 				tag := names.NewVolumeTag(fmt.Sprintf("0/%d", i))
-				params = append(params, storage.VolumeParams{Tag: tag, Size: managedExt4Size >> 20})
-				attachments = append(attachments, lt.attachment(tag, false)...)
+				params = append(params, storage.VolumeParams{Tag: tag, Size: sourcetest.ManagedExt4Size >> 20})
+				attachments = append(attachments, lt.Attachment(tag, false)...)
 				ids = append(ids, tag.String())
 			}
 			known := &knownDevices{devices: make(map[names.VolumeTag]storage.BlockDevice)}
-			b := newBulk(t, NewManagedFilesystemSource(filepath.Join(lt.dir, "managed"), known), n, managedExt4Size>>20, filepath.Join(lt.dir, "mnt"))
+			b := newBulk(t, NewManagedFilesystemSource(filepath.Join(lt.Dir, "managed"), known), n, sourcetest.ManagedExt4Size>>20, filepath.Join(lt.Dir, "mnt"))
 			for i := range b.filesystems {
 				b.filesystems[i].Volume = params[i].Tag
 			}
@@ -152,11 +153,11 @@ func TestBulkCallLooksAtTheDevicesOnce(t *testing.T) {
 				block, mounts int
 			}{
 				{"create volumes", func() {
-					results, err := lt.source.CreateVolumes(lt.ctx, params)
+					results, err := lt.Source.CreateVolumes(lt.Ctx, params)
 					volumes(errorsOf(results, func(r storage.CreateVolumesResult) error { return r.Error }), err)
 				}, 0, 0},
 				{"attach volumes", func() {
-					results, err := lt.source.AttachVolumes(lt.ctx, attachments)
+					results, err := lt.Source.AttachVolumes(lt.Ctx, attachments)
 					volumes(errorsOf(results, func(r storage.AttachVolumesResult) error { return r.Error }), err)
 					for _, r := range results {
 						a := r.VolumeAttachment
@@ -167,8 +168,8 @@ func TestBulkCallLooksAtTheDevicesOnce(t *testing.T) {
 				{"attach filesystems", b.attach, 1, 1},
 				{"detach filesystems", b.detach, 0, 1},
 				{"destroy filesystems", b.destroy, 0, 1},
-				{"detach volumes", func() { volumes(lt.source.DetachVolumes(lt.ctx, attachments)) }, 1, 0},
-				{"destroy volumes", func() { volumes(lt.source.DestroyVolumes(lt.ctx, ids)) }, 1, 0},
+				{"detach volumes", func() { volumes(lt.Source.DetachVolumes(lt.Ctx, attachments)) }, 1, 0},
+				{"destroy volumes", func() { volumes(lt.Source.DestroyVolumes(lt.Ctx, ids)) }, 1, 0},
 			} {
 				opens := devicetest.Opens(t, call.do)
 				if got := max(opens["block"], opens["partitions"]); got > call.block {
@@ -195,16 +196,16 @@ func errorsOf[T any](results []T, errorOf func(T) error) []error {
 // another.
 func TestMountPointsInTheWayOfOneAnother(t *testing.T) {
 	forBoth(t, func(ft *filesystemTest) {
-		b := newBulk(ft.T, ft.source, 3, filesystemSize, filepath.Join(ft.top, "mnt"))
+		b := newBulk(ft.T, ft.Source, 3, sourcetest.FilesystemSize, filepath.Join(ft.Top, "mnt"))
 		b.create()
 		for i, path := range []string{"a", "a/b", "a"} {
-			b.attachments[i].Path = filepath.Join(ft.top, "mnt", path)
+			b.attachments[i].Path = filepath.Join(ft.Top, "mnt", path)
 		}
 		failures := b.tryAttach()
 		if failures[0] != nil || failures[1] != nil {
 			t.Errorf("attaching: %v", failures)
 		}
-		checkError(ft.T, failures[2], true, "mounted at")
+		sourcetest.CheckError(ft.T, failures[2], true, "mounted at")
 		b.attachments[0], b.attachments[1] = b.attachments[1], b.attachments[0]
 		for _, a := range b.attachments {
 			failures, err := b.source.DetachFilesystems(b.ctx, []storage.FilesystemAttachmentParams{a})

@@ -7,16 +7,8 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
-
-func poolOf(t *testing.T, p storage.ProviderType, attrs storage.Attrs) *storage.Config {
-	t.Helper()
-	config, err := storage.NewConfig("fast", p, attrs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return config
-}
 
 func commonProvider(t *testing.T, p storage.ProviderType) storage.Provider {
 	t.Helper()
@@ -47,7 +39,7 @@ func TestProvidersSayWhatTheyAre(t *testing.T) {
 		if p.Releasable() != test.releasable {
 			t.Errorf("%s: releasable %v", test.provider, p.Releasable())
 		}
-		config := poolOf(t, test.provider, storage.Attrs{storage.ConfigStorageDir: "/nowhere"})
+		config := sourcetest.PoolOf(t, test.provider, storage.Attrs{storage.ConfigStorageDir: "/nowhere"})
 		if _, err := p.VolumeSource(config); !test.block && !errors.Is(err, errors.NotSupported) {
 			t.Errorf("%s: volumes: %v", test.provider, err)
 		}
@@ -84,7 +76,7 @@ func TestValidateConfig(t *testing.T) {
 		{"root directory", RootfsProviderType, storage.Attrs{"storage-dir": "/"}, `"/"`},
 		{"directory of another type", RootfsProviderType, storage.Attrs{"storage-dir": 7}, `attribute "storage-dir" is int`},
 	} {
-		err := commonProvider(t, test.provider).ValidateConfig(poolOf(t, test.provider, test.attrs))
+		err := commonProvider(t, test.provider).ValidateConfig(sourcetest.PoolOf(t, test.provider, test.attrs))
 		switch {
 		case test.want == "" && err != nil:
 			t.Errorf("%s, %s: %v", test.provider, test.about, err)
@@ -97,7 +89,7 @@ func TestValidateConfig(t *testing.T) {
 func TestSourcesNeedAStorageDirectory(t *testing.T) {
 	for _, p := range []storage.ProviderType{LoopProviderType, TmpfsProviderType, RootfsProviderType} {
 		var err error
-		if config := poolOf(t, p, nil); p == LoopProviderType {
+		if config := sourcetest.PoolOf(t, p, nil); p == LoopProviderType {
 			_, err = commonProvider(t, p).VolumeSource(config)
 		} else {
 			_, err = commonProvider(t, p).FilesystemSource(config)
@@ -124,14 +116,5 @@ func TestValidateForK8s(t *testing.T) {
 	}
 	if err := commonProvider(t, LoopProviderType).ValidateForK8s(nil); !errors.Is(err, errors.NotValid) {
 		t.Errorf("loop: %v", err)
-	}
-}
-
-func TestSizeInBytes(t *testing.T) {
-	for mib, want := range map[uint64]uint64{1: 1 << 20, 1024: 1 << 30, 1<<43 - 1: 1<<63 - 1<<20, 0: 0, 1 << 43: 0, 1<<64 - 1: 0} {
-		got, err := sizeInBytes(mib)
-		if got != want || (err != nil) != (want == 0) || err != nil && !errors.Is(err, errors.NotValid) {
-			t.Errorf("%d MiB: %d, %v; want %d", mib, got, err, want)
-		}
 	}
 }

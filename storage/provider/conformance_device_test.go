@@ -14,6 +14,8 @@ import (
 
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 	"github.com/stowage-io/stowage/storage/provider/providertest"
 )
 
@@ -27,7 +29,7 @@ func conformance(t *testing.T, p storage.ProviderType, open func(dir string) sto
 	return providertest.Config{
 		Provider:     open(dir),
 		Restart:      func() storage.Provider { return open(dir) },
-		SourceConfig: poolOf(t, p, storage.Attrs{storage.ConfigStorageDir: dir}),
+		SourceConfig: sourcetest.PoolOf(t, p, storage.Attrs{storage.ConfigStorageDir: dir}),
 		InvalidAttrs: storage.Attrs{"no-such-attribute": "value", storage.ConfigStorageDir: "relative"},
 		MountDir:     mounts,
 		Leaks:        func() []string { return leaks(t, top, dir, mounts) },
@@ -69,7 +71,7 @@ func TestLoopConforms(t *testing.T) {
 	config, dir := conformance(t, LoopProviderType, func(string) storage.Provider {
 		return NewLoopProvider(LoopOptions{})
 	})
-	config.Size = volumeSize
+	config.Size = sourcetest.VolumeSize
 	config.InvalidAttrs["fs"] = "fat"
 	config.TakeReleased = takeFrom(filepath.Join(dir, "volumes"))
 	providertest.Run(t, config)
@@ -79,7 +81,7 @@ func TestTmpfsConforms(t *testing.T) {
 	config, _ := conformance(t, TmpfsProviderType, func(string) storage.Provider {
 		return NewTmpfsProvider(TmpfsOptions{})
 	})
-	config.Size = filesystemSize
+	config.Size = sourcetest.FilesystemSize
 	config.Volatile = true
 	providertest.Run(t, config)
 }
@@ -88,7 +90,7 @@ func TestRootfsConforms(t *testing.T) {
 	config, dir := conformance(t, RootfsProviderType, func(string) storage.Provider {
 		return NewRootfsProvider(RootfsOptions{})
 	})
-	config.Size = filesystemSize
+	config.Size = sourcetest.FilesystemSize
 	config.TakeReleased = takeFrom(filepath.Join(dir, "filesystems"))
 	config.ImportsByPath = true
 	providertest.Run(t, config)
@@ -97,7 +99,7 @@ func TestRootfsConforms(t *testing.T) {
 // managedProvider is the managed source in the form of a provider. It has no
 // pools: what there is to choose comes with each filesystem.
 type managedProvider struct {
-	machineProvider
+	object.Provider
 	devices storage.BackingDevices
 }
 
@@ -109,7 +111,7 @@ func (p managedProvider) FilesystemSource(config *storage.Config) (storage.Files
 	if err := p.ValidateConfig(config); err != nil {
 		return nil, errors.Trace(err)
 	}
-	dir, err := p.dir(config)
+	dir, err := p.Dir(config)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
@@ -154,13 +156,13 @@ func (k *knownDevices) Filesystem(names.FilesystemTag) (storage.Filesystem, bool
 }
 
 func TestManagedConforms(t *testing.T) {
-	for fs, bytes := range managedSizes {
+	for fs, bytes := range sourcetest.ManagedSizes {
 		size := uint64(bytes) >> 20
 		t.Run(fs, func(t *testing.T) {
 			devicetest.RequireProgram(t, "mkfs."+fs)
 			known := &knownDevices{devices: make(map[names.VolumeTag]storage.BlockDevice)}
 			config, _ := conformance(t, "managed", func(string) storage.Provider {
-				return managedProvider{machineProvider{providerType: "managed"}, known}
+				return managedProvider{object.Provider{Type: "managed"}, known}
 			})
 			config.Size = size
 			config.CompleteFilesystem = func(t testing.TB, p *storage.FilesystemParams) {

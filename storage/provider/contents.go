@@ -1,6 +1,8 @@
 package provider
 
-import "path/filepath"
+import (
+	"path/filepath"
+)
 
 // Contents is what was recognised in a file.
 type Contents struct {

@@ -13,6 +13,7 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
 const contentsUUID = "11111111-2222-3333-4444-555555555555"
@@ -26,7 +27,7 @@ func TestReadContents(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	run(t, "mkfs.ext4", "-q", "-F", "-U", contentsUUID, made)
+	sourcetest.Run(t, "mkfs.ext4", "-q", "-F", "-U", contentsUUID, made)
 	for path, want := range map[string]Contents{
 		made:  {Size: 4 << 20, Filesystem: "ext4", UUID: contentsUUID},
 		blank: {Size: 4 << 20},
@@ -85,7 +86,7 @@ func TestLoopFileIsThatOfTheWholeDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	part := strings.TrimSpace(string(out))
-	defer run(t, "losetup", "--detach", part)
+	defer sourcetest.Run(t, "losetup", "--detach", part)
 	if _, err := LoopFile(filepath.Base(part)); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), "a part of "+moved) {
 		t.Errorf("a part: %v", err)
 	}
@@ -97,14 +98,14 @@ func TestALoopDeviceInUseIsNotDetached(t *testing.T) {
 	if err := os.WriteFile(path, make([]byte, 4<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "mkfs.ext4", "-q", "-F", path)
+	sourcetest.Run(t, "mkfs.ext4", "-q", "-F", path)
 	loop := devicetest.AttachLoop(t, path)
 	if err := os.Mkdir(at, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "mount", loop.Path, at)
+	sourcetest.Run(t, "mount", loop.Path, at)
 	err := DetachLoopFile(t.Context(), loop.Name(), path)
-	run(t, "umount", at)
+	sourcetest.Run(t, "umount", at)
 	if err == nil || !strings.Contains(err.Error(), at) {
 		t.Errorf("got %v, want an error that says where it is mounted", err)
 	}

@@ -12,10 +12,21 @@
 //
 // # Identity
 //
-// The id of a volume or filesystem is its tag ("volume-0-1"). A backing file or
-// directory is known by device and inode number, an attached loop device by its
-// backing file, and a mount by what is mounted. Names of devices are never taken
-// for identity.
+// The id of a volume or filesystem is its tag and the UUID of its owner
+// ("volume-0-1-6f1c…"), where the resource tags of its creation name one. An id is a
+// name, and proves nothing: whose an object is tell the resource tags in its record,
+// and creation adopts what has the same owner, and nothing else. An object without an
+// owner is from an older version, or from a caller who names none; another such caller
+// adopts it. What was released is nobody's until it is imported.
+//
+// A backing file or directory is known by device and inode number. What is attached
+// carries the mark of the directory of records that it was attached for: a loop device
+// beside its backing file, a tmpfs in an attribute, and any mount by its unique ID, which
+// is recorded with the mark. A copy of the directory has another mark, and so it takes
+// nothing of the original's for its own. Names of devices are never taken for identity.
+//
+// After a directory was moved to another disk, [StorageDirectory] makes its objects known
+// again.
 //
 // # What is refused
 //

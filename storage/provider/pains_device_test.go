@@ -21,6 +21,7 @@ import (
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
 // The stories in this file are those of docs/pains.md: what happened to users of
@@ -58,37 +59,37 @@ func inNamespace(t *testing.T) bool {
 // mounted on each other's paths.
 func TestPainSwappedNamesMountTheWrongDisk(t *testing.T) {
 	mt := newManagedTest(t)
-	files := []string{filepath.Join(mt.top, "disk0"), filepath.Join(mt.top, "disk1")}
+	files := []string{filepath.Join(mt.Top, "disk0"), filepath.Join(mt.Top, "disk1")}
 	var params []storage.FilesystemParams
 	var attachments []storage.FilesystemAttachmentParams
 	for i, file := range files {
-		run(t, "truncate", "--size", fmt.Sprint(managedExt4Size), file)
+		sourcetest.Run(t, "truncate", "--size", fmt.Sprint(sourcetest.ManagedExt4Size), file)
 		tag := names.NewFilesystemTag(fmt.Sprintf("0/%d", i))
-		params = append(params, storage.FilesystemParams{Tag: tag, Volume: volume(i)})
+		params = append(params, storage.FilesystemParams{Tag: tag, Volume: sourcetest.Volume(i)})
 		attachments = append(attachments, storage.FilesystemAttachmentParams{
-			Filesystem: tag, FilesystemId: tag.String(), Path: filepath.Join(mt.top, "srv", fmt.Sprint(i)),
+			Filesystem: tag, FilesystemId: tag.String(), Path: filepath.Join(mt.Top, "srv", fmt.Sprint(i)),
 		})
 	}
 	paths, unplug := plugPair(t, files)
 	defer func() { unplug() }()
 	for i, path := range paths {
-		mt.blocks[volume(i)] = storage.BlockDevice{
-			DeviceName: filepath.Base(path), BusAddress: busAddress(t, &devicetest.Loop{File: files[i]}),
+		mt.Blocks[sourcetest.Volume(i)] = storage.BlockDevice{
+			DeviceName: filepath.Base(path), BusAddress: sourcetest.BusAddress(t, &devicetest.Loop{File: files[i]}),
 		}
 	}
-	if made, err := mt.source().CreateFilesystems(mt.callContext(), params); err != nil || made[0].Error != nil || made[1].Error != nil {
+	if made, err := mt.Source().CreateFilesystems(mt.CallContext(), params); err != nil || made[0].Error != nil || made[1].Error != nil {
 		t.Fatalf("%+v, %v", made, err)
 	}
 	use := func(f func(path string, whose []byte)) {
 		t.Helper()
-		got, err := mt.source().AttachFilesystems(mt.callContext(), attachments)
+		got, err := mt.Source().AttachFilesystems(mt.CallContext(), attachments)
 		if err != nil || got[0].Error != nil || got[1].Error != nil {
 			t.Fatalf("%+v, %v", got, err)
 		}
 		for i, a := range attachments {
 			f(filepath.Join(a.Path, "whose"), []byte{byte(i)})
 		}
-		if got, err := mt.source().DetachFilesystems(mt.callContext(), attachments); err != nil || got[0] != nil || got[1] != nil {
+		if got, err := mt.Source().DetachFilesystems(mt.CallContext(), attachments); err != nil || got[0] != nil || got[1] != nil {
 			t.Fatalf("%v, %v", got, err)
 		}
 	}
@@ -135,7 +136,7 @@ func plugPair(t *testing.T, files []string) (paths []string, unplug func()) {
 func plugAt(t *testing.T, paths, files []string) (unplug func()) {
 	t.Helper()
 	for i, path := range paths {
-		run(t, "losetup", path, files[i])
+		sourcetest.Run(t, "losetup", path, files[i])
 	}
 	return func() {
 		t.Helper()
@@ -155,31 +156,31 @@ func TestPainDeviceThatJustAppearedIsFormatted(t *testing.T) {
 		words string
 	}{
 		{"with data", func(t *testing.T, loop *devicetest.Loop) {
-			command(t, "mkfs.ext4", "-q", "-L", "precious", loop.Path)
+			sourcetest.Command(t, "mkfs.ext4", "-q", "-L", "precious", loop.Path)
 		}, true, "precious"},
 		{"with partitions", func(t *testing.T, loop *devicetest.Loop) {
-			writeAt(t, loop.Path, 0, gpt(managedExt4Size))
+			sourcetest.WriteAt(t, loop.Path, 0, sourcetest.Gpt(sourcetest.ManagedExt4Size))
 		}, true, "gpt"},
 		{"with data that nobody knows", func(t *testing.T, loop *devicetest.Loop) {
-			writeAt(t, loop.Path, managedExt4Size-4096, randomBytes(4096))
+			sourcetest.WriteAt(t, loop.Path, sourcetest.ManagedExt4Size-4096, sourcetest.RandomBytes(4096))
 		}, true, "unknown"},
 		{"not readable yet", func(t *testing.T, loop *devicetest.Loop) {
-			if err := os.Truncate(loop.File, managedExt4Size/2); err != nil {
+			if err := os.Truncate(loop.File, sourcetest.ManagedExt4Size/2); err != nil {
 				t.Fatal(err)
 			}
 		}, false, "cannot be proven blank"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			mt := newManagedTest(t)
-			loop := mt.loop(managedExt4Size)
+			loop := mt.Loop(sourcetest.ManagedExt4Size)
 			test.put(t, loop)
 			before, err := os.ReadFile(loop.File)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for range 2 {
-				_, err := mt.tryCreate("ext4")
-				mt.checkError(err, test.final, loop.Path, test.words)
+				_, err := mt.TryCreate("ext4")
+				mt.CheckError(err, test.final, loop.Path, test.words)
 			}
 			if after, err := os.ReadFile(loop.File); err != nil || !bytes.Equal(before, after) {
 				t.Errorf("the device was written to: %v", err)
@@ -193,38 +194,38 @@ func TestPainDeviceThatJustAppearedIsFormatted(t *testing.T) {
 func TestPainTransientAttachFailureDeletesTheBackingFile(t *testing.T) {
 	devicetest.RequireProgram(t, "chattr")
 	lt := newLoopTest(t)
-	mine, others := volume(1), volume(2)
-	lt.create(mine)
-	lt.create(others)
-	writeDevice(t, lt.attach(mine, false), "precious")
-	lt.detach(mine)
+	mine, others := sourcetest.Volume(1), sourcetest.Volume(2)
+	lt.Create(mine)
+	lt.Create(others)
+	sourcetest.WriteDevice(t, lt.Attach(mine, false), "precious")
+	lt.Detach(mine)
 
-	run(t, "chattr", "+i", lt.file(mine))
+	sourcetest.Run(t, "chattr", "+i", lt.File(mine))
 	for range 3 {
-		_, err := lt.tryAttach(mine, false)
-		checkError(t, err, false, lt.file(mine))
-		lt.restart()
+		_, err := lt.TryAttach(mine, false)
+		sourcetest.CheckError(t, err, false, lt.File(mine))
+		lt.Restart()
 	}
-	run(t, "chattr", "-i", lt.file(mine))
-	checkDevice(t, lt.attach(mine, false), "precious")
-	lt.detach(mine)
+	sourcetest.Run(t, "chattr", "-i", lt.File(mine))
+	sourcetest.CheckDevice(t, lt.Attach(mine, false), "precious")
+	lt.Detach(mine)
 
-	if err := os.Remove(lt.file(mine)); err != nil {
+	if err := os.Remove(lt.File(mine)); err != nil {
 		t.Fatal(err)
 	}
-	results, err := lt.source.AttachVolumes(lt.ctx, append(lt.attachment(mine, false), lt.attachment(others, false)...))
+	results, err := lt.Source.AttachVolumes(lt.Ctx, append(lt.Attachment(mine, false), lt.Attachment(others, false)...))
 	if err != nil || results[1].Error != nil {
 		t.Fatalf("the other volume: %+v, %v", results, err)
 	}
-	checkError(t, results[0].Error, true, lt.file(mine)+" is missing")
-	if _, err := os.Lstat(lt.file(mine)); !errors.Is(err, os.ErrNotExist) {
+	sourcetest.CheckError(t, results[0].Error, true, lt.File(mine)+" is missing")
+	if _, err := os.Lstat(lt.File(mine)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("something was made in place of what was lost: %v", err)
 	}
-	lt.detach(others)
-	if err := lt.tryDestroy(mine); err != nil {
+	lt.Detach(others)
+	if err := lt.TryDestroy(mine); err != nil {
 		t.Error(err)
 	}
-	lt.destroy(others)
+	lt.Destroy(others)
 }
 
 // juju #21897: "cannot find an unused loop device" in a container, for ever.
@@ -233,12 +234,12 @@ func TestPainContainerWithoutLoopDevices(t *testing.T) {
 		return
 	}
 	lt := newLoopTest(t)
-	lt.create(volume(1))
+	lt.Create(sourcetest.Volume(1))
 	if err := unix.Mount("none", "/dev", "tmpfs", 0, ""); err != nil {
 		t.Fatal(err)
 	}
-	_, attaching := lt.tryAttach(volume(1), false)
-	for what, err := range map[string]error{"creating": lt.tryCreate(volume(2), volumeSize), "attaching": attaching} {
+	_, attaching := lt.TryAttach(sourcetest.Volume(1), false)
+	for what, err := range map[string]error{"creating": lt.TryCreate(sourcetest.Volume(2), sourcetest.VolumeSize), "attaching": attaching} {
 		if !jujuerrors.Is(err, jujuerrors.NotSupported) || !strings.Contains(err.Error(), "/dev/loop-control") {
 			t.Errorf("%s: want that it is not supported, and what is missing, got %v", what, err)
 		}
@@ -246,146 +247,146 @@ func TestPainContainerWithoutLoopDevices(t *testing.T) {
 	if err := unix.Unmount("/dev", 0); err != nil {
 		t.Fatal(err)
 	}
-	lt.destroy(volume(1))
+	lt.Destroy(sourcetest.Volume(1))
 }
 
 // juju #22198, #23291: the volume was attached, its device never seen, and nothing
 // told what was missing. What the worker does is its own story.
 func TestPainLocationNeverAppears(t *testing.T) {
 	mt := newManagedTest(t)
-	loop := mt.loop(managedExt4Size)
-	mt.create("ext4")
-	entry := mt.blocks[managedVolume]
-	delete(mt.blocks, managedVolume)
-	_, err := mt.tryAttach(false)
-	mt.checkError(err, false, "block device of volume 0/1")
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Create("ext4")
+	entry := mt.Blocks[sourcetest.ManagedVolume]
+	delete(mt.Blocks, sourcetest.ManagedVolume)
+	_, err := mt.TryAttach(false)
+	mt.CheckError(err, false, "block device of volume 0/1")
 	if !errors.Is(err, jujuerrors.NotFound) {
 		t.Errorf("got %v", err)
 	}
 	// The name that is known may be gone as well, and the device there by another.
 	entry.DeviceName = "loop-that-was-here-before"
-	entry.BusAddress = busAddress(t, loop)
-	mt.blocks[managedVolume] = entry
-	mt.attach()
-	mt.detach()
+	entry.BusAddress = sourcetest.BusAddress(t, loop)
+	mt.Blocks[sourcetest.ManagedVolume] = entry
+	mt.Attach()
+	mt.Detach()
 }
 
 // juju #21359, #22220, postgresql-operator #1827: a busy mount blocked the teardown,
 // and the error told not who.
 func TestPainBusyMountNamesNobody(t *testing.T) {
 	mt := newManagedTest(t)
-	mt.loop(managedExt4Size)
-	mt.create("ext4")
-	mt.attach()
-	mt.writeData()
-	file := filepath.Join(mt.path(), "data")
+	mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Create("ext4")
+	mt.Attach()
+	mt.WriteData()
+	file := filepath.Join(mt.Path(), "data")
 	cmd := exec.Command("sh", "-c", "exec <"+file+"; echo ready; exec sleep 1000")
-	kill := holder(t, cmd)
+	kill := sourcetest.Holder(t, cmd)
 	for range 2 {
-		mt.checkError(mt.tryDetach(), false, mt.path(), fmt.Sprintf("process %d (s", cmd.Process.Pid), "has open "+file)
-		mt.checkData()
-		mt.attach() // nothing is half undone
+		mt.CheckError(mt.TryDetach(), false, mt.Path(), fmt.Sprintf("process %d (s", cmd.Process.Pid), "has open "+file)
+		mt.CheckData()
+		mt.Attach() // nothing is half undone
 	}
 	kill()
-	mt.detach()
+	mt.Detach()
 }
 
 // k8s #106710, #120328: a volume was detached by force while it was mounted.
 func TestPainForceDetachOfAMountedVolume(t *testing.T) {
 	lt := newLoopTest(t)
-	lt.create(volume(1))
-	device := lt.attach(volume(1), false)
-	run(t, "mkfs.ext4", "-q", device)
-	path := filepath.Join(lt.dir, "mounted")
-	run(t, "mount", "--mkdir", device, path)
+	lt.Create(sourcetest.Volume(1))
+	device := lt.Attach(sourcetest.Volume(1), false)
+	sourcetest.Run(t, "mkfs.ext4", "-q", device)
+	path := filepath.Join(lt.Dir, "mounted")
+	sourcetest.Run(t, "mount", "--mkdir", device, path)
 	for range 2 {
-		checkError(t, lt.tryDetach(volume(1)), false, "mounted at "+path)
-		lt.restart()
+		sourcetest.CheckError(t, lt.TryDetach(sourcetest.Volume(1)), false, "mounted at "+path)
+		lt.Restart()
 	}
 	if err := os.WriteFile(filepath.Join(path, "file"), []byte("precious"), 0o600); err != nil {
 		t.Error(err)
 	}
-	run(t, "umount", path)
-	run(t, "fsck.ext4", "-f", "-n", device)
+	sourcetest.Run(t, "umount", path)
+	sourcetest.Run(t, "fsck.ext4", "-f", "-n", device)
 	if err := os.Remove(path); err != nil {
 		t.Error(err)
 	}
-	lt.detach(volume(1))
-	lt.destroy(volume(1))
+	lt.Detach(sourcetest.Volume(1))
+	lt.Destroy(sourcetest.Volume(1))
 }
 
 // k8s #10462, #48953, #111799; democratic-csi #307: a volume was mounted twice,
 // read-write, and corrupted.
 func TestPainMountedTwice(t *testing.T) {
 	mt := newManagedTest(t)
-	loop := mt.loop(managedExt4Size)
-	mt.create("ext4")
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Create("ext4")
 	// Several agents at once, each of which has just been started.
 	var agents sync.WaitGroup
 	for range 4 {
 		agents.Go(func() {
-			params := []storage.FilesystemAttachmentParams{mt.attachment(false)}
-			if got, err := mt.source().AttachFilesystems(envcontext.New(t.Context()), params); err != nil || got[0].Error != nil {
+			params := []storage.FilesystemAttachmentParams{mt.Attachment(false)}
+			if got, err := mt.Source().AttachFilesystems(envcontext.New(t.Context()), params); err != nil || got[0].Error != nil {
 				t.Errorf("%+v, %v", got, err)
 			}
 		})
 	}
 	agents.Wait()
-	if n := mt.mounts(); n != 1 {
+	if n := mt.Mounts(); n != 1 {
 		t.Errorf("mounted %d times", n)
 	}
 	// The same at another path, and an agent that knows nothing of the first.
-	elsewhere := mt.attachment(false)
-	elsewhere.Path = filepath.Join(mt.top, "elsewhere")
-	got, err := mt.source().AttachFilesystems(mt.callContext(), []storage.FilesystemAttachmentParams{elsewhere})
+	elsewhere := mt.Attachment(false)
+	elsewhere.Path = filepath.Join(mt.Top, "elsewhere")
+	got, err := mt.Source().AttachFilesystems(mt.CallContext(), []storage.FilesystemAttachmentParams{elsewhere})
 	if err != nil {
 		t.Fatal(err)
 	}
-	mt.checkError(got[0].Error, true, "it is mounted at "+mt.path())
-	other := &managedTest{T: t, top: mt.top, dir: filepath.Join(mt.top, "other"), blocks: mt.blocks}
-	_, err = other.tryCreate("ext4")
-	mt.checkError(err, false, loop.Path, "in use", "mounted at "+mt.path())
-	mt.detach()
+	mt.CheckError(got[0].Error, true, "it is mounted at "+mt.Path())
+	other := &managedTest{T: t, Top: mt.Top, Dir: filepath.Join(mt.Top, "other"), NewSource: mt.NewSource, Blocks: mt.Blocks}
+	_, err = other.TryCreate("ext4")
+	mt.CheckError(err, false, loop.Path, "in use", "mounted at "+mt.Path())
+	mt.Detach()
 }
 
 // k8s #72257, #7317: a clean-up deleted data that were in use, or not its own.
 func TestPainCleanUpDeletedLiveData(t *testing.T) {
 	lt := newLoopTest(t)
-	lt.create(volume(1))
-	device := lt.attach(volume(1), false)
-	writeDevice(t, device, "precious")
-	foreign := filepath.Join(lt.dir, "volumes", "volume-0-9")
+	lt.Create(sourcetest.Volume(1))
+	device := lt.Attach(sourcetest.Volume(1), false)
+	sourcetest.WriteDevice(t, device, "precious")
+	foreign := filepath.Join(lt.Dir, "volumes", "volume-0-9")
 	if err := os.WriteFile(foreign, []byte("not ours"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		lt.restart()
-		checkError(t, lt.tryDestroy(volume(1)), false, "detach it first")
-		if err := lt.tryDestroy(volume(9)); err != nil {
+		lt.Restart()
+		sourcetest.CheckError(t, lt.TryDestroy(sourcetest.Volume(1)), false, "detach it first")
+		if err := lt.TryDestroy(sourcetest.Volume(9)); err != nil {
 			t.Error(err)
 		}
 	}
-	checkDevice(t, device, "precious")
+	sourcetest.CheckDevice(t, device, "precious")
 	if data, err := os.ReadFile(foreign); err != nil || string(data) != "not ours" {
 		t.Errorf("what is not ours: %q, %v", data, err)
 	}
 	if err := os.Remove(foreign); err != nil {
 		t.Error(err)
 	}
-	lt.detach(volume(1))
-	lt.destroy(volume(1))
+	lt.Detach(sourcetest.Volume(1))
+	lt.Destroy(sourcetest.Volume(1))
 
 	ft := newFilesystemTest(t, RootfsProviderType)
-	ft.create()
-	ft.attach()
-	ft.write()
+	ft.Create()
+	ft.Attach()
+	ft.Write()
 	for range 2 {
-		ft.restart()
-		checkError(t, ft.tryDestroy(), false, "mounted at "+ft.path)
+		ft.Restart()
+		sourcetest.CheckError(t, ft.TryDestroy(), false, "mounted at "+ft.Path)
 	}
-	ft.checkWritten()
-	ft.detach()
-	ft.destroy()
+	ft.CheckWritten()
+	ft.Detach()
+	ft.Destroy()
 }
 
 // k8s #84169, #86281; aws-ebs #1302, #2029; longhorn #1463; zfs-localpv #79:
@@ -397,11 +398,11 @@ func TestPainHundredsOfAttachments(t *testing.T) {
 	var attachments []storage.VolumeAttachmentParams
 	var ids []string
 	for i := range count {
-		params = append(params, storage.VolumeParams{Tag: volume(i), Size: 1})
-		attachments = append(attachments, lt.attachment(volume(i), false)...)
-		ids = append(ids, volume(i).String())
+		params = append(params, storage.VolumeParams{Tag: sourcetest.Volume(i), Size: 1})
+		attachments = append(attachments, lt.Attachment(sourcetest.Volume(i), false)...)
+		ids = append(ids, sourcetest.Volume(i).String())
 	}
-	created, err := lt.source.CreateVolumes(lt.ctx, params)
+	created, err := lt.Source.CreateVolumes(lt.Ctx, params)
 	if err != nil || created[count-1].Error != nil {
 		t.Fatal(err, created[count-1].Error)
 	}
@@ -417,19 +418,19 @@ func TestPainHundredsOfAttachments(t *testing.T) {
 		}
 	}
 	looksOnce("attaching", func() error {
-		attached, err := lt.source.AttachVolumes(lt.ctx, attachments)
+		attached, err := lt.Source.AttachVolumes(lt.Ctx, attachments)
 		return errors.Join(append(errorsOf(attached, func(r storage.AttachVolumesResult) error { return r.Error }), err)...)
 	})
-	lt.checkLoops(count)
+	lt.CheckLoops(count)
 	looksOnce("detaching", func() error {
-		detached, err := lt.source.DetachVolumes(lt.ctx, attachments)
+		detached, err := lt.Source.DetachVolumes(lt.Ctx, attachments)
 		return errors.Join(append(detached, err)...)
 	})
 	looksOnce("destroying", func() error {
-		destroyed, err := lt.source.DestroyVolumes(lt.ctx, ids)
+		destroyed, err := lt.Source.DestroyVolumes(lt.Ctx, ids)
 		return errors.Join(append(destroyed, err)...)
 	})
-	lt.checkNothingLeft()
+	lt.CheckNothingLeft()
 }
 
 // juju 47d8d387: lines of /etc/fstab were lost. Nobody here has business with it.
@@ -455,15 +456,15 @@ func TestPainFstabLostLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	mt := newManagedTest(t)
-	mt.loop(managedExt4Size)
-	mt.create("ext4")
-	mt.attach()
-	mt.detach()
+	mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Create("ext4")
+	mt.Attach()
+	mt.Detach()
 	forBoth(t, func(ft *filesystemTest) {
-		ft.create()
-		ft.attach()
-		ft.detach()
-		ft.destroy()
+		ft.Create()
+		ft.Attach()
+		ft.Detach()
+		ft.Destroy()
 	})
 	if err := unix.Stat("/etc/fstab", &after); err != nil {
 		t.Fatal(err)

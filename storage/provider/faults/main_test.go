@@ -121,8 +121,10 @@ type row struct {
 	cases, steps int
 	// sampled says that the short form makes it happen at some steps only.
 	sampled bool
-	failed  int
-	time    time.Duration
+	// operators says that the sample has what operators ask for too.
+	operators bool
+	failed    int
+	time      time.Duration
 }
 
 // begin begins the row of a fault, which the test's end ends.

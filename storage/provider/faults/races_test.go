@@ -111,7 +111,7 @@ func TestBackingFileMadeAgain(t *testing.T) {
 			b := newBase(t, baseSize("loop", 1))
 			s := stepTest{base: b, world: newWorld("loop", b.dir, 1), op: operations[5]}
 			s.setup()
-			file := filepath.Join(s.world.dir(), "volumes", s.volume(0).String())
+			file := filepath.Join(s.world.dir(), "volumes", s.world.id(0))
 			kept := filepath.Join(b.dir, "kept")
 			var before, after unix.Stat_t
 			if err := unix.Stat(file, &before); err != nil {
@@ -158,7 +158,7 @@ func TestBackingFileMadeAgain(t *testing.T) {
 func TestElsewhere(t *testing.T) {
 	for fault, test := range map[string]struct{ folder, name string }{
 		"more events of devices than anybody can read": {"./worker/diskmanager", "Overflow"},
-		"many volumes at once beside a foreign device": {"./storage/provider", "^TestLoopCrowd$"},
+		"many volumes at once beside a foreign device": {"./storage/provider/loop", "^TestLoopCrowd$"},
 	} {
 		t.Run(fault, func(t *testing.T) {
 			r := begin(t, fault)

@@ -127,7 +127,7 @@ func TestForeignSignatures(t *testing.T) {
 			}
 			r.run(t, foreign.name+" for "+kind, func(t *testing.T) {
 				s := onDevice(t, kind)
-				device, file := s.device(), filepath.Join(s.beneath().dir(), "volumes", s.volume(0).String())
+				device, file := s.device(), filepath.Join(s.beneath().dir(), "volumes", s.beneath().id(0))
 				foreign.put(t, device, foreignSize<<20)
 				unix.Sync()
 				before := edges(t, file)
@@ -156,7 +156,7 @@ func TestUnreadableDevice(t *testing.T) {
 		for name, size := range map[string]int64{"all of it": 0, "its end": foreignSize<<20 - 4096, "its middle and end": foreignSize << 19} {
 			r.run(t, kind+" "+name, func(t *testing.T) {
 				s := onDevice(t, kind)
-				file := filepath.Join(s.beneath().dir(), "volumes", s.volume(0).String())
+				file := filepath.Join(s.beneath().dir(), "volumes", s.beneath().id(0))
 				if err := os.Truncate(file, size); err != nil {
 					t.Fatal(err)
 				}

@@ -19,13 +19,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
 
 // operation is a call whose steps are looked at.
 type operation struct {
 	name string
-	// before are the calls that come first.
+	// before are the calls that come first, and what befalls the storage directory.
 	before []string
 	// exists and attached are what the objects do afterwards.
 	exists, attached bool
@@ -40,12 +41,30 @@ var operations = []operation{
 	{"destroy", []string{"create", "attach", "detach"}, false, false},
 	{"release", []string{"create", "attach", "detach"}, false, false},
 	{"import", nil, true, false},
+	{"tag", []string{"create", "attach"}, true, true},
+	{"import released", []string{"create", "attach", "detach", "release"}, true, false},
+	{"reidentify moved", []string{"create", "attach", "switched off", "moved"}, true, false},
+	{"reidentify copied", []string{"create", "attach", "copied"}, true, false},
+	{"trash", []string{"create", "attach", "switched off"}, false, false},
+	{"delete", []string{"create", "attach", "switched off"}, false, false},
+	{"purge", []string{"create", "attach", "switched off", "trash"}, false, false},
 }
 
 // removes tells whether the operation takes things away. Such ones must work
 // where there is no space left.
 func (o operation) removes() bool {
-	return o.name == "detach" || o.name == "destroy" || o.name == "release"
+	return slices.Contains([]string{"detach", "destroy", "release", "delete", "purge"}, o.name)
+}
+
+// isOperators tells whether an operator asks for the operation, and not a worker.
+func (o operation) isOperators() bool {
+	return o.name == "tag" || o.name == "import released" || isOfDirectory(o.name)
+}
+
+// mayBeGivenUp tells whether what the operation was about can be taken away in the
+// middle of it. Others are not undone, but done again.
+func (o operation) mayBeGivenUp() bool {
+	return slices.Contains([]string{"create", "attach", "attach read-only", "detach", "resize", "destroy", "tag"}, o.name)
 }
 
 // stepTest is one operation in one world.
@@ -53,19 +72,33 @@ type stepTest struct {
 	*base
 	world
 	op operation
+	// used is what was in use of the original of a copy.
+	used string
 }
 
 // setup does what comes before the operation.
-func (s stepTest) setup() {
+func (s *stepTest) setup() {
 	s.Helper()
+	original := *s
+	original.world = s.original()
 	if s.onVolumes() {
-		s.must(s.beneath(), "create")
-		s.must(s.beneath(), "attach")
+		s.must(original.beneath(), "create")
+		s.must(original.beneath(), "attach")
 	}
 	for _, op := range s.op.before {
-		s.must(s.world, op)
+		switch op {
+		case "switched off":
+			s.switchOff()
+		case "moved":
+			s.moveDir()
+		case "copied":
+			s.copyDir()
+			s.used = s.inUse()
+		default:
+			s.must(original.world, op)
+		}
 		if op == "attach" {
-			s.write()
+			original.write()
 		}
 	}
 	if s.onVolumes() && s.op.name == "resize" {
@@ -174,29 +207,35 @@ func (s stepTest) placeImports() {
 }
 
 // again does the operation again, twice, in processes that know nothing of before.
-func (s stepTest) again() {
+func (s *stepTest) again() {
 	s.Helper()
 	if s.onVolumes() {
 		s.must(s.beneath(), "attach")
 	}
-	if s.op.name == "resize" {
+	if s.Copied {
+		s.attachOriginal()
+	}
+	if s.op.name == "resize" || s.op.name == "tag" {
 		s.must(s.world, "attach") // a power cut has detached it
 	}
 	for range 2 {
 		if o := (task{World: s.world, Op: s.op.name}).run(s); o.err != nil || o.killed {
 			s.Fatalf("again: killed %v, %v", o.killed, o.err)
 		}
+		s.checkOriginal()
 	}
 }
 
 // verify checks that all is as it should be after the operation.
 func (s stepTest) verify() {
 	s.Helper()
-	want := func(what string, want bool, got []string) {
+	want := func(what string, want bool, got []string, others ...bool) {
 		s.Helper()
 		n := 0
-		if want {
-			n = s.Count
+		for _, is := range append(others, want) {
+			if is {
+				n += s.Count
+			}
 		}
 		if len(got) != n {
 			s.Fatalf("%d %s, want %d: %q", len(got), what, n, got)
@@ -206,7 +245,7 @@ func (s stepTest) verify() {
 	if err != nil {
 		s.Fatal(err)
 	}
-	want("records", s.op.exists, records)
+	want("records", s.keepsRecords(), records)
 	loops, err := loopsOf(s.base.dir)
 	if err != nil {
 		s.Fatal(err)
@@ -215,9 +254,37 @@ func (s stepTest) verify() {
 	for _, name := range loops {
 		names = append(names, name)
 	}
-	want("loop devices", s.onVolumes() || s.isVolumes() && s.op.attached, names)
-	want("mounts", !s.isVolumes() && s.op.attached, s.mounts())
+	want("loop devices", s.onVolumes() || s.isVolumes() && s.op.attached, names, s.Copied && (s.onVolumes() || s.isVolumes()))
+	want("mounts", !s.isVolumes() && s.op.attached, s.mounts(), s.Copied && !s.isVolumes())
+	trashed, objects := s.trashed()
+	want("records in the trash", s.op.name == "trash", trashed)
+	want("objects in the trash", s.op.name == "trash" && s.keepsObjects(), objects)
 	s.noTemporaries()
+	s.verifyOwners()
+}
+
+// verifyOwners checks whose the objects are, and that they are complete.
+func (s stepTest) verifyOwners() {
+	s.Helper()
+	owned, err := s.owned(envcontext.New(context.Background()))
+	if err != nil {
+		s.Fatal(err)
+	}
+	owner := firstOwner
+	if s.op.name == "tag" || s.Released {
+		owner = nextOwner
+	}
+	wanted := make(map[storage.Owner]bool)
+	for i := range s.Count {
+		wanted[storage.OwnerOf(s.tags(i, owner))] = s.keepsRecords()
+	}
+	for _, o := range owned {
+		owner := storage.OwnerOf(o.ResourceTags)
+		if !wanted[owner] || o.Incomplete || o.Released != (s.op.name == "release") {
+			s.Fatalf("there is %+v, wanted are those of %v", o, wanted)
+		}
+		wanted[owner] = false
+	}
 }
 
 func (s stepTest) noTemporaries() {
@@ -227,7 +294,8 @@ func (s stepTest) noTemporaries() {
 			s.Fatalf("left: %q", files)
 		}
 	}
-	if _, err := os.Lstat(filepath.Join(s.Base, "srv")); !s.op.attached && !errors.Is(err, os.ErrNotExist) {
+	leaves := s.op.attached || s.op.name == "reidentify moved" || s.Copied
+	if _, err := os.Lstat(filepath.Join(s.Base, "srv")); !leaves && !errors.Is(err, os.ErrNotExist) {
 		s.Fatalf("the directories of the mount points are left: %v", err)
 	}
 }
@@ -235,11 +303,25 @@ func (s stepTest) noTemporaries() {
 // finish checks the data and takes everything away.
 func (s stepTest) finish() {
 	s.Helper()
+	if s.Copied {
+		original := s
+		original.world = s.original()
+		original.takeAway()
+	}
+	s.takeAway()
+	s.checkLeaks()
+}
+
+// takeAway checks the data and takes away what there is after the operation.
+func (s stepTest) takeAway() {
+	s.Helper()
 	w := s.world
 	switch s.op.name {
 	case "release":
 		s.takeReleased()
-	case "destroy", "none":
+	case "trash":
+		s.takeTrashed()
+	case "destroy", "delete", "purge", "none":
 	default:
 		w.Imported = s.op.name == "import"
 		s.world = w
@@ -267,7 +349,6 @@ func (s stepTest) finish() {
 	if s.op.name == "import" {
 		_ = os.Remove(filepath.Join(s.Base, "imports"))
 	}
-	s.checkLeaks()
 }
 
 // checkFilesystems checks the filesystems on volumes, which are not mounted.
@@ -292,10 +373,10 @@ func (s stepTest) takeReleased() {
 		path, data := "", ""
 		switch s.Kind {
 		case "loop":
-			path = filepath.Join(s.world.dir(), "volumes", s.volume(i).String())
+			path = filepath.Join(s.world.dir(), "volumes", s.id(i))
 			data = path
 		case "rootfs":
-			path = filepath.Join(s.world.dir(), "filesystems", s.filesystem(i).String())
+			path = filepath.Join(s.world.dir(), "filesystems", s.id(i))
 			data = filepath.Join(path, "data")
 		default:
 			return // the data are on the volume
@@ -305,11 +386,23 @@ func (s stepTest) takeReleased() {
 			s.Fatal(err)
 		}
 	}
+	s.must(s.world, "destroy") // which forgets what was taken away
+}
+
+// keepsRecords tells whether there are records of the objects after the operation.
+// What was released is nobody's, and the record says so.
+func (s stepTest) keepsRecords() bool {
+	return s.op.exists || s.op.name == "release" && !s.onVolumes()
+}
+
+// keepsObjects tells whether the objects are in the storage directory.
+func (s stepTest) keepsObjects() bool {
+	return s.isVolumes() || s.Kind == "rootfs"
 }
 
 // supported tells whether the source does this at all.
 func (s stepTest) supported() bool {
-	if s.isVolatile() && s.op.name == "release" || s.onVolumes() && s.op.name == "import" {
+	if s.isVolatile() && (s.op.name == "release" || s.op.name == "import released") || s.onVolumes() && s.op.name == "import" {
 		return false
 	}
 	if s.op.name != "resize" && s.op.name != "import" {
@@ -373,6 +466,7 @@ func atSteps(t *testing.T, r *row, f func(t *testing.T, s stepTest)) {
 				t.Run(op.name, func(t *testing.T) {
 					s.base = newBase(t, baseSize(w.Kind, w.Count))
 					s.world = newWorld(w.Kind, s.base.dir, w.Count)
+					s.Copied, s.Released = op.name == "reidentify copied", op.name == "import released"
 					f(t, s)
 				})
 			}
@@ -384,6 +478,8 @@ func atSteps(t *testing.T, r *row, f func(t *testing.T, s stepTest)) {
 func (r *row) chosen(w world, op operation) bool {
 	switch {
 	case w.Count > 1 || op.name == "attach read-only":
+		return false
+	case r.sampled && !r.operators && op.isOperators():
 		return false
 	case sizes[w.Kind] > 0:
 		return !r.sampled && (op.name == "create" || op.name == "resize")
@@ -425,6 +521,7 @@ func (s stepTest) fault(r *row, fault string, step int) outcome {
 	s.Helper()
 	o := task{World: s.world, Op: s.op.name, Fault: fault, Step: step}.run(s)
 	s.Logf("%s at %q: killed %v, %v", fault, o.last(), o.killed, o.err)
+	s.checkOriginal()
 	r.steps++
 	return o
 }
@@ -448,8 +545,8 @@ func TestKillAndGiveUp(t *testing.T) {
 	r := begin(t, "kill -9 at every step, then given up")
 	r.sampled = true
 	atSteps(t, r, func(t *testing.T, s stepTest) {
-		if s.op.name == "release" || s.op.name == "import" {
-			return // these are not undone, but done again
+		if !s.op.mayBeGivenUp() {
+			return
 		}
 		s.each(t, r, "kill", 1, func(s *stepTest, o outcome) {
 			for _, op := range []string{"detach", "destroy", "detach", "destroy"} {
@@ -529,7 +626,7 @@ func (s stepTest) verifyLasting() {
 	s.Helper()
 	records, err := filepath.Glob(filepath.Join(s.world.dir(), "records", "*.json"))
 	want := 0
-	if s.op.exists {
+	if s.keepsRecords() {
 		want = s.Count
 	}
 	if err != nil || len(records) != want {
@@ -565,7 +662,7 @@ func saysOneOf(err error, texts ...string) bool {
 
 func TestNoSpace(t *testing.T) {
 	r := begin(t, "no space left from any step on")
-	r.sampled = true
+	r.sampled, r.operators = true, true
 	atSteps(t, r, func(t *testing.T, s stepTest) {
 		s.each(t, r, "no space left from then on", 0, func(s *stepTest, o outcome) {
 			switch {

@@ -10,12 +10,14 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/google/uuid"
 	"github.com/juju/names/v5"
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider"
+	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
 // world is the storage of one case. It is plain data, so that the processes which
@@ -33,6 +35,11 @@ type world struct {
 	Size uint64
 	// Imported is set where the objects are not made but taken over.
 	Imported bool
+	// Released is set where the objects are taken over by another owner, after they
+	// were released.
+	Released bool
+	// Copied is set where the directory is a copy, and the original is in use.
+	Copied bool
 }
 
 // grown is the size in MiB that objects are made to grow to.
@@ -58,7 +65,7 @@ func (w world) isVolatile() bool { return w.Kind == "tmpfs" }
 
 // beneath are the volumes that filesystems are on.
 func (w world) beneath() world {
-	w.Kind, w.Imported = "loop", false
+	w.Kind, w.Imported, w.Released = "loop", false, false
 	if w.Disk != "" {
 		w.Base = w.Disk
 	}
@@ -66,7 +73,44 @@ func (w world) beneath() world {
 }
 
 // dir is where the source keeps what it makes.
-func (w world) dir() string { return filepath.Join(w.Base, "storage", w.Kind) }
+func (w world) dir() string { return filepath.Join(w.Base, "storage", w.Kind+w.suffix()) }
+
+// suffix ends the names of what belongs to a copy.
+func (w world) suffix() string {
+	if w.Copied {
+		return "-copy"
+	}
+	return ""
+}
+
+// original is what a copy is made of, or what is released before it is taken over.
+func (w world) original() world {
+	w.Copied, w.Released = false, false
+	return w
+}
+
+// The owners of objects: the one that has them made, and the one that gets them.
+const (
+	firstOwner = "first"
+	nextOwner  = "next"
+)
+
+// tags are the resource tags of an object of an owner.
+func (w world) tags(i int, owner string) map[string]string {
+	return map[string]string{
+		storage.ModelUUIDTag:  uuid.NewSHA1(uuid.Nil, []byte(owner)).String(),
+		storage.EntityUUIDTag: uuid.NewSHA1(uuid.Nil, fmt.Appendf(nil, "%s %s %d", owner, w.Kind, i)).String(),
+	}
+}
+
+// id is that of an object that was made here.
+func (w world) id(i int) string {
+	var tag names.Tag = w.filesystem(i)
+	if w.isVolumes() {
+		tag = w.volume(i)
+	}
+	return tag.String() + "-" + w.tags(i, firstOwner)[storage.EntityUUIDTag]
+}
 
 // volume returns the tag of an object, and filesystem that of one on it.
 func (w world) volume(i int) names.VolumeTag {
@@ -80,12 +124,40 @@ func (w world) filesystem(i int) names.FilesystemTag {
 // path is where a filesystem is wanted. The first two share a directory that is
 // not there before.
 func (w world) path(i int) string {
-	return filepath.Join(w.Base, "srv", "shared", "data"+strconv.Itoa(i))
+	return filepath.Join(w.Base, "srv", "shared"+w.suffix(), "data"+strconv.Itoa(i))
 }
 
-// toImport is what is there before it is taken over.
+// toImport is the path of what is there before it is taken over.
 func (w world) toImport(i int) string {
 	return filepath.Join(w.Base, "imports", strconv.Itoa(i))
+}
+
+// importID is what an object is imported by, and importTags are those it gets.
+func (w world) importID(i int) (string, error) {
+	switch {
+	case !w.Released:
+		return w.toImport(i), nil
+	case !w.onVolumes():
+		return w.id(i), nil
+	}
+	devices, err := w.devices()
+	if err != nil {
+		return "", err
+	}
+	device, err := os.Open("/dev/" + devices[w.volume(i)].DeviceName)
+	if err != nil {
+		return "", err
+	}
+	defer device.Close()
+	found, err := signature.ReadSuperblock(device)
+	return found.UUID, err
+}
+
+func (w world) importTags(i int) map[string]string {
+	if w.Released {
+		return w.tags(i, nextOwner)
+	}
+	return w.tags(i, firstOwner)
 }
 
 func (w world) config() *storage.Config {
@@ -121,8 +193,8 @@ func (k known) BlockDevice(tag names.VolumeTag) (storage.BlockDevice, bool) {
 }
 
 // Filesystem implements [storage.BackingDevices].
-func (k known) Filesystem(names.FilesystemTag) (storage.Filesystem, bool) {
-	return storage.Filesystem{}, false
+func (k known) Filesystem(tag names.FilesystemTag) (storage.Filesystem, bool) {
+	return storage.Filesystem{Volume: names.NewVolumeTag(tag.Id())}, true
 }
 
 // devices looks up the loop devices of the volumes by their files.
@@ -134,7 +206,7 @@ func (w world) devices() (known, error) {
 	devices := make(known)
 	for i := range w.Count {
 		tag := w.beneath().volume(i)
-		file := filepath.Join(w.beneath().dir(), "volumes", tag.String())
+		file := filepath.Join(w.beneath().dir(), "volumes", w.beneath().id(i))
 		var st unix.Stat_t
 		if name, ok := loops[file]; ok && unix.Stat(file, &st) == nil {
 			devices[tag] = storage.BlockDevice{DeviceName: name, BusAddress: storage.LoopBusAddress(st.Dev, st.Ino)}
@@ -158,10 +230,40 @@ func loopsOf(dir string) (map[string]string, error) {
 
 // do carries out one bulk call on all objects.
 func (w world) do(ctx context.Context, op string) error {
+	if isOfDirectory(op) {
+		return w.doDirectory(ctx, op)
+	}
 	if w.isVolumes() {
 		return w.doVolumes(envcontext.New(ctx), op)
 	}
 	return w.doFilesystems(envcontext.New(ctx), op)
+}
+
+func isImport(op string) bool { return op == "import" || op == "import released" }
+
+// nextTags are those of the owner that gets the objects.
+func (w world) nextTags(ids []string) []storage.ObjectTags {
+	var all []storage.ObjectTags
+	for i, id := range ids {
+		all = append(all, storage.ObjectTags{ID: id, ResourceTags: w.tags(i, nextOwner)})
+	}
+	return all
+}
+
+// owned lists the objects with what is known of their owners.
+func (w world) owned(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
+	if w.isVolumes() {
+		source, err := w.volumeSource()
+		if err != nil {
+			return nil, err
+		}
+		return source.(storage.VolumeOwnerLister).ListVolumeOwners(ctx)
+	}
+	source, err := w.filesystemSource()
+	if err != nil {
+		return nil, err
+	}
+	return source.(storage.FilesystemOwnerLister).ListFilesystemOwners(ctx)
 }
 
 var errUnsupported = errors.New("this source does not do that")
@@ -186,14 +288,14 @@ func (w world) doVolumes(ctx envcontext.ProviderCallContext, op string) error {
 			Volume:           w.volume(i), VolumeId: id,
 		})
 	}
-	if op == "import" {
+	if isImport(op) {
 		return errors.Join(failures...)
 	}
 	switch op {
 	case "create":
 		var params []storage.VolumeParams
 		for i := range w.Count {
-			params = append(params, storage.VolumeParams{Tag: w.volume(i), Size: w.Size})
+			params = append(params, storage.VolumeParams{Tag: w.volume(i), Size: w.Size, ResourceTags: w.tags(i, firstOwner)})
 		}
 		var results []storage.CreateVolumesResult
 		results, err = source.CreateVolumes(ctx, params)
@@ -229,6 +331,8 @@ func (w world) doVolumes(ctx envcontext.ProviderCallContext, op string) error {
 		failures, err = source.DestroyVolumes(ctx, ids)
 	case "release":
 		failures, err = source.ReleaseVolumes(ctx, ids)
+	case "tag":
+		failures, err = source.(storage.VolumeTagger).TagVolumes(ctx, w.nextTags(ids))
 	default:
 		panic(op)
 	}
@@ -237,14 +341,18 @@ func (w world) doVolumes(ctx envcontext.ProviderCallContext, op string) error {
 
 // volumeID returns the id of a volume, which is taken over if it is to be.
 func (w world) volumeID(ctx envcontext.ProviderCallContext, source storage.VolumeSource, i int, op string) (string, error) {
-	if !w.Imported && op != "import" {
-		return w.volume(i).String(), nil
+	if !w.Imported && !w.Released && !isImport(op) {
+		return w.id(i), nil
 	}
 	importer, ok := source.(storage.VolumeImporter)
 	if !ok {
 		return "", errUnsupported
 	}
-	info, err := importer.ImportVolume(ctx, w.toImport(i), nil)
+	id, err := w.importID(i)
+	if err != nil {
+		return "", err
+	}
+	info, err := importer.ImportVolume(ctx, id, w.importTags(i))
 	return info.VolumeId, err
 }
 
@@ -268,7 +376,7 @@ func (w world) doFilesystems(ctx envcontext.ProviderCallContext, op string) erro
 			Filesystem:       w.filesystem(i), FilesystemId: id, Path: w.path(i),
 		})
 	}
-	if op == "import" {
+	if isImport(op) {
 		return errors.Join(failures...)
 	}
 	switch op {
@@ -308,6 +416,8 @@ func (w world) doFilesystems(ctx envcontext.ProviderCallContext, op string) erro
 		failures, err = source.DestroyFilesystems(ctx, ids)
 	case "release":
 		failures, err = source.ReleaseFilesystems(ctx, ids)
+	case "tag":
+		failures, err = source.(storage.FilesystemTagger).TagFilesystems(ctx, w.nextTags(ids))
 	default:
 		panic(op)
 	}
@@ -316,20 +426,24 @@ func (w world) doFilesystems(ctx envcontext.ProviderCallContext, op string) erro
 
 // filesystemID returns the id of a filesystem, which is taken over if it is to be.
 func (w world) filesystemID(ctx envcontext.ProviderCallContext, source storage.FilesystemSource, i int, op string) (string, error) {
-	if !w.Imported && op != "import" {
-		return w.filesystem(i).String(), nil
+	if !w.Imported && !w.Released && !isImport(op) {
+		return w.id(i), nil
 	}
 	importer, ok := source.(storage.FilesystemImporter)
 	if !ok {
 		return "", errUnsupported
 	}
-	info, err := importer.ImportFilesystem(ctx, w.toImport(i), nil)
+	id, err := w.importID(i)
+	if err != nil {
+		return "", err
+	}
+	info, err := importer.ImportFilesystem(ctx, id, w.importTags(i))
 	return info.FilesystemId, err
 }
 
 // params are those of a filesystem to be made.
 func (w world) params(i int) storage.FilesystemParams {
-	p := storage.FilesystemParams{Tag: w.filesystem(i), Size: w.Size}
+	p := storage.FilesystemParams{Tag: w.filesystem(i), Size: w.Size, ResourceTags: w.tags(i, firstOwner)}
 	if w.onVolumes() {
 		p.Volume = w.volume(i)
 		p.Attributes = map[string]any{"fs": w.Kind}

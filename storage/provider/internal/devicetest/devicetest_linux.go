@@ -57,7 +57,7 @@ func Dir(t testing.TB) string {
 				t.Errorf("unmounting %s: %v", m.Mountpoint, err)
 			}
 		}
-		for _, name := range leftLoops(t, dir) {
+		for _, name := range AwaitLoops(t, dir, 0) {
 			t.Errorf("left behind: %s attached to a file in %s", name, dir)
 			ClearLoop(t, name)
 		}
@@ -96,15 +96,17 @@ func Loops(t testing.TB, dir string) []string {
 	return names
 }
 
-// leftLoops returns the loop devices that stay attached. One that is being
-// detached may be kept for a moment by somebody who looks at all devices.
-func leftLoops(t testing.TB, dir string) []string {
+// AwaitLoops returns the loop devices on files of the directory once there are so many, or
+// after half a minute those there are. One that is being detached may be kept for a
+// moment by somebody who looks at all devices.
+func AwaitLoops(t testing.TB, dir string, want int) []string {
 	t.Helper()
+	const patience = 30 * time.Second
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
-	for deadline := time.Now().Add(30 * time.Second); ; <-ticker.C {
+	for deadline := time.Now().Add(patience); ; <-ticker.C {
 		names := Loops(t, dir)
-		if len(names) == 0 || time.Now().After(deadline) {
+		if len(names) == want || time.Now().After(deadline) {
 			return names
 		}
 	}

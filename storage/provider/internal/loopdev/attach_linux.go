@@ -28,13 +28,17 @@ type Handle struct {
 	// DiskSeq tells this attachment of the device from all others of this boot,
 	// 0 where the kernel does not count them.
 	DiskSeq uint64
+	// SectorSize is what it is read and written by, in bytes.
+	SectorSize uint32
 
 	f *os.File
 }
 
 // Attach attaches a free loop device to a file that is not attached to any, and
-// marks it as ours. The file must be open for writing unless readOnly is asked for.
-func Attach(ctx context.Context, file *os.File, readOnly bool) (*Handle, error) {
+// labels it. The file must be open for writing unless readOnly is asked for. A sector
+// size of 0 has the kernel choose: by the file's filesystem, and otherwise once the file
+// was copied by reference. What is on a device may need the sectors that it was made with.
+func Attach(ctx context.Context, file *os.File, readOnly bool, sectorSize uint32, label Label) (*Handle, error) {
 	control, err := openControl()
 	if err != nil {
 		return nil, errors.Trace(err)
@@ -49,7 +53,7 @@ func Attach(ctx context.Context, file *os.File, readOnly bool) (*Handle, error) 
 	defer unlock()
 	deadline := time.Now().Add(patience)
 	for {
-		h, err := attachFree(control, file, readOnly)
+		h, err := attachFree(control, file, readOnly, sectorSize, label)
 		if err == nil {
 			return h, nil
 		}
@@ -64,7 +68,7 @@ func Attach(ctx context.Context, file *os.File, readOnly bool) (*Handle, error) 
 
 // attachFree tries one free device. unix.EBUSY means that somebody else was
 // faster.
-func attachFree(control, file *os.File, readOnly bool) (h *Handle, err error) {
+func attachFree(control, file *os.File, readOnly bool, sectorSize uint32, label Label) (h *Handle, err error) {
 	number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 	if err != nil {
 		return nil, errors.Annotate(err, "finding a free loop device")
@@ -82,7 +86,7 @@ func attachFree(control, file *os.File, readOnly bool) (h *Handle, err error) {
 			f.Close()
 		}
 	}()
-	if err := configure(f, file, readOnly); err != nil {
+	if err := configure(f, file, readOnly, sectorSize, label); err != nil {
 		return nil, errors.Trace(err)
 	}
 	if h, err = newHandle(f, number); err == nil {
@@ -127,22 +131,27 @@ func newHandle(f *os.File, number int) (*Handle, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	return &Handle{Device: d, DiskSeq: seq, f: f}, nil
+	sectorSize, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKSSZGET)
+	if err != nil {
+		return nil, errors.Annotatef(err, "reading the sector size of %s", d.Name())
+	}
+	return &Handle{Device: d, DiskSeq: seq, SectorSize: uint32(sectorSize), f: f}, nil
 }
 
 // configure attaches the device. It does not have the kernel detach it with its
 // last close, until somebody says otherwise: to say otherwise has the kernel
 // quiesce the device, which takes it 10 to 20 ms, a hundred times as long as
 // attaching.
-func configure(f, file *os.File, readOnly bool) error {
+func configure(f, file *os.File, readOnly bool, sectorSize uint32, label Label) error {
 	config := unix.LoopConfig{
 		Fd:   uint32(file.Fd()),
+		Size: sectorSize,
 		Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_DIRECT_IO},
 	}
 	if readOnly {
 		config.Info.Flags |= unix.LO_FLAGS_READ_ONLY
 	}
-	copy(config.Info.File_name[:len(config.Info.File_name)-1], mark+file.Name())
+	setLabel(&config.Info, label)
 	err := unix.IoctlLoopConfigure(int(f.Fd()), &config)
 	if err == nil || err == unix.EBUSY || canConfigure(f) {
 		return errors.Annotatef(err, "configuring %s", f.Name())
@@ -157,8 +166,8 @@ func canConfigure(f *os.File) bool {
 }
 
 // configureInSteps is for kernels without LOOP_CONFIGURE. A process that dies
-// between the steps leaves the device attached without our mark. The device is
-// read-only because f or file is.
+// between the steps leaves the device attached without its label. The device is
+// read-only because f or file is. Its sectors have 512 bytes, in all these kernels.
 func configureInSteps(f, file *os.File, info *unix.LoopInfo64) error {
 	fd := int(f.Fd())
 	if err := unix.IoctlSetInt(fd, unix.LOOP_SET_FD, int(file.Fd())); err != nil {
@@ -217,16 +226,20 @@ func (h *Handle) grow(file *os.File) error {
 }
 
 // Keep lets the device live on when the handle is closed, also where whoever
-// attached it did not mean it to.
-func (h *Handle) Keep() error {
-	if !h.AutoClear {
+// attached it did not mean it to, and gives it a label.
+func (h *Handle) Keep(label Label) error {
+	if !h.AutoClear && h.Label.text() == label.text() {
 		return nil
 	}
-	if err := setAutoClear(h.f, false); err != nil {
+	err := changeStatus(h.f, func(info *unix.LoopInfo64) {
+		info.Flags &^= unix.LO_FLAGS_AUTOCLEAR
+		setLabel(info, label)
+	})
+	if err != nil {
 		// A device that is open for writing needs none.
 		return errors.Annotatef(capability.Explain(err, capability.SysAdmin), "keeping %s", h.Name())
 	}
-	h.AutoClear = false
+	h.AutoClear, h.Label = false, label
 	return nil
 }
 

@@ -6,7 +6,7 @@
 // another file than it did when it was attached.
 //
 // A process may die between attaching a device and noting that it has. Such a device
-// is known by the mark that Attach leaves on it.
+// is known by the label that Attach leaves on it.
 //
 // Device nodes are never removed: that takes the kernel 50 ms, and a free one is
 // used again.

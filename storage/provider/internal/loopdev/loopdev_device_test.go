@@ -38,7 +38,7 @@ func backing(t *testing.T, dir string) (*os.File, FileID) {
 
 func attach(t *testing.T, f *os.File, readOnly bool) *Handle {
 	t.Helper()
-	h, err := Attach(context.Background(), f, readOnly)
+	h, err := Attach(context.Background(), f, readOnly, 0, testLabel)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestAttachAdoptDetach(t *testing.T) {
 	dir := devicetest.Dir(t)
 	f, id := backing(t, dir)
 	h := attach(t, f, false)
-	if h.File != id || h.ReadOnly || h.AutoClear || !h.Ours || !h.IsWholeFile() || h.DiskSeq == 0 {
+	if h.File != id || h.ReadOnly || h.AutoClear || h.Label != testLabel || !h.IsWholeFile() || h.DiskSeq == 0 {
 		t.Errorf("attached %+v", h)
 	}
 	h.Close()
@@ -177,19 +177,19 @@ func TestKeepWhatOthersAttached(t *testing.T) {
 		t.Fatal(err)
 	}
 	devices := found(t, id)
-	if len(devices) != 1 || devices[0].Ours || !devices[0].AutoClear {
+	if len(devices) != 1 || devices[0].Label != (Label{}) || !devices[0].AutoClear {
 		t.Fatalf("found %+v", devices)
 	}
 	h, err := Adopt(devices[0], f)
 	if err == nil {
-		err = h.Keep()
+		err = h.Keep(testLabel)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	h.Close()
 	holder.Close()
-	if devices := found(t, id); len(devices) != 1 || devices[0].AutoClear {
+	if devices := found(t, id); len(devices) != 1 || devices[0].AutoClear || devices[0].Label != testLabel {
 		t.Errorf("found %+v", devices)
 	}
 }
@@ -225,7 +225,7 @@ func TestReadOnlyFileIsNotAttachedForWriting(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if h, err := Attach(context.Background(), f, false); err == nil {
+	if h, err := Attach(context.Background(), f, false, 0, testLabel); err == nil {
 		h.Close()
 		t.Error("attached")
 	}
@@ -480,7 +480,7 @@ func TestManyAtOnce(t *testing.T) {
 					return err
 				}
 				for range each {
-					h, err := Attach(context.Background(), f, false)
+					h, err := Attach(context.Background(), f, false, 0, testLabel)
 					if err == nil {
 						err = h.Discard()
 					}
@@ -515,7 +515,7 @@ func TestAttachIsNotHeldUpByTheLockOfAnother(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Attach(ctx, f, false); !errors.Is(err, context.Canceled) {
+	if _, err := Attach(ctx, f, false, 0, testLabel); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	discard(t, attach(t, f, false))

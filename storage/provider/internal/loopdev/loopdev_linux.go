@@ -1,7 +1,6 @@
 package loopdev
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"unsafe"
@@ -12,10 +11,6 @@ import (
 
 // controlPath is the device that gives out loop devices.
 const controlPath = "/dev/loop-control"
-
-// mark begins the name of the file that the kernel keeps with a device. Programs
-// show the name that sysfs has instead.
-const mark = "stowage:"
 
 // FileID says which file a file is, whatever its name.
 type FileID struct {
@@ -35,7 +30,7 @@ type Device struct {
 	SizeLimit uint64 // bytes, 0 for the whole file
 	ReadOnly  bool
 	AutoClear bool
-	Ours      bool // attached by Attach
+	Label     Label
 }
 
 // Name returns the kernel's name of the device, loopN.
@@ -139,7 +134,7 @@ func inspect(f *os.File, number int) (Device, error) {
 		SizeLimit: info.Sizelimit,
 		ReadOnly:  info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
 		AutoClear: info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0,
-		Ours:      bytes.HasPrefix(info.File_name[:], []byte(mark)),
+		Label:     parseLabel(info.File_name[:]),
 	}, nil
 }
 
@@ -151,15 +146,27 @@ func decodeDev(dev uint64) uint64 {
 
 // setAutoClear makes the kernel detach the device with its last close, or not.
 func setAutoClear(f *os.File, on bool) error {
+	return changeStatus(f, func(info *unix.LoopInfo64) {
+		info.Flags &^= unix.LO_FLAGS_AUTOCLEAR
+		if on {
+			info.Flags |= unix.LO_FLAGS_AUTOCLEAR
+		}
+	})
+}
+
+func changeStatus(f *os.File, change func(*unix.LoopInfo64)) error {
 	info, err := unix.IoctlLoopGetStatus64(int(f.Fd()))
 	if err != nil {
 		return errors.Trace(err)
 	}
-	info.Flags &^= unix.LO_FLAGS_AUTOCLEAR
-	if on {
-		info.Flags |= unix.LO_FLAGS_AUTOCLEAR
-	}
+	change(info)
 	return errors.Trace(unix.IoctlLoopSetStatus64(int(f.Fd()), info))
+}
+
+// setLabel writes the label into what the kernel keeps.
+func setLabel(info *unix.LoopInfo64, label Label) {
+	clear(info.File_name[:])
+	copy(info.File_name[:], label.text())
 }
 
 // size returns the size of an open block device in bytes.

@@ -60,3 +60,28 @@ func TestNotPassedOn(t *testing.T) {
 		t.Errorf("I/O error became %v", got)
 	}
 }
+
+var testLabel = Label{Mark: "0123456789abcdef", Name: "f4c3b2a1-0011-2233-4455-66778899aabb"}
+
+func TestLabels(t *testing.T) {
+	long := "/srv/" + strings.Repeat("deep/", 20) + "volume-0-1"
+	for _, label := range []Label{{}, testLabel, {Mark: "m", Name: "imported-" + testLabel.Name}, {Name: "/srv/volumes/volume-0-1"}, {Name: long}} {
+		var info unix.LoopInfo64
+		if label != (Label{}) {
+			setLabel(&info, label)
+		}
+		if info.File_name[len(info.File_name)-1] != 0 {
+			t.Errorf("%q has no end", info.File_name)
+		}
+		got := parseLabel(info.File_name[:])
+		if got.Mark != label.Mark || got.text() != label.text() {
+			t.Errorf("%+v came back as %+v", label, got)
+		}
+	}
+	if !(Label{Name: long[:55]}).IsFile(long) || (Label{Name: "/srv/a"}).IsFile("/srv/b") || (Label{}).IsFile("") || testLabel.IsFile(testLabel.Name) {
+		t.Error("a label is taken for that of another file")
+	}
+	if got := parseLabel([]byte("/srv/somebody's")); got != (Label{}) {
+		t.Errorf("somebody else's is %+v", got)
+	}
+}

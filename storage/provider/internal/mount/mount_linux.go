@@ -156,6 +156,26 @@ func (d *Detached) SetOwner(name string) {
 	_ = unix.Setxattr(d.Path(), owner, []byte(name), 0)
 }
 
+// UniqueID is that of the mount, at its place too: the kernel gives it to no other until
+// the machine restarts. It is 0 where the kernel has none (before Linux 6.8), or does not
+// tell, as of a filesystem that was shut down.
+func (d *Detached) UniqueID() (uint64, error) {
+	return uniqueID(d.f)
+}
+
+// uniqueID returns that of the mount that a file was opened through.
+func uniqueID(f *os.File) (uint64, error) {
+	var st unix.Statx_t
+	err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID_UNIQUE, &st)
+	if err != nil && err != unix.EIO {
+		return 0, &os.PathError{Op: "statx", Path: f.Name(), Err: err}
+	}
+	if st.Mask&unix.STATX_MNT_ID_UNIQUE == 0 {
+		return 0, nil
+	}
+	return st.Mnt_id, nil
+}
+
 // Path is a path to the root of the mount for this process while it is open.
 func (d *Detached) Path() string {
 	return fdPath(d.f)

@@ -93,6 +93,11 @@ func (t *Table) OfDirectory(d Directory) []*mountinfo.Info {
 	})
 }
 
+// Shows reports whether a mount shows a directory.
+func Shows(m *mountinfo.Info, d Directory) bool {
+	return m.Major == d.major && m.Minor == d.minor && m.Root == d.root
+}
+
 // WithinDirectory returns the mounts that show a directory, or something beneath
 // it, in another place.
 func (t *Table) WithinDirectory(d Directory) []*mountinfo.Info {

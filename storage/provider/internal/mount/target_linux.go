@@ -245,6 +245,12 @@ func (t *Target) Same(dev, ino uint64) bool {
 	return unix.Mkdev(t.stat.Dev_major, t.stat.Dev_minor) == dev && t.stat.Ino == ino
 }
 
+// UniqueID is that of the mount that the directory is seen through, 0 where the kernel
+// does not tell.
+func (t *Target) UniqueID() (uint64, error) {
+	return uniqueID(t.f)
+}
+
 // Owner returns what SetOwner wrote on the filesystem whose root the directory is,
 // nothing where that cannot be known.
 func (t *Target) Owner() string {

@@ -5,17 +5,16 @@ package record
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"unsafe"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
 
 const anID = "volume-0-1"
@@ -256,19 +255,8 @@ func TestFullFilesystem(t *testing.T) {
 // TestPowerCutKeepsWhatWasSaved cuts off a filesystem from its disk at once after
 // many saves.
 func TestPowerCutKeepsWhatWasSaved(t *testing.T) {
-	dir := devicetest.Dir(t)
-	loop := devicetest.NewLoop(t, 64<<20)
-	if out, err := exec.Command("mkfs.ext4", "-q", loop.Path).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	mount := func() {
-		if err := unix.Mount(loop.Path, dir, "ext4", 0, ""); err != nil {
-			t.Fatal(err)
-		}
-	}
-	mount()
-	t.Cleanup(func() { unmount(t, dir) })
-	store, err := Open(filepath.Join(dir, "records"))
+	disk := devicetest.NewDisk(t, 64<<20, "mkfs.ext4", "-q")
+	store, err := Open(filepath.Join(disk.Dir, "records"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,12 +284,10 @@ func TestPowerCutKeepsWhatWasSaved(t *testing.T) {
 		})
 	}
 	saving.Wait()
-	shutDown(t, dir)
+	disk = disk.CutPower(t)
 	release()
-	unmount(t, dir)
-	mount()
 
-	store, err = Open(filepath.Join(dir, "records"))
+	store, err = Open(filepath.Join(disk.Dir, "records"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,19 +306,75 @@ func TestPowerCutKeepsWhatWasSaved(t *testing.T) {
 	}
 }
 
-// shutDown makes an ext4 filesystem lose all that has not reached its disk:
-// EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH.
-func shutDown(t *testing.T, dir string) {
+// TestPowerCutAfterOneChange cuts off a filesystem from its disk after one change: many
+// make each other last, for a journal is written as a whole.
+func TestPowerCutAfterOneChange(t *testing.T) {
+	const other = "volume-0-2"
+	for _, change := range []struct {
+		name string
+		do   func(store *Store, trash *safepath.Dir) error
+		// records are what there is afterwards, with their sizes, and trash is whether
+		// one is there.
+		records map[string]uint64
+		trash   bool
+	}{
+		{"made", func(store *Store, _ *safepath.Dir) error { return store.Save(other, thing{"ready", 2}) }, map[string]uint64{anID: 1, other: 2}, false},
+		{"replaced", func(store *Store, _ *safepath.Dir) error {
+			return store.Save(anID, thing{strings.Repeat("x", slotSize), 2})
+		}, map[string]uint64{anID: 2}, false},
+		{"removed", func(store *Store, _ *safepath.Dir) error { return store.Remove(anID) }, nil, false},
+		{"moved", func(store *Store, trash *safepath.Dir) error { return store.Move(anID, trash, "one") }, nil, true},
+	} {
+		t.Run(change.name, func(t *testing.T) {
+			disk := devicetest.NewDisk(t, 64<<20, "mkfs.ext4", "-q")
+			store, err := Open(filepath.Join(disk.Dir, "records"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			release := lock(t, store)
+			if err := store.Save(anID, thing{"ready", 1}); err != nil {
+				t.Fatal(err)
+			}
+			trash := openDir(t, filepath.Join(disk.Dir, "trash"))
+			if err := unix.Syncfs(int(trash.File().Fd())); err != nil {
+				t.Fatal(err)
+			}
+			if err := change.do(store, trash); err != nil {
+				t.Fatal(err)
+			}
+			disk = disk.CutPower(t)
+			release()
+
+			if store, err = Open(filepath.Join(disk.Dir, "records")); err != nil {
+				t.Fatal(err)
+			}
+			defer lock(t, store)()
+			for _, id := range []string{anID, other} {
+				var got thing
+				err := store.Load(id, &got)
+				if want := change.records[id]; got.Size != want || want == 0 && !errors.Is(err, errors.NotFound) || want > 0 && err != nil {
+					t.Errorf("%s has %d, %v, want %d", id, got.Size, err, want)
+				}
+			}
+			if _, err := os.Lstat(filepath.Join(disk.Dir, "trash/one")); (err == nil) != change.trash {
+				t.Errorf("in the trash: %v", err)
+			}
+		})
+	}
+}
+
+// openDir makes a directory, open until the test ends.
+func openDir(t *testing.T, path string) *safepath.Dir {
 	t.Helper()
-	f, err := os.Open(dir)
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := safepath.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	flags := uint32(2)
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), 0x8004587d, uintptr(unsafe.Pointer(&flags))); errno != 0 {
-		t.Fatal(errno)
-	}
+	t.Cleanup(func() { dir.Close() })
+	return dir
 }
 
 func unmount(t *testing.T, dir string) {

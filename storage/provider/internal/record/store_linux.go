@@ -2,6 +2,7 @@ package record
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"regexp"
@@ -26,6 +27,10 @@ const (
 	// maxSize bounds what is read of a record. Ours are below 4 KiB; anything
 	// near this was not written by us.
 	maxSize = 1 << 20
+
+	// format is that of the records. Those without a number have format 1: they do
+	// not say whose an object is.
+	format = 2
 )
 
 // validID is what may become a file name. It admits every tag of a volume or a
@@ -72,7 +77,8 @@ type Validator interface {
 
 // Load reads the record of id into v. The error satisfies errors.IsNotFound
 // where there is none, and errors.IsNotValid where there is one that cannot be
-// understood, or that v, as a [Validator], refuses.
+// understood, or that v, as a [Validator], refuses. One that the disk does not give may be
+// whole: that error satisfies errors.Is(err, unix.EIO) only.
 func (s *Store) Load(id string, v any) error {
 	if err := ValidateID(id); err != nil {
 		return errors.Trace(err)
@@ -96,13 +102,31 @@ func (s *Store) Load(id string, v any) error {
 		}
 		err = parse(data, v)
 	}
-	if err != nil {
+	var newer *newerError
+	if errors.As(err, &newer) {
+		return errors.NewNotValid(nil, fmt.Sprintf("record %s %s", f.Name(), newer))
+	} else if errors.Is(err, unix.EIO) {
+		return errors.Annotatef(err, "loading record %s", id)
+	} else if err != nil {
 		return errors.NewNotValid(err, "record "+f.Name()+" is damaged")
 	}
 	return nil
 }
 
+// newerError is the error of a record of a format that is not known yet.
+type newerError struct{ format int }
+
+func (e *newerError) Error() string {
+	return fmt.Sprintf("was written by a newer version of stowage: it has format %d, and this version knows those up to %d: use the newer version", e.format, format)
+}
+
 func parse(data []byte, v any) error {
+	var header struct {
+		Format int `json:"format"`
+	}
+	if err := json.Unmarshal(data, &header); err == nil && header.Format > format {
+		return &newerError{header.Format}
+	}
 	if err := json.Unmarshal(data, v); err != nil {
 		return errors.Trace(err)
 	}
@@ -145,7 +169,7 @@ func (s *Store) save(id string, v any, lasting bool) (err error) {
 		return errors.Trace(err)
 	}
 	defer errors.DeferredAnnotatef(&err, "saving record %s in %s", id, s.dir)
-	text, err := json.Marshal(v)
+	text, err := marshal(v)
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -158,6 +182,19 @@ func (s *Store) save(id string, v any, lasting bool) (err error) {
 		return errors.Trace(err)
 	}
 	return errors.Trace(replace(dir, id, text))
+}
+
+// marshal returns the text of a record, which begins with its format.
+func marshal(v any) ([]byte, error) {
+	fields, err := json.Marshal(v)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	text := fmt.Appendf(nil, `{"format":%d`, format)
+	if len(fields) > len("{}") {
+		text = append(text, ',')
+	}
+	return append(text, fields[1:]...), nil
 }
 
 // update writes a version into one of the slots of a file. It is not done where
@@ -258,6 +295,30 @@ func (s *Store) Remove(id string) error {
 	}
 	crash.At("record unlinked")
 	return errors.Annotatef(dir.Sync(), "removing record %s", id)
+}
+
+// Move moves the record of id to another directory of the same filesystem, as a file of a
+// name that nothing has there, durably. A record that is not there is a success. The
+// caller holds the lock.
+func (s *Store) Move(id string, to *safepath.Dir, name string) error {
+	if err := ValidateID(id); err != nil {
+		return errors.Trace(err)
+	}
+	dir, err := safepath.Open(s.dir)
+	if err != nil {
+		return errors.Annotatef(err, "moving record %s", id)
+	}
+	defer dir.Close()
+	if err := dir.Move(id+suffix, to, name); err != nil && !errors.Is(err, unix.ENOENT) {
+		return errors.Annotatef(err, "moving record %s", id)
+	}
+	crash.At("record moved")
+	for _, changed := range []*safepath.Dir{to, dir} {
+		if err := changed.Sync(); err != nil {
+			return errors.Annotatef(err, "moving record %s", id)
+		}
+	}
+	return nil
 }
 
 // List returns the ids of all records, sorted. Files that are not records are

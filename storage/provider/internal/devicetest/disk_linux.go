@@ -1,0 +1,86 @@
+package devicetest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Disk is a new filesystem on a loop device, mounted until the test ends.
+type Disk struct {
+	// Dir is where it is mounted.
+	Dir string
+
+	device *Loop
+	fsType string
+}
+
+// NewDisk makes a disk of that size in bytes with a filesystem, such as by "mkfs.ext4",
+// "-q".
+func NewDisk(t testing.TB, size int64, mkfs ...string) *Disk {
+	t.Helper()
+	device := NewLoop(t, size)
+	RequireProgram(t, mkfs[0])
+	if out, err := exec.Command(mkfs[0], append(mkfs[1:], device.Path)...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", mkfs, err, out)
+	}
+	d := &Disk{device: device, fsType: strings.TrimPrefix(mkfs[0], "mkfs.")}
+	d.mount(t, device.Path)
+	return d
+}
+
+func (d *Disk) mount(t testing.TB, device string) {
+	t.Helper()
+	d.Dir = Dir(t)
+	options := ""
+	if d.fsType == "xfs" {
+		options = "nouuid" // a copy is mounted beside the original
+	}
+	if err := unix.Mount(device, d.Dir, d.fsType, 0, options); err != nil {
+		t.Fatal(err)
+	}
+	dir := d.Dir
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// CutPower returns what a power cut leaves of the disk: a disk with what has reached this
+// one, which gives only errors from then on, except for btrfs.
+func (d *Disk) CutPower(t testing.TB) *Disk {
+	t.Helper()
+	if d.fsType != "btrfs" { // which cannot be shut down, and writes by itself every 30 seconds
+		ShutDown(t, d.Dir)
+	}
+	// Others may have this one mounted too, in namespaces of theirs: then it would stay
+	// shut down. So a copy of the disk is mounted.
+	file := filepath.Join(t.TempDir(), "disk")
+	if out, err := exec.Command("cp", "--sparse=always", d.device.File, file).CombinedOutput(); err != nil {
+		t.Fatalf("cp: %v\n%s", err, out)
+	}
+	after := &Disk{device: AttachLoop(t, file), fsType: d.fsType}
+	after.mount(t, after.device.Path)
+	return after
+}
+
+// ShutDown has a filesystem give only errors from now on, and lose all that has not
+// reached its disk: FS_IOC_GOINGDOWN, which is EXT4_IOC_SHUTDOWN too, with the flag for
+// not writing its journal.
+func ShutDown(t testing.TB, dir string) {
+	t.Helper()
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const goingDown, noLogFlush = 0x8004587d, 2
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), goingDown, noLogFlush); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,283 @@
+package object
+
+import (
+	"context"
+	"sync"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// FilesystemKind is what sets tmpfs and rootfs apart.
+type FilesystemKind interface {
+	// Files names the directory that holds the filesystems, or what they need.
+	Files() string
+	// Create makes a filesystem of so many bytes for an owner, or finds it made.
+	Create(c *MountCall, id string, size uint64, owner Ownership) error
+	// Load returns a filesystem that was made, or begun; errors.IsNotFound
+	// where there is none.
+	Load(c *MountCall, id string) (Filesystem, error)
+	// Owned tells of a filesystem, of whatever phase.
+	Owned(c *MountCall, id string) (storage.OwnedObject, error)
+}
+
+// Filesystem is a filesystem during one bulk call.
+type Filesystem interface {
+	Mountable
+	// Attach makes the filesystem usable at a path, one that it chooses if the
+	// path is empty, and returns the path.
+	Attach(path string, readOnly bool) (string, error)
+	// Remark is what there is to say of it once it is attached or resized.
+	Remark() string
+	// Resize makes it so many bytes large, unless it is larger, and returns how
+	// large it is then.
+	Resize(size uint64) (uint64, error)
+	// Destroy removes it and its record.
+	Destroy() error
+	// Release removes its record.
+	Release() error
+}
+
+// FilesystemSource is the source of filesystems that stand on no volume.
+type FilesystemSource struct {
+	Dir  string
+	Kind FilesystemKind
+
+	mu sync.Mutex
+	// remarks are those on filesystems that are attached, by id. They end with the
+	// process: who starts next attaches all anew.
+	remarks map[string]string
+}
+
+func (s *FilesystemSource) Begin(ctx context.Context) (*MountCall, error) {
+	return BeginMounts(ctx, s.Dir, s.Kind.Files())
+}
+
+// ValidateFilesystemParams implements [storage.FilesystemSource].
+func (s *FilesystemSource) ValidateFilesystemParams(p storage.FilesystemParams) error {
+	_, err := SizeInBytes(p.Size)
+	return errors.Annotatef(err, "filesystem %s", p.Tag.Id())
+}
+
+// CreateFilesystems implements [storage.FilesystemSource].
+func (s *FilesystemSource) CreateFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
+	c, err := s.Begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "creating filesystems")
+	}
+	defer c.End()
+	infos, failures := Collect(ctx, params, func(p storage.FilesystemParams) (storage.FilesystemInfo, error) {
+		none := storage.FilesystemInfo{}
+		size, err := SizeInBytes(p.Size)
+		if err != nil {
+			return none, errors.Trace(err)
+		}
+		id, err := c.Resolve(p.Tag.String(), p.ResourceTags)
+		if err != nil {
+			return none, errors.Trace(err)
+		}
+		info := storage.FilesystemInfo{FilesystemId: id, Size: p.Size}
+		return info, s.Kind.Create(c, id, size, Ownership{ResourceTags: p.ResourceTags})
+	})
+	return MadeResults(params, infos, failures), nil
+}
+
+func AttachedFilesystem(p storage.FilesystemAttachmentParams) string { return p.FilesystemId }
+
+// MadeResults returns what a bulk call that creates filesystems has come to.
+func MadeResults(params []storage.FilesystemParams, infos []storage.FilesystemInfo, failures []error) []storage.CreateFilesystemsResult {
+	results := make([]storage.CreateFilesystemsResult, len(params))
+	for i, p := range params {
+		if failures[i] != nil {
+			results[i].Error = errors.Annotatef(failures[i], "creating filesystem %s", p.Tag.Id())
+			continue
+		}
+		results[i].Filesystem = &storage.Filesystem{Tag: p.Tag, Volume: p.Volume, FilesystemInfo: infos[i]}
+	}
+	return results
+}
+
+// DestroyFilesystems implements [storage.FilesystemSource].
+func (s *FilesystemSource) DestroyFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	c, err := s.Begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "destroying filesystems")
+	}
+	defer c.End()
+	return EachAtOnce(ctx, ids, Itself, func(id string) error {
+		return errors.Annotatef(s.ifThere(c, id, Filesystem.Destroy), "destroying %s", id)
+	}), nil
+}
+
+// ReleaseFilesystems implements [storage.FilesystemSource].
+func (s *FilesystemSource) ReleaseFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	c, err := s.Begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "releasing filesystems")
+	}
+	defer c.End()
+	return EachAtOnce(ctx, ids, Itself, func(id string) error {
+		return errors.Annotatef(s.ifThere(c, id, Filesystem.Release), "releasing %s", id)
+	}), nil
+}
+
+// AttachFilesystems implements [storage.FilesystemSource].
+func (s *FilesystemSource) AttachFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemAttachmentParams) ([]storage.AttachFilesystemsResult, error) {
+	c, err := s.Begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "attaching filesystems")
+	}
+	defer c.End()
+	paths, failures := c.MountAll(params, func(p storage.FilesystemAttachmentParams) (string, error) {
+		f, err := s.mustLoad(c, p.FilesystemId)
+		if err != nil {
+			return "", errors.Trace(err)
+		}
+		path, err := f.Attach(p.Path, p.ReadOnly)
+		if err != nil {
+			return "", errors.Trace(err)
+		}
+		s.setRemark(p.FilesystemId, f.Remark())
+		return path, nil
+	})
+	return MountedResults(params, paths, failures), nil
+}
+
+// MountedResults returns what a bulk call that attaches filesystems has come to.
+func MountedResults(params []storage.FilesystemAttachmentParams, paths []string, failures []error) []storage.AttachFilesystemsResult {
+	results := make([]storage.AttachFilesystemsResult, len(params))
+	for i, p := range params {
+		if failures[i] != nil {
+			results[i].Error = errors.Annotatef(failures[i], "attaching filesystem %s", p.Filesystem.Id())
+			continue
+		}
+		results[i].FilesystemAttachment = &storage.FilesystemAttachment{
+			Filesystem:               p.Filesystem,
+			Machine:                  p.Machine,
+			FilesystemAttachmentInfo: storage.FilesystemAttachmentInfo{Path: paths[i], ReadOnly: p.ReadOnly},
+		}
+	}
+	return results
+}
+
+// DetachFilesystems implements [storage.FilesystemSource].
+func (s *FilesystemSource) DetachFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemAttachmentParams) ([]error, error) {
+	c, err := s.Begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "detaching filesystems")
+	}
+	defer c.End()
+	return EachAtOnce(ctx, params, AttachedFilesystem, func(p storage.FilesystemAttachmentParams) error {
+		err := s.ifThere(c, p.FilesystemId, func(f Filesystem) error { return c.detach(f) })
+		if err == nil {
+			s.setRemark(p.FilesystemId, "")
+		}
+		return errors.Annotatef(err, "detaching filesystem %s", p.Filesystem.Id())
+	}), nil
+}
+
+// ResizeFilesystems implements [storage.FilesystemResizer].
+func (s *FilesystemSource) ResizeFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemResizeParams) ([]storage.ResizeFilesystemsResult, error) {
+	c, err := s.Begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "resizing filesystems")
+	}
+	defer c.End()
+	sizes, failures := Collect(ctx, params, func(p storage.FilesystemResizeParams) (uint64, error) {
+		size, err := SizeInBytes(p.Size)
+		if err != nil {
+			return 0, errors.Trace(err)
+		}
+		f, err := s.mustLoad(c, p.FilesystemId)
+		if err != nil {
+			return 0, errors.Trace(err)
+		}
+		if size, err = f.Resize(size); err != nil {
+			return 0, errors.Trace(err)
+		}
+		s.setRemark(p.FilesystemId, f.Remark())
+		return size, nil
+	})
+	results := make([]storage.ResizeFilesystemsResult, len(params))
+	for i, p := range params {
+		if failures[i] != nil {
+			results[i].Error = errors.Annotatef(failures[i], "resizing filesystem %s", p.Tag.Id())
+			continue
+		}
+		results[i].FilesystemInfo = &storage.FilesystemInfo{FilesystemId: p.FilesystemId, Size: sizes[i] >> 20}
+	}
+	return results, nil
+}
+
+// ListFilesystemOwners implements [storage.FilesystemOwnerLister].
+func (s *FilesystemSource) ListFilesystemOwners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
+	c, err := s.Begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "listing the owners of filesystems")
+	}
+	defer c.End()
+	all, err := c.ListOwned(func(id string) (storage.OwnedObject, error) { return s.Kind.Owned(c, id) })
+	return all, errors.Annotate(err, "listing the owners of filesystems")
+}
+
+// TagFilesystems implements [storage.FilesystemTagger].
+func (s *FilesystemSource) TagFilesystems(ctx envcontext.ProviderCallContext, tags []storage.ObjectTags) ([]error, error) {
+	c, err := s.Begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "tagging filesystems")
+	}
+	defer c.End()
+	return c.TagAll(tags), nil
+}
+
+// FilesystemRemark implements [storage.FilesystemRemarker].
+func (s *FilesystemSource) FilesystemRemark(id string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.remarks[id]
+}
+
+func (s *FilesystemSource) setRemark(id, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if text == "" {
+		delete(s.remarks, id)
+		return
+	}
+	if s.remarks == nil {
+		s.remarks = make(map[string]string)
+	}
+	s.remarks[id] = text
+}
+
+// mustLoad returns a filesystem that is to be there.
+func (s *FilesystemSource) mustLoad(c *MountCall, id string) (Filesystem, error) {
+	f, err := s.Kind.Load(c, id)
+	if errors.Is(err, errors.NotFound) {
+		return nil, storage.Permanent(errors.Annotate(err, "it was not made here"))
+	}
+	return f, errors.Trace(err)
+}
+
+// ifThere does something with a filesystem. There being none is a success.
+func (s *FilesystemSource) ifThere(c *MountCall, id string, do func(Filesystem) error) error {
+	f, err := s.Kind.Load(c, id)
+	if errors.Is(err, errors.NotFound) {
+		return nil
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	return do(f)
+}
+
+// GrowTo makes a filesystem that exists as large as it is wanted to be created: more
+// may be wanted by then than when the answer to its creation got lost.
+func GrowTo(f Filesystem, o Ownership, have, want uint64) error {
+	if want < have {
+		return errors.Trace(o.CheckSize(have, want))
+	}
+	_, err := f.Resize(want)
+	return errors.Trace(err)
+}

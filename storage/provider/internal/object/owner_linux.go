@@ -1,0 +1,212 @@
+package object
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage"
+)
+
+// Ownership is what a record tells of whose its object is.
+type Ownership struct {
+	// ResourceTags are those that the object was created or imported with, or was
+	// given last. A record of an older version has none: it is not known whose its
+	// object is.
+	ResourceTags map[string]string `json:"resource-tags,omitempty"`
+}
+
+// Owner returns to whom the object belongs.
+func (o Ownership) Owner() storage.Owner {
+	return storage.OwnerOf(o.ResourceTags)
+}
+
+// uuidLength is that of the text of a UUID.
+const uuidLength = 36
+
+// NewID returns the ID of a new object that begins with a name, such as a tag: it ends
+// with the UUID of the owner, where there is one. The error satisfies
+// errors.IsNotValid if that is no UUID.
+func NewID(name string, owner storage.Owner) (string, error) {
+	if owner.EntityUUID == "" {
+		return name, nil
+	}
+	parsed, err := uuid.Parse(owner.EntityUUID)
+	if err != nil || parsed.String() != owner.EntityUUID {
+		return "", errors.NewNotValid(nil, fmt.Sprintf("resource tag %s is %q, which is not a UUID in lower case", storage.EntityUUIDTag, owner.EntityUUID))
+	}
+	return name + "-" + owner.EntityUUID, nil
+}
+
+// splitID is the reverse of NewID.
+func splitID(id string) (name, entityUUID string, ok bool) {
+	at := len(id) - uuidLength
+	if at < 2 || id[at-1] != '-' {
+		return "", "", false
+	}
+	parsed, err := uuid.Parse(id[at:])
+	return id[:at-1], id[at:], err == nil && parsed.String() == id[at:]
+}
+
+// ownedRecord is what all records have in common.
+type ownedRecord struct {
+	Ownership
+	Phase Phase `json:"phase"`
+}
+
+// Load loads the record of an object and returns the ID that it is kept under. An
+// object whose ID has no UUID in it, as it was made by an older version, is also found
+// by the ID that it would get today, if its record has the UUID.
+func (c *Call) Load(id string, rec any) (string, error) {
+	err := c.Records.Load(id, rec)
+	name, entityUUID, ok := splitID(id)
+	if !errors.Is(err, errors.NotFound) || !ok {
+		return id, errors.Trace(err)
+	}
+	var old Ownership
+	if oerr := c.Records.Load(name, &old); oerr != nil || old.Owner().EntityUUID != entityUUID {
+		return id, errors.Trace(err)
+	}
+	return name, errors.Trace(c.Records.Load(name, rec))
+}
+
+// Resolve returns the ID under which a creation makes its object, or has made it
+// before. It makes sure that what is there is the owner's: of the same UUID, and of the
+// same state. An object whose owner is not known belongs to requests that name none.
+func (c *Call) Resolve(tag string, resourceTags map[string]string) (string, error) {
+	owner := storage.OwnerOf(resourceTags)
+	id, err := NewID(tag, owner)
+	if err != nil {
+		return "", errors.Trace(err)
+	}
+	var rec ownedRecord
+	err = c.Records.Load(id, &rec)
+	if errors.Is(err, errors.NotFound) && id != tag {
+		// It may have been made by an older version, and got its UUID since.
+		err = c.Records.Load(tag, &rec)
+		if err == nil && rec.Owner().EntityUUID != owner.EntityUUID {
+			return id, nil
+		}
+		if err == nil {
+			id = tag
+		}
+	}
+	switch {
+	case errors.Is(err, errors.NotFound):
+		return id, nil
+	case err != nil:
+		return "", errors.Trace(err)
+	case rec.Phase == PhaseReleased || rec.Owner() == owner:
+		return id, nil
+	}
+	return "", storage.Permanent(errors.Errorf("%s exists and belongs to %s, not to %s: remove it there, or adopt it first", id, describeOwner(rec.Owner()), describeOwner(owner)))
+}
+
+// CheckImport makes sure that an object of which there is a record may become an
+// importer's: it is the importer's already, or nobody's.
+func (o Ownership) CheckImport(id string, phase Phase, resourceTags map[string]string) error {
+	owner, importer := o.Owner(), storage.OwnerOf(resourceTags)
+	if phase == PhaseReleased || owner.EntityUUID == "" || owner == importer {
+		return nil
+	}
+	return errors.NewNotValid(nil, fmt.Sprintf("it is %s and belongs to %s: release or remove it there first", id, describeOwner(owner)))
+}
+
+// ErrReleased returns the error of what is not done to an object that was released.
+func ErrReleased(id string) error {
+	return errors.NewNotValid(nil, fmt.Sprintf("%s was released, and is nobody's: import it first", id))
+}
+
+// ImportID returns the ID of what is imported for an owner.
+func ImportID(resourceTags map[string]string) (string, error) {
+	owner := storage.OwnerOf(resourceTags)
+	if owner.EntityUUID == "" {
+		owner.EntityUUID = uuid.NewString()
+	}
+	return NewID("imported", owner)
+}
+
+// Adopt makes an object of which there is a record an importer's. It reports whether
+// that changes the record.
+func (o *Ownership) Adopt(resourceTags map[string]string) (changed bool) {
+	if len(resourceTags) == 0 || maps.Equal(o.ResourceTags, resourceTags) {
+		return false
+	}
+	o.ResourceTags = resourceTags
+	return true
+}
+
+// describeOwner is for error texts.
+func describeOwner(owner storage.Owner) string {
+	if owner == (storage.Owner{}) {
+		return "nobody that is known"
+	}
+	var parts []string
+	if owner.EntityUUID != "" {
+		parts = append(parts, "storage "+owner.EntityUUID)
+	}
+	if owner.ModelUUID != "" {
+		parts = append(parts, "state "+owner.ModelUUID)
+	}
+	return strings.Join(parts, " of ")
+}
+
+// ListOwned returns what describe tells of each object, in the order of their IDs. An
+// object whose record is damaged, or of a newer version, has nothing but its ID; one
+// that describe does not find is left out.
+func (c *Call) ListOwned(describe func(id string) (storage.OwnedObject, error)) ([]storage.OwnedObject, error) {
+	ids, err := c.Records.List()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	all := make([]storage.OwnedObject, 0, len(ids))
+	for _, id := range ids {
+		if err := c.Err(); err != nil {
+			return nil, errors.Trace(err)
+		}
+		found, err := describe(id)
+		switch {
+		case errors.Is(err, errors.NotValid):
+			found = storage.OwnedObject{ID: id}
+		case errors.Is(err, errors.NotFound):
+			continue
+		case err != nil:
+			return nil, errors.Annotate(err, id)
+		}
+		all = append(all, found)
+	}
+	return all, nil
+}
+
+// TagAll gives objects other resource tags, and changes nothing else of their records.
+func (c *Call) TagAll(all []storage.ObjectTags) []error {
+	return EachAtOnce(c, all, func(t storage.ObjectTags) string { return t.ID }, func(t storage.ObjectTags) error {
+		return errors.Annotatef(c.tag(t), "tagging %s", t.ID)
+	})
+}
+
+func (c *Call) tag(t storage.ObjectTags) error {
+	if _, err := NewID(t.ID, storage.OwnerOf(t.ResourceTags)); err != nil {
+		return errors.Trace(err)
+	}
+	var rec map[string]json.RawMessage
+	id, err := c.Load(t.ID, &rec)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	tags, err := json.Marshal(t.ResourceTags)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if bytes.Equal(rec["resource-tags"], tags) {
+		return nil
+	}
+	delete(rec, "format") // which the store writes
+	rec["resource-tags"] = tags
+	return errors.Trace(c.Records.Save(id, rec))
+}

@@ -1,0 +1,250 @@
+//go:build linux
+
+package sourcetest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+	"github.com/stowage-io/stowage/storage/provider/internal/record"
+)
+
+const FilesystemSize = 2 // MiB
+
+var FilesystemTag = names.NewFilesystemTag("0/1")
+
+// FilesystemTest is a storage directory with one filesystem of a provider, wanted
+// at a path whose last two directories are missing.
+type FilesystemTest struct {
+	*testing.T
+	Provider storage.ProviderType
+	maker    storage.Provider
+	Top      string
+	Dir      string
+	Path     string
+	ID       string
+	Source   storage.FilesystemSource
+	Ctx      envcontext.ProviderCallContext
+}
+
+// NewFilesystemTest makes a test of a provider of a type.
+func NewFilesystemTest(t *testing.T, p storage.ProviderType, maker storage.Provider) *FilesystemTest {
+	top := devicetest.Dir(t)
+	ft := &FilesystemTest{
+		T:        t,
+		Provider: p,
+		maker:    maker,
+		Top:      top,
+		Dir:      filepath.Join(top, "storage"),
+		Path:     filepath.Join(top, "srv", "data"),
+		ID:       FilesystemTag.String(),
+		Ctx:      envcontext.New(context.Background()),
+	}
+	ft.Restart()
+	return ft
+}
+
+// Restart is what a new process does.
+func (t *FilesystemTest) Restart() {
+	t.Helper()
+	config := PoolOf(t.T, t.Provider, storage.Attrs{storage.ConfigStorageDir: t.Dir})
+	source, err := t.maker.FilesystemSource(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Source = source
+}
+
+func (t *FilesystemTest) TryCreate(size uint64) error {
+	t.Helper()
+	results, err := t.Source.CreateFilesystems(t.Ctx, []storage.FilesystemParams{{Tag: FilesystemTag, Size: size, Provider: t.Provider}})
+	if err != nil || len(results) != 1 {
+		t.Fatalf("%d results, %v", len(results), err)
+	}
+	if results[0].Error != nil {
+		return results[0].Error
+	}
+	want := &storage.Filesystem{
+		Tag:            FilesystemTag,
+		FilesystemInfo: storage.FilesystemInfo{FilesystemId: "filesystem-0-1", Size: size},
+	}
+	if !reflect.DeepEqual(results[0].Filesystem, want) {
+		t.Errorf("created %+v, want %+v", results[0].Filesystem, want)
+	}
+	return nil
+}
+
+func (t *FilesystemTest) Create() {
+	t.Helper()
+	if err := t.TryCreate(FilesystemSize); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (t *FilesystemTest) attachment(path string, readOnly bool) []storage.FilesystemAttachmentParams {
+	return []storage.FilesystemAttachmentParams{{
+		AttachmentParams: storage.AttachmentParams{Provider: t.Provider, Machine: names.NewMachineTag("0"), ReadOnly: readOnly},
+		Filesystem:       FilesystemTag,
+		FilesystemId:     t.ID,
+		Path:             path,
+	}}
+}
+
+// TryAttach attaches the filesystem and returns the path where it is then.
+func (t *FilesystemTest) TryAttach(path string, readOnly bool) (string, error) {
+	t.Helper()
+	results, err := t.Source.AttachFilesystems(t.Ctx, t.attachment(path, readOnly))
+	if err != nil || len(results) != 1 {
+		t.Fatalf("%d results, %v", len(results), err)
+	}
+	got := results[0].FilesystemAttachment
+	if results[0].Error != nil {
+		return "", results[0].Error
+	}
+	if path == "" {
+		path = got.Path
+	}
+	want := &storage.FilesystemAttachment{
+		Filesystem:               FilesystemTag,
+		Machine:                  names.NewMachineTag("0"),
+		FilesystemAttachmentInfo: storage.FilesystemAttachmentInfo{Path: path, ReadOnly: readOnly},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("attached %+v, want %+v", got, want)
+	}
+	return path, nil
+}
+
+func (t *FilesystemTest) Attach() {
+	t.Helper()
+	if _, err := t.TryAttach(t.Path, false); err != nil {
+		t.Fatal(err)
+	}
+	t.CheckMounts(1)
+}
+
+func (t *FilesystemTest) TryDetach() error {
+	t.Helper()
+	results, err := t.Source.DetachFilesystems(t.Ctx, t.attachment(t.Path, false))
+	if err != nil || len(results) != 1 {
+		t.Fatalf("%d results, %v", len(results), err)
+	}
+	return results[0]
+}
+
+func (t *FilesystemTest) Detach() {
+	t.Helper()
+	if err := t.TryDetach(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (t *FilesystemTest) TryDestroy() error {
+	t.Helper()
+	results, err := t.Source.DestroyFilesystems(t.Ctx, []string{t.ID})
+	if err != nil || len(results) != 1 {
+		t.Fatalf("%d results, %v", len(results), err)
+	}
+	return results[0]
+}
+
+// Destroy destroys the filesystem and checks that nothing of it is left, the
+// directories of its mount point included.
+func (t *FilesystemTest) Destroy() {
+	t.Helper()
+	if err := t.TryDestroy(); err != nil {
+		t.Error(err)
+	}
+	CheckNoFiles(t.T, t.Dir)
+	t.CheckMounts(0)
+	if _, err := os.Lstat(filepath.Dir(t.Path)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left behind: %s: %v", filepath.Dir(t.Path), err)
+	}
+}
+
+func (t *FilesystemTest) TryResize(size uint64) (uint64, error) {
+	t.Helper()
+	results, err := t.Source.(storage.FilesystemResizer).ResizeFilesystems(t.Ctx,
+		[]storage.FilesystemResizeParams{{Tag: FilesystemTag, FilesystemId: t.ID, Size: size}})
+	if err != nil || len(results) != 1 {
+		t.Fatalf("%d results, %v", len(results), err)
+	}
+	if results[0].Error != nil {
+		return 0, results[0].Error
+	}
+	if got := results[0].FilesystemInfo.FilesystemId; got != t.ID {
+		t.Errorf("resized %q, want %q", got, t.ID)
+	}
+	return results[0].FilesystemInfo.Size, nil
+}
+
+// Resize asks for a size in MiB and checks which the filesystem has then.
+func (t *FilesystemTest) Resize(size, want uint64) {
+	t.Helper()
+	if got, err := t.TryResize(size); err != nil || got != want {
+		t.Errorf("resized to %d MiB: it has %d, %v, want %d", size, got, err, want)
+	}
+}
+
+func (t *FilesystemTest) CheckRemark(want string) {
+	t.Helper()
+	if got := t.Source.(storage.FilesystemRemarker).FilesystemRemark(t.ID); got != want {
+		t.Errorf("the remark is %q, want %q", got, want)
+	}
+}
+
+func (t *FilesystemTest) CheckMounts(want int) {
+	t.Helper()
+	if mounts := devicetest.Mounts(t, t.Top); len(mounts) != want {
+		t.Errorf("%d mounts, want %d", len(mounts), want)
+	}
+}
+
+func (t *FilesystemTest) Write() {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(t.Path, "file"), []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (t *FilesystemTest) CheckWritten() {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(t.Path, "file"))
+	if err != nil || string(data) != "precious" {
+		t.Errorf("read %q, %v", data, err)
+	}
+}
+
+func (t *FilesystemTest) UnmountBehindOurBack() {
+	t.Helper()
+	if err := unix.Unmount(t.Path, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (t *FilesystemTest) Store() *record.Store {
+	t.Helper()
+	store, err := record.Open(filepath.Join(t.Dir, "records"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func (t *FilesystemTest) CheckSize(path string, mib uint64) {
+	t.Helper()
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil || st.Blocks*uint64(st.Bsize) != mib<<20 {
+		t.Errorf("it shows %d bytes, %v", st.Blocks*uint64(st.Bsize), err)
+	}
+}

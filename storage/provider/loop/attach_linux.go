@@ -1,0 +1,282 @@
+package loop
+
+import (
+	"os"
+	"reflect"
+	"strings"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/crash"
+	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+)
+
+// attach attaches a volume to a loop device, or finds it attached.
+func (c *call) attach(id string, readOnly bool) (loopdev.Device, error) {
+	var none loopdev.Device
+	if err := loopdev.Probe(); err != nil {
+		return none, errors.Trace(err)
+	}
+	id, rec, err := c.loadExisting(id)
+	if err == nil {
+		err = c.settle(id, &rec)
+	}
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	flags := unix.O_RDWR
+	if readOnly {
+		flags = unix.O_RDONLY
+	}
+	f, st, err := c.openBacking(id, rec, flags)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	defer f.Close()
+	device, err := c.device(id, rec)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+
+	var h *loopdev.Handle
+	if device != nil {
+		h, err = adopt(*device, f, readOnly)
+	} else {
+		h, err = c.attachFree(f, rec, readOnly, c.label(id, rec))
+	}
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	defer h.Close()
+	crash.At("loop device attached")
+	if err := c.attached(id, rec, st.Identity, h); err != nil {
+		if device == nil {
+			if derr := h.Discard(); derr != nil {
+				return none, errors.Annotatef(err, "(%v)", derr)
+			}
+		}
+		return none, errors.Trace(err)
+	}
+	if device == nil {
+		loops, err := c.scan()
+		if err != nil {
+			return none, errors.Trace(err)
+		}
+		loops.Add(h.Device)
+	}
+	return h.Device, nil
+}
+
+// attachFree attaches a volume's file to a free device.
+func (c *call) attachFree(f *os.File, rec record, readOnly bool, label loopdev.Label) (*loopdev.Handle, error) {
+	// A discard may have given blocks back.
+	if !readOnly {
+		if err := c.allocate(f, rec.Size); err != nil {
+			return nil, errors.Trace(err)
+		}
+	}
+	c.attaching.Lock()
+	defer c.attaching.Unlock()
+	return loopdev.Attach(c, f, readOnly, rec.SectorSize, label)
+}
+
+// device returns the loop device that shows the volume's file, nil where none
+// does. It must be one, and show all of the file.
+func (c *call) device(id string, rec record) (*loopdev.Device, error) {
+	devices, err := c.devices(id, rec)
+	switch {
+	case err != nil:
+		return nil, errors.Trace(err)
+	case len(devices) == 0:
+		return nil, nil
+	case len(devices) > 1:
+		return nil, storage.Permanent(errors.Errorf("it is attached more than once, as %s: detach it first", deviceNames(devices)))
+	case !devices[0].IsWholeFile():
+		return nil, storage.Permanent(errors.Errorf("a part of it is attached as %s: detach it first", devices[0].Name()))
+	case devices[0].Label.Mark != "" && devices[0].Label.Mark != c.Mark:
+		return nil, storage.Permanent(errors.Errorf("it is attached as %s by another agent, or for a directory that this one is a copy of: detach it there first", devices[0].Name()))
+	}
+	return &devices[0], nil
+}
+
+// label is what the device of a volume says of itself.
+func (c *call) label(id string, rec record) loopdev.Label {
+	return loopdev.Label{Mark: c.Mark, Name: rec.Label(id)}
+}
+
+// isOurs tells whether a device that shows the volume's file was attached for this
+// volume: it says so, or it is from an older version, or somebody else's that such a
+// version adopted, and is the very one that the record has.
+func (c *call) isOurs(rec record, d loopdev.Device) (bool, error) {
+	if d.Label.Mark != "" {
+		return d.Label.Mark == c.Mark, nil
+	}
+	return c.isRecorded(rec, d)
+}
+
+// adopt takes a device that shows the file already, if it does so as wanted.
+func adopt(d loopdev.Device, file *os.File, readOnly bool) (*loopdev.Handle, error) {
+	if d.ReadOnly != readOnly {
+		return nil, storage.Permanent(errors.Errorf("it is attached as %s %s, and wanted %s: detach it first",
+			d.Name(), object.AccessName(d.ReadOnly), object.AccessName(readOnly)))
+	}
+	return loopdev.Adopt(d, file)
+}
+
+// attached records an attachment. A device that was found is made to outlive
+// whoever attached it.
+func (c *call) attached(id string, rec record, found object.Identity, h *loopdev.Handle) error {
+	now := rec
+	now.Phase = object.PhaseAttached
+	now.Identity = found
+	now.Device, now.DiskSeq, now.ReadOnly = h.Name(), h.DiskSeq, h.ReadOnly
+	if now.SectorSize == 0 {
+		now.SectorSize = h.SectorSize
+	}
+	if !reflect.DeepEqual(now, rec) {
+		if err := c.Records.Save(id, now); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	if err := h.Keep(c.label(id, rec)); err != nil {
+		return errors.Trace(err)
+	}
+	crash.At("loop device kept")
+	return nil
+}
+
+// detach detaches the loop devices that show a volume's file and were attached for it.
+// There being others is an error.
+func (c *call) detach(id string) error {
+	var rec record
+	id, err := c.Load(id, &rec)
+	if errors.Is(err, errors.NotFound) {
+		return nil
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	if rec.Phase == object.PhaseReleased {
+		return nil
+	}
+	devices, err := c.devices(id, rec)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	var strangers []loopdev.Device
+	for _, d := range devices {
+		ours, err := c.isOurs(rec, d)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		if !ours {
+			strangers = append(strangers, d)
+		} else if err := c.detachDevice(id, rec, d); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	if len(strangers) > 0 {
+		return errors.Errorf("it is attached as %s, which this agent has not attached: detach it with losetup -d first", deviceNames(strangers))
+	}
+	if len(devices) == 0 && rec.Phase != object.PhaseAttached && rec.Phase != object.PhaseDetaching {
+		return nil
+	}
+	if rec.Phase != object.PhaseDestroying {
+		rec.Phase = object.PhaseReady
+	}
+	rec.Device, rec.DiskSeq, rec.ReadOnly = "", 0, false
+	return errors.Trace(object.UnlessFull(c.Records.Save(id, rec)))
+}
+
+// detachDevice detaches one device. If it is in use, device and record stay as
+// they are.
+func (c *call) detachDevice(id string, rec record, d loopdev.Device) error {
+	detaching := rec
+	detaching.Phase = object.PhaseDetaching
+	saved := false
+	err := loopdev.Detach(c, d, func() error {
+		saved = true
+		return object.UnlessFull(c.Records.Save(id, detaching))
+	})
+	if err != nil {
+		if saved {
+			if serr := object.UnlessFull(c.Records.Save(id, rec)); serr != nil {
+				return errors.Annotatef(err, "(%v)", serr)
+			}
+		}
+		return errors.Trace(err)
+	}
+	return c.forget(d)
+}
+
+// devices returns the loop devices that show the volume's file. A file that has
+// lost its name is found by what the record says of its attachment, in the same
+// boot, if the device is marked as ours.
+func (c *call) devices(id string, rec record) ([]loopdev.Device, error) {
+	if rec.Ino == 0 {
+		return nil, nil
+	}
+	st, err := c.StatusOf(id)
+	missing := errors.Is(err, unix.ENOENT)
+	if err != nil && !missing {
+		return nil, errors.Trace(err)
+	}
+	found := err == nil && c.Is(rec.Identity, st.Identity)
+	if !found && rec.BootID != c.BootID {
+		return nil, nil
+	}
+	loops, err := c.scan()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if found {
+		return loops.OfFile(loopdev.FileID{Dev: st.Dev, Ino: st.Ino}), nil
+	}
+	// Another file may have the inode number by now, and the records may be a copy of
+	// those of an agent whose file that is.
+	var ours []loopdev.Device
+	for _, d := range loops.OfFile(loopdev.FileID{Dev: rec.Dev, Ino: rec.Ino}) {
+		if d.Label.Mark != c.Mark && !(missing && d.Label.IsFile(c.Files.Entry(id))) {
+			continue
+		}
+		seq, err := d.ReadDiskSeq()
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		if seq == rec.DiskSeq {
+			ours = append(ours, d)
+		}
+	}
+	return ours, nil
+}
+
+// isRecorded tells whether the record knows of an attachment. One that it does not
+// know of was made by a call that was interrupted, or by somebody else.
+func (c *call) isRecorded(rec record, d loopdev.Device) (bool, error) {
+	if rec.BootID != c.BootID || rec.Device != d.Name() {
+		return false, nil
+	}
+	seq, err := d.ReadDiskSeq()
+	return seq == rec.DiskSeq, errors.Trace(err)
+}
+
+// forget notes that a device is detached.
+func (c *call) forget(d loopdev.Device) error {
+	crash.At("loop device detached")
+	loops, err := c.scan()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	loops.Remove(d)
+	return nil
+}
+
+func deviceNames(devices []loopdev.Device) string {
+	names := make([]string, len(devices))
+	for i, d := range devices {
+		names[i] = d.Name()
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,383 @@
+package loop
+
+import (
+	"os"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/crash"
+	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+)
+
+// allocationStep is how much of a file is allocated at a time, so that a
+// cancelled context is noticed.
+const allocationStep = 1 << 30
+
+// temporary is the name of a backing file that is not complete. No id contains a
+// dot.
+func temporary(id string) string {
+	return id + ".tmp"
+}
+
+// create makes a volume, or finds that it has been made.
+func (c *call) create(p storage.VolumeParams) (storage.VolumeInfo, error) {
+	id, err := c.Resolve(p.Tag.String(), p.ResourceTags)
+	if err != nil {
+		return storage.VolumeInfo{}, errors.Trace(err)
+	}
+	size, err := object.SizeInBytes(p.Size)
+	if err == nil {
+		err = loopdev.Probe()
+	}
+	if err == nil {
+		err = c.ensure(id, record{Size: size, Ownership: object.Ownership{ResourceTags: p.ResourceTags}})
+	}
+	if err != nil {
+		return storage.VolumeInfo{}, errors.Trace(err)
+	}
+	return c.describe(id)
+}
+
+// ensure takes a volume from wherever an earlier call has left it to being
+// complete, as large as it is wanted.
+func (c *call) ensure(id string, want record) error {
+	var rec record
+	err := c.Records.Load(id, &rec)
+	if errors.Is(err, errors.NotFound) {
+		return errors.Trace(c.makeNew(id, want))
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	switch rec.Phase {
+	case object.PhaseCreating:
+		has, err := c.Files.Has(id)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		if !has {
+			if err := c.Files.Unlink(temporary(id)); err != nil {
+				return errors.Trace(err)
+			}
+			return errors.Trace(c.makeNew(id, want))
+		}
+		if err := c.finish(id, rec); err != nil {
+			return errors.Trace(err)
+		}
+	case object.PhaseReleased:
+		has, err := c.Files.Has(id)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		if has {
+			return storage.Permanent(errors.AlreadyExistsf("file %s, of a volume that was released: import it, or move it away; it", c.Files.Entry(id)))
+		}
+		return errors.Trace(c.makeNew(id, want))
+	case object.PhaseDestroying:
+		if err := c.destroy(id); err != nil {
+			return errors.Trace(err)
+		}
+		return errors.Trace(c.makeNew(id, want))
+	}
+	size := want.Size
+	if rec.Size < size || rec.Growing != 0 {
+		// More may be asked for by now than when it was made.
+		_, err := c.resize(id, size)
+		return errors.Trace(err)
+	}
+	return errors.Trace(rec.CheckSize(rec.Size, size))
+}
+
+// makeNew makes the backing file and the record. After an error neither is
+// there, unless the process was killed before it could tidy up.
+func (c *call) makeNew(id string, rec record) (err error) {
+	if has, err := c.Files.Has(id); err != nil {
+		return errors.Trace(err)
+	} else if has {
+		return storage.Permanent(errors.AlreadyExistsf("file %s, which no record belongs to: move it away", c.Files.Entry(id)))
+	}
+	if err := c.space.take(c.Call, rec.Size); err != nil {
+		return errors.Trace(err)
+	}
+	defer func() { c.space.done(rec.Size, err == nil) }()
+	rec.Phase = object.PhaseCreating
+	if err := c.Records.Save(id, rec); err != nil {
+		return errors.Trace(err)
+	}
+	if err := c.makeFile(id, rec.Size); err != nil {
+		// What cannot be taken back is there, and for the next call to finish.
+		if uerr := c.Files.Unlink(temporary(id)); uerr != nil {
+			return storage.InProgress(errors.Annotatef(err, "(%v)", uerr))
+		}
+		if rerr := c.Records.Remove(id); rerr != nil {
+			return storage.InProgress(errors.Annotatef(err, "(%v)", rerr))
+		}
+		return errors.Trace(err)
+	}
+	return errors.Trace(c.finish(id, rec))
+}
+
+// makeFile allocates the backing file under a temporary name and then gives it
+// its own. After an error it does not have its own name.
+func (c *call) makeFile(id string, size uint64) error {
+	f, err := c.Files.OpenFile(temporary(id), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer f.Close()
+	crash.At("backing file made")
+	if err := c.allocate(f, size); err != nil {
+		return errors.Trace(err)
+	}
+	crash.At("backing file allocated")
+	if err := c.syncAllocated(f, size); err != nil {
+		return errors.Trace(err)
+	}
+	crash.At("backing file synced")
+	if err := c.Files.Move(temporary(id), c.Files, id); err != nil {
+		return errors.Trace(err)
+	}
+	crash.At("backing file named")
+	return nil
+}
+
+// finish records that the volume is complete.
+func (c *call) finish(id string, rec record) error {
+	if err := c.Files.Sync(); err != nil {
+		return errors.Trace(err)
+	}
+	st, err := c.StatusOf(id)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	rec.Phase, rec.Identity = object.PhaseReady, st.Identity
+	if err := c.checkBacking(id, rec, st); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(c.Records.Save(id, rec))
+}
+
+// allocate gives a file all its blocks. What it has already it keeps.
+func (c *call) allocate(f *os.File, size uint64) error {
+	for offset := uint64(0); offset < size; {
+		if err := c.Err(); err != nil {
+			return errors.Trace(err)
+		}
+		step := min(size-offset, allocationStep)
+		switch err := unix.Fallocate(int(f.Fd()), 0, int64(offset), int64(step)); err {
+		case nil:
+			offset += step
+		case unix.EINTR:
+			// The runtime interrupts system calls now and then.
+		case unix.ENOSPC, unix.EDQUOT:
+			available, aerr := c.Files.Available()
+			if aerr != nil {
+				return errors.Annotatef(err, "allocating %d MiB", size>>20)
+			}
+			return errors.Annotatef(c.NoSpace(size, available), "allocating %s (%v)", f.Name(), err)
+		case unix.EOPNOTSUPP:
+			return errors.NewNotSupported(err, "allocating files in full on the filesystem of "+c.Files.Path()+", which loop volumes need (ext4, XFS and btrfs can),")
+		default:
+			return errors.Annotatef(err, "allocating %s", f.Name())
+		}
+	}
+	return nil
+}
+
+// syncAllocated makes durable a file that has been allocated, once it is sure that
+// it has all its blocks.
+func (c *call) syncAllocated(f *os.File, size uint64) error {
+	st, err := c.Status(f)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if st.Size != size || st.Blocks < size {
+		return storage.Permanent(errors.Errorf("%s has %d bytes, %d of them allocated, not %d bytes: its filesystem does not allocate in full, as ext4, XFS and btrfs do",
+			f.Name(), st.Size, st.Blocks, size))
+	}
+	return errors.Trace(f.Sync())
+}
+
+// describe returns what is known of a volume that is complete and has its file.
+func (c *call) describe(id string) (storage.VolumeInfo, error) {
+	var rec record
+	id, err := c.Load(id, &rec)
+	if err != nil {
+		return storage.VolumeInfo{}, errors.Trace(err)
+	}
+	if !rec.Phase.Exists() {
+		return storage.VolumeInfo{}, errors.NotFoundf("volume %s", id)
+	}
+	f, _, err := c.openBacking(id, rec, unix.O_RDONLY)
+	if err != nil {
+		return storage.VolumeInfo{}, errors.Trace(err)
+	}
+	f.Close()
+	return rec.info(id), nil
+}
+
+// loadExisting returns the record of a volume that is complete, and the ID that it is
+// kept under.
+func (c *call) loadExisting(id string) (string, record, error) {
+	var rec record
+	id, err := c.Load(id, &rec)
+	if errors.Is(err, errors.NotFound) {
+		return id, rec, storage.Permanent(errors.Annotate(err, "it was not made here"))
+	} else if err != nil {
+		return id, rec, errors.Trace(err)
+	}
+	if rec.Phase == object.PhaseReleased {
+		return id, rec, object.ErrReleased(id)
+	}
+	if !rec.Phase.Exists() {
+		return id, rec, errors.Errorf("it is not complete: %s it was interrupted, and must be done again first", rec.Phase)
+	}
+	return id, rec, nil
+}
+
+// openBacking opens the file of a volume and makes sure that it is the one.
+func (c *call) openBacking(id string, rec record, flags int) (*os.File, object.Status, error) {
+	f, err := c.Files.OpenFile(id, flags|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, object.Status{}, storage.Permanent(errors.Errorf("the backing file %s is missing: put it back, or destroy the volume", c.Files.Entry(id)))
+	} else if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENXIO) {
+		return nil, object.Status{}, c.errNotAFile(id)
+	} else if err != nil {
+		return nil, object.Status{}, errors.Trace(err)
+	}
+	st, err := c.Status(f)
+	if err == nil {
+		err = c.checkBacking(id, rec, st)
+	}
+	if err != nil {
+		f.Close()
+		return nil, object.Status{}, errors.Trace(err)
+	}
+	return f, st, nil
+}
+
+// checkBacking makes sure that a file is that of a volume.
+func (c *call) checkBacking(id string, rec record, st object.Status) error {
+	path := c.Files.Entry(id)
+	switch {
+	case st.Type != unix.S_IFREG:
+		return c.errNotAFile(id)
+	case !c.Is(rec.Identity, st.Identity):
+		return storage.Permanent(errors.Errorf("the backing file %s was replaced: it is %s, the volume's was %s: move it away, and put that back",
+			path, st.Identity, rec.Identity))
+	case st.Size != rec.Size && (st.Size < rec.Size || st.Size > rec.Growing):
+		return storage.Permanent(errors.Errorf("the backing file %s has %d bytes, not %d: put back one that has, or destroy the volume", path, st.Size, rec.Size))
+	}
+	return nil
+}
+
+func (c *call) errNotAFile(id string) error {
+	return storage.Permanent(errors.Errorf("the backing file %s is not a regular file: move it away, and put the volume's back", c.Files.Entry(id)))
+}
+
+// destroy removes a volume's file and its record.
+func (c *call) destroy(id string) error {
+	var rec record
+	id, err := c.Load(id, &rec)
+	if errors.Is(err, errors.NotFound) {
+		return nil
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	switch rec.Phase {
+	case object.PhaseImporting:
+		return errInterruptedImport(rec)
+	case object.PhaseReleased:
+		return errors.Trace(c.forgetReleased(id))
+	}
+	if err := c.checkUnused(id, rec); err != nil {
+		return errors.Trace(err)
+	}
+	// While it is being made, whatever has its name is ours.
+	if rec.Phase != object.PhaseCreating {
+		st, err := c.StatusOf(id)
+		if err == nil && !c.Is(rec.Identity, st.Identity) {
+			return storage.Permanent(errors.Errorf("the backing file %s was replaced and is not the volume's: move it away", c.Files.Entry(id)))
+		} else if err != nil && !errors.Is(err, unix.ENOENT) {
+			return errors.Trace(err)
+		}
+	}
+	rec.Phase = object.PhaseDestroying
+	if err := object.UnlessFull(c.Records.Save(id, rec)); err != nil {
+		return errors.Trace(err)
+	}
+	for _, name := range []string{temporary(id), id} {
+		if err := c.Files.Unlink(name); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	crash.At("backing file unlinked")
+	if err := c.Files.Sync(); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(c.Records.Remove(id))
+}
+
+// release makes a volume nobody's. Its record is kept, so that nobody takes its file
+// for his own without saying so.
+func (c *call) release(id string) error {
+	var rec record
+	id, err := c.Load(id, &rec)
+	if errors.Is(err, errors.NotFound) {
+		return nil
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	switch {
+	case rec.Phase == object.PhaseReleased:
+		return nil
+	case rec.Phase == object.PhaseImporting:
+		return errInterruptedImport(rec)
+	case !rec.Phase.Exists():
+		return errors.Errorf("it is not complete (%s it was interrupted), and can only be destroyed", rec.Phase)
+	}
+	if err := c.checkUnused(id, rec); err != nil {
+		return errors.Trace(err)
+	}
+	rec.Phase, rec.ImportedFrom = object.PhaseReleased, ""
+	rec.Device, rec.DiskSeq, rec.ReadOnly = "", 0, false
+	return errors.Trace(object.UnlessFull(c.Records.Save(id, rec)))
+}
+
+// errInterruptedImport keeps what may not have been taken over yet from being
+// removed.
+func errInterruptedImport(rec record) error {
+	return errors.Errorf("importing it was interrupted: import %s again first", rec.ImportedFrom)
+}
+
+// checkUnused returns an error if a loop device shows the volume's file. A device
+// of an attachment that was interrupted, of which nobody was told, is detached.
+func (c *call) checkUnused(id string, rec record) error {
+	devices, err := c.devices(id, rec)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	var used []loopdev.Device
+	for _, d := range devices {
+		recorded, err := c.isRecorded(rec, d)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		if recorded || d.Label.Mark != c.Mark {
+			used = append(used, d)
+			continue
+		}
+		if err := loopdev.Detach(c, d, nil); err != nil {
+			return errors.Trace(err)
+		}
+		if err := c.forget(d); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	if len(used) > 0 {
+		return errors.Errorf("it is attached as %s: detach it first", deviceNames(used))
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+package loop
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+)
+
+// Reidentify makes known the files of volumes whose storage directory was moved, and
+// which have other inode numbers since: a file of the right name and size is its
+// volume's. The error has one for each volume whose file is missing, or has another
+// size, or of which a loop device shows the file that it was moved from; these are left
+// as they are. It can be repeated.
+func Reidentify(ctx context.Context, storageDir string, how object.Relocation) error {
+	s := &source{dir: storageDir}
+	c, err := s.begin(ctx)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer c.End()
+	return c.ReidentifyAll(func(id string) error { return c.reidentify(id, how) })
+}
+
+func (c *call) reidentify(id string, how object.Relocation) error {
+	var rec record
+	if err := c.Records.Load(id, &rec); err != nil {
+		return errors.Trace(err)
+	}
+	st, err := c.StatusOf(id)
+	switch {
+	case rec.Phase == object.PhaseCreating:
+		return nil // which file it is has not been recorded
+	case errors.Is(err, unix.ENOENT) && (rec.Phase == object.PhaseImporting || rec.Phase == object.PhaseDestroying || rec.Phase == object.PhaseReleased):
+		return nil
+	case errors.Is(err, unix.ENOENT):
+		return errors.NotFoundf("backing file %s", c.Files.Entry(id))
+	case err != nil:
+		return errors.Trace(err)
+	}
+	attached, err := c.checkDevices(rec, st, how)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	now := rec
+	now.Identity = st.Identity
+	if err := c.checkBacking(id, now, st); err != nil {
+		return errors.Trace(err)
+	}
+	if !attached {
+		now.Device, now.DiskSeq, now.ReadOnly = "", 0, false
+		if now.Phase == object.PhaseAttached || now.Phase == object.PhaseDetaching {
+			now.Phase = object.PhaseReady
+		}
+	}
+	if reflect.DeepEqual(now, rec) {
+		return nil
+	}
+	return errors.Trace(c.Records.Save(id, now))
+}
+
+// checkDevices tells whether a device of ours shows the file, and makes sure that no
+// other does, nor one the file that it was moved from.
+func (c *call) checkDevices(rec record, st object.Status, how object.Relocation) (attached bool, err error) {
+	loops, err := c.scan()
+	if err != nil {
+		return false, errors.Trace(err)
+	}
+	now, before := loopdev.FileID{Dev: st.Dev, Ino: st.Ino}, loopdev.FileID{Dev: rec.Dev, Ino: rec.Ino}
+	for _, d := range loops.OfFile(now) {
+		if d.Label.Mark != c.Mark {
+			return false, errors.Errorf("it is attached as %s, which this agent has not attached: detach it with losetup -d first", d.Name())
+		}
+		attached = true
+	}
+	if how == object.Copied || before == now || rec.BootID != c.BootID || rec.DiskSeq == 0 {
+		return attached, nil
+	}
+	for _, d := range loops.OfFile(before) {
+		seq, err := d.ReadDiskSeq()
+		if err != nil {
+			return false, errors.Trace(err)
+		}
+		if seq == rec.DiskSeq {
+			return false, errors.Errorf("%s still shows the file that it was moved from: detach it with losetup -d, and move the file again, as what was written since is not in it", d.Name())
+		}
+	}
+	return attached, nil
+}
+
+// Trash moves a volume's file and record to the trash. The volume has the owner, and
+// nothing shows its file.
+func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at time.Time) error {
+	s := &source{dir: storageDir}
+	c, err := s.begin(ctx)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer c.End()
+	var rec record
+	if err := c.Records.Load(id, &rec); err != nil {
+		return errors.Trace(err)
+	}
+	if err := rec.CheckOwner(owner); err != nil {
+		return errors.Trace(err)
+	}
+	st, err := c.StatusOf(id)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return errors.Trace(err)
+	}
+	if err == nil {
+		loops, err := c.scan()
+		if err != nil {
+			return errors.Trace(err)
+		}
+		if devices := loops.OfFile(loopdev.FileID{Dev: st.Dev, Ino: st.Ino}); len(devices) > 0 {
+			return errors.Errorf("it is attached as %s: detach it first", deviceNames(devices))
+		}
+	}
+	if err := c.Files.Unlink(temporary(id)); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(c.Trash(id, at))
+}
+
+// PurgeTrash removes files from the trash that were put there before a time.
+func PurgeTrash(ctx context.Context, storageDir string, olderThan time.Time) error {
+	s := &source{dir: storageDir}
+	c, err := s.begin(ctx)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer c.End()
+	return errors.Trace(c.PurgeTrash(olderThan, nil))
+}

@@ -1,0 +1,121 @@
+package loop
+
+import (
+	"os"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/crash"
+	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+)
+
+// resize makes a volume, and the device that shows it, at least as large as size
+// in bytes.
+func (c *call) resize(id string, size uint64) (storage.VolumeInfo, error) {
+	var none storage.VolumeInfo
+	id, rec, err := c.loadExisting(id)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	f, st, err := c.openBacking(id, rec, unix.O_RDWR)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	defer f.Close()
+	device, err := c.device(id, rec)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	if err := c.grow(id, &rec, f, st, size); err != nil {
+		return none, errors.Trace(err)
+	}
+	if device != nil {
+		h, err := loopdev.Adopt(*device, f)
+		if err != nil {
+			return none, errors.Trace(err)
+		}
+		h.Close()
+		crash.At("loop device grown")
+	}
+	return rec.info(id), nil
+}
+
+// grow makes a volume's file at least as large as size, and as it was to become
+// when an earlier call was interrupted. That it is to grow is recorded first, and
+// that it has grown before a device shows more of it: until then the file can be
+// cut back to what it was, as it is after an error.
+func (c *call) grow(id string, rec *record, f *os.File, st object.Status, size uint64) error {
+	if size = max(size, rec.Growing); size <= rec.Size {
+		return nil
+	}
+	if err := c.enlarge(id, rec, f, st, size); err != nil {
+		if rec.Growing == 0 {
+			return errors.Trace(err)
+		}
+		if serr := c.cutBack(id, rec, f); serr != nil {
+			return errors.Annotatef(err, "(%v)", serr)
+		}
+		return errors.Trace(err)
+	}
+	rec.Size, rec.Growing = size, 0
+	return errors.Trace(c.Records.Save(id, rec))
+}
+
+// enlarge records that a file is to grow, and allocates it.
+func (c *call) enlarge(id string, rec *record, f *os.File, st object.Status, size uint64) (err error) {
+	need := size - min(size, st.Blocks)
+	if err := c.space.take(c.Call, need); err != nil {
+		return errors.Trace(err)
+	}
+	defer func() { c.space.done(need, err == nil) }()
+	if rec.Growing != size {
+		growing := *rec
+		growing.Growing = size
+		if err := c.Records.Save(id, growing); err != nil {
+			return errors.Trace(err)
+		}
+		*rec = growing
+	}
+	if err := c.allocate(f, size); err != nil {
+		return errors.Trace(err)
+	}
+	crash.At("backing file allocated")
+	if err := c.syncAllocated(f, size); err != nil {
+		return errors.Trace(err)
+	}
+	crash.At("backing file synced")
+	return nil
+}
+
+// cutBack gives a file that could not grow the size that it had.
+func (c *call) cutBack(id string, rec *record, f *os.File) error {
+	if err := f.Truncate(int64(rec.Size)); err != nil {
+		return errors.Trace(err)
+	}
+	crash.At("backing file cut back")
+	if err := f.Sync(); err != nil {
+		return errors.Trace(err)
+	}
+	rec.Growing = 0
+	return errors.Trace(object.UnlessFull(c.Records.Save(id, rec)))
+}
+
+// settle ends a growth that was interrupted. The volume has its new size then, or
+// the old one where there is no space for the new.
+func (c *call) settle(id string, rec *record) error {
+	if rec.Growing == 0 {
+		return nil
+	}
+	f, st, err := c.openBacking(id, *rec, unix.O_RDWR)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer f.Close()
+	if err := c.grow(id, rec, f, st, 0); err != nil && rec.Growing != 0 {
+		return errors.Trace(err)
+	}
+	return nil
+}

@@ -1,0 +1,276 @@
+package loop
+
+import (
+	"context"
+	"sync"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+)
+
+func newSource(dir string) (storage.VolumeSource, error) {
+	return &source{dir: dir}, nil
+}
+
+type source struct {
+	dir string
+}
+
+// record is what is kept of a volume, by its id.
+type record struct {
+	Size  uint64       `json:"size"` // bytes
+	Phase object.Phase `json:"phase"`
+
+	// Growing is the size in bytes that the volume is to get, if it is growing.
+	// The file's is anything from Size to this, and no device shows more of it
+	// than Size.
+	Growing uint64 `json:"growing,omitempty"`
+
+	// ImportedFrom is the path that the file had before it was taken over.
+	ImportedFrom string `json:"imported-from,omitempty"`
+
+	// Identity is that of the backing file, once there is one.
+	object.Identity
+	object.Ownership
+
+	// Device, DiskSeq and ReadOnly are of the attachment, if any. The sequence
+	// number holds within the boot of the identity.
+	Device   string `json:"device,omitempty"`
+	DiskSeq  uint64 `json:"diskseq,omitempty"`
+	ReadOnly bool   `json:"read-only,omitempty"`
+
+	// SectorSize is that of the volume's devices, in bytes, from the first attachment
+	// on: filesystems and partition tables may not work with another.
+	SectorSize uint32 `json:"sector-size,omitempty"`
+}
+
+func (r record) info(id string) storage.VolumeInfo {
+	return storage.VolumeInfo{VolumeId: id, Size: r.Size >> 20}
+}
+
+// call is one bulk call on volumes, several of which it may work on at once.
+type call struct {
+	*object.Call
+	// scan looks at the loop devices: once, when they are first needed.
+	scan func() (*loopdev.Table, error)
+	// attaching is held while a free loop device is taken, which only one can do
+	// at a time.
+	attaching sync.Mutex
+	// space is what is left for volumes that are being made.
+	space space
+}
+
+// space shares out the space of the filesystem among the volumes that are made
+// at once. What it says itself is no guide meanwhile: each of them has a part of
+// its blocks, and all of them would fail where some fit.
+type space struct {
+	mu        sync.Mutex
+	making    int
+	available uint64
+}
+
+// take sets aside size bytes.
+func (s *space) take(c *object.Call, size uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.making == 0 {
+		available, err := c.Files.Available()
+		if err != nil {
+			return errors.Trace(err)
+		}
+		s.available = available
+	}
+	if s.available < size {
+		return c.NoSpace(size, s.available)
+	}
+	s.available -= size
+	s.making++
+	return nil
+}
+
+// done ends what take has begun.
+func (s *space) done(size uint64, made bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.making--
+	if !made {
+		s.available += size
+	}
+}
+
+func (s *source) begin(ctx context.Context) (*call, error) {
+	c, err := object.Begin(ctx, s.dir, "volumes")
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	return &call{Call: c, scan: sync.OnceValues(loopdev.Scan)}, nil
+}
+
+// ValidateVolumeParams implements [storage.VolumeSource].
+func (s *source) ValidateVolumeParams(p storage.VolumeParams) error {
+	_, err := object.SizeInBytes(p.Size)
+	return errors.Annotatef(err, "volume %s", p.Tag.Id())
+}
+
+// CreateVolumes implements [storage.VolumeSource].
+func (s *source) CreateVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "creating volumes")
+	}
+	defer c.End()
+	volumes, failures := object.CollectAtOnce(ctx, params, func(p storage.VolumeParams) string { return p.Tag.String() }, c.create)
+	results := make([]storage.CreateVolumesResult, len(params))
+	for i, p := range params {
+		if failures[i] != nil {
+			results[i].Error = errors.Annotatef(failures[i], "creating volume %s", p.Tag.Id())
+			continue
+		}
+		results[i].Volume = &storage.Volume{Tag: p.Tag, VolumeInfo: volumes[i]}
+	}
+	return results, nil
+}
+
+// ListVolumes implements [storage.VolumeSource].
+func (s *source) ListVolumes(ctx envcontext.ProviderCallContext) ([]string, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "listing volumes")
+	}
+	defer c.End()
+	ids, err := c.Records.List()
+	if err != nil {
+		return nil, errors.Annotate(err, "listing volumes")
+	}
+	var existing []string
+	_, failures := object.Collect(ctx, ids, c.describe)
+	for i, err := range failures {
+		switch {
+		case err == nil:
+			existing = append(existing, ids[i])
+		case !errors.Is(err, errors.NotFound) && !storage.IsPermanent(err):
+			return nil, errors.Annotate(err, "listing volumes")
+		}
+	}
+	return existing, nil
+}
+
+// DescribeVolumes implements [storage.VolumeSource].
+func (s *source) DescribeVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]storage.DescribeVolumesResult, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "describing volumes")
+	}
+	defer c.End()
+	infos, failures := object.Collect(ctx, ids, c.describe)
+	results := make([]storage.DescribeVolumesResult, len(ids))
+	for i, id := range ids {
+		if failures[i] != nil {
+			results[i].Error = errors.Annotatef(failures[i], "describing %s", id)
+			continue
+		}
+		results[i].VolumeInfo = &infos[i]
+	}
+	return results, nil
+}
+
+// DestroyVolumes implements [storage.VolumeSource].
+func (s *source) DestroyVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "destroying volumes")
+	}
+	defer c.End()
+	return object.EachAtOnce(ctx, ids, object.Itself, func(id string) error {
+		return errors.Annotatef(c.destroy(id), "destroying %s", id)
+	}), nil
+}
+
+// ReleaseVolumes implements [storage.VolumeSource]. It forgets the volumes and
+// keeps their files.
+func (s *source) ReleaseVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "releasing volumes")
+	}
+	defer c.End()
+	return object.EachAtOnce(ctx, ids, object.Itself, func(id string) error {
+		return errors.Annotatef(c.release(id), "releasing %s", id)
+	}), nil
+}
+
+// AttachVolumes implements [storage.VolumeSource].
+func (s *source) AttachVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "attaching volumes")
+	}
+	defer c.End()
+	// Keeping a device makes the kernel wait for all CPUs to have come by.
+	devices, failures := object.CollectUpTo(ctx, object.MaxWaiting, params, attachedVolume, func(p storage.VolumeAttachmentParams) (loopdev.Device, error) {
+		return c.attach(p.VolumeId, p.ReadOnly)
+	})
+	results := make([]storage.AttachVolumesResult, len(params))
+	for i, p := range params {
+		if failures[i] != nil {
+			results[i].Error = errors.Annotatef(failures[i], "attaching volume %s", p.Volume.Id())
+			continue
+		}
+		d := devices[i]
+		results[i].VolumeAttachment = &storage.VolumeAttachment{
+			Volume:  p.Volume,
+			Machine: p.Machine,
+			VolumeAttachmentInfo: storage.VolumeAttachmentInfo{
+				DeviceName: d.Name(),
+				BusAddress: storage.LoopBusAddress(d.File.Dev, d.File.Ino),
+				ReadOnly:   d.ReadOnly,
+			},
+		}
+	}
+	return results, nil
+}
+
+func attachedVolume(p storage.VolumeAttachmentParams) string { return p.VolumeId }
+
+// ResizeVolumes implements [storage.VolumeResizer].
+func (s *source) ResizeVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeResizeParams) ([]storage.ResizeVolumesResult, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "resizing volumes")
+	}
+	defer c.End()
+	infos, failures := object.CollectAtOnce(ctx, params, resizedVolume, func(p storage.VolumeResizeParams) (storage.VolumeInfo, error) {
+		size, err := object.SizeInBytes(p.Size)
+		if err != nil {
+			return storage.VolumeInfo{}, errors.Trace(err)
+		}
+		return c.resize(p.VolumeId, size)
+	})
+	results := make([]storage.ResizeVolumesResult, len(params))
+	for i, p := range params {
+		if failures[i] != nil {
+			results[i].Error = errors.Annotatef(failures[i], "resizing volume %s", p.Tag.Id())
+			continue
+		}
+		results[i].VolumeInfo = &infos[i]
+	}
+	return results, nil
+}
+
+func resizedVolume(p storage.VolumeResizeParams) string { return p.VolumeId }
+
+// DetachVolumes implements [storage.VolumeSource].
+func (s *source) DetachVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeAttachmentParams) ([]error, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "detaching volumes")
+	}
+	defer c.End()
+	return object.EachAtOnce(ctx, params, attachedVolume, func(p storage.VolumeAttachmentParams) error {
+		return errors.Annotatef(c.detach(p.VolumeId), "detaching volume %s", p.Volume.Id())
+	}), nil
+}

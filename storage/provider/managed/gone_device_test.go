@@ -1,0 +1,165 @@
+//go:build linux
+
+package managed
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
+)
+
+// inOwnMounts runs the test that calls it in a process with mounts of its own, where
+// it may hide what it likes from itself, and reports whether this is that process.
+func inOwnMounts(t *testing.T) bool {
+	t.Helper()
+	const inside = "STOWAGE_TEST_OWN_MOUNTS"
+	if os.Getenv(inside) == t.Name() {
+		return true
+	}
+	devicetest.RequireRoot(t)
+	devicetest.RequireProgram(t, "unshare")
+	cmd := exec.Command("unshare", "--mount", "--propagation", "private", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), inside+"="+t.Name())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	return false
+}
+
+// hideDevices makes this process see no block device by its number, as if all had
+// been pulled. No device of this machine can be.
+func (t *managedTest) hideDevices() (show func()) {
+	t.Helper()
+	const devices = "/sys/dev/block"
+	if err := unix.Mount("hidden", devices, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	hidden := true
+	show = func() {
+		if hidden {
+			hidden = false
+			if err := unix.Unmount(devices, 0); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(show)
+	return show
+}
+
+func TestManagedWhoseDeviceIsGoneIsDetached(t *testing.T) {
+	if !inOwnMounts(t) {
+		return
+	}
+	for _, test := range []struct {
+		name, fs string
+		down     bool
+		edit     func(*record)
+	}{
+		{"ext4", "ext4", false, nil},
+		{"ext4 shut down", "ext4", true, nil},
+		{"ext4, of which the number is not known", "ext4", true, func(r *record) { r.Device.Number = 0 }},
+		{"xfs", "xfs", false, nil},
+		{"xfs shut down", "xfs", true, nil},
+		{"xfs, of which the number is not known", "xfs", false, func(r *record) { r.Device.Number = 0 }},
+		{"btrfs", "btrfs", false, nil},
+		{"btrfs after a restart that the record does not know of", "btrfs", false, func(r *record) { r.Device.BootID = "another" }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			devicetest.RequireProgram(t, "mkfs."+test.fs)
+			mt := newManagedTest(t)
+			mt.Loop(sourcetest.ManagedSizes[test.fs])
+			mt.Create(test.fs)
+			mt.Attach()
+			mt.WriteData()
+			unix.Sync()
+			if test.edit != nil {
+				mt.editRecord(test.edit)
+			}
+			if test.down {
+				devicetest.ShutDown(mt.T, mt.Path())
+			}
+			show := mt.hideDevices()
+			mt.CheckError(mt.TryDestroy(), false, test.fs, "is mounted at "+mt.Path(), "detach it first")
+			mt.Detach()
+			if n := mt.Mounts(); n != 0 {
+				t.Errorf("mounted %d times", n)
+			}
+			if rec := mt.record(); rec.MountPoint != "" {
+				t.Errorf("got %+v", rec)
+			}
+			show()
+			mt.Attach()
+			mt.CheckData()
+			mt.Detach()
+		})
+	}
+}
+
+// What is mounted where the filesystem was, and has lost its device too, is not it.
+func TestManagedDetachTouchesNoForeignMountWhoseDeviceIsGone(t *testing.T) {
+	if !inOwnMounts(t) {
+		return
+	}
+	forEachType(t, func(mt *managedTest, fs string) {
+		mt.Loop(sourcetest.ManagedSizes[fs])
+		mt.Create(fs)
+		mt.Attach()
+		mt.UnmountBehindOurBack()
+		other := devicetest.NewLoop(mt, sourcetest.ManagedSizes[fs])
+		sourcetest.Command(mt, "mkfs."+fs, "-q", other.Path)
+		sourcetest.Command(mt, "mount", other.Path, mt.Path())
+		show := mt.hideDevices()
+		mt.Detach()
+		if n := mt.Mounts(); n != 1 {
+			mt.Errorf("mounted %d times", n)
+		}
+		show()
+		mt.UnmountBehindOurBack()
+	})
+}
+
+func TestManagedWhoseDeviceIsGoneIsNotReachedBeneathAForeignMount(t *testing.T) {
+	if !inOwnMounts(t) {
+		return
+	}
+	mt := newManagedTest(t)
+	mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Create("ext4")
+	mt.Attach()
+	sourcetest.Command(t, "mount", "-t", "tmpfs", "foreign", mt.Path())
+	show := mt.hideDevices()
+	mt.CheckError(mt.TryDetach(), false, "tmpfs from foreign is mounted over it")
+	mt.editRecord(func(r *record) { r.Device.Number = 0 })
+	mt.CheckError(mt.TryDetach(), false, "its device is gone", "something is mounted over", mt.Path())
+	mt.UnmountBehindOurBack()
+	mt.Detach()
+	show()
+}
+
+// A device that is there, and does not take what is written, may take it later.
+func TestManagedDetachTellsWhatCannotBeWritten(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Create("ext4")
+	mt.Attach()
+	mt.WriteData()
+	devicetest.ShutDown(mt.T, mt.Path())
+	for range 2 {
+		mt.CheckError(mt.TryDetach(), false, "writing to "+loop.Path, mt.Path(), "unmount it by hand")
+	}
+	if n := mt.Mounts(); n != 1 {
+		t.Errorf("mounted %d times", n)
+	}
+	mt.UnmountBehindOurBack()
+	mt.Detach()
+	if _, err := os.Stat(filepath.Dir(mt.Path())); !os.IsNotExist(err) {
+		t.Errorf("the directories that were made for the mount are still there: %v", err)
+	}
+}

@@ -1,0 +1,273 @@
+//go:build linux
+
+package managed
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
+)
+
+// foreignUUID is one of this process: others may run the same tests beside it.
+var foreignUUID = uuid.NewString()
+
+// foreign makes a filesystem by hand, with data.
+func (t *managedTest) foreign(fs string) *devicetest.Loop {
+	t.Helper()
+	loop := t.Loop(sourcetest.ManagedSizes[fs])
+	withUUID := map[string][]string{
+		"ext4":  {"-U", foreignUUID},
+		"xfs":   {"-m", "uuid=" + foreignUUID},
+		"btrfs": {"-U", foreignUUID},
+	}
+	sourcetest.Command(t, "mkfs."+fs, append(withUUID[fs], "-q", loop.Path)...)
+	sourcetest.Command(t, "mount", "--mkdir", loop.Path, t.Path())
+	t.WriteData()
+	t.UnmountBehindOurBack()
+	return loop
+}
+
+func (t *managedTest) tryImport(id string) (storage.FilesystemInfo, error) {
+	t.Helper()
+	importer, ok := t.Source().(storage.FilesystemImporter)
+	if !ok {
+		t.Fatal("the source does not import filesystems")
+	}
+	return importer.ImportFilesystem(t.CallContext(), id, map[string]string{"owner": "me"})
+}
+
+func TestManagedTakesOverWhatIsOnTheVolume(t *testing.T) {
+	for _, typed := range []bool{true, false} {
+		forEachType(t, func(mt *managedTest, fs string) {
+			t := mt.T
+			loop := mt.foreign(fs)
+			before := edges(t, loop.File)
+			mt.Attributes = map[string]any{"uuid": strings.ToUpper(foreignUUID), "mount-options": "noatime"}
+			attribute := fs
+			if !typed {
+				attribute = ""
+			}
+			for range 2 {
+				got, err := mt.TryCreate(attribute)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := storage.FilesystemInfo{FilesystemId: sourcetest.ManagedID, Size: uint64(sourcetest.ManagedSizes[fs]) >> 20}
+				if got.FilesystemInfo != want {
+					t.Errorf("got %+v, want %+v", got.FilesystemInfo, want)
+				}
+			}
+			if !bytes.Equal(before, edges(t, loop.File)) {
+				t.Error("the device was written to")
+			}
+			mt.Attach()
+			mt.CheckData()
+			if m := mt.MountInfo(); m.FSType != fs || !strings.Contains(m.Options, "noatime") {
+				t.Errorf("mounted %+v", m)
+			}
+			mt.resizeDevice(loop, 3*sourcetest.ManagedSizes[fs])
+			if mt.checkGrowing(fs) {
+				mt.resize(3 * sourcetest.ManagedSizes[fs])
+			}
+			mt.Detach()
+			if err := mt.TryDestroy(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestManagedTakesOverNothingElse(t *testing.T) {
+	const other = "11111111-2222-3333-4444-555555555555"
+	ext4 := func(mt *managedTest) *devicetest.Loop { return mt.foreign("ext4") }
+	for _, test := range []struct {
+		name, fs, uuid, options string
+		put                     func(*managedTest) *devicetest.Loop
+		permanent               bool
+		words                   []string
+	}{
+		{"a blank device", "ext4", foreignUUID, "", func(mt *managedTest) *devicetest.Loop { return mt.Loop(sourcetest.ManagedExt4Size) },
+			true, []string{"data of an unknown kind", foreignUUID, "left as it is"}},
+		{"another UUID", "ext4", other, "", ext4, true, []string{"ext4 with UUID " + foreignUUID, other}},
+		{"another type", "btrfs", foreignUUID, "", ext4, true, []string{"holds ext4", "not btrfs", `set attribute "fs" to "ext4"`}},
+		{"options of another type", "", foreignUUID, "logbufs=8", ext4, true, []string{`"logbufs" is not an option for mounting ext4`}},
+		{"a type that is not made here", "", foreignUUID, "", func(mt *managedTest) *devicetest.Loop {
+			loop := mt.Loop(sourcetest.ManagedExt4Size)
+			sourcetest.Command(mt, "mkfs.ext2", "-q", "-U", foreignUUID, loop.Path)
+			return loop
+		}, true, []string{"holds ext2", "only ext4, xfs, btrfs"}},
+		{"what is mounted", "ext4", foreignUUID, "", func(mt *managedTest) *devicetest.Loop {
+			loop := mt.foreign("ext4")
+			sourcetest.Command(mt, "mount", "--mkdir", "--read-only", loop.Path, filepath.Join(mt.Top, "elsewhere"))
+			mt.Cleanup(func() {
+				if err := unix.Unmount(filepath.Join(mt.Top, "elsewhere"), 0); err != nil {
+					mt.Error(err)
+				}
+			})
+			return loop
+		}, false, []string{"in use", "elsewhere", "unmount it first"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			mt := newManagedTest(t)
+			loop := test.put(mt)
+			before := edges(t, loop.File)
+			mt.Attributes = map[string]any{"uuid": test.uuid, "mount-options": test.options}
+			_, err := mt.TryCreate(test.fs)
+			mt.CheckError(err, test.permanent, append(test.words, "creating filesystem 0/2")...)
+			if !bytes.Equal(before, edges(t, loop.File)) {
+				t.Error("the device was written to")
+			}
+			if names, _ := filepath.Glob(mt.Dir + "/*/*"); len(names) > 0 {
+				t.Errorf("a refusal left %q", names)
+			}
+		})
+	}
+}
+
+func TestManagedIsTakenOverOnce(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Create("ext4")
+	made := mt.record().UUID
+	_, err := mt.tryImport(made)
+	mt.CheckError(err, true, "is filesystem-0-2 already", "remove that first")
+	mt.Attributes = map[string]any{"uuid": foreignUUID}
+	_, err = mt.TryCreate("ext4")
+	mt.CheckError(err, true, made+" already, not "+foreignUUID)
+}
+
+// importedAttachment is how a filesystem that was imported is attached.
+func (t *managedTest) tryAttachImported() error {
+	t.Helper()
+	p := t.Attachment(false)
+	p.FilesystemId = foreignUUID
+	results, err := t.Source().AttachFilesystems(t.CallContext(), []storage.FilesystemAttachmentParams{p})
+	if err != nil || len(results) != 1 {
+		t.Fatalf("got %v, %v", results, err)
+	}
+	return results[0].Error
+}
+
+func (t *managedTest) detachImported() {
+	t.Helper()
+	p := t.Attachment(false)
+	p.FilesystemId = foreignUUID
+	results, err := t.Source().DetachFilesystems(t.CallContext(), []storage.FilesystemAttachmentParams{p})
+	if err != nil || len(results) != 1 || results[0] != nil {
+		t.Fatalf("got %v, %v", results, err)
+	}
+}
+
+func TestManagedImport(t *testing.T) {
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		loop := mt.foreign(fs)
+		before := edges(t, loop.File)
+		want := storage.FilesystemInfo{FilesystemId: foreignUUID, Size: uint64(sourcetest.ManagedSizes[fs]) >> 20}
+		imported := func(id string) {
+			t.Helper()
+			if got, err := mt.tryImport(id); err != nil || got != want {
+				t.Errorf("got %+v, %v, want %+v", got, err, want)
+			}
+		}
+		imported(strings.ToUpper(foreignUUID))
+		imported(foreignUUID)
+		if !bytes.Equal(before, edges(t, loop.File)) {
+			t.Error("the device was written to")
+		}
+		mt.CheckError(mt.tryAttachImported(), false, "volume of filesystem 0/2")
+		mt.Filesystems = map[names.FilesystemTag]storage.Filesystem{
+			sourcetest.ManagedTag: {Tag: sourcetest.ManagedTag, Volume: sourcetest.ManagedVolume, FilesystemInfo: want},
+		}
+		if err := mt.tryAttachImported(); err != nil {
+			t.Fatal(err)
+		}
+		mt.CheckData()
+		// It is idempotent even while it is mounted.
+		imported(foreignUUID)
+		// The volume is known from now on.
+		mt.Filesystems = nil
+		if err := mt.tryAttachImported(); err != nil {
+			t.Fatal(err)
+		}
+		mt.detachImported()
+		if results, err := mt.Source().ReleaseFilesystems(mt.CallContext(), []string{foreignUUID}); err != nil || results[0] != nil {
+			t.Fatalf("got %v, %v", results, err)
+		}
+		imported(foreignUUID)
+	})
+}
+
+func TestManagedImportRefusals(t *testing.T) {
+	refused := func(t *testing.T, mt *managedTest, id string, kind errors.ConstError, words ...string) {
+		t.Helper()
+		_, err := mt.tryImport(id)
+		if !errors.Is(err, kind) {
+			t.Errorf("got %v, want %v", err, kind)
+		}
+		for _, word := range append(words, "importing filesystem "+id) {
+			if err != nil && !strings.Contains(err.Error(), word) {
+				t.Errorf("%q does not say %q", err, word)
+			}
+		}
+		if names, _ := filepath.Glob(mt.Dir + "/records/*"); len(names) > 0 {
+			t.Errorf("a refusal left %q", names)
+		}
+	}
+	t.Run("what is no UUID", func(t *testing.T) {
+		mt := newManagedTest(t)
+		for _, id := range []string{"", "/dev/sda", "../../etc/passwd", "LABEL=data", foreignUUID + "-x", "{" + foreignUUID + "}"} {
+			refused(t, mt, id, errors.NotValid, "is not the UUID")
+		}
+	})
+	t.Run("what is not there", func(t *testing.T) {
+		refused(t, newManagedTest(t), foreignUUID, errors.NotFound, foreignUUID)
+	})
+	t.Run("a copy", func(t *testing.T) {
+		mt := newManagedTest(t)
+		loop := mt.foreign("ext4")
+		clone := filepath.Join(mt.Top, "clone")
+		sourcetest.Command(t, "cp", "--sparse=always", loop.Path, clone)
+		other := devicetest.AttachLoop(t, clone)
+		refused(t, mt, foreignUUID, storage.ErrPermanent, loop.Path, other.Path, "one is a copy")
+	})
+	t.Run("what is mounted", func(t *testing.T) {
+		forEachType(t, func(mt *managedTest, fs string) {
+			t := mt.T
+			loop := mt.foreign(fs)
+			elsewhere := filepath.Join(mt.Top, "elsewhere")
+			sourcetest.Command(mt, "mount", "--mkdir", loop.Path, elsewhere)
+			refused(t, mt, foreignUUID, errors.NotValid, loop.Path, "in use", "mounted at "+elsewhere, "unmount it first")
+			if err := unix.Unmount(elsewhere, 0); err != nil {
+				t.Fatal(err)
+			}
+		})
+	})
+	t.Run("a type that is not made here", func(t *testing.T) {
+		mt := newManagedTest(t)
+		loop := mt.Loop(sourcetest.ManagedExt4Size)
+		sourcetest.Command(t, "mkfs.ext2", "-q", "-U", foreignUUID, loop.Path)
+		refused(t, mt, foreignUUID, errors.NotValid, loop.Path, "ext2", "only ext4, xfs, btrfs")
+	})
+	t.Run("where nothing may be kept", func(t *testing.T) {
+		mt := newManagedTest(t)
+		mt.foreign("ext4")
+		if err := os.WriteFile(mt.Dir, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := mt.tryImport(foreignUUID); err == nil {
+			t.Error("imported without a record")
+		}
+	})
+}

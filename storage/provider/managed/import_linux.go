@@ -1,0 +1,159 @@
+package managed
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/fsattr"
+	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+	"github.com/stowage-io/stowage/storage/provider/internal/signature"
+)
+
+// adopt takes over the filesystem that is on the volume already. Nothing is
+// written to the device.
+func (f *filesystem) adopt(choice fsattr.Choice) error {
+	found, err := signature.ReadSuperblock(f.dev.File)
+	if err != nil {
+		return errors.Annotatef(err, "reading %s", f.dev.Path())
+	}
+	switch {
+	case found.UUID != choice.UUID:
+		return storage.Permanent(errors.Errorf("%s of %s holds %s, not a filesystem with UUID %s: it is left as it is; give the UUID that blkid tells",
+			f.dev.Path(), f.rec.Volume, found, choice.UUID))
+	case !choice.AnyType && found.Type != choice.Type.Name:
+		return storage.Permanent(errors.Errorf("%s holds %s, not %s: it is left as it is; set attribute %q to %q",
+			f.dev.Path(), found, choice.Type.Name, fsattr.Type, found.Type))
+	}
+	if err := fsattr.CheckMount(found.Type, choice.Mount); err != nil {
+		return errors.Trace(err)
+	}
+	f.rec.MountOptions = choice.Mount
+	return f.takeOver(found)
+}
+
+// takeOver records a filesystem that was not made here.
+func (f *filesystem) takeOver(found signature.Signature) error {
+	if !slices.Contains(mkfs.Names(), found.Type) {
+		return errors.NewNotValid(nil, fmt.Sprintf("%s holds %s: only %s can be taken over",
+			f.dev.Path(), found, strings.Join(mkfs.Names(), ", ")))
+	}
+	owner, err := f.call.ownerOf(found.UUID)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if owner != "" {
+		return errors.NewNotValid(nil, fmt.Sprintf("%s with UUID %s is %s already: remove that first", found.Type, found.UUID, owner))
+	}
+	if err := checkFree(f.dev); err != nil {
+		return errors.Annotate(err, "taking it over: unmount it first")
+	}
+	f.rec.Type, f.rec.UUID, f.rec.Size = found.Type, found.UUID, f.dev.Size
+	return f.ready()
+}
+
+// ownerOf returns the id of the filesystem that has a UUID, if any.
+func (c *call) ownerOf(uuid string) (string, error) {
+	ids, err := c.Records.List()
+	if err != nil {
+		return "", errors.Trace(err)
+	}
+	for _, id := range ids {
+		f, err := c.load(id)
+		if errors.Is(err, errors.NotFound) {
+			continue
+		} else if err != nil {
+			return "", errors.Trace(err)
+		}
+		if f.rec.UUID == uuid {
+			return id, nil
+		}
+	}
+	return "", nil
+}
+
+// ImportFilesystem implements [storage.FilesystemImporter]: it takes over the
+// filesystem of which the id is the UUID. Its device is in use by nobody. It is the
+// owner's that the resource tags name, and its id has the owner's UUID in it. What
+// belongs to somebody else is refused.
+func (s *source) ImportFilesystem(ctx envcontext.ProviderCallContext, id string, resourceTags map[string]string) (storage.FilesystemInfo, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return storage.FilesystemInfo{}, errors.Annotatef(err, "importing filesystem %s", id)
+	}
+	defer c.End()
+	info, err := c.importUUID(id, resourceTags)
+	return info, errors.Annotatef(err, "importing filesystem %s", id)
+}
+
+func (c *call) importUUID(text string, resourceTags map[string]string) (storage.FilesystemInfo, error) {
+	none := storage.FilesystemInfo{}
+	uuid, err := fsattr.CanonicalUUID(text)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	id, err := object.NewID(uuid, storage.OwnerOf(resourceTags))
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	known, err := c.ownerOf(uuid)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	if known != "" {
+		return c.importKnown(known, known == id, resourceTags)
+	}
+	devices, err := blockdev.FindUUIDs(c, []string{uuid}, 0)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	f := &filesystem{id: id, call: c, rec: record{UUID: uuid, Ownership: object.Ownership{ResourceTags: resourceTags}}}
+	defer f.close()
+	if err := f.open(devices[uuid]); err != nil {
+		return none, errors.Trace(err)
+	}
+	if err := f.dev.Lock(c); err != nil {
+		return none, errors.Trace(err)
+	}
+	found, err := signature.ReadSuperblock(f.dev.File)
+	if err != nil {
+		return none, errors.Annotatef(err, "reading %s", f.dev.Path())
+	}
+	if found.UUID != uuid {
+		return none, errors.Errorf("%s holds %s by now", f.dev.Path(), found)
+	}
+	if err := f.takeOver(found); errors.Is(err, blockdev.ErrInUse) {
+		return none, errors.WithType(err, errors.NotValid)
+	} else if err != nil {
+		return none, errors.Trace(err)
+	}
+	return f.info(), nil
+}
+
+// importKnown makes a filesystem of which there is a record an importer's. It is the
+// importer's already, or it was imported, or made, by an older version.
+func (c *call) importKnown(id string, isImport bool, resourceTags map[string]string) (storage.FilesystemInfo, error) {
+	none := storage.FilesystemInfo{}
+	f, err := c.load(id)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	if err := f.rec.CheckImport(id, f.rec.Phase, resourceTags); err != nil {
+		return none, errors.Trace(err)
+	}
+	if !isImport && storage.OwnerOf(resourceTags).EntityUUID == "" {
+		return none, errors.NewNotValid(nil, fmt.Sprintf("%s with UUID %s is %s already: remove that first", f.rec.Type, f.rec.UUID, id))
+	}
+	if f.rec.Adopt(resourceTags) {
+		if err := f.Save(); err != nil {
+			return none, errors.Trace(err)
+		}
+	}
+	return f.info(), nil
+}

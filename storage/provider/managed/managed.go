@@ -1,0 +1,30 @@
+// Package managed is the source of filesystems that are made on volumes, whoever made
+// these. The package storage/provider tells what holds for all of the machine's own
+// providers.
+package managed
+
+import (
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/fsattr"
+)
+
+// choiceOf checks the parameters of a filesystem on a volume and returns what
+// they choose.
+func choiceOf(p storage.FilesystemParams) (fsattr.Choice, error) {
+	if p.Volume == (names.VolumeTag{}) {
+		return fsattr.Choice{}, errors.NewNotValid(nil, "it has no backing volume")
+	}
+	choice, err := fsattr.Parse(p.Attributes)
+	if err != nil {
+		return fsattr.Choice{}, errors.Trace(err)
+	}
+	if p.Size > 0 {
+		if err := choice.CheckSize(p.Size); err != nil {
+			return fsattr.Choice{}, errors.Trace(err)
+		}
+	}
+	return choice, nil
+}

@@ -1,0 +1,76 @@
+//go:build linux
+
+package managed
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
+)
+
+func TestManagedOptionsAreThoseThatWereChosen(t *testing.T) {
+	for fs, test := range map[string]struct {
+		mkfs, mount string
+		show        []string // the program that shows how the filesystem was made …
+		made        string   // … and what it says
+		mounted     []string
+	}{
+		"ext4": {"inode-size=512,stride=16,stripe-width=64", "noatime,commit=17",
+			[]string{"dumpe2fs", "-h"}, "RAID stripe width:        64", []string{"noatime", "commit=17"}},
+		"xfs": {"reflink=0,inode-size=1024", "nodiratime,logbufs=4",
+			[]string{"xfs_db", "-r", "-c", "info"}, "isize=1024", []string{"nodiratime", "logbufs=4"}},
+		"btrfs": {"checksum=xxhash,metadata=single", "noatime,compress=zstd:3",
+			[]string{"btrfs", "inspect-internal", "dump-super"}, "xxhash64", []string{"noatime", "compress=zstd:3"}},
+	} {
+		t.Run(fs, func(t *testing.T) {
+			mt := newManagedTest(t)
+			loop := mt.Loop(sourcetest.ManagedSizes[fs])
+			mt.Attributes = map[string]any{"mkfs-options": test.mkfs, "mount-options": test.mount}
+			mt.Create(fs)
+			out, err := exec.Command(test.show[0], append(test.show[1:], loop.Path)...).Output()
+			if err != nil || !strings.Contains(string(out), test.made) {
+				t.Errorf("%q does not say %q: %v: %s", test.show, test.made, err, out)
+			}
+			// Each attachment has them, whatever the attributes are by then.
+			mt.Attributes = nil
+			for range 2 {
+				mt.Attach()
+				m := mt.MountInfo()
+				for _, want := range append(test.mounted, "nosuid", "nodev") {
+					if !strings.Contains(m.Options+","+m.VFSOptions, want) {
+						t.Errorf("mounted with %s,%s, not with %s", m.Options, m.VFSOptions, want)
+					}
+				}
+				mt.Detach()
+			}
+		})
+	}
+}
+
+// A device that mkfs was killed on is formatted again as it was going to be.
+func TestManagedOptionsSurviveARestart(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Attributes = map[string]any{"mkfs-options": "stride=16,stripe-width=64"}
+	mt.Create("ext4")
+	corruptExt4(t, loop)
+	mt.editRecord(func(r *record) { r.Phase = phaseFormatting })
+	mt.Create("ext4")
+	out, err := exec.Command("dumpe2fs", "-h", loop.Path).Output()
+	if err != nil || !strings.Contains(string(out), "RAID stripe width:        64") {
+		t.Errorf("got %v: %s", err, out)
+	}
+}
+
+// Volumes that a pool's options do not fit are refused before anything is done.
+func TestManagedRefusesOptionsThatAreNotAllowed(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Attributes = map[string]any{"mount-options": "noatime,data=writeback"}
+	_, err := mt.TryCreate("ext4")
+	mt.CheckError(err, true, "creating filesystem 0/2", `attribute "mount-options"`, "ordered|journal")
+	mt.Attributes = nil
+	mt.Create("ext4")
+}

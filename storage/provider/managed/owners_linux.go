@@ -1,0 +1,47 @@
+package managed
+
+import (
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+)
+
+// ListFilesystemOwners implements [storage.FilesystemOwnerLister]. What was released is
+// not among them: nothing of it is left but what is on its volume.
+func (s *source) ListFilesystemOwners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "listing the owners of filesystems")
+	}
+	defer c.End()
+	all, err := c.ListOwned(c.owned)
+	return all, errors.Annotate(err, "listing the owners of filesystems")
+}
+
+// TagFilesystems implements [storage.FilesystemTagger].
+func (s *source) TagFilesystems(ctx envcontext.ProviderCallContext, tags []storage.ObjectTags) ([]error, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "tagging filesystems")
+	}
+	defer c.End()
+	return c.TagAll(tags), nil
+}
+
+// owned tells of a filesystem, of whatever phase. Its device is not looked at.
+func (c *call) owned(id string) (storage.OwnedObject, error) {
+	var rec record
+	if err := c.Records.Load(id, &rec); err != nil {
+		return storage.OwnedObject{}, errors.Trace(err)
+	}
+	at := c.Table().At(rec.MountPoint)
+	return storage.OwnedObject{
+		ID:           id,
+		Size:         uint64(rec.Size) >> 20,
+		ResourceTags: rec.ResourceTags,
+		Attached:     at != nil && at.FSType == rec.Type,
+		Incomplete:   rec.Phase != object.PhaseReady,
+	}, nil
+}

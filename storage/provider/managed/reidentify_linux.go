@@ -1,0 +1,156 @@
+package managed
+
+import (
+	"context"
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/moby/sys/mountinfo"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/mount"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+	"github.com/stowage-io/stowage/storage/provider/internal/signature"
+)
+
+// Reidentify makes sure, after the storage directory was moved, that the block devices
+// which the machine has hold what the records tell: a filesystem of the UUID and type,
+// on a device that is as large. The error has one for each filesystem of which that is not
+// so, or that is still mounted from where the directory was. A device that the machine
+// does not have at the moment is no error: a volume may be attached later. It can be
+// repeated.
+func Reidentify(ctx context.Context, storageDir string, how object.Relocation) error {
+	s := &source{dir: storageDir}
+	c, err := s.begin(ctx)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer c.End()
+	devices, err := c.allDevices()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return c.ReidentifyAll(func(id string) error {
+		f := &filesystem{id: id, call: c}
+		if err := c.Records.Load(id, &f.rec); err != nil {
+			return errors.Trace(err)
+		}
+		return f.reidentify(devices[f.rec.UUID], how)
+	})
+}
+
+// allDevices returns the paths of the devices of all filesystems, by UUID. A record that
+// cannot be read has none.
+func (c *call) allDevices() (map[string][]string, error) {
+	ids, err := c.Records.List()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	var uuids []string
+	for _, id := range ids {
+		var rec record
+		if err := c.Records.Load(id, &rec); err == nil {
+			uuids = append(uuids, rec.UUID)
+		}
+	}
+	if len(uuids) == 0 {
+		return nil, nil
+	}
+	return blockdev.FindUUIDs(c, uuids, 0)
+}
+
+func (f *filesystem) reidentify(devices []string, how object.Relocation) error {
+	for _, path := range devices {
+		if err := f.checkDevice(path); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	err := f.call.ReidentifyPlacement(how, &f.rec.Placement, func(m *mountinfo.Info) bool { return m.FSType == f.rec.Type })
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(f.Save())
+}
+
+func (f *filesystem) checkDevice(path string) error {
+	if f.rec.Phase != object.PhaseReady {
+		return nil
+	}
+	dev, err := blockdev.Open(path)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer dev.Close()
+	found, err := signature.ReadSuperblock(dev.File)
+	switch {
+	case err != nil:
+		return errors.Annotatef(err, "reading %s", path)
+	case found.UUID != f.rec.UUID || found.Type != f.rec.Type:
+		return errors.Errorf("%s holds %s, not %s with UUID %s", path, found, f.rec.Type, f.rec.UUID)
+	case dev.Size < f.rec.Size:
+		return errors.Errorf("%s has %d MiB, and the filesystem %d: the whole of it was not moved", path, dev.Size>>20, f.rec.Size>>20)
+	}
+	return nil
+}
+
+// Trash moves a filesystem's record to the trash: its data are its volume's. The
+// filesystem has the owner, and is mounted nowhere.
+func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at time.Time) error {
+	s := &source{dir: storageDir}
+	c, err := s.begin(ctx)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer c.End()
+	f := &filesystem{id: id, call: c}
+	if err := c.Records.Load(id, &f.rec); err != nil {
+		return errors.Trace(err)
+	}
+	if err := f.rec.CheckOwner(owner); err != nil {
+		return errors.Trace(err)
+	}
+	if at := c.Table().At(f.rec.MountPoint); at != nil && at.FSType == f.rec.Type {
+		return errors.Errorf("%s is mounted at %s: detach it first", mount.Describe(at), at.Mountpoint)
+	}
+	devices, err := blockdev.FindUUIDs(c, []string{f.rec.UUID}, 0)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for _, path := range devices[f.rec.UUID] {
+		if err := c.checkNotMounted(path); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	if err := mount.RemoveDirs(f.rec.MadeDirs); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(c.Trash(id, at))
+}
+
+// checkNotMounted returns an error if a device is mounted in any mount namespace.
+func (c *call) checkNotMounted(path string) error {
+	dev, err := blockdev.Open(path)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer dev.Close()
+	for _, namespace := range c.AllNamespaces() {
+		holders := namespace.Holders(func(t *mount.Table) []*mountinfo.Info { return t.OfDevice(dev.Major, dev.Minor) })
+		if len(holders) > 0 {
+			return errors.Errorf("%s is %s: unmount it first", path, mount.DescribeHolders(holders))
+		}
+	}
+	return nil
+}
+
+// PurgeTrash removes records from the trash that were put there before a time.
+func PurgeTrash(ctx context.Context, storageDir string, olderThan time.Time) error {
+	s := &source{dir: storageDir}
+	c, err := s.begin(ctx)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer c.End()
+	return errors.Trace(c.PurgeTrash(olderThan, nil))
+}

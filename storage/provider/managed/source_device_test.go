@@ -1,0 +1,921 @@
+//go:build linux
+
+package managed
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+	"github.com/stowage-io/stowage/storage/provider/internal/mount"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+	recordstore "github.com/stowage-io/stowage/storage/provider/internal/record"
+	"github.com/stowage-io/stowage/storage/provider/internal/signature"
+	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
+)
+
+func (t *managedTest) record() record {
+	t.Helper()
+	var rec record
+	t.editRecord(func(r *record) { rec = *r })
+	return rec
+}
+
+// editRecord makes the record what a crash would have left.
+func (t *managedTest) editRecord(edit func(*record)) {
+	t.Helper()
+	store, err := recordstore.Open(filepath.Join(t.Dir, "records"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := store.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	var rec record
+	if err := store.Load(sourcetest.ManagedID, &rec); err != nil {
+		t.Fatal(err)
+	}
+	edit(&rec)
+	if err := store.Save(sourcetest.ManagedID, rec); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forEachType runs a test for each filesystem type.
+func forEachType(t *testing.T, test func(t *managedTest, fs string)) {
+	for fs := range sourcetest.ManagedSizes {
+		t.Run(fs, func(t *testing.T) {
+			devicetest.RequireProgram(t, "mkfs."+fs)
+			test(newManagedTest(t), fs)
+		})
+	}
+}
+
+func TestManagedLife(t *testing.T) {
+	for fs, size := range sourcetest.ManagedSizes {
+		t.Run(fs, func(t *testing.T) {
+			devicetest.RequireProgram(t, "mkfs."+fs)
+			mt := newManagedTest(t)
+			loop := mt.Loop(size)
+			got, err := mt.TryCreate(fs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := storage.Filesystem{
+				Tag: sourcetest.ManagedTag, Volume: sourcetest.ManagedVolume,
+				FilesystemInfo: storage.FilesystemInfo{FilesystemId: "filesystem-0-2", Size: uint64(size) >> 20},
+			}
+			if *got != want {
+				t.Errorf("got %+v, want %+v", *got, want)
+			}
+			mt.Attach()
+			table, err := mount.ReadTable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := table.At(mt.Path())
+			if m == nil || m.FSType != fs || m.Source != loop.Path ||
+				!strings.Contains(m.Options, "nosuid") || !strings.Contains(m.Options, "nodev") {
+				t.Errorf("got mount %+v", m)
+			}
+			mt.WriteData()
+			mt.Detach()
+			if _, err := os.Stat(filepath.Dir(mt.Path())); !os.IsNotExist(err) {
+				t.Errorf("the directories that were made for the mount are still there: %v", err)
+			}
+			mt.Attach()
+			mt.CheckData()
+			mt.Detach()
+			if err := mt.TryDestroy(); err != nil {
+				t.Fatal(err)
+			}
+			// The data went nowhere.
+			sourcetest.Command(t, "mount", "--mkdir", loop.Path, mt.Path())
+			mt.CheckData()
+			mt.UnmountBehindOurBack()
+			if names, err := filepath.Glob(mt.Dir + "/*/*"); err != nil || len(names) > 0 {
+				t.Errorf("left: %q, %v", names, err)
+			}
+		})
+	}
+}
+
+func TestManagedDirectoryThatWasThereStays(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.Loop(sourcetest.ManagedExt4Size)
+	if err := os.MkdirAll(mt.Path(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mt.Create("ext4")
+	mt.Attach()
+	mt.Detach()
+	if _, err := os.Stat(mt.Path()); err != nil {
+		t.Error(err)
+	}
+}
+
+// edges returns the first and last 4 MiB of a file.
+func edges(t testing.TB, path string) []byte {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	both := make([]byte, 8<<20)
+	if _, err := io.ReadFull(f, both[:4<<20]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Seek(-4<<20, io.SeekEnd); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(f, both[4<<20:]); err != nil {
+		t.Fatal(err)
+	}
+	return both
+}
+
+func TestManagedNeverFormatsWhatIsNotBlank(t *testing.T) {
+	for _, test := range []struct {
+		name, found string
+		size        int64
+		put         func(t *testing.T, path string, size int64)
+	}{
+		{"ext4", `ext4 labelled "precious" with UUID 1`, sourcetest.ManagedExt4Size, func(t *testing.T, path string, _ int64) {
+			sourcetest.Command(t, "mkfs.ext4", "-q", "-L", "precious", "-U", "11111111-2222-3333-4444-555555555555", path)
+		}},
+		{"xfs", `xfs labelled "precious" with UUID`, sourcetest.ManagedXFSSize, func(t *testing.T, path string, _ int64) {
+			sourcetest.Command(t, "mkfs.xfs", "-q", "-L", "precious", path)
+		}},
+		{"btrfs", `btrfs labelled "precious" with UUID`, sourcetest.ManagedBtrfsSize, func(t *testing.T, path string, _ int64) {
+			sourcetest.Command(t, "mkfs.btrfs", "-q", "-L", "precious", path)
+		}},
+		{"btrfs of which the beginning is lost", `btrfs labelled "precious" with UUID`, sourcetest.ManagedBtrfsSize, func(t *testing.T, path string, _ int64) {
+			sourcetest.Command(t, "mkfs.btrfs", "-q", "-L", "precious", path)
+			sourcetest.WriteAt(t, path, 0, make([]byte, 4<<20))
+		}},
+		{"swap", "swap with UUID", sourcetest.ManagedExt4Size, func(t *testing.T, path string, _ int64) {
+			sourcetest.Command(t, "mkswap", path)
+		}},
+		{"GPT", "gpt", sourcetest.ManagedExt4Size, func(t *testing.T, path string, size int64) {
+			sourcetest.WriteAt(t, path, 0, sourcetest.Gpt(size))
+		}},
+		{"random bytes at the beginning", "data of an unknown kind", sourcetest.ManagedExt4Size, func(t *testing.T, path string, _ int64) {
+			sourcetest.WriteAt(t, path, 3<<20, sourcetest.RandomBytes(4096))
+		}},
+		{"random bytes at the end", "data of an unknown kind", sourcetest.ManagedExt4Size, func(t *testing.T, path string, size int64) {
+			sourcetest.WriteAt(t, path, size-4096, sourcetest.RandomBytes(4096))
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			mt := newManagedTest(t)
+			loop := mt.Loop(test.size)
+			test.put(t, loop.Path, test.size)
+			before := edges(t, loop.File)
+			for _, fs := range []string{"ext4", "ext4", "xfs", "btrfs"} {
+				if test.size < sourcetest.ManagedSizes[fs] {
+					continue
+				}
+				_, err := mt.TryCreate(fs)
+				mt.CheckError(err, true, "creating filesystem 0/2", loop.Path, test.found, "blkdiscard")
+			}
+			if !bytes.Equal(before, edges(t, loop.File)) {
+				t.Error("the device was written to")
+			}
+			if names, _ := filepath.Glob(mt.Dir + "/*/*"); len(names) > 0 {
+				t.Errorf("a refusal left %q", names)
+			}
+		})
+	}
+}
+
+func TestManagedNeverFormatsWhatCannotBeRead(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	if err := os.Truncate(loop.File, sourcetest.ManagedExt4Size/2); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(loop.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = mt.TryCreate("ext4")
+	mt.CheckError(err, false, "cannot be proven blank", "input/output error")
+	after, err := os.ReadFile(loop.File)
+	if err != nil || !bytes.Equal(before, after) {
+		t.Errorf("the device was written to: %v", err)
+	}
+}
+
+func TestManagedNeverFormatsWhatIsInUse(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	fd, err := unix.Open(loop.Path, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = mt.TryCreate("ext4")
+	unix.Close(fd)
+	mt.CheckError(err, false, loop.Path, "in use", filepath.Base(os.Args[0]))
+	mt.Create("ext4")
+}
+
+func TestManagedNeverFormatsADeviceOfAnotherSize(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Plug(loop, 2*sourcetest.ManagedExt4Size)
+	_, err := mt.TryCreate("ext4")
+	mt.CheckError(err, false, loop.Path+" has 32 MiB", "32 MiB, not 64 MiB")
+}
+
+func TestManagedCreateFindsTheDeviceWithoutUdev(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Blocks[sourcetest.ManagedVolume] = storage.BlockDevice{
+		WWN: "0x500", HardwareId: "nobody-made-this-link", DeviceLinks: []string{"relative", filepath.Join(mt.Top, "none")},
+		DeviceName: loop.Name(), Size: sourcetest.ManagedExt4Size >> 20,
+	}
+	mt.Create("ext4")
+}
+
+func TestManagedCreateWaitsForTheDevice(t *testing.T) {
+	mt := newManagedTest(t)
+	_, err := mt.TryCreate("ext4")
+	mt.CheckError(err, false, "block device of volume 0/1")
+	if !errors.Is(err, errors.NotFound) {
+		t.Errorf("got %v", err)
+	}
+	mt.Blocks[sourcetest.ManagedVolume] = storage.BlockDevice{DeviceLinks: []string{filepath.Join(mt.Top, "none")}}
+	_, err = mt.TryCreate("ext4")
+	mt.CheckError(err, false, "block device of volume 0/1", filepath.Join(mt.Top, "none"))
+}
+
+func TestManagedCancelledCreateIsFinishedLater(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.Loop(sourcetest.ManagedExt4Size)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	results, err := mt.Source().CreateFilesystems(envcontext.New(ctx), []storage.FilesystemParams{{Tag: sourcetest.ManagedTag, Volume: sourcetest.ManagedVolume}})
+	if err == nil {
+		err = results[0].Error
+	}
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	mt.Create("ext4")
+}
+
+// A filesystem that has been made is not made again, whatever the device shows.
+func TestManagedDeviceThatLostItsFilesystemIsNotFormatted(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Create("ext4")
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	_, err := mt.TryCreate("ext4")
+	mt.CheckError(err, true, loop.Path, "not formatted again")
+	if !bytes.Equal(edges(t, loop.File), make([]byte, 8<<20)) {
+		t.Error("the device was written to")
+	}
+}
+
+// corruptExt4 makes of a filesystem what mkfs leaves when it is killed: mke2fs
+// writes the superblock last.
+func corruptExt4(t *testing.T, loop *devicetest.Loop) {
+	sourcetest.WriteAt(t, loop.Path, 1024, make([]byte, 1024))
+}
+
+func TestManagedRestartWhileFormatting(t *testing.T) {
+	formatting := func(r *record) { r.Phase = phaseFormatting }
+	for _, test := range []struct {
+		name, fs string
+		size     int64
+		crash    func(t *testing.T, mt *managedTest, loop *devicetest.Loop)
+		err      string
+	}{{
+		name: "mkfs was not begun", fs: "ext4", size: sourcetest.ManagedExt4Size,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
+			sourcetest.Command(t, "blkdiscard", "--zeroout", loop.Path)
+		},
+	}, {
+		name: "mkfs was killed", fs: "ext4", size: sourcetest.ManagedExt4Size,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) { corruptExt4(t, loop) },
+	}, {
+		name: "mkfs was killed and the machine restarted", fs: "ext4", size: sourcetest.ManagedExt4Size,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
+			corruptExt4(t, loop)
+			mt.editRecord(func(r *record) { r.Device.BootID = "another" })
+			loop.Detach(t)
+			mt.Plug(devicetest.AttachLoop(t, loop.File), sourcetest.ManagedExt4Size)
+		},
+	}, {
+		name: "mkfs was killed and the volume has grown", fs: "ext4", size: sourcetest.ManagedExt4Size,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
+			corruptExt4(t, loop)
+			mt.resizeDevice(loop, 2*sourcetest.ManagedExt4Size)
+		},
+	}, {
+		name: "mkfs was killed and the volume has become smaller", fs: "ext4", size: sourcetest.ManagedExt4Size,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
+			corruptExt4(t, loop)
+			mt.resizeDevice(loop, sourcetest.ManagedExt4Size/2)
+		},
+		err: "cannot be proven to be",
+	}, {
+		name: "mkfs.btrfs was killed", fs: "btrfs", size: sourcetest.ManagedBtrfsSize,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
+			sourcetest.WriteAt(t, loop.Path, 64<<10+64, []byte("!")) // the first letter of its magic until all is done
+		},
+	}, {
+		name: "mkfs.btrfs was done", fs: "btrfs", size: sourcetest.ManagedBtrfsSize,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {},
+	}, {
+		name: "mkfs was done", fs: "ext4", size: sourcetest.ManagedExt4Size,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {},
+	}, {
+		name: "mkfs.xfs was done", fs: "xfs", size: sourcetest.ManagedXFSSize,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {},
+	}, {
+		name: "mkfs.xfs was killed", fs: "xfs", size: sourcetest.ManagedXFSSize,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
+			sourcetest.WriteAt(t, loop.Path, 126, []byte{1}) // sb_inprogress
+		},
+	}, {
+		name: "somebody else formatted it since", fs: "ext4", size: sourcetest.ManagedExt4Size,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
+			sourcetest.Command(t, "mkfs.ext4", "-q", "-F", "-L", "precious", loop.Path)
+		},
+		err: `it holds ext4 labelled "precious"`,
+	}, {
+		name: "another device is there, with data of an unknown kind", fs: "ext4", size: sourcetest.ManagedExt4Size,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
+			other := mt.Loop(sourcetest.ManagedExt4Size)
+			sourcetest.WriteAt(t, other.Path, 1<<20, sourcetest.RandomBytes(4096))
+		},
+		err: "cannot be proven to be",
+	}} {
+		t.Run(test.name, func(t *testing.T) {
+			devicetest.RequireProgram(t, "mkfs."+test.fs)
+			mt := newManagedTest(t)
+			loop := mt.Loop(test.size)
+			mt.Create(test.fs)
+			mt.editRecord(formatting)
+			_, err := mt.TryAttach(false)
+			mt.CheckError(err, false, "not complete")
+			test.crash(t, mt, loop)
+			_, err = mt.TryCreate(test.fs)
+			if test.err != "" {
+				mt.CheckError(err, true, test.err)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if phase := mt.record().Phase; phase != object.PhaseReady {
+				t.Errorf("got phase %s", phase)
+			}
+			mt.Attach()
+			mt.WriteData()
+			mt.Detach()
+		})
+	}
+}
+
+// A filesystem is on the device's disk before it is recorded as complete, whether its
+// program sees to that or not.
+func TestManagedIsWrittenBeforeItIsComplete(t *testing.T) {
+	if !inOwnMounts(t) {
+		return
+	}
+	mt := newManagedTest(t)
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	replaceMkfs(t, `#!/bin/sh -e
+image=$(mktemp)
+trap 'rm $image' EXIT
+truncate --size=32M $image
+for arg; do shift; set -- "$@" "$(test "$arg" = /proc/self/fd/3 && echo $image || echo "$arg")"; done
+MKFS "$@"
+cat $image 1<>/proc/self/fd/3 # without fsync
+`)
+	// While somebody has the device open, the kernel does not write what it caches of it
+	// when somebody else closes it.
+	other, err := os.Open(loop.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	mt.Create("ext4")
+	file, err := os.Open(loop.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if found, err := signature.ReadSuperblock(file); err != nil || found.UUID != mt.record().UUID {
+		t.Errorf("on disk there is %v, %v", found, err)
+	}
+}
+
+// replaceMkfs puts a script in the place of mkfs.ext4, which is MKFS in it.
+func replaceMkfs(t *testing.T, script string) {
+	t.Helper()
+	const program = "/usr/sbin/mkfs.ext4"
+	dir := t.TempDir()
+	mkfs := filepath.Join(dir, "mkfs.ext4") // mke2fs goes by the name that it has
+	script = strings.ReplaceAll(script, "MKFS", mkfs)
+	binary, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replacement := filepath.Join(dir, "script")
+	for path, content := range map[string][]byte{mkfs: binary, replacement: []byte(script)} {
+		if err := os.WriteFile(path, content, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mount(replacement, program, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(program, 0); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The filesystem that mkfs completed just before the crash is kept.
+func TestManagedRestartKeepsACompleteFilesystem(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Create("ext4")
+	mt.editRecord(func(r *record) { r.Phase = phaseFormatting })
+	// A sign that another mkfs would remove.
+	sourcetest.Command(t, "tune2fs", "-L", "the first", loop.Path)
+	mt.Create("ext4")
+	f, err := os.Open(loop.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if found, err := signature.ReadSuperblock(f); err != nil || found.Label != "the first" {
+		t.Errorf("got %v, %v", found, err)
+	}
+}
+
+func TestManagedRestartWhileAttachingOrDetaching(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		crash func(*managedTest)
+	}{
+		{"it stays mounted", func(*managedTest) {}},
+		{"it was unmounted, or not mounted yet", (*managedTest).UnmountBehindOurBack},
+		{"the directory was removed", func(mt *managedTest) {
+			mt.UnmountBehindOurBack()
+			if err := os.Remove(mt.Path()); err != nil {
+				mt.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			mt := newManagedTest(t)
+			mt.Loop(sourcetest.ManagedExt4Size)
+			mt.Create("ext4")
+			mt.Attach()
+			mt.WriteData()
+			test.crash(mt)
+			mt.Attach()
+			if n := mt.Mounts(); n != 1 {
+				t.Errorf("mounted %d times", n)
+			}
+			mt.CheckData()
+
+			test.crash(mt)
+			mt.Detach()
+			if n := mt.Mounts(); n != 0 {
+				t.Errorf("mounted %d times", n)
+			}
+			if rec := mt.record(); rec.Phase != object.PhaseReady || rec.MountPoint != "" {
+				t.Errorf("got %+v", rec)
+			}
+			if _, err := os.Stat(filepath.Dir(mt.Path())); !os.IsNotExist(err) {
+				t.Errorf("the directories that were made for the mount are still there: %v", err)
+			}
+		})
+	}
+}
+
+// After a restart of the machine the device has another name, and its old name
+// may be another's.
+func TestManagedAttachGoesByUUIDNotByName(t *testing.T) {
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		loop := mt.Loop(sourcetest.ManagedSizes[fs])
+		mt.Create(fs)
+		mt.Attach()
+		mt.WriteData()
+		mt.UnmountBehindOurBack()
+		mt.Loop(sourcetest.ManagedSizes[fs])
+		mt.editRecord(func(r *record) { r.Device.BootID = "another" })
+		mt.Attach()
+		mt.CheckData()
+		table, err := mount.ReadTable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := table.At(mt.Path()); m == nil || m.Source != loop.Path {
+			t.Errorf("mounted %+v", m)
+		}
+		mt.Detach()
+	})
+}
+
+func TestManagedAttachRefusesTwoDevicesWithOneUUID(t *testing.T) {
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		loop := mt.Loop(sourcetest.ManagedSizes[fs])
+		mt.Create(fs)
+		clone := filepath.Join(mt.Top, "clone")
+		sourcetest.Command(t, "cp", "--sparse=always", loop.Path, clone)
+		other := devicetest.AttachLoop(t, clone)
+		_, err := mt.TryAttach(false)
+		mt.CheckError(err, true, "attaching filesystem 0/2", loop.Path, other.Path, "one is a copy")
+		if n := mt.Mounts(); n != 0 {
+			t.Errorf("mounted %d times", n)
+		}
+		other.Detach(t)
+		mt.Attach()
+		mt.Detach()
+	})
+}
+
+// A copied directory has volumes with the same filesystems on them, attached at the same
+// time.
+func TestManagedAttachTellsItsVolumeFromACopy(t *testing.T) {
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		loop := mt.Loop(sourcetest.ManagedSizes[fs])
+		mt.Create(fs)
+		clone := filepath.Join(mt.Top, "clone")
+		sourcetest.Command(t, "cp", "--sparse=always", loop.Path, clone)
+		other := devicetest.AttachLoop(t, clone)
+		for _, its := range []*devicetest.Loop{other, loop} {
+			entry := storage.BlockDevice{DeviceName: its.Name(), BusAddress: sourcetest.BusAddress(t, its)}
+			mt.Blocks[sourcetest.ManagedVolume] = entry
+			mt.Attach()
+			table, err := mount.ReadTable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m := table.At(mt.Path()); m == nil || m.Source != its.Path {
+				t.Errorf("mounted %+v, want %s", m, its.Path)
+			}
+			mt.Detach()
+		}
+	})
+}
+
+func TestManagedAttachChoosesAPathWhereNoneIsAskedFor(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Create("ext4")
+	p := mt.Attachment(false)
+	p.Path = ""
+	params := []storage.FilesystemAttachmentParams{p}
+	attached, err := mt.Source().AttachFilesystems(mt.CallContext(), params)
+	if err != nil || attached[0].Error != nil {
+		t.Fatalf("got %+v, %v", attached, err)
+	}
+	path := attached[0].FilesystemAttachment.Path
+	table, err := mount.ReadTable()
+	if err != nil || table.At(path) == nil {
+		t.Errorf("nothing is mounted at %q: %v", path, err)
+	}
+	if detached, err := mt.Source().DetachFilesystems(mt.CallContext(), params); err != nil || detached[0] != nil {
+		t.Errorf("got %v, %v", detached, err)
+	}
+}
+
+func TestManagedAttachWaitsForTheDevice(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Create("ext4")
+	mt.Blocks = nil
+	_, err := mt.TryAttach(false)
+	mt.CheckError(err, false, "block device of volume 0/1")
+
+	mt.Blocks = map[names.VolumeTag]storage.BlockDevice{}
+	mt.Plug(loop, sourcetest.ManagedExt4Size)
+	loop.Detach(t)
+	_, err = mt.TryAttach(false)
+	mt.CheckError(err, false, "32 MiB", mt.record().UUID)
+}
+
+func TestManagedAttachOfWhatWasNotMadeHere(t *testing.T) {
+	mt := newManagedTest(t)
+	_, err := mt.TryAttach(false)
+	mt.CheckError(err, true, "not made here", sourcetest.ManagedID)
+}
+
+func TestManagedAttachTouchesNoForeignMount(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Create("ext4")
+	sourcetest.Command(t, "mount", "--mkdir", "-t", "tmpfs", "foreign", mt.Path())
+	_, err := mt.TryAttach(false)
+	mt.CheckError(err, true, "tmpfs from foreign is mounted at "+mt.Path())
+	// What is not ours is not ours to unmount either.
+	mt.Detach()
+	if n := mt.Mounts(); n != 1 {
+		t.Errorf("mounted %d times", n)
+	}
+	mt.UnmountBehindOurBack()
+	mt.Attach()
+	mt.Detach()
+}
+
+func TestManagedDetachDoesNotReachBeneathAForeignMount(t *testing.T) {
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		mt.Loop(sourcetest.ManagedSizes[fs])
+		mt.Create(fs)
+		mt.Attach()
+		sourcetest.Command(t, "mount", "-t", "tmpfs", "foreign", mt.Path())
+		mt.CheckError(mt.TryDetach(), false, "tmpfs from foreign is mounted over it")
+		mt.CheckError(mt.TryDestroy(), false, "is mounted at "+mt.Path())
+		mt.UnmountBehindOurBack()
+		mt.Detach()
+	})
+}
+
+func TestManagedAttachHidesNoFiles(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Create("ext4")
+	if err := os.MkdirAll(mt.Path()+"/precious", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, err := mt.TryAttach(false)
+	mt.CheckError(err, true, mt.Path(), "not empty: empty it or choose another mount point")
+	if err := os.Remove(mt.Path() + "/precious"); err != nil {
+		t.Fatal(err)
+	}
+	mt.Attach()
+	mt.Detach()
+}
+
+func TestManagedAttachFollowsNoSymbolicLink(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Create("ext4")
+	elsewhere := filepath.Join(mt.Top, "elsewhere")
+	if err := os.Mkdir(elsewhere, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(elsewhere, filepath.Dir(mt.Path())); err != nil {
+		t.Fatal(err)
+	}
+	_, err := mt.TryAttach(false)
+	mt.CheckError(err, true, "symbolic link")
+}
+
+func TestManagedDeviceMountedElsewhereIsNotMountedAgain(t *testing.T) {
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		loop := mt.Loop(sourcetest.ManagedSizes[fs])
+		mt.Create(fs)
+		elsewhere := filepath.Join(mt.Top, "elsewhere")
+		sourcetest.Command(t, "mount", "--mkdir", loop.Path, elsewhere)
+		_, err := mt.TryAttach(false)
+		mt.CheckError(err, false, loop.Path, "in use", "mounted at "+elsewhere)
+		if err := unix.Unmount(elsewhere, 0); err != nil {
+			t.Fatal(err)
+		}
+		mt.Attach()
+		mt.Detach()
+	})
+}
+
+func TestManagedMountOfAPartOfTheFilesystemIsForeign(t *testing.T) {
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		loop := mt.Loop(sourcetest.ManagedSizes[fs])
+		mt.Create(fs)
+		elsewhere := filepath.Join(mt.Top, "elsewhere")
+		sourcetest.Command(t, "mount", "--mkdir", loop.Path, elsewhere)
+		if err := os.MkdirAll(elsewhere+"/part", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		sourcetest.Command(t, "mount", "--mkdir", "--bind", elsewhere+"/part", mt.Path())
+		_, err := mt.TryAttach(false)
+		mt.CheckError(err, true, fs+" from "+loop.Path+" is mounted at "+mt.Path())
+		mt.UnmountBehindOurBack()
+		if err := unix.Unmount(elsewhere, 0); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestManagedReadOnly(t *testing.T) {
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		mt.Loop(sourcetest.ManagedSizes[fs])
+		mt.Create(fs)
+		mt.Attach()
+		mt.WriteData()
+		_, err := mt.TryAttach(true)
+		mt.CheckError(err, true, "wanted read-only", "detach it first")
+		mt.Detach()
+		got, err := mt.TryAttach(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !got.ReadOnly {
+			t.Errorf("got %+v", got)
+		}
+		mt.CheckData()
+		if err := os.WriteFile(filepath.Join(mt.Path(), "data"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+			t.Errorf("writing gives %v", err)
+		}
+		if err := unix.Mount("", mt.Path(), "", unix.MS_REMOUNT|unix.MS_BIND, ""); err == nil {
+			if err := os.WriteFile(filepath.Join(mt.Path(), "data"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+				t.Errorf("writing after the mount was made writable gives %v", err)
+			}
+		}
+		mt.Detach()
+	})
+}
+
+func TestManagedBusyDetachNamesTheHolder(t *testing.T) {
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		mt.Loop(sourcetest.ManagedSizes[fs])
+		mt.Create(fs)
+		mt.Attach()
+		mt.WriteData()
+		cmd := exec.Command("sh", "-c", "echo ready; read line")
+		cmd.Dir = mt.Path()
+		kill := sourcetest.Holder(t, cmd)
+		mt.CheckError(mt.TryDetach(), false, "detaching filesystem 0/2", mt.Path(), "(sh): working directory")
+		mt.CheckData()
+		mt.CheckError(mt.TryDestroy(), false, "mounted at "+mt.Path())
+		// Nothing is half undone.
+		mt.Attach()
+		mt.CheckData()
+		kill()
+		mt.Detach()
+	})
+}
+
+// A mount namespace that was copied while the filesystem was mounted keeps it
+// alive after umount has succeeded.
+func TestManagedDetachSeesOtherMountNamespaces(t *testing.T) {
+	forEachType(t, func(mt *managedTest, fs string) {
+		t := mt.T
+		loop := mt.Loop(sourcetest.ManagedSizes[fs])
+		mt.Create(fs)
+		mt.Attach()
+		devicetest.RequireProgram(t, "unshare")
+		kill := sourcetest.Holder(t, exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; read line"))
+		mt.CheckError(mt.TryDetach(), false, loop.Path, "in use", "(sh): mounted at "+mt.Path())
+		mt.CheckError(mt.TryDetach(), false, loop.Path, "in use")
+		kill()
+		mt.Detach()
+	})
+}
+
+func TestManagedBulkCallsAnswerInOrder(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.Loop(sourcetest.ManagedExt4Size)
+	second := names.NewVolumeTag("0/9")
+	loop := devicetest.NewLoop(t, sourcetest.ManagedExt4Size)
+	mt.Blocks[second] = storage.BlockDevice{DeviceName: loop.Name(), Size: sourcetest.ManagedExt4Size >> 20}
+
+	tags := []names.FilesystemTag{sourcetest.ManagedTag, names.NewFilesystemTag("0/8"), names.NewFilesystemTag("0/9")}
+	created, err := mt.Source().CreateFilesystems(mt.CallContext(), []storage.FilesystemParams{
+		{Tag: tags[0], Volume: sourcetest.ManagedVolume}, {Tag: tags[1], Volume: names.NewVolumeTag("0/8")}, {Tag: tags[2], Volume: second},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	attach := make([]storage.FilesystemAttachmentParams, len(tags))
+	for i, tag := range tags {
+		good := i != 1
+		if (created[i].Error == nil) != good || good && created[i].Filesystem.Tag != tag {
+			t.Errorf("creating %d: got %+v", i, created[i])
+		}
+		attach[i] = storage.FilesystemAttachmentParams{
+			Filesystem: tag, FilesystemId: tag.String(), Path: filepath.Join(mt.Top, "srv", tag.String()),
+		}
+	}
+	attached, err := mt.Source().AttachFilesystems(mt.CallContext(), attach)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range tags {
+		good := i != 1
+		if (attached[i].Error == nil) != good || good && attached[i].FilesystemAttachment.Path != attach[i].Path {
+			t.Errorf("attaching %d: got %+v", i, attached[i])
+		}
+	}
+	detached, err := mt.Source().DetachFilesystems(mt.CallContext(), attach)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, err := range detached {
+		if err != nil {
+			t.Errorf("detaching %d: %v", i, err)
+		}
+	}
+}
+
+// What is known of the volume's device may be older than the device that has its
+// name now, which is as blank and as large.
+func TestManagedNeverFormatsAnotherVolumesDevice(t *testing.T) {
+	mt := newManagedTest(t)
+	mine, others := devicetest.NewLoop(t, sourcetest.ManagedExt4Size), devicetest.NewLoop(t, sourcetest.ManagedExt4Size)
+	entry := storage.BlockDevice{DeviceName: others.Name(), Size: sourcetest.ManagedExt4Size >> 20, BusAddress: sourcetest.BusAddress(t, mine)}
+	mt.Blocks[sourcetest.ManagedVolume] = entry
+	before := edges(t, others.Path)
+	_, err := mt.TryCreate("ext4")
+	mt.CheckError(err, false, "block device of volume 0/1", sourcetest.BusAddress(t, others), sourcetest.BusAddress(t, mine))
+	if !bytes.Equal(edges(t, others.Path), before) {
+		t.Error("the other volume's device was written to")
+	}
+	entry.DeviceName = mine.Name()
+	mt.Blocks[sourcetest.ManagedVolume] = entry
+	mt.Create("ext4")
+	mt.Attach()
+	mt.Detach()
+}
+
+// A copy that somebody attached must not be written to when the volume itself is
+// not there.
+func TestManagedAttachDoesNotTakeACopyForTheVolume(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	entry := mt.Blocks[sourcetest.ManagedVolume]
+	entry.BusAddress = sourcetest.BusAddress(t, loop)
+	mt.Blocks[sourcetest.ManagedVolume] = entry
+	mt.Create("ext4")
+	clone := filepath.Join(mt.Top, "clone")
+	sourcetest.Command(t, "cp", "--sparse=always", loop.Path, clone)
+	loop.Detach(t)
+	other := devicetest.AttachLoop(t, clone)
+	_, err := mt.TryAttach(false)
+	mt.CheckError(err, false, "not on the block device of volume-0-1", other.Path)
+	if n := mt.Mounts(); n != 0 {
+		t.Errorf("mounted %d times", n)
+	}
+}
+
+// After a restart two disks may have swapped their names.
+func TestManagedKnowsADiskByItsWWN(t *testing.T) {
+	for _, test := range []struct {
+		hardware, wwn string
+		ok            bool
+	}{
+		{"naa.5000c500a1b2c3d4", "0x5000c500a1b2c3d4", true},
+		{"naa.5000c500a1b2c3d4", "0x5000c500a1b2c3d5", false},
+		{"eui.0025388b01b2c3d4", "eui.0025388b01b2c3d4", true},
+		{"eui.0025388b01b2c3d4", "eui.0025388b01b2c3d5", false},
+		{"t10.ATA     QEMU HARDDISK", "0x5000c500a1b2c3d4", true},
+		{"", "0x5000c500a1b2c3d4", true},
+		{"naa.5000c500a1b2c3d4", "", true},
+	} {
+		dev := &blockdev.Device{Name: "sda", Identity: blockdev.Identity{Hardware: test.hardware}}
+		err := checkIdentity(dev, storage.BlockDevice{DeviceName: "sda", WWN: test.wwn, BusAddress: "scsi@0:0.0.0"})
+		if (err == nil) != test.ok {
+			t.Errorf("%q for WWN %q: %v", test.hardware, test.wwn, err)
+		}
+	}
+}
+
+func TestManagedGoesAwayFromAFullFilesystem(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.Dir = filepath.Join(mt.Top, "small", "managed")
+	sourcetest.Command(t, "mkdir", filepath.Dir(mt.Dir))
+	sourcetest.MountTmpfs(t, "full", filepath.Dir(mt.Dir), "1m")
+	mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Create("ext4")
+	mt.Attach()
+	if err := os.WriteFile(filepath.Join(mt.Top, "small", "other"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("filling up: %v", err)
+	}
+	mt.Detach()
+	if err := mt.TryDestroy(); err != nil {
+		t.Error(err)
+	}
+}

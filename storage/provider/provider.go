@@ -1,0 +1,60 @@
+package provider
+
+import (
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/loop"
+	"github.com/stowage-io/stowage/storage/provider/managed"
+	"github.com/stowage-io/stowage/storage/provider/rootfs"
+	"github.com/stowage-io/stowage/storage/provider/tmpfs"
+)
+
+// The types of the providers in this package.
+const (
+	LoopProviderType   = loop.ProviderType
+	TmpfsProviderType  = tmpfs.ProviderType
+	RootfsProviderType = rootfs.ProviderType
+)
+
+// The settings of the providers, and the logger that they use.
+type (
+	LoopOptions   = loop.Options
+	TmpfsOptions  = tmpfs.Options
+	RootfsOptions = rootfs.Options
+	Logger        = rootfs.Logger
+)
+
+// CommonStorageProviders returns the providers that every Linux machine has:
+// loop, tmpfs and rootfs, with their default options.
+func CommonStorageProviders() storage.ProviderRegistry {
+	return storage.StaticProviderRegistry{
+		Providers: map[storage.ProviderType]storage.Provider{
+			LoopProviderType:   NewLoopProvider(LoopOptions{}),
+			TmpfsProviderType:  NewTmpfsProvider(TmpfsOptions{}),
+			RootfsProviderType: NewRootfsProvider(RootfsOptions{}),
+		},
+	}
+}
+
+// NewLoopProvider returns the provider of volumes that are files attached to loop
+// devices: see [loop.NewProvider].
+func NewLoopProvider(options LoopOptions) storage.Provider {
+	return loop.NewProvider(options)
+}
+
+// NewTmpfsProvider returns the provider of filesystems in the machine's memory: see
+// [tmpfs.NewProvider].
+func NewTmpfsProvider(options TmpfsOptions) storage.Provider {
+	return tmpfs.NewProvider(options)
+}
+
+// NewRootfsProvider returns the provider of filesystems that are directories of the
+// machine's own filesystem: see [rootfs.NewProvider].
+func NewRootfsProvider(options RootfsOptions) storage.Provider {
+	return rootfs.NewProvider(options)
+}
+
+// NewManagedFilesystemSource returns the source of filesystems that are made on
+// volumes: see [managed.NewSource]. Its records live under storageDir.
+func NewManagedFilesystemSource(storageDir string, d storage.BackingDevices) storage.FilesystemSource {
+	return managed.NewSource(storageDir, d)
+}

@@ -1,0 +1,322 @@
+//go:build linux
+
+package rootfs
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
+)
+
+func TestRootfsKeepsItsContents(t *testing.T) {
+	ft := newFilesystemTest(t)
+	ft.Create()
+	ft.Attach()
+	ft.Write()
+	ft.Detach()
+	ft.Restart()
+	ft.Attach()
+	ft.CheckWritten()
+	ft.Detach()
+
+	results, err := ft.Source.ReleaseFilesystems(ft.Ctx, []string{sourcetest.FilesystemTag.String()})
+	if err != nil || results[0] != nil {
+		t.Errorf("releasing: %v, %v", results, err)
+	}
+	dir := filepath.Join(ft.Dir, "filesystems", "filesystem-0-1")
+	if _, err := os.Stat(filepath.Join(dir, "file")); err != nil {
+		t.Errorf("the released directory: %v", err)
+	}
+	sourcetest.CheckError(t, ft.TryCreate(sourcetest.FilesystemSize), true, dir, "was released")
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	ft.Destroy()
+}
+
+func TestRootfsTooSmallAParent(t *testing.T) {
+	top := devicetest.Dir(t)
+	sourcetest.MountTmpfs(t, "small", top, "4m")
+	ft := newFilesystemTest(t)
+	ft.Dir = filepath.Join(top, "storage")
+	ft.Restart()
+	sourcetest.CheckError(t, ft.TryCreate(100), false, "100 MiB needed", "MiB available in "+ft.Dir)
+	sourcetest.CheckNoFiles(t, ft.Dir)
+}
+
+func TestRootfsAtItsOwnDirectory(t *testing.T) {
+	ft := newFilesystemTest(t)
+	ft.Create()
+	dir := filepath.Join(ft.Dir, "filesystems", "filesystem-0-1")
+	path, err := ft.TryAttach(dir, false)
+	if err != nil || path != dir {
+		t.Errorf("attached at %s, %v", path, err)
+	}
+	ft.CheckMounts(0)
+	_, err = ft.TryAttach(dir, true)
+	sourcetest.CheckError(t, err, true, "read-only", dir)
+	ft.Detach()
+	ft.Destroy()
+}
+
+func TestRootfsReplacedDirectoryIsNotTouched(t *testing.T) {
+	ft := newFilesystemTest(t)
+	ft.Create()
+	dir := filepath.Join(ft.Dir, "filesystems", "filesystem-0-1")
+	sourcetest.Run(t, "mkdir", dir+".foreign")
+	sourcetest.Run(t, "rmdir", dir)
+	sourcetest.Run(t, "mv", dir+".foreign", dir)
+	_, err := ft.TryAttach(ft.Path, false)
+	sourcetest.CheckError(t, err, true, "was replaced")
+	sourcetest.CheckError(t, ft.TryDestroy(), true, "was replaced")
+	sourcetest.Run(t, "rmdir", dir)
+	_, err = ft.TryAttach(ft.Path, false)
+	sourcetest.CheckError(t, err, true, "is missing")
+	ft.Destroy()
+}
+
+// TestRootfsNeverRemovesWhatIsMountedInIt is k8s #72257: clearing up reached into
+// what was mounted there.
+func TestRootfsNeverRemovesWhatIsMountedInIt(t *testing.T) {
+	ft := newFilesystemTest(t)
+	ft.Create()
+	dir := filepath.Join(ft.Dir, "filesystems", "filesystem-0-1")
+	inner := filepath.Join(dir, "inner")
+	sourcetest.Run(t, "mkdir", inner)
+	sourcetest.Run(t, "mount", "-t", "tmpfs", "-o", "size=1m", "foreign", inner)
+	precious := filepath.Join(inner, "precious")
+	if err := os.WriteFile(precious, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sourcetest.CheckError(t, ft.TryDestroy(), false, "tmpfs from foreign is mounted in it, at "+inner)
+	if _, err := os.Stat(precious); err != nil {
+		t.Error(err)
+	}
+	sourcetest.Run(t, "umount", inner)
+	ft.Destroy()
+}
+
+// TestRootfsMountedInAnotherNamespace is a container that shows the directory. The
+// mount point is not ours to remove: removing it would end the container's mount
+// too.
+func TestRootfsMountedInAnotherNamespace(t *testing.T) {
+	ft := newFilesystemTest(t)
+	sourcetest.Run(t, "mkdir", "-p", ft.Path)
+	ft.Create()
+	ft.Attach()
+	cmd := exec.Command("unshare", "--mount", "--propagation", "private", "cat")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// What comes back has gone through the namespace.
+	if _, err := stdin.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stdout.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	ft.Detach()
+	sourcetest.CheckError(t, ft.TryDestroy(), false, "(cat)", "mounted at "+ft.Path)
+	stdin.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	sourcetest.Run(t, "rmdir", ft.Path, filepath.Dir(ft.Path))
+	ft.Destroy()
+}
+
+// TestRootfsCrashes leaves records and directories as a crash would.
+func TestRootfsCrashes(t *testing.T) {
+	for _, test := range []struct {
+		about string
+		crash func(ft *filesystemTest, dir, trash string) record
+	}{{
+		about: "recorded that it is being made",
+		crash: func(ft *filesystemTest, _, _ string) record {
+			return record{Size: sourcetest.FilesystemSize << 20, Phase: object.PhaseCreating}
+		},
+	}, {
+		about: "made but not recorded",
+		crash: func(ft *filesystemTest, dir, _ string) record {
+			sourcetest.Run(ft.T, "mkdir", "-p", dir)
+			return record{Size: sourcetest.FilesystemSize << 20, Phase: object.PhaseCreating}
+		},
+	}, {
+		about: "recorded that it is being destroyed",
+		crash: func(ft *filesystemTest, dir, _ string) record {
+			rec := ft.made()
+			rec.Phase = object.PhaseDestroying
+			sourcetest.Run(ft.T, "mkdir", filepath.Join(dir, "full"))
+			return rec
+		},
+	}, {
+		about: "in the trash",
+		crash: func(ft *filesystemTest, dir, trash string) record {
+			rec := ft.made()
+			rec.Phase = object.PhaseDestroying
+			sourcetest.Run(ft.T, "mkdir", "-p", filepath.Join(dir, "full"), trash)
+			sourcetest.Run(ft.T, "mv", dir, trash)
+			return rec
+		},
+	}, {
+		about: "destroyed but not recorded",
+		crash: func(ft *filesystemTest, dir, _ string) record {
+			rec := ft.made()
+			rec.Phase = object.PhaseDestroying
+			sourcetest.Run(ft.T, "rmdir", dir)
+			return rec
+		},
+	}} {
+		for _, then := range []string{"create", "destroy"} {
+			t.Run(test.about+", then "+then, func(t *testing.T) {
+				ft := newFilesystemTest(t)
+				rec := test.crash(ft, filepath.Join(ft.Dir, "filesystems", "filesystem-0-1"), filepath.Join(ft.Dir, "trash"))
+				if err := ft.Store().Save("filesystem-0-1", rec); err != nil {
+					t.Fatal(err)
+				}
+				_, err := ft.TryAttach(ft.Path, false)
+				sourcetest.CheckError(t, err, false, "not complete")
+				for range 2 {
+					ft.Restart()
+					if then == "create" {
+						ft.Create()
+						ft.Attach()
+						ft.Detach()
+						if full, err := filepath.Glob(filepath.Join(ft.Dir, "filesystems", "*", "*")); err != nil || len(full) != 0 {
+							t.Errorf("made with %v, %v", full, err)
+						}
+					} else if err := ft.TryDestroy(); err != nil {
+						t.Error(err)
+					}
+				}
+				ft.Destroy()
+			})
+		}
+	}
+}
+
+// made creates the filesystem and returns its record.
+func (t *filesystemTest) made() record {
+	t.Helper()
+	t.Create()
+	var rec record
+	if err := t.Store().Load("filesystem-0-1", &rec); err != nil {
+		t.Fatal(err)
+	}
+	return rec
+}
+
+type recordingLogger struct{ lines []string }
+
+func (l *recordingLogger) Debugf(format string, _ ...any) { l.lines = append(l.lines, format) }
+
+func TestRootfsSaysThatTheSizeIsNotEnforced(t *testing.T) {
+	dir := devicetest.Dir(t)
+	logger := new(recordingLogger)
+	source, err := NewProvider(Options{StorageDir: dir, Logger: logger}).FilesystemSource(sourcetest.PoolOf(t, ProviderType, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	results, err := source.CreateFilesystems(envcontext.New(context.Background()),
+		[]storage.FilesystemParams{{Tag: sourcetest.FilesystemTag, Size: 1}})
+	if err != nil || results[0].Error != nil {
+		t.Fatal(results, err)
+	}
+	if len(logger.lines) != 1 {
+		t.Errorf("logged %q", logger.lines)
+	}
+}
+
+func TestRootfsResizeWithoutSpace(t *testing.T) {
+	top := devicetest.Dir(t)
+	sourcetest.MountTmpfs(t, "small", top, "8m")
+	ft := newFilesystemTest(t)
+	ft.Dir = filepath.Join(top, "storage")
+	ft.Restart()
+	ft.Create()
+	_, err := ft.TryResize(100)
+	sourcetest.CheckError(t, err, false, "98 MiB needed", "MiB available in "+ft.Dir)
+	ft.Resize(1, sourcetest.FilesystemSize)
+	ft.Destroy()
+}
+
+func TestRootfsRemark(t *testing.T) {
+	ft := newFilesystemTest(t)
+	top := devicetest.Dir(t)
+	sourcetest.MountTmpfs(t, "parent", top, "8m")
+	ft.Dir = filepath.Join(top, "storage")
+	ft.Restart()
+	ft.Create()
+	ft.CheckRemark("")
+	for range 2 {
+		ft.Attach()
+		ft.CheckRemark("size is not enforced: the filesystem of " + ft.Dir + "/filesystems has no project quota")
+	}
+	ft.Detach()
+	ft.CheckRemark("")
+	ft.Destroy()
+}
+
+// TestRootfsWithoutTheCapability is an agent that could neither mount what it makes
+// nor remove it: it makes nothing.
+func TestRootfsWithoutTheCapability(t *testing.T) {
+	ft := newFilesystemTest(t)
+	from := ft.Top + "/from"
+	ft.fillDir(from)
+	without(t, unix.CAP_SYS_ADMIN, func() {
+		err := ft.TryCreate(1)
+		sourcetest.CheckError(t, err, true, "creating filesystem 0/1", "needs CAP_SYS_ADMIN")
+		if !errors.Is(err, errors.NotSupported) {
+			t.Errorf("creating: %v", err)
+		}
+		if _, err := ft.tryImport(from); !errors.Is(err, errors.NotSupported) {
+			t.Errorf("importing: %v", err)
+		}
+	})
+	sourcetest.CheckNoFiles(t, ft.Dir)
+	ft.take(from)
+	ft.checkTaken(from)
+}
+
+// without runs f on a thread that lacks a capability, and ends with the test.
+func without(t *testing.T, capability uint, f func()) {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var before [2]unix.CapUserData
+	if err := unix.Capget(&header, &before[0]); err != nil {
+		t.Fatal(err)
+	}
+	during := before
+	during[capability/32].Effective &^= 1 << (capability % 32)
+	if err := unix.Capset(&header, &during[0]); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Capset(&header, &before[0]); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	f()
+}

@@ -1,0 +1,467 @@
+package rootfs
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/capability"
+	"github.com/stowage-io/stowage/storage/provider/internal/crash"
+	"github.com/stowage-io/stowage/storage/provider/internal/mount"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+	recordstore "github.com/stowage-io/stowage/storage/provider/internal/record"
+	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
+)
+
+// ImportFilesystem implements [storage.FilesystemImporter]. The id is the absolute
+// path of a directory, which is moved into the storage directory: destroying the
+// filesystem destroys it. Owner and mode stay as they are. The size is what it uses,
+// rounded up, and is not enforced before the filesystem is resized. The path goes on
+// to stand for the filesystem until something else is there. The id may also be that of
+// a filesystem that was released, or the path of its directory.
+//
+// The filesystem is the owner's that the resource tags name, and its id has the owner's
+// UUID in it. What belongs to somebody else is refused: it must have been released, or
+// be of an older version, which did not note whose it was.
+//
+// Nothing is ever removed by an import, and one that was interrupted is finished
+// when it is asked for again.
+func (s *source) ImportFilesystem(ctx envcontext.ProviderCallContext, path string, resourceTags map[string]string) (storage.FilesystemInfo, error) {
+	c, err := s.Begin(ctx)
+	if err != nil {
+		return storage.FilesystemInfo{}, errors.Annotatef(err, "importing %q", path)
+	}
+	defer c.End()
+	f, err := s.kind.take(c, path, resourceTags)
+	if err != nil {
+		return storage.FilesystemInfo{}, errors.Annotatef(capability.Explain(err, capability.DACOverride), "importing %q", path)
+	}
+	return storage.FilesystemInfo{FilesystemId: f.id, Size: f.rec.Size >> 20}, nil
+}
+
+// take takes over the directory at a path, or finds it taken over.
+func (k kind) take(c *object.MountCall, path string, resourceTags map[string]string) (*filesystem, error) {
+	id, err := released(c, path, storage.OwnerOf(resourceTags))
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if id != "" {
+		return k.takeKnown(c, id, resourceTags)
+	}
+	if !isPath(path) {
+		return nil, errors.NewNotValid(nil, "not the clean path of a directory")
+	}
+	f, err := k.taken(c, path, resourceTags)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if f == nil {
+		if f, err = k.beginImport(c, path, resourceTags); err != nil {
+			return nil, errors.Trace(err)
+		}
+	}
+	if f.rec.Phase == object.PhaseImporting {
+		f.rec.Adopt(resourceTags)
+		if err := f.finishImport(); err != nil {
+			return nil, errors.Trace(err)
+		}
+	} else if f.rec.Adopt(resourceTags) {
+		return f, errors.Trace(f.Save())
+	}
+	return f, nil
+}
+
+// released returns the id that an id means, or the path of the directory of a
+// filesystem that was released, or was and is the importer's by now; nothing for another
+// path.
+func released(c *object.MountCall, idOrPath string, importer storage.Owner) (string, error) {
+	if !filepath.IsAbs(idOrPath) {
+		if recordstore.ValidateID(idOrPath) != nil {
+			return "", errors.NotFoundf("%q, which is neither an absolute path nor an id,", idOrPath)
+		}
+		return idOrPath, nil
+	}
+	files, err := c.Files.RealPath()
+	if err != nil {
+		return "", errors.Trace(err)
+	}
+	dir, id := filepath.Split(idOrPath)
+	if dir = filepath.Clean(dir); dir != files && dir != c.Files.Path() || recordstore.ValidateID(id) != nil {
+		return "", nil
+	}
+	var rec record
+	if err := c.Records.Load(id, &rec); err != nil {
+		return "", nil
+	}
+	if rec.Phase != object.PhaseReleased && (importer.EntityUUID == "" || rec.Owner() != importer) {
+		return "", nil
+	}
+	return id, nil
+}
+
+// takeKnown makes a filesystem of which there is a record an importer's.
+func (k kind) takeKnown(c *object.MountCall, id string, resourceTags map[string]string) (*filesystem, error) {
+	f := &filesystem{kind: k, id: id, call: c}
+	if err := c.Records.Load(id, &f.rec); err != nil {
+		return nil, errors.Trace(err)
+	}
+	if err := f.rec.CheckImport(id, f.rec.Phase, resourceTags); err != nil {
+		return nil, errors.Trace(err)
+	}
+	if f.rec.Phase != object.PhaseReleased {
+		if err := f.checkComplete(); err != nil {
+			return nil, errors.Trace(err)
+		}
+		if f.rec.Adopt(resourceTags) {
+			return f, errors.Trace(f.Save())
+		}
+		return f, nil
+	}
+	return f, errors.Trace(f.takeBack(resourceTags))
+}
+
+// takeBack makes a filesystem again of one that was released. It may have become larger
+// than it was, and is bounded from then on.
+func (f *filesystem) takeBack(resourceTags map[string]string) error {
+	if err := f.checkCapable(); err != nil {
+		return errors.Trace(err)
+	}
+	dir, found, err := f.look()
+	if errors.Is(err, unix.ENOENT) {
+		return errors.NotFoundf("directory %s", f.call.Files.Entry(f.id))
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	defer dir.Close()
+	if err := f.checkUnused(); err != nil {
+		return errors.NewNotValid(err, "it is in use")
+	}
+	used, err := usedBy(dir)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	f.rec.Identity = found
+	f.rec.Size = max(f.rec.Size, inMiB(used))
+	f.rec.Limit = f.rec.Size
+	f.rec.ResourceTags = resourceTags
+	if err := f.giveProject(dir); err != nil {
+		return errors.Trace(err)
+	}
+	if err := f.enforce(dir); err != nil {
+		return errors.Trace(err)
+	}
+	f.rec.Phase = object.PhaseReady
+	return errors.Trace(f.Save())
+}
+
+// inMiB rounds up to MiB, of which there is one at least.
+func inMiB(bytes uint64) uint64 {
+	return max(1, (bytes+1<<20-1)>>20) << 20
+}
+
+// taken returns the filesystem that was imported from a path, or was begun to be;
+// nil where there is none, or another directory is at the path by now.
+func (k kind) taken(c *object.MountCall, path string, resourceTags map[string]string) (*filesystem, error) {
+	f, err := k.importedFrom(c, path)
+	if err != nil || f == nil {
+		return nil, errors.Trace(err)
+	}
+	moved, err := c.Files.Has(f.id)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	_, err = os.Lstat(path)
+	isThere := err == nil
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
+		return nil, errors.Trace(err)
+	}
+	others := f.rec.CheckImport(f.id, f.rec.Phase, resourceTags)
+	switch {
+	case others != nil && (moved && f.rec.Phase == object.PhaseImporting || !isThere):
+		return nil, errors.Trace(others)
+	case others == nil && f.rec.Phase == object.PhaseImporting && (moved || isThere && f.isAt(path)):
+		return f, nil
+	case f.rec.Phase == object.PhaseImporting:
+		// It went away before it was moved here.
+		return nil, errors.Trace(c.Records.Remove(f.id))
+	case !isThere:
+		return f, nil
+	}
+	f.rec.ImportedFrom = ""
+	return nil, errors.Trace(f.Save())
+}
+
+// isAt tells whether the directory is at a path.
+func (f *filesystem) isAt(path string) bool {
+	dir, err := safepath.Open(path)
+	if err != nil {
+		return false
+	}
+	defer dir.Close()
+	found, err := f.identify(dir)
+	return err == nil && f.is(found)
+}
+
+func (k kind) importedFrom(c *object.MountCall, path string) (*filesystem, error) {
+	ids, err := c.Records.List()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	for _, id := range ids {
+		f := &filesystem{kind: k, id: id, call: c}
+		err := c.Records.Load(id, &f.rec)
+		if errors.Is(err, errors.NotValid) {
+			continue // a damaged record hurts its own filesystem alone
+		} else if err != nil {
+			return nil, errors.Trace(err)
+		}
+		if f.rec.ImportedFrom == path && f.rec.Phase != object.PhaseDestroying {
+			return f, nil
+		}
+	}
+	return nil, nil
+}
+
+func (k kind) beginImport(c *object.MountCall, path string, resourceTags map[string]string) (*filesystem, error) {
+	id, err := object.ImportID(resourceTags)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	f := &filesystem{kind: k, id: id, call: c}
+	if err := c.Records.Load(id, &f.rec); err == nil {
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("its owner has imported %s already: import it for another", id))
+	} else if !errors.Is(err, errors.NotFound) {
+		return nil, errors.Trace(err)
+	}
+	if err := f.checkCapable(); err != nil {
+		return nil, errors.Trace(err)
+	}
+	dir, err := openForeign(c, path)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	defer dir.Close()
+	found, err := f.identify(dir)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	used, err := usedBy(dir)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	f.rec = record{
+		Size:         inMiB(used),
+		Phase:        object.PhaseImporting,
+		ImportedFrom: path,
+		Ownership:    object.Ownership{ResourceTags: resourceTags},
+		Identity:     found,
+	}
+	return f, errors.Trace(f.Save())
+}
+
+// finishImport moves the directory unless that has been done.
+func (f *filesystem) finishImport() error {
+	moved, err := f.call.Files.Has(f.id)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if !moved {
+		if err := f.moveHere(); err != nil {
+			return errors.Trace(f.giveUpImport(err))
+		}
+	}
+	if err := f.call.Files.Sync(); err != nil {
+		return errors.Trace(err)
+	}
+	if err := f.syncParent(); err != nil {
+		return errors.Trace(err)
+	}
+	dir, found, err := f.look()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer dir.Close()
+	if !f.is(found) {
+		return storage.Permanent(errors.Errorf("%s is %s, the directory to be imported was %s: move it away", dir.Path(), found, f.rec.Identity))
+	}
+	if err := f.giveProject(dir); err != nil {
+		return errors.Trace(err)
+	}
+	f.rec.Phase = object.PhaseReady
+	return errors.Trace(f.Save())
+}
+
+// giveUpImport forgets an import that has failed while the directory was where it
+// was, and returns the error that it failed with.
+func (f *filesystem) giveUpImport(failure error) error {
+	here, err := f.call.Files.Has(f.id)
+	if err == nil && !here {
+		err = f.call.Records.Remove(f.id)
+	}
+	if err != nil {
+		return errors.Annotatef(failure, "(%v)", err)
+	}
+	return failure
+}
+
+// moveHere moves the directory. What turns out to be another one is moved back.
+func (f *filesystem) moveHere() error {
+	path := f.rec.ImportedFrom
+	dir, err := openForeign(f.call, path)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	dir.Close()
+	parent, err := safepath.OpenReal(filepath.Dir(path))
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer parent.Close()
+	err = parent.Move(filepath.Base(path), f.call.Files, f.id)
+	if errors.Is(err, unix.EXDEV) {
+		// It is the same filesystem, and the storage directory has a quota project.
+		return errors.NewNotValid(nil, fmt.Sprintf("it is in another quota project than %s: copy it there first",
+			f.call.Files.Path()))
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	crash.At("directory moved here")
+	dir, found, err := f.look()
+	if err == nil {
+		dir.Close()
+	}
+	if err == nil && f.is(found) {
+		return nil
+	}
+	if merr := f.call.Files.Move(f.id, parent, filepath.Base(path)); merr != nil {
+		return errors.Trace(merr)
+	}
+	return errors.Errorf("it was replaced while it was imported: import it again")
+}
+
+// syncParent makes durable that the directory has gone from where it was. That may
+// itself have gone since.
+func (f *filesystem) syncParent() error {
+	parent, err := safepath.OpenReal(filepath.Dir(f.rec.ImportedFrom))
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, errors.NotValid) {
+		return nil
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	defer parent.Close()
+	return errors.Trace(parent.Sync())
+}
+
+// openForeign opens a directory that can be taken over: it is on the filesystem of
+// the storage directory and apart from it, and nobody has mounted anything there.
+func openForeign(c *object.MountCall, path string) (_ *safepath.Dir, err error) {
+	dir, err := safepath.OpenReal(path)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, errors.NotFoundf("%s", path)
+	} else if err != nil {
+		return nil, errors.Trace(err)
+	}
+	defer func() {
+		if err != nil {
+			dir.Close()
+		}
+	}()
+	files, err := c.Files.RealPath()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	home := filepath.Dir(files)
+	if isWithin(path, home) || isWithin(home, path) {
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("it is in the storage directory %s, or that is in it", home))
+	}
+	if err := checkSameMount(c, dir, files); err != nil {
+		return nil, errors.Trace(err)
+	}
+	where, err := locate(c.Table(), filepath.Dir(path), filepath.Base(path))
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if err := c.CheckUnused(path, where); err != nil {
+		return nil, errors.NewNotValid(err, "it is in use")
+	}
+	return dir, nil
+}
+
+// checkSameMount returns an error satisfying errors.IsNotValid unless a directory
+// can be renamed into another: they are seen through the same mount, and on a
+// filesystem that consists of several, in the same of them.
+func checkSameMount(c *object.MountCall, dir *safepath.Dir, files string) error {
+	target, err := mount.OpenTarget(dir.Path())
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer target.Close()
+	if target.IsMount() {
+		return errors.NewNotValid(nil, fmt.Sprintf("%s is mounted there: import a directory that is no mount point",
+			mount.Describe(c.Table().ByID(target.MountID()))))
+	}
+	home, err := mount.OpenTarget(files)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer home.Close()
+	found, err := c.Status(dir.File())
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if target.MountID() != home.MountID() || found.Dev != c.Dev {
+		return errors.NewNotValid(nil, fmt.Sprintf("it is on another filesystem, or mount, than %s: copy it there first, or use a pool whose %s is where it is",
+			files, storage.ConfigStorageDir))
+	}
+	return nil
+}
+
+// usedBy returns how many bytes a directory takes up, with what is in it.
+func usedBy(dir *safepath.Dir) (uint64, error) {
+	root, err := os.OpenRoot(dir.Path())
+	if err != nil {
+		return 0, errors.Trace(err)
+	}
+	defer root.Close()
+	used := uint64(0)
+	linked := make(map[uint64]bool)
+	err = fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return errors.Trace(err)
+		}
+		info, err := entry.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return errors.Trace(err)
+		}
+		st, ok := info.Sys().(*syscall.Stat_t)
+		if !ok || linked[st.Ino] {
+			return nil
+		}
+		if st.Nlink > 1 {
+			linked[st.Ino] = true
+		}
+		used += uint64(st.Blocks) * 512
+		return nil
+	})
+	return used, errors.Annotatef(err, "finding out how large %s is", dir.Path())
+}
+
+// isPath tells whether a path is absolute and clean, and not the root.
+func isPath(path string) bool {
+	return mount.ValidatePath(path) == nil
+}
+
+// isWithin tells whether a clean absolute path is dir or beneath it.
+func isWithin(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, dir+"/")
+}

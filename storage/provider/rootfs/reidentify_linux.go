@@ -1,0 +1,136 @@
+package rootfs
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/mount"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+	"github.com/stowage-io/stowage/storage/provider/internal/quota"
+	recordstore "github.com/stowage-io/stowage/storage/provider/internal/record"
+	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
+)
+
+// begin begins a call on a storage directory.
+func begin(ctx context.Context, storageDir string) (kind, *object.MountCall, error) {
+	k := kind{trash: filepath.Join(storageDir, "trash")}
+	s := &object.FilesystemSource{Dir: storageDir, Kind: k}
+	c, err := s.Begin(ctx)
+	return k, c, errors.Trace(err)
+}
+
+// Reidentify makes known the directories of filesystems whose storage directory was
+// moved, and which have other inode numbers since: the directory of the right name is its
+// filesystem's. The error has one for each filesystem whose directory is missing, or
+// that is still mounted from where it was; these are left as they are. It can be
+// repeated.
+func Reidentify(ctx context.Context, storageDir string, how object.Relocation) error {
+	k, c, err := begin(ctx, storageDir)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer c.End()
+	return c.ReidentifyAll(func(id string) error {
+		f := &filesystem{kind: k, id: id, call: c}
+		if err := c.Records.Load(id, &f.rec); err != nil {
+			return errors.Trace(err)
+		}
+		return f.reidentify(how)
+	})
+}
+
+func (f *filesystem) reidentify(how object.Relocation) error {
+	if f.rec.Phase == object.PhaseCreating || f.rec.Phase == object.PhaseDestroying {
+		return nil // it is not asked for which directory it is
+	}
+	dir, found, err := f.look()
+	switch {
+	case errors.Is(err, unix.ENOENT) && (f.rec.Phase == object.PhaseImporting || f.rec.Phase == object.PhaseReleased):
+		return nil
+	case errors.Is(err, unix.ENOENT):
+		return errors.NotFoundf("directory %s", f.call.Files.Entry(f.id))
+	case err != nil:
+		return errors.Trace(err)
+	}
+	defer dir.Close()
+	_, now, err := f.locate(f.call.Table())
+	if err != nil {
+		return errors.Trace(err)
+	}
+	err = f.call.ReidentifyPlacement(how, &f.rec.Placement, func(m *mountinfo.Info) bool {
+		return !mount.Shows(m, now)
+	})
+	if err != nil {
+		return errors.Trace(err)
+	}
+	f.rec.Identity = found
+	if f.rec.Phase == object.PhaseReady {
+		if err := f.renewProject(dir); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	return errors.Trace(f.Save())
+}
+
+// renewProject gives the directory a quota project where it has lost its own, as a copy
+// has.
+func (f *filesystem) renewProject(dir *safepath.Dir) error {
+	project, err := quota.ProjectOf(dir.File())
+	if err != nil && !errors.Is(err, errors.NotSupported) {
+		return errors.Trace(err)
+	}
+	if project != 0 && project == f.rec.Project {
+		return nil
+	}
+	f.rec.Project = 0
+	if err := f.giveProject(dir); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(f.enforce(dir))
+}
+
+// Trash moves a filesystem's directory and record to the trash. The filesystem has the
+// owner, and is mounted nowhere.
+func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at time.Time) error {
+	k, c, err := begin(ctx, storageDir)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer c.End()
+	f := &filesystem{kind: k, id: id, call: c}
+	if err := c.Records.Load(id, &f.rec); err != nil {
+		return errors.Trace(err)
+	}
+	if err := f.rec.CheckOwner(owner); err != nil {
+		return errors.Trace(err)
+	}
+	if err := f.checkUnused(); err != nil {
+		return errors.Trace(err)
+	}
+	if err := mount.RemoveDirs(f.rec.MadeDirs); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(c.Trash(id, at))
+}
+
+// PurgeTrash removes directories from the trash that were put there before a time, and what bounded them.
+func PurgeTrash(ctx context.Context, storageDir string, olderThan time.Time) error {
+	k, c, err := begin(ctx, storageDir)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer c.End()
+	return errors.Trace(c.PurgeTrash(olderThan, func(records *recordstore.Store, name string) error {
+		f := &filesystem{kind: k, id: name, call: c}
+		if err := records.Load(name, &f.rec); err != nil {
+			return errors.Trace(err)
+		}
+		return f.freeProject()
+	}))
+}

@@ -1,0 +1,182 @@
+//go:build linux && faults
+
+package rootfs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/crash"
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
+)
+
+// dieAt carries out what do does up to a step, the first being 1: the goroutine that
+// comes to it ends there. It returns false if there are fewer. What is deferred is
+// carried out: a process that is killed there leaves more to the kernel, and the same
+// in the storage directory.
+func dieAt(step int, do func()) (died bool) {
+	crash.Hook = func(string) {
+		if step--; step == 0 {
+			died = true
+			runtime.Goexit()
+		}
+	}
+	defer func() { crash.Hook = nil }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	<-done
+	return died
+}
+
+// TestRootfsStepsOfImportingAndGrowing dies at each step of making, taking over,
+// growing, releasing and destroying a filesystem. The same again, by a new process,
+// comes to the same end, with and without project quotas.
+func TestRootfsStepsOfImportingAndGrowing(t *testing.T) {
+	for _, fs := range []string{"", "ext4", "xfs"} {
+		for _, test := range []struct {
+			about   string
+			prepare func(ft *filesystemTest, from string)
+			do      func(ft *filesystemTest, from string) error
+			check   func(ft *filesystemTest, from string)
+		}{{
+			about: "create",
+			do:    func(ft *filesystemTest, _ string) error { return ft.TryCreate(sourcetest.FilesystemSize) },
+			check: func(ft *filesystemTest, _ string) { ft.checkBounded(fs != "", sourcetest.FilesystemSize) },
+		}, {
+			about: "import",
+			prepare: func(ft *filesystemTest, from string) {
+				ft.fillDir(from)
+			},
+			do: func(ft *filesystemTest, from string) error {
+				info, err := ft.tryImport(from)
+				if err == nil {
+					ft.ID = info.FilesystemId
+				}
+				return err
+			},
+			check: func(ft *filesystemTest, from string) {
+				ft.checkBounded(false, 0)
+				ft.Resize(4, 4)
+				ft.checkBounded(fs != "", 4)
+				ft.Attach()
+				ft.CheckWritten()
+				ft.Detach()
+			},
+		}, {
+			about:   "resize",
+			prepare: func(ft *filesystemTest, _ string) { ft.Create() },
+			do: func(ft *filesystemTest, _ string) error {
+				_, err := ft.TryResize(4)
+				return err
+			},
+			check: func(ft *filesystemTest, _ string) { ft.checkBounded(fs != "", 4) },
+		}, {
+			about: "release",
+			prepare: func(ft *filesystemTest, from string) {
+				ft.Create()
+				ft.Attach()
+				ft.Write()
+				ft.Detach()
+			},
+			do: func(ft *filesystemTest, _ string) error {
+				results, err := ft.Source.ReleaseFilesystems(ft.Ctx, []string{ft.ID})
+				if err != nil {
+					return err
+				}
+				return results[0]
+			},
+			check: func(ft *filesystemTest, _ string) {
+				dir := filepath.Join(ft.Dir, "filesystems", ft.ID)
+				if data, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || string(data) != "precious" {
+					ft.Errorf("read %q, %v", data, err)
+				}
+				if fs != "" && projectOf(ft.T, filepath.Join(dir, "file")) != 0 {
+					ft.Error("it is in a quota project")
+				}
+				sourcetest.Run(ft.T, "rm", "-r", dir)
+			},
+		}, {
+			about:   "destroy",
+			prepare: func(ft *filesystemTest, _ string) { ft.Create() },
+			do:      func(ft *filesystemTest, _ string) error { return ft.TryDestroy() },
+		}} {
+			t.Run(fs+" "+test.about, func(t *testing.T) {
+				base := devicetest.Dir(t)
+				if fs != "" {
+					base = devicetest.QuotaFilesystem(t, fs)
+				}
+				steps := 0
+				for died := true; died; steps++ {
+					ft := newFilesystemTest(t)
+					top := filepath.Join(base, fmt.Sprint("step-", steps))
+					sourcetest.Run(t, "mkdir", top)
+					from := filepath.Join(top, "from")
+					ft.Dir = filepath.Join(top, "storage")
+					ft.Restart()
+					if test.prepare != nil {
+						test.prepare(ft, from)
+					}
+					died = dieAt(steps+1, func() {
+						if err := test.do(ft, from); err != nil {
+							t.Errorf("step %d: %v", steps+1, err)
+						}
+					})
+					for range 2 {
+						ft.Restart()
+						if err := test.do(ft, from); err != nil {
+							t.Errorf("after step %d: %v", steps+1, err)
+						}
+					}
+					if test.check != nil {
+						test.check(ft, from)
+					}
+					project := uint32(0)
+					if fs != "" {
+						project = ft.projectNow()
+					}
+					ft.Destroy()
+					if project != 0 {
+						ft.checkFree(project)
+					}
+				}
+				if steps < 2 {
+					t.Errorf("%d steps", steps)
+				}
+			})
+		}
+	}
+}
+
+// projectNow returns the project in the record, 0 where there is no record.
+func (t *filesystemTest) projectNow() uint32 {
+	t.Helper()
+	var rec record
+	if has, err := t.Store().List(); err != nil || len(has) == 0 {
+		return 0
+	}
+	if err := t.Store().Load(t.ID, &rec); err != nil {
+		t.Fatal(err)
+	}
+	return rec.Project
+}
+
+// checkBounded attaches the filesystem and checks whether its size is enforced.
+func (t *filesystemTest) checkBounded(want bool, mib uint64) {
+	t.Helper()
+	t.Attach()
+	if remark := t.Source.(storage.FilesystemRemarker).FilesystemRemark(t.ID); (remark == "") != want {
+		t.Errorf("the remark is %q", remark)
+	}
+	if want {
+		t.CheckSize(t.Path, mib)
+	}
+	t.Detach()
+}

@@ -1,0 +1,33 @@
+//go:build !linux
+
+package rootfs
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+)
+
+func newSource(string, Logger) (storage.FilesystemSource, error) {
+	return nil, errors.NotSupportedf("rootfs filesystems on %s", runtime.GOOS)
+}
+
+// Reidentify fails: the error satisfies errors.IsNotSupported.
+func Reidentify(context.Context, string, object.Relocation) error {
+	return errors.NotSupportedf("moved directories on %s", runtime.GOOS)
+}
+
+// Trash fails: the error satisfies errors.IsNotSupported.
+func Trash(context.Context, string, string, storage.Owner, time.Time) error {
+	return errors.NotSupportedf("the trash on %s", runtime.GOOS)
+}
+
+// PurgeTrash fails: the error satisfies errors.IsNotSupported.
+func PurgeTrash(context.Context, string, time.Time) error {
+	return errors.NotSupportedf("the trash on %s", runtime.GOOS)
+}

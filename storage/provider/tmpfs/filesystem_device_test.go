@@ -1,0 +1,264 @@
+//go:build linux
+
+package tmpfs
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
+)
+
+func TestTmpfsOfAnotherSizeIsNotAdopted(t *testing.T) {
+	ft := newFilesystemTest(t)
+	ft.Create()
+	sourcetest.Run(t, "mkdir", "-p", ft.Path)
+	sourcetest.MountTmpfs(t, "tmpfs-filesystem-0-1", ft.Path, "1m")
+	_, err := ft.TryAttach(ft.Path, false)
+	sourcetest.CheckError(t, err, true, "this agent has not mounted it there")
+}
+
+// TestTmpfsOfAnotherAgent is a mount with the same name that belongs to somebody
+// else.
+func TestTmpfsOfAnotherAgent(t *testing.T) {
+	ft, other := newFilesystemTest(t), newFilesystemTest(t)
+	for _, ft := range []*filesystemTest{ft, other} {
+		ft.Create()
+		ft.Attach()
+	}
+	other.Write()
+	ft.Detach()
+	ft.Destroy()
+	other.CheckWritten()
+	other.Detach()
+	other.Destroy()
+}
+
+func TestTmpfsIsNotReleased(t *testing.T) {
+	ft := newFilesystemTest(t)
+	ft.Create()
+	results, err := ft.Source.ReleaseFilesystems(ft.Ctx, []string{sourcetest.FilesystemTag.String()})
+	if err != nil || !errors.Is(results[0], errors.NotSupported) {
+		t.Errorf("releasing: %v, %v", results, err)
+	}
+	ft.Destroy()
+}
+
+// TestTmpfsOfAnotherAgentAtTheSamePlace is two agents of one machine that want the
+// same mount point for filesystems of the same name: the first has it.
+func TestTmpfsOfAnotherAgentAtTheSamePlace(t *testing.T) {
+	first, second := newFilesystemTest(t), newFilesystemTest(t)
+	second.Path = first.Path
+	first.Create()
+	second.Create()
+	first.Attach()
+	first.Write()
+	_, err := second.TryAttach(second.Path, false)
+	sourcetest.CheckError(t, err, true, "is mounted at "+first.Path, "choose another mount point")
+	second.Detach()
+	if err := second.TryDestroy(); err != nil {
+		t.Error(err)
+	}
+	first.Restart()
+	first.Attach()
+	first.CheckWritten()
+	// The record of the second may say that it was here before the first was.
+	second.Create()
+	first.UnmountBehindOurBack()
+	if _, err := second.TryAttach(second.Path, false); err != nil {
+		t.Fatal(err)
+	}
+	second.UnmountBehindOurBack()
+	first.Attach()
+	first.Write()
+	second.Detach()
+	first.CheckWritten()
+	first.Detach()
+	first.Destroy()
+	if err := second.TryDestroy(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTmpfsWhoseDirectoryWasRenamed is still mounted, under another name: there is
+// no second one, and it is not forgotten.
+func TestTmpfsWhoseDirectoryWasRenamed(t *testing.T) {
+	ft := newFilesystemTest(t)
+	ft.Create()
+	ft.Attach()
+	renamed := ft.Top + "/renamed"
+	sourcetest.Run(t, "mv", filepath.Dir(ft.Path), renamed)
+	_, err := ft.TryAttach(ft.Path, false)
+	sourcetest.CheckError(t, err, false, "it is mounted at "+renamed+"/data: unmount that first")
+	ft.Detach()
+	sourcetest.CheckError(t, ft.TryDestroy(), false, "it is mounted at "+renamed+"/data: unmount that first")
+	sourcetest.Run(t, "umount", renamed+"/data")
+	ft.Destroy()
+}
+
+func TestTmpfsResizeReadOnly(t *testing.T) {
+	ft := newFilesystemTest(t)
+	ft.Create()
+	if _, err := ft.TryAttach(ft.Path, true); err != nil {
+		t.Fatal(err)
+	}
+	ft.Resize(4, 4)
+	ft.CheckSize(ft.Path, 4)
+	if err := os.WriteFile(ft.Path+"/file", nil, 0o600); !errors.Is(err, unix.EROFS) {
+		t.Errorf("writing: %v", err)
+	}
+	ft.Detach()
+	ft.Destroy()
+}
+
+// TestTmpfsCrashBeforeItGrows is a resize that was recorded and not carried out.
+func TestTmpfsCrashBeforeItGrows(t *testing.T) {
+	for _, readOnly := range []bool{false, true} {
+		for _, then := range []string{"attach", "resize", "create", "detach"} {
+			t.Run(then, func(t *testing.T) {
+				ft := newFilesystemTest(t)
+				ft.Create()
+				if _, err := ft.TryAttach(ft.Path, readOnly); err != nil {
+					t.Fatal(err)
+				}
+				rec := ft.loadTmpfs()
+				rec.Size = 4 << 20
+				if err := ft.Store().Save("filesystem-0-1", rec); err != nil {
+					t.Fatal(err)
+				}
+				ft.Restart()
+				for range 2 {
+					switch then {
+					case "attach":
+						if _, err := ft.TryAttach(ft.Path, readOnly); err != nil {
+							t.Fatal(err)
+						}
+					case "resize":
+						ft.Resize(4, 4)
+					case "create":
+						if err := ft.TryCreate(4); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				if then != "detach" {
+					ft.CheckSize(ft.Path, 4)
+				}
+				ft.CheckMounts(1)
+				ft.Detach()
+				ft.Destroy()
+			})
+		}
+	}
+}
+
+func TestTmpfsResizeBeneathAForeignMount(t *testing.T) {
+	ft := newFilesystemTest(t)
+	ft.Create()
+	ft.Attach()
+	sourcetest.Run(t, "mount", "-t", "tmpfs", "-o", "size=1m", "foreign", ft.Path)
+	_, err := ft.TryResize(4)
+	sourcetest.CheckError(t, err, false, "tmpfs from foreign is mounted at "+ft.Path+": unmount that first")
+	ft.CheckSize(ft.Path, 1)
+	ft.UnmountBehindOurBack()
+	ft.Attach()
+	ft.CheckSize(ft.Path, 4)
+	ft.Detach()
+	ft.Destroy()
+}
+
+func (t *filesystemTest) loadTmpfs() record {
+	t.Helper()
+	var rec record
+	if err := t.Store().Load("filesystem-0-1", &rec); err != nil {
+		t.Fatal(err)
+	}
+	return rec
+}
+
+// TestTmpfsRemark is what the user hears of a filesystem that lost what was in it:
+// nothing at first, and not for ever.
+func TestTmpfsRemark(t *testing.T) {
+	ft := newFilesystemTest(t)
+	ft.CheckRemark("")
+	ft.Create()
+	ft.Attach()
+	ft.CheckRemark("")
+	ft.Restart()
+	ft.Attach()
+	ft.CheckRemark("")
+
+	ft.UnmountBehindOurBack()
+	ft.Restart()
+	ft.Attach()
+	ft.CheckRemark("it came back empty after it was unmounted")
+	ft.Attach()
+	ft.CheckRemark("")
+
+	for range 2 {
+		ft.UnmountBehindOurBack()
+		rec := ft.loadTmpfs()
+		rec.BootID = "another"
+		if err := ft.Store().Save("filesystem-0-1", rec); err != nil {
+			t.Fatal(err)
+		}
+		ft.Restart()
+		ft.Attach()
+		ft.CheckRemark("it came back empty after a restart of the machine")
+	}
+	ft.UnmountBehindOurBack()
+	ft.Attach()
+	ft.CheckRemark("it came back empty after it was unmounted")
+
+	ft.Detach()
+	ft.CheckRemark("")
+	ft.Attach()
+	ft.CheckRemark("")
+	ft.Detach()
+	ft.Destroy()
+}
+
+// TestTmpfsOfAnOlderVersion has a mount that says where its mount points are, and not
+// for which records it was made.
+func TestTmpfsOfAnOlderVersion(t *testing.T) {
+	for _, ours := range []bool{true, false} {
+		ft := newFilesystemTest(t)
+		ft.Create()
+		ft.Attach()
+		owner := filepath.Join(ft.Dir, "mounts")
+		if !ours {
+			owner += "-of-another"
+		}
+		if err := unix.Setxattr(ft.Path, "trusted.stowage.owner", []byte(owner), 0); err != nil {
+			t.Fatal(err)
+		}
+		rec := ft.loadTmpfs()
+		rec.Mark, rec.MountID = "", 0
+		if err := ft.Store().Save(ft.ID, rec); err != nil {
+			t.Fatal(err)
+		}
+		ft.Write()
+		if _, err := ft.TryAttach(ft.Path, false); (err == nil) != ours {
+			t.Errorf("ours is %v: attaching: %v", ours, err)
+		}
+		ft.CheckWritten()
+		if ours {
+			// From now on it is known by the record.
+			if rec := ft.loadTmpfs(); rec.Mark == "" {
+				t.Errorf("recorded %+v", rec)
+			}
+			ft.Detach()
+			ft.Destroy()
+			continue
+		}
+		if err := ft.TryDetach(); err != nil {
+			t.Error(err)
+		}
+		ft.CheckWritten()
+		ft.UnmountBehindOurBack()
+	}
+}

@@ -1,0 +1,31 @@
+//go:build linux
+
+package tmpfs
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
+)
+
+// FuzzTmpfsRecord gives the tmpfs provider a record that holds anything. Nothing
+// is attached: that mounts, and a fuzzer is killed at any moment.
+func FuzzTmpfsRecord(f *testing.F) {
+	for _, record := range []string{
+		`{"size": 1048576, "mount-point": "OUTSIDE/deep/a", "made-dirs": ["OUTSIDE/deep/a"]}`,
+		`{"size": 1048576, "made-dirs": ["OUTSIDE/empty"]}`,
+		`{"size": 1048576, "mount-point": "OUTSIDE/full", "made-dirs": ["OUTSIDE/full", "OUTSIDE/empty"]}`,
+		`{"size": 0, "mount-point": ""}`, `{}`, `null`, ``,
+	} {
+		f.Add([]byte(record))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s := sourcetest.NewFuzzedStorage(t, sourcetest.FuzzedFilesystem, data)
+		source, err := newSource(s.Dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.CheckFilesystem(source, sourcetest.FuzzedAttachment(filepath.Join(s.Dir, "at")))
+	})
+}

@@ -153,7 +153,8 @@ func (p *program) asked(operation string) int {
 	return times
 }
 
-// volumes returns what the program has made.
+// volumes returns the names of what the program has made: the first two parts of their
+// ids.
 func (p *program) volumes() []string {
 	p.Helper()
 	files, err := filepath.Glob(filepath.Join(p.dir, "volumes", "*"))
@@ -161,7 +162,9 @@ func (p *program) volumes() []string {
 		p.Fatal(err)
 	}
 	for i, file := range files {
-		files[i] = filepath.Base(file)
+		kind, id, _ := strings.Cut(filepath.Base(file), "-")
+		number, _, _ := strings.Cut(id, "-")
+		files[i] = kind + "-" + number
 	}
 	return files
 }

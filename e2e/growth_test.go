@@ -196,7 +196,13 @@ func (m *machine) realSize(name string) uint64 {
 // backing returns the file of a loop volume.
 func (m *machine) backing(name string) string {
 	m.Helper()
-	return filepath.Join(m.data, "storage", "loop", "volumes", "volume-"+strings.ReplaceAll(m.status()[name].Volume, "/", "-"))
+	m.Helper()
+	id := "volume-" + strings.ReplaceAll(m.status()[name].Volume, "/", "-")
+	found, err := filepath.Glob(filepath.Join(m.data, "storage", "loop", "volumes", id+"-*"))
+	if err != nil || len(found) != 1 {
+		m.Fatalf("the files of %s are %q (%v)", id, found, err)
+	}
+	return found[0]
 }
 
 // written is a file with numbers one after the other.

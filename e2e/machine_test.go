@@ -31,9 +31,15 @@ type machine struct {
 // no mount, loop device or process of it left.
 func newMachine(tb testing.TB) *machine {
 	tb.Helper()
+	return newMachineIn(tb, os.TempDir())
+}
+
+// newMachineIn is newMachine in another directory than that of temporary files.
+func newMachineIn(tb testing.TB, parent string) *machine {
+	tb.Helper()
 	needRoot(tb)
 	// Not TB.TempDir: the path of a socket has 107 bytes at most.
-	dir, err := os.MkdirTemp("", "stowage-e2e")
+	dir, err := os.MkdirTemp(parent, "stowage-e2e")
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -119,6 +119,12 @@ func (m *machine) doUnrecorded(last string, then func(*state.State) error) {
 		id := params.MachineStorageId{MachineTag: machine, AttachmentTag: tag}
 		recorded(accessor.SetAttempts([]params.Attempt{{Id: id, Attempted: true}}))
 	}
+	tags := func(tag names.Tag) map[string]string {
+		m.Helper()
+		all, err := st.ResourceTags(tag)
+		must(err)
+		return all[0]
+	}
 	ctx := envcontext.New(context.Background())
 	at := storage.AttachmentParams{Machine: host, InstanceId: "here"}
 	config := func(kind storage.ProviderType) (storage.Provider, *storage.Config) {
@@ -137,7 +143,7 @@ func (m *machine) doUnrecorded(last string, then func(*state.State) error) {
 	for _, id := range []string{"0/0", "0/1"} {
 		tag := names.NewVolumeTag(id)
 		attempt("", tag.String())
-		fresh, err := volumes.CreateVolumes(ctx, []storage.VolumeParams{{Tag: tag, Size: 16, Provider: "loop"}})
+		fresh, err := volumes.CreateVolumes(ctx, []storage.VolumeParams{{Tag: tag, Size: 16, Provider: "loop", ResourceTags: tags(tag)}})
 		must(err)
 		must(fresh[0].Error)
 		if last == made {
@@ -166,6 +172,7 @@ func (m *machine) doUnrecorded(last string, then func(*state.State) error) {
 	mount := func(source storage.FilesystemSource, p storage.FilesystemParams, name string) {
 		m.Helper()
 		attempt("", p.Tag.String())
+		p.ResourceTags = tags(p.Tag)
 		fresh, err := source.CreateFilesystems(ctx, []storage.FilesystemParams{p})
 		must(err)
 		must(fresh[0].Error)

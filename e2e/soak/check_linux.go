@@ -77,7 +77,7 @@ func (s *soak) settle(status map[string]command.Storage) error {
 		i.settled = &row
 		if i.want.attached {
 			i.made = true
-			if err := s.checkData(i); err != nil {
+			if err := s.checkData(i, row.Location); err != nil {
 				return err
 			}
 		}
@@ -89,7 +89,7 @@ func (s *soak) settle(status map[string]command.Storage) error {
 // on the disk, and in what the agent takes of the machine.
 func (s *soak) problems(status map[string]command.Storage) ([]string, error) {
 	p := problems{soak: s, status: status}
-	for _, check := range []func() error{p.agents, p.devices, p.mounted, p.files, p.processes, p.resources} {
+	for _, check := range []func() error{p.objects, p.agents, p.devices, p.mounted, p.files, p.processes, p.resources} {
 		if err := check(); err != nil {
 			return nil, err
 		}
@@ -135,12 +135,11 @@ func (p *problems) agents() error {
 	return nil
 }
 
-// volumeFile is the file of a loop volume.
-func (s *soak) volumeFile(id string) string {
-	return filepath.Join(s.dataDisk.dir, "storage/loop/volumes", "volume-"+dashed(id))
+// volumeFile is the file of an instance's loop volume, which has one once the agent says
+// so.
+func (s *soak) volumeFile(i *instance) string {
+	return filepath.Join(s.boundStorage(), "loop/volumes", i.objects[volume])
 }
-
-func dashed(id string) string { return strings.ReplaceAll(id, "/", "-") }
 
 // devices checks that each attached volume has one loop device, and nothing else has
 // any.
@@ -154,7 +153,7 @@ func (p *problems) devices() error {
 			continue
 		}
 		row := p.status[name]
-		file := p.volumeFile(row.Volume)
+		file := p.volumeFile(i)
 		switch devices := found[file]; {
 		case len(devices) != 1:
 			p.add("%s is behind the loop devices %v", file, devices)
@@ -171,7 +170,7 @@ func (p *problems) devices() error {
 
 // loops returns the loop devices of volumes by their files.
 func (p *problems) loops() (map[string][]string, error) {
-	loops, err := kernel.Loops(p.dataDisk.dir)
+	loops, err := kernel.Loops(p.boundStorage())
 	found := map[string][]string{}
 	for _, l := range loops {
 		found[l.File] = append(found[l.File], l.Path)
@@ -204,12 +203,12 @@ func (p *problems) mounted() error {
 			points[path] = true
 		}
 		mountPoints[i.mount] = true
-		row, kind := p.status[name], i.filesystem
+		kind := i.filesystem
 		if kind == "rootfs" {
 			kind = p.dataDisk.kind
 		}
 		there := found[i.mount]
-		if len(there) != 1 || there[0].kind != kind || i.onVolume() && !slices.Equal(loops[p.volumeFile(row.Volume)], []string{there[0].source}) {
+		if len(there) != 1 || there[0].kind != kind || i.onVolume() && !slices.Equal(loops[p.volumeFile(i)], []string{there[0].source}) {
 			p.add("%s should be mounted once at %s: %v", name, i.mount, there)
 		}
 		delete(found, i.mount)
@@ -234,27 +233,21 @@ func (p *problems) mounted() error {
 // files checks that all files, directories and records are those of storage that is
 // there.
 func (p *problems) files() error {
-	top := filepath.Join(p.dataDisk.dir, "storage")
+	top := p.boundStorage()
 	required, allowed := map[string]bool{}, map[string]bool{}
-	for name, i := range p.soak.all {
+	for _, i := range p.soak.all {
 		if i.want == nil {
 			continue
 		}
 		var paths []string
-		row := p.status[name]
-		volume, filesystem := "volume-"+dashed(row.Volume), "filesystem-"+dashed(row.Filesystem)
 		if i.onVolume() {
-			paths = append(paths, "loop/volumes/"+volume, "loop/records/"+volume+".json")
+			paths = append(paths, "loop/volumes/"+i.objects[volume], i.record(volume))
 		}
-		switch {
-		case i.block():
-		case i.onVolume():
-			paths = append(paths, "managed/records/"+filesystem+".json")
-		default:
-			paths = append(paths, i.pool+"/records/"+filesystem+".json")
+		if !i.block() {
+			paths = append(paths, i.record(filesystem))
 		}
 		if i.pool == "rootfs" {
-			paths = append(paths, "rootfs/filesystems/"+filesystem)
+			paths = append(paths, "rootfs/filesystems/"+i.objects[filesystem])
 		}
 		for _, path := range paths {
 			allowed[path] = true
@@ -298,7 +291,7 @@ func (p *problems) processes() error {
 				if err != nil {
 					return err
 				}
-				if pid == p.agent.PID() {
+				if pid == p.agent.PID() || p.second != nil && pid == p.second.PID() {
 					continue
 				}
 				if parent == os.Getpid() { // one that has ended is nobody else's to note

@@ -4,9 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/e2e/internal/command"
@@ -186,24 +190,31 @@ func (s *soak) repair(stateDown, dataDown bool) error {
 			return err
 		}
 	}
-	if err := unmount(s.boundState()); err != nil {
-		return err
-	}
-	for _, d := range []struct {
-		*disk
-		down bool
-	}{{s.dataDisk, dataDown}, {s.stateDisk, stateDown}} {
-		if !d.down {
-			continue
-		}
-		if err := d.unmount(); err != nil {
+	if !dataDown { // the storage is in use, and must not notice
+		aside := filepath.Join(s.dir, "aside")
+		if err := os.Mkdir(aside, 0o700); err != nil {
 			return err
 		}
-		if err := d.mount(); err != nil {
+		return errors.Join(moveMount(s.boundStorage(), aside), s.stateDisk.remount(),
+			moveMount(aside, s.boundStorage()), os.Remove(aside))
+	}
+	if err := errors.Join(unmount(s.boundStorage()), s.dataDisk.remount()); err != nil {
+		return err
+	}
+	if stateDown {
+		if err := s.stateDisk.remount(); err != nil {
 			return err
 		}
 	}
 	return s.bind()
+}
+
+// moveMount moves what is mounted at one place to another, where it is used as before.
+func moveMount(from, to string) error {
+	if err := unix.Mount(from, to, "", unix.MS_MOVE, ""); err != nil {
+		return fmt.Errorf("moving the mount at %s to %s: %w", from, to, err)
+	}
+	return nil
 }
 
 // unmountStorage takes away what stands on the data disk: loop devices, and all mounts
@@ -220,7 +231,7 @@ func (s *soak) unmountStorage() error {
 			}
 		}
 	}
-	loops, err := kernel.Loops(s.dataDisk.dir)
+	loops, err := kernel.Loops(s.boundStorage())
 	if err != nil {
 		return err
 	}
@@ -230,7 +241,7 @@ func (s *soak) unmountStorage() error {
 		}
 	}
 	return eventually(patience, func() error {
-		loops, err := kernel.Loops(s.dataDisk.dir)
+		loops, err := kernel.Loops(s.boundStorage())
 		if err == nil && len(loops) > 0 {
 			err = fmt.Errorf("still attached: %v", loops)
 		}
@@ -243,22 +254,27 @@ func (s *soak) unmountDisks() error {
 	if s.dataDisk == nil {
 		return nil
 	}
-	if err := s.unmountStorage(); err != nil {
-		return err
-	}
-	paths := []string{s.boundState(), s.dataDisk.dir}
 	if s.stateDisk != nil {
-		paths = append(paths, s.stateDisk.dir)
-	}
-	for _, path := range paths {
-		mounted, err := kernel.Mounts(path)
-		if err != nil {
+		if err := s.unmountStorage(); err != nil {
 			return err
 		}
-		if len(mounted) == 0 {
-			continue
+		if err := unmountAll(s.stateDisk.dir); err != nil {
+			return err
 		}
-		if err := unmount(path); err != nil {
+	}
+	return unmountAll(s.dataDisk.dir)
+}
+
+// unmountAll unmounts what is mounted at a path and below it.
+func unmountAll(path string) error {
+	mounts, err := kernel.Mounts(path)
+	if err != nil {
+		return err
+	}
+	// One that was moved may have been mounted before what it is below now.
+	slices.SortStableFunc(mounts, func(a, b *mountinfo.Info) int { return strings.Compare(b.Mountpoint, a.Mountpoint) })
+	for _, m := range mounts {
+		if err := unmount(m.Mountpoint); err != nil {
 			return err
 		}
 	}

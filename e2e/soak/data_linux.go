@@ -91,11 +91,11 @@ func (w *writer) write(i *instance) error {
 
 // isOurs makes sure that nobody else's device is written to, now that it is open.
 func (s *soak) isOurs(i *instance, device string) error {
-	loops, err := kernel.Loops(s.dataDisk.dir)
+	loops, err := kernel.Loops(s.boundStorage())
 	if err != nil {
 		return err
 	}
-	if !slices.Contains(loops, kernel.Loop{Path: device, File: s.volumeFile(i.settled.Volume)}) {
+	if !slices.Contains(loops, kernel.Loop{Path: device, File: s.volumeFile(i)}) {
 		return fmt.Errorf("%s is at %s, which is another's: %v", i.name, device, loops)
 	}
 	return nil
@@ -113,13 +113,14 @@ func syncDir(path string) error {
 	return nil
 }
 
-// checkData reads all that was written to the instance, which is settled and attached.
-func (s *soak) checkData(i *instance) error {
+// checkData reads all that was written to the instance, which is attached there: at a
+// device or a mount point.
+func (s *soak) checkData(i *instance, location string) error {
 	for _, name := range slices.Sorted(maps.Keys(i.data)) {
 		d := i.data[name]
-		path := filepath.Join(i.mount, name)
-		if i.block() {
-			path = i.settled.Location
+		path := location
+		if !i.block() {
+			path = filepath.Join(location, name)
 		}
 		got, err := read(path, d)
 		if err != nil {

@@ -52,8 +52,25 @@ func (d *disk) mount() error {
 	return err
 }
 
-// unmount waits for those who are about to let go.
-func (d *disk) unmount() error { return unmount(d.dir) }
+// remount unmounts the disk, once those who are about to let go have, and mounts it again.
+// The kernel may end with the former filesystem a moment later, and would mount that, which
+// has failed.
+func (d *disk) remount() error {
+	if err := unmount(d.dir); err != nil {
+		return err
+	}
+	err := eventually(patience, func() error {
+		device, err := os.OpenFile(d.device, os.O_RDONLY|unix.O_EXCL, 0) // fails while it is mounted
+		if err != nil {
+			return err
+		}
+		return device.Close()
+	})
+	if err != nil {
+		return err
+	}
+	return d.mount()
+}
 
 // shutDown is EXT4_IOC_SHUTDOWN, and XFS_IOC_GOINGDOWN, which is the same number: the
 // filesystem fails from now on. How is one of unix.FS_SHUTDOWN_FLAGS_…

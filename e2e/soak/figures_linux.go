@@ -16,6 +16,11 @@ type figures struct {
 
 	operations, acknowledged, refused, cutShort, tookEffect int
 	made                                                    int // storage instances
+	creations                                               int // operations that made some
+	backups, restores, copiedBack                           int
+	adopted, deleted, missing, inUse                        int // storage, after a restore
+	copies, moves, losses, recovered                        int
+	commandKills                                            int // of commands while no agent runs
 	written, checked                                        int64
 	restarts                                                int
 	checks                                                  int
@@ -55,6 +60,11 @@ func (f *figures) write(out io.Writer, seed uint64) {
 		fmt.Sprintf("operations           %d: %d acknowledged, %d refused, %d cut short (%d of which had taken effect)",
 			f.operations, f.acknowledged, f.refused, f.cutShort, f.tookEffect),
 		fmt.Sprintf("storage made         %d instances", f.made),
+		fmt.Sprintf("older states         %d restored, %d of them as a copied file", f.restores, f.copiedBack),
+		fmt.Sprintf("  storage            %d adopted, %d deleted as orphans; %d missing; %d in use", f.adopted, f.deleted, f.missing, f.inUse),
+		fmt.Sprintf("directories          %d copied, %d moved", f.copies, f.moves),
+		fmt.Sprintf("lost states          %d, with %d storage instances", f.losses, f.recovered),
+		fmt.Sprintf("commands killed      %d", f.commandKills),
 		fmt.Sprintf("written and synced   %d MiB", f.written>>20),
 		fmt.Sprintf("read and compared    %d MiB", f.checked>>20),
 		fmt.Sprintf("looked at everything %d times", f.checks),

@@ -10,6 +10,11 @@
 // that all which was written and synced can be read. At the end all is removed, and
 // nothing may be left.
 //
+// Now and then the machine's administrator puts an older state back, copies the agent's
+// directory, moves it, or loses the state: what was made since the backup must be found as
+// orphans, what was removed must be missing, a copy must leave the original alone, and no
+// storage may ever be attached with the data of another.
+//
 // The user's choices follow from a seed; when what happens does not.
 package main
 
@@ -34,6 +39,8 @@ type settings struct {
 	seed     uint64
 	// disksOneIn is how many crashes there are for one of disks.
 	disksOneIn int
+	// Each of these is how many rounds there are for one event; zero: there is none.
+	restoreEvery, copyEvery, moveEvery, loseEvery int
 	// keep leaves everything in place after a failure.
 	keep bool
 	// parent is where to work.
@@ -48,9 +55,15 @@ func main() {
 	flag.DurationVar(&s.duration, "for", 0, "how long to go on instead, such as `1h`")
 	flag.Uint64Var(&s.seed, "seed", rand.Uint64(), "the `number` that the user's choices follow from")
 	flag.IntVar(&s.disksOneIn, "disks-one-in", 10, "one crash in so `many` is of disks")
+	flag.IntVar(&s.restoreEvery, "restore-every", 9, "an older state comes back once in so many `rounds`; 0: never")
+	flag.IntVar(&s.copyEvery, "copy-every", 25, "the data directory is copied once in so many `rounds`; 0: never")
+	flag.IntVar(&s.moveEvery, "move-every", 25, "the data directory is moved once in so many `rounds`; 0: never")
+	flag.IntVar(&s.loseEvery, "lose-every", 25, "the state is lost once in so many `rounds`; 0: never")
+	flag.StringVar(&s.binary, "binary", "", "the `command` under test; empty: it is built")
 	flag.StringVar(&s.parent, "dir", s.parent, "where to work: a `directory` with 10 GiB of room")
 	flag.Parse()
-	if flag.NArg() > 0 || s.crashes < 1 || s.duration < 0 || s.disksOneIn < 1 {
+	if flag.NArg() > 0 || s.crashes < 1 || s.duration < 0 || s.disksOneIn < 1 ||
+		min(s.restoreEvery, s.copyEvery, s.moveEvery, s.loseEvery) < 0 {
 		fmt.Fprintln(os.Stderr, "soak: see -help")
 		os.Exit(2)
 	}
@@ -94,6 +107,9 @@ func run(ctx context.Context, settings settings, out io.Writer) (err error) {
 	}
 	for ctx.Err() == nil && !s.over() {
 		if err := s.round(); err != nil {
+			return err
+		}
+		if err := s.runEvents(); err != nil {
 			return err
 		}
 		s.figures.progress(out, len(s.all))

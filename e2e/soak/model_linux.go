@@ -44,11 +44,27 @@ type instance struct {
 	// since something was asked for.
 	settled *command.Storage
 	// made tells that it was there once, so that its volume is.
-	made  bool
-	first uint64 // size in MiB
-	data  map[string]datum
+	made bool
+	// objects are the names on disk of its volume and filesystem, by what they are,
+	// once they are known.
+	objects map[object]string
+	first   uint64 // size in MiB
+	grown   bool
+	data    map[string]datum
 	// written counts what was, and names it.
 	written int
+}
+
+// object is what storage has on disk.
+type object string
+
+const (
+	volume     object = "volume"
+	filesystem object = "filesystem"
+)
+
+func newInstance(name string, k *kind, size uint64, mount string) *instance {
+	return &instance{name: name, kind: k, mount: mount, first: size, data: map[string]datum{}, objects: map[object]string{}}
 }
 
 // want is what a user has asked of an instance.
@@ -88,16 +104,6 @@ type operation struct {
 	cannotWait bool
 }
 
-// took notes that the operation has taken effect.
-func (o *operation) took() {
-	for i, w := range o.after {
-		i.want, i.settled = w, nil
-		if w == nil || i.volatile && !w.attached {
-			i.data = map[string]datum{}
-		}
-	}
-}
-
 // about tells whether the operation is about the instance.
 func (o *operation) about(i *instance) bool {
 	_, ok := o.after[i]
@@ -118,7 +124,7 @@ func (s *soak) resolve(status map[string]command.Storage) error {
 		case after:
 			s.figures.tookEffect++
 			s.note("%q had taken effect", o.args)
-			o.took()
+			s.took(o)
 		case before:
 			for i := range o.after {
 				i.settled = nil

@@ -28,7 +28,9 @@ const (
 	retryMin = "250ms"
 	// mostHistory is how much of it is told after a failure, in lines.
 	mostHistory = 200
-	stateFile   = "state.db"
+	// stateFile and storageDir are what an agent has in its data directory.
+	stateFile  = "state.db"
+	storageDir = "storage"
 )
 
 // soak is a machine, its user, and who kills its agent. One goroutine has it, but for
@@ -41,18 +43,24 @@ type soak struct {
 	dir       string
 	mounts    string // has all mount points
 	log       string // of the agents since all was last as it should be
-	dataDisk  *disk  // has the data directory, but for the state file
-	stateDisk *disk
+	stateDisk *disk  // has the data directory, but for the storage
+	dataDisk  *disk  // has the storage
 	stowage   command.Stowage
 	agent     *command.Agent
-	metrics   string // host and port where the agent serves its metrics
+	second    *command.Agent // of a copied directory
+	metrics   string         // host and port where the agent serves its metrics
 	rest      resources
 	keys      []string // of the state without storage
 	all       map[string]*instance
-	files     int
-	doubtful  []*operation // that were cut short by a crash
-	history   []string
-	figures   figures
+	// numbers are whose volume or filesystem had each number, in all that the agents ever
+	// showed.
+	numbers  map[string]*instance
+	files    int
+	doubtful []*operation // that were cut short by a crash
+	history  []string
+	backup   *backup
+	rounds   int
+	figures  figures
 }
 
 // newSoak makes the disks of the machine.
@@ -62,6 +70,7 @@ func newSoak(settings settings, out io.Writer) (s *soak, err error) {
 		rand:     rand.New(rand.NewPCG(settings.seed, 0)),
 		out:      out,
 		all:      map[string]*instance{},
+		numbers:  map[string]*instance{},
 		// An address that nobody else has.
 		metrics: fmt.Sprintf("127.77.%d.%d:9163", os.Getpid()>>8&255, os.Getpid()&255),
 	}
@@ -77,14 +86,22 @@ func newSoak(settings settings, out io.Writer) (s *soak, err error) {
 	if s.dir, err = os.MkdirTemp(s.parent, "stowage-soak"); err != nil {
 		return nil, err
 	}
+	made := s
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.clear())
+			err = errors.Join(err, made.clear())
 		}
 	}()
 	s.log, s.mounts = filepath.Join(s.dir, "agent.log"), filepath.Join(s.dir, "mnt")
 	if err := os.Mkdir(s.mounts, 0o700); err != nil {
 		return nil, err
+	}
+	// A mount can be moved only below one that is shared with nobody.
+	if err := unix.Mount(s.dir, s.dir, "", unix.MS_BIND, ""); err != nil {
+		return nil, fmt.Errorf("binding %s: %w", s.dir, err)
+	}
+	if err := unix.Mount("", s.dir, "", unix.MS_PRIVATE, ""); err != nil {
+		return nil, fmt.Errorf("making %s private: %w", s.dir, err)
 	}
 	if s.binary == "" {
 		if s.binary, err = command.Build(s.dir); err != nil {
@@ -98,30 +115,26 @@ func newSoak(settings settings, out io.Writer) (s *soak, err error) {
 	if s.stateDisk, err = newDisk(s.dir, "state", types[s.rand.IntN(2)], 320); err != nil {
 		return nil, err
 	}
-	s.stowage = command.Stowage{Binary: s.binary, DataDir: s.dataDisk.dir}
-	for _, dir := range []string{s.dataDisk.dir, s.stateDisk.dir} {
-		if err := os.WriteFile(filepath.Join(dir, stateFile), nil, 0o600); err != nil {
-			return nil, err
-		}
-		// The disk may be shut down before it would have kept that by itself.
-		if err := syncDir(dir); err != nil {
-			return nil, err
-		}
+	s.stowage = command.Stowage{Binary: s.binary, DataDir: filepath.Join(s.stateDisk.dir, "stowage")}
+	if err := os.Mkdir(s.storageOnDisk(), 0o700); err != nil {
+		return nil, err
 	}
-	return s, s.bind()
+	// The disk may be shut down before it would have kept that by itself.
+	return s, syncDir(s.dataDisk.dir)
 }
 
-// bind puts the state file, which is on a disk of its own, into the data directory.
+// bind puts the storage, which is on a disk of its own, into the data directory.
 func (s *soak) bind() error {
-	err := unix.Mount(filepath.Join(s.stateDisk.dir, stateFile), s.boundState(), "", unix.MS_BIND, "")
-	if err != nil {
-		return fmt.Errorf("binding the state file: %w", err)
+	if err := unix.Mount(s.storageOnDisk(), s.boundStorage(), "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("binding the storage: %w", err)
 	}
 	return nil
 }
 
-// boundState is where the agent has its state file.
-func (s *soak) boundState() string { return filepath.Join(s.dataDisk.dir, stateFile) }
+// storageOnDisk is the directory of the storage on its disk, boundStorage where the agent
+// has it.
+func (s *soak) storageOnDisk() string { return filepath.Join(s.dataDisk.dir, storageDir) }
+func (s *soak) boundStorage() string  { return filepath.Join(s.stowage.DataDir, storageDir) }
 
 // begin starts the first agent, and sees what one takes that has nothing to look after.
 func (s *soak) begin() (err error) {
@@ -132,6 +145,15 @@ func (s *soak) begin() (err error) {
 		return err
 	}
 	if s.keys, err = s.stateKeys(); err != nil {
+		return err
+	}
+	// The agent has made its directories, which it does not do where others are.
+	for _, dir := range []string{s.stateDisk.dir, s.stowage.DataDir} {
+		if err := syncDir(dir); err != nil {
+			return err
+		}
+	}
+	if err := s.bind(); err != nil {
 		return err
 	}
 	if err := s.start(); err != nil {
@@ -246,12 +268,25 @@ func (s *soak) operate(o *operation) error {
 
 func (s *soak) acknowledge(o *operation) {
 	s.figures.acknowledged++
+	s.took(o)
+}
+
+// took notes that the operation has taken effect.
+func (s *soak) took(o *operation) {
+	made := s.figures.made
 	for i, w := range o.after {
 		if i.want == nil && w != nil {
 			s.figures.made++
 		}
+		i.grown = i.grown || w != nil && i.want != nil && w.size > i.want.size
+		i.want, i.settled = w, nil
+		if w == nil || i.volatile && !w.attached {
+			i.data = map[string]datum{}
+		}
 	}
-	o.took()
+	if s.figures.made > made {
+		s.figures.creations++
+	}
 }
 
 func (s *soak) command(args ...string) (command.Result, error) {
@@ -369,7 +404,7 @@ func (s *soak) checkFilesystems() error {
 		return err
 	}
 	for _, i := range attached {
-		if err := checkFilesystem(i.filesystem, s.volumeFile(i.settled.Volume)); err != nil {
+		if err := checkFilesystem(i.filesystem, s.volumeFile(i)); err != nil {
 			return fmt.Errorf("%s is damaged: %w", i.name, err)
 		}
 	}
@@ -380,7 +415,7 @@ func (s *soak) checkFilesystems() error {
 // stateKeys returns the keys that the state has, but for counters, which last, and for the
 // machine's block devices, which an agent that ends early may not have recorded.
 func (s *soak) stateKeys() (keys []string, err error) {
-	store, err := boltkv.Open(filepath.Join(s.stateDisk.dir, stateFile))
+	store, err := boltkv.Open(filepath.Join(s.stowage.DataDir, stateFile))
 	if err != nil {
 		return nil, err
 	}
@@ -408,6 +443,9 @@ func (s *soak) clear() error {
 		if err == nil && d != nil {
 			err = d.detach()
 		}
+	}
+	if err == nil {
+		err = unmountAll(s.dir)
 	}
 	if err == nil {
 		err = eventually(patience, func() error { return kernelHasNothing(s.dir) })

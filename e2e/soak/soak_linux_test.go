@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -38,6 +39,63 @@ func newSettings(t *testing.T) settings {
 	// A disk that is shut down is in the way of all that looks at loop devices: of the tests
 	// of other packages, which run at the same time.
 	return settings{seed: 1, disksOneIn: math.MaxInt, parent: dir}
+}
+
+// TestEvents has each event happen once, in a machine with storage of each kind.
+func TestEvents(t *testing.T) {
+	var out strings.Builder
+	s, err := newSoak(newSettings(t), &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if t.Failed() {
+			s.tell()
+			t.Log(out.String())
+		}
+		if err := s.clear(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := s.begin(); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []func() error{
+		s.makeOfEach, s.takeBackup, s.makeOfEach, s.goBack, s.copyDirectory, s.moveDirectory, s.goBack, s.loseState,
+	} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.converge(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.end(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// makeOfEach makes storage until there is hardly room for more of any kind, and writes to
+// it.
+func (s *soak) makeOfEach() error {
+	for range 40 {
+		o, err := s.create()
+		if err != nil {
+			return err
+		}
+		if o == nil {
+			continue
+		}
+		if err := errors.Join(s.operate(o), s.converge(time.Now())); err != nil {
+			return err
+		}
+	}
+	for range 20 {
+		if err := s.write(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // TestWhatIsWrongIsFound does what an agent must not, beside one that does as it should.
@@ -84,7 +142,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		if err := w.write(i); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.checkData(i); err != nil {
+		if err := s.checkData(i, i.settled.Location); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -104,7 +162,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		t.Fatal(all)
 	}
 
-	stray := filepath.Join(s.dataDisk.dir, "storage/loop/volumes/volume-0-999.tmp")
+	stray := filepath.Join(s.boundStorage(), "loop/volumes/volume-0-999.tmp")
 	if err := os.WriteFile(stray, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +192,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 	if all := problems(); !strings.Contains(all, memory.name+" should be mounted once") {
 		t.Errorf("something mounted twice: %q", all)
 	}
-	if err := s.checkData(memory); err == nil || !strings.Contains(err.Error(), "is lost") {
+	if err := s.checkData(memory, memory.mount); err == nil || !strings.Contains(err.Error(), "is lost") {
 		t.Errorf("data that is covered: %v", err)
 	}
 	if err := unmount(memory.mount); err != nil {
@@ -153,7 +211,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.checkData(raw); err == nil || !strings.Contains(err.Error(), "byte 0 is another") {
+	if err := s.checkData(raw, raw.settled.Location); err == nil || !strings.Contains(err.Error(), "byte 0 is another") {
 		t.Errorf("a byte that was changed: %v", err)
 	}
 

@@ -42,7 +42,7 @@ func (s *soak) choose(flying []*operation) (*operation, error) {
 			detached = append(detached, i)
 		}
 		// XFS grows again when it is on disk that it has, which takes half a minute.
-		again := i.filesystem == "xfs" && i.want.size > i.first
+		again := i.filesystem == "xfs" && i.grown
 		if i.want.size < 2*i.first && !again && (i.filesystem != "ext4" || s.growsExt4) {
 			growing = append(growing, i)
 		}
@@ -128,7 +128,7 @@ func (s *soak) create() (*operation, error) {
 			}
 		}
 		for n := range count {
-			i := &instance{name: name, kind: k, first: size, data: map[string]datum{}, mount: mount}
+			i := newInstance(name, k, size, mount)
 			if count > 1 {
 				i.name, i.mount = fmt.Sprintf("%s/%d", name, n), fmt.Sprintf("%s/%d", mount, n)
 			}
@@ -166,7 +166,11 @@ func (s *soak) count(k *kind, o *operation) int {
 
 // taken tells whether storage has the name, or had it a moment ago.
 func (s *soak) taken(name string, o *operation) bool {
-	has := func(i *instance) bool { return i.name == name || strings.HasPrefix(i.name, name+"/") }
+	has := func(i *instance) bool {
+		// What was recovered under another name keeps its mount point.
+		own, _, _ := strings.Cut(i.name, recoveredSuffix)
+		return i.name == name || own == name || strings.HasPrefix(own, name+"/") || strings.HasPrefix(name, own+"/")
+	}
 	for _, i := range s.all {
 		if has(i) {
 			return true

@@ -81,6 +81,20 @@ type Storage struct {
 	Attachments []Attachment `json:"attachments"`
 }
 
+// Orphan is an object of `orphans -o json`.
+type Orphan struct {
+	State    string `json:"state"`
+	Name     string `json:"name"`
+	UUID     string `json:"uuid"`
+	Kind     string `json:"kind"`
+	Provider string `json:"provider"`
+	Pool     string `json:"pool"`
+	ID       string `json:"id"`
+	SizeMiB  uint64 `json:"size-mib"`
+	Path     string `json:"path"`
+	Attached bool   `json:"attached"`
+}
+
 // Attachment is one of those of a Storage.
 type Attachment struct {
 	Machine  string `json:"machine"`
@@ -91,7 +105,25 @@ type Attachment struct {
 
 // Status returns all storage by name.
 func (s Stowage) Status(ctx context.Context) (map[string]Storage, error) {
-	r, err := s.Run(ctx, "status", "-o", "json")
+	list, err := show[Storage](ctx, s, "status")
+	if err != nil {
+		return nil, err
+	}
+	byName := make(map[string]Storage)
+	for _, s := range list {
+		byName[s.Name] = s
+	}
+	return byName, nil
+}
+
+// Orphans returns what providers have and no storage has.
+func (s Stowage) Orphans(ctx context.Context) ([]Orphan, error) {
+	return show[Orphan](ctx, s, "orphans")
+}
+
+// show runs a command that shows a list, and returns that.
+func show[T any](ctx context.Context, s Stowage, verb string) ([]T, error) {
+	r, err := s.Run(ctx, verb, "-o", "json")
 	if err != nil {
 		return nil, err
 	}
@@ -100,13 +132,9 @@ func (s Stowage) Status(ctx context.Context) (map[string]Storage, error) {
 	}
 	decoder := json.NewDecoder(strings.NewReader(r.Stdout))
 	decoder.DisallowUnknownFields()
-	var list []Storage
+	var list []T
 	if err := decoder.Decode(&list); err != nil {
 		return nil, fmt.Errorf("%w in\n%s", err, r.Stdout)
 	}
-	byName := make(map[string]Storage)
-	for _, s := range list {
-		byName[s.Name] = s
-	}
-	return byName, nil
+	return list, nil
 }

@@ -9,8 +9,6 @@
 package agent
 
 import (
-	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -22,7 +20,7 @@ import (
 	"gopkg.in/tomb.v2"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
-	"github.com/stowage-io/stowage/internal/owner"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 	"github.com/stowage-io/stowage/storage"
@@ -92,11 +90,6 @@ type Agent struct {
 	metrics *prometheus.Registry
 }
 
-const (
-	stateFile  = "state.db"
-	storageDir = "storage"
-)
-
 // New starts an agent. What keeps it from starting at all is an error here: a
 // directory that another agent uses, that is not an agent's or that others can write
 // to, a socket that
@@ -105,10 +98,14 @@ func New(config Config) (*Agent, error) {
 	if err := config.Validate(); err != nil {
 		return nil, errors.Trace(err)
 	}
-	if err := prepareDir(config.DataDir); err != nil {
+	dir := datadir.Dir(config.DataDir)
+	if err := dir.Prepare(); err != nil {
 		return nil, errors.Trace(err)
 	}
-	store, err := boltkv.Open(filepath.Join(config.DataDir, stateFile))
+	if err := dir.CheckState(); err != nil {
+		return nil, errors.Trace(err)
+	}
+	store, err := boltkv.Open(dir.StateFile())
 	if errors.Is(err, errors.Timeout) {
 		return nil, errors.Errorf("another agent runs in %s: stop it, or choose another --data-dir", config.DataDir)
 	}
@@ -127,15 +124,22 @@ func (a *Agent) start(config Config) error {
 	if err := control.CheckSocket(config.SocketPath); err != nil {
 		return errors.Trace(err)
 	}
-	if err := prepareStorageDir(filepath.Join(config.DataDir, storageDir)); err != nil {
+	dir := datadir.Dir(config.DataDir)
+	if err := dir.PrepareStorage(); err != nil {
 		return errors.Trace(err)
 	}
-	st, err := state.Open(state.Config{Store: a.store, Clock: config.Clock, Registry: config.Registry})
+	st, err := dir.OpenState(a.store, state.Config{Clock: config.Clock, Registry: config.Registry, Marks: dir.Marks()})
 	if err != nil {
 		return errors.Trace(err)
 	}
-	a.backend = &backend{config: config, state: st}
+	a.backend = &backend{config: config, dir: dir, state: st, store: a.store}
+	if err := dir.CheckFingerprint(st); err != nil {
+		return errors.Trace(err)
+	}
 	if err := a.identify(); err != nil {
+		return errors.Trace(err)
+	}
+	if err := a.takeInventory(); err != nil {
 		return errors.Trace(err)
 	}
 	if err := a.distrustStatuses(); err != nil {
@@ -209,10 +213,16 @@ func (a *Agent) Kill() { a.tomb.Kill(nil) }
 // its directory can be another's.
 func (a *Agent) Wait() error { return a.tomb.Wait() }
 
+// isFatal reports whether an error of a worker ends the agent. What a damaged state says
+// must not be acted on, and one that has failed does not answer again.
+func isFatal(err error) bool {
+	return errors.Is(err, errFatal) || errors.Is(err, boltkv.ErrDamaged) || errors.Is(err, boltkv.ErrUnreadable)
+}
+
 // engineConfig says how the engine restarts workers.
 func engineConfig(config Config) dependency.EngineConfig {
 	return dependency.EngineConfig{
-		IsFatal:          func(err error) bool { return errors.Is(err, errFatal) },
+		IsFatal:          isFatal,
 		WorstError:       func(first, _ error) error { return first },
 		ErrorDelay:       time.Second,
 		BounceDelay:      10 * time.Millisecond,
@@ -223,57 +233,4 @@ func engineConfig(config Config) dependency.EngineConfig {
 		Metrics:          dependency.DefaultMetrics(),
 		Logger:           config.Logger,
 	}
-}
-
-// prepareDir makes the data directory and keeps others out of it. A directory
-// that holds other things is not taken over, nor is one that others have had a say in:
-// what is in it may be theirs.
-func prepareDir(dir string) error {
-	// What is there of the way to it comes first: nothing is made where others say.
-	if err := checkOwner(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return errors.Trace(err)
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return errors.Annotate(err, "making the data directory")
-	}
-	if err := checkOwner(dir); err != nil {
-		return errors.Trace(err)
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return errors.Annotate(err, "reading the data directory")
-	}
-	foreign := false
-	for _, entry := range entries {
-		if entry.Name() == stateFile {
-			foreign = false
-			break
-		}
-		foreign = foreign || entry.Name() != "lost+found" // of a filesystem of its own
-	}
-	if foreign {
-		return errors.Errorf("%s holds other things than an agent's: choose an empty or new --data-dir", dir)
-	}
-	return errors.Annotate(os.Chmod(dir, 0o700), "making the data directory private")
-}
-
-func checkOwner(dir string) error {
-	at, err := owner.Check(dir)
-	switch {
-	case err != nil:
-		return errors.Annotate(err, "looking at the data directory")
-	case at == dir:
-		return errors.Errorf("others than root can write to %s: choose another --data-dir, or chown it to root and chmod 0700 it once you have seen what is in it", dir)
-	case at != "":
-		return errors.Errorf("others than root can write to %s, and so replace %s: choose another --data-dir", at, dir)
-	}
-	return nil
-}
-
-// prepareStorageDir makes the directory that providers use.
-func prepareStorageDir(dir string) error {
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return errors.Annotate(err, "making the storage directory")
-	}
-	return errors.Annotate(os.Chmod(dir, 0o700), "making the storage directory private")
 }

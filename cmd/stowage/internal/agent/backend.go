@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"hash/maphash"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -15,8 +16,11 @@ import (
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/converge"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/spec"
 	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv/boltkv"
+	"github.com/stowage-io/stowage/state/statefile"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/poolmanager"
 	"github.com/stowage-io/stowage/watcher"
@@ -26,12 +30,18 @@ import (
 // however often the control socket is made anew.
 type backend struct {
 	config Config
+	dir    datadir.Dir
 	state  *state.State
+	store  *boltkv.Store
 	report func() map[string]any
 
 	// changing is held while what users want is changed: what a change was
 	// checked against stays true until it is made.
 	changing sync.Mutex
+
+	// look is the first look for orphans, of which looking is the lock.
+	looking sync.Mutex
+	look    look
 }
 
 // Apply is part of control.Backend. What cannot be seen from the file is checked
@@ -107,14 +117,8 @@ func newChoice(names []string) choice {
 // NAME/N.
 func (c choice) has(instance string) bool {
 	_, exact := c[instance]
-	_, whole := c[baseName(instance)]
+	_, whole := c[state.BaseName(instance)]
 	return exact || whole || len(c) == 0
-}
-
-// baseName returns NAME of NAME and of NAME/N.
-func baseName(name string) string {
-	base, _, _ := strings.Cut(name, "/")
-	return base
 }
 
 // watchPause is how long changes gather before watchers are told of them: what a
@@ -270,6 +274,11 @@ func (b *backend) Remove(_ context.Context, names []string) error {
 	return b.change(names, b.state.RemoveStorage)
 }
 
+// Release is part of control.Backend.
+func (b *backend) Release(_ context.Context, names []string) error {
+	return b.change(names, b.state.ReleaseStorage)
+}
+
 // change calls do with the full names of what names mean.
 func (b *backend) change(names []string, do func([]string) error) error {
 	if len(names) == 0 {
@@ -286,6 +295,18 @@ func (b *backend) change(names []string, do func([]string) error) error {
 		full[i] = s.Name
 	}
 	return errors.Trace(do(full))
+}
+
+// Backup is part of control.Backend.
+func (b *backend) Backup(ctx context.Context, args control.BackupArgs) (control.BackupResult, error) {
+	if err := checkPath(args.Path); err != nil {
+		return control.BackupResult{}, errors.Trace(err)
+	}
+	meta, err := statefile.Backup(ctx, b.store, args.Path, datadir.Identify, b.config.Clock.Now())
+	if errors.Is(err, fs.ErrExist) {
+		return control.BackupResult{}, errors.NewAlreadyExists(nil, args.Path+" is there already: choose another file")
+	}
+	return control.BackupResult{UUID: meta.UUID, Generation: meta.Generation, Schema: meta.Schema, Bytes: meta.Size}, errors.Trace(err)
 }
 
 // Pools is part of control.Backend.

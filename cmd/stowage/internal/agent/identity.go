@@ -22,7 +22,7 @@ import (
 func (a *Agent) identify() error {
 	environ, err := a.state.EnvironConfig()
 	if errors.Is(err, errors.NotFound) {
-		attrs := map[string]any{"name": "stowage", "type": "local", "uuid": uuid.NewString()}
+		attrs := map[string]any{"name": "stowage", "type": "local", "uuid": a.state.UUID()}
 		if err := a.state.SetEnvironConfig(attrs); err != nil {
 			return errors.Trace(err)
 		}

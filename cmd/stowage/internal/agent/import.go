@@ -40,10 +40,6 @@ func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (change
 	if err != nil {
 		return change, nil, errors.Trace(err)
 	}
-	tags, err := b.resourceTags()
-	if err != nil {
-		return change, nil, errors.Trace(err)
-	}
 	config, err := b.sourceConfig(t.Pool.Provider())
 	if err != nil {
 		return change, nil, errors.Trace(err)
@@ -65,7 +61,10 @@ func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (change
 		if !ok {
 			return change, nil, cannotImport(t.Pool)
 		}
-		info, err := importer.ImportFilesystem(call, args.Source, tags)
+		t.State.Source = args.Source
+		info, err := prepared(b, t, func(tags map[string]string) (storage.FilesystemInfo, error) {
+			return importer.ImportFilesystem(call, args.Source, tags)
+		})
 		if err != nil {
 			return change, nil, errors.Trace(err)
 		}
@@ -94,12 +93,15 @@ func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (change
 	case !errors.Is(err, fs.ErrNotExist):
 		return change, nil, errors.Trace(err)
 	}
-	if file.device != "" {
-		if err := provider.DetachLoopFile(ctx, file.device, file.path); err != nil {
-			return change, nil, errors.Trace(err)
+	t.State.Source = file.path
+	info, err := prepared(b, t, func(tags map[string]string) (storage.VolumeInfo, error) {
+		if file.device != "" {
+			if err := provider.DetachLoopFile(ctx, file.device, file.path); err != nil {
+				return storage.VolumeInfo{}, errors.Trace(err)
+			}
 		}
-	}
-	info, err := importer.ImportVolume(call, file.path, tags)
+		return importer.ImportVolume(call, file.path, tags)
+	})
 	if err != nil {
 		return change, nil, errors.Trace(err)
 	}
@@ -114,6 +116,23 @@ func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (change
 		}
 	}
 	return t.Change(info.Size), func() error { return b.state.ImportVolume(t.State, info) }, nil
+}
+
+// prepared has a provider take over what the state has noted before. A note of what the
+// provider refuses is of no use; after another error the same import finds it again.
+func prepared[I any](b *backend, t *converge.Takeover, take func(tags map[string]string) (I, error)) (I, error) {
+	tags, err := b.state.PrepareImport(t.State)
+	if err != nil {
+		var none I
+		return none, errors.Trace(err)
+	}
+	info, err := take(tags)
+	if errors.Is(err, errors.NotValid) || errors.Is(err, errors.NotFound) || errors.Is(err, errors.NotSupported) {
+		if cerr := b.state.CancelImport(t.State.Pool, t.State.Source); cerr != nil {
+			return info, errors.Annotatef(err, "(%v)", cerr)
+		}
+	}
+	return info, errors.Trace(err)
 }
 
 // adopt completes a takeover with what was found in its file, unless it is wanted as a
@@ -185,16 +204,6 @@ func checkPath(path string) error {
 // sourceConfig is what the storage provisioner opens a provider's sources with.
 func (b *backend) sourceConfig(p storage.ProviderType) (*storage.Config, error) {
 	return storage.NewConfig(string(p), p, storage.Attrs{
-		storage.ConfigStorageDir: filepath.Join(b.config.DataDir, storageDir, string(p)),
+		storage.ConfigStorageDir: filepath.Join(b.dir.Storage(), string(p)),
 	})
-}
-
-// resourceTags returns what the environment tags its storage with.
-func (b *backend) resourceTags() (map[string]string, error) {
-	environ, err := b.state.EnvironConfig()
-	if err != nil {
-		return nil, errors.Trace(err)
-	}
-	tags, _ := environ.ResourceTags()
-	return tags, nil
 }

@@ -2,14 +2,15 @@ package agent
 
 import (
 	"context"
-	"path/filepath"
 
 	"github.com/juju/errors"
 	"github.com/juju/worker/v4"
 	"github.com/juju/worker/v4/dependency"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
 	"github.com/stowage-io/stowage/environs/config"
+	"github.com/stowage-io/stowage/state/statefile"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/worker/diskmanager"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
@@ -28,6 +29,8 @@ const (
 	controlSocket      = "control"
 	metricsPage        = "metrics"
 	memoryThrift       = "memory"
+	stateCopies        = "state-copies"
+	trashCollector     = "trash"
 )
 
 // manifolds are the workers that the engine keeps running. They meet in the state,
@@ -37,11 +40,13 @@ func (a *Agent) manifolds() dependency.Manifolds {
 		diskManager:      start(a.startDiskManager),
 		controlSocket:    start(a.startControl),
 		memoryThrift:     start(a.startThrift),
+		stateCopies:      start(a.startCopier),
+		trashCollector:   start(a.startTrash),
 		machineAccessors: storageprovisioner.AccessorsManifold(a.state.ForMachine(machine)),
 		machineProvisioner: storageprovisioner.MachineManifold(storageprovisioner.MachineManifoldConfig{
 			ManifoldConfig: a.provisioner(machineAccessors, machine.String()),
 			Machine:        machine,
-			StorageDir:     filepath.Join(a.config.DataDir, storageDir),
+			StorageDir:     a.dir.Storage(),
 		}),
 	}
 	if a.config.Manager {
@@ -71,6 +76,21 @@ func (a *Agent) provisioner(accessorsName, scope string) storageprovisioner.Mani
 // start makes a manifold of a worker that needs no other.
 func start(f func() (worker.Worker, error)) dependency.Manifold {
 	return dependency.Manifold{Start: func(context.Context, dependency.Getter) (worker.Worker, error) { return f() }}
+}
+
+// startCopier keeps two copies of the state beside it, for "stowage recover".
+func (a *Agent) startCopier() (worker.Worker, error) {
+	copier, err := statefile.NewCopier(statefile.CopierConfig{
+		Store:    a.backend.store,
+		Path:     a.dir.StateFile(),
+		Identify: datadir.Identify,
+		Clock:    a.config.Clock,
+		Logger:   a.config.Logger,
+	})
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	return copier, nil
 }
 
 func (a *Agent) startDiskManager() (worker.Worker, error) {

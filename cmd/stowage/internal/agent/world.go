@@ -46,14 +46,15 @@ func (b *backend) world() (converge.World, error) {
 	return world, nil
 }
 
-// space returns the room on the filesystem of the data directory, which is where
-// loop volumes and rootfs directories are. A loop volume takes all its size when
+// space returns the room on the filesystem that loop volumes and rootfs directories are
+// on, which may be another than that of the data directory. A loop volume takes all its size when
 // it is made or grows, so what is still to be made is taken already. A tmpfs may be as
 // large as the memory.
 func (b *backend) space(existing []state.Storage) (map[storage.ProviderType]converge.Space, error) {
+	dir := b.dir.Storage()
 	var stat unix.Statfs_t
-	if err := unix.Statfs(b.config.DataDir, &stat); err != nil {
-		return nil, errors.Annotatef(err, "measuring the room in %s", b.config.DataDir)
+	if err := unix.Statfs(dir, &stat); err != nil {
+		return nil, errors.Annotatef(err, "measuring the room in %s", dir)
 	}
 	var memory unix.Sysinfo_t
 	if err := unix.Sysinfo(&memory); err != nil {

@@ -29,6 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type backend struct {
 	storage []control.Storage
 	changes []control.Change
+	orphans []control.Orphan
 	names   []string
 	err     error
 	// events are what a watch tells of, one after the other; then it waits for
@@ -91,6 +92,31 @@ func (b *backend) Detach(_ context.Context, names []string) error {
 func (b *backend) Remove(_ context.Context, names []string) error {
 	b.note("remove %q", names)
 	return b.err
+}
+
+func (b *backend) Release(_ context.Context, names []string) error {
+	b.note("release %q", names)
+	return b.err
+}
+
+func (b *backend) Orphans(context.Context) ([]control.Orphan, error) {
+	b.note("orphans")
+	return b.orphans, b.err
+}
+
+func (b *backend) Adopt(_ context.Context, args control.AdoptArgs) (control.ChangesResult, error) {
+	b.note("adopt %+v", args)
+	return control.ChangesResult{Changes: b.changes}, b.err
+}
+
+func (b *backend) DeleteOrphan(_ context.Context, args control.DeleteOrphanArgs) (control.DeleteOrphanResult, error) {
+	b.note("delete-orphan %+v", args)
+	return control.DeleteOrphanResult{Deleted: b.orphans, Until: time.Unix(1e9, 0).UTC()}, b.err
+}
+
+func (b *backend) Backup(_ context.Context, args control.BackupArgs) (control.BackupResult, error) {
+	b.note("backup %+v", args)
+	return control.BackupResult{UUID: "u", Generation: 2, Schema: 4, Bytes: 4096}, b.err
 }
 
 func (b *backend) Resize(_ context.Context, args control.ResizeArgs) (control.ChangesResult, error) {

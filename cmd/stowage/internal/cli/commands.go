@@ -161,7 +161,7 @@ func (c *common) readFile(name string) ([]byte, error) {
 }
 
 var actionSigns = map[control.Action]string{
-	control.ActionAdd: "+", control.ActionImport: "+", control.ActionAttach: "~", control.ActionGrow: "~", control.ActionLeave: "!",
+	control.ActionAdd: "+", control.ActionImport: "+", control.ActionAdopt: "+", control.ActionAttach: "~", control.ActionGrow: "~", control.ActionLeave: "!",
 }
 
 // writeChanges tells what was done, or would be. What is left alone is part of

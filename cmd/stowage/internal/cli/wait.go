@@ -14,6 +14,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/state"
 )
 
 // progress is how far one storage is on the way to a goal.
@@ -115,7 +116,7 @@ func (g goal) outcome(v *view, names []string) outcome {
 	var o outcome
 	there := map[string]bool{}
 	for name := range v.seen {
-		base, _, _ := strings.Cut(name, "/")
+		base := state.BaseName(name)
 		there[name], there[base] = true, true
 		if s, ok := v.get(name); ok {
 			o.add(g.progress(s), func() string { return table.Line(s) })

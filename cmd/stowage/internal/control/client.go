@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
@@ -100,6 +102,11 @@ func (c *Client) Remove(ctx context.Context, names []string) error {
 	return c.change(ctx, "remove", names)
 }
 
+// Release asks that storage be detached and forgotten, with its data left in place.
+func (c *Client) Release(ctx context.Context, names []string) error {
+	return c.change(ctx, "release", names)
+}
+
 // Resize asks that storage grow.
 func (c *Client) Resize(ctx context.Context, args ResizeArgs) (ChangesResult, error) {
 	return ask[ChangesResult](ctx, c, "resize", args)
@@ -113,6 +120,27 @@ func (c *Client) Import(ctx context.Context, args ImportArgs) (ChangesResult, er
 func (c *Client) change(ctx context.Context, verb string, names []string) error {
 	_, err := ask[struct{}](ctx, c, verb, namesArgs{names})
 	return err
+}
+
+// Orphans returns what providers have and no storage has.
+func (c *Client) Orphans(ctx context.Context) ([]Orphan, error) {
+	result, err := ask[orphansResult](ctx, c, "orphans", struct{}{})
+	return result.Orphans, err
+}
+
+// Adopt makes an orphan storage again, detached.
+func (c *Client) Adopt(ctx context.Context, args AdoptArgs) (ChangesResult, error) {
+	return ask[ChangesResult](ctx, c, "adopt", args)
+}
+
+// DeleteOrphan destroys an orphan.
+func (c *Client) DeleteOrphan(ctx context.Context, args DeleteOrphanArgs) (DeleteOrphanResult, error) {
+	return ask[DeleteOrphanResult](ctx, c, "delete-orphan", args)
+}
+
+// Backup writes the agent's state to a new file.
+func (c *Client) Backup(ctx context.Context, args BackupArgs) (BackupResult, error) {
+	return ask[BackupResult](ctx, c, "backup", args)
 }
 
 // Pools returns the pools that directives can name.
@@ -177,9 +205,14 @@ func ask[R any](ctx context.Context, c *Client, verb string, args any) (R, error
 		return result, context.Cause(ctx)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return result, errors.Errorf("the agent at %s stopped before it answered", c.path)
+		return result, c.unanswered()
 	}
 	return result, err
+}
+
+// unanswered is the error of a request that may have been carried out.
+func (c *Client) unanswered() error {
+	return errors.Errorf("the agent at %s stopped before it answered", c.path)
 }
 
 func decode[R any](decoder *json.Decoder) (R, error) {
@@ -198,7 +231,13 @@ func (c *Client) post(ctx context.Context, verb string, args any) (*http.Respons
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://stowage/v1/"+verb, bytes.NewReader(body))
+	// net/http has many errors for a connection that ends, most of them without a name.
+	var connected, answered atomic.Bool
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:              func(httptrace.GotConnInfo) { connected.Store(true) },
+		GotFirstResponseByte: func() { answered.Store(true) },
+	})
+	request, err := http.NewRequestWithContext(traced, http.MethodPost, "http://stowage/v1/"+verb, bytes.NewReader(body))
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
@@ -216,6 +255,8 @@ func (c *Client) post(ctx context.Context, verb string, args any) (*http.Respons
 		return nil, errors.Errorf("cannot reach the agent at %s: is `stowage run` running?", c.path)
 	case errors.Is(err, unix.EACCES):
 		return nil, errors.Errorf("may not use the agent at %s: run the command as root", c.path)
+	case connected.Load() && !answered.Load():
+		return nil, c.unanswered()
 	}
 	return nil, errors.Annotatef(cause(err), "asking the agent at %s", c.path)
 }

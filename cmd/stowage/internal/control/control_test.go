@@ -1,9 +1,11 @@
 package control_test
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -90,6 +92,31 @@ func (b *backend) Remove(_ context.Context, names []string) error {
 	return b.err
 }
 
+func (b *backend) Release(_ context.Context, names []string) error {
+	b.note("release %q", names)
+	return b.err
+}
+
+func (b *backend) Orphans(context.Context) ([]control.Orphan, error) {
+	b.note("orphans")
+	return []control.Orphan{{Name: "lost", State: control.OrphanLost}}, b.err
+}
+
+func (b *backend) Adopt(_ context.Context, args control.AdoptArgs) (control.ChangesResult, error) {
+	b.note("adopt %+v", args)
+	return control.ChangesResult{Changes: []control.Change{{Action: "x", Name: "data"}}}, b.err
+}
+
+func (b *backend) DeleteOrphan(_ context.Context, args control.DeleteOrphanArgs) (control.DeleteOrphanResult, error) {
+	b.note("delete-orphan %+v", args)
+	return control.DeleteOrphanResult{Deleted: []control.Orphan{{Name: "lost", State: control.OrphanLost}}, Until: time.Unix(1e9, 0).UTC()}, b.err
+}
+
+func (b *backend) Backup(_ context.Context, args control.BackupArgs) (control.BackupResult, error) {
+	b.note("backup %+v", args)
+	return control.BackupResult{UUID: "u", Generation: 2, Schema: 4, Bytes: 4096}, b.err
+}
+
 func (b *backend) Resize(_ context.Context, args control.ResizeArgs) (control.ChangesResult, error) {
 	b.note("resize %+v", args)
 	return control.ChangesResult{Changes: []control.Change{{Action: "x", Name: "data"}}}, b.err
@@ -167,7 +194,7 @@ func TestCallsReachTheBackendAndComeBack(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(rows, []control.Storage{sample}) {
 		t.Errorf("storage: %+v, %v", rows, err)
 	}
-	for _, change := range []func(context.Context, []string) error{client.Attach, client.Detach, client.Remove} {
+	for _, change := range []func(context.Context, []string) error{client.Attach, client.Detach, client.Remove, client.Release} {
 		if err := change(ctx, []string{"a", "b/1"}); err != nil {
 			t.Error(err)
 		}
@@ -179,10 +206,24 @@ func TestCallsReachTheBackendAndComeBack(t *testing.T) {
 		func() (control.ChangesResult, error) {
 			return client.Import(ctx, control.ImportArgs{Name: "a", Pool: "loop", Source: "/f", Mount: "/m", Block: true})
 		},
+		func() (control.ChangesResult, error) {
+			return client.Adopt(ctx, control.AdoptArgs{Orphan: "lost", As: "found"})
+		},
 	} {
 		if changed, err := call(); err != nil || len(changed.Changes) != 1 || changed.Changes[0].Name != "data" {
 			t.Errorf("%+v, %v", changed, err)
 		}
+	}
+	orphans, err := client.Orphans(ctx)
+	if err != nil || len(orphans) != 1 || orphans[0].Name != "lost" {
+		t.Errorf("orphans: %+v, %v", orphans, err)
+	}
+	deleted, err := client.DeleteOrphan(ctx, control.DeleteOrphanArgs{UUID: "u", Now: true})
+	if err != nil || len(deleted.Deleted) != 1 || deleted.Until.Unix() != 1e9 {
+		t.Errorf("deleted: %+v, %v", deleted, err)
+	}
+	if backup, err := client.Backup(ctx, control.BackupArgs{Path: "/b"}); err != nil || backup.Bytes != 4096 {
+		t.Errorf("backup: %+v, %v", backup, err)
 	}
 	pools, err := client.Pools(ctx)
 	if err != nil || len(pools) != 1 || pools[0].Attributes["fs"] != "xfs" {
@@ -203,7 +244,8 @@ func TestCallsReachTheBackendAndComeBack(t *testing.T) {
 	}
 	want := []string{
 		`apply f "a\n\x00" true`, `storage ["data"]`, `attach ["a" "b/1"]`, `detach ["a" "b/1"]`, `remove ["a" "b/1"]`,
-		"resize {Names:[a] SizeMiB:512 More:true}", "import {Name:a Pool:loop Source:/f Mount:/m Block:true}",
+		`release ["a" "b/1"]`, "resize {Names:[a] SizeMiB:512 More:true}", "import {Name:a Pool:loop Source:/f Mount:/m Block:true}",
+		"adopt {Orphan:lost As:found}", "orphans", "delete-orphan {UUID:u Now:true}", "backup {Path:/b}",
 		"add pool {Name:fast Provider:loop Attributes:map[depth:4 fs:xfs] Replace:true}", `remove pools ["fast"]`,
 	}
 	if !reflect.DeepEqual(b.calls, want) {
@@ -288,6 +330,46 @@ func TestKilledServerEndsItsStreams(t *testing.T) {
 	want := fmt.Sprintf("the agent at %s has stopped", path)
 	if err := <-done; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestAgentThatStopsBeforeItAnswers(t *testing.T) {
+	for _, how := range []struct {
+		name string
+		stop func(*net.UnixConn) error
+	}{
+		{"closed", func(conn *net.UnixConn) error {
+			_, err := http.ReadRequest(bufio.NewReader(conn))
+			return err
+		}},
+		{"reset", func(conn *net.UnixConn) error { return nil }}, // with a request that nobody reads
+	} {
+		t.Run(how.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "s.sock")
+			listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close()
+			done := make(chan error, 1)
+			go func() {
+				conn, err := listener.AcceptUnix()
+				if err == nil {
+					defer conn.Close()
+					err = how.stop(conn)
+				}
+				done <- err
+			}()
+			client := control.NewClient(path)
+			defer client.Close()
+			_, err = client.Storage(t.Context(), nil)
+			if want := fmt.Sprintf("the agent at %s stopped before it answered", path); err == nil || err.Error() != want {
+				t.Errorf("got %v, want %s", err, want)
+			}
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -43,12 +43,24 @@ type Backend interface {
 	Attach(ctx context.Context, names []string) error
 	Detach(ctx context.Context, names []string) error
 	Remove(ctx context.Context, names []string) error
+	// Release asks that the named storage be detached and forgotten, with its data
+	// left where it is.
+	Release(ctx context.Context, names []string) error
 	// Resize asks that storage grow. It returns when that is recorded, not when it
 	// is done.
 	Resize(context.Context, ResizeArgs) (ChangesResult, error)
 	// Import takes over what is there, as storage that is then attached. When it is
 	// interrupted, the same call again finishes it.
 	Import(context.Context, ImportArgs) (ChangesResult, error)
+	// Orphans returns what providers have and no storage has. It looks twice, some
+	// seconds apart, before it calls something an orphan.
+	Orphans(context.Context) ([]Orphan, error)
+	// Adopt makes an orphan storage again, detached.
+	Adopt(context.Context, AdoptArgs) (ChangesResult, error)
+	// DeleteOrphan destroys an orphan.
+	DeleteOrphan(context.Context, DeleteOrphanArgs) (DeleteOrphanResult, error)
+	// Backup writes the state to a new file.
+	Backup(context.Context, BackupArgs) (BackupResult, error)
 	Pools(context.Context) ([]Pool, error)
 	// AddPool makes a pool, or replaces one, for storage that is added from then
 	// on.
@@ -230,6 +242,16 @@ func CheckSocket(path string) error {
 	return err
 }
 
+// CheckAnswered returns an error if an agent answers on the path.
+func CheckAnswered(path string) error {
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		return nil // nobody does, or nobody can be asked
+	}
+	_ = conn.Close()
+	return errors.Errorf("an agent answers on %s", path)
+}
+
 // inspect is CheckSocket, and tells whether an agent that died left its socket there.
 func inspect(path string) (stale bool, err error) {
 	if err := CheckSocketPath(path); err != nil {
@@ -299,12 +321,19 @@ func (s *Server) routes() http.Handler {
 		return storageResult{found}, err
 	}))
 	for verb, do := range map[string]func(context.Context, []string) error{
-		"attach": b.Attach, "detach": b.Detach, "remove": b.Remove, "remove-pools": b.RemovePools,
+		"attach": b.Attach, "detach": b.Detach, "remove": b.Remove, "release": b.Release, "remove-pools": b.RemovePools,
 	} {
 		mux.Handle("POST /v1/"+verb, call(s, func(ctx context.Context, args namesArgs) (struct{}, error) {
 			return struct{}{}, do(ctx, args.Names)
 		}))
 	}
+	mux.Handle("POST /v1/orphans", call(s, func(ctx context.Context, _ struct{}) (orphansResult, error) {
+		orphans, err := b.Orphans(ctx)
+		return orphansResult{orphans}, err
+	}))
+	mux.Handle("POST /v1/adopt", call(s, b.Adopt))
+	mux.Handle("POST /v1/delete-orphan", call(s, b.DeleteOrphan))
+	mux.Handle("POST /v1/backup", call(s, b.Backup))
 	mux.Handle("POST /v1/pools", call(s, func(ctx context.Context, _ struct{}) (poolsResult, error) {
 		pools, err := b.Pools(ctx)
 		return poolsResult{pools}, err

@@ -95,6 +95,75 @@ type ImportArgs struct {
 	Block bool `json:"block"`
 }
 
+// OrphanState says why an object is not, or no longer, any storage's.
+type OrphanState string
+
+const (
+	// OrphanLost is an object of this state that no storage has.
+	OrphanLost OrphanState = "orphan"
+	// OrphanReleased is an object that was released on request.
+	OrphanReleased OrphanState = "released"
+	// OrphanUnknown is an object that does not tell whose it is.
+	OrphanUnknown OrphanState = "unknown"
+)
+
+// Orphan is a volume or filesystem that a provider has and no storage.
+type Orphan struct {
+	State OrphanState `json:"state" yaml:"state"`
+	// Name is that of the storage when the object was made, empty where it does not
+	// tell.
+	Name string `json:"name" yaml:"name"`
+	// UUID is the object's own, empty where it has none.
+	UUID string `json:"uuid" yaml:"uuid"`
+	// Kind is "volume" or "filesystem".
+	Kind     string `json:"kind" yaml:"kind"`
+	Provider string `json:"provider" yaml:"provider"`
+	Pool     string `json:"pool" yaml:"pool"`
+	// ID is the provider's.
+	ID      string `json:"id" yaml:"id"`
+	SizeMiB uint64 `json:"size-mib" yaml:"size-mib"`
+	// Path is where its data is on this machine, where that is a file or directory.
+	Path string `json:"path" yaml:"path"`
+	// Attached says that a device shows it, or that it is mounted.
+	Attached bool `json:"attached" yaml:"attached"`
+}
+
+// AdoptArgs name an orphan that is to be storage again.
+type AdoptArgs struct {
+	// Orphan is the name or the UUID of the orphan.
+	Orphan string `json:"orphan"`
+	// As is the name that the storage is to have; empty: the orphan's.
+	As string `json:"as"`
+}
+
+// DeleteOrphanArgs name an orphan whose data is to go.
+type DeleteOrphanArgs struct {
+	UUID string `json:"uuid"`
+	// Now destroys data that would be kept in the trash for a week.
+	Now bool `json:"now"`
+}
+
+// DeleteOrphanResult tells what was deleted.
+type DeleteOrphanResult struct {
+	Deleted []Orphan `json:"deleted"`
+	// Until is when data that is in the trash goes away; zero: it is gone.
+	Until time.Time `json:"until"`
+}
+
+// BackupArgs name the file that a backup of the state is written to.
+type BackupArgs struct {
+	// Path is absolute. Nothing is there.
+	Path string `json:"path"`
+}
+
+// BackupResult tells what was written.
+type BackupResult struct {
+	UUID       string `json:"uuid" yaml:"uuid"`
+	Generation uint64 `json:"generation" yaml:"generation"`
+	Schema     int    `json:"schema" yaml:"schema"`
+	Bytes      int64  `json:"bytes" yaml:"bytes"`
+}
+
 // ChangesResult tells what was changed.
 type ChangesResult struct {
 	Changes []Change `json:"changes"`
@@ -111,6 +180,8 @@ const (
 	ActionKeep Action = "keep"
 	// ActionImport is for what was there before, and not stowage's.
 	ActionImport Action = "import"
+	// ActionAdopt is for what no storage had.
+	ActionAdopt Action = "adopt"
 	// ActionLeave is for what is on the machine and not in the file.
 	ActionLeave Action = "leave"
 )
@@ -151,6 +222,10 @@ type storageResult struct {
 
 type poolsResult struct {
 	Pools []Pool `json:"pools"`
+}
+
+type orphansResult struct {
+	Orphans []Orphan `json:"orphans"`
 }
 
 type reportResult struct {

@@ -15,7 +15,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 	"strings"
 
@@ -129,7 +128,7 @@ func newPlanner(world World) *planner {
 	for i := range world.Storage {
 		s := &world.Storage[i]
 		p.existing[s.Name] = s
-		p.prefixes[baseName(s.Name)] = true
+		p.prefixes[state.BaseName(s.Name)] = true
 		if s.MountPoint != "" {
 			// Those that are there are kept apart by having come through here.
 			_ = p.mounts.Add(s.MountPoint, s.Name)
@@ -600,7 +599,7 @@ func (p *planner) leave(file *spec.File) {
 		if declared[name] || existing.Life != life.Alive {
 			continue
 		}
-		if base := baseName(name); !bases[base] {
+		if base := state.BaseName(name); !bases[base] {
 			name = base // all its instances are not in the file
 		}
 		if told[name] {
@@ -612,12 +611,4 @@ func (p *planner) leave(file *spec.File) {
 			Detail: fmt.Sprintf("not in the file: left alone, remove it with `stowage remove %s`", name),
 		})
 	}
-}
-
-// baseName returns NAME of NAME and of NAME/N.
-func baseName(name string) string {
-	if dir := path.Dir(name); dir != "." {
-		return dir
-	}
-	return name
 }

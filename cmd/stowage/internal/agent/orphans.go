@@ -1,0 +1,308 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/inventory"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
+)
+
+const (
+	// secondLook is how long after the first look an orphan is looked at again: what is
+	// being made or taken away at the first is in the state, or gone, at the second.
+	secondLook = 10 * time.Second
+
+	// lookCounts is how long a first look counts: who lists orphans and then adopts one
+	// waits once.
+	lookCounts = time.Minute
+)
+
+// orphan is an object that no storage has.
+type orphan struct {
+	inventory.Object
+	state control.OrphanState
+}
+
+// look is what no storage had at a time.
+type look struct {
+	at    time.Time
+	found []orphan
+}
+
+// has reports whether the look found the same orphan.
+func (l look) has(o orphan) bool {
+	return slices.ContainsFunc(l.found, func(f orphan) bool {
+		return f.Provider == o.Provider && f.Kind == o.Kind && f.ID == o.ID && f.state == o.state
+	})
+}
+
+// orphans returns what no storage has, by two looks.
+func (b *backend) orphans(ctx context.Context) ([]orphan, error) {
+	now, err := b.lookForOrphans(ctx)
+	if err != nil || !slices.ContainsFunc(now.found, func(o orphan) bool { return o.state == control.OrphanLost }) {
+		return now.found, errors.Trace(err)
+	}
+	first := b.firstLook(now)
+	if wait := secondLook - now.at.Sub(first.at); wait > 0 {
+		select {
+		case <-ctx.Done():
+			return nil, errors.Trace(context.Cause(ctx))
+		case <-b.config.Clock.After(wait):
+		}
+		if now, err = b.lookForOrphans(ctx); err != nil {
+			return nil, errors.Trace(err)
+		}
+	}
+	return slices.DeleteFunc(now.found, func(o orphan) bool { return !first.has(o) }), nil
+}
+
+// firstLook returns the look that this one is the second of: an earlier one, if that
+// still counts and found all of it, or else itself.
+func (b *backend) firstLook(now look) look {
+	b.looking.Lock()
+	defer b.looking.Unlock()
+	earlier := b.look
+	missed := func(o orphan) bool { return !earlier.has(o) }
+	if now.at.Sub(earlier.at) > lookCounts || slices.ContainsFunc(now.found, missed) {
+		b.look = now
+	}
+	return b.look
+}
+
+// lookForOrphans lists what the providers have, and then reads the state: so what is
+// made in between is in the state and not in the list.
+func (b *backend) lookForOrphans(ctx context.Context) (look, error) {
+	inv, err := b.inventory()
+	if err != nil {
+		return look{}, errors.Trace(err)
+	}
+	objects, err := inv.List(ctx)
+	if err != nil {
+		return look{}, errors.Trace(err)
+	}
+	ledger, err := inventory.Read(b.state)
+	if err != nil {
+		return look{}, errors.Trace(err)
+	}
+	var found []orphan
+	for _, o := range objects {
+		if state, ok := orphanStates[ledger.Standing(o)]; ok {
+			found = append(found, orphan{o, state})
+		}
+	}
+	return look{b.config.Clock.Now(), found}, nil
+}
+
+// orphanStates are those of what is shown: what is known needs no showing, and what is
+// another state's is not shown.
+var orphanStates = map[inventory.Standing]control.OrphanState{
+	inventory.Orphaned: control.OrphanLost,
+	inventory.Released: control.OrphanReleased,
+	inventory.Untagged: control.OrphanUnknown,
+}
+
+func (b *backend) inventory() (*inventory.Inventory, error) {
+	inv, err := inventory.Open(inventory.Config{
+		Registry: b.config.Registry, StorageDir: b.dir.Storage(), Environ: b.config.Manager,
+	})
+	return inv, errors.Trace(err)
+}
+
+// Orphans is part of control.Backend.
+func (b *backend) Orphans(ctx context.Context) ([]control.Orphan, error) {
+	found, err := b.orphans(ctx)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	wire := make([]control.Orphan, len(found))
+	for i, o := range found {
+		wire[i] = o.wire()
+	}
+	slices.SortStableFunc(wire, func(a, b control.Orphan) int { return strings.Compare(a.Name, b.Name) })
+	return wire, nil
+}
+
+func (o orphan) wire() control.Orphan {
+	return control.Orphan{
+		State:    o.state,
+		Name:     o.ResourceTags[storage.StorageNameTag],
+		UUID:     o.ResourceTags[storage.EntityUUIDTag],
+		Kind:     o.Kind,
+		Provider: string(o.Provider),
+		Pool:     o.ResourceTags[storage.PoolTag],
+		ID:       o.ID,
+		SizeMiB:  o.Size,
+		Path:     o.Path,
+		Attached: o.Attached,
+	}
+}
+
+// Adopt is part of control.Backend.
+func (b *backend) Adopt(ctx context.Context, args control.AdoptArgs) (control.ChangesResult, error) {
+	found, err := b.orphans(ctx)
+	if err != nil {
+		return control.ChangesResult{}, errors.Trace(err)
+	}
+	parts, err := chooseOrphan(found, args.Orphan)
+	if err != nil {
+		return control.ChangesResult{}, errors.Annotatef(err, "adopting %q", args.Orphan)
+	}
+	name := args.As
+	if name == "" {
+		name = parts[0].ResourceTags[storage.StorageNameTag]
+	}
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	recovered := make([]state.Recovered, len(parts))
+	for i, o := range parts {
+		if recovered[i], err = inventory.Recovered(o.Object, objectsOf(parts)); err != nil {
+			return control.ChangesResult{}, errors.Annotatef(err, "adopting %q", args.Orphan)
+		}
+	}
+	err = b.state.Adopt(name, recovered)
+	if errors.Is(err, errors.AlreadyExists) && args.As == "" {
+		err = errors.NewAlreadyExists(err, "choose another with --as")
+	}
+	if err != nil {
+		return control.ChangesResult{}, errors.Trace(err)
+	}
+	if err := b.stamp(ctx); err != nil {
+		b.config.Logger.Warningf("%s", unstamped(err))
+	}
+	top := recovered[len(recovered)-1]
+	detail := fmt.Sprintf("%s, provider %s, %s, detached", top.Kind, top.Provider, table.Size(top.Size))
+	return control.ChangesResult{Changes: []control.Change{{
+		Action: control.ActionAdopt, Item: "storage", Name: name, Detail: detail,
+	}}}, nil
+}
+
+// stamp has records tell what is the state's now.
+func (b *backend) stamp(ctx context.Context) error {
+	inv, err := b.inventory()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(inventory.Stamp(ctx, inv, b.state))
+}
+
+// chooseOrphan returns the orphan that a name or UUID means: a volume with the filesystem
+// that is on it, the volume first, or one of them.
+func chooseOrphan(found []orphan, what string) ([]orphan, error) {
+	var chosen []orphan
+	for _, o := range found {
+		byName := o.ResourceTags[storage.StorageNameTag] == what
+		if what != "" && (byName || o.ResourceTags[storage.EntityUUIDTag] == what) {
+			chosen = append(chosen, o)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, errors.NewNotFound(nil, "there is no such orphan: `stowage orphans` shows those there are")
+	}
+	for _, o := range chosen {
+		if o.state == control.OrphanReleased || o.state == control.OrphanUnknown {
+			return nil, errors.NewNotValid(nil, fmt.Sprintf("%s %s is %s: take it over with `stowage import NAME %s --pool %s`",
+				o.Kind, o.ID, o.state, o.Path, o.Provider))
+		}
+	}
+	// A volume brings what is on it, a filesystem what it is on.
+	for _, o := range found {
+		joined := slices.ContainsFunc(chosen, func(c orphan) bool { return isOn(o, c) || isOn(c, o) })
+		same := slices.ContainsFunc(chosen, func(c orphan) bool { return c.Provider == o.Provider && c.Kind == o.Kind && c.ID == o.ID })
+		if joined && !same && o.state == control.OrphanLost {
+			chosen = append(chosen, o)
+		}
+	}
+	slices.SortStableFunc(chosen, func(a, b orphan) int { return strings.Compare(b.Kind, a.Kind) })
+	for _, o := range chosen[1:] {
+		if !isOn(o, chosen[0]) {
+			return nil, errors.NewNotValid(nil, "several orphans have that name: choose one by its UUID")
+		}
+	}
+	return chosen, nil
+}
+
+// isOn reports whether a filesystem is on a volume.
+func isOn(filesystem, volume orphan) bool {
+	on := filesystem.ResourceTags[storage.VolumeUUIDTag]
+	return on != "" && filesystem.Kind == names.FilesystemTagKind &&
+		volume.Kind == names.VolumeTagKind && volume.ResourceTags[storage.EntityUUIDTag] == on
+}
+
+func objectsOf(orphans []orphan) []inventory.Object {
+	objects := make([]inventory.Object, len(orphans))
+	for i, o := range orphans {
+		objects[i] = o.Object
+	}
+	return objects
+}
+
+// DeleteOrphan is part of control.Backend. A volume takes the records of the filesystem
+// on it along.
+func (b *backend) DeleteOrphan(ctx context.Context, args control.DeleteOrphanArgs) (control.DeleteOrphanResult, error) {
+	result, err := b.deleteOrphan(ctx, args)
+	return result, errors.Annotatef(err, "deleting orphan %q", args.UUID)
+}
+
+func (b *backend) deleteOrphan(ctx context.Context, args control.DeleteOrphanArgs) (result control.DeleteOrphanResult, err error) {
+	found, err := b.orphans(ctx)
+	if err != nil {
+		return result, errors.Trace(err)
+	}
+	var chosen orphan
+	for _, o := range found {
+		if args.UUID != "" && o.ResourceTags[storage.EntityUUIDTag] == args.UUID && o.state == control.OrphanLost {
+			chosen = o
+		}
+	}
+	if chosen.ID == "" {
+		return result, errors.NewNotFound(nil, "there is no such orphan: `stowage orphans` shows the UUIDs of those there are")
+	}
+	gone := slices.DeleteFunc(found, func(o orphan) bool { return !isOn(o, chosen) })
+	gone = append(gone, chosen) // what is on it first
+	for _, o := range gone {
+		if o.Attached {
+			return result, errors.NewNotValid(nil, fmt.Sprintf("%s %s is in use: `stowage adopt` it, and detach it", o.Kind, o.ID))
+		}
+	}
+	now := b.config.Clock.Now()
+	for _, o := range gone {
+		kept, err := b.discard(ctx, o, args.Now, now)
+		if err != nil {
+			return result, errors.Trace(err)
+		}
+		result.Deleted = append(result.Deleted, o.wire())
+		if kept {
+			result.Until = now.Add(trashTime)
+		}
+	}
+	return result, nil
+}
+
+// discard deletes an orphan, and tells whether its data is in the trash: what is on this
+// machine goes there, unless it is to go now.
+func (b *backend) discard(ctx context.Context, o orphan, now bool, at time.Time) (kept bool, err error) {
+	for _, keeper := range b.dir.Keepers() {
+		switch {
+		case keeper.Provider != o.Provider:
+		case now:
+			return false, errors.Trace(keeper.Delete(ctx, o.ID, o.Owner()))
+		default:
+			return true, errors.Trace(keeper.Trash(ctx, o.ID, o.Owner(), at))
+		}
+	}
+	inv, err := b.inventory()
+	if err != nil {
+		return false, errors.Trace(err)
+	}
+	return false, errors.Trace(inv.Destroy(ctx, o.Object))
+}

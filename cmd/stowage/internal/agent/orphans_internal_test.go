@@ -1,0 +1,41 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+)
+
+// An earlier look counts for what it found, for a minute.
+func TestFirstLookAtOrphans(t *testing.T) {
+	start := time.Now()
+	after := func(d time.Duration, ids ...string) look {
+		l := look{at: start.Add(d)}
+		for _, id := range ids {
+			o := orphan{state: control.OrphanLost}
+			o.Provider, o.Kind, o.ID = "loop", names.VolumeTagKind, id
+			l.found = append(l.found, o)
+		}
+		return l
+	}
+	b := new(backend)
+	for _, step := range []struct {
+		about string
+		now   look
+		first time.Duration
+	}{
+		{"the first of all", after(0, "a", "b"), 0},
+		{"a second", after(5*time.Second, "a", "b"), 0},
+		{"one that finds less", after(10*time.Second, "b"), 0},
+		{"one that finds more", after(20*time.Second, "b", "c"), 20 * time.Second},
+		{"a second of that", after(80*time.Second, "c"), 20 * time.Second},
+		{"one that is too late", after(81*time.Second, "c"), 81 * time.Second},
+	} {
+		if first := b.firstLook(step.now).at.Sub(start); first != step.first {
+			t.Errorf("%s: its first look is that of %s, want %s", step.about, first, step.first)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package cli_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+)
+
+var lost = []control.Orphan{{
+	State: control.OrphanLost, Name: "data", UUID: "3f0c", Kind: "volume", Provider: "loop", Pool: "fast",
+	ID: "volume-0-1-3f0c", SizeMiB: 256, Path: "/d/volume-0-1-3f0c",
+}, {
+	State: control.OrphanUnknown, Kind: "filesystem", Provider: "rootfs", ID: "filesystem-0-4", SizeMiB: 64,
+}}
+
+func TestOrphansAreShown(t *testing.T) {
+	released := control.Orphan{State: control.OrphanReleased, Name: "old", Kind: "volume", Provider: "loop", ID: "volume-0-9", SizeMiB: 1024}
+	b := &backend{orphans: append(slices.Clone(lost), released)}
+	r := newMachine(t, b).run(t.Context(), "orphans")
+	want := `NAME  STATE    KIND        SIZE  POOL    UUID  PATH
+data  orphan   volume      256M  fast    3f0c  /d/volume-0-1-3f0c
+-     unknown  filesystem  64M   rootfs  -     filesystem-0-4
+`
+	if r.code != 0 || r.stdout != want {
+		t.Errorf("exit status %d:\n%s%s\nwant\n%s", r.code, r.stdout, r.stderr, want)
+	}
+	if r := newMachine(t, b).run(t.Context(), "orphans", "--released"); !strings.Contains(r.stdout, "old   released  volume      1G    loop    -     volume-0-9") {
+		t.Errorf("with --released:\n%s%s", r.stdout, r.stderr)
+	}
+	if r := newMachine(t, &backend{}).run(t.Context(), "orphans"); r.stdout != "no orphans\n" {
+		t.Errorf("without any: %q", r.stdout)
+	}
+	if r := newMachine(t, &backend{}).run(t.Context(), "orphans", "-o", "json"); r.stdout != "[]\n" {
+		t.Errorf("without any, as JSON: %q", r.stdout)
+	}
+}
+
+func TestOrphanCommandsAskTheAgent(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		asks string
+		says string
+	}{
+		{[]string{"adopt", "data", "--as", "old"}, "adopt {Orphan:data As:old}", "+ old  adopt  block, detached\n"},
+		{[]string{"delete", "3f0c"}, "delete-orphan {UUID:3f0c Now:false}", "- volume volume-0-1-3f0c deleted: its data is in the trash until 2001-09-09T01:46:40Z\n"},
+		{[]string{"backup", "/b/state"}, "backup {Path:/b/state}", "/b/state: state u, generation 2, 4096 bytes; the data of the storage is not in it\n"},
+		{[]string{"release", "data"}, `release ["data"]`, ""},
+	} {
+		b := &backend{
+			orphans: lost[:1],
+			changes: []control.Change{{Action: control.ActionAdopt, Item: "storage", Name: "old", Detail: "block, detached"}},
+		}
+		r := newMachine(t, b).run(t.Context(), test.args...)
+		if r.code != 0 || r.stdout != test.says || !slices.Equal(b.asked(), []string{test.asks}) {
+			t.Errorf("%q: exit status %d, asked %q:\n%s%s", test.args, r.code, b.asked(), r.stdout, r.stderr)
+		}
+	}
+}
+
+// Commands on a stopped agent say what they lack before they change anything.
+func TestRescueCommandsAreCheckedFirst(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"adopt-dir"}, 2, "--moved and --copy"},
+		{[]string{"adopt-dir", "--moved", "--copy"}, 2, "--moved and --copy"},
+		{[]string{"restore"}, 2, "arg"},
+		{[]string{"recover", "now"}, 2, "--data-dir"},
+		{[]string{"delete", ""}, 1, ""},
+	} {
+		r := newMachine(t, nil).run(t.Context(), test.args...)
+		if r.code != test.code || !strings.Contains(r.stderr, test.says) {
+			t.Errorf("%q: exit status %d:\n%s", test.args, r.code, r.stderr)
+		}
+	}
+}
+
+// A directory whose agent runs is not touched.
+func TestRescueCommandsWantAStoppedAgent(t *testing.T) {
+	for _, args := range [][]string{{"adopt-dir", "--moved"}, {"restore", "/b"}, {"recover"}} {
+		r := newMachine(t, &backend{}).run(t.Context(), args...)
+		if r.code != 1 || !strings.Contains(r.stderr, "stop the agent first") {
+			t.Errorf("%q: exit status %d:\n%s", args, r.code, r.stderr)
+		}
+	}
+}

@@ -1,0 +1,122 @@
+package datadir
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/state/kv/boltkv"
+	"github.com/stowage-io/stowage/state/markfile"
+	"github.com/stowage-io/stowage/state/statefile"
+)
+
+// Marks is the mark in the directory.
+func (d Dir) Marks() *markfile.File { return markfile.New(d.MarkFile()) }
+
+// OpenState opens a state of the directory. One of an older schema is kept beside it
+// first. The store is the directory's, and set here. Every record is checked before
+// anything is done by what another says.
+func (d Dir) OpenState(store *boltkv.Store, config state.Config) (*state.State, error) {
+	if err := d.checkRecords(store); err != nil {
+		return nil, errors.Trace(err)
+	}
+	config.Store = store
+	config.BeforeMigrate = func(schema int) error { return d.keepOlder(store, schema) }
+	st, err := state.Open(config)
+	return st, errors.Annotate(err, d.StateFile())
+}
+
+// checkRecords returns an error if a record in the store is damaged. That there are none,
+// or that they are of another schema, is for the state to say.
+func (d Dir) checkRecords(store *boltkv.Store) error {
+	err := store.View(func(snapshot kv.Snapshot) error {
+		_, err := Identify(snapshot)
+		return err
+	})
+	switch {
+	case err == nil, errors.Is(err, errors.NotFound), errors.Is(err, errors.NotSupported):
+		return nil
+	case errors.Is(err, boltkv.ErrDamaged):
+		return errors.Trace(err)
+	}
+	return errors.New(fmt.Sprintf("%s is damaged: %v; run `stowage recover`, or `stowage restore FILE` with a backup", d.StateFile(), err))
+}
+
+// CheckFingerprint returns an error unless the directory is the one in which the state
+// was made: then no provider may be called, since the records here may be of storage
+// that another agent uses. A state without a fingerprint gets this one.
+func (d Dir) CheckFingerprint(st *state.State) error {
+	now, err := d.Fingerprint()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	made, ok, err := st.Fingerprint()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if difference := Difference(made, now); ok && difference != "" {
+		return errors.New(fmt.Sprintf("%s is not the directory in which its state was made (another %s). "+
+			"Nothing was attached or changed. If it was moved here, run `stowage adopt-dir --moved`; "+
+			"if it is a copy, and the original may still be used, `stowage adopt-dir --copy`", d, difference))
+	}
+	if !ok || made != now {
+		return errors.Trace(st.SetFingerprint(now))
+	}
+	return nil
+}
+
+// keepOlder keeps a copy of a store of an older schema, which is about to be brought up
+// to date: state.db.schemaN, or state.db.schemaN-2 and so on where that is taken.
+func (d Dir) keepOlder(store *boltkv.Store, schema int) error {
+	path := fmt.Sprintf("%s.schema%d", d.StateFile(), schema)
+	return errors.Annotatef(d.keepAs(store, path), "keeping a copy of the state of schema %d", schema)
+}
+
+func (d Dir) keepAs(store *boltkv.Store, path string) error {
+	temporary, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer temporary.Close()
+	if err := store.Copy(temporary, nil); err != nil {
+		return errors.Trace(err)
+	}
+	if err := temporary.Sync(); err != nil {
+		return errors.Trace(err)
+	}
+	name := path
+	for n := 2; ; n++ {
+		err := os.Link(temporary.Name(), name)
+		if err == nil {
+			break
+		} else if !errors.Is(err, fs.ErrExist) {
+			return errors.Trace(err)
+		}
+		name = fmt.Sprintf("%s-%d", path, n)
+	}
+	if err := os.Remove(temporary.Name()); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(d.sync())
+}
+
+// sync makes names in the directory last.
+func (d Dir) sync() error {
+	dir, err := os.Open(string(d))
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer dir.Close()
+	return errors.Trace(dir.Sync())
+}
+
+// Identify reads which state a store has, and every record in it.
+func Identify(snapshot kv.Snapshot) (statefile.Identity, error) {
+	found, err := state.Inspect(snapshot)
+	return statefile.Identity{Schema: found.Schema, UUID: found.UUID, Generation: found.Generation}, errors.Trace(err)
+}

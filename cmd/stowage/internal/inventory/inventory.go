@@ -1,0 +1,218 @@
+// Package inventory is what the providers of an agent have, with what each volume and
+// filesystem tells of its owner: for orphans, for recovery, and for giving what is
+// there to a state that has changed its identity. It asks sources of its own, beside
+// those of the workers: providers lock what they share.
+package inventory
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider"
+)
+
+// Managed stands for the provider of filesystems that are made on volumes. Their
+// instances have the provider of the volume.
+const Managed = provider.ManagedSourceType
+
+// Object is a volume or filesystem that a provider has.
+type Object struct {
+	storage.OwnedObject
+
+	// Provider has it: Managed for a filesystem on a volume.
+	Provider storage.ProviderType
+
+	// Kind is names.VolumeTagKind or names.FilesystemTagKind.
+	Kind string
+}
+
+// Owner returns whose the object is by its resource tags. What was released is
+// nobody's.
+func (o Object) Owner() storage.Owner {
+	if o.Released {
+		return storage.Owner{}
+	}
+	return storage.OwnerOf(o.ResourceTags)
+}
+
+// Config says where an inventory is taken.
+type Config struct {
+	Registry storage.ProviderRegistry
+
+	// StorageDir has a directory for each provider.
+	StorageDir string
+
+	// Environ includes the providers of storage that is bound to no machine.
+	Environ bool
+}
+
+// Inventory is the sources that can tell what they have.
+type Inventory struct {
+	sources []source
+}
+
+// source is one that tells the owners of what it has. What it cannot do is nil.
+type source struct {
+	provider storage.ProviderType
+	kind     string
+	list     func(envcontext.ProviderCallContext) ([]storage.OwnedObject, error)
+	tag      func(envcontext.ProviderCallContext, []storage.ObjectTags) ([]error, error)
+	destroy  func(envcontext.ProviderCallContext, []string) ([]error, error)
+}
+
+// Open opens the sources of all providers. Sources that cannot tell what they have are
+// left out.
+func Open(config Config) (*Inventory, error) {
+	types, err := config.Registry.StorageProviderTypes()
+	if err != nil {
+		return nil, errors.Annotate(err, "listing the providers")
+	}
+	inv := &Inventory{}
+	for _, t := range types {
+		p, err := config.Registry.StorageProvider(t)
+		if err != nil {
+			return nil, errors.Annotatef(err, "opening provider %s", t)
+		}
+		environ := p.Scope() == storage.ScopeEnviron
+		if environ && !config.Environ || !environ && !config.used(t) {
+			continue
+		}
+		if err := inv.open(t, p, config.dir(t)); err != nil {
+			return nil, errors.Annotatef(err, "opening provider %s", t)
+		}
+	}
+	if config.used(Managed) {
+		inv.addFilesystems(Managed, provider.NewManagedFilesystemSource(config.dir(Managed), nil))
+	}
+	return inv, nil
+}
+
+// dir returns the directory of a provider.
+func (c Config) dir(t storage.ProviderType) string { return filepath.Join(c.StorageDir, string(t)) }
+
+// used reports whether a provider of this machine may have made anything. Looking for that
+// would make its directory, for which there may be no disk space.
+func (c Config) used(t storage.ProviderType) bool {
+	_, err := os.Lstat(c.dir(t))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+func (inv *Inventory) open(t storage.ProviderType, p storage.Provider, dir string) error {
+	config, err := storage.NewConfig(string(t), t, storage.Attrs{storage.ConfigStorageDir: dir})
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if p.Supports(storage.StorageKindBlock) {
+		volumes, err := p.VolumeSource(config)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		inv.addVolumes(t, volumes)
+	}
+	if p.Supports(storage.StorageKindFilesystem) {
+		filesystems, err := p.FilesystemSource(config)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		inv.addFilesystems(t, filesystems)
+	}
+	return nil
+}
+
+func (inv *Inventory) addVolumes(t storage.ProviderType, volumes storage.VolumeSource) {
+	lister, ok := volumes.(storage.VolumeOwnerLister)
+	if !ok {
+		return
+	}
+	s := source{provider: t, kind: names.VolumeTagKind, list: lister.ListVolumeOwners, destroy: volumes.DestroyVolumes}
+	if tagger, ok := volumes.(storage.VolumeTagger); ok {
+		s.tag = tagger.TagVolumes
+	}
+	inv.sources = append(inv.sources, s)
+}
+
+func (inv *Inventory) addFilesystems(t storage.ProviderType, filesystems storage.FilesystemSource) {
+	lister, ok := filesystems.(storage.FilesystemOwnerLister)
+	if !ok {
+		return
+	}
+	s := source{provider: t, kind: names.FilesystemTagKind, list: lister.ListFilesystemOwners, destroy: filesystems.DestroyFilesystems}
+	if tagger, ok := filesystems.(storage.FilesystemTagger); ok {
+		s.tag = tagger.TagFilesystems
+	}
+	inv.sources = append(inv.sources, s)
+}
+
+// List returns all that the sources have. An error means that nothing is known.
+func (inv *Inventory) List(ctx context.Context) ([]Object, error) {
+	var all []Object
+	for _, s := range inv.sources {
+		owned, err := s.list(envcontext.New(ctx))
+		if err != nil {
+			return nil, errors.Annotatef(err, "listing the %ss of provider %s", s.kind, s.provider)
+		}
+		for _, o := range owned {
+			all = append(all, Object{OwnedObject: o, Provider: s.provider, Kind: s.kind})
+		}
+	}
+	return all, nil
+}
+
+// Tags are the resource tags that an object is to have.
+type Tags struct {
+	Object
+	Tags map[string]string
+}
+
+// Tag replaces the resource tags of objects. The first error ends it; calling it again
+// is safe. Objects that are gone by then are left out, as is what its provider cannot tag.
+func (inv *Inventory) Tag(ctx context.Context, all []Tags) error {
+	for _, s := range inv.sources {
+		if s.tag == nil {
+			continue
+		}
+		var tags []storage.ObjectTags
+		for _, t := range all {
+			if s.has(t.Object) {
+				tags = append(tags, storage.ObjectTags{ID: t.ID, ResourceTags: t.Tags})
+			}
+		}
+		if len(tags) == 0 {
+			continue
+		}
+		errs, err := s.tag(envcontext.New(ctx), tags)
+		if err != nil {
+			return errors.Annotatef(err, "tagging the %ss of provider %s", s.kind, s.provider)
+		}
+		for i, err := range errs {
+			if err != nil && !errors.Is(err, errors.NotFound) {
+				return errors.Annotatef(err, "tagging %s %s of provider %s", s.kind, tags[i].ID, s.provider)
+			}
+		}
+	}
+	return nil
+}
+
+// Destroy destroys an object.
+func (inv *Inventory) Destroy(ctx context.Context, o Object) error {
+	for _, s := range inv.sources {
+		if !s.has(o) {
+			continue
+		}
+		errs, err := s.destroy(envcontext.New(ctx), []string{o.ID})
+		if err == nil && len(errs) == 1 {
+			err = errs[0]
+		}
+		return errors.Annotatef(err, "destroying %s %s of provider %s", o.Kind, o.ID, o.Provider)
+	}
+	return errors.NotFoundf("provider %s", o.Provider)
+}
+
+func (s source) has(o Object) bool { return s.provider == o.Provider && s.kind == o.Kind }

@@ -1,0 +1,307 @@
+package inventory_test
+
+import (
+	"context"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/juju/clock"
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/inventory"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv/kvtest"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/providerfake"
+)
+
+var machine0 = names.NewMachineTag("0")
+
+// world is a state with volumes of a provider of the machine, and one of the environment.
+type world struct {
+	*state.State
+	*inventory.Inventory
+	t             *testing.T
+	disk, environ *providerfake.Provider
+}
+
+func newWorld(t *testing.T) *world {
+	unsupported := []storage.StorageKind{storage.StorageKindFilesystem}
+	w := &world{
+		t:       t,
+		disk:    providerfake.New(providerfake.Options{Scope: storage.ScopeMachine, Unsupported: unsupported}),
+		environ: providerfake.New(providerfake.Options{Unsupported: unsupported}),
+	}
+	registry := storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{"disk": w.disk, "environ": w.environ}}
+	var err error
+	w.State, err = state.Open(state.Config{Store: kvtest.NewMemory(), Clock: clock.WallClock, Registry: registry})
+	w.must(err)
+	t.Cleanup(func() { w.must(w.Close()) })
+	w.must(w.EnsureMachine(machine0))
+	dir := t.TempDir()
+	w.must(os.Mkdir(filepath.Join(dir, "disk"), 0o700))
+	w.Inventory, err = inventory.Open(inventory.Config{Registry: registry, StorageDir: dir})
+	w.must(err)
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// add adds a volume to the state.
+func (w *world) add(name, pool string) *state.Entity {
+	w.t.Helper()
+	w.must(w.AddStorage(state.StorageParams{Name: name, Kind: storage.StorageKindBlock, Pool: pool, Size: 10, Machine: machine0}))
+	return w.volume(name)
+}
+
+func (w *world) volume(name string) *state.Entity {
+	w.t.Helper()
+	all, err := w.Storage(name)
+	w.must(err)
+	return all[0].Volume
+}
+
+// make has a provider make a volume that the state has, and record it.
+func (w *world) make(provider *providerfake.Provider, name string) {
+	w.t.Helper()
+	volume := w.volume(name)
+	tags, err := w.ResourceTags(volume.Tag)
+	w.must(err)
+	w.create(provider, volume.Tag.(names.VolumeTag), tags[0])
+	accessor := w.ForEnviron()
+	if provider == w.disk {
+		accessor = w.ForMachine(machine0)
+	}
+	results, err := accessor.SetVolumeInfo([]params.Volume{{
+		VolumeTag: volume.Tag.String(), Info: params.VolumeInfo{VolumeId: "vol-" + volume.Tag.Id(), Size: 10},
+	}})
+	w.must(err)
+	if results[0].Error != nil {
+		w.t.Fatal(results[0].Error)
+	}
+}
+
+// create has a provider make a volume with tags.
+func (w *world) create(provider *providerfake.Provider, tag names.VolumeTag, tags map[string]string) {
+	w.t.Helper()
+	created, err := provider.CreateVolumes(envcontext.New(context.Background()), []storage.VolumeParams{{Tag: tag, Size: 10, ResourceTags: tags}})
+	w.must(err)
+	w.must(created[0].Error)
+}
+
+func owned(model, entity string) map[string]string {
+	return map[string]string{storage.ModelUUIDTag: model, storage.EntityUUIDTag: entity}
+}
+
+// owners returns whose the volumes of the machine's provider are, by ID.
+func (w *world) owners() map[string]storage.Owner {
+	w.t.Helper()
+	objects, err := w.List(context.Background())
+	w.must(err)
+	owners := make(map[string]storage.Owner)
+	for _, o := range objects {
+		owners[o.ID] = o.Owner()
+	}
+	return owners
+}
+
+func TestStanding(t *testing.T) {
+	w := newWorld(t)
+	w.add("live", "disk")
+	w.make(w.disk, "live")
+	w.add("old", "disk")
+	w.make(w.disk, "old")
+	noted, err := w.PrepareImport(state.StorageParams{Name: "imported", Kind: storage.StorageKindBlock, Pool: "disk", Machine: machine0, Source: "here"})
+	w.must(err)
+	ledger, err := inventory.Read(w.State)
+	w.must(err)
+	live := owned(w.UUID(), w.volume("live").UUID)
+	for _, test := range []struct {
+		name   string
+		object storage.OwnedObject
+		want   inventory.Standing
+	}{
+		{"an entity's", storage.OwnedObject{ID: "vol-0/0", ResourceTags: live}, inventory.Known},
+		{"an entity's, under an ID that is not recorded yet", storage.OwnedObject{ID: "new", ResourceTags: live}, inventory.Known},
+		{"of an import under way", storage.OwnedObject{ID: "new", ResourceTags: noted}, inventory.Known},
+		{"untagged, with an ID that is recorded", storage.OwnedObject{ID: "vol-0/1"}, inventory.Known},
+		{"untagged", storage.OwnedObject{ID: "new"}, inventory.Untagged},
+		{"of another state", storage.OwnedObject{ID: "new", ResourceTags: owned("another", "one")}, inventory.Foreign},
+		{"of another state, with an ID that is recorded", storage.OwnedObject{ID: "vol-0/0", ResourceTags: owned("another", "one")}, inventory.Foreign},
+		{"of no entity", storage.OwnedObject{ID: "new", ResourceTags: owned(w.UUID(), "one")}, inventory.Orphaned},
+		{"of no entity, with an ID that is recorded", storage.OwnedObject{ID: "vol-0/0", ResourceTags: owned(w.UUID(), "one")}, inventory.Orphaned},
+		{"released", storage.OwnedObject{ID: "vol-0/0", ResourceTags: live, Released: true}, inventory.Released},
+	} {
+		object := inventory.Object{OwnedObject: test.object, Provider: "disk", Kind: names.VolumeTagKind}
+		if got := ledger.Standing(object); got != test.want {
+			t.Errorf("%s: got %d, want %d", test.name, got, test.want)
+		}
+	}
+}
+
+// A copy takes what is its, though it is cut off, and leaves the rest to whom it belongs.
+func TestStampOfACopy(t *testing.T) {
+	w := newWorld(t)
+	w.add("data", "disk")
+	w.make(w.disk, "data")
+	w.add("stolen", "disk")
+	w.make(w.disk, "stolen")
+	w.add("reused", "disk")
+	w.make(w.disk, "reused")
+	w.add("remote", "environ")
+	w.make(w.environ, "remote")
+	former := w.UUID()
+	retag := func(id string, tags map[string]string) {
+		_, err := w.disk.TagVolumes(envcontext.New(t.Context()), []storage.ObjectTags{{ID: id, ResourceTags: tags}})
+		w.must(err)
+	}
+	retag("vol-0/1", owned("another", "one"))
+	retag("vol-0/2", owned(former, "later"))
+	w.create(w.disk, names.NewVolumeTag("0/7"), owned(former, "orphan"))
+	w.create(w.disk, names.NewVolumeTag("0/8"), nil)
+	_, err := w.BecomeCopy()
+	w.must(err)
+
+	w.disk.FailItem("TagVolumes", "volume-0-7", errors.New("the disk fails"))
+	want := `tagging volume vol-0/7 of provider disk: the disk fails`
+	if err := inventory.Stamp(t.Context(), w.Inventory, w.State); err == nil || err.Error() != want {
+		t.Fatalf("got %v, want %s", err, want)
+	}
+	w.must(inventory.Stamp(t.Context(), w.Inventory, w.State))
+	wanted := map[string]storage.Owner{
+		"vol-0/0": {ModelUUID: w.UUID(), EntityUUID: w.volume("data").UUID},
+		"vol-0/1": {ModelUUID: "another", EntityUUID: "one"},
+		"vol-0/2": {ModelUUID: w.UUID(), EntityUUID: "later"},
+		"vol-0/7": {ModelUUID: w.UUID(), EntityUUID: "orphan"},
+		"vol-0/8": {},
+	}
+	if got := w.owners(); !reflect.DeepEqual(got, wanted) {
+		t.Errorf("got %+v\nwant %+v", got, wanted)
+	}
+	if calls := w.environ.Count("TagVolumes") + w.environ.Count("ListVolumeOwners"); calls != 0 {
+		t.Errorf("the environment's provider, which is the original's, was called %d times", calls)
+	}
+	if pending, err := w.PendingStamps(); err != nil || len(pending) != 0 {
+		t.Errorf("still to be done: %+v, %v", pending, err)
+	}
+}
+
+// What is adopted is called by its new name in its records too: at once, or when it is tried
+// again.
+func TestStampOfWhatIsAdopted(t *testing.T) {
+	w := newWorld(t)
+	w.add("kept", "disk")
+	w.make(w.disk, "kept")
+	ids := map[string]string{"one": "vol-0/7", "two": "vol-0/8"}
+	for entity, id := range ids {
+		tags := owned(w.UUID(), uuidOf[entity])
+		tags[storage.StorageNameTag] = "old-" + entity
+		tags[storage.MachineTag] = machine0.String()
+		w.create(w.disk, names.NewVolumeTag(strings.TrimPrefix(id, "vol-")), tags)
+	}
+	adopt := func(entity string) {
+		t.Helper()
+		objects, err := w.List(t.Context())
+		w.must(err)
+		for _, o := range objects {
+			if o.Owner().EntityUUID == uuidOf[entity] {
+				recovered, err := inventory.Recovered(o, objects)
+				w.must(err)
+				w.must(w.Adopt("new-"+entity, []state.Recovered{recovered}))
+			}
+		}
+	}
+	adopt("one")
+	w.disk.FailItem("TagVolumes", "volume-0-7", errors.New("the disk fails"))
+	if err := inventory.Stamp(t.Context(), w.Inventory, w.State); err == nil {
+		t.Fatal("no error")
+	}
+	adopt("two")
+	w.must(inventory.Stamp(t.Context(), w.Inventory, w.State))
+	objects, err := w.List(t.Context())
+	w.must(err)
+	names := make(map[string]string)
+	for _, o := range objects {
+		names[o.ID] = o.ResourceTags[storage.StorageNameTag]
+	}
+	if want := map[string]string{"vol-0/0": "kept", "vol-0/7": "new-one", "vol-0/8": "new-two"}; !maps.Equal(names, want) {
+		t.Errorf("records have the names %v, want %v", names, want)
+	}
+	if pending, err := w.PendingStamps(); err != nil || len(pending) != 0 {
+		t.Errorf("still to be done: %+v, %v", pending, err)
+	}
+}
+
+var uuidOf = map[string]string{"one": "11111111-1111-4111-8111-111111111111", "two": "22222222-2222-4222-8222-222222222222"}
+
+// What is in use, and the state's own, stays so when the state is restored.
+func TestKeepInUse(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"used", "idle", "stolen"} {
+		w.add(name, "disk")
+		w.make(w.disk, name)
+	}
+	ctx := envcontext.New(t.Context())
+	for _, id := range []string{"0/0", "0/2"} {
+		attached, err := w.disk.AttachVolumes(ctx, []storage.VolumeAttachmentParams{{
+			AttachmentParams: storage.AttachmentParams{Machine: machine0}, Volume: names.NewVolumeTag(id), VolumeId: "vol-" + id,
+		}})
+		w.must(err)
+		w.must(attached[0].Error)
+	}
+	_, err := w.disk.TagVolumes(ctx, []storage.ObjectTags{{ID: "vol-0/2", ResourceTags: owned("another", "one")}})
+	w.must(err)
+	w.must(w.DetachStorage([]string{"used", "idle", "stolen"}))
+	for _, name := range []string{"used", "idle", "stolen"} {
+		all, err := w.Storage(name)
+		w.must(err)
+		if len(all[0].Attachments) > 0 { // as the backup has them detached
+			errs, err := w.ForMachine(machine0).RemoveAttachments([]params.MachineStorageId{{MachineTag: "machine-0", AttachmentTag: all[0].Volume.Tag.String()}})
+			w.must(err)
+			if errs[0].Error != nil {
+				t.Fatal(errs[0].Error)
+			}
+		}
+	}
+	kept, err := inventory.KeepInUse(t.Context(), w.Inventory, w.State, machine0)
+	if err != nil || !slices.Equal(kept, []string{"used"}) {
+		t.Errorf("kept %q, %v", kept, err)
+	}
+	all, err := w.Storage("used", "idle", "stolen")
+	w.must(err)
+	for i, want := range []int{1, 0, 0} {
+		if got := len(all[i].Attachments); got != want {
+			t.Errorf("%s has %d attachments, want %d", all[i].Name, got, want)
+		}
+	}
+}
+
+// A filesystem on a volume is of the volume's provider.
+func TestRecovered(t *testing.T) {
+	volume := inventory.Object{Provider: "disk", Kind: names.VolumeTagKind, OwnedObject: storage.OwnedObject{ID: "v", ResourceTags: owned("model", "volume")}}
+	filesystem := inventory.Object{Provider: inventory.Managed, Kind: names.FilesystemTagKind, OwnedObject: storage.OwnedObject{ID: "f", ResourceTags: owned("model", "filesystem")}}
+	filesystem.ResourceTags[storage.VolumeUUIDTag] = "volume"
+	all := []inventory.Object{volume, filesystem}
+	for _, o := range all {
+		if got, err := inventory.Recovered(o, all); err != nil || got.Provider != "disk" || got.ProviderID != o.ID {
+			t.Errorf("%s: %+v, %v", o.ID, got, err)
+		}
+	}
+	volume.Incomplete = true
+	if _, err := inventory.Recovered(volume, all); !errors.Is(err, errors.NotValid) {
+		t.Errorf("what is incomplete: %v", err)
+	}
+}

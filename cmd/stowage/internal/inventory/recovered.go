@@ -1,0 +1,33 @@
+package inventory
+
+import (
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
+)
+
+// Recovered returns what an object is to a state that takes it in, by its tags. all has
+// the volume that a filesystem is on. What is incomplete cannot be taken in: the error
+// satisfies errors.IsNotValid.
+func Recovered(o Object, all []Object) (state.Recovered, error) {
+	if o.Incomplete {
+		return state.Recovered{}, errors.NewNotValid(nil, "it is incomplete: it was being made or destroyed")
+	}
+	of := storage.StorageKindBlock
+	if o.Kind == names.FilesystemTagKind {
+		of = storage.StorageKindFilesystem
+	}
+	provider := o.Provider
+	if provider == Managed {
+		volume := o.ResourceTags[storage.VolumeUUIDTag]
+		for _, other := range all {
+			if other.Kind == names.VolumeTagKind && other.ResourceTags[storage.EntityUUIDTag] == volume {
+				provider = other.Provider
+			}
+		}
+	}
+	recovered, err := state.NewRecovered(of, provider, o.OwnedObject)
+	return recovered, errors.Trace(err)
+}

@@ -1,0 +1,197 @@
+package rescue
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/inventory"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv/boltkv"
+	"github.com/stowage-io/stowage/state/markfile"
+	"github.com/stowage-io/stowage/state/statefile"
+)
+
+// Recovery is what became of a state, or would.
+type Recovery struct {
+	// Base is the file that the state was taken from, empty where there was none that
+	// is whole: then there is no more in the state than what records tell.
+	Base string
+
+	// Problems say why other files were not used.
+	Problems []string
+
+	UUID       string
+	Generation uint64
+
+	// Replaced is what the file is called that was the state until then.
+	Replaced string
+
+	Objects []RecoveredObject
+}
+
+// RecoveredObject is what became of an object that a provider has.
+type RecoveredObject struct {
+	inventory.Object
+	state.RecoverResult
+}
+
+// Recover puts the state together again: from the newest of the state file and its copies
+// that is whole, and from what the providers have. Without yes nothing is changed.
+func Recover(ctx context.Context, c Config, environ, yes bool) (recovery Recovery, err error) {
+	lock, err := boltkv.Lock(c.Dir.StateFile())
+	switch {
+	case err == nil:
+		defer lock.Close()
+	case !errors.Is(err, fs.ErrNotExist):
+		return recovery, c.explain(err)
+	}
+	inv, err := c.inventory(environ)
+	if err != nil {
+		return recovery, errors.Trace(err)
+	}
+	objects, err := inv.List(ctx)
+	if err != nil {
+		return recovery, errors.Trace(err)
+	}
+	uuid, err := c.model(objects)
+	if err != nil {
+		return recovery, errors.Trace(err)
+	}
+	if err := recovery.choose(c, uuid); err != nil {
+		return recovery, errors.Trace(err)
+	}
+
+	// The state is put together beside the one that is there.
+	temporary := c.Dir.StateFile() + ".recovering"
+	if err := remove(temporary); err != nil {
+		return recovery, errors.Trace(err)
+	}
+	defer func() {
+		if rerr := remove(temporary); err == nil {
+			err = errors.Trace(rerr)
+		}
+	}()
+	if err := c.putTogether(&recovery, temporary, uuid, objects, yes); err != nil || !yes {
+		return recovery, errors.Trace(err)
+	}
+	if lock != nil {
+		if err := lock.Close(); err != nil {
+			return recovery, errors.Trace(err)
+		}
+	}
+	_, recovery.Replaced, err = statefile.Restore(temporary, c.Dir.StateFile(), datadir.Identify, c.Clock.Now(), nil)
+	return recovery, errors.Trace(err)
+}
+
+// model returns the UUID of the state that the directory belongs to: that of its mark, or
+// that of most objects.
+func (c Config) model(objects []inventory.Object) (string, error) {
+	mark, ok, err := c.Dir.Marks().Read()
+	if ok {
+		return mark.UUID, nil
+	} else if err != nil && !errors.Is(err, markfile.ErrDamaged) {
+		return "", errors.Trace(err)
+	}
+	counts := make(map[string]int)
+	most := ""
+	for _, o := range objects {
+		uuid := o.Owner().ModelUUID
+		if uuid == "" {
+			continue
+		}
+		counts[uuid]++
+		if counts[uuid] > counts[most] {
+			most = uuid
+		}
+	}
+	return most, nil
+}
+
+// choose finds the file to begin with.
+func (r *Recovery) choose(c Config, uuid string) error {
+	candidates, err := statefile.Candidates(c.Dir.StateFile(), datadir.Identify)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for _, candidate := range candidates {
+		switch {
+		case candidate.Err != nil:
+			r.Problems = append(r.Problems, candidate.Err.Error())
+		case uuid != "" && candidate.Meta.UUID != "" && candidate.Meta.UUID != uuid:
+			r.Problems = append(r.Problems, fmt.Sprintf("%s is of state %s, this directory of %s", candidate.Path, candidate.Meta.UUID, uuid))
+		case r.Base == "":
+			r.Base = candidate.Path
+		}
+	}
+	return nil
+}
+
+// putTogether makes a state in the file, or, without yes, tells what it would be.
+func (c Config) putTogether(r *Recovery, file, uuid string, objects []inventory.Object, yes bool) (err error) {
+	if r.Base != "" {
+		if _, _, err := statefile.Restore(r.Base, file, datadir.Identify, c.Clock.Now(), nil); err != nil {
+			return errors.Trace(err)
+		}
+	} else if uuid == "" {
+		return errors.NewNotFound(nil, fmt.Sprintf("%s has neither a state that is whole nor a record that tells whose it is: there is nothing to recover", c.Dir))
+	}
+	config := c.stateConfig()
+	config.UUID = uuid
+	if !yes {
+		config.Marks = nil
+	} else if _, _, err := config.Marks.Read(); errors.Is(err, markfile.ErrDamaged) {
+		if err := c.setMarkAside(); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	store, err := boltkv.Open(file)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	o, err := c.openStore(store, config)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer o.close(&err)
+	var recovered []state.Recovered
+	for _, object := range objects {
+		if object.Released {
+			continue // it is nobody's
+		}
+		result := RecoveredObject{Object: object}
+		if one, err := inventory.Recovered(object, objects); err == nil {
+			recovered = append(recovered, one)
+		} else {
+			result.RecoverResult = state.RecoverResult{Outcome: state.RecoverSkipped, Reason: err.Error()}
+		}
+		r.Objects = append(r.Objects, result)
+	}
+	do := o.PlanRecovery
+	if yes {
+		do = o.State.Recover
+	}
+	results, err := do(recovered)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	for i := range r.Objects {
+		if r.Objects[i].Outcome == "" {
+			r.Objects[i].RecoverResult, results = results[0], results[1:]
+		}
+	}
+	r.UUID, r.Generation = o.UUID(), o.Generation()
+	return nil
+}
+
+// remove removes a file that need not be there.
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return errors.Trace(err)
+	}
+	return nil
+}

@@ -1,0 +1,132 @@
+// Package rescue is what is done to the directory of a stopped agent: a state is put
+// back or together again, a directory that was moved or copied gets its identity. No
+// worker runs, nothing is attached, and no storage is made or destroyed.
+package rescue
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+
+	"github.com/juju/clock"
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
+	"github.com/stowage-io/stowage/cmd/stowage/internal/inventory"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv/boltkv"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider"
+)
+
+// Config says whose directory it is. All of it is required.
+type Config struct {
+	Dir      datadir.Dir
+	Registry storage.ProviderRegistry
+	Clock    clock.Clock
+}
+
+// opened is the state of a stopped agent.
+type opened struct {
+	*state.State
+	store *boltkv.Store
+}
+
+// open opens the state in the directory, which has to be there.
+func (c Config) open() (*opened, error) {
+	if err := c.Dir.CheckState(); err != nil {
+		return nil, errors.Trace(err)
+	}
+	store, err := boltkv.OpenExisting(c.Dir.StateFile())
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	return c.openStore(store, c.stateConfig())
+}
+
+// explain names the remedy of an error of opening the directory's state.
+func (c Config) explain(err error) error {
+	switch {
+	case errors.Is(err, errors.Timeout):
+		return errors.New(fmt.Sprintf("an agent runs in %s: stop it first", c.Dir))
+	case errors.Is(err, fs.ErrNotExist):
+		return errors.NewNotFound(nil, fmt.Sprintf("%s is not the directory of an agent: name it with --data-dir", c.Dir))
+	}
+	return errors.Trace(err)
+}
+
+func (c Config) stateConfig() state.Config {
+	return state.Config{Clock: c.Clock, Registry: c.Registry, Marks: c.Dir.Marks()}
+}
+
+func (c Config) openStore(store *boltkv.Store, config state.Config) (*opened, error) {
+	st, err := c.Dir.OpenState(store, config)
+	if err != nil {
+		_ = store.Close() // the error above says why
+		return nil, errors.Trace(err)
+	}
+	return &opened{st, store}, nil
+}
+
+func (o *opened) close(err *error) {
+	for _, close := range []func() error{o.State.Close, o.store.Close} {
+		if cerr := close(); *err == nil {
+			*err = errors.Trace(cerr)
+		}
+	}
+}
+
+func (c Config) inventory(environ bool) (*inventory.Inventory, error) {
+	inv, err := inventory.Open(inventory.Config{Registry: c.Registry, StorageDir: c.Dir.Storage(), Environ: environ})
+	return inv, errors.Trace(err)
+}
+
+// AdoptMoved makes the directory that of its state, which was made in another: the
+// directory was moved. What its files and directories are known by is read again; it is
+// an error if one is not what its record says. It can be called again.
+func AdoptMoved(ctx context.Context, c Config) (err error) {
+	o, err := c.open()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer o.close(&err)
+	return errors.Trace(c.settle(ctx, o, provider.Moved))
+}
+
+// settle has records tell what is in this directory, and then the state that it is in it.
+func (c Config) settle(ctx context.Context, o *opened, how provider.Relocation) error {
+	for _, keeper := range c.Dir.Keepers() {
+		if err := keeper.Reidentify(ctx, how); err != nil {
+			return errors.Trace(err)
+		}
+	}
+	now, err := c.Dir.Fingerprint()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(o.SetFingerprint(now))
+}
+
+// AdoptCopy makes the directory one of its own, a copy of that in which its state was
+// made and which may still be used: the state and all its storage get new UUIDs, storage
+// of the environment stays the other's, and mount points are those of new storage. It can
+// be called again after it was cut off.
+func AdoptCopy(ctx context.Context, c Config) (err error) {
+	o, err := c.open()
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer o.close(&err)
+	if _, err := o.BecomeCopy(); err != nil {
+		return errors.Trace(err)
+	}
+	inv, err := c.inventory(false)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if err := inventory.Stamp(ctx, inv, o.State); err != nil {
+		return errors.Trace(err)
+	}
+	// Not before: until then the agent does not start here.
+	return errors.Trace(c.settle(ctx, o, provider.Copied))
+}

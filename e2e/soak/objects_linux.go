@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// record is the path of the record of an instance's volume or filesystem, below the
+// directory of all storage.
+func (i *instance) record(o object) string { return i.records(o) + i.objects[o] + ".json" }
+
+func (i *instance) records(o object) string {
+	if o == filesystem && i.onVolume() {
+		return "managed/records/"
+	}
+	return i.pool + "/records/"
+}
+
+// objects checks that no number of a volume or filesystem was another instance's ever
+// before, and finds out what they are called on disk: by their number, after which there
+// may be more.
+func (p *problems) objects() error {
+	for name, row := range p.status {
+		i, ok := p.soak.all[name]
+		if !ok {
+			continue // which is a problem already
+		}
+		for o, id := range map[object]string{volume: row.Volume, filesystem: row.Filesystem} {
+			if id == "" {
+				continue
+			}
+			number := fmt.Sprintf("%s-%s", o, strings.ReplaceAll(id, "/", "-"))
+			if first := p.numbers[number]; first != nil && first != i {
+				return fmt.Errorf("%s is that of %s, and was that of %s", number, i.name, first.name)
+			}
+			p.numbers[number] = i
+			if i.objects[o] != "" {
+				continue
+			}
+			found, err := filepath.Glob(filepath.Join(p.boundStorage(), i.records(o), number+"*.json"))
+			if err != nil {
+				return err
+			}
+			for _, path := range found {
+				base := strings.TrimSuffix(filepath.Base(path), ".json")
+				if base == number || strings.HasPrefix(base, number+"-") {
+					i.objects[o] = base
+				}
+			}
+		}
+	}
+	return nil
+}

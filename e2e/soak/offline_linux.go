@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/stowage-io/stowage/e2e/internal/command"
+)
+
+// event is something that an administrator does to the data directory, or that happens to
+// it.
+type event struct {
+	// every is how many rounds there are for one event; zero: there is none. The first
+	// comes after so many rounds.
+	every, first int
+	run          func() error
+}
+
+// events returns all events. They are spread over the rounds, so that a short run has each.
+func (s *soak) events() []event {
+	return []event{
+		{s.restoreEvery, s.restoreEvery / 3, s.goBack},
+		{s.copyEvery, s.copyEvery / 2, s.copyDirectory},
+		{s.moveEvery, s.moveEvery * 2 / 3, s.moveDirectory},
+		{s.loseEvery, s.loseEvery * 5 / 6, s.loseState},
+	}
+}
+
+// runEvents runs the events of this round, while all is as wanted.
+func (s *soak) runEvents() error {
+	s.rounds++
+	for _, e := range s.events() {
+		if e.every == 0 || s.rounds%e.every != e.first {
+			continue
+		}
+		if err := s.converge(time.Now()); err != nil {
+			return err
+		}
+		if err := e.run(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// halt kills the agent, or asks it to end.
+func (s *soak) halt() error {
+	if s.rand.IntN(2) == 0 {
+		s.note("kill -9 at rest")
+		return s.kill()
+	}
+	s.note("stop")
+	return s.stop()
+}
+
+// must runs a command that has to succeed.
+func (s *soak) must(where command.Stowage, args ...string) error {
+	ctx, cancel := limited()
+	defer cancel()
+	r, err := where.Run(ctx, args...)
+	if err != nil {
+		return err
+	}
+	s.note("%q: %s", args, r.Stdout)
+	if r.Code != 0 {
+		return fmt.Errorf("refused:\n%s", r.All())
+	}
+	return nil
+}
+
+// offline runs a command while no agent runs. It may be killed, and is run again then: it
+// may be refused where it had been done. What follows tells.
+func (s *soak) offline(where command.Stowage, args ...string) error {
+	if s.rand.IntN(3) > 0 {
+		return s.must(where, args...)
+	}
+	delay := s.delay()
+	short, cancel := context.WithTimeout(context.Background(), delay)
+	_, _ = where.Run(short, args...) // killed, or done before
+	cancel()
+	s.note("%q: kill -9 after %s", args, delay)
+	s.figures.commandKills++
+	ctx, cancel := limited()
+	defer cancel()
+	r, err := where.Run(ctx, args...)
+	s.note("%q once more: exit status %d, %s%s", args, r.Code, r.Stdout, r.Stderr)
+	return err
+}
+
+// refusesToStart checks that an agent ends at once, names a remedy, and touches nothing.
+func (s *soak) refusesToStart(where command.Stowage, remedy string) error {
+	before, err := kernelHas(s.dir)
+	if err != nil {
+		return err
+	}
+	logged := filepath.Join(s.dir, "refused.log")
+	agent, err := where.Start(logged)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-agent.Ended:
+	case <-time.After(liveness):
+		return errors.Join(fmt.Errorf("an agent starts in %s, and does not name %q", where.DataDir, remedy), agent.Signal(os.Kill))
+	}
+	said, err := os.ReadFile(logged)
+	if err != nil {
+		return err
+	}
+	if agent.Err() == nil || !strings.Contains(string(said), remedy) {
+		return fmt.Errorf("an agent in %s ended with %v, and should name %q:\n%s", where.DataDir, agent.Err(), remedy, said)
+	}
+	after, err := kernelHas(s.dir)
+	if err == nil && after != before {
+		err = fmt.Errorf("an agent that refused to start had before\n%sand left\n%s", before, after)
+	}
+	return errors.Join(err, os.Remove(logged))
+}

@@ -15,14 +15,14 @@ import (
 	"time"
 
 	"github.com/juju/errors"
-	"go.uber.org/goleak"
 
+	"github.com/stowage-io/stowage/internal/leaktest"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 	"github.com/stowage-io/stowage/state/statefile"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
 var now = time.Date(2026, 3, 4, 5, 6, 7, 8, time.FixedZone("", 3600))
 

@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/juju/errors"
-	"go.uber.org/goleak"
 
+	"github.com/stowage-io/stowage/internal/leaktest"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/plans"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m)
+	leaktest.VerifyTestMain(m)
 }
 
 func TestPlanByType(t *testing.T) {

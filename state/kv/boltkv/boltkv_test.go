@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/juju/errors"
-	"go.uber.org/goleak"
 
+	"github.com/stowage-io/stowage/internal/leaktest"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 	"github.com/stowage-io/stowage/state/kv/kvtest"
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 		own(path)
 		return
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.VerifyTestMain(m)
 }
 
 // own puts a key, says so, and holds the store until it is killed or its input ends.

@@ -3,13 +3,12 @@ package kvtest_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/stowage-io/stowage/internal/leaktest"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/state/kv/kvtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
 func TestMemory(t *testing.T) {
 	kvtest.Suite{

@@ -16,14 +16,14 @@ import (
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
-	"go.uber.org/goleak"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/internal/leaktest"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/program"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
 // script is a program that a test writes, in a directory of its own.
 type script struct {

@@ -8,12 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/stowage-io/stowage/internal/leaktest"
 	"github.com/stowage-io/stowage/storage"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
 // flaw is one way in which a provider breaks the contract.
 type flaw string

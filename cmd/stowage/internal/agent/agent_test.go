@@ -14,16 +14,16 @@ import (
 
 	"github.com/juju/clock"
 	"github.com/juju/errors"
-	"go.uber.org/goleak"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/agent"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/internal/leaktest"
 	"github.com/stowage-io/stowage/storage"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
 // memory is a provider of filesystems that are only names. Its zero value makes
 // and attaches them at once.

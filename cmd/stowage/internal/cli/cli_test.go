@@ -15,15 +15,15 @@ import (
 	"time"
 
 	"github.com/juju/errors"
-	"go.uber.org/goleak"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/cli"
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
 // backend is an agent without anything behind it.
 type backend struct {

@@ -15,16 +15,16 @@ import (
 	"time"
 
 	"github.com/juju/errors"
-	"go.uber.org/goleak"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
+	"github.com/stowage-io/stowage/internal/leaktest"
 )
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleEnv); role != "" {
 		actAs(role, os.Getenv(socketEnv))
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.VerifyTestMain(m)
 }
 
 // backend answers from a list of storage, and notes what it was asked for.

@@ -103,12 +103,14 @@ func TestBusyDetachTimesOut(t *testing.T) {
 	}
 	defer release()
 
-	r := m.run("detach", "a", "--wait", "--timeout", "2s")
-	if r.Code != 3 || !strings.Contains(r.Stderr, "a") {
+	m.must("detach", "a")
+	m.poll("a is not detaching with a message that names the process", func() bool {
+		s := m.status()["a"]
+		return s.Status == "detaching" && strings.Contains(s.Message, "cat")
+	})
+	r := m.run("detach", "a", "--wait", "--timeout", "1s")
+	if r.Code != 3 || !strings.Contains(r.Stderr, "a detaching") {
 		t.Errorf("want exit status 3:\n%s", r.All())
-	}
-	if s := m.status()["a"]; s.Status != "detaching" || !strings.Contains(s.Message, "cat") {
-		t.Errorf("%+v, want it detaching with a message that names the process", s)
 	}
 	if n := len(loopsBelow(t, m.dir)); n != 1 {
 		t.Errorf("%d loop devices, want the one beneath the busy mount", n)

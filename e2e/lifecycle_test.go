@@ -119,7 +119,7 @@ func TestDetachAndRemoveRightAfterAStart(t *testing.T) {
 		m.apply()
 		m.kill()
 		m.start()
-		m.must("detach", "raw", "data", "scratch", "logs", "--wait", "--timeout", "20s")
+		m.must("detach", "raw", "data", "scratch", "logs", "--wait", "--timeout", "1m")
 		if n := len(mountsBelow(t, m.dir)) + len(loopsBelow(t, m.dir)); n != 0 {
 			t.Errorf("%d mounts and loop devices after detaching", n)
 		}
@@ -128,7 +128,7 @@ func TestDetachAndRemoveRightAfterAStart(t *testing.T) {
 	m.kill()
 	unmountAndDetach(t, m.dir)
 	m.start()
-	m.must("remove", "raw", "data", "scratch", "logs", "--wait", "--timeout", "20s")
+	m.must("remove", "raw", "data", "scratch", "logs", "--wait", "--timeout", "1m")
 	m.wantNoStorage()
 	m.stop()
 }

@@ -76,8 +76,8 @@ func (w *writer) write(i *instance) error {
 	if _, err := f.WriteAt(d.contents(), d.offset); err != nil {
 		return err
 	}
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("syncing %s: %w", path, err)
+	if err := syncFile(f); err != nil {
+		return err
 	}
 	if !i.block() {
 		if err := syncDir(i.mount); err != nil {
@@ -107,8 +107,17 @@ func syncDir(path string) error {
 		return err
 	}
 	defer dir.Close()
-	if err := dir.Sync(); err != nil {
-		return fmt.Errorf("syncing %s: %w", path, err)
+	return syncFile(dir)
+}
+
+// syncFile returns when what was written to the file is on its disk. XFS that was shut down
+// may report success although it has dropped its log; it fails whatever comes after.
+func syncFile(f *os.File) error {
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("syncing %s: %w", f.Name(), err)
+	}
+	if _, err := f.Stat(); err != nil {
+		return fmt.Errorf("after syncing %s: %w", f.Name(), err)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/internal/leaktest"
+	"github.com/stowage-io/stowage/testing/clocktest"
 )
 
 func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
@@ -149,6 +150,25 @@ func (l logger) Warningf(format string, args ...any) { l.t.Logf(format, args...)
 type machine struct {
 	dir   string
 	stdin string
+
+	// timeoutAfter is what a command has printed when its --timeout is over, where
+	// that is not left to time.
+	timeoutAfter *string
+}
+
+// timeout lets time pass when a command has printed a text.
+type timeout struct {
+	bytes.Buffer
+	after string
+	clock *clocktest.Clock
+}
+
+func (w *timeout) Write(p []byte) (int, error) {
+	n, err := w.Buffer.Write(p)
+	if w.String() == w.after {
+		w.clock.Advance(time.Hour)
+	}
+	return n, err
 }
 
 func newMachine(t *testing.T, b *backend) *machine {
@@ -193,13 +213,20 @@ func (m *machine) getenv(name string) string {
 
 func (m *machine) run(ctx context.Context, args ...string) result {
 	var stdout, stderr bytes.Buffer
-	code := cli.Main(ctx, args, cli.Env{
+	env := cli.Env{
 		Stdin:  strings.NewReader(m.stdin),
 		Stdout: &stdout,
 		Stderr: &stderr,
 		Getenv: m.getenv,
-	})
-	return result{code, stdout.String(), stderr.String()}
+	}
+	if m.timeoutAfter == nil {
+		code := cli.Main(ctx, args, env)
+		return result{code, stdout.String(), stderr.String()}
+	}
+	timed := &timeout{after: *m.timeoutAfter, clock: clocktest.New()}
+	env.Stdout, env.Clock = timed, timed.clock
+	code := cli.Main(ctx, args, env)
+	return result{code, timed.String(), stderr.String()}
 }
 
 var since = time.Date(2025, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -342,8 +369,9 @@ func TestWaitingForManySaysLittle(t *testing.T) {
 	}
 
 	m = newMachine(t, &backend{events: []control.Event{event(pending...)}})
-	r = m.run(t.Context(), "attach", "m", "--wait", "--timeout", "2s")
-	if want := "0/101 attached, 101 pending\n"; r.code != 3 || r.stdout != want {
+	want := "0/101 attached, 101 pending\n"
+	m.timeoutAfter = &want
+	if r = m.run(t.Context(), "attach", "m", "--wait", "--timeout", "2s"); r.code != 3 || r.stdout != want {
 		t.Errorf("%+v\nwant %s", r, want)
 	}
 }
@@ -412,6 +440,9 @@ func TestWaitingEnds(t *testing.T) {
 			t.Parallel()
 			b := &backend{events: test.events}
 			m := newMachine(t, b)
+			if len(test.events) > 0 && test.code == 3 {
+				m.timeoutAfter = &test.stdout
+			}
 			r := m.run(t.Context(), test.args...)
 			if r.code != test.code || r.stdout != test.stdout || r.stderr != test.stderr {
 				t.Errorf("exit status %d, stdout\n%sstderr\n%swant %d,\n%s%s", r.code, r.stdout, r.stderr, test.code, test.stdout, test.stderr)

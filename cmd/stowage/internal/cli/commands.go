@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/juju/clock"
 	"github.com/juju/errors"
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -34,15 +35,19 @@ func (w *waiting) addTo(cmd *cobra.Command, what string) {
 
 // limit returns the context of a command that may wait: all that it does is done
 // within the timeout.
-func (w *waiting) limit(ctx context.Context) (context.Context, context.CancelFunc, error) {
+func (w *waiting) limit(ctx context.Context, clock clock.Clock) (context.Context, context.CancelFunc, error) {
 	switch {
 	case w.timeout < 0:
 		return nil, nil, errors.WithType(errors.Errorf("--timeout %s is negative", w.timeout), errUsage)
 	case !w.wait || w.timeout == 0:
 		return ctx, func() {}, nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, timedOut{w.timeout})
-	return ctx, cancel, nil
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := clock.AfterFunc(w.timeout, func() { cancel(timedOut{w.timeout}) })
+	return ctx, func() {
+		timer.Stop()
+		cancel(nil)
+	}, nil
 }
 
 // until waits, where the flags say so. Without names there is nothing to wait for.
@@ -82,7 +87,7 @@ Storage that is not in the file is left alone, and --dry-run lists it. Data goes
 away only by "stowage remove NAME".`,
 		Args: noArgs("name the file with -f"),
 		RunE: c.ask(func(ctx context.Context, client *control.Client, _ []string) error {
-			ctx, cancel, err := waiting.limit(ctx)
+			ctx, cancel, err := waiting.limit(ctx, c.Clock)
 			if err != nil {
 				return err
 			}
@@ -312,7 +317,7 @@ func (c *common) changeCommand(
 		Long:  short + ". NAME is also all of NAME/0, NAME/1, and so on.",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: c.ask(func(ctx context.Context, client *control.Client, names []string) error {
-			ctx, cancel, err := waiting.limit(ctx)
+			ctx, cancel, err := waiting.limit(ctx, c.Clock)
 			if err != nil {
 				return err
 			}

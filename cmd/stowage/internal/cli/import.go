@@ -48,7 +48,7 @@ path of the file.`,
 				}
 				args.Source = path
 			}
-			ctx, cancel, err := waiting.limit(ctx)
+			ctx, cancel, err := waiting.limit(ctx, c.Clock)
 			if err != nil {
 				return err
 			}

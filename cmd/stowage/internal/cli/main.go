@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/juju/clock"
 	"github.com/juju/errors"
 	"github.com/spf13/cobra"
 
@@ -27,11 +28,17 @@ type Env struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
+
+	// Clock measures --timeout. Nil means the time of day.
+	Clock clock.Clock
 }
 
 // Main runs the command that args give, the program's name not among them, and
 // returns the exit status. When the context ends, so does the command.
 func Main(ctx context.Context, args []string, env Env) int {
+	if env.Clock == nil {
+		env.Clock = clock.WallClock
+	}
 	root := newRoot(env)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)

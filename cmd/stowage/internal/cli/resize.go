@@ -29,7 +29,7 @@ smaller size is refused. An agent that is started with it says so and goes on.`,
 			if err != nil {
 				return errors.WithType(err, errUsage)
 			}
-			ctx, cancel, err := waiting.limit(ctx)
+			ctx, cancel, err := waiting.limit(ctx, c.Clock)
 			if err != nil {
 				return err
 			}

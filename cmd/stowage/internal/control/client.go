@@ -231,6 +231,10 @@ func (c *Client) post(ctx context.Context, verb string, args any) (*http.Respons
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
+	if len(body) > maxRequest {
+		// The server would say so too, if it were heard before the connection breaks.
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("request of %d bytes is too large: at most %d are taken", len(body), maxRequest))
+	}
 	// net/http has many errors for a connection that ends, most of them without a name.
 	var connected, answered atomic.Bool
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{

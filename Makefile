@@ -32,7 +32,7 @@ lint: ## Check formatting, go vet, staticcheck
 	go vet ./...
 	go run $(STATICCHECK) ./...
 
-race: ## Run the tests under the race detector, all but the end-to-end ones and the longest
+race: ## Run the tests under the race detector, with fewer histories; all but the end-to-end ones
 	$(GO_TEST) -race -short $(SANDBOX) $$(go list $(LONGEST) ./... | grep -v /e2e)
 
 verify: packages ## Run all that searches or measures, with a new seed, and end with a table (ONLY='soak faults', SEED=1)
@@ -84,7 +84,7 @@ bench-state: ## Measure the state with 1,000, 10,000 and 100,000 storage instanc
 
 model: ## Check the model of the life cycle with spin (docs/model); CHECK=1: only what is small
 	@scripts/packages spin:spin gcc:build-essential
-	nice docs/model/run $(if $(CHECK),small)
+	$(if $(CHECK),,nice) docs/model/run $(if $(CHECK),small)
 
 packages:
 	@scripts/packages

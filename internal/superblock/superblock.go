@@ -84,6 +84,10 @@ func filesystems(device io.ReaderAt) ([]Superblock, error) {
 	return found, nil
 }
 
+// BtrfsOffsets are where a btrfs keeps its superblock and the copies of it, the
+// superblock first. A device has those that end before it does.
+func BtrfsOffsets() []int64 { return []int64{btrfsOffset, 64 << 20, 256 << 30} }
+
 // read returns n bytes of a device. What is behind its end is zero.
 func read(device io.ReaderAt, at int64, n int) ([]byte, error) {
 	block := make([]byte, n)

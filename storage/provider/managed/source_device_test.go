@@ -299,6 +299,13 @@ func corruptExt4(t *testing.T, loop *devicetest.Loop) {
 	sourcetest.WriteAt(t, loop.Path, 1024, make([]byte, 1024))
 }
 
+// destroyBtrfs leaves of a btrfs nothing but its superblock and the copy of it.
+func destroyBtrfs(t *testing.T, loop *devicetest.Loop) {
+	const first, second, end = 1 << 20, 64 << 20, sourcetest.ManagedBtrfsSize
+	sourcetest.WriteAt(t, loop.Path, first, make([]byte, second-first))
+	sourcetest.WriteAt(t, loop.Path, second+4<<10, make([]byte, end-(second+4<<10)))
+}
+
 func TestManagedRestartWhileFormatting(t *testing.T) {
 	formatting := func(r *record) { r.Phase = phaseFormatting }
 	for _, test := range []struct {
@@ -339,6 +346,15 @@ func TestManagedRestartWhileFormatting(t *testing.T) {
 		name: "mkfs.btrfs was killed", fs: "btrfs", size: sourcetest.ManagedBtrfsSize,
 		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
 			sourcetest.WriteAt(t, loop.Path, 64<<10+64, []byte("!")) // the first letter of its magic until all is done
+		},
+	}, {
+		name: "the btrfs does not mount", fs: "btrfs", size: sourcetest.ManagedBtrfsSize,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) { destroyBtrfs(t, loop) },
+	}, {
+		name: "the btrfs does not mount and its superblock was being cleared", fs: "btrfs", size: sourcetest.ManagedBtrfsSize,
+		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
+			destroyBtrfs(t, loop)
+			sourcetest.WriteAt(t, loop.Path, 64<<10, make([]byte, 4<<10))
 		},
 	}, {
 		name: "mkfs.btrfs was done", fs: "btrfs", size: sourcetest.ManagedBtrfsSize,

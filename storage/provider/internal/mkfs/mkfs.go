@@ -36,6 +36,8 @@ type Type struct {
 	LocksDevice bool
 
 	program run.Program
+	// clear removes what the program would refuse to overwrite; nil: nothing.
+	clear   func(dev *os.File) error
 	flags   func(uuid string) []flag
 	options []Option
 }
@@ -76,6 +78,7 @@ func Types() []Type {
 		MinSize:     109,
 		LocksDevice: true, // newer versions do
 		program:     run.Program{Name: "mkfs.btrfs", Package: "btrfs-progs"},
+		clear:       clearBtrfs,
 		flags: func(uuid string) []flag {
 			return []flag{{"-q", ""}, {"-f", ""}, {"-K", ""}, {"-U", uuid}, {"--metadata", "dup"}}
 		},
@@ -119,9 +122,15 @@ func (t Type) Check() error {
 }
 
 // Make makes a filesystem with the UUID on the device, and with options that
-// ParseOptions has returned. The program works on the very device that dev has
+// ParseOptions has returned. An earlier filesystem with the same UUID on the device is
+// overwritten like everything else. The program works on the very device that dev has
 // open, whatever has become of its name.
 func (t Type) Make(ctx context.Context, dev *os.File, uuid string, chosen []options.Given) error {
+	if t.clear != nil {
+		if err := t.clear(dev); err != nil {
+			return errors.Annotatef(err, "making %s", t.Name)
+		}
+	}
 	_, err := run.Run(ctx, t.program, append(t.arguments(uuid, chosen), run.FilePath(0)), dev)
 	return errors.Annotatef(err, "making %s", t.Name)
 }

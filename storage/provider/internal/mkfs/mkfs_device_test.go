@@ -52,6 +52,30 @@ func TestMakeOnTheSmallestDevice(t *testing.T) {
 	}
 }
 
+// A filesystem whose making did not end well is made again, with the UUID that it has.
+func TestMakeAgainWithTheSameUUID(t *testing.T) {
+	for _, kind := range mkfs.Types() {
+		t.Run(kind.Name, func(t *testing.T) {
+			devicetest.RequireProgram(t, "mkfs."+kind.Name)
+			f, err := os.Open(devicetest.NewLoop(t, int64(kind.MinSize)<<20).Path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			id := uuid.NewString()
+			for range 2 {
+				if err := kind.Make(t.Context(), f, id, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			found, err := signature.ReadSuperblock(f)
+			if err != nil || found != (signature.Signature{Type: kind.Name, UUID: id}) {
+				t.Errorf("got %+v, %v", found, err)
+			}
+		})
+	}
+}
+
 // Each option, with each of its values or the ends of their range, makes a
 // filesystem on the smallest device that it may be made on.
 func TestMakeWithEachOption(t *testing.T) {

@@ -11,13 +11,10 @@ import (
 // copySize is enough of a copy of a superblock.
 const copySize = 1024
 
-// btrfsCopies are where btrfs keeps further copies of its superblock.
-func btrfsCopies() []int64 { return []int64{64 << 20, 256 << 30} }
-
 // btrfsCopy returns what a copy of a btrfs superblock tells, or the zero Signature
 // where there is none. The device has size bytes.
 func btrfsCopy(r io.ReaderAt, size int64) (Signature, error) {
-	for _, at := range btrfsCopies() {
+	for _, at := range superblock.BtrfsOffsets()[1:] {
 		if at+copySize > size {
 			break
 		}

@@ -1,0 +1,47 @@
+package mkfs
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/internal/superblock"
+)
+
+// btrfsBlock is the size of a btrfs superblock, in bytes.
+const btrfsBlock = 4 << 10
+
+// clearBtrfs clears the btrfs superblock of a device and its copies: mkfs.btrfs refuses a
+// UUID that a device has, even if that is the device which it is to overwrite. A device
+// without such a superblock is not written to.
+func clearBtrfs(dev *os.File) error {
+	var found []int64
+	for _, offset := range superblock.BtrfsOffsets() {
+		block := make([]byte, btrfsBlock)
+		if _, err := dev.ReadAt(block, offset); err == io.EOF {
+			break // beyond the end of the device
+		} else if err != nil {
+			return errors.Annotatef(err, "reading the superblock at %d", offset)
+		}
+		if _, ok := superblock.ParseBtrfs(block); ok {
+			found = append(found, offset)
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	// For a block device, O_EXCL fails where something else uses it.
+	writable, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", dev.Fd()), os.O_WRONLY|os.O_EXCL, 0)
+	if err != nil {
+		return errors.Annotate(err, "clearing superblocks")
+	}
+	defer writable.Close()
+	for _, offset := range found {
+		if _, err := writable.WriteAt(make([]byte, btrfsBlock), offset); err != nil {
+			return errors.Annotatef(err, "clearing the superblock at %d", offset)
+		}
+	}
+	return errors.Annotate(writable.Sync(), "clearing superblocks")
+}

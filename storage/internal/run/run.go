@@ -112,6 +112,10 @@ type Command struct {
 	Files []*os.File
 	// MaxStdout bounds what is kept of the output, in bytes; 0: 64 KiB.
 	MaxStdout int
+	// Isolated runs the program in a mount namespace that has the root filesystem and
+	// the system's directories alone, so that it neither looks at the machine's other
+	// mounts nor keeps them busy. It finds Files all the same. It needs CAP_SYS_ADMIN.
+	Isolated bool
 }
 
 // Run runs the program until it ends and returns the beginning of its standard
@@ -141,7 +145,11 @@ func (c Command) Run(ctx context.Context) ([]byte, error) {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = pipeDelay
 
-	err := cmd.Run()
+	execute := cmd.Run
+	if c.Isolated {
+		execute = func() error { return runIsolated(cmd) }
+	}
+	err := execute()
 	if err == nil {
 		return stdout.bytes, nil
 	}

@@ -118,8 +118,9 @@ func TestFormattingIsNotDoneTwiceAtOnce(t *testing.T) {
 			b := newBase(t, baseSize(kind, 1))
 			s := stepTest{base: b, world: newWorld(kind, b.dir, 1), op: operations[0]}
 			s.setup()
-			started := filepath.Join(t.TempDir(), "started")
-			original, restore := wrap(t, "mkfs."+kind, fmt.Sprintf("touch %s; %s -e trace=pwrite64 -e inject=pwrite64:delay_enter=300000:when=2", started, strace))
+			dir := devicetest.VisibleDir(t)
+			started := filepath.Join(dir, "started")
+			original, restore := wrap(t, dir, "mkfs."+kind, fmt.Sprintf("touch %s; %s -e trace=pwrite64 -e inject=pwrite64:delay_enter=300000:when=2", started, strace))
 			child, wait := task{World: s.world, Op: "create"}.start(t)
 			eventually(t, func() error { return exists(started) })
 			kill(t, child)

@@ -28,15 +28,15 @@ func formats() []string {
 }
 
 // wrap puts a shell command before each run of a program, in this mount namespace,
-// until restore is called. It returns where the program is meanwhile.
-func wrap(t *testing.T, program, before string) (original string, restore func()) {
+// until restore is called. It returns where the program is meanwhile, which is in dir, a
+// [devicetest.VisibleDir].
+func wrap(t *testing.T, dir, program, before string) (original string, restore func()) {
 	t.Helper()
 	devicetest.RequireProgram(t, "strace")
 	path, err := exec.LookPath(program)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
 	original = filepath.Join(dir, program) // by its name it knows what it is to make
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -88,7 +88,7 @@ func TestMkfsKilled(t *testing.T) {
 					}
 					if !s.at(t, r, fmt.Sprintf("%s %03d", call, n), func(s *stepTest) bool {
 						inject := fmt.Sprintf("%s -e trace=%s -e inject=%s:signal=KILL:when=%d", strace, call, call, n)
-						_, restore := wrap(s.TB.(*testing.T), "mkfs."+kind, inject)
+						_, restore := wrap(s.TB.(*testing.T), devicetest.VisibleDir(s), "mkfs."+kind, inject)
 						o := task{World: s.world, Op: "create"}.run(s)
 						restore()
 						r.steps++
@@ -118,8 +118,9 @@ func (s stepTest) countCalls(r *row) map[string]int {
 	counts := make(map[string]int)
 	t := s.TB.(*testing.T)
 	s.at(t, r, "counted", func(s *stepTest) bool {
-		log := filepath.Join(s.TempDir(), "log")
-		_, restore := wrap(s.TB.(*testing.T), "mkfs."+s.Kind,
+		dir := devicetest.VisibleDir(s)
+		log := filepath.Join(dir, "log")
+		_, restore := wrap(s.TB.(*testing.T), dir, "mkfs."+s.Kind,
 			"exec strace -f -c -o "+log+" -e trace="+strings.Join(writes, ","))
 		if o := (task{World: s.world, Op: "create"}).run(s); o.err != nil {
 			s.Fatal(o.err)

@@ -420,7 +420,7 @@ func TestManagedIsWrittenBeforeItIsComplete(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
 	replaceMkfs(t, `#!/bin/sh -e
-image=$(mktemp)
+image=$(mktemp --tmpdir=/usr/src)
 trap 'rm $image' EXIT
 truncate --size=32M $image
 for arg; do shift; set -- "$@" "$(test "$arg" = /proc/self/fd/3 && echo $image || echo "$arg")"; done
@@ -449,7 +449,7 @@ cat $image 1<>/proc/self/fd/3 # without fsync
 func replaceMkfs(t *testing.T, script string) {
 	t.Helper()
 	const program = "/usr/sbin/mkfs.ext4"
-	dir := t.TempDir()
+	dir := devicetest.VisibleDir(t)
 	mkfs := filepath.Join(dir, "mkfs.ext4") // mke2fs goes by the name that it has
 	script = strings.ReplaceAll(script, "MKFS", mkfs)
 	binary, err := os.ReadFile(program)

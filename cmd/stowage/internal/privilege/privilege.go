@@ -94,7 +94,7 @@ func capabilities() []capability {
 			Name: name, For: what, Remedy: "start it with " + name + ", see docs/privileges.md",
 		}}
 	}
-	admin := need(unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "mount and unmount, grow attached volumes, make xfs filesystems, grow xfs and btrfs filesystems")
+	admin := need(unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "mount and unmount, grow attached volumes, make filesystems on volumes, grow xfs and btrfs filesystems")
 	admin.Vital = true
 	admin.Remedy = "run it as root, with CAP_SYS_ADMIN"
 	return []capability{

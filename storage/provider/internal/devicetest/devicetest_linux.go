@@ -40,6 +40,24 @@ func skip(t testing.TB, reason string) {
 	t.Skip(reason)
 }
 
+// VisibleDir returns a directory in /usr, where programs see it that are run with the
+// system's directories alone. It is for tests with a mount namespace of their own that
+// put something in the place of such a program, one directory at a time.
+func VisibleDir(t testing.TB) string {
+	t.Helper()
+	const dir = "/usr/src"
+	if err := unix.Mount("visible", dir, "tmpfs", 0, "mode=755"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// A program that is just starting still reads what is in it.
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
 // Dir returns a temporary directory, without symbolic links in its path. When
 // the test ends it must have no mount and no loop device left in it: what is
 // left fails the test and is taken away.

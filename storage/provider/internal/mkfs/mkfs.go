@@ -131,6 +131,18 @@ func (t Type) Make(ctx context.Context, dev *os.File, uuid string, chosen []opti
 			return errors.Annotatef(err, "making %s", t.Name)
 		}
 	}
-	_, err := run.Run(ctx, t.program, append(t.arguments(uuid, chosen), run.FilePath(0)), dev)
+	path, err := t.program.Find()
+	if err != nil {
+		return errors.Annotatef(err, "making %s", t.Name)
+	}
+	_, err = run.Command{
+		Path:  path,
+		Args:  append(t.arguments(uuid, chosen), run.FilePath(0)),
+		Files: []*os.File{dev},
+		// mkfs.btrfs looks at the file behind each loop device that is mounted, and fails
+		// where one of them is on a disk that has failed. That the device is not in use
+		// itself is for the kernel to say: each program opens it exclusively.
+		Isolated: true,
+	}.Run(ctx)
 	return errors.Annotatef(err, "making %s", t.Name)
 }

@@ -3,11 +3,14 @@
 package mkfs_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
@@ -71,6 +74,48 @@ func TestMakeAgainWithTheSameUUID(t *testing.T) {
 			found, err := signature.ReadSuperblock(f)
 			if err != nil || found != (signature.Signature{Type: kind.Name, UUID: id}) {
 				t.Errorf("got %+v, %v", found, err)
+			}
+		})
+	}
+}
+
+// mkfs.btrfs failed for as long as a loop device was mounted whose file could not be
+// looked at.
+func TestMakeBesideADeadDisk(t *testing.T) {
+	disk := devicetest.NewDisk(t, 300<<20, "mkfs.xfs", "-q")
+	file := filepath.Join(disk.Dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, 16<<20); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("mkfs.ext4", "-q", file).CombinedOutput(); err != nil {
+		t.Fatalf("mkfs.ext4: %v: %s", err, out)
+	}
+	dir := t.TempDir()
+	if err := unix.Mount(devicetest.AttachLoop(t, file).Path, dir, "ext4", unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	devicetest.ShutDown(t, disk.Dir)
+	if _, err := os.Stat(file); !errors.Is(err, unix.EIO) {
+		t.Fatalf("the disk is not dead: %v", err)
+	}
+	for _, kind := range mkfs.Types() {
+		t.Run(kind.Name, func(t *testing.T) {
+			devicetest.RequireProgram(t, "mkfs."+kind.Name)
+			f, err := os.Open(devicetest.NewLoop(t, int64(kind.MinSize)<<20).Path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			if err := kind.Make(t.Context(), f, uuid.NewString(), nil); err != nil {
+				t.Error(err)
 			}
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -120,6 +121,50 @@ func TestBusyDetachTimesOut(t *testing.T) {
 	release()
 	m.stop()
 	unmountAndDetach(t, m.dir)
+}
+
+// A process that copies the mount namespace keeps what is unmounted alive for as long as
+// it runs. Detaching goes on soon after it has ended, long before what has failed is tried
+// again.
+func TestDetachBesideACopyOfTheMountsIsTriedAgainSoon(t *testing.T) {
+	m := newMachine(t)
+	m.writeSpec("storage: [{name: a, directive: 'loop,16M', kind: filesystem, mount: MNT/a}]")
+	m.start("--retry-min", "10m")
+	m.apply()
+	holder := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; read line")
+	stdin, err := holder.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := holder.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	release := sync.OnceFunc(func() {
+		stdin.Close()
+		_ = holder.Wait()
+	})
+	defer release()
+	if _, err := stdout.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+
+	m.must("detach", "a")
+	m.poll("the holder is not named", func() bool {
+		s := m.status()["a"]
+		return s.Status == "detaching" && strings.Contains(s.Message, "in use: held by process")
+	})
+	if n := len(loopsBelow(t, m.dir)); n != 1 {
+		t.Errorf("%d loop devices, want the one that is in use", n)
+	}
+	release()
+	m.must("detach", "a", "--wait", "--timeout", "1m")
+	m.must("remove", "a", "--wait")
+	m.wantNoStorage()
+	m.stop()
 }
 
 func TestStatusFields(t *testing.T) {

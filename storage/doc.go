@@ -34,8 +34,8 @@
 //
 // # Errors
 //
-// A provider knows whether trying again can help, and says so: see
-// [ErrInProgress], [ErrIgnored] and [ErrPermanent].
+// A provider knows whether trying again can help, and when, and says so: see
+// [ErrInProgress], [ErrIgnored], [ErrPermanent] and [ErrBusy].
 //
 // Sizes are in MiB throughout.
 package storage

@@ -22,6 +22,10 @@ const (
 	// ErrPermanent means that the same call cannot succeed later. The caller
 	// shows the error, and tries again only when something has changed.
 	ErrPermanent = errors.ConstError("permanent failure")
+
+	// ErrBusy means that all that is in the way is in use elsewhere, as a rule for
+	// moments. The caller tries again within a second, and with growing delays then.
+	ErrBusy = errors.ConstError("in use at the moment")
 )
 
 // InProgress marks err with [ErrInProgress]. It returns nil for nil.
@@ -37,6 +41,11 @@ func Ignored(err error) error {
 // Permanent marks err with [ErrPermanent]. It returns nil for nil.
 func Permanent(err error) error {
 	return errors.WithType(err, ErrPermanent)
+}
+
+// Busy marks err with [ErrBusy]. It returns nil for nil.
+func Busy(err error) error {
+	return errors.WithType(err, ErrBusy)
 }
 
 // IsPermanent reports whether repeating the call that returned err cannot help:

@@ -17,6 +17,7 @@ func TestOutcomesKeepCauseAndText(t *testing.T) {
 		{storage.InProgress, storage.ErrInProgress},
 		{storage.Ignored, storage.ErrIgnored},
 		{storage.Permanent, storage.ErrPermanent},
+		{storage.Busy, storage.ErrBusy},
 	} {
 		t.Run(test.sentinel.Error(), func(t *testing.T) {
 			if err := test.mark(nil); err != nil {
@@ -37,7 +38,7 @@ func TestOutcomesKeepCauseAndText(t *testing.T) {
 				if !errors.Is(err, cause) || !errors.Is(err, errors.NotFound) {
 					t.Errorf("%q has lost its cause", err)
 				}
-				for _, other := range []error{storage.ErrInProgress, storage.ErrIgnored, storage.ErrPermanent} {
+				for _, other := range []error{storage.ErrInProgress, storage.ErrIgnored, storage.ErrPermanent, storage.ErrBusy} {
 					if other != test.sentinel && errors.Is(err, other) {
 						t.Errorf("%q is also %q", err, other)
 					}
@@ -72,6 +73,7 @@ func TestIsPermanent(t *testing.T) {
 		{errors.Annotate(errors.NotValidf("size"), "creating"), true},
 		{errors.NotSupportedf("volumes"), true},
 		{fmt.Errorf("creating: %w", errors.NotSupportedf("volumes")), true},
+		{storage.Busy(errors.New("mounted elsewhere")), false},
 		{storage.ErrInProgress, false},
 		{storage.InProgress(errors.NotValidf("size")), false},
 		{storage.Ignored(errors.NotSupportedf("volumes")), false},

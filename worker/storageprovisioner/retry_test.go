@@ -123,6 +123,56 @@ func (s *retrySuite) TestDelaysAreThoseOfTheDefaultPolicy(c *gc.C) {
 }
 
 // 24
+func (s *retrySuite) TestWhatIsInUseIsTriedAgainSoon(c *gc.C) {
+	s.eachFailing(c, func(call, subject string, setUp func()) {
+		s.source.FailItemAlways(call, subject, storage.Busy(errors.New("mounted elsewhere")))
+		setUp()
+		s.Next(c, call)
+		s.statuses(c)
+		n := 1
+		for _, delays := range [][]time.Duration{{
+			250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
+			4 * time.Second, 8 * time.Second, 16 * time.Second,
+		}, backoff} {
+			for _, delay := range delays {
+				s.advance(c, delay-1)
+				s.barrier(c)
+				c.Assert(s.Count(call), gc.Equals, n, gc.Commentf("%s came before %v", call, delay))
+				s.advance(c, 1)
+				s.Next(c, call)
+				s.statuses(c)
+				n++
+			}
+		}
+	})
+}
+
+// 24: what is only in use does not count as failed.
+func (s *retrySuite) TestWhatIsInUseIsNotGivenUpEarly(c *gc.C) {
+	cfg := s.config(c, false)
+	cfg.Retry.Min = time.Second
+	cfg.Retry.RemoveThreshold = 2
+	s.addMachine("0", "instance-0")
+	s.start(c, cfg)
+	s.source.FailItemAlways("DetachVolumes", "volume-0 machine-0", storage.Busy(errors.New("mounted elsewhere")))
+	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.provisionVolume(v)
+	s.provisionVolumeAttachment(a)
+	s.setLife(a, life.Dying)
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.Next(c, "DetachVolumes")
+	s.statuses(c)
+	for _, delay := range []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second} {
+		s.advance(c, delay)
+		s.Next(c, "DetachVolumes")
+		s.statuses(c)
+	}
+	s.barrier(c)
+	s.noTimer(c)
+}
+
+// 24
 func (s *retrySuite) TestPolicyIsTheConfigs(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.Retry.Min = time.Second

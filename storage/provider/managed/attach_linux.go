@@ -266,6 +266,9 @@ func (f *filesystem) detach() error {
 	if f.dev != nil {
 		// Another mount namespace may keep the filesystem alive.
 		if err := nameHolders(f.dev, f.dev.AwaitFree(f.call)); err != nil {
+			if errors.Is(err, blockdev.ErrInUse) {
+				err = storage.Busy(err)
+			}
 			return errors.Annotatef(err, "unmounted from %s", path)
 		}
 	}

@@ -157,6 +157,9 @@ type work struct {
 	// tried next, zero when it may go at once.
 	attempts int
 	due      time.Time
+	// busy counts the failures for which something was in use at the moment, and which
+	// attempts has not.
+	busy int
 	// failure is the message of the last one.
 	failure string
 	// wait is what a waiting entity is registered with, between its neighbours

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/juju/errors"
 
@@ -170,15 +171,25 @@ func (c *Core) fail(e *entity, r *Result) {
 
 func (c *Core) failed(e *entity, r *Result) {
 	w := e.work
-	w.attempts++
 	w.failure = r.Err.Error()
 	wentOn := e.unresolved
 	e.unresolved = e.mayGoOn(r.Err)
+	var delay time.Duration
+	soon := errors.Is(r.Err, storage.ErrBusy) && !e.unresolved && !final(r.Err)
+	if soon {
+		delay, soon = c.options.Retry.soon(w.busy + 1)
+	}
+	if soon {
+		w.busy++
+	} else {
+		w.attempts++
+		delay = c.options.Retry.delay(w.attempts)
+	}
 	switch {
 	case e.unresolved:
 	case final(r.Err):
 		e.stalled = givenUp
-	case c.options.Retry.exhausted(e.op, w.attempts):
+	case !soon && c.options.Retry.exhausted(e.op, w.attempts):
 		e.stalled = givenUp
 		w.failure = fmt.Sprintf("%s (gave up after %d attempts)", w.failure, w.attempts)
 	}
@@ -189,7 +200,7 @@ func (c *Core) failed(e *entity, r *Result) {
 			e.uncertain && !(e.op == Create && final(r.Err))
 	}
 	if e.stalled == notStalled {
-		w.due = c.now.Add(c.options.Retry.delay(w.attempts))
+		w.due = c.now.Add(delay)
 	}
 	switch {
 	case errors.Is(r.Err, storage.ErrIgnored):

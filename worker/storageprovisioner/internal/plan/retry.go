@@ -20,6 +20,19 @@ type Retry struct {
 	CreateThreshold, RemoveThreshold int
 }
 
+// busyDelay is the delay after the first failure for which something was in use at the
+// moment.
+const busyDelay = 250 * time.Millisecond
+
+// soon returns how long to wait after so many failures in a row for which something was
+// in use: each delay is twice the one before. It is no longer so where the delay would
+// be that of any other failure.
+func (r Retry) soon(failures int) (delay time.Duration, ok bool) {
+	r.Max, r.Min, r.Factor = r.Min, busyDelay, 2
+	delay = r.delay(failures)
+	return delay, busyDelay<<(failures-1) < r.Max
+}
+
 // delay returns how long to wait after so many failures in a row, at least one.
 func (r Retry) delay(failures int) time.Duration {
 	delay := math.Min(float64(r.Min)*math.Pow(r.Factor, float64(failures-1)), float64(r.Max))

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/uuid"
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 	"golang.org/x/sys/unix"
@@ -19,17 +18,14 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// foreignUUID is one of this process: others may run the same tests beside it.
-var foreignUUID = uuid.NewString()
-
-// foreign makes a filesystem by hand, with data.
+// foreign makes a filesystem with foreignUUID by hand, with data.
 func (t *managedTest) foreign(fs string) *devicetest.Loop {
 	t.Helper()
 	loop := t.Loop(sourcetest.ManagedSizes[fs])
 	withUUID := map[string][]string{
-		"ext4":  {"-U", foreignUUID},
-		"xfs":   {"-m", "uuid=" + foreignUUID},
-		"btrfs": {"-U", foreignUUID},
+		"ext4":  {"-U", t.foreignUUID},
+		"xfs":   {"-m", "uuid=" + t.foreignUUID},
+		"btrfs": {"-U", t.foreignUUID},
 	}
 	sourcetest.Command(t, "mkfs."+fs, append(withUUID[fs], "-q", loop.Path)...)
 	sourcetest.Command(t, "mount", "--mkdir", loop.Path, t.Path())
@@ -53,7 +49,7 @@ func TestManagedTakesOverWhatIsOnTheVolume(t *testing.T) {
 			t := mt.T
 			loop := mt.foreign(fs)
 			before := edges(t, loop.File)
-			mt.Attributes = map[string]any{"uuid": strings.ToUpper(foreignUUID), "mount-options": "noatime"}
+			mt.Attributes = map[string]any{"uuid": strings.ToUpper(mt.foreignUUID), "mount-options": "noatime"}
 			attribute := fs
 			if !typed {
 				attribute = ""
@@ -89,7 +85,10 @@ func TestManagedTakesOverWhatIsOnTheVolume(t *testing.T) {
 }
 
 func TestManagedTakesOverNothingElse(t *testing.T) {
-	const other = "11111111-2222-3333-4444-555555555555"
+	const (
+		foreign = "FOREIGN" // stands for the UUID of the foreign filesystem
+		other   = "11111111-2222-3333-4444-555555555555"
+	)
 	ext4 := func(mt *managedTest) *devicetest.Loop { return mt.foreign("ext4") }
 	for _, test := range []struct {
 		name, fs, uuid, options string
@@ -97,17 +96,17 @@ func TestManagedTakesOverNothingElse(t *testing.T) {
 		permanent               bool
 		words                   []string
 	}{
-		{"a blank device", "ext4", foreignUUID, "", func(mt *managedTest) *devicetest.Loop { return mt.Loop(sourcetest.ManagedExt4Size) },
-			true, []string{"data of an unknown kind", foreignUUID, "left as it is"}},
-		{"another UUID", "ext4", other, "", ext4, true, []string{"ext4 with UUID " + foreignUUID, other}},
-		{"another type", "btrfs", foreignUUID, "", ext4, true, []string{"holds ext4", "not btrfs", `set attribute "fs" to "ext4"`}},
-		{"options of another type", "", foreignUUID, "logbufs=8", ext4, true, []string{`"logbufs" is not an option for mounting ext4`}},
-		{"a type that is not made here", "", foreignUUID, "", func(mt *managedTest) *devicetest.Loop {
+		{"a blank device", "ext4", foreign, "", func(mt *managedTest) *devicetest.Loop { return mt.Loop(sourcetest.ManagedExt4Size) },
+			true, []string{"data of an unknown kind", foreign, "left as it is"}},
+		{"another UUID", "ext4", other, "", ext4, true, []string{"ext4 with UUID " + foreign, other}},
+		{"another type", "btrfs", foreign, "", ext4, true, []string{"holds ext4", "not btrfs", `set attribute "fs" to "ext4"`}},
+		{"options of another type", "", foreign, "logbufs=8", ext4, true, []string{`"logbufs" is not an option for mounting ext4`}},
+		{"a type that is not made here", "", foreign, "", func(mt *managedTest) *devicetest.Loop {
 			loop := mt.Loop(sourcetest.ManagedExt4Size)
-			sourcetest.Command(mt, "mkfs.ext2", "-q", "-U", foreignUUID, loop.Path)
+			sourcetest.Command(mt, "mkfs.ext2", "-q", "-U", mt.foreignUUID, loop.Path)
 			return loop
 		}, true, []string{"holds ext2", "only ext4, xfs, btrfs"}},
-		{"what is mounted", "ext4", foreignUUID, "", func(mt *managedTest) *devicetest.Loop {
+		{"what is mounted", "ext4", foreign, "", func(mt *managedTest) *devicetest.Loop {
 			loop := mt.foreign("ext4")
 			sourcetest.Command(mt, "mount", "--mkdir", "--read-only", loop.Path, filepath.Join(mt.Top, "elsewhere"))
 			mt.Cleanup(func() {
@@ -122,9 +121,13 @@ func TestManagedTakesOverNothingElse(t *testing.T) {
 			mt := newManagedTest(t)
 			loop := test.put(mt)
 			before := edges(t, loop.File)
-			mt.Attributes = map[string]any{"uuid": test.uuid, "mount-options": test.options}
+			words := []string{"creating filesystem 0/2"}
+			for _, word := range test.words {
+				words = append(words, strings.ReplaceAll(word, foreign, mt.foreignUUID))
+			}
+			mt.Attributes = map[string]any{"uuid": strings.ReplaceAll(test.uuid, foreign, mt.foreignUUID), "mount-options": test.options}
 			_, err := mt.TryCreate(test.fs)
-			mt.CheckError(err, test.permanent, append(test.words, "creating filesystem 0/2")...)
+			mt.CheckError(err, test.permanent, words...)
 			if !bytes.Equal(before, edges(t, loop.File)) {
 				t.Error("the device was written to")
 			}
@@ -142,16 +145,16 @@ func TestManagedIsTakenOverOnce(t *testing.T) {
 	made := mt.record().UUID
 	_, err := mt.tryImport(made)
 	mt.CheckError(err, true, "is filesystem-0-2 already", "remove that first")
-	mt.Attributes = map[string]any{"uuid": foreignUUID}
+	mt.Attributes = map[string]any{"uuid": mt.foreignUUID}
 	_, err = mt.TryCreate("ext4")
-	mt.CheckError(err, true, made+" already, not "+foreignUUID)
+	mt.CheckError(err, true, made+" already, not "+mt.foreignUUID)
 }
 
 // importedAttachment is how a filesystem that was imported is attached.
 func (t *managedTest) tryAttachImported() error {
 	t.Helper()
 	p := t.Attachment(false)
-	p.FilesystemId = foreignUUID
+	p.FilesystemId = t.foreignUUID
 	results, err := t.Source().AttachFilesystems(t.CallContext(), []storage.FilesystemAttachmentParams{p})
 	if err != nil || len(results) != 1 {
 		t.Fatalf("got %v, %v", results, err)
@@ -162,7 +165,7 @@ func (t *managedTest) tryAttachImported() error {
 func (t *managedTest) detachImported() {
 	t.Helper()
 	p := t.Attachment(false)
-	p.FilesystemId = foreignUUID
+	p.FilesystemId = t.foreignUUID
 	results, err := t.Source().DetachFilesystems(t.CallContext(), []storage.FilesystemAttachmentParams{p})
 	if err != nil || len(results) != 1 || results[0] != nil {
 		t.Fatalf("got %v, %v", results, err)
@@ -174,15 +177,15 @@ func TestManagedImport(t *testing.T) {
 		t := mt.T
 		loop := mt.foreign(fs)
 		before := edges(t, loop.File)
-		want := storage.FilesystemInfo{FilesystemId: foreignUUID, Size: uint64(sourcetest.ManagedSizes[fs]) >> 20}
+		want := storage.FilesystemInfo{FilesystemId: mt.foreignUUID, Size: uint64(sourcetest.ManagedSizes[fs]) >> 20}
 		imported := func(id string) {
 			t.Helper()
 			if got, err := mt.tryImport(id); err != nil || got != want {
 				t.Errorf("got %+v, %v, want %+v", got, err, want)
 			}
 		}
-		imported(strings.ToUpper(foreignUUID))
-		imported(foreignUUID)
+		imported(strings.ToUpper(mt.foreignUUID))
+		imported(mt.foreignUUID)
 		if !bytes.Equal(before, edges(t, loop.File)) {
 			t.Error("the device was written to")
 		}
@@ -195,17 +198,17 @@ func TestManagedImport(t *testing.T) {
 		}
 		mt.CheckData()
 		// It is idempotent even while it is mounted.
-		imported(foreignUUID)
+		imported(mt.foreignUUID)
 		// The volume is known from now on.
 		mt.Filesystems = nil
 		if err := mt.tryAttachImported(); err != nil {
 			t.Fatal(err)
 		}
 		mt.detachImported()
-		if results, err := mt.Source().ReleaseFilesystems(mt.CallContext(), []string{foreignUUID}); err != nil || results[0] != nil {
+		if results, err := mt.Source().ReleaseFilesystems(mt.CallContext(), []string{mt.foreignUUID}); err != nil || results[0] != nil {
 			t.Fatalf("got %v, %v", results, err)
 		}
-		imported(foreignUUID)
+		imported(mt.foreignUUID)
 	})
 }
 
@@ -227,12 +230,13 @@ func TestManagedImportRefusals(t *testing.T) {
 	}
 	t.Run("what is no UUID", func(t *testing.T) {
 		mt := newManagedTest(t)
-		for _, id := range []string{"", "/dev/sda", "../../etc/passwd", "LABEL=data", foreignUUID + "-x", "{" + foreignUUID + "}"} {
+		for _, id := range []string{"", "/dev/sda", "../../etc/passwd", "LABEL=data", mt.foreignUUID + "-x", "{" + mt.foreignUUID + "}"} {
 			refused(t, mt, id, errors.NotValid, "is not the UUID")
 		}
 	})
 	t.Run("what is not there", func(t *testing.T) {
-		refused(t, newManagedTest(t), foreignUUID, errors.NotFound, foreignUUID)
+		mt := newManagedTest(t)
+		refused(t, mt, mt.foreignUUID, errors.NotFound, mt.foreignUUID)
 	})
 	t.Run("a copy", func(t *testing.T) {
 		mt := newManagedTest(t)
@@ -240,7 +244,7 @@ func TestManagedImportRefusals(t *testing.T) {
 		clone := filepath.Join(mt.Top, "clone")
 		sourcetest.Command(t, "cp", "--sparse=always", loop.Path, clone)
 		other := devicetest.AttachLoop(t, clone)
-		refused(t, mt, foreignUUID, storage.ErrPermanent, loop.Path, other.Path, "one is a copy")
+		refused(t, mt, mt.foreignUUID, storage.ErrPermanent, loop.Path, other.Path, "one is a copy")
 	})
 	t.Run("what is mounted", func(t *testing.T) {
 		forEachType(t, func(mt *managedTest, fs string) {
@@ -248,7 +252,7 @@ func TestManagedImportRefusals(t *testing.T) {
 			loop := mt.foreign(fs)
 			elsewhere := filepath.Join(mt.Top, "elsewhere")
 			sourcetest.Command(mt, "mount", "--mkdir", loop.Path, elsewhere)
-			refused(t, mt, foreignUUID, errors.NotValid, loop.Path, "in use", "mounted at "+elsewhere, "unmount it first")
+			refused(t, mt, mt.foreignUUID, errors.NotValid, loop.Path, "in use", "mounted at "+elsewhere, "unmount it first")
 			if err := unix.Unmount(elsewhere, 0); err != nil {
 				t.Fatal(err)
 			}
@@ -257,8 +261,8 @@ func TestManagedImportRefusals(t *testing.T) {
 	t.Run("a type that is not made here", func(t *testing.T) {
 		mt := newManagedTest(t)
 		loop := mt.Loop(sourcetest.ManagedExt4Size)
-		sourcetest.Command(t, "mkfs.ext2", "-q", "-U", foreignUUID, loop.Path)
-		refused(t, mt, foreignUUID, errors.NotValid, loop.Path, "ext2", "only ext4, xfs, btrfs")
+		sourcetest.Command(t, "mkfs.ext2", "-q", "-U", mt.foreignUUID, loop.Path)
+		refused(t, mt, mt.foreignUUID, errors.NotValid, loop.Path, "ext2", "only ext4, xfs, btrfs")
 	})
 	t.Run("where nothing may be kept", func(t *testing.T) {
 		mt := newManagedTest(t)
@@ -266,7 +270,7 @@ func TestManagedImportRefusals(t *testing.T) {
 		if err := os.WriteFile(mt.Dir, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := mt.tryImport(foreignUUID); err == nil {
+		if _, err := mt.tryImport(mt.foreignUUID); err == nil {
 			t.Error("imported without a record")
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
@@ -148,12 +149,9 @@ func TestCheckFree(t *testing.T) {
 }
 
 func TestFindUUIDs(t *testing.T) {
-	const (
-		single = "71f7aa3c-7f0e-4a66-8d0f-6a2c7d6a5b01"
-		double = "71f7aa3c-7f0e-4a66-8d0f-6a2c7d6a5b02"
-		absent = "71f7aa3c-7f0e-4a66-8d0f-6a2c7d6a5b03"
-		size   = 4 << 20
-	)
+	const size = 4 << 20
+	// The same test may run beside this one.
+	single, double, absent := uuid.NewString(), uuid.NewString(), uuid.NewString()
 	var paths []string
 	for _, id := range []string{single, double, double} {
 		loop := devicetest.NewLoop(t, size)

@@ -27,7 +27,6 @@ var checkers = map[string][]string{
 // Each type is made on its smallest device, carries the UUID that was asked for
 // and passes the check of its own authors.
 func TestMakeOnTheSmallestDevice(t *testing.T) {
-	id := uuid.NewString() // mkfs.btrfs takes none that another device has
 	for name, check := range checkers {
 		t.Run(name, func(t *testing.T) {
 			kind, err := mkfs.Parse(name)
@@ -41,6 +40,7 @@ func TestMakeOnTheSmallestDevice(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
+			id := uuid.NewString() // mkfs.btrfs takes none that another device has
 			if err := kind.Make(t.Context(), f, id, nil); err != nil {
 				t.Fatal(err)
 			}

@@ -202,7 +202,7 @@ func attachLoop(t *testing.T, file string) (name string, detach func()) {
 			t.Fatal(err)
 		}
 		err = unix.IoctlLoopConfigure(int(loop.Fd()), &unix.LoopConfig{Fd: uint32(backing.Fd())})
-		if err == unix.EBUSY { // somebody else was faster
+		if err == unix.EBUSY || err == unix.ENXIO { // somebody else was faster, or is just giving it back
 			loop.Close()
 			continue
 		}

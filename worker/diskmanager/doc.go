@@ -5,7 +5,9 @@
 // last one published; the first is always published. It lists anew when the
 // kernel says that a device has changed, when [Worker.Rescan] asks, and at a slow
 // poll, which catches what no event tells. Whatever happens while it lists is
-// gathered and answered with one more listing: a burst of events costs a few.
+// gathered and answered with one more listing: a burst of events costs a few. A disk
+// that cannot be read, for want of a file descriptor for instance, is looked at again
+// after 100 ms, and then after as long as that has gone on.
 //
 // Events are the kernel's, which tell that a device came, went, got a file or
 // another size; and udev's, which tell that its links and properties are there.

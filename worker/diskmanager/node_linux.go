@@ -9,6 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// errOtherDevice means that a node is not of the device that it is named after.
+const errOtherDevice = errors.ConstError("the node is another device's")
+
 // openNode opens the node of a block device for reading, and checks that it is
 // the device with that number. Opening for reading starts nothing: udev looks at
 // a device again only when a writer closes it.
@@ -27,7 +30,7 @@ func openNode(name, number string) (node, error) {
 	got := fmt.Sprintf("%d:%d", unix.Major(uint64(st.Rdev)), unix.Minor(uint64(st.Rdev)))
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK || got != number {
 		f.Close()
-		return nil, errors.Errorf("%s is not block device %s", nodePath, number)
+		return nil, errors.Annotatef(errOtherDevice, "%s is not block device %s", nodePath, number)
 	}
 	return fileNode{f}, nil
 }

@@ -3,13 +3,14 @@
 package diskmanager
 
 import (
-	"errors"
 	"io/fs"
 	"path"
 	"regexp"
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/internal/superblock/superblocktest"
 )
@@ -89,7 +90,7 @@ func FuzzListing(f *testing.F) {
 			if strings.HasPrefix(name, "loop") {
 				return fakeNode{Reader: superblocktest.Image{}.Reader(), inode: 7}, nil
 			}
-			return nil, errors.New("no medium found")
+			return nil, unix.ENOMEDIUM
 		}}
 		devices, err := l.BlockDevices(Hint{All: true})
 		if err != nil {

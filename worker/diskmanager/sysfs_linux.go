@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/internal/superblock"
 	"github.com/stowage-io/stowage/storage"
@@ -23,8 +24,19 @@ import (
 type sysfsLister struct {
 	root  fs.FS // the root directory
 	open  func(name, number string) (node, error)
-	disks map[string][]sysfsDevice
+	disks map[string]sysfsDisk
 }
+
+// sysfsDisk is a disk and its partitions.
+type sysfsDisk struct {
+	devices []sysfsDevice
+	// failures counts the looks since the last one that could read everything.
+	failures int
+}
+
+// maxFailures is how many failing looks in a row leave a disk as it was found before
+// them. What does not pass by then is what the disk is like.
+const maxFailures = 5
 
 // node is an open block device.
 type node interface {
@@ -46,8 +58,8 @@ func newSysfsLister() *sysfsLister {
 	return &sysfsLister{root: os.DirFS("/"), open: openNode}
 }
 
-// BlockDevices implements Lister. A device that cannot be read is listed without
-// a filesystem; one that goes away meanwhile is not listed.
+// BlockDevices implements Lister. A device that cannot be read is listed as it was
+// found last, or else without a filesystem; one that goes away meanwhile is not listed.
 func (l *sysfsLister) BlockDevices(changed Hint) ([]storage.BlockDevice, error) {
 	entries, err := fs.ReadDir(l.root, "sys/block")
 	if err != nil {
@@ -61,81 +73,123 @@ func (l *sysfsLister) BlockDevices(changed Hint) ([]storage.BlockDevice, error) 
 	for _, name := range changed.Disks {
 		named[name] = true
 	}
-	disks := make(map[string][]sysfsDevice, len(entries))
+	disks := make(map[string]sysfsDisk, len(entries))
 	var result []storage.BlockDevice
+	var unread UnreadError
 	for _, entry := range entries {
 		name := entry.Name()
 		disk, known := l.disks[name]
 		if !known || changed.All || named[name] {
-			disk = l.readDisk(name)
+			now := look{root: l.root, open: l.open}
+			found := now.disk(name)
+			if now.failure == nil {
+				disk.failures = 0
+			} else {
+				disk.failures++
+				unread.add(name, now.failure)
+			}
+			if !known || disk.failures == 0 || disk.failures > maxFailures {
+				disk.devices = found
+			}
 		}
 		disks[name] = disk
-		result = append(result, usage.apply(disk)...)
+		result = append(result, usage.apply(disk.devices)...)
 	}
 	l.disks = disks
+	if len(unread.Disks) > 0 {
+		return result, &unread
+	}
 	return result, nil
 }
 
-// readDisk returns the disk of that name in sysfs and its partitions; nothing if
+// look is one look at a disk and its partitions.
+type look struct {
+	root fs.FS
+	open func(name, number string) (node, error)
+	// failure is the first error that is no answer: what it hides is not known.
+	failure error
+}
+
+// note takes in the error of asking something about the disk. It reports whether there
+// was none.
+func (k *look) note(err error) bool {
+	if err != nil && k.failure == nil && !isAnswer(err) {
+		k.failure = err
+	}
+	return err == nil
+}
+
+// isAnswer reports whether an error says something about a device, so that asking again
+// would bring the same, rather than that it could not be found out.
+func isAnswer(err error) bool {
+	for _, answer := range []error{
+		fs.ErrNotExist, unix.ENXIO, unix.ENODEV, // it is not there
+		unix.EINVAL, unix.EOPNOTSUPP, fs.ErrInvalid, // there is no such thing
+		fs.ErrPermission, unix.ENOMEDIUM, errOtherDevice,
+	} {
+		if errors.Is(err, answer) {
+			return true
+		}
+	}
+	return false
+}
+
+// disk returns the disk of that name in sysfs and its partitions; nothing if
 // it is not there, or no place to keep data.
-func (l *sysfsLister) readDisk(name string) []sysfsDevice {
+func (k *look) disk(name string) []sysfsDevice {
 	dir := path.Join("sys/block", name)
 	switch {
 	case isNumbered(name, "ram"), isNumbered(name, "zram"), isNumbered(name, "fd"):
 		return nil
-	case isNumbered(name, "loop") && !l.exists(path.Join(dir, "loop/backing_file")):
+	case isNumbered(name, "loop") && !k.exists(path.Join(dir, "loop/backing_file")):
 		return nil
-	case l.attribute(dir, "hidden") == "1":
+	case k.attribute(dir, "hidden") == "1":
 		return nil
 	}
-	disk, ok := l.readDevice(dir, name)
+	disk, ok := k.device(dir, name)
 	if !ok {
 		return nil
 	}
-	record := readUdevRecord(l.root, disk.number)
+	record := k.udevRecord(disk.number)
 	disk.SerialId = record.first("ID_SERIAL_SHORT", "ID_SERIAL")
 	if disk.SerialId == "" {
-		disk.SerialId = l.attribute(dir, "serial", "device/serial")
+		disk.SerialId = k.attribute(dir, "serial", "device/serial")
 	}
 	disk.WWN = record.first("ID_WWN_WITH_EXTENSION", "ID_WWN")
 	if disk.WWN == "" {
-		disk.WWN = storage.SysfsWWN(l.attribute(dir, "wwid", "device/wwid"))
+		disk.WWN = storage.SysfsWWN(k.attribute(dir, "wwid", "device/wwid"))
 	}
 	disk.HardwareId = record.hardwareId()
 	if disk.BusAddress == "" {
-		disk.BusAddress = l.scsiAddress(dir)
+		disk.BusAddress = k.scsiAddress(dir)
 	}
 
 	devices := []sysfsDevice{disk}
-	entries, err := fs.ReadDir(l.root, dir)
-	if err != nil {
-		return devices
-	}
-	for _, entry := range entries {
+	for _, entry := range k.entries(dir) {
 		partition := entry.Name()
-		if !strings.HasPrefix(partition, name) || !l.exists(path.Join(dir, partition, "partition")) {
+		if !strings.HasPrefix(partition, name) || !k.exists(path.Join(dir, partition, "partition")) {
 			continue
 		}
 		// A partition has the filesystem and the links of its own; the
 		// hardware's identity is the disk's alone.
-		if device, ok := l.readDevice(path.Join(dir, partition), partition); ok {
+		if device, ok := k.device(path.Join(dir, partition), partition); ok {
 			devices = append(devices, device)
 		}
 	}
 	return devices
 }
 
-// readDevice reads what disks and partitions have in common.
-func (l *sysfsLister) readDevice(dir, name string) (sysfsDevice, bool) {
-	sectors, err := strconv.ParseUint(l.attribute(dir, "size"), 10, 64)
-	number := l.attribute(dir, "dev")
+// device reads what disks and partitions have in common.
+func (k *look) device(dir, name string) (sysfsDevice, bool) {
+	sectors, err := strconv.ParseUint(k.attribute(dir, "size"), 10, 64)
+	number := k.attribute(dir, "dev")
 	// sysfs writes the slash of a name such as cciss/c0d0 as an exclamation mark.
 	name = strings.ReplaceAll(name, "!", "/")
 	if err != nil || sectors == 0 || !isDeviceNumber(number) || !isBelowDev("/dev/"+name) {
 		return sysfsDevice{}, false
 	}
 	const sectorsPerMiB = 2048 // a sector has 512 bytes here, whatever the device's
-	record := readUdevRecord(l.root, number)
+	record := k.udevRecord(number)
 	device := sysfsDevice{
 		BlockDevice: storage.BlockDevice{
 			DeviceName:  name,
@@ -143,27 +197,28 @@ func (l *sysfsLister) readDevice(dir, name string) (sysfsDevice, bool) {
 			Size:        sectors / sectorsPerMiB,
 		},
 		number: number,
-		held:   l.hasEntries(path.Join(dir, "holders")),
+		held:   len(k.entries(path.Join(dir, "holders"))) > 0,
 	}
 	// Reading a suspended device would wait until somebody resumes it.
-	if l.attribute(dir, "dm/suspended") == "1" {
+	if k.attribute(dir, "dm/suspended") == "1" {
 		return device, true
 	}
-	node, err := l.open(name, number)
-	if err != nil {
+	node, err := k.open(name, number)
+	if !k.note(err) {
 		return device, true
 	}
 	defer node.Close()
 	if isNumbered(name, "loop") {
 		dev, inode, err := node.LoopBacking()
-		if err != nil {
-			// Detached since: its name will be another file's.
+		if !k.note(err) {
+			// Detached since: its name will be another file's. Or its file is not
+			// known: then it is nobody's volume so far.
 			return sysfsDevice{}, false
 		}
 		device.BusAddress = storage.LoopBusAddress(dev, inode)
 	}
 	filesystem, err := superblock.Read(node)
-	if err == nil && filesystem.Type == "" {
+	if k.note(err) && filesystem.Type == "" {
 		// udev knows many more kinds.
 		filesystem.Type = record.first("ID_FS_TYPE")
 		filesystem.UUID = record.first("ID_FS_UUID")
@@ -175,36 +230,45 @@ func (l *sysfsLister) readDevice(dir, name string) (sysfsDevice, bool) {
 	return device, true
 }
 
+func (k *look) udevRecord(number string) udevRecord {
+	record, err := readUdevRecord(k.root, number)
+	k.note(err)
+	return record
+}
+
 // attribute returns the first of the files below dir that can be read and says
 // something, without the spaces around it.
-func (l *sysfsLister) attribute(dir string, names ...string) string {
+func (k *look) attribute(dir string, names ...string) string {
 	for _, name := range names {
-		data, err := fs.ReadFile(l.root, path.Join(dir, name))
-		if value := strings.TrimSpace(string(data)); err == nil && value != "" {
+		data, err := fs.ReadFile(k.root, path.Join(dir, name))
+		if value := strings.TrimSpace(string(data)); k.note(err) && value != "" {
 			return value
 		}
 	}
 	return ""
 }
 
-func (l *sysfsLister) exists(name string) bool {
-	_, err := fs.Stat(l.root, name)
-	return err == nil
+func (k *look) exists(name string) bool {
+	_, err := fs.Stat(k.root, name)
+	return k.note(err)
 }
 
-func (l *sysfsLister) hasEntries(dir string) bool {
-	entries, err := fs.ReadDir(l.root, dir)
-	return err == nil && len(entries) > 0
+func (k *look) entries(dir string) []fs.DirEntry {
+	entries, err := fs.ReadDir(k.root, dir)
+	if !k.note(err) {
+		return nil
+	}
+	return entries
 }
 
 // scsiAddress returns "scsi@HOST:CHANNEL.TARGET.LUN" for a SCSI disk.
-func (l *sysfsLister) scsiAddress(dir string) string {
-	subsystem, err := fs.ReadLink(l.root, path.Join(dir, "device/subsystem"))
-	if err != nil || path.Base(subsystem) != "scsi" {
+func (k *look) scsiAddress(dir string) string {
+	subsystem, err := fs.ReadLink(k.root, path.Join(dir, "device/subsystem"))
+	if !k.note(err) || path.Base(subsystem) != "scsi" {
 		return ""
 	}
-	device, err := fs.ReadLink(l.root, path.Join(dir, "device"))
-	if err != nil {
+	device, err := fs.ReadLink(k.root, path.Join(dir, "device"))
+	if !k.note(err) {
 		return ""
 	}
 	parts := strings.Split(path.Base(device), ":")

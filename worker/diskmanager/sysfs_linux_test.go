@@ -7,11 +7,14 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"path"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/internal/superblock/superblocktest"
 	"github.com/stowage-io/stowage/storage"
@@ -20,21 +23,42 @@ import (
 // fakeMachine is a root directory and the contents of devices.
 type fakeMachine struct {
 	root   fstest.MapFS
-	nodes  map[string]node // by name; not there: cannot be opened
+	nodes  map[string]node // by name; not there: there is no medium
 	opened []string
 	lister *sysfsLister
+	// failing are errors of opening files and devices, by path below the root.
+	failing map[string]error
+	// unread are the disks that the last list is incomplete about.
+	unread []string
 }
 
+// Open implements [fs.FS].
+func (m *fakeMachine) Open(name string) (fs.File, error) {
+	if err := m.failing[name]; err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	return m.root.Open(name)
+}
+
+// ReadLink implements [fs.ReadLinkFS].
+func (m *fakeMachine) ReadLink(name string) (string, error) { return m.root.ReadLink(name) }
+
+// Lstat implements [fs.ReadLinkFS].
+func (m *fakeMachine) Lstat(name string) (fs.FileInfo, error) { return m.root.Lstat(name) }
+
 func newFakeMachine() *fakeMachine {
-	m := &fakeMachine{root: fstest.MapFS{}, nodes: map[string]node{}}
+	m := &fakeMachine{root: fstest.MapFS{}, nodes: map[string]node{}, failing: map[string]error{}}
 	m.file("proc/self/mountinfo", "")
 	m.root["sys/block"] = &fstest.MapFile{Mode: fs.ModeDir}
-	m.lister = &sysfsLister{root: m.root, open: func(name, number string) (node, error) {
+	m.lister = &sysfsLister{root: m, open: func(name, number string) (node, error) {
 		m.opened = append(m.opened, name)
+		if err := m.failing["dev/"+name]; err != nil {
+			return nil, err
+		}
 		if n, ok := m.nodes[name]; ok {
 			return n, nil
 		}
-		return nil, errors.New("no medium found")
+		return nil, unix.ENOMEDIUM
 	}}
 	return m
 }
@@ -79,7 +103,11 @@ func (m *fakeMachine) list(t *testing.T, changed Hint) (map[string]storage.Block
 	t.Helper()
 	m.opened = nil
 	devices, err := m.lister.BlockDevices(changed)
-	if err != nil {
+	m.unread = nil
+	var unread *UnreadError
+	if errors.As(err, &unread) {
+		m.unread = unread.Disks
+	} else if err != nil {
 		t.Fatal(err)
 	}
 	result := make(map[string]storage.BlockDevice)
@@ -98,7 +126,7 @@ func (n fakeNode) Close() error { return nil }
 
 func (n fakeNode) LoopBacking() (uint64, uint64, error) {
 	if n.inode == 0 {
-		return 0, 0, errors.New("no such device or address")
+		return 0, 0, unix.ENXIO
 	}
 	return 0x801, n.inode, nil
 }
@@ -222,6 +250,119 @@ func TestListKeepsDevicesThatCannotBeRead(t *testing.T) {
 	}
 	if slices.Contains(opened, "dm-0") {
 		t.Errorf("a suspended device was opened")
+	}
+	// That there is no medium in sdb is an answer.
+	if want := []string{"sda"}; !slices.Equal(m.unread, want) {
+		t.Errorf("not read: %q, want %q", m.unread, want)
+	}
+}
+
+// failingNode is a node of which something cannot be read.
+type failingNode struct {
+	fakeNode
+	readErr, backingErr error
+}
+
+func (n failingNode) ReadAt(p []byte, at int64) (int, error) {
+	if n.readErr != nil {
+		return 0, n.readErr
+	}
+	return n.fakeNode.ReadAt(p, at)
+}
+
+func (n failingNode) LoopBacking() (uint64, uint64, error) {
+	if n.backingErr != nil {
+		return 0, 0, n.backingErr
+	}
+	return n.fakeNode.LoopBacking()
+}
+
+// A look that fails says nothing about a device: what was known stays, and the disk is
+// named, so that it is looked at again.
+func TestListTellsWhatItCouldNotRead(t *testing.T) {
+	const dir = "sys/block/loop0"
+	ext4 := fakeNode{Reader: superblocktest.Ext(0x4, 0x40, 0).Reader(), inode: 1}
+	whole := storage.BlockDevice{DeviceName: "loop0", Size: 2, BusAddress: "loop@8:1/1", FilesystemType: "ext4", UUID: superblocktest.UUID, Label: "data"}
+	for _, failing := range []string{
+		dir + "/loop/backing_file", dir + "/hidden", dir + "/size", dir + "/dev", dir + "/holders", dir,
+		"run/udev/data/b7:0", "dev/loop0", "superblock", "backing",
+	} {
+		for _, errno := range []error{unix.EIO, unix.EINTR, unix.EMFILE} {
+			t.Run(fmt.Sprintf("%s %v", path.Base(failing), errno), func(t *testing.T) {
+				fail := func(m *fakeMachine) {
+					switch failing {
+					case "superblock":
+						m.nodes["loop0"] = failingNode{fakeNode: ext4, readErr: errno}
+					case "backing":
+						m.nodes["loop0"] = failingNode{fakeNode: ext4, backingErr: errno}
+					default:
+						m.failing[failing] = errno
+					}
+				}
+				heal := func(m *fakeMachine) {
+					m.nodes["loop0"] = ext4
+					clear(m.failing)
+				}
+				check := func(m *fakeMachine, changed Hint, want map[string]storage.BlockDevice, unread ...string) {
+					t.Helper()
+					got, _ := m.list(t, changed)
+					if want != nil && !reflect.DeepEqual(got, want) {
+						t.Errorf("got %+v, want %+v", got, want)
+					}
+					if !slices.Equal(m.unread, unread) {
+						t.Errorf("not read: %q, want %q", m.unread, unread)
+					}
+				}
+				all := map[string]storage.BlockDevice{"loop0": whole}
+				named := Hint{Disks: []string{"loop0"}}
+
+				m := newFakeMachine() // the device is new
+				m.loop("loop0", "7:0", 1)
+				fail(m)
+				check(m, Hint{All: true}, nil, "loop0")
+				heal(m)
+				check(m, named, all)
+
+				fail(m) // the device is known
+				check(m, named, all, "loop0")
+				check(m, Hint{}, all)
+				heal(m)
+				check(m, named, all)
+			})
+		}
+	}
+}
+
+// A disk that cannot be read for good is listed without what cannot be read.
+func TestListGivesUpWhatCannotBeReadForGood(t *testing.T) {
+	m := newFakeMachine()
+	m.disk("sda", "8:0", 2048)
+	ext4 := fakeNode{Reader: superblocktest.Ext(0x4, 0x40, 0).Reader()}
+	m.nodes["sda"] = ext4
+	named := Hint{Disks: []string{"sda"}}
+	m.list(t, named)
+	m.nodes["sda"] = failingNode{fakeNode: ext4, readErr: unix.EIO}
+	for n := 1; n <= 2*maxFailures; n++ {
+		got, _ := m.list(t, named)
+		if kept := got["sda"].UUID != ""; kept != (n <= maxFailures) {
+			t.Errorf("after %d failures: got %+v", n, got["sda"])
+		}
+	}
+	m.nodes["sda"] = ext4
+	if got, _ := m.list(t, named); got["sda"].UUID == "" {
+		t.Errorf("got %+v", got["sda"])
+	}
+}
+
+func TestListKnowsWhatIsGone(t *testing.T) {
+	for _, errno := range []error{unix.ENXIO, unix.ENODEV, unix.ENOENT} {
+		m := newFakeMachine()
+		m.loop("loop0", "7:0", 1)
+		m.list(t, Hint{All: true})
+		m.nodes["loop0"] = failingNode{backingErr: errno}
+		if got, _ := m.list(t, Hint{Disks: []string{"loop0"}}); len(got) != 0 || len(m.unread) != 0 {
+			t.Errorf("%v: got %+v, not read: %q", errno, got, m.unread)
+		}
 	}
 }
 

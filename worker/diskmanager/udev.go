@@ -16,11 +16,11 @@ type udevRecord struct {
 
 // readUdevRecord reads the record of the block device with that number,
 // "MAJOR:MINOR".
-func readUdevRecord(root fs.FS, number string) udevRecord {
+func readUdevRecord(root fs.FS, number string) (udevRecord, error) {
 	record := udevRecord{properties: make(map[string]string)}
 	data, err := fs.ReadFile(root, path.Join("run/udev/data", "b"+number))
 	if err != nil {
-		return record
+		return record, err
 	}
 	for line := range strings.Lines(string(data)) {
 		kind, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
@@ -35,7 +35,7 @@ func readUdevRecord(root fs.FS, number string) udevRecord {
 		}
 	}
 	slices.Sort(record.links)
-	return record
+	return record, nil
 }
 
 // first returns the first of the properties that is set.

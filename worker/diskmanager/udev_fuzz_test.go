@@ -14,7 +14,10 @@ func FuzzUdevRecord(f *testing.F) {
 	f.Add("S:\nS:/\nS:..\nS:../../etc/passwd\nE:\nE:=\nE\n:")
 	f.Fuzz(func(t *testing.T, text string) {
 		root := fstest.MapFS{"run/udev/data/b8:0": &fstest.MapFile{Data: []byte(text)}}
-		record := readUdevRecord(root, "8:0")
+		record, err := readUdevRecord(root, "8:0")
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, link := range record.links {
 			if !strings.HasPrefix(link, "/dev/") || strings.Contains(link+"/", "/../") {
 				t.Errorf("link %q leads out of /dev", link)
@@ -28,7 +31,10 @@ func FuzzUdevRecord(f *testing.F) {
 		}
 		// What is said last is not overlooked.
 		root["run/udev/data/b8:0"].Data = []byte(text + "\nE:ID_SERIAL=last\nS:disk/by-id/last\n")
-		record = readUdevRecord(root, "8:0")
+		record, err = readUdevRecord(root, "8:0")
+		if err != nil {
+			t.Fatal(err)
+		}
 		if record.first("ID_SERIAL") != "last" || !slices.Contains(record.links, "/dev/disk/by-id/last") {
 			t.Errorf("%q hides what comes after it: %+v", text, record)
 		}

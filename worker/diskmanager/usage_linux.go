@@ -51,11 +51,13 @@ func readUsage(root fs.FS) (usage, error) {
 		add(m)
 	}
 	// A kernel without swap has no such file.
-	if data, err := fs.ReadFile(root, "proc/swaps"); err == nil {
-		for line := range strings.Lines(string(data)) {
-			if fields := strings.Fields(line); len(fields) > 0 {
-				u.swaps[fields[0]] = true
-			}
+	data, err := fs.ReadFile(root, "proc/swaps")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return usage{}, errors.Annotate(err, "reading the table of swap areas")
+	}
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) > 0 {
+			u.swaps[fields[0]] = true
 		}
 	}
 	return u, nil

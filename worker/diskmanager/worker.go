@@ -28,7 +28,8 @@ type BlockDeviceSetter interface {
 type Lister interface {
 	// BlockDevices returns all devices that are there now, in any order. Of a
 	// device that was there at the last call and that changed does not name,
-	// it may return what it found then.
+	// it may return what it found then. An [*UnreadError] comes with the devices;
+	// with any other error there are none, and the worker ends.
 	BlockDevices(changed Hint) ([]storage.BlockDevice, error)
 }
 
@@ -163,6 +164,8 @@ func (w *Worker) loop() error {
 	defer poll.Stop()
 	var published []storage.BlockDevice
 	first := true
+	unread := unread{clock: w.config.Clock, poll: w.config.PollInterval, disks: make(map[string]*retry)}
+	defer unread.stop()
 	w.Rescan()
 	for {
 		select {
@@ -170,11 +173,21 @@ func (w *Worker) loop() error {
 			return tomb.ErrDying
 		case <-poll.Chan():
 			w.Rescan()
+		case <-unread.due():
+			w.changes.add(unread.take())
 		case <-w.changes.ready:
 			hint := w.changes.take()
 			devices, err := w.config.Lister.BlockDevices(hint)
-			if err != nil {
+			var partial *UnreadError
+			switch {
+			case errors.As(err, &partial):
+				if unread.looked(hint, partial.Disks) {
+					w.config.Logger.Warningf("looking again soon: %v", err)
+				}
+			case err != nil:
 				return errors.Annotate(err, "listing block devices")
+			default:
+				unread.looked(hint, nil)
 			}
 			if hint.All {
 				if !poll.Stop() {

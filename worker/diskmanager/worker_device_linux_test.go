@@ -123,6 +123,35 @@ func TestLoopDeviceComesAndGoes(t *testing.T) {
 	})
 }
 
+// TestDeviceThatCannotBeOpenedAtOnceIsFound: each open of the device fails at first, and
+// nothing tells that it would not any more.
+func TestDeviceThatCannotBeOpenedAtOnceIsFound(t *testing.T) {
+	needRoot(t)
+	defer goleak.VerifyNone(t)
+	file, find := backingFile(t, 4)
+	name, _ := attachLoop(t, file)
+	lister, failures := newSysfsLister(), 3
+	lister.open = func(device, number string) (node, error) {
+		if device == name && failures > 0 {
+			failures--
+			return nil, unix.EMFILE
+		}
+		return openNode(device, number)
+	}
+	lists := make(published, 1000)
+	w, err := New(Config{Publisher: lists, Lister: lister, Events: silence, PollInterval: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		w.Kill()
+		if err := w.Wait(); err != nil {
+			t.Errorf("killed worker ended with %v", err)
+		}
+	}()
+	lists.waitFor(t, "the device", func(devices []storage.BlockDevice) bool { return find(devices) != nil })
+}
+
 // TestOverflowIsReported fills the socket's buffer without reading it.
 func TestOverflowIsReported(t *testing.T) {
 	needRoot(t)

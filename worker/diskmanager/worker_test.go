@@ -200,6 +200,70 @@ func TestListErrorEndsTheWorker(t *testing.T) {
 	})
 }
 
+// TestWhatCannotBeReadIsLookedAtAgainSoon: after as long as it has not been readable, and
+// then by the poll alone.
+func TestWhatCannotBeReadIsLookedAtAgainSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine("sda", "sdb")
+		m.clock = clocktest.New()
+		m.listErr = &diskmanager.UnreadError{Disks: []string{"sda"}, Err: errors.New("too many open files")}
+		w := m.start(t)
+		synctest.Wait()
+		m.wantPublished(t, "[sda sdb]")
+		want := []string{"all"}
+		for _, delay := range []time.Duration{100, 100, 200, 400, 800, 1600, 3200, 6400, 12800} {
+			m.wantListings(t, want...)
+			m.clock.Advance(delay*time.Millisecond - 1)
+			synctest.Wait()
+			m.wantListings(t, want...)
+			m.clock.Advance(1)
+			synctest.Wait()
+			want = append(want, "[sda]")
+		}
+		m.wantListings(t, want...)
+		// After 25.6 seconds as many again would be longer than until the poll.
+		m.clock.Advance(19400 * time.Millisecond)
+		synctest.Wait()
+		want = append(want, "all")
+		m.wantListings(t, want...)
+		if timers := m.clock.Timers(); len(timers) != 1 {
+			t.Errorf("waits for %v, want the poll alone", timers)
+		}
+		m.wantWarnings(t, "looking again soon: reading sda: too many open files")
+		stop(t, w)
+	})
+}
+
+func TestWhatCanBeReadAgainIsNotLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine("sda", "sdb")
+		m.clock = clocktest.New()
+		m.listErr = &diskmanager.UnreadError{Disks: []string{"sda", "sdb"}, Err: errors.New("interrupted")}
+		w := m.start(t)
+		synctest.Wait()
+		m.setListErr(&diskmanager.UnreadError{Disks: []string{"sdb"}, Err: errors.New("interrupted")})
+		m.clock.Advance(100 * time.Millisecond)
+		synctest.Wait()
+		m.setListErr(nil)
+		m.clock.Advance(100 * time.Millisecond)
+		synctest.Wait()
+		m.wantListings(t, "all", "[sda sdb]", "[sdb]")
+		if timers := m.clock.Timers(); len(timers) != 1 {
+			t.Errorf("waits for %v, want the poll alone", timers)
+		}
+		// Later it is a new beginning.
+		m.clock.Advance(10 * time.Second)
+		m.setListErr(&diskmanager.UnreadError{Disks: []string{"sda"}, Err: errors.New("interrupted")})
+		m.events <- disks("sda")
+		synctest.Wait()
+		m.setListErr(nil)
+		m.clock.Advance(100 * time.Millisecond)
+		synctest.Wait()
+		m.wantListings(t, "all", "[sda sdb]", "[sdb]", "[sda]", "[sda]")
+		stop(t, w)
+	})
+}
+
 func TestBrokenEventsEndTheWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine("sda")
@@ -262,6 +326,12 @@ func (m *machine) set(devices ...string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.devices = devices
+}
+
+func (m *machine) setListErr(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.listErr = err
 }
 
 func (m *machine) start(t *testing.T) *diskmanager.Worker {

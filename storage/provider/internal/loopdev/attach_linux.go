@@ -51,13 +51,20 @@ func Attach(ctx context.Context, file *os.File, readOnly bool, sectorSize uint32
 		return nil, errors.Annotatef(err, "locking %s", controlPath)
 	}
 	defer unlock()
+	return attachAny(ctx, control, file, readOnly, sectorSize, label)
+}
+
+// attachAny tries free devices until one is ours. It needs no lock, which only saves
+// attempts.
+func attachAny(ctx context.Context, control, file *os.File, readOnly bool, sectorSize uint32, label Label) (*Handle, error) {
 	deadline := time.Now().Add(patience)
 	for {
 		h, err := attachFree(control, file, readOnly, sectorSize, label)
 		if err == nil {
 			return h, nil
 		}
-		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+		taken := errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENXIO)
+		if !taken || time.Now().After(deadline) {
 			return nil, errors.Annotatef(err, "attaching %s to a loop device", file.Name())
 		}
 		if err := pause(ctx); err != nil {
@@ -66,8 +73,8 @@ func Attach(ctx context.Context, file *os.File, readOnly bool, sectorSize uint32
 	}
 }
 
-// attachFree tries one free device. unix.EBUSY means that somebody else was
-// faster.
+// attachFree tries one free device. unix.EBUSY means that another program was faster,
+// and unix.ENXIO that it was, and is just detaching the device.
 func attachFree(control, file *os.File, readOnly bool, sectorSize uint32, label Label) (h *Handle, err error) {
 	number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 	if err != nil {
@@ -261,6 +268,10 @@ func (h *Handle) Close() {
 // free of mounts and exclusive users, just before it is detached; an error of it
 // ends the attempt.
 func Detach(ctx context.Context, d Device, beforehand func() error) error {
+	return detach(ctx, d, beforehand, patience)
+}
+
+func detach(ctx context.Context, d Device, beforehand func() error, patience time.Duration) error {
 	f, err := openDevice(d.Number, unix.O_RDONLY|unix.O_EXCL)
 	switch {
 	case errors.Is(err, unix.EBUSY):
@@ -286,7 +297,7 @@ func Detach(ctx context.Context, d Device, beforehand func() error) error {
 	if err != nil {
 		return errors.Annotatef(err, "detaching %s", d.Name())
 	}
-	return confirm(ctx, d)
+	return confirm(ctx, d, patience)
 }
 
 func clearFD(f *os.File) error {
@@ -296,7 +307,7 @@ func clearFD(f *os.File) error {
 // confirm waits until the device is detached. Clearing a device that somebody
 // has open succeeds at once and only says that it shall be detached with the last
 // close. Those who do not let go in time keep it as it was.
-func confirm(ctx context.Context, d Device) error {
+func confirm(ctx context.Context, d Device, patience time.Duration) error {
 	for deadline := time.Now().Add(patience); ; {
 		f, err := openDevice(d.Number, unix.O_RDONLY)
 		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {

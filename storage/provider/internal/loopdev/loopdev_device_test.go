@@ -7,8 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
@@ -17,6 +20,9 @@ import (
 )
 
 const fileSize = 1 << 20
+
+// testPatience is longer than anything takes on a loaded machine.
+const testPatience = time.Minute
 
 // backing makes a backing file and returns it open for writing.
 func backing(t *testing.T, dir string) (*os.File, FileID) {
@@ -59,7 +65,7 @@ func found(t *testing.T, id FileID) []Device {
 // same time may delay that for a moment.
 func checkGone(t *testing.T, id FileID) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testPatience)
 	defer cancel()
 	for {
 		devices := found(t, id)
@@ -73,7 +79,7 @@ func checkGone(t *testing.T, id FileID) {
 	}
 }
 
-func detach(t *testing.T, d Device) {
+func mustDetach(t *testing.T, d Device) {
 	t.Helper()
 	if err := Detach(context.Background(), d, nil); err != nil {
 		t.Error(err)
@@ -198,7 +204,7 @@ func TestReadOnly(t *testing.T) {
 	dir := devicetest.Dir(t)
 	f, id := backing(t, dir)
 	h := attach(t, f, true)
-	defer func() { h.Close(); detach(t, h.Device) }()
+	defer func() { h.Close(); mustDetach(t, h.Device) }()
 	if !h.ReadOnly || len(found(t, id)) != 1 || !found(t, id)[0].ReadOnly {
 		t.Errorf("attached %+v", h)
 	}
@@ -238,7 +244,7 @@ func TestDeletedFileIsNotMistaken(t *testing.T) {
 	dir := devicetest.Dir(t)
 	f, oldID := backing(t, dir)
 	h := attach(t, f, false)
-	defer func() { h.Close(); detach(t, h.Device) }()
+	defer func() { h.Close(); mustDetach(t, h.Device) }()
 	if err := os.Remove(f.Name()); err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +297,7 @@ func TestDeviceOnADeadFilesystemIsPassedOver(t *testing.T) {
 
 	f, id := backing(t, devicetest.Dir(t))
 	other := attach(t, f, false)
-	defer func() { other.Close(); detach(t, other.Device) }()
+	defer func() { other.Close(); mustDetach(t, other.Device) }()
 	if devices := found(t, id); len(devices) != 1 || devices[0].Number != other.Number {
 		t.Errorf("found %+v, want loop%d", devices, other.Number)
 	}
@@ -336,7 +342,7 @@ func TestDetachBusyNamesTheHolder(t *testing.T) {
 			if len(devices) != 1 || devices[0] != h.Device {
 				t.Errorf("after a refusal: %+v, want %+v", devices, h.Device)
 			}
-			detach(t, h.Device)
+			mustDetach(t, h.Device)
 		})
 	}
 }
@@ -385,10 +391,10 @@ func TestDetachWaitsForPassersBy(t *testing.T) {
 	}
 	cleared := make(chan error, 1)
 	go func() {
-		cleared <- Detach(context.Background(), h.Device, nil)
+		cleared <- detach(t.Context(), h.Device, nil, testPatience)
 	}()
 	// The kernel shows by autoclear that it was told to detach the device.
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testPatience)
 	defer cancel()
 	for armed := false; !armed; {
 		d, err := inspect(passer, h.Number)
@@ -498,6 +504,42 @@ func TestManyAtOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestAttachBesideProgramsThatDoNotLock is callers without the lock, who take each
+// other's free devices, and come upon those that another is just detaching.
+func TestAttachBesideProgramsThatDoNotLock(t *testing.T) {
+	dir := devicetest.Dir(t)
+	control, err := openControl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
+	var callers sync.WaitGroup
+	for n := range 2 {
+		f, err := os.Create(filepath.Join(dir, strconv.Itoa(n)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if err := f.Truncate(fileSize); err != nil {
+			t.Fatal(err)
+		}
+		callers.Go(func() {
+			for range 300 {
+				h, err := attachAny(t.Context(), control, f, false, 0, testLabel)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := h.Discard(); err != nil {
+					t.Error(err)
+				}
+				h.Close()
+			}
+		})
+	}
+	callers.Wait()
 }
 
 // TestAttachIsNotHeldUpByTheLockOfAnother is a program that holds the lock on the

@@ -129,7 +129,7 @@ func eventually(t testing.TB, f func() error) {
 	t.Helper()
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
-	for deadline := time.Now().Add(2 * time.Second); ; <-ticker.C {
+	for deadline := time.Now().Add(patience); ; <-ticker.C {
 		err := f()
 		if err == nil {
 			return

@@ -70,7 +70,7 @@ func TestLoopCrowd(t *testing.T) {
 	for _, dir := range append(dirs, filepath.Join(top, "process")) {
 		sourcetest.CheckNoFiles(t, dir)
 	}
-	if left := devicetest.Loops(t, top); len(left) != 0 {
+	if left := devicetest.AwaitLoops(t, top, 0); len(left) != 0 {
 		t.Errorf("left attached: %v", left)
 	}
 }

@@ -407,7 +407,7 @@ func TestLoopFileDeletedAndMadeAgainIsNotTouched(t *testing.T) {
 			if (before.Born == 0) == (before.Generation == 0) {
 				t.Errorf("recorded %+v", before.Identity)
 			}
-			remake(t, lt.File(tag), before.Ino)
+			remake(t, lt.File(tag), before.Identity)
 			for range 2 {
 				lt.Restart()
 				_, err := lt.TryAttach(tag, false)
@@ -434,30 +434,30 @@ func TestLoopFileDeletedAndMadeAgainIsNotTouched(t *testing.T) {
 	}
 }
 
-// remake deletes a file and makes one of the same size that has its inode number,
-// but was not made in the same tick of the clock.
-func remake(t *testing.T, path string, ino uint64) {
+// remake deletes a file and makes one of the same size that has its inode number, and
+// not its time of birth: two files made in the same tick of the clock have the same.
+func remake(t *testing.T, path string, before object.Identity) {
 	t.Helper()
 	info, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var st unix.Stat_t
-	for range 100 {
+	var st unix.Statx_t
+	for range 1000 {
 		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(path, make([]byte, info.Size()), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := unix.Stat(path, &st); err != nil {
+		if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
 			t.Fatal(err)
 		}
-		if st.Ino == ino {
+		if st.Ino == before.Ino && (before.Born == 0 || st.Btime.Sec*1e9+int64(st.Btime.Nsec) != before.Born) {
 			return
 		}
 	}
-	t.Fatalf("the inode number %d was not used again", ino)
+	t.Fatalf("no other file has the inode number %d", before.Ino)
 }
 
 // TestLoopFileThatIsNone is something else in the place of a backing file.

@@ -69,7 +69,7 @@ func (l *Loop) Detach(t testing.TB) {
 	}
 	// Detaching a device that is in use succeeds, and happens later. Whoever
 	// lists the machine's devices has it in use for a moment.
-	patience := time.NewTimer(5 * time.Second)
+	patience := time.NewTimer(30 * time.Second)
 	defer patience.Stop()
 	again := time.NewTicker(time.Millisecond)
 	defer again.Stop()

@@ -165,6 +165,14 @@ var rules = []rule{{
 	never:    []string{"./..."},
 	reason:   "what is on a device, both providers and workers ask",
 }, {
+	packages: []string{"./internal/fsync"},
+	never:    []string{"./..."},
+	reason:   "providers, the state and the command sync in the same way",
+}, {
+	packages: []string{"./..."},
+	never:    []string{"./internal/syscalltest"},
+	reason:   "system calls fail at will in tests alone",
+}, {
 	packages: []string{"./core/...", "./environs/...", "./apiserver/params", "./watcher", "./storage/...", "./worker/..."},
 	but:      []string{"./worker/storageprovisioner/metrics"},
 	never:    append([]string{"./worker/storageprovisioner/metrics", "github.com/prometheus/..."}, agentOnly...),

@@ -19,6 +19,7 @@ import (
 
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/internal/fsync"
 	"github.com/stowage-io/stowage/state"
 )
 
@@ -114,7 +115,7 @@ func (f *File) Write(mark state.Mark) error {
 		_, err = file.WriteAt(data, int64(1-slot)*slotSize)
 	}
 	if err == nil {
-		err = syncData(file)
+		err = fsync.Data(file)
 	}
 	return errors.Annotatef(err, "writing %s", f.path)
 }
@@ -136,7 +137,7 @@ func (f *File) replace(mark state.Mark) error {
 		err = os.Rename(newPath, f.path)
 	}
 	if err == nil {
-		err = syncDir(filepath.Dir(f.path))
+		err = fsync.Dir(filepath.Dir(f.path))
 	}
 	return errors.Annotatef(err, "writing %s", f.path)
 }
@@ -212,15 +213,5 @@ func writeNew(path string, data []byte) error {
 	if _, err := file.Write(data); err != nil {
 		return errors.Trace(err)
 	}
-	return errors.Trace(file.Sync())
-}
-
-// syncDir makes names in the directory last.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer dir.Close()
-	return errors.Trace(dir.Sync())
+	return errors.Trace(fsync.File(file))
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/internal/fsync"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 )
@@ -45,7 +46,7 @@ func Backup(ctx context.Context, store *boltkv.Store, path string, identify Iden
 		_ = os.Remove(made)
 		return Meta{}, errors.Annotatef(err, "writing %s", path)
 	}
-	return meta, errors.Trace(syncDir(filepath.Dir(path)))
+	return meta, errors.Trace(fsync.Dir(filepath.Dir(path)))
 }
 
 // newCopy writes a copy beside path, and reads it back. It returns the copy's name.
@@ -57,7 +58,7 @@ func newCopy(ctx context.Context, store *boltkv.Store, path string, identify Ide
 	defer file.Close()
 	meta, err := write(ctx, file, store, identify, now)
 	if err == nil {
-		err = file.Sync()
+		err = fsync.File(file)
 	}
 	if err == nil {
 		// What is read back is what is on the disk.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/internal/fsync"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 )
 
@@ -70,15 +71,5 @@ func renameLast(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return errors.Trace(err)
 	}
-	return syncDir(filepath.Dir(to))
-}
-
-// syncDir makes names in the directory last.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer dir.Close()
-	return errors.Trace(dir.Sync())
+	return errors.Trace(fsync.Dir(filepath.Dir(to)))
 }

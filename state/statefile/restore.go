@@ -11,6 +11,7 @@ import (
 
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/internal/fsync"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 )
 
@@ -54,7 +55,7 @@ func Restore(from, path string, identify Identify, now time.Time, ready func() e
 		replaced, err = "", nil
 	}
 	if err == nil {
-		err = syncDir(filepath.Dir(path))
+		err = fsync.Dir(filepath.Dir(path))
 	}
 	if err == nil {
 		err = renameLast(restored, path)
@@ -88,7 +89,7 @@ func duplicate(from, path string, wanted Meta, identify Identify) (name string, 
 	if _, err := io.Copy(io.MultiWriter(file, sum), io.NewSectionReader(source, 0, wanted.Size)); err != nil {
 		return "", errors.Trace(err)
 	}
-	if err := file.Sync(); err != nil {
+	if err := fsync.File(file); err != nil {
 		return "", errors.Trace(err)
 	}
 	dropCache(file)

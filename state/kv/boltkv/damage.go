@@ -9,6 +9,8 @@ import (
 
 	"github.com/juju/errors"
 	"go.etcd.io/bbolt"
+
+	"github.com/stowage-io/stowage/internal/fsync"
 )
 
 // ErrDamaged is the kind of the error that a damaged file is. The error names the file,
@@ -145,7 +147,10 @@ func (s *Store) commitTx(tx *bbolt.Tx) (err error) {
 	defer s.contain(&err)
 	s.committing.Store(true)
 	defer s.committing.Store(false)
-	return tx.Commit()
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	return fsync.Verify(s.file)
 }
 
 // contain makes an error of what bbolt, and nothing else, panics with. It is deferred.

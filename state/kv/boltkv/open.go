@@ -11,6 +11,8 @@ import (
 	"github.com/juju/errors"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/stowage-io/stowage/internal/fsync"
 )
 
 const (
@@ -183,7 +185,7 @@ func fill(path string, file *os.File) (*Store, error) {
 		err = os.Rename(newPath, path)
 	}
 	if err == nil {
-		err = syncDir(filepath.Dir(path))
+		err = fsync.Dir(filepath.Dir(path))
 	}
 	if err != nil {
 		store.db.Close()
@@ -264,14 +266,4 @@ func isAt(file *os.File, path string) bool {
 	}
 	there, err := os.Stat(path)
 	return err == nil && os.SameFile(info, there)
-}
-
-// syncDir makes names in the directory last.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer dir.Close()
-	return errors.Trace(dir.Sync())
 }

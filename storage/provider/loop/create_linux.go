@@ -6,6 +6,7 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/fsync"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
@@ -197,7 +198,7 @@ func (c *call) syncAllocated(f *os.File, size uint64) error {
 		return storage.Permanent(errors.Errorf("%s has %d bytes, %d of them allocated, not %d bytes: its filesystem does not allocate in full, as ext4, XFS and btrfs do",
 			f.Name(), st.Size, st.Blocks, size))
 	}
-	return errors.Trace(f.Sync())
+	return errors.Trace(fsync.File(f))
 }
 
 // describe returns what is known of a volume that is complete and has its file.

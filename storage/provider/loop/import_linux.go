@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/internal/fsync"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/capability"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
@@ -420,7 +421,7 @@ func (c *call) own(id string, rec record, file *foreignFile) (storage.VolumeInfo
 	if err := file.Chmod(0o600); err != nil {
 		return none, errors.Trace(err)
 	}
-	if err := file.Sync(); err != nil {
+	if err := fsync.File(file.File); err != nil {
 		return none, errors.Trace(err)
 	}
 	crash.At("backing file owned")

@@ -6,6 +6,7 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/fsync"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
@@ -96,7 +97,7 @@ func (c *call) cutBack(id string, rec *record, f *os.File) error {
 		return errors.Trace(err)
 	}
 	crash.At("backing file cut back")
-	if err := f.Sync(); err != nil {
+	if err := fsync.File(f); err != nil {
 		return errors.Trace(err)
 	}
 	rec.Growing = 0

@@ -9,6 +9,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/fsync"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
@@ -281,7 +282,9 @@ func (f *filesystem) detach() error {
 func (f *filesystem) flush(root *mount.Target) error {
 	dir, err := root.OpenDir()
 	if err == nil {
-		err = unix.Syncfs(int(dir.Fd()))
+		if err = unix.Syncfs(int(dir.Fd())); err == nil {
+			err = fsync.Verify(dir)
+		}
 		dir.Close()
 	}
 	if err == nil || f.orphan != nil {

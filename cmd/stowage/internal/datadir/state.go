@@ -8,6 +8,7 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/fsync"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
@@ -86,7 +87,7 @@ func (d Dir) keepAs(store *boltkv.Store, path string) error {
 	if err := store.Copy(temporary, nil); err != nil {
 		return errors.Trace(err)
 	}
-	if err := temporary.Sync(); err != nil {
+	if err := fsync.File(temporary); err != nil {
 		return errors.Trace(err)
 	}
 	name := path
@@ -107,12 +108,7 @@ func (d Dir) keepAs(store *boltkv.Store, path string) error {
 
 // sync makes names in the directory last.
 func (d Dir) sync() error {
-	dir, err := os.Open(string(d))
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer dir.Close()
-	return errors.Trace(dir.Sync())
+	return errors.Trace(fsync.Dir(string(d)))
 }
 
 // Identify reads which state a store has, and every record in it.

@@ -14,6 +14,7 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/syscalltest"
 	"github.com/stowage-io/stowage/storage/provider/internal/blockdev"
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
@@ -37,6 +38,28 @@ func TestOpenThroughALinkTellsTheDevice(t *testing.T) {
 	d := open(t, link)
 	if d.Path() != loop.Path || d.Size != 3<<20 {
 		t.Errorf("got %s of %d bytes, want %s", d.Path(), d.Size, loop.Path)
+	}
+}
+
+// XFS may say of a sync that it has succeeded, while it is shut down: what was written to
+// a device whose file it has is lost.
+func TestSyncOfADeviceWhoseFileReachedNoDiskIsAnError(t *testing.T) {
+	disk := syscalltest.NewDisk(t)
+	file := filepath.Join(disk.Dir, "file")
+	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	loop := devicetest.AttachLoop(t, file)
+	d, err := blockdev.Open(loop.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil {
+		t.Error(err)
+	}
+	if syncs, err := disk.FailIn(t, 1, d.Sync); !errors.Is(err, unix.EIO) || syncs != 1 {
+		t.Errorf("%d syncs: %v", syncs, err)
 	}
 }
 

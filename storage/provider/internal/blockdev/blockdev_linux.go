@@ -17,6 +17,8 @@ import (
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/internal/fsync"
 )
 
 const (
@@ -224,7 +226,15 @@ func (d *Device) AwaitFree(ctx context.Context) error {
 // Sync waits until all that was written to the device is on it. An error that
 // came up since the device was opened, in whatever program, is returned here.
 func (d *Device) Sync() error {
-	return errors.Annotatef(d.File.Sync(), "writing to %s", d.Path())
+	err := fsync.File(d.File)
+	if err == nil {
+		// The kernel says the same of a loop device whose file is on an XFS that was shut
+		// down; but it does not tell of that file any more.
+		if _, serr := unix.IoctlLoopGetStatus64(int(d.File.Fd())); serr == unix.EIO {
+			err = serr
+		}
+	}
+	return errors.Annotatef(err, "writing to %s", d.Path())
 }
 
 // numbers returns "major:minor".

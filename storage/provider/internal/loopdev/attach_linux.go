@@ -287,6 +287,11 @@ func detach(ctx context.Context, d Device, beforehand func() error, patience tim
 		// device. That may be us, and then it would be too late.
 		err = f.Sync()
 	}
+	if err == nil && attached {
+		// A file on an XFS that was shut down may not have what the kernel says that it
+		// has; the kernel then does not tell of the file any more.
+		attached, err = isAttached(f, d)
+	}
 	if err == nil && attached && beforehand != nil {
 		err = beforehand()
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/fsync"
 	"github.com/stowage-io/stowage/storage/provider/internal/capability"
 )
 
@@ -191,7 +192,7 @@ func syncAround(gone string) error {
 		return errors.Trace(err)
 	}
 	defer readable.Close()
-	return errors.Trace(readable.Sync())
+	return errors.Trace(fsync.File(readable))
 }
 
 // removeDir removes a directory. It is left where it is in use, and so are those

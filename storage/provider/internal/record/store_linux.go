@@ -12,6 +12,7 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/fsync"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
@@ -224,7 +225,7 @@ func update(dir *safepath.Dir, name string, v version) (done bool, err error) {
 	if _, err = f.WriteAt(slot, at); err == nil {
 		crash.At("record written")
 		if v.lasting {
-			err = unix.Fdatasync(int(f.Fd()))
+			err = fsync.Data(f)
 		}
 	}
 	if err != nil {
@@ -268,7 +269,7 @@ func writeNew(dir *safepath.Dir, name string, data []byte) error {
 	}
 	_, err = f.Write(data)
 	if err == nil {
-		err = f.Sync()
+		err = fsync.File(f)
 	}
 	if cerr := f.Close(); err == nil {
 		err = cerr

@@ -8,6 +8,8 @@ import (
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/internal/fsync"
 )
 
 // Dir is an open directory.
@@ -52,12 +54,7 @@ func makeAll(path string) error {
 	if err != nil && err != unix.EEXIST {
 		return &os.PathError{Op: "mkdir", Path: path, Err: err}
 	}
-	parent, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return errors.Trace(err)
-	}
-	defer parent.Close()
-	return errors.Trace(parent.Sync())
+	return errors.Trace(fsync.Dir(filepath.Dir(path)))
 }
 
 func (d *Dir) makePrivate() error {
@@ -248,7 +245,7 @@ func (d *Dir) Names() ([]string, error) {
 
 // Sync makes durable what was linked, renamed or unlinked.
 func (d *Dir) Sync() error {
-	return errors.Trace(d.f.Sync())
+	return errors.Trace(fsync.File(d.f))
 }
 
 // Available returns how many bytes the filesystem of the directory has left.

@@ -1,0 +1,57 @@
+//go:build linux
+
+package record
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/internal/syscalltest"
+	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
+)
+
+// XFS may say of a sync that it has succeeded, while it is shut down.
+func TestWhatReachedNoDiskIsAnError(t *testing.T) {
+	for name, test := range map[string]struct {
+		syncs int
+		do    func(store *Store) error
+	}{
+		"a new directory": {3, func(store *Store) error {
+			_, err := Open(filepath.Join(store.Dir(), "a", "b", "c"))
+			return err
+		}},
+		"a new record":     {2, func(store *Store) error { return store.Save("volume-0-2", thing{"ready", 2}) }},
+		"a changed record": {1, func(store *Store) error { return store.Save(anID, thing{"ready", 2}) }},
+		"a removed record": {1, func(store *Store) error { return store.Remove(anID) }},
+		"a moved record": {2, func(store *Store) error {
+			to, err := safepath.Open(filepath.Dir(store.Dir()))
+			if err != nil {
+				return err
+			}
+			defer to.Close()
+			return store.Move(anID, to, "moved")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for n := 1; n <= test.syncs+1; n++ {
+				disk := syscalltest.NewDisk(t)
+				store, err := Open(filepath.Join(disk.Dir, "records"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				release := lock(t, store)
+				if err := store.Save(anID, thing{"ready", 1}); err != nil {
+					t.Fatal(err)
+				}
+				_, err = disk.FailIn(t, n, func() error { return test.do(store) })
+				release()
+				if fails := n <= test.syncs; fails != errors.Is(err, unix.EIO) || !fails && err != nil {
+					t.Errorf("the disk fails in sync %d of %d: %v", n, test.syncs, err)
+				}
+			}
+		})
+	}
+}

@@ -18,12 +18,14 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
 
-// base is the disk of a machine that can be switched off: an ext4 filesystem on a
-// loop device, with all that there is of storage in it.
+// base is the disk of a machine that can be switched off: a filesystem on a loop device,
+// with all that there is of storage in it.
 type base struct {
 	// TB is the case that is using it.
 	testing.TB
 	image string
+	// kind of filesystem: ext4, or xfs.
+	kind string
 	// loop is the device that shows the image.
 	loop string
 	// dir is where it is mounted.
@@ -35,20 +37,32 @@ func baseSize(kind string, count int) uint64 {
 	return 100 + 3*newWorld(kind, "", count).Size*uint64(count)
 }
 
-// newBase makes and mounts a disk. When the test ends nothing may be left on it,
-// and it must be sound.
+// newBase makes and mounts a disk with ext4, of so many MiB.
 func newBase(t testing.TB, size uint64) *base {
+	t.Helper()
+	return newBaseOf(t, "ext4", size)
+}
+
+// newBaseOf makes and mounts a disk. When the test ends nothing may be left on it, and it
+// must be sound.
+func newBaseOf(t testing.TB, kind string, size uint64) *base {
 	t.Helper()
 	devicetest.RequireRoot(t)
 	top := t.TempDir()
-	b := &base{TB: t, image: filepath.Join(top, "disk"), dir: filepath.Join(top, "fs")}
+	size = max(size, sizes[kind])
+	b := &base{TB: t, kind: kind, image: filepath.Join(top, "disk"), dir: filepath.Join(top, "fs")}
 	if err := os.WriteFile(b.image, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Truncate(b.image, int64(size)<<20); err != nil {
 		t.Fatal(err)
 	}
-	command(t, "mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1", b.image)
+	switch kind {
+	case "ext4":
+		command(t, "mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1", b.image)
+	case "xfs":
+		command(t, "mkfs.xfs", "-q", b.image)
+	}
 	if err := os.Mkdir(b.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +77,7 @@ func newBase(t testing.TB, size uint64) *base {
 func (b *base) mount() {
 	b.Helper()
 	b.loop = attachLoop(b, b.image)
-	command(b, "mount", "-t", "ext4", b.loop, b.dir)
+	command(b, "mount", "-t", b.kind, b.loop, b.dir)
 }
 
 func (b *base) unmount() {
@@ -80,7 +94,7 @@ func (b *base) end() {
 		b.clear()
 	}
 	b.unmount()
-	check(b, "ext4", b.image)
+	check(b, b.kind, b.image)
 }
 
 // reboot is what happens between a power cut and the start of the agent: mounts and

@@ -56,9 +56,10 @@ var faultsAtSteps = map[string]func(world, context.CancelFunc){
 	"the caller does not wait": func(_ world, cancel context.CancelFunc) { cancel() },
 }
 
-// The flags of EXT4_IOC_SHUTDOWN, fs/ext4/ext4.h in the kernel.
+// The flags of EXT4_IOC_SHUTDOWN, fs/ext4/ext4.h in the kernel, and of XFS_IOC_GOINGDOWN,
+// which is the same number.
 const (
-	extIocShutdown     = 0x8004587d
+	iocShutdown        = 0x8004587d
 	shutDownDefault    = 0
 	shutDownLogFlush   = 1
 	shutDownNoLogFlush = 2
@@ -69,12 +70,12 @@ func die() {
 	select {}
 }
 
-// shutDown makes all I/O to an ext4 filesystem fail from now on.
+// shutDown makes all I/O to a filesystem fail from now on.
 func shutDown(path string, flags int) {
 	f, err := os.Open(path)
 	if err == nil {
 		defer f.Close()
-		err = unix.IoctlSetPointerInt(int(f.Fd()), extIocShutdown, flags)
+		err = unix.IoctlSetPointerInt(int(f.Fd()), iocShutdown, flags)
 	}
 	if err != nil {
 		panic(err)

@@ -184,11 +184,19 @@ func TestUnreadableDevice(t *testing.T) {
 // while data are on their way: the error is told before the filesystem is unmounted,
 // when somebody can still do something.
 func TestLostWrites(t *testing.T) {
-	r := begin(t, "I/O errors of data not written yet, then detach")
+	loseWrites(t, "ext4", "I/O errors of data not written yet, then detach")
+}
+
+func TestLostWritesOnXFS(t *testing.T) {
+	loseWrites(t, "xfs", "I/O errors of data not written yet, then detach, on XFS")
+}
+
+func loseWrites(t *testing.T, fsType, fault string) {
+	r := begin(t, fault)
 	devicetest.RequireRoot(t)
 	for _, kind := range formats() {
 		r.run(t, kind, func(t *testing.T) {
-			b, disk := newBase(t, 100), newBase(t, baseSize(kind, 1))
+			b, disk := newBase(t, 100), newBaseOf(t, fsType, baseSize(kind, 1))
 			s := stepTest{base: b, world: newWorld(kind, b.dir, 1), op: operations[3]}
 			s.Disk = disk.dir
 			s.setup()

@@ -449,8 +449,13 @@ func makesBtrfs() bool {
 	return err == nil && source.ValidateFilesystemParams(w.params(0)) == nil
 }
 
-// atSteps runs a function for each operation of each kind, on a disk for each.
+// atSteps runs a function for each operation of each kind, on a disk with ext4 for each.
 func atSteps(t *testing.T, r *row, f func(t *testing.T, s stepTest)) {
+	atStepsOn(t, r, "ext4", f)
+}
+
+// atStepsOn is atSteps on disks with another filesystem.
+func atStepsOn(t *testing.T, r *row, disk string, f func(t *testing.T, s stepTest)) {
 	devicetest.RequireRoot(t)
 	for _, w := range kinds(t) {
 		name := w.Kind
@@ -464,7 +469,7 @@ func atSteps(t *testing.T, r *row, f func(t *testing.T, s stepTest)) {
 					continue
 				}
 				t.Run(op.name, func(t *testing.T) {
-					s.base = newBase(t, baseSize(w.Kind, w.Count))
+					s.base = newBaseOf(t, disk, baseSize(w.Kind, w.Count))
 					s.world = newWorld(w.Kind, s.base.dir, w.Count)
 					s.Copied, s.Released = op.name == "reidentify copied", op.name == "import released"
 					f(t, s)
@@ -593,14 +598,17 @@ func TestKillAgain(t *testing.T) {
 
 var powerCuts = []string{"power cut, nothing written", "power cut, journal written", "power cut, all written"}
 
-func TestPowerCut(t *testing.T) {
-	r := begin(t, "power cut at every step")
+func TestPowerCut(t *testing.T)      { cutPower(t, "ext4", "power cut at every step") }
+func TestPowerCutOnXFS(t *testing.T) { cutPower(t, "xfs", "power cut at every step, on XFS") }
+
+func cutPower(t *testing.T, disk, fault string) {
+	r := begin(t, fault)
 	r.sampled = true
 	cuts := powerCuts
 	if testing.Short() {
 		cuts = cuts[:1]
 	}
-	atSteps(t, r, func(t *testing.T, s stepTest) {
+	atStepsOn(t, r, disk, func(t *testing.T, s stepTest) {
 		for _, cut := range cuts {
 			s.each(t, r, cut, 1, func(s *stepTest, o outcome) {
 				if !o.killed {
@@ -634,10 +642,13 @@ func (s stepTest) verifyLasting() {
 	}
 }
 
-func TestIOErrors(t *testing.T) {
-	r := begin(t, "I/O errors from any step on")
+func TestIOErrors(t *testing.T)      { failDisk(t, "ext4", "I/O errors from any step on") }
+func TestIOErrorsOnXFS(t *testing.T) { failDisk(t, "xfs", "I/O errors from any step on, on XFS") }
+
+func failDisk(t *testing.T, disk, fault string) {
+	r := begin(t, fault)
 	r.sampled = true
-	atSteps(t, r, func(t *testing.T, s stepTest) {
+	atStepsOn(t, r, disk, func(t *testing.T, s stepTest) {
 		s.each(t, r, "I/O errors from then on", 0, func(s *stepTest, o outcome) {
 			s.reboot()
 			if o.err == nil {

@@ -85,7 +85,11 @@ func loopFile(device string) (string, loopdev.Device, error) {
 	if err != nil {
 		return "", none, errors.Trace(err)
 	}
-	for _, d := range loops.OfFile(loopdev.IDOf(&st)) {
+	devices, err := loops.OfFile(loopdev.IDOf(&st), path)
+	if err != nil {
+		return "", none, errors.Trace(err)
+	}
+	for _, d := range devices {
 		switch {
 		case d.Name() != device:
 		case !d.IsWholeFile():

@@ -231,14 +231,26 @@ func (c *call) devices(id string, rec record) ([]loopdev.Device, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
+	path := c.Files.Entry(id)
 	if found {
-		return loops.OfFile(loopdev.FileID{Dev: st.Dev, Ino: st.Ino}), nil
+		devices, err := loops.OfFile(loopdev.FileID{Dev: st.Dev, Ino: st.Ino}, path)
+		return devices, errors.Trace(err)
+	}
+	// The file may have any name by now: the recorded device is looked for by its own.
+	if unreadable, err := loops.MayBe(rec.Device, rec.DiskSeq); err != nil {
+		return nil, errors.Trace(err)
+	} else if unreadable {
+		return nil, errors.Annotatef(unix.EIO, "finding out what %s shows", rec.Device)
+	}
+	devices, err := loops.OfFile(loopdev.FileID{Dev: rec.Dev, Ino: rec.Ino}, path)
+	if err != nil {
+		return nil, errors.Trace(err)
 	}
 	// Another file may have the inode number by now, and the records may be a copy of
 	// those of an agent whose file that is.
 	var ours []loopdev.Device
-	for _, d := range loops.OfFile(loopdev.FileID{Dev: rec.Dev, Ino: rec.Ino}) {
-		if d.Label.Mark != c.Mark && !(missing && d.Label.IsFile(c.Files.Entry(id))) {
+	for _, d := range devices {
+		if d.Label.Mark != c.Mark && !(missing && d.Label.IsFile(path)) {
 			continue
 		}
 		seq, err := d.ReadDiskSeq()

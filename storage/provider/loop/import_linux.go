@@ -341,7 +341,11 @@ func (c *call) claim(file *foreignFile) error {
 	if err != nil {
 		return errors.Trace(err)
 	}
-	if devices := loops.OfFile(loopdev.FileID{Dev: file.Dev, Ino: file.Ino}); len(devices) > 0 {
+	devices, err := loops.OfFile(loopdev.FileID{Dev: file.Dev, Ino: file.Ino}, file.Name())
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if len(devices) > 0 {
 		return errors.NewNotValid(nil, fmt.Sprintf("it is attached as %s: detach it first", deviceNames(devices)))
 	}
 	// The kernel gives the lease to those alone who are the only ones to have the

@@ -44,7 +44,7 @@ func (c *call) reidentify(id string, how object.Relocation) error {
 	case err != nil:
 		return errors.Trace(err)
 	}
-	attached, err := c.checkDevices(rec, st, how)
+	attached, err := c.checkDevices(c.Files.Entry(id), rec, st, how)
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -67,13 +67,17 @@ func (c *call) reidentify(id string, how object.Relocation) error {
 
 // checkDevices tells whether a device of ours shows the file, and makes sure that no
 // other does, nor one the file that it was moved from.
-func (c *call) checkDevices(rec record, st object.Status, how object.Relocation) (attached bool, err error) {
+func (c *call) checkDevices(path string, rec record, st object.Status, how object.Relocation) (attached bool, err error) {
 	loops, err := c.scan()
 	if err != nil {
 		return false, errors.Trace(err)
 	}
 	now, before := loopdev.FileID{Dev: st.Dev, Ino: st.Ino}, loopdev.FileID{Dev: rec.Dev, Ino: rec.Ino}
-	for _, d := range loops.OfFile(now) {
+	devices, err := loops.OfFile(now, path)
+	if err != nil {
+		return false, errors.Trace(err)
+	}
+	for _, d := range devices {
 		if d.Label.Mark != c.Mark {
 			return false, errors.Errorf("it is attached as %s, which this agent has not attached: detach it with losetup -d first", d.Name())
 		}
@@ -82,7 +86,10 @@ func (c *call) checkDevices(rec record, st object.Status, how object.Relocation)
 	if how == object.Copied || before == now || rec.BootID != c.BootID || rec.DiskSeq == 0 {
 		return attached, nil
 	}
-	for _, d := range loops.OfFile(before) {
+	if devices, err = loops.OfFile(before, path); err != nil {
+		return false, errors.Trace(err)
+	}
+	for _, d := range devices {
 		seq, err := d.ReadDiskSeq()
 		if err != nil {
 			return false, errors.Trace(err)
@@ -119,7 +126,11 @@ func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at t
 		if err != nil {
 			return errors.Trace(err)
 		}
-		if devices := loops.OfFile(loopdev.FileID{Dev: st.Dev, Ino: st.Ino}); len(devices) > 0 {
+		devices, err := loops.OfFile(loopdev.FileID{Dev: st.Dev, Ino: st.Ino}, c.Files.Entry(id))
+		if err != nil {
+			return errors.Trace(err)
+		}
+		if len(devices) > 0 {
 			return errors.Errorf("it is attached as %s: detach it first", deviceNames(devices))
 		}
 	}

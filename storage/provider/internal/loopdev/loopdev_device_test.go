@@ -16,6 +16,7 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/syscalltest"
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
 
@@ -58,7 +59,11 @@ func found(t *testing.T, id FileID) []Device {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return table.OfFile(id)
+	devices, err := table.OfFile(id, "backing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return devices
 }
 
 // checkGone checks that no device is attached to a file. Others who scan at the
@@ -300,6 +305,39 @@ func TestDeviceOnADeadFilesystemIsPassedOver(t *testing.T) {
 	defer func() { other.Close(); mustDetach(t, other.Device) }()
 	if devices := found(t, id); len(devices) != 1 || devices[0].Number != other.Number {
 		t.Errorf("found %+v, want loop%d", devices, other.Number)
+	}
+}
+
+// The kernel fails once to tell of a device.
+func TestDeviceThatCannotBeLookedAt(t *testing.T) {
+	f, id := backing(t, devicetest.Dir(t))
+	h := attach(t, f, false)
+	h.Close()
+	defer mustDetach(t, h.Device)
+	other, otherID := backing(t, devicetest.Dir(t))
+	var table *Table
+	err := syscalltest.Intercept(t, []int{unix.SYS_IOCTL}, func(c syscalltest.Call) syscalltest.Result {
+		if c.Args[1] == unix.LOOP_GET_STATUS64 && c.Path() == h.Path() {
+			return syscalltest.Fail(unix.EIO)
+		}
+		return syscalltest.Pass
+	}, func() (err error) {
+		table, err = Scan()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if devices, err := table.OfFile(id, f.Name()); !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), h.Name()+" shows "+f.Name()) {
+		t.Errorf("of its file: %v, %v", devices, err)
+	}
+	if devices, err := table.OfFile(otherID, other.Name()); err != nil || len(devices) != 0 {
+		t.Errorf("of another file of that name: %v, %v", devices, err)
+	}
+	for seq, want := range map[uint64]bool{h.DiskSeq: true, h.DiskSeq - 1: false} {
+		if is, err := table.MayBe(h.Name(), seq); err != nil || is != want {
+			t.Errorf("with sequence number %d: %t, %v", seq, is, err)
+		}
 	}
 }
 

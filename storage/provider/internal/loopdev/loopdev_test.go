@@ -4,6 +4,7 @@ package loopdev
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -36,11 +37,45 @@ func TestTable(t *testing.T) {
 	table.Add(Device{Number: 5, File: a})
 	table.Add(Device{Number: 6, File: b})
 	table.Remove(Device{Number: 4, File: a})
-	if got := table.OfFile(a); len(got) != 1 || got[0].Number != 5 {
+	if got, err := table.OfFile(a, "/a"); err != nil || len(got) != 1 || got[0].Number != 5 {
 		t.Errorf("of a: %+v", got)
 	}
-	if got := table.OfFile(b); len(got) != 1 || got[0].Number != 6 {
+	if got, err := table.OfFile(b, "/b"); err != nil || len(got) != 1 || got[0].Number != 6 {
 		t.Errorf("of b: %+v", got)
+	}
+}
+
+func TestUnreadableDeviceMayShow(t *testing.T) {
+	dir := t.TempDir()
+	file, other := filepath.Join(dir, "volume"), filepath.Join(dir, "elsewhere", "volume")
+	for _, path := range []string{file, other} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("elsewhere", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(file, &st); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{
+		file:                                 true,
+		other:                                false, // is another file of that name
+		filepath.Join(dir, "link/volume"):    false,
+		"/gone/volume":                       true, // as seen in another mount namespace
+		"/gone/volume (deleted)":             true,
+		"/gone/other":                        false,
+		"/gone/other (deleted)":              false,
+		filepath.Join(dir, "gone", "volume"): true,
+	} {
+		if got := (unreadable{path: path}).mayShow(IDOf(&st), file); got != want {
+			t.Errorf("%s: %t", path, got)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package loopdev
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,12 +19,23 @@ import (
 type Table struct {
 	mu     sync.Mutex
 	byFile map[FileID][]Device
+
+	unreadable []unreadable // as Scan has found them
+}
+
+// unreadable is an attached device of which the kernel does not tell what file it shows.
+type unreadable struct {
+	number int
+	err    error
+	// path is the file's, as far as sysfs knows it: where it was last, as seen from this
+	// process's root directory.
+	path string
 }
 
 // Scan looks at every loop device. One that is attached but cannot be looked at
-// is an error: it might be attached to any file. But one whose file is on a filesystem
-// that was shut down, which the kernel asks about the file, is on no file that anybody
-// can open: it is left out, or it would be in the way of all others.
+// is an error: it might be attached to any file. But the kernel, which asks the file's
+// filesystem, answers EIO for one whose file is on a filesystem that was shut down, which is
+// to be in the way of no other file: [Table.OfFile] tells whether it is in that of one.
 func Scan() (*Table, error) {
 	numbers, err := sized()
 	if err != nil {
@@ -32,7 +44,14 @@ func Scan() (*Table, error) {
 	t := &Table{byFile: make(map[FileID][]Device)}
 	for _, number := range numbers {
 		d, err := look(number)
-		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EIO) {
+		if errors.Is(err, unix.EIO) {
+			var path string
+			if path, err = readBackingFile(number); err == nil {
+				t.unreadable = append(t.unreadable, unreadable{number, unix.EIO, path})
+				continue
+			}
+		}
+		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
 			continue
 		} else if err != nil {
 			return nil, errors.Annotate(err, "scanning loop devices")
@@ -67,25 +86,64 @@ func sized() ([]int, error) {
 // look inspects one device. unix.ENXIO means that it is not attached.
 func look(number int) (Device, error) {
 	f, err := openDevice(number, unix.O_RDONLY|unix.O_NONBLOCK)
-	if errors.Is(err, unix.ENOENT) && !hasFile(number) {
-		return Device{}, unix.ENXIO // it went away meanwhile
-	} else if err != nil {
+	if errors.Is(err, unix.ENOENT) {
+		if _, ferr := readBackingFile(number); errors.Is(ferr, unix.ENOENT) {
+			return Device{}, unix.ENXIO // it went away meanwhile
+		}
+	}
+	if err != nil {
 		return Device{}, notPassedOn(err, number)
 	}
 	defer f.Close()
 	return inspect(f, number)
 }
 
-func hasFile(number int) bool {
-	_, err := os.Stat(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", number))
-	return !errors.Is(err, unix.ENOENT)
+// readBackingFile returns what sysfs says of the file of a device. unix.ENOENT means that
+// the device is not attached.
+func readBackingFile(number int) (string, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", number))
+	return strings.TrimSuffix(string(data), "\n"), errors.Trace(err)
 }
 
-// OfFile returns the devices attached to a file.
-func (t *Table) OfFile(id FileID) []Device {
+// OfFile returns the devices attached to a file, whose path is that by which it is known. It
+// is an error if a device that could not be looked at may be attached to the file.
+func (t *Table) OfFile(id FileID, path string) ([]Device, error) {
+	for _, u := range t.unreadable {
+		if u.mayShow(id, path) {
+			return nil, errors.Annotatef(u.err, "finding out whether loop%d shows %s", u.number, path)
+		}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Clone(t.byFile[id])
+	return slices.Clone(t.byFile[id]), nil
+}
+
+// MayBe tells whether a device of that name could not be looked at, and has the sequence
+// number.
+func (t *Table) MayBe(name string, diskSeq uint64) (bool, error) {
+	for _, u := range t.unreadable {
+		d := Device{Number: u.number}
+		if d.Name() != name {
+			continue
+		}
+		seq, err := d.ReadDiskSeq()
+		return seq == diskSeq, errors.Trace(err)
+	}
+	return false, nil
+}
+
+// mayShow tells whether a device may show a file. It does not if sysfs names another one: of
+// another name, or one that is there as well, or on a filesystem that has failed.
+func (u unreadable) mayShow(id FileID, path string) bool {
+	var st unix.Stat_t
+	switch err := unix.Stat(u.path, &st); err {
+	case nil:
+		return IDOf(&st) == id
+	case unix.EIO:
+		return u.path == path
+	}
+	// The path is one in another mount namespace, or the file has none any more.
+	return filepath.Base(strings.TrimSuffix(u.path, " (deleted)")) == filepath.Base(path)
 }
 
 // Add notes that a device has been attached.

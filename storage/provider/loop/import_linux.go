@@ -119,8 +119,10 @@ func (c *call) releasedAt(path string, importer storage.Owner) (string, error) {
 		return "", nil
 	}
 	var rec record
-	if err := c.Records.Load(id, &rec); err != nil {
+	if err := c.Records.Load(id, &rec); errors.Is(err, errors.NotFound) || errors.Is(err, errors.NotValid) {
 		return "", nil
+	} else if err != nil {
+		return "", errors.Trace(err)
 	}
 	if rec.Phase != object.PhaseReleased && (importer.EntityUUID == "" || rec.Owner() != importer) {
 		return "", nil

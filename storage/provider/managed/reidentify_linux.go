@@ -40,8 +40,8 @@ func Reidentify(ctx context.Context, storageDir string, how object.Relocation) e
 	})
 }
 
-// allDevices returns the paths of the devices of all filesystems, by UUID. A record that
-// cannot be read has none.
+// allDevices returns the paths of the devices of all filesystems, by UUID. A damaged
+// record has none.
 func (c *call) allDevices() (map[string][]string, error) {
 	ids, err := c.Records.List()
 	if err != nil {
@@ -50,9 +50,13 @@ func (c *call) allDevices() (map[string][]string, error) {
 	var uuids []string
 	for _, id := range ids {
 		var rec record
-		if err := c.Records.Load(id, &rec); err == nil {
-			uuids = append(uuids, rec.UUID)
+		err := c.Records.Load(id, &rec)
+		if errors.Is(err, errors.NotValid) {
+			continue // of which reidentifying it tells
+		} else if err != nil {
+			return nil, errors.Trace(err)
 		}
+		uuids = append(uuids, rec.UUID)
 	}
 	if len(uuids) == 0 {
 		return nil, nil

@@ -98,8 +98,10 @@ func released(c *object.MountCall, idOrPath string, importer storage.Owner) (str
 		return "", nil
 	}
 	var rec record
-	if err := c.Records.Load(id, &rec); err != nil {
+	if err := c.Records.Load(id, &rec); errors.Is(err, errors.NotFound) || errors.Is(err, errors.NotValid) {
 		return "", nil
+	} else if err != nil {
+		return "", errors.Trace(err)
 	}
 	if rec.Phase != object.PhaseReleased && (importer.EntityUUID == "" || rec.Owner() != importer) {
 		return "", nil

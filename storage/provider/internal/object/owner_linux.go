@@ -69,7 +69,9 @@ func (c *Call) Load(id string, rec any) (string, error) {
 		return id, errors.Trace(err)
 	}
 	var old Ownership
-	if oerr := c.Records.Load(name, &old); oerr != nil || old.Owner().EntityUUID != entityUUID {
+	if oerr := c.Records.Load(name, &old); oerr != nil && !errors.Is(oerr, errors.NotFound) {
+		return id, errors.Trace(oerr) // it may be this object's
+	} else if oerr != nil || old.Owner().EntityUUID != entityUUID {
 		return id, errors.Trace(err)
 	}
 	return name, errors.Trace(c.Records.Load(name, rec))

@@ -5,49 +5,42 @@ package record
 import (
 	"fmt"
 	"os"
-	"os/exec"
-	"runtime"
-	"strings"
 	"testing"
-	"unsafe"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/internal/syscalltest"
 )
 
-// These make the test binary a process whose disk fails.
-const (
-	failingSaveEnv = "RECORD_TEST_FAILING_SAVE"
-	failingLoadEnv = "RECORD_TEST_FAILING_LOAD"
-)
-
-// onFailingDisk runs the test binary with the variable, and returns what it prints.
-func onFailingDisk(t *testing.T, env string, store *Store) string {
-	t.Helper()
-	helper := exec.Command(os.Args[0])
-	helper.Env = append(os.Environ(), env+"="+store.Dir())
-	out, err := helper.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
+// failOn has a system call on a file fail.
+func failOn(path string, errno unix.Errno) func(syscalltest.Call) syscalltest.Result {
+	return func(c syscalltest.Call) syscalltest.Result {
+		if c.Path() == path {
+			return syscalltest.Fail(errno)
+		}
+		return syscalltest.Pass
 	}
-	return strings.TrimSpace(string(out))
 }
 
 func TestSaveThatDoesNotReachTheDiskLeavesTheOldRecord(t *testing.T) {
 	store := open(t)
 	release := lock(t, store)
+	defer release()
 	for size := range uint64(3) { // both slots are in use then
 		if err := store.Save(anID, thing{"ready", size}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	release()
 	before, err := os.ReadFile(fileOf(store))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if said := onFailingDisk(t, failingSaveEnv, store); !strings.HasSuffix(said, "input/output error") {
-		t.Fatalf("saving: %s", said)
+	err = syscalltest.Intercept(t, []int{unix.SYS_FDATASYNC}, failOn(fileOf(store), unix.EIO), func() error {
+		return store.Save(anID, thing{"ready", 3})
+	})
+	if !errors.Is(err, unix.EIO) {
+		t.Fatalf("saving: %v", err)
 	}
 	after, err := os.ReadFile(fileOf(store))
 	if err != nil {
@@ -61,69 +54,23 @@ func TestSaveThatDoesNotReachTheDiskLeavesTheOldRecord(t *testing.T) {
 	}
 }
 
-// saveInVain saves a record whose disk fails when it is to be written, and prints the
-// error.
-func saveInVain(dir string) error {
-	store, err := Open(dir)
-	if err != nil {
-		return err
-	}
-	if err := failCalls(unix.SYS_FDATASYNC, 0); err != nil {
-		return err
-	}
-	err = store.Save(anID, thing{"ready", 3})
-	fmt.Println(err)
-	return nil
-}
-
-// A record that the disk does not give is not taken for a damaged one.
+// A record that the kernel does not give is not taken for a damaged one, whatever the reason.
 func TestRecordThatCannotBeReadMayBeWhole(t *testing.T) {
 	store := open(t)
 	release := lock(t, store)
+	defer release()
 	if err := store.Save(anID, thing{"ready", 1}); err != nil {
 		t.Fatal(err)
 	}
-	release()
-	want := fmt.Sprintf("loading record %s: read %s: input/output error; damaged: false", anID, fileOf(store))
-	if said := onFailingDisk(t, failingLoadEnv, store); said != want {
-		t.Errorf("got %s, want %s", said, want)
+	for number, op := range map[int]string{unix.SYS_READ: "read", unix.SYS_FSTAT: "stat"} {
+		for _, errno := range []unix.Errno{unix.EIO, unix.ENOMEM, unix.ESTALE} {
+			err := syscalltest.Intercept(t, []int{number}, failOn(fileOf(store), errno), func() error {
+				return store.Load(anID, new(thing))
+			})
+			want := fmt.Sprintf("loading record %s: %s %s: %s", anID, op, fileOf(store), errno.Error())
+			if err == nil || err.Error() != want || !errors.Is(err, errno) || errors.Is(err, errors.NotValid) {
+				t.Errorf("got %v, want %s", err, want)
+			}
+		}
 	}
-}
-
-// loadInVain loads a record that the disk does not give, and prints the error.
-func loadInVain(dir string) error {
-	store, err := Open(dir)
-	if err != nil {
-		return err
-	}
-	if err := failCalls(unix.SYS_READ, 2*slotSize); err != nil {
-		return err
-	}
-	err = store.Load(anID, new(thing))
-	fmt.Printf("%v; damaged: %t\n", err, errors.Is(err, errors.NotValid))
-	return nil
-}
-
-// failCalls has a system call fail with EIO in this process from now on, where its third
-// argument is the given one; zero: whatever that is.
-func failCalls(number, third uint32) error {
-	runtime.LockOSThread() // the filter is that of all threads, for which privileges are given up in this one
-	defer runtime.UnlockOSThread()
-	const load, jumpUnless, end = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
-	const numberAt, thirdAt = 0, 16 + 2*8 // in struct seccomp_data, its lower half
-	filter := []unix.SockFilter{{Code: load, K: numberAt}, {Code: jumpUnless, Jf: 1, K: number}}
-	if third > 0 {
-		filter = []unix.SockFilter{{Code: load, K: numberAt}, {Code: jumpUnless, Jf: 3, K: number}, {Code: load, K: thirdAt}, {Code: jumpUnless, Jf: 1, K: third}}
-	}
-	filter = append(filter,
-		unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EIO)},
-		unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW})
-	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return err
-	}
-	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program))); errno != 0 {
-		return errno
-	}
-	return nil
 }

@@ -78,8 +78,8 @@ type Validator interface {
 
 // Load reads the record of id into v. The error satisfies errors.IsNotFound
 // where there is none, and errors.IsNotValid where there is one that cannot be
-// understood, or that v, as a [Validator], refuses. One that the disk does not give may be
-// whole: that error satisfies errors.Is(err, unix.EIO) only.
+// understood, or that v, as a [Validator], refuses. One that the kernel does not give may be
+// whole: that error is the kernel's.
 func (s *Store) Load(id string, v any) error {
 	if err := ValidateID(id); err != nil {
 		return errors.Trace(err)
@@ -97,6 +97,10 @@ func (s *Store) Load(id string, v any) error {
 	}
 	defer f.Close()
 	data, err := read(f)
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		return errors.Annotatef(err, "loading record %s", id)
+	}
 	if err == nil {
 		if versions := decodeSlots(data); versions.newest() >= 0 {
 			data = versions[versions.newest()].text
@@ -106,8 +110,6 @@ func (s *Store) Load(id string, v any) error {
 	var newer *newerError
 	if errors.As(err, &newer) {
 		return errors.NewNotValid(nil, fmt.Sprintf("record %s %s", f.Name(), newer))
-	} else if errors.Is(err, unix.EIO) {
-		return errors.Annotatef(err, "loading record %s", id)
 	} else if err != nil {
 		return errors.NewNotValid(err, "record "+f.Name()+" is damaged")
 	}

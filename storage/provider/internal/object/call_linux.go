@@ -72,6 +72,9 @@ func Begin(ctx context.Context, dir, files string) (_ *Call, err error) {
 	if c.Files, err = safepath.Make(filepath.Join(dir, files)); err != nil {
 		return nil, errors.Trace(err)
 	}
+	if err := c.Files.Settle(); err != nil {
+		return nil, errors.Trace(err)
+	}
 	if err := c.makeTrash(); err != nil {
 		return nil, errors.Trace(err)
 	}

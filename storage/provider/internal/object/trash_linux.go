@@ -72,10 +72,8 @@ func (c *Call) Trash(id string, at time.Time) error {
 		return errors.Trace(err)
 	}
 	crash.At("object moved to the trash")
-	for _, dir := range []*safepath.Dir{trash, c.Files} {
-		if err := dir.Sync(); err != nil {
-			return errors.Trace(err)
-		}
+	if err := safepath.SyncAll(trash, c.Files); err != nil {
+		return errors.Trace(err)
 	}
 	return errors.Trace(c.Records.Move(id, trash, name+recordSuffix))
 }

@@ -7,8 +7,9 @@
 // version is there. The file itself is made, or made anew for a record that is too
 // large for a page, beside what it replaces: written, synced, renamed, and the
 // directory synced. So a reader sees the old record or the new one, never a part;
-// after Save has returned, a power cut does not take it back. A file that holds one
-// JSON text and nothing else, as a person would write it, is a record as well.
+// after Save has returned, a power cut does not take it back. A directory whose sync
+// failed is synced by the next who locks it, or changes a record in it. A file that holds
+// one JSON text and nothing else, as a person would write it, is a record as well.
 //
 // It is for hundreds or thousands of records that are each a few hundred bytes.
 // It has no transactions over several records and no index.

@@ -33,8 +33,8 @@ const (
 )
 
 // Lock takes the directory for this caller alone, over all stores and processes
-// that use it, and sweeps what a crash has left behind. The returned function
-// gives it back.
+// that use it, and sweeps what a crash has left behind. What is in it then is durable. The
+// returned function gives it back.
 //
 // While another caller in this process holds the lock, Lock waits until ctx ends.
 // Another process gets five seconds to let go; the error then names the directory
@@ -58,7 +58,11 @@ func (s *Store) lock(ctx context.Context, patience time.Duration) (func(), error
 		_ = unix.Flock(int(dir.File().Fd()), unix.LOCK_UN)
 		dir.Close()
 	}
-	if err := sweep(dir); err != nil {
+	err = dir.Settle()
+	if err == nil {
+		err = sweep(dir)
+	}
+	if err != nil {
 		unlock()
 		return nil, errors.Annotate(err, "locking record directory")
 	}

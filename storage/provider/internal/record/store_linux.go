@@ -181,6 +181,9 @@ func (s *Store) save(id string, v any, lasting bool) (err error) {
 		return errors.Trace(err)
 	}
 	defer dir.Close()
+	if err := dir.Settle(); err != nil {
+		return errors.Trace(err)
+	}
 	if done, err := update(dir, id+suffix, version{lasting: lasting, text: text}); done || err != nil {
 		return errors.Trace(err)
 	}
@@ -293,6 +296,9 @@ func (s *Store) Remove(id string) error {
 		return errors.Annotatef(err, "removing record %s", id)
 	}
 	defer dir.Close()
+	if err := dir.Settle(); err != nil {
+		return errors.Annotatef(err, "removing record %s", id)
+	}
 	if err := dir.Unlink(id + suffix); err != nil {
 		return errors.Annotatef(err, "removing record %s", id)
 	}
@@ -312,16 +318,14 @@ func (s *Store) Move(id string, to *safepath.Dir, name string) error {
 		return errors.Annotatef(err, "moving record %s", id)
 	}
 	defer dir.Close()
+	if err := dir.Settle(); err != nil {
+		return errors.Annotatef(err, "moving record %s", id)
+	}
 	if err := dir.Move(id+suffix, to, name); err != nil && !errors.Is(err, unix.ENOENT) {
 		return errors.Annotatef(err, "moving record %s", id)
 	}
 	crash.At("record moved")
-	for _, changed := range []*safepath.Dir{to, dir} {
-		if err := changed.Sync(); err != nil {
-			return errors.Annotatef(err, "moving record %s", id)
-		}
-	}
-	return nil
+	return errors.Annotatef(safepath.SyncAll(to, dir), "moving record %s", id)
 }
 
 // List returns the ids of all records, sorted. Files that are not records are

@@ -8,8 +8,6 @@ import (
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
-
-	"github.com/stowage-io/stowage/internal/fsync"
 )
 
 // Dir is an open directory.
@@ -34,7 +32,11 @@ func Make(path string) (*Dir, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	if err := dir.makePrivate(); err != nil {
+	err = settleParent(path)
+	if err == nil {
+		err = dir.makePrivate()
+	}
+	if err != nil {
 		dir.Close()
 		return nil, errors.Trace(err)
 	}
@@ -42,11 +44,15 @@ func Make(path string) (*Dir, error) {
 }
 
 // makeAll makes a directory and its missing parents, and syncs the directory
-// that each was made in.
+// that each was made in before anything is made in the new one.
 func makeAll(path string) error {
-	err := unix.Mkdir(path, 0o700)
+	parent := filepath.Dir(path)
+	err := settleParent(parent)
+	if err == nil {
+		err = unix.Mkdir(path, 0o700)
+	}
 	if err == unix.ENOENT {
-		if err := makeAll(filepath.Dir(path)); err != nil {
+		if err := makeAll(parent); err != nil {
 			return errors.Trace(err)
 		}
 		err = unix.Mkdir(path, 0o700)
@@ -54,7 +60,12 @@ func makeAll(path string) error {
 	if err != nil && err != unix.EEXIST {
 		return &os.PathError{Op: "mkdir", Path: path, Err: err}
 	}
-	return errors.Trace(fsync.Dir(filepath.Dir(path)))
+	dir, err := os.Open(parent)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer dir.Close()
+	return (&Dir{f: dir}).Sync()
 }
 
 func (d *Dir) makePrivate() error {
@@ -241,11 +252,6 @@ func (d *Dir) Names() ([]string, error) {
 	defer f.Close()
 	names, err := f.Readdirnames(-1)
 	return names, errors.Trace(err)
-}
-
-// Sync makes durable what was linked, renamed or unlinked.
-func (d *Dir) Sync() error {
-	return errors.Trace(fsync.File(d.f))
 }
 
 // Available returns how many bytes the filesystem of the directory has left.

@@ -84,7 +84,7 @@ func TestFailedWaitTellsWhatHappenedInstead(t *testing.T) {
 		j.Record("Make", nil, "volume-0", "volume-1")
 		j.Explain("worker", func() any { return map[string]any{"volume 0": "waits for machine-0"} })
 		got := failing(func(t calls.TB) { j.AwaitCall(t, "Make", "volume-2") })
-		want := "waited in vain for a call of Make about volume-2\n" +
+		want := "waited in vain for the end of a call of Make about volume-2\n" +
 			"calls so far: 1\n\tMake volume-0 volume-1\n" +
 			"worker: map[volume 0:waits for machine-0]"
 		if got != want {
@@ -103,6 +103,74 @@ func TestFailedWaitTellsWhatHappenedInstead(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	})
+}
+
+// A call has had its effect when it ends: tests wait for that.
+func TestWaitsAreForTheEndsOfCalls(t *testing.T) {
+	for name, wait := range map[string]func(calls.TB, *calls.Journal){
+		"Next":           func(t calls.TB, j *calls.Journal) { j.Next(t, "Make") },
+		"NextArgs":       func(t calls.TB, j *calls.Journal) { calls.NextArgs[[]string](t, j, "Make") },
+		"AwaitCall":      func(t calls.TB, j *calls.Journal) { j.AwaitCall(t, "Make", "volume-0") },
+		"AwaitCallAfter": func(t calls.TB, j *calls.Journal) { j.AwaitCallAfter(t, 1, "Make", "volume-0") },
+		"AwaitCalls":     func(t calls.TB, j *calls.Journal) { j.AwaitCalls(t, 1, "Make", "volume-0") },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			j := calls.NewJournal()
+			j.Record("Look", nil)
+			end := j.RecordBegin("Make", []string{"a"}, "volume-0")
+			if got := failing(func(t calls.TB) { wait(t, j) }); got == "no failure" {
+				t.Errorf("%s does not wait for the end", name)
+			}
+			var over atomic.Bool
+			go func() {
+				over.Store(true)
+				end()
+				end()
+			}()
+			wait(t, j)
+			if !over.Load() {
+				t.Errorf("%s returns before the end", name)
+			}
+		})
+	}
+}
+
+func TestNextReturnsWhatHasEndedFirst(t *testing.T) {
+	j := calls.NewJournal()
+	endFirst := j.RecordBegin("Make", nil, "volume-0")
+	j.Record("Make", nil, "volume-1")
+	if got := j.Next(t, "Make"); got.String() != "Make volume-1" {
+		t.Errorf("ended: %v", got)
+	}
+	endFirst()
+	if got := j.Next(t, "Make"); got.String() != "Make volume-0" {
+		t.Errorf("ended later: %v", got)
+	}
+}
+
+func TestNextBegunDoesNotWaitForTheEnd(t *testing.T) {
+	j := calls.NewJournal()
+	end := j.RecordBegin("Make", nil, "volume-0")
+	if got := j.NextBegun(t, "Make"); got.String() != "Make volume-0" {
+		t.Errorf("begun: %v", got)
+	}
+	end()
+	j.Record("Make", nil, "volume-1")
+	if got := j.Next(t, "Make"); got.String() != "Make volume-1" {
+		t.Errorf("returned twice: %v", got)
+	}
+}
+
+func TestFailedWaitTellsWhatHasNotEnded(t *testing.T) {
+	j := calls.NewJournal()
+	end := j.RecordBegin("Make", nil, "volume-0")
+	if got, want := j.String(), "calls so far: 1\n\tMake volume-0 (has not ended)"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	end()
+	if got, want := j.String(), "calls so far: 1\n\tMake volume-0"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
 }
 
 func TestMarkLeavesEarlierCallsBehind(t *testing.T) {

@@ -36,15 +36,22 @@ func (c Call) String() string {
 	return strings.Join(append([]string{c.Name}, c.Subjects...), " ")
 }
 
-// Journal holds calls in the order in which they began. Its methods are safe for
-// concurrent use.
+// Journal holds calls in the order in which they began, and knows which of them have
+// ended. Its methods are safe for concurrent use.
 type Journal struct {
 	mu        sync.Mutex
-	calls     []Call
+	calls     []*entry
 	changed   chan struct{}
-	taken     map[string]int
 	hidden    map[string]bool
 	explained []explanation
+}
+
+// entry is a call in the journal.
+type entry struct {
+	Call
+	ended bool
+	// returned says that Next or NextBegun has returned the call.
+	returned bool
 }
 
 type explanation struct {
@@ -56,16 +63,46 @@ type explanation struct {
 func NewJournal() *Journal {
 	return &Journal{
 		changed: make(chan struct{}),
-		taken:   make(map[string]int),
 		hidden:  make(map[string]bool),
 	}
 }
 
-// Record adds a call. It is for fakes.
-func (j *Journal) Record(name string, args any, subjects ...string) {
+// RecordBegin adds a call that begins. The fake calls end when the call has had its
+// effect and is about to return, however it returns:
+//
+//	end := journal.RecordBegin("Destroy", ids, ids...)
+//	defer end()
+//
+// The second call of end does nothing. RecordBegin is for fakes.
+func (j *Journal) RecordBegin(name string, args any, subjects ...string) (end func()) {
+	e := &entry{Call: Call{name, args, subjects}}
+	j.add(e)
+	return func() {
+		j.end(e)
+	}
+}
+
+func (j *Journal) end(e *entry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.calls = append(j.calls, Call{name, args, subjects})
+	if !e.ended {
+		e.ended = true
+		j.wake()
+	}
+}
+
+// Record adds a call that begins and ends at once. It is for fakes whose calls have no
+// effect but the journal's entry, and for what is no call at all. A test that waits for
+// a call recorded so may see what was before the call's effect: use
+// [Journal.RecordBegin] where there is one.
+func (j *Journal) Record(name string, args any, subjects ...string) {
+	j.add(&entry{Call: Call{name, args, subjects}, ended: true})
+}
+
+func (j *Journal) add(e *entry) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.calls = append(j.calls, e)
 	j.wake()
 }
 
@@ -107,7 +144,7 @@ func (j *Journal) visible(c Call) bool {
 }
 
 // Await waits until the condition holds, which is asked first at once and then
-// whenever there is a call or another change. If that takes longer than [Patience],
+// whenever a call begins or ends, or something else changes. If that takes longer than [Patience],
 // the test fails, and its message tells the calls so far.
 func (j *Journal) Await(t TB, what string, holds func() bool) {
 	if h, ok := t.(helper); ok {
@@ -131,30 +168,36 @@ func (j *Journal) Await(t TB, what string, holds func() bool) {
 	}
 }
 
-// find returns the index of the first call from start on that satisfies match, or
-// -1.
-func (j *Journal) find(start int, match func(Call) bool) int {
-	for i := start; i < len(j.calls); i++ {
-		if match(j.calls[i]) {
-			return i
-		}
-	}
-	return -1
-}
-
-// Next waits for the next call of that name that Next has not returned yet.
+// Next waits for the end of a call of that name that has not been returned yet, and
+// returns it. Of several that have ended it returns the one that began first.
 func (j *Journal) Next(t TB, name string) Call {
 	if h, ok := t.(helper); ok {
 		h.Helper()
 	}
+	return j.next(t, "the end of another call of "+name, func(e *entry) bool { return e.ended && e.Name == name })
+}
+
+// NextBegun is [Journal.Next] for a call that has begun, whether it has ended or not:
+// for one that a [Gate] holds up. Each call is returned once by both together.
+func (j *Journal) NextBegun(t TB, name string) Call {
+	if h, ok := t.(helper); ok {
+		h.Helper()
+	}
+	return j.next(t, "another call of "+name, func(e *entry) bool { return e.Name == name })
+}
+
+func (j *Journal) next(t TB, what string, wanted func(*entry) bool) Call {
+	if h, ok := t.(helper); ok {
+		h.Helper()
+	}
 	var next Call
-	j.Await(t, "another call of "+name, func() bool {
+	j.Await(t, what, func() bool {
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		i := j.find(j.taken[name], func(c Call) bool { return c.Name == name && j.visible(c) })
+		i := slices.IndexFunc(j.calls, func(e *entry) bool { return !e.returned && wanted(e) && j.visible(e.Call) })
 		if i >= 0 {
-			next = j.calls[i]
-			j.taken[name] = i + 1
+			j.calls[i].returned = true
+			next = j.calls[i].Call
 		}
 		return i >= 0
 	})
@@ -175,7 +218,8 @@ func NextArgs[T any](t TB, j *Journal, name string) T {
 	return args
 }
 
-// AwaitCall waits for a call of that name about that subject, past or future.
+// AwaitCall waits until a call of that name about that subject has ended, past or
+// future.
 func (j *Journal) AwaitCall(t TB, name, subject string) {
 	if h, ok := t.(helper); ok {
 		h.Helper()
@@ -183,17 +227,40 @@ func (j *Journal) AwaitCall(t TB, name, subject string) {
 	j.AwaitCallAfter(t, 0, name, subject)
 }
 
-// AwaitCallAfter waits for a call of that name about that subject, among those that
-// came or come after the mark.
+// AwaitCallAfter waits until a call of that name about that subject has ended, among
+// those that began or begin after the mark.
 func (j *Journal) AwaitCallAfter(t TB, mark int, name, subject string) {
 	if h, ok := t.(helper); ok {
 		h.Helper()
 	}
-	j.Await(t, fmt.Sprintf("a call of %s about %s", name, subject), func() bool {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		return j.find(mark, func(c Call) bool { return c.Name == name && slices.Contains(c.Subjects, subject) }) >= 0
+	j.Await(t, fmt.Sprintf("the end of a call of %s about %s", name, subject), func() bool {
+		return j.ended(mark, name, subject) > 0
 	})
+}
+
+// AwaitCalls waits until that many calls of that name about that subject have ended, in
+// all.
+func (j *Journal) AwaitCalls(t TB, number int, name, subject string) {
+	if h, ok := t.(helper); ok {
+		h.Helper()
+	}
+	j.Await(t, fmt.Sprintf("the ends of %d calls of %s about %s", number, name, subject), func() bool {
+		return j.ended(0, name, subject) >= number
+	})
+}
+
+// ended counts the calls from the mark on of that name about that subject that have
+// ended.
+func (j *Journal) ended(mark int, name, subject string) int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	number := 0
+	for _, e := range j.calls[mark:] {
+		if e.ended && e.Name == name && slices.Contains(e.Subjects, subject) {
+			number++
+		}
+	}
+	return number
 }
 
 // Mark returns a point in the journal: its end as it is now.
@@ -207,7 +274,11 @@ func (j *Journal) Mark() int {
 func (j *Journal) All() []Call {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return slices.Clone(j.calls)
+	all := make([]Call, len(j.calls))
+	for i, e := range j.calls {
+		all[i] = e.Call
+	}
+	return all
 }
 
 // Names returns the names of the calls so far, in order; if any are given, only
@@ -226,9 +297,9 @@ func (j *Journal) names(only []string, wanted func(Call) bool) []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	names := []string{}
-	for _, c := range j.calls {
-		if (len(only) == 0 || slices.Contains(only, c.Name)) && wanted(c) {
-			names = append(names, c.Name)
+	for _, e := range j.calls {
+		if (len(only) == 0 || slices.Contains(only, e.Name)) && wanted(e.Call) {
+			names = append(names, e.Name)
 		}
 	}
 	return names
@@ -242,13 +313,16 @@ func (j *Journal) Count(only ...string) int {
 // String tells the calls so far, a line each, and what has been explained.
 func (j *Journal) String() string {
 	j.mu.Lock()
-	calls, explained := slices.Clone(j.calls), slices.Clone(j.explained)
-	j.mu.Unlock()
 	var b strings.Builder
-	fmt.Fprintf(&b, "calls so far: %d", len(calls))
-	for _, c := range calls {
-		fmt.Fprintf(&b, "\n\t%s", c)
+	fmt.Fprintf(&b, "calls so far: %d", len(j.calls))
+	for _, e := range j.calls {
+		fmt.Fprintf(&b, "\n\t%s", e.Call)
+		if !e.ended {
+			b.WriteString(" (has not ended)")
+		}
 	}
+	explained := slices.Clone(j.explained)
+	j.mu.Unlock()
 	for _, e := range explained {
 		fmt.Fprintf(&b, "\n%s: %v", e.what, e.get())
 	}

@@ -162,11 +162,15 @@ func (a *accessor) begin(name string, args any, subjects ...string) (end func(),
 	if a.busy.Add(1) > 1 {
 		a.m.overlapped.Store(true)
 	}
-	a.m.Record(name, args, subjects...)
+	noteEnd := a.m.RecordBegin(name, args, subjects...)
+	over := func() {
+		a.busy.Add(-1)
+		noteEnd()
+	}
 	begun := false
 	defer func() {
 		if !begun { // it has failed, or the script does not let it return
-			a.busy.Add(-1)
+			over()
 		}
 	}()
 	if err := a.m.Begin(context.Background(), name); err != nil {
@@ -176,8 +180,7 @@ func (a *accessor) begin(name string, args any, subjects ...string) (end func(),
 	a.m.mu.Lock()
 	return func() {
 		a.m.mu.Unlock()
-		a.m.Changed()
-		a.busy.Add(-1)
+		over()
 	}, nil
 }
 

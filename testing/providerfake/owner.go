@@ -43,7 +43,7 @@ func (p *Provider) ListFilesystemOwners(ctx envcontext.ProviderCallContext) ([]s
 func listOwners[T any](
 	p *Provider, ctx context.Context, name string, all *[]T, of func(T) (tag names.Tag, id string, size uint64),
 ) ([]storage.OwnedObject, error) {
-	p.Record(p.Options.Prefix+name, nil)
+	defer p.RecordBegin(p.Options.Prefix+name, nil)()
 	if err := p.Begin(ctx, name); err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (p *Provider) tag(ctx context.Context, name string, tags []storage.ObjectTa
 	for i, t := range tags {
 		subjects[i] = subject(t.ID)
 	}
-	p.Record(p.Options.Prefix+name, slices.Clone(tags), subjects...)
+	defer p.RecordBegin(p.Options.Prefix+name, slices.Clone(tags), subjects...)()
 	if err := p.Begin(ctx, name); err != nil {
 		return nil, err
 	}

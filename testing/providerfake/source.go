@@ -29,7 +29,7 @@ func batch[A, R any](
 	for _, s := range subjects {
 		p.Options.Rules.begin(name, s)
 	}
-	p.Record(p.Options.Prefix+name, slices.Clone(args), subjects...)
+	defer p.RecordBegin(p.Options.Prefix+name, slices.Clone(args), subjects...)()
 	err := p.begin(ctx, name, subjects)
 	results := make([]R, len(args))
 	for i, arg := range args {
@@ -46,7 +46,6 @@ func batch[A, R any](
 		}
 		p.Options.Rules.end(name, subjects[i], itemErr)
 	}
-	p.Changed()
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +131,7 @@ func (p *Provider) detach(subject string) error {
 // ValidateVolumeParams is part of storage.VolumeSource; the script can fail it, for
 // all or for an item.
 func (p *Provider) ValidateVolumeParams(params storage.VolumeParams) error {
-	p.Record(p.Options.Prefix+"ValidateVolumeParams", params, volumeTag(params))
+	defer p.RecordBegin(p.Options.Prefix+"ValidateVolumeParams", params, volumeTag(params))()
 	if err := p.Begin(context.Background(), "ValidateVolumeParams"); err != nil {
 		return err
 	}
@@ -142,7 +141,7 @@ func (p *Provider) ValidateVolumeParams(params storage.VolumeParams) error {
 // ValidateFilesystemParams is part of storage.FilesystemSource; the script can fail
 // it, for all or for an item.
 func (p *Provider) ValidateFilesystemParams(params storage.FilesystemParams) error {
-	p.Record(p.Options.Prefix+"ValidateFilesystemParams", params, filesystemTag(params))
+	defer p.RecordBegin(p.Options.Prefix+"ValidateFilesystemParams", params, filesystemTag(params))()
 	if err := p.Begin(context.Background(), "ValidateFilesystemParams"); err != nil {
 		return err
 	}
@@ -221,7 +220,7 @@ func (p *Provider) attachVolume(params storage.VolumeAttachmentParams) (*storage
 
 // ListVolumes is part of storage.VolumeSource.
 func (p *Provider) ListVolumes(ctx envcontext.ProviderCallContext) ([]string, error) {
-	p.Record(p.Options.Prefix+"ListVolumes", nil)
+	defer p.RecordBegin(p.Options.Prefix+"ListVolumes", nil)()
 	if err := p.Begin(ctx, "ListVolumes"); err != nil {
 		return nil, err
 	}
@@ -237,7 +236,7 @@ func (p *Provider) ListVolumes(ctx envcontext.ProviderCallContext) ([]string, er
 // DescribeVolumes is part of storage.VolumeSource. It changes nothing, so the rules
 // do not ask when it is called.
 func (p *Provider) DescribeVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]storage.DescribeVolumesResult, error) {
-	p.Record(p.Options.Prefix+"DescribeVolumes", slices.Clone(ids))
+	defer p.RecordBegin(p.Options.Prefix+"DescribeVolumes", slices.Clone(ids))()
 	if err := p.Begin(ctx, "DescribeVolumes"); err != nil {
 		return nil, err
 	}

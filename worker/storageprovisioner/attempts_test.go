@@ -52,11 +52,17 @@ func (a *attempts) Life(tags []names.Tag) ([]params.LifeResult, error) {
 }
 
 func (a *attempts) SetAttempts(all []params.Attempt) ([]params.ErrorResult, error) {
+	var ends []func()
+	defer func() {
+		for _, end := range ends {
+			end()
+		}
+	}()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	results := make([]params.ErrorResult, len(all))
 	for i, at := range all {
-		a.journal.Record("SetAttempts", at.Attempted, describeAttempt(at))
+		ends = append(ends, a.journal.RecordBegin("SetAttempts", at.Attempted, describeAttempt(at)))
 		if results[i].Error = a.refusal; a.refusal == nil {
 			a.attempted[at.Id] = at.Attempted
 		}

@@ -258,8 +258,8 @@ func (s *concurrencySuite) TestOneVolumeIsInOneCallAtATime(c *gc.C) {
 	s.volumeAttachmentsChanged(c, "machine-2", "0", "1")
 	s.caughtUp(c)
 	c.Check(s.states(c), jc.DeepEquals, map[string]int{"running": 2, "queued": 3})
-	c.Check(s.Next(c, "AttachVolumes").Subjects, jc.DeepEquals, []string{"volume-0 machine-0"})
-	c.Check(s.Next(c, "AttachVolumes").Subjects, jc.DeepEquals, []string{"volume-1 machine-1"})
+	c.Check(s.NextBegun(c, "AttachVolumes").Subjects, jc.DeepEquals, []string{"volume-0 machine-0"})
+	c.Check(s.NextBegun(c, "AttachVolumes").Subjects, jc.DeepEquals, []string{"volume-1 machine-1"})
 
 	attaching.Open()
 	for _, host := range []string{"machine-0", "machine-1", "machine-2"} {
@@ -340,7 +340,7 @@ func (s *concurrencySuite) limiter(name string) limiter {
 }
 
 func (l limiter) WaitToCall(ctx context.Context) error {
-	l.Record(l.name, nil)
+	defer l.RecordBegin(l.name, nil)()
 	return l.Begin(ctx, l.name)
 }
 

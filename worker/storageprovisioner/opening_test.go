@@ -232,7 +232,7 @@ func (s *openingSuite) TestMachineWithoutAnInstanceIsWaitedFor(c *gc.C) {
 		s.addVolumeOn("machine-1", "0", "dynamic")
 		s.volumesChanged(c, "0")
 		s.machineWatcher(c, "1")
-		s.Await(c, "the machine's first event", func() bool { return len(s.About("machine-1", "InstanceIds")) == 2 })
+		s.AwaitCalls(c, 2, "InstanceIds", "machine-1") // the second for the watcher's first event
 		s.barrier(c)
 		c.Check(s.deedsAbout("volume-0"), gc.HasLen, 0)
 		c.Check(s.log.warned(), gc.HasLen, 0)

@@ -121,7 +121,7 @@ func (p *carrier) call(ctx context.Context, name string, attributes map[string]s
 		i := slices.Index(p.busy, subject)
 		p.busy = slices.Delete(p.busy, i, i+1)
 	}()
-	p.Record(p.prefix+name, attributes, subject)
+	defer p.RecordBegin(p.prefix+name, attributes, subject)()
 	if err := p.Begin(ctx, name); err != nil {
 		return err
 	}

@@ -184,13 +184,18 @@ func (s *planningSuite) addPlannedOn(c *gc.C, host, volume, provider string, t s
 	return a
 }
 
-// plansChanged tells of the plans of volumes on machine 0.
+// plansChanged tells of the plans of volumes on machine 0. A worker that runs has taken
+// that in when it returns: the watcher of plans is none that a barrier waits for.
 func (s *planningSuite) plansChanged(c *gc.C, volumes ...string) {
 	var ids []params.MachineStorageId
 	for _, v := range volumes {
 		ids = append(ids, onMachine0(volumeTag(v)))
 	}
-	s.fed.VolumeAttachmentPlans.Send(ids)
+	if s.worker == nil {
+		s.fed.VolumeAttachmentPlans.Send(ids)
+	} else {
+		s.fed.VolumeAttachmentPlans.Deliver(c, ids)
+	}
 }
 
 // carriedOut has a plan carried out by the worker.
@@ -684,11 +689,11 @@ func (s *plansSuite) TestPlanOfAnotherMachineIsLeftAlone(c *gc.C) {
 	s.startPlanning(c)
 	a := s.addPlannedOn(c, "machine-1", "0", "elsewhere", "iscsi")
 	b := s.addPlannedOn(c, "machine-1", "1", "elsewhere", "fibre")
-	s.fed.VolumeAttachmentPlans.Send([]params.MachineStorageId{a, b})
+	s.fed.VolumeAttachmentPlans.Deliver(c, []params.MachineStorageId{a, b})
 	s.barrier(c)
 	s.state.Detach("machine-1", "volume-0")
 	s.state.Detach("machine-1", "volume-1")
-	s.fed.VolumeAttachmentPlans.Send([]params.MachineStorageId{a, b})
+	s.fed.VolumeAttachmentPlans.Deliver(c, []params.MachineStorageId{a, b})
 	s.barrier(c)
 	c.Check(s.Count(planCalls...), gc.Equals, 0)
 	c.Check(s.About("volume-0 machine-1", "VolumeAttachmentPlans"), gc.HasLen, 2)
@@ -1004,7 +1009,7 @@ func (s *plansSuite) TestWatcherThatCannotBeStartedEndsTheWorker(c *gc.C) {
 // What a watcher tells of that is no attachment is logged and nothing else.
 func (s *plansSuite) TestNonsenseFromTheWatcherIsLogged(c *gc.C) {
 	s.startPlanning(c)
-	s.fed.VolumeAttachmentPlans.Send([]params.MachineStorageId{
+	s.fed.VolumeAttachmentPlans.Deliver(c, []params.MachineStorageId{
 		{MachineTag: "machine-0", AttachmentTag: "filesystem-0"}, {MachineTag: "7", AttachmentTag: "volume-0"},
 	})
 	s.barrier(c)

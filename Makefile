@@ -13,7 +13,7 @@ LONGEST := ./e2e ./storage/provider
 SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race verify e2e soak simulate faults uml cover mutate fuzz bench-schedule bench-apply bench-dataplane bench-scale bench-state model packages
+.PHONY: help build run test lint race verify e2e soak simulate delays faults uml cover mutate fuzz bench-schedule bench-apply bench-dataplane bench-scale bench-state model packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -46,6 +46,9 @@ soak: packages ## Crash the agent, and the disks beneath it, 500 times while sto
 
 simulate: ## Drive the workers through random histories, a million steps (SIMULATE='-steps=10000000 -seed=1')
 	$(GO_TEST) -count=1 -timeout=0 -run='^TestSimulation' ./worker/storageprovisioner/internal/simulation -args -steps=1000000 -search $(SIMULATE)
+
+delays: ## Run the worker's tests with a delay at each point where goroutines hand over to each other (DELAYS='clerk-job all': some)
+	@scripts/delays $(DELAYS)
 
 faults: ## Make every fault happen on real devices (FAULTS=-short: a sample of the steps)
 	@scripts/packages strace:strace mkfs.btrfs:btrfs-progs

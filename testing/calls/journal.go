@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/stowage-io/stowage/internal/delay"
 )
 
 // Patience bounds the wait for what must happen. A test that passes never waits
@@ -77,8 +79,11 @@ func NewJournal() *Journal {
 func (j *Journal) RecordBegin(name string, args any, subjects ...string) (end func()) {
 	e := &entry{Call: Call{name, args, subjects}}
 	j.add(e)
+	delay.At(delay.CallBegun)
 	return func() {
+		delay.At(delay.CallDone)
 		j.end(e)
+		delay.At(delay.CallEnded)
 	}
 }
 
@@ -153,6 +158,7 @@ func (j *Journal) Await(t TB, what string, holds func() bool) {
 	timeout := time.NewTimer(Patience)
 	defer timeout.Stop()
 	for {
+		delay.At(delay.TestWoken)
 		j.mu.Lock()
 		changed := j.changed
 		j.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"gopkg.in/tomb.v2"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/internal/delay"
 	"github.com/stowage-io/stowage/testing/calls"
 	"github.com/stowage-io/stowage/watcher"
 )
@@ -72,9 +73,11 @@ func (w *Watcher[T]) run(queue []event[T]) error {
 		var head event[T]
 		if len(queue) > 0 {
 			out, head = w.changes, queue[0]
+			delay.At(delay.EventSent)
 		}
 		select {
 		case out <- head.value:
+			delay.At(delay.EventTaken)
 			for _, taken := range head.taken {
 				close(taken)
 			}

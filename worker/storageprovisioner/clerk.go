@@ -4,6 +4,7 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/internal/delay"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
@@ -26,7 +27,9 @@ func clerk(shelter *shelter, jobs <-chan job, answers chan<- answer) {
 	for {
 		err := shelter.apart(theState, doing, func() {
 			for job := range jobs {
+				delay.At(delay.ClerkJob)
 				reply, err := job()
+				delay.At(delay.ClerkAnswer)
 				answers <- answer{reply, err}
 			}
 		})

@@ -10,6 +10,7 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/internal/delay"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
@@ -94,7 +95,9 @@ func hand(ctx context.Context, shelter *shelter, source *lazySource, tasks <-cha
 		err := shelter.apart(theProvider, about, func() {
 			for t := range tasks {
 				h = handed{batch: t.batch}
+				delay.At(delay.HandTask)
 				h.do(ctx, source, t)
+				delay.At(delay.HandDone)
 				done <- h
 				h = handed{} // it may be large
 			}

@@ -12,6 +12,7 @@ import (
 	"gopkg.in/tomb.v2"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/internal/delay"
 	"github.com/stowage-io/stowage/watcher"
 	"github.com/stowage-io/stowage/worker"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/byid"
@@ -139,6 +140,7 @@ func (l *loop) run() error {
 // serve takes events until the worker is to end.
 func (l *loop) serve() error {
 	for {
+		delay.At(delay.LoopEvent)
 		select {
 		case <-l.tomb.Dying():
 			return nil
@@ -215,6 +217,7 @@ func (l *loop) serve() error {
 		if !l.tomb.Alive() {
 			return nil
 		}
+		delay.At(delay.LoopAdvance)
 		l.advance()
 	}
 }

@@ -1,0 +1,24 @@
+//go:build delays
+
+package delay_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stowage-io/stowage/internal/delay"
+)
+
+// Run with STOWAGE_DELAY=all: what "make delays" asks for is slow.
+func TestPointsAreSlow(t *testing.T) {
+	if len(delay.Points) < 10 {
+		t.Fatalf("only %d points", len(delay.Points))
+	}
+	for _, p := range delay.Points {
+		begun := time.Now()
+		delay.At(p)
+		if took := time.Since(begun); took < 400*time.Microsecond {
+			t.Errorf("%s took %v", p, took)
+		}
+	}
+}

@@ -58,7 +58,7 @@ func writing[A any](
 		in.world.deeds.Add(1)
 	}
 	l := in.pass(name)
-	if l.lost && l.once(2) {
+	if l.late || l.lost && l.once(2) {
 		return nil, errCrashed
 	}
 	whole := !l.lost && l.once(200)
@@ -324,7 +324,7 @@ func (a accessors) SetAttempts(all []params.Attempt) ([]params.ErrorResult, erro
 
 func (a accessors) SetStatus(all []params.EntityStatusArgs) error {
 	l := a.in.pass("SetStatus")
-	if l.lost && l.once(2) {
+	if l.late || l.lost && l.once(2) {
 		return errCrashed
 	}
 	failed := l.once(20)

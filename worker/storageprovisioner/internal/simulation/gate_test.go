@@ -21,7 +21,8 @@ type gate struct {
 // any more.
 var errCrashed = errors.New("crashed")
 
-// pass waits until the history lets the call go on.
+// pass waits until the history lets the call go on. That of a worker that has crashed
+// before does nothing.
 func (in *incarnation) pass(name string) luck { return in.wait(name, false) }
 
 func (in *incarnation) wait(name string, slow bool) luck {
@@ -29,9 +30,9 @@ func (in *incarnation) wait(name string, slow bool) luck {
 	w.mu.Lock()
 	if in.crashed {
 		w.mu.Unlock()
-		return luck{lost: true}
+		return luck{lost: true, late: true}
 	}
-	g := &gate{of: in, name: in.name + ": " + name, open: make(chan luck, 1), slow: slow}
+	g := &gate{of: in, name: withoutUUIDs(in.name + ": " + name), open: make(chan luck, 1), slow: slow}
 	w.gates = append(w.gates, g)
 	w.mu.Unlock()
 	return <-g.open
@@ -60,13 +61,17 @@ func (w *world) openGate(s step) bool {
 	return true
 }
 
-// openAll lets the calls of an incarnation that has crashed go nowhere.
-func (w *world) openAll(in *incarnation, dice uint32) {
-	w.gates = slices.DeleteFunc(w.gates, func(g *gate) bool {
-		if g.of != in {
-			return false
-		}
-		g.open <- luck{lost: true, dice: dice}
-		return true
-	})
+// openLost lets one of the waiting calls of an incarnation that has crashed go nowhere,
+// and reports whether there was one.
+func (w *world) openLost(in *incarnation, dice uint32) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	slices.SortStableFunc(w.gates, func(a, b *gate) int { return strings.Compare(a.name, b.name) })
+	i := slices.IndexFunc(w.gates, func(g *gate) bool { return g.of == in })
+	if i < 0 {
+		return false
+	}
+	w.gates[i].open <- luck{lost: true, dice: dice}
+	w.gates = slices.Delete(w.gates, i, i+1)
+	return true
 }

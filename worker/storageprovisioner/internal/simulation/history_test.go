@@ -47,6 +47,8 @@ func shrink(history []step, fails func([]step) bool) []step {
 type luck struct {
 	// lost says that the worker has crashed: whatever happens, it does not learn of it.
 	lost bool
+	// late says that it had crashed before it called: nothing happens.
+	late bool
 	dice uint32
 }
 

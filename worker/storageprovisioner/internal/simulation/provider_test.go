@@ -154,6 +154,10 @@ func provide[R any](ctx envcontext.ProviderCallContext, in *incarnation, name st
 	w := in.world
 	var keys []string
 	w.mu.Lock()
+	if in.crashed {
+		w.mu.Unlock()
+		return nil, errCrashed
+	}
 	w.deeds.Add(1)
 	for _, c := range calls {
 		keys = append(keys, c.key)

@@ -2,7 +2,10 @@ package simulation
 
 import (
 	"fmt"
+	"hash"
+	"hash/fnv"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -82,6 +85,9 @@ type world struct {
 	keepLog bool
 	logging sync.Mutex
 	log     []string
+	// sum is a checksum of all that would be in the log but what workers say: when they
+	// say it is up to them.
+	sum hash.Hash64
 }
 
 var scopes = []names.Tag{
@@ -139,6 +145,7 @@ func newWorld(free, keepLog bool) *world {
 		recorded:  make(map[string]string),
 		attempted: make(map[string]bool),
 		untold:    make(map[string]bool),
+		sum:       fnv.New64a(),
 	}
 	w.open()
 	w.configure()
@@ -178,16 +185,37 @@ func (w *world) fail(format string, args ...any) {
 }
 
 func (w *world) logf(format string, args ...any) {
+	line := withoutUUIDs(fmt.Sprintf(format, args...))
+	w.logging.Lock()
+	defer w.logging.Unlock()
+	fmt.Fprintln(w.sum, line)
 	if w.keepLog {
-		w.logging.Lock()
-		defer w.logging.Unlock()
-		w.log = append(w.log, fmt.Sprintf(format, args...))
+		w.log = append(w.log, line)
 	}
 }
 
+var someUUID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+
+// withoutUUIDs returns a text without the UUIDs that the state has made: they are other
+// ones each time.
+func withoutUUIDs(text string) string {
+	if strings.Count(text, "-") < 4 {
+		return text
+	}
+	return someUUID.ReplaceAllString(text, "UUID")
+}
+
+// said is what lines of the log begin with that workers say.
+const said = "    "
+
 // Loggers of workers.
 func (in *incarnation) say(level, format string, args ...any) {
-	in.world.logf("    %s %s: %s", in.name, level, fmt.Sprintf(format, args...))
+	w := in.world
+	if w.keepLog {
+		w.logging.Lock()
+		defer w.logging.Unlock()
+		w.log = append(w.log, fmt.Sprintf("%s%s %s: %s", said, in.name, level, fmt.Sprintf(format, args...)))
+	}
 }
 func (in *incarnation) Tracef(format string, args ...any)   {}
 func (in *incarnation) Debugf(format string, args ...any)   {}
@@ -266,15 +294,23 @@ func (w *world) start(i int, l luck) {
 	w.logf("%s starts, threshold %d, batches of %d, resync %v", in.name, c.Retry.CreateThreshold, c.MaxBatch, c.ResyncInterval)
 }
 
-// crash has a worker end with nothing more done or heard, at any moment.
+// crash has a worker end with nothing more done or heard, at any moment. What it has
+// called comes to an end that it does not learn of, and what it calls from now on does
+// nothing. It is killed first: else it would go on until it is, which is a matter of
+// chance. And its calls end one after another, as their order is another such matter.
 func (w *world) crash(i int, dice uint32) {
 	in := w.workers[i]
 	w.mu.Lock()
 	w.logf("%s crashes", in.name)
 	in.crashed = true
-	w.openAll(in, dice)
 	w.mu.Unlock()
 	in.worker.Kill()
+	for more := true; more; {
+		if !w.free {
+			synctest.Wait()
+		}
+		more = w.openLost(in, dice)
+	}
 	<-in.ended
 	w.put(i, nil)
 }

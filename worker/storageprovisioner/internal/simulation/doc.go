@@ -15,4 +15,8 @@
 // A history is a list of steps, which are numbers (history_test.go). Numbers choose
 // among what is possible at the time, so that any list is a history, and a history that
 // has failed is made smaller by leaving steps away.
+//
+// What has been found is kept in testdata/corpus, as text (corpus_test.go), and run by each
+// go test. To add a history, put the lines that the failed test printed last into a new file
+// there, and above them, as a comment, what was wrong.
 package simulation

@@ -115,7 +115,7 @@ func TestSimulation(t *testing.T) {
 			return simulate(t, seed, shorter, 1, false).wrong != nil
 		})
 		o := simulate(t, seed, history, 1, true)
-		t.Fatalf("seed %d, made smaller, %d steps: %v\n%s", seed, len(history), o.wrong, strings.Join(o.log, "\n"))
+		t.Fatalf("seed %d, made smaller, %d steps: %v\n%s\n%s", seed, len(history), o.wrong, strings.Join(o.log, "\n"), keep(seed, history))
 	})
 }
 

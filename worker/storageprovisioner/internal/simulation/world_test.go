@@ -504,25 +504,26 @@ func elapse(d time.Duration) { time.Sleep(d) }
 
 // action is what a step may do; it reports whether anything was to be done.
 type action struct {
+	name   string
 	weight int
 	do     func(w *world, s step) bool
 }
 
 var actions = []action{
-	{40, (*world).openGate},
-	{22, (*world).deliver},
-	{8, (*world).user},
-	{6, func(w *world, s step) bool {
+	{"open", 40, (*world).openGate},
+	{"deliver", 22, (*world).deliver},
+	{"user", 8, (*world).user},
+	{"elapse", 6, func(w *world, s step) bool {
 		d := []time.Duration{time.Second, 30 * time.Second, 10 * time.Minute, time.Hour}[s.which%4]
 		w.logf("%v pass", d)
 		elapse(d)
 		return true
 	}},
-	{6, func(w *world, s step) bool { w.scan(scopes[1+int(s.which)%2].(names.MachineTag)); return true }},
-	{4, (*world).progress},
-	{1, (*world).older},
-	{1, func(w *world, s step) bool { w.provision(scopes[1+int(s.which)%2].(names.MachineTag)); return true }},
-	{4, func(w *world, s step) bool {
+	{"scan", 6, func(w *world, s step) bool { w.scan(scopes[1+int(s.which)%2].(names.MachineTag)); return true }},
+	{"progress", 4, (*world).progress},
+	{"older", 1, (*world).older},
+	{"provision", 1, func(w *world, s step) bool { w.provision(scopes[1+int(s.which)%2].(names.MachineTag)); return true }},
+	{"start", 4, func(w *world, s step) bool {
 		for i, in := range w.workers {
 			if in == nil {
 				w.start(i, luck{dice: s.dice})
@@ -531,7 +532,7 @@ var actions = []action{
 		}
 		return false
 	}},
-	{1, func(w *world, s step) bool {
+	{"disrupt", 1, func(w *world, s step) bool {
 		i := int(s.which) % len(scopes)
 		switch {
 		case s.dice%5 == 0:
@@ -553,7 +554,10 @@ var actions = []action{
 }
 
 // follow takes one step, and reports whether there was anything to do for it.
-func (w *world) follow(s step) bool {
+func (w *world) follow(s step) bool { return actionOf(s).do(w, s) }
+
+// actionOf returns the action that a step's number stands for.
+func actionOf(s step) action {
 	total := 0
 	for _, a := range actions {
 		total += a.weight
@@ -561,11 +565,11 @@ func (w *world) follow(s step) bool {
 	n := int(s.do) % total
 	for _, a := range actions {
 		if n < a.weight {
-			return a.do(w, s)
+			return a
 		}
 		n -= a.weight
 	}
-	return false
+	panic("unreachable")
 }
 
 // patience is how long, in simulated time, everything may take to come to rest.

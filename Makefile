@@ -8,7 +8,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 # GO_TEST runs the tests of a target; the gate has scripts/retest here.
 GO_TEST ?= go test
 # LONGEST are the packages whose tests take longest: those that begin first end in time.
-LONGEST := ./e2e ./storage/provider
+LONGEST := ./e2e ./storage/provider ./storage/provider/managed
 # Root's tests have a mount namespace of their own.
 SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 

@@ -175,7 +175,8 @@ func TestBulkCallLooksAtTheDevicesOnce(t *testing.T) {
 				if got := max(opens["block"], opens["partitions"]); got > call.block {
 					t.Errorf("%s: devices are listed %d times, want %d at most", call.name, got, call.block)
 				}
-				if got := opens["mountinfo"]; got != call.mounts {
+				// A thread that has read them may have ended with a program that it ran.
+				if got := opens["mountinfo"]; got > call.mounts || got+opens[""] < call.mounts {
 					t.Errorf("%s: mounts are read %d times, want %d", call.name, got, call.mounts)
 				}
 			}

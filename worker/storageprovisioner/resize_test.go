@@ -432,9 +432,9 @@ func (s *resizeSuite) TestStateWithoutSizesIsAskedForNone(c *gc.C) {
 // A size that cannot be read is read again; that it is not provisioned is no error.
 func (s *resizeSuite) TestSizesThatCannotBeRead(c *gc.C) {
 	v, _ := s.volume(c)
+	s.barrier(c) // or its size is being read still, and that fails
 	s.state.FailItem("VolumeSizes", v, errors.New("busy"))
 	s.raise(c, v, 2000)
-	s.AwaitCall(c, "VolumeSizes", v)
 	s.advance(c, 30*time.Second)
 	s.Next(c, "ResizeVolumes")
 	s.state.FailItem("FilesystemSizes", "filesystem-7", errors.NotProvisionedf("filesystem 7"))

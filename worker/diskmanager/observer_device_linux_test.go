@@ -18,9 +18,9 @@ import (
 	"time"
 	"unsafe"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/leaktest"
 	"github.com/stowage-io/stowage/storage"
 )
 
@@ -92,7 +92,7 @@ func (g *gate) Next() (Hint, error) {
 // the smallest buffer is full: nothing tells of them but that something was lost.
 func TestDevicesAreRightAfterAnOverflow(t *testing.T) {
 	needRoot(t)
-	t.Cleanup(func() { goleak.VerifyNone(t) })
+	t.Cleanup(func() { leaktest.VerifyNone(t) })
 	g := &gate{overflowed: make(chan struct{}, 1)}
 	_, lists := startWorker(t, func() (EventSource, error) {
 		const smallest = 1
@@ -152,7 +152,7 @@ func TestDevicesAreRightAfterAnOverflow(t *testing.T) {
 // TestGrownDeviceIsPublished: what grows a volume waits for it.
 func TestGrownDeviceIsPublished(t *testing.T) {
 	needRoot(t)
-	t.Cleanup(func() { goleak.VerifyNone(t) })
+	t.Cleanup(func() { leaktest.VerifyNone(t) })
 	_, lists := startWorker(t, KernelEvents)
 	file, find := backingFile(t, 4)
 	name, _ := attachLoop(t, file)
@@ -227,7 +227,7 @@ func TestUdevIsHeard(t *testing.T) {
 // published says where it is.
 func TestPainAttachedButItsLocationNeverAppears(t *testing.T) {
 	needRoot(t)
-	t.Cleanup(func() { goleak.VerifyNone(t) })
+	t.Cleanup(func() { leaktest.VerifyNone(t) })
 	w, lists := startWorker(t, silence)
 	file, find := backingFile(t, 4)
 	name, _ := attachLoop(t, file)
@@ -246,7 +246,7 @@ func TestPainAttachedButItsLocationNeverAppears(t *testing.T) {
 // is known already.
 func TestPainEventLost(t *testing.T) {
 	needRoot(t)
-	t.Cleanup(func() { goleak.VerifyNone(t) })
+	t.Cleanup(func() { leaktest.VerifyNone(t) })
 	w, lists := startWorker(t, silence)
 	file, find := backingFile(t, 4)
 	_, detach := attachLoop(t, file)
@@ -479,7 +479,7 @@ func TestConvergesInASandbox(t *testing.T) {
 		},
 	} {
 		t.Run(test.surroundings, func(t *testing.T) {
-			t.Cleanup(func() { goleak.VerifyNone(t) })
+			t.Cleanup(func() { leaktest.VerifyNone(t) })
 			_, reports := startObserver(t, test.surroundings, test.namespaces)
 			file, find := backingFile(t, 4)
 			first := waitForReport(t, reports, "a first list", func(report) bool { return true })

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/leaktest"
 	"github.com/stowage-io/stowage/internal/superblock/superblocktest"
 	"github.com/stowage-io/stowage/storage"
 )
@@ -55,7 +55,7 @@ func (p published) waitFor(t *testing.T, what string, agrees func([]storage.Bloc
 
 func TestLoopDeviceComesAndGoes(t *testing.T) {
 	needRoot(t)
-	defer goleak.VerifyNone(t)
+	defer leaktest.VerifyNone(t)
 
 	lists := make(published, 1000)
 	w, err := New(Config{Publisher: lists, PollInterval: time.Hour}) // what is seen is seen by event
@@ -127,7 +127,7 @@ func TestLoopDeviceComesAndGoes(t *testing.T) {
 // nothing tells that it would not any more.
 func TestDeviceThatCannotBeOpenedAtOnceIsFound(t *testing.T) {
 	needRoot(t)
-	defer goleak.VerifyNone(t)
+	defer leaktest.VerifyNone(t)
 	file, find := backingFile(t, 4)
 	name, _ := attachLoop(t, file)
 	lister, failures := newSysfsLister(), 3
@@ -186,7 +186,7 @@ func TestOverflowIsReported(t *testing.T) {
 }
 
 func TestKernelEventsCloseEndsNext(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer leaktest.VerifyNone(t)
 	events, err := KernelEvents()
 	if err != nil {
 		t.Skipf("no kernel events here: %v", err)

@@ -16,6 +16,7 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/environs/config"
+	"github.com/stowage-io/stowage/internal/leaktest"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/testing/calls"
 	"github.com/stowage-io/stowage/testing/clocktest"
@@ -97,7 +98,7 @@ func (s *baseSuite) TearDownTest(c *gc.C) {
 	c.Check(s.state.Overlapped(), jc.IsFalse, gc.Commentf("accessors were called at the same time"))
 	c.Check(s.rules.Breaches(), gc.HasLen, 0)
 	c.Check(s.clock.Timers(), gc.HasLen, 0, gc.Commentf("timers are left"))
-	c.Check(goleak.Find(s.others), jc.ErrorIsNil)
+	c.Check(leaktest.Find(s.others), jc.ErrorIsNil)
 }
 
 // waited waits for the worker to end, and returns its error.

@@ -61,8 +61,9 @@ func isolate() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return errors.Annotate(err, "making a mount namespace")
 	}
-	// What is unmounted here stays mounted elsewhere.
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err == unix.EINVAL {
+	// What is unmounted here stays mounted elsewhere. What is unmounted elsewhere, where
+	// mounts are shared, goes here too, and is not kept alive until the copy is gone.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err == unix.EINVAL {
 		return errFixedRoot
 	} else if err != nil {
 		return errors.Annotate(err, "separating a mount namespace")
@@ -112,7 +113,11 @@ func isolate() error {
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
 		return errors.Annotate(err, "leaving the machine's mounts")
 	}
-	return errors.Annotate(unix.Chdir("/"), "entering the root directory")
+	if err := unix.Chdir("/"); err != nil {
+		return errors.Annotate(err, "entering the root directory")
+	}
+	// What is mounted from now on is not to be seen here.
+	return errors.Annotate(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), "separating a mount namespace")
 }
 
 // cloneMount returns a copy of the mount at a path, mounted nowhere yet.

@@ -52,7 +52,7 @@ delays: ## Run the worker's tests with a delay at each point where goroutines ha
 
 faults: ## Make every fault happen on real devices (FAULTS=-short: a sample of the steps)
 	@scripts/packages strace:strace mkfs.btrfs:btrfs-progs
-	cd storage/provider/faults && STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) -tags=faults -count=1 -timeout=1h $(FAULTS)
+	cd storage/provider/faults && STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) $(SANDBOX) -tags=faults -count=1 -timeout=1h $(FAULTS)
 	STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) $(SANDBOX) -tags=faults -count=1 -run '^Test.*Steps' ./storage/provider/rootfs
 
 uml: ## Run the tests of project quotas and of growing ext4 in user-mode Linux, where the kernel here has neither

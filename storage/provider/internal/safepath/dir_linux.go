@@ -22,9 +22,10 @@ func Make(path string) (*Dir, error) {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
 		return nil, errors.NotValidf("directory %q: not an absolute, clean path", path)
 	}
+	made := false
 	dir, err := Open(path)
 	if errors.Is(err, unix.ENOENT) {
-		if err := makeAll(path); err != nil {
+		if made, err = makeAll(path); err != nil {
 			return nil, errors.Trace(err)
 		}
 		dir, err = Open(path)
@@ -33,6 +34,9 @@ func Make(path string) (*Dir, error) {
 		return nil, errors.Trace(err)
 	}
 	err = settleParent(path)
+	if err == nil && made {
+		err = dir.noteEmpty()
+	}
 	if err == nil {
 		err = dir.makePrivate()
 	}
@@ -44,28 +48,30 @@ func Make(path string) (*Dir, error) {
 }
 
 // makeAll makes a directory and its missing parents, and syncs the directory
-// that each was made in before anything is made in the new one.
-func makeAll(path string) error {
+// that each was made in before anything is made in the new one. It reports whether the
+// directory itself was not there.
+func makeAll(path string) (made bool, err error) {
 	parent := filepath.Dir(path)
-	err := settleParent(parent)
-	if err == nil {
-		err = unix.Mkdir(path, 0o700)
+	if err := settleParent(parent); err != nil {
+		return false, errors.Trace(err)
 	}
+	err = unix.Mkdir(path, 0o700)
 	if err == unix.ENOENT {
-		if err := makeAll(parent); err != nil {
-			return errors.Trace(err)
+		if _, err := makeAll(parent); err != nil {
+			return false, errors.Trace(err)
 		}
 		err = unix.Mkdir(path, 0o700)
 	}
 	if err != nil && err != unix.EEXIST {
-		return &os.PathError{Op: "mkdir", Path: path, Err: err}
+		return false, &os.PathError{Op: "mkdir", Path: path, Err: err}
 	}
+	made = err == nil
 	dir, err := os.Open(parent)
 	if err != nil {
-		return errors.Trace(err)
+		return false, errors.Trace(err)
 	}
 	defer dir.Close()
-	return (&Dir{f: dir}).Sync()
+	return made, (&Dir{f: dir}).Sync()
 }
 
 func (d *Dir) makePrivate() error {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/internal/syscalltest"
 )
 
 func makeDir(t *testing.T) *Dir {
@@ -166,4 +168,47 @@ func FuzzCheck(f *testing.F) {
 			t.Errorf("%q leads elsewhere", name)
 		}
 	})
+}
+
+// What is known to last is not synced again.
+func TestSettleSyncsOnce(t *testing.T) {
+	top, err := OpenReal(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer top.Close()
+	if err := os.Mkdir(top.Entry("old"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	settled.dirs = make(map[dirID]dirState) // it may have the inode of one that was removed
+	for _, err := range []error{top.Settle(), settleParent(top.Path())} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct {
+		name  string
+		syncs []string // of directories, at the first use
+	}{
+		{"new", []string{top.Path()}}, // in which it was made
+		{"old", []string{top.Entry("old")}},
+	} {
+		for _, want := range [][]string{test.syncs, nil} {
+			var got []string
+			err := syscalltest.Intercept(t, []int{unix.SYS_FSYNC}, func(c syscalltest.Call) syscalltest.Result {
+				got = append(got, c.Path())
+				return syscalltest.Pass
+			}, func() error {
+				dir, err := Make(top.Entry(test.name))
+				if err != nil {
+					return err
+				}
+				defer dir.Close()
+				return dir.Settle()
+			})
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("%s: synced %q, want %q: %v", test.name, got, want, err)
+			}
+		}
+	}
 }

@@ -21,7 +21,12 @@ type registry struct {
 	dirs map[dirID]dirState
 }
 
-type dirID struct{ dev, ino uint64 }
+// dirID tells a directory from others. One that is made after another was removed may have
+// its inode number; born is then another, on filesystems that keep it.
+type dirID struct {
+	dev, ino uint64
+	born     unix.StatxTimestamp
+}
 
 type dirState struct {
 	// settled says that no name in the directory waits for a sync, but those of callers who
@@ -57,7 +62,7 @@ func SyncAll(dirs ...*Dir) error {
 // Settle makes durable what an earlier sync of the directory failed to. It is called before
 // anything is read or done in the directory that relies on the names that are there. This
 // process does not know of the syncs of those before it, and so syncs each directory once;
-// otherwise Settle costs one fstat.
+// otherwise Settle costs one statx.
 func (d *Dir) Settle() error {
 	id, err := d.id()
 	if err != nil {
@@ -80,12 +85,24 @@ func settleParent(path string) error {
 	return (&Dir{f: dir}).Settle()
 }
 
-func (d *Dir) id() (dirID, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(d.fd(), &st); err != nil {
-		return dirID{}, &os.PathError{Op: "fstat", Path: d.Path(), Err: err}
+// noteEmpty notes that the directory is new: there is nothing in it to be synced.
+func (d *Dir) noteEmpty() error {
+	id, err := d.id()
+	if err != nil {
+		return errors.Trace(err)
 	}
-	return dirID{st.Dev, st.Ino}, nil
+	settled.mu.Lock()
+	defer settled.mu.Unlock()
+	settled.dirs[id] = dirState{settled: true, failures: settled.dirs[id].failures}
+	return nil
+}
+
+func (d *Dir) id() (dirID, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(d.fd(), "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
+		return dirID{}, &os.PathError{Op: "statx", Path: d.Path(), Err: err}
+	}
+	return dirID{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino, st.Btime}, nil
 }
 
 func (r *registry) get(id dirID) dirState {

@@ -231,16 +231,18 @@ func (c *call) devices(id string, rec record) ([]loopdev.Device, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
+	// The file may have any path by now: the recorded device is looked for by its name.
+	if rec.BootID == c.BootID {
+		if unreadable, err := loops.MayBe(rec.Device, rec.DiskSeq); err != nil {
+			return nil, errors.Trace(err)
+		} else if unreadable {
+			return nil, errors.Annotatef(unix.EIO, "finding out what %s shows", rec.Device)
+		}
+	}
 	path := c.Files.Entry(id)
 	if found {
 		devices, err := loops.OfFile(loopdev.FileID{Dev: st.Dev, Ino: st.Ino}, path)
 		return devices, errors.Trace(err)
-	}
-	// The file may have any name by now: the recorded device is looked for by its own.
-	if unreadable, err := loops.MayBe(rec.Device, rec.DiskSeq); err != nil {
-		return nil, errors.Trace(err)
-	} else if unreadable {
-		return nil, errors.Annotatef(unix.EIO, "finding out what %s shows", rec.Device)
 	}
 	devices, err := loops.OfFile(loopdev.FileID{Dev: rec.Dev, Ino: rec.Ino}, path)
 	if err != nil {

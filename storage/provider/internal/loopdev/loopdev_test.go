@@ -63,18 +63,24 @@ func TestUnreadableDeviceMayShow(t *testing.T) {
 	if err := unix.Stat(file, &st); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]bool{
-		file:                                 true,
-		other:                                false, // is another file of that name
-		filepath.Join(dir, "link/volume"):    false,
-		"/gone/volume":                       true, // as seen in another mount namespace
-		"/gone/volume (deleted)":             true,
-		"/gone/other":                        false,
-		"/gone/other (deleted)":              false,
-		filepath.Join(dir, "gone", "volume"): true,
+	const gone = "/gone/storage/volume" // with its filesystem, if it was ever there
+	for _, test := range []struct {
+		of, path string
+		want     bool
+	}{
+		{file, file, true},
+		{file, other, false},
+		{file, filepath.Join(dir, "link/volume"), false}, // which is the other
+		{gone, gone, true},
+		{gone, gone + " (deleted)", true},
+		{gone, "/storage/volume", true}, // unmounted lazily
+		{gone, "/storage/volume (deleted)", true},
+		{gone, "/elsewhere/storage/volume", false}, // in another mount namespace
+		{gone, "/storage/other", false},
+		{gone, "/rage/volume", false},
 	} {
-		if got := (unreadable{path: path}).mayShow(IDOf(&st), file); got != want {
-			t.Errorf("%s: %t", path, got)
+		if got := (unreadable{path: test.path}).mayShow(IDOf(&st), test.of); got != test.want {
+			t.Errorf("%s of %s: %t", test.path, test.of, got)
 		}
 	}
 }

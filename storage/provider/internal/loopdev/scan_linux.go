@@ -3,7 +3,6 @@ package loopdev
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -132,8 +131,8 @@ func (t *Table) MayBe(name string, diskSeq uint64) (bool, error) {
 	return false, nil
 }
 
-// mayShow tells whether a device may show a file. It does not if sysfs names another one: of
-// another name, or one that is there as well, or on a filesystem that has failed.
+// mayShow tells whether a device may show a file. It does not if sysfs names another one:
+// one that is there as well, or on a filesystem that has failed, or elsewhere.
 func (u unreadable) mayShow(id FileID, path string) bool {
 	var st unix.Stat_t
 	switch err := unix.Stat(u.path, &st); err {
@@ -142,8 +141,9 @@ func (u unreadable) mayShow(id FileID, path string) bool {
 	case unix.EIO:
 		return u.path == path
 	}
-	// The path is one in another mount namespace, or the file has none any more.
-	return filepath.Base(strings.TrimSuffix(u.path, " (deleted)")) == filepath.Base(path)
+	// The path is one in another mount namespace, or the file has none any more. That of a
+	// file whose filesystem was unmounted lazily begins at the filesystem's root.
+	return strings.HasSuffix(path, strings.TrimSuffix(u.path, " (deleted)"))
 }
 
 // Add notes that a device has been attached.

@@ -82,9 +82,13 @@ func (b *base) mount() {
 
 func (b *base) unmount() {
 	b.Helper()
-	if err := unix.Unmount(b.dir, 0); err != nil {
-		b.Fatalf("unmounting the disk: %v; in use: %v", err, b.leaks())
-	}
+	// The kernel lets go of a loop device's file a moment after the device is gone from sysfs.
+	eventually(b, func() error {
+		if err := unix.Unmount(b.dir, 0); err != nil {
+			return fmt.Errorf("unmounting the disk: %w; in use: %v", err, b.leaks())
+		}
+		return nil
+	})
 	detachLoop(b, b.loop)
 }
 

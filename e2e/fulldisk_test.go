@@ -51,7 +51,7 @@ func newDisk(tb testing.TB, mib int64) *disk {
 	}
 	m := &machine{TB: tb}
 	m.tool("mkfs.ext4", "-q", "-F", "-m", "0", image)
-	m.tool("mount", "-o", "loop", image, d.dir)
+	m.mountFile(image, d.dir, "ext4")
 	return d
 }
 

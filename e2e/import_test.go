@@ -14,6 +14,7 @@ import (
 
 	"github.com/stowage-io/stowage/e2e/internal/command"
 	"github.com/stowage-io/stowage/e2e/internal/kernel"
+	"github.com/stowage-io/stowage/internal/looptest"
 )
 
 // tool runs a program that a test needs.
@@ -41,7 +42,7 @@ func (m *machine) old(name string, mib int64, mkfs ...string) string {
 	if err := os.MkdirAll(m.mount(name), 0o700); err != nil {
 		m.Fatal(err)
 	}
-	m.tool("mount", "-o", "loop", path, m.mount(name))
+	m.mountFile(path, m.mount(name), strings.TrimPrefix(mkfs[0], "mkfs."))
 	m.writeFile(name)
 	m.tool("umount", m.mount(name))
 	// The kernel detaches the device a moment later.
@@ -49,6 +50,14 @@ func (m *machine) old(name string, mib int64, mkfs ...string) string {
 		return !slices.ContainsFunc(loopsBelow(m, m.dir), func(l kernel.Loop) bool { return l.File == path })
 	})
 	return path
+}
+
+// mountFile mounts the filesystem in a file.
+func (m *machine) mountFile(path, dir, filesystem string) {
+	m.Helper()
+	if err := looptest.Mount(path, dir, filesystem, ""); err != nil {
+		m.Fatal(err)
+	}
 }
 
 // poll waits for what the kernel has no event for.
@@ -169,7 +178,10 @@ func TestImportByUUID(t *testing.T) {
 	m.start()
 	id := uuid.NewString()
 	path := m.old("data", 64, "mkfs.ext4", "-q", "-F", "-U", id)
-	device := m.tool("losetup", "--find", "--show", path)
+	device, err := looptest.Attach(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	args := []string{"import", "data", "UUID=" + id, "--pool", "loop", "--mount", m.mount("data"), "--wait"}
 	// The agent has still to see the device.
 	m.tool("mount", device, m.mount("data"))

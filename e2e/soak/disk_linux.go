@@ -6,12 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/e2e/internal/kernel"
+	"github.com/stowage-io/stowage/internal/looptest"
 )
 
 // disk is a filesystem of ours on a loop device of ours, which can go away while it is
@@ -39,11 +39,10 @@ func newDisk(dir, name, kind string, size int64) (*disk, error) {
 	if _, err := program("mkfs."+kind, "-q", d.image); err != nil {
 		return d, err
 	}
-	device, err := program("losetup", "--find", "--show", d.image)
-	if err != nil {
+	var err error
+	if d.device, err = looptest.Attach(d.image); err != nil {
 		return d, err
 	}
-	d.device = strings.TrimSpace(device)
 	return d, d.mount()
 }
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/e2e/internal/command"
+	"github.com/stowage-io/stowage/internal/looptest"
 )
 
 // newSettings returns those of a run in which the disks last.
@@ -172,14 +173,14 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 	if err := os.Truncate(stray, 1<<20); err != nil {
 		t.Fatal(err)
 	}
-	device, err := program("losetup", "--find", "--show", stray)
+	device, err := looptest.Attach(stray)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all := problems(); !strings.Contains(all, "nothing needs ["+strings.TrimSpace(device)+"]") {
+	if all := problems(); !strings.Contains(all, "nothing needs ["+device+"]") {
 		t.Errorf("a loop device that belongs to nothing: %q", all)
 	}
-	if _, err := program("losetup", "--detach", strings.TrimSpace(device)); err != nil {
+	if _, err := program("losetup", "--detach", device); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(stray); err != nil {

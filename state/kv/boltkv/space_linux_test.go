@@ -12,6 +12,7 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/looptest"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 )
@@ -19,7 +20,7 @@ import (
 // smallDisk mounts a new filesystem in a file.
 func smallDisk(t *testing.T, mkfs ...string) (dir string) {
 	t.Helper()
-	return mountImage(t, newImage(t, mkfs...))
+	return mountImage(t, newImage(t, mkfs...), strings.TrimPrefix(mkfs[0], "mkfs."))
 }
 
 // newImage makes a file with a new filesystem.
@@ -54,10 +55,12 @@ func run(t *testing.T, command ...string) {
 }
 
 // mountImage mounts the filesystem in a file until the test ends.
-func mountImage(t *testing.T, image string) (dir string) {
+func mountImage(t *testing.T, image, filesystem string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	run(t, "mount", "-o", "loop", image, dir)
+	if err := looptest.Mount(image, dir, filesystem, ""); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
 			t.Errorf("umount: %v\n%s", err, out)
@@ -265,7 +268,7 @@ func TestDiskThatFailsInTheMiddleOfATransactionFailsTheStore(t *testing.T) {
 // A store that has been made is there after a power cut, though nothing was put into it.
 func TestPowerCutAfterTheStoreIsMade(t *testing.T) {
 	image := newImage(t, "mkfs.ext4", "-q")
-	dir := mountImage(t, image)
+	dir := mountImage(t, image, "ext4")
 	store, err := boltkv.Open(filepath.Join(dir, "state.db"))
 	if err != nil {
 		t.Fatal(err)
@@ -276,7 +279,7 @@ func TestPowerCutAfterTheStoreIsMade(t *testing.T) {
 	// down. So a copy of it is mounted.
 	after := filepath.Join(t.TempDir(), "image")
 	run(t, "cp", "--sparse=always", image, after)
-	store, err = boltkv.OpenExisting(filepath.Join(mountImage(t, after), "state.db"))
+	store, err = boltkv.OpenExisting(filepath.Join(mountImage(t, after, "ext4"), "state.db"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,64 @@
+package looptest_test
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/internal/looptest"
+)
+
+// Several take free devices at the same time, and each gets one of its own.
+func TestAttachBesideOthers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("STOWAGE_REQUIRE_ROOT") == "1" {
+			t.Fatal("loop devices need root, which STOWAGE_REQUIRE_ROOT=1 promises")
+		}
+		t.Skip("loop devices need root")
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const several, times = 4, 50
+	var mu sync.Mutex
+	attached := make(map[string]bool)
+	use := func() {
+		device, err := looptest.Attach(file)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		mu.Lock()
+		if attached[device] {
+			t.Errorf("%s was given twice", device)
+		}
+		attached[device] = true
+		mu.Unlock()
+
+		f, err := os.Open(device)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer f.Close()
+		mu.Lock()
+		defer mu.Unlock()
+		delete(attached, device)
+		if err := unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0); err != nil {
+			t.Error(err)
+		}
+	}
+	var users sync.WaitGroup
+	for range several {
+		users.Go(func() {
+			for range times {
+				use()
+			}
+		})
+	}
+	users.Wait()
+}

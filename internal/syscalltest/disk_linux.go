@@ -10,15 +10,54 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Disk is a new XFS, mounted until the test ends.
+// Disk is a new filesystem, mounted until the test ends.
 type Disk struct {
 	// Dir is where it is mounted.
 	Dir string
+
+	filesystem, image string
 }
 
-// NewDisk skips the test where it does not run as root, or fails it where
+// NewDisk is an XFS. It skips the test where it does not run as root, or fails it where
 // STOWAGE_REQUIRE_ROOT=1 promises that it does.
 func NewDisk(t testing.TB) Disk {
+	t.Helper()
+	return NewDiskOf(t, "xfs")
+}
+
+// NewDiskOf is NewDisk for a filesystem that can be shut down: xfs or ext4.
+func NewDiskOf(t testing.TB, filesystem string) Disk {
+	t.Helper()
+	image := filepath.Join(t.TempDir(), filesystem)
+	if err := os.WriteFile(image, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(image, 300<<20); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "mkfs."+filesystem, "-q", image)
+	return mount(t, filesystem, image)
+}
+
+// mount mounts the filesystem in a file until the test ends.
+func mount(t testing.TB, filesystem, image string) Disk {
+	t.Helper()
+	d := Disk{Dir: t.TempDir(), filesystem: filesystem, image: image}
+	options := "loop"
+	if filesystem == "xfs" {
+		options += ",nouuid" // a copy may be mounted beside the original
+	}
+	run(t, "mount", "-o", options, image, d.Dir)
+	t.Cleanup(func() {
+		if err := unix.Unmount(d.Dir, 0); err != nil {
+			t.Errorf("unmounting %s: %v", d.Dir, err)
+		}
+	})
+	return d
+}
+
+// run runs a command that needs root.
+func run(t testing.TB, command ...string) {
 	t.Helper()
 	require := t.Skip
 	if os.Getenv("STOWAGE_REQUIRE_ROOT") == "1" {
@@ -27,27 +66,24 @@ func NewDisk(t testing.TB) Disk {
 	if os.Geteuid() != 0 {
 		require("needs root: it mounts a filesystem")
 	}
-	image := filepath.Join(t.TempDir(), "xfs")
-	if err := os.WriteFile(image, nil, 0o600); err != nil {
+	if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); errors.Is(err, exec.ErrNotFound) {
+		require("needs " + command[0])
+	} else if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+}
+
+// AfterPowerCut shuts the disk down, and returns what there is on it after the machine has
+// started again.
+func (d Disk) AfterPowerCut(t testing.TB) Disk {
+	t.Helper()
+	if err := d.ShutDown(); err != nil && !errors.Is(err, unix.EIO) {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(image, 300<<20); err != nil {
-		t.Fatal(err)
-	}
-	d := Disk{Dir: t.TempDir()}
-	for _, command := range [][]string{{"mkfs.xfs", "-q", image}, {"mount", "-o", "loop", image, d.Dir}} {
-		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); errors.Is(err, exec.ErrNotFound) {
-			require("needs " + command[0])
-		} else if err != nil {
-			t.Fatalf("%s: %v\n%s", command, err, out)
-		}
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(d.Dir, 0); err != nil {
-			t.Errorf("unmounting %s: %v", d.Dir, err)
-		}
-	})
-	return d
+	// The disk may be mounted in other namespaces too, where it stays shut down.
+	image := filepath.Join(t.TempDir(), "image")
+	run(t, "cp", "--sparse=always", d.image, image)
+	return mount(t, d.filesystem, image)
 }
 
 // FailIn runs f, and shuts the disk down when f syncs for the nth time: that succeeds, as it
@@ -63,7 +99,7 @@ func (d Disk) FailIn(t testing.TB, n int, f func() error) (syncs int, err error)
 		case c.N > n:
 			return Succeed
 		}
-		if err := d.shutDown(); err != nil {
+		if err := d.ShutDown(); err != nil {
 			t.Error(err)
 		}
 		return Succeed
@@ -71,13 +107,13 @@ func (d Disk) FailIn(t testing.TB, n int, f func() error) (syncs int, err error)
 	return syncs, err
 }
 
-// shutDown has the disk give only errors from now on, and lose all that has not reached it.
-func (d Disk) shutDown() error {
+// ShutDown has the disk give only errors from now on, and lose all that has not reached it.
+func (d Disk) ShutDown() error {
 	dir, err := os.Open(d.Dir)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	const goingDown = 0x8004587d // XFS_IOC_GOINGDOWN
+	const goingDown = 0x8004587d // XFS_IOC_GOINGDOWN, EXT4_IOC_SHUTDOWN
 	return unix.IoctlSetPointerInt(int(dir.Fd()), goingDown, unix.FS_SHUTDOWN_FLAGS_NOLOGFLUSH)
 }

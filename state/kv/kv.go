@@ -21,10 +21,13 @@ type Store interface {
 	// which Update then returns as it is. When Update returns nil the changes are
 	// durable. Transactions behave as if they ran one after the other. fn may run
 	// more than once, of which the last run counts.
+	//
+	// When Update returns another error than fn's, nothing has changed, unless that error
+	// satisfies errors.Is(err, [ErrUnknown]).
 	Update(fn func(Tx) error) error
 
 	// View runs fn on the store as it was between two transactions, and returns
-	// fn's error as it is.
+	// fn's error as it is. All that it shows is durable.
 	View(fn func(Snapshot) error) error
 
 	// Watch follows the keys that begin with prefix, which is empty or ends in a
@@ -45,6 +48,13 @@ type SpaceChecker interface {
 	// errors.Is(err, syscall.ENOSPC), and says where how much is missing.
 	CheckSpace() error
 }
+
+// ErrUnknown is the kind of the error of an Update whose transaction may or may not have
+// been committed: the store cannot tell, for its disk has failed or its server does not
+// answer. What has become of the transaction is what View shows next. Until the store
+// knows, nobody sees the transaction: View, Watch and Update try to find out, and wait or
+// fail. Feeds tell of it once it is known to be committed.
+const ErrUnknown = errors.ConstError("the outcome of the transaction is not known")
 
 // ErrClosed is the error of what is asked of a closed store.
 const ErrClosed = errors.ConstError("store is closed")
@@ -90,7 +100,8 @@ const (
 	FromScratch
 )
 
-// Feed tells which keys committed transactions have changed. What its reader does
+// Feed tells which keys committed transactions have changed: when Update has returned nil,
+// Take has its keys. What its reader does
 // not take is merged, so a feed costs no more than one entry for each key, however
 // slow the reader is. Every feed is closed by who asked for it.
 type Feed interface {

@@ -56,3 +56,59 @@ func fill(tb testing.TB, path string, keys int) {
 		}
 	}
 }
+
+// BenchmarkUse reads and changes a store as large as that of an agent with 1,000 storage
+// instances.
+func BenchmarkUse(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "store")
+	fill(b, path, 10_000)
+	store, err := boltkv.Open(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer store.Close()
+	view := func() {
+		err := store.View(func(snapshot kv.Snapshot) error {
+			_, err := snapshot.Get("entity/1/1")
+			return err
+		})
+		if err != nil {
+			b.Error(err)
+		}
+	}
+	update := func(i int) {
+		err := store.Update(func(tx kv.Tx) error { return tx.Put("entity/1/1", fmt.Append(nil, i)) })
+		if err != nil {
+			b.Error(err)
+		}
+	}
+	b.Run("view", func(b *testing.B) {
+		for b.Loop() {
+			view()
+		}
+	})
+	b.Run("update", func(b *testing.B) {
+		for i := 0; b.Loop(); i++ {
+			update(i)
+		}
+	})
+	b.Run("view while updated", func(b *testing.B) {
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(stopped)
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+					update(i)
+				}
+			}
+		}()
+		for b.Loop() {
+			view()
+		}
+		close(stop)
+		<-stopped
+	})
+}

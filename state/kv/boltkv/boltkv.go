@@ -1,9 +1,9 @@
 // Package boltkv is a [kv.Store] in one file, for one process at a time.
 //
 // It stands on go.etcd.io/bbolt: transactions are serial, and each costs an fsync, so
-// what belongs together goes in one transaction. Snapshots neither wait for
-// transactions nor hold them up, as long as they are short: a snapshot that is kept
-// open keeps all that was deleted since.
+// what belongs together goes in one transaction. Snapshots do not hold transactions up,
+// and wait for one only during its last sync (see confirm.go). They are short: a snapshot
+// that is kept open keeps all that was deleted since.
 //
 // A damaged file is an error: its structure is checked when it is opened, and a store
 // whose file is damaged while it is open fails for good, with [ErrDamaged]; one whose disk
@@ -17,6 +17,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/juju/errors"
 	"go.etcd.io/bbolt"
@@ -44,6 +45,26 @@ type Store struct {
 	// committing says that bbolt commits a transaction.
 	committing atomic.Bool
 
+	// seen is the newest meta page when bbolt reported the first error of the commit.
+	seen atomic.Pointer[meta]
+
+	// confirmed is the last transaction that is known to be on the disk. confirming is
+	// held while one is committed.
+	confirmed  atomic.Uint64
+	confirming sync.RWMutex
+
+	// unsettled is the transaction whose commit has failed although its meta page is in
+	// the file, or nil. It is used with commit held.
+	unsettled *unsettled
+
+	// settleTimeout is how long a transaction is unsettled before the store fails.
+	settleTimeout time.Duration
+
+	// snapshots is held for reading by every snapshot. awaitSnapshots, used with commit
+	// held, says that the next transaction begins when those of now have ended.
+	snapshots      sync.RWMutex
+	awaitSnapshots bool
+
 	// failure is what all that is asked of a damaged store returns.
 	failure atomic.Pointer[error]
 
@@ -66,7 +87,15 @@ func (s *Store) Close() error {
 func (s *Store) Update(fn func(kv.Tx) error) error {
 	s.commit.Lock()
 	defer s.commit.Unlock()
-	return s.transaction(true, func(tx *bbolt.Tx) error {
+	if err := s.settle(); err != nil {
+		return s.unconfirmed(err)
+	}
+	if s.awaitSnapshots {
+		s.snapshots.Lock()
+		s.awaitSnapshots = false
+		s.snapshots.Unlock()
+	}
+	return s.transaction(s.beginUpdate, func(tx *bbolt.Tx) error {
 		current, err := s.snapshot(tx)
 		if err != nil {
 			return err
@@ -85,10 +114,9 @@ func (s *Store) Update(fn func(kv.Tx) error) error {
 		if len(changes) == 0 {
 			return nil
 		}
-		if err := s.commitTx(tx); err != nil {
+		if err := s.commitTx(tx, changes); err != nil {
 			return s.annotate(err, "committing to")
 		}
-		s.feeds.Publish(changes)
 		s.keepReserve()
 		return nil
 	})
@@ -106,7 +134,11 @@ func (s *Store) flush(buffer *kv.Buffer, bucket *bbolt.Bucket) (changes kv.Chang
 
 // View implements [kv.Store].
 func (s *Store) View(fn func(kv.Snapshot) error) error {
-	return s.transaction(false, func(tx *bbolt.Tx) error {
+	return s.view(s.beginView, fn)
+}
+
+func (s *Store) view(begin func() (*bbolt.Tx, error), fn func(kv.Snapshot) error) error {
+	return s.transaction(begin, func(tx *bbolt.Tx) error {
 		snapshot, err := s.snapshot(tx)
 		if err != nil {
 			return err
@@ -120,7 +152,7 @@ func (s *Store) View(fn func(kv.Snapshot) error) error {
 // is not nil, on the snapshot that is copied. Transactions go on, and the file grows by
 // what they delete until the copy is complete.
 func (s *Store) Copy(w io.Writer, fn func(kv.Snapshot) error) error {
-	return s.transaction(false, func(tx *bbolt.Tx) error {
+	return s.transaction(s.beginView, func(tx *bbolt.Tx) error {
 		if fn != nil {
 			snapshot, err := s.snapshot(tx)
 			if err != nil {
@@ -156,17 +188,20 @@ func (s *Store) Version() (uint64, error) {
 	if err := s.failed(); err != nil {
 		return 0, err
 	}
-	m, err := s.readMeta()
-	return m.transaction, err
+	_, err := s.readMeta()
+	return s.confirmed.Load(), err
 }
 
 // Watch implements [kv.Store].
 func (s *Store) Watch(prefix string, from kv.Start) (kv.Feed, error) {
 	s.commit.Lock()
 	defer s.commit.Unlock()
+	if err := s.settle(); err != nil {
+		return nil, s.unconfirmed(err)
+	}
 	var existing kv.Changes
 	if from == kv.FromScratch {
-		err := s.View(func(snapshot kv.Snapshot) error {
+		err := s.view(s.beginSnapshot, func(snapshot kv.Snapshot) error {
 			return snapshot.Scan(prefix, func(key string, _ []byte) error {
 				existing.Put(key, false)
 				return nil

@@ -41,9 +41,12 @@ func own(path string) {
 }
 
 func TestConformance(t *testing.T) {
-	kvtest.Suite{Open: func(dir string) (kv.Store, error) {
-		return boltkv.Open(filepath.Join(dir, "store"))
-	}}.Run(t)
+	kvtest.Suite{
+		Open: func(dir string) (kv.Store, error) {
+			return boltkv.Open(filepath.Join(dir, "store"))
+		},
+		Unconfirmed: unconfirmed,
+	}.Run(t)
 }
 
 func TestOneProcessAtATimeAndNothingLostWhenItIsKilled(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/stowage-io/stowage/internal/fsync"
+	"github.com/stowage-io/stowage/state/kv"
 )
 
 // ErrDamaged is the kind of the error that a damaged file is. The error names the file,
@@ -18,7 +19,8 @@ import (
 const ErrDamaged = errors.ConstError("the store's file is damaged")
 
 // ErrUnreadable is the kind of the error of a store that has failed because its disk does
-// not give what is in the file, which may be whole.
+// not give what is in the file, which may be whole, or has not taken a transaction for half
+// a minute.
 const ErrUnreadable = errors.ConstError("the store's file cannot be read")
 
 // Check returns an error that satisfies errors.Is(err, [ErrDamaged]) unless the
@@ -65,8 +67,10 @@ func (s *Store) failed() error {
 	return nil
 }
 
-func unreadable(path string) error {
-	return errors.WithType(errors.Errorf("cannot read %s: %v; see to its disk, then start again", path, syscall.EIO), ErrUnreadable)
+func unreadable(path string) error { return unusable("read", path, syscall.EIO) }
+
+func unusable(what, path string, err error) error {
+	return errors.WithType(errors.Errorf("cannot %s %s: %v; see to its disk, then start again", what, path, err), ErrUnreadable)
 }
 
 // fail makes the store fail for good, with what was found first: an error, or what bbolt
@@ -79,6 +83,11 @@ func (s *Store) fail(detail any) error {
 	if cause, ok := detail.(error); ok && errors.Is(cause, syscall.EIO) {
 		err = unreadable(s.path)
 	}
+	return s.failWith(err)
+}
+
+// failWith is fail with an error that names the file and the remedy.
+func (s *Store) failWith(err error) error {
 	if s.failure.CompareAndSwap(nil, &err) {
 		s.feeds.Fail(err)
 	}
@@ -88,7 +97,7 @@ func (s *Store) fail(detail any) error {
 // transaction runs fn in a transaction of bbolt, which fn commits or not. bbolt reads the
 // file as memory: where it is damaged, or is no longer there, that panics or faults, which
 // makes the store fail. What else fn panics with passes through.
-func (s *Store) transaction(writable bool, fn func(*bbolt.Tx) error) (err error) {
+func (s *Store) transaction(begin func() (*bbolt.Tx, error), fn func(*bbolt.Tx) error) (err error) {
 	if err := s.failed(); err != nil {
 		return err
 	}
@@ -97,9 +106,12 @@ func (s *Store) transaction(writable bool, fn func(*bbolt.Tx) error) (err error)
 		return err
 	}
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	tx, err := s.begin(writable)
+	tx, err := begin()
 	if err != nil {
 		return s.annotate(err, "beginning a transaction in")
+	}
+	if !tx.Writable() {
+		defer s.snapshots.RUnlock()
 	}
 	from, to := s.mapped(tx)
 	defer s.rollback(tx)
@@ -114,7 +126,7 @@ func (s *Store) transaction(writable bool, fn func(*bbolt.Tx) error) (err error)
 		}
 	}()
 	err = fn(tx)
-	if failure := s.failed(); failure != nil {
+	if failure := s.failed(); failure != nil && !errors.Is(err, kv.ErrUnknown) {
 		return failure
 	}
 	return err
@@ -132,7 +144,7 @@ func (s *Store) readMeta() (meta, error) {
 	return m, nil
 }
 
-// begin, rollback and commitTx are bbolt's, contained.
+// begin, rollback and bboltCommit are bbolt's, contained.
 func (s *Store) begin(writable bool) (tx *bbolt.Tx, err error) {
 	defer s.containLocked(&err)
 	return s.db.Begin(writable)
@@ -143,8 +155,9 @@ func (s *Store) rollback(tx *bbolt.Tx) (err error) {
 	return tx.Rollback()
 }
 
-func (s *Store) commitTx(tx *bbolt.Tx) (err error) {
+func (s *Store) bboltCommit(tx *bbolt.Tx) (err error) {
 	defer s.contain(&err)
+	s.seen.Store(nil)
 	s.committing.Store(true)
 	defer s.committing.Store(false)
 	if err := tx.Commit(); err != nil {
@@ -188,7 +201,8 @@ var discard = &bbolt.DefaultLogger{Logger: log.New(io.Discard, "", 0)}
 
 // commitGuard is bbolt's logger. bbolt logs what makes a commit fail, and then reads the
 // whole file for free pages in a goroutine of its own, where nothing contains a fault. So
-// the file is checked before that.
+// the file is checked before that. What it finds free depends on which meta page it sees,
+// so that is noted.
 type commitGuard struct {
 	*bbolt.DefaultLogger
 	store *Store
@@ -201,4 +215,9 @@ func (g commitGuard) Errorf(string, ...any) {
 	if err := checkStructure(g.store.file); err != nil {
 		panic(err)
 	}
+	m, err := readMeta(g.store.file)
+	if err != nil {
+		panic(err)
+	}
+	g.store.seen.CompareAndSwap(nil, &m)
 }

@@ -24,6 +24,9 @@ const (
 	lockTimeout = 2 * time.Second
 	lockRetry   = 50 * time.Millisecond
 
+	// settleTimeout is how long a disk has to take a transaction that it has refused.
+	settleTimeout = 30 * time.Second
+
 	// mapSize is the address space that is set aside. Up to this size the file
 	// grows without transactions waiting for snapshots.
 	mapSize = 1 << 30
@@ -112,7 +115,14 @@ func newStore(path string, file *os.File, access access) (*Store, error) {
 	if err := checkStructure(file); err != nil {
 		return nil, describe(path, err)
 	}
-	store := &Store{path: path, file: file}
+	if access == readWrite {
+		// The process before this one may have ended before its last transaction, and
+		// the file's name, were on the disk.
+		if err := confirmFile(path, file); err != nil {
+			return nil, errors.Annotatef(err, "opening %s", path)
+		}
+	}
+	store := &Store{path: path, file: file, settleTimeout: settleTimeout}
 	if err := store.start(access); err != nil {
 		return nil, err
 	}
@@ -172,7 +182,7 @@ func fill(path string, file *os.File) (*Store, error) {
 		return nil, errors.Annotatef(err, "making %s", path)
 	}
 	writeInPlace(file)
-	store := &Store{path: path, file: file}
+	store := &Store{path: path, file: file, settleTimeout: settleTimeout}
 	if err := store.start(readWrite); err != nil {
 		return nil, err
 	}
@@ -180,7 +190,12 @@ func fill(path string, file *os.File) (*Store, error) {
 		_, err := tx.CreateBucket(bucket)
 		return err
 	})
+	var m meta
 	if err == nil {
+		m, err = readMeta(file)
+	}
+	if err == nil {
+		store.confirmed.Store(m.transaction)
 		store.keepReserve()
 		err = os.Rename(newPath, path)
 	}
@@ -213,7 +228,12 @@ func (s *Store) start(access access) (err error) {
 	if errors.Is(err, bolterrors.ErrTimeout) {
 		return lockedError(s.path)
 	}
-	return errors.Annotatef(err, "opening %s", s.path)
+	if err != nil {
+		return errors.Annotatef(err, "opening %s", s.path)
+	}
+	m, err := readMeta(s.file)
+	s.confirmed.Store(m.transaction)
+	return describe(s.path, err)
 }
 
 func lockedError(path string) error {

@@ -50,6 +50,9 @@ type meta struct {
 	freelist    uint64
 	pages       uint64
 	transaction uint64
+
+	// at is the offset of the meta page.
+	at int64
 }
 
 // size is how many bytes of the file are in use.
@@ -125,6 +128,7 @@ func metaAt(file *os.File, offset int64) (meta, error) {
 		freelist:    order.Uint64(data[32:]),
 		pages:       order.Uint64(data[40:]),
 		transaction: order.Uint64(data[48:]),
+		at:          offset,
 	}, nil
 }
 

@@ -32,6 +32,11 @@ type Suite struct {
 
 	// Volatile stores do not survive being closed.
 	Volatile bool
+
+	// Unconfirmed runs f, and returns its error. Until f returns, the store in the
+	// directory cannot find out whether what f commits is committed. Nil: the outcome of
+	// a transaction is always known.
+	Unconfirmed func(t *testing.T, dir string, f func() error) error
 }
 
 // Run runs the suite.
@@ -68,6 +73,12 @@ func (s Suite) Run(t *testing.T) {
 		}
 		s.testDurable(t)
 	})
+	t.Run("Unconfirmed", func(t *testing.T) {
+		if s.Unconfirmed == nil {
+			t.Skip("the outcome of a transaction is always known")
+		}
+		s.testUnconfirmed(t)
+	})
 }
 
 func (s Suite) open(t *testing.T, dir string) kv.Store {
@@ -93,6 +104,52 @@ func (s Suite) testDurable(t *testing.T) {
 	expect(t, scan(t, store, ""), "changed=2", "kept=1")
 	feed := watch(t, store, "", kv.FromScratch)
 	expect(t, take(t, feed), "changed", "kept")
+}
+
+// Nobody sees a transaction before it is known to be committed. Then everybody sees what
+// has become of it, and feeds tell of it if it was committed.
+func (s Suite) testUnconfirmed(t *testing.T) {
+	dir := t.TempDir()
+	store := s.open(t, dir)
+	defer func() { store.Close() }()
+	put(t, store, "a", "1")
+	feed := watch(t, store, "", kv.FromNow)
+	err := s.Unconfirmed(t, dir, func() error {
+		err := store.Update(func(tx kv.Tx) error { return tx.Put("a", []byte("2")) })
+		if keys, err := feed.Take(); err != nil || len(keys) != 0 {
+			t.Errorf("before the transaction is confirmed, a feed tells of %q, %v", keys, err)
+		}
+		if err := store.View(func(kv.Snapshot) error { return nil }); err == nil {
+			t.Error("before the transaction is confirmed, there is a snapshot")
+		}
+		if err := store.Update(func(tx kv.Tx) error { return tx.Put("b", nil) }); err == nil || errors.Is(err, kv.ErrUnknown) {
+			t.Errorf("before the transaction is confirmed, the outcome of another one: %v", err)
+		}
+		if _, err := store.Watch("", kv.FromScratch); err == nil {
+			t.Error("before the transaction is confirmed, it can be watched")
+		}
+		return err
+	})
+	if !errors.Is(err, kv.ErrUnknown) {
+		t.Errorf("the outcome of a transaction that is not confirmed: %v", err)
+	}
+	pairs := scan(t, store, "")
+	told, err := feed.Take()
+	must(t, err)
+	switch {
+	case slices.Equal(pairs, []string{"a=1"}) && len(told) == 0:
+	case slices.Equal(pairs, []string{"a=2"}) && slices.Equal(told, []string{"a"}):
+	default:
+		t.Errorf("of a transaction that puts a=2 instead of a=1, a snapshot shows %q, and a feed tells of %q", pairs, told)
+	}
+	put(t, store, "c", "1")
+	expect(t, take(t, feed), "c")
+	if s.Volatile {
+		return
+	}
+	must(t, store.Close())
+	store = s.open(t, dir)
+	expect(t, scan(t, store, ""), append(pairs, "c=1")...)
 }
 
 func testGetPutDelete(t *testing.T, store kv.Store) {

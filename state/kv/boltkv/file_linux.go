@@ -27,9 +27,14 @@ func lock(file *os.File, path string, access access) error {
 		case err != unix.EWOULDBLOCK && err != unix.EINTR:
 			return errors.Annotatef(err, "locking %s", path)
 		case time.Since(begun) > lockTimeout-lockRetry:
-			return lockedError(path)
+			return newLockedError(path, file)
 		}
 	}
+}
+
+// tryLock locks the file if no other process has.
+func tryLock(file *os.File) bool {
+	return unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
 }
 
 func unlock(file *os.File) { _ = unix.Flock(int(file.Fd()), unix.LOCK_UN) }

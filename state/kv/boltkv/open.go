@@ -46,8 +46,7 @@ const (
 
 // Open opens the store in the file, which is made if it is not there; its directory
 // has to be. The file is readable by its owner alone. While another process has the
-// store open, Open waits two seconds, and then returns an error that satisfies
-// errors.Is(err, errors.Timeout). A file that is damaged, also one that is empty, is an
+// store open, Open waits two seconds, and then returns a [LockedError]. A file that is damaged, also one that is empty, is an
 // error that satisfies errors.Is(err, [ErrDamaged]), and stays as it is. Where only the
 // page is damaged that the last transaction wrote last, that transaction is lost, as if
 // a crash had cut it off.
@@ -107,7 +106,9 @@ func newStore(path string, file *os.File, access access) (*Store, error) {
 		return nil, err
 	}
 	// While this process waited for the lock, another may have restored a backup.
-	if !isAt(file, path) {
+	if there, err := isAt(file, path); err != nil {
+		return nil, errors.Annotatef(err, "opening %s", path)
+	} else if !there {
 		return nil, errReplaced
 	}
 	// What bbolt would come upon in a damaged file ends the process: it looks for
@@ -161,10 +162,8 @@ func create(path string) (*Store, error) {
 	if err == nil {
 		return store, nil
 	}
-	if isAt(file, newPath) {
-		_ = os.Remove(newPath)
-	}
 	release(file)
+	_ = removeIf(newPath, func(*os.File) (bool, error) { return true, nil })
 	return nil, err
 }
 
@@ -175,7 +174,12 @@ func fill(path string, file *os.File) (*Store, error) {
 		return nil, err
 	}
 	// While this process waited for the lock, the file may have become the store.
-	if _, err := os.Lstat(path); err == nil || !isAt(file, newPath) {
+	if _, err := os.Lstat(path); err == nil {
+		return nil, errors.Annotatef(fs.ErrExist, "making %s", path)
+	}
+	if there, err := isAt(file, newPath); err != nil {
+		return nil, errors.Annotatef(err, "making %s", path)
+	} else if !there {
 		return nil, errors.Annotatef(fs.ErrExist, "making %s", path)
 	}
 	if err := file.Truncate(0); err != nil {
@@ -225,19 +229,19 @@ func (s *Store) start(access access) (err error) {
 		NoStatistics:    true,
 		Logger:          commitGuard{discard, s},
 	})
-	if errors.Is(err, bolterrors.ErrTimeout) {
-		return lockedError(s.path)
-	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return newLockedError(s.path, s.file)
+	case errors.Is(err, bolterrors.ErrInvalid):
+		// The structure is whole: bbolt says this of a meta page that it fails to read.
+		return unreadable(s.path)
+	default:
 		return errors.Annotatef(err, "opening %s", s.path)
 	}
 	m, err := readMeta(s.file)
 	s.confirmed.Store(m.transaction)
 	return describe(s.path, err)
-}
-
-func lockedError(path string) error {
-	return errors.NewTimeout(nil, "opening "+path+": another process has it open")
 }
 
 // CreateFile makes an empty file for a copy of a store, as Open makes its own. There must
@@ -279,11 +283,17 @@ func release(file *os.File) {
 }
 
 // isAt reports whether the file is the one at path.
-func isAt(file *os.File, path string) bool {
+func isAt(file *os.File, path string) (bool, error) {
 	info, err := file.Stat()
 	if err != nil {
-		return false
+		return false, errors.Trace(err)
 	}
 	there, err := os.Stat(path)
-	return err == nil && os.SameFile(info, there)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, errors.Trace(err)
+	}
+	return os.SameFile(info, there), nil
 }

@@ -102,13 +102,7 @@ func New(config Config) (*Agent, error) {
 	if err := dir.Prepare(); err != nil {
 		return nil, errors.Trace(err)
 	}
-	if err := dir.CheckState(); err != nil {
-		return nil, errors.Trace(err)
-	}
-	store, err := boltkv.Open(dir.StateFile())
-	if errors.Is(err, errors.Timeout) {
-		return nil, errors.Errorf("another agent runs in %s: stop it, or choose another --data-dir", config.DataDir)
-	}
+	store, err := dir.OpenStore()
 	if err != nil {
 		return nil, errors.Trace(err)
 	}

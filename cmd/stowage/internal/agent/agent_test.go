@@ -463,7 +463,7 @@ func TestOneDirectoryOneAgent(t *testing.T) {
 	dir := t.TempDir()
 	_, stop := start(t, config(t, dir, &memory{}))
 	_, err := agent.New(config(t, dir, &memory{}))
-	if want := "another agent runs in " + dir + ": stop it, or choose another --data-dir"; err == nil || err.Error() != want {
+	if want := fmt.Sprintf("another agent runs in %s (PID %d): stop it, or choose another --data-dir", dir, os.Getpid()); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	stop()

@@ -25,6 +25,9 @@ const (
 	stateFile  = "state.db"
 	markFile   = "state.mark"
 	storageDir = "storage"
+
+	// newState is what a first start leaves of the state file when it is cut off.
+	newState = stateFile + ".new"
 )
 
 // StateFile is the file that holds the state.
@@ -80,7 +83,7 @@ func (d Dir) checkEntries() error {
 		switch entry.Name() {
 		case stateFile, markFile, storageDir:
 			return nil
-		case "lost+found": // of a filesystem of its own
+		case newState, "lost+found": // the latter is of a filesystem of its own
 		default:
 			foreign = true
 		}

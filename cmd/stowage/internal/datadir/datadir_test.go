@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
+	"github.com/stowage-io/stowage/state/kv/boltkv"
 )
 
 func write(t *testing.T, path, content string) {
@@ -55,6 +56,55 @@ func TestCheckState(t *testing.T) {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("error %q lacks %q", err, want)
 				}
+			}
+		})
+	}
+}
+
+// What a first start that was cut off has left is made again, and nothing else is.
+func TestOpenStore(t *testing.T) {
+	whole := filepath.Join(t.TempDir(), "state.db")
+	store, err := boltkv.Open(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store.Close()
+	data, err := os.ReadFile(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	half := string(data[:2*os.Getpagesize()])
+	zeros := strings.Repeat("\x00", len(half))
+	for _, test := range []struct {
+		about string
+		files map[string]string
+		made  bool
+	}{
+		{"nothing", nil, true},
+		{"empty", map[string]string{"state.db": ""}, true},
+		{"zeros", map[string]string{"state.db": zeros}, true},
+		{"zeros beside a mark", map[string]string{"state.db": zeros, "state.mark": "x"}, false},
+		{"the first temporary file", map[string]string{"state.db.new": "x"}, true},
+		{"used and cut off", map[string]string{"state.db": half}, false},
+		{"another program's", map[string]string{"state.db": "SQLite format 3\x00"}, false},
+	} {
+		t.Run(test.about, func(t *testing.T) {
+			dir := datadir.Dir(t.TempDir())
+			for name, content := range test.files {
+				write(t, filepath.Join(string(dir), name), content)
+			}
+			if err := dir.Prepare(); err != nil {
+				t.Error(err)
+			}
+			store, err := dir.OpenStore()
+			if err == nil {
+				store.Close()
+			}
+			if (err == nil) != test.made {
+				t.Errorf("made: %t, want %t: %v", err == nil, test.made, err)
+			}
+			if after, err := os.ReadFile(dir.StateFile()); !test.made && (err != nil || string(after) != test.files["state.db"]) {
+				t.Errorf("the file has changed, %v", err)
 			}
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
@@ -18,6 +19,42 @@ import (
 
 // Marks is the mark in the directory.
 func (d Dir) Marks() *markfile.File { return markfile.New(d.MarkFile()) }
+
+// OpenStore opens the store of the directory, which is made if the directory is new. What a
+// first start that was cut off has left is no store: it is made again, unless something
+// shows that there was one.
+func (d Dir) OpenStore() (*boltkv.Store, error) {
+	if err := d.CheckState(); err != nil {
+		return nil, errors.Trace(err)
+	}
+	witness, err := d.witness()
+	if err != nil {
+		return nil, errors.Annotatef(err, "looking for what was made with %s", d.StateFile())
+	}
+	if witness == "" {
+		if err := boltkv.RemoveUnfinished(d.StateFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, errors.Trace(err)
+		}
+	}
+	store, err := boltkv.Open(d.StateFile())
+	return store, d.explainLocked(err)
+}
+
+// explainLocked says of the error of opening the store who uses the directory.
+func (d Dir) explainLocked(err error) error {
+	var locked *boltkv.LockedError
+	switch {
+	case !errors.As(err, &locked):
+		return errors.Trace(err)
+	case locked.PID == 0:
+		return errors.Errorf("another process uses %s: stop it, or choose another --data-dir", d)
+	}
+	own, _ := os.ReadFile("/proc/self/comm")
+	if locked.Program == strings.TrimSpace(string(own)) {
+		return errors.Errorf("another agent runs in %s (PID %d): stop it, or choose another --data-dir", d, locked.PID)
+	}
+	return errors.Errorf("PID %d (%s) has %s open: stop it, or choose another --data-dir", locked.PID, locked.Program, d.StateFile())
+}
 
 // OpenState opens a state of the directory. One of an older schema is kept beside it
 // first. The store is the directory's, and set here. Every record is checked before

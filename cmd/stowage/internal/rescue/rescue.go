@@ -46,7 +46,10 @@ func (c Config) open() (*opened, error) {
 
 // explain names the remedy of an error of opening the directory's state.
 func (c Config) explain(err error) error {
+	var locked *boltkv.LockedError
 	switch {
+	case errors.As(err, &locked) && locked.PID != 0:
+		return errors.New(fmt.Sprintf("an agent runs in %s: stop it first: PID %d (%s)", c.Dir, locked.PID, locked.Program))
 	case errors.Is(err, errors.Timeout):
 		return errors.New(fmt.Sprintf("an agent runs in %s: stop it first", c.Dir))
 	case errors.Is(err, fs.ErrNotExist):

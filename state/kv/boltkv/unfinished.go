@@ -1,0 +1,54 @@
+package boltkv
+
+import (
+	"bytes"
+	"io"
+	"os"
+
+	"github.com/juju/errors"
+)
+
+// firstPages is how many pages bbolt makes a new file of.
+const firstPages = 4
+
+// RemoveUnfinished removes the file if its store was never complete: the first write to it
+// was cut off by a crash or a full disk. It leaves any other file, and one that another
+// process has open, as it is. That a store in the file was never used is for the caller to
+// know: all but the beginning of one that was may be lost.
+func RemoveUnfinished(path string) error {
+	return errors.Annotatef(removeIf(path, isUnfinished), "removing what is left of a first start, %s", path)
+}
+
+// isUnfinished reports whether the file has a part of what bbolt first writes, and nothing
+// else.
+func isUnfinished(file *os.File) (bool, error) {
+	data, err := io.ReadAll(io.LimitReader(file, int64(firstPages*os.Getpagesize())))
+	if err != nil || len(data) == firstPages*os.Getpagesize() {
+		return false, errors.Trace(err)
+	}
+	if len(bytes.Trim(data, "\x00")) == 0 {
+		return true, nil
+	}
+	m, err := newestMeta(file)
+	return m.pageSize != 0 && m.transaction <= 1, errors.Trace(err)
+}
+
+// removeIf removes the file at path if the condition holds while no other process has the
+// file locked.
+func removeIf(path string, condition func(*os.File) (bool, error)) error {
+	file, err := os.OpenFile(path, os.O_RDWR|noFollow, 0)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer release(file)
+	if !tryLock(file) {
+		return nil
+	}
+	if there, err := isAt(file, path); err != nil || !there {
+		return err
+	}
+	if ok, err := condition(file); err != nil || !ok {
+		return err
+	}
+	return errors.Trace(os.Remove(path))
+}

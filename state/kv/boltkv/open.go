@@ -46,10 +46,12 @@ const (
 
 // Open opens the store in the file, which is made if it is not there; its directory
 // has to be. The file is readable by its owner alone. While another process has the
-// store open, Open waits two seconds, and then returns a [LockedError]. A file that is damaged, also one that is empty, is an
-// error that satisfies errors.Is(err, [ErrDamaged]), and stays as it is. Where only the
-// page is damaged that the last transaction wrote last, that transaction is lost, as if
-// a crash had cut it off.
+// store open, Open waits two seconds, and then returns a [LockedError]. A file that is
+// damaged, also one that is empty, is an error that satisfies errors.Is(err,
+// [ErrDamaged]), and stays as it is. Where only the page is damaged that the last
+// transaction wrote last, that transaction is lost, as if a crash had cut it off. What the
+// store has is on the disk when Open returns, also where the process before it ended
+// before it was.
 func Open(path string) (*Store, error) {
 	// Another process may make the store, or be about to, while this one tries.
 	for {
@@ -240,8 +242,12 @@ func (s *Store) start(access access) (err error) {
 		return errors.Annotatef(err, "opening %s", s.path)
 	}
 	m, err := readMeta(s.file)
+	if err != nil {
+		_ = s.db.Close()
+		return describe(s.path, err)
+	}
 	s.confirmed.Store(m.transaction)
-	return describe(s.path, err)
+	return nil
 }
 
 // CreateFile makes an empty file for a copy of a store, as Open makes its own. There must

@@ -12,9 +12,9 @@ import (
 const firstPages = 4
 
 // RemoveUnfinished removes the file if its store was never complete: the first write to it
-// was cut off by a crash or a full disk. It leaves any other file, and one that another
-// process has open, as it is. That a store in the file was never used is for the caller to
-// know: all but the beginning of one that was may be lost.
+// was cut off by a crash or a full disk. It leaves any other file, a link, and a file that
+// another process has open, as it is. That a store in the file was never used is for the
+// caller to know: all but the beginning of one that was may be lost.
 func RemoveUnfinished(path string) error {
 	return errors.Annotatef(removeIf(path, isUnfinished), "removing what is left of a first start, %s", path)
 }
@@ -36,6 +36,9 @@ func isUnfinished(file *os.File) (bool, error) {
 // removeIf removes the file at path if the condition holds while no other process has the
 // file locked.
 func removeIf(path string, condition func(*os.File) (bool, error)) error {
+	if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+		return errors.Trace(err)
+	}
 	file, err := os.OpenFile(path, os.O_RDWR|noFollow, 0)
 	if err != nil {
 		return errors.Trace(err)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/internal/looptest"
 )
 
 // Disk is a new filesystem, mounted until the test ends.
@@ -43,11 +45,13 @@ func NewDiskOf(t testing.TB, filesystem string) Disk {
 func mount(t testing.TB, filesystem, image string) Disk {
 	t.Helper()
 	d := Disk{Dir: t.TempDir(), filesystem: filesystem, image: image}
-	options := "loop"
+	options := ""
 	if filesystem == "xfs" {
-		options += ",nouuid" // a copy may be mounted beside the original
+		options = "nouuid" // a copy may be mounted beside the original
 	}
-	run(t, "mount", "-o", options, image, d.Dir)
+	if err := looptest.Mount(image, d.Dir, filesystem, options); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(d.Dir, 0); err != nil {
 			t.Errorf("unmounting %s: %v", d.Dir, err)

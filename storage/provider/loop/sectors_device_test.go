@@ -21,7 +21,7 @@ func TestSectorsStayAsTheyAreWhenAFileIsCopiedByReference(t *testing.T) {
 	image, fs := filepath.Join(dir, "image"), filepath.Join(dir, "fs")
 	sourcetest.Run(t, "truncate", "--size", "320M", image)
 	sourcetest.Run(t, "mkfs.xfs", "-q", image)
-	sourcetest.Run(t, "mount", "--mkdir", "-o", "loop", image, fs)
+	sourcetest.MountFile(t, image, fs, "xfs")
 	t.Cleanup(func() { sourcetest.Run(t, "umount", fs) })
 
 	lt := loopTestIn(t, filepath.Join(fs, "storage"))

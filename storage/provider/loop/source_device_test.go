@@ -795,7 +795,7 @@ func TestLoopVolumesMadeAtOnceFillTheSpace(t *testing.T) {
 	sourcetest.Run(t, "truncate", "--size", "1T", image) // sparse, and so it stays
 	sourcetest.Run(t, "mkfs.ext4", "-q", "-m", "0", image)
 	fs := filepath.Join(dir, "fs")
-	sourcetest.Run(t, "mount", "--mkdir", "-o", "loop", image, fs)
+	sourcetest.MountFile(t, image, fs, "ext4")
 	t.Cleanup(func() { sourcetest.Run(t, "umount", fs) })
 	lt := loopTestIn(t, filepath.Join(fs, "storage"))
 	lt.Restart()
@@ -852,7 +852,7 @@ func TestLoopStorageMountedAnew(t *testing.T) {
 	sourcetest.Run(t, "mkfs.ext4", "-q", image)
 	fs := filepath.Join(dir, "fs")
 	mounted := func() (unmount func()) {
-		sourcetest.Run(t, "mount", "--mkdir", "-o", "loop", image, fs)
+		sourcetest.MountFile(t, image, fs, "ext4")
 		return func() { sourcetest.Run(t, "umount", fs) }
 	}
 	unmount := mounted()

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/internal/looptest"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 	"github.com/stowage-io/stowage/storage/provider/internal/record"
@@ -41,6 +42,17 @@ func NewLoopTest(t *testing.T, p storage.Provider, dir string) *LoopTest {
 	return lt
 }
 
+// MountFile mounts the filesystem in a file on a directory, which is made if need be.
+func MountFile(t *testing.T, file, dir, filesystem string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := looptest.Mount(file, dir, filesystem, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Ext4Dir is a storage directory that is to be made, on a filesystem of 64 MiB of its
 // own, made with the arguments.
 func Ext4Dir(t *testing.T, args ...string) string {
@@ -50,7 +62,7 @@ func Ext4Dir(t *testing.T, args ...string) string {
 	Run(t, "truncate", "--size", "64M", image)
 	Run(t, "mkfs.ext4", append(append([]string{"-q", "-m", "0"}, args...), image)...)
 	fs := filepath.Join(dir, "fs")
-	Run(t, "mount", "--mkdir", "-o", "loop", image, fs)
+	MountFile(t, image, fs, "ext4")
 	t.Cleanup(func() { Run(t, "umount", fs) })
 	return filepath.Join(fs, "storage")
 }

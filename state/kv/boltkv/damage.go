@@ -110,11 +110,8 @@ func (s *Store) transaction(begin func() (*bbolt.Tx, error), fn func(*bbolt.Tx) 
 	if err != nil {
 		return s.annotate(err, "beginning a transaction in")
 	}
-	if !tx.Writable() {
-		defer s.snapshots.RUnlock()
-	}
 	from, to := s.mapped(tx)
-	defer s.rollback(tx)
+	defer s.end(tx, tx.Writable())
 	defer func() {
 		switch p := recover(); {
 		case p == nil:
@@ -142,6 +139,14 @@ func (s *Store) readMeta() (meta, error) {
 		return meta{}, s.annotate(err, "reading")
 	}
 	return m, nil
+}
+
+// end ends a transaction that begin has begun for transaction, unless it is committed.
+func (s *Store) end(tx *bbolt.Tx, writable bool) {
+	_ = s.rollback(tx)
+	if !writable {
+		s.snapshots.RUnlock()
+	}
 }
 
 // begin, rollback and bboltCommit are bbolt's, contained.

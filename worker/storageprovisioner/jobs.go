@@ -328,8 +328,13 @@ func (l *loop) observeThose(entities []plan.Fact, attachments bool) {
 		if f.Key.Kind.Attachment() != attachments {
 			continue
 		}
-		if f.Err == nil && f.Life == plan.Gone && f.Key.Kind == plan.Filesystem {
-			l.backing.forgetFilesystem(f.Key.ID)
+		if f.Err == nil && f.Life == plan.Gone {
+			if f.Key.Kind == plan.Filesystem {
+				l.backing.forgetFilesystem(f.Key.ID)
+			}
+			if !attachments {
+				l.unset.drop(f.Tag.String())
+			}
 		}
 		l.core.Observe(f)
 	}

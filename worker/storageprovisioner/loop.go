@@ -46,6 +46,8 @@ type loop struct {
 	room []plan.Fact
 	// todo is what is to be asked of the clerk next.
 	todo todo
+	// unset are the statuses that could not be set.
+	unset unsetStatuses
 
 	// hands has those of each source; busy counts the calls under way.
 	hands map[plan.Source]*hands
@@ -118,6 +120,7 @@ func newLoop(config setup, tomb *tomb.Tomb, reports <-chan chan<- map[string]any
 		host = machine.String()
 		l.backing = &backing{}
 	}
+	l.unset = unsetStatuses{schedule: l.schedule, retry: config.Retry.plan(), byTag: make(map[string]*unsetStatus)}
 	_, attempts := config.attempts()
 	l.core = plan.New(plan.Options{
 		Retry:     config.Retry.plan(),
@@ -240,6 +243,10 @@ func (l *loop) due() {
 	l.core.At(now)
 	var planned []any
 	for _, value := range l.schedule.Ready(now) {
+		if tag, ok := value.(statusDue); ok {
+			l.unset.due = append(l.unset.due, string(tag))
+			continue
+		}
 		if value != (resync{}) {
 			planned = append(planned, value)
 			continue
@@ -338,6 +345,8 @@ func (l *loop) advance() {
 	switch {
 	case !out.Publish.Empty():
 		l.ask(l.publish(out.Publish))
+	case l.unset.anyDue():
+		l.ask(l.setAgain(l.unset.takeDue()))
 	case len(l.todo.attempts) > 0:
 		l.ask(l.note(l.todo.attempts))
 		l.todo.attempts = nil

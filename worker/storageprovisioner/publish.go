@@ -22,8 +22,12 @@ type published struct {
 // volumes and filesystems before those of attachments, then removals.
 func (l *loop) publish(p plan.Publication) job {
 	config := l.config
+	statuses := statusArgs(p.Statuses)
+	for _, args := range statuses {
+		l.unset.drop(args.Tag) // this one is newer
+	}
 	return func() (reply, error) {
-		setStatuses(config, p.Statuses)
+		unset := setStatuses(config, statuses)
 		unmade, err := setAttempts(config, p.Unmade, false)
 		if err != nil {
 			return nil, err
@@ -62,7 +66,12 @@ func (l *loop) publish(p plan.Publication) job {
 			}
 			all = append(all, some...)
 		}
-		return func() { l.published(p, all) }, nil
+		return func() {
+			if unset != nil {
+				l.unset.add(statuses, l.config.Clock.Now())
+			}
+			l.published(p, all)
+		}, nil
 	}
 }
 
@@ -90,27 +99,7 @@ func (l *loop) published(p plan.Publication, all []published) {
 			l.backing.forgetFilesystem(r.Key.ID)
 		}
 	}
-}
-
-// setStatuses sets statuses. One that cannot be set is no reason to do anything
-// else differently.
-func setStatuses(config setup, statuses []plan.Status) {
-	if len(statuses) == 0 {
-		return
-	}
-	args := make([]params.EntityStatusArgs, len(statuses))
-	for i, s := range statuses {
-		args[i] = params.EntityStatusArgs{
-			Tag:    s.Tag.String(),
-			Status: string(s.Status),
-			Info:   s.Message,
-		}
-	}
-	if err := config.shelter.ask(theState, func() string { return "setting statuses" }, func() error {
-		return config.Status.SetStatus(args)
-	}); err != nil {
-		config.Logger.Warningf("setting statuses: %v", err)
-	}
+	l.unset.dropRemoved(p.Removals, all)
 }
 
 // record records the infos of one type, T, among the records.

@@ -12,6 +12,9 @@ func (l *loop) report() map[string]any {
 		"configured": l.environ != nil,
 		"entities":   entities,
 	}
+	if unset := len(l.unset.byTag); unset > 0 {
+		report["statuses-to-set"] = unset
+	}
 	if len(pending) == 0 {
 		return report
 	}

@@ -207,3 +207,126 @@ func (s *statusSuite) TestStatusThatCannotBeSetIsLoggedAndNothingElse(c *gc.C) {
 	c.Check(s.log.warned()[0], gc.Matches, ".*no connection.*")
 	s.noTimer(c)
 }
+
+// failStatuses has so many calls of SetStatus fail.
+func (s *statusSuite) failStatuses(n int) {
+	for range n {
+		s.state.FailCall("SetStatus", errors.New("no connection"))
+	}
+}
+
+// attachAgain has volumes that were attached by a worker before this one.
+func (s *statusSuite) attachAgain(c *gc.C, ids ...string) {
+	for _, id := range ids {
+		v, a := s.addVolumeOn("machine-0", id, "dynamic")
+		s.provisionVolume(v)
+		s.provisionVolumeAttachment(a)
+	}
+	s.volumesChanged(c, ids...)
+	s.volumeAttachmentsChanged(c, "machine-0", ids...)
+}
+
+// checkUnset checks of how many volumes and filesystems the worker reports that their
+// status is to be set.
+func (s *statusSuite) checkUnset(c *gc.C, want int) {
+	s.caughtUp(c)
+	if want == 0 {
+		c.Check(s.report()["statuses-to-set"], gc.IsNil)
+		s.noTimer(c)
+	} else {
+		c.Check(s.report()["statuses-to-set"], gc.Equals, want)
+	}
+}
+
+func (s *statusSuite) TestStatusThatCannotBeSetIsSetAgainWithBackoff(c *gc.C) {
+	s.startEnviron(c)
+	s.failStatuses(3)
+	s.attachAgain(c, "0")
+	s.checkStatuses(c, "volume-0 attached")
+	for n, delay := range backoff[:3] {
+		s.checkUnset(c, 1)
+		s.advance(c, delay-1)
+		s.caughtUp(c)
+		c.Check(s.Count("SetStatus"), gc.Equals, n+1)
+		s.advance(c, 1)
+		s.checkStatuses(c, "volume-0 attached")
+	}
+	s.checkUnset(c, 0)
+}
+
+func (s *statusSuite) TestNewerStatusReplacesOneThatCouldNotBeSet(c *gc.C) {
+	s.startEnviron(c)
+	s.failStatuses(2)
+	s.source.FailItem("CreateVolumes", "volume-0", errors.New("one"))
+	s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.checkStatuses(c, "volume-0 pending: one")
+	s.checkUnset(c, 1)
+	// Both are due at once, and neither status is set but the newest.
+	s.advance(c, backoff[0])
+	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
+	s.checkUnset(c, 0)
+	c.Check(s.state.Status("volume-0").Status, gc.Equals, "attached")
+}
+
+func (s *statusSuite) TestStatusesDueTogetherAreSetInOneCall(c *gc.C) {
+	s.startEnviron(c)
+	s.failStatuses(1)
+	s.attachAgain(c, "0", "1", "2")
+	together := []string{"volume-0 attached", "volume-1 attached", "volume-2 attached"}
+	c.Check(s.statuses(c), jc.DeepEquals, together)
+	s.checkUnset(c, 3)
+	s.advance(c, backoff[0])
+	c.Check(s.statuses(c), jc.DeepEquals, together)
+	s.checkUnset(c, 0)
+}
+
+// What another has removed has no status, and keeps no other from having one.
+func (s *statusSuite) TestStatusOfWhatIsGoneIsDropped(c *gc.C) {
+	s.startEnviron(c)
+	s.failStatuses(1)
+	s.attachAgain(c, "0", "1", "2")
+	s.statuses(c)
+	s.checkUnset(c, 3)
+	s.state.FailItemAlways("SetStatus", "volume-0", errors.NotFoundf("volume 0"))
+	s.state.ForgetAttachment("machine-0", "volume-1")
+	s.state.Forget("volume-1")
+	s.volumesChanged(c, "1")
+	s.checkUnset(c, 2)
+	s.advance(c, backoff[0])
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 attached", "volume-2 attached"})
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 attached"})
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-2 attached"})
+	s.checkUnset(c, 0)
+}
+
+// What this worker has removed has none either.
+func (s *statusSuite) TestStatusOfWhatIsRemovedIsDropped(c *gc.C) {
+	s.startRemoving(c)
+	s.failStatuses(1)
+	s.source.FailItem("DestroyVolumes", "volume-0", errors.New("in use"))
+	v := s.addVolume("0", "dynamic")
+	s.provisionVolume(v)
+	s.setDead(v, false)
+	s.volumesChanged(c, "0")
+	s.statuses(c)
+	s.checkUnset(c, 1)
+	s.failStatuses(1)
+	s.advance(c, backoff[0])
+	s.AwaitCall(c, "Remove", v)
+	s.checkUnset(c, 0)
+}
+
+func (s *statusSuite) TestKillWhileAStatusIsToBeSet(c *gc.C) {
+	s.startEnviron(c)
+	s.failStatuses(1)
+	s.attachAgain(c, "0")
+	s.statuses(c)
+	s.checkUnset(c, 1)
+	s.worker.Kill()
+	c.Check(s.waited(c), jc.ErrorIsNil)
+	s.worker = nil
+	c.Check(s.Count("SetStatus"), gc.Equals, 1)
+}

@@ -34,6 +34,8 @@ type provisioner struct {
 //	                     done because they are "unreadable": the state does not say
 //	unfinished           for a hundred of those, by what they are: operation, state,
 //	                     since, waits-for, failures, last-failure, next-attempt
+//	statuses-to-set      of how many volumes and filesystems the status could not be
+//	                     set, and is set again later; absent if there are none
 //
 // A worker that is ending reports nil.
 func New(config Config) (worker.Worker, error) {

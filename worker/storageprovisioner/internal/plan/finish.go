@@ -183,7 +183,7 @@ func (c *Core) failed(e *entity, r *Result) {
 		w.busy++
 	} else {
 		w.attempts++
-		delay = c.options.Retry.delay(w.attempts)
+		delay = c.options.Retry.Delay(w.attempts)
 	}
 	switch {
 	case e.unresolved:
@@ -305,7 +305,7 @@ func (c *Core) Published(s Subject, err error) {
 			w.refused = &refusal{}
 		}
 		attempts := w.refused.attempts + 1
-		*w.refused = refusal{attempts, err.Error(), c.now.Add(c.options.Retry.delay(attempts))}
+		*w.refused = refusal{attempts, err.Error(), c.now.Add(c.options.Retry.Delay(attempts))}
 		c.options.Timetable.Add(e, e, w.refused.due)
 		return
 	}

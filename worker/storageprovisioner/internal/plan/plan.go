@@ -349,7 +349,7 @@ func (c *Core) cannotRead(key Key, err error) {
 	}
 	u.attempts++
 	u.message = err.Error()
-	u.due = c.now.Add(c.options.Retry.delay(u.attempts))
+	u.due = c.now.Add(c.options.Retry.Delay(u.attempts))
 	c.unreadable[key] = u
 	c.options.Timetable.Add(key, key, u.due)
 }
@@ -490,7 +490,7 @@ func (c *Core) DeviceUnreadable(volume string) {
 	d := c.devices.Get(volume)
 	d.known, d.marked, d.size = false, false, 0
 	d.failures++
-	c.options.Timetable.Add(d, d, c.now.Add(c.options.Retry.delay(d.failures)))
+	c.options.Timetable.Add(d, d, c.now.Add(c.options.Retry.Delay(d.failures)))
 }
 
 // readable notes that a device need not be looked up again for having failed to be.

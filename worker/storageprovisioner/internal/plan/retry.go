@@ -29,12 +29,12 @@ const busyDelay = 250 * time.Millisecond
 // be that of any other failure.
 func (r Retry) soon(failures int) (delay time.Duration, ok bool) {
 	r.Max, r.Min, r.Factor = r.Min, busyDelay, 2
-	delay = r.delay(failures)
+	delay = r.Delay(failures)
 	return delay, busyDelay<<(failures-1) < r.Max
 }
 
-// delay returns how long to wait after so many failures in a row, at least one.
-func (r Retry) delay(failures int) time.Duration {
+// Delay returns how long to wait after so many failures in a row, at least one.
+func (r Retry) Delay(failures int) time.Duration {
 	delay := math.Min(float64(r.Min)*math.Pow(r.Factor, float64(failures-1)), float64(r.Max))
 	if r.Jitter > 0 {
 		delay *= 1 + r.Jitter*(r.Random()-1)

@@ -338,6 +338,9 @@ func (a accessors) SetStatus(all []params.EntityStatusArgs) error {
 	defer a.in.world.mu.Unlock()
 	for _, s := range all {
 		a.in.world.untold[s.Tag] = failed
+		if !failed {
+			delete(a.in.world.lostStatus, s.Tag)
+		}
 	}
 	return err
 }

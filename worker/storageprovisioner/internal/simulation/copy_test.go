@@ -24,6 +24,7 @@ func (w *world) becomeCopy(dice uint32) {
 	w.finishAll()
 	clear(w.going)
 	clear(w.untold)
+	clear(w.lostStatus)
 	own := make(map[string]bool)
 	for _, e := range copied.Entities {
 		tag := e.Tag.String()

@@ -111,7 +111,8 @@ func (w *world) restore(l luck) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.restores++
-	w.untold = make(map[string]bool)
+	clear(w.untold)
+	clear(w.lostStatus)
 	all, err := w.state.AllStorage()
 	w.must(err)
 	known := make(map[string]bool)

@@ -77,9 +77,9 @@ type world struct {
 	// attempted are the entities of which the state remembers that they may have been
 	// made.
 	attempted map[string]bool
-	// untold are the entities whose last status the state did not take. It is not set
-	// again.
-	untold map[string]bool
+	// untold are the entities whose last status the state did not take. Whoever runs sets it
+	// again; of those in lostStatus a worker crashed before that.
+	untold, lostStatus map[string]bool
 	// wrong is the first thing that must not be.
 	wrong   error
 	keepLog bool
@@ -146,6 +146,8 @@ func newWorld(free, keepLog bool) *world {
 		attempted: make(map[string]bool),
 		untold:    make(map[string]bool),
 		sum:       fnv.New64a(),
+
+		lostStatus: make(map[string]bool),
 	}
 	w.open()
 	w.configure()
@@ -329,6 +331,9 @@ func (w *world) put(i int, in *incarnation) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.workers[i] = in
+	for tag, untold := range w.untold {
+		w.lostStatus[tag] = w.lostStatus[tag] || untold
+	}
 }
 
 // settle waits until nothing moves, and takes note of what has come of it.
@@ -640,7 +645,7 @@ func (w *world) check() error {
 				wanted[e.Tag.String()] = true
 				known := w.things[e.Tag.String()]
 				if w.lost(e) && s.Life == life.Alive && len(s.Attachments) > 0 && known == nil &&
-					(e.Status != status.Error || !strings.HasPrefix(e.Message, "missing: ")) && !w.untold[e.Tag.String()] {
+					(e.Status != status.Error || !strings.HasPrefix(e.Message, "missing: ")) && !w.lostStatus[e.Tag.String()] {
 					return errors.Errorf("%s is missing, and its status is %s %s", e.Tag, e.Status, e.Message)
 				}
 			}
@@ -683,7 +688,7 @@ func (w *world) check() error {
 			if !slices.Equal(at, want) {
 				return errors.Errorf("%s is on %v, and wanted on %v: %s %s", e.Tag, at, want, e.Status, e.Message)
 			}
-			if len(want) > 0 && e.Status != status.Attached && !w.untold[e.Tag.String()] {
+			if len(want) > 0 && e.Status != status.Attached && !w.lostStatus[e.Tag.String()] {
 				return errors.Errorf("%s is attached, and its status is %s %s", e.Tag, e.Status, e.Message)
 			}
 			if len(want) > 0 && t.size < s.RequestedMiB {

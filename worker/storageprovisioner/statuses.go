@@ -1,0 +1,161 @@
+package storageprovisioner
+
+import (
+	"slices"
+	"time"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/schedule"
+)
+
+// unsetStatuses are the statuses that could not be set, of each volume and filesystem
+// the newest: they are set again, with the delays of the retry policy. The loop owns
+// them.
+type unsetStatuses struct {
+	schedule *schedule.Schedule
+	retry    plan.Retry
+	byTag    map[string]*unsetStatus
+	// due are the tags of those to be set now.
+	due []string
+}
+
+// unsetStatus is the newest status of a volume or filesystem, which could not be set.
+type unsetStatus struct {
+	args params.EntityStatusArgs
+	// attempts have failed.
+	attempts int
+}
+
+// statusDue is what the schedule gives out, and its key there: the tag of what has a
+// status to be set.
+type statusDue string
+
+// add keeps statuses that could not be set.
+func (u *unsetStatuses) add(statuses []params.EntityStatusArgs, now time.Time) {
+	newest := make(map[string]int, len(statuses))
+	for i, args := range statuses {
+		newest[args.Tag] = i
+	}
+	for i, args := range statuses {
+		if newest[args.Tag] != i {
+			continue
+		}
+		s := u.byTag[args.Tag]
+		if s == nil {
+			s = &unsetStatus{}
+			u.byTag[args.Tag] = s
+		}
+		s.args = args
+		s.attempts++
+		key := statusDue(args.Tag)
+		u.schedule.Add(key, key, now.Add(u.retry.Delay(s.attempts)))
+	}
+}
+
+// drop forgets the status of a volume or filesystem: it is set, there is a newer one, or
+// the volume or filesystem is gone.
+func (u *unsetStatuses) drop(tag string) {
+	if _, ok := u.byTag[tag]; ok {
+		delete(u.byTag, tag)
+		u.schedule.Remove(statusDue(tag))
+		u.due = slices.DeleteFunc(u.due, func(due string) bool { return due == tag })
+	}
+}
+
+// dropRemoved forgets the statuses of the volumes and filesystems that the state has
+// removed.
+func (u *unsetStatuses) dropRemoved(removals []plan.Subject, all []published) {
+	if len(u.byTag) == 0 || len(removals) == 0 {
+		return
+	}
+	kept := make(map[plan.Key]bool)
+	for _, p := range all {
+		kept[p.Key] = p.err != nil && !errors.Is(p.err, errors.NotFound)
+	}
+	for _, r := range removals {
+		if !r.Key.Kind.Attachment() && !kept[r.Key] {
+			u.drop(r.Tag.String())
+		}
+	}
+}
+
+// anyDue reports whether there are statuses to be set now.
+func (u *unsetStatuses) anyDue() bool { return len(u.due) > 0 }
+
+// takeDue returns the statuses that are to be set now. They are kept until they are set.
+func (u *unsetStatuses) takeDue() []params.EntityStatusArgs {
+	statuses := make([]params.EntityStatusArgs, len(u.due))
+	for i, tag := range u.due {
+		statuses[i] = u.byTag[tag].args
+	}
+	u.due = nil
+	return statuses
+}
+
+// setAgain sets statuses that could not be set before.
+func (l *loop) setAgain(statuses []params.EntityStatusArgs) job {
+	config := l.config
+	return func() (reply, error) {
+		failed := setOrFind(config, statuses)
+		return func() {
+			unset := make(map[string]bool, len(failed))
+			for _, args := range failed {
+				unset[args.Tag] = true
+			}
+			for _, args := range statuses {
+				if !unset[args.Tag] {
+					l.unset.drop(args.Tag)
+				}
+			}
+			l.unset.add(failed, l.config.Clock.Now())
+		}, nil
+	}
+}
+
+// setOrFind sets statuses, and returns those that could not be set. The error of a call
+// for several does not tell which of them the state does not have: they are found by
+// halves, and their statuses need not be set.
+func setOrFind(config setup, statuses []params.EntityStatusArgs) (failed []params.EntityStatusArgs) {
+	err := setStatuses(config, statuses)
+	switch half := len(statuses) / 2; {
+	case err == nil:
+		return nil
+	case !errors.Is(err, errors.NotFound) && !params.IsCodeNotFound(err):
+		return statuses
+	case half == 0:
+		return nil
+	default:
+		return append(setOrFind(config, statuses[:half]), setOrFind(config, statuses[half:])...)
+	}
+}
+
+// statusArgs returns statuses as the accessor takes them.
+func statusArgs(statuses []plan.Status) []params.EntityStatusArgs {
+	args := make([]params.EntityStatusArgs, len(statuses))
+	for i, s := range statuses {
+		args[i] = params.EntityStatusArgs{
+			Tag:    s.Tag.String(),
+			Status: string(s.Status),
+			Info:   s.Message,
+		}
+	}
+	return args
+}
+
+// setStatuses sets statuses. Whatever becomes of that is logged, and is no reason to do
+// anything else differently.
+func setStatuses(config setup, statuses []params.EntityStatusArgs) error {
+	if len(statuses) == 0 {
+		return nil
+	}
+	err := config.shelter.ask(theState, func() string { return "setting statuses" }, func() error {
+		return config.Status.SetStatus(statuses)
+	})
+	if err != nil {
+		config.Logger.Warningf("setting statuses: %v", err)
+	}
+	return err
+}

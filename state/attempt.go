@@ -8,7 +8,7 @@ import (
 )
 
 // SetAttempts notes that workers are about to make volumes, filesystems or attachments,
-// or that an attempt has made nothing. What the attempt to make a volume may have
+// or that an attempt has ended: it has made nothing, or may have left something. What the attempt to make a volume may have
 // attached goes with it.
 func (a *Accessor) SetAttempts(attempts []params.Attempt) ([]params.ErrorResult, error) {
 	return updateEach(a, attempts, func(tx *txn, at params.Attempt) error {
@@ -23,10 +23,10 @@ func (a *Accessor) SetAttempts(attempts []params.Attempt) ([]params.ErrorResult,
 			return err
 		}
 		return a.changeEntity(tx, tag, func(i *instance, e *entity) error {
-			if at.Attempted && !i.mayMake(e) {
+			if at.Attempted && !at.Ended && !i.mayMake(e) {
 				return errors.NewNotYetAvailable(nil, tag.String()+" is being detached: its volume is not to be used any more")
 			}
-			e.Attempted = at.Attempted
+			e.Attempted, e.AttemptEnded = at.Attempted, at.Attempted && at.Ended
 			if a := e.Attachment; a != nil && tag.kind() == names.VolumeTagKind && a.Info == nil {
 				a.Attempted = at.Attempted
 			}

@@ -1,7 +1,10 @@
 package state_test
 
 import (
+	"strings"
 	"testing"
+
+	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
@@ -103,6 +106,45 @@ func TestVolumeStaysBeneathAFilesystemThatIsBeingMade(t *testing.T) {
 	}
 	if got := attempt(t, machine, true, "", "filesystem-0-0"); got == "ok" {
 		t.Error("a filesystem is begun on a volume that is being detached")
+	}
+}
+
+// An attempt that has ended, and may have left something, keeps no volume where it is. What
+// it has left is destroyed when the filesystem goes.
+func TestVolumeIsDetachedBeneathAFilesystemThatMayBeThereInPart(t *testing.T) {
+	w := newWorld(t)
+	w.add("a", "disk", storage.StorageKindFilesystem)
+	machine := w.ForMachine(machine0)
+	filesystem, volume := w.one("a").Filesystem.Tag.String(), w.one("a").Volume.Tag.String()
+	beneath := entry{kind: "volume-attachment", machine: "machine-0", tag: volume}
+	w.must(w.provision(entry{kind: "volume", tag: volume}))
+	if got := attempt(t, machine, true, "", filesystem); got != "ok" {
+		t.Fatal(got)
+	}
+	w.must(w.DetachStorage([]string{"a"}))
+	w.must(w.remove(entry{kind: "filesystem-attachment", machine: "machine-0", tag: filesystem}))
+	if got := w.lifeOf(beneath); got != life.Alive {
+		t.Fatalf("the volume's attachment is %s", got)
+	}
+	// It is told though the volume is wanted elsewhere by now.
+	for range 2 {
+		results, err := machine.SetAttempts([]params.Attempt{{
+			Id: params.MachineStorageId{AttachmentTag: filesystem}, Attempted: true, Ended: true,
+		}})
+		if err != nil || results[0].Error != nil {
+			t.Fatal(err, results)
+		}
+		if got := w.lifeOf(beneath); got != life.Dying {
+			t.Fatalf("with the attempt ended, the volume's attachment is %s", got)
+		}
+	}
+	if !attempted(t, machine, "", filesystem) {
+		t.Error("what may be left is forgotten")
+	}
+	w.must(w.RemoveStorage([]string{"a"}))
+	removal, err := machine.RemoveFilesystemParams([]names.FilesystemTag{w.one("a").Filesystem.Tag.(names.FilesystemTag)})
+	if err != nil || removal[0].Error != nil || !strings.HasPrefix(removal[0].Result.FilesystemId, filesystem+"-") {
+		t.Errorf("it is destroyed as %+v, %v", removal, err)
 	}
 }
 

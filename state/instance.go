@@ -73,6 +73,10 @@ type entity struct {
 	// AttachmentGeneration is that of the state when it was last known where the entity is
 	// attached, if anywhere.
 	AttachmentGeneration uint64 `cbor:"10,keyasint,omitempty"`
+
+	// AttemptEnded says of what was attempted that nobody is making it any more: something
+	// may be left of that.
+	AttemptEnded bool `cbor:"11,keyasint,omitempty"`
 }
 
 // entityInfo is what a provider made.

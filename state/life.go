@@ -173,7 +173,7 @@ func (i *instance) mayMake(e *entity) bool {
 
 // beingMade reports whether the entity may be being made, also when it is dead: whoever
 // makes it may not have heard of that.
-func (e *entity) beingMade() bool { return e.Attempted && e.Info == nil }
+func (e *entity) beingMade() bool { return e.Attempted && !e.AttemptEnded && e.Info == nil }
 
 // settle moves everything as far as the rules let it go. It is applied after every
 // change.

@@ -23,6 +23,13 @@ const (
 	// shows the error, and tries again only when something has changed.
 	ErrPermanent = errors.ConstError("permanent failure")
 
+	// ErrNothingMade means that the operation, a creation or an attachment, has ended,
+	// and that nothing is there of what it was to make: neither this call nor one
+	// before it has left anything, nor is one going on. The caller tries again with
+	// backoff, and need not undo anything if the entity is no longer wanted. With any
+	// other error that is neither permanent nor ignored, something may be left.
+	ErrNothingMade = errors.ConstError("nothing made")
+
 	// ErrBusy means that all that is in the way is in use elsewhere, as a rule for
 	// moments. The caller tries again within a second, and with growing delays then.
 	ErrBusy = errors.ConstError("in use at the moment")
@@ -43,9 +50,20 @@ func Permanent(err error) error {
 	return errors.WithType(err, ErrPermanent)
 }
 
+// NothingMade marks err with [ErrNothingMade]. It returns nil for nil.
+func NothingMade(err error) error {
+	return errors.WithType(err, ErrNothingMade)
+}
+
 // Busy marks err with [ErrBusy]. It returns nil for nil.
 func Busy(err error) error {
 	return errors.WithType(err, ErrBusy)
+}
+
+// IsNothingMade reports whether err says that its operation has ended and that nothing is
+// there of what was to be made: it is marked with [ErrNothingMade], and not as in progress.
+func IsNothingMade(err error) bool {
+	return errors.Is(err, ErrNothingMade) && !errors.Is(err, ErrInProgress)
 }
 
 // IsPermanent reports whether repeating the call that returned err cannot help:

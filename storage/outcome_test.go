@@ -1,6 +1,7 @@
 package storage_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -18,6 +19,7 @@ func TestOutcomesKeepCauseAndText(t *testing.T) {
 		{storage.Ignored, storage.ErrIgnored},
 		{storage.Permanent, storage.ErrPermanent},
 		{storage.Busy, storage.ErrBusy},
+		{storage.NothingMade, storage.ErrNothingMade},
 	} {
 		t.Run(test.sentinel.Error(), func(t *testing.T) {
 			if err := test.mark(nil); err != nil {
@@ -38,7 +40,7 @@ func TestOutcomesKeepCauseAndText(t *testing.T) {
 				if !errors.Is(err, cause) || !errors.Is(err, errors.NotFound) {
 					t.Errorf("%q has lost its cause", err)
 				}
-				for _, other := range []error{storage.ErrInProgress, storage.ErrIgnored, storage.ErrPermanent, storage.ErrBusy} {
+				for _, other := range []error{storage.ErrInProgress, storage.ErrIgnored, storage.ErrPermanent, storage.ErrBusy, storage.ErrNothingMade} {
 					if other != test.sentinel && errors.Is(err, other) {
 						t.Errorf("%q is also %q", err, other)
 					}
@@ -80,6 +82,26 @@ func TestIsPermanent(t *testing.T) {
 	} {
 		if got := storage.IsPermanent(test.err); got != test.want {
 			t.Errorf("IsPermanent(%v) = %t, want %t", test.err, got, test.want)
+		}
+	}
+}
+
+func TestNothingMadeIsSaid(t *testing.T) {
+	cause := errors.New("no room")
+	for _, test := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{cause, false},
+		{storage.Permanent(cause), false},
+		{storage.NothingMade(cause), true},
+		{storage.Permanent(storage.NothingMade(cause)), true},
+		{storage.NothingMade(context.Canceled), true},
+		{storage.InProgress(storage.NothingMade(cause)), false},
+	} {
+		if got := storage.IsNothingMade(errors.Annotate(test.err, "creating")); got != test.want {
+			t.Errorf("%v: %v", test.err, got)
 		}
 	}
 }

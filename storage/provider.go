@@ -87,7 +87,9 @@ type VolumeSource interface {
 	// CreateVolumes makes volumes, and attaches those that it can only make
 	// attached. It is idempotent by [VolumeParams].Tag: a volume that an
 	// earlier call made for the tag is returned as it is; by a source that
-	// keeps resource tags only for the same [EntityUUIDTag].
+	// keeps resource tags only for the same [EntityUUIDTag]. The source undoes
+	// what it can of a creation that has failed, and marks the error with
+	// [ErrNothingMade] where it knows that nothing is left.
 	CreateVolumes(ctx envcontext.ProviderCallContext, params []VolumeParams) ([]CreateVolumesResult, error)
 
 	// ListVolumes returns the ids of all volumes that the source has made for
@@ -135,7 +137,8 @@ type FilesystemSource interface {
 	// CreateFilesystems makes filesystems; it mounts none. It is idempotent by
 	// [FilesystemParams].Tag: a filesystem that an earlier call made for the
 	// tag is returned as it is; by a source that keeps resource tags only for
-	// the same [EntityUUIDTag].
+	// the same [EntityUUIDTag]. What it does of a creation that has failed is that
+	// of CreateVolumes.
 	CreateFilesystems(ctx envcontext.ProviderCallContext, params []FilesystemParams) ([]CreateFilesystemsResult, error)
 
 	// DestroyFilesystems removes filesystems and the data on them; the data of

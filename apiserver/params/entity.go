@@ -51,6 +51,9 @@ type Attempt struct {
 	// Id is that of an attachment; that of a volume or filesystem has no machine.
 	Id        MachineStorageId `json:"id"`
 	Attempted bool             `json:"attempted"`
+	// Ended says of what was attempted that nobody is making it any more: something may be
+	// left of that.
+	Ended bool `json:"ended,omitempty"`
 }
 
 // AttemptResult says whether something may have been made, or has an error.

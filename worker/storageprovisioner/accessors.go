@@ -162,8 +162,9 @@ type VolumeAttachmentPlanAccessor interface {
 // attachments by their own.
 type AttemptAccessor interface {
 	// SetAttempts notes that volumes, filesystems and attachments are about to be made,
-	// or that an attempt has ended and has made nothing. A volume may be attached by the
-	// attempt to make it.
+	// or that an attempt has ended: that it has made nothing, or else, of a filesystem on
+	// a volume, that it may have left something. A volume may be attached by the attempt
+	// to make it.
 	SetAttempts([]params.Attempt) ([]params.ErrorResult, error)
 
 	// Attempts tells what has been noted of what is not recorded.

@@ -76,7 +76,11 @@ func describeAttempt(at params.Attempt) string {
 	if at.Id.MachineTag != "" {
 		text += " " + at.Id.MachineTag
 	}
-	return fmt.Sprintf("%s: %v", text, at.Attempted)
+	text = fmt.Sprintf("%s: %v", text, at.Attempted)
+	if at.Ended {
+		text += ", ended"
+	}
+	return text
 }
 
 func (a *attempts) Attempts(ids []params.MachineStorageId) ([]params.AttemptResult, error) {
@@ -168,11 +172,109 @@ func (s *attemptsSuite) TestWhatMayHaveBeenMadeAndIsWantedNowhereIsRecorded(c *g
 // What has certainly made nothing is not looked into by the next worker.
 func (s *attemptsSuite) TestAttemptThatMadeNothingIsTakenBack(c *gc.C) {
 	s.startRemembering(c)
-	s.source.FailItem("CreateVolumes", "volume-0", errors.New("no room"))
+	s.source.FailItem("CreateVolumes", "volume-0", storage.NothingMade(errors.New("no room")))
 	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.AwaitCall(c, "SetAttempts", v+": true")
 	s.AwaitCall(c, "SetAttempts", v+": false")
+}
+
+// A source that was not called has made nothing.
+func (s *attemptsSuite) TestAttemptThatWasNotMadeIsTakenBack(c *gc.C) {
+	for i, script := range []func(){
+		func() { s.source.FailCall("VolumeSource", errors.New("no connection")) },
+		func() { s.source.FailItem("ValidateVolumeParams", "volume-0", errors.New("too large")) },
+		func() { s.source.Options.ShouldCreateVolume = func(storage.VolumeParams) bool { return false } },
+	} {
+		if i > 0 {
+			s.TearDownTest(c)
+			s.SetUpTest(c)
+		}
+		script()
+		s.startRemembering(c)
+		v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+		s.volumesChanged(c, "0")
+		s.AwaitCall(c, "SetAttempts", v+": true")
+		s.AwaitCall(c, "SetAttempts", v+": false")
+		c.Check(s.Count("CreateVolumes"), gc.Equals, 0)
+	}
+}
+
+// 28: a creation that fails late may have left something: that is destroyed before the
+// volume goes.
+func (s *attemptsSuite) TestCreationThatFailedIsLookedIntoBeforeItGoes(c *gc.C) {
+	s.startRemembering(c)
+	s.source.FailItem("CreateVolumes", "volume-0", errors.New("fsync: input/output error"))
+	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 pending: fsync: input/output error"})
+	c.Check(s.About(v+": false", "SetAttempts"), gc.HasLen, 0)
+	s.state.ForgetAttachment(a.MachineTag, a.AttachmentTag)
+	s.state.Destroy(v)
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.volumesChanged(c, "0")
+	s.AwaitCall(c, "Remove", v)
+	c.Check(s.Names("CreateVolumes", "DestroyVolumes", "Remove"), jc.DeepEquals,
+		[]string{"CreateVolumes", "CreateVolumes", "DestroyVolumes", "Remove"})
+}
+
+// 28: one that says that it made nothing has not, nor has one that was going on.
+func (s *attemptsSuite) TestCreationThatMadeNothingGoesWithoutTheSource(c *gc.C) {
+	for i, errs := range [][]error{
+		{storage.NothingMade(errors.New("no room"))},
+		{errors.New("no reply"), storage.NothingMade(errors.New("no room"))},
+		{storage.InProgress(errors.New("later")), storage.NothingMade(errors.New("no room"))},
+	} {
+		if i > 0 {
+			s.TearDownTest(c)
+			s.SetUpTest(c)
+		}
+		s.startRemembering(c)
+		s.source.FailItem("CreateVolumes", "volume-0", errs...)
+		v, a := s.addVolumeOn("machine-0", "0", "dynamic")
+		s.volumesChanged(c, "0")
+		s.AwaitCall(c, "CreateVolumes", v)
+		for n := range errs[1:] {
+			s.advance(c, backoff[n])
+			s.Await(c, "another attempt", func() bool { return s.Count("CreateVolumes") == n+2 })
+		}
+		s.AwaitCall(c, "SetAttempts", v+": false")
+		s.state.ForgetAttachment(a.MachineTag, a.AttachmentTag)
+		s.state.Destroy(v)
+		s.volumesChanged(c, "0")
+		s.AwaitCall(c, "Remove", v)
+		c.Check(s.Count("CreateVolumes"), gc.Equals, len(errs))
+		c.Check(s.Count("DestroyVolumes"), gc.Equals, 0)
+	}
+}
+
+// 17: an attachment that failed late is undone before it goes.
+func (s *attemptsSuite) TestAttachmentThatFailedIsUndoneBeforeItGoes(c *gc.C) {
+	s.startRemembering(c)
+	s.source.FailItem("AttachVolumes", "volume-0 machine-0", errors.New("no reply"))
+	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.provisionVolume(v)
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.statuses(c)
+	s.setLife(a, life.Dying)
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
+	c.Check(s.Names("AttachVolumes", "DetachVolumes", "RemoveAttachments"), jc.DeepEquals,
+		[]string{"AttachVolumes", "DetachVolumes", "RemoveAttachments"})
+}
+
+// The volume beneath a filesystem that may be there in part need not stay.
+func (s *attemptsSuite) TestStateIsToldThatNobodyMakesAFilesystemAnyMore(c *gc.C) {
+	s.startRemembering(c)
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	s.managed.FailItem("CreateFilesystems", "filesystem-0", errors.New("mkfs was killed"))
+	f, _ := s.addMount("0", "dynamic", "7")
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	s.AwaitCall(c, "SetAttempts", f+": true")
+	s.AwaitCall(c, "SetAttempts", f+": true, ended")
 }
 
 // What may have made something is not taken back.

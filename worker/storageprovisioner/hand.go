@@ -108,6 +108,8 @@ func hand(ctx context.Context, shelter *shelter, source *lazySource, tasks <-cha
 		h.results = failAll(h.batch.Items, err)
 		if h.called {
 			unknown(h.results)
+		} else {
+			untried(h.results)
 		}
 		done <- h
 	}
@@ -133,6 +135,7 @@ func (h *handed) do(ctx context.Context, from *lazySource, t task) {
 	})
 	if err != nil {
 		h.results = failAll(t.batch.Items, err)
+		untried(h.results)
 		return
 	}
 	began := config.Clock.Now()
@@ -178,6 +181,13 @@ func failAll(items []plan.Item, err error) []plan.Result {
 func unknown(results []plan.Result) {
 	for i := range results {
 		results[i].Unknown = true
+	}
+}
+
+// untried notes of results that the source has not been called.
+func untried(results []plan.Result) {
+	for i := range results {
+		results[i].Untried = true
 	}
 }
 
@@ -249,10 +259,11 @@ func admit[P any](call calling, items []plan.Item, args []P, check func(P) plan.
 		}
 		kept[i] = !result.Deferred && result.Err == nil
 		if !kept[i] {
+			result.Untried = true
 			held = append(held, items[i].Ended(result))
 		}
 	}, func(i int, err error) {
-		held = append(held, items[i].Ended(plan.Result{Err: err}))
+		held = append(held, items[i].Ended(plan.Result{Err: err, Untried: true}))
 	})
 	return those(items, kept), those(args, kept), held
 }

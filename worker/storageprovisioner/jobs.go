@@ -233,7 +233,7 @@ func (l *loop) note(batches []plan.Batch) job {
 		for _, batch := range batches {
 			all = append(all, batch.Unnoted()...)
 		}
-		errs, err := setAttempts(config, all, true)
+		errs, err := setAttempts(config, attemptArgs(all, params.Attempt{Attempted: true}))
 		if err != nil {
 			return nil, err
 		}
@@ -253,18 +253,23 @@ func (l *loop) note(batches []plan.Batch) job {
 	}
 }
 
-// setAttempts notes that entities are about to be made, or that an attempt has made
-// nothing.
-func setAttempts(config setup, subjects []plan.Subject, attempted bool) ([]error, error) {
+// attemptArgs returns what to tell the state of attempts to make entities: the same of each.
+func attemptArgs(subjects []plan.Subject, what params.Attempt) []params.Attempt {
+	args := make([]params.Attempt, len(subjects))
+	for i, s := range subjects {
+		args[i] = what
+		args[i].Id = attachmentId(s)
+	}
+	return args
+}
+
+// setAttempts tells the state of attempts, where it remembers them.
+func setAttempts(config setup, attempts []params.Attempt) ([]error, error) {
 	accessor, ok := config.attempts()
 	if !ok {
 		return nil, nil
 	}
-	args := make([]params.Attempt, len(subjects))
-	for i, s := range subjects {
-		args[i] = params.Attempt{Id: attachmentId(s), Attempted: attempted}
-	}
-	return tell(config.shelter, "noting attempts", accessor.SetAttempts, args)
+	return tell(config.shelter, "noting attempts", accessor.SetAttempts, attempts)
 }
 
 // mostRead is how much is read at once, of a kind. It is more than the calls cost

@@ -27,7 +27,7 @@ func checkOwners(call calling, source operations) (checked []plan.Item, refused 
 			item.Ownership, itemErr = checkOwner(call.batch, item, objects[item.ID], known)
 		}
 		if itemErr != nil {
-			refused = append(refused, item.Ended(plan.Result{Err: itemErr}))
+			refused = append(refused, item.Ended(plan.Result{Err: itemErr, Untried: true}))
 		} else {
 			checked = append(checked, item)
 		}

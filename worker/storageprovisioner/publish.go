@@ -28,15 +28,8 @@ func (l *loop) publish(p plan.Publication) job {
 	}
 	return func() (reply, error) {
 		unset := setStatuses(config, statuses)
-		unmade, err := setAttempts(config, p.Unmade, false)
-		if err != nil {
+		if err := noteEnded(config, p); err != nil {
 			return nil, err
-		}
-		for i, err := range unmade {
-			if err != nil && !errors.Is(err, errors.NotFound) {
-				// What is not there is looked for once more then.
-				config.Logger.Warningf("noting that %s was not made: %v", p.Unmade[i].Key, err)
-			}
 		}
 		var all []published
 		for _, step := range []func() ([]published, error){
@@ -73,6 +66,23 @@ func (l *loop) publish(p plan.Publication) job {
 			l.published(p, all)
 		}, nil
 	}
+}
+
+// noteEnded tells the state of attempts that have ended. What it does not take is looked
+// for once more then.
+func noteEnded(config setup, p plan.Publication) error {
+	attempts := slices.Concat(attemptArgs(p.Unmade, params.Attempt{}), attemptArgs(p.Ended, params.Attempt{Attempted: true, Ended: true}))
+	errs, err := setAttempts(config, attempts)
+	if err != nil {
+		return err
+	}
+	subjects := slices.Concat(p.Unmade, p.Ended)
+	for i, err := range errs {
+		if err != nil && !errors.Is(err, errors.NotFound) {
+			config.Logger.Warningf("noting that the attempt to make %s has ended: %v", subjects[i].Key, err)
+		}
+	}
+	return nil
 }
 
 // published takes in what the state has taken.

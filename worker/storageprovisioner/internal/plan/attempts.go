@@ -67,13 +67,13 @@ func (c *Core) withdraw(e *entity, noted bool, err error) {
 	case e.life == Gone:
 		c.forget(e)
 	case err != nil && !errors.Is(err, errors.NotFound):
-		c.fail(e, &Result{Err: errors.Annotate(err, "noting what is about to be made")})
+		c.fail(e, &Result{Err: errors.Annotate(err, "noting what is about to be made"), Untried: true})
 	default:
 		e.phase = idle
 		if e.op == Create {
 			c.release(e)
 		}
-		if !e.uncertain {
+		if !e.uncertain() {
 			e.work.item = nil
 		}
 		if err != nil {
@@ -84,17 +84,24 @@ func (c *Core) withdraw(e *entity, noted bool, err error) {
 	c.wake(e)
 }
 
-// unmade notes that an attempt to make an entity has ended and has made nothing. What is
-// not made is not attached either, whatever the state told of that meanwhile.
+// unmade notes that an attempt to make an entity has ended, and whether it has made nothing.
+// What is not made is not attached either, whatever the state told of that meanwhile. The
+// volume beneath a filesystem that may be there in part need not stay attached.
 func (c *Core) unmade(e *entity) {
-	if !c.options.Attempts || !e.makes() || e.recorded || e.uncertain || e.unresolved {
+	if !c.options.Attempts || !e.makes() || e.recorded || e.unresolved {
+		return
+	}
+	if e.uncertain() {
+		if e.left == somethingLeft && e.op == Create && e.backing != nil {
+			c.out.Publish.Ended = append(c.out.Publish.Ended, e.subject())
+		}
 		return
 	}
 	e.tried = true
 	c.out.Publish.Unmade = append(c.out.Publish.Unmade, e.subject())
 	for a := e.attachments.first; a != nil; a = a.next {
 		if !a.recorded && !a.underway() {
-			a.uncertain, a.tried = false, true
+			a.left, a.tried = nothingLeft, true
 			c.settle(a)
 		}
 	}

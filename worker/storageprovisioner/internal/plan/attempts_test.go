@@ -9,6 +9,7 @@ import (
 
 	jujuerrors "github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
@@ -154,7 +155,7 @@ func TestAttemptThatIsReadWhileItEndsIsOver(t *testing.T) {
 	v := volume("0")
 	s.observe(wanted(v))
 	s.notes()
-	s.ends(v, failing(errors.New("no room")))
+	s.ends(v, failing(storage.NothingMade(errors.New("no room"))))
 	s.unmade()
 	s.observe(wanted(v, dead, attempted))
 	s.does("remove volume 0")
@@ -213,7 +214,7 @@ func TestAttachmentOfWhatHasNotBeenMadeIsNotUndone(t *testing.T) {
 			s := play(t, remembering)
 			s.observe(wanted(v, func(f *plan.Fact) { f.Host, f.Instance = machine, "instance" }), wanted(a))
 			s.notes()
-			ends := func() { s.ends(v, failing(errors.New("no room"))) }
+			ends := func() { s.ends(v, failing(storage.NothingMade(errors.New("no room")))) }
 			if how == "read as it ends" {
 				ends()
 			}
@@ -280,4 +281,110 @@ func TestMountInProgressFromAVolumeThatIsTakenAwayIsUndone(t *testing.T) {
 	s.core.DeviceKnown("0", false, false, 0)
 	s.ends(m, failing(errors.New("volume 0 has no device")))
 	s.does("detach filesystem attachment 1 on machine-0")
+}
+
+// What has failed without a word of what it left is made known before it goes, unless a
+// later attempt says that nothing was made.
+func TestWhatMayHaveLeftSomethingIsMadeKnownBeforeItGoes(t *testing.T) {
+	v := volume("0")
+	s := play(t, remembering)
+	s.observe(wanted(v))
+	s.notes()
+	s.ends(v, failing(errors.New("no reply to the sync")))
+	if got := s.unmade(); got != nil {
+		t.Errorf("taken back: %v", got)
+	}
+	s.observe(wanted(v, dead, attempted))
+	s.does("create volume 0")
+	s.ends(v, failing(errors.New("no reply to the sync")))
+	s.core.Take()
+	s.does()
+	s.passes(time.Second)
+	s.does("create volume 0")
+	s.ends(v, failing(storage.NothingMade(errors.New("no room"))))
+	if got := s.unmade(); !slices.Equal(got, []string{"volume 0"}) {
+		t.Errorf("taken back: %v", got)
+	}
+}
+
+// A source that has not been called has made nothing, and nothing is known from it of what
+// was made before.
+func TestAttemptThatIsNotMadeTellsNothing(t *testing.T) {
+	untried := func(r *plan.Result) { r.Err, r.Untried = errors.New("no credentials"), true }
+	for _, before := range []string{"nothing", "a failure"} {
+		s := play(t, remembering)
+		v := volume("0")
+		s.observe(wanted(v))
+		s.notes()
+		var want []string
+		if before == "nothing" {
+			want = []string{"volume 0"}
+		} else {
+			s.ends(v, failing(errors.New("no reply to the sync")))
+			s.passes(time.Second)
+			s.notes()
+		}
+		s.core.Take()
+		s.ends(v, untried)
+		if got := s.unmade(); !slices.Equal(got, want) {
+			t.Errorf("after %s: taken back: %v", before, got)
+		}
+	}
+}
+
+// What an attempt to attach may have left is undone.
+func TestAttachmentThatMayHaveLeftSomethingIsUndone(t *testing.T) {
+	for _, test := range []struct {
+		err  error
+		want string
+	}{
+		{errors.New("no reply"), "detach volume attachment 0 on machine-0"},
+		{storage.NothingMade(errors.New("no slot")), "remove volume attachment 0 on machine-0"},
+	} {
+		s := play(t, remembering)
+		a := on(machine, volume("0"))
+		s.observe(wanted(volume("0"), recorded), wanted(a, func(f *plan.Fact) { f.Instance = "instance" }))
+		s.notes()
+		s.ends(a, failing(test.err))
+		s.core.Take()
+		s.observe(wanted(a, dying, func(f *plan.Fact) { f.Instance = "instance" }))
+		s.does(test.want)
+	}
+}
+
+// An operation that went on in the background has ended when it says that it made nothing:
+// it is tried again with backoff, and goes when it is not wanted.
+func TestOperationInProgressThatMadeNothingHasEnded(t *testing.T) {
+	s := play(t)
+	v := volume("0")
+	s.observe(wanted(v))
+	s.does("create volume 0")
+	s.ends(v, inProgress)
+	s.observe(wanted(v, dead))
+	s.passes(time.Second)
+	s.does("create volume 0")
+	s.ends(v, failing(storage.NothingMade(errors.New("no room"))))
+	s.does("remove volume 0")
+}
+
+// The volume beneath a filesystem that may be there in part is not held: the state is told
+// that nobody is making it, and it is not made again while it is not wanted there.
+func TestFilesystemThatMayBeThereInPartDoesNotHoldItsVolume(t *testing.T) {
+	s := play(t, remembering)
+	f, m := filesystem("1"), on(machine, filesystem("1"))
+	s.attached(volume("0"), machine, recorded)
+	s.observe(wanted(f, backedBy(volume("0"))), wanted(m, backedBy(volume("0"))))
+	s.does("look up 0")
+	s.core.DeviceKnown("0", true, false, 1000)
+	s.notes()
+	s.ends(f, failing(errors.New("mkfs was killed")))
+	out := s.core.Take().Publish
+	if len(out.Unmade) > 0 || len(out.Ended) != 1 || out.Ended[0].Key != f {
+		t.Errorf("taken back: %v, ended: %v", out.Unmade, out.Ended)
+	}
+	s.observe(wanted(m, backedBy(volume("0")), dying))
+	s.does("remove filesystem attachment 1 on machine-0")
+	s.taken(m)
+	s.passes(time.Hour)
+	s.does()
 }

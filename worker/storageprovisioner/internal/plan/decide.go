@@ -23,7 +23,7 @@ func (c *Core) decide(e *entity) (Op, awaited) {
 // or filesystem has done, because it is not wanted any more as it was. The creation
 // is repeated to learn that. What is on a volume goes with the volume.
 func (e *entity) doubted() bool {
-	return e.uncertain && !e.recorded && !e.kind.Attachment() && e.backing == nil && (e.life != Alive || e.args() == nil)
+	return e.uncertain() && !e.recorded && !e.kind.Attachment() && e.backing == nil && (e.life != Alive || e.args() == nil)
 }
 
 func (c *Core) decideStorage(e *entity) (Op, awaited) {
@@ -48,7 +48,7 @@ func (c *Core) decideStorage(e *entity) (Op, awaited) {
 		return None, nil
 	}
 	if e.kind == Filesystem {
-		if c.options.Attempts && e.backing != nil && !e.uncertain && !c.wantedHere(e) {
+		if c.options.Attempts && e.backing != nil && e.left != notKnown && !c.wantedHere(e) {
 			return Create, e
 		}
 		// It needs the machine to be attached, not to be made.
@@ -140,7 +140,7 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 		// Whether the filesystem is on a volume decides whose it is.
 		return Attach, s
 	}
-	if s.op == Create && s.underway() || s.uncertain && !s.recorded && s.backing == nil && (s.op == Create || s.stale) {
+	if s.op == Create && s.underway() || s.uncertain() && !s.recorded && s.backing == nil && (s.op == Create || s.stale) {
 		// The creation may attach as well, or may have.
 		return Attach, s
 	}
@@ -148,7 +148,7 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 	switch {
 	case class == Foreign:
 		return None, nil
-	case e.life != Alive && (!e.recorded && !e.uncertain || class == Static):
+	case e.life != Alive && (!e.recorded && !e.uncertain() || class == Static):
 		return Remove, nil
 	case e.life != Alive && e.id == "" && !s.observed && !e.orphan:
 		// What a former worker may have attached is called as its volume is.

@@ -112,15 +112,29 @@ type entity struct {
 	// unresolved says that the operation may be going on somewhere: it is
 	// repeated as it was until its end is known.
 	unresolved bool
-	// uncertain says that nothing is known of what the last attempt to make or
-	// attach it did. It is tried anew, and looked into before the entity goes.
-	uncertain bool
+	// left says what attempts to make or attach it may have left. It is tried anew, and
+	// looked into before the entity goes.
+	left leftovers
 	// tried says that an attempt to make it has ended since it was last to be read: what
 	// the state tells of attempts is older.
 	tried bool
 	// stalled says whether, and why, the operation waits for a change.
 	stalled stall
 }
+
+// leftovers is what attempts that have failed may have left of an entity.
+type leftovers uint8
+
+const (
+	nothingLeft leftovers = iota
+	// somethingLeft: the attempts have ended, and did not say that they made nothing.
+	somethingLeft
+	// notKnown: nothing is known of what an attempt did, nor whether it has ended.
+	notKnown
+)
+
+// uncertain reports whether attempts to make or attach the entity may have left anything.
+func (e *entity) uncertain() bool { return e.left != nothingLeft }
 
 // unread is what of an entity is to be read.
 type unread uint8

@@ -20,6 +20,9 @@ type Result struct {
 	// Unknown says that the error is of the call: what it did to the entity is
 	// not known.
 	Unknown bool
+	// Untried says that the error came before the source was called: nothing has been
+	// done.
+	Untried bool
 	// Deferred says that the operation has not been tried: its source asks to be
 	// asked again when the entity changes.
 	Deferred bool
@@ -76,7 +79,7 @@ func (c *Core) finish(e *entity, r *Result) {
 	switch {
 	case r.Err == nil && !r.Deferred:
 		e.unresolved = false
-		e.uncertain = false
+		e.left = nothingLeft
 		e.work.item = nil
 		c.succeed(e, r)
 	case e.life == Gone && !e.mayGoOn(r.Err):
@@ -157,7 +160,7 @@ func (c *Core) fail(e *entity, r *Result) {
 			// What was tried is not what would be tried now.
 			c.refresh(e)
 		}
-		if !e.uncertain {
+		if !e.uncertain() {
 			e.work.item = nil
 		}
 	}
@@ -193,11 +196,8 @@ func (c *Core) failed(e *entity, r *Result) {
 		e.stalled = givenUp
 		w.failure = fmt.Sprintf("%s (gave up after %d attempts)", w.failure, w.attempts)
 	}
-	if e.makes() {
-		// That this attempt made nothing does not tell what one before it did: only
-		// creation says that, by what cannot be created.
-		e.uncertain = (r.Unknown || wentOn && !e.unresolved) && !final(r.Err) ||
-			e.uncertain && !(e.op == Create && final(r.Err))
+	if e.makes() && !r.Untried {
+		c.doubt(e, r, wentOn)
 	}
 	if e.stalled == notStalled {
 		w.due = c.now.Add(delay)
@@ -210,6 +210,23 @@ func (c *Core) failed(e *entity, r *Result) {
 		c.status(e, status.Error, e.explain())
 	default:
 		c.status(e, retrying[e.op], e.explain())
+	}
+}
+
+// doubt notes whether a failed attempt to make something may have left anything. A state
+// that remembers attempts has that looked into whenever the source does not say that it
+// has not; for any other only a failure of the whole call is a reason to.
+func (c *Core) doubt(e *entity, r *Result, wentOn bool) {
+	switch {
+	case storage.IsNothingMade(r.Err), e.op == Create && final(r.Err):
+		// Creation also tells of the attempts before this one, by what cannot be created.
+		e.left = nothingLeft
+	case final(r.Err):
+		// So this attempt made nothing.
+	case r.Unknown, wentOn && !e.unresolved:
+		e.left = notKnown
+	case c.options.Attempts && !e.unresolved:
+		e.left = max(e.left, somethingLeft)
 	}
 }
 
@@ -236,11 +253,12 @@ func (e *entity) explain() string {
 }
 
 // mayGoOn reports whether the entity's operation may be going on after this error:
-// once it may, any but a final error leaves it so. What only grows leaves nothing
+// once it may, any leaves it so but one that says that it has ended. What only grows leaves nothing
 // behind, and what is done on a volume that is not there any more is over: any failure
 // ends that, so that the entity can go.
 func (e *entity) mayGoOn(err error) bool {
-	return MayGoOn(err) || e.unresolved && !final(err) && e.op != Resize && !e.stranded()
+	ended := final(err) || storage.IsNothingMade(err)
+	return MayGoOn(err) || e.unresolved && !ended && e.op != Resize && !e.stranded()
 }
 
 // stranded reports whether the block device beneath a filesystem or its attachment has
@@ -255,6 +273,9 @@ func (e *entity) stranded() bool {
 
 // MayGoOn reports whether an operation with this error may be going on.
 func MayGoOn(err error) bool {
+	if storage.IsNothingMade(err) {
+		return false
+	}
 	return errors.Is(err, storage.ErrInProgress) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 

@@ -157,13 +157,14 @@ type Publication struct {
 	Statuses []Status
 	Records  []Record
 	Removals []Subject
-	// Unmade are those of which an attempt has made nothing.
-	Unmade []Subject
+	// Unmade are those of which an attempt has made nothing, and Ended the filesystems on
+	// volumes of which one has ended and may have left something.
+	Unmade, Ended []Subject
 }
 
 // Empty reports whether there is nothing to publish.
 func (p Publication) Empty() bool {
-	return len(p.Statuses) == 0 && len(p.Records) == 0 && len(p.Removals) == 0 && len(p.Unmade) == 0
+	return len(p.Statuses) == 0 && len(p.Records) == 0 && len(p.Removals) == 0 && len(p.Unmade) == 0 && len(p.Ended) == 0
 }
 
 // Subject names an entity.
@@ -362,7 +363,7 @@ func (c *Core) learn(e *entity, f Fact) {
 	e.life = f.Life
 	e.recorded = f.Recorded
 	if f.Attempted && !f.Recorded && !e.tried && !e.underway() {
-		e.uncertain = true
+		e.left = notKnown
 		e.toDo()
 	}
 	e.released = f.Release
@@ -560,7 +561,7 @@ func (c *Core) settle(e *entity) {
 // may have been made is remembered.
 func (c *Core) retire(e *entity) {
 	switch {
-	case e.uncertain:
+	case e.uncertain():
 		e.work.args, e.work.owner = nil, nil
 	default:
 		e.work = nil

@@ -250,6 +250,10 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 			return c.do()
 		case l.once(3):
 			return nil, errTransient
+		case c.op == creating && w.things[c.key] == nil && l.once(6):
+			delete(w.going, c.op+" "+c.key)
+			w.failed[c.op+" ends and has made nothing"]++
+			return nil, storage.NothingMade(errTransient)
 		}
 		return nil, storage.ErrInProgress
 	}
@@ -265,7 +269,21 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 			w.failed[c.op+" answers another's id"]++
 			return c.mistake(other), nil
 		}
-	case 17, 18, 19:
+	case 17:
+		// It fails late, and something is left that nobody is told of.
+		if c.op == creating || c.op == attaching {
+			if _, err := c.do(); err == nil {
+				w.failed[c.op+" fails late"]++
+			}
+		}
+		return nil, errTransient
+	case 18:
+		if c.op == creating && w.things[c.key] == nil {
+			w.failed[c.op+" makes nothing"]++
+			return nil, storage.NothingMade(errTransient)
+		}
+		return nil, errTransient
+	case 19:
 		return nil, errTransient
 	case 20, 21:
 		switch {
@@ -456,7 +474,7 @@ func (in *incarnation) leave(c call, err error, whole bool) {
 	case whole:
 	case errors.Is(err, storage.ErrInProgress):
 		in.doubts[c.key] = doubt{c.op, true}
-	case d.goesOn && err != nil && !storage.IsPermanent(err) && !errors.Is(err, storage.ErrIgnored):
+	case d.goesOn && err != nil && !storage.IsPermanent(err) && !errors.Is(err, storage.ErrIgnored) && !storage.IsNothingMade(err):
 	default:
 		delete(in.doubts, c.key)
 	}

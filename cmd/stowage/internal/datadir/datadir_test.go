@@ -1,12 +1,15 @@
 package datadir_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stowage-io/stowage/cmd/stowage/internal/datadir"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 )
 
@@ -107,6 +110,20 @@ func TestOpenStore(t *testing.T) {
 				t.Errorf("the file has changed, %v", err)
 			}
 		})
+	}
+}
+
+// A store that cannot be read is not called damaged.
+func TestOpenStateOfAStoreThatCannotBeRead(t *testing.T) {
+	dir := datadir.Dir(t.TempDir())
+	store, err := dir.OpenStore()
+	if err != nil {
+		t.Fatal(err)
+	}
+	store.Close()
+	_, err = dir.OpenState(store, state.Config{})
+	if !errors.Is(err, kv.ErrClosed) || strings.Contains(err.Error(), "damaged") {
+		t.Errorf("got error: %v", err)
 	}
 }
 

@@ -72,14 +72,16 @@ func (d Dir) OpenState(store *boltkv.Store, config state.Config) (*state.State, 
 // checkRecords returns an error if a record in the store is damaged. That there are none,
 // or that they are of another schema, is for the state to say.
 func (d Dir) checkRecords(store *boltkv.Store) error {
+	var found error
 	err := store.View(func(snapshot kv.Snapshot) error {
-		_, err := Identify(snapshot)
-		return err
+		_, found = Identify(snapshot)
+		return found
 	})
 	switch {
 	case err == nil, errors.Is(err, errors.NotFound), errors.Is(err, errors.NotSupported):
 		return nil
-	case errors.Is(err, boltkv.ErrDamaged):
+	case err != found:
+		// The store says itself what is wrong with it, or with its disk.
 		return errors.Trace(err)
 	}
 	return errors.New(fmt.Sprintf("%s is damaged: %v; run `stowage recover`, or `stowage restore FILE` with a backup", d.StateFile(), err))

@@ -35,7 +35,7 @@
 // # Errors
 //
 // A provider knows whether trying again can help, and when, and says so: see
-// [ErrInProgress], [ErrIgnored], [ErrPermanent] and [ErrBusy].
+// [ErrInProgress], [ErrIgnored], [ErrPermanent] and [ErrTransient].
 //
 // It also knows whether a creation that failed has left anything, and says so with
 // [ErrNothingMade]. Of what it has not said that, the caller asks for once more before the

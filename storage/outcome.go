@@ -30,9 +30,10 @@ const (
 	// other error that is neither permanent nor ignored, something may be left.
 	ErrNothingMade = errors.ConstError("nothing made")
 
-	// ErrBusy means that all that is in the way is in use elsewhere, as a rule for
-	// moments. The caller tries again within a second, and with growing delays then.
-	ErrBusy = errors.ConstError("in use at the moment")
+	// ErrTransient means that what is in the way passes by itself, as a rule within
+	// moments: something is in use elsewhere, or a device has not appeared yet. The caller
+	// tries again within a second, and then with growing delays.
+	ErrTransient = errors.ConstError("cannot be done at the moment")
 )
 
 // InProgress marks err with [ErrInProgress]. It returns nil for nil.
@@ -55,9 +56,9 @@ func NothingMade(err error) error {
 	return errors.WithType(err, ErrNothingMade)
 }
 
-// Busy marks err with [ErrBusy]. It returns nil for nil.
-func Busy(err error) error {
-	return errors.WithType(err, ErrBusy)
+// Transient marks err with [ErrTransient]. It returns nil for nil.
+func Transient(err error) error {
+	return errors.WithType(err, ErrTransient)
 }
 
 // IsNothingMade reports whether err says that its operation has ended and that nothing is

@@ -18,7 +18,7 @@ func TestOutcomesKeepCauseAndText(t *testing.T) {
 		{storage.InProgress, storage.ErrInProgress},
 		{storage.Ignored, storage.ErrIgnored},
 		{storage.Permanent, storage.ErrPermanent},
-		{storage.Busy, storage.ErrBusy},
+		{storage.Transient, storage.ErrTransient},
 		{storage.NothingMade, storage.ErrNothingMade},
 	} {
 		t.Run(test.sentinel.Error(), func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestOutcomesKeepCauseAndText(t *testing.T) {
 				if !errors.Is(err, cause) || !errors.Is(err, errors.NotFound) {
 					t.Errorf("%q has lost its cause", err)
 				}
-				for _, other := range []error{storage.ErrInProgress, storage.ErrIgnored, storage.ErrPermanent, storage.ErrBusy, storage.ErrNothingMade} {
+				for _, other := range []error{storage.ErrInProgress, storage.ErrIgnored, storage.ErrPermanent, storage.ErrTransient, storage.ErrNothingMade} {
 					if other != test.sentinel && errors.Is(err, other) {
 						t.Errorf("%q is also %q", err, other)
 					}
@@ -75,7 +75,7 @@ func TestIsPermanent(t *testing.T) {
 		{errors.Annotate(errors.NotValidf("size"), "creating"), true},
 		{errors.NotSupportedf("volumes"), true},
 		{fmt.Errorf("creating: %w", errors.NotSupportedf("volumes")), true},
-		{storage.Busy(errors.New("mounted elsewhere")), false},
+		{storage.Transient(errors.New("mounted elsewhere")), false},
 		{storage.ErrInProgress, false},
 		{storage.InProgress(errors.NotValidf("size")), false},
 		{storage.Ignored(errors.NotSupportedf("volumes")), false},

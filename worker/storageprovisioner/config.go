@@ -30,7 +30,7 @@ type Logger interface {
 // RetryPolicy says when a failed operation is tried again. The zero value means
 // 30s, 30m, 2, no jitter and no thresholds.
 //
-// What fails with [storage.ErrBusy] is tried again after 250 ms, 500 ms, 1 s and so on
+// What fails with [storage.ErrTransient] is tried again after 250 ms, 500 ms, 1 s and so on
 // first, for as long as that is less than Min. Only then does it count as failed.
 type RetryPolicy struct {
 	// Min is the delay after the first failure; 0: 30 seconds.

@@ -125,7 +125,7 @@ func (s *retrySuite) TestDelaysAreThoseOfTheDefaultPolicy(c *gc.C) {
 // 24
 func (s *retrySuite) TestWhatIsInUseIsTriedAgainSoon(c *gc.C) {
 	s.eachFailing(c, func(call, subject string, setUp func()) {
-		s.source.FailItemAlways(call, subject, storage.Busy(errors.New("mounted elsewhere")))
+		s.source.FailItemAlways(call, subject, storage.Transient(errors.New("mounted elsewhere")))
 		setUp()
 		s.Next(c, call)
 		s.statuses(c)
@@ -154,7 +154,7 @@ func (s *retrySuite) TestWhatIsInUseIsNotGivenUpEarly(c *gc.C) {
 	cfg.Retry.RemoveThreshold = 2
 	s.addMachine("0", "instance-0")
 	s.start(c, cfg)
-	s.source.FailItemAlways("DetachVolumes", "volume-0 machine-0", storage.Busy(errors.New("mounted elsewhere")))
+	s.source.FailItemAlways("DetachVolumes", "volume-0 machine-0", storage.Transient(errors.New("mounted elsewhere")))
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.provisionVolume(v)
 	s.provisionVolumeAttachment(a)

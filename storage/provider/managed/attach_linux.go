@@ -112,7 +112,8 @@ func (c *call) attach(p storage.FilesystemAttachmentParams, devices map[string][
 // choose opens the one device that carries the filesystem.
 func (f *filesystem) choose(devices []string) error {
 	if len(devices) == 0 {
-		return errors.NotFoundf("block device of at least %d MiB that holds %s with UUID %s", f.rec.Size>>20, f.rec.Type, f.rec.UUID)
+		// Where the machine started a moment ago, the list of devices may still be older.
+		return storage.Transient(errors.NotFoundf("block device of at least %d MiB that holds %s with UUID %s", f.rec.Size>>20, f.rec.Type, f.rec.UUID))
 	}
 	if len(devices) > 1 {
 		var err error
@@ -268,7 +269,7 @@ func (f *filesystem) detach() error {
 		// Another mount namespace may keep the filesystem alive.
 		if err := nameHolders(f.dev, f.dev.AwaitFree(f.call)); err != nil {
 			if errors.Is(err, blockdev.ErrInUse) {
-				err = storage.Busy(err)
+				err = storage.Transient(err)
 			}
 			return errors.Annotatef(err, "unmounted from %s", path)
 		}

@@ -637,6 +637,9 @@ func TestManagedAttachWaitsForTheDevice(t *testing.T) {
 	loop.Detach(t)
 	_, err = mt.TryAttach(false)
 	mt.CheckError(err, false, "32 MiB", mt.record().UUID)
+	if !errors.Is(err, storage.ErrTransient) {
+		t.Errorf("it is not to be tried again soon: %v", err)
+	}
 }
 
 func TestManagedAttachOfWhatWasNotMadeHere(t *testing.T) {
@@ -808,7 +811,7 @@ func TestManagedDetachSeesOtherMountNamespaces(t *testing.T) {
 		for range 2 {
 			err := mt.TryDetach()
 			mt.CheckError(err, false, loop.Path, "in use", "(sh): mounted at "+mt.Path())
-			if !errors.Is(err, storage.ErrBusy) {
+			if !errors.Is(err, storage.ErrTransient) {
 				t.Errorf("it is not to be tried again soon: %v", err)
 			}
 		}

@@ -171,9 +171,8 @@ type work struct {
 	// tried next, zero when it may go at once.
 	attempts int
 	due      time.Time
-	// busy counts the failures for which something was in use at the moment, and which
-	// attempts has not.
-	busy int
+	// transient counts the failures that pass by themselves, and which attempts has not.
+	transient int
 	// failure is the message of the last one.
 	failure string
 	// wait is what a waiting entity is registered with, between its neighbours

@@ -178,12 +178,12 @@ func (c *Core) failed(e *entity, r *Result) {
 	wentOn := e.unresolved
 	e.unresolved = e.mayGoOn(r.Err)
 	var delay time.Duration
-	soon := errors.Is(r.Err, storage.ErrBusy) && !e.unresolved && !final(r.Err)
+	soon := errors.Is(r.Err, storage.ErrTransient) && !e.unresolved && !final(r.Err)
 	if soon {
-		delay, soon = c.options.Retry.soon(w.busy + 1)
+		delay, soon = c.options.Retry.soon(w.transient + 1)
 	}
 	if soon {
-		w.busy++
+		w.transient++
 	} else {
 		w.attempts++
 		delay = c.options.Retry.Delay(w.attempts)

@@ -570,7 +570,7 @@ func (c *Core) retire(e *entity) {
 
 // failed reports whether the entity's operation has failed.
 func (e *entity) failed() bool {
-	return e.work != nil && e.work.attempts+e.work.busy > 0
+	return e.work != nil && e.work.attempts+e.work.transient > 0
 }
 
 // refresh forgets the failures of an entity's operation, which so may go at
@@ -579,7 +579,7 @@ func (c *Core) refresh(e *entity) {
 	c.leave(e)
 	e.stalled = notStalled
 	if w := e.work; w != nil {
-		w.attempts, w.busy = 0, 0
+		w.attempts, w.transient = 0, 0
 		w.due = time.Time{}
 		w.failure = ""
 	}

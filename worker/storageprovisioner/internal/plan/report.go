@@ -86,7 +86,7 @@ func (c *Core) pending(e *entity) Pending {
 	w := e.work
 	p := Pending{
 		Key: e.key(), Op: e.op, Phase: phaseNames[e.phase], WaitsFor: e.waitsFor(), Since: w.since,
-		Failures: w.attempts + w.busy, Failure: w.failure, Due: w.due,
+		Failures: w.attempts + w.transient, Failure: w.failure, Due: w.due,
 	}
 	if e.phase == publishing {
 		p.Failures, p.Failure, p.Due = 0, "", time.Time{}

@@ -20,17 +20,16 @@ type Retry struct {
 	CreateThreshold, RemoveThreshold int
 }
 
-// busyDelay is the delay after the first failure for which something was in use at the
-// moment.
-const busyDelay = 250 * time.Millisecond
+// transientDelay is the delay after the first failure that passes by itself.
+const transientDelay = 250 * time.Millisecond
 
-// soon returns how long to wait after so many failures in a row for which something was
-// in use: each delay is twice the one before. It is no longer so where the delay would
-// be that of any other failure.
+// soon returns how long to wait after so many failures in a row that pass by themselves:
+// each delay is twice the one before. It is no longer so where the delay would be that of
+// any other failure.
 func (r Retry) soon(failures int) (delay time.Duration, ok bool) {
-	r.Max, r.Min, r.Factor = r.Min, busyDelay, 2
+	r.Max, r.Min, r.Factor = r.Min, transientDelay, 2
 	delay = r.Delay(failures)
-	return delay, busyDelay<<(failures-1) < r.Max
+	return delay, transientDelay<<(failures-1) < r.Max
 }
 
 // Delay returns how long to wait after so many failures in a row, at least one.

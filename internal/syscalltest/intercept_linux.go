@@ -85,6 +85,18 @@ func Intercept(t testing.TB, numbers []int, decide func(Call) Result, f func() e
 	return err
 }
 
+// FailSome is Intercept for one kind of call, which fails with EIO where fails says so of the
+// path of the call's descriptor.
+func FailSome(t testing.TB, number int, fails func(path string) bool, f func() error) error {
+	t.Helper()
+	return Intercept(t, []int{number}, func(c Call) Result {
+		if fails(c.Path()) {
+			return Fail(unix.EIO)
+		}
+		return Pass
+	}, f)
+}
+
 // installFilter has the kernel ask whoever reads the returned descriptor about this thread's
 // calls.
 func installFilter(numbers []int) (int, error) {

@@ -30,16 +30,22 @@ func (c *call) create(p storage.VolumeParams) (storage.VolumeInfo, error) {
 		return storage.VolumeInfo{}, errors.Trace(err)
 	}
 	size, err := object.SizeInBytes(p.Size)
-	if err == nil {
-		err = loopdev.Probe()
-	}
-	if err == nil {
-		err = c.ensure(id, record{Size: size, Ownership: object.Ownership{ResourceTags: p.ResourceTags}})
-	}
 	if err != nil {
 		return storage.VolumeInfo{}, errors.Trace(err)
 	}
-	return c.describe(id)
+	var info storage.VolumeInfo
+	creation := c.BeginCreation(id)
+	err = loopdev.Probe()
+	if err == nil {
+		err = c.ensure(id, record{Size: size, Ownership: object.Ownership{ResourceTags: p.ResourceTags}})
+	}
+	if err == nil {
+		info, err = c.describe(id)
+	}
+	if err != nil {
+		return storage.VolumeInfo{}, creation.Failed(errors.Trace(err), func() error { return c.destroy(id) })
+	}
+	return info, nil
 }
 
 // ensure takes a volume from wherever an earlier call has left it to being
@@ -91,8 +97,8 @@ func (c *call) ensure(id string, want record) error {
 	return errors.Trace(rec.CheckSize(rec.Size, size))
 }
 
-// makeNew makes the backing file and the record. After an error neither is
-// there, unless the process was killed before it could tidy up.
+// makeNew makes the backing file and the record. After an error before the file has its
+// name neither is there, unless the process was killed before it could tidy up.
 func (c *call) makeNew(id string, rec record) (err error) {
 	if has, err := c.Files.Has(id); err != nil {
 		return errors.Trace(err)

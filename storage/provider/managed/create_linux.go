@@ -25,30 +25,52 @@ import (
 // volume decides, then the record: a device is formatted when it is blank, or
 // when an earlier call that began to format this very device did not finish.
 func (c *call) create(p storage.FilesystemParams) (storage.FilesystemInfo, error) {
-	none := storage.FilesystemInfo{}
 	choice, err := choiceOf(p)
 	if err != nil {
-		return none, errors.Trace(err)
+		return storage.FilesystemInfo{}, errors.Trace(err)
 	}
 	id, err := c.Resolve(p.Tag.String(), p.ResourceTags)
 	if err != nil {
-		return none, errors.Trace(err)
+		return storage.FilesystemInfo{}, errors.Trace(err)
 	}
+	_, err = c.load(id)
+	isNew := errors.Is(err, errors.NotFound)
+	info, formatted, err := c.ensure(id, p, choice)
+	if err != nil && isNew && !formatted {
+		// Nothing is on the device, and nothing else but the record was made.
+		err = c.takeBack(id, err)
+	}
+	return info, errors.Trace(err)
+}
+
+// takeBack removes the record of a filesystem that has not been begun to be made, and
+// returns the error of why. What is left of it if that fails goes with its volume.
+func (c *call) takeBack(id string, failure error) error {
+	if err := c.Records.Remove(id); err != nil {
+		return errors.Annotatef(failure, "(undoing it: %v)", err)
+	}
+	return storage.NothingMade(failure)
+}
+
+// ensure takes a filesystem from wherever an earlier call has left it to being complete. It
+// reports whether it may have written to the device.
+func (c *call) ensure(id string, p storage.FilesystemParams, choice fsattr.Choice) (_ storage.FilesystemInfo, formatted bool, _ error) {
+	none := storage.FilesystemInfo{}
 	dev, err := c.openVolume(p.Volume)
 	if err != nil {
-		return none, errors.Trace(err)
+		return none, false, errors.Trace(err)
 	}
 	defer dev.Close()
 	if size := uint64(dev.Size) >> 20; size < p.Size {
-		return none, errors.Errorf("%d MiB are wanted, %s of volume %s has %d MiB so far: its volume is to grow first",
+		return none, false, errors.Errorf("%d MiB are wanted, %s of volume %s has %d MiB so far: its volume is to grow first",
 			p.Size, dev.Path(), p.Volume.Id(), size)
 	}
 	if err := dev.Lock(c); err != nil {
-		return none, errors.Trace(err)
+		return none, false, errors.Trace(err)
 	}
 	// The process that was killed may have left a mkfs that goes on.
 	if err := nameHolders(dev, dev.Claim()); err != nil {
-		return none, errors.Trace(err)
+		return none, false, errors.Trace(err)
 	}
 	defer dev.Disclaim()
 	f, err := c.load(id)
@@ -62,10 +84,10 @@ func (c *call) create(p storage.FilesystemParams) (storage.FilesystemInfo, error
 		} else {
 			err = f.makeNew(choice)
 		}
-		return f.info(), errors.Trace(err)
+		return f.info(), f.formatted, errors.Trace(err)
 	}
 	if err != nil {
-		return none, errors.Trace(err)
+		return none, false, errors.Trace(err)
 	}
 	f.dev = dev
 	switch {
@@ -78,7 +100,7 @@ func (c *call) create(p storage.FilesystemParams) (storage.FilesystemInfo, error
 	default:
 		err = f.checkThere()
 	}
-	return f.info(), errors.Trace(err)
+	return f.info(), f.formatted, errors.Trace(err)
 }
 
 // info is what a filesystem is to its user. A device that has grown since is for
@@ -184,6 +206,7 @@ func (f *filesystem) format(kind mkfs.Type) error {
 			return errors.Trace(err)
 		}
 	}
+	f.formatted = true
 	if err := kind.Make(f.call, f.dev.File, f.rec.UUID, chosen); err != nil {
 		return errors.Annotate(capability.Explain(err, capability.SysAdmin), f.dev.Path())
 	}

@@ -97,6 +97,8 @@ type filesystem struct {
 	entry storage.BlockDevice
 	// dev is the device that the filesystem is on, once it has been found.
 	dev *blockdev.Device
+	// formatted says that mkfs has begun in this call.
+	formatted bool
 	// orphan is the filesystem's mount when its device is gone.
 	orphan *mountinfo.Info
 }

@@ -69,6 +69,8 @@
 // An error is an object with a message, which users see, and a code:
 //
 //	(none)         it is tried again, after 30 seconds at first, then less often
+//	nothing-made   it is tried again, and nothing is left of it: storage that is not
+//	               wanted any more then goes at once
 //	in-progress    it goes on: the same is asked again until it ends
 //	permanent      it cannot be done like this, and is not tried again
 //	not-valid      the same, because the argument is no good

@@ -276,6 +276,7 @@ func TestErrorsMeanWhatTheirCodesSay(t *testing.T) {
 	s := newRecorder(t)
 	for code, want := range map[string]error{
 		"in-progress":   storage.ErrInProgress,
+		"nothing-made":  storage.ErrNothingMade,
 		"permanent":     storage.ErrPermanent,
 		"ignored":       storage.ErrIgnored,
 		"not-valid":     errors.NotValid,

@@ -106,6 +106,8 @@ func (f *failure) err() error {
 	switch f.Code {
 	case "":
 		return errors.New(text)
+	case "nothing-made":
+		return storage.NothingMade(errors.New(text))
 	case "in-progress":
 		return storage.InProgress(errors.New(text))
 	case "permanent":

@@ -46,6 +46,7 @@ const (
 	stopsAtTheFirstFailure  flaw = "stops at the first failure"
 	refusesWhatItMakes      flaw = "says that parameters are not valid which are"
 	makesWhatItValidates    flaw = "makes what it should only validate"
+	deniesWhatItLeaves      flaw = "says that nothing was made, and leaves it"
 	changesResourceTags     flaw = "changes the caller's resource tags"
 
 	listsTwice           flaw = "lists volumes twice"
@@ -140,6 +141,7 @@ var breakages = []struct {
 	{stopsAtTheFirstFailure, both("CreateFailsOneByOne", "AttachFailsOneByOne", "WhatIsAttachedIsNotRemoved"), nil},
 	{refusesWhatItMakes, both("ValidateTellsWhetherCreateSucceeds"), nil},
 	{makesWhatItValidates, both("ValidateTellsWhetherCreateSucceeds"), nil},
+	{deniesWhatItLeaves, both("NothingMadeLeavesNothing"), nil},
 	{changesResourceTags, both("ArgumentsAreNotChanged"), nil},
 
 	{listsTwice, volumesOnly("ListHasWhatExists"), nil},

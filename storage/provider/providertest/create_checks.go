@@ -1,10 +1,14 @@
 package providertest
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
 	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
 )
 
 // tooLarge is a size, in MiB, that nobody has.
@@ -101,6 +105,30 @@ func checkCreateFailsOneByOne(b *bench) {
 	// Nothing is there of the one that failed: it can be made another way.
 	bad.resize(good)
 	b.checkMade(bad, b.create(bad)[0])
+}
+
+func checkNothingMade(b *bench) {
+	for n := 1; n <= maxLooks; n++ {
+		f := newFuse(b.ctx, n)
+		e := b.entity()
+		all := []*entity{e}
+		var results []created
+		var err error
+		b.soon("creating", func() { results, err = b.source.create(envcontext.New(f), all) })
+		burnt := f.left.Load() <= 0
+		f.cancel()
+		b.keep(all, results)
+		if err == nil && len(results) == 1 && storage.IsNothingMade(results[0].err) {
+			b.checkLeaks(fmt.Sprintf("creating %s said that nothing was made (%v), and left", e.tag, results[0].err))
+		}
+		// Whatever it said, it can be made, and removed.
+		b.create(e)
+		b.remove(e)
+		b.checkLeaks("left behind")
+		if !burnt {
+			return // nobody looks that often
+		}
+	}
 }
 
 func checkValidate(b *bench) {

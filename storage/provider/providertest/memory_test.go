@@ -429,6 +429,9 @@ func (s *memorySource) create(ctx envcontext.ProviderCallContext, tag names.Tag,
 			o.size = size / 2
 		}
 		s.objects[o.id], s.own[o.id] = o, true
+		if err := ctx.Err(); err != nil && s.flaw == deniesWhatItLeaves {
+			return nil, storage.NothingMade(err)
+		}
 		if s.flaw == leavesHalfOfIt {
 			if err := ctx.Err(); err != nil {
 				o.unfinished = true

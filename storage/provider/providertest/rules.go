@@ -64,6 +64,10 @@ func sourceRules() []sourceRule {
 		contract: "One item's failure says nothing of the others.",
 		check:    checkCreateFailsOneByOne,
 	}, {
+		name:     "NothingMadeLeavesNothing",
+		contract: "A creation whose error is marked with ErrNothingMade has left nothing. What any other has left is told by creating it again, and goes by destroying it.",
+		check:    checkNothingMade,
+	}, {
 		name:     "ValidateTellsWhetherCreateSucceeds",
 		contract: "Validating parameters tells whether creating can succeed with them. It does no I/O.",
 		check:    checkValidate,

@@ -79,7 +79,11 @@ func (s *FilesystemSource) CreateFilesystems(ctx envcontext.ProviderCallContext,
 			return none, errors.Trace(err)
 		}
 		info := storage.FilesystemInfo{FilesystemId: id, Size: p.Size}
-		return info, s.Kind.Create(c, id, size, Ownership{ResourceTags: p.ResourceTags})
+		creation := c.BeginCreation(id)
+		if err := s.Kind.Create(c, id, size, Ownership{ResourceTags: p.ResourceTags}); err != nil {
+			return none, creation.Failed(err, func() error { return s.ifThere(c, id, Filesystem.Destroy) })
+		}
+		return info, nil
 	})
 	return MadeResults(params, infos, failures), nil
 }

@@ -1,0 +1,107 @@
+package sourcetest
+
+import (
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage"
+)
+
+// creatingCalls are the system calls that may fail while something is made.
+var creatingCalls = []struct {
+	name   string
+	number int
+}{
+	{"fsync", unix.SYS_FSYNC},
+	{"fdatasync", unix.SYS_FDATASYNC},
+	{"statx", unix.SYS_STATX},
+	{"fstat", unix.SYS_FSTAT},
+	{"openat", unix.SYS_OPENAT},
+	{"mkdirat", unix.SYS_MKDIRAT},
+	{"renameat2", unix.SYS_RENAMEAT2},
+	{"unlinkat", unix.SYS_UNLINKAT},
+	{"write", unix.SYS_WRITE},
+	{"pwrite64", unix.SYS_PWRITE64},
+	{"fallocate", unix.SYS_FALLOCATE},
+}
+
+// Failing is the creation of one object, in a directory that is its own.
+type Failing struct {
+	// Dir is where nothing is to be left.
+	Dir string
+	// Create makes the object, on the goroutine that calls it.
+	Create func() error
+	// Remove creates the object, which tells what there is, and destroys it.
+	Remove func(t *testing.T)
+}
+
+// FailSome runs a function, and has those of its system calls of one kind fail of whose
+// descriptor's path fails says so.
+type FailSome func(t testing.TB, number int, fails func(path string) bool, f func() error) error
+
+// CheckFailedCreations has a creation fail at each of its system calls: once, and from
+// there on. Where it says that nothing was made, nothing is left; where it does not, nothing is
+// left when the object has been removed. start returns a creation in a directory where one
+// has been created and removed.
+func CheckFailedCreations(t *testing.T, failSome FailSome, start func(t *testing.T) Failing) {
+	undone, removed := 0, 0
+	for _, call := range creatingCalls {
+		for _, forGood := range []bool{false, true} {
+			for n, reached := 1, true; reached && !t.Failed(); n++ {
+				name := fmt.Sprintf("%s %d", call.name, n)
+				if forGood {
+					name += " and all after it"
+				}
+				t.Run(name, func(t *testing.T) {
+					f := start(t)
+					before := listFiles(t, f.Dir)
+					calls := 0
+					err := failSome(t, call.number, func(path string) bool {
+						if call.number == unix.SYS_WRITE && !strings.HasPrefix(path, f.Dir) {
+							return false // it is the Go runtime's own
+						}
+						calls++
+						return calls == n || calls > n && forGood
+					}, f.Create)
+					if reached = calls >= n; !reached {
+						f.Remove(t)
+						return
+					}
+					if err != nil && storage.IsNothingMade(err) {
+						undone++
+					} else {
+						removed++
+						f.Remove(t)
+					}
+					if after := listFiles(t, f.Dir); !slices.Equal(after, before) {
+						t.Errorf("there were %q, and after %q there are %q", before, fmt.Sprint(err), after)
+					}
+				})
+			}
+		}
+	}
+	t.Logf("%d creations were undone, %d made known and removed", undone, removed)
+	if undone == 0 {
+		t.Error("no creation was undone")
+	}
+}
+
+// listFiles returns the paths of all that is in a directory.
+func listFiles(t *testing.T, dir string) []string {
+	t.Helper()
+	var all []string
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		all = append(all, strings.TrimPrefix(path, dir))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}

@@ -25,9 +25,13 @@ func (s Stowage) Start(logFile string, args ...string) (*Agent, error) {
 		return nil, err
 	}
 	cmd := exec.Command(s.Binary, append([]string{"run", "--data-dir", s.DataDir, "--log-level", "debug"}, args...)...)
+	start := s.StartProcess
+	if start == nil {
+		start = (*exec.Cmd).Start
+	}
 	stderr, err := cmd.StderrPipe()
 	if err == nil {
-		err = cmd.Start()
+		err = start(cmd)
 	}
 	if err != nil {
 		log.Close()

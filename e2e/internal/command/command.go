@@ -29,6 +29,8 @@ func Build(dir string) (string, error) {
 type Stowage struct {
 	Binary  string
 	DataDir string
+	// StartProcess starts the agent's process; nil: (*exec.Cmd).Start.
+	StartProcess func(*exec.Cmd) error
 }
 
 // Result is what a command did.

@@ -13,7 +13,7 @@ LONGEST := ./e2e ./storage/provider ./storage/provider/managed
 SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race verify e2e soak simulate delays faults uml cover mutate fuzz bench-schedule bench-apply bench-dataplane bench-scale bench-state model packages
+.PHONY: help build run test lint race verify e2e soak onefault simulate delays faults uml cover mutate fuzz bench-schedule bench-apply bench-dataplane bench-scale bench-state model packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -43,6 +43,9 @@ e2e: packages ## Run the end-to-end tests: the command, real devices and mounts
 
 soak: packages ## Crash the agent, and the disks beneath it, 500 times while storage is used (SOAK='-for 1h -seed 1', KEEP=1)
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go build -o "$$dir/soak" ./e2e/soak && nice "$$dir/soak" $(SOAK)
+
+onefault: packages ## Have one system call of the agent fail, each time another, and see what comes of it (ONEFAULT='-only fsync', -all, -help)
+	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go build -o "$$dir/soak" ./e2e/soak && nice unshare --mount "$$dir/soak" one-fault $(ONEFAULT)
 
 simulate: ## Drive the workers through random histories, a million steps (SIMULATE='-steps=10000000 -seed=1')
 	$(GO_TEST) -count=1 -timeout=0 -run='^TestSimulation' ./worker/storageprovisioner/internal/simulation -args -steps=1000000 -search $(SIMULATE)

@@ -89,12 +89,18 @@ func (s *soak) settle(status map[string]command.Storage) error {
 // on the disk, and in what the agent takes of the machine.
 func (s *soak) problems(status map[string]command.Storage) ([]string, error) {
 	p := problems{soak: s, status: status}
-	for _, check := range []func() error{p.objects, p.agents, p.devices, p.mounted, p.files, p.processes, p.resources} {
+	return p.look(p.objects, p.agents, p.devices, p.mounted, p.files, p.processes, p.resources)
+}
+
+// look makes checks until one finds problems, and returns those: what else is wrong
+// follows from them, or shows next time.
+func (p *problems) look(checks ...func() error) ([]string, error) {
+	for _, check := range checks {
 		if err := check(); err != nil {
 			return nil, err
 		}
 		if len(p.all) > 0 {
-			break // what else is wrong follows from this, or shows next time
+			break
 		}
 	}
 	return p.all, nil

@@ -97,7 +97,7 @@ func (s *soak) frozen(do func() error) (err error) {
 // useCopy runs an agent in the copy until all its storage is there, compares the data, and
 // removes it, while the first agent keeps all that it has.
 func (s *soak) useCopy(second command.Stowage) (err error) {
-	agent, err := second.Start(filepath.Join(s.dir, "second.log"), "--retry-min", retryMin)
+	agent, err := second.Start(filepath.Join(s.dir, "second.log"), "--retry-min", s.retryMin.String())
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,9 @@
 // storage may ever be attached with the data of another.
 //
 // The user's choices follow from a seed; when what happens does not.
+//
+// "soak one-fault" is another search on the same machine: it has one system call of the
+// agent fail once while storage of one kind goes through its life. See its -help.
 package main
 
 import (
@@ -29,6 +32,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/e2e/internal/syscallfault"
 )
 
 // settings say how long to go on, and how.
@@ -47,10 +52,20 @@ type settings struct {
 	parent string
 	// binary is the command under test. Empty: it is built.
 	binary string
+	// retryMin is how soon the agent tries again what has failed.
+	retryMin time.Duration
 }
 
+// soonRetry makes a soak's agent try again before a user would give up.
+const soonRetry = 250 * time.Millisecond
+
 func main() {
-	s := settings{parent: os.TempDir(), keep: os.Getenv("KEEP") == "1"}
+	syscallfault.Main()
+	if len(os.Args) > 1 && os.Args[1] == "one-fault" {
+		mainOneFault(os.Args[2:])
+		return
+	}
+	s := settings{parent: os.TempDir(), keep: os.Getenv("KEEP") == "1", retryMin: soonRetry}
 	flag.IntVar(&s.crashes, "crashes", 500, "how many `times` to crash")
 	flag.DurationVar(&s.duration, "for", 0, "how long to go on instead, such as `1h`")
 	flag.Uint64Var(&s.seed, "seed", rand.Uint64(), "the `number` that the user's choices follow from")

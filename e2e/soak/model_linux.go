@@ -45,6 +45,8 @@ type instance struct {
 	settled *command.Storage
 	// made tells that it was there once, so that its volume is.
 	made bool
+	// imported tells that it was there before, as somebody's file.
+	imported bool
 	// objects are the names on disk of its volume and filesystem, by what they are,
 	// once they are known.
 	objects map[object]string

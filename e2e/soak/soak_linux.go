@@ -24,8 +24,6 @@ import (
 const (
 	// liveness is how long the agent may take, from its start, until all is as wanted.
 	liveness = time.Minute
-	// retryMin is how soon the agent tries again what has failed.
-	retryMin = "250ms"
 	// mostHistory is how much of it is told after a failure, in lines.
 	mostHistory = 200
 	// stateFile and storageDir are what an agent has in its data directory.
@@ -303,7 +301,7 @@ func limited() (context.Context, context.CancelFunc) {
 // launch starts an agent.
 func (s *soak) launch() (err error) {
 	s.figures.restarts++
-	s.agent, err = s.stowage.Start(s.log, "--retry-min", retryMin, "--metrics", s.metrics)
+	s.agent, err = s.stowage.Start(s.log, "--retry-min", s.retryMin.String(), "--metrics", s.metrics)
 	return err
 }
 

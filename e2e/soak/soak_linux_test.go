@@ -39,7 +39,7 @@ func newSettings(t *testing.T) settings {
 	})
 	// A disk that is shut down is in the way of all that looks at loop devices: of the tests
 	// of other packages, which run at the same time.
-	return settings{seed: 1, disksOneIn: math.MaxInt, parent: dir}
+	return settings{seed: 1, disksOneIn: math.MaxInt, parent: dir, retryMin: soonRetry}
 }
 
 // TestEvents has each event happen once, in a machine with storage of each kind.

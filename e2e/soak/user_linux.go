@@ -117,16 +117,8 @@ func (s *soak) create() (*operation, error) {
 			continue
 		}
 		size := k.least + uint64(s.rand.Int64N(int64(k.most-k.least+1)))
-		fmt.Fprintf(&file, "- name: %s\n  directive: %s,%dM,%d\n", name, k.pool, size, count)
 		mount := filepath.Join(s.mounts, name)
-		if k.block() {
-			file.WriteString("  kind: block\n")
-		} else {
-			fmt.Fprintf(&file, "  kind: filesystem\n  mount: %s\n", mount)
-			if k.onVolume() {
-				fmt.Fprintf(&file, "  filesystem: %s\n", k.filesystem)
-			}
-		}
+		file.WriteString(k.declaration(name, size, count, mount))
 		for n := range count {
 			i := newInstance(name, k, size, mount)
 			if count > 1 {
@@ -138,14 +130,32 @@ func (s *soak) create() (*operation, error) {
 	if len(o.after) == 0 {
 		return nil, nil
 	}
+	return o, s.declare(o, file.String())
+}
+
+// declare makes the operation that of applying a file with that text.
+func (s *soak) declare(o *operation, text string) error {
 	for i := range o.after {
 		s.all[i.name] = i
 	}
 	s.files++
 	spec := filepath.Join(s.dir, fmt.Sprintf("spec-%d.yaml", s.files%8)) // some are being read
 	o.args = []string{"apply", "-f", spec}
-	s.note("%s is %s", filepath.Base(spec), strings.ReplaceAll(file.String(), "\n", " | "))
-	return o, os.WriteFile(spec, []byte(file.String()), 0o600)
+	s.note("%s is %s", filepath.Base(spec), strings.ReplaceAll(text, "\n", " | "))
+	return os.WriteFile(spec, []byte(text), 0o600)
+}
+
+// declaration is the text in a file that declares storage of the kind.
+func (k *kind) declaration(name string, size uint64, count int, mount string) string {
+	text := fmt.Sprintf("- name: %s\n  directive: %s,%dM,%d\n", name, k.pool, size, count)
+	if k.block() {
+		return text + "  kind: block\n"
+	}
+	text += fmt.Sprintf("  kind: filesystem\n  mount: %s\n", mount)
+	if k.onVolume() {
+		text += fmt.Sprintf("  filesystem: %s\n", k.filesystem)
+	}
+	return text
 }
 
 // count returns how many there are of a kind, or soon will be.

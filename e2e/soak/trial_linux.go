@@ -1,0 +1,483 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/e2e/internal/syscallfault"
+)
+
+const (
+	// stuckAfter is how long the agent may take after a failure until all is as wanted.
+	stuckAfter = 20 * time.Second
+	// lieAfter is how long the kernel may take to show what the agent says. It is less than
+	// trialRetryMin: what only a retry puts right was not done when the agent said so.
+	lieAfter      = 500 * time.Millisecond
+	trialRetryMin = time.Second
+	// mostRefusals is how often one failing call may have a user's request refused.
+	mostRefusals = 2
+)
+
+// trial takes storage through its life on a machine where one system call of the agent
+// fails.
+type trial struct {
+	*soak
+	injector *syscallfault.Injector
+	outcome
+}
+
+// outcome is what one failing call did.
+type outcome struct {
+	step    string // that it failed in; empty: there is no such call
+	failed  string // the call
+	refused int    // requests
+	died    bool   // the agent
+	warned  bool   // the agent, in its log
+	counts  map[string]int
+}
+
+// life is a way for storage to go.
+type life struct {
+	name  string
+	kinds []*kind
+	// imported storage is there before, with its data.
+	imported bool
+	// started tells that the call fails in an agent that starts on attached storage.
+	started bool
+}
+
+func lives() []life {
+	var all []life
+	for _, k := range kinds {
+		all = append(all, life{name: k.name, kinds: []*kind{k}})
+	}
+	return append(all,
+		life{name: "import", kinds: []*kind{kinds[0]}, imported: true},
+		life{name: "start", kinds: []*kind{kinds[0], kinds[1], kinds[4], kinds[5]}, started: true})
+}
+
+// step is a part of a life: something that a user does, and what is to be so afterwards.
+type step struct {
+	name string
+	do   func() error
+}
+
+// run has a call fail in a life. The error says what is wrong.
+func (t *trial) run(l life, fault syscallfault.Fault) error {
+	t.note("%s, %+v", l.name, fault)
+	if err := os.Truncate(t.log, 0); err != nil {
+		return err
+	}
+	var all []*instance
+	for n, k := range l.kinds {
+		name := fmt.Sprintf("%s-%d", k.name, n)
+		all = append(all, newInstance(name, k, k.least, filepath.Join(t.mounts, name)))
+	}
+	steps := []step{
+		{"create", func() error { return t.create(all, l.imported) }},
+		{"write", func() error { return t.writeAll(all) }},
+		{"resize", func() error { return t.growAll(all) }},
+		{"write more", func() error { return t.writeAll(all) }},
+		{"detach", func() error {
+			if err := t.ask(change("detach", all, func(w want) *want { w.attached = false; return &w })); err != nil {
+				return err
+			}
+			return t.checkFilesystemsOf(all)
+		}},
+		{"attach", func() error {
+			return t.ask(change("attach", all, func(w want) *want { w.attached = true; return &w }))
+		}},
+		{"remove", func() error { return t.ask(change("remove", all, func(want) *want { return nil })) }},
+	}
+	if l.started {
+		for _, s := range steps[:2] {
+			if err := s.do(); err != nil {
+				return err
+			}
+		}
+		start := step{"start", func() error { return t.restart() }}
+		steps = append([]step{start}, steps[2:]...)
+	}
+	t.injector.Arm(fault)
+	for _, s := range steps {
+		t.note("%s", s.name)
+		if err := t.settled(s); err != nil {
+			return err
+		}
+	}
+	if t.counts == nil {
+		t.counts = t.injector.Counts()
+	}
+	t.injector.Disarm()
+	return t.nothingLeft()
+}
+
+// settled carries out a step. After the one in which the call failed, the agent is killed
+// and started again, which changes nothing.
+func (t *trial) settled(s step) error {
+	done := t.step != ""
+	if err := s.do(); err != nil {
+		if !done {
+			t.step, t.failed = s.name, t.injector.Failed()
+		}
+		return fmt.Errorf("%s: %w", s.name, err)
+	}
+	if done || t.injector.Failed() == "" {
+		return nil
+	}
+	t.step, t.failed, t.counts = s.name, t.injector.Failed(), t.injector.Counts()
+	t.injector.Disarm()
+	if log, err := os.ReadFile(t.log); err == nil {
+		// Each start warns of what the kernel does not let it do.
+		text := strings.ReplaceAll(string(log), "WARNING stowage.agent cannot grow", "")
+		t.warned = strings.Contains(text, " WARNING ") || strings.Contains(text, " ERROR ")
+	}
+	if err := t.restart(); err != nil {
+		return fmt.Errorf("%s, then kill -9 and a start: %w", s.name, err)
+	}
+	return nil
+}
+
+// restart kills the agent, starts it, and sees that all is as wanted.
+func (t *trial) restart() error {
+	if err := t.kill(); err != nil {
+		return err
+	}
+	if err := t.startAgain(); err != nil {
+		return err
+	}
+	return t.await()
+}
+
+// startAgain starts the agent, and once more where the failing call has ended it.
+func (t *trial) startAgain() error {
+	t.note("start")
+	err := t.start()
+	if err != nil && t.agentEnded(0) && t.injector.Failed() != "" {
+		t.died = true
+		t.note("the agent ended: %v", err)
+		err = t.start()
+	}
+	return err
+}
+
+func (t *trial) agentEnded(within time.Duration) bool {
+	select {
+	case <-t.agent.Ended:
+		return true
+	case <-time.After(within):
+		return false
+	}
+}
+
+// create makes storage, or imports it.
+func (t *trial) create(all []*instance, imported bool) error {
+	o := &operation{after: map[*instance]*want{}}
+	text := "storage:\n"
+	for _, i := range all {
+		o.after[i] = &want{attached: true, size: i.first}
+		text += i.declaration(i.name, i.first, 1, i.mount)
+	}
+	if err := t.declare(o, text); err != nil {
+		return err
+	}
+	if imported {
+		path, err := t.old(all[0])
+		if err != nil {
+			return err
+		}
+		o.args = []string{"import", all[0].name, path, "--pool", "loop", "--block"}
+	}
+	return t.ask(o)
+}
+
+// old makes a file that an instance is to be imported from, with data.
+func (t *trial) old(i *instance) (string, error) {
+	path := filepath.Join(t.boundStorage(), "old") // only what is on its filesystem can be moved there
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	d := datum{seed: t.rand.Uint64(), length: mostLength}
+	if _, err := f.Write(d.contents()); err != nil {
+		return "", err
+	}
+	if err := f.Truncate(int64(i.first) << 20); err != nil {
+		return "", err
+	}
+	i.data["MiB 0"], i.imported = d, true
+	return path, f.Sync()
+}
+
+// nameImported finds out what an imported volume is called on disk: not by its number.
+func (t *trial) nameImported() error {
+	records, err := filepath.Glob(filepath.Join(t.boundStorage(), "loop/records/imported-*.json"))
+	if err != nil {
+		return err
+	}
+	for _, i := range t.all {
+		if i.imported && i.want != nil && len(records) == 1 {
+			i.objects[volume] = strings.TrimSuffix(filepath.Base(records[0]), ".json")
+		}
+	}
+	return nil
+}
+
+func (t *trial) writeAll(all []*instance) error {
+	w := writer{soak: t.soak, rand: t.rand}
+	for _, i := range all {
+		if err := w.write(i); err != nil {
+			return fmt.Errorf("writing to %s: %w", i.name, err)
+		}
+	}
+	return nil
+}
+
+func (t *trial) growAll(all []*instance) error {
+	for _, i := range all {
+		if i.filesystem == "ext4" && !t.growsExt4 {
+			continue
+		}
+		if err := t.ask(t.grow(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkFilesystemsOf looks for damage in filesystems that are detached.
+func (t *trial) checkFilesystemsOf(all []*instance) error {
+	for _, i := range all {
+		if i.onVolume() && t.injector.Failed() != "" {
+			if err := checkFilesystem(i.filesystem, t.volumeFile(i)); err != nil {
+				return fmt.Errorf("%s is damaged: %w", i.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// ask asks for something, as a user does: again, where it is refused.
+func (t *trial) ask(o *operation) error {
+	for {
+		r, err := t.command(o.args...)
+		if err != nil {
+			return err
+		}
+		if r.Code == 0 {
+			t.acknowledge(o)
+			return t.await()
+		}
+		t.note("%q: refused, %s", o.args, r.Stderr)
+		if t.injector.Failed() == "" {
+			return fmt.Errorf("refused without a fault:\n%s", r.All())
+		}
+		if t.refused++; t.refused > mostRefusals {
+			return fmt.Errorf("refused again:\n%s", r.All())
+		}
+		if t.agentEnded(lieAfter) { // nobody knows what it has done
+			t.died = true
+			t.doubtful = append(t.doubtful, o)
+			if err := t.startAgain(); err != nil {
+				return err
+			}
+			ctx, cancel := limited()
+			status, err := t.stowage.Status(ctx)
+			cancel()
+			if err != nil {
+				return err
+			}
+			if err := t.resolve(status); err != nil {
+				return err
+			}
+			continue
+		}
+		ctx, cancel := limited()
+		status, err := t.stowage.Status(ctx)
+		cancel()
+		if err != nil {
+			return err
+		}
+		for i := range o.after {
+			if row, there := status[i.name]; !i.want.is(row, there) {
+				return fmt.Errorf("refused, and taken up all the same (%+v):\n%s", row, r.All())
+			}
+		}
+	}
+}
+
+// await waits until all is as wanted, and checks the data. What the agent says is done must
+// be so when it says so, not only in the end.
+func (t *trial) await() error {
+	begun := time.Now()
+	var said time.Time // since when the agent says that all is as wanted
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for ; ; <-again.C {
+		if t.agentEnded(0) {
+			if t.injector.Failed() == "" || t.died {
+				return fmt.Errorf("the agent has ended by itself: %w", t.agent.Err())
+			}
+			t.died = true
+			if err := t.startAgain(); err != nil {
+				return err
+			}
+		}
+		ctx, cancel := limited()
+		status, err := t.stowage.Status(ctx)
+		cancel()
+		if err != nil {
+			if time.Since(begun) > stuckAfter {
+				return err
+			}
+			continue
+		}
+		if err := t.nameImported(); err != nil {
+			return err
+		}
+		p := problems{soak: t.soak, status: status}
+		all, err := p.look(p.objects, p.agents)
+		if err != nil {
+			return err
+		}
+		if len(all) > 0 {
+			said = time.Time{}
+		} else {
+			if said.IsZero() {
+				said = time.Now()
+			}
+			all, err = p.look(p.devices, p.mounted, p.files)
+			if err != nil {
+				return err
+			}
+			if len(all) > 0 && time.Since(said) > lieAfter {
+				return fmt.Errorf("said to be done, and is not so: %s", strings.Join(all, "; "))
+			}
+			if len(all) == 0 {
+				if all, err = p.look(p.processes, p.resources); err != nil {
+					return err
+				}
+			}
+		}
+		if len(all) == 0 {
+			t.figures.checks++
+			return t.settle(status)
+		}
+		if time.Since(begun) > stuckAfter {
+			return fmt.Errorf("not done after %s: %s", stuckAfter, strings.Join(all, "; "))
+		}
+	}
+}
+
+// nothingLeft stops the agent, sees that the state has nothing left, and starts the next.
+func (t *trial) nothingLeft() error {
+	if err := t.stop(); err != nil {
+		return fmt.Errorf("stopping the agent: %w", err)
+	}
+	keys, err := t.stateKeys()
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(keys, t.keys) {
+		return fmt.Errorf("left in the state: %q, had %q", keys, t.keys)
+	}
+	if err := t.start(); err != nil {
+		return err
+	}
+	return t.await()
+}
+
+// afterRestart tells whether all is as wanted once the agent has been started again.
+func (t *trial) afterRestart() string {
+	t.injector.Disarm()
+	if t.agent == nil {
+		return "the agent does not run"
+	}
+	var err error
+	if t.doubtful, err = nil, t.restart(); err != nil {
+		return "a restart does not help: " + err.Error()
+	}
+	return "a restart helps"
+}
+
+// newTrialMachine makes a machine whose agent's calls an injector sees.
+func newTrialMachine(s settings, injector *syscallfault.Injector, out *strings.Builder) (*soak, error) {
+	m, err := newSoak(s, out)
+	if err != nil {
+		return nil, err
+	}
+	m.stowage.StartProcess = injector.Start
+	if err := m.begin(); err != nil {
+		return nil, errors.Join(err, m.clear())
+	}
+	return m, nil
+}
+
+// loopName is how a path names a loop device: by its name or its number.
+var loopName = regexp.MustCompile(`/(?:loop|7:)([0-9]+)(?:/|$)`)
+
+// matters tells whether a call on a file is the agent's own business, in a machine below
+// dir: not the Go runtime's, nor a dynamic linker's, nor about others' loop devices.
+func matters(path, dir string) bool {
+	switch {
+	case strings.HasPrefix(path, dir+"/"):
+		return true
+	case strings.HasPrefix(path, "/dev/"), strings.HasPrefix(path, "/sys/block/"), strings.HasPrefix(path, "/sys/class/block/"),
+		strings.HasPrefix(path, "/sys/dev/block/"), strings.HasPrefix(path, "/sys/devices/virtual/block/"):
+		loop := loopName.FindStringSubmatch(path)
+		if loop == nil {
+			return path == "/dev/loop-control" || !strings.HasPrefix(path, "/dev/")
+		}
+		backing, err := os.ReadFile("/sys/block/loop" + loop[1] + "/loop/backing_file")
+		return err != nil || strings.HasPrefix(string(backing), dir+"/") // or free, to be used
+	}
+	return strings.HasPrefix(path, "/proc/") && strings.HasSuffix(path, "/mountinfo")
+}
+
+// faults are the ways in which each call may plausibly fail.
+var faults = map[string][]unix.Errno{
+	"fsync":      {unix.EIO, unix.ENOSPC, unix.EINTR},
+	"fdatasync":  {unix.EIO, unix.ENOSPC, unix.EINTR},
+	"write":      {unix.EIO, unix.ENOSPC, unix.EINTR},
+	"pwrite64":   {unix.EIO, unix.ENOSPC, unix.EINTR},
+	"read":       {unix.EIO, unix.EINTR},
+	"pread64":    {unix.EIO, unix.EINTR},
+	"ftruncate":  {unix.EIO, unix.ENOSPC, unix.EINTR},
+	"fallocate":  {unix.EIO, unix.ENOSPC, unix.EINTR},
+	"ioctl":      {unix.EIO, unix.EBUSY, unix.ENOMEM, unix.EAGAIN, unix.EINTR},
+	"flock":      {unix.EINTR, unix.EAGAIN, unix.ENOMEM},
+	"getdents64": {unix.EIO, unix.ENOMEM},
+	"fstat":      {unix.EIO, unix.ENOMEM},
+	"openat":     {unix.EIO, unix.EMFILE, unix.ENOMEM, unix.EBUSY, unix.EINTR},
+	"rename":     {unix.EIO, unix.ENOSPC, unix.ENOMEM, unix.EBUSY},
+	"unlink":     {unix.EIO, unix.ENOMEM}, // a mount point that is busy is left, as it should be
+	"mkdir":      {unix.EIO, unix.ENOSPC, unix.ENOMEM},
+	"stat":       {unix.EIO, unix.ENOMEM, unix.EINTR},
+	"statx":      {unix.EIO, unix.ENOMEM, unix.EINTR},
+	"mount":      {unix.EIO, unix.EBUSY, unix.ENOMEM, unix.EINTR},
+	"umount2":    {unix.EIO, unix.EBUSY, unix.ENOMEM},
+	"move_mount": {unix.EIO, unix.EBUSY, unix.ENOMEM},
+	"open_tree":  {unix.EIO, unix.EMFILE, unix.ENOMEM},
+	"fsopen":     {unix.EMFILE, unix.ENOMEM},
+	"fsconfig":   {unix.EIO, unix.EBUSY, unix.ENOMEM},
+	"fsmount":    {unix.EIO, unix.EMFILE, unix.ENOMEM},
+}
+
+// shuffled returns the numbers from 1 to n in some order.
+func shuffled(r *rand.Rand, n int) []int {
+	all := r.Perm(n)
+	for i := range all {
+		all[i]++
+	}
+	return all
+}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -92,17 +93,35 @@ func (m *machine) dump() {
 	m.Logf("log of the agent (%v):\n%s", err, log)
 }
 
+// wantNothingLeft gives the kernel time: a loop device that somebody looks at is detached
+// when they are done.
 func (m *machine) wantNothingLeft() {
 	m.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	left := m.left()
+	for deadline := time.Now().Add(patience); len(left) > 0 && time.Now().Before(deadline); <-tick.C {
+		left = m.left()
+	}
+	for _, what := range left {
+		m.Errorf("left %s", what)
+	}
+}
+
+// left tells what there is below the machine's directory.
+func (m *machine) left() []string {
+	m.Helper()
+	var left []string
 	for _, mount := range mountsBelow(m, m.dir) {
-		m.Errorf("left mounted: %s on %s", mount.Source, mount.Mountpoint)
+		left = append(left, fmt.Sprintf("mounted: %s on %s", mount.Source, mount.Mountpoint))
 	}
 	for _, loop := range loopsBelow(m, m.dir) {
-		m.Errorf("left attached: %+v", loop)
+		left = append(left, fmt.Sprintf("attached: %+v", loop))
 	}
 	for _, process := range processesOf(m, m.dir) {
-		m.Errorf("left running: %s", process)
+		left = append(left, "running: "+process)
 	}
+	return left
 }
 
 // writeSpec writes the file to apply. MNT in it stands for a directory of the

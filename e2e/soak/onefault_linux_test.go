@@ -36,7 +36,9 @@ func TestCasesMatchPatterns(t *testing.T) {
 	}
 }
 
-// TestOneFault has some calls fail, and then finds what does not belong to anything.
+// TestOneFault has some calls fail, and then finds what does not belong to anything. None
+// of the calls is one after which the power fails: a disk that is shut down is in the way
+// of other packages' tests.
 func TestOneFault(t *testing.T) {
 	s := newSettings(t)
 	var out strings.Builder
@@ -73,12 +75,13 @@ func TestOneFault(t *testing.T) {
 		{"raw", "fallocate", unix.ENOSPC, 1},
 		{"tmpfs", "fsmount", unix.ENOMEM, 1},
 		{"rootfs", "umount2", unix.EBUSY, 1},
-		{"import", "rename", unix.EIO, 1},
+		{"import", "flock", unix.EINTR, 1},
+		{"given-up", "fallocate", unix.ENOSPC, 1},
 		{"start", "flock", unix.EAGAIN, 1},
 	} {
 		try(c)
 	}
-	if len(x.findings) > 0 || x.tallies["fallocate:ENOSPC"].retried != 1 || x.tallies["umount2:EBUSY"].cases != 1 {
+	if len(x.findings) > 0 || x.tallies["fallocate:ENOSPC"].cases != 2 || x.tallies["umount2:EBUSY"].cases != 1 {
 		t.Fatalf("findings %q, %+v", x.findings, x.tallies)
 	}
 

@@ -32,6 +32,8 @@ const (
 type trial struct {
 	*soak
 	injector *syscallfault.Injector
+	// cut tells that the power fails after the call has.
+	cut bool
 	outcome
 }
 
@@ -53,16 +55,20 @@ type life struct {
 	imported bool
 	// started tells that the call fails in an agent that starts on attached storage.
 	started bool
+	// givenUp storage is removed as soon as the call has failed, before it is tried again.
+	givenUp bool
 }
 
 func lives() []life {
 	var all []life
+	cheap := []*kind{kinds[0], kinds[1], kinds[4], kinds[5]}
 	for _, k := range kinds {
 		all = append(all, life{name: k.name, kinds: []*kind{k}})
 	}
 	return append(all,
 		life{name: "import", kinds: []*kind{kinds[0]}, imported: true},
-		life{name: "start", kinds: []*kind{kinds[0], kinds[1], kinds[4], kinds[5]}, started: true})
+		life{name: "start", kinds: cheap, started: true},
+		life{name: "given-up", kinds: cheap, givenUp: true})
 }
 
 // step is a part of a life: something that a user does, and what is to be so afterwards.
@@ -83,7 +89,7 @@ func (t *trial) run(l life, fault syscallfault.Fault) error {
 		all = append(all, newInstance(name, k, k.least, filepath.Join(t.mounts, name)))
 	}
 	steps := []step{
-		{"create", func() error { return t.create(all, l.imported) }},
+		{"create", func() error { return t.createAndAwait(all, l.imported) }},
 		{"write", func() error { return t.writeAll(all) }},
 		{"resize", func() error { return t.growAll(all) }},
 		{"write more", func() error { return t.writeAll(all) }},
@@ -104,9 +110,14 @@ func (t *trial) run(l life, fault syscallfault.Fault) error {
 				return err
 			}
 		}
-		start := step{"start", func() error { return t.restart() }}
+		start := step{"start", func() error { return t.restart(false) }}
 		steps = append([]step{start}, steps[2:]...)
 	}
+	if l.givenUp {
+		steps[0].do = func() error { return t.createAndGiveUp(all) }
+		steps = steps[:1]
+	}
+	t.cut = slices.Contains([]string{"fsync", "fdatasync", "rename", "unlink"}, fault.Call)
 	t.injector.Arm(fault)
 	for _, s := range steps {
 		t.note("%s", s.name)
@@ -122,7 +133,7 @@ func (t *trial) run(l life, fault syscallfault.Fault) error {
 }
 
 // settled carries out a step. After the one in which the call failed, the agent is killed
-// and started again, which changes nothing.
+// and started again, which changes nothing: nor does it where the power fails too.
 func (t *trial) settled(s step) error {
 	done := t.step != ""
 	if err := s.do(); err != nil {
@@ -141,21 +152,39 @@ func (t *trial) settled(s step) error {
 		text := strings.ReplaceAll(string(log), "WARNING stowage.agent cannot grow", "")
 		t.warned = strings.Contains(text, " WARNING ") || strings.Contains(text, " ERROR ")
 	}
-	if err := t.restart(); err != nil {
-		return fmt.Errorf("%s, then kill -9 and a start: %w", s.name, err)
+	if err := t.restart(t.cut); err != nil {
+		how := "kill -9"
+		if t.cut {
+			how = "a power cut"
+		}
+		return fmt.Errorf("%s, then %s and a start: %w", s.name, how, err)
 	}
 	return nil
 }
 
-// restart kills the agent, starts it, and sees that all is as wanted.
-func (t *trial) restart() error {
+// restart kills the agent, starts it, and sees that all is as wanted. With a power cut, what
+// was not synced is gone, and nothing is attached any more but what is in memory.
+func (t *trial) restart(cut bool) error {
 	if err := t.kill(); err != nil {
 		return err
+	}
+	patience := lieAfter
+	if cut {
+		patience = stuckAfter // what is attached is so again only after a while
+		t.note("power cut")
+		for _, d := range []*disk{t.dataDisk, t.stateDisk} {
+			if err := d.shutDown(unix.FS_SHUTDOWN_FLAGS_NOLOGFLUSH); err != nil {
+				return err
+			}
+		}
+		if err := t.repair(true, true); err != nil {
+			return err
+		}
 	}
 	if err := t.startAgain(); err != nil {
 		return err
 	}
-	return t.await()
+	return t.await(patience)
 }
 
 // startAgain starts the agent, and once more where the failing call has ended it.
@@ -197,7 +226,41 @@ func (t *trial) create(all []*instance, imported bool) error {
 		}
 		o.args = []string{"import", all[0].name, path, "--pool", "loop", "--block"}
 	}
-	return t.ask(o)
+	return t.request(o)
+}
+
+func (t *trial) createAndAwait(all []*instance, imported bool) error {
+	if err := t.create(all, imported); err != nil {
+		return err
+	}
+	return t.await(lieAfter)
+}
+
+// createAndGiveUp makes storage, and removes it when the call has failed, or all is made.
+func (t *trial) createAndGiveUp(all []*instance) error {
+	if err := t.create(all, false); err != nil {
+		return err
+	}
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for begun := time.Now(); t.injector.Failed() == ""; <-again.C {
+		ctx, cancel := limited()
+		status, err := t.stowage.Status(ctx)
+		cancel()
+		if err != nil {
+			return err
+		}
+		p := problems{soak: t.soak, status: status}
+		if problems, err := p.look(p.agents); err != nil {
+			return err
+		} else if len(problems) == 0 {
+			break
+		} else if time.Since(begun) > stuckAfter {
+			return fmt.Errorf("not done after %s: %s", stuckAfter, strings.Join(problems, "; "))
+		}
+	}
+	<-time.After(trialRetryMin / 4) // the agent may have noted what failed, and has not tried again
+	return t.ask(change("remove", all, func(want) *want { return nil }))
 }
 
 // old makes a file that an instance is to be imported from, with data.
@@ -267,8 +330,16 @@ func (t *trial) checkFilesystemsOf(all []*instance) error {
 	return nil
 }
 
-// ask asks for something, as a user does: again, where it is refused.
+// ask asks for something, and waits until it is done.
 func (t *trial) ask(o *operation) error {
+	if err := t.request(o); err != nil {
+		return err
+	}
+	return t.await(lieAfter)
+}
+
+// request asks for something, as a user does: again, where it is refused.
+func (t *trial) request(o *operation) error {
 	for {
 		r, err := t.command(o.args...)
 		if err != nil {
@@ -276,7 +347,7 @@ func (t *trial) ask(o *operation) error {
 		}
 		if r.Code == 0 {
 			t.acknowledge(o)
-			return t.await()
+			return nil
 		}
 		t.note("%q: refused, %s", o.args, r.Stderr)
 		if t.injector.Failed() == "" {
@@ -317,8 +388,8 @@ func (t *trial) ask(o *operation) error {
 }
 
 // await waits until all is as wanted, and checks the data. What the agent says is done must
-// be so when it says so, not only in the end.
-func (t *trial) await() error {
+// be so soon after it says so, not only in the end.
+func (t *trial) await(soon time.Duration) error {
 	begun := time.Now()
 	var said time.Time // since when the agent says that all is as wanted
 	again := time.NewTicker(10 * time.Millisecond)
@@ -360,7 +431,7 @@ func (t *trial) await() error {
 			if err != nil {
 				return err
 			}
-			if len(all) > 0 && time.Since(said) > lieAfter {
+			if len(all) > 0 && time.Since(said) > soon {
 				return fmt.Errorf("said to be done, and is not so: %s", strings.Join(all, "; "))
 			}
 			if len(all) == 0 {
@@ -394,7 +465,7 @@ func (t *trial) nothingLeft() error {
 	if err := t.start(); err != nil {
 		return err
 	}
-	return t.await()
+	return t.await(lieAfter)
 }
 
 // afterRestart tells whether all is as wanted once the agent has been started again.
@@ -404,7 +475,7 @@ func (t *trial) afterRestart() string {
 		return "the agent does not run"
 	}
 	var err error
-	if t.doubtful, err = nil, t.restart(); err != nil {
+	if t.doubtful, err = nil, t.restart(false); err != nil {
 		return "a restart does not help: " + err.Error()
 	}
 	return "a restart helps"

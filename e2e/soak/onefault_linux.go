@@ -265,6 +265,15 @@ func (x *search) sample(ctx context.Context, strata []stratum) error {
 	return nil
 }
 
+// shuffled returns the numbers from 1 to n in some order.
+func shuffled(r *rand.Rand, n int) []int {
+	all := r.Perm(n)
+	for i := range all {
+		all[i]++
+	}
+	return all
+}
+
 // one tries a case, and tells whether there was such a call.
 func (x *search) one(l life, c faultCase) (bool, error) {
 	begun := time.Now()
@@ -330,6 +339,19 @@ func (x *search) try(l life, fault syscallfault.Fault) (outcome, error) {
 		err = fmt.Errorf("%w\n%s", err, t.afterRestart())
 	}
 	return t.outcome, err
+}
+
+// newTrialMachine makes a machine whose agent's calls an injector sees.
+func newTrialMachine(s settings, injector *syscallfault.Injector, out *strings.Builder) (*soak, error) {
+	m, err := newSoak(s, out)
+	if err != nil {
+		return nil, err
+	}
+	m.stowage.StartProcess = injector.Start
+	if err := m.begin(); err != nil {
+		return nil, errors.Join(err, m.clear())
+	}
+	return m, nil
 }
 
 // keep keeps the log of the agents of a case in which something was wrong, shows its end,

@@ -1,18 +1,16 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/e2e/internal/command"
 	"github.com/stowage-io/stowage/e2e/internal/syscallfault"
 )
 
@@ -236,6 +234,12 @@ func (t *trial) createAndAwait(all []*instance, imported bool) error {
 	return t.await(lieAfter)
 }
 
+func (t *trial) status() (map[string]command.Storage, error) {
+	ctx, cancel := limited()
+	defer cancel()
+	return t.stowage.Status(ctx)
+}
+
 // createAndGiveUp makes storage, and removes it when the call has failed, or all is made.
 func (t *trial) createAndGiveUp(all []*instance) error {
 	if err := t.create(all, false); err != nil {
@@ -244,9 +248,7 @@ func (t *trial) createAndGiveUp(all []*instance) error {
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()
 	for begun := time.Now(); t.injector.Failed() == ""; <-again.C {
-		ctx, cancel := limited()
-		status, err := t.stowage.Status(ctx)
-		cancel()
+		status, err := t.status()
 		if err != nil {
 			return err
 		}
@@ -362,9 +364,7 @@ func (t *trial) request(o *operation) error {
 			if err := t.startAgain(); err != nil {
 				return err
 			}
-			ctx, cancel := limited()
-			status, err := t.stowage.Status(ctx)
-			cancel()
+			status, err := t.status()
 			if err != nil {
 				return err
 			}
@@ -373,9 +373,7 @@ func (t *trial) request(o *operation) error {
 			}
 			continue
 		}
-		ctx, cancel := limited()
-		status, err := t.stowage.Status(ctx)
-		cancel()
+		status, err := t.status()
 		if err != nil {
 			return err
 		}
@@ -404,9 +402,7 @@ func (t *trial) await(soon time.Duration) error {
 				return err
 			}
 		}
-		ctx, cancel := limited()
-		status, err := t.stowage.Status(ctx)
-		cancel()
+		status, err := t.status()
 		if err != nil {
 			if time.Since(begun) > stuckAfter {
 				return err
@@ -479,76 +475,4 @@ func (t *trial) afterRestart() string {
 		return "a restart does not help: " + err.Error()
 	}
 	return "a restart helps"
-}
-
-// newTrialMachine makes a machine whose agent's calls an injector sees.
-func newTrialMachine(s settings, injector *syscallfault.Injector, out *strings.Builder) (*soak, error) {
-	m, err := newSoak(s, out)
-	if err != nil {
-		return nil, err
-	}
-	m.stowage.StartProcess = injector.Start
-	if err := m.begin(); err != nil {
-		return nil, errors.Join(err, m.clear())
-	}
-	return m, nil
-}
-
-// loopName is how a path names a loop device: by its name or its number.
-var loopName = regexp.MustCompile(`/(?:loop|7:)([0-9]+)(?:/|$)`)
-
-// matters tells whether a call on a file is the agent's own business, in a machine below
-// dir: not the Go runtime's, nor a dynamic linker's, nor about others' loop devices.
-func matters(path, dir string) bool {
-	switch {
-	case strings.HasPrefix(path, dir+"/"):
-		return true
-	case strings.HasPrefix(path, "/dev/"), strings.HasPrefix(path, "/sys/block/"), strings.HasPrefix(path, "/sys/class/block/"),
-		strings.HasPrefix(path, "/sys/dev/block/"), strings.HasPrefix(path, "/sys/devices/virtual/block/"):
-		loop := loopName.FindStringSubmatch(path)
-		if loop == nil {
-			return path == "/dev/loop-control" || !strings.HasPrefix(path, "/dev/")
-		}
-		backing, err := os.ReadFile("/sys/block/loop" + loop[1] + "/loop/backing_file")
-		return err != nil || strings.HasPrefix(string(backing), dir+"/") // or free, to be used
-	}
-	return strings.HasPrefix(path, "/proc/") && strings.HasSuffix(path, "/mountinfo")
-}
-
-// faults are the ways in which each call may plausibly fail.
-var faults = map[string][]unix.Errno{
-	"fsync":      {unix.EIO, unix.ENOSPC, unix.EINTR},
-	"fdatasync":  {unix.EIO, unix.ENOSPC, unix.EINTR},
-	"write":      {unix.EIO, unix.ENOSPC, unix.EINTR},
-	"pwrite64":   {unix.EIO, unix.ENOSPC, unix.EINTR},
-	"read":       {unix.EIO, unix.EINTR},
-	"pread64":    {unix.EIO, unix.EINTR},
-	"ftruncate":  {unix.EIO, unix.ENOSPC, unix.EINTR},
-	"fallocate":  {unix.EIO, unix.ENOSPC, unix.EINTR},
-	"ioctl":      {unix.EIO, unix.EBUSY, unix.ENOMEM, unix.EAGAIN, unix.EINTR},
-	"flock":      {unix.EINTR, unix.EAGAIN, unix.ENOMEM},
-	"getdents64": {unix.EIO, unix.ENOMEM},
-	"fstat":      {unix.EIO, unix.ENOMEM},
-	"openat":     {unix.EIO, unix.EMFILE, unix.ENOMEM, unix.EBUSY, unix.EINTR},
-	"rename":     {unix.EIO, unix.ENOSPC, unix.ENOMEM, unix.EBUSY},
-	"unlink":     {unix.EIO, unix.ENOMEM}, // a mount point that is busy is left, as it should be
-	"mkdir":      {unix.EIO, unix.ENOSPC, unix.ENOMEM},
-	"stat":       {unix.EIO, unix.ENOMEM, unix.EINTR},
-	"statx":      {unix.EIO, unix.ENOMEM, unix.EINTR},
-	"mount":      {unix.EIO, unix.EBUSY, unix.ENOMEM, unix.EINTR},
-	"umount2":    {unix.EIO, unix.EBUSY, unix.ENOMEM},
-	"move_mount": {unix.EIO, unix.EBUSY, unix.ENOMEM},
-	"open_tree":  {unix.EIO, unix.EMFILE, unix.ENOMEM},
-	"fsopen":     {unix.EMFILE, unix.ENOMEM},
-	"fsconfig":   {unix.EIO, unix.EBUSY, unix.ENOMEM},
-	"fsmount":    {unix.EIO, unix.EMFILE, unix.ENOMEM},
-}
-
-// shuffled returns the numbers from 1 to n in some order.
-func shuffled(r *rand.Rand, n int) []int {
-	all := r.Perm(n)
-	for i := range all {
-		all[i]++
-	}
-	return all
 }

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// loopName is how a path names a loop device: by its name or its number.
+var loopName = regexp.MustCompile(`/(?:loop|7:)([0-9]+)(?:/|$)`)
+
+// matters tells whether a call on a file is the agent's own business, in a machine below
+// dir: not the Go runtime's, nor a dynamic linker's, nor about others' loop devices.
+func matters(path, dir string) bool {
+	switch {
+	case strings.HasPrefix(path, dir+"/"):
+		return true
+	case strings.HasPrefix(path, "/dev/"), strings.HasPrefix(path, "/sys/block/"), strings.HasPrefix(path, "/sys/class/block/"),
+		strings.HasPrefix(path, "/sys/dev/block/"), strings.HasPrefix(path, "/sys/devices/virtual/block/"):
+		loop := loopName.FindStringSubmatch(path)
+		if loop == nil {
+			return path == "/dev/loop-control" || !strings.HasPrefix(path, "/dev/")
+		}
+		backing, err := os.ReadFile("/sys/block/loop" + loop[1] + "/loop/backing_file")
+		return err != nil || strings.HasPrefix(string(backing), dir+"/") // or free, to be used
+	}
+	return strings.HasPrefix(path, "/proc/") && strings.HasSuffix(path, "/mountinfo")
+}
+
+// faults are the ways in which each call may plausibly fail.
+var faults = map[string][]unix.Errno{
+	"fsync":      {unix.EIO, unix.ENOSPC, unix.EINTR},
+	"fdatasync":  {unix.EIO, unix.ENOSPC, unix.EINTR},
+	"write":      {unix.EIO, unix.ENOSPC, unix.EINTR},
+	"pwrite64":   {unix.EIO, unix.ENOSPC, unix.EINTR},
+	"read":       {unix.EIO, unix.EINTR},
+	"pread64":    {unix.EIO, unix.EINTR},
+	"ftruncate":  {unix.EIO, unix.ENOSPC, unix.EINTR},
+	"fallocate":  {unix.EIO, unix.ENOSPC, unix.EINTR},
+	"ioctl":      {unix.EIO, unix.EBUSY, unix.ENOMEM, unix.EAGAIN, unix.EINTR},
+	"flock":      {unix.EINTR, unix.EAGAIN, unix.ENOMEM},
+	"getdents64": {unix.EIO, unix.ENOMEM},
+	"fstat":      {unix.EIO, unix.ENOMEM},
+	"openat":     {unix.EIO, unix.EMFILE, unix.ENOMEM, unix.EBUSY, unix.EINTR},
+	"rename":     {unix.EIO, unix.ENOSPC, unix.ENOMEM, unix.EBUSY},
+	"unlink":     {unix.EIO, unix.ENOMEM}, // a mount point that is busy is left, as it should be
+	"mkdir":      {unix.EIO, unix.ENOSPC, unix.ENOMEM},
+	"stat":       {unix.EIO, unix.ENOMEM, unix.EINTR},
+	"statx":      {unix.EIO, unix.ENOMEM, unix.EINTR},
+	"mount":      {unix.EIO, unix.EBUSY, unix.ENOMEM, unix.EINTR},
+	"umount2":    {unix.EIO, unix.EBUSY, unix.ENOMEM},
+	"move_mount": {unix.EIO, unix.EBUSY, unix.ENOMEM},
+	"open_tree":  {unix.EIO, unix.EMFILE, unix.ENOMEM},
+	"fsopen":     {unix.EMFILE, unix.ENOMEM},
+	"fsconfig":   {unix.EIO, unix.EBUSY, unix.ENOMEM},
+	"fsmount":    {unix.EIO, unix.EMFILE, unix.ENOMEM},
+}

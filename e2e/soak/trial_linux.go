@@ -84,7 +84,7 @@ func (t *trial) run(l life, fault syscallfault.Fault) error {
 	var all []*instance
 	for n, k := range l.kinds {
 		name := fmt.Sprintf("%s-%d", k.name, n)
-		all = append(all, newInstance(name, k, k.least, filepath.Join(t.mounts, name)))
+		all = append(all, newInstance(name, k, k.least, filepath.Join(t.mounts, "shared", name)))
 	}
 	steps := []step{
 		{"create", func() error { return t.createAndAwait(all, l.imported) }},

@@ -13,6 +13,7 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/syscalltest"
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
 
@@ -134,6 +135,44 @@ func TestRemoveDirsTakesWhatMountPointsShare(t *testing.T) {
 		if err := RemoveDirs(made[name]); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+// A directory whose mark cannot be read is not left: it may be known the next time.
+func TestRemoveDirsWhereAMarkCannotBeRead(t *testing.T) {
+	dir := devicetest.Dir(t)
+	made := make(map[string][]string)
+	for _, name := range []string{"first", "second"} {
+		path := filepath.Join(dir, "shared", name)
+		missing, err := Missing(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made[name] = missing
+		target, err := MakeTarget(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		target.Close()
+	}
+	if err := RemoveDirs(made["first"]); err != nil {
+		t.Fatal(err)
+	}
+	remove := func() error { return RemoveDirs(made["second"]) }
+	err := syscalltest.Intercept(t, []int{unix.SYS_LGETXATTR}, func(c syscalltest.Call) syscalltest.Result {
+		if c.N == 1 {
+			return syscalltest.Fail(unix.EIO)
+		}
+		return syscalltest.Pass
+	}, remove)
+	if !errors.Is(err, unix.EIO) {
+		t.Errorf("removing: %v", err)
+	}
+	if err := remove(); err != nil {
+		t.Error(err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
 		t.Errorf("left behind: %v, %v", entries, err)

@@ -165,7 +165,10 @@ func removeDirs(dirs []string) (gone string, err error) {
 		}
 		gone = dir
 	}
-	for dir := filepath.Dir(gone); dir != "/" && isMarked(dir); dir = filepath.Dir(dir) {
+	for dir := filepath.Dir(gone); dir != "/"; dir = filepath.Dir(dir) {
+		if marked, err := isMarked(dir); !marked || err != nil {
+			return gone, errors.Trace(err)
+		}
 		if left, err := removeDir(dir); left || err != nil {
 			return gone, errors.Trace(err)
 		}
@@ -215,14 +218,19 @@ func removeDir(dir string) (left bool, err error) {
 // is. A filesystem without such attributes keeps it instead.
 const mark = "trusted.stowage.made"
 
-func isMarked(dir string) bool {
-	marked := false
+// isMarked tells whether a directory has the mark. One that has no such attributes, is not
+// there, or is not for this process to look at, has not.
+func isMarked(dir string) (bool, error) {
 	err := inParent(dir, func(parent *os.File, name string) error {
 		_, err := unix.Lgetxattr(fmt.Sprintf("/proc/self/fd/%d/%s", parent.Fd(), name), mark, nil)
-		marked = err == nil
-		return nil
+		return err
 	})
-	return err == nil && marked
+	for _, no := range []error{unix.ENODATA, unix.EOPNOTSUPP, unix.ENOENT, unix.ENOTDIR, unix.EPERM, unix.EACCES, errors.NotFound} {
+		if errors.Is(err, no) {
+			return false, nil
+		}
+	}
+	return err == nil, errors.Annotatef(err, "reading the mark of mount point %s", dir)
 }
 
 // Close lets go of the directory.

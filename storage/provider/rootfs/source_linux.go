@@ -360,7 +360,7 @@ func (f *filesystem) Check(at *mount.Target) error {
 		return errors.Annotatef(err, "reading %s", dir.Path())
 	}
 	if !at.Same(st.Dev, st.Ino) {
-		return errors.Errorf("it shows another directory than %s: unmount that first", dir.Path())
+		return storage.Permanent(errors.Errorf("it shows another directory than %s: unmount that first", dir.Path()))
 	}
 	return nil
 }

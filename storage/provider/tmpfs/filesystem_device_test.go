@@ -10,6 +10,7 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/syscalltest"
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
@@ -261,4 +262,34 @@ func TestTmpfsOfAnOlderVersion(t *testing.T) {
 		ft.CheckWritten()
 		ft.UnmountBehindOurBack()
 	}
+}
+
+// TestTmpfsThatCannotBeLookedAt is attached when it can be: that a call fails once says
+// nothing about what is mounted.
+func TestTmpfsThatCannotBeLookedAt(t *testing.T) {
+	ft := newFilesystemTest(t)
+	ft.Create()
+	ft.Attach()
+	err := syscalltest.Intercept(t, []int{unix.SYS_FSTATFS}, func(c syscalltest.Call) syscalltest.Result {
+		if c.Path() == ft.Path {
+			return syscalltest.Fail(unix.EIO)
+		}
+		return syscalltest.Pass
+	}, func() error {
+		c, err := begin(ft.Ctx, ft.Dir)
+		if err != nil {
+			return err
+		}
+		defer c.End()
+		f, err := kind{}.Load(c, sourcetest.FilesystemTag.String())
+		if err != nil {
+			return err
+		}
+		_, err = f.Attach(ft.Path, false)
+		return err
+	})
+	sourcetest.CheckError(t, err, false, "it is mounted at "+ft.Path+", but", "input/output error")
+	ft.Attach()
+	ft.Detach()
+	ft.Destroy()
 }

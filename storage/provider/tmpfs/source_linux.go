@@ -206,7 +206,7 @@ func (f *filesystem) Check(at *mount.Target) error {
 		return mount.ResizeTmpfs(at, f.rec.Size)
 	}
 	if size != f.rec.Size {
-		return errors.Errorf("it has %d bytes, not %d: unmount it first", size, f.rec.Size)
+		return storage.Permanent(errors.Errorf("it has %d bytes, not %d: unmount it first", size, f.rec.Size))
 	}
 	return nil
 }

@@ -44,7 +44,8 @@ type Mountable interface {
 	Mount(readOnly bool) (*mount.Detached, error)
 	// Mounts finds it in a table.
 	Mounts(*mount.Table) ([]*mountinfo.Info, error)
-	// Check makes sure that a mount of it is as it should be.
+	// Check makes sure that a mount of it is as it should be. An error that says that it is
+	// not is permanent, one for which that is not known is not.
 	Check(*mount.Target) error
 	// Proves tells whether a mount of it, at its mount point, is known to be this
 	// agent's by something else than the placement.
@@ -286,7 +287,7 @@ func (c *MountCall) adopt(f Mountable, at *Found, readOnly bool) error {
 			path, AccessName(!readOnly), AccessName(readOnly)))
 	}
 	if err := f.Check(at.Target); err != nil {
-		return storage.Permanent(errors.Annotatef(err, "it is mounted at %s, but", path))
+		return errors.Annotatef(err, "it is mounted at %s, but", path)
 	}
 	if place := f.Placement(); place.MountPoint != path {
 		if err := move(f, Placement{MountPoint: path}); err != nil {

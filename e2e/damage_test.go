@@ -228,6 +228,7 @@ func damages(t *testing.T, state []byte) []damage {
 // An agent with a damaged state works as if it were whole, or ends with one line, and what
 // there was is recovered.
 func TestDamagedState(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	pools := "pools:\n"
 	for i := range 60 {

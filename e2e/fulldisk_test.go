@@ -181,8 +181,12 @@ func (m *machine) useReserve() {
 const fewInodes = "bytes-per-inode=4194304"
 
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	for name, running := range map[string]bool{"filled while the agent runs": true, "filled while none runs": false} {
-		t.Run(name, func(t *testing.T) { testFullDisk(t, running) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testFullDisk(t, running)
+		})
 	}
 }
 

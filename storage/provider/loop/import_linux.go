@@ -17,7 +17,6 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
-	recordstore "github.com/stowage-io/stowage/storage/provider/internal/record"
 	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
 
@@ -107,36 +106,13 @@ func (c *call) adoptKnown(id string, rec record, resourceTags map[string]string)
 	return info, errors.Trace(err)
 }
 
-// releasedAt returns the id of the volume whose file is at a path among the volumes and
-// that was released, or was and is the importer's by now; nothing for another path.
-func (c *call) releasedAt(path string, importer storage.Owner) (string, error) {
-	files, err := c.Files.RealPath()
-	if err != nil {
-		return "", errors.Trace(err)
-	}
-	dir, id := filepath.Split(path)
-	if dir = filepath.Clean(dir); dir != files && dir != c.Files.Path() || recordstore.ValidateID(id) != nil {
-		return "", nil
-	}
-	var rec record
-	if err := c.Records.Load(id, &rec); errors.Is(err, errors.NotFound) || errors.Is(err, errors.NotValid) {
-		return "", nil
-	} else if err != nil {
-		return "", errors.Trace(err)
-	}
-	if rec.Phase != object.PhaseReleased && (importer.EntityUUID == "" || rec.Owner() != importer) {
-		return "", nil
-	}
-	return id, nil
-}
-
 // importFile takes over the file at a path, or finds that it has been.
 func (c *call) importFile(path string, resourceTags map[string]string) (storage.VolumeInfo, error) {
 	var none storage.VolumeInfo
 	if filepath.Clean(path) != path || strings.ContainsRune(path, 0) {
 		return none, errors.NewNotValid(nil, "it is not a clean path")
 	}
-	if id, err := c.releasedAt(path, storage.OwnerOf(resourceTags)); err != nil {
+	if id, err := c.ReleasedAt(path, storage.OwnerOf(resourceTags)); err != nil {
 		return none, errors.Trace(err)
 	} else if id != "" {
 		return c.importReleased(id, resourceTags)

@@ -89,24 +89,8 @@ func released(c *object.MountCall, idOrPath string, importer storage.Owner) (str
 		}
 		return idOrPath, nil
 	}
-	files, err := c.Files.RealPath()
-	if err != nil {
-		return "", errors.Trace(err)
-	}
-	dir, id := filepath.Split(idOrPath)
-	if dir = filepath.Clean(dir); dir != files && dir != c.Files.Path() || recordstore.ValidateID(id) != nil {
-		return "", nil
-	}
-	var rec record
-	if err := c.Records.Load(id, &rec); errors.Is(err, errors.NotFound) || errors.Is(err, errors.NotValid) {
-		return "", nil
-	} else if err != nil {
-		return "", errors.Trace(err)
-	}
-	if rec.Phase != object.PhaseReleased && (importer.EntityUUID == "" || rec.Owner() != importer) {
-		return "", nil
-	}
-	return id, nil
+	id, err := c.ReleasedAt(idOrPath, importer)
+	return id, errors.Trace(err)
 }
 
 // takeKnown makes a filesystem of which there is a record an importer's.

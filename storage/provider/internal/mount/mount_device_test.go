@@ -110,11 +110,11 @@ func TestRemoveDirsKeepsWhatIsInUse(t *testing.T) {
 	}
 }
 
-// Two mount points share a directory that was made for the first. It goes with
-// the last, whichever that is, and a directory that was there before stays.
-func TestRemoveDirsTakesWhatMountPointsShare(t *testing.T) {
-	dir := devicetest.Dir(t)
-	made := make(map[string][]string)
+// makeShared makes the mount points first and second, below one new directory, and returns
+// the directories that were made for each.
+func makeShared(t *testing.T) (dir string, made map[string][]string) {
+	t.Helper()
+	dir, made = devicetest.Dir(t), make(map[string][]string)
 	for _, name := range []string{"first", "second"} {
 		path := filepath.Join(dir, "shared", name)
 		missing, err := Missing(path)
@@ -128,6 +128,13 @@ func TestRemoveDirsTakesWhatMountPointsShare(t *testing.T) {
 		}
 		target.Close()
 	}
+	return dir, made
+}
+
+// Two mount points share a directory that was made for the first. It goes with
+// the last, whichever that is, and a directory that was there before stays.
+func TestRemoveDirsTakesWhatMountPointsShare(t *testing.T) {
+	dir, made := makeShared(t)
 	for _, name := range []string{"first", "second"} {
 		if _, err := os.Stat(filepath.Join(dir, "shared")); err != nil {
 			t.Errorf("before %s was removed: %v", name, err)
@@ -143,21 +150,7 @@ func TestRemoveDirsTakesWhatMountPointsShare(t *testing.T) {
 
 // A directory whose mark cannot be read is not left: it may be known the next time.
 func TestRemoveDirsWhereAMarkCannotBeRead(t *testing.T) {
-	dir := devicetest.Dir(t)
-	made := make(map[string][]string)
-	for _, name := range []string{"first", "second"} {
-		path := filepath.Join(dir, "shared", name)
-		missing, err := Missing(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		made[name] = missing
-		target, err := MakeTarget(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		target.Close()
-	}
+	dir, made := makeShared(t)
 	if err := RemoveDirs(made["first"]); err != nil {
 		t.Fatal(err)
 	}

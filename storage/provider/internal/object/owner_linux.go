@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"strings"
 
 	"github.com/google/uuid"
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/record"
 )
 
 // Ownership is what a record tells of whose its object is.
@@ -57,6 +59,29 @@ func splitID(id string) (name, entityUUID string, ok bool) {
 type ownedRecord struct {
 	Ownership
 	Phase Phase `json:"phase"`
+}
+
+// ReleasedAt returns the ID of the object that is at a path among the files, and that was
+// released, or was and is the importer's now. It returns nothing for another path.
+func (c *Call) ReleasedAt(path string, importer storage.Owner) (string, error) {
+	files, err := c.Files.RealPath()
+	if err != nil {
+		return "", errors.Trace(err)
+	}
+	dir, id := filepath.Split(path)
+	if dir = filepath.Clean(dir); dir != files && dir != c.Files.Path() || record.ValidateID(id) != nil {
+		return "", nil
+	}
+	var rec ownedRecord
+	if err := c.Records.Load(id, &rec); errors.Is(err, errors.NotFound) || errors.Is(err, errors.NotValid) {
+		return "", nil
+	} else if err != nil {
+		return "", errors.Trace(err)
+	}
+	if rec.Phase != PhaseReleased && (importer.EntityUUID == "" || rec.Owner() != importer) {
+		return "", nil
+	}
+	return id, nil
 }
 
 // Load loads the record of an object and returns the ID that it is kept under. An

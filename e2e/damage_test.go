@@ -352,7 +352,7 @@ func TestDamagedMark(t *testing.T) {
 		{"overwritten with zeros", func(mark []byte) []byte { return make([]byte, len(mark)) }, true},
 		{"flipped in both places", func(mark []byte) []byte { mark[7] ^= 1; mark[4096+7] ^= 1; return mark }, true},
 		flipped("the first place", 7), flipped("the second place", 4096+7),
-		{"of which all but the state is lost", func([]byte) []byte { return nil }, false},
+		{"lost but for the state", func([]byte) []byte { return nil }, false},
 	} {
 		m.writeState(whole)
 		var err error

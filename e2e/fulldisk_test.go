@@ -17,7 +17,7 @@ import (
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 )
 
-// disk is a small ext4 in a file, of which root may use every block.
+// disk is a small ext4 in a file. Root may use every block of it.
 type disk struct {
 	testing.TB
 	dir    string // where it is mounted

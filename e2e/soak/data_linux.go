@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/e2e/internal/kernel"
+	"github.com/stowage-io/stowage/internal/fsync"
 )
 
 // datum is something that was written and synced.
@@ -76,11 +77,11 @@ func (w *writer) write(i *instance) error {
 	if _, err := f.WriteAt(d.contents(), d.offset); err != nil {
 		return err
 	}
-	if err := syncFile(f); err != nil {
+	if err := fsync.File(f); err != nil {
 		return err
 	}
 	if !i.block() {
-		if err := syncDir(i.mount); err != nil {
+		if err := fsync.Dir(i.mount); err != nil {
 			return err
 		}
 	}
@@ -97,27 +98,6 @@ func (s *soak) isOurs(i *instance, device string) error {
 	}
 	if !slices.Contains(loops, kernel.Loop{Path: device, File: s.volumeFile(i)}) {
 		return fmt.Errorf("%s is at %s, which is another's: %v", i.name, device, loops)
-	}
-	return nil
-}
-
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return syncFile(dir)
-}
-
-// syncFile returns when what was written to the file is on its disk. XFS that was shut down
-// may report success although it has dropped its log; it fails whatever comes after.
-func syncFile(f *os.File) error {
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("syncing %s: %w", f.Name(), err)
-	}
-	if _, err := f.Stat(); err != nil {
-		return fmt.Errorf("after syncing %s: %w", f.Name(), err)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stowage-io/stowage/e2e/internal/command"
 	"github.com/stowage-io/stowage/e2e/internal/kernel"
+	"github.com/stowage-io/stowage/internal/fsync"
 )
 
 // kernelHas tells what loop devices and mounts there are below a directory.
@@ -211,7 +212,7 @@ func (s *soak) moveDirectory() error {
 		if err := copyAll(dir, aside); err != nil {
 			return err
 		}
-		if err := errors.Join(os.RemoveAll(dir), os.Rename(aside, dir), syncDir(filepath.Dir(dir))); err != nil {
+		if err := errors.Join(os.RemoveAll(dir), os.Rename(aside, dir), fsync.Dir(filepath.Dir(dir))); err != nil {
 			return err
 		}
 	}

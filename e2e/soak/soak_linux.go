@@ -17,6 +17,7 @@ import (
 
 	"github.com/stowage-io/stowage/e2e/internal/command"
 	"github.com/stowage-io/stowage/e2e/internal/kernel"
+	"github.com/stowage-io/stowage/internal/fsync"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 )
@@ -118,7 +119,7 @@ func newSoak(settings settings, out io.Writer) (s *soak, err error) {
 		return nil, err
 	}
 	// The disk may be shut down before it would have kept that by itself.
-	return s, syncDir(s.dataDisk.dir)
+	return s, fsync.Dir(s.dataDisk.dir)
 }
 
 // bind puts the storage, which is on a disk of its own, into the data directory.
@@ -147,7 +148,7 @@ func (s *soak) begin() (err error) {
 	}
 	// The agent has made its directories, which it does not do where others are.
 	for _, dir := range []string{s.stateDisk.dir, s.stowage.DataDir} {
-		if err := syncDir(dir); err != nil {
+		if err := fsync.Dir(dir); err != nil {
 			return err
 		}
 	}

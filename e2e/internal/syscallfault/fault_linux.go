@@ -110,7 +110,7 @@ func enter(args []string) error {
 	runtime.LockOSThread() // the filter is that of the thread
 	filter := program()
 	listener, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
-		// A signal, of which Go sends many, does not interrupt a call that has been counted.
+		// A signal (Go sends many) does not interrupt a call that has been counted.
 		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
 		uintptr(unsafe.Pointer(&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})))
 	if errno != 0 {

@@ -88,20 +88,20 @@ func TestVolumeStaysBeneathAFilesystemThatIsBeingMade(t *testing.T) {
 			name = s.Name
 		}
 	}
-	beneath := entry{kind: "volume-attachment", machine: "machine-0", tag: "volume-0-0"}
+	lower := entry{kind: "volume-attachment", machine: "machine-0", tag: "volume-0-0"}
 	w.must(w.provision(entry{kind: "volume", tag: "volume-0-0"}))
 	if got := attempt(t, machine, true, "", "filesystem-0-0"); got != "ok" {
 		t.Fatal(got)
 	}
 	w.must(w.DetachStorage([]string{name}))
 	w.must(w.remove(entry{kind: "filesystem-attachment", machine: "machine-0", tag: "filesystem-0-0"}))
-	if got := w.lifeOf(beneath); got != life.Alive {
+	if got := w.lifeOf(lower); got != life.Alive {
 		t.Fatalf("the volume's attachment is %s", got)
 	}
 	if got := attempt(t, machine, false, "", "filesystem-0-0"); got != "ok" {
 		t.Fatal(got)
 	}
-	if got := w.lifeOf(beneath); got != life.Dying {
+	if got := w.lifeOf(lower); got != life.Dying {
 		t.Fatalf("with nothing made, the volume's attachment is %s", got)
 	}
 	if got := attempt(t, machine, true, "", "filesystem-0-0"); got == "ok" {
@@ -116,14 +116,14 @@ func TestVolumeIsDetachedBeneathAFilesystemThatMayBeThereInPart(t *testing.T) {
 	w.add("a", "disk", storage.StorageKindFilesystem)
 	machine := w.ForMachine(machine0)
 	filesystem, volume := w.one("a").Filesystem.Tag.String(), w.one("a").Volume.Tag.String()
-	beneath := entry{kind: "volume-attachment", machine: "machine-0", tag: volume}
+	lower := entry{kind: "volume-attachment", machine: "machine-0", tag: volume}
 	w.must(w.provision(entry{kind: "volume", tag: volume}))
 	if got := attempt(t, machine, true, "", filesystem); got != "ok" {
 		t.Fatal(got)
 	}
 	w.must(w.DetachStorage([]string{"a"}))
 	w.must(w.remove(entry{kind: "filesystem-attachment", machine: "machine-0", tag: filesystem}))
-	if got := w.lifeOf(beneath); got != life.Alive {
+	if got := w.lifeOf(lower); got != life.Alive {
 		t.Fatalf("the volume's attachment is %s", got)
 	}
 	// It is told though the volume is wanted elsewhere by now.
@@ -134,7 +134,7 @@ func TestVolumeIsDetachedBeneathAFilesystemThatMayBeThereInPart(t *testing.T) {
 		if err != nil || results[0].Error != nil {
 			t.Fatal(err, results)
 		}
-		if got := w.lifeOf(beneath); got != life.Dying {
+		if got := w.lifeOf(lower); got != life.Dying {
 			t.Fatalf("with the attempt ended, the volume's attachment is %s", got)
 		}
 	}
@@ -156,7 +156,7 @@ func TestVolumeStaysBeneathADeadFilesystemThatIsBeingMade(t *testing.T) {
 	w.add("a", "disk", storage.StorageKindFilesystem)
 	machine := w.ForMachine(machine0)
 	filesystem, volume := w.one("a").Filesystem.Tag.String(), w.one("a").Volume.Tag.String()
-	beneath := entry{kind: "volume-attachment", machine: "machine-0", tag: volume}
+	lower := entry{kind: "volume-attachment", machine: "machine-0", tag: volume}
 	w.must(w.provision(entry{kind: "volume", tag: volume}))
 	if got := attempt(t, machine, true, "", filesystem); got != "ok" {
 		t.Fatal(got)
@@ -168,11 +168,11 @@ func TestVolumeStaysBeneathADeadFilesystemThatIsBeingMade(t *testing.T) {
 	if got := w.lifeOf(entry{kind: "filesystem", tag: filesystem}); got != life.Dead {
 		t.Errorf("the filesystem is %s", got)
 	}
-	if got := w.lifeOf(beneath); got != life.Alive {
+	if got := w.lifeOf(lower); got != life.Alive {
 		t.Errorf("the volume's attachment is %s", got)
 	}
 	w.must(w.remove(entry{kind: "filesystem", tag: filesystem}))
-	if got := w.lifeOf(beneath); got != life.Dying {
+	if got := w.lifeOf(lower); got != life.Dying {
 		t.Errorf("with the filesystem gone, the volume's attachment is %s", got)
 	}
 }

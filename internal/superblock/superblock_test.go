@@ -63,8 +63,8 @@ type brokenReader struct{ err error }
 
 func (r brokenReader) ReadAt([]byte, int64) (int, error) { return 0, r.err }
 
-// TestTypesAreThoseOfBlkid makes ext filesystems of which the features alone tell which
-// they are.
+// TestTypesAreThoseOfBlkid makes ext filesystems that only their features tell
+// apart.
 func TestTypesAreThoseOfBlkid(t *testing.T) {
 	for _, program := range []string{"mke2fs", "blkid"} {
 		if _, err := exec.LookPath(program); err != nil {

@@ -122,7 +122,7 @@ func (s *retrySuite) TestDelaysAreThoseOfTheDefaultPolicy(c *gc.C) {
 	})
 }
 
-// 24
+// Behaviour 24: what passes by itself is tried again within a second.
 func (s *retrySuite) TestWhatIsInUseIsTriedAgainSoon(c *gc.C) {
 	s.eachFailing(c, func(call, subject string, setUp func()) {
 		s.source.FailItemAlways(call, subject, storage.Transient(errors.New("mounted elsewhere")))
@@ -147,7 +147,7 @@ func (s *retrySuite) TestWhatIsInUseIsTriedAgainSoon(c *gc.C) {
 	})
 }
 
-// 24: what is only in use does not count as failed.
+// Behaviour 24: what passes by itself does not count as failed.
 func (s *retrySuite) TestWhatIsInUseIsNotGivenUpEarly(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.Retry.Min = time.Second

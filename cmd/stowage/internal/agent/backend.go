@@ -39,7 +39,7 @@ type backend struct {
 	// checked against stays true until it is made.
 	changing sync.Mutex
 
-	// look is the first look for orphans, of which looking is the lock.
+	// looking guards look, the first look for orphans.
 	looking sync.Mutex
 	look    look
 }

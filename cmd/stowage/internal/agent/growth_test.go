@@ -55,6 +55,12 @@ func (w *warnings) Warningf(format string, args ...any) {
 	w.heard = append(w.heard, fmt.Sprintf(format, args...))
 }
 
+func (w *warnings) list() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.heard)
+}
+
 func TestStorageIsWantedLarger(t *testing.T) {
 	c := config(t, t.TempDir(), &memory{})
 	c.Registry.(storage.StaticProviderRegistry).Providers["elastic"] = elastic{&memory{}}
@@ -120,7 +126,7 @@ func TestStorageIsWantedLarger(t *testing.T) {
 	c.Logger = warnings
 	a, _ = start(t, c)
 	wanted(256, 256)
-	if want := "f.yaml: storage data is larger than the file says, and stays so: 2 of 2: 256M, not 64M"; !slices.Contains(warnings.heard, want) {
-		t.Errorf("warned of %q, not that %s", warnings.heard, want)
+	if want := "f.yaml: storage data is larger than the file says, and stays so: 2 of 2: 256M, not 64M"; !slices.Contains(warnings.list(), want) {
+		t.Errorf("warned of %q, not that %s", warnings.list(), want)
 	}
 }

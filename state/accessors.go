@@ -70,9 +70,10 @@ func (a *Accessor) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
 	})
 }
 
-// SetStatus sets the statuses of volumes and filesystems, also of a volume of the
-// environment of which the machine has a plan to carry out; Data is not kept. The
-// statuses that can be set are, whatever becomes of the others; the error is about
+// SetStatus sets the statuses of volumes and filesystems; Data is not kept. A machine may
+// also tell of a volume of the environment of which it has a plan to carry out: that is
+// kept beside what the environment's worker tells, and users are shown what says more.
+// The statuses that can be set are, whatever becomes of the others; the error is about
 // the first that cannot.
 func (a *Accessor) SetStatus(all []params.EntityStatusArgs) error {
 	results, err := updateEach(a, all, func(tx *txn, args params.EntityStatusArgs) error {
@@ -84,11 +85,23 @@ func (a *Accessor) SetStatus(all []params.EntityStatusArgs) error {
 		if err != nil {
 			return errors.Annotatef(err, "%s", tag)
 		}
-		if !a.owns(tag) && !tx.plannedAt(tag, a.machine) {
+		owns := a.owns(tag)
+		if !owns && !tx.plannedAt(tag, a.machine) {
 			return unauthorized(tag)
 		}
 		return tx.changeEntity(tag, func(_ *instance, e *entity) error {
-			e.Status.set(value, args.Info, tx.now)
+			told := &e.Status
+			if !owns {
+				plan := e.plan()
+				if plan == nil {
+					return unauthorized(tag)
+				}
+				if plan.Status == nil {
+					plan.Status = &StatusInfo{}
+				}
+				told = plan.Status
+			}
+			told.set(value, args.Info, tx.now)
 			return nil
 		})
 	})

@@ -37,7 +37,7 @@ func CheckStore(store kv.Store) (problems []string) {
 					index[indexed.key()] = indexed.entry
 				}
 				for _, e := range i.entities() {
-					latest[historyKey(e.Tag)] = e.Status
+					latest[historyKey(e.Tag)] = e.shown()
 				}
 				if !i.Uncounted {
 					counts[i.Pool]++
@@ -274,3 +274,6 @@ func next(contents map[string]string, tag entityTag) counter {
 func rank(l life.Value) int {
 	return map[life.Value]int{life.Alive: 1, life.Dying: 2, life.Dead: 3}[l]
 }
+
+// Tells reports whether a status tells more than another.
+func Tells(s, other StatusInfo) bool { return s.tells(other) }

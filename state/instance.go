@@ -121,6 +121,10 @@ type attachmentPlan struct {
 
 	// BlockDevice is nil until the machine has carried the plan out.
 	BlockDevice *deviceRecord `cbor:"3,keyasint,omitempty"`
+
+	// Status is what the machine's worker has told of carrying out or undoing the plan;
+	// nil until it has told anything of that.
+	Status *StatusInfo `cbor:"4,keyasint,omitempty"`
 }
 
 type planInfo struct {
@@ -274,7 +278,7 @@ func (tx *txn) change(name string, i *instance, fn func() error) error {
 		switch e := i.entity(old.tag); {
 		case e == nil:
 			tx.remove(historyKey(old.tag))
-		case e.Status != old.status:
+		case e.shown() != old.status:
 			tx.recordStatus(e)
 		}
 	}
@@ -317,10 +321,10 @@ type entityStatus struct {
 	status StatusInfo
 }
 
-// statuses appends the statuses of the entities.
+// statuses appends the statuses of the entities, as users are shown them.
 func (i *instance) statuses(statuses []entityStatus) []entityStatus {
 	for _, e := range i.entities() {
-		statuses = append(statuses, entityStatus{e.Tag, e.Status})
+		statuses = append(statuses, entityStatus{e.Tag, e.shown()})
 	}
 	return statuses
 }

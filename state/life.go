@@ -122,11 +122,19 @@ func (e *entity) letGo(now time.Time) {
 		return
 	}
 	if a.Plan != nil {
-		a.Plan.Life = life.Dying
+		a.Plan.Life, a.Plan.Status = life.Dying, nil
 	} else {
 		a.Life = life.Dying
 	}
 	e.Status.set(status.Detaching, "", now)
+}
+
+// plan returns what the entity's machine is to do to attach it, nil where that is nothing.
+func (e *entity) plan() *attachmentPlan {
+	if e.Attachment == nil {
+		return nil
+	}
+	return e.Attachment.Plan
 }
 
 // removePlan is for a plan that the machine has undone.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/state/kv/kvtest"
@@ -135,8 +136,12 @@ func (o *operations) statuses(by scope, ids []params.MachineStorageId, value, me
 		if err == nil && !by.may(id, false) && !o.plannedAt(by, id.AttachmentTag) {
 			o.t.Errorf("a worker of another scope, %q, set a status of %s", by.machine, id.AttachmentTag)
 		}
-		if err == nil && twin.statusOf(id.AttachmentTag) != value {
-			o.t.Errorf("%s is %q, and was set to be %q", id.AttachmentTag, twin.statusOf(id.AttachmentTag), value)
+		if err == nil {
+			// What another worker has told may say more.
+			set, shown := state.StatusInfo{Status: status.Status(value), Message: message}, twin.statusOf(id.AttachmentTag)
+			if shown.Status != set.Status && !(twin.planned(id.AttachmentTag) && state.Tells(shown, set)) {
+				o.t.Errorf("%s is %+v, and was set to be %+v", id.AttachmentTag, shown, set)
+			}
 		}
 		first = cmp.Or(first, err)
 	}
@@ -195,15 +200,20 @@ func (o *operations) plannedAt(by scope, tag string) bool {
 	return slices.ContainsFunc(o.entries(), func(e entry) bool { return e.kind == "plan" && e.machine == by.machine && e.tag == tag })
 }
 
+// planned reports whether any machine has a plan to carry out for the volume.
+func (o *operations) planned(tag string) bool {
+	return slices.ContainsFunc(o.entries(), func(e entry) bool { return e.kind == "plan" && e.tag == tag })
+}
+
 // statusOf returns the status that users are shown of a volume or filesystem. Its tag
 // may be spelt as package names does not, with slashes.
-func (o *operations) statusOf(text string) string {
+func (o *operations) statusOf(text string) state.StatusInfo {
 	tag, err := names.ParseTag(text)
 	o.must(err)
 	if e := o.entity(tag); e != nil {
-		return string(e.Status)
+		return e.StatusInfo
 	}
-	return ""
+	return state.StatusInfo{}
 }
 
 // entity returns a volume or filesystem as users are shown it, nil where there is none.

@@ -116,12 +116,23 @@ func (s StatusInfo) tells(other StatusInfo) bool {
 // attached one is a remark, which does not hide that the rest is not.
 func (s StatusInfo) explained() bool { return s.Message != "" && s.Status != status.Attached }
 
+// shown returns the status of an entity as users see it. Two workers tell of a volume
+// that a machine attaches by a plan: the worker that provides it, and the machine's, of
+// the plan. Neither knows what the other has told, nor when it will tell it again, so
+// what is wrong for one of them stays until that one tells that it is right.
+func (e *entity) shown() StatusInfo {
+	if plan := e.plan(); plan != nil && plan.Status != nil && plan.Status.tells(e.Status) {
+		return *plan.Status
+	}
+	return e.Status
+}
+
 // recordStatus appends an entity's status to its history.
 func (tx *txn) recordStatus(e *entity) {
 	statuses, _ := read[history](&tx.reader, historyKey(e.Tag))
 	if len(statuses) >= historyLength {
 		statuses = statuses[len(statuses)-historyLength+1:]
 	}
-	statuses = append(statuses, e.Status)
+	statuses = append(statuses, e.shown())
 	tx.write(historyKey(e.Tag), &statuses)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/state"
 )
 
 // The status of an instance is what tells most of its volume and filesystem.
@@ -48,6 +49,61 @@ func TestStatusOfAnInstance(t *testing.T) {
 			t.Errorf("volume %s, filesystem %s: %s: %s, want %s", test.volume, test.filesystem, s.Status, s.Message, test.want)
 		}
 	}
+}
+
+// Two workers tell of a volume that a machine attaches by a plan, in either order. What is
+// wrong for one of them is shown until that one tells that it is right.
+func TestStatusOfAVolumeWithAPlan(t *testing.T) {
+	w := mixed(t)
+	of := entry{kind: "volume-attachment", machine: "machine-1", tag: "volume-3"}
+	w.must(w.provision(entry{kind: "volume", tag: of.tag}))
+	w.must(w.provision(of))
+	w.must(w.plan(of))
+	accessors := map[string]*state.Accessor{"environment": w.ForEnviron(), "machine": w.ForMachine(machine1)}
+	for _, step := range []struct {
+		by      string
+		status  status.Status
+		message string
+		want    string
+	}{
+		{"environment", status.Attached, "", "attached"},
+		{"machine", status.Attaching, "no route to host", "attaching: no route to host"},
+		{"environment", status.Attached, "", "attaching: no route to host"},
+		{"machine", status.Attached, "", "attached"},
+		{"environment", status.Error, "missing", "error: missing"},
+		{"machine", status.Attached, "", "error: missing"},
+		{"machine", status.Attaching, "no route to host", "error: missing"},
+		{"environment", status.Attached, "owner not known", "attaching: no route to host"},
+		{"machine", status.Attached, "", "attached: owner not known"},
+		{"machine", status.Error, "gave up", "error: gave up"},
+	} {
+		args := []params.EntityStatusArgs{{Tag: of.tag, Status: string(step.status), Info: step.message}}
+		w.must(accessors[step.by].SetStatus(args))
+		s := w.one("d")
+		if shown := strings.TrimSuffix(fmt.Sprintf("%s: %s", s.Status, s.Message), ": "); shown != step.want {
+			t.Errorf("the %s has told %q, %q; shown is %q, want %q", step.by, step.status, step.message, shown, step.want)
+		}
+	}
+	history, err := w.StatusHistory("d")
+	w.must(err)
+	if last := history[len(history)-1]; last.Message != "gave up" {
+		t.Errorf("the history ends with %+v", last)
+	}
+
+	// What was wrong with attaching it is not what is wrong with detaching it.
+	w.must(w.DetachStorage([]string{"d"}))
+	if s := w.one("d"); s.Status != status.Detaching || s.Message != "" {
+		t.Errorf("it is detached, and %s: %q", s.Status, s.Message)
+	}
+	w.must(accessors["machine"].SetStatus([]params.EntityStatusArgs{{Tag: of.tag, Status: "detaching", Info: "busy"}}))
+	if s := w.one("d"); s.Status != status.Detaching || s.Message != "busy" {
+		t.Errorf("it cannot be detached, and is %s: %q", s.Status, s.Message)
+	}
+	w.must(single(accessors["machine"].RemoveVolumeAttachmentPlan([]params.MachineStorageId{on(of.machine, of.tag)})))
+	if s := w.one("d"); s.Status != status.Detaching || s.Message != "" {
+		t.Errorf("its plan is undone, and it is %s: %q", s.Status, s.Message)
+	}
+	w.check()
 }
 
 func TestStatusKeepsItsAge(t *testing.T) {

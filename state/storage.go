@@ -582,8 +582,8 @@ func (i *instance) view(r *reader, name string) Storage {
 		s.SizeMiB = top.Info.Size
 	}
 	for n, e := range i.entities() {
-		if n == 0 || e.Status.tells(s.StatusInfo) {
-			s.StatusInfo = e.Status
+		if shown := e.shown(); n == 0 || shown.tells(s.StatusInfo) {
+			s.StatusInfo = shown
 		}
 	}
 	switch a := top.Attachment; {
@@ -619,7 +619,7 @@ func (e *entity) view() *Entity {
 	if e == nil {
 		return nil
 	}
-	view := &Entity{Tag: e.Tag.tag(), Scope: storage.ScopeMachine, Life: e.Life, StatusInfo: e.Status, UUID: e.UUID}
+	view := &Entity{Tag: e.Tag.tag(), Scope: storage.ScopeMachine, Life: e.Life, StatusInfo: e.shown(), UUID: e.UUID}
 	if e.Tag.scope() == environScope {
 		view.Scope = storage.ScopeEnviron
 	}

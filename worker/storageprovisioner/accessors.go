@@ -207,7 +207,10 @@ type LifecycleManager interface {
 	RemoveAttachments([]params.MachineStorageId) ([]params.ErrorResult, error)
 }
 
-// StatusSetter sets the statuses of volumes and filesystems.
+// StatusSetter sets the statuses of volumes and filesystems. Two workers tell of a volume
+// of the environment that a machine attaches by a plan: that of the environment, and that
+// of the machine. Neither knows what the other has told, so they are best kept apart, and
+// the one that says more is shown.
 type StatusSetter interface {
 	SetStatus([]params.EntityStatusArgs) error
 }

@@ -172,6 +172,43 @@ func TestRemoveDirsWhereAMarkCannotBeRead(t *testing.T) {
 	}
 }
 
+// A directory that could not be finished is not left as it is: the next attempt would take
+// it for one that was there before, and the last mount point to go would leave it.
+func TestDirectoryThatCannotBeMarked(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		call  int
+		error unix.Errno
+		made  bool
+	}{
+		{"no memory", unix.SYS_FSETXATTR, unix.ENOMEM, false},
+		{"no space", unix.SYS_FSETXATTR, unix.ENOSPC, false},
+		{"mode", unix.SYS_FCHMOD, unix.EIO, false},
+		{"no attributes", unix.SYS_FSETXATTR, unix.EOPNOTSUPP, true},
+		{"not allowed", unix.SYS_FSETXATTR, unix.EPERM, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			path := filepath.Join(devicetest.Dir(t), "made")
+			err := syscalltest.Intercept(t, []int{test.call}, func(c syscalltest.Call) syscalltest.Result {
+				return syscalltest.Fail(test.error)
+			}, func() error {
+				target, err := MakeTarget(path)
+				if err == nil {
+					target.Close()
+				}
+				return err
+			})
+			_, there := os.Stat(path)
+			if test.made && (err != nil || there != nil) {
+				t.Errorf("made: %v, %v", err, there)
+			}
+			if !test.made && (!errors.Is(err, test.error) || !os.IsNotExist(there)) {
+				t.Errorf("failed with %v, left: %v", err, there)
+			}
+		})
+	}
+}
+
 func TestUnmountBusyNamesTheHolder(t *testing.T) {
 	path := filepath.Join(devicetest.Dir(t), "busy")
 	if err := attach(t, tmpfs("mount-test"), path); err != nil {

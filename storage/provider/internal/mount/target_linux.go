@@ -367,16 +367,40 @@ func makeDir(path string) error {
 		} else if err != nil {
 			return capability.Explain(&os.PathError{Op: "mkdir", Path: path, Err: err}, capability.DACOverride)
 		}
-		// The name may be another's by now where others may write.
-		fd, err := unix.Openat(int(parent.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return &os.PathError{Op: "open", Path: path, Err: err}
+		if err := finishDir(parent, name); err != nil {
+			// A directory that stays is taken for somebody else's by the next attempt.
+			_ = unix.Unlinkat(int(parent.Fd()), name, unix.AT_REMOVEDIR)
+			return errors.Annotatef(err, "making %s", path)
 		}
-		defer unix.Close(fd)
-		_ = unix.Fsetxattr(fd, mark, []byte("1"), 0)
-		// What is mounted here is for others: the agent's umask does not count.
-		return errors.Annotatef(unix.Fchmod(fd, 0o755), "making %s accessible", path)
+		return nil
 	})
+}
+
+// finishDir marks a directory that was just made, and makes it accessible.
+func finishDir(parent *os.File, name string) error {
+	// The name may be another's by now where others may write.
+	fd, err := unix.Openat(int(parent.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return errors.Annotate(err, "opening the new directory")
+	}
+	defer unix.Close(fd)
+	if err := unix.Fsetxattr(fd, mark, []byte("1"), 0); err != nil && !cannotMark(err) {
+		return errors.Annotate(err, "marking the new directory")
+	}
+	// What is mounted here is for others: the agent's umask does not count.
+	return errors.Annotate(unix.Fchmod(fd, 0o755), "making it accessible")
+}
+
+// cannotMark tells whether an error says that the filesystem has no such attributes, or
+// that this process may not set them, which does not change when it is tried again.
+func cannotMark(err error) bool {
+	// EINVAL and ENOSYS are what some network filesystems say.
+	for _, no := range []error{unix.EOPNOTSUPP, unix.EPERM, unix.EACCES, unix.EINVAL, unix.ENOSYS} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	return false
 }
 
 // statDead tells of a directory only what it is seen through. A filesystem that was

@@ -1,7 +1,6 @@
 package boltkv
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -204,10 +203,5 @@ func writeMetaPage(file *os.File, m meta, page []byte) error {
 	if err == nil {
 		err = fsync.Data(file)
 	}
-	// The name that the file was made under would mislead.
-	var named *fs.PathError
-	if errors.As(err, &named) {
-		err = named.Err
-	}
-	return errors.Trace(err)
+	return errors.Trace(withoutPath(err))
 }

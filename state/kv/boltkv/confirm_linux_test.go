@@ -338,3 +338,36 @@ func TestStoreThatIsOpenedIsConfirmed(t *testing.T) {
 		})
 	}
 }
+
+// The state is read with a mapping, and its file besides: where that fails once, nobody
+// notices, and where it fails again, the error names the file and the remedy.
+func TestFileThatCannotBeRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	store := open(t, path)
+	get := func() error {
+		return store.View(func(snapshot kv.Snapshot) error {
+			_, err := snapshot.Get("key")
+			return err
+		})
+	}
+	for _, call := range []int{unix.SYS_PREAD64, unix.SYS_FSTAT} {
+		view := func(failures int) error {
+			return syscalltest.Intercept(t, []int{call}, func(c syscalltest.Call) syscalltest.Result {
+				if c.N <= failures {
+					return syscalltest.Fail(unix.EIO)
+				}
+				return syscalltest.Pass
+			}, get)
+		}
+		if err := view(1); err != nil {
+			t.Errorf("call %d fails once: %v", call, err)
+		}
+		want := "cannot read " + path + ": input/output error; see to its disk, then try again"
+		if err := view(2); !errors.Is(err, unix.EIO) || err.Error() != want {
+			t.Errorf("call %d fails twice: %v, want %s", call, err, want)
+		}
+		if err := get(); err != nil {
+			t.Errorf("after call %d has failed: %v", call, err)
+		}
+	}
+}

@@ -1,7 +1,9 @@
 package boltkv
 
 import (
+	"fmt"
 	"io"
+	"io/fs"
 	"log"
 	"os"
 	"runtime/debug"
@@ -135,10 +137,22 @@ func (s *Store) readMeta() (meta, error) {
 	switch {
 	case errors.Is(err, errMalformed):
 		return meta{}, s.fail(err)
-	case err != nil:
+	case errors.Is(err, os.ErrClosed):
 		return meta{}, s.annotate(err, "reading")
+	case err != nil:
+		return meta{}, fmt.Errorf("cannot read %s: %w; see to its disk, then try again", s.path, withoutPath(err))
 	}
 	return m, nil
+}
+
+// withoutPath leaves out the name that the file was opened under, which may no longer be
+// its own.
+func withoutPath(err error) error {
+	var named *fs.PathError
+	if errors.As(err, &named) {
+		return named.Err
+	}
+	return err
 }
 
 // end ends a transaction that begin has begun for transaction, unless it is committed.

@@ -59,8 +59,17 @@ type meta struct {
 func (m meta) size() int64 { return int64(m.pages) * m.pageSize }
 
 // readMeta returns the meta page that counts. It returns an error unless there is one,
-// and the file is as long as it says.
+// and the file is as long as it says. What the kernel fails to read is read once more: each
+// snapshot begins with it, and bbolt, which reads through a mapping, would not notice.
 func readMeta(file *os.File) (meta, error) {
+	m, err := readMetaOnce(file)
+	if err != nil && !errors.Is(err, errMalformed) {
+		return readMetaOnce(file)
+	}
+	return m, err
+}
+
+func readMetaOnce(file *os.File) (meta, error) {
 	found, err := newestMeta(file)
 	if err != nil {
 		return meta{}, errors.Trace(err)

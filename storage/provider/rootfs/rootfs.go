@@ -56,7 +56,11 @@ type Logger interface {
 //
 // Releasing a filesystem makes it nobody's and keeps its directory, which can be
 // imported by the filesystem's id or the directory's path. Neither that nor destroying
-// is possible while the directory is mounted, in whichever mount namespace.
+// is possible while the directory is mounted, in whichever mount namespace; nor is
+// detaching it while it is mounted in another namespace, as of a container that began with
+// a copy of the machine's mounts. What is not seen is a directory that is a lower layer of
+// an overlay, and a mount that is attached nowhere and held by a file descriptor. Mount
+// namespaces in which no process lives are seen from Linux 6.12 on.
 func NewProvider(options Options) storage.Provider {
 	logger := options.Logger
 	if logger == nil {

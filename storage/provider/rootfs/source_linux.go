@@ -316,6 +316,15 @@ func (f *filesystem) Mounts(table *mount.Table) ([]*mountinfo.Info, error) {
 	return table.OfDirectory(dir), nil
 }
 
+// Finder implements [object.Mountable].
+func (f *filesystem) Finder() (object.Finder, error) {
+	_, dir, err := f.locate(f.call.Table())
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	return func(table *mount.Table) []*mountinfo.Info { return table.WithinDirectory(dir) }, nil
+}
+
 // locate returns the real path of the directory, and which directory of which
 // filesystem that is.
 func (f *filesystem) locate(table *mount.Table) (string, mount.Directory, error) {

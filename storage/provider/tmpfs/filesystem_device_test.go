@@ -293,3 +293,7 @@ func TestTmpfsThatCannotBeLookedAt(t *testing.T) {
 	ft.Detach()
 	ft.Destroy()
 }
+
+func TestTmpfsMountedInOtherNamespaces(t *testing.T) {
+	sourcetest.CheckOtherNamespaces(t, func(t *testing.T) *sourcetest.FilesystemTest { return &newFilesystemTest(t).FilesystemTest })
+}

@@ -144,6 +144,20 @@ func (f *filesystem) Mounts(table *mount.Table) ([]*mountinfo.Info, error) {
 	return own, nil
 }
 
+// Finder implements [object.Mountable]. Another agent may have the same name for a
+// filesystem of its own, unless there is a UUID in it: then it is found by the device
+// number of a mount that is known to be this one.
+func (f *filesystem) Finder() (object.Finder, error) {
+	if object.HasUUID(f.id) {
+		return func(table *mount.Table) []*mountinfo.Info { return table.OfSource("tmpfs", f.source()) }, nil
+	}
+	mounts, err := f.Mounts(f.call.Table())
+	if err != nil || len(mounts) == 0 {
+		return nil, errors.Trace(err)
+	}
+	return func(table *mount.Table) []*mountinfo.Info { return table.OfSame(mounts[0]) }, nil
+}
+
 // Proves implements [object.Mountable].
 func (f *filesystem) Proves(at *mount.Target) (bool, error) {
 	whose, err := f.whose(at.Owner())
@@ -276,6 +290,9 @@ func (f *filesystem) Destroy() error {
 		} else if ownerOf(m) != "" {
 			return errors.Errorf("it is mounted at %s: unmount that first", m.Mountpoint)
 		}
+	}
+	if err := f.call.CheckNotElsewhere(f); err != nil {
+		return errors.Trace(err)
 	}
 	if err := mount.RemoveDirs(f.rec.MadeDirs); err != nil {
 		return errors.Trace(err)

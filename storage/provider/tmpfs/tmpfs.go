@@ -25,7 +25,9 @@ type Options struct {
 // detaching destroys what is in it. After a reboot it is attached anew, empty, and
 // the source's FilesystemRemark says so until it is attached again. It can be
 // written by root alone until root says otherwise (mode 0755). It can grow while it
-// is in use. There is nothing to release.
+// is in use. There is nothing to release. It is not detached while it is mounted in another
+// mount namespace, as of a container that began with a copy of the machine's mounts; what
+// is not seen of that is said of the rootfs provider.
 //
 // The mount's source is "tmpfs-" and the filesystem's id, which another agent on
 // the machine may use too. So the root directory of each says for which directory of

@@ -144,55 +144,6 @@ func describeThing(thing string) string {
 	return "has open"
 }
 
-// Namespace is what is mounted in one mount namespace.
-type Namespace struct {
-	PID int // a process that lives there, 0 for the namespace of this process
-	*Table
-}
-
-// ReadNamespaces reads the mounts of every mount namespace that a process lives
-// in. Namespaces that end meanwhile are passed over.
-func ReadNamespaces() []Namespace {
-	var namespaces []Namespace
-	seen := make(map[string]bool)
-	own, _ := os.Readlink("/proc/self/ns/mnt")
-	for _, pid := range processes() {
-		id, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
-		if err != nil || seen[id] {
-			continue
-		}
-		f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
-		if err != nil {
-			continue
-		}
-		table, err := ParseTable(f)
-		f.Close()
-		if err != nil {
-			continue
-		}
-		seen[id] = true
-		if id == own {
-			pid = 0
-		}
-		namespaces = append(namespaces, Namespace{PID: pid, Table: table})
-	}
-	return namespaces
-}
-
-// Holders are the mounts of the namespace that filter picks out. Those of other
-// namespaces are told with a process that sees them.
-func (n Namespace) Holders(filter func(*Table) []*mountinfo.Info) []Holder {
-	var holders []Holder
-	for _, m := range filter(n.Table) {
-		h := Holder{Name: Describe(m), How: "mounted at " + m.Mountpoint}
-		if n.PID != 0 {
-			h.PID, h.Name = n.PID, command(n.PID)
-		}
-		holders = append(holders, h)
-	}
-	return holders
-}
-
 func command(pid int) string {
 	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	if err != nil {

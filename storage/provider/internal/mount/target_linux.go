@@ -294,6 +294,11 @@ func (t *Target) isEmpty() (bool, error) {
 	return false, errors.Trace(err)
 }
 
+// Clone makes a detached mount of the directory, as it is mounted here.
+func (t *Target) Clone() (*Detached, error) {
+	return Clone(t.f)
+}
+
 // OpenDir opens the directory itself, whatever is at the path by now, for reading
 // and for ioctls.
 func (t *Target) OpenDir() (*os.File, error) {

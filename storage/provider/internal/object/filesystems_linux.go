@@ -173,13 +173,17 @@ func (s *FilesystemSource) DetachFilesystems(ctx envcontext.ProviderCallContext,
 		return nil, errors.Annotate(err, "detaching filesystems")
 	}
 	defer c.End()
-	return EachAtOnce(ctx, params, AttachedFilesystem, func(p storage.FilesystemAttachmentParams) error {
-		err := s.ifThere(c, p.FilesystemId, func(f Filesystem) error { return c.detach(f) })
-		if err == nil {
+	failures := DetachAll(c, params, AttachedFilesystem, func(p storage.FilesystemAttachmentParams) (f Filesystem, err error) {
+		err = s.ifThere(c, p.FilesystemId, func(there Filesystem) error { f = there; return nil })
+		return f, errors.Trace(err)
+	})
+	for i, p := range params {
+		if failures[i] == nil {
 			s.setRemark(p.FilesystemId, "")
 		}
-		return errors.Annotatef(err, "detaching filesystem %s", p.Filesystem.Id())
-	}), nil
+		failures[i] = errors.Annotatef(failures[i], "detaching filesystem %s", p.Filesystem.Id())
+	}
+	return failures, nil
 }
 
 // ResizeFilesystems implements [storage.FilesystemResizer].

@@ -42,8 +42,10 @@ type Mountable interface {
 	Note() error
 	// Mount makes it, nowhere yet.
 	Mount(readOnly bool) (*mount.Detached, error)
-	// Mounts finds it in a table.
+	// Mounts finds it in the table of this process's mount namespace.
 	Mounts(*mount.Table) ([]*mountinfo.Info, error)
+	// Finder returns what finds it, and parts of it, in the table of any mount namespace.
+	Finder() (Finder, error)
 	// Check makes sure that a mount of it is as it should be. An error that says that it is
 	// not is permanent, one for which that is not known is not.
 	Check(*mount.Target) error
@@ -316,33 +318,8 @@ func (c *MountCall) Leave(f Mountable) error {
 			return errors.Trace(err)
 		}
 	}
-	return errors.Trace(c.ForgetPlace(f))
-}
-
-// detach unmounts a filesystem. Of what else is mounted at its mount point
-// nothing is touched.
-func (c *MountCall) detach(f Mountable) error {
-	path := f.Placement().MountPoint
-	if path == "" {
-		return nil
-	}
-	at, err := c.Find(f, path)
-	if err != nil {
+	if err := c.CheckNotElsewhere(f); err != nil {
 		return errors.Trace(err)
-	}
-	if at != nil {
-		at.Target.Close()
-		switch at.Whose {
-		case Ours:
-			err = mount.Unmount(path)
-		case Stranger:
-			err = ErrStranger(path)
-		default:
-			err = c.CheckNotBeneath(f, at)
-		}
-		if err != nil {
-			return errors.Trace(err)
-		}
 	}
 	return errors.Trace(c.ForgetPlace(f))
 }

@@ -45,6 +45,13 @@ func NewID(name string, owner storage.Owner) (string, error) {
 	return name + "-" + owner.EntityUUID, nil
 }
 
+// HasUUID reports whether an ID contains the UUID of an owner, so that no other object has
+// it.
+func HasUUID(id string) bool {
+	_, _, ok := splitID(id)
+	return ok
+}
+
 // splitID is the reverse of NewID.
 func splitID(id string) (name, entityUUID string, ok bool) {
 	at := len(id) - uuidLength

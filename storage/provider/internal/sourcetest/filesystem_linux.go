@@ -35,6 +35,8 @@ type FilesystemTest struct {
 	ID       string
 	Source   storage.FilesystemSource
 	Ctx      envcontext.ProviderCallContext
+	// Tags are the resource tags that it is created with.
+	Tags map[string]string
 }
 
 // NewFilesystemTest makes a test of a provider of a type.
@@ -67,7 +69,9 @@ func (t *FilesystemTest) Restart() {
 
 func (t *FilesystemTest) TryCreate(size uint64) error {
 	t.Helper()
-	results, err := t.Source.CreateFilesystems(t.Ctx, []storage.FilesystemParams{{Tag: FilesystemTag, Size: size, Provider: t.Provider}})
+	results, err := t.Source.CreateFilesystems(t.Ctx, []storage.FilesystemParams{
+		{Tag: FilesystemTag, Size: size, Provider: t.Provider, ResourceTags: t.Tags},
+	})
 	if err != nil || len(results) != 1 {
 		t.Fatalf("%d results, %v", len(results), err)
 	}
@@ -76,7 +80,7 @@ func (t *FilesystemTest) TryCreate(size uint64) error {
 	}
 	want := &storage.Filesystem{
 		Tag:            FilesystemTag,
-		FilesystemInfo: storage.FilesystemInfo{FilesystemId: "filesystem-0-1", Size: size},
+		FilesystemInfo: storage.FilesystemInfo{FilesystemId: t.ID, Size: size},
 	}
 	if !reflect.DeepEqual(results[0].Filesystem, want) {
 		t.Errorf("created %+v, want %+v", results[0].Filesystem, want)

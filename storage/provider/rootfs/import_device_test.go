@@ -3,8 +3,12 @@
 package rootfs
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -243,6 +247,55 @@ func TestRootfsImportRefusals(t *testing.T) {
 			}
 			if data, err := os.ReadFile(filepath.Join(from, "file")); err != nil || string(data) != "precious" {
 				t.Errorf("read %q, %v", data, err)
+			}
+		})
+	}
+}
+
+// A directory that a program works with would go on to be that program's, and be taken from
+// it when the filesystem is destroyed.
+func TestRootfsImportOfWhatIsInUse(t *testing.T) {
+	devicetest.RequireRoot(t)
+	libc := regexp.MustCompile(`/\S+/libc\.so\S*`).FindString(func() string {
+		maps, err := exec.Command("cat", "/proc/self/maps").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(maps)
+	}())
+	const wait = "echo ready; read line"
+	for about, test := range map[string]struct {
+		command []string // DIR is the directory
+		want    string
+	}{
+		"working directory": {[]string{"sh", "-c", "cd DIR/sub; " + wait}, "working directory DIR/sub"},
+		"open file":         {[]string{"sh", "-c", "exec 5>>DIR/file; " + wait}, "has open DIR/file"},
+		"running":           {[]string{"DIR/sh", "-c", wait}, "running DIR/sh"},
+		"mapped":            {[]string{"env", "LD_PRELOAD=DIR/libc", "sh", "-c", wait}, "has mapped DIR/libc"},
+		"another namespace": {[]string{"unshare", "--mount", "sh", "-c", "cd DIR; " + wait}, "working directory DIR"},
+	} {
+		t.Run(about, func(t *testing.T) {
+			ft, from := newRootfsImportTest(t)
+			sourcetest.Run(t, "mkdir", from+"/sub")
+			sourcetest.Run(t, "cp", "-L", "/bin/sh", from+"/sh")
+			sourcetest.Run(t, "cp", "-L", libc, from+"/libc")
+			command := slices.Clone(test.command)
+			for i := range command {
+				command[i] = strings.ReplaceAll(command[i], "DIR", from)
+			}
+			cmd := exec.Command(command[0], command[1:]...)
+			kill := sourcetest.Holder(t, cmd)
+			for range 2 {
+				_, err := ft.tryImport(from)
+				sourcetest.CheckError(t, err, true, fmt.Sprintf("process %d (sh)", cmd.Process.Pid), strings.ReplaceAll(test.want, "DIR", from))
+				sourcetest.CheckNoFiles(t, ft.Dir)
+			}
+			if data, err := os.ReadFile(filepath.Join(from, "file")); err != nil || string(data) != "precious" {
+				t.Errorf("read %q, %v", data, err)
+			}
+			kill()
+			if _, err := ft.tryImport(from); err != nil {
+				t.Error(err)
 			}
 		})
 	}

@@ -130,6 +130,9 @@ func (f *filesystem) takeBack(resourceTags map[string]string) error {
 	if err := f.checkUnused(); err != nil {
 		return errors.NewNotValid(err, "it is in use")
 	}
+	if err := f.checkNoUsers(); err != nil {
+		return errors.Trace(err)
+	}
 	used, err := usedBy(dir)
 	if err != nil {
 		return errors.Trace(err)
@@ -324,13 +327,30 @@ func (f *filesystem) moveHere() error {
 	if err == nil {
 		dir.Close()
 	}
-	if err == nil && f.is(found) {
+	if err == nil && !f.is(found) {
+		err = errors.Errorf("it was replaced while it was imported: import it again")
+	}
+	if err == nil {
+		// Nobody comes to use it by its path any more.
+		err = f.checkNoUsers()
+	}
+	if err == nil {
 		return nil
 	}
 	if merr := f.call.Files.Move(f.id, parent, filepath.Base(path)); merr != nil {
-		return errors.Trace(merr)
+		return errors.Annotatef(merr, "moving it back (%v)", err)
 	}
-	return errors.Errorf("it was replaced while it was imported: import it again")
+	return errors.Trace(err)
+}
+
+// checkNoUsers returns an error that names the processes which have something of the
+// directory in use.
+func (f *filesystem) checkNoUsers() error {
+	_, dir, err := f.locate(f.call.Table())
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return object.CheckNoUsers(dir)
 }
 
 // syncParent makes durable that the directory has gone from where it was. That may
@@ -371,12 +391,15 @@ func openForeign(c *object.MountCall, path string) (_ *safepath.Dir, err error) 
 	if err := checkSameMount(c, dir, files); err != nil {
 		return nil, errors.Trace(err)
 	}
-	where, err := locate(c.Table(), filepath.Dir(path), filepath.Base(path))
+	where, err := object.Locate(c.Table(), filepath.Dir(path), filepath.Base(path))
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	if err := c.CheckUnused(path, where); err != nil {
 		return nil, errors.NewNotValid(err, "it is in use")
+	}
+	if err := object.CheckNoUsers(where); err != nil {
+		return nil, errors.Trace(err)
 	}
 	return dir, nil
 }

@@ -44,7 +44,9 @@ type Logger interface {
 // source's FilesystemRemark says so, and why.
 //
 // A directory that is there already can be imported by its absolute path, if it is
-// on the filesystem of the storage directory and nothing is mounted in it. It is
+// on the filesystem of the storage directory, nothing is mounted in it, and no process has
+// it or anything in it in use, as far as /proc shows (files that are open or mapped,
+// working directories, programs that run). It is
 // moved into the storage directory and is a filesystem like others from then on:
 // destroying that destroys what is in it. Its size is what it uses, rounded up to
 // MiB, and is not enforced until it is resized.

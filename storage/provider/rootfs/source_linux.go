@@ -332,23 +332,8 @@ func (f *filesystem) locate(table *mount.Table) (string, mount.Directory, error)
 	if err != nil {
 		return "", mount.Directory{}, errors.Trace(err)
 	}
-	dir, err := locate(table, parent, f.id)
+	dir, err := object.Locate(table, parent, f.id)
 	return filepath.Join(parent, f.id), dir, errors.Trace(err)
-}
-
-// locate returns which directory of which filesystem an entry of a directory is,
-// whose path leads through no symbolic link.
-func locate(table *mount.Table, parent, name string) (mount.Directory, error) {
-	target, err := mount.OpenTarget(parent)
-	if err != nil {
-		return mount.Directory{}, errors.Trace(err)
-	}
-	defer target.Close()
-	through := table.ByID(target.MountID())
-	if through == nil {
-		return mount.Directory{}, errors.Errorf("what %s is mounted on is changing", parent)
-	}
-	return mount.Locate(through, filepath.Join(parent, name))
 }
 
 // Proves implements [object.Mountable]: whatever shows the directory, that is in the

@@ -5,6 +5,7 @@ package rootfs
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -179,4 +180,29 @@ func (t *filesystemTest) checkBounded(want bool, mib uint64) {
 		t.CheckSize(t.Path, mib)
 	}
 	t.Detach()
+}
+
+// TestRootfsImportOfWhatComesToBeInUse has a process begin to use the directory while that
+// is imported, after it was looked at.
+func TestRootfsImportOfWhatComesToBeInUse(t *testing.T) {
+	ft, from := newRootfsImportTest(t)
+	kill := func() {}
+	crash.Hook = func(step string) {
+		if step == "directory moved here" {
+			to := filepath.Join(ft.Dir, "filesystems")
+			kill = sourcetest.Holder(t, exec.Command("sh", "-c", "cd "+to+"/*; echo ready; read line"))
+		}
+	}
+	defer func() { crash.Hook = nil }()
+	_, err := ft.tryImport(from)
+	sourcetest.CheckError(t, err, true, "(sh): working directory")
+	sourcetest.CheckNoFiles(t, ft.Dir)
+	if data, err := os.ReadFile(filepath.Join(from, "file")); err != nil || string(data) != "precious" {
+		t.Errorf("read %q, %v", data, err)
+	}
+	crash.Hook = nil
+	kill()
+	if _, err := ft.tryImport(from); err != nil {
+		t.Error(err)
+	}
 }

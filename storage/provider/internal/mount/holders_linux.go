@@ -104,44 +104,95 @@ func processes() []int {
 	return pids
 }
 
+// thing is a file or directory that a process has in use.
+type thing struct {
+	pid  int
+	path string // in /proc: a link to it that needs no lookup
+	how  string
+	stat unix.Statx_t
+}
+
+// name is the path of the thing, as the process may see it.
+func (t thing) name() string {
+	name, _ := os.Readlink(t.path)
+	return name
+}
+
+func (t thing) holder() Holder {
+	return Holder{PID: t.pid, Name: command(t.pid), How: t.how + " " + t.name()}
+}
+
 // scanProcesses names each process once, with the first thing of it that matches.
 func scanProcesses(match func(*unix.Statx_t) bool) []Holder {
 	var holders []Holder
 	for _, pid := range processes() {
-		dir := fmt.Sprintf("/proc/%d", pid)
-		things := []string{"cwd", "root", "exe"}
-		fds, _ := os.ReadDir(filepath.Join(dir, "fd"))
-		for _, fd := range fds {
-			things = append(things, "fd/"+fd.Name())
-		}
-		for _, thing := range things {
-			var st unix.Statx_t
-			path := filepath.Join(dir, thing)
-			// The magic link leads to the file itself, without a lookup that a
-			// dead network filesystem could block.
-			err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT,
-				unix.STATX_TYPE|unix.STATX_MNT_ID, &st)
-			if err != nil || !match(&st) {
-				continue
+		eachThing(pid, func(t thing) bool {
+			found := match(&t.stat)
+			if found {
+				holders = append(holders, t.holder())
 			}
-			how, _ := os.Readlink(path)
-			holders = append(holders, Holder{PID: pid, Name: command(pid), How: describeThing(thing) + " " + how})
-			break
-		}
+			return !found
+		})
 	}
 	return holders
 }
 
-func describeThing(thing string) string {
-	switch thing {
-	case "cwd":
-		return "working directory"
-	case "root":
-		return "root directory"
-	case "exe":
-		return "running"
+// eachThing calls f with what a process has in use, until f returns false.
+func eachThing(pid int, f func(thing) bool) {
+	dir := fmt.Sprintf("/proc/%d", pid)
+	use := func(name, how string) bool {
+		t := thing{pid: pid, path: filepath.Join(dir, name), how: how}
+		// The magic link leads to the file itself, without a lookup that a
+		// dead network filesystem could block.
+		err := unix.Statx(unix.AT_FDCWD, t.path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT,
+			unix.STATX_TYPE|unix.STATX_MNT_ID, &t.stat)
+		return err != nil || f(t)
 	}
-	return "has open"
+	if !use("cwd", "working directory") || !use("root", "root directory") || !use("exe", "running") {
+		return
+	}
+	for _, in := range []struct{ dir, how string }{{"fd", "has open"}, {"map_files", "has mapped"}} {
+		entries, _ := os.ReadDir(filepath.Join(dir, in.dir))
+		for _, entry := range entries {
+			if !use(filepath.Join(in.dir, entry.Name()), in.how) {
+				return
+			}
+		}
+	}
+}
+
+// HoldersWithin names the other processes that have a directory, or something in it, in
+// use, through whatever mount in whatever mount namespace, as far as /proc shows.
+func HoldersWithin(d Directory) []Holder {
+	var holders []Holder
+	tables := make(map[uint64]*Table)
+	for _, pid := range processes() {
+		namespace, err := inode(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		table, ok := tables[namespace]
+		if !ok {
+			table, _ = readTableAt(unix.AT_FDCWD, fmt.Sprintf("/proc/%d/mountinfo", pid))
+			tables[namespace] = table
+		}
+		if table == nil {
+			continue
+		}
+		eachThing(pid, func(t thing) bool {
+			through := table.ByID(t.stat.Mnt_id)
+			if through == nil || through.Major != d.major || through.Minor != d.minor {
+				return true
+			}
+			of, err := Locate(through, t.name())
+			found := err == nil && within(of.root, d.root)
+			if found {
+				holders = append(holders, t.holder())
+			}
+			return !found
+		})
+	}
+	return holders
 }
 
 func command(pid int) string {

@@ -2,6 +2,8 @@ package object
 
 import (
 	"context"
+	"fmt"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 
@@ -377,4 +379,29 @@ func (c *MountCall) CheckUnused(path string, dir mount.Directory) error {
 		return errors.Errorf("%s is mounted in it, at %s: unmount that first", mount.Describe(within[0]), within[0].Mountpoint)
 	}
 	return nil
+}
+
+// CheckNoUsers returns an error that names the processes which have a directory, or
+// something in it, in use, as far as /proc shows.
+func CheckNoUsers(dir mount.Directory) error {
+	holders := mount.HoldersWithin(dir)
+	if len(holders) == 0 {
+		return nil
+	}
+	return errors.NewNotValid(nil, fmt.Sprintf("it is in use, %s: end that first", mount.DescribeHolders(holders)))
+}
+
+// Locate returns which directory of which filesystem an entry of a directory is,
+// whose path leads through no symbolic link.
+func Locate(table *mount.Table, parent, name string) (mount.Directory, error) {
+	target, err := mount.OpenTarget(parent)
+	if err != nil {
+		return mount.Directory{}, errors.Trace(err)
+	}
+	defer target.Close()
+	through := table.ByID(target.MountID())
+	if through == nil {
+		return mount.Directory{}, errors.Errorf("what %s is mounted on is changing", parent)
+	}
+	return mount.Locate(through, filepath.Join(parent, name))
 }

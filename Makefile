@@ -42,7 +42,7 @@ e2e: packages ## Run the end-to-end tests: the command, real devices and mounts
 	$(GO_TEST) -count=1 $(SANDBOX) ./e2e
 
 soak: packages ## Crash the agent, and the disks beneath it, 500 times while storage is used (SOAK='-for 1h -seed 1', KEEP=1)
-	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go build -o "$$dir/soak" ./e2e/soak && nice "$$dir/soak" $(SOAK)
+	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go build -o "$$dir/soak" ./e2e/soak && nice unshare --mount "$$dir/soak" $(SOAK)
 
 onefault: packages ## Have one system call of the agent fail, each time another, and see what comes of it (ONEFAULT='-only fsync', -all, -help)
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go build -o "$$dir/soak" ./e2e/soak && nice unshare --mount "$$dir/soak" one-fault $(ONEFAULT)

@@ -44,7 +44,7 @@ e2e: packages ## Run the end-to-end tests: the command, real devices and mounts
 soak: packages ## Crash the agent, and the disks beneath it, 500 times while storage is used (SOAK='-for 1h -seed 1', KEEP=1)
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go build -o "$$dir/soak" ./e2e/soak && nice unshare --mount "$$dir/soak" $(SOAK)
 
-onefault: packages ## Have one system call of the agent fail, each time another, and see what comes of it (ONEFAULT='-only fsync', -all, -help)
+onefault: packages ## Have one system call of the agent fail, one of each class, and see what comes of it (an hour; ONEFAULT='-for 10m', -every, -help)
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go build -o "$$dir/soak" ./e2e/soak && nice unshare --mount "$$dir/soak" one-fault $(ONEFAULT)
 
 simulate: ## Drive the workers through random histories, a million steps (SIMULATE='-steps=10000000 -seed=1')

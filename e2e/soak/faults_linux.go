@@ -29,6 +29,40 @@ func matters(path, dir string) bool {
 	return strings.HasPrefix(path, "/proc/") && strings.HasSuffix(path, "/mountinfo")
 }
 
+// kindOf tells what a file in a machine below dir is for: what the numbers in its name are
+// does not matter.
+func kindOf(path, dir string) string {
+	rest, ours := strings.CutPrefix(path, dir+"/")
+	if !ours {
+		return digits.ReplaceAllString(path, "#")
+	}
+	_, rest, _ = strings.Cut(rest, "/") // the machine
+	parts := strings.Split(rest, "/")
+	name := parts[len(parts)-1]
+	at := func(i int) string {
+		if i < len(parts) {
+			return parts[i]
+		}
+		return ""
+	}
+	switch {
+	case parts[0] == "mnt" && len(parts) == 3:
+		return "mount point"
+	case parts[0] == "mnt" && len(parts) > 3:
+		return "in a mounted filesystem"
+	case strings.HasSuffix(name, ".json"):
+		return "record " + at(3)
+	case at(2) == storageDir && len(parts) > 6:
+		return "in an object of " + at(3)
+	case at(2) == storageDir && len(parts) == 6:
+		return at(3) + " " + at(4) + " object"
+	}
+	return digits.ReplaceAllString(rest, "#")
+}
+
+// digits are numbers, and what else differs in the names of files.
+var digits = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}|[0-9]+`)
+
 // faults are the ways in which each call may plausibly fail.
 var faults = map[string][]unix.Errno{
 	"fsync":      {unix.EIO, unix.ENOSPC, unix.EINTR},

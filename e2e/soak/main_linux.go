@@ -65,6 +65,10 @@ func main() {
 		mainOneFault(os.Args[2:])
 		return
 	}
+	if len(os.Args) > 1 && os.Args[1] == workerArg {
+		mainWorker()
+		return
+	}
 	s := settings{parent: os.TempDir(), keep: os.Getenv("KEEP") == "1", retryMin: soonRetry}
 	flag.IntVar(&s.crashes, "crashes", 500, "how many `times` to crash")
 	flag.DurationVar(&s.duration, "for", 0, "how long to go on instead, such as `1h`")

@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,56 +27,113 @@ import (
 
 // faultSettings say which calls fail.
 type faultSettings struct {
-	seed     uint64
+	seed uint64
+	// duration is how long to go on; zero: until all is tried.
 	duration time.Duration
-	all      bool
-	// only selects cases by fields of their names; from is the first case of a whole pass.
+	// every has each call fail, rather than one of each class.
+	every bool
+	// only selects cases by fields of their names; from is the first case that is tried.
 	only, from string
-	parent     string
-	binary     string
+	// jobs is how many machines there are at a time.
+	jobs   int
+	parent string
+	binary string
 }
 
 // faultCase is one call that fails in one life.
 type faultCase struct {
-	life  string
-	call  string
-	error unix.Errno
-	n     int
+	Life  string
+	Call  string
+	Error unix.Errno
+	// Class is the ID of the class of calls of which it is the Nth; empty: it is the Nth of
+	// all of that name.
+	Class string
+	N     int
 }
 
 func (c faultCase) String() string {
-	return fmt.Sprintf("%s:%s:%s:%d", c.life, c.call, unix.ErrnoName(c.error), c.n)
+	n := strconv.Itoa(c.N)
+	if c.Class != "" {
+		n = "@" + c.Class + "/" + n
+	}
+	return fmt.Sprintf("%s:%s:%s:%s", c.Life, c.Call, unix.ErrnoName(c.Error), n)
 }
 
-// matches tells whether each field of a pattern is one of the case's.
-func (c faultCase) matches(pattern string) bool {
-	fields := strings.Split(c.String(), ":")
-	for field := range strings.SplitSeq(pattern, ":") {
-		if _, err := strconv.Atoi(field); pattern != "" && err != nil && !slices.Contains(fields[:3], field) {
+// parseCase is the opposite of String.
+func parseCase(text string) (c faultCase, err error) {
+	fields := strings.Split(text, ":")
+	if len(fields) != 4 {
+		return c, fmt.Errorf("%q is not KIND:CALL:ERROR:N or KIND:CALL:ERROR:@CLASS/N", text)
+	}
+	c.Life, c.Call = fields[0], fields[1]
+	for _, errno := range faults[c.Call] {
+		if unix.ErrnoName(errno) == fields[2] {
+			c.Error = errno
+		}
+	}
+	p := parsePattern(fields[3])
+	if c.Class, c.N = p.class, p.n; c.Error == 0 || !isLife(c.Life) || c.Class == "" && c.N == 0 {
+		return c, fmt.Errorf("there is no case %q", text)
+	}
+	return c, nil
+}
+
+func (c faultCase) fault() syscallfault.Fault {
+	return syscallfault.Fault{Call: c.Call, Error: c.Error, Class: c.Class, N: c.N}
+}
+
+// pattern is what cases are selected by: fields of their names, in any order.
+type pattern struct {
+	fields []string
+	class  string
+	n      int
+}
+
+func parsePattern(text string) pattern {
+	var p pattern
+	for field := range strings.SplitSeq(text, ":") {
+		if n, err := strconv.Atoi(field); err == nil {
+			p.n = n
+		} else if class, ok := strings.CutPrefix(field, "@"); ok {
+			class, number, _ := strings.Cut(class, "/")
+			p.class = class
+			p.n, _ = strconv.Atoi(number) // none: it is drawn
+		} else if field != "" {
+			p.fields = append(p.fields, field)
+		}
+	}
+	return p
+}
+
+// single tells whether it is about a call that is counted among all of its name.
+func (p pattern) single() bool { return p.class == "" && p.n > 0 }
+
+// matches tells whether each field is one of the case's, but for its number.
+func (p pattern) matches(c faultCase) bool {
+	if p.class != "" && c.Class != p.class {
+		return false
+	}
+	for _, field := range p.fields {
+		if field != c.Life && field != c.Call && field != unix.ErrnoName(c.Error) {
 			return false
 		}
 	}
 	return true
 }
 
-// number returns the number in a pattern; 0: it has none.
-func number(pattern string) int {
-	n, _ := strconv.Atoi(pattern[strings.LastIndex(pattern, ":")+1:])
-	return n
-}
-
 func mainOneFault(args []string) {
 	s := faultSettings{parent: os.TempDir()}
 	flags := flag.NewFlagSet("soak one-fault", flag.ExitOnError)
-	flags.DurationVar(&s.duration, "for", 10*time.Minute, "how long to go on with a sample of all cases, such as `1h`")
-	flags.BoolVar(&s.all, "all", false, "try every case, however long it takes")
-	flags.StringVar(&s.only, "only", "", "only the `cases` that have these fields of KIND:CALL:ERROR:N, such as fsync, raw:EIO, or ext4:rename:EIO:3")
-	flags.StringVar(&s.from, "from", "", "with -all, the `case` to begin with, KIND:CALL:ERROR:N")
-	flags.Uint64Var(&s.seed, "seed", rand.Uint64(), "the `number` that the sample follows from")
+	flags.DurationVar(&s.duration, "for", 0, "how long to go on, with cases in an order that is drawn, such as `1h`; 0: until all are tried")
+	flags.BoolVar(&s.every, "every", false, "try each call, rather than one of each class, however long it takes")
+	flags.StringVar(&s.only, "only", "", "only the `cases` that have these fields of KIND:CALL:ERROR:@CLASS/N, or of KIND:CALL:ERROR:N with N counted over all classes, such as fsync, raw:EIO, or ext4:rename:EIO:3")
+	flags.StringVar(&s.from, "from", "", "the `case` to begin with")
+	flags.Uint64Var(&s.seed, "seed", rand.Uint64(), "the `number` that says which call of each class fails")
+	flags.IntVar(&s.jobs, "jobs", 3*runtime.NumCPU(), "how `many` machines to use at a time; most of a case is waiting")
 	flags.StringVar(&s.binary, "binary", "", "the `command` under test; empty: it is built")
 	flags.StringVar(&s.parent, "dir", s.parent, "where to work: a `directory` with 10 GiB of room")
 	_ = flags.Parse(args) // it exits
-	if flags.NArg() > 0 || s.from != "" && !s.all {
+	if flags.NArg() > 0 || s.jobs < 1 || s.from != "" && s.duration > 0 {
 		fmt.Fprintln(os.Stderr, "soak one-fault: see -help")
 		os.Exit(2)
 	}
@@ -101,23 +158,18 @@ type search struct {
 	faultSettings
 	out      io.Writer
 	rand     *rand.Rand
-	dir      string // of the binary and the machine
+	dir      string // of the binary and the machines
 	logs     string // of the agents in which something was wrong; empty: there are none
-	injector *syscallfault.Injector
-	// machine is one on which nothing was wrong yet, or nil.
-	machine  *soak
-	history  strings.Builder
-	machines uint64
 	begun    time.Time
 	cases    int
-	estimate int // of all cases
+	planned  int // cases
 	tallies  map[string]*tally
 	findings []string
 }
 
 // tally is what came of the cases of a call and an error.
 type tally struct {
-	cases, refused, retried, ended, findings int
+	cases, refused, retried, ended, unreached, findings int
 }
 
 func newSearch(s faultSettings, out io.Writer) (*search, error) {
@@ -131,7 +183,6 @@ func newSearch(s faultSettings, out io.Writer) (*search, error) {
 			return nil, errors.Join(err, os.RemoveAll(x.dir))
 		}
 	}
-	x.injector = syscallfault.New(func(path string) bool { return matters(path, x.dir) })
 	return x, nil
 }
 
@@ -140,15 +191,26 @@ func newSearch(s faultSettings, out io.Writer) (*search, error) {
 func (x *search) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, x.end()) }()
 	fmt.Fprintf(x.out, "seed %d\n", x.seed)
-	strata, err := x.census()
+	workers, err := startWorkers(x.faultSettings, x.dir)
+	defer func() { err = errors.Join(err, workers.end()) }()
 	if err != nil {
 		return err
 	}
-	if x.all || number(x.only) > 0 {
-		err = x.wholePass(ctx, strata)
-	} else {
-		err = x.sample(ctx, strata)
+	plan, err := x.census(workers)
+	if err == nil {
+		plan, err = x.begin(plan)
 	}
+	if err != nil {
+		return err
+	}
+	x.begun = time.Now()
+	if x.planned = len(plan); x.duration > 0 {
+		x.rand.Shuffle(len(plan), func(i, j int) { plan[i], plan[j] = plan[j], plan[i] })
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, x.duration)
+		defer cancel()
+	}
+	err = workers.each(ctx, plan, x.note)
 	x.table()
 	if err == nil && len(x.findings) > 0 {
 		err = fmt.Errorf("%d findings, the agents' logs in %s:\n%s", len(x.findings), x.logs, strings.Join(x.findings, "\n"))
@@ -157,162 +219,180 @@ func (x *search) run(ctx context.Context) (err error) {
 }
 
 // end takes away all but the logs of findings.
-func (x *search) end() error {
-	if x.machine != nil {
-		if err := x.machine.clear(); err != nil {
-			return err
+func (x *search) end() error { return os.RemoveAll(x.dir) }
+
+// census takes each life through without a fault, to see which calls there are, and returns
+// the cases that are to be tried.
+func (x *search) census(workers *workers) ([]faultCase, error) {
+	only := parsePattern(x.only)
+	var runs []faultCase
+	for _, l := range lives() {
+		if !slices.ContainsFunc(only.fields, isLife) || slices.Contains(only.fields, l.name) {
+			runs = append(runs, faultCase{Life: l.name})
 		}
 	}
-	return os.RemoveAll(x.dir)
-}
-
-// stratum are the cases of a life, a call and an error; n is how many there are about.
-type stratum struct {
-	faultCase
-	life life
-}
-
-// census takes each life through without a fault, to see which calls there are.
-func (x *search) census() ([]stratum, error) {
-	var strata []stratum
-	for _, l := range lives() {
-		first := faultCase{life: l.name}
-		if fields := strings.Split(x.only, ":"); x.only != "" && isLife(fields[0]) && fields[0] != first.life {
-			continue
+	var plan []faultCase
+	all := 0
+	type class struct{ call, id string }
+	members := map[class][]faultCase{} // N is how many there are in the life
+	err := workers.each(context.Background(), runs, func(r result) error {
+		if r.Wrong != "" {
+			return fmt.Errorf("%s without a fault: %s", r.Life, r.Wrong)
 		}
-		outcome, err := x.try(l, syscallfault.Fault{})
-		if err != nil {
-			return nil, fmt.Errorf("%s without a fault: %w", l.name, err)
-		}
-		fmt.Fprintf(x.out, "%s:", l.name)
-		for _, call := range slices.Sorted(maps.Keys(outcome.counts)) {
-			fmt.Fprintf(x.out, " %d %s", outcome.counts[call], call)
+		fmt.Fprintf(x.out, "%s:", r.Life)
+		for _, call := range slices.Sorted(maps.Keys(r.Counts)) {
+			fmt.Fprintf(x.out, " %d %s", r.Counts[call], call)
 			for _, errno := range faults[call] {
-				c := faultCase{l.name, call, errno, outcome.counts[call]}
-				if c.matches(x.only) {
-					strata = append(strata, stratum{c, l})
-					x.estimate += c.n
+				c := faultCase{Life: r.Life, Call: call, Error: errno}
+				if !(pattern{fields: only.fields}).matches(c) {
+					continue
+				}
+				all += r.Counts[call]
+				for n := 1; n <= r.Counts[call] && (x.every || only.single()); n++ {
+					if c.N = n; only.n == 0 || only.n == n {
+						plan = append(plan, c)
+					}
 				}
 			}
 		}
 		fmt.Fprintln(x.out)
+		for _, c := range r.Classes {
+			key := class{c.Call, c.ID}
+			members[key] = append(members[key], faultCase{Life: r.Life, Call: c.Call, Class: c.ID, N: c.Count})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	if len(strata) == 0 {
+	classes := 0
+	keys := slices.SortedFunc(maps.Keys(members), func(a, b class) int {
+		return cmp.Or(cmp.Compare(a.call, b.call), cmp.Compare(a.id, b.id))
+	})
+	for _, key := range keys {
+		slices.SortFunc(members[key], func(a, b faultCase) int { return cmp.Compare(a.Life, b.Life) })
+		for _, errno := range faults[key.call] {
+			c := draw(x.rand, members[key])
+			if c.Error = errno; !only.matches(c) {
+				continue
+			}
+			classes++
+			if only.n > 0 {
+				c.N = only.n
+			}
+			if !x.every && !only.single() {
+				plan = append(plan, c)
+			}
+		}
+	}
+	if len(plan) == 0 {
 		return nil, fmt.Errorf("no case matches %q", x.only)
 	}
-	return strata, nil
+	slices.SortFunc(plan, byName)
+	fmt.Fprintf(x.out, "%d calls that can fail, each with each error, in %d classes; %d cases to try\n", all, classes, len(plan))
+	return plan, nil
+}
+
+// draw returns one of the calls of a class, which are those of several lives.
+func draw(r *rand.Rand, lives []faultCase) faultCase {
+	all := 0
+	for _, c := range lives {
+		all += c.N
+	}
+	n := r.IntN(all)
+	for _, c := range lives {
+		if n < c.N {
+			c.N = n + 1
+			return c
+		}
+		n -= c.N
+	}
+	panic("unreachable")
+}
+
+// byName is the order in which cases are tried. The kind of storage is drawn for a class.
+func byName(a, b faultCase) int {
+	byLife := 0
+	if a.Class == "" && b.Class == "" {
+		byLife = cmp.Compare(a.Life, b.Life)
+	}
+	return cmp.Or(byLife, cmp.Compare(a.Call, b.Call), cmp.Compare(unix.ErrnoName(a.Error), unix.ErrnoName(b.Error)),
+		cmp.Compare(a.Class, b.Class), cmp.Compare(a.N, b.N))
+}
+
+// begin returns the cases from that on which the search begins with. Which cases there are
+// differs a little from one census to the next.
+func (x *search) begin(plan []faultCase) ([]faultCase, error) {
+	if x.from == "" {
+		return plan, nil
+	}
+	from, err := parseCase(x.from)
+	if err != nil {
+		return nil, err
+	}
+	if from.Class != "" {
+		from.N = 0 // it is drawn
+	}
+	i, _ := slices.BinarySearchFunc(plan, from, byName)
+	return plan[i:], nil
 }
 
 func isLife(name string) bool {
-	return slices.ContainsFunc(lives(), func(l life) bool { return l.name == name })
+	_, ok := lifeOf(name)
+	return ok
 }
 
-// wholePass tries each call in turn.
-func (x *search) wholePass(ctx context.Context, strata []stratum) error {
-	begun := x.from == ""
-	for _, s := range strata {
-		c := s.faultCase
-		for c.n = 1; ctx.Err() == nil; c.n++ {
-			if only := number(x.only); only > 0 {
-				if c.n > only {
-					break
-				}
-				c.n = only
-			}
-			if begun = begun || c.String() == x.from; !begun {
-				if c.n > s.n {
-					break
-				}
-				continue
-			}
-			there, err := x.one(s.life, c)
-			if err != nil {
-				return err
-			}
-			if !there && c.n >= s.n { // there may be more of them, or fewer, each time
-				break
-			}
+func lifeOf(name string) (life, bool) {
+	for _, l := range lives() {
+		if l.name == name {
+			return l, true
 		}
 	}
-	if !begun {
-		return fmt.Errorf("there is no case %s", x.from)
-	}
-	return nil
+	return life{}, false
 }
 
-// sample tries calls that are drawn, of each stratum one after another.
-func (x *search) sample(ctx context.Context, strata []stratum) error {
-	draws := make([][]int, len(strata))
-	for i, s := range strata {
-		draws[i] = shuffled(x.rand, s.n)
-	}
-	for more := true; more; {
-		more = false
-		for _, i := range x.rand.Perm(len(strata)) {
-			if ctx.Err() != nil || time.Since(x.begun) >= x.duration {
-				return nil
-			}
-			if len(draws[i]) == 0 {
-				continue
-			}
-			c := strata[i].faultCase
-			c.n, draws[i], more = draws[i][0], draws[i][1:], true
-			if _, err := x.one(strata[i].life, c); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// shuffled returns the numbers from 1 to n in some order.
-func shuffled(r *rand.Rand, n int) []int {
-	all := r.Perm(n)
-	for i := range all {
-		all[i]++
-	}
-	return all
-}
-
-// one tries a case, and tells whether there was such a call.
-func (x *search) one(l life, c faultCase) (bool, error) {
-	begun := time.Now()
-	o, wrong := x.try(l, syscallfault.Fault{Call: c.call, Error: c.error, N: c.n})
-	failed := ownDir.ReplaceAllString(o.failed, "")
+// note tells what came of a case.
+func (x *search) note(r result) error {
 	x.cases++
-	at := fmt.Sprintf("%s %d/%d %s", time.Since(x.begun).Round(time.Second), x.cases, x.estimate, c)
-	if wrong == nil && o.step == "" {
-		fmt.Fprintf(x.out, "%s: no such call\n", at)
-		return false, nil
+	since := time.Since(x.begun)
+	at := fmt.Sprintf("%s %d/%d", since.Round(time.Second), x.cases, x.planned)
+	left := since / time.Duration(x.cases) * time.Duration(max(0, x.planned-x.cases))
+	if x.duration > 0 {
+		left = min(left, x.duration-since)
 	}
-	key := c.call + ":" + unix.ErrnoName(c.error)
+	at = fmt.Sprintf("%s, %s left, %s", at, left.Round(time.Second), r.faultCase)
+	key := r.Call + ":" + unix.ErrnoName(r.Error)
 	t := x.tallies[key]
 	if t == nil {
 		t = &tally{}
 		x.tallies[key] = t
 	}
 	t.cases++
+	if r.Wrong == "" && r.Step == "" {
+		t.unreached++
+		fmt.Fprintf(x.out, "%s: no such call\n", at)
+		return nil
+	}
 	how := "no effect"
 	switch {
-	case o.died:
+	case r.Died:
 		t.ended++
 		how = "the agent ended"
-	case o.refused > 0:
+	case r.Refused:
 		t.refused++
 		how = "refused"
-	case o.warned:
+	case r.Warned:
 		t.retried++
 		how = "retried"
 	}
-	if wrong == nil {
-		fmt.Fprintf(x.out, "%s, %s, %s: %s, %.1f s\n", at, o.step, failed, how, time.Since(begun).Seconds())
-		return true, nil
+	if r.Wrong == "" {
+		fmt.Fprintf(x.out, "%s, %s, %s: %s, %.1f s\n", at, r.Step, r.Failed, how, r.Seconds)
+		return nil
 	}
 	t.findings++
-	fmt.Fprintf(x.out, "%s, %s, %s\nFINDING %d: %s\n", at, o.step, failed,
-		len(x.findings)+1, ownDir.ReplaceAllString(wrong.Error(), ""))
-	x.findings = append(x.findings, fmt.Sprintf("%s (-only %s): %s: %s", failed, c, o.step, ownDir.ReplaceAllString(firstLine(wrong.Error()), "")))
-	return true, x.keep(c)
+	fmt.Fprintf(x.out, "%s, %s, %s\nFINDING %d: %s\n", at, r.Step, r.Failed, len(x.findings)+1, r.Wrong)
+	x.findings = append(x.findings, fmt.Sprintf("%s (-only %s): %s: %s", r.Failed, r.faultCase, r.Step, firstLine(r.Wrong)))
+	return x.keep(r)
 }
 
 // ownDir is the beginning of the paths of a machine's own files.
@@ -323,61 +403,25 @@ func firstLine(text string) string {
 	return line
 }
 
-// try takes a life through. Where something is wrong, the machine is used no more.
-func (x *search) try(l life, fault syscallfault.Fault) (outcome, error) {
-	if x.machine == nil {
-		x.machines++
-		s := settings{seed: x.seed + x.machines, disksOneIn: math.MaxInt, parent: x.dir, binary: x.binary, retryMin: trialRetryMin}
-		var err error
-		if x.machine, err = newTrialMachine(s, x.injector, &x.history); err != nil {
-			return outcome{}, fmt.Errorf("making a machine: %w", err)
-		}
-	}
-	t := trial{soak: x.machine, injector: x.injector}
-	err := t.run(l, fault)
-	if err != nil {
-		err = fmt.Errorf("%w\n%s", err, t.afterRestart())
-	}
-	return t.outcome, err
-}
-
-// newTrialMachine makes a machine whose agent's calls an injector sees.
-func newTrialMachine(s settings, injector *syscallfault.Injector, out *strings.Builder) (*soak, error) {
-	m, err := newSoak(s, out)
-	if err != nil {
-		return nil, err
-	}
-	m.stowage.StartProcess = injector.Start
-	if err := m.begin(); err != nil {
-		return nil, errors.Join(err, m.clear())
-	}
-	return m, nil
-}
-
-// keep keeps the log of the agents of a case in which something was wrong, shows its end,
-// and takes the machine away.
-func (x *search) keep(c faultCase) error {
+// keep keeps the log of the agents of a case in which something was wrong.
+func (x *search) keep(r result) error {
 	if x.logs == "" {
 		var err error
 		if x.logs, err = os.MkdirTemp(x.parent, "one-fault-logs"); err != nil {
 			return err
 		}
 	}
-	x.history.Reset()
-	x.machine.tell()
-	log, err := os.ReadFile(x.machine.log)
-	file := filepath.Join(x.logs, strings.ReplaceAll(c.String(), ":", "-"))
-	err = errors.Join(err, os.WriteFile(file, append([]byte(x.history.String()), log...), 0o600), x.machine.clear())
-	x.machine = nil
-	fmt.Fprintf(x.out, "log: %s\nagain: -only %s\n", file, c)
+	file := filepath.Join(x.logs, strings.NewReplacer(":", "-", "/", "-").Replace(r.String()))
+	err := os.WriteFile(file, []byte(r.Log), 0o600)
+	fmt.Fprintf(x.out, "log: %s\nagain: -only %s\n", file, r.faultCase)
 	return err
 }
 
 // table tells what came of all cases.
 func (x *search) table() {
-	fmt.Fprintf(x.out, "\n%-20s %7s %7s %7s %7s %9s\n", "call:error", "cases", "refused", "retried", "ended", "findings")
+	fmt.Fprintf(x.out, "\n%-20s %7s %7s %7s %7s %9s %9s\n", "call:error", "cases", "refused", "retried", "ended", "unreached", "findings")
 	row := func(name string, t tally) {
-		fmt.Fprintf(x.out, "%-20s %7d %7d %7d %7d %9d\n", name, t.cases, t.refused, t.retried, t.ended, t.findings)
+		fmt.Fprintf(x.out, "%-20s %7d %7d %7d %7d %9d %9d\n", name, t.cases, t.refused, t.retried, t.ended, t.unreached, t.findings)
 	}
 	var all tally
 	for _, key := range slices.SortedFunc(maps.Keys(x.tallies), cmp.Compare) {
@@ -387,6 +431,7 @@ func (x *search) table() {
 		all.refused += t.refused
 		all.retried += t.retried
 		all.ended += t.ended
+		all.unreached += t.unreached
 		all.findings += t.findings
 	}
 	row("all", all)

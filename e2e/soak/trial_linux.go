@@ -21,6 +21,9 @@ const (
 	// trialRetryMin: what only a retry puts right was not done when the agent said so.
 	lieAfter      = 500 * time.Millisecond
 	trialRetryMin = time.Second
+	// leastPause and mostPause are how long to wait before the agent is asked again: each
+	// request is a process of its own, and what has failed is not tried again at once.
+	leastPause, mostPause = 10 * time.Millisecond, 80 * time.Millisecond
 	// mostRefusals is how often one failing call may have a user's request refused.
 	mostRefusals = 2
 )
@@ -43,6 +46,7 @@ type outcome struct {
 	died    bool   // the agent
 	warned  bool   // the agent, in its log
 	counts  map[string]int
+	classes map[syscallfault.Class]int
 }
 
 // life is a way for storage to go.
@@ -119,6 +123,7 @@ func (t *trial) run(l life, fault syscallfault.Fault) error {
 	t.injector.Arm(fault)
 	for _, s := range steps {
 		t.note("%s", s.name)
+		t.injector.Mark(s.name)
 		if err := t.settled(s); err != nil {
 			return err
 		}
@@ -126,6 +131,7 @@ func (t *trial) run(l life, fault syscallfault.Fault) error {
 	if t.counts == nil {
 		t.counts = t.injector.Counts()
 	}
+	t.classes = t.injector.Classes()
 	t.injector.Disarm()
 	return t.nothingLeft()
 }
@@ -198,6 +204,11 @@ func (t *trial) startAgain() error {
 }
 
 func (t *trial) agentEnded(within time.Duration) bool {
+	select {
+	case <-t.agent.Ended:
+		return true
+	default:
+	}
 	select {
 	case <-t.agent.Ended:
 		return true
@@ -390,9 +401,9 @@ func (t *trial) request(o *operation) error {
 func (t *trial) await(soon time.Duration) error {
 	begun := time.Now()
 	var said time.Time // since when the agent says that all is as wanted
-	again := time.NewTicker(10 * time.Millisecond)
-	defer again.Stop()
-	for ; ; <-again.C {
+	pause := leastPause
+	for ; ; <-time.After(pause) {
+		pause = min(pause*3/2, mostPause)
 		if t.agentEnded(0) {
 			if t.injector.Failed() == "" || t.died {
 				return fmt.Errorf("the agent has ended by itself: %w", t.agent.Err())

@@ -22,19 +22,27 @@ type Loop struct {
 
 // Loops returns the loop devices whose file is below dir.
 func Loops(dir string) ([]Loop, error) {
-	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	devices, err := os.Open("/sys/block")
 	if err != nil {
 		return nil, err
 	}
+	defer devices.Close()
+	names, err := devices.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(names)
 	var loops []Loop
-	for _, file := range files {
-		backing, err := os.ReadFile(file)
+	for _, name := range names {
+		if !strings.HasPrefix(name, "loop") {
+			continue
+		}
+		backing, err := os.ReadFile("/sys/block/" + name + "/loop/backing_file")
 		if err != nil {
-			continue // detached since
+			continue // not attached
 		}
 		// The name of a deleted file ends in " (deleted)".
 		if below(string(backing), dir) {
-			name := strings.Split(file, "/")[3]
 			loops = append(loops, Loop{"/dev/" + name, strings.TrimSpace(string(backing))})
 		}
 	}

@@ -29,6 +29,8 @@ import (
 type Fault struct {
 	Call  string // one of Calls
 	Error unix.Errno
+	// Class is the ID of the calls that are counted; empty: all of that name are.
+	Class string
 	N     int // the first is 1
 }
 
@@ -47,23 +49,37 @@ func Calls() []string {
 type Injector struct {
 	// watch tells whether calls on the file at a path count.
 	watch func(path string) bool
+	kind  func(path string) string
 
-	mu     sync.Mutex
-	armed  bool
-	fault  Fault
-	counts map[string]int
-	failed string
+	mu       sync.Mutex
+	armed    bool
+	fault    Fault
+	step     string
+	counts   map[string]int
+	classes  map[Class]int
+	failed   string
+	programs map[string]program // by path
 }
 
-// New returns an injector of faults into calls on the files that watch selects.
-func New(watch func(path string) bool) *Injector { return &Injector{watch: watch} }
+// New returns an injector of faults into calls on the files that watch selects. What kind
+// says of a file is what calls on it have in common with those on others.
+func New(watch func(path string) bool, kind func(path string) string) *Injector {
+	return &Injector{watch: watch, kind: kind, programs: map[string]program{}}
+}
 
 // Arm begins to count, and has the call fail that the fault says, once. The fault without
-// a call is none: calls are only counted.
+// a call is none: calls are only counted, and sorted into classes.
 func (i *Injector) Arm(f Fault) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.armed, i.fault, i.counts, i.failed = true, f, map[string]int{}, ""
+	i.armed, i.fault, i.counts, i.classes, i.failed = true, f, map[string]int{}, map[Class]int{}, ""
+}
+
+// Mark says which step the calls are of that follow.
+func (i *Injector) Mark(step string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.step = step
 }
 
 // Disarm lets all calls go on, and counts them no more.
@@ -79,6 +95,13 @@ func (i *Injector) Counts() map[string]int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return maps.Clone(i.counts)
+}
+
+// Classes returns how many calls of each class there were since Arm, where none was to fail.
+func (i *Injector) Classes() map[Class]int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return maps.Clone(i.classes)
 }
 
 // Failed describes the call that failed since Arm; empty: none did yet.
@@ -108,7 +131,7 @@ const socket = 3
 // enter becomes the program, under the filter.
 func enter(args []string) error {
 	runtime.LockOSThread() // the filter is that of the thread
-	filter := program()
+	filter := filterProgram()
 	listener, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
 		// A signal (Go sends many) does not interrupt a call that has been counted.
 		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
@@ -123,8 +146,8 @@ func enter(args []string) error {
 	return unix.Exec(args[0], args, os.Environ())
 }
 
-// program asks about the calls that can be made to fail, and allows all others.
-func program() []unix.SockFilter {
+// filterProgram asks about the calls that can be made to fail, and allows all others.
+func filterProgram() []unix.SockFilter {
 	numbers := slices.Sorted(maps.Keys(calls))
 	load := func(offset uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
@@ -252,6 +275,13 @@ func (i *Injector) answer(n *notification) unix.Errno {
 	path, ok := c.file(n)
 	if ok && path != everywhere && !i.watch(path) || !ok {
 		return 0
+	}
+	if i.fault.Call == "" || i.fault.Class != "" {
+		class := Class{Step: i.step, Call: c.name, Kind: i.kind(path) + c.detail(n), Origin: i.origin(n)}
+		if i.fault.Class != "" && class.ID() != i.fault.Class {
+			return 0
+		}
+		i.classes[class]++
 	}
 	i.counts[c.name]++
 	if i.fault.Call == "" || i.counts[c.name] != i.fault.N {

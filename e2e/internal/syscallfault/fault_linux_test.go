@@ -13,6 +13,10 @@ import (
 
 func TestMain(m *testing.M) {
 	Main()
+	if dir := os.Getenv("SYSCALLFAULT_TEST_DIR"); dir != "" {
+		makeDirs(dir)
+		return
+	}
 	os.Exit(m.Run())
 }
 
@@ -24,7 +28,7 @@ func TestOneCallFails(t *testing.T) {
 		t.Skip("a filter without no_new_privs needs root")
 	}
 	dir := t.TempDir()
-	injector := New(func(path string) bool { return strings.HasPrefix(path, dir+"/") })
+	injector := New(func(path string) bool { return strings.HasPrefix(path, dir+"/") }, filepath.Dir)
 	run := func() string {
 		t.Helper()
 		cmd := exec.Command("/bin/sh", "-c", script, dir)
@@ -61,5 +65,58 @@ func TestOneCallFails(t *testing.T) {
 	injector.Disarm()
 	if got := run(); got != "" || injector.Failed() != "" {
 		t.Errorf("disarmed: %s%s", got, injector.Failed())
+	}
+}
+
+// makeDirs makes directories in two places.
+func makeDirs(dir string) {
+	for _, name := range []string{"a", "b", "c"} {
+		_ = os.Mkdir(filepath.Join(dir, name), 0o700)
+	}
+	_ = os.Mkdir(filepath.Join(dir, "d"), 0o700)
+}
+
+// Calls of one class are those that a program makes from one place on one kind of file.
+func TestCallOfAClassFails(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a filter without no_new_privs needs root")
+	}
+	dir := t.TempDir()
+	injector := New(func(path string) bool { return strings.HasPrefix(path, dir+"/") }, filepath.Dir)
+	run := func(f Fault) map[Class]int {
+		t.Helper()
+		injector.Arm(f)
+		injector.Mark("step")
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), "SYSCALLFAULT_TEST_DIR="+dir)
+		if err := injector.Start(cmd); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"a", "b", "c", "d"} {
+			_ = os.Remove(filepath.Join(dir, name)) // all but what failed
+		}
+		return injector.Classes()
+	}
+
+	ids := map[int]string{}
+	for class, n := range run(Fault{}) {
+		if class.Call == "mkdir" {
+			ids[n] = class.ID()
+		}
+	}
+	if len(ids) != 2 || ids[3] == "" || ids[1] == "" {
+		t.Fatalf("classes of mkdir by size: %v", ids)
+	}
+	for _, test := range []struct {
+		class, name string
+		n           int
+	}{{ids[3], "b", 2}, {ids[1], "d", 1}} {
+		run(Fault{Call: "mkdir", Error: unix.ENOSPC, Class: test.class, N: test.n})
+		if got := injector.Failed(); !strings.Contains(got, filepath.Join(dir, test.name)+")") {
+			t.Errorf("failed %q, want that of %s", got, test.name)
+		}
 	}
 }

@@ -172,6 +172,30 @@ func TestRemoveDirsWhereAMarkCannotBeRead(t *testing.T) {
 	}
 }
 
+// That the directory around another cannot be opened does not say that the other is in use,
+// whatever the error is.
+func TestRemoveDirsWhereAParentCannotBeOpened(t *testing.T) {
+	dir, made := makeShared(t)
+	if err := RemoveDirs(made["first"]); err != nil {
+		t.Fatal(err)
+	}
+	remove := func() error { return RemoveDirs(made["second"]) }
+	for _, errno := range []unix.Errno{unix.EBUSY, unix.EIO} {
+		err := syscalltest.Intercept(t, []int{unix.SYS_OPENAT2}, func(syscalltest.Call) syscalltest.Result {
+			return syscalltest.Fail(errno)
+		}, remove)
+		if !errors.Is(err, errno) {
+			t.Errorf("removing where opening fails with %v: %v", errno, err)
+		}
+	}
+	if err := remove(); err != nil {
+		t.Error(err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
 // A directory that could not be finished is not left as it is: the next attempt would take
 // it for one that was there before, and the last mount point to go would leave it.
 func TestDirectoryThatCannotBeMarked(t *testing.T) {

@@ -202,13 +202,16 @@ func syncAround(gone string) error {
 // around it.
 func removeDir(dir string) (left bool, err error) {
 	err = inParent(dir, func(parent *os.File, name string) error {
-		return unix.Unlinkat(int(parent.Fd()), name, unix.AT_REMOVEDIR)
+		err := unix.Unlinkat(int(parent.Fd()), name, unix.AT_REMOVEDIR)
+		// What fails before this says nothing of the directory's use.
+		left = err == unix.ENOTEMPTY || err == unix.EBUSY
+		return err
 	})
 	switch {
+	case left:
+		return true, nil
 	case err == nil, errors.Is(err, unix.ENOENT), errors.Is(err, errors.NotFound):
 		return false, nil
-	case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EBUSY):
-		return true, nil
 	}
 	return false, errors.Annotatef(capability.Explain(err, capability.DACOverride), "removing mount point %s", dir)
 }

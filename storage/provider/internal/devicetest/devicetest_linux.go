@@ -138,8 +138,12 @@ func ClearLoop(t testing.TB, name string) {
 		t.Error(err)
 		return
 	}
-	defer f.Close()
-	if err := unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0); err != nil {
+	file := backingFile(name)
+	err = unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0)
+	f.Close()
+	if err != nil {
 		t.Errorf("detaching %s: %v", name, err)
+		return
 	}
+	awaitDetached(t, name, file)
 }

@@ -67,24 +67,31 @@ func (l *Loop) Detach(t testing.TB) {
 	if out, err := exec.Command("losetup", "--detach", l.Path).CombinedOutput(); err != nil {
 		t.Errorf("losetup --detach %s: %v: %s", l.Path, err, out)
 	}
-	// Detaching a device that is in use succeeds, and happens later. Whoever
-	// lists the machine's devices has it in use for a moment.
+	awaitDetached(t, l.Name(), l.File)
+	l.Path = ""
+}
+
+// awaitDetached waits until a loop device shows a file no more. Detaching a device that is
+// in use succeeds, and happens later. Whoever lists the machine's devices has it in use for
+// a moment.
+func awaitDetached(t testing.TB, name, file string) {
+	t.Helper()
 	patience := time.NewTimer(30 * time.Second)
 	defer patience.Stop()
 	again := time.NewTicker(time.Millisecond)
 	defer again.Stop()
-	for l.attached() {
+	for file != "" && backingFile(name) == file {
 		select {
 		case <-again.C:
 		case <-patience.C:
-			t.Errorf("%s is still in use", l.Path)
+			t.Errorf("/dev/%s is still in use", name)
 			return
 		}
 	}
-	l.Path = ""
 }
 
-func (l *Loop) attached() bool {
-	data, err := os.ReadFile(filepath.Join("/sys/class/block", l.Name(), "loop/backing_file"))
-	return err == nil && strings.TrimSpace(string(data)) == l.File
+// backingFile returns the path of a loop device's file, nothing for one that has none.
+func backingFile(name string) string {
+	data, _ := os.ReadFile(filepath.Join("/sys/class/block", name, "loop/backing_file"))
+	return strings.TrimSpace(string(data))
 }

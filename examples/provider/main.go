@@ -298,13 +298,16 @@ func (d store) attach(arg argument) (result, error) {
 	if err := syscall.Stat(file, &stat); err != nil {
 		return result{}, err
 	}
+	options := []string{"--find", "--show", file}
+	if arg.ReadOnly {
+		options = append(options, "--read-only")
+	}
 	device, err := deviceOf(file)
-	if err == nil && device == "" {
-		options := []string{"--find", "--show"}
-		if arg.ReadOnly {
-			options = append(options, "--read-only")
+	// Another program may take the device that losetup has found, or be giving it back.
+	for try := 0; try < tries && err == nil && device == ""; try++ {
+		if device, err = losetup(options...); err != nil && try < tries-1 {
+			device, err = deviceOf(file)
 		}
-		device, err = losetup(append(options, file)...)
 	}
 	if err != nil {
 		return result{}, err
@@ -344,6 +347,9 @@ func (d store) detach(arg argument) (result, error) {
 		}
 	}
 }
+
+// tries is how often losetup may fail to attach a file.
+const tries = 10
 
 // patience is how long detaching a device may take.
 const patience = 5 * time.Second

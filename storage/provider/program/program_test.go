@@ -191,6 +191,72 @@ func TestAttachAndDetachVolumes(t *testing.T) {
 	}
 }
 
+// A device that is another volume's is nobody's to attach: who writes to it might destroy
+// what the other has.
+func TestDeviceOfAnotherVolumeIsRefused(t *testing.T) {
+	s := newRecorder(t)
+	source, ctx := s.source(), callContext(t)
+	volume2 := names.NewVolumeTag("2")
+	on := func(machine string, volumes ...names.VolumeTag) (all []storage.VolumeAttachmentParams) {
+		for _, v := range volumes {
+			p := storage.VolumeAttachmentParams{AttachmentParams: place, Volume: v, VolumeId: v.Id()}
+			p.Machine = names.NewMachineTag(machine)
+			all = append(all, p)
+		}
+		return all
+	}
+	attach := func(answer string, all []storage.VolumeAttachmentParams, want ...string) {
+		t.Helper()
+		s.answer("attach-volumes", `{"results": [`+answer+`]}`)
+		results, err := source.AttachVolumes(ctx, all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range results {
+			got := ""
+			if r.Error != nil {
+				got = r.Error.Error()
+			}
+			if got != want[i] || (r.VolumeAttachment == nil) != (got != "") || storage.IsPermanent(r.Error) {
+				t.Errorf("%s: got %+v for volume %s, want %q", answer, r, all[i].Volume.Id(), want[i])
+			}
+		}
+	}
+	const sdb, sdc = `{"attachment": {"device-name": "sdb"}}`, `{"attachment": {"device-name": "sdc"}}`
+
+	attach(sdb+","+sdb, on("0", volume0, volume1),
+		`the program gave volume 0 the device of volume 1, device-name "sdb"`,
+		`the program gave volume 1 the device of volume 0, device-name "sdb"`)
+	attach(sdb+","+sdc, on("0", volume0, volume1), "", "")
+	attach(sdb, on("0", volume2), `the program gave volume 2 the device of volume 0, device-name "sdb"`)
+	attach(sdb, on("1", volume2), "") // another machine's
+	attach(sdb+","+sdc, on("0", volume0, volume1), "", "")
+	attach(sdc+","+sdb, on("0", volume0, volume1), "", "") // they have changed places
+	attach(`{"attachment": {"device-link": "/dev/disk/by-id/x", "bus-address": "scsi@1"}}`, on("0", volume0), "")
+	attach(`{"attachment": {"device-link": "/dev/disk/by-id/y", "bus-address": "scsi@1"}}`, on("0", volume2),
+		`the program gave volume 2 the device of volume 0, bus-address "scsi@1"`)
+
+	s.answer("create-volumes", `{"results": [{"volume-id": "b", "attachment": {"device-name": "sdb"}}]}`)
+	attachment := on("0", volume2)[0]
+	created, err := source.CreateVolumes(ctx, []storage.VolumeParams{{Tag: volume2, Attachment: &attachment}})
+	if err != nil || created[0].Error == nil || created[0].Volume != nil || !strings.Contains(created[0].Error.Error(), "the device of volume 1") {
+		t.Errorf("made with the device of another: %+v, %v", created, err)
+	}
+
+	s.answer("detach-volumes", `{"results": [{"error": {"message": "busy"}}]}`)
+	detach := func(want bool) {
+		t.Helper()
+		if errs, err := source.DetachVolumes(ctx, on("0", volume1)); err != nil || (errs[0] == nil) != want {
+			t.Fatalf("detaching: %v, %v", errs, err)
+		}
+	}
+	detach(false)
+	attach(sdb, on("0", volume2), `the program gave volume 2 the device of volume 1, device-name "sdb"`)
+	s.answer("detach-volumes", `{"results": [{}]}`)
+	detach(true)
+	attach(sdb, on("0", volume2), "")
+}
+
 func TestListVolumeOwners(t *testing.T) {
 	s := newRecorder(t)
 	lister, ctx := s.source().(storage.VolumeOwnerLister), callContext(t)
@@ -204,6 +270,9 @@ func TestListVolumeOwners(t *testing.T) {
 		`{"results": [{"volume-id": "a", "tags": {"k": "v\u0007"}}]}`:                                    "not printable",
 		`{"results": [{"volume-id": "a", "tags": {"k\n": "v"}}]}`:                                        "not printable",
 		`{"results": [{"volume-id": "a"}, {"error": {"message": "no lists", "code": "not-supported"}}]}`: "no lists",
+		`{"results": [{"volume-id": "a"}, {"volume-id": "a"}]}`:                                          `lists volume-id "a" twice`,
+		`{"results": [{"volume-id": "a\ud800"}]}`:                                                        "not printable",
+		`{"results": [{"volume-id": "a", "size-mib": 8796093022208}]}`:                                   "size-mib of 8796093022208",
 		`{"results": [{"tags": {}}]}`:                                                                    "neither a volume-id nor an error",
 	} {
 		s.answer("list-volumes", answer)
@@ -340,11 +409,12 @@ func TestWhatIsNotADeviceIsRefused(t *testing.T) {
 func TestWhatIsNoAnswerSaysNothingOfAnyVolume(t *testing.T) {
 	for text, want := range map[string]string{
 		`echo 'no \033[31mlicence' >&2; echo left >&2; exit 3`: "destroy-volumes: exit status 3: no ",
-		`kill -9 $$`:                        "signal: killed",
-		`true`:                              "it wrote nothing",
-		`echo done`:                         "invalid character",
-		`echo '{"results": [{}, {}]} more'`: "more than one JSON object",
-		`echo '{"results": [{}]}'`:          "it gave 1 results for 2 arguments",
+		`kill -9 $$`: "signal: killed",
+		`true`:       "it wrote nothing",
+		`echo done`:  "invalid character",
+		`printf '{"results": [{}, {"volume-id": "a\377"}]}'`: "not text in UTF-8",
+		`echo '{"results": [{}, {}]} more'`:                  "more than one JSON object",
+		`echo '{"results": [{}]}'`:                           "it gave 1 results for 2 arguments",
 		`echo '{"results": [{}, {"volume_id": "a"}]}'`:       `unknown field "volume_id"`,
 		`echo '{"results": [{}, {"size-mib": -1}]}'`:         "cannot unmarshal number -1",
 		`echo '{"results": ['; head -c 17000000 /dev/zero`:   "longer than 16 MiB",

@@ -19,7 +19,8 @@ var _ storage.VolumeOwnerLister = (*source)(nil)
 
 // source runs the program for each bulk call.
 type source struct {
-	path string
+	path    string
+	devices devices
 }
 
 // call runs the program for one operation. The results are in the order of the
@@ -61,7 +62,7 @@ func (s *source) ValidateVolumeParams(storage.VolumeParams) error { return nil }
 // CreateVolumes implements [storage.VolumeSource].
 func (s *source) CreateVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
 	results := make([]storage.CreateVolumesResult, len(all))
-	return results, s.each(ctx, "create-volumes", len(all), func(i int) argument {
+	err := s.each(ctx, "create-volumes", len(all), func(i int) argument {
 		arg := argument{
 			Volume:     all[i].Tag.String(),
 			SizeMiB:    all[i].Size,
@@ -75,6 +76,10 @@ func (s *source) CreateVolumes(ctx envcontext.ProviderCallContext, all []storage
 	}, func(i int, r result) {
 		results[i].Volume, results[i].VolumeAttachment, results[i].Error = created(all[i], r)
 	})
+	s.devices.claim(len(all), func(i int) *storage.VolumeAttachment { return results[i].VolumeAttachment }, func(i int, err error) {
+		results[i] = storage.CreateVolumesResult{Error: err}
+	})
+	return results, err
 }
 
 // created returns what a result says about a volume that was to be made.
@@ -136,11 +141,16 @@ func (s *source) list(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject
 		return nil, errors.Trace(err)
 	}
 	objects := make([]storage.OwnedObject, len(results))
+	listed := make(map[string]bool, len(results))
 	for i, r := range results {
 		err := r.Error.err()
 		if err == nil {
 			objects[i], err = r.owned()
 		}
+		if err == nil && listed[objects[i].ID] {
+			err = errors.Errorf("the program lists volume-id %q twice", objects[i].ID)
+		}
+		listed[objects[i].ID] = true
 		if err != nil {
 			return nil, errors.Annotatef(err, "%s list-volumes", s.path)
 		}
@@ -186,13 +196,17 @@ func (s *source) remove(ctx envcontext.ProviderCallContext, operation string, id
 // AttachVolumes implements [storage.VolumeSource].
 func (s *source) AttachVolumes(ctx envcontext.ProviderCallContext, all []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
 	results := make([]storage.AttachVolumesResult, len(all))
-	return results, s.each(ctx, "attach-volumes", len(all), func(i int) argument {
+	err := s.each(ctx, "attach-volumes", len(all), func(i int) argument {
 		return attachmentArgument(all[i])
 	}, func(i int, r result) {
 		if results[i].Error = r.Error.err(); results[i].Error == nil {
 			results[i].VolumeAttachment, results[i].Error = r.attached(all[i].Volume, all[i].Machine)
 		}
 	})
+	s.devices.claim(len(all), func(i int) *storage.VolumeAttachment { return results[i].VolumeAttachment }, func(i int, err error) {
+		results[i] = storage.AttachVolumesResult{Error: err}
+	})
+	return results, err
 }
 
 // DetachVolumes implements [storage.VolumeSource].
@@ -200,7 +214,11 @@ func (s *source) DetachVolumes(ctx envcontext.ProviderCallContext, all []storage
 	errs := make([]error, len(all))
 	return errs, s.each(ctx, "detach-volumes", len(all), func(i int) argument {
 		return attachmentArgument(all[i])
-	}, func(i int, r result) { errs[i] = undone(r) })
+	}, func(i int, r result) {
+		if errs[i] = undone(r); errs[i] == nil {
+			s.devices.free(all[i].Volume, all[i].Machine)
+		}
+	})
 }
 
 // each runs the program for n volumes, unless there are none, and hands out what it

@@ -8,6 +8,7 @@ import (
 	"path"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
@@ -73,6 +74,9 @@ type failure struct {
 // been misspelt. The content of the answer is not in the error, for it can hold
 // secrets.
 func decode(data []byte) ([]result, error) {
+	if !utf8.Valid(data) {
+		return nil, errors.New("it is not text in UTF-8")
+	}
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
 	var a answer
@@ -90,6 +94,9 @@ func decode(data []byte) ([]result, error) {
 // maxMessage bounds what is kept of an error's message, and maxID and maxTag how long an
 // id and the value of a tag may be, in bytes.
 const maxMessage, maxID, maxTag = 1024, 255, 4096
+
+// maxSize is that of a file or device on Linux in MiB: its offsets have 63 bits.
+const maxSize = 1<<43 - 1
 
 // err returns the error of one item; nil if there is none.
 func (f *failure) err() error {
@@ -151,6 +158,9 @@ func (r result) info() (storage.VolumeInfo, error) {
 			return storage.VolumeInfo{}, err
 		}
 	}
+	if r.SizeMiB > maxSize {
+		return storage.VolumeInfo{}, errors.Errorf("the program gave volume %s a size-mib of %d, and Linux has none of more than %d", r.VolumeID, r.SizeMiB, uint64(maxSize))
+	}
 	if r.VolumeID == "" {
 		return storage.VolumeInfo{}, errors.New("the program gave neither a volume-id nor an error")
 	}
@@ -211,7 +221,7 @@ func (r result) attached(volume names.VolumeTag, machine names.Tag) (*storage.Vo
 func checkText(name, value string) error { return checkPrintable(name, value, maxID) }
 
 func checkPrintable(name, value string, most int) error {
-	if len(value) > most || strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }) {
+	if len(value) > most || strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }) {
 		return fmt.Errorf("the program gave a %s that is longer than %d bytes, or not printable", name, most)
 	}
 	return nil

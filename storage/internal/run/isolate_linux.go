@@ -4,10 +4,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/internal/osthread"
 )
 
 // systemDirs are what an isolated program sees of the machine, each with all that is
@@ -24,7 +25,7 @@ const errFixedRoot = errors.ConstError("root directory cannot be exchanged")
 // or with all of the machine's mounts where the root directory cannot be exchanged.
 func runIsolated(cmd *exec.Cmd) error {
 	var err error
-	onThreadOfItsOwn(func() {
+	osthread.Do(func() {
 		if err = isolate(); err == nil {
 			err = cmd.Run()
 		}
@@ -33,24 +34,6 @@ func runIsolated(cmd *exec.Cmd) error {
 		return cmd.Run()
 	}
 	return err
-}
-
-// onThreadOfItsOwn calls f on a thread that runs nothing else and ends with f, whatever
-// f has made of it. It is not the main thread, whose namespaces /proc/self shows as those
-// of the process.
-func onThreadOfItsOwn(f func()) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			onThreadOfItsOwn(f) // another one, as long as this one is locked
-			runtime.UnlockOSThread()
-			return
-		}
-		f() // a thread that is still locked ends with its goroutine
-	}()
-	<-done
 }
 
 // isolate gives the calling thread a mount namespace in which the root directory is a

@@ -3,12 +3,13 @@ package mount
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
 	"unsafe"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/internal/osthread"
 )
 
 // Namespace is what is mounted in one mount namespace.
@@ -70,21 +71,9 @@ func readTableAt(dir int, path string) (*Table, error) {
 	return ParseTable(f)
 }
 
-// readTableIn reads the mounts of a namespace from inside. The thread that goes there is
-// of no use for anything else, and ends.
-func readTableIn(namespace *os.File) (*Table, error) {
-	var table *Table
-	err := os.ErrInvalid
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		if unix.Gettid() == os.Getpid() {
-			// The main thread does not end, and stands for the process in /proc.
-			table, err = readTableIn(namespace)
-			runtime.UnlockOSThread()
-			return
-		}
+// readTableIn reads the mounts of a namespace from inside.
+func readTableIn(namespace *os.File) (table *Table, err error) {
+	osthread.Do(func() {
 		var proc int
 		// There need be no /proc where it goes.
 		if proc, err = unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
@@ -98,8 +87,7 @@ func readTableIn(namespace *os.File) (*Table, error) {
 			return
 		}
 		table, err = readTableAt(proc, "thread-self/mountinfo")
-	}()
-	<-done
+	})
 	return table, err
 }
 

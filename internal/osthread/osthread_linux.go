@@ -1,0 +1,28 @@
+// Package osthread gives functions a thread of the operating system that they may change
+// and that nothing else runs on.
+package osthread
+
+import (
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Do calls f on a thread of its own, which ends with f, whatever f has made of it. It is not
+// the main thread, which does not end, and whose namespaces /proc/self shows as those of the
+// process.
+func Do(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if unix.Gettid() == os.Getpid() {
+			Do(f) // another one, as long as this one is locked
+			runtime.UnlockOSThread()
+			return
+		}
+		f() // a thread that is still locked ends with its goroutine
+	}()
+	<-done
+}

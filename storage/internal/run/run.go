@@ -119,8 +119,8 @@ type Command struct {
 }
 
 // Run runs the program until it ends and returns the beginning of its standard
-// output. When ctx ends first, the program's whole process group is killed and
-// Run still waits for the program: one that is stuck in the kernel goes on
+// output. When ctx ends first, the program is killed with its process group and, on Linux,
+// with all that descends from it. Run still waits for the program: one that is stuck in the kernel goes on
 // holding its files, and the caller must know. The error is then ctx's.
 //
 // The error for a program that has ended without success is an *Error, with
@@ -142,7 +142,7 @@ func (c Command) Run(ctx context.Context) ([]byte, error) {
 	cmd.Stderr = stderr
 	cmd.ExtraFiles = c.Files
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.Cancel = func() error { return kill(cmd.Process.Pid) }
 	cmd.WaitDelay = pipeDelay
 
 	execute := cmd.Run

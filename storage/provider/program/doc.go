@@ -96,6 +96,15 @@
 // users are told so; list-volumes must have all volumes also then, or be not-supported:
 // what it does not have is taken to be lost.
 //
+// # What is refused
+//
+// An id or name that is not printable or is longer than 255 bytes, a size of 8 EiB or more,
+// a volume that is listed twice, and an attachment whose device-name, device-link or
+// bus-address is that of another volume on the same machine, which is attached or is in
+// the same answer: the error names both volumes.
+//
+// # Again
+//
 // All operations can be asked for again when they are done already: the agent may
 // have been killed before it had recorded the answer. create-volumes then answers
 // with the volume that it made for that name and stowage-storage-uuid before. Likewise a run of the program
@@ -104,8 +113,8 @@
 //
 // The program is run in the directory / with no environment but LC_ALL=C and a PATH
 // of the system's directories. It may take its time. When the agent stops, the
-// program and its children are killed. What it leaves running when it ends must not
-// hold its standard output or standard error.
+// program is killed with all that descends from it, in whatever session. What it leaves
+// running when it ends must not hold its standard output or standard error.
 //
 // The program runs as the agent does, as root. So nobody but root and the agent's
 // user may be able to write to it, nor to a directory above it; this is looked at

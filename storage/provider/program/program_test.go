@@ -441,7 +441,13 @@ func TestProgramSeesNothingOfTheAgent(t *testing.T) {
 }
 
 func TestCancellingKillsTheProgramAndItsChildren(t *testing.T) {
-	s := newScript(t, `sleep 1000 & echo $! > "$DIR/child.new"; mv "$DIR/child.new" "$DIR/child"; wait`)
+	for _, child := range []string{"sleep 1000", "setsid sleep 1000", "setsid sh -c 'sleep 1000; true'"} {
+		t.Run(child, func(t *testing.T) { testCancelling(t, child) })
+	}
+}
+
+func testCancelling(t *testing.T, child string) {
+	s := newScript(t, child+` & echo $! > "$DIR/child.new"; mv "$DIR/child.new" "$DIR/child"; wait`)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {

@@ -13,6 +13,11 @@ const (
 	// ErrInProgress means that the operation goes on in the background. The
 	// caller repeats the same call until it ends, and does not forget the
 	// operation even if the entity is no longer wanted.
+	//
+	// Where the answer got lost, because the call as a whole failed or its caller was
+	// killed, the caller does not know that anything goes on, and may ask for the
+	// opposite next: to detach what is being attached. A provider brings the former
+	// operation to its end, or gives it up, before it answers that.
 	ErrInProgress = errors.ConstError("operation in progress")
 
 	// ErrIgnored means that the entity is none of this provider's. The caller

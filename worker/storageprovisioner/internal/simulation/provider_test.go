@@ -257,6 +257,15 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 		}
 		return nil, storage.ErrInProgress
 	}
+	if late := w.going[attaching+" "+c.key]; late != nil && c.op == detaching {
+		// Nobody has heard that it goes on, or it would be asked for again: the answer was
+		// lost with the whole call. It ends, or is given up, before it can be undone.
+		delete(w.going, attaching+" "+c.key)
+		if !late.done && l.once(2) {
+			w.finish(late, l)
+		}
+		w.failed[c.op+" ends what was lost"]++
+	}
 	// What is there is never refused for good: who made it can tell of it.
 	refused := c.op != creating || w.things[c.key] == nil
 	n := l.roll(24)

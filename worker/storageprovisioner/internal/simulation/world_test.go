@@ -631,6 +631,15 @@ func (w *world) rest() error {
 	return w.wrong
 }
 
+// tellsOfLoss reports whether the status of what is missing says so. A source that keeps no
+// tags does not list what it has: it says so when it is to attach it.
+func tellsOfLoss(pool string, e *state.Entity) bool {
+	if pool == tree {
+		return e.Status == status.Attaching && strings.HasSuffix(e.Message, " not found")
+	}
+	return e.Status == status.Error && strings.HasPrefix(e.Message, "missing: ")
+}
+
 // check checks that at rest state and providers agree, and nobody waits for anything.
 func (w *world) check() error {
 	all, err := w.state.AllStorage()
@@ -645,7 +654,7 @@ func (w *world) check() error {
 				wanted[e.Tag.String()] = true
 				known := w.things[e.Tag.String()]
 				if w.lost(e) && s.Life == life.Alive && len(s.Attachments) > 0 && known == nil &&
-					(e.Status != status.Error || !strings.HasPrefix(e.Message, "missing: ")) && !w.lostStatus[e.Tag.String()] {
+					!tellsOfLoss(s.Pool, e) && !w.lostStatus[e.Tag.String()] {
 					return errors.Errorf("%s is missing, and its status is %s %s", e.Tag, e.Status, e.Message)
 				}
 			}

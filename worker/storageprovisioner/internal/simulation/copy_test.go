@@ -47,6 +47,10 @@ func (w *world) becomeCopy(dice uint32) {
 			delete(w.things, tag)
 			w.orphans[tag] = t
 			w.failed[copying+" leaves the original what is its"]++
+		case !own[tag] && t.stray:
+			// The state had been restored, and did not know that it was made.
+			delete(w.things, tag)
+			w.orphans[tag] = t
 		case !own[tag]:
 			w.fail("the copy does not know %s", t.id)
 		default:

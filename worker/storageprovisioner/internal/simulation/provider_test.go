@@ -158,7 +158,6 @@ func provide[R any](ctx envcontext.ProviderCallContext, in *incarnation, name st
 		w.mu.Unlock()
 		return nil, errCrashed
 	}
-	w.deeds.Add(1)
 	for _, c := range calls {
 		keys = append(keys, c.key)
 		in.begin(c)
@@ -188,6 +187,9 @@ func provide[R any](ctx envcontext.ProviderCallContext, in *incarnation, name st
 			continue
 		}
 		info, err := w.perform(in, c, &l)
+		if err == nil || !w.calm {
+			w.deeds.Add(1) // what is missing or another's is asked for as long as it is
+		}
 		in.leave(c, err, whole)
 		results = append(results, result(info, err))
 	}
@@ -267,7 +269,7 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 		w.failed[c.op+" ends what was lost"]++
 	}
 	// What is there is never refused for good: who made it can tell of it.
-	refused := c.op != creating || w.things[c.key] == nil
+	refused := !w.isDone(c)
 	n := l.roll(24)
 	if w.mood > 0 && l.once(3) {
 		n = int(w.mood)
@@ -306,6 +308,17 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 		return nil, storage.ErrInProgress
 	}
 	return c.do()
+}
+
+// isDone reports whether what a call is to make has been made, or what it is to attach is
+// attached.
+func (w *world) isDone(c call) bool {
+	if c.op == creating {
+		return w.things[c.key] != nil
+	}
+	tag, machine, _ := strings.Cut(c.key, "@")
+	t := w.things[tag]
+	return c.op == attaching && t != nil && t.at[machine] != nil
 }
 
 // mistakable returns what a worker knows that may be answered in place of what is to be

@@ -74,12 +74,13 @@ func (s *leftoversSuite) TestVolumeThatMayHaveBeenMadeIsMadeKnownAndDestroyed(c 
 		// It is asked for again as it was, which tells what there is.
 		c.Check(s.Next(c, "CreateVolumes").Args, jc.DeepEquals, first)
 		s.AwaitCall(c, "SetVolumeInfo", v)
+		// The first call may have attached it too.
 		s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
 		s.state.Destroy(v)
 		s.changed(c)
 		s.AwaitCall(c, "Remove", v)
 		c.Check(s.Names("CreateVolumes", "AttachVolumes", "DetachVolumes", "DestroyVolumes"), jc.DeepEquals,
-			[]string{"CreateVolumes", "CreateVolumes", "DestroyVolumes"})
+			[]string{"CreateVolumes", "CreateVolumes", "DetachVolumes", "DestroyVolumes"})
 		s.barrier(c)
 		s.noTimer(c)
 	})

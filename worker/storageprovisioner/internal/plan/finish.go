@@ -78,6 +78,7 @@ func (c *Core) makeRoom(results []Result) {
 func (c *Core) finish(e *entity, r *Result) {
 	switch {
 	case r.Err == nil && !r.Deferred:
+		c.attachedBefore(e, r)
 		e.unresolved = false
 		e.left = nothingLeft
 		e.work.item = nil
@@ -88,6 +89,17 @@ func (c *Core) finish(e *entity, r *Result) {
 		c.fail(e, r)
 	}
 	c.wake(e)
+}
+
+// attachedBefore has the attachment of a created volume looked into if an attempt before this
+// one may have made it: a source that finds the volume there does not say whether it is attached.
+func (c *Core) attachedBefore(e *entity, r *Result) {
+	if e.op != Create || !e.uncertain() || r.AttachedInfo != nil || e.host == nil {
+		return
+	}
+	if a := e.attachments.find(VolumeAttachment, e.host.tag); a != nil && !a.recorded {
+		a.left = max(a.left, e.left)
+	}
 }
 
 func (c *Core) succeed(e *entity, r *Result) {

@@ -9,6 +9,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 GO_TEST ?= go test
 # LONGEST are the packages whose tests take longest: those that begin first end in time.
 LONGEST := ./e2e ./storage/provider ./storage/provider/managed
+RACE ?= -short
 # Root's tests have a mount namespace of their own.
 SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 
@@ -32,8 +33,8 @@ lint: ## Check formatting, go vet, staticcheck
 	go vet ./...
 	go run $(STATICCHECK) ./...
 
-race: ## Run the tests under the race detector, with fewer histories; all but the end-to-end ones
-	$(GO_TEST) -race -short $(SANDBOX) $$(go list $(LONGEST) ./... | grep -v /e2e)
+race: ## Run the tests under the race detector, a sample of the longest (RACE=: whole); all but the end-to-end ones
+	$(GO_TEST) -race $(RACE) $(SANDBOX) $$(go list $(LONGEST) ./... | grep -v /e2e)
 
 verify: packages ## Run all that searches or measures, with a new seed, and end with a table (ONLY='soak faults', SEED=1)
 	@scripts/verify $(ONLY)
@@ -56,7 +57,7 @@ delays: ## Run the worker's tests with a delay at each point where goroutines ha
 faults: ## Make every fault happen on real devices (FAULTS=-short: a sample of the steps)
 	@scripts/packages strace:strace mkfs.btrfs:btrfs-progs
 	cd storage/provider/faults && STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) $(SANDBOX) -tags=faults -count=1 -timeout=1h $(FAULTS)
-	STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) $(SANDBOX) -tags=faults -count=1 -run '^Test.*Steps' ./storage/provider/rootfs
+	STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) $(SANDBOX) -tags=faults -count=1 $(FAULTS) -run='^Test.*Steps' ./storage/provider/rootfs
 
 uml: ## Run the tests of project quotas and of growing ext4 in user-mode Linux, where the kernel here has neither
 	scripts/uml

@@ -159,6 +159,9 @@ func TestManagedConforms(t *testing.T) {
 	for fs, bytes := range sourcetest.ManagedSizes {
 		size := uint64(bytes) >> 20
 		t.Run(fs, func(t *testing.T) {
+			if testing.Short() && fs != "ext4" {
+				t.Skip("the code is the same")
+			}
 			devicetest.RequireProgram(t, "mkfs."+fs)
 			known := &knownDevices{devices: make(map[names.VolumeTag]storage.BlockDevice)}
 			config, _ := conformance(t, "managed", func(string) storage.Provider {

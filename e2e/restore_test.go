@@ -248,6 +248,41 @@ func TestOlderStateDoesNotMakeAgainWhatWasRemoved(t *testing.T) {
 	p.stop()
 }
 
+// What had been unmounted, and no more, when the backup was made may be mounted again when it
+// is restored. It is detached whole then.
+func TestOlderStateOfWhatWasHalfDetached(t *testing.T) {
+	m := newMachine(t)
+	older := filepath.Join(m.dir, "older")
+	m.writeSpec("storage: [{name: a, directive: 'loop,16M', kind: filesystem, mount: MNT/a}]")
+	m.start()
+	m.apply()
+	holder, err := os.Open(loopsBelow(t, m.dir)[0].Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close()
+	m.must("detach", "a")
+	m.poll("a is not unmounted, or its volume detached", func() bool {
+		s := m.status()["a"]
+		return s.Status == "detaching" && strings.Contains(s.Message, "detaching volume")
+	})
+	m.must("backup", older)
+	if err := holder.Close(); err != nil {
+		t.Fatal(err)
+	}
+	m.must("detach", "a", "--wait")
+	m.must("attach", "a", "--wait")
+	m.stop()
+	m.must("restore", older)
+
+	m.start()
+	m.must("detach", "a", "--wait", "--timeout", "20s")
+	m.stop()
+	if loops := loopsBelow(t, m.dir); len(loops) > 0 {
+		t.Errorf("attached still: %v", loops)
+	}
+}
+
 // Orphans are deleted only when nobody has them.
 func TestOrphanIsDeletedOnRequest(t *testing.T) {
 	t.Parallel() // as above

@@ -6,6 +6,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
+	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/state/kv"
 )
 
@@ -119,14 +120,11 @@ func (st *State) compareMark(mark Mark, marked bool, wanted string) error {
 	}
 	st.restored = own.Generation < mark.Generation || now.behind(mark.Before)
 	switch {
-	case st.restored || now.behind(mark.After):
+	case st.restored:
+		return st.raiseGeneration(mark.Generation, mark.After)
+	case now.behind(mark.After):
 		return st.update(func(tx *txn) error {
 			tx.marked()
-			i := tx.identity()
-			if st.restored {
-				i.Generation = max(i.Generation, mark.Generation) + 1
-				tx.setIdentity(&i)
-			}
 			tx.setNumbers(tx.numbers().above(mark.After))
 			return nil
 		})
@@ -144,15 +142,46 @@ func (st *State) Restored() bool { return st.restored }
 // RaiseGeneration makes the state one of a new generation, in which all that is recorded
 // is checked again before it is used.
 func (st *State) RaiseGeneration() error {
-	err := st.update(func(tx *txn) error {
-		tx.marked()
-		i := tx.identity()
-		i.Generation++
-		tx.setIdentity(&i)
-		return nil
-	})
+	err := st.raiseGeneration(0, Numbers{})
 	if err == nil {
 		err = st.readIdentity()
 	}
 	return errors.Annotate(err, "raising the generation of the state")
+}
+
+// raiseGeneration makes the state one of a new generation, above the one given, and its
+// numbers continue above those given.
+func (st *State) raiseGeneration(above uint64, numbers Numbers) error {
+	return st.updateAll(func(tx *txn, keys []string) error {
+		tx.marked()
+		i := tx.identity()
+		i.Generation = max(i.Generation, above) + 1
+		tx.setIdentity(&i)
+		tx.setNumbers(tx.numbers().above(numbers))
+		for _, key := range keys {
+			if err := tx.doubtLetGo(key[len(storagePrefix):]); err != nil {
+				return errors.Trace(err)
+			}
+		}
+		return tx.err
+	}, storagePrefix)
+}
+
+// doubtLetGo has the filesystem of a volume that is being detached detached first: it had
+// been, and may be attached since.
+func (tx *txn) doubtLetGo(name string) error {
+	i, ok := read[instance](&tx.reader, storageKey(name))
+	v, f := i.Volume, i.Filesystem
+	if !ok || i.Life != life.Alive || v == nil || f == nil || v.Attachment == nil || !v.Attachment.going() ||
+		!f.mayBeAttached(tx.identity().Generation) {
+		return nil
+	}
+	return tx.change(name, &i, func() error {
+		v.Attachment.Life = life.Alive
+		if plan := v.Attachment.Plan; plan != nil {
+			plan.Life = life.Alive
+		}
+		f.Attachment = &attachment{Machine: v.Attachment.Machine, Life: life.Dying, Attempted: true}
+		return nil
+	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
@@ -331,6 +332,35 @@ func TestRaiseGeneration(t *testing.T) {
 	if got := codes(t, owners, err); !slices.Equal(got, []string{"ok", params.CodeUnauthorized, params.CodeNotFound, params.CodeNotValid}) || !owners[0].Check {
 		t.Errorf("owners are %+v", owners)
 	}
+}
+
+// A filesystem that was being detached when the backup was made, and had been unmounted, may
+// have been attached again since: the volume is not taken from beneath it, which would fail for
+// as long as it is mounted.
+func TestRestoredWhileBeingDetached(t *testing.T) {
+	w, _ := markedWorld(t)
+	w.add("data", "loop", filesystem)
+	w.work()
+	w.must(w.DetachStorage([]string{"data"}))
+	mount := entry{kind: "filesystem-attachment", machine: "machine-0", tag: "filesystem-0-0"}
+	w.must(w.remove(mount))
+	for range 2 {
+		w.must(w.RaiseGeneration())
+		w.check()
+		attempts, err := w.ForMachine(machine0).Attempts([]params.MachineStorageId{on("machine-0", "filesystem-0-0")})
+		w.must(err)
+		if attempts[0].Error != nil || !attempts[0].Attempted {
+			t.Errorf("what may be mounted: %+v", attempts)
+		}
+		if volume, mounted := w.lifeOf(entry{kind: "volume-attachment", machine: "machine-0", tag: "volume-0-0"}), w.lifeOf(mount); volume != life.Alive || mounted != life.Dying {
+			t.Errorf("the volume's attachment is %s, the filesystem's %s", volume, mounted)
+		}
+	}
+	w.work()
+	if s := w.one("data"); s.Life != life.Alive || len(s.Attachments) > 0 {
+		t.Errorf("it was detached and is %+v", s)
+	}
+	w.check()
 }
 
 // Older storage is brought up to date and restored, in that order.

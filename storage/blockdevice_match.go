@@ -113,7 +113,9 @@ func (b *BlockDevices) bearing(text string) iter.Seq[*BlockDevice] {
 //  4. the volume's WWN
 //  5. the volume's hardware id, with the device's or with the base name of one
 //     of its links
-//  6. the device's serial, with the volume's hardware id or volume id
+//  6. the device's serial, with the volume's hardware id or volume id, or with the end of
+//     the hardware id after a "_" or "-" where no other device has that serial: udev makes
+//     "scsi-SQEMU_QEMU_HARDDISK_disk1" of the serial "disk1"
 //  7. the attachment's bus address
 //  8. the attachment's device link
 //  9. the attachment's device name
@@ -141,6 +143,9 @@ func (b *BlockDevices) Match(v VolumeInfo, a VolumeAttachmentInfo, plan BlockDev
 	add(v.VolumeId, compareSerial)
 	add(b.cutSerial(v.HardwareId), compareSerial)
 	add(b.cutSerial(v.VolumeId), compareSerial)
+	for end := range ends(v.HardwareId) {
+		add(b.onlySerial(end), compareSerial)
+	}
 	if strings.HasPrefix(a.BusAddress, loopBus) && a.DeviceName != "" {
 		add(a.BusAddress, compareLoop(a.DeviceName))
 	} else {
@@ -246,14 +251,30 @@ func (b *BlockDevices) cutSerial(id string) string {
 	if len(id) <= virtioSerialLen {
 		return ""
 	}
-	cut, bearers := id[:virtioSerialLen], 0
-	for d := range b.bearing(cut) {
-		if d.SerialId == cut {
+	return b.onlySerial(id[:virtioSerialLen])
+}
+
+// onlySerial returns a serial if exactly one device bears it.
+func (b *BlockDevices) onlySerial(serial string) string {
+	bearers := 0
+	for d := range b.bearing(serial) {
+		if d.SerialId == serial {
 			bearers++
 		}
 	}
 	if bearers != 1 {
 		return ""
 	}
-	return cut
+	return serial
+}
+
+// ends goes through what follows each "_" and "-" in an id, the longest first.
+func ends(id string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for i, c := range id {
+			if (c == '_' || c == '-') && i+1 < len(id) && !yield(id[i+1:]) {
+				return
+			}
+		}
+	}
 }

@@ -120,6 +120,28 @@ func TestMatchBlockDevice(t *testing.T) {
 		devices: []device{{DeviceName: "vda", SerialId: longId[:20]}, {DeviceName: "vdb", SerialId: longId[:20]}},
 		volume:  volume{VolumeId: longId},
 	}, {
+		about:   "serial that the hardware id ends with",
+		devices: []device{{DeviceName: "sda", SerialId: "disk"}, {DeviceName: "sdb", SerialId: "disk1"}},
+		volume:  volume{HardwareId: "scsi-SQEMU_QEMU_HARDDISK_disk1", VolumeId: "vol-1"},
+		want:    "sdb",
+	}, {
+		about:   "the longest serial that the hardware id ends with",
+		devices: []device{{DeviceName: "sda", SerialId: "1"}, {DeviceName: "sdb", SerialId: "disk_1"}},
+		volume:  volume{HardwareId: "ata-VBOX_disk_1", VolumeId: "vol-1"},
+		want:    "sdb",
+	}, {
+		about:   "a serial that only happens to end the hardware id",
+		devices: []device{{DeviceName: "sda", SerialId: "k1"}},
+		volume:  volume{HardwareId: "scsi-SQEMU_QEMU_HARDDISK_disk1", VolumeId: "vol-1"},
+	}, {
+		about:   "two devices with a serial that the hardware id ends with: it tells nothing",
+		devices: []device{{DeviceName: "sda", SerialId: "disk1"}, {DeviceName: "sdb", SerialId: "disk1"}},
+		volume:  volume{HardwareId: "scsi-SQEMU_QEMU_HARDDISK_disk1", VolumeId: "vol-1"},
+	}, {
+		about:   "a serial that the hardware id ends with, of a device with another hardware id",
+		devices: []device{{DeviceName: "sda", SerialId: "disk1", HardwareId: "scsi-SATA_disk1"}},
+		volume:  volume{HardwareId: "scsi-SQEMU_QEMU_HARDDISK_disk1", VolumeId: "vol-1"},
+	}, {
 		about:   "serial before bus address",
 		devices: []device{{DeviceName: "vda", BusAddress: "scsi@1:0.0.0"}, {DeviceName: "vdb", SerialId: "vol-1"}},
 		volume:  volume{VolumeId: "vol-1"}, attachment: attachment{BusAddress: "scsi@1:0.0.0"},

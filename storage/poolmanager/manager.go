@@ -40,16 +40,39 @@ func (m *Manager) Create(name string, provider storage.ProviderType, attrs stora
 	})
 }
 
-// Replace gives a pool another provider and other attributes, none of the old kept,
-// for storage that is added from then on. The attributes are copied. The error
+// Replace gives a pool another provider, or leaves it its own where that is empty, and
+// other attributes, none of the old kept, for storage that is added from then on. The
+// attributes are copied. The error
 // satisfies errors.IsNotFound for a pool or provider that is not there, and
 // errors.IsNotValid for a default pool, for attributes that cannot be used, and where
 // the store knows that the pool is in use, for another provider.
 func (m *Manager) Replace(name string, provider storage.ProviderType, attrs storage.Attrs) error {
+	if provider == "" {
+		return m.setAttrs(name, attrs)
+	}
 	return m.set(name, provider, attrs, func(rules *Rules, old *Settings) error {
 		_, err := rules.Pool(name, old)
 		return err
 	})
+}
+
+// setAttrs replaces a pool by one of the same provider.
+func (m *Manager) setAttrs(name string, attrs storage.Attrs) error {
+	rules, err := NewRules(m.registry)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(m.store.ChangePools(Change{Name: name, Make: func(old *Settings) (*Settings, error) {
+		pool, err := rules.Pool(name, old)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		set, err := rules.Set(name, pool.Provider(), attrs)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		return set.Make(old)
+	}}))
 }
 
 // set makes or replaces a pool, unless allowed has an error about what is kept.

@@ -156,7 +156,8 @@ func TestPoolsComeAndGo(t *testing.T) {
 			t.Errorf("%s: got %v, %v", name, p, err)
 		}
 	}
-	must(t, m.Replace("fast", "loop", storage.Attrs{"depth": 5}))
+	must(t, m.Replace("fast", "loop", storage.Attrs{"depth": 4}))
+	must(t, m.Replace("fast", "", storage.Attrs{"depth": 5}))
 	if p, err := m.Get("fast"); err != nil || line(p) != "fast loop map[depth:5]" {
 		t.Errorf("after replace: %v, %v", p, err)
 	}
@@ -197,6 +198,10 @@ func TestWhatIsRefused(t *testing.T) {
 
 		{"replace with bad attributes", func(m *poolmanager.Manager) error { return m.Replace("idle", "loop", storage.Attrs{"bad": 1}) }, errors.NotValid,
 			`pool "idle": attribute bad not valid`},
+		{"replace the attributes by bad ones", func(m *poolmanager.Manager) error { return m.Replace("idle", "", storage.Attrs{"bad": 1}) }, errors.NotValid,
+			`pool "idle": attribute bad not valid`},
+		{"replace the attributes of nothing", func(m *poolmanager.Manager) error { return m.Replace("new", "", nil) }, errors.NotFound, `pool "new" not found`},
+		{"replace the attributes of a default pool", func(m *poolmanager.Manager) error { return m.Replace("ssd", "", nil) }, errors.NotValid, defaultSSD},
 		{"replace nothing", func(m *poolmanager.Manager) error { return m.Replace("new", "loop", nil) }, errors.NotFound, `pool "new" not found`},
 		{"replace a default pool", func(m *poolmanager.Manager) error { return m.Replace("ssd", "disk", nil) }, errors.NotValid, defaultSSD},
 		{"replace the provider of a pool in use", func(m *poolmanager.Manager) error { return m.Replace("used", "disk", nil) }, errors.NotValid,

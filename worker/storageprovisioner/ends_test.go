@@ -113,6 +113,8 @@ func (s *endsSuite) TestNoMoreIsWatchedWhenOneThingCannotBe(c *gc.C) {
 		c.Check(s.waited(c), gc.ErrorMatches, "watching .*: no connection")
 		names := s.Names()
 		c.Check(names[len(names)-1], gc.Equals, accessor)
+		c.Assert(s.log.warned(), gc.HasLen, 1)
+		c.Check(s.log.warned()[0], gc.Matches, "the worker ends: watching .*: no connection")
 	}
 }
 

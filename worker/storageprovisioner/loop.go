@@ -136,6 +136,9 @@ func (l *loop) run() error {
 	l.others.Go(func() { clerk(l.config.shelter, l.jobs, l.answers) })
 	l.ask(l.watchEnviron)
 	err := l.serve()
+	if err != nil {
+		l.config.Logger.Errorf("the worker ends: %v", err)
+	}
 	l.stop()
 	return err
 }

@@ -864,6 +864,17 @@ func (a strangeVolumes) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, 
 
 func (a strangeVolumes) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
 	results, err := a.VolumeAccessor.VolumeParams(tags)
+	attachment := func(edit func(*params.VolumeAttachmentParams)) func(*params.VolumeParamsResult) {
+		return func(r *params.VolumeParamsResult) {
+			edited := *r.Result.Attachment
+			edit(&edited)
+			r.Result.Attachment = &edited
+		}
+	}
+	results, err = strangely("VolumeParams, of another's attachment", a.call, results, err,
+		attachment(func(a *params.VolumeAttachmentParams) { a.VolumeTag = "volume-7" }))
+	results, err = strangely("VolumeParams, attached by another provider", a.call, results, err,
+		attachment(func(a *params.VolumeAttachmentParams) { a.Provider = "other" }))
 	return strangely("VolumeParams", a.call, results, err, func(r *params.VolumeParamsResult) { r.Result.VolumeTag = "volume-7" })
 }
 
@@ -912,6 +923,8 @@ func (s *badNeighboursSuite) TestAnswersAboutSomethingElse(c *gc.C) {
 	for i, test := range []struct{ call, about, err string }{
 		{"Volumes", "volume 0", `the state answered with "volume-7"`},
 		{"VolumeParams", "volume 1", `the state answered with "volume-7"`},
+		{"VolumeParams, of another's attachment", "volume 1", `the state answered with an attachment of "volume-7"`},
+		{"VolumeParams, attached by another provider", "volume 1", `the state answered with provider "dynamic", and an attachment by "other"`},
 		{"VolumeAttachments", "volume attachment 0 on machine-0", `the state answered with one on "machine-7"`},
 		{"VolumeAttachmentParams", "volume attachment 0 on machine-0", `the state answered with one on "machine-7"`},
 		{"VolumeAttachmentPlans", "attachment plan of volume 2 on machine-0", `the state answered with "volume-7"`},

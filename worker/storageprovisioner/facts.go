@@ -234,6 +234,18 @@ func isAbout(f *plan.Fact, tag, host string) error {
 	return nil
 }
 
+// belongs returns an error if the attachment that creation parameters have is of another
+// volume or filesystem, or of another provider. What is empty is taken to be the same.
+func belongs(f *plan.Fact, tag, attachment, provider string) error {
+	if tag != "" && !isTag(f, tag) {
+		return errors.Errorf("the state answered with an attachment of %q", tag)
+	}
+	if attachment != "" && attachment != provider {
+		return errors.Errorf("the state answered with provider %q, and an attachment by %q", provider, attachment)
+	}
+	return nil
+}
+
 // isTag reports whether a tag is that of the volume or filesystem of a fact. Most often
 // that can be seen without making the other.
 func isTag(f *plan.Fact, tag string) bool {

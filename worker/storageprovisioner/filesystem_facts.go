@@ -138,6 +138,9 @@ func (r filesystemReader) creations(facts []*plan.Fact) error {
 			ResourceTags: p.Tags,
 		}
 		if p.Attachment != nil {
+			if err := belongs(f, p.Attachment.FilesystemTag, p.Attachment.Provider, p.Provider); err != nil {
+				return err
+			}
 			attachment, ok, err := r.setAttachment(f, p.Provider, p.Attachment.MachineTag, p.Attachment.InstanceId, p.Attachment.ReadOnly)
 			if !ok {
 				return err

@@ -91,6 +91,9 @@ func (r volumeReader) creations(facts []*plan.Fact) error {
 		}
 		switch {
 		case p.Attachment != nil:
+			if err := belongs(f, p.Attachment.VolumeTag, p.Attachment.Provider, p.Provider); err != nil {
+				return err
+			}
 			attachment, ok, err := r.setAttachment(f, p.Provider, p.Attachment.MachineTag, p.Attachment.InstanceId, p.Attachment.ReadOnly)
 			if !ok {
 				return err

@@ -436,6 +436,9 @@ func TestAttachmentIsNotDetachedBeforeItsVolumeIsKnown(t *testing.T) {
 	s := play(t)
 	s.observe(wanted(a, dying, attempted))
 	s.does()
+	if p := s.pending(a); p.WaitsFor != "volume 0 to be known" {
+		t.Errorf("it waits for %q", p.WaitsFor)
+	}
 	s.observe(wanted(v, attempted, without))
 	s.does("create volume 0")
 	s.ends(v)

@@ -105,11 +105,15 @@ func (e *entity) waitsFor() string {
 		return ""
 	}
 	need := e.work.wait.key()
+	s, isStorage := e.work.wait.(*entity)
+	isStorage = isStorage && !s.kind.Attachment()
 	switch {
 	case (e.op == Resize || e.op == Create) && e.work.wait == awaited(e):
 		return "it to be attached"
-	case e.op == Resize, e.op == Detach && !need.Kind.Attachment():
+	case e.op == Resize, e.op == Detach && isStorage && s.op == Resize:
 		return need.String() + " to grow"
+	case e.op == Detach && isStorage && !s.observed:
+		return need.String() + " to be known"
 	case need.Kind == Machine:
 		return need.String() + " to be provisioned"
 	case need.Kind == Device:

@@ -176,6 +176,10 @@ func (s *filesystemsSuite) TestStaticForeignAndUnitsFilesystemsAreLeftAlone(c *g
 	s.filesystemAttachmentsChanged(c, "unit-app-0", "2")
 	s.barrier(c)
 	c.Check(s.deeds(), gc.HasLen, 0)
+	c.Check(s.report()["left-alone"], jc.DeepEquals, map[string]int{
+		"static filesystems: made with its machine":                        2,
+		"elsewhere filesystems: provided by the worker of the other scope": 2,
+	})
 }
 
 // 10, 19

@@ -1,25 +1,46 @@
 package storageprovisioner
 
+import (
+	"fmt"
+
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+)
+
 // maxReported caps how many unfinished entities a report lists.
 const maxReported = 100
+
+// whyAlone says why the worker does not provide what its report counts as left alone.
+var whyAlone = map[plan.Class]string{
+	plan.Foreign: "provided by the worker of the other scope",
+	plan.Static:  "made with its machine",
+}
 
 // report tells what the worker is doing, for an operator: of what is not done, how
 // far it is, what it waits for, since when, and why it failed.
 func (l *loop) report() map[string]any {
-	entities, unfinished, pending := l.core.Report(maxReported)
+	all := l.core.Report(maxReported)
 	report := map[string]any{
 		"scope":      l.config.Scope.String(),
 		"configured": l.environ != nil,
-		"entities":   entities,
+		"entities":   all.Entities,
+	}
+	alone := make(map[string]int)
+	for class, sources := range all.LeftAlone {
+		for source, n := range sources {
+			alone[fmt.Sprintf("%s: %s", source, whyAlone[class])] = n
+		}
+	}
+	if len(alone) > 0 {
+		report["left-alone"] = alone
 	}
 	if unset := len(l.unset.byTag); unset > 0 {
 		report["statuses-to-set"] = unset
 	}
-	if len(pending) == 0 {
+	if len(all.Pending) == 0 {
 		return report
 	}
-	details := make(map[string]any, len(pending))
-	for _, p := range pending {
+	details := make(map[string]any, len(all.Pending))
+	for _, p := range all.Pending {
 		entry := map[string]any{"operation": p.Op.String(), "state": p.Phase, "since": p.Since}
 		if p.WaitsFor != "" {
 			entry["waits-for"] = p.WaitsFor
@@ -34,6 +55,6 @@ func (l *loop) report() map[string]any {
 		details[p.Key.String()] = entry
 	}
 	report["unfinished"] = details
-	report["unfinished-by-state"] = unfinished
+	report["unfinished-by-state"] = all.Unfinished
 	return report
 }

@@ -22,6 +22,8 @@ type environ struct {
 	settings map[string]any
 	registry storage.ProviderRegistry
 	backing  *backing
+	// logged are the providers whose storage the log says is left alone.
+	logged map[storage.ProviderType]bool
 }
 
 // readEnviron reads the environment's configuration. An environment that it does
@@ -50,7 +52,7 @@ func readEnviron(config setup, backing *backing, keep *environ) (*environ, error
 	if err != nil {
 		return nil, errors.Annotate(err, getting)
 	}
-	return &environ{config: config, settings: attrs, registry: registry, backing: backing}, nil
+	return &environ{config: config, settings: attrs, registry: registry, backing: backing, logged: make(map[storage.ProviderType]bool)}, nil
 }
 
 // class returns what the worker may do about a provider's storage. Storage of a
@@ -69,6 +71,14 @@ func (e *environ) class(providerType storage.ProviderType) (class plan.Class, er
 			class = plan.Static
 		}
 	})
+	if class != plan.Ours && !e.logged[providerType] {
+		e.logged[providerType] = true
+		log := e.config.Logger.Debugf
+		if class == plan.Foreign {
+			log = e.config.Logger.Warningf
+		}
+		log("storage of provider %q is left alone: %s", providerType, whyAlone[class])
+	}
 	if err != nil {
 		err = errors.Annotate(err, asking())
 	}

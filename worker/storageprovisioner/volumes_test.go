@@ -227,6 +227,13 @@ func (s *volumesSuite) TestProviderOfTheOtherScopeIsLeftAlone(c *gc.C) {
 		c.Check(s.deedsAbout("volume-1"), gc.HasLen, 0)
 		c.Check(s.deedsAbout("volume-0 machine-0"), gc.HasLen, 0)
 		c.Check(s.deedsAbout("volume-1 machine-0"), gc.HasLen, 0)
+		// What is not done is explained: once in the log, and in the report.
+		c.Check(s.log.warned(), jc.DeepEquals, []string{
+			`storage of provider "elsewhere" is left alone: provided by the worker of the other scope`,
+		})
+		c.Check(s.report()["left-alone"], jc.DeepEquals, map[string]int{
+			"elsewhere volumes: provided by the worker of the other scope": 4,
+		})
 	}
 }
 

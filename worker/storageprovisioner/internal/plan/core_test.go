@@ -224,8 +224,7 @@ func (s *script) backed(volumeID, filesystemID string, marked bool) {
 
 // pending returns what is reported of the operation on an entity, if it has one.
 func (s *script) pending(key plan.Key) plan.Pending {
-	_, _, pending := s.core.Report(1000)
-	for _, p := range pending {
+	for _, p := range s.core.Report(1000).Pending {
 		if p.Key == key {
 			return p
 		}
@@ -655,7 +654,7 @@ func TestRefreshReadsWhatIsNotDone(t *testing.T) {
 	// Of this volume nothing is known but that it is attached.
 	s.attached(volume("4"), machine)
 	s.gone(volume("4"))
-	if entities, _, _ := s.core.Report(0); entities["volume"] != 4 || entities["volume attachment"] != 2 {
+	if entities := s.core.Report(0).Entities; entities["volume"] != 4 || entities["volume attachment"] != 2 {
 		t.Errorf("counted are %v", entities)
 	}
 	want := []plan.Key{volume("1"), volume("2"), volume("3")}
@@ -809,7 +808,8 @@ func TestReportIsInOrderAndLimited(t *testing.T) {
 		on("machine-1", volume("2")), on("machine-2", volume("2")),
 	}
 	for _, limit := range []int{0, 2, 6, 7} {
-		entities, unfinished, pending := s.core.Report(limit)
+		report := s.core.Report(limit)
+		entities, unfinished, pending := report.Entities, report.Unfinished, report.Pending
 		var keys []plan.Key
 		for _, p := range pending {
 			keys = append(keys, p.Key)

@@ -1154,7 +1154,7 @@ func (w *world) rest() {
 // checkReport checks that what the core reports is so.
 func (w *world) checkReport() {
 	w.t.Helper()
-	_, _, pending := w.core.Report(1000)
+	pending := w.core.Report(1000).Pending
 	queued := make(map[plan.Kind]map[plan.Op]int)
 	var reported, scheduled []time.Time
 	unreadable := make(map[plan.Key]time.Time)
@@ -1214,7 +1214,7 @@ func (w *world) checkReport() {
 // check checks that the provider has exactly what the state wants.
 func (w *world) check() {
 	w.t.Helper()
-	_, _, pending := w.core.Report(1000)
+	pending := w.core.Report(1000).Pending
 	w.logf("at rest: %+v", pending)
 	impossible := func(id string) bool {
 		attachments := w.of(id, plan.VolumeAttachment, plan.FilesystemAttachment)

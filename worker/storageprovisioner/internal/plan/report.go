@@ -31,10 +31,25 @@ var phaseNames = [...]string{"stalled", "waiting", "scheduled", "queued", "runni
 // notRead is the phase of an entity that cannot be read.
 const notRead = "unreadable"
 
-// Report counts the entities, and of those that are [Pending] how many are how far, and returns some of the latter, in order of their keys and at
-// most so many.
-func (c *Core) Report(limit int) (entities, unfinished map[string]int, pending []Pending) {
-	entities, unfinished = make(map[string]int), make(map[string]int)
+// Report is how far everything is.
+type Report struct {
+	// Entities counts those of each kind.
+	Entities map[string]int
+	// LeftAlone counts the volumes, filesystems and attachments of each source that this
+	// worker may not provide, by why.
+	LeftAlone map[Class]map[Source]int
+	// Unfinished counts those that are pending, by how far they are.
+	Unfinished map[string]int
+	// Pending are some of those, in order of their keys.
+	Pending []Pending
+}
+
+// Report reports on everything; its Pending has at most limit entries.
+func (c *Core) Report(limit int) Report {
+	r := Report{
+		Entities: make(map[string]int), Unfinished: make(map[string]int),
+		LeftAlone: map[Class]map[Source]int{Static: {}, Foreign: {}},
+	}
 	var first []*entity
 	trim := func() {
 		slices.SortFunc(first, func(a, b *entity) int { return compareKeys(a.key(), b.key()) })
@@ -42,13 +57,16 @@ func (c *Core) Report(limit int) (entities, unfinished map[string]int, pending [
 	}
 	for _, e := range c.all {
 		if e.observed {
-			entities[e.kind.String()]++
+			r.Entities[e.kind.String()]++
+			if class := c.class(e); class != Ours && e.kind != Plan {
+				r.LeftAlone[class][c.source(e).source]++
+			}
 		}
 		phase := c.phaseName(e)
 		if phase == "" {
 			continue
 		}
-		unfinished[phase]++
+		r.Unfinished[phase]++
 		first = append(first, e)
 		if len(first) >= 2*limit {
 			trim()
@@ -56,9 +74,9 @@ func (c *Core) Report(limit int) (entities, unfinished map[string]int, pending [
 	}
 	trim()
 	for _, e := range first {
-		pending = append(pending, c.pending(e))
+		r.Pending = append(r.Pending, c.pending(e))
 	}
-	return entities, unfinished, pending
+	return r
 }
 
 // phaseName says how far an entity's operation is, or, where there is nothing to do as

@@ -167,6 +167,42 @@ func TestDetachBesideACopyOfTheMountsIsTriedAgainSoon(t *testing.T) {
 	m.stop()
 }
 
+// What has been put right is not waited for: what had failed is tried again on request.
+func TestRetry(t *testing.T) {
+	m := newMachine(t)
+	inTheWay := m.mount("way")
+	if err := os.Mkdir(m.mount(""), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(inTheWay, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.writeSpec(`storage: [{name: a, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/way/a}, {name: b, directive: 'loop,16M', kind: filesystem, mount: MNT/way/b}]`)
+	m.start("--retry-min", "10m")
+	m.must("apply", "-f", m.spec)
+	stuck := func(name string) bool {
+		s := m.status()[name]
+		return s.Status != "attached" && strings.Contains(s.Message, "way")
+	}
+	m.poll("nothing is said of what is in the way", func() bool { return stuck("a") && stuck("b") })
+	if err := os.Remove(inTheWay); err != nil {
+		t.Fatal(err)
+	}
+	m.must("retry", "a")
+	m.must("attach", "a", "--wait")
+	if !stuck("b") {
+		t.Errorf("b was not to be tried again: %+v", m.status()["b"])
+	}
+	if r := m.run("retry", "nowhere"); r.Code != 1 || !strings.Contains(r.Stderr, "storage \"nowhere\" not found") {
+		t.Errorf("of what is not there:\n%s", r.All())
+	}
+	m.must("retry", "--all")
+	m.must("attach", "b", "--wait")
+	m.must("remove", "a", "b", "--wait")
+	m.wantNoStorage()
+	m.stop()
+}
+
 func TestStatusFields(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec(fourKinds)

@@ -19,6 +19,7 @@ func CheckStore(store kv.Store) (problems []string) {
 	latest := make(map[string]StatusInfo)
 	counts := make(map[string]int)
 	found := make(map[string]indexEntry)
+	retries, retried := make(map[string]bool), []string(nil)
 	err := store.View(func(snapshot kv.Snapshot) error {
 		return snapshot.Scan("", func(key string, data []byte) error {
 			switch {
@@ -35,6 +36,7 @@ func CheckStore(store kv.Store) (problems []string) {
 						problems = append(problems, key+": another instance has "+indexed.key())
 					}
 					index[indexed.key()] = indexed.entry
+					retries[indexed.retryKey()] = true
 				}
 				for _, e := range i.entities() {
 					latest[historyKey(e.Tag)] = e.shown()
@@ -68,6 +70,10 @@ func CheckStore(store kv.Store) (problems []string) {
 			case strings.HasPrefix(key, environPrefix):
 				_, err := decodeAt[environRecord](key, data)
 				return err
+			case strings.HasPrefix(key, "retry/"):
+				retried = append(retried, key)
+				_, err := decodeAt[counter](key, data)
+				return err
 			case strings.HasPrefix(key, "sequence/"), strings.HasSuffix(key, "/matches"):
 				_, err := decodeAt[counter](key, data)
 				return err
@@ -82,6 +88,11 @@ func CheckStore(store kv.Store) (problems []string) {
 	})
 	if err != nil {
 		return []string{err.Error()}
+	}
+	for _, key := range retried {
+		if !retries[key] {
+			problems = append(problems, "nobody can ask for "+key)
+		}
 	}
 	if !reflect.DeepEqual(index, found) {
 		problems = append(problems, fmt.Sprintf("the index is\n\t%v\nwant\n\t%v", found, index))

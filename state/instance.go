@@ -311,6 +311,9 @@ func (tx *txn) writeIndex(old, index []indexed) {
 	for _, before := range old {
 		if !slices.ContainsFunc(index, func(now indexed) bool { return now.place == before.place }) {
 			tx.remove(before.key())
+			if key := before.retryKey(); key != "" {
+				tx.remove(key)
+			}
 		}
 	}
 }

@@ -60,6 +60,9 @@ const (
 	attachmentSuffix = "-attachment"
 )
 
+// retryPrefix is of the requests to a scope's worker to try something again.
+func retryPrefix(scope string) string { return "retry/" + scope + "/" }
+
 // environScope is the scope of what is not bound to a machine. The scope of what is
 // bound to one is the machine's tag.
 const environScope = "environ"

@@ -104,6 +104,32 @@ func TestPlansAreToldToTheirMachine(t *testing.T) {
 	wantNext(t, other, []params.MachineStorageId{on("machine-1", "volume-3")})
 }
 
+// A request to try something again reaches whoever has to do with it: of a plan for storage
+// of the environment that is the machine.
+func TestRetriesAreToldToTheirWorkers(t *testing.T) {
+	w := mixed(t)
+	w.must(w.plan(entry{kind: "volume-attachment", machine: "machine-1", tag: "volume-3"}))
+	machine, environ := follows(t, w.ForMachine(machine1).WatchRetries), follows(t, w.ForEnviron().WatchRetries)
+	other := follows(t, w.ForMachine(machine0).WatchRetries)
+	for _, watcher := range []changes[[]string]{machine, environ, other} {
+		wantNext(t, watcher, nil)
+	}
+	if err := w.RetryStorage([]string{"d", "none"}); !errors.Is(err, errors.NotFound) || err.Error() != `storage "none" not found` {
+		t.Errorf("for what is not there: %v", err)
+	}
+	for range 2 {
+		w.must(w.RetryStorage([]string{"a", "d"}))
+		wantNext(t, machine, []string{"volume-3"})
+		wantNext(t, environ, []string{"volume-3"})
+		wantNext(t, other, []string{"filesystem-0-0", "volume-0-0"})
+	}
+	// It is a request, and no fact: who watches later is not told.
+	later := follows(t, w.ForEnviron().WatchRetries)
+	wantNext(t, later, nil)
+	w.must(w.RetryStorage([]string{"e"}))
+	wantNext(t, later, []string{"volume-4"})
+}
+
 // A watcher tells of each step of a life, but not of what the worker itself records.
 func TestWatchersTellOfLives(t *testing.T) {
 	w := newWorld(t)

@@ -130,6 +130,16 @@ type FilesystemSizeAccessor interface {
 	FilesystemSizes([]names.FilesystemTag) ([]params.SizeResult, error)
 }
 
+// RetryAccessor is an optional capability of a [LifecycleManager] of a state whose users
+// can ask that what has failed be tried again. Without it that is when its delay is over,
+// or something changes.
+type RetryAccessor interface {
+	// WatchRetries watches what of the worker's scope is to be tried again at once. It
+	// sends the tags of volumes and filesystems; their attachments are meant too. What the
+	// worker does not know, or has no failure of, it does nothing about.
+	WatchRetries() (watcher.StringsWatcher, error)
+}
+
 // VolumeAttachmentPlanAccessor is an optional capability of a [VolumeAccessor] of
 // a state that keeps attachment plans: what a machine must do itself before a
 // volume that is attached to it shows as a block device. Without it, plans are

@@ -267,6 +267,12 @@ func (c Config) attempts() (AttemptAccessor, bool) {
 	return accessor, ok
 }
 
+// retries returns the accessor of what is to be tried again, if the state has one.
+func (c Config) retries() (RetryAccessor, bool) {
+	accessor, ok := c.Life.(RetryAccessor)
+	return accessor, ok
+}
+
 // owners returns the accessor of owners, if the state knows them.
 func (c Config) owners() (OwnerAccessor, bool) {
 	accessor, ok := c.Life.(OwnerAccessor)

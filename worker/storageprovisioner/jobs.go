@@ -74,12 +74,17 @@ func (l *loop) watchEnviron() (reply, error) {
 			planned = start(started, "attachment plans", accessor.WatchVolumeAttachmentPlans)
 		}
 	}
+	var retries <-chan []string
+	if accessor, ok := l.config.retries(); ok {
+		retries = start(started, "retries", accessor.WatchRetries)
+	}
 	if err := started.result(); err != nil {
 		return nil, err
 	}
 	return func() {
 		l.own(started)
 		l.watches.environ = environ
+		l.watches.retries = retries
 		l.watches.blockDevices = devices
 		l.watches.plans = planned
 	}, nil

@@ -83,6 +83,7 @@ type watches struct {
 	volumeAttachments     <-chan []params.MachineStorageId
 	filesystemAttachments <-chan []params.MachineStorageId
 	plans                 <-chan []params.MachineStorageId
+	retries               <-chan []string
 }
 
 // endedWatch is the end of a watcher.
@@ -209,6 +210,12 @@ func (l *loop) serve() error {
 			}
 			l.attachmentsChanged(plan.Plan, ids)
 
+		case tags, ok := <-l.watches.retries:
+			if !ok {
+				return l.closed("retries")
+			}
+			l.retry(tags)
+
 		case host := <-l.machineChanged:
 			l.todo.instances.add(host)
 
@@ -281,6 +288,29 @@ func (l *loop) storageChanged(kind plan.Kind, ids []string, valid func(string) b
 		l.core.Changed(key)
 	}
 	l.core.Listed(kind)
+}
+
+// retry has what has failed of volumes and filesystems tried again.
+func (l *loop) retry(tags []string) {
+	l.core.At(l.config.Clock.Now())
+	for i, text := range tags {
+		if l.killedAt(i) {
+			return
+		}
+		if len(text) > longestID {
+			l.isNonsense(fmt.Sprintf("watching retries: %q is no volume's or filesystem's tag", cutAt(text, longestID)))
+			continue
+		}
+		tag, _ := names.ParseTag(text)
+		switch tag := tag.(type) {
+		case names.VolumeTag:
+			l.core.Retry(plan.Key{Kind: plan.Volume, ID: tag.Id()})
+		case names.FilesystemTag:
+			l.core.Retry(plan.Key{Kind: plan.Filesystem, ID: tag.Id()})
+		default:
+			l.isNonsense(fmt.Sprintf("watching retries: %q is no volume's or filesystem's tag", text))
+		}
+	}
 }
 
 // isNonsense logs what a watcher has sent that is no id: each once, however often it is

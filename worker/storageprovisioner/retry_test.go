@@ -1,6 +1,7 @@
 package storageprovisioner_test
 
 import (
+	"strings"
 	"time"
 
 	"github.com/juju/errors"
@@ -10,6 +11,9 @@ import (
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/testing/calls"
+	"github.com/stowage-io/stowage/testing/watchertest"
+	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
 type retrySuite struct{ baseSuite }
@@ -87,6 +91,10 @@ var failing = []struct {
 
 // eachFailing runs a test on a fresh worker for each operation.
 func (s *retrySuite) eachFailing(c *gc.C, test func(call, subject string, setUp func())) {
+	s.eachFailingWith(c, func() storageprovisioner.Config { return s.config(c, false) }, test)
+}
+
+func (s *retrySuite) eachFailingWith(c *gc.C, config func() storageprovisioner.Config, test func(call, subject string, setUp func())) {
 	for i, f := range failing {
 		if i > 0 {
 			s.TearDownTest(c)
@@ -94,9 +102,91 @@ func (s *retrySuite) eachFailing(c *gc.C, test func(call, subject string, setUp 
 		}
 		c.Logf("--- %s", f.call)
 		s.addMachine("0", "instance-0")
-		s.startEnviron(c)
+		s.start(c, config())
 		test(f.call, f.subject, func() { f.setUp(s, c) })
 	}
+}
+
+// retriable is a state whose users can ask that something be tried again.
+type retriable struct {
+	storageprovisioner.LifecycleManager
+	retries *watchertest.Strings
+}
+
+func (r retriable) WatchRetries() (watcher.StringsWatcher, error) { return r.retries, nil }
+
+// 24: what a user asks for is done at once, whatever is failing, and whether it is tried
+// again later or given up. It counts as the first attempt then.
+func (s *retrySuite) TestWhatHasFailedIsTriedAgainOnRequest(c *gc.C) {
+	var retries *watchertest.Strings
+	config := func() storageprovisioner.Config {
+		cfg := s.config(c, false)
+		retries = watchertest.New[[]string]()
+		cfg.Life = retriable{cfg.Life, retries}
+		return cfg
+	}
+	s.eachFailingWith(c, config, func(call, subject string, setUp func()) {
+		tag, _, _ := strings.Cut(subject, " ")
+		// It is given up at once.
+		s.source.FailItemAlways(call, subject, errors.WithType(errors.New("never"), storage.ErrPermanent))
+		setUp()
+		s.Next(c, call)
+		s.statuses(c)
+		retries.Deliver(c, []string{"volume-7", "filesystem-7"})
+		s.barrier(c)
+		c.Check(s.Count(call), gc.Equals, 1, gc.Commentf("%s came though something else was asked for", call))
+		s.source.FailItemAlways(call, subject, errors.New("boom"))
+		retries.Deliver(c, []string{tag})
+		s.Next(c, call)
+		s.statuses(c)
+		s.advance(c, backoff[0]-1)
+		s.barrier(c)
+		c.Check(s.Count(call), gc.Equals, 2)
+		retries.Deliver(c, []string{tag})
+		s.Next(c, call)
+		s.statuses(c)
+		s.source.FailItemAlways(call, subject, nil)
+		s.advance(c, backoff[0])
+		s.Next(c, call)
+		s.barrier(c)
+		retries.Deliver(c, []string{tag})
+		s.barrier(c)
+		c.Check(s.Count(call), gc.Equals, 4, gc.Commentf("%s had not failed", call))
+		s.noTimer(c)
+	})
+}
+
+// What the state has refused to record is recorded on request too.
+func (s *retrySuite) TestWhatIsNotRecordedIsRecordedOnRequest(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	cfg := s.config(c, false)
+	retries := watchertest.New[[]string]()
+	cfg.Life = retriable{cfg.Life, retries}
+	s.start(c, cfg)
+	s.state.FailItemAlways("SetVolumeInfo", "volume-0", errors.New("database is locked"))
+	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.volumesChanged(c, "0")
+	s.Next(c, "SetVolumeInfo")
+	s.barrier(c)
+	s.state.FailItemAlways("SetVolumeInfo", "volume-0", nil)
+	retries.Deliver(c, []string{v})
+	s.Next(c, "SetVolumeInfo")
+	s.barrier(c)
+	c.Check(s.Count("CreateVolumes"), gc.Equals, 1)
+}
+
+func (s *retrySuite) TestBadRequestsToTryAgain(c *gc.C) {
+	cfg := s.config(c, false)
+	retries := watchertest.New[[]string]()
+	cfg.Life = retriable{cfg.Life, retries}
+	s.start(c, cfg)
+	retries.Deliver(c, []string{"machine-0", "", strings.Repeat("x", 1000)})
+	s.barrier(c)
+	warned := s.log.warned()
+	c.Assert(warned, gc.HasLen, 3)
+	c.Check(warned[0], gc.Matches, `watching retries: "machine-0" is no volume's or filesystem's tag`)
+	retries.Close(nil)
+	c.Check(s.waited(c), gc.ErrorMatches, "watching retries: .*")
 }
 
 // 24

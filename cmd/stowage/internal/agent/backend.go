@@ -279,6 +279,15 @@ func (b *backend) Release(_ context.Context, names []string) error {
 	return b.change(names, b.state.ReleaseStorage)
 }
 
+// Retry is part of control.Backend.
+func (b *backend) Retry(_ context.Context, names []string) error {
+	found, err := b.choose(names)
+	if err != nil {
+		return err
+	}
+	return errors.Trace(b.state.RetryStorage(fullNames(found)))
+}
+
 // change calls do with the full names of what names mean.
 func (b *backend) change(names []string, do func([]string) error) error {
 	if len(names) == 0 {
@@ -290,11 +299,15 @@ func (b *backend) change(names []string, do func([]string) error) error {
 	if err != nil {
 		return err
 	}
+	return errors.Trace(do(fullNames(found)))
+}
+
+func fullNames(found []state.Storage) []string {
 	full := make([]string, len(found))
 	for i, s := range found {
 		full[i] = s.Name
 	}
-	return errors.Trace(do(full))
+	return full
 }
 
 // Backup is part of control.Backend.

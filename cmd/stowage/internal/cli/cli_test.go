@@ -100,6 +100,11 @@ func (b *backend) Release(_ context.Context, names []string) error {
 	return b.err
 }
 
+func (b *backend) Retry(_ context.Context, names []string) error {
+	b.note("retry %q", names)
+	return b.err
+}
+
 func (b *backend) Orphans(context.Context) ([]control.Orphan, error) {
 	b.note("orphans")
 	return b.orphans, b.err
@@ -268,6 +273,9 @@ func TestExitStatusAndErrors(t *testing.T) {
 		{nil, []string{"apply"}, 2, "stowage: required flag(s) \"file\" not set\nRun `stowage --help` for how it is used.\n"},
 		{nil, []string{"status", "-o", "xml"}, 2, "stowage: -o \"xml\" is not known: write table, json or yaml\n"},
 		{nil, []string{"status", "-o", "json", "--watch"}, 2, "stowage: --watch goes with -o table only\n"},
+		{nil, []string{"retry"}, 2, "stowage: name the storage to try again, or give --all\n"},
+		{nil, []string{"retry", "x", "--all"}, 2, "stowage: name the storage to try again, or give --all\n"},
+		{unknown, []string{"retry", "nowhere"}, 1, "stowage: storage nowhere\\x1b[2J\\nforged not found\n"},
 		{nil, []string{"detach", "x", "--timeout", "-1s"}, 2, "stowage: --timeout -1s is negative\n"},
 		{nil, []string{"status", "--data-dir", ""}, 2, "stowage: --data-dir is empty\n"},
 		{nil, []string{"status", "--socket", "/" + strings.Repeat("a", 107)}, 2, "stowage: the socket's path \"/" + strings.Repeat("a", 107) + "\" is longer than 107 bytes: choose a shorter --socket\n"},
@@ -435,6 +443,7 @@ func TestWaitingEnds(t *testing.T) {
 		{"detached by somebody else", []string{"attach", "data", "--wait"}, []control.Event{event(attaching), event(detached)},
 			1, "data attaching\ndata detached\n", "stowage: 1 of 1 not attached: data detached\n"},
 		{"not asked to wait", []string{"remove", "data"}, nil, 0, "", ""},
+		{"tried again", []string{"retry", "data"}, nil, 0, "", ""},
 	} {
 		t.Run(test.about, func(t *testing.T) {
 			t.Parallel()

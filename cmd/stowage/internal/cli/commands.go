@@ -332,6 +332,25 @@ func (c *common) changeCommand(
 	return cmd
 }
 
+func (c *common) retryCommand() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "retry NAME... | --all",
+		Short: "Try again at once what has failed",
+		Long: `Tries again at once what has failed of storage, without the delay that grows with each
+failure, and what was given up too. NAME is also all of NAME/0, NAME/1, and so on. What
+has not failed goes on as it does. "stowage status --watch" shows what comes of it.`,
+		RunE: c.ask(func(ctx context.Context, client *control.Client, names []string) error {
+			if all == (len(names) > 0) {
+				return errors.WithType(errors.New("name the storage to try again, or give --all"), errUsage)
+			}
+			return client.Retry(ctx, names)
+		}),
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "all storage")
+	return cmd
+}
+
 func (c *common) reportCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "report",

@@ -107,6 +107,11 @@ func (c *Client) Release(ctx context.Context, names []string) error {
 	return c.change(ctx, "release", names)
 }
 
+// Retry asks that what has failed of storage be tried again at once; no names mean all.
+func (c *Client) Retry(ctx context.Context, names []string) error {
+	return c.change(ctx, "retry", names)
+}
+
 // Resize asks that storage grow.
 func (c *Client) Resize(ctx context.Context, args ResizeArgs) (ChangesResult, error) {
 	return ask[ChangesResult](ctx, c, "resize", args)

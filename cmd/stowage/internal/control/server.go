@@ -46,6 +46,9 @@ type Backend interface {
 	// Release asks that the named storage be detached and forgotten, with its data
 	// left where it is.
 	Release(ctx context.Context, names []string) error
+	// Retry asks that what has failed of the named storage, or of all where none is
+	// named, be tried again at once.
+	Retry(ctx context.Context, names []string) error
 	// Resize asks that storage grow. It returns when that is recorded, not when it
 	// is done.
 	Resize(context.Context, ResizeArgs) (ChangesResult, error)
@@ -321,7 +324,8 @@ func (s *Server) routes() http.Handler {
 		return storageResult{found}, err
 	}))
 	for verb, do := range map[string]func(context.Context, []string) error{
-		"attach": b.Attach, "detach": b.Detach, "remove": b.Remove, "release": b.Release, "remove-pools": b.RemovePools,
+		"attach": b.Attach, "detach": b.Detach, "remove": b.Remove, "release": b.Release, "retry": b.Retry,
+		"remove-pools": b.RemovePools,
 	} {
 		mux.Handle("POST /v1/"+verb, call(s, func(ctx context.Context, args namesArgs) (struct{}, error) {
 			return struct{}{}, do(ctx, args.Names)

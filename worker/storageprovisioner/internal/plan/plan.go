@@ -420,6 +420,33 @@ func (c *Core) Refresh() {
 	}
 }
 
+// Retry has what has failed of a volume or filesystem, and of its attachments and plans,
+// tried again at once, as if it had not been tried before.
+func (c *Core) Retry(key Key) {
+	s := c.find(key)
+	if s == nil {
+		return
+	}
+	c.retry(s)
+	for a := s.attachments.first; a != nil; a = a.next {
+		c.retry(a)
+	}
+}
+
+func (c *Core) retry(e *entity) {
+	if _, ok := c.unreadable[e.key()]; ok {
+		c.read(e)
+	}
+	switch {
+	case e.phase == scheduled, e.stalled != notStalled:
+		c.refresh(e)
+		c.settle(e)
+	case e.phase == publishing && e.work.refused != nil && !e.work.refused.due.IsZero():
+		c.options.Timetable.Remove(e)
+		c.Due([]any{e})
+	}
+}
+
 // Resync makes all that has stalled go again, asks anew about what is waited for,
 // and has read anew all that is known.
 func (c *Core) Resync() {

@@ -1,0 +1,57 @@
+package state
+
+import (
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/watcher"
+)
+
+// RetryStorage asks that what has failed of the named instances be tried again at once, all
+// or none. A name that is not there is an error, satisfying errors.IsNotFound. Only workers
+// that run now are told: one that starts tries everything.
+func (st *State) RetryStorage(names []string) error {
+	return st.update(func(tx *txn) error {
+		for _, name := range names {
+			i, ok := read[instance](&tx.reader, storageKey(name))
+			if !ok {
+				return errors.NotFoundf("storage %q", name)
+			}
+			for _, entry := range i.index(nil, name) {
+				if key := entry.retryKey(); key != "" {
+					tx.next(key)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// retryKey has a count, which goes up when what is in this place is to be tried again. It is
+// empty where the place of the volume or filesystem itself stands for this one. A plan has its
+// own: it may be another worker's.
+func (p place) retryKey() string {
+	switch p.kind {
+	case volumeIndex, filesystemIndex:
+		return retryPrefix(entityTag(p.of).scope()) + p.of
+	case planIndex:
+		return retryPrefix(p.at) + p.of
+	}
+	return ""
+}
+
+// WatchRetries tells of the scope's volumes and filesystems that are to be tried again, by
+// their tags.
+func (a *Accessor) WatchRetries() (watcher.StringsWatcher, error) {
+	w, err := watch(a.st, retryPrefix(a.scope), kv.FromNow, func(keys []string) ([]string, error) {
+		tags := make([]string, len(keys))
+		for i, key := range keys {
+			tags[i] = lastComponent(key)
+		}
+		return tags, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}

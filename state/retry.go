@@ -1,15 +1,20 @@
 package state
 
 import (
+	"time"
+
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/watcher"
 )
 
 // RetryStorage asks that what has failed of the named instances be tried again at once, all
-// or none. A name that is not there is an error, satisfying errors.IsNotFound. Only workers
-// that run now are told: one that starts tries everything.
+// or none, and takes back that it has failed for good. A name that is not there is an error,
+// satisfying errors.IsNotFound. Only workers that run now are told: one that starts tries
+// everything.
 func (st *State) RetryStorage(names []string) error {
 	return st.update(func(tx *txn) error {
 		for _, name := range names {
@@ -22,9 +27,39 @@ func (st *State) RetryStorage(names []string) error {
 					tx.next(key)
 				}
 			}
+			err := tx.change(name, &i, func() error {
+				for _, e := range i.entities() {
+					e.tryAgain(tx.now)
+				}
+				return nil
+			})
+			if err != nil {
+				return errors.Trace(err)
+			}
 		}
 		return nil
 	})
+}
+
+// tryAgain takes back the status "error" of an entity that is to be attached: who waits for
+// it then waits for what comes of the next attempt.
+func (e *entity) tryAgain(now time.Time) {
+	if e.Attachment == nil || e.Attachment.Life != life.Alive {
+		return
+	}
+	next := status.Attaching
+	if e.Info == nil {
+		next = status.Pending
+	}
+	statuses := []*StatusInfo{&e.Status}
+	if plan := e.plan(); plan != nil && plan.Status != nil {
+		statuses = append(statuses, plan.Status)
+	}
+	for _, s := range statuses {
+		if s.Status == status.Error {
+			s.set(next, "trying again: "+s.Message, now)
+		}
+	}
 }
 
 // retryKey has a count, which goes up when what is in this place is to be tried again. It is

@@ -11,6 +11,7 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/watcher"
@@ -128,6 +129,31 @@ func TestRetriesAreToldToTheirWorkers(t *testing.T) {
 	wantNext(t, later, nil)
 	w.must(w.RetryStorage([]string{"e"}))
 	wantNext(t, later, []string{"volume-4"})
+}
+
+// What is tried again is not in error until that has failed too. The status of what is on its
+// way out stays: it says what is wrong until it is gone.
+func TestRetryTakesBackTheError(t *testing.T) {
+	w := newWorld(t)
+	w.add("made", "loop", filesystem)
+	w.add("going", "tmpfs", filesystem)
+	w.work()
+	w.add("new", "loop", filesystem)
+	w.must(w.RemoveStorage([]string{"going"}))
+	for _, tag := range []string{"filesystem-0-0", "filesystem-0-1", "volume-0-1"} {
+		w.setStatus(tag, "error", "no room")
+	}
+	w.must(w.RetryStorage([]string{"made", "going", "new"}))
+	if s := w.one("made"); s.Filesystem.Status != status.Attaching || s.Filesystem.Message != "trying again: no room" || s.Volume.Status != status.Attached {
+		t.Errorf("what had been made: %+v, %+v", s.Volume, s.Filesystem)
+	}
+	if s := w.one("new"); s.Volume.Status != status.Pending || s.Volume.Message != "trying again: no room" {
+		t.Errorf("what had not been made: %+v", s.Volume)
+	}
+	if s := w.one("going"); s.Status != status.Error || s.Message != "no room" {
+		t.Errorf("what is on its way out: %+v", s)
+	}
+	w.check()
 }
 
 // A watcher tells of each step of a life, but not of what the worker itself records.

@@ -145,3 +145,20 @@ type BackingDevices interface {
 	// Filesystem returns the filesystem, if it is made and known.
 	Filesystem(names.FilesystemTag) (Filesystem, bool)
 }
+
+// FileVolumes is an optional capability of a [VolumeSource] whose volumes are files of
+// this machine.
+type FileVolumes interface {
+	// VolumeFile returns the absolute path at which the source keeps the file of a
+	// volume. It does no I/O, and says nothing about what is there.
+	VolumeFile(volumeId string) string
+}
+
+// BackingFiles is an optional capability of [BackingDevices] that know where the files
+// behind block devices are: a file tells which parts of it were never written, and a
+// block device has to be read.
+type BackingFiles interface {
+	// BackingFile returns the path at which the source of an attached volume keeps
+	// its file ([FileVolumes]), if it is known. What is there may be another file.
+	BackingFile(names.VolumeTag) (string, bool)
+}

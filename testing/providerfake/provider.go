@@ -63,6 +63,8 @@ type Options struct {
 	FixedSize bool
 	// Remark is the answer of storage.FilesystemRemarker; nil: nothing.
 	Remark func(filesystemId string) string
+	// VolumeFile is the answer of storage.FileVolumes; nil: nothing.
+	VolumeFile func(volumeId string) string
 
 	// MaxConcurrentCalls is that of storage.ConcurrentSource; 0: one at a time.
 	MaxConcurrentCalls int
@@ -118,6 +120,7 @@ var (
 	_ storage.VolumeResizer           = (*Provider)(nil)
 	_ storage.FilesystemResizer       = (*Provider)(nil)
 	_ storage.FilesystemRemarker      = (*Provider)(nil)
+	_ storage.FileVolumes             = (*Provider)(nil)
 	_ storage.VolumeOwnerLister       = (*Provider)(nil)
 	_ storage.FilesystemOwnerLister   = (*Provider)(nil)
 	_ storage.VolumeTagger            = (*Provider)(nil)
@@ -276,6 +279,15 @@ func (p *Provider) FilesystemRemark(filesystemId string) string {
 		return ""
 	}
 	return p.Options.Remark(filesystemId)
+}
+
+// VolumeFile is part of storage.FileVolumes.
+func (p *Provider) VolumeFile(volumeId string) string {
+	p.asked("VolumeFile")
+	if p.Options.VolumeFile == nil {
+		return ""
+	}
+	return p.Options.VolumeFile(volumeId)
 }
 
 // asked runs what the script has for a question, which has no error to return.

@@ -430,6 +430,7 @@ func TestCallThatPanics(t *testing.T) {
 		"Dynamic":                  func() { p.Dynamic() },
 		"MaxConcurrentCalls":       func() { p.MaxConcurrentCalls() },
 		"FilesystemRemark":         func() { p.FilesystemRemark("fs-0") },
+		"VolumeFile":               func() { p.VolumeFile("vol-0") },
 		"ShouldCreateVolume":       func() { p.ShouldCreateVolume(volume0) },
 		"ShouldCreateFilesystem":   func() { p.ShouldCreateFilesystem(filesystem0) },
 		"ShouldDestroyVolume":      func() { p.ShouldDestroyVolume("vol-0") },

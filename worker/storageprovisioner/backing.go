@@ -10,12 +10,14 @@ import (
 )
 
 // backing is what the worker knows of block devices and filesystems, for the source
-// of managed filesystems to look at during a call. The loop writes it. It is nil in the
-// environment's scope, which has no such source, and remembers nothing then.
+// of managed filesystems to look at during a call. The loop writes it, and the hands write
+// where the files of volumes are. It is nil in the environment's scope, which has no such
+// source, and remembers nothing then.
 type backing struct {
 	mu          sync.RWMutex
 	devices     byid.Map[storage.BlockDevice]
 	filesystems byid.Map[storage.Filesystem]
+	files       byid.Map[string]
 }
 
 // BlockDevice is part of storage.BackingDevices.
@@ -26,6 +28,11 @@ func (b *backing) BlockDevice(volume names.VolumeTag) (storage.BlockDevice, bool
 // Filesystem is part of storage.BackingDevices.
 func (b *backing) Filesystem(filesystem names.FilesystemTag) (storage.Filesystem, bool) {
 	return look(b, &b.filesystems, filesystem)
+}
+
+// BackingFile is part of storage.BackingFiles.
+func (b *backing) BackingFile(volume names.VolumeTag) (string, bool) {
+	return look(b, &b.files, volume)
 }
 
 func look[T any](b *backing, in *byid.Map[T], tag names.Tag) (found T, ok bool) {
@@ -58,6 +65,18 @@ func (b *backing) setFilesystem(fs storage.Filesystem) {
 func (b *backing) forgetFilesystem(filesystem string) {
 	if b != nil {
 		forget(b, &b.filesystems, filesystem)
+	}
+}
+
+func (b *backing) setFile(volume, path string) {
+	if b != nil && path != "" {
+		remember(b, &b.files, volume, path)
+	}
+}
+
+func (b *backing) forgetFile(volume string) {
+	if b != nil {
+		forget(b, &b.files, volume)
 	}
 }
 

@@ -150,3 +150,27 @@ func (s *backingSuite) TestDeviceThatComesWithAnErrorIsNotKnown(c *gc.C) {
 	c.Check(ok, jc.IsFalse)
 	c.Check(s.log.warned(), gc.HasLen, 0)
 }
+
+// 20: where the file of a volume is, is shown from its attachment to its detachment.
+func (s *backingSuite) TestFileOfAVolumeIsShownWhileItIsAttached(c *gc.C) {
+	s.source.Options.VolumeFile = func(id string) string { return "/files/" + id }
+	s.addMachine("0", "instance-0")
+	s.startMachine(c)
+	_, a := s.addVolumeOn(machineTag("0"), "7", "dynamic")
+	s.volumesChanged(c, "7")
+	s.volumeAttachmentsChanged(c, machineTag("0"), "7")
+	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-7 machine-0")
+	file := func() (string, bool) {
+		s.barrier(c)
+		return s.backing.(storage.BackingFiles).BackingFile(names.NewVolumeTag("7"))
+	}
+	got, ok := file()
+	c.Check(ok, jc.IsTrue)
+	c.Check(got, gc.Equals, "/files/vol-7")
+
+	s.setLife(a, life.Dying)
+	s.volumeAttachmentsChanged(c, machineTag("0"), "7")
+	s.AwaitCall(c, "RemoveAttachments", "volume-7 machine-0")
+	_, ok = file()
+	c.Check(ok, jc.IsFalse)
+}

@@ -202,6 +202,7 @@ func (e *environ) open(key plan.Source) (*source, error) {
 			source:     volumes,
 			qualifiers: capabilities[storage.VolumeQualifier](of),
 			guards:     capabilities[storage.VolumeDeletionGuard](of),
+			backing:    e.backing,
 		}, maxCalls, of...), nil
 	}
 	filesystems, err := p.FilesystemSource(settings)

@@ -14,6 +14,8 @@ type volumeOps struct {
 	source     storage.VolumeSource
 	qualifiers []storage.VolumeQualifier
 	guards     []storage.VolumeDeletionGuard
+	// backing remembers where the files of attached volumes are.
+	backing *backing
 }
 
 func (o volumeOps) create(call calling, items []plan.Item) []plan.Result {
@@ -41,6 +43,7 @@ func (o volumeOps) create(call calling, items []plan.Item) []plan.Result {
 				if err := checkAttached(p.Tag, a.Volume, machine, a.Machine); err != nil {
 					return doubtful(err)
 				}
+				o.noteFile(call, p.Tag, r.Volume.VolumeId)
 				result.Attached = plan.Key{Kind: plan.VolumeAttachment, ID: p.Tag.Id(), Host: machine.String()}
 				result.AttachedInfo = storage.VolumeAttachment{
 					Volume: p.Tag, Machine: machine, VolumeAttachmentInfo: a.VolumeAttachmentInfo,
@@ -62,6 +65,7 @@ func (o volumeOps) attach(call calling, items []plan.Item) []plan.Result {
 			if err := checkAttached(p.Volume, r.VolumeAttachment.Volume, p.Machine, r.VolumeAttachment.Machine); err != nil {
 				return doubtful(err)
 			}
+			o.noteFile(call, p.Volume, p.VolumeId)
 			return plan.Result{Info: storage.VolumeAttachment{
 				Volume: p.Volume, Machine: p.Machine, VolumeAttachmentInfo: r.VolumeAttachment.VolumeAttachmentInfo,
 			}}
@@ -71,7 +75,22 @@ func (o volumeOps) attach(call calling, items []plan.Item) []plan.Result {
 func (o volumeOps) detach(call calling, items []plan.Item) []plan.Result {
 	return bulk(call, items, arguments(items, volumeAttachmentParams), func(args []storage.VolumeAttachmentParams) ([]error, error) {
 		return o.source.DetachVolumes(call.ctx, args)
-	}, onlyError)
+	}, func(p storage.VolumeAttachmentParams, err error) plan.Result {
+		if err == nil {
+			o.backing.forgetFile(p.Volume.Id())
+		}
+		return plan.Result{Err: err}
+	})
+}
+
+// noteFile remembers where the file of an attached volume is, if its source tells. Where
+// that is not known, more of the device is read before it is formatted.
+func (o volumeOps) noteFile(call calling, tag names.VolumeTag, id string) {
+	if files, ok := o.source.(storage.FileVolumes); ok {
+		_ = call.call(theProvider, func() string { return "asking for the file of " + names.ReadableString(tag) }, func() {
+			o.backing.setFile(tag.Id(), files.VolumeFile(id))
+		})
+	}
 }
 
 func (o volumeOps) destroy(call calling, items []plan.Item) []plan.Result {

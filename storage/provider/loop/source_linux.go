@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"path/filepath"
 	"sync"
 
 	"github.com/juju/errors"
@@ -19,6 +20,9 @@ func newSource(dir string) (storage.VolumeSource, error) {
 type source struct {
 	dir string
 }
+
+// filesDir is where the files of volumes are in the source's directory.
+const filesDir = "volumes"
 
 // record is what is kept of a volume, by its id.
 type record struct {
@@ -103,11 +107,16 @@ func (s *space) done(size uint64, made bool) {
 }
 
 func (s *source) begin(ctx context.Context) (*call, error) {
-	c, err := object.Begin(ctx, s.dir, "volumes")
+	c, err := object.Begin(ctx, s.dir, filesDir)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	return &call{Call: c, scan: sync.OnceValues(loopdev.Scan)}, nil
+}
+
+// VolumeFile implements [storage.FileVolumes].
+func (s *source) VolumeFile(volumeId string) string {
+	return filepath.Join(s.dir, filesDir, volumeId)
 }
 
 // ValidateVolumeParams implements [storage.VolumeSource].

@@ -150,6 +150,9 @@ func (t *LoopTest) Attach(tag names.VolumeTag, readOnly bool) string {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("attached %+v, want %+v", got, want)
 	}
+	if file := t.Source.(storage.FileVolumes).VolumeFile(tag.String()); file != t.File(tag) {
+		t.Errorf("the file is said to be at %s", file)
+	}
 	return "/dev/" + got.DeviceName
 }
 

@@ -109,6 +109,7 @@ func foreignData() []foreign {
 		{"random bytes after the beginning", at(func(int64) int64 { return 4<<20 - 4096 })},
 		{"random bytes before the end", at(func(size int64) int64 { return size - 4<<20 })},
 		{"random bytes at the end", at(func(size int64) int64 { return size - 4096 })},
+		{"one byte in the middle", func(t *testing.T, path string, size int64) { writeAt(t, path, size/2+12345, []byte{1}) }},
 		{"one byte", func(t *testing.T, path string, _ int64) { writeAt(t, path, 12345, []byte{1}) }},
 	}
 }
@@ -240,10 +241,10 @@ func onDevice(t *testing.T, kind string) stepTest {
 func (s stepTest) device() string {
 	s.Helper()
 	devices, err := s.devices()
-	if err != nil || len(devices) == 0 {
+	if err != nil || len(devices.blocks) == 0 {
 		s.Fatalf("devices %v, %v", devices, err)
 	}
-	return "/dev/" + devices[s.volume(0)].DeviceName
+	return "/dev/" + devices.blocks[s.volume(0)].DeviceName
 }
 
 // empty takes the volumes away, of which no filesystem was made.

@@ -358,10 +358,10 @@ func (s stepTest) checkFilesystems() {
 		return
 	}
 	devices, err := s.devices()
-	if err != nil || len(devices) != s.Count {
+	if err != nil || len(devices.blocks) != s.Count {
 		s.Fatalf("devices %v, %v", devices, err)
 	}
-	for _, device := range devices {
+	for _, device := range devices.blocks {
 		check(s, s.Kind, "/dev/"+device.DeviceName)
 	}
 }

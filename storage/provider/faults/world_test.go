@@ -144,7 +144,7 @@ func (w world) importID(i int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	device, err := os.Open("/dev/" + devices[w.volume(i)].DeviceName)
+	device, err := os.Open("/dev/" + devices.blocks[w.volume(i)].DeviceName)
 	if err != nil {
 		return "", err
 	}
@@ -183,13 +183,23 @@ func (w world) filesystemSource() (storage.FilesystemSource, error) {
 	return provider.NewManagedFilesystemSource(w.dir(), devices), err
 }
 
-// known are the block devices of volumes, as a caller of a source knows them.
-type known map[names.VolumeTag]storage.BlockDevice
+// known are the block devices of volumes, and the files behind them, as a caller of a
+// source knows them.
+type known struct {
+	blocks map[names.VolumeTag]storage.BlockDevice
+	files  map[names.VolumeTag]string
+}
 
 // BlockDevice implements [storage.BackingDevices].
 func (k known) BlockDevice(tag names.VolumeTag) (storage.BlockDevice, bool) {
-	device, ok := k[tag]
+	device, ok := k.blocks[tag]
 	return device, ok
+}
+
+// BackingFile implements [storage.BackingFiles].
+func (k known) BackingFile(tag names.VolumeTag) (string, bool) {
+	file, ok := k.files[tag]
+	return file, ok
 }
 
 // Filesystem implements [storage.BackingDevices].
@@ -201,15 +211,16 @@ func (k known) Filesystem(tag names.FilesystemTag) (storage.Filesystem, bool) {
 func (w world) devices() (known, error) {
 	loops, err := loopsOf(w.beneath().dir())
 	if err != nil {
-		return nil, err
+		return known{}, err
 	}
-	devices := make(known)
+	devices := known{make(map[names.VolumeTag]storage.BlockDevice), make(map[names.VolumeTag]string)}
 	for i := range w.Count {
 		tag := w.beneath().volume(i)
 		file := filepath.Join(w.beneath().dir(), "volumes", w.beneath().id(i))
 		var st unix.Stat_t
 		if name, ok := loops[file]; ok && unix.Stat(file, &st) == nil {
-			devices[tag] = storage.BlockDevice{DeviceName: name, BusAddress: storage.LoopBusAddress(st.Dev, st.Ino)}
+			devices.files[tag] = file
+			devices.blocks[tag] = storage.BlockDevice{DeviceName: name, BusAddress: storage.LoopBusAddress(st.Dev, st.Ino)}
 		}
 	}
 	return devices, nil

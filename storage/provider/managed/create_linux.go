@@ -136,7 +136,7 @@ func (f *filesystem) makeNew(choice fsattr.Choice) error {
 	if err := checkFree(f.dev); err != nil {
 		return errors.Trace(err)
 	}
-	if err := proveBlank(f.call, f.dev); err != nil {
+	if err := f.proveBlank(); err != nil {
 		return errors.Trace(err)
 	}
 	id, err := uuid.NewRandom()
@@ -175,7 +175,7 @@ func (f *filesystem) resume() error {
 			return errors.Trace(err)
 		}
 	}
-	err = proveBlank(f.call, f.dev)
+	err = f.proveBlank()
 	var notBlank *signature.NotBlankError
 	switch {
 	case err == nil:
@@ -297,19 +297,6 @@ func checkIdentity(dev *blockdev.Device, entry storage.BlockDevice) error {
 		return errors.Errorf("%s has WWN %s by now, not %s", dev.Path(), is, entry.WWN)
 	}
 	return nil
-}
-
-// proveBlank returns nil when nothing is on the device. When something is, the
-// error is permanent, says what was found and what can be done, and wraps a
-// *signature.NotBlankError.
-func proveBlank(c *call, dev *blockdev.Device) error {
-	err := c.prober.ProveBlank(c, dev.File, dev.Size)
-	var notBlank *signature.NotBlankError
-	if errors.As(err, &notBlank) {
-		return storage.Permanent(fmt.Errorf("%s is not formatted: %w; to give that up, clear it with \"blkdiscard --zeroout %s\"",
-			dev.Path(), err, dev.Path()))
-	}
-	return errors.Annotatef(err, "%s is not formatted: it cannot be proven blank", dev.Path())
 }
 
 // checkFree returns an error that names who has the device in use.

@@ -33,6 +33,7 @@ func openVolumes(dir string) (*ours, error) {
 		return nil, errors.Trace(err)
 	}
 	known := &devices{byVolume: make(map[names.VolumeTag]storage.BlockDevice)}
+	known.files, _ = volumes.(storage.FileVolumes)
 	return &ours{
 		volumes:     volumes,
 		filesystems: provider.NewManagedFilesystemSource(filepath.Join(dir, "managed"), known),
@@ -158,6 +159,7 @@ func (t *thing) attachment() storage.FilesystemAttachmentParams {
 // devices are the block devices of the volumes. It is what a worker would know
 // from what it has attached.
 type devices struct {
+	files    storage.FileVolumes
 	mu       sync.Mutex
 	byVolume map[names.VolumeTag]storage.BlockDevice
 }
@@ -182,4 +184,12 @@ func (d *devices) BlockDevice(tag names.VolumeTag) (storage.BlockDevice, bool) {
 // Filesystem implements [storage.BackingDevices].
 func (d *devices) Filesystem(names.FilesystemTag) (storage.Filesystem, bool) {
 	return storage.Filesystem{}, false
+}
+
+// BackingFile implements [storage.BackingFiles].
+func (d *devices) BackingFile(tag names.VolumeTag) (string, bool) {
+	if d.files == nil {
+		return "", false
+	}
+	return d.files.VolumeFile(tag.String()), true
 }

@@ -8,6 +8,16 @@ import (
 	"github.com/google/uuid"
 )
 
+func isZeroAtEdges(t *testing.T, data []byte, size int64) (bool, error) {
+	t.Helper()
+	r, err := newReaderAt(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	return r.isZeroAtEdges(t.Context(), size)
+}
+
 func TestZeroEdges(t *testing.T) {
 	const size = 10 << 20
 	for _, test := range []struct {
@@ -30,7 +40,7 @@ func TestZeroEdges(t *testing.T) {
 		if test.at >= 0 {
 			data[test.at] = 1
 		}
-		zero, err := zeroEdges(bytes.NewReader(data), int64(test.size))
+		zero, err := isZeroAtEdges(t, data, int64(test.size))
 		if err != nil || zero != test.zero {
 			t.Errorf("%s: got %v, %v", test.about, zero, err)
 		}
@@ -38,10 +48,10 @@ func TestZeroEdges(t *testing.T) {
 }
 
 func TestZeroEdgesOfWhatCannotBeReadIsAnError(t *testing.T) {
-	if _, err := zeroEdges(bytes.NewReader(make([]byte, edge)), 3*edge); err == nil {
+	if _, err := isZeroAtEdges(t, make([]byte, edge), 3*edge); err == nil {
 		t.Error("a device that ends too early passes as zero")
 	}
-	if _, err := zeroEdges(bytes.NewReader(nil), 0); err == nil {
+	if _, err := isZeroAtEdges(t, nil, 0); err == nil {
 		t.Error("an empty device passes as zero")
 	}
 }

@@ -29,11 +29,6 @@ type probe struct {
 	err   error
 }
 
-// ProveBlank is [ProveBlank].
-func (p *Prober) ProveBlank(ctx context.Context, dev *os.File, size int64) error {
-	return proveBlank(ctx, dev, size, p.probe)
-}
-
 func (p *Prober) probe(ctx context.Context, dev *os.File) (Signature, error) {
 	mine := &probe{dev: dev}
 	p.mu.Lock()

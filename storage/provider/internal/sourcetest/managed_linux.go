@@ -48,6 +48,8 @@ type ManagedTest struct {
 	Blocks    map[names.VolumeTag]storage.BlockDevice
 	// Filesystems are those that the machine is known to have.
 	Filesystems map[names.FilesystemTag]storage.Filesystem
+	// Files are where the files behind the devices are known to be.
+	Files map[names.VolumeTag]string
 	// Attributes are those of the filesystem, beside its type.
 	Attributes map[string]any
 }
@@ -99,6 +101,12 @@ func (t *ManagedTest) BlockDevice(tag names.VolumeTag) (storage.BlockDevice, boo
 func (t *ManagedTest) Filesystem(tag names.FilesystemTag) (storage.Filesystem, bool) {
 	filesystem, ok := t.Filesystems[tag]
 	return filesystem, ok
+}
+
+// BackingFile implements [storage.BackingFiles].
+func (t *ManagedTest) BackingFile(tag names.VolumeTag) (string, bool) {
+	path, ok := t.Files[tag]
+	return path, ok
 }
 
 // Loop makes a blank device and makes it known as the volume's.

@@ -1,0 +1,119 @@
+//go:build linux
+
+package managed
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/juju/names/v5"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
+)
+
+// hosts are the filesystems that tell which parts of a file were never written.
+var hosts = map[string]func(t *testing.T) (dir string){
+	"ext4":  func(t *testing.T) string { return devicetest.NewDisk(t, 128<<20, "mkfs.ext4", "-q").Dir },
+	"xfs":   func(t *testing.T) string { return devicetest.NewDisk(t, 512<<20, "mkfs.xfs", "-q").Dir },
+	"btrfs": func(t *testing.T) string { return devicetest.NewDisk(t, 256<<20, "mkfs.btrfs", "-q").Dir },
+	"tmpfs": func(t *testing.T) string {
+		dir := devicetest.Dir(t)
+		if err := unix.Mount("blank", dir, "tmpfs", 0, "size=64m"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(dir, 0); err != nil {
+				t.Error(err)
+			}
+		})
+		return dir
+	},
+}
+
+// allocated makes a device over a file that has all its blocks and was never written,
+// as a loop volume is.
+func (t *managedTest) allocated(dir string) *devicetest.Loop {
+	t.Helper()
+	file := filepath.Join(dir, "volume")
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, sourcetest.ManagedExt4Size); err != nil {
+		t.Fatal(err)
+	}
+	loop := devicetest.AttachLoop(t, file)
+	t.Plug(loop, sourcetest.ManagedExt4Size)
+	t.Files = map[names.VolumeTag]string{sourcetest.ManagedVolume: file}
+	return loop
+}
+
+// writeUnsynced writes to a device, and leaves it to the kernel when that reaches the file.
+func writeUnsynced(t *testing.T, path string, at int64, data []byte) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(data, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestManagedNeverFormatsDataInTheMiddle has one byte on a device, far from both ends.
+func TestManagedNeverFormatsDataInTheMiddle(t *testing.T) {
+	for host, mount := range hosts {
+		t.Run(host, func(t *testing.T) {
+			mt := newManagedTest(t)
+			loop := mt.allocated(mount(t))
+			const at = sourcetest.ManagedExt4Size/2 + 4321
+			writeUnsynced(t, loop.Path, at, []byte{1})
+			_, err := mt.TryCreate("ext4")
+			mt.CheckError(err, true, loop.Path, "data of an unknown kind", "blkdiscard")
+			data, err := os.ReadFile(loop.Path)
+			if err != nil || data[at] != 1 {
+				t.Errorf("the data is gone: %v", err)
+			}
+		})
+	}
+}
+
+// TestManagedFormatsWhatWasNeverWritten has a file of which much was read, by which the
+// kernel takes it for data, and zeros that were written.
+func TestManagedFormatsWhatWasNeverWritten(t *testing.T) {
+	for host, mount := range hosts {
+		t.Run(host, func(t *testing.T) {
+			mt := newManagedTest(t)
+			loop := mt.allocated(mount(t))
+			if _, err := os.ReadFile(loop.File); err != nil {
+				t.Fatal(err)
+			}
+			writeUnsynced(t, loop.Path, sourcetest.ManagedExt4Size/2+4321, make([]byte, 8<<10))
+			mt.Create("ext4")
+		})
+	}
+}
+
+// TestManagedBelievesNoOtherFile has a blank file at the path at which the volume's file is
+// said to be, and data on the device.
+func TestManagedBelievesNoOtherFile(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.allocated(t.TempDir())
+	if err := os.Rename(loop.File, loop.File+".moved"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(loop.File, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(loop.File, sourcetest.ManagedExt4Size); err != nil {
+		t.Fatal(err)
+	}
+	writeUnsynced(t, loop.Path, 1<<20, []byte{1})
+	_, err := mt.TryCreate("ext4")
+	mt.CheckError(err, true, loop.Path, "data of an unknown kind")
+}

@@ -1,0 +1,68 @@
+package managed
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
+	"github.com/stowage-io/stowage/storage/provider/internal/signature"
+)
+
+// proveBlank returns nil when nothing is on the device, which is claimed and free. When
+// something is, the error is permanent, says what was found and what can be done, and wraps
+// a *signature.NotBlankError.
+func (f *filesystem) proveBlank() error {
+	err := f.readBlank()
+	var notBlank *signature.NotBlankError
+	if errors.As(err, &notBlank) {
+		return storage.Permanent(fmt.Errorf("%s is not formatted: %w; to give that up, clear it with \"blkdiscard --zeroout %s\"",
+			f.dev.Path(), err, f.dev.Path()))
+	}
+	return errors.Annotatef(err, "%s is not formatted: it cannot be proven blank", f.dev.Path())
+}
+
+// readBlank proves the device blank by the file behind it, if that is known and its
+// filesystem tells what was written, and else by reading the device.
+func (f *filesystem) readBlank() error {
+	c := f.call
+	file, err := f.openBacking()
+	if errors.Is(err, errors.NotFound) {
+		return c.prober.ProveBlank(c, f.dev.File, f.dev.Size)
+	} else if err != nil {
+		return errors.Trace(err)
+	}
+	defer file.Close()
+	if err := f.dev.Sync(); err != nil {
+		return errors.Trace(err)
+	}
+	return c.prober.ProveFileBlank(c, f.dev.File, file, f.dev.Size)
+}
+
+// openBacking opens the file behind the device. The error satisfies errors.IsNotFound where
+// there is none that is known and proves anything.
+func (f *filesystem) openBacking() (*os.File, error) {
+	files, ok := f.call.devices.(storage.BackingFiles)
+	if !ok {
+		return nil, errors.NotFoundf("knowledge of backing files")
+	}
+	volume, err := f.volume()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	path, ok := files.BackingFile(volume)
+	if !ok {
+		return nil, errors.NotFoundf("file of volume %s", volume.Id())
+	}
+	file, err := loopdev.OpenBacking(f.dev.File, path)
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	if !signature.TellsHoles(file) {
+		file.Close()
+		return nil, errors.NotFoundf("filesystem of %s that tells what was written", path)
+	}
+	return file, nil
+}

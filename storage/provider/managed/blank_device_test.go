@@ -3,13 +3,16 @@
 package managed
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/juju/names/v5"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
@@ -116,4 +119,71 @@ func TestManagedBelievesNoOtherFile(t *testing.T) {
 	writeUnsynced(t, loop.Path, 1<<20, []byte{1})
 	_, err := mt.TryCreate("ext4")
 	mt.CheckError(err, true, loop.Path, "data of an unknown kind")
+}
+
+// limited has the test's sources read nothing but the ends of devices.
+func (t *managedTest) limited() {
+	t.NewSource = func(dir string, d storage.BackingDevices) storage.FilesystemSource {
+		return &source{dir: dir, devices: d, readLimit: time.Nanosecond}
+	}
+}
+
+func TestManagedNeverFormatsWhatTakesTooLongToRead(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.limited()
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	_, err := mt.TryCreate("ext4")
+	mt.CheckError(err, true, loop.Path, "not formatted", "only 8 of its 32 MiB could be read", `attribute "uuid"`)
+	if names, _ := filepath.Glob(mt.Dir + "/*/*"); len(names) > 0 {
+		t.Errorf("a refusal left %q", names)
+	}
+	data, err := os.ReadFile(loop.File)
+	if err != nil || !bytes.Equal(data, make([]byte, sourcetest.ManagedExt4Size)) {
+		t.Errorf("the device was written to: %v", err)
+	}
+
+	// The remedy.
+	mt.Attributes = map[string]any{"uuid": mt.foreignUUID}
+	sourcetest.Command(t, "mkfs.ext4", "-q", "-U", mt.foreignUUID, loop.Path)
+	mt.Create("ext4")
+}
+
+// TestManagedFormatsALoopVolumeHoweverLongItTakesToRead has a file that was never written.
+func TestManagedFormatsALoopVolumeHoweverLongItTakesToRead(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.limited()
+	mt.allocated(t.TempDir())
+	mt.Create("ext4")
+}
+
+// TestManagedFindsFilesystemsThatLostTheirEnds has devices of which nothing is read but the
+// places where backups of superblocks are.
+func TestManagedFindsFilesystemsThatLostTheirEnds(t *testing.T) {
+	for fs, size := range map[string]int64{"ext4": 160 << 20, "xfs": sourcetest.ManagedXFSSize, "btrfs": sourcetest.ManagedBtrfsSize} {
+		t.Run(fs, func(t *testing.T) {
+			mt := newManagedTest(t)
+			mt.limited()
+			loop := mt.Loop(size)
+			sourcetest.Command(t, "mkfs."+fs, "-q", "-L", "precious", loop.Path)
+			for _, at := range []int64{0, size - 4<<20} {
+				sourcetest.WriteAt(t, loop.Path, at, make([]byte, 4<<20))
+			}
+			_, err := mt.TryCreate("ext4")
+			mt.CheckError(err, true, loop.Path, fs+` labelled "precious" with UUID`, "blkdiscard")
+		})
+	}
+}
+
+// TestManagedFinishesWhatTakesTooLongToRead has formatting interrupted before anything was
+// written: the device has been proven blank by then.
+func TestManagedFinishesWhatTakesTooLongToRead(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Create("ext4")
+	mt.editRecord(func(r *record) { r.Phase = phaseFormatting })
+	sourcetest.WriteAt(t, loop.Path, 0, make([]byte, sourcetest.ManagedExt4Size))
+	mt.limited()
+	mt.Create("ext4")
+	mt.Attach()
+	mt.Detach()
 }

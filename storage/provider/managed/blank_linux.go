@@ -12,14 +12,19 @@ import (
 )
 
 // proveBlank returns nil when nothing is on the device, which is claimed and free. When
-// something is, the error is permanent, says what was found and what can be done, and wraps
-// a *signature.NotBlankError.
+// something is, or the device cannot be read in time, the error is permanent, says what was
+// found and what can be done, and wraps a *signature.NotBlankError or *signature.UnreadError.
 func (f *filesystem) proveBlank() error {
 	err := f.readBlank()
 	var notBlank *signature.NotBlankError
 	if errors.As(err, &notBlank) {
 		return storage.Permanent(fmt.Errorf("%s is not formatted: %w; to give that up, clear it with \"blkdiscard --zeroout %s\"",
 			f.dev.Path(), err, f.dev.Path()))
+	}
+	var unread *signature.UnreadError
+	if errors.As(err, &unread) {
+		return storage.Permanent(fmt.Errorf("%s is not formatted: it cannot be proven blank: %w; if nothing is on it, make a filesystem by hand, and take that over by the attribute \"uuid\"",
+			f.dev.Path(), err))
 	}
 	return errors.Annotatef(err, "%s is not formatted: it cannot be proven blank", f.dev.Path())
 }

@@ -177,13 +177,17 @@ func (f *filesystem) resume() error {
 	}
 	err = f.proveBlank()
 	var notBlank *signature.NotBlankError
+	var unread *signature.UnreadError
 	switch {
 	case err == nil:
-	case !errors.As(err, &notBlank):
+	case errors.As(err, &notBlank):
+		if notBlank.Found.Type != "" && notBlank.Found.UUID != f.rec.UUID {
+			return errors.Trace(err)
+		}
+	case !errors.As(err, &unread):
 		return errors.Trace(err)
-	case notBlank.Found.Type != "" && notBlank.Found.UUID != f.rec.UUID:
-		return errors.Trace(err)
-	case f.dev.Size < f.rec.Size || !f.rec.Device.Proves(f.dev.Identity):
+	}
+	if err != nil && (f.dev.Size < f.rec.Size || !f.rec.Device.Proves(f.dev.Identity)) {
 		return errors.Annotate(err, "formatting was begun on a device that this one cannot be proven to be")
 	}
 	return f.format(kind)

@@ -178,6 +178,9 @@ func TestManagedNeverFormatsWhatIsNotBlank(t *testing.T) {
 		{"random bytes at the beginning", "data of an unknown kind", sourcetest.ManagedExt4Size, func(t *testing.T, path string, _ int64) {
 			sourcetest.WriteAt(t, path, 3<<20, sourcetest.RandomBytes(4096))
 		}},
+		{"one byte in the middle", "data of an unknown kind (byte 16778240 is not zero)", sourcetest.ManagedExt4Size, func(t *testing.T, path string, size int64) {
+			sourcetest.WriteAt(t, path, size/2+1024, []byte{1})
+		}},
 		{"random bytes at the end", "data of an unknown kind", sourcetest.ManagedExt4Size, func(t *testing.T, path string, size int64) {
 			sourcetest.WriteAt(t, path, size-4096, sourcetest.RandomBytes(4096))
 		}},

@@ -2,6 +2,7 @@ package managed
 
 import (
 	"context"
+	"time"
 
 	"github.com/juju/errors"
 	"github.com/moby/sys/mountinfo"
@@ -22,7 +23,8 @@ import (
 // "mkfs-options" and "mount-options" choose among the options that
 // docs/filesystems.md lists. A filesystem is made only on a device that is
 // provably blank, and afterwards known by its UUID, whatever becomes of the
-// device's name.
+// device's name. To prove it the device is read, for a minute at most, unless d is a
+// [storage.BackingFiles] and knows the file behind it.
 //
 // A filesystem that is there already is taken over, and never formatted: by the
 // attribute "uuid", where the volume is known, or else as a
@@ -45,6 +47,9 @@ func NewSource(storageDir string, d storage.BackingDevices) storage.FilesystemSo
 type source struct {
 	dir     string
 	devices storage.BackingDevices
+	// readLimit is how long a device is read to prove it blank; 0: as long as
+	// [signature.DefaultLimit].
+	readLimit time.Duration
 }
 
 // phaseFormatting: the device was blank and mkfs may have begun. There are no
@@ -85,7 +90,7 @@ func (s *source) begin(ctx context.Context) (*call, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	return &call{MountCall: c, devices: s.devices}, nil
+	return &call{MountCall: c, devices: s.devices, prober: signature.Prober{Limit: s.readLimit}}, nil
 }
 
 // filesystem is a filesystem during one bulk call.

@@ -2,25 +2,31 @@ package signature
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/internal/fsync"
+	"github.com/stowage-io/stowage/internal/superblock"
 )
 
+// DefaultLimit is how long a device is read at most to prove it blank, beside its ends.
+const DefaultLimit = time.Minute
+
 // edge is how much of each end of a device is read to prove it blank, in
-// bytes. The filesystems, volume managers, swap areas and partition tables
+// bytes. Filesystems, volume managers, swap areas and partition tables
 // that are in use keep what identifies them within it.
 const edge = 4 << 20
 
-// step is how much of that is read at a time, in bytes: so much stays in the cache
+// step is how much is read at a time, in bytes: so much stays in the cache
 // of a CPU until it has been looked at.
 const step = 512 << 10
 
@@ -31,18 +37,38 @@ const alignment = 4 << 10
 // has something on it.
 type NotBlankError struct {
 	Found Signature
+	// At is where the first byte is that was found and is not zero, in bytes, if
+	// nothing was recognized.
+	At int64
 }
 
 // Error implements error.
 func (e *NotBlankError) Error() string {
+	if e.Found.Type == "" {
+		return fmt.Sprintf("not blank: it holds %s (byte %d is not zero)", e.Found, e.At)
+	}
 	return "not blank: it holds " + e.Found.String()
 }
 
+// UnreadError is what ProveBlank returns for a device of which only a part could be read in
+// time: all of that is zero, and nothing was recognized.
+type UnreadError struct {
+	Read, Size int64 // bytes
+	Limit      time.Duration
+}
+
+// Error implements error.
+func (e *UnreadError) Error() string {
+	return fmt.Sprintf("in %s only %d of its %d MiB could be read, which are zero", e.Limit, e.Read>>20, e.Size>>20)
+}
+
+// errLimit ends the reading of a device.
+const errLimit = errors.ConstError("reading takes too long")
+
 // ProveBlank returns nil when nothing is on the block device dev, size bytes
-// long: its first and last 4 MiB read as zero, blkid recognises nothing, and
-// there is no copy of a btrfs superblock, from which all of a btrfs can be had
-// back when its beginning is lost.
-// It returns a *NotBlankError for a device that holds something, and any other
+// long: blkid recognizes nothing, and all of it reads as zero.
+// It returns a *NotBlankError for a device that holds something, an *UnreadError for one
+// that cannot be read in time, and any other
 // error when that could not be found out; such a device is not blank either.
 func ProveBlank(ctx context.Context, dev *os.File, size int64) error {
 	return new(Prober).ProveBlank(ctx, dev, size)
@@ -50,37 +76,68 @@ func ProveBlank(ctx context.Context, dev *os.File, size int64) error {
 
 // ProveBlank is [ProveBlank].
 func (p *Prober) ProveBlank(ctx context.Context, dev *os.File, size int64) error {
+	r, err := newReader(dev)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer r.close()
 	// Each takes a millisecond.
 	var found Signature
 	var probing sync.WaitGroup
 	var probeErr error
 	probing.Go(func() { found, probeErr = p.probe(ctx, dev) })
-	zero, err := hasZeroEdges(ctx, dev, size)
+	err = r.checkEdges(ctx, size)
 	probing.Wait()
-	if err == nil {
-		err = probeErr
+	if err == nil && probeErr == nil && found.Type == "" {
+		err = p.inTime(ctx, size, r, func(ctx context.Context) error {
+			return r.checkZero(ctx, edge, size-edge)
+		})
 	}
-	if err != nil {
+	if !concernsContent(err) {
 		return errors.Trace(err)
 	}
-	if found.Type == "" {
-		if found, err = btrfsCopy(dev, size); err != nil {
-			return errors.Trace(err)
-		}
+	if probeErr != nil {
+		return errors.Trace(probeErr)
 	}
-	if !zero || found.Type != "" {
-		return errors.Trace(&NotBlankError{Found: found})
-	}
-	return nil
+	return recognize(dev, size, found, err)
 }
 
-func hasZeroEdges(ctx context.Context, dev *os.File, size int64) (bool, error) {
-	r, err := newReader(dev)
-	if err != nil {
-		return false, errors.Trace(err)
+// inTime reads within the time limit: one device at a time, so that each has what the
+// machine can read in that time.
+func (p *Prober) inTime(ctx context.Context, size int64, r *reader, read func(context.Context) error) error {
+	p.reading.Lock()
+	defer p.reading.Unlock()
+	limit := cmp.Or(p.Limit, DefaultLimit)
+	limited, cancel := context.WithTimeoutCause(ctx, limit, errLimit)
+	defer cancel()
+	err := read(limited)
+	if errors.Is(err, errLimit) {
+		return &UnreadError{Read: r.read, Size: size, Limit: limit}
 	}
-	defer r.close()
-	return r.isZeroAtEdges(ctx, size)
+	return errors.Trace(err)
+}
+
+// concernsContent tells whether an error, or that there is none, says what is on a device.
+func concernsContent(err error) bool {
+	var notBlank *NotBlankError
+	var unread *UnreadError
+	return err == nil || errors.As(err, &notBlank) || errors.As(err, &unread)
+}
+
+// recognize returns what is to be said of a device on which blkid has found this, and which
+// reads as err says.
+func recognize(dev *os.File, size int64, found Signature, err error) error {
+	if found.Type == "" && err != nil {
+		backup, berr := superblock.FindBackup(dev, size)
+		if berr != nil {
+			return errors.Trace(berr)
+		}
+		found = Signature(backup)
+	}
+	if found.Type != "" {
+		return &NotBlankError{Found: found}
+	}
+	return errors.Trace(err)
 }
 
 // tellsHoles are the filesystems that tell which parts of a file were never written, and
@@ -94,66 +151,58 @@ func TellsHoles(f *os.File) bool {
 	return unix.Fstatfs(int(f.Fd()), &st) == nil && slices.Contains(tellsHoles, int64(st.Type))
 }
 
-// ProveFileBlank is [ProveBlank] of a loop device by its file, which [TellsHoles], and which
-// was size bytes long when the device was attached: what was never written is not read, and
-// all else is. What was written to the device is to have reached the file.
+// ProveFileBlank is [ProveBlank] of a loop device by its file, which [TellsHoles]: what was
+// never written is not read, and all else is. What was written to the device, size bytes
+// long, is to have reached the file.
 func (p *Prober) ProveFileBlank(ctx context.Context, dev, file *os.File, size int64) error {
 	if err := fsync.File(file); err != nil {
 		return errors.Annotatef(err, "syncing %s", file.Name())
 	}
-	zero, err := isZeroFile(ctx, file, size)
-	if err != nil || zero {
-		return errors.Trace(err)
-	}
-	found, err := p.probe(ctx, dev)
+	st, err := file.Stat()
 	if err != nil {
 		return errors.Trace(err)
-	}
-	return errors.Trace(&NotBlankError{Found: found})
-}
-
-// isZeroFile tells whether the first size bytes of a file are zero.
-func isZeroFile(ctx context.Context, f *os.File, size int64) (bool, error) {
-	st, err := f.Stat()
-	if err != nil {
-		return false, errors.Trace(err)
 	}
 	if st.Size() < size {
 		// What of the device is behind its end cannot be read.
-		return false, errors.Annotatef(unix.EIO, "%s has %d bytes, and its device %d", f.Name(), st.Size(), size)
+		return errors.Annotatef(unix.EIO, "%s has %d bytes, and its device %d", file.Name(), st.Size(), size)
 	}
-	var r *reader
-	for at := int64(0); at < size; {
-		from, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
-		if err == unix.ENXIO || err == nil && from >= size {
-			return true, nil
-		} else if err != nil {
-			return false, errors.Annotatef(err, "looking for data in %s", f.Name())
-		}
-		to, err := unix.Seek(int(f.Fd()), from, unix.SEEK_HOLE)
-		if err != nil {
-			return false, errors.Annotatef(err, "looking for the end of data in %s", f.Name())
-		}
-		// Data may be what was only read, and is in the page cache.
-		if r == nil {
-			if r, err = newReader(f); err != nil {
-				return false, errors.Trace(err)
-			}
-			defer r.close()
-		}
-		zero, err := r.isZero(ctx, from, min(to, size))
-		if err != nil || !zero {
-			return false, errors.Trace(err)
-		}
-		at = to
+	if from, _, err := nextData(file, 0, size); err != nil || from == size {
+		return errors.Trace(err)
 	}
-	return true, nil
+	r, err := newReader(file)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer r.close()
+	err = p.inTime(ctx, size, r, func(ctx context.Context) error { return r.checkData(ctx, file, size) })
+	if err == nil || !concernsContent(err) {
+		return errors.Trace(err)
+	}
+	found, perr := p.probe(ctx, dev)
+	if perr != nil {
+		return errors.Trace(perr)
+	}
+	return recognize(dev, size, found, err)
+}
+
+// nextData returns where the next data of a file begin and end that has size bytes; from is
+// size where there are none.
+func nextData(f *os.File, at, size int64) (from, to int64, err error) {
+	from, err = unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
+	if err == unix.ENXIO || err == nil && from >= size {
+		return size, size, nil
+	} else if err != nil {
+		return 0, 0, errors.Annotatef(err, "looking for data in %s", f.Name())
+	}
+	to, err = unix.Seek(int(f.Fd()), from, unix.SEEK_HOLE)
+	return from, min(to, size), errors.Annotatef(err, "looking for the end of data in %s", f.Name())
 }
 
 // reader reads a device or a file to compare it with zero.
 type reader struct {
 	io.ReaderAt
-	buf []byte
+	buf  []byte
+	read int64 // bytes
 
 	f *os.File
 }
@@ -194,36 +243,54 @@ func (r *reader) close() {
 	}
 }
 
-// isZeroAtEdges reports whether the first and last 4 MiB of size bytes read as zero.
-func (r *reader) isZeroAtEdges(ctx context.Context, size int64) (bool, error) {
+// checkEdges is checkZero of the first and last 4 MiB of size bytes.
+func (r *reader) checkEdges(ctx context.Context, size int64) error {
 	if size <= 0 {
-		return false, errors.Errorf("size %d leaves nothing to look at", size)
+		return errors.Errorf("size %d leaves nothing to look at", size)
 	}
 	firstEnd := min(edge, size)
-	zero, err := r.isZero(ctx, 0, firstEnd)
-	if err != nil || !zero {
-		return false, errors.Trace(err)
+	if err := r.checkZero(ctx, 0, firstEnd); err != nil {
+		return errors.Trace(err)
 	}
-	return r.isZero(ctx, max(firstEnd, size-edge), size)
+	return r.checkZero(ctx, max(firstEnd, size-edge), size)
 }
 
-// isZero reports whether what is in between reads as zero. A short read is an error.
-func (r *reader) isZero(ctx context.Context, from, to int64) (bool, error) {
+// checkData is checkZero of the data of a file that has size bytes. Data may be what was only
+// read, and is in the page cache.
+func (r *reader) checkData(ctx context.Context, f *os.File, size int64) error {
+	for at := int64(0); at < size; {
+		from, to, err := nextData(f, at, size)
+		if err == nil {
+			err = r.checkZero(ctx, from, to)
+		}
+		if err != nil {
+			return errors.Trace(err)
+		}
+		at = to
+	}
+	return nil
+}
+
+// checkZero returns a *NotBlankError unless what is in between reads as zero. A short read is
+// an error, and so is the end of the context.
+func (r *reader) checkZero(ctx context.Context, from, to int64) error {
 	for at := from &^ (alignment - 1); at < to; at += step {
-		if err := ctx.Err(); err != nil {
-			return false, errors.Annotatef(err, "reading at %d", at)
+		if ctx.Err() != nil {
+			return errors.Annotatef(context.Cause(ctx), "reading at %d", at)
 		}
 		want := min(step, to-at)
 		// Of a file more is read than there is, so that the length is aligned.
 		n, err := r.ReadAt(r.buf[:(want+alignment-1)&^(alignment-1)], at)
 		if int64(n) < want {
-			return false, errors.Annotatef(err, "reading %d bytes at %d", want, at)
+			return errors.Annotatef(err, "reading %d bytes at %d", want, at)
 		}
-		if !isZero(r.buf[max(0, from-at):want]) {
-			return false, nil
+		r.read += want
+		if part := r.buf[max(0, from-at):want]; !isZero(part) {
+			first := slices.IndexFunc(part, func(b byte) bool { return b != 0 })
+			return &NotBlankError{At: max(at, from) + int64(first)}
 		}
 	}
-	return true, nil
+	return nil
 }
 
 // isZero tells whether all bytes are zero: the first is, and each is what the one

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/stowage-io/stowage/storage/internal/run"
 )
@@ -14,6 +15,12 @@ import (
 // longer than its work on a device, so those who ask while it runs share the next
 // run. They are to have one context. The zero Prober is ready.
 type Prober struct {
+	// Limit is how long a device is read, beside its ends; 0: DefaultLimit.
+	Limit time.Duration
+
+	// reading is held by whoever reads a whole device.
+	reading sync.Mutex
+
 	// turn is held by whoever runs blkid.
 	turn sync.Mutex
 

@@ -1,8 +1,9 @@
 // Package signature tells what is on a block device.
 //
 // There are two questions, with a tool each. "May this be formatted?" is
-// answered by [ProveBlank] alone: it says yes only when the device was read and
-// nothing was found, by two independent ways. "Which of our filesystems is
+// answered by [ProveBlank], which says yes only when all of the device was read and
+// nothing was found, by two independent ways, or for a loop device by
+// [Prober.ProveFileBlank], which reads all of its file that was ever written. "Which of our filesystems is
 // this?" is answered by [ReadSuperblock], a small parser of the filesystems
 // that stowage makes; that it finds nothing proves nothing.
 //

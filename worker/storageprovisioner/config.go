@@ -88,6 +88,8 @@ type Config struct {
 	// Retry says when failed operations are tried again. Zero: see
 	// [RetryPolicy].
 	Retry RetryPolicy
+	// TimeLimits says how long provider calls may take. Zero: as long as they take.
+	TimeLimits TimeLimits
 	// MaxBatch caps how many operations go in one provider call; 0: no cap.
 	MaxBatch int
 	// MaxConcurrentCalls caps how many calls at once each source of a provider
@@ -160,6 +162,9 @@ func (c Config) Validate() error {
 	}
 	if c.ResyncInterval < 0 {
 		return errors.NotValidf("negative ResyncInterval %v", c.ResyncInterval)
+	}
+	if err := c.TimeLimits.validate(); err != nil {
+		return errors.Trace(err)
 	}
 	return errors.Trace(c.Retry.withDefaults().validate())
 }

@@ -51,13 +51,17 @@ func describe(batch plan.Batch, of string) string {
 
 // task is what a hand is given: a batch, and the environment in which to do it.
 type task struct {
+	// ctx ends when the worker does, or when the call has reached its time limit.
+	ctx     context.Context
 	batch   plan.Batch
 	environ *environ
+	call    *timedCall
 }
 
 // handed is what a hand gives back.
 type handed struct {
 	batch   plan.Batch
+	call    *timedCall
 	results []plan.Result
 	// calls is how many calls at once the source takes; 0: it could not be opened.
 	calls int
@@ -76,11 +80,11 @@ type hands struct {
 }
 
 // give hands a task to one that is free, or to a new one.
-func (h *hands) give(ctx context.Context, t task, start func(func()), done chan<- handed) {
+func (h *hands) give(t task, start func(func()), done chan<- handed) {
 	if h.busy == h.number {
 		h.number++
 		shelter := t.environ.config.shelter
-		start(func() { hand(ctx, shelter, &h.source, h.tasks, done) })
+		start(func() { hand(shelter, &h.source, h.tasks, done) })
 	}
 	h.busy++
 	h.tasks <- t
@@ -88,15 +92,15 @@ func (h *hands) give(ctx context.Context, t task, start func(func()), done chan<
 
 // hand has one task at a time. A source that ends the goroutine on which it is called
 // has failed, and is called on another.
-func hand(ctx context.Context, shelter *shelter, source *lazySource, tasks <-chan task, done chan<- handed) {
+func hand(shelter *shelter, source *lazySource, tasks <-chan task, done chan<- handed) {
 	var h handed
 	about := func() string { return calling{batch: h.batch}.about(h.batch.Items...) }
 	for {
 		err := shelter.apart(theProvider, about, func() {
 			for t := range tasks {
-				h = handed{batch: t.batch}
+				h = handed{batch: t.batch, call: t.call}
 				delay.At(delay.HandTask)
-				h.do(ctx, source, t)
+				h.do(source, t)
 				delay.At(delay.HandDone)
 				done <- h
 				h = handed{} // it may be large
@@ -116,7 +120,7 @@ func hand(ctx context.Context, shelter *shelter, source *lazySource, tasks <-cha
 }
 
 // do does a task. Until the source is called nothing has been done about its items.
-func (h *handed) do(ctx context.Context, from *lazySource, t task) {
+func (h *handed) do(from *lazySource, t task) {
 	config := t.environ.config
 	call := calling{shelter: config.shelter, batch: t.batch}
 	var opened *source
@@ -125,10 +129,10 @@ func (h *handed) do(ctx context.Context, from *lazySource, t task) {
 			return err
 		}
 		h.calls = opened.calls
-		if err := opened.waitToCall(ctx); err != nil {
+		if err := opened.waitToCall(t.ctx); err != nil {
 			return err
 		}
-		if call.ctx = config.CallContext(ctx); call.ctx == nil {
+		if call.ctx = config.CallContext(t.ctx); call.ctx == nil {
 			return errors.New("there is no context for provider calls")
 		}
 		return nil
@@ -141,6 +145,7 @@ func (h *handed) do(ctx context.Context, from *lazySource, t task) {
 	began := config.Clock.Now()
 	h.called = true
 	h.results = perform(call, opened)
+	explainLimit(t.ctx, h.results)
 	h.took = config.Clock.Now().Sub(began)
 }
 

@@ -253,17 +253,18 @@ func (l *loop) due() {
 	l.core.At(now)
 	var planned []any
 	for _, value := range l.schedule.Ready(now) {
-		if tag, ok := value.(statusDue); ok {
-			l.unset.due = append(l.unset.due, string(tag))
-			continue
-		}
-		if value != (resync{}) {
+		switch value := value.(type) {
+		case statusDue:
+			l.unset.due = append(l.unset.due, string(value))
+		case *timedCall:
+			l.overdue(value)
+		case resync:
+			l.scheduleResync(now)
+			l.todo.config = max(l.todo.config, configDoubted)
+			l.core.Resync()
+		default:
 			planned = append(planned, value)
-			continue
 		}
-		l.scheduleResync(now)
-		l.todo.config = max(l.todo.config, configDoubted)
-		l.core.Resync()
 	}
 	l.core.Due(planned)
 }
@@ -406,11 +407,12 @@ func (l *loop) hand(batch plan.Batch) {
 	l.config.Logger.Debugf("%s: %s %d", batch.Source, batch.Op, len(batch.Items))
 	l.observer.started(batch)
 	l.busy++
-	h.give(l.ctx, task{batch, l.environ}, l.others.Go, l.done)
+	h.give(l.begin(batch), l.others.Go, l.done)
 }
 
 // taken notes that a hand has done its task, and is free.
 func (l *loop) taken(h handed) {
+	l.end(h.call)
 	l.busy--
 	l.hands[h.batch.Source].busy--
 	l.core.At(l.config.Clock.Now())

@@ -32,6 +32,7 @@ type ManifoldConfig struct {
 	Registry           func(*config.Config) (storage.ProviderRegistry, error)
 	CallContext        func(context.Context) envcontext.ProviderCallContext
 	Retry              RetryPolicy
+	TimeLimits         TimeLimits
 	MaxBatch           int
 	MaxConcurrentCalls map[storage.ProviderType]int
 	ResyncInterval     time.Duration
@@ -182,6 +183,7 @@ func (c ManifoldConfig) workerConfig(accessors Accessors) Config {
 		Registry:           c.Registry,
 		CallContext:        c.CallContext,
 		Retry:              c.Retry,
+		TimeLimits:         c.TimeLimits,
 		MaxBatch:           c.MaxBatch,
 		MaxConcurrentCalls: c.MaxConcurrentCalls,
 		ResyncInterval:     c.ResyncInterval,

@@ -297,6 +297,7 @@ func (s *manifoldSuite) TestEveryFieldOfTheWorkersConfigIsFilledIn(c *gc.C) {
 	filled := manifold.ManifoldConfig
 	filled.CallContext = envcontext.New
 	filled.Retry.Min = time.Second
+	filled.TimeLimits.Create = time.Hour
 	filled.MaxBatch = 1
 	filled.MaxConcurrentCalls = map[storage.ProviderType]int{"dynamic": 1}
 	filled.ResyncInterval = time.Hour

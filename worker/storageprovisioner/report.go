@@ -47,6 +47,8 @@ func (l *loop) report() map[string]any {
 		}
 		if p.Failures > 0 {
 			entry["failures"] = p.Failures
+		}
+		if p.Failure != "" {
 			entry["last-failure"] = p.Failure
 		}
 		if !p.Due.IsZero() {

@@ -56,6 +56,8 @@ type Config struct {
 	Manager bool
 	// Retry says when what has failed is tried again. Zero: the worker's default.
 	Retry storageprovisioner.RetryPolicy
+	// TimeLimits says how long what providers do may take. Zero: as long as it takes.
+	TimeLimits storageprovisioner.TimeLimits
 	// MetricsAddress, where there is one, is the host and port of TCP on which
 	// metrics are served, for Prometheus. Whoever reaches it reads them.
 	MetricsAddress string

@@ -69,6 +69,7 @@ func (a *Agent) provisioner(accessorsName, scope string) storageprovisioner.Mani
 		Clock:         a.config.Clock,
 		Registry:      func(*config.Config) (storage.ProviderRegistry, error) { return a.config.Registry, nil },
 		Retry:         a.config.Retry,
+		TimeLimits:    a.config.TimeLimits,
 		Observer:      a.observe(scope),
 	}
 }

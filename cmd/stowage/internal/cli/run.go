@@ -30,6 +30,7 @@ type running struct {
 	manager   bool
 	providers []string
 	retryMin  time.Duration
+	limits    []string
 	metrics   string
 }
 
@@ -59,6 +60,8 @@ program does. docs/program-provider.md says what it is asked and what it answers
 	cmd.Flags().StringArrayVar(&flags.providers, "provider", nil, "a provider of the environment's volumes, and the program that does its work, as `NAME=PATH`; may be repeated")
 	cmd.Flags().DurationVar(&flags.retryMin, "retry-min", 30*time.Second,
 		"how long to wait before what has failed is tried again; twice as long after each further failure, up to 30 minutes")
+	cmd.Flags().StringArrayVar(&flags.limits, "time-limit", nil,
+		"how long an operation may take before it is told to end, as `OPERATION=TIME`, such as create=2h; 0s: as long as it takes; create, resize and destroy have 1h, attach and detach 30m; may be repeated")
 	cmd.Flags().StringVar(&flags.metrics, "metrics", "", "serve metrics for Prometheus on `ADDRESS`, such as localhost:9163, to whoever reaches it")
 	return cmd
 }
@@ -70,6 +73,10 @@ func (c *common) run(ctx context.Context, flags running) error {
 	}
 	if flags.retryMin <= 0 {
 		return errors.WithType(errors.Errorf("--retry-min %s is not a time to wait: write 30s or 5m", flags.retryMin), errUsage)
+	}
+	limits, err := timeLimits(flags.limits)
+	if err != nil {
+		return err
 	}
 	registry, err := providers(flags.providers)
 	if err != nil {
@@ -113,6 +120,7 @@ func (c *common) run(ctx context.Context, flags running) error {
 		Logger:     &logger,
 		Manager:    flags.manager,
 		Retry:      storageprovisioner.RetryPolicy{Min: flags.retryMin},
+		TimeLimits: limits,
 		Spec:       toApply,
 
 		MetricsAddress: flags.metrics,
@@ -126,6 +134,27 @@ func (c *common) run(ctx context.Context, flags running) error {
 		c.showProgress(ctx, a, names, logs)
 	}
 	return a.Wait()
+}
+
+// timeLimits returns the time limits that flags give, and those that are not given.
+func timeLimits(flags []string) (storageprovisioner.TimeLimits, error) {
+	limits := storageprovisioner.TimeLimits{
+		Create: time.Hour, Resize: time.Hour, Destroy: time.Hour, Attach: 30 * time.Minute, Detach: 30 * time.Minute,
+	}
+	of := map[string]*time.Duration{
+		"create": &limits.Create, "resize": &limits.Resize, "destroy": &limits.Destroy,
+		"attach": &limits.Attach, "detach": &limits.Detach,
+	}
+	for _, flag := range flags {
+		operation, text, _ := strings.Cut(flag, "=")
+		limit, err := time.ParseDuration(text)
+		if of[operation] == nil || err != nil || limit < 0 {
+			return limits, errors.WithType(errors.Errorf(
+				"--time-limit %q: write an operation (create, attach, detach, destroy, resize) and a time, as in create=2h", flag), errUsage)
+		}
+		*of[operation] = limit
+	}
+	return limits, nil
 }
 
 // providers returns the providers that every agent has, and those that flags make.

@@ -27,6 +27,9 @@ func TestBadFlagsOfTheAgentAreNamed(t *testing.T) {
 		{[]string{"--provider", "d=program"}, `--provider "d=program": provider d: program "program": the path is not absolute`},
 		{[]string{"--provider", "d=" + data}, `--provider "d=` + data + `": provider d: program "` + data + `": it is not executable: chmod 0755 it`},
 		{[]string{"--retry-min", "0s"}, "--retry-min 0s is not a time to wait: write 30s or 5m"},
+		{[]string{"--time-limit", "make=1h"}, `--time-limit "make=1h": write an operation (create, attach, detach, destroy, resize) and a time, as in create=2h`},
+		{[]string{"--time-limit", "create"}, `--time-limit "create": write an operation (create, attach, detach, destroy, resize) and a time, as in create=2h`},
+		{[]string{"--time-limit", "create=-1s"}, `--time-limit "create=-1s": write an operation (create, attach, detach, destroy, resize) and a time, as in create=2h`},
 		{[]string{"--retry-min", "-1s"}, "--retry-min -1s is not a time to wait: write 30s or 5m"},
 	} {
 		r := m.run(t.Context(), append([]string{"run"}, test.args...)...)

@@ -64,6 +64,24 @@ func (c *Core) Finished(source Source, results []Result) {
 	}
 }
 
+// Overdue takes in that a batch has been under way for so long, and is to end: until it is
+// Finished, what it does to its items goes on.
+func (c *Core) Overdue(batch Batch, taken time.Duration) {
+	since := c.now.Add(-taken).UTC().Format(time.RFC3339)
+	for i := range batch.Items {
+		e := batch.Items[i].entity
+		if e.phase != running || e.op != batch.Op || e.orphan || e.life == Gone {
+			continue
+		}
+		e.work.failure = fmt.Sprintf("under way since %s, longer than its time limit of %s", since, taken)
+		if e.op == Resize {
+			c.stand(e, fmt.Sprintf("growing to %d MiB: %s", e.wanted, e.work.failure))
+		} else {
+			c.status(e, retrying[e.op], e.explain())
+		}
+	}
+}
+
 // makeRoom makes room for what there is to publish of the results, which are many.
 func (c *Core) makeRoom(results []Result) {
 	p := &c.out.Publish

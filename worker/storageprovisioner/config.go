@@ -56,7 +56,9 @@ type Config struct {
 	// names.ModelTag).
 	Scope names.Tag
 	// StorageDir is the directory in which a machine's providers keep what
-	// they need. It must be empty in the environment's scope.
+	// they need, and in which filesystems are mounted that are wanted nowhere in
+	// particular: each at StorageDir/<id of its tag>. It must be empty in the
+	// environment's scope.
 	StorageDir string
 
 	// The accessors read and write the state. All are needed.

@@ -1,6 +1,8 @@
 package storageprovisioner
 
 import (
+	"path/filepath"
+
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
@@ -148,7 +150,7 @@ func (r filesystemReader) creations(facts []*plan.Fact) error {
 			args.Attachment = &storage.FilesystemAttachmentParams{
 				AttachmentParams: attachment,
 				Filesystem:       args.Tag,
-				Path:             p.Attachment.MountPoint,
+				Path:             r.mountPoint(f, p.Attachment.MountPoint),
 			}
 		}
 		f.Args = args
@@ -182,9 +184,30 @@ func (r filesystemReader) attachments(facts []*plan.Fact) error {
 		if err := setRecorded(f, result.Error); !f.Recorded {
 			return err
 		}
+		f.Args = recordedPath(result.Result.Info.MountPoint)
 		return isAbout(f, result.Result.FilesystemTag, result.Result.MachineTag)
 	})
 	return err
+}
+
+// recordedPath is where a recorded attachment mounts its filesystem: all that is known of what
+// the provider needs, until its parameters are read.
+type recordedPath string
+
+// mountPoint returns where a filesystem is to be mounted, by what its parameters say. Where
+// they leave it open, a recorded attachment stays where it is, and a new one goes into the
+// worker's storage directory, if it has one.
+func (r filesystemReader) mountPoint(f *plan.Fact, wanted string) string {
+	if wanted != "" {
+		return wanted
+	}
+	if recorded, ok := f.Args.(recordedPath); ok {
+		return string(recorded)
+	}
+	if r.config.StorageDir == "" {
+		return ""
+	}
+	return filepath.Join(r.config.StorageDir, f.Tag.Id())
 }
 
 func (r filesystemReader) attaching(facts []*plan.Fact) error {
@@ -195,6 +218,8 @@ func (r filesystemReader) attaching(facts []*plan.Fact) error {
 			return paramsError(f, result.Error)
 		}
 		p := result.Result
+		path := r.mountPoint(f, p.MountPoint)
+		f.Args = nil
 		if err := isAbout(f, p.FilesystemTag, ""); err != nil {
 			return err
 		}
@@ -206,7 +231,7 @@ func (r filesystemReader) attaching(facts []*plan.Fact) error {
 		if !ok {
 			return err
 		}
-		f.Args = storage.FilesystemAttachmentParams{AttachmentParams: attachment, Path: p.MountPoint}
+		f.Args = storage.FilesystemAttachmentParams{AttachmentParams: attachment, Path: path}
 		return nil
 	})
 	if err != nil {

@@ -1,6 +1,8 @@
 package storageprovisioner_test
 
 import (
+	"path/filepath"
+
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 	jc "github.com/juju/testing/checkers"
@@ -300,6 +302,60 @@ func (s *filesystemsSuite) TestRecordedAttachmentIsMadeAgainOnce(c *gc.C) {
 	s.filesystemsChanged(c, "0")
 	s.barrier(c)
 	c.Check(s.Count("AttachFilesystems"), gc.Equals, 1)
+}
+
+// 19: a new one, and one made long ago, which stays where it was.
+func (s *filesystemsSuite) TestMountPointThatIsLeftOpen(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	cfg := s.config(c, true)
+	for _, id := range []string{"0", "0/1", "2", "3"} {
+		s.addFilesystem(id, "dynamic", "")
+		open := filesystemAttachmentParams("machine-0", id, "dynamic")
+		open.MountPoint = ""
+		s.state.AttachFilesystem(open)
+	}
+	for id, path := range map[string]string{"2": "/srv/long/ago", "3": ""} {
+		s.provisionFilesystem(filesystemTag(id))
+		s.state.ProvisionFilesystemAttachment("machine-0", filesystemTag(id), params.FilesystemAttachmentInfo{MountPoint: path})
+	}
+	s.start(c, cfg)
+	s.filesystemsChanged(c, "0", "0/1", "2", "3")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0", "0/1", "2", "3")
+	want := map[string]string{
+		"filesystem-0": filepath.Join(cfg.StorageDir, "0"), "filesystem-0-1": filepath.Join(cfg.StorageDir, "0/1"),
+		"filesystem-2": "/srv/long/ago", "filesystem-3": "",
+	}
+	paths := make(map[string]string)
+	for len(paths) < len(want) {
+		for _, p := range calls.NextArgs[[]storage.FilesystemAttachmentParams](c, s.Journal, "AttachFilesystems") {
+			paths[p.Filesystem.String()] = p.Path
+		}
+	}
+	c.Check(paths, jc.DeepEquals, want)
+	s.barrier(c)
+	for _, p := range calls.NextArgs[[]storage.FilesystemParams](c, s.Journal, "CreateFilesystems") {
+		c.Check(p.Attachment.Path, gc.Equals, want[p.Tag.String()])
+	}
+	s.setLife(onMachine0("filesystem-0-1"), life.Dying)
+	s.filesystemAttachmentsChanged(c, "machine-0", "0/1")
+	for _, p := range calls.NextArgs[[]storage.FilesystemAttachmentParams](c, s.Journal, "DetachFilesystems") {
+		c.Check(p.Path, gc.Equals, want["filesystem-0-1"])
+	}
+}
+
+// 19: the environment's worker has no directory to mount anything in.
+func (s *filesystemsSuite) TestMountPointThatIsLeftOpenOnAnotherMachine(c *gc.C) {
+	s.addMachine("0", "instance-0")
+	s.startEnviron(c)
+	s.addFilesystem("0", "dynamic", "")
+	open := filesystemAttachmentParams("machine-0", "0", "dynamic")
+	open.MountPoint = ""
+	s.state.AttachFilesystem(open)
+	s.filesystemsChanged(c, "0")
+	s.filesystemAttachmentsChanged(c, "machine-0", "0")
+	for _, p := range calls.NextArgs[[]storage.FilesystemAttachmentParams](c, s.Journal, "AttachFilesystems") {
+		c.Check(p.Path, gc.Equals, "")
+	}
 }
 
 // 17, 19

@@ -515,6 +515,27 @@ func (s *retrySuite) TestIgnoredEndsWhatWasInProgress(c *gc.C) {
 	c.Check(s.About("volume-0", "CreateVolumes"), gc.HasLen, 2)
 }
 
+// 26: what has failed is tried at once, and its delays begin again.
+func (s *retrySuite) TestConfigThatChangesEndsTheBackoff(c *gc.C) {
+	s.eachFailing(c, func(call, subject string, setUp func()) {
+		s.source.FailItemAlways(call, subject, errors.New("boom"))
+		setUp()
+		s.Next(c, call)
+		s.statuses(c)
+		s.advance(c, backoff[0])
+		s.Next(c, call)
+		s.statuses(c)
+		s.fed.EnvironConfig.Deliver(c, struct{}{})
+		s.Next(c, call)
+		s.statuses(c)
+		s.advance(c, backoff[0]-1)
+		s.barrier(c)
+		c.Check(s.Count(call), gc.Equals, 3)
+		s.advance(c, 1)
+		s.Next(c, call)
+	})
+}
+
 // 2: what fails for good by the former configuration has another go.
 func (s *retrySuite) TestConfigThatChangesDuringACallGivesAnotherGo(c *gc.C) {
 	s.addMachine("0", "instance-0")

@@ -48,3 +48,10 @@ func (c *Core) Leftovers() []string {
 func (c *Core) IDs(source Source) int {
 	return len(c.queue(source).ids.hashes)
 }
+
+// Stranded reports whether the block device beneath an entity is not known: any failure
+// then ends what goes on in the background.
+func (c *Core) Stranded(key Key) bool {
+	e := c.find(key)
+	return e != nil && e.stranded()
+}

@@ -784,13 +784,17 @@ func (w *world) finish() {
 		results = append(results, plan.Result{Key: item.Key, Err: err})
 		delete(w.running, item.Key)
 		final := storage.IsPermanent(err) || errors.Is(err, storage.ErrIgnored)
-		if batch.Op == plan.Create && final {
+		switch {
+		case batch.Op == plan.Create && final:
 			w.settled(item.Key)
+		case final && w.background[item.Key].op == batch.Op && w.doubtful[item.Key] && w.dropped[item.Key.ID]:
+			// What an attempt before that made is nobody's: the state has dropped it.
+			w.lose(item.Key)
 		}
 		switch {
 		case errors.Is(err, storage.ErrInProgress):
 			w.background[item.Key] = going{batch.Op, item.Args}
-		case final || batch.Op == plan.Resize:
+		case final || batch.Op == plan.Resize || w.core.Stranded(item.Key):
 			delete(w.background, item.Key)
 		}
 	}
@@ -805,12 +809,14 @@ func (w *world) doubt(op plan.Op, item plan.Item) plan.Result {
 	}
 	w.logf("%s %s: nobody knows", op, item.Key)
 	delete(w.running, item.Key)
-	if background && op != plan.Resize {
+	background = background && op != plan.Resize && !w.core.Stranded(item.Key)
+	if background {
 		w.background[item.Key] = goesOn
+	} else {
+		delete(w.background, item.Key)
 	}
 	switch op {
 	case plan.Resize:
-		delete(w.background, item.Key)
 	case plan.Detach, plan.Destroy:
 		w.undone[item.Key] = true
 	default:

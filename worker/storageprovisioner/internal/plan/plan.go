@@ -399,23 +399,22 @@ func (e *entity) differs(f Fact) bool {
 	return !reflect.DeepEqual(e.args(), f.Args) || !reflect.DeepEqual(e.work.owner, f.Owner)
 }
 
-// Refresh makes all that has stalled, or is about to, go again, as after a change
-// of the environment's configuration, and has read anew what is not done.
+// Refresh has what has failed tried again at once, as after a change of the environment's
+// configuration, and what fails now of what has begun; and has read again what is not done.
+// What is in progress goes on as it does.
 func (c *Core) Refresh() {
-	var stalled []*entity
-	for _, e := range c.all {
+	for _, e := range slices.Clone(c.all) {
 		if e.op != None || e.class != Ours {
 			c.read(e)
 		}
 		e.outdated = true
-		if e.stalled != notStalled {
-			stalled = append(stalled, e)
+		if !e.unresolved {
+			c.retry(e)
 		}
 	}
-	for _, e := range stalled {
-		if e.stalled != notStalled {
-			c.refresh(e)
-			c.settle(e)
+	for _, d := range c.mattering {
+		if d.failures > 0 {
+			c.seek(d)
 		}
 	}
 }
@@ -434,8 +433,10 @@ func (c *Core) Retry(key Key) {
 }
 
 func (c *Core) retry(e *entity) {
-	if _, ok := c.unreadable[e.key()]; ok {
-		c.read(e)
+	if len(c.unreadable) > 0 {
+		if _, ok := c.unreadable[e.key()]; ok {
+			c.read(e)
+		}
 	}
 	switch {
 	case e.phase == scheduled, e.stalled != notStalled:
@@ -447,10 +448,15 @@ func (c *Core) retry(e *entity) {
 	}
 }
 
-// Resync makes all that has stalled go again, asks anew about what is waited for,
-// and has read anew all that is known.
+// Resync makes all that has stalled go again, asks again about what is waited for,
+// and has read again all that is known.
 func (c *Core) Resync() {
-	c.Refresh()
+	for _, e := range slices.Clone(c.all) {
+		if e.stalled != notStalled {
+			c.refresh(e)
+			c.settle(e)
+		}
+	}
 	c.DevicesChanged()
 	for _, tag := range slices.Sorted(maps.Keys(c.hosts)) {
 		switch h := c.hosts[tag]; {

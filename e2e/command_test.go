@@ -168,6 +168,7 @@ func TestDetachBesideACopyOfTheMountsIsTriedAgainSoon(t *testing.T) {
 }
 
 // What has been put right is not waited for: what had failed is tried again on request.
+// To ask again for what is wanted is such a request.
 func TestRetry(t *testing.T) {
 	m := newMachine(t)
 	inTheWay := m.mount("way")
@@ -177,28 +178,36 @@ func TestRetry(t *testing.T) {
 	if err := os.WriteFile(inTheWay, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m.writeSpec(`storage: [{name: a, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/way/a}, {name: b, directive: 'loop,16M', kind: filesystem, mount: MNT/way/b}]`)
+	m.writeSpec(`storage: [{name: a, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/way/a}, {name: b, directive: 'loop,16M', kind: filesystem, mount: MNT/way/b}, {name: c, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/way/c}, {name: d, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/way/d}]`)
 	m.start("--retry-min", "10m")
 	m.must("apply", "-f", m.spec)
 	stuck := func(name string) bool {
 		s := m.status()[name]
 		return s.Status != "attached" && strings.Contains(s.Message, "way")
 	}
-	m.poll("nothing is said of what is in the way", func() bool { return stuck("a") && stuck("b") })
+	m.poll("nothing is said of what is in the way", func() bool { return stuck("a") && stuck("b") && stuck("c") && stuck("d") })
 	if err := os.Remove(inTheWay); err != nil {
 		t.Fatal(err)
 	}
 	m.must("retry", "a")
-	m.must("attach", "a", "--wait")
-	if !stuck("b") {
-		t.Errorf("b was not to be tried again: %+v", m.status()["b"])
+	attached := func(name string) {
+		m.poll(name+" is not tried again", func() bool { return m.status()[name].Status == "attached" })
+	}
+	attached("a")
+	m.must("attach", "c")
+	attached("c")
+	if !stuck("b") || !stuck("d") {
+		t.Errorf("b and d were not to be tried again: %+v", m.status())
 	}
 	if r := m.run("retry", "nowhere"); r.Code != 1 || !strings.Contains(r.Stderr, "storage \"nowhere\" not found") {
 		t.Errorf("of what is not there:\n%s", r.All())
 	}
+	m.must("retry", "b")
+	attached("b")
+	m.must("apply", "-f", m.spec)
+	attached("d")
 	m.must("retry", "--all")
-	m.must("attach", "b", "--wait")
-	m.must("remove", "a", "b", "--wait")
+	m.must("remove", "a", "b", "c", "d", "--wait")
 	m.wantNoStorage()
 	m.stop()
 }

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"slices"
 	"time"
 
 	"github.com/juju/errors"
@@ -18,24 +19,42 @@ import (
 func (st *State) RetryStorage(names []string) error {
 	return st.update(func(tx *txn) error {
 		for _, name := range names {
-			i, ok := read[instance](&tx.reader, storageKey(name))
-			if !ok {
-				return errors.NotFoundf("storage %q", name)
+			if err := tx.retry(name, func(*instance) bool { return true }); err != nil {
+				return err
 			}
-			for _, entry := range i.index(nil, name) {
-				if key := entry.retryKey(); key != "" {
-					tx.next(key)
-				}
-			}
-			err := tx.change(name, &i, func() error {
-				for _, e := range i.entities() {
-					e.tryAgain(tx.now)
-				}
-				return nil
-			})
-			if err != nil {
-				return errors.Trace(err)
-			}
+		}
+		return nil
+	})
+}
+
+// retryAskedAgain has what has failed of instances tried again: the user has asked for them
+// as they are to be, which may not be the first time.
+func (tx *txn) retryAskedAgain(names []string) error {
+	for _, name := range names {
+		if err := tx.retry(name, (*instance).failing); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// retry has what has failed of an instance tried again, if it is one of those that are wanted.
+func (tx *txn) retry(name string, wanted func(*instance) bool) error {
+	i, ok := read[instance](&tx.reader, storageKey(name))
+	if !ok {
+		return errors.NotFoundf("storage %q", name)
+	}
+	if !wanted(&i) {
+		return nil
+	}
+	for _, entry := range i.index(nil, name) {
+		if key := entry.retryKey(); key != "" {
+			tx.next(key)
+		}
+	}
+	return tx.change(name, &i, func() error {
+		for _, e := range i.entities() {
+			e.tryAgain(tx.now)
 		}
 		return nil
 	})
@@ -60,6 +79,17 @@ func (e *entity) tryAgain(now time.Time) {
 			s.set(next, "trying again: "+s.Message, now)
 		}
 	}
+}
+
+// failing reports whether the status of anything of the instance tells of a failure. What is
+// said of something at rest that need not grow is a remark.
+func (i *instance) failing() bool {
+	return slices.ContainsFunc(i.entities(), func(e *entity) bool {
+		s := e.shown()
+		atRest := s.Status == status.Attached || s.Status == status.Detached
+		grows := e.Info != nil && e.Info.Size < i.Size
+		return s.Status == status.Error || s.Message != "" && (!atRest || grows)
+	})
 }
 
 // retryKey has a count, which goes up when what is in this place is to be tried again. It is

@@ -136,6 +136,10 @@ type Changes struct {
 
 	// Resize are instances that are wanted larger, as by [State.ResizeStorage].
 	Resize []Resize
+
+	// Keep are the names of instances that are to be as they are. What has failed of
+	// them is tried again at once, as it is of those in Attach and Resize.
+	Keep []string
 }
 
 // growing reports whether there will be more than there is. What there is can always be
@@ -183,16 +187,27 @@ func (st *State) Apply(changes Changes) error {
 				return errors.Trace(err)
 			}
 		}
-		if len(changes.Attach) == 0 {
-			return nil
-		}
-		if !tx.has(machineKey(newMachineTag(changes.Machine))) {
+		if len(changes.Attach) > 0 && !tx.has(machineKey(newMachineTag(changes.Machine))) {
 			return errors.NotFoundf("machine %s", changes.Machine.Id())
 		}
-		return changeEach(tx, changes.Attach, "attaching", func(i *instance) error {
+		err := changeEach(tx, changes.Attach, "attaching", func(i *instance) error {
 			return i.attach(newMachineTag(changes.Machine), tx.identity().Generation, tx.now)
 		})
+		if err != nil {
+			return errors.Trace(err)
+		}
+		return tx.retryAskedAgain(changes.existing())
 	})
+}
+
+// existing returns the names of the instances that are there already.
+func (c Changes) existing() []string {
+	all := slices.Concat(c.Attach, c.Keep)
+	for _, r := range c.Resize {
+		all = append(all, r.Name)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // AddStorage adds storage instances, with the volumes, filesystems and attachments
@@ -211,7 +226,8 @@ func (st *State) AddStorage(all ...StorageParams) error {
 // ResizeStorage asks for an instance to grow to size, in MiB. What is not provisioned
 // yet is made so large; what is grows when its worker and its provider can. Asking
 // for the size that is wanted already is no error, nor is asking for less, down to what
-// there is, where it has not grown. The error satisfies errors.IsNotFound for a name
+// there is, where it has not grown. What has failed is tried again at once, as by
+// [State.RetryStorage]. The error satisfies errors.IsNotFound for a name
 // that is not there, and errors.IsNotValid for a size smaller than there is and for an
 // instance that is being removed.
 func (st *State) ResizeStorage(name string, size uint64) error {
@@ -219,7 +235,8 @@ func (st *State) ResizeStorage(name string, size uint64) error {
 }
 
 // AttachStorage attaches the named instances to a machine, all or none. What is
-// attached there already stays so. Errors name the instance; they satisfy
+// attached there already stays so; what has failed is tried again at once, as by
+// [State.RetryStorage]. Errors name the instance; they satisfy
 // errors.IsNotFound for a name or machine that is not there, errors.IsNotValid for
 // an instance that is being removed or that cannot be on that machine,
 // errors.IsAlreadyExists for one that another machine has, and

@@ -156,6 +156,51 @@ func TestRetryTakesBackTheError(t *testing.T) {
 	w.check()
 }
 
+// Asking again for storage of which something has failed is a request to try that again.
+func TestAskingAgainIsARequestToTryAgain(t *testing.T) {
+	w := mixed(t)
+	environ := follows(t, w.ForEnviron().WatchRetries)
+	wantNext(t, environ, nil)
+	say := func(tag string, s status.Status, message string) {
+		w.must(w.ForEnviron().SetStatus([]params.EntityStatusArgs{{Tag: tag, Status: string(s), Info: message}}))
+	}
+	ask := func(asking string, names ...string) {
+		t.Helper()
+		switch asking {
+		case "attach":
+			w.must(w.AttachStorage(names, machine1))
+		case "resize":
+			w.must(w.ResizeStorage(names[0], 5))
+		case "keep":
+			w.must(w.Apply(state.Changes{Keep: names}))
+		}
+	}
+	for _, asking := range []string{"attach", "resize", "keep"} {
+		// Of e there has failed nothing, of d something, of which it says so.
+		ask(asking, "e")
+		say("volume-3", status.Pending, "no space")
+		ask(asking, "d")
+		wantNext(t, environ, []string{"volume-3"})
+		say("volume-3", status.Error, "impossible")
+		ask(asking, "d")
+		wantNext(t, environ, []string{"volume-3"})
+		say("volume-3", status.Attaching, "")
+		ask(asking, "d")
+	}
+	// What is said of what is attached is a remark, unless it is to grow.
+	_, err := w.ForEnviron().SetVolumeInfo([]params.Volume{{VolumeTag: "volume-3", Info: params.VolumeInfo{VolumeId: "3", Size: 5}}})
+	w.must(err)
+	say("volume-3", status.Attached, "slow")
+	ask("keep", "d")
+	say("volume-3", status.Attached, "")
+	w.must(w.ResizeStorage("d", 6))
+	say("volume-3", status.Attached, "cannot grow to 6 MiB")
+	ask("keep", "d")
+	wantNext(t, environ, []string{"volume-3"})
+	w.must(w.RetryStorage([]string{"e"}))
+	wantNext(t, environ, []string{"volume-4"})
+}
+
 // A watcher tells of each step of a life, but not of what the worker itself records.
 func TestWatchersTellOfLives(t *testing.T) {
 	w := newWorld(t)

@@ -79,9 +79,10 @@ func (c *common) applyCommand() *cobra.Command {
 		Short: "Make the storage that a file declares",
 		Long: `Adds the storage and pools in the file that are not there yet, attaches the storage
 that is there and detached, and makes storage grow that is there with a smaller size.
-What is there already stays as it is: applying a file again changes nothing. A
-declaration that differs in another way from what is there, a smaller size among
-them, is an error, and then nothing of the file is applied.
+What is there already stays as it is: applying a file again changes nothing, but has
+what has failed of its storage tried again at once. A declaration that differs in
+another way from what is there, a smaller size among them, is an error, and then
+nothing of the file is applied.
 
 Storage that is not in the file is left alone, and --dry-run lists it. Data goes
 away only by "stowage remove NAME".`,

@@ -107,7 +107,7 @@ Exit status: 0 done, 1 failed, 2 called wrongly, 3 timed out.`,
 		"socket of the agent, by default stowage.sock in the data directory ($STOWAGE_SOCKET)")
 	root.AddCommand(
 		c.runCommand(), c.applyCommand(), c.statusCommand(), c.importCommand(), c.resizeCommand(),
-		c.changeCommand("attach", "Attach storage that is detached", attached, (*control.Client).Attach),
+		c.changeCommand("attach", "Attach storage that is detached, and try again at once what has failed", attached, (*control.Client).Attach),
 		c.changeCommand("detach", "Detach storage, and keep it", detached, (*control.Client).Detach),
 		c.changeCommand("remove", "Detach and destroy storage, with its data", removed, (*control.Client).Remove),
 		c.changeCommand("release", "Detach and forget storage, and keep its data", removed, (*control.Client).Release),

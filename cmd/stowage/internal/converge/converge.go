@@ -272,6 +272,8 @@ func (p *planner) storage(declared spec.Storage) error {
 			if attach {
 				p.plan.State.Attach = append(p.plan.State.Attach, instance.Name)
 				attached++
+			} else {
+				p.plan.State.Keep = append(p.plan.State.Keep, instance.Name)
 			}
 			continue
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // Resize returns the plan for storage that is to have size MiB, or, with more, so much
-// more than was last asked for. What has it already is left out. That nothing becomes
+// more than was last asked for. What has it already keeps it. That nothing becomes
 // smaller is the state's rule.
 func Resize(world World, found []state.Storage, size uint64, more bool) (Plan, error) {
 	p := newPlanner(world)
@@ -24,6 +24,7 @@ func Resize(world World, found []state.Storage, size uint64, more bool) (Plan, e
 		}
 		p.plan.Names = append(p.plan.Names, s.Name)
 		if to == s.RequestedMiB {
+			p.plan.State.Keep = append(p.plan.State.Keep, s.Name)
 			continue
 		}
 		if err := p.resize(s, to); err != nil {

@@ -116,6 +116,15 @@ type FilesystemRemarker interface {
 	FilesystemRemark(filesystemId string) string
 }
 
+// VolumeRemarker is an optional capability of a [VolumeSource] that has something to
+// say about volumes which are attached well: that their space is not certain, for one.
+type VolumeRemarker interface {
+	// VolumeRemark returns what the user should be told of a volume, in a few words,
+	// nothing where there is nothing. It is called after the call that attached the
+	// volume, and does no I/O.
+	VolumeRemark(volumeId string) string
+}
+
 // VolumeImporter is an optional capability of a [VolumeSource] that can take over
 // volumes which it did not make.
 type VolumeImporter interface {

@@ -19,7 +19,7 @@
 //	provider.OnCall("CreateVolumes", func(context.Context) error { panic("out of order") })
 //
 // So can the questions that have no error be made to panic, by their names: Scope,
-// Dynamic, MaxConcurrentCalls, FilesystemRemark, ShouldCreateVolume and its like.
+// Dynamic, MaxConcurrentCalls, FilesystemRemark, VolumeRemark, ShouldCreateVolume and its like.
 //
 // Subjects are tags, and for an attachment two tags: "volume-0 machine-0".
 package providerfake
@@ -61,8 +61,9 @@ type Options struct {
 	// neither storage.VolumeResizer nor storage.FilesystemResizer, nor any other
 	// capability that the provider itself does not have, such as keeping resource tags.
 	FixedSize bool
-	// Remark is the answer of storage.FilesystemRemarker; nil: nothing.
-	Remark func(filesystemId string) string
+	// Remark is the answer of storage.FilesystemRemarker and storage.VolumeRemarker;
+	// nil: nothing.
+	Remark func(id string) string
 	// VolumeFile is the answer of storage.FileVolumes; nil: nothing.
 	VolumeFile func(volumeId string) string
 
@@ -121,6 +122,7 @@ var (
 	_ storage.FilesystemResizer       = (*Provider)(nil)
 	_ storage.FilesystemRemarker      = (*Provider)(nil)
 	_ storage.FileVolumes             = (*Provider)(nil)
+	_ storage.VolumeRemarker          = (*Provider)(nil)
 	_ storage.VolumeOwnerLister       = (*Provider)(nil)
 	_ storage.FilesystemOwnerLister   = (*Provider)(nil)
 	_ storage.VolumeTagger            = (*Provider)(nil)
@@ -275,10 +277,20 @@ func (p *Provider) ShouldDestroyFilesystem(filesystemId string) bool {
 // FilesystemRemark is part of storage.FilesystemRemarker.
 func (p *Provider) FilesystemRemark(filesystemId string) string {
 	p.asked("FilesystemRemark")
+	return p.remark(filesystemId)
+}
+
+// VolumeRemark is part of storage.VolumeRemarker.
+func (p *Provider) VolumeRemark(volumeId string) string {
+	p.asked("VolumeRemark")
+	return p.remark(volumeId)
+}
+
+func (p *Provider) remark(id string) string {
 	if p.Options.Remark == nil {
 		return ""
 	}
-	return p.Options.Remark(filesystemId)
+	return p.Options.Remark(id)
 }
 
 // VolumeFile is part of storage.FileVolumes.

@@ -380,6 +380,7 @@ func TestSourcesOfAFixedSizeCannotGrow(t *testing.T) {
 			t.Errorf("fixed %v: volumes grow %v, filesystems %v", fixed, volume, filesystem)
 		}
 		check(t, "remark", p.FilesystemRemark("fs-0"), "about fs-0")
+		check(t, "remark", p.VolumeRemark("vol-0"), "about vol-0")
 	}
 }
 
@@ -431,6 +432,7 @@ func TestCallThatPanics(t *testing.T) {
 		"MaxConcurrentCalls":       func() { p.MaxConcurrentCalls() },
 		"FilesystemRemark":         func() { p.FilesystemRemark("fs-0") },
 		"VolumeFile":               func() { p.VolumeFile("vol-0") },
+		"VolumeRemark":             func() { p.VolumeRemark("vol-0") },
 		"ShouldCreateVolume":       func() { p.ShouldCreateVolume(volume0) },
 		"ShouldCreateFilesystem":   func() { p.ShouldCreateFilesystem(filesystem0) },
 		"ShouldDestroyVolume":      func() { p.ShouldDestroyVolume("vol-0") },

@@ -56,10 +56,7 @@ func (o filesystemOps) attach(call calling, items []plan.Item) []plan.Result {
 				FilesystemAttachmentInfo: a.FilesystemAttachmentInfo,
 			}}
 			if remarker, ok := o.source.(storage.FilesystemRemarker); ok {
-				// A remark that cannot be had is none.
-				_ = call.call(theProvider, func() string { return "remarking on " + names.ReadableString(p.Filesystem) }, func() {
-					result.Remark = cut(remarker.FilesystemRemark(p.FilesystemId))
-				})
+				result.Remark = call.remark(p.Filesystem, func() string { return remarker.FilesystemRemark(p.FilesystemId) })
 			}
 			return result
 		})

@@ -44,6 +44,14 @@ func (c calling) about(items ...plan.Item) string {
 	return describe(c.batch, someOf(keys))
 }
 
+// remark asks a source what it has to say about what it has attached. It is best effort.
+func (c calling) remark(about names.Tag, ask func() string) (text string) {
+	_ = c.call(theProvider, func() string { return "remarking on " + names.ReadableString(about) }, func() {
+		text = cut(ask())
+	})
+	return text
+}
+
 // describe says what is done to the entities of a batch that are named.
 func describe(batch plan.Batch, of string) string {
 	return fmt.Sprintf("%s: %s %s", batch.Source, batch.Op, of)

@@ -489,6 +489,19 @@ func (s *resizeSuite) TestRemarkIsToldOfWhatIsAttached(c *gc.C) {
 	s.checkStatuses(c, "filesystem-0 detached")
 }
 
+func (s *resizeSuite) TestRemarkOnAVolumeIsTold(c *gc.C) {
+	s.source.Options.Remark = func(id string) string { return "space of " + id + " is not certain" }
+	s.startMachine(c)
+	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
+	s.state.ProvisionVolume(v, recordedVolume)
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.checkStatuses(c, "volume-0 attached: space of vol-0 is not certain")
+	s.setLife(a, life.Dying)
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.checkStatuses(c, "volume-0 detached")
+}
+
 func (s *resizeSuite) TestRemarkOfTheManagedSourceIsTold(c *gc.C) {
 	s.managed.Options.Remark = func(id string) string { return id + " was checked" }
 	s.startMachine(c)

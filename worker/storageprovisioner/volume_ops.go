@@ -66,9 +66,13 @@ func (o volumeOps) attach(call calling, items []plan.Item) []plan.Result {
 				return doubtful(err)
 			}
 			o.noteFile(call, p.Volume, p.VolumeId)
-			return plan.Result{Info: storage.VolumeAttachment{
+			result := plan.Result{Info: storage.VolumeAttachment{
 				Volume: p.Volume, Machine: p.Machine, VolumeAttachmentInfo: r.VolumeAttachment.VolumeAttachmentInfo,
 			}}
+			if remarker, ok := o.source.(storage.VolumeRemarker); ok {
+				result.Remark = call.remark(p.Volume, func() string { return remarker.VolumeRemark(p.VolumeId) })
+			}
+			return result
 		})
 }
 

@@ -2,7 +2,6 @@ package object
 
 import (
 	"context"
-	"sync"
 
 	"github.com/juju/errors"
 
@@ -45,10 +44,7 @@ type FilesystemSource struct {
 	Dir  string
 	Kind FilesystemKind
 
-	mu sync.Mutex
-	// remarks are those on filesystems that are attached, by id. They end with the
-	// process: who starts next attaches all anew.
-	remarks map[string]string
+	remarks Remarks // on filesystems that are attached
 }
 
 func (s *FilesystemSource) Begin(ctx context.Context) (*MountCall, error) {
@@ -143,7 +139,7 @@ func (s *FilesystemSource) AttachFilesystems(ctx envcontext.ProviderCallContext,
 		if err != nil {
 			return "", errors.Trace(err)
 		}
-		s.setRemark(p.FilesystemId, f.Remark())
+		s.remarks.Set(p.FilesystemId, f.Remark())
 		return path, nil
 	})
 	return MountedResults(params, paths, failures), nil
@@ -179,7 +175,7 @@ func (s *FilesystemSource) DetachFilesystems(ctx envcontext.ProviderCallContext,
 	})
 	for i, p := range params {
 		if failures[i] == nil {
-			s.setRemark(p.FilesystemId, "")
+			s.remarks.Set(p.FilesystemId, "")
 		}
 		failures[i] = errors.Annotatef(failures[i], "detaching filesystem %s", p.Filesystem.Id())
 	}
@@ -205,7 +201,7 @@ func (s *FilesystemSource) ResizeFilesystems(ctx envcontext.ProviderCallContext,
 		if size, err = f.Resize(size); err != nil {
 			return 0, errors.Trace(err)
 		}
-		s.setRemark(p.FilesystemId, f.Remark())
+		s.remarks.Set(p.FilesystemId, f.Remark())
 		return size, nil
 	})
 	results := make([]storage.ResizeFilesystemsResult, len(params))
@@ -242,22 +238,7 @@ func (s *FilesystemSource) TagFilesystems(ctx envcontext.ProviderCallContext, ta
 
 // FilesystemRemark implements [storage.FilesystemRemarker].
 func (s *FilesystemSource) FilesystemRemark(id string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.remarks[id]
-}
-
-func (s *FilesystemSource) setRemark(id, text string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if text == "" {
-		delete(s.remarks, id)
-		return
-	}
-	if s.remarks == nil {
-		s.remarks = make(map[string]string)
-	}
-	s.remarks[id] = text
+	return s.remarks.Of(id)
 }
 
 // mustLoad returns a filesystem that is to be there.

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"fmt"
 	"os"
 	"reflect"
 	"strings"
@@ -15,12 +16,12 @@ import (
 )
 
 // attach attaches a volume to a loop device, or finds it attached.
-func (c *call) attach(id string, readOnly bool) (loopdev.Device, error) {
+func (c *call) attach(volumeID string, readOnly bool) (loopdev.Device, error) {
 	var none loopdev.Device
 	if err := loopdev.Probe(); err != nil {
 		return none, errors.Trace(err)
 	}
-	id, rec, err := c.loadExisting(id)
+	id, rec, err := c.loadExisting(volumeID)
 	if err == nil {
 		err = c.settle(id, &rec)
 	}
@@ -52,14 +53,27 @@ func (c *call) attach(id string, readOnly bool) (loopdev.Device, error) {
 	}
 	defer h.Close()
 	crash.At("loop device attached")
-	if err := c.attached(id, rec, st.Identity, h); err != nil {
+	var remark string
+	if !readOnly {
+		remark, err = c.keepBlocks(h, f, rec.Size)
+		crash.At("loop device refuses discards")
+	}
+	if device != nil && errors.Is(err, unix.ENOSPC) {
+		// It is in use already, and works as far as it did.
+		remark, err = err.Error(), nil
+	}
+	if err == nil {
+		err = c.attached(id, rec, st.Identity, h)
+	}
+	if err != nil {
 		if device == nil {
-			if derr := h.Discard(); derr != nil {
+			if derr := h.Discard(c); derr != nil {
 				return none, errors.Annotatef(err, "(%v)", derr)
 			}
 		}
 		return none, errors.Trace(err)
 	}
+	c.remarks.Set(volumeID, remark)
 	if device == nil {
 		loops, err := c.scan()
 		if err != nil {
@@ -70,9 +84,19 @@ func (c *call) attach(id string, readOnly bool) (loopdev.Device, error) {
 	return h.Device, nil
 }
 
+// keepBlocks has a file keep its blocks while a device shows it, all of them from here
+// on. It returns what the user should know where that is not certain.
+func (c *call) keepBlocks(h *loopdev.Handle, f *os.File, size uint64) (remark string, err error) {
+	if err := h.RefuseDiscards(); err != nil {
+		remark = fmt.Sprintf("discards may give its space back: %v", err)
+	}
+	// What was discarded until now is allocated again.
+	return remark, errors.Trace(c.allocate(f, size))
+}
+
 // attachFree attaches a volume's file to a free device.
 func (c *call) attachFree(f *os.File, rec record, readOnly bool, label loopdev.Label) (*loopdev.Handle, error) {
-	// A discard may have given blocks back.
+	// Without space, no device comes and goes.
 	if !readOnly {
 		if err := c.allocate(f, rec.Size); err != nil {
 			return nil, errors.Trace(err)
@@ -150,9 +174,9 @@ func (c *call) attached(id string, rec record, found object.Identity, h *loopdev
 
 // detach detaches the loop devices that show a volume's file and were attached for it.
 // There being others is an error.
-func (c *call) detach(id string) error {
+func (c *call) detach(volumeID string) error {
 	var rec record
-	id, err := c.Load(id, &rec)
+	id, err := c.Load(volumeID, &rec)
 	if errors.Is(err, errors.NotFound) {
 		return nil
 	} else if err != nil {
@@ -183,6 +207,7 @@ func (c *call) detach(id string) error {
 	if len(devices) == 0 && rec.Phase != object.PhaseAttached && rec.Phase != object.PhaseDetaching {
 		return nil
 	}
+	c.remarks.Set(volumeID, "")
 	if rec.Phase != object.PhaseDestroying {
 		rec.Phase = object.PhaseReady
 	}

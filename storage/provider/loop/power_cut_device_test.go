@@ -34,27 +34,6 @@ func TestLoopPowerCutAfterTheVolumeIsMade(t *testing.T) {
 	}
 }
 
-// What was given back of a volume's blocks is allocated again when it is attached, while
-// there is space: not when it is written.
-func TestLoopAllocatesAgainWhatWasDiscarded(t *testing.T) {
-	lt := newLoopTest(t)
-	volume := sourcetest.Volume(1)
-	lt.Create(volume)
-	device := lt.Attach(volume, false)
-	sourcetest.Run(t, "blkdiscard", device)
-	if blocks := allocated(t, lt.File(volume)); blocks != 0 {
-		t.Skipf("a discard leaves %d bytes allocated", blocks)
-	}
-	lt.Detach(volume)
-	lt.Attach(volume, false)
-	if got, want := allocated(t, lt.File(volume)), int64(sourcetest.VolumeSize<<20); got != want {
-		t.Errorf("%d bytes are allocated, want %d", got, want)
-	}
-	lt.Detach(volume)
-	lt.Destroy(volume)
-	lt.CheckNothingLeft()
-}
-
 // allocated is how many bytes of a file have blocks.
 func allocated(t *testing.T, path string) int64 {
 	t.Helper()

@@ -18,7 +18,8 @@ func newSource(dir string) (storage.VolumeSource, error) {
 }
 
 type source struct {
-	dir string
+	dir     string
+	remarks object.Remarks // on volumes that are attached
 }
 
 // filesDir is where the files of volumes are in the source's directory.
@@ -65,7 +66,8 @@ type call struct {
 	// at a time.
 	attaching sync.Mutex
 	// space is what is left for volumes that are being made.
-	space space
+	space   space
+	remarks *object.Remarks
 }
 
 // space shares out the space of the filesystem among the volumes that are made
@@ -111,7 +113,7 @@ func (s *source) begin(ctx context.Context) (*call, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	return &call{Call: c, scan: sync.OnceValues(loopdev.Scan)}, nil
+	return &call{Call: c, scan: sync.OnceValues(loopdev.Scan), remarks: &s.remarks}, nil
 }
 
 // VolumeFile implements [storage.FileVolumes].
@@ -219,7 +221,7 @@ func (s *source) AttachVolumes(ctx envcontext.ProviderCallContext, params []stor
 		return nil, errors.Annotate(err, "attaching volumes")
 	}
 	defer c.End()
-	// Keeping a device makes the kernel wait for all CPUs to have come by.
+	// Changing a device makes the kernel wait for all CPUs to have come by.
 	devices, failures := object.CollectUpTo(ctx, object.MaxWaiting, params, attachedVolume, func(p storage.VolumeAttachmentParams) (loopdev.Device, error) {
 		return c.attach(p.VolumeId, p.ReadOnly)
 	})
@@ -244,6 +246,11 @@ func (s *source) AttachVolumes(ctx envcontext.ProviderCallContext, params []stor
 }
 
 func attachedVolume(p storage.VolumeAttachmentParams) string { return p.VolumeId }
+
+// VolumeRemark implements [storage.VolumeRemarker].
+func (s *source) VolumeRemark(id string) string {
+	return s.remarks.Of(id)
+}
 
 // ResizeVolumes implements [storage.VolumeResizer].
 func (s *source) ResizeVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeResizeParams) ([]storage.ResizeVolumesResult, error) {
@@ -279,7 +286,8 @@ func (s *source) DetachVolumes(ctx envcontext.ProviderCallContext, params []stor
 		return nil, errors.Annotate(err, "detaching volumes")
 	}
 	defer c.End()
-	return object.EachAtOnce(ctx, params, attachedVolume, func(p storage.VolumeAttachmentParams) error {
+	// Removing a device's number takes the kernel 40 ms, in which it waits.
+	return object.EachUpTo(ctx, object.MaxWaiting, params, attachedVolume, func(p storage.VolumeAttachmentParams) error {
 		return errors.Annotatef(c.detach(p.VolumeId), "detaching volume %s", p.Volume.Id())
 	}), nil
 }

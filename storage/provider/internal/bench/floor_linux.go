@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"github.com/google/uuid"
@@ -28,7 +29,7 @@ func floor(ctx context.Context, s step, t *thing) error {
 	case unmount:
 		return errors.Trace(floorUnmount(t))
 	case detach:
-		return errors.Trace(clearLoop(t.device))
+		return errors.Trace(floorDetach(t))
 	case remove:
 		return errors.Trace(os.Remove(t.file))
 	}
@@ -68,7 +69,39 @@ func floorAllocate(t *thing) error {
 // taking is held while a free loop device is taken.
 var taking sync.Mutex
 
+// floorAttach attaches a device and has it refuse discards, as it must for the file to
+// keep its blocks.
 func floorAttach(t *thing) error {
+	if err := floorConfigure(t); err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(os.WriteFile("/sys/block/"+filepath.Base(t.device)+"/queue/discard_max_bytes", []byte("0"), 0))
+}
+
+// floorDetach detaches a device and removes its number, which would go on refusing
+// discards.
+func floorDetach(t *thing) error {
+	if err := clearLoop(t.device); err != nil {
+		return errors.Trace(err)
+	}
+	var number int
+	if _, err := fmt.Sscanf(filepath.Base(t.device), "loop%d", &number); err != nil {
+		return errors.Trace(err)
+	}
+	control, err := os.OpenFile(loopControl, os.O_RDWR, 0)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer control.Close()
+	for {
+		err := unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_REMOVE, number)
+		if err != unix.EBUSY { // somebody looks at it
+			return errors.Trace(err)
+		}
+	}
+}
+
+func floorConfigure(t *thing) error {
 	file, err := os.OpenFile(t.file, os.O_RDWR, 0)
 	if err != nil {
 		return errors.Trace(err)
@@ -88,7 +121,9 @@ func floorAttach(t *thing) error {
 		}
 		t.device = loopPath(number)
 		device, err := os.OpenFile(t.device, os.O_RDWR, 0)
-		if err != nil {
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENXIO) { // it is just being removed
+			continue
+		} else if err != nil {
 			return errors.Trace(err)
 		}
 		err = unix.IoctlLoopConfigure(int(device.Fd()), &unix.LoopConfig{

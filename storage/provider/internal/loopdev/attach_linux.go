@@ -74,7 +74,7 @@ func attachAny(ctx context.Context, control, file *os.File, readOnly bool, secto
 }
 
 // attachFree tries one free device. unix.EBUSY means that another program was faster,
-// and unix.ENXIO that it was, and is just detaching the device.
+// and unix.ENXIO that it was, and is just detaching the device, or has removed it.
 func attachFree(control, file *os.File, readOnly bool, sectorSize uint32, label Label) (h *Handle, err error) {
 	number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 	if err != nil {
@@ -85,7 +85,9 @@ func attachFree(control, file *os.File, readOnly bool, sectorSize uint32, label 
 		mode = unix.O_RDONLY
 	}
 	f, err := openDevice(number, mode)
-	if err != nil {
+	if errors.Is(err, unix.ENOENT) && isRemoved(number) {
+		return nil, errors.Trace(unix.ENXIO)
+	} else if err != nil {
 		return nil, notPassedOn(err, number)
 	}
 	defer func() {
@@ -250,9 +252,15 @@ func (h *Handle) Keep(label Label) error {
 	return nil
 }
 
-// Discard detaches the device, with its last close.
-func (h *Handle) Discard() error {
-	return errors.Annotatef(clearFD(h.f), "detaching %s", h.Name())
+// Discard closes the handle and has the device detached with its last close.
+func (h *Handle) Discard(ctx context.Context) error {
+	err := clearFD(h.f)
+	h.f.Close()
+	if err != nil {
+		return errors.Annotatef(err, "detaching %s", h.Name())
+	}
+	restoreDiscards(ctx, h.Number, patience)
+	return nil
 }
 
 // Close lets go of the device.
@@ -260,7 +268,8 @@ func (h *Handle) Close() {
 	h.f.Close()
 }
 
-// Detach detaches a device, with all that was written to it on disk. One that is detached already, or attached to another
+// Detach detaches a device, with all that was written to it on disk, and removes its
+// number if it refuses discards. One that is detached already, or attached to another
 // file meanwhile, is a success. One that is in use stays as it is; then
 // errors.Is(err, unix.EBUSY) holds and the error names the holders.
 //
@@ -302,7 +311,11 @@ func detach(ctx context.Context, d Device, beforehand func() error, patience tim
 	if err != nil {
 		return errors.Annotatef(err, "detaching %s", d.Name())
 	}
-	return confirm(ctx, d, patience)
+	if err := confirm(ctx, d, patience); err != nil {
+		return errors.Trace(err)
+	}
+	restoreDiscards(ctx, d.Number, patience)
+	return nil
 }
 
 func clearFD(f *os.File) error {

@@ -168,7 +168,7 @@ func TestDiscard(t *testing.T) {
 
 func discard(t *testing.T, h *Handle) {
 	t.Helper()
-	if err := h.Discard(); err != nil {
+	if err := h.Discard(t.Context()); err != nil {
 		t.Error(err)
 	}
 	h.Close()
@@ -526,7 +526,7 @@ func TestManyAtOnce(t *testing.T) {
 				for range each {
 					h, err := Attach(context.Background(), f, false, 0, testLabel)
 					if err == nil {
-						err = h.Discard()
+						err = h.Discard(t.Context())
 					}
 					if err != nil {
 						return err
@@ -570,7 +570,7 @@ func TestAttachBesideProgramsThatDoNotLock(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if err := h.Discard(); err != nil {
+				if err := h.Discard(t.Context()); err != nil {
 					t.Error(err)
 				}
 				h.Close()

@@ -184,7 +184,12 @@ func CollectUpTo[T, R any](ctx context.Context, bound int, items []T, key func(T
 
 // EachAtOnce is CollectAtOnce for items that have no result but an error.
 func EachAtOnce[T any](ctx context.Context, items []T, key func(T) string, do func(T) error) []error {
-	_, failures := CollectAtOnce(ctx, items, key, onlyError(do))
+	return EachUpTo(ctx, MaxAtOnce, items, key, do)
+}
+
+// EachUpTo is EachAtOnce with a bound.
+func EachUpTo[T any](ctx context.Context, bound int, items []T, key func(T) string, do func(T) error) []error {
+	_, failures := CollectUpTo(ctx, bound, items, key, onlyError(do))
 	return failures
 }
 

@@ -119,7 +119,7 @@ func wanted(dir string) []state.StorageParams {
 		return nil
 	}
 	return []state.StorageParams{{
-		// Without a mount point it stays where the provider makes it.
+		// Without a mount point it is mounted in the storage directory.
 		Name: "scratch", Kind: storage.StorageKindFilesystem, Pool: string(provider.RootfsProviderType),
 		Size: 16, Machine: machine,
 	}, {

@@ -54,8 +54,8 @@ func TestSignalHasAllTakenAway(t *testing.T) {
 		if lines.Text() != "waiting for Ctrl-C" {
 			continue
 		}
-		if held := held(t, dir); len(held) != 3 {
-			t.Errorf("while it waits there are %q, want two mounts and a loop device", held)
+		if held := held(t, dir); len(held) != 4 {
+			t.Errorf("while it waits there are %q, want three mounts and a loop device", held)
 		}
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Error(err)

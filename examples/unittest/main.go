@@ -5,8 +5,9 @@
 //	go test -v ./examples/unittest
 //	go run ./examples/unittest
 //
-// The program itself has the worker make one directory, prints how each attempt at
-// that ends, and throws all away again. What is tested is in provisioner.go.
+// The program itself has the worker make one directory and mount it, which needs root,
+// prints how each attempt at that ends, and has it taken away again. What is tested is in
+// provisioner.go.
 package main
 
 import (
@@ -33,10 +34,15 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if os.Geteuid() != 0 {
+		fmt.Println("not root: nothing is made, since mounting a directory needs root")
+		return
+	}
 	dir, err := os.MkdirTemp("", "unittest-")
 	if err == nil {
-		// Nothing is mounted in it, so it can go as it is.
-		err = firstError(run(ctx, dir), os.RemoveAll(dir))
+		if err = run(ctx, dir); err == nil {
+			err = os.RemoveAll(dir) // in which nothing is mounted any more
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "unittest:", err)
@@ -77,6 +83,9 @@ func run(ctx context.Context, dir string) (err error) {
 		end(worker.Wait())
 	}()
 	err = await(waiting, st)
+	if err == nil {
+		err = takeAway(waiting, st)
+	}
 	worker.Kill()
 	<-ended
 	return firstError(err, worker.Wait())
@@ -104,6 +113,34 @@ func want(st *state.State) error {
 
 // await returns when the directory is there, or has been given up.
 func await(ctx context.Context, st *state.State) error {
+	return follow(ctx, st, func(all []state.Storage) (bool, error) {
+		switch scratch := all[0]; scratch.Status {
+		case status.Attached:
+			fmt.Println("scratch is attached")
+			return true, nil
+		case status.Error:
+			return false, errors.Errorf("making scratch: %s", scratch.Message)
+		}
+		return false, nil
+	})
+}
+
+// takeAway has the directory unmounted and removed, and returns when it is.
+func takeAway(ctx context.Context, st *state.State) error {
+	if err := st.RemoveStorage([]string{"scratch"}); err != nil {
+		return errors.Trace(err)
+	}
+	return follow(ctx, st, func(all []state.Storage) (bool, error) {
+		if len(all) > 0 {
+			return false, nil
+		}
+		fmt.Println("scratch is gone")
+		return true, nil
+	})
+}
+
+// follow calls done with all storage, again after each change, until done says so.
+func follow(ctx context.Context, st *state.State, done func([]state.Storage) (bool, error)) error {
 	changes, err := st.WatchStorage()
 	if err != nil {
 		return errors.Trace(err)
@@ -122,16 +159,12 @@ func await(ctx context.Context, st *state.State) error {
 				return errors.Annotate(watcher.EnsureErr(changes), "watching storage")
 			}
 		}
-		all, err := st.Storage("scratch")
+		all, err := st.AllStorage()
 		if err != nil {
 			return errors.Trace(err)
 		}
-		switch scratch := all[0]; scratch.Status {
-		case status.Attached:
-			fmt.Println("scratch is attached")
-			return nil
-		case status.Error:
-			return errors.Errorf("making scratch: %s", scratch.Message)
+		if ended, err := done(all); ended || err != nil {
+			return err
 		}
 	}
 }

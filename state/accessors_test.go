@@ -421,3 +421,44 @@ func TestFilesystemThatMayHaveBeenMadeOnAVolumeIsDestroyed(t *testing.T) {
 		t.Errorf("it is removed by %+v", removals[0])
 	}
 }
+
+// A volume is new from when its provider has said so to when a filesystem is recorded on it,
+// and never becomes new.
+func TestVolumeIsNewUntilItHasAFilesystem(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.AddStorage(state.StorageParams{Name: "it", Kind: filesystem, Pool: "disk", Size: 100, MountPoint: "/srv/it", Machine: machine0}))
+	machine, environ := w.ForMachine(machine0), w.ForEnviron()
+	isNew := func() bool {
+		t.Helper()
+		filesystems, err := machine.FilesystemParams(filesystemTags("0/0"))
+		w.must(err)
+		return filesystems[0].Result.VolumeNew
+	}
+	set := func(size uint64, isNew bool) {
+		t.Helper()
+		results, err := environ.SetVolumeInfo([]params.Volume{{VolumeTag: "volume-0", Info: params.VolumeInfo{VolumeId: "v", Size: size, New: isNew}}})
+		if err != nil || results[0].Error != nil {
+			t.Fatalf("got %v, %v", results, err)
+		}
+	}
+	if isNew() {
+		t.Error("new before it is made")
+	}
+	set(100, true)
+	if !isNew() {
+		t.Error("not new when it has been made")
+	}
+	volumes, err := environ.Volumes(volumeTags("0"))
+	if err != nil || !volumes[0].Result.Info.New {
+		t.Errorf("got %+v, %v", volumes, err)
+	}
+	w.must(w.provision(entry{kind: "filesystem", tag: "filesystem-0-0"}))
+	if isNew() {
+		t.Error("new in spite of its filesystem")
+	}
+	set(200, true)
+	if isNew() {
+		t.Error("new once more")
+	}
+	w.check()
+}

@@ -52,9 +52,12 @@ func (a *Accessor) SetFilesystemInfo(filesystems []params.Filesystem) ([]params.
 		if err != nil {
 			return err
 		}
-		return a.changeEntity(tx, tag, func(_ *instance, e *entity) error {
+		return a.changeEntity(tx, tag, func(i *instance, e *entity) error {
 			if err := tx.provision(e, entityInfo{ID: f.Info.FilesystemId, Size: f.Info.Size}); err != nil {
 				return errors.Annotatef(err, "setting info of %s", tag)
+			}
+			if v := i.Volume; v != nil && v.Info != nil {
+				v.Info.New = false
 			}
 			return nil
 		})
@@ -84,8 +87,11 @@ func (a *Accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.Filesy
 			Attributes:    i.Attributes,
 			Tags:          resourceTags,
 		}
-		if v := i.Volume; v != nil && v.Info != nil && v.Info.Size != 0 {
-			p.Size = min(p.Size, v.Info.Size)
+		if v := i.Volume; v != nil && v.Info != nil {
+			p.VolumeNew = v.Info.New
+			if v.Info.Size != 0 {
+				p.Size = min(p.Size, v.Info.Size)
+			}
 		}
 		if e.Attachment != nil && !e.Attachment.going() {
 			attachment := filesystemAttachmentParams(r, i, e)

@@ -86,6 +86,10 @@ type entityInfo struct {
 	WWN        string `cbor:"3,keyasint,omitempty"`
 	Size       uint64 `cbor:"4,keyasint,omitempty"`
 	Persistent bool   `cbor:"5,keyasint,omitempty"`
+
+	// New says of a volume that nobody can have written to it: its provider has said so when
+	// it was made, and no filesystem has been recorded on it.
+	New bool `cbor:"6,keyasint,omitempty"`
 }
 
 // attachment is the part of a record that is an entity on a machine.

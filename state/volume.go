@@ -35,6 +35,7 @@ func (a *Accessor) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, error
 			Pool:       i.Pool,
 			Size:       e.Info.Size,
 			Persistent: e.Info.Persistent,
+			New:        e.Info.New,
 		}}, nil
 	}, func(v params.Volume, err *params.Error) params.VolumeResult {
 		return params.VolumeResult{Result: v, Error: err}
@@ -56,6 +57,7 @@ func (a *Accessor) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult,
 				WWN:        v.Info.WWN,
 				Size:       v.Info.Size,
 				Persistent: v.Info.Persistent,
+				New:        v.Info.New,
 			})
 			if err != nil {
 				return errors.Annotatef(err, "setting info of %s", tag)
@@ -90,8 +92,9 @@ func (e *entity) setInfo(info entityInfo) error {
 	}
 	if e.Info != nil {
 		// What an earlier call has made may be told of after a later one made it
-		// larger.
+		// larger. What is not new any more does not become it.
 		info.Size = max(info.Size, e.Info.Size)
+		info.New = info.New && e.Info.New
 	}
 	e.Info = &info
 	return nil

@@ -163,6 +163,32 @@ type FileVolumes interface {
 	VolumeFile(volumeId string) string
 }
 
+// NewVolumes is an optional capability of a [VolumeSource] that knows whether a volume which it
+// has created is new.
+type NewVolumes interface {
+	// IsNewVolume reports whether nobody can have written to a volume. It is called
+	// after the call that created the volume, and does no I/O.
+	IsNewVolume(volumeId string) bool
+}
+
+// FormatConsent says on what volumes a filesystem may be made beside those that are proven
+// to be blank.
+type FormatConsent int
+
+const (
+	// ConsentNone is the zero value: on no others.
+	ConsentNone FormatConsent = iota
+	// ConsentUnread is for a volume that takes too long to read, and on which nothing was
+	// found: its provider says that it is new.
+	ConsentUnread
+)
+
+// FormatConsents is an optional capability of [BackingDevices] that know what may be formatted.
+type FormatConsents interface {
+	// FormatConsent returns what holds for a volume at the moment.
+	FormatConsent(names.VolumeTag) FormatConsent
+}
+
 // BackingFiles is an optional capability of [BackingDevices] that know where the files
 // behind block devices are: a file tells which parts of it were never written, and a
 // block device has to be read.

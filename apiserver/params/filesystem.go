@@ -33,6 +33,9 @@ type FilesystemParams struct {
 	// VolumeTag is the backing volume, or empty where there is none.
 	VolumeTag string `json:"volume-tag,omitempty"`
 
+	// VolumeNew says that nobody can have written to the backing volume.
+	VolumeNew bool `json:"volume-new,omitempty"`
+
 	// Size is the least size, in MiB.
 	Size uint64 `json:"size"`
 

@@ -20,6 +20,9 @@ type VolumeInfo struct {
 
 	// Persistent volumes outlive the machine that they are attached to.
 	Persistent bool `json:"persistent"`
+
+	// New says that nobody can have written to the volume before it was recorded.
+	New bool `json:"new,omitempty"`
 }
 
 // Volumes holds the volumes that a bulk call is about.

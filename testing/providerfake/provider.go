@@ -64,6 +64,8 @@ type Options struct {
 	// Remark is the answer of storage.FilesystemRemarker and storage.VolumeRemarker;
 	// nil: nothing.
 	Remark func(id string) string
+	// IsNewVolume is the answer of storage.NewVolumes; nil: no.
+	IsNewVolume func(volumeId string) bool
 	// VolumeFile is the answer of storage.FileVolumes; nil: nothing.
 	VolumeFile func(volumeId string) string
 
@@ -123,6 +125,7 @@ var (
 	_ storage.FilesystemRemarker      = (*Provider)(nil)
 	_ storage.FileVolumes             = (*Provider)(nil)
 	_ storage.VolumeRemarker          = (*Provider)(nil)
+	_ storage.NewVolumes              = (*Provider)(nil)
 	_ storage.VolumeOwnerLister       = (*Provider)(nil)
 	_ storage.FilesystemOwnerLister   = (*Provider)(nil)
 	_ storage.VolumeTagger            = (*Provider)(nil)
@@ -300,6 +303,12 @@ func (p *Provider) VolumeFile(volumeId string) string {
 		return ""
 	}
 	return p.Options.VolumeFile(volumeId)
+}
+
+// IsNewVolume is part of storage.NewVolumes.
+func (p *Provider) IsNewVolume(volumeId string) bool {
+	p.asked("IsNewVolume")
+	return p.Options.IsNewVolume != nil && p.Options.IsNewVolume(volumeId)
 }
 
 // asked runs what the script has for a question, which has no error to return.

@@ -433,6 +433,7 @@ func TestCallThatPanics(t *testing.T) {
 		"FilesystemRemark":         func() { p.FilesystemRemark("fs-0") },
 		"VolumeFile":               func() { p.VolumeFile("vol-0") },
 		"VolumeRemark":             func() { p.VolumeRemark("vol-0") },
+		"IsNewVolume":              func() { p.IsNewVolume("vol-0") },
 		"ShouldCreateVolume":       func() { p.ShouldCreateVolume(volume0) },
 		"ShouldCreateFilesystem":   func() { p.ShouldCreateFilesystem(filesystem0) },
 		"ShouldDestroyVolume":      func() { p.ShouldDestroyVolume("vol-0") },

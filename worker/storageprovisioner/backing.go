@@ -18,6 +18,8 @@ type backing struct {
 	devices     byid.Map[storage.BlockDevice]
 	filesystems byid.Map[storage.Filesystem]
 	files       byid.Map[string]
+	// consents are for volumes without a filesystem.
+	consents byid.Map[storage.FormatConsent]
 }
 
 // BlockDevice is part of storage.BackingDevices.
@@ -33,6 +35,12 @@ func (b *backing) Filesystem(filesystem names.FilesystemTag) (storage.Filesystem
 // BackingFile is part of storage.BackingFiles.
 func (b *backing) BackingFile(volume names.VolumeTag) (string, bool) {
 	return look(b, &b.files, volume)
+}
+
+// FormatConsent is part of storage.FormatConsents.
+func (b *backing) FormatConsent(volume names.VolumeTag) storage.FormatConsent {
+	consent, _ := look(b, &b.consents, volume)
+	return consent
 }
 
 func look[T any](b *backing, in *byid.Map[T], tag names.Tag) (found T, ok bool) {
@@ -59,12 +67,22 @@ func (b *backing) forgetDevice(volume string) {
 func (b *backing) setFilesystem(fs storage.Filesystem) {
 	if b != nil {
 		remember(b, &b.filesystems, fs.Tag.Id(), fs)
+		if fs.Volume != (names.VolumeTag{}) {
+			forget(b, &b.consents, fs.Volume.Id())
+		}
 	}
 }
 
 func (b *backing) forgetFilesystem(filesystem string) {
 	if b != nil {
 		forget(b, &b.filesystems, filesystem)
+	}
+}
+
+// setNew notes that a volume, which has no filesystem, is new.
+func (b *backing) setNew(volume string) {
+	if b != nil {
+		remember(b, &b.consents, volume, storage.ConsentUnread)
 	}
 }
 

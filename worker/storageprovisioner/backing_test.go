@@ -174,3 +174,38 @@ func (s *backingSuite) TestFileOfAVolumeIsShownWhileItIsAttached(c *gc.C) {
 	_, ok = file()
 	c.Check(ok, jc.IsFalse)
 }
+
+// 20: what the provider of a volume says of it when it is made is shown until there is a
+// filesystem on it.
+func (s *backingSuite) TestNewVolumeIsShownUntilItHasAFilesystem(c *gc.C) {
+	s.source.Options.IsNewVolume = func(id string) bool { return id == "vol-7" }
+	s.addMachine("0", "instance-0")
+	s.startMachine(c)
+	s.addVolumeOn(machineTag("0"), "7", "dynamic")
+	s.addVolumeOn(machineTag("0"), "8", "dynamic")
+	s.volumesChanged(c, "7", "8")
+	infos := make(map[string]bool)
+	for len(infos) < 2 {
+		for _, v := range calls.NextArgs[[]params.Volume](c, s.Journal, "SetVolumeInfo") {
+			infos[v.VolumeTag] = v.Info.New
+		}
+	}
+	c.Check(infos, jc.DeepEquals, map[string]bool{"volume-7": true, "volume-8": false})
+
+	s.state.AddFilesystem(params.FilesystemParams{
+		FilesystemTag: filesystemTag("0"), Size: 1000, Provider: "dynamic", VolumeTag: volumeTag("7"), VolumeNew: true,
+	})
+	s.filesystemsChanged(c, "0")
+	consents := func(volume string) storage.FormatConsent {
+		s.barrier(c)
+		return s.backing.(storage.FormatConsents).FormatConsent(names.NewVolumeTag(volume))
+	}
+	s.AwaitCall(c, "FilesystemParams", "filesystem-0")
+	c.Check(consents("7"), gc.Equals, storage.ConsentUnread)
+	c.Check(consents("8"), gc.Equals, storage.ConsentNone)
+
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	s.devicesChanged(c)
+	s.AwaitCall(c, "SetFilesystemInfo", "filesystem-0")
+	c.Check(consents("7"), gc.Equals, storage.ConsentNone)
+}

@@ -38,6 +38,8 @@ type facts struct {
 	environ *environ
 	// filesystems are the recorded filesystems that were read on the way.
 	filesystems []storage.Filesystem
+	// newVolumes are the volumes of filesystems that are to be made which are new.
+	newVolumes []string
 	// hosts are the tags that were parsed on the way, and classes what has been found
 	// out about providers.
 	hosts   map[string]names.Tag

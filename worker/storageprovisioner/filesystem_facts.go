@@ -131,6 +131,9 @@ func (r filesystemReader) creations(facts []*plan.Fact) error {
 		if err != nil {
 			return err
 		}
+		if p.VolumeNew && f.Backing != "" {
+			r.newVolumes = append(r.newVolumes, f.Backing)
+		}
 		args := storage.FilesystemParams{
 			Tag:          f.Tag.(names.FilesystemTag),
 			Volume:       volume,

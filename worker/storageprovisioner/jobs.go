@@ -307,6 +307,9 @@ func (l *loop) read() job {
 			for _, fs := range r.filesystems {
 				l.backing.setFilesystem(fs)
 			}
+			for _, volume := range r.newVolumes {
+				l.backing.setNew(volume)
+			}
 			l.observe(entities)
 			l.lookedUp(devices)
 			l.machinesRead(machines)

@@ -30,11 +30,9 @@ func (o volumeOps) create(call calling, items []plan.Item) []plan.Result {
 			if err := checkCreated(p.Tag, r.Volume.Tag, r.Volume.VolumeId); err != nil {
 				return doubtful(err)
 			}
-			result := plan.Result{
-				ID:   r.Volume.VolumeId,
-				Info: volumeOnWire(p.Tag, r.Volume.VolumeInfo),
-				Size: r.Volume.Size,
-			}
+			wire := volumeOnWire(p.Tag, r.Volume.VolumeInfo)
+			wire.Info.New = o.isNew(call, p.Tag, r.Volume.VolumeId)
+			result := plan.Result{ID: r.Volume.VolumeId, Info: wire, Size: r.Volume.Size}
 			if a := r.VolumeAttachment; a != nil {
 				machine := a.Machine
 				if p.Attachment != nil {
@@ -85,6 +83,17 @@ func (o volumeOps) detach(call calling, items []plan.Item) []plan.Result {
 		}
 		return plan.Result{Err: err}
 	})
+}
+
+// isNew asks whether a volume that was created is new, if its source tells.
+func (o volumeOps) isNew(call calling, tag names.VolumeTag, id string) (isNew bool) {
+	if source, ok := o.source.(storage.NewVolumes); ok {
+		err := call.call(theProvider, func() string { return "asking whether " + names.ReadableString(tag) + " is new" }, func() {
+			isNew = source.IsNewVolume(id)
+		})
+		return isNew && err == nil
+	}
+	return false
 }
 
 // noteFile remembers where the file of an attached volume is, if its source tells. Where

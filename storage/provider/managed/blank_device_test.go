@@ -148,6 +148,20 @@ func TestManagedNeverFormatsWhatTakesTooLongToRead(t *testing.T) {
 	mt.Create("ext4")
 }
 
+// TestManagedFormatsANewVolumeHoweverLongItTakesToRead has a provider say that it is new,
+// which is not believed where something is found.
+func TestManagedFormatsANewVolumeHoweverLongItTakesToRead(t *testing.T) {
+	mt := newManagedTest(t)
+	mt.limited()
+	mt.Consents = map[names.VolumeTag]storage.FormatConsent{sourcetest.ManagedVolume: storage.ConsentUnread}
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	sourcetest.WriteAt(t, loop.Path, 4096, []byte{1})
+	_, err := mt.TryCreate("ext4")
+	mt.CheckError(err, true, loop.Path, "data of an unknown kind")
+	sourcetest.WriteAt(t, loop.Path, 4096, []byte{0})
+	mt.Create("ext4")
+}
+
 // TestManagedFormatsALoopVolumeHoweverLongItTakesToRead has a file that was never written.
 func TestManagedFormatsALoopVolumeHoweverLongItTakesToRead(t *testing.T) {
 	mt := newManagedTest(t)

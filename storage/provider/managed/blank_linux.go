@@ -23,10 +23,26 @@ func (f *filesystem) proveBlank() error {
 	}
 	var unread *signature.UnreadError
 	if errors.As(err, &unread) {
-		return storage.Permanent(fmt.Errorf("%s is not formatted: it cannot be proven blank: %w; if nothing is on it, make a filesystem by hand, and take that over by the attribute \"uuid\"",
+		if f.consent() >= storage.ConsentUnread {
+			return nil
+		}
+		return storage.Permanent(fmt.Errorf("%s is not formatted: it cannot be proven blank: %w; if nothing is on it, its provider can say that it is new, or make a filesystem by hand, and take that over by the attribute \"uuid\"",
 			f.dev.Path(), err))
 	}
 	return errors.Annotatef(err, "%s is not formatted: it cannot be proven blank", f.dev.Path())
+}
+
+// consent returns on what the filesystem may be made beside a blank device.
+func (f *filesystem) consent() storage.FormatConsent {
+	consents, ok := f.call.devices.(storage.FormatConsents)
+	if !ok {
+		return storage.ConsentNone
+	}
+	volume, err := f.volume()
+	if err != nil {
+		return storage.ConsentNone
+	}
+	return consents.FormatConsent(volume)
 }
 
 // readBlank proves the device blank by the file behind it, if that is known and its

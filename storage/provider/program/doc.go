@@ -50,6 +50,8 @@
 //	hardware-id  create, describe: its name below /dev/disk/by-id, if known
 //	wwn          create, describe: its World Wide Name, if known
 //	persistent   create, describe: true if it outlives its machine
+//	new          create: true if the volume was made for this tag and nobody can
+//	             have written to it
 //	attachment   attach; create, if it has been attached too: an object
 //	tags         list: the tags that the volume was made with
 //	attached     list: true if the volume is attached to a machine

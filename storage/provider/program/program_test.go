@@ -160,6 +160,34 @@ func TestCreateVolumes(t *testing.T) {
 	}
 }
 
+func TestNewVolumes(t *testing.T) {
+	s := newRecorder(t)
+	s.answer("create-volumes", `{"results": [{"volume-id": "a", "new": true}, {"volume-id": "b"}, {"error": {"message": "no room"}, "new": true}]}`)
+	three := make([]storage.VolumeParams, 3)
+	for i := range three {
+		three[i] = storage.VolumeParams{Tag: names.NewVolumeTag(strconv.Itoa(i)), Size: 10}
+	}
+	source := s.source()
+	created := func() {
+		t.Helper()
+		if _, err := source.CreateVolumes(callContext(t), three); err != nil {
+			t.Fatal(err)
+		}
+	}
+	isNew := source.(storage.NewVolumes).IsNewVolume
+	created()
+	if !isNew("a") || isNew("b") || isNew("") {
+		t.Error("which are new is not what the program has answered")
+	}
+	// What it says last is what counts.
+	created()
+	s.answer("create-volumes", `{"results": [{"volume-id": "a"}, {"volume-id": "b", "new": true}, {}]}`)
+	created()
+	if isNew("a") || !isNew("b") {
+		t.Error("which are new is not what the program has answered last")
+	}
+}
+
 func TestAttachAndDetachVolumes(t *testing.T) {
 	s := newRecorder(t)
 	s.answer("attach-volumes", `{"results": [{"attachment": {"device-name": "sdx", "plan": {"device-type": "local"}}}, {}]}`)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/juju/errors"
 
@@ -15,12 +16,41 @@ import (
 // maxAnswer bounds what a program may answer, in bytes: some ten thousand volumes.
 const maxAnswer = 16 << 20
 
-var _ storage.VolumeOwnerLister = (*source)(nil)
+var (
+	_ storage.VolumeOwnerLister = (*source)(nil)
+	_ storage.NewVolumes        = (*source)(nil)
+)
 
 // source runs the program for each bulk call.
 type source struct {
 	path    string
 	devices devices
+
+	mu sync.Mutex
+	// fresh are the IDs of the volumes that the last answer about each has as new.
+	fresh map[string]bool
+}
+
+// noteNew takes in what the program says of a volume that it was to create.
+func (s *source) noteNew(id string, isNew bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.fresh, id)
+	if isNew {
+		if s.fresh == nil {
+			s.fresh = make(map[string]bool)
+		}
+		s.fresh[id] = true
+	}
+}
+
+// IsNewVolume implements [storage.NewVolumes]. It forgets what it has told.
+func (s *source) IsNewVolume(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	isNew := s.fresh[id]
+	delete(s.fresh, id)
+	return isNew
 }
 
 // call runs the program for one operation. The results are in the order of the
@@ -75,6 +105,9 @@ func (s *source) CreateVolumes(ctx envcontext.ProviderCallContext, all []storage
 		return arg
 	}, func(i int, r result) {
 		results[i].Volume, results[i].VolumeAttachment, results[i].Error = created(all[i], r)
+		if v := results[i].Volume; v != nil {
+			s.noteNew(v.VolumeId, r.New)
+		}
 	})
 	s.devices.claim(len(all), func(i int) *storage.VolumeAttachment { return results[i].VolumeAttachment }, func(i int, err error) {
 		results[i] = storage.CreateVolumesResult{Error: err}

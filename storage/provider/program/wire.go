@@ -46,6 +46,7 @@ type result struct {
 	HardwareID string      `json:"hardware-id"`
 	WWN        string      `json:"wwn"`
 	Persistent bool        `json:"persistent"`
+	New        bool        `json:"new"`
 	Attachment *attachment `json:"attachment"`
 
 	Tags     map[string]string `json:"tags"`

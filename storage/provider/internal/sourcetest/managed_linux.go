@@ -50,6 +50,8 @@ type ManagedTest struct {
 	Filesystems map[names.FilesystemTag]storage.Filesystem
 	// Files are where the files behind the devices are known to be.
 	Files map[names.VolumeTag]string
+	// Consents are to formatting volumes that are not proven to be blank.
+	Consents map[names.VolumeTag]storage.FormatConsent
 	// Attributes are those of the filesystem, beside its type.
 	Attributes map[string]any
 }
@@ -107,6 +109,11 @@ func (t *ManagedTest) Filesystem(tag names.FilesystemTag) (storage.Filesystem, b
 func (t *ManagedTest) BackingFile(tag names.VolumeTag) (string, bool) {
 	path, ok := t.Files[tag]
 	return path, ok
+}
+
+// FormatConsent implements [storage.FormatConsents].
+func (t *ManagedTest) FormatConsent(tag names.VolumeTag) storage.FormatConsent {
+	return t.Consents[tag]
 }
 
 // Loop makes a blank device and makes it known as the volume's.

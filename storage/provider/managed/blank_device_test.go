@@ -166,8 +166,30 @@ func TestManagedFormatsANewVolumeHoweverLongItTakesToRead(t *testing.T) {
 func TestManagedFormatsALoopVolumeHoweverLongItTakesToRead(t *testing.T) {
 	mt := newManagedTest(t)
 	mt.limited()
-	mt.allocated(t.TempDir())
+	loop := mt.allocated(devicetest.NewDisk(t, 128<<20, "mkfs.ext4", "-q").Dir)
+	readDirectly(t, loop)
 	mt.Create("ext4")
+}
+
+// readDirectly has nothing of a device's file in the page cache, whoever reads the device.
+func readDirectly(t *testing.T, loop *devicetest.Loop) {
+	t.Helper()
+	dev, err := os.OpenFile(loop.Path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	if err := unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_SET_DIRECT_IO, 1); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(loop.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestManagedFindsFilesystemsThatLostTheirEnds has devices of which nothing is read but the

@@ -169,6 +169,10 @@ var rules = []rule{{
 	never:    []string{"./..."},
 	reason:   "providers, the state and the command sync in the same way",
 }, {
+	packages: []string{"./internal/nocow"},
+	never:    []string{"./..."},
+	reason:   "the state's file and those of volumes are written in place in the same way",
+}, {
 	packages: []string{"./..."},
 	never:    []string{"./internal/syscalltest"},
 	reason:   "system calls fail at will in tests alone",

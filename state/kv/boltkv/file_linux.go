@@ -11,9 +11,6 @@ import (
 // noFollow refuses to open what a symbolic link leads to.
 const noFollow = unix.O_NOFOLLOW
 
-// noCopyOnWrite is FS_NOCOW_FL of linux/fs.h.
-const noCopyOnWrite = 0x00800000
-
 // lock locks the file as bbolt does, which finds it locked: before anything is read.
 func lock(file *os.File, path string, access access) error {
 	how := unix.LOCK_EX
@@ -46,16 +43,6 @@ func allocate(file *os.File, from, to int64) error {
 		if err := unix.Fallocate(int(file.Fd()), 0, from, to-from); err != unix.EINTR {
 			return err
 		}
-	}
-}
-
-// writeInPlace makes btrfs write what is allocated in place, where it can: elsewhere it
-// does. Otherwise every write needs new space, and allocating ahead is of no use. The
-// file is empty. The price is that btrfs has no checksums of the file.
-func writeInPlace(file *os.File) {
-	flags, err := unix.IoctlGetInt(int(file.Fd()), unix.FS_IOC_GETFLAGS)
-	if err == nil {
-		_ = unix.IoctlSetPointerInt(int(file.Fd()), unix.FS_IOC_SETFLAGS, flags|noCopyOnWrite)
 	}
 }
 

@@ -20,6 +20,4 @@ func unlock(*os.File) {}
 
 func allocate(*os.File, int64, int64) error { return stderrors.ErrUnsupported }
 
-func writeInPlace(*os.File) {}
-
 func available(*os.File) (int64, error) { return 0, stderrors.ErrUnsupported }

@@ -13,6 +13,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/stowage-io/stowage/internal/fsync"
+	"github.com/stowage-io/stowage/internal/nocow"
 )
 
 const (
@@ -187,7 +188,7 @@ func fill(path string, file *os.File) (*Store, error) {
 	if err := file.Truncate(0); err != nil {
 		return nil, errors.Annotatef(err, "making %s", path)
 	}
-	writeInPlace(file)
+	_ = nocow.Set(file) // else allocating ahead is of no use on btrfs
 	store := &Store{path: path, file: file, settleTimeout: settleTimeout}
 	if err := store.start(readWrite); err != nil {
 		return nil, err
@@ -257,7 +258,7 @@ func CreateFile(path string) (*os.File, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	writeInPlace(file)
+	_ = nocow.Set(file)
 	return file, nil
 }
 

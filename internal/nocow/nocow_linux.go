@@ -1,0 +1,63 @@
+package nocow
+
+import (
+	"os"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// noCopyOnWrite is FS_NOCOW_FL of linux/fs.h.
+	noCopyOnWrite = 0x00800000
+
+	// compression is FS_COMPR_FL and FS_NOCOMP_FL, which a file may have from its
+	// directory, and which btrfs wants removed before it sets the other.
+	compression = 0x00000004 | 0x00000400
+)
+
+// Set has a file written in place. It must be empty. On filesystems other than btrfs
+// nothing is done.
+func Set(f *os.File) error {
+	if btrfs, err := Applies(f); err != nil || !btrfs {
+		return errors.Trace(err)
+	}
+	flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+	if err == nil && flags&compression != 0 {
+		flags &^= compression
+		err = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags)
+	}
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags|noCopyOnWrite)
+	}
+	if err != nil {
+		return errors.Annotatef(err, "having btrfs write %s in place", f.Name())
+	}
+	// btrfs ignores the flag for a file that has blocks.
+	if set, err := IsSet(f); err != nil {
+		return errors.Trace(err)
+	} else if !set {
+		return errors.Errorf("btrfs does not write %s in place: it ignores the flag", f.Name())
+	}
+	return nil
+}
+
+// IsSet reports whether a file is written in place: it is not on btrfs, or it has the
+// flag.
+func IsSet(f *os.File) (bool, error) {
+	if btrfs, err := Applies(f); err != nil || !btrfs {
+		return !btrfs, errors.Trace(err)
+	}
+	flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+	return flags&noCopyOnWrite != 0, errors.Annotatef(err, "reading the flags of %s", f.Name())
+}
+
+// Applies reports whether a file is on btrfs: files on other filesystems are written in
+// place anyway.
+func Applies(f *os.File) (bool, error) {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
+		return false, errors.Annotatef(err, "reading the filesystem of %s", f.Name())
+	}
+	return fs.Type == unix.BTRFS_SUPER_MAGIC, nil
+}

@@ -9,6 +9,7 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/nocow"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
@@ -87,11 +88,26 @@ func (c *call) attach(volumeID string, readOnly bool) (loopdev.Device, error) {
 // keepBlocks has a file keep its blocks while a device shows it, all of them from here
 // on. It returns what the user should know where that is not certain.
 func (c *call) keepBlocks(h *loopdev.Handle, f *os.File, size uint64) (remark string, err error) {
+	var remarks []string
 	if err := h.RefuseDiscards(); err != nil {
-		remark = fmt.Sprintf("discards may give its space back: %v", err)
+		remarks = append(remarks, fmt.Sprintf("discards may give its space back: %v", err))
 	}
 	// What was discarded until now is allocated again.
-	return remark, errors.Trace(c.allocate(f, size))
+	if err := c.allocate(f, size); err != nil {
+		return "", errors.Trace(err)
+	}
+	why, err := c.whyNotThick(f, size)
+	if err != nil {
+		return "", errors.Trace(err)
+	}
+	if why != "" {
+		remarks = append(remarks, "thick not guaranteed: "+why)
+	} else if onBtrfs, err := nocow.Applies(f); err != nil {
+		return "", errors.Trace(err)
+	} else if onBtrfs {
+		remarks = append(remarks, "btrfs has no checksums of its file, which is written in place")
+	}
+	return strings.Join(remarks, "; "), nil
 }
 
 // attachFree attaches a volume's file to a free device.

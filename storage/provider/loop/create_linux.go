@@ -6,16 +6,12 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
-	"github.com/stowage-io/stowage/internal/fsync"
+	"github.com/stowage-io/stowage/internal/nocow"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
-
-// allocationStep is how much of a file is allocated at a time, so that a
-// cancelled context is noticed.
-const allocationStep = 1 << 30
 
 // temporary is the name of a backing file that is not complete. No id contains a
 // dot.
@@ -134,6 +130,9 @@ func (c *call) makeFile(id string, size uint64) error {
 		return errors.Trace(err)
 	}
 	defer f.Close()
+	if err := nocow.Set(f); err != nil {
+		return errors.Trace(err)
+	}
 	crash.At("backing file made")
 	if err := c.allocate(f, size); err != nil {
 		return errors.Trace(err)
@@ -164,47 +163,6 @@ func (c *call) finish(id string, rec record) error {
 		return errors.Trace(err)
 	}
 	return errors.Trace(c.Records.Save(id, rec))
-}
-
-// allocate gives a file all its blocks. What it has already it keeps.
-func (c *call) allocate(f *os.File, size uint64) error {
-	for offset := uint64(0); offset < size; {
-		if err := c.Err(); err != nil {
-			return errors.Trace(err)
-		}
-		step := min(size-offset, allocationStep)
-		switch err := unix.Fallocate(int(f.Fd()), 0, int64(offset), int64(step)); err {
-		case nil:
-			offset += step
-		case unix.EINTR:
-			// The runtime interrupts system calls now and then.
-		case unix.ENOSPC, unix.EDQUOT:
-			available, aerr := c.Files.Available()
-			if aerr != nil {
-				return errors.Annotatef(err, "allocating %d MiB", size>>20)
-			}
-			return errors.Annotatef(c.NoSpace(size, available), "allocating %s (%v)", f.Name(), err)
-		case unix.EOPNOTSUPP:
-			return errors.NewNotSupported(err, "allocating files in full on the filesystem of "+c.Files.Path()+", which loop volumes need (ext4, XFS and btrfs can),")
-		default:
-			return errors.Annotatef(err, "allocating %s", f.Name())
-		}
-	}
-	return nil
-}
-
-// syncAllocated makes durable a file that has been allocated, once it is sure that
-// it has all its blocks.
-func (c *call) syncAllocated(f *os.File, size uint64) error {
-	st, err := c.Status(f)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	if st.Size != size || st.Blocks < size {
-		return storage.Permanent(errors.Errorf("%s has %d bytes, %d of them allocated, not %d bytes: its filesystem does not allocate in full, as ext4, XFS and btrfs do",
-			f.Name(), st.Size, st.Blocks, size))
-	}
-	return errors.Trace(fsync.File(f))
 }
 
 // describe returns what is known of a volume that is complete and has its file.

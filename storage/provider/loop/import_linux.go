@@ -338,7 +338,10 @@ func (c *call) claim(file *foreignFile) error {
 	default:
 		return errors.Annotatef(err, "finding out who uses %s", file.File.Name())
 	}
-	need := file.Size - min(file.Size, file.Blocks)
+	need, err := c.needed(file.File, file.Size)
+	if err != nil {
+		return errors.Trace(err)
+	}
 	if err := c.space.take(c.Call, need); err != nil {
 		return errors.Trace(err)
 	}

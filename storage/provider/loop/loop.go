@@ -26,9 +26,12 @@ type Options struct {
 // devices of the machine.
 //
 // A volume's file is allocated in full when the volume is created, and again
-// before it is attached, so that writing to the volume never runs out of space.
-// It is found in the directory volumes of the storage directory, under the
-// volume's id.
+// when it is attached, so that writing to the volume never runs out of space: it
+// has all its blocks, shares none with snapshots or copies by reference (which XFS
+// undoes), on btrfs it is written in place, and the volume's device refuses discards.
+// Where one of these is not so, the volume is attached all the same, and the source's
+// VolumeRemark says which. The file is found in the directory volumes of the storage
+// directory, under the volume's id.
 //
 // A volume can grow, attached or not: its file is allocated in full to the new
 // size before its device shows any of it. Where there is no space for that, the

@@ -21,7 +21,7 @@ func (c *call) resize(id string, size uint64) (storage.VolumeInfo, error) {
 	if err != nil {
 		return none, errors.Trace(err)
 	}
-	f, st, err := c.openBacking(id, rec, unix.O_RDWR)
+	f, _, err := c.openBacking(id, rec, unix.O_RDWR)
 	if err != nil {
 		return none, errors.Trace(err)
 	}
@@ -30,7 +30,7 @@ func (c *call) resize(id string, size uint64) (storage.VolumeInfo, error) {
 	if err != nil {
 		return none, errors.Trace(err)
 	}
-	if err := c.grow(id, &rec, f, st, size); err != nil {
+	if err := c.grow(id, &rec, f, size); err != nil {
 		return none, errors.Trace(err)
 	}
 	if device != nil {
@@ -48,11 +48,11 @@ func (c *call) resize(id string, size uint64) (storage.VolumeInfo, error) {
 // when an earlier call was interrupted. That it is to grow is recorded first, and
 // that it has grown before a device shows more of it: until then the file can be
 // cut back to what it was, as it is after an error.
-func (c *call) grow(id string, rec *record, f *os.File, st object.Status, size uint64) error {
+func (c *call) grow(id string, rec *record, f *os.File, size uint64) error {
 	if size = max(size, rec.Growing); size <= rec.Size {
 		return nil
 	}
-	if err := c.enlarge(id, rec, f, st, size); err != nil {
+	if err := c.enlarge(id, rec, f, size); err != nil {
 		if rec.Growing == 0 {
 			return errors.Trace(err)
 		}
@@ -66,8 +66,11 @@ func (c *call) grow(id string, rec *record, f *os.File, st object.Status, size u
 }
 
 // enlarge records that a file is to grow, and allocates it.
-func (c *call) enlarge(id string, rec *record, f *os.File, st object.Status, size uint64) (err error) {
-	need := size - min(size, st.Blocks)
+func (c *call) enlarge(id string, rec *record, f *os.File, size uint64) (err error) {
+	need, err := c.needed(f, size)
+	if err != nil {
+		return errors.Trace(err)
+	}
 	if err := c.space.take(c.Call, need); err != nil {
 		return errors.Trace(err)
 	}
@@ -110,12 +113,12 @@ func (c *call) settle(id string, rec *record) error {
 	if rec.Growing == 0 {
 		return nil
 	}
-	f, st, err := c.openBacking(id, *rec, unix.O_RDWR)
+	f, _, err := c.openBacking(id, *rec, unix.O_RDWR)
 	if err != nil {
 		return errors.Trace(err)
 	}
 	defer f.Close()
-	if err := c.grow(id, rec, f, st, 0); err != nil && rec.Growing != 0 {
+	if err := c.grow(id, rec, f, 0); err != nil && rec.Growing != 0 {
 		return errors.Trace(err)
 	}
 	return nil

@@ -134,6 +134,24 @@ type VolumeImporter interface {
 	ImportVolume(ctx envcontext.ProviderCallContext, volumeId string, resourceTags map[string]string) (VolumeInfo, error)
 }
 
+// VolumeParamsImporter is an optional capability of a [VolumeImporter] that has more
+// to know about an import than which volume it is of.
+type VolumeParamsImporter interface {
+	// ImportVolumeWithParams is ImportVolume with parameters.
+	ImportVolumeWithParams(ctx envcontext.ProviderCallContext, params VolumeImportParams) (VolumeInfo, error)
+}
+
+// VolumeImportParams says which volume is to be taken over, and how.
+type VolumeImportParams struct {
+	VolumeId     string
+	ResourceTags map[string]string
+	// Attributes are those of the pool that the volume is to be of.
+	Attributes map[string]any
+	// Copy asks for a new volume with a copy of what is on this one, which is left as
+	// it is. A source that cannot has an error that satisfies errors.IsNotSupported.
+	Copy bool
+}
+
 // FilesystemImporter is an optional capability of a [FilesystemSource] that can
 // take over filesystems which it did not make.
 type FilesystemImporter interface {

@@ -50,7 +50,7 @@ func (c *call) ensure(id string, want record) error {
 	var rec record
 	err := c.Records.Load(id, &rec)
 	if errors.Is(err, errors.NotFound) {
-		return errors.Trace(c.makeNew(id, want))
+		return errors.Trace(c.makeNew(id, want, nil))
 	} else if err != nil {
 		return errors.Trace(err)
 	}
@@ -64,7 +64,7 @@ func (c *call) ensure(id string, want record) error {
 			if err := c.Files.Unlink(temporary(id)); err != nil {
 				return errors.Trace(err)
 			}
-			return errors.Trace(c.makeNew(id, want))
+			return errors.Trace(c.makeNew(id, want, nil))
 		}
 		if err := c.finish(id, rec); err != nil {
 			return errors.Trace(err)
@@ -77,12 +77,12 @@ func (c *call) ensure(id string, want record) error {
 		if has {
 			return storage.Permanent(errors.AlreadyExistsf("file %s, of a volume that was released: import it, or move it away; it", c.Files.Entry(id)))
 		}
-		return errors.Trace(c.makeNew(id, want))
+		return errors.Trace(c.makeNew(id, want, nil))
 	case object.PhaseDestroying:
 		if err := c.destroy(id); err != nil {
 			return errors.Trace(err)
 		}
-		return errors.Trace(c.makeNew(id, want))
+		return errors.Trace(c.makeNew(id, want, nil))
 	}
 	size := want.Size
 	if rec.Size < size || rec.Growing != 0 {
@@ -93,9 +93,10 @@ func (c *call) ensure(id string, want record) error {
 	return errors.Trace(rec.CheckSize(rec.Size, size))
 }
 
-// makeNew makes the backing file and the record. After an error before the file has its
+// makeNew makes the backing file, which fill writes to if it is not nil, and the record.
+// After an error before the file has its
 // name neither is there, unless the process was killed before it could tidy up.
-func (c *call) makeNew(id string, rec record) (err error) {
+func (c *call) makeNew(id string, rec record, fill func(*os.File) error) (err error) {
 	if has, err := c.Files.Has(id); err != nil {
 		return errors.Trace(err)
 	} else if has {
@@ -109,7 +110,7 @@ func (c *call) makeNew(id string, rec record) (err error) {
 	if err := c.Records.Save(id, rec); err != nil {
 		return errors.Trace(err)
 	}
-	if err := c.makeFile(id, rec.Size); err != nil {
+	if err := c.makeFile(id, rec.Size, fill); err != nil {
 		// What cannot be taken back is there, and for the next call to finish.
 		if uerr := c.Files.Unlink(temporary(id)); uerr != nil {
 			return storage.InProgress(errors.Annotatef(err, "(%v)", uerr))
@@ -124,7 +125,7 @@ func (c *call) makeNew(id string, rec record) (err error) {
 
 // makeFile allocates the backing file under a temporary name and then gives it
 // its own. After an error it does not have its own name.
-func (c *call) makeFile(id string, size uint64) error {
+func (c *call) makeFile(id string, size uint64, fill func(*os.File) error) error {
 	f, err := c.Files.OpenFile(temporary(id), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
 		return errors.Trace(err)
@@ -138,6 +139,12 @@ func (c *call) makeFile(id string, size uint64) error {
 		return errors.Trace(err)
 	}
 	crash.At("backing file allocated")
+	if fill != nil {
+		if err := fill(f); err != nil {
+			return errors.Trace(err)
+		}
+		crash.At("backing file filled")
+	}
 	if err := c.syncAllocated(f, size); err != nil {
 		return errors.Trace(err)
 	}

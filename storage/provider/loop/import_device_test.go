@@ -290,7 +290,7 @@ func TestLoopImportRefusals(t *testing.T) {
 			return filepath.Join(dir, "disk.img")
 		},
 		is:    errors.NotValid,
-		words: []string{"on another filesystem, or mount", "copy it there", storage.ConfigStorageDir},
+		words: []string{"on another filesystem, or mount", "--copy", storage.ConfigStorageDir},
 	}, {
 		about: "behind another mount of the same filesystem",
 		prepare: func(t *testing.T, lt *loopTest, path string) string {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/internal/fsync"
+	"github.com/stowage-io/stowage/internal/nocow"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/capability"
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
@@ -36,7 +37,17 @@ const sectorSize = 512
 //
 // An import deletes nothing, and one that was interrupted is finished when it is
 // asked for again.
+//
+// A file that cannot be thick where it is, which on btrfs only files are that were made
+// to be written in place, is refused: a copy of it can be imported.
 func (s *source) ImportVolume(ctx envcontext.ProviderCallContext, id string, resourceTags map[string]string) (storage.VolumeInfo, error) {
+	return s.ImportVolumeWithParams(ctx, storage.VolumeImportParams{VolumeId: id, ResourceTags: resourceTags})
+}
+
+// ImportVolumeWithParams implements [storage.VolumeParamsImporter]. A file that is to be
+// copied may be on any filesystem.
+func (s *source) ImportVolumeWithParams(ctx envcontext.ProviderCallContext, p storage.VolumeImportParams) (storage.VolumeInfo, error) {
+	id, resourceTags := p.VolumeId, p.ResourceTags
 	c, err := s.begin(ctx)
 	if err != nil {
 		return storage.VolumeInfo{}, errors.Annotatef(err, "importing volume %q", id)
@@ -44,9 +55,12 @@ func (s *source) ImportVolume(ctx envcontext.ProviderCallContext, id string, res
 	defer c.End()
 	var info storage.VolumeInfo
 	if err = loopdev.Probe(); err == nil {
-		if filepath.IsAbs(id) {
+		switch {
+		case p.Copy:
+			info, err = c.importCopy(id, resourceTags)
+		case filepath.IsAbs(id):
 			info, err = c.importFile(id, resourceTags)
-		} else {
+		default:
 			info, err = c.importReleased(id, resourceTags)
 		}
 	}
@@ -200,6 +214,8 @@ func (c *call) forgetPath(id string, rec record) error {
 		return nil
 	case rec.Phase == object.PhaseImporting:
 		return errors.Trace(c.Records.Remove(id))
+	case rec.Phase == object.PhaseCreating: // a copy that is not complete
+		return errors.Trace(c.destroy(id))
 	}
 	rec.ImportedFrom = ""
 	return errors.Trace(c.Records.Save(id, rec))
@@ -312,7 +328,47 @@ func (c *call) openForeign(dir *safepath.Dir, name string) (*foreignFile, error)
 // claim makes sure that a file can become a volume's, and that nobody uses it, or
 // comes to use it before it is closed again. It gets all its blocks.
 func (c *call) claim(file *foreignFile) error {
-	if err := c.checkForeign(file); err != nil {
+	if err := c.checkPlace(file); err != nil {
+		return errors.Trace(err)
+	}
+	if err := c.claimUnused(file); err != nil {
+		return errors.Trace(err)
+	}
+	// On btrfs nothing can be done about it.
+	if err := c.checkThick(file); err != nil {
+		return errors.Trace(err)
+	}
+	need, err := c.needed(file.File, file.Size)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if err := c.space.take(c.Call, need); err != nil {
+		return errors.Trace(err)
+	}
+	err = c.allocate(file.File, file.Size)
+	c.space.done(need, err == nil)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	return errors.Trace(c.syncAllocated(file.File, file.Size))
+}
+
+// checkThick makes sure that a file can be thick once it is allocated.
+func (c *call) checkThick(file *foreignFile) error {
+	if onBtrfs, err := nocow.Applies(file.File); err != nil || !onBtrfs {
+		return errors.Trace(err)
+	}
+	why, err := c.whyNotThick(file.File, file.Size)
+	if err == nil && why != "" {
+		err = errors.NewNotValid(nil, why+": writes to it could fail on a full filesystem: import a copy of it (--copy)")
+	}
+	return errors.Trace(err)
+}
+
+// claimUnused makes sure that a file can be read or taken as a volume's, and that nobody
+// uses it, or comes to use it before it is closed again.
+func (c *call) claimUnused(file *foreignFile) error {
+	if err := checkForeign(file); err != nil {
 		return errors.Trace(err)
 	}
 	loops, err := c.scan()
@@ -331,46 +387,43 @@ func (c *call) claim(file *foreignFile) error {
 	_, err = unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_WRLCK)
 	switch err {
 	case nil:
+		return nil
 	case unix.EAGAIN:
 		return errors.Errorf("it is in use, %s: close it first", mount.DescribeHolders(mount.HoldersOfFile(file.Dev, file.Ino)))
 	case unix.EINVAL, unix.EOPNOTSUPP, unix.ENOLCK:
 		return errors.NewNotSupported(err, "finding out on the filesystem of "+file.File.Name()+" who uses a file")
-	default:
-		return errors.Annotatef(err, "finding out who uses %s", file.File.Name())
 	}
-	need, err := c.needed(file.File, file.Size)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	if err := c.space.take(c.Call, need); err != nil {
-		return errors.Trace(err)
-	}
-	err = c.allocate(file.File, file.Size)
-	c.space.done(need, err == nil)
-	if err != nil {
-		return errors.Trace(err)
-	}
-	return errors.Trace(c.syncAllocated(file.File, file.Size))
+	return errors.Annotatef(err, "finding out who uses %s", file.File.Name())
 }
 
-func (c *call) checkForeign(file *foreignFile) error {
+// checkPlace makes sure that a file can be moved here, with no name left elsewhere.
+func (c *call) checkPlace(file *foreignFile) error {
 	switch {
 	case file.Type != unix.S_IFREG:
 		return errors.NewNotValid(nil, "it is not a regular file")
 	case file.Dev != c.Dev:
 		return c.onAnotherFilesystem()
+	case file.Links != 1:
+		return errors.NewNotValid(nil, fmt.Sprintf("it has %d names (hard links): remove the others, or import a copy of it (--copy)", file.Links))
+	}
+	return nil
+}
+
+// checkForeign makes sure that the content of a file can be a volume's.
+func checkForeign(file *foreignFile) error {
+	switch {
+	case file.Type != unix.S_IFREG:
+		return errors.NewNotValid(nil, "it is not a regular file")
 	case file.Size < 1<<20:
 		return errors.NewNotValid(nil, fmt.Sprintf("it has %d bytes: at least 1 MiB is needed", file.Size))
 	case file.Size%sectorSize != 0:
 		return errors.NewNotValid(nil, fmt.Sprintf("it has %d bytes, which are no multiple of %d: lengthen it with truncate first", file.Size, sectorSize))
-	case file.Links != 1:
-		return errors.NewNotValid(nil, fmt.Sprintf("it has %d names (hard links): remove the others, or copy it", file.Links))
 	}
 	return nil
 }
 
 func (c *call) onAnotherFilesystem() error {
-	return errors.NewNotValid(nil, fmt.Sprintf("it is on another filesystem, or mount, than %s: copy it there, or use a pool whose %s is where the file is",
+	return errors.NewNotValid(nil, fmt.Sprintf("it is on another filesystem, or mount, than %s: import a copy of it (--copy), or use a pool whose %s is where the file is",
 		filepath.Dir(c.Files.Path()), storage.ConfigStorageDir))
 }
 

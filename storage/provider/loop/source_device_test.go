@@ -547,7 +547,7 @@ func TestLoopFullFilesystem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = c.makeFile(sourcetest.Volume(2).String(), sourcetest.VolumeSize<<20)
+	err = c.makeFile(sourcetest.Volume(2).String(), sourcetest.VolumeSize<<20, nil)
 	if uerr := c.Files.Unlink(temporary(sourcetest.Volume(2).String())); uerr != nil {
 		t.Error(uerr)
 	}
@@ -777,7 +777,7 @@ func TestLoopCancelled(t *testing.T) {
 		t.Errorf("failures %v", failures)
 	}
 	c.Context = ctx
-	if err := c.makeNew(sourcetest.Volume(3).String(), record{Size: sourcetest.VolumeSize << 20}); !errors.Is(err, context.Canceled) {
+	if err := c.makeNew(sourcetest.Volume(3).String(), record{Size: sourcetest.VolumeSize << 20}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("a context that ended while a volume was made: %v", err)
 	}
 	c.End()

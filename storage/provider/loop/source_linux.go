@@ -35,8 +35,13 @@ type record struct {
 	// than Size.
 	Growing uint64 `json:"growing,omitempty"`
 
-	// ImportedFrom is the path that the file had before it was taken over.
+	// ImportedFrom is the path that the file had before it was taken over, or that of
+	// the file that it is a copy of.
 	ImportedFrom string `json:"imported-from,omitempty"`
+
+	// CopyOf is the identity of the file that the file is a copy of, if it was made as
+	// one.
+	CopyOf *object.Identity `json:"copy-of,omitempty"`
 
 	// Identity is that of the backing file, once there is one.
 	object.Identity

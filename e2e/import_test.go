@@ -201,6 +201,27 @@ func TestImportByUUID(t *testing.T) {
 	m.stop()
 }
 
+// TestImportOfACopy leaves the file where it is.
+func TestImportOfACopy(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	path := m.old("data", 16, "mkfs.ext4", "-q", "-F")
+	r := m.must("import", "data", path, "--copy", "--pool", "loop", "--mount", m.mount("data"), "--wait")
+	if !strings.Contains(r.Stdout, "+ data  import  filesystem, pool loop, 16M, ext4") {
+		t.Error(r.All())
+	}
+	m.wantData("data")
+	if r := m.run("import", "dir", m.dir, "--copy", "--pool", "rootfs"); r.Code != 1 || !strings.Contains(r.Stderr, "leave out --copy") {
+		t.Error(r.All())
+	}
+	m.must("remove", "data", "--wait")
+	m.wantNoVolumes()
+	if info, err := os.Stat(path); err != nil || info.Size() != 16<<20 {
+		t.Errorf("the original: %v, %v", info, err)
+	}
+	m.stop()
+}
+
 func TestImportOfWhatIsNoFilesystem(t *testing.T) {
 	m := newMachine(t)
 	m.start()

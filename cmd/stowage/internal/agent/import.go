@@ -50,6 +50,9 @@ func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (change
 	}
 	call := envcontext.New(ctx)
 	if !t.OnVolume {
+		if args.Copy {
+			return change, nil, errors.NewNotSupported(nil, fmt.Sprintf("copying what provider %s takes over: leave out --copy", t.Pool.Provider()))
+		}
 		if err := checkPath(args.Source); err != nil {
 			return change, nil, errors.Trace(err)
 		}
@@ -100,7 +103,9 @@ func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (change
 				return storage.VolumeInfo{}, errors.Trace(err)
 			}
 		}
-		return importer.ImportVolume(call, file.path, tags)
+		return importVolume(call, importer, storage.VolumeImportParams{
+			VolumeId: file.path, ResourceTags: tags, Attributes: t.Pool.Attrs(), Copy: args.Copy,
+		})
 	})
 	if err != nil {
 		return change, nil, errors.Trace(err)
@@ -116,6 +121,18 @@ func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (change
 		}
 	}
 	return t.Change(info.Size), func() error { return b.state.ImportVolume(t.State, info) }, nil
+}
+
+// importVolume has a source take over a volume, with all that it has to know if it takes
+// that.
+func importVolume(ctx envcontext.ProviderCallContext, importer storage.VolumeImporter, p storage.VolumeImportParams) (storage.VolumeInfo, error) {
+	if withParams, ok := importer.(storage.VolumeParamsImporter); ok {
+		return withParams.ImportVolumeWithParams(ctx, p)
+	}
+	if p.Copy {
+		return storage.VolumeInfo{}, errors.NewNotSupported(nil, "copying what is taken over: leave out --copy, or choose another pool")
+	}
+	return importer.ImportVolume(ctx, p.VolumeId, p.ResourceTags)
 }
 
 // prepared has a provider take over what the state has noted before. A note of what the

@@ -28,6 +28,10 @@ formatted. The provider of the pool says what it can take over:
            device, whatever is on it.
   rootfs   a directory, by its path. It is moved into the agent's directory.
 
+With --copy, the file of a volume is copied and left where it is: on another filesystem
+than the agent's directory, or on btrfs, where only a file that was made for it (NOCOW)
+has its space for itself. Do not attach both: they have the same UUID.
+
 What is moved has to be on the filesystem of the agent's directory, and in use by
 nobody. From then on it is the agent's: "stowage remove NAME" destroys it. An import
 that was interrupted is finished by the same command; where that named a UUID, by the
@@ -66,6 +70,7 @@ path of the file.`,
 	cmd.Flags().StringVar(&args.Pool, "pool", "", "the pool that the storage is to be of")
 	cmd.Flags().StringVar(&args.Mount, "mount", "", "the directory to mount the filesystem on")
 	cmd.Flags().BoolVar(&args.Block, "block", false, "take it over as a block device, whatever is on it")
+	cmd.Flags().BoolVar(&args.Copy, "copy", false, "copy the file of a volume, and leave it where it is")
 	waiting.addTo(cmd, "attached")
 	if err := cmd.MarkFlagRequired("pool"); err != nil {
 		panic(err) // the flag is defined above

@@ -90,9 +90,10 @@ func TestImportAsksForWhatIsThere(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"data", "/old/file", "--pool", "loop", "--mount", "/srv/data"}, "import {Name:data Pool:loop Source:/old/file Mount:/srv/data Block:false}"},
-		{[]string{"data", "some/file", "--pool", "loop", "--block"}, "import {Name:data Pool:loop Source:" + here + " Mount: Block:true}"},
-		{[]string{"data", "UUID=1-2", "--pool", "loop"}, "import {Name:data Pool:loop Source:UUID=1-2 Mount: Block:false}"},
+		{[]string{"data", "/old/file", "--pool", "loop", "--mount", "/srv/data"}, "import {Name:data Pool:loop Source:/old/file Mount:/srv/data Block:false Copy:false}"},
+		{[]string{"data", "some/file", "--pool", "loop", "--block"}, "import {Name:data Pool:loop Source:" + here + " Mount: Block:true Copy:false}"},
+		{[]string{"data", "UUID=1-2", "--pool", "loop"}, "import {Name:data Pool:loop Source:UUID=1-2 Mount: Block:false Copy:false}"},
+		{[]string{"data", "/old/file", "--pool", "loop", "--copy"}, "import {Name:data Pool:loop Source:/old/file Mount: Block:false Copy:true}"},
 	} {
 		b := &backend{changes: []control.Change{{Action: control.ActionImport, Item: "storage", Name: "data", Detail: "block"}}}
 		r := newMachine(t, b).run(t.Context(), append([]string{"import"}, test.args...)...)

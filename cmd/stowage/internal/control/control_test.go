@@ -211,7 +211,7 @@ func TestCallsReachTheBackendAndComeBack(t *testing.T) {
 			return client.Resize(ctx, control.ResizeArgs{Names: []string{"a"}, SizeMiB: 512, More: true})
 		},
 		func() (control.ChangesResult, error) {
-			return client.Import(ctx, control.ImportArgs{Name: "a", Pool: "loop", Source: "/f", Mount: "/m", Block: true})
+			return client.Import(ctx, control.ImportArgs{Name: "a", Pool: "loop", Source: "/f", Mount: "/m", Block: true, Copy: true})
 		},
 		func() (control.ChangesResult, error) {
 			return client.Adopt(ctx, control.AdoptArgs{Orphan: "lost", As: "found"})
@@ -251,7 +251,7 @@ func TestCallsReachTheBackendAndComeBack(t *testing.T) {
 	}
 	want := []string{
 		`apply f "a\n\x00" true`, `storage ["data"]`, `attach ["a" "b/1"]`, `detach ["a" "b/1"]`, `remove ["a" "b/1"]`,
-		`release ["a" "b/1"]`, "resize {Names:[a] SizeMiB:512 More:true}", "import {Name:a Pool:loop Source:/f Mount:/m Block:true}",
+		`release ["a" "b/1"]`, "resize {Names:[a] SizeMiB:512 More:true}", "import {Name:a Pool:loop Source:/f Mount:/m Block:true Copy:true}",
 		"adopt {Orphan:lost As:found}", "orphans", "delete-orphan {UUID:u Now:true}", "backup {Path:/b}",
 		"add pool {Name:fast Provider:loop Attributes:map[depth:4 fs:xfs] Replace:true}", `remove pools ["fast"]`,
 	}

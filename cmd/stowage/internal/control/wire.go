@@ -93,6 +93,8 @@ type ImportArgs struct {
 	Mount string `json:"mount"`
 	// Block asks for a block device, whatever is on it.
 	Block bool `json:"block"`
+	// Copy asks for a copy of a file, which is left where it is.
+	Copy bool `json:"copy,omitempty"`
 }
 
 // OrphanState says why an object is not, or no longer, any storage's.

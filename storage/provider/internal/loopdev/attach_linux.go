@@ -59,7 +59,7 @@ func Attach(ctx context.Context, file *os.File, readOnly bool, sectorSize uint32
 func attachAny(ctx context.Context, control, file *os.File, readOnly bool, sectorSize uint32, label Label) (*Handle, error) {
 	deadline := time.Now().Add(patience)
 	for {
-		h, err := attachFree(control, file, readOnly, sectorSize, label)
+		h, err := attachFree(ctx, control, file, readOnly, sectorSize, label)
 		if err == nil {
 			return h, nil
 		}
@@ -74,8 +74,9 @@ func attachAny(ctx context.Context, control, file *os.File, readOnly bool, secto
 }
 
 // attachFree tries one free device. unix.EBUSY means that another program was faster,
-// and unix.ENXIO that it was, and is just detaching the device, or has removed it.
-func attachFree(control, file *os.File, readOnly bool, sectorSize uint32, label Label) (h *Handle, err error) {
+// and unix.ENXIO that it was, and is just detaching the device, or that its number was
+// removed.
+func attachFree(ctx context.Context, control, file *os.File, readOnly bool, sectorSize uint32, label Label) (h *Handle, err error) {
 	number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 	if err != nil {
 		return nil, errors.Annotate(err, "finding a free loop device")
@@ -95,6 +96,12 @@ func attachFree(control, file *os.File, readOnly bool, sectorSize uint32, label 
 			f.Close()
 		}
 	}()
+	if refusesDiscards(number) {
+		// An agent was killed before it could remove it.
+		f.Close()
+		restoreDiscards(ctx, number, patience)
+		return nil, errors.Trace(unix.ENXIO)
+	}
 	if err := configure(f, file, readOnly, sectorSize, label); err != nil {
 		return nil, errors.Trace(err)
 	}

@@ -112,6 +112,27 @@ func TestNumberIsRemovedOnceItIsFree(t *testing.T) {
 	checkDiscards(t, h.Number)
 }
 
+// TestNumberThatAKilledAgentHasLeft is not taken as it is: who attaches it may want
+// discards.
+func TestNumberThatAKilledAgentHasLeft(t *testing.T) {
+	f, id := backing(t, devicetest.Dir(t))
+	for range 3 {
+		h := attach(t, f, false)
+		if err := h.RefuseDiscards(); err != nil {
+			t.Fatal(err)
+		}
+		if err := clearFD(h.f); err != nil {
+			t.Fatal(err)
+		}
+		h.Close()
+		checkGone(t, id)
+	}
+	h := attach(t, f, false)
+	checkDiscards(t, h.Number)
+	discard(t, h)
+	checkGone(t, id)
+}
+
 // TestRefuseDiscardsWhereSysIsReadOnly is a container.
 func TestRefuseDiscardsWhereSysIsReadOnly(t *testing.T) {
 	if !devicetest.InOwnMounts(t) {
@@ -120,9 +141,8 @@ func TestRefuseDiscardsWhereSysIsReadOnly(t *testing.T) {
 	devicetest.MakeReadOnly(t, "/sys")
 	f, id := backing(t, devicetest.Dir(t))
 	h := attach(t, f, false)
-	already := refusesDiscards(h.Number) // as a number left behind by a crash does
-	if err := h.RefuseDiscards(); (err == nil) != already {
-		t.Errorf("in a read-only /sys: %v, and it refused them before: %v", err, already)
+	if err := h.RefuseDiscards(); err == nil {
+		t.Error("set in a read-only /sys")
 	}
 	h.Close()
 	mustDetach(t, h.Device)

@@ -199,11 +199,13 @@ const (
 	// ConsentUnread is for a volume that takes too long to read, and on which nothing was
 	// found: its provider says that it is new.
 	ConsentUnread
+	// ConsentAnything is for a volume whatever is on it: a user has asked for that.
+	ConsentAnything
 )
 
 // FormatConsents is an optional capability of [BackingDevices] that know what may be formatted.
 type FormatConsents interface {
-	// FormatConsent returns what holds for a volume at the moment.
+	// FormatConsent returns what holds for a volume in the call that is made.
 	FormatConsent(names.VolumeTag) FormatConsent
 }
 

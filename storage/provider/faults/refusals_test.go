@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"io"
 	"os"
@@ -145,6 +146,48 @@ func TestForeignSignatures(t *testing.T) {
 				}
 				s.empty()
 			})
+		}
+	}
+}
+
+// TestKillWhileFormattingOnRequest kills the process that formats over data because a user has
+// asked for that. The request is for one call: without another one the data is as it was, or
+// what was begun is finished.
+func TestKillWhileFormattingOnRequest(t *testing.T) {
+	r := begin(t, "kill -9 while formatting over data on request")
+	devicetest.RequireRoot(t)
+	for _, kind := range formats() {
+		if testing.Short() && kind != "ext4" {
+			continue
+		}
+		for step, killed := 1, true; killed; step++ {
+			ok := r.run(t, fmt.Sprintf("%s %02d", kind, step), func(t *testing.T) {
+				s := onDevice(t, kind)
+				device, file := s.device(), filepath.Join(s.beneath().dir(), "volumes", s.beneath().id(0))
+				command(t, "mkfs.btrfs", "-q", device)
+				unix.Sync()
+				before := edges(t, file)
+				requested := s.world
+				requested.Requested = true
+				o := task{World: requested, Op: "create", Fault: "kill", Step: step}.run(t)
+				t.Logf("kill at %q: killed %v, %v", o.last(), o.killed, o.err)
+				r.steps++
+				killed = o.killed
+				if !killed && o.err != nil {
+					t.Fatal(o.err)
+				}
+				if o = (task{World: s.world, Op: "create"}).run(t); o.err != nil {
+					unix.Sync()
+					if !saysOneOf(o.err, "is not formatted") || !bytes.Equal(before, edges(t, file)) {
+						t.Fatalf("it is not finished, and the data is not as it was: %v", o.err)
+					}
+					s.must(requested, "create")
+				}
+				s.again()
+				s.verify()
+				s.finish()
+			})
+			killed = killed && ok
 		}
 	}
 }

@@ -40,6 +40,8 @@ type world struct {
 	Released bool
 	// Copied is set where the directory is a copy, and the original is in use.
 	Copied bool
+	// Requested is set where a user has asked for filesystems whatever is on the volumes.
+	Requested bool
 }
 
 // grown is the size in MiB that objects are made to grow to.
@@ -188,6 +190,8 @@ func (w world) filesystemSource() (storage.FilesystemSource, error) {
 type known struct {
 	blocks map[names.VolumeTag]storage.BlockDevice
 	files  map[names.VolumeTag]string
+	// consent is for all volumes.
+	consent storage.FormatConsent
 }
 
 // BlockDevice implements [storage.BackingDevices].
@@ -202,6 +206,9 @@ func (k known) BackingFile(tag names.VolumeTag) (string, bool) {
 	return file, ok
 }
 
+// FormatConsent implements [storage.FormatConsents].
+func (k known) FormatConsent(names.VolumeTag) storage.FormatConsent { return k.consent }
+
 // Filesystem implements [storage.BackingDevices].
 func (k known) Filesystem(tag names.FilesystemTag) (storage.Filesystem, bool) {
 	return storage.Filesystem{Volume: names.NewVolumeTag(tag.Id())}, true
@@ -213,7 +220,10 @@ func (w world) devices() (known, error) {
 	if err != nil {
 		return known{}, err
 	}
-	devices := known{make(map[names.VolumeTag]storage.BlockDevice), make(map[names.VolumeTag]string)}
+	devices := known{blocks: make(map[names.VolumeTag]storage.BlockDevice), files: make(map[names.VolumeTag]string)}
+	if w.Requested {
+		devices.consent = storage.ConsentAnything
+	}
 	for i := range w.Count {
 		tag := w.beneath().volume(i)
 		file := filepath.Join(w.beneath().dir(), "volumes", w.beneath().id(i))

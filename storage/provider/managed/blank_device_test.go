@@ -4,6 +4,7 @@ package managed
 
 import (
 	"bytes"
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
+	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
@@ -121,6 +123,10 @@ func TestManagedBelievesNoOtherFile(t *testing.T) {
 	mt.CheckError(err, true, loop.Path, "data of an unknown kind")
 }
 
+func (t *managedTest) consent(to storage.FormatConsent) {
+	t.Consents = map[names.VolumeTag]storage.FormatConsent{sourcetest.ManagedVolume: to}
+}
+
 // limited has the test's sources read nothing but the ends of devices.
 func (t *managedTest) limited() {
 	t.NewSource = func(dir string, d storage.BackingDevices) storage.FilesystemSource {
@@ -133,7 +139,7 @@ func TestManagedNeverFormatsWhatTakesTooLongToRead(t *testing.T) {
 	mt.limited()
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
 	_, err := mt.TryCreate("ext4")
-	mt.CheckError(err, true, loop.Path, "not formatted", "only 8 of its 32 MiB could be read", `attribute "uuid"`)
+	mt.CheckError(err, true, loop.Path, "not formatted", "only 8 of its 32 MiB could be read", "stowage format")
 	if names, _ := filepath.Glob(mt.Dir + "/*/*"); len(names) > 0 {
 		t.Errorf("a refusal left %q", names)
 	}
@@ -142,9 +148,7 @@ func TestManagedNeverFormatsWhatTakesTooLongToRead(t *testing.T) {
 		t.Errorf("the device was written to: %v", err)
 	}
 
-	// The remedy.
-	mt.Attributes = map[string]any{"uuid": mt.foreignUUID}
-	sourcetest.Command(t, "mkfs.ext4", "-q", "-U", mt.foreignUUID, loop.Path)
+	mt.consent(storage.ConsentAnything)
 	mt.Create("ext4")
 }
 
@@ -153,7 +157,7 @@ func TestManagedNeverFormatsWhatTakesTooLongToRead(t *testing.T) {
 func TestManagedFormatsANewVolumeHoweverLongItTakesToRead(t *testing.T) {
 	mt := newManagedTest(t)
 	mt.limited()
-	mt.Consents = map[names.VolumeTag]storage.FormatConsent{sourcetest.ManagedVolume: storage.ConsentUnread}
+	mt.consent(storage.ConsentUnread)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
 	sourcetest.WriteAt(t, loop.Path, 4096, []byte{1})
 	_, err := mt.TryCreate("ext4")
@@ -222,4 +226,90 @@ func TestManagedFinishesWhatTakesTooLongToRead(t *testing.T) {
 	mt.Create("ext4")
 	mt.Attach()
 	mt.Detach()
+}
+
+// zfsLabels puts what ZFS keeps at the end of a device of size bytes.
+func zfsLabels(t *testing.T, path string, size int64) {
+	for _, label := range []int64{size - 512<<10, size - 256<<10} {
+		for i := range int64(16) {
+			uberblock := binary.LittleEndian.AppendUint64(nil, 0x00bab10c)
+			uberblock = binary.LittleEndian.AppendUint64(uberblock, 5000)
+			sourcetest.WriteAt(t, path, label+128<<10+i<<10, uberblock)
+		}
+	}
+}
+
+// TestManagedFormatsOnRequest has something where a filesystem of another kind is wanted: it is
+// as if that had never been.
+func TestManagedFormatsOnRequest(t *testing.T) {
+	const size = sourcetest.ManagedXFSSize
+	for was, is := range map[string]string{"ext4": "xfs", "xfs": "btrfs", "btrfs": "ext4", "zfs_member": "ext4"} {
+		t.Run(was+" to "+is, func(t *testing.T) {
+			mt := newManagedTest(t)
+			loop := mt.Loop(size)
+			if was == "zfs_member" {
+				zfsLabels(t, loop.Path, size)
+			} else {
+				sourcetest.Command(t, "mkfs."+was, "-q", loop.Path)
+			}
+			mt.consent(storage.ConsentUnread)
+			_, err := mt.TryCreate(is)
+			mt.CheckError(err, true, "it holds "+was, "stowage format")
+			mt.consent(storage.ConsentAnything)
+			mt.Create(is)
+			mt.Attach()
+			mt.WriteData()
+			mt.Detach()
+			mt.Check(is, loop)
+			f, err := os.Open(loop.Path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			found, err := signature.Probe(t.Context(), f)
+			if err != nil || found.Type != is {
+				t.Errorf("the device holds %s, %v", found, err)
+			}
+			// A request is no reason to make it again.
+			mt.Create(is)
+			mt.Attach()
+			mt.CheckData()
+			mt.Detach()
+		})
+	}
+}
+
+func TestManagedFormatsNothingInUseOnRequest(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	sourcetest.Command(t, "mkfs.ext4", "-q", "-L", "precious", loop.Path)
+	before := edges(t, loop.File)
+	mt.consent(storage.ConsentAnything)
+	if err := os.MkdirAll(mt.Path(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	sourcetest.Command(t, "mount", "-o", "ro,noload", loop.Path, mt.Path())
+	_, err := mt.TryCreate("ext4")
+	mt.CheckError(err, false, loop.Path, "in use", mt.Path())
+	mt.UnmountBehindOurBack()
+	if !bytes.Equal(before, edges(t, loop.File)) {
+		t.Error("the device was written to")
+	}
+	mt.Create("ext4")
+}
+
+// TestManagedTakesOverInSpiteOfARequest has a filesystem that is named by its UUID, which is
+// never formatted.
+func TestManagedTakesOverInSpiteOfARequest(t *testing.T) {
+	mt := newManagedTest(t)
+	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	sourcetest.Command(t, "mkfs.ext4", "-q", "-L", "precious", loop.Path)
+	before := edges(t, loop.File)
+	mt.consent(storage.ConsentAnything)
+	mt.Attributes = map[string]any{"uuid": mt.foreignUUID}
+	_, err := mt.TryCreate("ext4")
+	mt.CheckError(err, true, loop.Path, mt.foreignUUID)
+	if !bytes.Equal(before, edges(t, loop.File)) {
+		t.Error("the device was written to")
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/juju/errors"
+	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/loopdev"
@@ -18,31 +19,26 @@ func (f *filesystem) proveBlank() error {
 	err := f.readBlank()
 	var notBlank *signature.NotBlankError
 	if errors.As(err, &notBlank) {
-		return storage.Permanent(fmt.Errorf("%s is not formatted: %w; to give that up, clear it with \"blkdiscard --zeroout %s\"",
+		return storage.Permanent(fmt.Errorf("%s is not formatted: %w; to give that up, \"stowage format\" formats it all the same, or \"blkdiscard --zeroout %s\" clears it",
 			f.dev.Path(), err, f.dev.Path()))
 	}
 	var unread *signature.UnreadError
 	if errors.As(err, &unread) {
-		if f.consent() >= storage.ConsentUnread {
+		if f.consent >= storage.ConsentUnread {
 			return nil
 		}
-		return storage.Permanent(fmt.Errorf("%s is not formatted: it cannot be proven blank: %w; if nothing is on it, its provider can say that it is new, or make a filesystem by hand, and take that over by the attribute \"uuid\"",
+		return storage.Permanent(fmt.Errorf("%s is not formatted: it cannot be proven blank: %w; if nothing is on it, \"stowage format\" formats it all the same, and so does what its provider says of a new volume",
 			f.dev.Path(), err))
 	}
 	return errors.Annotatef(err, "%s is not formatted: it cannot be proven blank", f.dev.Path())
 }
 
-// consent returns on what the filesystem may be made beside a blank device.
-func (f *filesystem) consent() storage.FormatConsent {
-	consents, ok := f.call.devices.(storage.FormatConsents)
-	if !ok {
-		return storage.ConsentNone
+// consent returns on what a filesystem may be made on a volume beside a blank device.
+func (c *call) consent(volume names.VolumeTag) storage.FormatConsent {
+	if consents, ok := c.devices.(storage.FormatConsents); ok {
+		return consents.FormatConsent(volume)
 	}
-	volume, err := f.volume()
-	if err != nil {
-		return storage.ConsentNone
-	}
-	return consents.FormatConsent(volume)
+	return storage.ConsentNone
 }
 
 // readBlank proves the device blank by the file behind it, if that is known and its

@@ -22,8 +22,9 @@ import (
 )
 
 // create makes the filesystem, or finds that it has been made. What is on the
-// volume decides, then the record: a device is formatted when it is blank, or
-// when an earlier call that began to format this very device did not finish.
+// volume decides, then the record: a device is formatted when it is blank, when
+// an earlier call that began to format this very device did not finish, or when
+// a user has asked for that.
 func (c *call) create(p storage.FilesystemParams) (storage.FilesystemInfo, error) {
 	choice, err := choiceOf(p)
 	if err != nil {
@@ -75,7 +76,7 @@ func (c *call) ensure(id string, p storage.FilesystemParams, choice fsattr.Choic
 	defer dev.Disclaim()
 	f, err := c.load(id)
 	if errors.Is(err, errors.NotFound) {
-		f = &filesystem{id: id, call: c, dev: dev, rec: record{
+		f = &filesystem{id: id, call: c, dev: dev, consent: c.consent(p.Volume), rec: record{
 			Volume:    p.Volume.String(),
 			Ownership: object.Ownership{ResourceTags: p.ResourceTags},
 		}}
@@ -89,7 +90,7 @@ func (c *call) ensure(id string, p storage.FilesystemParams, choice fsattr.Choic
 	if err != nil {
 		return none, false, errors.Trace(err)
 	}
-	f.dev = dev
+	f.dev, f.consent = dev, c.consent(p.Volume)
 	switch {
 	case f.rec.Volume != p.Volume.String():
 		err = storage.Permanent(errors.Errorf("it was made on %s, not on volume %s", f.rec.Volume, p.Volume.Id()))
@@ -136,8 +137,10 @@ func (f *filesystem) makeNew(choice fsattr.Choice) error {
 	if err := checkFree(f.dev); err != nil {
 		return errors.Trace(err)
 	}
-	if err := f.proveBlank(); err != nil {
-		return errors.Trace(err)
+	if f.consent < storage.ConsentAnything {
+		if err := f.proveBlank(); err != nil {
+			return errors.Trace(err)
+		}
 	}
 	id, err := uuid.NewRandom()
 	if err != nil {
@@ -175,6 +178,9 @@ func (f *filesystem) resume() error {
 			return errors.Trace(err)
 		}
 	}
+	if f.consent == storage.ConsentAnything {
+		return f.format(kind)
+	}
 	err = f.proveBlank()
 	var notBlank *signature.NotBlankError
 	var unread *signature.UnreadError
@@ -205,12 +211,18 @@ func (f *filesystem) format(kind mkfs.Type) error {
 	if err := f.Save(); err != nil {
 		return errors.Trace(err)
 	}
+	f.formatted = true
+	if f.consent == storage.ConsentAnything {
+		if err := mkfs.Clear(f.dev.File, f.dev.Size); err != nil {
+			return errors.Trace(err)
+		}
+		crash.At("device cleared")
+	}
 	if kind.LocksDevice {
 		if err := f.dev.Unlock(); err != nil {
 			return errors.Trace(err)
 		}
 	}
-	f.formatted = true
 	if err := kind.Make(f.call, f.dev.File, f.rec.UUID, chosen); err != nil {
 		return errors.Annotate(capability.Explain(err, capability.SysAdmin), f.dev.Path())
 	}

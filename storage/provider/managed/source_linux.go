@@ -102,6 +102,8 @@ type filesystem struct {
 	entry storage.BlockDevice
 	// dev is the device that the filesystem is on, once it has been found.
 	dev *blockdev.Device
+	// consent says on what the filesystem may be made beside a blank device.
+	consent storage.FormatConsent
 	// formatted says that mkfs has begun in this call.
 	formatted bool
 	// orphan is the filesystem's mount when its device is gone.

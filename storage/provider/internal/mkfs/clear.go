@@ -13,6 +13,30 @@ import (
 // btrfsBlock is the size of a btrfs superblock, in bytes.
 const btrfsBlock = 4 << 10
 
+// end is how much of each end of a device Clear clears, in bytes: there is what filesystems,
+// volume managers and partition tables are recognized by.
+const end = 4 << 20
+
+// Clear makes a device of size bytes one on which nothing is recognized: what was there, and
+// is not overwritten by the filesystem that is made next, is not to be taken for another.
+func Clear(dev *os.File, size int64) error {
+	if err := clearBtrfs(dev); err != nil {
+		return errors.Trace(err)
+	}
+	// For a block device, O_EXCL fails where something else uses it.
+	writable, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", dev.Fd()), os.O_WRONLY|os.O_EXCL, 0)
+	if err != nil {
+		return errors.Annotatef(err, "clearing %s", dev.Name())
+	}
+	defer writable.Close()
+	for _, at := range []int64{0, max(0, size-end)} {
+		if _, err := writable.WriteAt(make([]byte, min(end, size)), at); err != nil {
+			return errors.Annotatef(err, "clearing %s", dev.Name())
+		}
+	}
+	return errors.Annotatef(writable.Sync(), "clearing %s", dev.Name())
+}
+
 // clearBtrfs clears the btrfs superblock of a device and its copies: mkfs.btrfs refuses a
 // UUID that a device has, even if that is the device which it is to overwrite. A device
 // without such a superblock is not written to.

@@ -140,6 +140,16 @@ type RetryAccessor interface {
 	WatchRetries() (watcher.StringsWatcher, error)
 }
 
+// FormatAccessor is an optional capability of a [LifecycleManager] of a state whose users can
+// ask that a filesystem be made on its volume whatever is on that. Without it filesystems are
+// made only on what is proven to be blank.
+type FormatAccessor interface {
+	// WatchFormats watches the filesystems of the worker's scope that are to be made so at
+	// once. It sends their tags. A request is for the attempt that it brings about, on the
+	// device that the volume has then: what is not about to be made is left alone.
+	WatchFormats() (watcher.StringsWatcher, error)
+}
+
 // VolumeAttachmentPlanAccessor is an optional capability of a [VolumeAccessor] of
 // a state that keeps attachment plans: what a machine must do itself before a
 // volume that is attached to it shows as a block device. Without it, plans are

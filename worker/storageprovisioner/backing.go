@@ -18,8 +18,11 @@ type backing struct {
 	devices     byid.Map[storage.BlockDevice]
 	filesystems byid.Map[storage.Filesystem]
 	files       byid.Map[string]
-	// consents are for volumes without a filesystem.
-	consents byid.Map[storage.FormatConsent]
+	// newVolumes are those without a filesystem whose providers say that they are new.
+	newVolumes byid.Map[struct{}]
+	// requests are for volumes whose devices are known, and are to be formatted by the next
+	// call whatever is on them.
+	requests byid.Map[struct{}]
 }
 
 // BlockDevice is part of storage.BackingDevices.
@@ -39,8 +42,13 @@ func (b *backing) BackingFile(volume names.VolumeTag) (string, bool) {
 
 // FormatConsent is part of storage.FormatConsents.
 func (b *backing) FormatConsent(volume names.VolumeTag) storage.FormatConsent {
-	consent, _ := look(b, &b.consents, volume)
-	return consent
+	if _, ok := look(b, &b.requests, volume); ok {
+		return storage.ConsentAnything
+	}
+	if _, ok := look(b, &b.newVolumes, volume); ok {
+		return storage.ConsentUnread
+	}
+	return storage.ConsentNone
 }
 
 func look[T any](b *backing, in *byid.Map[T], tag names.Tag) (found T, ok bool) {
@@ -53,22 +61,58 @@ func look[T any](b *backing, in *byid.Map[T], tag names.Tag) (found T, ok bool) 
 }
 
 func (b *backing) setDevice(volume string, device storage.BlockDevice) {
-	if b != nil {
-		remember(b, &b.devices, volume, device)
+	if b == nil {
+		return
 	}
+	b.mu.RLock()
+	known := b.devices.Get(volume)
+	another := known != nil && identityOf(*known) != identityOf(device)
+	b.mu.RUnlock()
+	if another {
+		forget(b, &b.requests, volume)
+	}
+	remember(b, &b.devices, volume, device)
 }
 
 func (b *backing) forgetDevice(volume string) {
 	if b != nil {
 		forget(b, &b.devices, volume)
+		forget(b, &b.requests, volume)
 	}
+}
+
+// deviceIdentity is what tells one device of a volume from another.
+type deviceIdentity struct {
+	name, bus, hardware, wwn, serial string
+	size                             uint64
+}
+
+func identityOf(d storage.BlockDevice) deviceIdentity {
+	return deviceIdentity{d.DeviceName, d.BusAddress, d.HardwareId, d.WWN, d.SerialId, d.Size}
+}
+
+// request has the device of a volume formatted by the next call whatever is on it. It returns
+// false where the device is not known.
+func (b *backing) request(volume string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	known := b.devices.Get(volume) != nil
+	if known {
+		b.requests.Set(volume, &struct{}{})
+	}
+	return known
+}
+
+// endRequest ends what request began: the call has been made.
+func (b *backing) endRequest(volume string) {
+	forget(b, &b.requests, volume)
 }
 
 func (b *backing) setFilesystem(fs storage.Filesystem) {
 	if b != nil {
 		remember(b, &b.filesystems, fs.Tag.Id(), fs)
 		if fs.Volume != (names.VolumeTag{}) {
-			forget(b, &b.consents, fs.Volume.Id())
+			forget(b, &b.newVolumes, fs.Volume.Id())
 		}
 	}
 }
@@ -82,7 +126,7 @@ func (b *backing) forgetFilesystem(filesystem string) {
 // setNew notes that a volume, which has no filesystem, is new.
 func (b *backing) setNew(volume string) {
 	if b != nil {
-		remember(b, &b.consents, volume, storage.ConsentUnread)
+		remember(b, &b.newVolumes, volume, struct{}{})
 	}
 }
 

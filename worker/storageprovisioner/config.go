@@ -280,6 +280,12 @@ func (c Config) retries() (RetryAccessor, bool) {
 	return accessor, ok
 }
 
+// formats returns the accessor of what is to be formatted, if the state has one.
+func (c Config) formats() (FormatAccessor, bool) {
+	accessor, ok := c.Life.(FormatAccessor)
+	return accessor, ok
+}
+
 // owners returns the accessor of owners, if the state knows them.
 func (c Config) owners() (OwnerAccessor, bool) {
 	accessor, ok := c.Life.(OwnerAccessor)

@@ -13,12 +13,15 @@ type filesystemOps struct {
 	source     storage.FilesystemSource
 	qualifiers []storage.FilesystemQualifier
 	guards     []storage.FilesystemDeletionGuard
+	// backing has what users have asked to be formatted; nil where no filesystem is on a volume.
+	backing *backing
 }
 
 func (o filesystemOps) create(call calling, items []plan.Item) []plan.Result {
 	return create(call, items, arguments(items, filesystemParams), o.qualifiers, storage.FilesystemQualifier.ShouldCreateFilesystem,
 		o.source.ValidateFilesystemParams,
 		func(args []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
+			defer o.endRequests(args)
 			return o.source.CreateFilesystems(call.ctx, args)
 		},
 		func(p storage.FilesystemParams, r storage.CreateFilesystemsResult) plan.Result {
@@ -36,6 +39,16 @@ func (o filesystemOps) create(call calling, items []plan.Item) []plan.Result {
 				Size: r.Filesystem.Size,
 			}
 		})
+}
+
+// endRequests has what users have asked to be formatted be so by this call alone.
+func (o filesystemOps) endRequests(args []storage.FilesystemParams) {
+	if o.backing == nil {
+		return
+	}
+	for _, p := range args {
+		o.backing.endRequest(p.Volume.Id())
+	}
 }
 
 func (o filesystemOps) attach(call calling, items []plan.Item) []plan.Result {

@@ -66,10 +66,14 @@ func (l *loop) watchEnviron() (reply, error) {
 	environ := start(started, "environment config", l.config.Environ.WatchForEnvironConfigChanges)
 	var devices <-chan struct{}
 	var planned <-chan []params.MachineStorageId
+	var formats <-chan []string
 	if machine, ok := l.config.machine(); ok {
 		devices = start(started, "block devices", func() (watcher.NotifyWatcher, error) {
 			return l.config.Volumes.WatchBlockDevices(machine)
 		})
+		if accessor, ok := l.config.formats(); ok {
+			formats = start(started, "formats", accessor.WatchFormats)
+		}
 		if accessor, ok := l.config.plans(); ok {
 			planned = start(started, "attachment plans", accessor.WatchVolumeAttachmentPlans)
 		}
@@ -85,6 +89,7 @@ func (l *loop) watchEnviron() (reply, error) {
 		l.own(started)
 		l.watches.environ = environ
 		l.watches.retries = retries
+		l.watches.formats = formats
 		l.watches.blockDevices = devices
 		l.watches.plans = planned
 	}, nil

@@ -84,6 +84,7 @@ type watches struct {
 	filesystemAttachments <-chan []params.MachineStorageId
 	plans                 <-chan []params.MachineStorageId
 	retries               <-chan []string
+	formats               <-chan []string
 }
 
 // endedWatch is the end of a watcher.
@@ -216,6 +217,12 @@ func (l *loop) serve() error {
 			}
 			l.retry(tags)
 
+		case tags, ok := <-l.watches.formats:
+			if !ok {
+				return l.closed("formats")
+			}
+			l.format(tags)
+
 		case host := <-l.machineChanged:
 			l.todo.instances.add(host)
 
@@ -293,23 +300,51 @@ func (l *loop) storageChanged(kind plan.Kind, ids []string, valid func(string) b
 
 // retry has what has failed of volumes and filesystems tried again.
 func (l *loop) retry(tags []string) {
-	l.core.At(l.config.Clock.Now())
-	for i, text := range tags {
-		if l.killedAt(i) {
-			return
-		}
-		if len(text) > longestID {
-			l.isNonsense(fmt.Sprintf("watching retries: %q is no volume's or filesystem's tag", cutAt(text, longestID)))
-			continue
-		}
-		tag, _ := names.ParseTag(text)
+	l.requests("retries", "volume's or filesystem's", tags, func(tag names.Tag) bool {
 		switch tag := tag.(type) {
 		case names.VolumeTag:
 			l.core.Retry(plan.Key{Kind: plan.Volume, ID: tag.Id()})
 		case names.FilesystemTag:
 			l.core.Retry(plan.Key{Kind: plan.Filesystem, ID: tag.Id()})
 		default:
-			l.isNonsense(fmt.Sprintf("watching retries: %q is no volume's or filesystem's tag", text))
+			return false
+		}
+		return true
+	})
+}
+
+// format has filesystems that could not be made tried again, whatever is on their volumes.
+// Each request is for one attempt, which begins now, or for none.
+func (l *loop) format(tags []string) {
+	l.requests("formats", "filesystem's", tags, func(tag names.Tag) bool {
+		filesystem, ok := tag.(names.FilesystemTag)
+		if !ok {
+			return false
+		}
+		key := plan.Key{Kind: plan.Filesystem, ID: filesystem.Id()}
+		if volume, ok := l.core.FailedOn(key); !ok || !l.backing.request(volume) {
+			l.config.Logger.Warningf("%s is not made on request: no attempt to make it on a device that is known has failed", key)
+			return true
+		}
+		l.core.Retry(key)
+		return true
+	})
+}
+
+// requests carries out what users have asked for; do returns false for a tag of another kind
+// than is wanted.
+func (l *loop) requests(what, wanted string, tags []string, do func(names.Tag) bool) {
+	l.core.At(l.config.Clock.Now())
+	for i, text := range tags {
+		if l.killedAt(i) {
+			return
+		}
+		var tag names.Tag
+		if len(text) <= longestID {
+			tag, _ = names.ParseTag(text)
+		}
+		if !do(tag) {
+			l.isNonsense(fmt.Sprintf("watching %s: %q is no %s tag", what, cutAt(text, longestID), wanted))
 		}
 	}
 }

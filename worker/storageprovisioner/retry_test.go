@@ -1,10 +1,12 @@
 package storageprovisioner_test
 
 import (
+	"context"
 	"strings"
 	"time"
 
 	"github.com/juju/errors"
+	"github.com/juju/names/v5"
 	jc "github.com/juju/testing/checkers"
 	gc "gopkg.in/check.v1"
 
@@ -551,4 +553,84 @@ func (s *retrySuite) TestConfigThatChangesDuringACallGivesAnotherGo(c *gc.C) {
 	s.AwaitCallAfter(c, mark, "Life", "volume-0")
 	creating.Open()
 	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
+}
+
+// formattable is a state whose users can ask that something be formatted.
+type formattable struct {
+	storageprovisioner.LifecycleManager
+	formats *watchertest.Strings
+}
+
+func (f formattable) WatchFormats() (watcher.StringsWatcher, error) { return f.formats, nil }
+
+// startFormattable starts a worker that fails to make filesystem 0 on volume 7, and returns
+// what it is shown of consents in each attempt.
+func (s *retrySuite) startFormattable(c *gc.C) (formats *watchertest.Strings, consents chan storage.FormatConsent) {
+	s.addMachine("0", "instance-0")
+	cfg := s.config(c, true)
+	formats, consents = watchertest.New[[]string](), make(chan storage.FormatConsent, 100)
+	cfg.Life = formattable{cfg.Life, formats}
+	s.managed.OnCall("CreateFilesystems", func(context.Context) error {
+		consents <- s.backing.(storage.FormatConsents).FormatConsent(names.NewVolumeTag("7"))
+		return nil
+	})
+	s.managed.FailItemAlways("CreateFilesystems", "filesystem-0", storage.Permanent(errors.New("not blank")))
+	s.start(c, cfg)
+	s.attachedVolume(c, "7")
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb", WWN: "w"})
+	s.devicesChanged(c)
+	s.addMount("0", "dynamic", "7")
+	s.filesystemsChanged(c, "0")
+	c.Check(receive(c, consents, "the first attempt"), gc.Equals, storage.ConsentNone)
+	s.rest(c, consents)
+	return formats, consents
+}
+
+// rest waits until the worker has taken in all that it has been told. What was attempted
+// until then is on no request; the barrier's own filesystem is one of that.
+func (s *retrySuite) rest(c *gc.C, consents chan storage.FormatConsent) {
+	s.barrier(c)
+	for len(consents) > 0 {
+		c.Check(<-consents, gc.Equals, storage.ConsentNone)
+	}
+	c.Check(s.backing.(storage.FormatConsents).FormatConsent(names.NewVolumeTag("7")), gc.Equals, storage.ConsentNone)
+}
+
+// What a user asks to be formatted is tried again at once, whatever is on it: by one attempt.
+func (s *retrySuite) TestFormattingOnRequestIsOneAttempt(c *gc.C) {
+	formats, consents := s.startFormattable(c)
+	for range 2 {
+		formats.Deliver(c, []string{"filesystem-0"})
+		c.Check(receive(c, consents, "the attempt that was asked for"), gc.Equals, storage.ConsentAnything)
+		s.rest(c, consents)
+	}
+	s.managed.FailItemAlways("CreateFilesystems", "filesystem-0", nil)
+	formats.Deliver(c, []string{"filesystem-0"})
+	c.Check(receive(c, consents, "the attempt that succeeds"), gc.Equals, storage.ConsentAnything)
+	s.AwaitCall(c, "SetFilesystemInfo", "filesystem-0")
+	// What is made is not made again.
+	formats.Deliver(c, []string{"filesystem-0", "volume-7", "filesystem-8"})
+	s.rest(c, consents)
+	warned := s.log.warned()
+	c.Check(warned[len(warned)-3:], jc.DeepEquals, []string{
+		"filesystem 0 is not made on request: no attempt to make it on a device that is known has failed",
+		`watching formats: "volume-7" is no filesystem's tag`,
+		"filesystem 8 is not made on request: no attempt to make it on a device that is known has failed",
+	})
+}
+
+// A request is for the device that there is: without one, or once there is another, it is for
+// none.
+func (s *retrySuite) TestFormattingOnRequestNeedsTheDevice(c *gc.C) {
+	formats, consents := s.startFormattable(c)
+	s.state.RemoveBlockDevice("machine-0", "volume-7")
+	s.devicesChanged(c)
+	s.rest(c, consents)
+	formats.Deliver(c, []string{"filesystem-0"})
+	s.rest(c, consents)
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdc", WWN: "another"})
+	s.devicesChanged(c)
+	s.rest(c, consents)
+	formats.Close(nil)
+	c.Check(s.waited(c), gc.ErrorMatches, "watching formats: .*")
 }

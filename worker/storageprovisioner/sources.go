@@ -170,7 +170,7 @@ func (e *environ) open(key plan.Source) (*source, error) {
 		if err := given(filesystems, nil); err != nil {
 			return nil, errors.Annotate(err, "opening the source of filesystems on volumes")
 		}
-		return newFilesystemSource(filesystems, 0), nil
+		return newFilesystemSource(filesystems, 0, e.backing), nil
 	case key.Kind == plan.Plan:
 		carrier, err := e.config.Plans(storage.DeviceType(key.Provider))
 		if err = given(carrier, err); err != nil {
@@ -209,7 +209,7 @@ func (e *environ) open(key plan.Source) (*source, error) {
 	if err = given(filesystems, err); err != nil {
 		return nil, errors.Annotatef(err, "opening filesystem source %q", providerType)
 	}
-	return newFilesystemSource(filesystems, maxCalls, p), nil
+	return newFilesystemSource(filesystems, maxCalls, nil, p), nil
 }
 
 // given returns the error of what has been asked for, or one if that is nothing.
@@ -221,12 +221,13 @@ func given(value any, err error) error {
 }
 
 // newFilesystemSource returns the source of filesystems whose capabilities are its
-// own and those of its provider, if it has one.
-func newFilesystemSource(filesystems storage.FilesystemSource, maxCalls int, p ...any) *source {
+// own and those of its provider, if it has one. backing is for filesystems on volumes.
+func newFilesystemSource(filesystems storage.FilesystemSource, maxCalls int, backing *backing, p ...any) *source {
 	of := distinct(append([]any{filesystems}, p...)...)
 	return newSource(filesystemOps{
 		source:     filesystems,
 		qualifiers: capabilities[storage.FilesystemQualifier](of),
 		guards:     capabilities[storage.FilesystemDeletionGuard](of),
+		backing:    backing,
 	}, maxCalls, of...)
 }

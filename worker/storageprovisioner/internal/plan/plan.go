@@ -432,6 +432,16 @@ func (c *Core) Retry(key Key) {
 	}
 }
 
+// FailedOn returns the volume on which a filesystem is to be made, if an attempt has failed, and
+// the next is to come later, or was given up.
+func (c *Core) FailedOn(filesystem Key) (volume string, ok bool) {
+	e := c.find(filesystem)
+	if e == nil || e.op != Create || e.backing == nil || e.life != Alive || e.phase != scheduled && e.stalled == notStalled {
+		return "", false
+	}
+	return e.backing.volume, true
+}
+
 func (c *Core) retry(e *entity) {
 	if len(c.unreadable) > 0 {
 		if _, ok := c.unreadable[e.key()]; ok {

@@ -412,3 +412,50 @@ func (p *program) plans(volumes ...string) map[string]params.VolumeAttachmentPla
 	}
 	return plans
 }
+
+// A volume that is not blank is left alone until somebody says that what is on it may be lost.
+func TestFormat(t *testing.T) {
+	p := newProgram(newMachine(t))
+	p.writeSpec("storage: [{name: data, directive: 'disks,64M', kind: filesystem, mount: MNT/data}]")
+	p.startManager()
+	p.says("attach-volumes", `{"results": [{"error": {"message": "no path", "code": "permanent"}}]}`)
+	p.must("apply", "-f", p.spec)
+	p.poll("the volume is attached", func() bool { return p.status()["data"].Status == "error" })
+	files, err := filepath.Glob(filepath.Join(p.dir, "volumes", "*"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("got %q, %v", files, err)
+	}
+	precious := func() bool {
+		data, err := os.ReadFile(files[0])
+		return err == nil && strings.Contains(string(data), "dear diary")
+	}
+	f, err := os.OpenFile(files[0], os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte("dear diary"), 2<<20); err != nil {
+		t.Fatal(err)
+	}
+	if r := p.run("format", "data", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, "no block device") {
+		t.Errorf("a volume that is not attached is formatted:\n%s", r.All())
+	}
+	p.must("retry", "data")
+	p.poll("the volume passes for blank", func() bool { return strings.Contains(p.status()["data"].Message, "data of an unknown kind") })
+	if r := p.must("format", "data"); !strings.Contains(r.Stdout, "data of an unknown kind") || !strings.Contains(r.Stdout, "nothing was changed") {
+		t.Error(r.All())
+	}
+	if !precious() {
+		t.Error("the data is gone")
+	}
+	p.must("format", "data", "--yes")
+	p.poll("it is not formatted", func() bool { return p.status()["data"].Status == "attached" })
+	p.writeData("data")
+	p.wantData("data")
+	if r := p.run("format", "data", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, "has its filesystem") {
+		t.Errorf("what is in use is formatted:\n%s", r.All())
+	}
+	p.must("remove", "data", "--wait")
+	p.wantNoStorage()
+	p.stop()
+}

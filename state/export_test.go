@@ -36,7 +36,7 @@ func CheckStore(store kv.Store) (problems []string) {
 						problems = append(problems, key+": another instance has "+indexed.key())
 					}
 					index[indexed.key()] = indexed.entry
-					retries[indexed.retryKey()] = true
+					retries[indexed.retryKey()], retries[indexed.formatKey()] = true, true
 				}
 				for _, e := range i.entities() {
 					latest[historyKey(e.Tag)] = e.shown()
@@ -70,7 +70,7 @@ func CheckStore(store kv.Store) (problems []string) {
 			case strings.HasPrefix(key, environPrefix):
 				_, err := decodeAt[environRecord](key, data)
 				return err
-			case strings.HasPrefix(key, "retry/"):
+			case strings.HasPrefix(key, "retry/"), strings.HasPrefix(key, "format/"):
 				retried = append(retried, key)
 				_, err := decodeAt[counter](key, data)
 				return err

@@ -315,8 +315,10 @@ func (tx *txn) writeIndex(old, index []indexed) {
 	for _, before := range old {
 		if !slices.ContainsFunc(index, func(now indexed) bool { return now.place == before.place }) {
 			tx.remove(before.key())
-			if key := before.retryKey(); key != "" {
-				tx.remove(key)
+			for _, key := range []string{before.retryKey(), before.formatKey()} {
+				if key != "" {
+					tx.remove(key)
+				}
 			}
 		}
 	}

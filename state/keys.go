@@ -63,6 +63,9 @@ const (
 // retryPrefix is of the requests to a scope's worker to try something again.
 func retryPrefix(scope string) string { return "retry/" + scope + "/" }
 
+// formatPrefix is of the requests to a scope's worker to format volumes whatever is on them.
+func formatPrefix(scope string) string { return "format/" + scope + "/" }
+
 // environScope is the scope of what is not bound to a machine. The scope of what is
 // bound to one is the machine's tag.
 const environScope = "environ"

@@ -206,6 +206,7 @@ func (o *operations) user(op int) {
 			o.shows(err != nil || o.attachment(name).Life != life.Alive, "%s is not detached", name)
 		}
 		_ = o.change(func() error { return o.RetryStorage(names) }, "retry %q", names)
+		_ = o.change(func() error { return o.FormatStorage(names) }, "format %q", names)
 	case 6:
 		err := o.change(func() error { return o.RemoveStorage(names) }, "remove %q", names)
 		for _, name := range names {

@@ -108,7 +108,13 @@ func (p place) retryKey() string {
 // WatchRetries tells of the scope's volumes and filesystems that are to be tried again, by
 // their tags.
 func (a *Accessor) WatchRetries() (watcher.StringsWatcher, error) {
-	w, err := watch(a.st, retryPrefix(a.scope), kv.FromNow, func(keys []string) ([]string, error) {
+	return a.watchRequests(retryPrefix(a.scope))
+}
+
+// watchRequests tells of the requests that are made from now on under a prefix, by the tags
+// that they are about.
+func (a *Accessor) watchRequests(prefix string) (watcher.StringsWatcher, error) {
+	w, err := watch(a.st, prefix, kv.FromNow, func(keys []string) ([]string, error) {
 		tags := make([]string, len(keys))
 		for i, key := range keys {
 			tags[i] = lastComponent(key)

@@ -458,3 +458,42 @@ func TestConcurrentUse(t *testing.T) {
 		t.Errorf("the watcher never told of filesystem %s", last.Filesystem.Tag.Id())
 	}
 }
+
+// A request to format reaches the worker that makes the filesystem, once, and only while that
+// is to be made on a device that its machine has.
+func TestFormatsAreToldToTheirWorker(t *testing.T) {
+	w := newWorld(t)
+	for name, pool := range map[string]string{"it": "disk", "memory": "tmpfs"} {
+		w.must(w.AddStorage(state.StorageParams{Name: name, Kind: filesystem, Pool: pool, Size: 100, MountPoint: "/srv/" + name, Machine: machine0}))
+	}
+	it := w.one("it")
+	tag := it.Filesystem.Tag.String()
+	machine := follows(t, w.ForMachine(machine0).WatchFormats)
+	others := []changes[[]string]{follows(t, w.ForMachine(machine1).WatchFormats), follows(t, w.ForEnviron().WatchFormats)}
+	for _, watcher := range append(others, machine) {
+		wantNext(t, watcher, nil)
+	}
+	refused := func(name, why string) {
+		t.Helper()
+		err := w.FormatStorage([]string{name})
+		if err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: got %v, want %q", name, err, why)
+		}
+	}
+	refused("none", "not found")
+	refused("memory", "no filesystem on a volume")
+	refused("it", "no block device that is known")
+	w.must(w.provision(entry{kind: "volume", tag: it.Volume.Tag.String()}))
+	w.must(w.provision(entry{kind: "volume-attachment", machine: "machine-0", tag: it.Volume.Tag.String()}))
+	refused("it", "no block device that is known")
+	w.must(w.SetMachineBlockDevices(machine0, []storage.BlockDevice{{DeviceName: "dev-" + it.Volume.Tag.String()}}))
+	for range 2 {
+		w.must(w.FormatStorage([]string{"it"}))
+		wantNext(t, machine, []string{tag})
+	}
+	later := follows(t, w.ForMachine(machine0).WatchFormats)
+	wantNext(t, later, nil)
+	w.must(w.provision(entry{kind: "filesystem", tag: tag}))
+	refused("it", "has its filesystem")
+	w.check()
+}

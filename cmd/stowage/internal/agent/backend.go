@@ -288,6 +288,18 @@ func (b *backend) Retry(_ context.Context, names []string) error {
 	return errors.Trace(b.state.RetryStorage(fullNames(found)))
 }
 
+// Format is part of control.Backend.
+func (b *backend) Format(_ context.Context, names []string) error {
+	return b.change(names, func(found []string) error {
+		for _, name := range found {
+			if !slices.Contains(names, name) {
+				return errors.NewNotValid(nil, "name each storage that is to be formatted, such as "+name)
+			}
+		}
+		return b.state.FormatStorage(found)
+	})
+}
+
 // change calls do with the full names of what names mean.
 func (b *backend) change(names []string, do func([]string) error) error {
 	if len(names) == 0 {

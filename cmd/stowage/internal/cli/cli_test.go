@@ -105,6 +105,11 @@ func (b *backend) Retry(_ context.Context, names []string) error {
 	return b.err
 }
 
+func (b *backend) Format(_ context.Context, names []string) error {
+	b.note("format %q", names)
+	return b.err
+}
+
 func (b *backend) Orphans(context.Context) ([]control.Orphan, error) {
 	b.note("orphans")
 	return b.orphans, b.err
@@ -682,5 +687,28 @@ func TestVersionNamesTheToolchain(t *testing.T) {
 	r := newMachine(t, nil).run(t.Context(), "version")
 	if r.code != 0 || !strings.HasPrefix(r.stdout, "stowage ") || !strings.Contains(r.stdout, " go1.") {
 		t.Errorf("%+v", r)
+	}
+}
+
+// What was found is shown, and nothing is formatted unless that is said.
+func TestFormatShowsWhatWasFound(t *testing.T) {
+	found := row("data", status.Error, "/dev/sdb is not formatted: it holds xfs\x1b[2J", "")
+	const shown = "data: /dev/sdb is not formatted: it holds xfs\\x1b[2J\n"
+	for _, test := range []struct {
+		args   []string
+		stdout string
+		asked  []string
+	}{
+		{[]string{"format", "data"}, shown + "nothing was changed: run it again with --yes to lose what is on the volume\n", []string{`storage ["data"]`}},
+		{[]string{"format", "data", "--yes"}, shown, []string{`storage ["data"]`, `format ["data"]`}},
+	} {
+		b := &backend{storage: []control.Storage{found}}
+		m := newMachine(t, b)
+		if r := m.run(t.Context(), test.args...); r.code != 0 || r.stdout != test.stdout {
+			t.Errorf("%q: %+v", test.args, r)
+		}
+		if !reflect.DeepEqual(b.asked(), test.asked) {
+			t.Errorf("%q: the agent was asked %q", test.args, b.asked())
+		}
 	}
 }

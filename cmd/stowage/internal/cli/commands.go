@@ -352,6 +352,39 @@ has not failed goes on as it does. "stowage status --watch" shows what comes of 
 	return cmd
 }
 
+func (c *common) formatCommand() *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "format NAME... --yes",
+		Short: "Make a filesystem on a volume whatever is on that",
+		Long: `Makes the filesystem of storage that could not be made because its volume is not
+provably blank. What is on the volume is lost. A volume that anything has in use is not
+formatted, nor one that has its filesystem. The request is for one attempt, now: what comes
+of it shows "stowage status", and when it fails it has to be asked for again.
+
+Without --yes, this shows what was found on the volume, and changes nothing.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: c.ask(func(ctx context.Context, client *control.Client, names []string) error {
+			found, err := client.Storage(ctx, names)
+			if err != nil {
+				return err
+			}
+			for _, s := range found {
+				if _, err := fmt.Fprintf(c.Stdout, "%s: %s\n", table.Escape(s.Name), table.Escape(orElse(s.Message, string(s.Status)))); err != nil {
+					return errors.Trace(err)
+				}
+			}
+			if !yes {
+				_, err := fmt.Fprintln(c.Stdout, "nothing was changed: run it again with --yes to lose what is on the volume")
+				return errors.Trace(err)
+			}
+			return client.Format(ctx, names)
+		}),
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
+	return cmd
+}
+
 func (c *common) reportCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "report",

@@ -111,7 +111,7 @@ Exit status: 0 done, 1 failed, 2 called wrongly, 3 timed out.`,
 		c.changeCommand("detach", "Detach storage, and keep it", detached, (*control.Client).Detach),
 		c.changeCommand("remove", "Detach and destroy storage, with its data", removed, (*control.Client).Remove),
 		c.changeCommand("release", "Detach and forget storage, and keep its data", removed, (*control.Client).Release),
-		c.retryCommand(), c.orphansCommand(), c.adoptCommand(), c.deleteCommand(), c.backupCommand(),
+		c.retryCommand(), c.formatCommand(), c.orphansCommand(), c.adoptCommand(), c.deleteCommand(), c.backupCommand(),
 		c.restoreCommand(), c.recoverCommand(), c.adoptDirCommand(),
 		c.poolsCommand(), c.reportCommand(), c.versionCommand(),
 	)

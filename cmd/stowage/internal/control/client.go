@@ -112,6 +112,11 @@ func (c *Client) Retry(ctx context.Context, names []string) error {
 	return c.change(ctx, "retry", names)
 }
 
+// Format asks that filesystems which could not be made be made whatever is on their volumes.
+func (c *Client) Format(ctx context.Context, names []string) error {
+	return c.change(ctx, "format", names)
+}
+
 // Resize asks that storage grow.
 func (c *Client) Resize(ctx context.Context, args ResizeArgs) (ChangesResult, error) {
 	return ask[ChangesResult](ctx, c, "resize", args)

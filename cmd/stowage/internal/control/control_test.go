@@ -104,6 +104,11 @@ func (b *backend) Retry(_ context.Context, names []string) error {
 	return b.err
 }
 
+func (b *backend) Format(_ context.Context, names []string) error {
+	b.note("format %q", names)
+	return b.err
+}
+
 func (b *backend) Orphans(context.Context) ([]control.Orphan, error) {
 	b.note("orphans")
 	return []control.Orphan{{Name: "lost", State: control.OrphanLost}}, b.err

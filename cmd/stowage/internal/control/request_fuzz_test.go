@@ -16,7 +16,7 @@ import (
 // FuzzRequest sends a server anything. It answers in its own form; what is not a
 // request is refused before anything is done.
 func FuzzRequest(f *testing.F) {
-	for _, verb := range []string{"apply", "resize", "import", "storage", "attach", "detach", "remove", "release", "retry", "orphans", "adopt", "delete-orphan", "backup", "remove-pools", "pools", "add-pool", "report"} {
+	for _, verb := range []string{"apply", "resize", "import", "storage", "attach", "detach", "remove", "release", "retry", "format", "orphans", "adopt", "delete-orphan", "backup", "remove-pools", "pools", "add-pool", "report"} {
 		f.Add(verb, []byte(`{"names": ["a", "b/1"], "size-mib": 5, "more": true, "file": "f", "content": "c3RvcmFnZTogW10=", "dry-run": true}`))
 	}
 	f.Add("attach", []byte(`{"names": "a"}`))

@@ -49,6 +49,9 @@ type Backend interface {
 	// Retry asks that what has failed of the named storage, or of all where none is
 	// named, be tried again at once.
 	Retry(ctx context.Context, names []string) error
+	// Format asks that the filesystems of storage, each named by its full name, be made
+	// whatever is on their volumes.
+	Format(ctx context.Context, names []string) error
 	// Resize asks that storage grow. It returns when that is recorded, not when it
 	// is done.
 	Resize(context.Context, ResizeArgs) (ChangesResult, error)
@@ -324,7 +327,7 @@ func (s *Server) routes() http.Handler {
 		return storageResult{found}, err
 	}))
 	for verb, do := range map[string]func(context.Context, []string) error{
-		"attach": b.Attach, "detach": b.Detach, "remove": b.Remove, "release": b.Release, "retry": b.Retry,
+		"attach": b.Attach, "detach": b.Detach, "remove": b.Remove, "release": b.Release, "retry": b.Retry, "format": b.Format,
 		"remove-pools": b.RemovePools,
 	} {
 		mux.Handle("POST /v1/"+verb, call(s, func(ctx context.Context, args namesArgs) (struct{}, error) {

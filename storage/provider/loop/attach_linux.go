@@ -55,7 +55,11 @@ func (c *call) attach(volumeID string, readOnly bool) (loopdev.Device, error) {
 	defer h.Close()
 	crash.At("loop device attached")
 	var remark string
-	if !readOnly {
+	switch {
+	case readOnly:
+	case rec.Allocation == thin:
+		remark = "thin: writes fail when the filesystem that has its file is full"
+	default:
 		remark, err = c.keepBlocks(h, f, rec.Size)
 		crash.At("loop device refuses discards")
 	}
@@ -113,7 +117,7 @@ func (c *call) keepBlocks(h *loopdev.Handle, f *os.File, size uint64) (remark st
 // attachFree attaches a volume's file to a free device.
 func (c *call) attachFree(f *os.File, rec record, readOnly bool, label loopdev.Label) (*loopdev.Handle, error) {
 	// Without space, no device comes and goes.
-	if !readOnly {
+	if !readOnly && rec.Allocation == thick {
 		if err := c.allocate(f, rec.Size); err != nil {
 			return nil, errors.Trace(err)
 		}

@@ -29,11 +29,15 @@ func (c *call) create(p storage.VolumeParams) (storage.VolumeInfo, error) {
 	if err != nil {
 		return storage.VolumeInfo{}, errors.Trace(err)
 	}
+	chosen, err := parseAllocation(p.Attributes)
+	if err != nil {
+		return storage.VolumeInfo{}, errors.Trace(err)
+	}
 	var info storage.VolumeInfo
 	creation := c.BeginCreation(id)
 	err = loopdev.Probe()
 	if err == nil {
-		err = c.ensure(id, record{Size: size, Ownership: object.Ownership{ResourceTags: p.ResourceTags}})
+		err = c.ensure(id, record{Size: size, Allocation: chosen, Ownership: object.Ownership{ResourceTags: p.ResourceTags}})
 	}
 	if err == nil {
 		info, err = c.describe(id)
@@ -102,15 +106,19 @@ func (c *call) makeNew(id string, rec record, fill func(*os.File) error) (err er
 	} else if has {
 		return storage.Permanent(errors.AlreadyExistsf("file %s, which no record belongs to: move it away", c.Files.Entry(id)))
 	}
-	if err := c.space.take(c.Call, rec.Size); err != nil {
+	need := rec.Size
+	if rec.Allocation == thin {
+		need = 0
+	}
+	if err := c.space.take(c.Call, need); err != nil {
 		return errors.Trace(err)
 	}
-	defer func() { c.space.done(rec.Size, err == nil) }()
+	defer func() { c.space.done(need, err == nil) }()
 	rec.Phase = object.PhaseCreating
 	if err := c.Records.Save(id, rec); err != nil {
 		return errors.Trace(err)
 	}
-	if err := c.makeFile(id, rec.Size, fill); err != nil {
+	if err := c.makeFile(id, rec, fill); err != nil {
 		// What cannot be taken back is there, and for the next call to finish.
 		if uerr := c.Files.Unlink(temporary(id)); uerr != nil {
 			return storage.InProgress(errors.Annotatef(err, "(%v)", uerr))
@@ -123,19 +131,21 @@ func (c *call) makeNew(id string, rec record, fill func(*os.File) error) (err er
 	return errors.Trace(c.finish(id, rec))
 }
 
-// makeFile allocates the backing file under a temporary name and then gives it
+// makeFile makes the backing file under a temporary name and then gives it
 // its own. After an error it does not have its own name.
-func (c *call) makeFile(id string, size uint64, fill func(*os.File) error) error {
+func (c *call) makeFile(id string, rec record, fill func(*os.File) error) error {
 	f, err := c.Files.OpenFile(temporary(id), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
 		return errors.Trace(err)
 	}
 	defer f.Close()
-	if err := nocow.Set(f); err != nil {
-		return errors.Trace(err)
+	if rec.Allocation == thick {
+		if err := nocow.Set(f); err != nil {
+			return errors.Trace(err)
+		}
 	}
 	crash.At("backing file made")
-	if err := c.allocate(f, size); err != nil {
+	if err := c.enlargeFile(f, rec.Allocation, rec.Size); err != nil {
 		return errors.Trace(err)
 	}
 	crash.At("backing file allocated")
@@ -145,7 +155,7 @@ func (c *call) makeFile(id string, size uint64, fill func(*os.File) error) error
 		}
 		crash.At("backing file filled")
 	}
-	if err := c.syncAllocated(f, size); err != nil {
+	if err := c.syncFile(f, rec.Allocation, rec.Size); err != nil {
 		return errors.Trace(err)
 	}
 	crash.At("backing file synced")

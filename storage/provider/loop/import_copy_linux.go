@@ -17,7 +17,7 @@ import (
 
 // importCopy makes a volume of a copy of a file, or finds that it has been made. The file
 // stays as it is; it may be that of a volume that was released.
-func (c *call) importCopy(path string, resourceTags map[string]string) (storage.VolumeInfo, error) {
+func (c *call) importCopy(path string, how allocation, resourceTags map[string]string) (storage.VolumeInfo, error) {
 	var none storage.VolumeInfo
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path || strings.ContainsRune(path, 0) {
 		return none, errors.NewNotValid(nil, "it is not a clean path")
@@ -48,7 +48,7 @@ func (c *call) importCopy(path string, resourceTags map[string]string) (storage.
 	if id, err = c.newImportID(resourceTags); err != nil {
 		return none, errors.Trace(err)
 	}
-	rec = record{Size: file.Size, ImportedFrom: path, CopyOf: &file.Identity}
+	rec = record{Size: file.Size, Allocation: how, ImportedFrom: path, CopyOf: &file.Identity}
 	rec.Adopt(resourceTags)
 	if err := c.makeNew(id, rec, func(f *os.File) error { return c.copyData(f, file) }); err != nil {
 		return none, errors.Trace(err)
@@ -82,8 +82,7 @@ func (c *call) openOriginal(path string) (*foreignFile, error) {
 	return c.openForeignPath(path)
 }
 
-// copyData copies a file to disk. The copy has all its blocks, and so reads as zeros where the
-// original has holes.
+// copyData copies what is in a file to one that is as long and blank, on disk.
 func (c *call) copyData(to *os.File, from *foreignFile) error {
 	buf := make([]byte, 1<<20)
 	for at := int64(0); uint64(at) < from.Size; {

@@ -533,7 +533,7 @@ func TestLoopImportOfWhatChangesMeanwhile(t *testing.T) {
 			const id = "imported-00000000-0000-0000-0000-000000000001"
 			file, err := c.openForeignPath(path)
 			if err == nil {
-				err = c.claim(file)
+				err = c.claim(file, thick)
 			}
 			if err != nil {
 				t.Fatal(err)

@@ -47,7 +47,11 @@ func (s *source) ImportVolume(ctx envcontext.ProviderCallContext, id string, res
 // ImportVolumeWithParams implements [storage.VolumeParamsImporter]. A file that is to be
 // copied may be on any filesystem.
 func (s *source) ImportVolumeWithParams(ctx envcontext.ProviderCallContext, p storage.VolumeImportParams) (storage.VolumeInfo, error) {
-	id, resourceTags := p.VolumeId, p.ResourceTags
+	id := p.VolumeId
+	chosen, err := parseAllocation(p.Attributes)
+	if err != nil {
+		return storage.VolumeInfo{}, errors.Annotatef(err, "importing volume %q", id)
+	}
 	c, err := s.begin(ctx)
 	if err != nil {
 		return storage.VolumeInfo{}, errors.Annotatef(err, "importing volume %q", id)
@@ -57,11 +61,11 @@ func (s *source) ImportVolumeWithParams(ctx envcontext.ProviderCallContext, p st
 	if err = loopdev.Probe(); err == nil {
 		switch {
 		case p.Copy:
-			info, err = c.importCopy(id, resourceTags)
+			info, err = c.importCopy(id, chosen, p.ResourceTags)
 		case filepath.IsAbs(id):
-			info, err = c.importFile(id, resourceTags)
+			info, err = c.importFile(id, chosen, p.ResourceTags)
 		default:
-			info, err = c.importReleased(id, resourceTags)
+			info, err = c.importReleased(id, chosen, p.ResourceTags)
 		}
 	}
 	err = capability.Explain(err, capability.DACOverride, capability.Lease, capability.Chown)
@@ -85,7 +89,7 @@ func (f *foreignFile) Close() {
 }
 
 // importReleased makes a volume again of a file that is in its place.
-func (c *call) importReleased(id string, resourceTags map[string]string) (storage.VolumeInfo, error) {
+func (c *call) importReleased(id string, how allocation, resourceTags map[string]string) (storage.VolumeInfo, error) {
 	var none storage.VolumeInfo
 	var rec record
 	err := c.Records.Load(id, &rec)
@@ -105,10 +109,10 @@ func (c *call) importReleased(id string, resourceTags map[string]string) (storag
 		return none, errors.Trace(err)
 	}
 	defer file.Close()
-	if err := c.claim(file); err != nil {
+	if err := c.claim(file, how); err != nil {
 		return none, errors.Trace(err)
 	}
-	return c.own(id, record{Size: file.Size, Identity: file.Identity, Ownership: object.Ownership{ResourceTags: resourceTags}}, file)
+	return c.own(id, record{Size: file.Size, Allocation: how, Identity: file.Identity, Ownership: object.Ownership{ResourceTags: resourceTags}}, file)
 }
 
 // adoptKnown makes a volume that is complete an importer's, who may have it.
@@ -121,7 +125,7 @@ func (c *call) adoptKnown(id string, rec record, resourceTags map[string]string)
 }
 
 // importFile takes over the file at a path, or finds that it has been.
-func (c *call) importFile(path string, resourceTags map[string]string) (storage.VolumeInfo, error) {
+func (c *call) importFile(path string, how allocation, resourceTags map[string]string) (storage.VolumeInfo, error) {
 	var none storage.VolumeInfo
 	if filepath.Clean(path) != path || strings.ContainsRune(path, 0) {
 		return none, errors.NewNotValid(nil, "it is not a clean path")
@@ -129,7 +133,7 @@ func (c *call) importFile(path string, resourceTags map[string]string) (storage.
 	if id, err := c.ReleasedAt(path, storage.OwnerOf(resourceTags)); err != nil {
 		return none, errors.Trace(err)
 	} else if id != "" {
-		return c.importReleased(id, resourceTags)
+		return c.importReleased(id, how, resourceTags)
 	}
 	id, rec, err := c.importedFrom(path)
 	if err != nil {
@@ -137,6 +141,7 @@ func (c *call) importFile(path string, resourceTags map[string]string) (storage.
 	}
 	others := rec.CheckImport(id, rec.Phase, resourceTags)
 	if rec.Phase == object.PhaseImporting {
+		rec.Allocation = how
 		if moved, err := c.Files.Has(id); err != nil {
 			return none, errors.Trace(err)
 		} else if moved && others != nil {
@@ -153,7 +158,7 @@ func (c *call) importFile(path string, resourceTags map[string]string) (storage.
 	}
 	defer file.dir.Close()
 	defer file.Close()
-	if err := c.claim(file); err != nil {
+	if err := c.claim(file, how); err != nil {
 		return none, errors.Trace(err)
 	}
 	if rec.Phase != object.PhaseImporting || !c.Is(rec.Identity, file.Identity) || others != nil {
@@ -163,7 +168,7 @@ func (c *call) importFile(path string, resourceTags map[string]string) (storage.
 		if id, err = c.newImportID(resourceTags); err != nil {
 			return none, errors.Trace(err)
 		}
-		rec = record{Size: file.Size, Phase: object.PhaseImporting, ImportedFrom: path, Identity: file.Identity}
+		rec = record{Size: file.Size, Phase: object.PhaseImporting, Allocation: how, ImportedFrom: path, Identity: file.Identity}
 		rec.Adopt(resourceTags)
 		if err := c.Records.Save(id, rec); err != nil {
 			return none, errors.Trace(err)
@@ -256,7 +261,7 @@ func (c *call) finishImport(id string, rec record, resourceTags map[string]strin
 		return storage.VolumeInfo{}, errors.NewNotValid(nil, fmt.Sprintf("%s is %s, the file to be imported was %s: move it away",
 			file.Name(), file.Identity, rec.Identity))
 	}
-	if err := c.claim(file); err != nil {
+	if err := c.claim(file, rec.Allocation); err != nil {
 		return storage.VolumeInfo{}, errors.Trace(err)
 	}
 	dir, err := safepath.OpenReal(filepath.Dir(rec.ImportedFrom))
@@ -326,13 +331,16 @@ func (c *call) openForeign(dir *safepath.Dir, name string) (*foreignFile, error)
 }
 
 // claim makes sure that a file can become a volume's, and that nobody uses it, or
-// comes to use it before it is closed again. It gets all its blocks.
-func (c *call) claim(file *foreignFile) error {
+// comes to use it before it is closed again. One that is to be thick gets all its blocks.
+func (c *call) claim(file *foreignFile, how allocation) error {
 	if err := c.checkPlace(file); err != nil {
 		return errors.Trace(err)
 	}
 	if err := c.claimUnused(file); err != nil {
 		return errors.Trace(err)
+	}
+	if how == thin {
+		return errors.Trace(c.syncFile(file.File, how, file.Size))
 	}
 	// On btrfs nothing can be done about it.
 	if err := c.checkThick(file); err != nil {
@@ -350,7 +358,7 @@ func (c *call) claim(file *foreignFile) error {
 	if err != nil {
 		return errors.Trace(err)
 	}
-	return errors.Trace(c.syncAllocated(file.File, file.Size))
+	return errors.Trace(c.syncFile(file.File, how, file.Size))
 }
 
 // checkThick makes sure that a file can be thick once it is allocated.
@@ -360,7 +368,7 @@ func (c *call) checkThick(file *foreignFile) error {
 	}
 	why, err := c.whyNotThick(file.File, file.Size)
 	if err == nil && why != "" {
-		err = errors.NewNotValid(nil, why+": writes to it could fail on a full filesystem: import a copy of it (--copy)")
+		err = errors.NewNotValid(nil, why+": writes to it could fail on a full filesystem: import a copy of it (--copy), or into a pool whose volumes are thin (allocation=thin)")
 	}
 	return errors.Trace(err)
 }

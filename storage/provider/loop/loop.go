@@ -33,8 +33,12 @@ type Options struct {
 // VolumeRemark says which. The file is found in the directory volumes of the storage
 // directory, under the volume's id.
 //
-// A volume can grow, attached or not: its file is allocated in full to the new
-// size before its device shows any of it. Where there is no space for that, the
+// The attribute "allocation" of a pool makes its volumes thin: their files take space as
+// they are written, and give back what is discarded. Writes to them fail when the
+// filesystem of the storage directory is full. It is of the volume from then on.
+//
+// A volume can grow, attached or not: its file is allocated in full, unless it is thin,
+// to the new size before its device shows any of it. Where there is no space for that, the
 // volume stays what it is.
 //
 // Attaching returns the name of the loop device, and as its bus address the
@@ -57,7 +61,7 @@ func NewProvider(options Options) storage.Provider {
 	return &provider{object.Provider{
 		Type:       ProviderType,
 		StorageDir: options.StorageDir,
-		Attributes: fsattr.OfPools(),
+		Attributes: append(fsattr.OfPools(), AllocationAttribute),
 	}}
 }
 
@@ -102,10 +106,14 @@ func (p *provider) ValidateConfig(config *storage.Config) error {
 	if err != nil {
 		return errors.Annotatef(err, "storage pool %q", config.Name())
 	}
+	chosen, err := parseAllocation(config.Attrs())
+	if err != nil {
+		return errors.Annotatef(err, "storage pool %q", config.Name())
+	}
 	// What is discarded is punched out of the file.
-	if choice.Discards() {
-		return errors.NewNotValid(nil, fmt.Sprintf("storage pool %q: attribute %q: option \"discard\" would give back the space of loop volumes, which they may need again",
-			config.Name(), fsattr.MountOptions))
+	if choice.Discards() && chosen == thick {
+		return errors.NewNotValid(nil, fmt.Sprintf("storage pool %q: attribute %q: option \"discard\" would give back the space of loop volumes, which they may need again, unless they are thin (%s=%s)",
+			config.Name(), fsattr.MountOptions, AllocationAttribute, thin))
 	}
 	return nil
 }

@@ -67,9 +67,11 @@ func (c *call) grow(id string, rec *record, f *os.File, size uint64) error {
 
 // enlarge records that a file is to grow, and allocates it.
 func (c *call) enlarge(id string, rec *record, f *os.File, size uint64) (err error) {
-	need, err := c.needed(f, size)
-	if err != nil {
-		return errors.Trace(err)
+	var need uint64
+	if rec.Allocation == thick {
+		if need, err = c.needed(f, size); err != nil {
+			return errors.Trace(err)
+		}
 	}
 	if err := c.space.take(c.Call, need); err != nil {
 		return errors.Trace(err)
@@ -83,11 +85,11 @@ func (c *call) enlarge(id string, rec *record, f *os.File, size uint64) (err err
 		}
 		*rec = growing
 	}
-	if err := c.allocate(f, size); err != nil {
+	if err := c.enlargeFile(f, rec.Allocation, size); err != nil {
 		return errors.Trace(err)
 	}
 	crash.At("backing file allocated")
-	if err := c.syncAllocated(f, size); err != nil {
+	if err := c.syncFile(f, rec.Allocation, size); err != nil {
 		return errors.Trace(err)
 	}
 	crash.At("backing file synced")

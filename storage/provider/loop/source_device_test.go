@@ -547,7 +547,7 @@ func TestLoopFullFilesystem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = c.makeFile(sourcetest.Volume(2).String(), sourcetest.VolumeSize<<20, nil)
+	err = c.makeFile(sourcetest.Volume(2).String(), record{Size: sourcetest.VolumeSize << 20}, nil)
 	if uerr := c.Files.Unlink(temporary(sourcetest.Volume(2).String())); uerr != nil {
 		t.Error(uerr)
 	}

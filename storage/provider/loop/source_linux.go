@@ -30,6 +30,8 @@ type record struct {
 	Size  uint64       `json:"size"` // bytes
 	Phase object.Phase `json:"phase"`
 
+	Allocation allocation `json:"allocation,omitempty"`
+
 	// Growing is the size in bytes that the volume is to get, if it is growing.
 	// The file's is anything from Size to this, and no device shows more of it
 	// than Size.
@@ -129,6 +131,9 @@ func (s *source) VolumeFile(volumeId string) string {
 // ValidateVolumeParams implements [storage.VolumeSource].
 func (s *source) ValidateVolumeParams(p storage.VolumeParams) error {
 	_, err := object.SizeInBytes(p.Size)
+	if err == nil {
+		_, err = parseAllocation(p.Attributes)
+	}
 	return errors.Annotatef(err, "volume %s", p.Tag.Id())
 }
 

@@ -65,9 +65,24 @@ func (c *call) explainAllocation(f *os.File, size uint64, err error) error {
 	return errors.Annotatef(err, "allocating %s", f.Name())
 }
 
-// syncAllocated makes durable a file that has been allocated, once it is sure that
-// it has all its blocks.
-func (c *call) syncAllocated(f *os.File, size uint64) error {
+// enlargeFile makes a file at least so many bytes long, and allocates it if it is thick.
+func (c *call) enlargeFile(f *os.File, how allocation, size uint64) error {
+	if how == thick {
+		return c.allocate(f, size)
+	}
+	st, err := c.Status(f)
+	if err == nil && st.Size < size {
+		err = f.Truncate(int64(size))
+	}
+	return errors.Trace(err)
+}
+
+// syncFile makes durable a file of a size, once it is sure that it has all its blocks if
+// it is thick.
+func (c *call) syncFile(f *os.File, how allocation, size uint64) error {
+	if how == thin {
+		return errors.Trace(fsync.File(f))
+	}
 	st, err := c.Status(f)
 	if err != nil {
 		return errors.Trace(err)

@@ -116,7 +116,7 @@ func (s *space) done(size uint64, made bool) {
 }
 
 func (s *source) begin(ctx context.Context) (*call, error) {
-	c, err := object.Begin(ctx, s.dir, filesDir)
+	c, err := object.Begin(ctx, s.dir, filesDir, object.WholeDirectory)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}

@@ -32,7 +32,7 @@ func (c *call) findDevices(params []storage.FilesystemAttachmentParams) (map[str
 	if len(uuids) == 0 {
 		return nil, nil
 	}
-	devices, err := blockdev.FindUUIDs(c, uuids, minSize)
+	devices, err := blockdev.FindUUIDs(c, uuids, minSize, c.isBeingFormatted)
 	return devices, errors.Trace(err)
 }
 
@@ -86,6 +86,11 @@ func (f *filesystem) volume() (names.VolumeTag, error) {
 // attach mounts a filesystem, or finds it mounted, and returns where. devices
 // are the paths of devices by UUID.
 func (c *call) attach(p storage.FilesystemAttachmentParams, devices map[string][]string) (string, error) {
+	unlock, err := c.lock(p.FilesystemId)
+	if err != nil {
+		return "", errors.Trace(err)
+	}
+	defer unlock()
 	f, err := c.loadReady(p)
 	if err != nil {
 		return "", errors.Trace(err)

@@ -34,6 +34,11 @@ func (c *call) create(p storage.FilesystemParams) (storage.FilesystemInfo, error
 	if err != nil {
 		return storage.FilesystemInfo{}, errors.Trace(err)
 	}
+	unlock, err := c.lock(id)
+	if err != nil {
+		return storage.FilesystemInfo{}, errors.Trace(err)
+	}
+	defer unlock()
 	_, err = c.load(id)
 	isNew := errors.Is(err, errors.NotFound)
 	info, formatted, err := c.ensure(id, p, choice)
@@ -223,6 +228,8 @@ func (f *filesystem) format(kind mkfs.Type) error {
 			return errors.Trace(err)
 		}
 	}
+	f.call.source.formatting.set(f.dev.Number, true)
+	defer f.call.source.formatting.set(f.dev.Number, false)
 	if err := kind.Make(f.call, f.dev.File, f.rec.UUID, chosen); err != nil {
 		return errors.Annotate(capability.Explain(err, capability.SysAdmin), f.dev.Path())
 	}

@@ -109,10 +109,15 @@ func (c *call) importUUID(text string, resourceTags map[string]string) (storage.
 	if known != "" {
 		return c.importKnown(known, known == id, resourceTags)
 	}
-	devices, err := blockdev.FindUUIDs(c, []string{uuid}, 0)
+	devices, err := blockdev.FindUUIDs(c, []string{uuid}, 0, c.isBeingFormatted)
 	if err != nil {
 		return none, errors.Trace(err)
 	}
+	unlock, err := c.LockObject(id)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	defer unlock()
 	f := &filesystem{id: id, call: c, rec: record{UUID: uuid, Ownership: object.Ownership{ResourceTags: resourceTags}}}
 	defer f.close()
 	if err := f.open(devices[uuid]); err != nil {
@@ -140,6 +145,11 @@ func (c *call) importUUID(text string, resourceTags map[string]string) (storage.
 // importer's already, or it was imported, or made, by an older version.
 func (c *call) importKnown(id string, isImport bool, resourceTags map[string]string) (storage.FilesystemInfo, error) {
 	none := storage.FilesystemInfo{}
+	unlock, err := c.lock(id)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	defer unlock()
 	f, err := c.load(id)
 	if err != nil {
 		return none, errors.Trace(err)

@@ -32,6 +32,11 @@ func Reidentify(ctx context.Context, storageDir string, how object.Relocation) e
 		return errors.Trace(err)
 	}
 	return c.ReidentifyAll(func(id string) error {
+		unlock, err := c.LockObject(id)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		defer unlock()
 		f := &filesystem{id: id, call: c}
 		if err := c.Records.Load(id, &f.rec); err != nil {
 			return errors.Trace(err)
@@ -61,7 +66,7 @@ func (c *call) allDevices() (map[string][]string, error) {
 	if len(uuids) == 0 {
 		return nil, nil
 	}
-	return blockdev.FindUUIDs(c, uuids, 0)
+	return blockdev.FindUUIDs(c, uuids, 0, c.isBeingFormatted)
 }
 
 func (f *filesystem) reidentify(devices []string, how object.Relocation) error {
@@ -107,6 +112,11 @@ func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at t
 		return errors.Trace(err)
 	}
 	defer c.End()
+	unlock, err := c.LockObject(id)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer unlock()
 	f := &filesystem{id: id, call: c}
 	if err := c.Records.Load(id, &f.rec); err != nil {
 		return errors.Trace(err)
@@ -117,7 +127,7 @@ func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at t
 	if at := c.Table().At(f.rec.MountPoint); at != nil && at.FSType == f.rec.Type {
 		return errors.Errorf("%s is mounted at %s: detach it first", mount.Describe(at), at.Mountpoint)
 	}
-	devices, err := blockdev.FindUUIDs(c, []string{f.rec.UUID}, 0)
+	devices, err := blockdev.FindUUIDs(c, []string{f.rec.UUID}, 0, c.isBeingFormatted)
 	if err != nil {
 		return errors.Trace(err)
 	}

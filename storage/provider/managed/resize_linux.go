@@ -35,6 +35,11 @@ func (s *source) ResizeFilesystems(ctx envcontext.ProviderCallContext, params []
 
 func (c *call) resize(p storage.FilesystemResizeParams) (storage.FilesystemInfo, error) {
 	none := storage.FilesystemInfo{}
+	unlock, err := c.lock(p.FilesystemId)
+	if err != nil {
+		return none, errors.Trace(err)
+	}
+	defer unlock()
 	f, err := c.loadMade(p.FilesystemId)
 	if err != nil {
 		return none, errors.Trace(err)

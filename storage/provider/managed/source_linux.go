@@ -2,6 +2,7 @@ package managed
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/juju/errors"
@@ -38,15 +39,17 @@ import (
 //
 // The source keeps a record of each filesystem under storageDir, an absolute
 // path, which it makes and which should be nobody else's. It asks d for the
-// block devices of volumes. Bulk calls of any number of sources for one
-// directory, in one process or several, are carried out one after another.
+// block devices of volumes. Any number of sources for one directory, in one process or
+// several, may be called at once: what is done to one filesystem is done one after another,
+// and a device that hangs holds up nothing but what is on it, and the call that it is part of.
 func NewSource(storageDir string, d storage.BackingDevices) storage.FilesystemSource {
 	return &source{dir: storageDir, devices: d}
 }
 
 type source struct {
-	dir     string
-	devices storage.BackingDevices
+	dir        string
+	devices    storage.BackingDevices
+	formatting formatting
 	// readLimit is how long a device is read to prove it blank; 0: as long as
 	// [signature.DefaultLimit].
 	readLimit time.Duration
@@ -78,19 +81,60 @@ type record struct {
 	object.Placement
 }
 
+// formatting are the numbers of the devices that mkfs is at work on. They have no filesystem
+// yet, and who reads one that hangs waits with it.
+type formatting struct {
+	mu      sync.Mutex
+	numbers map[uint64]bool
+}
+
+func (f *formatting) set(number uint64, on bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !on {
+		delete(f.numbers, number)
+		return
+	}
+	if f.numbers == nil {
+		f.numbers = make(map[uint64]bool)
+	}
+	f.numbers[number] = true
+}
+
+func (f *formatting) has(number uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.numbers[number]
+}
+
 // call is one bulk call.
 type call struct {
 	*object.MountCall
+	source  *source
 	devices storage.BackingDevices
 	prober  signature.Prober
 }
 
 func (s *source) begin(ctx context.Context) (*call, error) {
-	c, err := object.BeginMounts(ctx, s.dir, "mounts")
+	c, err := object.BeginMounts(ctx, s.dir, "mounts", object.EachObject)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	return &call{MountCall: c, devices: s.devices, prober: signature.Prober{Limit: s.readLimit}}, nil
+	return &call{MountCall: c, source: s, devices: s.devices, prober: signature.Prober{Limit: s.readLimit}}, nil
+}
+
+// MaxConcurrentCalls implements [storage.ConcurrentSource].
+func (s *source) MaxConcurrentCalls() int { return object.MaxAtOnce }
+
+func (c *call) isBeingFormatted(number uint64) bool { return c.source.formatting.has(number) }
+
+// lock takes a filesystem for this call alone, under the ID that it is kept under.
+func (c *call) lock(id string) (unlock func(), err error) {
+	var rec object.Ownership
+	if kept, err := c.Call.Load(id, &rec); err == nil {
+		id = kept
+	}
+	return c.LockObject(id)
 }
 
 // filesystem is a filesystem during one bulk call.
@@ -208,6 +252,11 @@ func (s *source) forget(ctx context.Context, doing string, ids []string) ([]erro
 
 // ifThere does something with a filesystem. There being none is a success.
 func (c *call) ifThere(id string, do func(*filesystem) error) error {
+	unlock, err := c.lock(id)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer unlock()
 	f, err := c.load(id)
 	if errors.Is(err, errors.NotFound) {
 		return nil

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/juju/errors"
@@ -19,8 +20,9 @@ import (
 // Devices smaller than minSize bytes are passed over, and so are those of which
 // another device is made (the paths of a multipath device, the members of a
 // mirror): they show the same superblock. One that cannot be read, or is
-// suspended, has no UUID.
-func FindUUIDs(ctx context.Context, uuids []string, minSize int64) (map[string][]string, error) {
+// suspended, has no UUID. Devices whose numbers passOver accepts, if it is not nil, are not
+// opened.
+func FindUUIDs(ctx context.Context, uuids []string, minSize int64, passOver func(number uint64) bool) (map[string][]string, error) {
 	listed, err := list()
 	if err != nil {
 		return nil, errors.Annotate(err, "listing block devices")
@@ -29,6 +31,9 @@ func FindUUIDs(ctx context.Context, uuids []string, minSize int64) (map[string][
 	for _, device := range listed {
 		if err := ctx.Err(); err != nil {
 			return nil, errors.Annotate(err, "listing block devices")
+		}
+		if passOver != nil && passOver(device.dev()) {
+			continue
 		}
 		id := device.readUUID(minSize)
 		if id != "" && slices.Contains(uuids, id) && !device.hasHolders() {
@@ -68,6 +73,17 @@ func list() ([]listedDevice, error) {
 		})
 	}
 	return listed, nil
+}
+
+// dev returns the number of the device; 0 for what is no number.
+func (d listedDevice) dev() uint64 {
+	major, minor, _ := strings.Cut(d.number, ":")
+	a, err1 := strconv.ParseUint(major, 10, 32)
+	b, err2 := strconv.ParseUint(minor, 10, 32)
+	if err1 != nil || err2 != nil {
+		return 0
+	}
+	return unix.Mkdev(uint32(a), uint32(b))
 }
 
 func (d listedDevice) path() string {

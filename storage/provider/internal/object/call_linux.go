@@ -38,7 +38,8 @@ func (p Phase) Exists() bool {
 	return p != PhaseCreating && p != PhaseImporting && p != PhaseDestroying && p != PhaseReleased
 }
 
-// Call is one bulk call. It holds the lock on the provider's directory.
+// Call is one bulk call. It holds the lock on the provider's directory, or else on each
+// object while it works on that.
 type Call struct {
 	context.Context
 	dir     string
@@ -51,12 +52,22 @@ type Call struct {
 	// Mark tells what was attached or mounted for this directory of records, in this
 	// boot, from all else. A copy of the directory has another.
 	Mark   string
-	unlock func()
+	unlock func() // nil where each object has a lock of its own
 }
+
+// Locking says what a bulk call locks.
+type Locking int
+
+const (
+	// WholeDirectory is for work that is short, and on many objects.
+	WholeDirectory Locking = iota
+	// EachObject is for work of which each object's may take long: see [Call.LockObject].
+	EachObject
+)
 
 // Begin begins a bulk call on a provider's directory, which it makes where it is
 // missing.
-func Begin(ctx context.Context, dir, files string) (_ *Call, err error) {
+func Begin(ctx context.Context, dir, files string, locking Locking) (_ *Call, err error) {
 	c := &Call{Context: ctx, dir: dir}
 	defer func() {
 		if err != nil {
@@ -66,8 +77,10 @@ func Begin(ctx context.Context, dir, files string) (_ *Call, err error) {
 	if c.Records, err = record.Open(filepath.Join(dir, "records")); err != nil {
 		return nil, errors.Trace(err)
 	}
-	if c.unlock, err = c.Records.Lock(ctx); err != nil {
-		return nil, errors.Trace(err)
+	if locking == WholeDirectory {
+		if c.unlock, err = c.Records.Lock(ctx); err != nil {
+			return nil, errors.Trace(err)
+		}
 	}
 	if c.Files, err = safepath.Make(filepath.Join(dir, files)); err != nil {
 		return nil, errors.Trace(err)

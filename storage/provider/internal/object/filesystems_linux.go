@@ -48,7 +48,7 @@ type FilesystemSource struct {
 }
 
 func (s *FilesystemSource) Begin(ctx context.Context) (*MountCall, error) {
-	return BeginMounts(ctx, s.Dir, s.Kind.Files())
+	return BeginMounts(ctx, s.Dir, s.Kind.Files(), WholeDirectory)
 }
 
 // ValidateFilesystemParams implements [storage.FilesystemSource].

@@ -71,8 +71,8 @@ type MountCall struct {
 
 func (c *MountCall) Table() *mount.Table { return c.newest.Load() }
 
-func BeginMounts(ctx context.Context, dir, files string) (*MountCall, error) {
-	c, err := Begin(ctx, dir, files)
+func BeginMounts(ctx context.Context, dir, files string, locking Locking) (*MountCall, error) {
+	c, err := Begin(ctx, dir, files, locking)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}

@@ -228,6 +228,11 @@ func (c *Call) tag(t storage.ObjectTags) error {
 	if _, err := NewID(t.ID, storage.OwnerOf(t.ResourceTags)); err != nil {
 		return errors.Trace(err)
 	}
+	unlock, err := c.LockObject(t.ID)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer unlock()
 	var rec map[string]json.RawMessage
 	id, err := c.Load(t.ID, &rec)
 	if err != nil {

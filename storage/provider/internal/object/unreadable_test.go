@@ -17,7 +17,7 @@ import (
 // read does not mean that it is not there.
 func TestRecordOfAnOlderVersionThatCannotBeRead(t *testing.T) {
 	const entityUUID = "0d2c1a3b-4e5f-4a6b-8c7d-9e0f1a2b3c4d"
-	c, err := Begin(t.Context(), filepath.Join(t.TempDir(), "storage"), "files")
+	c, err := Begin(t.Context(), filepath.Join(t.TempDir(), "storage"), "files", WholeDirectory)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -351,6 +351,23 @@ func (s *Store) List() ([]string, error) {
 	return ids, nil
 }
 
+// Sweep unlinks what a crash in the middle of Save has left behind of a record. What is in
+// the directory then is durable. The caller has the record to itself.
+func (s *Store) Sweep(id string) error {
+	if err := ValidateID(id); err != nil {
+		return errors.Trace(err)
+	}
+	dir, err := safepath.Open(s.dir)
+	if err != nil {
+		return errors.Annotatef(err, "removing leftovers of record %s", id)
+	}
+	defer dir.Close()
+	if err := dir.Settle(); err != nil {
+		return errors.Annotatef(err, "removing leftovers of record %s", id)
+	}
+	return errors.Annotatef(dir.Unlink(tempPrefix+id+suffix), "removing leftovers of record %s", id)
+}
+
 // sweep unlinks what a crash in the middle of Save has left behind.
 func sweep(dir *safepath.Dir) error {
 	names, err := dir.Names()

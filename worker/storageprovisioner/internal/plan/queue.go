@@ -1,6 +1,10 @@
 package plan
 
-import "github.com/stowage-io/stowage/storage"
+import (
+	"math"
+
+	"github.com/stowage-io/stowage/storage"
+)
 
 // Batch is what one provider source is asked to do in one call.
 type Batch struct {
@@ -122,10 +126,7 @@ func (c *Core) take(q *queue, op Op) []Item {
 	if len(due) == 0 {
 		return nil
 	}
-	most := len(due)
-	if c.options.MaxBatch > 0 {
-		most = min(most, c.options.MaxBatch)
-	}
+	most := min(len(due), c.maxBatch(q.source, op))
 	items := make([]Item, 0, most)
 	var waiting []*entity
 	taken := 0
@@ -163,6 +164,18 @@ func (c *Core) take(q *queue, op Op) []Item {
 		q.due[op] = nil
 	}
 	return items
+}
+
+// maxBatch returns how many operations go in one call of a source. Making and growing a
+// filesystem on a volume waits for its device, and one that hangs is to hold up no other.
+func (c *Core) maxBatch(source Source, op Op) int {
+	switch {
+	case source.Managed && (op == Create || op == Resize):
+		return 1
+	case c.options.MaxBatch > 0:
+		return c.options.MaxBatch
+	}
+	return math.MaxInt
 }
 
 // start marks an entity as being in a provider's hands. What may be going on is

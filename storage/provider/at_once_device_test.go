@@ -142,7 +142,7 @@ func TestBulkCallLooksAtTheDevicesOnce(t *testing.T) {
 				attachments = append(attachments, lt.Attachment(tag, false)...)
 				ids = append(ids, tag.String())
 			}
-			known := &knownDevices{devices: make(map[names.VolumeTag]storage.BlockDevice)}
+			known := newKnownDevices()
 			b := newBulk(t, NewManagedFilesystemSource(filepath.Join(lt.Dir, "managed"), known), n, sourcetest.ManagedExt4Size>>20, filepath.Join(lt.Dir, "mnt"))
 			for i := range b.filesystems {
 				b.filesystems[i].Volume = params[i].Tag
@@ -163,7 +163,7 @@ func TestBulkCallLooksAtTheDevicesOnce(t *testing.T) {
 					volumes(errorsOf(results, func(r storage.AttachVolumesResult) error { return r.Error }), err)
 					for _, r := range results {
 						a := r.VolumeAttachment
-						known.add(a.Volume, storage.BlockDevice{DeviceName: a.DeviceName, BusAddress: a.BusAddress})
+						known.add(a.Volume, storage.BlockDevice{DeviceName: a.DeviceName, BusAddress: a.BusAddress}, lt.File(a.Volume))
 					}
 				}, 1, 0},
 				{"make filesystems", b.create, 0, 1},

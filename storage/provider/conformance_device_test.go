@@ -134,12 +134,25 @@ func (p managedProvider) ValidateForK8s(map[string]any) error { return nil }
 type knownDevices struct {
 	mu      sync.Mutex
 	devices map[names.VolumeTag]storage.BlockDevice
+	files   map[names.VolumeTag]string
 }
 
-func (k *knownDevices) add(tag names.VolumeTag, device storage.BlockDevice) {
+func newKnownDevices() *knownDevices {
+	return &knownDevices{devices: make(map[names.VolumeTag]storage.BlockDevice), files: make(map[names.VolumeTag]string)}
+}
+
+func (k *knownDevices) add(tag names.VolumeTag, device storage.BlockDevice, file string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.devices[tag] = device
+	k.devices[tag], k.files[tag] = device, file
+}
+
+// BackingFile implements [storage.BackingFiles].
+func (k *knownDevices) BackingFile(tag names.VolumeTag) (string, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	file, ok := k.files[tag]
+	return file, ok
 }
 
 // BlockDevice implements [storage.BackingDevices].
@@ -163,7 +176,7 @@ func TestManagedConforms(t *testing.T) {
 				t.Skip("the code is the same")
 			}
 			devicetest.RequireProgram(t, "mkfs."+fs)
-			known := &knownDevices{devices: make(map[names.VolumeTag]storage.BlockDevice)}
+			known := newKnownDevices()
 			config, _ := conformance(t, "managed", func(string) storage.Provider {
 				return managedProvider{object.Provider{Type: "managed"}, known}
 			})
@@ -172,7 +185,7 @@ func TestManagedConforms(t *testing.T) {
 				loop := devicetest.NewLoop(t, int64(size)<<20)
 				p.Volume = names.NewVolumeTag(p.Tag.Id())
 				p.Attributes["fs"] = fs
-				known.add(p.Volume, storage.BlockDevice{DeviceName: loop.Name(), Size: size})
+				known.add(p.Volume, storage.BlockDevice{DeviceName: loop.Name(), Size: size}, loop.File)
 			}
 			providertest.Run(t, config)
 		})

@@ -53,7 +53,6 @@ func (t *managedTest) allocated(dir string) *devicetest.Loop {
 	}
 	loop := devicetest.AttachLoop(t, file)
 	t.Plug(loop, sourcetest.ManagedExt4Size)
-	t.Files = map[names.VolumeTag]string{sourcetest.ManagedVolume: file}
 	return loop
 }
 
@@ -138,6 +137,7 @@ func TestManagedNeverFormatsWhatTakesTooLongToRead(t *testing.T) {
 	mt := newManagedTest(t)
 	mt.limited()
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Files = nil
 	_, err := mt.TryCreate("ext4")
 	mt.CheckError(err, true, loop.Path, "not formatted", "only 8 of its 32 MiB could be read", "stowage format")
 	if names, _ := filepath.Glob(mt.Dir + "/*/*"); len(names) > 0 {
@@ -159,6 +159,7 @@ func TestManagedFormatsANewVolumeHoweverLongItTakesToRead(t *testing.T) {
 	mt.limited()
 	mt.consent(storage.ConsentUnread)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
+	mt.Files = nil
 	sourcetest.WriteAt(t, loop.Path, 4096, []byte{1})
 	_, err := mt.TryCreate("ext4")
 	mt.CheckError(err, true, loop.Path, "data of an unknown kind")
@@ -204,6 +205,7 @@ func TestManagedFindsFilesystemsThatLostTheirEnds(t *testing.T) {
 			mt := newManagedTest(t)
 			mt.limited()
 			loop := mt.Loop(size)
+			mt.Files = nil
 			sourcetest.Command(t, "mkfs."+fs, "-q", "-L", "precious", loop.Path)
 			for _, at := range []int64{0, size - 4<<20} {
 				sourcetest.WriteAt(t, loop.Path, at, make([]byte, 4<<20))

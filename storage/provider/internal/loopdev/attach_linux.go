@@ -18,6 +18,13 @@ const (
 	// moment, as udev and blkid do when they look at what has appeared.
 	patience = 2 * time.Second
 
+	// freePatience bounds the waiting for a free device, which others may take and give
+	// back all the time.
+	freePatience = 10 * time.Second
+
+	// removalPatience is how long a free device that is to be removed may be open.
+	removalPatience = 100 * time.Millisecond
+
 	// interval is how often is looked again: the kernel has no event for it.
 	interval = 5 * time.Millisecond
 )
@@ -57,13 +64,16 @@ func Attach(ctx context.Context, file *os.File, readOnly bool, sectorSize uint32
 // attachAny tries free devices until one is ours. It needs no lock, which only saves
 // attempts.
 func attachAny(ctx context.Context, control, file *os.File, readOnly bool, sectorSize uint32, label Label) (*Handle, error) {
-	deadline := time.Now().Add(patience)
+	begun := time.Now()
+	deadline := begun.Add(freePatience)
 	for {
-		h, err := attachFree(ctx, control, file, readOnly, sectorSize, label)
+		// One that cannot be removed would be offered for ever.
+		asItIs := time.Since(begun) > freePatience/2
+		h, err := attachFree(ctx, control, file, readOnly, sectorSize, label, asItIs)
 		if err == nil {
 			return h, nil
 		}
-		taken := errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENXIO)
+		taken := errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENXIO) || errors.Is(err, errRefusesDiscards)
 		if !taken || time.Now().After(deadline) {
 			return nil, errors.Annotatef(err, "attaching %s to a loop device", file.Name())
 		}
@@ -73,10 +83,14 @@ func attachAny(ctx context.Context, control, file *os.File, readOnly bool, secto
 	}
 }
 
-// attachFree tries one free device. unix.EBUSY means that another program was faster,
+// errRefusesDiscards is the error of a free device that an agent was killed with, and that
+// has been removed since, if it could be.
+const errRefusesDiscards = errors.ConstError("it refuses discards")
+
+// attachFree tries one free device. One that refuses discards is taken asItIs, or removed. unix.EBUSY means that another program was faster,
 // and unix.ENXIO that it was, and is just detaching the device, or that its number was
 // removed.
-func attachFree(ctx context.Context, control, file *os.File, readOnly bool, sectorSize uint32, label Label) (h *Handle, err error) {
+func attachFree(ctx context.Context, control, file *os.File, readOnly bool, sectorSize uint32, label Label, asItIs bool) (h *Handle, err error) {
 	number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 	if err != nil {
 		return nil, errors.Annotate(err, "finding a free loop device")
@@ -96,11 +110,10 @@ func attachFree(ctx context.Context, control, file *os.File, readOnly bool, sect
 			f.Close()
 		}
 	}()
-	if refusesDiscards(number) {
-		// An agent was killed before it could remove it.
+	if !asItIs && refusesDiscards(number) {
 		f.Close()
-		restoreDiscards(ctx, number, patience)
-		return nil, errors.Trace(unix.ENXIO)
+		restoreDiscards(ctx, number, removalPatience)
+		return nil, errors.Trace(errRefusesDiscards)
 	}
 	if err := configure(f, file, readOnly, sectorSize, label); err != nil {
 		return nil, errors.Trace(err)

@@ -99,8 +99,12 @@ type Config struct {
 	// 0: as many as the source takes. Other sources get one call at a time.
 	MaxConcurrentCalls map[storage.ProviderType]int
 	// ResyncInterval is how often all that the worker knows is read again, and
-	// all that has been given up is tried again; 0: never.
+	// all that has been given up is tried once more; 0: never.
 	ResyncInterval time.Duration
+	// ResyncJitter is the part of each interval that is left to chance, as
+	// RetryPolicy.Jitter is of a delay: workers that have started together do
+	// not all ask at the same time.
+	ResyncJitter float64
 	// Observer is told of every operation. nil: nobody.
 	Observer Observer
 	// Logger is told what happens. nil:
@@ -168,6 +172,9 @@ func (c Config) Validate() error {
 	if err := c.TimeLimits.validate(); err != nil {
 		return errors.Trace(err)
 	}
+	if !isPart(c.ResyncJitter) {
+		return errors.NotValidf("ResyncJitter %v outside 0 to 1", c.ResyncJitter)
+	}
 	return errors.Trace(c.Retry.withDefaults().validate())
 }
 
@@ -179,7 +186,7 @@ func (p RetryPolicy) validate() error {
 		return errors.NotValidf("Retry.Max %v below Retry.Min %v", p.Max, p.Min)
 	case !(p.Factor >= 1):
 		return errors.NotValidf("Retry.Factor %v below 1", p.Factor)
-	case !(p.Jitter >= 0 && p.Jitter <= 1):
+	case !isPart(p.Jitter):
 		return errors.NotValidf("Retry.Jitter %v outside 0 to 1", p.Jitter)
 	case p.CreateThreshold < 0:
 		return errors.NotValidf("negative Retry.CreateThreshold %d", p.CreateThreshold)
@@ -187,6 +194,13 @@ func (p RetryPolicy) validate() error {
 		return errors.NotValidf("negative Retry.RemoveThreshold %d", p.RemoveThreshold)
 	}
 	return nil
+}
+
+func isPart(x float64) bool { return x >= 0 && x <= 1 }
+
+// nextResync returns how long it is until the next resync.
+func (c Config) nextResync() time.Duration {
+	return time.Duration(float64(c.ResyncInterval) * (1 - c.ResyncJitter*rand.Float64()))
 }
 
 // withDefaults returns the policy with its zero fields filled in.

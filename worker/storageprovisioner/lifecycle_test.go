@@ -49,6 +49,7 @@ func (s *lifecycleSuite) TestConfigIsValidated(c *gc.C) {
 		"Retry.RemoveThreshold": func(cfg *storageprovisioner.Config) { cfg.Retry.RemoveThreshold = -1 },
 		"MaxBatch":              func(cfg *storageprovisioner.Config) { cfg.MaxBatch = -1 },
 		"ResyncInterval":        func(cfg *storageprovisioner.Config) { cfg.ResyncInterval = -1 },
+		"ResyncJitter":          func(cfg *storageprovisioner.Config) { cfg.ResyncJitter = 1.5 },
 	} {
 		field = strings.TrimSpace(field)
 		cfg := valid

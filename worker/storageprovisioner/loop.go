@@ -278,7 +278,7 @@ func (l *loop) due() {
 
 func (l *loop) scheduleResync(now time.Time) {
 	if l.config.ResyncInterval > 0 {
-		l.schedule.Add(resync{}, resync{}, now.Add(l.config.ResyncInterval))
+		l.schedule.Add(resync{}, resync{}, now.Add(l.config.nextResync()))
 	}
 }
 

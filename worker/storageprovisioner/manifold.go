@@ -36,6 +36,7 @@ type ManifoldConfig struct {
 	MaxBatch           int
 	MaxConcurrentCalls map[storage.ProviderType]int
 	ResyncInterval     time.Duration
+	ResyncJitter       float64
 	Observer           Observer
 	Logger             Logger
 }
@@ -187,6 +188,7 @@ func (c ManifoldConfig) workerConfig(accessors Accessors) Config {
 		MaxBatch:           c.MaxBatch,
 		MaxConcurrentCalls: c.MaxConcurrentCalls,
 		ResyncInterval:     c.ResyncInterval,
+		ResyncJitter:       c.ResyncJitter,
 		Observer:           c.Observer,
 		Logger:             c.Logger,
 	}.WithAccessors(accessors)

@@ -301,6 +301,7 @@ func (s *manifoldSuite) TestEveryFieldOfTheWorkersConfigIsFilledIn(c *gc.C) {
 	filled.MaxBatch = 1
 	filled.MaxConcurrentCalls = map[storage.ProviderType]int{"dynamic": 1}
 	filled.ResyncInterval = time.Hour
+	filled.ResyncJitter = 0.5
 	filled.Observer = struct{ storageprovisioner.Observer }{}
 	var got storageprovisioner.Config
 	filled.NewWorker = func(config storageprovisioner.Config) (worker.Worker, error) {

@@ -1,12 +1,14 @@
 package storageprovisioner_test
 
 import (
+	"strings"
 	"time"
 
 	"github.com/juju/errors"
 	jc "github.com/juju/testing/checkers"
 	gc "gopkg.in/check.v1"
 
+	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/environs/config"
 	"github.com/stowage-io/stowage/storage"
@@ -191,6 +193,107 @@ func (s *resyncSuite) TestWhatHasBeenGivenUpIsTriedAgain(c *gc.C) {
 		s.AwaitCall(c, "SetVolumeInfo", v)
 	}
 	s.AwaitCall(c, "Remove", "volume-4")
+}
+
+// 26, 27, 31: a resync grants one attempt, whatever the policy, and nothing is said of it
+// unless something else comes of it.
+func (s *resyncSuite) TestWhatHasBeenGivenUpIsTriedOnceAndToldOfOnce(c *gc.C) {
+	cfg := s.resyncing(c, true, modeltest.Sizes)
+	cfg.Retry.Min, cfg.Retry.Max = time.Minute, time.Minute
+	cfg.Retry.CreateThreshold, cfg.Retry.RemoveThreshold = 2, 2
+	s.start(c, cfg)
+	never := storage.Permanent(errors.New("no quota"))
+	s.source.FailItemAlways("CreateVolumes", "volume-0", never)
+	s.source.FailItemAlways("CreateVolumes", "volume-1", errors.New("boom"))
+	s.source.FailItemAlways("AttachVolumes", "volume-2 machine-0", never)
+	s.source.FailItemAlways("DestroyVolumes", "volume-3", errors.New("in use"))
+	s.source.FailItemAlways("ResizeVolumes", "volume-4", never)
+	for _, id := range []string{"0", "1", "2", "4"} {
+		s.addVolumeOn("machine-0", id, "dynamic")
+	}
+	s.addVolume("3", "dynamic")
+	for _, id := range []string{"2", "3", "4"} {
+		s.provisionVolume(volumeTag(id))
+	}
+	s.provisionVolumeAttachment(onMachine0("volume-4"))
+	s.setLife("volume-3", life.Dead)
+	s.volumesChanged(c, "0", "1", "2", "3", "4")
+	s.volumeAttachmentsChanged(c, "machine-0", "2", "4")
+	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-4 machine-0")
+	s.barrier(c)
+	grown := volumeParams("4", "dynamic")
+	grown.Size = 2000
+	s.state.AddVolume(grown)
+	s.volumesChanged(c, "4")
+	s.AwaitCall(c, "ResizeVolumes", "volume-4")
+	s.barrier(c)
+	s.advance(c, time.Minute)
+	s.AwaitCall(c, "CreateVolumes", "volume-1")
+	s.barrier(c)
+	tried := map[string]string{
+		"volume-0": "CreateVolumes", "volume-1": "CreateVolumes", "volume-2 machine-0": "AttachVolumes",
+		"volume-3": "DestroyVolumes", "volume-4": "ResizeVolumes",
+	}
+	statuses := s.Count("SetStatus")
+	for range 2 {
+		before := make(map[string]int)
+		for subject, call := range tried {
+			before[subject] = len(s.About(subject, call))
+		}
+		mark := s.Mark()
+		s.advance(c, time.Hour)
+		for subject, call := range tried {
+			s.AwaitCallAfter(c, mark, call, subject)
+		}
+		s.barrier(c)
+		s.advance(c, time.Minute)
+		s.barrier(c)
+		for subject, call := range tried {
+			c.Check(len(s.About(subject, call))-before[subject], gc.Equals, 1, gc.Commentf("%s of %s", call, subject))
+		}
+	}
+	c.Check(s.Count("SetStatus"), gc.Equals, statuses)
+
+	s.source.FailItemAlways("CreateVolumes", "volume-1", errors.New("boom"))
+	s.source.FailItemAlways("CreateVolumes", "volume-0", storage.Permanent(errors.New("no pool")))
+	s.source.FailItemAlways("AttachVolumes", "volume-2 machine-0", errors.New("busy"))
+	mark := s.Mark()
+	s.advance(c, time.Hour)
+	s.AwaitCallAfter(c, mark, "SetStatus", "volume-0")
+	s.AwaitCallAfter(c, mark, "SetStatus", "volume-2")
+	s.barrier(c)
+	var told []string
+	for _, call := range s.All()[mark:] {
+		if args, ok := call.Args.([]params.EntityStatusArgs); ok {
+			for _, a := range args {
+				if !strings.Contains(a.Tag, "-9") { // those are the barrier's
+					told = append(told, a.Tag+" "+a.Status+": "+a.Info)
+				}
+			}
+		}
+	}
+	c.Check(told, jc.SameContents, []string{"volume-0 error: no pool", "volume-2 attaching: busy"})
+}
+
+// 31: workers that have started together do not read everything at the same time.
+func (s *resyncSuite) TestResyncsAreJittered(c *gc.C) {
+	cfg := s.resyncing(c, false)
+	cfg.ResyncJitter = 0.5
+	s.start(c, cfg)
+	s.doneVolume(c)
+	seen := make(map[time.Duration]bool)
+	for range 5 {
+		timers := s.clock.Timers()
+		c.Assert(timers, gc.HasLen, 1)
+		in := timers[0].Sub(s.clock.Now())
+		c.Check(in >= 30*time.Minute && in <= time.Hour, jc.IsTrue, gc.Commentf("%v", in))
+		seen[in] = true
+		mark := s.Mark()
+		s.advance(c, in)
+		s.AwaitCallAfter(c, mark, "Life", "volume-0")
+		s.barrier(c)
+	}
+	c.Check(len(seen) > 1, jc.IsTrue)
 }
 
 // 24: what has not been given up keeps its time.

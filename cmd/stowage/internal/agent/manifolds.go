@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"time"
 
 	"github.com/juju/errors"
 	"github.com/juju/worker/v4"
@@ -18,6 +19,11 @@ import (
 
 // errFatal ends the agent rather than the worker that returns it.
 const errFatal = errors.ConstError("fatal")
+
+const (
+	resyncInterval = 15 * time.Minute
+	resyncJitter   = 0.2
+)
 
 // The names of the manifolds, as the report shows them.
 const (
@@ -71,6 +77,10 @@ func (a *Agent) provisioner(accessorsName, scope string) storageprovisioner.Mani
 		Retry:         a.config.Retry,
 		TimeLimits:    a.config.TimeLimits,
 		Observer:      a.observe(scope),
+		// What nobody tells the agent of, such as a disk that has been put right, is seen
+		// within a quarter of an hour.
+		ResyncInterval: resyncInterval,
+		ResyncJitter:   resyncJitter,
 	}
 }
 

@@ -175,6 +175,9 @@ type work struct {
 	transient int
 	// failure is the message of the last one.
 	failure string
+	// granted says that a resync lets what has been given up be tried once more. That is
+	// not counted, and not told of unless something else comes of it.
+	granted bool
 	// wait is what a waiting entity is registered with, between its neighbours
 	// there; nil for any other.
 	wait           awaited
@@ -210,7 +213,8 @@ const (
 var resting = [...]status.Status{attached: status.Attached, detached: status.Detached}
 
 // said is what a volume or filesystem has been told about beside its status: the
-// message, and what its source had to say when it was attached.
+// message of an error, or of what is at rest, and what its source had to say when it was
+// attached.
 type said struct {
 	message, remark string
 }

@@ -212,10 +212,14 @@ func (c *Core) failed(e *entity, r *Result) {
 	if soon {
 		delay, soon = c.options.Retry.soon(w.transient + 1)
 	}
+	granted := w.granted
+	w.granted = false
 	if soon {
 		w.transient++
 	} else {
-		w.attempts++
+		if !granted {
+			w.attempts++
+		}
 		delay = c.options.Retry.Delay(w.attempts)
 	}
 	switch {
@@ -233,7 +237,7 @@ func (c *Core) failed(e *entity, r *Result) {
 		w.due = c.now.Add(delay)
 	}
 	switch {
-	case errors.Is(r.Err, storage.ErrIgnored):
+	case errors.Is(r.Err, storage.ErrIgnored), granted && e.toldOf():
 	case e.op == Resize:
 		c.stand(e, e.info())
 	case e.stalled != notStalled:

@@ -458,14 +458,19 @@ func (c *Core) retry(e *entity) {
 	}
 }
 
-// Resync makes all that has stalled go again, asks again about what is waited for,
-// and has read again all that is known.
+// Resync grants what has been given up one more attempt and asks again about what is
+// deferred and what is waited for, and has read again all that is known.
 func (c *Core) Resync() {
 	for _, e := range slices.Clone(c.all) {
-		if e.stalled != notStalled {
+		switch e.stalled {
+		case notStalled:
+			continue
+		case givenUp:
+			e.stalled, e.work.granted = notStalled, true
+		case deferred:
 			c.refresh(e)
-			c.settle(e)
 		}
+		c.settle(e)
 	}
 	c.DevicesChanged()
 	for _, tag := range slices.Sorted(maps.Keys(c.hosts)) {
@@ -625,6 +630,7 @@ func (c *Core) refresh(e *entity) {
 		w.attempts, w.transient = 0, 0
 		w.due = time.Time{}
 		w.failure = ""
+		w.granted = false
 	}
 }
 

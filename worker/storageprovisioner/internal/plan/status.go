@@ -15,8 +15,25 @@ type Status struct {
 
 // status adds a status for an entity's volume or filesystem.
 func (c *Core) status(e *entity, s status.Status, message string) {
-	e.storage.tell(unrest, "", e.storage.remark())
+	final := ""
+	if s == status.Error {
+		final = message
+	}
+	e.storage.tell(unrest, final, e.storage.remark())
 	c.setStatus(e.storage, s, message)
+}
+
+// toldOf reports whether the status of an entity's volume or filesystem says already that
+// and why its operation has been given up.
+func (e *entity) toldOf() bool {
+	s := e.storage
+	switch {
+	case e.stalled != givenUp:
+		return false
+	case e.op == Resize:
+		return s.resting() && s.message() == e.info()
+	}
+	return s.told == unrest && s.message() == e.explain()
 }
 
 // rest adds the status of a volume or filesystem that has come to be attached or

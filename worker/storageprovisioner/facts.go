@@ -132,7 +132,7 @@ func (r *facts) readAttachments(kind kindReader, facts []*plan.Fact) error {
 	if err := r.readAttempts(facts); err != nil {
 		return err
 	}
-	if err := kind.attaching(only(facts, present)); err != nil {
+	if err := kind.attaching(only(facts, func(f *plan.Fact) bool { return present(f) && !settled(f) })); err != nil {
 		return err
 	}
 	return r.readOwners(only(facts, func(f *plan.Fact) bool { return present(f) && f.Args != nil }))
@@ -197,6 +197,10 @@ func only(facts []*plan.Fact, wanted func(*plan.Fact) bool) []*plan.Fact {
 }
 
 func present(f *plan.Fact) bool { return f.Life != plan.Gone }
+
+// settled reports whether nothing is to be done about an attachment, nor to be read for that:
+// at a resync it is most of what there is.
+func settled(f *plan.Fact) bool { return f.Settled && f.Recorded && f.Life == plan.Alive }
 
 // complete completes facts with the results of a call. An error of a result
 // concerns that entity alone.

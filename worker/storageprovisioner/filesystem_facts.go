@@ -187,7 +187,9 @@ func (r filesystemReader) attachments(facts []*plan.Fact) error {
 		if err := setRecorded(f, result.Error); !f.Recorded {
 			return err
 		}
-		f.Args = recordedPath(result.Result.Info.MountPoint)
+		if !settled(f) {
+			f.Args = recordedPath(result.Result.Info.MountPoint)
+		}
 		return isAbout(f, result.Result.FilesystemTag, result.Result.MachineTag)
 	})
 	return err

@@ -175,6 +175,9 @@ type Subject struct {
 	// Unattributed says that which source provides it is to be read, though nothing is
 	// to be done about it.
 	Unattributed bool
+	// Settled says that this worker has attached the attachment: while it stays recorded
+	// and alive, nothing but that is to be read of it.
+	Settled bool
 	// entity spares the core to look it up; nil in what the core has not given out.
 	entity *entity
 }
@@ -234,6 +237,7 @@ func (c *Core) Unread(limit int) []Subject {
 	for i, e := range takeOut(&c.unread, n) {
 		subjects[i] = e.subject()
 		subjects[i].Unattributed = e.unread == sourceUnread
+		subjects[i].Settled = e.attached && e.op == None
 		e.unread, e.tried = nothingUnread, false
 	}
 	return subjects

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/environs/config"
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/clocktest"
+	"github.com/stowage-io/stowage/worker"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
+)
+
+// resyncEntities are so many volumes, filesystems and attachments, and resyncLimit is how
+// much CPU time a resync of them may take, of the worker and the state together.
+const (
+	resyncEntities = 100_000
+	resyncLimit    = 2 * time.Second
+)
+
+// BenchmarkResync reads everything again, of which nothing has changed:
+//
+//	go test -run=^$ -bench=Resync ./cmd/stowage/internal/bench
+func BenchmarkResync(b *testing.B) {
+	w := &world{n: resyncEntities / 4, dir: b.TempDir()}
+	must := func(err error) {
+		if err != nil {
+			b.Helper()
+			b.Fatal(err)
+		}
+	}
+	must(w.open())
+	defer func() { must(w.close()) }()
+	must(w.apply(declaration("data", w.n)))
+	must(w.recordVolumes())
+	must(w.state.SetMachineBlockDevices(machine, loopDevices(w.n)))
+	must(w.recordFilesystems())
+	must(w.state.SetEnvironConfig(map[string]any{"name": "bench", "type": "bench", "uuid": w.state.UUID()}))
+
+	read := &countingAccessor{Accessor: w.Accessor}
+	clock := clocktest.New()
+	cfg := storageprovisioner.Config{
+		Scope: machine, StorageDir: b.TempDir(), Clock: clock, ResyncInterval: time.Hour,
+		Registry: func(*config.Config) (storage.ProviderRegistry, error) {
+			return storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{"loop": attacher{}}}, nil
+		},
+		ManagedFilesystems: func(storage.BackingDevices) storage.FilesystemSource { return attachingFilesystems{} },
+		Logger:             silent{},
+	}
+	p, err := storageprovisioner.New(cfg.WithAccessors(read))
+	must(err)
+	defer func() {
+		p.Kill()
+		must(p.Wait())
+	}()
+	// Everything is read as it is told of, and attached.
+	rest(p, resyncEntities)
+
+	var spent time.Duration
+	for b.Loop() {
+		began, done := cpuTime(b), read.expect(resyncEntities)
+		clock.Step(b, time.Hour, 1)
+		<-done
+		rest(p, resyncEntities)
+		spent += cpuTime(b) - began
+	}
+	each := spent / time.Duration(b.N)
+	b.ReportMetric(each.Seconds(), "cpu-s/op")
+	if each > resyncLimit {
+		b.Errorf("a resync of %d entities takes %v of CPU time, of %v at most", resyncEntities, each, resyncLimit)
+	}
+}
+
+// countingAccessor counts the entities that are read, by their lives, and of the attachments
+// of filesystems, which are read last, by what is recorded.
+type countingAccessor struct {
+	*state.Accessor
+	mu       sync.Mutex
+	lives    int
+	mounts   int
+	expected int
+	// read is closed when so many entities have been read as are expected.
+	read chan struct{}
+}
+
+// expect returns what is closed when so many more entities have been read.
+func (a *countingAccessor) expect(entities int) <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.lives, a.mounts, a.expected = 0, 0, entities
+	a.read = make(chan struct{})
+	return a.read
+}
+
+func (a *countingAccessor) count(lives, mounts int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := func() bool { return a.lives >= a.expected && a.mounts >= a.expected/4 }
+	before := all()
+	a.lives += lives
+	a.mounts += mounts
+	if a.read != nil && !before && all() {
+		close(a.read)
+	}
+}
+
+func (a *countingAccessor) Life(tags []names.Tag) ([]params.LifeResult, error) {
+	defer a.count(len(tags), 0)
+	return a.Accessor.Life(tags)
+}
+
+func (a *countingAccessor) AttachmentLife(ids []params.MachineStorageId) ([]params.LifeResult, error) {
+	defer a.count(len(ids), 0)
+	return a.Accessor.AttachmentLife(ids)
+}
+
+func (a *countingAccessor) FilesystemAttachments(ids []params.MachineStorageId) ([]params.FilesystemAttachmentResult, error) {
+	defer a.count(0, len(ids))
+	return a.Accessor.FilesystemAttachments(ids)
+}
+
+// rest waits until a worker knows of so many entities, and has nothing to do about them.
+func rest(w worker.Worker, entities int) {
+	for {
+		report := w.(interface{ Report() map[string]any }).Report()
+		known, _ := report["entities"].(map[string]int)
+		n := 0
+		for _, ofKind := range known {
+			n += ofKind
+		}
+		if _, busy := report["unfinished"]; !busy && n == entities {
+			return
+		}
+	}
+}
+
+// cpuTime is how much CPU time the process has used.
+func cpuTime(b *testing.B) time.Duration {
+	var used unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+// attacher is a provider of what is there already, and attached as it is wanted.
+type attacher struct{ storage.Provider }
+
+func (p attacher) Scope() storage.Scope { return storage.ScopeMachine }
+func (p attacher) Dynamic() bool        { return true }
+
+func (p attacher) VolumeSource(*storage.Config) (storage.VolumeSource, error) {
+	return attachingVolumes{}, nil
+}
+
+type attachingVolumes struct{ storage.VolumeSource }
+
+func (attachingVolumes) AttachVolumes(_ envcontext.ProviderCallContext, all []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
+	results := make([]storage.AttachVolumesResult, len(all))
+	for i, p := range all {
+		_, number, _ := strings.Cut(p.Volume.Id(), "/")
+		n, err := strconv.Atoi(number)
+		if err != nil {
+			return nil, errors.Trace(err)
+		}
+		results[i].VolumeAttachment = &storage.VolumeAttachment{Volume: p.Volume, Machine: p.Machine}
+		results[i].VolumeAttachment.BusAddress = busAddress(n)
+	}
+	return results, nil
+}
+
+type attachingFilesystems struct{ storage.FilesystemSource }
+
+func (attachingFilesystems) AttachFilesystems(_ envcontext.ProviderCallContext, all []storage.FilesystemAttachmentParams) ([]storage.AttachFilesystemsResult, error) {
+	results := make([]storage.AttachFilesystemsResult, len(all))
+	for i, p := range all {
+		results[i].FilesystemAttachment = &storage.FilesystemAttachment{Filesystem: p.Filesystem, Machine: p.Machine}
+		results[i].FilesystemAttachment.Path = p.Path
+	}
+	return results, nil
+}
+
+type silent struct{}
+
+func (silent) Tracef(string, ...any)   {}
+func (silent) Debugf(string, ...any)   {}
+func (silent) Warningf(string, ...any) {}
+func (silent) Errorf(string, ...any)   {}

@@ -35,12 +35,13 @@
 // # Errors
 //
 // A provider knows whether trying again can help, and when, and says so: see
-// [ErrInProgress], [ErrIgnored], [ErrPermanent] and [ErrTransient].
+// [ErrInProgress], [ErrIgnored], [ErrPermanent], [ErrTransient] and [ErrIncomplete].
 //
 // It also knows whether a creation that failed has left anything, and says so with
 // [ErrNothingMade]. Of what it has not said that, the caller asks for once more before the
 // entity goes, to learn what there is and to destroy it: a creation that keeps failing
-// without saying so keeps its entity from going. A permanent error ends a creation too.
+// without saying so keeps its entity from going. A permanent error ends a creation too,
+// and so does [ErrIncomplete].
 //
 // Sizes are in MiB throughout.
 package storage

@@ -35,6 +35,12 @@ const (
 	// other error that is neither permanent nor ignored, something may be left.
 	ErrNothingMade = errors.ConstError("nothing made")
 
+	// ErrIncomplete means of a creation or an attachment that its parameters lack something
+	// which they are to have later. Nothing is there of what was to be made, as with
+	// [ErrNothingMade]. The caller asks again when the entity changes, or when it reads
+	// everything again, and shows no error.
+	ErrIncomplete = errors.ConstError("parameters incomplete")
+
 	// ErrTransient means that what is in the way passes by itself, as a rule within
 	// moments: something is in use elsewhere, or a device has not appeared yet. The caller
 	// tries again within a second, and then with growing delays.
@@ -61,23 +67,35 @@ func NothingMade(err error) error {
 	return errors.WithType(err, ErrNothingMade)
 }
 
+// Incomplete marks err with [ErrIncomplete]. It returns nil for nil.
+func Incomplete(err error) error {
+	return errors.WithType(err, ErrIncomplete)
+}
+
 // Transient marks err with [ErrTransient]. It returns nil for nil.
 func Transient(err error) error {
 	return errors.WithType(err, ErrTransient)
 }
 
 // IsNothingMade reports whether err says that its operation has ended and that nothing is
-// there of what was to be made: it is marked with [ErrNothingMade], and not as in progress.
+// there of what was to be made: it is marked with [ErrNothingMade] or [ErrIncomplete], and
+// not as in progress.
 func IsNothingMade(err error) bool {
-	return errors.Is(err, ErrNothingMade) && !errors.Is(err, ErrInProgress)
+	return (errors.Is(err, ErrNothingMade) || errors.Is(err, ErrIncomplete)) && !errors.Is(err, ErrInProgress)
+}
+
+// IsIncomplete reports whether err says that its operation lacks parameters: it is marked
+// with [ErrIncomplete], and not as in progress.
+func IsIncomplete(err error) bool {
+	return errors.Is(err, ErrIncomplete) && !errors.Is(err, ErrInProgress)
 }
 
 // IsPermanent reports whether repeating the call that returned err cannot help:
 // err is marked with [ErrPermanent], or is "not valid" or "not supported". An
-// operation marked as in progress or ignored is not permanent, whatever the
-// error beneath the mark.
+// operation marked as in progress, ignored or incomplete is not permanent, whatever
+// the error that is marked.
 func IsPermanent(err error) bool {
-	if errors.Is(err, ErrInProgress) || errors.Is(err, ErrIgnored) {
+	if errors.Is(err, ErrInProgress) || errors.Is(err, ErrIgnored) || errors.Is(err, ErrIncomplete) {
 		return false
 	}
 	return errors.Is(err, ErrPermanent) || errors.Is(err, errors.NotValid) || errors.Is(err, errors.NotSupported)

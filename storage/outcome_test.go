@@ -20,6 +20,7 @@ func TestOutcomesKeepCauseAndText(t *testing.T) {
 		{storage.Permanent, storage.ErrPermanent},
 		{storage.Transient, storage.ErrTransient},
 		{storage.NothingMade, storage.ErrNothingMade},
+		{storage.Incomplete, storage.ErrIncomplete},
 	} {
 		t.Run(test.sentinel.Error(), func(t *testing.T) {
 			if err := test.mark(nil); err != nil {
@@ -40,7 +41,7 @@ func TestOutcomesKeepCauseAndText(t *testing.T) {
 				if !errors.Is(err, cause) || !errors.Is(err, errors.NotFound) {
 					t.Errorf("%q has lost its cause", err)
 				}
-				for _, other := range []error{storage.ErrInProgress, storage.ErrIgnored, storage.ErrPermanent, storage.ErrTransient, storage.ErrNothingMade} {
+				for _, other := range []error{storage.ErrInProgress, storage.ErrIgnored, storage.ErrPermanent, storage.ErrTransient, storage.ErrNothingMade, storage.ErrIncomplete} {
 					if other != test.sentinel && errors.Is(err, other) {
 						t.Errorf("%q is also %q", err, other)
 					}
@@ -79,6 +80,7 @@ func TestIsPermanent(t *testing.T) {
 		{storage.ErrInProgress, false},
 		{storage.InProgress(errors.NotValidf("size")), false},
 		{storage.Ignored(errors.NotSupportedf("volumes")), false},
+		{storage.Incomplete(errors.NotValidf("empty host")), false},
 	} {
 		if got := storage.IsPermanent(test.err); got != test.want {
 			t.Errorf("IsPermanent(%v) = %t, want %t", test.err, got, test.want)
@@ -99,6 +101,8 @@ func TestNothingMadeIsSaid(t *testing.T) {
 		{storage.Permanent(storage.NothingMade(cause)), true},
 		{storage.NothingMade(context.Canceled), true},
 		{storage.InProgress(storage.NothingMade(cause)), false},
+		{storage.Incomplete(cause), true},
+		{storage.InProgress(storage.Incomplete(cause)), false},
 	} {
 		if got := storage.IsNothingMade(errors.Annotate(test.err, "creating")); got != test.want {
 			t.Errorf("%v: %v", test.err, got)

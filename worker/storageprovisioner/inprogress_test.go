@@ -2,6 +2,7 @@ package storageprovisioner_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -426,6 +427,51 @@ func (s *inProgressSuite) TestConfigThatChangesLeavesItInProgress(c *gc.C) {
 		s.AwaitCall(c, o.done, o.subject)
 		c.Check(s.attempts(o), gc.Equals, 2)
 	})
+}
+
+// 30: without parameters that are complete nothing is made, and nothing said but in the
+// report; what a source has begun is over, and goes.
+func (s *inProgressSuite) TestIncompleteIsAskedAgainAtTheNextChange(c *gc.C) {
+	incomplete := storage.Incomplete(errors.NotValidf("empty host"))
+	for _, begun := range []bool{false, true} {
+		for _, unwanted := range []bool{false, true} {
+			s.each(c, longOperations, func(o long, fail func(...error)) {
+				if o.undo == "" {
+					return
+				}
+				s.startLong(c, 0)
+				failures, attempts := []error{incomplete}, 1
+				if begun {
+					failures, attempts = []error{inProgress[0], incomplete}, 2
+				}
+				fail(failures...)
+				o.setUp(s, c)
+				o.tell(s, c)
+				if begun {
+					s.statuses(c)
+					s.advance(c, backoff[0])
+				}
+				s.Await(c, "the attempts", func() bool { return s.attempts(o) == attempts })
+				s.barrier(c)
+				c.Check(s.Count("SetStatus"), gc.Equals, attempts-1)
+				c.Check(fmt.Sprint(s.worker.(interface{ Report() map[string]any }).Report()), jc.Contains,
+					"its parameters to be complete: empty host not valid")
+				if unwanted {
+					o.unwant(s)
+					o.tell(s, c)
+					s.AwaitCall(c, o.gone, o.subject)
+					if o.call != "AttachPlan" { // the state has the plan, carried out or not
+						c.Check(s.Count(o.undo), gc.Equals, 0, gc.Commentf("%s", o.subject))
+					}
+					c.Check(s.attempts(o), gc.Equals, attempts)
+					return
+				}
+				o.tell(s, c)
+				s.AwaitCall(c, o.done, o.subject)
+				c.Check(s.attempts(o), gc.Equals, attempts+1)
+			})
+		}
+	}
 }
 
 // 3, 28: it ends at once, and the next worker asks for the same.

@@ -77,7 +77,8 @@ const (
 	InProgress Outcome = "in-progress"
 	// Ignored is none of the source's.
 	Ignored Outcome = "ignored"
-	// Deferred is held back by a qualifier or guard of the source.
+	// Deferred is held back by a qualifier or guard of the source, or, with its error, for
+	// parameters that are not complete.
 	Deferred Outcome = "deferred"
 )
 
@@ -142,6 +143,8 @@ func outcome(r plan.Result) Outcome {
 		return Deferred
 	case r.Err == nil:
 		return Success
+	case storage.IsIncomplete(r.Err):
+		return Deferred
 	case errors.Is(r.Err, storage.ErrIgnored):
 		return Ignored
 	case plan.MayGoOn(r.Err):

@@ -73,6 +73,8 @@
 //	(none)         it is tried again, after 30 seconds at first, then less often
 //	nothing-made   it is tried again, and nothing is left of it: storage that is not
 //	               wanted any more then goes at once
+//	incomplete     of create-volumes and attach-volumes: something is missing of what
+//	               is asked, nothing is made, and it is asked again when that changes
 //	in-progress    it goes on: the same is asked again until it ends
 //	permanent      it cannot be done like this, and is not tried again
 //	not-valid      the same, because the argument is no good

@@ -374,6 +374,7 @@ func TestErrorsMeanWhatTheirCodesSay(t *testing.T) {
 	for code, want := range map[string]error{
 		"in-progress":   storage.ErrInProgress,
 		"nothing-made":  storage.ErrNothingMade,
+		"incomplete":    storage.ErrIncomplete,
 		"permanent":     storage.ErrPermanent,
 		"ignored":       storage.ErrIgnored,
 		"not-valid":     errors.NotValid,

@@ -116,6 +116,8 @@ func (f *failure) err() error {
 		return errors.New(text)
 	case "nothing-made":
 		return storage.NothingMade(errors.New(text))
+	case "incomplete":
+		return storage.Incomplete(errors.New(text))
 	case "in-progress":
 		return storage.InProgress(errors.New(text))
 	case "permanent":

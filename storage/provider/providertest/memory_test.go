@@ -430,6 +430,9 @@ func (s *memorySource) create(ctx envcontext.ProviderCallContext, tag names.Tag,
 		}
 		s.objects[o.id], s.own[o.id] = o, true
 		if err := ctx.Err(); err != nil && s.flaw == deniesWhatItLeaves {
+			if s.kind == storage.StorageKindFilesystem {
+				return nil, storage.Incomplete(err)
+			}
 			return nil, storage.NothingMade(err)
 		}
 		if s.flaw == leavesHalfOfIt {

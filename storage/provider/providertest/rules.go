@@ -65,7 +65,7 @@ func sourceRules() []sourceRule {
 		check:    checkCreateFailsOneByOne,
 	}, {
 		name:     "NothingMadeLeavesNothing",
-		contract: "A creation whose error is marked with ErrNothingMade has left nothing. What any other has left is told by creating it again, and goes by destroying it.",
+		contract: "A creation whose error is marked with ErrNothingMade or ErrIncomplete has left nothing. What any other has left is told by creating it again, and goes by destroying it.",
 		check:    checkNothingMade,
 	}, {
 		name:     "ValidateTellsWhetherCreateSucceeds",

@@ -172,9 +172,13 @@ func (c *Core) undo(e *entity, r *Result) {
 // been deferred.
 func (c *Core) fail(e *entity, r *Result) {
 	e.phase = idle
-	if r.Deferred {
+	switch {
+	case r.Deferred:
 		e.stalled = deferred
-	} else {
+	case e.makes() && storage.IsIncomplete(r.Err):
+		e.stalled, e.unresolved, e.left = deferred, false, nothingLeft
+		e.work.failure = r.Err.Error()
+	default:
 		c.failed(e, r)
 	}
 	c.unmade(e)

@@ -117,6 +117,8 @@ func (c *Core) pending(e *entity) Pending {
 
 func (e *entity) waitsFor() string {
 	switch {
+	case e.stalled == deferred && e.work.failure != "":
+		return "its parameters to be complete: " + e.work.failure
 	case e.stalled == deferred:
 		return "its provider, which holds it back"
 	case e.phase != waiting:

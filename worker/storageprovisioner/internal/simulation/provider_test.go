@@ -240,6 +240,16 @@ func (w *world) perform(in *incarnation, c call, l *luck) (any, error) {
 	return info, err
 }
 
+// madeNothing counts a failure that has made nothing, and returns it: each second for want of
+// parameters. It draws no luck, so that the histories of the corpus stay what they are.
+func (w *world) madeNothing(what string) error {
+	w.failed[what]++
+	if w.failed[what]%2 == 0 {
+		return storage.Incomplete(errTransient)
+	}
+	return storage.NothingMade(errTransient)
+}
+
 func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 	g := w.going[c.op+" "+c.key]
 	if g != nil {
@@ -254,8 +264,7 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 			return nil, errTransient
 		case c.op == creating && w.things[c.key] == nil && l.once(6):
 			delete(w.going, c.op+" "+c.key)
-			w.failed[c.op+" ends and has made nothing"]++
-			return nil, storage.NothingMade(errTransient)
+			return nil, w.madeNothing(c.op + " ends and has made nothing")
 		}
 		return nil, storage.ErrInProgress
 	}
@@ -290,8 +299,7 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 		return nil, errTransient
 	case 18:
 		if c.op == creating && w.things[c.key] == nil {
-			w.failed[c.op+" makes nothing"]++
-			return nil, storage.NothingMade(errTransient)
+			return nil, w.madeNothing(c.op + " makes nothing")
 		}
 		return nil, errTransient
 	case 19:

@@ -50,6 +50,19 @@ func New(config Config) (worker.Worker, error) {
 
 // NewStorageProvisioner starts a storage provisioner with defaults for all but
 // the arguments. An invalid argument is the error with which the worker ends.
+// Optional capabilities of the accessors are found as by [New].
+//
+// What it has no way to say needs New:
+//
+//   - Other providers than provider.CommonStorageProviders, which are all of a
+//     machine's scope: without them, a worker in the environment's scope leaves all
+//     storage alone. Nor other plans, or another source of filesystems on volumes.
+//   - What to do when a provider finds its credential invalid: that is ignored.
+//   - Another retry policy: nothing is given up but what fails for good.
+//   - A resync: what its watchers do not tell, it never sees, and what failed for
+//     good is tried again only when its parameters or the environment's
+//     configuration change, or a user asks for it (RetryAccessor).
+//   - Limits of batches and of concurrent calls, an observer, a logger.
 func NewStorageProvisioner(
 	scope names.Tag,
 	storageDir string,

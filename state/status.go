@@ -112,6 +112,19 @@ func (s StatusInfo) tells(other StatusInfo) bool {
 	return s.Message != "" && other.Message == ""
 }
 
+// and returns the status of an instance of which both tell as much: both messages of what
+// is attached.
+func (s StatusInfo) and(other StatusInfo) StatusInfo {
+	if s.Status != status.Attached || s.Message == "" || other.Message == "" {
+		return s
+	}
+	s.Message += "; " + other.Message
+	if other.Since.After(s.Since) {
+		s.Since = other.Since
+	}
+	return s
+}
+
 // explained reports whether a message says why the entity is not attached. That of an
 // attached one is a remark, which does not hide that the rest is not.
 func (s StatusInfo) explained() bool { return s.Message != "" && s.Status != status.Attached }

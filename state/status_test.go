@@ -33,6 +33,8 @@ func TestStatusOfAnInstance(t *testing.T) {
 		{"attached", "detaching: busy", "detaching: busy"},
 		{"attached", "attached: size is not enforced", "attached: size is not enforced"},
 		{"attached: growing to 512 MiB", "attached", "attached: growing to 512 MiB"},
+		{"attached: thin", "attached: cannot grow to 512 MiB", "attached: thin; cannot grow to 512 MiB"},
+		{"attached: thin", "attaching: try 3", "attaching: try 3"},
 		{"attached: growing to 512 MiB", "attaching", "attaching"},
 		{"attached: growing to 512 MiB", "attaching: try 3", "attaching: try 3"},
 	} {

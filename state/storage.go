@@ -74,7 +74,7 @@ type Storage struct {
 	// StatusInfo is the most telling status of the instance's volume and
 	// filesystem: an error first, then one with a message, then one on its
 	// way out, then the least advanced. What is attached tells least, and its
-	// message is a remark.
+	// message is a remark; where both have one, the volume's comes first.
 	StatusInfo
 
 	// Location is the mount point of an attached filesystem, or the path of an
@@ -601,6 +601,8 @@ func (i *instance) view(r *reader, name string) Storage {
 	for n, e := range i.entities() {
 		if shown := e.shown(); n == 0 || shown.tells(s.StatusInfo) {
 			s.StatusInfo = shown
+		} else if !s.tells(shown) {
+			s.StatusInfo = s.and(shown)
 		}
 	}
 	switch a := top.Attachment; {

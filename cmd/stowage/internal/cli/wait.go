@@ -63,7 +63,7 @@ var (
 			return failed
 		case s.SizeMiB >= s.WantedMiB:
 			return reached
-		case s.Status == status.Error, strings.HasPrefix(s.Message, fmt.Sprintf("cannot grow to %d MiB", s.WantedMiB)):
+		case s.Status == status.Error, strings.Contains(s.Message, fmt.Sprintf("cannot grow to %d MiB", s.WantedMiB)):
 			return failed
 		case s.Filesystem != "" && len(s.Attachments) == 0:
 			return failed // filesystems grow while they are attached

@@ -2,6 +2,8 @@ package provider
 
 import (
 	"path/filepath"
+
+	"github.com/stowage-io/stowage/storage/provider/loop"
 )
 
 // Contents is what was recognised in a file.
@@ -19,4 +21,10 @@ type Contents struct {
 // of a volume.
 func LoopVolumePath(storageDir, volumeId string) string {
 	return filepath.Join(storageDir, "volumes", volumeId)
+}
+
+// LoopIsThin reports whether a loop volume of a pool with these attributes takes space as
+// it is written. Another has all its space from its creation on.
+func LoopIsThin(attributes map[string]any) bool {
+	return loop.IsThin(attributes)
 }

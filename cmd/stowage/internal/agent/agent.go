@@ -129,6 +129,7 @@ func (a *Agent) start(config Config) error {
 		return errors.Trace(err)
 	}
 	a.backend = &backend{config: config, dir: dir, state: st, store: a.store}
+	a.metrics.MustRegister(hostCollector{a.backend})
 	if err := dir.CheckFingerprint(st); err != nil {
 		return errors.Trace(err)
 	}

@@ -81,9 +81,13 @@ func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage,
 	if err != nil {
 		return nil, err
 	}
+	host, err := b.hostOf(found)
+	if err != nil {
+		return nil, err
+	}
 	rows := make([]control.Storage, len(found))
 	for i, s := range found {
-		rows[i] = b.wireStorage(s)
+		rows[i] = b.wireStorage(s, host)
 	}
 	return rows, nil
 }
@@ -227,8 +231,12 @@ func (v *viewer) look(names []string, event *control.Event) error {
 	if err != nil {
 		return errors.Trace(err)
 	}
+	host, err := v.hostOf(found)
+	if err != nil {
+		return errors.Trace(err)
+	}
 	for _, s := range found {
-		row := v.wireStorage(s)
+		row := v.wireStorage(s, host)
 		sum, err := v.sum(row)
 		if err != nil {
 			return errors.Trace(err)
@@ -379,14 +387,20 @@ func (b *backend) pools() *poolmanager.Manager {
 
 // Report is part of control.Backend.
 func (b *backend) Report(context.Context) (map[string]any, error) {
-	return b.report(), nil
+	report := b.report()
+	host, err := b.wholeHost()
+	if err != nil {
+		return nil, errors.Trace(err)
+	}
+	report["host"] = host.report()
+	return report, nil
 }
 
 // noManager is what users see of storage that nobody looks after.
 const noManager = "no environment manager runs: start the agent with --manager"
 
-// wireStorage returns storage as users see it.
-func (b *backend) wireStorage(s state.Storage) control.Storage {
+// wireStorage returns storage as users see it, on a host.
+func (b *backend) wireStorage(s state.Storage, on host) control.Storage {
 	row := control.Storage{
 		Name:        s.Name,
 		Kind:        s.Kind.String(),
@@ -409,6 +423,9 @@ func (b *backend) wireStorage(s state.Storage) control.Storage {
 	}
 	if !b.config.Manager && environs(s) {
 		row.Message = strings.TrimPrefix(row.Message+"; "+noManager, "; ")
+	}
+	if remark := on.remark(s); remark != "" {
+		row.Message = strings.TrimPrefix(row.Message+"; "+remark, "; ")
 	}
 	for i, a := range s.Attachments {
 		row.Attachments[i] = control.Attachment{

@@ -40,6 +40,9 @@ func TestMetricsTellWhatHasBeenDone(t *testing.T) {
 		`stowage_provisioner_operations_total{kind="create-filesystem",outcome="success",scope="machine-0",source="memory"} 2`,
 		`stowage_provisioner_operations_total{kind="attach-filesystem",outcome="success",scope="machine-0",source="memory"} 2`,
 		`process_start_time_seconds`,
+		`stowage_host_size_bytes `,
+		`stowage_host_free_bytes `,
+		`stowage_host_thin_promised_bytes 0`,
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %s in\n%s", want, page)

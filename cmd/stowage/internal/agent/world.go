@@ -48,8 +48,8 @@ func (b *backend) world() (converge.World, error) {
 
 // space returns the room on the filesystem that loop volumes and rootfs directories are
 // on, which may be another than that of the data directory. A loop volume takes all its size when
-// it is made or grows, so what is still to be made is taken already. A tmpfs may be as
-// large as the memory.
+// it is made or grows, unless it is thin, so what is still to be made is taken already. A
+// tmpfs may be as large as the memory.
 func (b *backend) space(existing []state.Storage) (map[storage.ProviderType]converge.Space, error) {
 	dir := b.dir.Storage()
 	var stat unix.Statfs_t
@@ -63,7 +63,7 @@ func (b *backend) space(existing []state.Storage) (map[storage.ProviderType]conv
 	free := stat.Bavail * uint64(stat.Frsize) >> 20
 	left := free
 	for _, s := range existing {
-		if s.Provider != provider.LoopProviderType || s.Volume == nil {
+		if s.Provider != provider.LoopProviderType || s.Volume == nil || isThin(s) {
 			continue
 		}
 		made := s.SizeMiB
@@ -73,7 +73,7 @@ func (b *backend) space(existing []state.Storage) (map[storage.ProviderType]conv
 		left -= min(left, s.RequestedMiB-min(made, s.RequestedMiB))
 	}
 	return map[storage.ProviderType]converge.Space{
-		provider.LoopProviderType:   {FreeMiB: left, Taken: true},
+		provider.LoopProviderType:   {FreeMiB: left, Taken: true, Thin: provider.LoopIsThin},
 		provider.RootfsProviderType: {FreeMiB: free},
 		provider.TmpfsProviderType:  {FreeMiB: (memory.Totalram + memory.Totalswap) * uint64(memory.Unit) >> 20},
 	}, nil

@@ -64,6 +64,14 @@ type Space struct {
 	// Taken tells that each storage takes its size out of FreeMiB. Otherwise
 	// its size is only the most that it may come to hold.
 	Taken bool
+	// Thin reports whether storage with these attributes may be larger than the room
+	// that there is. Nil: none may.
+	Thin func(attributes map[string]any) bool
+}
+
+// limits reports whether the room limits the size of storage with these attributes.
+func (s Space) limits(attributes map[string]any) bool {
+	return s.Thin == nil || !s.Thin(attributes)
 }
 
 // Plan is what applying a file does.
@@ -511,7 +519,7 @@ func (p *planner) checkGrowth(existing *state.Storage, size uint64) error {
 		return err
 	}
 	provider := existing.Provider
-	if space, ok := p.world.Space[provider]; ok {
+	if space, ok := p.world.Space[provider]; ok && space.limits(existing.Attributes) {
 		more, left := size-existing.RequestedMiB, p.space[provider]
 		if space.Taken && more > left || size > left && !space.Taken {
 			return errors.Errorf("it does not fit: %s asks for %s more, and provider %s has room for %s",
@@ -544,7 +552,7 @@ func (p *planner) add(declared spec.Storage, wanted state.StorageParams, pool *s
 			return declared.Errorf("mount", "%s", err)
 		}
 	}
-	if space, ok := p.world.Space[pool.Provider()]; ok {
+	if space, ok := p.world.Space[pool.Provider()]; ok && space.limits(pool.Attrs()) {
 		left := p.space[pool.Provider()]
 		if wanted.Size > left {
 			return declared.Errorf("directive", "it does not fit: %s asks for %s, and provider %s has room for %s",

@@ -71,10 +71,11 @@ func world(existing ...state.Storage) converge.World {
 		Pools: []*storage.Config{
 			pool("loop", "loop", nil), pool("tmpfs", "tmpfs", nil), pool("nothing", "nothing", nil), pool("disks", "disks", nil),
 			pool("old", "loop", storage.Attrs{"depth": float64(3)}), pool("xfs", "loop", storage.Attrs{"fs": "xfs"}),
+			pool("thin", "loop", storage.Attrs{"allocation": "thin"}),
 		},
 		Storage:  existing,
 		Reserved: []string{"/var/lib/stowage"},
-		Space:    map[storage.ProviderType]converge.Space{"loop": {FreeMiB: 10 << 10, Taken: true}},
+		Space:    map[storage.ProviderType]converge.Space{"loop": {FreeMiB: 10 << 10, Taken: true, Thin: provider.LoopIsThin}},
 		// The rules that agents have.
 		Filesystems: provider.NewManagedFilesystemSource("", nil),
 		CheckGrowth: func(s *state.Storage) error {
@@ -301,6 +302,11 @@ func TestResize(t *testing.T) {
 		}
 	}
 
+	thin := data(func(e *state.Storage) { e.Attributes["allocation"] = "thin" })
+	if _, err := converge.Resize(world(thin), []state.Storage{thin}, 11<<10, true); err != nil {
+		t.Errorf("thin storage: %v", err)
+	}
+
 	stiff := data(func(e *state.Storage) { e.Name = "stiff" })
 	for _, test := range []struct {
 		about string
@@ -422,7 +428,7 @@ func TestWhatCannotBeAppliedIsRefused(t *testing.T) {
 		want  string
 	}{
 		{"unknown pool", changed("directive", "slow,1G"), nil,
-			`f.yaml:3: storage data: directive: pool "slow" is not known: the pools are disks, loop, nothing, old, tmpfs, xfs`},
+			`f.yaml:3: storage data: directive: pool "slow" is not known: the pools are disks, loop, nothing, old, thin, tmpfs, xfs`},
 		{"block of tmpfs", "storage:\n  - {name: data, directive: 'tmpfs,1G', kind: block}", nil,
 			"f.yaml:2: storage data: kind: provider tmpfs makes no block devices: write filesystem, or choose another pool"},
 		{"filesystem of nothing", changed("directive", "nothing,1G"), nil,

@@ -1,0 +1,128 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/juju/errors"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
+	"github.com/stowage-io/stowage/state"
+	"github.com/stowage-io/stowage/storage/provider"
+)
+
+// nearlyFull is the part of a host, one in so many, that is left when it is nearly full.
+const nearlyFull = 20
+
+// host is the filesystem that loop volumes and rootfs directories are on. Sizes are in
+// bytes.
+type host struct {
+	dir        string
+	size, free uint64
+	// promised is what thin volumes may take more than they have.
+	promised uint64
+}
+
+// hostOf returns what there is to know about the host for telling of storage. What is
+// promised counts all thin volumes, and is read if some of the storage is thin.
+func (b *backend) hostOf(told []state.Storage) (host, error) {
+	h := host{dir: b.dir.Storage()}
+	var stat unix.Statfs_t
+	if err := unix.Statfs(h.dir, &stat); err != nil {
+		return h, errors.Annotatef(err, "measuring the space in %s", h.dir)
+	}
+	h.size, h.free = stat.Blocks*uint64(stat.Frsize), stat.Bavail*uint64(stat.Frsize)
+	if !slices.ContainsFunc(told, isThin) {
+		return h, nil
+	}
+	all, err := b.state.AllStorage()
+	if err != nil {
+		return h, errors.Trace(err)
+	}
+	dir := filepath.Join(h.dir, string(provider.LoopProviderType))
+	for _, s := range all {
+		if !isThin(s) || s.Volume.ProviderID == "" {
+			continue
+		}
+		// A file that is missing is the storage provisioner's to tell of.
+		info, err := os.Stat(provider.LoopVolumePath(dir, s.Volume.ProviderID))
+		if err != nil {
+			continue
+		}
+		size, allocated := uint64(info.Size()), uint64(info.Sys().(*syscall.Stat_t).Blocks)*512
+		h.promised += size - min(size, allocated)
+	}
+	return h, nil
+}
+
+// isThin reports whether storage takes space as it is written, which it may not get.
+func isThin(s state.Storage) bool {
+	return s.Provider == provider.LoopProviderType && s.Volume != nil && provider.LoopIsThin(s.Attributes)
+}
+
+// remark returns what users of storage should know about the host; nothing where its
+// writes cannot fail for want of space, or are far from it.
+func (h host) remark(s state.Storage) string {
+	switch {
+	case isThin(s) && h.promised > h.free:
+		return fmt.Sprintf("over-committed: thin volumes may take %s more, and %s is left in %s",
+			table.Size(h.promised>>20), table.Size(h.free>>20), h.dir)
+	case (isThin(s) || s.Provider == provider.RootfsProviderType) && h.isNearlyFull():
+		return fmt.Sprintf("nearly full: %s of %s is left in %s", table.Size(h.free>>20), table.Size(h.size>>20), h.dir)
+	}
+	return ""
+}
+
+func (h host) isNearlyFull() bool { return h.free < h.size/nearlyFull }
+
+// report is the host in a report.
+func (h host) report() map[string]any {
+	return map[string]any{
+		"directory":         h.dir,
+		"size-mib":          h.size >> 20,
+		"free-mib":          h.free >> 20,
+		"nearly-full":       h.isNearlyFull(),
+		"thin-promised-mib": h.promised >> 20,
+	}
+}
+
+// hostCollector measures the host when metrics are asked for.
+type hostCollector struct{ *backend }
+
+var (
+	hostSize     = prometheus.NewDesc("stowage_host_size_bytes", "Size of the filesystem that loop volumes and rootfs directories are on.", nil, nil)
+	hostFree     = prometheus.NewDesc("stowage_host_free_bytes", "What is left of it.", nil, nil)
+	hostPromised = prometheus.NewDesc("stowage_host_thin_promised_bytes", "What thin volumes on it may take more than they have.", nil, nil)
+)
+
+// Describe is part of prometheus.Collector.
+func (c hostCollector) Describe(descs chan<- *prometheus.Desc) {
+	descs <- hostSize
+	descs <- hostFree
+	descs <- hostPromised
+}
+
+// Collect is part of prometheus.Collector. What cannot be measured is left out.
+func (c hostCollector) Collect(found chan<- prometheus.Metric) {
+	h, err := c.wholeHost()
+	if err != nil {
+		return
+	}
+	for desc, value := range map[*prometheus.Desc]uint64{hostSize: h.size, hostFree: h.free, hostPromised: h.promised} {
+		found <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value))
+	}
+}
+
+// wholeHost is hostOf for telling of all storage.
+func (b *backend) wholeHost() (host, error) {
+	all, err := b.state.AllStorage()
+	if err != nil {
+		return host{}, errors.Trace(err)
+	}
+	return b.hostOf(all)
+}

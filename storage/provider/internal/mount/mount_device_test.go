@@ -270,6 +270,46 @@ func TestUnmountBusyNamesTheHolder(t *testing.T) {
 	}
 }
 
+// A program that this process starts has what is open until its exec, and so for a moment a
+// descriptor of a file on the mount that is closed here already.
+func TestUnmountWhileProgramsAreStarted(t *testing.T) {
+	path := filepath.Join(devicetest.Dir(t), "at")
+	ended := make(chan struct{})
+	var starting sync.WaitGroup
+	for range 3 {
+		starting.Go(func() {
+			for {
+				select {
+				case <-ended:
+					return
+				default:
+				}
+				if err := exec.Command("true").Run(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 200 {
+		if err := attach(t, tmpfs("mount-test"), path); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Create(filepath.Join(path, "file"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		if err := Unmount(path); err != nil {
+			t.Error(err)
+			_ = unix.Unmount(path, unix.MNT_DETACH)
+			break
+		}
+	}
+	close(ended)
+	starting.Wait()
+}
+
 func TestReadOnlyIsReadOnly(t *testing.T) {
 	dir := devicetest.Dir(t)
 	source := filepath.Join(dir, "source")

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
@@ -256,7 +257,7 @@ func Unmount(path string) error {
 		return nil
 	}
 	err = inParent(path, func(parent *os.File, name string) error {
-		return unix.Unmount(filepath.Join(fdPath(parent), name), unix.UMOUNT_NOFOLLOW)
+		return unmountFree(filepath.Join(fdPath(parent), name))
 	})
 	switch {
 	case err == nil:
@@ -267,6 +268,24 @@ func Unmount(path string) error {
 		return &Error{Op: "unmount", Target: path, Err: unsupported("umount", unix.EPERM)}
 	}
 	return &Error{Op: "unmount", Target: path, Err: err}
+}
+
+// A program that this process has just started has, until its exec, a copy of each open
+// descriptor, also of one that was on the mount and is closed here since.
+const (
+	startPatience = 250 * time.Millisecond
+	startInterval = 5 * time.Millisecond
+)
+
+// unmountFree unmounts what nobody has in use for longer than it takes to start a program.
+func unmountFree(path string) error {
+	for begun := time.Now(); ; {
+		err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
+		if err != unix.EBUSY && err != unix.EINTR || time.Since(begun) > startPatience {
+			return err
+		}
+		<-time.After(startInterval)
+	}
 }
 
 // messages collects what a filesystem has to say about a failed step.

@@ -4,7 +4,6 @@ package managed
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -13,24 +12,6 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
-
-// inOwnMounts runs the test that calls it in a process with mounts of its own, where
-// it may hide what it likes from itself, and reports whether this is that process.
-func inOwnMounts(t *testing.T) bool {
-	t.Helper()
-	const inside = "STOWAGE_TEST_OWN_MOUNTS"
-	if os.Getenv(inside) == t.Name() {
-		return true
-	}
-	devicetest.RequireRoot(t)
-	devicetest.RequireProgram(t, "unshare")
-	cmd := exec.Command("unshare", "--mount", "--propagation", "private", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), inside+"="+t.Name())
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
-	return false
-}
 
 // hideDevices makes this process see no block device by its number, as if all had
 // been pulled. No device of this machine can be.
@@ -54,7 +35,7 @@ func (t *managedTest) hideDevices() (show func()) {
 }
 
 func TestManagedWhoseDeviceIsGoneIsDetached(t *testing.T) {
-	if !inOwnMounts(t) {
+	if !devicetest.InOwnMounts(t) {
 		return
 	}
 	for _, test := range []struct {
@@ -104,7 +85,7 @@ func TestManagedWhoseDeviceIsGoneIsDetached(t *testing.T) {
 
 // What is mounted where the filesystem was, and has lost its device too, is not it.
 func TestManagedDetachTouchesNoForeignMountWhoseDeviceIsGone(t *testing.T) {
-	if !inOwnMounts(t) {
+	if !devicetest.InOwnMounts(t) {
 		return
 	}
 	forEachType(t, func(mt *managedTest, fs string) {
@@ -126,7 +107,7 @@ func TestManagedDetachTouchesNoForeignMountWhoseDeviceIsGone(t *testing.T) {
 }
 
 func TestManagedWhoseDeviceIsGoneIsNotReachedBeneathAForeignMount(t *testing.T) {
-	if !inOwnMounts(t) {
+	if !devicetest.InOwnMounts(t) {
 		return
 	}
 	mt := newManagedTest(t)

@@ -417,7 +417,7 @@ func TestManagedRestartWhileFormatting(t *testing.T) {
 // A filesystem is on the device's disk before it is recorded as complete, whether its
 // program sees to that or not.
 func TestManagedIsWrittenBeforeItIsComplete(t *testing.T) {
-	if !inOwnMounts(t) {
+	if !devicetest.InOwnMounts(t) {
 		return
 	}
 	mt := newManagedTest(t)

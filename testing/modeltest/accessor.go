@@ -32,6 +32,9 @@ const (
 	// Owners are those of volumes and filesystems; the parameters of creations
 	// carry them as resource tags.
 	Owners
+	// Attempts are what workers have set out to make, as the agent's state remembers it:
+	// storageprovisioner.AttemptAccessor.
+	Attempts
 )
 
 // For returns accessors for one worker of a scope, with the capabilities given and
@@ -52,6 +55,8 @@ func (m *Model) For(scope names.Tag, with ...Capability) storageprovisioner.Acce
 	}
 	a.owners = all&Owners != 0
 	o := owned{a, owners{a}}
+	r := remembering{a, attempts{a}}
+	both := ownedRemembering{o, attempts{a}}
 	switch all {
 	case 0:
 		return a
@@ -65,17 +70,17 @@ func (m *Model) For(scope names.Tag, with ...Capability) storageprovisioner.Acce
 			*accessor
 			plans
 		}{a, plans{a}}
-	case Sizes:
-		return struct {
-			*accessor
-			sizes
-		}{a, sizes{a}}
 	case Removal | Plans:
 		return struct {
 			*accessor
 			removal
 			plans
 		}{a, removal{a}, plans{a}}
+	case Sizes:
+		return struct {
+			*accessor
+			sizes
+		}{a, sizes{a}}
 	case Removal | Sizes:
 		return struct {
 			*accessor
@@ -107,17 +112,17 @@ func (m *Model) For(scope names.Tag, with ...Capability) storageprovisioner.Acce
 			owned
 			plans
 		}{o, plans{a}}
-	case Owners | Sizes:
-		return struct {
-			owned
-			sizes
-		}{o, sizes{a}}
 	case Owners | Removal | Plans:
 		return struct {
 			owned
 			removal
 			plans
 		}{o, removal{a}, plans{a}}
+	case Owners | Sizes:
+		return struct {
+			owned
+			sizes
+		}{o, sizes{a}}
 	case Owners | Removal | Sizes:
 		return struct {
 			owned
@@ -130,13 +135,97 @@ func (m *Model) For(scope names.Tag, with ...Capability) storageprovisioner.Acce
 			plans
 			sizes
 		}{o, plans{a}, sizes{a}}
-	default:
+	case Owners | Removal | Plans | Sizes:
 		return struct {
 			owned
 			removal
 			plans
 			sizes
 		}{o, removal{a}, plans{a}, sizes{a}}
+	case Attempts:
+		return r
+	case Attempts | Removal:
+		return struct {
+			remembering
+			removal
+		}{r, removal{a}}
+	case Attempts | Plans:
+		return struct {
+			remembering
+			plans
+		}{r, plans{a}}
+	case Attempts | Removal | Plans:
+		return struct {
+			remembering
+			removal
+			plans
+		}{r, removal{a}, plans{a}}
+	case Attempts | Sizes:
+		return struct {
+			remembering
+			sizes
+		}{r, sizes{a}}
+	case Attempts | Removal | Sizes:
+		return struct {
+			remembering
+			removal
+			sizes
+		}{r, removal{a}, sizes{a}}
+	case Attempts | Plans | Sizes:
+		return struct {
+			remembering
+			plans
+			sizes
+		}{r, plans{a}, sizes{a}}
+	case Attempts | Removal | Plans | Sizes:
+		return struct {
+			remembering
+			removal
+			plans
+			sizes
+		}{r, removal{a}, plans{a}, sizes{a}}
+	case Owners | Attempts:
+		return both
+	case Owners | Attempts | Removal:
+		return struct {
+			ownedRemembering
+			removal
+		}{both, removal{a}}
+	case Owners | Attempts | Plans:
+		return struct {
+			ownedRemembering
+			plans
+		}{both, plans{a}}
+	case Owners | Attempts | Removal | Plans:
+		return struct {
+			ownedRemembering
+			removal
+			plans
+		}{both, removal{a}, plans{a}}
+	case Owners | Attempts | Sizes:
+		return struct {
+			ownedRemembering
+			sizes
+		}{both, sizes{a}}
+	case Owners | Attempts | Removal | Sizes:
+		return struct {
+			ownedRemembering
+			removal
+			sizes
+		}{both, removal{a}, sizes{a}}
+	case Owners | Attempts | Plans | Sizes:
+		return struct {
+			ownedRemembering
+			plans
+			sizes
+		}{both, plans{a}, sizes{a}}
+	default:
+		return struct {
+			ownedRemembering
+			removal
+			plans
+			sizes
+		}{both, removal{a}, plans{a}, sizes{a}}
 	}
 }
 

@@ -352,7 +352,7 @@ func TestPlans(t *testing.T) {
 
 func TestCapabilitiesAreThereWhenAskedFor(t *testing.T) {
 	m := model(t)
-	all := []modeltest.Capability{modeltest.Removal, modeltest.Plans, modeltest.Sizes, modeltest.Owners}
+	all := []modeltest.Capability{modeltest.Removal, modeltest.Plans, modeltest.Sizes, modeltest.Owners, modeltest.Attempts}
 	for which := range 1 << len(all) {
 		var with []modeltest.Capability
 		want := make([]bool, len(all))
@@ -367,12 +367,43 @@ func TestCapabilitiesAreThereWhenAskedFor(t *testing.T) {
 		_, plans := cfg.Volumes.(storageprovisioner.VolumeAttachmentPlanAccessor)
 		_, volumeSizes := cfg.Volumes.(storageprovisioner.VolumeSizeAccessor)
 		_, filesystemSizes := cfg.Filesystems.(storageprovisioner.FilesystemSizeAccessor)
-		_, owners := cfg.Volumes.(ownerAccessor)
-		if !slices.Equal([]bool{volumes, plans, volumeSizes, owners}, want) || filesystems != volumes || filesystemSizes != volumeSizes {
-			t.Errorf("%v: removal of volumes %v, of filesystems %v, plans %v, sizes of volumes %v, of filesystems %v, owners %v",
-				with, volumes, filesystems, plans, volumeSizes, filesystemSizes, owners)
+		_, owners := cfg.Life.(ownerAccessor)
+		_, attempts := cfg.Life.(storageprovisioner.AttemptAccessor)
+		if !slices.Equal([]bool{volumes, plans, volumeSizes, owners, attempts}, want) || filesystems != volumes || filesystemSizes != volumeSizes {
+			t.Errorf("%v: removal of volumes %v, of filesystems %v, plans %v, sizes of volumes %v, of filesystems %v, owners %v, attempts %v",
+				with, volumes, filesystems, plans, volumeSizes, filesystemSizes, owners, attempts)
 		}
 	}
+}
+
+// What a worker has set out to make is remembered until it is recorded, or known not to be made.
+func TestAttemptsAreRemembered(t *testing.T) {
+	m := model(t)
+	attempts := m.For(machine0, modeltest.Attempts).(storageprovisioner.AttemptAccessor)
+	volume := params.MachineStorageId{AttachmentTag: "volume-0"}
+	attachment := params.MachineStorageId{MachineTag: "machine-0", AttachmentTag: "volume-0"}
+	are := func(what string, want bool) {
+		t.Helper()
+		for _, id := range []params.MachineStorageId{volume, attachment} {
+			check(t, what+": "+id.MachineTag, result[params.AttemptResult](t)(attempts.Attempts([]params.MachineStorageId{id})).Attempted, want)
+		}
+	}
+	set := func(attempted bool) {
+		t.Helper()
+		r := result[params.ErrorResult](t)(attempts.SetAttempts([]params.Attempt{{Id: volume, Attempted: attempted}}))
+		check(t, "noting", r.Error == nil, true)
+	}
+	are("before", false)
+	set(true)
+	are("attempted", true) // which may have attached it
+	set(false)
+	are("nothing made", false)
+	set(true)
+	m.ProvisionVolume("volume-0", params.VolumeInfo{VolumeId: "vol-0"})
+	m.ProvisionVolumeAttachment("machine-0", "volume-0", params.VolumeAttachmentInfo{})
+	are("recorded", false)
+	none := result[params.AttemptResult](t)(attempts.Attempts([]params.MachineStorageId{{AttachmentTag: "volume-7"}}))
+	check(t, "of none", params.IsCodeNotFound(none.Error), true)
 }
 
 type ownerAccessor interface {

@@ -1,7 +1,9 @@
 package modeltest
 
 import (
+	"fmt"
 	"maps"
+	"strings"
 
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
@@ -32,12 +34,28 @@ type owned struct {
 	owners
 }
 
+// attempts is the capability [Attempts].
+type attempts struct{ a *accessor }
+
+// remembering is an accessor with the capability [Attempts].
+type remembering struct {
+	*accessor
+	attempts
+}
+
+// ownedRemembering is an accessor with the capabilities [Owners] and [Attempts].
+type ownedRemembering struct {
+	owned
+	attempts
+}
+
 var (
 	_ storageprovisioner.VolumeRemovalAccessor        = removal{}
 	_ storageprovisioner.FilesystemRemovalAccessor    = removal{}
 	_ storageprovisioner.VolumeAttachmentPlanAccessor = plans{}
 	_ storageprovisioner.VolumeSizeAccessor           = sizes{}
 	_ storageprovisioner.FilesystemSizeAccessor       = sizes{}
+	_ storageprovisioner.AttemptAccessor              = attempts{}
 )
 
 func (r removal) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVolumeParamsResult, error) {
@@ -193,4 +211,63 @@ func (p plans) SetVolumeAttachmentPlanBlockInfo(plans []params.VolumeAttachmentP
 			m.feeds.devices.changed(id.MachineTag)
 			return nil
 		})
+}
+
+// SetAttempts is part of storageprovisioner.AttemptAccessor. The subject is the entity, with
+// what is said of it: "volume-0: true", "volume-0 machine-0: false".
+func (t attempts) SetAttempts(all []params.Attempt) ([]params.ErrorResult, error) {
+	subject := func(at params.Attempt) string { return fmt.Sprintf("%s: %v", attemptedBy(at.Id), at.Attempted) }
+	return tell(t.a, "SetAttempts", all, subject, func(at params.Attempt) error {
+		attempted, _, err := t.a.m.attempt(at.Id)
+		if err != nil {
+			return err
+		}
+		*attempted = at.Attempted
+		// The attempt to make a volume may attach it.
+		for _, id := range t.a.m.attachmentsOf(at.Id.AttachmentTag) {
+			if a := t.a.m.volumeAttachments.rows[id]; at.Id.MachineTag == "" && a != nil && a.info == nil {
+				a.attempted = at.Attempted
+			}
+		}
+		return nil
+	})
+}
+
+// Attempts is part of storageprovisioner.AttemptAccessor.
+func (t attempts) Attempts(ids []params.MachineStorageId) ([]params.AttemptResult, error) {
+	return bulk(t.a, "Attempts", ids, attemptedBy,
+		func(id params.MachineStorageId) (params.AttemptResult, error) {
+			attempted, recorded, err := t.a.m.attempt(id)
+			if err != nil {
+				return params.AttemptResult{}, err
+			}
+			return params.AttemptResult{Attempted: *attempted && !recorded}, nil
+		},
+		func(r *params.AttemptResult) **params.Error { return &r.Error })
+}
+
+// attemptedBy names what an attempt is to make.
+func attemptedBy(id params.MachineStorageId) string {
+	return strings.TrimSpace(id.AttachmentTag + " " + id.MachineTag)
+}
+
+// attempt returns where it is noted that something has been attempted, and whether that has
+// been recorded since.
+func (m *Model) attempt(id params.MachineStorageId) (attempted *bool, recorded bool, err error) {
+	if id.MachineTag != "" {
+		if a, ok := m.volumeAttachments.rows[id]; ok {
+			return &a.attempted, a.info != nil, nil
+		}
+		if a, ok := m.filesystemAttachments.rows[id]; ok {
+			return &a.attempted, a.info != nil, nil
+		}
+	} else {
+		if v, ok := m.volumes.rows[id.AttachmentTag]; ok {
+			return &v.attempted, v.info != nil, nil
+		}
+		if f, ok := m.filesystems.rows[id.AttachmentTag]; ok {
+			return &f.attempted, f.info != nil, nil
+		}
+	}
+	return nil, false, errors.NotFoundf("%s", attemptedBy(id))
 }

@@ -16,6 +16,8 @@ type entity[P, I any] struct {
 	ending bool
 	// release says that what is beneath is not to be destroyed.
 	release bool
+	// attempted says that a worker has set out to make it.
+	attempted bool
 }
 
 // table holds entities of one kind, in the order in which they were added.

@@ -254,6 +254,29 @@ func TestAttachmentThatMayHaveBeenMadeIsDetached(t *testing.T) {
 	s.does("detach volume attachment 0 on machine-0")
 }
 
+// What may have been attached to a volume that is taken away since is not detached by an
+// empty id: there is nothing left that it could be attached to.
+func TestAttachmentToWhatIsTakenAwayIsNotUndone(t *testing.T) {
+	s := play(t)
+	v, a := volume("0"), on(machine, volume("0"))
+	here := func(f *plan.Fact) { f.Host, f.Instance = machine, "instance of "+machine }
+	s.observe(wanted(v, here), wanted(a))
+	s.does("create volume 0")
+	s.ends(v, unknown)
+	s.passes(time.Second)
+	s.does("create volume 0")
+	s.ends(v)
+	s.does("record volume 0: info")
+	s.gone(v)
+	s.published(v, jujuerrors.NotFoundf("volume 0"))
+	s.does("destroy volume 0")
+	s.observe(wanted(v, dying, here), wanted(a, dying))
+	s.ends(v)
+	s.does("read volume 0")
+	s.observe(wanted(v, dying, here))
+	s.does("remove volume attachment 0 on machine-0")
+}
+
 // A volume that nobody wants anywhere any more may have been made all the same: it is
 // made known at once, and not only when it goes.
 func TestWhatMayHaveBeenMadeIsMadeKnownWhenItIsNotWantedAnywhere(t *testing.T) {

@@ -153,6 +153,9 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 	case e.life != Alive && e.id == "" && !s.observed && !e.orphan:
 		// What a former worker may have attached is called as its volume is.
 		return Detach, s
+	case e.life != Alive && e.id == "" && !e.recorded && !e.orphan && !s.recorded && !s.uncertain():
+		// What it may have been attached to has been taken away, or was never made.
+		return Remove, nil
 	case e.life != Alive:
 		if need := c.inUse(e); need != nil {
 			return Detach, need

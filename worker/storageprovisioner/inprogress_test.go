@@ -2,7 +2,6 @@ package storageprovisioner_test
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -454,8 +453,7 @@ func (s *inProgressSuite) TestIncompleteIsAskedAgainAtTheNextChange(c *gc.C) {
 				s.Await(c, "the attempts", func() bool { return s.attempts(o) == attempts })
 				s.barrier(c)
 				c.Check(s.Count("SetStatus"), gc.Equals, attempts-1)
-				c.Check(fmt.Sprint(s.worker.(interface{ Report() map[string]any }).Report()), jc.Contains,
-					"its parameters to be complete: empty host not valid")
+				s.awaitReport(c, "its parameters to be complete: empty host not valid")
 				if unwanted {
 					o.unwant(s)
 					o.tell(s, c)

@@ -2,7 +2,9 @@ package storageprovisioner_test
 
 import (
 	"context"
+	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/juju/errors"
@@ -24,6 +26,16 @@ var _ = gc.Suite(&reportSuite{})
 // report returns what the worker reports.
 func (s *baseSuite) report() map[string]any {
 	return s.worker.(interface{ Report() map[string]any }).Report()
+}
+
+// awaitReport waits until the worker reports a text. A call may have ended before the worker
+// has taken in how.
+func (s *baseSuite) awaitReport(c *gc.C, text string) {
+	for begun := time.Now(); !strings.Contains(fmt.Sprint(s.report()), text); s.caughtUp(c) {
+		if time.Since(begun) > calls.Patience {
+			c.Fatalf("%q is not in %v", text, s.report())
+		}
+	}
 }
 
 // unfinished returns what the worker reports of one thing that is not done.

@@ -335,7 +335,7 @@ func TestRaiseGeneration(t *testing.T) {
 }
 
 // A filesystem that was being detached when the backup was made, and had been unmounted, may
-// have been attached again since: the volume is not taken from beneath it, which would fail for
+// have been attached again since: the volume is not detached first, which would fail for
 // as long as it is mounted.
 func TestRestoredWhileBeingDetached(t *testing.T) {
 	w, _ := markedWorld(t)

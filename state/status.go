@@ -112,8 +112,8 @@ func (s StatusInfo) tells(other StatusInfo) bool {
 	return s.Message != "" && other.Message == ""
 }
 
-// and returns the status of an instance of which both tell as much: both messages of what
-// is attached.
+// and joins two statuses that tell as much of an instance: where it is attached, both messages
+// are shown.
 func (s StatusInfo) and(other StatusInfo) StatusInfo {
 	if s.Status != status.Attached || s.Message == "" || other.Message == "" {
 		return s

@@ -105,8 +105,8 @@ func TestPlansAreToldToTheirMachine(t *testing.T) {
 	wantNext(t, other, []params.MachineStorageId{on("machine-1", "volume-3")})
 }
 
-// A request to try something again reaches whoever has to do with it: of a plan for storage
-// of the environment that is the machine.
+// A request to try something again reaches its worker: for the plan of environment storage,
+// that of the machine.
 func TestRetriesAreToldToTheirWorkers(t *testing.T) {
 	w := mixed(t)
 	w.must(w.plan(entry{kind: "volume-attachment", machine: "machine-1", tag: "volume-3"}))
@@ -156,7 +156,7 @@ func TestRetryTakesBackTheError(t *testing.T) {
 	w.check()
 }
 
-// Asking again for storage of which something has failed is a request to try that again.
+// Asking again for storage that has failed is a request to try it again.
 func TestAskingAgainIsARequestToTryAgain(t *testing.T) {
 	w := mixed(t)
 	environ := follows(t, w.ForEnviron().WatchRetries)
@@ -176,7 +176,7 @@ func TestAskingAgainIsARequestToTryAgain(t *testing.T) {
 		}
 	}
 	for _, asking := range []string{"attach", "resize", "keep"} {
-		// Of e there has failed nothing, of d something, of which it says so.
+		// Nothing of e has failed; something of d has, and its status says so.
 		ask(asking, "e")
 		say("volume-3", status.Pending, "no space")
 		ask(asking, "d")

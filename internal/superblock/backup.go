@@ -12,8 +12,8 @@ import (
 // keep of their superblocks are all over it, and each is enough to have most of it back. What
 // swap areas, partition tables, LVM, md and ZFS keep is within 4 MiB of an end.
 
-// FindBackup returns the filesystem, or the encrypted device, of which a device of size bytes
-// has a copy of the superblock, or the zero value. It looks where the programs that make them
+// FindBackup returns the filesystem, or the encrypted device, whose superblock a device of
+// size bytes has a copy of, or the zero value. It looks where the programs that make them
 // put copies: where somebody chose another number of blocks in a group, there may be some
 // elsewhere.
 func FindBackup(device io.ReaderAt, size int64) (Superblock, error) {

@@ -1,5 +1,5 @@
-// Package superblock tells which filesystem begins where a device or file does, and of which
-// there are copies of the superblock.
+// Package superblock tells which filesystem begins where a device or file does, and finds
+// copies of superblocks.
 //
 // It is for telling one filesystem from another. That it finds nothing proves nothing:
 // whether a device may be formatted is not its question. It keeps no state.

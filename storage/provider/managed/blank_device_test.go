@@ -87,8 +87,8 @@ func TestManagedNeverFormatsDataInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestManagedFormatsWhatWasNeverWritten has a file of which much was read, by which the
-// kernel takes it for data, and zeros that were written.
+// TestManagedFormatsWhatWasNeverWritten has a file that was read, so that the kernel takes
+// parts of it for data, and zeros that were written.
 func TestManagedFormatsWhatWasNeverWritten(t *testing.T) {
 	for host, mount := range hosts {
 		t.Run(host, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestManagedFormatsALoopVolumeHoweverLongItTakesToRead(t *testing.T) {
 	mt.Create("ext4")
 }
 
-// readDirectly has nothing of a device's file in the page cache, whoever reads the device.
+// readDirectly has nothing of a device's file in the page cache, even after the device was read.
 func readDirectly(t *testing.T, loop *devicetest.Loop) {
 	t.Helper()
 	dev, err := os.OpenFile(loop.Path, os.O_RDWR, 0)
@@ -197,8 +197,8 @@ func readDirectly(t *testing.T, loop *devicetest.Loop) {
 	}
 }
 
-// TestManagedFindsFilesystemsThatLostTheirEnds has devices of which nothing is read but the
-// places where backups of superblocks are.
+// TestManagedFindsFilesystemsThatLostTheirEnds reads nothing but the places where backups
+// of superblocks are.
 func TestManagedFindsFilesystemsThatLostTheirEnds(t *testing.T) {
 	for fs, size := range map[string]int64{"ext4": 160 << 20, "xfs": sourcetest.ManagedXFSSize, "btrfs": sourcetest.ManagedBtrfsSize} {
 		t.Run(fs, func(t *testing.T) {

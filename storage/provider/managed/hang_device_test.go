@@ -58,7 +58,7 @@ func freeze(t *testing.T, dir string) (thaw func()) {
 }
 
 // TestManagedHangsAlone has mkfs hang, for the disk that the volume's file is on takes no
-// writes. Filesystems on other volumes are made, attached, detached and removed meanwhile,
+// writes. Filesystems on other volumes are made, attached, detached and removed all the same,
 // and so is the one that hung once it does no more.
 func TestManagedHangsAlone(t *testing.T) {
 	mt := newManagedTest(t)

@@ -28,7 +28,7 @@ const (
 	resyncLimit    = 2 * time.Second
 )
 
-// BenchmarkResync reads everything again, of which nothing has changed:
+// BenchmarkResync reads everything again, though nothing has changed:
 //
 //	go test -run=^$ -bench=Resync ./cmd/stowage/internal/bench
 func BenchmarkResync(b *testing.B) {
@@ -63,7 +63,7 @@ func BenchmarkResync(b *testing.B) {
 		p.Kill()
 		must(p.Wait())
 	}()
-	// Everything is read as it is told of, and attached.
+	// Everything is read once, and attached.
 	rest(p, resyncEntities)
 
 	var spent time.Duration

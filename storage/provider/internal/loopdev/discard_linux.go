@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RefuseDiscards has the device refuse to discard and to punch holes, both of which
-// give blocks of its file back, until it is detached. Programs go on without, or write
+// RefuseDiscards has the device refuse to discard and to punch holes until it is detached:
+// both give blocks of its file back. Programs go on without, or write
 // zeros instead. The error is that of a kernel, or of a /sys, that does not allow it:
 // then the device discards as before.
 //

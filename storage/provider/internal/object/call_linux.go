@@ -61,7 +61,7 @@ type Locking int
 const (
 	// WholeDirectory is for work that is short, and on many objects.
 	WholeDirectory Locking = iota
-	// EachObject is for work of which each object's may take long: see [Call.LockObject].
+	// EachObject is for work that may take long on a single object: see [Call.LockObject].
 	EachObject
 )
 

@@ -50,8 +50,8 @@ func (e *NotBlankError) Error() string {
 	return "not blank: it holds " + e.Found.String()
 }
 
-// UnreadError is what ProveBlank returns for a device of which only a part could be read in
-// time: all of that is zero, and nothing was recognized.
+// UnreadError is what ProveBlank returns for a device that could be read only in part within
+// the time limit: that part is zero, and nothing was recognized.
 type UnreadError struct {
 	Read, Size int64 // bytes
 	Limit      time.Duration

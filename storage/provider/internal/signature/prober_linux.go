@@ -18,7 +18,7 @@ type Prober struct {
 	// Limit is how long a device is read, beside its ends; 0: DefaultLimit.
 	Limit time.Duration
 
-	// reading is held by whoever reads a whole device.
+	// reading is held while a whole device is read.
 	reading sync.Mutex
 
 	// turn is held by whoever runs blkid.

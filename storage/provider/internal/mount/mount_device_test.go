@@ -233,6 +233,40 @@ func TestDirectoryThatCannotBeMarked(t *testing.T) {
 	}
 }
 
+// One in which another mount point is made before that is finished all the same.
+func TestSharedDirectoryThatCannotBeMarkedAtFirst(t *testing.T) {
+	path := filepath.Join(devicetest.Dir(t), "shared")
+	first := true
+	err := syscalltest.Intercept(t, []int{unix.SYS_FSETXATTR}, func(syscalltest.Call) syscalltest.Result {
+		if !first {
+			return syscalltest.Result{}
+		}
+		first = false
+		if err := os.Mkdir(filepath.Join(path, "other"), 0o755); err != nil {
+			t.Error(err)
+		}
+		return syscalltest.Fail(unix.ENOMEM)
+	}, func() error {
+		target, err := MakeTarget(path)
+		if err == nil {
+			target.Close()
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if marked, err := isMarked(path); err != nil || !marked {
+		t.Errorf("it is marked: %v, %v", marked, err)
+	}
+	if err := RemoveDirs([]string{filepath.Join(path, "other")}); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("it is left: %v", err)
+	}
+}
+
 func TestUnmountBusyNamesTheHolder(t *testing.T) {
 	path := filepath.Join(devicetest.Dir(t), "busy")
 	if err := attach(t, tmpfs("mount-test"), path); err != nil {

@@ -375,12 +375,16 @@ func makeDir(path string) error {
 		} else if err != nil {
 			return capability.Explain(&os.PathError{Op: "mkdir", Path: path, Err: err}, capability.DACOverride)
 		}
-		if err := finishDir(parent, name); err != nil {
-			// A directory that stays is taken for somebody else's by the next attempt.
-			_ = unix.Unlinkat(int(parent.Fd()), name, unix.AT_REMOVEDIR)
-			return errors.Annotatef(err, "making %s", path)
+		err = finishDir(parent, name)
+		if err == nil {
+			return nil
 		}
-		return nil
+		// A directory that stays is taken for somebody else's by the next attempt. It does
+		// where another mount point has been made in it already: then it is finished.
+		if unix.Unlinkat(int(parent.Fd()), name, unix.AT_REMOVEDIR) == unix.ENOTEMPTY && finishDir(parent, name) == nil {
+			return nil
+		}
+		return errors.Annotatef(err, "making %s", path)
 	})
 }
 

@@ -53,6 +53,8 @@ type source struct {
 	// readLimit is how long a device is read to prove it blank; 0: as long as
 	// [signature.DefaultLimit].
 	readLimit time.Duration
+	// reading has the calls of the source read one device at a time.
+	reading signature.Turn
 }
 
 // phaseFormatting: the device was blank and mkfs may have begun. There are no
@@ -120,7 +122,7 @@ func (s *source) begin(ctx context.Context) (*call, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	return &call{MountCall: c, source: s, devices: s.devices, prober: signature.Prober{Limit: s.readLimit}}, nil
+	return &call{MountCall: c, source: s, devices: s.devices, prober: signature.Prober{Limit: s.readLimit, Turn: &s.reading}}, nil
 }
 
 // MaxConcurrentCalls implements [storage.ConcurrentSource].

@@ -105,12 +105,15 @@ func (p *Prober) ProveBlank(ctx context.Context, dev *os.File, size int64) error
 // inTime reads within the time limit: one device at a time, so that each has what the
 // machine can read in that time.
 func (p *Prober) inTime(ctx context.Context, size int64, r *reader, read func(context.Context) error) error {
-	p.reading.Lock()
-	defer p.reading.Unlock()
 	limit := cmp.Or(p.Limit, DefaultLimit)
+	end, err := cmp.Or(p.Turn, &p.own).take(ctx, limit)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer end()
 	limited, cancel := context.WithTimeoutCause(ctx, limit, errLimit)
 	defer cancel()
-	err := read(limited)
+	err = read(limited)
 	if errors.Is(err, errLimit) {
 		return &UnreadError{Read: r.read, Size: size, Limit: limit}
 	}

@@ -18,14 +18,40 @@ type Prober struct {
 	// Limit is how long a device is read, beside its ends; 0: DefaultLimit.
 	Limit time.Duration
 
-	// reading is held while a whole device is read.
-	reading sync.Mutex
+	// Turn, if not nil, is shared with other probers: whole devices are read one at a time.
+	Turn *Turn
+	// own is for a prober that has none.
+	own Turn
 
-	// turn is held by whoever runs blkid.
-	turn sync.Mutex
+	// running is held while blkid runs.
+	running sync.Mutex
 
 	mu      sync.Mutex
 	waiting []*probe
+}
+
+// Turn is held while a whole device is read. The zero Turn is ready.
+type Turn struct{ mu sync.Mutex }
+
+// turnInterval is how often a turn is tried again that somebody else has.
+const turnInterval = 5 * time.Millisecond
+
+// take waits for the turn, at most so long: a device that hangs is not to hold up all others.
+// The returned function gives back what was taken.
+func (t *Turn) take(ctx context.Context, most time.Duration) (end func(), err error) {
+	again := time.NewTicker(turnInterval)
+	defer again.Stop()
+	for begun := time.Now(); !t.mu.TryLock(); {
+		if time.Since(begun) > most {
+			return func() {}, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-again.C:
+		}
+	}
+	return t.mu.Unlock, nil
 }
 
 // probe is a device to be probed, and what came of it.
@@ -42,8 +68,8 @@ func (p *Prober) probe(ctx context.Context, dev *os.File) (Signature, error) {
 	p.waiting = append(p.waiting, mine)
 	p.mu.Unlock()
 
-	p.turn.Lock()
-	defer p.turn.Unlock()
+	p.running.Lock()
+	defer p.running.Unlock()
 	if !mine.done {
 		p.mu.Lock()
 		all := p.waiting

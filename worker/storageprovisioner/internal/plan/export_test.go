@@ -49,7 +49,7 @@ func (c *Core) IDs(source Source) int {
 	return len(c.queue(source).ids.hashes)
 }
 
-// Stranded reports whether the block device beneath an entity is not known: any failure
+// Stranded reports whether the block device that an entity is on is not known: any failure
 // then ends what goes on in the background.
 func (c *Core) Stranded(key Key) bool {
 	e := c.find(key)

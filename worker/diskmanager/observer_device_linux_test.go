@@ -354,7 +354,13 @@ func (o *observer) SetMachineBlockDevices(devices []storage.BlockDevice) error {
 
 func (o *observer) Debugf(string, ...any) {}
 
-func (o *observer) Warningf(format string, args ...any) { o.noEvents = fmt.Sprintf(format, args...) }
+// Warningf takes in why there are no events. That a device cannot be read is not of the
+// observer: it is another program's.
+func (o *observer) Warningf(format string, args ...any) {
+	if warning := fmt.Sprintf(format, args...); strings.HasPrefix(warning, "no events ") {
+		o.noEvents = warning
+	}
+}
 
 type counting struct {
 	EventSource

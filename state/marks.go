@@ -7,6 +7,7 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state/kv"
 )
 
@@ -159,7 +160,7 @@ func (st *State) raiseGeneration(above uint64, numbers Numbers) error {
 		tx.setIdentity(&i)
 		tx.setNumbers(tx.numbers().above(numbers))
 		for _, key := range keys {
-			if err := tx.doubtLetGo(key[len(storagePrefix):]); err != nil {
+			if err := tx.doubt(key[len(storagePrefix):]); err != nil {
 				return errors.Trace(err)
 			}
 		}
@@ -167,21 +168,35 @@ func (st *State) raiseGeneration(above uint64, numbers Numbers) error {
 	}, storagePrefix)
 }
 
-// doubtLetGo has the filesystem of a volume that is being detached detached first: it had
-// been, and may be attached since.
-func (tx *txn) doubtLetGo(name string) error {
+// doubt takes back what a storage instance says of where it is attached, in a state of a new
+// generation: nobody has looked since.
+func (tx *txn) doubt(name string) error {
 	i, ok := read[instance](&tx.reader, storageKey(name))
-	v, f := i.Volume, i.Filesystem
-	if !ok || i.Life != life.Alive || v == nil || f == nil || v.Attachment == nil || !v.Attachment.going() ||
-		!f.mayBeAttached(tx.identity().Generation) {
+	if !ok {
 		return nil
 	}
 	return tx.change(name, &i, func() error {
-		v.Attachment.Life = life.Alive
-		if plan := v.Attachment.Plan; plan != nil {
-			plan.Life = life.Alive
+		i.doubtLetGo(tx.identity().Generation)
+		for _, e := range i.entities() {
+			if e.Status.Status == status.Attached {
+				e.Status.set(status.Attaching, "looking at it again: the state was restored", tx.now)
+			}
 		}
-		f.Attachment = &attachment{Machine: v.Attachment.Machine, Life: life.Dying, Attempted: true}
 		return nil
 	})
+}
+
+// doubtLetGo has the filesystem of a volume that is being detached detached first: it had
+// been, and may be attached since.
+func (i *instance) doubtLetGo(generation uint64) {
+	v, f := i.Volume, i.Filesystem
+	if i.Life != life.Alive || v == nil || f == nil || v.Attachment == nil || !v.Attachment.going() ||
+		!f.mayBeAttached(generation) {
+		return
+	}
+	v.Attachment.Life = life.Alive
+	if plan := v.Attachment.Plan; plan != nil {
+		plan.Life = life.Alive
+	}
+	f.Attachment = &attachment{Machine: v.Attachment.Machine, Life: life.Dying, Attempted: true}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/state/kv/boltkv"
@@ -332,6 +333,25 @@ func TestRaiseGeneration(t *testing.T) {
 	if got := codes(t, owners, err); !slices.Equal(got, []string{"ok", params.CodeUnauthorized, params.CodeNotFound, params.CodeNotValid}) || !owners[0].Check {
 		t.Errorf("owners are %+v", owners)
 	}
+}
+
+// What an older state says to be attached may not be, and a worker that cannot get at a volume
+// says nothing of the filesystem on it: nobody is told that it is attached.
+func TestNothingIsAttachedInARestoredStateUntilSomebodyHasLooked(t *testing.T) {
+	w, _ := markedWorld(t)
+	w.add("data", "loop", filesystem)
+	w.work()
+	if s := w.one("data"); s.Volume.Status != status.Attached || s.Filesystem.Status != status.Attached {
+		t.Fatalf("it was attached and is %+v", s)
+	}
+	w.must(w.RaiseGeneration())
+	s := w.one("data")
+	for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
+		if e.Status != status.Attaching || !strings.Contains(e.Message, "restored") {
+			t.Errorf("%s is %s: %q", e.Tag, e.Status, e.Message)
+		}
+	}
+	w.check()
 }
 
 // A filesystem that was being detached when the backup was made, and had been unmounted, may

@@ -632,10 +632,15 @@ func (w *world) rest() error {
 }
 
 // tellsOfLoss reports whether the status of what is missing says so. A source that keeps no
-// tags does not list what it has: it says so when it is to attach it.
-func tellsOfLoss(pool string, e *state.Entity) bool {
-	if pool == tree {
+// tags does not list what it has: it says so when it is to attach it. Nobody can look at a
+// filesystem whose volume is refused: the volume says why, and the filesystem that it is not
+// attached.
+func tellsOfLoss(s state.Storage, e *state.Entity) bool {
+	if s.Pool == tree {
 		return e.Status == status.Attaching && strings.HasSuffix(e.Message, " not found")
+	}
+	if e == s.Filesystem && s.Volume != nil && s.Volume.Status == status.Error && e.Status == status.Attaching {
+		return true
 	}
 	return e.Status == status.Error && strings.HasPrefix(e.Message, "missing: ")
 }
@@ -654,7 +659,7 @@ func (w *world) check() error {
 				wanted[e.Tag.String()] = true
 				known := w.things[e.Tag.String()]
 				if w.lost(e) && s.Life == life.Alive && len(s.Attachments) > 0 && known == nil &&
-					!tellsOfLoss(s.Pool, e) && !w.lostStatus[e.Tag.String()] {
+					!tellsOfLoss(s, e) && !w.lostStatus[e.Tag.String()] {
 					return errors.Errorf("%s is missing, and its status is %s %s", e.Tag, e.Status, e.Message)
 				}
 			}

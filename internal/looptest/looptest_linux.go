@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,6 +25,43 @@ func Attach(file string) (string, error) {
 		return "", err
 	}
 	return device.Name(), device.Close()
+}
+
+// patience is how long Detach waits for others who have the device open.
+const patience = 30 * time.Second
+
+// Detach detaches a loop device and waits until it is. Detaching one that is in use
+// succeeds, and happens later: whoever lists the machine's devices has it in use for a moment.
+func Detach(device string) error {
+	f, err := os.Open(device)
+	if err != nil {
+		return err
+	}
+	attached := use(device)
+	err = unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0)
+	f.Close()
+	if err != nil {
+		return fmt.Errorf("detaching %s: %w", device, err)
+	}
+	again := time.NewTicker(time.Millisecond)
+	defer again.Stop()
+	for begun := time.Now(); attached != "" && use(device) == attached; <-again.C {
+		if time.Since(begun) > patience {
+			return fmt.Errorf("detaching %s: it is still in use after %v", device, patience)
+		}
+	}
+	return nil
+}
+
+// use returns the number of the device's use, which no other has since the machine started,
+// nothing where the device is not attached.
+func use(device string) string {
+	dir := filepath.Join("/sys/class/block", filepath.Base(device))
+	if _, err := os.Stat(filepath.Join(dir, "loop/backing_file")); err != nil {
+		return ""
+	}
+	number, _ := os.ReadFile(filepath.Join(dir, "diskseq"))
+	return string(number)
 }
 
 // Mount mounts the filesystem in a file, by a loop device that goes when it is unmounted.

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/stowage-io/stowage/internal/looptest"
 )
 
@@ -39,16 +37,10 @@ func TestAttachBesideOthers(t *testing.T) {
 		attached[device] = true
 		mu.Unlock()
 
-		f, err := os.Open(device)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer f.Close()
 		mu.Lock()
 		defer mu.Unlock()
 		delete(attached, device)
-		if err := unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0); err != nil {
+		if err := looptest.Detach(device); err != nil {
 			t.Error(err)
 		}
 	}

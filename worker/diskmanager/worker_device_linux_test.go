@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/internal/leaktest"
+	"github.com/stowage-io/stowage/internal/looptest"
 	"github.com/stowage-io/stowage/internal/superblock/superblocktest"
 	"github.com/stowage-io/stowage/storage"
 )
@@ -210,44 +211,15 @@ func TestKernelEventsCloseEndsNext(t *testing.T) {
 // detaches it, which the end of the test does too.
 func attachLoop(t *testing.T, file string) (name string, detach func()) {
 	t.Helper()
-	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	device, err := looptest.Attach(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer control.Close()
-	backing, err := os.OpenFile(file, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer backing.Close()
-	for range 100 {
-		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
-		if err != nil {
-			t.Fatal(err)
+	detach = sync.OnceFunc(func() {
+		if err := looptest.Detach(device); err != nil {
+			t.Error(err)
 		}
-		name = fmt.Sprintf("loop%d", number)
-		loop, err := os.OpenFile("/dev/"+name, os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = unix.IoctlLoopConfigure(int(loop.Fd()), &unix.LoopConfig{Fd: uint32(backing.Fd())})
-		if err == unix.EBUSY || err == unix.ENXIO { // somebody else was faster, or is just giving it back
-			loop.Close()
-			continue
-		}
-		if err != nil {
-			loop.Close()
-			t.Fatal(err)
-		}
-		detach = sync.OnceFunc(func() {
-			defer loop.Close()
-			if err := unix.IoctlSetInt(int(loop.Fd()), unix.LOOP_CLR_FD, 0); err != nil {
-				t.Errorf("detaching %s: %v", name, err)
-			}
-		})
-		t.Cleanup(detach)
-		return name, detach
-	}
-	t.Fatal("no loop device is free")
-	return "", nil
+	})
+	t.Cleanup(detach)
+	return filepath.Base(device), detach
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/internal/looptest"
 )
 
 // RequireRoot skips the test where it does not run as root, or fails it where
@@ -133,17 +135,7 @@ func AwaitLoops(t testing.TB, dir string, want int) []string {
 // ClearLoop detaches a loop device.
 func ClearLoop(t testing.TB, name string) {
 	t.Helper()
-	f, err := os.Open("/dev/" + name)
-	if err != nil {
+	if err := looptest.Detach("/dev/" + name); err != nil {
 		t.Error(err)
-		return
 	}
-	file := backingFile(name)
-	err = unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0)
-	f.Close()
-	if err != nil {
-		t.Errorf("detaching %s: %v", name, err)
-		return
-	}
-	awaitDetached(t, name, file)
 }

@@ -1,12 +1,14 @@
 package devicetest
 
 import (
+	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
-	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/internal/looptest"
 )
 
 // Loop is a loop device over a sparse file, gone when the test ends.
@@ -41,18 +43,11 @@ func NewLoop(t testing.TB, size int64) *Loop {
 func AttachLoop(t testing.TB, file string) *Loop {
 	t.Helper()
 	RequireRoot(t)
-	var out []byte
-	var err error
-	// It loses the free device that it has found to whoever is faster.
-	for range 20 {
-		if out, err = exec.Command("losetup", "--find", "--nooverlap", "--show", file).Output(); err == nil {
-			break
-		}
-	}
+	path, err := looptest.Attach(file)
 	if err != nil {
-		t.Fatalf("losetup %s: %v", file, err)
+		t.Fatal(err)
 	}
-	l := &Loop{Path: strings.TrimSpace(string(out)), File: file}
+	l := &Loop{Path: path, File: file}
 	t.Cleanup(func() { l.Detach(t) })
 	return l
 }
@@ -64,34 +59,8 @@ func (l *Loop) Detach(t testing.TB) {
 	if l.Path == "" {
 		return
 	}
-	if out, err := exec.Command("losetup", "--detach", l.Path).CombinedOutput(); err != nil {
-		t.Errorf("losetup --detach %s: %v: %s", l.Path, err, out)
+	if err := looptest.Detach(l.Path); err != nil && !errors.Is(err, unix.ENXIO) {
+		t.Error(err)
 	}
-	awaitDetached(t, l.Name(), l.File)
 	l.Path = ""
-}
-
-// awaitDetached waits until a loop device shows a file no more. Detaching a device that is
-// in use succeeds, and happens later. Whoever lists the machine's devices has it in use for
-// a moment.
-func awaitDetached(t testing.TB, name, file string) {
-	t.Helper()
-	patience := time.NewTimer(30 * time.Second)
-	defer patience.Stop()
-	again := time.NewTicker(time.Millisecond)
-	defer again.Stop()
-	for file != "" && backingFile(name) == file {
-		select {
-		case <-again.C:
-		case <-patience.C:
-			t.Errorf("/dev/%s is still in use", name)
-			return
-		}
-	}
-}
-
-// backingFile returns the path of a loop device's file, nothing for one that has none.
-func backingFile(name string) string {
-	data, _ := os.ReadFile(filepath.Join("/sys/class/block", name, "loop/backing_file"))
-	return strings.TrimSpace(string(data))
 }

@@ -30,7 +30,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	// Tests in parallel mostly wait: for second looks, and for disks.
-	if err := flag.Set("test.parallel", "4"); err != nil {
+	if err := flag.Set("test.parallel", "8"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -247,11 +247,12 @@ func (st *State) AttachStorage(names []string, machine names.MachineTag) error {
 
 // DetachStorage detaches the named instances from their machines, all or none. They
 // stay, and can be attached again. What is detached or being detached already is no
-// error. A name that is not there is, satisfying errors.IsNotFound. What may be attached
-// though a state of an older generation says otherwise is detached too.
+// error; what has failed is tried again at once, as by [State.RetryStorage]. A name that is
+// not there is, satisfying errors.IsNotFound. What may be attached though a state of an older
+// generation says otherwise is detached too.
 func (st *State) DetachStorage(names []string) error {
 	return st.update(func(tx *txn) error {
-		return changeEach(tx, names, "detaching", func(i *instance) error {
+		return letGoEach(tx, names, "detaching", func(i *instance) error {
 			i.doubtDetached(tx.identity().Generation)
 			i.top().letGo(tx.now)
 			return nil
@@ -260,11 +261,12 @@ func (st *State) DetachStorage(names []string) error {
 }
 
 // RemoveStorage detaches and destroys the named instances with what they hold, all or
-// none. What is being removed already is no error. A name that is not there is,
-// satisfying errors.IsNotFound.
+// none. What is being removed already is no error; what has failed is tried again at once,
+// as by [State.RetryStorage]. A name that is not there is an error, satisfying
+// errors.IsNotFound.
 func (st *State) RemoveStorage(names []string) error {
 	return st.update(func(tx *txn) error {
-		return changeEach(tx, names, "removing", func(i *instance) error {
+		return letGoEach(tx, names, "removing", func(i *instance) error {
 			i.doubtDetached(tx.identity().Generation)
 			i.Life = dyingAtLeast(i.Life)
 			return nil
@@ -277,7 +279,7 @@ func (st *State) RemoveStorage(names []string) error {
 // errors.IsNotValid where the instance is already being destroyed.
 func (st *State) ReleaseStorage(names []string) error {
 	return st.update(func(tx *txn) error {
-		return changeEach(tx, names, "releasing", func(i *instance) error {
+		return letGoEach(tx, names, "releasing", func(i *instance) error {
 			provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider))
 			if err != nil {
 				return errors.Trace(err)
@@ -558,6 +560,25 @@ func (tx *txn) next(key string) uint64 {
 	more := n + 1
 	tx.write(key, &more)
 	return uint64(n)
+}
+
+// letGoEach applies fn, which has instances detached at least, to those named. What has failed
+// of one that is on its way off its machine already is tried again.
+func letGoEach(tx *txn, names []string, doing string, fn func(*instance) error) error {
+	var again []string
+	for _, name := range names {
+		err := changeEach(tx, []string{name}, doing, func(i *instance) error {
+			leaving := func(e *entity) bool { return e.Attachment != nil && e.Attachment.going() }
+			if i.Life != life.Alive || slices.ContainsFunc(i.entities(), leaving) {
+				again = append(again, name)
+			}
+			return fn(i)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return tx.retryAskedAgain(again)
 }
 
 // changeEach applies fn to the named instances. The first error ends it, and says

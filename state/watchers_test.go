@@ -197,6 +197,13 @@ func TestAskingAgainIsARequestToTryAgain(t *testing.T) {
 	say("volume-3", status.Attached, "cannot grow to 6 MiB")
 	ask("keep", "d")
 	wantNext(t, environ, []string{"volume-3"})
+	say("volume-3", status.Attaching, "it is gone")
+	w.must(w.DetachStorage([]string{"d"})) // it is not tried again to attach it
+	for _, again := range []func([]string) error{w.DetachStorage, w.RemoveStorage, w.RemoveStorage} {
+		say("volume-3", status.Detaching, "it is in use")
+		w.must(again([]string{"d"}))
+		wantNext(t, environ, []string{"volume-3"})
+	}
 	w.must(w.RetryStorage([]string{"e"}))
 	wantNext(t, environ, []string{"volume-4"})
 }

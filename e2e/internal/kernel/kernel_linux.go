@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -78,7 +79,7 @@ func Clear(dir string) error {
 	mounts, err := Mounts(dir)
 	failures = append(failures, err)
 	for _, m := range mounts {
-		if err := unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW); err != nil {
+		if err := unmount(m.Mountpoint); err != nil {
 			failures = append(failures, fmt.Errorf("unmounting %s: %w", m.Mountpoint, err))
 		}
 	}
@@ -88,6 +89,21 @@ func Clear(dir string) error {
 		failures = append(failures, Detach(l.Path))
 	}
 	return errors.Join(failures...)
+}
+
+// patience is how long others may have a mount in use: a program that a parallel test starts has,
+// until its exec, a copy of each descriptor that was open here.
+const patience = 10 * time.Second
+
+func unmount(path string) error {
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for begun := time.Now(); ; <-again.C {
+		err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
+		if err != unix.EBUSY || time.Since(begun) > patience {
+			return err
+		}
+	}
 }
 
 // Detach detaches a loop device. One that is in use is detached when it no longer is.

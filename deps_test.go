@@ -66,6 +66,12 @@ var rules = []rule{{
 	unless:   []string{"./worker"},
 	reason:   "workers use watchers, not the reverse",
 }, {
+	packages: []string{"./watcher/mounts"},
+	never:    []string{"./storage", "./storage/...", "./worker/..."},
+	unless:   []string{"./worker"},
+	direct:   true,
+	reason:   "that mounts change is told, not whose they are",
+}, {
 	packages: []string{"./environs/config"},
 	never:    []string{"./storage/provider/...", "./worker/..."},
 	reason:   "settings are read by providers and workers, which they know nothing of",

@@ -1,0 +1,2 @@
+// Package mounts tells when something has been mounted or unmounted on this machine.
+package mounts

@@ -106,6 +106,16 @@ type ResizeFilesystemsResult struct {
 	Error          error
 }
 
+// FilesystemChecker is an optional capability of a [FilesystemSource] whose filesystems
+// others on the machine can take away while they are attached.
+type FilesystemChecker interface {
+	// CheckFilesystems looks at filesystems that are attached to this machine. It changes
+	// nothing. There is a result for each filesystem, in order: nil for one that is as it was
+	// attached, and otherwise what has become of it, and what is to be done about that. An
+	// error for the whole call says that they could not be looked at.
+	CheckFilesystems(ctx envcontext.ProviderCallContext, filesystemIds []string) ([]error, error)
+}
+
 // FilesystemRemarker is an optional capability of a [FilesystemSource] that has
 // something to say about filesystems which are attached well: that a size is not
 // enforced, that what was in memory is gone.

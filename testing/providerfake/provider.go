@@ -64,6 +64,9 @@ type Options struct {
 	// Remark is the answer of storage.FilesystemRemarker and storage.VolumeRemarker;
 	// nil: nothing.
 	Remark func(id string) string
+	// CheckFilesystem is the answer of storage.FilesystemChecker for one filesystem; nil: all
+	// are as they were attached, and calls are not in the journal.
+	CheckFilesystem func(filesystemId string) error
 	// IsNewVolume is the answer of storage.NewVolumes; nil: no.
 	IsNewVolume func(volumeId string) bool
 	// VolumeFile is the answer of storage.FileVolumes; nil: nothing.
@@ -122,6 +125,7 @@ var (
 	_ storage.FilesystemDeletionGuard = (*Provider)(nil)
 	_ storage.VolumeResizer           = (*Provider)(nil)
 	_ storage.FilesystemResizer       = (*Provider)(nil)
+	_ storage.FilesystemChecker       = (*Provider)(nil)
 	_ storage.FilesystemRemarker      = (*Provider)(nil)
 	_ storage.FileVolumes             = (*Provider)(nil)
 	_ storage.VolumeRemarker          = (*Provider)(nil)

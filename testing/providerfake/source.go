@@ -425,6 +425,14 @@ func (p *Provider) ResizeFilesystems(ctx envcontext.ProviderCallContext, params 
 		func(err error) storage.ResizeFilesystemsResult { return storage.ResizeFilesystemsResult{Error: err} })
 }
 
+// CheckFilesystems is part of storage.FilesystemChecker.
+func (p *Provider) CheckFilesystems(ctx envcontext.ProviderCallContext, filesystemIds []string) ([]error, error) {
+	if p.Options.CheckFilesystem == nil {
+		return make([]error, len(filesystemIds)), nil
+	}
+	return batch(p, ctx, "CheckFilesystems", filesystemIds, subjectOfFilesystem, p.Options.CheckFilesystem, itself)
+}
+
 // checkResize returns why what has that id cannot grow, if it cannot.
 func (p *Provider) checkResize(id string, size uint64) error {
 	if p.removed[id] {

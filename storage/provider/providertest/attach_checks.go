@@ -120,6 +120,31 @@ func checkReadOnly(b *bench) {
 	b.write(a)
 }
 
+func checkChecking(b *bench) {
+	check := b.source.checking()
+	if check == nil {
+		b.Skipf("the source does not look at %ss that are attached", b.kind.noun)
+	}
+	all := b.some(2)
+	attached := b.attach(all...)
+	b.write(attached...)
+	ids := []string{all[1].id, all[0].id}
+	for _, when := range []string{"once attached", "again", "after a restart"} {
+		results, err := check(b.ctx, ids)
+		answers(b, "looking "+when, len(ids), results, err)
+		for i, err := range results {
+			if err != nil {
+				b.Errorf("looking %s: %s is as it was attached: %v", when, ids[i], err)
+			}
+		}
+		b.checkData(attached...)
+		if when == "again" {
+			b.restart()
+			check = b.source.checking()
+		}
+	}
+}
+
 func checkDetachIsIdempotent(b *bench) {
 	e := b.one()
 	again := func(when string) {

@@ -80,25 +80,29 @@ const (
 	wipesWhatItImports     flaw = "wipes what it imports"
 	leavesSomething        flaw = "leaves something of what it destroys"
 
-	forgetsTags           flaw = "keeps no tags, and lists owners"
-	forgetsSizes          flaw = "lists owners with another size"
-	listsOwnersOddly      flaw = "lists owners in any order"
-	listsOwnersOfTheGone  flaw = "lists owners of what it destroyed"
-	listsOwnersOfItsOwn   flaw = "lists owners of what the source has made itself only"
-	saysNothingIsAttached flaw = "lists everything as not attached"
-	saysAllIsAttached     flaw = "lists everything as attached"
-	saysAllIsReleased     flaw = "lists everything as released"
-	adoptsAnothers        flaw = "gives what it made to another"
-	adoptsForNobody       flaw = "gives what it made to who has no UUID"
-	adoptsTheData         flaw = "gives the data of what it made to another"
-	addsTags              flaw = "keeps the tags that it is to replace"
-	tagsWhatIsNotThere    flaw = "tags what is not there"
-	doesNotTagTwice       flaw = "does not tag what is tagged"
-	doesNotTagWhatIsInUse flaw = "does not tag what is attached"
-	tagsEverything        flaw = "tags everything"
-	wipesWhatItTags       flaw = "wipes what it tags"
-	detachesWhatItTags    flaw = "detaches what it tags"
-	adoptsForTheFormer    flaw = "gives what is tagged to who had it before"
+	forgetsTags            flaw = "keeps no tags, and lists owners"
+	forgetsSizes           flaw = "lists owners with another size"
+	listsOwnersOddly       flaw = "lists owners in any order"
+	listsOwnersOfTheGone   flaw = "lists owners of what it destroyed"
+	listsOwnersOfItsOwn    flaw = "lists owners of what the source has made itself only"
+	saysNothingIsAttached  flaw = "lists everything as not attached"
+	saysAllIsAttached      flaw = "lists everything as attached"
+	saysAllIsReleased      flaw = "lists everything as released"
+	adoptsAnothers         flaw = "gives what it made to another"
+	adoptsForNobody        flaw = "gives what it made to who has no UUID"
+	adoptsTheData          flaw = "gives the data of what it made to another"
+	addsTags               flaw = "keeps the tags that it is to replace"
+	tagsWhatIsNotThere     flaw = "tags what is not there"
+	doesNotTagTwice        flaw = "does not tag what is tagged"
+	doesNotTagWhatIsInUse  flaw = "does not tag what is attached"
+	tagsEverything         flaw = "tags everything"
+	saysThatItWasUnmounted flaw = "says that what is attached was unmounted"
+	looksAtTheFirst        flaw = "looks at the first only"
+	detachesWhatItLooksAt  flaw = "detaches what it looks at"
+
+	wipesWhatItTags    flaw = "wipes what it tags"
+	detachesWhatItTags flaw = "detaches what it tags"
+	adoptsForTheFormer flaw = "gives what is tagged to who had it before"
 
 	answersOutOfOrder       flaw = "answers out of order"
 	answersTooLittle        flaw = "answers for all but the last"
@@ -194,6 +198,10 @@ var breakages = []struct {
 	{wipesWhatItTags, both("TaggingReplacesTags"), nil},
 	{detachesWhatItTags, both("TaggingReplacesTags"), nil},
 	{adoptsForTheFormer, both("TaggingReplacesTags"), nil},
+
+	{saysThatItWasUnmounted, []string{"Filesystems/WhatIsAttachedIsWell"}, nil},
+	{looksAtTheFirst, []string{"Filesystems/WhatIsAttachedIsWell"}, nil},
+	{detachesWhatItLooksAt, []string{"Filesystems/WhatIsAttachedIsWell"}, nil},
 
 	{answersOutOfOrder, both("BulkCallsAnswerInOrder"), nil},
 	{answersTooLittle, both("BulkCallsAnswerInOrder"), nil},

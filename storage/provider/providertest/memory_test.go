@@ -863,6 +863,28 @@ func (s *memoryFilesystems) TagFilesystems(ctx envcontext.ProviderCallContext, t
 	return memoryEach(s.memorySource, ctx, tags, s.retag)
 }
 
+// CheckFilesystems implements [storage.FilesystemChecker].
+func (s *memoryFilesystems) CheckFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	if s.flaw == looksAtTheFirst {
+		ids = ids[:1]
+	}
+	return memoryEach(s.memorySource, ctx, ids, s.look)
+}
+
+// look says what has become of a filesystem that was attached.
+func (s *memorySource) look(id string) error {
+	o := s.existing(id)
+	switch {
+	case o == nil:
+		return errors.NotFoundf("%s", id)
+	case s.flaw == detachesWhatItLooksAt:
+		o.attached = 0
+	case s.flaw == saysThatItWasUnmounted || o.attached == 0:
+		return errors.Errorf("%s was unmounted", id)
+	}
+	return nil
+}
+
 // ImportFilesystem implements [storage.FilesystemImporter].
 func (s *memoryFilesystems) ImportFilesystem(_ envcontext.ProviderCallContext, id string, tags map[string]string) (storage.FilesystemInfo, error) {
 	o, err := s.take(id, tags)

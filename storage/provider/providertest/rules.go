@@ -103,6 +103,11 @@ func sourceRules() []sourceRule {
 		contract: "ReadOnly asks for an attachment that cannot be written through. Where that is not to be had the error satisfies errors.IsNotSupported.",
 		check:    checkReadOnly,
 	}, {
+		name:     "WhatIsAttachedIsWell",
+		contract: "A FilesystemChecker says of filesystems that are as they were attached, also by a caller before this one, that nothing has become of them, and changes nothing.",
+		only:     storage.StorageKindFilesystem,
+		check:    checkChecking,
+	}, {
 		name:     "DetachIsIdempotent",
 		contract: "Detaching what is not attached there, or does not exist any more, is a success.",
 		check:    checkDetachIsIdempotent,

@@ -55,12 +55,17 @@ type source interface {
 	owning() ownerLister
 	// tagging returns the source's way to replace tags, nil where it has none.
 	tagging() tagger
+	// checking returns the source's way to look at what is attached, nil where it has none.
+	checking() checker
 	// concurrent returns the capability to take calls at once, nil where it is
 	// not there.
 	concurrent() storage.ConcurrentSource
 	// argumentsChanged names the calls that have changed their arguments.
 	argumentsChanged() []string
 }
+
+// checker looks at what is attached, by its ids.
+type checker func(ctx envcontext.ProviderCallContext, ids []string) ([]error, error)
 
 // importer takes over the storage with an id, and returns what it has then.
 type importer func(ctx envcontext.ProviderCallContext, id string, resourceTags map[string]string) (info, error)
@@ -313,6 +318,8 @@ func (s *volumes) tagging() tagger {
 	}
 }
 
+func (s *volumes) checking() checker { return nil }
+
 func (s *volumes) concurrent() storage.ConcurrentSource {
 	c, _ := s.VolumeSource.(storage.ConcurrentSource)
 	return c
@@ -386,6 +393,16 @@ func (s *filesystems) tagging() tagger {
 	}
 	return func(ctx envcontext.ProviderCallContext, tags []storage.ObjectTags) ([]error, error) {
 		return bulk(&s.caller, "TagFilesystems", tagger.TagFilesystems, ctx, tags, cloneObjectTags, itself)
+	}
+}
+
+func (s *filesystems) checking() checker {
+	checker, ok := s.FilesystemSource.(storage.FilesystemChecker)
+	if !ok {
+		return nil
+	}
+	return func(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+		return bulk(&s.caller, "CheckFilesystems", checker.CheckFilesystems, ctx, ids, itself, itself)
 	}
 }
 

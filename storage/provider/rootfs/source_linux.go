@@ -383,6 +383,10 @@ func (f *filesystem) Attach(path string, readOnly bool) (string, error) {
 	return dir.Path(), nil
 }
 
+func (f *filesystem) Unmounted(from string) error {
+	return object.Unmounted(from)
+}
+
 func (f *filesystem) Remark() string {
 	if f.unenforced == "" {
 		return ""

@@ -243,6 +243,10 @@ func (f *filesystem) Attach(path string, readOnly bool) (string, error) {
 	return path, errors.Trace(f.call.Attach(f, path, readOnly))
 }
 
+func (f *filesystem) Unmounted(from string) error {
+	return errors.Errorf("contents lost: it was unmounted from %s; attach it again to have an empty one", from)
+}
+
 func (f *filesystem) Remark() string {
 	if !f.isNew {
 		return ""

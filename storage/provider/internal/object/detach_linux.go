@@ -133,7 +133,7 @@ func (c *MountCall) putBack(l leaving) error {
 		return errors.Trace(err)
 	}
 	defer target.Close()
-	if err := c.noteMount(l, l.kept.UniqueID); err != nil {
+	if err := c.noteMount(l, l.Placement().ReadOnly, l.kept.UniqueID); err != nil {
 		return errors.Trace(err)
 	}
 	return errors.Trace(l.kept.Attach(target))

@@ -28,6 +28,8 @@ type Filesystem interface {
 	// Attach makes the filesystem usable at a path, one that it chooses if the
 	// path is empty, and returns the path.
 	Attach(path string, readOnly bool) (string, error)
+	// Unmounted is the error of one that somebody has unmounted from where it was attached.
+	Unmounted(from string) error
 	// Remark is what there is to say of it once it is attached or resized.
 	Remark() string
 	// Resize makes it so many bytes large, unless it is larger, and returns how
@@ -213,6 +215,22 @@ func (s *FilesystemSource) ResizeFilesystems(ctx envcontext.ProviderCallContext,
 		results[i].FilesystemInfo = &storage.FilesystemInfo{FilesystemId: p.FilesystemId, Size: sizes[i] >> 20}
 	}
 	return results, nil
+}
+
+// CheckFilesystems implements [storage.FilesystemChecker].
+func (s *FilesystemSource) CheckFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	c, err := s.Begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "looking at filesystems")
+	}
+	defer c.End()
+	return EachAtOnce(ctx, ids, Itself, func(id string) error {
+		f, err := s.mustLoad(c, id)
+		if err != nil {
+			return errors.Trace(err)
+		}
+		return errors.Trace(c.CheckAttached(f, f.Unmounted))
+	}), nil
 }
 
 // ListFilesystemOwners implements [storage.FilesystemOwnerLister].

@@ -26,6 +26,9 @@ type Placement struct {
 	// outermost first.
 	MadeDirs []string `json:"made-dirs,omitempty"`
 
+	// ReadOnly says how it was mounted.
+	ReadOnly bool `json:"read-only,omitempty"`
+
 	// Mark is that of the directory of records for which it was mounted, and MountID
 	// the unique ID of the mount, 0 where the kernel has none, in the mount namespace
 	// of that inode number: another namespace has copies of the mount, with IDs of
@@ -245,7 +248,7 @@ func (c *MountCall) Attach(f Mountable, path string, readOnly bool) error {
 		return errors.Trace(err)
 	}
 	defer mounted.Close()
-	if err := c.noteMount(f, mounted.UniqueID); err != nil {
+	if err := c.noteMount(f, readOnly, mounted.UniqueID); err != nil {
 		return errors.Trace(err)
 	}
 	crash.At("mounted nowhere yet")
@@ -264,16 +267,16 @@ func (c *MountCall) Attach(f Mountable, path string, readOnly bool) error {
 
 // noteMount records which mount is the filesystem's. A power cut that takes the record
 // back takes the mount too.
-func (c *MountCall) noteMount(f Mountable, uniqueID func() (uint64, error)) error {
+func (c *MountCall) noteMount(f Mountable, readOnly bool, uniqueID func() (uint64, error)) error {
 	id, err := uniqueID()
 	if err != nil {
 		return errors.Trace(err)
 	}
 	place := f.Placement()
-	if place.Mark == c.Mark && place.MountID == id && place.MountNamespace == c.namespace {
+	if place.Mark == c.Mark && place.MountID == id && place.MountNamespace == c.namespace && place.ReadOnly == readOnly {
 		return nil
 	}
-	place.Mark, place.MountID, place.MountNamespace = c.Mark, id, c.namespace
+	place.Mark, place.MountID, place.MountNamespace, place.ReadOnly = c.Mark, id, c.namespace, readOnly
 	return errors.Trace(f.Note())
 }
 
@@ -298,7 +301,7 @@ func (c *MountCall) adopt(f Mountable, at *Found, readOnly bool) error {
 			return errors.Trace(err)
 		}
 	}
-	return errors.Trace(c.noteMount(f, at.Target.UniqueID))
+	return errors.Trace(c.noteMount(f, readOnly, at.Target.UniqueID))
 }
 
 // Leave gives up a mount point at which the filesystem is not mounted any more.

@@ -252,3 +252,18 @@ func (t *FilesystemTest) CheckSize(path string, mib uint64) {
 		t.Errorf("it shows %d bytes, %v", st.Blocks*uint64(st.Bsize), err)
 	}
 }
+
+// CheckBecame checks what a source says has become of an attached filesystem: each of the words,
+// or, without any, nothing.
+func CheckBecame(t *testing.T, source storage.FilesystemSource, id string, words ...string) {
+	t.Helper()
+	results, err := source.(storage.FilesystemChecker).CheckFilesystems(envcontext.New(context.Background()), []string{id})
+	switch {
+	case err != nil || len(results) != 1:
+		t.Fatalf("looking at %s: %v, %v", id, results, err)
+	case len(words) > 0:
+		CheckError(t, results[0], false, words...)
+	case results[0] != nil:
+		t.Errorf("it is as it was attached: %v", results[0])
+	}
+}

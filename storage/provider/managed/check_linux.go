@@ -1,0 +1,57 @@
+package managed
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/juju/errors"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+)
+
+// CheckFilesystems implements [storage.FilesystemChecker].
+func (s *source) CheckFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "looking at filesystems")
+	}
+	defer c.End()
+	return object.EachAtOnce(ctx, ids, object.Itself, c.check), nil
+}
+
+// check returns what has become of an attached filesystem, nil where it is as it was.
+func (c *call) check(id string) error {
+	f, err := c.loadMade(id)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer f.close()
+	if f.rec.MountPoint == "" {
+		return nil
+	}
+	if err := f.locate(); err != nil {
+		return errors.Trace(err)
+	}
+	if err := c.CheckAttached(f, object.Unmounted); err != nil {
+		return errors.Trace(err)
+	}
+	return f.checkErrors()
+}
+
+// checkErrors returns an error for an ext4 in which the kernel has found errors, then or
+// earlier. Others shut down when they find any.
+func (f *filesystem) checkErrors() error {
+	if f.rec.Type != "ext4" || f.dev == nil {
+		return nil
+	}
+	count, err := os.ReadFile(fmt.Sprintf("/sys/fs/ext4/%s/errors_count", f.dev.Name))
+	if err != nil {
+		return nil // there is none in some containers
+	}
+	if n := strings.TrimSpace(string(count)); n != "0" {
+		return errors.Errorf("the kernel has found %s errors in the ext4 on %s: unmount it, repair it with e2fsck -f, and attach it again", n, f.dev.Path())
+	}
+	return nil
+}

@@ -16,6 +16,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/plans"
 	"github.com/stowage-io/stowage/storage/provider"
+	"github.com/stowage-io/stowage/watcher"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
@@ -87,6 +88,11 @@ type Config struct {
 	// there is nothing to carry out. nil: plans.PlanByType.
 	Plans func(storage.DeviceType) (plans.Plan, error)
 
+	// Mounts, in a machine's scope, tells when something has been mounted or unmounted
+	// there: filesystems of a storage.FilesystemChecker are looked at then. nil: they are
+	// looked at at each resync. Package watcher/mounts has one.
+	Mounts func() (watcher.NotifyWatcher, error)
+
 	// Retry says when failed operations are tried again. Zero: see
 	// [RetryPolicy].
 	Retry RetryPolicy
@@ -136,6 +142,9 @@ func (c Config) Validate() error {
 		}
 		if c.Plans != nil {
 			return errors.NotValidf("Plans with an environment Scope")
+		}
+		if c.Mounts != nil {
+			return errors.NotValidf("Mounts with an environment Scope")
 		}
 	case nil:
 		return errors.NotValidf("nil Scope")

@@ -81,6 +81,16 @@ func (o filesystemOps) detach(call calling, items []plan.Item) []plan.Result {
 	}, onlyError)
 }
 
+// check looks at what is attached, where the source can do that.
+func (o filesystemOps) check(call calling, items []plan.Item) []plan.Result {
+	checker, ok := o.source.(storage.FilesystemChecker)
+	if !ok {
+		return failAll(items, nil)
+	}
+	return bulk(call, items, arguments(items, func(item plan.Item) string { return item.ID }),
+		func(ids []string) ([]error, error) { return checker.CheckFilesystems(call.ctx, ids) }, onlyError)
+}
+
 func (o filesystemOps) destroy(call calling, items []plan.Item) []plan.Result {
 	return takeAway(call, items, o.guards, storage.FilesystemDeletionGuard.ShouldDestroyFilesystem,
 		func(ids []string) ([]error, error) { return o.source.DestroyFilesystems(call.ctx, ids) },

@@ -23,6 +23,7 @@ type operations interface {
 	detach(calling, []plan.Item) []plan.Result
 	destroy(calling, []plan.Item) []plan.Result
 	resize(calling, []plan.Item) []plan.Result
+	check(calling, []plan.Item) []plan.Result
 	// owners returns whose the source's volumes or filesystems are, and false where it
 	// does not keep that.
 	owners(calling) ([]storage.OwnedObject, bool, error)
@@ -177,6 +178,8 @@ func do(call calling, source operations, items []plan.Item) []plan.Result {
 		return source.destroy(call, items)
 	case plan.Resize:
 		return source.resize(call, items)
+	case plan.Check:
+		return source.check(call, items)
 	}
 	return failAll(items, errors.NotSupportedf("operation %s", call.batch.Op))
 }

@@ -67,10 +67,14 @@ func (l *loop) watchEnviron() (reply, error) {
 	var devices <-chan struct{}
 	var planned <-chan []params.MachineStorageId
 	var formats <-chan []string
+	var mounts <-chan struct{}
 	if machine, ok := l.config.machine(); ok {
 		devices = start(started, "block devices", func() (watcher.NotifyWatcher, error) {
 			return l.config.Volumes.WatchBlockDevices(machine)
 		})
+		if l.config.Mounts != nil {
+			mounts = start(started, "mounts", l.config.Mounts)
+		}
 		if accessor, ok := l.config.formats(); ok {
 			formats = start(started, "formats", accessor.WatchFormats)
 		}
@@ -91,6 +95,7 @@ func (l *loop) watchEnviron() (reply, error) {
 		l.watches.retries = retries
 		l.watches.formats = formats
 		l.watches.blockDevices = devices
+		l.watches.mounts = mounts
 		l.watches.plans = planned
 	}, nil
 }

@@ -11,7 +11,7 @@ import (
 
 // TimeLimits says how long calls of a provider may take, by what they do; 0: as long as they
 // take. They count from when the call is given to its source, waiting for a
-// [storage.RateLimiter] included.
+// [storage.RateLimiter] included. Attach is also that of looking at what is attached.
 //
 // When a call reaches its limit, its context is cancelled. A call that returns with the error
 // of its context may have done something: its operations are repeated, as after
@@ -27,7 +27,7 @@ func (l TimeLimits) of(op plan.Op) time.Duration {
 	switch op {
 	case plan.Create:
 		return l.Create
-	case plan.Attach:
+	case plan.Attach, plan.Check:
 		return l.Attach
 	case plan.Detach:
 		return l.Detach

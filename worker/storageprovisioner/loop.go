@@ -78,6 +78,7 @@ type watches struct {
 
 	environ               <-chan struct{}
 	blockDevices          <-chan struct{}
+	mounts                <-chan struct{}
 	volumes               <-chan []string
 	filesystems           <-chan []string
 	volumeAttachments     <-chan []params.MachineStorageId
@@ -180,6 +181,12 @@ func (l *loop) serve() error {
 				return l.closed("block devices")
 			}
 			l.core.DevicesChanged()
+
+		case _, ok := <-l.watches.mounts:
+			if !ok {
+				return l.closed("mounts")
+			}
+			l.core.CheckAttached()
 
 		case ids, ok := <-l.watches.volumes:
 			if !ok {
@@ -459,7 +466,7 @@ func (l *loop) taken(h handed) {
 func (l *loop) log(h handed) {
 	var failed complaints
 	for _, result := range h.results {
-		if result.Err != nil {
+		if result.Err != nil && !l.core.IsToldAmiss(result) {
 			failed.add(result.Key, result.Err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/stowage-io/stowage/environs/envcontext"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/plans"
+	"github.com/stowage-io/stowage/watcher"
 	"github.com/stowage-io/stowage/worker"
 )
 
@@ -53,6 +54,7 @@ type MachineManifoldConfig struct {
 	StorageDir         string
 	ManagedFilesystems func(storage.BackingDevices) storage.FilesystemSource
 	Plans              func(storage.DeviceType) (plans.Plan, error)
+	Mounts             func() (watcher.NotifyWatcher, error)
 }
 
 // EnvironManifoldConfig is what an environment's storage provisioner is made of,
@@ -167,6 +169,7 @@ func (c MachineManifoldConfig) workerConfig(accessors Accessors) Config {
 	config.StorageDir = c.StorageDir
 	config.ManagedFilesystems = c.ManagedFilesystems
 	config.Plans = c.Plans
+	config.Mounts = c.Mounts
 	return config
 }
 

@@ -33,6 +33,10 @@ func (o planOps) resize(_ calling, items []plan.Item) []plan.Result {
 	return failAll(items, errors.NotSupportedf("growing attachment plans"))
 }
 
+func (o planOps) check(_ calling, items []plan.Item) []plan.Result {
+	return failAll(items, errors.NotSupportedf("looking at attachment plans"))
+}
+
 func (o planOps) owners(calling) ([]storage.OwnedObject, bool, error) { return nil, false, nil }
 
 func (o planOps) attach(call calling, items []plan.Item) []plan.Result {

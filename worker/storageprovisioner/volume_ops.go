@@ -112,6 +112,10 @@ func (o volumeOps) destroy(call calling, items []plan.Item) []plan.Result {
 		func(ids []string) ([]error, error) { return o.source.ReleaseVolumes(call.ctx, ids) })
 }
 
+func (o volumeOps) check(_ calling, items []plan.Item) []plan.Result {
+	return failAll(items, errors.NotSupportedf("looking at volumes"))
+}
+
 func (o volumeOps) owners(call calling) ([]storage.OwnedObject, bool, error) {
 	lister, ok := o.source.(storage.VolumeOwnerLister)
 	if !ok {

@@ -164,6 +164,8 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 			return Detach, s
 		}
 		return Detach, nil
+	case e.attached && e.recorded && e.unchecked:
+		return Check, nil
 	case e.attached && e.recorded || class == Static || e.args() == nil:
 		return None, nil
 	}

@@ -118,6 +118,9 @@ type entity struct {
 	// tried says that an attempt to make it has ended since it was last to be read: what
 	// the state tells of attempts is older.
 	tried bool
+	// unchecked says of what is attached that it is to be looked at, and amiss that it was
+	// found not to be as it was attached.
+	unchecked, amiss bool
 	// stalled says whether, and why, the operation waits for a change.
 	stalled stall
 }

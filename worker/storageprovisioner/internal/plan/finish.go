@@ -95,6 +95,8 @@ func (c *Core) makeRoom(results []Result) {
 
 func (c *Core) finish(e *entity, r *Result) {
 	switch {
+	case e.op == Check:
+		c.checked(e, r)
 	case r.Err == nil && !r.Deferred:
 		c.attachedBefore(e, r)
 		e.unresolved = false
@@ -107,6 +109,30 @@ func (c *Core) finish(e *entity, r *Result) {
 		c.fail(e, r)
 	}
 	c.wake(e)
+}
+
+// checked takes in whether what was attached still is as it was attached. It is not attached
+// again before a user asks for that: who has taken it away may have had a reason, and what
+// was in it may be lost.
+func (c *Core) checked(e *entity, r *Result) {
+	e.work.item = nil
+	switch {
+	case e.life != Alive, r.Unknown, r.Untried, c.IsToldAmiss(*r):
+	case r.Err != nil:
+		e.amiss = true
+		c.status(e, status.Error, r.Err.Error())
+	case e.amiss:
+		e.amiss = false
+		c.rest(e, attached, e.storage.remark())
+	}
+	c.leaveOff(e)
+}
+
+// IsToldAmiss reports whether a result says of what is attached that something is wrong with it,
+// which users have been told already.
+func (c *Core) IsToldAmiss(r Result) bool {
+	e := c.find(r.Key)
+	return e != nil && e.op == Check && e.amiss && r.Err != nil && e.storage.told == unrest && e.storage.message() == r.Err.Error()
 }
 
 // attachedBefore has the attachment of a created volume looked into if an attempt before this
@@ -388,7 +414,7 @@ func (c *Core) Published(s Subject, err error) {
 // took takes in that the state has taken what there is of an entity.
 func (c *Core) took(e *entity, r *Result) {
 	c.refresh(e)
-	e.recorded = true
+	e.recorded, e.amiss = true, false
 	if r.Size > 0 {
 		e.size = r.Size
 	}

@@ -77,6 +77,8 @@ type world struct {
 	// could not read.
 	attached map[plan.Key]bool
 	unread   map[plan.Key]bool
+	// amiss is what is not as it was attached, by the last look.
+	amiss map[plan.Key]bool
 	// statuses are those that were set last.
 	statuses map[plan.Key]plan.Status
 }
@@ -195,6 +197,7 @@ func (w *world) restart() {
 	w.seen = make(map[string]uint64)
 	w.tracked = make(map[string]bool)
 	w.attached = make(map[plan.Key]bool)
+	w.amiss = make(map[plan.Key]bool)
 	w.unread = make(map[plan.Key]bool)
 	w.limits = make(map[plan.Source]int)
 	threshold := w.random.IntN(2) * 8
@@ -608,6 +611,12 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 	if e != nil && e.class != plan.Ours {
 		w.fatalf("%s of %s, which is not ours", op, key)
 	}
+	if op == plan.Check {
+		if e != nil && !w.attached[key] && !w.dropped[key.ID] {
+			w.fatalf("look at %s, which this worker has not attached", key)
+		}
+		return
+	}
 	a, background := w.background[key]
 	doubted := op == plan.Create && w.doubtful[key] && item.Repeat
 	switch {
@@ -765,6 +774,10 @@ func (w *world) finish() {
 	var results []plan.Result
 	broken := w.chance(8)
 	for _, item := range batch.Items {
+		if batch.Op == plan.Check {
+			results = append(results, w.look(item, broken))
+			continue
+		}
 		if broken {
 			results = append(results, w.doubt(batch.Op, item))
 			continue
@@ -799,6 +812,41 @@ func (w *world) finish() {
 		}
 	}
 	w.core.Finished(batch.Source, results)
+}
+
+// look has the provider look at what is attached: it may be as it was attached, or not, or could
+// not be looked at.
+func (w *world) look(item plan.Item, broken bool) plan.Result {
+	delete(w.running, item.Key)
+	r := plan.Result{Key: item.Key, Unknown: broken}
+	switch {
+	case broken:
+		r.Err = errors.New("unknown")
+	case w.chance(3):
+		r.Err = errors.New("it was unmounted")
+		w.amiss[item.Key] = true
+	default:
+		delete(w.amiss, item.Key)
+	}
+	w.logf("look at %s: %v", item.Key, r.Err)
+	return r
+}
+
+// retry has a user ask for something to be tried again: what is not as it was attached is
+// attached again.
+func (w *world) retry() {
+	keys := sorted(w.entities)
+	if len(keys) == 0 {
+		return
+	}
+	key := keys[w.random.IntN(len(keys))].Storage()
+	w.logf("retry %s", key)
+	for _, a := range w.of(key.ID, plan.FilesystemAttachment) {
+		if key.Kind == plan.Filesystem && w.amiss[a] {
+			delete(w.attached, a)
+		}
+	}
+	w.core.Retry(key)
 }
 
 // doubt has an operation fail in a way that tells nothing of whether it was done.
@@ -1058,7 +1106,12 @@ func (w *world) plan(key plan.Key) {
 // surroundings change: machines come up, devices appear and vanish, time passes,
 // the environment's configuration changes, other workers work, all is read again.
 func (w *world) surroundings() {
-	switch w.random.IntN(7) {
+	switch w.random.IntN(9) {
+	case 8:
+		w.logf("mounts change")
+		w.core.CheckAttached()
+	case 7:
+		w.retry()
 	case 6:
 		w.resynced = true
 		w.core.Resync()

@@ -118,11 +118,13 @@ const (
 	Detach
 	Attach
 	Resize
+	// Check looks whether what is attached still is as it was attached.
+	Check
 
 	ops
 )
 
-var opNames = [...]string{"none", "remove", "destroy", "create", "detach", "attach", "resize"}
+var opNames = [...]string{"none", "remove", "destroy", "create", "detach", "attach", "resize", "check"}
 
 func (o Op) String() string {
 	return opNames[o]

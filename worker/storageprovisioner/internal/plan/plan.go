@@ -432,7 +432,23 @@ func (c *Core) Retry(key Key) {
 	}
 	c.retry(s)
 	for a := s.attachments.first; a != nil; a = a.next {
+		if a.amiss {
+			// What it takes to attach it has been forgotten.
+			a.amiss, a.attached = false, false
+			c.read(a)
+		}
 		c.retry(a)
+	}
+}
+
+// CheckAttached has all filesystems looked at that this worker has attached: they may have been
+// unmounted, or covered, by others.
+func (c *Core) CheckAttached() {
+	for _, e := range slices.Clone(c.all) {
+		if e.kind == FilesystemAttachment && e.attached {
+			e.unchecked = true
+			c.settle(e)
+		}
 	}
 }
 
@@ -476,6 +492,7 @@ func (c *Core) Resync() {
 		}
 		c.settle(e)
 	}
+	c.CheckAttached()
 	c.DevicesChanged()
 	for _, tag := range slices.Sorted(maps.Keys(c.hosts)) {
 		switch h := c.hosts[tag]; {

@@ -1,0 +1,192 @@
+package storageprovisioner_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/juju/errors"
+	"github.com/juju/names/v5"
+	gc "gopkg.in/check.v1"
+
+	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/life"
+	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/testing/watchertest"
+	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/worker/storageprovisioner"
+)
+
+// checkSuite has a machine's worker, told of mounts, with filesystems of the source and on a
+// volume attached.
+type checkSuite struct {
+	baseSuite
+	mounts  *watchertest.Notify
+	retries *watchertest.Strings
+	// amiss is what has become of each filesystem: nothing, until a test says so.
+	amiss atomic.Pointer[string]
+	a, b  string
+	// onB is the attachment of b.
+	onB params.MachineStorageId
+}
+
+var _ = gc.Suite(&checkSuite{})
+
+func (s *checkSuite) SetUpTest(c *gc.C) {
+	s.baseSuite.SetUpTest(c)
+	s.addMachine("0", "instance-0")
+	s.amiss.Store(nil)
+	check := func(string) error {
+		if what := s.amiss.Load(); what != nil {
+			return errors.New(*what)
+		}
+		return nil
+	}
+	s.source.Options.CheckFilesystem, s.managed.Options.CheckFilesystem = check, check
+	s.source.Options.Remark = func(id string) string { return id + " is small" }
+
+	cfg := s.config(c, true)
+	s.mounts, s.retries = watchertest.New(struct{}{}), watchertest.New[[]string]()
+	cfg.Mounts = func() (watcher.NotifyWatcher, error) { return s.mounts, nil }
+	cfg.Life = retriable{cfg.Life, s.retries}
+	cfg.ResyncInterval = time.Hour
+	s.start(c, cfg)
+	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
+	s.backedFilesystem(c, "0", "7")
+	s.a, s.b = "filesystem-0", "filesystem-1"
+	_, s.onB = s.addMount("1", "dynamic", "")
+	s.filesystemsChanged(c, "1")
+	s.filesystemAttachmentsChanged(c, "machine-0", "1")
+	s.barrier(c)
+	s.checkStatus(c, "attached", "", "fs-1 is small")
+}
+
+// checkStatus checks the statuses of both filesystems.
+func (s *checkSuite) checkStatus(c *gc.C, want string, messages ...string) {
+	for i, tag := range []string{s.a, s.b} {
+		got := s.state.Status(tag)
+		c.Check(string(got.Status)+": "+got.Info, gc.Equals, want+": "+messages[i%len(messages)], gc.Commentf("%s", tag))
+	}
+}
+
+// attachments counts the calls that attach filesystems.
+func (s *checkSuite) attachments() int {
+	return s.Count("AttachFilesystems") + s.Count("managed.AttachFilesystems")
+}
+
+func (s *checkSuite) mounted(c *gc.C) {
+	s.mounts.Deliver(c, struct{}{})
+	s.barrier(c)
+}
+
+func (s *checkSuite) becomes(what string) { s.amiss.Store(&what) }
+
+func (s *checkSuite) TestWhatIsTakenAwayIsToldAndNotAttachedAgain(c *gc.C) {
+	s.becomes("it was unmounted")
+	s.mounted(c)
+	s.checkStatus(c, "error", "it was unmounted")
+	set := s.Count("SetStatus")
+	s.mounted(c)
+	c.Check(s.Count("SetStatus"), gc.Equals, set, gc.Commentf("the same was told again"))
+	told := slices.DeleteFunc(s.log.warned(), func(line string) bool {
+		return !strings.Contains(line, "filesystem attachment 1 on machine-0: it was unmounted")
+	})
+	c.Check(told, gc.HasLen, 1)
+
+	s.becomes("contents lost")
+	s.mounted(c)
+	s.checkStatus(c, "error", "contents lost")
+
+	s.amiss.Store(nil)
+	s.mounted(c)
+	s.checkStatus(c, "attached", "", "fs-1 is small")
+	c.Check(s.attachments(), gc.Equals, 2)
+}
+
+func (s *checkSuite) TestItIsAttachedAgainOnRequest(c *gc.C) {
+	s.becomes("it was unmounted")
+	s.mounted(c)
+	s.amiss.Store(nil)
+	s.retries.Deliver(c, []string{s.a})
+	s.retries.Deliver(c, []string{s.b})
+	s.barrier(c)
+	c.Check(s.attachments(), gc.Equals, 4)
+	s.checkStatus(c, "attached", "", "fs-1 is small")
+
+	// What is as it was attached is not attached again.
+	s.retries.Deliver(c, []string{s.a})
+	s.barrier(c)
+	c.Check(s.attachments(), gc.Equals, 4)
+}
+
+// What nobody tells of is seen at the next resync. That a config has changed is no reason to
+// attach it again.
+func (s *checkSuite) TestItIsLookedAtAtEachResync(c *gc.C) {
+	s.becomes("it is read-only")
+	s.fed.EnvironConfig.Deliver(c, struct{}{})
+	s.barrier(c)
+	s.checkStatus(c, "attached", "", "fs-1 is small")
+	s.advance(c, time.Hour)
+	s.barrier(c)
+	s.checkStatus(c, "error", "it is read-only")
+	s.fed.EnvironConfig.Deliver(c, struct{}{})
+	s.advance(c, time.Hour)
+	s.barrier(c)
+	s.checkStatus(c, "error", "it is read-only")
+	c.Check(s.attachments(), gc.Equals, 2)
+}
+
+// That they cannot be looked at says nothing of them.
+func (s *checkSuite) TestCallThatFailsChangesNothing(c *gc.C) {
+	s.source.FailCall("CheckFilesystems", errors.New("boom"))
+	s.managed.FailCall("CheckFilesystems", errors.New("boom"))
+	s.mounted(c)
+	s.checkStatus(c, "attached", "", "fs-1 is small")
+}
+
+func (s *checkSuite) TestWhatIsAmissIsDetached(c *gc.C) {
+	s.becomes("it was unmounted")
+	s.mounted(c)
+	s.setLife(s.onB, life.Dying)
+	s.filesystemAttachmentsChanged(c, "machine-0", "1")
+	s.Next(c, "DetachFilesystems")
+	s.barrier(c)
+	c.Check(string(s.state.Status(s.b).Status), gc.Equals, "detached")
+	s.mounted(c)
+	c.Check(string(s.state.Status(s.b).Status), gc.Equals, "detached")
+}
+
+// What is being detached is not looked at, nor is anything while it is looked at detached.
+func (s *checkSuite) TestLookingAndDetachingDoNotMeet(c *gc.C) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	s.source.OnCall("CheckFilesystems", func(context.Context) error {
+		close(entered)
+		<-leave
+		return nil
+	})
+	s.becomes("it was unmounted")
+	s.mounts.Deliver(c, struct{}{})
+	<-entered
+	s.setLife(s.onB, life.Dying)
+	s.filesystemAttachmentsChanged(c, "machine-0", "1")
+	c.Check(s.Count("DetachFilesystems"), gc.Equals, 0)
+	close(leave)
+	s.Next(c, "DetachFilesystems")
+	s.barrier(c)
+	c.Check(string(s.state.Status(s.b).Status), gc.Equals, "detached")
+}
+
+func (s *checkSuite) TestWatcherThatEnds(c *gc.C) {
+	s.mounts.Fail(errors.New("gone"))
+	c.Check(s.waited(c), gc.ErrorMatches, "watching mounts: gone")
+}
+
+func (s *checkSuite) TestMountsOfAnEnvironment(c *gc.C) {
+	cfg := storageprovisioner.Config{
+		Scope:  names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d"),
+		Mounts: func() (watcher.NotifyWatcher, error) { return nil, nil },
+	}
+	c.Check(cfg.Validate(), gc.ErrorMatches, "Mounts with an environment Scope not valid")
+}

@@ -24,6 +24,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider"
 	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/watcher/mounts"
 	"github.com/stowage-io/stowage/worker"
 	"github.com/stowage-io/stowage/worker/diskmanager"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
@@ -114,6 +115,8 @@ func (a *agent) start(dir string) (err error) {
 			},
 			Machine:    machine,
 			StorageDir: filepath.Join(dir, "storage"),
+			// What somebody unmounts behind its back is seen at once.
+			Mounts: mounts.Watch,
 		}),
 	}))
 }

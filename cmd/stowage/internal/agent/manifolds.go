@@ -13,6 +13,7 @@ import (
 	"github.com/stowage-io/stowage/environs/config"
 	"github.com/stowage-io/stowage/state/statefile"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/watcher/mounts"
 	"github.com/stowage-io/stowage/worker/diskmanager"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
@@ -53,6 +54,7 @@ func (a *Agent) manifolds() dependency.Manifolds {
 			ManifoldConfig: a.provisioner(machineAccessors, machine.String()),
 			Machine:        machine,
 			StorageDir:     a.dir.Storage(),
+			Mounts:         mounts.Watch,
 		}),
 	}
 	if a.config.Manager {

@@ -58,7 +58,7 @@ faults: ## Make every fault happen on real devices (FAULTS=-short: a sample of t
 	@scripts/packages strace:strace mkfs.btrfs:btrfs-progs
 	cd storage/provider/faults && STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) $(SANDBOX) -tags=faults -count=1 -timeout=1h $(FAULTS)
 	STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) $(SANDBOX) -tags=faults -count=1 $(FAULTS) -run='^Test.*Steps' ./storage/provider/rootfs
-	STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) $(SANDBOX) -tags=faults -count=1 $(FAULTS) -run='^TestManagedHangsAlone$$' ./storage/provider/managed
+	STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) $(SANDBOX) -tags=faults -count=1 $(FAULTS) -run='^(TestManagedHangsAlone|TestDeviceThatDoesNotAnswer)$$' ./storage/provider/managed
 
 uml: ## Run the tests of project quotas and of growing ext4 in user-mode Linux, where the kernel here has neither
 	scripts/uml

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/patience"
 	"github.com/stowage-io/stowage/internal/superblock/superblocktest"
 )
 
@@ -83,7 +84,7 @@ func FuzzListing(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		root := machineOf(text)
-		l := &sysfsLister{root: root, open: func(name, number string) (node, error) {
+		l := &sysfsLister{root: root, readers: patience.New(readPatience), open: func(name, number string) (node, error) {
 			if !deviceNumber.MatchString(number) || path.Join("/dev", name) != "/dev/"+name {
 				t.Errorf("opens %q as device %q", name, number)
 			}

@@ -7,10 +7,12 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/patience"
 	"github.com/stowage-io/stowage/internal/superblock"
 	"github.com/stowage-io/stowage/storage"
 )
@@ -25,7 +27,12 @@ type sysfsLister struct {
 	root  fs.FS // the root directory
 	open  func(name, number string) (node, error)
 	disks map[string]sysfsDisk
+	// readers look at disks. One that hangs holds up the others once.
+	readers *patience.Asker
 }
+
+// readPatience is how long a disk is waited for: one that sleeps may take as long to wake up.
+const readPatience = 5 * time.Second
 
 // sysfsDisk is a disk and its partitions.
 type sysfsDisk struct {
@@ -55,11 +62,12 @@ type sysfsDevice struct {
 }
 
 func newSysfsLister() *sysfsLister {
-	return &sysfsLister{root: os.DirFS("/"), open: openNode}
+	return &sysfsLister{root: os.DirFS("/"), open: openNode, readers: patience.New(readPatience)}
 }
 
 // BlockDevices implements Lister. A device that cannot be read is listed as it was
-// found last, or else without a filesystem; one that goes away meanwhile is not listed.
+// found last, or else without a filesystem; one that goes away meanwhile is not listed, nor
+// is one whose disk has never answered.
 func (l *sysfsLister) BlockDevices(changed Hint) ([]storage.BlockDevice, error) {
 	entries, err := fs.ReadDir(l.root, "sys/block")
 	if err != nil {
@@ -80,15 +88,18 @@ func (l *sysfsLister) BlockDevices(changed Hint) ([]storage.BlockDevice, error) 
 		name := entry.Name()
 		disk, known := l.disks[name]
 		if !known || changed.All || named[name] {
-			now := look{root: l.root, open: l.open}
-			found := now.disk(name)
-			if now.failure == nil {
-				disk.failures = 0
-			} else {
+			found, err := l.look(name)
+			var silent *patience.NoAnswerError
+			switch {
+			case errors.As(err, &silent):
+				unread.add(name, err)
+			case err != nil:
 				disk.failures++
-				unread.add(name, now.failure)
+				unread.add(name, err)
+			default:
+				disk.failures = 0
 			}
-			if !known || disk.failures == 0 || disk.failures > maxFailures {
+			if !known || err == nil || disk.failures > maxFailures && silent == nil {
 				disk.devices = found
 			}
 		}
@@ -100,6 +111,22 @@ func (l *sysfsLister) BlockDevices(changed Hint) ([]storage.BlockDevice, error) 
 		return result, &unread
 	}
 	return result, nil
+}
+
+// look looks at a disk and its partitions. The error says that something of them is not known.
+func (l *sysfsLister) look(name string) ([]sysfsDevice, error) {
+	type disk struct {
+		devices []sysfsDevice
+		err     error
+	}
+	found, err := patience.Ask(l.readers, name, func() disk {
+		now := look{root: l.root, open: l.open}
+		return disk{now.disk(name), now.failure}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found.devices, found.err
 }
 
 // look is one look at a disk and its partitions.

@@ -11,18 +11,24 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/patience"
 	"github.com/stowage-io/stowage/internal/superblock/superblocktest"
 	"github.com/stowage-io/stowage/storage"
 )
 
 // fakeMachine is a root directory and the contents of devices.
 type fakeMachine struct {
-	root   fstest.MapFS
+	root fstest.MapFS
+	// mu is for nodes and opened, where a look goes on while the test does.
+	mu     sync.Mutex
 	nodes  map[string]node // by name; not there: there is no medium
 	opened []string
 	lister *sysfsLister
@@ -50,7 +56,9 @@ func newFakeMachine() *fakeMachine {
 	m := &fakeMachine{root: fstest.MapFS{}, nodes: map[string]node{}, failing: map[string]error{}}
 	m.file("proc/self/mountinfo", "")
 	m.root["sys/block"] = &fstest.MapFile{Mode: fs.ModeDir}
-	m.lister = &sysfsLister{root: m, open: func(name, number string) (node, error) {
+	m.lister = &sysfsLister{root: m, readers: patience.New(readPatience), open: func(name, number string) (node, error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
 		m.opened = append(m.opened, name)
 		if err := m.failing["dev/"+name]; err != nil {
 			return nil, err
@@ -101,7 +109,7 @@ func (m *fakeMachine) remove(name string) {
 // list returns the devices by name, and the names of those opened to find them.
 func (m *fakeMachine) list(t *testing.T, changed Hint) (map[string]storage.BlockDevice, []string) {
 	t.Helper()
-	m.opened = nil
+	m.takeOpened()
 	devices, err := m.lister.BlockDevices(changed)
 	m.unread = nil
 	var unread *UnreadError
@@ -114,7 +122,16 @@ func (m *fakeMachine) list(t *testing.T, changed Hint) (map[string]storage.Block
 	for _, d := range devices {
 		result[d.DeviceName] = d
 	}
-	return result, m.opened
+	return result, m.takeOpened()
+}
+
+// takeOpened returns the names of the devices that have been opened since it was called last.
+func (m *fakeMachine) takeOpened() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	opened := m.opened
+	m.opened = nil
+	return opened
 }
 
 type fakeNode struct {
@@ -352,6 +369,58 @@ func TestListGivesUpWhatCannotBeReadForGood(t *testing.T) {
 	if got, _ := m.list(t, named); got["sda"].UUID == "" {
 		t.Errorf("got %+v", got["sda"])
 	}
+}
+
+// hungNode does not answer until it is let go.
+type hungNode struct {
+	fakeNode
+	let chan struct{}
+}
+
+// ReadAt implements [io.ReaderAt].
+func (n hungNode) ReadAt(p []byte, at int64) (int, error) {
+	<-n.let
+	return n.fakeNode.ReadAt(p, at)
+}
+
+// A disk that does not answer holds up the others once, and is listed as it was found before; one
+// that has never answered is listed when it does.
+func TestListWaitsForNobodyForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newFakeMachine()
+		m.disk("sda", "8:0", 2048)
+		m.disk("sdb", "8:16", 2048)
+		ext4 := fakeNode{Reader: superblocktest.Ext(0x4, 0x40, 0).Reader()}
+		m.nodes["sda"], m.nodes["sdb"] = ext4, ext4
+		before, _ := m.list(t, Hint{All: true})
+		if before["sda"].UUID == "" {
+			t.Fatalf("got %+v", before)
+		}
+		m.disk("sdc", "8:32", 2048)
+		hung := hungNode{ext4, make(chan struct{})}
+		become := func(n node) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.nodes["sda"], m.nodes["sdc"] = n, n
+		}
+		become(hung)
+		for look, longest := range []time.Duration{2 * readPatience, 0, 0, 0, 0, 0, 0} {
+			begun := time.Now()
+			got, _ := m.list(t, Hint{All: true})
+			if took := time.Since(begun); took != longest {
+				t.Errorf("look %d took %v", look, took)
+			}
+			if !reflect.DeepEqual(got, before) || !slices.Equal(m.unread, []string{"sda", "sdc"}) {
+				t.Errorf("look %d: got %+v, not read: %q", look, got, m.unread)
+			}
+		}
+		become(ext4)
+		close(hung.let)
+		synctest.Wait()
+		if got, _ := m.list(t, Hint{Disks: m.unread}); got["sda"].UUID == "" || got["sdc"].UUID == "" || len(m.unread) > 0 {
+			t.Errorf("once they answer: got %+v, not read: %q", got, m.unread)
+		}
+	})
 }
 
 func TestListKnowsWhatIsGone(t *testing.T) {

@@ -17,10 +17,17 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
-// findDevices looks for the devices of all filesystems of a call at once and
-// returns their paths by the UUIDs of the filesystems. A filesystem that cannot
-// be attached is passed over.
-func (c *call) findDevices(params []storage.FilesystemAttachmentParams) (map[string][]string, error) {
+// foundDevices are those that have been found on the machine.
+type foundDevices struct {
+	// byUUID are the paths of devices by the UUIDs of the filesystems on them.
+	byUUID map[string][]string
+	// silent are those that do not answer.
+	silent []string
+}
+
+// findDevices looks for the devices of all filesystems of a call at once. A filesystem that
+// cannot be attached is passed over.
+func (c *call) findDevices(params []storage.FilesystemAttachmentParams) (found foundDevices, err error) {
 	uuids := make([]string, 0, len(params))
 	minSize := int64(math.MaxInt64)
 	for _, p := range params {
@@ -29,11 +36,20 @@ func (c *call) findDevices(params []storage.FilesystemAttachmentParams) (map[str
 			minSize = min(minSize, f.rec.Size)
 		}
 	}
-	if len(uuids) == 0 {
-		return nil, nil
+	if len(uuids) > 0 {
+		found.byUUID, found.silent, err = blockdev.FindUUIDs(c, uuids, minSize, c.isBeingFormatted)
 	}
-	devices, err := blockdev.FindUUIDs(c, uuids, minSize, c.isBeingFormatted)
-	return devices, errors.Trace(err)
+	return found, errors.Trace(err)
+}
+
+// findAll returns the paths of all devices that carry one of the UUIDs, by UUID. That there are no
+// others is not known where a device does not answer: that is an error.
+func (c *call) findAll(uuids ...string) (map[string][]string, error) {
+	found, silent, err := blockdev.FindUUIDs(c, uuids, 0, c.isBeingFormatted)
+	if err == nil && len(silent) > 0 {
+		err = errors.Errorf("no telling what is on %s, which does not answer", strings.Join(silent, ", "))
+	}
+	return found, errors.Trace(err)
 }
 
 // loadMade returns a filesystem that is complete.
@@ -83,9 +99,8 @@ func (f *filesystem) volume() (names.VolumeTag, error) {
 	return volume, nil
 }
 
-// attach mounts a filesystem, or finds it mounted, and returns where. devices
-// are the paths of devices by UUID.
-func (c *call) attach(p storage.FilesystemAttachmentParams, devices map[string][]string) (string, error) {
+// attach mounts a filesystem, or finds it mounted, and returns where.
+func (c *call) attach(p storage.FilesystemAttachmentParams, on foundDevices) (string, error) {
 	unlock, err := c.lock(p.FilesystemId)
 	if err != nil {
 		return "", errors.Trace(err)
@@ -96,7 +111,7 @@ func (c *call) attach(p storage.FilesystemAttachmentParams, devices map[string][
 		return "", errors.Trace(err)
 	}
 	defer f.close()
-	if err := f.choose(devices[f.rec.UUID]); err != nil {
+	if err := f.choose(on); err != nil {
 		return "", errors.Trace(err)
 	}
 	if f.rec.Device != f.dev.Identity {
@@ -115,7 +130,11 @@ func (c *call) attach(p storage.FilesystemAttachmentParams, devices map[string][
 }
 
 // choose opens the one device that carries the filesystem.
-func (f *filesystem) choose(devices []string) error {
+func (f *filesystem) choose(among foundDevices) error {
+	devices := among.byUUID[f.rec.UUID]
+	if len(devices) == 0 && len(among.silent) > 0 {
+		return errors.Errorf("%s with UUID %s is on no block device that answers; %s does not", f.rec.Type, f.rec.UUID, strings.Join(among.silent, ", "))
+	}
 	if len(devices) == 0 {
 		// Where the machine started a moment ago, the list of devices may still be older.
 		return storage.Transient(errors.NotFoundf("block device of at least %d MiB that holds %s with UUID %s", f.rec.Size>>20, f.rec.Type, f.rec.UUID))

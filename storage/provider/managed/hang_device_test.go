@@ -3,9 +3,11 @@
 package managed
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -145,4 +147,100 @@ func TestManagedHangsAlone(t *testing.T) {
 	if err := only(source.DestroyFilesystems(ctx, []string{sourcetest.ManagedID})); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestDeviceThatDoesNotAnswer has a device hang that somebody else writes to: it does not answer
+// when all devices are looked at. Filesystems on others are attached all the same, and the one on it
+// once it answers.
+func TestDeviceThatDoesNotAnswer(t *testing.T) {
+	mt := newManagedTest(t)
+	disk := devicetest.NewDisk(t, 128<<20, "mkfs.ext4", "-q")
+	hung := mt.allocated(disk.Dir)
+	mt.Create("ext4")
+	well := devicetest.NewLoop(t, sourcetest.ManagedExt4Size)
+	wellVolume, wellTag := names.NewVolumeTag("0/7"), names.NewFilesystemTag("0/7")
+	mt.Blocks[wellVolume] = storage.BlockDevice{DeviceName: well.Name()}
+	source := mt.Source()
+	ctx := envcontext.New(t.Context())
+	created, err := source.CreateFilesystems(ctx, []storage.FilesystemParams{{Tag: wellTag, Volume: wellVolume, Provider: "loop"}})
+	if err != nil || created[0].Error != nil {
+		t.Fatal(created, err)
+	}
+
+	thaw := freeze(t, disk.Dir)
+	wrote := make(chan error, 1)
+	go func() { wrote <- writeLast(hung.Path) }()
+	read := make(chan error, 1)
+	go func() { read <- readPastCache(hung.Path) }()
+	select {
+	case err := <-read:
+		thaw()
+		<-wrote
+		t.Skipf("the device answers while it is written to: %v", err)
+	case <-time.After(time.Second):
+	}
+	attach := func(tag names.FilesystemTag, path string) error {
+		results, err := source.AttachFilesystems(ctx, []storage.FilesystemAttachmentParams{{
+			AttachmentParams: storage.AttachmentParams{Machine: names.NewMachineTag("0")},
+			Filesystem:       tag, FilesystemId: tag.String(), Path: path,
+		}})
+		if err == nil {
+			err = results[0].Error
+		}
+		return err
+	}
+	wellPath := filepath.Join(mt.Top, "well")
+	if err := attach(wellTag, wellPath); err != nil {
+		t.Errorf("attaching what is on another device: %v", err)
+	}
+	begun := time.Now()
+	if err := attach(sourcetest.ManagedTag, mt.Path()); err == nil || !strings.Contains(err.Error(), hung.Path+" does not") {
+		t.Errorf("attaching what is on a device that does not answer: %v", err)
+	} else if took := time.Since(begun); took > 4*time.Second {
+		t.Errorf("it was waited for once more: %v", took)
+	}
+	thaw()
+	if err := errors.Join(<-wrote, <-read); err != nil {
+		t.Error(err)
+	}
+	for begun := time.Now(); ; {
+		err := attach(sourcetest.ManagedTag, mt.Path())
+		if err == nil {
+			break
+		} else if time.Since(begun) > time.Minute {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{wellPath, mt.Path()} {
+		if err := unix.Unmount(path, 0); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// writeLast writes the last block of a device, past the cache, as it is.
+func writeLast(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_SYNC, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteAt(make([]byte, 4096), sourcetest.ManagedExt4Size-4096)
+	return err
+}
+
+// readPastCache reads the first block of a device from the device.
+func readPastCache(path string) error {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECT, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	block, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Munmap(block) }()
+	_, err = f.ReadAt(block, 0)
+	return err
 }

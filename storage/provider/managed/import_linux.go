@@ -109,7 +109,7 @@ func (c *call) importUUID(text string, resourceTags map[string]string) (storage.
 	if known != "" {
 		return c.importKnown(known, known == id, resourceTags)
 	}
-	devices, err := blockdev.FindUUIDs(c, []string{uuid}, 0, c.isBeingFormatted)
+	devices, err := c.findAll(uuid)
 	if err != nil {
 		return none, errors.Trace(err)
 	}

@@ -66,7 +66,7 @@ func (c *call) allDevices() (map[string][]string, error) {
 	if len(uuids) == 0 {
 		return nil, nil
 	}
-	return blockdev.FindUUIDs(c, uuids, 0, c.isBeingFormatted)
+	return c.findAll(uuids...)
 }
 
 func (f *filesystem) reidentify(devices []string, how object.Relocation) error {
@@ -127,7 +127,7 @@ func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at t
 	if at := c.Table().At(f.rec.MountPoint); at != nil && at.FSType == f.rec.Type {
 		return errors.Errorf("%s is mounted at %s: detach it first", mount.Describe(at), at.Mountpoint)
 	}
-	devices, err := blockdev.FindUUIDs(c, []string{f.rec.UUID}, 0, c.isBeingFormatted)
+	devices, err := c.findAll(f.rec.UUID)
 	if err != nil {
 		return errors.Trace(err)
 	}

@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/patience"
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
@@ -21,21 +23,24 @@ import (
 // another device is made (the paths of a multipath device, the members of a
 // mirror): they show the same superblock. One that cannot be read, or is
 // suspended, has no UUID. Devices whose numbers passOver accepts, if it is not nil, are not
-// opened.
-func FindUUIDs(ctx context.Context, uuids []string, minSize int64, passOver func(number uint64) bool) (map[string][]string, error) {
+// opened. Those that do not answer for seconds are silent: what is on them is not known.
+func FindUUIDs(ctx context.Context, uuids []string, minSize int64, passOver func(number uint64) bool) (found map[string][]string, silent []string, err error) {
 	listed, err := list()
 	if err != nil {
-		return nil, errors.Annotate(err, "listing block devices")
+		return nil, nil, errors.Annotate(err, "listing block devices")
 	}
-	found := make(map[string][]string)
+	found = make(map[string][]string)
 	for _, device := range listed {
 		if err := ctx.Err(); err != nil {
-			return nil, errors.Annotate(err, "listing block devices")
+			return nil, nil, errors.Annotate(err, "listing block devices")
 		}
 		if passOver != nil && passOver(device.dev()) {
 			continue
 		}
-		id := device.readUUID(minSize)
+		id, err := patience.Ask(readers, device.number, func() string { return device.readUUID(minSize) })
+		if err != nil {
+			silent = append(silent, device.path())
+		}
 		if id != "" && slices.Contains(uuids, id) && !device.hasHolders() {
 			found[id] = append(found[id], device.path())
 		}
@@ -43,8 +48,12 @@ func FindUUIDs(ctx context.Context, uuids []string, minSize int64, passOver func
 	for _, paths := range found {
 		slices.Sort(paths)
 	}
-	return found, nil
+	return found, silent, nil
 }
+
+// readers read devices. One whose disk hangs is waited for five seconds once: a disk that sleeps
+// may take as long to wake up.
+var readers = patience.New(5 * time.Second)
 
 // listedDevice is a block device that is not empty.
 type listedDevice struct {

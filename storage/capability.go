@@ -116,6 +116,14 @@ type FilesystemChecker interface {
 	CheckFilesystems(ctx envcontext.ProviderCallContext, filesystemIds []string) ([]error, error)
 }
 
+// VolumeChecker is an optional capability of a [VolumeSource] whose volumes others on the machine
+// can take away, or spoil, while they are attached.
+type VolumeChecker interface {
+	// CheckVolumes is for volumes what CheckFilesystems of [FilesystemChecker] is for
+	// filesystems.
+	CheckVolumes(ctx envcontext.ProviderCallContext, volumeIds []string) ([]error, error)
+}
+
 // FilesystemRemarker is an optional capability of a [FilesystemSource] that has
 // something to say about filesystems which are attached well: that a size is not
 // enforced, that what was in memory is gone.

@@ -64,8 +64,10 @@ type Options struct {
 	// Remark is the answer of storage.FilesystemRemarker and storage.VolumeRemarker;
 	// nil: nothing.
 	Remark func(id string) string
-	// CheckFilesystem is the answer of storage.FilesystemChecker for one filesystem; nil: all
-	// are as they were attached, and calls are not in the journal.
+	// CheckVolume and CheckFilesystem are the answers of storage.VolumeChecker and
+	// storage.FilesystemChecker for one volume or filesystem; nil: all are as they were
+	// attached, and calls are not in the journal.
+	CheckVolume     func(volumeId string) error
 	CheckFilesystem func(filesystemId string) error
 	// IsNewVolume is the answer of storage.NewVolumes; nil: no.
 	IsNewVolume func(volumeId string) bool
@@ -125,6 +127,7 @@ var (
 	_ storage.FilesystemDeletionGuard = (*Provider)(nil)
 	_ storage.VolumeResizer           = (*Provider)(nil)
 	_ storage.FilesystemResizer       = (*Provider)(nil)
+	_ storage.VolumeChecker           = (*Provider)(nil)
 	_ storage.FilesystemChecker       = (*Provider)(nil)
 	_ storage.FilesystemRemarker      = (*Provider)(nil)
 	_ storage.FileVolumes             = (*Provider)(nil)

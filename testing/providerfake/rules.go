@@ -67,7 +67,7 @@ func (r *Rules) begin(name, subject string) {
 		if r.isHeld(subject) {
 			r.breach("%s of %s, which is attached", name, subject)
 		}
-	case "ResizeFilesystems", "CheckFilesystems":
+	case "ResizeFilesystems", "CheckVolumes", "CheckFilesystems":
 		if !r.isHeld(subject) {
 			r.breach("%s of %s, which is not attached", name, subject)
 		}

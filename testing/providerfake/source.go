@@ -425,12 +425,21 @@ func (p *Provider) ResizeFilesystems(ctx envcontext.ProviderCallContext, params 
 		func(err error) storage.ResizeFilesystemsResult { return storage.ResizeFilesystemsResult{Error: err} })
 }
 
+// CheckVolumes is part of storage.VolumeChecker.
+func (p *Provider) CheckVolumes(ctx envcontext.ProviderCallContext, volumeIds []string) ([]error, error) {
+	return check(p, ctx, "CheckVolumes", volumeIds, subjectOfVolume, p.Options.CheckVolume)
+}
+
 // CheckFilesystems is part of storage.FilesystemChecker.
 func (p *Provider) CheckFilesystems(ctx envcontext.ProviderCallContext, filesystemIds []string) ([]error, error) {
-	if p.Options.CheckFilesystem == nil {
-		return make([]error, len(filesystemIds)), nil
+	return check(p, ctx, "CheckFilesystems", filesystemIds, subjectOfFilesystem, p.Options.CheckFilesystem)
+}
+
+func check(p *Provider, ctx envcontext.ProviderCallContext, name string, ids []string, subject func(string) string, one func(string) error) ([]error, error) {
+	if one == nil {
+		return make([]error, len(ids)), nil
 	}
-	return batch(p, ctx, "CheckFilesystems", filesystemIds, subjectOfFilesystem, p.Options.CheckFilesystem, itself)
+	return batch(p, ctx, name, ids, subject, one, itself)
 }
 
 // checkResize returns why what has that id cannot grow, if it cannot.

@@ -138,6 +138,26 @@ func (s *checkSuite) TestItIsLookedAtAtEachResync(c *gc.C) {
 	c.Check(s.attachments(), gc.Equals, 2)
 }
 
+// Volumes are looked at at each resync, and not when mounts change.
+func (s *checkSuite) TestVolumesAreLookedAtAtEachResync(c *gc.C) {
+	v, a := s.addVolumeOn("machine-0", "3", "dynamic")
+	s.volumesChanged(c, "3")
+	s.volumeAttachmentsChanged(c, "machine-0", "3")
+	s.barrier(c)
+	s.source.Options.CheckVolume = func(string) error { return errors.New("its loop device was detached") }
+	s.mounted(c)
+	c.Check(s.state.Status(v).Status, gc.Equals, "attached")
+	s.advance(c, time.Hour)
+	s.barrier(c)
+	c.Check(s.state.Status(v).Status, gc.Equals, "error")
+	c.Check(s.state.Status(v).Info, gc.Equals, "its loop device was detached")
+	before := len(s.About(v+" "+a.MachineTag, "AttachVolumes"))
+	s.retries.Deliver(c, []string{v})
+	s.barrier(c)
+	c.Check(s.About(v+" "+a.MachineTag, "AttachVolumes"), gc.HasLen, before+1)
+	c.Check(s.state.Status(v).Status, gc.Equals, "attached")
+}
+
 // That they cannot be looked at says nothing of them.
 func (s *checkSuite) TestCallThatFailsChangesNothing(c *gc.C) {
 	s.source.FailCall("CheckFilesystems", errors.New("boom"))

@@ -89,8 +89,9 @@ type Config struct {
 	Plans func(storage.DeviceType) (plans.Plan, error)
 
 	// Mounts, in a machine's scope, tells when something has been mounted or unmounted
-	// there: filesystems of a storage.FilesystemChecker are looked at then. nil: they are
-	// looked at at each resync. Package watcher/mounts has one.
+	// there: filesystems of a storage.FilesystemChecker are looked at then, and not only at
+	// each resync, as volumes of a storage.VolumeChecker are. nil: nobody tells. Package
+	// watcher/mounts has one.
 	Mounts func() (watcher.NotifyWatcher, error)
 
 	// Retry says when failed operations are tried again. Zero: see

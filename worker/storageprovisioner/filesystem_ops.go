@@ -81,14 +81,9 @@ func (o filesystemOps) detach(call calling, items []plan.Item) []plan.Result {
 	}, onlyError)
 }
 
-// check looks at what is attached, where the source can do that.
 func (o filesystemOps) check(call calling, items []plan.Item) []plan.Result {
-	checker, ok := o.source.(storage.FilesystemChecker)
-	if !ok {
-		return failAll(items, nil)
-	}
-	return bulk(call, items, arguments(items, func(item plan.Item) string { return item.ID }),
-		func(ids []string) ([]error, error) { return checker.CheckFilesystems(call.ctx, ids) }, onlyError)
+	checker, _ := o.source.(storage.FilesystemChecker)
+	return check(call, items, checker != nil, func(ids []string) ([]error, error) { return checker.CheckFilesystems(call.ctx, ids) })
 }
 
 func (o filesystemOps) destroy(call calling, items []plan.Item) []plan.Result {

@@ -333,6 +333,14 @@ func takeAway[G any](
 	return append(results, held...)
 }
 
+// check looks at what is attached, where the source can do that.
+func check(call calling, items []plan.Item, can bool, look func([]string) ([]error, error)) []plan.Result {
+	if !can {
+		return failAll(items, nil)
+	}
+	return bulk(call, items, arguments(items, func(item plan.Item) string { return item.ID }), look, onlyError)
+}
+
 // checkCreated returns what is wrong with how a provider names what it has made, if
 // anything: a result without a tag is about what was asked for.
 func checkCreated[T interface {

@@ -186,7 +186,7 @@ func (l *loop) serve() error {
 			if !ok {
 				return l.closed("mounts")
 			}
-			l.core.CheckAttached()
+			l.core.CheckMounts()
 
 		case ids, ok := <-l.watches.volumes:
 			if !ok {

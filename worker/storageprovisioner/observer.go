@@ -57,7 +57,9 @@ const (
 	DetachFilesystem  OperationKind = "detach-filesystem"
 	DestroyFilesystem OperationKind = "destroy-filesystem"
 	ResizeFilesystem  OperationKind = "resize-filesystem"
-	// CheckFilesystem looks whether what is attached still is as it was attached.
+	// CheckVolume and CheckFilesystem look whether what is attached still is as it was
+	// attached.
+	CheckVolume     OperationKind = "check-volume"
 	CheckFilesystem OperationKind = "check-filesystem"
 	// AttachPlan and DetachPlan are what a machine does to make an attached
 	// volume visible, and to undo that.
@@ -95,7 +97,7 @@ type observer struct {
 // operationKinds names the operations that an Observer is told of.
 var operationKinds = map[plan.Kind]map[plan.Op]OperationKind{
 	plan.Volume:               {plan.Create: CreateVolume, plan.Destroy: DestroyVolume, plan.Resize: ResizeVolume},
-	plan.VolumeAttachment:     {plan.Attach: AttachVolume, plan.Detach: DetachVolume},
+	plan.VolumeAttachment:     {plan.Attach: AttachVolume, plan.Detach: DetachVolume, plan.Check: CheckVolume},
 	plan.Filesystem:           {plan.Create: CreateFilesystem, plan.Destroy: DestroyFilesystem, plan.Resize: ResizeFilesystem},
 	plan.FilesystemAttachment: {plan.Attach: AttachFilesystem, plan.Detach: DetachFilesystem, plan.Check: CheckFilesystem},
 	plan.Plan:                 {plan.Attach: AttachPlan, plan.Detach: DetachPlan},

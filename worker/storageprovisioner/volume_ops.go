@@ -112,8 +112,9 @@ func (o volumeOps) destroy(call calling, items []plan.Item) []plan.Result {
 		func(ids []string) ([]error, error) { return o.source.ReleaseVolumes(call.ctx, ids) })
 }
 
-func (o volumeOps) check(_ calling, items []plan.Item) []plan.Result {
-	return failAll(items, errors.NotSupportedf("looking at volumes"))
+func (o volumeOps) check(call calling, items []plan.Item) []plan.Result {
+	checker, _ := o.source.(storage.VolumeChecker)
+	return check(call, items, checker != nil, func(ids []string) ([]error, error) { return checker.CheckVolumes(call.ctx, ids) })
 }
 
 func (o volumeOps) owners(call calling) ([]storage.OwnedObject, bool, error) {

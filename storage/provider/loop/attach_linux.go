@@ -105,7 +105,7 @@ func (c *call) keepBlocks(h *loopdev.Handle, f *os.File, size uint64) (remark st
 		return "", errors.Trace(err)
 	}
 	if why != "" {
-		remarks = append(remarks, "thick not guaranteed: "+why)
+		remarks = append(remarks, notThick+why)
 	} else if onBtrfs, err := nocow.Applies(f); err != nil {
 		return "", errors.Trace(err)
 	} else if onBtrfs {

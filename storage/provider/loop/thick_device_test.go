@@ -27,6 +27,11 @@ func (t *loopTest) remark(tag names.VolumeTag) string {
 	return t.Source.(storage.VolumeRemarker).VolumeRemark(tag.String())
 }
 
+func (t *loopTest) checkBecame(tag names.VolumeTag, words ...string) {
+	t.Helper()
+	sourcetest.CheckBecame(t.T, t.Source, tag.String(), words...)
+}
+
 // checkRemark checks that the remark on a volume has all the words, and is empty where
 // there are none.
 func (t *loopTest) checkRemark(tag names.VolumeTag, words ...string) {
@@ -289,11 +294,18 @@ func TestLoopVolumeThatSharesBlocks(t *testing.T) {
 			sourcetest.CheckDevice(t, device, "precious")
 
 			// And while it is attached.
+			lt.checkBecame(tag)
 			share()
+			if mkfs[0] == "mkfs.btrfs" {
+				lt.checkBecame(tag) // it was said when it was attached
+			} else {
+				lt.checkBecame(tag, "its space is not certain any more: it shares 4 MiB", "attach it again")
+			}
 			lt.Restart()
 			lt.Attach(tag, false)
 			check()
 			sourcetest.CheckDevice(t, device, "precious")
+			lt.checkBecame(tag)
 			lt.Detach(tag)
 			lt.checkRemark(tag)
 			if err := os.Remove(copied); err != nil {

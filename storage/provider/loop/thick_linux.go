@@ -18,6 +18,9 @@ import (
 // has its file: the file has all its blocks, shares none with another file, and is written
 // in place.
 
+// notThick begins the remark on a volume that was to be thick, and is not for certain.
+const notThick = "thick not guaranteed: "
+
 // needed returns how many bytes of space it takes to allocate a file.
 func (c *call) needed(f *os.File, size uint64) (uint64, error) {
 	missing, err := extents.Find(f, size)

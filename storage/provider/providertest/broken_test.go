@@ -199,9 +199,9 @@ var breakages = []struct {
 	{detachesWhatItTags, both("TaggingReplacesTags"), nil},
 	{adoptsForTheFormer, both("TaggingReplacesTags"), nil},
 
-	{saysThatItWasUnmounted, []string{"Filesystems/WhatIsAttachedIsWell"}, nil},
-	{looksAtTheFirst, []string{"Filesystems/WhatIsAttachedIsWell"}, nil},
-	{detachesWhatItLooksAt, []string{"Filesystems/WhatIsAttachedIsWell"}, nil},
+	{saysThatItWasUnmounted, both("WhatIsAttachedIsWell"), nil},
+	{looksAtTheFirst, both("WhatIsAttachedIsWell"), nil},
+	{detachesWhatItLooksAt, both("WhatIsAttachedIsWell"), nil},
 
 	{answersOutOfOrder, both("BulkCallsAnswerInOrder"), nil},
 	{answersTooLittle, both("BulkCallsAnswerInOrder"), nil},

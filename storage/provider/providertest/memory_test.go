@@ -863,12 +863,21 @@ func (s *memoryFilesystems) TagFilesystems(ctx envcontext.ProviderCallContext, t
 	return memoryEach(s.memorySource, ctx, tags, s.retag)
 }
 
+// CheckVolumes implements [storage.VolumeChecker].
+func (s *memoryVolumes) CheckVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return s.lookAll(ctx, ids)
+}
+
 // CheckFilesystems implements [storage.FilesystemChecker].
 func (s *memoryFilesystems) CheckFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	return s.lookAll(ctx, ids)
+}
+
+func (s *memorySource) lookAll(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
 	if s.flaw == looksAtTheFirst {
 		ids = ids[:1]
 	}
-	return memoryEach(s.memorySource, ctx, ids, s.look)
+	return memoryEach(s, ctx, ids, s.look)
 }
 
 // look says what has become of a filesystem that was attached.

@@ -104,8 +104,7 @@ func sourceRules() []sourceRule {
 		check:    checkReadOnly,
 	}, {
 		name:     "WhatIsAttachedIsWell",
-		contract: "A FilesystemChecker says of filesystems that are as they were attached, also by a caller before this one, that nothing has become of them, and changes nothing.",
-		only:     storage.StorageKindFilesystem,
+		contract: "A VolumeChecker or FilesystemChecker says of what is as it was attached, also by a caller before this one, that nothing has become of it, and changes nothing.",
 		check:    checkChecking,
 	}, {
 		name:     "DetachIsIdempotent",

@@ -318,7 +318,15 @@ func (s *volumes) tagging() tagger {
 	}
 }
 
-func (s *volumes) checking() checker { return nil }
+func (s *volumes) checking() checker {
+	checker, ok := s.VolumeSource.(storage.VolumeChecker)
+	if !ok {
+		return nil
+	}
+	return func(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+		return bulk(&s.caller, "CheckVolumes", checker.CheckVolumes, ctx, ids, itself, itself)
+	}
+}
 
 func (s *volumes) concurrent() storage.ConcurrentSource {
 	c, _ := s.VolumeSource.(storage.ConcurrentSource)

@@ -253,11 +253,20 @@ func (t *FilesystemTest) CheckSize(path string, mib uint64) {
 	}
 }
 
-// CheckBecame checks what a source says has become of an attached filesystem: each of the words,
-// or, without any, nothing.
-func CheckBecame(t *testing.T, source storage.FilesystemSource, id string, words ...string) {
+// CheckBecame checks what a source says has become of an attached volume or filesystem: each of
+// the words, or, without any, nothing.
+func CheckBecame(t *testing.T, source any, id string, words ...string) {
 	t.Helper()
-	results, err := source.(storage.FilesystemChecker).CheckFilesystems(envcontext.New(context.Background()), []string{id})
+	look := func(envcontext.ProviderCallContext, []string) ([]error, error) {
+		return nil, errors.Errorf("%T cannot look at what it has attached", source)
+	}
+	switch source := source.(type) {
+	case storage.FilesystemChecker:
+		look = source.CheckFilesystems
+	case storage.VolumeChecker:
+		look = source.CheckVolumes
+	}
+	results, err := look(envcontext.New(context.Background()), []string{id})
 	switch {
 	case err != nil || len(results) != 1:
 		t.Fatalf("looking at %s: %v, %v", id, results, err)

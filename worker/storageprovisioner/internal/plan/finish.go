@@ -126,6 +126,7 @@ func (c *Core) checked(e *entity, r *Result) {
 		c.rest(e, attached, e.storage.remark())
 	}
 	c.leaveOff(e)
+	c.wake(e.storage) // which grows while it is attached, and nothing is done about that
 }
 
 // IsToldAmiss reports whether a result says of what is attached that something is wrong with it,

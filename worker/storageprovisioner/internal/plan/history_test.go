@@ -841,8 +841,8 @@ func (w *world) retry() {
 	}
 	key := keys[w.random.IntN(len(keys))].Storage()
 	w.logf("retry %s", key)
-	for _, a := range w.of(key.ID, plan.FilesystemAttachment) {
-		if key.Kind == plan.Filesystem && w.amiss[a] {
+	for _, a := range w.of(key.ID, plan.VolumeAttachment, plan.FilesystemAttachment) {
+		if a.Storage() == key && w.amiss[a] {
 			delete(w.attached, a)
 		}
 	}
@@ -1109,7 +1109,7 @@ func (w *world) surroundings() {
 	switch w.random.IntN(9) {
 	case 8:
 		w.logf("mounts change")
-		w.core.CheckAttached()
+		w.core.CheckMounts()
 	case 7:
 		w.retry()
 	case 6:

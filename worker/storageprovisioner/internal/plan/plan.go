@@ -441,11 +441,14 @@ func (c *Core) Retry(key Key) {
 	}
 }
 
-// CheckAttached has all filesystems looked at that this worker has attached: they may have been
+// CheckMounts has all filesystems looked at that this worker has attached: they may have been
 // unmounted, or covered, by others.
-func (c *Core) CheckAttached() {
+func (c *Core) CheckMounts() { c.check(FilesystemAttachment) }
+
+// check has all looked at that this worker has attached, of some kinds of attachment.
+func (c *Core) check(kinds ...Kind) {
 	for _, e := range slices.Clone(c.all) {
-		if e.kind == FilesystemAttachment && e.attached {
+		if e.attached && slices.Contains(kinds, e.kind) {
 			e.unchecked = true
 			c.settle(e)
 		}
@@ -492,7 +495,7 @@ func (c *Core) Resync() {
 		}
 		c.settle(e)
 	}
-	c.CheckAttached()
+	c.check(VolumeAttachment, FilesystemAttachment)
 	c.DevicesChanged()
 	for _, tag := range slices.Sorted(maps.Keys(c.hosts)) {
 		switch h := c.hosts[tag]; {

@@ -1,0 +1,61 @@
+package loop
+
+import (
+	"strings"
+
+	"github.com/juju/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage/provider/internal/extents"
+	"github.com/stowage-io/stowage/storage/provider/internal/object"
+)
+
+// CheckVolumes implements [storage.VolumeChecker].
+func (s *source) CheckVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	c, err := s.begin(ctx)
+	if err != nil {
+		return nil, errors.Annotate(err, "looking at volumes")
+	}
+	defer c.End()
+	return object.EachAtOnce(ctx, ids, object.Itself, c.check), nil
+}
+
+// check returns what has become of an attached volume, nil where it is as it was.
+func (c *call) check(volumeID string) error {
+	id, rec, err := c.loadExisting(volumeID)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	device, err := c.device(id, rec)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if device == nil {
+		return errors.Errorf("its loop device %s was detached: attach it again", rec.Device)
+	}
+	// What was not thick when it was attached has been told of.
+	if rec.ReadOnly || rec.Allocation == thin || strings.Contains(c.remarks.Of(volumeID), notThick) {
+		return nil
+	}
+	f, _, err := c.openBacking(id, rec, unix.O_RDONLY)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	defer f.Close()
+	missing, err := extents.Find(f, rec.Size)
+	if err != nil {
+		return nil // where nobody can see it, it has not been promised
+	}
+	why, err := c.whyNotThick(f, rec.Size)
+	if err != nil {
+		return errors.Trace(err)
+	}
+	if why == "" && len(missing.Holes) > 0 {
+		why = "its file has given space back"
+	}
+	if why != "" {
+		return errors.Errorf("its space is not certain any more: %s; attach it again to have it made certain", why)
+	}
+	return nil
+}

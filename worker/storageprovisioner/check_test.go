@@ -138,6 +138,25 @@ func (s *checkSuite) TestItIsLookedAtAtEachResync(c *gc.C) {
 	c.Check(s.attachments(), gc.Equals, 2)
 }
 
+// Where mounts change all the time, looking at filesystems takes a fiftieth of the time.
+func (s *checkSuite) TestLooksAreAsRareAsTheyAreLong(c *gc.C) {
+	s.source.OnCall("CheckFilesystems", func(context.Context) error {
+		s.clock.Advance(time.Second)
+		return nil
+	})
+	looks := func() int { return s.Count("CheckFilesystems") }
+	s.mounted(c)
+	c.Check(looks(), gc.Equals, 1)
+	s.mounted(c)
+	s.mounted(c)
+	s.advance(c, 50*time.Second-1)
+	s.barrier(c)
+	c.Check(looks(), gc.Equals, 1)
+	s.advance(c, 1)
+	s.barrier(c)
+	c.Check(looks(), gc.Equals, 2)
+}
+
 // Volumes are looked at at each resync, and not when mounts change.
 func (s *checkSuite) TestVolumesAreLookedAtAtEachResync(c *gc.C) {
 	v, a := s.addVolumeOn("machine-0", "3", "dynamic")

@@ -61,6 +61,9 @@ type loop struct {
 	// machineChanged tells of machines whose watchers have fired.
 	machineChanged chan string
 
+	// nextLook is when filesystems may be looked at again because mounts have changed.
+	nextLook time.Time
+
 	observer observer
 	reports  <-chan chan<- map[string]any
 
@@ -95,8 +98,16 @@ type endedWatch struct {
 	machine *machineWatch
 }
 
-// resync is what the schedule gives out when all is to be read again.
-type resync struct{}
+// resync is what the schedule gives out when all is to be read again, and mountsLook when
+// filesystems are to be looked at, for mounts have changed.
+type (
+	resync     struct{}
+	mountsLook struct{}
+)
+
+// restPerLook is how many times as long as it took to look at filesystems they are not looked at
+// again for changes of mounts. A busy host mounts all the time.
+const restPerLook = 50
 
 func newLoop(config setup, tomb *tomb.Tomb, reports <-chan chan<- map[string]any) *loop {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -186,7 +197,7 @@ func (l *loop) serve() error {
 			if !ok {
 				return l.closed("mounts")
 			}
-			l.core.CheckMounts()
+			l.mountsChanged()
 
 		case ids, ok := <-l.watches.volumes:
 			if !ok {
@@ -276,11 +287,24 @@ func (l *loop) due() {
 			l.scheduleResync(now)
 			l.todo.config = max(l.todo.config, configDoubted)
 			l.core.Resync()
+		case mountsLook:
+			l.core.CheckMounts()
 		default:
 			planned = append(planned, value)
 		}
 	}
 	l.core.Due(planned)
+}
+
+// mountsChanged has filesystems looked at, now or as soon as they may be.
+func (l *loop) mountsChanged() {
+	now := l.config.Clock.Now()
+	l.core.At(now)
+	if now.Before(l.nextLook) {
+		l.schedule.Add(mountsLook{}, mountsLook{}, l.nextLook)
+	} else {
+		l.core.CheckMounts()
+	}
 }
 
 func (l *loop) scheduleResync(now time.Time) {
@@ -457,7 +481,11 @@ func (l *loop) taken(h handed) {
 	l.end(h.call)
 	l.busy--
 	l.hands[h.batch.Source].busy--
-	l.core.At(l.config.Clock.Now())
+	now := l.config.Clock.Now()
+	l.core.At(now)
+	if next := now.Add(restPerLook * h.took); h.batch.Op == plan.Check && next.After(l.nextLook) {
+		l.nextLook = next
+	}
 	l.core.Claim(h.batch.Source, h.results)
 	l.core.SetLimit(h.batch.Source, h.calls)
 	l.observer.finished(h)

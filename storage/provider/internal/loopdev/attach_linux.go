@@ -321,6 +321,10 @@ func detach(ctx context.Context, d Device, beforehand func() error, patience tim
 		// has; the kernel then does not tell of the file any more.
 		attached, err = isAttached(f, d)
 	}
+	var seq uint64
+	if err == nil && attached {
+		seq, err = diskSeq(f)
+	}
 	if err == nil && attached && beforehand != nil {
 		err = beforehand()
 	}
@@ -331,7 +335,7 @@ func detach(ctx context.Context, d Device, beforehand func() error, patience tim
 	if err != nil {
 		return errors.Annotatef(err, "detaching %s", d.Name())
 	}
-	if err := confirm(ctx, d, patience); err != nil {
+	if err := confirm(ctx, d, seq, patience); err != nil {
 		return errors.Trace(err)
 	}
 	restoreDiscards(ctx, d.Number, patience)
@@ -344,8 +348,9 @@ func clearFD(f *os.File) error {
 
 // confirm waits until the device is detached. Clearing a device that somebody
 // has open succeeds at once and only says that it shall be detached with the last
-// close. Those who do not let go in time keep it as it was.
-func confirm(ctx context.Context, d Device, patience time.Duration) error {
+// close. Those who do not let go in time keep it as it was. Its number may be somebody else's at
+// once, of whose file the kernel may have nothing to tell.
+func confirm(ctx context.Context, d Device, seq uint64, patience time.Duration) error {
 	for deadline := time.Now().Add(patience); ; {
 		f, err := openDevice(d.Number, unix.O_RDONLY)
 		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
@@ -354,6 +359,9 @@ func confirm(ctx context.Context, d Device, patience time.Duration) error {
 			return errors.Trace(err)
 		}
 		attached, err := isAttached(f, d)
+		if now, seqErr := diskSeq(f); err != nil && seqErr == nil && now != seq {
+			attached, err = false, nil
+		}
 		late := attached && (ctx.Err() != nil || time.Now().After(deadline))
 		if late {
 			err = setAutoClear(f, d.AutoClear)

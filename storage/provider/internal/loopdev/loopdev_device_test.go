@@ -308,6 +308,48 @@ func TestDeviceOnADeadFilesystemIsPassedOver(t *testing.T) {
 	}
 }
 
+// A device whose number somebody takes as soon as it is detached is detached, whatever the kernel
+// tells of the other's file.
+func TestNumberThatIsTakenAtOnce(t *testing.T) {
+	f, _ := backing(t, devicetest.Dir(t))
+	h := attach(t, f, false)
+	h.Close()
+	other, _ := backing(t, devicetest.Dir(t))
+	cleared, taken := false, false
+	err := syscalltest.Intercept(t, []int{unix.SYS_IOCTL}, func(c syscalltest.Call) syscalltest.Result {
+		switch {
+		case c.Path() != h.Path():
+		case c.Args[1] == unix.LOOP_CLR_FD:
+			cleared = true
+		case c.Args[1] == unix.LOOP_GET_STATUS64 && cleared:
+			if !taken {
+				taken = take(t, h.Number, other)
+			}
+			return syscalltest.Fail(unix.EIO)
+		}
+		return syscalltest.Pass
+	}, func() error { return Detach(context.Background(), h.Device, nil) })
+	if err != nil || !taken {
+		t.Errorf("taken: %v; detaching: %v", taken, err)
+	}
+	if taken {
+		devicetest.ClearLoop(t, filepath.Base(devicePath(h.Number)))
+	}
+}
+
+// take attaches a device of a number to a file.
+func take(t *testing.T, number int, file *os.File) bool {
+	device, err := openDevice(number, unix.O_RDWR)
+	if err == nil {
+		defer device.Close()
+		err = unix.IoctlLoopConfigure(int(device.Fd()), &unix.LoopConfig{Fd: uint32(file.Fd())})
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	return err == nil
+}
+
 // The kernel fails once to tell of a device.
 func TestDeviceThatCannotBeLookedAt(t *testing.T) {
 	f, id := backing(t, devicetest.Dir(t))

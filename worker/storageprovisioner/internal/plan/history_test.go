@@ -274,6 +274,7 @@ func (w *world) set(key plan.Key, e *entity) {
 	if e == nil {
 		delete(w.entities, key)
 		delete(w.attached, key)
+		delete(w.amiss, key)
 		delete(w.statuses, key)
 	} else {
 		w.entities[key] = e
@@ -983,6 +984,7 @@ func (w *world) clerk() {
 			}
 			e.recorded = true
 			w.attached[r.Key] = r.Key.Kind.Attachment()
+			delete(w.amiss, r.Key)
 			w.plan(r.Key)
 			return nil
 		})

@@ -20,6 +20,7 @@ type figures struct {
 	backups, restores, copiedBack                           int
 	adopted, deleted, missing, inUse                        int // storage, after a restore
 	copies, moves, losses, recovered                        int
+	meddled                                                 int // by other programs
 	commandKills                                            int // of commands while no agent runs
 	written, checked                                        int64
 	restarts                                                int
@@ -56,6 +57,7 @@ func (f *figures) write(out io.Writer, seed uint64) {
 		fmt.Sprintf("  state's disk down  %d", f.stateDowns),
 		fmt.Sprintf("  storage's disk     %d", f.dataDowns),
 		fmt.Sprintf("  both               %d", f.bothDowns),
+		fmt.Sprintf("others' doings       %d", f.meddled),
 		fmt.Sprintf("restarts             %d", f.restarts),
 		fmt.Sprintf("operations           %d: %d acknowledged, %d refused, %d cut short (%d of which had taken effect)",
 			f.operations, f.acknowledged, f.refused, f.cutShort, f.tookEffect),

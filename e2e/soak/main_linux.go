@@ -15,6 +15,9 @@
 // orphans, what was removed must be missing, a copy must leave the original alone, and no
 // storage may ever be attached with the data of another.
 //
+// Other programs of the machine unmount filesystems and mount over them, detach loop devices,
+// discard, keep copies of the mounts in a namespace of their own, and fill the storage's disk.
+//
 // The user's choices follow from a seed; when what happens does not.
 //
 // "soak one-fault" is another search on the same machine: it has one system call of the
@@ -45,7 +48,7 @@ type settings struct {
 	// disksOneIn is how many crashes there are for one of disks.
 	disksOneIn int
 	// Each of these is how many rounds there are for one event; zero: there is none.
-	restoreEvery, copyEvery, moveEvery, loseEvery int
+	restoreEvery, copyEvery, moveEvery, loseEvery, meddleEvery int
 	// keep leaves everything in place after a failure.
 	keep bool
 	// parent is where to work.
@@ -78,11 +81,12 @@ func main() {
 	flag.IntVar(&s.copyEvery, "copy-every", 25, "the data directory is copied once in so many `rounds`; 0: never")
 	flag.IntVar(&s.moveEvery, "move-every", 25, "the data directory is moved once in so many `rounds`; 0: never")
 	flag.IntVar(&s.loseEvery, "lose-every", 25, "the state is lost once in so many `rounds`; 0: never")
+	flag.IntVar(&s.meddleEvery, "meddle-every", 3, "other programs meddle once in so many `rounds`; 0: never")
 	flag.StringVar(&s.binary, "binary", "", "the `command` under test; empty: it is built")
 	flag.StringVar(&s.parent, "dir", s.parent, "where to work: a `directory` with 10 GiB of room")
 	flag.Parse()
 	if flag.NArg() > 0 || s.crashes < 1 || s.duration < 0 || s.disksOneIn < 1 ||
-		min(s.restoreEvery, s.copyEvery, s.moveEvery, s.loseEvery) < 0 {
+		min(s.restoreEvery, s.copyEvery, s.moveEvery, s.loseEvery, s.meddleEvery) < 0 {
 		fmt.Fprintln(os.Stderr, "soak: see -help")
 		os.Exit(2)
 	}

@@ -28,6 +28,7 @@ func (s *soak) events() []event {
 		{s.copyEvery, s.copyEvery / 2, s.copyDirectory},
 		{s.moveEvery, s.moveEvery * 2 / 3, s.moveDirectory},
 		{s.loseEvery, s.loseEvery * 5 / 6, s.loseState},
+		{s.meddleEvery, s.meddleEvery * 2 / 3, s.meddle},
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/stowage-io/stowage/storage/plans"
 	"github.com/stowage-io/stowage/testing/calls"
 	"github.com/stowage-io/stowage/testing/modeltest"
+	"github.com/stowage-io/stowage/watcher"
 	"github.com/stowage-io/stowage/worker"
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
@@ -310,6 +311,7 @@ func (s *manifoldSuite) TestEveryFieldOfTheWorkersConfigIsFilledIn(c *gc.C) {
 	}
 	manifold.ManifoldConfig = filled
 	manifold.Plans = plans.PlanByType
+	manifold.Mounts = func() (watcher.NotifyWatcher, error) { return nil, nil }
 	getter := stubGetter{s.state.For(names.NewMachineTag("0"))}
 	_, err := storageprovisioner.MachineManifold(manifold).Start(context.Background(), getter)
 	c.Assert(err, jc.ErrorIsNil)

@@ -109,7 +109,7 @@ func (c *Core) ungrown(e *entity) awaited {
 		}
 	}
 	for a := e.attachments.first; a != nil; a = a.next {
-		if a.attached && a.op == None && (c.options.Host == "" || c.options.Host == a.host.tag) {
+		if a.ties.has(attachedHere) && a.op == None && (c.options.Host == "" || c.options.Host == a.host.tag) {
 			return nil
 		}
 	}
@@ -164,9 +164,9 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 			return Detach, s
 		}
 		return Detach, nil
-	case e.attached && e.recorded && e.unchecked:
+	case e.ties.has(attachedHere) && e.recorded && e.ties.has(unchecked):
 		return Check, nil
-	case e.attached && e.recorded || class == Static || e.args() == nil:
+	case e.ties.has(attachedHere) && e.recorded || class == Static || e.args() == nil:
 		return None, nil
 	}
 	switch {

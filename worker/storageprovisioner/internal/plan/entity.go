@@ -95,8 +95,8 @@ type entity struct {
 	// before anything else is done about it.
 	unread unread
 	stale  bool
-	// attached says that this worker has attached it since it started.
-	attached bool
+	// ties say whether this worker has attached it, and what has become of that.
+	ties ties
 	// held says that what the entity stands on must stay: it is attached, or
 	// may be, or is being made there.
 	held bool
@@ -118,9 +118,6 @@ type entity struct {
 	// tried says that an attempt to make it has ended since it was last to be read: what
 	// the state tells of attempts is older.
 	tried bool
-	// unchecked says of what is attached that it is to be looked at, and amiss that it was
-	// found not to be as it was attached.
-	unchecked, amiss bool
 	// stalled says whether, and why, the operation waits for a change.
 	stalled stall
 }
@@ -149,6 +146,27 @@ const (
 	// sourceUnread is that, and which source provides it in any case.
 	sourceUnread
 )
+
+// ties say how something is attached, in one byte.
+type ties uint8
+
+const (
+	// attachedHere: this worker has attached it since it started.
+	attachedHere ties = 1 << iota
+	// unchecked: it is to be looked at whether it still is as it was attached.
+	unchecked
+	// amiss: it was not, by the last look.
+	amiss
+)
+
+func (t ties) has(what ties) bool { return t&what != 0 }
+
+func (t *ties) set(what ties, on bool) {
+	*t &^= what
+	if on {
+		*t |= what
+	}
+}
 
 // stall is why an operation is not tried.
 type stall uint8

@@ -119,10 +119,10 @@ func (c *Core) checked(e *entity, r *Result) {
 	switch {
 	case e.life != Alive, r.Unknown, r.Untried, c.IsToldAmiss(*r):
 	case r.Err != nil:
-		e.amiss = true
+		e.ties.set(amiss, true)
 		c.status(e, status.Error, r.Err.Error())
-	case e.amiss:
-		e.amiss = false
+	case e.ties.has(amiss):
+		e.ties.set(amiss, false)
 		c.rest(e, attached, e.storage.remark())
 	}
 	c.leaveOff(e)
@@ -133,7 +133,7 @@ func (c *Core) checked(e *entity, r *Result) {
 // which users have been told already.
 func (c *Core) IsToldAmiss(r Result) bool {
 	e := c.find(r.Key)
-	return e != nil && e.op == Check && e.amiss && r.Err != nil && e.storage.told == unrest && e.storage.message() == r.Err.Error()
+	return e != nil && e.op == Check && e.ties.has(amiss) && r.Err != nil && e.storage.told == unrest && e.storage.message() == r.Err.Error()
 }
 
 // attachedBefore has the attachment of a created volume looked into if an attempt before this
@@ -156,7 +156,7 @@ func (c *Core) succeed(e *entity, r *Result) {
 	case e.op == Resize:
 		c.stand(e, e.remark())
 	case e.op == Detach:
-		e.attached = false
+		e.ties.set(attachedHere, false)
 		if e.kind != Plan {
 			// With its plan undone a volume is still to be detached.
 			c.rest(e, detached, "")
@@ -415,11 +415,12 @@ func (c *Core) Published(s Subject, err error) {
 // took takes in that the state has taken what there is of an entity.
 func (c *Core) took(e *entity, r *Result) {
 	c.refresh(e)
-	e.recorded, e.amiss = true, false
+	e.recorded = true
+	e.ties.set(amiss, false)
 	if r.Size > 0 {
 		e.size = r.Size
 	}
-	e.attached = e.op == Attach && !(e.unmarked && e.beneath != nil && e.beneath.marked)
+	e.ties.set(attachedHere, e.op == Attach && !(e.unmarked && e.beneath != nil && e.beneath.marked))
 	if e.observed && e.life != Alive {
 		// How to remove it could not be read before it was recorded; or it was
 		// gone then, and is there anew.

@@ -237,7 +237,7 @@ func (c *Core) Unread(limit int) []Subject {
 	for i, e := range takeOut(&c.unread, n) {
 		subjects[i] = e.subject()
 		subjects[i].Unattributed = e.unread == sourceUnread
-		subjects[i].Settled = e.attached && e.op == None
+		subjects[i].Settled = e.ties.has(attachedHere) && e.op == None
 		e.unread, e.tried = nothingUnread, false
 	}
 	return subjects
@@ -432,9 +432,9 @@ func (c *Core) Retry(key Key) {
 	}
 	c.retry(s)
 	for a := s.attachments.first; a != nil; a = a.next {
-		if a.amiss {
+		if a.ties.has(amiss) {
 			// What it takes to attach it has been forgotten.
-			a.amiss, a.attached = false, false
+			a.ties.set(amiss|attachedHere, false)
 			c.read(a)
 		}
 		c.retry(a)
@@ -448,8 +448,8 @@ func (c *Core) CheckMounts() { c.check(FilesystemAttachment) }
 // check has all looked at that this worker has attached, of some kinds of attachment.
 func (c *Core) check(kinds ...Kind) {
 	for _, e := range slices.Clone(c.all) {
-		if e.attached && slices.Contains(kinds, e.kind) {
-			e.unchecked = true
+		if e.ties.has(attachedHere) && slices.Contains(kinds, e.kind) {
+			e.ties.set(unchecked, true)
 			c.settle(e)
 		}
 	}
@@ -550,9 +550,9 @@ func (c *Core) DeviceKnown(volume string, known, marked bool, size uint64) {
 		return
 	}
 	c.wake(d)
-	if e := d.mounted; e != nil && e.attached && e.unmarked && marked {
+	if e := d.mounted; e != nil && e.ties.has(attachedHere) && e.unmarked && marked {
 		// What it takes has been forgotten with the end of the last operation.
-		e.attached = false
+		e.ties.set(attachedHere, false)
 		c.read(e)
 	}
 }

@@ -186,7 +186,7 @@ func (c *Core) start(e *entity) Item {
 	}
 	c.leave(e)
 	e.phase = running
-	e.unchecked = false
+	e.ties.set(unchecked, false)
 	e.outdated = false
 	if item := e.work.item; item != nil && (e.unresolved || e.doubted()) {
 		again := *item

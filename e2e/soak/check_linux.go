@@ -330,8 +330,9 @@ func (p *problems) resources() error {
 	if p.rest == (resources{}) {
 		p.rest = now
 	}
-	// A connection may be on its way out, and hands come with their sources.
-	const more, hands = 8, 40
+	// A connection may be on its way out, hands come with their sources, and some watchers a
+	// moment after the first look. What leaks is more than that soon.
+	const more, hands = 8, 64
 	if now.descriptors > p.rest.descriptors+more || now.goroutines > p.rest.goroutines+hands {
 		p.add("the agent has %+v at rest, and had %+v in the beginning", now, p.rest)
 	}

@@ -266,6 +266,9 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 			delete(w.going, c.op+" "+c.key)
 			return nil, w.madeNothing(c.op + " ends and has made nothing")
 		}
+		// The answer to the call that began it may have been lost with the whole call: then
+		// what is asked now is what it goes on with.
+		g.call, g.by = c, in
 		return nil, storage.ErrInProgress
 	}
 	if late := w.going[attaching+" "+c.key]; late != nil && c.op == detaching {

@@ -111,8 +111,9 @@ type ResizeFilesystemsResult struct {
 type FilesystemChecker interface {
 	// CheckFilesystems looks at filesystems that are attached to this machine. It changes
 	// nothing. There is a result for each filesystem, in order: nil for one that is as it was
-	// attached, and otherwise what has become of it, and what is to be done about that. An
-	// error for the whole call says that they could not be looked at.
+	// attached. An error marked with ErrPermanent says what has become of it, and what is to be
+	// done about that. Any other error, and one for the whole call, says that it could not be
+	// looked at: that is tried again.
 	CheckFilesystems(ctx envcontext.ProviderCallContext, filesystemIds []string) ([]error, error)
 }
 

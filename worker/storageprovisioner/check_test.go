@@ -40,7 +40,7 @@ func (s *checkSuite) SetUpTest(c *gc.C) {
 	s.amiss.Store(nil)
 	check := func(string) error {
 		if what := s.amiss.Load(); what != nil {
-			return errors.New(*what)
+			return storage.Permanent(errors.New(*what))
 		}
 		return nil
 	}
@@ -163,7 +163,7 @@ func (s *checkSuite) TestVolumesAreLookedAtAtEachResync(c *gc.C) {
 	s.volumesChanged(c, "3")
 	s.volumeAttachmentsChanged(c, "machine-0", "3")
 	s.barrier(c)
-	s.source.Options.CheckVolume = func(string) error { return errors.New("its loop device was detached") }
+	s.source.Options.CheckVolume = func(string) error { return storage.Permanent(errors.New("its loop device was detached")) }
 	s.mounted(c)
 	c.Check(s.state.Status(v).Status, gc.Equals, "attached")
 	s.advance(c, time.Hour)
@@ -177,12 +177,16 @@ func (s *checkSuite) TestVolumesAreLookedAtAtEachResync(c *gc.C) {
 	c.Check(s.state.Status(v).Status, gc.Equals, "attached")
 }
 
-// That they cannot be looked at says nothing of them.
-func (s *checkSuite) TestCallThatFailsChangesNothing(c *gc.C) {
-	s.source.FailCall("CheckFilesystems", errors.New("boom"))
-	s.managed.FailCall("CheckFilesystems", errors.New("boom"))
+// That something could not be looked at says nothing of it: it is looked at again soon.
+func (s *checkSuite) TestLookThatFailsIsTriedAgain(c *gc.C) {
+	s.becomes("it was unmounted")
+	s.source.FailItem("CheckFilesystems", "filesystem-1", errors.New("no memory"))
+	s.managed.FailCall("CheckFilesystems", errors.New("no memory"))
 	s.mounted(c)
 	s.checkStatus(c, "attached", "", "fs-1 is small")
+	s.advance(c, backoff[0])
+	s.barrier(c)
+	s.checkStatus(c, "error", "it was unmounted")
 }
 
 func (s *checkSuite) TestWhatIsAmissIsDetached(c *gc.C) {

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/extents"
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
@@ -32,7 +33,7 @@ func (c *call) check(volumeID string) error {
 		return errors.Trace(err)
 	}
 	if device == nil {
-		return errors.Errorf("its loop device %s was detached: attach it again", rec.Device)
+		return storage.Permanent(errors.Errorf("its loop device %s was detached: attach it again", rec.Device))
 	}
 	// What was not thick when it was attached has been told of.
 	if rec.ReadOnly || rec.Allocation == thin || strings.Contains(c.remarks.Of(volumeID), notThick) {
@@ -44,8 +45,10 @@ func (c *call) check(volumeID string) error {
 	}
 	defer f.Close()
 	missing, err := extents.Find(f, rec.Size)
-	if err != nil {
-		return nil // where nobody can see it, it has not been promised
+	if errors.Is(err, errors.NotSupported) {
+		return nil // where it cannot be seen, it has not been promised
+	} else if err != nil {
+		return errors.Trace(err)
 	}
 	why, err := c.whyNotThick(f, rec.Size)
 	if err != nil {
@@ -55,7 +58,7 @@ func (c *call) check(volumeID string) error {
 		why = "its file has given space back"
 	}
 	if why != "" {
-		return errors.Errorf("its space is not certain any more: %s; attach it again to have it made certain", why)
+		return storage.Permanent(errors.Errorf("its space is not certain any more: %s; attach it again to have it made certain", why))
 	}
 	return nil
 }

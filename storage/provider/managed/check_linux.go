@@ -8,6 +8,7 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/environs/envcontext"
+	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
 
@@ -51,7 +52,8 @@ func (f *filesystem) checkErrors() error {
 		return nil // there is none in some containers
 	}
 	if n := strings.TrimSpace(string(count)); n != "0" {
-		return errors.Errorf("the kernel has found %s errors in the ext4 on %s: unmount it, repair it with e2fsck -f, and attach it again", n, f.dev.Path())
+		return storage.Permanent(errors.Errorf("the kernel has found %s errors in the ext4 on %s: unmount it, repair it with e2fsck -f, and attach it again",
+			n, f.dev.Path()))
 	}
 	return nil
 }

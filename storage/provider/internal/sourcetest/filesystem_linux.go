@@ -271,7 +271,7 @@ func CheckBecame(t *testing.T, source any, id string, words ...string) {
 	case err != nil || len(results) != 1:
 		t.Fatalf("looking at %s: %v, %v", id, results, err)
 	case len(words) > 0:
-		CheckError(t, results[0], false, words...)
+		CheckError(t, results[0], true, words...)
 	case results[0] != nil:
 		t.Errorf("it is as it was attached: %v", results[0])
 	}

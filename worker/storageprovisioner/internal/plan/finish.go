@@ -115,9 +115,16 @@ func (c *Core) finish(e *entity, r *Result) {
 // again before a user asks for that: who has taken it away may have had a reason, and what
 // was in it may be lost.
 func (c *Core) checked(e *entity, r *Result) {
-	e.work.item = nil
+	w := e.work
+	w.item = nil
 	switch {
-	case e.life != Alive, r.Unknown, r.Untried, c.IsToldAmiss(*r):
+	case e.life != Alive, c.IsToldAmiss(*r):
+	case r.Err != nil && (r.Unknown || r.Untried || !storage.IsPermanent(r.Err)):
+		// It could not be looked at, and is later.
+		w.failure = r.Err.Error()
+		w.attempts++
+		w.due = c.now.Add(c.options.Retry.Delay(w.attempts))
+		e.ties.set(unchecked, true)
 	case r.Err != nil:
 		e.ties.set(amiss, true)
 		c.status(e, status.Error, r.Err.Error())

@@ -824,8 +824,10 @@ func (w *world) look(item plan.Item, broken bool) plan.Result {
 	case broken:
 		r.Err = errors.New("unknown")
 	case w.chance(3):
-		r.Err = errors.New("it was unmounted")
+		r.Err = storage.Permanent(errors.New("it was unmounted"))
 		w.amiss[item.Key] = true
+	case w.chance(3):
+		r.Err = errors.New("it cannot be looked at")
 	default:
 		delete(w.amiss, item.Key)
 	}

@@ -44,7 +44,7 @@ func CheckStore(store kv.Store) (problems []string) {
 				if !i.Uncounted {
 					counts[i.Pool]++
 				}
-			case strings.HasPrefix(key, "scope/"), strings.HasPrefix(key, "imported/"):
+			case strings.HasPrefix(key, "scope/"), strings.HasPrefix(key, "imported/"), strings.HasPrefix(key, "given/"):
 				entry, err := decodeAt[indexEntry](key, data)
 				if err != nil {
 					return err

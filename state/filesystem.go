@@ -53,7 +53,7 @@ func (a *Accessor) SetFilesystemInfo(filesystems []params.Filesystem) ([]params.
 			return err
 		}
 		return a.changeEntity(tx, tag, func(i *instance, e *entity) error {
-			if err := tx.provision(e, entityInfo{ID: f.Info.FilesystemId, Size: f.Info.Size}); err != nil {
+			if err := tx.provision(i, e, entityInfo{ID: f.Info.FilesystemId, Size: f.Info.Size}); err != nil {
 				return errors.Annotatef(err, "setting info of %s", tag)
 			}
 			if v := i.Volume; v != nil && v.Info != nil {

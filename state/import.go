@@ -51,7 +51,7 @@ func (im *imported) complete(tx *txn, i *instance) error {
 	if im.note.UUID != "" {
 		e.UUID = im.note.UUID
 	}
-	return tx.provision(e, im.info)
+	return tx.provision(i, e, im.info)
 }
 
 // PrepareImport notes that an instance is to be imported from p.Source, and returns the
@@ -84,7 +84,7 @@ func (st *State) PrepareImport(p StorageParams) (tags map[string]string, err err
 			kind, what = names.VolumeTagKind, &d.Volume
 		}
 		note.Tag = tx.nextTag(d, kind, &imported{note: note})
-		*what = newEntity(note.Tag, tx.now)
+		*what = tx.newEntity(note.Tag)
 		(*what).UUID = note.UUID
 		tx.write(importKey(d.Provider, p.Source), &note)
 		tags, err = tx.resourceTags(p.Name, &d.instance, *what)

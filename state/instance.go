@@ -2,7 +2,7 @@ package state
 
 import (
 	"slices"
-	"time"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/juju/errors"
@@ -67,7 +67,8 @@ type entity struct {
 	// restored or copied state.
 	UUID string `cbor:"8,keyasint,omitempty"`
 
-	// Generation is that of the state when what the entity is was last recorded.
+	// Generation is that of the state when what the entity is was last recorded: at first
+	// that it is not made.
 	Generation uint64 `cbor:"9,keyasint,omitempty"`
 
 	// AttachmentGeneration is that of the state when it was last known where the entity is
@@ -204,7 +205,8 @@ type indexEntry struct {
 }
 
 // place is what the key of an index entry is made of: that of an attachment or plan of
-// a machine and a tag, that of what was imported of a provider and its id.
+// a machine and a tag, that of what was imported of a provider and its id; that of an id
+// is its own.
 type place struct{ kind, at, of string }
 
 // indexed is an index entry in its place.
@@ -217,6 +219,8 @@ func (p place) key() string {
 	switch p.kind {
 	case importedIndex:
 		return importedKey(p.at, p.of)
+	case givenIndex:
+		return p.of
 	case planIndex:
 		return planKey(machineTag(p.at), entityTag(p.of))
 	case volumeIndex, filesystemIndex:
@@ -226,7 +230,7 @@ func (p place) key() string {
 }
 
 // maxIndexed is how many index entries an instance may have.
-const maxIndexed = 6
+const maxIndexed = 8
 
 // index appends the index entries of the instance.
 func (i *instance) index(index []indexed, name string) []indexed {
@@ -247,8 +251,29 @@ func (i *instance) index(index []indexed, name string) []indexed {
 			at := place{importedIndex, i.Provider, e.Info.ID}
 			index = append(index, indexed{at, indexEntry{Storage: name}})
 		}
+		if key := i.givenKey(e); key != "" {
+			index = append(index, indexed{place{kind: givenIndex, of: key}, indexEntry{Storage: name}})
+		}
 	}
 	return index
+}
+
+// givenKey returns the key of the index entry of an entity's id, "" where it has none that
+// could be another's: an id that is made of the tag and the UUID is nobody else's.
+func (i *instance) givenKey(e *entity) string {
+	if e.Info == nil || e == i.Filesystem && i.Volume != nil || e.isName(e.Info.ID) {
+		return ""
+	}
+	return givenKey(e.Tag.scope()+"/"+e.Tag.kind(), i.Provider, e.Info.ID)
+}
+
+// name is what providers call the entity that do not have names of their own.
+func (e *entity) name() string { return string(e.Tag) + "-" + e.UUID }
+
+// isName reports whether id is the entity's name.
+func (e *entity) isName(id string) bool {
+	rest, ok := strings.CutPrefix(id, string(e.Tag))
+	return ok && len(rest) == 1+len(e.UUID) && rest[0] == '-' && rest[1:] == e.UUID
 }
 
 // follow returns the instance that an index entry leads to, with its volume or
@@ -339,8 +364,9 @@ func (i *instance) statuses(statuses []entityStatus) []entityStatus {
 }
 
 // newEntity returns an entity that is not provisioned yet.
-func newEntity(tag entityTag, now time.Time) *entity {
+func (tx *txn) newEntity(tag entityTag) *entity {
 	e := &entity{Tag: tag, Life: life.Alive, UUID: uuid.NewString()}
-	e.Status.set(status.Pending, "", now)
+	e.Status.set(status.Pending, "", tx.now)
+	tx.recorded(e)
 	return e
 }

@@ -56,6 +56,7 @@ const (
 	filesystemAttachmentIndex = filesystemIndex + attachmentSuffix
 	planIndex                 = "plan"
 	importedIndex             = "imported"
+	givenIndex                = "given"
 
 	attachmentSuffix = "-attachment"
 )
@@ -91,6 +92,12 @@ func planKey(machine machineTag, tag entityTag) string {
 // importedKey is the index entry of what a provider has taken over, by the provider's
 // id: it is of one instance only.
 func importedKey(provider, id string) string { return importedIndex + "/" + provider + "/" + id }
+
+// givenKey is the index entry of what has an id of its provider's own choice, which is of
+// one volume or filesystem of a scope only.
+func givenKey(of, provider, id string) string {
+	return givenIndex + "/" + of + "/" + provider + "/" + id
+}
 
 // lastComponent returns what follows the last slash.
 func lastComponent(key string) string { return key[strings.LastIndexByte(key, '/')+1:] }

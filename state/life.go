@@ -86,22 +86,45 @@ func (i *instance) resize(size uint64) error {
 // of that: what it knows is of an older generation, and the entity was attached since, or
 // the attachment was lost with the state.
 func (e *entity) mayBeAttached(generation uint64) bool {
-	return e.Attachment == nil && e.Info != nil && e.AttachmentGeneration < generation
+	return e.Attachment == nil && (e.Info != nil && e.AttachmentGeneration < generation || e.mayBeMade(generation))
 }
 
-// doubtDetached attaches what may be attached, for it to be detached. It is for instances
-// that cannot leave their machine: where others may be attached is not known.
+// mayBeMade reports whether the entity may have been made though the state knows nothing of
+// that: it was asked for in an older generation, and made after the backup.
+func (e *entity) mayBeMade(generation uint64) bool {
+	return e.Info == nil && e.Generation < generation
+}
+
+// doubtUnmade has the entity be looked for, which may have been made. Nobody is making it.
+func (e *entity) doubtUnmade() {
+	if !e.Attempted {
+		e.Attempted, e.AttemptEnded = true, true
+	}
+}
+
+// doubtDetached has what may have been made be looked for, and attaches what may be attached,
+// for it to be detached. What can leave its machine is not attached: where it may be is not
+// known.
 func (i *instance) doubtDetached(generation uint64) {
+	if i.Life != life.Alive {
+		return
+	}
 	machine := environScope
 	for _, e := range i.entities() {
+		if e.mayBeMade(generation) {
+			e.doubtUnmade()
+		}
 		if scope := e.Tag.scope(); scope != environScope {
 			machine = scope
 		}
 	}
-	if machine == environScope || i.Life != life.Alive {
+	if machine == environScope {
 		return
 	}
 	for _, e := range i.entities() { // the volume first
+		if a := e.Attachment; a != nil && a.Info == nil && e.mayBeMade(generation) {
+			a.Attempted = true
+		}
 		on := e == i.Filesystem && i.Volume != nil
 		if e.mayBeAttached(generation) && !(on && i.Volume.Attachment == nil) {
 			e.Attachment = &attachment{Machine: machineTag(machine), Life: life.Alive, Attempted: true}

@@ -198,5 +198,8 @@ func (i *instance) doubtLetGo(generation uint64) {
 	if plan := v.Attachment.Plan; plan != nil {
 		plan.Life = life.Alive
 	}
+	if f.mayBeMade(generation) {
+		f.doubtUnmade()
+	}
 	f.Attachment = &attachment{Machine: v.Attachment.Machine, Life: life.Dying, Attempted: true}
 }

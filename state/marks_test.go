@@ -3,6 +3,7 @@ package state_test
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -384,6 +385,51 @@ func TestRestoredWhileBeingDetached(t *testing.T) {
 }
 
 // Older storage is brought up to date and restored, in that order.
+// What was asked for when the backup was made may have been made since. When it is removed, or
+// detached, its worker looks for it.
+func TestRestoredBeforeItWasMade(t *testing.T) {
+	letGo := map[string]func(*world, ...string) error{
+		"removed":  func(w *world, names ...string) error { return w.RemoveStorage(names) },
+		"released": func(w *world, names ...string) error { return w.ReleaseStorage(names) },
+		"detached": func(w *world, names ...string) error { return w.DetachStorage(names) },
+	}
+	for what, do := range letGo {
+		w := newWorld(t)
+		w.must(w.Apply(state.Changes{Add: []state.StorageParams{
+			{Name: "here", Kind: filesystem, Pool: "loop", Size: 128, Machine: machine0},
+			{Name: "environ", Kind: block, Pool: "disk", Size: 128},
+		}}))
+		w.must(w.RaiseGeneration())
+		// A worker knows of what was asked for since.
+		w.must(w.AddStorage(state.StorageParams{Name: "since", Kind: block, Pool: "disk", Size: 128}))
+		if what == "released" {
+			w.must(do(w, "environ", "since"))
+		} else {
+			w.must(do(w, "here", "environ", "since"))
+			attempts, err := w.ForMachine(machine0).Attempts([]params.MachineStorageId{
+				on("", "volume-0-0"), on("", "filesystem-0-0"), on("machine-0", "volume-0-0"), on("machine-0", "filesystem-0-0"),
+			})
+			w.must(err)
+			for n, a := range attempts {
+				if a.Error != nil || !a.Attempted {
+					t.Errorf("%s: attempt %d of what may be there is %+v", what, n, a)
+				}
+			}
+		}
+		attempts, err := w.ForEnviron().Attempts([]params.MachineStorageId{on("", "volume-1"), on("", "volume-2")})
+		w.must(err)
+		want := []params.AttemptResult{{Attempted: true}, {}}
+		if !reflect.DeepEqual(attempts, want) {
+			t.Errorf("%s: attempts of the environment are %+v, want %+v", what, attempts, want)
+		}
+		w.check()
+		w.work()
+		if found, _, err := w.FindStorage("here", "environ"); err != nil || what == "removed" && len(found) > 0 {
+			t.Errorf("%s: there is %+v, %v", what, found, err)
+		}
+	}
+}
+
 func TestOlderStateThatIsRestored(t *testing.T) {
 	marks := new(fakeMarks)
 	config := state.Config{Store: olderStore(t), Clock: testclock.NewClock(start), Registry: commonRegistry(), Marks: marks}

@@ -92,6 +92,7 @@ func (tx *txn) migrate(records map[string][]byte) error {
 			if err := i.check(); err != nil {
 				return errors.Annotatef(err, "decoding %q", key)
 			}
+			tx.writeIndex(nil, i.index(nil, key[len(storagePrefix):]))
 			tx.write(key, &i)
 		default:
 			tx.put(key, seal(key, records[key]))

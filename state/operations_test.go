@@ -260,7 +260,7 @@ func checkCode(t testing.TB, err *params.Error) {
 		return
 	}
 	switch err.Code {
-	case params.CodeNotFound, params.CodeNotProvisioned, params.CodeUnauthorized, params.CodeNotValid, params.CodeStorageAttached, params.CodeTryAgain:
+	case params.CodeNotFound, params.CodeNotProvisioned, params.CodeUnauthorized, params.CodeNotValid, params.CodeStorageAttached, params.CodeTryAgain, params.CodeAlreadyExists:
 	default:
 		t.Errorf("error %q has code %q", err.Message, err.Code)
 	}

@@ -372,8 +372,9 @@ func (r *recovery) object(o Recovered) RecoverResult {
 	if err != nil {
 		return skip("%v", err)
 	}
-	e := newEntity(tag, r.tx.now)
+	e := r.tx.newEntity(tag)
 	e.UUID, e.Info = o.Owner.EntityUUID, &entityInfo{ID: o.ProviderID, Size: o.Size}
+	e.Generation = 0 // its owner is asked, as after a restore
 	e.Status.set(status.Detached, "recovered", r.tx.now)
 	if i == nil {
 		i = &instance{Kind: o.Of.String(), Provider: string(o.Provider), Size: max(1, o.Size), Life: life.Alive}

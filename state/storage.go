@@ -508,10 +508,10 @@ func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams, 
 	joinPool(tx, p.Pool)
 	i := d.instance
 	if d.volume {
-		i.Volume = newEntity(tx.nextTag(d, names.VolumeTagKind, imported), tx.now)
+		i.Volume = tx.newEntity(tx.nextTag(d, names.VolumeTagKind, imported))
 	}
 	if d.filesystem {
-		i.Filesystem = newEntity(tx.nextTag(d, names.FilesystemTagKind, imported), tx.now)
+		i.Filesystem = tx.newEntity(tx.nextTag(d, names.FilesystemTagKind, imported))
 	}
 	if imported != nil {
 		if err := imported.complete(tx, &i); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
+	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/state/kv"
@@ -248,6 +249,44 @@ func TestIDsAreNotReused(t *testing.T) {
 		w.must(w.RemoveStorage([]string{"a", "b"}))
 		w.work()
 	}
+}
+
+// A provider that answers with the ID of something else would have that be destroyed with
+// what is asked for.
+func TestIDOfAnotherIsRefused(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.Apply(state.Changes{Add: []state.StorageParams{
+		{Name: "a", Kind: block, Pool: "disk", Size: 128},
+		{Name: "b", Kind: block, Pool: "disk", Size: 128},
+		{Name: "machine-a", Kind: block, Pool: "loop", Size: 128, Machine: machine0},
+	}}))
+	record := func(accessor *state.Accessor, tag, id string) *params.Error {
+		results, err := accessor.SetVolumeInfo([]params.Volume{{VolumeTag: tag, Info: params.VolumeInfo{VolumeId: id, Size: 128}}})
+		w.must(err)
+		return results[0].Error
+	}
+	for range 2 { // the second time as it is recorded
+		if err := record(w.ForEnviron(), "volume-0", "vol-1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := record(w.ForEnviron(), "volume-1", "vol-1")
+	if !params.IsCodeAlreadyExists(err) || !strings.Contains(err.Error(), `ID "vol-1" is that of storage "a"`) {
+		t.Errorf("the ID of another: %v", err)
+	}
+	if err := record(w.ForMachine(machine0), "volume-0-2", "vol-1"); err != nil {
+		t.Errorf("the same ID on a machine: %v", err)
+	}
+	if err := record(w.ForEnviron(), "volume-1", strings.Repeat("x", 1<<15)); !params.IsCodeNotValid(err) {
+		t.Errorf("an ID that is no key: %v", err)
+	}
+	w.check()
+	w.must(w.RemoveStorage([]string{"a"}))
+	w.must(w.remove(entry{kind: "volume", tag: "volume-0"}))
+	if err := record(w.ForEnviron(), "volume-1", "vol-1"); err != nil {
+		t.Errorf("an ID that is free again: %v", err)
+	}
+	w.check()
 }
 
 func TestRelease(t *testing.T) {

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"fmt"
 	"strconv"
 
 	"github.com/juju/errors"
@@ -51,7 +52,7 @@ func (a *Accessor) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult,
 			return err
 		}
 		return a.changeEntity(tx, tag, func(i *instance, e *entity) error {
-			err := tx.provision(e, entityInfo{
+			err := tx.provision(i, e, entityInfo{
 				ID:         v.Info.VolumeId,
 				HardwareID: v.Info.HardwareId,
 				WWN:        v.Info.WWN,
@@ -70,10 +71,17 @@ func (a *Accessor) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult,
 
 // provision records what a provider has made, or made larger. What is new is attached as the
 // state says, and nowhere else.
-func (tx *txn) provision(e *entity, info entityInfo) error {
+// An ID that is another's is refused: what would be done to the one would be done to the
+// other.
+func (tx *txn) provision(i *instance, e *entity, info entityInfo) error {
 	isNew := e.Info == nil
 	if err := e.setInfo(info); err != nil {
 		return err
+	}
+	if key := i.givenKey(e); isNew && key != "" {
+		if other, ok := read[indexEntry](&tx.reader, key); ok {
+			return errors.NewAlreadyExists(nil, "ID "+strconv.Quote(info.ID)+" is that of storage "+strconv.Quote(other.Storage))
+		}
 	}
 	tx.recorded(e)
 	if isNew {
@@ -82,11 +90,16 @@ func (tx *txn) provision(e *entity, info entityInfo) error {
 	return nil
 }
 
+// maxID is how long a provider's ID may be, in bytes: it is part of a key.
+const maxID = 4096
+
 // setInfo records what the entity is provisioned as.
 func (e *entity) setInfo(info entityInfo) error {
 	switch {
 	case info.ID == "":
 		return errors.NotValidf("empty id")
+	case len(info.ID) > maxID:
+		return errors.NewNotValid(nil, fmt.Sprintf("the ID of %d bytes is too long: at most %d bytes", len(info.ID), maxID))
 	case e.Info != nil && e.Info.ID != info.ID:
 		return errors.NewNotValid(nil, "it is provisioned as "+strconv.Quote(e.Info.ID)+", and cannot become "+strconv.Quote(info.ID))
 	}
@@ -135,7 +148,10 @@ func (a *Accessor) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsRe
 		}
 		if e.Attachment != nil && !e.Attachment.going() {
 			attachment := volumeAttachmentParams(r, i, e)
-			p.Attachment = &attachment
+			// What is only looked for, to be removed, does not wait for a machine.
+			if e.Life == life.Alive || attachment.InstanceId != "" {
+				p.Attachment = &attachment
+			}
 		}
 		return p, nil
 	}, func(p params.VolumeParams, err *params.Error) params.VolumeParamsResult {
@@ -175,7 +191,7 @@ func (i *instance) removable(e *entity) (string, error) {
 // filesystems calls them by their tags and UUIDs.
 func (i *instance) known(e *entity) *entityInfo {
 	if e.Info == nil && e.Attempted && e.Life == life.Dead && e == i.Filesystem && i.Volume != nil {
-		return &entityInfo{ID: string(e.Tag) + "-" + e.UUID}
+		return &entityInfo{ID: e.name()}
 	}
 	return e.Info
 }

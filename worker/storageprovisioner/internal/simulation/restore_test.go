@@ -123,7 +123,9 @@ func (w *world) restore(l luck) {
 			}
 		}
 	}
+	clear(w.unsure)
 	for tag := range known {
+		w.unsure[tag] = w.recorded[tag] == ""
 		if w.recorded[tag] != "" && w.things[tag] == nil {
 			w.failed[restoring+" misses something"]++
 		}
@@ -155,6 +157,25 @@ func (w *world) restore(l luck) {
 			w.show(t.at[t.machine()], t.machine())
 		}
 		w.failed[restoring+" finds what is in use"]++
+	}
+}
+
+// letGo notes that the user has detached or removed storage. The state then takes what a
+// restored state says is not made for something that may have been made since the backup.
+func (w *world) letGo(s state.Storage, err error) {
+	if err != nil || s.Life != life.Alive {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
+		if e == nil || !w.unsure[e.Tag.String()] || w.recorded[e.Tag.String()] != "" {
+			continue
+		}
+		w.attempted[e.Tag.String()] = true
+		if t := w.things[e.Tag.String()]; t != nil {
+			t.stray = false
+		}
 	}
 }
 

@@ -77,6 +77,9 @@ type world struct {
 	// attempted are the entities of which the state remembers that they may have been
 	// made.
 	attempted map[string]bool
+	// unsure are the entities that were not made when the state was backed up which has been
+	// restored since.
+	unsure map[string]bool
 	// untold are the entities whose last status the state did not take. Whoever runs sets it
 	// again; of those in lostStatus a worker crashed before that.
 	untold, lostStatus map[string]bool
@@ -144,6 +147,7 @@ func newWorld(free, keepLog bool) *world {
 		on:        make(map[string]names.MachineTag),
 		recorded:  make(map[string]string),
 		attempted: make(map[string]bool),
+		unsure:    make(map[string]bool),
 		untold:    make(map[string]bool),
 		sum:       fnv.New64a(),
 
@@ -464,14 +468,17 @@ func (w *world) user(s step) bool {
 	case 4, 5:
 		err = w.state.DetachStorage([]string{one.Name})
 		w.logf("user detaches %s: %v", one.Name, err)
+		w.letGo(one, err)
 		delete(w.on, one.Name)
 	case 6, 7:
 		err = w.state.RemoveStorage([]string{one.Name})
 		w.logf("user removes %s: %v", one.Name, err)
+		w.letGo(one, err)
 		w.hurry(one)
 	case 8, 10:
 		err = w.state.ReleaseStorage([]string{one.Name})
 		w.logf("user releases %s: %v", one.Name, err)
+		w.letGo(one, err)
 	case 9, 11:
 		size := one.RequestedMiB + 1
 		err = w.state.ResizeStorage(one.Name, size)
@@ -795,6 +802,7 @@ func (w *world) run(dice uint32, history []step, together int) error {
 	w.must(err)
 	for _, s := range all {
 		w.must(w.state.RemoveStorage([]string{s.Name}))
+		w.letGo(s, nil)
 		w.hurry(s)
 		w.settle() // or chance has a say in what is told together
 	}

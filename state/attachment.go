@@ -103,14 +103,18 @@ func (a *Accessor) FilesystemAttachments(ids []params.MachineStorageId) ([]param
 func (a *Accessor) SetVolumeAttachmentInfo(attachments []params.VolumeAttachment) ([]params.ErrorResult, error) {
 	return updateEach(a, attachments, func(tx *txn, va params.VolumeAttachment) error {
 		id := params.MachineStorageId{MachineTag: va.MachineTag, AttachmentTag: va.VolumeTag}
-		return a.setAttachmentInfo(tx, id, names.VolumeTagKind, attachmentInfo{
-			DeviceName: va.Info.DeviceName,
-			DeviceLink: va.Info.DeviceLink,
-			BusAddress: va.Info.BusAddress,
-			ReadOnly:   va.Info.ReadOnly,
-			PlanInfo:   newPlanInfo(va.Info.PlanInfo),
-		})
+		return a.setAttachmentInfo(tx, id, names.VolumeTagKind, newVolumeAttachmentInfo(va.Info))
 	})
+}
+
+func newVolumeAttachmentInfo(info params.VolumeAttachmentInfo) attachmentInfo {
+	return attachmentInfo{
+		DeviceName: info.DeviceName,
+		DeviceLink: info.DeviceLink,
+		BusAddress: info.BusAddress,
+		ReadOnly:   info.ReadOnly,
+		PlanInfo:   newPlanInfo(info.PlanInfo),
+	}
 }
 
 // SetFilesystemAttachmentInfo records filesystems that have been attached.
@@ -125,14 +129,22 @@ func (a *Accessor) SetFilesystemAttachmentInfo(attachments []params.FilesystemAt
 }
 
 func (a *Accessor) setAttachmentInfo(tx *txn, id params.MachineStorageId, kind string, info attachmentInfo) error {
-	return a.changeAttachment(tx, id, kind, func(_ *instance, e *entity) error {
+	machine, tag, err := a.ownAttachment(id, kind)
+	if err != nil {
+		return err
+	}
+	return tx.setAttachmentInfo(machine, tag, info)
+}
+
+func (tx *txn) setAttachmentInfo(machine machineTag, tag entityTag, info attachmentInfo) error {
+	return tx.changeAttachment(machine, tag, func(_ *instance, e *entity) error {
 		if e.Info == nil {
 			return errors.NotProvisionedf("%s", e.Tag)
 		}
 		e.Attachment.Info = &info
 		tx.recorded(e)
 		tx.placed(e)
-		if kind == names.VolumeTagKind {
+		if tag.kind() == names.VolumeTagKind {
 			tx.announceMatch(e)
 		}
 		return nil
@@ -242,14 +254,20 @@ func (a *Accessor) readAttachment(r *reader, id params.MachineStorageId, kind st
 func (a *Accessor) changeAttachment(
 	tx *txn, id params.MachineStorageId, kind string, fn func(*instance, *entity) error,
 ) error {
-	machine, tag, err := a.parseAttachment(id, kind)
+	machine, tag, err := a.ownAttachment(id, kind)
 	if err != nil {
 		return err
 	}
-	if !a.owns(tag) {
-		return unauthorized(tag)
-	}
 	return tx.changeAttachment(machine, tag, fn)
+}
+
+// ownAttachment returns what is attached where by an attachment of the scope.
+func (a *Accessor) ownAttachment(id params.MachineStorageId, kind string) (machineTag, entityTag, error) {
+	machine, tag, err := a.parseAttachment(id, kind)
+	if err == nil && !a.owns(tag) {
+		err = unauthorized(tag)
+	}
+	return machine, tag, err
 }
 
 // changeAttachment applies fn to the volume or filesystem of an attachment, and to

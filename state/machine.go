@@ -1,11 +1,19 @@
 package state
 
 import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
 	"github.com/juju/errors"
 	"github.com/juju/names/v5"
 
+	"github.com/stowage-io/stowage/apiserver/params"
 	coreinstance "github.com/stowage-io/stowage/core/instance"
+	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/state/kv"
+	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/watcher"
 )
 
@@ -27,21 +35,23 @@ func (st *State) EnsureMachine(machine names.MachineTag) error {
 // errors.IsNotFound if there is no such machine, and errors.IsNotValid if the id is
 // empty or the machine has another one.
 func (st *State) SetInstanceId(machine names.MachineTag, id coreinstance.Id) error {
-	return st.update(func(tx *txn) error {
-		record, ok := read[machineRecord](&tx.reader, machineKey(newMachineTag(machine)))
-		switch {
-		case !ok:
-			return errors.NotFoundf("machine %s", machine.Id())
-		case id == "":
-			return errors.NotValidf("machine %s: empty instance id", machine.Id())
-		case record.InstanceID == id:
-			return nil
-		case record.InstanceID != "":
-			return errors.NotValidf("machine %s has instance id %q: instance id %q", machine.Id(), record.InstanceID, id)
-		}
-		tx.write(machineKey(newMachineTag(machine)), &machineRecord{InstanceID: id})
+	return st.update(func(tx *txn) error { return tx.setInstanceID(newMachineTag(machine), id) })
+}
+
+func (tx *txn) setInstanceID(machine machineTag, id coreinstance.Id) error {
+	record, ok := read[machineRecord](&tx.reader, machineKey(machine))
+	switch {
+	case !ok:
+		return errors.NotFoundf("%s", machine)
+	case id == "":
+		return errors.NotValidf("%s: empty instance id", machine)
+	case record.InstanceID == id:
 		return nil
-	})
+	case record.InstanceID != "":
+		return errors.NotValidf("%s has instance id %q: instance id %q", machine, record.InstanceID, id)
+	}
+	tx.write(machineKey(machine), &machineRecord{InstanceID: id})
+	return nil
 }
 
 // InstanceId returns the machine's instance id. The error satisfies
@@ -83,4 +93,200 @@ func (r *reader) instanceID(machine machineTag) string {
 // WatchMachine tells when the machine is added or provisioned.
 func (st *State) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
 	return st.notify(machinePrefix(newMachineTag(machine)))
+}
+
+// StaticVolumes returns the parameters of the machine's static volumes that are not
+// provisioned: what is to come with its instance (see [State.SetInstanceInfo]), since no
+// worker makes it. The error satisfies errors.IsNotFound if there is no such machine.
+func (st *State) StaticVolumes(machine names.MachineTag) (found []params.VolumeParams, err error) {
+	at := newMachineTag(machine)
+	err = st.view(func(r *reader, snapshot kv.Snapshot) error {
+		if !r.has(machineKey(at)) {
+			return errors.NotFoundf("machine %s", machine.Id())
+		}
+		return snapshot.Scan(storagePrefix, func(key string, data []byte) error {
+			i, err := decodeAt[instance](key, data)
+			if err != nil {
+				return errors.Trace(err)
+			}
+			e := i.Volume
+			if e == nil || e.Info != nil || e.Attachment == nil || e.Attachment.Machine != at || e.Attachment.going() {
+				return nil
+			}
+			provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider))
+			if err != nil || provider.Dynamic() {
+				return nil // what is not known cannot be asked for
+			}
+			tags, err := r.resourceTags(key[len(storagePrefix):], &i, e)
+			if err != nil {
+				return errors.Trace(err)
+			}
+			found = append(found, volumeParams(r, &i, e, tags))
+			return nil
+		})
+	})
+	return found, errors.Trace(err)
+}
+
+// InstanceInfo is a machine that has been provisioned.
+type InstanceInfo struct {
+	ID coreinstance.Id
+
+	// Volumes are static ones that came with it, and VolumeAttachments say where they are
+	// on it.
+	Volumes           []params.Volume
+	VolumeAttachments []params.VolumeAttachment
+}
+
+// SetInstanceInfo is [State.SetInstanceId] for a machine that comes with volumes: all of it
+// is recorded, or nothing. Errors about a volume satisfy what those of
+// [Accessor.SetVolumeInfo] and [Accessor.SetVolumeAttachmentInfo] do; errors.IsNotValid also
+// if a volume's provider makes its storage itself, or the attachment is another machine's.
+func (st *State) SetInstanceInfo(machine names.MachineTag, info InstanceInfo) error {
+	at := newMachineTag(machine)
+	err := st.update(func(tx *txn) error {
+		if err := tx.setInstanceID(at, info.ID); err != nil {
+			return err
+		}
+		for _, v := range info.Volumes {
+			tag, err := parseTagOf(names.VolumeTagKind, v.VolumeTag)
+			if err != nil {
+				return errors.Trace(err)
+			}
+			err = tx.changeEntity(tag, func(i *instance, e *entity) error {
+				if provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider)); err != nil {
+					return errors.Trace(err)
+				} else if provider.Dynamic() {
+					return errors.NewNotValid(nil, fmt.Sprintf("provider %q is not static: its worker makes the volume", i.Provider))
+				}
+				return tx.setVolumeInfo(i, e, v.Info)
+			})
+			if err != nil {
+				return errors.Annotatef(err, "volume %s", tag)
+			}
+		}
+		for _, va := range info.VolumeAttachments {
+			tag, err := parseTagOf(names.VolumeTagKind, va.VolumeTag)
+			if err != nil {
+				return errors.Trace(err)
+			}
+			if va.MachineTag != machine.String() {
+				return errors.NewNotValid(nil, fmt.Sprintf("volume %s is attached to %q, not to it", tag, va.MachineTag))
+			}
+			if err := tx.setAttachmentInfo(at, tag, newVolumeAttachmentInfo(va.Info)); err != nil {
+				return errors.Annotatef(err, "attachment of volume %s", tag)
+			}
+		}
+		return nil
+	})
+	return errors.Annotatef(err, "provisioning machine %s", machine.Id())
+}
+
+// LostWith returns the names of the storage that goes when a machine goes: what cannot
+// leave it, and what is on volumes of the environment that are attached to it and are not
+// persistent. The names are sorted.
+func (st *State) LostWith(machine names.MachineTag) (lost []string, err error) {
+	at := newMachineTag(machine)
+	err = st.view(func(_ *reader, snapshot kv.Snapshot) error {
+		return snapshot.Scan(storagePrefix, func(key string, data []byte) error {
+			i, err := decodeAt[instance](key, data)
+			if err == nil && i.lostWith(at) {
+				lost = append(lost, key[len(storagePrefix):])
+			}
+			return errors.Trace(err)
+		})
+	})
+	slices.Sort(lost)
+	return lost, errors.Trace(err)
+}
+
+// RemoveMachine removes a machine that is gone for good: it does not run, and its worker
+// does not. Storage that goes with it has to be named in lost (see [State.LostWith]). Of
+// that, what is the machine's own or static is dropped: no provider is called for it. Volumes
+// and filesystems of the environment are detached by the environment's worker; a volume that
+// is not persistent is then destroyed, and a persistent one whose filesystem cannot leave the
+// machine is released. Errors satisfy errors.IsNotFound if there is no such machine,
+// errors.IsNotValid if lost lacks a name, and errors.IsNotSupported if something is to be
+// released and its provider cannot do that.
+func (st *State) RemoveMachine(machine names.MachineTag, lost ...string) error {
+	at := newMachineTag(machine)
+	err := st.updateAll(func(tx *txn, keys []string) error {
+		if !tx.has(machineKey(at)) {
+			return errors.NewNotFound(nil, "there is no such machine")
+		}
+		var unnamed []string
+		for _, key := range keys {
+			name := key[len(storagePrefix):]
+			i, ok := read[instance](&tx.reader, key)
+			switch {
+			case !ok:
+				continue
+			case i.lostWith(at) && !slices.Contains(lost, name):
+				unnamed = append(unnamed, name)
+				continue
+			}
+			if err := tx.change(name, &i, func() error { return st.leave(&i, at, tx.now) }); err != nil {
+				return errors.Annotatef(err, "storage %q", name)
+			}
+		}
+		if len(unnamed) > 0 {
+			return errors.NewNotValid(nil, "storage that would be lost with it has to be named: "+strings.Join(unnamed, ", "))
+		}
+		for _, key := range []string{devicesKey(at), matchesKey(at), machineKey(at)} {
+			tx.remove(key)
+		}
+		return tx.err
+	}, storagePrefix)
+	return errors.Annotatef(err, "removing machine %s", machine.Id())
+}
+
+// lostWith reports whether the instance goes when the machine goes.
+func (i *instance) lostWith(machine machineTag) bool {
+	for _, e := range i.entities() {
+		if e.Tag.scope() == string(machine) {
+			return true
+		}
+	}
+	v := i.Volume
+	return v != nil && v.Info != nil && !v.Info.Persistent && v.Attachment != nil && v.Attachment.Machine == machine
+}
+
+// leave has an instance be without a machine that is gone. Where a worker is to see to the
+// rest, it is told by what is let go of; of the machine's own, and of what is static, there
+// is none.
+func (st *State) leave(i *instance, machine machineTag, now time.Time) error {
+	static, releasable := false, false
+	if provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider)); err == nil {
+		static, releasable = !provider.Dynamic(), provider.Releasable()
+	}
+	lost := i.lostWith(machine)
+	switch {
+	case i.entities()[0].Tag.scope() == string(machine), lost && static:
+		i.Volume, i.Filesystem = nil, nil
+		return nil
+	case lost && i.Life == life.Alive:
+		i.Life = life.Dying
+		i.Release = i.Volume.Info != nil && i.Volume.Info.Persistent
+		if i.Release && !releasable {
+			return errors.NewNotSupported(nil, fmt.Sprintf(
+				"its volume is persistent, its filesystem cannot leave the machine, and provider %q cannot release it", i.Provider))
+		}
+	}
+	if f := i.Filesystem; f != nil && f.Tag.scope() == string(machine) {
+		i.Filesystem = nil
+	}
+	for _, e := range i.entities() {
+		a := e.Attachment
+		if a == nil || a.Machine != machine {
+			continue
+		}
+		a.Plan = nil // nobody is there to undo it
+		e.letGo(now)
+		if static {
+			if err := e.removeAttachment(now); err != nil {
+				return errors.Trace(err)
+			}
+		}
+	}
+	return nil
 }

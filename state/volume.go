@@ -52,21 +52,24 @@ func (a *Accessor) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult,
 			return err
 		}
 		return a.changeEntity(tx, tag, func(i *instance, e *entity) error {
-			err := tx.provision(i, e, entityInfo{
-				ID:         v.Info.VolumeId,
-				HardwareID: v.Info.HardwareId,
-				WWN:        v.Info.WWN,
-				Size:       v.Info.Size,
-				Persistent: v.Info.Persistent,
-				New:        v.Info.New,
-			})
-			if err != nil {
-				return errors.Annotatef(err, "setting info of %s", tag)
-			}
-			tx.announceMatch(e)
-			return nil
+			return errors.Annotatef(tx.setVolumeInfo(i, e, v.Info), "setting info of %s", tag)
 		})
 	})
+}
+
+func (tx *txn) setVolumeInfo(i *instance, e *entity, info params.VolumeInfo) error {
+	err := tx.provision(i, e, entityInfo{
+		ID:         info.VolumeId,
+		HardwareID: info.HardwareId,
+		WWN:        info.WWN,
+		Size:       info.Size,
+		Persistent: info.Persistent,
+		New:        info.New,
+	})
+	if err == nil {
+		tx.announceMatch(e)
+	}
+	return err
 }
 
 // provision records what a provider has made, or made larger. What is new is attached as the
@@ -139,24 +142,28 @@ func (a *Accessor) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsRe
 		if err != nil {
 			return params.VolumeParams{}, err
 		}
-		p := params.VolumeParams{
-			VolumeTag:  string(e.Tag),
-			Size:       i.Size,
-			Provider:   i.Provider,
-			Attributes: i.Attributes,
-			Tags:       resourceTags,
-		}
-		if e.Attachment != nil && !e.Attachment.going() {
-			attachment := volumeAttachmentParams(r, i, e)
-			// What is only looked for, to be removed, does not wait for a machine.
-			if e.Life == life.Alive || attachment.InstanceId != "" {
-				p.Attachment = &attachment
-			}
-		}
-		return p, nil
+		return volumeParams(r, i, e, resourceTags), nil
 	}, func(p params.VolumeParams, err *params.Error) params.VolumeParamsResult {
 		return params.VolumeParamsResult{Result: p, Error: err}
 	})
+}
+
+func volumeParams(r *reader, i *instance, e *entity, tags map[string]string) params.VolumeParams {
+	p := params.VolumeParams{
+		VolumeTag:  string(e.Tag),
+		Size:       i.Size,
+		Provider:   i.Provider,
+		Attributes: i.Attributes,
+		Tags:       tags,
+	}
+	if e.Attachment != nil && !e.Attachment.going() {
+		attachment := volumeAttachmentParams(r, i, e)
+		// What is only looked for, to be removed, does not wait for a machine.
+		if e.Life == life.Alive || attachment.InstanceId != "" {
+			p.Attachment = &attachment
+		}
+	}
+	return p
 }
 
 // RemoveVolumeParams returns how volumes are to be taken away.
@@ -233,7 +240,7 @@ func (a *Accessor) VolumeBlockDevices(ids []params.MachineStorageId) ([]params.B
 // another worker attaches, may now be found among them. The machine's own worker
 // knows of what it attaches itself.
 func (tx *txn) announceMatch(volume *entity) {
-	if volume.Attachment == nil || volume.Tag.scope() != environScope {
+	if volume.Attachment == nil || volume.Tag.scope() != environScope || !tx.has(machineKey(volume.Attachment.Machine)) {
 		return
 	}
 	tx.next(matchesKey(volume.Attachment.Machine))

@@ -38,12 +38,14 @@ type fakeProvider struct {
 	scope      storage.Scope
 	kinds      []storage.StorageKind
 	releasable bool
+	static     bool
 	pools      []*storage.Config
 }
 
 func (p fakeProvider) Scope() storage.Scope                   { return p.scope }
 func (p fakeProvider) Supports(kind storage.StorageKind) bool { return slices.Contains(p.kinds, kind) }
 func (p fakeProvider) Releasable() bool                       { return p.releasable }
+func (p fakeProvider) Dynamic() bool                          { return !p.static }
 func (p fakeProvider) DefaultPools() []*storage.Config        { return p.pools }
 func (p fakeProvider) ValidateConfig(c *storage.Config) error {
 	if _, ok := c.ValueString("bad"); ok {
@@ -53,8 +55,8 @@ func (p fakeProvider) ValidateConfig(c *storage.Config) error {
 }
 
 // registry has a machine's provider of volumes (loop), a machine's provider of
-// filesystems (tmpfs), an environment's provider of volumes (disk) and one of
-// filesystems (nfs).
+// filesystems (tmpfs), an environment's provider of volumes (disk), a static one (maas) and
+// one of filesystems (nfs).
 func registry(t testing.TB) storage.ProviderRegistry {
 	t.Helper()
 	ssd, err := storage.NewConfig("ssd", "disk", storage.Attrs{"type": "ssd"})
@@ -67,6 +69,7 @@ func registry(t testing.TB) storage.ProviderRegistry {
 		"loop":  fakeProvider{scope: storage.ScopeMachine, kinds: block},
 		"tmpfs": fakeProvider{scope: storage.ScopeMachine, kinds: filesystem},
 		"disk":  fakeProvider{scope: storage.ScopeEnviron, kinds: block, releasable: true, pools: []*storage.Config{ssd}},
+		"maas":  fakeProvider{scope: storage.ScopeEnviron, kinds: block, static: true},
 		"nfs":   fakeProvider{scope: storage.ScopeEnviron, kinds: filesystem},
 	}}
 }

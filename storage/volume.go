@@ -33,7 +33,8 @@ type VolumeInfo struct {
 	// Size is what was really made, in MiB: at least what was asked for.
 	Size uint64
 
-	// Persistent volumes outlive the machine that they are attached to.
+	// Persistent volumes outlive the machine that they are attached to: when that is removed
+	// from the state, those that are not persistent are destroyed.
 	Persistent bool
 }
 

@@ -18,7 +18,8 @@ type VolumeInfo struct {
 	// Size is in MiB.
 	Size uint64 `json:"size"`
 
-	// Persistent volumes outlive the machine that they are attached to.
+	// Persistent volumes outlive the machine that they are attached to: when that is removed
+	// from the state, those that are not persistent are destroyed.
 	Persistent bool `json:"persistent"`
 
 	// New says that nobody can have written to the volume before it was recorded.

@@ -121,6 +121,20 @@ func (s *checkSuite) TestItIsAttachedAgainOnRequest(c *gc.C) {
 	c.Check(s.attachments(), gc.Equals, 4)
 }
 
+// What a user asks for is looked at first: nobody may have told of it yet.
+func (s *checkSuite) TestItIsLookedAtOnRequest(c *gc.C) {
+	s.becomes("it was unmounted")
+	s.retries.Deliver(c, []string{s.a})
+	s.barrier(c)
+	c.Check(s.attachments(), gc.Equals, 3)
+	c.Check(s.state.Status(s.a).Status, gc.Equals, "attached")
+
+	// That was one request: what becomes of it then is told, and no more.
+	s.mounted(c)
+	c.Check(s.attachments(), gc.Equals, 3)
+	s.checkStatus(c, "error", "it was unmounted")
+}
+
 // What nobody tells of is seen at the next resync. That a config has changed is no reason to
 // attach it again.
 func (s *checkSuite) TestItIsLookedAtAtEachResync(c *gc.C) {

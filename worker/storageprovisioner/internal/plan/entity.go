@@ -157,6 +157,8 @@ const (
 	unchecked
 	// amiss: it was not, by the last look.
 	amiss
+	// asked: a user has asked for it, and it is attached again if it is amiss.
+	asked
 )
 
 func (t ties) has(what ties) bool { return t&what != 0 }

@@ -125,12 +125,17 @@ func (c *Core) checked(e *entity, r *Result) {
 		w.attempts++
 		w.due = c.now.Add(c.options.Retry.Delay(w.attempts))
 		e.ties.set(unchecked, true)
+	case r.Err != nil && e.ties.has(asked):
+		c.attachAgain(e)
 	case r.Err != nil:
 		e.ties.set(amiss, true)
 		c.status(e, status.Error, r.Err.Error())
 	case e.ties.has(amiss):
 		e.ties.set(amiss, false)
 		c.rest(e, attached, e.storage.remark())
+	}
+	if r.Err == nil {
+		e.ties.set(asked, false)
 	}
 	c.leaveOff(e)
 	c.wake(e.storage) // which grows while it is attached, and nothing is done about that

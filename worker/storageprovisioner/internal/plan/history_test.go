@@ -79,6 +79,9 @@ type world struct {
 	unread   map[plan.Key]bool
 	// amiss is what is not as it was attached, by the last look.
 	amiss map[plan.Key]bool
+	// requested is what a user has asked for since it was last seen to be as it was attached:
+	// it is attached again if it is not.
+	requested map[plan.Key]bool
 	// statuses are those that were set last.
 	statuses map[plan.Key]plan.Status
 }
@@ -198,6 +201,7 @@ func (w *world) restart() {
 	w.tracked = make(map[string]bool)
 	w.attached = make(map[plan.Key]bool)
 	w.amiss = make(map[plan.Key]bool)
+	w.requested = make(map[plan.Key]bool)
 	w.unread = make(map[plan.Key]bool)
 	w.limits = make(map[plan.Source]int)
 	threshold := w.random.IntN(2) * 8
@@ -749,7 +753,7 @@ func (w *world) isCalledFor(op plan.Op, item plan.Item, e *entity) {
 	case (op == plan.Detach || op == plan.Destroy) && e.life == plan.Alive && !w.undone[key]:
 		// What an attempt may have taken away is taken away before it is made anew.
 		w.fatalf("%s of %s, which is alive", op, key)
-	case op == plan.Attach && w.attached[key] && e.recorded && (key.Kind != plan.FilesystemAttachment || w.good[key] || !w.told[key.ID]):
+	case op == plan.Attach && w.attached[key] && e.recorded && !(w.requested[key] && w.amiss[key]) && (key.Kind != plan.FilesystemAttachment || w.good[key] || !w.told[key.ID]):
 		w.fatalf("second attachment of %s", key)
 	case op == plan.Attach && key.Kind != plan.Plan && !w.unseen[key.Storage()] && (storage == nil || !storage.recorded):
 		w.fatalf("attachment of %s, which is not recorded", key)
@@ -830,13 +834,14 @@ func (w *world) look(item plan.Item, broken bool) plan.Result {
 		r.Err = errors.New("it cannot be looked at")
 	default:
 		delete(w.amiss, item.Key)
+		delete(w.requested, item.Key)
 	}
 	w.logf("look at %s: %v", item.Key, r.Err)
 	return r
 }
 
-// retry has a user ask for something to be tried again: what is not as it was attached is
-// attached again.
+// retry has a user ask for something to be tried again: what is not as it was attached, or is
+// found not to be, is attached again.
 func (w *world) retry() {
 	keys := sorted(w.entities)
 	if len(keys) == 0 {
@@ -848,6 +853,7 @@ func (w *world) retry() {
 		if a.Storage() == key && w.amiss[a] {
 			delete(w.attached, a)
 		}
+		w.requested[a] = true
 	}
 	w.core.Retry(key)
 }
@@ -987,6 +993,7 @@ func (w *world) clerk() {
 			e.recorded = true
 			w.attached[r.Key] = r.Key.Kind.Attachment()
 			delete(w.amiss, r.Key)
+			delete(w.requested, r.Key)
 			w.plan(r.Key)
 			return nil
 		})

@@ -424,7 +424,8 @@ func (c *Core) Refresh() {
 }
 
 // Retry has what has failed of a volume or filesystem, and of its attachments and plans,
-// tried again at once, as if it had not been tried before.
+// tried again at once, as if it had not been tried before. What is attached is looked at, and
+// attached again if it is not as it was attached.
 func (c *Core) Retry(key Key) {
 	s := c.find(key)
 	if s == nil {
@@ -432,13 +433,21 @@ func (c *Core) Retry(key Key) {
 	}
 	c.retry(s)
 	for a := s.attachments.first; a != nil; a = a.next {
-		if a.ties.has(amiss) {
-			// What it takes to attach it has been forgotten.
-			a.ties.set(amiss|attachedHere, false)
-			c.read(a)
+		switch {
+		case a.ties.has(amiss):
+			c.attachAgain(a)
+		case a.ties.has(attachedHere) && a.kind != Plan:
+			a.ties.set(unchecked|asked, true)
+			c.settle(a)
 		}
 		c.retry(a)
 	}
+}
+
+// attachAgain has attached what is not as it was attached.
+func (c *Core) attachAgain(a *entity) {
+	a.ties.set(amiss|attachedHere|asked, false)
+	c.read(a) // what it takes to attach it has been forgotten
 }
 
 // CheckMounts has all filesystems looked at that this worker has attached: they may have been

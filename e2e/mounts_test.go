@@ -1,10 +1,14 @@
 package e2e
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/e2e/internal/kernel"
+	"github.com/stowage-io/stowage/internal/looptest"
 )
 
 // What somebody does to the mounts of storage is shown within seconds, and not undone unasked.
@@ -52,6 +56,25 @@ func TestMountsThatOthersTakeAway(t *testing.T) {
 		shows(name, "attached", "")
 	}
 	m.must("remove", "ram", "tree", "disk", "--wait")
+	m.wantNoStorage()
+	m.stop()
+}
+
+// A loop device that somebody has detached is attached again when a user asks for it.
+func TestLoopDeviceThatOthersDetach(t *testing.T) {
+	m := newMachine(t)
+	m.writeSpec(`storage: [{name: raw, directive: 'loop,16M', kind: block}]`)
+	m.start()
+	m.apply()
+	if err := looptest.Detach(m.status()["raw"].Location); err != nil {
+		t.Fatal(err)
+	}
+	m.must("retry", "raw")
+	m.poll("raw is not attached again", func() bool {
+		s := m.status()["raw"]
+		return s.Status == "attached" && slices.ContainsFunc(loopsBelow(t, m.dir), func(l kernel.Loop) bool { return l.Path == s.Location })
+	})
+	m.must("remove", "raw", "--wait")
 	m.wantNoStorage()
 	m.stop()
 }

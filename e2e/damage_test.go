@@ -256,6 +256,7 @@ func TestDamagedState(t *testing.T) {
 			t.Errorf("%s: the agent runs", d.name)
 		}
 		if ended {
+			t.Logf("recovering after %s", d.name)
 			m.recover()
 		}
 	}

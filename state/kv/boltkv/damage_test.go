@@ -3,6 +3,7 @@ package boltkv_test
 import (
 	"bytes"
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -243,6 +244,74 @@ func TestDamagedFileIsAnErrorOrReadsAsItWas(t *testing.T) {
 		if refused < 3*len(s.file)/pageSize && !testing.Short() {
 			t.Errorf("%s: only %d of %d were refused", s.name, refused, len(all))
 		}
+	}
+}
+
+// Whatever is put and deleted, the structure is what Check takes for whole.
+func TestStructureIsWholeAfterEachTransaction(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store")
+	store, err := boltkv.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	random := rand.New(rand.NewPCG(3, 4))
+	for n := range *transactions {
+		// The store grows to thousands of keys and shrinks to few, in turns.
+		deletes := 1 + n/40%3*4
+		err := store.Update(func(tx kv.Tx) error {
+			for range random.IntN(200) {
+				key := fmt.Sprintf("%c/%d", 'a'+random.IntN(5), random.IntN(2000))
+				if random.IntN(10) < deletes {
+					if err := tx.Delete(key); err != nil {
+						return err
+					}
+				} else if err := tx.Put(key, bytes.Repeat([]byte("v"), 1+random.IntN(300))); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := boltkv.Check(path); err != nil {
+			t.Fatalf("after %d transactions: %v", n+1, err)
+		}
+	}
+}
+
+var transactions = flag.Int("transactions", 150, "how many transactions TestStructureIsWholeAfterEachTransaction makes")
+
+// A key of a branch page that is less than all below it leaves everything to be read, and has
+// bbolt keep an element for a page that it frees.
+func TestKeyOfABranchPageIsTheFirstBelowIt(t *testing.T) {
+	s := newSample(t, "tree", 300, 100)
+	path := filepath.Join(t.TempDir(), "store")
+	refused := func(d damage) bool {
+		if err := os.WriteFile(path, d.do(bytes.Clone(s.file)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return errors.Is(boltkv.Check(path), boltkv.ErrDamaged)
+	}
+	checked := 0
+	for at := 2 * pageSize; at < len(s.file); at += pageSize {
+		page := s.file[at:]
+		// A page that is free may say anything of itself.
+		if order := binary.NativeEndian; order.Uint16(page[8:]) == 1 && refused(flip(at, 0x01)) {
+			key := at + 16 + int(order.Uint32(page[16:]))
+			for n := range int(order.Uint32(page[20:])) {
+				checked++
+				for _, mask := range []byte{0x01, 0x10, 0x80} {
+					if !refused(flip(key+n, mask)) {
+						t.Errorf("byte %d of the first key of page %d changed by %#x is not noticed", n, at/pageSize, mask)
+					}
+				}
+			}
+		}
+	}
+	if checked == 0 {
+		t.Error("there is no branch page")
 	}
 }
 

@@ -191,8 +191,8 @@ func (c *checker) tree(root uint64, leaf elements) error {
 	return c.subtree(root, 0, nil, nil, leaf)
 }
 
-// subtree checks the page and those below it. Keys are from low on, and less than high
-// unless that is nil.
+// subtree checks the page and those below it. The first key is low, unless that is nil, and
+// keys are less than high, unless that is nil.
 func (c *checker) subtree(id uint64, level int, low, high []byte, leaf elements) error {
 	p, err := c.read(id, level)
 	if err != nil {
@@ -378,8 +378,9 @@ func (p page) value(i int) []byte {
 }
 
 // checkKeys returns an error unless keys and values follow the elements without a gap,
-// as bbolt writes them, and are within the page, and keys ascend, from low on, and are
-// less than high unless that is nil.
+// as bbolt writes them, and are within the page, and keys ascend, and are less than high. The
+// first is low, as the page above says: bbolt would change an element of that page by it. There
+// low or high may be nil.
 func (p page) checkKeys(low, high []byte) error {
 	next := uint64(headerSize + p.count()*elementSize)
 	if next > uint64(len(p)) {
@@ -396,7 +397,10 @@ func (p page) checkKeys(low, high []byte) error {
 			return malformed("element %d is not within the page", i)
 		}
 		key := p.key(i)
-		if i == 0 && bytes.Compare(key, low) < 0 || i > 0 && bytes.Compare(key, before) <= 0 {
+		if i == 0 && low != nil && !bytes.Equal(key, low) {
+			return malformed("the first element is not what the page above says")
+		}
+		if i > 0 && bytes.Compare(key, before) <= 0 {
 			return malformed("element %d is not in order", i)
 		}
 		before = key

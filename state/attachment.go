@@ -173,6 +173,7 @@ func volumeAttachmentParams(r *reader, i *instance, e *entity) params.VolumeAtta
 		InstanceId: r.instanceID(machine),
 		Provider:   i.Provider,
 		ReadOnly:   i.ReadOnly,
+		Pool:       r.wirePool(i),
 	}
 }
 
@@ -200,6 +201,7 @@ func filesystemAttachmentParams(r *reader, i *instance, e *entity) params.Filesy
 		Provider:      i.Provider,
 		MountPoint:    i.MountPoint,
 		ReadOnly:      i.ReadOnly,
+		Pool:          r.wirePool(i),
 	}
 }
 

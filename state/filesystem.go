@@ -86,6 +86,7 @@ func (a *Accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.Filesy
 			Provider:      i.Provider,
 			Attributes:    i.Attributes,
 			Tags:          resourceTags,
+			Pool:          r.wirePool(i),
 		}
 		if v := i.Volume; v != nil && v.Info != nil {
 			p.VolumeNew = v.Info.New
@@ -113,7 +114,7 @@ func (a *Accessor) RemoveFilesystemParams(tags []names.FilesystemTag) ([]params.
 		id, err := i.removable(e)
 		// Nobody has had data on what was not recorded.
 		destroy := !i.Release || e.Info == nil
-		return params.RemoveFilesystemParams{Provider: i.Provider, FilesystemId: id, Destroy: destroy}, err
+		return params.RemoveFilesystemParams{Provider: i.Provider, FilesystemId: id, Destroy: destroy, Pool: r.wirePool(i)}, err
 	}, func(p params.RemoveFilesystemParams, err *params.Error) params.RemoveFilesystemParamsResult {
 		return params.RemoveFilesystemParamsResult{Result: p, Error: err}
 	})

@@ -3,6 +3,7 @@ package state
 import (
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/poolmanager"
@@ -93,6 +94,32 @@ func (r *reader) pool(rules *poolmanager.Rules, name string) (poolmanager.Pool, 
 		return rules.Pool(name, nil)
 	}
 	return rules.Pool(name, record.settings())
+}
+
+// wirePool returns the pool of an instance, or nil where its provider has one source for all.
+func (r *reader) wirePool(i *instance) *params.Pool {
+	provider, err := r.registry.StorageProvider(storage.ProviderType(i.Provider))
+	if err != nil {
+		return nil // the worker tells of that
+	}
+	if sources, ok := provider.(storage.PoolSources); !ok || !sources.SourcesByPool() {
+		return nil
+	}
+	pool, ok := r.pools[i.Pool]
+	if ok {
+		return pool
+	}
+	pool = &params.Pool{Name: i.Pool}
+	if rules, err := poolmanager.NewRules(r.registry); err == nil {
+		if found, err := r.pool(rules, i.Pool); err == nil {
+			pool.Attributes = found.Attrs()
+		}
+	}
+	if r.pools == nil {
+		r.pools = make(map[string]*params.Pool)
+	}
+	r.pools[i.Pool] = pool
+	return pool
 }
 
 // joinPool is for one instance more. A default pool keeps no count.

@@ -2,12 +2,15 @@ package state_test
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
 
 	"github.com/juju/errors"
+	"github.com/juju/names/v5"
 
+	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/state"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/storage/poolmanager"
@@ -109,6 +112,45 @@ func TestAPoolIsNotRemovedUnderNewStorage(t *testing.T) {
 			wantError(t, removed, errors.NotValid, pool, "in use")
 		default:
 			t.Errorf("removed: %v, added: %v", removed, added)
+		}
+	}
+}
+
+// Workers learn of a pool where its provider has a source for each.
+func TestPoolsOnTheWire(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.SetPool("rack", "maas", storage.Attrs{"zone": "one"}))
+	w.add("of-a-pool", "rack", block)
+	w.add("of-the-default-pool", "maas", block)
+	w.add("of-one-source", "disk", block)
+	w.must(w.SetPool("rack", "maas", storage.Attrs{"zone": "two"})) // which is what counts
+	pools := []*params.Pool{
+		{Name: "rack", Attributes: map[string]any{"zone": "two"}}, {Name: "maas", Attributes: map[string]any{"zone": "default"}}, nil,
+	}
+	volumes := []names.VolumeTag{names.NewVolumeTag("0"), names.NewVolumeTag("1"), names.NewVolumeTag("2")}
+	made, err := w.ForEnviron().VolumeParams(volumes)
+	w.must(err)
+	attached, err := w.ForEnviron().VolumeAttachmentParams([]params.MachineStorageId{
+		on("machine-0", "volume-0"), on("machine-0", "volume-1"), on("machine-0", "volume-2"),
+	})
+	w.must(err)
+	for _, v := range volumes {
+		w.must(w.provision(entry{kind: "volume", tag: v.String()}))
+	}
+	w.must(w.RemoveStorage([]string{"of-a-pool", "of-the-default-pool", "of-one-source"}))
+	for _, v := range volumes {
+		w.must(w.remove(entry{kind: "volume-attachment", machine: "machine-0", tag: v.String()}))
+	}
+	removed, err := w.ForEnviron().RemoveVolumeParams(volumes)
+	w.must(err)
+	for n, want := range pools {
+		for what, got := range map[string]*params.Pool{
+			"made": made[n].Result.Pool, "made attached": made[n].Result.Attachment.Pool,
+			"attached": attached[n].Result.Pool, "removed": removed[n].Result.Pool,
+		} {
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("volume %d is %s with pool %+v, want %+v", n, what, got, want)
+			}
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/juju/clock"
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/state/kv"
 	"github.com/stowage-io/stowage/storage"
 )
@@ -187,14 +188,18 @@ type reader struct {
 	kv  kv.Reader
 	err error
 
-	// known, devices, instances and tags are the identity of the state, the block
-	// devices and the instance ids of machines, and the user's resource tags: read
-	// once, however many volumes of a bulk call ask for them.
+	registry storage.ProviderRegistry
+
+	// known, devices, instances, tags and pools are the identity of the state, the block
+	// devices and the instance ids of machines, the user's resource tags, and pools of
+	// providers with a source for each: read once, however many volumes of a bulk call ask
+	// for them.
 	known     *identity
 	devices   map[machineTag]*storage.BlockDevices
 	instances map[machineTag]string
 	tags      map[string]string
 	tagsRead  bool
+	pools     map[string]*params.Pool
 }
 
 // get returns what is at key, or nil.
@@ -285,7 +290,7 @@ func (tx *txn) remove(key string) {
 // is committed; nothing has changed if that fails.
 func (st *State) update(fn func(*txn) error) error {
 	return st.store.Update(func(kvtx kv.Tx) error {
-		tx := &txn{reader: reader{kv: kvtx}, tx: kvtx, now: st.clock.Now().UTC()}
+		tx := &txn{reader: reader{kv: kvtx, registry: st.registry}, tx: kvtx, now: st.clock.Now().UTC()}
 		err := fn(tx)
 		if tx.err != nil {
 			return tx.err
@@ -321,7 +326,7 @@ func (st *State) checkSpace() error {
 // view runs fn on one snapshot.
 func (st *State) view(fn func(*reader, kv.Snapshot) error) error {
 	return st.store.View(func(snapshot kv.Snapshot) error {
-		r := &reader{kv: snapshot}
+		r := &reader{kv: snapshot, registry: st.registry}
 		err := fn(r, snapshot)
 		if r.err != nil {
 			return r.err

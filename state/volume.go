@@ -155,6 +155,7 @@ func volumeParams(r *reader, i *instance, e *entity, tags map[string]string) par
 		Provider:   i.Provider,
 		Attributes: i.Attributes,
 		Tags:       tags,
+		Pool:       r.wirePool(i),
 	}
 	if e.Attachment != nil && !e.Attachment.going() {
 		attachment := volumeAttachmentParams(r, i, e)
@@ -174,7 +175,7 @@ func (a *Accessor) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVo
 			return params.RemoveVolumeParams{}, err
 		}
 		id, err := i.removable(e)
-		return params.RemoveVolumeParams{Provider: i.Provider, VolumeId: id, Destroy: !i.Release}, err
+		return params.RemoveVolumeParams{Provider: i.Provider, VolumeId: id, Destroy: !i.Release, Pool: r.wirePool(i)}, err
 	}, func(p params.RemoveVolumeParams, err *params.Error) params.RemoveVolumeParamsResult {
 		return params.RemoveVolumeParamsResult{Result: p, Error: err}
 	})

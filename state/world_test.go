@@ -39,6 +39,7 @@ type fakeProvider struct {
 	kinds      []storage.StorageKind
 	releasable bool
 	static     bool
+	byPool     bool
 	pools      []*storage.Config
 }
 
@@ -46,6 +47,7 @@ func (p fakeProvider) Scope() storage.Scope                   { return p.scope }
 func (p fakeProvider) Supports(kind storage.StorageKind) bool { return slices.Contains(p.kinds, kind) }
 func (p fakeProvider) Releasable() bool                       { return p.releasable }
 func (p fakeProvider) Dynamic() bool                          { return !p.static }
+func (p fakeProvider) SourcesByPool() bool                    { return p.byPool }
 func (p fakeProvider) DefaultPools() []*storage.Config        { return p.pools }
 func (p fakeProvider) ValidateConfig(c *storage.Config) error {
 	if _, ok := c.ValueString("bad"); ok {
@@ -63,13 +65,17 @@ func registry(t testing.TB) storage.ProviderRegistry {
 	if err != nil {
 		t.Fatal(err)
 	}
+	maas, err := storage.NewConfig("maas", "maas", storage.Attrs{"zone": "default"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	block := []storage.StorageKind{storage.StorageKindBlock}
 	filesystem := []storage.StorageKind{storage.StorageKindFilesystem}
 	return storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{
 		"loop":  fakeProvider{scope: storage.ScopeMachine, kinds: block},
 		"tmpfs": fakeProvider{scope: storage.ScopeMachine, kinds: filesystem},
 		"disk":  fakeProvider{scope: storage.ScopeEnviron, kinds: block, releasable: true, pools: []*storage.Config{ssd}},
-		"maas":  fakeProvider{scope: storage.ScopeEnviron, kinds: block, static: true},
+		"maas":  fakeProvider{scope: storage.ScopeEnviron, kinds: block, static: true, byPool: true, pools: []*storage.Config{maas}},
 		"nfs":   fakeProvider{scope: storage.ScopeEnviron, kinds: filesystem},
 	}}
 }

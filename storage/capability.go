@@ -50,6 +50,16 @@ type ConcurrentSource interface {
 	MaxConcurrentCalls() int
 }
 
+// PoolSources is an optional capability of a [Provider] whose sources differ by pool, as
+// where a pool's attributes say which backend it is of. Each pool has a source then, opened
+// with the pool's name and attributes, and again when these change. Other providers have
+// one source of each kind for all pools, opened under the provider's name. IDs are unique
+// among all pools of a provider.
+type PoolSources interface {
+	// SourcesByPool reports whether sources differ by pool. It does no I/O.
+	SourcesByPool() bool
+}
+
 // RateLimiter is an optional capability of a source, or of a [Provider] for all its
 // sources, whose backend takes only so many calls in a time.
 type RateLimiter interface {

@@ -47,6 +47,9 @@ type FilesystemParams struct {
 
 	// Attachment is where the filesystem is wanted.
 	Attachment *FilesystemAttachmentParams `json:"attachment,omitempty"`
+
+	// Pool is the pool that it is of, nil where that is not known.
+	Pool *Pool `json:"pool,omitempty"`
 }
 
 // RemoveFilesystemParams says how to take a filesystem away.
@@ -56,6 +59,9 @@ type RemoveFilesystemParams struct {
 
 	// Destroy is true to destroy the filesystem, false to release it.
 	Destroy bool `json:"destroy,omitempty"`
+
+	// Pool is the pool that it is of, nil where that is not known.
+	Pool *Pool `json:"pool,omitempty"`
 }
 
 // FilesystemResult is a filesystem or an error.

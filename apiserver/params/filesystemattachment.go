@@ -37,6 +37,9 @@ type FilesystemAttachmentParams struct {
 	MountPoint string `json:"mount-point,omitempty"`
 
 	ReadOnly bool `json:"read-only,omitempty"`
+
+	// Pool is the pool that it is of, nil where that is not known.
+	Pool *Pool `json:"pool,omitempty"`
 }
 
 // FilesystemAttachmentResult is a filesystem attachment or an error.

@@ -46,6 +46,9 @@ type VolumeParams struct {
 
 	// Attachment is where the volume is wanted.
 	Attachment *VolumeAttachmentParams `json:"attachment,omitempty"`
+
+	// Pool is the pool that it is of, nil where that is not known.
+	Pool *Pool `json:"pool,omitempty"`
 }
 
 // RemoveVolumeParams says how to take a volume away.
@@ -55,6 +58,9 @@ type RemoveVolumeParams struct {
 
 	// Destroy is true to destroy the volume, false to release it.
 	Destroy bool `json:"destroy,omitempty"`
+
+	// Pool is the pool that it is of, nil where that is not known.
+	Pool *Pool `json:"pool,omitempty"`
 }
 
 // VolumeResult is a volume or an error.

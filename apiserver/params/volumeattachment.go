@@ -41,6 +41,9 @@ type VolumeAttachmentParams struct {
 
 	Provider string `json:"provider"`
 	ReadOnly bool   `json:"read-only,omitempty"`
+
+	// Pool is the pool that it is of, nil where that is not known.
+	Pool *Pool `json:"pool,omitempty"`
 }
 
 // VolumeAttachmentPlan is what a machine must do, or has done, to make an

@@ -1,6 +1,7 @@
 package modeltest
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync/atomic"
@@ -576,6 +577,9 @@ func (a *accessor) volumeAttachmentParams(p params.VolumeAttachmentParams) param
 	if info, ok := info(&a.m.volumes, p.VolumeTag); ok {
 		p.VolumeId = info.VolumeId
 	}
+	if v, ok := a.m.volumes.rows[p.VolumeTag]; ok {
+		p.Pool = cmp.Or(p.Pool, v.params.Pool)
+	}
 	return p
 }
 
@@ -667,6 +671,9 @@ func (a *accessor) filesystemAttachmentParams(p params.FilesystemAttachmentParam
 	p.InstanceId = a.m.machines[p.MachineTag]
 	if info, ok := info(&a.m.filesystems, p.FilesystemTag); ok {
 		p.FilesystemId = info.FilesystemId
+	}
+	if f, ok := a.m.filesystems.rows[p.FilesystemTag]; ok {
+		p.Pool = cmp.Or(p.Pool, f.params.Pool)
 	}
 	return p
 }

@@ -349,6 +349,18 @@ func (m *Model) SetSize(tag string, size uint64) {
 	})
 }
 
+// SetPool sets the pool that a volume or filesystem, and its attachments, are of.
+func (m *Model) SetPool(tag string, pool params.Pool) {
+	m.change(func() {
+		if isFilesystem(tag) {
+			known(&m.filesystems, tag).params.Pool = &pool
+		} else {
+			known(&m.volumes, tag).params.Pool = &pool
+		}
+		m.changed(tag)
+	})
+}
+
 // Owner returns whose a volume or filesystem is, whether or not it is there.
 func (m *Model) Owner(tag string) storage.Owner {
 	return get(m, func() storage.Owner { return m.owner(tag) })

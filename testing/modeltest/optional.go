@@ -67,7 +67,7 @@ func (r removal) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVolu
 			}
 			v := r.a.m.volumes.rows[tag.String()]
 			return params.RemoveVolumeParamsResult{Result: params.RemoveVolumeParams{
-				Provider: v.params.Provider, VolumeId: info.VolumeId, Destroy: !v.release,
+				Provider: v.params.Provider, VolumeId: info.VolumeId, Destroy: !v.release, Pool: v.params.Pool,
 			}}, nil
 		},
 		func(r *params.RemoveVolumeParamsResult) **params.Error { return &r.Error })
@@ -82,7 +82,7 @@ func (r removal) RemoveFilesystemParams(tags []names.FilesystemTag) ([]params.Re
 			}
 			f := r.a.m.filesystems.rows[tag.String()]
 			return params.RemoveFilesystemParamsResult{Result: params.RemoveFilesystemParams{
-				Provider: f.params.Provider, FilesystemId: info.FilesystemId, Destroy: !f.release,
+				Provider: f.params.Provider, FilesystemId: info.FilesystemId, Destroy: !f.release, Pool: f.params.Pool,
 			}}, nil
 		},
 		func(r *params.RemoveFilesystemParamsResult) **params.Error { return &r.Error })

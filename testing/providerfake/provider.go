@@ -57,6 +57,8 @@ type Options struct {
 	// Unsupported are the kinds of storage that it does not make.
 	Unsupported []storage.StorageKind
 
+	// SourcesByPool is the answer of storage.PoolSources.
+	SourcesByPool bool
 	// FixedSize has sources whose volumes and filesystems cannot grow: they have
 	// neither storage.VolumeResizer nor storage.FilesystemResizer, nor any other
 	// capability that the provider itself does not have, such as keeping resource tags.
@@ -121,6 +123,7 @@ var (
 	_ storage.VolumeSource            = (*Provider)(nil)
 	_ storage.FilesystemSource        = (*Provider)(nil)
 	_ storage.ConcurrentSource        = (*Provider)(nil)
+	_ storage.PoolSources             = (*Provider)(nil)
 	_ storage.VolumeQualifier         = (*Provider)(nil)
 	_ storage.FilesystemQualifier     = (*Provider)(nil)
 	_ storage.VolumeDeletionGuard     = (*Provider)(nil)
@@ -253,6 +256,12 @@ func (p *Provider) ValidateConfig(*storage.Config) error { return nil }
 
 // ValidateForK8s is part of storage.Provider; all attributes are valid.
 func (p *Provider) ValidateForK8s(map[string]any) error { return nil }
+
+// SourcesByPool is part of storage.PoolSources.
+func (p *Provider) SourcesByPool() bool {
+	p.asked("SourcesByPool")
+	return p.Options.SourcesByPool
+}
 
 // MaxConcurrentCalls is part of storage.ConcurrentSource.
 func (p *Provider) MaxConcurrentCalls() int {

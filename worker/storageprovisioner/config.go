@@ -271,13 +271,14 @@ func (c Config) withDefaults() Config {
 type setup struct {
 	Config
 	shelter *shelter
+	pools   *pools
 }
 
 func newSetup(c Config) setup {
 	c = c.withDefaults()
 	shelter := newShelter(c.Logger)
 	c.Logger = lines{c.Logger}
-	return setup{c, shelter}
+	return setup{c, shelter, &pools{}}
 }
 
 // machine returns the machine whose storage is provisioned, if it is one.

@@ -46,11 +46,12 @@ type facts struct {
 	classes map[string]classified
 }
 
-// classified is what the worker may do about a provider's storage, or why that is not
-// known.
+// classified is what the worker may do about a provider's storage, and by which sources, or
+// why that is not known.
 type classified struct {
-	class plan.Class
-	err   error
+	class  plan.Class
+	byPool bool
+	err    error
 }
 
 func newFacts(config setup, environ *environ) *facts {
@@ -317,14 +318,18 @@ func grows(f *plan.Fact) bool {
 }
 
 // setProvider completes a fact with who provides the entity.
-func (r *facts) setProvider(f *plan.Fact, providerType string) error {
+func (r *facts) setProvider(f *plan.Fact, providerType string, pool *params.Pool) error {
 	f.Source = plan.Source{Kind: f.Key.Kind.Storage(), Provider: providerType}
 	c, ok := r.classes[providerType]
 	if !ok {
-		c.class, c.err = r.environ.class(storage.ProviderType(providerType))
+		c = r.environ.classify(storage.ProviderType(providerType))
 		r.classes[providerType] = c
 	}
 	f.Class = c.class
+	if pool != nil && c.byPool {
+		f.Source.Pool = pool.Name
+		r.config.pools.learn(providerType, pool)
+	}
 	if c.err != nil && !unmade(f) {
 		return c.err
 	}
@@ -332,10 +337,10 @@ func (r *facts) setProvider(f *plan.Fact, providerType string) error {
 }
 
 // setRemoval completes a fact with what it takes to remove the entity.
-func (r *facts) setRemoval(f *plan.Fact, providerType, id string, destroy bool) error {
+func (r *facts) setRemoval(f *plan.Fact, providerType string, pool *params.Pool, id string, destroy bool) error {
 	f.ID = id
 	f.Release = !destroy
-	return r.setProvider(f, providerType)
+	return r.setProvider(f, providerType, pool)
 }
 
 // setAttachment completes a fact with the host of an attachment, and returns what

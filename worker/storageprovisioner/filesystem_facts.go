@@ -117,7 +117,7 @@ func (r filesystemReader) params(facts []*plan.Fact, each func(*plan.Fact, param
 		if err := isAbout(f, result.Result.FilesystemTag, ""); err != nil {
 			return err
 		}
-		if err := r.setProvider(f, result.Result.Provider); err != nil {
+		if err := r.setProvider(f, result.Result.Provider, result.Result.Pool); err != nil {
 			return err
 		}
 		return each(f, result.Result)
@@ -175,7 +175,7 @@ func (r filesystemReader) removals(facts []*plan.Fact) error {
 		if result.Error != nil {
 			return result.Error
 		}
-		return r.setRemoval(f, result.Result.Provider, result.Result.FilesystemId, result.Result.Destroy)
+		return r.setRemoval(f, result.Result.Provider, result.Result.Pool, result.Result.FilesystemId, result.Result.Destroy)
 	})
 	return err
 }
@@ -228,7 +228,7 @@ func (r filesystemReader) attaching(facts []*plan.Fact) error {
 		if err := isAbout(f, p.FilesystemTag, ""); err != nil {
 			return err
 		}
-		if err := r.setProvider(f, p.Provider); err != nil {
+		if err := r.setProvider(f, p.Provider, p.Pool); err != nil {
 			return err
 		}
 		f.ID = p.FilesystemId

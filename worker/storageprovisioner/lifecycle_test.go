@@ -2,7 +2,9 @@ package storageprovisioner_test
 
 import (
 	"context"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -186,6 +188,74 @@ func (s *lifecycleSuite) TestSourcesGetThePoolsAttributesAndTheStorageDir(c *gc.
 	dir, ok := configs[0].ValueString(storage.ConfigStorageDir)
 	c.Check(ok, jc.IsTrue)
 	c.Check(strings.HasPrefix(dir, cfg.StorageDir), jc.IsTrue, gc.Commentf("%s", dir))
+}
+
+// Where a provider's sources differ by pool, each pool has one, opened with what the pool says.
+func (s *lifecycleSuite) TestPoolsHaveASourceEach(c *gc.C) {
+	s.source.Options.SourcesByPool = true
+	cfg := s.config(c, true)
+	s.addMachine("0", "instance-0")
+	s.start(c, cfg)
+	fast := params.Pool{Name: "fast", Attributes: map[string]any{"endpoint": "here", storage.ConfigStorageDir: "/mine"}}
+	slow := params.Pool{Name: "slow"}
+	for id, pool := range map[string]*params.Pool{"0": &fast, "1": &slow, "2": &fast, "3": nil} {
+		s.addVolumeOn("machine-0", id, "dynamic")
+		if pool != nil {
+			s.state.SetPool(volumeTag(id), *pool)
+		}
+	}
+	s.volumesChanged(c, "0", "1", "2", "3")
+	s.volumeAttachmentsChanged(c, "machine-0", "0", "1", "2", "3")
+	s.barrier(c)
+	opened := func() map[string]string {
+		all := make(map[string]string)
+		for _, config := range s.source.Configs() {
+			c.Check(config.Provider(), gc.Equals, storage.ProviderType("dynamic"))
+			dir, _ := config.ValueString(storage.ConfigStorageDir)
+			c.Check(dir, gc.Equals, filepath.Join(cfg.StorageDir, "dynamic"))
+			if config.Name() == "dynamic" {
+				continue // the test's barrier opens more of those
+			}
+			endpoint, _ := config.ValueString("endpoint")
+			all[config.Name()] += endpoint + "."
+		}
+		return all
+	}
+	c.Check(opened(), jc.DeepEquals, map[string]string{"fast": "here.", "slow": "."})
+	c.Check(s.Count("CreateVolumes"), gc.Equals, 3)
+	c.Check(s.Count("AttachVolumes"), gc.Equals, 3)
+
+	// What goes, goes by the source that it came from, as the pool is by then.
+	fast.Attributes = map[string]any{"endpoint": "there"}
+	s.state.SetPool("volume-0", fast)
+	s.state.SetPool("volume-2", fast)
+	s.state.Destroy("volume-0")
+	s.volumesChanged(c, "0")
+	s.volumeAttachmentsChanged(c, "machine-0", "0")
+	s.barrier(c)
+	c.Check(opened(), jc.DeepEquals, map[string]string{"fast": "here.there.", "slow": "."})
+}
+
+// An ID is one volume's in all pools of a provider.
+func (s *lifecycleSuite) TestIDOfAnotherPoolsVolumeIsRefused(c *gc.C) {
+	s.source.Options.SourcesByPool = true
+	s.source.Options.EditCreated = func(r *storage.CreateVolumesResult) {
+		if r.Volume.Tag.Id() == "1" {
+			r.Volume.VolumeId = "vol-0"
+		}
+	}
+	s.addMachine("0", "instance-0")
+	s.start(c, s.config(c, true))
+	for id, pool := range []string{"fast", "slow"} {
+		s.addVolumeOn("machine-0", strconv.Itoa(id), "dynamic")
+		s.state.SetPool(volumeTag(strconv.Itoa(id)), params.Pool{Name: pool})
+		s.volumesChanged(c, strconv.Itoa(id))
+		s.volumeAttachmentsChanged(c, "machine-0", strconv.Itoa(id))
+		s.barrier(c)
+	}
+	c.Check(s.state.Status("volume-0").Status, gc.Equals, "attached")
+	c.Check(s.state.Status("volume-1").Status, gc.Equals, "error")
+	c.Check(s.state.Status("volume-1").Info, gc.Matches, `.*answered volume ID "vol-0", which is volume 0's`)
 }
 
 // 3

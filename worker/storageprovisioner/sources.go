@@ -1,8 +1,10 @@
 package storageprovisioner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/juju/errors"
 
+	"github.com/stowage-io/stowage/apiserver/params"
 	environs "github.com/stowage-io/stowage/environs/config"
 	"github.com/stowage-io/stowage/storage"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
@@ -55,55 +58,87 @@ func readEnviron(config setup, backing *backing, keep *environ) (*environ, error
 	return &environ{config: config, settings: attrs, registry: registry, backing: backing, logged: make(map[storage.ProviderType]bool)}, nil
 }
 
-// class returns what the worker may do about a provider's storage. Storage of a
-// provider that is not there is the worker's own: the attempt to provision it
+// classify returns what the worker may do about a provider's storage, and by which sources.
+// Storage of a provider that is not there is the worker's own: the attempt to provision it
 // tells what is wrong. Whose it is where the provider cannot say, nobody knows.
-func (e *environ) class(providerType storage.ProviderType) (class plan.Class, err error) {
+func (e *environ) classify(providerType storage.ProviderType) (c classified) {
 	asking := func() string { return fmt.Sprintf("asking storage provider %q what it is", providerType) }
-	err = e.config.shelter.call(theProvider, asking, func() {
+	c.err = e.config.shelter.call(theProvider, asking, func() {
 		p, err := e.registry.StorageProvider(providerType)
 		switch {
 		case err != nil || p == nil:
-			class = plan.Ours
+			c.class = plan.Ours
+			return
 		case p.Scope() != e.config.scope():
-			class = plan.Foreign
+			c.class = plan.Foreign
 		case !p.Dynamic():
-			class = plan.Static
+			c.class = plan.Static
+		}
+		if sources, ok := p.(storage.PoolSources); ok {
+			c.byPool = sources.SourcesByPool()
 		}
 	})
-	if class != plan.Ours && !e.logged[providerType] {
+	if c.class != plan.Ours && !e.logged[providerType] {
 		e.logged[providerType] = true
 		log := e.config.Logger.Debugf
-		if class == plan.Foreign {
+		if c.class == plan.Foreign {
 			log = e.config.Logger.Warningf
 		}
-		log("storage of provider %q is left alone: %s", providerType, whyAlone[class])
+		log("storage of provider %q is left alone: %s", providerType, whyAlone[c.class])
 	}
-	if err != nil {
-		err = errors.Annotate(err, asking())
+	if c.err != nil {
+		c.err = errors.Annotate(c.err, asking())
 	}
-	return class, err
+	return c
+}
+
+// pools are the attributes of pools that have a source each, as they were read last. It is
+// safe for concurrent use.
+type pools struct {
+	mu         sync.Mutex
+	attributes map[poolName]map[string]any
+}
+
+type poolName struct{ provider, pool string }
+
+// learn takes in what has been read of a pool.
+func (p *pools) learn(provider string, pool *params.Pool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.attributes == nil {
+		p.attributes = make(map[poolName]map[string]any)
+	}
+	p.attributes[poolName{provider, pool.Name}] = pool.Attributes
+}
+
+// of returns the attributes of the pool that a source is of.
+func (p *pools) of(s plan.Source) map[string]any {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.attributes[poolName{s.Provider, s.Pool}]
 }
 
 // lazySource is a source that is opened when it is needed, and again when the
-// environment has changed.
+// environment or its pool has changed.
 type lazySource struct {
 	mu      sync.Mutex
 	environ *environ
+	pool    map[string]any
 	source  *source
 }
 
 func (l *lazySource) open(t task) (*source, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.environ == t.environ {
+	pool := t.environ.config.pools.of(t.batch.Source)
+	if l.environ == t.environ && reflect.DeepEqual(l.pool, pool) {
 		return l.source, nil
 	}
-	opened, err := t.environ.open(t.batch.Source)
+	opened, err := t.environ.open(t.batch.Source, pool)
 	if err != nil {
 		return nil, err
 	}
-	l.environ, l.source = t.environ, opened
+	l.environ, l.pool, l.source = t.environ, pool, opened
 	return opened, nil
 }
 
@@ -162,8 +197,8 @@ func capabilities[C any](values []any) []C {
 	return with
 }
 
-// open opens a source.
-func (e *environ) open(key plan.Source) (*source, error) {
+// open opens a source, with the attributes of its pool, if it is of one.
+func (e *environ) open(key plan.Source, pool map[string]any) (*source, error) {
 	switch {
 	case key.Managed:
 		filesystems := e.config.ManagedFilesystems(e.backing)
@@ -184,10 +219,11 @@ func (e *environ) open(key plan.Source) (*source, error) {
 		return nil, errors.Annotatef(err, "getting storage provider %q", providerType)
 	}
 	attrs := storage.Attrs{}
+	maps.Copy(attrs, pool)
 	if e.config.StorageDir != "" {
 		attrs[storage.ConfigStorageDir] = filepath.Join(e.config.StorageDir, key.Provider)
 	}
-	settings, err := storage.NewConfig(key.Provider, providerType, attrs)
+	settings, err := storage.NewConfig(cmp.Or(key.Pool, key.Provider), providerType, attrs)
 	if err != nil {
 		return nil, errors.Annotatef(err, "configuring storage provider %q", providerType)
 	}

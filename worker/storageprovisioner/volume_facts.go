@@ -72,7 +72,7 @@ func (r volumeReader) params(facts []*plan.Fact, each func(*plan.Fact, params.Vo
 		if err := isAbout(f, result.Result.VolumeTag, ""); err != nil {
 			return err
 		}
-		if err := r.setProvider(f, result.Result.Provider); err != nil {
+		if err := r.setProvider(f, result.Result.Provider, result.Result.Pool); err != nil {
 			return err
 		}
 		return each(f, result.Result)
@@ -126,7 +126,7 @@ func (r volumeReader) removals(facts []*plan.Fact) error {
 		if result.Error != nil {
 			return result.Error
 		}
-		return r.setRemoval(f, result.Result.Provider, result.Result.VolumeId, result.Result.Destroy)
+		return r.setRemoval(f, result.Result.Provider, result.Result.Pool, result.Result.VolumeId, result.Result.Destroy)
 	})
 	return err
 }
@@ -153,7 +153,7 @@ func (r volumeReader) attaching(facts []*plan.Fact) error {
 		if err := isAbout(f, p.VolumeTag, ""); err != nil {
 			return err
 		}
-		if err := r.setProvider(f, p.Provider); err != nil {
+		if err := r.setProvider(f, p.Provider, p.Pool); err != nil {
 			return err
 		}
 		f.ID = p.VolumeId

@@ -46,7 +46,7 @@ func (c *Core) Leftovers() []string {
 
 // IDs returns how many ids are remembered that a source has given.
 func (c *Core) IDs(source Source) int {
-	return len(c.queue(source).ids.hashes)
+	return len(c.issuer(source).ids.hashes)
 }
 
 // Stranded reports whether the block device that an entity is on is not known: any failure

@@ -31,47 +31,66 @@ func (s *ids) has(id string) bool {
 	return ok
 }
 
+// issuer gives ids: a provider's sources, of whichever pools.
+type issuer struct {
+	// source is any of them, without its pool.
+	source Source
+	ids    ids
+}
+
+// issuer returns the issuer that a source is of.
+func (c *Core) issuer(source Source) *issuer {
+	source.Pool = ""
+	i, ok := c.issuersOf[source]
+	if !ok {
+		i = &issuer{source: source}
+		c.issuersOf[source] = i
+		c.issuers = append(c.issuers, i)
+	}
+	return i
+}
+
 // spareIDs is how many ids more than there are entities a source may have given before
 // those are forgotten that are not in use.
 const spareIDs = 1 << 10
 
-// given notes the id that a source has given an entity, and reports whether it may have
-// given it before.
-func (c *Core) given(q *queue, id string) bool {
-	c.listIDs(q)
-	return q.ids.add(id)
+// given notes the id that an entity has been given, and reports whether it may have been
+// given before.
+func (c *Core) given(i *issuer, id string) bool {
+	c.listIDs(i)
+	return i.ids.add(id)
 }
 
-// listIDs has a queue know the ids of all entities that are its own, and forget those
+// listIDs has an issuer know the ids of all entities that are its own, and forget those
 // that are not in use if they are many.
-func (c *Core) listIDs(q *queue) {
-	if q.ids.hashes != nil && len(q.ids.hashes) <= 2*len(c.all)+spareIDs {
+func (c *Core) listIDs(i *issuer) {
+	if i.ids.hashes != nil && len(i.ids.hashes) <= 2*len(c.all)+spareIDs {
 		return
 	}
 	c.idsListed = true
-	q.ids = ids{maphash.MakeSeed(), make(map[uint64]struct{})}
+	i.ids = ids{maphash.MakeSeed(), make(map[uint64]struct{})}
 	for _, e := range c.all {
-		if e.id != "" && c.giver(e) == q {
-			q.ids.add(e.id)
+		if e.id != "" && c.giver(e) == i {
+			i.ids.add(e.id)
 		}
 	}
 }
 
-// giver returns the queue of the source that has given a volume or filesystem, or the one
-// that an attachment attaches, its id. Where that is not known it is the queue of no
-// source: who provides what is recorded and nowhere attached is not read.
-func (c *Core) giver(e *entity) *queue {
+// giver returns the issuer that has given a volume or filesystem, or the one that an
+// attachment attaches, its id. Where that is not known it is the issuer of no source: who
+// provides what is recorded and nowhere attached is not read.
+func (c *Core) giver(e *entity) *issuer {
 	e = e.storage
 	known := func(e *entity) bool { return e.queue != nil && e.queue.source != (Source{}) }
 	if c.backing(e) != nil || known(e) {
-		return c.source(e)
+		return c.source(e).issuer
 	}
 	for a := e.attachments.first; a != nil; a = a.next {
 		if a.kind != Plan && known(a) {
-			return a.queue
+			return a.queue.issuer
 		}
 	}
-	return c.queue(Source{})
+	return c.issuer(Source{})
 }
 
 // learnID takes in the id of an entity, as the state has it.
@@ -79,8 +98,8 @@ func (c *Core) learnID(e *entity, id string) {
 	if !c.idsListed {
 		return // The list, once it is made, has it.
 	}
-	if q := c.giver(e); q.ids.hashes != nil {
-		c.given(q, id)
+	if i := c.giver(e); i.ids.hashes != nil {
+		c.given(i, id)
 	}
 }
 
@@ -126,7 +145,7 @@ func (c *Core) mayMake(source Source) bool {
 // earlier, or that is recorded of something else. By such an answer nothing is recorded,
 // attached or destroyed: that would be done to what is the other's.
 func (c *Core) Claim(source Source, results []Result) {
-	q, unknown := c.queue(source), c.queue(Source{})
+	own, unknown := c.issuer(source), c.issuer(Source{})
 	var doubted map[string]*owners
 	for i := range results {
 		r := &results[i]
@@ -134,7 +153,7 @@ func (c *Core) Claim(source Source, results []Result) {
 			continue
 		}
 		c.listIDs(unknown)
-		if c.given(q, r.ID) || unknown.ids.has(r.ID) {
+		if c.given(own, r.ID) || unknown.ids.has(r.ID) {
 			if doubted == nil {
 				doubted = make(map[string]*owners)
 			}
@@ -146,7 +165,7 @@ func (c *Core) Claim(source Source, results []Result) {
 	}
 	for _, e := range c.all {
 		if o := doubted[e.id]; o != nil && e.id != "" && !e.storage.destroyed() {
-			o.consider(e.storage, c.giver(e), q)
+			o.consider(e.storage, c.giver(e), own)
 		}
 	}
 	for i := range results {
@@ -172,7 +191,7 @@ type owner struct {
 
 // consider adds what has the id to its owners, if it has it, or may have it, from a
 // source.
-func (o *owners) consider(e *entity, giver, source *queue) {
+func (o *owners) consider(e *entity, giver, source *issuer) {
 	switch {
 	case giver == source:
 		o.known = append(o.known, owner{e.key(), e.op == Destroy})
@@ -256,18 +275,18 @@ func (c *Core) recordedOf(e *entity) {
 	if !c.idsListed {
 		return
 	}
-	for _, q := range c.queues {
-		if q.source.makes() != e.kind || !q.ids.has(e.id) {
+	for _, i := range c.issuers {
+		if i.source.makes() != e.kind || !i.ids.has(e.id) {
 			continue
 		}
 		var o owners
-		o.consider(e, c.giver(e), q)
+		o.consider(e, c.giver(e), i)
 		for _, other := range c.all {
-			if other == e || other.id != e.id || other.op != Create || other.phase != publishing || c.giver(other) != q {
+			if other == e || other.id != e.id || other.op != Create || other.phase != publishing || c.giver(other) != i {
 				continue
 			}
 			r := Result{Key: other.key(), ID: e.id}
-			if o.judge(c, q.source, &r); r.Err != nil {
+			if o.judge(c, i.source, &r); r.Err != nil {
 				c.withhold(other, &r)
 			}
 		}

@@ -162,6 +162,8 @@ type Source struct {
 	Kind     Kind
 	Provider string
 	Managed  bool
+	// Pool is the pool that it is of, where its provider has a source for each.
+	Pool string
 }
 
 // Managed is the source of volume-backed filesystems.
@@ -174,5 +176,9 @@ func (s Source) String() string {
 	if s.Kind == Plan {
 		return s.Provider + " attachment plans"
 	}
-	return fmt.Sprintf("%s %ss", s.Provider, s.Kind)
+	of := ""
+	if s.Pool != "" {
+		of = " of pool " + s.Pool
+	}
+	return fmt.Sprintf("%s %ss%s", s.Provider, s.Kind, of)
 }

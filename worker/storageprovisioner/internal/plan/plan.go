@@ -71,6 +71,9 @@ type Core struct {
 
 	queues  []*queue
 	sources map[Source]*queue
+	// issuers are all there have been, also by their sources without a pool.
+	issuers   []*issuer
+	issuersOf map[Source]*issuer
 	// queued counts what is in the queues.
 	queued [kinds][ops]int
 
@@ -94,6 +97,7 @@ func New(options Options) *Core {
 		options:    options,
 		hosts:      make(map[string]*host),
 		sources:    make(map[Source]*queue),
+		issuersOf:  make(map[Source]*issuer),
 		unreadable: make(map[Key]unreadable),
 		ownership:  make(map[*entity]Ownership),
 	}

@@ -61,8 +61,7 @@ type queue struct {
 	// calls are under way, of which the source takes so many at once.
 	calls, limit int
 	due          [ops][]*entity
-	// ids are those that the source has given.
-	ids ids
+	issuer       *issuer
 }
 
 // enqueue hands an entity to its source's queue.
@@ -76,7 +75,7 @@ func (c *Core) enqueue(e *entity) {
 func (c *Core) queue(source Source) *queue {
 	q, ok := c.sources[source]
 	if !ok {
-		q = &queue{source: source, limit: 1}
+		q = &queue{source: source, limit: 1, issuer: c.issuer(source)}
 		c.sources[source] = q
 		c.queues = append(c.queues, q)
 	}

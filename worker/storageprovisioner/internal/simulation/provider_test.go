@@ -479,6 +479,10 @@ func (in *incarnation) begin(c call) {
 	if g := w.going[c.op+" "+c.key]; g != nil && d.goesOn && g.by == in && !reflect.DeepEqual(g.args, c.args) {
 		w.fail("%s: %s %s is repeated with %v, and began with %v", in.name, c.op, c.key, c.args, g.args)
 	}
+	if in.news[c.key] {
+		delete(in.news, c.key)
+		return
+	}
 	heard, ok := in.heard[c.key]
 	if _, soon := in.hearing[c.key]; !ok || soon || w.free {
 		return
@@ -809,7 +813,13 @@ func (s source) ListFilesystemOwners(ctx envcontext.ProviderCallContext) ([]stor
 
 func (s source) owners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
 	w := s.in.world
+	w.mu.Lock()
+	s.in.asking++
+	w.mu.Unlock()
 	l := s.in.wait(s.name+" owners", true)
+	w.mu.Lock()
+	s.in.asking--
+	w.mu.Unlock()
 	switch {
 	case l.lost:
 		return nil, errCrashed

@@ -113,6 +113,10 @@ type incarnation struct {
 
 	// heard is what it knows of lives, and hearing what it is about to know.
 	heard, hearing map[string]life.Value
+	// asking are the calls under way for the owners of what is to be attached, detached or
+	// removed next. Of that, news are what it comes to know too late.
+	asking int
+	news   map[string]bool
 	// known are the ids of volumes and filesystems that it knows, and learning those that
 	// it is about to know.
 	known, learning map[string]string
@@ -252,6 +256,7 @@ func (w *world) start(i int, l luck) {
 		ended:    make(chan struct{}),
 		heard:    make(map[string]life.Value),
 		hearing:  make(map[string]life.Value),
+		news:     make(map[string]bool),
 		known:    make(map[string]string),
 		learning: make(map[string]string),
 		running:  make(map[string]string),
@@ -351,6 +356,9 @@ func (w *world) settle() {
 		}
 		if !slices.ContainsFunc(w.gates, func(g *gate) bool { return g.of == in && !g.slow }) {
 			for key, l := range in.hearing {
+				if in.asking > 0 && in.heard[key] != l {
+					in.news[key] = true
+				}
 				in.heard[key] = l
 			}
 			clear(in.hearing)

@@ -70,7 +70,8 @@ func (a *Accessor) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
 	})
 }
 
-// SetStatus sets the statuses of volumes and filesystems; Data is not kept. A machine may
+// SetStatus sets the statuses of volumes and filesystems; of their Data
+// [status.CannotGrowTo] is kept. A machine may
 // also tell of a volume of the environment of which it has a plan to carry out: that is
 // kept beside what the environment's worker tells, and users are shown what says more.
 // The statuses that can be set are, whatever becomes of the others; the error is about
@@ -102,6 +103,7 @@ func (a *Accessor) SetStatus(all []params.EntityStatusArgs) error {
 				told = plan.Status
 			}
 			told.set(value, args.Info, tx.now)
+			told.CannotGrowTo = cannotGrowTo(args.Data)
 			return nil
 		})
 	})

@@ -27,6 +27,10 @@ type StatusInfo struct {
 
 	// Since is when Status or Message last changed.
 	Since time.Time `cbor:"3,keyasint"`
+
+	// CannotGrowTo is the size, in MiB, to which what is attached or detached could not grow;
+	// 0: it need not, or may.
+	CannotGrowTo uint64 `cbor:"4,keyasint,omitempty"`
 }
 
 // history has the latest statuses of a volume or filesystem, oldest first.
@@ -84,6 +88,17 @@ func (s *StatusInfo) set(value status.Status, message string, now time.Time) {
 	if s.Status != value || s.Message != message {
 		*s = StatusInfo{Status: value, Message: message, Since: now}
 	}
+}
+
+// cannotGrowTo returns what the data of a status says of that.
+func cannotGrowTo(data map[string]any) uint64 {
+	switch size := data[status.CannotGrowTo].(type) {
+	case uint64:
+		return size
+	case float64: // of JSON
+		return uint64(max(0, size))
+	}
+	return 0
 }
 
 // telling orders statuses by what they tell of a whole, the most telling first. What is

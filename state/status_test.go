@@ -128,6 +128,29 @@ func TestStatusKeepsItsAge(t *testing.T) {
 	since(start.Add(2 * time.Minute))
 }
 
+// Programs learn from a number that storage cannot grow, whichever part of it that is.
+func TestCannotGrow(t *testing.T) {
+	w := newWorld(t)
+	w.add("data", "loop", filesystem)
+	w.work()
+	told := func(tag string, data map[string]any) {
+		w.must(w.ForMachine(machine0).SetStatus([]params.EntityStatusArgs{{Tag: tag, Status: "attached", Info: "cannot grow", Data: data}}))
+	}
+	for _, size := range []any{uint64(512), 512.0} { // as it is in JSON
+		for _, tag := range []string{"volume-0-0", "filesystem-0-0"} {
+			told(tag, map[string]any{status.CannotGrowTo: size})
+			if got := w.one("data").CannotGrowTo; got != 512 {
+				t.Errorf("%s: it cannot grow to %d", tag, got)
+			}
+			told(tag, map[string]any{"other": size})
+			if got := w.one("data").CannotGrowTo; got != 0 {
+				t.Errorf("%s: it still cannot grow to %d", tag, got)
+			}
+		}
+	}
+	w.check()
+}
+
 func TestWhatWentWrongStaysToBeSeen(t *testing.T) {
 	w := newWorld(t)
 	w.add("busy", "loop", filesystem)

@@ -74,7 +74,8 @@ type Storage struct {
 	// StatusInfo is the most telling status of the instance's volume and
 	// filesystem: an error first, then one with a message, then one on its
 	// way out, then the least advanced. What is attached tells least, and its
-	// message is a remark; where both have one, the volume's comes first.
+	// message is a remark; where both have one, the volume's comes first. CannotGrowTo is of
+	// either.
 	StatusInfo
 
 	// Location is the mount point of an attached filesystem, or the path of an
@@ -620,11 +621,14 @@ func (i *instance) view(r *reader, name string) Storage {
 		s.SizeMiB = top.Info.Size
 	}
 	for n, e := range i.entities() {
-		if shown := e.shown(); n == 0 || shown.tells(s.StatusInfo) {
+		shown := e.shown()
+		grows := max(s.CannotGrowTo, shown.CannotGrowTo)
+		if n == 0 || shown.tells(s.StatusInfo) {
 			s.StatusInfo = shown
 		} else if !s.tells(shown) {
 			s.StatusInfo = s.and(shown)
 		}
+		s.CannotGrowTo = grows
 	}
 	switch a := top.Attachment; {
 	case a == nil || a.Info == nil:

@@ -22,3 +22,7 @@ const (
 	// Error entities need attention; the message says why.
 	Error Status = "error"
 )
+
+// CannotGrowTo is the key of a status' data that has the size, in MiB, to which a volume or
+// filesystem that is attached or detached could not grow.
+const CannotGrowTo = "cannot-grow-to"

@@ -59,7 +59,7 @@ func (s *checkSuite) SetUpTest(c *gc.C) {
 	_, s.onB = s.addMount("1", "dynamic", "")
 	s.filesystemsChanged(c, "1")
 	s.filesystemAttachmentsChanged(c, "machine-0", "1")
-	s.barrier(c)
+	s.looked(c)
 	s.checkStatus(c, "attached", "", "fs-1 is small")
 }
 
@@ -76,9 +76,16 @@ func (s *checkSuite) attachments() int {
 	return s.Count("AttachFilesystems") + s.Count("managed.AttachFilesystems")
 }
 
+// looked waits until what was to be looked at has been. A source that is busy does everything
+// else first: looks wait for what the first barrier has done, and the second comes after them.
+func (s *checkSuite) looked(c *gc.C) {
+	s.barrier(c)
+	s.barrier(c)
+}
+
 func (s *checkSuite) mounted(c *gc.C) {
 	s.mounts.Deliver(c, struct{}{})
-	s.barrier(c)
+	s.looked(c)
 }
 
 func (s *checkSuite) becomes(what string) { s.amiss.Store(&what) }
@@ -111,13 +118,13 @@ func (s *checkSuite) TestItIsAttachedAgainOnRequest(c *gc.C) {
 	s.amiss.Store(nil)
 	s.retries.Deliver(c, []string{s.a})
 	s.retries.Deliver(c, []string{s.b})
-	s.barrier(c)
+	s.looked(c)
 	c.Check(s.attachments(), gc.Equals, 4)
 	s.checkStatus(c, "attached", "", "fs-1 is small")
 
 	// What is as it was attached is not attached again.
 	s.retries.Deliver(c, []string{s.a})
-	s.barrier(c)
+	s.looked(c)
 	c.Check(s.attachments(), gc.Equals, 4)
 }
 
@@ -125,7 +132,7 @@ func (s *checkSuite) TestItIsAttachedAgainOnRequest(c *gc.C) {
 func (s *checkSuite) TestItIsLookedAtOnRequest(c *gc.C) {
 	s.becomes("it was unmounted")
 	s.retries.Deliver(c, []string{s.a})
-	s.barrier(c)
+	s.looked(c)
 	c.Check(s.attachments(), gc.Equals, 3)
 	c.Check(s.state.Status(s.a).Status, gc.Equals, "attached")
 
@@ -140,14 +147,14 @@ func (s *checkSuite) TestItIsLookedAtOnRequest(c *gc.C) {
 func (s *checkSuite) TestItIsLookedAtAtEachResync(c *gc.C) {
 	s.becomes("it is read-only")
 	s.fed.EnvironConfig.Deliver(c, struct{}{})
-	s.barrier(c)
+	s.looked(c)
 	s.checkStatus(c, "attached", "", "fs-1 is small")
 	s.advance(c, time.Hour)
-	s.barrier(c)
+	s.looked(c)
 	s.checkStatus(c, "error", "it is read-only")
 	s.fed.EnvironConfig.Deliver(c, struct{}{})
 	s.advance(c, time.Hour)
-	s.barrier(c)
+	s.looked(c)
 	s.checkStatus(c, "error", "it is read-only")
 	c.Check(s.attachments(), gc.Equals, 2)
 }
@@ -164,10 +171,10 @@ func (s *checkSuite) TestLooksAreAsRareAsTheyAreLong(c *gc.C) {
 	s.mounted(c)
 	s.mounted(c)
 	s.advance(c, 50*time.Second-1)
-	s.barrier(c)
+	s.looked(c)
 	c.Check(looks(), gc.Equals, 1)
 	s.advance(c, 1)
-	s.barrier(c)
+	s.looked(c)
 	c.Check(looks(), gc.Equals, 2)
 }
 
@@ -176,17 +183,17 @@ func (s *checkSuite) TestVolumesAreLookedAtAtEachResync(c *gc.C) {
 	v, a := s.addVolumeOn("machine-0", "3", "dynamic")
 	s.volumesChanged(c, "3")
 	s.volumeAttachmentsChanged(c, "machine-0", "3")
-	s.barrier(c)
+	s.looked(c)
 	s.source.Options.CheckVolume = func(string) error { return storage.Permanent(errors.New("its loop device was detached")) }
 	s.mounted(c)
 	c.Check(s.state.Status(v).Status, gc.Equals, "attached")
 	s.advance(c, time.Hour)
-	s.barrier(c)
+	s.looked(c)
 	c.Check(s.state.Status(v).Status, gc.Equals, "error")
 	c.Check(s.state.Status(v).Info, gc.Equals, "its loop device was detached")
 	before := len(s.About(v+" "+a.MachineTag, "AttachVolumes"))
 	s.retries.Deliver(c, []string{v})
-	s.barrier(c)
+	s.looked(c)
 	c.Check(s.About(v+" "+a.MachineTag, "AttachVolumes"), gc.HasLen, before+1)
 	c.Check(s.state.Status(v).Status, gc.Equals, "attached")
 }
@@ -199,7 +206,7 @@ func (s *checkSuite) TestLookThatFailsIsTriedAgain(c *gc.C) {
 	s.mounted(c)
 	s.checkStatus(c, "attached", "", "fs-1 is small")
 	s.advance(c, backoff[0])
-	s.barrier(c)
+	s.looked(c)
 	s.checkStatus(c, "error", "it was unmounted")
 }
 
@@ -209,7 +216,7 @@ func (s *checkSuite) TestWhatIsAmissIsDetached(c *gc.C) {
 	s.setLife(s.onB, life.Dying)
 	s.filesystemAttachmentsChanged(c, "machine-0", "1")
 	s.Next(c, "DetachFilesystems")
-	s.barrier(c)
+	s.looked(c)
 	c.Check(string(s.state.Status(s.b).Status), gc.Equals, "detached")
 	s.mounted(c)
 	c.Check(string(s.state.Status(s.b).Status), gc.Equals, "detached")
@@ -231,7 +238,7 @@ func (s *checkSuite) TestLookingAndDetachingDoNotMeet(c *gc.C) {
 	c.Check(s.Count("DetachFilesystems"), gc.Equals, 0)
 	close(leave)
 	s.Next(c, "DetachFilesystems")
-	s.barrier(c)
+	s.looked(c)
 	c.Check(string(s.state.Status(s.b).Status), gc.Equals, "detached")
 }
 

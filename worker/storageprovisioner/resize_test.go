@@ -210,10 +210,12 @@ func (s *resizeSuite) TestFailureIsToldAndTriedAgainAndTheStorageStaysAttached(c
 	s.source.FailItem("ResizeVolumes", v, errors.New("no space"), errors.New("no space"))
 	s.raise(c, v, 2000)
 	s.checkStatuses(c, "volume-0 attached: growing to 2000 MiB", "volume-0 attached: cannot grow to 2000 MiB: no space")
+	c.Check(s.state.Status(v).Data, jc.DeepEquals, map[string]any{"cannot-grow-to": uint64(2000)})
 	s.advance(c, 30*time.Second)
 	s.checkStatuses(c, "volume-0 attached: cannot grow to 2000 MiB: no space")
 	s.advance(c, time.Minute)
 	s.checkStatuses(c, "volume-0 attached")
+	c.Check(s.state.Status(v).Data, gc.HasLen, 0)
 	s.noTimer(c)
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/apiserver/params"
+	"github.com/stowage-io/stowage/core/status"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/schedule"
 )
@@ -140,6 +141,9 @@ func statusArgs(statuses []plan.Status) []params.EntityStatusArgs {
 			Tag:    s.Tag.String(),
 			Status: string(s.Status),
 			Info:   s.Message,
+		}
+		if s.CannotGrowTo > 0 {
+			args[i].Data = map[string]any{status.CannotGrowTo: s.CannotGrowTo}
 		}
 	}
 	return args

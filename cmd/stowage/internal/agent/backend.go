@@ -402,18 +402,19 @@ const noManager = "no environment manager runs: start the agent with --manager"
 // wireStorage returns storage as users see it, on a host.
 func (b *backend) wireStorage(s state.Storage, on host) control.Storage {
 	row := control.Storage{
-		Name:        s.Name,
-		Kind:        s.Kind.String(),
-		Pool:        s.Pool,
-		Provider:    string(s.Provider),
-		SizeMiB:     s.SizeMiB,
-		WantedMiB:   s.RequestedMiB,
-		Life:        s.Life,
-		Status:      s.Status,
-		Message:     s.Message,
-		Since:       s.Since,
-		Location:    s.Location,
-		Attachments: make([]control.Attachment, len(s.Attachments)),
+		Name:            s.Name,
+		Kind:            s.Kind.String(),
+		Pool:            s.Pool,
+		Provider:        string(s.Provider),
+		SizeMiB:         s.SizeMiB,
+		WantedMiB:       s.RequestedMiB,
+		CannotGrowToMiB: s.CannotGrowTo,
+		Life:            s.Life,
+		Status:          s.Status,
+		Message:         s.Message,
+		Since:           s.Since,
+		Location:        s.Location,
+		Attachments:     make([]control.Attachment, len(s.Attachments)),
 	}
 	if s.Volume != nil {
 		row.Volume = s.Volume.Tag.Id()

@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,6 +38,11 @@ func TestResizeWaits(t *testing.T) {
 		r.SizeMiB, r.WantedMiB = size, 512
 		return event(r)
 	}
+	cannot := func(size uint64) control.Event {
+		r := row("data", status.Attached, fmt.Sprintf("cannot grow to %d MiB: no space left", size), "/srv/data")
+		r.SizeMiB, r.WantedMiB, r.CannotGrowToMiB = 256, 512, size
+		return event(r)
+	}
 	for _, test := range []struct {
 		about  string
 		events []control.Event
@@ -46,10 +52,10 @@ func TestResizeWaits(t *testing.T) {
 	}{
 		{"grown", []control.Event{has(256, status.Attached, ""), has(256, status.Attached, "growing to 512 MiB"), has(513, status.Attached, "")}, 0,
 			"data attached at /srv/data, 256M → 512M\ndata attached at /srv/data, 256M → 512M: growing to 512 MiB\ndata attached at /srv/data\nall 1 resized\n", ""},
-		{"it cannot", []control.Event{has(256, status.Attached, "cannot grow to 512 MiB: no space left")}, 1,
+		{"it cannot", []control.Event{cannot(512)}, 1,
 			"data attached at /srv/data, 256M → 512M: cannot grow to 512 MiB: no space left\n",
 			"stowage: 1 of 1 not resized: data attached at /srv/data, 256M → 512M: cannot grow to 512 MiB: no space left\n"},
-		{"it could not grow to less", []control.Event{has(256, status.Attached, "cannot grow to 511 MiB: no space left"), has(512, status.Attached, "")}, 0,
+		{"it could not grow to less", []control.Event{cannot(511), has(512, status.Attached, "")}, 0,
 			"data attached at /srv/data, 256M → 512M: cannot grow to 511 MiB: no space left\ndata attached at /srv/data\nall 1 resized\n", ""},
 		{"detached", []control.Event{has(256, status.Detached, "")}, 1, "data detached at /srv/data, 256M → 512M\n",
 			"stowage: 1 of 1 not resized: data detached at /srv/data, 256M → 512M\n"},

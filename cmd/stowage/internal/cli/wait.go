@@ -55,15 +55,14 @@ var (
 		return pending
 	}, failed}
 
-	// Storage that is larger than was asked for has grown too. Of what is attached,
-	// the message tells when it cannot.
+	// Storage that is larger than was asked for has grown too.
 	resized = goal{"resized", func(s control.Storage) progress {
 		switch {
 		case s.Life != life.Alive:
 			return failed
 		case s.SizeMiB >= s.WantedMiB:
 			return reached
-		case s.Status == status.Error, strings.Contains(s.Message, fmt.Sprintf("cannot grow to %d MiB", s.WantedMiB)):
+		case s.Status == status.Error, s.CannotGrowToMiB == s.WantedMiB:
 			return failed
 		case s.Filesystem != "" && len(s.Attachments) == 0:
 			return failed // filesystems grow while they are attached

@@ -18,9 +18,12 @@ type Storage struct {
 	SizeMiB uint64 `json:"size-mib" yaml:"size-mib"`
 	// WantedMiB is what was last asked for. Storage that has less is to grow; some
 	// has more.
-	WantedMiB uint64        `json:"wanted-mib" yaml:"wanted-mib"`
-	Life      life.Value    `json:"life" yaml:"life"`
-	Status    status.Status `json:"status" yaml:"status"`
+	WantedMiB uint64 `json:"wanted-mib" yaml:"wanted-mib"`
+	// CannotGrowToMiB is the size to which it could not grow, for the reason that Message
+	// gives. It is left out where there is none.
+	CannotGrowToMiB uint64        `json:"cannot-grow-to-mib,omitempty" yaml:"cannot-grow-to-mib,omitempty"`
+	Life            life.Value    `json:"life" yaml:"life"`
+	Status          status.Status `json:"status" yaml:"status"`
 	// Message says why it is not attached; about attached storage, what there is
 	// to know.
 	Message string `json:"message" yaml:"message"`

@@ -11,6 +11,8 @@ type Status struct {
 	Subject
 	Status  status.Status
 	Message string
+	// CannotGrowTo is the size, in MiB, to which it could not grow; 0: it need not, or may.
+	CannotGrowTo uint64
 }
 
 // status adds a status for an entity's volume or filesystem.
@@ -45,7 +47,11 @@ func (c *Core) rest(e *entity, as told, remark string) {
 }
 
 func (c *Core) setStatus(e *entity, s status.Status, message string) {
-	c.out.Publish.Statuses = append(c.out.Publish.Statuses, Status{e.subject(), s, message})
+	told := Status{Subject: e.subject(), Status: s, Message: message}
+	if e.resting() && e.cannotGrow() && message == e.info() {
+		told.CannotGrowTo = e.wanted
+	}
+	c.out.Publish.Statuses = append(c.out.Publish.Statuses, told)
 }
 
 // tell remembers what status a volume or filesystem has been given, and what its source
@@ -108,12 +114,17 @@ func (e *entity) resting() bool {
 // info returns what there is to say about a volume or filesystem at rest.
 func (e *entity) info() string {
 	switch {
-	case e.op != Resize, e.phase == publishing:
+	case !e.growing():
 		return e.remark()
 	case e.work.failure == "":
 		return fmt.Sprintf("growing to %d MiB", e.wanted)
-	case e.unresolved:
-		return fmt.Sprintf("growing to %d MiB: %s", e.wanted, e.work.failure)
+	case e.cannotGrow():
+		return fmt.Sprintf("cannot grow to %d MiB: %s", e.wanted, e.work.failure)
 	}
-	return fmt.Sprintf("cannot grow to %d MiB: %s", e.wanted, e.work.failure)
+	return fmt.Sprintf("growing to %d MiB: %s", e.wanted, e.work.failure)
 }
+
+// growing reports whether an entity is to become larger, cannotGrow whether the last attempt
+// has failed and nothing of it goes on.
+func (e *entity) growing() bool    { return e.op == Resize && e.phase != publishing }
+func (e *entity) cannotGrow() bool { return e.growing() && e.work.failure != "" && !e.unresolved }

@@ -67,20 +67,21 @@ func (s Stowage) Run(ctx context.Context, args ...string) (Result, error) {
 
 // Storage is an object of `status -o json`.
 type Storage struct {
-	Name        string       `json:"name"`
-	Kind        string       `json:"kind"`
-	Pool        string       `json:"pool"`
-	Provider    string       `json:"provider"`
-	SizeMiB     uint64       `json:"size-mib"`
-	WantedMiB   uint64       `json:"wanted-mib"`
-	Life        string       `json:"life"`
-	Status      string       `json:"status"`
-	Message     string       `json:"message"`
-	Since       time.Time    `json:"since"`
-	Location    string       `json:"location"`
-	Volume      string       `json:"volume"`
-	Filesystem  string       `json:"filesystem"`
-	Attachments []Attachment `json:"attachments"`
+	Name            string       `json:"name"`
+	Kind            string       `json:"kind"`
+	Pool            string       `json:"pool"`
+	Provider        string       `json:"provider"`
+	SizeMiB         uint64       `json:"size-mib"`
+	WantedMiB       uint64       `json:"wanted-mib"`
+	CannotGrowToMiB uint64       `json:"cannot-grow-to-mib"`
+	Life            string       `json:"life"`
+	Status          string       `json:"status"`
+	Message         string       `json:"message"`
+	Since           time.Time    `json:"since"`
+	Location        string       `json:"location"`
+	Volume          string       `json:"volume"`
+	Filesystem      string       `json:"filesystem"`
+	Attachments     []Attachment `json:"attachments"`
 }
 
 // Orphan is an object of `orphans -o json`.

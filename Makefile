@@ -14,7 +14,7 @@ RACE ?= -short
 SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race verify e2e soak onefault simulate delays faults uml cover mutate fuzz bench-schedule bench-apply bench-dataplane bench-scale bench-state model packages
+.PHONY: help build run test lint race verify e2e soak onefault simulate delays faults uml cover mutate fuzz bench-apply bench-dataplane bench-scale bench-state model packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -74,9 +74,6 @@ mutate: ## Break the worker's code in small ways and tell what no test notices (
 
 fuzz: ## Run every fuzz test for FUZZTIME (30s), one after another
 	nice scripts/fuzz '$(FUZZTIME)'
-
-bench-schedule: ## Measure the worker's schedule beside a common one; fails when it is not twice as fast with ties. CHECK=1: only these
-	go test -run '^$$' -bench '^Benchmark(RemoveTie|Beside)$$$(if $(CHECK),/^ReadyTies)' -benchtime 5x ./worker/storageprovisioner/internal/schedule
 
 bench-apply: packages ## Measure 200 ext4 volumes on loop devices, up and away
 	go test -count=1 -run '^$$' -bench '^BenchmarkApply$$' -benchtime 3x ./e2e

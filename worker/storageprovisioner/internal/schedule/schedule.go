@@ -1,23 +1,15 @@
 // Package schedule tells what is due when.
 //
 // A Schedule is a plain data structure with one owner: it starts no goroutine
-// and locks nothing. Values that are added for the same time form a run, and only
-// runs are put in order: a great many of them (a batch that failed as a whole and is
-// tried again) cost no more to take out than to put in.
+// and locks nothing.
 package schedule
 
 import (
-	"slices"
+	"container/heap"
 	"time"
 
 	"github.com/juju/clock"
 )
-
-// maxOpen is how many runs may be open at a time, so that they can still grow:
-// enough for additions that alternate between the delays of retries, and few enough
-// that looking for one costs next to nothing. Where there are more times than that,
-// one of them may have several runs.
-const maxOpen = 256
 
 // Schedule holds values by key, each until its time comes.
 type Schedule struct {
@@ -27,10 +19,8 @@ type Schedule struct {
 	epoch time.Time
 	items map[any]*item
 	order order
-	// runs counts the runs that there have been.
-	runs uint64
-	// open has the last item of each run that may still grow, by its time.
-	open map[time.Duration]*item
+	// added counts the additions that there have been.
+	added uint64
 
 	timer clock.Timer
 	// armed says that the timer is set, and alarm for when.
@@ -38,20 +28,18 @@ type Schedule struct {
 	alarm time.Duration
 }
 
-// item is a value and its place in its run: the first has no prev, and stands for all
-// of them at index in the order.
+// item is a value that is due at a time, and was the added-th to be added. It is at index
+// in the order.
 type item struct {
 	key, value any
 	due        time.Duration
-	prev, next *item
+	added      uint64
 	index      int
 }
 
 // NewSchedule returns an empty schedule, whose Next fires by the given clock.
 func NewSchedule(clock clock.Clock) *Schedule {
-	s := &Schedule{clock: clock, epoch: clock.Now()}
-	s.clear()
-	return s
+	return &Schedule{clock: clock, epoch: clock.Now(), items: make(map[any]*item)}
 }
 
 // Len returns how many values are waiting.
@@ -62,95 +50,51 @@ func (s *Schedule) Len() int {
 // Add makes the value due at the given time. A key that is there already is
 // replaced, and counts as added now.
 func (s *Schedule) Add(key, value any, due time.Time) {
+	s.added++
 	it, ok := s.items[key]
-	if ok {
-		s.unlink(it)
-	} else {
+	if !ok {
 		it = &item{key: key}
 		s.items[key] = it
 	}
-	it.value, it.due = value, due.Sub(s.epoch)
-	s.link(it)
-}
-
-// link makes an item the last of the run of its time, or the first of a new one.
-func (s *Schedule) link(it *item) {
-	if last, ok := s.open[it.due]; ok {
-		it.prev, last.next = last, it
+	it.value, it.due, it.added = value, due.Sub(s.epoch), s.added
+	if ok {
+		heap.Fix(&s.order, it.index)
 	} else {
-		if len(s.open) == maxOpen {
-			clear(s.open)
-		}
-		s.runs++
-		s.order.push(run{it.due, s.runs, it})
+		heap.Push(&s.order, it)
 	}
-	s.open[it.due] = it
 }
 
 // Remove takes the key's value out; an absent key is left so.
 func (s *Schedule) Remove(key any) {
 	if it, ok := s.items[key]; ok {
 		delete(s.items, key)
-		s.unlink(it)
-		if len(s.items) == 0 {
-			s.clear()
-		}
+		heap.Remove(&s.order, it.index)
+		s.release()
 	}
-}
-
-// clear makes the schedule empty, and lets go of the room that its values took.
-func (s *Schedule) clear() {
-	s.items = make(map[any]*item)
-	s.order = nil
-	s.open = make(map[time.Duration]*item)
-}
-
-// unlink takes an item out of its run, and the run out of the order if it was all
-// of it.
-func (s *Schedule) unlink(it *item) {
-	if it.next != nil {
-		it.next.prev = it.prev
-	} else if s.open[it.due] == it {
-		if it.prev != nil {
-			s.open[it.due] = it.prev
-		} else {
-			delete(s.open, it.due)
-		}
-	}
-	switch {
-	case it.prev != nil:
-		it.prev.next = it.next
-	case it.next != nil:
-		s.order.replace(it.index, it.next)
-	default:
-		s.order.remove(it.index)
-	}
-	it.prev, it.next = nil, nil
 }
 
 // Ready removes and returns the values that are due at the given time, in time
 // order, and those of one time in the order in which they were added.
 func (s *Schedule) Ready(now time.Time) []any {
 	at := now.Sub(s.epoch)
-	if s.armed && s.alarm <= at {
+	if s.alarm <= at {
 		s.disarm()
 	}
-	all := !slices.ContainsFunc(s.order, func(r run) bool { return r.due > at })
 	var due []any
 	for len(s.order) > 0 && s.order[0].due <= at {
-		for it := s.order[0].first; it != nil; it = it.next {
-			due = append(due, it.value)
-			if !all {
-				delete(s.items, it.key)
-			}
-		}
-		delete(s.open, s.order[0].due)
-		s.order.remove(0)
+		it := heap.Pop(&s.order).(*item)
+		delete(s.items, it.key)
+		due = append(due, it.value)
 	}
-	if all {
-		s.clear()
-	}
+	s.release()
 	return due
+}
+
+// release frees the memory of a schedule that has become empty.
+func (s *Schedule) release() {
+	if len(s.items) == 0 && cap(s.order) > 0 {
+		s.items, s.order = make(map[any]*item), nil
+	}
 }
 
 // Next returns a channel on which a value arrives when the earliest value is
@@ -195,4 +139,32 @@ func (s *Schedule) disarm() {
 		default:
 		}
 	}
+}
+
+// order is a heap of items, the one that is due next first.
+type order []*item
+
+func (o order) Len() int { return len(o) }
+
+func (o order) Less(i, j int) bool {
+	return o[i].due < o[j].due || o[i].due == o[j].due && o[i].added < o[j].added
+}
+
+func (o order) Swap(i, j int) {
+	o[i], o[j] = o[j], o[i]
+	o[i].index, o[j].index = i, j
+}
+
+func (o *order) Push(x any) {
+	it := x.(*item)
+	it.index = len(*o)
+	*o = append(*o, it)
+}
+
+func (o *order) Pop() any {
+	last := len(*o) - 1
+	it := (*o)[last]
+	(*o)[last] = nil
+	*o = (*o)[:last]
+	return it
 }

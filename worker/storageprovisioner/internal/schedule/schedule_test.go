@@ -286,27 +286,19 @@ func (s *scheduleSuite) TestNextDoesNotAllocateWhenTheTimerIsSetAnew(c *gc.C) {
 	}), gc.Equals, 0.0)
 }
 
-// Values of one time take less room than others, though they come in turns with those
-// of another time.
-func (s *scheduleSuite) TestRoom(c *gc.C) {
+func (s *scheduleSuite) TestMemory(c *gc.C) {
 	const values = 100_000
-	for what, test := range map[string]struct{ times, most int64 }{
-		"values of two times":         {2, 100},
-		"values each of its own time": {values, 130},
-	} {
-		sched := schedule.NewSchedule(s.clock)
-		keys := make([]any, values)
-		for i := range keys {
-			keys[i] = i
-		}
-		before := heapInUse()
-		for i, key := range keys {
-			sched.Add(key, nil, s.at(i%int(test.times)))
-		}
-		each := (heapInUse() - before) / values
-		c.Check(sched.Len(), gc.Equals, values)
-		c.Check(each <= test.most, jc.IsTrue, gc.Commentf("%s take %d bytes each", what, each))
+	keys := make([]any, values)
+	for i := range keys {
+		keys[i] = i
 	}
+	before := heapInUse()
+	for i, key := range keys {
+		s.schedule.Add(key, nil, s.at(i))
+	}
+	each := (heapInUse() - before) / values
+	c.Check(s.schedule.Len(), gc.Equals, values)
+	c.Check(each <= 130, jc.IsTrue, gc.Commentf("%d bytes each", each))
 }
 
 // Very many values that have been there once take no room.
@@ -345,13 +337,6 @@ func (s *scheduleSuite) TestAgreesWithASortedList(c *gc.C) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		s.agreesWithASortedList(c, random, history{operations: 300, keys: 30, times: 10, taken: 10})
-	}
-}
-
-func (s *scheduleSuite) TestAgreesWithASortedListOfVeryManyTimes(c *gc.C) {
-	for seed := range uint64(5) {
-		random := rand.New(rand.NewPCG(seed, 2))
-		s.agreesWithASortedList(c, random, history{operations: 4000, keys: 2000, times: 700, taken: 20})
 	}
 }
 

@@ -30,8 +30,8 @@ test: packages ## Run the tests; as root those on real devices too
 
 lint: ## Check formatting, go vet, staticcheck
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not formatted (gofmt -w): $$unformatted" >&2; exit 1; }
-	go vet ./...
-	go run $(STATICCHECK) ./...
+	go vet ./... && go -C internal/mutate vet .
+	go run $(STATICCHECK) ./... && cd internal/mutate && go run $(STATICCHECK) .
 
 race: ## Run the tests under the race detector, a sample of the longest (RACE=: whole); all but the end-to-end ones
 	$(GO_TEST) -race $(RACE) $(SANDBOX) $$(go list $(LONGEST) ./... | grep -v /e2e)
@@ -70,7 +70,7 @@ cover: ## Check that the tests reach 95 % of the worker's statements
 		END { printf "%.1f %% of the statements of $(WORKER)\n", reached; exit reached < 95 }'
 
 mutate: ## Break the worker's code in small ways and tell what no test notices (an hour; MUTATE=worker/storageprovisioner/internal/schedule: a part)
-	nice go run ./internal/mutate $(MUTATE)
+	cd internal/mutate && nice go test -race . && nice go run . $(MUTATE)
 
 fuzz: ## Run every fuzz test for FUZZTIME (30s), one after another
 	nice scripts/fuzz '$(FUZZTIME)'

@@ -85,6 +85,7 @@ type options struct {
 	known    bool           // the explained ones too
 	list     bool           // only list them
 	parallel int
+	root     string // where the module is that is mutated
 }
 
 func main() {
@@ -96,6 +97,7 @@ func main() {
 	flag.BoolVar(&o.list, "list", false, "list the mutants and run nothing")
 	// A worker that is broken is mostly waited for.
 	flag.IntVar(&o.parallel, "p", 8*runtime.NumCPU(), "how many `runs` at once")
+	flag.StringVar(&o.root, "root", "../..", "the `directory` of the module that is mutated")
 	flag.Parse()
 	err := func() (err error) {
 		if o.run, err = regexp.Compile(*run); err != nil {
@@ -112,7 +114,7 @@ func main() {
 		if err != nil {
 			return err
 		}
-		return mutate(ctx, ".", chosen, explained, o, os.Stdout)
+		return mutate(ctx, o.root, chosen, explained, o, os.Stdout)
 	}()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)

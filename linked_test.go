@@ -1,0 +1,101 @@
+package stowage_test
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var updateLinked = flag.Bool("update-linked", false, "write "+linkedFile+" anew")
+
+const linkedFile = "linked.txt"
+
+// What the command and each package of the library links of others is in a file, so that a
+// change of that is seen by who reviews it.
+func TestLinkedPackages(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the file is about Linux")
+	}
+	graph := readImports(t)
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Packages of others that are linked. go test . -run TestLinkedPackages -args -update-linked writes this.\n")
+	var ours []string
+	for pkg := range graph {
+		private := strings.Contains(pkg+"/", "/internal/") || matches(pkg, []string{"./e2e/...", "./examples/...", "./testing/..."})
+		if matches(pkg, []string{"./..."}) && !private {
+			ours = append(ours, pkg)
+		}
+	}
+	slices.Sort(ours)
+	for _, pkg := range ours {
+		if linked := graph.others(pkg); len(linked) > 0 {
+			fmt.Fprintf(&b, "\n%s\n\t%s\n", strings.TrimPrefix(pkg, module+"/"), strings.Join(linked, "\n\t"))
+		}
+	}
+	if *updateLinked {
+		if err := os.WriteFile(linkedFile, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept, err := os.ReadFile(linkedFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := b.String(), string(kept); got != want {
+		t.Errorf("what is linked has changed: go test . -run TestLinkedPackages -args -update-linked\n%s", lineDiff(want, got))
+	}
+}
+
+// others returns the packages, of neither this module nor the standard library, that a
+// package depends on, in order.
+func (g importGraph) others(pkg string) []string {
+	seen := map[string]bool{pkg: true}
+	var found []string
+	for queue := []string{pkg}; len(queue) > 0; queue = queue[1:] {
+		for _, imported := range g[queue[0]] {
+			if seen[imported] {
+				continue
+			}
+			seen[imported] = true
+			queue = append(queue, imported)
+			host, _, _ := strings.Cut(imported, "/")
+			if strings.Contains(host, ".") && !matches(imported, []string{"./..."}) {
+				found = append(found, imported)
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// lineDiff returns the lines that only one of two texts has.
+func lineDiff(old, now string) string {
+	var b strings.Builder
+	before, after := strings.Split(old, "\n"), strings.Split(now, "\n")
+	section := ""
+	counts := make(map[string]int)
+	count := func(lines []string, by int) {
+		for _, line := range lines {
+			if !strings.HasPrefix(line, "\t") {
+				section = line
+			}
+			counts[section+": "+strings.TrimSpace(line)] += by
+		}
+	}
+	count(before, -1)
+	count(after, 1)
+	for _, line := range slices.Sorted(maps.Keys(counts)) {
+		switch n := counts[line]; {
+		case n < 0:
+			b.WriteString("- " + line + "\n")
+		case n > 0:
+			b.WriteString("+ " + line + "\n")
+		}
+	}
+	return b.String()
+}

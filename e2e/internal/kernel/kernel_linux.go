@@ -5,6 +5,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -86,7 +87,7 @@ func Clear(dir string) error {
 	loops, err := Loops(dir)
 	failures = append(failures, err)
 	for _, l := range loops {
-		failures = append(failures, Detach(l.Path))
+		failures = append(failures, l.detach())
 	}
 	return errors.Join(failures...)
 }
@@ -104,6 +105,32 @@ func unmount(path string) error {
 			return err
 		}
 	}
+}
+
+// detach detaches the loop device, unless it has been detached since it was listed: one that
+// the kernel detaches with its last mount may take that long, and its number may be another's.
+func (l Loop) detach() error {
+	device, err := os.Open(l.Path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer device.Close()
+	// An open device keeps its file.
+	backing, err := os.ReadFile("/sys/block/" + filepath.Base(l.Path) + "/loop/backing_file")
+	if err != nil || undeleted(string(backing)) != undeleted(l.File) {
+		return nil
+	}
+	if err := unix.IoctlSetInt(int(device.Fd()), unix.LOOP_CLR_FD, 0); err != nil && err != unix.ENXIO {
+		return fmt.Errorf("detaching %s from %s: %w", l.Path, l.File, err)
+	}
+	return nil
+}
+
+// undeleted returns the name of a loop device's file, without what tells that it is deleted.
+func undeleted(backing string) string {
+	return strings.TrimSuffix(strings.TrimSpace(backing), " (deleted)")
 }
 
 // Detach detaches a loop device. One that is in use is detached when it no longer is.

@@ -42,7 +42,7 @@ verify: packages ## Run all that searches or measures, with a new seed, and end 
 e2e: packages ## Run the end-to-end tests: the command, real devices and mounts
 	$(GO_TEST) -count=1 $(SANDBOX) ./e2e
 
-soak: packages ## Crash the agent, and the disks beneath it, 500 times while storage is used (SOAK='-for 1h -seed 1', KEEP=1)
+soak: packages ## Crash the agent, and the disks under it, 500 times while storage is used (SOAK='-for 1h -seed 1', KEEP=1)
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go build -o "$$dir/soak" ./e2e/soak && nice unshare --mount "$$dir/soak" $(SOAK)
 
 onefault: packages ## Have one system call of the agent fail, one of each class, and see what comes of it (an hour; ONEFAULT='-for 10m', -every, -help)

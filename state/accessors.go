@@ -72,8 +72,9 @@ func (a *Accessor) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
 
 // SetStatus sets the statuses of volumes and filesystems; of their Data
 // [status.CannotGrowTo] is kept. A machine may
-// also tell of a volume of the environment of which it has a plan to carry out: that is
-// kept beside what the environment's worker tells, and users are shown what says more.
+// also set the status of an environment's volume whose plan it carries out: that status is
+// kept beside the one that the environment's worker has set, and users are shown the one
+// that says more.
 // The statuses that can be set are, whatever becomes of the others; the error is about
 // the first that cannot.
 func (a *Accessor) SetStatus(all []params.EntityStatusArgs) error {

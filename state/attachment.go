@@ -38,7 +38,7 @@ func (a *Accessor) AttachmentLife(ids []params.MachineStorageId) ([]params.LifeR
 	})
 }
 
-// RemoveAttachments removes attachments that have been let go of. What is gone
+// RemoveAttachments removes attachments that are being detached. What is gone
 // already is no error.
 func (a *Accessor) RemoveAttachments(ids []params.MachineStorageId) ([]params.ErrorResult, error) {
 	return updateEach(a, ids, func(tx *txn, id params.MachineStorageId) error {

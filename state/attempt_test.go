@@ -75,8 +75,8 @@ func TestAttemptsAreRemembered(t *testing.T) {
 	}
 }
 
-// A volume stays attached while a filesystem may be being made on it, and none is begun on
-// one that is let go of.
+// A volume stays attached while a filesystem may be being made on it, and no filesystem is
+// begun on a volume that is being detached.
 func TestVolumeStaysBeneathAFilesystemThatIsBeingMade(t *testing.T) {
 	w := mixed(t)
 	machine := w.ForMachine(machine0)
@@ -126,7 +126,7 @@ func TestVolumeIsDetachedBeneathAFilesystemThatMayBeThereInPart(t *testing.T) {
 	if got := w.lifeOf(lower); got != life.Alive {
 		t.Fatalf("the volume's attachment is %s", got)
 	}
-	// It is told though the volume is wanted elsewhere by now.
+	// The end of the attempt is recorded although the filesystem is no longer wanted here.
 	for range 2 {
 		results, err := machine.SetAttempts([]params.Attempt{{
 			Id: params.MachineStorageId{AttachmentTag: filesystem}, Attempted: true, Ended: true,

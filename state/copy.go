@@ -175,7 +175,7 @@ func (tx *txn) copyStorage(name string, generation uint64, record *copyRecord) e
 				tx.recorded(e)
 			}
 			if a := e.Attachment; a != nil {
-				if a.going() {
+				if a.detaching() {
 					a.Life = life.Dying
 				}
 				a.Info, a.Plan, a.Attempted = nil, nil, false

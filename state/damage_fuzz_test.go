@@ -15,8 +15,8 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// FuzzDamage has one record say anything. Nothing panics, and who is told of an error
-// is told by which key: it is all that helps to repair a store.
+// FuzzDamage replaces one record by any bytes. Nothing panics, and an error that the damage
+// causes names the key: it is all that helps to repair a store.
 func FuzzDamage(f *testing.F) {
 	for n := range byte(40) {
 		f.Add(n, []byte{})

@@ -12,9 +12,9 @@
 // has to look again; so the entries of a scope are what a watcher watches.
 //
 // Life goes Alive, Dying, Dead, removed. A user's removal makes an instance Dying
-// with its entities, and lets go of its topmost attachment. What is let go of becomes
-// Dying, and is removed once a worker has undone it: first the attachment of the
-// filesystem, then the plan of the volume's attachment, then that attachment. A
+// with its entities, and begins to detach it, from the top: first the attachment of the
+// filesystem, then the plan of the volume's attachment, then that attachment. Each becomes
+// Dying when its turn comes, and is removed once a worker has undone it. A
 // Dying entity without an attachment is Dead; a volume waits for its filesystem to be
 // removed too. A worker takes away what a Dead entity stands for, and removes it. The
 // instance goes with its last entity. What was never provisioned goes the same way.

@@ -129,8 +129,8 @@ func CheckStore(store kv.Store) (problems []string) {
 	return problems
 }
 
-// broken returns the rules of life that do not hold in the record, all of which hold
-// whatever has happened.
+// broken returns the rules of life that the record breaks. A sound record breaks none of
+// them, whatever has happened.
 func (i *instance) broken() (broken []string) {
 	never := func(is bool, format string, args ...any) {
 		if is {
@@ -142,11 +142,11 @@ func (i *instance) broken() (broken []string) {
 	never(i.Life != life.Alive && i.Life != life.Dying, "the instance is %q", i.Life)
 	never(i.Kind != storage.StorageKindFilesystem.String() && f != nil, "kind %q has a filesystem", i.Kind)
 	for _, e := range i.entities() {
-		beneath := e == v && f != nil
+		backing := e == v && f != nil
 		never(rank(e.Life) == 0, "%s is %q", e.Tag, e.Life)
 		never((i.Life == life.Alive) != (e.Life == life.Alive), "%s is %s in an instance that is %s", e.Tag, e.Life, i.Life)
-		never(e.Life == life.Dying && e.Attachment == nil && !beneath, "%s waits for nothing to be dead", e.Tag)
-		never(e.Life == life.Dead && (e.Attachment != nil || beneath), "%s is dead while in use", e.Tag)
+		never(e.Life == life.Dying && e.Attachment == nil && !backing, "%s waits for nothing to be dead", e.Tag)
+		never(e.Life == life.Dead && (e.Attachment != nil || backing), "%s is dead while in use", e.Tag)
 		never(!slices.Contains(telling, e.Status.Status), "%s has status %q", e.Tag, e.Status.Status)
 		never(e.Info != nil && e.Info.ID == "", "%s is provisioned as nothing", e.Tag)
 		a := e.Attachment
@@ -160,13 +160,13 @@ func (i *instance) broken() (broken []string) {
 		never(e.Tag.scope() != environScope && e.Tag.scope() != string(a.Machine), "%s has left its machine", e.Tag)
 	}
 	top := i.top()
-	never(i.Life != life.Alive && top.Attachment != nil && !top.Attachment.going(), "%s is not let go of", top.Tag)
+	never(i.Life != life.Alive && top.Attachment != nil && !top.Attachment.detaching(), "%s is not being detached", top.Tag)
 	if v != nil && f != nil {
-		never(f.Attachment != nil && (v.Attachment == nil || v.Attachment.going()), "%s is taken from under its filesystem", v.Tag)
+		never(f.Attachment != nil && (v.Attachment == nil || v.Attachment.detaching()), "%s is taken from under its filesystem", v.Tag)
 		never(f.Attachment != nil && v.Attachment != nil && f.Attachment.Machine != v.Attachment.Machine, "%s and %s are apart", v.Tag, f.Tag)
 		making := f.Attempted && f.Info == nil
-		never(f.Attachment == nil && v.Attachment != nil && !v.Attachment.going() && !making, "%s is not let go of", v.Tag)
-		never(making && (v.Attachment == nil || v.Attachment.going()), "%s is taken from under a filesystem that is being made", v.Tag)
+		never(f.Attachment == nil && v.Attachment != nil && !v.Attachment.detaching() && !making, "%s is not being detached", v.Tag)
+		never(making && (v.Attachment == nil || v.Attachment.detaching()), "%s is taken from under a filesystem that is being made", v.Tag)
 	}
 	return broken
 }
@@ -229,20 +229,20 @@ func (e *entity) brokenSince(was *entity) (broken []string) {
 	a, had := e.Attachment, was.Attachment
 	switch {
 	case had == nil:
-		never(a != nil && (a.Info != nil || a.Plan != nil || a.going() && !a.Attempted), "begins with an attachment that is old")
+		never(a != nil && (a.Info != nil || a.Plan != nil || a.detaching() && !a.Attempted), "begins with an attachment that is old")
 		return broken
 	case a == nil:
-		never(had.Life == life.Alive, "was detached without being let go of")
+		never(had.Life == life.Alive, "lost an attachment that was alive")
 		return broken
 	}
 	never(a.Machine != had.Machine, "went from machine to machine")
-	never(rank(a.Life) < rank(had.Life) || had.going() && !a.going(), "was let go of and is attached")
+	never(rank(a.Life) < rank(had.Life) || had.detaching() && !a.detaching(), "was being detached and is attached again")
 	never(had.Info != nil && a.Info == nil, "forgot what is attached")
 	if had.Plan != nil {
 		never(a.Plan == nil && had.Plan.Life == life.Alive, "lost a plan that nobody has undone")
 		never(a.Plan != nil && rank(a.Plan.Life) < rank(had.Plan.Life), "has an old plan again")
 	}
-	never(had.going() && had.Plan == nil && a.Plan != nil, "got a plan after it was let go of")
+	never(had.detaching() && had.Plan == nil && a.Plan != nil, "got a plan while it was being detached")
 	return broken
 }
 

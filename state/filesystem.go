@@ -94,7 +94,7 @@ func (a *Accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.Filesy
 				p.Size = min(p.Size, v.Info.Size)
 			}
 		}
-		if e.Attachment != nil && !e.Attachment.going() {
+		if e.Attachment != nil && !e.Attachment.detaching() {
 			attachment := filesystemAttachmentParams(r, i, e)
 			p.Attachment = &attachment
 		}

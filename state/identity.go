@@ -7,7 +7,7 @@ import (
 	"github.com/stowage-io/stowage/state/kv"
 )
 
-// identity is the record of which state this is.
+// identity is the record that identifies the state.
 type identity struct {
 	// UUID is drawn when the store is empty, and is the state's until it becomes a
 	// copy.

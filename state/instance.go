@@ -127,8 +127,8 @@ type attachmentPlan struct {
 	// BlockDevice is nil until the machine has carried the plan out.
 	BlockDevice *deviceRecord `cbor:"3,keyasint,omitempty"`
 
-	// Status is what the machine's worker has told of carrying out or undoing the plan;
-	// nil until it has told anything of that.
+	// Status is what the machine's worker has reported about carrying out or undoing the
+	// plan; nil until its first report.
 	Status *StatusInfo `cbor:"4,keyasint,omitempty"`
 }
 
@@ -168,7 +168,7 @@ func (e *entity) check() error {
 	return err
 }
 
-// entities returns what the instance has, what is beneath first.
+// entities returns the volume and filesystem that the instance has, the volume first.
 func (i *instance) entities() []*entity {
 	entities := make([]*entity, 0, 2)
 	if i.Volume != nil {

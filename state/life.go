@@ -42,7 +42,7 @@ func (i *instance) attach(machine machineTag, generation uint64, now time.Time) 
 		}
 	}
 	for _, e := range i.entities() {
-		if a := e.Attachment; a != nil && a.going() {
+		if a := e.Attachment; a != nil && a.detaching() {
 			return errors.NewNotYetAvailable(nil, "it is still being detached from "+a.Machine.String()+": try again when it is")
 		}
 	}
@@ -132,16 +132,16 @@ func (i *instance) doubtDetached(generation uint64) {
 	}
 }
 
-// going reports whether the attachment has been let go of.
-func (a *attachment) going() bool {
+// detaching reports whether the attachment is being detached.
+func (a *attachment) detaching() bool {
 	return a.Life != life.Alive || a.Plan != nil && a.Plan.Life != life.Alive
 }
 
-// letGo begins to take the entity off its machine: the plan first, where there is
-// one.
-func (e *entity) letGo(now time.Time) {
+// beginDetach begins to detach the entity from its machine. If there is a plan, that is undone
+// first.
+func (e *entity) beginDetach(now time.Time) {
 	a := e.Attachment
-	if a == nil || a.going() {
+	if a == nil || a.detaching() {
 		return
 	}
 	if a.Plan != nil {
@@ -197,13 +197,13 @@ func (i *instance) remove(e *entity) error {
 }
 
 // mayMake reports whether a worker may set out to make the entity: a filesystem on a
-// volume only while the volume stays beneath it.
+// volume only while the volume stays attached.
 func (i *instance) mayMake(e *entity) bool {
-	return e != i.Filesystem || i.Volume == nil || e.Info != nil || i.Volume.Attachment != nil && !i.Volume.Attachment.going()
+	return e != i.Filesystem || i.Volume == nil || e.Info != nil || i.Volume.Attachment != nil && !i.Volume.Attachment.detaching()
 }
 
-// beingMade reports whether the entity may be being made, also when it is dead: whoever
-// makes it may not have heard of that.
+// beingMade reports whether the entity may be being made, even if it is dead: the worker that
+// makes it may not know that yet.
 func (e *entity) beingMade() bool { return e.Attempted && !e.AttemptEnded && e.Info == nil }
 
 // settle moves everything as far as the rules let it go. It is applied after every
@@ -214,15 +214,15 @@ func (i *instance) settle(now time.Time) {
 			e.Life = dyingAtLeast(e.Life)
 		}
 		if top := i.top(); top != nil {
-			top.letGo(now)
+			top.beginDetach(now)
 		}
 	}
 	if i.Volume != nil && i.Filesystem != nil && i.Filesystem.Attachment == nil && !i.Filesystem.beingMade() {
-		i.Volume.letGo(now)
+		i.Volume.beginDetach(now)
 	}
 	for _, e := range i.entities() {
-		beneath := e == i.Volume && i.Filesystem != nil
-		if e.Life == life.Dying && e.Attachment == nil && !beneath {
+		backing := e == i.Volume && i.Filesystem != nil
+		if e.Life == life.Dying && e.Attachment == nil && !backing {
 			e.Life = life.Dead
 			e.Status.set(status.Destroying, "", now)
 		}

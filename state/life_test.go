@@ -73,7 +73,7 @@ func TestLife(t *testing.T) {
 		{"disk filesystem", "plan, remove, -fa", "v dying, p dying, va alive, f dead"},
 		{"disk filesystem", "plan, remove, -fa, -p", "v dying, va dying, f dead"},
 
-		// What has not been let go of is not removed.
+		// What is attached and not being detached is not removed.
 		{managed, "!-fa, !-va, !-f, !-v", "v alive, va alive, f alive, fa alive"},
 		{managed, "remove, !-va, !-f, !-v, -fa, !-v", "v dying, va dying, f dead"},
 		{managed, "detach, -fa, -va, !-f, !-v", "v alive, f alive"},

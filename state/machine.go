@@ -110,7 +110,7 @@ func (st *State) StaticVolumes(machine names.MachineTag) (found []params.VolumeP
 				return errors.Trace(err)
 			}
 			e := i.Volume
-			if e == nil || e.Info != nil || e.Attachment == nil || e.Attachment.Machine != at || e.Attachment.going() {
+			if e == nil || e.Info != nil || e.Attachment == nil || e.Attachment.Machine != at || e.Attachment.detaching() {
 				return nil
 			}
 			provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider))
@@ -251,9 +251,10 @@ func (i *instance) lostWith(machine machineTag) bool {
 	return v != nil && v.Info != nil && !v.Info.Persistent && v.Attachment != nil && v.Attachment.Machine == machine
 }
 
-// leave has an instance be without a machine that is gone. Where a worker is to see to the
-// rest, it is told by what is let go of; of the machine's own, and of what is static, there
-// is none.
+// leave takes an instance off a machine that is gone. The environment's worker does the rest:
+// it learns that from the attachments that are being detached. No worker does this for the
+// machine's own storage, nor for static storage: leave removes those records and attachments
+// itself.
 func (st *State) leave(i *instance, machine machineTag, now time.Time) error {
 	static, releasable := false, false
 	if provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider)); err == nil {
@@ -281,7 +282,7 @@ func (st *State) leave(i *instance, machine machineTag, now time.Time) error {
 			continue
 		}
 		a.Plan = nil // nobody is there to undo it
-		e.letGo(now)
+		e.beginDetach(now)
 		if static {
 			if err := e.removeAttachment(now); err != nil {
 				return errors.Trace(err)

@@ -176,7 +176,7 @@ func (tx *txn) doubt(name string) error {
 		return nil
 	}
 	return tx.change(name, &i, func() error {
-		i.doubtLetGo(tx.identity().Generation)
+		i.doubtDetaching(tx.identity().Generation)
 		for _, e := range i.entities() {
 			if e.Status.Status == status.Attached {
 				e.Status.set(status.Attaching, "looking at it again: the state was restored", tx.now)
@@ -186,11 +186,11 @@ func (tx *txn) doubt(name string) error {
 	})
 }
 
-// doubtLetGo has the filesystem of a volume that is being detached detached first: it had
-// been, and may be attached since.
-func (i *instance) doubtLetGo(generation uint64) {
+// doubtDetaching handles a volume that is being detached: its filesystem is to be detached
+// first. The filesystem had been when the backup was made, but may have been attached since.
+func (i *instance) doubtDetaching(generation uint64) {
 	v, f := i.Volume, i.Filesystem
-	if i.Life != life.Alive || v == nil || f == nil || v.Attachment == nil || !v.Attachment.going() ||
+	if i.Life != life.Alive || v == nil || f == nil || v.Attachment == nil || !v.Attachment.detaching() ||
 		!f.mayBeAttached(generation) {
 		return
 	}

@@ -384,16 +384,15 @@ func TestRestoredWhileBeingDetached(t *testing.T) {
 	w.check()
 }
 
-// Older storage is brought up to date and restored, in that order.
 // What was asked for when the backup was made may have been made since. When it is removed, or
 // detached, its worker looks for it.
 func TestRestoredBeforeItWasMade(t *testing.T) {
-	letGo := map[string]func(*world, ...string) error{
+	requests := map[string]func(*world, ...string) error{
 		"removed":  func(w *world, names ...string) error { return w.RemoveStorage(names) },
 		"released": func(w *world, names ...string) error { return w.ReleaseStorage(names) },
 		"detached": func(w *world, names ...string) error { return w.DetachStorage(names) },
 	}
-	for what, do := range letGo {
+	for what, do := range requests {
 		w := newWorld(t)
 		w.must(w.Apply(state.Changes{Add: []state.StorageParams{
 			{Name: "here", Kind: filesystem, Pool: "loop", Size: 128, Machine: machine0},
@@ -430,6 +429,7 @@ func TestRestoredBeforeItWasMade(t *testing.T) {
 	}
 }
 
+// Older storage is brought up to date and restored, in that order.
 func TestOlderStateThatIsRestored(t *testing.T) {
 	marks := new(fakeMarks)
 	config := state.Config{Store: olderStore(t), Clock: testclock.NewClock(start), Registry: commonRegistry(), Marks: marks}

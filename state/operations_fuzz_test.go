@@ -23,7 +23,7 @@ import (
 
 // FuzzOperations takes its input for a program: users and workers do what the bytes
 // say, right or wrong, in any order. After each operation the rules hold and watchers
-// have been told of all that it changed, which is nothing where it was refused.
+// have been notified of all that it changed; a refused operation changes nothing.
 // Whatever has happened, with workers who do what they are told storage can then be
 // detached, attached again, and removed without a trace.
 func FuzzOperations(f *testing.F) {
@@ -72,7 +72,7 @@ func (o *operations) note(err error, format string, args ...any) {
 	o.done = append(o.done, fmt.Sprintf("%.400s: %v", fmt.Sprintf(format, args...), err))
 }
 
-// next returns the program's next byte, 0 where there is none.
+// next returns the program's next byte, 0 at its end.
 func (o *operations) next() int {
 	if len(o.program) == 0 {
 		return 0

@@ -216,7 +216,7 @@ func (o *operations) statusOf(text string) state.StatusInfo {
 	return state.StatusInfo{}
 }
 
-// entity returns a volume or filesystem as users are shown it, nil where there is none.
+// entity returns a volume or filesystem as users are shown it, nil if it does not exist.
 func (o *operations) entity(tag names.Tag) *state.Entity {
 	all, err := o.AllStorage()
 	o.must(err)
@@ -290,20 +290,20 @@ func (o *operations) change(do func() error, format string, args ...any) error {
 	return nil
 }
 
-// refusals are the kinds of errors that users are told of.
+// refusals are the kinds of errors that refused users get.
 var refusals = []error{errors.NotValid, errors.NotFound, errors.NotSupported, errors.AlreadyExists, errors.NotYetAvailable}
 
-// told checks that watchers have been told of what has changed, and of nothing else.
+// told checks that watchers have been notified of what has changed, and of nothing else.
 func (o *operations) told(before, after map[string]string) {
 	o.t.Helper()
 	keys, err := o.feed.Take()
 	o.must(err)
 	if differ := differ(before, after); !slices.Equal(keys, differ) {
-		o.t.Errorf("watchers are told of %q, and these have changed: %q", keys, differ)
+		o.t.Errorf("watchers are notified of %q, and these have changed: %q", keys, differ)
 	}
 }
 
-// differ returns the keys of which two contents of a store differ, sorted.
+// differ returns the keys whose values differ between two contents of a store, sorted.
 func differ(a, b map[string]string) []string {
 	keys := []string{}
 	for key, value := range a {

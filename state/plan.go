@@ -46,13 +46,13 @@ func (a *Accessor) VolumeAttachmentPlans(ids []params.MachineStorageId) ([]param
 }
 
 // CreateVolumeAttachmentPlans records what machines are to do about attached volumes.
-// A plan that is there already is brought up to date. An attachment that has been let
-// go of meanwhile gets none, and a plan of it stays as it is, for nothing is to be
+// A plan that is there already is brought up to date. An attachment that is already being
+// detached gets no plan, and a plan that it has stays as it is, because nothing is to be
 // carried out any more; that is no error.
 func (a *Accessor) CreateVolumeAttachmentPlans(plans []params.VolumeAttachmentPlan) ([]params.ErrorResult, error) {
 	return updateEach(a, plans, func(tx *txn, p params.VolumeAttachmentPlan) error {
 		return a.changePlanned(tx, planID(p), func(e *entity) error {
-			if e.Attachment.going() {
+			if e.Attachment.detaching() {
 				return nil
 			}
 			if e.Attachment.Plan == nil {

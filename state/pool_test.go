@@ -91,8 +91,8 @@ func TestPoolsAreRemovedAllOrNone(t *testing.T) {
 	w.must(w.poolManager().Remove("a", "b"))
 }
 
-// Whoever comes first has the pool: it is gone before it is used, or in use before it
-// would go.
+// The request that comes first wins: the pool is removed before it is used, or it is in use
+// and stays.
 func TestAPoolIsNotRemovedUnderNewStorage(t *testing.T) {
 	w := newWorld(t)
 	for n := range 50 {

@@ -164,7 +164,7 @@ func TestDamagedRecordsAreRefused(t *testing.T) {
 		{"imported from nowhere", entity(object{5: true}), "volume 0 is imported and not provisioned"},
 		{"attached to nothing", entity(object{6: object{}}), `"" is not a valid tag`},
 		{"attributes that are no JSON", object{5: []byte("{")}, "unexpected end of JSON input"},
-		{"a time that is none", entity(object{3: object{3: "now"}}), "time.Time"},
+		{"an invalid time", entity(object{3: object{3: "now"}}), "time.Time"},
 		{"a tag of CBOR", object{1: cbor.Tag{Number: 1, Content: 1}}, "tag"},
 		{"a field twice", cbor.RawMessage("\xa2\x01\x61a\x01\x61b"), "duplicate map key"},
 		{"more than there is", cbor.RawMessage("\x9b\x00\x00\x00\x00\x7f\xff\xff\xff"), "EOF"},

@@ -403,7 +403,7 @@ func TestWhatCannotBeRecovered(t *testing.T) {
 		change(volume, func(o *state.Recovered) { o.Tag = names.NewVolumeTag("0/18446744073709551615") }),
 		change(volume, func(o *state.Recovered) { o.Tag = machine0 }),
 		change(volume, func(o *state.Recovered) { o.Tag, o.Machine = nil, names.MachineTag{} }),
-		filesystem0, // its volume is none of the above
+		filesystem0, // its volume is not among the above
 	}, `skipped  no owner is known
 skipped  no owner is known
 skipped  it is of state `+foreign+`, this is `+w.UUID()+`

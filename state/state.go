@@ -182,8 +182,8 @@ func (st *State) Close() error {
 const errClosed = errors.ConstError("state is closed")
 
 // reader reads records. The first read that goes wrong, of the store or of a record,
-// is kept in err and ends the transaction or snapshot as a whole: so whoever reads
-// need only tell what is there from what is not.
+// is kept in err and ends the transaction or snapshot as a whole: so callers need only
+// distinguish the records that are there from those that are not.
 type reader struct {
 	kv  kv.Reader
 	err error
@@ -255,8 +255,8 @@ type txn struct {
 	before *Numbers
 }
 
-// write puts the record that a pointer leads to at key, unless it is there as it is: so
-// watchers are told of what has changed only.
+// write puts the record that a pointer leads to at key, unless the same content is there
+// already: so watchers are notified only of what has changed.
 func (tx *txn) write(key string, record any) {
 	if tx.err != nil {
 		return

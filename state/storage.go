@@ -84,8 +84,8 @@ type Storage struct {
 	// used when it is attached and has a location.
 	Location string
 
-	// Volume and Filesystem are what the instance stands on; nil where there is
-	// none.
+	// Volume and Filesystem are what the instance stands on; each is nil if the instance
+	// does not have it.
 	Volume, Filesystem *Entity
 
 	// Attachments are the machines that have the instance, at most one.
@@ -253,9 +253,9 @@ func (st *State) AttachStorage(names []string, machine names.MachineTag) error {
 // generation says otherwise is detached too.
 func (st *State) DetachStorage(names []string) error {
 	return st.update(func(tx *txn) error {
-		return letGoEach(tx, names, "detaching", func(i *instance) error {
+		return detachEach(tx, names, "detaching", func(i *instance) error {
 			i.doubtDetached(tx.identity().Generation)
-			i.top().letGo(tx.now)
+			i.top().beginDetach(tx.now)
 			return nil
 		})
 	})
@@ -267,7 +267,7 @@ func (st *State) DetachStorage(names []string) error {
 // errors.IsNotFound.
 func (st *State) RemoveStorage(names []string) error {
 	return st.update(func(tx *txn) error {
-		return letGoEach(tx, names, "removing", func(i *instance) error {
+		return detachEach(tx, names, "removing", func(i *instance) error {
 			i.doubtDetached(tx.identity().Generation)
 			i.Life = dyingAtLeast(i.Life)
 			return nil
@@ -280,7 +280,7 @@ func (st *State) RemoveStorage(names []string) error {
 // errors.IsNotValid where the instance is already being destroyed.
 func (st *State) ReleaseStorage(names []string) error {
 	return st.update(func(tx *txn) error {
-		return letGoEach(tx, names, "releasing", func(i *instance) error {
+		return detachEach(tx, names, "releasing", func(i *instance) error {
 			provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider))
 			if err != nil {
 				return errors.Trace(err)
@@ -563,14 +563,14 @@ func (tx *txn) next(key string) uint64 {
 	return uint64(n)
 }
 
-// letGoEach applies fn, which has instances detached at least, to those named. What has failed
-// of one that is on its way off its machine already is tried again.
-func letGoEach(tx *txn, names []string, doing string, fn func(*instance) error) error {
+// detachEach applies fn, which at least detaches an instance, to the named instances. What has
+// failed of an instance that is already being detached or removed is tried again.
+func detachEach(tx *txn, names []string, doing string, fn func(*instance) error) error {
 	var again []string
 	for _, name := range names {
 		err := changeEach(tx, []string{name}, doing, func(i *instance) error {
-			leaving := func(e *entity) bool { return e.Attachment != nil && e.Attachment.going() }
-			if i.Life != life.Alive || slices.ContainsFunc(i.entities(), leaving) {
+			detaching := func(e *entity) bool { return e.Attachment != nil && e.Attachment.detaching() }
+			if i.Life != life.Alive || slices.ContainsFunc(i.entities(), detaching) {
 				again = append(again, name)
 			}
 			return fn(i)
@@ -639,7 +639,7 @@ func (i *instance) view(r *reader, name string) Storage {
 			s.Location = "/dev/" + device.DeviceName
 		}
 	}
-	// What is beneath goes last, so its attachment stands for both.
+	// The volume is detached after its filesystem, so its attachment stands for both.
 	if a := i.entities()[0].Attachment; a != nil {
 		s.Attachments = []Attachment{{
 			Machine:  a.Machine.tag(),
@@ -651,9 +651,9 @@ func (i *instance) view(r *reader, name string) Storage {
 	return s
 }
 
-// attachmentLife is Alive while nothing of the instance has been let go of.
+// attachmentLife is Alive until detaching begins, and Dying from then on.
 func (i *instance) attachmentLife() life.Value {
-	if a := i.top().Attachment; a == nil || a.going() {
+	if a := i.top().Attachment; a == nil || a.detaching() {
 		return life.Dying
 	}
 	return life.Alive

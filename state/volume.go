@@ -107,8 +107,8 @@ func (e *entity) setInfo(info entityInfo) error {
 		return errors.NewNotValid(nil, "it is provisioned as "+strconv.Quote(e.Info.ID)+", and cannot become "+strconv.Quote(info.ID))
 	}
 	if e.Info != nil {
-		// What an earlier call has made may be told of after a later one made it
-		// larger. What is not new any more does not become it.
+		// The result of an earlier call may arrive after a later call has made the
+		// entity larger. What is not new any more does not become new again.
 		info.Size = max(info.Size, e.Info.Size)
 		info.New = info.New && e.Info.New
 	}
@@ -157,7 +157,7 @@ func volumeParams(r *reader, i *instance, e *entity, tags map[string]string) par
 		Tags:       tags,
 		Pool:       r.wirePool(i),
 	}
-	if e.Attachment != nil && !e.Attachment.going() {
+	if e.Attachment != nil && !e.Attachment.detaching() {
 		attachment := volumeAttachmentParams(r, i, e)
 		// What is only looked for, to be removed, does not wait for a machine.
 		if e.Life == life.Alive || attachment.InstanceId != "" {
@@ -195,8 +195,8 @@ func (i *instance) removable(e *entity) (string, error) {
 
 // known returns what an entity is provisioned as, nil where it is not. A filesystem on a
 // volume that is dead, and that somebody set out to make, is destroyed as if that had been
-// recorded: it goes with its volume, but what was noted of it does not. Whoever makes such
-// filesystems calls them by their tags and UUIDs.
+// recorded: it goes with its volume, but what was noted of it does not. The ID of such
+// a filesystem is made of its tag and UUID.
 func (i *instance) known(e *entity) *entityInfo {
 	if e.Info == nil && e.Attempted && e.Life == life.Dead && e == i.Filesystem && i.Volume != nil {
 		return &entityInfo{ID: e.name()}

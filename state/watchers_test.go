@@ -361,7 +361,7 @@ func TestWatchStorageNames(t *testing.T) {
 	} {
 		step.do()
 		if got := strings.Join(next[[]string](t, names), " "); got != step.want {
-			t.Errorf("told of %q, want %q", got, step.want)
+			t.Errorf("notified of %q, want %q", got, step.want)
 		}
 	}
 }
@@ -462,7 +462,7 @@ func TestConcurrentUse(t *testing.T) {
 		t.Errorf("there are %d (%v)", len(all), err)
 	}
 	if !seen[last.Filesystem.Tag.Id()] {
-		t.Errorf("the watcher never told of filesystem %s", last.Filesystem.Tag.Id())
+		t.Errorf("the watcher never reported filesystem %s", last.Filesystem.Tag.Id())
 	}
 }
 

@@ -112,7 +112,7 @@ func openWorld(t testing.TB, store kv.Store) *world {
 	return w
 }
 
-// open opens the state, anew where it was open.
+// open opens the state, and closes it first if it is open.
 func (w *world) open() {
 	w.t.Helper()
 	if w.State != nil {
@@ -193,7 +193,7 @@ func (w *world) carrier(plan entry) *state.Accessor {
 	return w.ForMachine(machine)
 }
 
-// entries returns all that workers have been told of.
+// entries returns the index entries of all workers.
 func (w *world) entries() (entries []entry) {
 	for key := range w.dump() {
 		parts := strings.Split(key, "/")

@@ -10,8 +10,8 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 )
 
-// FuzzErrors takes errors over the wire and back: message and code stay, and so does
-// what they are to whoever asks.
+// FuzzErrors takes errors over the wire and back: message and code stay, and so do the kinds
+// that errors.Is finds.
 func FuzzErrors(f *testing.F) {
 	for _, code := range []string{
 		params.CodeNotFound, params.CodeNotProvisioned, params.CodeUnauthorized, params.CodeNotImplemented, params.CodeNotSupported,

@@ -4,7 +4,7 @@ package params
 type Filesystem struct {
 	FilesystemTag string `json:"filesystem-tag"`
 
-	// VolumeTag is the backing volume, or empty where there is none.
+	// VolumeTag is the backing volume, or empty for a filesystem without a volume.
 	VolumeTag string `json:"volume-tag,omitempty"`
 
 	Info FilesystemInfo `json:"info"`
@@ -30,7 +30,7 @@ type Filesystems struct {
 type FilesystemParams struct {
 	FilesystemTag string `json:"filesystem-tag"`
 
-	// VolumeTag is the backing volume, or empty where there is none.
+	// VolumeTag is the backing volume, or empty for a filesystem without a volume.
 	VolumeTag string `json:"volume-tag,omitempty"`
 
 	// VolumeNew says that nobody can have written to the backing volume.

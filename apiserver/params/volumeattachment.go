@@ -65,8 +65,7 @@ type VolumeAttachmentPlanInfo struct {
 	DeviceAttributes map[string]string  `json:"device-attributes,omitempty"`
 }
 
-// String tells no more of the attributes than their names: whoever logs a plan logs no
-// secret.
+// String shows only the names of the attributes, so that a logged plan reveals no secret.
 func (i VolumeAttachmentPlanInfo) String() string {
 	return storage.VolumeAttachmentPlanInfo(i).String()
 }

@@ -224,7 +224,7 @@ func TestWireFormatOfResultsAndEnvelopes(t *testing.T) {
 	}
 }
 
-// Whoever prints what has a plan in it prints no secret.
+// Printing a value that contains a plan reveals no secret.
 func TestSecretsOfPlansAreNotPrinted(t *testing.T) {
 	attributes := map[string]string{"chap-secret": "sesame", "iqn": "iqn.2001-04.com.example"}
 	wire := params.VolumeAttachmentPlanInfo{DeviceType: "iscsi", DeviceAttributes: attributes}

@@ -119,7 +119,7 @@ Entity V[N], A[N], P[N], F[N], M[N];
 #define underway(e)	(busy(e) || e.unresolved)
 #define inHands(e)	(e.phase == RUNNING || e.phase == NOTING)
 
-/* The block device beneath the filesystem, as the worker of machine 0 knows it. */
+/* The block device of the filesystem's volume, as the worker of machine 0 knows it. */
 bit known[N], sought[N];
 
 /* From here on nothing is disturbed any more. */
@@ -134,8 +134,8 @@ hidden byte oldV, oldA, oldP, oldF, oldM;
 
 /* ---- the rules of life ---- */
 
-/* letGo, of the volume: the plan first. */
-inline letGoV(i) {
+/* beginDetach, of the volume: the plan first. */
+inline beginDetachV(i) {
 	if
 	:: s[i].a == ALIVE && s[i].p == GONE -> s[i].a = DYING
 #ifdef BREAK_PLAN_FIRST
@@ -147,7 +147,7 @@ inline letGoV(i) {
 	fi
 }
 
-/* beingMade, and mayMake: what is beneath a filesystem that may be being made stays. */
+/* beingMade, and mayMake: the volume of a filesystem that may be being made stays attached. */
 #ifdef BREAK_BEING_MADE
 #define beingMade(i)	(false)
 #else
@@ -160,19 +160,19 @@ inline letGoV(i) {
 #ifdef BREAK_MAY_MAKE
 #define mayMake(i)	(true)
 #else
-#define mayMake(i)	(s[i].fInfo || !going(i))
+#define mayMake(i)	(s[i].fInfo || !detaching(i))
 #endif
 
-#define letGoF(i)	if :: s[i].m == ALIVE -> s[i].m = DYING :: else fi
+#define beginDetachF(i)	if :: s[i].m == ALIVE -> s[i].m = DYING :: else fi
 
-inline letGoTop(i) {
+inline beginDetachTop(i) {
 	if
-	:: s[i].f != GONE -> letGoF(i)
-	:: else -> letGoV(i)
+	:: s[i].f != GONE -> beginDetachF(i)
+	:: else -> beginDetachV(i)
 	fi
 }
 
-#define going(i)	(s[i].a != ALIVE || s[i].p == DYING)
+#define detaching(i)	(s[i].a != ALIVE || s[i].p == DYING)
 
 inline begin(i) {
 	oldV = s[i].v; oldA = s[i].a; oldP = s[i].p; oldF = s[i].f; oldM = s[i].m
@@ -186,13 +186,13 @@ inline settle(i) {
 	:: s[i].life == DYING ->
 		if :: s[i].v == ALIVE -> s[i].v = DYING :: else fi;
 		if :: s[i].f == ALIVE -> s[i].f = DYING :: else fi;
-		letGoTop(i)
+		beginDetachTop(i)
 	:: else
 	fi;
 #ifdef BREAK_MOUNT_FIRST
-	if :: s[i].v != GONE && s[i].f != GONE && s[i].m != ALIVE -> letGoV(i) :: else fi;
+	if :: s[i].v != GONE && s[i].f != GONE && s[i].m != ALIVE -> beginDetachV(i) :: else fi;
 #else
-	if :: s[i].v != GONE && s[i].f != GONE && s[i].m == GONE && !beingMade(i) -> letGoV(i) :: else fi;
+	if :: s[i].v != GONE && s[i].f != GONE && s[i].m == GONE && !beingMade(i) -> beginDetachV(i) :: else fi;
 #endif
 #ifdef BREAK_VOLUME_LAST
 	if :: s[i].v == DYING && s[i].a == GONE -> s[i].v = DEAD :: else fi;
@@ -236,7 +236,7 @@ end:	do
 		attach(i, 1); spend(); say("user: attach to machine 1") }
 	:: atomic { !calm && changes > 0 && s[i].life == ALIVE &&
 			(s[i].f != GONE && s[i].m == ALIVE || s[i].f == GONE && s[i].a == ALIVE && s[i].p != DYING) ->
-		begin(i); letGoTop(i); settle(i); spend(); say("user: detach") }
+		begin(i); beginDetachTop(i); settle(i); spend(); say("user: detach") }
 	:: atomic { !calm && changes > 0 && s[i].life == ALIVE ->
 		begin(i); s[i].life = DYING; settle(i); spend(); say("user: remove") }
 	od
@@ -249,8 +249,8 @@ end:	do
 	:: atomic { !provisioned[0] -> provisioned[0] = 1; say("machine 0: provisioned") }
 	:: atomic { !provisioned[1] && ENVIRON0 && !FS0 -> provisioned[1] = 1; say("machine 1: provisioned") }
 	:: atomic { FS0 && r[0].seen != visible(0) -> r[0].seen = visible(0); sought[0] = 1; say("machine 0: devices published") }
-	/* Any change applies the rules anew. */
-	:: atomic { FS0 && s[0].f == DEAD && !beingMade(0) && s[0].a != GONE && !going(0) ->
+	/* Any change applies the rules again. */
+	:: atomic { FS0 && s[0].f == DEAD && !beingMade(0) && s[0].a != GONE && !detaching(0) ->
 		begin(0); settle(0); say("state: a status is set") }
 #if N > 1
 	:: atomic { FS1 && r[1].seen != visible(1) -> r[1].seen = visible(1); sought[1] = 1; say("machine 0: devices published") }
@@ -258,7 +258,7 @@ end:	do
 	od
 }
 
-/* ---- crashes: a worker starts again, and is told of all that there is ---- */
+/* ---- crashes: a worker starts again, and has everything to read ---- */
 
 inline forget(e) {
 	e.life = GONE; e.rec = 0; e.args = 0; e.on = 0; e.phase = IDLE; e.op = NONE;
@@ -551,7 +551,7 @@ inline fail(e, there) {
 	:: !e.unresolved || !there ->
 		if
 		:: e.op == CREATE && !there ->
-			/* It waits for a change, or a resync, which has it read anew. */
+			/* It waits for a change, or a resync, and is then read again. */
 			e.uncertain = 0; e.unresolved = 0; e.stale = 1; e.unread = 1
 		:: else -> e.unresolved = 0
 		fi;
@@ -590,8 +590,8 @@ proctype volumeWorker(byte i) {
 end:	do
 	/* read */
 	:: atomic { V[i].unread && !V[i].unmade ->
-		learn(V[i], s[i].v, s[i].vInfo, (s[i].a != GONE && !going(i) || s[i].vTried), s[i].vTried);
-		if :: s[i].a != GONE && !going(i) -> V[i].on = s[i].aOn :: else fi }
+		learn(V[i], s[i].v, s[i].vInfo, (s[i].a != GONE && !detaching(i) || s[i].vTried), s[i].vTried);
+		if :: s[i].a != GONE && !detaching(i) -> V[i].on = s[i].aOn :: else fi }
 	:: atomic { A[i].unread && !A[i].unmade && !V[i].unmade ->
 #ifndef BREAK_REREAD
 		/* unwantedAt: it is not made by what was read of it before. */
@@ -671,7 +671,7 @@ end:	do
 			assert(!r[i].attached[1 - A[i].on]);		/* on one machine at a time */
 			r[i].attached[A[i].on] = 1
 		:: A[i].op == DETACH ->
-			assert(!r[i].mounted);				/* 35: beneath a mounted filesystem */
+			assert(!r[i].mounted);				/* 35: not while its filesystem is mounted */
 			assert(!r[i].session[A[i].on]);			/* the plan before the attachment */
 			r[i].attached[A[i].on] = 0
 		fi;
@@ -684,7 +684,7 @@ end:	do
 #ifdef BREAK_PLAN_GOING
 		if :: s[i].p == GONE -> s[i].p = ALIVE :: else fi;
 #else
-		if :: !going(i) && s[i].p == GONE -> s[i].p = ALIVE :: else fi;
+		if :: !detaching(i) && s[i].p == GONE -> s[i].p = ALIVE :: else fi;
 #endif
 		A[i].phase = PLANNED; say("state: plan recorded, where it is wanted");
 		settle(i) }

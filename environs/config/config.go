@@ -10,8 +10,8 @@ import (
 	"github.com/juju/errors"
 )
 
-// The settings that have a meaning here. All others are kept for whoever knows
-// them.
+// The settings that have a meaning here. All others are kept unchanged, for the code that
+// knows them.
 const (
 	nameKey         = "name"
 	typeKey         = "type"

@@ -8,14 +8,14 @@ import (
 // Buffer is a [Tx] that keeps what is written to itself, for stores to write at once
 // when the transaction commits: what is put in order is put fast.
 type Buffer struct {
-	beneath Reader
+	store Reader
 	// written has nil for what is deleted.
 	written map[string][]byte
 }
 
 // NewBuffer returns an empty buffer over what the store holds.
-func NewBuffer(beneath Reader) *Buffer {
-	return &Buffer{beneath: beneath, written: make(map[string][]byte)}
+func NewBuffer(store Reader) *Buffer {
+	return &Buffer{store: store, written: make(map[string][]byte)}
 }
 
 // Get implements [Reader].
@@ -23,7 +23,7 @@ func (b *Buffer) Get(key string) ([]byte, error) {
 	if value, ok := b.written[key]; ok {
 		return value, nil
 	}
-	return b.beneath.Get(key)
+	return b.store.Get(key)
 }
 
 // Put implements [Tx].
@@ -46,7 +46,7 @@ func (b *Buffer) Delete(key string) error {
 func (b *Buffer) Flush(put func(key string, value []byte) error, remove func(key string) error) (Changes, error) {
 	changes := make(Changes, 0, len(b.written))
 	for _, key := range slices.Sorted(maps.Keys(b.written)) {
-		before, err := b.beneath.Get(key)
+		before, err := b.store.Get(key)
 		if err != nil {
 			return nil, err
 		}

@@ -73,7 +73,7 @@ func (c change) then(next what) (change, bool) {
 	case c.what == created && next == deleted:
 		return c, false
 	case c.what == created:
-		// It is still new to whoever has not seen it.
+		// The key is still new to a reader that has not seen it.
 	case c.what == deleted:
 		c.what = updated
 	default:

@@ -20,7 +20,7 @@ type Store interface {
 	// Update runs fn in a transaction, and commits unless fn returns an error,
 	// which Update then returns as it is. When Update returns nil the changes are
 	// durable. Transactions behave as if they ran one after the other. fn may run
-	// more than once, of which the last run counts.
+	// more than once: only its last run counts.
 	//
 	// When Update returns another error than fn's, nothing has changed, unless that error
 	// satisfies errors.Is(err, [ErrUnknown]).
@@ -61,7 +61,7 @@ const ErrClosed = errors.ConstError("store is closed")
 
 // Reader reads single keys.
 type Reader interface {
-	// Get returns the value of the key, or nil if there is none. The value is
+	// Get returns the value of the key, or nil if the key is not there. The value is
 	// valid until the transaction or snapshot ends, and not to be written to.
 	Get(key string) ([]byte, error)
 }

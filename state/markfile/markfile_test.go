@@ -55,7 +55,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-// write makes a file of two marks, the second of which was written last.
+// write makes a file of two marks, the second written last.
 func write(t *testing.T) (path string, content []byte) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "mark")

@@ -61,10 +61,10 @@ func Candidates(path string, identify Identify) ([]Candidate, error) {
 	return all, nil
 }
 
-// Newest returns the newest of the candidates that are whole and of the state with the
-// UUID: any if that is empty. States of schema 3 and before have none, and are taken for
-// that state. It returns an error that satisfies errors.IsNotFound if there is none, which
-// says what is wrong with each.
+// Newest returns the newest of the intact candidates of the state with the UUID, or of any
+// state if the UUID is empty. States of schema 3 and before have no UUID, and are taken for
+// that state. If no candidate is usable, the error satisfies errors.IsNotFound, and says what
+// is wrong with each.
 func Newest(path, uuid string, identify Identify) (Candidate, error) {
 	all, err := Candidates(path, identify)
 	if err != nil {

@@ -36,7 +36,7 @@ type Store struct {
 	db    *bbolt.DB
 	feeds kv.Feeds
 
-	// commit orders transactions with what the feeds are told of them.
+	// commit keeps the changes that the feeds receive in the order of the transactions.
 	commit sync.Mutex
 
 	// reserve is used with commit held.
@@ -171,7 +171,7 @@ func (s *Store) Copy(w io.Writer, fn func(kv.Snapshot) error) error {
 	})
 }
 
-// copyWriter keeps the error of what it writes to, of which bbolt keeps the text alone.
+// copyWriter keeps the error of the writer that it wraps, because bbolt keeps only the text.
 type copyWriter struct {
 	w   io.Writer
 	err error

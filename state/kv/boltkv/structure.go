@@ -14,11 +14,11 @@ import (
 
 // The format of bbolt's files, version 2. Numbers are in the byte order of the machine.
 //
-// A file is an array of pages. Pages 0 and 1 are meta pages, of which the valid one with
-// the higher transaction ID says where the root bucket is, and how many pages are in
-// use. Page header: ID (8 bytes), type (2), number of elements (2), number of pages that
-// it continues on (4). The elements come next, and then their keys and values, whose
-// place an element tells relative to its own.
+// A file is an array of pages. Pages 0 and 1 are meta pages. The valid one with the higher
+// transaction ID says where the root bucket is, and how many pages are in use. Page header:
+// ID (8 bytes), type (2), number of elements (2), number of pages that it continues on (4).
+// The elements come next, and then their keys and values, whose place an element tells
+// relative to its own.
 const (
 	metaMagic   = 0xED0CDAED
 	metaVersion = 2

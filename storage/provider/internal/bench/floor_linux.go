@@ -14,8 +14,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
 )
 
-// floor is what cannot be done with less: the system calls and mkfs, of which
-// nothing is recorded, checked or synced.
+// floor does a step with the least possible work: only the system calls and mkfs,
+// without records, checks or syncs.
 func floor(ctx context.Context, s step, t *thing) error {
 	switch s {
 	case allocate:

@@ -118,8 +118,8 @@ func (p *place) detachAll() error {
 	return nil
 }
 
-// removeNodes removes the loop nodes that were made, unless others use them by
-// now. The kernel takes 50 ms for each, most of it waiting.
+// removeNodes removes the loop nodes that makeNodes made, except those that others
+// use. The kernel takes 50 ms for each, most of it waiting.
 func (p *place) removeNodes() error {
 	control, err := os.OpenFile(loopControl, os.O_RDWR, 0)
 	if err != nil {

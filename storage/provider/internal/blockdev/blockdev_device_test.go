@@ -95,7 +95,7 @@ func TestIdentity(t *testing.T) {
 		t.Error("another part of the file is the same device")
 	}
 	if (blockdev.Identity{}).Proves(blockdev.Identity{}) {
-		t.Error("two devices of which nothing is known are one")
+		t.Error("an empty identity proves another empty one")
 	}
 }
 

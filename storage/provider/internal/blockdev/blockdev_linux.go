@@ -23,15 +23,16 @@ import (
 
 const (
 	// lockPatience is how long another program may hold the lock of a device
-	// before that is an error. Whoever probes or partitions a device holds it
-	// for moments.
+	// before that is an error. Programs that probe or partition a device hold its
+	// lock only for moments.
 	lockPatience = 5 * time.Second
 
 	// lockInterval is how often a held lock is tried again: the kernel has no
 	// event for the release of a flock that a context could be waited for with.
 	lockInterval = 5 * time.Millisecond
 
-	// freePatience is how long a device may still be in use after it was let go of.
+	// freePatience is how long a device may stay in use after its last user has
+	// released it.
 	freePatience = time.Second
 
 	sysfsBlock = "/sys/class/block"
@@ -200,9 +201,9 @@ func (d *Device) CheckFree() error {
 	return errors.Trace(unix.Close(fd))
 }
 
-// AwaitFree is CheckFree for a device that its last user has just let go of. It has
-// patience with those who have it for a moment: a process that begins a mount
-// namespace has a copy of all mounts until it has dropped them.
+// AwaitFree is CheckFree for a device that its last user has just released. It waits
+// for processes that keep the device in use a moment longer: a process that creates a
+// mount namespace has a copy of all mounts until it has dropped them.
 func (d *Device) AwaitFree(ctx context.Context) error {
 	patience := time.NewTimer(freePatience)
 	defer patience.Stop()

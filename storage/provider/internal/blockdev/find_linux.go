@@ -19,11 +19,11 @@ import (
 // FindUUIDs reads the superblocks of the machine's block devices once and
 // returns, by UUID, the paths of those that carry one of the UUIDs, sorted.
 //
-// Devices smaller than minSize bytes are passed over, and so are those of which
-// another device is made (the paths of a multipath device, the members of a
-// mirror): they show the same superblock. One that cannot be read, or is
-// suspended, has no UUID. Devices whose numbers passOver accepts, if it is not nil, are not
-// opened. Those that do not answer for seconds are silent: what is on them is not known.
+// Devices smaller than minSize bytes are passed over, and so are those that another
+// device is built on (the paths of a multipath device, the members of a mirror):
+// they show the same superblock. A device that cannot be read, or is suspended, has no
+// UUID. Devices whose numbers passOver accepts, if it is not nil, are not opened.
+// Those that do not answer for seconds are silent: what is on them is not known.
 func FindUUIDs(ctx context.Context, uuids []string, minSize int64, passOver func(number uint64) bool) (found map[string][]string, silent []string, err error) {
 	listed, err := list()
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package capability says which of Linux's capabilities this process lacks, so that
-// what the kernel refuses for the want of one is told as that, and not tried again.
+// Package capability tells which of Linux's capabilities this process lacks. If the
+// kernel refuses an operation because one is missing, the error names it, and the
+// operation is not tried again.
 //
 // It decides nothing beforehand: what a capability is needed for depends on owners,
 // modes and mounts, and the kernel is asked by trying.

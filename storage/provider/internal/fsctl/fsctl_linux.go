@@ -143,7 +143,7 @@ func btrfsDevices(f *os.File) ([]uint64, error) {
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
 		if err != nil {
-			continue // gone meanwhile
+			continue // the device has gone since the listing
 		}
 		var major, minor uint32
 		if _, err := fmt.Sscanf(strings.TrimSpace(string(data)), "%d:%d", &major, &minor); err != nil {

@@ -211,9 +211,9 @@ func configureInSteps(f, file *os.File, info *unix.LoopInfo64) error {
 	return nil
 }
 
-// Adopt opens a device that a scan found attached to the whole file, if it still
-// is what it was. A device that shows less of its file than there is by now grows
-// with it.
+// Adopt opens a device that a scan found attached to the whole file. It fails if the
+// device has changed since. A device that is smaller than its file grows to the size
+// of the file.
 func Adopt(d Device, file *os.File) (*Handle, error) {
 	f, err := openDevice(d.Number, unix.O_RDONLY)
 	if err != nil {
@@ -254,8 +254,8 @@ func (h *Handle) grow(file *os.File) error {
 	return errors.Annotatef(capability.Explain(err, capability.SysAdmin), "growing %s", h.Name())
 }
 
-// Keep lets the device live on when the handle is closed, also where whoever
-// attached it did not mean it to, and gives it a label.
+// Keep gives the device a label and keeps it attached after the handle is closed,
+// even if it was attached with autoclear.
 func (h *Handle) Keep(label Label) error {
 	if !h.AutoClear && h.Label.text() == label.text() {
 		return nil
@@ -283,14 +283,14 @@ func (h *Handle) Discard(ctx context.Context) error {
 	return nil
 }
 
-// Close lets go of the device.
+// Close releases the device.
 func (h *Handle) Close() {
 	h.f.Close()
 }
 
 // Detach detaches a device, with all that was written to it on disk, and removes its
-// number if it refuses discards. One that is detached already, or attached to another
-// file meanwhile, is a success. One that is in use stays as it is; then
+// number if it refuses discards. It succeeds if the device is already detached, or is
+// now attached to another file. A device that is in use stays as it is; then
 // errors.Is(err, unix.EBUSY) holds and the error names the holders.
 //
 // beforehand, if not nil, is called when the device is known to be attached and
@@ -412,8 +412,8 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// lock takes the lock on the control device. Whoever holds it for long is none of
-// us: it is done without then.
+// lock takes the lock on the control device. Our own processes hold it only briefly:
+// if it stays taken, another program holds it, and lock returns without it.
 func lock(ctx context.Context, control *os.File) (unlock func(), err error) {
 	for deadline := time.Now().Add(patience); ; {
 		err := unix.Flock(int(control.Fd()), unix.LOCK_EX|unix.LOCK_NB)

@@ -429,8 +429,8 @@ func TestDetachBusyNamesTheHolder(t *testing.T) {
 	}
 }
 
-// TestDetachLosesNothing is a writer whose last close is none: somebody looks at the
-// device meanwhile, and goes on until it is being detached.
+// TestDetachLosesNothing has a writer whose close is not the last one: another program
+// looks at the device, and closes it only while the device is being detached.
 func TestDetachLosesNothing(t *testing.T) {
 	dir := devicetest.Dir(t)
 	f, id := backing(t, dir)

@@ -22,7 +22,7 @@ type Table struct {
 	unreadable []unreadable // as Scan has found them
 }
 
-// unreadable is an attached device of which the kernel does not tell what file it shows.
+// unreadable is an attached device whose backing file the kernel does not report.
 type unreadable struct {
 	number int
 	err    error
@@ -87,7 +87,7 @@ func look(number int) (Device, error) {
 	f, err := openDevice(number, unix.O_RDONLY|unix.O_NONBLOCK)
 	if errors.Is(err, unix.ENOENT) {
 		if _, ferr := readBackingFile(number); errors.Is(ferr, unix.ENOENT) {
-			return Device{}, unix.ENXIO // it went away meanwhile
+			return Device{}, unix.ENXIO // it was removed after it was listed
 		}
 	}
 	if err != nil {

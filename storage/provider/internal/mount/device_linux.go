@@ -11,9 +11,9 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/fsctl"
 )
 
-// btrfsDevices are the numbers of the block devices beneath btrfs filesystems, by
-// the number under which mountinfo has the filesystem. That is a number of its
-// own, and no device's.
+// btrfsDevices caches the numbers of the block devices that back btrfs filesystems.
+// The key is the number that mountinfo shows for the filesystem, which is not the
+// number of any device.
 type btrfsDevices struct {
 	mu    sync.Mutex
 	known map[[2]int][]uint64
@@ -39,8 +39,8 @@ func sameFilesystem(m, other *mountinfo.Info) bool {
 	return other.Major == m.Major && other.Minor == m.Minor
 }
 
-// Devices returns the numbers of the block devices beneath a mount's filesystem,
-// nothing for one that has none.
+// Devices returns the numbers of the block devices that back a mount's filesystem,
+// or nil if it has none.
 func (t *Table) Devices(m *mountinfo.Info) []uint64 {
 	switch {
 	case m.FSType == "btrfs":

@@ -52,8 +52,8 @@ func DescribeHolders(holders []Holder) string {
 }
 
 // HoldersOfMount names the processes that have a file or directory of a mount in
-// use. What cannot be read, such as a process that ends meanwhile, is passed
-// over: the result is for people to read, not to decide by.
+// use. It passes over what it cannot read, such as a process that ends during the
+// scan: the result is for people to read, not to decide by.
 func HoldersOfMount(mountID uint64) []Holder {
 	return scanProcesses(func(st *unix.Statx_t) bool {
 		return st.Mnt_id == mountID

@@ -423,12 +423,12 @@ func TestMountRefusals(t *testing.T) {
 		},
 		want: "symbolic link",
 	}, {
-		about: "beneath a symbolic link",
+		about: "below a symbolic link",
 		prepare: func(t *testing.T, dir string) string {
 			if err := os.Symlink("/tmp", filepath.Join(dir, "link")); err != nil {
 				t.Fatal(err)
 			}
-			return filepath.Join(dir, "link", "beneath")
+			return filepath.Join(dir, "link", "below")
 		},
 		want: "symbolic link",
 	}, {

@@ -112,9 +112,8 @@ func setOption(fd int, o Option) error {
 	return unix.FsconfigSetString(fd, o.Key, o.Value)
 }
 
-// Bind makes a detached mount of a directory, without what is mounted beneath
-// it. Read-only holds from the start and for everybody who goes through this
-// mount.
+// Bind makes a detached mount of a directory, without the mounts below it.
+// Read-only holds from the start and for everybody who goes through this mount.
 func Bind(dir *os.File, readOnly bool) (*Detached, error) {
 	d, err := Clone(dir)
 	if err != nil {
@@ -132,8 +131,8 @@ func Bind(dir *os.File, readOnly bool) (*Detached, error) {
 	return d, nil
 }
 
-// Clone makes a detached mount of a directory that shows nothing of what is
-// mounted beneath it, for working on the directory's own files.
+// Clone makes a detached mount of a directory, without the mounts below it, for
+// working on the directory's own files.
 func Clone(dir *os.File) (*Detached, error) {
 	fd, err := unix.OpenTree(int(dir.Fd()), "", unix.OPEN_TREE_CLONE|unix.O_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
@@ -142,7 +141,7 @@ func Clone(dir *os.File) (*Detached, error) {
 	return &Detached{f: os.NewFile(uintptr(fd), dir.Name()), source: dir.Name()}, nil
 }
 
-// Close lets go of the mount. It is undone unless it has been attached.
+// Close releases the mount. The kernel undoes the mount unless it has been attached.
 func (d *Detached) Close() {
 	d.f.Close()
 }

@@ -15,7 +15,7 @@ const mounts = `22 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
 32 22 7:3 / /srv/with\040space rw shared:7 master:2 - ext4 /dev/loop3 ro
 33 32 7:4 / /srv/with\040space rw - ext4 /dev/loop4 rw
 35 22 254:0 /var/lib/stowage/rootfs/filesystem-0-2//deleted /srv/gone rw - ext4 /dev/vda rw
-36 22 254:0 /var/lib/stowage/rootfs/filesystem-0-2/beneath /srv/beneath rw - ext4 /dev/vda rw
+36 22 254:0 /var/lib/stowage/rootfs/filesystem-0-2/below /srv/below rw - ext4 /dev/vda rw
 34 22 254:0 /var/lib/stowage/rootfs/filesystem-0-22 /srv/other rw - ext4 /dev/vda rw
 `
 
@@ -43,7 +43,7 @@ func TestTable(t *testing.T) {
 		t.Errorf("by source: %+v", m)
 	}
 	if m := table.Under("/srv/with space"); len(m) != 2 {
-		t.Errorf("beneath a path: %+v", m)
+		t.Errorf("at a path or below it: %+v", m)
 	}
 	dir, err := Locate(table.ByID(22), "/var/lib/stowage/rootfs/filesystem-0-2")
 	if err != nil {
@@ -53,7 +53,7 @@ func TestTable(t *testing.T) {
 		t.Errorf("by directory: %+v", m)
 	}
 	if m := table.WithinDirectory(dir); len(m) != 3 {
-		t.Errorf("by directory or beneath: %+v", m)
+		t.Errorf("of a directory or below it: %+v", m)
 	}
 }
 

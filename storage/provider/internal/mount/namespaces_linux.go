@@ -23,7 +23,7 @@ type Namespace struct {
 
 // ReadNamespaces reads the mounts of every mount namespace: of those that a process lives
 // in, and where the kernel lists them (Linux 6.12) also of those that only a file or a
-// descriptor keeps. Namespaces that end meanwhile are passed over, and so is what this
+// descriptor keeps. It passes over namespaces that end while it reads, and what this
 // process is not allowed to see.
 func ReadNamespaces() []Namespace {
 	var namespaces []Namespace

@@ -116,7 +116,7 @@ func TestMountsOfABtrfsAreFoundByItsDevice(t *testing.T) {
 	mine, other := newFilesystem(t, "btrfs"), newFilesystem(t, "btrfs")
 	path, otherPath := filepath.Join(dir, "mine"), filepath.Join(dir, "other")
 	mustAttach(t, Filesystem{Type: "btrfs", Source: mine.Path}, path)
-	// The name under which this one is mounted is another's by now.
+	// This one is mounted through a link that leads to the first device afterwards.
 	link := filepath.Join(dir, "link")
 	if err := os.Symlink(other.Path, link); err != nil {
 		t.Fatal(err)

@@ -34,7 +34,7 @@ func ParseTable(r io.Reader) (*Table, error) {
 	return &Table{mounts: mounts}, nil
 }
 
-// ByID returns the mount with an id, nil where there is none.
+// ByID returns the mount with an id, or nil if there is no such mount.
 func (t *Table) ByID(id uint64) *mountinfo.Info {
 	for _, m := range t.mounts {
 		if uint64(m.ID) == id {
@@ -56,7 +56,7 @@ func (t *Table) At(path string) *mountinfo.Info {
 	return nil
 }
 
-// Under returns what is mounted at a path or beneath it.
+// Under returns the mounts at a path or below it.
 func (t *Table) Under(path string) []*mountinfo.Info {
 	return t.filter(func(m *mountinfo.Info) bool { return within(m.Mountpoint, path) })
 }
@@ -68,8 +68,8 @@ func (t *Table) OfSource(fsType, source string) []*mountinfo.Info {
 	})
 }
 
-// Directory says which directory of which filesystem a directory is, whatever
-// the path that it is seen by.
+// Directory identifies a directory by its filesystem and its path in that filesystem,
+// whatever mount it is seen through.
 type Directory struct {
 	major, minor int
 	root         string
@@ -86,7 +86,7 @@ func Locate(through *mountinfo.Info, path string) (Directory, error) {
 }
 
 // OfDirectory returns the mounts that show a directory in another place, even if
-// it was removed meanwhile.
+// the directory has been removed since.
 func (t *Table) OfDirectory(d Directory) []*mountinfo.Info {
 	return t.filter(func(m *mountinfo.Info) bool {
 		return m.Major == d.major && m.Minor == d.minor && strings.TrimSuffix(m.Root, "//deleted") == d.root
@@ -98,8 +98,8 @@ func Shows(m *mountinfo.Info, d Directory) bool {
 	return m.Major == d.major && m.Minor == d.minor && m.Root == d.root
 }
 
-// WithinDirectory returns the mounts that show a directory, or something beneath
-// it, in another place.
+// WithinDirectory returns the mounts that show a directory, or something below it,
+// in another place.
 func (t *Table) WithinDirectory(d Directory) []*mountinfo.Info {
 	return t.filter(func(m *mountinfo.Info) bool {
 		return m.Major == d.major && m.Minor == d.minor && within(m.Root, d.root)
@@ -138,7 +138,7 @@ func hasOption(options, want string) bool {
 	return false
 }
 
-// within tells whether a clean absolute path is dir or beneath it.
+// within tells whether a clean absolute path is dir or below it.
 func within(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }

@@ -61,7 +61,7 @@ func OpenTarget(path string) (*Target, error) {
 	if err := ValidatePath(path); err != nil {
 		return nil, errors.Trace(err)
 	}
-	f, err := openBeneathRoot(path)
+	f, err := openNoSymlinks(path)
 	if err != nil {
 		return nil, errors.Annotate(err, "opening mount point")
 	}
@@ -129,7 +129,7 @@ func Missing(path string) ([]string, error) {
 	}
 	var missing []string
 	for dir := path; dir != "/"; dir = filepath.Dir(dir) {
-		f, err := openBeneathRoot(dir)
+		f, err := openNoSymlinks(dir)
 		if err == nil {
 			f.Close()
 			break
@@ -181,10 +181,10 @@ func removeDirs(dirs []string) (gone string, err error) {
 // around it that is there.
 func syncAround(gone string) error {
 	dir := filepath.Dir(gone)
-	around, err := openBeneathRoot(dir)
+	around, err := openNoSymlinks(dir)
 	for errors.Is(err, errors.NotFound) && dir != "/" {
 		dir = filepath.Dir(dir)
-		around, err = openBeneathRoot(dir)
+		around, err = openNoSymlinks(dir)
 	}
 	if err != nil {
 		return errors.Trace(err)
@@ -236,7 +236,7 @@ func isMarked(dir string) (bool, error) {
 	return err == nil, errors.Annotatef(err, "reading the mark of mount point %s", dir)
 }
 
-// Close lets go of the directory.
+// Close closes the directory.
 func (t *Target) Close() {
 	t.f.Close()
 }
@@ -302,8 +302,8 @@ func (t *Target) Clone() (*Detached, error) {
 	return Clone(t.f)
 }
 
-// OpenDir opens the directory itself, whatever is at the path by now, for reading
-// and for ioctls.
+// OpenDir opens the directory itself for reading and for ioctls, even if something
+// else is at the path now.
 func (t *Target) OpenDir() (*os.File, error) {
 	return openDir(t.f)
 }
@@ -317,9 +317,9 @@ func openDir(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// openBeneathRoot opens a directory by a path no part of which is a symbolic
-// link. The descriptor is for looking and mounting, not for reading.
-func openBeneathRoot(path string) (*os.File, error) {
+// openNoSymlinks opens a directory by an absolute path. It fails if any part of the
+// path is a symbolic link. The descriptor is for looking and mounting, not for reading.
+func openNoSymlinks(path string) (*os.File, error) {
 	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: "/", Err: err}
@@ -359,7 +359,7 @@ func inParent(path string, f func(parent *os.File, name string) error) error {
 	if err := ValidatePath(path); err != nil {
 		return errors.Trace(err)
 	}
-	parent, err := openBeneathRoot(filepath.Dir(path))
+	parent, err := openNoSymlinks(filepath.Dir(path))
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -390,7 +390,7 @@ func makeDir(path string) error {
 
 // finishDir marks a directory that was just made, and makes it accessible.
 func finishDir(parent *os.File, name string) error {
-	// The name may be another's by now where others may write.
+	// Where others may write, the name may already belong to another file.
 	fd, err := unix.Openat(int(parent.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return errors.Annotate(err, "opening the new directory")
@@ -420,7 +420,7 @@ func cannotMark(err error) bool {
 // still be possible to unmount.
 func statDead(f *os.File, path string) (unix.Statx_t, error) {
 	var st unix.Statx_t
-	parent, err := openBeneathRoot(filepath.Dir(path))
+	parent, err := openNoSymlinks(filepath.Dir(path))
 	if err != nil {
 		return st, errors.Trace(err)
 	}

@@ -153,7 +153,7 @@ func onlyError[T any](do func(T) error) func(T) (struct{}, error) {
 // quiesce a device.
 const MaxAtOnce = 16
 
-// MaxWaiting is that bound for work of which most is waiting for the kernel.
+// MaxWaiting replaces MaxAtOnce for work that mostly waits for the kernel.
 const MaxWaiting = 4 * MaxAtOnce
 
 // CollectAtOnce is collect with several objects at once. Items that key gives the

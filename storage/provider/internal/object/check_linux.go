@@ -36,7 +36,7 @@ func (c *MountCall) CheckAttached(f Mountable, unmounted func(from string) error
 		}
 		return c.explainUnmounted(f, unmounted)
 	case mount.IsReadOnly(at.Info) != place.ReadOnly:
-		return storage.Permanent(errors.Errorf("it is %s at %s by now, and was attached %s: detach it, and attach it again",
+		return storage.Permanent(errors.Errorf("it is %s at %s, and was attached %s: detach it, and attach it again",
 			AccessName(!place.ReadOnly), place.MountPoint, AccessName(place.ReadOnly)))
 	}
 	return nil

@@ -15,8 +15,8 @@ type FilesystemKind interface {
 	Files() string
 	// Create makes a filesystem of so many bytes for an owner, or finds it made.
 	Create(c *MountCall, id string, size uint64, owner Ownership) error
-	// Load returns a filesystem that was made, or begun; errors.IsNotFound
-	// where there is none.
+	// Load returns a filesystem that was made, or begun. The error satisfies
+	// errors.IsNotFound if there is no such filesystem.
 	Load(c *MountCall, id string) (Filesystem, error)
 	// Owned tells of a filesystem, of whatever phase.
 	Owned(c *MountCall, id string) (storage.OwnedObject, error)

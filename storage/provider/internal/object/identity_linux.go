@@ -50,7 +50,8 @@ type Status struct {
 const getVersion = unix.FS_IOC_GETFLAGS&^0xff00 | 'v'<<8
 
 // Is reports whether a file that was found under an object's name is the object.
-// The record is on the same filesystem, whatever number that has by now.
+// The object is on the filesystem of its record. Is does not look at object.Dev,
+// because the device number of that filesystem may have changed.
 func (c *Call) Is(object, found Identity) bool {
 	return object.Ino == found.Ino && found.Dev == c.Dev &&
 		sameIfKnown(object.Born, found.Born) && sameIfKnown(object.Generation, found.Generation)

@@ -394,8 +394,8 @@ func CheckNoUsers(dir mount.Directory) error {
 	return errors.NewNotValid(nil, fmt.Sprintf("it is in use, %s: end that first", mount.DescribeHolders(holders)))
 }
 
-// Locate returns which directory of which filesystem an entry of a directory is,
-// whose path leads through no symbolic link.
+// Locate returns the directory that is an entry of parent. The path of parent must
+// not lead through a symbolic link.
 func Locate(table *mount.Table, parent, name string) (mount.Directory, error) {
 	target, err := mount.OpenTarget(parent)
 	if err != nil {

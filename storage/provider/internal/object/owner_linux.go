@@ -141,8 +141,8 @@ func (c *Call) Resolve(tag string, resourceTags map[string]string) (string, erro
 	return "", storage.Permanent(errors.Errorf("%s exists and belongs to %s, not to %s: remove it there, or adopt it first", id, describeOwner(rec.Owner()), describeOwner(owner)))
 }
 
-// CheckImport makes sure that an object of which there is a record may become an
-// importer's: it is the importer's already, or nobody's.
+// CheckImport makes sure that an object that has a record may become an importer's:
+// it already belongs to the importer, or to nobody.
 func (o Ownership) CheckImport(id string, phase Phase, resourceTags map[string]string) error {
 	owner, importer := o.Owner(), storage.OwnerOf(resourceTags)
 	if phase == PhaseReleased || owner.EntityUUID == "" || owner == importer {
@@ -165,7 +165,7 @@ func ImportID(resourceTags map[string]string) (string, error) {
 	return NewID("imported", owner)
 }
 
-// Adopt makes an object of which there is a record an importer's. It reports whether
+// Adopt makes an importer the owner of an object that has a record. It reports whether
 // that changes the record.
 func (o *Ownership) Adopt(resourceTags map[string]string) (changed bool) {
 	if len(resourceTags) == 0 || maps.Equal(o.ResourceTags, resourceTags) {

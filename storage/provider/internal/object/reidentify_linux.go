@@ -21,7 +21,7 @@ func (f Failures) Error() string {
 // Unwrap lets errors.Is find each.
 func (f Failures) Unwrap() []error { return f }
 
-// ReidentifyAll has every object identified anew, after its directory was moved. The
+// ReidentifyAll calls reidentify for every object, after their directory was moved. The
 // error has one for each object that is not what its record tells.
 func (c *Call) ReidentifyAll(reidentify func(id string) error) error {
 	ids, err := c.Records.List()

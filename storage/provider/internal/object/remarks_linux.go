@@ -10,7 +10,7 @@ type Remarks struct {
 	texts map[string]string
 }
 
-// Of returns the remark on an object, nothing where there is none.
+// Of returns the remark on an object, or "" if it has none.
 func (r *Remarks) Of(id string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

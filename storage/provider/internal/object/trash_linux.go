@@ -48,7 +48,7 @@ func (o Ownership) CheckOwner(owner storage.Owner) error {
 func (c *Call) trashPath() string { return filepath.Join(c.dir, trashDir) }
 
 // makeTrash makes the directory of the trash while there is space for it: deleting must
-// be possible where there is none left.
+// be possible when the disk is full.
 func (c *Call) makeTrash() error {
 	trash, err := safepath.Make(c.trashPath())
 	if err != nil {

@@ -60,8 +60,8 @@ func MoveTree(dir string, from, to uint32) error {
 		return errors.Trace(err)
 	}
 	defer root.Close()
-	// A directory comes before what is in it, and what is made there meanwhile has
-	// the new project from it.
+	// WalkDir visits a directory before its entries, so that what is made in the
+	// directory during the walk gets the new project from it.
 	return errors.Trace(fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return errors.Trace(err)

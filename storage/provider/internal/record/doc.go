@@ -4,9 +4,9 @@
 // A record's file has room for two versions of it, a page each, and the younger
 // one counts. A new version is written where the older one is, and synced: that
 // waits for the disk once, needs no space, and if it is cut short the other
-// version is there. The file itself is made, or made anew for a record that is too
-// large for a page, beside what it replaces: written, synced, renamed, and the
-// directory synced. So a reader sees the old record or the new one, never a part;
+// version is there. A record that has no file yet, or is too large for a page,
+// is written to a new file, which is synced and renamed to its place; then the
+// directory is synced. So a reader sees the old record or the new one, never a part;
 // after Save has returned, a power cut does not take it back. A directory whose sync
 // failed is synced by the next who locks it, or changes a record in it. A file that holds
 // one JSON text and nothing else, as a person would write it, is a record as well.

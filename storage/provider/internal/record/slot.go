@@ -54,8 +54,8 @@ func (v version) sum() uint32 {
 	return crc32.ChecksumIEEE(append([]byte(v.trailer(0)), v.text...))
 }
 
-// decodeSlot returns the version that a slot holds. There is none in one that was
-// never written, or written in part.
+// decodeSlot returns the version that a slot holds, or false if the slot was never
+// written, or written only in part.
 func decodeSlot(slot []byte) (version, bool) {
 	end := string(slot[room:])
 	if !strings.HasPrefix(end, "# version ") {
@@ -71,7 +71,7 @@ func decodeSlot(slot []byte) (version, bool) {
 	return v, err == nil && v.trailer(v.sum()) == end
 }
 
-// slots are the two versions that a file holds, either of which may be missing.
+// slots are the two versions that a file holds. A missing one is nil.
 type slots [2]*version
 
 // decodeSlots returns the versions in a file; none in one that has no slots.
@@ -88,7 +88,7 @@ func decodeSlots(file []byte) slots {
 	return s
 }
 
-// newest returns the slot of the youngest version, -1 where there is none.
+// newest returns the slot of the youngest version, or -1 if both are missing.
 func (s slots) newest() int {
 	switch {
 	case s[0] == nil && s[1] == nil:

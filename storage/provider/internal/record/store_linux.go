@@ -76,10 +76,10 @@ type Validator interface {
 	Validate() error
 }
 
-// Load reads the record of id into v. The error satisfies errors.IsNotFound
-// where there is none, and errors.IsNotValid where there is one that cannot be
-// understood, or that v, as a [Validator], refuses. One that the kernel does not give may be
-// whole: that error is the kernel's.
+// Load reads the record of id into v. The error satisfies errors.IsNotFound if there
+// is no record, and errors.IsNotValid if the record cannot be understood, or v, as a
+// [Validator], refuses it. If the kernel cannot read the record, which may still be
+// intact, the error is the kernel's.
 func (s *Store) Load(id string, v any) error {
 	if err := ValidateID(id); err != nil {
 		return errors.Trace(err)
@@ -241,7 +241,7 @@ func update(dir *safepath.Dir, name string, v version) (done bool, err error) {
 	return true, nil
 }
 
-// replace writes the file of a record anew, beside what it replaces.
+// replace writes a record to a new file, and renames that to the name of the record.
 func replace(dir *safepath.Dir, id string, text []byte) error {
 	name, temp := id+suffix, tempPrefix+id+suffix
 	data := append(text, '\n')

@@ -97,8 +97,8 @@ func Open(path string) (*Dir, error) {
 	return &Dir{f: os.NewFile(uintptr(fd), path)}, nil
 }
 
-// OpenReal opens a directory by an absolute path no part of which is a symbolic
-// link: otherwise the error satisfies errors.IsNotValid.
+// OpenReal opens a directory by an absolute path. If any part of the path is a
+// symbolic link, the error satisfies errors.IsNotValid.
 func OpenReal(path string) (*Dir, error) {
 	if !filepath.IsAbs(path) {
 		return nil, errors.NotValidf("directory %q: not an absolute path", path)
@@ -126,7 +126,7 @@ func OpenReal(path string) (*Dir, error) {
 	}
 }
 
-// Close lets go of the directory.
+// Close closes the directory.
 func (d *Dir) Close() {
 	d.f.Close()
 }

@@ -120,7 +120,8 @@ func (p *Prober) inTime(ctx context.Context, size int64, r *reader, read func(co
 	return errors.Trace(err)
 }
 
-// concernsContent tells whether an error, or that there is none, says what is on a device.
+// concernsContent tells whether err describes the content of a device. A nil err does: all
+// that was read is zero. An error of reading, or of a context that has ended, does not.
 func concernsContent(err error) bool {
 	var notBlank *NotBlankError
 	var unread *UnreadError

@@ -66,7 +66,7 @@ func TestProveBlankNamesWhatItFinds(t *testing.T) {
 			}
 		},
 	}, {
-		// The second header of a LUKS device of which the first is gone.
+		// The second header of a LUKS device whose first header is gone.
 		name: "beyond the edges",
 		want: signature.Signature{Type: "crypto_LUKS", UUID: "11111111-2222-3333-4444-555555555555"},
 		put: func(t *testing.T, path string) {

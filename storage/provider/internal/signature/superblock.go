@@ -9,8 +9,8 @@ import (
 )
 
 // ReadSuperblock returns the type, UUID and label of the ext2, ext3, ext4, xfs
-// or btrfs filesystem that begins at offset 0 of r, or the zero Signature when
-// there is none of these. It serves to tell one filesystem from another, not
+// or btrfs filesystem that begins at offset 0 of r, or the zero Signature if it
+// finds none of these. It serves to tell one filesystem from another, not
 // to prove that nothing is there.
 func ReadSuperblock(r io.ReaderAt) (Signature, error) {
 	found, err := superblock.ReadFilesystem(r)

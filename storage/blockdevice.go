@@ -61,8 +61,8 @@ func SortBlockDevices(devices []BlockDevice) {
 
 // BlockDevicePath returns the path of the device that says most surely which one
 // is meant: the first of [BlockDevicePaths]. The path need not exist: by-id and
-// by-uuid links are made by udev. A device of which nothing is known has no path;
-// the error satisfies errors.IsNotFound.
+// by-uuid links are made by udev. If the device has no name, link or id, the error
+// satisfies errors.IsNotFound.
 func BlockDevicePath(device BlockDevice) (string, error) {
 	paths := BlockDevicePaths(device)
 	if len(paths) == 0 {

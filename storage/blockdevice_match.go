@@ -13,7 +13,7 @@ const loopBus = "loop@"
 
 // LoopBusAddress returns the bus address of a loop device: the file behind it,
 // by the device number and inode that stat(2) and LOOP_GET_STATUS64 report. A
-// loop device has no other identity: its name goes to whoever asks next.
+// loop device has no other identity: the kernel reuses its name.
 func LoopBusAddress(dev, inode uint64) string {
 	major := dev>>8&0xfff | dev>>32&^0xfff
 	minor := dev&0xff | dev>>12&0xffffff00
@@ -21,8 +21,8 @@ func LoopBusAddress(dev, inode uint64) string {
 }
 
 // SysfsWWN returns the World Wide Name of a device as udev writes it, from what sysfs
-// has as its "wwid"; empty for an identifier that is not unique in the world. Whoever
-// describes block devices uses it: names that differ contradict each other.
+// has as its "wwid"; empty for an identifier that is not unique in the world. All code
+// that describes block devices uses it, because WWNs that differ contradict each other.
 func SysfsWWN(wwid string) string {
 	if hex, ok := strings.CutPrefix(wwid, "naa."); ok {
 		return "0x" + hex

@@ -11,9 +11,9 @@ import (
 // VolumeQualifier is an optional capability of a [Provider] or [VolumeSource]
 // that does not take every volume at any time.
 type VolumeQualifier interface {
-	// ShouldCreateVolume reports whether to create the volume now. If not, it
-	// is asked again when the volume changes, or its caller reads all anew. It
-	// does no I/O.
+	// ShouldCreateVolume reports whether to create the volume now. If not, the
+	// caller asks again when the volume changes, or when it reads all volumes
+	// again. ShouldCreateVolume does no I/O.
 	ShouldCreateVolume(VolumeParams) bool
 }
 
@@ -139,18 +139,18 @@ type VolumeChecker interface {
 // something to say about filesystems which are attached well: that a size is not
 // enforced, that what was in memory is gone.
 type FilesystemRemarker interface {
-	// FilesystemRemark returns what the user should be told of a filesystem, in a
-	// few words, nothing where there is nothing. It is called after the call that
-	// attached the filesystem, and does no I/O.
+	// FilesystemRemark returns a short remark about a filesystem for the user, or
+	// "" if there is nothing to say. It is called after the call that attached the
+	// filesystem, and does no I/O.
 	FilesystemRemark(filesystemId string) string
 }
 
 // VolumeRemarker is an optional capability of a [VolumeSource] that has something to
 // say about volumes which are attached well: that their space is not certain, for one.
 type VolumeRemarker interface {
-	// VolumeRemark returns what the user should be told of a volume, in a few words,
-	// nothing where there is nothing. It is called after the call that attached the
-	// volume, and does no I/O.
+	// VolumeRemark returns a short remark about a volume for the user, or "" if there
+	// is nothing to say. It is called after the call that attached the volume, and
+	// does no I/O.
 	VolumeRemark(volumeId string) string
 }
 

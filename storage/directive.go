@@ -38,7 +38,7 @@ func IsValidPoolName(name string) bool {
 }
 
 // ParseDirective reads a directive: comma-separated fields in any order, each at
-// most once, of which empty ones are skipped.
+// most once. Empty fields are skipped.
 //
 //   - a pool: a name that satisfies [IsValidPoolName];
 //   - a count: a positive integer, 1 unless given;

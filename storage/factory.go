@@ -21,10 +21,10 @@ type ProviderFactory func(config io.Reader, environ ProviderEnviron) (Provider, 
 
 // ProviderEnviron is what a provider may know of where it is opened.
 type ProviderEnviron struct {
-	// Scope is the scope of whoever opens the provider: ScopeMachine on the
-	// machine whose storage is to be made, ScopeEnviron elsewhere. A factory
-	// may make another provider for each, or refuse one with an error that
-	// satisfies errors.IsNotSupported.
+	// Scope says where the provider is opened: ScopeMachine on the machine
+	// whose storage is to be made, ScopeEnviron elsewhere. A factory may make
+	// another provider for each, or refuse one with an error that satisfies
+	// errors.IsNotSupported.
 	Scope Scope
 
 	// Config is the environment's settings, nil where there is no environment.

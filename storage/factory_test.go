@@ -156,7 +156,7 @@ func TestFactoryRegistryOpenFails(t *testing.T) {
 	}
 }
 
-// A factory may ask the registry that it is in, and others go on meanwhile.
+// A factory may use the registry that holds it, while other goroutines use it too.
 func TestFactoryRegistryIsForSeveralAtOnce(t *testing.T) {
 	var r storage.FactoryRegistry
 	err := r.Register("outer", func(config io.Reader, environ storage.ProviderEnviron) (storage.Provider, error) {

@@ -7,7 +7,7 @@ type Filesystem struct {
 	// Tag is the filesystem's identity in the model.
 	Tag names.FilesystemTag
 
-	// Volume is the backing volume, or the zero tag where there is none.
+	// Volume is the backing volume, or the zero tag if no volume backs the filesystem.
 	Volume names.VolumeTag
 
 	FilesystemInfo
@@ -29,7 +29,7 @@ type FilesystemParams struct {
 	// filesystem for this tag before returns that one.
 	Tag names.FilesystemTag
 
-	// Volume is the backing volume, or the zero tag where there is none.
+	// Volume is the backing volume, or the zero tag if no volume backs the filesystem.
 	Volume names.VolumeTag
 
 	// Size is the least size, in MiB.

@@ -20,8 +20,8 @@ const (
 	// operation to its end, or gives it up, before it answers that.
 	ErrInProgress = errors.ConstError("operation in progress")
 
-	// ErrIgnored means that the entity is none of this provider's. The caller
-	// does not try again, and shows no error.
+	// ErrIgnored means that the entity does not belong to this provider. The
+	// caller does not try again, and shows no error.
 	ErrIgnored = errors.ConstError("operation ignored")
 
 	// ErrPermanent means that the same call cannot succeed later. The caller

@@ -117,8 +117,8 @@ type VolumeSource interface {
 	ValidateVolumeParams(params VolumeParams) error
 
 	// AttachVolumes makes volumes visible on machines. It is idempotent: a
-	// volume that is attached already is left as it is and described anew. One
-	// that does not exist is an error.
+	// volume that is attached already is left as it is and described again.
+	// One that does not exist is an error.
 	AttachVolumes(ctx envcontext.ProviderCallContext, params []VolumeAttachmentParams) ([]AttachVolumesResult, error)
 
 	// DetachVolumes undoes AttachVolumes; the data stay on the volume. A volume
@@ -154,7 +154,7 @@ type FilesystemSource interface {
 	ReleaseFilesystems(ctx envcontext.ProviderCallContext, fsIds []string) ([]error, error)
 
 	// AttachFilesystems mounts filesystems. It is idempotent: a filesystem
-	// that is mounted at its path already is left as it is and described anew.
+	// that is mounted at its path already is left as it is and described again.
 	// One that does not exist is an error.
 	AttachFilesystems(ctx envcontext.ProviderCallContext, params []FilesystemAttachmentParams) ([]AttachFilesystemsResult, error)
 

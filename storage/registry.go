@@ -15,7 +15,7 @@ type ProviderRegistry interface {
 	StorageProviderTypes() ([]ProviderType, error)
 
 	// StorageProvider returns the provider of that type. The error satisfies
-	// errors.IsNotFound if there is none.
+	// errors.IsNotFound if the registry has no such provider.
 	StorageProvider(ProviderType) (Provider, error)
 }
 

@@ -138,8 +138,8 @@ type VolumeAttachmentPlanInfo struct {
 	DeviceAttributes map[string]string
 }
 
-// String tells no more of the attributes than their names: whoever logs a plan logs no
-// secret.
+// String shows only the names of the attributes, so that a plan can be logged without its
+// secrets.
 func (i VolumeAttachmentPlanInfo) String() string {
 	return fmt.Sprintf("{%s %q}", i.DeviceType, slices.Sorted(maps.Keys(i.DeviceAttributes)))
 }

@@ -11,7 +11,7 @@ import (
 )
 
 func ExamplePlanByType() {
-	// What a provider has told of the volumes that it attached.
+	// What a provider has reported about the volumes that it attached.
 	for _, info := range []storage.VolumeAttachmentPlanInfo{
 		{DeviceType: storage.DeviceTypeLocal},
 		{DeviceType: "fibre-channel"},

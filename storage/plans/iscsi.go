@@ -75,7 +75,7 @@ func (c ISCSIConfig) withDefaults() ISCSIConfig {
 // attribute that is bad, missing or unknown is an error that satisfies
 // errors.IsNotValid and names it.
 //
-// AttachVolume makes the record of the target anew from the machine's defaults in
+// AttachVolume recreates the record of the target from the machine's defaults in
 // iscsid.conf, has the daemon log in at every start of the machine, logs in, and
 // waits until sysfs shows the block device. It tells the device's name and size,
 // and its WWN if it has one. A session that is there already is used, and scanned

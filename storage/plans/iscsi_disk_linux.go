@@ -45,7 +45,7 @@ func (p *iscsi) awaitDisk(ctx context.Context, t target) (storage.BlockDevice, e
 }
 
 // look returns how many sessions with the target sysfs shows, and their disks that
-// are ready. What comes or goes meanwhile may be missing.
+// are ready. A session or disk that comes or goes during the call may be missing.
 func (p *iscsi) look(t target) (sessions int, disks []storage.BlockDevice) {
 	sysfs := sysfs{os.DirFS(p.config.SysfsDir)}
 	for _, session := range sysfs.glob("class/iscsi_session/session*") {
@@ -66,10 +66,10 @@ type sysfs struct {
 	root fs.FS
 }
 
-// isWith reports whether a session is with the target at its portal. It may be
-// connected to another address by now, if the target has sent it there; the
-// persistent address is the one that it was made for. For a host name that is
-// whatever the name stood for at that time, so that the port must do.
+// isWith reports whether a session is with the target at its portal. The target may
+// have redirected the session to another address; the persistent address is the one
+// that the session was made for. If the portal is a host name, that is an address
+// which the name had at that time, so only the port is compared.
 func (s sysfs) isWith(session string, t target) bool {
 	if s.attribute(session+"/targetname") != t.iqn {
 		return false

@@ -437,7 +437,7 @@ func TestISCSIErrorsOfIscsiadm(t *testing.T) {
 	}
 }
 
-// A refused login is tried again, with what has been put right meanwhile.
+// A login that was refused succeeds once the secret is right.
 func TestISCSIAttachAfterARefusedLogin(t *testing.T) {
 	m := withDisk(t)
 	m.write("targets/"+iqn+"/secret", "another")
@@ -649,7 +649,7 @@ func wantCancelled(t *testing.T, err error) {
 	}
 }
 
-// wantNoSecret looks at all that an error and those beneath it have to say.
+// wantNoSecret checks the texts of an error and of all errors that it wraps.
 func wantNoSecret(t *testing.T, err error) {
 	t.Helper()
 	var command *run.Error

@@ -10,8 +10,8 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Manager makes, changes and finds pools. Its methods are safe for concurrent use. The
-// registry is asked anew by each call, so that it may change.
+// Manager makes, changes and finds pools. Its methods are safe for concurrent use. Each
+// call asks the registry again, so the registry may change.
 type Manager struct {
 	store    Store
 	registry storage.ProviderRegistry
@@ -121,7 +121,7 @@ func (m *Manager) Remove(names ...string) error {
 	return errors.Trace(m.store.ChangePools(changes...))
 }
 
-// Get returns a pool. The error satisfies errors.IsNotFound if there is none of that
+// Get returns a pool. The error satisfies errors.IsNotFound if no pool has the
 // name.
 func (m *Manager) Get(name string) (Pool, error) {
 	rules, kept, err := m.read()

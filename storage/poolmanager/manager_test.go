@@ -191,7 +191,7 @@ func TestWhatIsRefused(t *testing.T) {
 		}, errors.NotValid, `storage pool "new": attribute worse not valid`},
 		{"create with the agent's attribute", func(m *poolmanager.Manager) error {
 			return m.Create("new", "loop", storage.Attrs{storage.ConfigStorageDir: "/etc"})
-		}, errors.NotValid, `pool "new": attribute "storage-dir" is set by whoever uses the pool: leave it out`},
+		}, errors.NotValid, `pool "new": attribute "storage-dir" is set by the agent: leave it out`},
 		{"create again", func(m *poolmanager.Manager) error { return m.Create("idle", "disk", nil) }, errors.AlreadyExists,
 			`pool "idle" is there already, with provider "loop": replace it, or choose another name`},
 		{"create a default pool", func(m *poolmanager.Manager) error { return m.Create("ssd", "disk", nil) }, errors.AlreadyExists, defaultSSD},

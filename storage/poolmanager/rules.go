@@ -58,8 +58,9 @@ func (r *Rules) addDefault(pool *storage.Config) {
 	}
 }
 
-// Pool returns the pool of that name, of which a store keeps what is given, or nil.
-// The error satisfies errors.IsNotFound if nothing is kept and it is no default pool.
+// Pool returns the pool of that name. kept is what the store keeps under the name, or
+// nil. The error satisfies errors.IsNotFound if kept is nil and no default pool has the
+// name.
 func (r *Rules) Pool(name string, kept *Settings) (Pool, error) {
 	if kept != nil {
 		config, err := storage.NewConfig(name, kept.Provider, kept.Attributes)
@@ -113,7 +114,7 @@ func (r *Rules) check(name string, provider storage.ProviderType, attrs storage.
 		return nil, errors.Annotatef(err, "pool %q", name)
 	}
 	if _, ok := attrs[storage.ConfigStorageDir]; ok {
-		return nil, errors.NewNotValid(nil, fmt.Sprintf("pool %q: attribute %q is set by whoever uses the pool: leave it out", name, storage.ConfigStorageDir))
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("pool %q: attribute %q is set by the agent: leave it out", name, storage.ConfigStorageDir))
 	}
 	config, err := storage.NewConfig(name, provider, attrs)
 	if err != nil {

@@ -33,6 +33,6 @@ type Change struct {
 
 	// Make is given what is kept, the changes before it included, or nil. It returns
 	// what is to be kept instead, or nil for nothing. It may be called more than
-	// once, of which the last call counts.
+	// once; the last call counts.
 	Make func(old *Settings) (*Settings, error)
 }

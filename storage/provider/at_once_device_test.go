@@ -95,9 +95,9 @@ func (b *bulk) allDone(failures []error, err error) {
 	}
 }
 
-// TestBulkCallReadsTheMountsOnce holds that the mounts of the machine are read as
-// often for many filesystems as for one: once, and those of all mount namespaces, of which
-// there are few, twice by a call that unmounts.
+// TestBulkCallReadsTheMountsOnce checks that a call reads the mounts of the machine once,
+// for many filesystems as for one. A call that unmounts also reads the mounts of each mount
+// namespace twice; a machine has few namespaces.
 func TestBulkCallReadsTheMountsOnce(t *testing.T) {
 	const size = 1 // MiB
 	for _, p := range []storage.ProviderType{TmpfsProviderType, RootfsProviderType} {

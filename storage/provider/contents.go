@@ -12,8 +12,8 @@ type Contents struct {
 	Size uint64
 
 	// Filesystem is the type of a filesystem that begins where the file does, such
-	// as "ext4", and UUID its UUID. They are empty for anything else, of which
-	// nothing is known.
+	// as "ext4", and UUID its UUID. Both are empty if no filesystem was
+	// recognised there.
 	Filesystem, UUID string
 }
 

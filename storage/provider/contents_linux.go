@@ -60,7 +60,7 @@ func DetachLoopFile(ctx context.Context, device, path string) error {
 		return errors.Trace(err)
 	}
 	if now != path {
-		return errors.Errorf("%s shows %s by now, not %s", device, now, path)
+		return errors.Errorf("%s now shows %s, not %s", device, now, path)
 	}
 	return errors.Trace(loopdev.Detach(ctx, d, nil))
 }

@@ -87,10 +87,10 @@ func (d StorageDirectory) Reidentify(ctx context.Context, how Relocation) error 
 }
 
 // Trash puts an object that is nobody's in the trash of its directory, with its record:
-// .trash/ID-TIME, where TIME is at in seconds since 1970. owner is that which a list of
-// owners gave the object, and an object that has another by now is left alone: the error
-// satisfies errors.IsNotValid. So is one that a loop device shows, or that is mounted in
-// any mount namespace: the error says where. An object that is not there satisfies
+// .trash/ID-TIME, where TIME is at in seconds since 1970. owner is the one that a list of
+// owners gave for the object. An object that has since got another owner is left alone: the
+// error satisfies errors.IsNotValid. So is one that a loop device shows, or that is mounted
+// in any mount namespace: the error says where. An object that is not there satisfies
 // errors.IsNotFound. A call that was interrupted can be repeated.
 func (d StorageDirectory) Trash(ctx context.Context, id string, owner storage.Owner, at time.Time) error {
 	k, ok, err := d.keeper()

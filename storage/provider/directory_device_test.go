@@ -55,7 +55,7 @@ func TestMovedDirectory(t *testing.T) {
 			}
 		}
 		if got := t.mustCreate(tags); got != id {
-			t.Errorf("made anew as %q", got)
+			t.Errorf("created again as %q, want %q", got, id)
 		}
 		at := t.mustAttach(id)
 		if t.kind != TmpfsProviderType {

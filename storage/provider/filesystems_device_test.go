@@ -180,7 +180,7 @@ func TestFilesystemAttachRefusals(t *testing.T) {
 		permanent: true,
 		words:     []string{"symbolic link"},
 	}, {
-		about: "beneath a symbolic link",
+		about: "under a symbolic link",
 		prepare: func(ft *filesystemTest) {
 			sourcetest.Run(ft.T, "mkdir", ft.Top+"/elsewhere")
 			sourcetest.Run(ft.T, "ln", "-s", ft.Top+"/elsewhere", filepath.Dir(ft.Path))
@@ -242,7 +242,7 @@ func TestFilesystemForeignMountInItsPlace(t *testing.T) {
 		ft.Detach()
 		ft.CheckMounts(1)
 		ft.UnmountBehindOurBack()
-		// Its directories are left to whoever put the mount there.
+		// Detach leaves the directories to the owner of the foreign mount.
 		sourcetest.Run(ft.T, "rmdir", "-p", "--ignore-fail-on-non-empty", ft.Path)
 		ft.Destroy()
 	})
@@ -382,8 +382,7 @@ func TestFilesystemResize(t *testing.T) {
 	})
 }
 
-// TestFilesystemIsCreatedLarger is a filesystem of which more is wanted by the time
-// that it is asked for again.
+// TestFilesystemIsCreatedLarger asks for a filesystem a second time, with a larger size.
 func TestFilesystemIsCreatedLarger(t *testing.T) {
 	forBoth(t, func(ft *filesystemTest) {
 		ft.Create()

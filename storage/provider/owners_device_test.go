@@ -21,8 +21,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// ownedTest is a storage directory of one of the four sources, of which an object of
-// the tag 0/1 is wanted for one owner or another.
+// ownedTest is a storage directory of one of the four sources. The tests ask the source
+// for an object with the tag 0/1, for one owner or another.
 type ownedTest struct {
 	*testing.T
 	kind     storage.ProviderType
@@ -352,7 +352,7 @@ func TestStorageOfAnOlderVersion(t *testing.T) {
 		t.write(at, "old")
 		t.stamp(id, ownerTags(model, entity))
 		if got := t.mustCreate(ownerTags(model, entity)); got != id {
-			t.Errorf("made anew as %q, want %q", got, id)
+			t.Errorf("created again as %q, want %q", got, id)
 		}
 		t.check(at, "old")
 		if err := t.detach(id); err != nil {
@@ -627,7 +627,7 @@ func TestReleasedIsNobodysUntilItIsImported(t *testing.T) {
 		if err := t.release(id); err != nil {
 			t.Fatal(err)
 		}
-		// Whoever takes the data away has all of it.
+		// Once its data are taken away, nothing is left of a released object.
 		if err := os.RemoveAll(all[0].Path); err != nil {
 			t.Fatal(err)
 		}
@@ -787,7 +787,7 @@ func TestCopiedDirectory(t *testing.T) {
 	for about, edit := range map[string]func(*ownedTest, string){
 		"today's": func(*ownedTest, string) {},
 		// An older version neither marked mounts nor recorded which they are.
-		"of an older version, one of which was attached again since": func(t *ownedTest, id string) {
+		"of an older version, attached again since": func(t *ownedTest, id string) {
 			t.editRecord(id, func(rec map[string]json.RawMessage) {
 				delete(rec, "mark")
 				delete(rec, "mount-id")

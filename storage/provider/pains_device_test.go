@@ -321,7 +321,7 @@ func TestPainMountedTwice(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
 	mt.Create("ext4")
-	// Several agents at once, each of which has just been started.
+	// Several agents that have just been started attach it at once.
 	var agents sync.WaitGroup
 	for range 4 {
 		agents.Go(func() {

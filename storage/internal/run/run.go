@@ -43,8 +43,8 @@ type Program struct {
 	Package string
 }
 
-// Find returns the absolute path of the program. The error satisfies
-// errors.IsNotSupported, and names program and package, when there is none.
+// Find returns the absolute path of the program. If the program is not installed, the
+// error satisfies errors.IsNotSupported, and names the program and its package.
 func (p Program) Find() (string, error) {
 	for _, dir := range filepath.SplitList(searchPath) {
 		path := filepath.Join(dir, p.Name)

@@ -82,7 +82,7 @@ func (b *base) mount() {
 
 func (b *base) unmount() {
 	b.Helper()
-	// The kernel lets go of a loop device's file a moment after the device is gone from sysfs.
+	// The kernel releases a loop device's file a moment after the device is gone from sysfs.
 	eventually(b, func() error {
 		if err := unix.Unmount(b.dir, 0); err != nil {
 			return fmt.Errorf("unmounting the disk: %w; in use: %v", err, b.leaks())

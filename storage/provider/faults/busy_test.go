@@ -49,13 +49,13 @@ func TestBusy(t *testing.T) {
 				b := newBase(t, baseSize(kind, 1))
 				s := stepTest{base: b, world: newWorld(kind, b.dir, 1), op: operations[3]}
 				s.setup()
-				pid, letGo := busy.hold(s).start(t)
+				pid, release := busy.hold(s).start(t)
 				s.isRefused(busy.op, pid)
 				r.steps++
 				if kind != "ext4" || busy.name != "another mount namespace" {
 					s.verifyAttached()
 				}
-				letGo()
+				release()
 				s.again()
 				s.verify()
 				s.finish()
@@ -71,13 +71,13 @@ func (s stepTest) isRefused(op string, pid int) {
 	for range 2 {
 		err := s.do(context.Background(), op)
 		if err == nil {
-			s.Fatalf("%s was done beneath process %d", op, pid)
+			s.Fatalf("%s was done while process %d held the storage", op, pid)
 		}
 		if !strings.Contains(err.Error(), fmt.Sprintf("process %d (", pid)) {
 			s.Errorf("the error does not name process %d: %v", pid, err)
 		}
 		if storage.IsPermanent(err) {
-			s.Errorf("the error is permanent, and the process may let go: %v", err)
+			s.Errorf("the error is permanent, and the process may release the storage: %v", err)
 		}
 	}
 }

@@ -70,7 +70,7 @@ func (s stepTest) switchOff() {
 	unix.Sync()
 	s.clear()
 	if s.onVolumes() {
-		s.must(s.beneath(), "attach")
+		s.must(s.backing(), "attach")
 	}
 }
 
@@ -95,9 +95,9 @@ func (s stepTest) copyDir() {
 	s.Helper()
 	unix.Sync()
 	if s.onVolumes() {
-		s.copyTree(s.beneath().original().dir(), s.beneath().dir())
-		s.must(s.beneath(), "reidentify copied")
-		s.must(s.beneath(), "attach")
+		s.copyTree(s.backing().original().dir(), s.backing().dir())
+		s.must(s.backing(), "reidentify copied")
+		s.must(s.backing(), "attach")
 	}
 	s.copyTree(s.original().dir(), s.world.dir())
 	unix.Sync()
@@ -158,7 +158,7 @@ func (s stepTest) checkOriginal() {
 func (s *stepTest) attachOriginal() {
 	s.Helper()
 	if s.onVolumes() {
-		s.must(s.original().beneath(), "attach")
+		s.must(s.original().backing(), "attach")
 	}
 	s.must(s.original(), "attach")
 	if s.isVolatile() {

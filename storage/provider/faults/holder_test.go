@@ -52,8 +52,8 @@ func holderMain(text string) int {
 	return 0
 }
 
-// start starts a holder and returns its process id, and how it lets go.
-func (h hold) start(t testing.TB) (pid int, letGo func()) {
+// start starts a holder and returns its process id, and a function that ends the hold.
+func (h hold) start(t testing.TB) (pid int, release func()) {
 	t.Helper()
 	text, err := json.Marshal(h)
 	if err != nil {
@@ -80,13 +80,13 @@ func (h hold) start(t testing.TB) (pid int, letGo func()) {
 		t.Fatalf("the holder holds nothing: %v", err)
 	}
 	ended := false
-	letGo = func() {
+	release = func() {
 		if !ended {
 			ended = true
 			stdin.Close()
 			_ = cmd.Wait()
 		}
 	}
-	t.Cleanup(letGo)
-	return cmd.Process.Pid, letGo
+	t.Cleanup(release)
+	return cmd.Process.Pid, release
 }

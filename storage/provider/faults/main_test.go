@@ -51,7 +51,7 @@ func inside() int {
 	cmd.Env = append(os.Environ(), insideEnv+"="+dir)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
-	// Whoever interrupts this process interrupts that one too, and it tidies up.
+	// An interrupt reaches the child too, which tidies up: this process waits for that.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGINT)
 	err = cmd.Run()
 	var exit *exec.ExitError

@@ -28,8 +28,8 @@ func formats() []string {
 }
 
 // wrap puts a shell command before each run of a program, in this mount namespace,
-// until restore is called. It returns where the program is meanwhile, which is in dir, a
-// [devicetest.VisibleDir].
+// until restore is called. It returns the path of the program itself, a copy in dir, which is
+// a [devicetest.VisibleDir].
 func wrap(t *testing.T, dir, program, before string) (original string, restore func()) {
 	t.Helper()
 	devicetest.RequireProgram(t, "strace")

@@ -129,7 +129,7 @@ func TestForeignSignatures(t *testing.T) {
 			}
 			r.run(t, foreign.name+" for "+kind, func(t *testing.T) {
 				s := onDevice(t, kind)
-				device, file := s.device(), filepath.Join(s.beneath().dir(), "volumes", s.beneath().id(0))
+				device, file := s.device(), filepath.Join(s.backing().dir(), "volumes", s.backing().id(0))
 				foreign.put(t, device, foreignSize<<20)
 				unix.Sync()
 				before := edges(t, file)
@@ -163,7 +163,7 @@ func TestKillWhileFormattingOnRequest(t *testing.T) {
 		for step, killed := 1, true; killed; step++ {
 			ok := r.run(t, fmt.Sprintf("%s %02d", kind, step), func(t *testing.T) {
 				s := onDevice(t, kind)
-				device, file := s.device(), filepath.Join(s.beneath().dir(), "volumes", s.beneath().id(0))
+				device, file := s.device(), filepath.Join(s.backing().dir(), "volumes", s.backing().id(0))
 				command(t, "mkfs.btrfs", "-q", device)
 				unix.Sync()
 				before := edges(t, file)
@@ -200,7 +200,7 @@ func TestUnreadableDevice(t *testing.T) {
 		for name, size := range map[string]int64{"all of it": 0, "its end": foreignSize<<20 - 4096, "its middle and end": foreignSize << 19} {
 			r.run(t, kind+" "+name, func(t *testing.T) {
 				s := onDevice(t, kind)
-				file := filepath.Join(s.beneath().dir(), "volumes", s.beneath().id(0))
+				file := filepath.Join(s.backing().dir(), "volumes", s.backing().id(0))
 				if err := os.Truncate(file, size); err != nil {
 					t.Fatal(err)
 				}
@@ -258,7 +258,7 @@ func loseWrites(t *testing.T, fsType, fault string) {
 			}
 			b.clear()
 			disk.reboot()
-			s.must(s.beneath(), "attach")
+			s.must(s.backing(), "attach")
 			for range 2 {
 				if o := (task{World: s.world, Op: "detach"}).run(t); o.err != nil {
 					t.Fatal(o.err)
@@ -290,12 +290,12 @@ func (s stepTest) device() string {
 	return "/dev/" + devices.blocks[s.volume(0)].DeviceName
 }
 
-// empty takes the volumes away, of which no filesystem was made.
+// empty takes away volumes on which no filesystem was made.
 func (s stepTest) empty() {
 	s.Helper()
 	s.must(s.world, "destroy")
-	s.must(s.beneath(), "detach")
-	s.must(s.beneath(), "destroy")
+	s.must(s.backing(), "detach")
+	s.must(s.backing(), "destroy")
 	s.checkLeaks()
 }
 

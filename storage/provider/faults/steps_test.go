@@ -82,8 +82,8 @@ func (s *stepTest) setup() {
 	original := *s
 	original.world = s.original()
 	if s.onVolumes() {
-		s.must(original.beneath(), "create")
-		s.must(original.beneath(), "attach")
+		s.must(original.backing(), "create")
+		s.must(original.backing(), "attach")
 	}
 	for _, op := range s.op.before {
 		switch op {
@@ -102,7 +102,7 @@ func (s *stepTest) setup() {
 		}
 	}
 	if s.onVolumes() && s.op.name == "resize" {
-		s.must(s.beneath(), "resize")
+		s.must(s.backing(), "resize")
 	}
 	if s.op.name == "import" {
 		s.placeImports()
@@ -210,7 +210,7 @@ func (s stepTest) placeImports() {
 func (s *stepTest) again() {
 	s.Helper()
 	if s.onVolumes() {
-		s.must(s.beneath(), "attach")
+		s.must(s.backing(), "attach")
 	}
 	if s.Copied {
 		s.attachOriginal()
@@ -343,8 +343,8 @@ func (s stepTest) takeAway() {
 		if s.op.name != "none" {
 			s.checkFilesystems()
 		}
-		s.must(s.beneath(), "detach")
-		s.must(s.beneath(), "destroy")
+		s.must(s.backing(), "detach")
+		s.must(s.backing(), "destroy")
 	}
 	if s.op.name == "import" {
 		_ = os.Remove(filepath.Join(s.Base, "imports"))
@@ -583,7 +583,7 @@ func TestKillAgain(t *testing.T) {
 				again = s.at(t, r, fmt.Sprintf("kill %02d, then %02d", first, second), func(s *stepTest) bool {
 					more = s.fault(r, "kill", first).killed
 					if s.onVolumes() {
-						s.must(s.beneath(), "attach")
+						s.must(s.backing(), "attach")
 					}
 					killed := s.fault(r, "kill", second).killed
 					s.again()

@@ -20,8 +20,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
-// world is the storage of one case. It is plain data, so that the processes which
-// die in it can be told of it.
+// world is the storage of one case. It is plain data, so that it can be passed to
+// the processes which die in it.
 type world struct {
 	// Kind is loop, tmpfs, rootfs or the type of a filesystem on a loop volume.
 	Kind string
@@ -65,8 +65,8 @@ func (w world) isVolumes() bool  { return w.Kind == "loop" }
 func (w world) onVolumes() bool  { return !w.isVolumes() && w.Kind != "tmpfs" && w.Kind != "rootfs" }
 func (w world) isVolatile() bool { return w.Kind == "tmpfs" }
 
-// beneath are the volumes that filesystems are on.
-func (w world) beneath() world {
+// backing is the world of the volumes that filesystems are on.
+func (w world) backing() world {
 	w.Kind, w.Imported, w.Released = "loop", false, false
 	if w.Disk != "" {
 		w.Base = w.Disk
@@ -216,7 +216,7 @@ func (k known) Filesystem(tag names.FilesystemTag) (storage.Filesystem, bool) {
 
 // devices looks up the loop devices of the volumes by their files.
 func (w world) devices() (known, error) {
-	loops, err := loopsOf(w.beneath().dir())
+	loops, err := loopsOf(w.backing().dir())
 	if err != nil {
 		return known{}, err
 	}
@@ -225,8 +225,8 @@ func (w world) devices() (known, error) {
 		devices.consent = storage.ConsentAnything
 	}
 	for i := range w.Count {
-		tag := w.beneath().volume(i)
-		file := filepath.Join(w.beneath().dir(), "volumes", w.beneath().id(i))
+		tag := w.backing().volume(i)
+		file := filepath.Join(w.backing().dir(), "volumes", w.backing().id(i))
 		var st unix.Stat_t
 		if name, ok := loops[file]; ok && unix.Stat(file, &st) == nil {
 			devices.files[tag] = file

@@ -170,8 +170,8 @@ func adopt(d loopdev.Device, file *os.File, readOnly bool) (*loopdev.Handle, err
 	return loopdev.Adopt(d, file)
 }
 
-// attached records an attachment. A device that was found is made to outlive
-// whoever attached it.
+// attached records an attachment. It makes a device that was found outlive the process
+// that attached it.
 func (c *call) attached(id string, rec record, found object.Identity, h *loopdev.Handle) error {
 	now := rec
 	now.Phase = object.PhaseAttached
@@ -276,7 +276,7 @@ func (c *call) devices(id string, rec record) ([]loopdev.Device, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	// The file may have any path by now: the recorded device is looked for by its name.
+	// The file may have been moved since: look for the recorded device by its name.
 	if rec.BootID == c.BootID {
 		if unreadable, err := loops.MayBe(rec.Device, rec.DiskSeq); err != nil {
 			return nil, errors.Trace(err)
@@ -293,8 +293,8 @@ func (c *call) devices(id string, rec record) ([]loopdev.Device, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	// Another file may have the inode number by now, and the records may be a copy of
-	// those of an agent whose file that is.
+	// Another file may have reused the inode number, and the records may be a copy of
+	// those of the agent that the file belongs to.
 	var ours []loopdev.Device
 	for _, d := range devices {
 		if d.Label.Mark != c.Mark && !(missing && d.Label.IsFile(path)) {

@@ -35,7 +35,7 @@ func (c *call) check(volumeID string) error {
 	if device == nil {
 		return storage.Permanent(errors.Errorf("its loop device %s was detached: attach it again", rec.Device))
 	}
-	// What was not thick when it was attached has been told of.
+	// A volume that was not thick when it was attached has a remark that says so.
 	if rec.ReadOnly || rec.Allocation == thin || strings.Contains(c.remarks.Of(volumeID), notThick) {
 		return nil
 	}

@@ -90,7 +90,7 @@ func (c *call) ensure(id string, want record) error {
 	}
 	size := want.Size
 	if rec.Size < size || rec.Growing != 0 {
-		// More may be asked for by now than when it was made.
+		// The request may be for more than the volume was made with.
 		_, err := c.resize(id, size)
 		return errors.Trace(err)
 	}
@@ -334,8 +334,8 @@ func errInterruptedImport(rec record) error {
 	return errors.Errorf("importing it was interrupted: import %s again first", rec.ImportedFrom)
 }
 
-// checkUnused returns an error if a loop device shows the volume's file. A device
-// of an attachment that was interrupted, of which nobody was told, is detached.
+// checkUnused returns an error if a loop device shows the volume's file. It detaches the
+// device of an interrupted attachment, which was reported to nobody.
 func (c *call) checkUnused(id string, rec record) error {
 	devices, err := c.devices(id, rec)
 	if err != nil {

@@ -80,7 +80,7 @@ type foreignFile struct {
 	name string
 }
 
-// Close lets go of the file, and of the lease on it.
+// Close releases the lease on the file, and closes the file.
 func (f *foreignFile) Close() {
 	// A process that another goroutine is starting may have a copy of the
 	// descriptor for a moment: closing alone would not end the lease.
@@ -211,8 +211,9 @@ func (c *call) importedBefore(id string, rec record, resourceTags map[string]str
 	return storage.VolumeInfo{}, errors.Trace(notFound)
 }
 
-// forgetPath notes that a path does not stand for a volume, if any, any more. One
-// whose file went away before it was moved here is none.
+// forgetPath notes that a path no longer stands for the volume; it does nothing if id is
+// empty. An incomplete volume, whose file went away before it was moved or copied here, is
+// removed.
 func (c *call) forgetPath(id string, rec record) error {
 	switch {
 	case id == "":
@@ -226,8 +227,8 @@ func (c *call) forgetPath(id string, rec record) error {
 	return errors.Trace(c.Records.Save(id, rec))
 }
 
-// importedFrom returns the volume that was imported from a path, or was begun to
-// be; an empty id where there is none.
+// importedFrom returns the volume that was imported from a path, completely or in part.
+// The id is empty if no volume was.
 func (c *call) importedFrom(path string) (string, record, error) {
 	ids, err := c.Records.List()
 	if err != nil {
@@ -280,8 +281,8 @@ func (c *call) finishImport(id string, rec record, resourceTags map[string]strin
 	return c.own(id, rec, file)
 }
 
-// openForeignPath opens the file at a path that is outside of the storage
-// directory, no part of which is a symbolic link.
+// openForeignPath opens the file at a path that is outside of the storage directory. No
+// part of the path may be a symbolic link.
 func (c *call) openForeignPath(path string) (_ *foreignFile, err error) {
 	dir, err := safepath.OpenReal(filepath.Dir(path))
 	if errors.Is(err, unix.ENOENT) {
@@ -471,8 +472,8 @@ func (c *call) own(id string, rec record, file *foreignFile) (storage.VolumeInfo
 		return none, errors.Trace(err)
 	}
 	crash.At("backing file owned")
-	// By now only we can reach it. Before, it may have got another name, or
-	// another file its own.
+	// From here on only we can reach the file. Before, it may have got a second
+	// name, or another file may have got its name.
 	st, err := c.Status(file.File)
 	if err != nil {
 		return none, errors.Trace(err)

@@ -162,7 +162,7 @@ func TestLoopImportOfACopy(t *testing.T) {
 	sourcetest.CheckError(t, err, false, "it is in use", "close it first")
 	_, err = lt.tryImportCopy(path + "x")
 	if !errors.Is(err, errors.NotFound) {
-		t.Errorf("there is none: %v", err)
+		t.Errorf("importing a missing file: %v", err)
 	}
 	lt.CheckNothingLeft()
 }

@@ -29,8 +29,9 @@ func (s *source) TagVolumes(ctx envcontext.ProviderCallContext, tags []storage.O
 	return c.TagAll(tags), nil
 }
 
-// forgetReleased forgets a volume whose file was taken away after it was released:
-// whoever did that has it. As long as it is there, the error satisfies errors.IsNotValid.
+// forgetReleased forgets a released volume whose file was taken away: the volume belongs
+// to the one who took the file. As long as the file is there, the error satisfies
+// errors.IsNotValid.
 func (c *call) forgetReleased(id string) error {
 	has, err := c.Files.Has(id)
 	if err == nil && has {

@@ -16,8 +16,8 @@ import (
 // Reidentify makes known the files of volumes whose storage directory was moved, and
 // which have other inode numbers since: a file of the right name and size is its
 // volume's. The error has one for each volume whose file is missing, or has another
-// size, or of which a loop device shows the file that it was moved from; these are left
-// as they are. It can be repeated.
+// size, or whose former file a loop device still shows; these volumes are left as they
+// are. The call can be repeated.
 func Reidentify(ctx context.Context, storageDir string, how object.Relocation) error {
 	s := &source{dir: storageDir}
 	c, err := s.begin(ctx)

@@ -116,8 +116,8 @@ func TestLoopGrows(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-// TestLoopCreateAsksForMoreThanIsThere is a volume whose creation was never told,
-// and of which more is wanted by now.
+// TestLoopCreateAsksForMoreThanIsThere creates a volume again with a larger size, as
+// after a creation that was reported to nobody.
 func TestLoopCreateAsksForMoreThanIsThere(t *testing.T) {
 	lt := newLoopTest(t)
 	lt.Create(sourcetest.Volume(1))

@@ -226,9 +226,9 @@ func TestLoopInUseIsNotRemoved(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-// TestLoopCrashBeforeTheAttachmentIsRecorded is a device that nobody was told of. It
-// is not in the way of what comes next, and unlike one that somebody else attached
-// it goes with its volume.
+// TestLoopCrashBeforeTheAttachmentIsRecorded is a device that was reported to nobody.
+// The device does not block what comes next. Unlike one that somebody else attached, it
+// is detached when its volume is removed.
 func TestLoopCrashBeforeTheAttachmentIsRecorded(t *testing.T) {
 	for _, then := range []string{"destroy", "release"} {
 		for _, earlier := range []bool{false, true} {
@@ -414,7 +414,7 @@ func TestLoopFileDeletedAndMadeAgainIsNotTouched(t *testing.T) {
 				sourcetest.CheckError(t, err, true, "attaching volume 0/1", lt.File(tag), "was replaced", "inode", test.word)
 				sourcetest.CheckError(t, lt.TryDestroy(tag), true, "was replaced", "move it away")
 			}
-			// It is attached by somebody else, and that is none of ours.
+			// A device that somebody else attached is not ours, and stays.
 			foreign := devicetest.AttachLoop(t, lt.File(tag))
 			lt.Detach(tag)
 			lt.CheckLoops(1)
@@ -864,7 +864,7 @@ func TestLoopStorageMountedAnew(t *testing.T) {
 	before := lt.record(sourcetest.Volume(1)).Dev
 	for tries := 0; tries < 20 && lt.record(sourcetest.Volume(1)).Dev == before; tries++ {
 		unmount()
-		// Whoever comes first gets the number that is free now, be it another test.
+		// The next loop device, be it another test's, gets the number that is free now.
 		devicetest.NewLoop(t, 1<<20)
 		unmount = mounted()
 		sourcetest.CheckDevice(t, lt.Attach(sourcetest.Volume(1), false), "precious")

@@ -64,7 +64,7 @@ func (r record) info(id string) storage.VolumeInfo {
 	return storage.VolumeInfo{VolumeId: id, Size: r.Size >> 20}
 }
 
-// call is one bulk call on volumes, several of which it may work on at once.
+// call is one bulk call on volumes. It may work on several volumes at once.
 type call struct {
 	*object.Call
 	// scan looks at the loop devices: once, when they are first needed.
@@ -77,9 +77,9 @@ type call struct {
 	remarks *object.Remarks
 }
 
-// space shares out the space of the filesystem among the volumes that are made
-// at once. What it says itself is no guide meanwhile: each of them has a part of
-// its blocks, and all of them would fail where some fit.
+// space shares out the space of the filesystem among the volumes that are made at once.
+// The filesystem's own free space is no guide until they are complete: each volume has
+// only a part of its blocks so far, and all of them would fail where some fit.
 type space struct {
 	mu        sync.Mutex
 	making    int

@@ -220,7 +220,7 @@ func (f *filesystem) Mount(readOnly bool) (*mount.Detached, error) {
 	}
 	ok, err := mounted.IsOn(f.rec.Type, f.dev.Number)
 	if err == nil && !ok {
-		err = errors.Errorf("it is another device by now")
+		err = errors.Errorf("the kernel has mounted another device")
 	}
 	if err != nil {
 		mounted.Close()

@@ -58,8 +58,9 @@ func (f *filesystem) readBlank() error {
 	return c.prober.ProveFileBlank(c, f.dev.File, file, f.dev.Size)
 }
 
-// openBacking opens the file behind the device. The error satisfies errors.IsNotFound where
-// there is none that is known and proves anything.
+// openBacking opens the file behind the device. The error satisfies errors.IsNotFound if no
+// file is known, or if the file proves nothing because its filesystem does not tell what
+// was written.
 func (f *filesystem) openBacking() (*os.File, error) {
 	files, ok := f.call.devices.(storage.BackingFiles)
 	if !ok {

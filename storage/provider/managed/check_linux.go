@@ -49,7 +49,7 @@ func (f *filesystem) checkErrors() error {
 	}
 	count, err := os.ReadFile(fmt.Sprintf("/sys/fs/ext4/%s/errors_count", f.dev.Name))
 	if err != nil {
-		return nil // there is none in some containers
+		return nil // some containers do not have the file
 	}
 	if n := strings.TrimSpace(string(count)); n != "0" {
 		return storage.Permanent(errors.Errorf("the kernel has found %s errors in the ext4 on %s: unmount it, repair it with e2fsck -f, and attach it again",

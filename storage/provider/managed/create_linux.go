@@ -130,7 +130,7 @@ func (f *filesystem) checkThere() error {
 	return nil
 }
 
-// makeNew makes a filesystem of which there is no record.
+// makeNew makes a filesystem that has no record yet.
 func (f *filesystem) makeNew(choice fsattr.Choice) error {
 	kind := choice.Type
 	if err := choice.CheckSize(uint64(f.dev.Size) >> 20); err != nil {
@@ -291,9 +291,9 @@ func (c *call) openVolume(volume names.VolumeTag) (*blockdev.Device, error) {
 	return nil, errors.NotFoundf("block device of volume %s (tried %q)", volume.Id(), paths)
 }
 
-// checkIdentity makes sure that an open device is the one of an entry, which may
-// be older than the device: names are given out anew. What an entry or a device
-// does not tell is not compared.
+// checkIdentity makes sure that an open device is the one that an entry describes. The
+// entry may be older than the device, because the kernel reuses names. What the entry or
+// the device lacks is not compared.
 func checkIdentity(dev *blockdev.Device, entry storage.BlockDevice) error {
 	// A loop device is the file behind it.
 	var is, want string
@@ -304,7 +304,7 @@ func checkIdentity(dev *blockdev.Device, entry storage.BlockDevice) error {
 		want = entry.BusAddress
 	}
 	if entry.BusAddress != "" && is != want {
-		return errors.Errorf("%s is %q by now, not %q", dev.Path(), is, entry.BusAddress)
+		return errors.Errorf("%s is now %q, not %q", dev.Path(), is, entry.BusAddress)
 	}
 	// What udev writes 0x, sysfs writes naa. Its other kinds are not unique.
 	kind, id, _ := strings.Cut(dev.Identity.Hardware, ".")
@@ -317,7 +317,7 @@ func checkIdentity(dev *blockdev.Device, entry storage.BlockDevice) error {
 		return nil
 	}
 	if entry.WWN != "" && is != entry.WWN {
-		return errors.Errorf("%s has WWN %s by now, not %s", dev.Path(), is, entry.WWN)
+		return errors.Errorf("%s now has WWN %s, not %s", dev.Path(), is, entry.WWN)
 	}
 	return nil
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// A creation fails at any of its steps: no record is left when the filesystem is removed. It
-// is called by its tag then, as a state does that has not been told of it.
+// A creation fails at any of its steps: no record is left when the filesystem is removed.
+// The removal names it by its tag, as a state does that never learned its id.
 func TestFailedCreationLeavesNoRecord(t *testing.T) {
 	sourcetest.CheckFailedCreations(t, syscalltest.FailSome, func(t *testing.T) sourcetest.Failing {
 		mt := newManagedTest(t)

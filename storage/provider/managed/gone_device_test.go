@@ -45,10 +45,10 @@ func TestManagedWhoseDeviceIsGoneIsDetached(t *testing.T) {
 	}{
 		{"ext4", "ext4", false, nil},
 		{"ext4 shut down", "ext4", true, nil},
-		{"ext4, of which the number is not known", "ext4", true, func(r *record) { r.Device.Number = 0 }},
+		{"ext4 with an unknown device number", "ext4", true, func(r *record) { r.Device.Number = 0 }},
 		{"xfs", "xfs", false, nil},
 		{"xfs shut down", "xfs", true, nil},
-		{"xfs, of which the number is not known", "xfs", false, func(r *record) { r.Device.Number = 0 }},
+		{"xfs with an unknown device number", "xfs", false, func(r *record) { r.Device.Number = 0 }},
 		{"btrfs", "btrfs", false, nil},
 		{"btrfs after a restart that the record does not know of", "btrfs", false, func(r *record) { r.Device.BootID = "another" }},
 	} {

@@ -79,9 +79,9 @@ func (c *call) ownerOf(uuid string) (string, error) {
 }
 
 // ImportFilesystem implements [storage.FilesystemImporter]: it takes over the
-// filesystem of which the id is the UUID. Its device is in use by nobody. It is the
-// owner's that the resource tags name, and its id has the owner's UUID in it. What
-// belongs to somebody else is refused.
+// filesystem whose UUID is the id. The device must not be in use. The filesystem then
+// belongs to the owner that the resource tags name, and its new id contains the owner's
+// UUID. A filesystem that belongs to somebody else is refused.
 func (s *source) ImportFilesystem(ctx envcontext.ProviderCallContext, id string, resourceTags map[string]string) (storage.FilesystemInfo, error) {
 	c, err := s.begin(ctx)
 	if err != nil {
@@ -131,7 +131,7 @@ func (c *call) importUUID(text string, resourceTags map[string]string) (storage.
 		return none, errors.Annotatef(err, "reading %s", f.dev.Path())
 	}
 	if found.UUID != uuid {
-		return none, errors.Errorf("%s holds %s by now", f.dev.Path(), found)
+		return none, errors.Errorf("%s now holds %s", f.dev.Path(), found)
 	}
 	if err := f.takeOver(found); errors.Is(err, blockdev.ErrInUse) {
 		return none, errors.WithType(err, errors.NotValid)
@@ -141,8 +141,8 @@ func (c *call) importUUID(text string, resourceTags map[string]string) (storage.
 	return f.info(), nil
 }
 
-// importKnown makes a filesystem of which there is a record an importer's. It is the
-// importer's already, or it was imported, or made, by an older version.
+// importKnown gives a filesystem that already has a record to the importer. Either the
+// importer has it already, or an older version imported or made it.
 func (c *call) importKnown(id string, isImport bool, resourceTags map[string]string) (storage.FilesystemInfo, error) {
 	none := storage.FilesystemInfo{}
 	unlock, err := c.lock(id)

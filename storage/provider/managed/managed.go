@@ -1,5 +1,5 @@
-// Package managed is the source of filesystems that are made on volumes, whoever made
-// these. The package storage/provider tells what holds for all of the machine's own
+// Package managed is the source of filesystems that are made on the volumes of any
+// provider. The package storage/provider tells what holds for all of the machine's own
 // providers.
 package managed
 

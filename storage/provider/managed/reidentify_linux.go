@@ -16,10 +16,10 @@ import (
 
 // Reidentify makes sure, after the storage directory was moved, that the block devices
 // which the machine has hold what the records tell: a filesystem of the UUID and type,
-// on a device that is as large. The error has one for each filesystem of which that is not
-// so, or that is still mounted from where the directory was. A device that the machine
-// does not have at the moment is no error: a volume may be attached later. It can be
-// repeated.
+// on a device that is as large. The error has one for each filesystem whose device does
+// not match its record, or that is still mounted from where the directory was. A device
+// that the machine does not have at the moment is no error: a volume may be attached
+// later. The call can be repeated.
 func Reidentify(ctx context.Context, storageDir string, how object.Relocation) error {
 	s := &source{dir: storageDir}
 	c, err := s.begin(ctx)
@@ -57,7 +57,7 @@ func (c *call) allDevices() (map[string][]string, error) {
 		var rec record
 		err := c.Records.Load(id, &rec)
 		if errors.Is(err, errors.NotValid) {
-			continue // of which reidentifying it tells
+			continue // reidentifying it returns the error
 		} else if err != nil {
 			return nil, errors.Trace(err)
 		}

@@ -165,7 +165,7 @@ func TestManagedNeverFormatsWhatIsNotBlank(t *testing.T) {
 		{"btrfs", `btrfs labelled "precious" with UUID`, sourcetest.ManagedBtrfsSize, func(t *testing.T, path string, _ int64) {
 			sourcetest.Command(t, "mkfs.btrfs", "-q", "-L", "precious", path)
 		}},
-		{"btrfs of which the beginning is lost", `btrfs labelled "precious" with UUID`, sourcetest.ManagedBtrfsSize, func(t *testing.T, path string, _ int64) {
+		{"btrfs without its beginning", `btrfs labelled "precious" with UUID`, sourcetest.ManagedBtrfsSize, func(t *testing.T, path string, _ int64) {
 			sourcetest.Command(t, "mkfs.btrfs", "-q", "-L", "precious", path)
 			sourcetest.WriteAt(t, path, 0, make([]byte, 4<<20))
 		}},

@@ -15,8 +15,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
-// NewSource returns the source of filesystems that are made on
-// volumes: any volume that is a block device of this machine, whoever made it.
+// NewSource returns the source of filesystems that are made on volumes. The
+// volumes may be any provider's, but must be block devices of this machine.
 //
 // A filesystem's id is its tag and the UUID of its owner, where the resource tags name
 // one. The attribute "fs" of a filesystem chooses its
@@ -156,8 +156,8 @@ type filesystem struct {
 	orphan *mountinfo.Info
 }
 
-// load returns a filesystem that was made, or begun; errors.IsNotFound where
-// there is none.
+// load returns a filesystem that was made, completely or in part. The error satisfies
+// errors.IsNotFound if the filesystem has no record.
 func (c *call) load(id string) (*filesystem, error) {
 	f := &filesystem{call: c}
 	var err error

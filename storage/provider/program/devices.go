@@ -31,9 +31,10 @@ type place struct {
 	machine names.Tag
 }
 
-// claim takes in the attachments of one answer, n or fewer: attached returns nil where there
-// is none. It refuses each whose device is another volume's too, one that is attached or
-// another of the answer: who writes to that device might destroy the other volume.
+// claim records the attachments of one answer, n or fewer: attached returns nil for an item
+// without an attachment. It refuses each attachment whose device is another volume's too,
+// whether that volume is attached already or in the same answer: writing to the device might
+// destroy the other volume.
 func (d *devices) claim(n int, attached func(int) *storage.VolumeAttachment, refuse func(int, error)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

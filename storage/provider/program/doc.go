@@ -81,7 +81,7 @@
 //	not-supported  the same, because the program does not do this
 //	not-found      there is no such volume; for detaching, destroying and releasing
 //	               that is as good as done
-//	ignored        it is none of the program's: no error is shown
+//	ignored        it does not belong to the program: no error is shown
 //
 // A program that exits with another status than 0, or answers with anything else
 // than such an object, has said nothing about any of the volumes: all are tried

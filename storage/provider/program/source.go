@@ -157,8 +157,8 @@ func (s *source) ListVolumes(ctx envcontext.ProviderCallContext) ([]string, erro
 	return ids, nil
 }
 
-// ListVolumeOwners implements [storage.VolumeOwnerLister]. Whose volumes are of which the
-// program tells no tags is not known.
+// ListVolumeOwners implements [storage.VolumeOwnerLister]. The owner of a volume is
+// unknown if the program reports no tags for the volume.
 func (s *source) ListVolumeOwners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
 	objects, err := s.list(ctx)
 	if err != nil {

@@ -99,7 +99,7 @@ const maxMessage, maxID, maxTag = 1024, 255, 4096
 // maxSize is that of a file or device on Linux in MiB: its offsets have 63 bits.
 const maxSize = 1<<43 - 1
 
-// err returns the error of one item; nil if there is none.
+// err returns the error of one item, or nil if the item succeeded.
 func (f *failure) err() error {
 	if f == nil {
 		return nil

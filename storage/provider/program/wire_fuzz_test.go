@@ -11,8 +11,8 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// FuzzAnswer reads what a program might say. What is taken of it can be shown on one
-// line and is not long, its errors too; a device is one beneath /dev.
+// FuzzAnswer reads what a program might say. The values and errors that are taken from
+// it are short and fit on one line; a device is one under /dev.
 func FuzzAnswer(f *testing.F) {
 	for _, answer := range []string{
 		`{"results": [{"volume-id": "a", "size-mib": 1024, "hardware-id": "b", "wwn": "0x5", "persistent": true,
@@ -75,7 +75,7 @@ func FuzzAnswer(f *testing.F) {
 			shown("device-link", attached.DeviceLink, maxID)
 			shown("bus-address", attached.BusAddress, maxID)
 			if name := attached.DeviceName; name != "" && path.Clean("/dev/"+name) != "/dev/"+name {
-				t.Errorf("device-name %q is not beneath /dev", name)
+				t.Errorf("device-name %q is not under /dev", name)
 			}
 			if link := attached.DeviceLink; link != "" && path.Clean(link) != link {
 				t.Errorf("device-link %q is not the path that it looks like", link)

@@ -252,7 +252,7 @@ func (b *bench) atOnce(sources []source) {
 			}
 		}
 		if all[0][0].isBacked() {
-			return // the volume has data on it by now, and is not formatted again
+			return // the volume already has data on it, and is not formatted again
 		}
 	}
 }

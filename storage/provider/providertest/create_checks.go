@@ -64,7 +64,7 @@ func checkCreateIsIdempotent(b *bench) {
 	first := b.create(e)[0]
 	again := func(when string) {
 		b.Helper()
-		// Whoever asks again does not know the id.
+		// A caller that asks again does not know the id.
 		got := b.create(copyOf(e))[0]
 		if got.info != first.info || got.tag != first.tag {
 			b.Errorf("%s was made as %+v, and %s as %+v", e.tag, first.info, when, got.info)

@@ -525,7 +525,7 @@ func (s *memorySource) retag(t storage.ObjectTags) error {
 	return nil
 }
 
-// existing returns an object; nil where there is none.
+// existing returns an object, or nil if the source does not have it.
 func (s *memorySource) existing(id string) *object {
 	o := s.objects[id]
 	if o == nil || o.released || o.kind != s.kind {

@@ -46,14 +46,13 @@ type Config struct {
 
 	// Restart returns the provider as a new process has it, which remembers
 	// nothing but what is stored outside of the process. Nil: Provider again,
-	// whose sources are opened anew.
+	// whose sources are opened again.
 	Restart func() storage.Provider
 
 	// SourceConfig is the pool that sources are opened for.
 	SourceConfig *storage.Config
 
-	// InvalidAttrs are settings, each of which makes a pool not valid. May be
-	// empty.
+	// InvalidAttrs are settings that each make a pool invalid. May be empty.
 	InvalidAttrs storage.Attrs
 
 	// Machine is where storage is attached. Nil: machine 0.

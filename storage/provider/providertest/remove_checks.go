@@ -41,7 +41,7 @@ func checkDestroyRemovesTheData(b *bench) {
 		return
 	}
 	if data, err := b.tryRead(a); err == nil && data == dataOf(e.tag) {
-		b.Errorf("%s was destroyed and made anew, and has its old data", e.tag)
+		b.Errorf("%s was destroyed and created again, and has its old data", e.tag)
 	}
 	b.write(a)
 	b.checkData(a)

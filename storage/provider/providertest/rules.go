@@ -87,7 +87,7 @@ func sourceRules() []sourceRule {
 		check:    checkAttach,
 	}, {
 		name:     "AttachIsIdempotent",
-		contract: "What is attached already is left as it is and described anew, also to a caller who has restarted.",
+		contract: "What is attached already is left as it is and described again, also to a caller that has restarted.",
 		check:    checkAttachIsIdempotent,
 	}, {
 		name:     "AttachFailsOneByOne",

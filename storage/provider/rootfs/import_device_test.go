@@ -306,8 +306,8 @@ func TestRootfsImportCrashes(t *testing.T) {
 	for _, test := range []struct {
 		about string
 		crash func(ft *filesystemTest, from, to string)
-		// gone is set where the import is begun anew.
-		anew bool
+		// newID is set where the second import starts over, with another id.
+		newID bool
 	}{{
 		about: "recorded and not moved",
 		crash: func(ft *filesystemTest, from, to string) { sourcetest.Run(ft.T, "mv", to, from) },
@@ -320,7 +320,7 @@ func TestRootfsImportCrashes(t *testing.T) {
 			ft.fillDir(from)
 			sourcetest.Run(ft.T, "mv", to, ft.Top+"/away")
 		},
-		anew: true,
+		newID: true,
 	}} {
 		t.Run(test.about, func(t *testing.T) {
 			ft, from := newRootfsImportTest(t)
@@ -341,7 +341,7 @@ func TestRootfsImportCrashes(t *testing.T) {
 			for range 2 {
 				ft.Restart()
 				ft.take(from)
-				if test.anew == (ft.ID == first) {
+				if test.newID == (ft.ID == first) {
 					t.Errorf("imported as %s, before as %s", ft.ID, first)
 				}
 			}

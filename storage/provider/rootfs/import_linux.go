@@ -79,9 +79,9 @@ func (k kind) take(c *object.MountCall, path string, resourceTags map[string]str
 	return f, nil
 }
 
-// released returns the id that an id means, or the path of the directory of a
-// filesystem that was released, or was and is the importer's by now; nothing for another
-// path.
+// released returns the id that idOrPath stands for: an id stands for itself, and the path
+// of a directory for the filesystem in it, if that was released or has become the
+// importer's since. For another path the id is empty.
 func released(c *object.MountCall, idOrPath string, importer storage.Owner) (string, error) {
 	if !filepath.IsAbs(idOrPath) {
 		if recordstore.ValidateID(idOrPath) != nil {
@@ -93,7 +93,7 @@ func released(c *object.MountCall, idOrPath string, importer storage.Owner) (str
 	return id, errors.Trace(err)
 }
 
-// takeKnown makes a filesystem of which there is a record an importer's.
+// takeKnown gives a filesystem that already has a record to the importer.
 func (k kind) takeKnown(c *object.MountCall, id string, resourceTags map[string]string) (*filesystem, error) {
 	f := &filesystem{kind: k, id: id, call: c}
 	if err := c.Records.Load(id, &f.rec); err != nil {
@@ -151,13 +151,13 @@ func (f *filesystem) takeBack(resourceTags map[string]string) error {
 	return errors.Trace(f.Save())
 }
 
-// inMiB rounds up to MiB, of which there is one at least.
+// inMiB rounds up to whole MiB, and to one at least.
 func inMiB(bytes uint64) uint64 {
 	return max(1, (bytes+1<<20-1)>>20) << 20
 }
 
-// taken returns the filesystem that was imported from a path, or was begun to be;
-// nil where there is none, or another directory is at the path by now.
+// taken returns the filesystem that was imported from a path, completely or in part. It
+// returns nil if no filesystem was, or if another directory is now at the path.
 func (k kind) taken(c *object.MountCall, path string, resourceTags map[string]string) (*filesystem, error) {
 	f, err := k.importedFrom(c, path)
 	if err != nil || f == nil {
@@ -470,7 +470,7 @@ func isPath(path string) bool {
 	return mount.ValidatePath(path) == nil
 }
 
-// isWithin tells whether a clean absolute path is dir or beneath it.
+// isWithin reports whether a clean absolute path is dir or under it.
 func isWithin(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, dir+"/")
 }

@@ -351,8 +351,8 @@ func TestRootfsImportIsBoundedOnceItGrows(t *testing.T) {
 	})
 }
 
-// TestRootfsWhoseFilesystemHasNoQuotaAnyMore is a parent that was mounted anew
-// without quotas: nothing fails, and the user is told.
+// TestRootfsWhoseFilesystemHasNoQuotaAnyMore is a parent that is mounted again without
+// quotas: nothing fails, and a remark tells the user.
 func TestRootfsWhoseFilesystemHasNoQuotaAnyMore(t *testing.T) {
 	forEachQuota(t, func(ft *filesystemTest) {
 		ft.Create()

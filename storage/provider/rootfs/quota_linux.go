@@ -35,7 +35,7 @@ func (f *filesystem) giveProject(dir *safepath.Dir) error {
 	return errors.Trace(f.moveTree(dir, 0, f.rec.Project))
 }
 
-// enforce sets the limit anew, or finds out why the size cannot be enforced. The
+// enforce sets the limit again, or finds out why the size cannot be enforced. The
 // filesystem that the directory is on may be mounted with project quota today, and
 // without tomorrow.
 func (f *filesystem) enforce(dir *safepath.Dir) error {

@@ -13,7 +13,7 @@ func (r *record) Validate() error {
 		return errors.Trace(err)
 	}
 	if r.Project != 0 && !quota.IsOwn(r.Project) {
-		return errors.Errorf("quota project %d is none of those that are chosen here", r.Project)
+		return errors.Errorf("quota project %d is not one that this provider chooses", r.Project)
 	}
 	if from := r.ImportedFrom; from == "" && r.Phase == object.PhaseImporting || from != "" && !isPath(from) {
 		return errors.Errorf("it was imported from %q, which is no path", from)

@@ -106,9 +106,9 @@ func (k kind) Owned(c *object.MountCall, id string) (storage.OwnedObject, error)
 	}, nil
 }
 
-// forgetReleased forgets a filesystem whose directory was taken away after it was
-// released: whoever did that has it. As long as it is there, the error satisfies
-// errors.IsNotValid.
+// forgetReleased forgets a released filesystem whose directory was taken away: the
+// filesystem belongs to the one who took the directory. As long as the directory is there,
+// the error satisfies errors.IsNotValid.
 func (f *filesystem) forgetReleased() error {
 	has, err := f.call.Files.Has(f.id)
 	if err == nil && has {
@@ -169,7 +169,7 @@ func (f *filesystem) makeNew(size uint64, owner object.Ownership) error {
 	if err := f.checkSpace(size); err != nil {
 		return errors.Trace(err)
 	}
-	// Where no space is left, there is none for it either when it is needed.
+	// Make the trash now: when it is needed, there may be no space left for it.
 	trash, err := safepath.Make(f.trash)
 	if err != nil {
 		return errors.Trace(err)
@@ -325,8 +325,7 @@ func (f *filesystem) Finder() (object.Finder, error) {
 	return func(table *mount.Table) []*mountinfo.Info { return table.WithinDirectory(dir) }, nil
 }
 
-// locate returns the real path of the directory, and which directory of which
-// filesystem that is.
+// locate returns the real path of the directory, and where it is on its filesystem.
 func (f *filesystem) locate(table *mount.Table) (string, mount.Directory, error) {
 	parent, err := f.call.Files.RealPath()
 	if err != nil {

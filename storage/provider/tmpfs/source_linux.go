@@ -254,7 +254,8 @@ func (f *filesystem) Remark() string {
 	return f.lost
 }
 
-// Resize records the size first: whoever finds it mounted with less makes it grow.
+// Resize records the size first, so that a later call grows a mount that is still
+// smaller.
 func (f *filesystem) Resize(size uint64) (uint64, error) {
 	if size > f.rec.Size {
 		f.rec.Size = size

@@ -22,7 +22,7 @@ type Options struct {
 // NewProvider returns the provider of filesystems in the machine's memory.
 //
 // Creating one sets its size down; attaching makes it, with nothing in it, and
-// detaching destroys what is in it. After a reboot it is attached anew, empty, and
+// detaching destroys what is in it. After a reboot it is attached again, empty, and
 // the source's FilesystemRemark says so until it is attached again. It can be
 // written by root alone until root says otherwise (mode 0755). It can grow while it
 // is in use. There is nothing to release. It is not detached while it is mounted in another

@@ -16,7 +16,7 @@ type site struct {
 // mostListed is how many attachments are looked for in a list.
 const mostListed = 16
 
-// find returns the attachment of a kind to a host, nil where there is none.
+// find returns the attachment of a kind to a host, or nil.
 func (a *attachments) find(kind Kind, host string) *entity {
 	if a.index != nil {
 		return a.index[site{kind, host}]

@@ -6,7 +6,7 @@ import (
 	"github.com/juju/errors"
 )
 
-// Unnoted returns the items of a batch of which the state is to be told before they go
+// Unnoted returns the items of a batch whose attempts the state must note before they go
 // ahead.
 func (b *Batch) Unnoted() []Subject {
 	var subjects []Subject
@@ -85,8 +85,9 @@ func (c *Core) withdraw(e *entity, noted bool, err error) {
 }
 
 // unmade notes that an attempt to make an entity has ended, and whether it has made nothing.
-// What is not made is not attached either, whatever the state told of that meanwhile. The
-// volume beneath a filesystem that may be there in part need not stay attached.
+// An entity that was not made is not attached either, even if a read during the attempt said
+// that an attachment may exist. If a filesystem may exist in part, the volume that backs it
+// need not stay attached.
 func (c *Core) unmade(e *entity) {
 	if !c.options.Attempts || !e.makes() || e.recorded || e.unresolved {
 		return

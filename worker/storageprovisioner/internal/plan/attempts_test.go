@@ -17,8 +17,8 @@ func remembering(o *plan.Options) { o.Attempts = true }
 
 func attempted(f *plan.Fact) { f.Attempted = true }
 
-// notes has the state be told of what is about to be made, and returns it with what then
-// goes ahead.
+// notes has the state note the attempts of the only batch, and answer with errs. It returns
+// the noted attempts and the operations that go ahead.
 func (s *script) notes(errs ...error) (noted, ahead string) {
 	s.t.Helper()
 	batches := s.core.Batches()
@@ -57,8 +57,8 @@ func (s *script) check(what string, got, want any) {
 	}
 }
 
-// What is not wanted any more by the time the state has been told of it is not made, and
-// the others are.
+// An item that is no longer wanted once its attempt has been noted is not made. The other
+// items are.
 func TestWhatIsNotWantedAnyMoreWhenItIsNotedIsNotMade(t *testing.T) {
 	s := play(t, remembering)
 	s.observe(wanted(volume("0")), wanted(volume("1")))
@@ -127,7 +127,7 @@ func TestWhatMustWaitWhenItIsNotedIsMadeLater(t *testing.T) {
 	s.check("made", ahead, "create volume 0")
 }
 
-// What the state does not have when it is told of it is read before it is tried again.
+// An entity that the state lacks when it notes the attempt is read before it is tried again.
 func TestWhatIsGoneWhenItIsNotedIsReadAgain(t *testing.T) {
 	s := play(t, remembering)
 	s.observe(wanted(volume("0")))
@@ -168,8 +168,8 @@ func TestAttachingAgainIsNotNoted(t *testing.T) {
 	s.does("attach volume attachment 0 on machine-0")
 }
 
-// A volume is not made, and attached, by what was read of it before its attachment was
-// let go of: nobody would look for that attachment after a crash.
+// A volume is not made from facts that were read before its attachment became unwanted: that
+// would attach the volume, and nobody would look for the attachment after a crash.
 func TestVolumeIsNotMadeForAnAttachmentThatIsLetGoOf(t *testing.T) {
 	s := play(t, remembering)
 	v, a := volume("0"), on(machine, volume("0"))
@@ -228,8 +228,8 @@ func TestAttachmentOfWhatHasNotBeenMadeIsNotUndone(t *testing.T) {
 	}
 }
 
-// A volume that is taken from beneath a filesystem that is being made on it in the
-// background leaves nothing to be made known.
+// If a volume is taken away while a filesystem is being made on it in the background, the
+// failed attempt leaves nothing to look into, and the filesystem can go.
 func TestFilesystemInProgressOnAVolumeThatIsTakenAwayCanGo(t *testing.T) {
 	s := play(t)
 	f := filesystem("1")
@@ -265,7 +265,8 @@ func TestFilesystemIsMadeOnAVolumeOnlyWhereItIsWanted(t *testing.T) {
 	s.check("made", ahead, "")
 }
 
-// Nor does what was being mounted from one: it may be mounted, and is unmounted.
+// If a volume is taken away while its filesystem is being mounted in the background, the
+// attempt has ended too. The filesystem may be mounted, and is unmounted.
 func TestMountInProgressFromAVolumeThatIsTakenAwayIsUndone(t *testing.T) {
 	s := play(t)
 	f, m := filesystem("1"), on(machine, filesystem("1"))
@@ -367,8 +368,9 @@ func TestOperationInProgressThatMadeNothingHasEnded(t *testing.T) {
 	s.does("remove volume 0")
 }
 
-// The volume beneath a filesystem that may be there in part is not held: the state is told
-// that nobody is making it, and it is not made again while it is not wanted there.
+// A filesystem that may exist in part does not hold the volume that backs it: the state
+// learns that nobody is making the filesystem, which is not made again unless it is wanted on
+// the machine.
 func TestFilesystemThatMayBeThereInPartDoesNotHoldItsVolume(t *testing.T) {
 	s := play(t, remembering)
 	f, m := filesystem("1"), on(machine, filesystem("1"))

@@ -232,7 +232,8 @@ func (s *script) pending(key plan.Key) plan.Pending {
 	return plan.Pending{}
 }
 
-// What others have recorded meanwhile is not looked into by making it once more.
+// A volume that somebody else has recorded is known to exist: its creation is not repeated to find
+// out.
 func TestWhatMayHaveBeenMadeAndIsRecordedIsDestroyed(t *testing.T) {
 	s := play(t)
 	v := volume("0")
@@ -450,8 +451,8 @@ func TestAttachmentThatMayHaveBeenMadeAlongStaysUntilThatIsKnown(t *testing.T) {
 	s.does("remove volume attachment 0 on machine-0", "read volume 0")
 }
 
-// A former worker has set out to make a volume, and what was read first is that it is let
-// go of. How the provider calls the volume is not known before the volume is.
+// A former worker has set out to make a volume, and the first fact read is that its
+// attachment is dying. The provider's id of the volume is known only once the volume is.
 func TestAttachmentIsNotDetachedBeforeItsVolumeIsKnown(t *testing.T) {
 	attempted := func(f *plan.Fact) { f.Attempted = true }
 	v, a := volume("0"), on(machine, volume("0"))
@@ -692,7 +693,7 @@ func TestRefreshReadsWhatIsNotDone(t *testing.T) {
 	}
 }
 
-// A volume that the state has dropped may be attached still, and be there anew.
+// A volume that the state has dropped may still be attached when the state has it again.
 func TestNothingIsDestroyedThatWasAttachedBeforeItWasDropped(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
@@ -762,8 +763,8 @@ func TestWhatIsForgottenHasNoDeviceToForget(t *testing.T) {
 	s.does()
 }
 
-// A mount on a volume is attached again when the device gains a UUID, though another
-// on the same volume has been unmade meanwhile.
+// A mount on a volume is attached again when the device gains a UUID, even if a former mount
+// on the same volume has been detached.
 func TestMountIsAttachedAgainThoughAFormerOneIsUnmade(t *testing.T) {
 	s := play(t)
 	s.mounted(false)
@@ -781,7 +782,8 @@ func TestMountIsAttachedAgainThoughAFormerOneIsUnmade(t *testing.T) {
 	s.does("read filesystem attachment 2 on machine-0")
 }
 
-// So it is when its filesystem has been dropped meanwhile, and made anew.
+// A mount on a volume is attached again when the device gains a UUID, even if its filesystem
+// has been dropped and recreated.
 func TestMountIsAttachedAgainThoughItsFilesystemIsMadeAnew(t *testing.T) {
 	s := play(t)
 	s.mounted(false)
@@ -841,7 +843,7 @@ func TestReportIsInOrderAndLimited(t *testing.T) {
 			t.Errorf("of %d are reported %v, not %v", limit, keys, want)
 		}
 		if entities["volume attachment"] != 6 || unfinished["waiting"] != 6 {
-			t.Errorf("counted are %v, of which are unfinished %v", entities, unfinished)
+			t.Errorf("counted are %v, unfinished are %v", entities, unfinished)
 		}
 	}
 }

@@ -49,8 +49,8 @@ func TestMountIsUndoneByWhoeverMadeIt(t *testing.T) {
 	}
 }
 
-// What has been detached is attached anew when it is wanted again by the time that this
-// was to be recorded.
+// A detached volume is attached again if it is wanted again before its detachment is
+// recorded.
 func TestDetachedInVainIsAttachedAnew(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
@@ -64,7 +64,7 @@ func TestDetachedInVainIsAttachedAnew(t *testing.T) {
 	s.does("attach volume attachment 0 on machine-0")
 }
 
-// What was read of an entity that has been forgotten meanwhile makes a new record.
+// If an entity is forgotten while it is read, the result of the read makes a new record.
 func TestWhatWasReadBeforeItWasForgottenIsRememberedAnew(t *testing.T) {
 	s := play(t)
 	for _, id := range []string{"0", "1"} {

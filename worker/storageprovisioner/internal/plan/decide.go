@@ -3,9 +3,9 @@ package plan
 // decide returns the operation that an entity's facts call for, and what that must
 // wait for; nil when nothing. It changes nothing.
 //
-// The rules that keep data safe stand here alone: nothing is destroyed while an
-// attachment of it is attached or being attached, no volume is detached beneath
-// a filesystem that is mounted or being made, no detachment begins while what is
+// The rules that keep data safe are here and nowhere else: nothing is destroyed while
+// an attachment of it is attached or being attached, no volume is detached while a
+// filesystem on it is mounted or being made, no detachment begins while what is
 // detached grows, and nothing is attached to what is being taken away.
 func (c *Core) decide(e *entity) (Op, awaited) {
 	switch {
@@ -67,8 +67,8 @@ func (c *Core) decideStorage(e *entity) (Op, awaited) {
 }
 
 // wantedHere reports whether a filesystem on a volume is to be attached to this worker's
-// machine. A state that is told of attempts lets nobody take the volume from beneath one,
-// nor begins one beneath which it is being taken.
+// machine. A state that remembers attempts keeps the volume attached while an attempt to make
+// the filesystem is under way, and refuses such an attempt while the volume is being detached.
 func (c *Core) wantedHere(e *entity) bool {
 	a := e.attachments.find(FilesystemAttachment, c.options.Host)
 	return a != nil && a.observed && a.life == Alive
@@ -189,11 +189,11 @@ func (c *Core) unprovisioned(e *entity) awaited {
 	return e.host
 }
 
-// backing returns the device beneath a filesystem or its attachment, if there is one.
-// That of a held one stays, whatever becomes of the filesystem's record.
+// backing returns the device that backs a filesystem or its attachment, or nil. A held
+// entity keeps its device, whatever becomes of the filesystem's record.
 func (c *Core) backing(e *entity) *device {
 	if e.held {
-		return e.beneath
+		return e.heldBacking
 	}
 	if e.backingKnown {
 		return e.backing
@@ -202,7 +202,7 @@ func (c *Core) backing(e *entity) *device {
 }
 
 // class returns what this worker may do about an entity. Filesystems on volumes
-// belong to the worker that manages them, whoever provides the volume.
+// belong to the worker that manages them, whichever source provides the volume.
 func (c *Core) class(e *entity) Class {
 	switch {
 	case c.backing(e) == nil:

@@ -48,10 +48,10 @@ type entity struct {
 	host *host
 	// queue is that of the source that provides the entity.
 	queue *queue
-	// backing is the device of the volume beneath a filesystem, if any, as the
-	// entity's facts have it; beneath is the one that a held filesystem or
-	// attachment of one stands on.
-	backing, beneath *device
+	// backing is the device of the volume that backs a filesystem, if any, by the
+	// entity's facts. heldBacking is the device that a filesystem or its attachment
+	// stands on while it is held.
+	backing, heldBacking *device
 	// size is how large a recorded volume or filesystem is, and wanted how large it
 	// is to be, in MiB.
 	size, wanted uint64
@@ -86,8 +86,8 @@ type entity struct {
 	recorded bool
 	// onMachine says that the host of an attachment is a machine.
 	onMachine bool
-	// backingKnown says that what is beneath the filesystem of an attachment came
-	// along with that.
+	// backingKnown says that the facts of a filesystem's attachment tell what backs
+	// the filesystem.
 	backingKnown bool
 	// released says that removing means to release, not to destroy.
 	released bool
@@ -106,14 +106,14 @@ type entity struct {
 	// outdated says that the environment's configuration has changed since the
 	// operation began.
 	outdated bool
-	// unmarked says that the block device beneath a filesystem had no UUID when
-	// that was attached.
+	// unmarked says that the block device that backs a filesystem had no UUID when
+	// the filesystem was attached.
 	unmarked bool
 	// unresolved says that the operation may be going on somewhere: it is
 	// repeated as it was until its end is known.
 	unresolved bool
-	// left says what attempts to make or attach it may have left. It is tried anew, and
-	// looked into before the entity goes.
+	// left says what attempts to make or attach the entity may have left. The entity is
+	// tried again, and what is left is looked into before the entity goes.
 	left leftovers
 	// tried says that an attempt to make it has ended since it was last to be read: what
 	// the state tells of attempts is older.
@@ -198,8 +198,9 @@ type work struct {
 	transient int
 	// failure is the message of the last one.
 	failure string
-	// granted says that a resync lets what has been given up be tried once more. That is
-	// not counted, and not told of unless something else comes of it.
+	// granted says that a resync allows one more attempt at an operation that has been
+	// given up. The attempt is not counted, and a failure that the status already shows
+	// is not reported again.
 	granted bool
 	// wait is what a waiting entity is registered with, between its neighbours
 	// there; nil for any other.
@@ -254,7 +255,7 @@ type host struct {
 	users int
 }
 
-// device is the block device of a volume beneath filesystems.
+// device is the block device of a volume that backs filesystems.
 type device struct {
 	waiters waiters
 	volume  string
@@ -309,7 +310,7 @@ func (e *entity) underway() bool {
 	return e.busy() || e.unresolved
 }
 
-// toDo returns the entity's work, making it where there is none.
+// toDo returns the entity's work, making it if it does not exist.
 func (e *entity) toDo() *work {
 	if e.work == nil {
 		e.work = &work{}
@@ -317,7 +318,7 @@ func (e *entity) toDo() *work {
 	return e.work
 }
 
-// find returns the record of an entity, nil where there is none.
+// find returns the record of the entity with a key, or nil.
 func (c *Core) find(key Key) *entity {
 	s := c.storage[key.Kind.Storage()].Get(key.ID)
 	if s == nil || !key.Kind.Attachment() {
@@ -326,7 +327,7 @@ func (c *Core) find(key Key) *entity {
 	return s.attachments.find(key.Kind, key.Host)
 }
 
-// known returns the record of an entity, nil where there is none.
+// known returns the record of a subject's entity, or nil.
 func (c *Core) known(s Subject) *entity {
 	if s.entity != nil && c.has(s.entity) {
 		return s.entity
@@ -339,7 +340,7 @@ func (c *Core) has(e *entity) bool {
 	return int(e.place) < len(c.all) && c.all[e.place] == e
 }
 
-// entity returns the record of an entity, making it where there is none.
+// entity returns the record of an entity, making it if it does not exist.
 func (c *Core) entity(key Key) *entity {
 	if e := c.find(key); e != nil {
 		return e

@@ -32,7 +32,7 @@ type Result struct {
 	Info any
 	// Size is that of what was created or has grown, in MiB.
 	Size uint64
-	// Remark is what the user should be told of what was attached.
+	// Remark is what the source has to say to the user about what was attached.
 	Remark string
 	// Attached is the attachment that the provider made along with a creation,
 	// if any, and AttachedInfo what to record of it.
@@ -184,7 +184,8 @@ func (c *Core) succeed(e *entity, r *Result) {
 	case e.makes() && (e.orphan || e.life == Gone):
 		c.undo(e, r)
 	case e.op == Resize && (e.life == Gone || !e.recorded):
-		// The state has dropped it, and may have it anew: that is another.
+		// The state has dropped the entity. What it may have again under the same id is
+		// another entity, which has not grown.
 		c.leaveOff(e)
 	case e.orphan:
 		c.read(e)
@@ -280,7 +281,7 @@ func (c *Core) failed(e *entity, r *Result) {
 		w.due = c.now.Add(delay)
 	}
 	switch {
-	case errors.Is(r.Err, storage.ErrIgnored), granted && e.toldOf():
+	case errors.Is(r.Err, storage.ErrIgnored), granted && e.givenUpReported():
 	case e.op == Resize:
 		c.stand(e, e.info())
 	case e.stalled != notStalled:
@@ -338,10 +339,10 @@ func (e *entity) mayGoOn(err error) bool {
 	return MayGoOn(err) || e.unresolved && !ended && e.op != Resize && !e.stranded()
 }
 
-// stranded reports whether the block device beneath a filesystem or its attachment has
-// gone since its operation began.
+// stranded reports whether the block device that backs a filesystem or its attachment has
+// gone since the operation began.
 func (e *entity) stranded() bool {
-	d := e.beneath
+	d := e.heldBacking
 	if d == nil {
 		d = e.backing
 	}
@@ -391,8 +392,8 @@ func (c *Core) Published(s Subject, err error) {
 	e := c.known(s)
 	missing := errors.Is(err, errors.NotFound)
 	refused := err != nil && !missing
-	// What is alive again by now is another of the same id: it stays. How large
-	// something is that goes need not be known.
+	// An entity that is alive again is another one with the same id: it stays. The new
+	// size of an entity that is going need not be known.
 	moot := e.life == Alive
 	if e.records() {
 		moot = e.op == Resize && e.life != Alive
@@ -432,14 +433,14 @@ func (c *Core) took(e *entity, r *Result) {
 	if r.Size > 0 {
 		e.size = r.Size
 	}
-	e.ties.set(attachedHere, e.op == Attach && !(e.unmarked && e.beneath != nil && e.beneath.marked))
+	e.ties.set(attachedHere, e.op == Attach && !(e.unmarked && e.heldBacking != nil && e.heldBacking.marked))
 	if e.observed && e.life != Alive {
-		// How to remove it could not be read before it was recorded; or it was
-		// gone then, and is there anew.
+		// How to remove the entity could not be read before it was recorded; or the
+		// state had dropped it then, and has it again.
 		c.reread(e)
 	}
 	if e.op == Create && e.wanted > e.size {
-		// So could how to make it larger than it was first wanted.
+		// How to grow the entity could not be read before it was recorded either.
 		c.reread(e)
 	}
 	if r.AttachedInfo != nil {
@@ -456,7 +457,7 @@ func (c *Core) reread(e *entity) {
 	c.read(e)
 }
 
-// leaveOff ends an operation of which there is nothing to record.
+// leaveOff ends an operation that has nothing to record.
 func (c *Core) leaveOff(e *entity) {
 	e.phase = idle
 	if e.life == Gone {

@@ -32,8 +32,8 @@ type world struct {
 	// calm says that nothing fails any more.
 	calm bool
 
-	// The state. changed are the keys that its watchers are to tell of; unseen
-	// those of which the core has not been told how they are now.
+	// The state. changed are the keys that its watchers are to report, unseen the
+	// keys whose current state the core has not observed.
 	entities map[plan.Key]*entity
 	changed  []plan.Key
 	unseen   map[plan.Key]bool
@@ -92,8 +92,8 @@ type going struct {
 	args any
 }
 
-// machine is the one that the core works for; volumes may also be attached to
-// the others, of which the last is never provisioned.
+// machine is the one that the core works for. Volumes may also be attached to the
+// other hosts. The last host is never provisioned.
 const machine = "machine-0"
 
 var hosts = []string{machine, machine, machine, "machine-1", "machine-2"}
@@ -184,8 +184,7 @@ func (w *world) Add(key, value any, at time.Time) {
 
 func (w *world) Remove(key any) { delete(w.scheduled, key) }
 
-// restart starts a new core, which knows nothing and is told of all that there
-// is.
+// restart starts a new core, which knows nothing and is notified of every entity.
 func (w *world) restart() {
 	w.scheduled = make(map[any]due)
 	w.running = make(map[plan.Key]plan.Op)
@@ -250,8 +249,8 @@ func (w *world) loseUnrecorded(storage plan.Key) {
 	}
 }
 
-// end ends the core. Where it crashes, what the provider has done meanwhile is
-// lost; else it has been waited for and recorded, as the worker does.
+// end ends the core. In a crash, the results of running operations are lost.
+// Otherwise they are waited for and recorded, as the worker does.
 func (w *world) end() {
 	crash := w.random.IntN(2) == 0
 	w.logf("end, crash: %v", crash)
@@ -685,10 +684,10 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 			w.fatalf("detachment of %s while it grows", key)
 		}
 		if key.Kind == plan.VolumeAttachment && key.Host == machine && attached(plan.FilesystemAttachment) {
-			w.fatalf("detachment of %s beneath a mounted filesystem", key)
+			w.fatalf("detachment of %s under a mounted filesystem", key)
 		}
 		if key.Kind == plan.Plan && attached(plan.FilesystemAttachment) {
-			w.fatalf("undoing of %s beneath a mounted filesystem", key)
+			w.fatalf("undoing of %s under a mounted filesystem", key)
 		}
 		if key.Kind == plan.VolumeAttachment && key.Host == machine && attached(plan.Plan) {
 			w.fatalf("detachment of %s before its plan is undone", key)
@@ -697,8 +696,8 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 	if host != "" && item.Instance != "instance of "+host {
 		w.fatalf("%s of %s lacks the instance of %s: %+v", op, key, host, item)
 	}
-	// What was dropped and is there anew may have been recorded by what came of
-	// the old before the new has an id.
+	// An entity that was dropped and recreated may be recorded with the result of
+	// the old one before the new one has an id.
 	storage := w.entities[key.Storage()]
 	mixed := e != nil && e.recorded && storage != nil && !storage.recorded && w.dropped[key.ID]
 	if op != plan.Create && !mixed && item.ID != providerID(key) {
@@ -726,7 +725,7 @@ func (w *world) mayGrow(item plan.Item) {
 }
 
 // isCalledFor checks that an operation is what the state wants, as far as the
-// core has been told of it.
+// core has observed the state.
 func (w *world) isCalledFor(op plan.Op, item plan.Item, e *entity) {
 	key := item.Key
 	if w.unseen[key] || w.dropped[key.ID] {
@@ -751,7 +750,7 @@ func (w *world) isCalledFor(op plan.Op, item plan.Item, e *entity) {
 	case op == plan.Resize && (item.Args.(args).size != e.large || e.size >= e.large):
 		w.fatalf("growth of %s to %d: %+v", key, item.Args.(args).size, *e)
 	case (op == plan.Detach || op == plan.Destroy) && e.life == plan.Alive && !w.undone[key]:
-		// What an attempt may have taken away is taken away before it is made anew.
+		// What an attempt may have undone is undone for certain before it is made again.
 		w.fatalf("%s of %s, which is alive", op, key)
 	case op == plan.Attach && w.attached[key] && e.recorded && !(w.requested[key] && w.amiss[key]) && (key.Kind != plan.FilesystemAttachment || w.good[key] || !w.told[key.ID]):
 		w.fatalf("second attachment of %s", key)
@@ -1016,7 +1015,7 @@ func (w *world) clerk() {
 			if e.class != plan.Ours {
 				w.unmake(key)
 			}
-			// What was attached along meanwhile is detached afterwards.
+			// A volume that its creation has attached is detached afterwards.
 			if w.made[key] && !w.dropped[key.ID] && key.Kind != plan.VolumeAttachment {
 				w.fatalf("removal of %s, which the provider still has", key)
 			}

@@ -117,7 +117,7 @@ func TestNothingIsMadeBeforeAllIsKnown(t *testing.T) {
 	first, second := volume("0"), volume("1")
 	s.core.Changed(first)
 	s.core.Changed(second)
-	s.core.Observe(wanted(volume("2"))) // told of by something else than the watcher
+	s.core.Observe(wanted(volume("2"))) // observed without a report of the watcher
 	s.core.Listed(plan.Volume)
 	s.core.Unread(1)
 	s.observe(wanted(first, func(f *plan.Fact) { f.Host = "" }))

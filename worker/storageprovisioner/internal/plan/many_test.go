@@ -37,7 +37,7 @@ func TestAttachedToMany(t *testing.T) {
 	// Each is found again: nothing is attached twice.
 	each(func(a plan.Key) { s.observe(wanted(a, recorded)) })
 	s.does()
-	// Every other one is gone, the others are not; and is there anew.
+	// Every other attachment is dropped and recreated. The rest stay.
 	var want []string
 	half := func(do func(plan.Key)) {
 		for i := 0; i < hosts; i += 2 {
@@ -73,7 +73,7 @@ func TestHostIsForgottenWithTheLastThatRefersToIt(t *testing.T) {
 	if s.core.KnowsHost("machine-1") {
 		t.Error("a host that nothing refers to is known")
 	}
-	// Who waits next asks anew, and is answered.
+	// The next entity that waits for the machine asks again, and is answered.
 	unprovisioned := func(f *plan.Fact) { f.Instance = "" }
 	s.observe(wanted(v, recorded), wanted(a, unprovisioned))
 	if out := s.core.Take(); len(out.Machines) != 1 || out.Machines[0] != "machine-1" {

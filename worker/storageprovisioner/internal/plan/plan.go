@@ -126,7 +126,7 @@ type Fact struct {
 	// Instance its instance id, where it came along with the entity.
 	Host     string
 	Instance string
-	// Backing is the id of the volume beneath a filesystem, if any. Of an
+	// Backing is the id of the volume that backs a filesystem, if any. For an
 	// attachment it is taken from the filesystem, unless BackingKnown says that
 	// it came along with the attachment.
 	Backing      string
@@ -161,8 +161,8 @@ type Publication struct {
 	Statuses []Status
 	Records  []Record
 	Removals []Subject
-	// Unmade are those of which an attempt has made nothing, and Ended the filesystems on
-	// volumes of which one has ended and may have left something.
+	// Unmade are the entities whose attempt has made nothing. Ended are the filesystems on
+	// volumes whose attempt has ended and may have left something.
 	Unmade, Ended []Subject
 }
 
@@ -349,8 +349,8 @@ type unreadable struct {
 	since time.Time
 }
 
-// cannotRead takes in that an entity cannot be read: it is read again later, and goes on
-// meanwhile as it was known.
+// cannotRead takes in that an entity cannot be read. The entity is read again later; until
+// then the core keeps what it knew of the entity.
 func (c *Core) cannotRead(key Key, err error) {
 	u, ok := c.unreadable[key]
 	if !ok {
@@ -697,8 +697,8 @@ func (c *Core) gone(e *entity) {
 }
 
 // adrift sees to what was made for an entity that the state no longer has: a
-// volume or filesystem is destroyed, an attachment detached. The entity may be
-// there anew when that is done, and is read then.
+// volume or filesystem is destroyed, an attachment detached. The state may have
+// the entity again when that is done, so the entity is read then.
 func (c *Core) adrift(e *entity) {
 	e.orphan, e.stale = true, false
 	e.recorded = true
@@ -717,7 +717,7 @@ func (c *Core) forget(e *entity) {
 	e.clear()
 	c.wake(e)
 	if s := e.storage; !s.observed && d != nil && d.matters {
-		// Whoever still waits for the device of the filesystem that is gone asks anew.
+		// Entities that still wait for the device of the filesystem that is gone ask again.
 		c.ignore(d)
 		c.out.Forgotten = append(c.out.Forgotten, d.volume)
 		c.wake(d)
@@ -741,10 +741,10 @@ func (c *Core) hold(e *entity) {
 	if e.held {
 		return
 	}
-	c.setDevice(&e.beneath, c.backing(e))
+	c.setDevice(&e.heldBacking, c.backing(e))
 	e.held = true
-	if e.kind == FilesystemAttachment && e.beneath != nil {
-		e.beneath.mounted = e
+	if e.kind == FilesystemAttachment && e.heldBacking != nil {
+		e.heldBacking.mounted = e
 	}
 	for _, under := range c.footing(e) {
 		if under != nil {
@@ -759,11 +759,11 @@ func (c *Core) release(e *entity) {
 		return
 	}
 	e.held = false
-	if d := e.beneath; d != nil && d.mounted == e {
+	if d := e.heldBacking; d != nil && d.mounted == e {
 		d.mounted = nil
 	}
 	footing := c.footing(e)
-	c.setDevice(&e.beneath, nil)
+	c.setDevice(&e.heldBacking, nil)
 	for _, under := range footing {
 		if under != nil {
 			under.users--
@@ -774,8 +774,8 @@ func (c *Core) release(e *entity) {
 }
 
 // footing returns what a held entity stands on: an attachment on its volume or
-// filesystem, a plan on its attachment, and a filesystem on the attachment of the
-// volume beneath it; nil for what it does not stand on.
+// filesystem, a plan also on the attachment of its volume, and a filesystem and its
+// attachment on the attachment of the backing volume. The other elements are nil.
 func (c *Core) footing(e *entity) (on [3]*entity) {
 	if e.kind.Attachment() {
 		on[0] = e.storage
@@ -783,8 +783,8 @@ func (c *Core) footing(e *entity) (on [3]*entity) {
 	if e.kind == Plan {
 		on[1] = c.entity(Key{Kind: VolumeAttachment, ID: e.name, Host: e.host.tag})
 	}
-	if e.beneath != nil {
-		on[2] = c.entity(c.under(e.beneath))
+	if e.heldBacking != nil {
+		on[2] = c.entity(c.under(e.heldBacking))
 	}
 	return on
 }
@@ -794,7 +794,7 @@ func (c *Core) under(d *device) Key {
 	return Key{Kind: VolumeAttachment, ID: d.volume, Host: c.options.Host}
 }
 
-// planned returns the attachment that a plan is for, nil where there is none.
+// planned returns the volume attachment that a plan is for, or nil.
 func planned(plan *entity) *entity {
 	return plan.storage.attachments.find(VolumeAttachment, plan.host.tag)
 }

@@ -23,7 +23,7 @@ type Item struct {
 	Instance string
 	// Release says that a removal is a release.
 	Release bool
-	// Noted says that the state has been told of the attempt, or need not be.
+	// Noted says that the state has noted the attempt, or need not note it.
 	Noted bool
 	// Repeat says that the operation may be done already, or be going on: it is
 	// repeated to learn how it ended.
@@ -58,7 +58,7 @@ const (
 // next call of Batches.
 type queue struct {
 	source Source
-	// calls are under way, of which the source takes so many at once.
+	// calls counts the calls under way, and limit is how many the source takes at once.
 	calls, limit int
 	due          [ops][]*entity
 	issuer       *issuer
@@ -117,9 +117,9 @@ func (c *Core) Batches() []Batch {
 	return batches
 }
 
-// take takes the next batch out of a queue. What has been enqueued may have
-// changed since: whatever its facts do not call for any more is settled anew. What
-// is about the same volume or filesystem as a call under way keeps its place.
+// take takes the next batch out of a queue. The facts of a queued entity may have
+// changed: if they no longer call for its operation, the entity is settled again. An
+// entity whose volume or filesystem has a call under way keeps its place.
 func (c *Core) take(q *queue, op Op) []Item {
 	due := q.due[op]
 	if len(due) == 0 {
@@ -153,7 +153,7 @@ func (c *Core) take(q *queue, op Op) []Item {
 	for _, item := range items {
 		item.entity.storage.calls++
 	}
-	// Settling may have appended to the queue meanwhile.
+	// Settling may have appended to the queue.
 	due = q.due[op]
 	taken -= len(waiting)
 	copy(due[taken:], waiting)
@@ -193,7 +193,7 @@ func (c *Core) start(e *entity) Item {
 		return again
 	}
 	if e.op == Attach {
-		e.unmarked = e.beneath == nil || !e.beneath.marked
+		e.unmarked = e.heldBacking == nil || !e.heldBacking.marked
 	}
 	if e.storage.recorded {
 		e.id = e.storage.id

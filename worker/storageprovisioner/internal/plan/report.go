@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Pending is an entity whose operation has not ended, or of which it cannot be read
-// whether there is one.
+// Pending is an entity whose operation has not ended, or that cannot be read, so that
+// its operation is unknown.
 type Pending struct {
 	Key Key
 	Op  Op

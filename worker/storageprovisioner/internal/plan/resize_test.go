@@ -324,7 +324,7 @@ func TestWhatIsDroppedWhileItGrowsIsForgotten(t *testing.T) {
 		s.published(v, errors.New("busy"))
 		s.nothing()
 	})
-	t.Run("and is there anew", func(t *testing.T) {
+	t.Run("and is there again", func(t *testing.T) {
 		s := play(t)
 		s.observe(wanted(v, growing(1, 2)))
 		s.does("resize volume 0")
@@ -360,7 +360,8 @@ func TestSizeThatIsNotTakenDoesNotHoldUpTheEnd(t *testing.T) {
 	s.does("destroy volume 0")
 }
 
-// A size that is raised during a creation is not told of again when that is recorded.
+// A volume whose wanted size is raised during its creation is read again when the creation is
+// recorded, and grows: no watcher reports the new size again.
 func TestWhatIsCreatedTooSmallGrows(t *testing.T) {
 	s := play(t)
 	v := volume("0")

@@ -25,9 +25,9 @@ func (c *Core) status(e *entity, s status.Status, message string) {
 	c.setStatus(e.storage, s, message)
 }
 
-// toldOf reports whether the status of an entity's volume or filesystem says already that
-// and why its operation has been given up.
-func (e *entity) toldOf() bool {
+// givenUpReported reports whether the status of an entity's volume or filesystem already says
+// that the operation has been given up, and why.
+func (e *entity) givenUpReported() bool {
 	s := e.storage
 	switch {
 	case e.stalled != givenUp:
@@ -105,8 +105,8 @@ func (c *Core) stand(e *entity, info string) {
 	}
 }
 
-// resting reports whether the entity is a volume or filesystem that is attached or
-// detached, and so was told of last.
+// resting reports whether the entity is a volume or filesystem whose last status was
+// attached or detached.
 func (e *entity) resting() bool {
 	return e.told == attached || e.told == detached
 }

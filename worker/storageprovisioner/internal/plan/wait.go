@@ -14,8 +14,8 @@ func (e *entity) list() *waiters { return &e.waiters }
 func (h *host) list() *waiters   { return &h.waiters }
 func (d *device) list() *waiters { return &d.waiters }
 
-// waiters are the entities that wait for the same, in order: a ring through their
-// work, of which the last is known.
+// waiters are the entities that wait for the same fact, in order: a ring through their
+// work. last is the end of the order.
 type waiters struct {
 	last *entity
 }

@@ -108,7 +108,7 @@ func (c *course) start() error {
 	c.ended = make(chan struct{})
 	go func() {
 		defer close(c.ended)
-		_ = w.Wait() // whoever sees the end asks again for its error
+		_ = w.Wait() // readers of ended call Wait again for the error
 	}()
 	return nil
 }

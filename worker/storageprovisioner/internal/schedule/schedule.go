@@ -99,8 +99,8 @@ func (s *Schedule) release() {
 
 // Next returns a channel on which a value arrives when the earliest value is
 // due; nil when the schedule is empty. The channel is good until the schedule
-// is next changed. There is one timer, set anew only when the earliest time has
-// changed.
+// is next changed. There is one timer, which is set again only when the earliest
+// time has changed.
 func (s *Schedule) Next() <-chan time.Time {
 	if len(s.order) == 0 {
 		s.disarm()

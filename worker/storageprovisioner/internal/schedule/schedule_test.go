@@ -331,8 +331,8 @@ func heapInUse() int64 {
 	return int64(stats.HeapAlloc)
 }
 
-// The schedule agrees with a list that is sorted anew each time, whatever is
-// done to both.
+// The schedule agrees with a list that is sorted for each query, whatever is done
+// to both.
 func (s *scheduleSuite) TestAgreesWithASortedList(c *gc.C) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 1))

@@ -380,8 +380,8 @@ func (a accessors) WatchVolumeAttachmentPlans() (watcher.MachineStorageIdsWatche
 // gone is the life of what the state does not have, as far as a worker knows.
 const gone life.Value = "gone"
 
-// hear notes what a worker is told of an entity's life. It knows when the job that asked
-// has ended.
+// hear notes the life of an entity as the state returned it to a worker. The worker knows that
+// life once the job that asked has ended.
 func (in *incarnation) hear(key string, l life.Value, err *params.Error) {
 	in.world.mu.Lock()
 	defer in.world.mu.Unlock()
@@ -393,7 +393,7 @@ func (in *incarnation) hear(key string, l life.Value, err *params.Error) {
 	}
 }
 
-// learn notes the id of a volume or filesystem that a worker is told of.
+// learn notes the id of a volume or filesystem as the state returned it to a worker.
 func (in *incarnation) learn(tag names.Tag, id string, err *params.Error) {
 	in.world.mu.Lock()
 	defer in.world.mu.Unlock()

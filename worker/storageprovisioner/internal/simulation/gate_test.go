@@ -13,7 +13,7 @@ type gate struct {
 	name string
 	open chan luck
 	// slow calls, those of providers, are let go on less often than others: much may happen
-	// meanwhile.
+	// while they wait.
 	slow bool
 }
 

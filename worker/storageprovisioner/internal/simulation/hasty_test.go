@@ -11,13 +11,13 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// A hasty state lets go of all that there is of an instance at once, where stowage's own
-// lets go of one thing after another: of a volume, and of the plan for it, while the
-// filesystem on it is mounted, and of volumes that are attached. A worker does not rely
-// on that order about what it has mounted and attached itself. What it has done sooner
-// than the state takes it, it tells again.
+// A hasty state marks all entities of an instance as dying or dead at once: a volume and its
+// plan while the filesystem on the volume is mounted, and volumes that are attached. Stowage's
+// own state marks one after the other. A worker does not rely on that order for what it has
+// mounted and attached itself. If the state does not take a result yet, the worker reports the
+// result again.
 
-// hurries returns the instance of a volume, if a hasty state has let go of all of it.
+// hurries returns the instance of a volume, if a hasty state has marked all of it.
 func (a accessors) hurries(volume string) (state.Storage, bool) {
 	if !a.in.world.hasty {
 		return state.Storage{}, false
@@ -31,8 +31,8 @@ func (a accessors) hurries(volume string) (state.Storage, bool) {
 	return all[i], true
 }
 
-// unmounting reports whether a hasty state has let go of a volume's attachment while the
-// worker that asks has the filesystem mounted that is on it.
+// unmounting reports whether a hasty state has marked a volume's attachment as dying while
+// the worker that asks has the volume's filesystem mounted.
 func (a accessors) unmounting(volume string) bool {
 	s, ok := a.hurries(volume)
 	if !ok || s.Filesystem == nil {
@@ -88,7 +88,7 @@ func (a accessors) hastyRemoval(tags []names.VolumeTag) ([]params.RemoveVolumePa
 	return results, err
 }
 
-// hurry has the watchers of a hasty state tell what it lets go of too soon.
+// hurry has the watchers of a hasty state report the entities that it marks too soon.
 func (w *world) hurry(s state.Storage) {
 	if !w.hasty || s.Volume == nil {
 		return

@@ -293,7 +293,7 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 			return c.mistake(other), nil
 		}
 	case 17:
-		// It fails late, and something is left that nobody is told of.
+		// It fails late, and leaves something that nobody learns of.
 		if c.op == creating || c.op == attaching {
 			if _, err := c.do(); err == nil {
 				w.failed[c.op+" fails late"]++
@@ -437,7 +437,7 @@ func (in *incarnation) fits(c call) {
 			w.fail("%s: %s %s begins while it grows", in.name, c.op, c.key)
 		}
 		if t := w.things[tag]; t != nil && t.holds != nil && in.attached[t.holds.tag+"@"+in.scope.String()] {
-			w.fail("%s: %s %s begins beneath %s, which it has mounted", in.name, c.op, c.key, t.holds.tag)
+			w.fail("%s: %s %s begins under %s, which it has mounted", in.name, c.op, c.key, t.holds.tag)
 		}
 	case growing:
 		if !strings.HasPrefix(tag, names.FilesystemTagKind) {
@@ -629,7 +629,7 @@ func (s source) CreateVolumes(ctx envcontext.ProviderCallContext, all []storage.
 	})
 }
 
-// provisioned checks that what is attached to a machine is told of its instance.
+// provisioned checks that an attachment to a machine names the machine's instance.
 func (s source) provisioned(key string, id instance.Id) {
 	if id == "" && !s.in.crashed {
 		s.in.world.mu.Lock()
@@ -722,7 +722,7 @@ func (s source) DetachVolumes(ctx envcontext.ProviderCallContext, all []storage.
 			if p.VolumeId != t.id {
 				s.in.world.fail("%s: %s is detached as %q, and is %q", s.in.name, t.tag, p.VolumeId, t.id)
 			}
-			s.in.world.beneath(s.in, t, machine)
+			s.in.world.checkUnused(s.in, t, machine)
 			delete(t.at, machine)
 			return nil, nil
 		}})
@@ -730,21 +730,21 @@ func (s source) DetachVolumes(ctx envcontext.ProviderCallContext, all []storage.
 	return provide(ctx, s.in, s.name, calls, onlyError)
 }
 
-// beneath checks that no filesystem that is mounted, or being made, stands on a volume
-// that is taken away.
-func (w *world) beneath(in *incarnation, t *thing, machine string) {
+// checkUnused checks that no filesystem is mounted, or being made, on a volume that is taken
+// away from a machine.
+func (w *world) checkUnused(in *incarnation, t *thing, machine string) {
 	for _, other := range w.workers {
 		if other == nil || other.crashed {
 			continue
 		}
 		for key, volume := range other.making {
 			if volume == t.tag && other.scope.String() == machine {
-				w.fail("%s: %s is taken from %s beneath %s, which is being made", in.name, t.tag, machine, key)
+				w.fail("%s: %s is taken from %s under %s, which is being made", in.name, t.tag, machine, key)
 			}
 		}
 	}
 	if t.holds != nil && t.holds.at[machine] != nil {
-		w.fail("%s: %s is taken from %s beneath %s, which is mounted", in.name, t.tag, machine, t.holds.tag)
+		w.fail("%s: %s is taken from %s under %s, which is mounted", in.name, t.tag, machine, t.holds.tag)
 	}
 }
 
@@ -897,8 +897,8 @@ func (s source) ResizeFilesystems(ctx envcontext.ProviderCallContext, all []stor
 	})
 }
 
-// find returns the volume beneath a filesystem that is to be made or mounted. What the
-// worker thinks to be its device may be another by now: a source looks twice.
+// find returns the volume that backs a filesystem which is to be made or mounted. The device
+// that the worker knows may already belong to another volume: a source checks that again.
 func (s source) find(volume names.VolumeTag) (*thing, error) {
 	w, machine := s.in.world, s.in.host().String()
 	device, ok := s.devices.BlockDevice(volume)
@@ -1056,7 +1056,7 @@ func (c carrier) DetachVolume(ctx context.Context, attributes map[string]string)
 	errs, err := provide(envcontext.New(ctx), c.in, "plans", []call{{op: detaching, key: c.of(id), args: id, do: func() (any, error) {
 		w := c.in.world
 		if t := w.byID(id); t != nil && t.at[machine] != nil {
-			w.beneath(c.in, t, machine)
+			w.checkUnused(c.in, t, machine)
 			t.at[machine].device = ""
 		}
 		return nil, nil

@@ -160,9 +160,10 @@ func (w *world) restore(l luck) {
 	}
 }
 
-// letGo notes that the user has detached or removed storage. The state then takes what a
-// restored state says is not made for something that may have been made since the backup.
-func (w *world) letGo(s state.Storage, err error) {
+// noteUnwanted notes that the user has detached, removed or released storage. A restored
+// state then assumes that an entity it has no record of making may have been made since the
+// backup.
+func (w *world) noteUnwanted(s state.Storage, err error) {
 	if err != nil || s.Life != life.Alive {
 		return
 	}

@@ -36,7 +36,8 @@ type world struct {
 	free bool
 	// calm says that nothing fails any more.
 	calm bool
-	// hasty says that the state lets go of everything at once (hasty_test.go).
+	// hasty says that the state marks all entities of an instance as dying or dead at once
+	// (hasty_test.go).
 	hasty bool
 	// restored says that older states are put back (restore_test.go), and that the state
 	// is copied (copy_test.go).
@@ -74,14 +75,13 @@ type world struct {
 	deeds atomic.Int64
 	// recorded are the ids of what the state has recorded, by tag.
 	recorded map[string]string
-	// attempted are the entities of which the state remembers that they may have been
-	// made.
+	// attempted are the entities that may have been made, as far as the state remembers.
 	attempted map[string]bool
 	// unsure are the entities that were not made when the state was backed up which has been
 	// restored since.
 	unsure map[string]bool
-	// untold are the entities whose last status the state did not take. Whoever runs sets it
-	// again; of those in lostStatus a worker crashed before that.
+	// untold are the entities whose last status the state did not take. A running worker
+	// sets the status again; lostStatus are the entities whose worker crashed before that.
 	untold, lostStatus map[string]bool
 	// wrong is the first thing that must not be.
 	wrong   error
@@ -130,7 +130,7 @@ type incarnation struct {
 	calls   map[string]int
 	// doomed are the tags of what it has begun to destroy.
 	doomed map[string]bool
-	// hurried are the volumes whose attachments a hasty state has let go of.
+	// hurried are the volumes whose attachments a hasty state has marked as dying.
 	hurried map[string]bool
 	// making has the volumes on which it is making filesystems just now.
 	making map[string]string
@@ -476,17 +476,17 @@ func (w *world) user(s step) bool {
 	case 4, 5:
 		err = w.state.DetachStorage([]string{one.Name})
 		w.logf("user detaches %s: %v", one.Name, err)
-		w.letGo(one, err)
+		w.noteUnwanted(one, err)
 		delete(w.on, one.Name)
 	case 6, 7:
 		err = w.state.RemoveStorage([]string{one.Name})
 		w.logf("user removes %s: %v", one.Name, err)
-		w.letGo(one, err)
+		w.noteUnwanted(one, err)
 		w.hurry(one)
 	case 8, 10:
 		err = w.state.ReleaseStorage([]string{one.Name})
 		w.logf("user releases %s: %v", one.Name, err)
-		w.letGo(one, err)
+		w.noteUnwanted(one, err)
 	case 9, 11:
 		size := one.RequestedMiB + 1
 		err = w.state.ResizeStorage(one.Name, size)
@@ -700,9 +700,9 @@ func (w *world) check() error {
 			case t == nil:
 				continue
 			case e.ProviderID == "" && t.on != nil && len(s.Attachments) == 0:
-				continue // its volume has it, and whoever attaches that finds it
+				continue // its volume has it, and the next attachment of the volume finds it
 			case e.ProviderID == "" && t.stray && len(s.Attachments) == 0:
-				continue // whoever attaches it finds it
+				continue // the next attachment finds it
 			case t.id != e.ProviderID:
 				return errors.Errorf("%s is %q in the state and is %q", e.Tag, e.ProviderID, t.id)
 			}
@@ -712,7 +712,7 @@ func (w *world) check() error {
 				want = append(want, a.Machine.String())
 			}
 			if t.inUse && len(want) == 0 {
-				continue // whoever attaches, detaches or removes it finds it
+				continue // the next attachment, detachment or removal finds it
 			}
 			if !slices.Equal(at, want) {
 				return errors.Errorf("%s is on %v, and wanted on %v: %s %s", e.Tag, at, want, e.Status, e.Message)
@@ -810,7 +810,7 @@ func (w *world) run(dice uint32, history []step, together int) error {
 	w.must(err)
 	for _, s := range all {
 		w.must(w.state.RemoveStorage([]string{s.Name}))
-		w.letGo(s, nil)
+		w.noteUnwanted(s, nil)
 		w.hurry(s)
 		w.settle() // or chance has a say in what is told together
 	}

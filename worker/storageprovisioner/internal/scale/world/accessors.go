@@ -145,7 +145,7 @@ func (a *accessors) InstanceIds(tags []names.MachineTag) ([]params.StringResult,
 	})
 }
 
-// machine returns a machine, or nil if there is none of that tag.
+// machine returns the machine with a tag, or nil.
 func (a *accessors) machine(tag names.MachineTag) *machine {
 	n, err := strconv.Atoi(tag.Id())
 	if err != nil || n < 0 || n >= len(a.machines) {
@@ -333,14 +333,14 @@ func (a *accessors) Filesystems(tags []names.FilesystemTag) ([]params.Filesystem
 		}
 		return params.FilesystemResult{Result: params.Filesystem{
 			FilesystemTag: i.tag,
-			VolumeTag:     a.beneath(i),
+			VolumeTag:     a.backingVolume(i),
 			Info:          params.FilesystemInfo{FilesystemId: i.tag, Size: size},
 		}}
 	})
 }
 
-// beneath returns the tag of the volume that a filesystem stands on, if any.
-func (a *accessors) beneath(i *item) string {
+// backingVolume returns the tag of the volume that backs a filesystem, if any.
+func (a *accessors) backingVolume(i *item) string {
 	if !a.options.Backed {
 		return ""
 	}
@@ -362,7 +362,7 @@ func (a *accessors) FilesystemParams(tags []names.FilesystemTag) ([]params.Files
 		attachment := i.filesystemAttachmentParams()
 		return params.FilesystemParamsResult{Result: params.FilesystemParams{
 			FilesystemTag: i.tag,
-			VolumeTag:     a.beneath(i),
+			VolumeTag:     a.backingVolume(i),
 			Size:          size,
 			Provider:      i.provider,
 			Attachment:    &attachment,

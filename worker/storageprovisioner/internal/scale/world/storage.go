@@ -19,9 +19,9 @@ type Storage struct {
 	made    []made
 	sources []*source
 
-	// Recorded, Attached, Detached and Removed count what the state has been told
-	// of: infos of the storage, infos of attachments, attachments that are gone,
-	// and storage that is gone.
+	// Recorded, Attached, Detached and Removed count what the worker has reported
+	// to the state: infos of the storage, infos of attachments, attachments that are
+	// gone, and storage that is gone.
 	Recorded, Attached, Detached, Removed Tally
 
 	changes           *Watch[[]string]

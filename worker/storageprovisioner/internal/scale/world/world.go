@@ -212,7 +212,7 @@ func (m *machine) instance() string {
 	return m.tag
 }
 
-// exclusive counts calls of which there is to be one at a time.
+// exclusive counts calls, and fails if two are under way at once.
 type exclusive struct {
 	name  string
 	fail  func(string, ...any)

@@ -114,7 +114,7 @@ func TestBusyDetachTimesOut(t *testing.T) {
 		t.Errorf("want exit status 3:\n%s", r.All())
 	}
 	if n := len(loopsBelow(t, m.dir)); n != 1 {
-		t.Errorf("%d loop devices, want the one beneath the busy mount", n)
+		t.Errorf("%d loop devices, want the one that backs the busy mount", n)
 	}
 
 	// The agent tries again later; this test does not wait for that.

@@ -215,7 +215,7 @@ func (p *program) wantOnDisks() {
 		p.Errorf("loop devices %+v, want the program's 2", loops)
 	}
 	if raw := status["raw"].Location; !slices.ContainsFunc(loops, func(l kernel.Loop) bool { return l.Path == raw }) {
-		p.Errorf("raw is at %q, which is none of %+v", raw, loops)
+		p.Errorf("raw is at %q, want one of %+v", raw, loops)
 	}
 	mounts := mountsBelow(p, p.machine.dir)
 	if len(mounts) != 1 || mounts[0].Mountpoint != p.mount("data") || mounts[0].FSType != "ext4" {

@@ -51,7 +51,7 @@ func TestStorageGrowsInUse(t *testing.T) {
 			continue
 		}
 		before := m.status()[test.name]
-		written := m.writeMeanwhile(test.name, func() { m.must("resize", test.name, test.size, "--wait") })
+		written := m.writeDuring(test.name, func() { m.must("resize", test.name, test.size, "--wait") })
 		after := m.status()[test.name]
 		if after.SizeMiB < test.want || after.WantedMiB != test.want || after.Status != "attached" || after.Location != before.Location {
 			t.Errorf("%s is %+v, was %+v", test.name, after, before)
@@ -212,13 +212,13 @@ type written struct {
 	count uint32
 }
 
-// writeMeanwhile writes to the storage from before the time that a function takes
-// until after it. On a block device it does not write.
-func (m *machine) writeMeanwhile(name string, while func()) *written {
+// writeDuring calls a function, and writes to the storage from before the call until
+// after it. It does not write to a block device.
+func (m *machine) writeDuring(name string, call func()) *written {
 	m.Helper()
 	w := &written{machine: m}
 	if name == "raw" {
-		while()
+		call()
 		return w
 	}
 	w.path = filepath.Join(m.mount(name), "written")
@@ -231,7 +231,7 @@ func (m *machine) writeMeanwhile(name string, while func()) *written {
 			m.Errorf("writing to %s: %v", name, err)
 		}
 	}()
-	while()
+	call()
 	return w
 }
 

@@ -109,8 +109,8 @@ storage:
 	m.stop()
 }
 
-// What is let go of right after a start may not have been attached again yet, and
-// is taken away all the same.
+// Storage that is detached or removed right after a start may not be attached again
+// yet. It is taken away all the same.
 func TestDetachAndRemoveRightAfterAStart(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec(fourKinds)
@@ -188,7 +188,7 @@ func (m *machine) wantFourKinds() {
 		m.Errorf("loop devices %+v, want 2", loops)
 	}
 	if raw := status["raw"].Location; !slices.ContainsFunc(loops, func(l kernel.Loop) bool { return l.Path == raw }) {
-		m.Errorf("raw is at %q, which is none of %+v", raw, loops)
+		m.Errorf("raw is at %q, want one of %+v", raw, loops)
 	}
 	types := make(map[string]string)
 	for _, mount := range mountsBelow(m, m.dir) {

@@ -17,14 +17,14 @@ import (
 )
 
 // An agent was killed after it had made or attached storage, and before it recorded that.
-// What is let go of before the next one comes to it leaves nothing behind.
+// Storage that is removed or detached before the next agent starts leaves nothing behind.
 func TestWhatAKilledAgentDidNotRecordIsTakenAwayToo(t *testing.T) {
 	all := []string{"raw", "data", "scratch", "logs"}
 	for _, test := range []struct {
-		name          string
-		last          string // done without a record
-		letGo         func(*state.State, []string) error
-		loops, mounts int // that are there without a record
+		name           string
+		last           string // done without a record
+		removeOrDetach func(*state.State, []string) error
+		loops, mounts  int // that are there without a record
 	}{
 		{"made and removed", made, (*state.State).RemoveStorage, 0, 0},
 		{"made and detached", made, (*state.State).DetachStorage, 0, 0},
@@ -39,7 +39,7 @@ func TestWhatAKilledAgentDidNotRecordIsTakenAwayToo(t *testing.T) {
 			m := newMachine(t)
 			m.start()
 			m.stop()
-			m.doUnrecorded(test.last, func(st *state.State) error { return test.letGo(st, all) })
+			m.doUnrecorded(test.last, func(st *state.State) error { return test.removeOrDetach(st, all) })
 			if loops, mounts := len(loopsBelow(t, m.dir)), len(mountsBelow(t, m.dir)); loops != test.loops || mounts != test.mounts {
 				t.Fatalf("%d loop devices and %d mounts before the agent starts, want %d and %d", loops, mounts, test.loops, test.mounts)
 			}

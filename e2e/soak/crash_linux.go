@@ -31,9 +31,9 @@ type flight struct {
 	err    error
 }
 
-// crash kills the agent while operations are under way, and one crash in ten shuts down
-// disks beneath it before that. When it returns the disks are back, and what was cut
-// short is doubtful.
+// crash kills the agent while operations are under way. One crash in s.disksOneIn first
+// shuts down the disks that hold the agent's state, its storage, or both. When crash
+// returns, the disks are back, and the operations that were cut short are doubtful.
 func (s *soak) crash() error {
 	var stateDown, dataDown bool
 	if s.rand.IntN(s.disksOneIn) == 0 {
@@ -60,7 +60,7 @@ func (s *soak) crash() error {
 	written := make(chan writing, 1)
 	if i := s.writable(flying); i != nil && s.rand.IntN(2) == 0 {
 		busy = append(busy, &operation{after: map[*instance]*want{i: i.want}})
-		s.writeMeanwhile(i, written)
+		s.startWriting(i, written)
 	} else {
 		written <- writing{}
 	}
@@ -163,9 +163,9 @@ type writing struct {
 	err   error
 }
 
-// writeMeanwhile writes to storage that nothing else happens to, for some time, and sends
-// what came of it.
-func (s *soak) writeMeanwhile(i *instance, done chan<- writing) {
+// startWriting starts to write to storage that no operation changes. The writing goes on
+// for some time in the background, and then its result is sent to done.
+func (s *soak) startWriting(i *instance, done chan<- writing) {
 	w := writer{soak: s, rand: rand.New(rand.NewPCG(s.rand.Uint64(), 0))}
 	times := 1 + s.rand.IntN(6)
 	go func() {

@@ -59,7 +59,7 @@ func (f *figures) write(out io.Writer, seed uint64) {
 		fmt.Sprintf("  both               %d", f.bothDowns),
 		fmt.Sprintf("others' doings       %d", f.meddled),
 		fmt.Sprintf("restarts             %d", f.restarts),
-		fmt.Sprintf("operations           %d: %d acknowledged, %d refused, %d cut short (%d of which had taken effect)",
+		fmt.Sprintf("operations           %d: %d acknowledged, %d refused, %d cut short (%d of them had taken effect)",
 			f.operations, f.acknowledged, f.refused, f.cutShort, f.tookEffect),
 		fmt.Sprintf("storage made         %d instances", f.made),
 		fmt.Sprintf("older states         %d restored, %d of them as a copied file", f.restores, f.copiedBack),

@@ -47,7 +47,7 @@ type settings struct {
 	seed     uint64
 	// disksOneIn is how many crashes there are for one of disks.
 	disksOneIn int
-	// Each of these is how many rounds there are for one event; zero: there is none.
+	// Each of these events happens once in so many rounds; 0: never.
 	restoreEvery, copyEvery, moveEvery, loseEvery, meddleEvery int
 	// keep leaves everything in place after a failure.
 	keep bool
@@ -113,7 +113,7 @@ func run(ctx context.Context, settings settings, out io.Writer) (err error) {
 		if err != nil {
 			s.tell()
 			if s.keep {
-				fmt.Fprintf(out, "left as it is, for whoever looks: %s\n", s.dir)
+				fmt.Fprintf(out, "kept for inspection: %s\n", s.dir)
 				return
 			}
 		}

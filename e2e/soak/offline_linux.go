@@ -15,8 +15,8 @@ import (
 // event is something that an administrator does to the data directory, or that happens to
 // it.
 type event struct {
-	// every is how many rounds there are for one event; zero: there is none. The first
-	// comes after so many rounds.
+	// The event happens in each round whose number modulo every is first. If every is 0,
+	// it never happens.
 	every, first int
 	run          func() error
 }

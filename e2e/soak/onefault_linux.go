@@ -45,8 +45,8 @@ type faultCase struct {
 	Life  string
 	Call  string
 	Error unix.Errno
-	// Class is the ID of the class of calls of which it is the Nth; empty: it is the Nth of
-	// all of that name.
+	// Class is the ID of a class of calls: the Nth call of that class fails. If Class is
+	// empty, the Nth of all calls of that name fails.
 	Class string
 	N     int
 }

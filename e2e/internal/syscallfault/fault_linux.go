@@ -67,8 +67,8 @@ func New(watch func(path string) bool, kind func(path string) string) *Injector 
 	return &Injector{watch: watch, kind: kind, programs: map[string]program{}}
 }
 
-// Arm begins to count, and has the call fail that the fault says, once. The fault without
-// a call is none: calls are only counted, and sorted into classes.
+// Arm starts to count calls, and makes the call that the fault names fail once. If the
+// fault names no call, all calls go on: they are only counted, and sorted into classes.
 func (i *Injector) Arm(f Fault) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

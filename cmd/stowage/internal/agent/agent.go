@@ -58,8 +58,8 @@ type Config struct {
 	Retry storageprovisioner.RetryPolicy
 	// TimeLimits says how long what providers do may take. Zero: as long as it takes.
 	TimeLimits storageprovisioner.TimeLimits
-	// MetricsAddress, where there is one, is the host and port of TCP on which
-	// metrics are served, for Prometheus. Whoever reaches it reads them.
+	// MetricsAddress, if set, is the TCP host and port on which metrics are served
+	// for Prometheus. Any client that can connect can read them.
 	MetricsAddress string
 	// Spec, where there is one, is applied before anything starts.
 	Spec *control.ApplyArgs
@@ -161,7 +161,7 @@ func (a *Agent) start(config Config) error {
 	}
 	a.backend.report = a.engine.Report
 	if err := dependency.Install(a.engine, a.manifolds()); err != nil {
-		// An engine that has ended by now takes no more workers, and knows why.
+		// Install fails if the engine has already ended. Wait returns the reason.
 		a.engine.Kill()
 		return errors.Trace(firstError(a.engine.Wait(), err))
 	}

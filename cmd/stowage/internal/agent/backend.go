@@ -27,7 +27,7 @@ import (
 )
 
 // backend is a control.Backend over the state. It lasts as long as the agent,
-// however often the control socket is made anew.
+// however often the control socket is recreated.
 type backend struct {
 	config Config
 	dir    datadir.Dir
@@ -125,8 +125,8 @@ func (c choice) has(instance string) bool {
 	return exact || whole || len(c) == 0
 }
 
-// watchPause is how long changes gather before watchers are told of them: what a
-// watcher costs is bounded however fast things change.
+// watchPause is how long changes are collected before watchers are notified. It bounds
+// the cost of a watcher, however fast things change.
 const watchPause = 100 * time.Millisecond
 
 // Watch is part of control.Backend.

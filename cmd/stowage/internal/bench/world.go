@@ -76,8 +76,8 @@ func (w *world) watch() error {
 	)
 }
 
-// take receives what the worker watches until it has been told of all, and returns
-// how many events that took.
+// take receives events from the watchers that the worker uses until they have reported
+// all instances, and returns the number of events.
 func (w *world) take() (events int, err error) {
 	return events, inTurn(
 		func() error { return receive(w.volumeChanges, w.n, &events) },

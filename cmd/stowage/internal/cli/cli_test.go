@@ -395,7 +395,7 @@ func TestWaitingEnds(t *testing.T) {
 	failing := row("raw", status.Error, "no loop devices", "")
 	pending := row("raw", status.Pending, "device busy", "")
 	detached := row("data", status.Detached, "", "")
-	stillBeneath := row("data", status.Detaching, "", "")
+	detaching := row("data", status.Detaching, "", "")
 	dying := row("data", status.Destroying, "", "")
 	dying.Life = life.Dying
 	var many []control.Storage
@@ -420,7 +420,7 @@ func TestWaitingEnds(t *testing.T) {
 			[]control.Event{event(attaching, failing), event(attached)},
 			1, "data attaching\nraw error: no loop devices\ndata attached at /srv/data\n",
 			"stowage: 1 of 2 not attached: raw error: no loop devices\n"},
-		{"removed meanwhile", []string{"attach", "data", "--wait"},
+		{"removed while waiting", []string{"attach", "data", "--wait"},
 			[]control.Event{event(attaching), {Gone: []string{"data"}}},
 			1, "data attaching\ndata removed\n", "stowage: 1 of 1 not attached: data is gone\n"},
 		{"time is up", []string{"attach", "data", "raw", "--wait", "--timeout", "1s"},
@@ -434,7 +434,7 @@ func TestWaitingEnds(t *testing.T) {
 		{"no answer", []string{"attach", "data", "--wait", "--timeout", "1s"}, nil,
 			3, "", "stowage: timed out after 1s: the agent has not answered\n"},
 		{"detached", []string{"detach", "data", "--wait"},
-			[]control.Event{event(attached), event(stillBeneath), event(detached)},
+			[]control.Event{event(attached), event(detaching), event(detached)},
 			0, "data attached at /srv/data\ndata detaching\ndata detached\nall 1 detached\n", ""},
 		{"removed", []string{"remove", "data", "--wait"},
 			[]control.Event{event(dying), {Gone: []string{"data"}}},

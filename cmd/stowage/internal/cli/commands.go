@@ -229,7 +229,7 @@ where the output is no terminal, one line per change.`,
 			err = follow(ctx, client, names, newView(), newDisplay(c.Stdout, false),
 				func(control.Event) error { return nil })
 			if ctx.Err() != nil {
-				return nil // whoever watched has seen enough
+				return nil // interrupted: the user has seen enough
 			}
 			return err
 		}),

@@ -19,7 +19,7 @@ import (
 // poolsCommand lists pools, as its first subcommand does.
 func (c *common) poolsCommand() *cobra.Command {
 	cmd := c.poolsListCommand("pools")
-	cmd.Args = cobra.NoArgs // of which one would be a subcommand
+	cmd.Args = cobra.NoArgs // an argument is an unknown subcommand
 	cmd.AddCommand(c.poolsListCommand("list"), c.poolsAddCommand(), c.poolsRemoveCommand())
 	return cmd
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/privilege"
 )
 
-// checkPrivileges returns what will not work here, before anything fails for the want
-// of it. Where nothing would, that is the error.
+// checkPrivileges returns the needs that are not met here, before an operation fails
+// because of one. It is an error if the agent can do nothing at all without one of them.
 func checkPrivileges() ([]privilege.Lack, error) {
 	lacks, err := privilege.Check()
 	if err != nil {

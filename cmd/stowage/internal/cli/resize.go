@@ -17,10 +17,10 @@ func (c *common) resizeCommand() *cobra.Command {
 		Use:   "resize NAME SIZE",
 		Short: "Make storage larger, while it is in use",
 		Long: `Makes storage larger: to SIZE, such as 512M or 2G, or by it, such as +256M. NAME is
-also all of NAME/0, NAME/1, and so on. What is on it stays, and can be used meanwhile;
-a filesystem grows while it is attached. Nothing is ever made smaller; growing that
-cannot be, or is still to be, is given up by asking for the size that there is. Asking
-again for the same size has what has failed tried again at once.
+also all of NAME/0, NAME/1, and so on. The data stays, and can be used while the storage
+grows; a filesystem grows while it is attached. Nothing is ever made smaller; growing
+that cannot be, or is still to be, is given up by asking for the size that there is.
+Asking again for the same size has what has failed tried again at once.
 
 A file that declares the storage is to give the new size too: applying one with a
 smaller size is refused. An agent that is started with it says so and goes on.`,

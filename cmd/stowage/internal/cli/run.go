@@ -62,7 +62,7 @@ program does. docs/program-provider.md says what it is asked and what it answers
 		"how long to wait before what has failed is tried again; twice as long after each further failure, up to 30 minutes")
 	cmd.Flags().StringArrayVar(&flags.limits, "time-limit", nil,
 		"how long an operation may take before it is told to end, as `OPERATION=TIME`, such as create=2h; 0s: as long as it takes; create, resize and destroy have 1h, attach and detach 30m; may be repeated")
-	cmd.Flags().StringVar(&flags.metrics, "metrics", "", "serve metrics for Prometheus on `ADDRESS`, such as localhost:9163, to whoever reaches it")
+	cmd.Flags().StringVar(&flags.metrics, "metrics", "", "serve metrics for Prometheus on `ADDRESS`, such as localhost:9163, to any client that can connect")
 	return cmd
 }
 

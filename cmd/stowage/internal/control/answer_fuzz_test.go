@@ -16,8 +16,8 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 )
 
-// FuzzAnswer has an agent answer anything. A client takes it for what it says, or says
-// that it cannot; who watches is always told of the end.
+// FuzzAnswer has an agent answer anything. A client returns what the answer says, or an
+// error if it cannot read the answer. Watch always returns an error when the answer ends.
 func FuzzAnswer(f *testing.F) {
 	for _, answer := range []string{
 		`{"result": {"storage": [{"name": "a", "size-mib": 5, "since": "2026-01-02T03:04:05Z"}]}}`,

@@ -50,7 +50,7 @@ func FuzzRequest(f *testing.F) {
 		b.mu.Unlock()
 		switch response.StatusCode {
 		case http.StatusNotFound, http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusMethodNotAllowed:
-			// It is none of its verbs.
+			// The server has no such verb.
 			if len(calls) > 0 {
 				t.Errorf("%q is unknown, and does %q", verb, calls)
 			}

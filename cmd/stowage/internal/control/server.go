@@ -178,8 +178,8 @@ func (s *Server) Kill() { s.tomb.Kill(nil) }
 // Wait is part of worker.Worker. When it returns, nobody is being answered.
 func (s *Server) Wait() error { return s.tomb.Wait() }
 
-// count is told of a new connection before Serve returns, and of its end when its
-// goroutine has nothing left to do.
+// count counts open connections. The HTTP server reports a new connection before Serve
+// returns, and a closed one when the goroutine of the connection has nothing left to do.
 func (s *Server) count(_ net.Conn, now http.ConnState) {
 	switch now {
 	case http.StateNew:

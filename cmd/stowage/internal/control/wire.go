@@ -19,8 +19,8 @@ type Storage struct {
 	// WantedMiB is what was last asked for. Storage that has less is to grow; some
 	// has more.
 	WantedMiB uint64 `json:"wanted-mib" yaml:"wanted-mib"`
-	// CannotGrowToMiB is the size to which it could not grow, for the reason that Message
-	// gives. It is left out where there is none.
+	// CannotGrowToMiB is the size to which the storage could not grow; Message gives the
+	// reason. The field is omitted if there is no such size.
 	CannotGrowToMiB uint64        `json:"cannot-grow-to-mib,omitempty" yaml:"cannot-grow-to-mib,omitempty"`
 	Life            life.Value    `json:"life" yaml:"life"`
 	Status          status.Status `json:"status" yaml:"status"`
@@ -31,8 +31,8 @@ type Storage struct {
 	Since time.Time `json:"since" yaml:"since"`
 	// Location is a device path or a mount point, empty where not attached.
 	Location string `json:"location" yaml:"location"`
-	// Volume and Filesystem are the ids of what the instance stands on, empty
-	// where there is none.
+	// Volume and Filesystem are the IDs of the volume and the filesystem that make
+	// up the instance. Each is empty if the instance lacks it.
 	Volume      string       `json:"volume" yaml:"volume"`
 	Filesystem  string       `json:"filesystem" yaml:"filesystem"`
 	Attachments []Attachment `json:"attachments" yaml:"attachments"`
@@ -65,8 +65,8 @@ type AddPoolArgs struct {
 	Replace bool `json:"replace"`
 }
 
-// ApplyArgs is a file to converge to. The agent reads it anew: what a client
-// says of a file is not taken on trust.
+// ApplyArgs is a file to converge to. The agent parses and checks the content itself,
+// because it does not trust a client's checks.
 type ApplyArgs struct {
 	// File is what the user calls the file; errors begin with it.
 	File    string `json:"file"`

@@ -362,8 +362,8 @@ func (p *planner) checkChoices(declared spec.Storage, pool *storage.Config) erro
 	return nil
 }
 
-// checkFilesystem asks whether there can be such a filesystem on a volume, of which
-// the tags are not known yet.
+// checkFilesystem checks that the filesystem can be made on a volume. The tags of the
+// filesystem and the volume are not known yet.
 func (p *planner) checkFilesystem(params storage.FilesystemParams) error {
 	params.Tag, params.Volume = names.NewFilesystemTag("0"), names.NewVolumeTag("0")
 	return without("filesystem 0: ", p.world.Filesystems.ValidateFilesystemParams(params))
@@ -382,7 +382,7 @@ func (p *planner) checkAttributes(pool *storage.Config, attributes storage.Attrs
 	return without(fmt.Sprintf("storage pool %q: ", pool.Name()), provider.ValidateConfig(config))
 }
 
-// without leaves out what an error begins with, where whoever shows it says so too.
+// without removes a prefix from an error, because the callers' messages say the same.
 func without(prefix string, err error) error {
 	if err == nil || !strings.HasPrefix(err.Error(), prefix) {
 		return err
@@ -440,7 +440,7 @@ func removeFirst(name string) string {
 // It is an error if it is something else, or on its way out.
 func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Config, managed bool, existing *state.Storage) (attach bool, err error) {
 	differs := func(field, what, have string) error {
-		return declared.Errorf(field, "%s of %s cannot change, it is %s: write that, or %s",
+		return declared.Errorf(field, "%s of %s cannot change from %s: write that, or %s",
 			what, existing.Name, have, removeFirst(existing.Name))
 	}
 	switch {

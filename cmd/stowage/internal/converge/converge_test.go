@@ -234,7 +234,7 @@ func TestStorageOfTheEnvironmentNeedsAManager(t *testing.T) {
 			t.Errorf("with a manager: %+v, %v", plan.Changes, err)
 		}
 	}
-	// What is there stays as it is, whoever looks after it.
+	// Existing storage stays as it is, even without a manager.
 	if plan, err := converge.Make(file(t, onDisk), world(of(nil))); err != nil || len(plan.Changes) != 0 {
 		t.Errorf("got %+v, %v", plan.Changes, err)
 	}
@@ -447,8 +447,8 @@ func TestWhatCannotBeAppliedIsRefused(t *testing.T) {
 			`f.yaml:5: storage data: mount: "/var/lib" would hide, or lie in, /var/lib/stowage, which is the agent's own`},
 		{"on what is there", same, func(e *state.Storage) { e.Name = "other" },
 			`f.yaml:5: storage data: mount: "/srv/data" is already the mount point of other`},
-		{"beneath what is there", same, func(e *state.Storage) { e.Name, e.MountPoint = "other", "/srv" },
-			`f.yaml:5: storage data: mount: "/srv/data" is beneath "/srv", the mount point of other`},
+		{"inside what is there", same, func(e *state.Storage) { e.Name, e.MountPoint = "other", "/srv" },
+			`f.yaml:5: storage data: mount: "/srv/data" is inside "/srv", the mount point of other`},
 		{"over what is there", same, func(e *state.Storage) { e.Name, e.MountPoint = "other", "/srv/data/deep" },
 			`f.yaml:5: storage data: mount: "/srv/data" would hide "/srv/data/deep", the mount point of other`},
 
@@ -465,19 +465,19 @@ func TestWhatCannotBeAppliedIsRefused(t *testing.T) {
 		{"too large to grow to", changed("directive", "loop,13G"), none,
 			"f.yaml:3: storage data: directive: it does not fit: data asks for 11G more, and provider loop has room for 10G"},
 		{"other mkfs options", same + "    mkfs-options: inode-size=512\n", none,
-			"f.yaml:6: storage data: mkfs-options: the mkfs-options of data cannot change, it is none: write that, or remove it first with `stowage remove data`"},
+			"f.yaml:6: storage data: mkfs-options: the mkfs-options of data cannot change from none: write that, or remove it first with `stowage remove data`"},
 		{"mount options left out", same, func(e *state.Storage) { e.Attributes["mount-options"] = "noatime" },
-			"f.yaml:2: storage data: mount-options: the mount-options of data cannot change, it is noatime: write that, or remove it first with `stowage remove data`"},
+			"f.yaml:2: storage data: mount-options: the mount-options of data cannot change from noatime: write that, or remove it first with `stowage remove data`"},
 		{"other pool", changed("directive", "old,2G"), none,
-			"f.yaml:3: storage data: directive: the pool of data cannot change, it is loop: write that, or remove it first with `stowage remove data`"},
+			"f.yaml:3: storage data: directive: the pool of data cannot change from loop: write that, or remove it first with `stowage remove data`"},
 		{"other kind", "storage:\n  - {name: data, directive: 'loop,2G', kind: block}", none,
-			"f.yaml:2: storage data: kind: the kind of data cannot change, it is filesystem: write that, or remove it first with `stowage remove data`"},
+			"f.yaml:2: storage data: kind: the kind of data cannot change from filesystem: write that, or remove it first with `stowage remove data`"},
 		{"other mount point", changed("mount", "/srv/other"), none,
-			"f.yaml:5: storage data: mount: the mount point of data cannot change, it is \"/srv/data\": write that, or remove it first with `stowage remove data`"},
+			"f.yaml:5: storage data: mount: the mount point of data cannot change from \"/srv/data\": write that, or remove it first with `stowage remove data`"},
 		{"other filesystem", same + "    filesystem: xfs\n", none,
-			"f.yaml:6: storage data: filesystem: the filesystem of data cannot change, it is ext4: write that, or remove it first with `stowage remove data`"},
+			"f.yaml:6: storage data: filesystem: the filesystem of data cannot change from ext4: write that, or remove it first with `stowage remove data`"},
 		{"filesystem left out", same, func(e *state.Storage) { e.Attributes["fs"] = "xfs" },
-			"f.yaml:2: storage data: filesystem: the filesystem of data cannot change, it is xfs: write that, or remove it first with `stowage remove data`"},
+			"f.yaml:2: storage data: filesystem: the filesystem of data cannot change from xfs: write that, or remove it first with `stowage remove data`"},
 		{"one becomes many", changed("directive", "loop,2G,2"), none,
 			"f.yaml:3: storage data: directive: the count cannot change between one and several: remove it first with `stowage remove data`, or choose another name"},
 		{"many become one", same, func(e *state.Storage) { e.Name, e.MountPoint = "data/0", "/srv/data/0" },

@@ -71,8 +71,8 @@ func Import(world World, args control.ImportArgs) (*Takeover, error) {
 	return t, nil
 }
 
-// Adopt says which filesystem is on the volume. The error satisfies errors.IsNotValid
-// if it is none that can be looked after.
+// Adopt records which filesystem is on the volume. The error satisfies errors.IsNotValid
+// if the agent cannot manage that filesystem.
 func (t *Takeover) Adopt(filesystem, uuid string) error {
 	t.State.Attributes = map[string]any{attributeFilesystem: filesystem, attributeUUID: uuid}
 	params := storage.FilesystemParams{Attributes: t.Pool.Attrs()}

@@ -48,8 +48,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// dropAndExec begins anew without the capabilities: root gets at an exec what is in
-// its bounding set.
+// dropAndExec executes the program again without the capabilities. It removes them from
+// the bounding set, because on exec root gets only the capabilities in that set.
 func dropAndExec(numbers string) error {
 	runtime.LockOSThread()
 	for number := range strings.SplitSeq(numbers, ",") {
@@ -296,9 +296,9 @@ func (a *agent) importRootfs() error {
 	return failed(source.ReleaseFilesystems(a.ctx, []string{info.FilesystemId}))
 }
 
-// filesystem makes a filesystem that needs no volume, attaches it, does what is to
-// be done meanwhile, and takes it away.
-func (a *agent) filesystem(kind storage.ProviderType, path string, do meanwhile) error {
+// filesystem makes a filesystem that needs no volume, attaches it, calls do, and takes
+// the filesystem away.
+func (a *agent) filesystem(kind storage.ProviderType, path string, do whileAttached) error {
 	p, config, err := a.config(kind)
 	if err != nil {
 		return err
@@ -312,7 +312,7 @@ func (a *agent) filesystem(kind storage.ProviderType, path string, do meanwhile)
 
 // live is the life of a filesystem. The first error counts, and the rest is done as
 // far as it goes.
-func (a *agent) live(source storage.FilesystemSource, params storage.FilesystemParams, path string, do meanwhile) error {
+func (a *agent) live(source storage.FilesystemSource, params storage.FilesystemParams, path string, do whileAttached) error {
 	made, err := one(source.CreateFilesystems(a.ctx, []storage.FilesystemParams{params}))
 	if err == nil {
 		err = made.Error
@@ -341,11 +341,11 @@ func (a *agent) live(source storage.FilesystemSource, params storage.FilesystemP
 	return err
 }
 
-// meanwhile is done while a filesystem is attached at a path.
-type meanwhile func(path string, detach func() error) error
+// whileAttached is called while a filesystem is attached at path; detach detaches it.
+type whileAttached func(path string, detach func() error) error
 
 // ask has something done by the process that has all capabilities.
-func (a *agent) ask(what string) meanwhile {
+func (a *agent) ask(what string) whileAttached {
 	return func(path string, _ func() error) error {
 		if err := a.out.Encode(outcome{Ask: what, Path: path}); err != nil {
 			return err

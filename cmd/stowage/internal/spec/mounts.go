@@ -10,7 +10,7 @@ import (
 	"github.com/juju/errors"
 )
 
-// systemPaths are never mounted on, nor is anything beneath them.
+// systemPaths are never mounted on, nor are paths inside them.
 var systemPaths = []string{"/proc", "/sys", "/dev"}
 
 // maxPath is PATH_MAX without its terminating NUL.
@@ -43,45 +43,45 @@ func CheckMountPoint(p string) error {
 	return nil
 }
 
-// Within tells whether p is dir or beneath it. Both are clean.
+// Within tells whether p is dir or inside it. Both paths are clean.
 func Within(p, dir string) bool {
 	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
 }
 
-// Mounts is a set of mount points of which none is beneath another. The zero
+// Mounts is a set of mount points; no mount point is inside another. The zero
 // value is empty.
 type Mounts struct {
 	// owners is by mount point.
 	owners map[string]string
-	// beneath holds, for each directory above a mount point, the first mount
-	// point that was added beneath it.
-	beneath map[string]string
+	// firstInside holds, for each directory above a mount point, the first mount
+	// point that was added inside it.
+	firstInside map[string]string
 }
 
-// Add adds the mount point of an owner. It is an error, which names the other
-// owner, where the path is taken, beneath one that is, or above one.
+// Add adds the mount point of an owner. If the path is already a mount point, is
+// inside one or contains one, it returns an error that names the other owner.
 func (m *Mounts) Add(p, owner string) error {
 	if m.owners == nil {
 		m.owners = map[string]string{}
-		m.beneath = map[string]string{}
+		m.firstInside = map[string]string{}
 	}
 	if other, ok := m.owners[p]; ok {
 		return errors.Errorf("%s is already the mount point of %s", quote(p), other)
 	}
-	if below, ok := m.beneath[p]; ok {
-		return errors.Errorf("%s would hide %s, the mount point of %s", quote(p), quote(below), m.owners[below])
+	if inside, ok := m.firstInside[p]; ok {
+		return errors.Errorf("%s would hide %s, the mount point of %s", quote(p), quote(inside), m.owners[inside])
 	}
 	for dir := path.Dir(p); dir != "/"; dir = path.Dir(dir) {
 		if other, ok := m.owners[dir]; ok {
-			return errors.Errorf("%s is beneath %s, the mount point of %s", quote(p), quote(dir), other)
+			return errors.Errorf("%s is inside %s, the mount point of %s", quote(p), quote(dir), other)
 		}
 	}
 	m.owners[p] = owner
 	for dir := path.Dir(p); dir != "/"; dir = path.Dir(dir) {
-		if _, ok := m.beneath[dir]; ok {
+		if _, ok := m.firstInside[dir]; ok {
 			break
 		}
-		m.beneath[dir] = p
+		m.firstInside[dir] = p
 	}
 	return nil
 }

@@ -36,8 +36,8 @@ func Parse(name string, data []byte) (*File, error) {
 	return p.file, nil
 }
 
-// document returns the root of the only document in data, nil where there is
-// none.
+// document returns the root of the only document in data, or nil if data has no
+// document or an empty one.
 func document(name string, data []byte) (*yaml.Node, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, more yaml.Node
@@ -237,7 +237,7 @@ func (p *Pool) parseAttributes(node *yaml.Node) error {
 		return nil
 	}
 	if node.Kind != yaml.MappingNode {
-		return p.Errorf("attributes", "not a mapping: write `key: value` lines beneath it")
+		return p.Errorf("attributes", "not a mapping: write `key: value` lines under it")
 	}
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		key, value := node.Content[i], node.Content[i+1]

@@ -65,7 +65,7 @@ func FuzzTable(f *testing.F) {
 	})
 }
 
-// FuzzCompareNames checks that names have one order, whoever sorts them.
+// FuzzCompareNames checks that CompareNames defines one consistent order of names.
 func FuzzCompareNames(f *testing.F) {
 	f.Add("data/2", "data/10", "data", uint64(2), uint64(10))
 	f.Add("a01", "a1", "a001b", uint64(0), uint64(math.MaxUint64))

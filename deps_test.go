@@ -129,7 +129,7 @@ var rules = []rule{{
 	packages: []string{"./worker/storageprovisioner/internal/plan"},
 	never:    []string{"./worker/...", "./watcher", "./storage/provider/...", "./state/..."},
 	unless:   []string{"./worker/storageprovisioner/internal/byid"},
-	reason:   "the core is pure: whoever does I/O drives it",
+	reason:   "the core is pure: its callers do the I/O",
 }, {
 	packages: []string{"./worker/storageprovisioner/internal/byid"},
 	never:    []string{"./...", "github.com/...", "golang.org/...", "gopkg.in/...", "go.etcd.io/...", "go.yaml.in/..."},
@@ -138,7 +138,7 @@ var rules = []rule{{
 }, {
 	packages: []string{"./worker/diskmanager/..."},
 	never:    []string{"./worker/storageprovisioner/...", "./state/..."},
-	reason:   "it publishes block devices through an accessor, whoever reads them",
+	reason:   "it publishes block devices through an accessor and does not know their readers",
 }, {
 	packages: []string{"./state/..."},
 	never:    []string{"./worker/...", "./cmd/..."},
@@ -188,7 +188,7 @@ var rules = []rule{{
 	never:    append([]string{"./worker/storageprovisioner/metrics", "github.com/prometheus/..."}, agentOnly...),
 	// names brings yaml.v2 in by itself, and the contract's tags are its.
 	notThrough: []string{"github.com/juju/names/v5"},
-	reason:     "whoever embeds the library pays for no command line, no store and no server",
+	reason:     "a program that embeds the library links no command line, store or server",
 }}
 
 // An importGraph maps packages to what they import.

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-var updateLinked = flag.Bool("update-linked", false, "write "+linkedFile+" anew")
+var updateLinked = flag.Bool("update-linked", false, "rewrite "+linkedFile)
 
 const linkedFile = "linked.txt"
 

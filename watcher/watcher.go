@@ -1,8 +1,8 @@
 // Package watcher says how changes are learned of.
 //
 // A watcher sends the full set of what it watches first, and then what has
-// changed, merging what its receiver was too slow to take. It is a worker: whoever
-// asked for it kills it and waits for it. It does not close its channel while it
+// changed, merging what its receiver was too slow to take. It is a worker: the code
+// that asked for it kills it and waits for it. It does not close its channel while it
 // is alive, so a closed channel means that the watcher has failed.
 package watcher
 

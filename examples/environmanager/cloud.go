@@ -15,8 +15,8 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// cloud is where the disks are: it stands for a service on the network, of which a
-// real provider would have a client.
+// cloud holds the disks. It stands for a network service; a real provider would have a
+// client for that service.
 type cloud struct {
 	out io.Writer // takes what it has been asked for
 
@@ -35,8 +35,8 @@ const maxSize = 16 << 20
 
 func newCloud(out io.Writer) *cloud { return &cloud{out: out, disks: make(map[string]*disk)} }
 
-// open makes the provider: it is a storage.ProviderFactory. What is in settings is
-// between the provider and whoever runs it.
+// open makes the provider: it is a storage.ProviderFactory. The provider defines what its
+// operator can put into settings.
 func (c *cloud) open(settings io.Reader, environ storage.ProviderEnviron) (storage.Provider, error) {
 	if environ.Scope != storage.ScopeEnviron {
 		return nil, errors.NotSupportedf("making the cloud's disks from a machine")

@@ -4,7 +4,7 @@ import "gopkg.in/tomb.v2"
 
 // feed is a watcher. As package watcher asks, it sends the full set first, also an
 // empty one, and then what changes; what comes while nobody takes the event before is
-// merged with it. Whoever asked for it kills it.
+// merged with it. The receiver of the events kills the feed.
 type feed[E any] struct {
 	tomb    tomb.Tomb
 	changes chan E
@@ -41,7 +41,7 @@ func (f *feed[E]) Kill() { f.tomb.Kill(nil) }
 // Wait is part of worker.Worker.
 func (f *feed[E]) Wait() error { return f.tomb.Wait() }
 
-// send tells all of them of a change. It does not wait for whoever watches.
+// send sends a change to all feeds. It does not wait for their receivers.
 func send[E any](feeds []*feed[E], change E) {
 	for _, f := range feeds {
 		select {

@@ -36,7 +36,7 @@ type inventory struct {
 	mu       sync.Mutex
 	machines map[string]instance.Id // by tag; empty until there is an instance
 	volumes  map[string]*volume     // by tag
-	// changed is closed, and made anew, with each change.
+	// changed is closed and replaced with each change.
 	changed chan struct{}
 
 	volumeFeeds     []*feed[[]string]

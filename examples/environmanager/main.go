@@ -7,8 +7,8 @@
 // The provider of disks (cloud.go) is opened by name from a registry of factories. The
 // state (inventory.go, feed.go) is the program's own; a program that has none can use
 // that of package state, as examples/machineagent does. Three volumes are wanted on a
-// machine that is not there yet. When it is, they are made in one call, of which one
-// fails and is tried again; and in the end they are taken away.
+// machine that does not exist yet. When the machine exists, the volumes are made in one
+// call; one of them fails and is tried again. In the end all volumes are removed.
 package main
 
 import (
@@ -91,7 +91,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return errors.Trace(err)
 	}
-	// Whoever waits below waits no longer than the worker lives.
+	// The waits below end when the worker ends.
 	waiting, end := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
 	go func() {
@@ -104,7 +104,7 @@ func run(ctx context.Context) error {
 		fmt.Println("interrupted")
 		err = nil
 	}
-	// What the cloud has made by now is recorded before the worker ends.
+	// What the cloud has already made is recorded before the worker ends.
 	provisioner.Kill()
 	<-ended
 	if err == nil {

@@ -131,8 +131,8 @@ func (a *agent) identify() error {
 	if err := a.state.EnsureMachine(machine); err != nil {
 		return errors.Trace(err)
 	}
-	// A machine is provisioned when it has an instance id: its name to whoever runs it.
-	// Nothing is attached to it before.
+	// A machine is provisioned when it has an instance id: the id that its cloud or
+	// hypervisor knows it by. Nothing is attached to the machine before.
 	return errors.Trace(a.state.SetInstanceId(machine, instance.Id(uuid.NewString())))
 }
 

@@ -333,8 +333,8 @@ func (d store) detach(arg argument) (result, error) {
 	if _, err := losetup("--detach", device); err != nil {
 		return result{}, err
 	}
-	// The kernel says yes also when it will detach a device only later, when the last
-	// who has it open closes it. Whoever looks at all devices does so soon.
+	// The kernel also reports success for a device that is in use, and detaches it when
+	// its last user closes it. Programs that scan all devices close it soon.
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(patience); ; <-tick.C {

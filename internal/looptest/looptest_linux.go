@@ -30,8 +30,9 @@ func Attach(file string) (string, error) {
 // patience is how long Detach waits for others who have the device open.
 const patience = 30 * time.Second
 
-// Detach detaches a loop device and waits until it is. Detaching one that is in use
-// succeeds, and happens later: whoever lists the machine's devices has it in use for a moment.
+// Detach detaches a loop device and waits until the device is detached. The kernel accepts the
+// request for a device that is in use, and detaches it later: a program that lists the machine's
+// devices uses each of them for a moment.
 func Detach(device string) error {
 	f, err := os.Open(device)
 	if err != nil {

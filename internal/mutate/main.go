@@ -8,9 +8,9 @@
 // an environment variable. So a mutant costs a run of the tests and no build. The
 // changed sources are an overlay of the go command's: the tree is never touched.
 //
-// A mutant is killed when a suite fails or does not end in time. Which suites may
-// kill the mutants of which package, and in which order they are asked, is the list
-// of targets below. A survivor is a line of code that may be broken unnoticed: it
+// A mutant is killed when a suite fails or does not end in time. The list of targets
+// below says which suites may kill the mutants of a package, and in which order they
+// run. A survivor is a line of code that may be broken unnoticed: it
 // wants a test, simpler code, or, where the broken code does the same, an
 // explanation in survivors.md, which is also the data that this program reads. An
 // unexplained survivor makes it fail, and so does an explanation of what is no

@@ -169,7 +169,7 @@ func TestInstrumentedSourceCompiles(t *testing.T) {
 	}
 }
 
-// module writes a module of one package, of which the tests may be wanting.
+// module writes a module of one package. test is the body of its only test.
 func module(t *testing.T, test string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -20,9 +20,9 @@ func (e *NoAnswerError) Error() string {
 	return "no answer since " + e.Since.UTC().Format(time.RFC3339)
 }
 
-// Asker asks things that may not answer. What has not answered within the limit is not asked again
-// before it has: no more goroutines wait for it than have asked at once, and those end when the
-// kernel lets go of them. It is safe for concurrent use.
+// Asker asks things that may not answer. It asks a thing that has not answered within the limit
+// again only after that answer: so no more goroutines wait for the thing than have asked at once,
+// and they end when the kernel returns from their calls. Asker is safe for concurrent use.
 type Asker struct {
 	limit time.Duration
 

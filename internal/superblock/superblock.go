@@ -19,7 +19,7 @@ type Superblock struct {
 	// Type is as blkid has it: "ext4", "swap".
 	Type string
 
-	// UUID and Label are empty where there is none.
+	// UUID and Label are empty if the superblock has none.
 	UUID, Label string
 }
 

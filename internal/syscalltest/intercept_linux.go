@@ -20,8 +20,8 @@ type Call struct {
 	N int
 }
 
-// Path returns the path of the file whose descriptor is the first argument, or "" where
-// there is none.
+// Path returns the path of the file whose descriptor is the first argument, or "" if that
+// argument is not an open descriptor.
 func (c Call) Path() string {
 	path, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", int(c.Args[0])))
 	return path
@@ -97,7 +97,7 @@ func FailSome(t testing.TB, number int, fails func(path string) bool, f func() e
 	}, f)
 }
 
-// installFilter has the kernel ask whoever reads the returned descriptor about this thread's
+// installFilter makes the kernel ask the reader of the returned descriptor about this thread's
 // calls.
 func installFilter(numbers []int) (int, error) {
 	const load, jumpIfEqual, end = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K

@@ -226,7 +226,7 @@ func (t *timer) unset() bool {
 	return true
 }
 
-// set sets the timer anew. It reports whether it was set before.
+// set sets or resets the timer. It reports whether the timer was set before.
 func (t *timer) set(due time.Time) bool {
 	was := t.unset()
 	t.due = due

@@ -571,7 +571,7 @@ func (a *accessor) attachment(tag string) (params.MachineStorageId, bool) {
 	return params.MachineStorageId{}, false
 }
 
-// volumeAttachmentParams fills in what is known by now.
+// volumeAttachmentParams fills in what is already known.
 func (a *accessor) volumeAttachmentParams(p params.VolumeAttachmentParams) params.VolumeAttachmentParams {
 	p.InstanceId = a.m.machines[p.MachineTag]
 	if info, ok := info(&a.m.volumes, p.VolumeTag); ok {
@@ -666,7 +666,7 @@ func (a *accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.Filesy
 		func(r *params.FilesystemParamsResult) **params.Error { return &r.Error })
 }
 
-// filesystemAttachmentParams fills in what is known by now.
+// filesystemAttachmentParams fills in what is already known.
 func (a *accessor) filesystemAttachmentParams(p params.FilesystemAttachmentParams) params.FilesystemAttachmentParams {
 	p.InstanceId = a.m.machines[p.MachineTag]
 	if info, ok := info(&a.m.filesystems, p.FilesystemTag); ok {

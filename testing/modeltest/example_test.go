@@ -119,8 +119,8 @@ func ExampleModel_failingItem() {
 	// recorded: 2 times, created: 1
 }
 
-// A watcher that the test feeds tells what no model would: here, an id that is none,
-// of which the worker takes no notice; and then it dies.
+// A watcher that the test feeds can send what no model would: here it sends an invalid id,
+// which the worker ignores, and then fails.
 func ExampleWatchers() {
 	volumes := watchertest.New[[]string]()
 	model := modeltest.New(modeltest.Options{ByHand: modeltest.Watchers{Volumes: volumes}})

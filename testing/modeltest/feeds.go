@@ -9,7 +9,7 @@ import (
 	"github.com/stowage-io/stowage/testing/watchertest"
 )
 
-// feeds are who is told of changes, by what has changed. Volumes, filesystems and
+// feeds are the subscribers to changes, by what changes. Volumes, filesystems and
 // machines go by their tags.
 type feeds struct {
 	environ               feed[struct{}]
@@ -38,7 +38,7 @@ func (f feed[K]) changed(key K) {
 	}
 }
 
-// notifying returns a watcher that is told of changes to one key.
+// notifying returns a watcher of changes to one key.
 func notifying[K comparable](f *feed[K], key K) *watchertest.Notify {
 	w := watchertest.NewMerging(func(_, _ struct{}) struct{} { return struct{}{} }, struct{}{})
 	*f = append(*f, subscriber[K]{

@@ -15,8 +15,8 @@ import (
 // on it, which is destroyed first.
 func (m *Model) Destroy(tag string) { m.end(tag, false) }
 
-// Release is Destroy that leaves what is beneath: a worker whose accessors have
-// [Removal] releases it instead of destroying it.
+// Release is like Destroy but keeps the provider's storage: a worker whose accessors
+// have [Removal] releases the storage instead of destroying it.
 func (m *Model) Release(tag string) { m.end(tag, true) }
 
 func (m *Model) end(tag string, release bool) {
@@ -109,17 +109,18 @@ func (m *Model) changed(tag string) {
 	}
 }
 
-// remove takes out what a worker has removed, and moves on the volume beneath.
+// remove takes out what a worker has removed. If that is a filesystem, remove also
+// settles the volume that backs it.
 func (m *Model) remove(tag string) bool {
-	var beneath string
+	var backing string
 	if f, ok := m.filesystems.rows[tag]; ok {
-		beneath = f.params.VolumeTag
+		backing = f.params.VolumeTag
 	}
 	if !m.volumes.remove(tag) && !m.filesystems.remove(tag) {
 		return false
 	}
 	m.changed(tag)
-	m.settle(beneath)
+	m.settle(backing)
 	return true
 }
 

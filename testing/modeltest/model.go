@@ -199,8 +199,8 @@ func (m *Model) SetEnvironConfig(attrs map[string]any) {
 // AddMachine adds a machine that is not provisioned.
 func (m *Model) AddMachine(machine string) { m.ProvisionMachine(machine, "") }
 
-// ProvisionMachine gives a machine an instance id, and adds the machine if there is
-// none yet.
+// ProvisionMachine gives a machine an instance id, and adds the machine if it is not
+// there yet.
 func (m *Model) ProvisionMachine(machine, instance string) {
 	_, err := names.ParseMachineTag(machine)
 	must(err)
@@ -421,7 +421,7 @@ func (m *Model) ForgetAttachment(machine, tag string) {
 	})
 }
 
-// Life returns the life of a volume or filesystem; empty if there is none.
+// Life returns the life of a volume or filesystem; empty if the model has no such entity.
 func (m *Model) Life(tag string) life.Value {
 	return get(m, func() life.Value {
 		if !m.has(tag) {
@@ -431,7 +431,7 @@ func (m *Model) Life(tag string) life.Value {
 	})
 }
 
-// AttachmentLife returns the life of an attachment; empty if there is none.
+// AttachmentLife returns the life of an attachment; empty if the model has no such attachment.
 func (m *Model) AttachmentLife(machine, tag string) life.Value {
 	return get(m, func() life.Value {
 		id := at(machine, tag)
@@ -516,8 +516,8 @@ func (m *Model) Recorded(tag string) bool {
 	return volume || filesystem
 }
 
-// Backing returns the tag of the volume beneath a filesystem; empty if there is
-// none.
+// Backing returns the tag of the volume that backs a filesystem; empty if no volume
+// does.
 func (m *Model) Backing(filesystem string) string {
 	return get(m, func() string {
 		if f, ok := m.filesystems.rows[filesystem]; ok {

@@ -272,7 +272,7 @@ func TestWhatIsDestroyedGoesByTheRules(t *testing.T) {
 	removeAttachment(t, a, onMachine("machine-0", "filesystem-0"))
 	removeAttachment(t, a, onMachine("machine-0", "volume-0"))
 	check(t, "filesystem", m.Life("filesystem-0"), life.Dead)
-	check(t, "volume beneath it", m.Life("volume-0"), life.Dying)
+	check(t, "volume that backs it", m.Life("volume-0"), life.Dying)
 	check(t, "removal", result[params.ErrorResult](t)(a.Remove([]names.Tag{filesystem0})), params.ErrorResult{})
 	check(t, "volume that is free", m.Life("volume-0"), life.Dead)
 	r := result[params.RemoveVolumeParamsResult](t)(a.(storageprovisioner.VolumeRemovalAccessor).RemoveVolumeParams([]names.VolumeTag{volume0}))
@@ -446,7 +446,7 @@ func TestSizesAreThoseThatAreWanted(t *testing.T) {
 	m.SetSize("volume-0", 2048)
 	m.SetSize("filesystem-0", 2000)
 	if ids := <-told.Changes(); !slices.Equal(ids, []string{"0"}) {
-		t.Errorf("told of %v", ids)
+		t.Errorf("notified of %v", ids)
 	}
 	volumes, filesystems := a.(storageprovisioner.VolumeSizeAccessor), a.(storageprovisioner.FilesystemSizeAccessor)
 	check(t, "volume", result[params.SizeResult](t)(volumes.VolumeSizes([]names.VolumeTag{volume0})), params.SizeResult{Result: 2048})
@@ -505,7 +505,7 @@ func TestAHeldUpCallStandsStill(t *testing.T) {
 	}()
 	gate.Entered(t)
 	check(t, "overlapped", m.Overlapped(), false)
-	// The test goes on meanwhile, and so do other workers.
+	// The test and other workers go on while the call waits.
 	m.SetLife("volume-0", life.Dying)
 	if _, err := m.For(machine0).InstanceIds(nil); err != nil {
 		t.Error(err)

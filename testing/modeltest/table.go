@@ -14,7 +14,7 @@ type entity[P, I any] struct {
 	info   *I
 	// ending says that the model is to move the entity on through its life.
 	ending bool
-	// release says that what is beneath is not to be destroyed.
+	// release says that the provider's storage is to be kept.
 	release bool
 	// attempted says that a worker has set out to make it.
 	attempted bool
@@ -30,7 +30,7 @@ func newTable[K comparable, E any]() table[K, E] {
 	return table[K, E]{rows: make(map[K]*E)}
 }
 
-// put returns the row of that key, which is new and empty if there is none yet.
+// put returns the row of that key. It adds an empty row if the key is new.
 func (t *table[K, E]) put(key K) (row *E, added bool) {
 	if row, ok := t.rows[key]; ok {
 		return row, false

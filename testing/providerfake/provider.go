@@ -44,15 +44,15 @@ type Options struct {
 	Journal *calls.Journal
 	// Prefix goes before the names of calls in the journal, but not in the script.
 	Prefix string
-	// Rules are told of the operations; nil: some of the provider's own. Providers
-	// that work on the same entities share one.
+	// Rules check the operations; nil: Rules of the provider's own. Providers that
+	// work on the same entities share one.
 	Rules *Rules
 
 	// Scope is where the provider's storage is made; zero: in the environment.
 	Scope storage.Scope
 	// Static providers make nothing while a model runs; false: a dynamic one.
 	Static bool
-	// Unreleasable providers cannot let go of what they made.
+	// Unreleasable providers cannot release what they made.
 	Unreleasable bool
 	// Unsupported are the kinds of storage that it does not make.
 	Unsupported []storage.StorageKind
@@ -330,7 +330,7 @@ func (p *Provider) IsNewVolume(volumeId string) bool {
 // asked runs what the script has for a question, which has no error to return.
 func (p *Provider) asked(name string) { _ = p.Begin(context.Background(), name) }
 
-// opened notes that a source has been asked for, and returns why there is none.
+// opened notes that a source has been asked for, and returns why there cannot be one.
 func (p *Provider) opened(name string, kind storage.StorageKind, cfg *storage.Config) error {
 	p.mu.Lock()
 	p.configs = append(p.configs, cfg)

@@ -230,7 +230,7 @@ func TestCreationThatAttachesAndEditedResults(t *testing.T) {
 	check(t, "breaches", p.Breaches(), []string{"DestroyVolumes of volume-0, which is attached"})
 }
 
-// state is a state that has recorded volume 0 beneath filesystem 0.
+// state is a state that has recorded volume 0, which backs filesystem 0.
 type state struct{}
 
 func (state) Recorded(tag string) bool { return tag == "volume-0" }
@@ -273,7 +273,7 @@ func TestRulesSayHowTheyAreBroken(t *testing.T) {
 		{"attachment failed, perhaps", []step{failing("AttachVolumes", "volume-0 machine-0", errors.New("lost")), attach, destroy},
 			[]string{"DestroyVolumes of volume-0, which is attached"}},
 		{"attachment failed for good", []step{failing("AttachVolumes", "volume-0 machine-0", errors.NotValidf("size")), attach, destroy}, nil},
-		{"detachment beneath a mount", []step{attach, mount, detach}, []string{"DetachVolumes of volume-0 machine-0 beneath volume-0 filesystem-0 machine-0"}},
+		{"detachment under a mount", []step{attach, mount, detach}, []string{"DetachVolumes of volume-0 machine-0, which backs volume-0 filesystem-0 machine-0"}},
 		{"growth of what is not attached", []step{mount, unmount, grow}, []string{"ResizeFilesystems of filesystem-0, which is not attached"}},
 		{"growth of what is attached", []step{mount, grow, unmount}, nil},
 		{"detachment after unmounting", []step{attach, mount, unmount, detach, destroy}, nil},

@@ -13,14 +13,14 @@ import (
 type Recorder interface {
 	// Recorded reports whether the state has the entity's info.
 	Recorded(tag string) bool
-	// Backing returns the tag of the volume beneath a filesystem, or nothing.
+	// Backing returns the tag of the volume that backs a filesystem, or "".
 	Backing(filesystem string) string
 }
 
-// Rules hold whatever a worker does: one operation on an entity at a time; nothing
-// destroyed or released that is attached or being attached; no volume detached
-// beneath a mounted filesystem; nothing created that is recorded; no filesystem grown
-// that is not attached, nor detached while it grows.
+// Rules hold whatever a worker does. An entity has one operation at a time. It is not
+// destroyed or released while it is attached or being attached, and not created once it
+// is recorded. A volume is not detached while a filesystem on it is mounted. A filesystem
+// grows only while it is attached, and is not detached while it grows.
 type Rules struct {
 	state Recorder
 
@@ -32,8 +32,8 @@ type Rules struct {
 	broken []string
 }
 
-// NewRules returns rules that nobody has broken. Without a state, nil, they know
-// nothing of what is recorded or beneath what.
+// NewRules returns rules that nobody has broken. If state is nil, they do not know what
+// is recorded and which volumes back filesystems.
 func NewRules(state Recorder) *Rules {
 	return &Rules{state: state, busy: make(map[string]string), held: make(map[string]bool)}
 }
@@ -87,7 +87,7 @@ func (r *Rules) begin(name, subject string) {
 		volume, machine, _ := strings.Cut(subject, " ")
 		for attachment := range r.held {
 			if strings.HasPrefix(attachment, volume+" filesystem-") && strings.HasSuffix(attachment, " "+machine) {
-				r.breach("%s of %s beneath %s", name, subject, attachment)
+				r.breach("%s of %s, which backs %s", name, subject, attachment)
 			}
 		}
 	}

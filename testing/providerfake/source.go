@@ -182,7 +182,7 @@ func checkSize(mib uint64) error {
 	return nil
 }
 
-// volume returns the volume of that tag, which is made if there is none.
+// volume returns the volume of that tag, and makes it if it does not exist.
 func (p *Provider) volume(params storage.VolumeParams) (storage.Volume, error) {
 	i := slices.IndexFunc(p.volumes, func(v storage.Volume) bool { return v.Tag == params.Tag })
 	if i >= 0 {
@@ -307,7 +307,7 @@ func (p *Provider) CreateFilesystems(ctx envcontext.ProviderCallContext, params 
 		func(err error) storage.CreateFilesystemsResult { return storage.CreateFilesystemsResult{Error: err} })
 }
 
-// filesystem returns the filesystem of that tag, which is made if there is none.
+// filesystem returns the filesystem of that tag, and makes it if it does not exist.
 func (p *Provider) filesystem(params storage.FilesystemParams) (storage.Filesystem, error) {
 	i := slices.IndexFunc(p.filesystems, func(f storage.Filesystem) bool { return f.Tag == params.Tag })
 	if i >= 0 {

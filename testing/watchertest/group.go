@@ -53,7 +53,7 @@ func (g *Group) Stop() []string {
 	defer g.mu.Unlock()
 	for _, m := range g.members {
 		m.watcher.Kill()
-		// What it ends with is told to whoever watches.
+		// Its error is for the code that watches.
 		_ = m.watcher.Wait()
 	}
 	g.members = nil

@@ -14,7 +14,7 @@ import (
 )
 
 // Watcher is a watcher of any kind that sends what a test tells it to. It lives
-// from the start until whoever watches kills it, or the test ends it with Fail or
+// from the start until its receiver kills it, or the test ends it with Fail or
 // Close. Its methods are safe for concurrent use.
 type Watcher[T any] struct {
 	tomb    tomb.Tomb

@@ -11,13 +11,13 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// gather is how long changes are gathered before they are told of: whoever mounts one thing
-// often mounts several.
+// gather is how long changes are gathered before they are reported: programs often mount
+// several things at once.
 const gather = time.Second
 
-// Watch returns a watcher of the mount namespace of this process. It tells that something has
-// been mounted, unmounted, moved or mounted otherwise there, not what; changes that come within
-// a second are told of together. It keeps a thread of the process, which waits.
+// Watch returns a watcher of the mount namespace of this process. It reports that something has
+// been mounted, unmounted, moved or mounted otherwise there, not what. Changes that come within
+// a second are reported together. The watcher keeps a thread of the process, which waits.
 func Watch() (watcher.NotifyWatcher, error) {
 	return watch("/proc/self/mountinfo", gather)
 }
@@ -68,7 +68,7 @@ func (w *mounts) Wait() error { return w.tomb.Wait() }
 // Changes is part of watcher.NotifyWatcher.
 func (w *mounts) Changes() <-chan struct{} { return w.changes }
 
-// tell tells whoever is ready that something has changed, once at the beginning.
+// tell sends an event at the beginning, and one after changes, when the receiver is ready.
 func (w *mounts) tell() error {
 	changes := w.changes
 	for {
@@ -97,7 +97,7 @@ func (w *mounts) look() error {
 		if end, err := wait(w.gather, ended); end || err != nil {
 			return err
 		}
-		// What has changed meanwhile is told of with what came first.
+		// What has changed during that wait is reported together with the first change.
 		if end, err := wait(0, ended, table); end || err != nil {
 			return err
 		}

@@ -74,7 +74,7 @@ func TestWhatIsMountedAndUnmountedIsToldOf(t *testing.T) {
 	}
 }
 
-// What comes in quick succession is told of once.
+// Changes in quick succession are reported once.
 func TestChangesAreGathered(t *testing.T) {
 	needRoot(t)
 	const gather = time.Second
@@ -91,12 +91,12 @@ func TestChangesAreGathered(t *testing.T) {
 	}
 	next(t, w)
 	if took := time.Since(begun); took < gather {
-		t.Errorf("told of after %v", took)
+		t.Errorf("reported after %v", took)
 	}
 	select {
 	case <-w.Changes():
 		if time.Since(begun) < 2*gather {
-			t.Error("told of twice")
+			t.Error("reported twice")
 		}
 	default:
 	}

@@ -2,7 +2,7 @@
 // machine come and go, and publishes them.
 //
 // The worker lists the devices and publishes the list when it differs from the
-// last one published; the first is always published. It lists anew when the
+// last one published; the first is always published. It lists again when the
 // kernel says that a device has changed, when [Worker.Rescan] asks, and at a slow
 // poll, which catches what no event tells. Whatever happens while it lists is
 // gathered and answered with one more listing: a burst of events costs a few. A disk
@@ -22,9 +22,9 @@
 //
 //	go test -run '^$' -bench Idle -benchtime 20x ./worker/diskmanager
 //
-// The lists are information about this machine. They are never proof that a
-// device is blank, or free: whoever is about to write to a device looks at the
-// device.
+// The lists are information about this machine. They never prove that a
+// device is blank or free: code that is about to write to a device checks the device
+// itself.
 //
 // The kernel's events and the listing of this machine's devices are Linux's; on
 // other systems a Config has to bring its own.

@@ -513,7 +513,7 @@ func TestConvergesInASandbox(t *testing.T) {
 				}
 			}
 			if told != test.events {
-				t.Errorf("events told of it: %v, want %v", told, test.events)
+				t.Errorf("an event reported it: %v, want %v", told, test.events)
 			}
 		})
 	}

@@ -66,8 +66,8 @@ func newSysfsLister() *sysfsLister {
 }
 
 // BlockDevices implements Lister. A device that cannot be read is listed as it was
-// found last, or else without a filesystem; one that goes away meanwhile is not listed, nor
-// is one whose disk has never answered.
+// found last, or else without a filesystem. A device that goes away during the listing is
+// left out, and so is one whose disk has never answered.
 func (l *sysfsLister) BlockDevices(changed Hint) ([]storage.BlockDevice, error) {
 	entries, err := fs.ReadDir(l.root, "sys/block")
 	if err != nil {

@@ -274,7 +274,7 @@ func TestListKeepsDevicesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// failingNode is a node of which something cannot be read.
+// failingNode is a node that cannot be read, or whose backing file cannot.
 type failingNode struct {
 	fakeNode
 	readErr, backingErr error
@@ -486,7 +486,7 @@ func TestListReadsOnlyWhatChanged(t *testing.T) {
 		t.Errorf("opened %q, got %+v", opened, got)
 	}
 
-	// A filesystem made meanwhile shows when the device is read again.
+	// A filesystem made since the last reading shows when the device is read again.
 	m.nodes["loop1"] = fakeNode{Reader: superblocktest.Ext(0x4, 0x40, 0).Reader(), inode: 2}
 	got, _ = m.list(t, Hint{Disks: []string{"loop0"}})
 	if uuid := got["loop1"].UUID; uuid != "" {

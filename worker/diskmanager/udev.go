@@ -48,8 +48,8 @@ func (r udevRecord) first(names ...string) string {
 	return ""
 }
 
-// hardwareId returns the name below /dev/disk/by-id that tells the hardware: of
-// several, the one of the bus. One that repeats the WWN is none.
+// hardwareId returns the name in /dev/disk/by-id that identifies the hardware: of
+// several, the one of the bus. Names that repeat the WWN do not count.
 func (r udevRecord) hardwareId() string {
 	bus, serial := r.properties["ID_BUS"], r.properties["ID_SERIAL"]
 	var id string

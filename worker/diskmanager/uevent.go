@@ -52,8 +52,8 @@ func hintOf(pairs []byte) (Hint, bool) {
 	// .../block/DISK or .../block/DISK/PARTITION
 	_, below, ok := strings.Cut(values["DEVPATH"], "/block/")
 	disk, _, _ := strings.Cut(below, "/")
-	// A device mapper or RAID device changes what holds the disks beneath it,
-	// and they have no event of their own. A rename changes two names.
+	// A change of a device mapper or RAID device can change which disks it holds,
+	// and those disks have no event of their own. A rename changes two names.
 	stacked := strings.HasPrefix(disk, "dm-") || strings.HasPrefix(disk, "md")
 	if !ok || disk == "" || stacked || values["ACTION"] == "move" {
 		return Hint{All: true}, true

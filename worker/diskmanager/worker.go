@@ -14,7 +14,7 @@ import (
 )
 
 // DefaultPollInterval is the poll interval where the configuration gives none.
-// It bounds how long a change that no event told of goes unseen.
+// It bounds how long a change without an event goes unseen.
 const DefaultPollInterval = 45 * time.Second
 
 // BlockDeviceSetter records the block devices of the machine.
@@ -142,7 +142,7 @@ func (w *Worker) Kill() { w.tomb.Kill(nil) }
 // Kill. It stops when the devices cannot be listed or published.
 func (w *Worker) Wait() error { return w.tomb.Wait() }
 
-// Rescan asks the worker to read all devices anew, soon. It does not wait.
+// Rescan asks the worker to read all devices again soon. It does not wait.
 func (w *Worker) Rescan() { w.changes.add(Hint{All: true}) }
 
 // loop owns the lister and what was published last.

@@ -114,9 +114,9 @@ type FilesystemRemovalAccessor interface {
 }
 
 // VolumeSizeAccessor is an optional capability of a [VolumeAccessor] of a state in
-// which the size of a volume that is provisioned can be raised. A volume whose
-// size was raised is told of by WatchVolumes; when it has grown, its new info is
-// recorded by SetVolumeInfo.
+// which the size of a volume that is provisioned can be raised. WatchVolumes reports
+// a volume whose size was raised; when the volume has grown, SetVolumeInfo records its
+// new info.
 type VolumeSizeAccessor interface {
 	// VolumeSizes returns the sizes, in MiB, that volumes are wanted with.
 	VolumeSizes([]names.VolumeTag) ([]params.SizeResult, error)

@@ -36,8 +36,8 @@ type attempts struct {
 	// unread is why the attempt of an entity cannot be read.
 	unread    *params.Error
 	unnotable error
-	// unreadable is why no attempts can be read, by the machine of the first; that of
-	// volumes and filesystems is none.
+	// unreadable is why no attempts can be read, by the machine of the first attempt,
+	// which is empty for volumes and filesystems.
 	unreadable map[string]error
 	// living and reading are called before the state tells of lives and of attempts, if
 	// they are there.
@@ -134,8 +134,8 @@ func (s *attemptsSuite) TestAttemptIsNotedBeforeItIsMade(c *gc.C) {
 		[]string{"SetAttempts", "CreateVolumes", "SetAttempts", "AttachVolumes"})
 }
 
-// 34: what a worker made before it crashed is destroyed though the volume has been
-// given up meanwhile, and no other worker has ever recorded it.
+// 34: what a worker made before it crashed is destroyed, although the volume has since
+// been given up and no worker has ever recorded it.
 func (s *attemptsSuite) TestCrashBetweenMakingAndRecordingLeaksNothing(c *gc.C) {
 	v := s.addVolume("0", "dynamic")
 	s.may("", v)
@@ -265,7 +265,7 @@ func (s *attemptsSuite) TestAttachmentThatFailedIsUndoneBeforeItGoes(c *gc.C) {
 		[]string{"AttachVolumes", "DetachVolumes", "RemoveAttachments"})
 }
 
-// The volume beneath a filesystem that may be there in part need not stay.
+// A volume need not stay for a filesystem that may have been made only in part.
 func (s *attemptsSuite) TestStateIsToldThatNobodyMakesAFilesystemAnyMore(c *gc.C) {
 	s.startRemembering(c)
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
@@ -290,7 +290,7 @@ func (s *attemptsSuite) TestAttemptOfWhichNothingIsKnownStays(c *gc.C) {
 	c.Check(s.About("volume-0: true", "SetAttempts"), gc.HasLen, 2)
 }
 
-// What the state cannot be told of is not made, and tried again.
+// If the state cannot note an attempt, nothing is made, and the attempt is tried again.
 func (s *attemptsSuite) TestAttemptThatCannotBeNotedIsNotMade(c *gc.C) {
 	s.startRemembering(c)
 	s.attempts.refusal = &params.Error{Message: "not now"}
@@ -356,9 +356,9 @@ func (s *attemptsSuite) TestWhatCannotBeLookedIntoForGoodIsRemoved(c *gc.C) {
 	c.Check(s.Count("DestroyVolumes"), gc.Equals, 0)
 }
 
-// A volume that was read just before its attachment was let go of, and that attachment
-// just after, is read once more: it would be made, and attached, for nobody. That the
-// attachment was told of first makes no difference.
+// If a volume was read just before its attachment began to die, and the attachment just
+// after, the volume is read once more: otherwise it would be made and attached for nobody.
+// It makes no difference that the watcher reported the attachment first.
 func (s *attemptsSuite) TestWhatIsReadTogetherIsTakenInAsItWasRead(c *gc.C) {
 	busy, free := make(chan struct{}), make(chan struct{})
 	s.attempts.living = sync.OnceFunc(func() { close(busy); <-free })

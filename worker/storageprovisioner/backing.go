@@ -146,7 +146,7 @@ func remember[T any](b *backing, in *byid.Map[T], id string, value T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if known := in.Get(id); known != nil {
-		*known = value // what is looked up again and again is not made anew
+		*known = value // repeated lookups update the entry in place
 		return
 	}
 	in.Set(id, &value)

@@ -630,8 +630,9 @@ func (s *badNeighboursSuite) TestIdOfAnotherIsNotTaken(c *gc.C) {
 	}
 }
 
-// Behaviour 36: so does the id of what is nowhere attached, of which no more is known at
-// first than that it is recorded; but the id may be of another provider's.
+// Behaviour 36: the id of an entity that is attached nowhere stays with it too, although
+// at first no more is known than that the entity is recorded. Two entities of
+// different providers may have equal ids.
 func (s *badNeighboursSuite) TestIdOfWhatIsNowhereAttachedIsNotTaken(c *gc.C) {
 	for i, provider := range []string{"dynamic", "static"} {
 		s.again(c, i)
@@ -836,7 +837,7 @@ func (s *badNeighboursSuite) TestNoConfigOfTheEnvironmentEndsTheWorker(c *gc.C) 
 	cfg.Environ = noSettings{cfg.Environ}
 	s.startUnconfigured(c, cfg)
 	s.fed.EnvironConfig.Send(struct{}{})
-	c.Check(s.waited(c), gc.ErrorMatches, "reading environment config: there is none")
+	c.Check(s.waited(c), gc.ErrorMatches, "reading environment config: accessor returned no config")
 }
 
 // strangeVolumes and strangeFilesystems answer about volume, filesystem and machine 7,
@@ -1011,8 +1012,8 @@ type oddlyWatched struct {
 
 func (a oddlyWatched) WatchVolumes() (watcher.StringsWatcher, error) { return a.watch() }
 
-// B9: a watcher that is none, or does not return from its methods, ends the worker, or
-// does not keep it from ending.
+// B9: a nil watcher, or one whose methods panic or end their goroutine, ends the worker,
+// or lets it end when it is killed.
 func (s *badNeighboursSuite) TestOddWatchers(c *gc.C) {
 	well := func() {}
 	for i, test := range []struct {
@@ -1059,12 +1060,12 @@ func (s *badNeighboursSuite) TestOddWatchers(c *gc.C) {
 	}
 }
 
-// B10: whatever ids a watcher sends, and however often, each that is none is logged once,
+// B10: whatever ids a watcher sends, and however often, each invalid id is logged once,
 // and the others are acted on.
 func (s *badNeighboursSuite) TestIdsThatAreNoneAreLoggedOnce(c *gc.C) {
 	long := strings.Repeat("1", 10<<20)
 	longVolume, longMachine := "volume-"+long, "machine-"+long
-	// cut is what is told of something long.
+	// cut is how a long text is logged.
 	cut := func(text string) string {
 		mark := fmt.Sprintf("… (%d bytes in all)", len(text))
 		return text[:300-len(mark)] + mark

@@ -19,8 +19,8 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// checkSuite has a machine's worker, told of mounts, with filesystems of the source and on a
-// volume attached.
+// checkSuite has a machine's worker that watches mounts. Two filesystems are attached: one on a
+// volume, and one of the source.
 type checkSuite struct {
 	baseSuite
 	mounts  *watchertest.Notify
@@ -128,7 +128,7 @@ func (s *checkSuite) TestItIsAttachedAgainOnRequest(c *gc.C) {
 	c.Check(s.attachments(), gc.Equals, 4)
 }
 
-// What a user asks for is looked at first: nobody may have told of it yet.
+// A retry that a user asks for checks the mount first: its loss may not have been reported yet.
 func (s *checkSuite) TestItIsLookedAtOnRequest(c *gc.C) {
 	s.becomes("it was unmounted")
 	s.retries.Deliver(c, []string{s.a})

@@ -112,7 +112,7 @@ type Config struct {
 	// RetryPolicy.Jitter is of a delay: workers that have started together do
 	// not all ask at the same time.
 	ResyncJitter float64
-	// Observer is told of every operation. nil: nobody.
+	// Observer is notified of every operation; nil: no observer.
 	Observer Observer
 	// Logger is told what happens. nil:
 	// loggo.GetLogger("stowage.worker.storageprovisioner").

@@ -198,7 +198,7 @@ func (s *factsSuite) TestFilesystemsAreReadAlongWithDyingMountsOnly(c *gc.C) {
 	c.Check(s.About("filesystem-3", reads...), jc.DeepEquals, []string{"Filesystems"})
 }
 
-// 20: nor because the tag of what it stands on is none.
+// 20: nor because the tag of what it stands on is no volume tag.
 func (s *factsSuite) TestDyingMountOnWhatIsNoVolumeIsLeftAlone(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.Filesystems = oddFilesystemTags{cfg.Filesystems}

@@ -98,7 +98,7 @@ func (r filesystemReader) recorded(
 	return results, err
 }
 
-// setBacking completes a fact with the volume beneath a filesystem, if any.
+// setBacking completes a fact with the volume that backs a filesystem, if any.
 func (r filesystemReader) setBacking(f *plan.Fact, volumeTag string) (names.VolumeTag, error) {
 	if volumeTag == "" {
 		return names.VolumeTag{}, nil
@@ -242,15 +242,15 @@ func (r filesystemReader) attaching(facts []*plan.Fact) error {
 	if err != nil {
 		return err
 	}
-	return r.beneath(only(facts, func(f *plan.Fact) bool {
+	return r.readBackings(only(facts, func(f *plan.Fact) bool {
 		return f.Life == plan.Dying || f.Life == plan.Dead
 	}))
 }
 
-// beneath completes the facts of attachments that are going with the volumes that
-// their filesystems stand on: they go whether or not this worker has come to know
-// of the filesystems, which a watcher may tell later, or not any more.
-func (r filesystemReader) beneath(attachments []*plan.Fact) error {
+// readBackings completes the facts of dying and dead attachments with the volumes that
+// back their filesystems. These attachments go even if this worker does not know their
+// filesystems: a watcher may report the filesystems later, or no longer.
+func (r filesystemReader) readBackings(attachments []*plan.Fact) error {
 	filesystems := make([]*plan.Fact, len(attachments))
 	for i, a := range attachments {
 		filesystems[i] = &plan.Fact{Subject: plan.Subject{Key: a.Key.Storage(), Tag: a.Tag}, Life: plan.Alive}

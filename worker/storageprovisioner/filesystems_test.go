@@ -20,7 +20,7 @@ type filesystemsSuite struct{ baseSuite }
 var _ = gc.Suite(&filesystemsSuite{})
 
 // wantedFilesystem is what a source is asked for where a filesystem is wanted on
-// machine 0. volume is the id of the volume beneath it, or empty.
+// machine 0. volume is the id of the volume that backs it, or empty.
 func wantedFilesystem(id, volume string) storage.FilesystemParams {
 	p := storage.FilesystemParams{
 		Tag: names.NewFilesystemTag(id), Size: 1000, Provider: "dynamic",
@@ -96,7 +96,7 @@ func (s *filesystemsSuite) TestCreatedRecordedThenAttached(c *gc.C) {
 	})
 }
 
-// 19: where the machine has an instance, the source is told of it.
+// 19: if the machine has an instance, the source gets the instance id.
 func (s *filesystemsSuite) TestCreationIsToldOfTheInstance(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)

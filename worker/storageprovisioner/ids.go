@@ -29,7 +29,7 @@ func (l *loop) attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.K
 	return plan.Key{Kind: kind, ID: storageID, Host: id.MachineTag}, err
 }
 
-// checkLength returns why a tag is none, if it is too long.
+// checkLength returns an error for a tag that is too long to be valid.
 func checkLength(tag string) error {
 	if len(tag) > longestID {
 		return errors.Errorf("%q is not a valid tag", cutAt(tag, longestID))

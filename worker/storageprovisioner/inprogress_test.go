@@ -202,8 +202,8 @@ func making() []long {
 // attempts returns how often an operation has been tried.
 func (s *inProgressSuite) attempts(o long) int { return len(s.About(o.subject, o.call)) }
 
-// argsOf returns the arguments of the attempts at an operation, each of which has
-// been a call of its own.
+// argsOf returns the arguments of the attempts at an operation. Each attempt was a
+// call of its own.
 func (s *inProgressSuite) argsOf(o long) []any {
 	var args []any
 	for _, call := range s.All() {
@@ -383,7 +383,7 @@ func (s *inProgressSuite) TestUnwantedThatEndsForGoodIsRemovedWithoutTheSource(c
 	})
 }
 
-// 15, 28: what the state has dropped meanwhile is taken away too, and not recorded.
+// 15, 28: what the state drops while it is being made is undone too, and is not recorded.
 func (s *inProgressSuite) TestDroppedIsRepeatedUntilItEndsAndThenUndone(c *gc.C) {
 	s.each(c, making(), func(o long, fail func(...error)) {
 		s.startLong(c, 0)

@@ -17,7 +17,7 @@ import (
 type todo struct {
 	// config says whether the environment's configuration is to be read.
 	config configState
-	// attempts are the batches of which the state is to be told.
+	// attempts are the batches that the state is to note before they run.
 	attempts []plan.Batch
 	// hosts are the machines to watch unless they are provisioned.
 	hosts set[string]
@@ -33,7 +33,7 @@ const (
 	configKnown configState = iota
 	// configDoubted may have changed: it is read, and acted on if it has.
 	configDoubted
-	// configChanged has been told of by its watcher: it is acted on in any case.
+	// configChanged was reported by its watcher: it is acted on in any case.
 	configChanged
 )
 

@@ -245,7 +245,7 @@ func (s *leftoversSuite) TestAttachmentThatMayHaveBeenMadeAlongIsDetachedFirst(c
 		[]string{"CreateVolumes", "CreateVolumes", "CreateVolumes", "DetachVolumes", "DestroyVolumes"})
 }
 
-// What is wanted still is tried anew, not as it was.
+// What is still wanted is tried again with its latest parameters.
 func (s *leftoversSuite) TestWhatIsWantedIsTriedWithTheLatestParameters(c *gc.C) {
 	s.startGivingUp(c, 0)
 	s.source.FailCall("CreateVolumes", unknown)

@@ -105,7 +105,7 @@ func (s *inProgressSuite) TestGrowingThatDoesNotEnd(c *gc.C) {
 	s.awaitStatus(c, "volume-0 attached")
 }
 
-// A limit of one kind of operation is none of another.
+// A limit applies to its own kind of operation only.
 func (s *inProgressSuite) TestLimitsAreByKind(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.TimeLimits = storageprovisioner.TimeLimits{Attach: limit}

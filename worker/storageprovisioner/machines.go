@@ -34,7 +34,7 @@ func readMachines(config setup, hosts, watched []string) ([]machineReading, erro
 	var readings []machineReading
 	var tags []names.MachineTag
 	for _, host := range append(hosts[:len(hosts):len(hosts)], watched...) {
-		tag, _ := names.ParseMachineTag(host) // nothing waits for what is none
+		tag, _ := names.ParseMachineTag(host) // no operation waits for an invalid tag
 		tags = append(tags, tag)
 		readings = append(readings, machineReading{host: host})
 	}
@@ -105,7 +105,7 @@ func (l *loop) watch(r machineReading) {
 				return
 			case _, ok := <-w.changes:
 				if !ok {
-					// Its end is told by whoever waits for it.
+					// tellEnd, which waits for the watcher, reports its end.
 					w.watcher.Kill()
 					return
 				}

@@ -80,9 +80,9 @@ func EnvironManifold(config EnvironManifoldConfig) dependency.Manifold {
 	return config.manifold(config.Validate, config.workerConfig)
 }
 
-// AccessorsManifold returns a manifold that gives accessors to whoever names it as
-// its input, for a host that has them all along, and that keeps them working until the
-// engine has ended.
+// AccessorsManifold returns a manifold that gives accessors to the manifolds that name
+// it as their input. It is for a host that has the accessors all along, and that keeps
+// them working until the engine has ended.
 func AccessorsManifold(accessors Accessors) dependency.Manifold {
 	return dependency.Manifold{
 		Start: func(context.Context, dependency.Getter) (worker.Worker, error) {

@@ -79,7 +79,7 @@ const (
 	Permanent Outcome = "permanent"
 	// InProgress goes on somewhere, as far as is known, and is asked for again.
 	InProgress Outcome = "in-progress"
-	// Ignored is none of the source's.
+	// Ignored concerns an entity that does not belong to the source.
 	Ignored Outcome = "ignored"
 	// Deferred is held back by a qualifier or guard of the source, or, with its error, for
 	// parameters that are not complete.
@@ -90,11 +90,11 @@ const (
 type observer struct {
 	Observer
 	shelter *shelter
-	// told are the depths that it has been told of.
+	// told are the queue depths that were last reported to the Observer.
 	told map[OperationKind]int
 }
 
-// operationKinds names the operations that an Observer is told of.
+// operationKinds names the operations that an Observer is notified of.
 var operationKinds = map[plan.Kind]map[plan.Op]OperationKind{
 	plan.Volume:               {plan.Create: CreateVolume, plan.Destroy: DestroyVolume, plan.Resize: ResizeVolume},
 	plan.VolumeAttachment:     {plan.Attach: AttachVolume, plan.Detach: DetachVolume, plan.Check: CheckVolume},
@@ -111,7 +111,7 @@ func newOperation(batch plan.Batch, key plan.Key) Operation {
 	case key.Kind == plan.Plan:
 		o.Source = "plans"
 	}
-	o.Machine, _ = names.ParseTag(key.Host) // nil where there is none
+	o.Machine, _ = names.ParseTag(key.Host) // nil if the key has no host
 	return o
 }
 

@@ -139,7 +139,7 @@ func (w *witness) all(entity string) []observation {
 	return all
 }
 
-// depthsOf returns the depths that have been told of a kind, in order.
+// depthsOf returns the queue depths that were reported for a kind, in order.
 func (w *witness) depthsOf(kind storageprovisioner.OperationKind) []int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -96,7 +96,8 @@ func describeOwner(kind plan.Kind, owner storage.Owner) string {
 	return fmt.Sprintf("%s %s of state %s", kind, of(owner.EntityUUID), of(owner.ModelUUID))
 }
 
-// remarkOwners has the user told of what has been attached whose owner is not known.
+// remarkOwners adds a remark for the user to each entity that was attached although its owner
+// is not known.
 func remarkOwners(results []plan.Result) []plan.Result {
 	const remark = "owner not known"
 	for i := range results {

@@ -58,8 +58,8 @@ func (s *painsSuite) restart(c *gc.C, cfg storageprovisioner.Config) {
 }
 
 // juju #20332: an event is lost, and the storage stays "attaching" until somebody
-// restarts the agent. Here what the state says is read anew from time to time, and
-// counts, not the event.
+// restarts the agent. Here the worker reads the state again from time to time, and the
+// state counts, not the event.
 func (s *painsSuite) TestPainEventLostAndStorageStaysAttaching(c *gc.C) {
 	cfg := s.config(c, true)
 	cfg.ResyncInterval = time.Hour
@@ -268,7 +268,7 @@ func (s *painsSuite) TestPainNodeVanishedDuringCreationAndItWasTriedForEver(c *g
 }
 
 // k8s #106710, #120328: an unmount that fails is given up after six minutes, and the
-// volume is detached by force beneath the mount.
+// volume is detached by force under the mount.
 func (s *painsSuite) TestPainForceDetachBeneathAMount(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
@@ -297,7 +297,7 @@ func (s *painsSuite) TestPainForceDetachBeneathAMount(c *gc.C) {
 }
 
 // juju #21359, #22220; postgresql-operator #1827: a mount that is in use blocks the
-// teardown, half of which is done then, and the error names nobody.
+// teardown halfway, and the error does not name the user of the mount.
 func (s *painsSuite) TestPainBusyMountBlocksTeardown(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
@@ -405,9 +405,9 @@ func (s *painsSuite) TestPainAttachedButItsLocationNeverAppears(c *gc.C) {
 	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
 }
 
-// juju #3366: an attach failed for a moment; what was beneath was deleted for that;
-// then the attach was tried for ever against what was missing, and took the worker
-// down with all other storage.
+// juju #3366: an attach failed for a moment, and the volume was deleted for that. Then the
+// attach was tried for ever against the missing volume, and took the worker down with all
+// other storage.
 func (s *painsSuite) TestPainTransientAttachFailureDeletedTheVolume(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)

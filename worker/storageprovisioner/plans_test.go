@@ -184,8 +184,8 @@ func (s *planningSuite) addPlannedOn(c *gc.C, host, volume, provider string, t s
 	return a
 }
 
-// plansChanged tells of the plans of volumes on machine 0. A worker that runs has taken
-// that in when it returns: the watcher of plans is none that a barrier waits for.
+// plansChanged reports the plans of volumes on machine 0. If a worker runs, plansChanged
+// waits until the worker has received the event: barriers do not wait for plan events.
 func (s *planningSuite) plansChanged(c *gc.C, volumes ...string) {
 	var ids []params.MachineStorageId
 	for _, v := range volumes {

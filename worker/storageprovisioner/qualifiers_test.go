@@ -122,8 +122,8 @@ func (s *qualifiersSuite) deadStorage(tag string, release bool) {
 	s.setDead(tag, release)
 }
 
-// startHolding starts a worker for machine 0 that gives up at the first failure:
-// being held back is none.
+// startHolding starts a worker for machine 0 that gives up at the first failure. An
+// operation that is held back has not failed.
 func (s *qualifiersSuite) startHolding(c *gc.C, resync time.Duration) {
 	cfg := s.config(c, true, modeltest.Removal)
 	cfg.Retry.CreateThreshold, cfg.Retry.RemoveThreshold = 1, 1

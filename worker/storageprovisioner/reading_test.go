@@ -342,7 +342,7 @@ func (s *readingSuite) TestMountDroppedWhileItIsMadeIsUnmounted(c *gc.C) {
 	c.Check(s.source.Attached(), gc.Not(jc.Contains), "filesystem-0 machine-0")
 }
 
-// 35: so is that of which nothing is known any more but its name.
+// 35: it is undone by its name if nothing else is known of it any more.
 func (s *readingSuite) TestMountOfWhichNothingCanBeReadIsUnmountedByItsName(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	mounting := calls.NewGate()
@@ -414,7 +414,7 @@ func (s *readingSuite) TestMachineThatSeemsGoneWhenItIsFirstAskedAbout(c *gc.C) 
 }
 
 // 20: an embedder that says nothing of where filesystems on volumes come from gets the
-// real source, beneath the storage directory; here it finds no device.
+// real source, in the storage directory; here the source finds no device.
 func (s *readingSuite) TestFilesystemsOnVolumesAreMadeByTheWorkersOwnSource(c *gc.C) {
 	cfg := s.config(c, true)
 	cfg.ManagedFilesystems = nil

@@ -53,8 +53,8 @@ func (s *baseSuite) states(c *gc.C) map[string]int {
 	return states
 }
 
-// caughtUp waits until the worker has taken in all that it has been told of. Unlike a
-// barrier, that needs no source.
+// caughtUp waits until the worker has taken in all events that were sent before. Unlike
+// a barrier, caughtUp needs no source.
 func (s *baseSuite) caughtUp(c *gc.C) {
 	// There are no such things: the worker reads that, and forgets them.
 	const id = "8999"
@@ -207,7 +207,7 @@ func (s *reportSuite) TestWaitsForWhatUsesIt(c *gc.C) {
 	c.Check(s.states(c), jc.DeepEquals, map[string]int{"waiting": 3})
 }
 
-// A plan is not undone beneath a mounted filesystem.
+// A plan is not undone while a filesystem on its volume is mounted.
 func (s *reportSuite) TestPlanWaitsForWhatUsesTheVolume(c *gc.C) {
 	cfg := s.config(c, true, modeltest.Plans)
 	cfg.Plans = func(storage.DeviceType) (plans.Plan, error) { return visible{}, nil }

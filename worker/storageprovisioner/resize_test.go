@@ -47,7 +47,7 @@ func (s *resizeSuite) volume(c *gc.C, with ...modeltest.Capability) (string, par
 	return v, a
 }
 
-// filesystem is volume for filesystem 0, without a volume beneath.
+// filesystem is like volume, for filesystem 0, which has no backing volume.
 func (s *resizeSuite) filesystem(c *gc.C) (string, params.MachineStorageId) {
 	s.start(c, s.config(c, true, modeltest.Sizes))
 	f, a := s.addMount("0", "dynamic", "")
@@ -180,15 +180,15 @@ func (s *resizeSuite) TestSizeThatIsRaisedMeanwhileLeadsToAnother(c *gc.C) {
 	s.checkSize(c, v, 3000)
 }
 
-// barrierWithout waits until what the worker has been told of a volume has been read,
-// while its source is busy.
+// barrierWithout waits until the worker has read the latest change of a volume while
+// the source is busy.
 func (s *resizeSuite) barrierWithout(c *gc.C, volume string) {
 	mark := s.Mark()
 	s.volumesChanged(c, idOf(volume))
 	s.AwaitCallAfter(c, mark, "VolumeParams", volume)
 }
 
-// A size that is raised while the volume is made is not told of again.
+// A size that is raised while the volume is being made needs no second event.
 func (s *resizeSuite) TestSizeThatIsRaisedDuringTheCreation(c *gc.C) {
 	gate := calls.NewGate()
 	s.source.OnCall("CreateVolumes", gate.Wait)
@@ -287,7 +287,7 @@ func (s *resizeSuite) TestOddAnswersAreFailures(c *gc.C) {
 	c.Check(s.Count("SetFilesystemInfo"), gc.Equals, 0)
 }
 
-// What goes on in the background is asked for again, and is not undone meanwhile.
+// Growth in the background is asked for again until it ends. Only then is the volume detached.
 func (s *resizeSuite) TestGrowthInProgressIsRepeatedUntilItEnds(c *gc.C) {
 	v, a := s.volume(c)
 	s.source.FailItem("ResizeVolumes", v, storage.InProgress(errors.New("copying")))

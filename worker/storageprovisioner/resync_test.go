@@ -404,7 +404,7 @@ func (s *resyncSuite) TestConfigThatNobodyToldOfIsRead(c *gc.C) {
 	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
 }
 
-// 28, 35: what goes on is not begun anew.
+// 28, 35: an operation in progress is not started again.
 func (s *resyncSuite) TestWhatIsInProgressIsLeftSo(c *gc.C) {
 	cfg := s.resyncing(c, false)
 	cfg.Retry.Min = 90 * time.Minute

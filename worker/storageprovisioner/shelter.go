@@ -38,9 +38,9 @@ func newShelter(log Logger) *shelter {
 	return &shelter{log: log, known: few[place]{most: knownPlaces}}
 }
 
-// call calls code of somebody else's, whose panic is returned as an error. If it ends
-// the goroutine that is logged, and goes on: whoever runs a goroutine on which others'
-// code is called uses apart. What it does is told by what, if it is wanted.
+// call calls code of somebody else's, and returns its panic as an error. If that code ends
+// the goroutine, call logs this, and the goroutine still ends: a caller that has to keep
+// its goroutine uses apart. what says what the code does; it is called if that is logged.
 func (s *shelter) call(whose string, what func() string, f func()) (err error) {
 	returned := false
 	defer func() {

@@ -36,7 +36,7 @@ func readEnviron(config setup, backing *backing, keep *environ) (*environ, error
 	var settings *environs.Config
 	err := config.shelter.ask(theState, func() string { return reading }, func() (err error) {
 		if settings, err = config.Environ.EnvironConfig(); err == nil && settings == nil {
-			err = errors.New("there is none")
+			err = errors.New("accessor returned no config")
 		}
 		return err
 	})

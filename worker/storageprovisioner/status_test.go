@@ -81,7 +81,7 @@ func (s *statusSuite) TestAttachFailed(c *gc.C) {
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.checkStatuses(c, "volume-0 attaching: one")
 	s.advance(c, 30*time.Second)
-	// The status is set anew, even though it is the same.
+	// The status is set again although it is the same.
 	s.checkStatuses(c, "volume-0 attaching: one")
 	s.advance(c, time.Minute)
 	s.checkStatuses(c, "volume-0 attached")

@@ -247,7 +247,7 @@ func (s *baseSuite) provisionVolumeAttachment(a params.MachineStorageId) {
 }
 
 // addFilesystem adds a filesystem of 1000 MiB that is not provisioned, and returns
-// its tag. volume is the id of the volume beneath it, or empty.
+// its tag. volume is the id of the volume that backs it, or empty.
 func (s *baseSuite) addFilesystem(id, provider, volume string) string {
 	p := params.FilesystemParams{
 		FilesystemTag: filesystemTag(id), Size: 1000, Provider: provider,

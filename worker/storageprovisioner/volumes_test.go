@@ -145,7 +145,7 @@ func (s *volumesSuite) TestWaitsForTheMachine(c *gc.C) {
 	}
 	receive(c, w.Dead(), "the machine watcher to be stopped")
 	c.Check(s.Count("WatchMachine"), gc.Equals, 1)
-	// The instance id is that of the machine by now.
+	// The attachments carry the instance id that the machine now has.
 	for _, p := range calls.NextArgs[[]storage.VolumeAttachmentParams](c, s.Journal, "AttachVolumes") {
 		c.Check(string(p.InstanceId), gc.Equals, "instance-0")
 	}

@@ -22,9 +22,9 @@ const (
 	ClerkJob Point = "clerk-job"
 	// ClerkAnswer is in the worker's clerk, before it gives the answer.
 	ClerkAnswer Point = "clerk-answer"
-	// HandTask is in a hand of the worker's, before it does a task.
+	// HandTask is in a runner of the worker's, before it carries out a request.
 	HandTask Point = "hand-task"
-	// HandDone is in a hand of the worker's, before it gives the results.
+	// HandDone is in a runner of the worker's, before it sends its response.
 	HandDone Point = "hand-done"
 	// LoopEvent is in the worker's loop, before it takes the next event.
 	LoopEvent Point = "loop-event"

@@ -10,7 +10,7 @@ import (
 )
 
 // backing is what the worker knows of block devices and filesystems, for the source
-// of managed filesystems to look at during a call. The loop writes it, and the hands write
+// of managed filesystems to look at during a call. The loop writes it, and the runners write
 // where the files of volumes are. It is nil in the environment's scope, which has no such
 // source, and remembers nothing then.
 type backing struct {
@@ -20,38 +20,38 @@ type backing struct {
 	files       byid.Map[string]
 	// newVolumes are those without a filesystem whose providers say that they are new.
 	newVolumes byid.Map[struct{}]
-	// requests are for volumes whose devices are known, and are to be formatted by the next
+	// formatRequests are for volumes whose devices are known, and are to be formatted by the next
 	// call whatever is on them.
-	requests byid.Map[struct{}]
+	formatRequests byid.Map[struct{}]
 }
 
 // BlockDevice is part of storage.BackingDevices.
 func (b *backing) BlockDevice(volume names.VolumeTag) (storage.BlockDevice, bool) {
-	return look(b, &b.devices, volume)
+	return lookup(b, &b.devices, volume)
 }
 
 // Filesystem is part of storage.BackingDevices.
 func (b *backing) Filesystem(filesystem names.FilesystemTag) (storage.Filesystem, bool) {
-	return look(b, &b.filesystems, filesystem)
+	return lookup(b, &b.filesystems, filesystem)
 }
 
 // BackingFile is part of storage.BackingFiles.
 func (b *backing) BackingFile(volume names.VolumeTag) (string, bool) {
-	return look(b, &b.files, volume)
+	return lookup(b, &b.files, volume)
 }
 
 // FormatConsent is part of storage.FormatConsents.
 func (b *backing) FormatConsent(volume names.VolumeTag) storage.FormatConsent {
-	if _, ok := look(b, &b.requests, volume); ok {
+	if _, ok := lookup(b, &b.formatRequests, volume); ok {
 		return storage.ConsentAnything
 	}
-	if _, ok := look(b, &b.newVolumes, volume); ok {
+	if _, ok := lookup(b, &b.newVolumes, volume); ok {
 		return storage.ConsentUnread
 	}
 	return storage.ConsentNone
 }
 
-func look[T any](b *backing, in *byid.Map[T], tag names.Tag) (found T, ok bool) {
+func lookup[T any](b *backing, in *byid.Map[T], tag names.Tag) (found T, ok bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	if known := in.Get(tag.Id()); known != nil {
@@ -69,7 +69,7 @@ func (b *backing) setDevice(volume string, device storage.BlockDevice) {
 	another := known != nil && identityOf(*known) != identityOf(device)
 	b.mu.RUnlock()
 	if another {
-		forget(b, &b.requests, volume)
+		forget(b, &b.formatRequests, volume)
 	}
 	remember(b, &b.devices, volume, device)
 }
@@ -77,7 +77,7 @@ func (b *backing) setDevice(volume string, device storage.BlockDevice) {
 func (b *backing) forgetDevice(volume string) {
 	if b != nil {
 		forget(b, &b.devices, volume)
-		forget(b, &b.requests, volume)
+		forget(b, &b.formatRequests, volume)
 	}
 }
 
@@ -91,21 +91,21 @@ func identityOf(d storage.BlockDevice) deviceIdentity {
 	return deviceIdentity{d.DeviceName, d.BusAddress, d.HardwareId, d.WWN, d.SerialId, d.Size}
 }
 
-// request has the device of a volume formatted by the next call whatever is on it. It returns
+// requestFormat has the device of a volume formatted by the next call whatever is on it. It returns
 // false where the device is not known.
-func (b *backing) request(volume string) bool {
+func (b *backing) requestFormat(volume string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	known := b.devices.Get(volume) != nil
 	if known {
-		b.requests.Set(volume, &struct{}{})
+		b.formatRequests.Set(volume, &struct{}{})
 	}
 	return known
 }
 
-// endRequest ends what request began: the call has been made.
-func (b *backing) endRequest(volume string) {
-	forget(b, &b.requests, volume)
+// endFormatRequest ends what requestFormat began: the call has been made.
+func (b *backing) endFormatRequest(volume string) {
+	forget(b, &b.formatRequests, volume)
 }
 
 func (b *backing) setFilesystem(fs storage.Filesystem) {

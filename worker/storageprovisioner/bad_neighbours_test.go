@@ -34,14 +34,14 @@ type badNeighboursSuite struct{ planningSuite }
 
 var _ = gc.Suite(&badNeighboursSuite{})
 
-// misdeed is a way not to return from a call.
-type misdeed struct {
+// misbehaviour is a way not to return from a call.
+type misbehaviour struct {
 	do func()
 	// message is that of the error which it comes to, after whose code it is.
 	message string
 }
 
-var misdeeds = []misdeed{
+var misbehaviours = []misbehaviour{
 	{func() { panic("boom") }, " panicked: boom"},
 	{func() { panic(errors.New("boom\nboom")) }, " panicked: boom\nboom"},
 	{func() { var none []int; _ = none[len(none)] }, " panicked: runtime error: index out of range [0] with length 0"},
@@ -49,7 +49,7 @@ var misdeeds = []misdeed{
 }
 
 // once has the next call of that name not return.
-func (m misdeed) once(script *calls.Script, name string) {
+func (m misbehaviour) once(script *calls.Script, name string) {
 	done := false
 	script.OnCall(name, func(context.Context) error {
 		if !done {
@@ -67,8 +67,8 @@ func (l *fakeLogger) stacks() []string {
 	})
 }
 
-// again tears down and sets up for all rounds of a loop but the first.
-func (s *badNeighboursSuite) again(c *gc.C, i int) {
+// nextRound tears down and sets up for all rounds of a loop but the first.
+func (s *badNeighboursSuite) nextRound(c *gc.C, i int) {
 	if i > 0 {
 		s.TearDownTest(c)
 		s.SetUpTest(c)
@@ -78,19 +78,19 @@ func (s *badNeighboursSuite) again(c *gc.C, i int) {
 // B1: whatever the call, and however it does not return, it has failed, and is made
 // again later. The log tells once where that was.
 func (s *inProgressSuite) TestCallThatDoesNotReturnHasFailed(c *gc.C) {
-	for i, m := range misdeeds {
+	for i, m := range misbehaviours {
 		if i > 0 {
 			s.TearDownTest(c)
 			s.SetUpTest(c)
 		}
-		s.each(c, longOperations, func(o long, _ func(...error)) {
+		s.each(c, longOperations, func(o longOperation, _ func(...error)) {
 			name := strings.TrimPrefix(o.call, "managed.")
 			s.startLong(c, 0)
 			o.setUp(s, c)
 			for n := range 2 {
 				m.once(o.script(s), name)
 				if n == 0 {
-					o.tell(s, c)
+					o.notify(s, c)
 				} else {
 					s.advance(c, backoff[0])
 				}
@@ -102,7 +102,7 @@ func (s *inProgressSuite) TestCallThatDoesNotReturnHasFailed(c *gc.C) {
 			c.Check(s.attempts(o), gc.Equals, 3)
 			stacks := s.log.stacks()
 			c.Assert(stacks, gc.HasLen, 1)
-			c.Check(stacks[0], gc.Matches, `(?s).*(volume|filesystem).* 0.*: provider (panicked|ended).*misdeed.*`)
+			c.Check(stacks[0], gc.Matches, `(?s).*(volume|filesystem).* 0.*: provider (panicked|ended).*misbehaviour.*`)
 			s.noTimer(c)
 		})
 	}
@@ -110,20 +110,20 @@ func (s *inProgressSuite) TestCallThatDoesNotReturnHasFailed(c *gc.C) {
 
 // B1, 27: what it may have made all the same is looked into before the entity goes.
 func (s *inProgressSuite) TestWhatACallThatDidNotReturnMayHaveMadeIsUndone(c *gc.C) {
-	for i, m := range misdeeds {
+	for i, m := range misbehaviours {
 		if i > 0 {
 			s.TearDownTest(c)
 			s.SetUpTest(c)
 		}
-		operations := slices.DeleteFunc(making(), func(o long) bool { return o.call == "managed.CreateFilesystems" })
-		s.each(c, operations, func(o long, _ func(...error)) {
+		operations := slices.DeleteFunc(making(), func(o longOperation) bool { return o.call == "managed.CreateFilesystems" })
+		s.each(c, operations, func(o longOperation, _ func(...error)) {
 			s.startLong(c, 0)
 			o.setUp(s, c)
 			m.once(o.script(s), strings.TrimPrefix(o.call, "managed."))
-			o.tell(s, c)
+			o.notify(s, c)
 			s.statuses(c)
-			o.unwant(s)
-			o.tell(s, c)
+			o.giveUp(s)
+			o.notify(s, c)
 			s.AwaitCall(c, o.undo, o.subject)
 			s.AwaitCall(c, o.gone, o.subject)
 			s.noTimer(c)
@@ -160,8 +160,8 @@ func (s *badNeighboursSuite) TestQuestionThatIsNotAnswered(c *gc.C) {
 		{"ShouldCreateFilesystem", filesystem, "filesystem-0 pending: ", "CreateFilesystems"},
 		{"ShouldDestroyFilesystem", deadFilesystem, "filesystem-0 error: removing filesystem: ", "DestroyFilesystems"},
 	} {
-		for _, m := range misdeeds {
-			s.again(c, round)
+		for _, m := range misbehaviours {
+			s.nextRound(c, round)
 			round++
 			c.Logf("--- %s%s", test.question, m.message)
 			test.setUp()
@@ -180,8 +180,8 @@ func (s *badNeighboursSuite) TestQuestionThatIsNotAnswered(c *gc.C) {
 
 // B2: the others of a batch go ahead.
 func (s *badNeighboursSuite) TestQuestionThatIsNotAnsweredHoldsUpNobodyElse(c *gc.C) {
-	for i, m := range misdeeds {
-		s.again(c, i)
+	for i, m := range misbehaviours {
+		s.nextRound(c, i)
 		asked := 0
 		s.source.OnCall("ValidateVolumeParams", func(context.Context) error {
 			if asked++; asked == 2 {
@@ -209,7 +209,7 @@ func (s *badNeighboursSuite) TestQuestionThatIsNotAnsweredHoldsUpNobodyElse(c *g
 // it does.
 func (s *badNeighboursSuite) TestProviderThatDoesNotSayWhoseItsStorageIs(c *gc.C) {
 	for i, question := range []string{"Scope", "Dynamic"} {
-		s.again(c, i)
+		s.nextRound(c, i)
 		s.startEnviron(c)
 		s.source.OnCall(question, func(context.Context) error { panic("boom") })
 		s.addVolumeOn("machine-0", "0", "dynamic")
@@ -294,8 +294,8 @@ func (s *badNeighboursSuite) TestFunctionsOfTheConfigThatGiveNothing(c *gc.C) {
 			s.plansChanged(c, "0")
 		}, "volume-0 attaching: ", `getting the plan for device type "iscsi": ` + nothing},
 	} {
-		for j, m := range append(slices.Clone(misdeeds), misdeed{func() {}, ""}) {
-			s.again(c, i+j)
+		for j, m := range append(slices.Clone(misbehaviours), misbehaviour{func() {}, ""}) {
+			s.nextRound(c, i+j)
 			cfg := s.config(c, true, modeltest.Plans)
 			cfg.Plans = s.planFor
 			test.edit(&cfg, m.do)
@@ -337,8 +337,8 @@ func (p sourceless) FilesystemSource(*storage.Config) (storage.FilesystemSource,
 
 // B2: a rate limiter that does not return has let nothing through.
 func (s *badNeighboursSuite) TestRateLimiterThatDoesNotReturn(c *gc.C) {
-	for i, m := range misdeeds {
-		s.again(c, i)
+	for i, m := range misbehaviours {
+		s.nextRound(c, i)
 		l := limiter{s.Journal, new(calls.Script), "limiter"}
 		m.once(l.Script, "limiter")
 		cfg := s.config(c, false)
@@ -367,17 +367,17 @@ func (s *badNeighboursSuite) TestRemarkThatIsNotMade(c *gc.C) {
 
 // B2: a registry that cannot be had ends the worker, as any error of it does.
 func (s *badNeighboursSuite) TestRegistryThatIsNotGivenEndsTheWorker(c *gc.C) {
-	for i, m := range append(slices.Clone(misdeeds), misdeed{func() {}, ""}) {
-		s.again(c, i)
+	for i, m := range append(slices.Clone(misbehaviours), misbehaviour{func() {}, ""}) {
+		s.nextRound(c, i)
 		cfg := s.config(c, false)
 		cfg.Registry = func(*config.Config) (storage.ProviderRegistry, error) { m.do(); return nil, nil }
 		s.startUnconfigured(c, cfg)
 		s.fed.EnvironConfig.Send(struct{}{})
 		err := s.waited(c)
 		switch i {
-		case len(misdeeds):
+		case len(misbehaviours):
 			c.Check(err, gc.ErrorMatches, "getting storage providers: neither it nor an error was given")
-		case len(misdeeds) - 1:
+		case len(misbehaviours) - 1:
 			c.Check(err, gc.ErrorMatches, "accessor ended the goroutine that called it")
 		default:
 			c.Check(err.Error(), gc.Equals, "getting storage providers: registry"+m.message)
@@ -420,8 +420,8 @@ func (f fragile) QueueDepth(storageprovisioner.OperationKind, int) { f.do() }
 
 // B3: what an observer does concerns nobody else, and is logged once for each method.
 func (s *badNeighboursSuite) TestObserverThatDoesNotReturn(c *gc.C) {
-	for i, m := range misdeeds {
-		s.again(c, i)
+	for i, m := range misbehaviours {
+		s.nextRound(c, i)
 		cfg := s.config(c, false)
 		cfg.Observer = fragile{m.do}
 		cfg.MaxBatch = 1
@@ -483,7 +483,7 @@ func (s *badNeighboursSuite) TestResultsAboutSomethingElse(c *gc.C) {
 			s.source.Options.EditMounted = func(a *storage.FilesystemAttachment) { a.Machine = names.NewMachineTag("7") }
 		}, "filesystem-1 attaching: provider returned an attachment of filesystem-1 to machine-7 for one of filesystem-1 to machine-0"},
 	} {
-		s.again(c, i)
+		s.nextRound(c, i)
 		c.Logf("--- %s", test.status)
 		test.edit()
 		s.startEnviron(c)
@@ -514,7 +514,7 @@ func (s *badNeighboursSuite) TestResultsAboutSomethingElse(c *gc.C) {
 // B4: too many results, or none, say nothing of any item.
 func (s *badNeighboursSuite) TestWrongNumberOfResults(c *gc.C) {
 	for i, results := range [][]storage.AttachVolumesResult{nil, {}, make([]storage.AttachVolumesResult, 2)} {
-		s.again(c, i)
+		s.nextRound(c, i)
 		cfg := s.config(c, false)
 		s.providers["dynamic"] = miscounting{s.source, results}
 		s.start(c, cfg)
@@ -554,7 +554,7 @@ func (p miscountingSource) AttachVolumes(
 // what is wanted it is made as large as that.
 func (s *badNeighboursSuite) TestSmallerThanWantedIsRecordedAndGrown(c *gc.C) {
 	for i, size := range []uint64{0, 10} {
-		s.again(c, i)
+		s.nextRound(c, i)
 		s.source.Options.EditCreated = func(r *storage.CreateVolumesResult) { r.Volume.Size = size }
 		s.start(c, s.config(c, false, modeltest.Sizes))
 		s.addVolumeOn("machine-0", "0", "dynamic")
@@ -635,7 +635,7 @@ func (s *badNeighboursSuite) TestIdOfAnotherIsNotTaken(c *gc.C) {
 // different providers may have equal ids.
 func (s *badNeighboursSuite) TestIdOfWhatIsNowhereAttachedIsNotTaken(c *gc.C) {
 	for i, provider := range []string{"dynamic", "static"} {
-		s.again(c, i)
+		s.nextRound(c, i)
 		s.startEnviron(c)
 		s.provisionVolume(s.addVolume("1", provider))
 		s.volumesChanged(c, "1")
@@ -773,7 +773,7 @@ func (s *lifecycleSuite) TestAccessorThatDoesNotReturnEndsTheWorker(c *gc.C) {
 		"Volumes": "reading volumes", "VolumeBlockDevices": "reading block devices", "SetVolumeInfo": "recording volumes",
 		"RemoveFilesystemParams": "reading filesystem removal parameters",
 	} {
-		for _, m := range misdeeds {
+		for _, m := range misbehaviours {
 			if round++; round > 1 {
 				s.TearDownTest(c)
 				s.SetUpTest(c)
@@ -805,8 +805,8 @@ func (s *badNeighboursSuite) TestStatusSetterThatPanics(c *gc.C) {
 
 // B7: what has been made when the worker was killed is recorded as far as that goes.
 func (s *badNeighboursSuite) TestAccessorThatPanicsAtTheEnd(c *gc.C) {
-	for i, m := range misdeeds {
-		s.again(c, i)
+	for i, m := range misbehaviours {
+		s.nextRound(c, i)
 		entered := make(chan struct{})
 		s.source.OnCall("CreateVolumes", func(ctx context.Context) error {
 			close(entered)
@@ -934,7 +934,7 @@ func (s *badNeighboursSuite) TestAnswersAboutSomethingElse(c *gc.C) {
 		{"FilesystemAttachments", "filesystem attachment 0 on machine-0", `the state answered with "filesystem-7"`},
 		{"FilesystemAttachmentParams", "filesystem attachment 0 on machine-0", `the state answered with "filesystem-7"`},
 	} {
-		s.again(c, i)
+		s.nextRound(c, i)
 		c.Logf("--- %s", test.call)
 		cfg := s.planning(c, true)
 		planned := cfg.Volumes.(storageprovisioner.VolumeAttachmentPlanAccessor)
@@ -1042,7 +1042,7 @@ func (s *badNeighboursSuite) TestOddWatchers(c *gc.C) {
 			return oddWatcher{watchertest.New[[]string](), well, runtime.Goexit, runtime.Goexit}
 		}, ""},
 	} {
-		s.again(c, i)
+		s.nextRound(c, i)
 		cfg := s.config(c, false)
 		cfg.Volumes = oddlyWatched{cfg.Volumes, func() (watcher.StringsWatcher, error) {
 			s.Record("WatchVolumes", nil)

@@ -59,7 +59,7 @@ func (s *checkSuite) SetUpTest(c *gc.C) {
 	_, s.onB = s.addMount("1", "dynamic", "")
 	s.filesystemsChanged(c, "1")
 	s.filesystemAttachmentsChanged(c, "machine-0", "1")
-	s.looked(c)
+	s.awaitLooks(c)
 	s.checkStatus(c, "attached", "", "fs-1 is small")
 }
 
@@ -76,26 +76,26 @@ func (s *checkSuite) attachments() int {
 	return s.Count("AttachFilesystems") + s.Count("managed.AttachFilesystems")
 }
 
-// looked waits until what was to be looked at has been. A source that is busy does everything
+// awaitLooks waits until what was to be looked at has been. A source that is busy does everything
 // else first: looks wait for what the first barrier has done, and the second comes after them.
-func (s *checkSuite) looked(c *gc.C) {
+func (s *checkSuite) awaitLooks(c *gc.C) {
 	s.barrier(c)
 	s.barrier(c)
 }
 
-func (s *checkSuite) mounted(c *gc.C) {
+func (s *checkSuite) changeMounts(c *gc.C) {
 	s.mounts.Deliver(c, struct{}{})
-	s.looked(c)
+	s.awaitLooks(c)
 }
 
 func (s *checkSuite) becomes(what string) { s.amiss.Store(&what) }
 
 func (s *checkSuite) TestWhatIsTakenAwayIsToldAndNotAttachedAgain(c *gc.C) {
 	s.becomes("it was unmounted")
-	s.mounted(c)
+	s.changeMounts(c)
 	s.checkStatus(c, "error", "it was unmounted")
 	set := s.Count("SetStatus")
-	s.mounted(c)
+	s.changeMounts(c)
 	c.Check(s.Count("SetStatus"), gc.Equals, set, gc.Commentf("the same was told again"))
 	told := slices.DeleteFunc(s.log.warned(), func(line string) bool {
 		return !strings.Contains(line, "filesystem attachment 1 on machine-0: it was unmounted")
@@ -103,28 +103,28 @@ func (s *checkSuite) TestWhatIsTakenAwayIsToldAndNotAttachedAgain(c *gc.C) {
 	c.Check(told, gc.HasLen, 1)
 
 	s.becomes("contents lost")
-	s.mounted(c)
+	s.changeMounts(c)
 	s.checkStatus(c, "error", "contents lost")
 
 	s.amiss.Store(nil)
-	s.mounted(c)
+	s.changeMounts(c)
 	s.checkStatus(c, "attached", "", "fs-1 is small")
 	c.Check(s.attachments(), gc.Equals, 2)
 }
 
 func (s *checkSuite) TestItIsAttachedAgainOnRequest(c *gc.C) {
 	s.becomes("it was unmounted")
-	s.mounted(c)
+	s.changeMounts(c)
 	s.amiss.Store(nil)
 	s.retries.Deliver(c, []string{s.a})
 	s.retries.Deliver(c, []string{s.b})
-	s.looked(c)
+	s.awaitLooks(c)
 	c.Check(s.attachments(), gc.Equals, 4)
 	s.checkStatus(c, "attached", "", "fs-1 is small")
 
 	// What is as it was attached is not attached again.
 	s.retries.Deliver(c, []string{s.a})
-	s.looked(c)
+	s.awaitLooks(c)
 	c.Check(s.attachments(), gc.Equals, 4)
 }
 
@@ -132,12 +132,12 @@ func (s *checkSuite) TestItIsAttachedAgainOnRequest(c *gc.C) {
 func (s *checkSuite) TestItIsLookedAtOnRequest(c *gc.C) {
 	s.becomes("it was unmounted")
 	s.retries.Deliver(c, []string{s.a})
-	s.looked(c)
+	s.awaitLooks(c)
 	c.Check(s.attachments(), gc.Equals, 3)
 	c.Check(s.state.Status(s.a).Status, gc.Equals, "attached")
 
 	// That was one request: what becomes of it then is told, and no more.
-	s.mounted(c)
+	s.changeMounts(c)
 	c.Check(s.attachments(), gc.Equals, 3)
 	s.checkStatus(c, "error", "it was unmounted")
 }
@@ -147,14 +147,14 @@ func (s *checkSuite) TestItIsLookedAtOnRequest(c *gc.C) {
 func (s *checkSuite) TestItIsLookedAtAtEachResync(c *gc.C) {
 	s.becomes("it is read-only")
 	s.fed.EnvironConfig.Deliver(c, struct{}{})
-	s.looked(c)
+	s.awaitLooks(c)
 	s.checkStatus(c, "attached", "", "fs-1 is small")
 	s.advance(c, time.Hour)
-	s.looked(c)
+	s.awaitLooks(c)
 	s.checkStatus(c, "error", "it is read-only")
 	s.fed.EnvironConfig.Deliver(c, struct{}{})
 	s.advance(c, time.Hour)
-	s.looked(c)
+	s.awaitLooks(c)
 	s.checkStatus(c, "error", "it is read-only")
 	c.Check(s.attachments(), gc.Equals, 2)
 }
@@ -166,15 +166,15 @@ func (s *checkSuite) TestLooksAreAsRareAsTheyAreLong(c *gc.C) {
 		return nil
 	})
 	looks := func() int { return s.Count("CheckFilesystems") }
-	s.mounted(c)
+	s.changeMounts(c)
 	c.Check(looks(), gc.Equals, 1)
-	s.mounted(c)
-	s.mounted(c)
+	s.changeMounts(c)
+	s.changeMounts(c)
 	s.advance(c, 50*time.Second-1)
-	s.looked(c)
+	s.awaitLooks(c)
 	c.Check(looks(), gc.Equals, 1)
 	s.advance(c, 1)
-	s.looked(c)
+	s.awaitLooks(c)
 	c.Check(looks(), gc.Equals, 2)
 }
 
@@ -183,17 +183,17 @@ func (s *checkSuite) TestVolumesAreLookedAtAtEachResync(c *gc.C) {
 	v, a := s.addVolumeOn("machine-0", "3", "dynamic")
 	s.volumesChanged(c, "3")
 	s.volumeAttachmentsChanged(c, "machine-0", "3")
-	s.looked(c)
+	s.awaitLooks(c)
 	s.source.Options.CheckVolume = func(string) error { return storage.Permanent(errors.New("its loop device was detached")) }
-	s.mounted(c)
+	s.changeMounts(c)
 	c.Check(s.state.Status(v).Status, gc.Equals, "attached")
 	s.advance(c, time.Hour)
-	s.looked(c)
+	s.awaitLooks(c)
 	c.Check(s.state.Status(v).Status, gc.Equals, "error")
 	c.Check(s.state.Status(v).Info, gc.Equals, "its loop device was detached")
 	before := len(s.About(v+" "+a.MachineTag, "AttachVolumes"))
 	s.retries.Deliver(c, []string{v})
-	s.looked(c)
+	s.awaitLooks(c)
 	c.Check(s.About(v+" "+a.MachineTag, "AttachVolumes"), gc.HasLen, before+1)
 	c.Check(s.state.Status(v).Status, gc.Equals, "attached")
 }
@@ -203,22 +203,22 @@ func (s *checkSuite) TestLookThatFailsIsTriedAgain(c *gc.C) {
 	s.becomes("it was unmounted")
 	s.source.FailItem("CheckFilesystems", "filesystem-1", errors.New("no memory"))
 	s.managed.FailCall("CheckFilesystems", errors.New("no memory"))
-	s.mounted(c)
+	s.changeMounts(c)
 	s.checkStatus(c, "attached", "", "fs-1 is small")
 	s.advance(c, backoff[0])
-	s.looked(c)
+	s.awaitLooks(c)
 	s.checkStatus(c, "error", "it was unmounted")
 }
 
 func (s *checkSuite) TestWhatIsAmissIsDetached(c *gc.C) {
 	s.becomes("it was unmounted")
-	s.mounted(c)
+	s.changeMounts(c)
 	s.setLife(s.onB, life.Dying)
 	s.filesystemAttachmentsChanged(c, "machine-0", "1")
 	s.Next(c, "DetachFilesystems")
-	s.looked(c)
+	s.awaitLooks(c)
 	c.Check(string(s.state.Status(s.b).Status), gc.Equals, "detached")
-	s.mounted(c)
+	s.changeMounts(c)
 	c.Check(string(s.state.Status(s.b).Status), gc.Equals, "detached")
 }
 
@@ -238,7 +238,7 @@ func (s *checkSuite) TestLookingAndDetachingDoNotMeet(c *gc.C) {
 	c.Check(s.Count("DetachFilesystems"), gc.Equals, 0)
 	close(leave)
 	s.Next(c, "DetachFilesystems")
-	s.looked(c)
+	s.awaitLooks(c)
 	c.Check(string(s.state.Status(s.b).Status), gc.Equals, "detached")
 }
 

@@ -25,7 +25,7 @@ type answer struct {
 func clerk(shelter *shelter, jobs <-chan job, answers chan<- answer) {
 	doing := func() string { return "reading or recording" }
 	for {
-		err := shelter.apart(theState, doing, func() {
+		err := shelter.runInGoroutine(theState, doing, func() {
 			for job := range jobs {
 				delay.At(delay.ClerkJob)
 				reply, err := job()
@@ -40,13 +40,13 @@ func clerk(shelter *shelter, jobs <-chan job, answers chan<- answer) {
 	}
 }
 
-// call makes one bulk call of an accessor. Nothing is called for no arguments.
-func call[A, R any](shelter *shelter, doing string, accessor func([]A) ([]R, error), args []A) ([]R, error) {
+// callAccessor makes one bulk call of an accessor. Without arguments it calls nothing.
+func callAccessor[A, R any](shelter *shelter, doing string, accessor func([]A) ([]R, error), args []A) ([]R, error) {
 	if len(args) == 0 {
 		return nil, nil
 	}
 	var results []R
-	err := shelter.ask(theState, func() string { return doing }, func() (err error) {
+	err := shelter.runError(theState, func() string { return doing }, func() (err error) {
 		results, err = accessor(args)
 		return err
 	})
@@ -59,10 +59,10 @@ func call[A, R any](shelter *shelter, doing string, accessor func([]A) ([]R, err
 	return results, nil
 }
 
-// tell makes one bulk call of an accessor that writes, and returns an error for
+// callWriter makes one bulk call of an accessor that writes, and returns an error for
 // each argument.
-func tell[A any](shelter *shelter, doing string, accessor func([]A) ([]params.ErrorResult, error), args []A) ([]error, error) {
-	results, err := call(shelter, doing, func(args []A) ([]params.ErrorResult, error) {
+func callWriter[A any](shelter *shelter, doing string, accessor func([]A) ([]params.ErrorResult, error), args []A) ([]error, error) {
+	results, err := callAccessor(shelter, doing, func(args []A) ([]params.ErrorResult, error) {
 		results, err := accessor(args)
 		if results == nil {
 			results = make([]params.ErrorResult, len(args))
@@ -82,7 +82,7 @@ func wireError(err *params.Error) error {
 	if err == nil {
 		return nil
 	}
-	return heard(params.TranslateWellKnownError(err))
+	return sanitizeError(params.TranslateWellKnownError(err))
 }
 
 // attachmentIds returns how the accessors name attachments.

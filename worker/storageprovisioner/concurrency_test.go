@@ -41,10 +41,10 @@ type plainSource struct{ storage.VolumeSource }
 // plainFilesystems is a filesystem source without optional capabilities.
 type plainFilesystems struct{ storage.FilesystemSource }
 
-// takes is the capability to take so many calls at once.
-type takes int
+// maxCalls is the capability to take so many calls at once.
+type maxCalls int
 
-func (t takes) MaxConcurrentCalls() int { return int(t) }
+func (t maxCalls) MaxConcurrentCalls() int { return int(t) }
 
 // replace has a provider take the place of "dynamic".
 func (s *concurrencySuite) replace(p storage.Provider) {
@@ -93,15 +93,15 @@ func (s *concurrencySuite) TestSourceGetsOneCallAtATime(c *gc.C) {
 func (s *concurrencySuite) TestConcurrentSourceGetsUpToItsNumber(c *gc.C) {
 	type concurrentSource struct {
 		plainSource
-		takes
+		maxCalls
 	}
 	type concurrentProvider struct {
 		plainProvider
-		takes
+		maxCalls
 	}
 	for i, test := range []struct {
 		about            string
-		source, provider takes
+		source, provider maxCalls
 		want             int
 	}{
 		{"the source says so", 3, 0, 3},

@@ -182,7 +182,7 @@ func (c Config) Validate() error {
 	if err := c.TimeLimits.validate(); err != nil {
 		return errors.Trace(err)
 	}
-	if !isPart(c.ResyncJitter) {
+	if !isFraction(c.ResyncJitter) {
 		return errors.NotValidf("ResyncJitter %v outside 0 to 1", c.ResyncJitter)
 	}
 	return errors.Trace(c.Retry.withDefaults().validate())
@@ -196,7 +196,7 @@ func (p RetryPolicy) validate() error {
 		return errors.NotValidf("Retry.Max %v below Retry.Min %v", p.Max, p.Min)
 	case !(p.Factor >= 1):
 		return errors.NotValidf("Retry.Factor %v below 1", p.Factor)
-	case !isPart(p.Jitter):
+	case !isFraction(p.Jitter):
 		return errors.NotValidf("Retry.Jitter %v outside 0 to 1", p.Jitter)
 	case p.CreateThreshold < 0:
 		return errors.NotValidf("negative Retry.CreateThreshold %d", p.CreateThreshold)
@@ -206,7 +206,7 @@ func (p RetryPolicy) validate() error {
 	return nil
 }
 
-func isPart(x float64) bool { return x >= 0 && x <= 1 }
+func isFraction(x float64) bool { return x >= 0 && x <= 1 }
 
 // nextResync returns how long it is until the next resync.
 func (c Config) nextResync() time.Duration {
@@ -277,7 +277,7 @@ type setup struct {
 func newSetup(c Config) setup {
 	c = c.withDefaults()
 	shelter := newShelter(c.Logger)
-	c.Logger = lines{c.Logger}
+	c.Logger = lineLogger{c.Logger}
 	return setup{c, shelter, &pools{}}
 }
 

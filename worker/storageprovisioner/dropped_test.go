@@ -16,8 +16,8 @@ type droppedSuite struct{ baseSuite }
 
 var _ = gc.Suite(&droppedSuite{})
 
-// drop takes volume 0 and its attachment to machine 0 out of the state.
-func (s *droppedSuite) drop() {
+// removeVolume takes volume 0 and its attachment to machine 0 out of the state.
+func (s *droppedSuite) removeVolume() {
 	s.state.Forget("volume-0")
 }
 
@@ -44,7 +44,7 @@ func (s *droppedSuite) TestVolumeDroppedWhileItIsMadeAndAttachedIsDetachedAndDes
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.changed(c)
 	creating.Entered(c)
-	s.drop()
+	s.removeVolume()
 	s.changed(c)
 	creating.Open()
 	s.AwaitCall(c, "DestroyVolumes", "volume-0")
@@ -63,7 +63,7 @@ func (s *droppedSuite) TestVolumeWantedAnewWhileItsFormerSelfIsDestroyedIsMade(c
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.changed(c)
 	creating.Entered(c)
-	s.drop()
+	s.removeVolume()
 	s.changed(c)
 	creating.Open()
 	destroying.Entered(c)

@@ -51,7 +51,7 @@ func (s *endsSuite) TestNothingIsBegunAfterTheKill(c *gc.C) {
 	s.addVolumeOn("machine-0", "1", "dynamic")
 	s.volumesChanged(c, "0", "1")
 	c.Check(s.waited(c), jc.ErrorIsNil)
-	c.Check(witness.about("volume-1"), gc.HasLen, 0)
+	c.Check(witness.recorded("volume-1"), gc.HasLen, 0)
 	// What has been made is recorded all the same.
 	c.Check(s.deeds(), jc.DeepEquals, []string{"CreateVolumes", "SetStatus", "SetVolumeInfo"})
 }
@@ -118,14 +118,14 @@ func (s *endsSuite) TestNoMoreIsWatchedWhenOneThingCannotBe(c *gc.C) {
 	}
 }
 
-// watching is what all watchers are.
-type watching[T any] interface {
+// changeWatcher is what all watchers are.
+type changeWatcher[T any] interface {
 	worker.Worker
 	Changes() <-chan T
 }
 
 // livingOn is a watcher that has closed its channel and lives until it is killed.
-type livingOn[T any] struct{ watching[T] }
+type livingOn[T any] struct{ changeWatcher[T] }
 
 func (livingOn[T]) Changes() <-chan T {
 	changes := make(chan T)
@@ -134,7 +134,7 @@ func (livingOn[T]) Changes() <-chan T {
 }
 
 // closed returns the watcher, or, if it is the one of that name, one that lives on.
-func closed[W watching[T], T any](w W, err error, is bool, odd func(watching[T]) W) (W, error) {
+func closed[W changeWatcher[T], T any](w W, err error, is bool, odd func(changeWatcher[T]) W) (W, error) {
 	if err == nil && is {
 		return odd(w), nil
 	}
@@ -154,15 +154,15 @@ type withClosed struct {
 }
 
 func (a withClosed) notify(w watcher.NotifyWatcher, err error, accessor string) (watcher.NotifyWatcher, error) {
-	return closed(w, err, a.accessor == accessor, func(w watching[struct{}]) watcher.NotifyWatcher { return livingOn[struct{}]{w} })
+	return closed(w, err, a.accessor == accessor, func(w changeWatcher[struct{}]) watcher.NotifyWatcher { return livingOn[struct{}]{w} })
 }
 
 func (a withClosed) strings(w watcher.StringsWatcher, err error, accessor string) (watcher.StringsWatcher, error) {
-	return closed(w, err, a.accessor == accessor, func(w watching[[]string]) watcher.StringsWatcher { return livingOn[[]string]{w} })
+	return closed(w, err, a.accessor == accessor, func(w changeWatcher[[]string]) watcher.StringsWatcher { return livingOn[[]string]{w} })
 }
 
 func (a withClosed) ids(w watcher.MachineStorageIdsWatcher, err error, accessor string) (watcher.MachineStorageIdsWatcher, error) {
-	return closed(w, err, a.accessor == accessor, func(w watching[[]params.MachineStorageId]) watcher.MachineStorageIdsWatcher {
+	return closed(w, err, a.accessor == accessor, func(w changeWatcher[[]params.MachineStorageId]) watcher.MachineStorageIdsWatcher {
 		return livingOn[[]params.MachineStorageId]{w}
 	})
 }
@@ -236,13 +236,13 @@ func (s *endsSuite) TestWatcherThatClosesItsChannelAndLivesOnEndsTheWorker(c *gc
 	}
 }
 
-// slow is a watcher that takes its time to end.
-type slow struct {
+// slowWatcher is a watcher that takes its time to end.
+type slowWatcher struct {
 	watcher.NotifyWatcher
 	end <-chan struct{}
 }
 
-func (s slow) Wait() error {
+func (s slowWatcher) Wait() error {
 	<-s.end
 	return s.NotifyWatcher.Wait()
 }
@@ -260,7 +260,7 @@ func (a withSlow) WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error) 
 	if err != nil || a.machines {
 		return w, err
 	}
-	return slow{w, a.end}, nil
+	return slowWatcher{w, a.end}, nil
 }
 
 func (a withSlow) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
@@ -268,11 +268,11 @@ func (a withSlow) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher,
 	if err != nil || !a.machines {
 		return w, err
 	}
-	return slow{w, a.end}, nil
+	return slowWatcher{w, a.end}, nil
 }
 
-// pretending returns the configuration of a worker whose provider makes nothing real.
-func pretending(t *testing.T, scope names.MachineTag) storageprovisioner.Config {
+// fakeProviderConfig returns the configuration of a worker whose provider makes nothing real.
+func fakeProviderConfig(t *testing.T, scope names.MachineTag) storageprovisioner.Config {
 	return storageprovisioner.Config{
 		Scope:      scope,
 		StorageDir: t.TempDir(),
@@ -314,7 +314,7 @@ func TestWorkerEndsNoSoonerThanItsWatchers(t *testing.T) {
 				}
 				end := make(chan struct{})
 				scope := names.NewMachineTag("0")
-				config := pretending(t, scope)
+				config := fakeProviderConfig(t, scope)
 				w, err := storageprovisioner.New(config.WithAccessors(withSlow{
 					state.For(names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d")), test.machines, end,
 				}))
@@ -352,7 +352,7 @@ type withClosedMachines struct {
 
 func (a withClosedMachines) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
 	w, err := a.Accessors.WatchMachine(machine)
-	return slow{livingOn[struct{}]{w}, a.end}, err
+	return slowWatcher{livingOn[struct{}]{w}, a.end}, err
 }
 
 // 4, 8: until the watcher has ended, its machine is not asked about again and again.
@@ -366,7 +366,7 @@ func TestClosedWatcherOfAMachineIsWaitedForInPeace(t *testing.T) {
 		state.FailCall("InstanceIds", nil, nil, errors.New("asked again and again"))
 		end := make(chan struct{})
 		scope := names.NewMachineTag("0")
-		config := pretending(t, scope)
+		config := fakeProviderConfig(t, scope)
 		w, err := storageprovisioner.New(config.WithAccessors(withClosedMachines{
 			state.For(names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d")), end,
 		}))

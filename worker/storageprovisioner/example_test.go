@@ -33,7 +33,7 @@ func Example() {
 		Clock:       clock.WallClock,
 		Registry: func(*config.Config) (storage.ProviderRegistry, error) {
 			return storage.StaticProviderRegistry{
-				Providers: map[storage.ProviderType]storage.Provider{"pretend": pretender{}},
+				Providers: map[storage.ProviderType]storage.Provider{"pretend": fakeProvider{}},
 			}, nil
 		},
 	})
@@ -61,11 +61,11 @@ type inventory struct {
 }
 
 func (i *inventory) WatchVolumes() (watcher.StringsWatcher, error) {
-	return unchanging([]string{"0"}), nil
+	return newStaticWatcher([]string{"0"}), nil
 }
 
 func (i *inventory) WatchVolumeAttachments() (watcher.MachineStorageIdsWatcher, error) {
-	return unchanging([]params.MachineStorageId{{MachineTag: "machine-0", AttachmentTag: "volume-0"}}), nil
+	return newStaticWatcher([]params.MachineStorageId{{MachineTag: "machine-0", AttachmentTag: "volume-0"}}), nil
 }
 
 func (i *inventory) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, error) {
@@ -144,11 +144,11 @@ func (i *inventory) InstanceIds(machines []names.MachineTag) ([]params.StringRes
 }
 
 func (i *inventory) WatchMachine(names.MachineTag) (watcher.NotifyWatcher, error) {
-	return unchanging(struct{}{}), nil
+	return newStaticWatcher(struct{}{}), nil
 }
 
 func (i *inventory) WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error) {
-	return unchanging(struct{}{}), nil
+	return newStaticWatcher(struct{}{}), nil
 }
 
 func (i *inventory) EnvironConfig() (*config.Config, error) {
@@ -161,7 +161,7 @@ func (i *inventory) EnvironConfig() (*config.Config, error) {
 // or only of what is to be taken away.
 
 func (i *inventory) WatchBlockDevices(names.MachineTag) (watcher.NotifyWatcher, error) {
-	return unchanging(struct{}{}), nil
+	return newStaticWatcher(struct{}{}), nil
 }
 func (i *inventory) VolumeBlockDevices([]params.MachineStorageId) ([]params.BlockDeviceResult, error) {
 	return nil, nil
@@ -171,10 +171,10 @@ func (i *inventory) RemoveAttachments([]params.MachineStorageId) ([]params.Error
 	return nil, nil
 }
 func (i *inventory) WatchFilesystems() (watcher.StringsWatcher, error) {
-	return unchanging([]string(nil)), nil
+	return newStaticWatcher([]string(nil)), nil
 }
 func (i *inventory) WatchFilesystemAttachments() (watcher.MachineStorageIdsWatcher, error) {
-	return unchanging([]params.MachineStorageId(nil)), nil
+	return newStaticWatcher([]params.MachineStorageId(nil)), nil
 }
 func (i *inventory) Filesystems([]names.FilesystemTag) ([]params.FilesystemResult, error) {
 	return nil, nil
@@ -206,14 +206,14 @@ func each[A, R any](args []A, result func(A) R) []R {
 	return results
 }
 
-// still is a watcher of what never changes: it sends the full set, and no more.
-type still[T any] struct {
+// staticWatcher is a watcher of what never changes: it sends the full set, and no more.
+type staticWatcher[T any] struct {
 	tomb    tomb.Tomb
 	changes chan T
 }
 
-func unchanging[T any](full T) *still[T] {
-	w := &still[T]{changes: make(chan T, 1)}
+func newStaticWatcher[T any](full T) *staticWatcher[T] {
+	w := &staticWatcher[T]{changes: make(chan T, 1)}
 	w.changes <- full
 	w.tomb.Go(func() error {
 		<-w.tomb.Dying()
@@ -222,28 +222,30 @@ func unchanging[T any](full T) *still[T] {
 	return w
 }
 
-func (w *still[T]) Changes() <-chan T { return w.changes }
-func (w *still[T]) Kill()             { w.tomb.Kill(nil) }
-func (w *still[T]) Wait() error       { return w.tomb.Wait() }
+func (w *staticWatcher[T]) Changes() <-chan T { return w.changes }
+func (w *staticWatcher[T]) Kill()             { w.tomb.Kill(nil) }
+func (w *staticWatcher[T]) Wait() error       { return w.tomb.Wait() }
 
-// pretender is a provider, and its own volume source: each call says that what
+// fakeProvider is a provider, and its own volume source: each call says that what
 // is asked has been done.
-type pretender struct{}
+type fakeProvider struct{}
 
-func (pretender) VolumeSource(*storage.Config) (storage.VolumeSource, error) { return pretender{}, nil }
-func (pretender) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
+func (fakeProvider) VolumeSource(*storage.Config) (storage.VolumeSource, error) {
+	return fakeProvider{}, nil
+}
+func (fakeProvider) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
 	return nil, storage.Permanent(fmt.Errorf("pretended filesystems"))
 }
-func (pretender) Supports(kind storage.StorageKind) bool          { return kind == storage.StorageKindBlock }
-func (pretender) Scope() storage.Scope                            { return storage.ScopeEnviron }
-func (pretender) Dynamic() bool                                   { return true }
-func (pretender) Releasable() bool                                { return false }
-func (pretender) DefaultPools() []*storage.Config                 { return nil }
-func (pretender) ValidateConfig(*storage.Config) error            { return nil }
-func (pretender) ValidateForK8s(map[string]any) error             { return nil }
-func (pretender) ValidateVolumeParams(storage.VolumeParams) error { return nil }
+func (fakeProvider) Supports(kind storage.StorageKind) bool          { return kind == storage.StorageKindBlock }
+func (fakeProvider) Scope() storage.Scope                            { return storage.ScopeEnviron }
+func (fakeProvider) Dynamic() bool                                   { return true }
+func (fakeProvider) Releasable() bool                                { return false }
+func (fakeProvider) DefaultPools() []*storage.Config                 { return nil }
+func (fakeProvider) ValidateConfig(*storage.Config) error            { return nil }
+func (fakeProvider) ValidateForK8s(map[string]any) error             { return nil }
+func (fakeProvider) ValidateVolumeParams(storage.VolumeParams) error { return nil }
 
-func (pretender) CreateVolumes(_ envcontext.ProviderCallContext, args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+func (fakeProvider) CreateVolumes(_ envcontext.ProviderCallContext, args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
 	return each(args, func(p storage.VolumeParams) storage.CreateVolumesResult {
 		return storage.CreateVolumesResult{Volume: &storage.Volume{
 			Tag:        p.Tag,
@@ -252,7 +254,7 @@ func (pretender) CreateVolumes(_ envcontext.ProviderCallContext, args []storage.
 	}), nil
 }
 
-func (pretender) AttachVolumes(_ envcontext.ProviderCallContext, args []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
+func (fakeProvider) AttachVolumes(_ envcontext.ProviderCallContext, args []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
 	return each(args, func(p storage.VolumeAttachmentParams) storage.AttachVolumesResult {
 		return storage.AttachVolumesResult{VolumeAttachment: &storage.VolumeAttachment{
 			Volume: p.Volume, Machine: p.Machine,
@@ -261,16 +263,16 @@ func (pretender) AttachVolumes(_ envcontext.ProviderCallContext, args []storage.
 	}), nil
 }
 
-func (pretender) ListVolumes(envcontext.ProviderCallContext) ([]string, error) { return nil, nil }
-func (pretender) DescribeVolumes(_ envcontext.ProviderCallContext, ids []string) ([]storage.DescribeVolumesResult, error) {
+func (fakeProvider) ListVolumes(envcontext.ProviderCallContext) ([]string, error) { return nil, nil }
+func (fakeProvider) DescribeVolumes(_ envcontext.ProviderCallContext, ids []string) ([]storage.DescribeVolumesResult, error) {
 	return make([]storage.DescribeVolumesResult, len(ids)), nil
 }
-func (pretender) DestroyVolumes(_ envcontext.ProviderCallContext, ids []string) ([]error, error) {
+func (fakeProvider) DestroyVolumes(_ envcontext.ProviderCallContext, ids []string) ([]error, error) {
 	return make([]error, len(ids)), nil
 }
-func (pretender) ReleaseVolumes(_ envcontext.ProviderCallContext, ids []string) ([]error, error) {
+func (fakeProvider) ReleaseVolumes(_ envcontext.ProviderCallContext, ids []string) ([]error, error) {
 	return make([]error, len(ids)), nil
 }
-func (pretender) DetachVolumes(_ envcontext.ProviderCallContext, args []storage.VolumeAttachmentParams) ([]error, error) {
+func (fakeProvider) DetachVolumes(_ envcontext.ProviderCallContext, args []storage.VolumeAttachmentParams) ([]error, error) {
 	return make([]error, len(args)), nil
 }

@@ -32,8 +32,8 @@ type kindReader interface {
 	attaching([]*plan.Fact) error
 }
 
-// facts reads entities of all kinds. It runs on the clerk's goroutine.
-type facts struct {
+// factReader reads entities of all kinds. It runs on the clerk's goroutine.
+type factReader struct {
 	config  setup
 	environ *environ
 	// filesystems are the recorded filesystems that were read on the way.
@@ -43,27 +43,27 @@ type facts struct {
 	// hosts are the tags that were parsed on the way, and classes what has been found
 	// out about providers.
 	hosts   map[string]names.Tag
-	classes map[string]classified
+	classes map[string]classification
 }
 
-// classified is what the worker may do about a provider's storage, and by which sources, or
+// classification is what the worker may do about a provider's storage, and by which sources, or
 // why that is not known.
-type classified struct {
+type classification struct {
 	class  plan.Class
 	byPool bool
 	err    error
 }
 
-func newFacts(config setup, environ *environ) *facts {
-	return &facts{
-		config: config, environ: environ, hosts: make(map[string]names.Tag), classes: make(map[string]classified),
+func newFactReader(config setup, environ *environ) *factReader {
+	return &factReader{
+		config: config, environ: environ, hosts: make(map[string]names.Tag), classes: make(map[string]classification),
 	}
 }
 
-// read returns the given entities as the state has them, in the empty room given if
-// they fit there.
-func (r *facts) read(subjects []plan.Subject, room []plan.Fact) ([]plan.Fact, error) {
-	all := slices.Grow(room, len(subjects))[:len(subjects)]
+// read returns the given entities as the state has them, in the empty buffer if its
+// capacity suffices.
+func (r *factReader) read(subjects []plan.Subject, buffer []plan.Fact) ([]plan.Fact, error) {
+	all := slices.Grow(buffer, len(subjects))[:len(subjects)]
 	byKind := make(map[plan.Kind][]*plan.Fact)
 	for i, s := range subjects {
 		all[i].Subject = s
@@ -84,64 +84,64 @@ func (r *facts) read(subjects []plan.Subject, room []plan.Fact) ([]plan.Fact, er
 	return all, nil
 }
 
-func (r *facts) readStorage(kind kindReader, facts []*plan.Fact) error {
+func (r *factReader) readStorage(kind kindReader, facts []*plan.Fact) error {
 	tags := make([]names.Tag, len(facts))
 	for i, f := range facts {
 		tags[i] = f.Tag
 	}
-	results, err := call(r.config.shelter, "reading lives", r.config.Life.Life, tags)
+	results, err := callAccessor(r.config.shelter, "reading lives", r.config.Life.Life, tags)
 	if err != nil {
 		return err
 	}
 	setLives(facts, results)
-	if err := kind.infos(only(facts, present)); err != nil {
+	if err := kind.infos(selectFacts(facts, present)); err != nil {
 		return err
 	}
 	if err := r.readAttempts(facts); err != nil {
 		return err
 	}
-	if err := kind.creations(only(facts, func(f *plan.Fact) bool {
+	if err := kind.creations(selectFacts(facts, func(f *plan.Fact) bool {
 		return !f.Recorded && (f.Attempted || f.Life == plan.Alive || f.Life == plan.Dead)
 	})); err != nil {
 		return err
 	}
-	if err := kind.removals(only(facts, func(f *plan.Fact) bool {
+	if err := kind.removals(selectFacts(facts, func(f *plan.Fact) bool {
 		return f.Life == plan.Dead && f.Recorded
 	})); err != nil {
 		return err
 	}
-	if err := kind.providers(only(facts, func(f *plan.Fact) bool {
+	if err := kind.providers(selectFacts(facts, func(f *plan.Fact) bool {
 		return f.Unattributed && f.Recorded && f.Source == plan.Source{}
 	})); err != nil {
 		return err
 	}
-	return r.readOwners(only(facts, func(f *plan.Fact) bool {
+	return r.readOwners(selectFacts(facts, func(f *plan.Fact) bool {
 		return f.Recorded && f.Life == plan.Dead || grows(f)
 	}))
 }
 
-func (r *facts) readAttachments(kind kindReader, facts []*plan.Fact) error {
+func (r *factReader) readAttachments(kind kindReader, facts []*plan.Fact) error {
 	ids := attachmentIds(facts)
-	results, err := call(r.config.shelter, "reading attachment lives", r.config.Life.AttachmentLife, ids)
+	results, err := callAccessor(r.config.shelter, "reading attachment lives", r.config.Life.AttachmentLife, ids)
 	if err != nil {
 		return err
 	}
 	setLives(facts, results)
-	if err := kind.attachments(only(facts, present)); err != nil {
+	if err := kind.attachments(selectFacts(facts, present)); err != nil {
 		return err
 	}
 	if err := r.readAttempts(facts); err != nil {
 		return err
 	}
-	if err := kind.attaching(only(facts, func(f *plan.Fact) bool { return present(f) && !settled(f) })); err != nil {
+	if err := kind.attaching(selectFacts(facts, func(f *plan.Fact) bool { return present(f) && !settled(f) })); err != nil {
 		return err
 	}
-	return r.readOwners(only(facts, func(f *plan.Fact) bool { return present(f) && f.Args != nil }))
+	return r.readOwners(selectFacts(facts, func(f *plan.Fact) bool { return present(f) && f.Args != nil }))
 }
 
 // readOwners completes the facts of what may be attached, detached, removed or grown with
 // whose it is, where that is to be checked.
-func (r *facts) readOwners(facts []*plan.Fact) error {
+func (r *factReader) readOwners(facts []*plan.Fact) error {
 	accessor, ok := r.config.owners()
 	if !ok {
 		return nil
@@ -150,7 +150,7 @@ func (r *facts) readOwners(facts []*plan.Fact) error {
 	for i, f := range facts {
 		tags[i] = f.Tag
 	}
-	results, err := call(r.config.shelter, "reading owners", accessor.Owners, tags)
+	results, err := callAccessor(r.config.shelter, "reading owners", accessor.Owners, tags)
 	complete(facts, results, func(f *plan.Fact, result params.OwnerResult) error {
 		if result.Error != nil {
 			return result.Error
@@ -165,13 +165,13 @@ func (r *facts) readOwners(facts []*plan.Fact) error {
 
 // readAttempts completes the facts of what is not recorded with whether it may have been
 // made all the same.
-func (r *facts) readAttempts(facts []*plan.Fact) error {
+func (r *factReader) readAttempts(facts []*plan.Fact) error {
 	accessor, ok := r.config.attempts()
 	if !ok {
 		return nil
 	}
-	unrecorded := only(facts, func(f *plan.Fact) bool { return present(f) && !f.Recorded })
-	results, err := call(r.config.shelter, "reading attempts", accessor.Attempts, attachmentIds(unrecorded))
+	unrecorded := selectFacts(facts, func(f *plan.Fact) bool { return present(f) && !f.Recorded })
+	results, err := callAccessor(r.config.shelter, "reading attempts", accessor.Attempts, attachmentIds(unrecorded))
 	complete(unrecorded, results, func(f *plan.Fact, result params.AttemptResult) error {
 		f.Attempted = result.Attempted
 		if result.Error != nil {
@@ -182,14 +182,14 @@ func (r *facts) readAttempts(facts []*plan.Fact) error {
 	return err
 }
 
-// unmade reports whether an entity is to be removed without ever having been
+// neverProvisioned reports whether an entity is to be removed without ever having been
 // provisioned. It is asked only whose it is, and goes even if that is not known.
-func unmade(f *plan.Fact) bool {
+func neverProvisioned(f *plan.Fact) bool {
 	return !f.Recorded && !f.Attempted && (f.Life == plan.Dead || f.Life == plan.Dying)
 }
 
-// only returns the facts that could be read so far and that are wanted.
-func only(facts []*plan.Fact, wanted func(*plan.Fact) bool) []*plan.Fact {
+// selectFacts returns the facts that could be read so far and that are wanted.
+func selectFacts(facts []*plan.Fact, wanted func(*plan.Fact) bool) []*plan.Fact {
 	left := func(f *plan.Fact) bool { return f.Err != nil || !wanted(f) }
 	if !slices.ContainsFunc(facts, left) {
 		return facts
@@ -217,21 +217,21 @@ func setError(f *plan.Fact, err error) {
 		f.Life = plan.Gone
 		return
 	}
-	f.Err = heard(err)
+	f.Err = sanitizeError(err)
 }
 
 // paramsError returns the error of reading an entity's parameters, which could not be
 // read.
 func paramsError(f *plan.Fact, err *params.Error) error {
-	if unmade(f) {
+	if neverProvisioned(f) {
 		return nil
 	}
 	return err
 }
 
-// isAbout returns an error if a result names another entity than it was asked for. One
+// checkSubject returns an error if a result names another entity than it was asked for. One
 // that names none is taken to be about that.
-func isAbout(f *plan.Fact, tag, host string) error {
+func checkSubject(f *plan.Fact, tag, host string) error {
 	if tag != "" && !isTag(f, tag) {
 		return errors.Errorf("the state answered with %q", tag)
 	}
@@ -241,9 +241,9 @@ func isAbout(f *plan.Fact, tag, host string) error {
 	return nil
 }
 
-// belongs returns an error if the attachment that creation parameters have is of another
+// checkAttachmentParams returns an error if the attachment that creation parameters have is of another
 // volume or filesystem, or of another provider. What is empty is taken to be the same.
-func belongs(f *plan.Fact, tag, attachment, provider string) error {
+func checkAttachmentParams(f *plan.Fact, tag, attachment, provider string) error {
 	if tag != "" && !isTag(f, tag) {
 		return errors.Errorf("the state answered with an attachment of %q", tag)
 	}
@@ -300,8 +300,8 @@ func setRecorded(f *plan.Fact, err *params.Error) error {
 func readWanted[T any](
 	shelter *shelter, doing string, accessor func([]T) ([]params.SizeResult, error), tags func([]*plan.Fact) []T, facts []*plan.Fact,
 ) ([]*plan.Fact, error) {
-	staying := only(facts, func(f *plan.Fact) bool { return f.Life == plan.Alive })
-	results, err := call(shelter, doing, accessor, tags(staying))
+	staying := selectFacts(facts, func(f *plan.Fact) bool { return f.Life == plan.Alive })
+	results, err := callAccessor(shelter, doing, accessor, tags(staying))
 	complete(staying, results, func(f *plan.Fact, result params.SizeResult) error {
 		f.Wanted = result.Result
 		if result.Error != nil && !params.IsCodeNotProvisioned(result.Error) {
@@ -309,7 +309,7 @@ func readWanted[T any](
 		}
 		return nil
 	})
-	return only(staying, grows), err
+	return selectFacts(staying, grows), err
 }
 
 // grows reports whether the fact is that of what is wanted larger than it is.
@@ -318,7 +318,7 @@ func grows(f *plan.Fact) bool {
 }
 
 // setProvider completes a fact with who provides the entity.
-func (r *facts) setProvider(f *plan.Fact, providerType string, pool *params.Pool) error {
+func (r *factReader) setProvider(f *plan.Fact, providerType string, pool *params.Pool) error {
 	f.Source = plan.Source{Kind: f.Key.Kind.Storage(), Provider: providerType}
 	c, ok := r.classes[providerType]
 	if !ok {
@@ -328,16 +328,16 @@ func (r *facts) setProvider(f *plan.Fact, providerType string, pool *params.Pool
 	f.Class = c.class
 	if pool != nil && c.byPool {
 		f.Source.Pool = pool.Name
-		r.config.pools.learn(providerType, pool)
+		r.config.pools.set(providerType, pool)
 	}
-	if c.err != nil && !unmade(f) {
+	if c.err != nil && !neverProvisioned(f) {
 		return c.err
 	}
 	return nil
 }
 
 // setRemoval completes a fact with what it takes to remove the entity.
-func (r *facts) setRemoval(f *plan.Fact, providerType string, pool *params.Pool, id string, destroy bool) error {
+func (r *factReader) setRemoval(f *plan.Fact, providerType string, pool *params.Pool, id string, destroy bool) error {
 	f.ID = id
 	f.Release = !destroy
 	return r.setProvider(f, providerType, pool)
@@ -348,7 +348,7 @@ func (r *facts) setRemoval(f *plan.Fact, providerType string, pool *params.Pool,
 // used: the ids of instance and storage. It reports whether to go on: nothing is
 // made for or attached to a host that is no machine, but what is there is taken
 // away from any.
-func (r *facts) setAttachment(f *plan.Fact, provider, host, instance string, readOnly bool) (storage.AttachmentParams, bool, error) {
+func (r *factReader) setAttachment(f *plan.Fact, provider, host, instance string, readOnly bool) (storage.AttachmentParams, bool, error) {
 	tag, ok := r.hosts[host]
 	if !ok {
 		var err error
@@ -358,7 +358,7 @@ func (r *facts) setAttachment(f *plan.Fact, provider, host, instance string, rea
 		r.hosts[host] = tag
 	}
 	if f.Key.Kind.Attachment() {
-		if err := isAbout(f, "", host); err != nil {
+		if err := checkSubject(f, "", host); err != nil {
 			return storage.AttachmentParams{}, false, err
 		}
 	}

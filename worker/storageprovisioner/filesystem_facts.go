@@ -13,7 +13,7 @@ import (
 
 // filesystemReader reads filesystems and filesystem attachments.
 type filesystemReader struct {
-	*facts
+	*factReader
 }
 
 func filesystemTags(facts []*plan.Fact) []names.FilesystemTag {
@@ -85,12 +85,12 @@ func (r filesystemReader) growths(facts []*plan.Fact, results []params.Filesyste
 func (r filesystemReader) recorded(
 	facts []*plan.Fact, each func(*plan.Fact, params.Filesystem) error,
 ) ([]params.FilesystemResult, error) {
-	results, err := call(r.config.shelter, "reading filesystems", r.config.Filesystems.Filesystems, filesystemTags(facts))
+	results, err := callAccessor(r.config.shelter, "reading filesystems", r.config.Filesystems.Filesystems, filesystemTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemResult) error {
 		if err := setRecorded(f, result.Error); !f.Recorded {
 			return err
 		}
-		if err := isAbout(f, result.Result.FilesystemTag, ""); err != nil {
+		if err := checkSubject(f, result.Result.FilesystemTag, ""); err != nil {
 			return err
 		}
 		return each(f, result.Result)
@@ -109,12 +109,12 @@ func (r filesystemReader) setBacking(f *plan.Fact, volumeTag string) (names.Volu
 }
 
 func (r filesystemReader) params(facts []*plan.Fact, each func(*plan.Fact, params.FilesystemParams) error) error {
-	results, err := call(r.config.shelter, "reading filesystem parameters", r.config.Filesystems.FilesystemParams, filesystemTags(facts))
+	results, err := callAccessor(r.config.shelter, "reading filesystem parameters", r.config.Filesystems.FilesystemParams, filesystemTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemParamsResult) error {
 		if result.Error != nil {
 			return paramsError(f, result.Error)
 		}
-		if err := isAbout(f, result.Result.FilesystemTag, ""); err != nil {
+		if err := checkSubject(f, result.Result.FilesystemTag, ""); err != nil {
 			return err
 		}
 		if err := r.setProvider(f, result.Result.Provider, result.Result.Pool); err != nil {
@@ -143,7 +143,7 @@ func (r filesystemReader) creations(facts []*plan.Fact) error {
 			ResourceTags: p.Tags,
 		}
 		if p.Attachment != nil {
-			if err := belongs(f, p.Attachment.FilesystemTag, p.Attachment.Provider, p.Provider); err != nil {
+			if err := checkAttachmentParams(f, p.Attachment.FilesystemTag, p.Attachment.Provider, p.Provider); err != nil {
 				return err
 			}
 			attachment, ok, err := r.setAttachment(f, p.Provider, p.Attachment.MachineTag, p.Attachment.InstanceId, p.Attachment.ReadOnly)
@@ -170,7 +170,7 @@ func (r filesystemReader) removals(facts []*plan.Fact) error {
 	if !ok {
 		return r.providers(facts)
 	}
-	results, err := call(r.config.shelter, "reading filesystem removal parameters", accessor.RemoveFilesystemParams, filesystemTags(facts))
+	results, err := callAccessor(r.config.shelter, "reading filesystem removal parameters", accessor.RemoveFilesystemParams, filesystemTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.RemoveFilesystemParamsResult) error {
 		if result.Error != nil {
 			return result.Error
@@ -181,7 +181,7 @@ func (r filesystemReader) removals(facts []*plan.Fact) error {
 }
 
 func (r filesystemReader) attachments(facts []*plan.Fact) error {
-	results, err := call(r.config.shelter, "reading filesystem attachments",
+	results, err := callAccessor(r.config.shelter, "reading filesystem attachments",
 		r.config.Filesystems.FilesystemAttachments, attachmentIds(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemAttachmentResult) error {
 		if err := setRecorded(f, result.Error); !f.Recorded {
@@ -190,7 +190,7 @@ func (r filesystemReader) attachments(facts []*plan.Fact) error {
 		if !settled(f) {
 			f.Args = recordedPath(result.Result.Info.MountPoint)
 		}
-		return isAbout(f, result.Result.FilesystemTag, result.Result.MachineTag)
+		return checkSubject(f, result.Result.FilesystemTag, result.Result.MachineTag)
 	})
 	return err
 }
@@ -216,7 +216,7 @@ func (r filesystemReader) mountPoint(f *plan.Fact, wanted string) string {
 }
 
 func (r filesystemReader) attaching(facts []*plan.Fact) error {
-	results, err := call(r.config.shelter, "reading filesystem attachment parameters",
+	results, err := callAccessor(r.config.shelter, "reading filesystem attachment parameters",
 		r.config.Filesystems.FilesystemAttachmentParams, attachmentIds(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemAttachmentParamsResult) error {
 		if result.Error != nil {
@@ -225,7 +225,7 @@ func (r filesystemReader) attaching(facts []*plan.Fact) error {
 		p := result.Result
 		path := r.mountPoint(f, p.MountPoint)
 		f.Args = nil
-		if err := isAbout(f, p.FilesystemTag, ""); err != nil {
+		if err := checkSubject(f, p.FilesystemTag, ""); err != nil {
 			return err
 		}
 		if err := r.setProvider(f, p.Provider, p.Pool); err != nil {
@@ -242,7 +242,7 @@ func (r filesystemReader) attaching(facts []*plan.Fact) error {
 	if err != nil {
 		return err
 	}
-	return r.readBackings(only(facts, func(f *plan.Fact) bool {
+	return r.readBackings(selectFacts(facts, func(f *plan.Fact) bool {
 		return f.Life == plan.Dying || f.Life == plan.Dead
 	}))
 }
@@ -262,7 +262,7 @@ func (r filesystemReader) readBackings(attachments []*plan.Fact) error {
 	if err != nil {
 		return err
 	}
-	err = r.params(only(filesystems, func(f *plan.Fact) bool {
+	err = r.params(selectFacts(filesystems, func(f *plan.Fact) bool {
 		return present(f) && !f.Recorded
 	}), func(f *plan.Fact, wire params.FilesystemParams) error {
 		_, err := r.setBacking(f, wire.VolumeTag)

@@ -17,19 +17,19 @@ type filesystemOps struct {
 	backing *backing
 }
 
-func (o filesystemOps) create(call calling, items []plan.Item) []plan.Result {
+func (o filesystemOps) create(call providerCall, items []plan.Item) []plan.Result {
 	return create(call, items, arguments(items, filesystemParams), o.qualifiers, storage.FilesystemQualifier.ShouldCreateFilesystem,
 		o.source.ValidateFilesystemParams,
 		func(args []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
-			defer o.endRequests(args)
+			defer o.endFormatRequests(args)
 			return o.source.CreateFilesystems(call.ctx, args)
 		},
 		func(p storage.FilesystemParams, r storage.CreateFilesystemsResult) plan.Result {
 			if r.Error != nil || r.Filesystem == nil {
-				return plan.Result{Err: missing(r.Error, "filesystem")}
+				return plan.Result{Err: errorOrMissing(r.Error, "filesystem")}
 			}
 			if err := checkCreated(p.Tag, r.Filesystem.Tag, r.Filesystem.FilesystemId); err != nil {
-				return doubtful(err)
+				return unknownResult(err)
 			}
 			return plan.Result{
 				ID: r.Filesystem.FilesystemId,
@@ -41,28 +41,29 @@ func (o filesystemOps) create(call calling, items []plan.Item) []plan.Result {
 		})
 }
 
-// endRequests has what users have asked to be formatted be so by this call alone.
-func (o filesystemOps) endRequests(args []storage.FilesystemParams) {
+// endFormatRequests makes what users have asked to be formatted be formatted by this call
+// alone.
+func (o filesystemOps) endFormatRequests(args []storage.FilesystemParams) {
 	if o.backing == nil {
 		return
 	}
 	for _, p := range args {
-		o.backing.endRequest(p.Volume.Id())
+		o.backing.endFormatRequest(p.Volume.Id())
 	}
 }
 
-func (o filesystemOps) attach(call calling, items []plan.Item) []plan.Result {
-	return bulk(call, items, arguments(items, filesystemAttachmentParams),
+func (o filesystemOps) attach(call providerCall, items []plan.Item) []plan.Result {
+	return callSource(call, items, arguments(items, filesystemAttachmentParams),
 		func(args []storage.FilesystemAttachmentParams) ([]storage.AttachFilesystemsResult, error) {
 			return o.source.AttachFilesystems(call.ctx, args)
 		},
 		func(p storage.FilesystemAttachmentParams, r storage.AttachFilesystemsResult) plan.Result {
 			if r.Error != nil || r.FilesystemAttachment == nil {
-				return plan.Result{Err: missing(r.Error, "filesystem attachment")}
+				return plan.Result{Err: errorOrMissing(r.Error, "filesystem attachment")}
 			}
 			a := r.FilesystemAttachment
 			if err := checkAttached(p.Filesystem, a.Filesystem, p.Machine, a.Machine); err != nil {
-				return doubtful(err)
+				return unknownResult(err)
 			}
 			result := plan.Result{Info: storage.FilesystemAttachment{
 				Filesystem: p.Filesystem, Machine: p.Machine,
@@ -75,24 +76,24 @@ func (o filesystemOps) attach(call calling, items []plan.Item) []plan.Result {
 		})
 }
 
-func (o filesystemOps) detach(call calling, items []plan.Item) []plan.Result {
-	return bulk(call, items, arguments(items, filesystemAttachmentParams), func(args []storage.FilesystemAttachmentParams) ([]error, error) {
+func (o filesystemOps) detach(call providerCall, items []plan.Item) []plan.Result {
+	return callSource(call, items, arguments(items, filesystemAttachmentParams), func(args []storage.FilesystemAttachmentParams) ([]error, error) {
 		return o.source.DetachFilesystems(call.ctx, args)
-	}, onlyError)
+	}, errorResult)
 }
 
-func (o filesystemOps) check(call calling, items []plan.Item) []plan.Result {
+func (o filesystemOps) check(call providerCall, items []plan.Item) []plan.Result {
 	checker, _ := o.source.(storage.FilesystemChecker)
 	return check(call, items, checker != nil, func(ids []string) ([]error, error) { return checker.CheckFilesystems(call.ctx, ids) })
 }
 
-func (o filesystemOps) destroy(call calling, items []plan.Item) []plan.Result {
-	return takeAway(call, items, o.guards, storage.FilesystemDeletionGuard.ShouldDestroyFilesystem,
+func (o filesystemOps) destroy(call providerCall, items []plan.Item) []plan.Result {
+	return destroyOrRelease(call, items, o.guards, storage.FilesystemDeletionGuard.ShouldDestroyFilesystem,
 		func(ids []string) ([]error, error) { return o.source.DestroyFilesystems(call.ctx, ids) },
 		func(ids []string) ([]error, error) { return o.source.ReleaseFilesystems(call.ctx, ids) })
 }
 
-func (o filesystemOps) owners(call calling) ([]storage.OwnedObject, bool, error) {
+func (o filesystemOps) owners(call providerCall) ([]storage.OwnedObject, bool, error) {
 	lister, ok := o.source.(storage.FilesystemOwnerLister)
 	if !ok {
 		return nil, false, nil
@@ -101,12 +102,12 @@ func (o filesystemOps) owners(call calling) ([]storage.OwnedObject, bool, error)
 	return objects, true, err
 }
 
-func (o filesystemOps) resize(call calling, items []plan.Item) []plan.Result {
+func (o filesystemOps) resize(call providerCall, items []plan.Item) []plan.Result {
 	resizer, ok := o.source.(storage.FilesystemResizer)
 	if !ok {
 		return failAll(items, cannotGrow("filesystems"))
 	}
-	return bulk(call, items, arguments(items, func(item plan.Item) filesystemGrowth { return item.Args.(filesystemGrowth) }),
+	return callSource(call, items, arguments(items, func(item plan.Item) filesystemGrowth { return item.Args.(filesystemGrowth) }),
 		func(growths []filesystemGrowth) ([]storage.ResizeFilesystemsResult, error) {
 			args := make([]storage.FilesystemResizeParams, len(growths))
 			for i, g := range growths {
@@ -116,10 +117,10 @@ func (o filesystemOps) resize(call calling, items []plan.Item) []plan.Result {
 		},
 		func(g filesystemGrowth, r storage.ResizeFilesystemsResult) plan.Result {
 			if r.Error != nil || r.FilesystemInfo == nil {
-				return plan.Result{Err: missing(r.Error, "filesystem")}
+				return plan.Result{Err: errorOrMissing(r.Error, "filesystem")}
 			}
 			g.recorded.Size = r.FilesystemInfo.Size
-			return grown(g.recorded, r.FilesystemInfo.Size, g.Size)
+			return growResult(g.recorded, r.FilesystemInfo.Size, g.Size)
 		})
 }
 

@@ -11,9 +11,9 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
-// longestID is how long an id or a tag may be, in bytes. To find out whether a longer one
+// maxIDLength is how long an id or a tag may be, in bytes. To find out whether a longer one
 // is valid takes time, and nobody has one.
-const longestID = 300
+const maxIDLength = 300
 
 // attachmentKey returns the key of an attachment, which a watcher calls so.
 func (l *loop) attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.Key, error) {
@@ -31,8 +31,8 @@ func (l *loop) attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.K
 
 // checkLength returns an error for a tag that is too long to be valid.
 func checkLength(tag string) error {
-	if len(tag) > longestID {
-		return errors.Errorf("%q is not a valid tag", cutAt(tag, longestID))
+	if len(tag) > maxIDLength {
+		return errors.Errorf("%q is not a valid tag", truncateTo(tag, maxIDLength))
 	}
 	return nil
 }

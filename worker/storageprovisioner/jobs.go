@@ -62,35 +62,35 @@ func (s *set[T]) add(values ...T) {
 
 // watchEnviron starts what is watched from the beginning.
 func (l *loop) watchEnviron() (reply, error) {
-	started := newStarting(l.config.shelter)
-	environ := start(started, "environment config", l.config.Environ.WatchForEnvironConfigChanges)
+	group := newWatcherGroup(l.config.shelter)
+	environ := startWatcher(group, "environment config", l.config.Environ.WatchForEnvironConfigChanges)
 	var devices <-chan struct{}
 	var planned <-chan []params.MachineStorageId
 	var formats <-chan []string
 	var mounts <-chan struct{}
 	if machine, ok := l.config.machine(); ok {
-		devices = start(started, "block devices", func() (watcher.NotifyWatcher, error) {
+		devices = startWatcher(group, "block devices", func() (watcher.NotifyWatcher, error) {
 			return l.config.Volumes.WatchBlockDevices(machine)
 		})
 		if l.config.Mounts != nil {
-			mounts = start(started, "mounts", l.config.Mounts)
+			mounts = startWatcher(group, "mounts", l.config.Mounts)
 		}
 		if accessor, ok := l.config.formats(); ok {
-			formats = start(started, "formats", accessor.WatchFormats)
+			formats = startWatcher(group, "formats", accessor.WatchFormats)
 		}
 		if accessor, ok := l.config.plans(); ok {
-			planned = start(started, "attachment plans", accessor.WatchVolumeAttachmentPlans)
+			planned = startWatcher(group, "attachment plans", accessor.WatchVolumeAttachmentPlans)
 		}
 	}
 	var retries <-chan []string
 	if accessor, ok := l.config.retries(); ok {
-		retries = start(started, "retries", accessor.WatchRetries)
+		retries = startWatcher(group, "retries", accessor.WatchRetries)
 	}
-	if err := started.result(); err != nil {
+	if err := group.result(); err != nil {
 		return nil, err
 	}
 	return func() {
-		l.own(started)
+		l.own(group)
 		l.watches.environ = environ
 		l.watches.retries = retries
 		l.watches.formats = formats
@@ -123,17 +123,17 @@ func (l *loop) readEnviron() job {
 				l.core.Refresh()
 			}, nil
 		}
-		started := newStarting(l.config.shelter)
-		volumes := start(started, "volumes", l.config.Volumes.WatchVolumes)
-		filesystems := start(started, "filesystems", l.config.Filesystems.WatchFilesystems)
-		volumeAttachments := start(started, "volume attachments", l.config.Volumes.WatchVolumeAttachments)
-		filesystemAttachments := start(started, "filesystem attachments", l.config.Filesystems.WatchFilesystemAttachments)
-		if err := started.result(); err != nil {
+		group := newWatcherGroup(l.config.shelter)
+		volumes := startWatcher(group, "volumes", l.config.Volumes.WatchVolumes)
+		filesystems := startWatcher(group, "filesystems", l.config.Filesystems.WatchFilesystems)
+		volumeAttachments := startWatcher(group, "volume attachments", l.config.Volumes.WatchVolumeAttachments)
+		filesystemAttachments := startWatcher(group, "filesystem attachments", l.config.Filesystems.WatchFilesystemAttachments)
+		if err := group.result(); err != nil {
 			return nil, err
 		}
 		return func() {
 			l.environ = environ
-			l.own(started)
+			l.own(group)
 			l.watches.volumes = volumes
 			l.watches.filesystems = filesystems
 			l.watches.volumeAttachments = volumeAttachments
@@ -143,96 +143,96 @@ func (l *loop) readEnviron() job {
 	}
 }
 
-// starting is a group of watchers that are started together: all or none.
-type starting struct {
+// watcherGroup is a group of watchers that are started together: all or none.
+type watcherGroup struct {
 	shelter  *shelter
 	watchers map[string]worker.Worker
 	err      error
 }
 
-func newStarting(shelter *shelter) *starting {
-	return &starting{shelter: shelter, watchers: make(map[string]worker.Worker)}
+func newWatcherGroup(shelter *shelter) *watcherGroup {
+	return &watcherGroup{shelter: shelter, watchers: make(map[string]worker.Worker)}
 }
 
-// watching is a watcher of any kind.
-type watching[T any] interface {
+// changeWatcher is a watcher of any kind.
+type changeWatcher[T any] interface {
 	worker.Worker
 	Changes() <-chan T
 }
 
-// start starts a watcher of the group, unless one before has not started, and returns
+// startWatcher starts a watcher of the group, unless one before has not started, and returns
 // the channel of its changes.
-func start[W watching[T], T any](s *starting, what string, watch func() (W, error)) <-chan T {
-	if s.err != nil {
+func startWatcher[W changeWatcher[T], T any](group *watcherGroup, what string, watch func() (W, error)) <-chan T {
+	if group.err != nil {
 		return nil
 	}
 	var changes <-chan T
 	doing := "watching " + what
-	err := s.shelter.ask(theState, func() string { return doing }, func() error {
+	err := group.shelter.runError(theState, func() string { return doing }, func() error {
 		w, err := watch()
-		if err = given(w, err); err != nil {
+		if err = requireValue(w, err); err != nil {
 			return err
 		}
-		s.watchers[what] = sheltered{w, s.shelter, doing}
+		group.watchers[what] = shelteredWatcher{w, group.shelter, doing}
 		changes = w.Changes()
 		return nil
 	})
-	s.err = errors.Annotate(err, doing)
+	group.err = errors.Annotate(err, doing)
 	return changes
 }
 
-// sheltered is a watcher that panics in none of a worker's methods: that is how it
+// shelteredWatcher is a watcher that panics in none of a worker's methods: that is how it
 // ends.
-type sheltered struct {
+type shelteredWatcher struct {
 	worker.Worker
 	shelter *shelter
 	doing   string
 }
 
 // Kill is part of worker.Worker.
-func (w sheltered) Kill() {
+func (w shelteredWatcher) Kill() {
 	// That it has failed is logged; how it ends, Wait tells.
-	_ = w.shelter.apart(theWatcher, w.what, w.Worker.Kill)
+	_ = w.shelter.runInGoroutine(theWatcher, w.what, w.Worker.Kill)
 }
 
 // Wait is part of worker.Worker.
-func (w sheltered) Wait() error {
+func (w shelteredWatcher) Wait() error {
 	var err error
-	caught := w.shelter.apart(theWatcher, w.what, func() { err = heard(w.Worker.Wait()) })
+	caught := w.shelter.runInGoroutine(theWatcher, w.what, func() { err = sanitizeError(w.Worker.Wait()) })
 	if caught != nil {
 		return caught
 	}
 	return err
 }
 
-func (w sheltered) what() string { return w.doing }
+func (w shelteredWatcher) what() string { return w.doing }
 
 // result returns the error of the watcher that could not be started; none of the
 // group is left running then.
-func (s *starting) result() error {
-	if s.err == nil {
+func (g *watcherGroup) result() error {
+	if g.err == nil {
 		return nil
 	}
-	for _, w := range s.watchers {
+	for _, w := range g.watchers {
 		w.Kill()
 	}
-	for _, w := range s.watchers {
+	for _, w := range g.watchers {
 		// What the watcher ended with adds nothing to why the worker ends.
 		_ = w.Wait()
 	}
-	return s.err
+	return g.err
 }
 
 // own makes the loop the owner of watchers that have been started.
-func (l *loop) own(s *starting) {
-	maps.Copy(l.watches.all, s.watchers)
-	for what, w := range s.watchers {
-		l.others.Go(func() { l.tellEnd(w, endedWatch{what: what}) })
+func (l *loop) own(group *watcherGroup) {
+	maps.Copy(l.watches.all, group.watchers)
+	for what, w := range group.watchers {
+		l.others.Go(func() { l.reportEnd(w, endedWatch{what: what}) })
 	}
 }
 
-// tellEnd waits for a watcher and tells the loop of its end.
-func (l *loop) tellEnd(w worker.Worker, end endedWatch) {
+// reportEnd waits for a watcher to end and reports that to the loop.
+func (l *loop) reportEnd(w worker.Worker, end endedWatch) {
 	end.err = w.Wait()
 	select {
 	case l.ended <- end:
@@ -240,8 +240,9 @@ func (l *loop) tellEnd(w worker.Worker, end endedWatch) {
 	}
 }
 
-// note tells the state what is about to be made, and hands on what still is to be.
-func (l *loop) note(batches []plan.Batch) job {
+// noteAttempts notes in the state what is about to be made, and dispatches what still is to
+// be made then.
+func (l *loop) noteAttempts(batches []plan.Batch) job {
 	config := l.config
 	return func() (reply, error) {
 		var all []plan.Subject
@@ -261,7 +262,7 @@ func (l *loop) note(batches []plan.Batch) job {
 				batch = l.core.Noted(batch, errs[:n])
 				errs = errs[n:]
 				if len(batch.Items) > 0 {
-					l.hand(batch)
+					l.dispatch(batch)
 				}
 			}
 		}, nil
@@ -284,24 +285,24 @@ func setAttempts(config setup, attempts []params.Attempt) ([]error, error) {
 	if !ok {
 		return nil, nil
 	}
-	return tell(config.shelter, "noting attempts", accessor.SetAttempts, attempts)
+	return callWriter(config.shelter, "noting attempts", accessor.SetAttempts, attempts)
 }
 
-// mostRead is how much is read at once, of a kind. It is more than the calls cost
+// maxRead is how much is read at once, of a kind. It is more than the calls cost
 // beside what they read, and little enough for the loop to be elsewhere soon after.
-const mostRead = 1 << 14
+const maxRead = 1 << 14
 
 // read reads what is to be read, of all kinds.
 func (l *loop) read() job {
 	t := l.todo
 	l.todo = todo{attempts: t.attempts}
 	environ := l.environ
-	subjects, volumes := l.core.Unread(mostRead), l.core.Devices(mostRead)
-	room := l.room
-	l.room = nil
+	subjects, volumes := l.core.Unread(maxRead), l.core.Devices(maxRead)
+	buffer := l.factBuffer
+	l.factBuffer = nil
 	return func() (reply, error) {
-		r := newFacts(l.config, environ)
-		entities, err := r.read(subjects, room)
+		r := newFactReader(l.config, environ)
+		entities, err := r.read(subjects, buffer)
 		if err != nil {
 			return nil, err
 		}
@@ -321,12 +322,12 @@ func (l *loop) read() job {
 				l.backing.setNew(volume)
 			}
 			l.observe(entities)
-			l.lookedUp(devices)
+			l.devicesRead(devices)
 			l.machinesRead(machines)
-			if l.core.Curious() {
-				// There is more: the room that this took is used again.
+			if l.core.HasUnread() {
+				// There is more to read: the next job reuses this slice.
 				clear(entities)
-				l.room = entities[:0]
+				l.factBuffer = entities[:0]
 			}
 		}, nil
 	}
@@ -335,18 +336,18 @@ func (l *loop) read() job {
 // observe takes in entities that have been read: attachments after what they attach, as
 // they have been read, so that what is learnt last is what was so last.
 func (l *loop) observe(entities []plan.Fact) {
-	var unread complaints
+	var unread errorGroups
 	for _, f := range entities {
 		if f.Err != nil {
 			unread.add(f.Key, f.Err)
 		}
 	}
 	unread.each(func(of, err string) { l.config.Logger.Warningf("reading %s: %s", of, err) })
-	l.observeThose(entities, false)
-	l.observeThose(entities, true)
+	l.observeKinds(entities, false)
+	l.observeKinds(entities, true)
 }
 
-func (l *loop) observeThose(entities []plan.Fact, attachments bool) {
+func (l *loop) observeKinds(entities []plan.Fact, attachments bool) {
 	for _, f := range entities {
 		if f.Key.Kind.Attachment() != attachments {
 			continue
@@ -379,7 +380,7 @@ func lookUp(config setup, volumes []plan.Subject) ([]device, error) {
 			AttachmentTag: volume.Tag.String(),
 		}
 	}
-	results, err := call(config.shelter, "reading block devices", config.Volumes.VolumeBlockDevices, ids)
+	results, err := callAccessor(config.shelter, "reading block devices", config.Volumes.VolumeBlockDevices, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -390,11 +391,11 @@ func lookUp(config setup, volumes []plan.Subject) ([]device, error) {
 	return devices, nil
 }
 
-// lookedUp takes in block devices that have been read. One that is not found, or
+// devicesRead takes in block devices that have been read. One that is not found, or
 // has no name, is looked up again when the machine's block devices change.
-func (l *loop) lookedUp(devices []device) {
+func (l *loop) devicesRead(devices []device) {
 	for _, d := range devices {
-		if !l.core.DeviceMatters(d.volume) {
+		if !l.core.DeviceWatched(d.volume) {
 			continue
 		}
 		err := d.result.Error

@@ -405,7 +405,7 @@ var attachings = []attaching{{
 
 // eachAttaching runs a test on a fresh worker for each kind of attachment, with a
 // function that scripts the next attempts, and one that gives the attachment up.
-func (s *leftoversSuite) eachAttaching(c *gc.C, giveUpAt int, test func(a attaching, script *calls.Script, call string, letGo func())) {
+func (s *leftoversSuite) eachAttaching(c *gc.C, giveUpAt int, test func(a attaching, script *calls.Script, call string, detach func())) {
 	for i, a := range attachings {
 		if i > 0 {
 			s.TearDownTest(c)
@@ -428,11 +428,11 @@ func (s *leftoversSuite) TestAttachmentThatMayHaveBeenMadeIsDetached(c *gc.C) {
 			s.TearDownTest(c)
 			s.SetUpTest(c)
 		}
-		s.eachAttaching(c, giveUpAt, func(a attaching, script *calls.Script, call string, letGo func()) {
+		s.eachAttaching(c, giveUpAt, func(a attaching, script *calls.Script, call string, detach func()) {
 			script.FailCall(call, unknown)
 			s.changed(c)
 			s.statuses(c)
-			letGo()
+			detach()
 			s.AwaitCall(c, "RemoveAttachments", a.subject)
 			s.barrier(c)
 			c.Check(s.About(a.subject, a.attach, a.detach, "RemoveAttachments"), jc.DeepEquals,
@@ -444,11 +444,11 @@ func (s *leftoversSuite) TestAttachmentThatMayHaveBeenMadeIsDetached(c *gc.C) {
 
 // 17
 func (s *leftoversSuite) TestAttachmentThatCannotHaveBeenMadeIsRemovedWithoutTheSource(c *gc.C) {
-	s.eachAttaching(c, 0, func(a attaching, script *calls.Script, call string, letGo func()) {
+	s.eachAttaching(c, 0, func(a attaching, script *calls.Script, call string, detach func()) {
 		script.FailItem(call, a.subject, errors.New("no slot"))
 		s.changed(c)
 		s.statuses(c)
-		letGo()
+		detach()
 		s.AwaitCall(c, "RemoveAttachments", a.subject)
 		s.barrier(c)
 		c.Check(s.About(a.subject, a.attach, a.detach, "RemoveAttachments"), jc.DeepEquals,

@@ -67,18 +67,19 @@ type timedCall struct {
 	cancel context.CancelCauseFunc
 }
 
-// begin begins the call of a batch, which ends with the loop or with its time limit.
-func (l *loop) begin(batch plan.Batch) task {
+// newRequest returns the request for a batch. Its context ends with the loop or when the
+// call reaches its time limit.
+func (l *loop) newRequest(batch plan.Batch) request {
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	call := &timedCall{batch, l.config.TimeLimits.of(batch.Op), cancel}
 	if call.limit > 0 {
 		l.schedule.Add(call, call, l.config.Clock.Now().Add(call.limit))
 	}
-	return task{ctx: ctx, batch: batch, environ: l.environ, call: call}
+	return request{ctx: ctx, batch: batch, environ: l.environ, timedCall: call}
 }
 
-// end ends a call that has returned.
-func (l *loop) end(call *timedCall) {
+// endCall ends the time limit and the context of a call that has returned.
+func (l *loop) endCall(call *timedCall) {
 	l.schedule.Remove(call)
 	call.cancel(nil)
 }

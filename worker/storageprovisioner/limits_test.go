@@ -28,19 +28,19 @@ func (s *inProgressSuite) startLimited(c *gc.C) {
 }
 
 // hold has calls of an operation wait until the gate is opened, or their context ends.
-func (s *inProgressSuite) hold(o long, wait func(context.Context) error) {
+func (s *inProgressSuite) hold(o longOperation, wait func(context.Context) error) {
 	o.script(s).OnCall(strings.TrimPrefix(o.call, "managed."), wait)
 }
 
 // Behaviour 37: a call that reaches its limit is told to end. What it may have done is made
 // certain of by doing it again.
 func (s *inProgressSuite) TestCallIsCancelledAtItsLimit(c *gc.C) {
-	s.each(c, longOperations, func(o long, _ func(...error)) {
+	s.each(c, longOperations, func(o longOperation, _ func(...error)) {
 		s.startLimited(c)
 		stuck := calls.NewGate()
 		s.hold(o, stuck.Wait)
 		o.setUp(s, c)
-		o.tell(s, c)
+		o.notify(s, c)
 		stuck.Entered(c)
 		s.caughtUp(c)
 		s.advance(c, limit-1)
@@ -60,19 +60,19 @@ func (s *inProgressSuite) TestCallIsCancelledAtItsLimit(c *gc.C) {
 // Behaviour 37: one that does not end is waited for, which the status and the report say;
 // nothing else is done to what it is about.
 func (s *inProgressSuite) TestCallThatDoesNotEndIsWaitedFor(c *gc.C) {
-	s.each(c, longOperations, func(o long, _ func(...error)) {
+	s.each(c, longOperations, func(o longOperation, _ func(...error)) {
 		s.startLimited(c)
 		stuck := calls.NewGate()
 		s.hold(o, func(context.Context) error { return stuck.Wait(context.Background()) })
 		o.setUp(s, c)
 		began := s.clock.Now().UTC().Format(time.RFC3339)
-		o.tell(s, c)
+		o.notify(s, c)
 		stuck.Entered(c)
 		s.advance(c, limit)
 		underway := "under way since " + began + ", longer than its time limit of 10m0s"
 		s.awaitStatus(c, o.status+underway)
 		s.caughtUp(c)
-		o.tell(s, c)
+		o.notify(s, c)
 		s.caughtUp(c)
 		c.Check(s.states(c)["running"], gc.Equals, 1)
 		for _, unfinished := range s.report()["unfinished"].(map[string]any) {

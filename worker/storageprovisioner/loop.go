@@ -38,21 +38,21 @@ type loop struct {
 	// others are the goroutines that the loop has started.
 	others sync.WaitGroup
 
-	// jobs go to the clerk, one at a time; asked says that one is out.
-	jobs    chan job
-	answers chan answer
-	asked   bool
-	// room is for what the clerk reads next.
-	room []plan.Fact
+	// jobs go to the clerk, one at a time; clerkBusy says that it has one.
+	jobs      chan job
+	answers   chan answer
+	clerkBusy bool
+	// factBuffer is an empty slice to be reused for what the clerk reads next; nil for none.
+	factBuffer []plan.Fact
 	// todo is what is to be asked of the clerk next.
 	todo todo
 	// unset are the statuses that could not be set.
 	unset unsetStatuses
 
-	// hands has those of each source; busy counts the calls under way.
-	hands map[plan.Source]*hands
-	done  chan handed
-	busy  int
+	// runners has those of each source; busy counts the requests under way.
+	runners   map[plan.Source]*runners
+	responses chan response
+	busy      int
 
 	watches  watches
 	machines map[string]*machineWatch
@@ -61,18 +61,18 @@ type loop struct {
 	// machineChanged tells of machines whose watchers have fired.
 	machineChanged chan string
 
-	// nextLook is when filesystems may be looked at again because mounts have changed.
-	nextLook time.Time
+	// nextMountCheck is when filesystems may be looked at again because mounts have changed.
+	nextMountCheck time.Time
 
 	observer observer
 	reports  <-chan chan<- map[string]any
 
-	// nonsense is what watchers have sent that is no id.
-	nonsense few[string]
+	// invalidIDs are the messages about invalid ids from watchers that have been logged.
+	invalidIDs boundedSet[string]
 }
 
-// mostNonsense is how much of what is no id is logged and remembered.
-const mostNonsense = 1000
+// maxInvalidIDs is how many messages about invalid ids are logged and remembered.
+const maxInvalidIDs = 1000
 
 // watches are the watchers that live as long as the worker. Those that have not
 // been started are nil, and so are their channels.
@@ -98,16 +98,16 @@ type endedWatch struct {
 	machine *machineWatch
 }
 
-// resync is what the schedule gives out when all is to be read again, and mountsLook when
+// resync is what the schedule gives out when all is to be read again, and mountCheck when
 // filesystems are to be looked at, for mounts have changed.
 type (
 	resync     struct{}
-	mountsLook struct{}
+	mountCheck struct{}
 )
 
-// restPerLook is how many times as long as it took to look at filesystems they are not looked at
-// again for changes of mounts. A busy host mounts all the time.
-const restPerLook = 50
+// mountCheckPause times the duration of a look at filesystems is how long they are not looked
+// at again for changes of mounts. A busy host mounts all the time.
+const mountCheckPause = 50
 
 func newLoop(config setup, tomb *tomb.Tomb, reports <-chan chan<- map[string]any) *loop {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -119,15 +119,15 @@ func newLoop(config setup, tomb *tomb.Tomb, reports <-chan chan<- map[string]any
 		cancel:         cancel,
 		jobs:           make(chan job),
 		answers:        make(chan answer),
-		hands:          make(map[plan.Source]*hands),
-		done:           make(chan handed),
+		runners:        make(map[plan.Source]*runners),
+		responses:      make(chan response),
 		watches:        watches{all: make(map[string]worker.Worker)},
 		machines:       make(map[string]*machineWatch),
 		ended:          make(chan endedWatch),
 		machineChanged: make(chan string),
 		observer:       observer{Observer: config.Observer, shelter: config.shelter},
 		reports:        reports,
-		nonsense:       few[string]{most: mostNonsense},
+		invalidIDs:     boundedSet[string]{limit: maxInvalidIDs},
 	}
 	var host string
 	if machine, ok := config.machine(); ok {
@@ -148,7 +148,7 @@ func newLoop(config setup, tomb *tomb.Tomb, reports <-chan chan<- map[string]any
 
 func (l *loop) run() error {
 	l.others.Go(func() { clerk(l.config.shelter, l.jobs, l.answers) })
-	l.ask(l.watchEnviron)
+	l.sendJob(l.watchEnviron)
 	err := l.serve()
 	if err != nil {
 		l.config.Logger.Errorf("the worker ends: %v", err)
@@ -166,17 +166,17 @@ func (l *loop) serve() error {
 			return nil
 
 		case a := <-l.answers:
-			l.asked = false
+			l.clerkBusy = false
 			if a.err != nil {
 				return errors.Trace(a.err)
 			}
 			l.core.At(l.config.Clock.Now())
 			a.reply()
 
-		case h := <-l.done:
-			l.taken(h)
-			l.log(h)
-			l.core.Finished(h.batch.Source, h.results)
+		case resp := <-l.responses:
+			l.requestDone(resp)
+			l.logFailures(resp)
+			l.core.Finished(resp.batch.Source, resp.results)
 
 		case <-l.schedule.Next():
 			l.due()
@@ -287,7 +287,7 @@ func (l *loop) due() {
 			l.scheduleResync(now)
 			l.todo.config = max(l.todo.config, configDoubted)
 			l.core.Resync()
-		case mountsLook:
+		case mountCheck:
 			l.core.CheckMounts()
 		default:
 			planned = append(planned, value)
@@ -300,8 +300,8 @@ func (l *loop) due() {
 func (l *loop) mountsChanged() {
 	now := l.config.Clock.Now()
 	l.core.At(now)
-	if now.Before(l.nextLook) {
-		l.schedule.Add(mountsLook{}, mountsLook{}, l.nextLook)
+	if now.Before(l.nextMountCheck) {
+		l.schedule.Add(mountCheck{}, mountCheck{}, l.nextMountCheck)
 	} else {
 		l.core.CheckMounts()
 	}
@@ -320,8 +320,8 @@ func (l *loop) storageChanged(kind plan.Kind, ids []string, valid func(string) b
 			return
 		}
 		key := plan.Key{Kind: kind, ID: id}
-		if len(id) > longestID || !l.core.Knows(key) && !byid.IsNumber(id) && !valid(id) {
-			l.isNonsense(fmt.Sprintf("watching %ss: %q is not the id of one", kind, cutAt(id, longestID)))
+		if len(id) > maxIDLength || !l.core.Knows(key) && !byid.IsNumber(id) && !valid(id) {
+			l.logInvalidID(fmt.Sprintf("watching %ss: %q is not the id of one", kind, truncateTo(id, maxIDLength)))
 			continue
 		}
 		l.core.Changed(key)
@@ -331,7 +331,7 @@ func (l *loop) storageChanged(kind plan.Kind, ids []string, valid func(string) b
 
 // retry has what has failed of volumes and filesystems tried again.
 func (l *loop) retry(tags []string) {
-	l.requests("retries", "volume's or filesystem's", tags, func(tag names.Tag) bool {
+	l.userRequests("retries", "volume's or filesystem's", tags, func(tag names.Tag) bool {
 		switch tag := tag.(type) {
 		case names.VolumeTag:
 			l.core.Retry(plan.Key{Kind: plan.Volume, ID: tag.Id()})
@@ -347,13 +347,13 @@ func (l *loop) retry(tags []string) {
 // format has filesystems that could not be made tried again, whatever is on their volumes.
 // Each request is for one attempt, which begins now, or for none.
 func (l *loop) format(tags []string) {
-	l.requests("formats", "filesystem's", tags, func(tag names.Tag) bool {
+	l.userRequests("formats", "filesystem's", tags, func(tag names.Tag) bool {
 		filesystem, ok := tag.(names.FilesystemTag)
 		if !ok {
 			return false
 		}
 		key := plan.Key{Kind: plan.Filesystem, ID: filesystem.Id()}
-		if volume, ok := l.core.FailedOn(key); !ok || !l.backing.request(volume) {
+		if volume, ok := l.core.FailedOn(key); !ok || !l.backing.requestFormat(volume) {
 			l.config.Logger.Warningf("%s is not made on request: no attempt to make it on a device that is known has failed", key)
 			return true
 		}
@@ -362,39 +362,39 @@ func (l *loop) format(tags []string) {
 	})
 }
 
-// requests carries out what users have asked for; do returns false for a tag of another kind
+// userRequests carries out what users have asked for; do returns false for a tag of another kind
 // than is wanted.
-func (l *loop) requests(what, wanted string, tags []string, do func(names.Tag) bool) {
+func (l *loop) userRequests(what, wanted string, tags []string, do func(names.Tag) bool) {
 	l.core.At(l.config.Clock.Now())
 	for i, text := range tags {
 		if l.killedAt(i) {
 			return
 		}
 		var tag names.Tag
-		if len(text) <= longestID {
+		if len(text) <= maxIDLength {
 			tag, _ = names.ParseTag(text)
 		}
 		if !do(tag) {
-			l.isNonsense(fmt.Sprintf("watching %s: %q is no %s tag", what, cutAt(text, longestID), wanted))
+			l.logInvalidID(fmt.Sprintf("watching %s: %q is no %s tag", what, truncateTo(text, maxIDLength), wanted))
 		}
 	}
 }
 
-// isNonsense logs what a watcher has sent that is no id: each once, however often it is
-// sent, and no more than so many.
-func (l *loop) isNonsense(message string) {
-	if !l.nonsense.add(message) {
+// logInvalidID logs a message about an invalid id from a watcher: each message once, however
+// often it comes, and at most maxInvalidIDs of them.
+func (l *loop) logInvalidID(message string) {
+	if !l.invalidIDs.add(message) {
 		return
 	}
 	l.config.Logger.Warningf("%s", message)
-	if l.nonsense.full() {
+	if l.invalidIDs.full() {
 		l.config.Logger.Warningf("watchers send too much that is no id: no more of it is logged")
 	}
 }
 
 // killedAt reports, every now and then in a long list, whether the worker is to end.
 func (l *loop) killedAt(i int) bool {
-	return i%mostRead == mostRead-1 && !l.tomb.Alive()
+	return i%maxRead == maxRead-1 && !l.tomb.Alive()
 }
 
 // attachmentsChanged notes that attachments are to be read.
@@ -404,19 +404,19 @@ func (l *loop) attachmentsChanged(kind plan.Kind, ids []params.MachineStorageId)
 			return
 		}
 		if key, err := l.attachmentKey(kind, id); err != nil {
-			l.isNonsense(fmt.Sprintf("watching %ss: %v", kind, err))
+			l.logInvalidID(fmt.Sprintf("watching %ss: %v", kind, err))
 		} else {
 			l.core.Changed(key)
 		}
 	}
 }
 
-// advance hands out what can be done now: batches to the hands that are free,
+// advance starts what can be done now: it gives batches to the runners that are free,
 // and the most urgent job to the clerk if it is free.
 func (l *loop) advance() {
 	if l.environ == nil {
-		if l.todo.config != configKnown && !l.asked {
-			l.ask(l.readEnviron())
+		if l.todo.config != configKnown && !l.clerkBusy {
+			l.sendJob(l.readEnviron())
 		}
 		return
 	}
@@ -424,11 +424,11 @@ func (l *loop) advance() {
 		if len(batch.Unnoted()) > 0 {
 			l.todo.attempts = append(l.todo.attempts, batch)
 		} else {
-			l.hand(batch)
+			l.dispatch(batch)
 		}
 	}
 	l.observer.depths(l.core.Queued)
-	if l.asked {
+	if l.clerkBusy {
 		return
 	}
 	out := l.core.Take()
@@ -444,79 +444,79 @@ func (l *loop) advance() {
 	}
 	switch {
 	case !out.Publish.Empty():
-		l.ask(l.publish(out.Publish))
+		l.sendJob(l.publish(out.Publish))
 	case l.unset.anyDue():
-		l.ask(l.setAgain(l.unset.takeDue()))
+		l.sendJob(l.retryStatuses(l.unset.takeDue()))
 	case len(l.todo.attempts) > 0:
-		l.ask(l.note(l.todo.attempts))
+		l.sendJob(l.noteAttempts(l.todo.attempts))
 		l.todo.attempts = nil
 	case l.todo.config != configKnown:
-		l.ask(l.readEnviron())
-	case !l.todo.empty() || l.core.Curious():
-		l.ask(l.read())
+		l.sendJob(l.readEnviron())
+	case !l.todo.empty() || l.core.HasUnread():
+		l.sendJob(l.read())
 	}
 }
 
-// ask gives the clerk a job; it must be free.
-func (l *loop) ask(j job) {
-	l.asked = true
+// sendJob gives the clerk a job; the clerk must be free.
+func (l *loop) sendJob(j job) {
+	l.clerkBusy = true
 	l.jobs <- j
 }
 
-// hand gives a batch to a hand of its source.
-func (l *loop) hand(batch plan.Batch) {
-	h, ok := l.hands[batch.Source]
+// dispatch gives a batch to a runner of its source.
+func (l *loop) dispatch(batch plan.Batch) {
+	r, ok := l.runners[batch.Source]
 	if !ok {
-		h = &hands{tasks: make(chan task)}
-		l.hands[batch.Source] = h
+		r = &runners{requests: make(chan request)}
+		l.runners[batch.Source] = r
 	}
 	l.config.Logger.Debugf("%s: %s %d", batch.Source, batch.Op, len(batch.Items))
 	l.observer.started(batch)
 	l.busy++
-	h.give(l.begin(batch), l.others.Go, l.done)
+	r.send(l.newRequest(batch), l.others.Go, l.responses)
 }
 
-// taken notes that a hand has done its task, and is free.
-func (l *loop) taken(h handed) {
-	l.end(h.call)
+// requestDone notes that a runner has carried out its request, and is free.
+func (l *loop) requestDone(resp response) {
+	l.endCall(resp.timedCall)
 	l.busy--
-	l.hands[h.batch.Source].busy--
+	l.runners[resp.batch.Source].busy--
 	now := l.config.Clock.Now()
 	l.core.At(now)
-	if next := now.Add(restPerLook * h.took); h.batch.Op == plan.Check && next.After(l.nextLook) {
-		l.nextLook = next
+	if next := now.Add(mountCheckPause * resp.took); resp.batch.Op == plan.Check && next.After(l.nextMountCheck) {
+		l.nextMountCheck = next
 	}
-	l.core.Claim(h.batch.Source, h.results)
-	l.core.SetLimit(h.batch.Source, h.calls)
-	l.observer.finished(h)
+	l.core.Claim(resp.batch.Source, resp.results)
+	l.core.SetLimit(resp.batch.Source, resp.maxCalls)
+	l.observer.finished(resp)
 }
 
-func (l *loop) log(h handed) {
-	var failed complaints
-	for _, result := range h.results {
-		if result.Err != nil && !l.core.IsToldAmiss(result) {
+func (l *loop) logFailures(resp response) {
+	var failed errorGroups
+	for _, result := range resp.results {
+		if result.Err != nil && !l.core.CheckFailureReported(result) {
 			failed.add(result.Key, result.Err)
 		}
 	}
-	failed.each(func(of, err string) { l.config.Logger.Warningf("%s: %s", describe(h.batch, of), err) })
+	failed.each(func(of, err string) { l.config.Logger.Warningf("%s: %s", describeBatch(resp.batch, of), err) })
 }
 
-// stop ends all that the loop has started and waits for it. What the hands have
+// stop ends all that the loop has started and waits for it. What the runners have
 // made by then is still recorded. A watcher that does not stop cleanly is logged:
 // it is not why the worker ends.
 func (l *loop) stop() {
 	l.cancel()
 	l.schedule.Stop()
 	for l.busy > 0 {
-		h := <-l.done
-		l.taken(h)
-		l.core.Finished(h.batch.Source, made(h.results))
+		resp := <-l.responses
+		l.requestDone(resp)
+		l.core.Finished(resp.batch.Source, successes(resp.results))
 	}
-	for _, h := range l.hands {
-		close(h.tasks)
+	for _, r := range l.runners {
+		close(r.requests)
 	}
 	l.observer.depths(func(plan.Kind, plan.Op) int { return 0 })
-	if l.asked {
+	if l.clerkBusy {
 		if a := <-l.answers; a.err == nil {
 			a.reply()
 		}
@@ -551,8 +551,8 @@ func (l *loop) flush() {
 	}
 }
 
-// made returns the results without the failures: what has failed is left to the
+// successes returns the results without the failures: what has failed is left to the
 // next start of the worker.
-func made(results []plan.Result) []plan.Result {
+func successes(results []plan.Result) []plan.Result {
 	return slices.DeleteFunc(results, func(r plan.Result) bool { return r.Err != nil })
 }

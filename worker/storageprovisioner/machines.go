@@ -38,7 +38,7 @@ func readMachines(config setup, hosts, watched []string) ([]machineReading, erro
 		tags = append(tags, tag)
 		readings = append(readings, machineReading{host: host})
 	}
-	results, err := call(config.shelter, "reading instance ids", config.Machines.InstanceIds, tags)
+	results, err := callAccessor(config.shelter, "reading instance ids", config.Machines.InstanceIds, tags)
 	if err != nil {
 		return nil, err
 	}
@@ -46,21 +46,21 @@ func readMachines(config setup, hosts, watched []string) ([]machineReading, erro
 		readings[i].instance = result.Result
 		readings[i].err = result.Error
 	}
-	started := newStarting(config.shelter)
+	group := newWatcherGroup(config.shelter)
 	for i := range hosts {
 		r := &readings[i]
 		if r.provisioned() {
 			continue
 		}
-		r.changes = start(started, r.host, func() (watcher.NotifyWatcher, error) {
+		r.changes = startWatcher(group, r.host, func() (watcher.NotifyWatcher, error) {
 			return config.Machines.WatchMachine(tags[i])
 		})
-		r.watcher = started.watchers[r.host]
+		r.watcher = group.watchers[r.host]
 		if r.gone() && r.watcher == nil {
-			started.err = nil
+			group.err = nil
 		}
-		if started.err != nil {
-			return nil, started.result()
+		if group.err != nil {
+			return nil, group.result()
 		}
 	}
 	return readings, nil
@@ -96,7 +96,7 @@ func (l *loop) machinesRead(readings []machineReading) {
 func (l *loop) watch(r machineReading) {
 	w := &machineWatch{host: r.host, watcher: r.watcher, changes: r.changes, stop: make(chan struct{})}
 	l.machines[w.host] = w
-	l.others.Go(func() { l.tellEnd(w.watcher, endedWatch{what: w.host, machine: w}) })
+	l.others.Go(func() { l.reportEnd(w.watcher, endedWatch{what: w.host, machine: w}) })
 	l.others.Go(func() {
 		var changed chan<- string // nil unless there is a change to tell of
 		for {
@@ -105,7 +105,7 @@ func (l *loop) watch(r machineReading) {
 				return
 			case _, ok := <-w.changes:
 				if !ok {
-					// tellEnd, which waits for the watcher, reports its end.
+					// reportEnd, which waits for the watcher, reports its end.
 					w.watcher.Kill()
 					return
 				}

@@ -40,7 +40,7 @@ func ExampleMachineManifold() {
 			Clock:         clock.WallClock,
 			Registry: func(*config.Config) (storage.ProviderRegistry, error) {
 				return storage.StaticProviderRegistry{
-					Providers: map[storage.ProviderType]storage.Provider{"pretend": machinePretender{}},
+					Providers: map[storage.ProviderType]storage.Provider{"pretend": fakeMachineProvider{}},
 				}, nil
 			},
 		},
@@ -107,10 +107,10 @@ func newIdle() *idle {
 func (w *idle) Kill()       { w.tomb.Kill(nil) }
 func (w *idle) Wait() error { return w.tomb.Wait() }
 
-// machinePretender pretends on the machine that it runs on.
-type machinePretender struct{ pretender }
+// fakeMachineProvider is a fakeProvider in the scope of a machine.
+type fakeMachineProvider struct{ fakeProvider }
 
-func (machinePretender) Scope() storage.Scope { return storage.ScopeMachine }
+func (fakeMachineProvider) Scope() storage.Scope { return storage.ScopeMachine }
 
 type manifoldSuite struct {
 	baseSuite

@@ -10,55 +10,55 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
-// longest is how long a message of somebody else's may be, in bytes. Of a longer one
-// the beginning is kept.
-const longest = 4 << 10
+// maxMessage is how long a message from code outside the worker may be, in bytes. Of a
+// longer one the beginning is kept.
+const maxMessage = 4 << 10
 
-// told is an error whose message is not the one that it was given.
-type told struct {
+// sanitizedError is an error with another message than its own.
+type sanitizedError struct {
 	error
 	message string
 }
 
-func (t *told) Error() string { return t.message }
-func (t *told) Unwrap() error { return t.error }
+func (e *sanitizedError) Error() string { return e.message }
+func (e *sanitizedError) Unwrap() error { return e.error }
 
-// heard returns an error of somebody else's as the worker tells it: it can be asked
-// what it is, and says that in valid UTF-8 and no more than so many bytes. What panics
-// when it is asked does so here.
-func heard(err error) error {
+// sanitizeError returns an error from code outside the worker with a message that is valid
+// UTF-8 of at most maxMessage bytes. It calls the methods by which the worker examines the
+// error: one that panics does so here, inside the shelter.
+func sanitizeError(err error) error {
 	if err == nil {
 		return nil
 	}
-	plan.MayGoOn(err)
+	plan.MayStillRun(err)
 	storage.IsPermanent(err)
 	message := err.Error()
-	if short := cut(message); short != message {
-		return &told{err, short}
+	if short := truncate(message); short != message {
+		return &sanitizedError{err, short}
 	}
 	return err
 }
 
-// cut returns a message without what is too much of it, or not UTF-8.
-func cut(message string) string {
-	return cutAt(message, longest)
+// truncate returns a message as valid UTF-8 of at most maxMessage bytes.
+func truncate(message string) string {
+	return truncateTo(message, maxMessage)
 }
 
-func cutAt(message string, most int) string {
-	if len(message) <= most {
+func truncateTo(message string, limit int) string {
+	if len(message) <= limit {
 		return strings.ToValidUTF8(message, "?")
 	}
 	mark := fmt.Sprintf("… (%d bytes in all)", len(message))
-	end := max(most-len(mark), 0)
+	end := max(limit-len(mark), 0)
 	for back := 0; back < utf8.UTFMax && end > 0 && !utf8.RuneStart(message[end]); back++ {
 		end--
 	}
 	return strings.ToValidUTF8(message[:end], "?") + mark
 }
 
-// line returns a message as one line of a log, without anything that a terminal acts on.
-func line(message string) string {
-	message = cut(message)
+// singleLine returns a message as one line of a log, without anything that a terminal acts on.
+func singleLine(message string) string {
+	message = truncate(message)
 	if strings.IndexFunc(message, unprintable) < 0 {
 		return message
 	}
@@ -80,64 +80,64 @@ func line(message string) string {
 
 func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
-// lines is a logger that is told each message in one line.
-type lines struct{ to Logger }
+// lineLogger logs each message in one line.
+type lineLogger struct{ to Logger }
 
-func (l lines) Tracef(message string, args ...any) {
-	l.to.Tracef("%s", line(fmt.Sprintf(message, args...)))
+func (l lineLogger) Tracef(message string, args ...any) {
+	l.to.Tracef("%s", singleLine(fmt.Sprintf(message, args...)))
 }
 
-func (l lines) Debugf(message string, args ...any) {
-	l.to.Debugf("%s", line(fmt.Sprintf(message, args...)))
+func (l lineLogger) Debugf(message string, args ...any) {
+	l.to.Debugf("%s", singleLine(fmt.Sprintf(message, args...)))
 }
 
-func (l lines) Warningf(message string, args ...any) {
-	l.to.Warningf("%s", line(fmt.Sprintf(message, args...)))
+func (l lineLogger) Warningf(message string, args ...any) {
+	l.to.Warningf("%s", singleLine(fmt.Sprintf(message, args...)))
 }
 
-func (l lines) Errorf(message string, args ...any) {
-	l.to.Errorf("%s", line(fmt.Sprintf(message, args...)))
+func (l lineLogger) Errorf(message string, args ...any) {
+	l.to.Errorf("%s", singleLine(fmt.Sprintf(message, args...)))
 }
 
-// mostNamed is how many entities a message names, and how many have a message each.
-const mostNamed = 10
+// maxNamed is how many entities a message names, and how many have a message each.
+const maxNamed = 10
 
-// someOf names entities in a message, the first few of many.
-func someOf(keys []plan.Key) string {
+// joinKeys names entities in a message, the first few of many.
+func joinKeys(keys []plan.Key) string {
 	var names []string
-	for _, key := range keys[:min(len(keys), mostNamed)] {
+	for _, key := range keys[:min(len(keys), maxNamed)] {
 		names = append(names, key.String())
 	}
-	if more := len(keys) - mostNamed; more > 0 {
-		names[mostNamed-1] = fmt.Sprintf("%s and %d more", names[mostNamed-1], more)
+	if more := len(keys) - maxNamed; more > 0 {
+		names[maxNamed-1] = fmt.Sprintf("%s and %d more", names[maxNamed-1], more)
 	}
 	return strings.Join(names, ", ")
 }
 
-// complaints are what is wrong with entities. Many with which the same is wrong share a
-// message: there may be thousands.
-type complaints struct {
-	errors []string
-	about  map[string][]plan.Key
+// errorGroups are the errors of entities, grouped by message. Many entities with the same
+// error share one line of the log: there may be thousands.
+type errorGroups struct {
+	errors      []string
+	keysByError map[string][]plan.Key
 }
 
-func (c *complaints) add(key plan.Key, err error) {
-	if c.about == nil {
-		c.about = make(map[string][]plan.Key)
+func (g *errorGroups) add(key plan.Key, err error) {
+	if g.keysByError == nil {
+		g.keysByError = make(map[string][]plan.Key)
 	}
 	message := err.Error()
-	if c.about[message] == nil {
-		c.errors = append(c.errors, message)
+	if g.keysByError[message] == nil {
+		g.errors = append(g.errors, message)
 	}
-	c.about[message] = append(c.about[message], key)
+	g.keysByError[message] = append(g.keysByError[message], key)
 }
 
 // each calls f with the names of entities, and what is wrong with them.
-func (c *complaints) each(f func(of, err string)) {
-	for _, err := range c.errors {
-		keys := c.about[err]
-		if len(keys) > mostNamed {
-			f(someOf(keys), err)
+func (g *errorGroups) each(f func(of, err string)) {
+	for _, err := range g.errors {
+		keys := g.keysByError[err]
+		if len(keys) > maxNamed {
+			f(joinKeys(keys), err)
 			continue
 		}
 		for _, key := range keys {

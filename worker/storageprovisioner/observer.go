@@ -90,8 +90,8 @@ const (
 type observer struct {
 	Observer
 	shelter *shelter
-	// told are the queue depths that were last reported to the Observer.
-	told map[OperationKind]int
+	// reported are the queue depths that were last reported to the Observer.
+	reported map[OperationKind]int
 }
 
 // operationKinds names the operations that an Observer is notified of.
@@ -119,29 +119,29 @@ func (o *observer) started(batch plan.Batch) {
 	if o.Observer == nil {
 		return
 	}
-	o.tell(len(batch.Items), func(i int) {
+	o.notify(len(batch.Items), func(i int) {
 		o.OperationStarted(newOperation(batch, batch.Items[i].Key))
 	})
 }
 
-// tell calls f, which tells the Observer something, for each number below n.
-func (o *observer) tell(n int, f func(int)) {
+// notify calls f, which calls the Observer, for each number below n.
+func (o *observer) notify(n int, f func(int)) {
 	what := func(int) string { return "observing" }
 	// That one has failed is logged, and concerns nobody else.
-	each(o.shelter.apart, theObserver, n, what, f, func(int, error) {})
+	each(o.shelter.runInGoroutine, theObserver, n, what, f, func(int, error) {})
 }
 
-func (o *observer) finished(h handed) {
+func (o *observer) finished(resp response) {
 	if o.Observer == nil {
 		return
 	}
-	o.tell(len(h.results), func(i int) {
-		result := h.results[i]
-		o.OperationFinished(newOperation(h.batch, result.Key), outcome(result), h.took, result.Err)
+	o.notify(len(resp.results), func(i int) {
+		result := resp.results[i]
+		o.OperationFinished(newOperation(resp.batch, result.Key), outcomeOf(result), resp.took, result.Err)
 	})
 }
 
-func outcome(r plan.Result) Outcome {
+func outcomeOf(r plan.Result) Outcome {
 	switch {
 	case r.Deferred:
 		return Deferred
@@ -151,7 +151,7 @@ func outcome(r plan.Result) Outcome {
 		return Deferred
 	case errors.Is(r.Err, storage.ErrIgnored):
 		return Ignored
-	case plan.MayGoOn(r.Err):
+	case plan.MayStillRun(r.Err):
 		return InProgress
 	case storage.IsPermanent(r.Err):
 		return Permanent
@@ -164,17 +164,17 @@ func (o *observer) depths(queued func(plan.Kind, plan.Op) int) {
 	if o.Observer == nil {
 		return
 	}
-	if o.told == nil {
-		o.told = make(map[OperationKind]int)
+	if o.reported == nil {
+		o.reported = make(map[OperationKind]int)
 	}
 	var changed []OperationKind
 	for kind, names := range operationKinds {
 		for op, name := range names {
-			if n := queued(kind, op); n != o.told[name] {
-				o.told[name] = n
+			if n := queued(kind, op); n != o.reported[name] {
+				o.reported[name] = n
 				changed = append(changed, name)
 			}
 		}
 	}
-	o.tell(len(changed), func(i int) { o.QueueDepth(changed[i], o.told[changed[i]]) })
+	o.notify(len(changed), func(i int) { o.QueueDepth(changed[i], o.reported[changed[i]]) })
 }

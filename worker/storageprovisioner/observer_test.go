@@ -83,37 +83,37 @@ func newWitness(journal *calls.Journal) *witness {
 	return &witness{journal: journal, depths: make(map[storageprovisioner.OperationKind][]int)}
 }
 
-// hear takes in what is told, and notes if it is told by two at a time.
-func (w *witness) hear(take func()) {
+// record records a notification, and notes whether two come at the same time.
+func (w *witness) record(add func()) {
 	if w.telling.Add(1) > 1 {
 		w.overlap.Store(true)
 	}
 	w.mu.Lock()
-	take()
+	add()
 	w.mu.Unlock()
 	w.telling.Add(-1)
 	w.journal.Changed()
 }
 
 func (w *witness) OperationStarted(op storageprovisioner.Operation) {
-	w.hear(func() { w.events = append(w.events, observation{Operation: op}) })
+	w.record(func() { w.events = append(w.events, observation{Operation: op}) })
 }
 
 func (w *witness) OperationFinished(op storageprovisioner.Operation, outcome storageprovisioner.Outcome, took time.Duration, err error) {
-	w.hear(func() { w.events = append(w.events, observation{op, outcome, took, err}) })
+	w.record(func() { w.events = append(w.events, observation{op, outcome, took, err}) })
 }
 
 func (w *witness) QueueDepth(kind storageprovisioner.OperationKind, depth int) {
-	w.hear(func() { w.depths[kind] = append(w.depths[kind], depth) })
+	w.record(func() { w.depths[kind] = append(w.depths[kind], depth) })
 }
 
-// about returns what has been told about an entity, in order.
-func (w *witness) about(entity string) []string {
-	told := []string{}
+// recorded returns what has been recorded of an entity, in order.
+func (w *witness) recorded(entity string) []string {
+	recorded := []string{}
 	for _, o := range w.all(entity) {
-		told = append(told, o.String())
+		recorded = append(recorded, o.String())
 	}
-	return told
+	return recorded
 }
 
 // finished returns how operations on an entity have ended, in order.
@@ -243,7 +243,7 @@ func (s *observerSuite) TestEachOperationIsToldWithItsSourceAndMachine(c *gc.C) 
 		for _, operation := range operations {
 			want = append(want, "start "+operation, "success "+operation)
 		}
-		c.Check(s.witness.about(entity), jc.DeepEquals, want)
+		c.Check(s.witness.recorded(entity), jc.DeepEquals, want)
 	}
 }
 
@@ -256,7 +256,7 @@ func (s *observerSuite) TestReleaseIsToldAsADestruction(c *gc.C) {
 	s.volumesChanged(c, "0")
 	s.Next(c, "ReleaseVolumes")
 	s.Next(c, "Remove")
-	c.Check(s.witness.about(v), jc.DeepEquals, []string{"start destroy-volume dynamic volume-0", "success destroy-volume dynamic volume-0"})
+	c.Check(s.witness.recorded(v), jc.DeepEquals, []string{"start destroy-volume dynamic volume-0", "success destroy-volume dynamic volume-0"})
 }
 
 // Each volume of one call has an outcome of its own.
@@ -315,10 +315,10 @@ func (s *observerSuite) TestWhatIsHeldBackOrNotValidIsTold(c *gc.C) {
 	s.Next(c, "SetStatus") // of volume 2
 	s.barrier(c)
 
-	c.Check(s.witness.about("volume-0"), jc.DeepEquals, []string{"start create-volume dynamic volume-0", "deferred create-volume dynamic volume-0"})
+	c.Check(s.witness.recorded("volume-0"), jc.DeepEquals, []string{"start create-volume dynamic volume-0", "deferred create-volume dynamic volume-0"})
 	c.Check(s.witness.finished("volume-0")[0].err, jc.ErrorIsNil)
-	c.Check(s.witness.about("volume-1"), jc.DeepEquals, []string{"start destroy-volume dynamic volume-1", "deferred destroy-volume dynamic volume-1"})
-	c.Check(s.witness.about("volume-2"), jc.DeepEquals, []string{"start create-volume dynamic volume-2", "permanent create-volume dynamic volume-2"})
+	c.Check(s.witness.recorded("volume-1"), jc.DeepEquals, []string{"start destroy-volume dynamic volume-1", "deferred destroy-volume dynamic volume-1"})
+	c.Check(s.witness.recorded("volume-2"), jc.DeepEquals, []string{"start create-volume dynamic volume-2", "permanent create-volume dynamic volume-2"})
 	c.Check(s.witness.finished("volume-2")[0].err, gc.ErrorMatches, "too small")
 }
 
@@ -331,7 +331,7 @@ func (s *observerSuite) TestWhatIsTriedAgainIsStartedAgain(c *gc.C) {
 	s.statuses(c)
 	s.advance(c, backoff[0])
 	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
-	c.Check(s.witness.about("volume-0"), jc.DeepEquals, []string{
+	c.Check(s.witness.recorded("volume-0"), jc.DeepEquals, []string{
 		"start create-volume dynamic volume-0", "failure create-volume dynamic volume-0",
 		"start create-volume dynamic volume-0", "success create-volume dynamic volume-0",
 	})
@@ -369,9 +369,9 @@ func (s *observerSuite) TestSourceThatCannotBeOpenedIsToldByItsName(c *gc.C) {
 	s.Await(c, "both to finish", func() bool {
 		return len(s.witness.finished("volume-0")) == 1 && len(s.witness.finished("volume-1")) == 1
 	})
-	c.Check(s.witness.about("volume-0"), jc.DeepEquals, []string{"start create-volume diskless volume-0", "permanent create-volume diskless volume-0"})
+	c.Check(s.witness.recorded("volume-0"), jc.DeepEquals, []string{"start create-volume diskless volume-0", "permanent create-volume diskless volume-0"})
 	c.Check(s.witness.finished("volume-0")[0].err, gc.ErrorMatches, `opening volume source "diskless": block storage not supported`)
-	c.Check(s.witness.about("volume-1"), jc.DeepEquals, []string{"start create-volume absent volume-1", "failure create-volume absent volume-1"})
+	c.Check(s.witness.recorded("volume-1"), jc.DeepEquals, []string{"start create-volume absent volume-1", "failure create-volume absent volume-1"})
 	c.Check(s.witness.finished("volume-1")[0].err, gc.ErrorMatches, `getting storage provider "absent": .*not found`)
 }
 
@@ -452,7 +452,7 @@ func (s *observerSuite) TestQueueDepthFallsWhenWhatIsQueuedIsGone(c *gc.C) {
 	s.witness.awaitDepth(c, storageprovisioner.CreateVolume, 1)
 	creating.Open()
 	s.AwaitCall(c, "SetVolumeInfo", "volume-2")
-	c.Check(s.witness.about("volume-1"), gc.HasLen, 0)
+	c.Check(s.witness.recorded("volume-1"), gc.HasLen, 0)
 }
 
 // 3
@@ -462,11 +462,11 @@ func (s *observerSuite) TestKillFinishesWhatHasStartedAndEmptiesTheQueues(c *gc.
 	s.enqueue(c)
 	s.worker.Kill()
 	c.Check(s.waited(c), jc.ErrorIsNil)
-	c.Check(s.witness.about("volume-0"), jc.DeepEquals, []string{"start create-volume dynamic volume-0", "in-progress create-volume dynamic volume-0"})
+	c.Check(s.witness.recorded("volume-0"), jc.DeepEquals, []string{"start create-volume dynamic volume-0", "in-progress create-volume dynamic volume-0"})
 	c.Check(s.witness.finished("volume-0")[0].err, gc.ErrorMatches, "context canceled")
 	c.Check(s.witness.depthsOf(storageprovisioner.CreateVolume), jc.DeepEquals, []int{1, 2, 0})
 	for _, tag := range []string{"volume-1", "volume-2"} {
-		c.Check(s.witness.about(tag), gc.HasLen, 0)
+		c.Check(s.witness.recorded(tag), gc.HasLen, 0)
 	}
 }
 
@@ -485,7 +485,7 @@ func (s *observerSuite) TestKillTellsWhatHasBeenMadeAsASuccess(c *gc.C) {
 	receive(c, entered, "CreateVolumes to be called")
 	s.worker.Kill()
 	c.Check(s.waited(c), jc.ErrorIsNil)
-	c.Check(s.witness.about("volume-0"), jc.DeepEquals, []string{"start create-volume dynamic volume-0", "success create-volume dynamic volume-0"})
+	c.Check(s.witness.recorded("volume-0"), jc.DeepEquals, []string{"start create-volume dynamic volume-0", "success create-volume dynamic volume-0"})
 	c.Check(s.About("volume-0", "SetVolumeInfo"), gc.HasLen, 1)
 }
 
@@ -496,7 +496,7 @@ func (s *observerSuite) TestEndByAnErrorFinishesWhatHasStarted(c *gc.C) {
 	s.enqueue(c)
 	s.fed.Volumes.Fail(errors.New("connection lost"))
 	c.Check(s.waited(c), gc.ErrorMatches, "watching volumes: connection lost")
-	c.Check(s.witness.about("volume-0"), jc.DeepEquals, []string{"start create-volume dynamic volume-0", "in-progress create-volume dynamic volume-0"})
+	c.Check(s.witness.recorded("volume-0"), jc.DeepEquals, []string{"start create-volume dynamic volume-0", "in-progress create-volume dynamic volume-0"})
 }
 
 // Nobody needs to observe, also where there is something to tell.

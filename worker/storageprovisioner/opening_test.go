@@ -79,7 +79,7 @@ func (s *openingSuite) TestProviderWithoutANameIsRefused(c *gc.C) {
 // manyPlans carries out plans in several calls at once.
 type manyPlans struct {
 	*carrier
-	takes
+	maxCalls
 }
 
 // O6

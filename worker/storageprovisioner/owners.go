@@ -12,7 +12,7 @@ import (
 
 // checkOwners returns the items of a batch to go ahead with, and the results of those that
 // are another's, or cannot be checked. The source is asked once for all of them.
-func checkOwners(call calling, source operations) (checked []plan.Item, refused []plan.Result) {
+func checkOwners(call providerCall, source operations) (checked []plan.Item, refused []plan.Result) {
 	items := call.batch.Items
 	mustCheck := func(item plan.Item) bool { return item.Owner != nil && !item.Repeat }
 	if !slices.ContainsFunc(items, mustCheck) {
@@ -36,10 +36,10 @@ func checkOwners(call calling, source operations) (checked []plan.Item, refused 
 }
 
 // listOwners returns what a source has, by ID.
-func listOwners(call calling, source operations) (byID map[string]*storage.OwnedObject, known bool, err error) {
+func listOwners(call providerCall, source operations) (byID map[string]*storage.OwnedObject, known bool, err error) {
 	const listing = "asking whose they are"
 	var objects []storage.OwnedObject
-	err = call.ask(theProvider, func() string { return call.batch.Source.String() + ": " + listing }, func() (err error) {
+	err = call.runError(theProvider, func() string { return call.batch.Source.String() + ": " + listing }, func() (err error) {
 		objects, known, err = source.owners(call)
 		return err
 	})
@@ -107,7 +107,7 @@ func remarkOwners(results []plan.Result) []plan.Result {
 		case r.Remark == "":
 			r.Remark = remark
 		default:
-			r.Remark = cut(remark + "; " + r.Remark)
+			r.Remark = truncate(remark + "; " + r.Remark)
 		}
 	}
 	return results

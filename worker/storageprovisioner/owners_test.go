@@ -35,7 +35,7 @@ func tags(owner storage.Owner) map[string]string {
 // another is who has got what was the state's.
 var another = storage.Owner{ModelUUID: "another-state", EntityUUID: "another-entity"}
 
-func (s *ownersSuite) again(c *gc.C, i int) {
+func (s *ownersSuite) nextRound(c *gc.C, i int) {
 	if i > 0 {
 		s.TearDownTest(c)
 		s.SetUpTest(c)
@@ -104,7 +104,7 @@ func (s *ownersSuite) TestAnothersIsNotAttached(c *gc.C) {
 
 func (s *ownersSuite) TestAnothersIsNeitherDestroyedNorReleased(c *gc.C) {
 	for i, release := range []bool{false, true} {
-		s.again(c, i)
+		s.nextRound(c, i)
 		s.restored(c, tags(another))
 		s.removing(c, release)
 		s.barrier(c)
@@ -226,7 +226,7 @@ func (s *ownersSuite) TestMissingIsDetachedAndStillMissing(c *gc.C) {
 // Whose it is is not known where a source keeps no tags, or none are there.
 func (s *ownersSuite) TestOwnerNotKnownIsRemarked(c *gc.C) {
 	for i, keeps := range []bool{true, false, true} {
-		s.again(c, i)
+		s.nextRound(c, i)
 		if i == 2 {
 			s.source.FailCall("ListVolumeOwners", errors.NotSupportedf("listing"))
 		}

@@ -35,9 +35,9 @@ type painsSuite struct{ baseSuite }
 
 var _ = gc.Suite(&painsSuite{})
 
-// made returns the ids of the volumes of "dynamic" that nobody has destroyed, but the
+// created returns the ids of the volumes of "dynamic" that nobody has destroyed, but the
 // barrier's.
-func (s *painsSuite) made() []string {
+func (s *painsSuite) created() []string {
 	ids := []string{}
 	for _, v := range s.source.Volumes() {
 		if n, err := strconv.Atoi(v.Tag.Id()); err != nil || n < 9000 {
@@ -132,7 +132,7 @@ func (s *painsSuite) TestPainCreateDeleteCreateAgainLeaks(c *gc.C) {
 	s.volumesChanged(c, "0")
 	s.Next(c, "CreateVolumes")
 	s.Next(c, "SetStatus")
-	c.Assert(s.made(), jc.DeepEquals, []string{"vol-0"})
+	c.Assert(s.created(), jc.DeepEquals, []string{"vol-0"})
 
 	s.setLife(v, life.Dead)
 	s.volumesChanged(c, "0")
@@ -141,7 +141,7 @@ func (s *painsSuite) TestPainCreateDeleteCreateAgainLeaks(c *gc.C) {
 	s.Next(c, "SetStatus")
 	s.advance(c, backoff[1])
 	s.Await(c, "the volume to be gone", func() bool { return s.state.Life(v) == "" })
-	c.Check(s.made(), gc.HasLen, 0)
+	c.Check(s.created(), gc.HasLen, 0)
 
 	// The same name again, and this time it is deleted by force while it is made.
 	timeouts = 1
@@ -149,7 +149,7 @@ func (s *painsSuite) TestPainCreateDeleteCreateAgainLeaks(c *gc.C) {
 	mark := s.Mark()
 	s.volumesChanged(c, "0")
 	s.AwaitCallAfter(c, mark, "SetStatus", v)
-	c.Assert(s.made(), jc.DeepEquals, []string{"vol-0"})
+	c.Assert(s.created(), jc.DeepEquals, []string{"vol-0"})
 	s.state.Forget(v)
 	s.volumesChanged(c, "0")
 	s.caughtUp(c)
@@ -159,7 +159,7 @@ func (s *painsSuite) TestPainCreateDeleteCreateAgainLeaks(c *gc.C) {
 	mark = s.Mark()
 	s.advance(c, backoff[0])
 	s.AwaitCallAfter(c, mark, "SetVolumeAttachmentInfo", v+" machine-0")
-	c.Check(s.made(), jc.DeepEquals, []string{"vol-0"})
+	c.Check(s.created(), jc.DeepEquals, []string{"vol-0"})
 	s.caughtUp(c)
 	c.Check(s.report()["unfinished"], gc.IsNil)
 }
@@ -187,14 +187,14 @@ func (s *painsSuite) TestPainRestartForgetsWhatWasInFlight(c *gc.C) {
 	receive(c, entered, "CreateVolumes to be called")
 	s.worker.Kill()
 	c.Assert(s.waited(c), jc.ErrorIsNil)
-	c.Assert(s.made(), jc.DeepEquals, []string{"vol-0"})
+	c.Assert(s.created(), jc.DeepEquals, []string{"vol-0"})
 	c.Assert(s.state.Recorded("volume-0"), jc.IsFalse)
 
 	lost = false
 	s.source.OnCall("CreateVolumes", nil)
 	s.restart(c, cfg)
 	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
-	c.Check(s.made(), jc.DeepEquals, []string{"vol-0"})
+	c.Check(s.created(), jc.DeepEquals, []string{"vol-0"})
 	// It is asked for under the name that it had before: that is how it is found.
 	for range 2 {
 		c.Check(s.Next(c, "CreateVolumes").Subjects, jc.DeepEquals, []string{"volume-0"})
@@ -217,7 +217,7 @@ func (s *painsSuite) TestPainRestartForgetsWhatWasMadeAndNotRecorded(c *gc.C) {
 	s.state.FailItemAlways("SetVolumeInfo", "volume-0", nil)
 	s.restart(c, cfg)
 	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
-	c.Check(s.made(), jc.DeepEquals, []string{"vol-0"})
+	c.Check(s.created(), jc.DeepEquals, []string{"vol-0"})
 }
 
 // sig-storage-lib #194; external-provisioner #1438: the node for which a volume is
@@ -244,7 +244,7 @@ func (s *painsSuite) TestPainNodeVanishedDuringCreationAndTheVolumeLeaked(c *gc.
 	s.AwaitCall(c, "DestroyVolumes", v)
 	s.barrier(c)
 	s.noTimer(c)
-	c.Check(s.made(), gc.HasLen, 0)
+	c.Check(s.created(), gc.HasLen, 0)
 }
 
 // The same two issues: or it is tried for ever, on a node that is no more. Here there
@@ -336,7 +336,7 @@ func (s *painsSuite) TestPainDestroyedWhileAttached(c *gc.C) {
 		s.barrier(c)
 	}
 	c.Check(s.Count("DestroyVolumes", "DetachVolumes"), gc.Equals, 0)
-	c.Check(s.made(), jc.DeepEquals, []string{"vol-0"})
+	c.Check(s.created(), jc.DeepEquals, []string{"vol-0"})
 	c.Check(s.unfinished(c, "volume 0")["waits-for"], gc.Equals, "what uses it to go")
 
 	s.setLife(a, life.Dying)
@@ -433,7 +433,7 @@ func (s *painsSuite) TestPainTransientAttachFailureDeletedTheVolume(c *gc.C) {
 
 	// The others go on, and nothing has been deleted or undone.
 	s.attachedVolume(c, "1")
-	c.Check(s.made(), jc.DeepEquals, []string{"vol-0", "vol-1"})
+	c.Check(s.created(), jc.DeepEquals, []string{"vol-0", "vol-1"})
 	c.Check(s.About("volume-0", providerCalls...), jc.DeepEquals, []string{"CreateVolumes"})
 	c.Check(s.About("volume-0 machine-0", providerCalls...), jc.DeepEquals, []string{"AttachVolumes", "AttachVolumes", "AttachVolumes"})
 }

@@ -13,17 +13,17 @@ import (
 
 // readPlans reads attachment plans from the state. A plan is there from the
 // beginning: what there is to record of it is only what came of it.
-func (r *facts) readPlans(facts []*plan.Fact) error {
+func (r *factReader) readPlans(facts []*plan.Fact) error {
 	accessor, ok := r.config.plans()
 	if !ok {
 		return nil
 	}
-	results, err := call(r.config.shelter, "reading attachment plans", accessor.VolumeAttachmentPlans, attachmentIds(facts))
+	results, err := callAccessor(r.config.shelter, "reading attachment plans", accessor.VolumeAttachmentPlans, attachmentIds(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeAttachmentPlanResult) error {
 		if result.Error != nil {
 			return result.Error
 		}
-		if err := isAbout(f, result.Result.VolumeTag, result.Result.MachineTag); err != nil {
+		if err := checkSubject(f, result.Result.VolumeTag, result.Result.MachineTag); err != nil {
 			return err
 		}
 		if err := setLife(f, result.Result.Life); err != nil {
@@ -43,12 +43,12 @@ func (r *facts) readPlans(facts []*plan.Fact) error {
 
 // planClass returns what the worker may do about a plan. One of a device type with
 // which there is nothing to do is only removed.
-func (r *facts) planClass(key plan.Key, deviceType storage.DeviceType) (plan.Class, error) {
+func (r *factReader) planClass(key plan.Key, deviceType storage.DeviceType) (plan.Class, error) {
 	if key.Host != r.config.Scope.String() {
 		return plan.Foreign, nil
 	}
 	asking := func() string { return fmt.Sprintf("asking for the plan for device type %q", deviceType) }
-	err := r.config.shelter.ask(theProvider, asking, func() error {
+	err := r.config.shelter.runError(theProvider, asking, func() error {
 		_, err := r.config.Plans(deviceType)
 		return err
 	})

@@ -206,8 +206,8 @@ func (s *planningSuite) carriedOut(c *gc.C, volume string) params.MachineStorage
 	return a
 }
 
-// letGo has the state give up a plan, and tells the worker of it.
-func (s *planningSuite) letGo(c *gc.C, volume string) {
+// detachPlan has the state give up a plan, and notifies the worker.
+func (s *planningSuite) detachPlan(c *gc.C, volume string) {
 	s.state.Detach("machine-0", volumeTag(volume))
 	s.plansChanged(c, volume)
 }
@@ -224,8 +224,8 @@ func (s *planningSuite) planDeeds(volume string) []string {
 	return s.About(volumeTag(volume)+" machine-0", planCalls...)
 }
 
-// withPlan has the source attach volumes to machine 0 with a plan.
-func (s *planningSuite) withPlan() {
+// attachWithPlan has the source attach volumes to machine 0 with a plan.
+func (s *planningSuite) attachWithPlan() {
 	s.source.Options.EditAttached = func(a *storage.VolumeAttachment) {
 		if a.Machine.String() == "machine-0" {
 			info := planInfo(a.Volume.Id(), "iscsi")
@@ -234,11 +234,11 @@ func (s *planningSuite) withPlan() {
 	}
 }
 
-// takenIn tells the worker something, and waits until it has read an entity since,
-// and has taken that in. It serves where a barrier cannot pass, as a source is busy.
-func (s *baseSuite) takenIn(c *gc.C, call, subject string, tell func()) {
+// awaitHandled notifies the worker, and waits until it has read an entity since and has
+// handled the answer. It serves where a barrier cannot pass, as a source is busy.
+func (s *baseSuite) awaitHandled(c *gc.C, call, subject string, notify func()) {
 	mark := s.Mark()
-	tell()
+	notify()
 	s.AwaitCallAfter(c, mark, call, subject)
 	// The answer has been taken in when the next thing is read.
 	mark = s.Mark()
@@ -300,7 +300,7 @@ func (s *plansSuite) TestPlanOfANewAttachmentIsRecordedBeforeTheAttachment(c *gc
 			c.Logf("--- by a machine's worker: %v; along with the creation: %v", machine, along)
 			cfg := s.planning(c, machine)
 			s.source.Options.AttachOnCreate = along
-			s.withPlan()
+			s.attachWithPlan()
 			s.start(c, cfg)
 			s.addVolumeOn("machine-0", "0", "dynamic")
 			s.volumesChanged(c, "0")
@@ -345,7 +345,7 @@ func (s *plansSuite) TestOnlyAttachmentsWithAPlanHaveOneRecorded(c *gc.C) {
 // 23: where the state has no plans, the attachment's info tells of it all the same.
 func (s *plansSuite) TestStateWithoutPlansHasTheAttachmentRecordedAlone(c *gc.C) {
 	cfg := s.config(c, true)
-	s.withPlan()
+	s.attachWithPlan()
 	s.start(c, cfg)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
@@ -359,7 +359,7 @@ func (s *plansSuite) TestStateWithoutPlansHasTheAttachmentRecordedAlone(c *gc.C)
 // 23, 32
 func (s *plansSuite) TestPlanThatIsNotRecordedKeepsItsAttachmentUnrecorded(c *gc.C) {
 	cfg := s.planning(c, false)
-	s.withPlan()
+	s.attachWithPlan()
 	busy := errors.New("busy")
 	s.state.FailItem("CreateVolumeAttachmentPlans", "volume-0 machine-0", busy, busy)
 	s.start(c, cfg)
@@ -393,7 +393,7 @@ func (s *plansSuite) TestPlanThatIsNotRecordedKeepsItsAttachmentUnrecorded(c *gc
 // 23: a plan for an attachment that is gone: what was attached is detached.
 func (s *plansSuite) TestAttachmentThatIsGoneWhenItsPlanIsRecordedIsDetached(c *gc.C) {
 	cfg := s.planning(c, false)
-	s.withPlan()
+	s.attachWithPlan()
 	attaching := calls.NewGate()
 	s.source.OnCall("AttachVolumes", attaching.Wait)
 	s.start(c, cfg)
@@ -503,7 +503,7 @@ func (s *plansSuite) TestThresholdsHoldForPlans(c *gc.C) {
 	s.plansChanged(c, "0")
 	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 error: no route (gave up after 1 attempts)"})
 	s.noTimer(c)
-	s.letGo(c, "0")
+	s.detachPlan(c, "0")
 	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 error: busy (gave up after 1 attempts)"})
 	s.noTimer(c)
 	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"AttachPlan", "DetachPlan"})
@@ -531,7 +531,7 @@ func (s *plansSuite) TestDeviceThatIsNotPublishedIsPublishedLater(c *gc.C) {
 func (s *plansSuite) TestDyingPlanIsUndoneThenRemoved(c *gc.C) {
 	s.startPlanning(c)
 	s.carriedOut(c, "0")
-	s.letGo(c, "0")
+	s.detachPlan(c, "0")
 	c.Check(calls.NextArgs[map[string]string](c, s.Journal, "DetachPlan"), jc.DeepEquals, planInfo("0", "iscsi").DeviceAttributes)
 	c.Check(calls.NextArgs[[]params.MachineStorageId](c, s.Journal, "RemoveVolumeAttachmentPlan"), jc.DeepEquals,
 		[]params.MachineStorageId{onMachine0("volume-0")})
@@ -549,7 +549,7 @@ func (s *plansSuite) TestDyingPlanIsUndoneThenRemoved(c *gc.C) {
 func (s *plansSuite) TestDyingPlanThatThisWorkerHasNotCarriedOutIsUndone(c *gc.C) {
 	s.startPlanning(c)
 	s.addPlanned(c, "0", "iscsi")
-	s.letGo(c, "0")
+	s.detachPlan(c, "0")
 	s.Next(c, "RemoveVolumeAttachmentPlan")
 	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"DetachPlan", "RemoveVolumeAttachmentPlan"})
 }
@@ -560,7 +560,7 @@ func (s *plansSuite) TestPlanThatCannotBeUndoneIsRetried(c *gc.C) {
 	s.iscsi.FailItem("DetachPlan", "volume-0 machine-0", errors.New("in use"))
 	s.carriedOut(c, "0")
 	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 attached"})
-	s.letGo(c, "0")
+	s.detachPlan(c, "0")
 	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 detaching: in use"})
 	s.advance(c, backoff[0]-1)
 	s.barrier(c)
@@ -576,7 +576,7 @@ func (s *plansSuite) TestPlanThatIsNotValidToUndoIsUndone(c *gc.C) {
 	s.startPlanning(c)
 	s.iscsi.FailItem("DetachPlan", "volume-0 machine-0", errors.NotValidf("portal"))
 	s.addPlanned(c, "0", "iscsi")
-	s.letGo(c, "0")
+	s.detachPlan(c, "0")
 	s.Next(c, "RemoveVolumeAttachmentPlan")
 	s.barrier(c)
 	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"DetachPlan", "RemoveVolumeAttachmentPlan"})
@@ -588,7 +588,7 @@ func (s *plansSuite) TestRemovalThatFailsIsRepeatedWithoutUndoingAgain(c *gc.C) 
 	s.startPlanning(c)
 	s.state.FailItem("RemoveVolumeAttachmentPlan", "volume-0 machine-0", errors.New("busy"))
 	s.addPlanned(c, "0", "iscsi")
-	s.letGo(c, "0")
+	s.detachPlan(c, "0")
 	s.Next(c, "RemoveVolumeAttachmentPlan")
 	s.advance(c, backoff[0])
 	s.Next(c, "RemoveVolumeAttachmentPlan")
@@ -602,7 +602,7 @@ func (s *plansSuite) TestRemovingWhatIsGoneAlreadyIsASuccess(c *gc.C) {
 	s.startPlanning(c)
 	s.state.FailItem("RemoveVolumeAttachmentPlan", "volume-0 machine-0", errors.NotFoundf("plan"))
 	s.addPlanned(c, "0", "iscsi")
-	s.letGo(c, "0")
+	s.detachPlan(c, "0")
 	s.Next(c, "RemoveVolumeAttachmentPlan")
 	s.barrier(c)
 	s.noTimer(c)
@@ -616,7 +616,7 @@ func (s *plansSuite) TestDeviceTypeWithoutAPlanIsSkipped(c *gc.C) {
 	s.plansChanged(c, "0")
 	s.barrier(c)
 	c.Check(s.planDeeds("0"), gc.HasLen, 0)
-	s.letGo(c, "0")
+	s.detachPlan(c, "0")
 	s.Next(c, "RemoveVolumeAttachmentPlan")
 	s.barrier(c)
 	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"RemoveVolumeAttachmentPlan"})
@@ -641,7 +641,7 @@ func (s *plansSuite) TestLocalDevicesNeedNothingToBeDone(c *gc.C) {
 	s.addPlanned(c, "0", storage.DeviceTypeLocal)
 	s.plansChanged(c, "0")
 	s.Next(c, "SetVolumeAttachmentPlanBlockInfo")
-	s.letGo(c, "0")
+	s.detachPlan(c, "0")
 	s.Next(c, "RemoveVolumeAttachmentPlan")
 }
 
@@ -722,7 +722,7 @@ func (s *plansSuite) TestPlanDroppedWhileItIsCarriedOutIsUndone(c *gc.C) {
 	s.addPlanned(c, "0", "iscsi")
 	s.plansChanged(c, "0")
 	attaching.Entered(c)
-	s.takenIn(c, "VolumeAttachmentPlans", "volume-0 machine-0", func() {
+	s.awaitHandled(c, "VolumeAttachmentPlans", "volume-0 machine-0", func() {
 		s.state.Forget("volume-0")
 		s.plansChanged(c, "0")
 	})
@@ -741,7 +741,7 @@ func (s *plansSuite) TestPlanGivenUpWhileItIsCarriedOutIsUndone(c *gc.C) {
 	s.addPlanned(c, "0", "iscsi")
 	s.plansChanged(c, "0")
 	attaching.Entered(c)
-	s.takenIn(c, "VolumeAttachmentPlans", "volume-0 machine-0", func() { s.letGo(c, "0") })
+	s.awaitHandled(c, "VolumeAttachmentPlans", "volume-0 machine-0", func() { s.detachPlan(c, "0") })
 	c.Check(s.Count("DetachPlan"), gc.Equals, 0)
 	attaching.Open()
 	s.Next(c, "RemoveVolumeAttachmentPlan")
@@ -789,8 +789,8 @@ func (s *plansSuite) TestFilesystemWaitsForThePlan(c *gc.C) {
 		s.filesystemsChanged(c, "0", "1")
 		s.filesystemAttachmentsChanged(c, "machine-0", "0", "1")
 	}
-	s.takenIn(c, "Life", "filesystem-1", tell)
-	s.takenIn(c, "AttachmentLife", "filesystem-1 machine-0", tell)
+	s.awaitHandled(c, "Life", "filesystem-1", tell)
+	s.awaitHandled(c, "AttachmentLife", "filesystem-1 machine-0", tell)
 	c.Check(s.Count("managed.CreateFilesystems", "managed.AttachFilesystems"), gc.Equals, 0)
 
 	attaching.Pass(c)
@@ -825,7 +825,7 @@ func (s *plansSuite) TestPlanIsNotUndoneBeneathAMountedFilesystem(c *gc.C) {
 	s.startPlanning(c)
 	s.carriedOut(c, "7")
 	_, fa := s.backedFilesystem(c, "0", "7")
-	s.letGo(c, "7")
+	s.detachPlan(c, "7")
 	s.barrier(c)
 	c.Check(s.Count("DetachPlan"), gc.Equals, 0)
 	s.setLife(fa, life.Dying)
@@ -845,8 +845,8 @@ func (s *plansSuite) TestPlanIsNotUndoneBeneathAFilesystemBeingMounted(c *gc.C) 
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 	mounting.Entered(c)
 	s.setLife(fa, life.Dying)
-	s.takenIn(c, "VolumeAttachmentPlans", "volume-7 machine-0", func() { s.letGo(c, "7") })
-	s.takenIn(c, "AttachmentLife", "filesystem-0 machine-0", func() { s.filesystemAttachmentsChanged(c, "machine-0", "0") })
+	s.awaitHandled(c, "VolumeAttachmentPlans", "volume-7 machine-0", func() { s.detachPlan(c, "7") })
+	s.awaitHandled(c, "AttachmentLife", "filesystem-0 machine-0", func() { s.filesystemAttachmentsChanged(c, "machine-0", "0") })
 	c.Check(s.Count("DetachPlan"), gc.Equals, 0)
 	mounting.Open()
 	s.Next(c, "RemoveVolumeAttachmentPlan")
@@ -857,7 +857,7 @@ func (s *plansSuite) TestPlanIsNotUndoneBeneathAFilesystemBeingMounted(c *gc.C) 
 // 23, 35: where one worker has both to do.
 func (s *plansSuite) TestVolumeIsNotDetachedBeforeItsPlanIsUndone(c *gc.C) {
 	cfg := s.planning(c, true)
-	s.withPlan()
+	s.attachWithPlan()
 	s.start(c, cfg)
 	_, a := s.attachedVolume(c, "0")
 	s.plansChanged(c, "0")
@@ -870,9 +870,9 @@ func (s *plansSuite) TestVolumeIsNotDetachedBeforeItsPlanIsUndone(c *gc.C) {
 
 	detaching := calls.NewGate()
 	s.iscsi.OnCall("DetachPlan", detaching.Wait)
-	s.letGo(c, "0")
+	s.detachPlan(c, "0")
 	detaching.Entered(c)
-	s.takenIn(c, "AttachmentLife", "volume-0 machine-0", func() { s.volumeAttachmentsChanged(c, "machine-0", "0") })
+	s.awaitHandled(c, "AttachmentLife", "volume-0 machine-0", func() { s.volumeAttachmentsChanged(c, "machine-0", "0") })
 	c.Check(s.Count("DetachVolumes"), gc.Equals, 0)
 	detaching.Open()
 	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
@@ -915,7 +915,7 @@ func (s *plansSuite) TestPlanThatHangsDoesNotHoldBackOtherDeviceTypes(c *gc.C) {
 	attaching.Entered(c)
 	s.plansChanged(c, "1")
 	s.AwaitCall(c, "SetVolumeAttachmentPlanBlockInfo", "volume-1 machine-0")
-	s.letGo(c, "1")
+	s.detachPlan(c, "1")
 	s.AwaitCall(c, "RemoveVolumeAttachmentPlan", "volume-1 machine-0")
 	s.barrier(c)
 	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"AttachPlan"})
@@ -930,10 +930,10 @@ func (s *plansSuite) TestPlanThatHangsDoesNotHoldBackOtherDeviceTypes(c *gc.C) {
 // each accessor of them. What is scripted holds for the worker's calls only.
 func (s *planningSuite) plansHappen(c *gc.C, script func()) {
 	cfg := s.planning(c, true)
-	s.withPlan()
+	s.attachWithPlan()
 	s.addPlanned(c, "0", "iscsi")
 	s.addPlanned(c, "1", "iscsi")
-	s.letGo(c, "1")
+	s.detachPlan(c, "1")
 	s.plansChanged(c, "0")
 	s.addVolumeOn("machine-0", "2", "dynamic")
 	s.volumesChanged(c, "2")

@@ -34,7 +34,7 @@ func (l *loop) publish(p plan.Publication) job {
 		var all []published
 		for _, step := range []func() ([]published, error){
 			func() ([]published, error) {
-				return record(config.shelter, "recording volumes", config.Volumes.SetVolumeInfo, p.Records, asItIs[params.Volume])
+				return record(config.shelter, "recording volumes", config.Volumes.SetVolumeInfo, p.Records, unchanged[params.Volume])
 			},
 			func() ([]published, error) {
 				return record(config.shelter, "recording filesystems", config.Filesystems.SetFilesystemInfo, p.Records, filesystemOnWire)
@@ -92,7 +92,7 @@ func (l *loop) published(p plan.Publication, all []published) {
 			l.backing.setFilesystem(fs.Filesystem)
 		}
 	}
-	var refused complaints
+	var refused errorGroups
 	for _, r := range all {
 		if r.err != nil && !errors.Is(r.err, errors.NotFound) {
 			refused.add(r.Key, r.err)
@@ -117,7 +117,7 @@ func record[T, W any](
 	shelter *shelter, doing string, accessor func([]W) ([]params.ErrorResult, error), records []plan.Record, wire func(T) W,
 ) ([]published, error) {
 	of := func(r plan.Record) bool { _, ok := r.Info.(T); return ok }
-	all, args := room[W](records, of)
+	all, args := prealloc[W](records, of)
 	for _, r := range records {
 		if info, ok := r.Info.(T); ok {
 			all = append(all, published{Subject: r.Subject})
@@ -127,8 +127,8 @@ func record[T, W any](
 	return publishAll(shelter, doing, accessor, args, all)
 }
 
-// asItIs is for infos that are on the wire what they are here.
-func asItIs[T any](info T) T { return info }
+// unchanged is for infos that are on the wire what they are here.
+func unchanged[T any](info T) T { return info }
 
 // recordVolumeAttachments records volume attachments, after the plans for those that
 // have one: a volume whose plan is not recorded would never show.
@@ -172,7 +172,7 @@ func recordPlans(config setup, p plan.Publication) ([]published, error) {
 		return nil, nil
 	}
 	done, err := record(config.shelter, "recording devices of attachment plans", accessor.SetVolumeAttachmentPlanBlockInfo,
-		p.Records, asItIs[params.VolumeAttachmentPlan])
+		p.Records, unchanged[params.VolumeAttachmentPlan])
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +186,7 @@ func remove[A any](
 	arg func(plan.Subject) A, wanted ...plan.Kind,
 ) ([]published, error) {
 	of := func(s plan.Subject) bool { return slices.Contains(wanted, s.Key.Kind) }
-	all, args := room[A](removals, of)
+	all, args := prealloc[A](removals, of)
 	for _, r := range removals {
 		if of(r) {
 			all = append(all, published{Subject: r})
@@ -198,8 +198,8 @@ func remove[A any](
 
 func subjectTag(s plan.Subject) names.Tag { return s.Tag }
 
-// room returns empty lists with room for what is published of those that are wanted.
-func room[A, E any](of []E, wanted func(E) bool) ([]published, []A) {
+// prealloc returns empty lists with the capacity for what is published of those wanted.
+func prealloc[A, E any](of []E, wanted func(E) bool) ([]published, []A) {
 	n := 0
 	for _, e := range of {
 		if wanted(e) {
@@ -212,7 +212,7 @@ func room[A, E any](of []E, wanted func(E) bool) ([]published, []A) {
 func publishAll[A any](
 	shelter *shelter, doing string, accessor func([]A) ([]params.ErrorResult, error), args []A, all []published,
 ) ([]published, error) {
-	errs, err := tell(shelter, doing, accessor, args)
+	errs, err := callWriter(shelter, doing, accessor, args)
 	for i, err := range errs {
 		all[i].err = err
 	}

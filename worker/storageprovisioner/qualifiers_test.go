@@ -71,45 +71,45 @@ func (s *qualifiersSuite) questions(name string) int {
 	return n
 }
 
-// operation is one that a source can hold back: it is set up, and tell tells the
+// operation is one that a source can hold back: it is set up, and notify notifies the
 // worker of the entity.
 type operation struct {
 	// asked is what the source is asked about, tag whose the operation is.
 	asked, tag, call, done string
 	setUp                  func(*qualifiersSuite)
-	tell                   func(*qualifiersSuite, *gc.C)
+	notify                 func(*qualifiersSuite, *gc.C)
 }
 
-func tellVolume(s *qualifiersSuite, c *gc.C)     { s.volumesChanged(c, "0") }
-func tellFilesystem(s *qualifiersSuite, c *gc.C) { s.filesystemsChanged(c, "0") }
+func notifyVolume(s *qualifiersSuite, c *gc.C)     { s.volumesChanged(c, "0") }
+func notifyFilesystem(s *qualifiersSuite, c *gc.C) { s.filesystemsChanged(c, "0") }
 
 var deferrable = []operation{{
 	"volume-0", "volume-0", "CreateVolumes", "SetVolumeInfo",
-	func(s *qualifiersSuite) { s.addVolumeOn("machine-0", "0", "dynamic") }, tellVolume,
+	func(s *qualifiersSuite) { s.addVolumeOn("machine-0", "0", "dynamic") }, notifyVolume,
 }, {
 	"filesystem-0", "filesystem-0", "CreateFilesystems", "SetFilesystemInfo",
-	func(s *qualifiersSuite) { s.addFilesystem("0", "dynamic", "") }, tellFilesystem,
+	func(s *qualifiersSuite) { s.addFilesystem("0", "dynamic", "") }, notifyFilesystem,
 }, {
 	"filesystem-0", "filesystem-0", "managed.CreateFilesystems", "SetFilesystemInfo",
 	func(s *qualifiersSuite) {
 		s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
 		s.addFilesystem("0", "dynamic", "7")
-	}, tellFilesystem,
+	}, notifyFilesystem,
 }, {
 	"vol-0", "volume-0", "DestroyVolumes", "Remove",
-	func(s *qualifiersSuite) { s.deadStorage(s.addVolume("0", "dynamic"), false) }, tellVolume,
+	func(s *qualifiersSuite) { s.deadStorage(s.addVolume("0", "dynamic"), false) }, notifyVolume,
 }, {
 	"vol-0", "volume-0", "ReleaseVolumes", "Remove",
-	func(s *qualifiersSuite) { s.deadStorage(s.addVolume("0", "dynamic"), true) }, tellVolume,
+	func(s *qualifiersSuite) { s.deadStorage(s.addVolume("0", "dynamic"), true) }, notifyVolume,
 }, {
 	"fs-0", "filesystem-0", "DestroyFilesystems", "Remove",
-	func(s *qualifiersSuite) { s.deadStorage(s.addFilesystem("0", "dynamic", ""), false) }, tellFilesystem,
+	func(s *qualifiersSuite) { s.deadStorage(s.addFilesystem("0", "dynamic", ""), false) }, notifyFilesystem,
 }, {
 	"fs-0", "filesystem-0", "ReleaseFilesystems", "Remove",
-	func(s *qualifiersSuite) { s.deadStorage(s.addFilesystem("0", "dynamic", ""), true) }, tellFilesystem,
+	func(s *qualifiersSuite) { s.deadStorage(s.addFilesystem("0", "dynamic", ""), true) }, notifyFilesystem,
 }, {
 	"fs-0", "filesystem-0", "managed.DestroyFilesystems", "Remove",
-	func(s *qualifiersSuite) { s.deadStorage(s.addFilesystem("0", "dynamic", "7"), false) }, tellFilesystem,
+	func(s *qualifiersSuite) { s.deadStorage(s.addFilesystem("0", "dynamic", "7"), false) }, notifyFilesystem,
 }}
 
 // deadStorage has something that was made long ago be dead.
@@ -160,7 +160,7 @@ func (s *qualifiersSuite) TestHeldBackUntilAChangeAfterItIsLetGo(c *gc.C) {
 		s.hold(o.asked, true)
 		o.setUp(s)
 		for n := range 3 {
-			o.tell(s, c)
+			o.notify(s, c)
 			s.barrier(c)
 			c.Check(s.questions(o.asked), gc.Equals, n+1)
 		}
@@ -171,7 +171,7 @@ func (s *qualifiersSuite) TestHeldBackUntilAChangeAfterItIsLetGo(c *gc.C) {
 		s.hold(o.asked, false)
 		s.barrier(c)
 		c.Check(s.questions(o.asked), gc.Equals, 3)
-		o.tell(s, c)
+		o.notify(s, c)
 		s.AwaitCall(c, o.done, o.tag)
 		c.Check(s.Count(o.call), gc.Equals, 1)
 		c.Check(s.questions(o.asked), gc.Equals, 4)
@@ -183,7 +183,7 @@ func (s *qualifiersSuite) TestAskedAgainWhenTheConfigChanges(c *gc.C) {
 		s.startHolding(c, 0)
 		s.hold(o.asked, true)
 		o.setUp(s)
-		o.tell(s, c)
+		o.notify(s, c)
 		s.barrier(c)
 		s.hold(o.asked, false)
 		s.fed.EnvironConfig.Deliver(c, struct{}{})
@@ -197,7 +197,7 @@ func (s *qualifiersSuite) TestAskedAgainAtTheResync(c *gc.C) {
 		s.startHolding(c, time.Hour)
 		s.hold(o.asked, true)
 		o.setUp(s)
-		o.tell(s, c)
+		o.notify(s, c)
 		s.barrier(c)
 		s.hold(o.asked, false)
 		s.advance(c, time.Hour-1)
@@ -268,11 +268,11 @@ func (s *qualifiersSuite) TestWhatIsInProgressIsNotHeldBack(c *gc.C) {
 		s.startHolding(c, 0)
 		s.fail(o, storage.InProgress(errors.New("later")))
 		o.setUp(s)
-		o.tell(s, c)
+		o.notify(s, c)
 		s.Next(c, o.call)
 		s.Next(c, "SetStatus")
 		s.hold(o.asked, true)
-		o.tell(s, c)
+		o.notify(s, c)
 		s.advance(c, backoff[0])
 		s.AwaitCall(c, o.done, o.tag)
 		c.Check(s.Count(o.call), gc.Equals, 2)
@@ -286,7 +286,7 @@ func (s *qualifiersSuite) TestRetryCanBeHeldBack(c *gc.C) {
 		s.start(c, s.config(c, true, modeltest.Removal))
 		s.fail(o, errors.New("boom"))
 		o.setUp(s)
-		o.tell(s, c)
+		o.notify(s, c)
 		s.statuses(c)
 		s.hold(o.asked, true)
 		s.advance(c, backoff[0])
@@ -295,7 +295,7 @@ func (s *qualifiersSuite) TestRetryCanBeHeldBack(c *gc.C) {
 		c.Check(s.Count(o.call), gc.Equals, 1)
 		c.Check(s.Count("SetStatus"), gc.Equals, 1)
 		s.hold(o.asked, false)
-		o.tell(s, c)
+		o.notify(s, c)
 		s.AwaitCall(c, o.done, o.tag)
 	})
 }
@@ -306,16 +306,16 @@ func (s *qualifiersSuite) TestBackoffSurvivesEventsOnceLetGo(c *gc.C) {
 		s.start(c, s.config(c, true, modeltest.Removal))
 		s.hold(o.asked, true)
 		o.setUp(s)
-		o.tell(s, c)
+		o.notify(s, c)
 		s.barrier(c)
 		s.hold(o.asked, false)
 		s.fail(o, errors.New("boom"))
-		o.tell(s, c)
+		o.notify(s, c)
 		s.statuses(c)
-		o.tell(s, c)
+		o.notify(s, c)
 		s.barrier(c)
 		s.advance(c, backoff[0]-1)
-		o.tell(s, c)
+		o.notify(s, c)
 		s.barrier(c)
 		c.Check(s.Count(o.call), gc.Equals, 1)
 		s.advance(c, 1)

@@ -122,7 +122,7 @@ func (s *reattachSuite) TestAttachedAgainWhenTheDeviceGainsAUUIDMeanwhile(c *gc.
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 	mounting.Entered(c)
-	s.takenIn(c, "VolumeBlockDevices", "volume-7 machine-0", func() { s.deviceBecomes(c, marked) })
+	s.awaitHandled(c, "VolumeBlockDevices", "volume-7 machine-0", func() { s.deviceBecomes(c, marked) })
 	mounting.Open()
 	s.Next(c, "SetFilesystemAttachmentInfo")
 	s.Next(c, "SetFilesystemAttachmentInfo")
@@ -134,7 +134,7 @@ func (s *reattachSuite) TestAttachedAgainWhenTheDeviceGainsAUUIDMeanwhile(c *gc.
 func (s *reattachSuite) TestAttachedAgainWhenTheDeviceGainsAUUIDBeforeTheRecord(c *gc.C) {
 	s.state.FailItem("SetFilesystemAttachmentInfo", "filesystem-0 machine-0", errors.New("busy"))
 	s.mounted(c, unmarked)
-	s.takenIn(c, "VolumeBlockDevices", "volume-7 machine-0", func() { s.deviceBecomes(c, marked) })
+	s.awaitHandled(c, "VolumeBlockDevices", "volume-7 machine-0", func() { s.deviceBecomes(c, marked) })
 	c.Check(s.attempts(), gc.Equals, 1)
 	s.advance(c, backoff[0])
 	s.Next(c, "SetFilesystemAttachmentInfo")

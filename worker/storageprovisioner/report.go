@@ -9,8 +9,8 @@ import (
 // maxReported caps how many unfinished entities a report lists.
 const maxReported = 100
 
-// whyAlone says why the worker does not provide what its report counts as left alone.
-var whyAlone = map[plan.Class]string{
+// leftAloneReasons says why the worker does not provide what its report counts as left alone.
+var leftAloneReasons = map[plan.Class]string{
 	plan.Foreign: "provided by the worker of the other scope",
 	plan.Static:  "made with its machine",
 }
@@ -24,14 +24,14 @@ func (l *loop) report() map[string]any {
 		"configured": l.environ != nil,
 		"entities":   all.Entities,
 	}
-	alone := make(map[string]int)
+	leftAlone := make(map[string]int)
 	for class, sources := range all.LeftAlone {
 		for source, n := range sources {
-			alone[fmt.Sprintf("%s: %s", source, whyAlone[class])] = n
+			leftAlone[fmt.Sprintf("%s: %s", source, leftAloneReasons[class])] = n
 		}
 	}
-	if len(alone) > 0 {
-		report["left-alone"] = alone
+	if len(leftAlone) > 0 {
+		report["left-alone"] = leftAlone
 	}
 	if unset := len(l.unset.byTag); unset > 0 {
 		report["statuses-to-set"] = unset

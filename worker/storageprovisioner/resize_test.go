@@ -471,8 +471,8 @@ func (s *resizeSuite) TestGrowthIsToldToTheObserver(c *gc.C) {
 	s.raise(c, f, 2000)
 	s.AwaitCall(c, "SetVolumeInfo", v)
 	s.AwaitCall(c, "SetFilesystemInfo", f)
-	c.Check(witness.about(v), jc.DeepEquals, []string{"start resize-volume dynamic volume-0", "success resize-volume dynamic volume-0"})
-	c.Check(witness.about(f)[2:], jc.DeepEquals, []string{
+	c.Check(witness.recorded(v), jc.DeepEquals, []string{"start resize-volume dynamic volume-0", "success resize-volume dynamic volume-0"})
+	c.Check(witness.recorded(f)[2:], jc.DeepEquals, []string{
 		"start resize-filesystem dynamic filesystem-0", "success resize-filesystem dynamic filesystem-0",
 	})
 	c.Check(witness.finished(v)[0].Kind, gc.Equals, storageprovisioner.ResizeVolume)

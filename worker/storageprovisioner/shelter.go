@@ -20,71 +20,71 @@ const (
 
 // shelter keeps the worker standing whatever code does that is not its own: when that
 // panics, or ends its goroutine, it has failed. Where it did is logged, once for each
-// place.
+// call site.
 type shelter struct {
 	log Logger
 
-	mu    sync.Mutex
-	known few[place]
+	mu     sync.Mutex
+	logged boundedSet[callSite]
 }
 
-// place is the innermost of the stack at which something went wrong.
-type place [32]uintptr
+// callSite is the innermost part of the stack at which something went wrong.
+type callSite [32]uintptr
 
-// knownPlaces is how many places are remembered to have been logged. More are not.
-const knownPlaces = 64
+// maxCallSites is how many call sites are logged and remembered. More are not logged.
+const maxCallSites = 64
 
 func newShelter(log Logger) *shelter {
-	return &shelter{log: log, known: few[place]{most: knownPlaces}}
+	return &shelter{log: log, logged: boundedSet[callSite]{limit: maxCallSites}}
 }
 
-// call calls code of somebody else's, and returns its panic as an error. If that code ends
-// the goroutine, call logs this, and the goroutine still ends: a caller that has to keep
-// its goroutine uses apart. what says what the code does; it is called if that is logged.
-func (s *shelter) call(whose string, what func() string, f func()) (err error) {
+// run calls code that is not the worker's, and returns its panic as an error. If that code
+// ends the goroutine, run logs this, and the goroutine still ends: a caller that has to keep
+// its goroutine uses runInGoroutine. what says what the code does; it is called only to log.
+func (s *shelter) run(whose string, what func() string, f func()) (err error) {
 	returned := false
 	defer func() {
 		if reason := recover(); reason != nil {
-			err = errors.Errorf("%s panicked: %s", whose, cut(fmt.Sprint(reason)))
+			err = errors.Errorf("%s panicked: %s", whose, truncate(fmt.Sprint(reason)))
 		} else if !returned {
-			err = ended(whose)
+			err = goroutineEnded(whose)
 		} else {
 			return
 		}
-		s.where(what, err)
+		s.logStack(what, err)
 	}()
 	f()
 	returned = true
 	return nil
 }
 
-// apart is call on a goroutine of its own, which may end it.
-func (s *shelter) apart(whose string, what func() string, f func()) error {
+// runInGoroutine is run on a goroutine of its own, which f may end.
+func (s *shelter) runInGoroutine(whose string, what func() string, f func()) error {
 	done := make(chan error, 1)
 	go func() {
-		err := ended(whose)
+		err := goroutineEnded(whose)
 		defer func() { done <- err }()
-		err = s.call(whose, what, f)
+		err = s.run(whose, what, f)
 	}()
 	return <-done
 }
 
-// ended is the error of code that has ended the goroutine that called it.
-func ended(whose string) error {
+// goroutineEnded is the error of code that has ended the goroutine that called it.
+func goroutineEnded(whose string) error {
 	return errors.Errorf("%s ended the goroutine that called it", whose)
 }
 
-// ask is call of code that returns an error, which is returned as it is told.
-func (s *shelter) ask(whose string, what func() string, f func() error) (err error) {
-	caught := s.call(whose, what, func() { err = heard(f()) })
+// runError is run for code that returns an error, which is sanitized.
+func (s *shelter) runError(whose string, what func() string, f func() error) (err error) {
+	caught := s.run(whose, what, func() { err = sanitizeError(f()) })
 	if caught != nil {
 		return caught
 	}
 	return err
 }
 
-// each calls, by call or apart, f for each number below n. What fails there is told to
-// failed, and the others go on.
+// each calls f for each number below n, by way of run or runInGoroutine. It passes a failure
+// to failed, and goes on with the next number.
 func each(
 	run func(string, func() string, func()) error, whose string, n int,
 	what func(int) string, f func(int), failed func(int, error),
@@ -101,34 +101,34 @@ func each(
 	}
 }
 
-// where logs the stack of what has just gone wrong.
-func (s *shelter) where(what func() string, err error) {
-	var at place
+// logStack logs the stack of what has just gone wrong.
+func (s *shelter) logStack(what func() string, err error) {
+	var at callSite
 	runtime.Callers(3, at[:])
 	s.mu.Lock()
-	isNew := s.known.add(at)
+	isNew := s.logged.add(at)
 	s.mu.Unlock()
 	if isNew {
-		s.log.Errorf("%s\n%s", line(fmt.Sprintf("%s: %v", what(), err)), debug.Stack())
+		s.log.Errorf("%s\n%s", singleLine(fmt.Sprintf("%s: %v", what(), err)), debug.Stack())
 	}
 }
 
-// few remembers things, up to so many.
-type few[T comparable] struct {
-	most int
-	seen map[T]struct{}
+// boundedSet is a set of at most limit elements.
+type boundedSet[T comparable] struct {
+	limit int
+	seen  map[T]struct{}
 }
 
-// add reports whether a thing is new, and there was room to remember it.
-func (f *few[T]) add(thing T) bool {
-	if _, ok := f.seen[thing]; ok || f.full() {
+// add adds a thing, and reports whether it is new and the set was not full.
+func (s *boundedSet[T]) add(thing T) bool {
+	if _, ok := s.seen[thing]; ok || s.full() {
 		return false
 	}
-	if f.seen == nil {
-		f.seen = make(map[T]struct{})
+	if s.seen == nil {
+		s.seen = make(map[T]struct{})
 	}
-	f.seen[thing] = struct{}{}
+	s.seen[thing] = struct{}{}
 	return true
 }
 
-func (f *few[T]) full() bool { return len(f.seen) == f.most }
+func (s *boundedSet[T]) full() bool { return len(s.seen) == s.limit }

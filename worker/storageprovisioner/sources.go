@@ -34,7 +34,7 @@ type environ struct {
 func readEnviron(config setup, backing *backing, keep *environ) (*environ, error) {
 	const reading, getting = "reading environment config", "getting storage providers"
 	var settings *environs.Config
-	err := config.shelter.ask(theState, func() string { return reading }, func() (err error) {
+	err := config.shelter.runError(theState, func() string { return reading }, func() (err error) {
 		if settings, err = config.Environ.EnvironConfig(); err == nil && settings == nil {
 			err = errors.New("accessor returned no config")
 		}
@@ -48,9 +48,9 @@ func readEnviron(config setup, backing *backing, keep *environ) (*environ, error
 		return keep, nil
 	}
 	var registry storage.ProviderRegistry
-	err = config.shelter.ask(theRegistry, func() string { return getting }, func() (err error) {
+	err = config.shelter.runError(theRegistry, func() string { return getting }, func() (err error) {
 		registry, err = config.Registry(settings)
-		return given(registry, err)
+		return requireValue(registry, err)
 	})
 	if err != nil {
 		return nil, errors.Annotate(err, getting)
@@ -61,9 +61,9 @@ func readEnviron(config setup, backing *backing, keep *environ) (*environ, error
 // classify returns what the worker may do about a provider's storage, and by which sources.
 // Storage of a provider that is not there is the worker's own: the attempt to provision it
 // tells what is wrong. Whose it is where the provider cannot say, nobody knows.
-func (e *environ) classify(providerType storage.ProviderType) (c classified) {
+func (e *environ) classify(providerType storage.ProviderType) (c classification) {
 	asking := func() string { return fmt.Sprintf("asking storage provider %q what it is", providerType) }
-	c.err = e.config.shelter.call(theProvider, asking, func() {
+	c.err = e.config.shelter.run(theProvider, asking, func() {
 		p, err := e.registry.StorageProvider(providerType)
 		switch {
 		case err != nil || p == nil:
@@ -84,7 +84,7 @@ func (e *environ) classify(providerType storage.ProviderType) (c classified) {
 		if c.class == plan.Foreign {
 			log = e.config.Logger.Warningf
 		}
-		log("storage of provider %q is left alone: %s", providerType, whyAlone[c.class])
+		log("storage of provider %q is left alone: %s", providerType, leftAloneReasons[c.class])
 	}
 	if c.err != nil {
 		c.err = errors.Annotate(c.err, asking())
@@ -101,8 +101,8 @@ type pools struct {
 
 type poolName struct{ provider, pool string }
 
-// learn takes in what has been read of a pool.
-func (p *pools) learn(provider string, pool *params.Pool) {
+// set sets the attributes of a pool that has been read.
+func (p *pools) set(provider string, pool *params.Pool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.attributes == nil {
@@ -111,8 +111,8 @@ func (p *pools) learn(provider string, pool *params.Pool) {
 	p.attributes[poolName{provider, pool.Name}] = pool.Attributes
 }
 
-// of returns the attributes of the pool that a source is of.
-func (p *pools) of(s plan.Source) map[string]any {
+// attributesOf returns the attributes of the pool that a source belongs to.
+func (p *pools) attributesOf(s plan.Source) map[string]any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.attributes[poolName{s.Provider, s.Pool}]
@@ -127,18 +127,18 @@ type lazySource struct {
 	source  *source
 }
 
-func (l *lazySource) open(t task) (*source, error) {
+func (l *lazySource) open(req request) (*source, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	pool := t.environ.config.pools.of(t.batch.Source)
-	if l.environ == t.environ && reflect.DeepEqual(l.pool, pool) {
+	pool := req.environ.config.pools.attributesOf(req.batch.Source)
+	if l.environ == req.environ && reflect.DeepEqual(l.pool, pool) {
 		return l.source, nil
 	}
-	opened, err := t.environ.open(t.batch.Source, pool)
+	opened, err := req.environ.open(req.batch.Source, pool)
 	if err != nil {
 		return nil, err
 	}
-	l.environ, l.pool, l.source = t.environ, pool, opened
+	l.environ, l.pool, l.source = req.environ, pool, opened
 	return opened, nil
 }
 
@@ -146,8 +146,8 @@ func (l *lazySource) open(t task) (*source, error) {
 // must.
 type source struct {
 	operations
-	// calls is how many calls at once it takes.
-	calls    int
+	// maxCalls is how many calls at once it takes.
+	maxCalls int
 	limiters []storage.RateLimiter
 }
 
@@ -164,12 +164,12 @@ func (s *source) waitToCall(ctx context.Context) error {
 
 // newSource returns the source whose capabilities are those of the given values.
 func newSource(ops operations, maxCalls int, of ...any) *source {
-	s := &source{operations: ops, calls: 1, limiters: capabilities[storage.RateLimiter](of)}
+	s := &source{operations: ops, maxCalls: 1, limiters: capabilities[storage.RateLimiter](of)}
 	for _, c := range capabilities[storage.ConcurrentSource](of) {
-		s.calls = max(s.calls, c.MaxConcurrentCalls())
+		s.maxCalls = max(s.maxCalls, c.MaxConcurrentCalls())
 	}
 	if maxCalls > 0 {
-		s.calls = min(s.calls, maxCalls)
+		s.maxCalls = min(s.maxCalls, maxCalls)
 	}
 	return s
 }
@@ -202,20 +202,20 @@ func (e *environ) open(key plan.Source, pool map[string]any) (*source, error) {
 	switch {
 	case key.Managed:
 		filesystems := e.config.ManagedFilesystems(e.backing)
-		if err := given(filesystems, nil); err != nil {
+		if err := requireValue(filesystems, nil); err != nil {
 			return nil, errors.Annotate(err, "opening the source of filesystems on volumes")
 		}
 		return newFilesystemSource(filesystems, 0, e.backing), nil
 	case key.Kind == plan.Plan:
 		carrier, err := e.config.Plans(storage.DeviceType(key.Provider))
-		if err = given(carrier, err); err != nil {
+		if err = requireValue(carrier, err); err != nil {
 			return nil, errors.Annotatef(err, "getting the plan for device type %q", key.Provider)
 		}
 		return newSource(planOps{carrier}, 0, carrier), nil
 	}
 	providerType := storage.ProviderType(key.Provider)
 	p, err := e.registry.StorageProvider(providerType)
-	if err = given(p, err); err != nil {
+	if err = requireValue(p, err); err != nil {
 		return nil, errors.Annotatef(err, "getting storage provider %q", providerType)
 	}
 	attrs := storage.Attrs{}
@@ -230,7 +230,7 @@ func (e *environ) open(key plan.Source, pool map[string]any) (*source, error) {
 	maxCalls := e.config.MaxConcurrentCalls[providerType]
 	if key.Kind == plan.Volume {
 		volumes, err := p.VolumeSource(settings)
-		if err = given(volumes, err); err != nil {
+		if err = requireValue(volumes, err); err != nil {
 			return nil, errors.Annotatef(err, "opening volume source %q", providerType)
 		}
 		of := distinct(volumes, p)
@@ -242,14 +242,14 @@ func (e *environ) open(key plan.Source, pool map[string]any) (*source, error) {
 		}, maxCalls, of...), nil
 	}
 	filesystems, err := p.FilesystemSource(settings)
-	if err = given(filesystems, err); err != nil {
+	if err = requireValue(filesystems, err); err != nil {
 		return nil, errors.Annotatef(err, "opening filesystem source %q", providerType)
 	}
 	return newFilesystemSource(filesystems, maxCalls, nil, p), nil
 }
 
-// given returns the error of what has been asked for, or one if that is nothing.
-func given(value any, err error) error {
+// requireValue returns err, or an error if both it and value are nil.
+func requireValue(value any, err error) error {
 	if err == nil && value == nil {
 		err = errors.New("neither it nor an error was given")
 	}

@@ -96,11 +96,11 @@ func (u *unsetStatuses) takeDue() []params.EntityStatusArgs {
 	return statuses
 }
 
-// setAgain sets statuses that could not be set before.
-func (l *loop) setAgain(statuses []params.EntityStatusArgs) job {
+// retryStatuses sets statuses that could not be set before.
+func (l *loop) retryStatuses(statuses []params.EntityStatusArgs) job {
 	config := l.config
 	return func() (reply, error) {
-		failed := setOrFind(config, statuses)
+		failed := setStatusesBisecting(config, statuses)
 		return func() {
 			unset := make(map[string]bool, len(failed))
 			for _, args := range failed {
@@ -116,10 +116,10 @@ func (l *loop) setAgain(statuses []params.EntityStatusArgs) job {
 	}
 }
 
-// setOrFind sets statuses, and returns those that could not be set. The error of a call
+// setStatusesBisecting sets statuses, and returns those that could not be set. The error of a call
 // for several does not tell which of them the state does not have: they are found by
 // halves, and their statuses need not be set.
-func setOrFind(config setup, statuses []params.EntityStatusArgs) (failed []params.EntityStatusArgs) {
+func setStatusesBisecting(config setup, statuses []params.EntityStatusArgs) (failed []params.EntityStatusArgs) {
 	err := setStatuses(config, statuses)
 	switch half := len(statuses) / 2; {
 	case err == nil:
@@ -129,7 +129,7 @@ func setOrFind(config setup, statuses []params.EntityStatusArgs) (failed []param
 	case half == 0:
 		return nil
 	default:
-		return append(setOrFind(config, statuses[:half]), setOrFind(config, statuses[half:])...)
+		return append(setStatusesBisecting(config, statuses[:half]), setStatusesBisecting(config, statuses[half:])...)
 	}
 }
 
@@ -155,7 +155,7 @@ func setStatuses(config setup, statuses []params.EntityStatusArgs) error {
 	if len(statuses) == 0 {
 		return nil
 	}
-	err := config.shelter.ask(theState, func() string { return "setting statuses" }, func() error {
+	err := config.shelter.runError(theState, func() string { return "setting statuses" }, func() error {
 		return config.Status.SetStatus(statuses)
 	})
 	if err != nil {

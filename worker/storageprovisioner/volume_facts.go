@@ -10,7 +10,7 @@ import (
 
 // volumeReader reads volumes and volume attachments.
 type volumeReader struct {
-	*facts
+	*factReader
 }
 
 func volumeTags(facts []*plan.Fact) []names.VolumeTag {
@@ -22,13 +22,13 @@ func volumeTags(facts []*plan.Fact) []names.VolumeTag {
 }
 
 func (r volumeReader) infos(facts []*plan.Fact) error {
-	results, err := call(r.config.shelter, "reading volumes", r.config.Volumes.Volumes, volumeTags(facts))
+	results, err := callAccessor(r.config.shelter, "reading volumes", r.config.Volumes.Volumes, volumeTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeResult) error {
 		if err := setRecorded(f, result.Error); !f.Recorded {
 			return err
 		}
 		f.ID, f.Size = result.Result.Info.VolumeId, result.Result.Info.Size
-		return isAbout(f, result.Result.VolumeTag, "")
+		return checkSubject(f, result.Result.VolumeTag, "")
 	})
 	if err != nil {
 		return err
@@ -64,12 +64,12 @@ func (r volumeReader) growths(facts []*plan.Fact, recorded []params.VolumeResult
 }
 
 func (r volumeReader) params(facts []*plan.Fact, each func(*plan.Fact, params.VolumeParams) error) error {
-	results, err := call(r.config.shelter, "reading volume parameters", r.config.Volumes.VolumeParams, volumeTags(facts))
+	results, err := callAccessor(r.config.shelter, "reading volume parameters", r.config.Volumes.VolumeParams, volumeTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeParamsResult) error {
 		if result.Error != nil {
 			return paramsError(f, result.Error)
 		}
-		if err := isAbout(f, result.Result.VolumeTag, ""); err != nil {
+		if err := checkSubject(f, result.Result.VolumeTag, ""); err != nil {
 			return err
 		}
 		if err := r.setProvider(f, result.Result.Provider, result.Result.Pool); err != nil {
@@ -91,7 +91,7 @@ func (r volumeReader) creations(facts []*plan.Fact) error {
 		}
 		switch {
 		case p.Attachment != nil:
-			if err := belongs(f, p.Attachment.VolumeTag, p.Attachment.Provider, p.Provider); err != nil {
+			if err := checkAttachmentParams(f, p.Attachment.VolumeTag, p.Attachment.Provider, p.Provider); err != nil {
 				return err
 			}
 			attachment, ok, err := r.setAttachment(f, p.Provider, p.Attachment.MachineTag, p.Attachment.InstanceId, p.Attachment.ReadOnly)
@@ -121,7 +121,7 @@ func (r volumeReader) removals(facts []*plan.Fact) error {
 	if !ok {
 		return r.providers(facts)
 	}
-	results, err := call(r.config.shelter, "reading volume removal parameters", accessor.RemoveVolumeParams, volumeTags(facts))
+	results, err := callAccessor(r.config.shelter, "reading volume removal parameters", accessor.RemoveVolumeParams, volumeTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.RemoveVolumeParamsResult) error {
 		if result.Error != nil {
 			return result.Error
@@ -132,25 +132,25 @@ func (r volumeReader) removals(facts []*plan.Fact) error {
 }
 
 func (r volumeReader) attachments(facts []*plan.Fact) error {
-	results, err := call(r.config.shelter, "reading volume attachments", r.config.Volumes.VolumeAttachments, attachmentIds(facts))
+	results, err := callAccessor(r.config.shelter, "reading volume attachments", r.config.Volumes.VolumeAttachments, attachmentIds(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeAttachmentResult) error {
 		if err := setRecorded(f, result.Error); !f.Recorded {
 			return err
 		}
-		return isAbout(f, result.Result.VolumeTag, result.Result.MachineTag)
+		return checkSubject(f, result.Result.VolumeTag, result.Result.MachineTag)
 	})
 	return err
 }
 
 func (r volumeReader) attaching(facts []*plan.Fact) error {
-	results, err := call(r.config.shelter, "reading volume attachment parameters",
+	results, err := callAccessor(r.config.shelter, "reading volume attachment parameters",
 		r.config.Volumes.VolumeAttachmentParams, attachmentIds(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeAttachmentParamsResult) error {
 		if result.Error != nil {
 			return paramsError(f, result.Error)
 		}
 		p := result.Result
-		if err := isAbout(f, p.VolumeTag, ""); err != nil {
+		if err := checkSubject(f, p.VolumeTag, ""); err != nil {
 			return err
 		}
 		if err := r.setProvider(f, p.Provider, p.Pool); err != nil {

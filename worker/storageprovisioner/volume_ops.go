@@ -18,17 +18,17 @@ type volumeOps struct {
 	backing *backing
 }
 
-func (o volumeOps) create(call calling, items []plan.Item) []plan.Result {
+func (o volumeOps) create(call providerCall, items []plan.Item) []plan.Result {
 	return create(call, items, arguments(items, volumeParams), o.qualifiers, storage.VolumeQualifier.ShouldCreateVolume, o.source.ValidateVolumeParams,
 		func(args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
 			return o.source.CreateVolumes(call.ctx, args)
 		},
 		func(p storage.VolumeParams, r storage.CreateVolumesResult) plan.Result {
 			if r.Error != nil || r.Volume == nil {
-				return plan.Result{Err: missing(r.Error, "volume")}
+				return plan.Result{Err: errorOrMissing(r.Error, "volume")}
 			}
 			if err := checkCreated(p.Tag, r.Volume.Tag, r.Volume.VolumeId); err != nil {
-				return doubtful(err)
+				return unknownResult(err)
 			}
 			wire := volumeOnWire(p.Tag, r.Volume.VolumeInfo)
 			wire.Info.New = o.isNew(call, p.Tag, r.Volume.VolumeId)
@@ -39,7 +39,7 @@ func (o volumeOps) create(call calling, items []plan.Item) []plan.Result {
 					machine = p.Attachment.Machine
 				}
 				if err := checkAttached(p.Tag, a.Volume, machine, a.Machine); err != nil {
-					return doubtful(err)
+					return unknownResult(err)
 				}
 				o.noteFile(call, p.Tag, r.Volume.VolumeId)
 				result.Attached = plan.Key{Kind: plan.VolumeAttachment, ID: p.Tag.Id(), Host: machine.String()}
@@ -51,17 +51,17 @@ func (o volumeOps) create(call calling, items []plan.Item) []plan.Result {
 		})
 }
 
-func (o volumeOps) attach(call calling, items []plan.Item) []plan.Result {
-	return bulk(call, items, arguments(items, volumeAttachmentParams),
+func (o volumeOps) attach(call providerCall, items []plan.Item) []plan.Result {
+	return callSource(call, items, arguments(items, volumeAttachmentParams),
 		func(args []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
 			return o.source.AttachVolumes(call.ctx, args)
 		},
 		func(p storage.VolumeAttachmentParams, r storage.AttachVolumesResult) plan.Result {
 			if r.Error != nil || r.VolumeAttachment == nil {
-				return plan.Result{Err: missing(r.Error, "volume attachment")}
+				return plan.Result{Err: errorOrMissing(r.Error, "volume attachment")}
 			}
 			if err := checkAttached(p.Volume, r.VolumeAttachment.Volume, p.Machine, r.VolumeAttachment.Machine); err != nil {
-				return doubtful(err)
+				return unknownResult(err)
 			}
 			o.noteFile(call, p.Volume, p.VolumeId)
 			result := plan.Result{Info: storage.VolumeAttachment{
@@ -74,8 +74,8 @@ func (o volumeOps) attach(call calling, items []plan.Item) []plan.Result {
 		})
 }
 
-func (o volumeOps) detach(call calling, items []plan.Item) []plan.Result {
-	return bulk(call, items, arguments(items, volumeAttachmentParams), func(args []storage.VolumeAttachmentParams) ([]error, error) {
+func (o volumeOps) detach(call providerCall, items []plan.Item) []plan.Result {
+	return callSource(call, items, arguments(items, volumeAttachmentParams), func(args []storage.VolumeAttachmentParams) ([]error, error) {
 		return o.source.DetachVolumes(call.ctx, args)
 	}, func(p storage.VolumeAttachmentParams, err error) plan.Result {
 		if err == nil {
@@ -86,9 +86,9 @@ func (o volumeOps) detach(call calling, items []plan.Item) []plan.Result {
 }
 
 // isNew asks whether a volume that was created is new, if its source tells.
-func (o volumeOps) isNew(call calling, tag names.VolumeTag, id string) (isNew bool) {
+func (o volumeOps) isNew(call providerCall, tag names.VolumeTag, id string) (isNew bool) {
 	if source, ok := o.source.(storage.NewVolumes); ok {
-		err := call.call(theProvider, func() string { return "asking whether " + names.ReadableString(tag) + " is new" }, func() {
+		err := call.run(theProvider, func() string { return "asking whether " + names.ReadableString(tag) + " is new" }, func() {
 			isNew = source.IsNewVolume(id)
 		})
 		return isNew && err == nil
@@ -98,26 +98,26 @@ func (o volumeOps) isNew(call calling, tag names.VolumeTag, id string) (isNew bo
 
 // noteFile remembers where the file of an attached volume is, if its source tells. Where
 // that is not known, more of the device is read before it is formatted.
-func (o volumeOps) noteFile(call calling, tag names.VolumeTag, id string) {
+func (o volumeOps) noteFile(call providerCall, tag names.VolumeTag, id string) {
 	if files, ok := o.source.(storage.FileVolumes); ok {
-		_ = call.call(theProvider, func() string { return "asking for the file of " + names.ReadableString(tag) }, func() {
+		_ = call.run(theProvider, func() string { return "asking for the file of " + names.ReadableString(tag) }, func() {
 			o.backing.setFile(tag.Id(), files.VolumeFile(id))
 		})
 	}
 }
 
-func (o volumeOps) destroy(call calling, items []plan.Item) []plan.Result {
-	return takeAway(call, items, o.guards, storage.VolumeDeletionGuard.ShouldDestroyVolume,
+func (o volumeOps) destroy(call providerCall, items []plan.Item) []plan.Result {
+	return destroyOrRelease(call, items, o.guards, storage.VolumeDeletionGuard.ShouldDestroyVolume,
 		func(ids []string) ([]error, error) { return o.source.DestroyVolumes(call.ctx, ids) },
 		func(ids []string) ([]error, error) { return o.source.ReleaseVolumes(call.ctx, ids) })
 }
 
-func (o volumeOps) check(call calling, items []plan.Item) []plan.Result {
+func (o volumeOps) check(call providerCall, items []plan.Item) []plan.Result {
 	checker, _ := o.source.(storage.VolumeChecker)
 	return check(call, items, checker != nil, func(ids []string) ([]error, error) { return checker.CheckVolumes(call.ctx, ids) })
 }
 
-func (o volumeOps) owners(call calling) ([]storage.OwnedObject, bool, error) {
+func (o volumeOps) owners(call providerCall) ([]storage.OwnedObject, bool, error) {
 	lister, ok := o.source.(storage.VolumeOwnerLister)
 	if !ok {
 		return nil, false, nil
@@ -126,12 +126,12 @@ func (o volumeOps) owners(call calling) ([]storage.OwnedObject, bool, error) {
 	return objects, true, err
 }
 
-func (o volumeOps) resize(call calling, items []plan.Item) []plan.Result {
+func (o volumeOps) resize(call providerCall, items []plan.Item) []plan.Result {
 	resizer, ok := o.source.(storage.VolumeResizer)
 	if !ok {
 		return failAll(items, cannotGrow("volumes"))
 	}
-	return bulk(call, items, arguments(items, func(item plan.Item) volumeGrowth { return item.Args.(volumeGrowth) }),
+	return callSource(call, items, arguments(items, func(item plan.Item) volumeGrowth { return item.Args.(volumeGrowth) }),
 		func(growths []volumeGrowth) ([]storage.ResizeVolumesResult, error) {
 			args := make([]storage.VolumeResizeParams, len(growths))
 			for i, g := range growths {
@@ -141,15 +141,15 @@ func (o volumeOps) resize(call calling, items []plan.Item) []plan.Result {
 		},
 		func(g volumeGrowth, r storage.ResizeVolumesResult) plan.Result {
 			if r.Error != nil || r.VolumeInfo == nil {
-				return plan.Result{Err: missing(r.Error, "volume")}
+				return plan.Result{Err: errorOrMissing(r.Error, "volume")}
 			}
 			g.recorded.Info.Size = r.VolumeInfo.Size
-			return grown(g.recorded, r.VolumeInfo.Size, g.Size)
+			return growResult(g.recorded, r.VolumeInfo.Size, g.Size)
 		})
 }
 
-// missing returns the error of a result that has either an error or no value.
-func missing(err error, what string) error {
+// errorOrMissing returns the error of a result that has either an error or no value.
+func errorOrMissing(err error, what string) error {
 	if err != nil {
 		return err
 	}

@@ -1,25 +1,25 @@
 package plan
 
 // attachments are those of one volume or filesystem. Most have one or two: they are a
-// list, and what is attached to many hosts has an index of it.
+// list, with an index once there are many.
 type attachments struct {
 	first *entity
-	index map[site]*entity
+	index map[attachmentKey]*entity
 }
 
-// site tells attachments of the same apart.
-type site struct {
+// attachmentKey identifies one of the attachments of a volume or filesystem.
+type attachmentKey struct {
 	kind Kind
 	host string
 }
 
-// mostListed is how many attachments are looked for in a list.
-const mostListed = 16
+// indexThreshold is how many attachments are searched without an index.
+const indexThreshold = 16
 
 // find returns the attachment of a kind to a host, or nil.
 func (a *attachments) find(kind Kind, host string) *entity {
 	if a.index != nil {
-		return a.index[site{kind, host}]
+		return a.index[attachmentKey{kind, host}]
 	}
 	listed := 0
 	for e := a.first; e != nil; e = e.next {
@@ -28,10 +28,10 @@ func (a *attachments) find(kind Kind, host string) *entity {
 		}
 		listed++
 	}
-	if listed > mostListed {
-		a.index = make(map[site]*entity)
+	if listed > indexThreshold {
+		a.index = make(map[attachmentKey]*entity)
 		for e := a.first; e != nil; e = e.next {
-			a.index[site{e.kind, e.host.tag}] = e
+			a.index[attachmentKey{e.kind, e.host.tag}] = e
 		}
 	}
 	return nil
@@ -43,7 +43,7 @@ func (a *attachments) add(e *entity) {
 	}
 	a.first = e
 	if a.index != nil {
-		a.index[site{e.kind, e.host.tag}] = e
+		a.index[attachmentKey{e.kind, e.host.tag}] = e
 	}
 }
 
@@ -57,7 +57,7 @@ func (a *attachments) remove(e *entity) {
 		a.first = e.next
 	}
 	e.next, e.previous = nil, nil
-	delete(a.index, site{e.kind, e.host.tag})
+	delete(a.index, attachmentKey{e.kind, e.host.tag})
 	if a.first == nil {
 		a.index = nil
 	}

@@ -39,29 +39,30 @@ func (c *Core) Noted(b Batch, errs []error) Batch {
 	if len(dropped) == 0 {
 		return b
 	}
-	var gone []Item
+	var withdrawn []Item
 	b.Items = slices.DeleteFunc(slices.Clone(b.Items), func(item Item) bool {
 		_, ok := dropped[item.entity]
 		if ok {
-			gone = append(gone, item)
+			withdrawn = append(withdrawn, item)
 		}
 		return ok
 	})
 	if len(b.Items) == 0 {
 		c.queue(b.Source).calls--
 	}
-	for _, item := range gone {
+	for _, item := range withdrawn {
 		item.entity.storage.calls--
 		c.withdraw(item.entity, item.Noted, dropped[item.entity])
 	}
 	return b
 }
 
-// withdraw takes an entity back that was about to be in a provider's hands. It is
-// tried again if the state could not be told, unless the state does not have it.
+// withdraw takes back an entity whose operation was about to be handed to a provider. The
+// operation is tried again if the state could not note it, unless the state does not have
+// the entity.
 func (c *Core) withdraw(e *entity, noted bool, err error) {
 	if noted {
-		c.unmade(e)
+		c.noteAttemptEnd(e)
 	}
 	switch {
 	case e.life == Gone:
@@ -71,38 +72,38 @@ func (c *Core) withdraw(e *entity, noted bool, err error) {
 	default:
 		e.phase = idle
 		if e.op == Create {
-			c.release(e)
+			c.unhold(e)
 		}
-		if !e.uncertain() {
+		if !e.mayHaveLeftover() {
 			e.work.item = nil
 		}
 		if err != nil {
-			c.reread(e)
+			c.requireRead(e)
 		}
 		c.settle(e)
 	}
 	c.wake(e)
 }
 
-// unmade notes that an attempt to make an entity has ended, and whether it has made nothing.
-// An entity that was not made is not attached either, even if a read during the attempt said
-// that an attachment may exist. If a filesystem may exist in part, the volume that backs it
-// need not stay attached.
-func (c *Core) unmade(e *entity) {
+// noteAttemptEnd notes that an attempt to make an entity has ended, and whether it has made
+// nothing. An entity that was not made is not attached either, even if a read during the
+// attempt said that an attachment may exist. If a filesystem may exist in part, the volume
+// that backs it need not stay attached.
+func (c *Core) noteAttemptEnd(e *entity) {
 	if !c.options.Attempts || !e.makes() || e.recorded || e.unresolved {
 		return
 	}
-	if e.uncertain() {
-		if e.left == somethingLeft && e.op == Create && e.backing != nil {
+	if e.mayHaveLeftover() {
+		if e.leftover == maybeLeftover && e.op == Create && e.backing != nil {
 			c.out.Publish.Ended = append(c.out.Publish.Ended, e.subject())
 		}
 		return
 	}
-	e.tried = true
+	e.attemptEnded = true
 	c.out.Publish.Unmade = append(c.out.Publish.Unmade, e.subject())
 	for a := e.attachments.first; a != nil; a = a.next {
 		if !a.recorded && !a.underway() {
-			a.left, a.tried = nothingLeft, true
+			a.leftover, a.attemptEnded = noLeftover, true
 			c.settle(a)
 		}
 	}

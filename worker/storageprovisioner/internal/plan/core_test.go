@@ -719,7 +719,7 @@ func TestDeviceMattersToItsFilesystemNotToTheMount(t *testing.T) {
 	s.does("remove filesystem attachment 1 on machine-0")
 	s.taken(m)
 	s.does()
-	if !s.core.DeviceMatters("0") {
+	if !s.core.DeviceWatched("0") {
 		t.Error("the device does not matter any more")
 	}
 	s.gone(filesystem("1"))
@@ -734,7 +734,7 @@ func TestMountStillWaitsForItsDeviceWhenItsFilesystemIsForgotten(t *testing.T) {
 	s.does("look up 0")
 	s.gone(f)
 	s.does("look up 0", "forget 0")
-	if !s.core.DeviceMatters("0") {
+	if !s.core.DeviceWatched("0") {
 		t.Fatal("the device does not matter any more")
 	}
 	s.core.DeviceKnown("0", true, true, 1000)
@@ -749,7 +749,7 @@ func TestDeviceIsForgottenWithTheLastMountThatWaitsForIt(t *testing.T) {
 	s.does("look up 0")
 	s.gone(f, m)
 	s.core.Take()
-	if s.core.DeviceMatters("0") {
+	if s.core.DeviceWatched("0") {
 		t.Error("the device still matters")
 	}
 	s.gone(on(machine, v), v)

@@ -19,11 +19,11 @@ func (c *Core) decide(e *entity) (Op, awaited) {
 	return c.decideStorage(e)
 }
 
-// doubted reports whether it must be known what the last attempt to make a volume
-// or filesystem has done, because it is not wanted any more as it was. The creation
-// is repeated to learn that. What is on a volume goes with the volume.
-func (e *entity) doubted() bool {
-	return e.uncertain() && !e.recorded && !e.kind.Attachment() && e.backing == nil && (e.life != Alive || e.args() == nil)
+// mustRepeatCreate reports whether a creation must be repeated to learn what the last
+// attempt has done, because the volume or filesystem is no longer wanted as it was. A
+// filesystem on a volume needs no such look: it goes with the volume.
+func (e *entity) mustRepeatCreate() bool {
+	return e.mayHaveLeftover() && !e.recorded && !e.kind.Attachment() && e.backing == nil && (e.life != Alive || e.args() == nil)
 }
 
 func (c *Core) decideStorage(e *entity) (Op, awaited) {
@@ -31,7 +31,7 @@ func (c *Core) decideStorage(e *entity) (Op, awaited) {
 	switch {
 	case class == Foreign:
 		return None, nil
-	case e.doubted():
+	case e.mustRepeatCreate():
 		return Create, nil
 	case e.life == Dead && (!e.recorded || class == Static):
 		return Remove, nil
@@ -43,18 +43,18 @@ func (c *Core) decideStorage(e *entity) (Op, awaited) {
 	case e.life != Alive || class == Static:
 		return None, nil
 	case e.recorded && e.wanted > e.size:
-		return Resize, c.ungrown(e)
+		return Resize, c.growthNeed(e)
 	case e.recorded || e.args() == nil:
 		return None, nil
 	}
 	if e.kind == Filesystem {
-		if c.options.Attempts && e.backing != nil && e.left != notKnown && !c.wantedHere(e) {
+		if c.options.Attempts && e.backing != nil && e.leftover != unknownLeftover && !c.wantedHere(e) {
 			return Create, e
 		}
 		// It needs the machine to be attached, not to be made.
-		return Create, c.unready(e.backing)
+		return Create, c.backingNeed(e.backing)
 	}
-	if need := c.unprovisioned(e); need != nil {
+	if need := c.machineNeed(e); need != nil {
 		return Create, need
 	}
 	if e.host != nil {
@@ -74,10 +74,10 @@ func (c *Core) wantedHere(e *entity) bool {
 	return a != nil && a.observed && a.life == Alive
 }
 
-// unready returns what must happen before a filesystem can be made or mounted on a
+// backingNeed returns what must happen before a filesystem can be made or mounted on a
 // volume, if there is anything: the volume is attached and its plan carried out, where
 // that is up to this worker, and its block device is known.
-func (c *Core) unready(d *device) awaited {
+func (c *Core) backingNeed(d *device) awaited {
 	if d == nil {
 		return nil
 	}
@@ -94,9 +94,9 @@ func (c *Core) unready(d *device) awaited {
 	return nil
 }
 
-// ungrown returns what must happen before a volume or filesystem can grow, if there
-// is anything: a filesystem is attached here, and what it stands on has grown before.
-func (c *Core) ungrown(e *entity) awaited {
+// growthNeed returns what must happen before a volume or filesystem can grow, if there
+// is anything: a filesystem is attached here, and the volume that backs it has grown before.
+func (c *Core) growthNeed(e *entity) awaited {
 	if e.kind == Volume {
 		return nil
 	}
@@ -109,27 +109,28 @@ func (c *Core) ungrown(e *entity) awaited {
 		}
 	}
 	for a := e.attachments.first; a != nil; a = a.next {
-		if a.ties.has(attachedHere) && a.op == None && (c.options.Host == "" || c.options.Host == a.host.tag) {
+		if a.flags.has(attachedHere) && a.op == None && (c.options.Host == "" || c.options.Host == a.host.tag) {
 			return nil
 		}
 	}
 	return e
 }
 
-// inUse returns what tells when an attachment is no longer stood on, if it still is.
-func (c *Core) inUse(e *entity) awaited {
-	under, users := e, int(e.users)
+// detachNeed returns what must be released before something can be detached, if there is
+// anything: the attachment itself, or the one that a plan is for, while others depend on it.
+func (c *Core) detachNeed(e *entity) awaited {
+	used, users := e, int(e.users)
 	if e.kind == Plan {
-		under, users = planned(e), 0
-		if under != nil {
-			users = int(under.users)
+		used, users = plannedAttachment(e), 0
+		if used != nil {
+			users = int(used.users)
 		}
 		if e.held {
 			users-- // the plan itself
 		}
 	}
 	if users > 0 {
-		return under
+		return used
 	}
 	return nil
 }
@@ -140,7 +141,7 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 		// Whether the filesystem is on a volume decides whose it is.
 		return Attach, s
 	}
-	if s.op == Create && s.underway() || s.uncertain() && !s.recorded && s.backing == nil && (s.op == Create || s.stale) {
+	if s.op == Create && s.underway() || s.mayHaveLeftover() && !s.recorded && s.backing == nil && (s.op == Create || s.stale) {
 		// The creation may attach as well, or may have.
 		return Attach, s
 	}
@@ -148,25 +149,25 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 	switch {
 	case class == Foreign:
 		return None, nil
-	case e.life != Alive && (!e.recorded && !e.uncertain() || class == Static):
+	case e.life != Alive && (!e.recorded && !e.mayHaveLeftover() || class == Static):
 		return Remove, nil
 	case e.life != Alive && e.id == "" && !s.observed && !e.orphan:
 		// What a former worker may have attached is called as its volume is.
 		return Detach, s
-	case e.life != Alive && e.id == "" && !e.recorded && !e.orphan && !s.recorded && !s.uncertain():
+	case e.life != Alive && e.id == "" && !e.recorded && !e.orphan && !s.recorded && !s.mayHaveLeftover():
 		// What it may have been attached to has been taken away, or was never made.
 		return Remove, nil
 	case e.life != Alive:
-		if need := c.inUse(e); need != nil {
+		if need := c.detachNeed(e); need != nil {
 			return Detach, need
 		}
 		if s.op == Resize && (s.phase == running || s.unresolved) {
 			return Detach, s
 		}
 		return Detach, nil
-	case e.ties.has(attachedHere) && e.recorded && e.ties.has(unchecked):
+	case e.flags.has(attachedHere) && e.recorded && e.flags.has(checkDue):
 		return Check, nil
-	case e.ties.has(attachedHere) && e.recorded || class == Static || e.args() == nil:
+	case e.flags.has(attachedHere) && e.recorded || class == Static || e.args() == nil:
 		return None, nil
 	}
 	switch {
@@ -175,14 +176,14 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 	case e.id == "" && !s.recorded:
 		return Attach, s
 	}
-	if need := c.unprovisioned(e); need != nil {
+	if need := c.machineNeed(e); need != nil {
 		return Attach, need
 	}
-	return Attach, c.unready(c.backing(e))
+	return Attach, c.backingNeed(c.backing(e))
 }
 
-// unprovisioned returns the machine that must be provisioned first, if there is one.
-func (c *Core) unprovisioned(e *entity) awaited {
+// machineNeed returns the machine that must be provisioned first, if there is one.
+func (c *Core) machineNeed(e *entity) awaited {
 	if !e.onMachine || e.host.instance != "" {
 		return nil
 	}

@@ -21,7 +21,7 @@ const (
 	scheduled
 	// queued waits for its source to be free.
 	queued
-	// running is in a provider's hands.
+	// running has been handed to a provider.
 	running
 	// publishing has a result that the state has not taken yet.
 	publishing
@@ -49,22 +49,22 @@ type entity struct {
 	// queue is that of the source that provides the entity.
 	queue *queue
 	// backing is the device of the volume that backs a filesystem, if any, by the
-	// entity's facts. heldBacking is the device that a filesystem or its attachment
-	// stands on while it is held.
+	// entity's facts. heldBacking is the device that backs a filesystem or its
+	// attachment while that is held.
 	backing, heldBacking *device
 	// size is how large a recorded volume or filesystem is, and wanted how large it
 	// is to be, in MiB.
 	size, wanted uint64
 
-	// said is nil unless there was more to say of the entity than its status.
-	said *said
+	// statusText is nil unless the last status had a text.
+	statusText *statusText
 	// work is nil unless there is something to do, or to remember about what was
 	// tried.
 	work    *work
 	waiters waiters
 
-	// place is where the core has the entity in its list of all.
-	place uint32
+	// allIndex is the entity's index in the core's list of all.
+	allIndex uint32
 	// users counts what must go before the entity does: the held attachments
 	// of a volume or filesystem, the mounted filesystems on an attached volume.
 	users uint32
@@ -76,8 +76,8 @@ type entity struct {
 	class Class
 	phase phase
 	op    Op
-	// told is what status a volume or filesystem has last been given.
-	told told
+	// lastStatus is the status that was last reported of a volume or filesystem.
+	lastStatus lastStatus
 
 	// observed is false for an entity that is known only from what refers to
 	// it.
@@ -89,84 +89,85 @@ type entity struct {
 	// backingKnown says that the facts of a filesystem's attachment tell what backs
 	// the filesystem.
 	backingKnown bool
-	// released says that removing means to release, not to destroy.
-	released bool
-	// unread says what of the entity is to be read, and stale that this must happen
+	// release says that removing means to release, not to destroy.
+	release bool
+	// pendingRead says what of the entity is to be read, and stale that this must happen
 	// before anything else is done about it.
-	unread unread
-	stale  bool
-	// ties say whether this worker has attached it, and what has become of that.
-	ties ties
-	// held says that what the entity stands on must stay: it is attached, or
+	pendingRead pendingRead
+	stale       bool
+	// flags say whether this worker has attached it, and what has become of that.
+	flags attachFlags
+	// held says that the entity's dependencies must stay: it is attached, or
 	// may be, or is being made there.
 	held bool
-	// orphan says that the state has dropped the entity while it was being
-	// made; what was made is undone.
+	// orphan says that the state has removed the entity while it was being made;
+	// what was made is taken back.
 	orphan bool
 	// outdated says that the environment's configuration has changed since the
 	// operation began.
 	outdated bool
-	// unmarked says that the block device that backs a filesystem had no UUID when
-	// the filesystem was attached.
-	unmarked bool
+	// attachedWithoutUUID says that the block device that backs a filesystem had no
+	// UUID when the filesystem was attached.
+	attachedWithoutUUID bool
 	// unresolved says that the operation may be going on somewhere: it is
 	// repeated as it was until its end is known.
 	unresolved bool
-	// left says what attempts to make or attach the entity may have left. The entity is
-	// tried again, and what is left is looked into before the entity goes.
-	left leftovers
-	// tried says that an attempt to make it has ended since it was last to be read: what
-	// the state tells of attempts is older.
-	tried bool
+	// leftover says what attempts to make or attach the entity may have left. The attempt
+	// is repeated, and the leftover is looked for before the entity is removed.
+	leftover leftover
+	// attemptEnded says that an attempt to make it has ended since it was last to be read:
+	// what a fact says about attempts is older.
+	attemptEnded bool
 	// stalled says whether, and why, the operation waits for a change.
 	stalled stall
 }
 
-// leftovers is what attempts that have failed may have left of an entity.
-type leftovers uint8
+// leftover is what failed attempts may have left of an entity.
+type leftover uint8
 
 const (
-	nothingLeft leftovers = iota
-	// somethingLeft: the attempts have ended, and did not say that they made nothing.
-	somethingLeft
-	// notKnown: nothing is known of what an attempt did, nor whether it has ended.
-	notKnown
+	noLeftover leftover = iota
+	// maybeLeftover: the attempts have ended, and did not say that they made nothing.
+	maybeLeftover
+	// unknownLeftover: it is not known what an attempt did, nor whether it has ended.
+	unknownLeftover
 )
 
-// uncertain reports whether attempts to make or attach the entity may have left anything.
-func (e *entity) uncertain() bool { return e.left != nothingLeft }
+// mayHaveLeftover reports whether attempts to make or attach the entity may have left anything.
+func (e *entity) mayHaveLeftover() bool { return e.leftover != noLeftover }
 
-// unread is what of an entity is to be read.
-type unread uint8
+// pendingRead is what of an entity is to be read.
+type pendingRead uint8
 
 const (
-	nothingUnread unread = iota
-	// factsUnread are what matters for what is to be done about it.
-	factsUnread
-	// sourceUnread is that, and which source provides it in any case.
-	sourceUnread
+	readNothing pendingRead = iota
+	// readFacts: what decides about its next operation.
+	readFacts
+	// readSource: the same, and in any case the source that provides it.
+	readSource
 )
 
-// ties say how something is attached, in one byte.
-type ties uint8
+// attachFlags say how something is attached, in one byte.
+type attachFlags uint8
 
 const (
 	// attachedHere: this worker has attached it since it started.
-	attachedHere ties = 1 << iota
-	// unchecked: it is to be looked at whether it still is as it was attached.
-	unchecked
-	// amiss: it was not, by the last look.
-	amiss
-	// asked: a user has asked for it, and it is attached again if it is amiss.
-	asked
+	attachedHere attachFlags = 1 << iota
+	// checkDue: whether it still is as it was attached is to be checked.
+	checkDue
+	// checkFailed: it was not, by the last check.
+	checkFailed
+	// repairRequested: a user has asked for the check, and it is attached again if the
+	// check fails.
+	repairRequested
 )
 
-func (t ties) has(what ties) bool { return t&what != 0 }
+func (f attachFlags) has(flags attachFlags) bool { return f&flags != 0 }
 
-func (t *ties) set(what ties, on bool) {
-	*t &^= what
+func (f *attachFlags) set(flags attachFlags, on bool) {
+	*f &^= flags
 	if on {
-		*t |= what
+		*f |= flags
 	}
 }
 
@@ -222,24 +223,24 @@ type refusal struct {
 	due      time.Time
 }
 
-// told is what status a volume or filesystem has last been given.
-type told uint8
+// lastStatus says which status was last reported of a volume or filesystem.
+type lastStatus uint8
 
 const (
-	nothing told = iota
-	attached
-	detached
-	// unrest is any other.
-	unrest
+	noStatus lastStatus = iota
+	statusAttached
+	statusDetached
+	// statusOther is any other: the volume or filesystem is not at rest.
+	statusOther
 )
 
-// resting are the statuses of what is at rest.
-var resting = [...]status.Status{attached: status.Attached, detached: status.Detached}
+// atRestStatuses are the statuses of a volume or filesystem at rest.
+var atRestStatuses = [...]status.Status{statusAttached: status.Attached, statusDetached: status.Detached}
 
-// said is what a volume or filesystem has been told about beside its status: the
-// message of an error, or of what is at rest, and what its source had to say when it was
-// attached.
-type said struct {
+// statusText is what was last reported of a volume or filesystem beside its status: the
+// message of an error or of a status at rest, and the remark that its source made when it
+// was attached.
+type statusText struct {
 	message, remark string
 }
 
@@ -249,8 +250,8 @@ type host struct {
 	tag     string
 	// instance is the id of a machine's instance, once it is known.
 	instance string
-	// asked says that the machine's instance is being asked about.
-	asked bool
+	// watched says that the core has asked for the machine to be watched.
+	watched bool
 	// users counts the entities that refer to it.
 	users int
 }
@@ -260,18 +261,18 @@ type device struct {
 	waiters waiters
 	volume  string
 	tag     names.Tag
-	// matters says that something waits for the device, or has used it; only then
-	// is anything known of it. place is where the core has it in its list of those.
-	matters bool
-	place   int
-	// sought says that the device is to be looked up, and failures how often that has
+	// watched says that something waits for the device, or has used it; only then
+	// is anything known of it. watchedIndex is its index in the core's list of those.
+	watched      bool
+	watchedIndex int
+	// lookupDue says that the device is to be looked up, and failures how often that has
 	// failed in a row.
-	sought   bool
-	failures int
+	lookupDue bool
+	failures  int
 
 	known bool
-	// marked says that it has a UUID.
-	marked bool
+	// hasUUID says that it has a filesystem UUID.
+	hasUUID bool
 	// size is in MiB.
 	size uint64
 	// mounted is the attachment of the filesystem on it, from when it is being
@@ -310,8 +311,8 @@ func (e *entity) underway() bool {
 	return e.busy() || e.unresolved
 }
 
-// toDo returns the entity's work, making it if it does not exist.
-func (e *entity) toDo() *work {
+// ensureWork returns the entity's work, making it if it does not exist.
+func (e *entity) ensureWork() *work {
 	if e.work == nil {
 		e.work = &work{}
 	}
@@ -327,17 +328,17 @@ func (c *Core) find(key Key) *entity {
 	return s.attachments.find(key.Kind, key.Host)
 }
 
-// known returns the record of a subject's entity, or nil.
-func (c *Core) known(s Subject) *entity {
+// findSubject returns the record of a subject's entity, or nil.
+func (c *Core) findSubject(s Subject) *entity {
 	if s.entity != nil && c.has(s.entity) {
 		return s.entity
 	}
 	return c.find(s.Key)
 }
 
-// has reports whether a record is the core's still.
+// has reports whether a record is still one of the core's.
 func (c *Core) has(e *entity) bool {
-	return int(e.place) < len(c.all) && c.all[e.place] == e
+	return int(e.allIndex) < len(c.all) && c.all[e.allIndex] == e
 }
 
 // entity returns the record of an entity, making it if it does not exist.
@@ -345,7 +346,7 @@ func (c *Core) entity(key Key) *entity {
 	if e := c.find(key); e != nil {
 		return e
 	}
-	e := &entity{kind: key.Kind, name: key.ID, place: uint32(len(c.all))}
+	e := &entity{kind: key.Kind, name: key.ID, allIndex: uint32(len(c.all))}
 	c.all = append(c.all, e)
 	if !key.Kind.Attachment() {
 		e.storage = e
@@ -360,34 +361,38 @@ func (c *Core) entity(key Key) *entity {
 	return e
 }
 
-// drop drops an entity that nothing is to be remembered of any more: not of itself,
-// and not for others.
-func (c *Core) drop(e *entity) {
-	if e.observed || e.unread != nothingUnread || e.held || e.users > 0 || e.work != nil || e.attachments.first != nil {
+// dropUnused deletes the record of an entity, unless it holds anything or another record
+// refers to it.
+//
+// The verbs for what the state no longer has: removeOrphan has what was made destroyed or
+// detached by its provider, forget makes the record that of an entity never observed, and
+// dropUnused deletes the record itself. No other function removes records.
+func (c *Core) dropUnused(e *entity) {
+	if e.observed || e.pendingRead != readNothing || e.held || e.users > 0 || e.work != nil || e.attachments.first != nil {
 		return
 	}
 	if !c.has(e) {
-		return // dropped already
+		return // deleted already
 	}
 	last := len(c.all) - 1
-	c.all[e.place] = c.all[last]
-	c.all[e.place].place = e.place
+	c.all[e.allIndex] = c.all[last]
+	c.all[e.allIndex].allIndex = e.allIndex
 	c.all[last] = nil
 	c.all = c.all[:last]
 	if s := e.storage; s != e {
 		s.attachments.remove(e)
-		c.drop(s)
+		c.dropUnused(s)
 	} else {
 		c.storage[e.kind].Delete(e.name)
 	}
 	c.setHost(e, "")
 	if len(c.all) == 0 {
-		c.all = nil // the room for millions is not kept for none
+		c.all = nil // its capacity may be for millions
 	}
 }
 
 // setHost sets the host that an entity refers to; empty for none. One that nothing
-// refers to any more is forgotten, unless it is being asked about.
+// refers to any more is dropped, unless it is being watched.
 func (c *Core) setHost(e *entity, tag string) {
 	former := e.host
 	e.host = nil
@@ -402,12 +407,12 @@ func (c *Core) setHost(e *entity, tag string) {
 	}
 	if former != nil {
 		former.users--
-		c.dropHost(former)
+		c.dropUnusedHost(former)
 	}
 }
 
-func (c *Core) dropHost(h *host) {
-	if h.users == 0 && (h.instance != "" || !h.asked) {
+func (c *Core) dropUnusedHost(h *host) {
+	if h.users == 0 && (h.instance != "" || !h.watched) {
 		delete(c.hosts, h.tag)
 	}
 }
@@ -428,7 +433,7 @@ func (c *Core) device(volume string) *device {
 	return d
 }
 
-// setDevice sets a reference to a device, which is forgotten with the last one.
+// setDevice sets a reference to a device, which is dropped with the last one.
 func (c *Core) setDevice(of **device, d *device) {
 	former := *of
 	*of = d
@@ -440,25 +445,25 @@ func (c *Core) setDevice(of **device, d *device) {
 	}
 	former.users--
 	if former.users == 0 {
-		c.readable(former)
+		c.clearLookupFailures(former)
 		c.devices.Delete(former.volume)
 	}
 }
 
-// matter notes that a device matters from here on.
-func (c *Core) matter(d *device) {
-	d.matters = true
-	d.place = len(c.mattering)
-	c.mattering = append(c.mattering, d)
+// watchDevice adds a device to those that are watched.
+func (c *Core) watchDevice(d *device) {
+	d.watched = true
+	d.watchedIndex = len(c.watched)
+	c.watched = append(c.watched, d)
 }
 
-// ignore notes that a device does not matter any more.
-func (c *Core) ignore(d *device) {
-	last := len(c.mattering) - 1
-	c.mattering[d.place] = c.mattering[last]
-	c.mattering[d.place].place = d.place
-	c.mattering[last] = nil
-	c.mattering = c.mattering[:last]
-	d.matters, d.known, d.marked, d.size = false, false, false, 0
-	c.readable(d)
+// unwatchDevice removes a device from those that are watched.
+func (c *Core) unwatchDevice(d *device) {
+	last := len(c.watched) - 1
+	c.watched[d.watchedIndex] = c.watched[last]
+	c.watched[d.watchedIndex].watchedIndex = d.watchedIndex
+	c.watched[last] = nil
+	c.watched = c.watched[:last]
+	d.watched, d.known, d.hasUUID, d.size = false, false, false, 0
+	c.clearLookupFailures(d)
 }

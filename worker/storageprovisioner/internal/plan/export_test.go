@@ -15,15 +15,15 @@ func (c *Core) Leftovers() []string {
 		}
 	}
 	for tag, h := range c.hosts {
-		if h.instance != "" || !h.asked || h.waiters.any() {
+		if h.instance != "" || !h.watched || h.waiters.any() {
 			left = append(left, fmt.Sprintf("host %s: %+v", tag, *h))
 		}
 	}
 	if n := c.devices.Len(); n > 0 {
 		left = append(left, fmt.Sprintf("%d devices", n))
 	}
-	if len(c.mattering) > 0 {
-		left = append(left, fmt.Sprintf("%d devices that matter", len(c.mattering)))
+	if len(c.watched) > 0 {
+		left = append(left, fmt.Sprintf("%d devices that matter", len(c.watched)))
 	}
 	for _, e := range c.unread {
 		left = append(left, fmt.Sprintf("unread %s", e.key()))
@@ -51,7 +51,7 @@ func (c *Core) IDs(source Source) int {
 
 // Stranded reports whether the block device that an entity is on is not known: any failure
 // then ends what goes on in the background.
-func (c *Core) Stranded(key Key) bool {
+func (c *Core) LostDevice(key Key) bool {
 	e := c.find(key)
-	return e != nil && e.stranded()
+	return e != nil && e.lostDevice()
 }

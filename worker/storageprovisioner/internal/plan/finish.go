@@ -49,7 +49,7 @@ type Result struct {
 func (c *Core) Finished(source Source, results []Result) {
 	c.queue(source).calls--
 	if len(results) > 0 {
-		c.makeRoom(results)
+		c.growPublication(results)
 	}
 	for i := range results {
 		e := results[i].entity
@@ -75,15 +75,15 @@ func (c *Core) Overdue(batch Batch, taken time.Duration) {
 		}
 		e.work.failure = fmt.Sprintf("under way since %s, longer than its time limit of %s", since, taken)
 		if e.op == Resize {
-			c.stand(e, fmt.Sprintf("growing to %d MiB: %s", e.wanted, e.work.failure))
+			c.reportGrowth(e, fmt.Sprintf("growing to %d MiB: %s", e.wanted, e.work.failure))
 		} else {
-			c.status(e, retrying[e.op], e.explain())
+			c.reportStatus(e, retryStatus[e.op], e.failureMessage())
 		}
 	}
 }
 
-// makeRoom makes room for what there is to publish of the results, which are many.
-func (c *Core) makeRoom(results []Result) {
+// growPublication preallocates what there is to publish of the results, which are many.
+func (c *Core) growPublication(results []Result) {
 	p := &c.out.Publish
 	p.Statuses = slices.Grow(p.Statuses, len(results))
 	if results[0].Info != nil {
@@ -96,14 +96,14 @@ func (c *Core) makeRoom(results []Result) {
 func (c *Core) finish(e *entity, r *Result) {
 	switch {
 	case e.op == Check:
-		c.checked(e, r)
+		c.finishCheck(e, r)
 	case r.Err == nil && !r.Deferred:
-		c.attachedBefore(e, r)
+		c.noteEarlierAttachment(e, r)
 		e.unresolved = false
-		e.left = nothingLeft
+		e.leftover = noLeftover
 		e.work.item = nil
 		c.succeed(e, r)
-	case e.life == Gone && !e.mayGoOn(r.Err):
+	case e.life == Gone && !e.mayStillRun(r.Err):
 		c.forget(e)
 	default:
 		c.fail(e, r)
@@ -111,84 +111,84 @@ func (c *Core) finish(e *entity, r *Result) {
 	c.wake(e)
 }
 
-// checked takes in whether what was attached still is as it was attached. It is not attached
-// again before a user asks for that: who has taken it away may have had a reason, and what
-// was in it may be lost.
-func (c *Core) checked(e *entity, r *Result) {
+// finishCheck takes in whether an attachment still is as it was made. It is not made again
+// before a user asks for that: it may have been removed for a reason, and its data may be
+// lost.
+func (c *Core) finishCheck(e *entity, r *Result) {
 	w := e.work
 	w.item = nil
 	switch {
-	case e.life != Alive, c.IsToldAmiss(*r):
+	case e.life != Alive, c.CheckFailureReported(*r):
 	case r.Err != nil && (r.Unknown || r.Untried || !storage.IsPermanent(r.Err)):
-		// It could not be looked at, and is later.
+		// The check itself failed, and is repeated later.
 		w.failure = r.Err.Error()
 		w.attempts++
 		w.due = c.now.Add(c.options.Retry.Delay(w.attempts))
-		e.ties.set(unchecked, true)
-	case r.Err != nil && e.ties.has(asked):
-		c.attachAgain(e)
+		e.flags.set(checkDue, true)
+	case r.Err != nil && e.flags.has(repairRequested):
+		c.reattach(e)
 	case r.Err != nil:
-		e.ties.set(amiss, true)
-		c.status(e, status.Error, r.Err.Error())
-	case e.ties.has(amiss):
-		e.ties.set(amiss, false)
-		c.rest(e, attached, e.storage.remark())
+		e.flags.set(checkFailed, true)
+		c.reportStatus(e, status.Error, r.Err.Error())
+	case e.flags.has(checkFailed):
+		e.flags.set(checkFailed, false)
+		c.reportAttachment(e, statusAttached, e.storage.remark())
 	}
 	if r.Err == nil {
-		e.ties.set(asked, false)
+		e.flags.set(repairRequested, false)
 	}
-	c.leaveOff(e)
+	c.finishWithoutRecord(e)
 	c.wake(e.storage) // which grows while it is attached, and nothing is done about that
 }
 
-// IsToldAmiss reports whether a result says of what is attached that something is wrong with it,
-// which users have been told already.
-func (c *Core) IsToldAmiss(r Result) bool {
+// CheckFailureReported reports whether a result is that of a failed check whose error is the status
+// that was last reported.
+func (c *Core) CheckFailureReported(r Result) bool {
 	e := c.find(r.Key)
-	return e != nil && e.op == Check && e.ties.has(amiss) && r.Err != nil && e.storage.told == unrest && e.storage.message() == r.Err.Error()
+	return e != nil && e.op == Check && e.flags.has(checkFailed) && r.Err != nil && e.storage.lastStatus == statusOther && e.storage.lastMessage() == r.Err.Error()
 }
 
-// attachedBefore has the attachment of a created volume looked into if an attempt before this
-// one may have made it: a source that finds the volume there does not say whether it is attached.
-func (c *Core) attachedBefore(e *entity, r *Result) {
-	if e.op != Create || !e.uncertain() || r.AttachedInfo != nil || e.host == nil {
+// noteEarlierAttachment notes that an earlier attempt to create a volume may have attached it
+// as well: a source that finds the volume there does not say whether it is attached.
+func (c *Core) noteEarlierAttachment(e *entity, r *Result) {
+	if e.op != Create || !e.mayHaveLeftover() || r.AttachedInfo != nil || e.host == nil {
 		return
 	}
 	if a := e.attachments.find(VolumeAttachment, e.host.tag); a != nil && !a.recorded {
-		a.left = max(a.left, e.left)
+		a.leftover = max(a.leftover, e.leftover)
 	}
 }
 
 func (c *Core) succeed(e *entity, r *Result) {
 	switch {
 	case e.op == Create && r.AttachedInfo == nil:
-		c.status(e, status.Attaching, "")
+		c.reportStatus(e, status.Attaching, "")
 	case e.op == Create || e.op == Attach:
-		c.rest(e, attached, r.Remark)
+		c.reportAttachment(e, statusAttached, r.Remark)
 	case e.op == Resize:
-		c.stand(e, e.remark())
+		c.reportGrowth(e, e.remark())
 	case e.op == Detach:
-		e.ties.set(attachedHere, false)
+		e.flags.set(attachedHere, false)
 		if e.kind != Plan {
 			// With its plan undone a volume is still to be detached.
-			c.rest(e, detached, "")
+			c.reportAttachment(e, statusDetached, "")
 		}
-		c.release(e)
-		c.moved(e)
+		c.unhold(e)
+		c.attachmentChanged(e)
 	}
 	if e.op == Create {
 		e.id = r.ID
-		c.release(e)
+		c.unhold(e)
 	}
 	switch {
 	case e.makes() && (e.orphan || e.life == Gone):
 		c.undo(e, r)
 	case e.op == Resize && (e.life == Gone || !e.recorded):
-		// The state has dropped the entity. What it may have again under the same id is
+		// The state has removed the entity. What it may have again under the same id is
 		// another entity, which has not grown.
-		c.leaveOff(e)
+		c.finishWithoutRecord(e)
 	case e.orphan:
-		c.read(e)
+		c.requestRead(e)
 		c.forget(e)
 	default:
 		e.work.result = r
@@ -196,16 +196,17 @@ func (c *Core) succeed(e *entity, r *Result) {
 	}
 }
 
-// undo takes back what has been made for an entity that the state no longer has.
+// undo takes back what a result made, attachment included, for an entity that the state no
+// longer has.
 func (c *Core) undo(e *entity, r *Result) {
 	if r.AttachedInfo != nil {
-		a := c.attachedAlong(e.queue, r)
+		a := c.createdAttachment(e.queue, r)
 		a.orphan = true
 		if !a.busy() {
-			c.adrift(a)
+			c.removeOrphan(a)
 		}
 	}
-	c.adrift(e)
+	c.removeOrphan(e)
 }
 
 // fail sees to an operation that has failed, by what its error means, or that has
@@ -216,25 +217,25 @@ func (c *Core) fail(e *entity, r *Result) {
 	case r.Deferred:
 		e.stalled = deferred
 	case e.makes() && storage.IsIncomplete(r.Err):
-		e.stalled, e.unresolved, e.left = deferred, false, nothingLeft
+		e.stalled, e.unresolved, e.leftover = deferred, false, noLeftover
 		e.work.failure = r.Err.Error()
 	default:
-		c.failed(e, r)
+		c.noteFailure(e, r)
 	}
-	c.unmade(e)
+	c.noteAttemptEnd(e)
 	if !e.unresolved {
 		if e.op == Create {
-			c.release(e)
+			c.unhold(e)
 		}
 		same := reflect.DeepEqual(e.work.item.Args, e.work.args)
-		if e.doubted() {
+		if e.mustRepeatCreate() {
 			same = e.work.item.Repeat
 		}
 		if e.outdated || !same {
 			// What was tried is not what would be tried now.
 			c.refresh(e)
 		}
-		if !e.uncertain() {
+		if !e.mayHaveLeftover() {
 			e.work.item = nil
 		}
 	}
@@ -246,19 +247,19 @@ func (c *Core) fail(e *entity, r *Result) {
 	c.settle(e)
 }
 
-func (c *Core) failed(e *entity, r *Result) {
+func (c *Core) noteFailure(e *entity, r *Result) {
 	w := e.work
 	w.failure = r.Err.Error()
-	wentOn := e.unresolved
-	e.unresolved = e.mayGoOn(r.Err)
+	wasUnresolved := e.unresolved
+	e.unresolved = e.mayStillRun(r.Err)
 	var delay time.Duration
-	soon := errors.Is(r.Err, storage.ErrTransient) && !e.unresolved && !final(r.Err)
-	if soon {
-		delay, soon = c.options.Retry.soon(w.transient + 1)
+	quick := errors.Is(r.Err, storage.ErrTransient) && !e.unresolved && !isFinal(r.Err)
+	if quick {
+		delay, quick = c.options.Retry.delayTransient(w.transient + 1)
 	}
 	granted := w.granted
 	w.granted = false
-	if soon {
+	if quick {
 		w.transient++
 	} else {
 		if !granted {
@@ -268,14 +269,14 @@ func (c *Core) failed(e *entity, r *Result) {
 	}
 	switch {
 	case e.unresolved:
-	case final(r.Err):
+	case isFinal(r.Err):
 		e.stalled = givenUp
-	case !soon && c.options.Retry.exhausted(e.op, w.attempts):
+	case !quick && c.options.Retry.exhausted(e.op, w.attempts):
 		e.stalled = givenUp
 		w.failure = fmt.Sprintf("%s (gave up after %d attempts)", w.failure, w.attempts)
 	}
 	if e.makes() && !r.Untried {
-		c.doubt(e, r, wentOn)
+		c.noteLeftover(e, r, wasUnresolved)
 	}
 	if e.stalled == notStalled {
 		w.due = c.now.Add(delay)
@@ -283,65 +284,65 @@ func (c *Core) failed(e *entity, r *Result) {
 	switch {
 	case errors.Is(r.Err, storage.ErrIgnored), granted && e.givenUpReported():
 	case e.op == Resize:
-		c.stand(e, e.info())
+		c.reportGrowth(e, e.atRestMessage())
 	case e.stalled != notStalled:
-		c.status(e, status.Error, e.explain())
+		c.reportStatus(e, status.Error, e.failureMessage())
 	default:
-		c.status(e, retrying[e.op], e.explain())
+		c.reportStatus(e, retryStatus[e.op], e.failureMessage())
 	}
 }
 
-// doubt notes whether a failed attempt to make something may have left anything. A state
-// that remembers attempts has that looked into whenever the source does not say that it
-// has not; for any other only a failure of the whole call is a reason to.
-func (c *Core) doubt(e *entity, r *Result, wentOn bool) {
+// noteLeftover notes whether a failed attempt to make something may have left anything. With
+// a state that remembers attempts it may have, unless the source says that it has not; with
+// any other, only a failure of the whole call is a reason to look.
+func (c *Core) noteLeftover(e *entity, r *Result, wasUnresolved bool) {
 	switch {
-	case storage.IsNothingMade(r.Err), e.op == Create && final(r.Err):
-		// Creation also tells of the attempts before this one, by what cannot be created.
-		e.left = nothingLeft
-	case final(r.Err):
+	case storage.IsNothingMade(r.Err), e.op == Create && isFinal(r.Err):
+		// A creation that is refused for good also says so of the attempts before it.
+		e.leftover = noLeftover
+	case isFinal(r.Err):
 		// So this attempt made nothing.
-	case r.Unknown, wentOn && !e.unresolved:
-		e.left = notKnown
+	case r.Unknown, wasUnresolved && !e.unresolved:
+		e.leftover = unknownLeftover
 	case c.options.Attempts && !e.unresolved:
-		e.left = max(e.left, somethingLeft)
+		e.leftover = max(e.leftover, maybeLeftover)
 	}
 }
 
-// retrying tells the status of an entity whose operation is tried again.
-var retrying = [ops]status.Status{
+// retryStatus is the status of an entity whose operation is tried again.
+var retryStatus = [ops]status.Status{
 	Destroy: status.Error,
 	Create:  status.Pending,
 	Detach:  status.Detaching,
 	Attach:  status.Attaching,
 }
 
-// explain returns the message of a failure, which names the operation where the
-// status does not tell.
-func (e *entity) explain() string {
+// failureMessage returns the message of a failure, which names the operation where the
+// status does not.
+func (e *entity) failureMessage() string {
 	switch {
 	case e.op != Destroy:
 		return e.work.failure
 	case e.kind == Filesystem:
 		return "removing filesystem: " + e.work.failure
-	case e.released:
+	case e.release:
 		return "releasing volume: " + e.work.failure
 	}
 	return "destroying volume: " + e.work.failure
 }
 
-// mayGoOn reports whether the entity's operation may be going on after this error:
-// once it may, any leaves it so but one that says that it has ended. What only grows leaves nothing
-// behind, and what is done on a volume that is not there any more is over: any failure
-// ends that, so that the entity can go.
-func (e *entity) mayGoOn(err error) bool {
-	ended := final(err) || storage.IsNothingMade(err)
-	return MayGoOn(err) || e.unresolved && !ended && e.op != Resize && !e.stranded()
+// mayStillRun reports whether the entity's operation may be going on after this error. Once
+// it may, only an error that says that it has ended changes that; but any failure ends a
+// resize, which leaves nothing behind, and an operation on a volume whose device is gone, so
+// that the entity can be removed.
+func (e *entity) mayStillRun(err error) bool {
+	ended := isFinal(err) || storage.IsNothingMade(err)
+	return MayStillRun(err) || e.unresolved && !ended && e.op != Resize && !e.lostDevice()
 }
 
-// stranded reports whether the block device that backs a filesystem or its attachment has
+// lostDevice reports whether the block device that backs a filesystem or its attachment has
 // gone since the operation began.
-func (e *entity) stranded() bool {
+func (e *entity) lostDevice() bool {
 	d := e.heldBacking
 	if d == nil {
 		d = e.backing
@@ -349,17 +350,17 @@ func (e *entity) stranded() bool {
 	return d != nil && !d.known
 }
 
-// MayGoOn reports whether an operation with this error may be going on.
-func MayGoOn(err error) bool {
+// MayStillRun reports whether an operation with this error may be going on.
+func MayStillRun(err error) bool {
 	if storage.IsNothingMade(err) {
 		return false
 	}
 	return errors.Is(err, storage.ErrInProgress) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// final reports whether an operation with this error has ended, and repeating it
+// isFinal reports whether an operation with this error has ended, and repeating it
 // does not help.
-func final(err error) bool {
+func isFinal(err error) bool {
 	return errors.Is(err, storage.ErrIgnored) || storage.IsPermanent(err)
 }
 
@@ -389,7 +390,7 @@ func (c *Core) publish(e *entity) {
 // result that it has not taken is kept, and published again. What is not there
 // any more needs no removal; what was made for it is undone.
 func (c *Core) Published(s Subject, err error) {
-	e := c.known(s)
+	e := c.findSubject(s)
 	missing := errors.Is(err, errors.NotFound)
 	refused := err != nil && !missing
 	// An entity that is alive again is another one with the same id: it stays. The new
@@ -413,52 +414,52 @@ func (c *Core) Published(s Subject, err error) {
 	e.phase = idle
 	switch {
 	case e.orphan:
-		c.adrift(e)
+		c.removeOrphan(e)
 	case refused:
-		c.leaveOff(e)
+		c.finishWithoutRecord(e)
 	case missing && e.makes():
 		c.undo(e, r)
 	case missing || !e.records():
 		c.forget(e)
 	default:
-		c.took(e, r)
+		c.finishRecorded(e, r)
 	}
 }
 
-// took takes in that the state has taken what there is of an entity.
-func (c *Core) took(e *entity, r *Result) {
+// finishRecorded ends an operation whose result the state has recorded.
+func (c *Core) finishRecorded(e *entity, r *Result) {
 	c.refresh(e)
 	e.recorded = true
-	e.ties.set(amiss, false)
+	e.flags.set(checkFailed, false)
 	if r.Size > 0 {
 		e.size = r.Size
 	}
-	e.ties.set(attachedHere, e.op == Attach && !(e.unmarked && e.heldBacking != nil && e.heldBacking.marked))
+	e.flags.set(attachedHere, e.op == Attach && !(e.attachedWithoutUUID && e.heldBacking != nil && e.heldBacking.hasUUID))
 	if e.observed && e.life != Alive {
 		// How to remove the entity could not be read before it was recorded; or the
-		// state had dropped it then, and has it again.
-		c.reread(e)
+		// state had removed it then, and has it again.
+		c.requireRead(e)
 	}
 	if e.op == Create && e.wanted > e.size {
 		// How to grow the entity could not be read before it was recorded either.
-		c.reread(e)
+		c.requireRead(e)
 	}
 	if r.AttachedInfo != nil {
 		c.adopt(e.queue, r)
 	}
-	c.moved(e)
+	c.attachmentChanged(e)
 	c.settle(e)
 	c.wake(e.storage)
 }
 
-// reread has an entity read before anything else is done about it.
-func (c *Core) reread(e *entity) {
+// requireRead has an entity read before anything else is done about it.
+func (c *Core) requireRead(e *entity) {
 	e.stale = true
-	c.read(e)
+	c.requestRead(e)
 }
 
-// leaveOff ends an operation that has nothing to record.
-func (c *Core) leaveOff(e *entity) {
+// finishWithoutRecord ends an operation that has nothing to record.
+func (c *Core) finishWithoutRecord(e *entity) {
 	e.phase = idle
 	if e.life == Gone {
 		c.forget(e)
@@ -467,17 +468,17 @@ func (c *Core) leaveOff(e *entity) {
 	c.settle(e)
 }
 
-// moved notes that a volume has been attached or detached here.
-func (c *Core) moved(e *entity) {
+// attachmentChanged notes that a volume has been attached or detached here.
+func (c *Core) attachmentChanged(e *entity) {
 	if e.storage.kind == Volume && e.kind.Attachment() && e.host.tag == c.options.Host {
 		c.deviceChanged(e.name)
 	}
 }
 
 // adopt takes in the attachment that came with a creation: it has only to be
-// recorded. One that is being given up is undone.
+// recorded. One that is no longer wanted is undone.
 func (c *Core) adopt(source *queue, r *Result) {
-	e := c.attachedAlong(source, r)
+	e := c.createdAttachment(source, r)
 	if e.underway() {
 		e.orphan = e.op != Attach
 		return
@@ -485,12 +486,12 @@ func (c *Core) adopt(source *queue, r *Result) {
 	c.refresh(e)
 	e.orphan = false
 	e.op = Attach
-	e.toDo().result = &Result{Info: r.AttachedInfo}
+	e.ensureWork().result = &Result{Info: r.AttachedInfo}
 	c.publish(e)
 }
 
-// attachedAlong returns the record of the attachment that came with a creation.
-func (c *Core) attachedAlong(source *queue, r *Result) *entity {
+// createdAttachment returns the record of the attachment that came with a creation.
+func (c *Core) createdAttachment(source *queue, r *Result) *entity {
 	e := c.entity(r.Attached)
 	e.queue = source
 	e.onMachine = true

@@ -58,10 +58,10 @@ type world struct {
 
 	// The volumes whose devices are there, and those that have a UUID; those of
 	// which the core knows that, and the attachments that it has made since.
-	devices map[string]bool
-	marked  map[string]bool
-	told    map[string]bool
-	good    map[plan.Key]bool
+	devices   map[string]bool
+	marked    map[string]bool
+	knownUUID map[string]bool
+	good      map[plan.Key]bool
 	// seen are the sizes of the devices that the core knows.
 	seen map[string]uint64
 	// The volumes whose devices the core has asked about and not forgotten.
@@ -77,8 +77,8 @@ type world struct {
 	// could not read.
 	attached map[plan.Key]bool
 	unread   map[plan.Key]bool
-	// amiss is what is not as it was attached, by the last look.
-	amiss map[plan.Key]bool
+	// checkFailed is what is not as it was attached, by the last check.
+	checkFailed map[plan.Key]bool
 	// requested is what a user has asked for since it was last seen to be as it was attached:
 	// it is attached again if it is not.
 	requested map[plan.Key]bool
@@ -194,12 +194,12 @@ func (w *world) restart() {
 	w.batches = nil
 	w.doubtful = make(map[plan.Key]bool)
 	w.undone = make(map[plan.Key]bool)
-	w.told = make(map[string]bool)
+	w.knownUUID = make(map[string]bool)
 	w.good = make(map[plan.Key]bool)
 	w.seen = make(map[string]uint64)
 	w.tracked = make(map[string]bool)
 	w.attached = make(map[plan.Key]bool)
-	w.amiss = make(map[plan.Key]bool)
+	w.checkFailed = make(map[plan.Key]bool)
 	w.requested = make(map[plan.Key]bool)
 	w.unread = make(map[plan.Key]bool)
 	w.limits = make(map[plan.Source]int)
@@ -277,15 +277,15 @@ func (w *world) set(key plan.Key, e *entity) {
 	if e == nil {
 		delete(w.entities, key)
 		delete(w.attached, key)
-		delete(w.amiss, key)
+		delete(w.checkFailed, key)
 		delete(w.statuses, key)
 	} else {
 		w.entities[key] = e
 	}
-	w.tell(key)
+	w.notify(key)
 }
 
-func (w *world) tell(key plan.Key) {
+func (w *world) notify(key plan.Key) {
 	w.changed = append(w.changed, key)
 	w.unseen[key] = true
 }
@@ -371,7 +371,7 @@ func (w *world) attach(id string) {
 	for _, key := range w.of(id, plan.Volume, plan.Filesystem) {
 		e := w.entities[key]
 		w.set(plan.Key{Kind: key.Kind + 2, ID: id, Host: host}, &entity{life: plan.Alive, wanted: true, class: e.class})
-		w.tell(key)
+		w.notify(key)
 	}
 }
 
@@ -419,7 +419,7 @@ func (w *world) changeArgs(id string) {
 	w.logf("change %s", id)
 	for _, key := range w.of(id) {
 		w.entities[key].version++
-		w.tell(key)
+		w.notify(key)
 	}
 }
 
@@ -428,7 +428,7 @@ func (w *world) raise(id string) {
 	w.logf("raise %s", id)
 	for _, key := range w.of(id, plan.Volume, plan.Filesystem) {
 		w.entities[key].large++
-		w.tell(key)
+		w.notify(key)
 	}
 }
 
@@ -441,9 +441,9 @@ func (w *world) applyLife(id string) {
 		for _, key := range w.of(id, kind) {
 			if e := w.entities[key]; !e.wanted && e.life < life {
 				e.life = life
-				w.tell(key)
+				w.notify(key)
 				if key.Kind.Attachment() && w.entities[key.Storage()] != nil {
-					w.tell(key.Storage())
+					w.notify(key.Storage())
 				}
 			}
 		}
@@ -633,7 +633,7 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 		w.isCalledFor(op, item, e)
 	}
 	if op == plan.Attach && key.Kind == plan.FilesystemAttachment && !item.Repeat {
-		w.good[key] = w.told[key.ID]
+		w.good[key] = w.knownUUID[key.ID]
 	}
 	delete(w.attached, key)
 	attached := func(kind plan.Kind) bool {
@@ -752,7 +752,7 @@ func (w *world) isCalledFor(op plan.Op, item plan.Item, e *entity) {
 	case (op == plan.Detach || op == plan.Destroy) && e.life == plan.Alive && !w.undone[key]:
 		// What an attempt may have undone is undone for certain before it is made again.
 		w.fatalf("%s of %s, which is alive", op, key)
-	case op == plan.Attach && w.attached[key] && e.recorded && !(w.requested[key] && w.amiss[key]) && (key.Kind != plan.FilesystemAttachment || w.good[key] || !w.told[key.ID]):
+	case op == plan.Attach && w.attached[key] && e.recorded && !(w.requested[key] && w.checkFailed[key]) && (key.Kind != plan.FilesystemAttachment || w.good[key] || !w.knownUUID[key.ID]):
 		w.fatalf("second attachment of %s", key)
 	case op == plan.Attach && key.Kind != plan.Plan && !w.unseen[key.Storage()] && (storage == nil || !storage.recorded):
 		w.fatalf("attachment of %s, which is not recorded", key)
@@ -811,7 +811,7 @@ func (w *world) finish() {
 		switch {
 		case errors.Is(err, storage.ErrInProgress):
 			w.background[item.Key] = going{batch.Op, item.Args}
-		case final || batch.Op == plan.Resize || w.core.Stranded(item.Key):
+		case final || batch.Op == plan.Resize || w.core.LostDevice(item.Key):
 			delete(w.background, item.Key)
 		}
 	}
@@ -828,11 +828,11 @@ func (w *world) look(item plan.Item, broken bool) plan.Result {
 		r.Err = errors.New("unknown")
 	case w.chance(3):
 		r.Err = storage.Permanent(errors.New("it was unmounted"))
-		w.amiss[item.Key] = true
+		w.checkFailed[item.Key] = true
 	case w.chance(3):
 		r.Err = errors.New("it cannot be looked at")
 	default:
-		delete(w.amiss, item.Key)
+		delete(w.checkFailed, item.Key)
 		delete(w.requested, item.Key)
 	}
 	w.logf("look at %s: %v", item.Key, r.Err)
@@ -849,7 +849,7 @@ func (w *world) retry() {
 	key := keys[w.random.IntN(len(keys))].Storage()
 	w.logf("retry %s", key)
 	for _, a := range w.of(key.ID, plan.VolumeAttachment, plan.FilesystemAttachment) {
-		if a.Storage() == key && w.amiss[a] {
+		if a.Storage() == key && w.checkFailed[a] {
 			delete(w.attached, a)
 		}
 		w.requested[a] = true
@@ -865,7 +865,7 @@ func (w *world) doubt(op plan.Op, item plan.Item) plan.Result {
 	}
 	w.logf("%s %s: nobody knows", op, item.Key)
 	delete(w.running, item.Key)
-	background = background && op != plan.Resize && !w.core.Stranded(item.Key)
+	background = background && op != plan.Resize && !w.core.LostDevice(item.Key)
 	if background {
 		w.background[item.Key] = goesOn
 	} else {
@@ -991,7 +991,7 @@ func (w *world) clerk() {
 			}
 			e.recorded = true
 			w.attached[r.Key] = r.Key.Kind.Attachment()
-			delete(w.amiss, r.Key)
+			delete(w.checkFailed, r.Key)
 			delete(w.requested, r.Key)
 			w.plan(r.Key)
 			return nil
@@ -1042,15 +1042,15 @@ func (w *world) clerk() {
 	for _, device := range w.core.Devices(atOnce) {
 		volume := device.Key.ID
 		w.tracked[volume] = true
-		if !w.core.DeviceMatters(volume) {
+		if !w.core.DeviceWatched(volume) {
 			continue
 		}
 		attachment := w.entities[plan.Key{Kind: plan.VolumeAttachment, ID: volume, Host: machine}]
 		known := w.devices[volume] && attachment != nil && attachment.recorded
-		w.told[volume] = known && w.marked[volume]
+		w.knownUUID[volume] = known && w.marked[volume]
 		w.seen[volume] = w.sizes[plan.Key{Kind: plan.Volume, ID: volume}]
-		w.logf("device of %s: known %v, marked %v, size %d", volume, known, w.told[volume], w.seen[volume])
-		w.core.DeviceKnown(volume, known, w.told[volume], w.seen[volume])
+		w.logf("device of %s: known %v, marked %v, size %d", volume, known, w.knownUUID[volume], w.seen[volume])
+		w.core.DeviceKnown(volume, known, w.knownUUID[volume], w.seen[volume])
 	}
 	for _, volume := range out.Forgotten {
 		delete(w.tracked, volume)
@@ -1083,7 +1083,7 @@ func (w *world) others() {
 			w.make(key)
 			e.recorded = true
 			e.size, w.sizes[key] = e.large, e.large
-			w.tell(key)
+			w.notify(key)
 			w.plan(key)
 		case e.life == plan.Alive && e.size < e.large:
 			// The state does not tell of it: the worker sees the device grow.
@@ -1306,7 +1306,7 @@ func (w *world) check() {
 			w.fatalf("%s has grown, and its status is %v", key, w.statuses[key])
 		case !w.made[key] && !w.stray[key]:
 			w.fatalf("%s is recorded, but the provider does not have it", key)
-		case key.Kind == plan.FilesystemAttachment && w.told[key.ID] && !w.good[key]:
+		case key.Kind == plan.FilesystemAttachment && w.knownUUID[key.ID] && !w.good[key]:
 			w.fatalf("%s has not been attached again with its device marked", key)
 		}
 	}

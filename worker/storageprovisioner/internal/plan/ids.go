@@ -41,45 +41,45 @@ type issuer struct {
 // issuer returns the issuer that a source is of.
 func (c *Core) issuer(source Source) *issuer {
 	source.Pool = ""
-	i, ok := c.issuersOf[source]
+	i, ok := c.issuersBySource[source]
 	if !ok {
 		i = &issuer{source: source}
-		c.issuersOf[source] = i
+		c.issuersBySource[source] = i
 		c.issuers = append(c.issuers, i)
 	}
 	return i
 }
 
 // spareIDs is how many ids more than there are entities a source may have given before
-// those are forgotten that are not in use.
+// the unused ones are forgotten.
 const spareIDs = 1 << 10
 
-// given notes the id that an entity has been given, and reports whether it may have been
-// given before.
-func (c *Core) given(i *issuer, id string) bool {
-	c.listIDs(i)
+// addID adds the id that an issuer has given to an entity, and reports whether it may have
+// given it before.
+func (c *Core) addID(i *issuer, id string) bool {
+	c.collectIDs(i)
 	return i.ids.add(id)
 }
 
-// listIDs has an issuer know the ids of all entities that are its own, and forget those
-// that are not in use if they are many.
-func (c *Core) listIDs(i *issuer) {
+// collectIDs collects the ids of an issuer's entities, if that has not been done or the
+// issuer has many that are unused.
+func (c *Core) collectIDs(i *issuer) {
 	if i.ids.hashes != nil && len(i.ids.hashes) <= 2*len(c.all)+spareIDs {
 		return
 	}
-	c.idsListed = true
+	c.idsCollected = true
 	i.ids = ids{maphash.MakeSeed(), make(map[uint64]struct{})}
 	for _, e := range c.all {
-		if e.id != "" && c.giver(e) == i {
+		if e.id != "" && c.entityIssuer(e) == i {
 			i.ids.add(e.id)
 		}
 	}
 }
 
-// giver returns the issuer that has given a volume or filesystem, or the one that an
+// entityIssuer returns the issuer that has given a volume or filesystem, or the one that an
 // attachment attaches, its id. Where that is not known it is the issuer of no source: who
 // provides what is recorded and nowhere attached is not read.
-func (c *Core) giver(e *entity) *issuer {
+func (c *Core) entityIssuer(e *entity) *issuer {
 	e = e.storage
 	known := func(e *entity) bool { return e.queue != nil && e.queue.source != (Source{}) }
 	if c.backing(e) != nil || known(e) {
@@ -95,11 +95,11 @@ func (c *Core) giver(e *entity) *issuer {
 
 // learnID takes in the id of an entity, as the state has it.
 func (c *Core) learnID(e *entity, id string) {
-	if !c.idsListed {
-		return // The list, once it is made, has it.
+	if !c.idsCollected {
+		return // collectIDs will find it.
 	}
-	if i := c.giver(e); i.ids.hashes != nil {
-		c.given(i, id)
+	if i := c.entityIssuer(e); i.ids.hashes != nil {
+		c.addID(i, id)
 	}
 }
 
@@ -107,37 +107,37 @@ func (c *Core) learnID(e *entity, id string) {
 // to be read, or have been. Until they have been nothing is made whose id may be one of
 // theirs.
 func (c *Core) Listed(kind Kind) {
-	f := &c.first[kind]
+	f := &c.firstReads[kind]
 	if f.listed {
 		return
 	}
 	f.listed = true
 	for _, e := range c.unread {
 		if e.kind == kind {
-			f.left++
+			f.remaining++
 		}
 	}
 }
 
-// firstReading is how far the first reading of all volumes, or all filesystems, is.
-type firstReading struct {
+// firstRead is how far the first reading of all volumes, or all filesystems, is.
+type firstRead struct {
 	listed bool
-	// left are to be read still.
-	left int
+	// remaining are to be read still.
+	remaining int
 }
 
-// wasRead counts what has been read in the first reading.
-func (c *Core) wasRead(kind Kind) {
-	if f := &c.first[kind]; f.left > 0 {
-		f.left--
+// countFirstRead counts what has been read in the first reading.
+func (c *Core) countFirstRead(kind Kind) {
+	if f := &c.firstReads[kind]; f.remaining > 0 {
+		f.remaining--
 	}
 }
 
-// mayMake reports whether a source may make something: all is known that may have been
-// given an id before.
-func (c *Core) mayMake(source Source) bool {
-	f := c.first[source.makes()]
-	return f.listed && f.left == 0
+// mayCreate reports whether a source may create something: everything is known that may have
+// been given an id before.
+func (c *Core) mayCreate(source Source) bool {
+	f := c.firstReads[source.kindMade()]
+	return f.listed && f.remaining == 0
 }
 
 // Claim has those results fail in which a source answers a creation with an id that is
@@ -146,31 +146,31 @@ func (c *Core) mayMake(source Source) bool {
 // attached or destroyed: that would be done to what is the other's.
 func (c *Core) Claim(source Source, results []Result) {
 	own, unknown := c.issuer(source), c.issuer(Source{})
-	var doubted map[string]*owners
+	var contested map[string]*owners
 	for i := range results {
 		r := &results[i]
 		if !r.made() {
 			continue
 		}
-		c.listIDs(unknown)
-		if c.given(own, r.ID) || unknown.ids.has(r.ID) {
-			if doubted == nil {
-				doubted = make(map[string]*owners)
+		c.collectIDs(unknown)
+		if c.addID(own, r.ID) || unknown.ids.has(r.ID) {
+			if contested == nil {
+				contested = make(map[string]*owners)
 			}
-			doubted[r.ID] = &owners{}
+			contested[r.ID] = &owners{}
 		}
 	}
-	if doubted == nil {
+	if contested == nil {
 		return
 	}
 	for _, e := range c.all {
-		if o := doubted[e.id]; o != nil && e.id != "" && !e.storage.destroyed() {
-			o.consider(e.storage, c.giver(e), own)
+		if o := contested[e.id]; o != nil && e.id != "" && !e.storage.destroyed() {
+			o.consider(e.storage, c.entityIssuer(e), own)
 		}
 	}
 	for i := range results {
-		if r := &results[i]; r.made() && doubted[r.ID] != nil {
-			doubted[r.ID].judge(c, source, r)
+		if r := &results[i]; r.made() && contested[r.ID] != nil {
+			contested[r.ID].judge(c, source, r)
 		}
 	}
 }
@@ -185,8 +185,8 @@ type owners struct {
 
 type owner struct {
 	key Key
-	// going is being destroyed: the id will be free.
-	going bool
+	// destroying: the id will be free.
+	destroying bool
 }
 
 // consider adds what has the id to its owners, if it has it, or may have it, from a
@@ -195,38 +195,37 @@ func (o *owners) consider(e *entity, giver, source *issuer) {
 	switch {
 	case giver == source:
 		o.known = append(o.known, owner{e.key(), e.op == Destroy})
-	case giver.source == Source{} && e.kind == source.source.makes():
+	case giver.source == Source{} && e.kind == source.source.kindMade():
 		o.unattributed = append(o.unattributed, e)
 	}
 }
 
-// judge has a result fail whose id is another's. What else has it is refused it from then
-// on.
+// judge rejects a result whose id is another's. Otherwise its entity is an owner from here on.
 func (o *owners) judge(c *Core, source Source, r *Result) {
 	for _, owner := range o.known {
 		if owner.key != r.Key {
-			r.refuse(source, owner)
+			r.rejectID(source, owner)
 			return
 		}
 	}
 	for _, e := range o.unattributed {
 		if key := e.key(); key != r.Key {
-			c.attribute(e)
-			r.doubt(source, key)
+			c.requestSource(e)
+			r.rejectUnclearID(source, key)
 			return
 		}
 	}
 	o.known = append(o.known, owner{key: r.Key})
 }
 
-// attribute has it read which source provides an entity.
-func (c *Core) attribute(e *entity) {
-	c.read(e)
-	e.unread = sourceUnread
+// requestSource has it read which source provides an entity.
+func (c *Core) requestSource(e *entity) {
+	c.requestRead(e)
+	e.pendingRead = readSource
 }
 
-// makes returns the kind of what a source makes.
-func (s Source) makes() Kind {
+// kindMade returns the kind of what a source makes.
+func (s Source) kindMade() Kind {
 	if s.Managed {
 		return Filesystem
 	}
@@ -240,49 +239,49 @@ func (e *entity) destroyed() bool { return e.op == Destroy && e.phase == publish
 // made reports whether the result is that of something made.
 func (r *Result) made() bool { return r.Err == nil && r.ID != "" }
 
-// refuse has a result fail, whose id is another's. It is not the last word where the other
-// is being destroyed.
-func (r *Result) refuse(source Source, owner owner) {
+// rejectID turns a result whose id is another's into a failure: a permanent one, unless the
+// other is being destroyed.
+func (r *Result) rejectID(source Source, owner owner) {
 	err := fmt.Errorf("%s, which is %s's", r.answer(source), owner.key)
-	if !owner.going {
+	if !owner.destroying {
 		err = storage.Permanent(err)
 	}
-	r.fail(err, owner.going)
+	r.fail(err, owner.destroying)
 }
 
-// doubt has a result fail, whose id may be another's.
-func (r *Result) doubt(source Source, other Key) {
+// rejectUnclearID turns a result whose id may be another's into a failure.
+func (r *Result) rejectUnclearID(source Source, other Key) {
 	r.fail(fmt.Errorf("%s, which %s has too: its provider is being looked up", r.answer(source), other), true)
 }
 
-// answer tells what a source has answered.
+// answer describes what a source has answered.
 func (r *Result) answer(source Source) string {
 	by := fmt.Sprintf("provider %q", source.Provider)
 	if source.Managed {
 		by = "the source of filesystems on volumes"
 	}
-	return fmt.Sprintf("creating %s: %s answered %[1]s ID %[3]q", source.makes(), by, r.ID)
+	return fmt.Sprintf("creating %s: %s answered %[1]s ID %[3]q", source.kindMade(), by, r.ID)
 }
 
-// fail has nothing be left of a result but an error.
+// fail replaces a result by an error.
 func (r *Result) fail(err error, unknown bool) {
 	*r = Result{Key: r.Key, entity: r.entity, Err: err, Unknown: unknown}
 }
 
-// recordedOf takes in that a volume or filesystem has come to be recorded by others than
-// this worker. What has been made with the same id, and is not recorded yet, is refused.
-func (c *Core) recordedOf(e *entity) {
-	if !c.idsListed {
+// rejectDuplicates takes in that others than this worker have recorded a volume or
+// filesystem: what has been made with the same id, and is not recorded yet, is rejected.
+func (c *Core) rejectDuplicates(e *entity) {
+	if !c.idsCollected {
 		return
 	}
 	for _, i := range c.issuers {
-		if i.source.makes() != e.kind || !i.ids.has(e.id) {
+		if i.source.kindMade() != e.kind || !i.ids.has(e.id) {
 			continue
 		}
 		var o owners
-		o.consider(e, c.giver(e), i)
+		o.consider(e, c.entityIssuer(e), i)
 		for _, other := range c.all {
-			if other == e || other.id != e.id || other.op != Create || other.phase != publishing || c.giver(other) != i {
+			if other == e || other.id != e.id || other.op != Create || other.phase != publishing || c.entityIssuer(other) != i {
 				continue
 			}
 			r := Result{Key: other.key(), ID: e.id}
@@ -293,7 +292,7 @@ func (c *Core) recordedOf(e *entity) {
 	}
 }
 
-// withhold has a result fail that was to be recorded.
+// withhold turns a result that was to be recorded into a failure.
 func (c *Core) withhold(e *entity, r *Result) {
 	p := &c.out.Publish
 	p.Records = slices.DeleteFunc(p.Records, func(r Record) bool { return r.entity == e })

@@ -18,7 +18,7 @@ const (
 	FilesystemAttachment
 	// Plan is an attachment plan: what the worker's machine does itself to make
 	// an attached volume visible. It is carried out and undone as an attachment
-	// is made and unmade, and stands on the volume's attachment.
+	// is made and unmade, and depends on the volume's attachment.
 	Plan
 
 	// Machine is a machine, which becomes provisioned.

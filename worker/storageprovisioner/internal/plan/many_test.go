@@ -89,7 +89,7 @@ func TestWhatHasChangedIsReadInParts(t *testing.T) {
 	for _, id := range []string{"0", "1", "0", "2", "1"} {
 		s.core.Changed(volume(id))
 	}
-	if !s.core.Curious() {
+	if !s.core.HasUnread() {
 		t.Error("there is nothing to read")
 	}
 	for _, want := range [][]plan.Key{{volume("0"), volume("1")}, {volume("2")}, nil} {
@@ -101,7 +101,7 @@ func TestWhatHasChangedIsReadInParts(t *testing.T) {
 			t.Errorf("to be read are %v, not %v", got, want)
 		}
 	}
-	if s.core.Curious() {
+	if s.core.HasUnread() {
 		t.Error("there is something to read")
 	}
 	// What changes while it is read is read again.

@@ -64,25 +64,26 @@ type Core struct {
 	all     []*entity
 	hosts   map[string]*host
 	devices byid.Map[device]
-	// mattering are the devices that matter, and sought those of them that are to be
-	// looked up; devicesChanged says that all are.
-	mattering, sought []*device
-	devicesChanged    bool
+	// watched are the devices that something waits for or has used, and lookups those of
+	// them that are to be looked up; devicesChanged says that all are.
+	watched, lookups []*device
+	devicesChanged   bool
 
 	queues  []*queue
 	sources map[Source]*queue
-	// issuers are all there have been, also by their sources without a pool.
-	issuers   []*issuer
-	issuersOf map[Source]*issuer
+	// issuers are all there have been; issuersBySource has them by their sources, without
+	// the pool.
+	issuers         []*issuer
+	issuersBySource map[Source]*issuer
 	// queued counts what is in the queues.
 	queued [kinds][ops]int
 
-	// unread are the entities to be read, and first is how far the first reading is of
-	// all that there was at the start.
-	unread []*entity
-	first  [kinds]firstReading
-	// idsListed says that there is a source whose ids are known.
-	idsListed bool
+	// unread are the entities to be read, and firstReads is how far the first reading is
+	// of all that there was at the start.
+	unread     []*entity
+	firstReads [kinds]firstRead
+	// idsCollected says that there is an issuer whose ids have been collected.
+	idsCollected bool
 	// unreadable are the entities that the last attempt to read has failed for.
 	unreadable map[Key]unreadable
 	// ownership has the volumes and filesystems whose sources have been asked whose they
@@ -94,12 +95,12 @@ type Core struct {
 // New returns a core that knows nothing yet.
 func New(options Options) *Core {
 	return &Core{
-		options:    options,
-		hosts:      make(map[string]*host),
-		sources:    make(map[Source]*queue),
-		issuersOf:  make(map[Source]*issuer),
-		unreadable: make(map[Key]unreadable),
-		ownership:  make(map[*entity]Ownership),
+		options:         options,
+		hosts:           make(map[string]*host),
+		sources:         make(map[Source]*queue),
+		issuersBySource: make(map[Source]*issuer),
+		unreadable:      make(map[Key]unreadable),
+		ownership:       make(map[*entity]Ownership),
 	}
 }
 
@@ -152,7 +153,7 @@ type Output struct {
 	Publish Publication
 	// Machines are to be watched until they are provisioned.
 	Machines []string
-	// Forgotten are the volumes whose block devices do not matter any more.
+	// Forgotten are the volumes whose block devices are not watched any more.
 	Forgotten []string
 }
 
@@ -214,19 +215,19 @@ func (c *Core) KnowsHost(tag string) bool {
 	return c.hosts[tag] != nil
 }
 
-// Curious reports whether there is anything to read or to look up.
-func (c *Core) Curious() bool {
-	return len(c.unread) > 0 || len(c.sought) > 0 || c.devicesChanged && len(c.mattering) > 0
+// HasUnread reports whether there is anything to read or to look up.
+func (c *Core) HasUnread() bool {
+	return len(c.unread) > 0 || len(c.lookups) > 0 || c.devicesChanged && len(c.watched) > 0
 }
 
 // Changed notes that an entity is to be read.
 func (c *Core) Changed(key Key) {
-	c.read(c.entity(key))
+	c.requestRead(c.entity(key))
 }
 
-func (c *Core) read(e *entity) {
-	if e.unread == nothingUnread {
-		e.unread = factsUnread
+func (c *Core) requestRead(e *entity) {
+	if e.pendingRead == readNothing {
+		e.pendingRead = readFacts
 		c.unread = append(c.unread, e)
 	}
 }
@@ -238,11 +239,11 @@ func (c *Core) Unread(limit int) []Subject {
 		return nil
 	}
 	subjects := make([]Subject, n)
-	for i, e := range takeOut(&c.unread, n) {
+	for i, e := range takeFirst(&c.unread, n) {
 		subjects[i] = e.subject()
-		subjects[i].Unattributed = e.unread == sourceUnread
-		subjects[i].Settled = e.ties.has(attachedHere) && e.op == None
-		e.unread, e.tried = nothingUnread, false
+		subjects[i].Unattributed = e.pendingRead == readSource
+		subjects[i].Settled = e.flags.has(attachedHere) && e.op == None
+		e.pendingRead, e.attemptEnded = readNothing, false
 	}
 	return subjects
 }
@@ -250,32 +251,32 @@ func (c *Core) Unread(limit int) []Subject {
 // Devices returns the volumes whose block devices are to be looked up, at most so
 // many.
 func (c *Core) Devices(limit int) []Subject {
-	if c.devicesChanged && len(c.sought) == 0 {
+	if c.devicesChanged && len(c.lookups) == 0 {
 		c.devicesChanged = false
-		for _, d := range c.mattering {
-			c.seek(d)
+		for _, d := range c.watched {
+			c.requestLookup(d)
 		}
 	}
 	var volumes []Subject
-	for _, d := range takeOut(&c.sought, min(limit, len(c.sought))) {
-		d.sought = false
-		if d.matters {
+	for _, d := range takeFirst(&c.lookups, min(limit, len(c.lookups))) {
+		d.lookupDue = false
+		if d.watched {
 			volumes = append(volumes, Subject{Key: DeviceKey(d.volume), Tag: d.tag})
 		}
 	}
 	return volumes
 }
 
-// seek notes that a device is to be looked up.
-func (c *Core) seek(d *device) {
-	if !d.sought {
-		d.sought = true
-		c.sought = append(c.sought, d)
+// requestLookup has a device looked up.
+func (c *Core) requestLookup(d *device) {
+	if !d.lookupDue {
+		d.lookupDue = true
+		c.lookups = append(c.lookups, d)
 	}
 }
 
-// takeOut takes the first n out of a list.
-func takeOut[T any](list *[]T, n int) []T {
+// takeFirst takes the first n out of a list.
+func takeFirst[T any](list *[]T, n int) []T {
 	first, rest := (*list)[:n], (*list)[n:]
 	if len(rest) == 0 {
 		rest = nil
@@ -286,22 +287,22 @@ func takeOut[T any](list *[]T, n int) []T {
 
 // Observe takes in an entity as the state has it.
 func (c *Core) Observe(f Fact) {
-	c.wasRead(f.Key.Kind)
+	c.countFirstRead(f.Key.Kind)
 	if f.Err != nil {
-		c.cannotRead(f.Key, f.Err)
+		c.readFailed(f.Key, f.Err)
 		return
 	}
 	if _, ok := c.unreadable[f.Key]; ok {
 		delete(c.unreadable, f.Key)
 		c.options.Timetable.Remove(f.Key)
 	}
-	e := c.known(f.Subject)
+	e := c.findSubject(f.Subject)
 	if f.Key.Kind == VolumeAttachment && f.Life != Alive && (e == nil || !e.observed || e.life == Alive) {
-		c.unwantedAt(f.Key.Storage())
+		c.noteUnwantedAttachment(f.Key.Storage())
 	}
 	if f.Life == Gone {
 		if e != nil {
-			c.gone(e)
+			c.observeGone(e)
 		}
 		return
 	}
@@ -311,10 +312,10 @@ func (c *Core) Observe(f Fact) {
 	if e.orphan {
 		return
 	}
-	// What may have been made for an entity that goes is looked into at once, though the
-	// operation for that may be the one that has been given up.
+	// What may have been made for an entity that is to be removed is looked for at once,
+	// even if the operation for that is the one that has been given up.
 	goes := e.life == Alive && f.Life != Alive
-	if e.stalled == deferred || !e.underway() && e.failed() && (goes || e.differs(f)) {
+	if e.stalled == deferred || !e.underway() && e.hasFailed() && (goes || e.differs(f)) {
 		c.refresh(e)
 	}
 	foundRecorded := f.Recorded && f.ID != e.id && !e.kind.Attachment()
@@ -325,19 +326,19 @@ func (c *Core) Observe(f Fact) {
 	c.settle(e)
 	c.wake(e)
 	if foundRecorded {
-		c.recordedOf(e)
+		c.rejectDuplicates(e)
 	}
 	if e.kind == FilesystemAttachment {
 		c.wake(e.storage) // which is made only where it is wanted
 	}
 }
 
-// unwantedAt notes that a volume is not wanted any more where it was to be attached. It
-// is not to be made there, which might attach it, by what was read of it before.
-func (c *Core) unwantedAt(volume Key) {
+// noteUnwantedAttachment notes that an attachment of a volume is no longer wanted. The volume
+// is read before it is created: by what was read before, its creation might attach it.
+func (c *Core) noteUnwantedAttachment(volume Key) {
 	v := c.find(volume)
 	if v != nil && v.observed && !v.recorded && v.life == Alive {
-		c.reread(v)
+		c.requireRead(v)
 		c.settle(v)
 	}
 }
@@ -349,9 +350,9 @@ type unreadable struct {
 	since time.Time
 }
 
-// cannotRead takes in that an entity cannot be read. The entity is read again later; until
+// readFailed takes in that an entity cannot be read. The entity is read again later; until
 // then the core keeps what it knew of the entity.
-func (c *Core) cannotRead(key Key, err error) {
+func (c *Core) readFailed(key Key, err error) {
 	u, ok := c.unreadable[key]
 	if !ok {
 		u.since = c.now
@@ -370,11 +371,11 @@ func (c *Core) learn(e *entity, f Fact) {
 	e.stale = false
 	e.life = f.Life
 	e.recorded = f.Recorded
-	if f.Attempted && !f.Recorded && !e.tried && !e.underway() {
-		e.left = notKnown
-		e.toDo()
+	if f.Attempted && !f.Recorded && !e.attemptEnded && !e.underway() {
+		e.leftover = unknownLeftover
+		e.ensureWork()
 	}
-	e.released = f.Release
+	e.release = f.Release
 	e.size, e.wanted = f.Size, f.Wanted
 	e.backingKnown = f.BackingKnown
 	if f.ID != "" {
@@ -396,7 +397,7 @@ func (c *Core) learn(e *entity, f Fact) {
 		c.learnID(e, f.ID)
 	}
 	if f.Args != nil || f.Owner != nil || e.work != nil {
-		w := e.toDo()
+		w := e.ensureWork()
 		w.args, w.owner = f.Args, f.Owner
 	}
 }
@@ -413,16 +414,16 @@ func (e *entity) differs(f Fact) bool {
 func (c *Core) Refresh() {
 	for _, e := range slices.Clone(c.all) {
 		if e.op != None || e.class != Ours {
-			c.read(e)
+			c.requestRead(e)
 		}
 		e.outdated = true
 		if !e.unresolved {
 			c.retry(e)
 		}
 	}
-	for _, d := range c.mattering {
+	for _, d := range c.watched {
 		if d.failures > 0 {
-			c.seek(d)
+			c.requestLookup(d)
 		}
 	}
 }
@@ -438,20 +439,20 @@ func (c *Core) Retry(key Key) {
 	c.retry(s)
 	for a := s.attachments.first; a != nil; a = a.next {
 		switch {
-		case a.ties.has(amiss):
-			c.attachAgain(a)
-		case a.ties.has(attachedHere) && a.kind != Plan:
-			a.ties.set(unchecked|asked, true)
+		case a.flags.has(checkFailed):
+			c.reattach(a)
+		case a.flags.has(attachedHere) && a.kind != Plan:
+			a.flags.set(checkDue|repairRequested, true)
 			c.settle(a)
 		}
 		c.retry(a)
 	}
 }
 
-// attachAgain has attached what is not as it was attached.
-func (c *Core) attachAgain(a *entity) {
-	a.ties.set(amiss|attachedHere|asked, false)
-	c.read(a) // what it takes to attach it has been forgotten
+// reattach has something attached again that is not as it was attached.
+func (c *Core) reattach(a *entity) {
+	a.flags.set(checkFailed|attachedHere|repairRequested, false)
+	c.requestRead(a) // clearWork has discarded the arguments
 }
 
 // CheckMounts has all filesystems looked at that this worker has attached: they may have been
@@ -461,8 +462,8 @@ func (c *Core) CheckMounts() { c.check(FilesystemAttachment) }
 // check has all looked at that this worker has attached, of some kinds of attachment.
 func (c *Core) check(kinds ...Kind) {
 	for _, e := range slices.Clone(c.all) {
-		if e.ties.has(attachedHere) && slices.Contains(kinds, e.kind) {
-			e.ties.set(unchecked, true)
+		if e.flags.has(attachedHere) && slices.Contains(kinds, e.kind) {
+			e.flags.set(checkDue, true)
 			c.settle(e)
 		}
 	}
@@ -481,7 +482,7 @@ func (c *Core) FailedOn(filesystem Key) (volume string, ok bool) {
 func (c *Core) retry(e *entity) {
 	if len(c.unreadable) > 0 {
 		if _, ok := c.unreadable[e.key()]; ok {
-			c.read(e)
+			c.requestRead(e)
 		}
 	}
 	switch {
@@ -512,17 +513,17 @@ func (c *Core) Resync() {
 	c.DevicesChanged()
 	for _, tag := range slices.Sorted(maps.Keys(c.hosts)) {
 		switch h := c.hosts[tag]; {
-		case !h.asked || h.instance != "":
+		case !h.watched || h.instance != "":
 		case h.waiters.any():
 			c.out.Machines = append(c.out.Machines, tag)
 		default:
-			h.asked = false // the next to wait for it asks
-			c.dropHost(h)
+			h.watched = false // the next to wait for it has it watched
+			c.dropUnusedHost(h)
 		}
 	}
 	for _, e := range c.all {
 		if e.observed {
-			c.read(e)
+			c.requestRead(e)
 		}
 	}
 }
@@ -535,52 +536,51 @@ func (c *Core) Provisioned(tag, instance string) {
 	}
 	h.instance = instance
 	c.wake(h)
-	c.dropHost(h)
+	c.dropUnusedHost(h)
 }
 
 // DevicesChanged takes in that the machine's block devices have changed: those
-// that matter are to be looked up again.
+// that are watched are to be looked up again.
 func (c *Core) DevicesChanged() {
 	c.devicesChanged = true
 }
 
-// DeviceMatters reports whether anything waits for a volume's block device, or
-// has used it.
-func (c *Core) DeviceMatters(volume string) bool {
+// DeviceWatched reports whether a volume's block device is watched: something waits
+// for it, or has used it.
+func (c *Core) DeviceWatched(volume string) bool {
 	d := c.devices.Get(volume)
-	return d != nil && d.matters
+	return d != nil && d.watched
 }
 
 // DeviceKnown takes in whether the block device of a volume, which must be one
-// that matters, is known, whether it is marked with a UUID, and its size in MiB.
-// When it comes to be marked while the filesystem on it is attached, that is
-// attached again.
+// that is watched, is known, whether it has a UUID, and its size in MiB. When it
+// gets a UUID while the filesystem on it is attached, that is attached again.
 func (c *Core) DeviceKnown(volume string, known, marked bool, size uint64) {
 	d := c.devices.Get(volume)
-	c.readable(d)
-	d.known, d.marked, d.size = known, marked, size
+	c.clearLookupFailures(d)
+	d.known, d.hasUUID, d.size = known, marked, size
 	if !known {
 		return
 	}
 	c.wake(d)
-	if e := d.mounted; e != nil && e.ties.has(attachedHere) && e.unmarked && marked {
-		// What it takes has been forgotten with the end of the last operation.
-		e.ties.set(attachedHere, false)
-		c.read(e)
+	if e := d.mounted; e != nil && e.flags.has(attachedHere) && e.attachedWithoutUUID && marked {
+		// clearWork has discarded the arguments.
+		e.flags.set(attachedHere, false)
+		c.requestRead(e)
 	}
 }
 
 // DeviceUnreadable takes in that the block device of a volume, which must be one that
-// matters, could not be looked up. That is tried again later.
+// is watched, could not be looked up. That is tried again later.
 func (c *Core) DeviceUnreadable(volume string) {
 	d := c.devices.Get(volume)
-	d.known, d.marked, d.size = false, false, 0
+	d.known, d.hasUUID, d.size = false, false, 0
 	d.failures++
 	c.options.Timetable.Add(d, d, c.now.Add(c.options.Retry.Delay(d.failures)))
 }
 
-// readable notes that a device need not be looked up again for having failed to be.
-func (c *Core) readable(d *device) {
+// clearLookupFailures forgets that lookups of a device have failed.
+func (c *Core) clearLookupFailures(d *device) {
 	if d.failures > 0 {
 		d.failures = 0
 		c.options.Timetable.Remove(d)
@@ -594,7 +594,7 @@ func (c *Core) Due(values []any) {
 		case Key:
 			c.Changed(v)
 		case *device:
-			c.seek(v)
+			c.requestLookup(v)
 		case *entity:
 			if v.phase == publishing {
 				v.work.refused.due = time.Time{}
@@ -619,49 +619,49 @@ func (c *Core) settle(e *entity) {
 		c.refresh(e)
 		e.op = op
 		if op != None {
-			e.toDo().since = c.now
+			e.ensureWork().since = c.now
 		}
 		c.wake(e)
 	}
 	switch {
 	case op == None:
-		c.retire(e)
+		c.clearWork(e)
 	case need != nil:
 		c.await(e, need)
 	case e.stalled != notStalled || e.phase == queued:
 	case !e.work.due.IsZero():
-		c.leave(e)
+		c.makeIdle(e)
 		e.phase = scheduled
 		c.options.Timetable.Add(e, e, e.work.due)
 	case op == Remove:
 		c.publish(e)
 	default:
-		c.leave(e)
+		c.makeIdle(e)
 		c.enqueue(e)
 	}
-	c.update(e)
+	c.updateStatus(e)
 }
 
-// retire forgets what an entity was to be worked on with: there is nothing to do. What
-// may have been made is remembered.
-func (c *Core) retire(e *entity) {
+// clearWork discards the work of an entity with nothing to do, except what is needed to
+// repeat an attempt that may have left something.
+func (c *Core) clearWork(e *entity) {
 	switch {
-	case e.uncertain():
+	case e.mayHaveLeftover():
 		e.work.args, e.work.owner = nil, nil
 	default:
 		e.work = nil
 	}
 }
 
-// failed reports whether the entity's operation has failed.
-func (e *entity) failed() bool {
+// hasFailed reports whether the entity's operation has failed.
+func (e *entity) hasFailed() bool {
 	return e.work != nil && e.work.attempts+e.work.transient > 0
 }
 
 // refresh forgets the failures of an entity's operation, which so may go at
 // once.
 func (c *Core) refresh(e *entity) {
-	c.leave(e)
+	c.makeIdle(e)
 	e.stalled = notStalled
 	if w := e.work; w != nil {
 		w.attempts, w.transient = 0, 0
@@ -671,12 +671,12 @@ func (c *Core) refresh(e *entity) {
 	}
 }
 
-// leave takes an entity that is not busy to idle. A queue drops it when its
+// makeIdle makes an entity idle that is not busy. A queue skips it when its
 // turn comes.
-func (c *Core) leave(e *entity) {
+func (c *Core) makeIdle(e *entity) {
 	switch e.phase {
 	case waiting:
-		c.unawait(e)
+		c.stopWaiting(e)
 	case scheduled:
 		c.options.Timetable.Remove(e)
 	case queued:
@@ -685,8 +685,8 @@ func (c *Core) leave(e *entity) {
 	e.phase = idle
 }
 
-// gone takes in that the state has no such entity any more.
-func (c *Core) gone(e *entity) {
+// observeGone takes in that the state does not have an entity any more.
+func (c *Core) observeGone(e *entity) {
 	switch {
 	case e.orphan:
 	case e.underway():
@@ -696,46 +696,46 @@ func (c *Core) gone(e *entity) {
 	}
 }
 
-// adrift sees to what was made for an entity that the state no longer has: a
-// volume or filesystem is destroyed, an attachment detached. The state may have
-// the entity again when that is done, so the entity is read then.
-func (c *Core) adrift(e *entity) {
+// removeOrphan has destroyed or detached what was made for an entity that the state no
+// longer has. The state may have the entity again when that is done, so the entity is
+// read then.
+func (c *Core) removeOrphan(e *entity) {
 	e.orphan, e.stale = true, false
 	e.recorded = true
-	e.released = false
+	e.release = false
 	e.life = Dead
-	c.leave(e)
+	c.makeIdle(e)
 	c.settle(e)
 }
 
-// forget drops what was remembered of an entity, but for others' sake.
+// forget clears the record of an entity, and drops it unless others refer to it.
 func (c *Core) forget(e *entity) {
 	d := e.backing
-	c.leave(e)
-	c.release(e)
+	c.makeIdle(e)
+	c.unhold(e)
 	delete(c.ownership, e)
 	e.clear()
 	c.wake(e)
-	if s := e.storage; !s.observed && d != nil && d.matters {
+	if s := e.storage; !s.observed && d != nil && d.watched {
 		// Entities that still wait for the device of the filesystem that is gone ask again.
-		c.ignore(d)
+		c.unwatchDevice(d)
 		c.out.Forgotten = append(c.out.Forgotten, d.volume)
 		c.wake(d)
 	}
 	c.setDevice(&e.backing, nil)
-	c.drop(e)
+	c.dropUnused(e)
 }
 
 // clear makes the record of an entity what it was before the entity was observed.
 func (e *entity) clear() {
 	*e = entity{
-		kind: e.kind, name: e.name, tag: e.tag, place: e.place, host: e.host, backing: e.backing,
+		kind: e.kind, name: e.name, tag: e.tag, allIndex: e.allIndex, host: e.host, backing: e.backing,
 		storage: e.storage, attachments: e.attachments, next: e.next, previous: e.previous,
-		waiters: e.waiters, users: e.users, calls: e.calls, unread: e.unread,
+		waiters: e.waiters, users: e.users, calls: e.calls, pendingRead: e.pendingRead,
 	}
 }
 
-// hold notes that what the entity stands on must stay: it is being attached, or
+// hold notes that the entity's dependencies must stay: it is being attached, or
 // made there.
 func (c *Core) hold(e *entity) {
 	if e.held {
@@ -746,15 +746,15 @@ func (c *Core) hold(e *entity) {
 	if e.kind == FilesystemAttachment && e.heldBacking != nil {
 		e.heldBacking.mounted = e
 	}
-	for _, under := range c.footing(e) {
-		if under != nil {
-			under.users++
+	for _, dep := range c.dependencies(e) {
+		if dep != nil {
+			dep.users++
 		}
 	}
 }
 
-// release notes that what the entity stood on may go.
-func (c *Core) release(e *entity) {
+// unhold notes that the entity's dependencies may go.
+func (c *Core) unhold(e *entity) {
 	if !e.held {
 		return
 	}
@@ -762,21 +762,21 @@ func (c *Core) release(e *entity) {
 	if d := e.heldBacking; d != nil && d.mounted == e {
 		d.mounted = nil
 	}
-	footing := c.footing(e)
+	deps := c.dependencies(e)
 	c.setDevice(&e.heldBacking, nil)
-	for _, under := range footing {
-		if under != nil {
-			under.users--
-			c.wake(under)
-			c.drop(under)
+	for _, dep := range deps {
+		if dep != nil {
+			dep.users--
+			c.wake(dep)
+			c.dropUnused(dep)
 		}
 	}
 }
 
-// footing returns what a held entity stands on: an attachment on its volume or
+// dependencies returns what a held entity depends on: an attachment on its volume or
 // filesystem, a plan also on the attachment of its volume, and a filesystem and its
 // attachment on the attachment of the backing volume. The other elements are nil.
-func (c *Core) footing(e *entity) (on [3]*entity) {
+func (c *Core) dependencies(e *entity) (on [3]*entity) {
 	if e.kind.Attachment() {
 		on[0] = e.storage
 	}
@@ -784,26 +784,27 @@ func (c *Core) footing(e *entity) (on [3]*entity) {
 		on[1] = c.entity(Key{Kind: VolumeAttachment, ID: e.name, Host: e.host.tag})
 	}
 	if e.heldBacking != nil {
-		on[2] = c.entity(c.under(e.heldBacking))
+		on[2] = c.entity(c.backingAttachment(e.heldBacking))
 	}
 	return on
 }
 
-// under returns the key of the attachment of a volume to the worker's machine.
-func (c *Core) under(d *device) Key {
+// backingAttachment returns the key of the attachment of a backing volume to the worker's
+// machine.
+func (c *Core) backingAttachment(d *device) Key {
 	return Key{Kind: VolumeAttachment, ID: d.volume, Host: c.options.Host}
 }
 
-// planned returns the volume attachment that a plan is for, or nil.
-func planned(plan *entity) *entity {
+// plannedAttachment returns the volume attachment that a plan is for, or nil.
+func plannedAttachment(plan *entity) *entity {
 	return plan.storage.attachments.find(VolumeAttachment, plan.host.tag)
 }
 
 // deviceChanged notes that what block device a volume is may have changed: it is
 // not known until it has been looked up again.
 func (c *Core) deviceChanged(volume string) {
-	if d := c.devices.Get(volume); d != nil && d.matters {
-		d.known, d.marked, d.size = false, false, 0
-		c.seek(d)
+	if d := c.devices.Get(volume); d != nil && d.watched {
+		d.known, d.hasUUID, d.size = false, false, 0
+		c.requestLookup(d)
 	}
 }

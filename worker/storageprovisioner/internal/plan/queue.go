@@ -82,8 +82,7 @@ func (c *Core) queue(source Source) *queue {
 	return q
 }
 
-// SetLimit says how many calls at once a source takes, at least one. Until it is
-// said, it is one.
+// SetLimit sets how many calls at once a source takes, at least one. The default is one.
 func (c *Core) SetLimit(source Source, calls int) {
 	c.queue(source).limit = max(calls, 1)
 }
@@ -101,11 +100,11 @@ func (c *Core) Batches() []Batch {
 	var batches []Batch
 	for _, q := range c.queues {
 		for op := Destroy; op < ops; op++ {
-			if op == Create && !c.mayMake(q.source) {
+			if op == Create && !c.mayCreate(q.source) {
 				continue
 			}
 			for q.calls < q.limit {
-				items := c.take(q, op)
+				items := c.nextBatch(q, op)
 				if len(items) == 0 {
 					break
 				}
@@ -117,10 +116,10 @@ func (c *Core) Batches() []Batch {
 	return batches
 }
 
-// take takes the next batch out of a queue. The facts of a queued entity may have
+// nextBatch takes the next batch out of a queue. The facts of a queued entity may have
 // changed: if they no longer call for its operation, the entity is settled again. An
 // entity whose volume or filesystem has a call under way keeps its place.
-func (c *Core) take(q *queue, op Op) []Item {
+func (c *Core) nextBatch(q *queue, op Op) []Item {
 	due := q.due[op]
 	if len(due) == 0 {
 		return nil
@@ -138,7 +137,7 @@ func (c *Core) take(q *queue, op Op) []Item {
 			continue
 		}
 		if now, need := c.decide(e); now != op || need != nil {
-			c.leave(e)
+			c.makeIdle(e)
 			c.settle(e)
 			continue
 		}
@@ -177,28 +176,28 @@ func (c *Core) maxBatch(source Source, op Op) int {
 	return math.MaxInt
 }
 
-// start marks an entity as being in a provider's hands. What may be going on is
+// start marks an entity as handed to a provider. An operation that may be going on is
 // repeated as it was.
 func (c *Core) start(e *entity) Item {
 	if e.op == Attach || e.op == Create {
 		c.hold(e)
 	}
-	c.leave(e)
+	c.makeIdle(e)
 	e.phase = running
-	e.ties.set(unchecked, false)
+	e.flags.set(checkDue, false)
 	e.outdated = false
-	if item := e.work.item; item != nil && (e.unresolved || e.doubted()) {
+	if item := e.work.item; item != nil && (e.unresolved || e.mustRepeatCreate()) {
 		again := *item
 		again.Repeat = true
 		return again
 	}
 	if e.op == Attach {
-		e.unmarked = e.heldBacking == nil || !e.heldBacking.marked
+		e.attachedWithoutUUID = e.heldBacking == nil || !e.heldBacking.hasUUID
 	}
 	if e.storage.recorded {
 		e.id = e.storage.id
 	}
-	item := Item{Subject: e.subject(), ID: e.id, Release: e.released, Args: e.work.args, Repeat: e.doubted()}
+	item := Item{Subject: e.subject(), ID: e.id, Release: e.release, Args: e.work.args, Repeat: e.mustRepeatCreate()}
 	if item.Ownership = c.ownership[e.storage]; item.Ownership == NotAsked {
 		item.Owner = e.work.owner
 	}

@@ -28,8 +28,8 @@ type Pending struct {
 
 var phaseNames = [...]string{"stalled", "waiting", "scheduled", "queued", "running", "publishing"}
 
-// notRead is the phase of an entity that cannot be read.
-const notRead = "unreadable"
+// phaseUnreadable is the phase of an entity that cannot be read.
+const phaseUnreadable = "unreadable"
 
 // Report is how far everything is.
 type Report struct {
@@ -87,17 +87,17 @@ func (c *Core) phaseName(e *entity) string {
 	}
 	if len(c.unreadable) > 0 {
 		if _, ok := c.unreadable[e.key()]; ok {
-			return notRead
+			return phaseUnreadable
 		}
 	}
 	return ""
 }
 
 func (c *Core) pending(e *entity) Pending {
-	if c.phaseName(e) == notRead {
+	if c.phaseName(e) == phaseUnreadable {
 		u := c.unreadable[e.key()]
 		return Pending{
-			Key: e.key(), Op: e.op, Phase: notRead, Since: u.since,
+			Key: e.key(), Op: e.op, Phase: phaseUnreadable, Since: u.since,
 			Failures: u.attempts, Failure: u.message, Due: u.due,
 		}
 	}

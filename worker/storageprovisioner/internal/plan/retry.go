@@ -23,10 +23,10 @@ type Retry struct {
 // transientDelay is the delay after the first failure that passes by itself.
 const transientDelay = 250 * time.Millisecond
 
-// soon returns how long to wait after so many failures in a row that pass by themselves:
-// each delay is twice the one before. It is no longer so where the delay would be that of
-// any other failure.
-func (r Retry) soon(failures int) (delay time.Duration, ok bool) {
+// delayTransient returns how long to wait after so many failures in a row that pass by
+// themselves: each delay is twice the one before. It is not ok once the delay would be that
+// of any other failure.
+func (r Retry) delayTransient(failures int) (delay time.Duration, ok bool) {
 	r.Max, r.Min, r.Factor = r.Min, transientDelay, 2
 	delay = r.Delay(failures)
 	return delay, transientDelay<<(failures-1) < r.Max

@@ -15,14 +15,14 @@ type Status struct {
 	CannotGrowTo uint64
 }
 
-// status adds a status for an entity's volume or filesystem.
-func (c *Core) status(e *entity, s status.Status, message string) {
-	final := ""
+// reportStatus reports a status of an entity's volume or filesystem that is not at rest.
+func (c *Core) reportStatus(e *entity, s status.Status, message string) {
+	failure := ""
 	if s == status.Error {
-		final = message
+		failure = message
 	}
-	e.storage.tell(unrest, final, e.storage.remark())
-	c.setStatus(e.storage, s, message)
+	e.storage.setLastStatus(statusOther, failure, e.storage.remark())
+	c.addStatus(e.storage, s, message)
 }
 
 // givenUpReported reports whether the status of an entity's volume or filesystem already says
@@ -33,86 +33,87 @@ func (e *entity) givenUpReported() bool {
 	case e.stalled != givenUp:
 		return false
 	case e.op == Resize:
-		return s.resting() && s.message() == e.info()
+		return s.atRest() && s.lastMessage() == e.atRestMessage()
 	}
-	return s.told == unrest && s.message() == e.explain()
+	return s.lastStatus == statusOther && s.lastMessage() == e.failureMessage()
 }
 
-// rest adds the status of a volume or filesystem that has come to be attached or
-// detached, and remembers what is remarked about it.
-func (c *Core) rest(e *entity, as told, remark string) {
+// reportAttachment reports that a volume or filesystem is now attached or detached, and
+// keeps the source's remark.
+func (c *Core) reportAttachment(e *entity, now lastStatus, remark string) {
 	e = e.storage
-	e.tell(as, "", remark)
-	c.say(e, as, e.info())
+	e.setLastStatus(now, "", remark)
+	c.reportAtRest(e, now, e.atRestMessage())
 }
 
-func (c *Core) setStatus(e *entity, s status.Status, message string) {
-	told := Status{Subject: e.subject(), Status: s, Message: message}
-	if e.resting() && e.cannotGrow() && message == e.info() {
-		told.CannotGrowTo = e.wanted
+// addStatus adds a status of a volume or filesystem to what is to be published.
+func (c *Core) addStatus(e *entity, s status.Status, message string) {
+	update := Status{Subject: e.subject(), Status: s, Message: message}
+	if e.atRest() && e.cannotGrow() && message == e.atRestMessage() {
+		update.CannotGrowTo = e.wanted
 	}
-	c.out.Publish.Statuses = append(c.out.Publish.Statuses, told)
+	c.out.Publish.Statuses = append(c.out.Publish.Statuses, update)
 }
 
-// tell remembers what status a volume or filesystem has been given, and what its source
-// had to say.
-func (e *entity) tell(as told, message, remark string) {
-	e.told = as
-	e.said = nil
+// setLastStatus remembers the status that is reported of a volume or filesystem, and the
+// source's remark.
+func (e *entity) setLastStatus(last lastStatus, message, remark string) {
+	e.lastStatus = last
+	e.statusText = nil
 	if message != "" || remark != "" {
-		e.said = &said{message, remark}
+		e.statusText = &statusText{message, remark}
 	}
 }
 
-// message returns the message of the last status, and remark what the source had to
-// say when the volume or filesystem was attached.
-func (e *entity) message() string {
-	if e.said == nil {
+// lastMessage returns the message of the last status, and remark the source's remark of
+// when the volume or filesystem was attached.
+func (e *entity) lastMessage() string {
+	if e.statusText == nil {
 		return ""
 	}
-	return e.said.message
+	return e.statusText.message
 }
 
 func (e *entity) remark() string {
-	if e.said == nil {
+	if e.statusText == nil {
 		return ""
 	}
-	return e.said.remark
+	return e.statusText.remark
 }
 
-// update adds a status for a volume or filesystem that is at rest, where there is
-// something else to say about it than was said last.
-func (c *Core) update(e *entity) {
-	if e.resting() && e.message() != e.info() {
-		c.say(e, e.told, e.info())
+// updateStatus reports the status of a volume or filesystem at rest again if its message
+// has changed.
+func (c *Core) updateStatus(e *entity) {
+	if e.atRest() && e.lastMessage() != e.atRestMessage() {
+		c.reportAtRest(e, e.lastStatus, e.atRestMessage())
 	}
 }
 
-// say adds the status of a volume or filesystem at rest.
-func (c *Core) say(e *entity, as told, message string) {
-	e.tell(as, message, e.remark())
-	c.setStatus(e, resting[as], message)
+// reportAtRest reports the status of a volume or filesystem at rest.
+func (c *Core) reportAtRest(e *entity, now lastStatus, message string) {
+	e.setLastStatus(now, message, e.remark())
+	c.addStatus(e, atRestStatuses[now], message)
 }
 
-// stand adds a status for a volume or filesystem that was to grow: it is attached, or
-// detached, as it was. Whatever is wrong with it otherwise is told rather.
-func (c *Core) stand(e *entity, info string) {
+// reportGrowth reports how a volume or filesystem grows, with its status at rest. Any other
+// status stays: it is more important.
+func (c *Core) reportGrowth(e *entity, message string) {
 	switch {
-	case e.resting():
-		c.say(e, e.told, info)
-	case e.told == nothing:
-		c.say(e, detached, info)
+	case e.atRest():
+		c.reportAtRest(e, e.lastStatus, message)
+	case e.lastStatus == noStatus:
+		c.reportAtRest(e, statusDetached, message)
 	}
 }
 
-// resting reports whether the entity is a volume or filesystem whose last status was
+// atRest reports whether the entity is a volume or filesystem whose last status was
 // attached or detached.
-func (e *entity) resting() bool {
-	return e.told == attached || e.told == detached
+func (e *entity) atRest() bool {
+	return e.lastStatus == statusAttached || e.lastStatus == statusDetached
 }
 
-// info returns what there is to say about a volume or filesystem at rest.
-func (e *entity) info() string {
+// atRestMessage returns the message for a volume or filesystem at rest.
+func (e *entity) atRestMessage() string {
 	switch {
 	case !e.growing():
 		return e.remark()

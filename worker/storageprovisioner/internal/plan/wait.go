@@ -47,32 +47,32 @@ func (w *waiters) remove(e *entity) {
 
 // await registers an entity with what it waits for, so that the fact, once
 // known, costs as much as those who waited for it. The first to wait for a
-// machine or a device has it asked about.
+// machine or a device has it watched.
 func (c *Core) await(e *entity, need awaited) {
 	if e.phase == waiting && e.work.wait == need {
 		return
 	}
-	c.leave(e)
+	c.makeIdle(e)
 	e.phase = waiting
 	e.work.since = c.now
 	e.work.wait = need
 	need.list().add(e)
 	switch need := need.(type) {
 	case *host:
-		if !need.asked {
-			need.asked = true
+		if !need.watched {
+			need.watched = true
 			c.out.Machines = append(c.out.Machines, need.tag)
 		}
 	case *device:
-		if !need.matters {
-			c.matter(need)
-			c.seek(need)
+		if !need.watched {
+			c.watchDevice(need)
+			c.requestLookup(need)
 		}
 	}
 }
 
-// unawait takes an entity out of where it is registered.
-func (c *Core) unawait(e *entity) {
+// stopWaiting takes an entity out of where it is registered.
+func (c *Core) stopWaiting(e *entity) {
 	e.work.wait.list().remove(e)
 	e.work.wait = nil
 	e.work.since = c.now

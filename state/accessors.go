@@ -88,11 +88,11 @@ func (a *Accessor) SetStatus(all []params.EntityStatusArgs) error {
 			return errors.Annotatef(err, "%s", tag)
 		}
 		owns := a.owns(tag)
-		if !owns && !tx.plannedAt(tag, a.machine) {
+		if !owns && !tx.hasPlan(tag, a.machine) {
 			return unauthorized(tag)
 		}
 		return tx.changeEntity(tag, func(_ *instance, e *entity) error {
-			told := &e.Status
+			target := &e.Status
 			if !owns {
 				plan := e.plan()
 				if plan == nil {
@@ -101,10 +101,10 @@ func (a *Accessor) SetStatus(all []params.EntityStatusArgs) error {
 				if plan.Status == nil {
 					plan.Status = &StatusInfo{}
 				}
-				told = plan.Status
+				target = plan.Status
 			}
-			told.set(value, args.Info, tx.now)
-			told.CannotGrowTo = cannotGrowTo(args.Data)
+			target.set(value, args.Info, tx.now)
+			target.CannotGrowTo = cannotGrowTo(args.Data)
 			return nil
 		})
 	})
@@ -119,14 +119,14 @@ func (a *Accessor) SetStatus(all []params.EntityStatusArgs) error {
 	return nil
 }
 
-// plannedAt reports whether the machine has a plan to carry out for the entity.
-func (tx *txn) plannedAt(tag entityTag, machine machineTag) bool {
+// hasPlan reports whether the machine has a plan to carry out for the entity.
+func (tx *txn) hasPlan(tag entityTag, machine machineTag) bool {
 	return machine != "" && tx.has(planKey(machine, tag))
 }
 
 // parseStatus returns the status that the text names.
 func parseStatus(text string) (status.Status, error) {
-	for _, known := range telling {
+	for _, known := range statusPriority {
 		if string(known) == text {
 			return known, nil
 		}
@@ -203,16 +203,16 @@ func (a *Accessor) readEntity(r *reader, tag entityTag) (*instance, *entity, err
 	if err != nil {
 		return nil, nil, err
 	}
-	return r.follow(entry, tag)
+	return r.resolve(entry, tag)
 }
 
-// readTagged is readEntity with the resource tags of the volume or filesystem.
-func (a *Accessor) readTagged(r *reader, tag entityTag) (*instance, *entity, map[string]string, error) {
+// readWithTags is readEntity with the resource tags of the volume or filesystem.
+func (a *Accessor) readWithTags(r *reader, tag entityTag) (*instance, *entity, map[string]string, error) {
 	entry, err := a.entry(r, tag)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	i, e, err := r.follow(entry, tag)
+	i, e, err := r.resolve(entry, tag)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -235,12 +235,12 @@ func (tx *txn) changeEntity(tag entityTag, fn func(*instance, *entity) error) er
 	if !ok {
 		return errors.NotFoundf("%s", tag)
 	}
-	return tx.changeAt(entry, tag, fn)
+	return tx.changeEntry(entry, tag, fn)
 }
 
-// changeAt is changeEntity for what an index entry leads to.
-func (tx *txn) changeAt(entry indexEntry, tag entityTag, fn func(*instance, *entity) error) error {
-	i, e, err := tx.follow(entry, tag)
+// changeEntry is changeEntity for the entity of an index entry.
+func (tx *txn) changeEntry(entry indexEntry, tag entityTag, fn func(*instance, *entity) error) error {
+	i, e, err := tx.resolve(entry, tag)
 	if err != nil {
 		return err
 	}

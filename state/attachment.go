@@ -44,7 +44,7 @@ func (a *Accessor) RemoveAttachments(ids []params.MachineStorageId) ([]params.Er
 	return updateEach(a, ids, func(tx *txn, id params.MachineStorageId) error {
 		err := a.changeAttachment(tx, id, "", func(_ *instance, e *entity) error {
 			at := e.Attachment.Machine
-			tx.placed(e)
+			tx.setAttachmentGeneration(e)
 			return errors.Annotatef(e.removeAttachment(tx.now), "removing attachment of %s to %s", e.Tag, at)
 		})
 		return ignoreNotFound(err)
@@ -142,8 +142,8 @@ func (tx *txn) setAttachmentInfo(machine machineTag, tag entityTag, info attachm
 			return errors.NotProvisionedf("%s", e.Tag)
 		}
 		e.Attachment.Info = &info
-		tx.recorded(e)
-		tx.placed(e)
+		tx.setGeneration(e)
+		tx.setAttachmentGeneration(e)
 		if tag.kind() == names.VolumeTagKind {
 			tx.announceMatch(e)
 		}
@@ -248,7 +248,7 @@ func (a *Accessor) readAttachment(r *reader, id params.MachineStorageId, kind st
 	if !ok {
 		return nil, nil, attachmentNotFound(machine, tag)
 	}
-	return r.follow(entry, tag)
+	return r.resolve(entry, tag)
 }
 
 // changeAttachment applies fn to the volume or filesystem of an attachment of the
@@ -279,7 +279,7 @@ func (tx *txn) changeAttachment(machine machineTag, tag entityTag, fn func(*inst
 	if !ok {
 		return attachmentNotFound(machine, tag)
 	}
-	return tx.changeAt(entry, tag, fn)
+	return tx.changeEntry(entry, tag, fn)
 }
 
 func attachmentNotFound(machine machineTag, tag entityTag) error {

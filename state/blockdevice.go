@@ -41,7 +41,7 @@ func (st *State) MachineBlockDevices(machine names.MachineTag) (devices []storag
 // WatchBlockDevices tells when the machine's block devices change, or when it becomes
 // known by which of them to find a volume that another worker attaches.
 func (st *State) WatchBlockDevices(machine names.MachineTag) (watcher.NotifyWatcher, error) {
-	return st.notify(blockDevicePrefix(newMachineTag(machine)))
+	return st.newNotifyWatcher(blockDevicePrefix(newMachineTag(machine)))
 }
 
 // findDevice returns the block device of an attached volume, if its machine has seen

@@ -168,11 +168,11 @@ func (tx *txn) copyStorage(name string, generation uint64, record *copyRecord) e
 			copied.FormerUUID, copied.UUID = e.UUID, uuid.NewString()
 			record.Entities = append(record.Entities, copied)
 			e.UUID = copied.UUID
-			tx.placed(e)
+			tx.setAttachmentGeneration(e)
 			if e.Generation < generation {
 				e.Generation = 0
 			} else {
-				tx.recorded(e)
+				tx.setGeneration(e)
 			}
 			if a := e.Attachment; a != nil {
 				if a.detaching() {

@@ -86,12 +86,12 @@ wanted: alive, pool loop of loop, 100 of 100 MiB, volume-0-4 alive pending as ""
 	if got := append(codes(t, volumes, err), codes(t, filesystems, err2)...); !slices.Equal(got, []string{params.CodeNotProvisioned, params.CodeNotProvisioned}) {
 		t.Errorf("attachments are %v", got)
 	}
-	var told []string
+	var entities []string
 	for _, e := range copied.Entities {
 		if now[e.UUID] != e.Tag.String() || uuids[e.FormerUUID] != e.Tag.String() {
 			t.Errorf("%s was %s and is %s", e.Tag, e.FormerUUID, e.UUID)
 		}
-		told = append(told, fmt.Sprint(e.Tag, " ", e.Volume, " ", e.Provider, " ", e.ProviderID))
+		entities = append(entities, fmt.Sprint(e.Tag, " ", e.Volume, " ", e.Provider, " ", e.ProviderID))
 	}
 	if want := []string{
 		"volume-0-0 <nil> loop id-volume-0-0",
@@ -99,8 +99,8 @@ wanted: alive, pool loop of loop, 100 of 100 MiB, volume-0-4 alive pending as ""
 		"volume-0-3 <nil> loop mine",
 		"filesystem-0-1 <nil> tmpfs id-filesystem-0-1",
 		"volume-0-4 <nil> loop ",
-	}; !slices.Equal(told, want) {
-		t.Errorf("it tells of %q, want %q", told, want)
+	}; !slices.Equal(entities, want) {
+		t.Errorf("it tells of %q, want %q", entities, want)
 	}
 	w.work()
 	w.must(w.RemoveStorage([]string{"backed", "imported", "memory", "wanted"}))

@@ -48,7 +48,7 @@ func environConfig(r *reader) (*config.Config, error) {
 
 // WatchEnvironConfig tells when the environment's configuration changes.
 func (st *State) WatchEnvironConfig() (watcher.NotifyWatcher, error) {
-	return st.notify(environPrefix)
+	return st.newNotifyWatcher(environPrefix)
 }
 
 // userTags returns what the environment's configuration says that everything a

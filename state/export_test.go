@@ -28,18 +28,18 @@ func CheckStore(store kv.Store) (problems []string) {
 				if err != nil {
 					return err
 				}
-				for _, broken := range i.broken() {
+				for _, broken := range i.violations() {
 					problems = append(problems, key+": "+broken)
 				}
-				for _, indexed := range i.index(nil, key[len(storagePrefix):]) {
-					if _, taken := index[indexed.key()]; taken {
-						problems = append(problems, key+": another instance has "+indexed.key())
+				for _, keyed := range i.index(nil, key[len(storagePrefix):]) {
+					if _, taken := index[keyed.key()]; taken {
+						problems = append(problems, key+": another instance has "+keyed.key())
 					}
-					index[indexed.key()] = indexed.entry
-					retries[indexed.retryKey()], retries[indexed.formatKey()] = true, true
+					index[keyed.key()] = keyed.entry
+					retries[keyed.retryKey()], retries[keyed.formatKey()] = true, true
 				}
 				for _, e := range i.entities() {
-					latest[historyKey(e.Tag)] = e.shown()
+					latest[historyKey(e.Tag)] = e.displayStatus()
 				}
 				if !i.Uncounted {
 					counts[i.Pool]++
@@ -129,9 +129,9 @@ func CheckStore(store kv.Store) (problems []string) {
 	return problems
 }
 
-// broken returns the rules of life that the record breaks. A sound record breaks none of
+// violations returns the rules of life that the record breaks. A sound record breaks none of
 // them, whatever has happened.
-func (i *instance) broken() (broken []string) {
+func (i *instance) violations() (broken []string) {
 	never := func(is bool, format string, args ...any) {
 		if is {
 			broken = append(broken, fmt.Sprintf(format, args...))
@@ -147,7 +147,7 @@ func (i *instance) broken() (broken []string) {
 		never((i.Life == life.Alive) != (e.Life == life.Alive), "%s is %s in an instance that is %s", e.Tag, e.Life, i.Life)
 		never(e.Life == life.Dying && e.Attachment == nil && !backing, "%s waits for nothing to be dead", e.Tag)
 		never(e.Life == life.Dead && (e.Attachment != nil || backing), "%s is dead while in use", e.Tag)
-		never(!slices.Contains(telling, e.Status.Status), "%s has status %q", e.Tag, e.Status.Status)
+		never(!slices.Contains(statusPriority, e.Status.Status), "%s has status %q", e.Tag, e.Status.Status)
 		never(e.Info != nil && e.Info.ID == "", "%s is provisioned as nothing", e.Tag)
 		a := e.Attachment
 		if a == nil {
@@ -186,12 +186,12 @@ func CheckChange(before, after map[string]string) (problems []string) {
 		for _, e := range i.entities() {
 			switch own := was.entity(e.Tag); {
 			case own != nil:
-				for _, broken := range e.brokenSince(own) {
+				for _, broken := range e.violationsSince(own) {
 					problems = append(problems, fmt.Sprintf("%s: %s %s", name, e.Tag, broken))
 				}
 			case len(was.entities()) > 0:
 				problems = append(problems, fmt.Sprintf("%s: got %s when it was there already", name, e.Tag))
-			case noted(before, e):
+			case isPrepared(before, e):
 				// It was handed out when the import was prepared.
 			case number(e) < next(before, e.Tag) || number(e) >= next(after, e.Tag):
 				problems = append(problems, fmt.Sprintf("%s: there may be another %s", name, e.Tag))
@@ -212,8 +212,8 @@ func CheckChange(before, after map[string]string) (problems []string) {
 	return problems
 }
 
-// brokenSince returns the rules that a change of an entity broke.
-func (e *entity) brokenSince(was *entity) (broken []string) {
+// violationsSince returns the rules that a change of an entity broke.
+func (e *entity) violationsSince(was *entity) (broken []string) {
 	never := func(is bool, what string) {
 		if is {
 			broken = append(broken, what)
@@ -257,8 +257,8 @@ func instances(contents map[string]string) map[string]*instance {
 	return all
 }
 
-// noted reports whether the entity is of an import that was noted.
-func noted(contents map[string]string, e *entity) bool {
+// isPrepared reports whether the entity is of an import that was prepared.
+func isPrepared(contents map[string]string, e *entity) bool {
 	for key, data := range contents {
 		if strings.HasPrefix(key, importPrefix) {
 			note, _ := decodeAt[importNote](key, []byte(data)) // CheckStore tells of those that cannot be read
@@ -287,4 +287,4 @@ func rank(l life.Value) int {
 }
 
 // Tells reports whether a status tells more than another.
-func Tells(s, other StatusInfo) bool { return s.tells(other) }
+func Tells(s, other StatusInfo) bool { return s.outranks(other) }

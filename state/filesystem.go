@@ -21,7 +21,7 @@ func (a *Accessor) Filesystems(tags []names.FilesystemTag) ([]params.FilesystemR
 		if err != nil {
 			return params.Filesystem{}, err
 		}
-		info := i.known(e)
+		info := i.provisionedInfo(e)
 		if info == nil {
 			return params.Filesystem{}, errors.NotProvisionedf("%s", e.Tag)
 		}
@@ -53,7 +53,7 @@ func (a *Accessor) SetFilesystemInfo(filesystems []params.Filesystem) ([]params.
 			return err
 		}
 		return a.changeEntity(tx, tag, func(i *instance, e *entity) error {
-			if err := tx.provision(i, e, entityInfo{ID: f.Info.FilesystemId, Size: f.Info.Size}); err != nil {
+			if err := tx.recordProvisioned(i, e, entityInfo{ID: f.Info.FilesystemId, Size: f.Info.Size}); err != nil {
 				return errors.Annotatef(err, "setting info of %s", tag)
 			}
 			if v := i.Volume; v != nil && v.Info != nil {
@@ -75,7 +75,7 @@ func (a *Accessor) FilesystemSizes(tags []names.FilesystemTag) ([]params.SizeRes
 // larger than the volume, and grows with it.
 func (a *Accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.FilesystemParamsResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.FilesystemTag) (params.FilesystemParams, error) {
-		i, e, resourceTags, err := a.readTagged(r, entityTag(tag.String()))
+		i, e, resourceTags, err := a.readWithTags(r, entityTag(tag.String()))
 		if err != nil {
 			return params.FilesystemParams{}, err
 		}
@@ -111,7 +111,7 @@ func (a *Accessor) RemoveFilesystemParams(tags []names.FilesystemTag) ([]params.
 		if err != nil {
 			return params.RemoveFilesystemParams{}, err
 		}
-		id, err := i.removable(e)
+		id, err := i.removalID(e)
 		// Nobody has had data on what was not recorded.
 		destroy := !i.Release || e.Info == nil
 		return params.RemoveFilesystemParams{Provider: i.Provider, FilesystemId: id, Destroy: destroy, Pool: r.wirePool(i)}, err

@@ -19,12 +19,12 @@ func (st *State) FormatStorage(names []string) error {
 			if !ok {
 				return errors.NotFoundf("storage %q", name)
 			}
-			if err := tx.checkToBeFormatted(name, &i); err != nil {
+			if err := tx.checkFormattable(name, &i); err != nil {
 				return err
 			}
 			for _, entry := range i.index(nil, name) {
 				if key := entry.formatKey(); key != "" {
-					tx.next(key)
+					tx.increment(key)
 				}
 			}
 		}
@@ -32,9 +32,9 @@ func (st *State) FormatStorage(names []string) error {
 	})
 }
 
-// checkToBeFormatted returns an error unless the filesystem of an instance is to be made on a
+// checkFormattable returns an error unless the filesystem of an instance is to be made on a
 // device that its machine has.
-func (tx *txn) checkToBeFormatted(name string, i *instance) error {
+func (tx *txn) checkFormattable(name string, i *instance) error {
 	if i.Volume == nil || i.Filesystem == nil {
 		return errors.NewNotValid(nil, "storage "+name+" is no filesystem on a volume")
 	}
@@ -50,13 +50,13 @@ func (tx *txn) checkToBeFormatted(name string, i *instance) error {
 	return nil
 }
 
-// formatKey has a count, which goes up when the filesystem in this place is to be made on its
-// volume whatever is on that. It is empty in other places.
-func (p place) formatKey() string {
-	if p.kind != filesystemIndex {
+// formatKey has a count, which goes up when the filesystem with this key is to be made on its
+// volume whatever is on that. It is empty for other keys.
+func (k indexKey) formatKey() string {
+	if k.kind != filesystemIndex {
 		return ""
 	}
-	return formatPrefix(entityTag(p.of).scope()) + p.of
+	return formatPrefix(entityTag(k.id).scope()) + k.id
 }
 
 // WatchFormats tells of the scope's filesystems that are to be made on their volumes whatever

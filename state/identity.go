@@ -35,20 +35,20 @@ func newIdentity(id string) *identity {
 
 // identity returns which state this is.
 func (r *reader) identity() identity {
-	if r.known == nil {
+	if r.cachedIdentity == nil {
 		known, ok := read[identity](r, identityKey)
 		if !ok && r.err == nil {
 			r.err = errors.Errorf("%q is missing", identityKey)
 		}
-		r.known = &known
+		r.cachedIdentity = &known
 	}
-	return *r.known
+	return *r.cachedIdentity
 }
 
 // setIdentity changes which state this is.
 func (tx *txn) setIdentity(i *identity) {
 	tx.write(identityKey, i)
-	tx.known = i
+	tx.cachedIdentity = i
 }
 
 // UUID returns the state's UUID, which all that it makes carries as a resource tag.

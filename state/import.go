@@ -32,15 +32,16 @@ func (n *importNote) check() error {
 
 // imported is what of an instance is there already.
 type imported struct {
-	// which returns what of an instance it is, or nil where the instance has none.
-	which func(*instance) *entity
-	info  entityInfo
-	note  importNote
+	// part returns the volume or filesystem that was imported, or nil where the instance
+	// has none.
+	part func(*instance) *entity
+	info entityInfo
+	note importNote
 }
 
-// complete makes an instance that is to be added one that was imported.
-func (im *imported) complete(tx *txn, i *instance) error {
-	e := im.which(i)
+// apply sets what was imported in an instance that is to be added.
+func (im *imported) apply(tx *txn, i *instance) error {
+	e := im.part(i)
 	if e == nil {
 		return errors.NewNotSupported(nil, "provider "+strconv.Quote(i.Provider)+" makes "+i.Kind+" storage of another sort than was imported")
 	}
@@ -51,7 +52,7 @@ func (im *imported) complete(tx *txn, i *instance) error {
 	if im.note.UUID != "" {
 		e.UUID = im.note.UUID
 	}
-	return tx.provision(i, e, im.info)
+	return tx.recordProvisioned(i, e, im.info)
 }
 
 // PrepareImport notes that an instance is to be imported from p.Source, and returns the
@@ -67,7 +68,7 @@ func (st *State) PrepareImport(p StorageParams) (tags map[string]string, err err
 	if p.Size == 0 {
 		p.Size = 1 // it is not known yet, and not noted
 	}
-	err = st.updateGrowing(func(tx *txn) error {
+	err = st.updateIfSpace(func(tx *txn) error {
 		if p.Source == "" {
 			return errors.NotValidf("empty source")
 		}
@@ -79,15 +80,15 @@ func (st *State) PrepareImport(p StorageParams) (tags map[string]string, err err
 		if !ok {
 			note.UUID = uuid.NewString()
 		}
-		kind, what := names.FilesystemTagKind, &d.Filesystem
+		kind, target := names.FilesystemTagKind, &d.Filesystem
 		if d.volume {
-			kind, what = names.VolumeTagKind, &d.Volume
+			kind, target = names.VolumeTagKind, &d.Volume
 		}
 		note.Tag = tx.nextTag(d, kind, &imported{note: note})
-		*what = tx.newEntity(note.Tag)
-		(*what).UUID = note.UUID
+		*target = tx.newEntity(note.Tag)
+		(*target).UUID = note.UUID
 		tx.write(importKey(d.Provider, p.Source), &note)
-		tags, err = tx.resourceTags(p.Name, &d.instance, *what)
+		tags, err = tx.resourceTags(p.Name, &d.instance, *target)
 		return errors.Trace(err)
 	})
 	return tags, errors.Annotatef(err, "preparing to import storage %q", p.Name)
@@ -131,10 +132,10 @@ func (st *State) ImportVolume(p StorageParams, info storage.VolumeInfo) error {
 // ImportFilesystem is ImportVolume for a filesystem of a provider that makes
 // filesystems itself (see [storage.FilesystemImporter]).
 func (st *State) ImportFilesystem(p StorageParams, info storage.FilesystemInfo) error {
-	return st.importStorage(p, (*instance).native, entityInfo{ID: info.FilesystemId, Size: info.Size})
+	return st.importStorage(p, (*instance).nativeFilesystem, entityInfo{ID: info.FilesystemId, Size: info.Size})
 }
 
-func (st *State) importStorage(p StorageParams, which func(*instance) *entity, info entityInfo) error {
+func (st *State) importStorage(p StorageParams, part func(*instance) *entity, info entityInfo) error {
 	rules, err := poolmanager.NewRules(st.registry)
 	if err != nil {
 		return errors.Trace(err)
@@ -143,7 +144,7 @@ func (st *State) importStorage(p StorageParams, which func(*instance) *entity, i
 		p.Size = info.Size
 	}
 	err = st.update(func(tx *txn) error {
-		im := &imported{which: which, info: info}
+		im := &imported{part: part, info: info}
 		if p.Source != "" {
 			pool, err := tx.pool(rules, p.Pool)
 			if err != nil {
@@ -163,8 +164,8 @@ func (st *State) importStorage(p StorageParams, which func(*instance) *entity, i
 // volume returns the instance's volume, or nil.
 func (i *instance) volume() *entity { return i.Volume }
 
-// native returns the instance's filesystem, or nil where that is on a volume.
-func (i *instance) native() *entity {
+// nativeFilesystem returns the instance's filesystem, or nil where that is on a volume.
+func (i *instance) nativeFilesystem() *entity {
 	if i.Volume != nil {
 		return nil
 	}

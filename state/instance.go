@@ -204,81 +204,81 @@ type indexEntry struct {
 	Size uint64 `cbor:"4,keyasint,omitempty"`
 }
 
-// place is what the key of an index entry is made of: that of an attachment or plan of
-// a machine and a tag, that of what was imported of a provider and its id; that of an id
-// is its own.
-type place struct{ kind, at, of string }
+// indexKey has the parts of the key of an index entry. Of an attachment or plan, owner is
+// the machine and id the tag; of an import, they are the provider and its ID. A volume or
+// filesystem has only its tag as id, and a provider's ID only the whole key.
+type indexKey struct{ kind, owner, id string }
 
-// indexed is an index entry in its place.
-type indexed struct {
-	place
+// keyedEntry is an index entry with its key.
+type keyedEntry struct {
+	indexKey
 	entry indexEntry
 }
 
-func (p place) key() string {
-	switch p.kind {
+func (k indexKey) key() string {
+	switch k.kind {
 	case importedIndex:
-		return importedKey(p.at, p.of)
-	case givenIndex:
-		return p.of
+		return importedKey(k.owner, k.id)
+	case providerIDIndex:
+		return k.id
 	case planIndex:
-		return planKey(machineTag(p.at), entityTag(p.of))
+		return planKey(machineTag(k.owner), entityTag(k.id))
 	case volumeIndex, filesystemIndex:
-		return entityKey(entityTag(p.of))
+		return entityKey(entityTag(k.id))
 	}
-	return attachmentKey(machineTag(p.at), entityTag(p.of))
+	return attachmentKey(machineTag(k.owner), entityTag(k.id))
 }
 
-// maxIndexed is how many index entries an instance may have.
-const maxIndexed = 8
+// maxIndexEntries is how many index entries an instance may have.
+const maxIndexEntries = 8
 
 // index appends the index entries of the instance.
-func (i *instance) index(index []indexed, name string) []indexed {
+func (i *instance) index(index []keyedEntry, name string) []keyedEntry {
 	for _, e := range i.entities() {
 		kind, tag := e.Tag.kind(), string(e.Tag)
 		entry := indexEntry{Storage: name, Life: e.Life, Size: i.Size}
 		if a := e.Attachment; a != nil {
 			entry.Machine = a.Machine
-			at := place{kind + attachmentSuffix, string(a.Machine), tag}
-			index = append(index, indexed{at, indexEntry{Storage: name, Life: a.Life}})
+			k := indexKey{kind + attachmentSuffix, string(a.Machine), tag}
+			index = append(index, keyedEntry{k, indexEntry{Storage: name, Life: a.Life}})
 			if a.Plan != nil {
-				at.kind = planIndex
-				index = append(index, indexed{at, indexEntry{Storage: name, Life: a.Plan.Life}})
+				k.kind = planIndex
+				index = append(index, keyedEntry{k, indexEntry{Storage: name, Life: a.Plan.Life}})
 			}
 		}
-		index = append(index, indexed{place{kind: kind, of: tag}, entry})
+		index = append(index, keyedEntry{indexKey{kind: kind, id: tag}, entry})
 		if e.Imported {
-			at := place{importedIndex, i.Provider, e.Info.ID}
-			index = append(index, indexed{at, indexEntry{Storage: name}})
+			k := indexKey{importedIndex, i.Provider, e.Info.ID}
+			index = append(index, keyedEntry{k, indexEntry{Storage: name}})
 		}
-		if key := i.givenKey(e); key != "" {
-			index = append(index, indexed{place{kind: givenIndex, of: key}, indexEntry{Storage: name}})
+		if key := i.providerIDKey(e); key != "" {
+			index = append(index, keyedEntry{indexKey{kind: providerIDIndex, id: key}, indexEntry{Storage: name}})
 		}
 	}
 	return index
 }
 
-// givenKey returns the key of the index entry of an entity's id, "" where it has none that
-// could be another's: an id that is made of the tag and the UUID is nobody else's.
-func (i *instance) givenKey(e *entity) string {
-	if e.Info == nil || e == i.Filesystem && i.Volume != nil || e.isName(e.Info.ID) {
+// providerIDKey returns the key of the index entry of an entity's ID. It is "" for an ID that
+// cannot be another's, since it is made of the tag and the UUID, and where there is no ID.
+func (i *instance) providerIDKey(e *entity) string {
+	if e.Info == nil || e == i.Filesystem && i.Volume != nil || e.isDerivedID(e.Info.ID) {
 		return ""
 	}
-	return givenKey(e.Tag.scope()+"/"+e.Tag.kind(), i.Provider, e.Info.ID)
+	return providerIDKey(e.Tag.scope()+"/"+e.Tag.kind(), i.Provider, e.Info.ID)
 }
 
-// name is what providers call the entity that do not have names of their own.
-func (e *entity) name() string { return string(e.Tag) + "-" + e.UUID }
+// derivedID is the ID that an entity has where its provider does not choose one.
+func (e *entity) derivedID() string { return string(e.Tag) + "-" + e.UUID }
 
-// isName reports whether id is the entity's name.
-func (e *entity) isName(id string) bool {
+// isDerivedID reports whether id is the entity's derived ID.
+func (e *entity) isDerivedID(id string) bool {
 	rest, ok := strings.CutPrefix(id, string(e.Tag))
 	return ok && len(rest) == 1+len(e.UUID) && rest[0] == '-' && rest[1:] == e.UUID
 }
 
-// follow returns the instance that an index entry leads to, with its volume or
+// resolve returns the instance that an index entry leads to, with its volume or
 // filesystem.
-func (r *reader) follow(entry indexEntry, tag entityTag) (*instance, *entity, error) {
+func (r *reader) resolve(entry indexEntry, tag entityTag) (*instance, *entity, error) {
 	i, _ := read[instance](r, storageKey(entry.Storage))
 	if r.err != nil {
 		return nil, nil, r.err
@@ -296,24 +296,24 @@ func (r *reader) follow(entry indexEntry, tag entityTag) (*instance, *entity, er
 // error nothing is written. When the instance has gone with its last entity, nothing
 // of it stays.
 func (tx *txn) change(name string, i *instance, fn func() error) error {
-	oldIndex := i.index(make([]indexed, 0, maxIndexed), name)
+	oldIndex := i.index(make([]keyedEntry, 0, maxIndexEntries), name)
 	oldStatuses := i.statuses(make([]entityStatus, 0, 2))
 	if err := fn(); err != nil {
 		return err
 	}
 	i.settle(tx.now)
-	tx.writeIndex(oldIndex, i.index(make([]indexed, 0, maxIndexed), name))
+	tx.writeIndex(oldIndex, i.index(make([]keyedEntry, 0, maxIndexEntries), name))
 	for _, old := range oldStatuses {
 		switch e := i.entity(old.tag); {
 		case e == nil:
 			tx.remove(historyKey(old.tag))
-		case e.shown() != old.status:
+		case e.displayStatus() != old.status:
 			tx.recordStatus(e)
 		}
 	}
 	if len(i.entities()) == 0 {
 		if !i.Uncounted {
-			leavePool(tx, i.Pool)
+			removeFromPool(tx, i.Pool)
 		}
 		tx.remove(storageKey(name))
 	} else {
@@ -331,14 +331,14 @@ func (tx *txn) add(name string, i *instance) {
 	tx.write(storageKey(name), i)
 }
 
-func (tx *txn) writeIndex(old, index []indexed) {
+func (tx *txn) writeIndex(old, index []keyedEntry) {
 	for _, now := range index {
 		if !slices.Contains(old, now) {
 			tx.write(now.key(), &now.entry)
 		}
 	}
 	for _, before := range old {
-		if !slices.ContainsFunc(index, func(now indexed) bool { return now.place == before.place }) {
+		if !slices.ContainsFunc(index, func(now keyedEntry) bool { return now.indexKey == before.indexKey }) {
 			tx.remove(before.key())
 			for _, key := range []string{before.retryKey(), before.formatKey()} {
 				if key != "" {
@@ -358,7 +358,7 @@ type entityStatus struct {
 // statuses appends the statuses of the entities, as users are shown them.
 func (i *instance) statuses(statuses []entityStatus) []entityStatus {
 	for _, e := range i.entities() {
-		statuses = append(statuses, entityStatus{e.Tag, e.shown()})
+		statuses = append(statuses, entityStatus{e.Tag, e.displayStatus()})
 	}
 	return statuses
 }
@@ -367,6 +367,6 @@ func (i *instance) statuses(statuses []entityStatus) []entityStatus {
 func (tx *txn) newEntity(tag entityTag) *entity {
 	e := &entity{Tag: tag, Life: life.Alive, UUID: uuid.NewString()}
 	e.Status.set(status.Pending, "", tx.now)
-	tx.recorded(e)
+	tx.setGeneration(e)
 	return e
 }

@@ -56,7 +56,7 @@ const (
 	filesystemAttachmentIndex = filesystemIndex + attachmentSuffix
 	planIndex                 = "plan"
 	importedIndex             = "imported"
-	givenIndex                = "given"
+	providerIDIndex           = "given"
 
 	attachmentSuffix = "-attachment"
 )
@@ -93,10 +93,10 @@ func planKey(machine machineTag, tag entityTag) string {
 // id: it is of one instance only.
 func importedKey(provider, id string) string { return importedIndex + "/" + provider + "/" + id }
 
-// givenKey is the index entry of what has an id of its provider's own choice, which is of
-// one volume or filesystem of a scope only.
-func givenKey(of, provider, id string) string {
-	return givenIndex + "/" + of + "/" + provider + "/" + id
+// providerIDKey is the index entry of an ID that the provider has chosen. Within a namespace,
+// SCOPE/KIND, only one volume or filesystem has it.
+func providerIDKey(namespace, provider, id string) string {
+	return providerIDIndex + "/" + namespace + "/" + provider + "/" + id
 }
 
 // lastComponent returns what follows the last slash.

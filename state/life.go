@@ -14,8 +14,8 @@ import (
 // The rules of life, as functions on one instance. They read no store and no clock,
 // so that they can be driven through any history.
 
-// dyingAtLeast returns what has been told to go.
-func dyingAtLeast(l life.Value) life.Value {
+// atLeastDying returns Dying for Alive, and other values as they are.
+func atLeastDying(l life.Value) life.Value {
 	if l == life.Alive {
 		return life.Dying
 	}
@@ -86,33 +86,33 @@ func (i *instance) resize(size uint64) error {
 // of that: what it knows is of an older generation, and the entity was attached since, or
 // the attachment was lost with the state.
 func (e *entity) mayBeAttached(generation uint64) bool {
-	return e.Attachment == nil && (e.Info != nil && e.AttachmentGeneration < generation || e.mayBeMade(generation))
+	return e.Attachment == nil && (e.Info != nil && e.AttachmentGeneration < generation || e.mayExist(generation))
 }
 
-// mayBeMade reports whether the entity may have been made though the state knows nothing of
+// mayExist reports whether the entity may have been made though the state knows nothing of
 // that: it was asked for in an older generation, and made after the backup.
-func (e *entity) mayBeMade(generation uint64) bool {
+func (e *entity) mayExist(generation uint64) bool {
 	return e.Info == nil && e.Generation < generation
 }
 
-// doubtUnmade has the entity be looked for, which may have been made. Nobody is making it.
-func (e *entity) doubtUnmade() {
+// assumeAttempted has workers look for an entity that may have been made. Nobody is making it.
+func (e *entity) assumeAttempted() {
 	if !e.Attempted {
 		e.Attempted, e.AttemptEnded = true, true
 	}
 }
 
-// doubtDetached has what may have been made be looked for, and attaches what may be attached,
-// for it to be detached. What can leave its machine is not attached: where it may be is not
-// known.
-func (i *instance) doubtDetached(generation uint64) {
+// assumeAttached has workers look for what may have been made, and attaches what may be
+// attached, so that it is detached. What can leave its machine is not attached: where it may
+// be is not known.
+func (i *instance) assumeAttached(generation uint64) {
 	if i.Life != life.Alive {
 		return
 	}
 	machine := environScope
 	for _, e := range i.entities() {
-		if e.mayBeMade(generation) {
-			e.doubtUnmade()
+		if e.mayExist(generation) {
+			e.assumeAttempted()
 		}
 		if scope := e.Tag.scope(); scope != environScope {
 			machine = scope
@@ -122,7 +122,7 @@ func (i *instance) doubtDetached(generation uint64) {
 		return
 	}
 	for _, e := range i.entities() { // the volume first
-		if a := e.Attachment; a != nil && a.Info == nil && e.mayBeMade(generation) {
+		if a := e.Attachment; a != nil && a.Info == nil && e.mayExist(generation) {
 			a.Attempted = true
 		}
 		on := e == i.Filesystem && i.Volume != nil
@@ -211,7 +211,7 @@ func (e *entity) beingMade() bool { return e.Attempted && !e.AttemptEnded && e.I
 func (i *instance) settle(now time.Time) {
 	if i.Life != life.Alive {
 		for _, e := range i.entities() {
-			e.Life = dyingAtLeast(e.Life)
+			e.Life = atLeastDying(e.Life)
 		}
 		if top := i.top(); top != nil {
 			top.beginDetach(now)

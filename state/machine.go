@@ -78,21 +78,21 @@ func instanceID(r *reader, machine machineTag) (coreinstance.Id, error) {
 
 // instanceID is the id of a machine that has one, and empty for others.
 func (r *reader) instanceID(machine machineTag) string {
-	id, ok := r.instances[machine]
+	id, ok := r.instanceIDs[machine]
 	if !ok {
 		record, _ := read[machineRecord](r, machineKey(machine))
-		if r.instances == nil {
-			r.instances = make(map[machineTag]string)
+		if r.instanceIDs == nil {
+			r.instanceIDs = make(map[machineTag]string)
 		}
 		id = string(record.InstanceID)
-		r.instances[machine] = id
+		r.instanceIDs[machine] = id
 	}
 	return id
 }
 
 // WatchMachine tells when the machine is added or provisioned.
 func (st *State) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
-	return st.notify(machinePrefix(newMachineTag(machine)))
+	return st.newNotifyWatcher(machinePrefix(newMachineTag(machine)))
 }
 
 // StaticVolumes returns the parameters of the machine's static volumes that are not
@@ -225,7 +225,7 @@ func (st *State) RemoveMachine(machine names.MachineTag, lost ...string) error {
 				unnamed = append(unnamed, name)
 				continue
 			}
-			if err := tx.change(name, &i, func() error { return st.leave(&i, at, tx.now) }); err != nil {
+			if err := tx.change(name, &i, func() error { return st.removeFromMachine(&i, at, tx.now) }); err != nil {
 				return errors.Annotatef(err, "storage %q", name)
 			}
 		}
@@ -251,11 +251,11 @@ func (i *instance) lostWith(machine machineTag) bool {
 	return v != nil && v.Info != nil && !v.Info.Persistent && v.Attachment != nil && v.Attachment.Machine == machine
 }
 
-// leave takes an instance off a machine that is gone. The environment's worker does the rest:
+// removeFromMachine takes an instance off a machine that is gone. The environment's worker does the rest:
 // it learns that from the attachments that are being detached. No worker does this for the
-// machine's own storage, nor for static storage: leave removes those records and attachments
+// machine's own storage, nor for static storage: removeFromMachine removes those records and attachments
 // itself.
-func (st *State) leave(i *instance, machine machineTag, now time.Time) error {
+func (st *State) removeFromMachine(i *instance, machine machineTag, now time.Time) error {
 	static, releasable := false, false
 	if provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider)); err == nil {
 		static, releasable = !provider.Dynamic(), provider.Releasable()

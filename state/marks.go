@@ -46,8 +46,8 @@ func (n Numbers) behind(other Numbers) bool {
 	return n.Volume < other.Volume || n.Filesystem < other.Filesystem
 }
 
-// above returns the greater numbers of each sequence.
-func (n Numbers) above(other Numbers) Numbers {
+// max returns the greater number of each sequence.
+func (n Numbers) max(other Numbers) Numbers {
 	return Numbers{max(n.Volume, other.Volume), max(n.Filesystem, other.Filesystem)}
 }
 
@@ -65,9 +65,9 @@ func (tx *txn) setNumbers(n Numbers) {
 	tx.write(sequenceKey(names.FilesystemTagKind), &filesystem)
 }
 
-// marked is called before a transaction hands out numbers or raises the generation: it
-// ends with a mark.
-func (tx *txn) marked() {
+// requireMark has the transaction write a mark when it ends. It is called before the
+// transaction hands out numbers or raises the generation.
+func (tx *txn) requireMark() {
 	if tx.before == nil {
 		before := tx.numbers()
 		tx.before = &before
@@ -89,8 +89,8 @@ func (st *State) mark(i identity, before, after Numbers) error {
 
 // checkEmpty returns an error for an empty store beside a mark: what the mark is of has
 // been lost.
-func checkEmpty(mark Mark, marked bool, wanted string) error {
-	if !marked || wanted != "" {
+func checkEmpty(mark Mark, hasMark bool, wantUUID string) error {
+	if !hasMark || wantUUID != "" {
 		return nil
 	}
 	return errors.NewNotFound(nil, fmt.Sprintf(
@@ -99,7 +99,7 @@ func checkEmpty(mark Mark, marked bool, wanted string) error {
 
 // compareMark compares the state with its mark. It makes a state that has been restored
 // one of a new generation, and has the numbers of every state continue above the mark.
-func (st *State) compareMark(mark Mark, marked bool, wanted string) error {
+func (st *State) compareMark(mark Mark, hasMark bool, wantUUID string) error {
 	var own identity
 	var now Numbers
 	var pending copyRecord
@@ -111,12 +111,12 @@ func (st *State) compareMark(mark Mark, marked bool, wanted string) error {
 	if err != nil {
 		return errors.Trace(err)
 	}
-	if marked && mark.UUID != own.UUID && mark.UUID != pending.FormerUUID && wanted == "" {
+	if hasMark && mark.UUID != own.UUID && mark.UUID != pending.FormerUUID && wantUUID == "" {
 		return errors.NewNotValid(nil, fmt.Sprintf("the state is %s, and the mark beside it is of state %s: %s; "+
 			`what belongs to a copied directory is told apart with "stowage adopt-dir"`,
 			own.UUID, mark.UUID, damageRemedy))
 	}
-	if !marked || mark.UUID != own.UUID {
+	if !hasMark || mark.UUID != own.UUID {
 		return st.mark(own, now, now)
 	}
 	st.restored = own.Generation < mark.Generation || now.behind(mark.Before)
@@ -125,8 +125,8 @@ func (st *State) compareMark(mark Mark, marked bool, wanted string) error {
 		return st.raiseGeneration(mark.Generation, mark.After)
 	case now.behind(mark.After):
 		return st.update(func(tx *txn) error {
-			tx.marked()
-			tx.setNumbers(tx.numbers().above(mark.After))
+			tx.requireMark()
+			tx.setNumbers(tx.numbers().max(mark.After))
 			return nil
 		})
 	case now != mark.After || own.Generation != mark.Generation:
@@ -154,13 +154,13 @@ func (st *State) RaiseGeneration() error {
 // numbers continue above those given.
 func (st *State) raiseGeneration(above uint64, numbers Numbers) error {
 	return st.updateAll(func(tx *txn, keys []string) error {
-		tx.marked()
+		tx.requireMark()
 		i := tx.identity()
 		i.Generation = max(i.Generation, above) + 1
 		tx.setIdentity(&i)
-		tx.setNumbers(tx.numbers().above(numbers))
+		tx.setNumbers(tx.numbers().max(numbers))
 		for _, key := range keys {
-			if err := tx.doubt(key[len(storagePrefix):]); err != nil {
+			if err := tx.invalidateAttachments(key[len(storagePrefix):]); err != nil {
 				return errors.Trace(err)
 			}
 		}
@@ -168,15 +168,15 @@ func (st *State) raiseGeneration(above uint64, numbers Numbers) error {
 	}, storagePrefix)
 }
 
-// doubt takes back what a storage instance says of where it is attached, in a state of a new
-// generation: nobody has looked since.
-func (tx *txn) doubt(name string) error {
+// invalidateAttachments marks the attachments of a storage instance as unverified, in a state
+// of a new generation: no worker has checked them since the restore.
+func (tx *txn) invalidateAttachments(name string) error {
 	i, ok := read[instance](&tx.reader, storageKey(name))
 	if !ok {
 		return nil
 	}
 	return tx.change(name, &i, func() error {
-		i.doubtDetaching(tx.identity().Generation)
+		i.assumeFilesystemAttached(tx.identity().Generation)
 		for _, e := range i.entities() {
 			if e.Status.Status == status.Attached {
 				e.Status.set(status.Attaching, "looking at it again: the state was restored", tx.now)
@@ -186,9 +186,10 @@ func (tx *txn) doubt(name string) error {
 	})
 }
 
-// doubtDetaching handles a volume that is being detached: its filesystem is to be detached
-// first. The filesystem had been when the backup was made, but may have been attached since.
-func (i *instance) doubtDetaching(generation uint64) {
+// assumeFilesystemAttached handles a volume that is being detached. The filesystem on it was
+// detached when the backup was made, but may have been attached since: it is detached again,
+// before the volume.
+func (i *instance) assumeFilesystemAttached(generation uint64) {
 	v, f := i.Volume, i.Filesystem
 	if i.Life != life.Alive || v == nil || f == nil || v.Attachment == nil || !v.Attachment.detaching() ||
 		!f.mayBeAttached(generation) {
@@ -198,8 +199,8 @@ func (i *instance) doubtDetaching(generation uint64) {
 	if plan := v.Attachment.Plan; plan != nil {
 		plan.Life = life.Alive
 	}
-	if f.mayBeMade(generation) {
-		f.doubtUnmade()
+	if f.mayExist(generation) {
+		f.assumeAttempted()
 	}
 	f.Attachment = &attachment{Machine: v.Attachment.Machine, Life: life.Dying, Attempted: true}
 }

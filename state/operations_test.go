@@ -114,7 +114,7 @@ func write[A any](
 	}
 	before := o.dump()
 	o.note(do(), "%s %+v by %q", what, args, by.machine)
-	o.told(before, o.dump())
+	o.checkNotified(before, o.dump())
 	if !reflect.DeepEqual(results, singles) {
 		o.t.Errorf("%s %+v one by one: %v, together: %v", what, args, singles, results)
 	}
@@ -133,7 +133,7 @@ func (o *operations) statuses(by scope, ids []params.MachineStorageId, value, me
 		args := params.EntityStatusArgs{Tag: id.AttachmentTag, Status: value, Info: message}
 		all = append(all, args)
 		err := twin.change(func() error { return by.of(twin.State).SetStatus([]params.EntityStatusArgs{args}) }, "status %+v", args)
-		if err == nil && !by.may(id, false) && !o.plannedAt(by, id.AttachmentTag) {
+		if err == nil && !by.may(id, false) && !o.hasPlan(by, id.AttachmentTag) {
 			o.t.Errorf("a worker of another scope, %q, set a status of %s", by.machine, id.AttachmentTag)
 		}
 		if err == nil {
@@ -148,7 +148,7 @@ func (o *operations) statuses(by scope, ids []params.MachineStorageId, value, me
 	before := o.dump()
 	err := by.of(o.State).SetStatus(all)
 	o.note(err, "status %+v by %q", all, by.machine)
-	o.told(before, o.dump())
+	o.checkNotified(before, o.dump())
 	if fmt.Sprint(err) != fmt.Sprint(first) {
 		o.t.Errorf("statuses one by one: %v, together: %v", first, err)
 	}
@@ -195,8 +195,8 @@ func (o *operations) recorded(id params.MachineStorageId) bool {
 	}
 }
 
-// plannedAt reports whether the machine whose worker this is has a plan to carry out.
-func (o *operations) plannedAt(by scope, tag string) bool {
+// hasPlan reports whether the machine whose worker this is has a plan to carry out.
+func (o *operations) hasPlan(by scope, tag string) bool {
 	return slices.ContainsFunc(o.entries(), func(e entry) bool { return e.kind == "plan" && e.machine == by.machine && e.tag == tag })
 }
 
@@ -273,7 +273,7 @@ func (o *operations) change(do func() error, format string, args ...any) error {
 	err := do()
 	after := o.dump()
 	o.note(err, format, args...)
-	o.told(before, after)
+	o.checkNotified(before, after)
 	if err != nil {
 		if differ := differ(before, after); len(differ) > 0 {
 			o.t.Errorf("it was refused, and changed %q", differ)
@@ -293,8 +293,8 @@ func (o *operations) change(do func() error, format string, args ...any) error {
 // refusals are the kinds of errors that refused users get.
 var refusals = []error{errors.NotValid, errors.NotFound, errors.NotSupported, errors.AlreadyExists, errors.NotYetAvailable}
 
-// told checks that watchers have been notified of what has changed, and of nothing else.
-func (o *operations) told(before, after map[string]string) {
+// checkNotified checks that watchers have been notified of what has changed, and of nothing else.
+func (o *operations) checkNotified(before, after map[string]string) {
 	o.t.Helper()
 	keys, err := o.feed.Take()
 	o.must(err)
@@ -358,7 +358,7 @@ func (o *operations) look() {
 	read(o, filesystems, scope.FilesystemSizes)
 	read(o, filesystems, scope.FilesystemParams)
 	read(o, filesystems, scope.RemoveFilesystemParams)
-	o.told(before, o.dump())
+	o.checkNotified(before, o.dump())
 }
 
 // read makes a bulk call that reads.

@@ -30,7 +30,7 @@ func (st *State) ResourceTags(tags ...names.Tag) ([]map[string]string, error) {
 			if !ok {
 				continue
 			}
-			i, e, err := r.follow(entry, own)
+			i, e, err := r.resolve(entry, own)
 			if err != nil {
 				return errors.Trace(err)
 			}
@@ -93,11 +93,11 @@ func (r *reader) resourceTags(name string, i *instance, e *entity) (map[string]s
 	return tags, r.err
 }
 
-// recorded is for an entity that a provider has been asked about in this generation.
-func (tx *txn) recorded(e *entity) { e.Generation = tx.identity().Generation }
+// setGeneration records that a provider has been asked about the entity in this generation.
+func (tx *txn) setGeneration(e *entity) { e.Generation = tx.identity().Generation }
 
-// placed notes that it is known in this generation where the entity is attached.
-func (tx *txn) placed(e *entity) { e.AttachmentGeneration = tx.identity().Generation }
+// setAttachmentGeneration records that it is known in this generation where the entity is attached.
+func (tx *txn) setAttachmentGeneration(e *entity) { e.AttachmentGeneration = tx.identity().Generation }
 
 // Owners tells whose volumes and filesystems are. Check asks for the provider to be asked
 // too, while what is provisioned was recorded before the state was restored: its ID may

@@ -52,11 +52,11 @@ func (st *State) PoolSettings() (map[string]poolmanager.Settings, error) {
 // ChangePools implements [poolmanager.Store]. Attributes are kept as JSON, so numbers
 // come back as float64. On a full disk pools can be removed, and not be set.
 func (st *State) ChangePools(changes ...poolmanager.Change) error {
-	full := st.checkSpace()
+	spaceErr := st.checkSpace()
 	return st.update(func(tx *txn) error {
 		set, err := tx.changePools(changes)
 		if err == nil && set {
-			err = full
+			err = spaceErr
 		}
 		return err
 	})
@@ -122,16 +122,16 @@ func (r *reader) wirePool(i *instance) *params.Pool {
 	return pool
 }
 
-// joinPool is for one instance more. A default pool keeps no count.
-func joinPool(tx *txn, name string) {
+// addToPool counts one more instance of the pool. A default pool keeps no count.
+func addToPool(tx *txn, name string) {
 	if record, ok := read[poolRecord](&tx.reader, poolKey(name)); ok {
 		record.Instances++
 		tx.write(poolKey(name), &record)
 	}
 }
 
-// leavePool is for one instance less.
-func leavePool(tx *txn, name string) {
+// removeFromPool counts one instance of the pool less.
+func removeFromPool(tx *txn, name string) {
 	record, ok := read[poolRecord](&tx.reader, poolKey(name))
 	if ok && record.Instances > 0 {
 		record.Instances--

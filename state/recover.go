@@ -198,7 +198,7 @@ func (st *State) recover(objects []Recovered, commit func(*txn, []RecoverResult)
 			tx:        tx,
 			instances: make(map[string]string),
 			names:     make(map[string]bool),
-			numbered:  make(map[string]bool),
+			baseNames: make(map[string]bool),
 			tags:      make(map[entityTag]bool),
 			ids:       make(map[objectID]entityTag),
 			added:     make(map[string]*instance),
@@ -209,12 +209,12 @@ func (st *State) recover(objects []Recovered, commit func(*txn, []RecoverResult)
 			if !ok {
 				continue
 			}
-			r.take(name)
+			r.reserveName(name)
 			for _, e := range i.entities() {
-				r.note(name, i.Provider, e)
+				r.register(name, i.Provider, e)
 			}
 		}
-		tx.marked()
+		tx.requireMark()
 		results = r.run(objects)
 		return commit(tx, results)
 	}, storagePrefix)
@@ -227,11 +227,11 @@ type recovery struct {
 	tx *txn
 
 	// instances are the names of those that have an entity, by its UUID; names are
-	// all that are taken, and numbered each NAME of a NAME/N; tags and ids are those of
+	// all that are taken, and baseNames each NAME of a NAME/N; tags and ids are those of
 	// all entities.
 	instances map[string]string
 	names     map[string]bool
-	numbered  map[string]bool
+	baseNames map[string]bool
 	tags      map[entityTag]bool
 	ids       map[objectID]entityTag
 
@@ -241,21 +241,21 @@ type recovery struct {
 
 // objectID is how a source knows an object.
 type objectID struct {
-	of           storage.StorageKind
+	kind         storage.StorageKind
 	provider, id string
 }
 
-// note remembers an entity of an instance.
-func (r *recovery) note(name, provider string, e *entity) {
+// register records an entity of an instance.
+func (r *recovery) register(name, provider string, e *entity) {
 	r.instances[e.UUID] = name
 	r.tags[e.Tag] = true
 	if e.Info != nil {
-		r.ids[objectID{e.Tag.of(), provider, e.Info.ID}] = e.Tag
+		r.ids[objectID{e.Tag.storageKind(), provider, e.Info.ID}] = e.Tag
 	}
 }
 
-// of is the StorageKind of a volume or filesystem.
-func (t entityTag) of() storage.StorageKind {
+// storageKind is the StorageKind of a volume or filesystem.
+func (t entityTag) storageKind() storage.StorageKind {
 	if t.kind() == names.VolumeTagKind {
 		return storage.StorageKindBlock
 	}
@@ -264,23 +264,23 @@ func (t entityTag) of() storage.StorageKind {
 
 func (r *recovery) run(objects []Recovered) []RecoverResult {
 	for _, o := range objects {
-		r.passOver(o.Tag)
+		r.reserveNumber(o.Tag)
 	}
 	results := make([]RecoverResult, len(objects))
 	// What a filesystem is on comes first.
 	for _, onVolume := range []bool{false, true} {
 		for n, o := range objects {
 			if (o.VolumeUUID != "") == onVolume {
-				results[n] = r.object(o)
+				results[n] = r.addObject(o)
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.added)) {
 		i := r.added[name]
-		i.Uncounted = !r.join(i)
+		i.Uncounted = !r.addToPool(i)
 		r.tx.add(name, i)
 	}
-	r.stampLater()
+	r.addPendingStamps()
 	for n, o := range objects {
 		i := r.added[results[n].Name]
 		if results[n].Outcome == RecoverAdded && o.Kind == storage.StorageKindFilesystem && i.Filesystem == nil {
@@ -290,9 +290,9 @@ func (r *recovery) run(objects []Recovered) []RecoverResult {
 	return results
 }
 
-// stampLater notes that what was added may be called something else than its resource tags
-// say.
-func (r *recovery) stampLater() {
+// addPendingStamps records that the resource tags of what was added are to be set: they may
+// have other names.
+func (r *recovery) addPendingStamps() {
 	pending, _ := read[copyRecord](&r.tx.reader, addedKey)
 	pending.FormerUUID = r.tx.identity().UUID
 	for _, name := range slices.Sorted(maps.Keys(r.added)) {
@@ -311,18 +311,18 @@ func (r *recovery) stampLater() {
 // maxNumber bounds the numbers of tags that were not handed out here.
 const maxNumber = 1 << 48
 
-// passOver has numbers continue above that of a tag.
-func (r *recovery) passOver(tag names.Tag) {
+// reserveNumber has numbers continue above that of a tag.
+func (r *recovery) reserveNumber(tag names.Tag) {
 	own, err := newEntityTag(tag)
 	if err != nil {
 		return
 	}
 	if number, ok := own.number(); ok {
-		above := Numbers{Volume: number + 1}
-		if own.of() == storage.StorageKindFilesystem {
-			above = Numbers{Filesystem: number + 1}
+		after := Numbers{Volume: number + 1}
+		if own.storageKind() == storage.StorageKindFilesystem {
+			after = Numbers{Filesystem: number + 1}
 		}
-		r.tx.setNumbers(r.tx.numbers().above(above))
+		r.tx.setNumbers(r.tx.numbers().max(after))
 	}
 }
 
@@ -333,8 +333,8 @@ func (t entityTag) number() (uint64, bool) {
 	return n, err == nil && n < maxNumber
 }
 
-// object adds an object to the state unless it is there, or cannot be.
-func (r *recovery) object(o Recovered) RecoverResult {
+// addObject adds an object to the state unless it is there, or cannot be.
+func (r *recovery) addObject(o Recovered) RecoverResult {
 	skip := func(format string, args ...any) RecoverResult {
 		return RecoverResult{Outcome: RecoverSkipped, Reason: fmt.Sprintf(format, args...)}
 	}
@@ -368,7 +368,7 @@ func (r *recovery) object(o Recovered) RecoverResult {
 	if tag, ok := r.ids[objectID{o.Of, string(o.Provider), o.ProviderID}]; ok {
 		return skip("its ID is that of %s", tag)
 	}
-	tag, err := r.tag(o)
+	tag, err := r.chooseTag(o)
 	if err != nil {
 		return skip("%v", err)
 	}
@@ -378,17 +378,17 @@ func (r *recovery) object(o Recovered) RecoverResult {
 	e.Status.set(status.Detached, "recovered", r.tx.now)
 	if i == nil {
 		i = &instance{Kind: o.Of.String(), Provider: string(o.Provider), Size: max(1, o.Size), Life: life.Alive}
-		o.Name = r.name(o, e)
-		r.take(o.Name)
+		o.Name = r.chooseName(o, e)
+		r.reserveName(o.Name)
 		r.added[o.Name] = i
 	}
-	i.complete(o, e)
-	r.note(o.Name, i.Provider, e)
+	i.addPart(o, e)
+	r.register(o.Name, i.Provider, e)
 	return RecoverResult{Outcome: RecoverAdded, Name: o.Name}
 }
 
-// tag returns the tag that an object has: its own, or a new one where another has that.
-func (r *recovery) tag(o Recovered) (entityTag, error) {
+// chooseTag returns the tag for an object: its own, or a new one where that is taken.
+func (r *recovery) chooseTag(o Recovered) (entityTag, error) {
 	provider, err := r.st.registry.StorageProvider(o.Provider)
 	if err != nil {
 		return "", err
@@ -423,8 +423,8 @@ func (r *recovery) tag(o Recovered) (entityTag, error) {
 	return r.tx.newTag(tagPrefix(kind, bound, o.Machine)), nil
 }
 
-// complete adds to an instance one of its parts, and what is known of it by that.
-func (i *instance) complete(o Recovered, e *entity) {
+// addPart adds a volume or filesystem to an instance, and the settings that its object has.
+func (i *instance) addPart(o Recovered, e *entity) {
 	if o.Of == storage.StorageKindBlock {
 		i.Volume = e
 	} else {
@@ -447,44 +447,45 @@ const recoveredSuffix = ".recovered-"
 
 var recoveredPattern = regexp.MustCompile(regexp.QuoteMeta(recoveredSuffix) + `[1-9][0-9]{0,8}$`)
 
-// take notes that an instance has a name.
-func (r *recovery) take(name string) {
+// reserveName marks a name as taken.
+func (r *recovery) reserveName(name string) {
 	r.names[name] = true
 	if base := BaseName(name); base != name {
-		r.numbered[base] = true
+		r.baseNames[base] = true
 	}
 }
 
-// isFree reports whether an instance can have a name. NAME means NAME/N too, so that there
+// isNameFree reports whether an instance can have a name. NAME means NAME/N too, so that there
 // are not both: who removes the one would remove the other.
-func (r *recovery) isFree(name string) bool {
+func (r *recovery) isNameFree(name string) bool {
 	base := BaseName(name)
-	return !r.names[name] && !r.numbered[name] && (base == name || !r.names[base])
+	return !r.names[name] && !r.baseNames[name] && (base == name || !r.names[base])
 }
 
-// name returns a name that no instance has.
-func (r *recovery) name(o Recovered, e *entity) string {
+// chooseName returns the object's name, or one like it where that is taken.
+func (r *recovery) chooseName(o Recovered, e *entity) string {
 	base := recoveredPattern.ReplaceAllString(o.Name, "")
 	if !validName.MatchString(base) {
 		base = string(e.Tag)
-	} else if r.isFree(o.Name) {
+	} else if r.isNameFree(o.Name) {
 		return o.Name
 	}
 	base = BaseName(base)
 	name := base
-	for n := 1; !r.isFree(name); n++ {
+	for n := 1; !r.isNameFree(name); n++ {
 		name = base + recoveredSuffix + strconv.Itoa(n)
 	}
 	return name
 }
 
-// join counts an instance among those of its pool, and reports whether there is one.
-func (r *recovery) join(i *instance) bool {
+// addToPool counts an instance among those of its pool, and reports whether there is such a
+// pool.
+func (r *recovery) addToPool(i *instance) bool {
 	record, ok := read[poolRecord](&r.tx.reader, poolKey(i.Pool))
 	if !ok || string(record.Provider) != i.Provider {
 		return false
 	}
-	joinPool(r.tx, i.Pool)
+	addToPool(r.tx, i.Pool)
 	return true
 }
 

@@ -27,9 +27,9 @@ func (st *State) RetryStorage(names []string) error {
 	})
 }
 
-// retryAskedAgain has what has failed of instances tried again: the user has asked for them
+// retryFailing has what has failed of instances tried again: the user has asked for them
 // as they are to be, which may not be the first time.
-func (tx *txn) retryAskedAgain(names []string) error {
+func (tx *txn) retryFailing(names []string) error {
 	for _, name := range names {
 		if err := tx.retry(name, (*instance).failing); err != nil {
 			return err
@@ -38,31 +38,31 @@ func (tx *txn) retryAskedAgain(names []string) error {
 	return nil
 }
 
-// retry has what has failed of an instance tried again, if it is one of those that are wanted.
-func (tx *txn) retry(name string, wanted func(*instance) bool) error {
+// retry has what has failed of an instance tried again, if match returns true for it.
+func (tx *txn) retry(name string, match func(*instance) bool) error {
 	i, ok := read[instance](&tx.reader, storageKey(name))
 	if !ok {
 		return errors.NotFoundf("storage %q", name)
 	}
-	if !wanted(&i) {
+	if !match(&i) {
 		return nil
 	}
 	for _, entry := range i.index(nil, name) {
 		if key := entry.retryKey(); key != "" {
-			tx.next(key)
+			tx.increment(key)
 		}
 	}
 	return tx.change(name, &i, func() error {
 		for _, e := range i.entities() {
-			e.tryAgain(tx.now)
+			e.clearError(tx.now)
 		}
 		return nil
 	})
 }
 
-// tryAgain takes back the status "error" of an entity that is to be attached: who waits for
+// clearError takes back the status "error" of an entity that is to be attached: who waits for
 // it then waits for what comes of the next attempt.
-func (e *entity) tryAgain(now time.Time) {
+func (e *entity) clearError(now time.Time) {
 	if e.Attachment == nil || e.Attachment.Life != life.Alive {
 		return
 	}
@@ -85,22 +85,22 @@ func (e *entity) tryAgain(now time.Time) {
 // said of something at rest that need not grow is a remark.
 func (i *instance) failing() bool {
 	return slices.ContainsFunc(i.entities(), func(e *entity) bool {
-		s := e.shown()
-		atRest := s.Status == status.Attached || s.Status == status.Detached
-		grows := e.Info != nil && e.Info.Size < i.Size
-		return s.Status == status.Error || s.Message != "" && (!atRest || grows)
+		s := e.displayStatus()
+		stable := s.Status == status.Attached || s.Status == status.Detached
+		mustGrow := e.Info != nil && e.Info.Size < i.Size
+		return s.Status == status.Error || s.Message != "" && (!stable || mustGrow)
 	})
 }
 
-// retryKey has a count, which goes up when what is in this place is to be tried again. It is
-// empty where the place of the volume or filesystem itself stands for this one. A plan has its
+// retryKey has a count, which goes up when what this key is of is to be tried again. It is
+// empty where the key of the volume or filesystem itself stands for this one. A plan has its
 // own: it may be another worker's.
-func (p place) retryKey() string {
-	switch p.kind {
+func (k indexKey) retryKey() string {
+	switch k.kind {
 	case volumeIndex, filesystemIndex:
-		return retryPrefix(entityTag(p.of).scope()) + p.of
+		return retryPrefix(entityTag(k.id).scope()) + k.id
 	case planIndex:
-		return retryPrefix(p.at) + p.of
+		return retryPrefix(k.owner) + k.id
 	}
 	return ""
 }

@@ -103,9 +103,9 @@ func Open(config Config) (*State, error) {
 // its mark.
 func (st *State) open(config Config) (err error) {
 	var mark Mark
-	var marked bool
+	var hasMark bool
 	if st.marks != nil {
-		if mark, marked, err = st.marks.Read(); err != nil {
+		if mark, hasMark, err = st.marks.Read(); err != nil {
 			return errors.Annotate(err, "reading the mark beside the state")
 		}
 	}
@@ -118,7 +118,7 @@ func (st *State) open(config Config) (err error) {
 		case err != nil:
 			return errors.Trace(err)
 		case schema == 0:
-			if err := checkEmpty(mark, marked, config.UUID); err != nil {
+			if err := checkEmpty(mark, hasMark, config.UUID); err != nil {
 				return errors.Trace(err)
 			}
 			tx.setSchema()
@@ -132,7 +132,7 @@ func (st *State) open(config Config) (err error) {
 		return nil
 	})
 	if err == nil && st.marks != nil {
-		err = st.compareMark(mark, marked, config.UUID)
+		err = st.compareMark(mark, hasMark, config.UUID)
 	}
 	if err != nil {
 		return errors.Trace(err)
@@ -194,12 +194,12 @@ type reader struct {
 	// devices and the instance ids of machines, the user's resource tags, and pools of
 	// providers with a source for each: read once, however many volumes of a bulk call ask
 	// for them.
-	known     *identity
-	devices   map[machineTag]*storage.BlockDevices
-	instances map[machineTag]string
-	tags      map[string]string
-	tagsRead  bool
-	pools     map[string]*params.Pool
+	cachedIdentity *identity
+	devices        map[machineTag]*storage.BlockDevices
+	instanceIDs    map[machineTag]string
+	tags           map[string]string
+	tagsRead       bool
+	pools          map[string]*params.Pool
 }
 
 // get returns what is at key, or nil.
@@ -306,9 +306,9 @@ func (st *State) update(fn func(*txn) error) error {
 	})
 }
 
-// updateGrowing is update for what makes something. Where the store is short of disk space
+// updateIfSpace is update for what makes something. Where the store is short of disk space
 // it is refused: what is left is for changing and removing what there is.
-func (st *State) updateGrowing(fn func(*txn) error) error {
+func (st *State) updateIfSpace(fn func(*txn) error) error {
 	if err := st.checkSpace(); err != nil {
 		return err
 	}

@@ -101,9 +101,9 @@ func cannotGrowTo(data map[string]any) uint64 {
 	return 0
 }
 
-// telling orders statuses by what they tell of a whole, the most telling first. What is
-// on its way out comes before what never got in.
-var telling = []status.Status{
+// statusPriority orders statuses by how much they say about an instance, the most
+// important first. Being removed comes before not having been made.
+var statusPriority = []status.Status{
 	status.Error,
 	status.Detaching,
 	status.Destroying,
@@ -113,8 +113,8 @@ var telling = []status.Status{
 	status.Attached,
 }
 
-// tells reports whether a tells more of an instance than b does.
-func (s StatusInfo) tells(other StatusInfo) bool {
+// outranks reports whether s says more about an instance than other does.
+func (s StatusInfo) outranks(other StatusInfo) bool {
 	if (s.Status == status.Error) != (other.Status == status.Error) {
 		return s.Status == status.Error
 	}
@@ -122,14 +122,14 @@ func (s StatusInfo) tells(other StatusInfo) bool {
 		return s.explained()
 	}
 	if s.Status != other.Status {
-		return slices.Index(telling, s.Status) < slices.Index(telling, other.Status)
+		return slices.Index(statusPriority, s.Status) < slices.Index(statusPriority, other.Status)
 	}
 	return s.Message != "" && other.Message == ""
 }
 
-// and joins two statuses that tell as much of an instance: where it is attached, both messages
+// combine joins two statuses of the same rank: where the instance is attached, both messages
 // are shown.
-func (s StatusInfo) and(other StatusInfo) StatusInfo {
+func (s StatusInfo) combine(other StatusInfo) StatusInfo {
 	if s.Status != status.Attached || s.Message == "" || other.Message == "" {
 		return s
 	}
@@ -144,12 +144,12 @@ func (s StatusInfo) and(other StatusInfo) StatusInfo {
 // attached one is a remark, which does not hide that the rest is not.
 func (s StatusInfo) explained() bool { return s.Message != "" && s.Status != status.Attached }
 
-// shown returns the status of an entity as users see it. Two workers tell of a volume
-// that a machine attaches by a plan: the worker that provides it, and the machine's, of
-// the plan. Neither knows what the other has told, nor when it will tell it again, so
-// what is wrong for one of them stays until that one tells that it is right.
-func (e *entity) shown() StatusInfo {
-	if plan := e.plan(); plan != nil && plan.Status != nil && plan.Status.tells(e.Status) {
+// displayStatus returns the status of an entity as users see it. Two workers report on a
+// volume that a machine attaches by a plan: the worker that provides it, and the machine's
+// worker, which carries out the plan. Neither knows the other's report, so an error that one
+// of them has reported stays until the same worker reports success.
+func (e *entity) displayStatus() StatusInfo {
+	if plan := e.plan(); plan != nil && plan.Status != nil && plan.Status.outranks(e.Status) {
 		return *plan.Status
 	}
 	return e.Status
@@ -161,6 +161,6 @@ func (tx *txn) recordStatus(e *entity) {
 	if len(statuses) >= historyLength {
 		statuses = statuses[len(statuses)-historyLength+1:]
 	}
-	statuses = append(statuses, e.shown())
+	statuses = append(statuses, e.displayStatus())
 	tx.write(historyKey(e.Tag), &statuses)
 }

@@ -133,16 +133,16 @@ func TestCannotGrow(t *testing.T) {
 	w := newWorld(t)
 	w.add("data", "loop", filesystem)
 	w.work()
-	told := func(tag string, data map[string]any) {
+	report := func(tag string, data map[string]any) {
 		w.must(w.ForMachine(machine0).SetStatus([]params.EntityStatusArgs{{Tag: tag, Status: "attached", Info: "cannot grow", Data: data}}))
 	}
 	for _, size := range []any{uint64(512), 512.0} { // as it is in JSON
 		for _, tag := range []string{"volume-0-0", "filesystem-0-0"} {
-			told(tag, map[string]any{status.CannotGrowTo: size})
+			report(tag, map[string]any{status.CannotGrowTo: size})
 			if got := w.one("data").CannotGrowTo; got != 512 {
 				t.Errorf("%s: it cannot grow to %d", tag, got)
 			}
-			told(tag, map[string]any{"other": size})
+			report(tag, map[string]any{"other": size})
 			if got := w.one("data").CannotGrowTo; got != 0 {
 				t.Errorf("%s: it still cannot grow to %d", tag, got)
 			}
@@ -209,17 +209,17 @@ func TestHistoryKeepsItsOrderWhereTheClockIsSetBack(t *testing.T) {
 	}
 	history, err := w.StatusHistory("it")
 	w.must(err)
-	told := map[string][]string{}
+	byTag := map[string][]string{}
 	for _, change := range history {
-		told[change.Tag.String()] = append(told[change.Tag.String()], change.Message)
+		byTag[change.Tag.String()] = append(byTag[change.Tag.String()], change.Message)
 	}
-	for tag, messages := range told {
+	for tag, messages := range byTag {
 		if want := []string{"", "first", "second", "third"}; !slices.Equal(messages, want) {
 			t.Errorf("%s: %q, want %q", tag, messages, want)
 		}
 	}
-	if len(told) != 2 {
-		t.Errorf("the history is of %v", told)
+	if len(byTag) != 2 {
+		t.Errorf("the history is of %v", byTag)
 	}
 }
 

@@ -143,9 +143,9 @@ type Changes struct {
 	Keep []string
 }
 
-// growing reports whether there will be more than there is. What there is can always be
+// needsSpace reports whether there will be more than there is. What there is can always be
 // attached.
-func (c Changes) growing() bool {
+func (c Changes) needsSpace() bool {
 	return len(c.Pools) > 0 || len(c.Add) > 0 || len(c.Resize) > 0
 }
 
@@ -170,8 +170,8 @@ func (st *State) Apply(changes Changes) error {
 		}
 	}
 	update := st.update
-	if changes.growing() {
-		update = st.updateGrowing
+	if changes.needsSpace() {
+		update = st.updateIfSpace
 	}
 	return update(func(tx *txn) error {
 		if _, err := tx.changePools(pools); err != nil {
@@ -197,7 +197,7 @@ func (st *State) Apply(changes Changes) error {
 		if err != nil {
 			return errors.Trace(err)
 		}
-		return tx.retryAskedAgain(changes.existing())
+		return tx.retryFailing(changes.existing())
 	})
 }
 
@@ -254,7 +254,7 @@ func (st *State) AttachStorage(names []string, machine names.MachineTag) error {
 func (st *State) DetachStorage(names []string) error {
 	return st.update(func(tx *txn) error {
 		return detachEach(tx, names, "detaching", func(i *instance) error {
-			i.doubtDetached(tx.identity().Generation)
+			i.assumeAttached(tx.identity().Generation)
 			i.top().beginDetach(tx.now)
 			return nil
 		})
@@ -268,8 +268,8 @@ func (st *State) DetachStorage(names []string) error {
 func (st *State) RemoveStorage(names []string) error {
 	return st.update(func(tx *txn) error {
 		return detachEach(tx, names, "removing", func(i *instance) error {
-			i.doubtDetached(tx.identity().Generation)
-			i.Life = dyingAtLeast(i.Life)
+			i.assumeAttached(tx.identity().Generation)
+			i.Life = atLeastDying(i.Life)
 			return nil
 		})
 	})
@@ -291,8 +291,8 @@ func (st *State) ReleaseStorage(names []string) error {
 			if i.Life != life.Alive && !i.Release {
 				return errors.NewNotValid(nil, "it is being destroyed")
 			}
-			i.doubtDetached(tx.identity().Generation)
-			i.Life, i.Release = dyingAtLeast(i.Life), true
+			i.assumeAttached(tx.identity().Generation)
+			i.Life, i.Release = atLeastDying(i.Life), true
 			return nil
 		})
 	})
@@ -394,7 +394,7 @@ func (st *State) WatchStorageNames() (watcher.StringsWatcher, error) {
 
 // WatchStorage tells when what AllStorage returns may have changed.
 func (st *State) WatchStorage() (watcher.NotifyWatcher, error) {
-	return st.notify("")
+	return st.newNotifyWatcher("")
 }
 
 // validName is what an instance may be called. Names are parts of keys, and of what
@@ -506,7 +506,7 @@ func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams, 
 	if err != nil {
 		return errors.Trace(err)
 	}
-	joinPool(tx, p.Pool)
+	addToPool(tx, p.Pool)
 	i := d.instance
 	if d.volume {
 		i.Volume = tx.newEntity(tx.nextTag(d, names.VolumeTagKind, imported))
@@ -515,7 +515,7 @@ func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams, 
 		i.Filesystem = tx.newEntity(tx.nextTag(d, names.FilesystemTagKind, imported))
 	}
 	if imported != nil {
-		if err := imported.complete(tx, &i); err != nil {
+		if err := imported.apply(tx, &i); err != nil {
 			return errors.Trace(err)
 		}
 	}
@@ -550,16 +550,16 @@ func tagPrefix(kind string, bound bool, machine names.MachineTag) string {
 
 // newTag returns a tag that no volume, or no filesystem, has ever had.
 func (tx *txn) newTag(prefix string) entityTag {
-	tx.marked()
+	tx.requireMark()
 	kind, _, _ := strings.Cut(prefix, "-")
-	return entityTag(prefix + strconv.FormatUint(tx.next(sequenceKey(kind)), 10))
+	return entityTag(prefix + strconv.FormatUint(tx.increment(sequenceKey(kind)), 10))
 }
 
-// next returns the value of a counter, and counts it up.
-func (tx *txn) next(key string) uint64 {
+// increment adds one to a counter, and returns its value from before.
+func (tx *txn) increment(key string) uint64 {
 	n, _ := read[counter](&tx.reader, key)
-	more := n + 1
-	tx.write(key, &more)
+	incremented := n + 1
+	tx.write(key, &incremented)
 	return uint64(n)
 }
 
@@ -579,7 +579,7 @@ func detachEach(tx *txn, names []string, doing string, fn func(*instance) error)
 			return err
 		}
 	}
-	return tx.retryAskedAgain(again)
+	return tx.retryFailing(again)
 }
 
 // changeEach applies fn to the named instances. The first error ends it, and says
@@ -621,12 +621,12 @@ func (i *instance) view(r *reader, name string) Storage {
 		s.SizeMiB = top.Info.Size
 	}
 	for n, e := range i.entities() {
-		shown := e.shown()
-		grows := max(s.CannotGrowTo, shown.CannotGrowTo)
-		if n == 0 || shown.tells(s.StatusInfo) {
-			s.StatusInfo = shown
-		} else if !s.tells(shown) {
-			s.StatusInfo = s.and(shown)
+		displayed := e.displayStatus()
+		grows := max(s.CannotGrowTo, displayed.CannotGrowTo)
+		if n == 0 || displayed.outranks(s.StatusInfo) {
+			s.StatusInfo = displayed
+		} else if !s.outranks(displayed) {
+			s.StatusInfo = s.combine(displayed)
 		}
 		s.CannotGrowTo = grows
 	}
@@ -663,7 +663,7 @@ func (e *entity) view() *Entity {
 	if e == nil {
 		return nil
 	}
-	view := &Entity{Tag: e.Tag.tag(), Scope: storage.ScopeMachine, Life: e.Life, StatusInfo: e.shown(), UUID: e.UUID}
+	view := &Entity{Tag: e.Tag.tag(), Scope: storage.ScopeMachine, Life: e.Life, StatusInfo: e.displayStatus(), UUID: e.UUID}
 	if e.Tag.scope() == environScope {
 		view.Scope = storage.ScopeEnviron
 	}

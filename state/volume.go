@@ -58,7 +58,7 @@ func (a *Accessor) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult,
 }
 
 func (tx *txn) setVolumeInfo(i *instance, e *entity, info params.VolumeInfo) error {
-	err := tx.provision(i, e, entityInfo{
+	err := tx.recordProvisioned(i, e, entityInfo{
 		ID:         info.VolumeId,
 		HardwareID: info.HardwareId,
 		WWN:        info.WWN,
@@ -72,23 +72,23 @@ func (tx *txn) setVolumeInfo(i *instance, e *entity, info params.VolumeInfo) err
 	return err
 }
 
-// provision records what a provider has made, or made larger. What is new is attached as the
+// recordProvisioned records what a provider has made, or made larger. What is new is attached as the
 // state says, and nowhere else.
 // An ID that is another's is refused: what would be done to the one would be done to the
 // other.
-func (tx *txn) provision(i *instance, e *entity, info entityInfo) error {
+func (tx *txn) recordProvisioned(i *instance, e *entity, info entityInfo) error {
 	isNew := e.Info == nil
 	if err := e.setInfo(info); err != nil {
 		return err
 	}
-	if key := i.givenKey(e); isNew && key != "" {
+	if key := i.providerIDKey(e); isNew && key != "" {
 		if other, ok := read[indexEntry](&tx.reader, key); ok {
 			return errors.NewAlreadyExists(nil, "ID "+strconv.Quote(info.ID)+" is that of storage "+strconv.Quote(other.Storage))
 		}
 	}
-	tx.recorded(e)
+	tx.setGeneration(e)
 	if isNew {
-		tx.placed(e)
+		tx.setAttachmentGeneration(e)
 	}
 	return nil
 }
@@ -138,7 +138,7 @@ func wantedSizes[T names.Tag](a *Accessor, tags []T) ([]params.SizeResult, error
 // raised.
 func (a *Accessor) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.VolumeTag) (params.VolumeParams, error) {
-		i, e, resourceTags, err := a.readTagged(r, entityTag(tag.String()))
+		i, e, resourceTags, err := a.readWithTags(r, entityTag(tag.String()))
 		if err != nil {
 			return params.VolumeParams{}, err
 		}
@@ -174,16 +174,16 @@ func (a *Accessor) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVo
 		if err != nil {
 			return params.RemoveVolumeParams{}, err
 		}
-		id, err := i.removable(e)
+		id, err := i.removalID(e)
 		return params.RemoveVolumeParams{Provider: i.Provider, VolumeId: id, Destroy: !i.Release, Pool: r.wirePool(i)}, err
 	}, func(p params.RemoveVolumeParams, err *params.Error) params.RemoveVolumeParamsResult {
 		return params.RemoveVolumeParamsResult{Result: p, Error: err}
 	})
 }
 
-// removable returns the provider's id of an entity that is to be taken away.
-func (i *instance) removable(e *entity) (string, error) {
-	info := i.known(e)
+// removalID returns the provider's ID of an entity that is to be removed.
+func (i *instance) removalID(e *entity) (string, error) {
+	info := i.provisionedInfo(e)
 	switch {
 	case e.Life != life.Dead:
 		return "", errors.NewNotValid(nil, e.Tag.String()+" is "+string(e.Life)+", not dead")
@@ -193,13 +193,13 @@ func (i *instance) removable(e *entity) (string, error) {
 	return info.ID, nil
 }
 
-// known returns what an entity is provisioned as, nil where it is not. A filesystem on a
+// provisionedInfo returns what an entity is provisioned as, nil where it is not. A filesystem on a
 // volume that is dead, and that somebody set out to make, is destroyed as if that had been
 // recorded: it goes with its volume, but what was noted of it does not. The ID of such
 // a filesystem is made of its tag and UUID.
-func (i *instance) known(e *entity) *entityInfo {
+func (i *instance) provisionedInfo(e *entity) *entityInfo {
 	if e.Info == nil && e.Attempted && e.Life == life.Dead && e == i.Filesystem && i.Volume != nil {
-		return &entityInfo{ID: e.name()}
+		return &entityInfo{ID: e.derivedID()}
 	}
 	return e.Info
 }
@@ -244,5 +244,5 @@ func (tx *txn) announceMatch(volume *entity) {
 	if volume.Attachment == nil || volume.Tag.scope() != environScope || !tx.has(machineKey(volume.Attachment.Machine)) {
 		return
 	}
-	tx.next(matchesKey(volume.Attachment.Machine))
+	tx.increment(matchesKey(volume.Attachment.Machine))
 }

@@ -32,7 +32,7 @@ func watch[E any](st *State, prefix string, from kv.Start, event func([]string) 
 		return nil, errors.Annotatef(err, "watching %q", prefix)
 	}
 	w := &keysWatcher[E]{feed: feed, changes: make(chan E), event: event}
-	first, _, err := w.take()
+	first, _, err := w.nextEvent()
 	if err != nil {
 		feed.Close()
 		return nil, errors.Annotatef(err, "watching %q", prefix)
@@ -45,7 +45,7 @@ func watch[E any](st *State, prefix string, from kv.Start, event func([]string) 
 	}
 	st.watchers[w] = struct{}{}
 	w.tomb.Go(func() error {
-		defer st.forget(w)
+		defer st.removeWatcher(w)
 		defer feed.Close()
 		defer close(w.changes)
 		return w.loop(first)
@@ -53,35 +53,35 @@ func watch[E any](st *State, prefix string, from kv.Start, event func([]string) 
 	return w, nil
 }
 
-// forget is for a watcher that has ended.
-func (st *State) forget(w stopper) {
+// removeWatcher removes a watcher that has ended.
+func (st *State) removeWatcher(w stopper) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	delete(st.watchers, w)
 }
 
-func (w *keysWatcher[E]) loop(offer E) error {
+func (w *keysWatcher[E]) loop(pending E) error {
 	out, changed := w.changes, (<-chan struct{})(nil)
 	for {
 		select {
 		case <-w.tomb.Dying():
 			return tomb.ErrDying
-		case out <- offer:
+		case out <- pending:
 			out, changed = nil, w.feed.Changed()
 		case <-changed:
-			event, ok, err := w.take()
+			event, ok, err := w.nextEvent()
 			if err != nil {
 				return errors.Trace(err)
 			}
 			if ok {
-				offer, out, changed = event, w.changes, nil
+				pending, out, changed = event, w.changes, nil
 			}
 		}
 	}
 }
 
-// take returns the event of what has changed, and whether anything has.
-func (w *keysWatcher[E]) take() (event E, ok bool, err error) {
+// nextEvent returns the event for the changed keys, and whether any key has changed.
+func (w *keysWatcher[E]) nextEvent() (event E, ok bool, err error) {
 	keys, err := w.feed.Take()
 	if err != nil {
 		return event, false, err
@@ -104,8 +104,8 @@ func (w *keysWatcher[E]) stop(reason error) {
 	<-w.tomb.Dead()
 }
 
-// notify watches keys for the mere fact that they change.
-func (st *State) notify(prefix string) (watcher.NotifyWatcher, error) {
+// newNotifyWatcher watches whether keys change, not which.
+func (st *State) newNotifyWatcher(prefix string) (watcher.NotifyWatcher, error) {
 	w, err := watch(st, prefix, kv.FromNow, func([]string) (struct{}, error) { return struct{}{}, nil })
 	if err != nil {
 		return nil, err

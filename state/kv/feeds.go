@@ -24,14 +24,14 @@ type Changes []change
 
 // change is what became of a key.
 type change struct {
-	key  string
-	what what
+	key string
+	op  operation
 }
 
-type what int
+type operation int
 
 const (
-	created what = iota
+	created operation = iota
 	updated
 	deleted
 )
@@ -58,7 +58,7 @@ func merge(before, after Changes) Changes {
 		case order > 0:
 			merged, after = append(merged, after[0]), after[1:]
 		default:
-			if c, ok := before[0].then(after[0].what); ok {
+			if c, ok := before[0].combine(after[0].op); ok {
 				merged = append(merged, c)
 			}
 			before, after = before[1:], after[1:]
@@ -67,17 +67,17 @@ func merge(before, after Changes) Changes {
 	return append(append(merged, before...), after...)
 }
 
-// then returns what came of a key, and whether anything did.
-func (c change) then(next what) (change, bool) {
+// combine returns what both changes did to the key, and false if that is nothing.
+func (c change) combine(next operation) (change, bool) {
 	switch {
-	case c.what == created && next == deleted:
+	case c.op == created && next == deleted:
 		return c, false
-	case c.what == created:
+	case c.op == created:
 		// The key is still new to a reader that has not seen it.
-	case c.what == deleted:
-		c.what = updated
+	case c.op == deleted:
+		c.op = updated
 	default:
-		c.what = next
+		c.op = next
 	}
 	return c, true
 }

@@ -206,12 +206,12 @@ func (c *Copier) copy(now time.Time) error {
 	if err := c.checkSpace(); err != nil {
 		return err
 	}
-	made, meta, err := newCopy(c.tomb.Context(context.Background()), c.config.Store, older.path, c.config.Identify, now)
+	temporary, meta, err := newCopy(c.tomb.Context(context.Background()), c.config.Store, older.path, c.config.Identify, now)
 	if err != nil {
 		return err
 	}
-	if err := renameLast(made, older.path); err != nil {
-		_ = os.Remove(made)
+	if err := renameDurable(temporary, older.path); err != nil {
+		_ = os.Remove(temporary)
 		return errors.Annotatef(err, "writing %s", older.path)
 	}
 	older.meta = meta

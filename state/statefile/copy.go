@@ -38,12 +38,12 @@ func Backup(ctx context.Context, store *boltkv.Store, path string, identify Iden
 	if _, err := os.Lstat(path); err == nil {
 		return Meta{}, errors.Annotatef(fs.ErrExist, "writing %s", path)
 	}
-	made, meta, err := newCopy(ctx, store, path, identify, now)
+	temporary, meta, err := newCopy(ctx, store, path, identify, now)
 	if err != nil {
 		return Meta{}, err
 	}
-	if err := renameNew(made, path); err != nil {
-		_ = os.Remove(made)
+	if err := renameNoReplace(temporary, path); err != nil {
+		_ = os.Remove(temporary)
 		return Meta{}, errors.Annotatef(err, "writing %s", path)
 	}
 	return meta, errors.Trace(fsync.Dir(filepath.Dir(path)))
@@ -51,7 +51,7 @@ func Backup(ctx context.Context, store *boltkv.Store, path string, identify Iden
 
 // newCopy writes a copy beside path, and reads it back. It returns the copy's name.
 func newCopy(ctx context.Context, store *boltkv.Store, path string, identify Identify, now time.Time) (string, Meta, error) {
-	file, err := createBeside(path)
+	file, err := createTemp(path)
 	if err != nil {
 		return "", Meta{}, err
 	}
@@ -67,19 +67,19 @@ func newCopy(ctx context.Context, store *boltkv.Store, path string, identify Ide
 	}
 	if err != nil {
 		_ = os.Remove(file.Name())
-		return "", Meta{}, errors.Annotatef(explainFull(err, filepath.Dir(path)), "writing %s", path)
+		return "", Meta{}, errors.Annotatef(explainNoSpace(err, filepath.Dir(path)), "writing %s", path)
 	}
 	return file.Name(), meta, nil
 }
 
-// explainFull adds to an error for the lack of space in a directory how much is left
+// explainNoSpace adds to an error for the lack of space in a directory how much is left
 // there, and the remedy.
-func explainFull(err error, dir string) error {
+func explainNoSpace(err error, dir string) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
-	left, aerr := available(dir)
-	if aerr != nil {
+	left, statErr := available(dir)
+	if statErr != nil {
 		return err
 	}
 	return errors.Annotatef(err, "%d MiB are left in %s: remove something from its filesystem", left>>20, dir)
@@ -136,7 +136,7 @@ func Verify(path string, identify Identify) (Meta, error) {
 		return Meta{}, errors.Annotate(err, "verifying")
 	}
 	defer file.Close()
-	said, err := readTrailer(file)
+	trailer, err := readTrailer(file)
 	if err != nil {
 		return Meta{}, errors.Annotatef(err, "verifying %s", path)
 	}
@@ -144,12 +144,12 @@ func Verify(path string, identify Identify) (Meta, error) {
 	if err != nil {
 		return Meta{}, errors.Annotatef(err, "verifying %s", path)
 	}
-	if said == nil {
+	if trailer == nil {
 		return found, nil
 	}
-	found.Kind, found.Time = KindCopy, said.Time
-	if said.Kind = KindCopy; found != *said {
-		return Meta{}, errors.WithType(errors.Errorf("%s is damaged: it has %+v, and its trailer says %+v", path, found, *said), ErrDamaged)
+	found.Kind, found.Time = KindCopy, trailer.Time
+	if trailer.Kind = KindCopy; found != *trailer {
+		return Meta{}, errors.WithType(errors.Errorf("%s is damaged: it has %+v, and its trailer says %+v", path, found, *trailer), ErrDamaged)
 	}
 	return found, nil
 }

@@ -16,8 +16,8 @@ import (
 // temporarySuffix is of files that are not complete, before a number.
 const temporarySuffix = ".tmp"
 
-// createBeside makes a private file with a name of its own beside path.
-func createBeside(path string) (*os.File, error) {
+// createTemp makes a private temporary file beside path.
+func createTemp(path string) (*os.File, error) {
 	for n := 1; ; n++ {
 		file, err := boltkv.CreateFile(path + temporarySuffix + strconv.Itoa(n))
 		if !errors.Is(err, fs.ErrExist) {
@@ -26,7 +26,7 @@ func createBeside(path string) (*os.File, error) {
 	}
 }
 
-// removeLeftovers removes what createBeside has made beside path in a process that was cut
+// removeLeftovers removes what createTemp has made beside path in a process that was cut
 // off. No other process may be making anything there.
 func removeLeftovers(path string) error {
 	leftovers, err := filepath.Glob(escape(path) + temporarySuffix + "[0-9]*")
@@ -53,9 +53,9 @@ func escape(path string) string {
 	return string(pattern)
 }
 
-// linkNew gives a file that has a name another one, at path or, if that is taken, beside
-// it. It returns which.
-func linkNew(file, path string) (string, error) {
+// linkUnique links the file to path or, if that is taken, to a name beside it. It returns
+// the name.
+func linkUnique(file, path string) (string, error) {
 	name := path
 	for n := 2; ; n++ {
 		err := os.Link(file, name)
@@ -66,8 +66,8 @@ func linkNew(file, path string) (string, error) {
 	}
 }
 
-// renameLast renames a file, for good.
-func renameLast(from, to string) error {
+// renameDurable renames a file, and syncs the directory.
+func renameDurable(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return errors.Trace(err)
 	}

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// renameNew renames a file to a name that is not taken.
-func renameNew(from, to string) error {
+// renameNoReplace renames a file to a name that is not taken.
+func renameNoReplace(from, to string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
 	if err == unix.EINVAL {
 		// NFS does not have it.

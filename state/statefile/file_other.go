@@ -9,7 +9,7 @@ import (
 	"github.com/juju/errors"
 )
 
-func renameNew(from, to string) error {
+func renameNoReplace(from, to string) error {
 	if err := os.Link(from, to); err != nil {
 		return errors.Trace(err)
 	}

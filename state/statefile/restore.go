@@ -42,7 +42,7 @@ func Restore(from, path string, identify Identify, now time.Time, ready func() e
 	}
 	restored, err := duplicate(from, path, meta, identify)
 	if err != nil {
-		return Meta{}, "", errors.Annotatef(explainFull(err, filepath.Dir(path)), "restoring %s", from)
+		return Meta{}, "", errors.Annotatef(explainNoSpace(err, filepath.Dir(path)), "restoring %s", from)
 	}
 	if ready != nil {
 		if err := ready(); err != nil {
@@ -50,7 +50,7 @@ func Restore(from, path string, identify Identify, now time.Time, ready func() e
 			return Meta{}, "", errors.Trace(err)
 		}
 	}
-	replaced, err = linkNew(path, path+".replaced-"+now.UTC().Format("20060102T150405Z"))
+	replaced, err = linkUnique(path, path+".replaced-"+now.UTC().Format("20060102T150405Z"))
 	if errors.Is(err, fs.ErrNotExist) {
 		replaced, err = "", nil
 	}
@@ -58,7 +58,7 @@ func Restore(from, path string, identify Identify, now time.Time, ready func() e
 		err = fsync.Dir(filepath.Dir(path))
 	}
 	if err == nil {
-		err = renameLast(restored, path)
+		err = renameDurable(restored, path)
 	}
 	if err != nil {
 		_ = os.Remove(restored)
@@ -75,7 +75,7 @@ func duplicate(from, path string, wanted Meta, identify Identify) (name string, 
 		return "", errors.Trace(err)
 	}
 	defer source.Close()
-	file, err := createBeside(path)
+	file, err := createTemp(path)
 	if err != nil {
 		return "", err
 	}
@@ -93,11 +93,11 @@ func duplicate(from, path string, wanted Meta, identify Identify) (name string, 
 		return "", errors.Trace(err)
 	}
 	dropCache(file)
-	back := sha256.New()
-	if _, err := io.Copy(back, io.NewSectionReader(file, 0, wanted.Size)); err != nil {
+	readBack := sha256.New()
+	if _, err := io.Copy(readBack, io.NewSectionReader(file, 0, wanted.Size)); err != nil {
 		return "", errors.Trace(err)
 	}
-	if hex.EncodeToString(sum.Sum(nil)) != hex.EncodeToString(back.Sum(nil)) {
+	if hex.EncodeToString(sum.Sum(nil)) != hex.EncodeToString(readBack.Sum(nil)) {
 		return "", errors.Errorf("%s does not read back as it was written", file.Name())
 	}
 	found, err := Verify(file.Name(), identify)

@@ -45,8 +45,8 @@ type Store struct {
 	// committing says that bbolt commits a transaction.
 	committing atomic.Bool
 
-	// seen is the newest meta page when bbolt reported the first error of the commit.
-	seen atomic.Pointer[meta]
+	// metaAtError is the newest meta page when bbolt reported the first error of the commit.
+	metaAtError atomic.Pointer[meta]
 
 	// confirmed is the last transaction that is known to be on the disk. confirming is
 	// held while one is committed.
@@ -117,7 +117,7 @@ func (s *Store) Update(fn func(kv.Tx) error) error {
 		if err := s.commitTx(tx, changes); err != nil {
 			return s.annotate(err, "committing to")
 		}
-		s.keepReserve()
+		s.ensureReserve()
 		return nil
 	})
 }
@@ -125,7 +125,7 @@ func (s *Store) Update(fn func(kv.Tx) error) error {
 // flush writes what the buffer has. Keys go in in order: one in the middle of a page
 // that has grown within the transaction costs as much as the page is long.
 func (s *Store) flush(buffer *kv.Buffer, bucket *bbolt.Bucket) (changes kv.Changes, err error) {
-	defer s.contain(&err)
+	defer s.recoverPanic(&err)
 	return buffer.Flush(
 		func(key string, value []byte) error { return bucket.Put([]byte(key), value) },
 		func(key string) error { return bucket.Delete([]byte(key)) },
@@ -234,13 +234,13 @@ type snapshot struct {
 }
 
 func (s *Store) snapshot(tx *bbolt.Tx) (_ snapshot, err error) {
-	defer s.contain(&err)
+	defer s.recoverPanic(&err)
 	keys := tx.Bucket(bucket)
 	return snapshot{s, keys, keys.Cursor()}, nil
 }
 
 func (s snapshot) Get(key string) (value []byte, err error) {
-	defer s.store.contain(&err)
+	defer s.store.recoverPanic(&err)
 	if found, value := s.getting.Seek([]byte(key)); string(found) == key && found != nil {
 		return value, nil
 	}
@@ -261,7 +261,7 @@ func (s snapshot) Scan(prefix string, fn func(key string, value []byte) error) e
 
 // step moves a cursor, and reports whether it is at a key that begins with the prefix.
 func (s snapshot) step(prefix []byte, move func() (key, value []byte)) (key string, value []byte, ok bool, err error) {
-	defer s.store.contain(&err)
+	defer s.store.recoverPanic(&err)
 	found, value := move()
 	if found == nil || !bytes.HasPrefix(found, prefix) {
 		return "", nil, false, nil

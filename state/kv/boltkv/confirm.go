@@ -50,9 +50,9 @@ func (s *Store) commitTx(tx *bbolt.Tx, changes kv.Changes) error {
 	if readErr != nil {
 		return s.unknownIfVisible(transaction, s.fail(readErr))
 	}
-	if seen := s.seen.Load(); seen != nil && seen.transaction != m.transaction {
+	if seen := s.metaAtError.Load(); seen != nil && seen.transaction != m.transaction {
 		// Which pages bbolt takes for free may depend on a meta page that is gone.
-		return unknown(s.fail(syscall.EIO))
+		return unknownOutcome(s.fail(syscall.EIO))
 	}
 	if m.transaction < transaction {
 		return err
@@ -61,7 +61,7 @@ func (s *Store) commitTx(tx *bbolt.Tx, changes kv.Changes) error {
 	// Of older snapshots' pages bbolt has freed those that the transaction has replaced.
 	s.awaitSnapshots = true
 	if s.settle() != nil {
-		return unknown(err)
+		return unknownOutcome(err)
 	}
 	return nil
 }
@@ -110,16 +110,16 @@ func (s *Store) unconfirmed(err error) error {
 func (s *Store) unknownIfVisible(transaction uint64, err error) error {
 	tx, beginErr := s.begin(false)
 	if beginErr != nil {
-		return unknown(err)
+		return unknownOutcome(err)
 	}
 	defer s.rollback(tx)
 	if uint64(tx.ID()) < transaction {
 		return err
 	}
-	return unknown(err)
+	return unknownOutcome(err)
 }
 
-func unknown(err error) error {
+func unknownOutcome(err error) error {
 	return errors.WithType(errors.Annotate(err, "the outcome of the transaction is not known"), kv.ErrUnknown)
 }
 

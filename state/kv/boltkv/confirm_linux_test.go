@@ -100,8 +100,8 @@ func TestSyncThatFailsOnce(t *testing.T) {
 		if shown != want || verr != nil {
 			t.Errorf("sync %d failed, Update returned %v, and View shows %s, %v", n, err, shown, verr)
 		}
-		if told, ferr := feed.Take(); ferr != nil || (len(told) == 1) != (want == "2") {
-			t.Errorf("sync %d failed, Update returned %v, and a feed tells of %q, %v", n, err, told, ferr)
+		if keys, ferr := feed.Take(); ferr != nil || (len(keys) == 1) != (want == "2") {
+			t.Errorf("sync %d failed, Update returned %v, and a feed tells of %q, %v", n, err, keys, ferr)
 		}
 		for i := range 5 {
 			if err := put(store, fmt.Sprint("later/", i), "x"); err != nil {
@@ -212,7 +212,7 @@ func TestDiskThatFailsInASync(t *testing.T) {
 				}
 				<-during.done
 				shown, verr := value(store, "key")
-				told, _ := feed.Take()
+				keys, _ := feed.Take()
 				store.Close()
 
 				after := ""
@@ -229,7 +229,7 @@ func TestDiskThatFailsInASync(t *testing.T) {
 				t.Logf("sync %d: %v; then %q, %v; after the power cut %q", n, err, shown, verr, after)
 				switch {
 				case count < n:
-					if err != nil || shown != "2" || after != "2" || len(told) != 1 {
+					if err != nil || shown != "2" || after != "2" || len(keys) != 1 {
 						t.Error("the disk has not failed")
 					}
 					return
@@ -237,8 +237,8 @@ func TestDiskThatFailsInASync(t *testing.T) {
 					t.Errorf("the disk failed in sync %d, and Update says nothing", n)
 				case !errors.Is(err, kv.ErrUnknown) && after != "1":
 					t.Errorf("Update says that nothing has changed: %v, and there is %q", err, after)
-				case during.err == nil && during.value != "1", verr == nil && shown != "1", len(told) != 0:
-					t.Errorf("what is not confirmed was shown: %q, %q, and told: %q", during.value, shown, told)
+				case during.err == nil && during.value != "1", verr == nil && shown != "1", len(keys) != 0:
+					t.Errorf("what is not confirmed was shown: %q, %q, and told: %q", during.value, shown, keys)
 				case (n > 1) != errors.Is(err, kv.ErrUnknown):
 					t.Errorf("the outcome is known before the meta page is written, and not from then on: %v", err)
 				}

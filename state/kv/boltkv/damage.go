@@ -112,7 +112,7 @@ func (s *Store) transaction(begin func() (*bbolt.Tx, error), fn func(*bbolt.Tx) 
 	if err != nil {
 		return s.annotate(err, "beginning a transaction in")
 	}
-	from, to := s.mapped(tx)
+	from, to := s.mappedRange(tx)
 	defer s.end(tx, tx.Writable())
 	defer func() {
 		switch p := recover(); {
@@ -165,18 +165,18 @@ func (s *Store) end(tx *bbolt.Tx, writable bool) {
 
 // begin, rollback and bboltCommit are bbolt's, contained.
 func (s *Store) begin(writable bool) (tx *bbolt.Tx, err error) {
-	defer s.containLocked(&err)
+	defer s.recoverPanicLocked(&err)
 	return s.db.Begin(writable)
 }
 
 func (s *Store) rollback(tx *bbolt.Tx) (err error) {
-	defer s.containLocked(&err)
+	defer s.recoverPanicLocked(&err)
 	return tx.Rollback()
 }
 
 func (s *Store) bboltCommit(tx *bbolt.Tx) (err error) {
-	defer s.contain(&err)
-	s.seen.Store(nil)
+	defer s.recoverPanic(&err)
+	s.metaAtError.Store(nil)
 	s.committing.Store(true)
 	defer s.committing.Store(false)
 	if err := tx.Commit(); err != nil {
@@ -185,23 +185,23 @@ func (s *Store) bboltCommit(tx *bbolt.Tx) (err error) {
 	return fsync.Verify(s.file)
 }
 
-// contain makes an error of what bbolt, and nothing else, panics with. It is deferred.
-func (s *Store) contain(err *error) {
+// recoverPanic makes an error of what bbolt, and nothing else, panics with. It is deferred.
+func (s *Store) recoverPanic(err *error) {
 	if p := recover(); p != nil {
 		*err = s.fail(p)
 	}
 }
 
-// containLocked is contain for what locks or unlocks bbolt.
-func (s *Store) containLocked(err *error) {
+// recoverPanicLocked is recoverPanic for what locks or unlocks bbolt.
+func (s *Store) recoverPanicLocked(err *error) {
 	if p := recover(); p != nil {
 		s.stuck.Store(true)
 		*err = s.fail(p)
 	}
 }
 
-// mapped returns the addresses of the transaction's pages.
-func (s *Store) mapped(tx *bbolt.Tx) (from, to uintptr) {
+// mappedRange returns the addresses of the transaction's pages.
+func (s *Store) mappedRange(tx *bbolt.Tx) (from, to uintptr) {
 	from = s.db.Info().Data
 	return from, from + uintptr(tx.Size())
 }
@@ -238,5 +238,5 @@ func (g commitGuard) Errorf(string, ...any) {
 	if err != nil {
 		panic(err)
 	}
-	g.store.seen.CompareAndSwap(nil, &m)
+	g.store.metaAtError.CompareAndSwap(nil, &m)
 }

@@ -135,7 +135,7 @@ func newStore(path string, file *os.File, access access) (*Store, error) {
 			store.Close()
 			return nil, errors.Annotatef(err, "opening %s", path)
 		}
-		store.keepReserve()
+		store.ensureReserve()
 	}
 	return store, nil
 }
@@ -161,7 +161,7 @@ func create(path string) (*Store, error) {
 	if err != nil {
 		return nil, errors.Annotate(err, "making the store")
 	}
-	store, err := fill(path, file)
+	store, err := initialize(path, file)
 	if err == nil {
 		return store, nil
 	}
@@ -170,8 +170,8 @@ func create(path string) (*Store, error) {
 	return nil, err
 }
 
-// fill makes an empty store of the new file, and gives it its name.
-func fill(path string, file *os.File) (*Store, error) {
+// initialize makes an empty store of the new file, and gives it its name.
+func initialize(path string, file *os.File) (*Store, error) {
 	newPath := path + newSuffix
 	if err := lock(file, newPath, readWrite); err != nil {
 		return nil, err
@@ -203,7 +203,7 @@ func fill(path string, file *os.File) (*Store, error) {
 	}
 	if err == nil {
 		store.confirmed.Store(m.transaction)
-		store.keepReserve()
+		store.ensureReserve()
 		err = os.Rename(newPath, path)
 	}
 	if err == nil {
@@ -219,7 +219,7 @@ func fill(path string, file *os.File) (*Store, error) {
 // start opens the file with bbolt.
 func (s *Store) start(access access) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer s.contain(&err)
+	defer s.recoverPanic(&err)
 	s.db, err = bbolt.Open(s.path, fileMode, &bbolt.Options{
 		OpenFile:     func(string, int, fs.FileMode) (*os.File, error) { return s.file, nil },
 		Timeout:      lockTimeout,

@@ -37,16 +37,16 @@ const (
 
 func reserveSize(used int64) int64 { return max(minReserve, used/4) }
 
-// has reports whether at least half of the reserve is left.
-func (r reserve) has(used int64) bool { return r.end-used >= reserveSize(used)/2 }
+// isSufficient reports whether at least half of the reserve is left.
+func (r reserve) isSufficient(used int64) bool { return r.end-used >= reserveSize(used)/2 }
 
-// keepReserve fills the reserve up, when the store is open and when a transaction has used
+// ensureReserve fills the reserve up, when the store is open and when a transaction has used
 // the half of it. That it cannot be filled is for CheckSpace to tell.
-func (s *Store) keepReserve() {
+func (s *Store) ensureReserve() {
 	if s.reserve.state != reserveKept {
 		return
 	}
-	if m, err := readMeta(s.file); err == nil && !s.reserve.has(m.size()) {
+	if m, err := readMeta(s.file); err == nil && !s.reserve.isSufficient(m.size()) {
 		_ = s.fillReserve(m.size())
 	}
 }
@@ -80,7 +80,7 @@ func (s *Store) CheckSpace() error {
 		return err
 	}
 	used := m.size()
-	if s.reserve.has(used) {
+	if s.reserve.isSufficient(used) {
 		return nil
 	}
 	if s.reserve.state != reserveUnsupported {

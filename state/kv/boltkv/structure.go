@@ -157,15 +157,15 @@ func checkStructure(file *os.File) error {
 	if err != nil {
 		return err
 	}
-	c := &checker{file: file, meta: m, seen: make([]bool, m.pages)}
-	c.seen[0], c.seen[1] = true, true
-	if err := c.tree(m.root, c.buckets); err != nil {
+	c := &checker{file: file, meta: m, used: make([]bool, m.pages)}
+	c.used[0], c.used[1] = true, true
+	if err := c.checkTree(m.root, c.checkBuckets); err != nil {
 		return err
 	}
-	if !c.found {
+	if !c.foundBucket {
 		return malformed("the bucket %q is missing", bucket)
 	}
-	return c.freelist()
+	return c.checkFreelist()
 }
 
 // checker walks the pages of a file.
@@ -173,28 +173,28 @@ type checker struct {
 	file *os.File
 	meta meta
 
-	// seen tells which pages belong to something.
-	seen []bool
+	// used says which pages belong to something.
+	used []bool
 
-	// found says that there is the bucket that holds all keys.
-	found bool
+	// foundBucket says that there is the bucket that holds all keys.
+	foundBucket bool
 
 	// pages are buffers, one for each level of the tree that is being walked.
 	pages [][]byte
 }
 
-// elements checks the elements of a leaf page beyond what is common to all.
-type elements func(leaf page) error
+// leafCheck checks the elements of a leaf page beyond what is common to all.
+type leafCheck func(leaf page) error
 
-// tree checks the tree whose root is the page.
-func (c *checker) tree(root uint64, leaf elements) error {
-	return c.subtree(root, 0, nil, nil, leaf)
+// checkTree checks the tree whose root is the page.
+func (c *checker) checkTree(root uint64, leaf leafCheck) error {
+	return c.checkSubtree(root, 0, nil, nil, leaf)
 }
 
-// subtree checks the page and those below it. The first key is low, unless that is nil, and
+// checkSubtree checks the page and those below it. The first key is low, unless that is nil, and
 // keys are less than high, unless that is nil.
-func (c *checker) subtree(id uint64, level int, low, high []byte, leaf elements) error {
-	p, err := c.read(id, level)
+func (c *checker) checkSubtree(id uint64, level int, low, high []byte, leaf leafCheck) error {
+	p, err := c.readPage(id, level)
 	if err != nil {
 		return err
 	}
@@ -216,7 +216,7 @@ func (c *checker) subtree(id uint64, level int, low, high []byte, leaf elements)
 			if i+1 < p.count() {
 				next = p.key(i + 1)
 			}
-			if err := c.subtree(p.child(i), level+1, p.key(i), next, leaf); err != nil {
+			if err := c.checkSubtree(p.child(i), level+1, p.key(i), next, leaf); err != nil {
 				return err
 			}
 		}
@@ -226,12 +226,12 @@ func (c *checker) subtree(id uint64, level int, low, high []byte, leaf elements)
 	}
 }
 
-// read returns the page with those that it continues on, in the buffer of the level.
-func (c *checker) read(id uint64, level int) (page, error) {
+// readPage returns the page with those that it continues on, in the buffer of the level.
+func (c *checker) readPage(id uint64, level int) (page, error) {
 	if level == len(c.pages) {
 		c.pages = append(c.pages, make([]byte, c.meta.pageSize))
 	}
-	if err := c.take(id); err != nil {
+	if err := c.markUsed(id); err != nil {
 		return nil, err
 	}
 	data := c.pages[level][:c.meta.pageSize]
@@ -251,7 +251,7 @@ func (c *checker) read(id uint64, level int) (page, error) {
 		return nil, malformed("page %d continues beyond the end", id)
 	}
 	for next := id + 1; next <= id+more; next++ {
-		if err := c.take(next); err != nil {
+		if err := c.markUsed(next); err != nil {
 			return nil, err
 		}
 	}
@@ -263,30 +263,30 @@ func (c *checker) read(id uint64, level int) (page, error) {
 	return data, nil
 }
 
-// take notes that the page belongs to something.
-func (c *checker) take(id uint64) error {
+// markUsed notes that the page belongs to something.
+func (c *checker) markUsed(id uint64) error {
 	switch {
 	case id >= c.meta.pages:
 		return malformed("page %d is beyond the end", id)
-	case c.seen[id]:
+	case c.used[id]:
 		return malformed("page %d is used twice", id)
 	}
-	c.seen[id] = true
+	c.used[id] = true
 	return nil
 }
 
-// buckets checks a leaf page of the root bucket, whose values are buckets.
-func (c *checker) buckets(leaf page) error {
+// checkBuckets checks a leaf page of the root bucket, whose values are buckets.
+func (c *checker) checkBuckets(leaf page) error {
 	for i := range leaf.count() {
 		value := leaf.value(i)
 		if leaf.flags(i) != bucketFlag || len(value) < bucketSize {
 			return malformed("element %d is not a bucket", i)
 		}
-		c.found = c.found || bytes.Equal(leaf.key(i), bucket)
+		c.foundBucket = c.foundBucket || bytes.Equal(leaf.key(i), bucket)
 		if root := order.Uint64(value); root != 0 {
 			// The buffers of this tree are in use.
-			below := &checker{file: c.file, meta: c.meta, seen: c.seen}
-			if err := below.tree(root, plain); err != nil {
+			nested := &checker{file: c.file, meta: c.meta, used: c.used}
+			if err := nested.checkTree(root, checkNoBuckets); err != nil {
 				return errors.Annotatef(err, "bucket %q", leaf.key(i))
 			}
 			continue
@@ -298,15 +298,15 @@ func (c *checker) buckets(leaf page) error {
 		if err := inline.checkKeys(nil, nil); err != nil {
 			return errors.Annotatef(err, "bucket %q", leaf.key(i))
 		}
-		if err := plain(inline); err != nil {
+		if err := checkNoBuckets(inline); err != nil {
 			return errors.Annotatef(err, "bucket %q", leaf.key(i))
 		}
 	}
 	return nil
 }
 
-// plain checks a leaf page of a bucket that has no buckets.
-func plain(leaf page) error {
+// checkNoBuckets checks a leaf page of a bucket that has no buckets.
+func checkNoBuckets(leaf page) error {
 	for i := range leaf.count() {
 		if flags := leaf.flags(i); flags != 0 {
 			return malformed("element %d has the flags %#x", i, flags)
@@ -315,12 +315,12 @@ func plain(leaf page) error {
 	return nil
 }
 
-// freelist checks the list of free pages, if the file has one: other programs write it.
-func (c *checker) freelist() error {
+// checkFreelist checks the list of free pages, if the file has one: other programs write it.
+func (c *checker) checkFreelist() error {
 	if c.meta.freelist == noFreelist {
 		return nil
 	}
-	p, err := c.read(c.meta.freelist, 0)
+	p, err := c.readPage(c.meta.freelist, 0)
 	if err != nil {
 		return errors.Annotate(err, "free pages")
 	}
@@ -336,7 +336,7 @@ func (c *checker) freelist() error {
 		return malformed("page %d lists %d free pages, which it has no place for", p.id(), count)
 	}
 	for i := range count {
-		if err := c.take(order.Uint64(ids[8*i:])); err != nil {
+		if err := c.markUsed(order.Uint64(ids[8*i:])); err != nil {
 			return errors.Annotate(err, "free pages")
 		}
 	}
@@ -357,9 +357,9 @@ func (p page) element(i int) []byte { return p[headerSize+i*elementSize:] }
 func (p page) flags(i int) uint32 { return order.Uint32(p.element(i)) }
 func (p page) child(i int) uint64 { return order.Uint64(p.element(i)[8:]) }
 
-// place returns where the key of element i is from the element on, how long it is, and
+// offsets returns where the key of element i is from the element on, how long it is, and
 // how long the value is that follows.
-func (p page) place(i int) (position, key, value uint64) {
+func (p page) offsets(i int) (position, key, value uint64) {
 	e := p.element(i)
 	if p.kind() == branchPage {
 		return uint64(order.Uint32(e)), uint64(order.Uint32(e[4:])), 0
@@ -368,12 +368,12 @@ func (p page) place(i int) (position, key, value uint64) {
 }
 
 func (p page) key(i int) []byte {
-	position, key, _ := p.place(i)
+	position, key, _ := p.offsets(i)
 	return p.element(i)[position:][:key]
 }
 
 func (p page) value(i int) []byte {
-	position, key, value := p.place(i)
+	position, key, value := p.offsets(i)
 	return p.element(i)[position+key:][:value]
 }
 
@@ -388,7 +388,7 @@ func (p page) checkKeys(low, high []byte) error {
 	}
 	var before []byte
 	for i := range p.count() {
-		position, length, value := p.place(i)
+		position, length, value := p.offsets(i)
 		if at := headerSize + uint64(i*elementSize) + position; at != next || length == 0 {
 			return malformed("element %d is not where it has to be", i)
 		}

@@ -134,13 +134,13 @@ func (s Suite) testUnconfirmed(t *testing.T) {
 		t.Errorf("the outcome of a transaction that is not confirmed: %v", err)
 	}
 	pairs := scan(t, store, "")
-	told, err := feed.Take()
+	keys, err := feed.Take()
 	must(t, err)
 	switch {
-	case slices.Equal(pairs, []string{"a=1"}) && len(told) == 0:
-	case slices.Equal(pairs, []string{"a=2"}) && slices.Equal(told, []string{"a"}):
+	case slices.Equal(pairs, []string{"a=1"}) && len(keys) == 0:
+	case slices.Equal(pairs, []string{"a=2"}) && slices.Equal(keys, []string{"a"}):
 	default:
-		t.Errorf("of a transaction that puts a=2 instead of a=1, a snapshot shows %q, and a feed tells of %q", pairs, told)
+		t.Errorf("of a transaction that puts a=2 instead of a=1, a snapshot shows %q, and a feed tells of %q", pairs, keys)
 	}
 	put(t, store, "c", "1")
 	expect(t, take(t, feed), "c")

@@ -139,7 +139,7 @@ func (a *Agent) start(config Config) error {
 	if err := a.takeInventory(); err != nil {
 		return errors.Trace(err)
 	}
-	if err := a.distrustStatuses(); err != nil {
+	if err := a.resetStatuses(); err != nil {
 		return errors.Trace(err)
 	}
 	if config.Spec != nil {

@@ -35,13 +35,13 @@ type backend struct {
 	store  *boltkv.Store
 	report func() map[string]any
 
-	// changing is held while what users want is changed: what a change was
-	// checked against stays true until it is made.
-	changing sync.Mutex
+	// changeMu is held while the wanted state is changed: what a change was checked against
+	// stays true until it is made.
+	changeMu sync.Mutex
 
-	// looking guards look, the first look for orphans.
-	looking sync.Mutex
-	look    look
+	// scanMu guards baseline, the first scan for orphans.
+	scanMu   sync.Mutex
+	baseline orphanScan
 }
 
 // Apply is part of control.Backend. What cannot be seen from the file is checked
@@ -56,8 +56,8 @@ func (b *backend) apply(args control.ApplyArgs, keepLarger bool) (control.ApplyR
 	if err != nil {
 		return control.ApplyResult{}, errors.Trace(err)
 	}
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.changeMu.Lock()
+	defer b.changeMu.Unlock()
 	world, err := b.world()
 	if err != nil {
 		return control.ApplyResult{}, errors.Annotatef(err, "applying %s", args.File)
@@ -77,11 +77,11 @@ func (b *backend) apply(args control.ApplyArgs, keepLarger bool) (control.ApplyR
 
 // Storage is part of control.Backend.
 func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage, error) {
-	found, err := b.choose(names)
+	found, err := b.selectStorage(names)
 	if err != nil {
 		return nil, err
 	}
-	host, err := b.hostOf(found)
+	host, err := b.measureHost(found)
 	if err != nil {
 		return nil, err
 	}
@@ -92,9 +92,9 @@ func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage,
 	return rows, nil
 }
 
-// choose returns the storage that names mean (none: all of it). It is an error that one
-// means nothing.
-func (b *backend) choose(names []string) ([]state.Storage, error) {
+// selectStorage returns the storage with these names, or all storage without names. A
+// name that matches nothing is an error.
+func (b *backend) selectStorage(names []string) ([]state.Storage, error) {
 	if len(names) == 0 {
 		all, err := b.state.AllStorage()
 		return all, errors.Trace(err)
@@ -106,23 +106,24 @@ func (b *backend) choose(names []string) ([]state.Storage, error) {
 	return found, errors.Trace(err)
 }
 
-// choice is the names that a client has given; none mean all.
-type choice map[string]struct{}
+// selection is the set of names that a client has given. An empty selection matches all
+// storage.
+type selection map[string]struct{}
 
-func newChoice(names []string) choice {
-	c := make(choice, len(names))
+func newSelection(names []string) selection {
+	s := make(selection, len(names))
 	for _, name := range names {
-		c[name] = struct{}{}
+		s[name] = struct{}{}
 	}
-	return c
+	return s
 }
 
-// has reports whether the choice means the instance: by its own name, or by NAME for
-// NAME/N.
-func (c choice) has(instance string) bool {
-	_, exact := c[instance]
-	_, whole := c[state.BaseName(instance)]
-	return exact || whole || len(c) == 0
+// has reports whether the selection matches the instance: by its own name, or by NAME
+// for NAME/N.
+func (s selection) has(instance string) bool {
+	_, exact := s[instance]
+	_, whole := s[state.BaseName(instance)]
+	return exact || whole || len(s) == 0
 }
 
 // watchPause is how long changes are collected before watchers are notified. It bounds
@@ -141,19 +142,19 @@ func (b *backend) Watch(ctx context.Context, names []string, send func(control.E
 		return errors.Trace(err)
 	}
 	defer stop(devices)
-	v := viewer{
-		backend: b,
-		chosen:  newChoice(names),
-		told:    map[string]uint64{},
-		seed:    maphash.MakeSeed(),
-		blocks:  map[string]struct{}{},
+	v := watchSession{
+		backend:    b,
+		selection:  newSelection(names),
+		sent:       map[string]uint64{},
+		seed:       maphash.MakeSeed(),
+		blockNames: map[string]struct{}{},
 	}
 	for first := true; ; first = false {
 		var changed []string
 		var ok bool
-		moved := devices.Changes()
+		deviceChanges := devices.Changes()
 		if first {
-			moved = nil // the names come first
+			deviceChanges = nil // the names come first
 		}
 		select {
 		case <-ctx.Done():
@@ -162,13 +163,13 @@ func (b *backend) Watch(ctx context.Context, names []string, send func(control.E
 			if !ok {
 				return watcher.EnsureErr(changes)
 			}
-		case _, ok = <-moved:
+		case _, ok = <-deviceChanges:
 			if !ok {
 				return watcher.EnsureErr(devices)
 			}
-			changed = slices.Sorted(maps.Keys(v.blocks))
+			changed = slices.Sorted(maps.Keys(v.blockNames))
 		}
-		if err := v.tell(changed, first, send); err != nil {
+		if err := v.sendChanges(changed, first, send); err != nil {
 			return errors.Trace(err)
 		}
 		select {
@@ -185,30 +186,30 @@ func stop(w worker.Worker) {
 	_ = w.Wait()
 }
 
-// viewer tells one client of what changes. It reads what has changed and nothing else:
-// with much storage, and many clients, that is what watching costs.
-type viewer struct {
+// watchSession sends one client what changes. It reads only what has changed: with much
+// storage, and many clients, that is what watching costs.
+type watchSession struct {
 	*backend
-	chosen choice
-	// told has a sum of each row as it was told, by name.
-	told map[string]uint64
+	selection selection
+	// sent has a hash of each row as it was last sent, by name.
+	sent map[string]uint64
 	seed maphash.Seed
-	// blocks are the names of block storage that was told: its location changes with
+	// blockNames are the names of block storage that was sent: its location changes with
 	// the machine's block devices.
-	blocks map[string]struct{}
+	blockNames map[string]struct{}
 }
 
-// maxEvent is how many names are looked at for one event, but for the first: so that
-// an event is of a size that passes through everybody's memory easily.
-const maxEvent = 1000
+// maxEventNames is how many names are read for one event, except the first. It bounds
+// the size of an event in memory.
+const maxEventNames = 1000
 
-// tell sends what is not as it was told, of the storage with these names. The first
-// event is one, even if there is nothing.
-func (v *viewer) tell(names []string, first bool, send func(control.Event) error) error {
-	names = slices.DeleteFunc(names, func(name string) bool { return !v.chosen.has(name) })
+// sendChanges sends what differs from what was last sent, of the storage with these
+// names. The first update is one event, even if it is empty.
+func (w *watchSession) sendChanges(names []string, first bool, send func(control.Event) error) error {
+	names = slices.DeleteFunc(names, func(name string) bool { return !w.selection.has(name) })
 	var event control.Event
-	for some := range slices.Chunk(names, maxEvent) {
-		if err := v.look(some, &event); err != nil {
+	for chunk := range slices.Chunk(names, maxEventNames) {
+		if err := w.collect(chunk, &event); err != nil {
 			return errors.Trace(err)
 		}
 		if first || len(event.Storage)+len(event.Gone) == 0 {
@@ -225,44 +226,44 @@ func (v *viewer) tell(names []string, first bool, send func(control.Event) error
 	return nil
 }
 
-// look adds to an event what is not as it was told.
-func (v *viewer) look(names []string, event *control.Event) error {
-	found, missing, err := v.state.FindStorage(names...)
+// collect adds to an event what differs from what was last sent.
+func (w *watchSession) collect(names []string, event *control.Event) error {
+	found, missing, err := w.state.FindStorage(names...)
 	if err != nil {
 		return errors.Trace(err)
 	}
-	host, err := v.hostOf(found)
+	host, err := w.measureHost(found)
 	if err != nil {
 		return errors.Trace(err)
 	}
 	for _, s := range found {
-		row := v.wireStorage(s, host)
-		sum, err := v.sum(row)
+		row := w.wireStorage(s, host)
+		sum, err := w.hash(row)
 		if err != nil {
 			return errors.Trace(err)
 		}
-		if before, ok := v.told[s.Name]; ok && before == sum {
+		if before, ok := w.sent[s.Name]; ok && before == sum {
 			continue
 		}
-		v.told[s.Name] = sum
+		w.sent[s.Name] = sum
 		if s.Kind == storage.StorageKindBlock {
-			v.blocks[s.Name] = struct{}{}
+			w.blockNames[s.Name] = struct{}{}
 		}
 		event.Storage = append(event.Storage, row)
 	}
 	for _, name := range missing {
-		if _, ok := v.told[name]; ok {
-			delete(v.told, name)
-			delete(v.blocks, name)
+		if _, ok := w.sent[name]; ok {
+			delete(w.sent, name)
+			delete(w.blockNames, name)
 			event.Gone = append(event.Gone, name)
 		}
 	}
 	return nil
 }
 
-func (v *viewer) sum(row control.Storage) (uint64, error) {
+func (w *watchSession) hash(row control.Storage) (uint64, error) {
 	var hash maphash.Hash
-	hash.SetSeed(v.seed)
+	hash.SetSeed(w.seed)
 	err := json.NewEncoder(&hash).Encode(row)
 	return hash.Sum64(), err
 }
@@ -289,7 +290,7 @@ func (b *backend) Release(_ context.Context, names []string) error {
 
 // Retry is part of control.Backend.
 func (b *backend) Retry(_ context.Context, names []string) error {
-	found, err := b.choose(names)
+	found, err := b.selectStorage(names)
 	if err != nil {
 		return err
 	}
@@ -313,9 +314,9 @@ func (b *backend) change(names []string, do func([]string) error) error {
 	if len(names) == 0 {
 		return errors.NewNotValid(nil, "no storage is named")
 	}
-	b.changing.Lock()
-	defer b.changing.Unlock()
-	found, err := b.choose(names)
+	b.changeMu.Lock()
+	defer b.changeMu.Unlock()
+	found, err := b.selectStorage(names)
 	if err != nil {
 		return err
 	}
@@ -362,8 +363,8 @@ func (b *backend) Pools(context.Context) ([]control.Pool, error) {
 
 // AddPool is part of control.Backend.
 func (b *backend) AddPool(_ context.Context, args control.AddPoolArgs) error {
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.changeMu.Lock()
+	defer b.changeMu.Unlock()
 	set := b.pools().Create
 	if args.Replace {
 		set = b.pools().Replace
@@ -376,8 +377,8 @@ func (b *backend) RemovePools(_ context.Context, names []string) error {
 	if len(names) == 0 {
 		return errors.NewNotValid(nil, "no pool is named")
 	}
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.changeMu.Lock()
+	defer b.changeMu.Unlock()
 	return errors.Trace(b.pools().Remove(names...))
 }
 
@@ -388,7 +389,7 @@ func (b *backend) pools() *poolmanager.Manager {
 // Report is part of control.Backend.
 func (b *backend) Report(context.Context) (map[string]any, error) {
 	report := b.report()
-	host, err := b.wholeHost()
+	host, err := b.measureHostForAll()
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
@@ -422,7 +423,7 @@ func (b *backend) wireStorage(s state.Storage, on host) control.Storage {
 	if s.Filesystem != nil {
 		row.Filesystem = s.Filesystem.Tag.Id()
 	}
-	if !b.config.Manager && environs(s) {
+	if !b.config.Manager && isEnviron(s) {
 		row.Message = strings.TrimPrefix(row.Message+"; "+noManager, "; ")
 	}
 	if remark := on.remark(s); remark != "" {
@@ -436,8 +437,8 @@ func (b *backend) wireStorage(s state.Storage, on host) control.Storage {
 	return row
 }
 
-// environs reports whether what storage stands on is the environment's.
-func environs(s state.Storage) bool {
+// isEnviron reports whether the storage belongs to the environment.
+func isEnviron(s state.Storage) bool {
 	if s.Volume != nil {
 		return s.Volume.Scope == storage.ScopeEnviron
 	}

@@ -15,16 +15,16 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// elastic is a provider of memory that can grow.
-type elastic struct{ *memory }
+// resizableProvider is a provider of memory that can grow.
+type resizableProvider struct{ *memory }
 
-func (e elastic) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
-	return elasticSource{&memorySource{memory: e.memory}}, nil
+func (e resizableProvider) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
+	return resizableSource{&memorySource{memory: e.memory}}, nil
 }
 
-type elasticSource struct{ *memorySource }
+type resizableSource struct{ *memorySource }
 
-func (s elasticSource) ResizeFilesystems(_ envcontext.ProviderCallContext, all []storage.FilesystemResizeParams) ([]storage.ResizeFilesystemsResult, error) {
+func (s resizableSource) ResizeFilesystems(_ envcontext.ProviderCallContext, all []storage.FilesystemResizeParams) ([]storage.ResizeFilesystemsResult, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	results := make([]storage.ResizeFilesystemsResult, len(all))
@@ -35,8 +35,8 @@ func (s elasticSource) ResizeFilesystems(_ envcontext.ProviderCallContext, all [
 	return results, nil
 }
 
-// have waits until data/0 and data/1 have grown to these sizes.
-func have(sizes ...uint64) func(map[string]control.Storage) bool {
+// haveSizes reports whether data/0 and data/1 have grown to these sizes.
+func haveSizes(sizes ...uint64) func(map[string]control.Storage) bool {
 	return func(rows map[string]control.Storage) bool {
 		return rows["data/0"].SizeMiB == sizes[0] && rows["data/1"].SizeMiB == sizes[1]
 	}
@@ -45,25 +45,25 @@ func have(sizes ...uint64) func(map[string]control.Storage) bool {
 // warnings keeps what is warned of before the agent is up.
 type warnings struct {
 	logger
-	mu    sync.Mutex
-	heard []string
+	mu       sync.Mutex
+	messages []string
 }
 
 func (w *warnings) Warningf(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.heard = append(w.heard, fmt.Sprintf(format, args...))
+	w.messages = append(w.messages, fmt.Sprintf(format, args...))
 }
 
 func (w *warnings) list() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.heard)
+	return slices.Clone(w.messages)
 }
 
 func TestStorageIsWantedLarger(t *testing.T) {
 	c := config(t, t.TempDir(), &memory{})
-	c.Registry.(storage.StaticProviderRegistry).Providers["elastic"] = elastic{&memory{}}
+	c.Registry.(storage.StaticProviderRegistry).Providers["elastic"] = resizableProvider{&memory{}}
 	a, stop := start(t, c)
 	const elastics = "storage: [{name: data, directive: 'elastic,64M,2', kind: filesystem, mount: /srv/data}, {name: stiff, directive: 'memory,64M', kind: filesystem, mount: /srv/stiff}]"
 	if err := apply(t, a, elastics); err != nil {
@@ -88,19 +88,19 @@ func TestStorageIsWantedLarger(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	wanted(128, 192)
-	until(t, a, have(128, 192))
+	until(t, a, haveSizes(128, 192))
 	for _, test := range []struct {
-		size  uint64
-		names []string
-		kind  error
-		says  string
+		size    uint64
+		names   []string
+		kind    error
+		message string
 	}{
 		{130, []string{"data"}, errors.NotValid, `resizing storage "data/1": it has 192 MiB and cannot become smaller, 130 MiB`},
 		{256, []string{"data", "stiff"}, errors.NotSupported, `resizing storage "stiff": provider memory cannot make storage larger`},
 		{256, []string{"data", "none"}, errors.NotFound, `storage "none" not found`},
 		{256, nil, errors.NotValid, "no storage is named"},
 	} {
-		if _, err := resize(test.size, false, test.names...); !errors.Is(err, test.kind) || !strings.HasPrefix(err.Error(), test.says) {
+		if _, err := resize(test.size, false, test.names...); !errors.Is(err, test.kind) || !strings.HasPrefix(err.Error(), test.message) {
 			t.Errorf("%d, %q: %v", test.size, test.names, err)
 		}
 		wanted(128, 192)
@@ -111,7 +111,7 @@ func TestStorageIsWantedLarger(t *testing.T) {
 		t.Error(err)
 	}
 	wanted(256, 256)
-	until(t, a, have(256, 256))
+	until(t, a, haveSizes(256, 256))
 	if err := apply(t, a, elastics); err == nil || !strings.HasPrefix(err.Error(), "f.yaml:1: storage data: directive: data/0 has 256M and cannot become smaller") {
 		t.Errorf("got %v", err)
 	}

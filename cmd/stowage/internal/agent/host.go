@@ -28,16 +28,16 @@ type host struct {
 	promised uint64
 }
 
-// hostOf returns what there is to know about the host for telling of storage. What is
-// promised counts all thin volumes, and is read if some of the storage is thin.
-func (b *backend) hostOf(told []state.Storage) (host, error) {
+// measureHost returns the usage of the host, for showing storage. The promised size
+// counts all thin volumes, and is only read if some of the storage is thin.
+func (b *backend) measureHost(storages []state.Storage) (host, error) {
 	h := host{dir: b.dir.Storage()}
 	var stat unix.Statfs_t
 	if err := unix.Statfs(h.dir, &stat); err != nil {
 		return h, errors.Annotatef(err, "measuring the space in %s", h.dir)
 	}
 	h.size, h.free = stat.Blocks*uint64(stat.Frsize), stat.Bavail*uint64(stat.Frsize)
-	if !slices.ContainsFunc(told, isThin) {
+	if !slices.ContainsFunc(storages, isThin) {
 		return h, nil
 	}
 	all, err := b.state.AllStorage()
@@ -109,7 +109,7 @@ func (c hostCollector) Describe(descs chan<- *prometheus.Desc) {
 
 // Collect is part of prometheus.Collector. What cannot be measured is left out.
 func (c hostCollector) Collect(found chan<- prometheus.Metric) {
-	h, err := c.wholeHost()
+	h, err := c.measureHostForAll()
 	if err != nil {
 		return
 	}
@@ -118,11 +118,11 @@ func (c hostCollector) Collect(found chan<- prometheus.Metric) {
 	}
 }
 
-// wholeHost is hostOf for telling of all storage.
-func (b *backend) wholeHost() (host, error) {
+// measureHostForAll calls measureHost with all storage.
+func (b *backend) measureHostForAll() (host, error) {
 	all, err := b.state.AllStorage()
 	if err != nil {
 		return host{}, errors.Trace(err)
 	}
-	return b.hostOf(all)
+	return b.measureHost(all)
 }

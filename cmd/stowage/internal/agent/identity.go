@@ -53,10 +53,11 @@ func newInstanceID() instance.Id {
 	return instance.Id(uuid.NewString())
 }
 
-// distrustStatuses takes back that storage is attached: nobody has looked since
-// the last agent stopped. The storage provisioner attaches it all again when it
-// starts, and says so. Storage that none of this agent's looks after stays as it is.
-func (a *Agent) distrustStatuses() error {
+// resetStatuses sets attached storage back to attaching: nobody has checked it since
+// the last agent stopped. The storage provisioner attaches all storage again when it
+// starts, and reports it as attached. Storage that this agent does not manage keeps its
+// status.
+func (a *Agent) resetStatuses() error {
 	all, err := a.state.AllStorage()
 	if err != nil {
 		return errors.Trace(err)

@@ -20,8 +20,8 @@ import (
 // the provider takes over what is there, and the state takes that in. An agent that
 // dies between the two finds it taken over already when it is asked again.
 func (b *backend) Import(ctx context.Context, args control.ImportArgs) (control.ChangesResult, error) {
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.changeMu.Lock()
+	defer b.changeMu.Unlock()
 	change, record, err := b.takeOver(ctx, args)
 	if err != nil {
 		return control.ChangesResult{}, errors.Annotatef(err, "importing storage %q", args.Name)
@@ -48,7 +48,7 @@ func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (change
 	if err != nil {
 		return change, nil, errors.Trace(err)
 	}
-	call := envcontext.New(ctx)
+	callCtx := envcontext.New(ctx)
 	if !t.OnVolume {
 		if args.Copy {
 			return change, nil, errors.NewNotSupported(nil, fmt.Sprintf("copying what provider %s takes over: leave out --copy", t.Pool.Provider()))
@@ -65,8 +65,8 @@ func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (change
 			return change, nil, cannotImport(t.Pool)
 		}
 		t.State.Source = args.Source
-		info, err := prepared(b, t, func(tags map[string]string) (storage.FilesystemInfo, error) {
-			return importer.ImportFilesystem(call, args.Source, tags)
+		info, err := importPrepared(b, t, func(tags map[string]string) (storage.FilesystemInfo, error) {
+			return importer.ImportFilesystem(callCtx, args.Source, tags)
 		})
 		if err != nil {
 			return change, nil, errors.Trace(err)
@@ -87,9 +87,9 @@ func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (change
 		return change, nil, errors.Trace(err)
 	}
 	found, err := provider.ReadContents(file.path)
-	there := err == nil
+	exists := err == nil
 	switch {
-	case there:
+	case exists:
 		if err := adopt(t, args, file, found); err != nil {
 			return change, nil, errors.Trace(err)
 		}
@@ -97,20 +97,20 @@ func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (change
 		return change, nil, errors.Trace(err)
 	}
 	t.State.Source = file.path
-	info, err := prepared(b, t, func(tags map[string]string) (storage.VolumeInfo, error) {
+	info, err := importPrepared(b, t, func(tags map[string]string) (storage.VolumeInfo, error) {
 		if file.device != "" {
 			if err := provider.DetachLoopFile(ctx, file.device, file.path); err != nil {
 				return storage.VolumeInfo{}, errors.Trace(err)
 			}
 		}
-		return importVolume(call, importer, storage.VolumeImportParams{
+		return importVolume(callCtx, importer, storage.VolumeImportParams{
 			VolumeId: file.path, ResourceTags: tags, Attributes: t.Pool.Attrs(), Copy: args.Copy,
 		})
 	})
 	if err != nil {
 		return change, nil, errors.Trace(err)
 	}
-	if !there {
+	if !exists {
 		// An earlier call has moved it.
 		file.path = provider.LoopVolumePath(config.Attrs()[storage.ConfigStorageDir].(string), info.VolumeId)
 		if found, err = provider.ReadContents(file.path); err != nil {
@@ -135,15 +135,16 @@ func importVolume(ctx envcontext.ProviderCallContext, importer storage.VolumeImp
 	return importer.ImportVolume(ctx, p.VolumeId, p.ResourceTags)
 }
 
-// prepared has a provider take over what the state has noted before. A note of what the
-// provider refuses is of no use; after another error the same import finds it again.
-func prepared[I any](b *backend, t *converge.Takeover, take func(tags map[string]string) (I, error)) (I, error) {
+// importPrepared records an import in the state, and then has the provider take the
+// object over. The record is cancelled if the provider refuses; after another error,
+// importing again finds it.
+func importPrepared[I any](b *backend, t *converge.Takeover, doImport func(tags map[string]string) (I, error)) (I, error) {
 	tags, err := b.state.PrepareImport(t.State)
 	if err != nil {
 		var none I
 		return none, errors.Trace(err)
 	}
-	info, err := take(tags)
+	info, err := doImport(tags)
 	if errors.Is(err, errors.NotValid) || errors.Is(err, errors.NotFound) || errors.Is(err, errors.NotSupported) {
 		if cerr := b.state.CancelImport(t.State.Pool, t.State.Source); cerr != nil {
 			return info, errors.Annotatef(err, "(%v)", cerr)

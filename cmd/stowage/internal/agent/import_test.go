@@ -203,10 +203,10 @@ func TestAnImportIsRefusedBeforeAnythingIsDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, test := range []struct {
-		about  string
-		change func(*control.ImportArgs)
-		kind   error
-		says   string
+		about   string
+		change  func(*control.ImportArgs)
+		kind    error
+		message string
 	}{
 		{"name that is taken", func(a *control.ImportArgs) { a.Name = "data" }, errors.AlreadyExists, `importing storage "data": there is storage of that name`},
 		{"unknown pool", func(a *control.ImportArgs) { a.Pool = "slow" }, errors.NotFound, `pool "slow" is not known`},
@@ -223,7 +223,7 @@ func TestAnImportIsRefusedBeforeAnythingIsDone(t *testing.T) {
 	} {
 		args := control.ImportArgs{Name: "new", Pool: "loop", Source: dir + "/fs"}
 		test.change(&args)
-		if r, err := a.Import(t.Context(), args); !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.says) {
+		if r, err := a.Import(t.Context(), args); !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.message) {
 			t.Errorf("%s: %+v, %v", test.about, r, err)
 		}
 	}

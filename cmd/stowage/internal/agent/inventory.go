@@ -12,9 +12,8 @@ import (
 	"github.com/stowage-io/stowage/state"
 )
 
-// unstamped says what it means that what was adopted or recovered is not tagged as that.
-// Whose it is says its tags all the same.
-func unstamped(err error) string {
+// stampWarning explains the effect of adopted or recovered storage not being tagged.
+func stampWarning(err error) string {
 	return fmt.Sprintf("records have former names of what was adopted or recovered, until the agent starts again: %v", err)
 }
 
@@ -35,7 +34,7 @@ func (a *Agent) takeInventory() error {
 		if slices.ContainsFunc(stamps, func(former state.Copy) bool { return former.FormerUUID != a.state.UUID() }) {
 			return errors.Trace(err)
 		}
-		a.config.Logger.Warningf("%s", unstamped(err))
+		a.config.Logger.Warningf("%s", stampWarning(err))
 	}
 	if !a.state.Restored() {
 		return nil

@@ -35,7 +35,7 @@ const (
 	environProvisioner = "environment-storage-provisioner"
 	controlSocket      = "control"
 	metricsPage        = "metrics"
-	memoryThrift       = "memory"
+	memoryScavenger    = "memory"
 	stateCopies        = "state-copies"
 	trashCollector     = "trash"
 )
@@ -46,9 +46,9 @@ func (a *Agent) manifolds() dependency.Manifolds {
 	manifolds := dependency.Manifolds{
 		diskManager:      start(a.startDiskManager),
 		controlSocket:    start(a.startControl),
-		memoryThrift:     start(a.startThrift),
+		memoryScavenger:  start(a.startScavenger),
 		stateCopies:      start(a.startCopier),
-		trashCollector:   start(a.startTrash),
+		trashCollector:   start(a.startTrashPurger),
 		machineAccessors: storageprovisioner.AccessorsManifold(a.state.ForMachine(machine)),
 		machineProvisioner: storageprovisioner.MachineManifold(storageprovisioner.MachineManifoldConfig{
 			ManifoldConfig: a.provisioner(machineAccessors, machine.String()),

@@ -12,31 +12,30 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// quiet is how long nothing has changed when memory is given back.
-const quiet = 30 * time.Second
+// quietPeriod is how long nothing has changed when memory is returned to the system.
+const quietPeriod = 30 * time.Second
 
-// thrift gives back to the system, once the agent is quiet, the memory that it took
-// while it was busy: nothing else would make an agent collect its garbage that has
-// nothing to do. That is most of what it has then, where much storage came or went at
-// once.
-type thrift struct {
+// scavenger returns memory to the system after the agent has been quiet for a while. An
+// idle agent allocates nothing, so its garbage would not be collected otherwise. That
+// is most of its memory after much storage came or went at once.
+type scavenger struct {
 	tomb    tomb.Tomb
 	clock   clock.Clock
 	changes watcher.NotifyWatcher
-	give    func()
+	release func()
 }
 
-func (a *Agent) startThrift() (worker.Worker, error) {
+func (a *Agent) startScavenger() (worker.Worker, error) {
 	changes, err := a.state.WatchStorage()
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	return newThrift(a.config.Clock, changes, debug.FreeOSMemory), nil
+	return newScavenger(a.config.Clock, changes, debug.FreeOSMemory), nil
 }
 
-// newThrift returns a worker to which changes belong from then on.
-func newThrift(clock clock.Clock, changes watcher.NotifyWatcher, give func()) *thrift {
-	t := &thrift{clock: clock, changes: changes, give: give}
+// newScavenger returns a worker that owns changes.
+func newScavenger(clock clock.Clock, changes watcher.NotifyWatcher, release func()) *scavenger {
+	t := &scavenger{clock: clock, changes: changes, release: release}
 	t.tomb.Go(func() error {
 		defer watcher.Stop(changes, &t.tomb)
 		return t.loop()
@@ -45,15 +44,15 @@ func newThrift(clock clock.Clock, changes watcher.NotifyWatcher, give func()) *t
 }
 
 // Kill is part of worker.Worker.
-func (t *thrift) Kill() { t.tomb.Kill(nil) }
+func (t *scavenger) Kill() { t.tomb.Kill(nil) }
 
 // Wait is part of worker.Worker.
-func (t *thrift) Wait() error { return t.tomb.Wait() }
+func (t *scavenger) Wait() error { return t.tomb.Wait() }
 
-func (t *thrift) loop() error {
+func (t *scavenger) loop() error {
 	var (
-		since time.Time // of the last change
-		due   <-chan time.Time
+		lastChange time.Time // of the last change
+		due        <-chan time.Time
 	)
 	for {
 		select {
@@ -63,16 +62,16 @@ func (t *thrift) loop() error {
 			if !ok {
 				return watcher.EnsureErr(t.changes)
 			}
-			since = t.clock.Now()
+			lastChange = t.clock.Now()
 			if due == nil {
-				due = t.clock.After(quiet)
+				due = t.clock.After(quietPeriod)
 			}
 		case now := <-due:
 			due = nil
-			if rest := quiet - now.Sub(since); rest > 0 {
-				due = t.clock.After(rest)
+			if remaining := quietPeriod - now.Sub(lastChange); remaining > 0 {
+				due = t.clock.After(remaining)
 			} else {
-				t.give()
+				t.release()
 			}
 		}
 	}

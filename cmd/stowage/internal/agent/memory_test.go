@@ -31,29 +31,29 @@ func (w *ticks) Wait() error              { return w.tomb.Wait() }
 
 func TestMemoryIsGivenBackOnceNothingChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var given atomic.Int32
+		var released atomic.Int32
 		changes := newTicks()
-		w := newThrift(clock.WallClock, changes, func() { given.Add(1) })
+		w := newScavenger(clock.WallClock, changes, func() { released.Add(1) })
 		expect := func(want int32) {
 			t.Helper()
 			synctest.Wait()
-			if got := given.Load(); got != want {
+			if got := released.Load(); got != want {
 				t.Errorf("memory was given back %d times, want %d", got, want)
 			}
 		}
-		time.Sleep(2 * quiet)
+		time.Sleep(2 * quietPeriod)
 		expect(0)
 		changes.changes <- struct{}{}
-		time.Sleep(quiet / 2)
+		time.Sleep(quietPeriod / 2)
 		changes.changes <- struct{}{}
-		time.Sleep(quiet - time.Second)
+		time.Sleep(quietPeriod - time.Second)
 		expect(0)
 		time.Sleep(time.Second)
 		expect(1)
-		time.Sleep(10 * quiet)
+		time.Sleep(10 * quietPeriod)
 		expect(1)
 		changes.changes <- struct{}{}
-		time.Sleep(quiet)
+		time.Sleep(quietPeriod)
 		expect(2)
 
 		w.Kill()

@@ -71,13 +71,13 @@ func get(t *testing.T, url string) string {
 }
 
 func TestAgentEndsWhereMetricsCannotBeServed(t *testing.T) {
-	taken, err := net.Listen("tcp", "localhost:0")
+	listener, err := net.Listen("tcp", "localhost:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close()
+	defer listener.Close()
 	c := config(t, t.TempDir(), &memory{})
-	c.MetricsAddress = taken.Addr().String()
+	c.MetricsAddress = listener.Addr().String()
 	a, err := agent.New(c)
 	if err == nil {
 		err = a.Wait()

@@ -18,13 +18,14 @@ import (
 )
 
 const (
-	// secondLook is how long after the first look an orphan is looked at again: what is
-	// being made or taken away at the first is in the state, or gone, at the second.
-	secondLook = 10 * time.Second
+	// rescanDelay is how long after the first scan an orphan is checked again: what is
+	// being created or removed during the first scan is in the state, or gone, by the
+	// second.
+	rescanDelay = 10 * time.Second
 
-	// lookCounts is how long a first look counts: who lists orphans and then adopts one
-	// waits once.
-	lookCounts = time.Minute
+	// baselineTTL is how long a first scan is valid: a client that lists orphans and then
+	// adopts one waits only once.
+	baselineTTL = time.Minute
 )
 
 // orphan is an object that no storage has.
@@ -33,66 +34,66 @@ type orphan struct {
 	state control.OrphanState
 }
 
-// look is what no storage had at a time.
-type look struct {
+// orphanScan is the orphans that were found at a time.
+type orphanScan struct {
 	at    time.Time
 	found []orphan
 }
 
-// has reports whether the look found the same orphan.
-func (l look) has(o orphan) bool {
-	return slices.ContainsFunc(l.found, func(f orphan) bool {
+// contains reports whether the scan found the same orphan.
+func (s orphanScan) contains(o orphan) bool {
+	return slices.ContainsFunc(s.found, func(f orphan) bool {
 		return f.Provider == o.Provider && f.Kind == o.Kind && f.ID == o.ID && f.state == o.state
 	})
 }
 
-// orphans returns what no storage has, by two looks.
+// orphans returns the objects that two scans found without storage.
 func (b *backend) orphans(ctx context.Context) ([]orphan, error) {
-	now, err := b.lookForOrphans(ctx)
+	now, err := b.scanOrphans(ctx)
 	if err != nil || !slices.ContainsFunc(now.found, func(o orphan) bool { return o.state == control.OrphanLost }) {
 		return now.found, errors.Trace(err)
 	}
-	first := b.firstLook(now)
-	if wait := secondLook - now.at.Sub(first.at); wait > 0 {
+	first := b.baselineFor(now)
+	if wait := rescanDelay - now.at.Sub(first.at); wait > 0 {
 		select {
 		case <-ctx.Done():
 			return nil, errors.Trace(context.Cause(ctx))
 		case <-b.config.Clock.After(wait):
 		}
-		if now, err = b.lookForOrphans(ctx); err != nil {
+		if now, err = b.scanOrphans(ctx); err != nil {
 			return nil, errors.Trace(err)
 		}
 	}
-	return slices.DeleteFunc(now.found, func(o orphan) bool { return !first.has(o) }), nil
+	return slices.DeleteFunc(now.found, func(o orphan) bool { return !first.contains(o) }), nil
 }
 
-// firstLook returns the look that this one is the second of: an earlier one, if that
-// still counts and found all of it, or else itself.
-func (b *backend) firstLook(now look) look {
-	b.looking.Lock()
-	defer b.looking.Unlock()
-	earlier := b.look
-	missed := func(o orphan) bool { return !earlier.has(o) }
-	if now.at.Sub(earlier.at) > lookCounts || slices.ContainsFunc(now.found, missed) {
-		b.look = now
+// baselineFor returns the first scan to compare this one with: an earlier scan that is
+// still valid and found all of the same orphans, or else this one.
+func (b *backend) baselineFor(now orphanScan) orphanScan {
+	b.scanMu.Lock()
+	defer b.scanMu.Unlock()
+	earlier := b.baseline
+	missed := func(o orphan) bool { return !earlier.contains(o) }
+	if now.at.Sub(earlier.at) > baselineTTL || slices.ContainsFunc(now.found, missed) {
+		b.baseline = now
 	}
-	return b.look
+	return b.baseline
 }
 
-// lookForOrphans lists what the providers have, and then reads the state: so what is
-// made in between is in the state and not in the list.
-func (b *backend) lookForOrphans(ctx context.Context) (look, error) {
+// scanOrphans lists what the providers have, and then reads the state: so what is made
+// in between is in the state and not in the list.
+func (b *backend) scanOrphans(ctx context.Context) (orphanScan, error) {
 	inv, err := b.inventory()
 	if err != nil {
-		return look{}, errors.Trace(err)
+		return orphanScan{}, errors.Trace(err)
 	}
 	objects, err := inv.List(ctx)
 	if err != nil {
-		return look{}, errors.Trace(err)
+		return orphanScan{}, errors.Trace(err)
 	}
 	ledger, err := inventory.Read(b.state)
 	if err != nil {
-		return look{}, errors.Trace(err)
+		return orphanScan{}, errors.Trace(err)
 	}
 	var found []orphan
 	for _, o := range objects {
@@ -100,7 +101,7 @@ func (b *backend) lookForOrphans(ctx context.Context) (look, error) {
 			found = append(found, orphan{o, state})
 		}
 	}
-	return look{b.config.Clock.Now(), found}, nil
+	return orphanScan{b.config.Clock.Now(), found}, nil
 }
 
 // orphanStates are those of what is shown: what is known needs no showing, and what is
@@ -153,7 +154,7 @@ func (b *backend) Adopt(ctx context.Context, args control.AdoptArgs) (control.Ch
 	if err != nil {
 		return control.ChangesResult{}, errors.Trace(err)
 	}
-	parts, err := chooseOrphan(found, args.Orphan)
+	parts, err := selectOrphan(found, args.Orphan)
 	if err != nil {
 		return control.ChangesResult{}, errors.Annotatef(err, "adopting %q", args.Orphan)
 	}
@@ -161,8 +162,8 @@ func (b *backend) Adopt(ctx context.Context, args control.AdoptArgs) (control.Ch
 	if name == "" {
 		name = parts[0].ResourceTags[storage.StorageNameTag]
 	}
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.changeMu.Lock()
+	defer b.changeMu.Unlock()
 	recovered := make([]state.Recovered, len(parts))
 	for i, o := range parts {
 		if recovered[i], err = inventory.Recovered(o.Object, objectsOf(parts)); err != nil {
@@ -177,7 +178,7 @@ func (b *backend) Adopt(ctx context.Context, args control.AdoptArgs) (control.Ch
 		return control.ChangesResult{}, errors.Trace(err)
 	}
 	if err := b.stamp(ctx); err != nil {
-		b.config.Logger.Warningf("%s", unstamped(err))
+		b.config.Logger.Warningf("%s", stampWarning(err))
 	}
 	top := recovered[len(recovered)-1]
 	detail := fmt.Sprintf("%s, provider %s, %s, detached", top.Kind, top.Provider, table.Size(top.Size))
@@ -195,20 +196,20 @@ func (b *backend) stamp(ctx context.Context) error {
 	return errors.Trace(inventory.Stamp(ctx, inv, b.state))
 }
 
-// chooseOrphan returns the orphan that a name or UUID means: a volume with the filesystem
+// selectOrphan returns the orphan with a name or UUID: a volume with the filesystem
 // that is on it, the volume first, or one of them.
-func chooseOrphan(found []orphan, what string) ([]orphan, error) {
-	var chosen []orphan
+func selectOrphan(found []orphan, what string) ([]orphan, error) {
+	var selected []orphan
 	for _, o := range found {
 		byName := o.ResourceTags[storage.StorageNameTag] == what
 		if what != "" && (byName || o.ResourceTags[storage.EntityUUIDTag] == what) {
-			chosen = append(chosen, o)
+			selected = append(selected, o)
 		}
 	}
-	if len(chosen) == 0 {
+	if len(selected) == 0 {
 		return nil, errors.NewNotFound(nil, "there is no such orphan: `stowage orphans` shows those there are")
 	}
-	for _, o := range chosen {
+	for _, o := range selected {
 		if o.state == control.OrphanReleased || o.state == control.OrphanUnknown {
 			return nil, errors.NewNotValid(nil, fmt.Sprintf("%s %s is %s: take it over with `stowage import NAME %s --pool %s`",
 				o.Kind, o.ID, o.state, o.Path, o.Provider))
@@ -216,19 +217,19 @@ func chooseOrphan(found []orphan, what string) ([]orphan, error) {
 	}
 	// A volume brings what is on it, a filesystem what it is on.
 	for _, o := range found {
-		joined := slices.ContainsFunc(chosen, func(c orphan) bool { return isOn(o, c) || isOn(c, o) })
-		same := slices.ContainsFunc(chosen, func(c orphan) bool { return c.Provider == o.Provider && c.Kind == o.Kind && c.ID == o.ID })
-		if joined && !same && o.state == control.OrphanLost {
-			chosen = append(chosen, o)
+		related := slices.ContainsFunc(selected, func(c orphan) bool { return isOn(o, c) || isOn(c, o) })
+		known := slices.ContainsFunc(selected, func(c orphan) bool { return c.Provider == o.Provider && c.Kind == o.Kind && c.ID == o.ID })
+		if related && !known && o.state == control.OrphanLost {
+			selected = append(selected, o)
 		}
 	}
-	slices.SortStableFunc(chosen, func(a, b orphan) int { return strings.Compare(b.Kind, a.Kind) })
-	for _, o := range chosen[1:] {
-		if !isOn(o, chosen[0]) {
+	slices.SortStableFunc(selected, func(a, b orphan) int { return strings.Compare(b.Kind, a.Kind) })
+	for _, o := range selected[1:] {
+		if !isOn(o, selected[0]) {
 			return nil, errors.NewNotValid(nil, "several orphans have that name: choose one by its UUID")
 		}
 	}
-	return chosen, nil
+	return selected, nil
 }
 
 // isOn reports whether a filesystem is on a volume.
@@ -258,31 +259,31 @@ func (b *backend) deleteOrphan(ctx context.Context, args control.DeleteOrphanArg
 	if err != nil {
 		return result, errors.Trace(err)
 	}
-	var chosen orphan
+	var selected orphan
 	for _, o := range found {
 		if args.UUID != "" && o.ResourceTags[storage.EntityUUIDTag] == args.UUID && o.state == control.OrphanLost {
-			chosen = o
+			selected = o
 		}
 	}
-	if chosen.ID == "" {
+	if selected.ID == "" {
 		return result, errors.NewNotFound(nil, "there is no such orphan: `stowage orphans` shows the UUIDs of those there are")
 	}
-	gone := slices.DeleteFunc(found, func(o orphan) bool { return !isOn(o, chosen) })
-	gone = append(gone, chosen) // what is on it first
-	for _, o := range gone {
+	targets := slices.DeleteFunc(found, func(o orphan) bool { return !isOn(o, selected) })
+	targets = append(targets, selected) // what is on it first
+	for _, o := range targets {
 		if o.Attached {
 			return result, errors.NewNotValid(nil, fmt.Sprintf("%s %s is in use: `stowage adopt` it, and detach it", o.Kind, o.ID))
 		}
 	}
 	now := b.config.Clock.Now()
-	for _, o := range gone {
-		kept, err := b.discard(ctx, o, args.Now, now)
+	for _, o := range targets {
+		trashed, err := b.discard(ctx, o, args.Now, now)
 		if err != nil {
 			return result, errors.Trace(err)
 		}
 		result.Deleted = append(result.Deleted, o.wire())
-		if kept {
-			result.Until = now.Add(trashTime)
+		if trashed {
+			result.Until = now.Add(trashRetention)
 		}
 	}
 	return result, nil
@@ -290,7 +291,7 @@ func (b *backend) deleteOrphan(ctx context.Context, args control.DeleteOrphanArg
 
 // discard deletes an orphan, and tells whether its data is in the trash: what is on this
 // machine goes there, unless it is to go now.
-func (b *backend) discard(ctx context.Context, o orphan, now bool, at time.Time) (kept bool, err error) {
+func (b *backend) discard(ctx context.Context, o orphan, now bool, at time.Time) (trashed bool, err error) {
 	for _, keeper := range b.dir.Keepers() {
 		switch {
 		case keeper.Provider != o.Provider:

@@ -12,8 +12,8 @@ import (
 // An earlier look counts for what it found, for a minute.
 func TestFirstLookAtOrphans(t *testing.T) {
 	start := time.Now()
-	after := func(d time.Duration, ids ...string) look {
-		l := look{at: start.Add(d)}
+	after := func(d time.Duration, ids ...string) orphanScan {
+		l := orphanScan{at: start.Add(d)}
 		for _, id := range ids {
 			o := orphan{state: control.OrphanLost}
 			o.Provider, o.Kind, o.ID = "loop", names.VolumeTagKind, id
@@ -24,7 +24,7 @@ func TestFirstLookAtOrphans(t *testing.T) {
 	b := new(backend)
 	for _, step := range []struct {
 		about string
-		now   look
+		now   orphanScan
 		first time.Duration
 	}{
 		{"the first of all", after(0, "a", "b"), 0},
@@ -34,7 +34,7 @@ func TestFirstLookAtOrphans(t *testing.T) {
 		{"a second of that", after(80*time.Second, "c"), 20 * time.Second},
 		{"one that is too late", after(81*time.Second, "c"), 81 * time.Second},
 	} {
-		if first := b.firstLook(step.now).at.Sub(start); first != step.first {
+		if first := b.baselineFor(step.now).at.Sub(start); first != step.first {
 			t.Errorf("%s: its first look is that of %s, want %s", step.about, first, step.first)
 		}
 	}

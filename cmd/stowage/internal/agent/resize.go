@@ -14,8 +14,8 @@ import (
 
 // Resize is part of control.Backend.
 func (b *backend) Resize(_ context.Context, args control.ResizeArgs) (control.ChangesResult, error) {
-	b.changing.Lock()
-	defer b.changing.Unlock()
+	b.changeMu.Lock()
+	defer b.changeMu.Unlock()
 	if len(args.Names) == 0 {
 		return control.ChangesResult{}, errors.NewNotValid(nil, "no storage is named")
 	}
@@ -23,7 +23,7 @@ func (b *backend) Resize(_ context.Context, args control.ResizeArgs) (control.Ch
 	if err != nil {
 		return control.ChangesResult{}, errors.Trace(err)
 	}
-	found, err := b.choose(args.Names)
+	found, err := b.selectStorage(args.Names)
 	if err != nil {
 		return control.ChangesResult{}, err
 	}

@@ -46,7 +46,7 @@ func (b *backend) world() (converge.World, error) {
 	return world, nil
 }
 
-// space returns the room on the filesystem that loop volumes and rootfs directories are
+// space returns the free space on the filesystem that loop volumes and rootfs directories are
 // on, which may be another than that of the data directory. A loop volume takes all its size when
 // it is made or grows, unless it is thin, so what is still to be made is taken already. A
 // tmpfs may be as large as the memory.

@@ -42,13 +42,13 @@ func main() {
 	if *check {
 		*counts, s.rounds = "1000,10000", 2
 	}
-	broken, err := run(s, *counts, os.Stdout)
+	violations, err := run(s, *counts, os.Stdout)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(2)
 	}
-	if *check && len(broken) > 0 {
-		for _, line := range broken {
+	if *check && len(violations) > 0 {
+		for _, line := range violations {
 			fmt.Fprintln(os.Stderr, "bench:", line)
 		}
 		os.Exit(1)
@@ -56,7 +56,7 @@ func main() {
 }
 
 // run measures, reports, and returns what breaks its bounds.
-func run(s settings, counts string, out io.Writer) (broken []string, err error) {
+func run(s settings, counts string, out io.Writer) (violations []string, err error) {
 	for text := range strings.SplitSeq(counts, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
@@ -77,14 +77,14 @@ func run(s settings, counts string, out io.Writer) (broken []string, err error) 
 	}
 	r.write(out)
 	if s.csv == "" {
-		return r.broken(), nil
+		return r.violations(), nil
 	}
 	file, err := os.Create(s.csv)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	r.writeCSV(file)
-	return r.broken(), errors.Trace(file.Close())
+	return r.violations(), errors.Trace(file.Close())
 }
 
 // measure goes through all steps in a directory of its own.

@@ -83,13 +83,13 @@ func (r *report) writeCSV(w io.Writer) {
 	}
 }
 
-// broken returns a line for each figure that grows more than it may.
-func (r *report) broken() (lines []string) {
+// violations returns a line for each figure that grows more than it may.
+func (r *report) violations() (lines []string) {
 	for _, f := range r.order {
 		for i, n := range r.counts[1:] {
-			if grown := r.growth(f, i+1); f.most != unbounded && grown > float64(f.most) {
+			if grown := r.growth(f, i+1); f.maxGrowth != unbounded && grown > float64(f.maxGrowth) {
 				lines = append(lines, fmt.Sprintf("%s (%s) is %.1f times with %d instances what it is with %d: %.0f at most",
-					f.name, f.unit, grown, n, r.counts[i], float64(f.most)))
+					f.name, f.unit, grown, n, r.counts[i], float64(f.maxGrowth)))
 			}
 		}
 	}

@@ -24,7 +24,7 @@ func TestWhatGrowsTooMuchIsNamed(t *testing.T) {
 	r.add(10, []figure{{"list", "µs each", 2, linear}, {"one, p99", "µs", 1, unbounded}, {"watch", "events", 4, constant}})
 	r.add(100, []figure{{"list", "µs each", 90, linear}, {"one, p99", "µs", 900, unbounded}, {"watch", "events", 4, constant}})
 	r.add(100, []figure{{"list", "µs each", 10, linear}}) // the least counts
-	lines := r.broken()
+	lines := r.violations()
 	if len(lines) != 1 || lines[0] != "list (µs each) is 5.0 times with 100 instances what it is with 10: 4 at most" {
 		t.Errorf("%q", lines)
 	}

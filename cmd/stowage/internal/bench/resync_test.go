@@ -55,7 +55,7 @@ func BenchmarkResync(b *testing.B) {
 			return storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{"loop": attacher{}}}, nil
 		},
 		ManagedFilesystems: func(storage.BackingDevices) storage.FilesystemSource { return attachingFilesystems{} },
-		Logger:             silent{},
+		Logger:             nopLogger{},
 	}
 	p, err := storageprovisioner.New(cfg.WithAccessors(read))
 	must(err)
@@ -64,17 +64,17 @@ func BenchmarkResync(b *testing.B) {
 		must(p.Wait())
 	}()
 	// Everything is read once, and attached.
-	rest(p, resyncEntities)
+	waitIdle(p, resyncEntities)
 
-	var spent time.Duration
+	var total time.Duration
 	for b.Loop() {
-		began, done := cpuTime(b), read.expect(resyncEntities)
+		start, done := cpuTime(b), read.expect(resyncEntities)
 		clock.Step(b, time.Hour, 1)
 		<-done
-		rest(p, resyncEntities)
-		spent += cpuTime(b) - began
+		waitIdle(p, resyncEntities)
+		total += cpuTime(b) - start
 	}
-	each := spent / time.Duration(b.N)
+	each := total / time.Duration(b.N)
 	b.ReportMetric(each.Seconds(), "cpu-s/op")
 	if each > resyncLimit {
 		b.Errorf("a resync of %d entities takes %v of CPU time, of %v at most", resyncEntities, each, resyncLimit)
@@ -129,8 +129,9 @@ func (a *countingAccessor) FilesystemAttachments(ids []params.MachineStorageId) 
 	return a.Accessor.FilesystemAttachments(ids)
 }
 
-// rest waits until a worker knows of so many entities, and has nothing to do about them.
-func rest(w worker.Worker, entities int) {
+// waitIdle waits until a worker knows of so many entities, and has nothing to do about
+// them.
+func waitIdle(w worker.Worker, entities int) {
 	for {
 		report := w.(interface{ Report() map[string]any }).Report()
 		known, _ := report["entities"].(map[string]int)
@@ -190,9 +191,9 @@ func (attachingFilesystems) AttachFilesystems(_ envcontext.ProviderCallContext, 
 	return results, nil
 }
 
-type silent struct{}
+type nopLogger struct{}
 
-func (silent) Tracef(string, ...any)   {}
-func (silent) Debugf(string, ...any)   {}
-func (silent) Warningf(string, ...any) {}
-func (silent) Errorf(string, ...any)   {}
+func (nopLogger) Tracef(string, ...any)   {}
+func (nopLogger) Debugf(string, ...any)   {}
+func (nopLogger) Warningf(string, ...any) {}
+func (nopLogger) Errorf(string, ...any)   {}

@@ -30,7 +30,7 @@ var steps = []struct {
 func apply(w *world, f *figures) {
 	f.try(w.watch)
 	f.time("apply: declare", w.n, func() error { return w.apply(declaration("data", w.n)) })
-	f.events("apply: tell 4 watchers", w.n, w.take)
+	f.events("apply: tell 4 watchers", w.n, w.receiveEvents)
 }
 
 // provision is what a worker reads and records in bulk until all is attached.
@@ -70,14 +70,14 @@ func restart(w *world, f *figures) {
 		if err := w.watch(); err != nil {
 			return 0, err
 		}
-		return w.take()
+		return w.receiveEvents()
 	})
 	f.time("restart: read all", w.n, w.readAll)
-	f.note(figure{"live heap", "B each", float64(liveHeap()-before) / float64(w.n), linear})
+	f.add(figure{"live heap", "B each", float64(liveHeap()-before) / float64(w.n), linear})
 	f.try(func() error {
 		info, err := os.Stat(w.file())
 		if err == nil {
-			f.note(figure{"database", "B each", float64(info.Size()) / float64(w.n), linear})
+			f.add(figure{"database", "B each", float64(info.Size()) / float64(w.n), linear})
 		}
 		return err
 	})
@@ -124,8 +124,8 @@ type figures struct {
 type figure struct {
 	name, unit string
 	value      float64
-	// most bounds the value, as its growth says.
-	most growth
+	// maxGrowth bounds how the value may grow.
+	maxGrowth growth
 }
 
 // growth is how much a value may grow when there are ten times as many instances. The
@@ -141,7 +141,7 @@ const (
 	proportional growth = 40
 )
 
-func (f *figures) note(all ...figure) {
+func (f *figures) add(all ...figure) {
 	if f.err == nil {
 		f.all = append(f.all, all...)
 	}
@@ -158,7 +158,7 @@ func (f *figures) time(name string, n int, do func() error) {
 	start := time.Now()
 	f.try(do)
 	f.err = errors.Annotate(f.err, name)
-	f.note(figure{name, "µs each", microseconds(time.Since(start)) / float64(n), linear})
+	f.add(figure{name, "µs each", microseconds(time.Since(start)) / float64(n), linear})
 }
 
 // events times taking the events of watchers that have n instances to tell of, and
@@ -171,13 +171,13 @@ func (f *figures) events(name string, n int, take func() (int, error)) {
 		return err
 	})
 	if f.err == nil {
-		f.all[len(f.all)-1].most = unbounded
+		f.all[len(f.all)-1].maxGrowth = unbounded
 	}
-	f.note(figure{name, "events", float64(count), constant})
+	f.add(figure{name, "events", float64(count), constant})
 }
 
 // latency times what is done to one instance, again and again.
-func (f *figures) latency(name string, most growth, rounds int, do func(i int) error) {
+func (f *figures) latency(name string, maxGrowth growth, rounds int, do func(i int) error) {
 	all := make([]time.Duration, rounds)
 	for i := range all {
 		start := time.Now()
@@ -186,8 +186,8 @@ func (f *figures) latency(name string, most growth, rounds int, do func(i int) e
 	}
 	f.err = errors.Annotate(f.err, name)
 	slices.Sort(all)
-	f.note(
-		figure{name + ", p50", "µs", microseconds(all[rounds/2]), most},
+	f.add(
+		figure{name + ", p50", "µs", microseconds(all[rounds/2]), maxGrowth},
 		figure{name + ", p99", "µs", microseconds(all[rounds*99/100]), unbounded})
 }
 

@@ -69,7 +69,7 @@ func loopDevices(n int) []storage.BlockDevice {
 
 // readParams reads the lives of all there is, and what it is to be made with.
 func (w *world) readParams() error {
-	return inTurn(
+	return runAll(
 		w.readLives,
 		func() error { return check(w.VolumeParams(each(w.n, volumeTag))) },
 		func() error { return check(w.FilesystemParams(each(w.n, filesystemTag))) },
@@ -80,7 +80,7 @@ func (w *world) readParams() error {
 
 // readAll reads all there is, as a worker does that starts.
 func (w *world) readAll() error {
-	return inTurn(
+	return runAll(
 		w.readLives,
 		func() error { return check(w.Volumes(each(w.n, volumeTag))) },
 		func() error { return check(w.VolumeSizes(each(w.n, volumeTag))) },
@@ -95,7 +95,7 @@ func (w *world) readAll() error {
 }
 
 func (w *world) readLives() error {
-	return inTurn(
+	return runAll(
 		func() error { return check(w.Life(each(w.n, asTag(volumeTag)))) },
 		func() error { return check(w.Life(each(w.n, asTag(filesystemTag)))) },
 		func() error { return check(w.AttachmentLife(each(w.n, volumeAttachmentID))) },
@@ -104,7 +104,7 @@ func (w *world) readLives() error {
 }
 
 func (w *world) recordVolumes() error {
-	return inTurn(
+	return runAll(
 		func() error { return check(w.SetVolumeInfo(each(w.n, volume))) },
 		func() error { return check(w.SetVolumeAttachmentInfo(each(w.n, volumeAttachment))) },
 	)
@@ -115,7 +115,7 @@ func (w *world) findDevices() error {
 }
 
 func (w *world) recordFilesystems() error {
-	return inTurn(
+	return runAll(
 		func() error { return check(w.SetFilesystemInfo(each(w.n, filesystem))) },
 		func() error { return check(w.SetFilesystemAttachmentInfo(each(w.n, filesystemAttachment))) },
 	)
@@ -138,7 +138,7 @@ func (w *world) setStatuses() error {
 
 // recordRemovals takes away all that has been asked to go, from the top.
 func (w *world) recordRemovals() error {
-	return inTurn(
+	return runAll(
 		func() error { return check(w.RemoveAttachments(each(w.n, filesystemAttachmentID))) },
 		func() error { return check(w.Remove(each(w.n, asTag(filesystemTag)))) },
 		func() error { return check(w.RemoveAttachments(each(w.n, volumeAttachmentID))) },

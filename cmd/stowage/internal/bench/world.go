@@ -67,7 +67,7 @@ func (w *world) close() error {
 }
 
 func (w *world) watch() error {
-	return inTurn(
+	return runAll(
 		func() (err error) { w.volumeChanges, err = w.WatchVolumes(); return err },
 		func() (err error) { w.filesystemChanges, err = w.WatchFilesystems(); return err },
 		func() (err error) { w.volumeAttachmentChanges, err = w.WatchVolumeAttachments(); return err },
@@ -76,10 +76,10 @@ func (w *world) watch() error {
 	)
 }
 
-// take receives events from the watchers that the worker uses until they have reported
-// all instances, and returns the number of events.
-func (w *world) take() (events int, err error) {
-	return events, inTurn(
+// receiveEvents receives events from the watchers that the worker uses until they have
+// reported all instances, and returns the number of events.
+func (w *world) receiveEvents() (events int, err error) {
+	return events, runAll(
 		func() error { return receive(w.volumeChanges, w.n, &events) },
 		func() error { return receive(w.filesystemChanges, w.n, &events) },
 		func() error { return receive(w.volumeAttachmentChanges, w.n, &events) },
@@ -92,12 +92,12 @@ func receive[T any](from interface {
 	worker.Worker
 	Changes() <-chan []T
 }, n int, events *int) error {
-	for told := 0; told < n; *events++ {
+	for received := 0; received < n; *events++ {
 		ids, ok := <-from.Changes()
 		if !ok {
 			return watcher.EnsureErr(from)
 		}
-		told += len(ids)
+		received += len(ids)
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func (w *world) apply(file string) error {
 		return errors.Trace(err)
 	}
 	providers := provider.CommonStorageProviders()
-	against := converge.World{
+	target := converge.World{
 		Machine:     machine,
 		Providers:   providers,
 		Filesystems: provider.NewManagedFilesystemSource("", nil),
@@ -119,12 +119,12 @@ func (w *world) apply(file string) error {
 		return errors.Trace(err)
 	}
 	for _, pool := range pools {
-		against.Pools = append(against.Pools, pool.Config)
+		target.Pools = append(target.Pools, pool.Config)
 	}
-	if against.Storage, err = w.state.AllStorage(); err != nil {
+	if target.Storage, err = w.state.AllStorage(); err != nil {
 		return errors.Trace(err)
 	}
-	plan, err := converge.Make(parsed, against)
+	plan, err := converge.Make(parsed, target)
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -144,7 +144,7 @@ func instanceName(i, n int) string {
 	return fmt.Sprintf("data/%d", i)
 }
 
-func inTurn(steps ...func() error) error {
+func runAll(steps ...func() error) error {
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return errors.Trace(err)

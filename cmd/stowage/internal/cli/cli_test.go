@@ -36,107 +36,107 @@ type backend struct {
 	// events are what a watch tells of, one after the other; then it waits for
 	// its end.
 	events []control.Event
-	// told is closed, where there is one, when a watch has sent all events.
-	told chan struct{}
+	// sent, if not nil, is closed when a watch has sent all events.
+	sent chan struct{}
 
 	mu    sync.Mutex
 	calls []string
 }
 
-func (b *backend) note(format string, args ...any) {
+func (b *backend) record(format string, args ...any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.calls = append(b.calls, fmt.Sprintf(format, args...))
 }
 
-// asked returns the calls until now.
-func (b *backend) asked() []string {
+// recordedCalls returns the calls so far.
+func (b *backend) recordedCalls() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.calls)
 }
 
 func (b *backend) Apply(_ context.Context, args control.ApplyArgs) (control.ApplyResult, error) {
-	b.note("apply %s %q dry=%v", filepath.Base(args.File), args.Content, args.DryRun)
+	b.record("apply %s %q dry=%v", filepath.Base(args.File), args.Content, args.DryRun)
 	return control.ApplyResult{Changes: b.changes, Names: b.names}, b.err
 }
 
 func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage, error) {
-	b.note("storage %q", names)
+	b.record("storage %q", names)
 	return b.storage, b.err
 }
 
 func (b *backend) Watch(ctx context.Context, names []string, send func(control.Event) error) error {
-	b.note("watch %q", names)
+	b.record("watch %q", names)
 	for _, event := range b.events {
 		if err := send(event); err != nil {
 			return err
 		}
 	}
-	if b.told != nil {
-		close(b.told)
+	if b.sent != nil {
+		close(b.sent)
 	}
 	<-ctx.Done()
 	return ctx.Err()
 }
 
 func (b *backend) Attach(_ context.Context, names []string) error {
-	b.note("attach %q", names)
+	b.record("attach %q", names)
 	return b.err
 }
 
 func (b *backend) Detach(_ context.Context, names []string) error {
-	b.note("detach %q", names)
+	b.record("detach %q", names)
 	return b.err
 }
 
 func (b *backend) Remove(_ context.Context, names []string) error {
-	b.note("remove %q", names)
+	b.record("remove %q", names)
 	return b.err
 }
 
 func (b *backend) Release(_ context.Context, names []string) error {
-	b.note("release %q", names)
+	b.record("release %q", names)
 	return b.err
 }
 
 func (b *backend) Retry(_ context.Context, names []string) error {
-	b.note("retry %q", names)
+	b.record("retry %q", names)
 	return b.err
 }
 
 func (b *backend) Format(_ context.Context, names []string) error {
-	b.note("format %q", names)
+	b.record("format %q", names)
 	return b.err
 }
 
 func (b *backend) Orphans(context.Context) ([]control.Orphan, error) {
-	b.note("orphans")
+	b.record("orphans")
 	return b.orphans, b.err
 }
 
 func (b *backend) Adopt(_ context.Context, args control.AdoptArgs) (control.ChangesResult, error) {
-	b.note("adopt %+v", args)
+	b.record("adopt %+v", args)
 	return control.ChangesResult{Changes: b.changes}, b.err
 }
 
 func (b *backend) DeleteOrphan(_ context.Context, args control.DeleteOrphanArgs) (control.DeleteOrphanResult, error) {
-	b.note("delete-orphan %+v", args)
+	b.record("delete-orphan %+v", args)
 	return control.DeleteOrphanResult{Deleted: b.orphans, Until: time.Unix(1e9, 0).UTC()}, b.err
 }
 
 func (b *backend) Backup(_ context.Context, args control.BackupArgs) (control.BackupResult, error) {
-	b.note("backup %+v", args)
+	b.record("backup %+v", args)
 	return control.BackupResult{UUID: "u", Generation: 2, Schema: 4, Bytes: 4096}, b.err
 }
 
 func (b *backend) Resize(_ context.Context, args control.ResizeArgs) (control.ChangesResult, error) {
-	b.note("resize %+v", args)
+	b.record("resize %+v", args)
 	return control.ChangesResult{Changes: b.changes}, b.err
 }
 
 func (b *backend) Import(_ context.Context, args control.ImportArgs) (control.ChangesResult, error) {
-	b.note("import %+v", args)
+	b.record("import %+v", args)
 	return control.ChangesResult{Changes: b.changes}, b.err
 }
 
@@ -166,14 +166,14 @@ type machine struct {
 	timeoutAfter *string
 }
 
-// timeout lets time pass when a command has printed a text.
-type timeout struct {
+// timeoutWriter advances the clock when a command has printed a text.
+type timeoutWriter struct {
 	bytes.Buffer
 	after string
 	clock *clocktest.Clock
 }
 
-func (w *timeout) Write(p []byte) (int, error) {
+func (w *timeoutWriter) Write(p []byte) (int, error) {
 	n, err := w.Buffer.Write(p)
 	if w.String() == w.after {
 		w.clock.Advance(time.Hour)
@@ -233,7 +233,7 @@ func (m *machine) run(ctx context.Context, args ...string) result {
 		code := cli.Main(ctx, args, env)
 		return result{code, stdout.String(), stderr.String()}
 	}
-	timed := &timeout{after: *m.timeoutAfter, clock: clocktest.New()}
+	timed := &timeoutWriter{after: *m.timeoutAfter, clock: clocktest.New()}
 	env.Stdout, env.Clock = timed, timed.clock
 	code := cli.Main(ctx, args, env)
 	return result{code, timed.String(), stderr.String()}
@@ -313,8 +313,8 @@ func TestBadFilesDoNotReachTheAgent(t *testing.T) {
 			t.Errorf("%v: exit status %d, stderr\n%swant\n%s", args, r.code, r.stderr, want)
 		}
 	}
-	if len(b.asked()) != 0 {
-		t.Errorf("the agent was asked %q", b.asked())
+	if len(b.recordedCalls()) != 0 {
+		t.Errorf("the agent was asked %q", b.recordedCalls())
 	}
 	if _, err := os.Stat(filepath.Join(m.dir, "state.db")); !os.IsNotExist(err) {
 		t.Errorf("an agent has started: %v", err)
@@ -350,8 +350,8 @@ func TestApplyTellsWhatItDoes(t *testing.T) {
 		if got := "\n" + r.stdout; r.code != 0 || got != test.want {
 			t.Errorf("exit status %d, stderr %q, stdout%swant%s", r.code, r.stderr, got, test.want)
 		}
-		if want := []string{fmt.Sprintf("apply spec.yaml %q dry=%v", spec, test.dry)}; !reflect.DeepEqual(b.asked(), want) {
-			t.Errorf("the agent was asked %q, want %q", b.asked(), want)
+		if want := []string{fmt.Sprintf("apply spec.yaml %q dry=%v", spec, test.dry)}; !reflect.DeepEqual(b.recordedCalls(), want) {
+			t.Errorf("the agent was asked %q, want %q", b.recordedCalls(), want)
 		}
 	}
 }
@@ -363,8 +363,8 @@ func TestApplyReadsTheStandardInput(t *testing.T) {
 	if r := m.run(t.Context(), "apply", "-f", "-"); r.code != 0 {
 		t.Errorf("%+v", r)
 	}
-	if want := []string{fmt.Sprintf("apply stdin %q dry=false", spec)}; !reflect.DeepEqual(b.asked(), want) {
-		t.Errorf("the agent was asked %q, want %q", b.asked(), want)
+	if want := []string{fmt.Sprintf("apply stdin %q dry=false", spec)}; !reflect.DeepEqual(b.recordedCalls(), want) {
+		t.Errorf("the agent was asked %q, want %q", b.recordedCalls(), want)
 	}
 }
 
@@ -461,8 +461,8 @@ func TestWaitingEnds(t *testing.T) {
 			if r.code != test.code || r.stdout != test.stdout || r.stderr != test.stderr {
 				t.Errorf("exit status %d, stdout\n%sstderr\n%swant %d,\n%s%s", r.code, r.stdout, r.stderr, test.code, test.stdout, test.stderr)
 			}
-			if b.asked()[0] != fmt.Sprintf("%s %q", test.args[0], namesIn(test.args)) {
-				t.Errorf("the agent was asked %q", b.asked())
+			if b.recordedCalls()[0] != fmt.Sprintf("%s %q", test.args[0], namesIn(test.args)) {
+				t.Errorf("the agent was asked %q", b.recordedCalls())
 			}
 		})
 	}
@@ -490,7 +490,7 @@ func TestApplyWaitsForWhatIsInTheFile(t *testing.T) {
 	if r.code != 0 || !strings.HasSuffix(r.stdout, "all 2 attached\n") {
 		t.Errorf("%+v", r)
 	}
-	if got := b.asked()[len(b.asked())-1]; got != `watch ["data" "raw"]` {
+	if got := b.recordedCalls()[len(b.recordedCalls())-1]; got != `watch ["data" "raw"]` {
 		t.Errorf("waited with %s", got)
 	}
 }
@@ -502,8 +502,8 @@ func TestApplyWaitsForNothingWhereNothingIsInTheFile(t *testing.T) {
 	if r.code != 0 || r.stdout != "nothing to change\n" {
 		t.Errorf("%+v", r)
 	}
-	if len(b.asked()) != 1 {
-		t.Errorf("the agent was asked %q", b.asked())
+	if len(b.recordedCalls()) != 1 {
+		t.Errorf("the agent was asked %q", b.recordedCalls())
 	}
 }
 
@@ -528,13 +528,13 @@ func TestTheTimeoutIsForAllOfACommand(t *testing.T) {
 }
 
 func TestInterruptedWaitFails(t *testing.T) {
-	b := &backend{events: []control.Event{event(row("data", status.Pending, "", ""))}, told: make(chan struct{})}
+	b := &backend{events: []control.Event{event(row("data", status.Pending, "", ""))}, sent: make(chan struct{})}
 	m := newMachine(t, b)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan result)
 	go func() { done <- m.run(ctx, "attach", "data", "--wait") }()
-	<-b.told
+	<-b.sent
 	cancel()
 	if r := <-done; r.code != 1 || !strings.HasPrefix(r.stderr, "stowage: interrupted") {
 		t.Errorf("%+v", r)
@@ -632,12 +632,12 @@ func TestStatusWatchGoesOnUntilInterrupted(t *testing.T) {
 			event(row("data", status.Attached, "", "/srv/data")),
 			{Gone: []string{"data", "never-seen"}},
 		},
-		told: make(chan struct{}),
+		sent: make(chan struct{}),
 	}
 	m := newMachine(t, b)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	stdout := &signalled{want: "data removed\n", seen: make(chan struct{})}
+	stdout := &notifyWriter{want: "data removed\n", seen: make(chan struct{})}
 	done := make(chan int)
 	go func() {
 		done <- cli.Main(ctx, []string{"status", "--watch"}, cli.Env{
@@ -655,14 +655,14 @@ func TestStatusWatchGoesOnUntilInterrupted(t *testing.T) {
 	}
 }
 
-// signalled is a buffer that tells when it has seen some text.
-type signalled struct {
+// notifyWriter is a buffer that closes a channel when some text has been written.
+type notifyWriter struct {
 	text bytes.Buffer
 	want string
 	seen chan struct{}
 }
 
-func (s *signalled) Write(p []byte) (int, error) {
+func (s *notifyWriter) Write(p []byte) (int, error) {
 	n, err := s.text.Write(p)
 	if strings.HasSuffix(s.text.String(), s.want) {
 		close(s.seen)
@@ -707,8 +707,8 @@ func TestFormatShowsWhatWasFound(t *testing.T) {
 		if r := m.run(t.Context(), test.args...); r.code != 0 || r.stdout != test.stdout {
 			t.Errorf("%q: %+v", test.args, r)
 		}
-		if !reflect.DeepEqual(b.asked(), test.asked) {
-			t.Errorf("%q: the agent was asked %q", test.args, b.asked())
+		if !reflect.DeepEqual(b.recordedCalls(), test.asked) {
+			t.Errorf("%q: the agent was asked %q", test.args, b.recordedCalls())
 		}
 	}
 }

@@ -22,20 +22,20 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 )
 
-// waiting are the flags of commands that can wait.
-type waiting struct {
+// waitFlags are the flags of commands that can wait.
+type waitFlags struct {
 	wait    bool
 	timeout time.Duration
 }
 
-func (w *waiting) addTo(cmd *cobra.Command, what string) {
+func (w *waitFlags) addTo(cmd *cobra.Command, what string) {
 	cmd.Flags().BoolVar(&w.wait, "wait", false, "wait until all of it is "+what)
 	cmd.Flags().DurationVar(&w.timeout, "timeout", 5*time.Minute, "how long the command may take with --wait; 0 means for ever")
 }
 
-// limit returns the context of a command that may wait: all that it does is done
-// within the timeout.
-func (w *waiting) limit(ctx context.Context, clock clock.Clock) (context.Context, context.CancelFunc, error) {
+// withTimeout returns the context of a command that may wait: the timeout covers all
+// that the command does.
+func (w *waitFlags) withTimeout(ctx context.Context, clock clock.Clock) (context.Context, context.CancelFunc, error) {
 	switch {
 	case w.timeout < 0:
 		return nil, nil, errors.WithType(errors.Errorf("--timeout %s is negative", w.timeout), errUsage)
@@ -43,15 +43,15 @@ func (w *waiting) limit(ctx context.Context, clock clock.Clock) (context.Context
 		return ctx, func() {}, nil
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	timer := clock.AfterFunc(w.timeout, func() { cancel(timedOut{w.timeout}) })
+	timer := clock.AfterFunc(w.timeout, func() { cancel(timeoutError{w.timeout}) })
 	return ctx, func() {
 		timer.Stop()
 		cancel(nil)
 	}, nil
 }
 
-// until waits, where the flags say so. Without names there is nothing to wait for.
-func (w *waiting) until(ctx context.Context, client *control.Client, names []string, g goal, out io.Writer) error {
+// waitFor waits for the goal if the flags say so. It returns at once without names.
+func (w *waitFlags) waitFor(ctx context.Context, client *control.Client, names []string, g goal, out io.Writer) error {
 	if !w.wait || len(names) == 0 {
 		return nil
 	}
@@ -72,7 +72,7 @@ func (c *common) applyCommand() *cobra.Command {
 	var (
 		file    string
 		dryRun  bool
-		waiting waiting
+		waiting waitFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
@@ -87,8 +87,8 @@ nothing of the file is applied.
 Storage that is not in the file is left alone, and --dry-run lists it. Data goes
 away only by "stowage remove NAME".`,
 		Args: noArgs("name the file with -f"),
-		RunE: c.ask(func(ctx context.Context, client *control.Client, _ []string) error {
-			ctx, cancel, err := waiting.limit(ctx, c.Clock)
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, _ []string) error {
+			ctx, cancel, err := waiting.withTimeout(ctx, c.Clock)
 			if err != nil {
 				return err
 			}
@@ -109,7 +109,7 @@ away only by "stowage remove NAME".`,
 			if slices.ContainsFunc(result.Changes, func(c control.Change) bool { return c.Action == control.ActionGrow }) {
 				goal = grown
 			}
-			return waiting.until(ctx, client, result.Names, goal, c.Stdout)
+			return waiting.waitFor(ctx, client, result.Names, goal, c.Stdout)
 		}),
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "the file to apply; - is the standard input")
@@ -166,7 +166,7 @@ func (c *common) readFile(name string) ([]byte, error) {
 	return content, errors.Annotatef(err, "reading %s", name)
 }
 
-var actionSigns = map[control.Action]string{
+var actionSymbols = map[control.Action]string{
 	control.ActionAdd: "+", control.ActionImport: "+", control.ActionAdopt: "+", control.ActionAttach: "~", control.ActionGrow: "~", control.ActionLeave: "!",
 }
 
@@ -187,7 +187,7 @@ func writeChanges(out io.Writer, changes []control.Change, dryRun bool) error {
 		if change.Item != "storage" {
 			name = change.Item + " " + name
 		}
-		fmt.Fprintf(w, "%s %s\t%s\t%s\n", actionSigns[change.Action], table.Escape(name), change.Action, table.Escape(change.Detail))
+		fmt.Fprintf(w, "%s %s\t%s\t%s\n", actionSymbols[change.Action], table.Escape(name), change.Action, table.Escape(change.Detail))
 	}
 	if done == 0 {
 		fmt.Fprintln(w, "nothing to change")
@@ -208,7 +208,7 @@ SIZE such as 256M → 512M is that of storage which is to grow, and has 256M now
 
 With --watch, a table that is redrawn as things change, until it is interrupted;
 where the output is no terminal, one line per change.`,
-		RunE: c.ask(func(ctx context.Context, client *control.Client, names []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
 			write, err := writerOf(output, func(w io.Writer, rows []control.Storage) error {
 				return table.Write(w, rows, time.Now())
 			})
@@ -311,14 +311,14 @@ func writeYAML(w io.Writer, value any) error {
 func (c *common) changeCommand(
 	verb, short string, g goal, change func(*control.Client, context.Context, []string) error,
 ) *cobra.Command {
-	var waiting waiting
+	var waiting waitFlags
 	cmd := &cobra.Command{
 		Use:   verb + " NAME...",
 		Short: short,
 		Long:  short + ". NAME is also all of NAME/0, NAME/1, and so on.",
 		Args:  cobra.MinimumNArgs(1),
-		RunE: c.ask(func(ctx context.Context, client *control.Client, names []string) error {
-			ctx, cancel, err := waiting.limit(ctx, c.Clock)
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
+			ctx, cancel, err := waiting.withTimeout(ctx, c.Clock)
 			if err != nil {
 				return err
 			}
@@ -326,7 +326,7 @@ func (c *common) changeCommand(
 			if err := change(client, ctx, names); err != nil {
 				return err
 			}
-			return waiting.until(ctx, client, names, g, c.Stdout)
+			return waiting.waitFor(ctx, client, names, g, c.Stdout)
 		}),
 	}
 	waiting.addTo(cmd, g.name)
@@ -344,7 +344,7 @@ has not failed goes on as it does. "stowage status --watch" shows what comes of 
 
 To ask once more for what is wanted already does the same for what is named: attach,
 detach, remove, release, resize and apply.`,
-		RunE: c.ask(func(ctx context.Context, client *control.Client, names []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
 			if all == (len(names) > 0) {
 				return errors.WithType(errors.New("name the storage to try again, or give --all"), errUsage)
 			}
@@ -367,7 +367,7 @@ of it shows "stowage status", and when it fails it has to be asked for again.
 
 Without --yes, this shows what was found on the volume, and changes nothing.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: c.ask(func(ctx context.Context, client *control.Client, names []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
 			found, err := client.Storage(ctx, names)
 			if err != nil {
 				return err
@@ -393,7 +393,7 @@ func (c *common) reportCommand() *cobra.Command {
 		Use:   "report",
 		Short: "Show how the agent's workers fare",
 		Args:  noArgs("leave it out"),
-		RunE: c.ask(func(ctx context.Context, client *control.Client, _ []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, _ []string) error {
 			report, err := client.Report(ctx)
 			if err != nil {
 				return err
@@ -408,7 +408,7 @@ func (c *common) versionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Show the version of stowage",
 		Args:  noArgs("leave it out"),
-		RunE: do(func(*cobra.Command, []string) error {
+		RunE: runE(func(*cobra.Command, []string) error {
 			info, ok := debug.ReadBuildInfo()
 			if !ok {
 				return errors.New("this binary holds no build information")

@@ -14,7 +14,7 @@ import (
 func (c *common) importCommand() *cobra.Command {
 	var (
 		args    control.ImportArgs
-		waiting waiting
+		waiting waitFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "import NAME PATH|UUID=... --pool POOL",
@@ -37,7 +37,7 @@ nobody. From then on it is the agent's: "stowage remove NAME" destroys it. An im
 that was interrupted is finished by the same command; where that named a UUID, by the
 path of the file.`,
 		Args: cobra.ExactArgs(2),
-		RunE: c.ask(func(ctx context.Context, client *control.Client, words []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, words []string) error {
 			args.Name, args.Source = words[0], words[1]
 			if args.Block && args.Mount != "" {
 				return errors.WithType(errors.New("--block and --mount exclude each other: a block device is not mounted"), errUsage)
@@ -52,7 +52,7 @@ path of the file.`,
 				}
 				args.Source = path
 			}
-			ctx, cancel, err := waiting.limit(ctx, c.Clock)
+			ctx, cancel, err := waiting.withTimeout(ctx, c.Clock)
 			if err != nil {
 				return err
 			}
@@ -64,7 +64,7 @@ path of the file.`,
 			if err := writeChanges(c.Stdout, result.Changes, false); err != nil {
 				return err
 			}
-			return waiting.until(ctx, client, words[:1], attached, c.Stdout)
+			return waiting.waitFor(ctx, client, words[:1], attached, c.Stdout)
 		}),
 	}
 	cmd.Flags().StringVar(&args.Pool, "pool", "", "the pool that the storage is to be of")

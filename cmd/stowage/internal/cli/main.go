@@ -142,8 +142,8 @@ func (c *common) paths() (dataDir, socket string, err error) {
 	return dataDir, socket, nil
 }
 
-// do makes a function into what cobra runs, and marks its errors.
-func do(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
+// runE makes a function into a RunE of cobra, and marks its errors.
+func runE(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := f(cmd, args); err != nil {
 			return &failure{err}
@@ -152,9 +152,9 @@ func do(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []
 	}
 }
 
-// ask is do with a client of the agent.
-func (c *common) ask(f func(ctx context.Context, client *control.Client, args []string) error) func(*cobra.Command, []string) error {
-	return do(func(cmd *cobra.Command, args []string) error {
+// withClient is runE with a client of the agent.
+func (c *common) withClient(f func(ctx context.Context, client *control.Client, args []string) error) func(*cobra.Command, []string) error {
+	return runE(func(cmd *cobra.Command, args []string) error {
 		_, socket, err := c.paths()
 		if err != nil {
 			return err

@@ -37,7 +37,7 @@ unasked. The STATE of each says what can be done:
 What belongs to another state is not shown. An orphan is looked at twice, ten seconds
 apart, before it is called one.`,
 		Args: noArgs("leave it out"),
-		RunE: c.ask(func(ctx context.Context, client *control.Client, _ []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, _ []string) error {
 			write, err := writerOf(output, writeOrphans)
 			if err != nil {
 				return err
@@ -82,7 +82,7 @@ func (c *common) adoptCommand() *cobra.Command {
 		Long: `Makes an orphan that "stowage orphans" shows storage again, detached, with its data.
 A volume brings the filesystem that is on it. Attach it with "stowage attach".`,
 		Args: cobra.ExactArgs(1),
-		RunE: c.ask(func(ctx context.Context, client *control.Client, words []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, words []string) error {
 			args.Orphan = words[0]
 			result, err := client.Adopt(ctx, args)
 			if err != nil {
@@ -105,7 +105,7 @@ mounted anywhere, is refused. The data of what is on this machine is kept in the
 of its provider's directory for a week; --now destroys it at once. Storage is removed
 by "stowage remove NAME".`,
 		Args: cobra.ExactArgs(1),
-		RunE: c.ask(func(ctx context.Context, client *control.Client, words []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, words []string) error {
 			args.UUID = words[0]
 			result, err := client.DeleteOrphan(ctx, args)
 			if err != nil {
@@ -135,7 +135,7 @@ func (c *common) backupCommand() *cobra.Command {
 FILE, which is not there yet. The data of the storage is not in it: copy that after the
 state. "stowage restore" brings the state back.`,
 		Args: cobra.ExactArgs(1),
-		RunE: c.ask(func(ctx context.Context, client *control.Client, words []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, words []string) error {
 			if words[0] == "" {
 				return errors.WithType(errors.New("the file has no name"), errUsage)
 			}

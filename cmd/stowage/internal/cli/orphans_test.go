@@ -8,7 +8,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 )
 
-var lost = []control.Orphan{{
+var testOrphans = []control.Orphan{{
 	State: control.OrphanLost, Name: "data", UUID: "3f0c", Kind: "volume", Provider: "loop", Pool: "fast",
 	ID: "volume-0-1-3f0c", SizeMiB: 256, Path: "/d/volume-0-1-3f0c",
 }, {
@@ -17,7 +17,7 @@ var lost = []control.Orphan{{
 
 func TestOrphansAreShown(t *testing.T) {
 	released := control.Orphan{State: control.OrphanReleased, Name: "old", Kind: "volume", Provider: "loop", ID: "volume-0-9", SizeMiB: 1024}
-	b := &backend{orphans: append(slices.Clone(lost), released)}
+	b := &backend{orphans: append(slices.Clone(testOrphans), released)}
 	r := newMachine(t, b).run(t.Context(), "orphans")
 	want := `NAME  STATE    KIND        SIZE  POOL    UUID  PATH
 data  orphan   volume      256M  fast    3f0c  /d/volume-0-1-3f0c
@@ -39,9 +39,9 @@ data  orphan   volume      256M  fast    3f0c  /d/volume-0-1-3f0c
 
 func TestOrphanCommandsAskTheAgent(t *testing.T) {
 	for _, test := range []struct {
-		args []string
-		asks string
-		says string
+		args    []string
+		request string
+		output  string
 	}{
 		{[]string{"adopt", "data", "--as", "old"}, "adopt {Orphan:data As:old}", "+ old  adopt  block, detached\n"},
 		{[]string{"delete", "3f0c"}, "delete-orphan {UUID:3f0c Now:false}", "- volume volume-0-1-3f0c deleted: its data is in the trash until 2001-09-09T01:46:40Z\n"},
@@ -49,12 +49,12 @@ func TestOrphanCommandsAskTheAgent(t *testing.T) {
 		{[]string{"release", "data"}, `release ["data"]`, ""},
 	} {
 		b := &backend{
-			orphans: lost[:1],
+			orphans: testOrphans[:1],
 			changes: []control.Change{{Action: control.ActionAdopt, Item: "storage", Name: "old", Detail: "block, detached"}},
 		}
 		r := newMachine(t, b).run(t.Context(), test.args...)
-		if r.code != 0 || r.stdout != test.says || !slices.Equal(b.asked(), []string{test.asks}) {
-			t.Errorf("%q: exit status %d, asked %q:\n%s%s", test.args, r.code, b.asked(), r.stdout, r.stderr)
+		if r.code != 0 || r.stdout != test.output || !slices.Equal(b.recordedCalls(), []string{test.request}) {
+			t.Errorf("%q: exit status %d, asked %q:\n%s%s", test.args, r.code, b.recordedCalls(), r.stdout, r.stderr)
 		}
 	}
 }
@@ -62,9 +62,9 @@ func TestOrphanCommandsAskTheAgent(t *testing.T) {
 // Commands on a stopped agent say what they lack before they change anything.
 func TestRescueCommandsAreCheckedFirst(t *testing.T) {
 	for _, test := range []struct {
-		args []string
-		code int
-		says string
+		args   []string
+		code   int
+		output string
 	}{
 		{[]string{"adopt-dir"}, 2, "--moved and --copy"},
 		{[]string{"adopt-dir", "--moved", "--copy"}, 2, "--moved and --copy"},
@@ -73,7 +73,7 @@ func TestRescueCommandsAreCheckedFirst(t *testing.T) {
 		{[]string{"delete", ""}, 1, ""},
 	} {
 		r := newMachine(t, nil).run(t.Context(), test.args...)
-		if r.code != test.code || !strings.Contains(r.stderr, test.says) {
+		if r.code != test.code || !strings.Contains(r.stderr, test.output) {
 			t.Errorf("%q: exit status %d:\n%s", test.args, r.code, r.stderr)
 		}
 	}

@@ -30,7 +30,7 @@ func (c *common) poolsListCommand(use string) *cobra.Command {
 		Use:   use,
 		Short: "Show the pools that directives can name",
 		Args:  noArgs("leave it out"),
-		RunE: c.ask(func(ctx context.Context, client *control.Client, _ []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, _ []string) error {
 			write, err := writerOf(output, writePools)
 			if err != nil {
 				return err
@@ -73,7 +73,7 @@ With --replace, the pool is there already and gets this provider and these
 attributes, none of the old kept. Storage that exists stays as it is. While a pool
 has storage, its provider cannot change.`,
 		Args: cobra.MinimumNArgs(2),
-		RunE: c.ask(func(ctx context.Context, client *control.Client, args []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, args []string) error {
 			attributes, err := parseAttributes(args[2:])
 			if err != nil {
 				return errors.WithType(err, errUsage)
@@ -94,7 +94,7 @@ func (c *common) poolsRemoveCommand() *cobra.Command {
 		Long: `Removes pools, all that are named or none. One that has storage stays, and so do
 those that come with their provider.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: c.ask(func(ctx context.Context, client *control.Client, names []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
 			return client.RemovePools(ctx, names)
 		}),
 	}

@@ -15,7 +15,7 @@ import (
 
 func (b *backend) AddPool(_ context.Context, args control.AddPoolArgs) error {
 	text, err := json.Marshal(args)
-	b.note("add-pool %s", text)
+	b.record("add-pool %s", text)
 	if err != nil {
 		return err
 	}
@@ -23,7 +23,7 @@ func (b *backend) AddPool(_ context.Context, args control.AddPoolArgs) error {
 }
 
 func (b *backend) RemovePools(_ context.Context, names []string) error {
-	b.note("remove-pools %q", names)
+	b.record("remove-pools %q", names)
 	return b.err
 }
 
@@ -86,7 +86,7 @@ func TestPoolsAddAndRemoveReachTheAgent(t *testing.T) {
 		if r.code != 0 || r.stdout != "" || r.stderr != "" {
 			t.Errorf("%q: %+v", test.args, r)
 		}
-		if got := b.asked(); !slices.Equal(got, []string{test.want}) {
+		if got := b.recordedCalls(); !slices.Equal(got, []string{test.want}) {
 			t.Errorf("%q: the agent was asked\n%q\nwant\n%q", test.args, got, test.want)
 		}
 	}
@@ -117,8 +117,8 @@ func TestPoolsErrors(t *testing.T) {
 		if want := "stowage: " + test.stderr; r.code != test.code || r.stderr != want || r.stdout != "" {
 			t.Errorf("pools %s: exit status %d, stdout %q, stderr\n%swant %d,\n%s", test.args, r.code, r.stdout, r.stderr, test.code, want)
 		}
-		if asked := len(b.asked()) != 0; asked != (test.code == 1) {
-			t.Errorf("pools %s: the agent was asked %q", test.args, b.asked())
+		if asked := len(b.recordedCalls()) != 0; asked != (test.code == 1) {
+			t.Errorf("pools %s: the agent was asked %q", test.args, b.recordedCalls())
 		}
 	}
 	r := newMachine(t, nil).run(t.Context(), "pools", "add", "fast", "loop")

@@ -17,10 +17,10 @@ import (
 	"github.com/stowage-io/stowage/state"
 )
 
-// onStopped is do with the directory of an agent that does not run.
-func (c *common) onStopped(f func(ctx context.Context, config rescue.Config, args []string) error) func(*cobra.Command, []string) error {
-	return do(func(cmd *cobra.Command, args []string) error {
-		config, err := c.stopped(nil)
+// withStoppedAgent is runE with the directory of an agent that does not run.
+func (c *common) withStoppedAgent(f func(ctx context.Context, config rescue.Config, args []string) error) func(*cobra.Command, []string) error {
+	return runE(func(cmd *cobra.Command, args []string) error {
+		config, err := c.rescueConfig(nil)
 		if err != nil {
 			return err
 		}
@@ -28,9 +28,9 @@ func (c *common) onStopped(f func(ctx context.Context, config rescue.Config, arg
 	})
 }
 
-// stopped returns the directory of an agent that does not run, with programs for
+// rescueConfig returns the directory of an agent that does not run, with programs for
 // providers.
-func (c *common) stopped(programs []string) (rescue.Config, error) {
+func (c *common) rescueConfig(programs []string) (rescue.Config, error) {
 	dataDir, socket, err := c.paths()
 	if err != nil {
 		return rescue.Config{}, err
@@ -63,7 +63,7 @@ With the agent stopped, say what became of it:
 A copy of a whole machine that kept its machine ID is not noticed: run "stowage adopt-dir
 --copy" there before it can reach what the original uses.`,
 		Args: noArgs("name the directory with --data-dir"),
-		RunE: c.onStopped(func(ctx context.Context, config rescue.Config, _ []string) error {
+		RunE: c.withStoppedAgent(func(ctx context.Context, config rescue.Config, _ []string) error {
 			adopt, what := rescue.AdoptMoved, "the directory of its state"
 			switch {
 			case moved == copied:
@@ -95,7 +95,7 @@ the first time, its provider is asked whose it is. Storage that was made since t
 backup is shown by "stowage orphans", and "stowage adopt" brings it back; storage that
 was removed since then is shown as missing.`,
 		Args: cobra.ExactArgs(1),
-		RunE: c.onStopped(func(_ context.Context, config rescue.Config, args []string) error {
+		RunE: c.withStoppedAgent(func(_ context.Context, config rescue.Config, args []string) error {
 			restored, err := rescue.Restore(config, args[0])
 			if err != nil {
 				return err
@@ -129,8 +129,8 @@ and left alone.
 Without --yes, this shows what would be done, and changes nothing. A state that is
 replaced is kept beside the new one.`,
 		Args: noArgs("name the directory with --data-dir"),
-		RunE: do(func(cmd *cobra.Command, _ []string) error {
-			config, err := c.stopped(programs)
+		RunE: runE(func(cmd *cobra.Command, _ []string) error {
+			config, err := c.rescueConfig(programs)
 			if err != nil {
 				return err
 			}
@@ -146,7 +146,7 @@ replaced is kept beside the new one.`,
 	return cmd
 }
 
-var recoverSigns = map[state.RecoverOutcome]string{
+var recoverSymbols = map[state.RecoverOutcome]string{
 	state.RecoverAdded: "+", state.RecoverKnown: "=", state.RecoverSkipped: "!",
 }
 
@@ -161,7 +161,7 @@ func writeRecovery(out io.Writer, r rescue.Recovery, yes bool) error {
 	fmt.Fprintf(out, "state %s from %s\n", r.UUID, table.Escape(base))
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, o := range r.Objects {
-		fmt.Fprintf(w, "%s %s\t%s\t%s %s\t%s\t%s\n", recoverSigns[o.Outcome], cell(o.Name), o.Outcome,
+		fmt.Fprintf(w, "%s %s\t%s\t%s %s\t%s\t%s\n", recoverSymbols[o.Outcome], cell(o.Name), o.Outcome,
 			o.Kind, table.Escape(o.ID), table.Size(o.Size), table.Escape(o.Reason))
 	}
 	if err := w.Flush(); err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 func (c *common) resizeCommand() *cobra.Command {
-	var waiting waiting
+	var waiting waitFlags
 	cmd := &cobra.Command{
 		Use:   "resize NAME SIZE",
 		Short: "Make storage larger, while it is in use",
@@ -25,12 +25,12 @@ Asking again for the same size has what has failed tried again at once.
 A file that declares the storage is to give the new size too: applying one with a
 smaller size is refused. An agent that is started with it says so and goes on.`,
 		Args: cobra.ExactArgs(2),
-		RunE: c.ask(func(ctx context.Context, client *control.Client, args []string) error {
+		RunE: c.withClient(func(ctx context.Context, client *control.Client, args []string) error {
 			size, more, err := parseSize(args[1])
 			if err != nil {
 				return errors.WithType(err, errUsage)
 			}
-			ctx, cancel, err := waiting.limit(ctx, c.Clock)
+			ctx, cancel, err := waiting.withTimeout(ctx, c.Clock)
 			if err != nil {
 				return err
 			}
@@ -43,7 +43,7 @@ smaller size is refused. An agent that is started with it says so and goes on.`,
 			if err := writeChanges(c.Stdout, result.Changes, false); err != nil {
 				return err
 			}
-			return waiting.until(ctx, client, names, resized, c.Stdout)
+			return waiting.waitFor(ctx, client, names, resized, c.Stdout)
 		}),
 	}
 	waiting.addTo(cmd, resized.name)

@@ -19,15 +19,15 @@ func TestResizeAsksForASize(t *testing.T) {
 	} {
 		b := &backend{changes: []control.Change{{Action: control.ActionGrow, Item: "storage", Name: "data", Detail: "256 MiB to 512 MiB"}}}
 		r := newMachine(t, b).run(t.Context(), "resize", "data", test.size)
-		if r.code != 0 || r.stdout != "~ data  grow  256 MiB to 512 MiB\n" || !slices.Equal(b.asked(), []string{test.want}) {
-			t.Errorf("%s: %+v, asked %q", test.size, r, b.asked())
+		if r.code != 0 || r.stdout != "~ data  grow  256 MiB to 512 MiB\n" || !slices.Equal(b.recordedCalls(), []string{test.want}) {
+			t.Errorf("%s: %+v, asked %q", test.size, r, b.recordedCalls())
 		}
 	}
 	for _, size := range []string{"", "512", "-512M", "0M", "+", "++1M", "big", "loop,512M", "512M,2", "512M,", "1Q"} {
 		b := &backend{}
 		r := newMachine(t, b).run(t.Context(), "resize", "data", "--", size)
-		if r.code != 2 || !strings.Contains(r.stderr, "is not a size: write 512M or 2G, or +256M for so much more") || len(b.asked()) > 0 {
-			t.Errorf("%q: %+v, asked %q", size, r, b.asked())
+		if r.code != 2 || !strings.Contains(r.stderr, "is not a size: write 512M or 2G, or +256M for so much more") || len(b.recordedCalls()) > 0 {
+			t.Errorf("%q: %+v, asked %q", size, r, b.recordedCalls())
 		}
 	}
 }
@@ -103,16 +103,16 @@ func TestImportAsksForWhatIsThere(t *testing.T) {
 	} {
 		b := &backend{changes: []control.Change{{Action: control.ActionImport, Item: "storage", Name: "data", Detail: "block"}}}
 		r := newMachine(t, b).run(t.Context(), append([]string{"import"}, test.args...)...)
-		if r.code != 0 || r.stdout != "+ data  import  block\n" || !slices.Equal(b.asked(), []string{test.want}) {
-			t.Errorf("%q: %+v, asked %q", test.args, r, b.asked())
+		if r.code != 0 || r.stdout != "+ data  import  block\n" || !slices.Equal(b.recordedCalls(), []string{test.want}) {
+			t.Errorf("%q: %+v, asked %q", test.args, r, b.recordedCalls())
 		}
 	}
 	for _, args := range [][]string{
 		{"data", "/old/file"}, {"data", "--pool", "loop"}, {"data", "", "--pool", "loop"}, {"data", "/old/file", "--pool", "loop", "--block", "--mount", "/m"},
 	} {
 		b := &backend{}
-		if r := newMachine(t, b).run(t.Context(), append([]string{"import"}, args...)...); r.code != 2 || len(b.asked()) > 0 {
-			t.Errorf("%q: %+v, asked %q", args, r, b.asked())
+		if r := newMachine(t, b).run(t.Context(), append([]string{"import"}, args...)...); r.code != 2 || len(b.recordedCalls()) > 0 {
+			t.Errorf("%q: %+v, asked %q", args, r, b.recordedCalls())
 		}
 	}
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// running are the flags of the agent.
-type running struct {
+// runFlags are the flags of the agent.
+type runFlags struct {
 	specFile  string
 	logLevel  string
 	progress  bool
@@ -35,7 +35,7 @@ type running struct {
 }
 
 func (c *common) runCommand() *cobra.Command {
-	var flags running
+	var flags runFlags
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Run the agent, which makes and keeps storage",
@@ -49,7 +49,7 @@ to no machine, and attaches it to this one. Its volumes come from programs of yo
 --provider NAME=PATH makes a provider, and a pool, of that name, whose work the
 program does. docs/program-provider.md says what it is asked and what it answers.`,
 		Args: noArgs("name a file to apply with --spec"),
-		RunE: do(func(cmd *cobra.Command, _ []string) error {
+		RunE: runE(func(cmd *cobra.Command, _ []string) error {
 			return c.run(cmd.Context(), flags)
 		}),
 	}
@@ -66,7 +66,7 @@ program does. docs/program-provider.md says what it is asked and what it answers
 	return cmd
 }
 
-func (c *common) run(ctx context.Context, flags running) error {
+func (c *common) run(ctx context.Context, flags runFlags) error {
 	level, ok := loggo.ParseLevel(flags.logLevel)
 	if !ok {
 		return errors.WithType(errors.Errorf("--log-level %q is not known: write TRACE, DEBUG, INFO, WARNING or ERROR", flags.logLevel), errUsage)
@@ -86,14 +86,14 @@ func (c *common) run(ctx context.Context, flags running) error {
 	if err != nil {
 		return err
 	}
-	var toApply *control.ApplyArgs
+	var applyArgs *control.ApplyArgs
 	var names []string
 	if flags.specFile != "" {
 		args, file, err := c.readSpec(ctx, flags.specFile)
 		if err != nil {
 			return err
 		}
-		toApply = &args
+		applyArgs = &args
 		for _, s := range file.Storage {
 			names = append(names, s.Name)
 		}
@@ -121,7 +121,7 @@ func (c *common) run(ctx context.Context, flags running) error {
 		Manager:    flags.manager,
 		Retry:      storageprovisioner.RetryPolicy{Min: flags.retryMin},
 		TimeLimits: limits,
-		Spec:       toApply,
+		Spec:       applyArgs,
 
 		MetricsAddress: flags.metrics,
 	})
@@ -141,18 +141,18 @@ func timeLimits(flags []string) (storageprovisioner.TimeLimits, error) {
 	limits := storageprovisioner.TimeLimits{
 		Create: time.Hour, Resize: time.Hour, Destroy: time.Hour, Attach: 30 * time.Minute, Detach: 30 * time.Minute,
 	}
-	of := map[string]*time.Duration{
+	byOperation := map[string]*time.Duration{
 		"create": &limits.Create, "resize": &limits.Resize, "destroy": &limits.Destroy,
 		"attach": &limits.Attach, "detach": &limits.Detach,
 	}
 	for _, flag := range flags {
 		operation, text, _ := strings.Cut(flag, "=")
 		limit, err := time.ParseDuration(text)
-		if of[operation] == nil || err != nil || limit < 0 {
+		if byOperation[operation] == nil || err != nil || limit < 0 {
 			return limits, errors.WithType(errors.Errorf(
 				"--time-limit %q: write an operation (create, attach, detach, destroy, resize) and a time, as in create=2h", flag), errUsage)
 		}
-		*of[operation] = limit
+		*byOperation[operation] = limit
 	}
 	return limits, nil
 }
@@ -189,11 +189,11 @@ func (c *common) showProgress(ctx context.Context, a *agent.Agent, names []strin
 	d := newDisplay(c.Stdout, true)
 	if live, ok := d.(*liveDisplay); ok {
 		if _, ok := terminal(c.Stderr); ok {
-			logs.to(live.live)
+			logs.setOutput(live.live)
 		}
 	}
 	err := wait(ctx, a, names, attached, d)
-	logs.to(c.Stderr) // before anything is written below the table
+	logs.setOutput(c.Stderr) // before anything is written below the table
 	if ctx.Err() != nil {
 		return
 	}
@@ -209,7 +209,7 @@ type logWriter struct {
 	out io.Writer
 }
 
-func (w *logWriter) to(out io.Writer) {
+func (w *logWriter) setOutput(out io.Writer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.out = out

@@ -16,8 +16,8 @@ import (
 // what it tells, not with all there is.
 type view struct {
 	rows []control.Storage
-	// at has the places in rows, by name.
-	at map[string]int
+	// index has the positions in rows, by name.
+	index map[string]int
 	// sorted says that rows are in order.
 	sorted bool
 	// seen are the names of all that was ever there.
@@ -25,17 +25,17 @@ type view struct {
 }
 
 func newView() *view {
-	return &view{at: map[string]int{}, seen: map[string]bool{}}
+	return &view{index: map[string]int{}, seen: map[string]bool{}}
 }
 
 // apply takes an event in, and returns what differs to a person's eyes.
 func (v *view) apply(event control.Event) (changed []control.Storage, gone []string) {
 	for _, s := range event.Storage {
 		v.seen[s.Name] = true
-		at, known := v.at[s.Name]
+		at, known := v.index[s.Name]
 		if !known {
 			at = len(v.rows)
-			v.at[s.Name], v.sorted = at, false
+			v.index[s.Name], v.sorted = at, false
 			v.rows = append(v.rows, control.Storage{})
 		}
 		if !known || table.Line(v.rows[at]) != table.Line(s) {
@@ -54,29 +54,29 @@ func (v *view) apply(event control.Event) (changed []control.Storage, gone []str
 
 // remove puts the last row in the place of the named one.
 func (v *view) remove(name string) {
-	at, last := v.at[name], len(v.rows)-1
+	at, last := v.index[name], len(v.rows)-1
 	v.rows[at] = v.rows[last]
-	v.at[v.rows[at].Name] = at
+	v.index[v.rows[at].Name] = at
 	v.rows = v.rows[:last]
-	delete(v.at, name)
+	delete(v.index, name)
 	v.sorted = false
 }
 
 // get returns the named row, if it is there.
 func (v *view) get(name string) (control.Storage, bool) {
-	at, ok := v.at[name]
+	at, ok := v.index[name]
 	if !ok {
 		return control.Storage{}, false
 	}
 	return v.rows[at], true
 }
 
-// inOrder returns all rows, which stay the view's.
-func (v *view) inOrder() []control.Storage {
+// sortedRows returns all rows in order. They belong to the view.
+func (v *view) sortedRows() []control.Storage {
 	if !v.sorted {
 		table.Sort(v.rows)
 		for i, s := range v.rows {
-			v.at[s.Name] = i
+			v.index[s.Name] = i
 		}
 		v.sorted = true
 	}
@@ -118,15 +118,15 @@ type liveDisplay struct{ live *table.Live }
 
 func (d *liveDisplay) show(v *view, _ []control.Storage, _ []string) error { return d.tick(v) }
 
-func (d *liveDisplay) tick(v *view) error { return d.live.Show(v.inOrder(), time.Now()) }
+func (d *liveDisplay) tick(v *view) error { return d.live.Show(v.sortedRows(), time.Now()) }
 
 func (d *liveDisplay) finish(word string) error { return d.live.Finish(word) }
 
 type lineDisplay struct {
 	out       io.Writer
 	summaries bool
-	// due says that a summary is to stand for what changed since the last one.
-	due bool
+	// summaryDue is set if changes since the last summary were not shown.
+	summaryDue bool
 }
 
 // manyChanges is how many changes at once nobody reads one by one.
@@ -134,7 +134,7 @@ const manyChanges = 100
 
 func (d *lineDisplay) show(_ *view, changed []control.Storage, gone []string) error {
 	if d.summaries && len(changed)+len(gone) > manyChanges {
-		d.due = true
+		d.summaryDue = true
 		return nil
 	}
 	for _, s := range changed {
@@ -151,10 +151,10 @@ func (d *lineDisplay) show(_ *view, changed []control.Storage, gone []string) er
 }
 
 func (d *lineDisplay) tick(v *view) error {
-	if !d.due {
+	if !d.summaryDue {
 		return nil
 	}
-	d.due = false
+	d.summaryDue = false
 	_, err := fmt.Fprintln(d.out, table.Summary(v.rows))
 	return err
 }

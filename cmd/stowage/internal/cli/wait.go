@@ -98,8 +98,8 @@ type outcome struct {
 	pending, failed []string
 }
 
-func (o *outcome) add(how progress, line func() string) {
-	switch how {
+func (o *outcome) add(p progress, line func() string) {
+	switch p {
 	case reached:
 		o.reached++
 	case pending:
@@ -113,10 +113,10 @@ func (o *outcome) add(how progress, line func() string) {
 // there is gone.
 func (g goal) outcome(v *view, names []string) outcome {
 	var o outcome
-	there := map[string]bool{}
+	known := map[string]bool{}
 	for name := range v.seen {
 		base := state.BaseName(name)
-		there[name], there[base] = true, true
+		known[name], known[base] = true, true
 		if s, ok := v.get(name); ok {
 			o.add(g.progress(s), func() string { return table.Line(s) })
 		} else {
@@ -124,8 +124,8 @@ func (g goal) outcome(v *view, names []string) outcome {
 		}
 	}
 	for _, name := range names {
-		if !there[name] {
-			there[name] = true
+		if !known[name] {
+			known[name] = true
 			o.add(g.gone, func() string { return name + " is gone" })
 		}
 	}
@@ -136,43 +136,43 @@ func (g goal) outcome(v *view, names []string) outcome {
 
 const errSettled = errors.ConstError("settled")
 
-// timedOut is why the context of a command ends when its time is up.
-type timedOut struct{ after time.Duration }
+// timeoutError is the cause of a command's context ending after its timeout.
+type timeoutError struct{ after time.Duration }
 
-func (e timedOut) Error() string {
+func (e timeoutError) Error() string {
 	return fmt.Sprintf("timed out after %s: the agent has not answered", e.after)
 }
 
-func (e timedOut) Is(target error) bool { return target == errTimedOut }
+func (e timeoutError) Is(target error) bool { return target == errTimedOut }
 
 // wait follows the named storage, and shows it, until all of it has reached the
 // goal or failed. The error names what failed, or what was pending when the
 // context ended.
 func wait(ctx context.Context, source source, names []string, g goal, d display) error {
 	v := newView()
-	pendings := map[string]bool{}
+	unfinished := map[string]bool{}
 	err := follow(ctx, source, names, v, d, func(event control.Event) error {
 		for _, s := range event.Storage {
 			if g.progress(s) == pending {
-				pendings[s.Name] = true
+				unfinished[s.Name] = true
 			} else {
-				delete(pendings, s.Name)
+				delete(unfinished, s.Name)
 			}
 		}
 		for _, name := range event.Gone { // which nobody waits for
-			delete(pendings, name)
+			delete(unfinished, name)
 		}
-		if len(pendings) == 0 {
+		if len(unfinished) == 0 {
 			return errSettled
 		}
 		return nil
 	})
 	o := g.outcome(v, names)
 	all := o.reached + len(o.pending) + len(o.failed)
-	var late timedOut
+	var timeout timeoutError
 	switch {
 	case errors.Is(err, errSettled) && len(o.failed) > 0:
-		return errors.Errorf("%d of %d not %s: %s", len(o.failed), all, g.name, several(o.failed))
+		return errors.Errorf("%d of %d not %s: %s", len(o.failed), all, g.name, joinFirst(o.failed))
 	case errors.Is(err, errSettled) && all == 0:
 		return d.finish("no storage")
 	case errors.Is(err, errSettled):
@@ -181,18 +181,18 @@ func wait(ctx context.Context, source source, names []string, g goal, d display)
 		return err
 	case len(v.seen) == 0:
 		return context.Cause(ctx)
-	case errors.As(context.Cause(ctx), &late):
+	case errors.As(context.Cause(ctx), &timeout):
 		return errors.WithType(errors.Errorf("timed out after %s: %d of %d not %s: %s",
-			late.after, all-o.reached, all, g.name, several(append(o.pending, o.failed...))), errTimedOut)
+			timeout.after, all-o.reached, all, g.name, joinFirst(append(o.pending, o.failed...))), errTimedOut)
 	}
 	return errors.Errorf("interrupted: %d of %d not %s", all-o.reached, all, g.name)
 }
 
-// several lists the first of many.
-func several(list []string) string {
-	const most = 5
-	if len(list) > most {
-		return fmt.Sprintf("%s; and %d more", strings.Join(list[:most], "; "), len(list)-most)
+// joinFirst joins the first items of a list, and counts the others.
+func joinFirst(list []string) string {
+	const maxItems = 5
+	if len(list) > maxItems {
+		return fmt.Sprintf("%s; and %d more", strings.Join(list[:maxItems], "; "), len(list)-maxItems)
 	}
 	return strings.Join(list, "; ")
 }

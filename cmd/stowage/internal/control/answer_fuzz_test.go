@@ -49,7 +49,7 @@ func FuzzAnswer(f *testing.F) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 
-		var says struct {
+		var response struct {
 			Error  *struct{ Message, Code string }
 			Result struct{ Storage []control.Storage }
 		}
@@ -57,7 +57,7 @@ func FuzzAnswer(f *testing.F) {
 		switch {
 		case errors.Is(err, context.DeadlineExceeded):
 			t.Error("the client waits for more")
-		case err == nil && (json.NewDecoder(strings.NewReader(answer)).Decode(&says) != nil || says.Error != nil || !reflect.DeepEqual(found, says.Result.Storage)):
+		case err == nil && (json.NewDecoder(strings.NewReader(answer)).Decode(&response) != nil || response.Error != nil || !reflect.DeepEqual(found, response.Result.Storage)):
 			t.Errorf("%q is taken for %+v", answer, found)
 		}
 		events := 0

@@ -48,14 +48,15 @@ func NewClient(socketPath string) *Client {
 	}
 }
 
-// impostor is what answers on a socket in the agent's place.
-type impostor struct {
+// untrustedServerError is the error for a socket on which another user than the agent's
+// listens.
+type untrustedServerError struct {
 	path string
 	uid  uint32
 }
 
 // Error implements error.
-func (i *impostor) Error() string {
+func (i *untrustedServerError) Error() string {
 	return fmt.Sprintf("what listens on %s is user %d's, and neither root's nor your own: it is told nothing", i.path, i.uid)
 }
 
@@ -63,12 +64,12 @@ func (i *impostor) Error() string {
 // listens: in a directory that others can write to, they can put a socket of theirs in
 // the place of the agent's.
 func checkServer(conn net.Conn, path string) error {
-	uid, err := peer(conn)
+	uid, err := peerUID(conn)
 	if err != nil {
 		return errors.Annotatef(err, "finding out who listens on %s", path)
 	}
-	if !isOurs(uid) {
-		return &impostor{path, uid}
+	if !isRootOrSelf(uid) {
+		return &untrustedServerError{path, uid}
 	}
 	return nil
 }
@@ -78,12 +79,12 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Apply converges the agent to a file.
 func (c *Client) Apply(ctx context.Context, args ApplyArgs) (ApplyResult, error) {
-	return ask[ApplyResult](ctx, c, "apply", args)
+	return call[ApplyResult](ctx, c, "apply", args)
 }
 
 // Storage returns the named storage, or all there is.
 func (c *Client) Storage(ctx context.Context, names []string) ([]Storage, error) {
-	result, err := ask[storageResult](ctx, c, "storage", namesArgs{names})
+	result, err := call[storageResult](ctx, c, "storage", namesArgs{names})
 	return result.Storage, err
 }
 
@@ -119,49 +120,49 @@ func (c *Client) Format(ctx context.Context, names []string) error {
 
 // Resize asks that storage grow.
 func (c *Client) Resize(ctx context.Context, args ResizeArgs) (ChangesResult, error) {
-	return ask[ChangesResult](ctx, c, "resize", args)
+	return call[ChangesResult](ctx, c, "resize", args)
 }
 
 // Import takes over what is there. When it returns, it is the agent's.
 func (c *Client) Import(ctx context.Context, args ImportArgs) (ChangesResult, error) {
-	return ask[ChangesResult](ctx, c, "import", args)
+	return call[ChangesResult](ctx, c, "import", args)
 }
 
 func (c *Client) change(ctx context.Context, verb string, names []string) error {
-	_, err := ask[struct{}](ctx, c, verb, namesArgs{names})
+	_, err := call[struct{}](ctx, c, verb, namesArgs{names})
 	return err
 }
 
 // Orphans returns what providers have and no storage has.
 func (c *Client) Orphans(ctx context.Context) ([]Orphan, error) {
-	result, err := ask[orphansResult](ctx, c, "orphans", struct{}{})
+	result, err := call[orphansResult](ctx, c, "orphans", struct{}{})
 	return result.Orphans, err
 }
 
 // Adopt makes an orphan storage again, detached.
 func (c *Client) Adopt(ctx context.Context, args AdoptArgs) (ChangesResult, error) {
-	return ask[ChangesResult](ctx, c, "adopt", args)
+	return call[ChangesResult](ctx, c, "adopt", args)
 }
 
 // DeleteOrphan destroys an orphan.
 func (c *Client) DeleteOrphan(ctx context.Context, args DeleteOrphanArgs) (DeleteOrphanResult, error) {
-	return ask[DeleteOrphanResult](ctx, c, "delete-orphan", args)
+	return call[DeleteOrphanResult](ctx, c, "delete-orphan", args)
 }
 
 // Backup writes the agent's state to a new file.
 func (c *Client) Backup(ctx context.Context, args BackupArgs) (BackupResult, error) {
-	return ask[BackupResult](ctx, c, "backup", args)
+	return call[BackupResult](ctx, c, "backup", args)
 }
 
 // Pools returns the pools that directives can name.
 func (c *Client) Pools(ctx context.Context) ([]Pool, error) {
-	result, err := ask[poolsResult](ctx, c, "pools", struct{}{})
+	result, err := call[poolsResult](ctx, c, "pools", struct{}{})
 	return result.Pools, err
 }
 
 // AddPool makes a pool, or replaces one.
 func (c *Client) AddPool(ctx context.Context, args AddPoolArgs) error {
-	_, err := ask[struct{}](ctx, c, "add-pool", args)
+	_, err := call[struct{}](ctx, c, "add-pool", args)
 	return err
 }
 
@@ -172,7 +173,7 @@ func (c *Client) RemovePools(ctx context.Context, names []string) error {
 
 // Report returns what the agent's workers say of themselves.
 func (c *Client) Report(ctx context.Context) (map[string]any, error) {
-	result, err := ask[reportResult](ctx, c, "report", struct{}{})
+	result, err := call[reportResult](ctx, c, "report", struct{}{})
 	return result.Report, err
 }
 
@@ -203,7 +204,7 @@ func (c *Client) Watch(ctx context.Context, names []string, each func(Event) err
 	}
 }
 
-func ask[R any](ctx context.Context, c *Client, verb string, args any) (R, error) {
+func call[R any](ctx context.Context, c *Client, verb string, args any) (R, error) {
 	response, err := c.post(ctx, verb, args)
 	if err != nil {
 		var none R
@@ -215,18 +216,18 @@ func ask[R any](ctx context.Context, c *Client, verb string, args any) (R, error
 		return result, context.Cause(ctx)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return result, c.unanswered()
+		return result, c.noResponseError()
 	}
 	return result, err
 }
 
-// unanswered is the error of a request that may have been carried out.
-func (c *Client) unanswered() error {
+// noResponseError returns the error of a request that may have been carried out.
+func (c *Client) noResponseError() error {
 	return errors.Errorf("the agent at %s stopped before it answered", c.path)
 }
 
 func decode[R any](decoder *json.Decoder) (R, error) {
-	var a answer[R]
+	var a envelope[R]
 	if err := decoder.Decode(&a); err != nil {
 		return a.Result, errors.Annotate(err, "reading the agent's answer")
 	}
@@ -257,12 +258,12 @@ func (c *Client) post(ctx context.Context, verb string, args any) (*http.Respons
 	}
 	request.Header.Set("Content-Type", "application/json")
 	response, err := c.http.Do(request)
-	var other *impostor
+	var untrusted *untrustedServerError
 	switch {
 	case err == nil:
 		return response, nil
-	case errors.As(err, &other):
-		return nil, errors.NewUnauthorized(nil, other.Error())
+	case errors.As(err, &untrusted):
+		return nil, errors.NewUnauthorized(nil, untrusted.Error())
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):
@@ -270,7 +271,7 @@ func (c *Client) post(ctx context.Context, verb string, args any) (*http.Respons
 	case errors.Is(err, unix.EACCES):
 		return nil, errors.Errorf("may not use the agent at %s: run the command as root", c.path)
 	case connected.Load() && !answered.Load():
-		return nil, c.unanswered()
+		return nil, c.noResponseError()
 	}
 	return nil, errors.Annotatef(cause(err), "asking the agent at %s", c.path)
 }

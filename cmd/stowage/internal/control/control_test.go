@@ -41,14 +41,14 @@ type backend struct {
 	watching chan string
 }
 
-func (b *backend) note(format string, args ...any) {
+func (b *backend) record(format string, args ...any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.calls = append(b.calls, fmt.Sprintf(format, args...))
 }
 
 func (b *backend) Apply(_ context.Context, args control.ApplyArgs) (control.ApplyResult, error) {
-	b.note("apply %s %q %v", args.File, args.Content, args.DryRun)
+	b.record("apply %s %q %v", args.File, args.Content, args.DryRun)
 	return control.ApplyResult{
 		Changes: []control.Change{{Action: control.ActionAdd, Item: "storage", Name: "data", Detail: "x"}},
 		Names:   []string{"data"},
@@ -56,12 +56,12 @@ func (b *backend) Apply(_ context.Context, args control.ApplyArgs) (control.Appl
 }
 
 func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage, error) {
-	b.note("storage %q", names)
+	b.record("storage %q", names)
 	return b.storage, b.err
 }
 
 func (b *backend) Watch(ctx context.Context, names []string, send func(control.Event) error) error {
-	b.note("watch %q", names)
+	b.record("watch %q", names)
 	b.watching <- "begun"
 	defer func() { b.watching <- "ended" }()
 	for {
@@ -80,62 +80,62 @@ func (b *backend) Watch(ctx context.Context, names []string, send func(control.E
 }
 
 func (b *backend) Attach(_ context.Context, names []string) error {
-	b.note("attach %q", names)
+	b.record("attach %q", names)
 	return b.err
 }
 
 func (b *backend) Detach(_ context.Context, names []string) error {
-	b.note("detach %q", names)
+	b.record("detach %q", names)
 	return b.err
 }
 
 func (b *backend) Remove(_ context.Context, names []string) error {
-	b.note("remove %q", names)
+	b.record("remove %q", names)
 	return b.err
 }
 
 func (b *backend) Release(_ context.Context, names []string) error {
-	b.note("release %q", names)
+	b.record("release %q", names)
 	return b.err
 }
 
 func (b *backend) Retry(_ context.Context, names []string) error {
-	b.note("retry %q", names)
+	b.record("retry %q", names)
 	return b.err
 }
 
 func (b *backend) Format(_ context.Context, names []string) error {
-	b.note("format %q", names)
+	b.record("format %q", names)
 	return b.err
 }
 
 func (b *backend) Orphans(context.Context) ([]control.Orphan, error) {
-	b.note("orphans")
+	b.record("orphans")
 	return []control.Orphan{{Name: "lost", State: control.OrphanLost}}, b.err
 }
 
 func (b *backend) Adopt(_ context.Context, args control.AdoptArgs) (control.ChangesResult, error) {
-	b.note("adopt %+v", args)
+	b.record("adopt %+v", args)
 	return control.ChangesResult{Changes: []control.Change{{Action: "x", Name: "data"}}}, b.err
 }
 
 func (b *backend) DeleteOrphan(_ context.Context, args control.DeleteOrphanArgs) (control.DeleteOrphanResult, error) {
-	b.note("delete-orphan %+v", args)
+	b.record("delete-orphan %+v", args)
 	return control.DeleteOrphanResult{Deleted: []control.Orphan{{Name: "lost", State: control.OrphanLost}}, Until: time.Unix(1e9, 0).UTC()}, b.err
 }
 
 func (b *backend) Backup(_ context.Context, args control.BackupArgs) (control.BackupResult, error) {
-	b.note("backup %+v", args)
+	b.record("backup %+v", args)
 	return control.BackupResult{UUID: "u", Generation: 2, Schema: 4, Bytes: 4096}, b.err
 }
 
 func (b *backend) Resize(_ context.Context, args control.ResizeArgs) (control.ChangesResult, error) {
-	b.note("resize %+v", args)
+	b.record("resize %+v", args)
 	return control.ChangesResult{Changes: []control.Change{{Action: "x", Name: "data"}}}, b.err
 }
 
 func (b *backend) Import(_ context.Context, args control.ImportArgs) (control.ChangesResult, error) {
-	b.note("import %+v", args)
+	b.record("import %+v", args)
 	return control.ChangesResult{Changes: []control.Change{{Action: "x", Name: "data"}}}, b.err
 }
 
@@ -144,12 +144,12 @@ func (b *backend) Pools(context.Context) ([]control.Pool, error) {
 }
 
 func (b *backend) AddPool(_ context.Context, args control.AddPoolArgs) error {
-	b.note("add pool %+v", args)
+	b.record("add pool %+v", args)
 	return b.err
 }
 
 func (b *backend) RemovePools(_ context.Context, names []string) error {
-	b.note("remove pools %q", names)
+	b.record("remove pools %q", names)
 	return b.err
 }
 
@@ -440,21 +440,21 @@ func TestAWatchOutlastsTheRequestTimeout(t *testing.T) {
 	}
 }
 
-// stubborn is a backend whose Pools heeds nothing but its release.
-type stubborn struct {
+// blockingBackend is a backend whose Pools ignores its context and blocks until released.
+type blockingBackend struct {
 	*backend
-	begun, release chan struct{}
+	started, release chan struct{}
 }
 
-func (s *stubborn) Pools(context.Context) ([]control.Pool, error) {
-	close(s.begun)
+func (s *blockingBackend) Pools(context.Context) ([]control.Pool, error) {
+	close(s.started)
 	<-s.release
 	return nil, nil
 }
 
 func TestKilledServerWaitsForWhoIsBeingAnswered(t *testing.T) {
 	t.Parallel()
-	b := &stubborn{&backend{}, make(chan struct{}), make(chan struct{})}
+	b := &blockingBackend{&backend{}, make(chan struct{}), make(chan struct{})}
 	path := filepath.Join(t.TempDir(), "s.sock")
 	server, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: b, Logger: logger{t}})
 	if err != nil {
@@ -467,7 +467,7 @@ func TestKilledServerWaitsForWhoIsBeingAnswered(t *testing.T) {
 		_, err := client.Pools(t.Context())
 		answered <- err
 	}()
-	<-b.begun
+	<-b.started
 	server.Kill()
 	if err := <-answered; err == nil { // cut off when the time to end was up
 		t.Error("answered")

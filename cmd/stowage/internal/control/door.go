@@ -8,90 +8,92 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// door is the listener of a server. It has the kernel tell who connects, and bounds how
-// many are in: who may not use the socket takes nobody else's place.
-type door struct {
+// peerListener is the listener of a server. It asks the kernel for the user of each
+// connection, and bounds the number of connections. Users who may not use the socket
+// have slots of their own, so they cannot use up those of the others.
+type peerListener struct {
 	net.Listener
-	authorize           func(uid uint32) bool
-	visitors, strangers chan struct{}
-	closed              chan struct{}
-	close               func()
+	authorize                func(uid uint32) bool
+	slots, unauthorizedSlots chan struct{}
+	closed                   chan struct{}
+	close                    func()
 }
 
-func newDoor(listener net.Listener, authorize func(uid uint32) bool) *door {
+func newPeerListener(listener net.Listener, authorize func(uid uint32) bool) *peerListener {
 	closed := make(chan struct{})
-	return &door{
-		Listener:  listener,
-		authorize: authorize,
-		visitors:  make(chan struct{}, maxVisitors),
-		strangers: make(chan struct{}, maxStrangers),
-		closed:    closed,
-		close:     sync.OnceFunc(func() { close(closed) }),
+	return &peerListener{
+		Listener:          listener,
+		authorize:         authorize,
+		slots:             make(chan struct{}, maxConns),
+		unauthorizedSlots: make(chan struct{}, maxUnauthorizedConns),
+		closed:            closed,
+		close:             sync.OnceFunc(func() { close(closed) }),
 	}
 }
 
-// visitor is a connection, and whose it is.
-type visitor struct {
+// peerConn is a connection and the user at its other end.
+type peerConn struct {
 	net.Conn
 	uid uint32
 	// err is why the uid is not known.
-	err      error
-	stranger bool
-	leave    func()
+	err          error
+	unauthorized bool
+	release      func()
 }
 
 // Accept is part of net.Listener.
-func (d *door) Accept() (net.Conn, error) {
+func (l *peerListener) Accept() (net.Conn, error) {
 	for {
-		conn, err := d.Listener.Accept()
+		conn, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		v := &visitor{Conn: conn}
-		v.uid, v.err = peer(conn)
-		v.stranger = v.err != nil || !d.authorize(v.uid)
-		if d.enter(v) {
-			return v, nil
+		c := &peerConn{Conn: conn}
+		c.uid, c.err = peerUID(conn)
+		c.unauthorized = c.err != nil || !l.authorize(c.uid)
+		if l.acquire(c) {
+			return c, nil
 		}
 		_ = conn.Close()
 	}
 }
 
-// enter gives a visitor a place, for which one waits who may use the socket.
-func (d *door) enter(v *visitor) bool {
-	if v.stranger {
+// acquire takes a slot for a connection, and reports whether there is one. An
+// authorized user waits for a free slot.
+func (l *peerListener) acquire(c *peerConn) bool {
+	if c.unauthorized {
 		select {
-		case d.strangers <- struct{}{}:
-			v.leave = sync.OnceFunc(func() { <-d.strangers })
+		case l.unauthorizedSlots <- struct{}{}:
+			c.release = sync.OnceFunc(func() { <-l.unauthorizedSlots })
 			return true
 		default:
 			return false
 		}
 	}
 	select {
-	case d.visitors <- struct{}{}:
-		v.leave = sync.OnceFunc(func() { <-d.visitors })
+	case l.slots <- struct{}{}:
+		c.release = sync.OnceFunc(func() { <-l.slots })
 		return true
-	case <-d.closed:
+	case <-l.closed:
 		return false
 	}
 }
 
 // Close is part of net.Listener.
-func (d *door) Close() error {
-	d.close()
-	return d.Listener.Close()
+func (l *peerListener) Close() error {
+	l.close()
+	return l.Listener.Close()
 }
 
 // Close is part of net.Conn.
-func (v *visitor) Close() error {
-	defer v.leave()
-	return v.Conn.Close()
+func (c *peerConn) Close() error {
+	defer c.release()
+	return c.Conn.Close()
 }
 
-// peer returns who the kernel says is at the other end: who has connected, or who
-// listens.
-func peer(conn net.Conn) (uid uint32, err error) {
+// peerUID returns the user at the other end of a connection as the kernel reports it:
+// the one who has connected, or the one who listens.
+func peerUID(conn net.Conn) (uid uint32, err error) {
 	unixConn, ok := conn.(*net.UnixConn)
 	if !ok {
 		return 0, errors.Errorf("%T is not a unix socket", conn)
@@ -115,5 +117,5 @@ func peer(conn net.Conn) (uid uint32, err error) {
 	return cred.Uid, nil
 }
 
-// isOurs tells whether a user is root or the one of this process.
-func isOurs(uid uint32) bool { return uid == 0 || uid == uint32(unix.Geteuid()) }
+// isRootOrSelf reports whether a user is root or the user of this process.
+func isRootOrSelf(uid uint32) bool { return uid == 0 || uid == uint32(unix.Geteuid()) }

@@ -28,10 +28,10 @@ const (
 	roleEnv   = "CONTROL_TEST_ROLE"
 	socketEnv = "CONTROL_TEST_SOCKET"
 
-	roleClient   = "client"
-	roleImpostor = "impostor"
+	roleClient    = "client"
+	roleUntrusted = "impostor"
 
-	stranger = 1000
+	otherUID = 1000
 )
 
 // actAs is the other user's process, which tells its standard output how it went.
@@ -41,7 +41,7 @@ func actAs(role, socket string) {
 		client := control.NewClient(socket)
 		_, err := client.Storage(context.Background(), nil)
 		fmt.Println(err)
-	case roleImpostor:
+	case roleUntrusted:
 		listener, err := net.Listen("unix", socket)
 		if err == nil {
 			err = os.Chmod(socket, 0o777)
@@ -56,8 +56,8 @@ func actAs(role, socket string) {
 			fmt.Println(err)
 			os.Exit(1)
 		}
-		told, err := io.ReadAll(conn)
-		fmt.Printf("was told %q, %v\n", told, err)
+		received, err := io.ReadAll(conn)
+		fmt.Printf("was told %q, %v\n", received, err)
 	}
 	os.Exit(0)
 }
@@ -95,7 +95,7 @@ func TestAnotherUserIsRefused(t *testing.T) {
 	b := &backend{}
 	_, path := serve(t, b, nil)
 	open(t, path)
-	for uid, want := range map[uint32]string{0: "<nil>", stranger: "user 1000 on this agent: run the command as root"} {
+	for uid, want := range map[uint32]string{0: "<nil>", otherUID: "user 1000 on this agent: run the command as root"} {
 		got, err := as(t, uid, roleClient, path).Output()
 		if err != nil || strings.TrimSpace(string(got)) != want {
 			t.Errorf("user %d: got %q, %v, want %q", uid, got, err, want)
@@ -110,7 +110,7 @@ func TestAnotherUserIsRefused(t *testing.T) {
 func TestAnotherUserCannotConnect(t *testing.T) {
 	_, path := serve(t, &backend{}, nil)
 	open(t, filepath.Dir(path))
-	got, err := as(t, stranger, roleClient, path).Output()
+	got, err := as(t, otherUID, roleClient, path).Output()
 	if want := "may not use the agent at " + path + ": run the command as root\n"; err != nil || string(got) != want {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
@@ -120,7 +120,7 @@ func TestAnotherUserCannotConnect(t *testing.T) {
 func TestImpostorIsToldNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
 	open(t, filepath.Dir(path))
-	cmd := as(t, stranger, roleImpostor, path)
+	cmd := as(t, otherUID, roleUntrusted, path)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -128,21 +128,21 @@ func TestImpostorIsToldNothing(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	said := bufio.NewScanner(out)
-	if !said.Scan() || said.Text() != "listening" {
-		t.Errorf("the impostor says %q", said.Text())
+	output := bufio.NewScanner(out)
+	if !output.Scan() || output.Text() != "listening" {
+		t.Errorf("the impostor says %q", output.Text())
 	}
 	client := control.NewClient(path)
 	defer client.Close()
-	soon, cancel := context.WithTimeout(t.Context(), 10*time.Second) // it never answers
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // it never answers
 	defer cancel()
-	_, err = client.Apply(soon, control.ApplyArgs{Content: []byte("secret")})
+	_, err = client.Apply(ctx, control.ApplyArgs{Content: []byte("secret")})
 	want := "what listens on " + path + " is user 1000's, and neither root's nor your own: it is told nothing"
 	if !errors.Is(err, errors.Unauthorized) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	if said.Scan(); said.Text() != `was told "", <nil>` {
-		t.Errorf("the impostor %s", said.Text())
+	if output.Scan(); output.Text() != `was told "", <nil>` {
+		t.Errorf("the impostor %s", output.Text())
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
@@ -201,7 +201,8 @@ func connect(t *testing.T, path string, n int) []net.Conn {
 	return conns
 }
 
-// Strangers who hold connections open take up a few of them, and nobody's place.
+// Users who may not use the socket can hold only a few connections open, and do not
+// take up the slots of those who may.
 func TestStrangersAreNotInTheWay(t *testing.T) {
 	var known atomic.Bool
 	client, path := serve(t, &backend{}, func(c *control.ServerConfig) {
@@ -223,7 +224,7 @@ func TestStrangersAreNotInTheWay(t *testing.T) {
 	}
 }
 
-// A stranger who is answered has to knock again: the connection is over.
+// The connection of a user who may not use the socket is closed after one response.
 func TestStrangersAreAnsweredOnce(t *testing.T) {
 	_, path := serve(t, &backend{}, func(c *control.ServerConfig) { c.Authorize = func(uint32) bool { return false } })
 	conn := connect(t, path, 1)[0]
@@ -244,9 +245,9 @@ func TestStrangersAreAnsweredOnce(t *testing.T) {
 func TestConnectionsAreBounded(t *testing.T) {
 	client, path := serve(t, &backend{}, func(c *control.ServerConfig) { c.RequestTimeout = time.Minute })
 	conns := connect(t, path, 128)
-	soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := client.Storage(soon, nil); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := client.Storage(ctx, nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("while all places are taken: got %v", err)
 	}
 	if err := conns[0].Close(); err != nil {

@@ -112,12 +112,12 @@ func (c ServerConfig) Validate() error {
 const (
 	// maxRequest holds the largest file in base64, and then some.
 	maxRequest = 4 << 20
-	// maxStreams bounds how many clients watch at a time, maxVisitors how many are
-	// connected: those after them wait. maxStrangers is for those who may not use the
-	// socket, and come to it all the same: those after them are sent away.
-	maxStreams   = 64
-	maxVisitors  = 128
-	maxStrangers = 8
+	// maxStreams bounds how many clients watch at a time. maxConns bounds how many
+	// authorized clients are connected: further ones wait. maxUnauthorizedConns bounds
+	// the connections of users who may not use the socket: further ones are closed.
+	maxStreams           = 64
+	maxConns             = 128
+	maxUnauthorizedConns = 8
 	// defaultRequestTimeout is for a ServerConfig that gives none. stallTimeout
 	// is how long a client may leave an answer unread, shutdownTimeout how long
 	// answers in flight have to end once the server is killed.
@@ -144,7 +144,7 @@ func NewServer(config ServerConfig) (*Server, error) {
 		return nil, errors.Trace(err)
 	}
 	if config.Authorize == nil {
-		config.Authorize = isOurs
+		config.Authorize = isRootOrSelf
 	}
 	if config.RequestTimeout == 0 {
 		config.RequestTimeout = defaultRequestTimeout
@@ -155,7 +155,7 @@ func NewServer(config ServerConfig) (*Server, error) {
 	}
 	s := &Server{
 		config:   config,
-		listener: newDoor(listener, config.Authorize),
+		listener: newPeerListener(listener, config.Authorize),
 		streams:  make(chan struct{}, maxStreams),
 	}
 	ctx := s.tomb.Context(context.Background())
@@ -164,8 +164,8 @@ func NewServer(config ServerConfig) (*Server, error) {
 		ReadHeaderTimeout: config.RequestTimeout,
 		IdleTimeout:       stallTimeout,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ConnContext:       withVisitor,
-		ConnState:         s.count,
+		ConnContext:       withPeerConn,
+		ConnState:         s.trackConn,
 		ErrorLog:          log.New(logWriter{config.Logger}, "", 0),
 	}
 	s.tomb.Go(s.run)
@@ -178,9 +178,10 @@ func (s *Server) Kill() { s.tomb.Kill(nil) }
 // Wait is part of worker.Worker. When it returns, nobody is being answered.
 func (s *Server) Wait() error { return s.tomb.Wait() }
 
-// count counts open connections. The HTTP server reports a new connection before Serve
-// returns, and a closed one when the goroutine of the connection has nothing left to do.
-func (s *Server) count(_ net.Conn, now http.ConnState) {
+// trackConn counts open connections. The HTTP server reports a new connection before
+// Serve returns, and a closed one when the goroutine of the connection has nothing left
+// to do.
+func (s *Server) trackConn(_ net.Conn, now http.ConnState) {
 	switch now {
 	case http.StateNew:
 		s.conns.Add(1)
@@ -234,9 +235,9 @@ func listen(path string) (net.Listener, error) {
 // CheckSocketPath returns an error that satisfies errors.IsNotValid if the path is
 // longer than the kernel takes for a socket.
 func CheckSocketPath(path string) error {
-	const most = len(unix.RawSockaddrUnix{}.Path) - 1
-	if len(path) > most {
-		return errors.NewNotValid(nil, fmt.Sprintf("the socket's path %q is longer than %d bytes: choose a shorter --socket", path, most))
+	const maxLen = len(unix.RawSockaddrUnix{}.Path) - 1
+	if len(path) > maxLen {
+		return errors.NewNotValid(nil, fmt.Sprintf("the socket's path %q is longer than %d bytes: choose a shorter --socket", path, maxLen))
 	}
 	return nil
 }
@@ -295,21 +296,21 @@ func cause(err error) error {
 	return err
 }
 
-type visitorKey struct{}
+type peerConnKey struct{}
 
-// withVisitor notes who has connected.
-func withVisitor(ctx context.Context, conn net.Conn) context.Context {
-	return context.WithValue(ctx, visitorKey{}, conn)
+// withPeerConn stores the connection of a request in its context.
+func withPeerConn(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, peerConnKey{}, conn)
 }
 
 // authorized lets through only who may use the socket.
 func (s *Server) authorized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who := r.Context().Value(visitorKey{}).(*visitor) // or nobody gets through
-		if who.stranger {
-			s.config.Logger.Warningf("refused user %d on the control socket (%v)", who.uid, who.err)
+		peer := r.Context().Value(peerConnKey{}).(*peerConn) // or nobody gets through
+		if peer.unauthorized {
+			s.config.Logger.Warningf("refused user %d on the control socket (%v)", peer.uid, peer.err)
 			w.Header().Set("Connection", "close")
-			writeError(w, errors.Unauthorizedf("user %d on this agent: run the command as root", who.uid))
+			writeError(w, errors.Unauthorizedf("user %d on this agent: run the command as root", peer.uid))
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -319,10 +320,10 @@ func (s *Server) authorized(next http.Handler) http.Handler {
 func (s *Server) routes() http.Handler {
 	b := s.config.Backend
 	mux := http.NewServeMux()
-	mux.Handle("POST /v1/apply", call(s, b.Apply))
-	mux.Handle("POST /v1/resize", call(s, b.Resize))
-	mux.Handle("POST /v1/import", call(s, b.Import))
-	mux.Handle("POST /v1/storage", call(s, func(ctx context.Context, args namesArgs) (storageResult, error) {
+	mux.Handle("POST /v1/apply", jsonHandler(s, b.Apply))
+	mux.Handle("POST /v1/resize", jsonHandler(s, b.Resize))
+	mux.Handle("POST /v1/import", jsonHandler(s, b.Import))
+	mux.Handle("POST /v1/storage", jsonHandler(s, func(ctx context.Context, args namesArgs) (storageResult, error) {
 		found, err := b.Storage(ctx, args.Names)
 		return storageResult{found}, err
 	}))
@@ -330,25 +331,25 @@ func (s *Server) routes() http.Handler {
 		"attach": b.Attach, "detach": b.Detach, "remove": b.Remove, "release": b.Release, "retry": b.Retry, "format": b.Format,
 		"remove-pools": b.RemovePools,
 	} {
-		mux.Handle("POST /v1/"+verb, call(s, func(ctx context.Context, args namesArgs) (struct{}, error) {
+		mux.Handle("POST /v1/"+verb, jsonHandler(s, func(ctx context.Context, args namesArgs) (struct{}, error) {
 			return struct{}{}, do(ctx, args.Names)
 		}))
 	}
-	mux.Handle("POST /v1/orphans", call(s, func(ctx context.Context, _ struct{}) (orphansResult, error) {
+	mux.Handle("POST /v1/orphans", jsonHandler(s, func(ctx context.Context, _ struct{}) (orphansResult, error) {
 		orphans, err := b.Orphans(ctx)
 		return orphansResult{orphans}, err
 	}))
-	mux.Handle("POST /v1/adopt", call(s, b.Adopt))
-	mux.Handle("POST /v1/delete-orphan", call(s, b.DeleteOrphan))
-	mux.Handle("POST /v1/backup", call(s, b.Backup))
-	mux.Handle("POST /v1/pools", call(s, func(ctx context.Context, _ struct{}) (poolsResult, error) {
+	mux.Handle("POST /v1/adopt", jsonHandler(s, b.Adopt))
+	mux.Handle("POST /v1/delete-orphan", jsonHandler(s, b.DeleteOrphan))
+	mux.Handle("POST /v1/backup", jsonHandler(s, b.Backup))
+	mux.Handle("POST /v1/pools", jsonHandler(s, func(ctx context.Context, _ struct{}) (poolsResult, error) {
 		pools, err := b.Pools(ctx)
 		return poolsResult{pools}, err
 	}))
-	mux.Handle("POST /v1/add-pool", call(s, func(ctx context.Context, args AddPoolArgs) (struct{}, error) {
+	mux.Handle("POST /v1/add-pool", jsonHandler(s, func(ctx context.Context, args AddPoolArgs) (struct{}, error) {
 		return struct{}{}, b.AddPool(ctx, args)
 	}))
-	mux.Handle("POST /v1/report", call(s, func(ctx context.Context, _ struct{}) (reportResult, error) {
+	mux.Handle("POST /v1/report", jsonHandler(s, func(ctx context.Context, _ struct{}) (reportResult, error) {
 		report, err := b.Report(ctx)
 		return reportResult{report}, err
 	}))
@@ -356,10 +357,10 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
-// read returns the arguments of a request. The body is read to its end, and its
-// deadline lifted afterwards: only then does the request's context end when, and
-// only when, the client goes away.
-func read[A any](s *Server, w http.ResponseWriter, r *http.Request) (A, error) {
+// readArgs returns the arguments of a request. The body is read to its end, and its
+// deadline lifted afterwards: only then does the request's context end when, and only
+// when, the client goes away.
+func readArgs[A any](s *Server, w http.ResponseWriter, r *http.Request) (A, error) {
 	var args A
 	controller := http.NewResponseController(w)
 	if err := controller.SetReadDeadline(time.Now().Add(s.config.RequestTimeout)); err != nil {
@@ -378,10 +379,11 @@ func read[A any](s *Server, w http.ResponseWriter, r *http.Request) (A, error) {
 	return args, nil
 }
 
-// call makes a handler of a function from arguments to a result.
-func call[A, R any](s *Server, do func(context.Context, A) (R, error)) http.Handler {
+// jsonHandler returns a handler that calls a function with the arguments of a request
+// and writes its result.
+func jsonHandler[A, R any](s *Server, do func(context.Context, A) (R, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		args, err := read[A](s, w, r)
+		args, err := readArgs[A](s, w, r)
 		if err != nil {
 			writeError(w, err)
 			return
@@ -391,12 +393,12 @@ func call[A, R any](s *Server, do func(context.Context, A) (R, error)) http.Hand
 			writeError(w, err)
 			return
 		}
-		write(w, http.StatusOK, answer[R]{Result: result})
+		writeJSON(w, http.StatusOK, envelope[R]{Result: result})
 	})
 }
 
 func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
-	args, err := read[namesArgs](s, w, r)
+	args, err := readArgs[namesArgs](s, w, r)
 	if err != nil {
 		writeError(w, err)
 		return
@@ -410,7 +412,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	}
 	controller := http.NewResponseController(w)
 	encoder := json.NewEncoder(w)
-	send := func(event answer[Event]) error {
+	send := func(event envelope[Event]) error {
 		if err := controller.SetWriteDeadline(time.Now().Add(stallTimeout)); err != nil {
 			return errors.Trace(err)
 		}
@@ -420,19 +422,19 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 		return errors.Trace(controller.Flush())
 	}
 	err = s.config.Backend.Watch(r.Context(), args.Names, func(event Event) error {
-		return send(answer[Event]{Result: event})
+		return send(envelope[Event]{Result: event})
 	})
 	if err != nil && r.Context().Err() == nil {
-		_ = send(answer[Event]{Error: params.ServerError(err)}) // who has gone misses nothing
+		_ = send(envelope[Event]{Error: params.ServerError(err)}) // who has gone misses nothing
 	}
 }
 
-// write answers. A client that has gone misses nothing by its failing.
-func write(w http.ResponseWriter, status int, answer any) {
+// writeJSON writes a response. Errors are ignored: they mean that the client has gone.
+func writeJSON(w http.ResponseWriter, status int, body any) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(stallTimeout))
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(answer)
+	_ = json.NewEncoder(w).Encode(body)
 }
 
 func writeError(w http.ResponseWriter, err error) {
@@ -445,7 +447,7 @@ func writeError(w http.ResponseWriter, err error) {
 	case errors.Is(err, errors.Unauthorized):
 		status = http.StatusForbidden
 	}
-	write(w, status, answer[struct{}]{Error: params.ServerError(err)})
+	writeJSON(w, status, envelope[struct{}]{Error: params.ServerError(err)})
 }
 
 // logWriter hands what net/http has to say to the logger.

@@ -237,8 +237,8 @@ type reportResult struct {
 	Report map[string]any `json:"report"`
 }
 
-// answer is any answer as the client reads it: T's members, or an error.
-type answer[T any] struct {
+// envelope is the body of every response: a result, or an error.
+type envelope[T any] struct {
 	Error  *params.Error `json:"error,omitempty"`
 	Result T             `json:"result"`
 }

@@ -42,34 +42,34 @@ type World struct {
 	Storage []state.Storage
 	// Reserved are directories that nothing is mounted on, in or above.
 	Reserved []string
-	// Space is what providers have room for. A provider that is not in it is
+	// Space is the free space of providers. A provider that is not in it is
 	// not checked here.
 	Space map[storage.ProviderType]Space
 	// Filesystems has the rules of filesystems that are made on volumes.
 	Filesystems interface {
 		ValidateFilesystemParams(storage.FilesystemParams) error
 	}
-	// CheckGrowth returns an error if storage cannot grow, whatever room there
-	// is.
+	// CheckGrowth returns an error if storage cannot grow, however much space is
+	// free.
 	CheckGrowth func(*state.Storage) error
 	// KeepLarger has storage stay as it is that is larger than the file says, where
 	// that is an error otherwise: the file may be older than its growth.
 	KeepLarger bool
 }
 
-// Space is the room that a provider has.
+// Space is the free space of a provider.
 type Space struct {
 	// FreeMiB is left for new storage.
 	FreeMiB uint64
 	// Taken tells that each storage takes its size out of FreeMiB. Otherwise
 	// its size is only the most that it may come to hold.
 	Taken bool
-	// Thin reports whether storage with these attributes may be larger than the room
-	// that there is. Nil: none may.
+	// Thin reports whether storage with these attributes may be larger than the free
+	// space. Nil: none may.
 	Thin func(attributes map[string]any) bool
 }
 
-// limits reports whether the room limits the size of storage with these attributes.
+// limits reports whether the free space limits the size of storage with these attributes.
 func (s Space) limits(attributes map[string]any) bool {
 	return s.Thin == nil || !s.Thin(attributes)
 }
@@ -105,16 +105,16 @@ func attributeOf(field string) string {
 func Make(file *spec.File, world World) (Plan, error) {
 	p := newPlanner(world)
 	for _, pool := range file.Pools {
-		if err := p.pool(pool); err != nil {
+		if err := p.planPool(pool); err != nil {
 			return Plan{}, err
 		}
 	}
 	for _, declared := range file.Storage {
-		if err := p.storage(declared); err != nil {
+		if err := p.planStorage(declared); err != nil {
 			return Plan{}, err
 		}
 	}
-	p.leave(file)
+	p.recordUndeclared(file)
 	return p.plan, nil
 }
 
@@ -124,14 +124,14 @@ func newPlanner(world World) *planner {
 		pools:    map[string]*storage.Config{},
 		existing: map[string]*state.Storage{},
 		prefixes: map[string]bool{},
-		space:    map[storage.ProviderType]uint64{},
+		freeMiB:  map[storage.ProviderType]uint64{},
 	}
 	p.plan.State.Machine = world.Machine
 	for _, pool := range world.Pools {
 		p.pools[pool.Name()] = pool
 	}
 	for provider, space := range world.Space {
-		p.space[provider] = space.FreeMiB
+		p.freeMiB[provider] = space.FreeMiB
 	}
 	for i := range world.Storage {
 		s := &world.Storage[i]
@@ -152,13 +152,13 @@ type planner struct {
 	// prefixes are the names of what exists without their numbers.
 	prefixes map[string]bool
 	mounts   spec.Mounts
-	// space is what is left in MiB, by provider.
-	space map[storage.ProviderType]uint64
-	plan  Plan
+	// freeMiB is the space left, by provider.
+	freeMiB map[storage.ProviderType]uint64
+	plan    Plan
 }
 
-// pool adds a pool to the plan, unless it is there.
-func (p *planner) pool(declared spec.Pool) error {
+// planPool adds a pool to the plan unless the pool exists.
+func (p *planner) planPool(declared spec.Pool) error {
 	_, err := p.world.Providers.StorageProvider(declared.Provider)
 	if errors.Is(err, errors.NotFound) {
 		return declared.Errorf("provider", "%q is not known: the providers are %s", declared.Provider, p.providerNames())
@@ -219,8 +219,8 @@ func sameAttributes(a, b storage.Attrs) bool {
 	return errX == nil && errY == nil && string(x) == string(y)
 }
 
-// storage adds to the plan what the instances of a declaration need.
-func (p *planner) storage(declared spec.Storage) error {
+// planStorage adds to the plan what the instances of a declaration need.
+func (p *planner) planStorage(declared spec.Storage) error {
 	pool, ok := p.pools[declared.Directive.Pool]
 	if !ok {
 		return declared.Errorf("directive", "pool %q is not known: the pools are %s", declared.Directive.Pool, p.poolNames())
@@ -269,10 +269,10 @@ func (p *planner) storage(declared spec.Storage) error {
 				return err
 			}
 			switch {
-			case wanted.Size < least(existing):
-				larger[least(existing)]++
+			case wanted.Size < minSize(existing):
+				larger[minSize(existing)]++
 			case existing.RequestedMiB != wanted.Size:
-				if err := p.resize(existing, wanted.Size); err != nil {
+				if err := p.planResize(existing, wanted.Size); err != nil {
 					return declared.Errorf("directive", "%s", err)
 				}
 				grown[existing.RequestedMiB]++
@@ -285,7 +285,7 @@ func (p *planner) storage(declared spec.Storage) error {
 			}
 			continue
 		}
-		if err := p.add(declared, wanted, pool); err != nil {
+		if err := p.planAdd(declared, wanted, pool); err != nil {
 			return err
 		}
 		added++
@@ -295,13 +295,13 @@ func (p *planner) storage(declared spec.Storage) error {
 			return declared.Errorf("directive", "%s", err)
 		}
 	}
-	p.tell(declared, control.ActionAdd, added, describe(declared))
-	p.tell(declared, control.ActionAttach, attached, describe(declared))
+	p.recordChange(declared, control.ActionAdd, added, describe(declared))
+	p.recordChange(declared, control.ActionAttach, attached, describe(declared))
 	for _, before := range slices.Sorted(maps.Keys(grown)) {
-		p.tell(declared, control.ActionGrow, grown[before], growth(before, declared.Directive.Size))
+		p.recordChange(declared, control.ActionGrow, grown[before], formatGrowth(before, declared.Directive.Size))
 	}
 	for _, size := range slices.Sorted(maps.Keys(larger)) {
-		p.tell(declared, control.ActionKeep, larger[size],
+		p.recordChange(declared, control.ActionKeep, larger[size],
 			fmt.Sprintf("%s, not %s", table.ExactSize(size), table.ExactSize(declared.Directive.Size)))
 	}
 	p.plan.Names = append(p.plan.Names, declared.Name)
@@ -366,7 +366,7 @@ func (p *planner) checkChoices(declared spec.Storage, pool *storage.Config) erro
 // filesystem and the volume are not known yet.
 func (p *planner) checkFilesystem(params storage.FilesystemParams) error {
 	params.Tag, params.Volume = names.NewFilesystemTag("0"), names.NewVolumeTag("0")
-	return without("filesystem 0: ", p.world.Filesystems.ValidateFilesystemParams(params))
+	return trimErrorPrefix("filesystem 0: ", p.world.Filesystems.ValidateFilesystemParams(params))
 }
 
 // checkAttributes asks whether the pool could have the attributes.
@@ -379,11 +379,12 @@ func (p *planner) checkAttributes(pool *storage.Config, attributes storage.Attrs
 	if err != nil {
 		return errors.Trace(err)
 	}
-	return without(fmt.Sprintf("storage pool %q: ", pool.Name()), provider.ValidateConfig(config))
+	return trimErrorPrefix(fmt.Sprintf("storage pool %q: ", pool.Name()), provider.ValidateConfig(config))
 }
 
-// without removes a prefix from an error, because the callers' messages say the same.
-func without(prefix string, err error) error {
+// trimErrorPrefix removes a prefix from an error, because the callers' messages say the
+// same.
+func trimErrorPrefix(prefix string, err error) error {
 	if err == nil || !strings.HasPrefix(err.Error(), prefix) {
 		return err
 	}
@@ -427,12 +428,12 @@ func (p *planner) checkCount(declared spec.Storage) error {
 	_, single := p.existing[declared.Name]
 	if single != (declared.Directive.Count == 1) {
 		return declared.Errorf("directive", "the count cannot change between one and several: %s, or choose another name",
-			removeFirst(declared.Name))
+			removeHint(declared.Name))
 	}
 	return nil
 }
 
-func removeFirst(name string) string {
+func removeHint(name string) string {
 	return fmt.Sprintf("remove it first with `stowage remove %s`", name)
 }
 
@@ -441,7 +442,7 @@ func removeFirst(name string) string {
 func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Config, managed bool, existing *state.Storage) (attach bool, err error) {
 	differs := func(field, what, have string) error {
 		return declared.Errorf(field, "%s of %s cannot change from %s: write that, or %s",
-			what, existing.Name, have, removeFirst(existing.Name))
+			what, existing.Name, have, removeHint(existing.Name))
 	}
 	switch {
 	case existing.Life != life.Alive:
@@ -450,15 +451,15 @@ func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, poo
 		return false, differs("kind", "the kind", existing.Kind.String())
 	case existing.Pool != wanted.Pool:
 		return false, differs("directive", "the pool", existing.Pool)
-	case wanted.Size < least(existing) && !p.world.KeepLarger:
+	case wanted.Size < minSize(existing) && !p.world.KeepLarger:
 		return false, declared.Errorf("directive", "%s has %s and cannot become smaller: write that, or %s",
-			existing.Name, table.ExactSize(least(existing)), removeFirst(existing.Name))
+			existing.Name, table.ExactSize(minSize(existing)), removeHint(existing.Name))
 	case existing.MountPoint != wanted.MountPoint:
 		return false, differs("mount", "the mount point", fmt.Sprintf("%q", existing.MountPoint))
 	}
 	for _, choice := range declared.Choices() {
-		have := chosen(choice.Field, existing.Attributes)
-		if managed && have != chosen(choice.Field, wanted.Attributes, pool.Attrs()) {
+		have := attributeValue(choice.Field, existing.Attributes)
+		if managed && have != attributeValue(choice.Field, wanted.Attributes, pool.Attrs()) {
 			return false, differs(choice.Field, "the "+choice.Field, orNone(have))
 		}
 	}
@@ -471,8 +472,9 @@ func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, poo
 	return false, nil
 }
 
-// chosen returns what attributes choose for a field, the first that do.
-func chosen(field string, all ...map[string]any) string {
+// attributeValue returns the value that the first of the attributes to set a field
+// gives it, or the default of the field.
+func attributeValue(field string, all ...map[string]any) string {
 	for _, attributes := range all {
 		if text, ok := attributes[attributeOf(field)].(string); ok && text != "" {
 			return text
@@ -491,19 +493,19 @@ func orNone(s string) string {
 	return s
 }
 
-// place takes the mount point for new storage.
-func (p *planner) place(at, name string) error {
+// addMount reserves the mount point of new storage.
+func (p *planner) addMount(path, name string) error {
 	for _, reserved := range p.world.Reserved {
-		if spec.Within(at, reserved) || spec.Within(reserved, at) {
-			return errors.Errorf("%q would hide, or lie in, %s, which is the agent's own", at, reserved)
+		if spec.Within(path, reserved) || spec.Within(reserved, path) {
+			return errors.Errorf("%q would hide, or lie in, %s, which is the agent's own", path, reserved)
 		}
 	}
-	return p.mounts.Add(at, name)
+	return p.mounts.Add(path, name)
 }
 
-// resize plans that an instance has size, which is not what was asked for last. Whether
-// it can be less is the state's rule.
-func (p *planner) resize(existing *state.Storage, size uint64) error {
+// planResize plans that an instance gets a size other than the one last requested. The
+// state decides whether the size may be smaller.
+func (p *planner) planResize(existing *state.Storage, size uint64) error {
 	if size > existing.RequestedMiB {
 		if err := p.checkGrowth(existing, size); err != nil {
 			return err
@@ -520,46 +522,46 @@ func (p *planner) checkGrowth(existing *state.Storage, size uint64) error {
 	}
 	provider := existing.Provider
 	if space, ok := p.world.Space[provider]; ok && space.limits(existing.Attributes) {
-		more, left := size-existing.RequestedMiB, p.space[provider]
+		more, left := size-existing.RequestedMiB, p.freeMiB[provider]
 		if space.Taken && more > left || size > left && !space.Taken {
 			return errors.Errorf("it does not fit: %s asks for %s more, and provider %s has room for %s",
 				existing.Name, table.Size(more), provider, table.Size(left))
 		}
 		if space.Taken {
-			p.space[provider] = left - more
+			p.freeMiB[provider] = left - more
 		}
 	}
 	return nil
 }
 
-// least is the least size that an instance can be asked to have. What was asked for
-// last may be more than it has come to.
-func least(existing *state.Storage) uint64 {
+// minSize returns the smallest size that an instance can be asked to have. The size
+// last requested may be larger than the size it has.
+func minSize(existing *state.Storage) uint64 {
 	return min(existing.RequestedMiB, existing.SizeMiB)
 }
 
-func growth(before, after uint64) string {
+func formatGrowth(before, after uint64) string {
 	if after < before {
 		return fmt.Sprintf("to %d MiB, no longer to %d MiB", after, before)
 	}
 	return fmt.Sprintf("%d MiB to %d MiB", before, after)
 }
 
-// add plans a new instance.
-func (p *planner) add(declared spec.Storage, wanted state.StorageParams, pool *storage.Config) error {
+// planAdd plans a new instance.
+func (p *planner) planAdd(declared spec.Storage, wanted state.StorageParams, pool *storage.Config) error {
 	if wanted.MountPoint != "" {
-		if err := p.place(wanted.MountPoint, wanted.Name); err != nil {
+		if err := p.addMount(wanted.MountPoint, wanted.Name); err != nil {
 			return declared.Errorf("mount", "%s", err)
 		}
 	}
 	if space, ok := p.world.Space[pool.Provider()]; ok && space.limits(pool.Attrs()) {
-		left := p.space[pool.Provider()]
+		left := p.freeMiB[pool.Provider()]
 		if wanted.Size > left {
 			return declared.Errorf("directive", "it does not fit: %s asks for %s, and provider %s has room for %s",
 				wanted.Name, table.Size(wanted.Size), pool.Provider(), table.Size(left))
 		}
 		if space.Taken {
-			p.space[pool.Provider()] = left - wanted.Size
+			p.freeMiB[pool.Provider()] = left - wanted.Size
 		}
 	}
 	p.plan.State.Add = append(p.plan.State.Add, wanted)
@@ -580,8 +582,8 @@ func describe(declared spec.Storage) string {
 	return detail
 }
 
-// tell notes what is done about count instances of a declaration.
-func (p *planner) tell(declared spec.Storage, action control.Action, count int, detail string) {
+// recordChange adds to the plan the change made to count instances of a declaration.
+func (p *planner) recordChange(declared spec.Storage, action control.Action, count int, detail string) {
 	if count == 0 {
 		return
 	}
@@ -593,8 +595,8 @@ func (p *planner) tell(declared spec.Storage, action control.Action, count int, 
 	})
 }
 
-// leave notes what is there and not in the file.
-func (p *planner) leave(file *spec.File) {
+// recordUndeclared adds to the plan the storage that exists and is not in the file.
+func (p *planner) recordUndeclared(file *spec.File) {
 	declared := map[string]bool{}
 	bases := map[string]bool{}
 	for _, s := range file.Storage {
@@ -603,7 +605,7 @@ func (p *planner) leave(file *spec.File) {
 			declared[instance.Name] = true
 		}
 	}
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	for _, existing := range p.world.Storage {
 		name := existing.Name
 		if declared[name] || existing.Life != life.Alive {
@@ -612,10 +614,10 @@ func (p *planner) leave(file *spec.File) {
 		if base := state.BaseName(name); !bases[base] {
 			name = base // all its instances are not in the file
 		}
-		if told[name] {
+		if reported[name] {
 			continue
 		}
-		told[name] = true
+		reported[name] = true
 		p.plan.Changes = append(p.plan.Changes, control.Change{
 			Action: control.ActionLeave, Item: "storage", Name: name,
 			Detail: fmt.Sprintf("not in the file: left alone, remove it with `stowage remove %s`", name),

@@ -281,10 +281,10 @@ func TestWhatIsThereGrows(t *testing.T) {
 func TestResize(t *testing.T) {
 	two := []state.Storage{data(nil), data(func(e *state.Storage) { e.Name, e.RequestedMiB = "other", 1024 })}
 	for _, test := range []struct {
-		size uint64
-		more bool
-		want []state.Resize
-		told []string
+		size    uint64
+		more    bool
+		want    []state.Resize
+		changes []string
 	}{
 		{3072, false, []state.Resize{{Name: "data", Size: 3072}, {Name: "other", Size: 3072}},
 			[]string{"grow storage data: 2048 MiB to 3072 MiB", "grow storage other: 1024 MiB to 3072 MiB"}},
@@ -297,7 +297,7 @@ func TestResize(t *testing.T) {
 			[]string{"grow storage data: to 2000 MiB, no longer to 2048 MiB", "grow storage other: 1024 MiB to 2000 MiB"}},
 	} {
 		plan, err := converge.Resize(world(two...), two, test.size, test.more)
-		if err != nil || !reflect.DeepEqual(plan.State.Resize, test.want) || !reflect.DeepEqual(lines(plan), test.told) {
+		if err != nil || !reflect.DeepEqual(plan.State.Resize, test.want) || !reflect.DeepEqual(lines(plan), test.changes) {
 			t.Errorf("%d, more %v: %+v, %v", test.size, test.more, plan, err)
 		}
 	}

@@ -64,7 +64,7 @@ func Import(world World, args control.ImportArgs) (*Takeover, error) {
 		if err := spec.CheckMountPoint(args.Mount); err != nil {
 			return nil, errors.NewNotValid(err, "")
 		}
-		if err := p.place(args.Mount, args.Name); err != nil {
+		if err := p.addMount(args.Mount, args.Name); err != nil {
 			return nil, errors.NewNotValid(err, "")
 		}
 	}

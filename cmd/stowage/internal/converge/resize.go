@@ -27,11 +27,11 @@ func Resize(world World, found []state.Storage, size uint64, more bool) (Plan, e
 			p.plan.State.Keep = append(p.plan.State.Keep, s.Name)
 			continue
 		}
-		if err := p.resize(s, to); err != nil {
+		if err := p.planResize(s, to); err != nil {
 			return Plan{}, errors.Annotatef(err, "resizing storage %q", s.Name)
 		}
 		p.plan.Changes = append(p.plan.Changes, control.Change{
-			Action: control.ActionGrow, Item: "storage", Name: s.Name, Detail: growth(s.RequestedMiB, to),
+			Action: control.ActionGrow, Item: "storage", Name: s.Name, Detail: formatGrowth(s.RequestedMiB, to),
 		})
 	}
 	return p.plan, nil

@@ -123,20 +123,20 @@ func (d Dir) CheckState() error {
 	default:
 		return nil
 	}
-	witness, err := d.witness()
+	evidence, err := d.findEvidence()
 	if err != nil {
 		return errors.Annotatef(err, "%s %s: looking for what was made with it", d.StateFile(), what)
 	}
-	if witness == "" {
+	if evidence == "" {
 		return nil
 	}
 	return errors.Errorf("%s %s, and %s shows that there was one: put the file back, or run `stowage restore FILE` with a backup, or `stowage recover` without one",
-		d.StateFile(), what, witness)
+		d.StateFile(), what, evidence)
 }
 
-// witness returns the path of something that a state has left outside its file, empty
-// where there is nothing.
-func (d Dir) witness() (string, error) {
+// findEvidence returns the path of something that a state has left outside its file, or
+// an empty path if there is nothing.
+func (d Dir) findEvidence() (string, error) {
 	if _, err := os.Lstat(d.MarkFile()); err == nil {
 		return d.MarkFile(), nil
 	} else if !errors.Is(err, fs.ErrNotExist) {

@@ -27,11 +27,11 @@ func (d Dir) OpenStore() (*boltkv.Store, error) {
 	if err := d.CheckState(); err != nil {
 		return nil, errors.Trace(err)
 	}
-	witness, err := d.witness()
+	evidence, err := d.findEvidence()
 	if err != nil {
 		return nil, errors.Annotatef(err, "looking for what was made with %s", d.StateFile())
 	}
-	if witness == "" {
+	if evidence == "" {
 		if err := boltkv.RemoveUnfinished(d.StateFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, errors.Trace(err)
 		}
@@ -49,8 +49,8 @@ func (d Dir) explainLocked(err error) error {
 	case locked.PID == 0:
 		return errors.Errorf("another process uses %s: stop it, or choose another --data-dir", d)
 	}
-	own, _ := os.ReadFile("/proc/self/comm")
-	if locked.Program == strings.TrimSpace(string(own)) {
+	ownName, _ := os.ReadFile("/proc/self/comm")
+	if locked.Program == strings.TrimSpace(string(ownName)) {
 		return errors.Errorf("another agent runs in %s (PID %d): stop it, or choose another --data-dir", d, locked.PID)
 	}
 	return errors.Errorf("PID %d (%s) has %s open: stop it, or choose another --data-dir", locked.PID, locked.Program, d.StateFile())
@@ -64,7 +64,7 @@ func (d Dir) OpenState(store *boltkv.Store, config state.Config) (*state.State, 
 		return nil, errors.Trace(err)
 	}
 	config.Store = store
-	config.BeforeMigrate = func(schema int) error { return d.keepOlder(store, schema) }
+	config.BeforeMigrate = func(schema int) error { return d.backupOlderSchema(store, schema) }
 	st, err := state.Open(config)
 	return st, errors.Annotate(err, d.StateFile())
 }
@@ -110,14 +110,14 @@ func (d Dir) CheckFingerprint(st *state.State) error {
 	return nil
 }
 
-// keepOlder keeps a copy of a store of an older schema, which is about to be brought up
-// to date: state.db.schemaN, or state.db.schemaN-2 and so on where that is taken.
-func (d Dir) keepOlder(store *boltkv.Store, schema int) error {
+// backupOlderSchema copies a store of an older schema before it is migrated: to
+// state.db.schemaN, or to state.db.schemaN-2 and so on if that exists.
+func (d Dir) backupOlderSchema(store *boltkv.Store, schema int) error {
 	path := fmt.Sprintf("%s.schema%d", d.StateFile(), schema)
-	return errors.Annotatef(d.keepAs(store, path), "keeping a copy of the state of schema %d", schema)
+	return errors.Annotatef(d.copyStore(store, path), "keeping a copy of the state of schema %d", schema)
 }
 
-func (d Dir) keepAs(store *boltkv.Store, path string) error {
+func (d Dir) copyStore(store *boltkv.Store, path string) error {
 	temporary, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return errors.Trace(err)

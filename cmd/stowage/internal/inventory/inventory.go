@@ -180,7 +180,7 @@ func (inv *Inventory) Tag(ctx context.Context, all []Tags) error {
 		}
 		var tags []storage.ObjectTags
 		for _, t := range all {
-			if s.has(t.Object) {
+			if s.matches(t.Object) {
 				tags = append(tags, storage.ObjectTags{ID: t.ID, ResourceTags: t.Tags})
 			}
 		}
@@ -203,7 +203,7 @@ func (inv *Inventory) Tag(ctx context.Context, all []Tags) error {
 // Destroy destroys an object.
 func (inv *Inventory) Destroy(ctx context.Context, o Object) error {
 	for _, s := range inv.sources {
-		if !s.has(o) {
+		if !s.matches(o) {
 			continue
 		}
 		errs, err := s.destroy(envcontext.New(ctx), []string{o.ID})
@@ -215,4 +215,4 @@ func (inv *Inventory) Destroy(ctx context.Context, o Object) error {
 	return errors.NotFoundf("provider %s", o.Provider)
 }
 
-func (s source) has(o Object) bool { return s.provider == o.Provider && s.kind == o.Kind }
+func (s source) matches(o Object) bool { return s.provider == o.Provider && s.kind == o.Kind }

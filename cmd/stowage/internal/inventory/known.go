@@ -25,9 +25,9 @@ const (
 
 // Ledger is what a state knows of objects.
 type Ledger struct {
-	model  string
-	uuids  state.EntityUUIDs
-	places map[place]struct{}
+	model string
+	uuids state.EntityUUIDs
+	keys  map[objectKey]struct{}
 }
 
 // Read reads what a state knows. What is compared with it is listed before: so what is
@@ -41,11 +41,11 @@ func Read(st *state.State) (*Ledger, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	l := &Ledger{model: st.UUID(), uuids: uuids, places: make(map[place]struct{})}
+	l := &Ledger{model: st.UUID(), uuids: uuids, keys: make(map[objectKey]struct{})}
 	for _, s := range storages {
 		for _, e := range entities(s) {
 			if e.ProviderID != "" {
-				l.places[placeOf(s, e)] = struct{}{}
+				l.keys[entityKey(s, e)] = struct{}{}
 			}
 		}
 	}
@@ -57,12 +57,12 @@ func (l *Ledger) Standing(o Object) Standing {
 	owner := storage.OwnerOf(o.ResourceTags)
 	_, live := l.uuids.Live[owner.EntityUUID]
 	_, imported := l.uuids.Imports[owner.EntityUUID]
-	_, placed := l.places[o.place()]
+	_, recorded := l.keys[o.key()]
 	switch {
 	case o.Released:
 		return Released
 	case owner.EntityUUID == "":
-		if placed {
+		if recorded {
 			return Known
 		}
 		return Untagged

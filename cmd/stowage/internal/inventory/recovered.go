@@ -15,9 +15,9 @@ func Recovered(o Object, all []Object) (state.Recovered, error) {
 	if o.Incomplete {
 		return state.Recovered{}, errors.NewNotValid(nil, "it is incomplete: it was being made or destroyed")
 	}
-	of := storage.StorageKindBlock
+	kind := storage.StorageKindBlock
 	if o.Kind == names.FilesystemTagKind {
-		of = storage.StorageKindFilesystem
+		kind = storage.StorageKindFilesystem
 	}
 	provider := o.Provider
 	if provider == Managed {
@@ -28,6 +28,6 @@ func Recovered(o Object, all []Object) (state.Recovered, error) {
 			}
 		}
 	}
-	recovered, err := state.NewRecovered(of, provider, o.OwnedObject)
+	recovered, err := state.NewRecovered(kind, provider, o.OwnedObject)
 	return recovered, errors.Trace(err)
 }

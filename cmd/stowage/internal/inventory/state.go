@@ -12,18 +12,18 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// place is by what an object is known to its provider.
-type place struct {
+// objectKey identifies an object to its provider.
+type objectKey struct {
 	provider storage.ProviderType
 	kind, id string
 }
 
-func (o Object) place() place { return place{o.Provider, o.Kind, o.ID} }
+func (o Object) key() objectKey { return objectKey{o.Provider, o.Kind, o.ID} }
 
-// placeOf returns where the provider has an entity of a storage instance, by its
-// recorded ID.
-func placeOf(s state.Storage, e *state.Entity) place {
-	p := place{provider: s.Provider, kind: e.Tag.Kind(), id: e.ProviderID}
+// entityKey returns the key under which the provider has an entity of a storage
+// instance, by its recorded ID.
+func entityKey(s state.Storage, e *state.Entity) objectKey {
+	p := objectKey{provider: s.Provider, kind: e.Tag.Kind(), id: e.ProviderID}
 	if e == s.Filesystem && s.Volume != nil {
 		p.provider = Managed
 	}
@@ -63,22 +63,22 @@ func stamp(ctx context.Context, inv *Inventory, st *state.State, former state.Co
 	if err != nil {
 		return errors.Trace(err)
 	}
-	entities := make(map[place]state.CopiedEntity, len(former.Entities))
+	entities := make(map[objectKey]state.CopiedEntity, len(former.Entities))
 	for _, e := range former.Entities {
-		p := place{e.Provider, e.Tag.Kind(), e.ProviderID}
+		p := objectKey{e.Provider, e.Tag.Kind(), e.ProviderID}
 		if e.Volume != nil {
 			p.provider = Managed
 		}
 		entities[p] = e
 	}
 	var tags []names.Tag
-	var owned, lost []Tags
+	var owned, orphaned []Tags
 	for _, o := range objects {
 		owner := storage.OwnerOf(o.ResourceTags)
 		if o.Released || owner.ModelUUID != former.FormerUUID {
 			continue
 		}
-		e, ok := entities[o.place()]
+		e, ok := entities[o.key()]
 		switch {
 		case ok && owner.EntityUUID == e.FormerUUID:
 			tags = append(tags, e.Tag)
@@ -86,7 +86,7 @@ func stamp(ctx context.Context, inv *Inventory, st *state.State, former state.Co
 		case owner.EntityUUID != "" && owner.ModelUUID != st.UUID():
 			copied := maps.Clone(o.ResourceTags)
 			copied[storage.ModelUUIDTag] = st.UUID()
-			lost = append(lost, Tags{o, copied})
+			orphaned = append(orphaned, Tags{o, copied})
 		}
 	}
 	all, err := st.ResourceTags(tags...)
@@ -96,7 +96,7 @@ func stamp(ctx context.Context, inv *Inventory, st *state.State, former state.Co
 	for i := range owned {
 		owned[i].Tags = all[i]
 	}
-	return errors.Trace(inv.Tag(ctx, append(owned, lost...)))
+	return errors.Trace(inv.Tag(ctx, append(owned, orphaned...)))
 }
 
 // KeepInUse has a restored state attach to the machine what is in use there although
@@ -107,10 +107,10 @@ func KeepInUse(ctx context.Context, inv *Inventory, st *state.State, machine nam
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	used := make(map[place]string) // the UUIDs of what is attached
+	used := make(map[objectKey]string) // the UUIDs of what is attached
 	for _, o := range objects {
 		if o.Attached && !o.Released {
-			used[o.place()] = o.ResourceTags[storage.EntityUUIDTag]
+			used[o.key()] = o.ResourceTags[storage.EntityUUIDTag]
 		}
 	}
 	storages, err := st.AllStorage()
@@ -123,7 +123,7 @@ func KeepInUse(ctx context.Context, inv *Inventory, st *state.State, machine nam
 			continue
 		}
 		for _, e := range entities(s) {
-			if uuid, ok := used[placeOf(s, e)]; ok && uuid == e.UUID {
+			if uuid, ok := used[entityKey(s, e)]; ok && uuid == e.UUID {
 				names = append(names, s.Name)
 				break
 			}

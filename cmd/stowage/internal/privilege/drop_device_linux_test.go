@@ -128,11 +128,11 @@ func work(dir string) error {
 		{mountInUsers, func() error {
 			return a.filesystem(provider.TmpfsProviderType, filepath.Join(dir, "user", "at"), nil)
 		}},
-		{destroyUsers, func() error { return a.filesystem(provider.RootfsProviderType, "", a.ask("private")) }},
-		{destroySticky, func() error { return a.filesystem(provider.RootfsProviderType, "", a.ask("sticky")) }},
+		{destroyUsers, func() error { return a.filesystem(provider.RootfsProviderType, "", a.request("private")) }},
+		{destroySticky, func() error { return a.filesystem(provider.RootfsProviderType, "", a.request("sticky")) }},
 		{importVolume, a.importVolume},
 		{importRootfs, a.importRootfs},
-		{nameHolders, func() error { return a.filesystem(provider.TmpfsProviderType, a.path("at"), a.held) }},
+		{nameHolders, func() error { return a.filesystem(provider.TmpfsProviderType, a.path("at"), a.detachBusy) }},
 		{receiveEvents, receiveBuffer},
 	} {
 		// What one cannot take away is not in the way of the next.
@@ -151,16 +151,16 @@ func work(dir string) error {
 	return nil
 }
 
-// one is the one result of a bulk call that works on one thing.
-func one[T any](results []T, err error) (result T, _ error) {
+// firstResult returns the result of a bulk call on a single item.
+func firstResult[T any](results []T, err error) (result T, _ error) {
 	if err != nil {
 		return result, err
 	}
 	return results[0], nil
 }
 
-// failed is the error of a call that has nothing else for a result.
-func failed(results []error, err error) error {
+// firstError returns the error of a bulk call on a single item.
+func firstError(results []error, err error) error {
 	if err != nil {
 		return err
 	}
@@ -199,7 +199,7 @@ func (a *agent) volume(fs string, mib uint64, how int) error {
 	if err != nil {
 		return err
 	}
-	made, err := one(source.CreateVolumes(a.ctx, []storage.VolumeParams{{Tag: volumeTag, Size: mib, Provider: provider.LoopProviderType}}))
+	made, err := firstResult(source.CreateVolumes(a.ctx, []storage.VolumeParams{{Tag: volumeTag, Size: mib, Provider: provider.LoopProviderType}}))
 	if err == nil {
 		err = made.Error
 	}
@@ -209,7 +209,7 @@ func (a *agent) volume(fs string, mib uint64, how int) error {
 	attachment := []storage.VolumeAttachmentParams{{
 		AttachmentParams: storage.AttachmentParams{Machine: machineTag, ReadOnly: how&writable == 0}, Volume: volumeTag, VolumeId: made.Volume.VolumeId,
 	}}
-	attached, err := one(source.AttachVolumes(a.ctx, attachment))
+	attached, err := firstResult(source.AttachVolumes(a.ctx, attachment))
 	if err == nil {
 		err = attached.Error
 	}
@@ -217,7 +217,7 @@ func (a *agent) volume(fs string, mib uint64, how int) error {
 		if how&growing == 0 {
 			return nil
 		}
-		grown, err := one(source.(storage.VolumeResizer).ResizeVolumes(a.ctx, []storage.VolumeResizeParams{
+		grown, err := firstResult(source.(storage.VolumeResizer).ResizeVolumes(a.ctx, []storage.VolumeResizeParams{
 			{Tag: volumeTag, VolumeId: made.Volume.VolumeId, Size: 2 * mib},
 		}))
 		return errors.Join(err, grown.Error)
@@ -229,20 +229,20 @@ func (a *agent) volume(fs string, mib uint64, how int) error {
 		managed := provider.NewManagedFilesystemSource(a.path("managed"),
 			device{entry: storage.BlockDevice{DeviceName: info.DeviceName, BusAddress: info.BusAddress}})
 		params := storage.FilesystemParams{Tag: filesystemTag, Volume: volumeTag, Size: mib, Attributes: map[string]any{"fs": fs}}
-		err = a.live(managed, params, a.path("at"), func(string, func() error) error {
+		err = a.exercise(managed, params, a.path("at"), func(string, func() error) error {
 			if err := grow(); err != nil || how&growing == 0 {
 				return err
 			}
-			grown, err := one(managed.(storage.FilesystemResizer).ResizeFilesystems(a.ctx, []storage.FilesystemResizeParams{
+			grown, err := firstResult(managed.(storage.FilesystemResizer).ResizeFilesystems(a.ctx, []storage.FilesystemResizeParams{
 				{Tag: filesystemTag, FilesystemId: filesystemTag.String(), Size: 2 * mib},
 			}))
 			return errors.Join(err, grown.Error)
 		})
 	}
-	if derr := failed(source.DetachVolumes(a.ctx, attachment)); err == nil {
+	if derr := firstError(source.DetachVolumes(a.ctx, attachment)); err == nil {
 		err = derr
 	}
-	if derr := failed(source.DestroyVolumes(a.ctx, []string{made.Volume.VolumeId})); err == nil {
+	if derr := firstError(source.DestroyVolumes(a.ctx, []string{made.Volume.VolumeId})); err == nil {
 		err = derr
 	}
 	return err
@@ -266,14 +266,14 @@ func (a *agent) importVolume() error {
 	if err != nil {
 		return err
 	}
-	if err := a.ask("users")(a.dir, nil); err != nil {
+	if err := a.request("users")(a.dir, nil); err != nil {
 		return err
 	}
 	info, err := source.(storage.VolumeImporter).ImportVolume(a.ctx, a.path("users/file"), nil)
 	if err != nil {
 		return err
 	}
-	return failed(source.DestroyVolumes(a.ctx, []string{info.VolumeId}))
+	return firstError(source.DestroyVolumes(a.ctx, []string{info.VolumeId}))
 }
 
 // importRootfs takes over a directory, and gives it up.
@@ -286,14 +286,14 @@ func (a *agent) importRootfs() error {
 	if err != nil {
 		return err
 	}
-	if err := a.ask("users")(a.dir, nil); err != nil {
+	if err := a.request("users")(a.dir, nil); err != nil {
 		return err
 	}
 	info, err := source.(storage.FilesystemImporter).ImportFilesystem(a.ctx, a.path("users/dir"), nil)
 	if err != nil {
 		return err
 	}
-	return failed(source.ReleaseFilesystems(a.ctx, []string{info.FilesystemId}))
+	return firstError(source.ReleaseFilesystems(a.ctx, []string{info.FilesystemId}))
 }
 
 // filesystem makes a filesystem that needs no volume, attaches it, calls do, and takes
@@ -307,13 +307,13 @@ func (a *agent) filesystem(kind storage.ProviderType, path string, do whileAttac
 	if err != nil {
 		return err
 	}
-	return a.live(source, storage.FilesystemParams{Tag: filesystemTag, Size: 1, Provider: kind}, path, do)
+	return a.exercise(source, storage.FilesystemParams{Tag: filesystemTag, Size: 1, Provider: kind}, path, do)
 }
 
-// live is the life of a filesystem. The first error counts, and the rest is done as
-// far as it goes.
-func (a *agent) live(source storage.FilesystemSource, params storage.FilesystemParams, path string, do whileAttached) error {
-	made, err := one(source.CreateFilesystems(a.ctx, []storage.FilesystemParams{params}))
+// exercise creates, attaches, detaches and destroys a filesystem. It returns the first
+// error, and carries out the later steps as far as possible.
+func (a *agent) exercise(source storage.FilesystemSource, params storage.FilesystemParams, path string, do whileAttached) error {
+	made, err := firstResult(source.CreateFilesystems(a.ctx, []storage.FilesystemParams{params}))
 	if err == nil {
 		err = made.Error
 	}
@@ -325,17 +325,17 @@ func (a *agent) live(source storage.FilesystemSource, params storage.FilesystemP
 		AttachmentParams: storage.AttachmentParams{Machine: machineTag},
 		Filesystem:       params.Tag, FilesystemId: id, Path: path,
 	}}
-	attached, err := one(source.AttachFilesystems(a.ctx, attachment))
+	attached, err := firstResult(source.AttachFilesystems(a.ctx, attachment))
 	if err == nil {
 		err = attached.Error
 	}
 	if err == nil && do != nil {
-		err = do(attached.FilesystemAttachment.Path, func() error { return failed(source.DetachFilesystems(a.ctx, attachment)) })
+		err = do(attached.FilesystemAttachment.Path, func() error { return firstError(source.DetachFilesystems(a.ctx, attachment)) })
 	}
-	if derr := failed(source.DetachFilesystems(a.ctx, attachment)); err == nil {
+	if derr := firstError(source.DetachFilesystems(a.ctx, attachment)); err == nil {
 		err = derr
 	}
-	if derr := failed(source.DestroyFilesystems(a.ctx, []string{id})); err == nil {
+	if derr := firstError(source.DestroyFilesystems(a.ctx, []string{id})); err == nil {
 		err = derr
 	}
 	return err
@@ -344,8 +344,8 @@ func (a *agent) live(source storage.FilesystemSource, params storage.FilesystemP
 // whileAttached is called while a filesystem is attached at path; detach detaches it.
 type whileAttached func(path string, detach func() error) error
 
-// ask has something done by the process that has all capabilities.
-func (a *agent) ask(what string) whileAttached {
+// request has the process with all capabilities do something.
+func (a *agent) request(what string) whileAttached {
 	return func(path string, _ func() error) error {
 		if err := a.out.Encode(outcome{Ask: what, Path: path}); err != nil {
 			return err
@@ -355,9 +355,10 @@ func (a *agent) ask(what string) whileAttached {
 	}
 }
 
-// held detaches what a process of a user holds, to see that it is named.
-func (a *agent) held(path string, detach func() error) error {
-	if err := a.ask("hold")(path, nil); err != nil {
+// detachBusy detaches a filesystem that the process of a user keeps busy, and checks
+// that the error names the process.
+func (a *agent) detachBusy(path string, detach func() error) error {
+	if err := a.request("hold")(path, nil); err != nil {
 		return err
 	}
 	err := detach()
@@ -366,7 +367,7 @@ func (a *agent) held(path string, detach func() error) error {
 	} else if strings.Contains(err.Error(), "(sleep): working directory "+path) {
 		err = nil
 	}
-	return errors.Join(err, a.ask("release")(path, nil))
+	return errors.Join(err, a.request("release")(path, nil))
 }
 
 // receiveBuffer makes the buffer of a socket larger than others may.
@@ -379,9 +380,9 @@ func receiveBuffer() error {
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1<<20)
 }
 
-// without has an agent without the capabilities do everything, and returns how each
+// runWithout runs all work of an agent without the capabilities, and returns how each
 // piece of work ended.
-func without(t *testing.T, numbers []string) map[string]outcome {
+func runWithout(t *testing.T, numbers []string) map[string]outcome {
 	t.Helper()
 	dir := privateDir(t)
 	cmd := exec.Command("/proc/self/exe")
@@ -409,12 +410,12 @@ func without(t *testing.T, numbers []string) map[string]outcome {
 			outcomes[o.Work] = o
 			continue
 		}
-		h.help(o.Ask, o.Path)
+		h.handle(o.Ask, o.Path)
 		if _, err := in.Write([]byte("done\n")); err != nil {
 			t.Error(err)
 		}
 	}
-	h.help("release", "")
+	h.handle("release", "")
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("the agent without %v: %v", numbers, err)
 	}
@@ -440,12 +441,12 @@ func privateDir(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	t.Cleanup(func() { takeAway(t, dir) })
+	t.Cleanup(func() { cleanUp(t, dir) })
 	return dir
 }
 
-// takeAway unmounts and detaches what an agent could make and not take away again.
-func takeAway(t *testing.T, dir string) {
+// cleanUp unmounts and detaches what an agent made and could not remove.
+func cleanUp(t *testing.T, dir string) {
 	t.Helper()
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
@@ -473,7 +474,7 @@ type helper struct {
 	holder *exec.Cmd
 }
 
-func (h *helper) help(what, path string) {
+func (h *helper) handle(what, path string) {
 	h.Helper()
 	var err error
 	switch what {
@@ -528,7 +529,7 @@ func TestEachCapabilityIsForWhatIsSaid(t *testing.T) {
 	requireRoot(t)
 	for _, c := range capabilities() {
 		t.Run(c.Name, func(t *testing.T) {
-			checkOutcomes(t, without(t, []string{strconv.Itoa(c.number)}), c.Name)
+			checkOutcomes(t, runWithout(t, []string{strconv.Itoa(c.number)}), c.Name)
 		})
 	}
 }
@@ -550,7 +551,7 @@ func TestNoOtherCapabilityIsNeeded(t *testing.T) {
 			others = append(others, strconv.Itoa(number))
 		}
 	}
-	checkOutcomes(t, without(t, others), "")
+	checkOutcomes(t, runWithout(t, others), "")
 }
 
 func requireRoot(t *testing.T) {

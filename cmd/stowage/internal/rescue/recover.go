@@ -58,11 +58,11 @@ func Recover(ctx context.Context, c Config, environ, yes bool) (recovery Recover
 	if err != nil {
 		return recovery, errors.Trace(err)
 	}
-	uuid, err := c.model(objects)
+	uuid, err := c.modelUUID(objects)
 	if err != nil {
 		return recovery, errors.Trace(err)
 	}
-	if err := recovery.choose(c, uuid); err != nil {
+	if err := recovery.chooseBase(c, uuid); err != nil {
 		return recovery, errors.Trace(err)
 	}
 
@@ -76,7 +76,7 @@ func Recover(ctx context.Context, c Config, environ, yes bool) (recovery Recover
 			err = errors.Trace(rerr)
 		}
 	}()
-	if err := c.putTogether(&recovery, temporary, uuid, objects, yes); err != nil || !yes {
+	if err := c.rebuild(&recovery, temporary, uuid, objects, yes); err != nil || !yes {
 		return recovery, errors.Trace(err)
 	}
 	if lock != nil {
@@ -88,9 +88,9 @@ func Recover(ctx context.Context, c Config, environ, yes bool) (recovery Recover
 	return recovery, errors.Trace(err)
 }
 
-// model returns the UUID of the state that the directory belongs to: that of its mark, or
-// that of most objects.
-func (c Config) model(objects []inventory.Object) (string, error) {
+// modelUUID returns the UUID of the state that the directory belongs to: that of its
+// mark, or that of most objects.
+func (c Config) modelUUID(objects []inventory.Object) (string, error) {
 	mark, ok, err := c.Dir.Marks().Read()
 	if ok {
 		return mark.UUID, nil
@@ -112,8 +112,8 @@ func (c Config) model(objects []inventory.Object) (string, error) {
 	return most, nil
 }
 
-// choose finds the file to begin with.
-func (r *Recovery) choose(c Config, uuid string) error {
+// chooseBase chooses the file that the recovery starts from.
+func (r *Recovery) chooseBase(c Config, uuid string) error {
 	candidates, err := statefile.Candidates(c.Dir.StateFile(), datadir.Identify)
 	if err != nil {
 		return errors.Trace(err)
@@ -131,8 +131,9 @@ func (r *Recovery) choose(c Config, uuid string) error {
 	return nil
 }
 
-// putTogether makes a state in the file, or, without yes, tells what it would be.
-func (c Config) putTogether(r *Recovery, file, uuid string, objects []inventory.Object, yes bool) (err error) {
+// rebuild makes a state in the file. Without yes, it only reports what the state would
+// be.
+func (c Config) rebuild(r *Recovery, file, uuid string, objects []inventory.Object, yes bool) (err error) {
 	if r.Base != "" {
 		if _, _, err := statefile.Restore(r.Base, file, datadir.Identify, c.Clock.Now(), nil); err != nil {
 			return errors.Trace(err)
@@ -145,7 +146,7 @@ func (c Config) putTogether(r *Recovery, file, uuid string, objects []inventory.
 	if !yes {
 		config.Marks = nil
 	} else if _, _, err := config.Marks.Read(); errors.Is(err, markfile.ErrDamaged) {
-		if err := c.setMarkAside(); err != nil {
+		if err := c.moveDamagedMark(); err != nil {
 			return errors.Trace(err)
 		}
 	}

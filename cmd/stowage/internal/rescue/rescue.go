@@ -26,14 +26,14 @@ type Config struct {
 	Clock    clock.Clock
 }
 
-// opened is the state of a stopped agent.
-type opened struct {
+// openedState is the state of a stopped agent.
+type openedState struct {
 	*state.State
 	store *boltkv.Store
 }
 
 // open opens the state in the directory, which has to be there.
-func (c Config) open() (*opened, error) {
+func (c Config) open() (*openedState, error) {
 	if err := c.Dir.CheckState(); err != nil {
 		return nil, errors.Trace(err)
 	}
@@ -62,16 +62,16 @@ func (c Config) stateConfig() state.Config {
 	return state.Config{Clock: c.Clock, Registry: c.Registry, Marks: c.Dir.Marks()}
 }
 
-func (c Config) openStore(store *boltkv.Store, config state.Config) (*opened, error) {
+func (c Config) openStore(store *boltkv.Store, config state.Config) (*openedState, error) {
 	st, err := c.Dir.OpenState(store, config)
 	if err != nil {
 		_ = store.Close() // the error above says why
 		return nil, errors.Trace(err)
 	}
-	return &opened{st, store}, nil
+	return &openedState{st, store}, nil
 }
 
-func (o *opened) close(err *error) {
+func (o *openedState) close(err *error) {
 	for _, close := range []func() error{o.State.Close, o.store.Close} {
 		if cerr := close(); *err == nil {
 			*err = errors.Trace(cerr)
@@ -93,13 +93,14 @@ func AdoptMoved(ctx context.Context, c Config) (err error) {
 		return errors.Trace(err)
 	}
 	defer o.close(&err)
-	return errors.Trace(c.settle(ctx, o, provider.Moved))
+	return errors.Trace(c.updateIdentity(ctx, o, provider.Moved))
 }
 
-// settle has records tell what is in this directory, and then the state that it is in it.
-func (c Config) settle(ctx context.Context, o *opened, how provider.Relocation) error {
+// updateIdentity updates the identities in the records of this directory, and then the
+// fingerprint in the state.
+func (c Config) updateIdentity(ctx context.Context, o *openedState, relocation provider.Relocation) error {
 	for _, keeper := range c.Dir.Keepers() {
-		if err := keeper.Reidentify(ctx, how); err != nil {
+		if err := keeper.Reidentify(ctx, relocation); err != nil {
 			return errors.Trace(err)
 		}
 	}
@@ -131,5 +132,5 @@ func AdoptCopy(ctx context.Context, c Config) (err error) {
 		return errors.Trace(err)
 	}
 	// Not before: until then the agent does not start here.
-	return errors.Trace(c.settle(ctx, o, provider.Copied))
+	return errors.Trace(c.updateIdentity(ctx, o, provider.Copied))
 }

@@ -32,17 +32,17 @@ func Restore(c Config, file string) (Restored, error) {
 	if err := c.Dir.Prepare(); err != nil {
 		return Restored{}, errors.Trace(err)
 	}
-	raise := func() error { return c.raiseMark(file, meta) }
-	restored, replaced, err := statefile.Restore(file, c.Dir.StateFile(), datadir.Identify, c.Clock.Now(), raise)
+	advance := func() error { return c.advanceMark(file, meta) }
+	restored, replaced, err := statefile.Restore(file, c.Dir.StateFile(), datadir.Identify, c.Clock.Now(), advance)
 	if err != nil {
 		return Restored{}, c.explain(err)
 	}
 	return Restored{restored, replaced}, nil
 }
 
-// raiseMark has the mark be of a generation after that of a state file and of any state
-// that was here.
-func (c Config) raiseMark(file string, meta statefile.Meta) error {
+// advanceMark gives the mark a generation after that of the state file and of any state
+// that was in the directory before.
+func (c Config) advanceMark(file string, meta statefile.Meta) error {
 	if meta.UUID == "" {
 		return nil // the state of an older schema knows no marks, and gets one
 	}
@@ -50,7 +50,7 @@ func (c Config) raiseMark(file string, meta statefile.Meta) error {
 	mark, ok, err := marks.Read()
 	switch {
 	case errors.Is(err, markfile.ErrDamaged):
-		if err := c.setMarkAside(); err != nil {
+		if err := c.moveDamagedMark(); err != nil {
 			return errors.Trace(err)
 		}
 	case err != nil:
@@ -67,8 +67,8 @@ func (c Config) raiseMark(file string, meta statefile.Meta) error {
 	}))
 }
 
-// setMarkAside makes place for a mark beside one that is damaged.
-func (c Config) setMarkAside() error {
-	kept := fmt.Sprintf("%s.damaged-%s", c.Dir.MarkFile(), c.Clock.Now().UTC().Format("20060102T150405Z"))
-	return errors.Trace(os.Rename(c.Dir.MarkFile(), kept))
+// moveDamagedMark renames a damaged mark file, so that a new one can be written.
+func (c Config) moveDamagedMark() error {
+	newPath := fmt.Sprintf("%s.damaged-%s", c.Dir.MarkFile(), c.Clock.Now().UTC().Format("20060102T150405Z"))
+	return errors.Trace(os.Rename(c.Dir.MarkFile(), newPath))
 }

@@ -36,7 +36,7 @@ func (l *Live) Show(rows []control.Storage, now time.Time) error {
 	defer l.mu.Unlock()
 	width, height := l.size()
 	// The summary, the table's head, the line on what is left out and the line
-	// of the cursor need room as well.
+	// of the cursor take a line each.
 	shown, left := fit(rows, height-4)
 	var lines []string
 	if len(rows) > 0 {
@@ -47,20 +47,20 @@ func (l *Live) Show(rows []control.Storage, now time.Time) error {
 	}
 	lines = append(lines, Summary(rows))
 	for i, line := range lines {
-		lines[i] = cut(line, width)
+		lines[i] = truncate(line, width)
 	}
-	was := len(l.drawn)
+	previous := len(l.drawn)
 	l.drawn = lines
-	return l.draw(was, "")
+	return l.draw(previous, "")
 }
 
 // Finish puts a last word in the place of the summary, and leaves the table as it is.
 func (l *Live) Finish(word string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	was := len(l.drawn)
-	l.drawn = append(l.drawn[:max(was-1, 0)], word)
-	err := l.draw(was, "")
+	previous := len(l.drawn)
+	l.drawn = append(l.drawn[:max(previous-1, 0)], word)
+	err := l.draw(previous, "")
 	l.drawn = nil
 	return err
 }
@@ -74,10 +74,10 @@ func (l *Live) Write(p []byte) (int, error) {
 
 // draw goes up over the lines that were drawn, clears from there, and writes
 // what goes above the table, then the table.
-func (l *Live) draw(was int, above string) error {
+func (l *Live) draw(previous int, above string) error {
 	var b strings.Builder
-	if was > 0 {
-		fmt.Fprintf(&b, "\x1b[%dA\r\x1b[J", was)
+	if previous > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA\r\x1b[J", previous)
 	}
 	b.WriteString(above)
 	for _, line := range l.drawn {
@@ -88,11 +88,11 @@ func (l *Live) draw(was int, above string) error {
 	return err
 }
 
-// fit chooses at most room rows, those that are not attached before the others,
-// and keeps their order. It also returns how many it left out.
-func fit(rows []control.Storage, room int) ([]control.Storage, int) {
-	room = max(room, 1)
-	if len(rows) <= room {
+// fit chooses at most maxRows rows, those that are not attached before the others, and
+// keeps their order. It also returns how many it left out.
+func fit(rows []control.Storage, maxRows int) ([]control.Storage, int) {
+	maxRows = max(maxRows, 1)
+	if len(rows) <= maxRows {
 		return rows, 0
 	}
 	unfinished := 0
@@ -101,10 +101,10 @@ func fit(rows []control.Storage, room int) ([]control.Storage, int) {
 			unfinished++
 		}
 	}
-	finished := max(room-unfinished, 0)
-	shown := make([]control.Storage, 0, room)
+	finished := max(maxRows-unfinished, 0)
+	shown := make([]control.Storage, 0, maxRows)
 	for _, r := range rows {
-		if len(shown) == room {
+		if len(shown) == maxRows {
 			break
 		}
 		if r.Status == status.Attached {
@@ -118,9 +118,9 @@ func fit(rows []control.Storage, room int) ([]control.Storage, int) {
 	return shown, len(rows) - len(shown)
 }
 
-// cut shortens a line to width characters: one that wraps would take two lines
+// truncate shortens a line to width characters: one that wraps would take two lines
 // where one is cleared.
-func cut(line string, width int) string {
+func truncate(line string, width int) string {
 	if width <= 1 || utf8.RuneCountInString(line) <= width {
 		return line
 	}

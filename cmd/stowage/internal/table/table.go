@@ -33,8 +33,8 @@ func render(rows []control.Storage, now time.Time) []string {
 	fmt.Fprintln(w, "NAME\tKIND\tPOOL\tSIZE\tSTATUS\tSINCE\tLOCATION\tMESSAGE")
 	for _, r := range rows {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			Escape(r.Name), Escape(r.Kind), Escape(r.Pool), sizes(r), Escape(shownStatus(r)),
-			Age(now.Sub(r.Since)), dash(Escape(r.Location)), Escape(r.Message))
+			Escape(r.Name), Escape(r.Kind), Escape(r.Pool), formatSize(r), Escape(formatStatus(r)),
+			Age(now.Sub(r.Since)), orDash(Escape(r.Location)), Escape(r.Message))
 	}
 	w.Flush() // into memory: it has nothing to fail on
 	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
@@ -44,24 +44,24 @@ func render(rows []control.Storage, now time.Time) []string {
 	return lines
 }
 
-// shownStatus adds to the status that something is on its way out, where the
-// status alone does not say so.
-func shownStatus(r control.Storage) string {
+// formatStatus adds to the status that something is being removed, if the status alone
+// does not say so.
+func formatStatus(r control.Storage) string {
 	if r.Life == life.Alive || r.Life == "" {
 		return string(r.Status)
 	}
 	return fmt.Sprintf("%s (%s)", r.Status, r.Life)
 }
 
-// sizes shows the size, and the one that it is to grow to.
-func sizes(r control.Storage) string {
+// formatSize shows the size, and the size to grow to.
+func formatSize(r control.Storage) string {
 	if r.SizeMiB >= r.WantedMiB {
 		return Size(r.SizeMiB)
 	}
-	return growth(r)
+	return formatGrowth(r)
 }
 
-func growth(r control.Storage) string {
+func formatGrowth(r control.Storage) string {
 	now, wanted := Size(r.SizeMiB), Size(r.WantedMiB)
 	if now == wanted {
 		now, wanted = ExactSize(r.SizeMiB), ExactSize(r.WantedMiB)
@@ -69,7 +69,7 @@ func growth(r control.Storage) string {
 	return now + " → " + wanted
 }
 
-func dash(s string) string {
+func orDash(s string) string {
 	if s == "" {
 		return "-"
 	}
@@ -78,7 +78,7 @@ func dash(s string) string {
 
 // Line tells of one storage on one line, without its age: for logs.
 func Line(r control.Storage) string {
-	line := Escape(r.Name) + " " + Escape(shownStatus(r))
+	line := Escape(r.Name) + " " + Escape(formatStatus(r))
 	switch {
 	case r.Location != "":
 		line += " at " + Escape(r.Location)
@@ -86,7 +86,7 @@ func Line(r control.Storage) string {
 		line += ", its location is not known yet"
 	}
 	if r.SizeMiB < r.WantedMiB {
-		line += ", " + growth(r)
+		line += ", " + formatGrowth(r)
 	}
 	if r.Message != "" {
 		line += ": " + Escape(r.Message)

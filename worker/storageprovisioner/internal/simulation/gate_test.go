@@ -51,13 +51,18 @@ func (w *world) openGate(s step) bool {
 		return false
 	}
 	g := w.gates[i]
-	w.gates = slices.Delete(w.gates, i, i+1)
 	l := luck{dice: s.dice}
 	if w.calm || s.dice%4 == 0 {
 		l.dice = 0
 	}
 	w.logf("%s", g.name)
-	g.open <- l
+	// Calls of one name go on together: which of them came first is up to the scheduler.
+	w.gates = slices.DeleteFunc(w.gates, func(other *gate) bool {
+		if other.name == g.name {
+			other.open <- l
+		}
+		return other.name == g.name
+	})
 	return true
 }
 

@@ -251,10 +251,10 @@ func (i *instance) lostWith(machine machineTag) bool {
 	return v != nil && v.Info != nil && !v.Info.Persistent && v.Attachment != nil && v.Attachment.Machine == machine
 }
 
-// removeFromMachine takes an instance off a machine that is gone. The environment's worker does the rest:
-// it learns that from the attachments that are being detached. No worker does this for the
-// machine's own storage, nor for static storage: removeFromMachine removes those records and attachments
-// itself.
+// removeFromMachine takes an instance off a machine that is gone. The environment's worker
+// does the rest: it learns that from the attachments that are being detached. No worker does
+// this for the machine's own storage, nor for static storage: their records and attachments
+// are removed here.
 func (st *State) removeFromMachine(i *instance, machine machineTag, now time.Time) error {
 	static, releasable := false, false
 	if provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider)); err == nil {

@@ -250,7 +250,8 @@ func (st *State) AttachStorage(names []string, machine names.MachineTag) error {
 // stay, and can be attached again. What is detached or being detached already is no
 // error; what has failed is tried again at once, as by [State.RetryStorage]. A name that is
 // not there is, satisfying errors.IsNotFound. What may be attached though a state of an older
-// generation says otherwise is detached too.
+// generation says otherwise is detached too; what may have been made since, though the state
+// says that it is not, is looked for by creating it again.
 func (st *State) DetachStorage(names []string) error {
 	return st.update(func(tx *txn) error {
 		return detachEach(tx, names, "detaching", func(i *instance) error {

@@ -340,7 +340,8 @@ func (c *common) retryCommand() *cobra.Command {
 		Short: "Try again at once what has failed",
 		Long: `Tries again at once what has failed of storage, without the delay that grows with each
 failure, and what was given up too. NAME is also all of NAME/0, NAME/1, and so on. What
-has not failed goes on as it does. "stowage status --watch" shows what comes of it.
+is attached is checked, and attached again if somebody has detached or unmounted it.
+"stowage status --watch" shows what comes of it.
 
 To ask once more for what is wanted already does the same for what is named: attach,
 detach, remove, release, resize and apply.`,

@@ -9,8 +9,8 @@ import (
 	"github.com/stowage-io/stowage/internal/delay"
 )
 
-// Run with STOWAGE_DELAY=all: what "make delays" asks for is slow.
-func TestPointsAreSlow(t *testing.T) {
+// Run with STOWAGE_DELAY=all: each point that "make delays" selects is delayed.
+func TestPointsAreDelayed(t *testing.T) {
 	if len(delay.Points) < 10 {
 		t.Fatalf("only %d points", len(delay.Points))
 	}

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// long is how long a delay is.
+// long is the length of a delay.
 const long = 500 * time.Microsecond
 
-// slow are the points that are slow.
+// slow are the points that are delayed.
 var slow = chosen(os.Getenv("STOWAGE_DELAY"))
 
 func chosen(names string) map[Point]bool {
@@ -32,7 +32,7 @@ func chosen(names string) map[Point]bool {
 	return points
 }
 
-// At takes half a millisecond if the point is slow, in which other goroutines run.
+// At sleeps for half a millisecond if the point is slow, so that other goroutines run.
 func At(p Point) {
 	if slow[p] {
 		time.Sleep(long)

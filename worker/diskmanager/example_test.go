@@ -7,9 +7,8 @@ import (
 	"github.com/stowage-io/stowage/worker/diskmanager"
 )
 
-// A host program gives the disk manager somewhere to publish the devices to. This
-// one lists what it is told itself; without a Lister and Events they would be this
-// machine's.
+// A host program gives the disk manager a publisher of the devices. This one also has a Lister
+// and Events of its own; the defaults are those of this machine.
 func Example() {
 	published := make(publisher)
 	worker, err := diskmanager.New(diskmanager.Config{

@@ -14,10 +14,10 @@ const (
 	udevGroup   = 2 // what udev sends when its links and properties are there
 )
 
-// KernelEvents subscribes to the block device events that the kernel sends over
-// netlink, and to those that udev sends when it has dealt with one of these. It
-// needs no privilege but may be forbidden by a sandbox; in a network namespace
-// that belongs to a user namespace it succeeds and stays silent.
+// KernelEvents subscribes to the block device events that the kernel sends over netlink, and
+// to those that udev sends after it has processed one of them. It needs no privilege, but a
+// sandbox may forbid it. In a network namespace that belongs to a user namespace it succeeds,
+// but no event arrives.
 func KernelEvents() (EventSource, error) {
 	const receiveBuffer = 1 << 20
 	events, err := openUevents(receiveBuffer)
@@ -38,7 +38,7 @@ func openUevents(receiveBuffer int) (*uevents, error) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
 		socket.Close()
-		return nil, errors.Annotate(os.NewSyscallError("setsockopt", err), "asking for the senders of events")
+		return nil, errors.Annotate(os.NewSyscallError("setsockopt", err), "requesting the credentials of event senders")
 	}
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: kernelGroup | udevGroup}); err != nil {
 		socket.Close()
@@ -52,23 +52,22 @@ func openUevents(receiveBuffer int) (*uevents, error) {
 	return &uevents{
 		socket: socket,
 		raw:    raw,
-		// The kernel's messages hold at most 2 KiB of variables and a path;
-		// udev's have what its rules add to that.
+		// The kernel's messages hold at most 2 KiB of variables and a path; udev's hold the
+		// additions of its rules as well.
 		buf:     make([]byte, 16<<10),
 		control: make([]byte, unix.CmsgSpace(unix.SizeofUcred)),
 	}, nil
 }
 
-// uevents is an EventSource.
+// uevents implements EventSource.
 type uevents struct {
 	socket       *os.File
 	raw          syscall.RawConn
 	buf, control []byte
 }
 
-// Next waits for a message about a block device. A full receive buffer, whose
-// messages are lost, and a message that does not fit are reported as a change of
-// everything.
+// Next waits for a message about a block device. It reports a change of everything if messages
+// were lost because the receive buffer was full, or if a message does not fit in buf.
 func (u *uevents) Next() (Hint, error) {
 	for {
 		var (
@@ -103,9 +102,9 @@ func (u *uevents) Next() (Hint, error) {
 	}
 }
 
-// parserFor returns what reads the messages of a sender; nil where nobody does:
-// other processes can send to the socket too. Only the kernel has port 0, and udev
-// is root's.
+// parserFor returns the parser for a sender's messages, or nil if the sender is not trusted:
+// other processes can send to the socket too. Only the kernel has port 0, and udev runs as
+// root.
 func parserFor(from unix.Sockaddr, controls []byte) func([]byte) (Hint, bool) {
 	sender, ok := from.(*unix.SockaddrNetlink)
 	switch {

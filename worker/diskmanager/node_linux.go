@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errOtherDevice means that a node is not of the device that it is named after.
+// errOtherDevice means that a node in /dev is not the node of the device with its name.
 const errOtherDevice = errors.ConstError("the node is another device's")
 
-// openNode opens the node of a block device for reading, and checks that it is
-// the device with that number. Opening for reading starts nothing: udev looks at
-// a device again only when a writer closes it.
+// openNode opens the node of a block device for reading, and checks that it belongs to the
+// device with the given number. Opening for reading has no side effect: udev processes a
+// device again only when a writer closes it.
 func openNode(name, number string) (node, error) {
 	nodePath := path.Join("/dev", name)
-	// O_NONBLOCK: a drive without a medium is not waited for.
+	// O_NONBLOCK: do not wait for a drive without a medium.
 	f, err := os.OpenFile(nodePath, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, errors.Trace(err)

@@ -24,8 +24,8 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// startWorker runs a worker with the events of an opened source until the test
-// ends. It looks by itself once an hour: what is seen is seen by event.
+// startWorker runs a worker with the events of an opened source until the test ends. It polls
+// once an hour: whatever it sees, an event reported.
 func startWorker(t *testing.T, open func() (EventSource, error)) (*Worker, published) {
 	t.Helper()
 	lists := make(published, 1000)
@@ -43,8 +43,7 @@ func startWorker(t *testing.T, open func() (EventSource, error)) (*Worker, publi
 	return w, lists
 }
 
-// backingFile makes a sparse file and returns how devices that show it are
-// recognized.
+// backingFile makes a sparse file and returns a function that finds its loop device in a list.
 func backingFile(t *testing.T, mib int64) (path string, find func([]storage.BlockDevice) *storage.BlockDevice) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "volume")
@@ -68,10 +67,10 @@ func backingFile(t *testing.T, mib int64) (path string, find func([]storage.Bloc
 	}
 }
 
-// gate is an EventSource that reads nothing while it is shut.
+// gate is an EventSource that reads nothing while it is closed.
 type gate struct {
 	EventSource
-	mu         sync.Mutex    // held while it is shut
+	mu         sync.Mutex    // held while it is closed
 	overflowed chan struct{} // has a value after an overflow
 }
 
@@ -88,9 +87,9 @@ func (g *gate) Next() (Hint, error) {
 	return hint, err
 }
 
-// TestDevicesAreRightAfterAnOverflow attaches a device and detaches another while
-// the smallest buffer is full: nothing tells of them but that something was lost.
-func TestDevicesAreRightAfterAnOverflow(t *testing.T) {
+// A device is attached and another detached while the smallest buffer is full: the only
+// event is that some were lost.
+func TestDevicesCorrectAfterOverflow(t *testing.T) {
 	needRoot(t)
 	t.Cleanup(func() { leaktest.VerifyNone(t) })
 	g := &gate{overflowed: make(chan struct{}, 1)}
@@ -104,28 +103,27 @@ func TestDevicesAreRightAfterAnOverflow(t *testing.T) {
 	name, detachBefore := attachLoop(t, before)
 	lists.waitFor(t, "the device before the storm", func(devices []storage.BlockDevice) bool { return findBefore(devices) != nil })
 
-	// One more event lets the waiting call of Next go, and the next one finds the
-	// gate shut.
+	// One more event ends the waiting call of Next, and the next call finds the gate closed.
 	change := func() {
 		if err := os.WriteFile("/sys/block/"+name+"/uevent", []byte("change"), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	shut := make(chan struct{})
+	locked := make(chan struct{})
 	go func() {
 		g.mu.Lock()
-		close(shut)
+		close(locked)
 	}()
-	for isShut := false; !isShut; {
+	for isClosed := false; !isClosed; {
 		change()
 		select {
-		case <-shut:
-			isShut = true
+		case <-locked:
+			isClosed = true
 		case <-time.After(time.Millisecond):
 		}
 	}
 	select {
-	case <-g.overflowed: // already, which is not the one that is waited for
+	case <-g.overflowed: // an earlier overflow
 	default:
 	}
 	for range 1000 {
@@ -139,7 +137,7 @@ func TestDevicesAreRightAfterAnOverflow(t *testing.T) {
 	lists.waitFor(t, "what happened in the storm", func(devices []storage.BlockDevice) bool {
 		return findBefore(devices) == nil && findAfter(devices) != nil
 	})
-	// A look that began before the storm may have seen as much already.
+	// A listing that began before the storm may have found the same.
 	select {
 	case <-g.overflowed:
 	case <-time.After(20 * time.Second):
@@ -149,7 +147,7 @@ func TestDevicesAreRightAfterAnOverflow(t *testing.T) {
 	lists.waitFor(t, "what happened after the storm", func(devices []storage.BlockDevice) bool { return findAfter(devices) == nil })
 }
 
-// TestGrownDeviceIsPublished: what grows a volume waits for it.
+// A filesystem that is to grow waits for the size of its device.
 func TestGrownDeviceIsPublished(t *testing.T) {
 	needRoot(t)
 	t.Cleanup(func() { leaktest.VerifyNone(t) })
@@ -180,9 +178,9 @@ func TestGrownDeviceIsPublished(t *testing.T) {
 	}
 }
 
-// TestUdevIsHeard sends what udev would, as root can: that the links of a device are
-// there now.
-func TestUdevIsHeard(t *testing.T) {
+// The test sends what udev sends as root once the links of a device exist, and forged
+// messages first.
+func TestUdevEventsAreBelievedFromRootOnly(t *testing.T) {
 	needRoot(t)
 	events, err := openUevents(1 << 20)
 	if err != nil {
@@ -208,7 +206,7 @@ func TestUdevIsHeard(t *testing.T) {
 	send(nobody, udevMessage(strings.Replace(pairs, "udevtest", "forged", 1)))
 	send(0, []byte("change@/devices/virtual/block/forged\x00"+strings.Replace(pairs, "udevtest", "forged", 1)))
 	send(0, udevMessage(pairs))
-	for { // other devices of this machine come and go
+	for { // skips the events of this machine's other devices
 		hint, err := events.Next()
 		if err != nil {
 			t.Fatal(err)
@@ -222,9 +220,8 @@ func TestUdevIsHeard(t *testing.T) {
 	}
 }
 
-// TestPainAttachedButItsLocationNeverAppears (juju #22198, #23291): the device came
-// and its event was told to nobody. A look is enough to find it, and what is
-// published says where it is.
+// TestPainAttachedButItsLocationNeverAppears (juju #22198, #23291): the device appeared and
+// its event was lost. A rescan is enough to find it, and what is published says where it is.
 func TestPainAttachedButItsLocationNeverAppears(t *testing.T) {
 	needRoot(t)
 	t.Cleanup(func() { leaktest.VerifyNone(t) })
@@ -242,8 +239,7 @@ func TestPainAttachedButItsLocationNeverAppears(t *testing.T) {
 	})
 }
 
-// TestPainEventLost (juju #20332): the event of a change was lost, of a device that
-// is known already.
+// TestPainEventLost (juju #20332): the event of a change of a known device was lost.
 func TestPainEventLost(t *testing.T) {
 	needRoot(t)
 	t.Cleanup(func() { leaktest.VerifyNone(t) })
@@ -257,7 +253,7 @@ func TestPainEventLost(t *testing.T) {
 	lists.waitFor(t, "the device's absence", func(devices []storage.BlockDevice) bool { return find(devices) == nil })
 }
 
-// silence opens a source of events that never has one.
+// silence opens an event source without events.
 func silence() (EventSource, error) {
 	closed := make(chan struct{})
 	return silent{closed, sync.OnceFunc(func() { close(closed) })}, nil
@@ -278,7 +274,7 @@ func (s silent) Close() error {
 	return nil
 }
 
-// observerEnv makes the test binary another process that observes, and says how its
+// observerEnv makes the test binary run as an observer process. Its value says how the
 // surroundings are changed first.
 const observerEnv = "DISKMANAGER_TEST_OBSERVER"
 
@@ -293,11 +289,11 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// report is what an observer writes, one on a line.
+// report is what an observer writes, one per line.
 type report struct {
 	Devices  []storage.BlockDevice // published
 	Events   int64                 // so far
-	NoEvents string                // why there are none
+	NoEvents string                // why there are no events
 }
 
 // observe runs a worker until the standard input is closed.
@@ -354,10 +350,10 @@ func (o *observer) SetMachineBlockDevices(devices []storage.BlockDevice) error {
 
 func (o *observer) Debugf(string, ...any) {}
 
-// Warningf takes in why there are no events. That a device cannot be read is not of the
-// observer: it is another program's.
+// Warningf notes why there are no events. It ignores that a device cannot be read: that device
+// belongs to another program.
 func (o *observer) Warningf(format string, args ...any) {
-	if warning := fmt.Sprintf(format, args...); strings.HasPrefix(warning, "no events ") {
+	if warning := fmt.Sprintf(format, args...); strings.HasPrefix(warning, "cannot receive ") {
 		o.noEvents = warning
 	}
 }
@@ -375,8 +371,8 @@ func (c counting) Next() (Hint, error) {
 	return hint, err
 }
 
-// forbidNetlink makes the kernel say to this process that there are no netlink
-// sockets, as the sandboxes of service managers do.
+// forbidNetlink makes the kernel refuse this process netlink sockets, as the sandboxes of
+// service managers do.
 func forbidNetlink() error {
 	const (
 		load   = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
@@ -432,7 +428,7 @@ func startObserver(t testing.TB, surroundings string, namespaces uintptr) (pid i
 			if err := decoder.Decode(&r); err == io.EOF {
 				return
 			} else if err != nil {
-				t.Errorf("reading what the observer with %s says: %v", surroundings, err)
+				t.Errorf("reading the output of the observer with %s: %v", surroundings, err)
 				_, _ = io.Copy(io.Discard, stdout) // it does not end while it cannot write
 				return
 			}
@@ -464,15 +460,15 @@ func waitForReport(t testing.TB, reports <-chan report, what string, agrees func
 	}
 }
 
-// TestConvergesInASandbox attaches and detaches a device of the machine and sees
-// that another process, which has not all that this one has, publishes it.
-func TestConvergesInASandbox(t *testing.T) {
+// A device of the machine is attached and detached: another process, with fewer rights,
+// publishes both.
+func TestConvergesInSandbox(t *testing.T) {
 	needRoot(t)
 	for _, test := range []struct {
 		surroundings string
 		namespaces   uintptr
-		events       bool   // whether they tell of it
-		noEvents     string // why not, where that can be known
+		events       bool   // whether an event reports the device
+		noEvents     string // the warning, if the worker knows that there are none
 		hidden       bool   // the device cannot be seen
 	}{
 		{surroundings: "a network namespace", namespaces: syscall.CLONE_NEWNET, events: true},
@@ -481,7 +477,7 @@ func TestConvergesInASandbox(t *testing.T) {
 		{surroundings: "hidden /sys/devices/virtual", namespaces: syscall.CLONE_NEWNS, events: true, hidden: true},
 		{
 			surroundings: "no netlink",
-			noEvents:     "no events from block devices, looking every 50ms instead: opening a kernel event socket: socket: address family not supported by protocol",
+			noEvents:     "cannot receive block device events, polling every 50ms instead: opening a kernel event socket: socket: address family not supported by protocol",
 		},
 	} {
 		t.Run(test.surroundings, func(t *testing.T) {
@@ -501,7 +497,7 @@ func TestConvergesInASandbox(t *testing.T) {
 				return
 			}
 			told := false
-			// A poll may see it before its event is read: then it comes once more.
+			// A poll may find the device before its event is read: then try again.
 			for deadline := time.Now().Add(20 * time.Second); !told && time.Now().Before(deadline); {
 				_, detach := attachLoop(t, file)
 				waitForReport(t, reports, "the device", func(r report) bool { return find(r.Devices) != nil })
@@ -525,12 +521,12 @@ func BenchmarkIdle(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("a process of its own in a user namespace needs root")
 	}
-	// There the events of this machine's other users do not arrive.
+	// The events of other programs on this machine do not arrive in these namespaces.
 	pid, reports := startObserver(b, "idle", syscall.CLONE_NEWNET|syscall.CLONE_NEWUSER)
 	waitForReport(b, reports, "a first list", func(report) bool { return true })
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
-	<-second.C // the runtime comes to rest
+	<-second.C // let the runtime become idle
 	before := contextSwitches(b, pid)
 	for b.Loop() {
 		<-second.C

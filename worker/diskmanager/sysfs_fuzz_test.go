@@ -53,7 +53,7 @@ sys/block/nvme0n1/serial=S4EV|
 proc/self/mountinfo=`
 )
 
-// machineOf makes the files of such a text. What cannot be a file is passed over.
+// machineOf makes the files of such a text. It skips lines that cannot be a file.
 func machineOf(text string) fstest.MapFS {
 	root := fstest.MapFS{"sys/block": &fstest.MapFile{Mode: fs.ModeDir}}
 	for line := range strings.Lines(text) {
@@ -62,7 +62,7 @@ func machineOf(text string) fstest.MapFS {
 			continue
 		}
 		if target, ok := strings.CutPrefix(content, "->"); ok {
-			// A link that leads to itself is not what sysfs has.
+			// sysfs has no link that leads to itself.
 			to := path.Join(path.Dir(name), target)
 			if target != "" && !strings.HasPrefix(name+"/", to+"/") && !strings.HasPrefix(to+"/", name+"/") {
 				root[name] = &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte(target)}
@@ -76,8 +76,8 @@ func machineOf(text string) fstest.MapFS {
 
 var deviceNumber = regexp.MustCompile(`^[0-9]+:[0-9]+$`)
 
-// FuzzListing lists the devices of arbitrary machines. Whatever sysfs says, no
-// node outside /dev is opened, and listing again gives the same.
+// FuzzListing lists the devices of arbitrary machines. Whatever sysfs contains, no node outside
+// /dev is opened, and a second list is the same.
 func FuzzListing(f *testing.F) {
 	for _, machine := range []string{loopMachine, diskMachine, oddMachine, ""} {
 		f.Add(machine)

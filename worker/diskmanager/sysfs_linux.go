@@ -17,32 +17,32 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// sysfsLister lists the block devices that sysfs shows, with what udev's
-// database, the table of mounts and the devices' own superblocks say of them.
+// sysfsLister lists the block devices in sysfs, with data from udev's database, the table of
+// mounts and the devices' own superblocks.
 //
-// It keeps what it found of each disk and reads a disk again only when it is new
-// or a hint includes it. So a machine with hundreds of devices that come one at a
-// time does not read each of them hundreds of times.
+// It keeps what it has found for each disk, and reads a disk again only if the disk is new or
+// a hint includes it. So a machine with hundreds of devices that come one at a time does not
+// read each of them hundreds of times.
 type sysfsLister struct {
 	root  fs.FS // the root directory
 	open  func(name, number string) (node, error)
 	disks map[string]sysfsDisk
-	// readers look at disks. One that hangs holds up the others once.
+	// readers read disks. A disk that hangs delays the others once.
 	readers *patience.Asker
 }
 
-// readPatience is how long a disk is waited for: one that sleeps may take as long to wake up.
+// readPatience is how long to wait for a disk; a sleeping disk may take as long to wake up.
 const readPatience = 5 * time.Second
 
 // sysfsDisk is a disk and its partitions.
 type sysfsDisk struct {
 	devices []sysfsDevice
-	// failures counts the looks since the last one that could read everything.
+	// failures counts the failed reads since the last complete one.
 	failures int
 }
 
-// maxFailures is how many failing looks in a row leave a disk as it was found before
-// them. What does not pass by then is what the disk is like.
+// maxFailures is how many failed reads in a row leave a disk as it was found before them. A
+// failure that lasts longer counts as the disk's actual state.
 const maxFailures = 5
 
 // node is an open block device.
@@ -54,7 +54,7 @@ type node interface {
 	LoopBacking() (dev, inode uint64, err error)
 }
 
-// sysfsDevice is a block device, without what the table of mounts says of it.
+// sysfsDevice is a block device, without the data from the table of mounts.
 type sysfsDevice struct {
 	storage.BlockDevice
 	number string // "MAJOR:MINOR"
@@ -65,9 +65,9 @@ func newSysfsLister() *sysfsLister {
 	return &sysfsLister{root: os.DirFS("/"), open: openNode, readers: patience.New(readPatience)}
 }
 
-// BlockDevices implements Lister. A device that cannot be read is listed as it was
-// found last, or else without a filesystem. A device that goes away during the listing is
-// left out, and so is one whose disk has never answered.
+// BlockDevices implements Lister. It lists a device that cannot be read as it was last found,
+// or else without a filesystem. It omits a device that goes away during the listing, and the
+// devices of a disk that has never answered.
 func (l *sysfsLister) BlockDevices(changed Hint) ([]storage.BlockDevice, error) {
 	entries, err := fs.ReadDir(l.root, "sys/block")
 	if err != nil {
@@ -88,7 +88,7 @@ func (l *sysfsLister) BlockDevices(changed Hint) ([]storage.BlockDevice, error) 
 		name := entry.Name()
 		disk, known := l.disks[name]
 		if !known || changed.All || named[name] {
-			found, err := l.look(name)
+			found, err := l.readDisk(name)
 			var silent *patience.NoAnswerError
 			switch {
 			case errors.As(err, &silent):
@@ -113,15 +113,15 @@ func (l *sysfsLister) BlockDevices(changed Hint) ([]storage.BlockDevice, error) 
 	return result, nil
 }
 
-// look looks at a disk and its partitions. The error says that something of them is not known.
-func (l *sysfsLister) look(name string) ([]sysfsDevice, error) {
+// readDisk reads a disk and its partitions. An error means that the result is incomplete.
+func (l *sysfsLister) readDisk(name string) ([]sysfsDevice, error) {
 	type disk struct {
 		devices []sysfsDevice
 		err     error
 	}
 	found, err := patience.Ask(l.readers, name, func() disk {
-		now := look{root: l.root, open: l.open}
-		return disk{now.disk(name), now.failure}
+		reader := diskReader{root: l.root, open: l.open}
+		return disk{reader.disk(name), reader.failure}
 	})
 	if err != nil {
 		return nil, err
@@ -129,25 +129,24 @@ func (l *sysfsLister) look(name string) ([]sysfsDevice, error) {
 	return found.devices, found.err
 }
 
-// look is one look at a disk and its partitions.
-type look struct {
+// diskReader reads a disk and its partitions once.
+type diskReader struct {
 	root fs.FS
 	open func(name, number string) (node, error)
-	// failure is the first error that is no answer: what it hides is not known.
+	// failure is the first error that says nothing about the disk; what it hides is not known.
 	failure error
 }
 
-// note takes in the error of asking something about the disk. It reports whether there
-// was none.
-func (k *look) note(err error) bool {
-	if err != nil && k.failure == nil && !isAnswer(err) {
-		k.failure = err
+// note notes the error of a question about the disk. It reports whether err is nil.
+func (r *diskReader) note(err error) bool {
+	if err != nil && r.failure == nil && !isAnswer(err) {
+		r.failure = err
 	}
 	return err == nil
 }
 
-// isAnswer reports whether an error says something about a device, so that asking again
-// would bring the same, rather than that it could not be found out.
+// isAnswer reports whether an error says something about a device, so that another attempt
+// would give the same error, rather than that the attempt has failed.
 func isAnswer(err error) bool {
 	for _, answer := range []error{
 		fs.ErrNotExist, unix.ENXIO, unix.ENODEV, // it is not there
@@ -161,62 +160,62 @@ func isAnswer(err error) bool {
 	return false
 }
 
-// disk returns the disk of that name in sysfs and its partitions; nothing if
-// it is not there, or no place to keep data.
-func (k *look) disk(name string) []sysfsDevice {
+// disk returns a disk in sysfs and its partitions; nil if the disk is not there or is no place
+// to keep data.
+func (r *diskReader) disk(name string) []sysfsDevice {
 	dir := path.Join("sys/block", name)
 	switch {
 	case isNumbered(name, "ram"), isNumbered(name, "zram"), isNumbered(name, "fd"):
 		return nil
-	case isNumbered(name, "loop") && !k.exists(path.Join(dir, "loop/backing_file")):
+	case isNumbered(name, "loop") && !r.exists(path.Join(dir, "loop/backing_file")):
 		return nil
-	case k.attribute(dir, "hidden") == "1":
+	case r.attribute(dir, "hidden") == "1":
 		return nil
 	}
-	disk, ok := k.device(dir, name)
+	disk, ok := r.device(dir, name)
 	if !ok {
 		return nil
 	}
-	record := k.udevRecord(disk.number)
+	record := r.udevRecord(disk.number)
 	disk.SerialId = record.first("ID_SERIAL_SHORT", "ID_SERIAL")
 	if disk.SerialId == "" {
-		disk.SerialId = k.attribute(dir, "serial", "device/serial")
+		disk.SerialId = r.attribute(dir, "serial", "device/serial")
 	}
 	disk.WWN = record.first("ID_WWN_WITH_EXTENSION", "ID_WWN")
 	if disk.WWN == "" {
-		disk.WWN = storage.SysfsWWN(k.attribute(dir, "wwid", "device/wwid"))
+		disk.WWN = storage.SysfsWWN(r.attribute(dir, "wwid", "device/wwid"))
 	}
 	disk.HardwareId = record.hardwareId()
 	if disk.BusAddress == "" {
-		disk.BusAddress = k.scsiAddress(dir)
+		disk.BusAddress = r.scsiAddress(dir)
 	}
 
 	devices := []sysfsDevice{disk}
-	for _, entry := range k.entries(dir) {
+	for _, entry := range r.entries(dir) {
 		partition := entry.Name()
-		if !strings.HasPrefix(partition, name) || !k.exists(path.Join(dir, partition, "partition")) {
+		if !strings.HasPrefix(partition, name) || !r.exists(path.Join(dir, partition, "partition")) {
 			continue
 		}
-		// A partition has the filesystem and the links of its own; the
-		// hardware's identity is the disk's alone.
-		if device, ok := k.device(path.Join(dir, partition), partition); ok {
+		// A partition has its own filesystem and links; only the disk has the hardware's
+		// identity.
+		if device, ok := r.device(path.Join(dir, partition), partition); ok {
 			devices = append(devices, device)
 		}
 	}
 	return devices
 }
 
-// device reads what disks and partitions have in common.
-func (k *look) device(dir, name string) (sysfsDevice, bool) {
-	sectors, err := strconv.ParseUint(k.attribute(dir, "size"), 10, 64)
-	number := k.attribute(dir, "dev")
+// device reads the data that disks and partitions have in common.
+func (r *diskReader) device(dir, name string) (sysfsDevice, bool) {
+	sectors, err := strconv.ParseUint(r.attribute(dir, "size"), 10, 64)
+	number := r.attribute(dir, "dev")
 	// sysfs writes the slash of a name such as cciss/c0d0 as an exclamation mark.
 	name = strings.ReplaceAll(name, "!", "/")
 	if err != nil || sectors == 0 || !isDeviceNumber(number) || !isBelowDev("/dev/"+name) {
 		return sysfsDevice{}, false
 	}
-	const sectorsPerMiB = 2048 // a sector has 512 bytes here, whatever the device's
-	record := k.udevRecord(number)
+	const sectorsPerMiB = 2048 // sysfs counts sectors of 512 bytes, whatever the device's sector size
+	record := r.udevRecord(number)
 	device := sysfsDevice{
 		BlockDevice: storage.BlockDevice{
 			DeviceName:  name,
@@ -224,29 +223,29 @@ func (k *look) device(dir, name string) (sysfsDevice, bool) {
 			Size:        sectors / sectorsPerMiB,
 		},
 		number: number,
-		held:   len(k.entries(path.Join(dir, "holders"))) > 0,
+		held:   len(r.entries(path.Join(dir, "holders"))) > 0,
 	}
-	// Reading a suspended device would wait until somebody resumes it.
-	if k.attribute(dir, "dm/suspended") == "1" {
+	// Reading a suspended device would block until somebody resumes it.
+	if r.attribute(dir, "dm/suspended") == "1" {
 		return device, true
 	}
-	node, err := k.open(name, number)
-	if !k.note(err) {
+	node, err := r.open(name, number)
+	if !r.note(err) {
 		return device, true
 	}
 	defer node.Close()
 	if isNumbered(name, "loop") {
 		dev, inode, err := node.LoopBacking()
-		if !k.note(err) {
-			// Detached since: its name will be another file's. Or its file is not
-			// known: then it is nobody's volume so far.
+		if !r.note(err) {
+			// The device was detached, and its name may get another file. Or its file is not
+			// known, and then it counts as no volume's device so far.
 			return sysfsDevice{}, false
 		}
 		device.BusAddress = storage.LoopBusAddress(dev, inode)
 	}
 	filesystem, err := superblock.Read(node)
-	if k.note(err) && filesystem.Type == "" {
-		// udev knows many more kinds.
+	if r.note(err) && filesystem.Type == "" {
+		// udev knows many more types.
 		filesystem.Type = record.first("ID_FS_TYPE")
 		filesystem.UUID = record.first("ID_FS_UUID")
 		filesystem.Label = record.first("ID_FS_LABEL")
@@ -257,45 +256,45 @@ func (k *look) device(dir, name string) (sysfsDevice, bool) {
 	return device, true
 }
 
-func (k *look) udevRecord(number string) udevRecord {
-	record, err := readUdevRecord(k.root, number)
-	k.note(err)
+func (r *diskReader) udevRecord(number string) udevRecord {
+	record, err := readUdevRecord(r.root, number)
+	r.note(err)
 	return record
 }
 
-// attribute returns the first of the files below dir that can be read and says
-// something, without the spaces around it.
-func (k *look) attribute(dir string, names ...string) string {
+// attribute returns the content of the first of the files in dir that can be read and is not
+// blank, without surrounding space.
+func (r *diskReader) attribute(dir string, names ...string) string {
 	for _, name := range names {
-		data, err := fs.ReadFile(k.root, path.Join(dir, name))
-		if value := strings.TrimSpace(string(data)); k.note(err) && value != "" {
+		data, err := fs.ReadFile(r.root, path.Join(dir, name))
+		if value := strings.TrimSpace(string(data)); r.note(err) && value != "" {
 			return value
 		}
 	}
 	return ""
 }
 
-func (k *look) exists(name string) bool {
-	_, err := fs.Stat(k.root, name)
-	return k.note(err)
+func (r *diskReader) exists(name string) bool {
+	_, err := fs.Stat(r.root, name)
+	return r.note(err)
 }
 
-func (k *look) entries(dir string) []fs.DirEntry {
-	entries, err := fs.ReadDir(k.root, dir)
-	if !k.note(err) {
+func (r *diskReader) entries(dir string) []fs.DirEntry {
+	entries, err := fs.ReadDir(r.root, dir)
+	if !r.note(err) {
 		return nil
 	}
 	return entries
 }
 
 // scsiAddress returns "scsi@HOST:CHANNEL.TARGET.LUN" for a SCSI disk.
-func (k *look) scsiAddress(dir string) string {
-	subsystem, err := fs.ReadLink(k.root, path.Join(dir, "device/subsystem"))
-	if !k.note(err) || path.Base(subsystem) != "scsi" {
+func (r *diskReader) scsiAddress(dir string) string {
+	subsystem, err := fs.ReadLink(r.root, path.Join(dir, "device/subsystem"))
+	if !r.note(err) || path.Base(subsystem) != "scsi" {
 		return ""
 	}
-	device, err := fs.ReadLink(k.root, path.Join(dir, "device"))
-	if !k.note(err) {
+	device, err := fs.ReadLink(r.root, path.Join(dir, "device"))
+	if !r.note(err) {
 		return ""
 	}
 	parts := strings.Split(path.Base(device), ":")
@@ -311,7 +310,7 @@ func isDeviceNumber(text string) bool {
 	return ok && isNumbered(major, "") && isNumbered(minor, "")
 }
 
-// isNumbered reports whether the name is the prefix and a number.
+// isNumbered reports whether the name consists of the prefix and a number.
 func isNumbered(name, prefix string) bool {
 	digits, ok := strings.CutPrefix(name, prefix)
 	return ok && digits != "" && strings.Trim(digits, "0123456789") == ""

@@ -27,14 +27,14 @@ import (
 // fakeMachine is a root directory and the contents of devices.
 type fakeMachine struct {
 	root fstest.MapFS
-	// mu is for nodes and opened, where a look goes on while the test does.
+	// mu guards nodes and opened where a read goes on while the test does.
 	mu     sync.Mutex
-	nodes  map[string]node // by name; not there: there is no medium
+	nodes  map[string]node // by name; absent: no medium
 	opened []string
 	lister *sysfsLister
 	// failing are errors of opening files and devices, by path below the root.
 	failing map[string]error
-	// unread are the disks that the last list is incomplete about.
+	// unread are the disks that the last list could not read.
 	unread []string
 }
 
@@ -125,7 +125,7 @@ func (m *fakeMachine) list(t *testing.T, changed Hint) (map[string]storage.Block
 	return result, m.takeOpened()
 }
 
-// takeOpened returns the names of the devices that have been opened since it was called last.
+// takeOpened returns the names of the devices opened since the last call.
 func (m *fakeMachine) takeOpened() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -219,7 +219,7 @@ E:ID_FS_LABEL=EFI
 				"/dev/disk/by-id/wwn-0x5000c500a0b1c2d3", "/dev/disk/by-path/pci-0000:00:1f.2-ata-1",
 			},
 		},
-		// A partition must not be taken for the disk that a volume is.
+		// A partition must not be mistaken for the disk of a volume.
 		"sda1": {
 			DeviceName: "sda1", FilesystemType: "vfat", UUID: "ABCD-1234", Label: "EFI",
 			DeviceLinks: []string{"/dev/disk/by-uuid/ABCD-1234"},
@@ -234,14 +234,14 @@ E:ID_FS_LABEL=EFI
 	}
 }
 
-func TestListLeavesOutWhatHoldsNoData(t *testing.T) {
+func TestListOmitsDevicesWithoutData(t *testing.T) {
 	m := newFakeMachine()
 	for _, name := range []string{"ram0", "zram0", "fd0", "loop0"} {
 		m.disk(name, "1:0", 2048)
 	}
 	m.disk("sr0", "11:0", 0)
 	m.file(m.disk("nvme0c0n1", "259:1", 2048)+"/hidden", "1\n")
-	m.loop("loop1", "7:1", 0) // detached between two looks
+	m.loop("loop1", "7:1", 0) // detached between two reads
 	m.file("sys/block/vdz/dev", "254:99\n")
 	got, opened := m.list(t, Hint{All: true})
 	if len(got) != 0 || !slices.Equal(opened, []string{"loop1"}) {
@@ -249,7 +249,7 @@ func TestListLeavesOutWhatHoldsNoData(t *testing.T) {
 	}
 }
 
-func TestListKeepsDevicesThatCannotBeRead(t *testing.T) {
+func TestListKeepsUnreadableDevices(t *testing.T) {
 	m := newFakeMachine()
 	m.disk("sda", "8:0", 2048)
 	m.nodes["sda"] = unreadableNode{}
@@ -268,7 +268,7 @@ func TestListKeepsDevicesThatCannotBeRead(t *testing.T) {
 	if slices.Contains(opened, "dm-0") {
 		t.Errorf("a suspended device was opened")
 	}
-	// That there is no medium in sdb is an answer.
+	// No medium in sdb is a conclusive answer.
 	if want := []string{"sda"}; !slices.Equal(m.unread, want) {
 		t.Errorf("not read: %q, want %q", m.unread, want)
 	}
@@ -294,9 +294,9 @@ func (n failingNode) LoopBacking() (uint64, uint64, error) {
 	return n.fakeNode.LoopBacking()
 }
 
-// A look that fails says nothing about a device: what was known stays, and the disk is
-// named, so that it is looked at again.
-func TestListTellsWhatItCouldNotRead(t *testing.T) {
+// A failed read says nothing about a device: the earlier result stays, and the disk is
+// named, so that it is read again.
+func TestListNamesUnreadDisks(t *testing.T) {
 	const dir = "sys/block/loop0"
 	ext4 := fakeNode{Reader: superblocktest.Ext(0x4, 0x40, 0).Reader(), inode: 1}
 	whole := storage.BlockDevice{DeviceName: "loop0", Size: 2, BusAddress: "loop@8:1/1", FilesystemType: "ext4", UUID: superblocktest.UUID, Label: "data"}
@@ -350,8 +350,8 @@ func TestListTellsWhatItCouldNotRead(t *testing.T) {
 	}
 }
 
-// A disk that cannot be read for good is listed without what cannot be read.
-func TestListGivesUpWhatCannotBeReadForGood(t *testing.T) {
+// After maxFailures a disk that cannot be read is listed without what cannot be read.
+func TestListForgetsContentAfterMaxFailures(t *testing.T) {
 	m := newFakeMachine()
 	m.disk("sda", "8:0", 2048)
 	ext4 := fakeNode{Reader: superblocktest.Ext(0x4, 0x40, 0).Reader()}
@@ -371,21 +371,22 @@ func TestListGivesUpWhatCannotBeReadForGood(t *testing.T) {
 	}
 }
 
-// hungNode does not answer until it is let go.
+// hungNode does not answer until release is closed.
 type hungNode struct {
 	fakeNode
-	let chan struct{}
+	release chan struct{}
 }
 
 // ReadAt implements [io.ReaderAt].
 func (n hungNode) ReadAt(p []byte, at int64) (int, error) {
-	<-n.let
+	<-n.release
 	return n.fakeNode.ReadAt(p, at)
 }
 
-// A disk that does not answer holds up the others once, and is listed as it was found before; one
-// that has never answered is listed when it does.
-func TestListWaitsForNobodyForEver(t *testing.T) {
+// A disk that does not answer delays the others once, and is listed as it was read last. One
+// that has never answered is listed once it does.
+// Fault F31.
+func TestListDoesNotWaitForHungDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newFakeMachine()
 		m.disk("sda", "8:0", 2048)
@@ -404,18 +405,18 @@ func TestListWaitsForNobodyForEver(t *testing.T) {
 			m.nodes["sda"], m.nodes["sdc"] = n, n
 		}
 		become(hung)
-		for look, longest := range []time.Duration{2 * readPatience, 0, 0, 0, 0, 0, 0} {
+		for i, want := range []time.Duration{2 * readPatience, 0, 0, 0, 0, 0, 0} {
 			begun := time.Now()
 			got, _ := m.list(t, Hint{All: true})
-			if took := time.Since(begun); took != longest {
-				t.Errorf("look %d took %v", look, took)
+			if took := time.Since(begun); took != want {
+				t.Errorf("list %d took %v", i, took)
 			}
 			if !reflect.DeepEqual(got, before) || !slices.Equal(m.unread, []string{"sda", "sdc"}) {
-				t.Errorf("look %d: got %+v, not read: %q", look, got, m.unread)
+				t.Errorf("list %d: got %+v, not read: %q", i, got, m.unread)
 			}
 		}
 		become(ext4)
-		close(hung.let)
+		close(hung.release)
 		synctest.Wait()
 		if got, _ := m.list(t, Hint{Disks: m.unread}); got["sda"].UUID == "" || got["sdc"].UUID == "" || len(m.unread) > 0 {
 			t.Errorf("once they answer: got %+v, not read: %q", got, m.unread)
@@ -423,7 +424,7 @@ func TestListWaitsForNobodyForEver(t *testing.T) {
 	})
 }
 
-func TestListKnowsWhatIsGone(t *testing.T) {
+func TestListOmitsVanishedDevice(t *testing.T) {
 	for _, errno := range []error{unix.ENXIO, unix.ENODEV, unix.ENOENT} {
 		m := newFakeMachine()
 		m.loop("loop0", "7:0", 1)
@@ -467,7 +468,7 @@ func TestListShowsUse(t *testing.T) {
 	}
 }
 
-func TestListReadsOnlyWhatChanged(t *testing.T) {
+func TestListReadsOnlyChangedDisks(t *testing.T) {
 	m := newFakeMachine()
 	m.loop("loop0", "7:0", 1)
 	m.loop("loop1", "7:1", 2)
@@ -497,7 +498,7 @@ func TestListReadsOnlyWhatChanged(t *testing.T) {
 		t.Errorf("opened %q, got %+v", opened, got["loop1"])
 	}
 
-	// A device that went and came again is another one.
+	// A device that disappears and comes back is a new one.
 	m.remove("loop2")
 	if got, _ = m.list(t, Hint{Disks: []string{"loop2"}}); len(got) != 2 {
 		t.Errorf("got %+v", got)
@@ -512,7 +513,7 @@ func TestListReadsOnlyWhatChanged(t *testing.T) {
 	}
 }
 
-func TestListSaysWhatIsMissing(t *testing.T) {
+func TestListErrorNamesMissingFile(t *testing.T) {
 	for file, want := range map[string]string{
 		"sys/block":           "reading /sys/block: ",
 		"proc/self/mountinfo": "reading the table of mounts: ",

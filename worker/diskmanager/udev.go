@@ -7,15 +7,14 @@ import (
 	"strings"
 )
 
-// udevRecord is what udev's database says of a device. It is empty on a machine
-// without udev, and until udev has seen the device.
+// udevRecord is a device's record in udev's database. It is empty on a machine without udev,
+// and until udev has processed the device.
 type udevRecord struct {
 	links      []string // absolute paths
 	properties map[string]string
 }
 
-// readUdevRecord reads the record of the block device with that number,
-// "MAJOR:MINOR".
+// readUdevRecord reads the record of the block device with a number, "MAJOR:MINOR".
 func readUdevRecord(root fs.FS, number string) (udevRecord, error) {
 	record := udevRecord{properties: make(map[string]string)}
 	data, err := fs.ReadFile(root, path.Join("run/udev/data", "b"+number))
@@ -38,7 +37,7 @@ func readUdevRecord(root fs.FS, number string) (udevRecord, error) {
 	return record, nil
 }
 
-// first returns the first of the properties that is set.
+// first returns the value of the first property that is set, or an empty string.
 func (r udevRecord) first(names ...string) string {
 	for _, name := range names {
 		if value := r.properties[name]; value != "" {
@@ -48,8 +47,8 @@ func (r udevRecord) first(names ...string) string {
 	return ""
 }
 
-// hardwareId returns the name in /dev/disk/by-id that identifies the hardware: of
-// several, the one of the bus. Names that repeat the WWN do not count.
+// hardwareId returns the name in /dev/disk/by-id that identifies the hardware. Of several
+// names, it prefers the one of the bus. It ignores names that repeat the WWN.
 func (r udevRecord) hardwareId() string {
 	bus, serial := r.properties["ID_BUS"], r.properties["ID_SERIAL"]
 	var id string
@@ -68,7 +67,7 @@ func (r udevRecord) hardwareId() string {
 	return id
 }
 
-// isBelowDev reports whether a path is clean and leads to something in /dev.
+// isBelowDev reports whether a path is clean and is in /dev.
 func isBelowDev(name string) bool {
 	return path.Clean(name) == name && strings.HasPrefix(name, "/dev/")
 }

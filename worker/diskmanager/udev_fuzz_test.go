@@ -29,7 +29,7 @@ func FuzzUdevRecord(f *testing.F) {
 		if id := record.hardwareId(); id != "" && (strings.Contains(id, "/") || !slices.Contains(record.links, "/dev/disk/by-id/"+id)) {
 			t.Errorf("hardware id %q, links %q", id, record.links)
 		}
-		// What is said last is not overlooked.
+		// The last lines count, whatever precedes them.
 		root["run/udev/data/b8:0"].Data = []byte(text + "\nE:ID_SERIAL=last\nS:disk/by-id/last\n")
 		record, err = readUdevRecord(root, "8:0")
 		if err != nil {

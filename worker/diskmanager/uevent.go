@@ -6,10 +6,9 @@ import (
 	"strings"
 )
 
-// parseUevent reads a message of the kernel's kobject uevent group:
-// "ACTION@DEVPATH" and then KEY=VALUE pairs, each ended by a zero byte. It returns
-// what to look at because of it, and false for a message that concerns no block
-// device.
+// parseUevent parses a message of the kernel's kobject uevent group: "ACTION@DEVPATH" and then
+// KEY=VALUE pairs, each terminated by a zero byte. It returns a hint on what to read again,
+// and false for a message that does not concern a block device.
 func parseUevent(message []byte) (Hint, bool) {
 	header, pairs, _ := bytes.Cut(message, []byte{0})
 	if !bytes.ContainsRune(header, '@') {
@@ -18,16 +17,15 @@ func parseUevent(message []byte) (Hint, bool) {
 	return hintOf(pairs)
 }
 
-// parseUdevEvent reads a message that udev sends when it has dealt with one of the
-// kernel's: a header, and then the pairs. The header is struct
-// monitor_netlink_header in src/libsystemd/sd-device/device-monitor.c of systemd,
-// the same since udev 147.
+// parseUdevEvent parses a message that udev sends after it has processed a kernel message: a
+// header, and then the pairs. The header is struct monitor_netlink_header in
+// src/libsystemd/sd-device/device-monitor.c of systemd, unchanged since udev 147.
 func parseUdevEvent(message []byte) (Hint, bool) {
 	const (
 		prefix  = "libudev\x00"
-		magicAt = 8  // 0xfeedcafe, the most significant byte first
+		magicAt = 8  // 0xfeedcafe, big-endian
 		fromAt  = 16 // where the pairs begin
-		size    = 40 // of the header, in all
+		size    = 40 // total size of the header
 	)
 	if len(message) < size || string(message[:len(prefix)]) != prefix ||
 		binary.BigEndian.Uint32(message[magicAt:]) != 0xfeedcafe {

@@ -19,9 +19,8 @@ var ueventSeeds = []string{
 	"@\x00=\x00==\x00SUBSYSTEM=block",
 }
 
-// wantSound fails unless a hint tells either everything or names that can be
-// those of disks.
-func wantSound(t *testing.T, hint Hint, ok bool) {
+// checkHint fails unless a hint is either All or has valid names of disks.
+func checkHint(t *testing.T, hint Hint, ok bool) {
 	t.Helper()
 	if !ok {
 		if hint.All || len(hint.Disks) > 0 {
@@ -34,7 +33,7 @@ func wantSound(t *testing.T, hint Hint, ok bool) {
 	}
 	for _, disk := range hint.Disks {
 		if disk == "" || strings.ContainsAny(disk, "/\x00") {
-			t.Errorf("%q is no name of a disk", disk)
+			t.Errorf("%q is not a valid disk name", disk)
 		}
 	}
 }
@@ -45,15 +44,14 @@ func FuzzParseUevent(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, message []byte) {
 		hint, ok := parseUevent(message)
-		wantSound(t, hint, ok)
+		checkHint(t, hint, ok)
 		if ok && !strings.Contains(string(message), "\x00SUBSYSTEM=block") {
-			t.Errorf("%q is taken for a message about a block device", message)
+			t.Errorf("%q is accepted as a message about a block device", message)
 		}
 	})
 }
 
-// FuzzParseUdevEvent reads the messages of udev, which other processes of root
-// could make too.
+// FuzzParseUdevEvent parses messages of udev, which other processes of root could send too.
 func FuzzParseUdevEvent(f *testing.F) {
 	for _, seed := range ueventSeeds {
 		_, pairs, _ := strings.Cut(seed, "\x00")
@@ -63,15 +61,15 @@ func FuzzParseUdevEvent(f *testing.F) {
 	f.Add(udevMessage("")[:39])
 	f.Fuzz(func(t *testing.T, message []byte) {
 		hint, ok := parseUdevEvent(message)
-		wantSound(t, hint, ok)
+		checkHint(t, hint, ok)
 		if ok && !strings.HasPrefix(string(message), "libudev\x00\xfe\xed\xca\xfe") {
-			t.Errorf("%q is taken for udev's", message)
+			t.Errorf("%q is accepted as a message of udev", message)
 		}
 	})
 }
 
-// FuzzUeventOfDisk makes messages of disks and partitions: none is overlooked,
-// whatever else they say.
+// FuzzUeventOfDisk makes messages of disks and partitions: each yields a hint, whatever else it
+// contains.
 func FuzzUeventOfDisk(f *testing.F) {
 	f.Add("change", "/devices/virtual", "loop3", "", "DISKSEQ=44")
 	f.Add("add", "/devices/pci0000:00/0000:00:02.0/virtio1", "vda", "vda1", "PARTN=1")
@@ -92,7 +90,7 @@ func FuzzUeventOfDisk(f *testing.F) {
 			action + "@" + devpath, "ACTION=" + action, "DEVPATH=" + devpath, "SUBSYSTEM=block", other, "",
 		}, "\x00")
 		hint, ok := parseUevent([]byte(message))
-		wantSound(t, hint, ok)
+		checkHint(t, hint, ok)
 		if !hint.All && (len(hint.Disks) != 1 || hint.Disks[0] != disk) {
 			t.Errorf("%q: got %+v, want %s", message, hint, disk)
 		}

@@ -9,18 +9,17 @@ import (
 	"github.com/juju/clock"
 )
 
-// firstDelay is how long after a disk could not be read it is looked at again. The
-// delays grow with the time for which that has gone on.
+// firstDelay is the delay before a disk that could not be read is read again. Later delays
+// grow with the time for which the disk has not been readable.
 const firstDelay = 100 * time.Millisecond
 
-// UnreadError is what a [Lister] returns along with the devices where it could not find
-// out all about some disks. The worker publishes the devices, and looks at these disks
-// again soon.
+// UnreadError is the error that a [Lister] returns together with the devices if it could not
+// fully read some disks. The worker publishes the devices, and reads these disks again soon.
 type UnreadError struct {
-	// Disks are the names of the disks, as those of [Hint].
+	// Disks are the names of the disks, as in [Hint].
 	Disks []string
 
-	// Err is why the first of them could not be read.
+	// Err says why the first of them could not be read.
 	Err error
 }
 
@@ -39,28 +38,28 @@ func (e *UnreadError) Error() string {
 // Unwrap returns Err.
 func (e *UnreadError) Unwrap() error { return e.Err }
 
-// unread remembers which disks could not be read, and when to look at them again.
+// unread remembers which disks could not be read, and when to read them again.
 type unread struct {
 	clock clock.Clock
 	poll  time.Duration
 	disks map[string]*retry
-	timer clock.Timer // nil while no disk is to be looked at again
+	timer clock.Timer // nil while no disk is to be read again
 }
 
-// retry is about a disk that could not be read.
+// retry describes a disk that could not be read.
 type retry struct {
-	// since is when it could not be read for the first time, and due when it is looked
-	// at again: the zero time leaves that to the poll.
+	// since is the time of the first failure, and due the time of the next read. A zero due
+	// leaves the next read to the poll.
 	since, due time.Time
 }
 
-// looked takes in that all that a hint names has been looked at, and that some disks
-// could not be read. Each is due again after as long as it has not been readable; where
-// that is as long as from one poll to the next, the poll is enough. It reports whether
-// there are disks that could be read before.
-func (u *unread) looked(at Hint, failed []string) (more bool) {
+// update notes that everything in a hint has been read, and that the failed disks could not
+// be. A failed disk is due again after as long as it has not been readable; once that reaches
+// the poll interval, the poll is enough. update reports whether a disk has failed that could
+// be read before.
+func (u *unread) update(read Hint, failed []string) (more bool) {
 	for disk := range u.disks {
-		if (at.All || slices.Contains(at.Disks, disk)) && !slices.Contains(failed, disk) {
+		if (read.All || slices.Contains(read.Disks, disk)) && !slices.Contains(failed, disk) {
 			delete(u.disks, disk)
 		}
 	}
@@ -81,7 +80,7 @@ func (u *unread) looked(at Hint, failed []string) (more bool) {
 	return more
 }
 
-// setTimer has the timer go off when the next disk is due.
+// setTimer sets the timer to when the next disk is due.
 func (u *unread) setTimer(now time.Time) {
 	u.stop()
 	var next time.Time
@@ -95,7 +94,7 @@ func (u *unread) setTimer(now time.Time) {
 	}
 }
 
-// due returns a channel that has a value when a disk is due.
+// due returns a channel that receives a value when a disk is due.
 func (u *unread) due() <-chan time.Time {
 	if u.timer == nil {
 		return nil

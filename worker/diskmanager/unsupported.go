@@ -10,8 +10,8 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// KernelEvents returns an error that satisfies errors.IsNotSupported: the kernel's
-// events are Linux's.
+// KernelEvents returns an error that satisfies errors.IsNotSupported: the kernel's events are
+// available on Linux only.
 func KernelEvents() (EventSource, error) {
 	return nil, errors.NotSupportedf("block device events on %s", runtime.GOOS)
 }

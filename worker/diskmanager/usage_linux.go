@@ -12,8 +12,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// usage is what uses the block devices, as this process's mount namespace shows
-// it.
+// usage describes how the block devices are used, as seen in this process's mount namespace.
 type usage struct {
 	mounts map[string]string // "MAJOR:MINOR" or path of the device to mount point
 	swaps  map[string]bool   // path of the device
@@ -33,15 +32,14 @@ func readUsage(root fs.FS) (usage, error) {
 	add := func(m *mountinfo.Info) {
 		device := fmt.Sprintf("%d:%d", m.Major, m.Minor)
 		if m.FSType == "btrfs" {
-			// It may span devices, and has a number of its own.
+			// btrfs may span devices, and its mounts have a device number of their own.
 			device = m.Source
 		}
 		if _, ok := u.mounts[device]; !ok {
 			u.mounts[device] = m.Mountpoint
 		}
 	}
-	// Where a device is mounted as a whole comes before where a directory of
-	// it is bound.
+	// A mount of a whole device takes precedence over a bind mount of one of its directories.
 	for _, m := range mounts {
 		if m.Root == "/" {
 			add(m)
@@ -50,7 +48,7 @@ func readUsage(root fs.FS) (usage, error) {
 	for _, m := range mounts {
 		add(m)
 	}
-	// A kernel without swap has no such file.
+	// A kernel without swap does not have this file.
 	data, err := fs.ReadFile(root, "proc/swaps")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return usage{}, errors.Annotate(err, "reading the table of swap areas")
@@ -63,8 +61,8 @@ func readUsage(root fs.FS) (usage, error) {
 	return u, nil
 }
 
-// apply returns the devices, a disk and its partitions, with where they are
-// mounted and whether they are in use. A disk is, if one of its partitions is.
+// apply returns the devices, a disk and its partitions, with their mount points and whether
+// they are in use. A disk is in use if one of its partitions is.
 func (u usage) apply(disk []sysfsDevice) []storage.BlockDevice {
 	var result []storage.BlockDevice
 	inUse := false

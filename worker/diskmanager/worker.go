@@ -13,52 +13,52 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// DefaultPollInterval is the poll interval where the configuration gives none.
-// It bounds how long a change without an event goes unseen.
+// DefaultPollInterval is the poll interval if the configuration does not set one. It bounds
+// how long a change without an event stays unnoticed.
 const DefaultPollInterval = 45 * time.Second
 
 // BlockDeviceSetter records the block devices of the machine.
 type BlockDeviceSetter interface {
-	// SetMachineBlockDevices replaces what is recorded by devices, which are
-	// sorted by name. It may keep them, and must not change them.
+	// SetMachineBlockDevices replaces the recorded devices with devices, which are sorted by
+	// name. It may keep the slice, but must not change it.
 	SetMachineBlockDevices(devices []storage.BlockDevice) error
 }
 
-// Lister lists the block devices of the machine. It is used by one goroutine.
+// Lister lists the block devices of the machine. One goroutine uses it.
 type Lister interface {
-	// BlockDevices returns all devices that are there now, in any order. Of a
-	// device that was there at the last call and that changed does not name,
-	// it may return what it found then. An [*UnreadError] comes with the devices;
-	// with any other error there are none, and the worker ends.
+	// BlockDevices returns all devices that exist now, in any order. A device that existed at
+	// the last call, and that changed does not name, may be returned as it was found then. An
+	// [*UnreadError] comes with the devices; any other error comes without devices, and ends
+	// the worker.
 	BlockDevices(changed Hint) ([]storage.BlockDevice, error)
 }
 
-// EventSource tells of devices that have changed.
+// EventSource reports devices that have changed.
 type EventSource interface {
-	// Next returns what has changed since the last call, waiting for it. A
-	// source that may have missed something returns Hint{All: true}.
+	// Next waits for a change and returns what has changed since the last call. A source that
+	// may have missed something returns Hint{All: true}.
 	Next() (Hint, error)
 
-	// Close ends a waiting call of Next, and those to come, with an error.
+	// Close makes a waiting call of Next, and all later calls, return an error.
 	Close() error
 }
 
-// Hint says which devices may have changed, or come, or gone.
+// Hint says which devices may have changed, appeared or gone.
 type Hint struct {
 	// All says that any device may have changed.
 	All bool
 
-	// Disks are names of whole devices as the kernel gives them, such as "sda".
+	// Disks are the kernel's names of whole devices, such as "sda".
 	Disks []string
 }
 
-// Logger is what the worker logs to.
+// Logger receives the worker's messages.
 type Logger interface {
 	Debugf(format string, args ...any)
 	Warningf(format string, args ...any)
 }
 
-// Config is what the worker needs.
+// Config configures a [Worker].
 type Config struct {
 	// Publisher receives the block devices. Required.
 	Publisher BlockDeviceSetter
@@ -67,12 +67,12 @@ type Config struct {
 	// from sysfs.
 	Lister Lister
 
-	// Events opens the source of device changes. Nil means [KernelEvents].
-	// Where it gives an error the worker goes on without events.
+	// Events opens the source of device changes. Nil means [KernelEvents]. If it returns an
+	// error, the worker goes on without events.
 	Events func() (EventSource, error)
 
-	// PollInterval is the time from one full listing to the next when nothing
-	// happens. Zero means [DefaultPollInterval].
+	// PollInterval is the time from one full listing to the next if nothing happens. Zero
+	// means [DefaultPollInterval].
 	PollInterval time.Duration
 
 	// Clock measures PollInterval. Nil means the wall clock.
@@ -83,8 +83,8 @@ type Config struct {
 	Logger Logger
 }
 
-// Validate returns an error that satisfies errors.IsNotValid and names the
-// field, if the configuration cannot be used.
+// Validate returns an error that satisfies errors.IsNotValid and names the invalid field, or
+// nil.
 func (c Config) Validate() error {
 	if c.Publisher == nil {
 		return errors.NotValidf("nil Publisher")
@@ -114,15 +114,14 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Worker publishes the block devices of this machine. Its methods may be called
-// by any goroutine.
+// Worker publishes the block devices of this machine. Its methods are safe for concurrent use.
 type Worker struct {
 	tomb    tomb.Tomb
 	config  Config
 	changes changes
 }
 
-// New starts a worker.
+// New starts a worker. Its errors satisfy errors.IsNotValid; see [Config.Validate].
 func New(config Config) (*Worker, error) {
 	if err := config.Validate(); err != nil {
 		return nil, errors.Trace(err)
@@ -138,20 +137,20 @@ func New(config Config) (*Worker, error) {
 // Kill asks the worker to stop.
 func (w *Worker) Kill() { w.tomb.Kill(nil) }
 
-// Wait returns when the worker has stopped, with the reason if that was not
-// Kill. It stops when the devices cannot be listed or published.
+// Wait returns when the worker has stopped. The error is nil after Kill. The worker also
+// stops, with an error, when it cannot list or publish the devices, or read events.
 func (w *Worker) Wait() error { return w.tomb.Wait() }
 
 // Rescan asks the worker to read all devices again soon. It does not wait.
 func (w *Worker) Rescan() { w.changes.add(Hint{All: true}) }
 
-// loop owns the lister and what was published last.
+// loop owns the lister and the list that was last published.
 func (w *Worker) loop() error {
-	// Events are opened before the first listing: what changes after it is
-	// told.
+	// Open the events before the first listing, so that a change after that listing is
+	// reported.
 	events, err := w.config.Events()
 	if err != nil {
-		w.config.Logger.Warningf("no events from block devices, looking every %v instead: %v", w.config.PollInterval, err)
+		w.config.Logger.Warningf("cannot receive block device events, polling every %v instead: %v", w.config.PollInterval, err)
 	} else {
 		w.tomb.Go(func() error { return w.listen(events) })
 		w.tomb.Go(func() error {
@@ -181,13 +180,13 @@ func (w *Worker) loop() error {
 			var partial *UnreadError
 			switch {
 			case errors.As(err, &partial):
-				if unread.looked(hint, partial.Disks) {
-					w.config.Logger.Warningf("looking again soon: %v", err)
+				if unread.update(hint, partial.Disks) {
+					w.config.Logger.Warningf("%v; will be retried", err)
 				}
 			case err != nil:
 				return errors.Annotate(err, "listing block devices")
 			default:
-				unread.looked(hint, nil)
+				unread.update(hint, nil)
 			}
 			if hint.All {
 				if !poll.Stop() {
@@ -211,7 +210,7 @@ func (w *Worker) loop() error {
 	}
 }
 
-// listen passes on what events tells, until it is closed.
+// listen passes on hints from events until events is closed.
 func (w *Worker) listen(events EventSource) error {
 	for {
 		hint, err := events.Next()
@@ -227,14 +226,14 @@ func (w *Worker) listen(events EventSource) error {
 	}
 }
 
-// changes gathers hints until the loop takes them all. ready holds a value while
-// there are any.
+// changes collects hints until the loop takes them all. ready holds a value while there are
+// hints.
 type changes struct {
 	ready chan struct{}
 
 	mu   sync.Mutex
 	hint Hint
-	// named has the disks of hint: as many may come at once as there are.
+	// named holds the disks of hint, for fast lookup: every disk may change at once.
 	named map[string]struct{}
 }
 

@@ -30,7 +30,7 @@ func needRoot(t *testing.T) {
 	t.Skip("attaching loop devices needs root")
 }
 
-// published hands on what the worker publishes.
+// published passes on what the worker publishes.
 type published chan []storage.BlockDevice
 
 func (p published) SetMachineBlockDevices(devices []storage.BlockDevice) error {
@@ -54,12 +54,12 @@ func (p published) waitFor(t *testing.T, what string, agrees func([]storage.Bloc
 	}
 }
 
-func TestLoopDeviceComesAndGoes(t *testing.T) {
+func TestLoopDeviceLifecycle(t *testing.T) {
 	needRoot(t)
 	defer leaktest.VerifyNone(t)
 
 	lists := make(published, 1000)
-	w, err := New(Config{Publisher: lists, PollInterval: time.Hour}) // what is seen is seen by event
+	w, err := New(Config{Publisher: lists, PollInterval: time.Hour}) // only events can report a change
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,9 +124,8 @@ func TestLoopDeviceComesAndGoes(t *testing.T) {
 	})
 }
 
-// TestDeviceThatCannotBeOpenedAtOnceIsFound: each open of the device fails at first, and
-// nothing tells that it would not any more.
-func TestDeviceThatCannotBeOpenedAtOnceIsFound(t *testing.T) {
+// Each open of the device fails at first, and no event says that it no longer would.
+func TestDeviceFoundAfterFailedOpens(t *testing.T) {
 	needRoot(t)
 	defer leaktest.VerifyNone(t)
 	file, find := backingFile(t, 4)
@@ -186,7 +185,7 @@ func TestOverflowIsReported(t *testing.T) {
 	t.Error("100 events into the smallest buffer, and no hint that any was lost")
 }
 
-func TestKernelEventsCloseEndsNext(t *testing.T) {
+func TestCloseEndsNext(t *testing.T) {
 	defer leaktest.VerifyNone(t)
 	events, err := KernelEvents()
 	if err != nil {
@@ -207,8 +206,8 @@ func TestKernelEventsCloseEndsNext(t *testing.T) {
 	<-ended
 }
 
-// attachLoop attaches a loop device to the file and returns its name and what
-// detaches it, which the end of the test does too.
+// attachLoop attaches a loop device to the file and returns its name and a function that
+// detaches it. The end of the test detaches it too.
 func attachLoop(t *testing.T, file string) (name string, detach func()) {
 	t.Helper()
 	device, err := looptest.Attach(file)

@@ -30,7 +30,7 @@ func TestFirstListIsPublishedEvenIfEmpty(t *testing.T) {
 	})
 }
 
-func TestPublishesOnlyWhatChanged(t *testing.T) {
+func TestPublishesOnlyChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine("sdb", "sda")
 		w := m.start(t)
@@ -54,7 +54,7 @@ func TestPublishesOnlyWhatChanged(t *testing.T) {
 	})
 }
 
-func TestHintsReachTheLister(t *testing.T) {
+func TestHintsReachLister(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine("sda")
 		w := m.start(t)
@@ -68,7 +68,7 @@ func TestHintsReachTheLister(t *testing.T) {
 	})
 }
 
-func TestBurstDuringAListingCostsOneMore(t *testing.T) {
+func TestBurstDuringListingCausesOneMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine()
 		m.listing = make(chan struct{})
@@ -85,7 +85,8 @@ func TestBurstDuringAListingCostsOneMore(t *testing.T) {
 	})
 }
 
-func TestOverflowInABurstIsNotForgotten(t *testing.T) {
+// Story D5.
+func TestOverflowDuringListingListsAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine()
 		w := m.start(t)
@@ -119,7 +120,8 @@ func TestRescanReadsEverything(t *testing.T) {
 	})
 }
 
-func TestSlowPollBeneathAndNothingBetween(t *testing.T) {
+// Story D5.
+func TestListsOncePerPollInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine("sda")
 		w := m.start(t)
@@ -135,7 +137,7 @@ func TestSlowPollBeneathAndNothingBetween(t *testing.T) {
 	})
 }
 
-// TestIdleWorkerWaitsForOneTimer: nothing else can wake it but an event and Rescan.
+// Apart from that timer, only an event or Rescan can wake the worker.
 func TestIdleWorkerWaitsForOneTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine("sda")
@@ -148,7 +150,7 @@ func TestIdleWorkerWaitsForOneTimer(t *testing.T) {
 				t.Errorf("waits for %v, want %v", timers, want)
 			}
 			m.wantListingCount(t, n+1)
-			// Of the bubble's own clock nothing waits for any time.
+			// Nothing waits for the bubble's own clock.
 			pass(24 * time.Hour)
 			m.wantListingCount(t, n+1)
 			m.clock.Advance(diskmanager.DefaultPollInterval)
@@ -158,7 +160,7 @@ func TestIdleWorkerWaitsForOneTimer(t *testing.T) {
 	})
 }
 
-func TestFullListingPutsOffThePoll(t *testing.T) {
+func TestFullListingPostponesPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine("sda")
 		w := m.start(t)
@@ -172,19 +174,19 @@ func TestFullListingPutsOffThePoll(t *testing.T) {
 	})
 }
 
-func TestWithoutEventsThePollRemains(t *testing.T) {
+func TestPollsWithoutEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine("sda")
 		m.eventsErr = errors.New("operation not permitted")
 		w := m.start(t)
 		pass(10*diskmanager.DefaultPollInterval + time.Second)
 		m.wantListingCount(t, 11)
-		m.wantWarnings(t, "no events from block devices, looking every 45s instead: operation not permitted")
+		m.wantWarnings(t, "cannot receive block device events, polling every 45s instead: operation not permitted")
 		stop(t, w)
 	})
 }
 
-func TestPublishErrorEndsTheWorker(t *testing.T) {
+func TestPublishErrorEndsWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine("sda")
 		m.publishErr = errors.New("state is gone")
@@ -192,7 +194,7 @@ func TestPublishErrorEndsTheWorker(t *testing.T) {
 	})
 }
 
-func TestListErrorEndsTheWorker(t *testing.T) {
+func TestListErrorEndsWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine("sda")
 		m.listErr = errors.New("no sysfs")
@@ -200,9 +202,8 @@ func TestListErrorEndsTheWorker(t *testing.T) {
 	})
 }
 
-// TestWhatCannotBeReadIsLookedAtAgainSoon: after as long as it has not been readable, and
-// then by the poll alone.
-func TestWhatCannotBeReadIsLookedAtAgainSoon(t *testing.T) {
+// The delay is as long as the disk has been unreadable, until the next poll comes first.
+func TestUnreadDiskIsReadAgainWithBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine("sda", "sdb")
 		m.clock = clocktest.New()
@@ -221,7 +222,7 @@ func TestWhatCannotBeReadIsLookedAtAgainSoon(t *testing.T) {
 			want = append(want, "[sda]")
 		}
 		m.wantListings(t, want...)
-		// After 25.6 seconds as many again would be longer than until the poll.
+		// After 25.6 seconds the next delay would end after the poll.
 		m.clock.Advance(19400 * time.Millisecond)
 		synctest.Wait()
 		want = append(want, "all")
@@ -229,12 +230,12 @@ func TestWhatCannotBeReadIsLookedAtAgainSoon(t *testing.T) {
 		if timers := m.clock.Timers(); len(timers) != 1 {
 			t.Errorf("waits for %v, want the poll alone", timers)
 		}
-		m.wantWarnings(t, "looking again soon: reading sda: too many open files")
+		m.wantWarnings(t, "reading sda: too many open files; will be retried")
 		stop(t, w)
 	})
 }
 
-func TestWhatCanBeReadAgainIsNotLookedAt(t *testing.T) {
+func TestDiskReadAgainIsNotRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine("sda", "sdb")
 		m.clock = clocktest.New()
@@ -251,7 +252,7 @@ func TestWhatCanBeReadAgainIsNotLookedAt(t *testing.T) {
 		if timers := m.clock.Timers(); len(timers) != 1 {
 			t.Errorf("waits for %v, want the poll alone", timers)
 		}
-		// Later it is a new beginning.
+		// A later failure begins with the shortest delay.
 		m.clock.Advance(10 * time.Second)
 		m.setListErr(&diskmanager.UnreadError{Disks: []string{"sda"}, Err: errors.New("interrupted")})
 		m.events <- disks("sda")
@@ -264,7 +265,7 @@ func TestWhatCanBeReadAgainIsNotLookedAt(t *testing.T) {
 	})
 }
 
-func TestBrokenEventsEndTheWorker(t *testing.T) {
+func TestEventErrorEndsWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine("sda")
 		w := m.start(t)
@@ -273,7 +274,7 @@ func TestBrokenEventsEndTheWorker(t *testing.T) {
 	})
 }
 
-func TestConfigErrorsNameTheField(t *testing.T) {
+func TestConfigErrorsNameField(t *testing.T) {
 	for _, test := range []struct {
 		config diskmanager.Config
 		want   string
@@ -290,7 +291,7 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 
 var errClosed = errors.New("closed")
 
-// pass lets time pass in the bubble, and waits for what it brings about.
+// pass lets time pass in the bubble, and waits until all goroutines are idle.
 func pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -298,7 +299,7 @@ func pass(d time.Duration) {
 
 func disks(names ...string) diskmanager.Hint { return diskmanager.Hint{Disks: names} }
 
-// machine is everything that a worker deals with.
+// machine is everything around a worker: lister, publisher, events and logger.
 type machine struct {
 	listing chan struct{}    // not nil: listings wait until it is closed
 	clock   *clocktest.Clock // nil: the bubble's

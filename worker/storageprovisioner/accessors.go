@@ -8,19 +8,18 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// The accessors are how the worker reads the state and writes to it. They are
-// called by one goroutine of the worker, one call at a time, and need not be
-// safe for concurrent use. A call with N arguments returns N results in the
-// order of the arguments, with an error each; an error of the whole call ends
-// the worker. A nil slice with a nil error from a Set… or Remove… call means
-// that all has succeeded.
+// Accessors is everything through which a storage provisioner reads and writes the state. Its
+// value may also have the optional capabilities.
 //
-// The worker understands these codes of a result's error: CodeNotFound (there
-// is no such entity any more), CodeNotProvisioned (it has no info yet). Any
-// other error concerns that entity alone, which is read again later.
-
-// Accessors is all by which a storage provisioner reads the state and writes to it.
-// What gives them may have the optional capabilities too.
+// One goroutine of the worker calls the accessors, one call at a time, so they need not be
+// safe for concurrent use. A call with N arguments returns N results in the order of the
+// arguments, each with its own error; an error of the whole call ends the worker. A nil slice
+// with a nil error from a call that writes (Set…, Create… or Remove…) means that everything
+// has succeeded.
+//
+// The worker understands these codes of a result's error: CodeNotFound (the entity does not
+// exist any more) and CodeNotProvisioned (the entity has no info yet). Any other error
+// concerns that entity alone, which the worker reads again later.
 type Accessors interface {
 	VolumeAccessor
 	FilesystemAccessor
@@ -36,8 +35,8 @@ type VolumeAccessor interface {
 	// machine's scope only.
 	WatchBlockDevices(names.MachineTag) (watcher.NotifyWatcher, error)
 
-	// WatchVolumes watches the volumes in the worker's scope. It sends their ids,
-	// "0" or "0/1", where the other watchers send tags, "volume-0".
+	// WatchVolumes watches the volumes in the worker's scope. It sends their IDs, such as "0"
+	// or "0/1", not their tags, such as "volume-0".
 	WatchVolumes() (watcher.StringsWatcher, error)
 
 	// WatchVolumeAttachments watches the volume attachments in the worker's
@@ -47,18 +46,17 @@ type VolumeAccessor interface {
 	// Volumes returns the recorded infos of volumes.
 	Volumes([]names.VolumeTag) ([]params.VolumeResult, error)
 
-	// VolumeBlockDevices returns the block devices that volumes are on their
-	// machines. It is called in a machine's scope only.
+	// VolumeBlockDevices returns the block devices as which volumes show on their machines. It
+	// is called in a machine's scope only.
 	VolumeBlockDevices([]params.MachineStorageId) ([]params.BlockDeviceResult, error)
 
 	// VolumeAttachments returns the recorded infos of volume attachments.
 	VolumeAttachments([]params.MachineStorageId) ([]params.VolumeAttachmentResult, error)
 
-	// VolumeParams returns what it takes to create volumes.
+	// VolumeParams returns the parameters for creating volumes.
 	VolumeParams([]names.VolumeTag) ([]params.VolumeParamsResult, error)
 
-	// VolumeAttachmentParams returns what it takes to attach and detach
-	// volumes.
+	// VolumeAttachmentParams returns the parameters for attaching and detaching volumes.
 	VolumeAttachmentParams([]params.MachineStorageId) ([]params.VolumeAttachmentParamsResult, error)
 
 	// SetVolumeInfo records that volumes are provisioned.
@@ -70,8 +68,8 @@ type VolumeAccessor interface {
 
 // FilesystemAccessor reads and records filesystems and their attachments.
 type FilesystemAccessor interface {
-	// WatchFilesystems watches the filesystems in the worker's scope. It sends
-	// their ids, "0" or "0/1", where the other watchers send tags, "filesystem-0".
+	// WatchFilesystems watches the filesystems in the worker's scope. It sends their IDs, such
+	// as "0" or "0/1", not their tags, such as "filesystem-0".
 	WatchFilesystems() (watcher.StringsWatcher, error)
 
 	// WatchFilesystemAttachments watches the filesystem attachments in the
@@ -85,10 +83,10 @@ type FilesystemAccessor interface {
 	// attachments.
 	FilesystemAttachments([]params.MachineStorageId) ([]params.FilesystemAttachmentResult, error)
 
-	// FilesystemParams returns what it takes to create filesystems.
+	// FilesystemParams returns the parameters for creating filesystems.
 	FilesystemParams([]names.FilesystemTag) ([]params.FilesystemParamsResult, error)
 
-	// FilesystemAttachmentParams returns what it takes to attach and detach
+	// FilesystemAttachmentParams returns the parameters for attaching and detaching
 	// filesystems.
 	FilesystemAttachmentParams([]params.MachineStorageId) ([]params.FilesystemAttachmentParamsResult, error)
 
@@ -113,106 +111,108 @@ type FilesystemRemovalAccessor interface {
 	RemoveFilesystemParams([]names.FilesystemTag) ([]params.RemoveFilesystemParamsResult, error)
 }
 
-// VolumeSizeAccessor is an optional capability of a [VolumeAccessor] of a state in
-// which the size of a volume that is provisioned can be raised. WatchVolumes reports
-// a volume whose size was raised; when the volume has grown, SetVolumeInfo records its
-// new info.
+// VolumeSizeAccessor is an optional capability of a [VolumeAccessor] whose state can raise the
+// size of a provisioned volume. WatchVolumes reports a volume whose size was raised; when the
+// volume has grown, SetVolumeInfo records its new info. Without the capability, volumes do not
+// grow.
 type VolumeSizeAccessor interface {
-	// VolumeSizes returns the sizes, in MiB, that volumes are wanted with.
+	// VolumeSizes returns the wanted sizes of volumes, in MiB.
 	VolumeSizes([]names.VolumeTag) ([]params.SizeResult, error)
 }
 
-// FilesystemSizeAccessor is an optional capability of a [FilesystemAccessor] of a
-// state in which the size of a filesystem that is provisioned can be raised. It is
-// for filesystems what [VolumeSizeAccessor] is for volumes.
+// FilesystemSizeAccessor is an optional capability of a [FilesystemAccessor] whose state can
+// raise the size of a provisioned filesystem. It is for filesystems what [VolumeSizeAccessor]
+// is for volumes.
 type FilesystemSizeAccessor interface {
-	// FilesystemSizes returns the sizes, in MiB, that filesystems are wanted with.
+	// FilesystemSizes returns the wanted sizes of filesystems, in MiB.
 	FilesystemSizes([]names.FilesystemTag) ([]params.SizeResult, error)
 }
 
-// RetryAccessor is an optional capability of a [LifecycleManager] of a state whose users
-// can ask that what has failed be tried again. Without it that is when its delay is over,
-// or something changes.
+// RetryAccessor is an optional capability of a [LifecycleManager] whose state lets users ask
+// for a retry of failed operations. Without it, the worker retries a failed operation only
+// when its delay is over or something changes.
 type RetryAccessor interface {
-	// WatchRetries watches what of the worker's scope is to be tried again at once. It
-	// sends the tags of volumes and filesystems; their attachments are meant too. What the
-	// worker does not know, or has no failure of, it does nothing about.
+	// WatchRetries watches the users' requests in the worker's scope. It sends the tags of
+	// volumes and filesystems; a request includes their attachments. The worker retries what
+	// has failed at once. It also checks what is attached, and attaches it again if it is not
+	// as it was attached. It ignores a request for an entity that it does not know.
 	WatchRetries() (watcher.StringsWatcher, error)
 }
 
-// FormatAccessor is an optional capability of a [LifecycleManager] of a state whose users can
-// ask that a filesystem be made on its volume whatever is on that. Without it filesystems are
-// made only on what is proven to be blank.
+// FormatAccessor is an optional capability of a [LifecycleManager] whose state lets users ask
+// that a filesystem be made on its volume, whatever is on the volume. Without it, filesystems
+// are made only on volumes that are proven to be blank.
 type FormatAccessor interface {
-	// WatchFormats watches the filesystems of the worker's scope that are to be made so at
-	// once. It sends their tags. A request is for the attempt that it brings about, on the
-	// device that the volume has then: what is not about to be made is left alone.
+	// WatchFormats watches the users' requests in the scope of the worker's machine; it is
+	// called in a machine's scope only. It sends the tags of filesystems. A request is for the
+	// one attempt that it starts at once, on the device that the volume has then. The worker
+	// ignores a request for a filesystem that it is not about to make.
 	WatchFormats() (watcher.StringsWatcher, error)
 }
 
-// VolumeAttachmentPlanAccessor is an optional capability of a [VolumeAccessor] of
-// a state that keeps attachment plans: what a machine must do itself before a
-// volume that is attached to it shows as a block device. Without it, plans are
-// neither recorded nor carried out.
+// VolumeAttachmentPlanAccessor is an optional capability of a [VolumeAccessor] whose state
+// keeps attachment plans: what a machine must do itself before a volume that is attached to it
+// shows as a block device. Without it, plans are neither recorded nor carried out.
 type VolumeAttachmentPlanAccessor interface {
-	// WatchVolumeAttachmentPlans watches the plans of the worker's machine.
+	// WatchVolumeAttachmentPlans watches the plans of the worker's machine. It is called in a
+	// machine's scope only.
 	WatchVolumeAttachmentPlans() (watcher.MachineStorageIdsWatcher, error)
 
 	// VolumeAttachmentPlans returns plans, with their lives.
 	VolumeAttachmentPlans([]params.MachineStorageId) ([]params.VolumeAttachmentPlanResult, error)
 
-	// CreateVolumeAttachmentPlans records plans. One that is there already is
-	// brought up to date.
+	// CreateVolumeAttachmentPlans records plans. It updates a plan that exists already.
 	CreateVolumeAttachmentPlans([]params.VolumeAttachmentPlan) ([]params.ErrorResult, error)
 
 	// RemoveVolumeAttachmentPlan removes plans that have been undone.
 	RemoveVolumeAttachmentPlan([]params.MachineStorageId) ([]params.ErrorResult, error)
 
-	// SetVolumeAttachmentPlanBlockInfo records the block devices that plans have
-	// led to.
+	// SetVolumeAttachmentPlanBlockInfo records the block devices that carrying out plans has
+	// made visible.
 	SetVolumeAttachmentPlanBlockInfo([]params.VolumeAttachmentPlan) ([]params.ErrorResult, error)
 }
 
-// AttemptAccessor is an optional capability of a [LifecycleManager] of a state that
-// remembers what a worker has set out to make, so that it is found, and taken away where
-// it is not wanted any more, if the worker ends before it has recorded it. Without it,
-// what was made just before a crash is found only while it is wanted.
+// AttemptAccessor is an optional capability of a [LifecycleManager] whose state remembers what
+// a worker has started to make. If the worker ends before it has recorded the result, the next
+// worker finds what was made, and removes it if it is not wanted any more. Without the
+// capability, what was made just before a crash is found only while it is wanted.
 //
-// Volumes and filesystems go by a [params.MachineStorageId] without a machine,
-// attachments by their own.
+// A [params.MachineStorageId] without a machine names a volume or filesystem; one with a
+// machine names an attachment.
 type AttemptAccessor interface {
-	// SetAttempts notes that volumes, filesystems and attachments are about to be made,
-	// or that an attempt has ended: that it has made nothing, or else, of a filesystem on
-	// a volume, that it may have left something. A volume may be attached by the attempt
-	// to make it.
+	// SetAttempts notes that volumes, filesystems and attachments are about to be made, or
+	// that an attempt has ended: either it has made nothing, or, if it was to make a managed
+	// filesystem, it may have left something. An attempt to make a volume may also attach it.
 	SetAttempts([]params.Attempt) ([]params.ErrorResult, error)
 
-	// Attempts tells what has been noted of what is not recorded.
+	// Attempts returns what has been noted about entities that are not recorded.
 	Attempts([]params.MachineStorageId) ([]params.AttemptResult, error)
 }
 
-// OwnerAccessor is an optional capability of a [LifecycleManager] of a state that gives
-// volumes and filesystems UUIDs, and notices that it has been restored. What it says is to
-// be checked is not attached, detached, destroyed, released or grown before its source has
-// been asked whose it is (storage.VolumeOwnerLister, storage.FilesystemOwnerLister):
-// another's is refused, and what is not there is not made again. Where the source does not
-// know, all goes ahead. It is asked once in the life of a worker. Without the capability
-// nothing is checked.
+// OwnerAccessor is an optional capability of a [LifecycleManager] whose state gives UUIDs to
+// volumes and filesystems, and notices that it has been restored. If the state says that the
+// owner of a volume or filesystem must be checked, the worker asks the source for the owner
+// (storage.VolumeOwnerLister, storage.FilesystemOwnerLister) before it attaches, detaches,
+// destroys, releases or grows the storage. It refuses the operation if the storage belongs to
+// another owner, and does not make missing storage again. If the source does not know the
+// owner, the operation goes ahead. After an answer that allows operations the worker does not
+// ask again. Without the capability nothing is checked.
 type OwnerAccessor interface {
-	// Owners returns whose volumes and filesystems are.
+	// Owners returns the owners of volumes and filesystems, and whether to check them.
 	Owners([]names.Tag) ([]params.OwnerResult, error)
 }
 
-// MachineAccessor tells of the machines that storage is attached to.
+// MachineAccessor watches the machines that storage is attached to and reads their instance
+// IDs.
 type MachineAccessor interface {
 	// WatchMachine watches a machine.
 	WatchMachine(names.MachineTag) (watcher.NotifyWatcher, error)
 
-	// InstanceIds returns the instance ids of machines.
+	// InstanceIds returns the instance IDs of machines.
 	InstanceIds([]names.MachineTag) ([]params.StringResult, error)
 }
 
-// LifecycleManager tells how far entities are in their lives, and ends them.
+// LifecycleManager reads the lives of entities and removes entities.
 type LifecycleManager interface {
 	// Life returns the lives of volumes or filesystems.
 	Life([]names.Tag) ([]params.LifeResult, error)
@@ -227,15 +227,15 @@ type LifecycleManager interface {
 	RemoveAttachments([]params.MachineStorageId) ([]params.ErrorResult, error)
 }
 
-// StatusSetter sets the statuses of volumes and filesystems. Two workers tell of a volume
-// of the environment that a machine attaches by a plan: that of the environment, and that
-// of the machine. Neither knows what the other has told, so they are best kept apart, and
-// the one that says more is shown.
+// StatusSetter sets the statuses of volumes and filesystems. For a volume of the environment
+// that a machine attaches by a plan, two workers set statuses: the environment's and the
+// machine's. Neither knows what the other has set, so it is best to keep their statuses apart
+// and to show the one that says more.
 type StatusSetter interface {
 	SetStatus([]params.EntityStatusArgs) error
 }
 
-// EnvironAccessor gives the environment's configuration.
+// EnvironAccessor watches and reads the environment's configuration.
 type EnvironAccessor interface {
 	WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error)
 	EnvironConfig() (*config.Config, error)

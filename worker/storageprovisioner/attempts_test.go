@@ -17,7 +17,7 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// attemptsSuite has a state that remembers what workers have set out to make.
+// attemptsSuite has a state that records attempts.
 type attemptsSuite struct {
 	baseSuite
 	attempts *attempts
@@ -25,28 +25,28 @@ type attemptsSuite struct {
 
 var _ = gc.Suite(&attemptsSuite{})
 
-// attempts is what the state remembers, beside the model.
+// attempts adds an AttemptAccessor to the state. setError fails each item of the next
+// SetAttempts, and setCallError fails every SetAttempts as a whole.
 type attempts struct {
 	storageprovisioner.LifecycleManager
 	journal *calls.Journal
 
 	mu        sync.Mutex
 	attempted map[params.MachineStorageId]bool
-	refusal   *params.Error
-	// unread is why the attempt of an entity cannot be read.
-	unread    *params.Error
-	unnotable error
-	// unreadable is why no attempts can be read, by the machine of the first attempt,
+	setError  *params.Error
+	// getError fails each item of Attempts.
+	getError     *params.Error
+	setCallError error
+	// getCallErrors fail Attempts as a whole. They are by the machine of the first ID,
 	// which is empty for volumes and filesystems.
-	unreadable map[string]error
-	// living and reading are called before the state tells of lives and of attempts, if
-	// they are there.
-	living, reading func()
+	getCallErrors map[string]error
+	// onLife and onAttempts, if set, are called before Life and Attempts return.
+	onLife, onAttempts func()
 }
 
 func (a *attempts) Life(tags []names.Tag) ([]params.LifeResult, error) {
-	if a.living != nil {
-		a.living()
+	if a.onLife != nil {
+		a.onLife()
 	}
 	return a.LifecycleManager.Life(tags)
 }
@@ -63,12 +63,12 @@ func (a *attempts) SetAttempts(all []params.Attempt) ([]params.ErrorResult, erro
 	results := make([]params.ErrorResult, len(all))
 	for i, at := range all {
 		ends = append(ends, a.journal.RecordBegin("SetAttempts", at.Attempted, describeAttempt(at)))
-		if results[i].Error = a.refusal; a.refusal == nil {
+		if results[i].Error = a.setError; a.setError == nil {
 			a.attempted[at.Id] = at.Attempted
 		}
 	}
-	a.refusal = nil
-	return results, a.unnotable
+	a.setError = nil
+	return results, a.setCallError
 }
 
 func describeAttempt(at params.Attempt) string {
@@ -86,23 +86,23 @@ func describeAttempt(at params.Attempt) string {
 func (a *attempts) Attempts(ids []params.MachineStorageId) ([]params.AttemptResult, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.reading != nil {
-		a.reading()
+	if a.onAttempts != nil {
+		a.onAttempts()
 	}
 	results := make([]params.AttemptResult, len(ids))
 	for i, id := range ids {
-		if results[i].Error = a.unread; a.unread == nil {
+		if results[i].Error = a.getError; a.getError == nil {
 			results[i].Attempted = a.attempted[id]
 		}
 	}
-	return results, a.unreadable[ids[0].MachineTag]
+	return results, a.getCallErrors[ids[0].MachineTag]
 }
 
-// tell has attempts be read again.
-func (a *attempts) tell() {
+// clearGetError lets Attempts succeed.
+func (a *attempts) clearGetError() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.unread = nil
+	a.getError = nil
 }
 
 func (s *attemptsSuite) SetUpTest(c *gc.C) {
@@ -111,21 +111,22 @@ func (s *attemptsSuite) SetUpTest(c *gc.C) {
 	s.attempts = &attempts{journal: s.Journal, attempted: make(map[params.MachineStorageId]bool)}
 }
 
-func (s *attemptsSuite) startRemembering(c *gc.C) {
+func (s *attemptsSuite) startWithAttempts(c *gc.C) {
 	cfg := s.config(c, true, modeltest.Removal)
 	s.attempts.LifecycleManager = cfg.Life
 	cfg.Life = s.attempts
 	s.start(c, cfg)
 }
 
-// may has the state remember an attempt of a worker before this one.
-func (s *attemptsSuite) may(machine, tag string) {
+// addAttempt records an attempt of an earlier worker.
+func (s *attemptsSuite) addAttempt(machine, tag string) {
 	s.attempts.attempted[params.MachineStorageId{MachineTag: machine, AttachmentTag: tag}] = true
 }
 
-// The state knows of an attempt before the source does.
-func (s *attemptsSuite) TestAttemptIsNotedBeforeItIsMade(c *gc.C) {
-	s.startRemembering(c)
+// The state records an attempt before the source is called.
+// Behaviour A1.
+func (s *attemptsSuite) TestAttemptRecordedBeforeSourceCall(c *gc.C) {
+	s.startWithAttempts(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.volumesChanged(c, "0")
@@ -134,44 +135,49 @@ func (s *attemptsSuite) TestAttemptIsNotedBeforeItIsMade(c *gc.C) {
 		[]string{"SetAttempts", "CreateVolumes", "SetAttempts", "AttachVolumes"})
 }
 
-// 34: what a worker made before it crashed is destroyed, although the volume has since
-// been given up and no worker has ever recorded it.
-func (s *attemptsSuite) TestCrashBetweenMakingAndRecordingLeaksNothing(c *gc.C) {
+// Behaviour 34, A2: what a worker created before it crashed is destroyed, although the volume
+// has been given up since and was never recorded.
+// Finding N1.
+func (s *attemptsSuite) TestUnrecordedVolumeDestroyedAfterCrash(c *gc.C) {
 	v := s.addVolume("0", "dynamic")
-	s.may("", v)
+	s.addAttempt("", v)
 	s.setLife(v, life.Dead)
-	s.startRemembering(c)
+	s.startWithAttempts(c)
 	s.volumesChanged(c, "0")
 	s.AwaitCall(c, "CreateVolumes", v)
 	s.AwaitCall(c, "DestroyVolumes", v)
 	s.AwaitCall(c, "Remove", v)
 }
 
-// 17: so is what it attached.
-func (s *attemptsSuite) TestCrashBetweenAttachingAndRecordingLeavesNothingAttached(c *gc.C) {
+// Behaviour 17, A3: what a worker attached before it crashed is detached, although the
+// attachment was never recorded.
+// Finding N1.
+func (s *attemptsSuite) TestUnrecordedAttachmentDetachedAfterCrash(c *gc.C) {
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.provisionVolume(v)
-	s.may("machine-0", v)
+	s.addAttempt("machine-0", v)
 	s.setLife(a, life.Dying)
-	s.startRemembering(c)
+	s.startWithAttempts(c)
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.AwaitCall(c, "DetachVolumes", "volume-0 machine-0")
 	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
 }
 
-// 12: what may have been made is looked into, though it is to be attached nowhere now.
-func (s *attemptsSuite) TestWhatMayHaveBeenMadeAndIsWantedNowhereIsRecorded(c *gc.C) {
+// Behaviour 12, A2: an earlier attempt is looked up although the volume has no attachment.
+func (s *attemptsSuite) TestAttemptedVolumeWithoutAttachmentRecorded(c *gc.C) {
 	v := s.addVolume("0", "dynamic")
-	s.may("", v)
-	s.startRemembering(c)
+	s.addAttempt("", v)
+	s.startWithAttempts(c)
 	s.volumesChanged(c, "0")
 	s.AwaitCall(c, "SetVolumeInfo", v)
 }
 
-// What has certainly made nothing is not looked into by the next worker.
-func (s *attemptsSuite) TestAttemptThatMadeNothingIsTakenBack(c *gc.C) {
-	s.startRemembering(c)
+// An attempt that certainly made nothing is cleared, so that the next worker does not look
+// it up.
+// Behaviour A4.
+func (s *attemptsSuite) TestNothingMadeErrorClearsAttempt(c *gc.C) {
+	s.startWithAttempts(c)
 	s.source.FailItem("CreateVolumes", "volume-0", storage.NothingMade(errors.New("no room")))
 	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
@@ -180,7 +186,8 @@ func (s *attemptsSuite) TestAttemptThatMadeNothingIsTakenBack(c *gc.C) {
 }
 
 // A source that was not called has made nothing.
-func (s *attemptsSuite) TestAttemptThatWasNotMadeIsTakenBack(c *gc.C) {
+// Behaviour A4.
+func (s *attemptsSuite) TestAttemptClearedWhenSourceNotCalled(c *gc.C) {
 	for i, script := range []func(){
 		func() { s.source.FailCall("VolumeSource", errors.New("no connection")) },
 		func() { s.source.FailItem("ValidateVolumeParams", "volume-0", errors.New("too large")) },
@@ -191,7 +198,7 @@ func (s *attemptsSuite) TestAttemptThatWasNotMadeIsTakenBack(c *gc.C) {
 			s.SetUpTest(c)
 		}
 		script()
-		s.startRemembering(c)
+		s.startWithAttempts(c)
 		v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
 		s.volumesChanged(c, "0")
 		s.AwaitCall(c, "SetAttempts", v+": true")
@@ -200,10 +207,10 @@ func (s *attemptsSuite) TestAttemptThatWasNotMadeIsTakenBack(c *gc.C) {
 	}
 }
 
-// 28: a creation that fails late may have left something: that is destroyed before the
-// volume goes.
-func (s *attemptsSuite) TestCreationThatFailedIsLookedIntoBeforeItGoes(c *gc.C) {
-	s.startRemembering(c)
+// Behaviour 28, A9: a creation that fails late may leave something behind. That is destroyed
+// before the volume is removed.
+func (s *attemptsSuite) TestFailedCreationDestroyedBeforeRemoval(c *gc.C) {
+	s.startWithAttempts(c)
 	s.source.FailItem("CreateVolumes", "volume-0", errors.New("fsync: input/output error"))
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
@@ -219,8 +226,9 @@ func (s *attemptsSuite) TestCreationThatFailedIsLookedIntoBeforeItGoes(c *gc.C) 
 		[]string{"CreateVolumes", "CreateVolumes", "DestroyVolumes", "Remove"})
 }
 
-// 28: one that says that it made nothing has not, nor has one that was going on.
-func (s *attemptsSuite) TestCreationThatMadeNothingGoesWithoutTheSource(c *gc.C) {
+// Behaviour 28, A9: a volume whose creation reports that nothing was made is removed without
+// the source. Earlier failures and operations in progress do not change that.
+func (s *attemptsSuite) TestNothingMadeVolumeRemovedWithoutSource(c *gc.C) {
 	for i, errs := range [][]error{
 		{storage.NothingMade(errors.New("no room"))},
 		{errors.New("no reply"), storage.NothingMade(errors.New("no room"))},
@@ -230,7 +238,7 @@ func (s *attemptsSuite) TestCreationThatMadeNothingGoesWithoutTheSource(c *gc.C)
 			s.TearDownTest(c)
 			s.SetUpTest(c)
 		}
-		s.startRemembering(c)
+		s.startWithAttempts(c)
 		s.source.FailItem("CreateVolumes", "volume-0", errs...)
 		v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 		s.volumesChanged(c, "0")
@@ -249,9 +257,9 @@ func (s *attemptsSuite) TestCreationThatMadeNothingGoesWithoutTheSource(c *gc.C)
 	}
 }
 
-// 17: an attachment that failed late is undone before it goes.
-func (s *attemptsSuite) TestAttachmentThatFailedIsUndoneBeforeItGoes(c *gc.C) {
-	s.startRemembering(c)
+// Behaviour 17, A9: an attachment that failed late is detached before it is removed.
+func (s *attemptsSuite) TestFailedAttachmentDetachedBeforeRemoval(c *gc.C) {
+	s.startWithAttempts(c)
 	s.source.FailItem("AttachVolumes", "volume-0 machine-0", errors.New("no reply"))
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.provisionVolume(v)
@@ -265,9 +273,11 @@ func (s *attemptsSuite) TestAttachmentThatFailedIsUndoneBeforeItGoes(c *gc.C) {
 		[]string{"AttachVolumes", "DetachVolumes", "RemoveAttachments"})
 }
 
-// A volume need not stay for a filesystem that may have been made only in part.
-func (s *attemptsSuite) TestStateIsToldThatNobodyMakesAFilesystemAnyMore(c *gc.C) {
-	s.startRemembering(c)
+// The attempt is marked as ended: a filesystem that may exist in part does not keep its
+// volume attached.
+// Behaviour A10.
+func (s *attemptsSuite) TestFailedManagedCreationMarksAttemptEnded(c *gc.C) {
+	s.startWithAttempts(c)
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
 	s.managed.FailItem("CreateFilesystems", "filesystem-0", errors.New("mkfs was killed"))
 	f, _ := s.addMount("0", "dynamic", "7")
@@ -277,10 +287,11 @@ func (s *attemptsSuite) TestStateIsToldThatNobodyMakesAFilesystemAnyMore(c *gc.C
 	s.AwaitCall(c, "SetAttempts", f+": true, ended")
 }
 
-// What may have made something is not taken back.
-func (s *attemptsSuite) TestAttemptOfWhichNothingIsKnownStays(c *gc.C) {
-	s.startRemembering(c)
-	s.source.FailCall("CreateVolumes", unknown)
+// An attempt that may have made something is not cleared.
+// Behaviour A4.
+func (s *attemptsSuite) TestUnknownOutcomeKeepsAttempt(c *gc.C) {
+	s.startWithAttempts(c)
+	s.source.FailCall("CreateVolumes", errUnknown)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.statuses(c)
@@ -290,32 +301,34 @@ func (s *attemptsSuite) TestAttemptOfWhichNothingIsKnownStays(c *gc.C) {
 	c.Check(s.About("volume-0: true", "SetAttempts"), gc.HasLen, 2)
 }
 
-// If the state cannot note an attempt, nothing is made, and the attempt is tried again.
-func (s *attemptsSuite) TestAttemptThatCannotBeNotedIsNotMade(c *gc.C) {
-	s.startRemembering(c)
-	s.attempts.refusal = &params.Error{Message: "not now"}
+// If the state cannot record an attempt, nothing is created, and the operation is retried.
+// Behaviour A5.
+func (s *attemptsSuite) TestUnrecordedAttemptNotMade(c *gc.C) {
+	s.startWithAttempts(c)
+	s.attempts.setError = &params.Error{Message: "not now"}
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
-	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 pending: noting what is about to be made: not now"})
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 pending: recording the attempt: not now"})
 	c.Check(s.Count("CreateVolumes"), gc.Equals, 0)
 	s.advance(c, backoff[0])
 	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
 }
 
-func (s *attemptsSuite) TestAttemptsThatCannotBeNotedAsAWholeEndTheWorker(c *gc.C) {
-	s.startRemembering(c)
-	s.attempts.unnotable = errors.New("no state")
+// Behaviour A5.
+func (s *attemptsSuite) TestSetAttemptsCallErrorEndsWorker(c *gc.C) {
+	s.startWithAttempts(c)
+	s.attempts.setCallError = errors.New("no state")
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
-	c.Check(s.waited(c), gc.ErrorMatches, "noting attempts: no state")
+	c.Check(s.waited(c), gc.ErrorMatches, "recording attempts: no state")
 	s.worker = nil
 }
 
-func (s *attemptsSuite) TestAttemptsThatCannotBeReadAsAWholeEndTheWorker(c *gc.C) {
+func (s *attemptsSuite) TestAttemptsCallErrorEndsWorker(c *gc.C) {
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	for _, machine := range []string{"", "machine-0"} {
-		s.attempts.unreadable = map[string]error{machine: errors.New("no state")}
-		s.startRemembering(c)
+		s.attempts.getCallErrors = map[string]error{machine: errors.New("no state")}
+		s.startWithAttempts(c)
 		s.volumesChanged(c, "0")
 		if machine != "" {
 			s.volumeAttachmentsChanged(c, machine, "0")
@@ -325,52 +338,56 @@ func (s *attemptsSuite) TestAttemptsThatCannotBeReadAsAWholeEndTheWorker(c *gc.C
 	s.worker = nil
 }
 
-// 34: nothing is removed as never made while the state cannot tell whether it was.
-func (s *attemptsSuite) TestWhatMayHaveBeenMadeStaysUntilThatIsRead(c *gc.C) {
+// Behaviour 34: nothing is removed as never created while the state cannot say whether a
+// creation was attempted.
+func (s *attemptsSuite) TestDeadVolumeKeptUntilAttemptRead(c *gc.C) {
 	v := s.addVolume("0", "dynamic")
-	s.may("", v)
+	s.addAttempt("", v)
 	s.setLife(v, life.Dead)
-	s.attempts.unread = &params.Error{Message: "not now"}
-	s.startRemembering(c)
+	s.attempts.getError = &params.Error{Message: "not now"}
+	s.startWithAttempts(c)
 	s.volumesChanged(c, "0")
 	s.caughtUp(c)
 	c.Check(s.unfinished(c, "volume 0")["last-failure"], gc.Equals, "not now")
 	c.Check(s.Count("Remove"), gc.Equals, 0)
-	s.attempts.tell()
+	s.attempts.clearGetError()
 	s.advance(c, backoff[0])
 	s.AwaitCall(c, "Remove", v)
 	c.Check(s.Names("CreateVolumes", "DestroyVolumes", "Remove"), jc.DeepEquals,
 		[]string{"CreateVolumes", "DestroyVolumes", "Remove"})
 }
 
-// What another worker has permanently failed at is asked for once, and then let go.
-func (s *attemptsSuite) TestWhatCannotBeLookedIntoForGoodIsRemoved(c *gc.C) {
+// A lookup that fails permanently is not repeated, and the volume is removed.
+// Behaviour A7.
+func (s *attemptsSuite) TestPermanentLookupErrorRemovesVolume(c *gc.C) {
 	v := s.addVolume("0", "dynamic")
-	s.may("", v)
+	s.addAttempt("", v)
 	s.setLife(v, life.Dead)
 	s.source.FailItem("CreateVolumes", v, storage.Permanent(errors.New("no such pool")))
-	s.startRemembering(c)
+	s.startWithAttempts(c)
 	s.volumesChanged(c, "0")
 	s.AwaitCall(c, "Remove", v)
 	c.Check(s.Count("CreateVolumes"), gc.Equals, 1)
 	c.Check(s.Count("DestroyVolumes"), gc.Equals, 0)
 }
 
-// If a volume was read just before its attachment began to die, and the attachment just
-// after, the volume is read once more: otherwise it would be made and attached for nobody.
-// It makes no difference that the watcher reported the attachment first.
-func (s *attemptsSuite) TestWhatIsReadTogetherIsTakenInAsItWasRead(c *gc.C) {
+// If a volume is read just before its attachment begins to die, and the attachment just
+// after, the volume is read again: otherwise it would be created and attached although
+// unwanted. The order of the watcher's events makes no difference.
+// Behaviour A8.
+// Finding N2.
+func (s *attemptsSuite) TestVolumeRereadWhenAttachmentDiesDuringRead(c *gc.C) {
 	busy, free := make(chan struct{}), make(chan struct{})
-	s.attempts.living = sync.OnceFunc(func() { close(busy); <-free })
-	s.startRemembering(c)
+	s.attempts.onLife = sync.OnceFunc(func() { close(busy); <-free })
+	s.startWithAttempts(c)
 	_, a := s.addVolumeOn("machine-0", "0", "dynamic")
-	s.attempts.reading = sync.OnceFunc(func() { s.setLife(a, life.Dying) })
+	s.attempts.onAttempts = sync.OnceFunc(func() { s.setLife(a, life.Dying) })
 	s.volumesChanged(c, "9")
-	receive(c, busy, "a reading")
+	receive(c, busy, "a read of lives")
 	s.fed.VolumeAttachments.Deliver(c, []params.MachineStorageId{a})
 	s.fed.Volumes.Deliver(c, []string{"0"})
 	close(free)
 	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
-	s.Await(c, "another reading of the volume", func() bool { return s.Count("VolumeParams", "SetAttempts") == 2 })
+	s.Await(c, "another read of the volume", func() bool { return s.Count("VolumeParams", "SetAttempts") == 2 })
 	c.Check(s.Names("VolumeParams", "SetAttempts"), jc.DeepEquals, []string{"VolumeParams", "VolumeParams"})
 }

@@ -9,38 +9,38 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/byid"
 )
 
-// backing is what the worker knows of block devices and filesystems, for the source
-// of managed filesystems to look at during a call. The loop writes it, and the runners write
-// where the files of volumes are. It is nil in the environment's scope, which has no such
-// source, and remembers nothing then.
+// backing holds what the worker knows about block devices and filesystems, for the source of
+// managed filesystems to read during a call. The loop writes it; runners write the paths of
+// volumes' files and end format requests. It is nil in the environment's scope, which has no
+// such source; the methods that write then do nothing.
 type backing struct {
 	mu          sync.RWMutex
 	devices     byid.Map[storage.BlockDevice]
 	filesystems byid.Map[storage.Filesystem]
 	files       byid.Map[string]
-	// newVolumes are those without a filesystem whose providers say that they are new.
+	// newVolumes are the volumes without a filesystem whose providers say that they are new.
 	newVolumes byid.Map[struct{}]
-	// formatRequests are for volumes whose devices are known, and are to be formatted by the next
-	// call whatever is on them.
+	// formatRequests are the volumes, with known devices, that the next call must format
+	// whatever is on them.
 	formatRequests byid.Map[struct{}]
 }
 
-// BlockDevice is part of storage.BackingDevices.
+// BlockDevice implements storage.BackingDevices.
 func (b *backing) BlockDevice(volume names.VolumeTag) (storage.BlockDevice, bool) {
 	return lookup(b, &b.devices, volume)
 }
 
-// Filesystem is part of storage.BackingDevices.
+// Filesystem implements storage.BackingDevices.
 func (b *backing) Filesystem(filesystem names.FilesystemTag) (storage.Filesystem, bool) {
 	return lookup(b, &b.filesystems, filesystem)
 }
 
-// BackingFile is part of storage.BackingFiles.
+// BackingFile implements storage.BackingFiles.
 func (b *backing) BackingFile(volume names.VolumeTag) (string, bool) {
 	return lookup(b, &b.files, volume)
 }
 
-// FormatConsent is part of storage.FormatConsents.
+// FormatConsent implements storage.FormatConsents.
 func (b *backing) FormatConsent(volume names.VolumeTag) storage.FormatConsent {
 	if _, ok := lookup(b, &b.formatRequests, volume); ok {
 		return storage.ConsentAnything
@@ -81,7 +81,7 @@ func (b *backing) forgetDevice(volume string) {
 	}
 }
 
-// deviceIdentity is what tells one device of a volume from another.
+// deviceIdentity distinguishes the devices that a volume has over time.
 type deviceIdentity struct {
 	name, bus, hardware, wwn, serial string
 	size                             uint64
@@ -91,8 +91,8 @@ func identityOf(d storage.BlockDevice) deviceIdentity {
 	return deviceIdentity{d.DeviceName, d.BusAddress, d.HardwareId, d.WWN, d.SerialId, d.Size}
 }
 
-// requestFormat has the device of a volume formatted by the next call whatever is on it. It returns
-// false where the device is not known.
+// requestFormat requests that the next call format the device of a volume, whatever is on it.
+// It returns false if the device is not known. b must not be nil.
 func (b *backing) requestFormat(volume string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -103,8 +103,9 @@ func (b *backing) requestFormat(volume string) bool {
 	return known
 }
 
-// endFormatRequest ends what requestFormat began: the call has been made.
-func (b *backing) endFormatRequest(volume string) {
+// EndFormatRequest ends a request of requestFormat after the call that used it. b must not be
+// nil.
+func (b *backing) EndFormatRequest(volume string) {
 	forget(b, &b.formatRequests, volume)
 }
 
@@ -123,20 +124,20 @@ func (b *backing) forgetFilesystem(filesystem string) {
 	}
 }
 
-// setNew notes that a volume, which has no filesystem, is new.
+// setNew notes that a volume without a filesystem is new.
 func (b *backing) setNew(volume string) {
 	if b != nil {
 		remember(b, &b.newVolumes, volume, struct{}{})
 	}
 }
 
-func (b *backing) setFile(volume, path string) {
+func (b *backing) SetFile(volume, path string) {
 	if b != nil && path != "" {
 		remember(b, &b.files, volume, path)
 	}
 }
 
-func (b *backing) forgetFile(volume string) {
+func (b *backing) ForgetFile(volume string) {
 	if b != nil {
 		forget(b, &b.files, volume)
 	}

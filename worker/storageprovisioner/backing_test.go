@@ -13,21 +13,21 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// backingSuite looks at what the managed source is shown of devices and filesystems.
+// backingSuite checks which devices and filesystems the managed source can see.
 type backingSuite struct{ baseSuite }
 
 var _ = gc.Suite(&backingSuite{})
 
-// shown reports whether the managed source is shown filesystem 0, when the worker has
-// taken in all that it has been told.
-func (s *backingSuite) shown(c *gc.C) bool {
+// filesystemVisible reports whether the managed source sees filesystem 0, once the worker
+// has handled all events so far.
+func (s *backingSuite) filesystemVisible(c *gc.C) bool {
 	s.barrier(c)
 	_, ok := s.backing.Filesystem(names.NewFilesystemTag("0"))
 	return ok
 }
 
-// 20
-func (s *backingSuite) TestFilesystemIsShownFromItsCreationToItsRemoval(c *gc.C) {
+// Behaviour 20: the managed source sees a filesystem until it is removed, attached or not.
+func (s *backingSuite) TestFilesystemVisibleFromCreationToRemoval(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
@@ -43,25 +43,25 @@ func (s *backingSuite) TestFilesystemIsShownFromItsCreationToItsRemoval(c *gc.C)
 	s.setLife(a, life.Dying)
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 	s.AwaitCall(c, "RemoveAttachments", "filesystem-0 machine-0")
-	c.Check(s.shown(c), jc.IsTrue)
+	c.Check(s.filesystemVisible(c), jc.IsTrue)
 
 	s.setLife(f, life.Dead)
 	s.filesystemsChanged(c, "0")
 	s.AwaitCall(c, "Remove", "filesystem-0")
-	c.Check(s.shown(c), jc.IsFalse)
+	c.Check(s.filesystemVisible(c), jc.IsFalse)
 }
 
-// 20: what a former worker has made is shown while the state has it, and no failure to
-// read it, nor anything else of that id, changes that.
-func (s *backingSuite) TestRecordedFilesystemIsShownUntilTheStateDropsIt(c *gc.C) {
+// Behaviour 20: a filesystem that an earlier worker created is visible while the state has
+// it. Neither a read error nor a volume with the same ID changes that.
+func (s *backingSuite) TestRecordedFilesystemVisibleUntilForgotten(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	f := s.addFilesystem("0", "dynamic", "7")
 	s.filesystemsChanged(c, "0")
-	c.Check(s.shown(c), jc.IsFalse) // it waits for the device
+	c.Check(s.filesystemVisible(c), jc.IsFalse) // the filesystem waits for its device
 	s.provisionFilesystem(f)
 	s.filesystemsChanged(c, "0")
-	c.Check(s.shown(c), jc.IsTrue)
+	c.Check(s.filesystemVisible(c), jc.IsTrue)
 	got, _ := s.backing.Filesystem(names.NewFilesystemTag("0"))
 	c.Check(got, jc.DeepEquals, storage.Filesystem{
 		Tag: names.NewFilesystemTag("0"), Volume: names.NewVolumeTag("7"),
@@ -70,17 +70,18 @@ func (s *backingSuite) TestRecordedFilesystemIsShownUntilTheStateDropsIt(c *gc.C
 
 	s.state.FailItem("Life", f, errors.New("busy"))
 	s.filesystemsChanged(c, "0")
-	c.Check(s.shown(c), jc.IsTrue)
-	s.volumesChanged(c, "0") // there is no such volume
-	c.Check(s.shown(c), jc.IsTrue)
+	c.Check(s.filesystemVisible(c), jc.IsTrue)
+	s.volumesChanged(c, "0") // the state has no volume 0
+	c.Check(s.filesystemVisible(c), jc.IsTrue)
 
 	s.state.Forget(f)
 	s.filesystemsChanged(c, "0")
-	c.Check(s.shown(c), jc.IsFalse)
+	c.Check(s.filesystemVisible(c), jc.IsFalse)
 }
 
-// 20: the answer about a device may come when nobody wants it any more.
-func (s *backingSuite) TestDeviceThatCeasesToMatterWhileItIsLookedUpIsNotLookedUpAgain(c *gc.C) {
+// Behaviour 20: the result of a device lookup may arrive when no filesystem needs the
+// device any more. It is discarded, and the lookup is not repeated.
+func (s *backingSuite) TestUnneededDeviceNotLookedUpAgain(c *gc.C) {
 	cfg := s.config(c, true)
 	witness := newWitness(s.Journal)
 	cfg.Observer = witness
@@ -119,12 +120,12 @@ func (s *backingSuite) TestDeviceThatCeasesToMatterWhileItIsLookedUpIsNotLookedU
 	c.Check(ok, jc.IsFalse)
 }
 
-// doubtfulDevices gives devices along with errors.
-type doubtfulDevices struct {
+// devicesWithErrors returns devices along with errors.
+type devicesWithErrors struct {
 	storageprovisioner.VolumeAccessor
 }
 
-func (d doubtfulDevices) VolumeBlockDevices(ids []params.MachineStorageId) ([]params.BlockDeviceResult, error) {
+func (d devicesWithErrors) VolumeBlockDevices(ids []params.MachineStorageId) ([]params.BlockDeviceResult, error) {
 	results, err := d.VolumeAccessor.VolumeBlockDevices(ids)
 	for i, id := range ids {
 		if id == onMachine0("volume-7") {
@@ -134,10 +135,10 @@ func (d doubtfulDevices) VolumeBlockDevices(ids []params.MachineStorageId) ([]pa
 	return results, err
 }
 
-// A result with an error has no other meaning.
-func (s *backingSuite) TestDeviceThatComesWithAnErrorIsNotKnown(c *gc.C) {
+// The value of a result with an error is ignored.
+func (s *backingSuite) TestDeviceResultWithErrorIgnored(c *gc.C) {
 	cfg := s.config(c, true)
-	cfg.Volumes = doubtfulDevices{cfg.Volumes}
+	cfg.Volumes = devicesWithErrors{cfg.Volumes}
 	s.addMachine("0", "instance-0")
 	s.start(c, cfg)
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
@@ -151,8 +152,9 @@ func (s *backingSuite) TestDeviceThatComesWithAnErrorIsNotKnown(c *gc.C) {
 	c.Check(s.log.warned(), gc.HasLen, 0)
 }
 
-// 20: where the file of a volume is, is shown from its attachment to its detachment.
-func (s *backingSuite) TestFileOfAVolumeIsShownWhileItIsAttached(c *gc.C) {
+// Behaviour 20: the managed source sees the file of a volume from its attachment to its
+// detachment.
+func (s *backingSuite) TestBackingFileVisibleWhileAttached(c *gc.C) {
 	s.source.Options.VolumeFile = func(id string) string { return "/files/" + id }
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
@@ -175,9 +177,9 @@ func (s *backingSuite) TestFileOfAVolumeIsShownWhileItIsAttached(c *gc.C) {
 	c.Check(ok, jc.IsFalse)
 }
 
-// 20: what the provider of a volume says of it when it is made is shown until there is a
-// filesystem on it.
-func (s *backingSuite) TestNewVolumeIsShownUntilItHasAFilesystem(c *gc.C) {
+// Behaviour 20: the consent to format a volume that its provider reports as new ends when
+// the volume has a filesystem.
+func (s *backingSuite) TestNewVolumeConsentEndsWithFilesystem(c *gc.C) {
 	s.source.Options.IsNewVolume = func(id string) bool { return id == "vol-7" }
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)

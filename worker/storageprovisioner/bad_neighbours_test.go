@@ -28,16 +28,16 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// badNeighboursSuite has providers, accessors, watchers and observers that do what they
-// must not. It is about the lines B of the behaviours.
+// badNeighboursSuite has providers, accessors, watchers and observers that break their
+// contracts: behaviours B1 to B10.
 type badNeighboursSuite struct{ planningSuite }
 
 var _ = gc.Suite(&badNeighboursSuite{})
 
-// misbehaviour is a way not to return from a call.
+// misbehaviour is a way to leave a call without returning: a panic, or runtime.Goexit.
 type misbehaviour struct {
 	do func()
-	// message is that of the error which it comes to, after whose code it is.
+	// message is the resulting error without its first word, which says whose code it was.
 	message string
 }
 
@@ -48,7 +48,7 @@ var misbehaviours = []misbehaviour{
 	{runtime.Goexit, " ended the goroutine that called it"},
 }
 
-// once has the next call of that name not return.
+// once makes the next call of that name misbehave.
 func (m misbehaviour) once(script *calls.Script, name string) {
 	done := false
 	script.OnCall(name, func(context.Context) error {
@@ -60,14 +60,14 @@ func (m misbehaviour) once(script *calls.Script, name string) {
 	})
 }
 
-// stacks returns the messages that have come with a stack.
+// stacks returns the logged warnings that contain a stack.
 func (l *fakeLogger) stacks() []string {
 	return slices.DeleteFunc(l.warned(), func(message string) bool {
 		return !strings.Contains(message, "\ngoroutine ")
 	})
 }
 
-// nextRound tears down and sets up for all rounds of a loop but the first.
+// nextRound starts afresh in every round of a loop but the first.
 func (s *badNeighboursSuite) nextRound(c *gc.C, i int) {
 	if i > 0 {
 		s.TearDownTest(c)
@@ -75,9 +75,9 @@ func (s *badNeighboursSuite) nextRound(c *gc.C, i int) {
 	}
 }
 
-// B1: whatever the call, and however it does not return, it has failed, and is made
-// again later. The log tells once where that was.
-func (s *inProgressSuite) TestCallThatDoesNotReturnHasFailed(c *gc.C) {
+// Behaviour B1: a provider call that panics or ends its goroutine has failed, and is
+// retried. The stack is logged once.
+func (s *inProgressSuite) TestPanicOrGoexitInCallIsRetried(c *gc.C) {
 	for i, m := range misbehaviours {
 		if i > 0 {
 			s.TearDownTest(c)
@@ -96,7 +96,7 @@ func (s *inProgressSuite) TestCallThatDoesNotReturnHasFailed(c *gc.C) {
 				}
 				c.Check(s.statuses(c), jc.DeepEquals, []string{o.status + "provider" + m.message})
 			}
-			s.barrier(c) // nothing else is the worse for it
+			s.barrier(c) // other entities are not affected
 			s.advance(c, backoff[1])
 			s.AwaitCall(c, o.done, o.subject)
 			c.Check(s.attempts(o), gc.Equals, 3)
@@ -108,14 +108,16 @@ func (s *inProgressSuite) TestCallThatDoesNotReturnHasFailed(c *gc.C) {
 	}
 }
 
-// B1, 27: what it may have made all the same is looked into before the entity goes.
-func (s *inProgressSuite) TestWhatACallThatDidNotReturnMayHaveMadeIsUndone(c *gc.C) {
+// Behaviours B1, 27: what the call may have made is looked up and undone before the entity
+// is removed.
+// Behaviour B1.
+func (s *inProgressSuite) TestPanicOrGoexitInCallIsUndone(c *gc.C) {
 	for i, m := range misbehaviours {
 		if i > 0 {
 			s.TearDownTest(c)
 			s.SetUpTest(c)
 		}
-		operations := slices.DeleteFunc(making(), func(o longOperation) bool { return o.call == "managed.CreateFilesystems" })
+		operations := slices.DeleteFunc(undoable(), func(o longOperation) bool { return o.call == "managed.CreateFilesystems" })
 		s.each(c, operations, func(o longOperation, _ func(...error)) {
 			s.startLong(c, 0)
 			o.setUp(s, c)
@@ -131,9 +133,9 @@ func (s *inProgressSuite) TestWhatACallThatDidNotReturnMayHaveMadeIsUndone(c *gc
 	}
 }
 
-// B2: what a source is asked before it is called concerns what it is asked about: nothing
-// has been made.
-func (s *badNeighboursSuite) TestQuestionThatIsNotAnswered(c *gc.C) {
+// Behaviour B2: a panic in a query that precedes a bulk call fails the item in question.
+// Nothing has been made.
+func (s *badNeighboursSuite) TestPanicOrGoexitBeforeCallIsRetried(c *gc.C) {
 	volume := func() { s.addVolumeOn("machine-0", "0", "dynamic") }
 	dead := func() {
 		s.provisionVolume(s.addVolume("0", "dynamic"))
@@ -146,7 +148,7 @@ func (s *badNeighboursSuite) TestQuestionThatIsNotAnswered(c *gc.C) {
 	}
 	round := 0
 	for _, test := range []struct {
-		question     string
+		query        string
 		setUp        func()
 		status, done string
 	}{
@@ -163,10 +165,10 @@ func (s *badNeighboursSuite) TestQuestionThatIsNotAnswered(c *gc.C) {
 		for _, m := range misbehaviours {
 			s.nextRound(c, round)
 			round++
-			c.Logf("--- %s%s", test.question, m.message)
+			c.Logf("--- %s%s", test.query, m.message)
 			test.setUp()
 			s.startRemoving(c)
-			m.once(s.source.Script, test.question)
+			m.once(s.source.Script, test.query)
 			s.volumesChanged(c, "0")
 			s.filesystemsChanged(c, "0")
 			c.Check(s.statuses(c), jc.DeepEquals, []string{test.status + "provider" + m.message})
@@ -178,8 +180,8 @@ func (s *badNeighboursSuite) TestQuestionThatIsNotAnswered(c *gc.C) {
 	}
 }
 
-// B2: the others of a batch go ahead.
-func (s *badNeighboursSuite) TestQuestionThatIsNotAnsweredHoldsUpNobodyElse(c *gc.C) {
+// Behaviour B2: the other items of the batch proceed.
+func (s *badNeighboursSuite) TestPanicInValidationSparesRestOfBatch(c *gc.C) {
 	for i, m := range misbehaviours {
 		s.nextRound(c, i)
 		asked := 0
@@ -196,7 +198,7 @@ func (s *badNeighboursSuite) TestQuestionThatIsNotAnsweredHoldsUpNobodyElse(c *g
 		s.volumesChanged(c, "0", "1", "2")
 		c.Check(s.Next(c, "CreateVolumes").Subjects, jc.DeepEquals, []string{"volume-0", "volume-2"})
 		s.AwaitCall(c, "SetVolumeInfo", "volume-2")
-		// It cannot have been made: it goes without its source.
+		// It cannot have been made, so it is removed without its source.
 		s.state.ForgetAttachment("machine-0", "volume-1")
 		s.state.Destroy("volume-1")
 		s.volumesChanged(c, "1")
@@ -205,30 +207,30 @@ func (s *badNeighboursSuite) TestQuestionThatIsNotAnsweredHoldsUpNobodyElse(c *g
 	}
 }
 
-// B2: a provider that does not say whose its storage is has nothing done about that until
-// it does.
-func (s *badNeighboursSuite) TestProviderThatDoesNotSayWhoseItsStorageIs(c *gc.C) {
-	for i, question := range []string{"Scope", "Dynamic"} {
+// Behaviour B2: while a provider panics when asked for its scope, or whether it is
+// dynamic, nothing is done about its storage.
+func (s *badNeighboursSuite) TestPanicInScopeOrDynamicIsRetried(c *gc.C) {
+	for i, query := range []string{"Scope", "Dynamic"} {
 		s.nextRound(c, i)
 		s.startEnviron(c)
-		s.source.OnCall(question, func(context.Context) error { panic("boom") })
+		s.source.OnCall(query, func(context.Context) error { panic("boom") })
 		s.addVolumeOn("machine-0", "0", "dynamic")
 		s.volumesChanged(c, "0")
 		s.caughtUp(c)
 		entry := s.unfinished(c, "volume 0")
 		c.Check(entry["state"], gc.Equals, "unreadable")
-		c.Check(entry["last-failure"], gc.Equals, `asking storage provider "dynamic" what it is: provider panicked: boom`)
+		c.Check(entry["last-failure"], gc.Equals, `querying the properties of storage provider "dynamic": provider panicked: boom`)
 		c.Check(s.log.stacks(), gc.HasLen, 1)
 		c.Check(s.deeds(), gc.HasLen, 0)
-		s.source.OnCall(question, nil)
+		s.source.OnCall(query, nil)
 		s.advance(c, backoff[0])
 		s.AwaitCall(c, "SetVolumeInfo", "volume-0")
 		c.Check(s.states(c)["unreadable"], gc.Equals, 0)
 	}
 }
 
-// B2: what is never made because nobody knows whose it is can still go.
-func (s *badNeighboursSuite) TestWhatWasNeverMadeGoesWhateverItsProviderDoes(c *gc.C) {
+// Behaviour B2: a volume that was never created is removed without its provider.
+func (s *badNeighboursSuite) TestUncreatedVolumeRemovedDespiteScopePanic(c *gc.C) {
 	s.startEnviron(c)
 	s.source.OnCall("Scope", func(context.Context) error { panic("boom") })
 	s.setLife(s.addVolume("0", "dynamic"), life.Dead)
@@ -236,8 +238,9 @@ func (s *badNeighboursSuite) TestWhatWasNeverMadeGoesWhateverItsProviderDoes(c *
 	s.AwaitCall(c, "Remove", "volume-0")
 }
 
-// B2: an embedder's functions are no different, and that they give nothing is an error.
-func (s *badNeighboursSuite) TestFunctionsOfTheConfigThatGiveNothing(c *gc.C) {
+// Behaviour B2: the same applies to the functions of the configuration, and to a
+// provider's sources. One that returns neither a value nor an error has failed, too.
+func (s *badNeighboursSuite) TestConfigFuncPanicOrNilIsRetried(c *gc.C) {
 	type edit func(*storageprovisioner.Config, func())
 	callContext := edit(func(cfg *storageprovisioner.Config, do func()) {
 		cfg.CallContext = func(context.Context) envcontext.ProviderCallContext { do(); return nil }
@@ -245,9 +248,10 @@ func (s *badNeighboursSuite) TestFunctionsOfTheConfigThatGiveNothing(c *gc.C) {
 	managed := edit(func(cfg *storageprovisioner.Config, do func()) {
 		cfg.ManagedFilesystems = func(storage.BackingDevices) storage.FilesystemSource { do(); return nil }
 	})
-	// They are first asked whether there is anything to carry out.
+	// The first call finds out whether there is a plan, or whose the storage is. The
+	// second one misbehaves.
 	asked := false
-	carrier := edit(func(cfg *storageprovisioner.Config, do func()) {
+	plansFunc := edit(func(cfg *storageprovisioner.Config, do func()) {
 		asked = false
 		cfg.Plans = func(storage.DeviceType) (plans.Plan, error) {
 			if asked {
@@ -260,7 +264,7 @@ func (s *badNeighboursSuite) TestFunctionsOfTheConfigThatGiveNothing(c *gc.C) {
 	provider := edit(func(cfg *storageprovisioner.Config, do func()) {
 		asked = false
 		cfg.Registry = func(*config.Config) (storage.ProviderRegistry, error) {
-			return registry(func(storage.ProviderType) (storage.Provider, error) {
+			return registryFunc(func(storage.ProviderType) (storage.Provider, error) {
 				if asked {
 					do()
 				}
@@ -274,13 +278,13 @@ func (s *badNeighboursSuite) TestFunctionsOfTheConfigThatGiveNothing(c *gc.C) {
 	})
 	volume := func() { s.addVolumeOn("machine-0", "0", "dynamic"); s.volumesChanged(c, "0") }
 	filesystem := func() { s.addFilesystem("0", "dynamic", ""); s.filesystemsChanged(c, "0") }
-	const nothing = "neither it nor an error was given"
+	const nothing = "got neither a value nor an error"
 	for i, test := range []struct {
-		edit     edit
-		tell     func()
-		of, nada string
+		edit               edit
+		notify             func()
+		prefix, nilMessage string
 	}{
-		{callContext, volume, "volume-0 pending: ", "there is no context for provider calls"},
+		{callContext, volume, "volume-0 pending: ", "no context for provider calls: Config.CallContext returned nil"},
 		{provider, volume, "volume-0 pending: ", `getting storage provider "dynamic": ` + nothing},
 		{source, volume, "volume-0 pending: ", `opening volume source "dynamic": ` + nothing},
 		{source, filesystem, "filesystem-0 pending: ", `opening filesystem source "dynamic": ` + nothing},
@@ -289,7 +293,7 @@ func (s *badNeighboursSuite) TestFunctionsOfTheConfigThatGiveNothing(c *gc.C) {
 			s.addFilesystem("0", "dynamic", "7")
 			s.filesystemsChanged(c, "0")
 		}, "filesystem-0 pending: ", "opening the source of filesystems on volumes: " + nothing},
-		{carrier, func() {
+		{plansFunc, func() {
 			s.addPlanned(c, "0", "iscsi")
 			s.plansChanged(c, "0")
 		}, "volume-0 attaching: ", `getting the plan for device type "iscsi": ` + nothing},
@@ -300,10 +304,10 @@ func (s *badNeighboursSuite) TestFunctionsOfTheConfigThatGiveNothing(c *gc.C) {
 			cfg.Plans = s.planFor
 			test.edit(&cfg, m.do)
 			s.start(c, cfg)
-			test.tell()
-			want := test.of + "provider" + m.message
+			test.notify()
+			want := test.prefix + "provider" + m.message
 			if m.message == "" {
-				want = test.of + test.nada
+				want = test.prefix + test.nilMessage
 			}
 			c.Check(s.statuses(c), jc.DeepEquals, []string{want})
 			s.advance(c, 0) // it is tried again
@@ -312,14 +316,14 @@ func (s *badNeighboursSuite) TestFunctionsOfTheConfigThatGiveNothing(c *gc.C) {
 	}
 }
 
-// registry is a registry of what a function says.
-type registry func(storage.ProviderType) (storage.Provider, error)
+// registryFunc is a registry whose providers come from a function.
+type registryFunc func(storage.ProviderType) (storage.Provider, error)
 
-func (r registry) StorageProviderTypes() ([]storage.ProviderType, error) { return nil, nil }
+func (r registryFunc) StorageProviderTypes() ([]storage.ProviderType, error) { return nil, nil }
 
-func (r registry) StorageProvider(t storage.ProviderType) (storage.Provider, error) { return r(t) }
+func (r registryFunc) StorageProvider(t storage.ProviderType) (storage.Provider, error) { return r(t) }
 
-// sourceless is a provider that gives no sources.
+// sourceless is a provider that returns nil sources without an error.
 type sourceless struct {
 	storage.Provider
 	do func()
@@ -335,8 +339,8 @@ func (p sourceless) FilesystemSource(*storage.Config) (storage.FilesystemSource,
 	return nil, nil
 }
 
-// B2: a rate limiter that does not return has let nothing through.
-func (s *badNeighboursSuite) TestRateLimiterThatDoesNotReturn(c *gc.C) {
+// Behaviour B2: if a rate limiter panics, its source is not called.
+func (s *badNeighboursSuite) TestPanicInRateLimiterIsRetried(c *gc.C) {
 	for i, m := range misbehaviours {
 		s.nextRound(c, i)
 		l := limiter{s.Journal, new(calls.Script), "limiter"}
@@ -353,8 +357,8 @@ func (s *badNeighboursSuite) TestRateLimiterThatDoesNotReturn(c *gc.C) {
 	}
 }
 
-// B2: what a source might have remarked is not worth failing for.
-func (s *badNeighboursSuite) TestRemarkThatIsNotMade(c *gc.C) {
+// Behaviour B2: remarks are best effort.
+func (s *badNeighboursSuite) TestPanicInRemarkDoesNotFailAttachment(c *gc.C) {
 	s.source.OnCall("FilesystemRemark", func(context.Context) error { panic("boom") })
 	s.startEnviron(c)
 	s.addMount("0", "dynamic", "")
@@ -365,8 +369,9 @@ func (s *badNeighboursSuite) TestRemarkThatIsNotMade(c *gc.C) {
 	c.Check(s.log.stacks(), gc.HasLen, 1)
 }
 
-// B2: a registry that cannot be had ends the worker, as any error of it does.
-func (s *badNeighboursSuite) TestRegistryThatIsNotGivenEndsTheWorker(c *gc.C) {
+// Behaviour B2: a registry that cannot be opened ends the worker, as any error from
+// Registry does.
+func (s *badNeighboursSuite) TestRegistryPanicOrNilEndsWorker(c *gc.C) {
 	for i, m := range append(slices.Clone(misbehaviours), misbehaviour{func() {}, ""}) {
 		s.nextRound(c, i)
 		cfg := s.config(c, false)
@@ -376,7 +381,7 @@ func (s *badNeighboursSuite) TestRegistryThatIsNotGivenEndsTheWorker(c *gc.C) {
 		err := s.waited(c)
 		switch i {
 		case len(misbehaviours):
-			c.Check(err, gc.ErrorMatches, "getting storage providers: neither it nor an error was given")
+			c.Check(err, gc.ErrorMatches, "getting storage providers: got neither a value nor an error")
 		case len(misbehaviours) - 1:
 			c.Check(err, gc.ErrorMatches, "accessor ended the goroutine that called it")
 		default:
@@ -385,13 +390,14 @@ func (s *badNeighboursSuite) TestRegistryThatIsNotGivenEndsTheWorker(c *gc.C) {
 	}
 }
 
-// typedNil is an error that cannot say what it is: it is nil, and does not look it.
+// typedNil is an error type. A nil *typedNil makes a non-nil error, whose Error panics.
 type typedNil struct{ message string }
 
 func (e *typedNil) Error() string { return e.message }
 
-// B1: nor is a nil that is an error taken for none.
-func (s *badNeighboursSuite) TestErrorThatCannotBeAsked(c *gc.C) {
+// Behaviour B1: an error that holds a nil pointer is a failure, although its methods
+// panic.
+func (s *badNeighboursSuite) TestTypedNilErrorIsFailure(c *gc.C) {
 	var none *typedNil
 	s.startEnviron(c)
 	s.source.FailItem("CreateVolumes", "volume-0", none)
@@ -407,23 +413,24 @@ func (s *badNeighboursSuite) TestErrorThatCannotBeAsked(c *gc.C) {
 	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
 }
 
-// fragile is an observer that does not return.
-type fragile struct{ do func() }
+// faultyObserver is an observer whose methods misbehave.
+type faultyObserver struct{ do func() }
 
-func (f fragile) OperationStarted(storageprovisioner.Operation) { f.do() }
+func (f faultyObserver) OperationStarted(storageprovisioner.Operation) { f.do() }
 
-func (f fragile) OperationFinished(storageprovisioner.Operation, storageprovisioner.Outcome, time.Duration, error) {
+func (f faultyObserver) OperationFinished(storageprovisioner.Operation, storageprovisioner.Outcome, time.Duration, error) {
 	f.do()
 }
 
-func (f fragile) QueueDepth(storageprovisioner.OperationKind, int) { f.do() }
+func (f faultyObserver) QueueDepth(storageprovisioner.OperationKind, int) { f.do() }
 
-// B3: what an observer does concerns nobody else, and is logged once for each method.
-func (s *badNeighboursSuite) TestObserverThatDoesNotReturn(c *gc.C) {
+// Behaviour B3: a panic in an observer affects nothing else, and is logged once for each
+// method.
+func (s *badNeighboursSuite) TestPanicInObserverIsLogged(c *gc.C) {
 	for i, m := range misbehaviours {
 		s.nextRound(c, i)
 		cfg := s.config(c, false)
-		cfg.Observer = fragile{m.do}
+		cfg.Observer = faultyObserver{m.do}
 		cfg.MaxBatch = 1
 		s.start(c, cfg)
 		s.attachedVolume(c, "0")
@@ -434,13 +441,13 @@ func (s *badNeighboursSuite) TestObserverThatDoesNotReturn(c *gc.C) {
 		stacks := s.log.stacks()
 		c.Check(len(stacks) >= 2 && len(stacks) <= 3, jc.IsTrue, gc.Commentf("%d", len(stacks)))
 		for _, stack := range stacks {
-			c.Check(stack, gc.Matches, "(?s)observing: observer (panicked|ended).*fragile.*")
+			c.Check(stack, gc.Matches, "(?s)observing: observer (panicked|ended).*faultyObserver.*")
 		}
 	}
 }
 
-// B4: a result that is about something else is an error of that item.
-func (s *badNeighboursSuite) TestResultsAboutSomethingElse(c *gc.C) {
+// Behaviour B4: a result about another entity, or without an ID, is an error of that item.
+func (s *badNeighboursSuite) TestMismatchedResultIsItemError(c *gc.C) {
 	seven := names.NewVolumeTag("7")
 	for i, test := range []struct {
 		edit   func()
@@ -451,7 +458,7 @@ func (s *badNeighboursSuite) TestResultsAboutSomethingElse(c *gc.C) {
 		}, "volume-0 pending: provider returned volume 7 for volume 0"},
 		{func() {
 			s.source.Options.EditCreated = func(r *storage.CreateVolumesResult) { r.Volume.VolumeId = "" }
-		}, "volume-0 pending: provider gave volume 0 no id"},
+		}, "volume-0 pending: provider returned no ID for volume 0"},
 		{func() {
 			s.source.Options.AttachOnCreate = true
 			s.source.Options.EditCreated = func(r *storage.CreateVolumesResult) { r.VolumeAttachment.Volume = seven }
@@ -475,7 +482,7 @@ func (s *badNeighboursSuite) TestResultsAboutSomethingElse(c *gc.C) {
 		}, "filesystem-0 pending: provider returned filesystem 7 for filesystem 0"},
 		{func() {
 			s.source.Options.EditCreatedFilesystem = func(r *storage.CreateFilesystemsResult) { r.Filesystem.FilesystemId = "" }
-		}, "filesystem-0 pending: provider gave filesystem 0 no id"},
+		}, "filesystem-0 pending: provider returned no ID for filesystem 0"},
 		{func() {
 			s.source.Options.EditMounted = func(a *storage.FilesystemAttachment) { a.Filesystem = names.NewFilesystemTag("7") }
 		}, "filesystem-1 attaching: provider returned an attachment of filesystem-7 to machine-0 for one of filesystem-1 to machine-0"},
@@ -511,7 +518,7 @@ func (s *badNeighboursSuite) TestResultsAboutSomethingElse(c *gc.C) {
 	}
 }
 
-// B4: too many results, or none, say nothing of any item.
+// Behaviour B4: if the number of results is wrong, the outcome of every item is unknown.
 func (s *badNeighboursSuite) TestWrongNumberOfResults(c *gc.C) {
 	for i, results := range [][]storage.AttachVolumesResult{nil, {}, make([]storage.AttachVolumesResult, 2)} {
 		s.nextRound(c, i)
@@ -528,7 +535,7 @@ func (s *badNeighboursSuite) TestWrongNumberOfResults(c *gc.C) {
 	}
 }
 
-// miscounting is a provider that returns the same however many arguments there are.
+// miscounting is a provider whose AttachVolumes returns the same results for any arguments.
 type miscounting struct {
 	storage.Provider
 	results []storage.AttachVolumesResult
@@ -550,9 +557,9 @@ func (p miscountingSource) AttachVolumes(
 	return p.results, nil
 }
 
-// B4: whatever size something has been made with is what it has, and where the state tells
-// what is wanted it is made as large as that.
-func (s *badNeighboursSuite) TestSmallerThanWantedIsRecordedAndGrown(c *gc.C) {
+// Behaviour B4: the size that the provider reports is recorded. Where the state knows the
+// wanted size, the volume is then grown to it.
+func (s *badNeighboursSuite) TestUndersizedVolumeRecordedThenGrown(c *gc.C) {
 	for i, size := range []uint64{0, 10} {
 		s.nextRound(c, i)
 		s.source.Options.EditCreated = func(r *storage.CreateVolumesResult) { r.Volume.Size = size }
@@ -565,8 +572,8 @@ func (s *badNeighboursSuite) TestSmallerThanWantedIsRecordedAndGrown(c *gc.C) {
 	}
 }
 
-// Behaviour 36: two of one call have one id: it is the first's.
-func (s *badNeighboursSuite) TestIdGivenTwiceInOneCallIsTheFirsts(c *gc.C) {
+// Behaviour 36, I1, B5: if two results of one call have the same ID, it belongs to the first.
+func (s *badNeighboursSuite) TestDuplicateIDInOneCallRefused(c *gc.C) {
 	s.source.Options.EditCreated = func(r *storage.CreateVolumesResult) {
 		if id := r.Volume.Tag.Id(); id == "0" || id == "2" {
 			r.Volume.VolumeId = "vol-same"
@@ -581,7 +588,7 @@ func (s *badNeighboursSuite) TestIdGivenTwiceInOneCallIsTheFirsts(c *gc.C) {
 	c.Check(s.statuses(c), jc.DeepEquals, []string{
 		"volume-0 attaching",
 		"volume-1 attaching",
-		`volume-2 error: creating volume: provider "dynamic" answered volume ID "vol-same", which is volume 0's`,
+		`volume-2 error: creating volume: provider "dynamic" returned volume ID "vol-same", which belongs to volume 0`,
 	})
 	c.Check(s.Next(c, "SetVolumeInfo").Subjects, jc.DeepEquals, []string{"volume-0", "volume-1"})
 	for _, id := range []string{"0", "1"} {
@@ -590,17 +597,17 @@ func (s *badNeighboursSuite) TestIdGivenTwiceInOneCallIsTheFirsts(c *gc.C) {
 	s.filesystemsChanged(c, "0", "1")
 	c.Check(s.statuses(c), jc.DeepEquals, []string{
 		"filesystem-0 attaching",
-		`filesystem-1 error: creating filesystem: provider "dynamic" answered filesystem ID "fs-same", which is filesystem 0's`,
+		`filesystem-1 error: creating filesystem: provider "dynamic" returned filesystem ID "fs-same", which belongs to filesystem 0`,
 	})
 	c.Check(s.Next(c, "SetFilesystemInfo").Subjects, jc.DeepEquals, []string{"filesystem-0"})
 }
 
-// B5: an id that something else has stays that one's, which is not destroyed with the
-// other.
-func (s *badNeighboursSuite) TestIdOfAnotherIsNotTaken(c *gc.C) {
+// Behaviour B5, I1: an ID that another volume has stays with that volume, which is not
+// destroyed with the refused one.
+func (s *badNeighboursSuite) TestIDOfOtherVolumeRefused(c *gc.C) {
 	s.startRemoving(c)
 	s.attachedVolume(c, "1")
-	// One that was made before this worker began, and is known by its attachment.
+	// A volume that an earlier worker made, whose provider is known by its attachment.
 	old, _ := s.addVolumeOn("machine-0", "2", "dynamic")
 	s.provisionVolume(old)
 	s.volumesChanged(c, "2")
@@ -619,7 +626,7 @@ func (s *badNeighboursSuite) TestIdOfAnotherIsNotTaken(c *gc.C) {
 		s.volumesChanged(c, id)
 		s.AwaitCallAfter(c, mark, "SetStatus", volumeTag(id))
 		c.Check(s.state.Status(volumeTag(id)).Info, gc.Equals,
-			fmt.Sprintf(`creating volume: provider "dynamic" answered volume ID "vol-%s", which is volume %s's`, owner, owner))
+			fmt.Sprintf(`creating volume: provider "dynamic" returned volume ID "vol-%s", which belongs to volume %s`, owner, owner))
 		s.state.ForgetAttachment("machine-0", volumeTag(id))
 		s.state.Destroy(volumeTag(id))
 		s.volumesChanged(c, id)
@@ -630,10 +637,10 @@ func (s *badNeighboursSuite) TestIdOfAnotherIsNotTaken(c *gc.C) {
 	}
 }
 
-// Behaviour 36: the id of an entity that is attached nowhere stays with it too, although
-// at first no more is known than that the entity is recorded. Two entities of
-// different providers may have equal ids.
-func (s *badNeighboursSuite) TestIdOfWhatIsNowhereAttachedIsNotTaken(c *gc.C) {
+// Behaviour 36, I4: the ID of an entity without attachments stays with it, too, although its
+// provider has to be looked up first. Two entities of different providers may have equal
+// IDs.
+func (s *badNeighboursSuite) TestIDOfUnattachedVolumeRefused(c *gc.C) {
 	for i, provider := range []string{"dynamic", "static"} {
 		s.nextRound(c, i)
 		s.startEnviron(c)
@@ -647,13 +654,13 @@ func (s *badNeighboursSuite) TestIdOfWhatIsNowhereAttachedIsNotTaken(c *gc.C) {
 		s.addVolumeOn("machine-0", "2", "dynamic")
 		s.volumesChanged(c, "2")
 		c.Check(s.statuses(c), jc.DeepEquals, []string{
-			`volume-2 pending: creating volume: provider "dynamic" answered volume ID "vol-1", which volume 1 has too: its provider is being looked up`,
+			`volume-2 pending: creating volume: provider "dynamic" returned volume ID "vol-1", which volume 1 has as well: looking up the provider of volume 1`,
 		})
 		s.barrier(c)
 		s.advance(c, backoff[0])
 		if provider == "dynamic" {
 			c.Check(s.statuses(c), jc.DeepEquals, []string{
-				`volume-2 error: creating volume: provider "dynamic" answered volume ID "vol-1", which is volume 1's`,
+				`volume-2 error: creating volume: provider "dynamic" returned volume ID "vol-1", which belongs to volume 1`,
 			})
 		} else {
 			s.AwaitCall(c, "SetVolumeInfo", "volume-2")
@@ -661,15 +668,15 @@ func (s *badNeighboursSuite) TestIdOfWhatIsNowhereAttachedIsNotTaken(c *gc.C) {
 	}
 }
 
-// B5: what is gone leaves its id to others.
-func (s *badNeighboursSuite) TestIdOfWhatIsGoneIsTaken(c *gc.C) {
+// Behaviour B5, I2: the ID of a destroyed volume may be used again.
+func (s *badNeighboursSuite) TestIDOfRemovedVolumeReusable(c *gc.C) {
 	s.startRemoving(c)
 	s.source.Options.EditCreated = func(r *storage.CreateVolumesResult) { r.Volume.VolumeId = "vol-0" }
 	v, a := s.attachedVolume(c, "0")
 	s.setLife(a, life.Dying)
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
-	// The state does not take its end at once.
+	// The ID is free although the state does not accept the removal at once.
 	s.state.FailItem("Remove", v, errors.New("busy"))
 	s.setLife(v, life.Dead)
 	s.volumesChanged(c, "0")
@@ -679,8 +686,9 @@ func (s *badNeighboursSuite) TestIdOfWhatIsGoneIsTaken(c *gc.C) {
 	s.AwaitCall(c, "SetVolumeInfo", "volume-1")
 }
 
-// B6: however much there is to an error, and whatever is in it, it is told in bounds.
-func (s *badNeighboursSuite) TestHugeErrorsAreCut(c *gc.C) {
+// Behaviour B6: an error of any size and content is truncated and sanitized, in the
+// status, the report and the log.
+func (s *badNeighboursSuite) TestHugeErrorTruncated(c *gc.C) {
 	evil := "\x1b[2Jé\xff\n\x00" + strings.Repeat("é", 5<<20)
 	s.startEnviron(c)
 	s.source.FailItem("CreateVolumes", "volume-0", errors.New(evil), storage.Permanent(errors.New(evil)))
@@ -692,7 +700,7 @@ func (s *badNeighboursSuite) TestHugeErrorsAreCut(c *gc.C) {
 		}
 		s.statuses(c)
 		got := s.state.Status("volume-0")
-		c.Check(got.Status, gc.Equals, status) // it means what it meant
+		c.Check(got.Status, gc.Equals, status) // a truncated error is still permanent
 		c.Check(len(got.Info) <= 4<<10, jc.IsTrue, gc.Commentf("%d bytes", len(got.Info)))
 		c.Check(utf8.ValidString(got.Info), jc.IsTrue)
 		c.Check(strings.HasPrefix(got.Info, "\x1b[2Jé?\n\x00éé"), jc.IsTrue)
@@ -709,8 +717,8 @@ func (s *badNeighboursSuite) TestHugeErrorsAreCut(c *gc.C) {
 	}
 }
 
-// B6: so are the words of the state, and what a panic says.
-func (s *badNeighboursSuite) TestHugeWordsOfOthersAreCut(c *gc.C) {
+// Behaviour B6: errors of the state and panic values are truncated, too.
+func (s *badNeighboursSuite) TestHugeStateErrorOrPanicTruncated(c *gc.C) {
 	huge := strings.Repeat("x", 10<<20)
 	s.startEnviron(c)
 	s.state.FailItem("SetVolumeInfo", "volume-0", errors.New(huge))
@@ -726,7 +734,7 @@ func (s *badNeighboursSuite) TestHugeWordsOfOthersAreCut(c *gc.C) {
 	s.source.OnCall("CreateVolumes", func(context.Context) error { panic(huge) })
 	s.addVolumeOn("machine-0", "2", "dynamic")
 	s.volumesChanged(c, "2")
-	s.Await(c, "the status", func() bool { return s.state.Status("volume-2").Status == "pending" })
+	s.Await(c, "the status of volume 2", func() bool { return s.state.Status("volume-2").Status == "pending" })
 	c.Check(len(s.state.Status("volume-2").Info) < 5<<10, jc.IsTrue)
 	s.caughtUp(c)
 	for _, message := range s.log.warned() {
@@ -737,8 +745,8 @@ func (s *badNeighboursSuite) TestHugeWordsOfOthersAreCut(c *gc.C) {
 	c.Check(len(s.waited(c).Error()) < 5<<10, jc.IsTrue)
 }
 
-// B6: many things for which the same is wrong share a line of the log.
-func (s *badNeighboursSuite) TestSameErrorOfManyIsLoggedOnce(c *gc.C) {
+// Behaviour B6: entities that fail with the same error share a line of the log.
+func (s *badNeighboursSuite) TestCommonErrorLoggedOnce(c *gc.C) {
 	s.startEnviron(c)
 	s.source.FailCall("CreateVolumes", errors.New("no connection"))
 	var ids []string
@@ -759,12 +767,13 @@ func (s *badNeighboursSuite) TestSameErrorOfManyIsLoggedOnce(c *gc.C) {
 	c.Check(s.log.warned(), jc.DeepEquals, []string{
 		"dynamic volumes: create " + some + ": no connection",
 		"recording volume 1, volume 2, volume 3, volume 4, volume 5, volume 6, volume 7, volume 8, volume 9, volume 10 and 989 more: " +
-			"busy; it is kept and recorded later",
+			"busy; will be retried",
 	})
 }
 
-// B7: an accessor that does not return ends the worker, which says which that was.
-func (s *lifecycleSuite) TestAccessorThatDoesNotReturnEndsTheWorker(c *gc.C) {
+// Behaviour B7: an accessor that panics or ends its goroutine ends the worker, with an
+// error that names the operation.
+func (s *lifecycleSuite) TestPanicInAccessorEndsWorker(c *gc.C) {
 	round := 0
 	for accessor, doing := range map[string]string{
 		"WatchForEnvironConfigChanges": "watching environment config", "EnvironConfig": "reading environment config",
@@ -780,7 +789,7 @@ func (s *lifecycleSuite) TestAccessorThatDoesNotReturnEndsTheWorker(c *gc.C) {
 			}
 			c.Logf("--- %s%s", accessor, m.message)
 			m.once(s.state.Script, accessor)
-			s.everythingHappens(c)
+			s.startBusyWorker(c)
 			err := s.waited(c)
 			if strings.HasPrefix(m.message, " panicked") {
 				c.Check(err.Error(), gc.Equals, doing+": accessor"+m.message)
@@ -794,8 +803,8 @@ func (s *lifecycleSuite) TestAccessorThatDoesNotReturnEndsTheWorker(c *gc.C) {
 	}
 }
 
-// B7: a status that is not set for a panic is logged, and nothing else.
-func (s *badNeighboursSuite) TestStatusSetterThatPanics(c *gc.C) {
+// Behaviour B7: a panic in SetStatus is logged, and has no other effect.
+func (s *badNeighboursSuite) TestPanicInSetStatusIsLogged(c *gc.C) {
 	s.startEnviron(c)
 	s.state.OnCall("SetStatus", func(context.Context) error { panic("boom") })
 	s.attachedVolume(c, "0")
@@ -803,8 +812,8 @@ func (s *badNeighboursSuite) TestStatusSetterThatPanics(c *gc.C) {
 	c.Check(slices.Contains(s.log.warned(), "setting statuses: accessor panicked: boom"), jc.IsTrue)
 }
 
-// B7: what has been made when the worker was killed is recorded as far as that goes.
-func (s *badNeighboursSuite) TestAccessorThatPanicsAtTheEnd(c *gc.C) {
+// Behaviour B7: after a kill, results are recorded as far as the accessors allow.
+func (s *badNeighboursSuite) TestPanicInAccessorAfterKill(c *gc.C) {
 	for i, m := range misbehaviours {
 		s.nextRound(c, i)
 		entered := make(chan struct{})
@@ -824,33 +833,33 @@ func (s *badNeighboursSuite) TestAccessorThatPanicsAtTheEnd(c *gc.C) {
 	}
 }
 
-// noSettings has no configuration of the environment.
-type noSettings struct {
+// nilConfig returns neither a config nor an error.
+type nilConfig struct {
 	storageprovisioner.EnvironAccessor
 }
 
-func (noSettings) EnvironConfig() (*config.Config, error) { return nil, nil }
+func (nilConfig) EnvironConfig() (*config.Config, error) { return nil, nil }
 
-// B7
-func (s *badNeighboursSuite) TestNoConfigOfTheEnvironmentEndsTheWorker(c *gc.C) {
+// Behaviour B7: an accessor must not return a nil config without an error.
+func (s *badNeighboursSuite) TestNilEnvironConfigEndsWorker(c *gc.C) {
 	cfg := s.config(c, false)
-	cfg.Environ = noSettings{cfg.Environ}
+	cfg.Environ = nilConfig{cfg.Environ}
 	s.startUnconfigured(c, cfg)
 	s.fed.EnvironConfig.Send(struct{}{})
 	c.Check(s.waited(c), gc.ErrorMatches, "reading environment config: accessor returned no config")
 }
 
-// strangeVolumes and strangeFilesystems answer about volume, filesystem and machine 7,
-// whatever they are asked.
-type strangeVolumes struct {
+// mismatchedVolumes and mismatchedFilesystems edit the results of one call, so that they
+// are about another entity or machine.
+type mismatchedVolumes struct {
 	storageprovisioner.VolumeAccessor
 	storageprovisioner.VolumeAttachmentPlanAccessor
 	call string
 }
 
-// strangely edits the results of the call that is strange.
-func strangely[R any](call, strange string, results []R, err error, edit func(*R)) ([]R, error) {
-	if call == strange {
+// editMismatched edits the results of a call, if it is the mismatched one.
+func editMismatched[R any](call, mismatched string, results []R, err error, edit func(*R)) ([]R, error) {
+	if call == mismatched {
 		for i := range results {
 			edit(&results[i])
 		}
@@ -858,12 +867,12 @@ func strangely[R any](call, strange string, results []R, err error, edit func(*R
 	return results, err
 }
 
-func (a strangeVolumes) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, error) {
+func (a mismatchedVolumes) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, error) {
 	results, err := a.VolumeAccessor.Volumes(tags)
-	return strangely("Volumes", a.call, results, err, func(r *params.VolumeResult) { r.Result.VolumeTag = "volume-7" })
+	return editMismatched("Volumes", a.call, results, err, func(r *params.VolumeResult) { r.Result.VolumeTag = "volume-7" })
 }
 
-func (a strangeVolumes) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
+func (a mismatchedVolumes) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
 	results, err := a.VolumeAccessor.VolumeParams(tags)
 	attachment := func(edit func(*params.VolumeAttachmentParams)) func(*params.VolumeParamsResult) {
 		return func(r *params.VolumeParamsResult) {
@@ -872,76 +881,76 @@ func (a strangeVolumes) VolumeParams(tags []names.VolumeTag) ([]params.VolumePar
 			r.Result.Attachment = &edited
 		}
 	}
-	results, err = strangely("VolumeParams, of another's attachment", a.call, results, err,
+	results, err = editMismatched("VolumeParams, of another's attachment", a.call, results, err,
 		attachment(func(a *params.VolumeAttachmentParams) { a.VolumeTag = "volume-7" }))
-	results, err = strangely("VolumeParams, attached by another provider", a.call, results, err,
+	results, err = editMismatched("VolumeParams, attached by another provider", a.call, results, err,
 		attachment(func(a *params.VolumeAttachmentParams) { a.Provider = "other" }))
-	return strangely("VolumeParams", a.call, results, err, func(r *params.VolumeParamsResult) { r.Result.VolumeTag = "volume-7" })
+	return editMismatched("VolumeParams", a.call, results, err, func(r *params.VolumeParamsResult) { r.Result.VolumeTag = "volume-7" })
 }
 
-func (a strangeVolumes) VolumeAttachments(ids []params.MachineStorageId) ([]params.VolumeAttachmentResult, error) {
+func (a mismatchedVolumes) VolumeAttachments(ids []params.MachineStorageId) ([]params.VolumeAttachmentResult, error) {
 	results, err := a.VolumeAccessor.VolumeAttachments(ids)
-	return strangely("VolumeAttachments", a.call, results, err, func(r *params.VolumeAttachmentResult) { r.Result.MachineTag = "machine-7" })
+	return editMismatched("VolumeAttachments", a.call, results, err, func(r *params.VolumeAttachmentResult) { r.Result.MachineTag = "machine-7" })
 }
 
-func (a strangeVolumes) VolumeAttachmentParams(ids []params.MachineStorageId) ([]params.VolumeAttachmentParamsResult, error) {
+func (a mismatchedVolumes) VolumeAttachmentParams(ids []params.MachineStorageId) ([]params.VolumeAttachmentParamsResult, error) {
 	results, err := a.VolumeAccessor.VolumeAttachmentParams(ids)
-	return strangely("VolumeAttachmentParams", a.call, results, err, func(r *params.VolumeAttachmentParamsResult) { r.Result.MachineTag = "machine-7" })
+	return editMismatched("VolumeAttachmentParams", a.call, results, err, func(r *params.VolumeAttachmentParamsResult) { r.Result.MachineTag = "machine-7" })
 }
 
-func (a strangeVolumes) VolumeAttachmentPlans(ids []params.MachineStorageId) ([]params.VolumeAttachmentPlanResult, error) {
+func (a mismatchedVolumes) VolumeAttachmentPlans(ids []params.MachineStorageId) ([]params.VolumeAttachmentPlanResult, error) {
 	results, err := a.VolumeAttachmentPlanAccessor.VolumeAttachmentPlans(ids)
-	return strangely("VolumeAttachmentPlans", a.call, results, err, func(r *params.VolumeAttachmentPlanResult) { r.Result.VolumeTag = "volume-7" })
+	return editMismatched("VolumeAttachmentPlans", a.call, results, err, func(r *params.VolumeAttachmentPlanResult) { r.Result.VolumeTag = "volume-7" })
 }
 
-type strangeFilesystems struct {
+type mismatchedFilesystems struct {
 	storageprovisioner.FilesystemAccessor
 	call string
 }
 
-func (a strangeFilesystems) Filesystems(tags []names.FilesystemTag) ([]params.FilesystemResult, error) {
+func (a mismatchedFilesystems) Filesystems(tags []names.FilesystemTag) ([]params.FilesystemResult, error) {
 	results, err := a.FilesystemAccessor.Filesystems(tags)
-	return strangely("Filesystems", a.call, results, err, func(r *params.FilesystemResult) { r.Result.FilesystemTag = "filesystem-7" })
+	return editMismatched("Filesystems", a.call, results, err, func(r *params.FilesystemResult) { r.Result.FilesystemTag = "filesystem-7" })
 }
 
-func (a strangeFilesystems) FilesystemParams(tags []names.FilesystemTag) ([]params.FilesystemParamsResult, error) {
+func (a mismatchedFilesystems) FilesystemParams(tags []names.FilesystemTag) ([]params.FilesystemParamsResult, error) {
 	results, err := a.FilesystemAccessor.FilesystemParams(tags)
-	return strangely("FilesystemParams", a.call, results, err, func(r *params.FilesystemParamsResult) { r.Result.FilesystemTag = "volume-0" })
+	return editMismatched("FilesystemParams", a.call, results, err, func(r *params.FilesystemParamsResult) { r.Result.FilesystemTag = "volume-0" })
 }
 
-func (a strangeFilesystems) FilesystemAttachments(ids []params.MachineStorageId) ([]params.FilesystemAttachmentResult, error) {
+func (a mismatchedFilesystems) FilesystemAttachments(ids []params.MachineStorageId) ([]params.FilesystemAttachmentResult, error) {
 	results, err := a.FilesystemAccessor.FilesystemAttachments(ids)
-	return strangely("FilesystemAttachments", a.call, results, err, func(r *params.FilesystemAttachmentResult) { r.Result.FilesystemTag = "filesystem-7" })
+	return editMismatched("FilesystemAttachments", a.call, results, err, func(r *params.FilesystemAttachmentResult) { r.Result.FilesystemTag = "filesystem-7" })
 }
 
-func (a strangeFilesystems) FilesystemAttachmentParams(ids []params.MachineStorageId) ([]params.FilesystemAttachmentParamsResult, error) {
+func (a mismatchedFilesystems) FilesystemAttachmentParams(ids []params.MachineStorageId) ([]params.FilesystemAttachmentParamsResult, error) {
 	results, err := a.FilesystemAccessor.FilesystemAttachmentParams(ids)
-	return strangely("FilesystemAttachmentParams", a.call, results, err, func(r *params.FilesystemAttachmentParamsResult) { r.Result.FilesystemTag = "filesystem-7" })
+	return editMismatched("FilesystemAttachmentParams", a.call, results, err, func(r *params.FilesystemAttachmentParamsResult) { r.Result.FilesystemTag = "filesystem-7" })
 }
 
-// B8: what is answered about something else is not acted on, and asked for again.
-func (s *badNeighboursSuite) TestAnswersAboutSomethingElse(c *gc.C) {
+// Behaviour B8: a result about another entity is not acted on, and is read again.
+func (s *badNeighboursSuite) TestMismatchedStateResultReadAgain(c *gc.C) {
 	for i, test := range []struct{ call, about, err string }{
-		{"Volumes", "volume 0", `the state answered with "volume-7"`},
-		{"VolumeParams", "volume 1", `the state answered with "volume-7"`},
-		{"VolumeParams, of another's attachment", "volume 1", `the state answered with an attachment of "volume-7"`},
-		{"VolumeParams, attached by another provider", "volume 1", `the state answered with provider "dynamic", and an attachment by "other"`},
-		{"VolumeAttachments", "volume attachment 0 on machine-0", `the state answered with one on "machine-7"`},
-		{"VolumeAttachmentParams", "volume attachment 0 on machine-0", `the state answered with one on "machine-7"`},
-		{"VolumeAttachmentPlans", "attachment plan of volume 2 on machine-0", `the state answered with "volume-7"`},
-		{"Filesystems", "filesystem 0", `the state answered with "filesystem-7"`},
-		{"FilesystemParams", "filesystem 1", `the state answered with "volume-0"`},
-		{"FilesystemAttachments", "filesystem attachment 0 on machine-0", `the state answered with "filesystem-7"`},
-		{"FilesystemAttachmentParams", "filesystem attachment 0 on machine-0", `the state answered with "filesystem-7"`},
+		{"Volumes", "volume 0", `the state returned the data of "volume-7"`},
+		{"VolumeParams", "volume 1", `the state returned the data of "volume-7"`},
+		{"VolumeParams, of another's attachment", "volume 1", `the state returned creation parameters with an attachment of "volume-7"`},
+		{"VolumeParams, attached by another provider", "volume 1", `the state returned creation parameters with provider "dynamic", but with provider "other" for the attachment`},
+		{"VolumeAttachments", "volume attachment 0 on machine-0", `the state returned the data of an attachment on "machine-7"`},
+		{"VolumeAttachmentParams", "volume attachment 0 on machine-0", `the state returned the data of an attachment on "machine-7"`},
+		{"VolumeAttachmentPlans", "attachment plan of volume 2 on machine-0", `the state returned the data of "volume-7"`},
+		{"Filesystems", "filesystem 0", `the state returned the data of "filesystem-7"`},
+		{"FilesystemParams", "filesystem 1", `the state returned the data of "volume-0"`},
+		{"FilesystemAttachments", "filesystem attachment 0 on machine-0", `the state returned the data of "filesystem-7"`},
+		{"FilesystemAttachmentParams", "filesystem attachment 0 on machine-0", `the state returned the data of "filesystem-7"`},
 	} {
 		s.nextRound(c, i)
 		c.Logf("--- %s", test.call)
 		cfg := s.planning(c, true)
 		planned := cfg.Volumes.(storageprovisioner.VolumeAttachmentPlanAccessor)
-		cfg.Volumes = strangeVolumes{cfg.Volumes, planned, test.call}
-		cfg.Filesystems = strangeFilesystems{cfg.Filesystems, test.call}
+		cfg.Volumes = mismatchedVolumes{cfg.Volumes, planned, test.call}
+		cfg.Filesystems = mismatchedFilesystems{cfg.Filesystems, test.call}
 		s.start(c, cfg)
-		// One of each that is provisioned, and one that is not.
+		// Of each kind one entity that is provisioned, and one that is not.
 		v, va := s.addVolumeOn("machine-0", "0", "dynamic")
 		s.provisionVolume(v)
 		s.provisionVolumeAttachment(va)
@@ -961,13 +970,13 @@ func (s *badNeighboursSuite) TestAnswersAboutSomethingElse(c *gc.C) {
 		c.Check(entry["state"], gc.Equals, "unreadable")
 		c.Check(entry["last-failure"], gc.Equals, test.err)
 		c.Check(slices.Contains(s.log.warned(), "reading "+test.about+": "+test.err), jc.IsTrue)
-		s.advance(c, 0) // it is read again
+		s.advance(c, 0) // another read is due
 	}
 }
 
-// B8: what cannot be read stays as it is, however long that takes; the report says so and
-// why, and when it is read again.
-func (s *badNeighboursSuite) TestWhatCannotBeReadIsReported(c *gc.C) {
+// Behaviour B8: an entity that cannot be read stays as it is. The report gives the error,
+// and the time of the next attempt.
+func (s *badNeighboursSuite) TestUnreadableEntityIsReported(c *gc.C) {
 	s.startRemoving(c)
 	v, a := s.attachedVolume(c, "0")
 	busy := errors.New("database is locked")
@@ -994,57 +1003,57 @@ func (s *badNeighboursSuite) TestWhatCannotBeReadIsReported(c *gc.C) {
 	s.AwaitCall(c, "Remove", v)
 }
 
-// oddWatcher is a watcher whose methods do what they must not.
-type oddWatcher struct {
+// faultyWatcher is a watcher whose methods run functions that may misbehave.
+type faultyWatcher struct {
 	*watchertest.Strings
 	changes, kill, wait func()
 }
 
-func (w oddWatcher) Changes() <-chan []string { w.changes(); return w.Strings.Changes() }
-func (w oddWatcher) Kill()                    { w.Strings.Kill(); w.kill() }
-func (w oddWatcher) Wait() error              { err := w.Strings.Wait(); w.wait(); return err }
+func (w faultyWatcher) Changes() <-chan []string { w.changes(); return w.Strings.Changes() }
+func (w faultyWatcher) Kill()                    { w.Strings.Kill(); w.kill() }
+func (w faultyWatcher) Wait() error              { err := w.Strings.Wait(); w.wait(); return err }
 
-// oddlyWatched gives a watcher of volumes.
-type oddlyWatched struct {
+// volumesWithWatcher returns a given watcher of volumes.
+type volumesWithWatcher struct {
 	storageprovisioner.VolumeAccessor
 	watch func() (watcher.StringsWatcher, error)
 }
 
-func (a oddlyWatched) WatchVolumes() (watcher.StringsWatcher, error) { return a.watch() }
+func (a volumesWithWatcher) WatchVolumes() (watcher.StringsWatcher, error) { return a.watch() }
 
-// B9: a nil watcher, or one whose methods panic or end their goroutine, ends the worker,
-// or lets it end when it is killed.
-func (s *badNeighboursSuite) TestOddWatchers(c *gc.C) {
-	well := func() {}
+// Behaviour B9: a nil watcher, or one whose methods panic or end their goroutine, ends the
+// worker. If that happens while the worker stops, the worker stops without an error.
+func (s *badNeighboursSuite) TestNilOrPanickingWatcher(c *gc.C) {
+	noop := func() {}
 	for i, test := range []struct {
 		watcher func() watcher.StringsWatcher
 		err     string
 	}{
-		{func() watcher.StringsWatcher { return nil }, "watching volumes: neither it nor an error was given"},
-		{func() watcher.StringsWatcher { return (*oddWatcher)(nil) }, "watching volumes: accessor panicked: .*nil .*oddWatcher pointer"},
+		{func() watcher.StringsWatcher { return nil }, "watching volumes: got neither a value nor an error"},
+		{func() watcher.StringsWatcher { return (*faultyWatcher)(nil) }, "watching volumes: accessor panicked: .*nil .*faultyWatcher pointer"},
 		{func() watcher.StringsWatcher {
-			return oddWatcher{watchertest.New[[]string](), func() { panic("boom") }, well, well}
+			return faultyWatcher{watchertest.New[[]string](), func() { panic("boom") }, noop, noop}
 		}, "watching volumes: accessor panicked: boom"},
 		{func() watcher.StringsWatcher {
-			w := oddWatcher{watchertest.New[[]string](), well, well, func() { panic("boom") }}
+			w := faultyWatcher{watchertest.New[[]string](), noop, noop, func() { panic("boom") }}
 			w.Strings.Kill()
 			return w
 		}, "watching volumes: watcher panicked: boom"},
 		{func() watcher.StringsWatcher {
-			w := oddWatcher{watchertest.New[[]string](), well, well, runtime.Goexit}
+			w := faultyWatcher{watchertest.New[[]string](), noop, noop, runtime.Goexit}
 			w.Strings.Kill()
 			return w
 		}, "watching volumes: watcher ended the goroutine that called it"},
 		{func() watcher.StringsWatcher {
-			return oddWatcher{watchertest.New[[]string](), well, func() { panic("boom") }, well}
+			return faultyWatcher{watchertest.New[[]string](), noop, func() { panic("boom") }, noop}
 		}, ""},
 		{func() watcher.StringsWatcher {
-			return oddWatcher{watchertest.New[[]string](), well, runtime.Goexit, runtime.Goexit}
+			return faultyWatcher{watchertest.New[[]string](), noop, runtime.Goexit, runtime.Goexit}
 		}, ""},
 	} {
 		s.nextRound(c, i)
 		cfg := s.config(c, false)
-		cfg.Volumes = oddlyWatched{cfg.Volumes, func() (watcher.StringsWatcher, error) {
+		cfg.Volumes = volumesWithWatcher{cfg.Volumes, func() (watcher.StringsWatcher, error) {
 			s.Record("WatchVolumes", nil)
 			return test.watcher(), nil
 		}}
@@ -1060,13 +1069,13 @@ func (s *badNeighboursSuite) TestOddWatchers(c *gc.C) {
 	}
 }
 
-// B10: whatever ids a watcher sends, and however often, each invalid id is logged once,
-// and the others are acted on.
-func (s *badNeighboursSuite) TestIdsThatAreNoneAreLoggedOnce(c *gc.C) {
+// Behaviour B10: each invalid ID from a watcher is logged once, however often it is sent,
+// and the valid ones are acted on.
+func (s *badNeighboursSuite) TestInvalidIDLoggedOnce(c *gc.C) {
 	long := strings.Repeat("1", 10<<20)
 	longVolume, longMachine := "volume-"+long, "machine-"+long
-	// cut is how a long text is logged.
-	cut := func(text string) string {
+	// truncated returns a long text as it is logged.
+	truncated := func(text string) string {
 		mark := fmt.Sprintf("… (%d bytes in all)", len(text))
 		return text[:300-len(mark)] + mark
 	}
@@ -1098,14 +1107,14 @@ func (s *badNeighboursSuite) TestIdsThatAreNoneAreLoggedOnce(c *gc.C) {
 	s.caughtUp(c)
 	var want []string
 	for _, kind := range []string{"volume", "filesystem"} {
-		for _, id := range []string{``, `../x`, `0\n1`, `volume-0`, cut(long)} {
-			want = append(want, fmt.Sprintf(`watching %ss: "%s" is not the id of one`, kind, id))
+		for _, id := range []string{``, `../x`, `0\n1`, `volume-0`, truncated(long)} {
+			want = append(want, fmt.Sprintf(`watching %[1]ss: "%[2]s" is not a %[1]s ID`, kind, id))
 		}
 	}
 	for _, tag := range []string{
 		`"filesystem-0" is not a valid volume tag`, `"" is not a valid tag`, `"volume-../x" is not a valid volume tag`,
 		`"machine-0" is not a valid volume tag`, `"machine-\x00" is not a valid machine tag`,
-		`"` + cut(longVolume) + `" is not a valid tag`, `"` + cut(longMachine) + `" is not a valid tag`,
+		`"` + truncated(longVolume) + `" is not a valid tag`, `"` + truncated(longMachine) + `" is not a valid tag`,
 	} {
 		want = append(want, "watching volume attachments: "+tag)
 	}
@@ -1116,8 +1125,8 @@ func (s *badNeighboursSuite) TestIdsThatAreNoneAreLoggedOnce(c *gc.C) {
 	})
 }
 
-// B10: the log of a watcher that knows no end has one.
-func (s *badNeighboursSuite) TestTooManyIdsThatAreNoneAreNotLogged(c *gc.C) {
+// Behaviour B10: at most a thousand invalid IDs are logged.
+func (s *badNeighboursSuite) TestInvalidIDLogIsBounded(c *gc.C) {
 	s.startEnviron(c)
 	var ids []string
 	for i := range 5000 {
@@ -1127,6 +1136,6 @@ func (s *badNeighboursSuite) TestTooManyIdsThatAreNoneAreNotLogged(c *gc.C) {
 	s.barrier(c)
 	warned := s.log.warned()
 	c.Assert(warned, gc.HasLen, 1001)
-	c.Check(warned[999], gc.Equals, `watching volumes: "../999" is not the id of one`)
-	c.Check(warned[1000], gc.Equals, "watchers send too much that is no id: no more of it is logged")
+	c.Check(warned[999], gc.Equals, `watching volumes: "../999" is not a volume ID`)
+	c.Check(warned[1000], gc.Equals, "too many invalid IDs from watchers: further ones are not logged")
 }

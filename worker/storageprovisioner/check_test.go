@@ -25,9 +25,9 @@ type checkSuite struct {
 	baseSuite
 	mounts  *watchertest.Notify
 	retries *watchertest.Strings
-	// amiss is what has become of each filesystem: nothing, until a test says so.
-	amiss atomic.Pointer[string]
-	a, b  string
+	// failure is what a check finds wrong with each filesystem, or nil.
+	failure atomic.Pointer[string]
+	a, b    string
 	// onB is the attachment of b.
 	onB params.MachineStorageId
 }
@@ -37,9 +37,9 @@ var _ = gc.Suite(&checkSuite{})
 func (s *checkSuite) SetUpTest(c *gc.C) {
 	s.baseSuite.SetUpTest(c)
 	s.addMachine("0", "instance-0")
-	s.amiss.Store(nil)
+	s.failure.Store(nil)
 	check := func(string) error {
-		if what := s.amiss.Load(); what != nil {
+		if what := s.failure.Load(); what != nil {
 			return storage.Permanent(errors.New(*what))
 		}
 		return nil
@@ -59,7 +59,7 @@ func (s *checkSuite) SetUpTest(c *gc.C) {
 	_, s.onB = s.addMount("1", "dynamic", "")
 	s.filesystemsChanged(c, "1")
 	s.filesystemAttachmentsChanged(c, "machine-0", "1")
-	s.awaitLooks(c)
+	s.awaitChecks(c)
 	s.checkStatus(c, "attached", "", "fs-1 is small")
 }
 
@@ -76,161 +76,171 @@ func (s *checkSuite) attachments() int {
 	return s.Count("AttachFilesystems") + s.Count("managed.AttachFilesystems")
 }
 
-// awaitLooks waits until what was to be looked at has been. A source that is busy does everything
-// else first: looks wait for what the first barrier has done, and the second comes after them.
-func (s *checkSuite) awaitLooks(c *gc.C) {
+// awaitChecks waits until all checks that are due have run. A source does all its other work
+// first: checks run after the first barrier, and before the end of the second.
+func (s *checkSuite) awaitChecks(c *gc.C) {
 	s.barrier(c)
 	s.barrier(c)
 }
 
 func (s *checkSuite) changeMounts(c *gc.C) {
 	s.mounts.Deliver(c, struct{}{})
-	s.awaitLooks(c)
+	s.awaitChecks(c)
 }
 
-func (s *checkSuite) becomes(what string) { s.amiss.Store(&what) }
+func (s *checkSuite) setFailure(what string) { s.failure.Store(&what) }
 
-func (s *checkSuite) TestWhatIsTakenAwayIsToldAndNotAttachedAgain(c *gc.C) {
-	s.becomes("it was unmounted")
+// Behaviour G12.
+func (s *checkSuite) TestLostMountReportedNotReattached(c *gc.C) {
+	s.setFailure("it was unmounted")
 	s.changeMounts(c)
 	s.checkStatus(c, "error", "it was unmounted")
 	set := s.Count("SetStatus")
 	s.changeMounts(c)
-	c.Check(s.Count("SetStatus"), gc.Equals, set, gc.Commentf("the same was told again"))
-	told := slices.DeleteFunc(s.log.warned(), func(line string) bool {
+	c.Check(s.Count("SetStatus"), gc.Equals, set, gc.Commentf("the same status was set again"))
+	logged := slices.DeleteFunc(s.log.warned(), func(line string) bool {
 		return !strings.Contains(line, "filesystem attachment 1 on machine-0: it was unmounted")
 	})
-	c.Check(told, gc.HasLen, 1)
+	c.Check(logged, gc.HasLen, 1)
 
-	s.becomes("contents lost")
+	s.setFailure("contents lost")
 	s.changeMounts(c)
 	s.checkStatus(c, "error", "contents lost")
 
-	s.amiss.Store(nil)
+	s.failure.Store(nil)
 	s.changeMounts(c)
 	s.checkStatus(c, "attached", "", "fs-1 is small")
 	c.Check(s.attachments(), gc.Equals, 2)
 }
 
-func (s *checkSuite) TestItIsAttachedAgainOnRequest(c *gc.C) {
-	s.becomes("it was unmounted")
+// Behaviour G12.
+func (s *checkSuite) TestLostMountReattachedOnRequest(c *gc.C) {
+	s.setFailure("it was unmounted")
 	s.changeMounts(c)
-	s.amiss.Store(nil)
+	s.failure.Store(nil)
 	s.retries.Deliver(c, []string{s.a})
 	s.retries.Deliver(c, []string{s.b})
-	s.awaitLooks(c)
+	s.awaitChecks(c)
 	c.Check(s.attachments(), gc.Equals, 4)
 	s.checkStatus(c, "attached", "", "fs-1 is small")
 
-	// What is as it was attached is not attached again.
+	// A mount that is intact is not attached again.
 	s.retries.Deliver(c, []string{s.a})
-	s.awaitLooks(c)
+	s.awaitChecks(c)
 	c.Check(s.attachments(), gc.Equals, 4)
 }
 
-// A retry that a user asks for checks the mount first: its loss may not have been reported yet.
-func (s *checkSuite) TestItIsLookedAtOnRequest(c *gc.C) {
-	s.becomes("it was unmounted")
+// A retry that a user requests checks the mount first: its loss may not have been reported
+// yet.
+func (s *checkSuite) TestRequestedRetryChecksMountFirst(c *gc.C) {
+	s.setFailure("it was unmounted")
 	s.retries.Deliver(c, []string{s.a})
-	s.awaitLooks(c)
+	s.awaitChecks(c)
 	c.Check(s.attachments(), gc.Equals, 3)
 	c.Check(s.state.Status(s.a).Status, gc.Equals, "attached")
 
-	// That was one request: what becomes of it then is told, and no more.
+	// The request applied once: a later loss is only reported.
 	s.changeMounts(c)
 	c.Check(s.attachments(), gc.Equals, 3)
 	s.checkStatus(c, "error", "it was unmounted")
 }
 
-// What nobody tells of is seen at the next resync. That a config has changed is no reason to
-// attach it again.
-func (s *checkSuite) TestItIsLookedAtAtEachResync(c *gc.C) {
-	s.becomes("it is read-only")
+// A loss that no watcher reports is found at the next resync. A changed config does not
+// lead to a reattachment.
+// Behaviour G12.
+func (s *checkSuite) TestFilesystemsCheckedAtResync(c *gc.C) {
+	s.setFailure("it is read-only")
 	s.fed.EnvironConfig.Deliver(c, struct{}{})
-	s.awaitLooks(c)
+	s.awaitChecks(c)
 	s.checkStatus(c, "attached", "", "fs-1 is small")
 	s.advance(c, time.Hour)
-	s.awaitLooks(c)
+	s.awaitChecks(c)
 	s.checkStatus(c, "error", "it is read-only")
 	s.fed.EnvironConfig.Deliver(c, struct{}{})
 	s.advance(c, time.Hour)
-	s.awaitLooks(c)
+	s.awaitChecks(c)
 	s.checkStatus(c, "error", "it is read-only")
 	c.Check(s.attachments(), gc.Equals, 2)
 }
 
-// Where mounts change all the time, looking at filesystems takes a fiftieth of the time.
-func (s *checkSuite) TestLooksAreAsRareAsTheyAreLong(c *gc.C) {
+// If mounts change all the time, checks take at most a fiftieth of the time.
+// Behaviour G12.
+func (s *checkSuite) TestCheckRateLimitedByDuration(c *gc.C) {
 	s.source.OnCall("CheckFilesystems", func(context.Context) error {
 		s.clock.Advance(time.Second)
 		return nil
 	})
-	looks := func() int { return s.Count("CheckFilesystems") }
+	checks := func() int { return s.Count("CheckFilesystems") }
 	s.changeMounts(c)
-	c.Check(looks(), gc.Equals, 1)
+	c.Check(checks(), gc.Equals, 1)
 	s.changeMounts(c)
 	s.changeMounts(c)
 	s.advance(c, 50*time.Second-1)
-	s.awaitLooks(c)
-	c.Check(looks(), gc.Equals, 1)
+	s.awaitChecks(c)
+	c.Check(checks(), gc.Equals, 1)
 	s.advance(c, 1)
-	s.awaitLooks(c)
-	c.Check(looks(), gc.Equals, 2)
+	s.awaitChecks(c)
+	c.Check(checks(), gc.Equals, 2)
 }
 
-// Volumes are looked at at each resync, and not when mounts change.
-func (s *checkSuite) TestVolumesAreLookedAtAtEachResync(c *gc.C) {
+// Volumes are checked at each resync, and not when mounts change.
+// Behaviour G12.
+func (s *checkSuite) TestVolumesCheckedAtResync(c *gc.C) {
 	v, a := s.addVolumeOn("machine-0", "3", "dynamic")
 	s.volumesChanged(c, "3")
 	s.volumeAttachmentsChanged(c, "machine-0", "3")
-	s.awaitLooks(c)
+	s.awaitChecks(c)
 	s.source.Options.CheckVolume = func(string) error { return storage.Permanent(errors.New("its loop device was detached")) }
 	s.changeMounts(c)
 	c.Check(s.state.Status(v).Status, gc.Equals, "attached")
 	s.advance(c, time.Hour)
-	s.awaitLooks(c)
+	s.awaitChecks(c)
 	c.Check(s.state.Status(v).Status, gc.Equals, "error")
 	c.Check(s.state.Status(v).Info, gc.Equals, "its loop device was detached")
 	before := len(s.About(v+" "+a.MachineTag, "AttachVolumes"))
 	s.retries.Deliver(c, []string{v})
-	s.awaitLooks(c)
+	s.awaitChecks(c)
 	c.Check(s.About(v+" "+a.MachineTag, "AttachVolumes"), gc.HasLen, before+1)
 	c.Check(s.state.Status(v).Status, gc.Equals, "attached")
 }
 
-// That something could not be looked at says nothing of it: it is looked at again soon.
-func (s *checkSuite) TestLookThatFailsIsTriedAgain(c *gc.C) {
-	s.becomes("it was unmounted")
+// A check that fails says nothing about the attachment. It is retried soon.
+// Behaviour G12.
+func (s *checkSuite) TestFailedCheckIsRetried(c *gc.C) {
+	s.setFailure("it was unmounted")
 	s.source.FailItem("CheckFilesystems", "filesystem-1", errors.New("no memory"))
 	s.managed.FailCall("CheckFilesystems", errors.New("no memory"))
 	s.changeMounts(c)
 	s.checkStatus(c, "attached", "", "fs-1 is small")
 	s.advance(c, backoff[0])
-	s.awaitLooks(c)
+	s.awaitChecks(c)
 	s.checkStatus(c, "error", "it was unmounted")
 }
 
-func (s *checkSuite) TestWhatIsAmissIsDetached(c *gc.C) {
-	s.becomes("it was unmounted")
+// Behaviour G12.
+func (s *checkSuite) TestLostMountDetachedWhenDying(c *gc.C) {
+	s.setFailure("it was unmounted")
 	s.changeMounts(c)
 	s.setLife(s.onB, life.Dying)
 	s.filesystemAttachmentsChanged(c, "machine-0", "1")
 	s.Next(c, "DetachFilesystems")
-	s.awaitLooks(c)
+	s.awaitChecks(c)
 	c.Check(string(s.state.Status(s.b).Status), gc.Equals, "detached")
 	s.changeMounts(c)
 	c.Check(string(s.state.Status(s.b).Status), gc.Equals, "detached")
 }
 
-// What is being detached is not looked at, nor is anything while it is looked at detached.
-func (s *checkSuite) TestLookingAndDetachingDoNotMeet(c *gc.C) {
+// An attachment is not checked while it is being detached, nor detached while it is being
+// checked.
+// Behaviour G12.
+func (s *checkSuite) TestCheckAndDetachDoNotOverlap(c *gc.C) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	s.source.OnCall("CheckFilesystems", func(context.Context) error {
 		close(entered)
 		<-leave
 		return nil
 	})
-	s.becomes("it was unmounted")
+	s.setFailure("it was unmounted")
 	s.mounts.Deliver(c, struct{}{})
 	<-entered
 	s.setLife(s.onB, life.Dying)
@@ -238,16 +248,18 @@ func (s *checkSuite) TestLookingAndDetachingDoNotMeet(c *gc.C) {
 	c.Check(s.Count("DetachFilesystems"), gc.Equals, 0)
 	close(leave)
 	s.Next(c, "DetachFilesystems")
-	s.awaitLooks(c)
+	s.awaitChecks(c)
 	c.Check(string(s.state.Status(s.b).Status), gc.Equals, "detached")
 }
 
-func (s *checkSuite) TestWatcherThatEnds(c *gc.C) {
+// Behaviour G12.
+func (s *checkSuite) TestMountsWatcherErrorEndsWorker(c *gc.C) {
 	s.mounts.Fail(errors.New("gone"))
 	c.Check(s.waited(c), gc.ErrorMatches, "watching mounts: gone")
 }
 
-func (s *checkSuite) TestMountsOfAnEnvironment(c *gc.C) {
+// Behaviour G12.
+func (s *checkSuite) TestMountsInvalidInEnvironScope(c *gc.C) {
 	cfg := storageprovisioner.Config{
 		Scope:  names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d"),
 		Mounts: func() (watcher.NotifyWatcher, error) { return nil, nil },

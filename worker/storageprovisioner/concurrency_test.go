@@ -41,24 +41,24 @@ type plainSource struct{ storage.VolumeSource }
 // plainFilesystems is a filesystem source without optional capabilities.
 type plainFilesystems struct{ storage.FilesystemSource }
 
-// maxCalls is the capability to take so many calls at once.
+// maxCalls is the capability to accept that many concurrent calls.
 type maxCalls int
 
 func (t maxCalls) MaxConcurrentCalls() int { return int(t) }
 
-// replace has a provider take the place of "dynamic".
+// replace makes a provider the "dynamic" one.
 func (s *concurrencySuite) replace(p storage.Provider) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.providers["dynamic"] = p
 }
 
-// opened has the sources of "dynamic" opened: until then a source is not known to take
-// more than one call.
-func (s *concurrencySuite) opened(c *gc.C) { s.barrier(c) }
+// openSources has the worker open the sources of "dynamic". Until a source is open, the
+// worker does not know its limit, and makes one call at a time.
+func (s *concurrencySuite) openSources(c *gc.C) { s.barrier(c) }
 
-// checkAtOnce gives the source one volume after the other, and checks how many calls
-// are under way at once when none comes back.
+// checkAtOnce adds one volume after the other, and checks how many calls run concurrently
+// while none returns.
 func (s *concurrencySuite) checkAtOnce(c *gc.C, want int) {
 	creating := calls.NewGate()
 	s.source.OnCall("CreateVolumes", creating.Wait)
@@ -78,19 +78,20 @@ func (s *concurrencySuite) checkAtOnce(c *gc.C, want int) {
 	}
 }
 
-// A source that says nothing about it gets one call at a time.
+// A source that declares no limit gets one call at a time.
+// Behaviour O6.
 func (s *concurrencySuite) TestSourceGetsOneCallAtATime(c *gc.C) {
 	cfg := s.config(c, false)
 	s.replace(plainProvider{s.source, plainSource{s.source}})
 	s.addMachine("0", "instance-0")
 	s.start(c, cfg)
-	s.opened(c)
+	s.openSources(c)
 	s.checkAtOnce(c, 1)
 }
 
-// One that takes several gets several, whether it says so itself or its provider does
-// for it. Less than one means one.
-func (s *concurrencySuite) TestConcurrentSourceGetsUpToItsNumber(c *gc.C) {
+// The limit comes from the source or from its provider. Less than one means one.
+// Behaviour O6, O11.
+func (s *concurrencySuite) TestConcurrentSourceUsesItsLimit(c *gc.C) {
 	type concurrentSource struct {
 		plainSource
 		maxCalls
@@ -107,7 +108,7 @@ func (s *concurrencySuite) TestConcurrentSourceGetsUpToItsNumber(c *gc.C) {
 		{"the source says so", 3, 0, 3},
 		{"the provider says so", 0, 3, 3},
 		{"both say so", 3, 2, 3},
-		{"none", 0, -1, 1},
+		{"neither says so", 0, -1, 1},
 	} {
 		if i > 0 {
 			s.TearDownTest(c)
@@ -119,12 +120,13 @@ func (s *concurrencySuite) TestConcurrentSourceGetsUpToItsNumber(c *gc.C) {
 		s.replace(concurrentProvider{plainProvider{s.source, source}, test.provider})
 		s.addMachine("0", "instance-0")
 		s.start(c, cfg)
-		s.opened(c)
+		s.openSources(c)
 		s.checkAtOnce(c, test.want)
 	}
 }
 
-func (s *concurrencySuite) TestMaxConcurrentCallsCapsTheSourcesOfItsProvider(c *gc.C) {
+// Behaviour O6.
+func (s *concurrencySuite) TestMaxConcurrentCallsCapsSource(c *gc.C) {
 	for i, test := range []struct {
 		caps map[storage.ProviderType]int
 		want int
@@ -144,18 +146,18 @@ func (s *concurrencySuite) TestMaxConcurrentCallsCapsTheSourcesOfItsProvider(c *
 		s.source.Options.MaxConcurrentCalls = 3
 		s.addMachine("0", "instance-0")
 		s.start(c, cfg)
-		s.opened(c)
+		s.openSources(c)
 		s.checkAtOnce(c, test.want)
 	}
 }
 
-// The source of filesystems on volumes is the embedder's to make, and has no
-// provider.
-func (s *concurrencySuite) TestManagedSourceGetsUpToItsNumber(c *gc.C) {
+// The source of filesystems on volumes has no provider: the configuration opens it.
+// Behaviour O6.
+func (s *concurrencySuite) TestManagedSourceUsesItsLimit(c *gc.C) {
 	s.managed.Options.MaxConcurrentCalls = 2
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
-	s.opened(c)
+	s.openSources(c)
 	creating := calls.NewGate()
 	s.managed.OnCall("CreateFilesystems", creating.Wait)
 	for _, id := range []string{"0", "1"} {
@@ -169,14 +171,14 @@ func (s *concurrencySuite) TestManagedSourceGetsUpToItsNumber(c *gc.C) {
 	s.AwaitCall(c, "SetFilesystemInfo", "filesystem-1")
 }
 
-// 25
-func (s *concurrencySuite) TestMaxBatchSplitsOverCallsAtOnce(c *gc.C) {
+// Behaviour 25: no call has more than MaxBatch items.
+func (s *concurrencySuite) TestMaxBatchSplitsIntoConcurrentCalls(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.MaxBatch = 2
 	s.source.Options.MaxConcurrentCalls = 2
 	s.addMachine("0", "instance-0")
 	s.start(c, cfg)
-	s.opened(c)
+	s.openSources(c)
 	creating := calls.NewGate()
 	s.source.OnCall("CreateVolumes", creating.Wait)
 	ids := []string{"0", "1", "2", "3", "4"}
@@ -199,12 +201,13 @@ func (s *concurrencySuite) TestMaxBatchSplitsOverCallsAtOnce(c *gc.C) {
 	}
 }
 
-// 35: however many calls the source takes, an entity is in one of them at most.
-func (s *concurrencySuite) TestOneEntityIsInOneCallAtATime(c *gc.C) {
+// Behaviour 35: however many calls the source accepts, an entity is in at most one of
+// them.
+func (s *concurrencySuite) TestEntityInOneCallAtATime(c *gc.C) {
 	s.source.Options.MaxConcurrentCalls = 8
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
-	s.opened(c)
+	s.openSources(c)
 	creating, attaching := calls.NewGate(), calls.NewGate()
 	s.source.OnCall("CreateVolumes", creating.Wait)
 	s.source.OnCall("AttachVolumes", attaching.Wait)
@@ -232,15 +235,16 @@ func (s *concurrencySuite) TestOneEntityIsInOneCallAtATime(c *gc.C) {
 	c.Check(s.Names(providerCalls...), jc.DeepEquals, []string{"CreateVolumes", "AttachVolumes", "DetachVolumes", "DestroyVolumes"})
 }
 
-// storage.ConcurrentSource: the attachments of one volume to several machines go
-// together or one after the other, and do not hold up those of others.
-func (s *concurrencySuite) TestOneVolumeIsInOneCallAtATime(c *gc.C) {
+// The contract of storage.ConcurrentSource: attachments of one volume to several machines
+// go in one call or one after the other, and do not delay those of other volumes.
+// Behaviour 35.
+func (s *concurrencySuite) TestAttachmentsOfOneVolumeSerialized(c *gc.C) {
 	s.source.Options.MaxConcurrentCalls = 8
 	for _, machine := range []string{"0", "1", "2"} {
 		s.addMachine(machine, "instance-"+machine)
 	}
 	s.startEnviron(c)
-	s.opened(c)
+	s.openSources(c)
 	attaching := calls.NewGate()
 	s.source.OnCall("AttachVolumes", attaching.Wait)
 	for _, id := range []string{"0", "1"} {
@@ -269,9 +273,10 @@ func (s *concurrencySuite) TestOneVolumeIsInOneCallAtATime(c *gc.C) {
 	c.Check(s.About("volume-0 machine-1", "AttachVolumes"), gc.HasLen, 1)
 }
 
-// A source that does not come back holds up none of the others: not of other
-// providers, not the other one of its own.
-func (s *concurrencySuite) TestSlowSourceDelaysNoOther(c *gc.C) {
+// A source whose call does not return delays no other source, whether of another provider
+// or of its own.
+// Behaviour O6.
+func (s *concurrencySuite) TestSlowSourceDoesNotDelayOthers(c *gc.C) {
 	cfg := s.config(c, true)
 	slow := s.provider("slow.")
 	slow.Options.Scope = storage.ScopeMachine
@@ -297,26 +302,28 @@ func (s *concurrencySuite) TestSlowSourceDelaysNoOther(c *gc.C) {
 	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
 }
 
-// However many calls there have been, there are as many goroutines as calls at once.
+// The number of goroutines depends on the number of concurrent calls, and not on the
+// number of calls so far.
+// Behaviour O6.
 func (s *concurrencySuite) TestGoroutinesDoNotGrowWithTheCalls(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
-	s.opened(c)
+	s.openSources(c)
 	before := runtime.NumGoroutine()
 	const calls = 50
 	for i := range calls {
 		s.attachedVolume(c, strconv.Itoa(i))
 	}
 	after := runtime.NumGoroutine()
-	c.Check(after < before+calls/2, jc.IsTrue, gc.Commentf("%d, then %d", before, after))
+	c.Check(after < before+calls/2, jc.IsTrue, gc.Commentf("%d goroutines before, %d after", before, after))
 }
 
-// 3: as many calls as there are under way end.
+// Behaviour 3: a kill cancels every call that is running.
 func (s *concurrencySuite) TestKillCancelsAllCallsOfASource(c *gc.C) {
 	s.source.Options.MaxConcurrentCalls = 3
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
-	s.opened(c)
+	s.openSources(c)
 	creating := calls.NewGate()
 	s.source.OnCall("CreateVolumes", creating.Wait)
 	for _, id := range []string{"0", "1", "2"} {
@@ -344,19 +351,20 @@ func (l limiter) WaitToCall(ctx context.Context) error {
 	return l.Begin(ctx, l.name)
 }
 
-// limited is a provider that is limited for all its sources.
+// limited is a provider with a rate limiter for all its sources.
 type limited struct {
 	storage.Provider
 	limiter
 }
 
-// limitedSource is a volume source that is limited.
+// limitedSource is a volume source with a rate limiter.
 type limitedSource struct {
 	storage.VolumeSource
 	limiter
 }
 
-func (s *concurrencySuite) TestRateLimitersAreWaitedForBeforeEachBulkCall(c *gc.C) {
+// Behaviour O4.
+func (s *concurrencySuite) TestRateLimitersWaitBeforeEachBulkCall(c *gc.C) {
 	cfg := s.config(c, true)
 	ofSource, ofProvider, ofManaged := s.limiter("source"), s.limiter("provider"), s.limiter("managed")
 	s.replace(limited{plainProvider{s.source, limitedSource{s.source, ofSource}}, ofProvider})
@@ -390,7 +398,8 @@ func (s *concurrencySuite) TestRateLimitersAreWaitedForBeforeEachBulkCall(c *gc.
 	})
 }
 
-// ownSource is a limited provider that is its own volume source, as small ones are.
+// ownSource is a provider with a rate limiter that is its own volume source, as small
+// providers often are.
 type ownSource struct {
 	*providerfake.Provider
 	limiter *limiter
@@ -400,8 +409,9 @@ func (o *ownSource) WaitToCall(ctx context.Context) error { return o.limiter.Wai
 
 func (o *ownSource) VolumeSource(*storage.Config) (storage.VolumeSource, error) { return o, nil }
 
-// A call is one call, also of a provider that is its own source.
-func (s *concurrencySuite) TestRateLimiterOfAProviderThatIsItsOwnSourceIsWaitedForOnce(c *gc.C) {
+// A provider that is its own source has one rate limiter, which is asked once for a call.
+// Behaviour O4.
+func (s *concurrencySuite) TestSharedRateLimiterWaitsOnce(c *gc.C) {
 	cfg := s.config(c, false)
 	limiter := s.limiter("limiter")
 	s.replace(&ownSource{s.source, &limiter})
@@ -413,13 +423,14 @@ func (s *concurrencySuite) TestRateLimiterOfAProviderThatIsItsOwnSourceIsWaitedF
 	c.Check(s.Count("limiter"), gc.Equals, 1)
 }
 
-// limitedPlan is a plan that is limited.
+// limitedPlan is a plan with a rate limiter.
 type limitedPlan struct {
 	plans.Plan
 	limiter
 }
 
-func (s *concurrencySuite) TestRateLimiterOfAPlanIsWaitedFor(c *gc.C) {
+// Behaviour O4.
+func (s *concurrencySuite) TestPlanWaitsForRateLimiter(c *gc.C) {
 	cfg := s.config(c, true, modeltest.Plans)
 	limiter := s.limiter("plan")
 	limiter.FailCall("plan", errors.New("not now"))
@@ -438,9 +449,10 @@ func (s *concurrencySuite) TestRateLimiterOfAPlanIsWaitedFor(c *gc.C) {
 	s.Next(c, "SetVolumeAttachmentPlanBlockInfo")
 }
 
-// The error of a limiter says that the call was not made, whatever the error is: the
-// operation is tried again, and not taken to be going on or to be impossible.
-func (s *concurrencySuite) TestErrorOfTheRateLimiterLeadsToARetryWithoutACall(c *gc.C) {
+// Any error of a rate limiter means that the call was not made. The operation is retried:
+// it is neither in progress nor permanently failed nor ignored.
+// Behaviour O4.
+func (s *concurrencySuite) TestRateLimiterErrorRetriedWithoutCall(c *gc.C) {
 	for i, err := range []error{
 		errors.New("too many calls"),
 		context.DeadlineExceeded,
@@ -462,7 +474,8 @@ func (s *concurrencySuite) TestErrorOfTheRateLimiterLeadsToARetryWithoutACall(c 
 		c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 pending: waiting for the rate limiter: " + err.Error()})
 		c.Check(s.Count("CreateVolumes"), gc.Equals, 0)
 
-		// Nothing has been asked for: what is not wanted any more is dropped.
+		// The source was not called: a volume that is not wanted any more is removed
+		// without it.
 		if i%2 == 0 {
 			s.advance(c, backoff[0])
 			s.Next(c, "SetVolumeInfo")
@@ -477,8 +490,8 @@ func (s *concurrencySuite) TestErrorOfTheRateLimiterLeadsToARetryWithoutACall(c 
 	}
 }
 
-// 3
-func (s *concurrencySuite) TestKillWhileTheRateLimiterIsWaitedForEndsAtOnce(c *gc.C) {
+// Behaviour 3: a kill ends the wait for a rate limiter.
+func (s *concurrencySuite) TestKillDuringRateLimiterWait(c *gc.C) {
 	cfg := s.config(c, false)
 	limiter := s.limiter("limiter")
 	waiting := calls.NewGate()
@@ -494,8 +507,9 @@ func (s *concurrencySuite) TestKillWhileTheRateLimiterIsWaitedForEndsAtOnce(c *g
 	c.Check(s.deeds(), gc.HasLen, 0)
 }
 
-// Waiting for the limiter is not a part of the call.
-func (s *concurrencySuite) TestDurationIsWithoutTheWaitForTheRateLimiter(c *gc.C) {
+// The wait for the rate limiter is not part of the call.
+// Behaviour O4.
+func (s *concurrencySuite) TestDurationExcludesRateLimiterWait(c *gc.C) {
 	cfg := s.config(c, false)
 	witness := newWitness(s.Journal)
 	cfg.Observer = witness
@@ -514,7 +528,8 @@ func (s *concurrencySuite) TestDurationIsWithoutTheWaitForTheRateLimiter(c *gc.C
 	c.Check(witness.finished("volume-0")[0].took, gc.Equals, time.Duration(0))
 }
 
-// 24: jitter shortens a delay by up to its part, and each by another.
+// Behaviour 24: jitter shortens each delay by a different fraction, up to the one
+// configured.
 func (s *concurrencySuite) TestJitterIsWithinItsBounds(c *gc.C) {
 	for i, jitter := range []float64{0, 0.25, 1} {
 		if i > 0 {
@@ -546,7 +561,8 @@ func (s *concurrencySuite) TestJitterIsWithinItsBounds(c *gc.C) {
 	}
 }
 
-func (s *concurrencySuite) TestConfigOfCallsIsValidated(c *gc.C) {
+// Behaviour O6.
+func (s *concurrencySuite) TestConfigRejectsNegativeCallsOrWrongScope(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.MaxConcurrentCalls = map[storage.ProviderType]int{"dynamic": 0, "static": 3}
 	c.Check(cfg.Validate(), jc.ErrorIsNil)

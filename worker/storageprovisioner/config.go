@@ -17,10 +17,12 @@ import (
 	"github.com/stowage-io/stowage/storage/plans"
 	"github.com/stowage-io/stowage/storage/provider"
 	"github.com/stowage-io/stowage/watcher"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/guard"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/translate"
 )
 
-// Logger is what the worker needs of a logger; *loggo.Logger has it.
+// Logger is the part of a logger that the worker uses; *loggo.Logger implements it.
 type Logger interface {
 	Tracef(message string, args ...any)
 	Debugf(message string, args ...any)
@@ -28,41 +30,40 @@ type Logger interface {
 	Errorf(message string, args ...any)
 }
 
-// RetryPolicy says when a failed operation is tried again. The zero value means
-// 30s, 30m, 2, no jitter and no thresholds.
+// RetryPolicy says when the worker retries a failed operation. The zero value means a Min of
+// 30 s, a Max of 30 min, a Factor of 2, no jitter and no thresholds.
 //
-// What fails with [storage.ErrTransient] is tried again after 250 ms, 500 ms, 1 s and so on
-// first, for as long as that is less than Min. Only then does it count as failed.
+// The worker first retries an operation that fails with [storage.ErrTransient] after 250 ms,
+// 500 ms, 1 s and so on, as long as the delay is less than Min. Only then does it count the
+// operation as failed.
 type RetryPolicy struct {
 	// Min is the delay after the first failure; 0: 30 seconds.
 	Min time.Duration
-	// Max is the longest delay; 0: 30 minutes.
+	// Max is the longest delay; 0: 30 minutes, or Min if that is longer.
 	Max time.Duration
 	// Factor multiplies the delay after each further failure; 0: 2.
 	Factor float64
-	// Jitter is the part of each delay that is left to chance, from 0 to 1: a
-	// delay d becomes one between (1-Jitter)·d and d.
+	// Jitter is the random part of each delay, from 0 to 1: a delay d becomes one between
+	// (1-Jitter)·d and d.
 	Jitter float64
-	// CreateThreshold is the number of failures in a row after which a
-	// creation or attachment is given up until something changes; 0: never.
+	// CreateThreshold is the number of failures in a row after which a creation, attachment or
+	// growth is given up until something changes; 0: never.
 	CreateThreshold int
 	// RemoveThreshold is the same for detaching and destroying.
 	RemoveThreshold int
 }
 
-// Config is what a storage provisioner is made of.
+// Config configures a storage provisioner.
 type Config struct {
-	// Scope is whose storage the worker provisions: a machine's
-	// (names.MachineTag) or the environment's (names.EnvironTag,
-	// names.ModelTag).
+	// Scope is the machine (names.MachineTag) or the environment (names.EnvironTag,
+	// names.ModelTag) whose storage the worker provisions.
 	Scope names.Tag
-	// StorageDir is the directory in which a machine's providers keep what
-	// they need, and in which filesystems are mounted that are wanted nowhere in
-	// particular: each at StorageDir/<id of its tag>. It must be empty in the
-	// environment's scope.
+	// StorageDir is the directory in which a machine's providers keep their data. A filesystem
+	// without a requested mount point is mounted there, at StorageDir/<ID of its tag>. It is
+	// required in a machine's scope and must be empty in the environment's scope.
 	StorageDir string
 
-	// The accessors read and write the state. All are needed.
+	// The accessors read and write the state. All are required.
 	Volumes     VolumeAccessor
 	Filesystems FilesystemAccessor
 	Life        LifecycleManager
@@ -70,64 +71,62 @@ type Config struct {
 	Machines    MachineAccessor
 	Status      StatusSetter
 
-	// Clock tells the time. It is needed.
+	// Clock is required.
 	Clock clock.Clock
 
-	// Registry gives the providers for an environment's configuration; it is
-	// called again whenever that changes. nil:
-	// provider.CommonStorageProviders.
+	// Registry returns the storage providers for an environment's configuration. The worker
+	// calls it again whenever the configuration changes. nil: provider.CommonStorageProviders.
 	Registry func(*config.Config) (storage.ProviderRegistry, error)
 	// CallContext makes the context of provider calls. nil: envcontext.New.
 	CallContext func(context.Context) envcontext.ProviderCallContext
-	// ManagedFilesystems gives the source of filesystems on volumes, in a
-	// machine's scope. nil: provider.NewManagedFilesystemSource under
-	// StorageDir/managed.
+	// ManagedFilesystems returns the source of managed filesystems, in a machine's scope. nil:
+	// provider.NewManagedFilesystemSource under StorageDir/managed.
 	ManagedFilesystems func(storage.BackingDevices) storage.FilesystemSource
-	// Plans gives what carries out the attachment plans of a device type, in a
-	// machine's scope; an error that satisfies errors.IsNotFound says that
-	// there is nothing to carry out. nil: plans.PlanByType.
+	// Plans returns the implementation of the attachment plans of a device type, in a
+	// machine's scope. An error that satisfies errors.IsNotFound says that the device type
+	// needs no work. nil: plans.PlanByType.
 	Plans func(storage.DeviceType) (plans.Plan, error)
 
-	// Mounts, in a machine's scope, tells when something has been mounted or unmounted
-	// there: filesystems of a storage.FilesystemChecker are looked at then, and not only at
-	// each resync, as volumes of a storage.VolumeChecker are. nil: nobody tells. Package
-	// watcher/mounts has one.
+	// Mounts starts a watcher that reports mounts and unmounts on the machine, in a machine's
+	// scope. After a report the worker checks the attached filesystems of each
+	// storage.FilesystemChecker. Without such a watcher (nil) it checks them only at each
+	// resync, as it does the volumes of a storage.VolumeChecker. Package watcher/mounts
+	// provides a watcher.
 	Mounts func() (watcher.NotifyWatcher, error)
 
-	// Retry says when failed operations are tried again. Zero: see
-	// [RetryPolicy].
+	// Retry says when the worker retries failed operations. Zero: see [RetryPolicy].
 	Retry RetryPolicy
-	// TimeLimits says how long provider calls may take. Zero: as long as they take.
+	// TimeLimits limits how long provider calls may take. Zero: no limits.
 	TimeLimits TimeLimits
-	// MaxBatch caps how many operations go in one provider call; 0: no cap.
+	// MaxBatch caps the number of operations in one provider call; 0: no cap.
 	MaxBatch int
-	// MaxConcurrentCalls caps how many calls at once each source of a provider
-	// gets that is a storage.ConcurrentSource; a provider that is not there, or
-	// 0: as many as the source takes. Other sources get one call at a time.
+	// MaxConcurrentCalls caps the number of concurrent calls of each source that is a
+	// storage.ConcurrentSource, by provider. A provider that is missing from the map, or 0: as
+	// many calls as the source allows. Other sources get one call at a time.
 	MaxConcurrentCalls map[storage.ProviderType]int
-	// ResyncInterval is how often all that the worker knows is read again, and
-	// all that has been given up is tried once more; 0: never.
+	// ResyncInterval is the time between resyncs, in which the worker reads everything that it
+	// knows again, checks what is attached, and tries once more what it had given up; 0: no
+	// resyncs.
 	ResyncInterval time.Duration
-	// ResyncJitter is the part of each interval that is left to chance, as
-	// RetryPolicy.Jitter is of a delay: workers that have started together do
-	// not all ask at the same time.
+	// ResyncJitter is the random part of each interval, from 0 to 1 as RetryPolicy.Jitter, so
+	// that workers that were started together do not all read at the same time.
 	ResyncJitter float64
 	// Observer is notified of every operation; nil: no observer.
 	Observer Observer
-	// Logger is told what happens. nil:
+	// Logger receives the worker's messages. nil:
 	// loggo.GetLogger("stowage.worker.storageprovisioner").
 	Logger Logger
 }
 
-// WithAccessors returns the configuration with one value for all accessors.
+// WithAccessors returns a copy of the configuration with a as every accessor.
 func (c Config) WithAccessors(a Accessors) Config {
 	c.Volumes, c.Filesystems, c.Life = a, a, a
 	c.Environ, c.Machines, c.Status = a, a, a
 	return c
 }
 
-// Validate returns an error that satisfies errors.IsNotValid and names the field
-// at fault.
+// Validate returns an error that satisfies errors.IsNotValid and names the invalid field, or
+// nil.
 func (c Config) Validate() error {
 	switch c.Scope.(type) {
 	case names.MachineTag:
@@ -208,7 +207,7 @@ func (p RetryPolicy) validate() error {
 
 func isFraction(x float64) bool { return x >= 0 && x <= 1 }
 
-// nextResync returns how long it is until the next resync.
+// nextResync returns the time until the next resync.
 func (c Config) nextResync() time.Duration {
 	return time.Duration(float64(c.ResyncInterval) * (1 - c.ResyncJitter*rand.Float64()))
 }
@@ -266,22 +265,27 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// setup is what one worker works with: its configuration, complete, and what shelters
-// the worker from what in that is not its own.
+// setup is the complete configuration of one worker, with the guard for all calls of code that
+// it contains and the pools that the worker has read.
 type setup struct {
 	Config
-	shelter *shelter
-	pools   *pools
+	guard *guard.Guard
+	pools *pools
 }
 
 func newSetup(c Config) setup {
 	c = c.withDefaults()
-	shelter := newShelter(c.Logger)
-	c.Logger = lineLogger{c.Logger}
-	return setup{c, shelter, &pools{}}
+	g := guard.New(c.Logger)
+	c.Logger = guard.LineLogger{To: c.Logger}
+	return setup{c, g, &pools{}}
 }
 
-// machine returns the machine whose storage is provisioned, if it is one.
+// state returns the accessors through which the worker reads facts and records results.
+func (s setup) state() translate.State {
+	return translate.State{Guard: s.guard, Volumes: s.Volumes, Filesystems: s.Filesystems, Life: s.Life}
+}
+
+// machine returns the machine of the worker's scope; ok is false in the environment's scope.
 func (c Config) machine() (names.MachineTag, bool) {
 	machine, ok := c.Scope.(names.MachineTag)
 	return machine, ok
@@ -299,21 +303,15 @@ func (c Config) attempts() (AttemptAccessor, bool) {
 	return accessor, ok
 }
 
-// retries returns the accessor of what is to be tried again, if the state has one.
+// retries returns the accessor of users' retry requests, if the state has one.
 func (c Config) retries() (RetryAccessor, bool) {
 	accessor, ok := c.Life.(RetryAccessor)
 	return accessor, ok
 }
 
-// formats returns the accessor of what is to be formatted, if the state has one.
+// formats returns the accessor of users' format requests, if the state has one.
 func (c Config) formats() (FormatAccessor, bool) {
 	accessor, ok := c.Life.(FormatAccessor)
-	return accessor, ok
-}
-
-// owners returns the accessor of owners, if the state knows them.
-func (c Config) owners() (OwnerAccessor, bool) {
-	accessor, ok := c.Life.(OwnerAccessor)
 	return accessor, ok
 }
 

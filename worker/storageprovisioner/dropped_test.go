@@ -10,8 +10,8 @@ import (
 	"github.com/stowage-io/stowage/testing/calls"
 )
 
-// droppedSuite has storage that the state drops at once, without its dying first,
-// and storage that is there again under the id of what was dropped.
+// droppedSuite has storage that the state forgets without a dying phase, and new storage
+// with the ID of forgotten storage.
 type droppedSuite struct{ baseSuite }
 
 var _ = gc.Suite(&droppedSuite{})
@@ -21,21 +21,23 @@ func (s *droppedSuite) removeVolume() {
 	s.state.Forget("volume-0")
 }
 
-// changed tells of volume 0 and its attachment, and waits until the worker has
-// read them.
+// changed notifies the worker of volume 0 and its attachment, and waits until it has read
+// them.
 func (s *droppedSuite) changed(c *gc.C) {
 	mark := s.Mark()
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.AwaitCallAfter(c, mark, "Life", "volume-0")
 	s.AwaitCallAfter(c, mark, "AttachmentLife", "volume-0 machine-0")
-	// The answers have been taken in when the next thing is read.
+	// The worker has handled the results when it reads the next entity.
 	s.filesystemsChanged(c, "99")
 	s.AwaitCallAfter(c, mark, "Life", "filesystem-99")
 }
 
-// 14, 35
-func (s *droppedSuite) TestVolumeDroppedWhileItIsMadeAndAttachedIsDetachedAndDestroyed(c *gc.C) {
+// Behaviours 14, 35: a volume that disappears from the state while it is created and
+// attached is detached, then destroyed, and not recorded.
+// Behaviour 14.
+func (s *droppedSuite) TestVolumeForgottenDuringCreationDestroyed(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	creating := calls.NewGate()
 	s.source.Options.AttachOnCreate = true
@@ -53,8 +55,10 @@ func (s *droppedSuite) TestVolumeDroppedWhileItIsMadeAndAttachedIsDetachedAndDes
 		[]string{"CreateVolumes", "DetachVolumes", "DestroyVolumes"})
 }
 
-// 6, 14
-func (s *droppedSuite) TestVolumeWantedAnewWhileItsFormerSelfIsDestroyedIsMade(c *gc.C) {
+// Behaviours 6, 14: a new volume with the ID of one that is being destroyed is created
+// afterwards.
+// Behaviour 6.
+func (s *droppedSuite) TestVolumeReaddedDuringDestructionCreated(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	creating, destroying := calls.NewGate(), calls.NewGate()
 	s.source.OnCall("CreateVolumes", creating.Wait)
@@ -76,8 +80,9 @@ func (s *droppedSuite) TestVolumeWantedAnewWhileItsFormerSelfIsDestroyedIsMade(c
 		[]string{"CreateVolumes", "DestroyVolumes", "CreateVolumes", "AttachVolumes"})
 }
 
-// 16
-func (s *droppedSuite) TestAttachmentThatIsThereAnewIsMade(c *gc.C) {
+// Behaviour 16: an attachment that was removed and added again between two events is made
+// again.
+func (s *droppedSuite) TestReaddedAttachmentIsMade(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
@@ -85,7 +90,7 @@ func (s *droppedSuite) TestAttachmentThatIsThereAnewIsMade(c *gc.C) {
 	s.Next(c, "SetVolumeAttachmentInfo")
 	s.barrier(c)
 
-	// The worker hears of it only when it is there again.
+	// The worker is notified only after the attachment has been added again.
 	s.state.ForgetAttachment("machine-0", "volume-0")
 	s.addVolumeAttachment("machine-0", "0", "dynamic")
 	s.changed(c)
@@ -93,8 +98,9 @@ func (s *droppedSuite) TestAttachmentThatIsThereAnewIsMade(c *gc.C) {
 	c.Check(s.Count("AttachVolumes"), gc.Equals, 2)
 }
 
-// 17
-func (s *droppedSuite) TestAttachmentWantedAnewWhileItIsDetachedIsNotRemoved(c *gc.C) {
+// Behaviour 17: an attachment that is added again while the former one is being detached
+// is made. The state would refuse its removal.
+func (s *droppedSuite) TestAttachmentReaddedDuringDetachIsMade(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	detaching := calls.NewGate()
 	s.source.OnCall("DetachVolumes", detaching.Wait)
@@ -108,15 +114,16 @@ func (s *droppedSuite) TestAttachmentWantedAnewWhileItIsDetachedIsNotRemoved(c *
 	s.state.ForgetAttachment("machine-0", "volume-0")
 	s.addVolumeAttachment("machine-0", "0", "dynamic")
 	s.changed(c)
-	s.state.FailItem("RemoveAttachments", "volume-0 machine-0", errors.NotValidf("removal of what is alive"))
+	s.state.FailItem("RemoveAttachments", "volume-0 machine-0", errors.NotValidf("removal of an attachment that is alive"))
 	detaching.Open()
 	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
 	s.noTimer(c)
 }
 
-// What goes on in the background ends in an error that is no use to repeat, when
-// nobody wants it any more: it holds up nobody.
-func (s *droppedSuite) TestAttachmentDroppedInProgressThatEndsInAnErrorDoesNotHoldTheVolume(c *gc.C) {
+// A permanent error ends an attachment in progress that the state has forgotten. It does
+// not block the destruction of the volume.
+// Behaviour 28.
+func (s *droppedSuite) TestForgottenAttachmentErrorFreesVolume(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.source.FailItem("AttachVolumes", "volume-0 machine-0",
 		storage.InProgress(errors.New("later")), storage.Permanent(errors.New("no slot")))

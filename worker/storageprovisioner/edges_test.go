@@ -14,14 +14,14 @@ import (
 	"github.com/stowage-io/stowage/testing/calls"
 )
 
-// edgesSuite has what a user notices only in the log, by the clock, or by what a call
-// is about and what it is not.
+// edgesSuite checks what shows only in the log, in the timing, or in the arguments of
+// calls.
 type edgesSuite struct{ baseSuite }
 
 var _ = gc.Suite(&edgesSuite{})
 
-// An operator finds in the log who failed at what, and why; nothing is logged of
-// what went well.
+// The log names the source, the operation, the entity and the error. Successes are not
+// logged as warnings.
 func (s *edgesSuite) TestFailedOperationIsLogged(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.source.FailItem("CreateVolumes", "volume-0", errors.New("no room"))
@@ -34,8 +34,9 @@ func (s *edgesSuite) TestFailedOperationIsLogged(c *gc.C) {
 	c.Check(s.log.warned(), jc.DeepEquals, []string{"dynamic volumes: create volume 0: no room"})
 }
 
-// 32
-func (s *edgesSuite) TestRecordThatTheStateDoesNotTakeIsLogged(c *gc.C) {
+// Behaviour 32: the log says that the state did not accept a record, which is kept for
+// later.
+func (s *edgesSuite) TestRecordErrorIsLogged(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.state.FailItem("SetVolumeInfo", "volume-0", errors.New("busy"))
 	s.startEnviron(c)
@@ -43,11 +44,11 @@ func (s *edgesSuite) TestRecordThatTheStateDoesNotTakeIsLogged(c *gc.C) {
 	s.volumesChanged(c, "0")
 	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
 	s.barrier(c)
-	c.Check(s.log.warned(), jc.DeepEquals, []string{"recording volume 0: busy; it is kept and recorded later"})
+	c.Check(s.log.warned(), jc.DeepEquals, []string{"recording volume 0: busy; will be retried"})
 }
 
-// What changes while the state is slow costs one reading, however often it changes.
-func (s *edgesSuite) TestWhatIsToldOfRepeatedlyIsReadOnce(c *gc.C) {
+// Events that arrive while the state is slow lead to one read of each entity.
+func (s *edgesSuite) TestRepeatedEventsReadOnce(c *gc.C) {
 	s.startEnviron(c)
 	reading := calls.NewGate()
 	s.state.OnCall("Life", reading.Wait)
@@ -62,20 +63,19 @@ func (s *edgesSuite) TestWhatIsToldOfRepeatedlyIsReadOnce(c *gc.C) {
 		[]names.Tag{names.NewVolumeTag("0"), names.NewVolumeTag("1")})
 }
 
-// watchedClock counts how often somebody looks at it.
+// watchedClock counts how often it is read.
 type watchedClock struct {
 	clock.Clock
-	looks atomic.Int64
+	reads atomic.Int64
 }
 
 func (w *watchedClock) Now() time.Time {
-	w.looks.Add(1)
+	w.reads.Add(1)
 	return w.Clock.Now()
 }
 
-// A worker that has nothing to do does nothing at all: it looks at the clock whenever
-// something has happened to it.
-func (s *edgesSuite) TestWorkerRestsWhenThereIsNothingToDo(c *gc.C) {
+// The worker reads the clock whenever its loop runs: an idle worker does not read it.
+func (s *edgesSuite) TestIdleWorkerDoesNotSpin(c *gc.C) {
 	cfg := s.config(c, true)
 	watched := &watchedClock{Clock: s.clock}
 	cfg.Clock = watched
@@ -84,37 +84,37 @@ func (s *edgesSuite) TestWorkerRestsWhenThereIsNothingToDo(c *gc.C) {
 	deadline := time.NewTimer(calls.Patience)
 	defer deadline.Stop()
 	for quiet := 0; quiet < 100; quiet++ {
-		looks := watched.looks.Load()
+		reads := watched.reads.Load()
 		s.report()
-		if watched.looks.Load() != looks {
+		if watched.reads.Load() != reads {
 			quiet = 0
 		}
 		select {
 		case <-deadline.C:
-			c.Fatalf("the worker does not rest")
+			c.Fatalf("the idle worker keeps reading the clock")
 		default:
 		}
 	}
 }
 
-// 2: an event about the config while that is read has it read once more.
-func (s *edgesSuite) TestConfigThatChangesWhileItIsFirstReadIsReadAgain(c *gc.C) {
+// Behaviour 2: config events that arrive while the config is read lead to one more read.
+func (s *edgesSuite) TestConfigChangeDuringFirstReadIsReadAgain(c *gc.C) {
 	reading := calls.NewGate()
 	s.state.OnCall("EnvironConfig", reading.Wait)
 	s.startUnconfigured(c, s.config(c, false))
 	s.fed.EnvironConfig.Deliver(c, struct{}{})
 	reading.Entered(c)
 	s.fed.EnvironConfig.Deliver(c, struct{}{})
-	s.fed.EnvironConfig.Deliver(c, struct{}{}) // the one before has been taken in
+	s.fed.EnvironConfig.Deliver(c, struct{}{}) // received after the previous one was handled
 	reading.Open()
 	s.barrier(c)
 	c.Check(s.Count("EnvironConfig"), gc.Equals, 2)
 	c.Check(s.Count("WatchVolumes"), gc.Equals, 1)
 }
 
-// 24: an operation that takes its time is tried again so long after it ended, not after
-// it began.
-func (s *edgesSuite) TestDelayBeginsWhenTheCallEnds(c *gc.C) {
+// Behaviour 24: the retry delay of a long operation counts from its end, and not from its
+// start.
+func (s *edgesSuite) TestRetryDelayStartsWhenCallEnds(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	creating := calls.NewGate()
 	s.source.OnCall("CreateVolumes", creating.Wait)
@@ -129,9 +129,9 @@ func (s *edgesSuite) TestDelayBeginsWhenTheCallEnds(c *gc.C) {
 	c.Check(s.unfinished(c, "volume 0")["next-attempt"], gc.Equals, s.clock.Now().Add(backoff[0]))
 }
 
-// R2: the block device went while the creation waited for its next attempt. What that
-// waits for, it waits for since then.
-func (s *edgesSuite) TestSinceIsWhenARetryBeganToWait(c *gc.C) {
+// Behaviour R2: if the block device disappears before a retry is due, "since" is the time
+// at which the retry was due, and began to wait for the device.
+func (s *edgesSuite) TestReportedSinceIsStartOfWait(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
@@ -152,9 +152,9 @@ func (s *edgesSuite) TestSinceIsWhenARetryBeganToWait(c *gc.C) {
 	c.Check(entry["since"], gc.Equals, s.clock.Now())
 }
 
-// 31: a config that is read at a resync and is as it was gives nothing another go,
-// beside the one that the resync gives.
-func (s *edgesSuite) TestConfigThatHasNotChangedGivesNoOtherGo(c *gc.C) {
+// Behaviour 31: a resync gives stalled operations one attempt. If the config that it reads
+// has not changed, there is no second one.
+func (s *edgesSuite) TestUnchangedConfigGivesNoExtraAttempt(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.ResyncInterval = time.Hour
 	witness := newWitness(s.Journal)
@@ -178,8 +178,10 @@ func (s *edgesSuite) TestConfigThatHasNotChangedGivesNoOtherGo(c *gc.C) {
 	c.Check(s.About("volume-0", "CreateVolumes"), gc.HasLen, 2)
 }
 
-// 8, 31
-func (s *edgesSuite) TestMachineThatIsWaitedForKeepsItsWatcherAtTheResync(c *gc.C) {
+// Behaviours 8, 31: a resync reads a machine without an instance again, and keeps its
+// watcher.
+// Behaviour 8.
+func (s *edgesSuite) TestResyncKeepsMachineWatcher(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.ResyncInterval = time.Hour
 	s.addMachine("1", "")

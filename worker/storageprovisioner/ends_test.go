@@ -22,42 +22,42 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// endsSuite has workers end while something is odd about their watchers or calls.
+// endsSuite has workers end while a call is running or a watcher misbehaves.
 type endsSuite struct{ planningSuite }
 
 var _ = gc.Suite(&endsSuite{})
 
-// killer is an observer that kills the worker when an operation has ended.
-type killer struct {
+// killingObserver is an observer that kills the worker when an operation has ended.
+type killingObserver struct {
 	*witness
 	kill func()
 }
 
-func (k killer) OperationFinished(
+func (k killingObserver) OperationFinished(
 	op storageprovisioner.Operation, outcome storageprovisioner.Outcome, took time.Duration, err error,
 ) {
 	k.witness.OperationFinished(op, outcome, took, err)
 	k.kill()
 }
 
-// 3: a worker that is killed begins nothing more, whatever it was about to do.
-func (s *endsSuite) TestNothingIsBegunAfterTheKill(c *gc.C) {
+// Behaviour 3: a killed worker starts no queued operation.
+func (s *endsSuite) TestNoOperationStartsAfterKill(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.MaxBatch = 1
 	witness := newWitness(s.Journal)
-	cfg.Observer = killer{witness, func() { s.worker.Kill() }}
+	cfg.Observer = killingObserver{witness, func() { s.worker.Kill() }}
 	s.start(c, cfg)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.addVolumeOn("machine-0", "1", "dynamic")
 	s.volumesChanged(c, "0", "1")
 	c.Check(s.waited(c), jc.ErrorIsNil)
 	c.Check(witness.recorded("volume-1"), gc.HasLen, 0)
-	// What has been made is recorded all the same.
+	// What was made before is still recorded.
 	c.Check(s.deeds(), jc.DeepEquals, []string{"CreateVolumes", "SetStatus", "SetVolumeInfo"})
 }
 
-// 3: what the state says to a worker that is ending is of no interest.
-func (s *endsSuite) TestAccessorCallThatFailsAfterTheKillIsNotWhyTheWorkerEnds(c *gc.C) {
+// Behaviour 3: an accessor error after a kill is not the worker's error.
+func (s *endsSuite) TestAccessorErrorAfterKillIgnored(c *gc.C) {
 	entered, cancelled := make(chan struct{}), make(chan struct{})
 	s.source.OnCall("CreateVolumes", func(ctx context.Context) error {
 		close(entered)
@@ -75,13 +75,13 @@ func (s *endsSuite) TestAccessorCallThatFailsAfterTheKillIsNotWhyTheWorkerEnds(c
 	s.volumesChanged(c, "1")
 	reading.Entered(c)
 	s.worker.Kill()
-	receive(c, cancelled, "the worker to have taken in the kill")
+	receive(c, cancelled, "the worker to handle the kill")
 	reading.Open()
 	c.Check(s.waited(c), jc.ErrorIsNil)
 }
 
-// 3
-func (s *endsSuite) TestWatcherThatStopsWithAnErrorIsLogged(c *gc.C) {
+// Behaviour 3: the error of a watcher that the worker stops is logged.
+func (s *endsSuite) TestWatcherStopErrorIsLogged(c *gc.C) {
 	for i, err := range []error{nil, errors.New("connection lost")} {
 		if i > 0 {
 			s.TearDownTest(c)
@@ -100,8 +100,9 @@ func (s *endsSuite) TestWatcherThatStopsWithAnErrorIsLogged(c *gc.C) {
 	}
 }
 
-// 4
-func (s *endsSuite) TestNoMoreIsWatchedWhenOneThingCannotBe(c *gc.C) {
+// Behaviour 4: when a watcher cannot be started, no further one is, and the log says why
+// the worker ends.
+func (s *endsSuite) TestFailedWatchStartsNoMoreWatches(c *gc.C) {
 	for i, accessor := range []string{"WatchForEnvironConfigChanges", "WatchVolumes"} {
 		if i > 0 {
 			s.TearDownTest(c)
@@ -118,98 +119,98 @@ func (s *endsSuite) TestNoMoreIsWatchedWhenOneThingCannotBe(c *gc.C) {
 	}
 }
 
-// changeWatcher is what all watchers are.
+// changeWatcher is the interface of all watchers.
 type changeWatcher[T any] interface {
 	worker.Worker
 	Changes() <-chan T
 }
 
-// livingOn is a watcher that has closed its channel and lives until it is killed.
-type livingOn[T any] struct{ changeWatcher[T] }
+// closedWatcher is a watcher whose channel is closed, and which runs until it is killed.
+type closedWatcher[T any] struct{ changeWatcher[T] }
 
-func (livingOn[T]) Changes() <-chan T {
+func (closedWatcher[T]) Changes() <-chan T {
 	changes := make(chan T)
 	close(changes)
 	return changes
 }
 
-// closed returns the watcher, or, if it is the one of that name, one that lives on.
-func closed[W changeWatcher[T], T any](w W, err error, is bool, odd func(changeWatcher[T]) W) (W, error) {
-	if err == nil && is {
-		return odd(w), nil
+// closeIf returns the watcher, wrapped as a closed one if match is set.
+func closeIf[W changeWatcher[T], T any](w W, err error, match bool, wrap func(changeWatcher[T]) W) (W, error) {
+	if err == nil && match {
+		return wrap(w), nil
 	}
 	return w, err
 }
 
-// planAccessors are the accessors of a state that keeps plans.
+// planAccessors are the accessors of a state that has attachment plans.
 type planAccessors interface {
 	storageprovisioner.Accessors
 	storageprovisioner.VolumeAttachmentPlanAccessor
 }
 
-// withClosed has one watcher that closes its channel and lives on.
-type withClosed struct {
+// withClosedWatcher returns a closedWatcher from one accessor.
+type withClosedWatcher struct {
 	planAccessors
 	accessor string
 }
 
-func (a withClosed) notify(w watcher.NotifyWatcher, err error, accessor string) (watcher.NotifyWatcher, error) {
-	return closed(w, err, a.accessor == accessor, func(w changeWatcher[struct{}]) watcher.NotifyWatcher { return livingOn[struct{}]{w} })
+func (a withClosedWatcher) notify(w watcher.NotifyWatcher, err error, accessor string) (watcher.NotifyWatcher, error) {
+	return closeIf(w, err, a.accessor == accessor, func(w changeWatcher[struct{}]) watcher.NotifyWatcher { return closedWatcher[struct{}]{w} })
 }
 
-func (a withClosed) strings(w watcher.StringsWatcher, err error, accessor string) (watcher.StringsWatcher, error) {
-	return closed(w, err, a.accessor == accessor, func(w changeWatcher[[]string]) watcher.StringsWatcher { return livingOn[[]string]{w} })
+func (a withClosedWatcher) strings(w watcher.StringsWatcher, err error, accessor string) (watcher.StringsWatcher, error) {
+	return closeIf(w, err, a.accessor == accessor, func(w changeWatcher[[]string]) watcher.StringsWatcher { return closedWatcher[[]string]{w} })
 }
 
-func (a withClosed) ids(w watcher.MachineStorageIdsWatcher, err error, accessor string) (watcher.MachineStorageIdsWatcher, error) {
-	return closed(w, err, a.accessor == accessor, func(w changeWatcher[[]params.MachineStorageId]) watcher.MachineStorageIdsWatcher {
-		return livingOn[[]params.MachineStorageId]{w}
+func (a withClosedWatcher) ids(w watcher.MachineStorageIdsWatcher, err error, accessor string) (watcher.MachineStorageIdsWatcher, error) {
+	return closeIf(w, err, a.accessor == accessor, func(w changeWatcher[[]params.MachineStorageId]) watcher.MachineStorageIdsWatcher {
+		return closedWatcher[[]params.MachineStorageId]{w}
 	})
 }
 
-func (a withClosed) WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error) {
+func (a withClosedWatcher) WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error) {
 	w, err := a.planAccessors.WatchForEnvironConfigChanges()
 	return a.notify(w, err, "WatchForEnvironConfigChanges")
 }
 
-func (a withClosed) WatchBlockDevices(machine names.MachineTag) (watcher.NotifyWatcher, error) {
+func (a withClosedWatcher) WatchBlockDevices(machine names.MachineTag) (watcher.NotifyWatcher, error) {
 	w, err := a.planAccessors.WatchBlockDevices(machine)
 	return a.notify(w, err, "WatchBlockDevices")
 }
 
-func (a withClosed) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
+func (a withClosedWatcher) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
 	w, err := a.planAccessors.WatchMachine(machine)
 	return a.notify(w, err, "WatchMachine")
 }
 
-func (a withClosed) WatchVolumes() (watcher.StringsWatcher, error) {
+func (a withClosedWatcher) WatchVolumes() (watcher.StringsWatcher, error) {
 	w, err := a.planAccessors.WatchVolumes()
 	return a.strings(w, err, "WatchVolumes")
 }
 
-func (a withClosed) WatchFilesystems() (watcher.StringsWatcher, error) {
+func (a withClosedWatcher) WatchFilesystems() (watcher.StringsWatcher, error) {
 	w, err := a.planAccessors.WatchFilesystems()
 	return a.strings(w, err, "WatchFilesystems")
 }
 
-func (a withClosed) WatchVolumeAttachments() (watcher.MachineStorageIdsWatcher, error) {
+func (a withClosedWatcher) WatchVolumeAttachments() (watcher.MachineStorageIdsWatcher, error) {
 	w, err := a.planAccessors.WatchVolumeAttachments()
 	return a.ids(w, err, "WatchVolumeAttachments")
 }
 
-func (a withClosed) WatchFilesystemAttachments() (watcher.MachineStorageIdsWatcher, error) {
+func (a withClosedWatcher) WatchFilesystemAttachments() (watcher.MachineStorageIdsWatcher, error) {
 	w, err := a.planAccessors.WatchFilesystemAttachments()
 	return a.ids(w, err, "WatchFilesystemAttachments")
 }
 
-func (a withClosed) WatchVolumeAttachmentPlans() (watcher.MachineStorageIdsWatcher, error) {
+func (a withClosedWatcher) WatchVolumeAttachmentPlans() (watcher.MachineStorageIdsWatcher, error) {
 	w, err := a.planAccessors.WatchVolumeAttachmentPlans()
 	return a.ids(w, err, "WatchVolumeAttachmentPlans")
 }
 
-// 4: a watcher that closes its channel has ended, as far as the worker is concerned,
-// though nobody may have killed it.
-func (s *endsSuite) TestWatcherThatClosesItsChannelAndLivesOnEndsTheWorker(c *gc.C) {
+// Behaviour 4: a watcher whose channel is closed has ended for the worker, even if it
+// still runs.
+func (s *endsSuite) TestClosedChannelOfLiveWatcherEndsWorker(c *gc.C) {
 	for i, test := range []struct{ accessor, watching string }{
 		{"WatchForEnvironConfigChanges", "environment config"},
 		{"WatchBlockDevices", "block devices"},
@@ -226,7 +227,7 @@ func (s *endsSuite) TestWatcherThatClosesItsChannelAndLivesOnEndsTheWorker(c *gc
 		}
 		c.Logf("--- %s", test.accessor)
 		cfg := s.planning(c, true)
-		accessors := withClosed{s.state.For(cfg.Scope, modeltest.Plans).(planAccessors), test.accessor}
+		accessors := withClosedWatcher{s.state.For(cfg.Scope, modeltest.Plans).(planAccessors), test.accessor}
 		s.addMachine("1", "")
 		s.addVolumeOn("machine-1", "1", "dynamic")
 		s.volumesChanged(c, "1")
@@ -236,7 +237,7 @@ func (s *endsSuite) TestWatcherThatClosesItsChannelAndLivesOnEndsTheWorker(c *gc
 	}
 }
 
-// slowWatcher is a watcher that takes its time to end.
+// slowWatcher is a watcher whose Wait blocks until end is closed.
 type slowWatcher struct {
 	watcher.NotifyWatcher
 	end <-chan struct{}
@@ -247,15 +248,14 @@ func (s slowWatcher) Wait() error {
 	return s.NotifyWatcher.Wait()
 }
 
-// withSlow has watchers that take their time to end: of machines, or of the
-// environment's config.
-type withSlow struct {
+// withSlowWatchers returns a slowWatcher for machines, or for the environment's config.
+type withSlowWatchers struct {
 	storageprovisioner.Accessors
 	machines bool
 	end      <-chan struct{}
 }
 
-func (a withSlow) WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error) {
+func (a withSlowWatchers) WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error) {
 	w, err := a.Accessors.WatchForEnvironConfigChanges()
 	if err != nil || a.machines {
 		return w, err
@@ -263,7 +263,7 @@ func (a withSlow) WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error) 
 	return slowWatcher{w, a.end}, nil
 }
 
-func (a withSlow) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
+func (a withSlowWatchers) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
 	w, err := a.Accessors.WatchMachine(machine)
 	if err != nil || !a.machines {
 		return w, err
@@ -283,16 +283,16 @@ func fakeProviderConfig(t *testing.T, scope names.MachineTag) storageprovisioner
 	}
 }
 
-// 5: the worker does not end before the watchers that it has started.
-func TestWorkerEndsNoSoonerThanItsWatchers(t *testing.T) {
+// Behaviour 5: the worker does not end before the watchers that it started.
+func TestWorkerWaitsForItsWatchers(t *testing.T) {
 	for name, test := range map[string]struct {
-		machines bool   // those of machines are slow
-		fail     string // the accessor that fails; none: the worker is killed
+		machines bool   // the watchers of machines are slow, not that of the config
+		fail     string // the accessor that fails; if empty, the worker is killed
 	}{
-		"killed":                           {},
-		"killed, machines":                 {machines: true},
-		"another that does not start":      {fail: "WatchBlockDevices"},
-		"another machine's does not start": {fail: "WatchMachine", machines: true},
+		"killed":                                 {},
+		"killed, machine watchers":               {machines: true},
+		"another watcher does not start":         {fail: "WatchBlockDevices"},
+		"another machine watcher does not start": {fail: "WatchMachine", machines: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -315,7 +315,7 @@ func TestWorkerEndsNoSoonerThanItsWatchers(t *testing.T) {
 				end := make(chan struct{})
 				scope := names.NewMachineTag("0")
 				config := fakeProviderConfig(t, scope)
-				w, err := storageprovisioner.New(config.WithAccessors(withSlow{
+				w, err := storageprovisioner.New(config.WithAccessors(withSlowWatchers{
 					state.For(names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d")), test.machines, end,
 				}))
 				if err != nil {
@@ -343,20 +343,21 @@ func TestWorkerEndsNoSoonerThanItsWatchers(t *testing.T) {
 	}
 }
 
-// withClosedMachines has watchers of machines that have closed their channels and take
-// their time to end.
-type withClosedMachines struct {
+// withClosedMachineWatchers returns watchers of machines that are closed and slow to end.
+type withClosedMachineWatchers struct {
 	storageprovisioner.Accessors
 	end <-chan struct{}
 }
 
-func (a withClosedMachines) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
+func (a withClosedMachineWatchers) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
 	w, err := a.Accessors.WatchMachine(machine)
-	return slowWatcher{livingOn[struct{}]{w}, a.end}, err
+	return slowWatcher{closedWatcher[struct{}]{w}, a.end}, err
 }
 
-// 4, 8: until the watcher has ended, its machine is not asked about again and again.
-func TestClosedWatcherOfAMachineIsWaitedForInPeace(t *testing.T) {
+// Behaviours 4, 8: until a closed watcher has ended, its machine is not read again and
+// again.
+// Behaviour 4.
+func TestClosedMachineWatcherCausesNoPolling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := modeltest.New(modeltest.Options{})
 		defer state.Close()
@@ -367,7 +368,7 @@ func TestClosedWatcherOfAMachineIsWaitedForInPeace(t *testing.T) {
 		end := make(chan struct{})
 		scope := names.NewMachineTag("0")
 		config := fakeProviderConfig(t, scope)
-		w, err := storageprovisioner.New(config.WithAccessors(withClosedMachines{
+		w, err := storageprovisioner.New(config.WithAccessors(withClosedMachineWatchers{
 			state.For(names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d")), end,
 		}))
 		if err != nil {

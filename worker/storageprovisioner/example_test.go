@@ -16,10 +16,10 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// A host program has its own idea of what storage is wanted, and tells it to the
-// worker through accessors. This one wants a single volume, number 0, attached to
-// machine 0, and prints what the worker records. A provider of volumes, here one
-// that only pretends, is all else that it takes.
+// A host program keeps its own state, and gives the worker access to it through
+// accessors. This one wants a single volume, number 0, attached to machine 0, and prints
+// what the worker records. The worker also needs a provider of volumes, here one that makes
+// nothing.
 func Example() {
 	inventory := &inventory{attached: make(chan struct{})}
 	worker, err := storageprovisioner.New(storageprovisioner.Config{
@@ -52,8 +52,8 @@ func Example() {
 	// worker: <nil>
 }
 
-// inventory is a host program's state. The worker calls it from one goroutine at
-// a time; what is known of the volume so far is in the two infos.
+// inventory is a host program's state. The worker calls it from one goroutine at a time.
+// The two infos hold what the worker has recorded so far.
 type inventory struct {
 	volume     *params.VolumeInfo
 	attachment *params.VolumeAttachmentInfo
@@ -157,8 +157,8 @@ func (i *inventory) EnvironConfig() (*config.Config, error) {
 	})
 }
 
-// What follows is not asked in the scope of an environment without filesystems,
-// or only of what is to be taken away.
+// The following methods serve filesystems, removals, and workers of machines. This
+// example has none.
 
 func (i *inventory) WatchBlockDevices(names.MachineTag) (watcher.NotifyWatcher, error) {
 	return newStaticWatcher(struct{}{}), nil
@@ -206,7 +206,7 @@ func each[A, R any](args []A, result func(A) R) []R {
 	return results
 }
 
-// staticWatcher is a watcher of what never changes: it sends the full set, and no more.
+// staticWatcher is a watcher of a set that never changes: it sends the full set once.
 type staticWatcher[T any] struct {
 	tomb    tomb.Tomb
 	changes chan T
@@ -226,8 +226,8 @@ func (w *staticWatcher[T]) Changes() <-chan T { return w.changes }
 func (w *staticWatcher[T]) Kill()             { w.tomb.Kill(nil) }
 func (w *staticWatcher[T]) Wait() error       { return w.tomb.Wait() }
 
-// fakeProvider is a provider, and its own volume source: each call says that what
-// is asked has been done.
+// fakeProvider is a provider, and its own volume source. Each call reports success and
+// does nothing.
 type fakeProvider struct{}
 
 func (fakeProvider) VolumeSource(*storage.Config) (storage.VolumeSource, error) {

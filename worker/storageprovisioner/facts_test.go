@@ -16,22 +16,22 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// factsSuite looks at what is asked of the state, and at what the worker makes of odd
-// answers.
+// factsSuite checks what the worker reads from the state, and how it handles unusual
+// results.
 type factsSuite struct{ planningSuite }
 
 var _ = gc.Suite(&factsSuite{})
 
-// all tells the worker of everything with the id 0.
-func (s *factsSuite) all(c *gc.C) {
+// notifyAll notifies the worker of every entity with the ID 0.
+func (s *factsSuite) notifyAll(c *gc.C) {
 	s.volumesChanged(c, "0")
 	s.filesystemsChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 }
 
-// The state is asked only for what is needed to decide what to do.
-func (s *factsSuite) TestParametersAreReadOnlyOfWhatIsToBeDone(c *gc.C) {
+// The state is asked only for what the next operation needs.
+func (s *factsSuite) TestOnlyNeededParamsAreRead(c *gc.C) {
 	s.startRemoving(c)
 	for _, test := range []struct {
 		what        string
@@ -39,12 +39,12 @@ func (s *factsSuite) TestParametersAreReadOnlyOfWhatIsToBeDone(c *gc.C) {
 		life        life.Value
 		asked       []string // beside Life
 	}{
-		{"to be made", false, life.Alive, []string{"Volumes", "VolumeParams"}},
-		{"made", true, life.Alive, []string{"Volumes"}},
-		{"on its way out, never made", false, life.Dying, []string{"Volumes"}},
-		{"on its way out", true, life.Dying, []string{"Volumes"}},
-		{"to be removed, never made", false, life.Dead, []string{"Volumes", "VolumeParams"}},
-		{"to be removed", true, life.Dead, []string{"Volumes", "RemoveVolumeParams"}},
+		{"alive, not provisioned", false, life.Alive, []string{"Volumes", "VolumeParams"}},
+		{"alive, provisioned", true, life.Alive, []string{"Volumes"}},
+		{"dying, not provisioned", false, life.Dying, []string{"Volumes"}},
+		{"dying, provisioned", true, life.Dying, []string{"Volumes"}},
+		{"dead, not provisioned", false, life.Dead, []string{"Volumes", "VolumeParams"}},
+		{"dead, provisioned", true, life.Dead, []string{"Volumes", "RemoveVolumeParams"}},
 	} {
 		c.Logf("--- %s", test.what)
 		v, f := s.addVolume("0", "dynamic"), s.addFilesystem("0", "dynamic", "")
@@ -86,8 +86,8 @@ func (s *factsSuite) TestParametersAreReadOnlyOfWhatIsToBeDone(c *gc.C) {
 	}
 }
 
-// What cannot be read is not asked about further.
-func (s *factsSuite) TestNothingMoreIsAskedAboutWhatCannotBeRead(c *gc.C) {
+// If the life of an entity cannot be read, nothing else about it is read.
+func (s *factsSuite) TestLifeErrorStopsFurtherReads(c *gc.C) {
 	s.startEnviron(c)
 	s.state.FailItemAlways("Life", "volume-0", errors.New("busy"))
 	s.state.FailItemAlways("AttachmentLife", "filesystem-0 machine-0", errors.New("busy"))
@@ -102,8 +102,8 @@ func (s *factsSuite) TestNothingMoreIsAskedAboutWhatCannotBeRead(c *gc.C) {
 	c.Check(s.About("filesystem-0 machine-0"), jc.DeepEquals, []string{"AttachmentLife"})
 }
 
-// 15: something may go while it is read, and is gone then.
-func (s *factsSuite) TestWhatGoesWhileItIsReadIsGone(c *gc.C) {
+// Behaviour 15: an entity may be removed while it is read. It is then forgotten.
+func (s *factsSuite) TestNotFoundDuringReadMeansGone(c *gc.C) {
 	for i, test := range []struct{ accessor, subject string }{
 		{"Volumes", "volume-0"}, {"VolumeParams", "volume-0"},
 		{"Filesystems", "filesystem-0"}, {"FilesystemParams", "filesystem-0"},
@@ -119,7 +119,7 @@ func (s *factsSuite) TestWhatGoesWhileItIsReadIsGone(c *gc.C) {
 		s.state.FailItem(test.accessor, test.subject, errors.NotFoundf("it"))
 		s.addVolumeOn("machine-0", "0", "dynamic")
 		s.addMount("0", "dynamic", "")
-		s.all(c)
+		s.notifyAll(c)
 		s.AwaitCall(c, test.accessor, test.subject)
 		s.barrier(c)
 		c.Check(s.deedsAbout(test.subject), gc.HasLen, 0)
@@ -128,8 +128,9 @@ func (s *factsSuite) TestWhatGoesWhileItIsReadIsGone(c *gc.C) {
 	}
 }
 
-// 17: what was made by a former worker is not taken for something that was never made.
-func (s *factsSuite) TestDyingAttachmentWhoseParametersCannotBeReadIsReadAgain(c *gc.C) {
+// Behaviour 17: an attachment that an earlier worker made is not removed as never made
+// because of a read error.
+func (s *factsSuite) TestDyingAttachmentParamsErrorReadAgain(c *gc.C) {
 	s.startEnviron(c)
 	v, va := s.addVolumeOn("machine-0", "0", "dynamic")
 	f, fa := s.addMount("0", "dynamic", "")
@@ -141,7 +142,7 @@ func (s *factsSuite) TestDyingAttachmentWhoseParametersCannotBeReadIsReadAgain(c
 	s.setLife(fa, life.Dying)
 	s.state.FailItem("VolumeAttachmentParams", "volume-0 machine-0", errors.New("busy"))
 	s.state.FailItem("FilesystemAttachmentParams", "filesystem-0 machine-0", errors.New("busy"))
-	s.all(c)
+	s.notifyAll(c)
 	s.barrier(c)
 	c.Check(s.deeds(), gc.HasLen, 0)
 	c.Check(s.log.warned(), jc.SameContents, []string{
@@ -153,9 +154,9 @@ func (s *factsSuite) TestDyingAttachmentWhoseParametersCannotBeReadIsReadAgain(c
 	c.Check(s.Count("DetachVolumes", "DetachFilesystems"), gc.Equals, 2)
 }
 
-// 20: a mount that is to go is not handed to the wrong source because it is not known for
-// the moment on what it stands.
-func (s *factsSuite) TestDyingMountWhoseFilesystemCannotBeReadWaitsForIt(c *gc.C) {
+// Behaviour 20: a dying mount is not detached by the wrong source because its filesystem,
+// and so its backing volume, cannot be read for the moment.
+func (s *factsSuite) TestDyingMountWaitsForUnreadFilesystem(c *gc.C) {
 	s.startMachine(c)
 	f, fa := s.addMount("0", "dynamic", "7")
 	s.provisionFilesystem(f)
@@ -171,9 +172,9 @@ func (s *factsSuite) TestDyingMountWhoseFilesystemCannotBeReadWaitsForIt(c *gc.C
 	s.AwaitCall(c, "RemoveAttachments", "filesystem-0 machine-0")
 }
 
-// Of mounts that are to go, and of no others, it is read on what they stand; the
-// parameters only of what has not been made.
-func (s *factsSuite) TestFilesystemsAreReadAlongWithDyingMountsOnly(c *gc.C) {
+// Filesystems are read along with dying mounts only, for their backing volumes. Filesystem
+// parameters are read only if the filesystem is not provisioned.
+func (s *factsSuite) TestFilesystemsReadOnlyForDyingMounts(c *gc.C) {
 	s.startEnviron(c)
 	s.addMount("0", "dynamic", "")
 	made, dying := s.addMount("1", "dynamic", "")
@@ -198,16 +199,17 @@ func (s *factsSuite) TestFilesystemsAreReadAlongWithDyingMountsOnly(c *gc.C) {
 	c.Check(s.About("filesystem-3", reads...), jc.DeepEquals, []string{"Filesystems"})
 }
 
-// 20: nor because the tag of what it stands on is no volume tag.
-func (s *factsSuite) TestDyingMountOnWhatIsNoVolumeIsLeftAlone(c *gc.C) {
+// Behaviour 20: a dying mount is not detached by the wrong source because the tag of its
+// backing volume is invalid.
+func (s *factsSuite) TestDyingMountWithInvalidVolumeTagLeftAlone(c *gc.C) {
 	cfg := s.config(c, false)
-	cfg.Filesystems = oddFilesystemTags{cfg.Filesystems}
+	cfg.Filesystems = invalidFilesystemTags{cfg.Filesystems}
 	s.start(c, cfg)
 	made, a := s.addMount("1", "dynamic", "")
 	s.provisionFilesystem(made)
 	s.provisionFilesystemAttachment(a)
 	s.setLife(a, life.Dying)
-	_, b := s.addMount("2", "dynamic", "") // not made, or not recorded
+	_, b := s.addMount("2", "dynamic", "") // the filesystem is not recorded
 	s.provisionFilesystemAttachment(b)
 	s.setLife(b, life.Dying)
 	s.filesystemAttachmentsChanged(c, "machine-0", "1", "2")
@@ -216,8 +218,9 @@ func (s *factsSuite) TestDyingMountOnWhatIsNoVolumeIsLeftAlone(c *gc.C) {
 	c.Check(s.deeds(), gc.HasLen, 0)
 }
 
-// 4
-func (s *factsSuite) TestCallThatFailsOnTheWayToARemovalEndsTheWorker(c *gc.C) {
+// Behaviour 4: an accessor call that fails as a whole ends the worker, in the reads before
+// a removal as in all others.
+func (s *factsSuite) TestReadErrorBeforeRemovalEndsWorker(c *gc.C) {
 	for i, accessor := range []string{"VolumeParams", "FilesystemParams", "Filesystems", "FilesystemParams of a mount"} {
 		if i > 0 {
 			s.TearDownTest(c)
@@ -248,15 +251,15 @@ func (s *factsSuite) TestCallThatFailsOnTheWayToARemovalEndsTheWorker(c *gc.C) {
 	}
 }
 
-// otherIds has other ids for the removal of volumes and filesystems.
-type otherIds struct {
+// movedIDs returns removal parameters whose IDs differ from the recorded ones.
+type movedIDs struct {
 	storageprovisioner.VolumeAccessor
 	storageprovisioner.FilesystemAccessor
 	volumes     storageprovisioner.VolumeRemovalAccessor
 	filesystems storageprovisioner.FilesystemRemovalAccessor
 }
 
-func (o otherIds) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVolumeParamsResult, error) {
+func (o movedIDs) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVolumeParamsResult, error) {
 	results, err := o.volumes.RemoveVolumeParams(tags)
 	for i := range results {
 		results[i].Result.VolumeId = "moved volume"
@@ -264,7 +267,7 @@ func (o otherIds) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVol
 	return results, err
 }
 
-func (o otherIds) RemoveFilesystemParams(tags []names.FilesystemTag) ([]params.RemoveFilesystemParamsResult, error) {
+func (o movedIDs) RemoveFilesystemParams(tags []names.FilesystemTag) ([]params.RemoveFilesystemParamsResult, error) {
 	results, err := o.filesystems.RemoveFilesystemParams(tags)
 	for i := range results {
 		results[i].Result.FilesystemId = "moved filesystem"
@@ -272,10 +275,11 @@ func (o otherIds) RemoveFilesystemParams(tags []names.FilesystemTag) ([]params.R
 	return results, err
 }
 
-// 14: the state has the last word on what is removed.
-func (s *factsSuite) TestRemovedIsWhatTheRemovalParametersName(c *gc.C) {
+// Behaviour 14: the removal parameters, and not the recorded info, say what is destroyed
+// or released.
+func (s *factsSuite) TestRemovalUsesIDFromRemovalParams(c *gc.C) {
 	cfg := s.config(c, false, modeltest.Removal)
-	other := otherIds{
+	other := movedIDs{
 		cfg.Volumes, cfg.Filesystems,
 		cfg.Volumes.(storageprovisioner.VolumeRemovalAccessor), cfg.Filesystems.(storageprovisioner.FilesystemRemovalAccessor),
 	}
@@ -292,8 +296,9 @@ func (s *factsSuite) TestRemovedIsWhatTheRemovalParametersName(c *gc.C) {
 	c.Check(calls.NextArgs[[]string](c, s.Journal, "ReleaseFilesystems"), jc.DeepEquals, []string{"moved filesystem"})
 }
 
-// 12: nothing is attached to a unit, but what is there is detached as it was attached.
-func (s *factsSuite) TestUnitsAttachmentsAreOnlyUndone(c *gc.C) {
+// Behaviour 12: nothing is attached to a unit, but a recorded attachment to one is
+// detached.
+func (s *factsSuite) TestUnitAttachmentsOnlyDetached(c *gc.C) {
 	const unit = "unit-app-0"
 	s.startEnviron(c)
 	for _, id := range []string{"0", "1"} {
@@ -327,8 +332,8 @@ func (s *factsSuite) TestUnitsAttachmentsAreOnlyUndone(c *gc.C) {
 	c.Check(s.deedsAbout("filesystem-0 "+unit), gc.HasLen, 0)
 }
 
-// 19: the hint that goes along with a creation has all of the attachment.
-func (s *factsSuite) TestCreationOfAFilesystemIsToldOfTheMount(c *gc.C) {
+// Behaviour 19: the parameters of a creation include those of the attachment, as a hint.
+func (s *factsSuite) TestFilesystemCreationGetsAttachmentParams(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.addMount("0", "dynamic", "")
@@ -343,8 +348,8 @@ func (s *factsSuite) TestCreationOfAFilesystemIsToldOfTheMount(c *gc.C) {
 	})
 }
 
-// What is recorded is what the provider says, where that is "no" as well.
-func (s *factsSuite) TestRecordedIsWhatTheProviderSays(c *gc.C) {
+// False values of the provider are recorded like any others.
+func (s *factsSuite) TestProviderResultRecordedAsIs(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.source.Options.EditCreated = func(r *storage.CreateVolumesResult) { r.Volume.Persistent = false }
 	s.startEnviron(c)
@@ -354,7 +359,7 @@ func (s *factsSuite) TestRecordedIsWhatTheProviderSays(c *gc.C) {
 	p := filesystemAttachmentParams("machine-0", "0", "dynamic")
 	p.ReadOnly = false
 	s.state.AttachFilesystem(p)
-	s.all(c)
+	s.notifyAll(c)
 
 	volume, attachment, mount := madeVolume("0"), attachedVolumeInfo("0"), mountedFilesystem("0")
 	volume.Info.Persistent, attachment.Info.ReadOnly, mount.Info.ReadOnly = false, false, false
@@ -363,8 +368,9 @@ func (s *factsSuite) TestRecordedIsWhatTheProviderSays(c *gc.C) {
 	c.Check(calls.NextArgs[[]params.FilesystemAttachment](c, s.Journal, "SetFilesystemAttachmentInfo"), jc.DeepEquals, []params.FilesystemAttachment{mount})
 }
 
-// 12: nobody is to be warned that what goes anyway is not created.
-func (s *factsSuite) TestDeadVolumeWithoutAnAttachmentIsRemovedWithoutAWarning(c *gc.C) {
+// Behaviour 12: the warning that a volume without attachments is not created is for
+// volumes that stay.
+func (s *factsSuite) TestDeadUnattachedVolumeRemovedWithoutWarning(c *gc.C) {
 	s.startEnviron(c)
 	s.setLife(s.addVolume("0", "dynamic"), life.Dead)
 	s.volumesChanged(c, "0")
@@ -373,13 +379,12 @@ func (s *factsSuite) TestDeadVolumeWithoutAnAttachmentIsRemovedWithoutAWarning(c
 	c.Check(s.log.warned(), gc.HasLen, 0)
 }
 
-// oddVolumeTags and oddFilesystemTags have tags that are none in what the model
-// gives.
-type oddVolumeTags struct {
+// invalidVolumeTags and invalidFilesystemTags put invalid tags into results of the model.
+type invalidVolumeTags struct {
 	storageprovisioner.VolumeAccessor
 }
 
-func (o oddVolumeTags) VolumeAttachmentParams(ids []params.MachineStorageId) ([]params.VolumeAttachmentParamsResult, error) {
+func (o invalidVolumeTags) VolumeAttachmentParams(ids []params.MachineStorageId) ([]params.VolumeAttachmentParamsResult, error) {
 	results, err := o.VolumeAccessor.VolumeAttachmentParams(ids)
 	for i := range results {
 		if ids[i] == onMachine0("volume-0") {
@@ -389,11 +394,11 @@ func (o oddVolumeTags) VolumeAttachmentParams(ids []params.MachineStorageId) ([]
 	return results, err
 }
 
-type oddFilesystemTags struct {
+type invalidFilesystemTags struct {
 	storageprovisioner.FilesystemAccessor
 }
 
-func (o oddFilesystemTags) FilesystemAttachmentParams(ids []params.MachineStorageId) ([]params.FilesystemAttachmentParamsResult, error) {
+func (o invalidFilesystemTags) FilesystemAttachmentParams(ids []params.MachineStorageId) ([]params.FilesystemAttachmentParamsResult, error) {
 	results, err := o.FilesystemAccessor.FilesystemAttachmentParams(ids)
 	for i := range results {
 		if ids[i] == onMachine0("filesystem-0") {
@@ -403,7 +408,7 @@ func (o oddFilesystemTags) FilesystemAttachmentParams(ids []params.MachineStorag
 	return results, err
 }
 
-func (o oddFilesystemTags) FilesystemParams(tags []names.FilesystemTag) ([]params.FilesystemParamsResult, error) {
+func (o invalidFilesystemTags) FilesystemParams(tags []names.FilesystemTag) ([]params.FilesystemParamsResult, error) {
 	results, err := o.FilesystemAccessor.FilesystemParams(tags)
 	for i := range results {
 		if tags[i].Id() == "2" {
@@ -413,7 +418,7 @@ func (o oddFilesystemTags) FilesystemParams(tags []names.FilesystemTag) ([]param
 	return results, err
 }
 
-func (o oddFilesystemTags) Filesystems(tags []names.FilesystemTag) ([]params.FilesystemResult, error) {
+func (o invalidFilesystemTags) Filesystems(tags []names.FilesystemTag) ([]params.FilesystemResult, error) {
 	results, err := o.FilesystemAccessor.Filesystems(tags)
 	for i := range results {
 		if tags[i].Id() == "1" {
@@ -423,10 +428,10 @@ func (o oddFilesystemTags) Filesystems(tags []names.FilesystemTag) ([]params.Fil
 	return results, err
 }
 
-// Tags from the state that are none concern one entity, and are logged.
-func (s *factsSuite) TestTagsThatAreNoneAreLogged(c *gc.C) {
+// An invalid tag from the state affects one entity only, and is logged.
+func (s *factsSuite) TestInvalidTagsFromStateLogged(c *gc.C) {
 	cfg := s.config(c, false)
-	cfg.Volumes, cfg.Filesystems = oddVolumeTags{cfg.Volumes}, oddFilesystemTags{cfg.Filesystems}
+	cfg.Volumes, cfg.Filesystems = invalidVolumeTags{cfg.Volumes}, invalidFilesystemTags{cfg.Filesystems}
 	s.start(c, cfg)
 	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.provisionVolume(v)
@@ -434,7 +439,7 @@ func (s *factsSuite) TestTagsThatAreNoneAreLogged(c *gc.C) {
 		f, _ := s.addMount(id, "dynamic", "")
 		s.provisionFilesystem(f)
 	}
-	s.all(c)
+	s.notifyAll(c)
 	s.filesystemsChanged(c, "1")
 	s.AwaitCall(c, "FilesystemAttachmentParams", "filesystem-0 machine-0")
 	s.barrier(c)
@@ -446,10 +451,10 @@ func (s *factsSuite) TestTagsThatAreNoneAreLogged(c *gc.C) {
 	})
 }
 
-// undeadPlans has a life for the plan of volume 1 that nobody knows.
-type undeadPlans struct{ planAccessors }
+// plansOfUnknownLife returns an unknown life for the plan of volume 1.
+type plansOfUnknownLife struct{ planAccessors }
 
-func (u undeadPlans) VolumeAttachmentPlans(ids []params.MachineStorageId) ([]params.VolumeAttachmentPlanResult, error) {
+func (u plansOfUnknownLife) VolumeAttachmentPlans(ids []params.MachineStorageId) ([]params.VolumeAttachmentPlanResult, error) {
 	results, err := u.planAccessors.VolumeAttachmentPlans(ids)
 	for i := range results {
 		if ids[i] == onMachine0("volume-1") {
@@ -459,10 +464,10 @@ func (u undeadPlans) VolumeAttachmentPlans(ids []params.MachineStorageId) ([]par
 	return results, err
 }
 
-// 23: a plan that cannot be read, or whose life is not known, is read again.
-func (s *factsSuite) TestPlanThatCannotBeReadIsReadAgain(c *gc.C) {
+// Behaviour 23: a plan that cannot be read, or whose life is unknown, is read again.
+func (s *factsSuite) TestUnreadablePlanReadAgain(c *gc.C) {
 	cfg := s.planning(c, true)
-	cfg.Volumes = undeadPlans{cfg.Volumes.(planAccessors)}
+	cfg.Volumes = plansOfUnknownLife{cfg.Volumes.(planAccessors)}
 	s.start(c, cfg)
 	s.addPlanned(c, "0", "iscsi")
 	s.addPlanned(c, "1", "iscsi")
@@ -479,8 +484,9 @@ func (s *factsSuite) TestPlanThatCannotBeReadIsReadAgain(c *gc.C) {
 	c.Check(s.planDeeds("1"), gc.HasLen, 0)
 }
 
-// 23: the volume has no part in it, and gets no status.
-func (s *factsSuite) TestPlanOfWhichThereIsNoTellingIsLogged(c *gc.C) {
+// Behaviour 23: if the plan for a device type cannot be looked up, the log says so. The
+// volume gets no status.
+func (s *factsSuite) TestPlanLookupErrorIsLogged(c *gc.C) {
 	s.setNoPlans(errors.New("no drivers"))
 	s.startPlanning(c)
 	s.addPlanned(c, "0", "iscsi")

@@ -19,8 +19,8 @@ type filesystemsSuite struct{ baseSuite }
 
 var _ = gc.Suite(&filesystemsSuite{})
 
-// wantedFilesystem is what a source is asked for where a filesystem is wanted on
-// machine 0. volume is the id of the volume that backs it, or empty.
+// wantedFilesystem returns the expected parameters of the creation of a filesystem. volume
+// is the ID of its backing volume, or empty.
 func wantedFilesystem(id, volume string) storage.FilesystemParams {
 	p := storage.FilesystemParams{
 		Tag: names.NewFilesystemTag(id), Size: 1000, Provider: "dynamic",
@@ -33,7 +33,7 @@ func wantedFilesystem(id, volume string) storage.FilesystemParams {
 	return p
 }
 
-// wantedMount is what a source is asked for to attach a filesystem to machine 0.
+// wantedMount returns the expected parameters of an attachment to machine 0.
 func wantedMount(id string) storage.FilesystemAttachmentParams {
 	return storage.FilesystemAttachmentParams{
 		AttachmentParams: storage.AttachmentParams{
@@ -43,7 +43,7 @@ func wantedMount(id string) storage.FilesystemAttachmentParams {
 	}
 }
 
-// madeFilesystem is what is recorded of a filesystem that a source has made.
+// madeFilesystem returns the expected record of a filesystem that a source has created.
 func madeFilesystem(id, volume string) params.Filesystem {
 	f := params.Filesystem{
 		FilesystemTag: filesystemTag(id),
@@ -55,7 +55,7 @@ func madeFilesystem(id, volume string) params.Filesystem {
 	return f
 }
 
-// mountedFilesystem is what is recorded of an attachment that a source has made.
+// mountedFilesystem returns the expected record of an attachment that a source has made.
 func mountedFilesystem(id string) params.FilesystemAttachment {
 	return params.FilesystemAttachment{
 		FilesystemTag: filesystemTag(id), MachineTag: "machine-0",
@@ -68,7 +68,7 @@ func (s *baseSuite) addMount(id, provider, volume string) (string, params.Machin
 	return s.addFilesystem(id, provider, volume), s.addFilesystemAttachment("machine-0", id, provider)
 }
 
-// checkWanted checks a creation, but for the attachment that goes along as a
+// checkWanted checks the parameters of a creation, except for the attachment, which is a
 // hint.
 func checkWanted(c *gc.C, got []storage.FilesystemParams, want ...storage.FilesystemParams) {
 	for i := range got {
@@ -77,7 +77,7 @@ func checkWanted(c *gc.C, got []storage.FilesystemParams, want ...storage.Filesy
 	c.Check(got, jc.SameContents, want)
 }
 
-// 19
+// Behaviour 19: a filesystem is created, recorded and then attached.
 func (s *filesystemsSuite) TestCreatedRecordedThenAttached(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
@@ -96,8 +96,8 @@ func (s *filesystemsSuite) TestCreatedRecordedThenAttached(c *gc.C) {
 	})
 }
 
-// 19: if the machine has an instance, the source gets the instance id.
-func (s *filesystemsSuite) TestCreationIsToldOfTheInstance(c *gc.C) {
+// Behaviour 19: if the machine has an instance, the source gets the instance ID.
+func (s *filesystemsSuite) TestCreationGetsInstanceID(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.addMount("0", "dynamic", "")
@@ -107,8 +107,8 @@ func (s *filesystemsSuite) TestCreationIsToldOfTheInstance(c *gc.C) {
 	c.Check(made[0].Attachment.InstanceId, gc.Equals, instance.Id("instance-0"))
 }
 
-// 19
-func (s *filesystemsSuite) TestCreationNeedsNoMachineButTheAttachmentDoes(c *gc.C) {
+// Behaviour 19: the attachment waits for the machine's instance, the creation does not.
+func (s *filesystemsSuite) TestOnlyAttachmentWaitsForMachine(c *gc.C) {
 	s.addMachine("0", "")
 	s.startEnviron(c)
 	s.addMount("0", "dynamic", "")
@@ -128,8 +128,8 @@ func (s *filesystemsSuite) TestCreationNeedsNoMachineButTheAttachmentDoes(c *gc.
 	c.Check(s.Count("WatchMachine"), gc.Equals, 1)
 }
 
-// 19
-func (s *filesystemsSuite) TestWantedNowhereIsCreated(c *gc.C) {
+// Behaviour 19: a filesystem without attachments is created, unlike a volume.
+func (s *filesystemsSuite) TestUnattachedFilesystemIsCreated(c *gc.C) {
 	s.startEnviron(c)
 	s.addFilesystem("0", "dynamic", "")
 	s.filesystemsChanged(c, "0")
@@ -137,7 +137,8 @@ func (s *filesystemsSuite) TestWantedNowhereIsCreated(c *gc.C) {
 	s.Next(c, "SetFilesystemInfo")
 }
 
-// 8, 19
+// Behaviours 8, 19: a machine is watched once, for its volumes and its filesystems.
+// Behaviour 8.
 func (s *filesystemsSuite) TestVolumesAndFilesystemsShareOneMachineWatcher(c *gc.C) {
 	s.addMachine("0", "")
 	s.startEnviron(c)
@@ -156,7 +157,8 @@ func (s *filesystemsSuite) TestVolumesAndFilesystemsShareOneMachineWatcher(c *gc
 	c.Check(s.Count("WatchMachine"), gc.Equals, 1)
 }
 
-// 9, 19
+// Behaviours 9, 19: a provisioned filesystem is not created again.
+// Behaviour 9.
 func (s *filesystemsSuite) TestProvisionedIsNotCreated(c *gc.C) {
 	s.startEnviron(c)
 	s.provisionFilesystem(s.addFilesystem("0", "dynamic", ""))
@@ -165,8 +167,10 @@ func (s *filesystemsSuite) TestProvisionedIsNotCreated(c *gc.C) {
 	c.Check(s.deeds(), gc.HasLen, 0)
 }
 
-// 10, 11, 12, 19
-func (s *filesystemsSuite) TestStaticForeignAndUnitsFilesystemsAreLeftAlone(c *gc.C) {
+// Behaviours 10, 11, 12, 19: the worker leaves alone filesystems of static providers and
+// of the other scope, and attachments to units. The report counts the former two.
+// Behaviour 10, 11, 12.
+func (s *filesystemsSuite) TestStaticForeignAndUnitFilesystemsLeftAlone(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.addMount("0", "static", "")
@@ -184,8 +188,10 @@ func (s *filesystemsSuite) TestStaticForeignAndUnitsFilesystemsAreLeftAlone(c *g
 	})
 }
 
-// 10, 19
-func (s *filesystemsSuite) TestStaticProvidersDyingAttachmentIsRemoved(c *gc.C) {
+// Behaviours 10, 19: a dying attachment of a static provider is removed without the
+// provider.
+// Behaviour 10.
+func (s *filesystemsSuite) TestDyingStaticAttachmentIsRemoved(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	f, a := s.addMount("0", "static", "")
@@ -200,8 +206,10 @@ func (s *filesystemsSuite) TestStaticProvidersDyingAttachmentIsRemoved(c *gc.C) 
 	c.Check(s.deeds(), jc.DeepEquals, []string{"RemoveAttachments"})
 }
 
-// 13, 19
-func (s *filesystemsSuite) TestInvalidParametersAreNotRetriedAndHoldUpNobody(c *gc.C) {
+// Behaviours 13, 19: invalid parameters are an error of their filesystem only, and are not
+// retried.
+// Behaviour 13.
+func (s *filesystemsSuite) TestInvalidParamsFailAloneWithoutRetry(c *gc.C) {
 	s.source.FailItemAlways("ValidateFilesystemParams", "filesystem-1", errors.New("too large"))
 	s.startEnviron(c)
 	for _, id := range []string{"0", "1", "2"} {
@@ -217,8 +225,9 @@ func (s *filesystemsSuite) TestInvalidParametersAreNotRetriedAndHoldUpNobody(c *
 	s.noTimer(c)
 }
 
-// 14, 19
-func (s *filesystemsSuite) TestDyingDropsARetry(c *gc.C) {
+// Behaviours 14, 19: a dying filesystem is not created.
+// Behaviour 14.
+func (s *filesystemsSuite) TestDyingCancelsRetry(c *gc.C) {
 	s.source.FailItem("CreateFilesystems", "filesystem-0", errors.New("boom"))
 	s.startEnviron(c)
 	f := s.addFilesystem("0", "dynamic", "")
@@ -231,7 +240,8 @@ func (s *filesystemsSuite) TestDyingDropsARetry(c *gc.C) {
 	c.Check(s.deedsAbout("filesystem-0"), jc.DeepEquals, []string{"CreateFilesystems", "SetStatus"})
 }
 
-// 14, 19
+// Behaviours 14, 19: a dead filesystem is destroyed, then removed.
+// Behaviour 14.
 func (s *filesystemsSuite) TestDeadIsDestroyedThenRemoved(c *gc.C) {
 	s.startEnviron(c)
 	f := s.addFilesystem("0", "dynamic", "")
@@ -244,8 +254,10 @@ func (s *filesystemsSuite) TestDeadIsDestroyedThenRemoved(c *gc.C) {
 	c.Check(s.deeds(), jc.DeepEquals, []string{"DestroyFilesystems", "Remove"})
 }
 
-// 14, 19
-func (s *filesystemsSuite) TestDeadAndNeverProvisionedIsRemovedAtOnce(c *gc.C) {
+// Behaviours 14, 19: a dead filesystem that was never provisioned is removed without the
+// source.
+// Behaviour 14.
+func (s *filesystemsSuite) TestDeadUnprovisionedRemovedAtOnce(c *gc.C) {
 	s.startEnviron(c)
 	f := s.addFilesystem("0", "dynamic", "")
 	s.setLife(f, life.Dead)
@@ -255,8 +267,10 @@ func (s *filesystemsSuite) TestDeadAndNeverProvisionedIsRemovedAtOnce(c *gc.C) {
 	c.Check(s.deeds(), jc.DeepEquals, []string{"Remove"})
 }
 
-// 14, 19
-func (s *filesystemsSuite) TestDestroyOrReleaseIsWhatTheStateSays(c *gc.C) {
+// Behaviours 14, 19: the removal parameters decide whether a filesystem is destroyed or
+// released.
+// Behaviour 14.
+func (s *filesystemsSuite) TestStateDecidesDestroyOrRelease(c *gc.C) {
 	s.startRemoving(c)
 	for id, release := range map[string]bool{"0": false, "1": true} {
 		f := s.addFilesystem(id, "dynamic", "")
@@ -270,8 +284,10 @@ func (s *filesystemsSuite) TestDestroyOrReleaseIsWhatTheStateSays(c *gc.C) {
 	s.AwaitCall(c, "Remove", "filesystem-1")
 }
 
-// 15, 19
-func (s *filesystemsSuite) TestFilesystemThatTheStateDoesNotKnowIsGone(c *gc.C) {
+// Behaviours 15, 19: nothing is done for a filesystem that the state does not have, and
+// its retry is cancelled.
+// Behaviour 15.
+func (s *filesystemsSuite) TestUnknownFilesystemIsForgotten(c *gc.C) {
 	s.source.FailItem("CreateFilesystems", "filesystem-1", errors.New("boom"))
 	s.startEnviron(c)
 	s.filesystemsChanged(c, "0")
@@ -286,8 +302,9 @@ func (s *filesystemsSuite) TestFilesystemThatTheStateDoesNotKnowIsGone(c *gc.C) 
 	c.Check(s.deeds(), jc.DeepEquals, []string{"CreateFilesystems", "SetStatus"})
 }
 
-// 16, 19
-func (s *filesystemsSuite) TestRecordedAttachmentIsMadeAgainOnce(c *gc.C) {
+// Behaviours 16, 19: a worker attaches a recorded attachment once more after its start.
+// Behaviour 16.
+func (s *filesystemsSuite) TestRecordedAttachmentReattachedOnce(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	f, a := s.addMount("0", "dynamic", "")
@@ -304,8 +321,9 @@ func (s *filesystemsSuite) TestRecordedAttachmentIsMadeAgainOnce(c *gc.C) {
 	c.Check(s.Count("AttachFilesystems"), gc.Equals, 1)
 }
 
-// 19: a new one, and one made long ago, which stays where it was.
-func (s *filesystemsSuite) TestMountPointThatIsLeftOpen(c *gc.C) {
+// Behaviour 19: without a mount point, a new attachment mounts in StorageDir, and a
+// recorded one where it is recorded.
+func (s *filesystemsSuite) TestDefaultMountPoint(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	cfg := s.config(c, true)
 	for _, id := range []string{"0", "0/1", "2", "3"} {
@@ -343,8 +361,8 @@ func (s *filesystemsSuite) TestMountPointThatIsLeftOpen(c *gc.C) {
 	}
 }
 
-// 19: the environment's worker has no directory to mount anything in.
-func (s *filesystemsSuite) TestMountPointThatIsLeftOpenOnAnotherMachine(c *gc.C) {
+// Behaviour 19: the environment's worker has no StorageDir to mount in.
+func (s *filesystemsSuite) TestNoDefaultMountPointInEnvironScope(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.addFilesystem("0", "dynamic", "")
@@ -358,7 +376,8 @@ func (s *filesystemsSuite) TestMountPointThatIsLeftOpenOnAnotherMachine(c *gc.C)
 	}
 }
 
-// 17, 19
+// Behaviours 17, 19: a dying attachment is detached, then removed.
+// Behaviour 17.
 func (s *filesystemsSuite) TestDyingAttachmentIsDetachedThenRemoved(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
@@ -377,8 +396,9 @@ func (s *filesystemsSuite) TestDyingAttachmentIsDetachedThenRemoved(c *gc.C) {
 	s.Next(c, "DestroyFilesystems")
 }
 
-// 17, 19
-func (s *filesystemsSuite) TestDyingAndNotProvisionedAttachmentIsRemovedWithoutTheProvider(c *gc.C) {
+// Behaviours 17, 19: a dying attachment that was never made is removed without the source.
+// Behaviour 17.
+func (s *filesystemsSuite) TestDyingUnprovisionedAttachmentOnlyRemoved(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	f, a := s.addMount("0", "dynamic", "")
@@ -391,8 +411,8 @@ func (s *filesystemsSuite) TestDyingAndNotProvisionedAttachmentIsRemovedWithoutT
 	c.Check(s.deeds(), jc.DeepEquals, []string{"RemoveAttachments"})
 }
 
-// 17: what is going goes, though the watcher has told nothing of its filesystem.
-func (s *filesystemsSuite) TestDyingAttachmentOfAFilesystemThatNobodyToldOf(c *gc.C) {
+// Behaviour 17: a dying attachment is handled although no event named its filesystem.
+func (s *filesystemsSuite) TestDyingAttachmentOfUnreportedFilesystem(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	_, unmade := s.addMount("0", "dynamic", "")
@@ -410,11 +430,13 @@ func (s *filesystemsSuite) TestDyingAttachmentOfAFilesystemThatNobodyToldOf(c *g
 	s.barrier(c)
 	c.Check(s.deedsAbout("filesystem-0 machine-0"), jc.DeepEquals, []string{"RemoveAttachments"})
 	c.Check(s.deedsAbout("filesystem-1 machine-0"), jc.DeepEquals, []string{"DetachFilesystems", "RemoveAttachments"})
-	c.Check(s.deedsAbout("filesystem-2 machine-0"), gc.HasLen, 0) // the machine's own
+	c.Check(s.deedsAbout("filesystem-2 machine-0"), gc.HasLen, 0) // left to the machine's worker
 }
 
-// 17, 20
-func (s *filesystemsSuite) TestDyingAttachmentOnAVolumeThatNobodyToldOf(c *gc.C) {
+// Behaviours 17, 20: the managed source detaches a filesystem on a volume although no
+// event named either.
+// Behaviour 17.
+func (s *filesystemsSuite) TestDyingManagedMountOfUnreportedFilesystem(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	f, a := s.addMount("0", "elsewhere", "7")
@@ -426,8 +448,9 @@ func (s *filesystemsSuite) TestDyingAttachmentOnAVolumeThatNobodyToldOf(c *gc.C)
 	s.AwaitCall(c, "RemoveAttachments", "filesystem-0 machine-0")
 }
 
-// 18, 19
-func (s *filesystemsSuite) TestAttachmentEventBeforeTheFilesystems(c *gc.C) {
+// Behaviours 18, 19: an attachment waits for the first event of its filesystem.
+// Behaviour 18.
+func (s *filesystemsSuite) TestAttachmentEventBeforeFilesystemEvent(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.addMount("0", "dynamic", "")
@@ -438,7 +461,8 @@ func (s *filesystemsSuite) TestAttachmentEventBeforeTheFilesystems(c *gc.C) {
 	s.Next(c, "SetFilesystemAttachmentInfo")
 }
 
-// 35, 19
+// Behaviours 19, 35: a dead filesystem is destroyed after it is detached.
+// Behaviour 35.
 func (s *filesystemsSuite) TestFilesystemIsNotDestroyedWhileAttached(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
@@ -456,7 +480,8 @@ func (s *filesystemsSuite) TestFilesystemIsNotDestroyedWhileAttached(c *gc.C) {
 	c.Check(s.Names("DetachFilesystems", "DestroyFilesystems"), jc.DeepEquals, []string{"DetachFilesystems", "DestroyFilesystems"})
 }
 
-// backedFilesystem has a filesystem on a volume made and attached to machine 0.
+// backedFilesystem adds a filesystem on a volume, and waits until it is attached to
+// machine 0.
 func (s *baseSuite) backedFilesystem(c *gc.C, id, volume string) (string, params.MachineStorageId) {
 	f, a := s.addMount(id, "dynamic", volume)
 	s.filesystemsChanged(c, id)
@@ -465,8 +490,9 @@ func (s *baseSuite) backedFilesystem(c *gc.C, id, volume string) (string, params
 	return f, a
 }
 
-// 20
-func (s *filesystemsSuite) TestOnAVolumeIsCreatedAndAttachedByTheManagedSourceWhenTheDeviceIsKnown(c *gc.C) {
+// Behaviour 20: the managed source creates and attaches a filesystem on a volume once the
+// block device is known.
+func (s *filesystemsSuite) TestManagedFilesystemWaitsForDevice(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	s.attachedVolume(c, "7")
@@ -488,7 +514,8 @@ func (s *filesystemsSuite) TestOnAVolumeIsCreatedAndAttachedByTheManagedSourceWh
 	c.Check(s.Count("CreateFilesystems", "AttachFilesystems"), gc.Equals, 0)
 }
 
-// 20
+// Behaviour 20: the managed source sees the block devices and filesystems that concern it,
+// and no others.
 func (s *filesystemsSuite) TestManagedSourceSeesTheBackingDevice(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
@@ -510,8 +537,9 @@ func (s *filesystemsSuite) TestManagedSourceSeesTheBackingDevice(c *gc.C) {
 	c.Check(ok, jc.IsFalse)
 }
 
-// 20: after a restart all but the attachment is there already.
-func (s *filesystemsSuite) TestProvisionedOnAVolumeIsAttachedAgain(c *gc.C) {
+// Behaviour 20: after a restart a filesystem on a volume is attached, and not created
+// again.
+func (s *filesystemsSuite) TestProvisionedManagedFilesystemReattached(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
 	f, a := s.addMount("0", "dynamic", "7")
@@ -525,13 +553,14 @@ func (s *filesystemsSuite) TestProvisionedOnAVolumeIsAttachedAgain(c *gc.C) {
 	s.Next(c, "SetFilesystemAttachmentInfo")
 	s.barrier(c)
 	c.Check(s.Count("managed.CreateFilesystems"), gc.Equals, 0)
-	// The source can ask about the filesystem, though this worker has not made it.
+	// The source sees the filesystem although an earlier worker created it.
 	_, ok := s.backing.Filesystem(names.NewFilesystemTag("0"))
 	c.Check(ok, jc.IsTrue)
 }
 
-// 20
-func (s *filesystemsSuite) TestUnknownDevicesKeepWaiting(c *gc.C) {
+// Behaviour 20: a filesystem waits while the lookup of its device fails or returns a
+// device without a name.
+func (s *filesystemsSuite) TestUnusableDeviceKeepsFilesystemWaiting(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.state.FailItem("VolumeBlockDevices", "volume-7 machine-0",
 		errors.NotFoundf("device"), errors.NotProvisionedf("attachment"))
@@ -543,7 +572,7 @@ func (s *filesystemsSuite) TestUnknownDevicesKeepWaiting(c *gc.C) {
 
 	for _, device := range []storage.BlockDevice{
 		{},          // the first lookups fail as scripted
-		{UUID: "u"}, // a device without a name is not there yet
+		{UUID: "u"}, // a device without a name is not usable yet
 	} {
 		s.addDevice("7", device)
 		mark := s.Mark()
@@ -558,9 +587,9 @@ func (s *filesystemsSuite) TestUnknownDevicesKeepWaiting(c *gc.C) {
 	c.Check(s.log.warned(), gc.HasLen, 0)
 }
 
-// 20: after a start, what the state knows of a volume's device may be from before;
-// a filesystem is mounted when this worker has attached the volume again.
-func (s *filesystemsSuite) TestMountedAgainAfterItsVolumeIsAttachedAgain(c *gc.C) {
+// Behaviour 20: after a start, the recorded device of a volume may be out of date. A
+// filesystem is mounted once this worker has attached the volume again.
+func (s *filesystemsSuite) TestRemountWaitsForVolumeReattachment(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
 	v, va := s.addVolumeOn("machine-0", "7", "dynamic")
@@ -578,7 +607,7 @@ func (s *filesystemsSuite) TestMountedAgainAfterItsVolumeIsAttachedAgain(c *gc.C
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 	s.AwaitCall(c, "AttachmentLife", "filesystem-0 machine-0")
-	// The answer has been taken in when the next thing is read.
+	// The worker has handled the result when it reads the next entity.
 	s.filesystemsChanged(c, "99")
 	s.AwaitCall(c, "Life", "filesystem-99")
 	c.Check(s.Count("managed.AttachFilesystems"), gc.Equals, 0)
@@ -586,8 +615,8 @@ func (s *filesystemsSuite) TestMountedAgainAfterItsVolumeIsAttachedAgain(c *gc.C
 	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
 }
 
-// 20: a device that goes away while its filesystem waits for its turn.
-func (s *filesystemsSuite) TestDeviceThatIsLostBeforeItsTurn(c *gc.C) {
+// Behaviour 20: a device may disappear while the creation of its filesystem is queued.
+func (s *filesystemsSuite) TestQueuedCreationWaitsForLostDevice(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
 	s.addDevice("8", storage.BlockDevice{DeviceName: "sdc"})
@@ -605,7 +634,7 @@ func (s *filesystemsSuite) TestDeviceThatIsLostBeforeItsTurn(c *gc.C) {
 	mark := s.Mark()
 	s.devicesChanged(c)
 	s.AwaitCallAfter(c, mark, "VolumeBlockDevices", "volume-8 machine-0")
-	// The answer has been taken in when the next thing is read.
+	// The worker has handled the result when it reads the next entity.
 	s.filesystemsChanged(c, "99")
 	s.AwaitCall(c, "Life", "filesystem-99")
 	creating.Open()
@@ -617,8 +646,8 @@ func (s *filesystemsSuite) TestDeviceThatIsLostBeforeItsTurn(c *gc.C) {
 	s.AwaitCall(c, "SetFilesystemInfo", "filesystem-1")
 }
 
-// 20
-func (s *filesystemsSuite) TestDevicesAreLookedUpForWhoeverWaitsOnly(c *gc.C) {
+// Behaviour 20: a device is looked up only if a filesystem needs it.
+func (s *filesystemsSuite) TestDeviceLookedUpOnlyIfNeeded(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	s.attachedVolume(c, "0")
@@ -627,8 +656,9 @@ func (s *filesystemsSuite) TestDevicesAreLookedUpForWhoeverWaitsOnly(c *gc.C) {
 	c.Check(s.About("volume-0 machine-0", "VolumeBlockDevices"), gc.HasLen, 0)
 }
 
-// 20, 35: what stands on a volume goes first.
-func (s *filesystemsSuite) TestVolumeIsNotDetachedBeneathAMountedFilesystem(c *gc.C) {
+// Behaviours 20, 35: a filesystem is unmounted before its backing volume is detached.
+// Behaviour 35.
+func (s *filesystemsSuite) TestVolumeNotDetachedUnderMountedFilesystem(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	_, va := s.attachedVolume(c, "7")
@@ -646,8 +676,9 @@ func (s *filesystemsSuite) TestVolumeIsNotDetachedBeneathAMountedFilesystem(c *g
 		[]string{"managed.DetachFilesystems", "DetachVolumes"})
 }
 
-// 20, 35: nor while it is being mounted.
-func (s *filesystemsSuite) TestVolumeIsNotDetachedBeneathAFilesystemBeingMounted(c *gc.C) {
+// Behaviours 20, 35: a volume is not detached while a filesystem on it is being mounted.
+// Behaviour 35.
+func (s *filesystemsSuite) TestVolumeNotDetachedDuringMount(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	mounting := calls.NewGate()
 	s.managed.OnCall("AttachFilesystems", mounting.Wait)
@@ -671,8 +702,8 @@ func (s *filesystemsSuite) TestVolumeIsNotDetachedBeneathAFilesystemBeingMounted
 		[]string{"managed.AttachFilesystems", "managed.DetachFilesystems", "DetachVolumes"})
 }
 
-// 20: the whole way down.
-func (s *filesystemsSuite) TestFilesystemAndVolumeGoAwayInOrder(c *gc.C) {
+// Behaviour 20: mount, filesystem, volume attachment and volume are removed in this order.
+func (s *filesystemsSuite) TestFilesystemRemovedBeforeItsVolume(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	v, va := s.attachedVolume(c, "7")
@@ -698,9 +729,10 @@ func (s *filesystemsSuite) TestFilesystemAndVolumeGoAwayInOrder(c *gc.C) {
 	s.noTimer(c)
 }
 
-// 11, 20: the provider of the volume may be of the other scope; the filesystem on
-// it is the machine's all the same.
-func (s *filesystemsSuite) TestOnAVolumeOfTheEnvironment(c *gc.C) {
+// Behaviours 11, 20: a filesystem on a volume belongs to the machine's worker, even if the
+// volume's provider is of the other scope.
+// Behaviour 11.
+func (s *filesystemsSuite) TestManagedFilesystemOnEnvironVolume(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
@@ -712,8 +744,9 @@ func (s *filesystemsSuite) TestOnAVolumeOfTheEnvironment(c *gc.C) {
 	s.Next(c, "SetFilesystemAttachmentInfo")
 }
 
-// 22
-func (s *filesystemsSuite) TestEnvironmentLeavesFilesystemsOnVolumesAlone(c *gc.C) {
+// Behaviour 22: the environment's worker leaves filesystems on volumes to the machine's
+// worker.
+func (s *filesystemsSuite) TestEnvironWorkerIgnoresManagedFilesystems(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.addMount("0", "dynamic", "7")
@@ -732,8 +765,8 @@ func (s *filesystemsSuite) TestEnvironmentLeavesFilesystemsOnVolumesAlone(c *gc.
 	c.Check(s.Count("VolumeBlockDevices", "WatchBlockDevices"), gc.Equals, 0)
 }
 
-// 20
-func (s *filesystemsSuite) TestDeviceThatVanishesIsNotShownToTheSource(c *gc.C) {
+// Behaviour 20: the managed source does not see a device that has disappeared.
+func (s *filesystemsSuite) TestVanishedDeviceHiddenFromManagedSource(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
@@ -747,8 +780,8 @@ func (s *filesystemsSuite) TestDeviceThatVanishesIsNotShownToTheSource(c *gc.C) 
 	c.Check(ok, jc.IsFalse)
 }
 
-// 15: nothing is remembered of the device of a filesystem that never came to be.
-func (s *filesystemsSuite) TestDeviceOfAFilesystemThatIsGoneIsForgotten(c *gc.C) {
+// Behaviour 15: the device of a filesystem that was never created is forgotten with it.
+func (s *filesystemsSuite) TestDeviceForgottenWithFilesystem(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})

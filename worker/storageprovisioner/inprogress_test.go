@@ -16,25 +16,25 @@ import (
 	"github.com/stowage-io/stowage/testing/modeltest"
 )
 
-// inProgressSuite has operations that go on somewhere when their calls are over. It
-// is about numbers 28 and 29.
+// inProgressSuite has operations that continue after their calls have returned:
+// behaviours 28 and 29.
 type inProgressSuite struct{ planningSuite }
 
 var _ = gc.Suite(&inProgressSuite{})
 
-// longOperation is an operation that can take long.
+// longOperation is an operation that can take longer than its call.
 type longOperation struct {
 	call, subject string
-	// status is what the entity has while it is tried, and done the call that
-	// records its end.
+	// status is the prefix of the entity's status while the operation is retried, and
+	// done the call that records its success.
 	status, done string
 	removes      bool
 	script       func(*inProgressSuite) *calls.Script
 	setUp        func(*inProgressSuite, *gc.C)
 	notify       func(*inProgressSuite, *gc.C)
-	// For what makes something: giveUp has the state give the entity up, undo is the
-	// call that takes away what has been made, and gone the one that tells the state
-	// that the entity is done with.
+	// For operations that make something: giveUp makes the entity unwanted, undo is the
+	// call that reverses the operation, and gone the one that removes the entity from
+	// the state.
 	giveUp     func(*inProgressSuite)
 	undo, gone string
 }
@@ -164,7 +164,7 @@ var longOperations = []longOperation{{
 	},
 }}
 
-// inProgress is the errors that say that an operation may be going on.
+// inProgress are the errors that mean that an operation may still be in progress.
 var inProgress = []error{
 	storage.InProgress(errors.New("later")),
 	errors.Annotate(context.Canceled, "calling"),
@@ -179,8 +179,8 @@ func (s *inProgressSuite) startLong(c *gc.C, threshold int) {
 	s.start(c, cfg)
 }
 
-// each runs a test for operations, on fresh fakes. fail has the next calls of the
-// operation fail for its subject, one with each error.
+// each runs a test for each operation, on fresh fakes. fail fails the operation's next
+// calls for its subject, one with each error.
 func (s *inProgressSuite) each(c *gc.C, operations []longOperation, test func(o longOperation, fail func(...error))) {
 	for i, o := range operations {
 		if i > 0 {
@@ -194,17 +194,17 @@ func (s *inProgressSuite) each(c *gc.C, operations []longOperation, test func(o 
 	}
 }
 
-// making are the operations that make something.
-func making() []longOperation {
+// undoable returns the operations that make something.
+func undoable() []longOperation {
 	return slices.DeleteFunc(slices.Clone(longOperations), func(o longOperation) bool { return o.removes })
 }
 
-// attempts returns how often an operation has been tried.
+// attempts returns how often an operation has been attempted.
 func (s *inProgressSuite) attempts(o longOperation) int { return len(s.About(o.subject, o.call)) }
 
-// argsOf returns the arguments of the attempts at an operation. Each attempt was a
+// attemptArgs returns the arguments of each attempt at an operation. Each attempt was a
 // call of its own.
-func (s *inProgressSuite) argsOf(o longOperation) []any {
+func (s *inProgressSuite) attemptArgs(o longOperation) []any {
 	var args []any
 	for _, call := range s.All() {
 		if call.Name == o.call && slices.Contains(call.Subjects, o.subject) {
@@ -214,8 +214,10 @@ func (s *inProgressSuite) argsOf(o longOperation) []any {
 	return args
 }
 
-// 24, 28
-func (s *inProgressSuite) TestRepeatedUntilItEndsAndThenRecorded(c *gc.C) {
+// Behaviours 24, 28: an operation in progress is repeated unchanged, with backoff, until
+// it ends, and is then recorded.
+// Behaviour 28, O2.
+func (s *inProgressSuite) TestInProgressRepeatedUntilDone(c *gc.C) {
 	for i, err := range inProgress {
 		if i > 0 {
 			s.TearDownTest(c)
@@ -228,7 +230,7 @@ func (s *inProgressSuite) TestRepeatedUntilItEndsAndThenRecorded(c *gc.C) {
 			o.notify(s, c)
 			for n := range 3 {
 				c.Check(s.statuses(c), jc.DeepEquals, []string{o.status + err.Error()})
-				o.notify(s, c) // it says nothing new
+				o.notify(s, c) // an event without a change
 				s.advance(c, backoff[n]-1)
 				s.barrier(c)
 				c.Check(s.attempts(o), gc.Equals, n+1)
@@ -236,16 +238,16 @@ func (s *inProgressSuite) TestRepeatedUntilItEndsAndThenRecorded(c *gc.C) {
 				s.advance(c, 1)
 			}
 			s.AwaitCall(c, o.done, o.subject)
-			args := s.argsOf(o)
+			args := s.attemptArgs(o)
 			c.Check(args, jc.DeepEquals, []any{args[0], args[0], args[0], args[0]})
 			s.noTimer(c)
 		})
 	}
 }
 
-// 28: a whole call that has been cancelled, or has timed out, says the same of all
-// that was in it.
-func (s *inProgressSuite) TestCallThatEndsBeforeItsTimeMayBeGoingOn(c *gc.C) {
+// Behaviour 28: if a whole call is cancelled or times out, each of its items may be in
+// progress.
+func (s *inProgressSuite) TestWholeCallInProgressAppliesToAllItems(c *gc.C) {
 	for i, err := range inProgress {
 		if i > 0 {
 			s.TearDownTest(c)
@@ -275,8 +277,9 @@ func (s *inProgressSuite) TestCallThatEndsBeforeItsTimeMayBeGoingOn(c *gc.C) {
 	}
 }
 
-// 27, 28: it is not the failures that are counted.
-func (s *inProgressSuite) TestThresholdsDoNotEndIt(c *gc.C) {
+// Behaviours 27, 28: an operation in progress does not count as a failure.
+// Behaviour 28.
+func (s *inProgressSuite) TestThresholdDoesNotEndInProgress(c *gc.C) {
 	s.each(c, longOperations, func(o longOperation, fail func(...error)) {
 		s.startLong(c, 1)
 		later := inProgress[0]
@@ -291,10 +294,10 @@ func (s *inProgressSuite) TestThresholdsDoNotEndIt(c *gc.C) {
 	})
 }
 
-// 28: repeated as it was though it is not wanted any more; what it made is then
-// taken away.
-func (s *inProgressSuite) TestUnwantedIsRepeatedUntilItEndsAndThenUndone(c *gc.C) {
-	s.each(c, making(), func(o longOperation, fail func(...error)) {
+// Behaviour 28: a creation or attachment in progress that is no longer wanted is repeated
+// unchanged until it ends. The result is then undone.
+func (s *inProgressSuite) TestUnwantedInProgressFinishedThenUndone(c *gc.C) {
+	s.each(c, undoable(), func(o longOperation, fail func(...error)) {
 		s.startLong(c, 0)
 		later := inProgress[0]
 		fail(later, later, later)
@@ -313,7 +316,7 @@ func (s *inProgressSuite) TestUnwantedIsRepeatedUntilItEndsAndThenUndone(c *gc.C
 			}
 		}
 		s.AwaitCall(c, o.gone, o.subject)
-		args := s.argsOf(o)
+		args := s.attemptArgs(o)
 		c.Check(args, jc.DeepEquals, []any{args[0], args[0], args[0], args[0]})
 		c.Check(s.About(o.subject, o.undo, o.gone), jc.DeepEquals, []string{o.undo, o.gone})
 		s.barrier(c)
@@ -321,9 +324,9 @@ func (s *inProgressSuite) TestUnwantedIsRepeatedUntilItEndsAndThenUndone(c *gc.C
 	})
 }
 
-// 28: an error that says nothing of the matter leaves it in progress.
-func (s *inProgressSuite) TestTransientErrorLeavesItInProgress(c *gc.C) {
-	s.each(c, making(), func(o longOperation, fail func(...error)) {
+// Behaviour 28, O2: an error that says nothing about the operation leaves it in progress.
+func (s *inProgressSuite) TestTransientErrorKeepsInProgress(c *gc.C) {
+	s.each(c, undoable(), func(o longOperation, fail func(...error)) {
 		s.startLong(c, 1)
 		fail(inProgress[0], errors.New("no connection"))
 		o.setUp(s, c)
@@ -341,8 +344,9 @@ func (s *inProgressSuite) TestTransientErrorLeavesItInProgress(c *gc.C) {
 	})
 }
 
-// 26, 28
-func (s *inProgressSuite) TestPermanentErrorEndsIt(c *gc.C) {
+// Behaviours 26, 28: a permanent error ends an operation in progress.
+// Behaviour 28.
+func (s *inProgressSuite) TestPermanentErrorEndsInProgress(c *gc.C) {
 	s.each(c, longOperations, func(o longOperation, fail func(...error)) {
 		s.startLong(c, 0)
 		fail(inProgress[0], storage.Permanent(errors.New("no quota")))
@@ -361,9 +365,10 @@ func (s *inProgressSuite) TestPermanentErrorEndsIt(c *gc.C) {
 	})
 }
 
-// 26, 28: nothing has come of it, so there is nothing to take away.
-func (s *inProgressSuite) TestUnwantedThatEndsForGoodIsRemovedWithoutTheSource(c *gc.C) {
-	s.each(c, making(), func(o longOperation, fail func(...error)) {
+// Behaviours 26, 28: after a permanent error there is nothing to undo.
+// Behaviour 28.
+func (s *inProgressSuite) TestUnwantedPermanentErrorRemovedWithoutSource(c *gc.C) {
+	s.each(c, undoable(), func(o longOperation, fail func(...error)) {
 		if o.call == "AttachPlan" {
 			return // plans are always undone: that is how they are removed
 		}
@@ -383,9 +388,11 @@ func (s *inProgressSuite) TestUnwantedThatEndsForGoodIsRemovedWithoutTheSource(c
 	})
 }
 
-// 15, 28: what the state drops while it is being made is undone too, and is not recorded.
-func (s *inProgressSuite) TestDroppedIsRepeatedUntilItEndsAndThenUndone(c *gc.C) {
-	s.each(c, making(), func(o longOperation, fail func(...error)) {
+// Behaviours 15, 28: what the state forgets while it is being made is finished and undone,
+// too, and not recorded.
+// Behaviour 28.
+func (s *inProgressSuite) TestForgottenInProgressFinishedThenUndone(c *gc.C) {
+	s.each(c, undoable(), func(o longOperation, fail func(...error)) {
 		s.startLong(c, 0)
 		fail(inProgress[0], inProgress[0])
 		o.setUp(s, c)
@@ -411,8 +418,9 @@ func (s *inProgressSuite) TestDroppedIsRepeatedUntilItEndsAndThenUndone(c *gc.C)
 	})
 }
 
-// 2, 28: by the sources of a new configuration, as it was.
-func (s *inProgressSuite) TestConfigThatChangesLeavesItInProgress(c *gc.C) {
+// Behaviours 2, 28: the sources of a new config repeat the operation unchanged.
+// Behaviour 28.
+func (s *inProgressSuite) TestConfigChangeKeepsInProgress(c *gc.C) {
 	s.each(c, longOperations, func(o longOperation, fail func(...error)) {
 		s.startLong(c, 0)
 		fail(inProgress[0])
@@ -428,9 +436,10 @@ func (s *inProgressSuite) TestConfigThatChangesLeavesItInProgress(c *gc.C) {
 	})
 }
 
-// 30: without parameters that are complete nothing is made, and nothing said but in the
-// report; what a source has begun is over, and goes.
-func (s *inProgressSuite) TestIncompleteIsAskedAgainAtTheNextChange(c *gc.C) {
+// Behaviour 30: while the parameters are incomplete nothing is made, and only the report
+// says so. An operation in progress that turns out to be incomplete has ended, with
+// nothing to undo.
+func (s *inProgressSuite) TestIncompleteRetriedAtNextChange(c *gc.C) {
 	incomplete := storage.Incomplete(errors.NotValidf("empty host"))
 	for _, begun := range []bool{false, true} {
 		for _, unwanted := range []bool{false, true} {
@@ -458,7 +467,7 @@ func (s *inProgressSuite) TestIncompleteIsAskedAgainAtTheNextChange(c *gc.C) {
 					o.giveUp(s)
 					o.notify(s, c)
 					s.AwaitCall(c, o.gone, o.subject)
-					if o.call != "AttachPlan" { // the state has the plan, carried out or not
+					if o.call != "AttachPlan" { // plans are always undone, because the state has them
 						c.Check(s.Count(o.undo), gc.Equals, 0, gc.Commentf("%s", o.subject))
 					}
 					c.Check(s.attempts(o), gc.Equals, attempts)
@@ -472,7 +481,8 @@ func (s *inProgressSuite) TestIncompleteIsAskedAgainAtTheNextChange(c *gc.C) {
 	}
 }
 
-// 3, 28: it ends at once, and the next worker asks for the same.
+// Behaviours 3, 28: a kill does not wait for an operation in progress.
+// Behaviour 28.
 func (s *inProgressSuite) TestKillDuringAnOperationInProgress(c *gc.C) {
 	s.each(c, longOperations, func(o longOperation, fail func(...error)) {
 		s.startLong(c, 0)
@@ -488,8 +498,9 @@ func (s *inProgressSuite) TestKillDuringAnOperationInProgress(c *gc.C) {
 	})
 }
 
-// 34: whatever was in progress when the worker ended.
-func (s *inProgressSuite) TestNextWorkerAsksForTheSame(c *gc.C) {
+// Behaviour 34: the next worker repeats, with the same arguments, what was in progress
+// when the worker ended.
+func (s *inProgressSuite) TestNextWorkerRepeatsInProgress(c *gc.C) {
 	s.each(c, longOperations, func(o longOperation, fail func(...error)) {
 		cfg := s.config(c, true, modeltest.Removal, modeltest.Plans)
 		cfg.Plans = s.planFor
@@ -500,15 +511,15 @@ func (s *inProgressSuite) TestNextWorkerAsksForTheSame(c *gc.C) {
 		s.statuses(c)
 		s.worker.Kill()
 		c.Assert(s.waited(c), jc.ErrorIsNil)
-		s.startUnconfigured(c, cfg) // its watchers tell of all by themselves
+		s.startUnconfigured(c, cfg) // its watchers send everything first
 		s.AwaitCall(c, o.done, o.subject)
-		args := s.argsOf(o)
+		args := s.attemptArgs(o)
 		c.Check(args, jc.DeepEquals, []any{args[0], args[0]})
 	})
 }
 
-// 35
-func (s *inProgressSuite) TestNothingElseHappensToWhatIsInProgress(c *gc.C) {
+// Behaviour 35, 28: an operation in progress ends before the next one on its volume starts.
+func (s *inProgressSuite) TestInProgressBlocksOtherOperations(c *gc.C) {
 	s.startLong(c, 0)
 	later := inProgress[0]
 	s.source.FailItem("AttachVolumes", "volume-0 machine-0", later)
@@ -532,7 +543,8 @@ func (s *inProgressSuite) TestNothingElseHappensToWhatIsInProgress(c *gc.C) {
 		[]string{"AttachVolumes", "AttachVolumes", "DetachVolumes", "DetachVolumes", "DestroyVolumes"})
 }
 
-// 6, 28: what depends on it waits.
+// Behaviours 6, 28: an attachment waits for the creation of its volume.
+// Behaviour 28.
 func (s *inProgressSuite) TestAttachmentsWaitForACreationInProgress(c *gc.C) {
 	s.startLong(c, 0)
 	s.source.FailItem("CreateVolumes", "volume-0", inProgress[0])
@@ -547,8 +559,8 @@ func (s *inProgressSuite) TestAttachmentsWaitForACreationInProgress(c *gc.C) {
 	c.Check(s.Names("CreateVolumes", "AttachVolumes"), jc.DeepEquals, []string{"CreateVolumes", "CreateVolumes", "AttachVolumes"})
 }
 
-// 7, 28: it may come along with the volume.
-func (s *inProgressSuite) TestAttachmentGivenUpDuringACreationInProgressIsDetached(c *gc.C) {
+// Behaviours 7, 28: the creation in progress may attach the volume, too.
+func (s *inProgressSuite) TestAttachmentDyingDuringCreationIsDetached(c *gc.C) {
 	s.source.Options.AttachOnCreate = true
 	s.startLong(c, 0)
 	s.source.FailItem("CreateVolumes", "volume-0", inProgress[0])
@@ -564,8 +576,8 @@ func (s *inProgressSuite) TestAttachmentGivenUpDuringACreationInProgressIsDetach
 	c.Check(s.Names("CreateVolumes", "DetachVolumes"), jc.DeepEquals, []string{"CreateVolumes", "CreateVolumes", "DetachVolumes"})
 }
 
-// 29
-func (s *inProgressSuite) TestIgnoredIsDroppedWithoutAStatus(c *gc.C) {
+// Behaviour 29: an ignored operation is neither retried nor recorded, and sets no status.
+func (s *inProgressSuite) TestIgnoredErrorSetsNoStatus(c *gc.C) {
 	s.each(c, longOperations, func(o longOperation, fail func(...error)) {
 		s.startLong(c, 0)
 		fail(storage.Ignored(errors.New("not mine")))
@@ -585,9 +597,10 @@ func (s *inProgressSuite) TestIgnoredIsDroppedWithoutAStatus(c *gc.C) {
 	})
 }
 
-// 29: it is nobody's business what becomes of it.
-func (s *inProgressSuite) TestIgnoredAndUnwantedIsRemovedWithoutTheSource(c *gc.C) {
-	s.each(c, making(), func(o longOperation, fail func(...error)) {
+// Behaviour 29: there is nothing to undo after an operation in progress turns out to be
+// ignored.
+func (s *inProgressSuite) TestUnwantedIgnoredRemovedWithoutSource(c *gc.C) {
+	s.each(c, undoable(), func(o longOperation, fail func(...error)) {
 		if o.call == "AttachPlan" {
 			return // plans are always undone: that is how they are removed
 		}
@@ -608,7 +621,7 @@ func (s *inProgressSuite) TestIgnoredAndUnwantedIsRemovedWithoutTheSource(c *gc.
 	})
 }
 
-// awaitStatus waits for a status to be set, past those that have been seen.
+// awaitStatus waits for a status to be set, and skips others.
 func (s *inProgressSuite) awaitStatus(c *gc.C, want string) {
 	for !slices.Contains(s.statuses(c), want) {
 	}

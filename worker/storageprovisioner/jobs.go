@@ -8,32 +8,34 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/watcher"
 	"github.com/stowage-io/stowage/worker"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/guard"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/translate"
 )
 
-// todo is what the clerk is to be asked next, beside what the core wants to know. What
-// changes while the clerk is busy comes together, so that a burst of changes costs few
-// calls.
+// todo is what the loop will ask of the clerk next, besides what the core wants to read. It
+// collects the changes that occur while the clerk is busy, so that a burst of changes costs
+// few calls.
 type todo struct {
-	// config says whether the environment's configuration is to be read.
+	// config says whether to read the environment's configuration.
 	config configState
-	// attempts are the batches that the state is to note before they run.
+	// attempts are the batches whose attempts the state must note before they run.
 	attempts []plan.Batch
 	// hosts are the machines to watch unless they are provisioned.
 	hosts set[string]
-	// instances are the watched machines whose instance ids to read.
+	// instances are the watched machines whose instance IDs must be read.
 	instances set[string]
 }
 
-// configState says what is thought of the environment's configuration as it was
-// last read.
+// configState says whether the environment's configuration may have changed since it was last
+// read.
 type configState int
 
 const (
 	configKnown configState = iota
-	// configDoubted may have changed: it is read, and acted on if it has.
+	// configDoubted: it may have changed. It is read, and acted on only if it has changed.
 	configDoubted
-	// configChanged was reported by its watcher: it is acted on in any case.
+	// configChanged: its watcher has reported a change. It is read and acted on in any case.
 	configChanged
 )
 
@@ -41,7 +43,7 @@ func (t *todo) empty() bool {
 	return len(t.hosts.list) == 0 && len(t.instances.list) == 0
 }
 
-// set is a set in order of addition.
+// set is a set that keeps the order of addition.
 type set[T comparable] struct {
 	list []T
 	seen map[T]struct{}
@@ -60,9 +62,10 @@ func (s *set[T]) add(values ...T) {
 	}
 }
 
-// watchEnviron starts what is watched from the beginning.
+// watchEnviron starts the watchers that run from the beginning: all but those of volumes,
+// filesystems, their attachments and machines.
 func (l *loop) watchEnviron() (reply, error) {
-	group := newWatcherGroup(l.config.shelter)
+	group := newWatcherGroup(l.config.guard)
 	environ := startWatcher(group, "environment config", l.config.Environ.WatchForEnvironConfigChanges)
 	var devices <-chan struct{}
 	var planned <-chan []params.MachineStorageId
@@ -100,8 +103,8 @@ func (l *loop) watchEnviron() (reply, error) {
 	}, nil
 }
 
-// readEnviron reads the environment's configuration, and, the first time, starts
-// to watch the storage.
+// readEnviron reads the environment's configuration. The first time, it also starts to watch
+// the storage.
 func (l *loop) readEnviron() job {
 	known := l.environ
 	keep := known
@@ -123,7 +126,7 @@ func (l *loop) readEnviron() job {
 				l.core.Refresh()
 			}, nil
 		}
-		group := newWatcherGroup(l.config.shelter)
+		group := newWatcherGroup(l.config.guard)
 		volumes := startWatcher(group, "volumes", l.config.Volumes.WatchVolumes)
 		filesystems := startWatcher(group, "filesystems", l.config.Filesystems.WatchFilesystems)
 		volumeAttachments := startWatcher(group, "volume attachments", l.config.Volumes.WatchVolumeAttachments)
@@ -143,15 +146,15 @@ func (l *loop) readEnviron() job {
 	}
 }
 
-// watcherGroup is a group of watchers that are started together: all or none.
+// watcherGroup is a group of watchers that start together: all of them or no watcher.
 type watcherGroup struct {
-	shelter  *shelter
+	guard    *guard.Guard
 	watchers map[string]worker.Worker
 	err      error
 }
 
-func newWatcherGroup(shelter *shelter) *watcherGroup {
-	return &watcherGroup{shelter: shelter, watchers: make(map[string]worker.Worker)}
+func newWatcherGroup(g *guard.Guard) *watcherGroup {
+	return &watcherGroup{guard: g, watchers: make(map[string]worker.Worker)}
 }
 
 // changeWatcher is a watcher of any kind.
@@ -160,20 +163,20 @@ type changeWatcher[T any] interface {
 	Changes() <-chan T
 }
 
-// startWatcher starts a watcher of the group, unless one before has not started, and returns
-// the channel of its changes.
+// startWatcher starts a watcher of the group and returns the channel of its changes. It does
+// nothing if an earlier watcher of the group could not be started.
 func startWatcher[W changeWatcher[T], T any](group *watcherGroup, what string, watch func() (W, error)) <-chan T {
 	if group.err != nil {
 		return nil
 	}
 	var changes <-chan T
 	doing := "watching " + what
-	err := group.shelter.runError(theState, func() string { return doing }, func() error {
+	err := group.guard.CallErr(guard.Accessor, func() string { return doing }, func() error {
 		w, err := watch()
 		if err = requireValue(w, err); err != nil {
 			return err
 		}
-		group.watchers[what] = shelteredWatcher{w, group.shelter, doing}
+		group.watchers[what] = guardedWatcher{w, group.guard, doing}
 		changes = w.Changes()
 		return nil
 	})
@@ -181,34 +184,34 @@ func startWatcher[W changeWatcher[T], T any](group *watcherGroup, what string, w
 	return changes
 }
 
-// shelteredWatcher is a watcher that panics in none of a worker's methods: that is how it
-// ends.
-type shelteredWatcher struct {
+// guardedWatcher wraps a watcher so that its methods do not panic: Wait returns a panic as an
+// error, and a panic in Kill is only logged.
+type guardedWatcher struct {
 	worker.Worker
-	shelter *shelter
-	doing   string
+	guard *guard.Guard
+	doing string
 }
 
-// Kill is part of worker.Worker.
-func (w shelteredWatcher) Kill() {
-	// That it has failed is logged; how it ends, Wait tells.
-	_ = w.shelter.runInGoroutine(theWatcher, w.what, w.Worker.Kill)
+// Kill implements worker.Worker.
+func (w guardedWatcher) Kill() {
+	// The guard logs a panic. Wait returns how the watcher ended.
+	_ = w.guard.CallInGoroutine(guard.Watcher, w.what, w.Worker.Kill)
 }
 
-// Wait is part of worker.Worker.
-func (w shelteredWatcher) Wait() error {
+// Wait implements worker.Worker.
+func (w guardedWatcher) Wait() error {
 	var err error
-	caught := w.shelter.runInGoroutine(theWatcher, w.what, func() { err = sanitizeError(w.Worker.Wait()) })
+	caught := w.guard.CallInGoroutine(guard.Watcher, w.what, func() { err = guard.SanitizeError(w.Worker.Wait()) })
 	if caught != nil {
 		return caught
 	}
 	return err
 }
 
-func (w shelteredWatcher) what() string { return w.doing }
+func (w guardedWatcher) what() string { return w.doing }
 
-// result returns the error of the watcher that could not be started; none of the
-// group is left running then.
+// result returns the error of the watcher that could not be started, after stopping the rest
+// of the group, or nil.
 func (g *watcherGroup) result() error {
 	if g.err == nil {
 		return nil
@@ -217,13 +220,13 @@ func (g *watcherGroup) result() error {
 		w.Kill()
 	}
 	for _, w := range g.watchers {
-		// What the watcher ended with adds nothing to why the worker ends.
+		// The error of a stopped watcher adds nothing to why the worker ends.
 		_ = w.Wait()
 	}
 	return g.err
 }
 
-// own makes the loop the owner of watchers that have been started.
+// own makes the loop the owner of the watchers of a group.
 func (l *loop) own(group *watcherGroup) {
 	maps.Copy(l.watches.all, group.watchers)
 	for what, w := range group.watchers {
@@ -240,16 +243,16 @@ func (l *loop) reportEnd(w worker.Worker, end endedWatch) {
 	}
 }
 
-// noteAttempts notes in the state what is about to be made, and dispatches what still is to
-// be made then.
+// noteAttempts notes in the state what the batches are about to make, then dispatches the
+// operations that are still wanted.
 func (l *loop) noteAttempts(batches []plan.Batch) job {
-	config := l.config
+	state := l.config.state()
 	return func() (reply, error) {
 		var all []plan.Subject
 		for _, batch := range batches {
 			all = append(all, batch.Unnoted()...)
 		}
-		errs, err := setAttempts(config, attemptArgs(all, params.Attempt{Attempted: true}))
+		errs, err := state.NoteAttempts(all)
 		if err != nil {
 			return nil, err
 		}
@@ -269,30 +272,12 @@ func (l *loop) noteAttempts(batches []plan.Batch) job {
 	}
 }
 
-// attemptArgs returns what to tell the state of attempts to make entities: the same of each.
-func attemptArgs(subjects []plan.Subject, what params.Attempt) []params.Attempt {
-	args := make([]params.Attempt, len(subjects))
-	for i, s := range subjects {
-		args[i] = what
-		args[i].Id = attachmentId(s)
-	}
-	return args
-}
-
-// setAttempts tells the state of attempts, where it remembers them.
-func setAttempts(config setup, attempts []params.Attempt) ([]error, error) {
-	accessor, ok := config.attempts()
-	if !ok {
-		return nil, nil
-	}
-	return callWriter(config.shelter, "noting attempts", accessor.SetAttempts, attempts)
-}
-
-// maxRead is how much is read at once, of a kind. It is more than the calls cost
-// beside what they read, and little enough for the loop to be elsewhere soon after.
+// maxRead caps how many entities, and how many block devices, are read at once. It is large
+// enough for the overhead of the calls not to matter, and small enough for the loop to handle
+// other events soon.
 const maxRead = 1 << 14
 
-// read reads what is to be read, of all kinds.
+// read reads the entities, block devices and machines that must be read.
 func (l *loop) read() job {
 	t := l.todo
 	l.todo = todo{attempts: t.attempts}
@@ -301,8 +286,8 @@ func (l *loop) read() job {
 	buffer := l.factBuffer
 	l.factBuffer = nil
 	return func() (reply, error) {
-		r := newFactReader(l.config, environ)
-		entities, err := r.read(subjects, buffer)
+		r := environ.newReader()
+		entities, err := r.Read(subjects, buffer)
 		if err != nil {
 			return nil, err
 		}
@@ -315,10 +300,10 @@ func (l *loop) read() job {
 			return nil, err
 		}
 		return func() {
-			for _, fs := range r.filesystems {
+			for _, fs := range r.Filesystems {
 				l.backing.setFilesystem(fs)
 			}
-			for _, volume := range r.newVolumes {
+			for _, volume := range r.NewVolumes {
 				l.backing.setNew(volume)
 			}
 			l.observe(entities)
@@ -333,8 +318,9 @@ func (l *loop) read() job {
 	}
 }
 
-// observe takes in entities that have been read: attachments after what they attach, as
-// they have been read, so that what is learnt last is what was so last.
+// observe passes facts to the core: first those of volumes and filesystems, then those of
+// attachments. That is the order in which they were read, so the core learns the latest facts
+// last.
 func (l *loop) observe(entities []plan.Fact) {
 	var unread errorGroups
 	for _, f := range entities {
@@ -364,7 +350,7 @@ func (l *loop) observeKinds(entities []plan.Fact, attachments bool) {
 	}
 }
 
-// device is what has been read of a volume's block device.
+// device is what was read of a volume's block device.
 type device struct {
 	volume string
 	result params.BlockDeviceResult
@@ -380,7 +366,7 @@ func lookUp(config setup, volumes []plan.Subject) ([]device, error) {
 			AttachmentTag: volume.Tag.String(),
 		}
 	}
-	results, err := callAccessor(config.shelter, "reading block devices", config.Volumes.VolumeBlockDevices, ids)
+	results, err := translate.CallAccessor(config.guard, "reading block devices", config.Volumes.VolumeBlockDevices, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -391,7 +377,7 @@ func lookUp(config setup, volumes []plan.Subject) ([]device, error) {
 	return devices, nil
 }
 
-// devicesRead takes in block devices that have been read. One that is not found, or
+// devicesRead handles the block devices that have been read. A device that is not found, or
 // has no name, is looked up again when the machine's block devices change.
 func (l *loop) devicesRead(devices []device) {
 	for _, d := range devices {
@@ -400,7 +386,7 @@ func (l *loop) devicesRead(devices []device) {
 		}
 		err := d.result.Error
 		if err != nil && !params.IsCodeNotFound(err) && !params.IsCodeNotProvisioned(err) {
-			l.config.Logger.Warningf("reading the block device of volume %s: %v; it is looked up again later", d.volume, err)
+			l.config.Logger.Warningf("reading the block device of volume %s: %v; will be retried", d.volume, err)
 			l.backing.forgetDevice(d.volume)
 			l.core.DeviceUnreadable(d.volume)
 			continue

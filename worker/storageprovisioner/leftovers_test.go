@@ -15,9 +15,9 @@ import (
 	"github.com/stowage-io/stowage/testing/modeltest"
 )
 
-// leftoversSuite has attempts that fail as whole calls, so that nobody knows what
-// they have left behind. It is about number 27: that is removed when the entity
-// goes.
+// leftoversSuite has attempts that fail as whole calls, with an unknown outcome:
+// behaviour 27. What they may have made is looked up, by repeating the attempt, and is
+// removed with the entity.
 type leftoversSuite struct{ baseSuite }
 
 var _ = gc.Suite(&leftoversSuite{})
@@ -27,21 +27,20 @@ func (s *leftoversSuite) SetUpTest(c *gc.C) {
 	s.addMachine("0", "instance-0")
 }
 
-// startGivingUp starts a worker for machine 0 that gives up at the n-th failure; 0:
-// never.
-func (s *leftoversSuite) startGivingUp(c *gc.C, n int) {
+// startWithThreshold starts a worker for machine 0 that gives up after n failures, or
+// never if n is 0.
+func (s *leftoversSuite) startWithThreshold(c *gc.C, n int) {
 	cfg := s.config(c, true, modeltest.Removal)
 	cfg.Retry.CreateThreshold = n
 	s.start(c, cfg)
 }
 
-// unknown says nothing of what a call has done. short has it return too few results,
-// which says no more.
-var unknown = errors.New("no connection")
+// errUnknown leaves the outcome of a call unknown.
+var errUnknown = errors.New("no connection")
 
 func (s *leftoversSuite) eachUnknown(c *gc.C, test func(script func(call string))) {
 	for i, script := range []func(string){
-		func(call string) { s.source.FailCall(call, unknown) },
+		func(call string) { s.source.FailCall(call, errUnknown) },
 		func(call string) { s.source.Shorten(call, 1) },
 	} {
 		if i > 0 {
@@ -52,8 +51,7 @@ func (s *leftoversSuite) eachUnknown(c *gc.C, test func(script func(call string)
 	}
 }
 
-// changed tells of volume 0 and filesystem 0 and their attachments, as the state has
-// them.
+// changed notifies the worker of volume 0 and filesystem 0, and of their attachments.
 func (s *leftoversSuite) changed(c *gc.C) {
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
@@ -61,9 +59,10 @@ func (s *leftoversSuite) changed(c *gc.C) {
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 }
 
-func (s *leftoversSuite) TestVolumeThatMayHaveBeenMadeIsMadeKnownAndDestroyed(c *gc.C) {
+// Behaviour 14.
+func (s *leftoversSuite) TestUnknownCreationRepeatedThenDestroyed(c *gc.C) {
 	s.eachUnknown(c, func(script func(string)) {
-		s.startGivingUp(c, 0)
+		s.startWithThreshold(c, 0)
 		script("CreateVolumes")
 		v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 		s.changed(c)
@@ -71,10 +70,10 @@ func (s *leftoversSuite) TestVolumeThatMayHaveBeenMadeIsMadeKnownAndDestroyed(c 
 		s.statuses(c)
 		s.setLife(a, life.Dying)
 		s.volumeAttachmentsChanged(c, "machine-0", "0")
-		// It is asked for again as it was, which tells what there is.
+		// The lookup repeats the creation with the same parameters.
 		c.Check(s.Next(c, "CreateVolumes").Args, jc.DeepEquals, first)
 		s.AwaitCall(c, "SetVolumeInfo", v)
-		// The first call may have attached it too.
+		// The first call may have attached the volume, too.
 		s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
 		s.state.Destroy(v)
 		s.changed(c)
@@ -86,10 +85,10 @@ func (s *leftoversSuite) TestVolumeThatMayHaveBeenMadeIsMadeKnownAndDestroyed(c 
 	})
 }
 
-// 14: it is released where that is what the state says.
-func (s *leftoversSuite) TestVolumeThatMayHaveBeenMadeIsReleased(c *gc.C) {
-	s.startGivingUp(c, 0)
-	s.source.FailCall("CreateVolumes", unknown)
+// Behaviour 14: the volume is released if the state says so.
+func (s *leftoversSuite) TestUnknownCreationRepeatedThenReleased(c *gc.C) {
+	s.startWithThreshold(c, 0)
+	s.source.FailCall("CreateVolumes", errUnknown)
 	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.changed(c)
 	s.statuses(c)
@@ -101,10 +100,11 @@ func (s *leftoversSuite) TestVolumeThatMayHaveBeenMadeIsReleased(c *gc.C) {
 		[]string{"CreateVolumes", "CreateVolumes", "ReleaseVolumes"})
 }
 
-// Also when it has been given up, and goes at once.
-func (s *leftoversSuite) TestGivenUpVolumeThatMayHaveBeenMadeIsDestroyed(c *gc.C) {
-	s.startGivingUp(c, 1)
-	s.source.FailCall("CreateVolumes", unknown)
+// The same applies after the creation has been given up, when the volume is dead at once.
+// Behaviour 27.
+func (s *leftoversSuite) TestGivenUpUnknownVolumeDestroyed(c *gc.C) {
+	s.startWithThreshold(c, 1)
+	s.source.FailCall("CreateVolumes", errUnknown)
 	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.changed(c)
 	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 error: no connection (gave up after 1 attempts)"})
@@ -117,14 +117,15 @@ func (s *leftoversSuite) TestGivenUpVolumeThatMayHaveBeenMadeIsDestroyed(c *gc.C
 	c.Check(s.Count("CreateVolumes"), gc.Equals, 2)
 }
 
-func (s *leftoversSuite) TestGivenUpFilesystemThatMayHaveBeenMadeIsDestroyed(c *gc.C) {
-	s.startGivingUp(c, 1)
-	s.source.FailCall("CreateFilesystems", unknown)
+// Behaviour 27.
+func (s *leftoversSuite) TestGivenUpUnknownFilesystemDestroyed(c *gc.C) {
+	s.startWithThreshold(c, 1)
+	s.source.FailCall("CreateFilesystems", errUnknown)
 	f := s.addFilesystem("0", "dynamic", "")
 	s.changed(c)
 	c.Check(s.statuses(c), jc.DeepEquals, []string{"filesystem-0 error: no connection (gave up after 1 attempts)"})
 	s.noTimer(c)
-	// It has no attachments: it is dying and dead at once.
+	// Without attachments the filesystem is dead at once.
 	s.state.Destroy(f)
 	s.changed(c)
 	s.AwaitCall(c, "DestroyFilesystems", f)
@@ -132,12 +133,12 @@ func (s *leftoversSuite) TestGivenUpFilesystemThatMayHaveBeenMadeIsDestroyed(c *
 	c.Check(s.Count("CreateFilesystems"), gc.Equals, 2)
 }
 
-// Also when it goes while the attempt is made after which it is given up.
-func (s *leftoversSuite) TestFilesystemThatGoesDuringTheLastAttemptIsLookedInto(c *gc.C) {
-	s.startGivingUp(c, 1)
+// The same applies if the filesystem dies during the attempt that would be its last.
+func (s *leftoversSuite) TestFilesystemDyingDuringLastAttemptDestroyed(c *gc.C) {
+	s.startWithThreshold(c, 1)
 	creating := calls.NewGate()
 	s.source.OnCall("CreateFilesystems", creating.Wait)
-	s.source.FailCall("CreateFilesystems", unknown)
+	s.source.FailCall("CreateFilesystems", errUnknown)
 	f := s.addFilesystem("0", "dynamic", "")
 	s.changed(c)
 	creating.Entered(c)
@@ -146,23 +147,24 @@ func (s *leftoversSuite) TestFilesystemThatGoesDuringTheLastAttemptIsLookedInto(
 	s.changed(c)
 	s.AwaitCallAfter(c, mark, "Life", f)
 	s.volumesChanged(c, "99")
-	s.AwaitCall(c, "Life", "volume-99") // the answer has been taken in
+	s.AwaitCall(c, "Life", "volume-99") // the worker has handled the result before this read
 	creating.Open()
 	s.AwaitCall(c, "Remove", f)
 	c.Check(s.Names("CreateFilesystems", "DestroyFilesystems"), jc.DeepEquals,
 		[]string{"CreateFilesystems", "CreateFilesystems", "DestroyFilesystems"})
 }
 
-// 24: also while it is dying, and nothing else is known of what it takes.
-func (s *leftoversSuite) TestLookingIntoWhatIsDyingIsRetried(c *gc.C) {
-	s.startGivingUp(c, 0)
-	s.source.FailCall("CreateVolumes", unknown)
+// Behaviour 24: lookups are retried with backoff, also while the volume is dying and its
+// attachment has not been reported.
+func (s *leftoversSuite) TestLookupOfDyingVolumeIsRetried(c *gc.C) {
+	s.startWithThreshold(c, 0)
+	s.source.FailCall("CreateVolumes", errUnknown)
 	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.statuses(c)
 	s.setLife(v, life.Dying)
 	for n, delay := range []time.Duration{0, backoff[0], backoff[1]} {
-		s.source.FailCall("CreateVolumes", unknown)
+		s.source.FailCall("CreateVolumes", errUnknown)
 		if delay > 0 {
 			s.advance(c, delay-1)
 			s.volumesChanged(c, "0")
@@ -179,10 +181,12 @@ func (s *leftoversSuite) TestLookingIntoWhatIsDyingIsRetried(c *gc.C) {
 	c.Check(s.Count("CreateVolumes"), gc.Equals, 5)
 }
 
-// 13, 30: what is looked into is neither validated nor held back.
-func (s *leftoversSuite) TestWhatMayHaveBeenMadeIsMadeKnownWhateverIsThoughtOfItNow(c *gc.C) {
-	s.startGivingUp(c, 0)
-	s.source.FailCall("CreateFilesystems", unknown)
+// Behaviours 13, 30: neither validation nor a qualifier prevents the lookup of an unknown
+// attempt.
+// Behaviour 13.
+func (s *leftoversSuite) TestInvalidParamsStillLookUpUnknownAttempt(c *gc.C) {
+	s.startWithThreshold(c, 0)
+	s.source.FailCall("CreateFilesystems", errUnknown)
 	f := s.addFilesystem("0", "dynamic", "")
 	s.changed(c)
 	s.statuses(c)
@@ -195,10 +199,10 @@ func (s *leftoversSuite) TestWhatMayHaveBeenMadeIsMadeKnownWhateverIsThoughtOfIt
 		[]string{"CreateFilesystems", "CreateFilesystems", "DestroyFilesystems"})
 }
 
-// 24: and until it is known.
-func (s *leftoversSuite) TestLookingIntoItIsRetried(c *gc.C) {
-	s.startGivingUp(c, 0)
-	s.source.FailCall("CreateFilesystems", unknown, unknown)
+// Behaviour 24: the lookup is retried until its outcome is known.
+func (s *leftoversSuite) TestLookupOfDeadFilesystemIsRetried(c *gc.C) {
+	s.startWithThreshold(c, 0)
+	s.source.FailCall("CreateFilesystems", errUnknown, errUnknown)
 	f := s.addFilesystem("0", "dynamic", "")
 	s.changed(c)
 	s.statuses(c)
@@ -208,7 +212,7 @@ func (s *leftoversSuite) TestLookingIntoItIsRetried(c *gc.C) {
 	s.changed(c)
 	s.barrier(c)
 	c.Check(s.About(f, "CreateFilesystems"), gc.HasLen, 2)
-	s.source.FailCall("CreateFilesystems", unknown)
+	s.source.FailCall("CreateFilesystems", errUnknown)
 	s.advance(c, backoff[0])
 	c.Check(s.statuses(c), jc.DeepEquals, []string{"filesystem-0 pending: no connection"})
 	s.barrier(c)
@@ -220,18 +224,19 @@ func (s *leftoversSuite) TestLookingIntoItIsRetried(c *gc.C) {
 	})
 }
 
-// 7, 35: what is found may be attached, too.
-func (s *leftoversSuite) TestAttachmentThatMayHaveBeenMadeAlongIsDetachedFirst(c *gc.C) {
+// Behaviours 7, 35: a volume that is found may be attached, too.
+// Behaviour 7.
+func (s *leftoversSuite) TestAttachmentFromUnknownCreationDetachedFirst(c *gc.C) {
 	s.source.Options.AttachOnCreate = true
-	s.startGivingUp(c, 0)
-	s.source.FailCall("CreateVolumes", unknown, unknown)
+	s.startWithThreshold(c, 0)
+	s.source.FailCall("CreateVolumes", errUnknown, errUnknown)
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.changed(c)
 	s.statuses(c)
 	s.setLife(v, life.Dying)
 	s.volumesChanged(c, "0")
 	s.statuses(c)
-	// Until it is known, the attachment stays.
+	// The attachment stays until the outcome of the creation is known.
 	s.setLife(a, life.Dying)
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.barrier(c)
@@ -245,10 +250,11 @@ func (s *leftoversSuite) TestAttachmentThatMayHaveBeenMadeAlongIsDetachedFirst(c
 		[]string{"CreateVolumes", "CreateVolumes", "CreateVolumes", "DetachVolumes", "DestroyVolumes"})
 }
 
-// What is still wanted is tried again with its latest parameters.
-func (s *leftoversSuite) TestWhatIsWantedIsTriedWithTheLatestParameters(c *gc.C) {
-	s.startGivingUp(c, 0)
-	s.source.FailCall("CreateVolumes", unknown)
+// A volume that is still wanted is retried with its latest parameters.
+// Behaviour 24.
+func (s *leftoversSuite) TestRetryUsesLatestParams(c *gc.C) {
+	s.startWithThreshold(c, 0)
+	s.source.FailCall("CreateVolumes", errUnknown)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.Next(c, "CreateVolumes")
@@ -261,9 +267,10 @@ func (s *leftoversSuite) TestWhatIsWantedIsTriedWithTheLatestParameters(c *gc.C)
 	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
 }
 
-// An error about the entity itself says that nothing has been made, and so does a
-// call that was not made at all.
-func (s *leftoversSuite) TestVolumeThatCannotHaveBeenMadeIsRemovedWithoutTheSource(c *gc.C) {
+// An error of the item itself means that nothing was made. So do a permanent error and a
+// call that never happened.
+// Behaviour 14.
+func (s *leftoversSuite) TestUncreatedVolumeRemovedWithoutSource(c *gc.C) {
 	for i, script := range []func(){
 		func() { s.source.FailItem("CreateVolumes", "volume-0", errors.New("no room")) },
 		func() { s.source.FailItem("ValidateVolumeParams", "volume-0", errors.New("too large")) },
@@ -275,18 +282,18 @@ func (s *leftoversSuite) TestVolumeThatCannotHaveBeenMadeIsRemovedWithoutTheSour
 			s.SetUpTest(c)
 		}
 		c.Logf("--- %d", i)
-		s.startGivingUp(c, 0)
+		s.startWithThreshold(c, 0)
 		script()
 		s.addVolumeOn("machine-0", "0", "dynamic")
 		s.changed(c)
 		s.statuses(c)
-		s.checkNothingIsLeft(c)
+		s.checkRemovedWithoutSource(c)
 	}
 }
 
-// checkNothingIsLeft has volume 0 go, and checks that its source hears nothing of
-// that.
-func (s *leftoversSuite) checkNothingIsLeft(c *gc.C) {
+// checkRemovedWithoutSource destroys volume 0, and checks that the worker removes it
+// without calling its source.
+func (s *leftoversSuite) checkRemovedWithoutSource(c *gc.C) {
 	tried := s.Count(providerCalls...)
 	s.state.Destroy("volume-0")
 	s.changed(c)
@@ -298,22 +305,24 @@ func (s *leftoversSuite) checkNothingIsLeft(c *gc.C) {
 	s.noTimer(c)
 }
 
-// 29
-func (s *leftoversSuite) TestIgnoredVolumeIsRemovedWithoutTheSource(c *gc.C) {
-	s.startGivingUp(c, 0)
+// Behaviour 29: an ignored creation has made nothing.
+func (s *leftoversSuite) TestIgnoredVolumeRemovedWithoutSource(c *gc.C) {
+	s.startWithThreshold(c, 0)
 	s.source.FailCall("CreateVolumes", storage.Ignored(errors.New("not mine")))
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.changed(c)
 	s.Next(c, "CreateVolumes")
 	s.barrier(c)
-	s.checkNothingIsLeft(c)
+	s.checkRemovedWithoutSource(c)
 }
 
-// What has made nothing does not tell what the attempt before it did, unless it says
-// that there is no use in trying again.
-func (s *leftoversSuite) TestVolumeOfWhichAnAttemptBeforeTheLastIsUnknownIsLookedInto(c *gc.C) {
-	s.startGivingUp(c, 0)
-	s.source.FailCall("CreateVolumes", unknown)
+// An attempt that made nothing does not settle an earlier one, unless its error is
+// permanent.
+// Behaviour A2.
+// Finding N3.
+func (s *leftoversSuite) TestEarlierUnknownAttemptStillLookedUp(c *gc.C) {
+	s.startWithThreshold(c, 0)
+	s.source.FailCall("CreateVolumes", errUnknown)
 	s.source.FailItem("CreateVolumes", "volume-0", errors.New("busy"))
 	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.changed(c)
@@ -327,22 +336,23 @@ func (s *leftoversSuite) TestVolumeOfWhichAnAttemptBeforeTheLastIsUnknownIsLooke
 	s.AwaitCall(c, "Remove", v)
 }
 
-func (s *leftoversSuite) TestVolumeThatHasCertainlyNotBeenMadeInTheEndIsRemovedWithoutTheSource(c *gc.C) {
-	s.startGivingUp(c, 0)
-	s.source.FailCall("CreateVolumes", unknown)
+// Behaviour 28.
+func (s *leftoversSuite) TestPermanentErrorSettlesUnknownAttempt(c *gc.C) {
+	s.startWithThreshold(c, 0)
+	s.source.FailCall("CreateVolumes", errUnknown)
 	s.source.FailItem("CreateVolumes", "volume-0", storage.Permanent(errors.New("no room")))
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.changed(c)
 	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 pending: no connection"})
 	s.advance(c, backoff[0])
 	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 error: no room"})
-	s.checkNothingIsLeft(c)
+	s.checkRemovedWithoutSource(c)
 }
 
-// 15: what the state does not have is nobody's to look into.
-func (s *leftoversSuite) TestWhatTheStateHasDroppedIsForgotten(c *gc.C) {
-	s.startGivingUp(c, 0)
-	s.source.FailCall("CreateVolumes", unknown)
+// Behaviour 15: a volume that the state does not have is not looked up.
+func (s *leftoversSuite) TestForgottenVolumeNotLookedUp(c *gc.C) {
+	s.startWithThreshold(c, 0)
+	s.source.FailCall("CreateVolumes", errUnknown)
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.changed(c)
 	s.statuses(c)
@@ -353,11 +363,11 @@ func (s *leftoversSuite) TestWhatTheStateHasDroppedIsForgotten(c *gc.C) {
 	c.Check(s.deedsAbout("volume-0"), jc.DeepEquals, []string{"CreateVolumes", "SetStatus"})
 }
 
-// 20: what is on a volume goes with the volume.
-func (s *leftoversSuite) TestFilesystemOnAVolumeIsNotLookedInto(c *gc.C) {
-	s.startGivingUp(c, 0)
+// Behaviour 20: what is left of a filesystem on a volume is destroyed with the volume.
+func (s *leftoversSuite) TestManagedFilesystemNotLookedUp(c *gc.C) {
+	s.startWithThreshold(c, 0)
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
-	s.managed.FailCall("CreateFilesystems", unknown)
+	s.managed.FailCall("CreateFilesystems", errUnknown)
 	f := s.addFilesystem("0", "dynamic", "7")
 	s.changed(c)
 	s.statuses(c)
@@ -369,7 +379,7 @@ func (s *leftoversSuite) TestFilesystemOnAVolumeIsNotLookedInto(c *gc.C) {
 	s.noTimer(c)
 }
 
-// attaching is how a volume or filesystem that was made long ago is attached.
+// attaching is a way to attach a volume or filesystem that an earlier worker created.
 type attaching struct {
 	attach, detach, subject string
 	source                  func(*leftoversSuite) *calls.Script
@@ -403,8 +413,9 @@ var attachings = []attaching{{
 	},
 }}
 
-// eachAttaching runs a test on a fresh worker for each kind of attachment, with a
-// function that scripts the next attempts, and one that gives the attachment up.
+// eachAttaching runs a test on a fresh worker for each kind of attachment. The test gets
+// the script and the name of the attaching call, and a function that makes the attachment
+// unwanted.
 func (s *leftoversSuite) eachAttaching(c *gc.C, giveUpAt int, test func(a attaching, script *calls.Script, call string, detach func())) {
 	for i, a := range attachings {
 		if i > 0 {
@@ -412,7 +423,7 @@ func (s *leftoversSuite) eachAttaching(c *gc.C, giveUpAt int, test func(a attach
 			s.SetUpTest(c)
 		}
 		c.Logf("--- %s", a.attach)
-		s.startGivingUp(c, giveUpAt)
+		s.startWithThreshold(c, giveUpAt)
 		id := a.setUp(s)
 		test(a, a.source(s), strings.TrimPrefix(a.attach, "managed."), func() {
 			s.setLife(id, life.Dying)
@@ -421,15 +432,15 @@ func (s *leftoversSuite) eachAttaching(c *gc.C, giveUpAt int, test func(a attach
 	}
 }
 
-// 17
-func (s *leftoversSuite) TestAttachmentThatMayHaveBeenMadeIsDetached(c *gc.C) {
+// Behaviour 17: an attachment whose outcome is unknown is detached before it is removed.
+func (s *leftoversSuite) TestUnknownAttachmentIsDetached(c *gc.C) {
 	for _, giveUpAt := range []int{0, 1} {
 		if giveUpAt > 0 {
 			s.TearDownTest(c)
 			s.SetUpTest(c)
 		}
 		s.eachAttaching(c, giveUpAt, func(a attaching, script *calls.Script, call string, detach func()) {
-			script.FailCall(call, unknown)
+			script.FailCall(call, errUnknown)
 			s.changed(c)
 			s.statuses(c)
 			detach()
@@ -442,8 +453,8 @@ func (s *leftoversSuite) TestAttachmentThatMayHaveBeenMadeIsDetached(c *gc.C) {
 	}
 }
 
-// 17
-func (s *leftoversSuite) TestAttachmentThatCannotHaveBeenMadeIsRemovedWithoutTheSource(c *gc.C) {
+// Behaviour 17: an error of the item itself means that nothing was attached.
+func (s *leftoversSuite) TestFailedAttachmentRemovedWithoutSource(c *gc.C) {
 	s.eachAttaching(c, 0, func(a attaching, script *calls.Script, call string, detach func()) {
 		script.FailItem(call, a.subject, errors.New("no slot"))
 		s.changed(c)
@@ -457,10 +468,10 @@ func (s *leftoversSuite) TestAttachmentThatCannotHaveBeenMadeIsRemovedWithoutThe
 	})
 }
 
-// 35: what may be attached is not destroyed.
-func (s *leftoversSuite) TestNothingIsDestroyedThatMayBeAttached(c *gc.C) {
-	s.startGivingUp(c, 1)
-	s.source.FailCall("AttachVolumes", unknown)
+// Behaviour 35: a volume that may be attached is not destroyed.
+func (s *leftoversSuite) TestUnknownAttachmentBlocksDestruction(c *gc.C) {
+	s.startWithThreshold(c, 1)
+	s.source.FailCall("AttachVolumes", errUnknown)
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.provisionVolume(v)
 	s.changed(c)

@@ -64,7 +64,7 @@ func (s *lifecycleSuite) TestConfigIsValidated(c *gc.C) {
 	}
 }
 
-func (s *lifecycleSuite) TestShortFormReportsAnInvalidArgumentAsTheWorkersError(c *gc.C) {
+func (s *lifecycleSuite) TestNewStorageProvisionerInvalidArgument(c *gc.C) {
 	cfg := s.config(c, true)
 	s.worker = storageprovisioner.NewStorageProvisioner(
 		cfg.Scope, "", cfg.Volumes, cfg.Filesystems, cfg.Life, cfg.Environ, cfg.Machines, cfg.Status, cfg.Clock)
@@ -73,7 +73,7 @@ func (s *lifecycleSuite) TestShortFormReportsAnInvalidArgumentAsTheWorkersError(
 	c.Check(errors.Is(err, errors.NotValid), jc.IsTrue)
 }
 
-func (s *lifecycleSuite) TestShortFormRuns(c *gc.C) {
+func (s *lifecycleSuite) TestNewStorageProvisionerRuns(c *gc.C) {
 	cfg := s.config(c, true)
 	s.worker = storageprovisioner.NewStorageProvisioner(
 		cfg.Scope, cfg.StorageDir, cfg.Volumes, cfg.Filesystems, cfg.Life, cfg.Environ, cfg.Machines, cfg.Status, cfg.Clock)
@@ -81,8 +81,8 @@ func (s *lifecycleSuite) TestShortFormRuns(c *gc.C) {
 	s.Next(c, "WatchFilesystemAttachments")
 }
 
-// 1
-func (s *lifecycleSuite) TestNothingIsWatchedBeforeTheConfigIsRead(c *gc.C) {
+// Behaviour 1: only the config, and block devices, are watched before the config is read.
+func (s *lifecycleSuite) TestStorageWatchedAfterConfigRead(c *gc.C) {
 	for _, machine := range []bool{false, true} {
 		if machine {
 			s.TearDownTest(c)
@@ -118,8 +118,8 @@ func (s *lifecycleSuite) TestNothingIsWatchedBeforeTheConfigIsRead(c *gc.C) {
 	}
 }
 
-// 1
-func (s *lifecycleSuite) TestWaitingEventsAreActedOn(c *gc.C) {
+// Behaviour 1: events that were sent before the worker started are handled.
+func (s *lifecycleSuite) TestPendingEventsHandledAtStart(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.addFilesystem("0", "dynamic", "")
@@ -133,7 +133,7 @@ func (s *lifecycleSuite) TestWaitingEventsAreActedOn(c *gc.C) {
 	s.Next(c, "SetFilesystemAttachmentInfo")
 }
 
-// 2
+// Behaviour 2: after a config change the sources of the new registry do the work.
 func (s *lifecycleSuite) TestConfigChangeReachesTheSources(c *gc.C) {
 	changed := s.provider("changed.")
 	configs := make(chan *config.Config, 10)
@@ -161,7 +161,7 @@ func (s *lifecycleSuite) TestConfigChangeReachesTheSources(c *gc.C) {
 	environ = receive(c, configs, "the registry to be built again")
 	c.Check(environ.Name(), gc.Equals, "renamed")
 
-	// What was made by the former source is taken away by the new one.
+	// The new source removes what the former one made.
 	s.setLife(a, life.Dying)
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.Next(c, "changed.DetachVolumes")
@@ -173,8 +173,8 @@ func (s *lifecycleSuite) TestConfigChangeReachesTheSources(c *gc.C) {
 	c.Check(s.Count("DetachVolumes", "DestroyVolumes"), gc.Equals, 0)
 }
 
-// 2
-func (s *lifecycleSuite) TestSourcesGetThePoolsAttributesAndTheStorageDir(c *gc.C) {
+// Behaviour 2: a source is opened with its provider type and a storage directory.
+func (s *lifecycleSuite) TestSourceGetsProviderAndStorageDir(c *gc.C) {
 	cfg := s.config(c, true)
 	s.addMachine("0", "instance-0")
 	s.start(c, cfg)
@@ -190,8 +190,9 @@ func (s *lifecycleSuite) TestSourcesGetThePoolsAttributesAndTheStorageDir(c *gc.
 	c.Check(strings.HasPrefix(dir, cfg.StorageDir), jc.IsTrue, gc.Commentf("%s", dir))
 }
 
-// Where a provider's sources differ by pool, each pool has one, opened with what the pool says.
-func (s *lifecycleSuite) TestPoolsHaveASourceEach(c *gc.C) {
+// If a provider's sources differ by pool, each pool has one, opened with the pool's
+// attributes.
+func (s *lifecycleSuite) TestEachPoolHasItsOwnSource(c *gc.C) {
 	s.source.Options.SourcesByPool = true
 	cfg := s.config(c, true)
 	s.addMachine("0", "instance-0")
@@ -224,7 +225,7 @@ func (s *lifecycleSuite) TestPoolsHaveASourceEach(c *gc.C) {
 	c.Check(s.Count("CreateVolumes"), gc.Equals, 3)
 	c.Check(s.Count("AttachVolumes"), gc.Equals, 3)
 
-	// What goes, goes by the source that it came from, as the pool is by then.
+	// The source of the volume's pool removes it, opened with the pool's latest attributes.
 	fast.Attributes = map[string]any{"endpoint": "there"}
 	s.state.SetPool("volume-0", fast)
 	s.state.SetPool("volume-2", fast)
@@ -236,8 +237,8 @@ func (s *lifecycleSuite) TestPoolsHaveASourceEach(c *gc.C) {
 	c.Check(opened(), jc.DeepEquals, map[string]string{"fast": "here.there.", "slow": ".", "dynamic": "."})
 }
 
-// An ID is one volume's in all pools of a provider.
-func (s *lifecycleSuite) TestIDOfAnotherPoolsVolumeIsRefused(c *gc.C) {
+// A volume ID is unique in all pools of a provider.
+func (s *lifecycleSuite) TestIDFromOtherPoolRefused(c *gc.C) {
 	s.source.Options.SourcesByPool = true
 	s.source.Options.EditCreated = func(r *storage.CreateVolumesResult) {
 		if r.Volume.Tag.Id() == "1" {
@@ -257,17 +258,17 @@ func (s *lifecycleSuite) TestIDOfAnotherPoolsVolumeIsRefused(c *gc.C) {
 	}
 	s.Await(c, "the refusal", func() bool { return s.state.Status("volume-1").Status == "error" })
 	c.Check(s.state.Status("volume-0").Status, gc.Equals, "attached")
-	c.Check(s.state.Status("volume-1").Info, gc.Matches, `.*answered volume ID "vol-0", which is volume 0's`)
+	c.Check(s.state.Status("volume-1").Info, gc.Matches, `.*returned volume ID "vol-0", which belongs to volume 0`)
 }
 
-// 3
+// Behaviour 3: a worker that waits for the config can be killed.
 func (s *lifecycleSuite) TestKillBeforeTheConfigIsRead(c *gc.C) {
 	s.startUnconfigured(c, s.config(c, true))
 	s.worker.Kill()
 	c.Check(s.waited(c), jc.ErrorIsNil)
 }
 
-// 3
+// Behaviour 3: an idle worker can be killed.
 func (s *lifecycleSuite) TestKillWhileIdle(c *gc.C) {
 	s.startMachine(c)
 	s.barrier(c)
@@ -275,8 +276,8 @@ func (s *lifecycleSuite) TestKillWhileIdle(c *gc.C) {
 	c.Check(s.waited(c), jc.ErrorIsNil)
 }
 
-// 3: why a watcher is unhappy to stop is not why the worker ends.
-func (s *lifecycleSuite) TestKillWithAWatcherThatStopsWithAnError(c *gc.C) {
+// Behaviour 3: the error of a watcher that is stopped is not the worker's error.
+func (s *lifecycleSuite) TestKillIgnoresWatcherStopError(c *gc.C) {
 	s.fed.Volumes.FailOnKill(errors.New("connection lost"))
 	s.startMachine(c)
 	s.barrier(c)
@@ -284,8 +285,8 @@ func (s *lifecycleSuite) TestKillWithAWatcherThatStopsWithAnError(c *gc.C) {
 	c.Check(s.waited(c), jc.ErrorIsNil)
 }
 
-// 3
-func (s *lifecycleSuite) TestKillWhileAMachineIsWatchedAndARetryIsDue(c *gc.C) {
+// Behaviour 3: a kill stops the watchers of machines, and the retry timer.
+func (s *lifecycleSuite) TestKillWithMachineWatchedAndRetryDue(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.addMachine("1", "")
 	s.source.FailItem("CreateVolumes", "volume-0", errors.New("boom"))
@@ -301,14 +302,14 @@ func (s *lifecycleSuite) TestKillWhileAMachineIsWatchedAndARetryIsDue(c *gc.C) {
 	receive(c, w.Dead(), "the machine watcher to be stopped")
 }
 
-// 3
-func (s *lifecycleSuite) TestKillCancelsTheProviderCallAndRecordsWhatWasMade(c *gc.C) {
+// Behaviour 3: a kill cancels the provider call, and what that made is recorded.
+func (s *lifecycleSuite) TestKillCancelsCallAndRecordsResult(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	entered := make(chan struct{})
 	s.source.OnCall("CreateVolumes", func(ctx context.Context) error {
 		close(entered)
 		<-ctx.Done()
-		return nil // the volumes were made none the less
+		return nil // the volumes were made despite the cancellation
 	})
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
@@ -324,8 +325,8 @@ func (s *lifecycleSuite) TestKillCancelsTheProviderCallAndRecordsWhatWasMade(c *
 	c.Check(s.Count("AttachVolumes"), gc.Equals, 0)
 }
 
-// 3
-func (s *lifecycleSuite) TestKillRecordsTheAttachmentThatWasMadeAlong(c *gc.C) {
+// Behaviour 3: an attachment that the creation returns is recorded, too.
+func (s *lifecycleSuite) TestKillRecordsAttachmentFromCreation(c *gc.C) {
 	s.source.Options.AttachOnCreate = true
 	s.addMachine("0", "instance-0")
 	entered := make(chan struct{})
@@ -343,8 +344,8 @@ func (s *lifecycleSuite) TestKillRecordsTheAttachmentThatWasMadeAlong(c *gc.C) {
 	c.Check(s.deeds(), jc.DeepEquals, []string{"CreateVolumes", "SetStatus", "SetVolumeInfo", "SetVolumeAttachmentInfo"})
 }
 
-// 3
-func (s *lifecycleSuite) TestCallContextIsTheEmbeddersAndCancelledByKill(c *gc.C) {
+// Behaviour 3: sources get the context from Config.CallContext, which a kill cancels.
+func (s *lifecycleSuite) TestKillCancelsCustomCallContext(c *gc.C) {
 	type key struct{}
 	cfg := s.config(c, false)
 	cfg.CallContext = func(ctx context.Context) envcontext.ProviderCallContext {
@@ -363,7 +364,7 @@ func (s *lifecycleSuite) TestCallContextIsTheEmbeddersAndCancelledByKill(c *gc.C
 	c.Check(contexts[0].Err(), gc.Equals, context.Canceled)
 }
 
-// watchers are the watchers that a machine's worker has, by accessor.
+// watchers returns the watchers of a machine's worker.
 func (s *lifecycleSuite) watchers(c *gc.C) []watched {
 	return []watched{
 		{"WatchForEnvironConfigChanges", "watching environment config.*", s.fed.EnvironConfig.Fail, s.fed.EnvironConfig.Close},
@@ -387,7 +388,7 @@ type watched struct {
 	close    func(error)
 }
 
-// eachWatcher runs a test on a fresh worker for each watcher that it has.
+// eachWatcher runs a test on a fresh worker for each of its watchers.
 func (s *lifecycleSuite) eachWatcher(c *gc.C, test func(watched)) {
 	for i := range s.watchers(c) {
 		if i > 0 {
@@ -400,7 +401,7 @@ func (s *lifecycleSuite) eachWatcher(c *gc.C, test func(watched)) {
 	}
 }
 
-// startWatching starts a worker that has all its watchers.
+// startWatching starts a worker, and waits until it has all its watchers.
 func (s *lifecycleSuite) startWatching(c *gc.C) {
 	s.addMachine("1", "")
 	s.addVolumeOn("machine-1", "1", "dynamic")
@@ -410,8 +411,8 @@ func (s *lifecycleSuite) startWatching(c *gc.C) {
 	s.Next(c, "WatchFilesystemAttachments")
 }
 
-// 4
-func (s *lifecycleSuite) TestWatcherThatCannotBeStarted(c *gc.C) {
+// Behaviour 4: the worker's error names what could not be watched.
+func (s *lifecycleSuite) TestWatcherStartErrorEndsWorker(c *gc.C) {
 	s.eachWatcher(c, func(w watched) {
 		s.state.FailCall(w.accessor, errors.New("no connection"))
 		s.addMachine("1", "")
@@ -423,8 +424,8 @@ func (s *lifecycleSuite) TestWatcherThatCannotBeStarted(c *gc.C) {
 	})
 }
 
-// 4
-func (s *lifecycleSuite) TestWatcherThatClosesItsChannel(c *gc.C) {
+// Behaviour 4: a watcher that closes its channel and fails ends the worker.
+func (s *lifecycleSuite) TestClosedWatcherChannelEndsWorker(c *gc.C) {
 	s.eachWatcher(c, func(w watched) {
 		s.startWatching(c)
 		w.close(errors.New("connection lost"))
@@ -432,8 +433,8 @@ func (s *lifecycleSuite) TestWatcherThatClosesItsChannel(c *gc.C) {
 	})
 }
 
-// 4
-func (s *lifecycleSuite) TestWatcherThatClosesItsChannelWithoutAnError(c *gc.C) {
+// Behaviour 4: the same applies to a watcher that ends without an error.
+func (s *lifecycleSuite) TestClosedWatcherChannelWithoutError(c *gc.C) {
 	s.eachWatcher(c, func(w watched) {
 		s.startWatching(c)
 		w.close(nil)
@@ -441,8 +442,8 @@ func (s *lifecycleSuite) TestWatcherThatClosesItsChannelWithoutAnError(c *gc.C) 
 	})
 }
 
-// 4
-func (s *lifecycleSuite) TestWatcherThatDies(c *gc.C) {
+// Behaviour 4: a watcher that fails while its channel is open ends the worker.
+func (s *lifecycleSuite) TestWatcherErrorEndsWorker(c *gc.C) {
 	s.eachWatcher(c, func(w watched) {
 		s.startWatching(c)
 		w.die(errors.New("connection lost"))
@@ -450,8 +451,8 @@ func (s *lifecycleSuite) TestWatcherThatDies(c *gc.C) {
 	})
 }
 
-// 4
-func (s *lifecycleSuite) TestAccessorCallThatFailsAsAWholeEndsTheWorker(c *gc.C) {
+// Behaviour 4: an accessor call that fails as a whole ends the worker.
+func (s *lifecycleSuite) TestAccessorCallErrorEndsWorker(c *gc.C) {
 	accessors := []string{
 		"EnvironConfig", "Life", "AttachmentLife", "Remove", "RemoveAttachments", "InstanceIds",
 		"Volumes", "VolumeParams", "VolumeAttachments", "VolumeAttachmentParams", "VolumeBlockDevices",
@@ -466,21 +467,21 @@ func (s *lifecycleSuite) TestAccessorCallThatFailsAsAWholeEndsTheWorker(c *gc.C)
 		}
 		c.Logf("--- %s", accessor)
 		s.state.FailCall(accessor, errors.New("no connection"))
-		s.everythingHappens(c)
+		s.startBusyWorker(c)
 		c.Check(s.waited(c), gc.ErrorMatches, ".+: no connection", gc.Commentf("%s", accessor))
 	}
 }
 
-// 4
-func (s *lifecycleSuite) TestAccessorCallWithTooFewResultsEndsTheWorker(c *gc.C) {
+// Behaviour 4, B7: so does one with too few results.
+func (s *lifecycleSuite) TestTooFewAccessorResultsEndWorker(c *gc.C) {
 	s.state.Shorten("SetVolumeInfo", 1)
-	s.everythingHappens(c)
+	s.startBusyWorker(c)
 	c.Check(s.waited(c), gc.ErrorMatches, ".+results.+")
 }
 
-// everythingHappens starts a machine's worker with so much to do that it calls
-// each accessor.
-func (s *lifecycleSuite) everythingHappens(c *gc.C) {
+// startBusyWorker starts a machine's worker with so much to do that it calls every
+// accessor.
+func (s *lifecycleSuite) startBusyWorker(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.addMachine("1", "")
 	s.addVolumeOn("machine-0", "0", "dynamic")
@@ -505,8 +506,8 @@ func (s *lifecycleSuite) everythingHappens(c *gc.C) {
 	s.startUnconfigured(c, s.config(c, true, modeltest.Removal))
 }
 
-// 4
-func (s *lifecycleSuite) TestRegistryThatCannotBeMadeEndsTheWorker(c *gc.C) {
+// Behaviour 4: so does an error of Config.Registry.
+func (s *lifecycleSuite) TestRegistryErrorEndsWorker(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.Registry = func(*config.Config) (storage.ProviderRegistry, error) {
 		return nil, errors.New("no plugins")
@@ -516,8 +517,8 @@ func (s *lifecycleSuite) TestRegistryThatCannotBeMadeEndsTheWorker(c *gc.C) {
 	c.Check(s.waited(c), gc.ErrorMatches, ".+: no plugins")
 }
 
-// 5
-func (s *lifecycleSuite) TestWaitReturnsNoSoonerThanAStuckAccessorCall(c *gc.C) {
+// Behaviour 5: Wait does not return before an accessor call that is stuck.
+func (s *lifecycleSuite) TestWaitBlocksOnStuckAccessorCall(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	creating, cancelled := make(chan struct{}), make(chan struct{})
 	s.source.OnCall("CreateVolumes", func(ctx context.Context) error {
@@ -544,7 +545,7 @@ func (s *lifecycleSuite) TestWaitReturnsNoSoonerThanAStuckAccessorCall(c *gc.C) 
 		_ = s.worker.Wait()
 		order <- "ended"
 	}()
-	// The worker has taken the kill in, and would end if it did not wait.
+	// The worker has handled the kill, and would end if it did not wait.
 	receive(c, cancelled, "the provider call to be cancelled")
 	order <- "unstuck"
 	stuck.Open()
@@ -554,10 +555,11 @@ func (s *lifecycleSuite) TestWaitReturnsNoSoonerThanAStuckAccessorCall(c *gc.C) 
 	c.Check(s.waited(c), jc.ErrorIsNil)
 }
 
-// Accessors that answer nothing to a call that writes say that all went well.
+// Nil results and no error of a call that writes mean that every item succeeded.
+// Behaviour O9.
 func (s *lifecycleSuite) TestNilResultsMeanSuccess(c *gc.C) {
 	cfg := s.config(c, false)
-	cfg.Volumes, cfg.Life = silent{cfg.Volumes}, silentLife{cfg.Life}
+	cfg.Volumes, cfg.Life = nilVolumeResults{cfg.Volumes}, nilLifeResults{cfg.Life}
 	s.addMachine("0", "instance-0")
 	s.start(c, cfg)
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
@@ -574,56 +576,58 @@ func (s *lifecycleSuite) TestNilResultsMeanSuccess(c *gc.C) {
 	s.noTimer(c)
 }
 
-// silent answers nothing to calls that write.
-type silent struct {
+// nilVolumeResults returns nil results from calls that write.
+type nilVolumeResults struct {
 	storageprovisioner.VolumeAccessor
 }
 
-func (s silent) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult, error) {
+func (s nilVolumeResults) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult, error) {
 	_, err := s.VolumeAccessor.SetVolumeInfo(volumes)
 	return nil, err
 }
 
-func (s silent) SetVolumeAttachmentInfo(attachments []params.VolumeAttachment) ([]params.ErrorResult, error) {
+func (s nilVolumeResults) SetVolumeAttachmentInfo(attachments []params.VolumeAttachment) ([]params.ErrorResult, error) {
 	_, err := s.VolumeAccessor.SetVolumeAttachmentInfo(attachments)
 	return nil, err
 }
 
-type silentLife struct {
+type nilLifeResults struct {
 	storageprovisioner.LifecycleManager
 }
 
-func (s silentLife) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
+func (s nilLifeResults) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
 	_, err := s.LifecycleManager.Remove(tags)
 	return nil, err
 }
 
-func (s silentLife) RemoveAttachments(ids []params.MachineStorageId) ([]params.ErrorResult, error) {
+func (s nilLifeResults) RemoveAttachments(ids []params.MachineStorageId) ([]params.ErrorResult, error) {
 	_, err := s.LifecycleManager.RemoveAttachments(ids)
 	return nil, err
 }
 
-// A worker with nothing to wait for has no timer, however much it has done.
+// A worker with nothing to wait for has no timer.
+// Behaviour 24.
 func (s *lifecycleSuite) TestIdleWorkerHasNoTimer(c *gc.C) {
 	cfg := s.config(c, true)
-	cfg.Clock = timeless{s.clock, c}
+	cfg.Clock = noTimerClock{s.clock, c}
 	s.start(c, cfg)
 	s.barrier(c)
 }
 
-// timeless is a clock that nobody is to make a timer of.
-type timeless struct {
+// noTimerClock is a clock that fails the test when a timer is made.
+type noTimerClock struct {
 	clock.Clock
 	c *gc.C
 }
 
-func (t timeless) NewTimer(d time.Duration) clock.Timer {
-	t.c.Errorf("a timer was made")
+func (t noTimerClock) NewTimer(d time.Duration) clock.Timer {
+	t.c.Errorf("an idle worker made a timer")
 	return t.Clock.NewTimer(d)
 }
 
-// A worker with much to wait for has one timer.
-func (s *lifecycleSuite) TestOneTimerHoweverManyAreDue(c *gc.C) {
+// A worker with several retries to wait for has one timer.
+// Behaviour 24.
+func (s *lifecycleSuite) TestOneTimerForManyRetries(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	for _, id := range []string{"0", "1", "2"} {
@@ -636,8 +640,8 @@ func (s *lifecycleSuite) TestOneTimerHoweverManyAreDue(c *gc.C) {
 	s.advance(c, 0)
 }
 
-// 4: the watchers of other machines that were started along are not left.
-func (s *lifecycleSuite) TestOneOfSeveralMachinesThatCannotBeWatched(c *gc.C) {
+// Behaviour 4: the watchers of other machines that were started before are stopped.
+func (s *lifecycleSuite) TestMachineWatchErrorStopsOtherWatchers(c *gc.C) {
 	s.state.FailCall("WatchMachine", nil, nil, errors.New("no connection"))
 	for _, id := range []string{"1", "2", "3"} {
 		s.addMachine(id, "")

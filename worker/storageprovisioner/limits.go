@@ -9,15 +9,16 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
-// TimeLimits says how long calls of a provider may take, by what they do; 0: as long as they
-// take. They count from when the call is given to its source, waiting for a
-// [storage.RateLimiter] included. Attach is also that of looking at what is attached.
+// TimeLimits limits how long provider calls may take, by operation; 0: no limit. The time
+// counts from when the call is handed to its source, and includes the wait for a
+// [storage.RateLimiter]. Attach also limits checks of what is attached.
 //
-// When a call reaches its limit, its context is cancelled. A call that returns with the error
-// of its context may have done something: its operations are repeated, as after
-// [storage.ErrInProgress]. One that does not return, for the kernel holds it, goes on: the
-// status of what it is about and the worker's report say since when, nothing else is done to
-// that, and the source has one call less for everything else (see [storage.ConcurrentSource]).
+// When a call reaches its limit, the worker cancels the context of the call. A call that
+// returns the error of its context may have done something: the worker repeats its operations,
+// as after [storage.ErrInProgress]. A call that does not return, because the kernel holds it,
+// goes on. The statuses of its entities and the worker's report then say since when; the
+// worker does nothing else to these entities, and the source has one call less for everything
+// else (see [storage.ConcurrentSource]).
 type TimeLimits struct {
 	Create, Attach, Detach, Destroy, Resize time.Duration
 }
@@ -53,14 +54,16 @@ func (l TimeLimits) validate() error {
 	return nil
 }
 
-// limitReached is why a call's context is cancelled when the call has reached its limit.
+// limitReached is the cause with which the context of a call that reaches its limit is
+// cancelled.
 type limitReached time.Duration
 
 func (l limitReached) Error() string {
 	return "time limit of " + time.Duration(l).String() + " reached"
 }
 
-// timedCall is a provider call that has a time limit; the schedule has it until then.
+// timedCall is a provider call and its time limit. The schedule holds a call that has a limit
+// until the call ends or reaches the limit.
 type timedCall struct {
 	batch  plan.Batch
 	limit  time.Duration
@@ -84,16 +87,16 @@ func (l *loop) endCall(call *timedCall) {
 	call.cancel(nil)
 }
 
-// overdue tells a call that has reached its limit to end, and users that it goes on until it
-// does.
+// overdue cancels a call that has reached its limit, and reports to users that the call is
+// under way until it returns.
 func (l *loop) overdue(call *timedCall) {
 	call.cancel(limitReached(call.limit))
-	l.config.Logger.Warningf("%s: %d take longer than %s", call.batch.Source, len(call.batch.Items), call.limit)
+	l.config.Logger.Warningf("%s: cancelling the call to %s %d: time limit of %s reached", call.batch.Source, call.batch.Op, len(call.batch.Items), call.limit)
 	l.core.Overdue(call.batch, call.limit)
 }
 
-// explainLimit adds to the errors of a call that has reached its limit, and ended for that,
-// why it was cancelled.
+// explainLimit adds the time limit to the errors of a call that was cancelled because it had
+// reached that limit.
 func explainLimit(ctx context.Context, results []plan.Result) {
 	var reached limitReached
 	if !errors.As(context.Cause(ctx), &reached) {

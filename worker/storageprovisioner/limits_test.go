@@ -15,11 +15,11 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// Calls that take longer than they may: number 37.
+// Calls that exceed their time limits: behaviour 37.
 
 const limit = 10 * time.Minute
 
-// startLimited starts a worker for machine 0 whose calls have a time limit each.
+// startLimited starts a worker for machine 0 with a time limit for each kind of call.
 func (s *inProgressSuite) startLimited(c *gc.C) {
 	cfg := s.config(c, true, modeltest.Removal, modeltest.Plans)
 	cfg.Plans = s.planFor
@@ -27,14 +27,14 @@ func (s *inProgressSuite) startLimited(c *gc.C) {
 	s.start(c, cfg)
 }
 
-// hold has calls of an operation wait until the gate is opened, or their context ends.
+// hold has calls of an operation wait as the function does.
 func (s *inProgressSuite) hold(o longOperation, wait func(context.Context) error) {
 	o.script(s).OnCall(strings.TrimPrefix(o.call, "managed."), wait)
 }
 
-// Behaviour 37: a call that reaches its limit is told to end. What it may have done is made
-// certain of by doing it again.
-func (s *inProgressSuite) TestCallIsCancelledAtItsLimit(c *gc.C) {
+// Behaviour 37: a call that reaches its time limit is cancelled. It is then repeated
+// unchanged, because it may have taken effect.
+func (s *inProgressSuite) TestCallCancelledAtTimeLimit(c *gc.C) {
 	s.each(c, longOperations, func(o longOperation, _ func(...error)) {
 		s.startLimited(c)
 		stuck := calls.NewGate()
@@ -51,15 +51,16 @@ func (s *inProgressSuite) TestCallIsCancelledAtItsLimit(c *gc.C) {
 		stuck.Open()
 		s.advance(c, backoff[0])
 		s.AwaitCall(c, o.done, o.subject)
-		args := s.argsOf(o)
+		args := s.attemptArgs(o)
 		c.Check(args, jc.DeepEquals, []any{args[0], args[0]})
 		s.noTimer(c)
 	})
 }
 
-// Behaviour 37: one that does not end is waited for, which the status and the report say;
-// nothing else is done to what it is about.
-func (s *inProgressSuite) TestCallThatDoesNotEndIsWaitedFor(c *gc.C) {
+// Behaviour 37: the worker waits for a call that ignores its cancellation, and does
+// nothing else to the entity. The status and the report say so.
+// Fault F31.
+func (s *inProgressSuite) TestOverdueCallIsWaitedFor(c *gc.C) {
 	s.each(c, longOperations, func(o longOperation, _ func(...error)) {
 		s.startLimited(c)
 		stuck := calls.NewGate()
@@ -86,8 +87,9 @@ func (s *inProgressSuite) TestCallThatDoesNotEndIsWaitedFor(c *gc.C) {
 	})
 }
 
-// Storage that grows stays attached, and its status says what is going on.
-func (s *inProgressSuite) TestGrowingThatDoesNotEnd(c *gc.C) {
+// A volume that grows stays attached, and its status says that the growth is overdue.
+// Behaviour 37.
+func (s *inProgressSuite) TestOverdueGrowthKeepsVolumeAttached(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	cfg := s.config(c, false, modeltest.Sizes)
 	cfg.TimeLimits.Resize = limit
@@ -106,7 +108,8 @@ func (s *inProgressSuite) TestGrowingThatDoesNotEnd(c *gc.C) {
 }
 
 // A limit applies to its own kind of operation only.
-func (s *inProgressSuite) TestLimitsAreByKind(c *gc.C) {
+// Behaviour 37.
+func (s *inProgressSuite) TestTimeLimitsAreByKind(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.TimeLimits = storageprovisioner.TimeLimits{Attach: limit}
 	s.addMachine("0", "instance-0")
@@ -121,7 +124,8 @@ func (s *inProgressSuite) TestLimitsAreByKind(c *gc.C) {
 	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
 }
 
-// A worker that ends does not wait for limits.
+// A kill cancels calls at once, whatever their limits.
+// Behaviour 37.
 func (s *inProgressSuite) TestKillDuringALimitedCall(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startLimited(c)
@@ -134,7 +138,8 @@ func (s *inProgressSuite) TestKillDuringALimitedCall(c *gc.C) {
 	c.Check(s.waited(c), jc.ErrorIsNil)
 }
 
-func (s *inProgressSuite) TestNegativeLimits(c *gc.C) {
+// Behaviour 37.
+func (s *inProgressSuite) TestNegativeTimeLimitsInvalid(c *gc.C) {
 	for name, limits := range map[string]storageprovisioner.TimeLimits{
 		"Create": {Create: -1}, "Attach": {Attach: -1}, "Detach": {Detach: -1}, "Destroy": {Destroy: -1}, "Resize": {Resize: -1},
 	} {
@@ -146,13 +151,14 @@ func (s *inProgressSuite) TestNegativeLimits(c *gc.C) {
 	}
 }
 
-// storage.ConcurrentSource: what hangs takes one of a source's calls, and holds up nothing
-// else.
-func (s *inProgressSuite) TestCallThatDoesNotEndHoldsUpNothingElse(c *gc.C) {
+// The contract of storage.ConcurrentSource: an overdue call takes up one of the source's
+// calls, and delays nothing else.
+// Behaviour 37.
+func (s *inProgressSuite) TestOverdueCallBlocksNothingElse(c *gc.C) {
 	s.source.Options.MaxConcurrentCalls = 2
 	s.addMachine("0", "instance-0")
 	s.startLimited(c)
-	s.barrier(c) // the source is known to take two calls only when it is open
+	s.barrier(c) // the worker learns the source's limit by opening it
 	stuck := calls.NewGate()
 	var held atomic.Bool
 	s.source.OnCall("CreateVolumes", func(context.Context) error {

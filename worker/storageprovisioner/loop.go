@@ -16,66 +16,69 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 	"github.com/stowage-io/stowage/worker"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/byid"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/guard"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/schedule"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/translate"
 )
 
-// loop owns all that the worker knows. It runs on one goroutine, which never
-// waits for anything but its next event; no other touches its fields.
+// loop owns everything that the worker knows. It runs on one goroutine, which waits for
+// nothing but its next event; no other goroutine touches its fields.
 type loop struct {
 	config   setup
 	tomb     *tomb.Tomb
 	core     *plan.Core
 	schedule *schedule.Schedule
 	backing  *backing
-	// environ is nil until the environment's configuration is known; nothing
-	// but that is watched until then.
+	// environ is nil until the environment's configuration has been read. Until then the
+	// worker does not watch volumes, filesystems or attachments, and starts no operation.
 	environ *environ
 
 	// ctx is the context of provider calls, cancelled when the worker ends.
 	ctx    context.Context
 	cancel context.CancelFunc
-	// others are the goroutines that the loop has started.
+	// others counts the goroutines that the loop has started.
 	others sync.WaitGroup
 
-	// jobs go to the clerk, one at a time; clerkBusy says that it has one.
+	// jobs carries jobs to the clerk, one at a time; clerkBusy says that the clerk has one.
 	jobs      chan job
 	answers   chan answer
 	clerkBusy bool
-	// factBuffer is an empty slice to be reused for what the clerk reads next; nil for none.
+	// factBuffer is an empty slice for the clerk's next reading to reuse, or nil.
 	factBuffer []plan.Fact
-	// todo is what is to be asked of the clerk next.
+	// todo is what the loop will ask of the clerk next.
 	todo todo
-	// unset are the statuses that could not be set.
+	// unset holds the statuses that could not be set.
 	unset unsetStatuses
 
-	// runners has those of each source; busy counts the requests under way.
+	// runners holds the runners of each source; busy counts the requests under way.
 	runners   map[plan.Source]*runners
 	responses chan response
 	busy      int
 
 	watches  watches
 	machines map[string]*machineWatch
-	// ended tells of watchers that ended by themselves.
+	// ended receives the watchers that have ended by themselves.
 	ended chan endedWatch
-	// machineChanged tells of machines whose watchers have fired.
+	// machineChanged receives the machines whose watchers have fired.
 	machineChanged chan string
 
-	// nextMountCheck is when filesystems may be looked at again because mounts have changed.
+	// nextMountCheck is the earliest time of the next check of filesystems after a change of
+	// mounts.
 	nextMountCheck time.Time
 
 	observer observer
 	reports  <-chan chan<- map[string]any
 
-	// invalidIDs are the messages about invalid ids from watchers that have been logged.
-	invalidIDs boundedSet[string]
+	// invalidIDs holds the messages about invalid IDs from watchers that have been logged.
+	invalidIDs guard.Set[string]
 }
 
-// maxInvalidIDs is how many messages about invalid ids are logged and remembered.
+// maxInvalidIDs caps how many messages about invalid IDs are logged and remembered.
 const maxInvalidIDs = 1000
 
-// watches are the watchers that live as long as the worker. Those that have not
-// been started are nil, and so are their channels.
+// watches holds the watchers that live as long as the worker. The channel of a watcher that
+// has not been started is nil.
 type watches struct {
 	all map[string]worker.Worker
 
@@ -91,22 +94,23 @@ type watches struct {
 	formats               <-chan []string
 }
 
-// endedWatch is the end of a watcher.
+// endedWatch reports the end of a watcher. machine is nil unless the watcher is a machine's.
 type endedWatch struct {
 	what    string
 	err     error
 	machine *machineWatch
 }
 
-// resync is what the schedule gives out when all is to be read again, and mountCheck when
-// filesystems are to be looked at, for mounts have changed.
+// resync and mountCheck are values of the schedule. When a resync is due, the loop reads
+// everything again. When a mountCheck is due, it checks filesystems, because mounts have
+// changed.
 type (
 	resync     struct{}
 	mountCheck struct{}
 )
 
-// mountCheckPause times the duration of a look at filesystems is how long they are not looked
-// at again for changes of mounts. A busy host mounts all the time.
+// mountCheckPause limits checks for changes of mounts: after a check of filesystems, the next
+// one waits for this many times the duration of the check. A busy host mounts all the time.
 const mountCheckPause = 50
 
 func newLoop(config setup, tomb *tomb.Tomb, reports <-chan chan<- map[string]any) *loop {
@@ -125,9 +129,9 @@ func newLoop(config setup, tomb *tomb.Tomb, reports <-chan chan<- map[string]any
 		machines:       make(map[string]*machineWatch),
 		ended:          make(chan endedWatch),
 		machineChanged: make(chan string),
-		observer:       observer{Observer: config.Observer, shelter: config.shelter},
+		observer:       observer{Observer: config.Observer, guard: config.guard},
 		reports:        reports,
-		invalidIDs:     boundedSet[string]{limit: maxInvalidIDs},
+		invalidIDs:     guard.Set[string]{Limit: maxInvalidIDs},
 	}
 	var host string
 	if machine, ok := config.machine(); ok {
@@ -147,7 +151,7 @@ func newLoop(config setup, tomb *tomb.Tomb, reports <-chan chan<- map[string]any
 }
 
 func (l *loop) run() error {
-	l.others.Go(func() { clerk(l.config.shelter, l.jobs, l.answers) })
+	l.others.Go(func() { clerk(l.config.guard, l.jobs, l.answers) })
 	l.sendJob(l.watchEnviron)
 	err := l.serve()
 	if err != nil {
@@ -157,7 +161,7 @@ func (l *loop) run() error {
 	return err
 }
 
-// serve takes events until the worker is to end.
+// serve handles events until the worker must end.
 func (l *loop) serve() error {
 	for {
 		delay.At(delay.LoopEvent)
@@ -260,7 +264,7 @@ func (l *loop) serve() error {
 	}
 }
 
-// closed returns the error of a watcher whose channel has been closed.
+// closed returns the error for a watcher whose channel has been closed.
 func (l *loop) closed(what string) error {
 	return watchError(what, watcher.EnsureErr(l.watches.all[what]))
 }
@@ -272,7 +276,7 @@ func watchError(what string, err error) error {
 	return errors.Annotatef(err, "watching %s", what)
 }
 
-// due takes what the schedule gives out.
+// due handles the values that the schedule returns as due.
 func (l *loop) due() {
 	now := l.config.Clock.Now()
 	l.core.At(now)
@@ -296,7 +300,7 @@ func (l *loop) due() {
 	l.core.Due(planned)
 }
 
-// mountsChanged has filesystems looked at, now or as soon as they may be.
+// mountsChanged checks the filesystems now, or schedules the check for when it is allowed.
 func (l *loop) mountsChanged() {
 	now := l.config.Clock.Now()
 	l.core.At(now)
@@ -313,15 +317,15 @@ func (l *loop) scheduleResync(now time.Time) {
 	}
 }
 
-// storageChanged notes that volumes or filesystems are to be read.
+// storageChanged notes that volumes or filesystems must be read.
 func (l *loop) storageChanged(kind plan.Kind, ids []string, valid func(string) bool) {
 	for i, id := range ids {
 		if l.killedAt(i) {
 			return
 		}
 		key := plan.Key{Kind: kind, ID: id}
-		if len(id) > maxIDLength || !l.core.Knows(key) && !byid.IsNumber(id) && !valid(id) {
-			l.logInvalidID(fmt.Sprintf("watching %ss: %q is not the id of one", kind, truncateTo(id, maxIDLength)))
+		if len(id) > translate.MaxIDLength || !l.core.Knows(key) && !byid.IsNumber(id) && !valid(id) {
+			l.logInvalidID(fmt.Sprintf("watching %[1]ss: %[2]q is not a %[1]s ID", kind, guard.TruncateTo(id, translate.MaxIDLength)))
 			continue
 		}
 		l.core.Changed(key)
@@ -329,9 +333,9 @@ func (l *loop) storageChanged(kind plan.Kind, ids []string, valid func(string) b
 	l.core.Listed(kind)
 }
 
-// retry has what has failed of volumes and filesystems tried again.
+// retry retries the failed operations of volumes and filesystems at users' request.
 func (l *loop) retry(tags []string) {
-	l.userRequests("retries", "volume's or filesystem's", tags, func(tag names.Tag) bool {
+	l.userRequests("retries", "volume or filesystem", tags, func(tag names.Tag) bool {
 		switch tag := tag.(type) {
 		case names.VolumeTag:
 			l.core.Retry(plan.Key{Kind: plan.Volume, ID: tag.Id()})
@@ -344,17 +348,18 @@ func (l *loop) retry(tags []string) {
 	})
 }
 
-// format has filesystems that could not be made tried again, whatever is on their volumes.
-// Each request is for one attempt, which begins now, or for none.
+// format retries the creation of filesystems at users' request, whatever is on their volumes.
+// A request is for the one attempt that it starts. It is refused unless an attempt on a known
+// device has failed.
 func (l *loop) format(tags []string) {
-	l.userRequests("formats", "filesystem's", tags, func(tag names.Tag) bool {
+	l.userRequests("formats", "filesystem", tags, func(tag names.Tag) bool {
 		filesystem, ok := tag.(names.FilesystemTag)
 		if !ok {
 			return false
 		}
 		key := plan.Key{Kind: plan.Filesystem, ID: filesystem.Id()}
 		if volume, ok := l.core.FailedOn(key); !ok || !l.backing.requestFormat(volume) {
-			l.config.Logger.Warningf("%s is not made on request: no attempt to make it on a device that is known has failed", key)
+			l.config.Logger.Warningf("ignoring the format request for %s: no attempt to make it on a known block device has failed", key)
 			return true
 		}
 		l.core.Retry(key)
@@ -362,8 +367,8 @@ func (l *loop) format(tags []string) {
 	})
 }
 
-// userRequests carries out what users have asked for; do returns false for a tag of another kind
-// than is wanted.
+// userRequests calls do for each tag that a watcher of users' requests has sent. do returns
+// false for a tag that is not of the wanted kind.
 func (l *loop) userRequests(what, wanted string, tags []string, do func(names.Tag) bool) {
 	l.core.At(l.config.Clock.Now())
 	for i, text := range tags {
@@ -371,33 +376,34 @@ func (l *loop) userRequests(what, wanted string, tags []string, do func(names.Ta
 			return
 		}
 		var tag names.Tag
-		if len(text) <= maxIDLength {
+		if len(text) <= translate.MaxIDLength {
 			tag, _ = names.ParseTag(text)
 		}
 		if !do(tag) {
-			l.logInvalidID(fmt.Sprintf("watching %s: %q is no %s tag", what, truncateTo(text, maxIDLength), wanted))
+			l.logInvalidID(fmt.Sprintf("watching %s: %q is not the tag of a %s", what, guard.TruncateTo(text, translate.MaxIDLength), wanted))
 		}
 	}
 }
 
-// logInvalidID logs a message about an invalid id from a watcher: each message once, however
-// often it comes, and at most maxInvalidIDs of them.
+// logInvalidID logs a message about an invalid ID from a watcher. It logs each message once,
+// and at most maxInvalidIDs messages.
 func (l *loop) logInvalidID(message string) {
-	if !l.invalidIDs.add(message) {
+	if !l.invalidIDs.Add(message) {
 		return
 	}
 	l.config.Logger.Warningf("%s", message)
-	if l.invalidIDs.full() {
-		l.config.Logger.Warningf("watchers send too much that is no id: no more of it is logged")
+	if l.invalidIDs.Full() {
+		l.config.Logger.Warningf("too many invalid IDs from watchers: further ones are not logged")
 	}
 }
 
-// killedAt reports, every now and then in a long list, whether the worker is to end.
+// killedAt reports whether the worker is ending. It looks only at every maxRead-th element of
+// a long list.
 func (l *loop) killedAt(i int) bool {
 	return i%maxRead == maxRead-1 && !l.tomb.Alive()
 }
 
-// attachmentsChanged notes that attachments are to be read.
+// attachmentsChanged notes that attachments must be read.
 func (l *loop) attachmentsChanged(kind plan.Kind, ids []params.MachineStorageId) {
 	for i, id := range ids {
 		if l.killedAt(i) {
@@ -411,8 +417,22 @@ func (l *loop) attachmentsChanged(kind plan.Kind, ids []params.MachineStorageId)
 	}
 }
 
-// advance starts what can be done now: it gives batches to the runners that are free,
-// and the most urgent job to the clerk if it is free.
+// attachmentKey returns the key of an attachment from the ID that a watcher sends.
+func (l *loop) attachmentKey(kind plan.Kind, id params.MachineStorageId) (plan.Key, error) {
+	if err := translate.CheckLength(id.MachineTag); err != nil {
+		return plan.Key{}, err
+	}
+	if !l.core.KnowsHost(id.MachineTag) {
+		if _, err := names.ParseTag(id.MachineTag); err != nil {
+			return plan.Key{}, errors.Trace(err)
+		}
+	}
+	storageID, err := translate.ParseStorageTag(kind.Storage(), id.AttachmentTag)
+	return plan.Key{Kind: kind, ID: storageID, Host: id.MachineTag}, err
+}
+
+// advance starts what can start now: it sends batches to free runners, and the most urgent job
+// to the clerk if the clerk is free.
 func (l *loop) advance() {
 	if l.environ == nil {
 		if l.todo.config != configKnown && !l.clerkBusy {
@@ -457,13 +477,13 @@ func (l *loop) advance() {
 	}
 }
 
-// sendJob gives the clerk a job; the clerk must be free.
+// sendJob sends a job to the clerk, which must be free.
 func (l *loop) sendJob(j job) {
 	l.clerkBusy = true
 	l.jobs <- j
 }
 
-// dispatch gives a batch to a runner of its source.
+// dispatch sends a batch to a runner of its source.
 func (l *loop) dispatch(batch plan.Batch) {
 	r, ok := l.runners[batch.Source]
 	if !ok {
@@ -476,7 +496,7 @@ func (l *loop) dispatch(batch plan.Batch) {
 	r.send(l.newRequest(batch), l.others.Go, l.responses)
 }
 
-// requestDone notes that a runner has carried out its request, and is free.
+// requestDone notes that a runner has carried out its request and is free.
 func (l *loop) requestDone(resp response) {
 	l.endCall(resp.timedCall)
 	l.busy--
@@ -498,12 +518,12 @@ func (l *loop) logFailures(resp response) {
 			failed.add(result.Key, result.Err)
 		}
 	}
-	failed.each(func(of, err string) { l.config.Logger.Warningf("%s: %s", describeBatch(resp.batch, of), err) })
+	failed.each(func(of, err string) { l.config.Logger.Warningf("%s: %s", translate.DescribeBatch(resp.batch, of), err) })
 }
 
-// stop ends all that the loop has started and waits for it. What the runners have
-// made by then is still recorded. A watcher that does not stop cleanly is logged:
-// it is not why the worker ends.
+// stop stops everything that the loop has started and waits for it. It still records what the
+// runners make until they stop. It only logs the error of a watcher that does not stop
+// cleanly: that is not why the worker ends.
 func (l *loop) stop() {
 	l.cancel()
 	l.schedule.Stop()
@@ -537,22 +557,22 @@ func (l *loop) stop() {
 	l.others.Wait()
 }
 
-// flush records what there is to record. What the state does not take now is left
-// to the next start of the worker.
+// flush records the results that are still to be published. Results that the state refuses are
+// left to the next start of the worker.
 func (l *loop) flush() {
 	for out := l.core.Take(); !out.Publish.Empty(); out = l.core.Take() {
 		l.jobs <- l.publish(out.Publish)
 		a := <-l.answers
 		if a.err != nil {
-			l.config.Logger.Errorf("recording what was made before the end: %v", a.err)
+			l.config.Logger.Errorf("recording results before the worker stops: %v", a.err)
 			return
 		}
 		a.reply()
 	}
 }
 
-// successes returns the results without the failures: what has failed is left to the
-// next start of the worker.
+// successes returns the results without the failures, which are left to the next start of the
+// worker. It modifies results.
 func successes(results []plan.Result) []plan.Result {
 	return slices.DeleteFunc(results, func(r plan.Result) bool { return r.Err != nil })
 }

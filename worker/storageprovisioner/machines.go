@@ -6,9 +6,10 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/watcher"
 	"github.com/stowage-io/stowage/worker"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/translate"
 )
 
-// machineWatch is the watch of a machine that is not provisioned yet.
+// machineWatch watches a machine that is not provisioned yet.
 type machineWatch struct {
 	host    string
 	watcher worker.Worker
@@ -22,14 +23,14 @@ type machineReading struct {
 	host     string
 	instance string
 	err      *params.Error
-	// watcher watches a machine that is newly waited for.
+	// watcher is the watcher that the reading has started, or nil.
 	watcher worker.Worker
 	changes <-chan struct{}
 }
 
-// readMachines reads the instance ids of the machines, and starts to watch those
-// new hosts that have none. A watcher's first event has the id read again, so
-// that none that comes in between is missed.
+// readMachines reads the instance IDs of machines, and starts to watch the new hosts that have
+// no ID. The first event of a watcher makes the loop read the ID again, so an ID that is set
+// in between is not missed.
 func readMachines(config setup, hosts, watched []string) ([]machineReading, error) {
 	var readings []machineReading
 	var tags []names.MachineTag
@@ -38,7 +39,7 @@ func readMachines(config setup, hosts, watched []string) ([]machineReading, erro
 		tags = append(tags, tag)
 		readings = append(readings, machineReading{host: host})
 	}
-	results, err := callAccessor(config.shelter, "reading instance ids", config.Machines.InstanceIds, tags)
+	results, err := translate.CallAccessor(config.guard, "reading instance ids", config.Machines.InstanceIds, tags)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +47,7 @@ func readMachines(config setup, hosts, watched []string) ([]machineReading, erro
 		readings[i].instance = result.Result
 		readings[i].err = result.Error
 	}
-	group := newWatcherGroup(config.shelter)
+	group := newWatcherGroup(config.guard)
 	for i := range hosts {
 		r := &readings[i]
 		if r.provisioned() {
@@ -69,7 +70,7 @@ func readMachines(config setup, hosts, watched []string) ([]machineReading, erro
 func (r *machineReading) provisioned() bool { return r.err == nil && r.instance != "" }
 func (r *machineReading) gone() bool        { return r.err != nil && params.IsCodeNotFound(r.err) }
 
-// machinesRead takes in what has been read of machines.
+// machinesRead handles readings of machines.
 func (l *loop) machinesRead(readings []machineReading) {
 	for _, r := range readings {
 		w := l.machines[r.host]
@@ -81,9 +82,9 @@ func (l *loop) machinesRead(readings []machineReading) {
 			l.unwatch(w)
 			l.core.Provisioned(r.host, r.instance)
 		case r.watcher != nil:
-			// Its first event has the id read again.
+			// The first event of the watcher makes the loop read the ID again.
 		case r.gone():
-			l.config.Logger.Warningf("%s is gone: what waits for it goes on waiting", r.host)
+			l.config.Logger.Warningf("%s not found: operations that wait for it keep waiting", r.host)
 			l.unwatch(w)
 		case r.err != nil && !params.IsCodeNotProvisioned(r.err):
 			l.config.Logger.Warningf("reading the instance id of %s: %v", r.host, r.err)
@@ -91,21 +92,21 @@ func (l *loop) machinesRead(readings []machineReading) {
 	}
 }
 
-// watch makes the loop the owner of a machine's watcher, whose events reach it by
-// a goroutine of their own.
+// watch makes the loop the owner of a machine's watcher. A goroutine for each machine passes
+// the watcher's events to the loop.
 func (l *loop) watch(r machineReading) {
 	w := &machineWatch{host: r.host, watcher: r.watcher, changes: r.changes, stop: make(chan struct{})}
 	l.machines[w.host] = w
 	l.others.Go(func() { l.reportEnd(w.watcher, endedWatch{what: w.host, machine: w}) })
 	l.others.Go(func() {
-		var changed chan<- string // nil unless there is a change to tell of
+		var changed chan<- string // nil unless there is a change to report
 		for {
 			select {
 			case <-w.stop:
 				return
 			case _, ok := <-w.changes:
 				if !ok {
-					// reportEnd, which waits for the watcher, reports its end.
+					// reportEnd waits for the watcher and reports its end.
 					w.watcher.Kill()
 					return
 				}
@@ -117,8 +118,8 @@ func (l *loop) watch(r machineReading) {
 	})
 }
 
-// unwatch ends the watch of a machine, if there is one. Its goroutines end by
-// themselves and are waited for at the worker's end.
+// unwatch stops the watch of a machine; w may be nil. The goroutines of the watch end by
+// themselves, and the worker waits for them when it ends.
 func (l *loop) unwatch(w *machineWatch) {
 	if w == nil {
 		return

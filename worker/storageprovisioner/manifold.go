@@ -18,17 +18,17 @@ import (
 	"github.com/stowage-io/stowage/worker"
 )
 
-// ManifoldConfig is what [MachineManifoldConfig] and [EnvironManifoldConfig] have in
+// ManifoldConfig holds what [MachineManifoldConfig] and [EnvironManifoldConfig] have in
 // common.
 type ManifoldConfig struct {
-	// AccessorsName is the name of the manifold that gives the accessors: its
-	// output takes an *[Accessors]. They are of the worker's scope. It is needed.
-	// [AccessorsManifold] makes one.
+	// AccessorsName is the name of the manifold that provides the accessors, which must be of
+	// the worker's scope. The output of that manifold accepts an *[Accessors]. It is required.
+	// [AccessorsManifold] makes such a manifold.
 	AccessorsName string
 	// NewWorker starts the worker. nil: [New].
 	NewWorker func(Config) (worker.Worker, error)
 
-	// The rest is as in [Config].
+	// The other fields are as in [Config].
 	Clock              clock.Clock
 	Registry           func(*config.Config) (storage.ProviderRegistry, error)
 	CallContext        func(context.Context) envcontext.ProviderCallContext
@@ -42,12 +42,12 @@ type ManifoldConfig struct {
 	Logger             Logger
 }
 
-// MachineManifoldConfig is what a machine's storage provisioner is made of, beside
-// what an engine has for it.
+// MachineManifoldConfig configures a machine's storage provisioner, except for the accessors,
+// which the dependency engine provides.
 type MachineManifoldConfig struct {
 	ManifoldConfig
 
-	// Machine is whose storage is provisioned. It is needed.
+	// Machine is the machine whose storage is provisioned. It is required.
 	Machine names.MachineTag
 
 	// These are as in [Config].
@@ -57,32 +57,32 @@ type MachineManifoldConfig struct {
 	Mounts             func() (watcher.NotifyWatcher, error)
 }
 
-// EnvironManifoldConfig is what an environment's storage provisioner is made of,
-// beside what an engine has for it.
+// EnvironManifoldConfig configures an environment's storage provisioner, except for the
+// accessors, which the dependency engine provides.
 type EnvironManifoldConfig struct {
 	ManifoldConfig
 
-	// Model is the environment whose storage is provisioned. It is needed.
+	// Model is the environment whose storage is provisioned. It is required.
 	Model names.ModelTag
 }
 
-// MachineManifold returns the manifold of a machine's storage provisioner, for a
-// dependency engine in that machine's agent. It needs the accessors, and waits while
-// they are missing. If the configuration is not valid, that is the error with which
-// it does not start.
+// MachineManifold returns the manifold of a machine's storage provisioner, for a dependency
+// engine in that machine's agent. The manifold needs the accessors and waits while they are
+// missing. If the configuration is not valid, the manifold fails to start with the error of
+// Validate.
 func MachineManifold(config MachineManifoldConfig) dependency.Manifold {
 	return config.manifold(config.Validate, config.workerConfig)
 }
 
 // EnvironManifold returns the manifold of an environment's storage provisioner, for a
-// dependency engine in an environment manager. It is otherwise as [MachineManifold].
+// dependency engine in an environment manager. It otherwise behaves like [MachineManifold].
 func EnvironManifold(config EnvironManifoldConfig) dependency.Manifold {
 	return config.manifold(config.Validate, config.workerConfig)
 }
 
-// AccessorsManifold returns a manifold that gives accessors to the manifolds that name
-// it as their input. It is for a host that has the accessors all along, and that keeps
-// them working until the engine has ended.
+// AccessorsManifold returns a manifold that provides accessors to the manifolds that name it
+// as an input. It is for a host that has the accessors from the beginning and keeps them
+// working until the engine has ended.
 func AccessorsManifold(accessors Accessors) dependency.Manifold {
 	return dependency.Manifold{
 		Start: func(context.Context, dependency.Getter) (worker.Worker, error) {
@@ -96,7 +96,7 @@ func AccessorsManifold(accessors Accessors) dependency.Manifold {
 		Output: func(_ worker.Worker, out any) error {
 			result, ok := out.(*Accessors)
 			if !ok {
-				return errors.Errorf("accessors do not go into a %T", out)
+				return errors.Errorf("output of the accessors manifold: want a *storageprovisioner.Accessors, got a %T", out)
 			}
 			*result = accessors
 			return nil
@@ -104,20 +104,20 @@ func AccessorsManifold(accessors Accessors) dependency.Manifold {
 	}
 }
 
-// idle is a worker that only lives.
+// idle is a worker that does nothing until it is killed.
 type idle struct{ tomb tomb.Tomb }
 
-// Kill is part of worker.Worker.
+// Kill implements worker.Worker.
 func (w *idle) Kill() { w.tomb.Kill(nil) }
 
-// Wait is part of worker.Worker.
+// Wait implements worker.Worker.
 func (w *idle) Wait() error {
 	<-w.tomb.Dead()
 	return nil
 }
 
-// Validate returns an error that satisfies errors.IsNotValid and names the field at
-// fault.
+// Validate returns an error that satisfies errors.IsNotValid and names the invalid field, or
+// nil.
 func (c MachineManifoldConfig) Validate() error {
 	if c.Machine == (names.MachineTag{}) {
 		return errors.NotValidf("empty Machine")
@@ -125,8 +125,8 @@ func (c MachineManifoldConfig) Validate() error {
 	return c.validate(c.workerConfig)
 }
 
-// Validate returns an error that satisfies errors.IsNotValid and names the field at
-// fault.
+// Validate returns an error that satisfies errors.IsNotValid and names the invalid field, or
+// nil.
 func (c EnvironManifoldConfig) Validate() error {
 	if c.Model == (names.ModelTag{}) {
 		return errors.NotValidf("empty Model")
@@ -138,7 +138,7 @@ func (c ManifoldConfig) validate(config func(Accessors) Config) error {
 	if c.AccessorsName == "" {
 		return errors.NotValidf("empty AccessorsName")
 	}
-	// The accessors come when the worker starts.
+	// The accessors are provided when the worker starts.
 	return config(struct{ Accessors }{}).Validate()
 }
 
@@ -180,7 +180,7 @@ func (c EnvironManifoldConfig) workerConfig(accessors Accessors) Config {
 	return config
 }
 
-// workerConfig returns what both scopes have in common.
+// workerConfig returns the part of the configuration that both scopes share.
 func (c ManifoldConfig) workerConfig(accessors Accessors) Config {
 	return Config{
 		Clock:              c.Clock,

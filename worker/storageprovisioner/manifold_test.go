@@ -28,10 +28,10 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// A machine agent runs its workers under a dependency engine. One of them has the
-// connection to the state, and gives the accessors that come with it; the storage
-// provisioner of the machine is started when it is there, stopped and started again
-// when it is replaced, and started again when it fails.
+// A machine agent runs its workers under a dependency engine. One of them holds the
+// connection to the state, and provides the accessors. The engine starts the machine's
+// storage provisioner when the accessors are available, restarts it when they are
+// replaced, and restarts it when it fails.
 func ExampleMachineManifold() {
 	inventory := &inventory{attached: make(chan struct{})}
 	provisioner := storageprovisioner.MachineManifoldConfig{
@@ -76,7 +76,7 @@ func ExampleMachineManifold() {
 	// engine: <nil>
 }
 
-// engineConfig has an engine start what has failed again within a moment.
+// engineConfig returns the configuration of an engine that restarts failed workers at once.
 func engineConfig() dependency.EngineConfig {
 	return dependency.EngineConfig{
 		IsFatal:          func(error) bool { return false },
@@ -115,7 +115,7 @@ func (fakeMachineProvider) Scope() storage.Scope { return storage.ScopeMachine }
 type manifoldSuite struct {
 	baseSuite
 	engine *dependency.Engine
-	// started has the configurations that workers were started with.
+	// started receives the configuration of each worker that is started.
 	started chan storageprovisioner.Config
 }
 
@@ -125,7 +125,7 @@ func (s *manifoldSuite) SetUpTest(c *gc.C) {
 	s.baseSuite.SetUpTest(c)
 	s.started = make(chan storageprovisioner.Config, 10)
 	config := engineConfig()
-	config.Logger = quiet{s.log}
+	config.Logger = engineLogger{s.log}
 	engine, err := dependency.NewEngine(config)
 	c.Assert(err, jc.ErrorIsNil)
 	s.engine = engine
@@ -137,10 +137,10 @@ func (s *manifoldSuite) TearDownTest(c *gc.C) {
 	s.baseSuite.TearDownTest(c)
 }
 
-// quiet is a logger for an engine.
-type quiet struct{ *fakeLogger }
+// engineLogger is a logger for an engine.
+type engineLogger struct{ *fakeLogger }
 
-func (l quiet) Infof(format string, args ...any) { l.log("INFO", format, args...) }
+func (l engineLogger) Infof(format string, args ...any) { l.log("INFO", format, args...) }
 
 // machineConfig returns the configuration of the manifold of a machine's worker.
 func (s *manifoldSuite) machineConfig(c *gc.C) storageprovisioner.MachineManifoldConfig {
@@ -176,8 +176,8 @@ func (s *manifoldSuite) install(c *gc.C, name string, manifold dependency.Manifo
 	c.Assert(s.engine.Install(name, manifold), jc.ErrorIsNil)
 }
 
-// reported waits until the engine's report of the worker is as wanted.
-func (s *manifoldSuite) reported(c *gc.C, wanted func(report map[string]any) bool) {
+// awaitEngineReport waits until the engine's report of the worker is as wanted.
+func (s *manifoldSuite) awaitEngineReport(c *gc.C, wanted func(report map[string]any) bool) {
 	deadline := time.After(calls.Patience)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -188,16 +188,17 @@ func (s *manifoldSuite) reported(c *gc.C, wanted func(report map[string]any) boo
 			return
 		}
 		select {
-		case <-tick.C: // an engine tells nobody when its report changes
+		case <-tick.C: // an engine has no notification of changes to its report
 		case <-deadline:
-			c.Fatalf("the report is %v", report)
+			c.Fatalf("timed out waiting for the report, which is %v", report)
 		}
 	}
 }
 
+// Behaviour O9.
 func (s *manifoldSuite) TestWorkerWaitsForItsAccessors(c *gc.C) {
 	s.install(c, "provisioner", storageprovisioner.MachineManifold(s.machineConfig(c)))
-	s.reported(c, func(report map[string]any) bool {
+	s.awaitEngineReport(c, func(report map[string]any) bool {
 		return report["state"] == "stopped" && strings.Contains(fmt.Sprint(report["error"]), dependency.ErrMissing.Error())
 	})
 	c.Check(s.started, gc.HasLen, 0)
@@ -210,7 +211,8 @@ func (s *manifoldSuite) TestWorkerWaitsForItsAccessors(c *gc.C) {
 	s.barrier(c)
 }
 
-func (s *manifoldSuite) TestEnvironsWorkerRuns(c *gc.C) {
+// Behaviour O9.
+func (s *manifoldSuite) TestEnvironWorkerRuns(c *gc.C) {
 	s.install(c, "accessors", storageprovisioner.AccessorsManifold(s.state.For(names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d"))))
 	s.install(c, "provisioner", storageprovisioner.EnvironManifold(s.environConfig(c)))
 	config := receive(c, s.started, "the worker's start")
@@ -220,7 +222,8 @@ func (s *manifoldSuite) TestEnvironsWorkerRuns(c *gc.C) {
 	s.barrier(c)
 }
 
-func (s *manifoldSuite) TestOptionalCapabilitiesOfTheAccessorsAreFound(c *gc.C) {
+// Behaviour O9.
+func (s *manifoldSuite) TestOptionalAccessorsFound(c *gc.C) {
 	s.install(c, "accessors", storageprovisioner.AccessorsManifold(s.state.For(names.NewMachineTag("0"), modeltest.Removal)))
 	s.install(c, "provisioner", storageprovisioner.MachineManifold(s.machineConfig(c)))
 	config := receive(c, s.started, "the worker's start")
@@ -228,7 +231,8 @@ func (s *manifoldSuite) TestOptionalCapabilitiesOfTheAccessorsAreFound(c *gc.C) 
 	c.Check(ok, jc.IsTrue)
 }
 
-func (s *manifoldSuite) TestWorkerThatFailsIsStartedAgain(c *gc.C) {
+// Behaviour O9.
+func (s *manifoldSuite) TestFailedWorkerRestarted(c *gc.C) {
 	s.state.FailCall("WatchForEnvironConfigChanges", errors.New("the state is away"))
 	s.install(c, "accessors", storageprovisioner.AccessorsManifold(s.state.For(names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d"))))
 	s.install(c, "provisioner", storageprovisioner.EnvironManifold(s.environConfig(c)))
@@ -237,19 +241,20 @@ func (s *manifoldSuite) TestWorkerThatFailsIsStartedAgain(c *gc.C) {
 	s.machine = false
 	s.fed.EnvironConfig.Deliver(c, struct{}{})
 	s.barrier(c)
-	s.reported(c, func(report map[string]any) bool { return report["start-count"] == 2 })
+	s.awaitEngineReport(c, func(report map[string]any) bool { return report["start-count"] == 2 })
 }
 
-func (s *manifoldSuite) TestReportIsPartOfTheEngines(c *gc.C) {
+// Behaviour R4.
+func (s *manifoldSuite) TestReportInEngineReport(c *gc.C) {
 	s.install(c, "accessors", storageprovisioner.AccessorsManifold(s.state.For(names.NewMachineTag("0"))))
 	s.install(c, "provisioner", storageprovisioner.MachineManifold(s.machineConfig(c)))
-	s.reported(c, func(report map[string]any) bool {
+	s.awaitEngineReport(c, func(report map[string]any) bool {
 		own, _ := report["report"].(map[string]any)
 		return report["state"] == "started" && own["scope"] == "machine-0"
 	})
 }
 
-func (s *manifoldSuite) TestInvalidConfigIsNamedAndStartsNothing(c *gc.C) {
+func (s *manifoldSuite) TestInvalidConfigStartsNoWorker(c *gc.C) {
 	check := func(field string, config interface{ Validate() error }, manifold dependency.Manifold) {
 		err := config.Validate()
 		c.Check(err, gc.ErrorMatches, ".*\\b"+field+"\\b.*")
@@ -283,7 +288,7 @@ func (s *manifoldSuite) TestInvalidConfigIsNamedAndStartsNothing(c *gc.C) {
 	c.Check(s.started, gc.HasLen, 0)
 }
 
-func (s *manifoldSuite) TestErrorOfTheInputComesThroughAsItIs(c *gc.C) {
+func (s *manifoldSuite) TestResourceErrorReturnedUnchanged(c *gc.C) {
 	wrong := errors.New("of another kind")
 	for _, err := range []error{dependency.ErrMissing, wrong} {
 		getter := dt.NewStubResources(map[string]any{"accessors": err}).Getter()
@@ -292,8 +297,8 @@ func (s *manifoldSuite) TestErrorOfTheInputComesThroughAsItIs(c *gc.C) {
 	}
 }
 
-// Whatever a worker can be configured with, a manifold's can.
-func (s *manifoldSuite) TestEveryFieldOfTheWorkersConfigIsFilledIn(c *gc.C) {
+// A manifold can set every field of a worker's configuration.
+func (s *manifoldSuite) TestManifoldSetsEveryConfigField(c *gc.C) {
 	manifold := s.machineConfig(c)
 	filled := manifold.ManifoldConfig
 	filled.CallContext = envcontext.New
@@ -325,7 +330,7 @@ func (s *manifoldSuite) TestEveryFieldOfTheWorkersConfigIsFilledIn(c *gc.C) {
 	c.Check(strings.Join(empty, " "), gc.Equals, "")
 }
 
-// newStopped returns a worker that has ended.
+// newStopped returns a worker that has already stopped.
 func newStopped() worker.Worker {
 	w := newIdle()
 	w.Kill()
@@ -333,7 +338,7 @@ func newStopped() worker.Worker {
 	return w
 }
 
-// stubGetter gives the accessors under every name.
+// stubGetter returns the accessors under any name.
 type stubGetter struct{ accessors storageprovisioner.Accessors }
 
 func (g stubGetter) Get(_ string, out any) error {

@@ -7,39 +7,38 @@ import (
 	"github.com/juju/names/v5"
 
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/guard"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
-// Observer is told what the worker does, as it does it: for metrics, a progress
-// display, a trace. Its methods are called one at a time, and must return at once:
-// the worker waits for them. One that panics is logged, and nothing else comes of it.
-// When the worker has ended, all that was started has finished, and no queue has any
-// depth. Package worker/storageprovisioner/metrics
-// has one for Prometheus.
+// Observer is notified of what the worker does, as the worker does it: for metrics, a progress
+// display, a trace. Its methods are called one at a time. They must return at once, because
+// the worker waits for them. A method that panics is logged, without other consequences. When
+// the worker has ended, every started operation has finished and every queue depth is zero.
+// Package worker/storageprovisioner/metrics provides an Observer for Prometheus.
 type Observer interface {
-	// OperationStarted tells that an operation has been handed to its source.
+	// OperationStarted reports that an operation has been handed to its source.
 	OperationStarted(Operation)
 
-	// OperationFinished tells how an operation ended that had been started. An
-	// operation that is tried again is started again. All operations of one bulk
-	// call have taken as long as the call; the error is nil unless the source
-	// gave one.
+	// OperationFinished reports how a started operation ended. An operation that is retried is
+	// started again. The duration of an operation is that of its bulk call. The error is nil
+	// unless the source returned one.
 	OperationFinished(Operation, Outcome, time.Duration, error)
 
-	// QueueDepth tells that the number of operations of a kind that are due, and
-	// wait only for their source to be free, has changed. It is zero at first.
+	// QueueDepth reports a new number of operations of a kind that are due and wait only for
+	// their source to be free. The number is zero at first.
 	QueueDepth(OperationKind, int)
 }
 
 // Operation is one operation on one entity.
 type Operation struct {
 	Kind OperationKind
-	// Source is who carries it out: the type of the provider, "managed" for
-	// filesystems on volumes, or "plans" for attachment plans.
+	// Source names the source that carries out the operation: the type of the provider,
+	// "managed" for managed filesystems, or "plans" for attachment plans.
 	Source string
 	// Entity is the tag of the volume or filesystem.
 	Entity names.Tag
-	// Machine is the tag of the host, for an attachment or plan; else nil.
+	// Machine is the tag of the host of an attachment or plan; nil for other entities.
 	Machine names.Tag
 }
 
@@ -57,12 +56,12 @@ const (
 	DetachFilesystem  OperationKind = "detach-filesystem"
 	DestroyFilesystem OperationKind = "destroy-filesystem"
 	ResizeFilesystem  OperationKind = "resize-filesystem"
-	// CheckVolume and CheckFilesystem look whether what is attached still is as it was
+	// CheckVolume and CheckFilesystem check whether what is attached is still as it was
 	// attached.
 	CheckVolume     OperationKind = "check-volume"
 	CheckFilesystem OperationKind = "check-filesystem"
-	// AttachPlan and DetachPlan are what a machine does to make an attached
-	// volume visible, and to undo that.
+	// AttachPlan and DetachPlan carry out and undo an attachment plan, with which a machine
+	// makes an attached volume visible.
 	AttachPlan OperationKind = "attach-plan"
 	DetachPlan OperationKind = "detach-plan"
 )
@@ -71,26 +70,27 @@ const (
 type Outcome string
 
 const (
-	// Success is an operation that is done.
+	// Success means that the operation is done.
 	Success Outcome = "success"
-	// Failure is tried again later.
+	// Failure means that the operation is retried later.
 	Failure Outcome = "failure"
-	// Permanent is not tried again until something changes.
+	// Permanent means that the operation is not retried until something changes.
 	Permanent Outcome = "permanent"
-	// InProgress goes on somewhere, as far as is known, and is asked for again.
+	// InProgress means that the operation may still be going on; it is repeated to learn how
+	// it ends.
 	InProgress Outcome = "in-progress"
-	// Ignored concerns an entity that does not belong to the source.
+	// Ignored means that the entity does not belong to the source.
 	Ignored Outcome = "ignored"
-	// Deferred is held back by a qualifier or guard of the source, or, with its error, for
-	// parameters that are not complete.
+	// Deferred means that a qualifier or deletion guard holds the operation back, or, with an
+	// error, that its parameters are incomplete.
 	Deferred Outcome = "deferred"
 )
 
-// observer tells an Observer, if there is one, what the loop does.
+// observer notifies an Observer, if there is one, of what the loop does.
 type observer struct {
 	Observer
-	shelter *shelter
-	// reported are the queue depths that were last reported to the Observer.
+	guard *guard.Guard
+	// reported holds the queue depths that were last reported to the Observer.
 	reported map[OperationKind]int
 }
 
@@ -127,8 +127,8 @@ func (o *observer) started(batch plan.Batch) {
 // notify calls f, which calls the Observer, for each number below n.
 func (o *observer) notify(n int, f func(int)) {
 	what := func(int) string { return "observing" }
-	// That one has failed is logged, and concerns nobody else.
-	each(o.shelter.runInGoroutine, theObserver, n, what, f, func(int, error) {})
+	// The guard logs a failed notification, which affects nothing else.
+	guard.Each(o.guard.CallInGoroutine, guard.Observer, n, what, f, func(int, error) {})
 }
 
 func (o *observer) finished(resp response) {
@@ -159,7 +159,7 @@ func outcomeOf(r plan.Result) Outcome {
 	return Failure
 }
 
-// depths tells the depths of the queues that have changed.
+// depths reports the queue depths that have changed.
 func (o *observer) depths(queued func(plan.Kind, plan.Op) int) {
 	if o.Observer == nil {
 		return

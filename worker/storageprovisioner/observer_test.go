@@ -31,23 +31,23 @@ func (s *observerSuite) SetUpTest(c *gc.C) {
 	s.witness = newWitness(s.Journal)
 }
 
-// TearDownTest checks what holds whatever happens.
+// TearDownTest checks what holds for the observer in every test.
 func (s *observerSuite) TearDownTest(c *gc.C) {
 	s.baseSuite.TearDownTest(c)
 	s.witness.check(c)
 }
 
-// observed returns the configuration of a worker that is observed.
+// observed returns the configuration of a worker with an observer.
 func (s *observerSuite) observed(c *gc.C, machine bool, with ...modeltest.Capability) storageprovisioner.Config {
 	cfg := s.config(c, machine, with...)
 	cfg.Observer = s.witness
 	return cfg
 }
 
-// witness is an observer that remembers what it has been told.
+// witness is an observer that records its notifications.
 type witness struct {
 	journal *calls.Journal
-	telling atomic.Int32
+	active  atomic.Int32
 	overlap atomic.Bool
 
 	mu     sync.Mutex
@@ -55,7 +55,7 @@ type witness struct {
 	depths map[storageprovisioner.OperationKind][]int
 }
 
-// observation is a start, or, if it has an outcome, a finish.
+// observation is the start of an operation or, if it has an outcome, its finish.
 type observation struct {
 	storageprovisioner.Operation
 	outcome storageprovisioner.Outcome
@@ -63,7 +63,7 @@ type observation struct {
 	err     error
 }
 
-// operation is the operation alone: "attach-volume dynamic volume-0 machine-0".
+// operation returns the operation without its outcome: "attach-volume dynamic volume-0 machine-0".
 func (o observation) operation() string {
 	words := []string{string(o.Kind), o.Source, o.Entity.String()}
 	if o.Machine != nil {
@@ -83,15 +83,15 @@ func newWitness(journal *calls.Journal) *witness {
 	return &witness{journal: journal, depths: make(map[storageprovisioner.OperationKind][]int)}
 }
 
-// record records a notification, and notes whether two come at the same time.
+// record records a notification, and notes whether two arrive at the same time.
 func (w *witness) record(add func()) {
-	if w.telling.Add(1) > 1 {
+	if w.active.Add(1) > 1 {
 		w.overlap.Store(true)
 	}
 	w.mu.Lock()
 	add()
 	w.mu.Unlock()
-	w.telling.Add(-1)
+	w.active.Add(-1)
 	w.journal.Changed()
 }
 
@@ -107,7 +107,7 @@ func (w *witness) QueueDepth(kind storageprovisioner.OperationKind, depth int) {
 	w.record(func() { w.depths[kind] = append(w.depths[kind], depth) })
 }
 
-// recorded returns what has been recorded of an entity, in order.
+// recorded returns the notifications about an entity, in order.
 func (w *witness) recorded(entity string) []string {
 	recorded := []string{}
 	for _, o := range w.all(entity) {
@@ -116,7 +116,7 @@ func (w *witness) recorded(entity string) []string {
 	return recorded
 }
 
-// finished returns how operations on an entity have ended, in order.
+// finished returns the finishes of operations on an entity, in order.
 func (w *witness) finished(entity string) []observation {
 	var finished []observation
 	for _, o := range w.all(entity) {
@@ -146,7 +146,7 @@ func (w *witness) depthsOf(kind storageprovisioner.OperationKind) []int {
 	return append([]int{}, w.depths[kind]...)
 }
 
-// awaitDepth waits for the depth that was told last to be so much.
+// awaitDepth waits until the latest depth of a kind is depth.
 func (w *witness) awaitDepth(c *gc.C, kind storageprovisioner.OperationKind, depth int) {
 	w.journal.Await(c, "a depth of "+string(kind), func() bool {
 		depths := w.depthsOf(kind)
@@ -154,11 +154,11 @@ func (w *witness) awaitDepth(c *gc.C, kind storageprovisioner.OperationKind, dep
 	})
 }
 
-// check checks what was told by a worker that has ended: one thing at a time; every
-// start has its finish, and the other way round; every depth is another than the one
+// check checks the notifications of a worker that has ended: no two at the same time; a
+// finish for each start, and a start for each finish; each depth differs from the one
 // before, and the last is zero.
 func (w *witness) check(c *gc.C) {
-	c.Check(w.overlap.Load(), jc.IsFalse, gc.Commentf("the observer was called by two at a time"))
+	c.Check(w.overlap.Load(), jc.IsFalse, gc.Commentf("the observer was called concurrently"))
 	underway := make(map[string]int)
 	for _, o := range w.events {
 		if o.outcome == "" {
@@ -166,22 +166,22 @@ func (w *witness) check(c *gc.C) {
 		} else {
 			underway[o.operation()]--
 		}
-		c.Check(underway[o.operation()] >= 0, jc.IsTrue, gc.Commentf("%s without a start", o))
+		c.Check(underway[o.operation()] >= 0, jc.IsTrue, gc.Commentf("%s: finished without a start", o))
 	}
 	for operation, n := range underway {
-		c.Check(n, gc.Equals, 0, gc.Commentf("%s has not finished", operation))
+		c.Check(n, gc.Equals, 0, gc.Commentf("%s started more often than it finished", operation))
 	}
 	for kind, depths := range w.depths {
 		before := 0
 		for _, depth := range depths {
-			c.Check(depth, gc.Not(gc.Equals), before, gc.Commentf("depth of %s told again", kind))
+			c.Check(depth, gc.Not(gc.Equals), before, gc.Commentf("the same depth of %s was reported twice", kind))
 			before = depth
 		}
 		c.Check(before, gc.Equals, 0, gc.Commentf("last depth of %s", kind))
 	}
 }
 
-// visible is a plan with which volumes show as soon as it is carried out.
+// visible is a plan that returns a block device at once.
 type visible struct{}
 
 func (visible) AttachVolume(context.Context, map[string]string) (storage.BlockDevice, error) {
@@ -190,8 +190,10 @@ func (visible) AttachVolume(context.Context, map[string]string) (storage.BlockDe
 
 func (visible) DetachVolume(context.Context, map[string]string) error { return nil }
 
-// A volume that needs a plan, a filesystem on it and one of a provider, up and away.
-func (s *observerSuite) TestEachOperationIsToldWithItsSourceAndMachine(c *gc.C) {
+// A volume with an attachment plan, a filesystem on that volume and a filesystem of a
+// provider are created, attached, detached and destroyed.
+// Behaviour O8.
+func (s *observerSuite) TestOperationsNameSourceAndMachine(c *gc.C) {
 	cfg := s.observed(c, true, modeltest.Plans)
 	cfg.Plans = func(storage.DeviceType) (plans.Plan, error) { return visible{}, nil }
 	s.source.Options.EditAttached = func(a *storage.VolumeAttachment) {
@@ -247,8 +249,9 @@ func (s *observerSuite) TestEachOperationIsToldWithItsSourceAndMachine(c *gc.C) 
 	}
 }
 
-// What is released has gone the same way as what is destroyed.
-func (s *observerSuite) TestReleaseIsToldAsADestruction(c *gc.C) {
+// Observers see a release as a destroy operation.
+// Behaviour O8.
+func (s *observerSuite) TestReleaseReportedAsDestroy(c *gc.C) {
 	s.start(c, s.observed(c, false, modeltest.Removal))
 	v := s.addVolume("0", "dynamic")
 	s.provisionVolume(v)
@@ -259,8 +262,9 @@ func (s *observerSuite) TestReleaseIsToldAsADestruction(c *gc.C) {
 	c.Check(s.witness.recorded(v), jc.DeepEquals, []string{"start destroy-volume dynamic volume-0", "success destroy-volume dynamic volume-0"})
 }
 
-// Each volume of one call has an outcome of its own.
-func (s *observerSuite) TestEachOutcomeIsToldWithItsError(c *gc.C) {
+// Each volume of a call has its own outcome.
+// Behaviour 29, O8.
+func (s *observerSuite) TestOutcomeReportedWithError(c *gc.C) {
 	outcomes := []struct {
 		outcome storageprovisioner.Outcome
 		err     error
@@ -299,8 +303,9 @@ func (s *observerSuite) TestEachOutcomeIsToldWithItsError(c *gc.C) {
 	}
 }
 
-// What is not handed to the source in the end has an outcome none the less.
-func (s *observerSuite) TestWhatIsHeldBackOrNotValidIsTold(c *gc.C) {
+// An operation that does not reach the source also has an outcome.
+// Behaviour O8.
+func (s *observerSuite) TestDeferredAndInvalidReported(c *gc.C) {
 	s.source.Options.ShouldCreateVolume = func(p storage.VolumeParams) bool { return p.Tag.Id() != "0" }
 	s.source.Options.ShouldDestroyVolume = func(id string) bool { return id != "vol-1" }
 	s.source.FailItem("ValidateVolumeParams", "volume-2", errors.New("too small"))
@@ -322,7 +327,8 @@ func (s *observerSuite) TestWhatIsHeldBackOrNotValidIsTold(c *gc.C) {
 	c.Check(s.witness.finished("volume-2")[0].err, gc.ErrorMatches, "too small")
 }
 
-func (s *observerSuite) TestWhatIsTriedAgainIsStartedAgain(c *gc.C) {
+// Behaviour O8.
+func (s *observerSuite) TestRetryReportedAsNewStart(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.source.FailItem("CreateVolumes", "volume-0", errors.New("boom"))
 	s.start(c, s.observed(c, false))
@@ -337,7 +343,8 @@ func (s *observerSuite) TestWhatIsTriedAgainIsStartedAgain(c *gc.C) {
 	})
 }
 
-func (s *observerSuite) TestCallThatFailsAsAWholeIsAFailureOfAll(c *gc.C) {
+// Behaviour O8.
+func (s *observerSuite) TestFailedCallFailsEveryItem(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.source.FailCall("CreateVolumes", errors.New("no connection"))
 	s.start(c, s.observed(c, false))
@@ -353,9 +360,10 @@ func (s *observerSuite) TestCallThatFailsAsAWholeIsAFailureOfAll(c *gc.C) {
 	}
 }
 
-// A source that cannot be opened has not been called; what it was to do has failed
-// none the less.
-func (s *observerSuite) TestSourceThatCannotBeOpenedIsToldByItsName(c *gc.C) {
+// The operations of a source that cannot be opened have failed although the source was not
+// called.
+// Behaviour O8.
+func (s *observerSuite) TestUnopenedSourceReportedByName(c *gc.C) {
 	cfg := s.observed(c, false)
 	diskless := s.provider("diskless.")
 	diskless.Options.Unsupported = []storage.StorageKind{storage.StorageKindBlock}
@@ -375,7 +383,8 @@ func (s *observerSuite) TestSourceThatCannotBeOpenedIsToldByItsName(c *gc.C) {
 	c.Check(s.witness.finished("volume-1")[0].err, gc.ErrorMatches, `getting storage provider "absent": .*not found`)
 }
 
-func (s *observerSuite) TestDurationIsThatOfTheCallByTheClock(c *gc.C) {
+// Behaviour O8.
+func (s *observerSuite) TestDurationMeasuresCall(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	creating := calls.NewGate()
 	s.source.OnCall("CreateVolumes", creating.Wait)
@@ -396,8 +405,8 @@ func (s *observerSuite) TestDurationIsThatOfTheCallByTheClock(c *gc.C) {
 	c.Check(s.witness.finished("volume-0")[1].took, gc.Equals, time.Duration(0))
 }
 
-// enqueue has the volume source of "dynamic" busy with volume 0, and volumes 1 and 2
-// wait for it. It returns the gate at which the source is held up.
+// enqueue makes the volume source of "dynamic" busy with volume 0, and queues volumes 1
+// and 2. It returns the gate that blocks the source.
 func (s *observerSuite) enqueue(c *gc.C) *calls.Gate {
 	creating := calls.NewGate()
 	s.source.OnCall("CreateVolumes", creating.Wait)
@@ -413,11 +422,12 @@ func (s *observerSuite) enqueue(c *gc.C) *calls.Gate {
 	return creating
 }
 
-func (s *observerSuite) TestQueueDepthRisesWhileTheSourceIsBusyAndFallsToZero(c *gc.C) {
+// Behaviour O8.
+func (s *observerSuite) TestQueueDepthOfBusySource(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.start(c, s.observed(c, false))
 	creating := s.enqueue(c)
-	// Another source is free: nothing waits for it.
+	// Another source is idle: nothing is queued for it.
 	s.addFilesystem("0", "dynamic", "")
 	s.filesystemsChanged(c, "0")
 	s.AwaitCall(c, "SetFilesystemInfo", "filesystem-0")
@@ -427,8 +437,9 @@ func (s *observerSuite) TestQueueDepthRisesWhileTheSourceIsBusyAndFallsToZero(c 
 	c.Check(s.witness.depthsOf(storageprovisioner.CreateFilesystem), gc.HasLen, 0)
 }
 
-// What waits for a machine, or for the clock, is not in a queue.
-func (s *observerSuite) TestQueueDepthIsOfWhatWaitsForItsSourceAlone(c *gc.C) {
+// Operations that wait for a machine or for the clock are not queued.
+// Behaviour O8.
+func (s *observerSuite) TestQueueDepthExcludesOtherWaits(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.addMachine("1", "")
 	s.source.FailItem("CreateVolumes", "volume-0", errors.New("boom"))
@@ -442,8 +453,9 @@ func (s *observerSuite) TestQueueDepthIsOfWhatWaitsForItsSourceAlone(c *gc.C) {
 	c.Check(s.witness.depthsOf(storageprovisioner.CreateVolume), gc.HasLen, 0)
 }
 
-// What is not wanted any more when its turn would come leaves the queue.
-func (s *observerSuite) TestQueueDepthFallsWhenWhatIsQueuedIsGone(c *gc.C) {
+// A queued operation that is no longer wanted leaves the queue.
+// Behaviour O8.
+func (s *observerSuite) TestQueueDepthFallsWhenEntityGone(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.start(c, s.observed(c, false))
 	creating := s.enqueue(c)
@@ -455,8 +467,8 @@ func (s *observerSuite) TestQueueDepthFallsWhenWhatIsQueuedIsGone(c *gc.C) {
 	c.Check(s.witness.recorded("volume-1"), gc.HasLen, 0)
 }
 
-// 3
-func (s *observerSuite) TestKillFinishesWhatHasStartedAndEmptiesTheQueues(c *gc.C) {
+// Behaviour 3: Kill finishes the started operations and empties the queues.
+func (s *observerSuite) TestKillFinishesStartedAndEmptiesQueues(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.start(c, s.observed(c, false))
 	s.enqueue(c)
@@ -470,8 +482,8 @@ func (s *observerSuite) TestKillFinishesWhatHasStartedAndEmptiesTheQueues(c *gc.
 	}
 }
 
-// 3: what a call has made after all, when the worker was killed, is a success.
-func (s *observerSuite) TestKillTellsWhatHasBeenMadeAsASuccess(c *gc.C) {
+// Behaviour 3: a call that succeeds although the worker was killed is a success.
+func (s *observerSuite) TestKillReportsCreatedAsSuccess(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	entered := make(chan struct{})
 	s.source.OnCall("CreateVolumes", func(ctx context.Context) error {
@@ -489,8 +501,9 @@ func (s *observerSuite) TestKillTellsWhatHasBeenMadeAsASuccess(c *gc.C) {
 	c.Check(s.About("volume-0", "SetVolumeInfo"), gc.HasLen, 1)
 }
 
-// A worker that ends by an error finishes what has started, too.
-func (s *observerSuite) TestEndByAnErrorFinishesWhatHasStarted(c *gc.C) {
+// A worker that ends with an error also finishes the started operations.
+// Behaviour O8.
+func (s *observerSuite) TestErrorFinishesStarted(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.start(c, s.observed(c, false))
 	s.enqueue(c)
@@ -499,8 +512,9 @@ func (s *observerSuite) TestEndByAnErrorFinishesWhatHasStarted(c *gc.C) {
 	c.Check(s.witness.recorded("volume-0"), jc.DeepEquals, []string{"start create-volume dynamic volume-0", "in-progress create-volume dynamic volume-0"})
 }
 
-// Nobody needs to observe, also where there is something to tell.
-func (s *observerSuite) TestWithoutAnObserverQueuesAndKillGoAsWell(c *gc.C) {
+// Queues and Kill work without an observer.
+// Behaviour O8.
+func (s *observerSuite) TestObserverIsOptional(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.Observer = nil
 	s.addMachine("0", "instance-0")

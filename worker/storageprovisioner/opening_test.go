@@ -22,8 +22,8 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// openingSuite looks at how sources are opened, at what is made of their odd answers and
-// of those about machines, and at the configuration's defaults and bounds.
+// openingSuite tests how sources are opened, how their invalid results and those about
+// machines are handled, and the defaults and bounds of the configuration.
 type openingSuite struct{ planningSuite }
 
 var _ = gc.Suite(&openingSuite{})
@@ -34,20 +34,20 @@ func (s *openingSuite) replace(t storage.ProviderType, p storage.Provider) {
 	s.providers[t] = p
 }
 
-// A source that is open is used again until the config changes.
+// An open source is reused until the config changes.
+// Behaviour 2.
 func (s *openingSuite) TestSourceIsOpenedOnce(c *gc.C) {
 	s.startEnviron(c)
 	s.attachedVolume(c, "0")
 	s.attachedVolume(c, "1")
 	configs := s.source.Configs()
 	c.Assert(configs, gc.HasLen, 1)
-	// 2: an environment's provider has no directory on a machine.
+	// Behaviour 2: a provider of the environment has no directory on a machine.
 	_, ok := configs[0].ValueString(storage.ConfigStorageDir)
 	c.Check(ok, jc.IsFalse)
 }
 
-// incomparable is a provider that is its own source, and that Go cannot compare with
-// another.
+// incomparable is a provider that is its own source and has no comparable Go type.
 type incomparable struct {
 	*providerfake.Provider
 	_ []string
@@ -65,8 +65,8 @@ func (s *openingSuite) TestProviderNeedNotBeComparable(c *gc.C) {
 	s.attachedVolume(c, "0")
 }
 
-// 26: a state that does not say who provides a volume is told so.
-func (s *openingSuite) TestProviderWithoutANameIsRefused(c *gc.C) {
+// Behaviour 26: a volume whose provider has no name gets an error status.
+func (s *openingSuite) TestUnnamedProviderRefused(c *gc.C) {
 	cfg := s.config(c, false)
 	s.replace("", s.source)
 	s.start(c, cfg)
@@ -76,18 +76,19 @@ func (s *openingSuite) TestProviderWithoutANameIsRefused(c *gc.C) {
 		[]string{`volume-0 error: configuring storage provider "": storage pool with an empty name not valid`})
 }
 
-// manyPlans carries out plans in several calls at once.
-type manyPlans struct {
-	*carrier
+// concurrentPlan takes several calls at once.
+type concurrentPlan struct {
+	*fakePlan
 	maxCalls
 }
 
-// O6
-func (s *openingSuite) TestPlansGetAsManyCallsAsTheyTake(c *gc.C) {
+// O6: a plan can declare how many calls it takes at once.
+// Behaviour O6.
+func (s *openingSuite) TestPlanMaxConcurrentCalls(c *gc.C) {
 	cfg := s.planning(c, true)
-	cfg.Plans = func(storage.DeviceType) (plans.Plan, error) { return manyPlans{s.iscsi, 2}, nil }
+	cfg.Plans = func(storage.DeviceType) (plans.Plan, error) { return concurrentPlan{s.iscsi, 2}, nil }
 	s.start(c, cfg)
-	s.carriedOut(c, "9") // how many it takes is known then
+	s.carriedOut(c, "9") // from here on the worker knows the limit
 	attaching := calls.NewGate()
 	s.iscsi.OnCall("AttachPlan", attaching.Wait)
 	for _, id := range []string{"0", "1"} {
@@ -98,65 +99,66 @@ func (s *openingSuite) TestPlansGetAsManyCallsAsTheyTake(c *gc.C) {
 	attaching.Open()
 }
 
-// oddSource is a source that says of everything what a test has it say.
-type oddSource struct {
+// editedSource is a source that returns the given error and, unless value is false, a value.
+type editedSource struct {
 	*providerfake.Provider
 	err   error
 	value bool
 }
 
-func (p *oddSource) VolumeSource(*storage.Config) (storage.VolumeSource, error) { return p, nil }
+func (p *editedSource) VolumeSource(*storage.Config) (storage.VolumeSource, error) { return p, nil }
 
-func (p *oddSource) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
+func (p *editedSource) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
 	return p, nil
 }
 
-// oddly edits the results of calls.
-func oddly[R any](p *oddSource, results []R, err error, edit func(*R)) ([]R, error) {
+// editResults edits the results of a call.
+func editResults[R any](p *editedSource, results []R, err error, edit func(*R)) ([]R, error) {
 	for i := range results {
 		edit(&results[i])
 	}
 	return results, err
 }
 
-func (p *oddSource) CreateVolumes(ctx envcontext.ProviderCallContext, args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
+func (p *editedSource) CreateVolumes(ctx envcontext.ProviderCallContext, args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
 	results, err := p.Provider.CreateVolumes(ctx, args)
-	return oddly(p, results, err, func(r *storage.CreateVolumesResult) {
+	return editResults(p, results, err, func(r *storage.CreateVolumesResult) {
 		if r.Error = p.err; !p.value {
 			r.Volume = nil
 		}
 	})
 }
 
-func (p *oddSource) AttachVolumes(ctx envcontext.ProviderCallContext, args []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
+func (p *editedSource) AttachVolumes(ctx envcontext.ProviderCallContext, args []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
 	results, err := p.Provider.AttachVolumes(ctx, args)
-	return oddly(p, results, err, func(r *storage.AttachVolumesResult) {
+	return editResults(p, results, err, func(r *storage.AttachVolumesResult) {
 		if r.Error = p.err; !p.value {
 			r.VolumeAttachment = nil
 		}
 	})
 }
 
-func (p *oddSource) CreateFilesystems(ctx envcontext.ProviderCallContext, args []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
+func (p *editedSource) CreateFilesystems(ctx envcontext.ProviderCallContext, args []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
 	results, err := p.Provider.CreateFilesystems(ctx, args)
-	return oddly(p, results, err, func(r *storage.CreateFilesystemsResult) {
+	return editResults(p, results, err, func(r *storage.CreateFilesystemsResult) {
 		if r.Error = p.err; !p.value {
 			r.Filesystem = nil
 		}
 	})
 }
 
-func (p *oddSource) AttachFilesystems(ctx envcontext.ProviderCallContext, args []storage.FilesystemAttachmentParams) ([]storage.AttachFilesystemsResult, error) {
+func (p *editedSource) AttachFilesystems(ctx envcontext.ProviderCallContext, args []storage.FilesystemAttachmentParams) ([]storage.AttachFilesystemsResult, error) {
 	results, err := p.Provider.AttachFilesystems(ctx, args)
-	return oddly(p, results, err, func(r *storage.AttachFilesystemsResult) {
+	return editResults(p, results, err, func(r *storage.AttachFilesystemsResult) {
 		if r.Error = p.err; !p.value {
 			r.FilesystemAttachment = nil
 		}
 	})
 }
 
-// 24: an error counts, whatever comes along with it; and so does nothing at all.
-func (s *openingSuite) TestErrorAndNothingAreFailures(c *gc.C) {
+// Behaviour 24: a result with an error has failed even if it also has a value. An empty
+// result has failed too.
+func (s *openingSuite) TestErrorWithValueAndEmptyResultFail(c *gc.C) {
 	for i, test := range []struct {
 		err   error
 		value bool
@@ -179,7 +181,7 @@ func (s *openingSuite) TestErrorAndNothingAreFailures(c *gc.C) {
 			s.SetUpTest(c)
 		}
 		cfg := s.config(c, false)
-		s.replace("dynamic", &oddSource{s.source, test.err, test.value})
+		s.replace("dynamic", &editedSource{s.source, test.err, test.value})
 		s.start(c, cfg)
 		s.addVolumeOn("machine-0", "0", "dynamic")
 		s.addFilesystem("0", "dynamic", "")
@@ -200,13 +202,13 @@ func (s *openingSuite) TestErrorAndNothingAreFailures(c *gc.C) {
 	}
 }
 
-// oddMachines says of machine 1 what a test has it say.
-type oddMachines struct {
+// editedMachines returns a given result for machine 1.
+type editedMachines struct {
 	storageprovisioner.MachineAccessor
 	result params.StringResult
 }
 
-func (m oddMachines) InstanceIds(machines []names.MachineTag) ([]params.StringResult, error) {
+func (m editedMachines) InstanceIds(machines []names.MachineTag) ([]params.StringResult, error) {
 	results, err := m.MachineAccessor.InstanceIds(machines)
 	for i := range results {
 		if machines[i].Id() == "1" {
@@ -216,9 +218,9 @@ func (m oddMachines) InstanceIds(machines []names.MachineTag) ([]params.StringRe
 	return results, err
 }
 
-// 8: without an instance id, or with an error, a machine is not provisioned. That is
-// nothing to warn of.
-func (s *openingSuite) TestMachineWithoutAnInstanceIsWaitedFor(c *gc.C) {
+// Behaviour 8: a machine whose instance ID is empty or comes with an error is not
+// provisioned. No warning is logged.
+func (s *openingSuite) TestUnprovisionedMachineAwaited(c *gc.C) {
 	notYet := params.ServerError(errors.NotProvisionedf("machine 1"))
 	for i, result := range []params.StringResult{{}, {Error: notYet}, {Result: "instance-1", Error: notYet}} {
 		if i > 0 {
@@ -226,20 +228,20 @@ func (s *openingSuite) TestMachineWithoutAnInstanceIsWaitedFor(c *gc.C) {
 			s.SetUpTest(c)
 		}
 		cfg := s.config(c, false)
-		cfg.Machines = oddMachines{cfg.Machines, result}
+		cfg.Machines = editedMachines{cfg.Machines, result}
 		s.addMachine("1", "")
 		s.start(c, cfg)
 		s.addVolumeOn("machine-1", "0", "dynamic")
 		s.volumesChanged(c, "0")
 		s.machineWatcher(c, "1")
-		s.AwaitCalls(c, 2, "InstanceIds", "machine-1") // the second for the watcher's first event
+		s.AwaitCalls(c, 2, "InstanceIds", "machine-1") // the second follows the first event of the watcher
 		s.barrier(c)
 		c.Check(s.deedsAbout("volume-0"), gc.HasLen, 0)
 		c.Check(s.log.warned(), gc.HasLen, 0)
 	}
 }
 
-// withoutInstances does not tell of instances along with volumes.
+// withoutInstances returns the parameters of volumes without instance IDs.
 type withoutInstances struct {
 	storageprovisioner.VolumeAccessor
 }
@@ -254,8 +256,9 @@ func (w withoutInstances) VolumeParams(tags []names.VolumeTag) ([]params.VolumeP
 	return results, err
 }
 
-// 8
-func (s *openingSuite) TestProvisionedMachineIsAskedAboutAndNotWatched(c *gc.C) {
+// Behaviour 8: the instance ID of a provisioned machine is read, and the machine is not
+// watched.
+func (s *openingSuite) TestProvisionedMachineNotWatched(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.Volumes = withoutInstances{cfg.Volumes}
 	s.start(c, cfg)
@@ -267,8 +270,8 @@ func (s *openingSuite) TestProvisionedMachineIsAskedAboutAndNotWatched(c *gc.C) 
 	c.Check(s.Count("WatchMachine"), gc.Equals, 0)
 }
 
-// 8: that a machine which is gone cannot be watched is no reason to end.
-func (s *openingSuite) TestMachineThatIsGoneNeedNotBeWatched(c *gc.C) {
+// Behaviour 8: the worker goes on if a machine cannot be watched because it is gone.
+func (s *openingSuite) TestWatchGoneMachineIsNotFatal(c *gc.C) {
 	s.state.FailCall("WatchMachine", errors.NotFoundf("machine 1"))
 	s.startEnviron(c)
 	s.addVolumeOn("machine-1", "0", "dynamic")
@@ -276,15 +279,15 @@ func (s *openingSuite) TestMachineThatIsGoneNeedNotBeWatched(c *gc.C) {
 	s.AwaitCall(c, "WatchMachine", "machine-1")
 	s.barrier(c)
 	c.Check(s.deedsAbout("volume-0"), gc.HasLen, 0)
-	c.Check(s.log.warned(), jc.DeepEquals, []string{"machine-1 is gone: what waits for it goes on waiting"})
+	c.Check(s.log.warned(), jc.DeepEquals, []string{"machine-1 not found: operations that wait for it keep waiting"})
 }
 
-// 2: without a registry the worker has the providers that every machine has.
-func (s *openingSuite) TestDefaultRegistryHasTheCommonProviders(c *gc.C) {
+// Behaviour 2: without a registry in its config, the worker has the common providers.
+func (s *openingSuite) TestDefaultRegistry(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.Registry = nil
 	s.start(c, cfg)
-	s.addVolumeOn("machine-0", "0", "loop") // a machine's
+	s.addVolumeOn("machine-0", "0", "loop") // a provider of machine scope
 	s.addVolumeOn("machine-0", "1", "cloud")
 	s.volumesChanged(c, "0", "1")
 	c.Check(s.statuses(c), jc.DeepEquals,
@@ -293,7 +296,7 @@ func (s *openingSuite) TestDefaultRegistryHasTheCommonProviders(c *gc.C) {
 	c.Check(s.deedsAbout("volume-0"), gc.HasLen, 0)
 }
 
-func (s *openingSuite) TestBoundsOfTheRetryPolicy(c *gc.C) {
+func (s *openingSuite) TestRetryPolicyBounds(c *gc.C) {
 	for _, test := range []struct {
 		retry storageprovisioner.RetryPolicy
 		err   string
@@ -313,19 +316,21 @@ func (s *openingSuite) TestBoundsOfTheRetryPolicy(c *gc.C) {
 	}
 }
 
-// O9
-func (s *openingSuite) TestAccessorsGoIntoNothingElse(c *gc.C) {
+// O9: the output of AccessorsManifold can be read as Accessors only.
+// Behaviour O9.
+func (s *openingSuite) TestAccessorsManifoldOutputType(c *gc.C) {
 	manifold := storageprovisioner.AccessorsManifold(s.state.For(names.NewMachineTag("0"), modeltest.Plans))
-	var clock storageprovisioner.Logger
-	c.Check(manifold.Output(nil, &clock), gc.ErrorMatches, `accessors do not go into a \*storageprovisioner.Logger`)
-	c.Check(clock, gc.IsNil)
+	var logger storageprovisioner.Logger
+	c.Check(manifold.Output(nil, &logger), gc.ErrorMatches, `output of the accessors manifold: want a \*storageprovisioner.Accessors, got a \*storageprovisioner.Logger`)
+	c.Check(logger, gc.IsNil)
 	var accessors storageprovisioner.Accessors
 	c.Check(manifold.Output(nil, &accessors), jc.ErrorIsNil)
 	c.Check(accessors, gc.NotNil)
 }
 
-// O9: what gives the accessors lives until its engine ends it.
-func TestAccessorsStayUntilTheyAreStopped(t *testing.T) {
+// O9: the worker of AccessorsManifold runs until it is killed.
+// Behaviour O9.
+func TestAccessorsManifoldRunsUntilKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var getter dependency.Getter = dt.NewStubResources(nil).Getter()
 		w, err := storageprovisioner.AccessorsManifold(nil).Start(context.Background(), getter)
@@ -337,12 +342,12 @@ func TestAccessorsStayUntilTheyAreStopped(t *testing.T) {
 		synctest.Wait()
 		select {
 		case err := <-ended:
-			t.Fatalf("ended with %v", err)
+			t.Fatalf("worker ended before it was killed: %v", err)
 		default:
 		}
 		w.Kill()
 		if err := <-ended; err != nil {
-			t.Errorf("ended with %v", err)
+			t.Errorf("worker ended with an error: %v", err)
 		}
 	})
 }

@@ -9,10 +9,12 @@ import (
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/guard"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/translate"
 )
 
-// recorder notes the calls by which the state is written to.
+// recorder records the calls that write to the state.
 type recorder struct {
 	Accessors
 	calls []string
@@ -46,9 +48,9 @@ func (r *recorder) Remove([]names.Tag) ([]params.ErrorResult, error) {
 	return r.note("removals")
 }
 
-// S11: whatever comes together is recorded in the order in which it depends on one
-// another.
-func TestPublicationIsRecordedInOrder(t *testing.T) {
+// S11: the parts of one publication are recorded in the order of their dependencies.
+// Behaviour S11.
+func TestPublicationOrder(t *testing.T) {
 	volume, filesystem := names.NewVolumeTag("0"), names.NewFilesystemTag("0")
 	machine := names.NewMachineTag("0")
 	subject := func(kind plan.Kind, tag names.Tag, host string) plan.Subject {
@@ -57,7 +59,7 @@ func TestPublicationIsRecordedInOrder(t *testing.T) {
 	state := &recorder{}
 	logger := loggo.GetLogger("test")
 	config := Config{Logger: &logger}.WithAccessors(state)
-	l := &loop{config: setup{Config: config, shelter: newShelter(&logger)}}
+	l := &loop{config: setup{Config: config, guard: guard.New(&logger)}}
 	_, err := l.publish(plan.Publication{
 		Removals: []plan.Subject{
 			subject(plan.Volume, volume, ""), subject(plan.VolumeAttachment, volume, machine.String()),
@@ -65,7 +67,7 @@ func TestPublicationIsRecordedInOrder(t *testing.T) {
 		Records: []plan.Record{
 			{Subject: subject(plan.FilesystemAttachment, filesystem, machine.String()), Info: storage.FilesystemAttachment{Filesystem: filesystem, Machine: machine}},
 			{Subject: subject(plan.VolumeAttachment, volume, machine.String()), Info: storage.VolumeAttachment{Volume: volume, Machine: machine}},
-			{Subject: subject(plan.Filesystem, filesystem, ""), Info: filesystemInfo{Filesystem: storage.Filesystem{Tag: filesystem}}},
+			{Subject: subject(plan.Filesystem, filesystem, ""), Info: translate.FilesystemInfo{Filesystem: storage.Filesystem{Tag: filesystem}}},
 			{Subject: subject(plan.Volume, volume, ""), Info: params.Volume{VolumeTag: volume.String()}},
 		},
 		Statuses: []plan.Status{{Subject: subject(plan.Volume, volume, "")}},
@@ -77,6 +79,6 @@ func TestPublicationIsRecordedInOrder(t *testing.T) {
 		"statuses", "volumes", "filesystems", "volume attachments", "filesystem attachments", "removals of attachments", "removals",
 	}
 	if !slices.Equal(state.calls, want) {
-		t.Errorf("recorded are %q, not %q", state.calls, want)
+		t.Errorf("calls that write to the state: got %q, want %q", state.calls, want)
 	}
 }

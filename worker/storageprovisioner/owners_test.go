@@ -16,8 +16,8 @@ import (
 	"github.com/stowage-io/stowage/testing/providerfake"
 )
 
-// ownersSuite has a state that was restored: whose its volumes and filesystems are is
-// checked before anything is done to them. It is about number 36.
+// ownersSuite tests behaviour 36 on a restored state: the owners of its volumes and
+// filesystems are checked before anything is done to them.
 type ownersSuite struct{ baseSuite }
 
 var _ = gc.Suite(&ownersSuite{})
@@ -32,30 +32,29 @@ func tags(owner storage.Owner) map[string]string {
 	return map[string]string{storage.ModelUUIDTag: owner.ModelUUID, storage.EntityUUIDTag: owner.EntityUUID}
 }
 
-// another is who has got what was the state's.
-var another = storage.Owner{ModelUUID: "another-state", EntityUUID: "another-entity"}
+// otherOwner owns the storage that this state has recorded as its own.
+var otherOwner = storage.Owner{ModelUUID: "another-state", EntityUUID: "another-entity"}
 
-func (s *ownersSuite) nextRound(c *gc.C, i int) {
+func (s *ownersSuite) freshFakes(c *gc.C, i int) {
 	if i > 0 {
 		s.TearDownTest(c)
 		s.SetUpTest(c)
 	}
 }
 
-// restored starts a worker of the environment on a state that was restored, in which
-// volume 0 and filesystem 0 are recorded as attached. The provider has them with these
-// tags.
-func (s *ownersSuite) restored(c *gc.C, tags map[string]string) {
+// startRestored starts a worker of the environment on a restored state, in which volume 0
+// and filesystem 0 are recorded as attached. The provider has both with the given tags.
+func (s *ownersSuite) startRestored(c *gc.C, tags map[string]string) {
 	ctx := envcontext.New(context.Background())
 	_, err := s.source.CreateVolumes(ctx, []storage.VolumeParams{{Tag: names.NewVolumeTag("0"), ResourceTags: tags}})
 	c.Assert(err, jc.ErrorIsNil)
 	_, err = s.source.CreateFilesystems(ctx, []storage.FilesystemParams{{Tag: names.NewFilesystemTag("0"), ResourceTags: tags}})
 	c.Assert(err, jc.ErrorIsNil)
-	s.lost(c)
+	s.startMissing(c)
 }
 
-// lost is restored with a provider that has nothing.
-func (s *ownersSuite) lost(c *gc.C) {
+// startMissing is like startRestored, with a provider that has no storage.
+func (s *ownersSuite) startMissing(c *gc.C) {
 	s.start(c, s.config(c, false, modeltest.Removal, modeltest.Sizes, modeltest.Owners))
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.provisionVolume(v)
@@ -67,33 +66,34 @@ func (s *ownersSuite) lost(c *gc.C) {
 	s.state.CheckOwner(f)
 }
 
-func (s *ownersSuite) attaching(c *gc.C) {
+func (s *ownersSuite) notify(c *gc.C) {
 	s.volumesChanged(c, "0")
 	s.filesystemsChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 }
 
-// removing has both be dead, and nowhere attached.
-func (s *ownersSuite) removing(c *gc.C, release bool) {
+// remove makes both dead, without attachments, and notifies the worker.
+func (s *ownersSuite) remove(c *gc.C, release bool) {
 	for _, tag := range []string{"volume-0", "filesystem-0"} {
 		s.state.ForgetAttachment("machine-0", tag)
 		s.setDead(tag, release)
 	}
-	s.attaching(c)
+	s.notify(c)
 }
 
-func (s *ownersSuite) belongs(of, id string) string {
-	own := s.state.Owner(of + "-0")
+func (s *ownersSuite) foreignOwnerError(kind, id string) string {
+	own := s.state.Owner(kind + "-0")
 	return fmt.Sprintf("%s %q belongs to %s another-entity of state another-state, not to %s %s of state %s",
-		of, id, of, of, own.EntityUUID, own.ModelUUID)
+		kind, id, kind, kind, own.EntityUUID, own.ModelUUID)
 }
 
-func (s *ownersSuite) TestAnothersIsNotAttached(c *gc.C) {
-	s.restored(c, tags(another))
-	s.attaching(c)
+// Behaviour 36, I5.
+func (s *ownersSuite) TestForeignStorageNotAttached(c *gc.C) {
+	s.startRestored(c, tags(otherOwner))
+	s.notify(c)
 	s.barrier(c)
-	for tag, want := range map[string]string{"volume-0": s.belongs("volume", "vol-0"), "filesystem-0": s.belongs("filesystem", "fs-0")} {
+	for tag, want := range map[string]string{"volume-0": s.foreignOwnerError("volume", "vol-0"), "filesystem-0": s.foreignOwnerError("filesystem", "fs-0")} {
 		status := s.state.Status(tag)
 		c.Check(status.Status, gc.Equals, "error")
 		c.Check(status.Info, gc.Equals, want)
@@ -102,48 +102,53 @@ func (s *ownersSuite) TestAnothersIsNotAttached(c *gc.C) {
 	s.noTimer(c)
 }
 
-func (s *ownersSuite) TestAnothersIsNeitherDestroyedNorReleased(c *gc.C) {
+// Behaviour 36, I5.
+func (s *ownersSuite) TestForeignStorageNotDestroyedOrReleased(c *gc.C) {
 	for i, release := range []bool{false, true} {
-		s.nextRound(c, i)
-		s.restored(c, tags(another))
-		s.removing(c, release)
+		s.freshFakes(c, i)
+		s.startRestored(c, tags(otherOwner))
+		s.remove(c, release)
 		s.barrier(c)
 		doing := "destroying"
 		if release {
 			doing = "releasing"
 		}
-		c.Check(s.state.Status("volume-0").Info, gc.Equals, doing+" volume: "+s.belongs("volume", "vol-0"))
-		c.Check(s.state.Status("filesystem-0").Info, gc.Equals, "removing filesystem: "+s.belongs("filesystem", "fs-0"))
+		c.Check(s.state.Status("volume-0").Info, gc.Equals, doing+" volume: "+s.foreignOwnerError("volume", "vol-0"))
+		c.Check(s.state.Status("filesystem-0").Info, gc.Equals, "removing filesystem: "+s.foreignOwnerError("filesystem", "fs-0"))
 		c.Check(s.state.Status("filesystem-0").Status, gc.Equals, "error")
 		c.Check(s.Count("DestroyVolumes")+s.Count("ReleaseVolumes")+s.Count("DestroyFilesystems")+s.Count("ReleaseFilesystems"), gc.Equals, 0)
 	}
 }
 
-func (s *ownersSuite) TestAnothersIsNotDetached(c *gc.C) {
-	s.restored(c, tags(another))
+// Behaviour 36, I5.
+func (s *ownersSuite) TestForeignStorageNotDetached(c *gc.C) {
+	s.startRestored(c, tags(otherOwner))
 	for _, tag := range []string{"volume-0", "filesystem-0"} {
 		s.setLife(onMachine0(tag), life.Dying)
 	}
-	s.attaching(c)
+	s.notify(c)
 	s.barrier(c)
-	c.Check(s.state.Status("volume-0").Info, gc.Equals, s.belongs("volume", "vol-0"))
-	c.Check(s.state.Status("filesystem-0").Info, gc.Equals, s.belongs("filesystem", "fs-0"))
+	c.Check(s.state.Status("volume-0").Info, gc.Equals, s.foreignOwnerError("volume", "vol-0"))
+	c.Check(s.state.Status("filesystem-0").Info, gc.Equals, s.foreignOwnerError("filesystem", "fs-0"))
 	c.Check(s.Count("DetachVolumes")+s.Count("DetachFilesystems"), gc.Equals, 0)
 }
 
-func (s *ownersSuite) TestAnothersDoesNotGrow(c *gc.C) {
-	s.restored(c, tags(another))
+// Behaviour 36, I5.
+func (s *ownersSuite) TestForeignVolumeNotGrown(c *gc.C) {
+	s.startRestored(c, tags(otherOwner))
 	s.state.SetSize("volume-0", 2000)
 	s.volumesChanged(c, "0")
 	s.barrier(c)
 	c.Check(s.Count("ResizeVolumes"), gc.Equals, 0)
-	c.Check(s.state.Status("volume-0").Info, gc.Equals, "cannot grow to 2000 MiB: "+s.belongs("volume", "vol-0"))
+	c.Check(s.state.Status("volume-0").Info, gc.Equals, "cannot grow to 2000 MiB: "+s.foreignOwnerError("volume", "vol-0"))
 }
 
-// What is the state's is asked about once, though what is done to it fails at first.
-func (s *ownersSuite) TestOwnIsAttachedAndAskedAboutOnce(c *gc.C) {
-	s.restored(c, nil)
-	s.own(c)
+// The owner of a volume is looked up once, even if an operation on the volume fails at
+// first.
+// Behaviour I6.
+func (s *ownersSuite) TestOwnedVolumeCheckedOnce(c *gc.C) {
+	s.startRestored(c, nil)
+	s.tagAsOwn(c)
 	s.source.FailItem("AttachVolumes", "volume-0 machine-0", errors.New("busy"))
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
@@ -164,8 +169,8 @@ func (s *ownersSuite) TestOwnIsAttachedAndAskedAboutOnce(c *gc.C) {
 	c.Check(s.Count("ListVolumeOwners"), gc.Equals, 1)
 }
 
-// own has the provider's objects be the state's.
-func (s *ownersSuite) own(c *gc.C) {
+// tagAsOwn tags the provider's objects with the owners that the state has.
+func (s *ownersSuite) tagAsOwn(c *gc.C) {
 	ctx := envcontext.New(context.Background())
 	_, err := s.source.TagVolumes(ctx, []storage.ObjectTags{{ID: "vol-0", ResourceTags: tags(s.state.Owner("volume-0"))}})
 	c.Assert(err, jc.ErrorIsNil)
@@ -173,33 +178,36 @@ func (s *ownersSuite) own(c *gc.C) {
 	c.Assert(err, jc.ErrorIsNil)
 }
 
-// What has been refused is asked about again when all is read again.
-func (s *ownersSuite) TestRefusedIsAskedAboutAgain(c *gc.C) {
-	s.restored(c, tags(another))
-	s.attaching(c)
+// The owners of refused storage are looked up again when everything is read again.
+// Behaviour I6.
+func (s *ownersSuite) TestRefusedOwnerCheckedAgain(c *gc.C) {
+	s.startRestored(c, tags(otherOwner))
+	s.notify(c)
 	s.barrier(c)
-	s.own(c)
+	s.tagAsOwn(c)
 	s.fed.EnvironConfig.Deliver(c, struct{}{})
 	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
 	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
 }
 
-func (s *ownersSuite) TestMissingIsNotMadeAgain(c *gc.C) {
-	s.lost(c)
-	s.attaching(c)
-	s.missing(c)
-	// It can be removed all the same.
-	s.removing(c, false)
+// Behaviour 36, I7.
+func (s *ownersSuite) TestMissingStorageNotRecreated(c *gc.C) {
+	s.startMissing(c)
+	s.notify(c)
+	s.checkMissing(c)
+	// It can still be removed.
+	s.remove(c, false)
 	s.AwaitCall(c, "Remove", "volume-0")
 	s.AwaitCall(c, "Remove", "filesystem-0")
 }
 
-// missing checks that the user is told what is not there, and that nothing is made of it.
-func (s *ownersSuite) missing(c *gc.C) {
+// checkMissing checks that the statuses name the missing storage, and that nothing is
+// created or attached.
+func (s *ownersSuite) checkMissing(c *gc.C) {
 	s.barrier(c)
 	for tag, want := range map[string]string{
-		"volume-0":     `missing: dynamic volumes have no volume "vol-0": restore its data, or remove it`,
-		"filesystem-0": `missing: dynamic filesystems have no filesystem "fs-0": restore its data, or remove it`,
+		"volume-0":     `missing: volume "vol-0" not found among dynamic volumes: restore its data, or remove the storage`,
+		"filesystem-0": `missing: filesystem "fs-0" not found among dynamic filesystems: restore its data, or remove the storage`,
 	} {
 		c.Check(s.state.Status(tag).Status, gc.Equals, "error")
 		c.Check(s.state.Status(tag).Info, gc.Equals, want)
@@ -208,63 +216,65 @@ func (s *ownersSuite) missing(c *gc.C) {
 	}
 }
 
-// What has been detached though it is not there is missing still when it is attached.
-func (s *ownersSuite) TestMissingIsDetachedAndStillMissing(c *gc.C) {
-	s.lost(c)
+// Missing storage that was detached is still missing when it is attached again.
+func (s *ownersSuite) TestDetachedMissingStorageStaysMissing(c *gc.C) {
+	s.startMissing(c)
 	for _, tag := range []string{"volume-0", "filesystem-0"} {
 		s.setLife(onMachine0(tag), life.Dying)
 	}
-	s.attaching(c)
+	s.notify(c)
 	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
 	s.AwaitCall(c, "RemoveAttachments", "filesystem-0 machine-0")
 	s.addVolumeAttachment("machine-0", "0", "dynamic")
 	s.addFilesystemAttachment("machine-0", "0", "dynamic")
-	s.attaching(c)
-	s.missing(c)
+	s.notify(c)
+	s.checkMissing(c)
 }
 
-// Whose it is is not known where a source keeps no tags, or none are there.
-func (s *ownersSuite) TestOwnerNotKnownIsRemarked(c *gc.C) {
+// The owner is unknown if the storage has no tags, or if its source does not list owners.
+// Behaviour I8.
+func (s *ownersSuite) TestUnknownOwnerRemark(c *gc.C) {
 	for i, keeps := range []bool{true, false, true} {
-		s.nextRound(c, i)
+		s.freshFakes(c, i)
 		if i == 2 {
 			s.source.FailCall("ListVolumeOwners", errors.NotSupportedf("listing"))
 		}
 		s.source.Options.FixedSize = !keeps
 		s.source.Options.Remark = func(string) string { return "in memory" }
-		s.restored(c, nil)
-		s.attaching(c)
+		s.startRestored(c, nil)
+		s.notify(c)
 		s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
 		s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
 		c.Check(s.state.Status("volume-0").Status, gc.Equals, "attached")
 		want := "owner not known; in memory"
 		if !keeps {
-			want = "owner not known" // nor does the source remark on anything
+			want = "owner not known" // this source has no remarks either
 		}
 		c.Check(s.state.Status("volume-0").Info, gc.Equals, want)
 		c.Check(s.state.Status("filesystem-0").Info, gc.Equals, want)
 	}
 }
 
-// While owners cannot be listed nothing is done, but it is tried again.
-func (s *ownersSuite) TestOwnersThatCannotBeListed(c *gc.C) {
-	s.restored(c, nil)
-	s.own(c)
+// Nothing is attached while owners cannot be listed. Listing is retried.
+// Behaviour I6.
+func (s *ownersSuite) TestListOwnersErrorRetried(c *gc.C) {
+	s.startRestored(c, nil)
+	s.tagAsOwn(c)
 	s.source.FailCall("ListVolumeOwners", storage.Permanent(storage.InProgress(errors.New("no answer"))))
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
-	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 attaching: asking whose they are: no answer"})
+	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 attaching: listing owners: no answer"})
 	c.Check(s.Count("AttachVolumes"), gc.Equals, 0)
 	s.advance(c, backoff[0])
 	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
 }
 
-// releasing is a provider all of whose volumes have been released.
-type releasing struct{ *providerfake.Provider }
+// releasedVolumes is a provider whose volumes have all been released.
+type releasedVolumes struct{ *providerfake.Provider }
 
-func (r releasing) VolumeSource(*storage.Config) (storage.VolumeSource, error) { return r, nil }
+func (r releasedVolumes) VolumeSource(*storage.Config) (storage.VolumeSource, error) { return r, nil }
 
-func (r releasing) ListVolumeOwners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
+func (r releasedVolumes) ListVolumeOwners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
 	objects, err := r.Provider.ListVolumeOwners(ctx)
 	for i := range objects {
 		objects[i].Released = true
@@ -272,11 +282,12 @@ func (r releasing) ListVolumeOwners(ctx envcontext.ProviderCallContext) ([]stora
 	return objects, err
 }
 
-// What has been released is nobody's, whatever its tags say.
-func (s *ownersSuite) TestReleasedIsNotAttached(c *gc.C) {
-	s.restored(c, nil)
-	s.own(c)
-	s.providers["dynamic"] = releasing{s.source}
+// A released volume has no owner, whatever its tags say.
+// Behaviour I5.
+func (s *ownersSuite) TestReleasedVolumeNotAttached(c *gc.C) {
+	s.startRestored(c, nil)
+	s.tagAsOwn(c)
+	s.providers["dynamic"] = releasedVolumes{s.source}
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	c.Check(s.statuses(c), jc.DeepEquals, []string{`volume-0 error: volume "vol-0" has been released: import it`})

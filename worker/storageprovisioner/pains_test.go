@@ -28,15 +28,14 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// painsSuite makes the stories happen that users of other systems have told, and
-// shows how they end here. Each names the project and issue that it is from. Those
-// that end in the hands of a provider are that provider's to show.
+// painsSuite reproduces bugs that users of other systems have reported, and shows how
+// the worker handles them. Each test names the project and its issues. Those that a
+// provider must handle are tested with that provider.
 type painsSuite struct{ baseSuite }
 
 var _ = gc.Suite(&painsSuite{})
 
-// created returns the ids of the volumes of "dynamic" that nobody has destroyed, but the
-// barrier's.
+// created returns the IDs of the volumes that "dynamic" has, without those of barriers.
 func (s *painsSuite) created() []string {
 	ids := []string{}
 	for _, v := range s.source.Volumes() {
@@ -51,22 +50,23 @@ func (s *painsSuite) created() []string {
 func (s *painsSuite) restart(c *gc.C, cfg storageprovisioner.Config) {
 	s.worker.Kill()
 	c.Assert(s.waited(c), jc.ErrorIsNil)
-	// The state gives the next worker watchers that tell all there is.
+	// The first events of the next worker's watchers name everything in the state.
 	w, err := storageprovisioner.New(cfg)
 	c.Assert(err, jc.ErrorIsNil)
 	s.worker = w
 }
 
-// juju #20332: an event is lost, and the storage stays "attaching" until somebody
-// restarts the agent. Here the worker reads the state again from time to time, and the
-// state counts, not the event.
-func (s *painsSuite) TestPainEventLostAndStorageStaysAttaching(c *gc.C) {
+// juju #20332: an event is lost, and the storage stays "attaching" until somebody restarts
+// the agent. Here the worker reads the state again from time to time, and acts on the
+// state, not on the event.
+// Behaviour P1.
+func (s *painsSuite) TestPainLostEventLeavesStorageAttaching(c *gc.C) {
 	cfg := s.config(c, true)
 	cfg.ResyncInterval = time.Hour
 	s.addMachine("0", "instance-0")
 	s.addMachine("1", "")
 	s.start(c, cfg)
-	// A volume waits for its machine, a filesystem for its device; a third is there.
+	// A volume waits for its machine, a filesystem for its device; volume 2 is attached.
 	s.addVolumeOn("machine-1", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-1", "0")
@@ -77,7 +77,7 @@ func (s *painsSuite) TestPainEventLostAndStorageStaysAttaching(c *gc.C) {
 	_, going := s.attachedVolume(c, "2")
 	s.barrier(c)
 
-	// All of these change, and nobody tells.
+	// All of these change without an event.
 	s.addMachine("1", "instance-1")
 	s.addDevice("1", storage.BlockDevice{DeviceName: "sdb"})
 	s.setLife(going, life.Dying)
@@ -91,8 +91,9 @@ func (s *painsSuite) TestPainEventLostAndStorageStaysAttaching(c *gc.C) {
 	s.AwaitCall(c, "RemoveAttachments", "volume-2 machine-0")
 }
 
-// juju 3.6; k8s #73972; external-attacher #706 (27 minutes): one slow backend, and
-// nothing is attached anywhere.
+// juju 3.6; k8s #73972; external-attacher #706 (27 minutes): one slow backend, and nothing
+// is attached anywhere. Here only the volumes of that backend wait.
+// Behaviour P2.
 func (s *painsSuite) TestPainSlowBackendStallsEverything(c *gc.C) {
 	cfg := s.config(c, false)
 	slow := s.provider("slow.")
@@ -114,16 +115,17 @@ func (s *painsSuite) TestPainSlowBackendStallsEverything(c *gc.C) {
 	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
 }
 
-// external-provisioner #486, #311; ceph-csi #4280; topolvm #1104: a creation times out
-// and goes on; the claim is deleted, and made again under the same name; and what the
-// first creation has made is nobody's.
+// external-provisioner #486, #311; ceph-csi #4280; topolvm #1104: a creation times out and
+// continues in the background. The claim is deleted and created again under the same name,
+// and the first volume leaks.
+// Behaviour 28, P3.
 func (s *painsSuite) TestPainCreateDeleteCreateAgainLeaks(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	timeouts := 2
 	s.source.Options.EditCreated = func(r *storage.CreateVolumesResult) {
 		if r.Volume != nil && r.Volume.Tag.Id() == "0" && timeouts > 0 {
-			// It is made, and the answer is late.
+			// The volume is created, but the call times out.
 			timeouts--
 			*r = storage.CreateVolumesResult{Error: context.DeadlineExceeded}
 		}
@@ -143,7 +145,7 @@ func (s *painsSuite) TestPainCreateDeleteCreateAgainLeaks(c *gc.C) {
 	s.Await(c, "the volume to be gone", func() bool { return s.state.Life(v) == "" })
 	c.Check(s.created(), gc.HasLen, 0)
 
-	// The same name again, and this time it is deleted by force while it is made.
+	// The same name again. This time the volume is removed from the state during the creation.
 	timeouts = 1
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	mark := s.Mark()
@@ -164,9 +166,10 @@ func (s *painsSuite) TestPainCreateDeleteCreateAgainLeaks(c *gc.C) {
 	c.Check(s.report()["unfinished"], gc.IsNil)
 }
 
-// external-provisioner #1469: the provisioner is restarted while it creates, forgets
-// what was in flight, and creates another one.
-func (s *painsSuite) TestPainRestartForgetsWhatWasInFlight(c *gc.C) {
+// external-provisioner #1469: the provisioner is restarted during a creation, forgets it,
+// and creates a second volume.
+// Behaviour 34, P4.
+func (s *painsSuite) TestPainRestartForgetsInFlightCreation(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	lost := true
 	s.source.Options.EditCreated = func(r *storage.CreateVolumesResult) {
@@ -195,15 +198,16 @@ func (s *painsSuite) TestPainRestartForgetsWhatWasInFlight(c *gc.C) {
 	s.restart(c, cfg)
 	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
 	c.Check(s.created(), jc.DeepEquals, []string{"vol-0"})
-	// It is asked for under the name that it had before: that is how it is found.
+	// The provider finds the volume by its tag, which is the same as before.
 	for range 2 {
 		c.Check(s.Next(c, "CreateVolumes").Subjects, jc.DeepEquals, []string{"volume-0"})
 	}
 }
 
-// external-provisioner #1469, from the other side: what was made is not recorded when
-// the provisioner ends.
-func (s *painsSuite) TestPainRestartForgetsWhatWasMadeAndNotRecorded(c *gc.C) {
+// external-provisioner #1469, another way: the volume is created but not recorded when the
+// provisioner ends.
+// Behaviour 34, P4.
+func (s *painsSuite) TestPainRestartForgetsUnrecordedVolume(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	cfg := s.config(c, false)
 	s.start(c, cfg)
@@ -220,9 +224,10 @@ func (s *painsSuite) TestPainRestartForgetsWhatWasMadeAndNotRecorded(c *gc.C) {
 	c.Check(s.created(), jc.DeepEquals, []string{"vol-0"})
 }
 
-// sig-storage-lib #194; external-provisioner #1438: the node for which a volume is
-// made vanishes, and the volume leaks.
-func (s *painsSuite) TestPainNodeVanishedDuringCreationAndTheVolumeLeaked(c *gc.C) {
+// sig-storage-lib #194; external-provisioner #1438: the node for which a volume is created
+// vanishes, and the volume leaks.
+// Behaviour P5.
+func (s *painsSuite) TestPainNodeVanishedVolumeLeaked(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	later := storage.InProgress(errors.New("later"))
@@ -247,9 +252,10 @@ func (s *painsSuite) TestPainNodeVanishedDuringCreationAndTheVolumeLeaked(c *gc.
 	c.Check(s.created(), gc.HasLen, 0)
 }
 
-// The same two issues: or it is tried for ever, on a node that is no more. Here there
-// is a number of attempts, and their end is to be seen.
-func (s *painsSuite) TestPainNodeVanishedDuringCreationAndItWasTriedForEver(c *gc.C) {
+// The same two issues: the creation is retried for ever on a node that no longer exists.
+// Here the number of attempts has a limit, and the status says that it was reached.
+// Behaviour P5.
+func (s *painsSuite) TestPainNodeVanishedRetriedForever(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.Retry.CreateThreshold = 3
 	s.addMachine("0", "instance-0")
@@ -267,9 +273,10 @@ func (s *painsSuite) TestPainNodeVanishedDuringCreationAndItWasTriedForEver(c *g
 	c.Check(s.Count("CreateVolumes"), gc.Equals, 3)
 }
 
-// k8s #106710, #120328: an unmount that fails is given up after six minutes, and the
-// volume is detached by force under the mount.
-func (s *painsSuite) TestPainForceDetachBeneathAMount(c *gc.C) {
+// k8s #106710, #120328: a failing unmount is given up after six minutes, and the volume is
+// detached by force while it is mounted.
+// Behaviour P6.
+func (s *painsSuite) TestPainForceDetachWhileMounted(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	_, va := s.attachedVolume(c, "0")
@@ -283,7 +290,7 @@ func (s *painsSuite) TestPainForceDetachBeneathAMount(c *gc.C) {
 	for _, delay := range backoff {
 		s.Next(c, "managed.DetachFilesystems")
 		s.advance(c, delay)
-		// However often the state says that the attachment is to go.
+		// Repeated events for the dying attachment do not change that.
 		s.volumeAttachmentsChanged(c, "machine-0", "0")
 	}
 	s.Next(c, "managed.DetachFilesystems")
@@ -296,8 +303,9 @@ func (s *painsSuite) TestPainForceDetachBeneathAMount(c *gc.C) {
 	c.Check(s.Names("DetachVolumes"), gc.HasLen, 1)
 }
 
-// juju #21359, #22220; postgresql-operator #1827: a mount that is in use blocks the
-// teardown halfway, and the error does not name the user of the mount.
+// juju #21359, #22220; postgresql-operator #1827: a busy mount blocks the teardown
+// halfway, and the error does not name the process that uses it.
+// Behaviour P7.
 func (s *painsSuite) TestPainBusyMountBlocksTeardown(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
@@ -325,7 +333,8 @@ func (s *painsSuite) TestPainBusyMountBlocksTeardown(c *gc.C) {
 	c.Check(s.About(f, "managed.DestroyFilesystems"), gc.HasLen, 1)
 }
 
-// k8s #72257, #7317: what cleans up does not ask who is still using it.
+// k8s #72257, #7317: clean-up does not check whether the storage is in use.
+// Behaviour P8.
 func (s *painsSuite) TestPainDestroyedWhileAttached(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
@@ -337,7 +346,7 @@ func (s *painsSuite) TestPainDestroyedWhileAttached(c *gc.C) {
 	}
 	c.Check(s.Count("DestroyVolumes", "DetachVolumes"), gc.Equals, 0)
 	c.Check(s.created(), jc.DeepEquals, []string{"vol-0"})
-	c.Check(s.unfinished(c, "volume 0")["waits-for"], gc.Equals, "what uses it to go")
+	c.Check(s.unfinished(c, "volume 0")["waits-for"], gc.Equals, "all uses of it to end")
 
 	s.setLife(a, life.Dying)
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
@@ -345,9 +354,10 @@ func (s *painsSuite) TestPainDestroyedWhileAttached(c *gc.C) {
 	c.Check(s.Names("DetachVolumes", "DestroyVolumes"), jc.DeepEquals, []string{"DetachVolumes", "DestroyVolumes"})
 }
 
-// k8s #84169, #86281; aws-ebs #1302, #2029; longhorn #1463; zfs-localpv #79: with
-// hundreds of volumes there are hundreds of calls, and the backend throttles them.
-func (s *painsSuite) TestPainHundredsOfAttachmentsMeanHundredsOfCalls(c *gc.C) {
+// k8s #84169, #86281; aws-ebs #1302, #2029; longhorn #1463; zfs-localpv #79: hundreds of
+// volumes take hundreds of calls, and the backend throttles them.
+// Behaviour P9.
+func (s *painsSuite) TestPainOneCallPerAttachment(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.ResyncInterval = time.Hour
 	s.addMachine("0", "instance-0")
@@ -369,7 +379,7 @@ func (s *painsSuite) TestPainHundredsOfAttachmentsMeanHundredsOfCalls(c *gc.C) {
 	all := s.Count() - s.Count("ValidateVolumeParams")
 	c.Check(all < 50, jc.IsTrue, gc.Commentf("%d calls", all))
 
-	// Nor does it take a call for each to see that all is well.
+	// A resync does not take a call for each volume either.
 	s.caughtUp(c)
 	mark, before := s.Mark(), s.Count()
 	s.advance(c, time.Hour)
@@ -380,9 +390,10 @@ func (s *painsSuite) TestPainHundredsOfAttachmentsMeanHundredsOfCalls(c *gc.C) {
 	c.Check(s.Count("AttachVolumes"), gc.Equals, 1)
 }
 
-// juju #22198, #23291: the volume is attached, the device never appears, and nothing
-// says what is missing.
-func (s *painsSuite) TestPainAttachedButItsLocationNeverAppears(c *gc.C) {
+// juju #22198, #23291: the volume is attached, its device never appears, and nothing says
+// what is missing.
+// Behaviour P10.
+func (s *painsSuite) TestPainDeviceNeverAppears(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	s.attachedVolume(c, "0")
@@ -405,10 +416,11 @@ func (s *painsSuite) TestPainAttachedButItsLocationNeverAppears(c *gc.C) {
 	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
 }
 
-// juju #3366: an attach failed for a moment, and the volume was deleted for that. Then the
-// attach was tried for ever against the missing volume, and took the worker down with all
-// other storage.
-func (s *painsSuite) TestPainTransientAttachFailureDeletedTheVolume(c *gc.C) {
+// juju #3366: the volume is deleted because an attach fails for a moment. Then the attach
+// is retried for ever against the missing volume, and takes the worker down with all other
+// storage.
+// Behaviour P11.
+func (s *painsSuite) TestPainTransientAttachFailureDeletesVolume(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	s.source.FailItem("AttachVolumes", "volume-0 machine-0",
@@ -431,17 +443,18 @@ func (s *painsSuite) TestPainTransientAttachFailureDeletedTheVolume(c *gc.C) {
 		"attaching: ", "attaching: device busy", "attaching: device busy", "error: no file /var/lib/volume-0",
 	})
 
-	// The others go on, and nothing has been deleted or undone.
+	// Other volumes go ahead, and nothing is deleted or undone.
 	s.attachedVolume(c, "1")
 	c.Check(s.created(), jc.DeepEquals, []string{"vol-0", "vol-1"})
 	c.Check(s.About("volume-0", providerCalls...), jc.DeepEquals, []string{"CreateVolumes"})
 	c.Check(s.About("volume-0 machine-0", providerCalls...), jc.DeepEquals, []string{"AttachVolumes", "AttachVolumes", "AttachVolumes"})
 }
 
-// juju #21897: in a container there are no loop devices; that is tried again for ever,
-// with an error that does not tell what is missing. Whether there are any is for the
-// provider to find out; what it says counts.
-func (s *painsSuite) TestPainWhatIsNotSupportedIsTriedForEver(c *gc.C) {
+// juju #21897: a container has no loop devices. The operation is retried for ever, with an
+// error that does not name what is missing. Here the worker does not retry what the
+// provider reports as not supported.
+// Behaviour 26, P12.
+func (s *painsSuite) TestPainUnsupportedRetriedForever(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	s.source.FailCallAlways("VolumeSource", errors.NewNotSupported(nil, "no /dev/loop-control"))
@@ -451,9 +464,10 @@ func (s *painsSuite) TestPainWhatIsNotSupportedIsTriedForEver(c *gc.C) {
 	s.noTimer(c)
 }
 
-// nomad #10927, #12346, #15415, #27324: a claim whose node, plugin or volume is no
-// more is never released. Whatever goes here ends, unless a provider says otherwise.
-func (s *painsSuite) TestPainClaimsThatNothingWillEverRelease(c *gc.C) {
+// nomad #10927, #12346, #15415, #27324: a claim whose node, plugin or volume no longer
+// exists is never released. Here every removal ends unless a provider reports an error.
+// Behaviour P13.
+func (s *painsSuite) TestPainClaimsNeverReleased(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	var ids []string
@@ -464,11 +478,11 @@ func (s *painsSuite) TestPainClaimsThatNothingWillEverRelease(c *gc.C) {
 	}
 	s.addMachine("1", "instance-1")
 	attachments := []params.MachineStorageId{
-		add("machine-0", "0", "dynamic"),  // never made
-		add("machine-0", "1", "static"),   // made with its machine
-		add("unit-app-0", "2", "dynamic"), // on what is no machine
+		add("machine-0", "0", "dynamic"),  // never created
+		add("machine-0", "1", "static"),   // comes with its machine
+		add("unit-app-0", "2", "dynamic"), // not on a machine
 		add("machine-1", "3", "dynamic"),  // on a machine that is gone
-		add("machine-0", "4", "dynamic"),  // gone for the provider
+		add("machine-0", "4", "dynamic"),  // the provider no longer has it
 	}
 	for _, a := range attachments[1:] {
 		s.provisionVolume(a.AttachmentTag)
@@ -493,9 +507,11 @@ func (s *painsSuite) TestPainClaimsThatNothingWillEverRelease(c *gc.C) {
 	}
 }
 
-// local-path #43; sig-storage-lib: the library exits the process, and registers
-// metrics with the process's registry: two in one process do not go together. Here
-// any number do, each with its own state, and one that fails takes no other along.
+// local-path #43; sig-storage-lib: the library exits the process, and registers metrics
+// globally, so one process cannot hold two of it. Here a process can have any number of
+// workers, each with its own state, and one that fails does not affect the others.
+// Behaviour P14.
+// Story D11.
 func (s *painsSuite) TestPainLibraryExitsOrHasGlobals(c *gc.C) {
 	var models []*modeltest.Model
 	var workers []interface {
@@ -531,8 +547,8 @@ func (s *painsSuite) TestPainLibraryExitsOrHasGlobals(c *gc.C) {
 	s.checkNoGlobals(c, "../../watcher")
 }
 
-// checkNoGlobals checks that no code below dir does anything to the process, or by
-// being imported.
+// checkNoGlobals checks that no code below dir changes the state of the process or does
+// anything in an init function.
 func (s *painsSuite) checkNoGlobals(c *gc.C, dir string) {
 	forbidden := []string{
 		"os.Exit", "os.Setenv", "os.Chdir", "log.Fatal", "log.Fatalf", "log.Fatalln", "log.SetOutput", "signal.Notify",
@@ -548,18 +564,18 @@ func (s *painsSuite) checkNoGlobals(c *gc.C, dir string) {
 		fset := token.NewFileSet()
 		file, err := parser.ParseFile(fset, name, nil, parser.SkipObjectResolution)
 		if err != nil || file.Name.Name == "main" {
-			return err // a program, which is nobody's library
+			return err // a program, not a library
 		}
 		files++
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.SelectorExpr:
 				if x, ok := n.X.(*ast.Ident); ok && slices.Contains(forbidden, x.Name+"."+n.Sel.Name) {
-					c.Errorf("%s: %s.%s is the host's to use", fset.Position(n.Pos()), x.Name, n.Sel.Name)
+					c.Errorf("%s: a library must not use %s.%s", fset.Position(n.Pos()), x.Name, n.Sel.Name)
 				}
 			case *ast.FuncDecl:
 				if n.Recv == nil && n.Name.Name == "init" {
-					c.Errorf("%s: init runs in every program that imports it", fset.Position(n.Pos()))
+					c.Errorf("%s: a library must not have an init function", fset.Position(n.Pos()))
 				}
 			}
 			return true

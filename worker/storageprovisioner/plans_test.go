@@ -24,14 +24,14 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// planningSuite has a state that keeps attachment plans. Those of the device types
-// "iscsi" and "nvme" are carried out by fakes; there are no others.
+// planningSuite has a state that keeps attachment plans. Fakes carry out the device types
+// "iscsi" and "nvme"; no other type has a plan.
 type planningSuite struct {
 	baseSuite
-	iscsi, nvme *carrier
+	iscsi, nvme *fakePlan
 
 	planMu sync.Mutex
-	// noPlans is why there is no telling what carries out a plan.
+	// noPlans is the error of every plan lookup, if it is set.
 	noPlans error
 }
 
@@ -39,7 +39,7 @@ type plansSuite struct{ planningSuite }
 
 var _ = gc.Suite(&plansSuite{})
 
-// SetUpTest has the test feed the watcher of plans, too.
+// SetUpTest also gives the test control of the watcher of plans.
 func (s *planningSuite) SetUpTest(c *gc.C) {
 	s.baseSuite.SetUpTest(c)
 	s.fed.VolumeAttachmentPlans = watchertest.New[[]params.MachineStorageId]()
@@ -47,8 +47,8 @@ func (s *planningSuite) SetUpTest(c *gc.C) {
 	s.rules = providerfake.NewRules(s.state)
 	s.source = s.provider("")
 	s.managed = s.provider("managed.")
-	s.iscsi = &carrier{Journal: s.Journal}
-	s.nvme = &carrier{Journal: s.Journal, prefix: "nvme."}
+	s.iscsi = &fakePlan{Journal: s.Journal}
+	s.nvme = &fakePlan{Journal: s.Journal, prefix: "nvme."}
 	s.noPlans = nil
 	s.addMachine("0", "instance-0")
 }
@@ -93,10 +93,10 @@ func (s *planningSuite) startPlanning(c *gc.C) {
 	s.start(c, s.planning(c, true))
 }
 
-// carrier carries out plans on paper: an attached one has the block device "disk-0"
-// where the volume's id is 0. In the journal, its calls are AttachPlan and
-// DetachPlan, about the volume on machine 0.
-type carrier struct {
+// fakePlan is a plan that does nothing. Once attached, volume 0 has the block device
+// "disk-0". Its calls are in the journal as AttachPlan and DetachPlan, about the volume on
+// machine 0.
+type fakePlan struct {
 	*calls.Journal
 	calls.Script
 	prefix string
@@ -106,8 +106,8 @@ type carrier struct {
 	breaches []string
 }
 
-// call makes a call about a volume.
-func (p *carrier) call(ctx context.Context, name string, attributes map[string]string) error {
+// call records and scripts a call about a volume.
+func (p *fakePlan) call(ctx context.Context, name string, attributes map[string]string) error {
 	subject := attributes["volume"] + " machine-0"
 	p.mu.Lock()
 	if slices.Contains(p.busy, subject) {
@@ -128,14 +128,14 @@ func (p *carrier) call(ctx context.Context, name string, attributes map[string]s
 	return p.Item(name, subject)
 }
 
-func (p *carrier) AttachVolume(ctx context.Context, attributes map[string]string) (storage.BlockDevice, error) {
+func (p *fakePlan) AttachVolume(ctx context.Context, attributes map[string]string) (storage.BlockDevice, error) {
 	if err := p.call(ctx, "AttachPlan", attributes); err != nil {
 		return storage.BlockDevice{}, err
 	}
 	return plannedDevice(idOf(attributes["volume"])), nil
 }
 
-func (p *carrier) DetachVolume(ctx context.Context, attributes map[string]string) error {
+func (p *fakePlan) DetachVolume(ctx context.Context, attributes map[string]string) error {
 	return p.call(ctx, "DetachPlan", attributes)
 }
 
@@ -161,7 +161,7 @@ func planOn(host, volume string, t storage.DeviceType) params.VolumeAttachmentPl
 	}
 }
 
-// recordPlan has the state have a plan.
+// recordPlan records a plan in the state.
 func (s *planningSuite) recordPlan(c *gc.C, plan params.VolumeAttachmentPlan) {
 	manager := s.state.For(names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d"), modeltest.Plans)
 	results, err := manager.(storageprovisioner.VolumeAttachmentPlanAccessor).
@@ -198,7 +198,7 @@ func (s *planningSuite) plansChanged(c *gc.C, volumes ...string) {
 	}
 }
 
-// carriedOut has a plan carried out by the worker.
+// carriedOut adds a plan and waits until the worker has carried it out.
 func (s *planningSuite) carriedOut(c *gc.C, volume string) params.MachineStorageId {
 	a := s.addPlanned(c, volume, "iscsi")
 	s.plansChanged(c, volume)
@@ -206,25 +206,25 @@ func (s *planningSuite) carriedOut(c *gc.C, volume string) params.MachineStorage
 	return a
 }
 
-// detachPlan has the state give up a plan, and notifies the worker.
+// detachPlan makes a plan dying, and notifies the worker.
 func (s *planningSuite) detachPlan(c *gc.C, volume string) {
 	s.state.Detach("machine-0", volumeTag(volume))
 	s.plansChanged(c, volume)
 }
 
-// planCalls are the calls that do something about plans.
+// planCalls are the calls that change plans.
 var planCalls = []string{
 	"AttachPlan", "DetachPlan", "nvme.AttachPlan", "nvme.DetachPlan",
 	"SetVolumeAttachmentPlanBlockInfo", "RemoveVolumeAttachmentPlan",
 }
 
-// planDeeds returns the calls so far that did something about the plan of a volume
-// on machine 0, in order.
+// planDeeds returns the calls so far that changed the plan of a volume on machine 0, in
+// order.
 func (s *planningSuite) planDeeds(volume string) []string {
 	return s.About(volumeTag(volume)+" machine-0", planCalls...)
 }
 
-// attachWithPlan has the source attach volumes to machine 0 with a plan.
+// attachWithPlan makes the source return a plan with each attachment to machine 0.
 func (s *planningSuite) attachWithPlan() {
 	s.source.Options.EditAttached = func(a *storage.VolumeAttachment) {
 		if a.Machine.String() == "machine-0" {
@@ -234,21 +234,21 @@ func (s *planningSuite) attachWithPlan() {
 	}
 }
 
-// awaitHandled notifies the worker, and waits until it has read an entity since and has
-// handled the answer. It serves where a barrier cannot pass, as a source is busy.
+// awaitHandled notifies the worker, and waits until it has read an entity since then and
+// has handled the answer. Use it where a barrier would block on a busy source.
 func (s *baseSuite) awaitHandled(c *gc.C, call, subject string, notify func()) {
 	mark := s.Mark()
 	notify()
 	s.AwaitCallAfter(c, mark, call, subject)
-	// The answer has been taken in when the next thing is read.
+	// The worker has handled the answer when it reads the next entity.
 	mark = s.Mark()
 	s.filesystemsChanged(c, "99")
 	s.AwaitCallAfter(c, mark, "Life", "filesystem-99")
 }
 
-// watchedFirst returns what the worker has watched before it read the environment's
-// config.
-func (s *planningSuite) watchedFirst(c *gc.C) []string {
+// watchedBeforeConfig returns what the worker has watched before it read the
+// environment's config.
+func (s *planningSuite) watchedBeforeConfig(c *gc.C) []string {
 	s.Next(c, "WatchFilesystemAttachments")
 	names := s.Names()
 	before := slices.DeleteFunc(names[:slices.Index(names, "EnvironConfig")], func(name string) bool {
@@ -258,37 +258,42 @@ func (s *planningSuite) watchedFirst(c *gc.C) []string {
 	return before
 }
 
-// 1, 23
-func (s *plansSuite) TestWatchedFromTheStartInAMachinesScope(c *gc.C) {
+// Behaviours 1 and 23: a machine's worker watches plans before it has read the config.
+// Behaviour 1.
+func (s *plansSuite) TestPlansWatchedByMachineWorker(c *gc.C) {
 	s.startPlanning(c)
-	c.Check(s.watchedFirst(c), jc.DeepEquals, []string{
+	c.Check(s.watchedBeforeConfig(c), jc.DeepEquals, []string{
 		"WatchBlockDevices", "WatchForEnvironConfigChanges", "WatchVolumeAttachmentPlans",
 	})
 }
 
-// 1, 23
-func (s *plansSuite) TestNotWatchedInTheEnvironmentsScope(c *gc.C) {
+// Behaviours 1 and 23: the environment's worker does not watch plans.
+// Behaviour 1.
+func (s *plansSuite) TestPlansNotWatchedByEnvironWorker(c *gc.C) {
 	s.start(c, s.planning(c, false))
-	c.Check(s.watchedFirst(c), jc.DeepEquals, []string{"WatchForEnvironConfigChanges"})
+	c.Check(s.watchedBeforeConfig(c), jc.DeepEquals, []string{"WatchForEnvironConfigChanges"})
 	s.barrier(c)
 	c.Check(s.Count("WatchVolumeAttachmentPlans"), gc.Equals, 0)
 }
 
-// 1, 23
-func (s *plansSuite) TestEventsBeforeTheConfigAreActedOnLater(c *gc.C) {
+// Behaviours 1 and 23: plan events that arrive before the config is read are handled after
+// it.
+// Behaviour 1.
+func (s *plansSuite) TestPlanEventsBeforeConfig(c *gc.C) {
 	s.addPlanned(c, "0", "iscsi")
 	s.startUnconfigured(c, s.planning(c, true))
 	s.fed.VolumeAttachmentPlans.Deliver(c, []params.MachineStorageId{onMachine0("volume-0")})
 	s.fed.BlockDevices.Deliver(c, struct{}{})
-	s.fed.BlockDevices.Deliver(c, struct{}{}) // both have been taken in
+	s.fed.BlockDevices.Deliver(c, struct{}{}) // the worker has received both
 	c.Check(s.Count("VolumeAttachmentPlans"), gc.Equals, 0)
 	s.fed.EnvironConfig.Deliver(c, struct{}{})
 	s.Next(c, "SetVolumeAttachmentPlanBlockInfo")
 	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"AttachPlan", "SetVolumeAttachmentPlanBlockInfo"})
 }
 
-// 23: by whichever worker attaches, and however.
-func (s *plansSuite) TestPlanOfANewAttachmentIsRecordedBeforeTheAttachment(c *gc.C) {
+// Behaviour 23: this holds for either worker, and for volumes that are attached by their
+// creation or later.
+func (s *plansSuite) TestPlanRecordedBeforeAttachment(c *gc.C) {
 	first := true
 	for _, machine := range []bool{false, true} {
 		for _, along := range []bool{false, true} {
@@ -320,8 +325,8 @@ func (s *plansSuite) TestPlanOfANewAttachmentIsRecordedBeforeTheAttachment(c *gc
 	}
 }
 
-// 23: those that have no plan are recorded along with those that have.
-func (s *plansSuite) TestOnlyAttachmentsWithAPlanHaveOneRecorded(c *gc.C) {
+// Behaviour 23: attachments without a plan are recorded along with those that have one.
+func (s *plansSuite) TestPlanRecordedOnlyIfReturned(c *gc.C) {
 	cfg := s.planning(c, false)
 	s.source.Options.EditAttached = func(a *storage.VolumeAttachment) {
 		if a.Volume.Id() == "0" {
@@ -342,8 +347,9 @@ func (s *plansSuite) TestOnlyAttachmentsWithAPlanHaveOneRecorded(c *gc.C) {
 	c.Check(s.About("volume-1 machine-0", "CreateVolumeAttachmentPlans"), gc.HasLen, 0)
 }
 
-// 23: where the state has no plans, the attachment's info tells of it all the same.
-func (s *plansSuite) TestStateWithoutPlansHasTheAttachmentRecordedAlone(c *gc.C) {
+// Behaviour 23: if the state keeps no plans, the plan is recorded in the attachment's info
+// only.
+func (s *plansSuite) TestAttachmentRecordedIfStateHasNoPlans(c *gc.C) {
 	cfg := s.config(c, true)
 	s.attachWithPlan()
 	s.start(c, cfg)
@@ -356,8 +362,10 @@ func (s *plansSuite) TestStateWithoutPlansHasTheAttachmentRecordedAlone(c *gc.C)
 	c.Check(s.Count("WatchVolumeAttachmentPlans", "CreateVolumeAttachmentPlans"), gc.Equals, 0)
 }
 
-// 23, 32
-func (s *plansSuite) TestPlanThatIsNotRecordedKeepsItsAttachmentUnrecorded(c *gc.C) {
+// Behaviours 23 and 32: an attachment is not recorded before its plan. The plan is
+// recorded later, without a second attach call.
+// Behaviour 23.
+func (s *plansSuite) TestRecordPlanErrorDelaysAttachmentRecord(c *gc.C) {
 	cfg := s.planning(c, false)
 	s.attachWithPlan()
 	busy := errors.New("busy")
@@ -390,8 +398,9 @@ func (s *plansSuite) TestPlanThatIsNotRecordedKeepsItsAttachmentUnrecorded(c *gc
 	s.noTimer(c)
 }
 
-// 23: a plan for an attachment that is gone: what was attached is detached.
-func (s *plansSuite) TestAttachmentThatIsGoneWhenItsPlanIsRecordedIsDetached(c *gc.C) {
+// Behaviour 23: if the attachment is gone when its plan is to be recorded, the volume is
+// detached.
+func (s *plansSuite) TestRecordPlanOfGoneAttachmentDetaches(c *gc.C) {
 	cfg := s.planning(c, false)
 	s.attachWithPlan()
 	attaching := calls.NewGate()
@@ -409,8 +418,8 @@ func (s *plansSuite) TestAttachmentThatIsGoneWhenItsPlanIsRecordedIsDetached(c *
 	c.Check(s.About("volume-0 machine-0", "SetVolumeAttachmentInfo", "RemoveAttachments"), gc.HasLen, 0)
 }
 
-// 23
-func (s *plansSuite) TestAlivePlanIsCarriedOutOnceAndItsDevicePublished(c *gc.C) {
+// Behaviour 23: an alive plan is carried out once, and its block device is published.
+func (s *plansSuite) TestAlivePlanCarriedOutOnce(c *gc.C) {
 	s.startPlanning(c)
 	s.addPlanned(c, "0", "iscsi")
 	s.plansChanged(c, "0")
@@ -428,21 +437,23 @@ func (s *plansSuite) TestAlivePlanIsCarriedOutOnceAndItsDevicePublished(c *gc.C)
 	s.noTimer(c)
 }
 
-// 23: the machine may have been restarted, too.
-func (s *plansSuite) TestCarriedOutAgainByTheNextWorker(c *gc.C) {
+// Behaviour 23: a new worker carries the plan out again, as the machine may have been
+// restarted.
+func (s *plansSuite) TestPlanCarriedOutAgainAfterRestart(c *gc.C) {
 	cfg := s.planning(c, true)
 	s.start(c, cfg)
 	s.carriedOut(c, "0")
 	s.worker.Kill()
 	c.Assert(s.waited(c), jc.ErrorIsNil)
 	mark := s.Mark()
-	s.startUnconfigured(c, cfg) // its watchers tell of all by themselves
+	s.startUnconfigured(c, cfg) // the first events of its watchers name everything
 	s.AwaitCallAfter(c, mark, "SetVolumeAttachmentPlanBlockInfo", "volume-0 machine-0")
 	c.Check(s.Count("AttachPlan"), gc.Equals, 2)
 }
 
-// 23, 24, and the table of statuses
-func (s *plansSuite) TestFailureIsRetriedWithAStatus(c *gc.C) {
+// Behaviours 23 and 24, and S4: a failure is shown and retried.
+// Behaviour 23, S4.
+func (s *plansSuite) TestAttachPlanErrorRetriedWithStatus(c *gc.C) {
 	s.startPlanning(c)
 	s.iscsi.FailItem("AttachPlan", "volume-0 machine-0", errors.New("no route"), errors.New("refused"))
 	s.addPlanned(c, "0", "iscsi")
@@ -460,8 +471,8 @@ func (s *plansSuite) TestFailureIsRetriedWithAStatus(c *gc.C) {
 	s.noTimer(c)
 }
 
-// 24
-func (s *plansSuite) TestChangedAttributesResetTheBackoff(c *gc.C) {
+// Behaviour 24: a plan whose attributes change is tried at once.
+func (s *plansSuite) TestChangedPlanAttributesResetBackoff(c *gc.C) {
 	s.startPlanning(c)
 	s.iscsi.FailItem("AttachPlan", "volume-0 machine-0", errors.New("no route"))
 	s.addPlanned(c, "0", "iscsi")
@@ -477,8 +488,8 @@ func (s *plansSuite) TestChangedAttributesResetTheBackoff(c *gc.C) {
 	s.noTimer(c)
 }
 
-// 26
-func (s *plansSuite) TestPermanentFailureStallsThePlan(c *gc.C) {
+// Behaviour 26: a permanent error is shown and not retried, and other plans go ahead.
+func (s *plansSuite) TestPermanentErrorStallsPlan(c *gc.C) {
 	s.startPlanning(c)
 	s.iscsi.FailItem("AttachPlan", "volume-0 machine-0", storage.Permanent(errors.New("no initiator")))
 	s.addPlanned(c, "0", "iscsi")
@@ -492,8 +503,8 @@ func (s *plansSuite) TestPermanentFailureStallsThePlan(c *gc.C) {
 	s.noTimer(c)
 }
 
-// 27
-func (s *plansSuite) TestThresholdsHoldForPlans(c *gc.C) {
+// Behaviour 27: the thresholds of the retry policy also hold for plans.
+func (s *plansSuite) TestRetryThresholdsOfPlans(c *gc.C) {
 	cfg := s.planning(c, true)
 	cfg.Retry.CreateThreshold, cfg.Retry.RemoveThreshold = 1, 1
 	s.start(c, cfg)
@@ -509,8 +520,9 @@ func (s *plansSuite) TestThresholdsHoldForPlans(c *gc.C) {
 	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"AttachPlan", "DetachPlan"})
 }
 
-// 32
-func (s *plansSuite) TestDeviceThatIsNotPublishedIsPublishedLater(c *gc.C) {
+// Behaviour 32: a block device that the state does not take is published later, and the
+// plan is not carried out again.
+func (s *plansSuite) TestPublishDeviceErrorRetried(c *gc.C) {
 	s.startPlanning(c)
 	s.state.FailItem("SetVolumeAttachmentPlanBlockInfo", "volume-0 machine-0", errors.New("busy"))
 	s.addPlanned(c, "0", "iscsi")
@@ -527,26 +539,26 @@ func (s *plansSuite) TestDeviceThatIsNotPublishedIsPublishedLater(c *gc.C) {
 	s.noTimer(c)
 }
 
-// 23
-func (s *plansSuite) TestDyingPlanIsUndoneThenRemoved(c *gc.C) {
+// Behaviour 23: a dying plan is undone once and then removed.
+func (s *plansSuite) TestDyingPlanUndoneThenRemoved(c *gc.C) {
 	s.startPlanning(c)
 	s.carriedOut(c, "0")
 	s.detachPlan(c, "0")
 	c.Check(calls.NextArgs[map[string]string](c, s.Journal, "DetachPlan"), jc.DeepEquals, planInfo("0", "iscsi").DeviceAttributes)
 	c.Check(calls.NextArgs[[]params.MachineStorageId](c, s.Journal, "RemoveVolumeAttachmentPlan"), jc.DeepEquals,
 		[]params.MachineStorageId{onMachine0("volume-0")})
-	s.plansChanged(c, "0") // the removal's own event
+	s.plansChanged(c, "0") // the event that the removal causes
 	s.barrier(c)
 	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{
 		"AttachPlan", "SetVolumeAttachmentPlanBlockInfo", "DetachPlan", "RemoveVolumeAttachmentPlan",
 	})
-	// The volume is still attached: it is its attachment that is detached.
+	// The volume is still attached, so its status does not change.
 	c.Check(s.Names("SetStatus"), gc.HasLen, 1)
 	s.noTimer(c)
 }
 
-// 23: a worker before it may have carried the plan out.
-func (s *plansSuite) TestDyingPlanThatThisWorkerHasNotCarriedOutIsUndone(c *gc.C) {
+// Behaviour 23: an earlier worker may have carried the plan out.
+func (s *plansSuite) TestDyingPlanOfEarlierWorkerUndone(c *gc.C) {
 	s.startPlanning(c)
 	s.addPlanned(c, "0", "iscsi")
 	s.detachPlan(c, "0")
@@ -554,8 +566,9 @@ func (s *plansSuite) TestDyingPlanThatThisWorkerHasNotCarriedOutIsUndone(c *gc.C
 	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"DetachPlan", "RemoveVolumeAttachmentPlan"})
 }
 
-// 23, 24, and the table of statuses
-func (s *plansSuite) TestPlanThatCannotBeUndoneIsRetried(c *gc.C) {
+// Behaviours 23 and 24, and S6: a failure to undo a plan is shown and retried.
+// Behaviour 23, S6.
+func (s *plansSuite) TestDetachPlanErrorRetriedWithStatus(c *gc.C) {
 	s.startPlanning(c)
 	s.iscsi.FailItem("DetachPlan", "volume-0 machine-0", errors.New("in use"))
 	s.carriedOut(c, "0")
@@ -571,8 +584,8 @@ func (s *plansSuite) TestPlanThatCannotBeUndoneIsRetried(c *gc.C) {
 	s.noTimer(c)
 }
 
-// 23: what it is not valid to undo has never been done.
-func (s *plansSuite) TestPlanThatIsNotValidToUndoIsUndone(c *gc.C) {
+// Behaviour 23: a plan that is not valid cannot have been carried out, so it is removed.
+func (s *plansSuite) TestInvalidDyingPlanRemoved(c *gc.C) {
 	s.startPlanning(c)
 	s.iscsi.FailItem("DetachPlan", "volume-0 machine-0", errors.NotValidf("portal"))
 	s.addPlanned(c, "0", "iscsi")
@@ -583,8 +596,9 @@ func (s *plansSuite) TestPlanThatIsNotValidToUndoIsUndone(c *gc.C) {
 	c.Check(s.Count("SetStatus"), gc.Equals, 0)
 }
 
-// 32
-func (s *plansSuite) TestRemovalThatFailsIsRepeatedWithoutUndoingAgain(c *gc.C) {
+// Behaviour 32: if the state does not take the removal, the plan is not undone a second
+// time.
+func (s *plansSuite) TestRemovePlanErrorRetriedWithoutDetach(c *gc.C) {
 	s.startPlanning(c)
 	s.state.FailItem("RemoveVolumeAttachmentPlan", "volume-0 machine-0", errors.New("busy"))
 	s.addPlanned(c, "0", "iscsi")
@@ -597,8 +611,8 @@ func (s *plansSuite) TestRemovalThatFailsIsRepeatedWithoutUndoingAgain(c *gc.C) 
 	s.noTimer(c)
 }
 
-// 33
-func (s *plansSuite) TestRemovingWhatIsGoneAlreadyIsASuccess(c *gc.C) {
+// Behaviour 33: no retry and no warning follow if the plan is already gone.
+func (s *plansSuite) TestRemoveGonePlanSucceeds(c *gc.C) {
 	s.startPlanning(c)
 	s.state.FailItem("RemoveVolumeAttachmentPlan", "volume-0 machine-0", errors.NotFoundf("plan"))
 	s.addPlanned(c, "0", "iscsi")
@@ -609,8 +623,9 @@ func (s *plansSuite) TestRemovingWhatIsGoneAlreadyIsASuccess(c *gc.C) {
 	c.Check(s.log.warned(), gc.HasLen, 0)
 }
 
-// 23
-func (s *plansSuite) TestDeviceTypeWithoutAPlanIsSkipped(c *gc.C) {
+// Behaviour 23: a device type that nothing carries out is neither attached nor detached.
+// Its dying plan is removed.
+func (s *plansSuite) TestDeviceTypeWithoutPlanSkipped(c *gc.C) {
 	s.startPlanning(c)
 	s.addPlanned(c, "0", "fibre")
 	s.plansChanged(c, "0")
@@ -625,8 +640,8 @@ func (s *plansSuite) TestDeviceTypeWithoutAPlanIsSkipped(c *gc.C) {
 	s.noTimer(c)
 }
 
-// 23: the filesystem on such a volume waits for nothing but the device.
-func (s *plansSuite) TestDeviceTypeWithoutAPlanHoldsUpNoFilesystem(c *gc.C) {
+// Behaviour 23: a filesystem on such a volume waits for its block device only.
+func (s *plansSuite) TestDeviceTypeWithoutPlanAllowsFilesystem(c *gc.C) {
 	s.startPlanning(c)
 	s.addPlanned(c, "7", "fibre")
 	s.plansChanged(c, "7")
@@ -635,8 +650,8 @@ func (s *plansSuite) TestDeviceTypeWithoutAPlanHoldsUpNoFilesystem(c *gc.C) {
 	s.backedFilesystem(c, "0", "7")
 }
 
-// 23: with the default of the configuration.
-func (s *plansSuite) TestLocalDevicesNeedNothingToBeDone(c *gc.C) {
+// Behaviour 23: the default config carries out plans of local devices.
+func (s *plansSuite) TestLocalDevicePlanByDefault(c *gc.C) {
 	s.start(c, s.config(c, true, modeltest.Plans))
 	s.addPlanned(c, "0", storage.DeviceTypeLocal)
 	s.plansChanged(c, "0")
@@ -645,8 +660,8 @@ func (s *plansSuite) TestLocalDevicesNeedNothingToBeDone(c *gc.C) {
 	s.Next(c, "RemoveVolumeAttachmentPlan")
 }
 
-// 23: other than that there is no such plan.
-func (s *plansSuite) TestPlanOfWhichThereIsNoTellingIsReadAgain(c *gc.C) {
+// Behaviour 23: the plan is read again after any lookup error other than NotFound.
+func (s *plansSuite) TestPlanLookupErrorReadAgain(c *gc.C) {
 	s.startPlanning(c)
 	s.setNoPlans(errors.New("no lock directory"))
 	s.addPlanned(c, "0", "iscsi")
@@ -664,8 +679,9 @@ func (s *plansSuite) TestPlanOfWhichThereIsNoTellingIsReadAgain(c *gc.C) {
 	s.noTimer(c)
 }
 
-// 23: it is known that there is one, and then it cannot be had.
-func (s *plansSuite) TestPlanThatCannotBeHadIsRetried(c *gc.C) {
+// Behaviour 23: the lookup succeeds when the plan is read, and fails when it is to be
+// carried out.
+func (s *plansSuite) TestPlanLookupErrorBeforeAttachRetried(c *gc.C) {
 	cfg := s.planning(c, true)
 	var asked atomic.Int32
 	cfg.Plans = func(t storage.DeviceType) (plans.Plan, error) {
@@ -683,8 +699,8 @@ func (s *plansSuite) TestPlanThatCannotBeHadIsRetried(c *gc.C) {
 	s.Next(c, "SetVolumeAttachmentPlanBlockInfo")
 }
 
-// 23
-func (s *plansSuite) TestPlanOfAnotherMachineIsLeftAlone(c *gc.C) {
+// Behaviour 23: a machine's worker carries out, undoes and removes its own plans only.
+func (s *plansSuite) TestPlanOfOtherMachineIgnored(c *gc.C) {
 	s.addMachine("1", "instance-1")
 	s.startPlanning(c)
 	a := s.addPlannedOn(c, "machine-1", "0", "elsewhere", "iscsi")
@@ -699,8 +715,8 @@ func (s *plansSuite) TestPlanOfAnotherMachineIsLeftAlone(c *gc.C) {
 	c.Check(s.About("volume-0 machine-1", "VolumeAttachmentPlans"), gc.HasLen, 2)
 }
 
-// 15: there is nothing to do about a plan that the state does not have.
-func (s *plansSuite) TestPlanThatTheStateDoesNotKnowIsGone(c *gc.C) {
+// Behaviour 15: a plan that the state does not have is forgotten, and its retry dropped.
+func (s *plansSuite) TestPlanGoneFromStateForgotten(c *gc.C) {
 	s.startPlanning(c)
 	s.iscsi.FailItem("AttachPlan", "volume-1 machine-0", errors.New("no route"))
 	s.addPlanned(c, "1", "iscsi")
@@ -714,8 +730,8 @@ func (s *plansSuite) TestPlanThatTheStateDoesNotKnowIsGone(c *gc.C) {
 	c.Check(s.planDeeds("1"), jc.DeepEquals, []string{"AttachPlan"})
 }
 
-// 35: what is carried out for a state that has dropped it is undone.
-func (s *plansSuite) TestPlanDroppedWhileItIsCarriedOutIsUndone(c *gc.C) {
+// Behaviour 35: a plan that the state removes while it is carried out is undone.
+func (s *plansSuite) TestPlanRemovedDuringAttachUndone(c *gc.C) {
 	s.startPlanning(c)
 	attaching := calls.NewGate()
 	s.iscsi.OnCall("AttachPlan", attaching.Wait)
@@ -733,8 +749,8 @@ func (s *plansSuite) TestPlanDroppedWhileItIsCarriedOutIsUndone(c *gc.C) {
 	s.noTimer(c)
 }
 
-// 35: given up while it is carried out.
-func (s *plansSuite) TestPlanGivenUpWhileItIsCarriedOutIsUndone(c *gc.C) {
+// Behaviour 35: a plan that becomes dying while it is carried out is undone afterwards.
+func (s *plansSuite) TestPlanDyingDuringAttachUndone(c *gc.C) {
 	s.startPlanning(c)
 	attaching := calls.NewGate()
 	s.iscsi.OnCall("AttachPlan", attaching.Wait)
@@ -750,12 +766,12 @@ func (s *plansSuite) TestPlanGivenUpWhileItIsCarriedOutIsUndone(c *gc.C) {
 	})
 }
 
-// 3
-func (s *plansSuite) TestKillCancelsAPlanAndPublishesWhatWasCarriedOut(c *gc.C) {
+// Behaviour 3: Kill cancels plans, and publishes the devices of those that succeed.
+func (s *plansSuite) TestKillCancelsPlansAndPublishesDevices(c *gc.C) {
 	s.startPlanning(c)
 	entered := calls.NewGate()
 	s.iscsi.OnCall("AttachPlan", func(ctx context.Context) error {
-		_ = entered.Wait(ctx) // it ends with the context, and is done all the same
+		_ = entered.Wait(ctx) // it ends with the context, and succeeds nevertheless
 		return nil
 	})
 	s.addPlanned(c, "0", "iscsi")
@@ -770,10 +786,12 @@ func (s *plansSuite) TestKillCancelsAPlanAndPublishesWhatWasCarriedOut(c *gc.C) 
 	c.Check(s.planDeeds("1"), jc.DeepEquals, []string{"AttachPlan"})
 }
 
-// 20, 23
-func (s *plansSuite) TestFilesystemWaitsForThePlan(c *gc.C) {
+// Behaviours 20 and 23: a filesystem is not created or mounted before the plan of its
+// volume is carried out.
+// Behaviour 23.
+func (s *plansSuite) TestFilesystemWaitsForPlan(c *gc.C) {
 	s.startPlanning(c)
-	// What the state has of the device is from before the machine's restart.
+	// The device in the state is from before a restart of the machine.
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
 	attaching := calls.NewGate()
 	s.iscsi.OnCall("AttachPlan", attaching.Wait)
@@ -785,12 +803,12 @@ func (s *plansSuite) TestFilesystemWaitsForThePlan(c *gc.C) {
 	made, mounted := s.addMount("1", "dynamic", "7")
 	s.provisionFilesystem(made)
 	s.provisionFilesystemAttachment(mounted)
-	tell := func() {
+	notify := func() {
 		s.filesystemsChanged(c, "0", "1")
 		s.filesystemAttachmentsChanged(c, "machine-0", "0", "1")
 	}
-	s.awaitHandled(c, "Life", "filesystem-1", tell)
-	s.awaitHandled(c, "AttachmentLife", "filesystem-1 machine-0", tell)
+	s.awaitHandled(c, "Life", "filesystem-1", notify)
+	s.awaitHandled(c, "AttachmentLife", "filesystem-1 machine-0", notify)
 	c.Check(s.Count("managed.CreateFilesystems", "managed.AttachFilesystems"), gc.Equals, 0)
 
 	attaching.Pass(c)
@@ -806,8 +824,9 @@ func (s *plansSuite) TestFilesystemWaitsForThePlan(c *gc.C) {
 	c.Check(device, jc.DeepEquals, plannedDevice("7"))
 }
 
-// 20, 23: though the machine's block devices are not said to have changed.
-func (s *plansSuite) TestDeviceIsLookedUpWhenThePlanHasBeenCarriedOut(c *gc.C) {
+// Behaviours 20 and 23: the lookup needs no event of the machine's block devices.
+// Behaviour 23.
+func (s *plansSuite) TestDeviceLookedUpAfterPlan(c *gc.C) {
 	s.startPlanning(c)
 	s.addPlanned(c, "7", "iscsi")
 	s.addMount("0", "dynamic", "7")
@@ -820,8 +839,9 @@ func (s *plansSuite) TestDeviceIsLookedUpWhenThePlanHasBeenCarriedOut(c *gc.C) {
 	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
 }
 
-// 23, 35
-func (s *plansSuite) TestPlanIsNotUndoneBeneathAMountedFilesystem(c *gc.C) {
+// Behaviours 23 and 35: the filesystem is unmounted first.
+// Behaviour 35.
+func (s *plansSuite) TestPlanNotUndoneWhileFilesystemMounted(c *gc.C) {
 	s.startPlanning(c)
 	s.carriedOut(c, "7")
 	_, fa := s.backedFilesystem(c, "0", "7")
@@ -834,8 +854,9 @@ func (s *plansSuite) TestPlanIsNotUndoneBeneathAMountedFilesystem(c *gc.C) {
 	c.Check(s.Names("managed.DetachFilesystems", "DetachPlan"), jc.DeepEquals, []string{"managed.DetachFilesystems", "DetachPlan"})
 }
 
-// 23, 35: nor while it is being mounted.
-func (s *plansSuite) TestPlanIsNotUndoneBeneathAFilesystemBeingMounted(c *gc.C) {
+// Behaviours 23 and 35: a mount that has begun ends and is undone first.
+// Behaviour 35.
+func (s *plansSuite) TestPlanNotUndoneDuringMount(c *gc.C) {
 	s.startPlanning(c)
 	s.carriedOut(c, "7")
 	mounting := calls.NewGate()
@@ -854,8 +875,9 @@ func (s *plansSuite) TestPlanIsNotUndoneBeneathAFilesystemBeingMounted(c *gc.C) 
 		[]string{"managed.AttachFilesystems", "managed.DetachFilesystems", "DetachPlan"})
 }
 
-// 23, 35: where one worker has both to do.
-func (s *plansSuite) TestVolumeIsNotDetachedBeforeItsPlanIsUndone(c *gc.C) {
+// Behaviours 23 and 35: here one worker does both.
+// Behaviour 35.
+func (s *plansSuite) TestVolumeNotDetachedBeforePlanUndone(c *gc.C) {
 	cfg := s.planning(c, true)
 	s.attachWithPlan()
 	s.start(c, cfg)
@@ -879,8 +901,8 @@ func (s *plansSuite) TestVolumeIsNotDetachedBeforeItsPlanIsUndone(c *gc.C) {
 	c.Check(s.Names("DetachPlan", "DetachVolumes"), jc.DeepEquals, []string{"DetachPlan", "DetachVolumes"})
 }
 
-// 23: of those that are due, a bounded number at the same time.
-func (s *plansSuite) TestSeveralPlansGoAtOnce(c *gc.C) {
+// Behaviour 23: a limited number of plans is carried out at the same time.
+func (s *plansSuite) TestPlansCarriedOutConcurrently(c *gc.C) {
 	s.startPlanning(c)
 	attaching := calls.NewGate()
 	s.iscsi.OnCall("AttachPlan", attaching.Wait)
@@ -904,8 +926,8 @@ func (s *plansSuite) TestSeveralPlansGoAtOnce(c *gc.C) {
 	}
 }
 
-// 23
-func (s *plansSuite) TestPlanThatHangsDoesNotHoldBackOtherDeviceTypes(c *gc.C) {
+// Behaviour 23: device types do not wait for each other.
+func (s *plansSuite) TestHangingPlanDoesNotDelayOtherTypes(c *gc.C) {
 	s.startPlanning(c)
 	attaching := calls.NewGate()
 	s.iscsi.OnCall("AttachPlan", attaching.Wait)
@@ -926,9 +948,9 @@ func (s *plansSuite) TestPlanThatHangsDoesNotHoldBackOtherDeviceTypes(c *gc.C) {
 	s.AwaitCall(c, "SetVolumeAttachmentPlanBlockInfo", "volume-0 machine-0")
 }
 
-// plansHappen starts a machine's worker with so much to do about plans that it calls
-// each accessor of them. What is scripted holds for the worker's calls only.
-func (s *planningSuite) plansHappen(c *gc.C, script func()) {
+// startWithPlanWork starts a machine's worker with enough to do that it calls each plan
+// accessor. script runs before the worker starts, and after the state is set up.
+func (s *planningSuite) startWithPlanWork(c *gc.C, script func()) {
 	cfg := s.planning(c, true)
 	s.attachWithPlan()
 	s.addPlanned(c, "0", "iscsi")
@@ -943,8 +965,8 @@ func (s *planningSuite) plansHappen(c *gc.C, script func()) {
 	s.startUnconfigured(c, cfg)
 }
 
-// 4
-func (s *plansSuite) TestAccessorCallThatFailsAsAWholeEndsTheWorker(c *gc.C) {
+// Behaviour 4: so does a call with the wrong number of results.
+func (s *plansSuite) TestPlanAccessorErrorEndsWorker(c *gc.C) {
 	for i, accessor := range []string{
 		"VolumeAttachmentPlans", "CreateVolumeAttachmentPlans",
 		"SetVolumeAttachmentPlanBlockInfo", "RemoveVolumeAttachmentPlan",
@@ -954,18 +976,18 @@ func (s *plansSuite) TestAccessorCallThatFailsAsAWholeEndsTheWorker(c *gc.C) {
 			s.SetUpTest(c)
 		}
 		c.Logf("--- %s", accessor)
-		s.plansHappen(c, func() { s.state.FailCall(accessor, errors.New("no connection")) })
+		s.startWithPlanWork(c, func() { s.state.FailCall(accessor, errors.New("no connection")) })
 		c.Check(s.waited(c), gc.ErrorMatches, ".*attachment plans: no connection", gc.Commentf("%s", accessor))
 
 		s.TearDownTest(c)
 		s.SetUpTest(c)
-		s.plansHappen(c, func() { s.state.Shorten(accessor, 1) })
+		s.startWithPlanWork(c, func() { s.state.Shorten(accessor, 1) })
 		c.Check(s.waited(c), gc.ErrorMatches, ".*attachment plans: got . results for . arguments", gc.Commentf("%s", accessor))
 	}
 }
 
-// 31
-func (s *plansSuite) TestPlansAreReadAgainAtTheResync(c *gc.C) {
+// Behaviour 31: a resync finds plans whose events were lost.
+func (s *plansSuite) TestResyncReadsPlans(c *gc.C) {
 	cfg := s.planning(c, true)
 	cfg.ResyncInterval = time.Hour
 	s.start(c, cfg)
@@ -975,13 +997,13 @@ func (s *plansSuite) TestPlansAreReadAgainAtTheResync(c *gc.C) {
 	s.AwaitCallAfter(c, mark, "VolumeAttachmentPlans", "volume-0 machine-0")
 	s.barrier(c)
 	c.Check(s.planDeeds("0"), jc.DeepEquals, []string{"AttachPlan", "SetVolumeAttachmentPlanBlockInfo"})
-	s.state.Detach("machine-0", "volume-0") // nobody tells the worker
+	s.state.Detach("machine-0", "volume-0") // without an event
 	s.advance(c, time.Hour)
 	s.Next(c, "RemoveVolumeAttachmentPlan")
 }
 
-// 4
-func (s *plansSuite) TestWatcherThatFailsEndsTheWorkerAndSaysWhich(c *gc.C) {
+// Behaviour 4: the worker's error names the watcher.
+func (s *plansSuite) TestPlanWatcherErrorEndsWorker(c *gc.C) {
 	lost := errors.New("connection lost")
 	for i, fail := range []func(){
 		func() { s.fed.VolumeAttachmentPlans.Fail(lost) },
@@ -999,15 +1021,16 @@ func (s *plansSuite) TestWatcherThatFailsEndsTheWorkerAndSaysWhich(c *gc.C) {
 	}
 }
 
-// 4
-func (s *plansSuite) TestWatcherThatCannotBeStartedEndsTheWorker(c *gc.C) {
+// Behaviour 4: the worker's error names the watcher.
+func (s *plansSuite) TestStartPlanWatcherErrorEndsWorker(c *gc.C) {
 	s.state.FailCall("WatchVolumeAttachmentPlans", errors.New("no connection"))
 	s.startUnconfigured(c, s.planning(c, true))
 	c.Check(s.waited(c), gc.ErrorMatches, "watching attachment plans: no connection")
 }
 
-// What a watcher tells of that is no attachment is logged and nothing else.
-func (s *plansSuite) TestNonsenseFromTheWatcherIsLogged(c *gc.C) {
+// Invalid IDs from the watcher are logged and not read.
+// Behaviour O9.
+func (s *plansSuite) TestInvalidPlanIDsLogged(c *gc.C) {
 	s.startPlanning(c)
 	s.fed.VolumeAttachmentPlans.Deliver(c, []params.MachineStorageId{
 		{MachineTag: "machine-0", AttachmentTag: "filesystem-0"}, {MachineTag: "7", AttachmentTag: "volume-0"},

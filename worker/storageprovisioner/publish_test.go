@@ -15,8 +15,9 @@ type publishSuite struct{ baseSuite }
 
 var _ = gc.Suite(&publishSuite{})
 
-// 32
-func (s *publishSuite) TestVolumeThatIsNotRecordedIsRecordedLaterAndNotMadeTwice(c *gc.C) {
+// Behaviour 32, O5: a volume that the state does not take is recorded later, and not created a
+// second time.
+func (s *publishSuite) TestRecordVolumeErrorRetried(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	busy := errors.New("busy")
@@ -25,10 +26,10 @@ func (s *publishSuite) TestVolumeThatIsNotRecordedIsRecordedLaterAndNotMadeTwice
 	s.addVolumeOn("machine-0", "1", "dynamic")
 	s.volumeAttachmentsChanged(c, "machine-0", "0", "1")
 	s.volumesChanged(c, "0", "1")
-	// The other one goes all the way.
+	// The other volume is attached.
 	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-1 machine-0")
 
-	// Nothing that depends on the first goes ahead, and events make no second.
+	// What depends on the first waits, and events do not create it again.
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.barrier(c)
@@ -48,8 +49,9 @@ func (s *publishSuite) TestVolumeThatIsNotRecordedIsRecordedLaterAndNotMadeTwice
 	s.noTimer(c)
 }
 
-// 32
-func (s *publishSuite) TestVolumeAttachmentThatIsNotRecordedIsRecordedLaterAndNotMadeTwice(c *gc.C) {
+// Behaviour 32: an attachment that the state does not take is recorded later, and not
+// attached a second time.
+func (s *publishSuite) TestRecordVolumeAttachmentErrorRetried(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.state.FailItem("SetVolumeAttachmentInfo", "volume-0 machine-0", errors.New("busy"))
@@ -67,8 +69,8 @@ func (s *publishSuite) TestVolumeAttachmentThatIsNotRecordedIsRecordedLaterAndNo
 	s.noTimer(c)
 }
 
-// 32: an attachment that came with the creation.
-func (s *publishSuite) TestAttachmentOfAnUnrecordedVolumeIsKeptWithIt(c *gc.C) {
+// Behaviour 32: an attachment that the creation returned is recorded after its volume.
+func (s *publishSuite) TestRecordVolumeErrorKeepsAttachment(c *gc.C) {
 	s.source.Options.AttachOnCreate = true
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
@@ -87,8 +89,8 @@ func (s *publishSuite) TestAttachmentOfAnUnrecordedVolumeIsKeptWithIt(c *gc.C) {
 	c.Check(s.Count("AttachVolumes"), gc.Equals, 0)
 }
 
-// 32
-func (s *publishSuite) TestFilesystemThatIsNotRecordedIsRecordedLaterAndNotMadeTwice(c *gc.C) {
+// Behaviour 32: the same holds for a filesystem and its attachment.
+func (s *publishSuite) TestRecordFilesystemErrorRetried(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.state.FailItem("SetFilesystemInfo", "filesystem-0", errors.New("busy"))
@@ -115,9 +117,9 @@ func (s *publishSuite) TestFilesystemThatIsNotRecordedIsRecordedLaterAndNotMadeT
 	s.noTimer(c)
 }
 
-// 32: what was made and not recorded is kept until the worker ends, and the end
+// Behaviour 32: results that the state does not take are kept until the worker ends. Kill
 // does not wait for the backoff.
-func (s *publishSuite) TestKillWhileARecordIsOutstanding(c *gc.C) {
+func (s *publishSuite) TestKillWithUnrecordedVolume(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.state.FailItemAlways("SetVolumeInfo", "volume-0", errors.New("busy"))
@@ -129,8 +131,9 @@ func (s *publishSuite) TestKillWhileARecordIsOutstanding(c *gc.C) {
 	c.Check(s.waited(c), jc.ErrorIsNil)
 }
 
-// 32, for removals: what has been taken away is not taken away again.
-func (s *publishSuite) TestRemovalThatFailsIsRepeatedWithoutTheProvider(c *gc.C) {
+// Behaviour 32: if the state does not take a removal, nothing is detached or destroyed a
+// second time.
+func (s *publishSuite) TestRemoveErrorRetriedWithoutProvider(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.state.FailItem("RemoveAttachments", "volume-0 machine-0", errors.New("busy"))
@@ -152,8 +155,8 @@ func (s *publishSuite) TestRemovalThatFailsIsRepeatedWithoutTheProvider(c *gc.C)
 	s.noTimer(c)
 }
 
-// 33
-func (s *publishSuite) TestRemovingWhatIsGoneAlreadyIsASuccess(c *gc.C) {
+// Behaviour 33: no retry and no warning follow if the entity is already gone.
+func (s *publishSuite) TestRemoveGoneEntitySucceeds(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.state.FailItem("RemoveAttachments", "volume-0 machine-0", errors.NotFoundf("attachment"))
@@ -181,7 +184,8 @@ func (s *publishSuite) TestRemovingWhatIsGoneAlreadyIsASuccess(c *gc.C) {
 	c.Check(s.log.warned(), gc.HasLen, 0)
 }
 
-// Statuses go before infos, and infos before removals.
+// S11: statuses are set before infos, and infos before removals.
+// Behaviour S11.
 func (s *publishSuite) TestOrderWithinABatch(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
@@ -200,14 +204,14 @@ func (s *publishSuite) TestOrderWithinABatch(c *gc.C) {
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 	creating.Entered(c)
 	detaching.Entered(c)
-	// Both sources are busy, and have one more thing to do each.
+	// Both sources are busy, with one more operation queued for each.
 	s.volumesChanged(c, "1")
 	s.AwaitCall(c, "VolumeParams", "volume-1")
 	s.filesystemAttachmentsChanged(c, "machine-0", "1")
 	s.AwaitCall(c, "FilesystemAttachmentParams", "filesystem-1 machine-0")
 
-	// Their first results come together while the state is busy. The worker has
-	// them when the sources go on.
+	// Their first results arrive together while the state is busy. The worker has
+	// received them when the sources begin the next operations.
 	reading := calls.NewGate()
 	s.state.OnCall("Life", reading.Wait)
 	s.volumesChanged(c, "99")

@@ -17,16 +17,16 @@ import (
 	"github.com/stowage-io/stowage/testing/providerfake"
 )
 
-// qualifiersSuite has sources that hold operations back until they are let go. It
-// is about number 30.
+// qualifiersSuite tests behaviour 30, with sources that defer operations until the test
+// allows them.
 type qualifiersSuite struct {
 	baseSuite
 
 	heldMu sync.Mutex
-	// held are the tags of what is held back, and of what has been made long ago
-	// also the ids.
+	// held are the tags of entities whose operations are deferred. For provisioned
+	// storage, held also has provider IDs.
 	held map[string]bool
-	// asked are all questions, in order.
+	// asked are the tags and IDs in the questions so far, in order.
 	asked []string
 }
 
@@ -51,14 +51,14 @@ func (s *qualifiersSuite) allowed(name string) bool {
 	return !s.held[name]
 }
 
-// hold has something be held back, or let go.
+// hold defers or allows the operations on a tag or ID.
 func (s *qualifiersSuite) hold(name string, held bool) {
 	s.heldMu.Lock()
 	defer s.heldMu.Unlock()
 	s.held[name] = held
 }
 
-// questions returns how often there has been a question about something.
+// questions returns the number of questions about a tag or ID.
 func (s *qualifiersSuite) questions(name string) int {
 	s.heldMu.Lock()
 	defer s.heldMu.Unlock()
@@ -71,10 +71,10 @@ func (s *qualifiersSuite) questions(name string) int {
 	return n
 }
 
-// operation is one that a source can hold back: it is set up, and notify notifies the
-// worker of the entity.
+// operation is an operation that a source can defer. setUp adds its entity, and notify
+// notifies the worker about it.
 type operation struct {
-	// asked is what the source is asked about, tag whose the operation is.
+	// asked is the tag or ID in the question to the source, tag is that of the entity.
 	asked, tag, call, done string
 	setUp                  func(*qualifiersSuite)
 	notify                 func(*qualifiersSuite, *gc.C)
@@ -112,7 +112,7 @@ var deferrable = []operation{{
 	func(s *qualifiersSuite) { s.deadStorage(s.addFilesystem("0", "dynamic", "7"), false) }, notifyFilesystem,
 }}
 
-// deadStorage has something that was made long ago be dead.
+// deadStorage makes a volume or filesystem provisioned and dead.
 func (s *qualifiersSuite) deadStorage(tag string, release bool) {
 	if _, err := names.ParseVolumeTag(tag); err == nil {
 		s.provisionVolume(tag)
@@ -122,8 +122,8 @@ func (s *qualifiersSuite) deadStorage(tag string, release bool) {
 	s.setDead(tag, release)
 }
 
-// startHolding starts a worker for machine 0 that gives up at the first failure. An
-// operation that is held back has not failed.
+// startHolding starts a worker for machine 0 that gives up at the first failure. A
+// deferred operation has not failed.
 func (s *qualifiersSuite) startHolding(c *gc.C, resync time.Duration) {
 	cfg := s.config(c, true, modeltest.Removal)
 	cfg.Retry.CreateThreshold, cfg.Retry.RemoveThreshold = 1, 1
@@ -131,8 +131,7 @@ func (s *qualifiersSuite) startHolding(c *gc.C, resync time.Duration) {
 	s.start(c, cfg)
 }
 
-// eachDeferrable runs a test for each operation that can be held back, on fresh
-// fakes.
+// eachDeferrable runs a test for each operation that can be deferred, on fresh fakes.
 func (s *qualifiersSuite) eachDeferrable(c *gc.C, test func(operation)) {
 	for i, o := range deferrable {
 		if i > 0 {
@@ -144,7 +143,7 @@ func (s *qualifiersSuite) eachDeferrable(c *gc.C, test func(operation)) {
 	}
 }
 
-// fail has the next calls of an operation fail.
+// fail makes the next calls of an operation fail.
 func (s *qualifiersSuite) fail(o operation, errs ...error) {
 	source := s.source
 	name, managed := strings.CutPrefix(o.call, "managed.")
@@ -154,7 +153,10 @@ func (s *qualifiersSuite) fail(o operation, errs ...error) {
 	source.FailItem(name, o.tag, errs...)
 }
 
-func (s *qualifiersSuite) TestHeldBackUntilAChangeAfterItIsLetGo(c *gc.C) {
+// A deferred operation is asked about at each change of its entity. It runs at the first
+// change after it is allowed.
+// Behaviour 30.
+func (s *qualifiersSuite) TestDeferredUntilNextChange(c *gc.C) {
 	s.eachDeferrable(c, func(o operation) {
 		s.startHolding(c, 0)
 		s.hold(o.asked, true)
@@ -167,7 +169,7 @@ func (s *qualifiersSuite) TestHeldBackUntilAChangeAfterItIsLetGo(c *gc.C) {
 		c.Check(s.deedsAbout(o.tag), gc.HasLen, 0)
 		s.noTimer(c)
 
-		// Nobody asks by himself.
+		// The worker does not ask without a change.
 		s.hold(o.asked, false)
 		s.barrier(c)
 		c.Check(s.questions(o.asked), gc.Equals, 3)
@@ -178,7 +180,8 @@ func (s *qualifiersSuite) TestHeldBackUntilAChangeAfterItIsLetGo(c *gc.C) {
 	})
 }
 
-func (s *qualifiersSuite) TestAskedAgainWhenTheConfigChanges(c *gc.C) {
+// Behaviour 30.
+func (s *qualifiersSuite) TestConfigChangeAsksAgain(c *gc.C) {
 	s.eachDeferrable(c, func(o operation) {
 		s.startHolding(c, 0)
 		s.hold(o.asked, true)
@@ -191,8 +194,8 @@ func (s *qualifiersSuite) TestAskedAgainWhenTheConfigChanges(c *gc.C) {
 	})
 }
 
-// 31
-func (s *qualifiersSuite) TestAskedAgainAtTheResync(c *gc.C) {
+// Behaviour 31, 30: a resync asks about deferred operations.
+func (s *qualifiersSuite) TestResyncAsksAgain(c *gc.C) {
 	s.eachDeferrable(c, func(o operation) {
 		s.startHolding(c, time.Hour)
 		s.hold(o.asked, true)
@@ -208,7 +211,8 @@ func (s *qualifiersSuite) TestAskedAgainAtTheResync(c *gc.C) {
 	})
 }
 
-func (s *qualifiersSuite) TestTheOthersOfTheBatchGoAhead(c *gc.C) {
+// Behaviour 30.
+func (s *qualifiersSuite) TestRestOfBatchNotDeferred(c *gc.C) {
 	s.startHolding(c, 0)
 	for _, id := range []string{"0", "1", "2"} {
 		s.addVolumeOn("machine-0", id, "dynamic")
@@ -228,7 +232,8 @@ func (s *qualifiersSuite) TestTheOthersOfTheBatchGoAhead(c *gc.C) {
 	c.Check(s.state.Removed(), jc.SameContents, []string{"filesystem-0", "filesystem-2"})
 }
 
-func (s *qualifiersSuite) TestQualifiersSeeWhatTheSourceWouldGet(c *gc.C) {
+// Behaviour 30.
+func (s *qualifiersSuite) TestQualifiersGetSourceParams(c *gc.C) {
 	volumes, filesystems := make(chan storage.VolumeParams, 10), make(chan storage.FilesystemParams, 10)
 	s.source.Options.ShouldCreateVolume = func(v storage.VolumeParams) bool {
 		volumes <- v
@@ -247,8 +252,9 @@ func (s *qualifiersSuite) TestQualifiersSeeWhatTheSourceWouldGet(c *gc.C) {
 	c.Check(receive(c, filesystems, "a question about a filesystem"), jc.DeepEquals, wantedFilesystem("0", ""))
 }
 
-// What does not qualify is not looked at any further.
-func (s *qualifiersSuite) TestHeldBackIsNotValidated(c *gc.C) {
+// Parameters are validated after the qualifiers have agreed.
+// Behaviour 30.
+func (s *qualifiersSuite) TestDeferredNotValidated(c *gc.C) {
 	s.startHolding(c, 0)
 	s.source.FailItemAlways("ValidateVolumeParams", "volume-0", errors.New("too large"))
 	s.hold("volume-0", true)
@@ -261,9 +267,9 @@ func (s *qualifiersSuite) TestHeldBackIsNotValidated(c *gc.C) {
 	c.Check(s.statuses(c), jc.DeepEquals, []string{"volume-0 error: too large"})
 }
 
-// 28: what may be going on must be known to have ended, whatever is thought of it
-// now.
-func (s *qualifiersSuite) TestWhatIsInProgressIsNotHeldBack(c *gc.C) {
+// Behaviour 28: an operation that may be running is repeated until it is known to have
+// ended. Qualifiers cannot defer that.
+func (s *qualifiersSuite) TestInProgressNotDeferred(c *gc.C) {
 	s.eachDeferrable(c, func(o operation) {
 		s.startHolding(c, 0)
 		s.fail(o, storage.InProgress(errors.New("later")))
@@ -280,8 +286,9 @@ func (s *qualifiersSuite) TestWhatIsInProgressIsNotHeldBack(c *gc.C) {
 	})
 }
 
-// Each attempt is asked about.
-func (s *qualifiersSuite) TestRetryCanBeHeldBack(c *gc.C) {
+// Qualifiers are asked before each attempt.
+// Behaviour 30.
+func (s *qualifiersSuite) TestRetryDeferred(c *gc.C) {
 	s.eachDeferrable(c, func(o operation) {
 		s.start(c, s.config(c, true, modeltest.Removal))
 		s.fail(o, errors.New("boom"))
@@ -300,8 +307,9 @@ func (s *qualifiersSuite) TestRetryCanBeHeldBack(c *gc.C) {
 	})
 }
 
-// 24: a change counts for those that are held back, and only as long as they are.
-func (s *qualifiersSuite) TestBackoffSurvivesEventsOnceLetGo(c *gc.C) {
+// Behaviour 24: an event lets a deferred operation run at once, but not one that has
+// failed since.
+func (s *qualifiersSuite) TestEventsKeepBackoffAfterDeferral(c *gc.C) {
 	s.eachDeferrable(c, func(o operation) {
 		s.start(c, s.config(c, true, modeltest.Removal))
 		s.hold(o.asked, true)
@@ -323,35 +331,37 @@ func (s *qualifiersSuite) TestBackoffSurvivesEventsOnceLetGo(c *gc.C) {
 	})
 }
 
-func (s *qualifiersSuite) TestHeldBackAndUnwantedIsRemovedWithoutTheSource(c *gc.C) {
+// Behaviour 30.
+func (s *qualifiersSuite) TestUnwantedDeferredRemovedWithoutSource(c *gc.C) {
 	s.startHolding(c, 0)
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	f := s.addFilesystem("0", "dynamic", "")
 	s.hold(v, true)
 	s.hold(f, true)
-	tell := func() {
+	notify := func() {
 		s.volumesChanged(c, "0")
 		s.volumeAttachmentsChanged(c, "machine-0", "0")
 		s.filesystemsChanged(c, "0")
 		s.barrier(c)
 	}
-	tell()
+	notify()
 	s.hold(v, false)
 	s.hold(f, false)
 	s.setLife(v, life.Dying)
 	s.setLife(a, life.Dying)
 	s.setLife(f, life.Dying)
-	tell()
+	notify()
 	s.setLife(v, life.Dead)
 	s.setLife(f, life.Dead)
-	tell()
+	notify()
 	c.Check(s.state.Removed(), jc.SameContents, []string{"volume-0", "volume-0 machine-0", "filesystem-0"})
 	c.Check(s.Count(providerCalls...), gc.Equals, 0)
 	c.Check(s.questions(v), gc.Equals, 1)
 	c.Check(s.questions(f), gc.Equals, 1)
 }
 
-func (s *qualifiersSuite) TestAttachmentsWaitForWhatIsHeldBack(c *gc.C) {
+// Behaviour 30.
+func (s *qualifiersSuite) TestAttachmentWaitsForDeferredVolume(c *gc.C) {
 	s.startHolding(c, 0)
 	s.hold("volume-0", true)
 	s.addVolumeOn("machine-0", "0", "dynamic")
@@ -364,20 +374,23 @@ func (s *qualifiersSuite) TestAttachmentsWaitForWhatIsHeldBack(c *gc.C) {
 	s.hold("volume-0", false)
 	s.volumesChanged(c, "0")
 	s.Next(c, "SetVolumeAttachmentInfo")
-	// Attaching is nothing that one could hold back.
+	// Attaching cannot be deferred.
 	c.Check(s.questions("volume-0"), gc.Equals, 3)
 }
 
-// twoFold is a provider whose source of volumes is another than itself, with views
-// of its own.
-type twoFold struct {
+// splitProvider is a provider whose volume source is a separate object with its own
+// qualifiers.
+type splitProvider struct {
 	*providerfake.Provider
 	volumes storage.VolumeSource
 }
 
-func (p twoFold) VolumeSource(*storage.Config) (storage.VolumeSource, error) { return p.volumes, nil }
+func (p splitProvider) VolumeSource(*storage.Config) (storage.VolumeSource, error) {
+	return p.volumes, nil
+}
 
-func (s *qualifiersSuite) TestProviderAndSourceCanEachHoldBack(c *gc.C) {
+// Behaviour 30, O3.
+func (s *qualifiersSuite) TestProviderAndSourceCanDefer(c *gc.C) {
 	cfg := s.config(c, false)
 	source := s.provider("")
 	no := func(name string) func(string) bool {
@@ -388,7 +401,7 @@ func (s *qualifiersSuite) TestProviderAndSourceCanEachHoldBack(c *gc.C) {
 	source.Options.ShouldCreateVolume = func(v storage.VolumeParams) bool { return no("volume-1")(v.Tag.String()) }
 	provider.Options.ShouldDestroyVolume = no("vol-3")
 	source.Options.ShouldDestroyVolume = no("vol-4")
-	s.providers["dynamic"] = twoFold{provider, source}
+	s.providers["dynamic"] = splitProvider{provider, source}
 	s.start(c, cfg)
 	for _, id := range []string{"0", "1", "2"} {
 		s.addVolumeOn("machine-0", id, "dynamic")

@@ -19,7 +19,7 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// readingSuite has a state that does not answer well about some entity.
+// readingSuite has a state that returns errors or invalid data about some entities.
 type readingSuite struct{ baseSuite }
 
 var _ = gc.Suite(&readingSuite{})
@@ -35,12 +35,13 @@ func (s *readingSuite) checkWarned(c *gc.C, texts ...string) {
 			return
 		}
 	}
-	c.Errorf("no warning with %q: %q", texts, s.log.warned())
+	c.Errorf("no warning contains all of %q; warnings: %q", texts, s.log.warned())
 }
 
-// An error about one entity concerns that one: it is read again with the delays of the
-// policy, and all others go ahead.
-func (s *readingSuite) TestWhatCannotBeReadIsReadAgainAndHoldsUpNobody(c *gc.C) {
+// An error about one entity delays that entity only. It is read again with the delays of
+// the policy.
+// Behaviour 24.
+func (s *readingSuite) TestReadErrorRetriedForOneEntity(c *gc.C) {
 	dead := func(tag string) {
 		s.setDead(tag, false)
 	}
@@ -57,7 +58,7 @@ func (s *readingSuite) TestWhatCannotBeReadIsReadAgainAndHoldsUpNobody(c *gc.C) 
 	for i, test := range []struct {
 		accessor, subject string
 		setUp             func()
-		done              string // the call about the subject that shows that it went on
+		done              string // the call about the subject that shows progress
 	}{
 		{"Life", "volume-0", func() { s.addVolumeOn("machine-0", "0", "dynamic") }, "SetVolumeInfo"},
 		{"Volumes", "volume-0", func() { s.addVolumeOn("machine-0", "0", "dynamic") }, "SetVolumeInfo"},
@@ -105,8 +106,10 @@ func (s *readingSuite) TestWhatCannotBeReadIsReadAgainAndHoldsUpNobody(c *gc.C) 
 	}
 }
 
-// An event about what is to be read again has it read at once, and once.
-func (s *readingSuite) TestEventAboutWhatCannotBeReadHasItReadAtOnce(c *gc.C) {
+// An event about an entity that is due to be read again has it read at once, and only
+// once.
+// Behaviour 24.
+func (s *readingSuite) TestEventAfterReadErrorReadsAtOnce(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.state.FailItem("VolumeParams", "volume-0", errors.New("busy"))
@@ -119,8 +122,10 @@ func (s *readingSuite) TestEventAboutWhatCannotBeReadHasItReadAtOnce(c *gc.C) {
 	s.noTimer(c)
 }
 
-// 14, 17: what was never made goes, whatever there is to know of how to make it.
-func (s *readingSuite) TestWhatWasNeverMadeGoesThoughItsParametersCannotBeRead(c *gc.C) {
+// Behaviours 14 and 17: what was never created or attached is removed, even if its
+// parameters cannot be read.
+// Behaviour 14.
+func (s *readingSuite) TestUncreatedRemovedDespiteParamsError(c *gc.C) {
 	gone := errors.New("no such pool")
 	for accessor, subject := range map[string]string{
 		"VolumeParams": "volume-0", "FilesystemParams": "filesystem-0",
@@ -150,8 +155,9 @@ func (s *readingSuite) TestWhatWasNeverMadeGoesThoughItsParametersCannotBeRead(c
 	c.Check(s.Count(providerCalls...), gc.Equals, 0)
 }
 
-// A life that the worker does not know of is no reason to do anything.
-func (s *readingSuite) TestUnknownLifeIsLoggedAndReadAgain(c *gc.C) {
+// An entity with an unknown life is logged, left alone and read again.
+// Behaviour 24.
+func (s *readingSuite) TestUnknownLifeReadAgain(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
@@ -166,7 +172,7 @@ func (s *readingSuite) TestUnknownLifeIsLoggedAndReadAgain(c *gc.C) {
 	s.AwaitCall(c, "SetVolumeInfo", v)
 }
 
-// editedVolumes and editedFilesystems have parameters that are not what the model has.
+// editedVolumes and editedFilesystems return parameters with invalid tags.
 type editedVolumes struct {
 	storageprovisioner.VolumeAccessor
 }
@@ -198,8 +204,9 @@ func (e editedFilesystems) FilesystemParams(tags []names.FilesystemTag) ([]param
 	return results, err
 }
 
-// Tags from the state that are none are nobody's path, and concern one entity.
-func (s *readingSuite) TestTagsThatAreNoneAreLoggedAndNothingIsMade(c *gc.C) {
+// Nothing is created for an entity with an invalid tag in its parameters.
+// Behaviour 24.
+func (s *readingSuite) TestInvalidTagsInParamsLogged(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.Volumes, cfg.Filesystems = editedVolumes{cfg.Volumes}, editedFilesystems{cfg.Filesystems}
 	s.addMachine("0", "instance-0")
@@ -219,8 +226,10 @@ func (s *readingSuite) TestTagsThatAreNoneAreLoggedAndNothingIsMade(c *gc.C) {
 	s.checkWarned(c, "reading filesystem 1: host of filesystem 1", "nonsense")
 }
 
-// Ids from a watcher that are none are not asked about.
-func (s *readingSuite) TestNonsenseFromTheWatchersIsLoggedAndHoldsUpNobody(c *gc.C) {
+// Invalid IDs from a watcher are logged and not read. The valid IDs of the same event are
+// handled.
+// Behaviour B10, O9.
+func (s *readingSuite) TestInvalidWatcherIDsLogged(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.addVolumeOn("machine-0", "0", "dynamic")
 	s.addMount("0", "dynamic", "")
@@ -234,7 +243,7 @@ func (s *readingSuite) TestNonsenseFromTheWatchersIsLoggedAndHoldsUpNobody(c *gc
 	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-0")
 	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
 	for _, text := range []string{
-		`watching volumes: "../etc" is not the id of one`, `watching filesystems: "" is not the id of one`,
+		`watching volumes: "../etc" is not a volume ID`, `watching filesystems: "" is not a filesystem ID`,
 		`watching volume attachments: "nowhere"`, `watching volume attachments: "filesystem-0"`,
 		`watching filesystem attachments: "volume-0"`,
 	} {
@@ -250,8 +259,9 @@ func (s *readingSuite) TestNonsenseFromTheWatchersIsLoggedAndHoldsUpNobody(c *gc
 	}
 }
 
-// A source that answers nothing has failed.
-func (s *readingSuite) TestSourceThatReturnsNeitherResultNorErrorIsAskedAgain(c *gc.C) {
+// An empty result is a failure.
+// Behaviour 24.
+func (s *readingSuite) TestEmptyResultRetried(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	answers := false
@@ -268,14 +278,15 @@ func (s *readingSuite) TestSourceThatReturnsNeitherResultNorErrorIsAskedAgain(c 
 	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
 }
 
-// 8
-func (s *readingSuite) TestInstanceIdThatCannotBeReadIsReadAtTheNextChange(c *gc.C) {
+// Behaviour 8: an instance ID that cannot be read is read again at the next change of its
+// machine.
+func (s *readingSuite) TestInstanceIDErrorReadAtNextChange(c *gc.C) {
 	s.addMachine("1", "")
 	s.startEnviron(c)
 	s.addVolumeOn("machine-1", "0", "dynamic")
 	s.volumesChanged(c, "0")
 	w := s.machineWatcher(c, "1")
-	s.AwaitCalls(c, 2, "InstanceIds", "machine-1") // the second for the watcher's first event
+	s.AwaitCalls(c, 2, "InstanceIds", "machine-1") // the second follows the first event of the watcher
 	s.state.FailItem("InstanceIds", "machine-1", errors.New("busy"))
 	s.addMachine("1", "instance-1")
 	w.Deliver(c, struct{}{})
@@ -287,8 +298,8 @@ func (s *readingSuite) TestInstanceIdThatCannotBeReadIsReadAtTheNextChange(c *gc
 	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
 }
 
-// 20
-func (s *readingSuite) TestDeviceThatCannotBeLookedUpIsLookedUpAtTheNextChange(c *gc.C) {
+// Behaviour 20: a failed lookup of a block device is repeated when block devices change.
+func (s *readingSuite) TestDeviceLookupErrorRetriedAtNextChange(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	s.state.FailItem("VolumeBlockDevices", "volume-0 machine-0", errors.New("busy"))
@@ -298,14 +309,15 @@ func (s *readingSuite) TestDeviceThatCannotBeLookedUpIsLookedUpAtTheNextChange(c
 	s.AwaitCall(c, "VolumeBlockDevices", "volume-0 machine-0")
 	s.caughtUp(c)
 	c.Check(s.deedsAbout("filesystem-0"), gc.HasLen, 0)
-	s.checkWarned(c, "reading the block device of volume 0: busy; it is looked up again later")
+	s.checkWarned(c, "reading the block device of volume 0: busy; will be retried")
 	s.devicesChanged(c)
 	s.AwaitCall(c, "SetFilesystemInfo", "filesystem-0")
 	s.noTimer(c)
 }
 
-// No change may ever come.
-func (s *readingSuite) TestDeviceThatCannotBeLookedUpIsLookedUpLater(c *gc.C) {
+// Behaviour 20: the lookup is also repeated if block devices never change.
+// Finding N11.
+func (s *readingSuite) TestDeviceLookupErrorRetriedWithBackoff(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	s.state.FailItem("VolumeBlockDevices", "volume-0 machine-0", errors.New("busy"))
@@ -317,8 +329,8 @@ func (s *readingSuite) TestDeviceThatCannotBeLookedUpIsLookedUpLater(c *gc.C) {
 	s.AwaitCall(c, "SetFilesystemInfo", "filesystem-0")
 }
 
-// 35: what the state drops while it is made is undone.
-func (s *readingSuite) TestMountDroppedWhileItIsMadeIsUnmounted(c *gc.C) {
+// Behaviour 35: if the state removes an attachment while it is mounted, it is unmounted.
+func (s *readingSuite) TestMountRemovedDuringAttachUnmounted(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	mounting := calls.NewGate()
 	s.source.OnCall("AttachFilesystems", mounting.Wait)
@@ -342,8 +354,8 @@ func (s *readingSuite) TestMountDroppedWhileItIsMadeIsUnmounted(c *gc.C) {
 	c.Check(s.source.Attached(), gc.Not(jc.Contains), "filesystem-0 machine-0")
 }
 
-// 35: it is undone by its name if nothing else is known of it any more.
-func (s *readingSuite) TestMountOfWhichNothingCanBeReadIsUnmountedByItsName(c *gc.C) {
+// Behaviour 35: the tags and IDs suffice to unmount if nothing else is known any more.
+func (s *readingSuite) TestUnreadableMountUnmountedByID(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	mounting := calls.NewGate()
 	s.source.OnCall("AttachFilesystems", mounting.Wait)
@@ -353,7 +365,7 @@ func (s *readingSuite) TestMountOfWhichNothingCanBeReadIsUnmountedByItsName(c *g
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 	mounting.Entered(c)
-	// It is to go, was not recorded, and cannot be read; and then it is not there.
+	// The attachment is dying, not recorded and cannot be read. Then it is gone.
 	s.state.FailItemAlways("FilesystemAttachmentParams", "filesystem-0 machine-0", errors.New("no such pool"))
 	s.setLife(a, life.Dying)
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
@@ -369,9 +381,9 @@ func (s *readingSuite) TestMountOfWhichNothingCanBeReadIsUnmountedByItsName(c *g
 	s.noTimer(c)
 }
 
-// 3: the state does not take what was made when the worker was killed: that is logged,
-// and is not why the worker ends.
-func (s *readingSuite) TestKillThatCannotRecordWhatWasMadeIsLogged(c *gc.C) {
+// Behaviour 3: if the state does not take what was created when the worker was killed,
+// that is logged. The worker ends without an error.
+func (s *readingSuite) TestKillLogsRecordError(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	entered := make(chan struct{})
 	s.source.OnCall("CreateVolumes", func(ctx context.Context) error {
@@ -386,11 +398,11 @@ func (s *readingSuite) TestKillThatCannotRecordWhatWasMadeIsLogged(c *gc.C) {
 	receive(c, entered, "CreateVolumes to be called")
 	s.worker.Kill()
 	c.Check(s.waited(c), jc.ErrorIsNil)
-	s.checkWarned(c, "recording what was made before the end", "no connection")
+	s.checkWarned(c, "recording results before the worker stops", "no connection")
 }
 
-// 2: a provider that makes no filesystems says so once.
-func (s *readingSuite) TestProviderWithoutFilesystemsIsNotAskedAgain(c *gc.C) {
+// Behaviour 2: a provider without filesystems is asked once.
+func (s *readingSuite) TestUnsupportedFilesystemNotRetried(c *gc.C) {
 	s.source.Options.Unsupported = []storage.StorageKind{storage.StorageKindFilesystem}
 	s.startEnviron(c)
 	s.addFilesystem("0", "dynamic", "")
@@ -400,8 +412,9 @@ func (s *readingSuite) TestProviderWithoutFilesystemsIsNotAskedAgain(c *gc.C) {
 	s.noTimer(c)
 }
 
-// 8: a machine may come to be between the question and the watch.
-func (s *readingSuite) TestMachineThatSeemsGoneWhenItIsFirstAskedAbout(c *gc.C) {
+// Behaviour 8: a machine may be provisioned between the read of its instance ID and the
+// start of its watcher.
+func (s *readingSuite) TestMachineProvisionedBeforeWatch(c *gc.C) {
 	s.startEnviron(c)
 	s.state.OnCall("WatchMachine", func(context.Context) error {
 		s.addMachine("1", "instance-1")
@@ -413,9 +426,9 @@ func (s *readingSuite) TestMachineThatSeemsGoneWhenItIsFirstAskedAbout(c *gc.C) 
 	receive(c, s.machineWatcher(c, "1").Dead(), "the machine watcher to be stopped")
 }
 
-// 20: an embedder that says nothing of where filesystems on volumes come from gets the
-// real source, in the storage directory; here the source finds no device.
-func (s *readingSuite) TestFilesystemsOnVolumesAreMadeByTheWorkersOwnSource(c *gc.C) {
+// Behaviour 20: without ManagedFilesystems in its config, the worker uses the managed
+// source in its storage directory. Here that source finds no device.
+func (s *readingSuite) TestDefaultManagedSource(c *gc.C) {
 	cfg := s.config(c, true)
 	cfg.ManagedFilesystems = nil
 	s.addMachine("0", "instance-0")

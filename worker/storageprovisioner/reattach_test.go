@@ -15,8 +15,8 @@ import (
 	"github.com/stowage-io/stowage/testing/calls"
 )
 
-// reattachSuite has filesystems on volumes whose block devices come to have a UUID
-// when they are mounted already. It is about number 21.
+// reattachSuite tests behaviour 21, with filesystems on volumes whose block devices gain
+// a UUID when the filesystems are already mounted.
 type reattachSuite struct{ baseSuite }
 
 var _ = gc.Suite(&reattachSuite{})
@@ -27,13 +27,13 @@ func (s *reattachSuite) SetUpTest(c *gc.C) {
 }
 
 var (
-	unmarked = storage.BlockDevice{DeviceName: "sdb", WWN: "w"}
-	marked   = storage.BlockDevice{DeviceName: "sdb", WWN: "w", UUID: "u"}
+	withoutUUID = storage.BlockDevice{DeviceName: "sdb", WWN: "w"}
+	withUUID    = storage.BlockDevice{DeviceName: "sdb", WWN: "w", UUID: "u"}
 )
 
-// mounted starts a machine's worker and has filesystem 0 mounted on volume 7, which
-// is the device.
-func (s *reattachSuite) mounted(c *gc.C, device storage.BlockDevice) params.MachineStorageId {
+// startMounted starts a machine's worker and waits until filesystem 0 is mounted on
+// volume 7, which has the given device.
+func (s *reattachSuite) startMounted(c *gc.C, device storage.BlockDevice) params.MachineStorageId {
 	s.startMachine(c)
 	s.addDevice("7", device)
 	_, a := s.backedFilesystem(c, "0", "7")
@@ -42,8 +42,8 @@ func (s *reattachSuite) mounted(c *gc.C, device storage.BlockDevice) params.Mach
 	return a
 }
 
-// deviceBecomes changes the block device of volume 7 and tells the worker of it.
-func (s *reattachSuite) deviceBecomes(c *gc.C, device storage.BlockDevice) {
+// setDevice changes the block device of volume 7 and notifies the worker.
+func (s *reattachSuite) setDevice(c *gc.C, device storage.BlockDevice) {
 	s.addDevice("7", device)
 	s.devicesChanged(c)
 }
@@ -52,77 +52,82 @@ func (s *reattachSuite) attempts() int {
 	return len(s.About("filesystem-0 machine-0", "managed.AttachFilesystems"))
 }
 
-func (s *reattachSuite) TestAttachedAgainOnceWhenTheDeviceGainsAUUID(c *gc.C) {
-	s.mounted(c, unmarked)
+// Behaviour 21.
+func (s *reattachSuite) TestReattachedOnceWhenDeviceGainsUUID(c *gc.C) {
+	s.startMounted(c, withoutUUID)
 	var seen storage.BlockDevice
 	s.managed.OnCall("AttachFilesystems", func(context.Context) error {
 		seen, _ = s.backing.BlockDevice(names.NewVolumeTag("7"))
 		return nil
 	})
-	s.deviceBecomes(c, marked)
+	s.setDevice(c, withUUID)
 	c.Check(calls.NextArgs[[]storage.FilesystemAttachmentParams](c, s.Journal, "managed.AttachFilesystems"), jc.DeepEquals,
 		[]storage.FilesystemAttachmentParams{wantedMount("0")})
 	c.Check(calls.NextArgs[[]params.FilesystemAttachment](c, s.Journal, "SetFilesystemAttachmentInfo"), jc.DeepEquals,
 		[]params.FilesystemAttachment{mountedFilesystem("0")})
-	// The source can use it.
-	c.Check(seen, jc.DeepEquals, marked)
+	// The source sees the UUID.
+	c.Check(seen, jc.DeepEquals, withUUID)
 
 	s.managed.OnCall("AttachFilesystems", nil)
 	s.devicesChanged(c)
-	other := marked
+	other := withUUID
 	other.UUID = "v"
-	s.deviceBecomes(c, other)
+	s.setDevice(c, other)
 	s.barrier(c)
 	c.Check(s.attempts(), gc.Equals, 2)
 	c.Check(s.Count("managed.CreateFilesystems", "managed.DetachFilesystems"), gc.Equals, 1)
 	s.noTimer(c)
 }
 
-func (s *reattachSuite) TestNotAttachedAgainWhereTheDeviceHadAUUID(c *gc.C) {
-	s.mounted(c, marked)
+// Behaviour 21.
+func (s *reattachSuite) TestNotReattachedIfDeviceHadUUID(c *gc.C) {
+	s.startMounted(c, withUUID)
 	s.devicesChanged(c)
-	other := marked
+	other := withUUID
 	other.UUID = "v"
-	s.deviceBecomes(c, other)
+	s.setDevice(c, other)
 	s.barrier(c)
 	c.Check(s.attempts(), gc.Equals, 1)
 }
 
-func (s *reattachSuite) TestNotAttachedAgainForAnythingElseAboutTheDevice(c *gc.C) {
-	s.mounted(c, unmarked)
+// Behaviour 21.
+func (s *reattachSuite) TestNotReattachedForOtherDeviceChanges(c *gc.C) {
+	s.startMounted(c, withoutUUID)
 	s.devicesChanged(c)
-	s.deviceBecomes(c, storage.BlockDevice{DeviceName: "sdc", WWN: "w", FilesystemType: "ext4", InUse: true})
+	s.setDevice(c, storage.BlockDevice{DeviceName: "sdc", WWN: "w", FilesystemType: "ext4", InUse: true})
 	s.barrier(c)
 	s.state.RemoveBlockDevice("machine-0", "volume-7")
 	s.devicesChanged(c)
 	s.barrier(c)
-	s.deviceBecomes(c, unmarked)
+	s.setDevice(c, withoutUUID)
 	s.barrier(c)
 	c.Check(s.attempts(), gc.Equals, 1)
 }
 
-// A UUID without a name is no device.
-func (s *reattachSuite) TestAttachedAgainWhenTheDeviceComesBackWithAUUID(c *gc.C) {
-	s.mounted(c, unmarked)
-	s.deviceBecomes(c, storage.BlockDevice{UUID: "u"})
+// A block device with a UUID but no name does not count.
+// Behaviour 21.
+func (s *reattachSuite) TestReattachedWhenDeviceReturnsWithUUID(c *gc.C) {
+	s.startMounted(c, withoutUUID)
+	s.setDevice(c, storage.BlockDevice{UUID: "u"})
 	s.barrier(c)
 	c.Check(s.attempts(), gc.Equals, 1)
-	s.deviceBecomes(c, marked)
+	s.setDevice(c, withUUID)
 	s.Next(c, "SetFilesystemAttachmentInfo")
 	c.Check(s.attempts(), gc.Equals, 2)
 }
 
-// The UUID comes while the filesystem is being mounted: too late for that.
-func (s *reattachSuite) TestAttachedAgainWhenTheDeviceGainsAUUIDMeanwhile(c *gc.C) {
+// The UUID appears while the filesystem is being mounted, too late for that attempt.
+// Behaviour 21.
+func (s *reattachSuite) TestReattachedWhenUUIDAppearsDuringMount(c *gc.C) {
 	s.startMachine(c)
-	s.addDevice("7", unmarked)
+	s.addDevice("7", withoutUUID)
 	mounting := calls.NewGate()
 	s.managed.OnCall("AttachFilesystems", mounting.Wait)
 	s.addMount("0", "dynamic", "7")
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 	mounting.Entered(c)
-	s.awaitHandled(c, "VolumeBlockDevices", "volume-7 machine-0", func() { s.deviceBecomes(c, marked) })
+	s.awaitHandled(c, "VolumeBlockDevices", "volume-7 machine-0", func() { s.setDevice(c, withUUID) })
 	mounting.Open()
 	s.Next(c, "SetFilesystemAttachmentInfo")
 	s.Next(c, "SetFilesystemAttachmentInfo")
@@ -130,11 +135,12 @@ func (s *reattachSuite) TestAttachedAgainWhenTheDeviceGainsAUUIDMeanwhile(c *gc.
 	c.Check(s.attempts(), gc.Equals, 2)
 }
 
-// The UUID comes while the mount is being recorded.
-func (s *reattachSuite) TestAttachedAgainWhenTheDeviceGainsAUUIDBeforeTheRecord(c *gc.C) {
+// The UUID appears while the mount is not recorded yet.
+// Behaviour 21.
+func (s *reattachSuite) TestReattachedWhenUUIDAppearsBeforeRecord(c *gc.C) {
 	s.state.FailItem("SetFilesystemAttachmentInfo", "filesystem-0 machine-0", errors.New("busy"))
-	s.mounted(c, unmarked)
-	s.awaitHandled(c, "VolumeBlockDevices", "volume-7 machine-0", func() { s.deviceBecomes(c, marked) })
+	s.startMounted(c, withoutUUID)
+	s.awaitHandled(c, "VolumeBlockDevices", "volume-7 machine-0", func() { s.setDevice(c, withUUID) })
 	c.Check(s.attempts(), gc.Equals, 1)
 	s.advance(c, backoff[0])
 	s.Next(c, "SetFilesystemAttachmentInfo")
@@ -143,15 +149,16 @@ func (s *reattachSuite) TestAttachedAgainWhenTheDeviceGainsAUUIDBeforeTheRecord(
 	c.Check(s.attempts(), gc.Equals, 2)
 }
 
-// What is mounted stays so, whatever the second attempt comes to.
-func (s *reattachSuite) TestFailureToAttachAgainIsRetriedAndHoldsTheVolume(c *gc.C) {
+// The filesystem stays mounted if the second attach fails, so the volume is not detached.
+// Behaviour 21.
+func (s *reattachSuite) TestReattachErrorKeepsVolumeAttached(c *gc.C) {
 	s.startMachine(c)
 	_, va := s.attachedVolume(c, "7")
-	s.addDevice("7", unmarked)
+	s.addDevice("7", withoutUUID)
 	_, fa := s.backedFilesystem(c, "0", "7")
 	s.Next(c, "SetFilesystemAttachmentInfo")
 	s.managed.FailItem("AttachFilesystems", "filesystem-0 machine-0", errors.New("busy"))
-	s.deviceBecomes(c, marked)
+	s.setDevice(c, withUUID)
 	for !slices.Contains(s.statuses(c), "filesystem-0 attaching: busy") {
 	}
 	s.setLife(va, life.Dying)
@@ -160,7 +167,7 @@ func (s *reattachSuite) TestFailureToAttachAgainIsRetriedAndHoldsTheVolume(c *gc
 	s.barrier(c)
 	c.Check(s.attempts(), gc.Equals, 2)
 	c.Check(s.Count("DetachVolumes"), gc.Equals, 0)
-	// Nothing is mounted on a volume that is going; what is mounted is unmounted.
+	// Nothing is mounted on a volume whose attachment is dying, but its filesystem is unmounted.
 	s.setLife(fa, life.Dying)
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 	s.AwaitCall(c, "RemoveAttachments", "volume-7 machine-0")
@@ -169,10 +176,11 @@ func (s *reattachSuite) TestFailureToAttachAgainIsRetriedAndHoldsTheVolume(c *gc
 	s.noTimer(c)
 }
 
-func (s *reattachSuite) TestFailureToAttachAgainIsRetried(c *gc.C) {
-	s.mounted(c, unmarked)
+// Behaviour 21.
+func (s *reattachSuite) TestReattachErrorRetried(c *gc.C) {
+	s.startMounted(c, withoutUUID)
 	s.managed.FailItem("AttachFilesystems", "filesystem-0 machine-0", errors.New("busy"))
-	s.deviceBecomes(c, marked)
+	s.setDevice(c, withUUID)
 	s.Next(c, "managed.AttachFilesystems")
 	s.devicesChanged(c)
 	s.advance(c, backoff[0]-1)
@@ -186,14 +194,14 @@ func (s *reattachSuite) TestFailureToAttachAgainIsRetried(c *gc.C) {
 	s.noTimer(c)
 }
 
-// What is going is not attached again.
-func (s *reattachSuite) TestDyingAttachmentIsNotAttachedAgain(c *gc.C) {
-	a := s.mounted(c, unmarked)
+// Behaviour 21.
+func (s *reattachSuite) TestDyingAttachmentNotReattached(c *gc.C) {
+	a := s.startMounted(c, withoutUUID)
 	s.managed.FailItem("DetachFilesystems", "filesystem-0 machine-0", errors.New("busy"))
 	s.setLife(a, life.Dying)
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
 	s.Next(c, "managed.DetachFilesystems")
-	s.deviceBecomes(c, marked)
+	s.setDevice(c, withUUID)
 	s.barrier(c)
 	s.advance(c, backoff[0])
 	s.Next(c, "RemoveAttachments")
@@ -201,20 +209,22 @@ func (s *reattachSuite) TestDyingAttachmentIsNotAttachedAgain(c *gc.C) {
 	c.Check(s.attempts(), gc.Equals, 1)
 }
 
-// The state says that it is going when it is read for that.
-func (s *reattachSuite) TestAttachmentFoundDyingIsDetachedInstead(c *gc.C) {
-	a := s.mounted(c, unmarked)
+// The state is read before the second attach, and says that the attachment is dying.
+// Behaviour 21.
+func (s *reattachSuite) TestAttachmentFoundDyingDetached(c *gc.C) {
+	a := s.startMounted(c, withoutUUID)
 	s.setLife(a, life.Dying)
-	s.deviceBecomes(c, marked)
+	s.setDevice(c, withUUID)
 	s.Next(c, "RemoveAttachments")
 	s.barrier(c)
 	c.Check(s.attempts(), gc.Equals, 1)
 	c.Check(s.Count("managed.DetachFilesystems"), gc.Equals, 1)
 }
 
-// A worker that starts mounts all again anyhow: once is enough.
-func (s *reattachSuite) TestMountedByAFormerWorkerIsAttachedOnce(c *gc.C) {
-	s.addDevice("7", marked)
+// A new worker attaches everything once anyway. The UUID does not cause a second attach.
+// Behaviour 21.
+func (s *reattachSuite) TestMountOfEarlierWorkerAttachedOnce(c *gc.C) {
+	s.addDevice("7", withUUID)
 	f, a := s.addMount("0", "dynamic", "7")
 	s.provisionFilesystem(f)
 	s.provisionFilesystemAttachment(a)
@@ -227,16 +237,17 @@ func (s *reattachSuite) TestMountedByAFormerWorkerIsAttachedOnce(c *gc.C) {
 	c.Check(s.attempts(), gc.Equals, 1)
 }
 
-// The UUID of one device concerns the filesystem on it alone.
-func (s *reattachSuite) TestOnlyTheFilesystemOnTheDeviceIsAttachedAgain(c *gc.C) {
-	s.mounted(c, unmarked)
+// The UUID of one device concerns only the filesystem on it.
+// Behaviour 21.
+func (s *reattachSuite) TestOnlyFilesystemOnDeviceReattached(c *gc.C) {
+	s.startMounted(c, withoutUUID)
 	s.addDevice("8", storage.BlockDevice{DeviceName: "sdc"})
 	s.backedFilesystem(c, "1", "8")
 	s.addMount("2", "dynamic", "")
 	s.filesystemsChanged(c, "2")
 	s.filesystemAttachmentsChanged(c, "machine-0", "2")
 	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-2 machine-0")
-	s.deviceBecomes(c, marked)
+	s.setDevice(c, withUUID)
 	s.Next(c, "managed.AttachFilesystems")
 	s.barrier(c)
 	c.Check(s.attempts(), gc.Equals, 2)

@@ -9,14 +9,15 @@ import (
 // maxReported caps how many unfinished entities a report lists.
 const maxReported = 100
 
-// leftAloneReasons says why the worker does not provide what its report counts as left alone.
+// leftAloneReasons says why the worker does not provide the storage that its report counts as
+// left alone.
 var leftAloneReasons = map[plan.Class]string{
 	plan.Foreign: "provided by the worker of the other scope",
 	plan.Static:  "made with its machine",
 }
 
-// report tells what the worker is doing, for an operator: of what is not done, how
-// far it is, what it waits for, since when, and why it failed.
+// report returns the worker's report, for operators: for each unfinished entity, how far its
+// operation is, what it waits for, since when, and why it failed.
 func (l *loop) report() map[string]any {
 	all := l.core.Report(maxReported)
 	report := map[string]any{

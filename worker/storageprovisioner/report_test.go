@@ -23,52 +23,52 @@ type reportSuite struct{ baseSuite }
 
 var _ = gc.Suite(&reportSuite{})
 
-// report returns what the worker reports.
+// report returns the report of the worker.
 func (s *baseSuite) report() map[string]any {
 	return s.worker.(interface{ Report() map[string]any }).Report()
 }
 
-// awaitReport waits until the worker reports a text. A call may have ended before the worker
-// has taken in how.
+// awaitReport waits until the report contains a text. The worker handles the result of a
+// call some time after the call has ended.
 func (s *baseSuite) awaitReport(c *gc.C, text string) {
 	for begun := time.Now(); !strings.Contains(fmt.Sprint(s.report()), text); s.caughtUp(c) {
 		if time.Since(begun) > calls.Patience {
-			c.Fatalf("%q is not in %v", text, s.report())
+			c.Fatalf("timed out waiting for %q in the report: %v", text, s.report())
 		}
 	}
 }
 
-// unfinished returns what the worker reports of one thing that is not done.
+// unfinished returns the entry of an unfinished operation in the report.
 func (s *baseSuite) unfinished(c *gc.C, what string) map[string]any {
 	report := s.report()
 	all, _ := report["unfinished"].(map[string]any)
 	entry, ok := all[what].(map[string]any)
-	c.Assert(ok, jc.IsTrue, gc.Commentf("%s: %v", what, report))
+	c.Assert(ok, jc.IsTrue, gc.Commentf("%s is not in the report: %v", what, report))
 	return entry
 }
 
-// states returns how many operations are how far, as the worker reports it.
+// states returns the number of unfinished operations in each state, as reported.
 func (s *baseSuite) states(c *gc.C) map[string]int {
 	states, _ := s.report()["unfinished-by-state"].(map[string]int)
 	return states
 }
 
-// caughtUp waits until the worker has taken in all events that were sent before. Unlike
-// a barrier, caughtUp needs no source.
+// caughtUp waits until the worker has handled all events that were sent before. Unlike a
+// barrier, caughtUp needs no source.
 func (s *baseSuite) caughtUp(c *gc.C) {
-	// There are no such things: the worker reads that, and forgets them.
+	// Nothing has this ID: the worker reads that and forgets it.
 	const id = "8999"
 	volume, filesystem := onMachine0(volumeTag(id)), onMachine0(filesystemTag(id))
 	for _, a := range []params.MachineStorageId{volume, filesystem} {
 		s.Hide(a.AttachmentTag, a.AttachmentTag+" "+a.MachineTag)
 	}
-	// When these have been received, those before them have been.
+	// When the worker has received these, it has received the earlier ones.
 	s.fed.Volumes.Deliver(c, []string{id})
 	s.fed.Filesystems.Deliver(c, []string{id})
 	s.fed.VolumeAttachments.Deliver(c, []params.MachineStorageId{volume})
 	s.fed.FilesystemAttachments.Deliver(c, []params.MachineStorageId{filesystem})
-	// One more reading each: of what has been told; of what that has led to; and one
-	// that begins when the answers have been taken in.
+	// One more read each: of the entities in the events, of what follows from these,
+	// and one that begins when the worker has handled the answers.
 	for range 3 {
 		mark := s.Mark()
 		s.filesystemsChanged(c, id)
@@ -76,21 +76,23 @@ func (s *baseSuite) caughtUp(c *gc.C) {
 	}
 }
 
-// checkWaits checks what the worker reports of something that waits.
+// checkWaits checks the report of an operation that waits.
 func (s *reportSuite) checkWaits(c *gc.C, what, operation, waitsFor string) {
 	c.Check(s.unfinished(c, what), jc.DeepEquals, map[string]any{
 		"operation": operation, "state": "waiting", "waits-for": waitsFor, "since": s.clock.Now(),
 	})
 }
 
-func (s *reportSuite) TestBeforeTheConfigIsReadThereIsNothingToReport(c *gc.C) {
+// Behaviour R3.
+func (s *reportSuite) TestReportBeforeConfig(c *gc.C) {
 	s.startUnconfigured(c, s.config(c, false))
 	c.Check(s.report(), jc.DeepEquals, map[string]any{
 		"scope": "model-deadbeef-0bad-400d-8000-4b1d0d06f00d", "configured": false, "entities": map[string]int{},
 	})
 }
 
-func (s *reportSuite) TestWhatIsDoneIsCountedOnly(c *gc.C) {
+// Behaviour R3.
+func (s *reportSuite) TestFinishedOnlyCounted(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	for _, id := range []string{"0", "1"} {
@@ -106,6 +108,7 @@ func (s *reportSuite) TestWhatIsDoneIsCountedOnly(c *gc.C) {
 	})
 }
 
+// Behaviour R1.
 func (s *reportSuite) TestWaitsForTheMachine(c *gc.C) {
 	s.addMachine("1", "")
 	s.startEnviron(c)
@@ -121,7 +124,8 @@ func (s *reportSuite) TestWaitsForTheMachine(c *gc.C) {
 	s.checkWaits(c, "filesystem attachment 0 on machine-1", "attach", "machine-1 to be provisioned")
 }
 
-func (s *reportSuite) TestAttachmentWaitsForWhatIsAttached(c *gc.C) {
+// Behaviour R1.
+func (s *reportSuite) TestAttachmentWaitsForStorage(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
@@ -133,7 +137,9 @@ func (s *reportSuite) TestAttachmentWaitsForWhatIsAttached(c *gc.C) {
 	s.checkWaits(c, "filesystem attachment 1 on machine-0", "attach", "filesystem 1")
 }
 
-func (s *reportSuite) TestFilesystemWaitsForTheVolumesAttachmentPlanAndDevice(c *gc.C) {
+// The filesystem waits for the volume's attachment, its plan and its block device in turn.
+// Behaviour R1.
+func (s *reportSuite) TestFilesystemWaitsForBackingVolume(c *gc.C) {
 	cfg := s.config(c, true, modeltest.Plans)
 	carrying, attaching := calls.NewGate(), calls.NewGate()
 	cfg.Plans = func(storage.DeviceType) (plans.Plan, error) { return slowPlan{carrying}, nil }
@@ -179,7 +185,7 @@ func (s *reportSuite) TestFilesystemWaitsForTheVolumesAttachmentPlanAndDevice(c 
 	c.Check(s.report()["unfinished"], gc.IsNil)
 }
 
-// slowPlan is a plan that waits at a gate, and does not know the device then.
+// slowPlan is a plan that waits at a gate, and then returns no device.
 type slowPlan struct{ *calls.Gate }
 
 func (p slowPlan) AttachVolume(ctx context.Context, _ map[string]string) (storage.BlockDevice, error) {
@@ -188,7 +194,8 @@ func (p slowPlan) AttachVolume(ctx context.Context, _ map[string]string) (storag
 
 func (p slowPlan) DetachVolume(context.Context, map[string]string) error { return nil }
 
-func (s *reportSuite) TestWaitsForWhatUsesIt(c *gc.C) {
+// Behaviour R1.
+func (s *reportSuite) TestRemovalWaitsForDependents(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startMachine(c)
 	v, va := s.attachedVolume(c, "0")
@@ -201,14 +208,15 @@ func (s *reportSuite) TestWaitsForWhatUsesIt(c *gc.C) {
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.filesystemsChanged(c, "0")
 	s.caughtUp(c)
-	s.checkWaits(c, "volume 0", "destroy", "what uses it to go")
-	s.checkWaits(c, "volume attachment 0 on machine-0", "detach", "what uses it to go")
-	s.checkWaits(c, "filesystem 0", "destroy", "what uses it to go")
+	s.checkWaits(c, "volume 0", "destroy", "all uses of it to end")
+	s.checkWaits(c, "volume attachment 0 on machine-0", "detach", "all uses of it to end")
+	s.checkWaits(c, "filesystem 0", "destroy", "all uses of it to end")
 	c.Check(s.states(c), jc.DeepEquals, map[string]int{"waiting": 3})
 }
 
 // A plan is not undone while a filesystem on its volume is mounted.
-func (s *reportSuite) TestPlanWaitsForWhatUsesTheVolume(c *gc.C) {
+// Behaviour R1.
+func (s *reportSuite) TestPlanWaitsForMountedFilesystem(c *gc.C) {
 	cfg := s.config(c, true, modeltest.Plans)
 	cfg.Plans = func(storage.DeviceType) (plans.Plan, error) { return visible{}, nil }
 	s.source.Options.EditAttached = func(a *storage.VolumeAttachment) {
@@ -222,10 +230,11 @@ func (s *reportSuite) TestPlanWaitsForWhatUsesTheVolume(c *gc.C) {
 	s.state.Detach("machine-0", "volume-0")
 	s.AwaitCallAfter(c, mark, "VolumeAttachmentPlans", "volume-0 machine-0")
 	s.caughtUp(c)
-	s.checkWaits(c, "attachment plan of volume 0 on machine-0", "detach", "what uses it to go")
+	s.checkWaits(c, "attachment plan of volume 0 on machine-0", "detach", "all uses of it to end")
 }
 
-func (s *reportSuite) TestHeldBackByTheProvider(c *gc.C) {
+// Behaviour R1.
+func (s *reportSuite) TestDeferredByProvider(c *gc.C) {
 	s.source.Options.ShouldCreateVolume = func(p storage.VolumeParams) bool { return p.Tag.Id() != "0" }
 	s.source.Options.ShouldDestroyFilesystem = func(id string) bool { return id != "fs-0" }
 	s.addMachine("0", "instance-0")
@@ -240,14 +249,14 @@ func (s *reportSuite) TestHeldBackByTheProvider(c *gc.C) {
 	for what, operation := range map[string]string{"volume 0": "create", "filesystem 0": "destroy"} {
 		c.Check(s.unfinished(c, what), jc.DeepEquals, map[string]any{
 			"operation": operation, "state": "stalled", "since": s.clock.Now(),
-			"waits-for": "its provider, which holds it back",
+			"waits-for": "its provider to allow the operation",
 		})
 	}
 }
 
-// An operator sees for how long something has not been done, not when it was last
-// tried.
-func (s *reportSuite) TestRetriesAreCountedAndDoNotResetSinceWhen(c *gc.C) {
+// "since" is when the operation was first wanted, not when it was last tried.
+// Behaviour R2.
+func (s *reportSuite) TestRetriesCountedSinceUnchanged(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.source.FailItem("CreateVolumes", "volume-0", errors.New("no room"), errors.New("no host"), errors.New("no luck"))
@@ -267,9 +276,9 @@ func (s *reportSuite) TestRetriesAreCountedAndDoNotResetSinceWhen(c *gc.C) {
 	c.Check(s.report()["unfinished"], gc.IsNil)
 }
 
-// What has waited for something is wanted, as far as an operator cares, since the wait
-// was over.
-func (s *reportSuite) TestSinceIsWhenTheWaitWasOver(c *gc.C) {
+// If an operation had to wait, "since" is when the wait ended.
+// Behaviour R2.
+func (s *reportSuite) TestSinceIsEndOfWait(c *gc.C) {
 	s.addMachine("1", "")
 	s.startEnviron(c)
 	s.addVolumeOn("machine-1", "0", "dynamic")
@@ -290,8 +299,10 @@ func (s *reportSuite) TestSinceIsWhenTheWaitWasOver(c *gc.C) {
 	})
 }
 
-// 26, 27: what is not tried again says so, and why.
-func (s *reportSuite) TestWhatIsGivenUpIsStalled(c *gc.C) {
+// Behaviours 26 and 27: an operation that is not tried again is reported as stalled, with
+// the reason.
+// Behaviour 26, 27, R2.
+func (s *reportSuite) TestGivenUpIsStalled(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.Retry.CreateThreshold = 2
 	s.addMachine("0", "instance-0")
@@ -318,8 +329,9 @@ func (s *reportSuite) TestWhatIsGivenUpIsStalled(c *gc.C) {
 	c.Check(s.states(c), jc.DeepEquals, map[string]int{"stalled": 3})
 }
 
-// 28
-func (s *reportSuite) TestWhatGoesOnInTheBackgroundTellsWhenItIsAskedAbout(c *gc.C) {
+// Behaviour 28, R2: an operation in progress is reported with its latest error and its next
+// attempt.
+func (s *reportSuite) TestInProgressShowsNextAttempt(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.source.FailItem("CreateVolumes", "volume-0", storage.InProgress(errors.New("formatting, 40 %")))
@@ -332,8 +344,8 @@ func (s *reportSuite) TestWhatGoesOnInTheBackgroundTellsWhenItIsAskedAbout(c *gc
 	})
 }
 
-// 32: what is made, and cannot be recorded, tells why.
-func (s *reportSuite) TestWhatTheStateDoesNotTakeTellsWhy(c *gc.C) {
+// Behaviour 32, R2: what is created and cannot be recorded is reported with the state's error.
+func (s *reportSuite) TestUnrecordedShowsError(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.source.FailItem("CreateVolumes", "volume-0", errors.New("no room"))
@@ -357,7 +369,8 @@ func (s *reportSuite) TestWhatTheStateDoesNotTakeTellsWhy(c *gc.C) {
 	c.Check(s.report()["unfinished"], gc.IsNil)
 }
 
-func (s *reportSuite) TestOperationsAreCountedByHowFarTheyAre(c *gc.C) {
+// Behaviour R3.
+func (s *reportSuite) TestOperationsCountedByState(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.addMachine("1", "")
 	s.startEnviron(c)
@@ -389,8 +402,9 @@ func (s *reportSuite) TestOperationsAreCountedByHowFarTheyAre(c *gc.C) {
 	creating.Open()
 }
 
-// A report is for reading: it lists some of the many, and counts all.
-func (s *reportSuite) TestManyAreListedInPartAndCountedInFull(c *gc.C) {
+// A report is for people, so it lists a limited number of entries and counts all.
+// Behaviour R3.
+func (s *reportSuite) TestReportListsHundredAndCountsAll(c *gc.C) {
 	s.addMachine("1", "")
 	s.startEnviron(c)
 	var ids []string
@@ -407,8 +421,9 @@ func (s *reportSuite) TestManyAreListedInPartAndCountedInFull(c *gc.C) {
 	c.Check(report["entities"], jc.DeepEquals, map[string]int{"volume": 150})
 }
 
-// Nothing that is stuck keeps an operator from learning that it is.
-func (s *reportSuite) TestReportIsThereWhileSourceAndStateAreStuck(c *gc.C) {
+// A source or state that hangs does not keep an operator from seeing that.
+// Behaviour R4.
+func (s *reportSuite) TestReportWhileSourceAndStateStuck(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	creating, reading := calls.NewGate(), calls.NewGate()
@@ -424,8 +439,8 @@ func (s *reportSuite) TestReportIsThereWhileSourceAndStateAreStuck(c *gc.C) {
 	creating.Open()
 }
 
-// 3
-func (s *reportSuite) TestWorkerThatIsEndingReportsNothing(c *gc.C) {
+// Behaviour 3, R4: Report does not wait for a worker that is ending.
+func (s *reportSuite) TestEndingWorkerReportsNothing(c *gc.C) {
 	s.startEnviron(c)
 	reading := calls.NewGate()
 	s.state.OnCall("Life", reading.Wait)

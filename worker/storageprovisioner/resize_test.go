@@ -19,7 +19,7 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// resizeSuite has what is provisioned be wanted larger, and told about.
+// resizeSuite tests growth of provisioned storage (G1 to G11) and remarks about it.
 type resizeSuite struct{ baseSuite }
 
 var _ = gc.Suite(&resizeSuite{})
@@ -29,14 +29,14 @@ func (s *resizeSuite) SetUpTest(c *gc.C) {
 	s.addMachine("0", "instance-0")
 }
 
-// recordedVolume is all that is recorded of volume 0.
+// recordedVolume is what the state has recorded about volume 0.
 var recordedVolume = params.VolumeInfo{
 	VolumeId: "vol-0", HardwareId: "hw", WWN: "w", Pool: "fast", Size: 1000, Persistent: true,
 }
 
-// volume has volume 0 be attached to machine 0 again, by a worker whose state has
-// sizes.
-func (s *resizeSuite) volume(c *gc.C, with ...modeltest.Capability) (string, params.MachineStorageId) {
+// startWithVolume starts a worker on a state with sizes, and waits until the worker has
+// attached volume 0, which is provisioned, to machine 0.
+func (s *resizeSuite) startWithVolume(c *gc.C, with ...modeltest.Capability) (string, params.MachineStorageId) {
 	s.start(c, s.config(c, false, append(with, modeltest.Sizes)...))
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.state.ProvisionVolume(v, recordedVolume)
@@ -47,8 +47,8 @@ func (s *resizeSuite) volume(c *gc.C, with ...modeltest.Capability) (string, par
 	return v, a
 }
 
-// filesystem is like volume, for filesystem 0, which has no backing volume.
-func (s *resizeSuite) filesystem(c *gc.C) (string, params.MachineStorageId) {
+// startWithFilesystem is like startWithVolume, for filesystem 0 without a backing volume.
+func (s *resizeSuite) startWithFilesystem(c *gc.C) (string, params.MachineStorageId) {
 	s.start(c, s.config(c, true, modeltest.Sizes))
 	f, a := s.addMount("0", "dynamic", "")
 	s.state.ProvisionFilesystem(f, params.FilesystemInfo{FilesystemId: "fs-0", Pool: "fast", Size: 1000})
@@ -58,7 +58,7 @@ func (s *resizeSuite) filesystem(c *gc.C) (string, params.MachineStorageId) {
 	return f, a
 }
 
-// raise has a volume or filesystem be wanted with a size, and tells the worker.
+// raise sets the wanted size of a volume or filesystem, and notifies the worker.
 func (s *resizeSuite) raise(c *gc.C, tag string, size uint64) {
 	s.state.SetSize(tag, size)
 	if tag[0] == 'v' {
@@ -68,13 +68,13 @@ func (s *resizeSuite) raise(c *gc.C, tag string, size uint64) {
 	}
 }
 
-// checkSize checks the size of a volume that is recorded.
+// checkSize checks the recorded size of a volume.
 func (s *resizeSuite) checkSize(c *gc.C, volume string, size uint64) {
 	info, _ := s.state.Volume(volume)
 	c.Check(info.Size, gc.Equals, size)
 }
 
-// checkStatuses checks what is set next, whether in one call or in several.
+// checkStatuses checks the next statuses that are set, in one call or in several.
 func (s *resizeSuite) checkStatuses(c *gc.C, want ...string) {
 	var set []string
 	for len(set) < len(want) {
@@ -83,8 +83,9 @@ func (s *resizeSuite) checkStatuses(c *gc.C, want ...string) {
 	c.Check(set, jc.DeepEquals, want)
 }
 
-func (s *resizeSuite) TestVolumeGrowsAndKeepsWhatElseIsRecorded(c *gc.C) {
-	v, _ := s.volume(c)
+// Behaviour G1.
+func (s *resizeSuite) TestVolumeGrowsAndKeepsOtherInfo(c *gc.C) {
+	v, _ := s.startWithVolume(c)
 	s.raise(c, v, 2000)
 	c.Check(calls.NextArgs[[]storage.VolumeResizeParams](c, s.Journal, "ResizeVolumes"), jc.DeepEquals,
 		[]storage.VolumeResizeParams{{Tag: names.NewVolumeTag("0"), VolumeId: "vol-0", Size: 2000}})
@@ -98,8 +99,9 @@ func (s *resizeSuite) TestVolumeGrowsAndKeepsWhatElseIsRecorded(c *gc.C) {
 	c.Check(s.Count("ResizeVolumes"), gc.Equals, 1)
 }
 
-func (s *resizeSuite) TestFilesystemGrowsAndKeepsWhatElseIsRecorded(c *gc.C) {
-	f, _ := s.filesystem(c)
+// Behaviour G1.
+func (s *resizeSuite) TestFilesystemGrowsAndKeepsOtherInfo(c *gc.C) {
+	f, _ := s.startWithFilesystem(c)
 	s.raise(c, f, 2000)
 	c.Check(calls.NextArgs[[]storage.FilesystemResizeParams](c, s.Journal, "ResizeFilesystems"), jc.DeepEquals,
 		[]storage.FilesystemResizeParams{{Tag: names.NewFilesystemTag("0"), FilesystemId: "fs-0", Size: 2000}})
@@ -108,8 +110,9 @@ func (s *resizeSuite) TestFilesystemGrowsAndKeepsWhatElseIsRecorded(c *gc.C) {
 	s.checkStatuses(c, "filesystem-0 attached", "filesystem-0 attached: growing to 2000 MiB", "filesystem-0 attached")
 }
 
-// A filesystem on a volume follows that, once its block device is as large.
-func (s *resizeSuite) TestFilesystemOnAVolumeGrowsWhenItsDeviceHasGrown(c *gc.C) {
+// A filesystem on a volume grows once its block device has the wanted size.
+// Behaviour G2.
+func (s *resizeSuite) TestFilesystemGrowsAfterBackingDevice(c *gc.C) {
 	s.start(c, s.config(c, true, modeltest.Sizes))
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb", UUID: "u", Size: 1000})
 	s.attachedVolume(c, "7")
@@ -143,7 +146,7 @@ func (s *resizeSuite) TestFilesystemOnAVolumeGrowsWhenItsDeviceHasGrown(c *gc.C)
 	})
 }
 
-// waitsFor returns what is reported that the operation on an entity waits for.
+// waitsFor returns what the resize operation of a filesystem waits for in the report.
 func (s *resizeSuite) waitsFor(c *gc.C, tag string) any {
 	key := "filesystem " + idOf(tag)
 	report := s.worker.(interface{ Report() map[string]any }).Report()
@@ -153,8 +156,9 @@ func (s *resizeSuite) waitsFor(c *gc.C, tag string) any {
 	return entry["waits-for"]
 }
 
-// What was raised while no worker ran is done by the next one.
-func (s *resizeSuite) TestNextWorkerGoesOn(c *gc.C) {
+// A size that is raised while no worker runs is handled by the next worker.
+// Behaviour G3.
+func (s *resizeSuite) TestGrowthAfterRestart(c *gc.C) {
 	v := s.addVolume("0", "dynamic")
 	s.state.ProvisionVolume(v, recordedVolume)
 	s.state.SetSize(v, 2000)
@@ -164,14 +168,15 @@ func (s *resizeSuite) TestNextWorkerGoesOn(c *gc.C) {
 	s.checkSize(c, v, 2000)
 }
 
-func (s *resizeSuite) TestSizeThatIsRaisedMeanwhileLeadsToAnother(c *gc.C) {
-	v, _ := s.volume(c)
+// Behaviour G3.
+func (s *resizeSuite) TestSizeRaisedDuringGrowth(c *gc.C) {
+	v, _ := s.startWithVolume(c)
 	gate := calls.NewGate()
 	s.source.OnCall("ResizeVolumes", gate.Wait)
 	s.raise(c, v, 2000)
 	gate.Entered(c)
 	s.raise(c, v, 3000)
-	s.barrierWithout(c, v)
+	s.awaitRead(c, v)
 	gate.Open()
 	s.source.OnCall("ResizeVolumes", nil)
 	s.checkStatuses(c, "volume-0 attached: growing to 2000 MiB", "volume-0 attached", "volume-0 attached: growing to 3000 MiB", "volume-0 attached")
@@ -180,16 +185,17 @@ func (s *resizeSuite) TestSizeThatIsRaisedMeanwhileLeadsToAnother(c *gc.C) {
 	s.checkSize(c, v, 3000)
 }
 
-// barrierWithout waits until the worker has read the latest change of a volume while
+// awaitRead waits until the worker has read the latest change of a volume, also while
 // the source is busy.
-func (s *resizeSuite) barrierWithout(c *gc.C, volume string) {
+func (s *resizeSuite) awaitRead(c *gc.C, volume string) {
 	mark := s.Mark()
 	s.volumesChanged(c, idOf(volume))
 	s.AwaitCallAfter(c, mark, "VolumeParams", volume)
 }
 
-// A size that is raised while the volume is being made needs no second event.
-func (s *resizeSuite) TestSizeThatIsRaisedDuringTheCreation(c *gc.C) {
+// A size that is raised while the volume is created needs no second event.
+// Behaviour G3.
+func (s *resizeSuite) TestSizeRaisedDuringCreation(c *gc.C) {
 	gate := calls.NewGate()
 	s.source.OnCall("CreateVolumes", gate.Wait)
 	s.start(c, s.config(c, false, modeltest.Sizes))
@@ -197,7 +203,7 @@ func (s *resizeSuite) TestSizeThatIsRaisedDuringTheCreation(c *gc.C) {
 	s.volumesChanged(c, "0")
 	gate.Entered(c)
 	s.state.SetSize(v, 2000)
-	s.barrierWithout(c, v)
+	s.awaitRead(c, v)
 	gate.Open()
 	s.Next(c, "SetVolumeInfo")
 	s.Next(c, "ResizeVolumes")
@@ -205,8 +211,9 @@ func (s *resizeSuite) TestSizeThatIsRaisedDuringTheCreation(c *gc.C) {
 	s.checkSize(c, v, 2000)
 }
 
-func (s *resizeSuite) TestFailureIsToldAndTriedAgainAndTheStorageStaysAttached(c *gc.C) {
-	v, _ := s.volume(c)
+// Behaviour G4.
+func (s *resizeSuite) TestResizeErrorRetriedWhileAttached(c *gc.C) {
+	v, _ := s.startWithVolume(c)
 	s.source.FailItem("ResizeVolumes", v, errors.New("no space"), errors.New("no space"))
 	s.raise(c, v, 2000)
 	s.checkStatuses(c, "volume-0 attached: growing to 2000 MiB", "volume-0 attached: cannot grow to 2000 MiB: no space")
@@ -219,9 +226,10 @@ func (s *resizeSuite) TestFailureIsToldAndTriedAgainAndTheStorageStaysAttached(c
 	s.noTimer(c)
 }
 
-// A source may fail as a whole, return too few results or nonsense.
-func (s *resizeSuite) TestCallsThatGoWrongAreTriedAgain(c *gc.C) {
-	v, _ := s.volume(c)
+// A call may fail as a whole or return too few results.
+// Behaviour G4.
+func (s *resizeSuite) TestFailedResizeCallRetried(c *gc.C) {
+	v, _ := s.startWithVolume(c)
 	s.source.FailCall("ResizeVolumes", errors.New("no connection"))
 	s.source.Shorten("ResizeVolumes", 1)
 	s.raise(c, v, 2000)
@@ -232,33 +240,34 @@ func (s *resizeSuite) TestCallsThatGoWrongAreTriedAgain(c *gc.C) {
 	s.checkStatuses(c, "volume-0 attached")
 }
 
-// answering is a provider whose sources say certain things about growing, whatever
-// they were asked.
-type answering struct {
+// cannedResize is a provider whose sources return fixed resize results, whatever the
+// arguments.
+type cannedResize struct {
 	*providerfake.Provider
 	volume     storage.ResizeVolumesResult
 	filesystem storage.ResizeFilesystemsResult
 }
 
-func (a *answering) VolumeSource(*storage.Config) (storage.VolumeSource, error) { return a, nil }
+func (a *cannedResize) VolumeSource(*storage.Config) (storage.VolumeSource, error) { return a, nil }
 
-func (a *answering) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
+func (a *cannedResize) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
 	return a, nil
 }
 
-func (a *answering) ResizeVolumes(envcontext.ProviderCallContext, []storage.VolumeResizeParams) ([]storage.ResizeVolumesResult, error) {
+func (a *cannedResize) ResizeVolumes(envcontext.ProviderCallContext, []storage.VolumeResizeParams) ([]storage.ResizeVolumesResult, error) {
 	return []storage.ResizeVolumesResult{a.volume}, nil
 }
 
-func (a *answering) ResizeFilesystems(envcontext.ProviderCallContext, []storage.FilesystemResizeParams) ([]storage.ResizeFilesystemsResult, error) {
+func (a *cannedResize) ResizeFilesystems(envcontext.ProviderCallContext, []storage.FilesystemResizeParams) ([]storage.ResizeFilesystemsResult, error) {
 	return []storage.ResizeFilesystemsResult{a.filesystem}, nil
 }
 
-// A source that says nothing, or that less was made than was asked for, has failed.
-func (s *resizeSuite) TestOddAnswersAreFailures(c *gc.C) {
+// An empty result is a failure, and so is a size smaller than wanted.
+// Behaviour G4.
+func (s *resizeSuite) TestInvalidResizeResultsFail(c *gc.C) {
 	cfg := s.config(c, true, modeltest.Sizes)
-	silent := &answering{Provider: s.source}
-	short := &answering{
+	silent := &cannedResize{Provider: s.source}
+	short := &cannedResize{
 		Provider:   s.source,
 		volume:     storage.ResizeVolumesResult{VolumeInfo: &storage.VolumeInfo{Size: 1999}},
 		filesystem: storage.ResizeFilesystemsResult{FilesystemInfo: &storage.FilesystemInfo{Size: 1999}},
@@ -267,7 +276,7 @@ func (s *resizeSuite) TestOddAnswersAreFailures(c *gc.C) {
 	s.start(c, cfg)
 	for i, test := range []struct{ provider, volume, filesystem string }{
 		{"silent", "provider returned neither a volume nor an error", "provider returned neither a filesystem nor an error"},
-		{"short", "provider says that it is done, at 1999 MiB", "provider says that it is done, at 1999 MiB"},
+		{"short", "provider reported success at 1999 MiB, less than the 2000 MiB requested", "provider reported success at 1999 MiB, less than the 2000 MiB requested"},
 	} {
 		id := string(rune('0' + i))
 		v, f := s.addVolume(id, test.provider), s.addFilesystem(id, test.provider, "")
@@ -287,9 +296,11 @@ func (s *resizeSuite) TestOddAnswersAreFailures(c *gc.C) {
 	c.Check(s.Count("SetFilesystemInfo"), gc.Equals, 0)
 }
 
-// Growth in the background is asked for again until it ends. Only then is the volume detached.
-func (s *resizeSuite) TestGrowthInProgressIsRepeatedUntilItEnds(c *gc.C) {
-	v, a := s.volume(c)
+// Growth in the background is asked for again until it ends. Only then is the volume
+// detached.
+// Behaviour G6.
+func (s *resizeSuite) TestGrowthInProgressRepeatedUntilDone(c *gc.C) {
+	v, a := s.startWithVolume(c)
 	s.source.FailItem("ResizeVolumes", v, storage.InProgress(errors.New("copying")))
 	s.raise(c, v, 2000)
 	s.checkStatuses(c, "volume-0 attached: growing to 2000 MiB", "volume-0 attached: growing to 2000 MiB: copying")
@@ -303,10 +314,12 @@ func (s *resizeSuite) TestGrowthInProgressIsRepeatedUntilItEnds(c *gc.C) {
 	s.checkSize(c, v, 2000)
 }
 
-// What cannot grow is told so once, with what to do, until more is wanted.
-func (s *resizeSuite) TestSourceThatCannotGrowIsToldWithTheRemedy(c *gc.C) {
+// A volume that cannot grow is tried once for each wanted size. Its status says what to
+// do.
+// Behaviour G5.
+func (s *resizeSuite) TestFixedSizeVolumeStatusNamesRemedy(c *gc.C) {
 	s.source.Options.FixedSize = true
-	v, _ := s.volume(c)
+	v, _ := s.startWithVolume(c)
 	s.raise(c, v, 2000)
 	s.checkStatuses(c, "volume-0 attached: growing to 2000 MiB",
 		"volume-0 attached: cannot grow to 2000 MiB: its provider cannot grow volumes: add storage of that size, and move the data there")
@@ -317,15 +330,17 @@ func (s *resizeSuite) TestSourceThatCannotGrowIsToldWithTheRemedy(c *gc.C) {
 	s.noTimer(c)
 }
 
-func (s *resizeSuite) TestFilesystemSourceThatCannotGrowIsToldWithTheRemedy(c *gc.C) {
+// Behaviour G5.
+func (s *resizeSuite) TestFixedSizeFilesystemStatusNamesRemedy(c *gc.C) {
 	s.source.Options.FixedSize = true
-	f, _ := s.filesystem(c)
+	f, _ := s.startWithFilesystem(c)
 	s.raise(c, f, 2000)
 	s.checkStatuses(c, "filesystem-0 attached", "filesystem-0 attached: growing to 2000 MiB",
 		"filesystem-0 attached: cannot grow to 2000 MiB: its provider cannot grow filesystems: add storage of that size, and move the data there")
 }
 
-func (s *resizeSuite) TestPastTheThresholdTheStorageStaysAttached(c *gc.C) {
+// Behaviour G4.
+func (s *resizeSuite) TestResizeGivenUpPastThreshold(c *gc.C) {
 	cfg := s.config(c, false, modeltest.Sizes)
 	cfg.Retry.CreateThreshold = 1
 	s.start(c, cfg)
@@ -337,9 +352,10 @@ func (s *resizeSuite) TestPastTheThresholdTheStorageStaysAttached(c *gc.C) {
 	s.noTimer(c)
 }
 
-// A failing growth holds up nothing else, and ends with the storage.
-func (s *resizeSuite) TestFailingGrowthGivesWay(c *gc.C) {
-	v, a := s.volume(c)
+// A failing growth blocks no other operation, and ends with the volume.
+// Behaviour G6.
+func (s *resizeSuite) TestFailingGrowthAllowsRemoval(c *gc.C) {
+	v, a := s.startWithVolume(c)
 	s.source.FailItemAlways("ResizeVolumes", v, errors.New("no space"))
 	s.raise(c, v, 2000)
 	s.Next(c, "ResizeVolumes")
@@ -353,9 +369,10 @@ func (s *resizeSuite) TestFailingGrowthGivesWay(c *gc.C) {
 	s.noTimer(c)
 }
 
-// A filesystem that grows is not unmounted before that has ended.
-func (s *resizeSuite) TestFilesystemIsNotDetachedWhileItGrows(c *gc.C) {
-	f, a := s.filesystem(c)
+// The filesystem is unmounted after its growth has ended.
+// Behaviour G6.
+func (s *resizeSuite) TestFilesystemNotDetachedDuringGrowth(c *gc.C) {
+	f, a := s.startWithFilesystem(c)
 	gate := calls.NewGate()
 	s.source.Options.MaxConcurrentCalls = 4
 	s.source.OnCall("ResizeFilesystems", gate.Wait)
@@ -372,7 +389,8 @@ func (s *resizeSuite) TestFilesystemIsNotDetachedWhileItGrows(c *gc.C) {
 	})
 }
 
-func (s *resizeSuite) TestOthersStorageIsNotGrown(c *gc.C) {
+// Behaviour G8.
+func (s *resizeSuite) TestOnlyOwnStorageGrows(c *gc.C) {
 	s.start(c, s.config(c, false, modeltest.Sizes))
 	for id, provider := range map[string]string{"0": "static", "1": "elsewhere"} {
 		v := s.addVolume(id, provider)
@@ -390,9 +408,10 @@ func (s *resizeSuite) TestOthersStorageIsNotGrown(c *gc.C) {
 	}
 }
 
-// A result that the state does not take is kept, as others are.
-func (s *resizeSuite) TestSizeThatIsNotRecordedIsRecordedLater(c *gc.C) {
-	v, _ := s.volume(c)
+// A size that the state does not take is recorded later, without a second resize call.
+// Behaviour G1.
+func (s *resizeSuite) TestRecordSizeErrorRetried(c *gc.C) {
+	v, _ := s.startWithVolume(c)
 	s.state.FailItem("SetVolumeInfo", v, errors.New("busy"))
 	s.raise(c, v, 2000)
 	s.Next(c, "SetVolumeInfo")
@@ -401,8 +420,9 @@ func (s *resizeSuite) TestSizeThatIsNotRecordedIsRecordedLater(c *gc.C) {
 	c.Check(s.Count("ResizeVolumes"), gc.Equals, 1)
 }
 
-// Sizes are asked for in bulk, of what stays, and only where the state has them.
-func (s *resizeSuite) TestSizesAreReadOfWhatStays(c *gc.C) {
+// Sizes are read in bulk, and of alive storage only.
+// Behaviour G9.
+func (s *resizeSuite) TestSizesReadInBulkOfAlive(c *gc.C) {
 	s.start(c, s.config(c, false, modeltest.Sizes))
 	for _, id := range []string{"0", "1", "2"} {
 		v, f := s.addVolume(id, "dynamic"), s.addFilesystem(id, "dynamic", "")
@@ -421,7 +441,8 @@ func (s *resizeSuite) TestSizesAreReadOfWhatStays(c *gc.C) {
 	c.Check(s.Count("VolumeParams", "FilesystemParams"), gc.Equals, 0)
 }
 
-func (s *resizeSuite) TestStateWithoutSizesIsAskedForNone(c *gc.C) {
+// Behaviour G9.
+func (s *resizeSuite) TestStateWithoutSizes(c *gc.C) {
 	s.startEnviron(c)
 	v := s.addVolume("0", "dynamic")
 	s.provisionVolume(v)
@@ -431,10 +452,11 @@ func (s *resizeSuite) TestStateWithoutSizesIsAskedForNone(c *gc.C) {
 	c.Check(s.Count("VolumeSizes", "FilesystemSizes", "ResizeVolumes", "ResizeFilesystems"), gc.Equals, 0)
 }
 
-// A size that cannot be read is read again; that it is not provisioned is no error.
-func (s *resizeSuite) TestSizesThatCannotBeRead(c *gc.C) {
-	v, _ := s.volume(c)
-	s.barrier(c) // or its size is being read still, and that fails
+// A size that cannot be read is read again. NotProvisioned is not an error here.
+// Behaviour G9.
+func (s *resizeSuite) TestSizeReadErrors(c *gc.C) {
+	v, _ := s.startWithVolume(c)
+	s.barrier(c) // otherwise the error below could hit an earlier read of the size
 	s.state.FailItem("VolumeSizes", v, errors.New("busy"))
 	s.raise(c, v, 2000)
 	s.advance(c, 30*time.Second)
@@ -445,7 +467,8 @@ func (s *resizeSuite) TestSizesThatCannotBeRead(c *gc.C) {
 	s.AwaitCall(c, "CreateFilesystems", "filesystem-7")
 }
 
-func (s *resizeSuite) TestSizesThatCannotBeReadAtAllEndTheWorker(c *gc.C) {
+// Behaviour G9.
+func (s *resizeSuite) TestSizeAccessorErrorEndsWorker(c *gc.C) {
 	for _, name := range []string{"VolumeSizes", "FilesystemSizes"} {
 		s.start(c, s.config(c, false, modeltest.Sizes))
 		s.state.FailCall(name, errors.New("no connection"))
@@ -457,7 +480,8 @@ func (s *resizeSuite) TestSizesThatCannotBeReadAtAllEndTheWorker(c *gc.C) {
 	}
 }
 
-func (s *resizeSuite) TestGrowthIsToldToTheObserver(c *gc.C) {
+// Behaviour G10.
+func (s *resizeSuite) TestGrowthReportedToObserver(c *gc.C) {
 	witness := newWitness(s.Journal)
 	cfg := s.config(c, true, modeltest.Sizes)
 	cfg.Observer = witness
@@ -479,10 +503,11 @@ func (s *resizeSuite) TestGrowthIsToldToTheObserver(c *gc.C) {
 	c.Check(witness.finished(f)[1].Kind, gc.Equals, storageprovisioner.ResizeFilesystem)
 }
 
-// What a source has to say about a filesystem that it has attached is told.
-func (s *resizeSuite) TestRemarkIsToldOfWhatIsAttached(c *gc.C) {
+// A source's remark about a filesystem that it has attached is the info of its status.
+// Behaviour G11.
+func (s *resizeSuite) TestFilesystemRemarkInStatus(c *gc.C) {
 	s.source.Options.Remark = func(id string) string { return "size of " + id + " is not enforced" }
-	f, a := s.filesystem(c)
+	f, a := s.startWithFilesystem(c)
 	s.checkStatuses(c, "filesystem-0 attached: size of fs-0 is not enforced")
 	s.raise(c, f, 2000)
 	s.checkStatuses(c, "filesystem-0 attached: growing to 2000 MiB", "filesystem-0 attached: size of fs-0 is not enforced")
@@ -491,7 +516,8 @@ func (s *resizeSuite) TestRemarkIsToldOfWhatIsAttached(c *gc.C) {
 	s.checkStatuses(c, "filesystem-0 detached")
 }
 
-func (s *resizeSuite) TestRemarkOnAVolumeIsTold(c *gc.C) {
+// Behaviour G11.
+func (s *resizeSuite) TestVolumeRemarkInStatus(c *gc.C) {
 	s.source.Options.Remark = func(id string) string { return "space of " + id + " is not certain" }
 	s.startMachine(c)
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
@@ -504,7 +530,8 @@ func (s *resizeSuite) TestRemarkOnAVolumeIsTold(c *gc.C) {
 	s.checkStatuses(c, "volume-0 detached")
 }
 
-func (s *resizeSuite) TestRemarkOfTheManagedSourceIsTold(c *gc.C) {
+// Behaviour G11.
+func (s *resizeSuite) TestManagedSourceRemarkInStatus(c *gc.C) {
 	s.managed.Options.Remark = func(id string) string { return id + " was checked" }
 	s.startMachine(c)
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
@@ -513,8 +540,8 @@ func (s *resizeSuite) TestRemarkOfTheManagedSourceIsTold(c *gc.C) {
 	c.Check(s.state.Status("filesystem-0").Info, gc.Equals, "fs-0 was checked")
 }
 
-// What could not be attached is not remarked about.
-func (s *resizeSuite) TestNoRemarkWhereTheAttachmentFailed(c *gc.C) {
+// Behaviour G11.
+func (s *resizeSuite) TestNoRemarkIfAttachFailed(c *gc.C) {
 	s.source.Options.Remark = func(string) string { return "well" }
 	s.source.FailItem("AttachFilesystems", "filesystem-0 machine-0", errors.New("busy"))
 	s.startEnviron(c)

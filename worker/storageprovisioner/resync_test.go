@@ -17,8 +17,8 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// resyncSuite has a worker that reads all that it knows again every hour; its tests
-// change things without telling it. It is about number 31.
+// resyncSuite tests behaviour 31, with a worker that resyncs every hour. The tests change
+// the state without an event.
 type resyncSuite struct{ baseSuite }
 
 var _ = gc.Suite(&resyncSuite{})
@@ -34,32 +34,34 @@ func (s *resyncSuite) resyncing(c *gc.C, machine bool, with ...modeltest.Capabil
 	return cfg
 }
 
-// resync advances the clock from one resync, or the start, to the next. Nothing
-// else is due.
+// resync advances the clock from one resync, or the start, to the next. No other timer
+// may be due.
 func (s *resyncSuite) resync(c *gc.C) {
 	s.advance(c, time.Hour-1)
 	s.barrier(c)
 	s.advance(c, 1)
 }
 
-// doneVolume has a volume made and attached by the worker.
-func (s *resyncSuite) doneVolume(c *gc.C) {
+// attachVolume0 adds volume 0 and waits until the worker has created and attached it.
+func (s *resyncSuite) attachVolume0(c *gc.C) {
 	s.attachedVolume(c, "0")
 	s.barrier(c)
 }
 
-func (s *resyncSuite) TestNothingIsDueBeforeTheConfigIsKnown(c *gc.C) {
+// Behaviour 31.
+func (s *resyncSuite) TestNoResyncBeforeConfig(c *gc.C) {
 	s.startUnconfigured(c, s.resyncing(c, true))
 	s.fed.BlockDevices.Deliver(c, struct{}{})
-	s.fed.BlockDevices.Deliver(c, struct{}{}) // the worker waits for what is next
+	s.fed.BlockDevices.Deliver(c, struct{}{}) // the worker has handled the first
 	c.Check(s.clock.Timers(), gc.HasLen, 0)
 	s.fed.EnvironConfig.Deliver(c, struct{}{})
 	s.advance(c, 0)
 }
 
-func (s *resyncSuite) TestNothingIsReadBeforeTheInterval(c *gc.C) {
+// Behaviour 31.
+func (s *resyncSuite) TestNoReadBeforeInterval(c *gc.C) {
 	s.start(c, s.resyncing(c, false))
-	s.doneVolume(c)
+	s.attachVolume0(c)
 	reads := func() int { return len(s.About("volume-0", "Life")) }
 	before := reads()
 	s.advance(c, time.Hour-1)
@@ -71,9 +73,10 @@ func (s *resyncSuite) TestNothingIsReadBeforeTheInterval(c *gc.C) {
 	s.AwaitCallAfter(c, mark, "AttachmentLife", "volume-0 machine-0")
 }
 
-func (s *resyncSuite) TestNothingIsDoneWhereNothingDiffers(c *gc.C) {
+// Behaviour 31.
+func (s *resyncSuite) TestResyncWithoutChangesDoesNothing(c *gc.C) {
 	s.start(c, s.resyncing(c, true))
-	s.doneVolume(c)
+	s.attachVolume0(c)
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb"})
 	s.backedFilesystem(c, "0", "7")
 	s.addMount("1", "dynamic", "")
@@ -99,9 +102,10 @@ func (s *resyncSuite) TestNothingIsDoneWhereNothingDiffers(c *gc.C) {
 	}
 }
 
-func (s *resyncSuite) TestLivesThatNobodyToldOfAreActedOn(c *gc.C) {
+// Behaviour 31, O7.
+func (s *resyncSuite) TestResyncSeesLifeChanges(c *gc.C) {
 	s.start(c, s.resyncing(c, false))
-	s.doneVolume(c)
+	s.attachVolume0(c)
 	s.addMount("0", "dynamic", "")
 	s.filesystemsChanged(c, "0")
 	s.filesystemAttachmentsChanged(c, "machine-0", "0")
@@ -119,7 +123,8 @@ func (s *resyncSuite) TestLivesThatNobodyToldOfAreActedOn(c *gc.C) {
 	c.Check(s.Count("DestroyVolumes", "DestroyFilesystems"), gc.Equals, 2)
 }
 
-func (s *resyncSuite) TestChangedParametersThatNobodyToldOfAreActedOn(c *gc.C) {
+// Behaviour 31.
+func (s *resyncSuite) TestResyncSeesChangedParams(c *gc.C) {
 	cfg := s.resyncing(c, false)
 	cfg.Retry.Min = 12 * time.Hour
 	cfg.Retry.Max = 12 * time.Hour
@@ -136,10 +141,10 @@ func (s *resyncSuite) TestChangedParametersThatNobodyToldOfAreActedOn(c *gc.C) {
 	c.Check(calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes")[0].Size, gc.Equals, uint64(500))
 }
 
-// 15
-func (s *resyncSuite) TestWhatIsGoneIsForgotten(c *gc.C) {
+// Behaviour 15: after one resync, nothing reads or calls anything about the volume.
+func (s *resyncSuite) TestResyncForgetsGoneVolume(c *gc.C) {
 	s.start(c, s.resyncing(c, false))
-	s.doneVolume(c)
+	s.attachVolume0(c)
 	s.state.Forget("volume-0")
 	mark := s.Mark()
 	s.resync(c)
@@ -157,10 +162,10 @@ func (s *resyncSuite) TestWhatIsGoneIsForgotten(c *gc.C) {
 	c.Check(s.Count("DetachVolumes", "DestroyVolumes"), gc.Equals, 0)
 }
 
-// 16: one that the state has lost, and wants again.
-func (s *resyncSuite) TestAttachmentThatIsThereAnewIsMade(c *gc.C) {
+// Behaviour 16: the state has removed the attachment and added it again.
+func (s *resyncSuite) TestResyncSeesReplacedAttachment(c *gc.C) {
 	s.start(c, s.resyncing(c, false))
-	s.doneVolume(c)
+	s.attachVolume0(c)
 	s.Next(c, "SetVolumeAttachmentInfo")
 	s.barrier(c)
 	s.state.ForgetAttachment("machine-0", "volume-0")
@@ -170,8 +175,10 @@ func (s *resyncSuite) TestAttachmentThatIsThereAnewIsMade(c *gc.C) {
 	c.Check(s.Count("AttachVolumes"), gc.Equals, 2)
 }
 
-// 26, 27, 29
-func (s *resyncSuite) TestWhatHasBeenGivenUpIsTriedAgain(c *gc.C) {
+// Behaviours 26, 27 and 29: this holds for permanent errors, thresholds, ignored and
+// invalid volumes.
+// Behaviour 26, 29.
+func (s *resyncSuite) TestResyncRetriesGivenUp(c *gc.C) {
 	cfg := s.resyncing(c, false)
 	cfg.Retry.CreateThreshold, cfg.Retry.RemoveThreshold = 1, 1
 	s.start(c, cfg)
@@ -195,9 +202,10 @@ func (s *resyncSuite) TestWhatHasBeenGivenUpIsTriedAgain(c *gc.C) {
 	s.AwaitCall(c, "Remove", "volume-4")
 }
 
-// 26, 27, 31: a resync grants one attempt, whatever the policy, and nothing is said of it
-// unless something else comes of it.
-func (s *resyncSuite) TestWhatHasBeenGivenUpIsTriedOnceAndToldOfOnce(c *gc.C) {
+// Behaviours 26, 27 and 31: a resync grants one attempt, whatever the policy. The status
+// is set only if the outcome differs.
+// Behaviour 31.
+func (s *resyncSuite) TestResyncRetriesOnceAndKeepsStatus(c *gc.C) {
 	cfg := s.resyncing(c, true, modeltest.Sizes)
 	cfg.Retry.Min, cfg.Retry.Max = time.Minute, time.Minute
 	cfg.Retry.CreateThreshold, cfg.Retry.RemoveThreshold = 2, 2
@@ -262,25 +270,26 @@ func (s *resyncSuite) TestWhatHasBeenGivenUpIsTriedOnceAndToldOfOnce(c *gc.C) {
 	s.AwaitCallAfter(c, mark, "SetStatus", "volume-0")
 	s.AwaitCallAfter(c, mark, "SetStatus", "volume-2")
 	s.barrier(c)
-	var told []string
+	var set []string
 	for _, call := range s.All()[mark:] {
 		if args, ok := call.Args.([]params.EntityStatusArgs); ok {
 			for _, a := range args {
-				if !strings.Contains(a.Tag, "-9") { // those are the barrier's
-					told = append(told, a.Tag+" "+a.Status+": "+a.Info)
+				if !strings.Contains(a.Tag, "-9") { // barriers use these
+					set = append(set, a.Tag+" "+a.Status+": "+a.Info)
 				}
 			}
 		}
 	}
-	c.Check(told, jc.SameContents, []string{"volume-0 error: no pool", "volume-2 attaching: busy"})
+	c.Check(set, jc.SameContents, []string{"volume-0 error: no pool", "volume-2 attaching: busy"})
 }
 
-// 31: workers that have started together do not read everything at the same time.
-func (s *resyncSuite) TestResyncsAreJittered(c *gc.C) {
+// Behaviour 31: workers that have started together do not read everything at the same
+// time.
+func (s *resyncSuite) TestResyncJitter(c *gc.C) {
 	cfg := s.resyncing(c, false)
 	cfg.ResyncJitter = 0.5
 	s.start(c, cfg)
-	s.doneVolume(c)
+	s.attachVolume0(c)
 	seen := make(map[time.Duration]bool)
 	for range 5 {
 		timers := s.clock.Timers()
@@ -296,8 +305,8 @@ func (s *resyncSuite) TestResyncsAreJittered(c *gc.C) {
 	c.Check(len(seen) > 1, jc.IsTrue)
 }
 
-// 24: what has not been given up keeps its time.
-func (s *resyncSuite) TestBackoffSurvivesTheResync(c *gc.C) {
+// Behaviour 24: an operation that has not been given up keeps its schedule.
+func (s *resyncSuite) TestResyncKeepsBackoff(c *gc.C) {
 	cfg := s.resyncing(c, false)
 	cfg.Retry.Min = 90 * time.Minute
 	s.start(c, cfg)
@@ -316,8 +325,8 @@ func (s *resyncSuite) TestBackoffSurvivesTheResync(c *gc.C) {
 	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
 }
 
-// 8
-func (s *resyncSuite) TestMachineThatNobodyToldOfIsSeen(c *gc.C) {
+// Behaviour 8: a resync finds that a machine is provisioned, and stops its watcher.
+func (s *resyncSuite) TestResyncSeesProvisionedMachine(c *gc.C) {
 	s.start(c, s.resyncing(c, false))
 	s.addMachine("1", "")
 	s.addVolumeOn("machine-1", "1", "dynamic")
@@ -335,8 +344,8 @@ func (s *resyncSuite) TestMachineThatNobodyToldOfIsSeen(c *gc.C) {
 	c.Check(s.Count("WatchMachine"), gc.Equals, 1)
 }
 
-// 8: the watcher of a machine that was gone has been stopped.
-func (s *resyncSuite) TestMachineThatIsThereAnewIsWatchedAgain(c *gc.C) {
+// Behaviour 8: the watcher stopped when the machine was gone.
+func (s *resyncSuite) TestResyncWatchesReturnedMachine(c *gc.C) {
 	s.start(c, s.resyncing(c, false))
 	s.addMachine("1", "")
 	s.addVolumeOn("machine-1", "1", "dynamic")
@@ -354,8 +363,8 @@ func (s *resyncSuite) TestMachineThatIsThereAnewIsWatchedAgain(c *gc.C) {
 	s.AwaitCall(c, "SetVolumeInfo", "volume-1")
 }
 
-// 20
-func (s *resyncSuite) TestDeviceThatNobodyToldOfIsSeen(c *gc.C) {
+// Behaviour 20: a resync looks up block devices.
+func (s *resyncSuite) TestResyncSeesDevices(c *gc.C) {
 	s.start(c, s.resyncing(c, true))
 	s.addMount("0", "dynamic", "7")
 	s.filesystemsChanged(c, "0")
@@ -366,7 +375,7 @@ func (s *resyncSuite) TestDeviceThatNobodyToldOfIsSeen(c *gc.C) {
 	s.AwaitCall(c, "SetFilesystemAttachmentInfo", "filesystem-0 machine-0")
 	s.barrier(c)
 	c.Check(s.About("filesystem-0 machine-0", "managed.AttachFilesystems"), gc.HasLen, 1)
-	// 21: nor of its UUID.
+	// Behaviour 21: nor is there an event about its UUID.
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdb", UUID: "u"})
 	mark := s.Mark()
 	s.resync(c)
@@ -374,8 +383,8 @@ func (s *resyncSuite) TestDeviceThatNobodyToldOfIsSeen(c *gc.C) {
 	c.Check(s.About("filesystem-0 machine-0", "managed.AttachFilesystems"), gc.HasLen, 2)
 }
 
-// 2
-func (s *resyncSuite) TestConfigThatNobodyToldOfIsRead(c *gc.C) {
+// Behaviour 2: a resync reads the config, and acts on it if it differs.
+func (s *resyncSuite) TestResyncReadsConfig(c *gc.C) {
 	cfg := s.resyncing(c, false)
 	configs := make(chan *config.Config, 10)
 	registry := cfg.Registry
@@ -385,7 +394,7 @@ func (s *resyncSuite) TestConfigThatNobodyToldOfIsRead(c *gc.C) {
 	}
 	s.start(c, cfg)
 	receive(c, configs, "the registry to be built")
-	s.doneVolume(c)
+	s.attachVolume0(c)
 	s.resync(c)
 	s.barrier(c)
 	c.Check(s.Count("EnvironConfig"), gc.Equals, 2)
@@ -404,8 +413,9 @@ func (s *resyncSuite) TestConfigThatNobodyToldOfIsRead(c *gc.C) {
 	s.AwaitCall(c, "RemoveAttachments", "volume-0 machine-0")
 }
 
-// 28, 35: an operation in progress is not started again.
-func (s *resyncSuite) TestWhatIsInProgressIsLeftSo(c *gc.C) {
+// Behaviours 28 and 35: a resync starts no second operation while one may be running.
+// Behaviour 28.
+func (s *resyncSuite) TestResyncKeepsInProgress(c *gc.C) {
 	cfg := s.resyncing(c, false)
 	cfg.Retry.Min = 90 * time.Minute
 	s.start(c, cfg)
@@ -429,10 +439,11 @@ func (s *resyncSuite) TestWhatIsInProgressIsLeftSo(c *gc.C) {
 	c.Check(s.Count("CreateVolumes", "CreateFilesystems"), gc.Equals, 2)
 }
 
-// A resync that comes while the state is slow costs no more than one.
-func (s *resyncSuite) TestResyncsComeTogetherWhileTheStateIsSlow(c *gc.C) {
+// Resyncs that become due while the state is slow cost no more than one.
+// Behaviour 31.
+func (s *resyncSuite) TestResyncsMergedWhileStateSlow(c *gc.C) {
 	s.start(c, s.resyncing(c, false))
-	s.doneVolume(c)
+	s.attachVolume0(c)
 	reading := calls.NewGate()
 	s.state.OnCall("Life", reading.Wait)
 	s.advance(c, time.Hour)
@@ -440,7 +451,7 @@ func (s *resyncSuite) TestResyncsComeTogetherWhileTheStateIsSlow(c *gc.C) {
 	for range 5 {
 		s.advance(c, time.Hour)
 	}
-	s.advance(c, 0) // the last has been taken in
+	s.advance(c, 0) // the worker has handled the last
 	before := len(s.About("volume-0", "Life"))
 	s.state.OnCall("Life", nil)
 	reading.Open()
@@ -448,9 +459,10 @@ func (s *resyncSuite) TestResyncsComeTogetherWhileTheStateIsSlow(c *gc.C) {
 	c.Check(len(s.About("volume-0", "Life")), gc.Equals, before+1)
 }
 
+// Behaviour 3.
 func (s *resyncSuite) TestKillBetweenResyncs(c *gc.C) {
 	s.start(c, s.resyncing(c, true))
-	s.doneVolume(c)
+	s.attachVolume0(c)
 	s.advance(c, time.Minute)
 	s.worker.Kill()
 	c.Check(s.waited(c), jc.ErrorIsNil)

@@ -22,14 +22,14 @@ type retrySuite struct{ baseSuite }
 
 var _ = gc.Suite(&retrySuite{})
 
-// backoff is the default policy.
+// backoff are the delays of the default policy.
 var backoff = []time.Duration{
 	30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 16 * time.Minute,
 	30 * time.Minute, 30 * time.Minute, 30 * time.Minute,
 }
 
-// failing are the operations of both kinds of storage, each set up on its own so
-// that the provider is called at once.
+// failing are the operations on volumes and filesystems. The setUp of each has the
+// provider called at once.
 var failing = []struct {
 	call, subject string
 	setUp         func(*retrySuite, *gc.C)
@@ -109,7 +109,7 @@ func (s *retrySuite) eachFailingWith(c *gc.C, config func() storageprovisioner.C
 	}
 }
 
-// retriable is a state whose users can ask that something be tried again.
+// retriable is a state whose users can request retries.
 type retriable struct {
 	storageprovisioner.LifecycleManager
 	retries *watchertest.Strings
@@ -117,9 +117,9 @@ type retriable struct {
 
 func (r retriable) WatchRetries() (watcher.StringsWatcher, error) { return r.retries, nil }
 
-// 24: what a user asks for is done at once, whatever is failing, and whether it is tried
-// again later or given up. It counts as the first attempt then.
-func (s *retrySuite) TestWhatHasFailedIsTriedAgainOnRequest(c *gc.C) {
+// Behaviour 24: a user can have a failed operation tried at once, whether it is scheduled
+// or given up. The attempt then counts as the first.
+func (s *retrySuite) TestRetryOnRequest(c *gc.C) {
 	var retries *watchertest.Strings
 	config := func() storageprovisioner.Config {
 		cfg := s.config(c, false)
@@ -136,7 +136,7 @@ func (s *retrySuite) TestWhatHasFailedIsTriedAgainOnRequest(c *gc.C) {
 		s.statuses(c)
 		retries.Deliver(c, []string{"volume-7", "filesystem-7"})
 		s.barrier(c)
-		c.Check(s.Count(call), gc.Equals, 1, gc.Commentf("%s came though something else was asked for", call))
+		c.Check(s.Count(call), gc.Equals, 1, gc.Commentf("%s was called after a request for other entities", call))
 		s.source.FailItemAlways(call, subject, errors.New("boom"))
 		retries.Deliver(c, []string{tag})
 		s.Next(c, call)
@@ -153,13 +153,13 @@ func (s *retrySuite) TestWhatHasFailedIsTriedAgainOnRequest(c *gc.C) {
 		s.barrier(c)
 		retries.Deliver(c, []string{tag})
 		s.barrier(c)
-		c.Check(s.Count(call), gc.Equals, 4, gc.Commentf("%s had not failed", call))
+		c.Check(s.Count(call), gc.Equals, 4, gc.Commentf("%s was called again although it had succeeded", call))
 		s.noTimer(c)
 	})
 }
 
-// What the state has refused to record is recorded on request too.
-func (s *retrySuite) TestWhatIsNotRecordedIsRecordedOnRequest(c *gc.C) {
+// A request also records what the state has refused to record.
+func (s *retrySuite) TestRecordOnRequest(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	cfg := s.config(c, false)
 	retries := watchertest.New[[]string]()
@@ -177,7 +177,7 @@ func (s *retrySuite) TestWhatIsNotRecordedIsRecordedOnRequest(c *gc.C) {
 	c.Check(s.Count("CreateVolumes"), gc.Equals, 1)
 }
 
-func (s *retrySuite) TestBadRequestsToTryAgain(c *gc.C) {
+func (s *retrySuite) TestInvalidRetryRequests(c *gc.C) {
 	cfg := s.config(c, false)
 	retries := watchertest.New[[]string]()
 	cfg.Life = retriable{cfg.Life, retries}
@@ -186,13 +186,13 @@ func (s *retrySuite) TestBadRequestsToTryAgain(c *gc.C) {
 	s.barrier(c)
 	warned := s.log.warned()
 	c.Assert(warned, gc.HasLen, 3)
-	c.Check(warned[0], gc.Matches, `watching retries: "machine-0" is no volume's or filesystem's tag`)
+	c.Check(warned[0], gc.Matches, `watching retries: "machine-0" is not the tag of a volume or filesystem`)
 	retries.Close(nil)
 	c.Check(s.waited(c), gc.ErrorMatches, "watching retries: .*")
 }
 
-// 24
-func (s *retrySuite) TestDelaysAreThoseOfTheDefaultPolicy(c *gc.C) {
+// Behaviour 24, S10: the delays of the default policy.
+func (s *retrySuite) TestDefaultRetryDelays(c *gc.C) {
 	s.eachFailing(c, func(call, subject string, setUp func()) {
 		s.source.FailItemAlways(call, subject, errors.New("boom"))
 		setUp()
@@ -201,7 +201,7 @@ func (s *retrySuite) TestDelaysAreThoseOfTheDefaultPolicy(c *gc.C) {
 		for i, delay := range backoff {
 			s.advance(c, delay-1)
 			s.barrier(c)
-			c.Assert(s.Count(call), gc.Equals, i+1, gc.Commentf("%s came before %v", call, delay))
+			c.Assert(s.Count(call), gc.Equals, i+1, gc.Commentf("%s was called before %v had passed", call, delay))
 			s.advance(c, 1)
 			s.Next(c, call)
 			s.statuses(c) // the call has ended
@@ -214,8 +214,8 @@ func (s *retrySuite) TestDelaysAreThoseOfTheDefaultPolicy(c *gc.C) {
 	})
 }
 
-// Behaviour 24: what passes by itself is tried again within a second.
-func (s *retrySuite) TestWhatIsInUseIsTriedAgainSoon(c *gc.C) {
+// Behaviour 24: the first retry after a transient error comes within a second.
+func (s *retrySuite) TestTransientErrorRetriedSoon(c *gc.C) {
 	s.eachFailing(c, func(call, subject string, setUp func()) {
 		s.source.FailItemAlways(call, subject, storage.Transient(errors.New("mounted elsewhere")))
 		setUp()
@@ -229,7 +229,7 @@ func (s *retrySuite) TestWhatIsInUseIsTriedAgainSoon(c *gc.C) {
 			for _, delay := range delays {
 				s.advance(c, delay-1)
 				s.barrier(c)
-				c.Assert(s.Count(call), gc.Equals, n, gc.Commentf("%s came before %v", call, delay))
+				c.Assert(s.Count(call), gc.Equals, n, gc.Commentf("%s was called before %v had passed", call, delay))
 				s.advance(c, 1)
 				s.Next(c, call)
 				s.statuses(c)
@@ -239,8 +239,9 @@ func (s *retrySuite) TestWhatIsInUseIsTriedAgainSoon(c *gc.C) {
 	})
 }
 
-// Behaviour 24: what passes by itself does not count as failed.
-func (s *retrySuite) TestWhatIsInUseIsNotGivenUpEarly(c *gc.C) {
+// Behaviour 24: the early retries after a transient error do not count towards the
+// threshold.
+func (s *retrySuite) TestTransientErrorNotGivenUpEarly(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.Retry.Min = time.Second
 	cfg.Retry.RemoveThreshold = 2
@@ -264,8 +265,8 @@ func (s *retrySuite) TestWhatIsInUseIsNotGivenUpEarly(c *gc.C) {
 	s.noTimer(c)
 }
 
-// 24
-func (s *retrySuite) TestPolicyIsTheConfigs(c *gc.C) {
+// Behaviour 24, O4: the delays of a policy from the config.
+func (s *retrySuite) TestConfiguredRetryDelays(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.Retry.Min = time.Second
 	cfg.Retry.Max = 5 * time.Second
@@ -283,8 +284,8 @@ func (s *retrySuite) TestPolicyIsTheConfigs(c *gc.C) {
 	}
 }
 
-// 24
-func (s *retrySuite) TestSuccessForgetsTheHistory(c *gc.C) {
+// Behaviour 24: failures before a success do not delay later operations.
+func (s *retrySuite) TestSuccessResetsBackoff(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	boom := errors.New("boom")
@@ -307,7 +308,7 @@ func (s *retrySuite) TestSuccessForgetsTheHistory(c *gc.C) {
 	s.Next(c, "RemoveAttachments")
 }
 
-// 24
+// Behaviour 24: events that change nothing do not reset the backoff.
 func (s *retrySuite) TestBackoffSurvivesRepeatedEvents(c *gc.C) {
 	s.eachFailing(c, func(call, subject string, setUp func()) {
 		s.source.FailItemAlways(call, subject, errors.New("boom"))
@@ -315,7 +316,7 @@ func (s *retrySuite) TestBackoffSurvivesRepeatedEvents(c *gc.C) {
 		s.Next(c, call)
 		for i, delay := range backoff[:3] {
 			s.advance(c, delay/2)
-			// The entity, and all about it, is said to have changed.
+			// Events name the entity and everything about it.
 			for range 3 {
 				s.volumesChanged(c, "0")
 				s.volumeAttachmentsChanged(c, "machine-0", "0")
@@ -323,15 +324,15 @@ func (s *retrySuite) TestBackoffSurvivesRepeatedEvents(c *gc.C) {
 				s.filesystemAttachmentsChanged(c, "machine-0", "0")
 			}
 			s.barrier(c)
-			c.Assert(s.Count(call), gc.Equals, i+1, gc.Commentf("%s came early", call))
+			c.Assert(s.Count(call), gc.Equals, i+1, gc.Commentf("%s was called before the delay was over", call))
 			s.advance(c, delay-delay/2)
 			s.Next(c, call)
 		}
 	})
 }
 
-// 24
-func (s *retrySuite) TestChangedParametersResetTheBackoff(c *gc.C) {
+// Behaviour 24: changed parameters are tried at once, and the delays begin again.
+func (s *retrySuite) TestChangedParamsResetBackoff(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.source.FailItemAlways("CreateVolumes", "volume-0", errors.New("boom"))
@@ -349,13 +350,13 @@ func (s *retrySuite) TestChangedParametersResetTheBackoff(c *gc.C) {
 	s.state.AddVolume(smaller)
 	s.volumesChanged(c, "0")
 	c.Check(calls.NextArgs[[]storage.VolumeParams](c, s.Journal, "CreateVolumes")[0].Size, gc.Equals, uint64(500))
-	s.statuses(c) // the timer that is there from here on is the new one
+	s.statuses(c) // from here on the timer is the new one
 	s.advance(c, backoff[0])
 	s.Next(c, "CreateVolumes")
 }
 
-// 24
-func (s *retrySuite) TestChangedParametersResetTheBackoffOfAFilesystemsAttachment(c *gc.C) {
+// Behaviour 24: the same holds for the attachment of a filesystem.
+func (s *retrySuite) TestChangedMountParamsResetBackoff(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.source.FailItemAlways("AttachFilesystems", "filesystem-0 machine-0", errors.New("boom"))
@@ -372,8 +373,8 @@ func (s *retrySuite) TestChangedParametersResetTheBackoffOfAFilesystemsAttachmen
 	c.Check(calls.NextArgs[[]storage.FilesystemAttachmentParams](c, s.Journal, "AttachFilesystems")[0].Path, gc.Equals, "/srv/elsewhere")
 }
 
-// 25
-func (s *retrySuite) TestRetriesDueAtOneTimeGoInOneCall(c *gc.C) {
+// Behaviour 25: retries that are due at the same time go in one call.
+func (s *retrySuite) TestRetriesDueTogetherShareCall(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	for _, id := range []string{"0", "1", "2"} {
@@ -389,8 +390,8 @@ func (s *retrySuite) TestRetriesDueAtOneTimeGoInOneCall(c *gc.C) {
 	c.Check(s.Count("CreateVolumes"), gc.Equals, 2)
 }
 
-// 25: what has been waiting for one thing goes in one call, too.
-func (s *retrySuite) TestAttachmentsOfOneMachineGoInOneCall(c *gc.C) {
+// Behaviour 25: attachments that waited for the same machine go in one call.
+func (s *retrySuite) TestAttachmentsOfMachineShareCall(c *gc.C) {
 	s.addMachine("0", "")
 	s.startEnviron(c)
 	for _, id := range []string{"0", "1", "2"} {
@@ -406,8 +407,8 @@ func (s *retrySuite) TestAttachmentsOfOneMachineGoInOneCall(c *gc.C) {
 	c.Check(calls.NextArgs[[]storage.VolumeAttachmentParams](c, s.Journal, "AttachVolumes"), gc.HasLen, 3)
 }
 
-// 25
-func (s *retrySuite) TestWhatComesWhileTheSourceIsBusyGathers(c *gc.C) {
+// Behaviour 25: what is queued while the source is busy goes in one call.
+func (s *retrySuite) TestWorkForBusySourceBatched(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	creating := calls.NewGate()
 	s.source.OnCall("CreateVolumes", creating.Wait)
@@ -422,7 +423,7 @@ func (s *retrySuite) TestWhatComesWhileTheSourceIsBusyGathers(c *gc.C) {
 	s.AwaitCall(c, "VolumeParams", "volume-1")
 	s.volumesChanged(c, "2")
 	s.AwaitCall(c, "VolumeParams", "volume-2")
-	// A source that takes its time holds up no other.
+	// A slow source does not delay others.
 	s.filesystemsChanged(c, "0")
 	s.Next(c, "SetFilesystemInfo")
 	creating.Open()
@@ -431,8 +432,8 @@ func (s *retrySuite) TestWhatComesWhileTheSourceIsBusyGathers(c *gc.C) {
 		[]storage.VolumeParams{wantedVolume("1"), wantedVolume("2")})
 }
 
-// 25
-func (s *retrySuite) TestMaxBatchCapsACall(c *gc.C) {
+// Behaviour 25: a call has at most MaxBatch items.
+func (s *retrySuite) TestMaxBatchLimitsCall(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.MaxBatch = 2
 	s.start(c, cfg)
@@ -450,8 +451,9 @@ func (s *retrySuite) TestMaxBatchCapsACall(c *gc.C) {
 	}
 }
 
-// A provider call that fails as a whole tells nothing of any item.
-func (s *retrySuite) TestCallThatFailsAsAWholeIsRetriedForAll(c *gc.C) {
+// A call that fails as a whole says nothing about its items.
+// Behaviour 24.
+func (s *retrySuite) TestFailedCallRetriedForAll(c *gc.C) {
 	s.eachFailing(c, func(call, subject string, setUp func()) {
 		s.source.FailCall(call, errors.New("no connection"))
 		setUp()
@@ -464,8 +466,9 @@ func (s *retrySuite) TestCallThatFailsAsAWholeIsRetriedForAll(c *gc.C) {
 	})
 }
 
-// So does one that returns the wrong number of results.
-func (s *retrySuite) TestCallWithTooFewResultsIsRetriedForAll(c *gc.C) {
+// A call with the wrong number of results fails as a whole.
+// Behaviour 24.
+func (s *retrySuite) TestTooFewResultsRetriedForAll(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.source.Shorten("CreateVolumes", 1)
@@ -479,8 +482,10 @@ func (s *retrySuite) TestCallWithTooFewResultsIsRetriedForAll(c *gc.C) {
 	s.Next(c, "SetVolumeInfo")
 }
 
-// What may be going on is repeated as it was, whatever has changed, and no sooner.
-func (s *retrySuite) TestCreationInProgressIsRepeatedAsItWasAndNoSooner(c *gc.C) {
+// A creation that may be running is repeated with the same parameters and on schedule,
+// whatever has changed.
+// Behaviour 28.
+func (s *retrySuite) TestCreationInProgressRepeatedUnchanged(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.source.FailItem("CreateVolumes", "volume-0", storage.InProgress(errors.New("later")))
 	s.startEnviron(c)
@@ -500,8 +505,10 @@ func (s *retrySuite) TestCreationInProgressIsRepeatedAsItWasAndNoSooner(c *gc.C)
 	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
 }
 
-// What is not the provider's is dropped, even if it seemed to be going on.
-func (s *retrySuite) TestIgnoredEndsWhatWasInProgress(c *gc.C) {
+// A volume that the provider ignores is dropped, even if its creation seemed to be in
+// progress.
+// Behaviour 29, O3.
+func (s *retrySuite) TestIgnoredEndsInProgress(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.source.FailItem("CreateVolumes", "volume-0", storage.InProgress(errors.New("later")))
 	s.startEnviron(c)
@@ -517,8 +524,8 @@ func (s *retrySuite) TestIgnoredEndsWhatWasInProgress(c *gc.C) {
 	c.Check(s.About("volume-0", "CreateVolumes"), gc.HasLen, 2)
 }
 
-// 26: what has failed is tried at once, and its delays begin again.
-func (s *retrySuite) TestConfigThatChangesEndsTheBackoff(c *gc.C) {
+// Behaviour 26: a failed operation is tried at once, and its delays begin again.
+func (s *retrySuite) TestConfigChangeEndsBackoff(c *gc.C) {
 	s.eachFailing(c, func(call, subject string, setUp func()) {
 		s.source.FailItemAlways(call, subject, errors.New("boom"))
 		setUp()
@@ -538,8 +545,8 @@ func (s *retrySuite) TestConfigThatChangesEndsTheBackoff(c *gc.C) {
 	})
 }
 
-// 2: what fails for good by the former configuration has another go.
-func (s *retrySuite) TestConfigThatChangesDuringACallGivesAnotherGo(c *gc.C) {
+// Behaviour 2, 26: a permanent error of a call that began with the earlier config is retried.
+func (s *retrySuite) TestConfigChangeDuringCallRetries(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	creating := calls.NewGate()
 	s.source.OnCall("CreateVolumes", creating.Wait)
@@ -555,7 +562,7 @@ func (s *retrySuite) TestConfigThatChangesDuringACallGivesAnotherGo(c *gc.C) {
 	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
 }
 
-// formattable is a state whose users can ask that something be formatted.
+// formattable is a state whose users can request formatting.
 type formattable struct {
 	storageprovisioner.LifecycleManager
 	formats *watchertest.Strings
@@ -563,8 +570,8 @@ type formattable struct {
 
 func (f formattable) WatchFormats() (watcher.StringsWatcher, error) { return f.formats, nil }
 
-// startFormattable starts a worker that fails to make filesystem 0 on volume 7, and returns
-// what it is shown of consents in each attempt.
+// startFormattable starts a worker that cannot create filesystem 0 on volume 7. It returns
+// the watcher of format requests, and the format consents that the attempts see.
 func (s *retrySuite) startFormattable(c *gc.C) (formats *watchertest.Strings, consents chan storage.FormatConsent) {
 	s.addMachine("0", "instance-0")
 	cfg := s.config(c, true)
@@ -582,13 +589,13 @@ func (s *retrySuite) startFormattable(c *gc.C) (formats *watchertest.Strings, co
 	s.addMount("0", "dynamic", "7")
 	s.filesystemsChanged(c, "0")
 	c.Check(receive(c, consents, "the first attempt"), gc.Equals, storage.ConsentNone)
-	s.rest(c, consents)
+	s.settle(c, consents)
 	return formats, consents
 }
 
-// rest waits until the worker has taken in all that it has been told. What was attempted
-// until then is on no request; the barrier's own filesystem is one of that.
-func (s *retrySuite) rest(c *gc.C, consents chan storage.FormatConsent) {
+// settle waits until the worker has handled all events, and checks that the other attempts
+// until then had no consent. The barrier's own filesystem causes such an attempt.
+func (s *retrySuite) settle(c *gc.C, consents chan storage.FormatConsent) {
 	s.barrier(c)
 	for len(consents) > 0 {
 		c.Check(<-consents, gc.Equals, storage.ConsentNone)
@@ -596,41 +603,43 @@ func (s *retrySuite) rest(c *gc.C, consents chan storage.FormatConsent) {
 	c.Check(s.backing.(storage.FormatConsents).FormatConsent(names.NewVolumeTag("7")), gc.Equals, storage.ConsentNone)
 }
 
-// What a user asks to be formatted is tried again at once, whatever is on it: by one attempt.
-func (s *retrySuite) TestFormattingOnRequestIsOneAttempt(c *gc.C) {
+// A user's request to format grants one attempt, made at once, whatever is on the device.
+// Behaviour 26.
+func (s *retrySuite) TestFormatRequestIsOneAttempt(c *gc.C) {
 	formats, consents := s.startFormattable(c)
 	for range 2 {
 		formats.Deliver(c, []string{"filesystem-0"})
 		c.Check(receive(c, consents, "the attempt that was asked for"), gc.Equals, storage.ConsentAnything)
-		s.rest(c, consents)
+		s.settle(c, consents)
 	}
 	s.managed.FailItemAlways("CreateFilesystems", "filesystem-0", nil)
 	formats.Deliver(c, []string{"filesystem-0"})
 	c.Check(receive(c, consents, "the attempt that succeeds"), gc.Equals, storage.ConsentAnything)
 	s.AwaitCall(c, "SetFilesystemInfo", "filesystem-0")
-	// What is made is not made again.
+	// A request for an existing filesystem does not create it again.
 	formats.Deliver(c, []string{"filesystem-0", "volume-7", "filesystem-8"})
-	s.rest(c, consents)
+	s.settle(c, consents)
 	warned := s.log.warned()
 	c.Check(warned[len(warned)-3:], jc.DeepEquals, []string{
-		"filesystem 0 is not made on request: no attempt to make it on a device that is known has failed",
-		`watching formats: "volume-7" is no filesystem's tag`,
-		"filesystem 8 is not made on request: no attempt to make it on a device that is known has failed",
+		"ignoring the format request for filesystem 0: no attempt to make it on a known block device has failed",
+		`watching formats: "volume-7" is not the tag of a filesystem`,
+		"ignoring the format request for filesystem 8: no attempt to make it on a known block device has failed",
 	})
 }
 
-// A request is for the device that there is: without one, or once there is another, it is for
-// none.
-func (s *retrySuite) TestFormattingOnRequestNeedsTheDevice(c *gc.C) {
+// A request is for the device that is there at that time. It has no effect without a
+// device, nor on a later one.
+// Behaviour 26.
+func (s *retrySuite) TestFormatRequestNeedsDevice(c *gc.C) {
 	formats, consents := s.startFormattable(c)
 	s.state.RemoveBlockDevice("machine-0", "volume-7")
 	s.devicesChanged(c)
-	s.rest(c, consents)
+	s.settle(c, consents)
 	formats.Deliver(c, []string{"filesystem-0"})
-	s.rest(c, consents)
+	s.settle(c, consents)
 	s.addDevice("7", storage.BlockDevice{DeviceName: "sdc", WWN: "another"})
 	s.devicesChanged(c)
-	s.rest(c, consents)
+	s.settle(c, consents)
 	formats.Close(nil)
 	c.Check(s.waited(c), gc.ErrorMatches, "watching formats: .*")
 }

@@ -15,26 +15,29 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 	environs "github.com/stowage-io/stowage/environs/config"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/guard"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/translate"
 )
 
-// environ is the environment as one reading of its configuration has it. It is
-// never changed, only replaced.
+// environ is the environment as of one reading of its configuration. When the configuration
+// changes, the loop replaces the environ.
 type environ struct {
 	config   setup
 	settings map[string]any
 	registry storage.ProviderRegistry
 	backing  *backing
-	// logged are the providers whose storage the log says is left alone.
+	// logged holds the providers whose storage the log says is left alone. Only the clerk uses
+	// it.
 	logged map[storage.ProviderType]bool
 }
 
-// readEnviron reads the environment's configuration. An environment that it does
-// not differ from is kept.
+// readEnviron reads the environment's configuration. If that is the configuration of keep,
+// which may be nil, it returns keep.
 func readEnviron(config setup, backing *backing, keep *environ) (*environ, error) {
 	const reading, getting = "reading environment config", "getting storage providers"
 	var settings *environs.Config
-	err := config.shelter.runError(theState, func() string { return reading }, func() (err error) {
+	err := config.guard.CallErr(guard.Accessor, func() string { return reading }, func() (err error) {
 		if settings, err = config.Environ.EnvironConfig(); err == nil && settings == nil {
 			err = errors.New("accessor returned no config")
 		}
@@ -48,7 +51,7 @@ func readEnviron(config setup, backing *backing, keep *environ) (*environ, error
 		return keep, nil
 	}
 	var registry storage.ProviderRegistry
-	err = config.shelter.runError(theRegistry, func() string { return getting }, func() (err error) {
+	err = config.guard.CallErr(guard.Registry, func() string { return getting }, func() (err error) {
 		registry, err = config.Registry(settings)
 		return requireValue(registry, err)
 	})
@@ -58,41 +61,54 @@ func readEnviron(config setup, backing *backing, keep *environ) (*environ, error
 	return &environ{config: config, settings: attrs, registry: registry, backing: backing, logged: make(map[storage.ProviderType]bool)}, nil
 }
 
-// classify returns what the worker may do about a provider's storage, and by which sources.
-// Storage of a provider that is not there is the worker's own: the attempt to provision it
-// tells what is wrong. Whose it is where the provider cannot say, nobody knows.
-func (e *environ) classify(providerType storage.ProviderType) (c classification) {
-	asking := func() string { return fmt.Sprintf("asking storage provider %q what it is", providerType) }
-	c.err = e.config.shelter.run(theProvider, asking, func() {
+// newReader returns a reader of facts in this environment.
+func (e *environ) newReader() *translate.Reader {
+	return translate.NewReader(e.config.state(), translate.ReaderConfig{
+		Scope:      e.config.Scope,
+		StorageDir: e.config.StorageDir,
+		Plans:      e.config.Plans,
+		Classify:   e.classify,
+		Log:        e.config.Logger,
+		SetPool:    e.config.pools.set,
+	})
+}
+
+// classify returns what the worker may do about a provider's storage, and whether the provider
+// has a source for each pool. Storage of a provider that does not exist counts as the worker's
+// own, so that an attempt to provision it reports what is wrong. If the provider fails to
+// answer, the class is not known and Err says why.
+func (e *environ) classify(providerType storage.ProviderType) (c translate.Classification) {
+	querying := func() string { return fmt.Sprintf("querying the properties of storage provider %q", providerType) }
+	c.Err = e.config.guard.Call(guard.Provider, querying, func() {
 		p, err := e.registry.StorageProvider(providerType)
 		switch {
 		case err != nil || p == nil:
-			c.class = plan.Ours
+			c.Class = plan.Ours
 			return
 		case p.Scope() != e.config.scope():
-			c.class = plan.Foreign
+			c.Class = plan.Foreign
 		case !p.Dynamic():
-			c.class = plan.Static
+			c.Class = plan.Static
 		}
 		if sources, ok := p.(storage.PoolSources); ok {
-			c.byPool = sources.SourcesByPool()
+			c.ByPool = sources.SourcesByPool()
 		}
 	})
-	if c.class != plan.Ours && !e.logged[providerType] {
+	if c.Class != plan.Ours && !e.logged[providerType] {
 		e.logged[providerType] = true
 		log := e.config.Logger.Debugf
-		if c.class == plan.Foreign {
+		if c.Class == plan.Foreign {
 			log = e.config.Logger.Warningf
 		}
-		log("storage of provider %q is left alone: %s", providerType, leftAloneReasons[c.class])
+		log("storage of provider %q is left alone: %s", providerType, leftAloneReasons[c.Class])
 	}
-	if c.err != nil {
-		c.err = errors.Annotate(c.err, asking())
+	if c.Err != nil {
+		c.Err = errors.Annotate(c.Err, querying())
 	}
 	return c
 }
 
-// pools are the attributes of pools that have a source each, as they were read last. It is
+// pools holds the attributes, as last read, of the pools that have their own source. It is
 // safe for concurrent use.
 type pools struct {
 	mu         sync.Mutex
@@ -101,7 +117,7 @@ type pools struct {
 
 type poolName struct{ provider, pool string }
 
-// set sets the attributes of a pool that has been read.
+// set stores the attributes of a pool that has been read.
 func (p *pools) set(provider string, pool *params.Pool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,8 +134,8 @@ func (p *pools) attributesOf(s plan.Source) map[string]any {
 	return p.attributes[poolName{s.Provider, s.Pool}]
 }
 
-// lazySource is a source that is opened when it is needed, and again when the
-// environment or its pool has changed.
+// lazySource opens a source when it is first needed, and again after the environment or the
+// source's pool has changed.
 type lazySource struct {
 	mu      sync.Mutex
 	environ *environ
@@ -142,17 +158,16 @@ func (l *lazySource) open(req request) (*source, error) {
 	return opened, nil
 }
 
-// source is an open source, with what it and its provider can do beyond what each
-// must.
+// source is an open source with the optional capabilities of the source and its provider.
 type source struct {
-	operations
-	// maxCalls is how many calls at once it takes.
+	translate.Operations
+	// maxCalls is how many concurrent calls the source may get.
 	maxCalls int
 	limiters []storage.RateLimiter
 }
 
-// waitToCall waits until the source takes another call. Nothing has been done if
-// it does not, whatever the error is.
+// waitToCall waits until the source accepts another call. Its error does not wrap that of a
+// rate limiter: whatever that was, nothing has been done.
 func (s *source) waitToCall(ctx context.Context) error {
 	for _, limiter := range s.limiters {
 		if err := limiter.WaitToCall(ctx); err != nil {
@@ -162,10 +177,11 @@ func (s *source) waitToCall(ctx context.Context) error {
 	return nil
 }
 
-// newSource returns the source whose capabilities are those of the given values.
-func newSource(ops operations, maxCalls int, of ...any) *source {
-	s := &source{operations: ops, maxCalls: 1, limiters: capabilities[storage.RateLimiter](of)}
-	for _, c := range capabilities[storage.ConcurrentSource](of) {
+// newSource returns a source with the optional capabilities of the values in of: the source
+// and its provider.
+func newSource(ops translate.Operations, maxCalls int, of ...any) *source {
+	s := &source{Operations: ops, maxCalls: 1, limiters: translate.Capabilities[storage.RateLimiter](of)}
+	for _, c := range translate.Capabilities[storage.ConcurrentSource](of) {
 		s.maxCalls = max(s.maxCalls, c.MaxConcurrentCalls())
 	}
 	if maxCalls > 0 {
@@ -174,8 +190,8 @@ func newSource(ops operations, maxCalls int, of ...any) *source {
 	return s
 }
 
-// distinct returns values, each once: a provider that is its own source has one say,
-// and one share of what its rate limiter allows.
+// distinct returns the values without duplicates, so that a provider that is its own source is
+// asked once and waits once for its rate limiter.
 func distinct(values ...any) []any {
 	var each []any
 	for _, value := range values {
@@ -186,18 +202,7 @@ func distinct(values ...any) []any {
 	return each
 }
 
-// capabilities returns those of the values that have a capability.
-func capabilities[C any](values []any) []C {
-	var with []C
-	for _, value := range values {
-		if c, ok := value.(C); ok {
-			with = append(with, c)
-		}
-	}
-	return with
-}
-
-// open opens a source, with the attributes of its pool, if it is of one.
+// open opens a source. pool holds the attributes of the source's pool, if it has one.
 func (e *environ) open(key plan.Source, pool map[string]any) (*source, error) {
 	switch {
 	case key.Managed:
@@ -211,7 +216,7 @@ func (e *environ) open(key plan.Source, pool map[string]any) (*source, error) {
 		if err = requireValue(carrier, err); err != nil {
 			return nil, errors.Annotatef(err, "getting the plan for device type %q", key.Provider)
 		}
-		return newSource(planOps{carrier}, 0, carrier), nil
+		return newSource(translate.PlanOperations(carrier), 0, carrier), nil
 	}
 	providerType := storage.ProviderType(key.Provider)
 	p, err := e.registry.StorageProvider(providerType)
@@ -234,12 +239,7 @@ func (e *environ) open(key plan.Source, pool map[string]any) (*source, error) {
 			return nil, errors.Annotatef(err, "opening volume source %q", providerType)
 		}
 		of := distinct(volumes, p)
-		return newSource(volumeOps{
-			source:     volumes,
-			qualifiers: capabilities[storage.VolumeQualifier](of),
-			guards:     capabilities[storage.VolumeDeletionGuard](of),
-			backing:    e.backing,
-		}, maxCalls, of...), nil
+		return newSource(translate.VolumeOperations(volumes, e.backing, of), maxCalls, of...), nil
 	}
 	filesystems, err := p.FilesystemSource(settings)
 	if err = requireValue(filesystems, err); err != nil {
@@ -251,19 +251,14 @@ func (e *environ) open(key plan.Source, pool map[string]any) (*source, error) {
 // requireValue returns err, or an error if both it and value are nil.
 func requireValue(value any, err error) error {
 	if err == nil && value == nil {
-		err = errors.New("neither it nor an error was given")
+		err = errors.New("got neither a value nor an error")
 	}
 	return err
 }
 
-// newFilesystemSource returns the source of filesystems whose capabilities are its
-// own and those of its provider, if it has one. backing is for filesystems on volumes.
-func newFilesystemSource(filesystems storage.FilesystemSource, maxCalls int, backing *backing, p ...any) *source {
+// newFilesystemSource returns a source of filesystems with its own optional capabilities and
+// those of its provider p, if it has one. backing is nil unless the filesystems are managed.
+func newFilesystemSource(filesystems storage.FilesystemSource, maxCalls int, backing translate.Backing, p ...any) *source {
 	of := distinct(append([]any{filesystems}, p...)...)
-	return newSource(filesystemOps{
-		source:     filesystems,
-		qualifiers: capabilities[storage.FilesystemQualifier](of),
-		guards:     capabilities[storage.FilesystemDeletionGuard](of),
-		backing:    backing,
-	}, maxCalls, of...)
+	return newSource(translate.FilesystemOperations(filesystems, backing, of), maxCalls, of...)
 }

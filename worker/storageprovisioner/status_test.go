@@ -11,7 +11,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// statusSuite has a test for each row of the table of statuses.
+// statusSuite tests the statuses S1 to S10 and S12.
 type statusSuite struct{ baseSuite }
 
 var _ = gc.Suite(&statusSuite{})
@@ -28,7 +28,8 @@ func (s *statusSuite) checkStatuses(c *gc.C, want ...string) {
 	}
 }
 
-// created, attachment outstanding; attached
+// S1 and S2: created, attachment outstanding; attached.
+// Behaviour S1, S2.
 func (s *statusSuite) TestCreatedThenAttached(c *gc.C) {
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
@@ -41,7 +42,8 @@ func (s *statusSuite) TestCreatedThenAttached(c *gc.C) {
 	s.checkStatuses(c, "filesystem-0 attaching", "filesystem-0 attached")
 }
 
-// created with its attachment
+// S2: created with its attachment.
+// Behaviour S2.
 func (s *statusSuite) TestCreatedWithItsAttachment(c *gc.C) {
 	s.source.Options.AttachOnCreate = true
 	s.startEnviron(c)
@@ -54,7 +56,8 @@ func (s *statusSuite) TestCreatedWithItsAttachment(c *gc.C) {
 	c.Check(s.Count("SetStatus"), gc.Equals, 1)
 }
 
-// creation failed, will be retried
+// S3: creation failed, will be retried.
+// Behaviour S3.
 func (s *statusSuite) TestCreationFailed(c *gc.C) {
 	s.startEnviron(c)
 	s.source.FailItem("CreateVolumes", "volume-0", errors.New("one"), errors.New("two"))
@@ -71,7 +74,8 @@ func (s *statusSuite) TestCreationFailed(c *gc.C) {
 	s.checkStatuses(c, "filesystem-0 pending: boom")
 }
 
-// attach failed, will be retried
+// S4: attach failed, will be retried.
+// Behaviour S4.
 func (s *statusSuite) TestAttachFailed(c *gc.C) {
 	s.startEnviron(c)
 	s.source.FailItem("AttachVolumes", "volume-0 machine-0", errors.New("one"), errors.New("one"))
@@ -81,7 +85,7 @@ func (s *statusSuite) TestAttachFailed(c *gc.C) {
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.checkStatuses(c, "volume-0 attaching: one")
 	s.advance(c, 30*time.Second)
-	// The status is set again although it is the same.
+	// S10: the status is set again although it is the same.
 	s.checkStatuses(c, "volume-0 attaching: one")
 	s.advance(c, time.Minute)
 	s.checkStatuses(c, "volume-0 attached")
@@ -93,7 +97,8 @@ func (s *statusSuite) TestAttachFailed(c *gc.C) {
 	s.checkStatuses(c, "filesystem-0 attaching: boom")
 }
 
-// detach failed, will be retried; detached
+// S5 and S6: detach failed, will be retried; detached.
+// Behaviour S5, S6.
 func (s *statusSuite) TestDetachFailedThenDetached(c *gc.C) {
 	s.startEnviron(c)
 	s.source.FailItem("DetachVolumes", "volume-0 machine-0", errors.New("device busy"))
@@ -119,7 +124,8 @@ func (s *statusSuite) TestDetachFailedThenDetached(c *gc.C) {
 	s.checkStatuses(c, "filesystem-0 detached")
 }
 
-// destroy or release failed, will be retried
+// S7: destroy or release failed, will be retried.
+// Behaviour S7.
 func (s *statusSuite) TestDestroyOrReleaseFailed(c *gc.C) {
 	s.startRemoving(c)
 	s.source.FailItem("DestroyVolumes", "volume-0", errors.New("in use"), errors.New("still in use"))
@@ -148,7 +154,8 @@ func (s *statusSuite) TestDestroyOrReleaseFailed(c *gc.C) {
 	s.AwaitCall(c, "Remove", "filesystem-1")
 }
 
-// invalid, permanent, or past the threshold
+// S8: invalid, or permanent error.
+// Behaviour 26, S8.
 func (s *statusSuite) TestInvalidAndPermanent(c *gc.C) {
 	s.startEnviron(c)
 	s.source.FailItemAlways("ValidateVolumeParams", "volume-0", errors.New("too large"))
@@ -170,7 +177,8 @@ func (s *statusSuite) TestInvalidAndPermanent(c *gc.C) {
 	s.noTimer(c)
 }
 
-// invalid, permanent, or past the threshold
+// S8: past the threshold.
+// Behaviour 27, S8, O4.
 func (s *statusSuite) TestPastTheThreshold(c *gc.C) {
 	cfg := s.config(c, false)
 	cfg.Retry.CreateThreshold, cfg.Retry.RemoveThreshold = 2, 1
@@ -196,7 +204,8 @@ func (s *statusSuite) TestPastTheThreshold(c *gc.C) {
 	s.noTimer(c)
 }
 
-func (s *statusSuite) TestStatusThatCannotBeSetIsLoggedAndNothingElse(c *gc.C) {
+// Behaviour S9.
+func (s *statusSuite) TestSetStatusErrorOnlyLogged(c *gc.C) {
 	s.startEnviron(c)
 	s.state.FailCall("SetStatus", errors.New("no connection"))
 	s.addVolumeOn("machine-0", "0", "dynamic")
@@ -208,14 +217,14 @@ func (s *statusSuite) TestStatusThatCannotBeSetIsLoggedAndNothingElse(c *gc.C) {
 	s.noTimer(c)
 }
 
-// failStatuses has so many calls of SetStatus fail.
+// failStatuses makes the next n calls of SetStatus fail.
 func (s *statusSuite) failStatuses(n int) {
 	for range n {
 		s.state.FailCall("SetStatus", errors.New("no connection"))
 	}
 }
 
-// attachAgain has volumes that were attached by a worker before this one.
+// attachAgain adds volumes that an earlier worker has attached.
 func (s *statusSuite) attachAgain(c *gc.C, ids ...string) {
 	for _, id := range ids {
 		v, a := s.addVolumeOn("machine-0", id, "dynamic")
@@ -226,8 +235,8 @@ func (s *statusSuite) attachAgain(c *gc.C, ids ...string) {
 	s.volumeAttachmentsChanged(c, "machine-0", ids...)
 }
 
-// checkUnset checks of how many volumes and filesystems the worker reports that their
-// status is to be set.
+// checkUnset checks the number of volumes and filesystems whose status is still to be set
+// according to the report.
 func (s *statusSuite) checkUnset(c *gc.C, want int) {
 	s.caughtUp(c)
 	if want == 0 {
@@ -238,7 +247,8 @@ func (s *statusSuite) checkUnset(c *gc.C, want int) {
 	}
 }
 
-func (s *statusSuite) TestStatusThatCannotBeSetIsSetAgainWithBackoff(c *gc.C) {
+// Behaviour S12.
+func (s *statusSuite) TestSetStatusErrorRetriedWithBackoff(c *gc.C) {
 	s.startEnviron(c)
 	s.failStatuses(3)
 	s.attachAgain(c, "0")
@@ -254,7 +264,8 @@ func (s *statusSuite) TestStatusThatCannotBeSetIsSetAgainWithBackoff(c *gc.C) {
 	s.checkUnset(c, 0)
 }
 
-func (s *statusSuite) TestNewerStatusReplacesOneThatCouldNotBeSet(c *gc.C) {
+// Behaviour S12.
+func (s *statusSuite) TestNewerStatusReplacesUnsetStatus(c *gc.C) {
 	s.startEnviron(c)
 	s.failStatuses(2)
 	s.source.FailItem("CreateVolumes", "volume-0", errors.New("one"))
@@ -262,7 +273,8 @@ func (s *statusSuite) TestNewerStatusReplacesOneThatCouldNotBeSet(c *gc.C) {
 	s.volumesChanged(c, "0")
 	s.checkStatuses(c, "volume-0 pending: one")
 	s.checkUnset(c, 1)
-	// Both are due at once, and neither status is set but the newest.
+	// The retries of the creation and of the status are due together. Only the latest
+	// status is set.
 	s.advance(c, backoff[0])
 	s.AwaitCall(c, "SetVolumeInfo", "volume-0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
@@ -271,7 +283,8 @@ func (s *statusSuite) TestNewerStatusReplacesOneThatCouldNotBeSet(c *gc.C) {
 	c.Check(s.state.Status("volume-0").Status, gc.Equals, "attached")
 }
 
-func (s *statusSuite) TestStatusesDueTogetherAreSetInOneCall(c *gc.C) {
+// Behaviour S12.
+func (s *statusSuite) TestStatusesDueTogetherShareCall(c *gc.C) {
 	s.startEnviron(c)
 	s.failStatuses(1)
 	s.attachAgain(c, "0", "1", "2")
@@ -283,8 +296,9 @@ func (s *statusSuite) TestStatusesDueTogetherAreSetInOneCall(c *gc.C) {
 	s.checkUnset(c, 0)
 }
 
-// What another has removed has no status, and keeps no other from having one.
-func (s *statusSuite) TestStatusOfWhatIsGoneIsDropped(c *gc.C) {
+// An entity that is gone has no status to set, and does not delay the statuses of others.
+// Behaviour S12.
+func (s *statusSuite) TestStatusOfGoneEntityDropped(c *gc.C) {
 	s.startEnviron(c)
 	s.failStatuses(1)
 	s.attachAgain(c, "0", "1", "2")
@@ -302,8 +316,9 @@ func (s *statusSuite) TestStatusOfWhatIsGoneIsDropped(c *gc.C) {
 	s.checkUnset(c, 0)
 }
 
-// What this worker has removed has none either.
-func (s *statusSuite) TestStatusOfWhatIsRemovedIsDropped(c *gc.C) {
+// The same holds for a volume that this worker removes.
+// Behaviour S12.
+func (s *statusSuite) TestStatusOfRemovedVolumeDropped(c *gc.C) {
 	s.startRemoving(c)
 	s.failStatuses(1)
 	s.source.FailItem("DestroyVolumes", "volume-0", errors.New("in use"))
@@ -319,7 +334,8 @@ func (s *statusSuite) TestStatusOfWhatIsRemovedIsDropped(c *gc.C) {
 	s.checkUnset(c, 0)
 }
 
-func (s *statusSuite) TestKillWhileAStatusIsToBeSet(c *gc.C) {
+// Behaviour S12.
+func (s *statusSuite) TestKillWithUnsetStatus(c *gc.C) {
 	s.startEnviron(c)
 	s.failStatuses(1)
 	s.attachAgain(c, "0")

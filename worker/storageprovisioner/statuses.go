@@ -8,33 +8,34 @@ import (
 
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/status"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/guard"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/schedule"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/translate"
 )
 
-// unsetStatuses are the statuses that could not be set, of each volume and filesystem
-// the newest: they are set again, with the delays of the retry policy. The loop owns
-// them.
+// unsetStatuses holds the statuses that could not be set, only the newest of each volume and
+// filesystem. They are set again with the delays of the retry policy. The loop owns it.
 type unsetStatuses struct {
 	schedule *schedule.Schedule
 	retry    plan.Retry
 	byTag    map[string]*unsetStatus
-	// due are the tags of those to be set now.
+	// due holds the tags of the statuses to set now.
 	due []string
 }
 
 // unsetStatus is the newest status of a volume or filesystem, which could not be set.
 type unsetStatus struct {
 	args params.EntityStatusArgs
-	// attempts have failed.
+	// attempts counts the failed attempts to set it.
 	attempts int
 }
 
-// statusDue is what the schedule gives out, and its key there: the tag of what has a
-// status to be set.
+// statusDue is a value in the schedule and its own key: the tag of a volume or filesystem
+// whose status must be set.
 type statusDue string
 
-// add keeps statuses that could not be set.
+// add adds statuses that could not be set.
 func (u *unsetStatuses) add(statuses []params.EntityStatusArgs, now time.Time) {
 	newest := make(map[string]int, len(statuses))
 	for i, args := range statuses {
@@ -56,8 +57,8 @@ func (u *unsetStatuses) add(statuses []params.EntityStatusArgs, now time.Time) {
 	}
 }
 
-// drop forgets the status of a volume or filesystem: it is set, there is a newer one, or
-// the volume or filesystem is gone.
+// drop forgets the status of a volume or filesystem, because it is set, there is a newer one,
+// or the volume or filesystem is gone.
 func (u *unsetStatuses) drop(tag string) {
 	if _, ok := u.byTag[tag]; ok {
 		delete(u.byTag, tag)
@@ -68,13 +69,13 @@ func (u *unsetStatuses) drop(tag string) {
 
 // dropRemoved forgets the statuses of the volumes and filesystems that the state has
 // removed.
-func (u *unsetStatuses) dropRemoved(removals []plan.Subject, all []published) {
+func (u *unsetStatuses) dropRemoved(removals []plan.Subject, all []translate.Published) {
 	if len(u.byTag) == 0 || len(removals) == 0 {
 		return
 	}
 	kept := make(map[plan.Key]bool)
 	for _, p := range all {
-		kept[p.Key] = p.err != nil && !errors.Is(p.err, errors.NotFound)
+		kept[p.Key] = p.Err != nil && !errors.Is(p.Err, errors.NotFound)
 	}
 	for _, r := range removals {
 		if !r.Key.Kind.Attachment() && !kept[r.Key] {
@@ -83,10 +84,10 @@ func (u *unsetStatuses) dropRemoved(removals []plan.Subject, all []published) {
 	}
 }
 
-// anyDue reports whether there are statuses to be set now.
+// anyDue reports whether there are statuses to set now.
 func (u *unsetStatuses) anyDue() bool { return len(u.due) > 0 }
 
-// takeDue returns the statuses that are to be set now. They are kept until they are set.
+// takeDue returns the statuses to set now. u keeps them until they are set.
 func (u *unsetStatuses) takeDue() []params.EntityStatusArgs {
 	statuses := make([]params.EntityStatusArgs, len(u.due))
 	for i, tag := range u.due {
@@ -116,9 +117,9 @@ func (l *loop) retryStatuses(statuses []params.EntityStatusArgs) job {
 	}
 }
 
-// setStatusesBisecting sets statuses, and returns those that could not be set. The error of a call
-// for several does not tell which of them the state does not have: they are found by
-// halves, and their statuses need not be set.
+// setStatusesBisecting sets statuses, and returns those that could not be set. The error of a
+// call for several statuses does not say which entities the state no longer has. Bisection
+// finds them; their statuses need not be set.
 func setStatusesBisecting(config setup, statuses []params.EntityStatusArgs) (failed []params.EntityStatusArgs) {
 	err := setStatuses(config, statuses)
 	switch half := len(statuses) / 2; {
@@ -133,7 +134,7 @@ func setStatusesBisecting(config setup, statuses []params.EntityStatusArgs) (fai
 	}
 }
 
-// statusArgs returns statuses as the accessor takes them.
+// statusArgs converts statuses to arguments of the accessor.
 func statusArgs(statuses []plan.Status) []params.EntityStatusArgs {
 	args := make([]params.EntityStatusArgs, len(statuses))
 	for i, s := range statuses {
@@ -149,13 +150,13 @@ func statusArgs(statuses []plan.Status) []params.EntityStatusArgs {
 	return args
 }
 
-// setStatuses sets statuses. Whatever becomes of that is logged, and is no reason to do
-// anything else differently.
+// setStatuses sets statuses. It logs its error, which affects nothing but whether the statuses
+// are set again later.
 func setStatuses(config setup, statuses []params.EntityStatusArgs) error {
 	if len(statuses) == 0 {
 		return nil
 	}
-	err := config.shelter.runError(theState, func() string { return "setting statuses" }, func() error {
+	err := config.guard.CallErr(guard.Accessor, func() string { return "setting statuses" }, func() error {
 		return config.Status.SetStatus(statuses)
 	})
 	if err != nil {

@@ -27,12 +27,11 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// baseSuite runs one worker per test on fakes. The provider "dynamic" makes
-// storage in the worker's scope; "static" does not make it at any time, and
-// "elsewhere" is of the other scope.
+// baseSuite runs one worker per test on fakes. The provider "dynamic" creates storage in
+// the worker's scope, "static" never creates any, and "elsewhere" is of the other scope.
 //
-// The worker's watchers say nothing but what the test feeds them: putting things
-// into the model and telling the worker are apart.
+// The worker's watchers send only the events that the test feeds them: a change of the
+// model does not notify the worker.
 type baseSuite struct {
 	*calls.Journal
 	state    *modeltest.Model
@@ -79,8 +78,8 @@ func (s *baseSuite) provider(prefix string) *providerfake.Provider {
 	return providerfake.New(providerfake.Options{Journal: s.Journal, Rules: s.rules, Prefix: prefix})
 }
 
-// watchMachine gives the worker a watcher of a machine, whose first event comes by
-// itself.
+// watchMachine gives the worker a watcher of a machine. Its first event is already
+// queued.
 func (s *baseSuite) watchMachine(machine names.MachineTag) *watchertest.Notify {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,10 +93,10 @@ func (s *baseSuite) TearDownTest(c *gc.C) {
 		s.worker.Kill()
 		s.waited(c)
 	}
-	c.Check(s.state.Close(), gc.HasLen, 0, gc.Commentf("watchers are left"))
-	c.Check(s.state.Overlapped(), jc.IsFalse, gc.Commentf("accessors were called at the same time"))
+	c.Check(s.state.Close(), gc.HasLen, 0, gc.Commentf("watchers that were not stopped"))
+	c.Check(s.state.Overlapped(), jc.IsFalse, gc.Commentf("accessors were called concurrently"))
 	c.Check(s.rules.Breaches(), gc.HasLen, 0)
-	c.Check(s.clock.Timers(), gc.HasLen, 0, gc.Commentf("timers are left"))
+	c.Check(s.clock.Timers(), gc.HasLen, 0, gc.Commentf("timers that were not stopped"))
 	c.Check(leaktest.Find(s.others), jc.ErrorIsNil)
 }
 
@@ -108,7 +107,8 @@ func (s *baseSuite) waited(c *gc.C) error {
 	return receive(c, done, "the worker's end")
 }
 
-// receive waits for a value or for the channel to be closed.
+// receive waits for a value, or for the channel to be closed. what names the value for the
+// failure message.
 func receive[T any](c *gc.C, ch <-chan T, what string) T {
 	timeout := time.NewTimer(calls.Patience)
 	defer timeout.Stop()
@@ -116,7 +116,7 @@ func receive[T any](c *gc.C, ch <-chan T, what string) T {
 	case v := <-ch:
 		return v
 	case <-timeout.C:
-		c.Fatalf("waited in vain: %s", what)
+		c.Fatalf("timed out waiting for %s", what)
 	}
 	panic("unreachable")
 }
@@ -156,8 +156,7 @@ func (s *baseSuite) config(c *gc.C, machine bool, with ...modeltest.Capability) 
 	return cfg
 }
 
-// startUnconfigured starts a worker that has not heard of the environment's
-// config.
+// startUnconfigured starts a worker that has no event of the environment's config yet.
 func (s *baseSuite) startUnconfigured(c *gc.C, cfg storageprovisioner.Config) {
 	w, err := storageprovisioner.New(cfg)
 	c.Assert(err, jc.ErrorIsNil)
@@ -183,13 +182,13 @@ func (s *baseSuite) startMachine(c *gc.C) {
 	s.start(c, s.config(c, true))
 }
 
-// startRemoving starts a worker for the environment on a state that says how to
-// remove volumes and filesystems.
+// startRemoving starts a worker for the environment on a state that says whether to
+// destroy or release dead storage.
 func (s *baseSuite) startRemoving(c *gc.C) {
 	s.start(c, s.config(c, false, modeltest.Removal))
 }
 
-// Putting things into the model.
+// Changes of the model.
 
 func machineTag(id string) string { return names.NewMachineTag(id).String() }
 
@@ -207,7 +206,7 @@ func (s *baseSuite) addMachine(id, instance string) {
 	s.state.ProvisionMachine(machineTag(id), instance)
 }
 
-// volumeParams are what a volume of 1000 MiB is wanted with.
+// volumeParams are the parameters of a volume of 1000 MiB.
 func volumeParams(id, provider string) params.VolumeParams {
 	return params.VolumeParams{
 		VolumeTag: volumeTag(id), Size: 1000, Provider: provider,
@@ -215,14 +214,14 @@ func volumeParams(id, provider string) params.VolumeParams {
 	}
 }
 
-// addVolume adds a volume that is not provisioned nor wanted anywhere, and returns
-// its tag.
+// addVolume adds a volume that is not provisioned and has no attachment, and returns its
+// tag.
 func (s *baseSuite) addVolume(id, provider string) string {
 	s.state.AddVolume(volumeParams(id, provider))
 	return volumeTag(id)
 }
 
-// addVolumeOn adds a volume that is not provisioned, and is wanted on a host.
+// addVolumeOn adds a volume that is not provisioned, and its attachment to a host.
 func (s *baseSuite) addVolumeOn(host, id, provider string) (string, params.MachineStorageId) {
 	return s.addVolume(id, provider), s.addVolumeAttachment(host, id, provider)
 }
@@ -235,19 +234,18 @@ func (s *baseSuite) addVolumeAttachment(host, id, provider string) params.Machin
 	return params.MachineStorageId{MachineTag: host, AttachmentTag: volumeTag(id)}
 }
 
-// provisionVolume records a volume as if it had been made long ago.
+// provisionVolume records a volume as already created.
 func (s *baseSuite) provisionVolume(tag string) {
 	s.state.ProvisionVolume(tag, params.VolumeInfo{VolumeId: "vol-" + idOf(tag), Size: 1000})
 }
 
-// provisionVolumeAttachment records an attachment as if it had been made long
-// ago.
+// provisionVolumeAttachment records an attachment as already made.
 func (s *baseSuite) provisionVolumeAttachment(a params.MachineStorageId) {
 	s.state.ProvisionVolumeAttachment(a.MachineTag, a.AttachmentTag, params.VolumeAttachmentInfo{DeviceName: "sdz"})
 }
 
 // addFilesystem adds a filesystem of 1000 MiB that is not provisioned, and returns
-// its tag. volume is the id of the volume that backs it, or empty.
+// its tag. volume is the ID of its backing volume, or empty.
 func (s *baseSuite) addFilesystem(id, provider, volume string) string {
 	p := params.FilesystemParams{
 		FilesystemTag: filesystemTag(id), Size: 1000, Provider: provider,
@@ -260,7 +258,7 @@ func (s *baseSuite) addFilesystem(id, provider, volume string) string {
 	return p.FilesystemTag
 }
 
-// filesystemAttachmentParams are what an attachment is wanted with.
+// filesystemAttachmentParams are the parameters of an attachment.
 func filesystemAttachmentParams(host, id, provider string) params.FilesystemAttachmentParams {
 	return params.FilesystemAttachmentParams{
 		FilesystemTag: filesystemTag(id), MachineTag: host, Provider: provider, MountPoint: "/srv/" + id, ReadOnly: true,
@@ -273,13 +271,12 @@ func (s *baseSuite) addFilesystemAttachment(host, id, provider string) params.Ma
 	return params.MachineStorageId{MachineTag: host, AttachmentTag: filesystemTag(id)}
 }
 
-// provisionFilesystem records a filesystem as if it had been made long ago.
+// provisionFilesystem records a filesystem as already created.
 func (s *baseSuite) provisionFilesystem(tag string) {
 	s.state.ProvisionFilesystem(tag, params.FilesystemInfo{FilesystemId: "fs-" + idOf(tag), Size: 1000})
 }
 
-// provisionFilesystemAttachment records an attachment as if it had been made long
-// ago.
+// provisionFilesystemAttachment records an attachment as already made.
 func (s *baseSuite) provisionFilesystemAttachment(a params.MachineStorageId) {
 	s.state.ProvisionFilesystemAttachment(a.MachineTag, a.AttachmentTag,
 		params.FilesystemAttachmentInfo{MountPoint: "/srv/" + idOf(a.AttachmentTag)})
@@ -301,7 +298,7 @@ func (s *baseSuite) setLife(entity any, to life.Value) {
 	}
 }
 
-// setDead has a volume or filesystem without attachments be dead, to be released or
+// setDead makes a volume or filesystem without attachments dead, to be released or
 // destroyed.
 func (s *baseSuite) setDead(tag string, release bool) {
 	if release {
@@ -311,12 +308,12 @@ func (s *baseSuite) setDead(tag string, release bool) {
 	}
 }
 
-// addDevice gives a volume on machine 0 a block device.
+// addDevice sets the block device of a volume on machine 0.
 func (s *baseSuite) addDevice(volume string, device storage.BlockDevice) {
 	s.state.SetBlockDevice("machine-0", volumeTag(volume), device)
 }
 
-// Telling the worker of changes.
+// Events for the worker.
 
 func (s *baseSuite) volumesChanged(c *gc.C, ids ...string) {
 	s.fed.Volumes.Send(ids)
@@ -346,7 +343,7 @@ func (s *baseSuite) devicesChanged(c *gc.C) {
 	s.fed.BlockDevices.Deliver(c, struct{}{})
 }
 
-// machineWatcher waits for a machine to be watched, and returns its latest watcher.
+// machineWatcher waits until a machine is watched, and returns its latest watcher.
 func (s *baseSuite) machineWatcher(c *gc.C, id string) *watchertest.Notify {
 	var w *watchertest.Notify
 	s.Await(c, "a watcher of machine "+id, func() bool {
@@ -358,7 +355,7 @@ func (s *baseSuite) machineWatcher(c *gc.C, id string) *watchertest.Notify {
 	return w
 }
 
-// Seeing what the worker does.
+// Calls of the worker.
 
 // statuses waits for the next call of SetStatus, and returns what it sets:
 // "volume-0 attached" or "volume-0 pending: message".
@@ -375,10 +372,10 @@ func (s *baseSuite) statuses(c *gc.C) []string {
 	return statuses
 }
 
-// barrier has a volume and a filesystem made and attached, from the events to the
-// last record. All that the worker was going to do before is done then, unless it
-// is in a provider's hands or waits for the clock. Calls about the barrier's
-// entities alone are not seen by tests.
+// barrier has the worker create and attach a volume and a filesystem, and waits until
+// both are recorded. The worker has then done everything that was due before, except for
+// provider calls that still run and for what waits for the clock. The journal hides calls
+// that are only about the barrier's own entities.
 func (s *baseSuite) barrier(c *gc.C) {
 	s.barriers++
 	id := strconv.Itoa(9000 + s.barriers)
@@ -411,7 +408,7 @@ func (s *baseSuite) barrier(c *gc.C) {
 	}
 }
 
-// advance advances the clock when there is one timer, and no more.
+// advance waits until there is exactly one timer, and advances the clock.
 func (s *baseSuite) advance(c *gc.C, d time.Duration) {
 	s.clock.Step(c, d, 1)
 }
@@ -421,7 +418,7 @@ func (s *baseSuite) noTimer(c *gc.C) {
 	s.clock.Step(c, 0, 0)
 }
 
-// providerCalls are the calls of sources that do something.
+// providerCalls are the calls of sources that change storage.
 var providerCalls = []string{
 	"CreateVolumes", "DestroyVolumes", "ReleaseVolumes", "AttachVolumes", "DetachVolumes",
 	"CreateFilesystems", "DestroyFilesystems", "ReleaseFilesystems", "AttachFilesystems", "DetachFilesystems",
@@ -440,22 +437,21 @@ var stateCalls = []string{
 	"Remove", "RemoveAttachments", "SetStatus",
 }
 
-// deeds returns the calls so far that did something, in order.
+// deeds returns the calls so far that changed storage or the state, in order.
 func (s *baseSuite) deeds() []string {
 	return s.Names(slices.Concat(providerCalls, stateCalls)...)
 }
 
-// deedsAbout returns the calls so far that did something about an entity, in
-// order.
+// deedsAbout returns the calls so far that changed an entity or its storage, in order.
 func (s *baseSuite) deedsAbout(subject string) []string {
 	return s.About(subject, slices.Concat(providerCalls, stateCalls)...)
 }
 
-// fakeLogger keeps warnings, and hands all to the test's log.
+// fakeLogger keeps warnings, and writes everything to the log of the test.
 type fakeLogger struct {
 	c  *gc.C
 	mu sync.Mutex
-	// warnings are those of Warningf and Errorf.
+	// warnings are the messages of Warningf and Errorf.
 	warnings []string
 }
 

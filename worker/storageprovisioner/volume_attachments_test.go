@@ -15,7 +15,8 @@ type volumeAttachmentsSuite struct{ baseSuite }
 
 var _ = gc.Suite(&volumeAttachmentsSuite{})
 
-// attached has a volume made and attached to machine 0 by the worker.
+// attachedVolume adds a volume and waits until the worker has created it and attached it
+// to machine 0.
 func (s *baseSuite) attachedVolume(c *gc.C, id string) (string, params.MachineStorageId) {
 	v, a := s.addVolumeOn("machine-0", id, "dynamic")
 	s.volumesChanged(c, id)
@@ -24,7 +25,7 @@ func (s *baseSuite) attachedVolume(c *gc.C, id string) (string, params.MachineSt
 	return v, a
 }
 
-// 16
+// Behaviour 16: an attachment is made and recorded.
 func (s *volumeAttachmentsSuite) TestAttachedAndRecorded(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
@@ -40,8 +41,8 @@ func (s *volumeAttachmentsSuite) TestAttachedAndRecorded(c *gc.C) {
 		[]params.VolumeAttachment{attachedVolumeInfo("0")})
 }
 
-// 16
-func (s *volumeAttachmentsSuite) TestRecordedIsAttachedAgainOnce(c *gc.C) {
+// Behaviour 16: a new worker attaches a recorded attachment again, once.
+func (s *volumeAttachmentsSuite) TestRecordedAttachmentReattachedOnce(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
@@ -57,8 +58,8 @@ func (s *volumeAttachmentsSuite) TestRecordedIsAttachedAgainOnce(c *gc.C) {
 	c.Check(s.Count("AttachVolumes"), gc.Equals, 1)
 }
 
-// 16: to two machines.
-func (s *volumeAttachmentsSuite) TestAttachedToEachMachineByItself(c *gc.C) {
+// Behaviour 16: a volume with two machines does not wait for both.
+func (s *volumeAttachmentsSuite) TestAttachedToEachMachineIndependently(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.addMachine("1", "")
 	s.startEnviron(c)
@@ -76,7 +77,7 @@ func (s *volumeAttachmentsSuite) TestAttachedToEachMachineByItself(c *gc.C) {
 	s.AwaitCall(c, "SetVolumeAttachmentInfo", "volume-0 machine-1")
 }
 
-// 17
+// Behaviour 17: a dying attachment is detached once and then removed.
 func (s *volumeAttachmentsSuite) TestDyingIsDetachedThenRemoved(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
@@ -89,13 +90,13 @@ func (s *volumeAttachmentsSuite) TestDyingIsDetachedThenRemoved(c *gc.C) {
 		[]storage.VolumeAttachmentParams{attachment})
 	c.Check(calls.NextArgs[[]params.MachineStorageId](c, s.Journal, "RemoveAttachments"), jc.DeepEquals,
 		[]params.MachineStorageId{onMachine0("volume-0")})
-	s.volumeAttachmentsChanged(c, "machine-0", "0") // the removal's own event
+	s.volumeAttachmentsChanged(c, "machine-0", "0") // the event that the removal causes
 	s.barrier(c)
 	c.Check(s.Count("DetachVolumes", "RemoveAttachments"), gc.Equals, 2)
 }
 
-// 17: attached before the worker started.
-func (s *volumeAttachmentsSuite) TestDyingIsDetachedThoughThisWorkerDidNotAttachIt(c *gc.C) {
+// Behaviour 17: the volume was attached before the worker started.
+func (s *volumeAttachmentsSuite) TestDyingAttachmentOfEarlierWorkerDetached(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
@@ -108,8 +109,8 @@ func (s *volumeAttachmentsSuite) TestDyingIsDetachedThoughThisWorkerDidNotAttach
 	c.Check(s.About("volume-0 machine-0", "AttachVolumes", "DetachVolumes"), jc.DeepEquals, []string{"DetachVolumes"})
 }
 
-// 17
-func (s *volumeAttachmentsSuite) TestDyingAndNotProvisionedIsRemovedWithoutTheProvider(c *gc.C) {
+// Behaviour 17: an attachment that was not made needs no detach.
+func (s *volumeAttachmentsSuite) TestDyingUnattachedRemovedWithoutProvider(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	v, a := s.addVolumeOn("machine-0", "0", "dynamic")
@@ -123,7 +124,7 @@ func (s *volumeAttachmentsSuite) TestDyingAndNotProvisionedIsRemovedWithoutThePr
 	c.Check(s.deeds(), jc.DeepEquals, []string{"RemoveAttachments"})
 }
 
-// 17
+// Behaviour 17: a dying attachment that waits for its volume is not made later.
 func (s *volumeAttachmentsSuite) TestDyingDropsAPendingAttach(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
@@ -139,8 +140,8 @@ func (s *volumeAttachmentsSuite) TestDyingDropsAPendingAttach(c *gc.C) {
 	c.Check(s.Count("AttachVolumes", "DetachVolumes"), gc.Equals, 0)
 }
 
-// 17: the attach has failed and was to be tried again.
-func (s *volumeAttachmentsSuite) TestDyingDropsARetryOfAttaching(c *gc.C) {
+// Behaviour 17: the attach has failed and was to be retried.
+func (s *volumeAttachmentsSuite) TestDyingDropsAttachRetry(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.source.FailItem("AttachVolumes", "volume-0 machine-0", errors.New("boom"))
 	s.startEnviron(c)
@@ -156,8 +157,8 @@ func (s *volumeAttachmentsSuite) TestDyingDropsARetryOfAttaching(c *gc.C) {
 	c.Check(s.Count("AttachVolumes"), gc.Equals, 1)
 }
 
-// 18
-func (s *volumeAttachmentsSuite) TestEventBeforeTheVolumes(c *gc.C) {
+// Behaviour 18: the attachment waits until its volume is created.
+func (s *volumeAttachmentsSuite) TestAttachmentEventBeforeVolume(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")
@@ -169,8 +170,8 @@ func (s *volumeAttachmentsSuite) TestEventBeforeTheVolumes(c *gc.C) {
 	c.Check(s.Names("CreateVolumes", "AttachVolumes"), jc.DeepEquals, []string{"CreateVolumes", "AttachVolumes"})
 }
 
-// 10
-func (s *volumeAttachmentsSuite) TestStaticProvidersAttachmentIsNotMadeAgainButRemoved(c *gc.C) {
+// Behaviour 10: the attachment of a static provider is not made again, but it is removed.
+func (s *volumeAttachmentsSuite) TestStaticAttachmentOnlyRemoved(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	v, a := s.addVolumeOn("machine-0", "0", "static")
@@ -186,7 +187,7 @@ func (s *volumeAttachmentsSuite) TestStaticProvidersAttachmentIsNotMadeAgainButR
 		[]params.MachineStorageId{onMachine0("volume-0")})
 }
 
-// 35
+// Behaviour 35: a dead volume is detached first.
 func (s *volumeAttachmentsSuite) TestVolumeIsNotDestroyedWhileAttached(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
@@ -201,7 +202,7 @@ func (s *volumeAttachmentsSuite) TestVolumeIsNotDestroyedWhileAttached(c *gc.C) 
 	c.Check(s.Names("DetachVolumes", "DestroyVolumes"), jc.DeepEquals, []string{"DetachVolumes", "DestroyVolumes"})
 }
 
-// 35
+// Behaviour 35: an attach that has begun ends and is undone first.
 func (s *volumeAttachmentsSuite) TestVolumeIsNotDestroyedWhileBeingAttached(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	attaching := calls.NewGate()
@@ -222,9 +223,9 @@ func (s *volumeAttachmentsSuite) TestVolumeIsNotDestroyedWhileBeingAttached(c *g
 		[]string{"AttachVolumes", "DetachVolumes", "DestroyVolumes"})
 }
 
-// 35: nothing is attached to what is being destroyed, also while that is tried
-// again, whatever the state says of the attachment.
-func (s *volumeAttachmentsSuite) TestVolumeIsNotAttachedWhileItIsToBeDestroyed(c *gc.C) {
+// Behaviour 35: a dead volume is not attached, even between attempts to destroy it and
+// whatever the state says about the attachment.
+func (s *volumeAttachmentsSuite) TestDeadVolumeNotAttached(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.source.FailItem("DestroyVolumes", "volume-0", errors.New("boom"))
 	s.startEnviron(c)
@@ -240,9 +241,10 @@ func (s *volumeAttachmentsSuite) TestVolumeIsNotAttachedWhileItIsToBeDestroyed(c
 	c.Check(s.deedsAbout("volume-0 machine-0"), gc.HasLen, 0)
 }
 
-// 7, 17: an attachment that is given up while its volume is made may come along
-// with the volume, and is then detached before it is removed.
-func (s *volumeAttachmentsSuite) TestAttachmentGivenUpWhileItsVolumeIsMadeIsDetached(c *gc.C) {
+// Behaviours 7 and 17: the creation of the volume may return an attachment that is dying.
+// It is detached before it is removed.
+// Behaviour 7.
+func (s *volumeAttachmentsSuite) TestAttachmentDyingDuringCreationDetached(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.source.Options.AttachOnCreate = true
 	creating := calls.NewGate()
@@ -255,7 +257,7 @@ func (s *volumeAttachmentsSuite) TestAttachmentGivenUpWhileItsVolumeIsMadeIsDeta
 	mark := s.Mark()
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	s.AwaitCallAfter(c, mark, "AttachmentLife", "volume-0 machine-0")
-	// The answer has been taken in when the next thing is read.
+	// The worker has handled the answer when it reads the next entity.
 	s.volumesChanged(c, "99")
 	s.AwaitCall(c, "Life", "volume-99")
 	c.Check(s.Count("RemoveAttachments"), gc.Equals, 0)
@@ -265,8 +267,8 @@ func (s *volumeAttachmentsSuite) TestAttachmentGivenUpWhileItsVolumeIsMadeIsDeta
 		[]string{"CreateVolumes", "DetachVolumes", "RemoveAttachments"})
 }
 
-// 35: what the state no longer wants, once that is known, does not begin.
-func (s *volumeAttachmentsSuite) TestQueuedAttachIsDroppedWhenDying(c *gc.C) {
+// Behaviour 35: an operation that is no longer wanted does not begin.
+func (s *volumeAttachmentsSuite) TestDyingDropsQueuedAttach(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	attaching := calls.NewGate()
 	s.source.OnCall("AttachVolumes", attaching.Wait)
@@ -279,7 +281,7 @@ func (s *volumeAttachmentsSuite) TestQueuedAttachIsDroppedWhenDying(c *gc.C) {
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
 	attaching.Entered(c)
 
-	// The source is busy, so this one queues, and is unwanted before its turn.
+	// The source is busy, so this attach is queued. It is unwanted before its turn.
 	s.volumeAttachmentsChanged(c, "machine-0", "1")
 	s.AwaitCall(c, "VolumeAttachmentParams", "volume-1 machine-0")
 	s.setLife(a, life.Dying)

@@ -17,8 +17,8 @@ type volumesSuite struct{ baseSuite }
 
 var _ = gc.Suite(&volumesSuite{})
 
-// wantedVolume is what a source is asked for where a volume is wanted on machine
-// 0, which is instance-0.
+// wantedVolume is the argument that a source gets for a volume on machine 0, which is
+// instance-0.
 func wantedVolume(id string) storage.VolumeParams {
 	return storage.VolumeParams{
 		Tag: names.NewVolumeTag(id), Size: 1000, Provider: "dynamic",
@@ -33,7 +33,7 @@ func wantedVolume(id string) storage.VolumeParams {
 	}
 }
 
-// madeVolume is what is recorded of a volume that a source has made.
+// madeVolume is the record of a volume that a source has created.
 func madeVolume(id string) params.Volume {
 	return params.Volume{
 		VolumeTag: volumeTag(id),
@@ -43,7 +43,7 @@ func madeVolume(id string) params.Volume {
 	}
 }
 
-// attachedVolumeInfo is what is recorded of an attachment that a source has made.
+// attachedVolumeInfo is the record of an attachment that a source has made.
 func attachedVolumeInfo(id string) params.VolumeAttachment {
 	return params.VolumeAttachment{
 		VolumeTag: volumeTag(id), MachineTag: "machine-0",
@@ -53,7 +53,7 @@ func attachedVolumeInfo(id string) params.VolumeAttachment {
 	}
 }
 
-// 6
+// Behaviour 6: a volume is created, recorded and then attached.
 func (s *volumesSuite) TestCreatedRecordedThenAttached(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
@@ -74,8 +74,9 @@ func (s *volumesSuite) TestCreatedRecordedThenAttached(c *gc.C) {
 	})
 }
 
-// 6, 25
-func (s *volumesSuite) TestManyAreCreatedInOneCall(c *gc.C) {
+// Behaviours 6 and 25: volumes of one event are created in one call.
+// Behaviour 6, O1.
+func (s *volumesSuite) TestVolumesCreatedInOneCall(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	var want []storage.VolumeParams
@@ -89,8 +90,8 @@ func (s *volumesSuite) TestManyAreCreatedInOneCall(c *gc.C) {
 		[]params.Volume{madeVolume("0"), madeVolume("1"), madeVolume("2")})
 }
 
-// 7
-func (s *volumesSuite) TestAttachmentThatCreationReturnsIsRecordedAndNotMadeAgain(c *gc.C) {
+// Behaviour 7: an attachment that the creation returns is recorded, and not made again.
+func (s *volumesSuite) TestAttachmentFromCreationNotRepeated(c *gc.C) {
 	s.source.Options.AttachOnCreate = true
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
@@ -105,8 +106,8 @@ func (s *volumesSuite) TestAttachmentThatCreationReturnsIsRecordedAndNotMadeAgai
 	c.Check(s.deeds(), jc.DeepEquals, []string{"CreateVolumes", "SetStatus", "SetVolumeInfo", "SetVolumeAttachmentInfo"})
 }
 
-// 7: the attachment's own event comes late.
-func (s *volumesSuite) TestAttachmentThatCreationReturnsIsKnownBeforeItsEvent(c *gc.C) {
+// Behaviour 7: the event of the attachment comes late.
+func (s *volumesSuite) TestAttachmentFromCreationBeforeItsEvent(c *gc.C) {
 	s.source.Options.AttachOnCreate = true
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
@@ -118,7 +119,7 @@ func (s *volumesSuite) TestAttachmentThatCreationReturnsIsKnownBeforeItsEvent(c 
 	c.Check(s.Count("AttachVolumes"), gc.Equals, 0)
 }
 
-// 8
+// Behaviour 8: volumes and attachments wait until their machine is provisioned.
 func (s *volumesSuite) TestWaitsForTheMachine(c *gc.C) {
 	s.addMachine("0", "")
 	s.startEnviron(c)
@@ -131,7 +132,7 @@ func (s *volumesSuite) TestWaitsForTheMachine(c *gc.C) {
 	s.volumeAttachmentsChanged(c, "machine-0", "0", "1", "2")
 	w := s.machineWatcher(c, "0")
 
-	// A change that does not provision the machine changes nothing.
+	// An event for a machine that is still not provisioned has no effect.
 	w.Deliver(c, struct{}{})
 	s.barrier(c)
 	c.Check(s.deeds(), gc.HasLen, 0)
@@ -145,14 +146,15 @@ func (s *volumesSuite) TestWaitsForTheMachine(c *gc.C) {
 	}
 	receive(c, w.Dead(), "the machine watcher to be stopped")
 	c.Check(s.Count("WatchMachine"), gc.Equals, 1)
-	// The attachments carry the instance id that the machine now has.
+	// The attachments have the new instance ID.
 	for _, p := range calls.NextArgs[[]storage.VolumeAttachmentParams](c, s.Journal, "AttachVolumes") {
 		c.Check(string(p.InstanceId), gc.Equals, "instance-0")
 	}
 }
 
-// 8
-func (s *volumesSuite) TestMachineThatIsGoneLeavesWhatWaitedWaiting(c *gc.C) {
+// Behaviour 8: a machine that is gone is not watched any longer, and its volume keeps
+// waiting.
+func (s *volumesSuite) TestGoneMachineLeavesVolumeWaiting(c *gc.C) {
 	s.startEnviron(c)
 	s.addMachine("0", "")
 	s.addVolumeOn("machine-0", "0", "dynamic")
@@ -165,7 +167,7 @@ func (s *volumesSuite) TestMachineThatIsGoneLeavesWhatWaitedWaiting(c *gc.C) {
 	c.Check(s.deeds(), gc.HasLen, 0)
 }
 
-// 9
+// Behaviour 9: a provisioned volume is not created.
 func (s *volumesSuite) TestProvisionedIsNotCreated(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
@@ -176,7 +178,8 @@ func (s *volumesSuite) TestProvisionedIsNotCreated(c *gc.C) {
 	c.Check(s.deeds(), gc.HasLen, 0)
 }
 
-// 9, 35: events that come again do not create again.
+// Behaviours 9 and 35: repeated events do not create a second volume.
+// Behaviour 9, 35.
 func (s *volumesSuite) TestRepeatedEventsCreateOnce(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	creating := calls.NewGate()
@@ -194,7 +197,7 @@ func (s *volumesSuite) TestRepeatedEventsCreateOnce(c *gc.C) {
 	c.Check(s.deedsAbout("volume-0"), jc.DeepEquals, []string{"CreateVolumes", "SetStatus", "SetVolumeInfo"})
 }
 
-// 10
+// Behaviour 10, O11: a static provider is not called.
 func (s *volumesSuite) TestStaticProviderIsNotAskedToCreate(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
@@ -205,8 +208,8 @@ func (s *volumesSuite) TestStaticProviderIsNotAskedToCreate(c *gc.C) {
 	c.Check(s.deeds(), gc.HasLen, 0)
 }
 
-// 11
-func (s *volumesSuite) TestProviderOfTheOtherScopeIsLeftAlone(c *gc.C) {
+// Behaviour 11: the worker does nothing for a provider of the other scope.
+func (s *volumesSuite) TestOtherScopeLeftAlone(c *gc.C) {
 	for _, machine := range []bool{false, true} {
 		if machine {
 			s.TearDownTest(c)
@@ -227,7 +230,7 @@ func (s *volumesSuite) TestProviderOfTheOtherScopeIsLeftAlone(c *gc.C) {
 		c.Check(s.deedsAbout("volume-1"), gc.HasLen, 0)
 		c.Check(s.deedsAbout("volume-0 machine-0"), gc.HasLen, 0)
 		c.Check(s.deedsAbout("volume-1 machine-0"), gc.HasLen, 0)
-		// What is not done is explained: once in the log, and in the report.
+		// The log says so once, and so does the report.
 		c.Check(s.log.warned(), jc.DeepEquals, []string{
 			`storage of provider "elsewhere" is left alone: provided by the worker of the other scope`,
 		})
@@ -237,8 +240,8 @@ func (s *volumesSuite) TestProviderOfTheOtherScopeIsLeftAlone(c *gc.C) {
 	}
 }
 
-// 12
-func (s *volumesSuite) TestWithoutAttachmentNothingIsDoneAndAWarningLogged(c *gc.C) {
+// Behaviour 12: a volume without attachment parameters is not created.
+func (s *volumesSuite) TestVolumeWithoutAttachmentOnlyLogged(c *gc.C) {
 	s.startEnviron(c)
 	s.addVolume("0", "dynamic")
 	s.volumesChanged(c, "0")
@@ -248,8 +251,8 @@ func (s *volumesSuite) TestWithoutAttachmentNothingIsDoneAndAWarningLogged(c *gc
 	c.Check(s.log.warned()[0], gc.Matches, ".*volume.0.*")
 }
 
-// 12
-func (s *volumesSuite) TestUnitsVolumeIsLeftAlone(c *gc.C) {
+// Behaviour 12: a volume that is wanted on a unit is not created.
+func (s *volumesSuite) TestUnitVolumeNotCreated(c *gc.C) {
 	s.startEnviron(c)
 	s.addVolumeOn("unit-app-0", "0", "dynamic")
 	s.volumesChanged(c, "0")
@@ -259,8 +262,8 @@ func (s *volumesSuite) TestUnitsVolumeIsLeftAlone(c *gc.C) {
 	c.Check(s.Count("WatchMachine"), gc.Equals, 0)
 }
 
-// 12
-func (s *volumesSuite) TestUnitsVolumeIsRemoved(c *gc.C) {
+// Behaviour 12: a volume on a unit can be removed.
+func (s *volumesSuite) TestUnitVolumeRemoved(c *gc.C) {
 	s.startEnviron(c)
 	v, a := s.addVolumeOn("unit-app-0", "0", "dynamic")
 	s.provisionVolume(v)
@@ -275,8 +278,9 @@ func (s *volumesSuite) TestUnitsVolumeIsRemoved(c *gc.C) {
 	c.Check(calls.NextArgs[[]names.Tag](c, s.Journal, "Remove"), jc.DeepEquals, []names.Tag{names.NewVolumeTag("0")})
 }
 
-// 13
-func (s *volumesSuite) TestInvalidParametersAreNotRetriedAndHoldUpNobody(c *gc.C) {
+// Behaviour 13: invalid parameters are shown and not retried, and the rest of the batch
+// goes ahead.
+func (s *volumesSuite) TestInvalidParamsNotRetried(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.source.FailItemAlways("ValidateVolumeParams", "volume-1", errors.New("too large"))
 	s.startEnviron(c)
@@ -293,8 +297,8 @@ func (s *volumesSuite) TestInvalidParametersAreNotRetriedAndHoldUpNobody(c *gc.C
 	s.noTimer(c)
 }
 
-// 13: all of a batch are invalid.
-func (s *volumesSuite) TestProviderIsNotCalledForInvalidParametersAlone(c *gc.C) {
+// Behaviour 13: the whole batch is invalid.
+func (s *volumesSuite) TestProviderNotCalledIfAllParamsInvalid(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.source.FailItemAlways("ValidateVolumeParams", "volume-0", errors.New("too large"))
 	s.startEnviron(c)
@@ -305,8 +309,8 @@ func (s *volumesSuite) TestProviderIsNotCalledForInvalidParametersAlone(c *gc.C)
 	c.Check(s.Count("CreateVolumes"), gc.Equals, 0)
 }
 
-// 13
-func (s *volumesSuite) TestDestroyingDoesNotValidate(c *gc.C) {
+// Behaviour 13: a volume can be destroyed even if its parameters are invalid.
+func (s *volumesSuite) TestDestroyDoesNotValidate(c *gc.C) {
 	s.source.FailItemAlways("ValidateVolumeParams", "volume-0", errors.New("too large"))
 	s.startEnviron(c)
 	v := s.addVolume("0", "dynamic")
@@ -317,7 +321,7 @@ func (s *volumesSuite) TestDestroyingDoesNotValidate(c *gc.C) {
 	c.Check(s.About("volume-0", "ValidateVolumeParams", "DestroyVolumes"), jc.DeepEquals, []string{"DestroyVolumes"})
 }
 
-// 14
+// Behaviour 14: a dying volume that waits for its machine is not created later.
 func (s *volumesSuite) TestDyingDropsAPendingCreation(c *gc.C) {
 	s.addMachine("0", "")
 	s.startEnviron(c)
@@ -334,7 +338,7 @@ func (s *volumesSuite) TestDyingDropsAPendingCreation(c *gc.C) {
 	c.Check(s.deeds(), gc.HasLen, 0)
 }
 
-// 14: the creation has failed and was to be tried again.
+// Behaviour 14: the creation has failed and was to be retried.
 func (s *volumesSuite) TestDyingDropsARetry(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.source.FailItem("CreateVolumes", "volume-0", errors.New("boom"))
@@ -349,7 +353,7 @@ func (s *volumesSuite) TestDyingDropsARetry(c *gc.C) {
 	c.Check(s.deedsAbout("volume-0"), jc.DeepEquals, []string{"CreateVolumes", "SetStatus"})
 }
 
-// 14
+// Behaviour 14, O1: a dead volume is destroyed once and then removed.
 func (s *volumesSuite) TestDeadIsDestroyedThenRemoved(c *gc.C) {
 	s.startEnviron(c)
 	v := s.addVolume("0", "dynamic")
@@ -358,13 +362,13 @@ func (s *volumesSuite) TestDeadIsDestroyedThenRemoved(c *gc.C) {
 	s.volumesChanged(c, "0")
 	c.Check(calls.NextArgs[[]string](c, s.Journal, "DestroyVolumes"), jc.DeepEquals, []string{"vol-0"})
 	c.Check(calls.NextArgs[[]names.Tag](c, s.Journal, "Remove"), jc.DeepEquals, []names.Tag{names.NewVolumeTag("0")})
-	s.volumesChanged(c, "0") // the removal's own event
+	s.volumesChanged(c, "0") // the event that the removal causes
 	s.barrier(c)
 	c.Check(s.deeds(), jc.DeepEquals, []string{"DestroyVolumes", "Remove"})
 }
 
-// 14
-func (s *volumesSuite) TestDeadAndNeverProvisionedIsRemovedAtOnce(c *gc.C) {
+// Behaviour 14: a volume that was never created needs no provider call.
+func (s *volumesSuite) TestDeadUnprovisionedRemovedAtOnce(c *gc.C) {
 	s.startEnviron(c)
 	v, _ := s.addVolumeOn("machine-0", "0", "dynamic")
 	s.setLife(v, life.Dead)
@@ -374,8 +378,8 @@ func (s *volumesSuite) TestDeadAndNeverProvisionedIsRemovedAtOnce(c *gc.C) {
 	c.Check(s.deeds(), jc.DeepEquals, []string{"Remove"})
 }
 
-// 14
-func (s *volumesSuite) TestDestroyOrReleaseIsWhatTheStateSays(c *gc.C) {
+// Behaviour 14: the state says whether a dead volume is destroyed or released.
+func (s *volumesSuite) TestStateChoosesDestroyOrRelease(c *gc.C) {
 	s.startRemoving(c)
 	for id, release := range map[string]bool{"0": false, "1": true} {
 		v := s.addVolume(id, "dynamic")
@@ -389,9 +393,10 @@ func (s *volumesSuite) TestDestroyOrReleaseIsWhatTheStateSays(c *gc.C) {
 	s.AwaitCall(c, "Remove", "volume-1")
 }
 
-// 14, 35: a volume that dies while it is made is destroyed when it is dead, not
-// before the creation has ended.
-func (s *volumesSuite) TestDeadWhileBeingCreatedIsDestroyedAfterwards(c *gc.C) {
+// Behaviours 14 and 35: a volume that is dead while it is created is destroyed after the
+// creation has ended.
+// Behaviour 14, 35.
+func (s *volumesSuite) TestDeadDuringCreationDestroyedAfterwards(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	creating := calls.NewGate()
 	s.source.OnCall("CreateVolumes", creating.Wait)
@@ -408,8 +413,8 @@ func (s *volumesSuite) TestDeadWhileBeingCreatedIsDestroyedAfterwards(c *gc.C) {
 	s.Next(c, "Remove")
 }
 
-// 15
-func (s *volumesSuite) TestVolumeThatTheStateDoesNotKnowIsGone(c *gc.C) {
+// Behaviour 15: nothing is done about a volume that the state does not have.
+func (s *volumesSuite) TestUnknownVolumeIgnored(c *gc.C) {
 	s.startEnviron(c)
 	s.volumesChanged(c, "0")
 	s.volumeAttachmentsChanged(c, "machine-0", "0")
@@ -417,8 +422,8 @@ func (s *volumesSuite) TestVolumeThatTheStateDoesNotKnowIsGone(c *gc.C) {
 	c.Check(s.deeds(), gc.HasLen, 0)
 }
 
-// 15
-func (s *volumesSuite) TestWhatWasRememberedOfAGoneVolumeIsDropped(c *gc.C) {
+// Behaviour 15: the retry of a volume is dropped when the state no longer has the volume.
+func (s *volumesSuite) TestGoneVolumeRetryDropped(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.source.FailItem("CreateVolumes", "volume-0", errors.New("boom"))
 	s.startEnviron(c)
@@ -434,8 +439,10 @@ func (s *volumesSuite) TestWhatWasRememberedOfAGoneVolumeIsDropped(c *gc.C) {
 	c.Check(s.deeds(), jc.DeepEquals, []string{"CreateVolumes", "SetStatus"})
 }
 
-// What a result is about is told by its place, as it is for errors.
-func (s *volumesSuite) TestResultsWithoutTagsAreThoseOfTheArguments(c *gc.C) {
+// Results have the order of their arguments, so a result without a tag belongs to the
+// argument at its position.
+// Behaviour B4, O1.
+func (s *volumesSuite) TestResultsWithoutTagsMatchedByPosition(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.source.Options.AttachOnCreate = true
 	s.source.Options.EditCreated = func(r *storage.CreateVolumesResult) {
@@ -450,8 +457,8 @@ func (s *volumesSuite) TestResultsWithoutTagsAreThoseOfTheArguments(c *gc.C) {
 		[]params.VolumeAttachment{attachedVolumeInfo("0")})
 }
 
-// 8: a machine that is replaced by another instance.
-func (s *volumesSuite) TestLatestInstanceOfTheMachineIsUsed(c *gc.C) {
+// Behaviour 8: the machine is replaced by another instance.
+func (s *volumesSuite) TestLatestInstanceIDUsed(c *gc.C) {
 	s.addMachine("0", "instance-0")
 	s.startEnviron(c)
 	s.addVolumeOn("machine-0", "0", "dynamic")

@@ -18,24 +18,26 @@ type provisioner struct {
 // New starts a storage provisioner. Its errors satisfy errors.IsNotValid; see
 // [Config.Validate].
 //
-// The worker ends with nil when it is killed; with an error when a watcher or a
-// whole accessor call fails. What its host does then is to start it again: it
-// goes on from the state.
+// The worker ends with nil when it is killed, and with an error when a watcher or a whole
+// accessor call fails. After an error the host should start the worker again; it continues
+// from the state.
 //
-// It has a method Report() map[string]any, as dependency engines ask for it. Its
-// keys are
+// The worker has a method Report() map[string]any, as dependency engines expect. The keys of
+// the report are
 //
-//	scope, configured    whose storage it is; whether the environment is known yet
-//	entities             how many there are of each kind
-//	unfinished-by-state  of how many the operation is "waiting", "scheduled" for
-//	                     another attempt, "queued" for its source, "running",
-//	                     "publishing" its result, or "stalled": given up until
-//	                     something changes; and of how many nothing is known to be
-//	                     done because they are "unreadable": the state does not say
-//	unfinished           for a hundred of those, by what they are: operation, state,
-//	                     since, waits-for, failures, last-failure, next-attempt
-//	statuses-to-set      of how many volumes and filesystems the status could not be
-//	                     set, and is set again later; absent if there are none
+//	scope, configured    the worker's scope; whether the environment's configuration is known
+//	entities             the number of entities of each kind
+//	left-alone           the number of volumes, filesystems and attachments that the worker does
+//	                     not provide, by source and reason; absent if there are no such entities
+//	unfinished-by-state  the number of unfinished entities in each state. The operation of an
+//	                     entity is "waiting", "scheduled" for another attempt, "queued" for its
+//	                     source, "running", "publishing" its result, or "stalled": given up until
+//	                     something changes. An entity without a known operation is "unreadable"
+//	                     if the state cannot be read for it. Absent if nothing is unfinished
+//	unfinished           details of up to a hundred unfinished entities, by name: operation,
+//	                     state, since, waits-for, failures, last-failure, next-attempt
+//	statuses-to-set      the number of volumes and filesystems whose status could not be set and
+//	                     is set again later; absent if there are no such statuses
 //
 // A worker that is ending reports nil.
 func New(config Config) (worker.Worker, error) {
@@ -48,20 +50,20 @@ func New(config Config) (worker.Worker, error) {
 	return w, nil
 }
 
-// NewStorageProvisioner starts a storage provisioner with defaults for all but
-// the arguments. An invalid argument is the error with which the worker ends.
-// Optional capabilities of the accessors are found as by [New].
+// NewStorageProvisioner starts a storage provisioner with defaults for everything but its
+// arguments. If an argument is invalid, the worker ends with that error. As with [New], the
+// accessors may have optional capabilities.
 //
-// What it has no way to say needs New:
+// Use New for what these arguments cannot express:
 //
-//   - Other providers than provider.CommonStorageProviders, which are all of a
-//     machine's scope: without them, a worker in the environment's scope leaves all
-//     storage alone. Nor other plans, or another source of filesystems on volumes.
-//   - What to do when a provider finds its credential invalid: that is ignored.
-//   - Another retry policy: nothing is given up but what fails for good.
-//   - A resync: what its watchers do not tell, it never sees, and what failed for
-//     good is tried again only when its parameters or the environment's
-//     configuration change, or a user asks for it (RetryAccessor).
+//   - Providers other than provider.CommonStorageProviders, which are all of a machine's
+//     scope: with these alone, a worker in the environment's scope leaves all storage alone.
+//     Likewise, other attachment plans or another source of managed filesystems.
+//   - A reaction to a provider that finds its credential invalid: here it is ignored.
+//   - Another retry policy: here only operations that fail for good are given up.
+//   - A resync: without one, the worker never sees a change that its watchers do not report,
+//     and retries an operation that failed for good only when its parameters or the
+//     environment's configuration change, or when a user asks for it (RetryAccessor).
 //   - Limits of batches and of concurrent calls, an observer, a logger.
 func NewStorageProvisioner(
 	scope names.Tag,
@@ -93,19 +95,19 @@ func NewStorageProvisioner(
 	return w
 }
 
-// Kill is part of worker.Worker.
+// Kill implements worker.Worker.
 func (w *provisioner) Kill() {
 	w.tomb.Kill(nil)
 }
 
-// Wait is part of worker.Worker.
+// Wait implements worker.Worker.
 func (w *provisioner) Wait() error {
 	return w.tomb.Wait()
 }
 
-// Report tells what the worker is doing: for each kind of entity how many there
-// are, and for each unfinished one what it waits for. A worker that is ending
-// reports nothing.
+// Report describes what the worker is doing: how many entities of each kind there are, and
+// what each unfinished entity waits for. A worker that is ending reports nil. See [New] for
+// the keys.
 func (w *provisioner) Report() map[string]any {
 	report := make(chan map[string]any)
 	select {

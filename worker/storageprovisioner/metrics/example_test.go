@@ -20,7 +20,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	// The worker does this, when its Config has the collector as Observer.
+	// The worker does this when the Observer of its Config is the collector.
 	attach := storageprovisioner.Operation{
 		Kind:    storageprovisioner.AttachFilesystem,
 		Source:  "tmpfs",

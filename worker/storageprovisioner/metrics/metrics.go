@@ -1,11 +1,9 @@
-// Package metrics counts and times what a storage provisioner does, for
-// Prometheus.
+// Package metrics counts and times the operations of a storage provisioner, for Prometheus.
 //
-// A [Collector] is both the worker's observer and a Prometheus collector. Make one
-// for each worker, give it to the worker's Config as Observer, and register it with
-// a registry of the host's choice; nothing is registered by itself. It outlives the
-// worker: a worker that is started again takes the same collector, and the counters
-// go on.
+// A [Collector] is both the worker's observer and a Prometheus collector. Make one for each
+// worker, pass it to the worker's Config as Observer, and register it with a registry of the
+// host's choice; the package registers nothing by itself. The collector outlives the worker:
+// pass it to the worker again after a restart, and the counters go on.
 //
 //	collector := metrics.New(metrics.Options{
 //		ConstLabels: prometheus.Labels{"scope": "machine-0"},
@@ -15,7 +13,7 @@
 //	// Config{..., Observer: collector}
 //	http.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 //
-// Where, to whom and whether the registry is served is the host's business.
+// Whether and how the registry is served is up to the host.
 //
 // The metrics are
 //
@@ -24,16 +22,15 @@
 //	stowage_provisioner_operations_in_progress{kind, source}
 //		operations that have been handed to their source
 //	stowage_provisioner_operations_total{kind, source, outcome}
-//		attempts, by how they ended
+//		attempts, by outcome
 //	stowage_provisioner_operation_duration_seconds{kind, source, outcome}
-//		how long they took: a histogram from 0.1 ms, for a mount of memory, to an
-//		hour, for a cloud that is slow today
+//		duration of attempts: a histogram from 0.1 ms, for a mount of memory, to an
+//		hour, for a slow cloud
 //
-// Kinds and outcomes are those of package storageprovisioner, and a source is a type
-// of provider, so the number of series does not grow with that of volumes. An
-// attempt has failed when its outcome is "failure" or "permanent". From the first
-// attempt of a kind at a source on there is a count for each outcome, zero at first,
-// so that a rate sees the first failure too.
+// The kinds and outcomes are those of package storageprovisioner. A source is a type of
+// provider, so the number of series does not grow with the number of volumes. An attempt has
+// failed if its outcome is "failure" or "permanent". The first attempt of a kind at a source
+// creates a counter for every outcome, so that a rate includes the first failure.
 package metrics
 
 import (
@@ -44,12 +41,12 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// Options are what a host may say about a collector.
+// Options configures a [Collector].
 type Options struct {
-	// ConstLabels are put on every metric. Several workers in one process need
-	// them to tell their metrics apart in one registry: the same names, other
-	// values. "kind", "source" and "outcome" are taken; a collector with a label
-	// that is taken or malformed is refused when it is registered. Empty: none.
+	// ConstLabels are added to every metric. Several workers in one process need them, with
+	// the same names and different values, to keep their metrics apart in one registry. The
+	// names "kind", "source" and "outcome" are reserved; a collector with a reserved or
+	// malformed label cannot be registered. Empty: no labels.
 	ConstLabels prometheus.Labels
 }
 
@@ -66,7 +63,7 @@ var (
 	_ prometheus.Collector        = (*Collector)(nil)
 )
 
-// New returns a collector that has seen nothing.
+// New returns a collector without observations.
 func New(options Options) *Collector {
 	const namespace, subsystem = "stowage", "provisioner"
 	return &Collector{
@@ -108,7 +105,7 @@ func outcomes() []storageprovisioner.Outcome {
 	}
 }
 
-// OperationStarted is part of [storageprovisioner.Observer].
+// OperationStarted implements [storageprovisioner.Observer].
 func (c *Collector) OperationStarted(op storageprovisioner.Operation) {
 	c.inProgress.WithLabelValues(string(op.Kind), op.Source).Inc()
 	for _, outcome := range outcomes() {
@@ -116,26 +113,26 @@ func (c *Collector) OperationStarted(op storageprovisioner.Operation) {
 	}
 }
 
-// OperationFinished is part of [storageprovisioner.Observer].
+// OperationFinished implements [storageprovisioner.Observer].
 func (c *Collector) OperationFinished(op storageprovisioner.Operation, outcome storageprovisioner.Outcome, took time.Duration, _ error) {
 	c.inProgress.WithLabelValues(string(op.Kind), op.Source).Dec()
 	c.operations.WithLabelValues(string(op.Kind), op.Source, string(outcome)).Inc()
 	c.durations.WithLabelValues(string(op.Kind), op.Source, string(outcome)).Observe(took.Seconds())
 }
 
-// QueueDepth is part of [storageprovisioner.Observer].
+// QueueDepth implements [storageprovisioner.Observer].
 func (c *Collector) QueueDepth(kind storageprovisioner.OperationKind, depth int) {
 	c.queueDepth.WithLabelValues(string(kind)).Set(float64(depth))
 }
 
-// Describe is part of [prometheus.Collector].
+// Describe implements [prometheus.Collector].
 func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, part := range c.parts() {
 		part.Describe(descriptions)
 	}
 }
 
-// Collect is part of [prometheus.Collector].
+// Collect implements [prometheus.Collector].
 func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	for _, part := range c.parts() {
 		part.Collect(metrics)

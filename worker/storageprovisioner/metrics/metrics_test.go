@@ -23,7 +23,7 @@ func operation(kind storageprovisioner.OperationKind, source string) storageprov
 	return storageprovisioner.Operation{Kind: kind, Source: source, Entity: names.NewVolumeTag("0")}
 }
 
-// expect compares the metrics of these names with what they should be.
+// expect compares the metrics of these names with the wanted text.
 func expect(t *testing.T, c prometheus.Collector, want string, metricNames ...string) {
 	t.Helper()
 	if err := testutil.CollectAndCompare(c, strings.NewReader(want), metricNames...); err != nil {
@@ -31,7 +31,8 @@ func expect(t *testing.T, c prometheus.Collector, want string, metricNames ...st
 	}
 }
 
-func TestAttemptsAreCountedByOutcome(t *testing.T) {
+// Behaviour O8.
+func TestOperationsTotalByOutcome(t *testing.T) {
 	c := metrics.New(metrics.Options{})
 	create, attach := operation(storageprovisioner.CreateVolume, "ebs"), operation(storageprovisioner.AttachVolume, "loop")
 	finish := func(op storageprovisioner.Operation, outcome storageprovisioner.Outcome, err error) {
@@ -60,7 +61,8 @@ stowage_provisioner_operations_total{kind="create-volume",outcome="success",sour
 `, "stowage_provisioner_operations_total")
 }
 
-func TestWhatIsInProgressIsWhatHasNotFinished(t *testing.T) {
+// Behaviour O8.
+func TestOperationsInProgress(t *testing.T) {
 	c := metrics.New(metrics.Options{})
 	create, destroy := operation(storageprovisioner.CreateVolume, "ebs"), operation(storageprovisioner.DestroyVolume, "ebs")
 	c.OperationStarted(create)
@@ -76,7 +78,8 @@ stowage_provisioner_operations_in_progress{kind="destroy-volume",source="ebs"} 0
 `, "stowage_provisioner_operations_in_progress")
 }
 
-func TestQueueDepthIsTheLastOne(t *testing.T) {
+// Behaviour O8.
+func TestQueueDepthIsLastValue(t *testing.T) {
 	c := metrics.New(metrics.Options{})
 	c.QueueDepth(storageprovisioner.CreateVolume, 7)
 	c.QueueDepth(storageprovisioner.DetachFilesystem, 2)
@@ -89,9 +92,9 @@ stowage_provisioner_queue_depth{kind="detach-filesystem"} 2
 `, "stowage_provisioner_queue_depth")
 }
 
-// A mount of memory and a call to a slow cloud both fall between two bounds, and
-// not beyond all of them.
-func TestDurationsFromMicrosecondsToMinutesAreToldApart(t *testing.T) {
+// A mount of memory takes microseconds and a call to a slow cloud takes minutes: both fall
+// between two bounds, and not beyond all of them.
+func TestDurationBuckets(t *testing.T) {
 	c := metrics.New(metrics.Options{})
 	mount := operation(storageprovisioner.AttachFilesystem, "tmpfs")
 	for _, took := range []time.Duration{200 * time.Microsecond, 2 * time.Second, 20 * time.Minute} {
@@ -123,7 +126,8 @@ stowage_provisioner_operation_duration_seconds_count{kind="attach-filesystem",ou
 `, "stowage_provisioner_operation_duration_seconds")
 }
 
-func TestNamesKeepToTheConventions(t *testing.T) {
+// Behaviour O8.
+func TestMetricNamesPassLint(t *testing.T) {
 	c := metrics.New(metrics.Options{ConstLabels: prometheus.Labels{"scope": "machine-0"}})
 	op := operation(storageprovisioner.CreateVolume, "loop")
 	c.OperationStarted(op)
@@ -138,7 +142,7 @@ func TestNamesKeepToTheConventions(t *testing.T) {
 	}
 }
 
-func TestSeriesDoNotGrowWithTheVolumes(t *testing.T) {
+func TestSeriesDoNotGrowWithVolumes(t *testing.T) {
 	c := metrics.New(metrics.Options{})
 	series := 0
 	for i := range 100 {
@@ -155,7 +159,7 @@ func TestSeriesDoNotGrowWithTheVolumes(t *testing.T) {
 	}
 }
 
-func TestWorkersShareARegistryByTheirLabels(t *testing.T) {
+func TestWorkersShareRegistryByConstLabels(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	for scope, depth := range map[string]int{"machine-0": 3, "environment": 4} {
 		c := metrics.New(metrics.Options{ConstLabels: prometheus.Labels{"scope": scope}})
@@ -174,16 +178,16 @@ stowage_provisioner_queue_depth{kind="create-volume",scope="machine-0"} 3
 		t.Error(err)
 	}
 	if err := registry.Register(metrics.New(metrics.Options{ConstLabels: prometheus.Labels{"scope": "machine-0"}})); err == nil {
-		t.Error("a second collector with the same labels was taken")
+		t.Error("a second collector with the same labels was registered")
 	}
 }
 
-// A worker that has a collector with a bad label runs all the same.
-func TestABadLabelIsRefusedAtRegistration(t *testing.T) {
+// A collector with a bad label cannot be registered, but its worker runs.
+func TestBadLabelFailsRegistrationOnly(t *testing.T) {
 	for _, label := range []string{"kind", "source", "outcome", "", "__secret", "\xff"} {
 		c := metrics.New(metrics.Options{ConstLabels: prometheus.Labels{label: "x"}})
 		if err := prometheus.NewRegistry().Register(c); err == nil {
-			t.Errorf("label %q was taken", label)
+			t.Errorf("label %q was accepted", label)
 		}
 		op := operation(storageprovisioner.CreateVolume, "loop")
 		c.OperationStarted(op)
@@ -192,8 +196,8 @@ func TestABadLabelIsRefusedAtRegistration(t *testing.T) {
 	}
 }
 
-// Outcomes that the worker learns to tell are counted from zero like the others.
-func TestEveryOutcomeOfTheWorkerIsThereFromTheFirstAttempt(t *testing.T) {
+// Every outcome that the worker declares is counted from zero, new ones too.
+func TestEveryOutcomeStartsAtZero(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "../observer.go", nil, parser.SkipObjectResolution)
 	if err != nil {
 		t.Fatal(err)

@@ -1,29 +1,29 @@
-// Package byid keeps things by the ids of volumes or filesystems.
+// Package byid maps the IDs of volumes or filesystems to values.
 //
-// Most ids are numbers, and follow each other. Those are found by number, a page of
-// neighbours at a time: with a million of them that takes a fraction of the time and
-// the room that hashing takes, which finds each of them somewhere else.
+// Most IDs are consecutive numbers. Map stores these by number, in pages of neighbours. With a
+// million of them, that takes a fraction of the time and memory of hashing each ID, which
+// scatters neighbours.
 package byid
 
 import "math/bits"
 
-// Map keeps a pointer for each id. Its zero value is empty. It must not be used by
-// several goroutines at once if one of them changes it.
+// Map maps IDs to pointers. The zero value is empty. Several goroutines must not use a Map at
+// once if one of them changes it.
 type Map[T any] struct {
 	pages  map[uint64]*page[T]
 	others map[string]*T
 }
 
-// pageSize is few enough for a page with one id to be no great waste.
+// pageSize is small enough for a page with a single ID not to waste much.
 const pageSize = 64
 
 type page[T any] struct {
-	// used has a bit for each entry that is there.
+	// used has a bit for each entry that is set.
 	used    uint64
 	entries [pageSize]*T
 }
 
-// Get returns what the id has, nil for nothing.
+// Get returns the value of an ID, or nil.
 func (m *Map[T]) Get(id string) *T {
 	n, ok := number(id)
 	if !ok {
@@ -35,7 +35,7 @@ func (m *Map[T]) Get(id string) *T {
 	return nil
 }
 
-// Set gives something, not nil, to an id.
+// Set sets the value of an ID. The value must not be nil.
 func (m *Map[T]) Set(id string, value *T) {
 	n, ok := number(id)
 	if !ok {
@@ -57,13 +57,13 @@ func (m *Map[T]) Set(id string, value *T) {
 	p.used |= 1 << (n % pageSize)
 }
 
-// Delete takes away what the id has, if anything.
+// Delete removes the value of an ID, if there is one.
 func (m *Map[T]) Delete(id string) {
 	n, ok := number(id)
 	if !ok {
 		delete(m.others, id)
 		if len(m.others) == 0 {
-			m.others = nil // the room for millions is not kept for none
+			m.others = nil // do not keep the capacity for millions
 		}
 		return
 	}
@@ -81,7 +81,7 @@ func (m *Map[T]) Delete(id string) {
 	}
 }
 
-// Len returns how many ids have something.
+// Len returns the number of IDs with a value.
 func (m *Map[T]) Len() int {
 	n := len(m.others)
 	for _, p := range m.pages {
@@ -90,8 +90,8 @@ func (m *Map[T]) Len() int {
 	return n
 }
 
-// IsNumber reports whether the id is a number that is written in the shortest way, and
-// not too long to be counted with.
+// IsNumber reports whether an ID is a decimal number without leading zeros that is small
+// enough to calculate with, at most 18 digits.
 func IsNumber(id string) bool {
 	_, ok := number(id)
 	return ok

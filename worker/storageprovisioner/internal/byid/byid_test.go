@@ -22,8 +22,8 @@ func TestIsNumber(t *testing.T) {
 	}
 }
 
-// A Map does what a map does, whatever the ids are like.
-func TestMapIsAMap(t *testing.T) {
+// A Map behaves like a built-in map for IDs of any form.
+func TestMapAgreesWithBuiltinMap(t *testing.T) {
 	ids := []string{"01", "007", "0/1", "mysql/0/3", "1000000000000000000", "999999999999999999"}
 	for n := range 300 {
 		ids = append(ids, strconv.Itoa(n), "1/"+strconv.Itoa(n))
@@ -42,7 +42,7 @@ func TestMapIsAMap(t *testing.T) {
 			delete(want, id)
 		}
 		if got := m.Len(); got != len(want) {
-			t.Fatalf("%d have something, not %d", got, len(want))
+			t.Fatalf("Len is %d, not %d", got, len(want))
 		}
 		for _, id := range ids[:10] {
 			if m.Get(id) != want[id] {
@@ -59,6 +59,6 @@ func TestMapIsAMap(t *testing.T) {
 		m.Delete(id)
 	}
 	if got := m.Len(); got != 0 {
-		t.Errorf("%d have something", got)
+		t.Errorf("Len is %d after all was deleted", got)
 	}
 }

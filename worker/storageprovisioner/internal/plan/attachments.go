@@ -1,7 +1,7 @@
 package plan
 
-// attachments are those of one volume or filesystem. Most have one or two: they are a
-// list, with an index once there are many.
+// attachments holds the attachments of one volume or filesystem. Most storage has one or two
+// attachments: they form a list, which gets an index once it is long.
 type attachments struct {
 	first *entity
 	index map[attachmentKey]*entity
@@ -13,7 +13,7 @@ type attachmentKey struct {
 	host string
 }
 
-// indexThreshold is how many attachments are searched without an index.
+// indexThreshold is the number of attachments that are searched without an index.
 const indexThreshold = 16
 
 // find returns the attachment of a kind to a host, or nil.

@@ -18,9 +18,9 @@ func (b *Batch) Unnoted() []Subject {
 	return subjects
 }
 
-// Noted takes in what has come of telling the state about a batch: an error, or none, for
-// each of those that were unnoted. It returns the batch of what is to go ahead still.
-// With nothing left to do its source is free.
+// Noted handles the state's answers to the attempts of a batch: errs has an error or nil for
+// each item that Unnoted returned. It returns the batch with the operations that may still go
+// ahead. If no operation is left, the source is free.
 func (c *Core) Noted(b Batch, errs []error) Batch {
 	dropped := make(map[*entity]error)
 	for i := range b.Items {
@@ -57,9 +57,9 @@ func (c *Core) Noted(b Batch, errs []error) Batch {
 	return b
 }
 
-// withdraw takes back an entity whose operation was about to be handed to a provider. The
-// operation is tried again if the state could not note it, unless the state does not have
-// the entity.
+// withdraw takes back an entity whose operation was about to be handed to a provider. If the
+// state could not note the operation, the operation is tried again, unless the state does not
+// have the entity.
 func (c *Core) withdraw(e *entity, noted bool, err error) {
 	if noted {
 		c.noteAttemptEnd(e)
@@ -68,7 +68,7 @@ func (c *Core) withdraw(e *entity, noted bool, err error) {
 	case e.life == Gone:
 		c.forget(e)
 	case err != nil && !errors.Is(err, errors.NotFound):
-		c.fail(e, &Result{Err: errors.Annotate(err, "noting what is about to be made"), Untried: true})
+		c.fail(e, &Result{Err: errors.Annotate(err, "recording the attempt"), Untried: true})
 	default:
 		e.phase = idle
 		if e.op == Create {

@@ -17,8 +17,8 @@ func remembering(o *plan.Options) { o.Attempts = true }
 
 func attempted(f *plan.Fact) { f.Attempted = true }
 
-// notes has the state note the attempts of the only batch, and answer with errs. It returns
-// the noted attempts and the operations that go ahead.
+// notes has the state note the attempts of the only batch, and return errs. It returns the noted
+// attempts and the operations that go ahead.
 func (s *script) notes(errs ...error) (noted, ahead string) {
 	s.t.Helper()
 	batches := s.core.Batches()
@@ -57,9 +57,10 @@ func (s *script) check(what string, got, want any) {
 	}
 }
 
-// An item that is no longer wanted once its attempt has been noted is not made. The other
-// items are.
-func TestWhatIsNotWantedAnyMoreWhenItIsNotedIsNotMade(t *testing.T) {
+// An item that is no longer wanted once its attempt has been noted is not created. The other
+// items of the batch are.
+// Behaviour A6.
+func TestVolumeUnwantedWhenNotedIsNotCreated(t *testing.T) {
 	s := play(t, remembering)
 	s.observe(wanted(volume("0")), wanted(volume("1")))
 	batch := s.core.Batches()[0]
@@ -77,8 +78,9 @@ func TestWhatIsNotWantedAnyMoreWhenItIsNotedIsNotMade(t *testing.T) {
 	s.does("remove volume 0")
 }
 
-// Nothing of a batch that is dropped altogether holds the source.
-func TestSourceIsFreeWhenNothingThatIsNotedIsWanted(t *testing.T) {
+// A batch whose items are all dropped does not keep its source busy.
+// Behaviour A6.
+func TestDroppedBatchFreesSource(t *testing.T) {
 	s := play(t, remembering)
 	s.observe(wanted(volume("0")))
 	batch := s.core.Batches()[0]
@@ -91,9 +93,9 @@ func TestSourceIsFreeWhenNothingThatIsNotedIsWanted(t *testing.T) {
 	s.check("made", ahead, "create volume 1")
 }
 
-// Each of a batch has the state's own answer: what is repeated is not noted again, and what
-// could not be noted is not made.
-func TestEachOfABatchIsNotedByItself(t *testing.T) {
+// Each item of a batch has an answer of its own from the state. A repeated item is not noted
+// again, and an item that could not be noted is not created.
+func TestItemsOfBatchAreNotedIndividually(t *testing.T) {
 	s := play(t, remembering)
 	s.observe(wanted(volume("0")))
 	s.notes()
@@ -108,8 +110,8 @@ func TestEachOfABatchIsNotedByItself(t *testing.T) {
 	}
 }
 
-// What must wait by the time it is noted is made when it need not any more.
-func TestWhatMustWaitWhenItIsNotedIsMadeLater(t *testing.T) {
+// A volume that must wait once its attempt has been noted is created when the wait is over.
+func TestVolumeWaitingWhenNotedIsCreatedLater(t *testing.T) {
 	s := play(t, remembering)
 	v := volume("0")
 	onHost := func(host, instance string) func(*plan.Fact) {
@@ -128,7 +130,8 @@ func TestWhatMustWaitWhenItIsNotedIsMadeLater(t *testing.T) {
 }
 
 // An entity that the state lacks when it notes the attempt is read before it is tried again.
-func TestWhatIsGoneWhenItIsNotedIsReadAgain(t *testing.T) {
+// Behaviour A5.
+func TestVolumeGoneWhenNotedIsReadAgain(t *testing.T) {
 	s := play(t, remembering)
 	s.observe(wanted(volume("0")))
 	_, ahead := s.notes(jujuerrors.NotFoundf("volume 0"))
@@ -138,8 +141,9 @@ func TestWhatIsGoneWhenItIsNotedIsReadAgain(t *testing.T) {
 	s.nothing()
 }
 
-// An attempt that made nothing after one that may have is not taken back.
-func TestAttemptAfterOneThatMayHaveMadeSomethingIsNotTakenBack(t *testing.T) {
+// The note of an attempt stays if an earlier attempt may have made something.
+// Behaviour A4.
+func TestAttemptKeptWhileEarlierOutcomeIsUnknown(t *testing.T) {
 	s := play(t, remembering)
 	s.observe(wanted(volume("0"), attempted))
 	s.notes()
@@ -149,8 +153,9 @@ func TestAttemptAfterOneThatMayHaveMadeSomethingIsNotTakenBack(t *testing.T) {
 	}
 }
 
-// What is read while an attempt ends is older than that.
-func TestAttemptThatIsReadWhileItEndsIsOver(t *testing.T) {
+// A fact read while an attempt ends is older than that end.
+// Behaviour A4.
+func TestStaleReadDoesNotReviveEndedAttempt(t *testing.T) {
 	s := play(t, remembering)
 	v := volume("0")
 	s.observe(wanted(v))
@@ -161,16 +166,19 @@ func TestAttemptThatIsReadWhileItEndsIsOver(t *testing.T) {
 	s.does("remove volume 0")
 }
 
-// What is recorded is attached again without the state being told.
-func TestAttachingAgainIsNotNoted(t *testing.T) {
+// Repeating a recorded attachment is not noted in the state.
+// Behaviour A1.
+func TestRepeatedAttachIsNotNoted(t *testing.T) {
 	s := play(t, remembering)
 	s.observe(wanted(volume("0"), recorded), wanted(on(machine, volume("0")), recorded))
 	s.does("attach volume attachment 0 on machine-0")
 }
 
-// A volume is not made from facts that were read before its attachment became unwanted: that
-// would attach the volume, and nobody would look for the attachment after a crash.
-func TestVolumeIsNotMadeForAnAttachmentThatIsLetGoOf(t *testing.T) {
+// A volume is not created from facts that were read before its attachment was given up: that
+// would attach the volume, and after a crash nobody would look for the attachment.
+// Behaviour A8.
+// Finding N2.
+func TestVolumeNotCreatedForDyingAttachment(t *testing.T) {
 	s := play(t, remembering)
 	v, a := volume("0"), on(machine, volume("0"))
 	s.observe(wanted(v, func(f *plan.Fact) { f.Host = machine }), wanted(a, dying))
@@ -181,10 +189,12 @@ func TestVolumeIsNotMadeForAnAttachmentThatIsLetGoOf(t *testing.T) {
 	s.does()
 }
 
-// An attachment that may have been made along with its volume is not undone before it is
-// known what was made: it could be made once more by asking, and not be looked for any
-// more after a crash.
-func TestAttachmentIsNotUndoneBeforeItsVolumeIsKnown(t *testing.T) {
+// An attachment that the creation of its volume may have made is not detached before the
+// outcome of the creation is known: repeating the creation could attach the volume again,
+// and after a crash nobody would look for the attachment.
+// Behaviour A3.
+// Finding N4.
+func TestDetachWaitsForRepeatedCreate(t *testing.T) {
 	s := play(t, remembering)
 	v, a := volume("0"), on(machine, volume("0"))
 	s.observe(wanted(v, func(f *plan.Fact) { f.Host, f.Instance = machine, "instance" }), wanted(a))
@@ -205,9 +215,10 @@ func TestAttachmentIsNotUndoneBeforeItsVolumeIsKnown(t *testing.T) {
 	s.does("detach volume attachment 0 on machine-0")
 }
 
-// What has not been made is not attached: there is nothing to detach, and no name to do
-// it by.
-func TestAttachmentOfWhatHasNotBeenMadeIsNotUndone(t *testing.T) {
+// A volume that was not created is not attached: there is nothing to detach, and no ID to
+// detach it by.
+// Finding N12.
+func TestAttachmentOfUncreatedVolumeIsNotDetached(t *testing.T) {
 	v, a := volume("0"), on(machine, volume("0"))
 	for _, how := range []string{"read during the attempt", "read as it ends"} {
 		t.Run(how, func(t *testing.T) {
@@ -228,9 +239,11 @@ func TestAttachmentOfWhatHasNotBeenMadeIsNotUndone(t *testing.T) {
 	}
 }
 
-// If a volume is taken away while a filesystem is being made on it in the background, the
-// failed attempt leaves nothing to look into, and the filesystem can go.
-func TestFilesystemInProgressOnAVolumeThatIsTakenAwayCanGo(t *testing.T) {
+// If a volume goes away while a filesystem is being made on it in the background, the failed
+// attempt leaves nothing to check, and the filesystem can be removed.
+// Behaviour A7.
+// Finding N5.
+func TestFilesystemInProgressEndsWithItsDevice(t *testing.T) {
 	s := play(t)
 	f := filesystem("1")
 	s.observe(wanted(f, backedBy(volume("0"))))
@@ -247,9 +260,11 @@ func TestFilesystemInProgressOnAVolumeThatIsTakenAwayCanGo(t *testing.T) {
 	s.does("remove filesystem 1")
 }
 
-// A filesystem is not made on a volume that may be taken away because it is not wanted
-// on the machine any more.
-func TestFilesystemIsMadeOnAVolumeOnlyWhereItIsWanted(t *testing.T) {
+// A filesystem is not made on a volume unless it is wanted on the machine: without that, the
+// volume may be detached.
+// Behaviour A8.
+// Finding N7.
+func TestFilesystemNotMadeForDyingMount(t *testing.T) {
 	s := play(t, remembering)
 	f, m := filesystem("1"), on(machine, filesystem("1"))
 	s.attached(volume("0"), machine, recorded)
@@ -265,9 +280,10 @@ func TestFilesystemIsMadeOnAVolumeOnlyWhereItIsWanted(t *testing.T) {
 	s.check("made", ahead, "")
 }
 
-// If a volume is taken away while its filesystem is being mounted in the background, the
-// attempt has ended too. The filesystem may be mounted, and is unmounted.
-func TestMountInProgressFromAVolumeThatIsTakenAwayIsUndone(t *testing.T) {
+// If a volume goes away while its filesystem is being mounted in the background, the attempt
+// has ended too. The filesystem may be mounted, and is unmounted.
+// Behaviour A7.
+func TestMountInProgressEndsWithItsDevice(t *testing.T) {
 	s := play(t)
 	f, m := filesystem("1"), on(machine, filesystem("1"))
 	s.observe(wanted(f, recorded, backedBy(volume("0"))), wanted(m, backedBy(volume("0"))))
@@ -284,9 +300,10 @@ func TestMountInProgressFromAVolumeThatIsTakenAwayIsUndone(t *testing.T) {
 	s.does("detach filesystem attachment 1 on machine-0")
 }
 
-// What has failed without a word of what it left is made known before it goes, unless a
-// later attempt says that nothing was made.
-func TestWhatMayHaveLeftSomethingIsMadeKnownBeforeItGoes(t *testing.T) {
+// A failure that does not say whether something was made is followed by another creation
+// before the removal, until an attempt reports that nothing was made.
+// Behaviour A9.
+func TestFailedCreateRepeatedBeforeRemoval(t *testing.T) {
 	v := volume("0")
 	s := play(t, remembering)
 	s.observe(wanted(v))
@@ -308,9 +325,10 @@ func TestWhatMayHaveLeftSomethingIsMadeKnownBeforeItGoes(t *testing.T) {
 	}
 }
 
-// A source that has not been called has made nothing, and nothing is known from it of what
-// was made before.
-func TestAttemptThatIsNotMadeTellsNothing(t *testing.T) {
+// A source that was not called has made nothing, but that says nothing about earlier
+// attempts.
+// Behaviour A4.
+func TestUntriedAttemptKeepsEarlierOutcome(t *testing.T) {
 	untried := func(r *plan.Result) { r.Err, r.Untried = errors.New("no credentials"), true }
 	for _, before := range []string{"nothing", "a failure"} {
 		s := play(t, remembering)
@@ -333,8 +351,9 @@ func TestAttemptThatIsNotMadeTellsNothing(t *testing.T) {
 	}
 }
 
-// What an attempt to attach may have left is undone.
-func TestAttachmentThatMayHaveLeftSomethingIsUndone(t *testing.T) {
+// A failed attachment is detached, unless the provider reports that nothing was made.
+// Behaviour A9.
+func TestFailedAttachDetachedUnlessNothingMade(t *testing.T) {
 	for _, test := range []struct {
 		err  error
 		want string
@@ -353,9 +372,10 @@ func TestAttachmentThatMayHaveLeftSomethingIsUndone(t *testing.T) {
 	}
 }
 
-// An operation that went on in the background has ended when it says that it made nothing:
-// it is tried again with backoff, and goes when it is not wanted.
-func TestOperationInProgressThatMadeNothingHasEnded(t *testing.T) {
+// An operation in the background has ended when it reports that nothing was made: it is
+// retried with backoff, and removed when it is not wanted.
+// Behaviour A9.
+func TestNothingMadeEndsOperationInProgress(t *testing.T) {
 	s := play(t)
 	v := volume("0")
 	s.observe(wanted(v))
@@ -371,7 +391,8 @@ func TestOperationInProgressThatMadeNothingHasEnded(t *testing.T) {
 // A filesystem that may exist in part does not hold the volume that backs it: the state
 // learns that nobody is making the filesystem, which is not made again unless it is wanted on
 // the machine.
-func TestFilesystemThatMayBeThereInPartDoesNotHoldItsVolume(t *testing.T) {
+// Behaviour A10.
+func TestPartialFilesystemDoesNotHoldUpDetach(t *testing.T) {
 	s := play(t, remembering)
 	f, m := filesystem("1"), on(machine, filesystem("1"))
 	s.attached(volume("0"), machine, recorded)

@@ -51,7 +51,7 @@ func liveHeap() uint64 {
 	return stats.HeapAlloc
 }
 
-// live has the entities made and attached.
+// live makes and attaches the entities.
 func live(core *plan.Core, keys []plan.Key) {
 	for _, key := range keys {
 		core.Observe(wanted(key))
@@ -59,7 +59,7 @@ func live(core *plan.Core, keys []plan.Key) {
 	carryOut(core)
 }
 
-// die has the attachments, and then the volumes, taken away.
+// die removes the attachments, and then the volumes.
 func die(core *plan.Core, keys []plan.Key) {
 	half := len(keys) / 2
 	for _, key := range keys[half:] {
@@ -72,7 +72,7 @@ func die(core *plan.Core, keys []plan.Key) {
 	carryOut(core)
 }
 
-// carryOut has all done that the core wants done.
+// carryOut does what the core wants until nothing is left.
 func carryOut(core *plan.Core) {
 	for {
 		batches := core.Batches()

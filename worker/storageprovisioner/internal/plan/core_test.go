@@ -15,8 +15,8 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
-// script plays a core what happens, step by step, and sees what it wants done. It is
-// for what is too rare for the random histories, or harmless to their world.
+// script feeds events to a core step by step and checks what it wants done. It covers what
+// is too rare for the random histories, or what their checks would not notice.
 type script struct {
 	t       *testing.T
 	core    *plan.Core
@@ -61,8 +61,8 @@ func planOf(volume plan.Key) plan.Key {
 	return plan.Key{Kind: plan.Plan, ID: volume.ID, Host: machine}
 }
 
-// wanted is an entity that is alive, and has what it takes to be made. All machines
-// are provisioned.
+// wanted returns the fact of an entity that is alive and can be made. All machines are
+// provisioned.
 func wanted(key plan.Key, edit ...func(*plan.Fact)) plan.Fact {
 	f := plan.Fact{Subject: plan.Subject{Key: key}, Life: plan.Alive, Source: provided(key.Kind.Storage()), Host: key.Host, Args: "args"}
 	if key.Host != "" {
@@ -133,12 +133,12 @@ func (s *script) does(want ...string) {
 	}
 }
 
-// ends ends the operation on an entity.
+// ends ends the operation on an entity; it succeeds unless edit changes the result.
 func (s *script) ends(key plan.Key, edit ...func(*plan.Result)) {
 	s.t.Helper()
 	source, ok := s.sources[key]
 	if !ok {
-		s.t.Fatalf("nothing goes on about %s", key)
+		s.t.Fatalf("no operation on %s is running", key)
 	}
 	delete(s.sources, key)
 	r := plan.Result{Key: key, Info: "info", ID: "id of " + key.Storage().String()}
@@ -148,7 +148,7 @@ func (s *script) ends(key plan.Key, edit ...func(*plan.Result)) {
 	s.core.Finished(source, []plan.Result{r})
 }
 
-// published says whether the state has taken the result of an entity.
+// published reports whether the state has accepted the result of an entity.
 func (s *script) published(key plan.Key, err error) {
 	s.core.Published(plan.Subject{Key: key}, err)
 }
@@ -157,12 +157,12 @@ func failing(err error) func(*plan.Result) {
 	return func(r *plan.Result) { r.Err = err }
 }
 
-// unknown has nobody know what a call has done.
+// unknown is the result of a call whose outcome nobody knows.
 func unknown(r *plan.Result) { r.Err, r.Unknown = errors.New("unknown"), true }
 
 func inProgress(r *plan.Result) { r.Err = storage.InProgress(errors.New("later")) }
 
-// attachedAlong has a creation attach the volume as well.
+// attachedAlong is the result of a creation that attached the volume as well.
 func attachedAlong(host string) func(*plan.Result) {
 	return func(r *plan.Result) { r.Attached, r.AttachedInfo = on(host, r.Key), "along" }
 }
@@ -187,7 +187,7 @@ func (s *script) passes(d time.Duration) {
 	s.core.Due(values)
 }
 
-// attached has a volume or filesystem that was made long ago be attached by the core.
+// attached has the core attach a volume or filesystem that is already recorded.
 func (s *script) attached(storage plan.Key, host string, edit ...func(*plan.Fact)) {
 	s.t.Helper()
 	key := on(host, storage)
@@ -199,22 +199,21 @@ func (s *script) attached(storage plan.Key, host string, edit ...func(*plan.Fact
 	s.does()
 }
 
-// mounted has filesystem 1 be on volume 0, and attached to the machine; marked says
-// that the device had a UUID then.
-func (s *script) mounted(marked bool) {
+// mounted has the core mount filesystem 1 on volume 0; hasUUID says that the device has
+// a UUID.
+func (s *script) mounted(hasUUID bool) {
 	s.t.Helper()
 	s.attached(volume("0"), machine)
-	s.backed("0", "1", marked)
+	s.backed("0", "1", hasUUID)
 }
 
-// backed has a filesystem be on a volume that is attached to the machine, and be attached
-// there too.
-func (s *script) backed(volumeID, filesystemID string, marked bool) {
+// backed has the core mount a filesystem on a volume that is attached to the machine.
+func (s *script) backed(volumeID, filesystemID string, hasUUID bool) {
 	s.t.Helper()
 	f, m := filesystem(filesystemID), on(machine, filesystem(filesystemID))
 	s.observe(wanted(f, recorded, backedBy(volume(volumeID))), wanted(m, backedBy(volume(volumeID))))
 	s.does("look up " + volumeID)
-	s.core.DeviceKnown(volumeID, true, marked, 1000)
+	s.core.DeviceKnown(volumeID, true, hasUUID, 1000)
 	s.does("attach " + m.String())
 	s.ends(m)
 	s.does("record " + m.String() + ": info")
@@ -232,9 +231,9 @@ func (s *script) pending(key plan.Key) plan.Pending {
 	return plan.Pending{}
 }
 
-// A volume that somebody else has recorded is known to exist: its creation is not repeated to find
-// out.
-func TestWhatMayHaveBeenMadeAndIsRecordedIsDestroyed(t *testing.T) {
+// A volume that somebody else has recorded exists: its creation is not repeated to find out.
+// Behaviour 14.
+func TestRecordedVolumeDestroyedAfterUnknownCreate(t *testing.T) {
 	s := play(t)
 	v := volume("0")
 	s.observe(wanted(v))
@@ -244,8 +243,10 @@ func TestWhatMayHaveBeenMadeAndIsRecordedIsDestroyed(t *testing.T) {
 	s.does("destroy volume 0")
 }
 
-// That an attachment may exist does not make it storage that is created.
-func TestAttachmentThatMayHaveBeenMadeIsDetached(t *testing.T) {
+// An attachment whose outcome is unknown is detached: only a creation is repeated to learn
+// its outcome.
+// Behaviour 17.
+func TestUnknownAttachIsDetached(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
 	s.observe(wanted(v, recorded), wanted(a))
@@ -255,9 +256,10 @@ func TestAttachmentThatMayHaveBeenMadeIsDetached(t *testing.T) {
 	s.does("detach volume attachment 0 on machine-0")
 }
 
-// What may have been attached to a volume that is taken away since is not detached by an
-// empty id: there is nothing left that it could be attached to.
-func TestAttachmentToWhatIsTakenAwayIsNotUndone(t *testing.T) {
+// An attachment that may have been made to a volume that has since been destroyed is not
+// detached with an empty ID: there is nothing left to detach from.
+// Finding N23.
+func TestAttachmentOfDestroyedVolumeIsNotDetached(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
 	here := func(f *plan.Fact) { f.Host, f.Instance = machine, "instance of "+machine }
@@ -278,9 +280,11 @@ func TestAttachmentToWhatIsTakenAwayIsNotUndone(t *testing.T) {
 	s.does("remove volume attachment 0 on machine-0")
 }
 
-// A volume that nobody wants anywhere any more may have been made all the same: it is
-// made known at once, and not only when it goes.
-func TestWhatMayHaveBeenMadeIsMadeKnownWhenItIsNotWantedAnywhere(t *testing.T) {
+// A volume that no machine wants any more may exist if the outcome of its creation is
+// unknown. The creation is repeated at once to find out, not only when the volume is
+// removed.
+// Behaviour 27.
+func TestUnknownCreateRepeatedForUnwantedVolume(t *testing.T) {
 	s := play(t)
 	v := volume("0")
 	s.observe(wanted(v))
@@ -290,18 +294,21 @@ func TestWhatMayHaveBeenMadeIsMadeKnownWhenItIsNotWantedAnywhere(t *testing.T) {
 	s.passes(time.Second)
 	s.does("create volume 0")
 	if item := s.items[v]; !item.Repeat || item.Args != "args" {
-		t.Errorf("it is not repeated as it was: %+v", item)
+		t.Errorf("the creation does not repeat its arguments: %+v", item)
 	}
 }
 
-func TestDyingIsNotMadeWhateverIsKnownOfIt(t *testing.T) {
+// Behaviour 14.
+func TestDyingVolumeIsNotCreated(t *testing.T) {
 	s := play(t)
 	s.observe(wanted(volume("0"), dying))
 	s.does()
 }
 
-// A creation may attach as well, and must not meet the end of a former attachment.
-func TestVolumeIsNotMadeWhileItsFormerSelfIsDetached(t *testing.T) {
+// A creation may attach the volume as well, so it must not run during the detachment of a
+// former volume of the same ID.
+// Behaviour 6.
+func TestCreateWaitsForDetachOfFormerVolume(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
 	s.attached(v, machine)
@@ -319,8 +326,9 @@ func TestVolumeIsNotMadeWhileItsFormerSelfIsDetached(t *testing.T) {
 	s.does("create volume 0")
 }
 
-// A detachment that has ended holds up no creation any more, though it has failed.
-func TestVolumeIsMadeWhenTheEndOfItsFormerSelfHasFailed(t *testing.T) {
+// A detachment that has ended, even by failing, does not hold up a creation.
+// Behaviour 6.
+func TestCreateAfterFailedDetachOfFormerVolume(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
 	s.attached(v, machine)
@@ -335,13 +343,14 @@ func TestVolumeIsMadeWhenTheEndOfItsFormerSelfHasFailed(t *testing.T) {
 	s.does("create volume 0")
 }
 
-func TestFilesystemWaitsForTheDeviceWhenTheAttachmentIsGone(t *testing.T) {
+// Behaviour 20.
+func TestFilesystemWaitsForDeviceOnceAttachmentIsGone(t *testing.T) {
 	s := play(t)
 	v, f := volume("0"), filesystem("1")
 	a := on(machine, v)
 	s.observe(wanted(v, recorded), wanted(a, func(f *plan.Fact) { f.Instance = "" }), wanted(f, backedBy(v)))
 	if p := s.pending(f); p.WaitsFor != a.String() {
-		t.Errorf("it does not wait for the attachment: %+v", p)
+		t.Errorf("the filesystem does not wait for the attachment: %+v", p)
 	}
 	s.core.Take()
 	s.gone(a)
@@ -351,8 +360,9 @@ func TestFilesystemWaitsForTheDeviceWhenTheAttachmentIsGone(t *testing.T) {
 	}
 }
 
-// What is being attached anyway is not in the creation's way.
-func TestVolumeIsMadeWhileItsFormerSelfIsAttached(t *testing.T) {
+// The attachment of a former volume of the same ID does not hold up a creation.
+// Behaviour 7.
+func TestCreateDuringAttachOfFormerVolume(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
 	s.observe(wanted(v, recorded), wanted(a))
@@ -372,21 +382,24 @@ func TestVolumeIsMadeWhileItsFormerSelfIsAttached(t *testing.T) {
 	s.does()
 }
 
-// Whose a mount is, and whether it needs a volume, is told by its filesystem.
-func TestMountWaitsUntilItsFilesystemIsKnown(t *testing.T) {
+// A mount waits until its filesystem is known, which says who mounts it and whether it needs
+// a volume.
+// Behaviour 18.
+func TestMountWaitsForUnknownFilesystem(t *testing.T) {
 	s := play(t)
 	f := filesystem("0")
 	s.attached(f, "machine-1")
 	s.gone(f)
-	// What is left of the filesystem is that it is attached.
+	// All that the core still knows of the filesystem is its attachment.
 	s.observe(wanted(on("machine-2", f), func(f *plan.Fact) { f.ID = "id" }))
 	s.does()
 	if p := s.pending(on("machine-2", f)); p.WaitsFor != "filesystem 0" {
-		t.Errorf("it does not wait for the filesystem: %+v", p)
+		t.Errorf("the mount does not wait for the filesystem: %+v", p)
 	}
 }
 
-func TestMountDroppedWithItsFilesystemWhileItIsMadeIsUnmade(t *testing.T) {
+// Behaviour 35.
+func TestMountDroppedDuringAttachIsDetached(t *testing.T) {
 	s := play(t)
 	f, m := filesystem("0"), on(machine, filesystem("0"))
 	s.observe(wanted(f, recorded), wanted(m))
@@ -395,7 +408,7 @@ func TestMountDroppedWithItsFilesystemWhileItIsMadeIsUnmade(t *testing.T) {
 	s.ends(m)
 	s.does("detach filesystem attachment 0 on machine-0")
 	if item := s.items[m]; item.ID != "id of filesystem 0" {
-		t.Errorf("its filesystem is not known: %+v", item)
+		t.Errorf("the detachment lacks the ID of the filesystem: %+v", item)
 	}
 	s.ends(m)
 	s.does("read filesystem attachment 0 on machine-0")
@@ -411,11 +424,12 @@ func (s *script) nothing() {
 	}
 }
 
-// An attachment that cannot have been made goes at once, whatever its volume waits for
-// or comes to.
-func TestAttachmentThatWasNeverMadeDoesNotWaitForItsVolume(t *testing.T) {
+// An attachment that cannot have been made is removed at once, whatever its volume waits
+// for.
+// Behaviour 17.
+func TestUnmadeAttachmentRemovedAtOnce(t *testing.T) {
 	v, a := volume("0"), on(machine, volume("0"))
-	t.Run("to be made", func(t *testing.T) {
+	t.Run("volume to be created", func(t *testing.T) {
 		s := play(t)
 		s.observe(wanted(v, func(f *plan.Fact) { f.Host = "machine-1" }), wanted(a))
 		s.does()
@@ -423,7 +437,7 @@ func TestAttachmentThatWasNeverMadeDoesNotWaitForItsVolume(t *testing.T) {
 		s.observe(wanted(a, dying))
 		s.does("remove volume attachment 0 on machine-0", "read volume 0")
 	})
-	t.Run("to be destroyed", func(t *testing.T) {
+	t.Run("volume to be destroyed", func(t *testing.T) {
 		s := play(t)
 		s.observe(wanted(v, recorded, dead))
 		s.does("destroy volume 0")
@@ -432,7 +446,10 @@ func TestAttachmentThatWasNeverMadeDoesNotWaitForItsVolume(t *testing.T) {
 	})
 }
 
-func TestAttachmentThatMayHaveBeenMadeAlongStaysUntilThatIsKnown(t *testing.T) {
+// A creation may have attached the volume: the attachment is not removed before the outcome
+// of the creation is known.
+// Behaviour 17.
+func TestAttachmentStaysUntilVolumeOutcomeIsKnown(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
 	s.observe(wanted(v), wanted(a))
@@ -451,16 +468,18 @@ func TestAttachmentThatMayHaveBeenMadeAlongStaysUntilThatIsKnown(t *testing.T) {
 	s.does("remove volume attachment 0 on machine-0", "read volume 0")
 }
 
-// A former worker has set out to make a volume, and the first fact read is that its
-// attachment is dying. The provider's id of the volume is known only once the volume is.
-func TestAttachmentIsNotDetachedBeforeItsVolumeIsKnown(t *testing.T) {
+// A former worker began to create a volume, and the first fact read is that its attachment
+// is dying. The provider's ID of the volume is known only once the volume is.
+// Behaviour A3.
+// Finding N9.
+func TestDetachWaitsForVolumeID(t *testing.T) {
 	attempted := func(f *plan.Fact) { f.Attempted = true }
 	v, a := volume("0"), on(machine, volume("0"))
 	s := play(t)
 	s.observe(wanted(a, dying, attempted))
 	s.does()
-	if p := s.pending(a); p.WaitsFor != "volume 0 to be known" {
-		t.Errorf("it waits for %q", p.WaitsFor)
+	if p := s.pending(a); p.WaitsFor != "volume 0 to be read from the state" {
+		t.Errorf("the detachment waits for %q", p.WaitsFor)
 	}
 	s.observe(wanted(v, attempted, without))
 	s.does("create volume 0")
@@ -469,17 +488,19 @@ func TestAttachmentIsNotDetachedBeforeItsVolumeIsKnown(t *testing.T) {
 	s.taken(v)
 	s.does("detach volume attachment 0 on machine-0")
 	if item := s.items[a]; item.ID == "" {
-		t.Errorf("it is detached as %+v", item)
+		t.Errorf("the detachment lacks an ID: %+v", item)
 	}
-	t.Run("which is recorded", func(t *testing.T) {
+	t.Run("recorded volume", func(t *testing.T) {
 		s := play(t)
 		s.observe(wanted(a, dying, attempted, func(f *plan.Fact) { f.ID = "id of volume 0" }))
 		s.does("detach volume attachment 0 on machine-0")
 	})
 }
 
-// A plan that a former worker has carried out holds the mount that this one has made.
-func TestFormerWorkersPlanIsNotUndoneBeneathAMount(t *testing.T) {
+// A plan that a former worker has carried out is not undone while the filesystem on it is
+// mounted.
+// Behaviour 35.
+func TestFormerWorkersPlanOutlastsMount(t *testing.T) {
 	s := play(t)
 	s.mounted(true)
 	p := planOf(volume("0"))
@@ -492,8 +513,9 @@ func TestFormerWorkersPlanIsNotUndoneBeneathAMount(t *testing.T) {
 	s.does("detach attachment plan of volume 0 on machine-0", "remove filesystem attachment 1 on machine-0")
 }
 
-// What is made has been undone before another of the same id is made.
-func TestWhatIsUndoneIsUndoneThoughItIsWantedAnew(t *testing.T) {
+// A volume that is being destroyed is gone before another of the same ID is created.
+// Behaviour 14.
+func TestDestroyEndsBeforeRecreation(t *testing.T) {
 	s := play(t)
 	v := volume("0")
 	s.observe(wanted(v))
@@ -512,8 +534,10 @@ func TestWhatIsUndoneIsUndoneThoughItIsWantedAnew(t *testing.T) {
 	s.does("create volume 0")
 }
 
-// Nobody can ask any more for what the state has dropped before it was recorded.
-func TestWhatIsDroppedWhileItIsMadeIsDestroyedNotReleased(t *testing.T) {
+// A volume that the state dropped before it was recorded is destroyed and not released:
+// nobody can ask for it any more.
+// Behaviour 14.
+func TestVolumeDroppedDuringCreateIsDestroyed(t *testing.T) {
 	s := play(t)
 	v := volume("0")
 	s.observe(wanted(v))
@@ -523,12 +547,14 @@ func TestWhatIsDroppedWhileItIsMadeIsDestroyedNotReleased(t *testing.T) {
 	s.ends(v)
 	s.does("destroy volume 0")
 	if s.items[v].Release {
-		t.Error("it is released")
+		t.Error("the volume is released, not destroyed")
 	}
 }
 
-// The attachment that came with a creation is the volume's provider's, on its machine.
-func TestAttachmentMadeAlongIsUndoneWithWhatTheProviderNeeds(t *testing.T) {
+// An attachment that a creation has made is detached by the provider of the volume, on the
+// machine of the creation.
+// Behaviour 7.
+func TestDetachAfterCreateHasIDInstanceAndSource(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
 	s.observe(wanted(v, func(f *plan.Fact) { f.Host, f.Instance = machine, "instance of machine-0" }))
@@ -544,7 +570,8 @@ func TestAttachmentMadeAlongIsUndoneWithWhatTheProviderNeeds(t *testing.T) {
 	s.does("destroy volume 0", "read volume attachment 0 on machine-0")
 }
 
-func TestAttachmentMadeAlongOutlivesTheMemoryOfItsVolume(t *testing.T) {
+// Behaviour 7.
+func TestAttachmentByCreateDetachedAfterVolumeIsGone(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
 	s.observe(wanted(v))
@@ -558,13 +585,14 @@ func TestAttachmentMadeAlongOutlivesTheMemoryOfItsVolume(t *testing.T) {
 	s.observe(wanted(a, dying, func(f *plan.Fact) { f.Recorded = true }))
 	s.does("detach volume attachment 0 on machine-0")
 	if id := s.items[a].ID; id != "id of volume 0" {
-		t.Errorf("detached is %q", id)
+		t.Errorf("the ID of the detachment is %q", id)
 	}
 }
 
-// The attachment that is being given up, and is made along once more, is detached
-// though its removal is refused.
-func TestAttachmentMadeAlongDuringItsRemovalIsDetached(t *testing.T) {
+// An attachment that a creation makes while the attachment is being removed is detached,
+// although the state refuses the removal.
+// Behaviour 7.
+func TestAttachmentByCreateDuringRemovalIsDetached(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
 	s.observe(wanted(a, dying))
@@ -578,8 +606,9 @@ func TestAttachmentMadeAlongDuringItsRemovalIsDetached(t *testing.T) {
 	s.does("detach volume attachment 0 on machine-0")
 }
 
-// The attachment that is to be undone, and is made along once more, stays.
-func TestAttachmentMadeAlongBeforeItIsUndoneStays(t *testing.T) {
+// An attachment that a creation makes before the former attachment is detached stays.
+// Behaviour 7.
+func TestAttachmentByCreateBeforeDetachStays(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
 	s.observe(wanted(v, recorded), wanted(a))
@@ -601,8 +630,10 @@ func TestAttachmentMadeAlongBeforeItIsUndoneStays(t *testing.T) {
 	s.does()
 }
 
-// What is known only by what stands on it is made along under its own name.
-func TestAttachmentMadeAlongBeneathAFormerPlanIsRecorded(t *testing.T) {
+// An attachment that is known only through the plan on it is recorded under its own key when
+// a creation makes it.
+// Behaviour 7.
+func TestAttachmentByCreateUnderFormerPlanIsRecorded(t *testing.T) {
 	s := play(t)
 	v, a, p := volume("0"), on(machine, volume("0")), planOf(volume("0"))
 	s.attached(v, machine)
@@ -620,7 +651,8 @@ func TestAttachmentMadeAlongBeneathAFormerPlanIsRecorded(t *testing.T) {
 	s.does("record volume attachment 0 on machine-0: along")
 }
 
-func TestWhatIsRecordedIsNotReadAgain(t *testing.T) {
+// Behaviour 9.
+func TestRecordedVolumeIsNotReadAgain(t *testing.T) {
 	s := play(t)
 	s.observe(wanted(volume("0")))
 	s.does("create volume 0")
@@ -630,8 +662,9 @@ func TestWhatIsRecordedIsNotReadAgain(t *testing.T) {
 	s.does()
 }
 
-// Once the state has taken a result, its refusals are forgotten.
-func TestRefusalsOfTheLastResultAreForgotten(t *testing.T) {
+// Once the state has accepted a result, earlier refusals do not lengthen the next backoff.
+// Behaviour 32.
+func TestPublishBackoffStartsOverAfterSuccess(t *testing.T) {
 	s := play(t)
 	v := volume("0")
 	refuse := func(want time.Duration) {
@@ -639,7 +672,7 @@ func TestRefusalsOfTheLastResultAreForgotten(t *testing.T) {
 		s.published(v, errors.New("not now"))
 		p := s.pending(v)
 		if p.Failure != "not now" || p.Due != s.now.Add(want) {
-			t.Fatalf("refused, and due at %v: %+v", s.now, p)
+			t.Fatalf("at %v, after a refusal, got %+v", s.now, p)
 		}
 		s.passes(want)
 	}
@@ -663,9 +696,10 @@ func TestRefusalsOfTheLastResultAreForgotten(t *testing.T) {
 	s.nothing()
 }
 
-// After a change of the environment's configuration there is no need to read what is
-// done, nor what is not there.
-func TestRefreshReadsWhatIsNotDone(t *testing.T) {
+// After a change of the environment's configuration there is no need to read entities that
+// are finished or gone.
+// Behaviour 2.
+func TestRefreshReadsUnfinishedEntities(t *testing.T) {
 	s := play(t)
 	s.attached(volume("0"), machine)
 	s.observe(
@@ -675,26 +709,27 @@ func TestRefreshReadsWhatIsNotDone(t *testing.T) {
 	)
 	s.does("create volume 3")
 	s.ends(volume("3"), failing(errors.New("no space")))
-	// Of this volume nothing is known but that it is attached.
+	// All that is known of this volume is that it is attached.
 	s.attached(volume("4"), machine)
 	s.gone(volume("4"))
 	if entities := s.core.Report(0).Entities; entities["volume"] != 4 || entities["volume attachment"] != 2 {
-		t.Errorf("counted are %v", entities)
+		t.Errorf("entity counts: %v", entities)
 	}
 	want := []plan.Key{volume("1"), volume("2"), volume("3")}
 	s.core.Refresh()
 	if got := sortedKeys(unread(s.core)); !slices.Equal(got, want) {
-		t.Errorf("to be read are %v, not %v", got, want)
+		t.Errorf("reads %v, not %v", got, want)
 	}
 	all := append([]plan.Key{volume("0")}, append(want, on(machine, volume("0")), on(machine, volume("4")))...)
 	s.core.Resync()
 	if got := sortedKeys(unread(s.core)); !slices.Equal(got, all) {
-		t.Errorf("to be read at the resync are %v, not %v", got, all)
+		t.Errorf("the resync reads %v, not %v", got, all)
 	}
 }
 
 // A volume that the state has dropped may still be attached when the state has it again.
-func TestNothingIsDestroyedThatWasAttachedBeforeItWasDropped(t *testing.T) {
+// Behaviour 35.
+func TestReturningVolumeDetachedBeforeDestroy(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
 	s.attached(v, machine)
@@ -707,9 +742,10 @@ func TestNothingIsDestroyedThatWasAttachedBeforeItWasDropped(t *testing.T) {
 	s.does("destroy volume 0", "remove volume attachment 0 on machine-0")
 }
 
-// The device of a volume matters while its filesystem is there, or something waits for
+// The device of a volume is watched while its filesystem is there, or something waits for
 // it.
-func TestDeviceMattersToItsFilesystemNotToTheMount(t *testing.T) {
+// Behaviour 20.
+func TestDeviceWatchedUntilFilesystemIsGone(t *testing.T) {
 	s := play(t)
 	s.mounted(false)
 	m := on(machine, filesystem("1"))
@@ -720,13 +756,14 @@ func TestDeviceMattersToItsFilesystemNotToTheMount(t *testing.T) {
 	s.taken(m)
 	s.does()
 	if !s.core.DeviceWatched("0") {
-		t.Error("the device does not matter any more")
+		t.Error("the device is not watched")
 	}
 	s.gone(filesystem("1"))
 	s.does("forget 0")
 }
 
-func TestMountStillWaitsForItsDeviceWhenItsFilesystemIsForgotten(t *testing.T) {
+// Behaviour 20.
+func TestMountWaitsForDeviceOnceFilesystemIsGone(t *testing.T) {
 	s := play(t)
 	s.attached(volume("0"), machine)
 	f, m := filesystem("1"), on(machine, filesystem("1"))
@@ -735,13 +772,14 @@ func TestMountStillWaitsForItsDeviceWhenItsFilesystemIsForgotten(t *testing.T) {
 	s.gone(f)
 	s.does("look up 0", "forget 0")
 	if !s.core.DeviceWatched("0") {
-		t.Fatal("the device does not matter any more")
+		t.Fatal("the device is not watched")
 	}
 	s.core.DeviceKnown("0", true, true, 1000)
 	s.does("attach filesystem attachment 1 on machine-0")
 }
 
-func TestDeviceIsForgottenWithTheLastMountThatWaitsForIt(t *testing.T) {
+// Behaviour 20.
+func TestDeviceForgottenWithLastWaitingMount(t *testing.T) {
 	s := play(t)
 	v, f, m := volume("0"), filesystem("1"), on(machine, filesystem("1"))
 	s.attached(v, machine)
@@ -750,13 +788,14 @@ func TestDeviceIsForgottenWithTheLastMountThatWaitsForIt(t *testing.T) {
 	s.gone(f, m)
 	s.core.Take()
 	if s.core.DeviceWatched("0") {
-		t.Error("the device still matters")
+		t.Error("the device is still watched")
 	}
 	s.gone(on(machine, v), v)
 	s.nothing()
 }
 
-func TestWhatIsForgottenHasNoDeviceToForget(t *testing.T) {
+// Behaviour 15.
+func TestFilesystemWithoutVolumeForgetsNoDevice(t *testing.T) {
 	s := play(t)
 	s.observe(wanted(filesystem("0"), recorded))
 	s.gone(filesystem("0"))
@@ -765,7 +804,8 @@ func TestWhatIsForgottenHasNoDeviceToForget(t *testing.T) {
 
 // A mount on a volume is attached again when the device gains a UUID, even if a former mount
 // on the same volume has been detached.
-func TestMountIsAttachedAgainThoughAFormerOneIsUnmade(t *testing.T) {
+// Behaviour 21.
+func TestNewUUIDRepeatsMountAfterOtherDetach(t *testing.T) {
 	s := play(t)
 	s.mounted(false)
 	former, m := on(machine, filesystem("1")), on(machine, filesystem("2"))
@@ -784,7 +824,8 @@ func TestMountIsAttachedAgainThoughAFormerOneIsUnmade(t *testing.T) {
 
 // A mount on a volume is attached again when the device gains a UUID, even if its filesystem
 // has been dropped and recreated.
-func TestMountIsAttachedAgainThoughItsFilesystemIsMadeAnew(t *testing.T) {
+// Behaviour 21.
+func TestNewUUIDRepeatsMountOfRecreatedFilesystem(t *testing.T) {
 	s := play(t)
 	s.mounted(false)
 	f := filesystem("1")
@@ -802,7 +843,9 @@ func TestMountIsAttachedAgainThoughItsFilesystemIsMadeAnew(t *testing.T) {
 	s.does("read filesystem attachment 1 on machine-0")
 }
 
-func TestRetryThatHasWaitedMeanwhileIsForgotten(t *testing.T) {
+// A retry keeps its time while it waits for a volume, and is forgotten with its entity.
+// Behaviour 15.
+func TestRetryTimeKeptWhileWaiting(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
 	s.observe(wanted(v, recorded), wanted(a))
@@ -820,7 +863,8 @@ func TestRetryThatHasWaitedMeanwhileIsForgotten(t *testing.T) {
 	s.nothing()
 }
 
-func TestReportIsInOrderAndLimited(t *testing.T) {
+// Behaviour R1.
+func TestReportIsSortedAndLimited(t *testing.T) {
 	s := play(t)
 	for _, id := range []string{"2", "0", "1"} {
 		for _, host := range []string{"machine-2", "machine-1"} {
@@ -840,15 +884,16 @@ func TestReportIsInOrderAndLimited(t *testing.T) {
 			keys = append(keys, p.Key)
 		}
 		if want := all[:min(limit, 6)]; !slices.Equal(keys, want) {
-			t.Errorf("of %d are reported %v, not %v", limit, keys, want)
+			t.Errorf("with limit %d, reports %v, not %v", limit, keys, want)
 		}
 		if entities["volume attachment"] != 6 || unfinished["waiting"] != 6 {
-			t.Errorf("counted are %v, unfinished are %v", entities, unfinished)
+			t.Errorf("entity counts %v, unfinished %v", entities, unfinished)
 		}
 	}
 }
 
-func TestPlanIsReportedToWaitForItsVolume(t *testing.T) {
+// Behaviour R2.
+func TestReportPlanWaitsForVolume(t *testing.T) {
 	s := play(t)
 	s.observe(wanted(volume("0")), wanted(planOf(volume("0")), recorded, func(f *plan.Fact) { f.ID = "" }))
 	if p := s.pending(planOf(volume("0"))); p.WaitsFor != "volume 0" {
@@ -856,9 +901,9 @@ func TestPlanIsReportedToWaitForItsVolume(t *testing.T) {
 	}
 }
 
-// What is reported to be so since a time has been so since then, however often it was
-// looked at.
-func TestSinceTellsWhenItBeganOrCeasedToWait(t *testing.T) {
+// Since is when the reported phase began, however often it is reported.
+// Behaviour R2.
+func TestReportSincePhaseBegan(t *testing.T) {
 	s := play(t)
 	start := s.now
 	v, a := volume("0"), on("machine-1", volume("0"))
@@ -868,7 +913,7 @@ func TestSinceTellsWhenItBeganOrCeasedToWait(t *testing.T) {
 			t.Fatalf("%s since %v, not %s since %v", p.Phase, p.Since.Sub(start), phase, want)
 		}
 	}
-	// Another keeps the source busy.
+	// Another volume keeps the source busy.
 	s.observe(wanted(volume("1")))
 	s.does("create volume 1")
 	s.observe(wanted(v, recorded), wanted(a))
@@ -884,8 +929,9 @@ func TestSinceTellsWhenItBeganOrCeasedToWait(t *testing.T) {
 	since("queued", 3*time.Second)
 }
 
-// What a volume is asked about is answered to all who wait for it.
-func TestDeviceIsLookedUpOnceForAllWhoWait(t *testing.T) {
+// One lookup of a device answers all that wait for it.
+// Behaviour 20.
+func TestDeviceLookedUpOnceForAllWaiters(t *testing.T) {
 	s := play(t)
 	s.attached(volume("0"), machine)
 	for i, id := range []string{"1", "2"} {
@@ -899,9 +945,9 @@ func TestDeviceIsLookedUpOnceForAllWhoWait(t *testing.T) {
 	s.does("attach filesystem attachment 1 on machine-0", "attach filesystem attachment 2 on machine-0")
 }
 
-// A device that cannot be looked up is not stood on, though it was known before, and is
-// looked up later and later, until it can be.
-func TestDeviceThatCannotBeLookedUpIsNotStoodOn(t *testing.T) {
+// Nothing is mounted from a device that cannot be looked up, even if it was known before. It
+// is looked up again with backoff, until it can be.
+func TestUnreadableDeviceHoldsUpMountAndIsRetried(t *testing.T) {
 	s := play(t)
 	s.mounted(true)
 	s.core.DevicesChanged()
@@ -928,8 +974,8 @@ func TestDeviceThatCannotBeLookedUpIsNotStoodOn(t *testing.T) {
 	s.does("attach filesystem attachment 2 on machine-0")
 }
 
-// Nor is it looked up for nobody.
-func TestDeviceThatCannotBeLookedUpIsForgotten(t *testing.T) {
+// A device that cannot be looked up is not retried once nothing waits for it.
+func TestUnreadableDeviceNotRetriedWhenUnused(t *testing.T) {
 	s := play(t)
 	s.attached(volume("0"), machine)
 	f, m := filesystem("1"), on(machine, filesystem("1"))
@@ -943,7 +989,8 @@ func TestDeviceThatCannotBeLookedUpIsForgotten(t *testing.T) {
 	}
 }
 
-func TestThresholdsOfMakingAndRemoving(t *testing.T) {
+// Behaviour 27.
+func TestCreateAndRemoveThresholds(t *testing.T) {
 	s := play(t, func(o *plan.Options) { o.Retry.CreateThreshold, o.Retry.RemoveThreshold = 2, 3 })
 	v, a := volume("0"), on(machine, volume("0"))
 	tries := func(key plan.Key, what string, most int) {
@@ -969,7 +1016,7 @@ func TestThresholdsOfMakingAndRemoving(t *testing.T) {
 	tries(v, "destroy volume 0", 3)
 }
 
-func TestSourcesAreNamedInMessages(t *testing.T) {
+func TestSourceString(t *testing.T) {
 	for want, source := range map[string]plan.Source{
 		"managed filesystems":    plan.Managed,
 		"loop volumes":           {Kind: plan.Volume, Provider: "loop"},

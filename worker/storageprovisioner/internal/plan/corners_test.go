@@ -8,9 +8,9 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
-// What may have been attached is detached like anything else: not by attaching it
-// again to learn whether it is.
-func TestWhatMayHaveBeenAttachedIsDetached(t *testing.T) {
+// An attachment whose outcome is unknown is detached with the arguments of a detachment. It
+// is not attached again to learn the outcome.
+func TestUnknownAttachIsNotRepeatedBeforeDetach(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
 	s.observe(wanted(v, recorded), wanted(a))
@@ -19,12 +19,12 @@ func TestWhatMayHaveBeenAttachedIsDetached(t *testing.T) {
 	s.observe(wanted(a, dying, func(f *plan.Fact) { f.Args = "detach" }))
 	s.does("detach volume attachment 0 on machine-0")
 	if item := s.items[a]; item.Repeat || item.Args != "detach" {
-		t.Errorf("detached is %+v", item)
+		t.Errorf("the detachment is %+v", item)
 	}
 }
 
-// A filesystem need not wait for more growth of its volume than it takes part in.
-func TestFilesystemGrowsIntoWhatItsVolumeHasAlready(t *testing.T) {
+// A filesystem that fits its volume already does not wait for the volume to grow.
+func TestFilesystemGrowsIntoPresentVolumeSize(t *testing.T) {
 	s := play(t)
 	s.mounted(true)
 	v, f := volume("0"), filesystem("1")
@@ -35,8 +35,9 @@ func TestFilesystemGrowsIntoWhatItsVolumeHasAlready(t *testing.T) {
 	s.does("resize filesystem 1")
 }
 
-// What a filesystem was mounted by unmounts it, whatever the state says of it then.
-func TestMountIsUndoneByWhoeverMadeIt(t *testing.T) {
+// The source that mounted a filesystem unmounts it, whatever the state says of the
+// filesystem then.
+func TestMountDetachedBySourceThatMadeIt(t *testing.T) {
 	s := play(t)
 	s.mounted(true)
 	f, m := filesystem("1"), on(machine, filesystem("1"))
@@ -45,13 +46,13 @@ func TestMountIsUndoneByWhoeverMadeIt(t *testing.T) {
 	s.observe(wanted(f, recorded), wanted(m, recorded, dying))
 	s.does("detach filesystem attachment 1 on machine-0")
 	if s.sources[m] != plan.Managed {
-		t.Errorf("it is detached by %s", s.sources[m])
+		t.Errorf("detached by %s", s.sources[m])
 	}
 }
 
 // A detached volume is attached again if it is wanted again before its detachment is
 // recorded.
-func TestDetachedInVainIsAttachedAnew(t *testing.T) {
+func TestVolumeWantedAfterDetachIsReattached(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
 	s.attached(v, machine)
@@ -65,7 +66,7 @@ func TestDetachedInVainIsAttachedAnew(t *testing.T) {
 }
 
 // If an entity is forgotten while it is read, the result of the read makes a new record.
-func TestWhatWasReadBeforeItWasForgottenIsRememberedAnew(t *testing.T) {
+func TestReadOfForgottenEntityMakesNewRecord(t *testing.T) {
 	s := play(t)
 	for _, id := range []string{"0", "1"} {
 		s.core.Changed(volume(id))
@@ -76,7 +77,7 @@ func TestWhatWasReadBeforeItWasForgottenIsRememberedAnew(t *testing.T) {
 	f.Subject = read[0]
 	s.observe(f)
 	if !s.core.Knows(volume("0")) {
-		t.Error("it is not known")
+		t.Error("the volume is not known")
 	}
 	s.does("create volume 0")
 	s.ends(volume("0"), failing(errors.New("no")))
@@ -85,7 +86,7 @@ func TestWhatWasReadBeforeItWasForgottenIsRememberedAnew(t *testing.T) {
 }
 
 // A filesystem may have the id of a volume that it has nothing to do with.
-func TestMountingTellsNothingOfAVolumeOfTheSameID(t *testing.T) {
+func TestFilesystemAndVolumeIDsAreIndependent(t *testing.T) {
 	s := play(t)
 	s.attached(volume("0"), machine)
 	s.attached(volume("1"), machine)
@@ -93,9 +94,9 @@ func TestMountingTellsNothingOfAVolumeOfTheSameID(t *testing.T) {
 	s.backed("0", "1", true)
 }
 
-// A volume that is attached again may be another device: what is to be mounted waits
-// until that has been looked up.
-func TestDeviceIsLookedUpAgainOnceItsVolumeIsAttachedAgain(t *testing.T) {
+// A volume that is attached again may be another device: a mount waits until it has been
+// looked up.
+func TestReattachedVolumeDeviceIsLookedUpAgain(t *testing.T) {
 	s := play(t)
 	s.mounted(true)
 	a, m := on(machine, volume("0")), on(machine, filesystem("1"))
@@ -119,9 +120,9 @@ func TestDeviceIsLookedUpAgainOnceItsVolumeIsAttachedAgain(t *testing.T) {
 	s.does("attach filesystem attachment 1 on machine-0")
 }
 
-// What may have been made is looked into in the end, though it was not this worker's
-// business in between.
-func TestWhatMayHaveBeenMadeIsRememberedWhileItIsForeign(t *testing.T) {
+// An unknown outcome of a creation is looked into in the end, even if the volume was foreign
+// to this worker in between.
+func TestUnknownCreateRememberedWhileForeign(t *testing.T) {
 	s := play(t)
 	v := volume("0")
 	s.observe(wanted(v))
@@ -133,12 +134,12 @@ func TestWhatMayHaveBeenMadeIsRememberedWhileItIsForeign(t *testing.T) {
 	s.observe(wanted(v, dead))
 	s.does("create volume 0")
 	if item := s.items[v]; !item.Repeat || item.Args != "args" {
-		t.Errorf("created is %+v", item)
+		t.Errorf("the creation is %+v", item)
 	}
 }
 
-// A volume stays where it is while a filesystem is made on it.
-func TestVolumeIsNotDetachedBeneathAFilesystemThatIsMade(t *testing.T) {
+// A volume stays attached while a filesystem is being made on it.
+func TestVolumeNotDetachedDuringMkfs(t *testing.T) {
 	s := play(t)
 	v, f := volume("0"), filesystem("1")
 	a := on(machine, v)
@@ -149,7 +150,7 @@ func TestVolumeIsNotDetachedBeneathAFilesystemThatIsMade(t *testing.T) {
 	s.does("create filesystem 1")
 	s.observe(wanted(a, recorded, dying))
 	s.does()
-	if p := s.pending(a); p.WaitsFor != "what uses it to go" {
+	if p := s.pending(a); p.WaitsFor != "all uses of it to end" {
 		t.Errorf("the detachment: %+v", p)
 	}
 	s.ends(f)

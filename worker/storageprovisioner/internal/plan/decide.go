@@ -1,12 +1,12 @@
 package plan
 
-// decide returns the operation that an entity's facts call for, and what that must
-// wait for; nil when nothing. It changes nothing.
+// decide returns the operation that an entity's facts call for, or None, and what that
+// operation must wait for, or nil. It changes nothing.
 //
-// The rules that keep data safe are here and nowhere else: nothing is destroyed while
-// an attachment of it is attached or being attached, no volume is detached while a
-// filesystem on it is mounted or being made, no detachment begins while what is
-// detached grows, and nothing is attached to what is being taken away.
+// The rules that keep data safe are here and nowhere else: no storage is destroyed while an
+// attachment of it is attached or being attached, no volume is detached while a filesystem on
+// it is mounted or being made, no attachment is detached while its storage grows, and nothing
+// is attached to storage that is being destroyed.
 func (c *Core) decide(e *entity) (Op, awaited) {
 	switch {
 	case e.unresolved:
@@ -19,9 +19,9 @@ func (c *Core) decide(e *entity) (Op, awaited) {
 	return c.decideStorage(e)
 }
 
-// mustRepeatCreate reports whether a creation must be repeated to learn what the last
-// attempt has done, because the volume or filesystem is no longer wanted as it was. A
-// filesystem on a volume needs no such look: it goes with the volume.
+// mustRepeatCreate reports whether a creation must be repeated to learn what the last attempt
+// did, because the volume or filesystem is no longer wanted as it was. A managed filesystem
+// needs no repetition, because it goes with its volume.
 func (e *entity) mustRepeatCreate() bool {
 	return e.mayHaveLeftover() && !e.recorded && !e.kind.Attachment() && e.backing == nil && (e.life != Alive || e.args() == nil)
 }
@@ -51,7 +51,7 @@ func (c *Core) decideStorage(e *entity) (Op, awaited) {
 		if c.options.Attempts && e.backing != nil && e.leftover != unknownLeftover && !c.wantedHere(e) {
 			return Create, e
 		}
-		// It needs the machine to be attached, not to be made.
+		// The filesystem needs its machine when it is attached, not when it is made.
 		return Create, c.backingNeed(e.backing)
 	}
 	if need := c.machineNeed(e); need != nil {
@@ -74,9 +74,10 @@ func (c *Core) wantedHere(e *entity) bool {
 	return a != nil && a.observed && a.life == Alive
 }
 
-// backingNeed returns what must happen before a filesystem can be made or mounted on a
-// volume, if there is anything: the volume is attached and its plan carried out, where
-// that is up to this worker, and its block device is known.
+// backingNeed returns what must happen before a filesystem can be made or mounted on the
+// volume of a device, or nil: the attachment and the plan of the volume must have no operation
+// left for this worker, and the block device must be known. d is nil for a filesystem without
+// a backing volume.
 func (c *Core) backingNeed(d *device) awaited {
 	if d == nil {
 		return nil
@@ -94,8 +95,8 @@ func (c *Core) backingNeed(d *device) awaited {
 	return nil
 }
 
-// growthNeed returns what must happen before a volume or filesystem can grow, if there
-// is anything: a filesystem is attached here, and the volume that backs it has grown before.
+// growthNeed returns what must happen before a volume or filesystem can grow, or nil: a
+// filesystem must be attached here, after its backing volume has grown.
 func (c *Core) growthNeed(e *entity) awaited {
 	if e.kind == Volume {
 		return nil
@@ -116,8 +117,8 @@ func (c *Core) growthNeed(e *entity) awaited {
 	return e
 }
 
-// detachNeed returns what must be released before something can be detached, if there is
-// anything: the attachment itself, or the one that a plan is for, while others depend on it.
+// detachNeed returns what must be released before an attachment or plan can be detached, or
+// nil: the attachment itself, or the one that the plan is for, while others depend on it.
 func (c *Core) detachNeed(e *entity) awaited {
 	used, users := e, int(e.users)
 	if e.kind == Plan {
@@ -138,11 +139,11 @@ func (c *Core) detachNeed(e *entity) awaited {
 func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 	s := e.storage
 	if e.kind == FilesystemAttachment && !e.orphan && !e.backingKnown && !s.observed {
-		// Whether the filesystem is on a volume decides whose it is.
+		// Whether the filesystem is managed decides which worker it belongs to.
 		return Attach, s
 	}
 	if s.op == Create && s.underway() || s.mayHaveLeftover() && !s.recorded && s.backing == nil && (s.op == Create || s.stale) {
-		// The creation may attach as well, or may have.
+		// The creation may attach the storage as well, or may have attached it.
 		return Attach, s
 	}
 	class := c.class(e)
@@ -152,10 +153,10 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 	case e.life != Alive && (!e.recorded && !e.mayHaveLeftover() || class == Static):
 		return Remove, nil
 	case e.life != Alive && e.id == "" && !s.observed && !e.orphan:
-		// What a former worker may have attached is called as its volume is.
+		// A former worker may have attached the storage under its ID, which is not known yet.
 		return Detach, s
 	case e.life != Alive && e.id == "" && !e.recorded && !e.orphan && !s.recorded && !s.mayHaveLeftover():
-		// What it may have been attached to has been taken away, or was never made.
+		// The storage that may have been attached has been destroyed, or was never made.
 		return Remove, nil
 	case e.life != Alive:
 		if need := c.detachNeed(e); need != nil {
@@ -182,7 +183,7 @@ func (c *Core) decideAttachment(e *entity) (Op, awaited) {
 	return Attach, c.backingNeed(c.backing(e))
 }
 
-// machineNeed returns the machine that must be provisioned first, if there is one.
+// machineNeed returns the machine that must be provisioned first, or nil.
 func (c *Core) machineNeed(e *entity) awaited {
 	if !e.onMachine || e.host.instance != "" {
 		return nil
@@ -190,8 +191,8 @@ func (c *Core) machineNeed(e *entity) awaited {
 	return e.host
 }
 
-// backing returns the device that backs a filesystem or its attachment, or nil. A held
-// entity keeps its device, whatever becomes of the filesystem's record.
+// backing returns the device that backs a filesystem or its attachment, or nil. A held entity
+// keeps its device, whatever happens to the filesystem's record.
 func (c *Core) backing(e *entity) *device {
 	if e.held {
 		return e.heldBacking
@@ -202,8 +203,8 @@ func (c *Core) backing(e *entity) *device {
 	return e.storage.backing
 }
 
-// class returns what this worker may do about an entity. Filesystems on volumes
-// belong to the worker that manages them, whichever source provides the volume.
+// class returns what this worker may do about an entity. Managed filesystems belong to the
+// worker of their machine, whichever source provides the volume.
 func (c *Core) class(e *entity) Class {
 	switch {
 	case c.backing(e) == nil:
@@ -214,7 +215,7 @@ func (c *Core) class(e *entity) Class {
 	return Foreign
 }
 
-// source returns the queue of the source that an entity's operations go to.
+// source returns the queue of the source that carries out an entity's operations.
 func (c *Core) source(e *entity) *queue {
 	if c.backing(e) != nil {
 		return c.queue(Managed)

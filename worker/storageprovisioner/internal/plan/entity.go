@@ -9,66 +9,64 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// phase is how far an entity's operation is.
+// phase is the progress of an entity's operation.
 type phase uint8
 
 const (
-	// idle has nothing to do, or stalled.
+	// idle: there is no operation, or it is stalled.
 	idle phase = iota
-	// waiting is registered with the fact that it waits for.
+	// waiting: the entity is registered with the fact that its operation waits for.
 	waiting
-	// scheduled failed, and is tried again when it is due.
+	// scheduled: the operation has failed, and is tried again when it is due.
 	scheduled
-	// queued waits for its source to be free.
+	// queued: the operation waits for its source to be free.
 	queued
-	// running has been handed to a provider.
+	// running: the operation has been handed to a provider.
 	running
-	// publishing has a result that the state has not taken yet.
+	// publishing: the operation has a result that the state has not accepted yet.
 	publishing
 )
 
-// entity is all that the worker remembers of one entity. There may be millions at
-// rest, so what matters only while there is something to do is in work.
+// entity is the worker's record of one entity. There may be millions of entities at rest, so
+// fields that matter only while there is something to do are in work.
 type entity struct {
-	// name is the id of the tag of the volume or filesystem, or of the one that the
-	// attachment attaches.
+	// name is the ID in tag.
 	name string
-	// tag is that of the volume or filesystem; an attachment's is its storage's.
+	// tag is the tag of the volume or filesystem, or of the one that the attachment attaches.
 	tag names.Tag
-	// id is the provider's id of the volume or filesystem, where it is known.
+	// id is the provider's ID of the volume or filesystem, if it is known.
 	id string
 
-	// storage is what an attachment attaches, and the entity itself otherwise.
+	// storage is the volume or filesystem that an attachment attaches; a volume or filesystem
+	// refers to itself.
 	storage *entity
-	// attachments are those of a volume or filesystem; next and previous are an
-	// attachment's neighbours there.
+	// attachments are the attachments of a volume or filesystem; next and previous are an
+	// attachment's neighbours in that list.
 	attachments    attachments
 	next, previous *entity
-	// host is that of an attachment, or the machine that a volume is made for.
+	// host is the host of an attachment, or the machine that a volume is made for.
 	host *host
-	// queue is that of the source that provides the entity.
+	// queue is the queue of the source that provides the entity.
 	queue *queue
-	// backing is the device of the volume that backs a filesystem, if any, by the
-	// entity's facts. heldBacking is the device that backs a filesystem or its
-	// attachment while that is held.
+	// backing is the device of a filesystem's backing volume according to the entity's facts,
+	// or nil. heldBacking is the device that backs a filesystem or its attachment while the
+	// entity is held.
 	backing, heldBacking *device
-	// size is how large a recorded volume or filesystem is, and wanted how large it
-	// is to be, in MiB.
+	// size is the size of a recorded volume or filesystem, and wanted its wanted size, in MiB.
 	size, wanted uint64
 
 	// statusText is nil unless the last status had a text.
 	statusText *statusText
-	// work is nil unless there is something to do, or to remember about what was
-	// tried.
+	// work is nil unless there is something to do, or to remember about an attempt.
 	work    *work
 	waiters waiters
 
-	// allIndex is the entity's index in the core's list of all.
+	// allIndex is the entity's index in Core.all.
 	allIndex uint32
-	// users counts what must go before the entity does: the held attachments
-	// of a volume or filesystem, the mounted filesystems on an attached volume.
+	// users counts the entities that must be released before this one: the held attachments of
+	// a volume or filesystem, or the mounted filesystems on an attached volume.
 	users uint32
-	// calls counts the operations under way that are about a volume or filesystem.
+	// calls counts the operations under way on a volume or filesystem and its attachments.
 	calls uint16
 
 	kind  Kind
@@ -76,58 +74,57 @@ type entity struct {
 	class Class
 	phase phase
 	op    Op
-	// lastStatus is the status that was last reported of a volume or filesystem.
+	// lastStatus is the status that was last reported for a volume or filesystem.
 	lastStatus lastStatus
 
-	// observed is false for an entity that is known only from what refers to
-	// it.
+	// observed is false for an entity that is known only because another entity refers to it.
 	observed bool
-	// recorded says that the state has the entity's info: it is provisioned.
+	// recorded says that the state has the entity's info: the entity is provisioned.
 	recorded bool
 	// onMachine says that the host of an attachment is a machine.
 	onMachine bool
-	// backingKnown says that the facts of a filesystem's attachment tell what backs
-	// the filesystem.
+	// backingKnown says that the facts of a filesystem attachment include the filesystem's
+	// backing volume, if any.
 	backingKnown bool
-	// release says that removing means to release, not to destroy.
+	// release says that removing the entity means to release, not to destroy it.
 	release bool
-	// pendingRead says what of the entity is to be read, and stale that this must happen
-	// before anything else is done about it.
+	// pendingRead says what must be read of the entity; stale says that it must be read before
+	// anything else is done about it.
 	pendingRead pendingRead
 	stale       bool
-	// flags say whether this worker has attached it, and what has become of that.
+	// flags say whether this worker has attached the entity, and the results of checks.
 	flags attachFlags
-	// held says that the entity's dependencies must stay: it is attached, or
-	// may be, or is being made there.
+	// held says that the entity's dependencies must stay, because the entity is attached, may
+	// be attached, or is being attached or made.
 	held bool
-	// orphan says that the state has removed the entity while it was being made;
-	// what was made is taken back.
+	// orphan says that the state has removed the entity while it was being made; what was made
+	// is destroyed or detached.
 	orphan bool
 	// outdated says that the environment's configuration has changed since the
 	// operation began.
 	outdated bool
-	// attachedWithoutUUID says that the block device that backs a filesystem had no
-	// UUID when the filesystem was attached.
+	// attachedWithoutUUID says that the block device that backs a filesystem had no UUID when
+	// the filesystem was attached.
 	attachedWithoutUUID bool
-	// unresolved says that the operation may be going on somewhere: it is
-	// repeated as it was until its end is known.
+	// unresolved says that the operation may still be going on; it is repeated unchanged until
+	// its end is known.
 	unresolved bool
-	// leftover says what attempts to make or attach the entity may have left. The attempt
-	// is repeated, and the leftover is looked for before the entity is removed.
+	// leftover says what attempts to make or attach the entity may have left. The attempt is
+	// repeated, and the leftover is looked for before the entity is removed.
 	leftover leftover
-	// attemptEnded says that an attempt to make it has ended since it was last to be read:
-	// what a fact says about attempts is older.
+	// attemptEnded says that an attempt to make the entity has ended since the entity was last
+	// given out for reading, so that the fact from that reading is out of date about attempts.
 	attemptEnded bool
 	// stalled says whether, and why, the operation waits for a change.
 	stalled stall
 }
 
-// leftover is what failed attempts may have left of an entity.
+// leftover says what failed attempts to make an entity may have left.
 type leftover uint8
 
 const (
 	noLeftover leftover = iota
-	// maybeLeftover: the attempts have ended, and did not say that they made nothing.
+	// maybeLeftover: the attempts have ended, but did not say that they made nothing.
 	maybeLeftover
 	// unknownLeftover: it is not known what an attempt did, nor whether it has ended.
 	unknownLeftover
@@ -136,14 +133,14 @@ const (
 // mayHaveLeftover reports whether attempts to make or attach the entity may have left anything.
 func (e *entity) mayHaveLeftover() bool { return e.leftover != noLeftover }
 
-// pendingRead is what of an entity is to be read.
+// pendingRead says what must be read of an entity.
 type pendingRead uint8
 
 const (
 	readNothing pendingRead = iota
-	// readFacts: what decides about its next operation.
+	// readFacts: the facts that decide its next operation.
 	readFacts
-	// readSource: the same, and in any case the source that provides it.
+	// readSource: the facts, and the source that provides it even if no operation needs that.
 	readSource
 )
 
@@ -153,12 +150,12 @@ type attachFlags uint8
 const (
 	// attachedHere: this worker has attached it since it started.
 	attachedHere attachFlags = 1 << iota
-	// checkDue: whether it still is as it was attached is to be checked.
+	// checkDue: a check is due, of whether the storage is still as it was attached.
 	checkDue
-	// checkFailed: it was not, by the last check.
+	// checkFailed: the last check found that it is not.
 	checkFailed
-	// repairRequested: a user has asked for the check, and it is attached again if the
-	// check fails.
+	// repairRequested: a user has asked for the check, and the storage is attached again if
+	// the check fails.
 	repairRequested
 )
 
@@ -171,75 +168,75 @@ func (f *attachFlags) set(flags attachFlags, on bool) {
 	}
 }
 
-// stall is why an operation is not tried.
+// stall says why an operation is not tried.
 type stall uint8
 
 const (
 	notStalled stall = iota
-	// givenUp has failed in a way that repeating does not help.
+	// givenUp: the operation has failed for good, or too often in a row.
 	givenUp
-	// deferred is what the source has asked to be asked again about at the next
-	// change of the entity.
+	// deferred: the source holds the operation back, or the parameters are incomplete; the
+	// operation is tried again at the next change of the entity.
 	deferred
 )
 
 // work is what there is to do about an entity.
 type work struct {
-	// since is when the operation was first wanted, or began or ceased to wait
-	// for something.
+	// since is when the operation was first wanted, or began or stopped waiting for something.
 	since time.Time
 	// args and owner are those of the entity's [Fact].
 	args  any
 	owner *storage.Owner
-	// attempts counts the failures of the operation in a row; due is when it is
-	// tried next, zero when it may go at once.
+	// attempts counts the failures of the operation in a row; due is when the operation is
+	// tried next, zero if it may start at once.
 	attempts int
 	due      time.Time
-	// transient counts the failures that pass by themselves, and which attempts has not.
+	// transient counts the transient failures, which attempts does not include.
 	transient int
-	// failure is the message of the last one.
+	// failure is the message of the last failure.
 	failure string
 	// granted says that a resync allows one more attempt at an operation that has been
 	// given up. The attempt is not counted, and a failure that the status already shows
 	// is not reported again.
 	granted bool
-	// wait is what a waiting entity is registered with, between its neighbours
-	// there; nil for any other.
+	// wait is what a waiting entity is registered with, nil for any other; next and previous
+	// are its neighbours there.
 	wait           awaited
 	next, previous *entity
-	// item is the operation as a provider was handed it, until it ends; else nil.
+	// item is the operation as it was handed to a provider, until the operation ends; else
+	// nil.
 	item *Item
-	// result is kept until it is published; refused tells of the failures to do so.
+	// result is kept until it is published; refused describes the failures to publish it.
 	result  *Result
 	refused *refusal
 }
 
-// refusal is what has come of publishing a result that the state has not taken, or of
-// reading what it does not give.
+// refusal describes the failed attempts to publish a result, or to read an entity.
 type refusal struct {
-	// attempts have failed, message is that of the last, and due is when the next is.
+	// attempts counts the failed attempts, message is that of the last, and due is the time of
+	// the next.
 	attempts int
 	message  string
 	due      time.Time
 }
 
-// lastStatus says which status was last reported of a volume or filesystem.
+// lastStatus says which status was last reported for a volume or filesystem.
 type lastStatus uint8
 
 const (
 	noStatus lastStatus = iota
 	statusAttached
 	statusDetached
-	// statusOther is any other: the volume or filesystem is not at rest.
+	// statusOther is any other status: the volume or filesystem is not at rest.
 	statusOther
 )
 
 // atRestStatuses are the statuses of a volume or filesystem at rest.
 var atRestStatuses = [...]status.Status{statusAttached: status.Attached, statusDetached: status.Detached}
 
-// statusText is what was last reported of a volume or filesystem beside its status: the
-// message of an error or of a status at rest, and the remark that its source made when it
-// was attached.
+// statusText is what was last reported for a volume or filesystem besides its status: the
+// message of an error or of a status at rest, and the remark that the source made when the
+// storage was attached.
 type statusText struct {
 	message, remark string
 }
@@ -248,7 +245,7 @@ type statusText struct {
 type host struct {
 	waiters waiters
 	tag     string
-	// instance is the id of a machine's instance, once it is known.
+	// instance is the machine's instance ID, once it is known.
 	instance string
 	// watched says that the core has asked for the machine to be watched.
 	watched bool
@@ -261,28 +258,28 @@ type device struct {
 	waiters waiters
 	volume  string
 	tag     names.Tag
-	// watched says that something waits for the device, or has used it; only then
-	// is anything known of it. watchedIndex is its index in the core's list of those.
+	// watched says that something waits for the device, or has used it; nothing is known about
+	// other devices. watchedIndex is the device's index in Core.watched.
 	watched      bool
 	watchedIndex int
-	// lookupDue says that the device is to be looked up, and failures how often that has
-	// failed in a row.
+	// lookupDue says that the device must be looked up; failures counts its failed lookups in
+	// a row.
 	lookupDue bool
 	failures  int
 
 	known bool
-	// hasUUID says that it has a filesystem UUID.
+	// hasUUID says that the device has a filesystem UUID.
 	hasUUID bool
 	// size is in MiB.
 	size uint64
-	// mounted is the attachment of the filesystem on it, from when it is being
-	// made until it is unmade.
+	// mounted is the attachment of the filesystem on the device, from when it is being made
+	// until it is unmade.
 	mounted *entity
 	// users counts the entities that refer to it.
 	users int
 }
 
-// key returns what identifies the entity.
+// key returns the entity's key.
 func (e *entity) key() Key {
 	key := Key{Kind: e.kind, ID: e.name}
 	if e.kind.Attachment() {
@@ -291,7 +288,7 @@ func (e *entity) key() Key {
 	return key
 }
 
-// args returns what a provider needs for the next operation, as far as it is known.
+// args returns the arguments for the next operation, or nil if they are not known.
 func (e *entity) args() any {
 	if e.work == nil {
 		return nil
@@ -311,7 +308,7 @@ func (e *entity) underway() bool {
 	return e.busy() || e.unresolved
 }
 
-// ensureWork returns the entity's work, making it if it does not exist.
+// ensureWork returns the entity's work, creating it if necessary.
 func (e *entity) ensureWork() *work {
 	if e.work == nil {
 		e.work = &work{}
@@ -336,12 +333,12 @@ func (c *Core) findSubject(s Subject) *entity {
 	return c.find(s.Key)
 }
 
-// has reports whether a record is still one of the core's.
+// has reports whether the core still has a record.
 func (c *Core) has(e *entity) bool {
 	return int(e.allIndex) < len(c.all) && c.all[e.allIndex] == e
 }
 
-// entity returns the record of an entity, making it if it does not exist.
+// entity returns the record of an entity, creating it if necessary.
 func (c *Core) entity(key Key) *entity {
 	if e := c.find(key); e != nil {
 		return e
@@ -364,9 +361,9 @@ func (c *Core) entity(key Key) *entity {
 // dropUnused deletes the record of an entity, unless it holds anything or another record
 // refers to it.
 //
-// The verbs for what the state no longer has: removeOrphan has what was made destroyed or
-// detached by its provider, forget makes the record that of an entity never observed, and
-// dropUnused deletes the record itself. No other function removes records.
+// Three functions deal with entities that the state no longer has: removeOrphan has a provider
+// destroy or detach what was made, forget resets the record to that of an entity never
+// observed, and dropUnused deletes the record itself. No other function removes records.
 func (c *Core) dropUnused(e *entity) {
 	if e.observed || e.pendingRead != readNothing || e.held || e.users > 0 || e.work != nil || e.attachments.first != nil {
 		return
@@ -391,7 +388,7 @@ func (c *Core) dropUnused(e *entity) {
 	}
 }
 
-// setHost sets the host that an entity refers to; empty for none. One that nothing
+// setHost sets the host that an entity refers to; an empty tag clears it. A host that nothing
 // refers to any more is dropped, unless it is being watched.
 func (c *Core) setHost(e *entity, tag string) {
 	former := e.host
@@ -417,8 +414,7 @@ func (c *Core) dropUnusedHost(h *host) {
 	}
 }
 
-// device returns what is known of the device of a volume, making it where there is
-// nothing.
+// device returns the record of a volume's device, creating it if necessary.
 func (c *Core) device(volume string) *device {
 	d := c.devices.Get(volume)
 	if d == nil {
@@ -433,7 +429,7 @@ func (c *Core) device(volume string) *device {
 	return d
 }
 
-// setDevice sets a reference to a device, which is dropped with the last one.
+// setDevice sets a reference to a device. A device is dropped with the last reference to it.
 func (c *Core) setDevice(of **device, d *device) {
 	former := *of
 	*of = d
@@ -450,14 +446,14 @@ func (c *Core) setDevice(of **device, d *device) {
 	}
 }
 
-// watchDevice adds a device to those that are watched.
+// watchDevice adds a device to the watched ones.
 func (c *Core) watchDevice(d *device) {
 	d.watched = true
 	d.watchedIndex = len(c.watched)
 	c.watched = append(c.watched, d)
 }
 
-// unwatchDevice removes a device from those that are watched.
+// unwatchDevice removes a device from the watched ones.
 func (c *Core) unwatchDevice(d *device) {
 	last := len(c.watched) - 1
 	c.watched[d.watchedIndex] = c.watched[last]

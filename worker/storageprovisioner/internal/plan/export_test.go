@@ -2,8 +2,7 @@ package plan
 
 import "fmt"
 
-// Leftovers names what a core still holds, which must be nothing once the state
-// has nothing any more.
+// Leftovers names what a core still holds. There is nothing once the state is empty.
 func (c *Core) Leftovers() []string {
 	var left []string
 	for _, e := range c.all {
@@ -23,7 +22,7 @@ func (c *Core) Leftovers() []string {
 		left = append(left, fmt.Sprintf("%d devices", n))
 	}
 	if len(c.watched) > 0 {
-		left = append(left, fmt.Sprintf("%d devices that matter", len(c.watched)))
+		left = append(left, fmt.Sprintf("%d watched devices", len(c.watched)))
 	}
 	for _, e := range c.unread {
 		left = append(left, fmt.Sprintf("unread %s", e.key()))
@@ -44,13 +43,13 @@ func (c *Core) Leftovers() []string {
 	return left
 }
 
-// IDs returns how many ids are remembered that a source has given.
+// IDs returns how many IDs of a source are remembered.
 func (c *Core) IDs(source Source) int {
 	return len(c.issuer(source).ids.hashes)
 }
 
-// Stranded reports whether the block device that an entity is on is not known: any failure
-// then ends what goes on in the background.
+// LostDevice reports whether the block device under an entity is unknown. Any failure then
+// ends the operation in the background.
 func (c *Core) LostDevice(key Key) bool {
 	e := c.find(key)
 	return e != nil && e.lostDevice()

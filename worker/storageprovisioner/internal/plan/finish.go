@@ -17,35 +17,35 @@ import (
 type Result struct {
 	Key Key
 	Err error
-	// Unknown says that the error is of the call: what it did to the entity is
+	// Unknown says that the error is that of a whole call, so that its effect on the entity is
 	// not known.
 	Unknown bool
-	// Untried says that the error came before the source was called: nothing has been
+	// Untried says that the error occurred before the source was called: nothing has been
 	// done.
 	Untried bool
-	// Deferred says that the operation has not been tried: its source asks to be
-	// asked again when the entity changes.
+	// Deferred says that the operation has not been tried, because the source holds it back
+	// until the entity changes.
 	Deferred bool
-	// ID is the provider's id of what was created.
+	// ID is the provider's ID of what was created.
 	ID string
-	// Info is what to record of what was created or attached.
+	// Info is what the state must record about what was created or attached.
 	Info any
-	// Size is that of what was created or has grown, in MiB.
+	// Size is the size of what was created or has grown, in MiB.
 	Size uint64
-	// Remark is what the source has to say to the user about what was attached.
+	// Remark is the source's remark to the user about what was attached.
 	Remark string
-	// Attached is the attachment that the provider made along with a creation,
-	// if any, and AttachedInfo what to record of it.
+	// Attached is the attachment that the provider made along with a creation, if any, and
+	// AttachedInfo what the state must record about it.
 	Attached     Key
 	AttachedInfo any
-	// Ownership is what has come of asking the source whose it is.
+	// Ownership is the source's answer about the owner.
 	Ownership Ownership
-	// entity is that of the item.
+	// entity is the item's entity.
 	entity *entity
 }
 
-// Finished takes in how a batch ended: a result for each of its items. The
-// source is free for another from here on.
+// Finished handles the end of a batch; results has a result for each item. The source is then
+// free for another batch.
 func (c *Core) Finished(source Source, results []Result) {
 	c.queue(source).calls--
 	if len(results) > 0 {
@@ -64,8 +64,8 @@ func (c *Core) Finished(source Source, results []Result) {
 	}
 }
 
-// Overdue takes in that a batch has been under way for so long, and is to end: until it is
-// Finished, what it does to its items goes on.
+// Overdue notes that a batch has been under way for taken, its time limit, and has been
+// cancelled. Its operations stay under way until Finished is called.
 func (c *Core) Overdue(batch Batch, taken time.Duration) {
 	since := c.now.Add(-taken).UTC().Format(time.RFC3339)
 	for i := range batch.Items {
@@ -82,7 +82,7 @@ func (c *Core) Overdue(batch Batch, taken time.Duration) {
 	}
 }
 
-// growPublication preallocates what there is to publish of the results, which are many.
+// growPublication preallocates the lists for publishing results, which may be many.
 func (c *Core) growPublication(results []Result) {
 	p := &c.out.Publish
 	p.Statuses = slices.Grow(p.Statuses, len(results))
@@ -111,9 +111,9 @@ func (c *Core) finish(e *entity, r *Result) {
 	c.wake(e)
 }
 
-// finishCheck takes in whether an attachment still is as it was made. It is not made again
-// before a user asks for that: it may have been removed for a reason, and its data may be
-// lost.
+// finishCheck handles the result of checking an attachment. After a failed check the storage
+// is attached again only if a user asks for that: it may have been detached for a reason, and
+// its data may be lost.
 func (c *Core) finishCheck(e *entity, r *Result) {
 	w := e.work
 	w.item = nil
@@ -138,18 +138,18 @@ func (c *Core) finishCheck(e *entity, r *Result) {
 		e.flags.set(repairRequested, false)
 	}
 	c.finishWithoutRecord(e)
-	c.wake(e.storage) // which grows while it is attached, and nothing is done about that
+	c.wake(e.storage) // a filesystem grows only while nothing is done about its attachment
 }
 
-// CheckFailureReported reports whether a result is that of a failed check whose error is the status
-// that was last reported.
+// CheckFailureReported reports whether a result is a failed check whose error is already the
+// last reported status.
 func (c *Core) CheckFailureReported(r Result) bool {
 	e := c.find(r.Key)
 	return e != nil && e.op == Check && e.flags.has(checkFailed) && r.Err != nil && e.storage.lastStatus == statusOther && e.storage.lastMessage() == r.Err.Error()
 }
 
 // noteEarlierAttachment notes that an earlier attempt to create a volume may have attached it
-// as well: a source that finds the volume there does not say whether it is attached.
+// as well. A source that finds the volume there does not say whether it is attached.
 func (c *Core) noteEarlierAttachment(e *entity, r *Result) {
 	if e.op != Create || !e.mayHaveLeftover() || r.AttachedInfo != nil || e.host == nil {
 		return
@@ -170,7 +170,7 @@ func (c *Core) succeed(e *entity, r *Result) {
 	case e.op == Detach:
 		e.flags.set(attachedHere, false)
 		if e.kind != Plan {
-			// With its plan undone a volume is still to be detached.
+			// A volume whose plan is undone must still be detached.
 			c.reportAttachment(e, statusDetached, "")
 		}
 		c.unhold(e)
@@ -184,8 +184,8 @@ func (c *Core) succeed(e *entity, r *Result) {
 	case e.makes() && (e.orphan || e.life == Gone):
 		c.undo(e, r)
 	case e.op == Resize && (e.life == Gone || !e.recorded):
-		// The state has removed the entity. What it may have again under the same id is
-		// another entity, which has not grown.
+		// The state has removed the entity. If it has an entity with the same ID again, that
+		// is another one, which has not grown.
 		c.finishWithoutRecord(e)
 	case e.orphan:
 		c.requestRead(e)
@@ -196,8 +196,8 @@ func (c *Core) succeed(e *entity, r *Result) {
 	}
 }
 
-// undo takes back what a result made, attachment included, for an entity that the state no
-// longer has.
+// undo takes back what a result made, including the attachment, for an entity that the state
+// no longer has.
 func (c *Core) undo(e *entity, r *Result) {
 	if r.AttachedInfo != nil {
 		a := c.createdAttachment(e.queue, r)
@@ -209,8 +209,7 @@ func (c *Core) undo(e *entity, r *Result) {
 	c.removeOrphan(e)
 }
 
-// fail sees to an operation that has failed, by what its error means, or that has
-// been deferred.
+// fail handles an operation that has failed or has been deferred.
 func (c *Core) fail(e *entity, r *Result) {
 	e.phase = idle
 	switch {
@@ -232,7 +231,7 @@ func (c *Core) fail(e *entity, r *Result) {
 			same = e.work.item.Repeat
 		}
 		if e.outdated || !same {
-			// What was tried is not what would be tried now.
+			// The next attempt would not use what this one used.
 			c.refresh(e)
 		}
 		if !e.mayHaveLeftover() {
@@ -240,7 +239,7 @@ func (c *Core) fail(e *entity, r *Result) {
 		}
 	}
 	if item := e.work.item; item != nil {
-		// It is kept, the batch is not.
+		// Keep a copy of the item, so that the batch can be freed.
 		kept := *item
 		e.work.item = &kept
 	}
@@ -292,16 +291,17 @@ func (c *Core) noteFailure(e *entity, r *Result) {
 	}
 }
 
-// noteLeftover notes whether a failed attempt to make something may have left anything. With
-// a state that remembers attempts it may have, unless the source says that it has not; with
-// any other, only a failure of the whole call is a reason to look.
+// noteLeftover notes whether a failed attempt to make something may have left anything. If the
+// state remembers attempts, the attempt may have, unless the source says that it has not. If
+// the state does not, there are only two reasons to look for leftovers: the whole call failed,
+// or the attempt may have been going on until this failure.
 func (c *Core) noteLeftover(e *entity, r *Result, wasUnresolved bool) {
 	switch {
 	case storage.IsNothingMade(r.Err), e.op == Create && isFinal(r.Err):
-		// A creation that is refused for good also says so of the attempts before it.
+		// A creation that fails for good says the same of the attempts before it.
 		e.leftover = noLeftover
 	case isFinal(r.Err):
-		// So this attempt made nothing.
+		// This attempt made nothing; that says nothing about earlier ones.
 	case r.Unknown, wasUnresolved && !e.unresolved:
 		e.leftover = unknownLeftover
 	case c.options.Attempts && !e.unresolved:
@@ -317,8 +317,8 @@ var retryStatus = [ops]status.Status{
 	Attach:  status.Attaching,
 }
 
-// failureMessage returns the message of a failure, which names the operation where the
-// status does not.
+// failureMessage returns the message of the last failure. It names the operation if the status
+// does not.
 func (e *entity) failureMessage() string {
 	switch {
 	case e.op != Destroy:
@@ -331,16 +331,16 @@ func (e *entity) failureMessage() string {
 	return "destroying volume: " + e.work.failure
 }
 
-// mayStillRun reports whether the entity's operation may be going on after this error. Once
-// it may, only an error that says that it has ended changes that; but any failure ends a
-// resize, which leaves nothing behind, and an operation on a volume whose device is gone, so
-// that the entity can be removed.
+// mayStillRun reports whether the entity's operation may be going on after an error. Once that
+// is so, only an error that says that the operation has ended changes it, with two exceptions:
+// any failure ends a resize, which leaves nothing behind, and any failure ends an operation on
+// a volume whose device is gone, so that the entity can be removed.
 func (e *entity) mayStillRun(err error) bool {
 	ended := isFinal(err) || storage.IsNothingMade(err)
 	return MayStillRun(err) || e.unresolved && !ended && e.op != Resize && !e.lostDevice()
 }
 
-// lostDevice reports whether the block device that backs a filesystem or its attachment has
+// lostDevice reports whether the entity has a backing device that is not known, because it has
 // gone since the operation began.
 func (e *entity) lostDevice() bool {
 	d := e.heldBacking
@@ -358,25 +358,24 @@ func MayStillRun(err error) bool {
 	return errors.Is(err, storage.ErrInProgress) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// isFinal reports whether an operation with this error has ended, and repeating it
+// isFinal reports whether an error means that the operation has ended and that repeating it
 // does not help.
 func isFinal(err error) bool {
 	return errors.Is(err, storage.ErrIgnored) || storage.IsPermanent(err)
 }
 
-// makes reports whether there is something after the entity's operation that was
-// not there before.
+// makes reports whether the entity's operation makes or attaches something.
 func (e *entity) makes() bool {
 	return e.op == Create || e.op == Attach
 }
 
-// records reports whether the end of the entity's operation is something to
-// record, rather than a removal.
+// records reports whether the entity's operation ends with a record in the state, rather than
+// a removal.
 func (e *entity) records() bool {
 	return e.makes() || e.op == Resize
 }
 
-// publish has an entity's result recorded in the state.
+// publish adds an entity's result to the next publication.
 func (c *Core) publish(e *entity) {
 	e.phase = publishing
 	if e.records() {
@@ -386,15 +385,15 @@ func (c *Core) publish(e *entity) {
 	}
 }
 
-// Published takes in whether the state has taken the result of an entity. A
-// result that it has not taken is kept, and published again. What is not there
-// any more needs no removal; what was made for it is undone.
+// Published handles the state's answer to the result of an entity. A result that the state
+// refuses is kept and published again. If the state no longer has the entity, its removal is
+// done, and what was made for it is undone.
 func (c *Core) Published(s Subject, err error) {
 	e := c.findSubject(s)
 	missing := errors.Is(err, errors.NotFound)
 	refused := err != nil && !missing
-	// An entity that is alive again is another one with the same id: it stays. The new
-	// size of an entity that is going need not be known.
+	// A removal is moot if the entity is alive: it is another one with the same ID, and stays.
+	// A new size is moot if the entity is being removed.
 	moot := e.life == Alive
 	if e.records() {
 		moot = e.op == Resize && e.life != Alive
@@ -436,12 +435,12 @@ func (c *Core) finishRecorded(e *entity, r *Result) {
 	}
 	e.flags.set(attachedHere, e.op == Attach && !(e.attachedWithoutUUID && e.heldBacking != nil && e.heldBacking.hasUUID))
 	if e.observed && e.life != Alive {
-		// How to remove the entity could not be read before it was recorded; or the
-		// state had removed it then, and has it again.
+		// How to remove the entity could not be read before the entity was recorded. Or the
+		// state had removed the entity before, and has it again.
 		c.requireRead(e)
 	}
 	if e.op == Create && e.wanted > e.size {
-		// How to grow the entity could not be read before it was recorded either.
+		// How to grow the entity could not be read before the entity was recorded either.
 		c.requireRead(e)
 	}
 	if r.AttachedInfo != nil {
@@ -452,7 +451,7 @@ func (c *Core) finishRecorded(e *entity, r *Result) {
 	c.wake(e.storage)
 }
 
-// requireRead has an entity read before anything else is done about it.
+// requireRead marks an entity to be read before anything else is done about it.
 func (c *Core) requireRead(e *entity) {
 	e.stale = true
 	c.requestRead(e)
@@ -475,8 +474,8 @@ func (c *Core) attachmentChanged(e *entity) {
 	}
 }
 
-// adopt takes in the attachment that came with a creation: it has only to be
-// recorded. One that is no longer wanted is undone.
+// adopt handles an attachment that came with a creation: it only has to be recorded. An
+// attachment that is no longer wanted is undone.
 func (c *Core) adopt(source *queue, r *Result) {
 	e := c.createdAttachment(source, r)
 	if e.underway() {

@@ -19,9 +19,8 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
-// world is everything around a core, as small as it can be: the state with its
-// life rules, a provider that notices when it is asked for what must never be
-// asked, other workers, and a user who wants things.
+// world is a minimal environment of a core: the state with its life rules, a provider that
+// notices forbidden calls, other workers, and a user who adds and removes storage.
 type world struct {
 	t      *testing.T
 	seed   uint64
@@ -29,7 +28,7 @@ type world struct {
 	core   *plan.Core
 	now    time.Time
 	log    []string
-	// calm says that nothing fails any more.
+	// calm: nothing fails any more.
 	calm bool
 
 	// The state. changed are the keys that its watchers are to report, unseen the
@@ -38,33 +37,33 @@ type world struct {
 	changed  []plan.Key
 	unseen   map[plan.Key]bool
 	next     int
-	// dropped are the ids of what has been dropped from the state by force.
+	// dropped are the IDs of storage that was removed from the state by force.
 	dropped map[string]bool
 
-	// The provider: what there is, what it is working on, and the arguments of
-	// what goes on in the background. What nobody can know of any more is
-	// stray.
+	// The provider: what it has, what it is working on, and the operations in the
+	// background. stray is what exists without anybody being able to know of it.
 	made       map[plan.Key]bool
 	stray      map[plan.Key]bool
 	running    map[plan.Key]plan.Op
 	batches    []plan.Batch
 	background map[plan.Key]going
-	// doubtful is what may have been made without the core being told, and undone
-	// what may have been taken away.
+	// doubtful is what an operation of unknown outcome may have made, undone what it may
+	// have removed.
 	doubtful map[plan.Key]bool
 	undone   map[plan.Key]bool
-	// sizes are how large volumes and filesystems have been made.
+	// sizes are the sizes of volumes and filesystems, as the provider has them.
 	sizes map[plan.Key]uint64
 
-	// The volumes whose devices are there, and those that have a UUID; those of
-	// which the core knows that, and the attachments that it has made since.
+	// devices are the volumes whose devices are there, hasUUID those whose devices have a
+	// UUID, and knownUUID those whose UUID the core knows. good are the attachments that
+	// the core has made with the UUID known.
 	devices   map[string]bool
-	marked    map[string]bool
+	hasUUID   map[string]bool
 	knownUUID map[string]bool
 	good      map[plan.Key]bool
-	// seen are the sizes of the devices that the core knows.
+	// seen are the device sizes that the core knows.
 	seen map[string]uint64
-	// The volumes whose devices the core has asked about and not forgotten.
+	// tracked are the volumes whose devices the core has asked about and not forgotten.
 	tracked     map[string]bool
 	provisioned map[string]bool
 	asked       map[string]bool
@@ -77,10 +76,10 @@ type world struct {
 	// could not read.
 	attached map[plan.Key]bool
 	unread   map[plan.Key]bool
-	// checkFailed is what is not as it was attached, by the last check.
+	// checkFailed is what the last check found to be different from what was attached.
 	checkFailed map[plan.Key]bool
-	// requested is what a user has asked for since it was last seen to be as it was attached:
-	// it is attached again if it is not.
+	// requested is what a user has retried since its last successful check: it is attached
+	// again if the next check fails.
 	requested map[plan.Key]bool
 	// statuses are those that were set last.
 	statuses map[plan.Key]plan.Status
@@ -92,7 +91,7 @@ type going struct {
 	args any
 }
 
-// machine is the one that the core works for. Volumes may also be attached to the
+// machine is the host that the core works for. Volumes may also be attached to the
 // other hosts. The last host is never provisioned.
 const machine = "machine-0"
 
@@ -106,7 +105,7 @@ type entity struct {
 	class    plan.Class
 	backing  string
 	version  int
-	// size is what is recorded, and large what is wanted.
+	// size is the recorded size, large the wanted size.
 	size, large uint64
 }
 
@@ -119,7 +118,7 @@ type args struct {
 	size    uint64
 }
 
-// created and grown are what is recorded of volumes and filesystems: their sizes.
+// created and grown are the recorded results of a creation and of a resize: the size.
 type (
 	created uint64
 	grown   uint64
@@ -153,7 +152,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		made:        make(map[plan.Key]bool),
 		stray:       make(map[plan.Key]bool),
 		devices:     make(map[string]bool),
-		marked:      make(map[string]bool),
+		hasUUID:     make(map[string]bool),
 		provisioned: make(map[string]bool),
 		sizes:       make(map[plan.Key]uint64),
 		statuses:    make(map[plan.Key]plan.Status),
@@ -230,8 +229,8 @@ func (w *world) restart() {
 	}
 }
 
-// lose makes what the provider has a stray: it is there, and is found by its key,
-// but nobody need take it away.
+// lose makes what the provider has a stray: it is there, and is found by its key, but
+// nobody need remove it.
 func (w *world) lose(key plan.Key) {
 	if w.made[key] {
 		delete(w.made, key)
@@ -239,8 +238,8 @@ func (w *world) lose(key plan.Key) {
 	}
 }
 
-// loseUnrecorded loses a volume or filesystem and what was made along with it, as far
-// as the state has not recorded them.
+// loseUnrecorded loses a volume or filesystem and its attachments, as far as the state has
+// not recorded them.
 func (w *world) loseUnrecorded(storage plan.Key) {
 	for _, key := range sorted(w.made) {
 		if key.Storage() == storage && !w.recorded(key) {
@@ -271,8 +270,7 @@ func (w *world) end() {
 	w.restart()
 }
 
-// set puts an entity into the state, or takes it out, and has a watcher tell of
-// it.
+// set puts an entity into the state, or removes it, and notifies the watchers.
 func (w *world) set(key plan.Key, e *entity) {
 	if e == nil {
 		delete(w.entities, key)
@@ -322,9 +320,8 @@ func (w *world) wanted(id string) bool {
 	return slices.ContainsFunc(w.of(id, plan.Volume, plan.Filesystem), func(key plan.Key) bool { return w.entities[key].wanted })
 }
 
-// want adds storage: a volume with an attachment or without, often a filesystem
-// on it, or a filesystem alone. Sometimes it has the id of what there was
-// before.
+// want adds storage: a volume with or without an attachment, often a filesystem on it, or
+// a filesystem alone. Sometimes it reuses the ID of storage that was dropped.
 func (w *world) want() {
 	n := w.next
 	if len(w.dropped) > 0 && w.random.IntN(2) == 0 {
@@ -337,7 +334,7 @@ func (w *world) want() {
 		return
 	}
 	w.logf("want %s", id)
-	// Who provides storage, and whether it is a volume, is told by its id.
+	// The ID decides who provides the storage, and whether it is a volume.
 	class := []plan.Class{plan.Ours, plan.Ours, plan.Ours, plan.Static, plan.Foreign}[n%5]
 	onVolume := w.random.IntN(2) == 0
 	if n%6 == 5 {
@@ -353,8 +350,8 @@ func (w *world) want() {
 	}
 }
 
-// attach wants storage on a host, or, where it is on one already, a volume
-// without a filesystem on another as well.
+// attach attaches storage to a host. A volume without a filesystem may be attached to
+// several.
 func (w *world) attach(id string) {
 	host := hosts[w.random.IntN(len(hosts))]
 	filesystems := w.of(id, plan.Filesystem)
@@ -393,8 +390,8 @@ func (w *world) unwant(id string) {
 	w.applyLife(id)
 }
 
-// drop takes storage, or only its attachments, out of the state at once. What the
-// state knew of is no business of the core's any more.
+// drop removes storage, or only its attachments, from the state at once. What was recorded
+// no longer concerns the core.
 func (w *world) drop(id string) {
 	kinds := []plan.Kind{plan.VolumeAttachment, plan.FilesystemAttachment, plan.Plan}
 	if w.random.IntN(2) == 0 {
@@ -423,7 +420,7 @@ func (w *world) changeArgs(id string) {
 	}
 }
 
-// raise has storage be wanted larger.
+// raise raises the wanted size of storage.
 func (w *world) raise(id string) {
 	w.logf("raise %s", id)
 	for _, key := range w.of(id, plan.Volume, plan.Filesystem) {
@@ -432,7 +429,7 @@ func (w *world) raise(id string) {
 	}
 }
 
-// applyLife moves the lives of one storage instance on as far as they go.
+// applyLife advances the lives of one storage instance as far as the rules allow.
 func (w *world) applyLife(id string) {
 	step := func(kind plan.Kind, life plan.Life, before ...plan.Kind) {
 		if len(w.of(id, before...)) > 0 && len(before) > 0 {
@@ -457,7 +454,7 @@ func (w *world) applyLife(id string) {
 	step(plan.Volume, plan.Dead, plan.Filesystem, plan.VolumeAttachment)
 }
 
-// fact reads an entity of the state, and no more of it than what the worker reads.
+// fact reads an entity of the state, limited to what the worker reads.
 func (w *world) fact(key plan.Key) plan.Fact {
 	f := plan.Fact{Subject: plan.Subject{Key: key}}
 	if w.chance(20) {
@@ -538,7 +535,7 @@ func unread(core *plan.Core) []plan.Key {
 	return keys
 }
 
-// deliver lets the core read some or all of what has changed.
+// deliver lets the core read some or all changed entities.
 func (w *world) deliver() {
 	for len(w.changed) > 0 {
 		i := w.random.IntN(len(w.changed))
@@ -590,8 +587,7 @@ func (w *world) start() {
 	}
 }
 
-// mayConcern holds that one call at a time of a source concerns a volume or
-// filesystem.
+// mayConcern checks that a source has one call at a time for a volume or filesystem.
 func (w *world) mayConcern(source plan.Source, item plan.Item) {
 	for _, other := range w.batches {
 		if other.Source != source {
@@ -605,7 +601,7 @@ func (w *world) mayConcern(source plan.Source, item plan.Item) {
 	}
 }
 
-// mayStart holds the rules of what never happens.
+// mayStart checks that an operation may start now.
 func (w *world) mayStart(op plan.Op, item plan.Item) {
 	key := item.Key
 	e := w.entities[key]
@@ -653,8 +649,8 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 	switch op {
 	case plan.Create:
 		host = item.Args.(args).host
-		// Another worker may detach at any time what it has attached, and what
-		// is dropped may be attached still.
+		// Another worker may detach its volume at any time, and a dropped volume may
+		// still be attached.
 		volume := w.entities[plan.Key{Kind: plan.Volume, ID: key.ID}]
 		ours := volume != nil && volume.class == plan.Ours && !w.dropped[key.ID]
 		along := plan.Key{Kind: plan.VolumeAttachment, ID: key.ID, Host: host}
@@ -678,7 +674,8 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 	case plan.Resize:
 		w.mayGrow(item)
 	case plan.Detach:
-		// What goes on is repeated whatever else does, but nothing grows that is unmounted.
+		// A detachment in the background is repeated even during a resize, except of a mounted
+		// filesystem.
 		goesOn := background && key.Kind != plan.FilesystemAttachment
 		if op := w.running[key.Storage()]; !goesOn && (op == plan.Resize || w.background[key.Storage()].op == plan.Resize) {
 			w.fatalf("detachment of %s while it grows", key)
@@ -705,8 +702,8 @@ func (w *world) mayStart(op plan.Op, item plan.Item) {
 	}
 }
 
-// mayGrow holds that a filesystem grows while it is attached, into a volume that has
-// grown before.
+// mayGrow checks that a filesystem grows while it is attached, on a volume that is large
+// enough.
 func (w *world) mayGrow(item plan.Item) {
 	key, size := item.Key, item.Args.(args).size
 	if key.Kind != plan.Filesystem {
@@ -750,7 +747,7 @@ func (w *world) isCalledFor(op plan.Op, item plan.Item, e *entity) {
 	case op == plan.Resize && (item.Args.(args).size != e.large || e.size >= e.large):
 		w.fatalf("growth of %s to %d: %+v", key, item.Args.(args).size, *e)
 	case (op == plan.Detach || op == plan.Destroy) && e.life == plan.Alive && !w.undone[key]:
-		// What an attempt may have undone is undone for certain before it is made again.
+		// What may have been removed is removed for certain before it is made again.
 		w.fatalf("%s of %s, which is alive", op, key)
 	case op == plan.Attach && w.attached[key] && e.recorded && !(w.requested[key] && w.checkFailed[key]) && (key.Kind != plan.FilesystemAttachment || w.good[key] || !w.knownUUID[key.ID]):
 		w.fatalf("second attachment of %s", key)
@@ -805,7 +802,7 @@ func (w *world) finish() {
 		case batch.Op == plan.Create && final:
 			w.settled(item.Key)
 		case final && w.background[item.Key].op == batch.Op && w.doubtful[item.Key] && w.dropped[item.Key.ID]:
-			// What an attempt before that made is nobody's: the state has dropped it.
+			// What an earlier attempt made has no owner: the state has dropped it.
 			w.lose(item.Key)
 		}
 		switch {
@@ -818,8 +815,7 @@ func (w *world) finish() {
 	w.core.Finished(batch.Source, results)
 }
 
-// look has the provider look at what is attached: it may be as it was attached, or not, or could
-// not be looked at.
+// look has the provider check an attachment: it succeeds, finds a difference, or fails.
 func (w *world) look(item plan.Item, broken bool) plan.Result {
 	delete(w.running, item.Key)
 	r := plan.Result{Key: item.Key, Unknown: broken}
@@ -839,8 +835,8 @@ func (w *world) look(item plan.Item, broken bool) plan.Result {
 	return r
 }
 
-// retry has a user ask for something to be tried again: what is not as it was attached, or is
-// found not to be, is attached again.
+// retry has a user retry a volume or filesystem: an attachment whose last or next check
+// fails is attached again.
 func (w *world) retry() {
 	keys := sorted(w.entities)
 	if len(keys) == 0 {
@@ -857,7 +853,7 @@ func (w *world) retry() {
 	w.core.Retry(key)
 }
 
-// doubt has an operation fail in a way that tells nothing of whether it was done.
+// doubt has an operation fail without saying whether it was done.
 func (w *world) doubt(op plan.Op, item plan.Item) plan.Result {
 	goesOn, background := w.background[item.Key]
 	if w.random.IntN(2) == 0 {
@@ -886,8 +882,8 @@ func (w *world) doubt(op plan.Op, item plan.Item) plan.Result {
 	return plan.Result{Key: item.Key, Err: errors.New("unknown"), Unknown: true}
 }
 
-// settled notes that it is known whether something has been made. The provider refuses
-// for good only what it has not.
+// settled notes that the outcome of a creation is known. A provider refuses for good only
+// what it has not made.
 func (w *world) settled(key plan.Key) {
 	if w.doubtful[key] {
 		for _, made := range sorted(w.made) {
@@ -905,7 +901,7 @@ func (w *world) recorded(key plan.Key) bool {
 	return e != nil && e.recorded
 }
 
-// perform has the provider do what it has been asked.
+// perform has the provider carry out an operation.
 func (w *world) perform(op plan.Op, item plan.Item) plan.Result {
 	key := item.Key
 	w.logf("%s %s: done", op, key)
@@ -917,14 +913,14 @@ func (w *world) perform(op plan.Op, item plan.Item) plan.Result {
 	switch op {
 	case plan.Create:
 		if !w.made[key] && !w.stray[key] {
-			w.sizes[key] = w.room(item)
+			w.sizes[key] = w.capacity(item)
 		}
 		w.make(key)
 		r.ID, r.Size, r.Info = providerID(key), w.sizes[key], created(w.sizes[key])
 		host := item.Args.(args).host
 		attached := plan.Key{Kind: plan.VolumeAttachment, ID: key.ID, Host: host}
 		for _, other := range sorted(w.made) {
-			// What was attached along is where it was last wanted.
+			// A creation leaves the volume attached only where it was last wanted.
 			if other.Kind == plan.VolumeAttachment && other.ID == key.ID && other != attached && !w.recorded(other) {
 				w.unmake(other)
 			}
@@ -938,7 +934,7 @@ func (w *world) perform(op plan.Op, item plan.Item) plan.Result {
 		w.make(key)
 		r.Info = "info"
 	case plan.Resize:
-		w.sizes[key] = max(w.sizes[key], w.room(item))
+		w.sizes[key] = max(w.sizes[key], w.capacity(item))
 		r.Size, r.Info = w.sizes[key], grown(w.sizes[key])
 	default:
 		w.unmake(key)
@@ -946,8 +942,8 @@ func (w *world) perform(op plan.Op, item plan.Item) plan.Result {
 	return r
 }
 
-// room returns how large something becomes: on a volume, that is all there is.
-func (w *world) room(item plan.Item) uint64 {
+// capacity returns the size that a creation or resize results in: on a volume, all of it.
+func (w *world) capacity(item plan.Item) uint64 {
 	a := item.Args.(args)
 	if a.backed {
 		return w.sizes[plan.Key{Kind: plan.Volume, ID: item.Key.ID}]
@@ -967,11 +963,12 @@ func (w *world) unmake(key plan.Key) {
 		w.devices[key.ID] = false
 	}
 	if key.Kind == plan.Volume {
-		delete(w.marked, key.ID)
+		delete(w.hasUUID, key.ID)
 	}
 }
 
-// clerk does what the core asks beside the batches.
+// clerk does what the core asks for apart from the batches: it publishes, and looks up
+// machines and devices.
 func (w *world) clerk() {
 	out := w.core.Take()
 	for _, s := range out.Publish.Statuses {
@@ -1015,7 +1012,7 @@ func (w *world) clerk() {
 			if e.class != plan.Ours {
 				w.unmake(key)
 			}
-			// A volume that its creation has attached is detached afterwards.
+			// A volume attached by its creation is detached after the removal.
 			if w.made[key] && !w.dropped[key.ID] && key.Kind != plan.VolumeAttachment {
 				w.fatalf("removal of %s, which the provider still has", key)
 			}
@@ -1047,9 +1044,9 @@ func (w *world) clerk() {
 		}
 		attachment := w.entities[plan.Key{Kind: plan.VolumeAttachment, ID: volume, Host: machine}]
 		known := w.devices[volume] && attachment != nil && attachment.recorded
-		w.knownUUID[volume] = known && w.marked[volume]
+		w.knownUUID[volume] = known && w.hasUUID[volume]
 		w.seen[volume] = w.sizes[plan.Key{Kind: plan.Volume, ID: volume}]
-		w.logf("device of %s: known %v, marked %v, size %d", volume, known, w.knownUUID[volume], w.seen[volume])
+		w.logf("device of %s: known %v, UUID known %v, size %d", volume, known, w.knownUUID[volume], w.seen[volume])
 		w.core.DeviceKnown(volume, known, w.knownUUID[volume], w.seen[volume])
 	}
 	for _, volume := range out.Forgotten {
@@ -1071,7 +1068,7 @@ func (w *world) published(key plan.Key, take func(*entity) error) {
 	w.core.Published(plan.Subject{Key: key}, err)
 }
 
-// others do what other workers do: they see to what is not ours.
+// others acts for the other workers, which manage what is not ours.
 func (w *world) others() {
 	for _, key := range sorted(w.entities) {
 		e := w.entities[key]
@@ -1086,7 +1083,7 @@ func (w *world) others() {
 			w.notify(key)
 			w.plan(key)
 		case e.life == plan.Alive && e.size < e.large:
-			// The state does not tell of it: the worker sees the device grow.
+			// The state does not report this: the worker sees the device grow.
 			w.logf("others grow %s", key)
 			e.size, w.sizes[key] = e.large, e.large
 			w.core.DevicesChanged()
@@ -1113,8 +1110,9 @@ func (w *world) plan(key plan.Key) {
 	}
 }
 
-// surroundings change: machines come up, devices appear and vanish, time passes,
-// the environment's configuration changes, other workers work, all is read again.
+// surroundings changes something outside the core: machines come up, devices appear and
+// vanish, time passes, the environment's configuration changes, other workers work, a
+// resync begins.
 func (w *world) surroundings() {
 	switch w.random.IntN(9) {
 	case 8:
@@ -1145,12 +1143,12 @@ func (w *world) surroundings() {
 	}
 }
 
-// appear has the devices of attached volumes known.
+// appear makes the devices of attached volumes appear.
 func (w *world) appear() {
 	for _, key := range append(sorted(w.made), sorted(w.stray)...) {
 		if key.Kind == plan.VolumeAttachment && key.Host == machine && (w.calm || w.random.IntN(2) == 0) {
 			w.devices[key.ID] = true
-			w.marked[key.ID] = w.marked[key.ID] || w.calm || w.random.IntN(2) == 0
+			w.hasUUID[key.ID] = w.hasUUID[key.ID] || w.calm || w.random.IntN(2) == 0
 		}
 	}
 	w.core.DevicesChanged()
@@ -1176,7 +1174,7 @@ func (w *world) pass(d time.Duration) {
 	w.core.Due(values)
 }
 
-// user wants, and wants no more.
+// user adds, changes or removes storage.
 func (w *world) user() {
 	anyone := func(string) bool { return true }
 	actions := []struct {
@@ -1196,7 +1194,7 @@ func (w *world) user() {
 	}
 }
 
-// rest lets everything come to rest with nothing failing any more.
+// rest runs until nothing happens any more. Nothing fails.
 func (w *world) rest() {
 	w.calm = true
 	w.provisioned["machine-0"], w.provisioned["machine-1"] = true, true
@@ -1220,7 +1218,7 @@ func (w *world) rest() {
 	}
 }
 
-// checkReport checks that what the core reports is so.
+// checkReport checks the core's report against the world.
 func (w *world) checkReport() {
 	w.t.Helper()
 	pending := w.core.Report(1000).Pending
@@ -1245,10 +1243,10 @@ func (w *world) checkReport() {
 			continue
 		}
 		if (p.Phase == "waiting") != (p.WaitsFor != "") && p.Phase != "stalled" {
-			w.fatalf("what does it wait for? %+v", p)
+			w.fatalf("the phase does not match WaitsFor: %+v", p)
 		}
 		if (p.Failures > 0) != (p.Failure != "") {
-			w.fatalf("has it failed? %+v", p)
+			w.fatalf("Failures does not match Failure: %+v", p)
 		}
 		if !p.Due.IsZero() && p.Phase != "waiting" {
 			reported = append(reported, p.Due)
@@ -1307,7 +1305,7 @@ func (w *world) check() {
 		case !w.made[key] && !w.stray[key]:
 			w.fatalf("%s is recorded, but the provider does not have it", key)
 		case key.Kind == plan.FilesystemAttachment && w.knownUUID[key.ID] && !w.good[key]:
-			w.fatalf("%s has not been attached again with its device marked", key)
+			w.fatalf("%s has not been attached again although its device has a UUID", key)
 		}
 	}
 	for _, key := range sorted(w.made) {
@@ -1322,12 +1320,12 @@ func (w *world) check() {
 	}
 }
 
-// seeds is higher for a longer search.
+// seeds is raised for a longer search.
 var seeds = flag.Uint64("seeds", 500, "how many random histories to run; with -short a fifth of them")
 
-// Whatever happens in whatever order, nothing forbidden is started, in the end the
-// provider has what the state wants and nothing else, and once nothing is wanted
-// the core remembers nothing.
+// In any order of events, no forbidden operation starts, the provider ends with exactly
+// what the state wants, and once nothing is wanted the core remembers nothing.
+// Behaviour 35.
 func TestRandomHistories(t *testing.T) {
 	seeds := *seeds
 	if testing.Short() {

@@ -8,21 +8,21 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// ids has the hashes of ids that a source has given, from the first time that it makes
-// something. Some may not be in use any more.
+// ids holds the hashes of IDs that a source has issued, from the first time that the source
+// makes something. Some IDs may not be in use any more.
 type ids struct {
 	seed   maphash.Seed
 	hashes map[uint64]struct{}
 }
 
-// add adds an id, and reports whether it may have been there.
+// add adds an ID, and reports whether the ID may have been there before.
 func (s *ids) add(id string) bool {
 	n := len(s.hashes)
 	s.hashes[maphash.String(s.seed, id)] = struct{}{}
 	return len(s.hashes) == n
 }
 
-// has reports whether an id may be there.
+// has reports whether an ID may be there.
 func (s *ids) has(id string) bool {
 	if s.hashes == nil {
 		return false
@@ -31,14 +31,14 @@ func (s *ids) has(id string) bool {
 	return ok
 }
 
-// issuer gives ids: a provider's sources, of whichever pools.
+// issuer issues IDs. It stands for all sources of a provider that differ only in their pools.
 type issuer struct {
-	// source is any of them, without its pool.
+	// source is any of these sources, without its pool.
 	source Source
 	ids    ids
 }
 
-// issuer returns the issuer that a source is of.
+// issuer returns the issuer that a source belongs to.
 func (c *Core) issuer(source Source) *issuer {
 	source.Pool = ""
 	i, ok := c.issuersBySource[source]
@@ -50,19 +50,19 @@ func (c *Core) issuer(source Source) *issuer {
 	return i
 }
 
-// spareIDs is how many ids more than there are entities a source may have given before
-// the unused ones are forgotten.
+// spareIDs is how many IDs beyond twice the number of entities an issuer may hold before
+// collectIDs discards the unused ones.
 const spareIDs = 1 << 10
 
-// addID adds the id that an issuer has given to an entity, and reports whether it may have
-// given it before.
+// addID adds the ID that an issuer has given to an entity, and reports whether the issuer may
+// have given it before.
 func (c *Core) addID(i *issuer, id string) bool {
 	c.collectIDs(i)
 	return i.ids.add(id)
 }
 
-// collectIDs collects the ids of an issuer's entities, if that has not been done or the
-// issuer has many that are unused.
+// collectIDs collects the IDs of an issuer's entities, unless they have been collected and few
+// of them are unused.
 func (c *Core) collectIDs(i *issuer) {
 	if i.ids.hashes != nil && len(i.ids.hashes) <= 2*len(c.all)+spareIDs {
 		return
@@ -76,9 +76,10 @@ func (c *Core) collectIDs(i *issuer) {
 	}
 }
 
-// entityIssuer returns the issuer that has given a volume or filesystem, or the one that an
-// attachment attaches, its id. Where that is not known it is the issuer of no source: who
-// provides what is recorded and nowhere attached is not read.
+// entityIssuer returns the issuer of the ID of a volume or filesystem, or of the one that an
+// attachment attaches. If the source is not known, it returns the issuer of the zero Source:
+// the worker does not read which source provides storage that is recorded and has no
+// attachment.
 func (c *Core) entityIssuer(e *entity) *issuer {
 	e = e.storage
 	known := func(e *entity) bool { return e.queue != nil && e.queue.source != (Source{}) }
@@ -93,7 +94,7 @@ func (c *Core) entityIssuer(e *entity) *issuer {
 	return c.issuer(Source{})
 }
 
-// learnID takes in the id of an entity, as the state has it.
+// learnID adds the ID that the state has for an entity.
 func (c *Core) learnID(e *entity, id string) {
 	if !c.idsCollected {
 		return // collectIDs will find it.
@@ -103,8 +104,8 @@ func (c *Core) learnID(e *entity, id string) {
 	}
 }
 
-// Listed takes in that all volumes, or all filesystems, that there were at the start are
-// to be read, or have been. Until they have been nothing is made whose id may be one of
+// Listed notes that all volumes, or all filesystems, that existed at the start have been
+// marked for reading. Until they have been read, the core makes nothing whose ID may be one of
 // theirs.
 func (c *Core) Listed(kind Kind) {
 	f := &c.firstReads[kind]
@@ -119,31 +120,31 @@ func (c *Core) Listed(kind Kind) {
 	}
 }
 
-// firstRead is how far the first reading of all volumes, or all filesystems, is.
+// firstRead is the progress of the first reading of all volumes, or of all filesystems.
 type firstRead struct {
 	listed bool
-	// remaining are to be read still.
+	// remaining counts the entities that are still to be read.
 	remaining int
 }
 
-// countFirstRead counts what has been read in the first reading.
+// countFirstRead counts one entity as read in the first reading.
 func (c *Core) countFirstRead(kind Kind) {
 	if f := &c.firstReads[kind]; f.remaining > 0 {
 		f.remaining--
 	}
 }
 
-// mayCreate reports whether a source may create something: everything is known that may have
-// been given an id before.
+// mayCreate reports whether a source may create something: every entity that may have an ID
+// already must be known.
 func (c *Core) mayCreate(source Source) bool {
 	f := c.firstReads[source.kindMade()]
 	return f.listed && f.remaining == 0
 }
 
-// Claim has those results fail in which a source answers a creation with an id that is
-// another's: one that it has answered for something else before, in the same call or
-// earlier, or that is recorded of something else. By such an answer nothing is recorded,
-// attached or destroyed: that would be done to what is the other's.
+// Claim turns a result into a failure if the source has answered a creation with an ID that
+// belongs to another entity: the source has given that ID to something else, in this call or
+// earlier, or the ID is recorded for something else. Recording, attaching or destroying by
+// such an ID would affect the other entity.
 func (c *Core) Claim(source Source, results []Result) {
 	own, unknown := c.issuer(source), c.issuer(Source{})
 	var contested map[string]*owners
@@ -175,22 +176,22 @@ func (c *Core) Claim(source Source, results []Result) {
 	}
 }
 
-// owners are the volumes or filesystems that an id is of, or may be.
+// owners are the volumes or filesystems that have, or may have, an ID.
 type owners struct {
-	// known have it from the source in question.
+	// known have the ID from the source in question.
 	known []owner
-	// unattributed are of the same kind, and it is not known which source provides them.
+	// unattributed are of the same kind, from a source that is not known.
 	unattributed []*entity
 }
 
 type owner struct {
 	key Key
-	// destroying: the id will be free.
+	// destroying: the owner is being destroyed, so the ID will be free.
 	destroying bool
 }
 
-// consider adds what has the id to its owners, if it has it, or may have it, from a
-// source.
+// consider adds e to the owners if it has, or may have, the ID from source. giver is the
+// issuer of e's ID.
 func (o *owners) consider(e *entity, giver, source *issuer) {
 	switch {
 	case giver == source:
@@ -200,7 +201,8 @@ func (o *owners) consider(e *entity, giver, source *issuer) {
 	}
 }
 
-// judge rejects a result whose id is another's. Otherwise its entity is an owner from here on.
+// judge rejects a result whose ID belongs to another entity. Otherwise it adds the result's
+// entity to the owners.
 func (o *owners) judge(c *Core, source Source, r *Result) {
 	for _, owner := range o.known {
 		if owner.key != r.Key {
@@ -218,13 +220,13 @@ func (o *owners) judge(c *Core, source Source, r *Result) {
 	o.known = append(o.known, owner{key: r.Key})
 }
 
-// requestSource has it read which source provides an entity.
+// requestSource marks an entity for reading, including the source that provides it.
 func (c *Core) requestSource(e *entity) {
 	c.requestRead(e)
 	e.pendingRead = readSource
 }
 
-// kindMade returns the kind of what a source makes.
+// kindMade returns the kind of storage that a source makes.
 func (s Source) kindMade() Kind {
 	if s.Managed {
 		return Filesystem
@@ -232,44 +234,44 @@ func (s Source) kindMade() Kind {
 	return s.Kind
 }
 
-// destroyed reports whether there is nothing any more of a volume or filesystem but its
-// record: another may have its id.
+// destroyed reports whether only the record is left of a volume or filesystem, so that another
+// may have its ID.
 func (e *entity) destroyed() bool { return e.op == Destroy && e.phase == publishing }
 
-// made reports whether the result is that of something made.
+// made reports whether the result is that of a successful creation.
 func (r *Result) made() bool { return r.Err == nil && r.ID != "" }
 
-// rejectID turns a result whose id is another's into a failure: a permanent one, unless the
-// other is being destroyed.
+// rejectID turns a result whose ID belongs to another entity into a failure, which is
+// permanent unless that entity is being destroyed.
 func (r *Result) rejectID(source Source, owner owner) {
-	err := fmt.Errorf("%s, which is %s's", r.answer(source), owner.key)
+	err := fmt.Errorf("%s, which belongs to %s", r.answer(source), owner.key)
 	if !owner.destroying {
 		err = storage.Permanent(err)
 	}
 	r.fail(err, owner.destroying)
 }
 
-// rejectUnclearID turns a result whose id may be another's into a failure.
+// rejectUnclearID turns a result whose ID may belong to another entity into a failure.
 func (r *Result) rejectUnclearID(source Source, other Key) {
-	r.fail(fmt.Errorf("%s, which %s has too: its provider is being looked up", r.answer(source), other), true)
+	r.fail(fmt.Errorf("%s, which %[2]s has as well: looking up the provider of %[2]s", r.answer(source), other), true)
 }
 
-// answer describes what a source has answered.
+// answer describes the source's answer to a creation, for error messages.
 func (r *Result) answer(source Source) string {
 	by := fmt.Sprintf("provider %q", source.Provider)
 	if source.Managed {
 		by = "the source of filesystems on volumes"
 	}
-	return fmt.Sprintf("creating %s: %s answered %[1]s ID %[3]q", source.kindMade(), by, r.ID)
+	return fmt.Sprintf("creating %s: %s returned %[1]s ID %[3]q", source.kindMade(), by, r.ID)
 }
 
-// fail replaces a result by an error.
+// fail replaces a result with an error.
 func (r *Result) fail(err error, unknown bool) {
 	*r = Result{Key: r.Key, entity: r.entity, Err: err, Unknown: unknown}
 }
 
-// rejectDuplicates takes in that others than this worker have recorded a volume or
-// filesystem: what has been made with the same id, and is not recorded yet, is rejected.
+// rejectDuplicates handles an entity that another program than this worker has recorded: it
+// rejects what this worker has made with the same ID and has not recorded yet.
 func (c *Core) rejectDuplicates(e *entity) {
 	if !c.idsCollected {
 		return
@@ -292,7 +294,7 @@ func (c *Core) rejectDuplicates(e *entity) {
 	}
 }
 
-// withhold turns a result that was to be recorded into a failure.
+// withhold turns a result that was about to be recorded into a failure.
 func (c *Core) withhold(e *entity, r *Result) {
 	p := &c.out.Publish
 	p.Records = slices.DeleteFunc(p.Records, func(r Record) bool { return r.entity == e })

@@ -10,8 +10,8 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
-// claim has a source say that it has made volumes with ids, and returns what is wrong
-// with that, by volume.
+// claim has a source report the IDs of volumes that it has made, as pairs of volume and ID,
+// and returns the errors, each preceded by its volume.
 func claim(s *script, source plan.Source, made ...string) []string {
 	var results []plan.Result
 	for i := 0; i < len(made); i += 2 {
@@ -25,7 +25,7 @@ func claim(s *script, source plan.Source, made ...string) []string {
 		}
 		wrong = append(wrong, fmt.Sprintf("%s: %v", r.Key.ID, r.Err))
 		if !storage.IsPermanent(r.Err) || r.Unknown || r.ID != "" || r.Info != nil {
-			s.t.Errorf("it may be recorded: %+v", r)
+			s.t.Errorf("a refused result may be recorded: %+v", r)
 		}
 	}
 	return wrong
@@ -38,52 +38,56 @@ func checkClaim(t *testing.T, got []string, want ...string) {
 	}
 }
 
-// anothers is what is wrong with an id that is another volume's.
-func anothers(provider, volume, id, owner string) string {
-	return fmt.Sprintf(`%s: creating volume: provider %q answered volume ID %q, which is volume %s's`, volume, provider, id, owner)
+// duplicateIDError is the error of a volume whose ID belongs to another volume.
+func duplicateIDError(provider, volume, id, owner string) string {
+	return fmt.Sprintf(`%s: creating volume: provider %q returned volume ID %q, which belongs to volume %s`, volume, provider, id, owner)
 }
 
-// An id is one volume's alone, for its source.
-func TestIdIsOneVolumesAlone(t *testing.T) {
+// An ID belongs to one volume of a source.
+// Behaviour I1.
+func TestIDInUseIsRefused(t *testing.T) {
 	s := play(t)
 	v := volume("0")
 	s.observe(wanted(v, recorded, func(f *plan.Fact) { f.ID = "id-0" }))
 	ours := wanted(v).Source
-	checkClaim(t, claim(s, ours, "1", "id-0", "2", "id-2"), anothers(ours.Provider, "1", "id-0", "0"))
+	checkClaim(t, claim(s, ours, "1", "id-0", "2", "id-2"), duplicateIDError(ours.Provider, "1", "id-0", "0"))
 	checkClaim(t, claim(s, ours, "0", "id-0"))
 	other := plan.Source{Kind: plan.Volume, Provider: "other"}
 	checkClaim(t, claim(s, other, "3", "id-0"))
 	checkClaim(t, claim(s, plan.Source{Kind: plan.Filesystem, Provider: ours.Provider}, "3", "id-0"))
 }
 
-// The first of one call that is answered with an id has it.
-func TestIdOfSeveralInOneCallIsTheFirsts(t *testing.T) {
+// Of several results of one call with the same ID, the first keeps it.
+// Behaviour I1.
+func TestDuplicateIDInOneCallGoesToFirst(t *testing.T) {
 	s := play(t)
 	ours := wanted(volume("0")).Source
 	checkClaim(t, claim(s, ours, "0", "same", "1", "own", "2", "same", "3", "same"),
-		anothers(ours.Provider, "2", "same", "0"), anothers(ours.Provider, "3", "same", "0"))
+		duplicateIDError(ours.Provider, "2", "same", "0"), duplicateIDError(ours.Provider, "3", "same", "0"))
 }
 
-// Filesystems on volumes are told apart like others.
-func TestIdOfFilesystemOnVolumeIsOnesAlone(t *testing.T) {
+// The IDs of filesystems on volumes are unique as well.
+// Behaviour I1.
+func TestIDInUseIsRefusedForManagedFilesystem(t *testing.T) {
 	s := play(t)
 	s.observe(wanted(filesystem("0"), recorded, backedBy(volume("0")), func(f *plan.Fact) { f.ID = "fs" }))
 	results := []plan.Result{{Key: filesystem("1"), ID: "fs", Info: "info"}, {Key: filesystem("2"), ID: "fs-2", Info: "info"}}
 	s.core.Claim(plan.Managed, results)
-	const want = `creating filesystem: the source of filesystems on volumes answered filesystem ID "fs", which is filesystem 0's`
+	const want = `creating filesystem: the source of filesystems on volumes returned filesystem ID "fs", which belongs to filesystem 0`
 	if err := results[0].Err; err == nil || err.Error() != want || !storage.IsPermanent(err) {
-		t.Errorf("the id of another is %v", err)
+		t.Errorf("error for the ID of another: %v", err)
 	}
 	if results[1].Err != nil {
-		t.Errorf("an id of its own is %v", results[1].Err)
+		t.Errorf("error for an ID of its own: %v", results[1].Err)
 	}
 }
 
-// Who provides what is recorded and nowhere attached is looked up before its id is given
-// away, or refused.
-func TestIdOfUnknownSourceIsLookedInto(t *testing.T) {
+// The provider of a volume that is recorded and not attached is unknown: it is looked up
+// before the ID of the volume is accepted or refused for another.
+// Behaviour I4.
+func TestIDOfUnattributedVolumeIsLookedUp(t *testing.T) {
 	for provider, want := range map[string][]string{
-		"other": nil, wanted(volume("0")).Source.Provider: {anothers(wanted(volume("0")).Source.Provider, "1", "id-0", "0")},
+		"other": nil, wanted(volume("0")).Source.Provider: {duplicateIDError(wanted(volume("0")).Source.Provider, "1", "id-0", "0")},
 	} {
 		s := play(t)
 		v := volume("0")
@@ -93,25 +97,26 @@ func TestIdOfUnknownSourceIsLookedInto(t *testing.T) {
 		results := []plan.Result{{Key: volume("1"), ID: "id-0", Info: "info"}}
 		s.core.Claim(ours, results)
 		if err := results[0].Err; err == nil || storage.IsPermanent(err) || !results[0].Unknown {
-			t.Errorf("an id that may be another's: %+v", results[0])
+			t.Errorf("result with an ID that may be another's: %+v", results[0])
 		}
 		subjects := s.core.Unread(10)
 		if len(subjects) != 1 || subjects[0].Key != v || !subjects[0].Unattributed {
-			t.Errorf("looked up is %v", subjects)
+			t.Errorf("looked up: %v", subjects)
 		}
 		known.Source = plan.Source{Kind: plan.Volume, Provider: provider}
 		s.observe(known)
 		checkClaim(t, claim(s, ours, "1", "id-0"), want...)
 		s.core.Changed(v)
 		if subjects := s.core.Unread(10); len(subjects) != 1 || subjects[0].Unattributed {
-			t.Errorf("looked up again is %v", subjects)
+			t.Errorf("looked up again: %v", subjects)
 		}
 	}
 }
 
-// Nothing is made before all is known that was there at the start: it might be answered
-// with the id of something that is not known yet.
-func TestNothingIsMadeBeforeAllIsKnown(t *testing.T) {
+// Nothing is created before everything that was there at the start has been read: the
+// provider might return the ID of something that has not been read yet.
+// Behaviour I3.
+func TestCreateWaitsForInitialRead(t *testing.T) {
 	s := play(t, func(o *plan.Options) { o.Host = "" })
 	s.core = plan.New(plan.Options{Timetable: s})
 	first, second := volume("0"), volume("1")
@@ -126,8 +131,9 @@ func TestNothingIsMadeBeforeAllIsKnown(t *testing.T) {
 	s.does("create volume 2", "create volume 0")
 }
 
-// The id of what is being destroyed may be another's soon.
-func TestIdOfWhatIsBeingDestroyedIsRefusedForNow(t *testing.T) {
+// The ID of a volume that is being destroyed may soon be free.
+// Behaviour I2.
+func TestIDRefusedTemporarilyDuringDestroy(t *testing.T) {
 	s := play(t)
 	v := volume("0")
 	s.observe(wanted(v, recorded, dead))
@@ -136,15 +142,16 @@ func TestIdOfWhatIsBeingDestroyedIsRefusedForNow(t *testing.T) {
 	results := []plan.Result{{Key: volume("1"), ID: id, Info: "info"}}
 	s.core.Claim(wanted(v).Source, results)
 	if err := results[0].Err; err == nil || storage.IsPermanent(err) {
-		t.Errorf("an id that will be free is refused: %v", err)
+		t.Errorf("error for an ID that will be free: %v", err)
 	}
 	s.ends(v)
 	checkClaim(t, claim(s, wanted(v).Source, "1", id))
 }
 
-// What others record wins over what is made with the same id and is not
-// recorded yet, and what was made goes without a call.
-func TestIdThatIsRecordedMeanwhileIsRefused(t *testing.T) {
+// An ID that others record belongs to them, not to a created volume that has not been
+// recorded yet. That volume is removed without a call to the provider.
+// Behaviour I3.
+func TestIDRecordedByOthersIsRefused(t *testing.T) {
 	s := play(t)
 	v, imported := volume("0"), volume("1")
 	s.observe(wanted(v))
@@ -155,17 +162,18 @@ func TestIdThatIsRecordedMeanwhileIsRefused(t *testing.T) {
 	s.observe(wanted(imported, recorded, func(f *plan.Fact) { f.ID = "id" }))
 	s.does()
 	last := s.statuses[len(s.statuses)-1]
-	want := strings.TrimPrefix(anothers(wanted(v).Source.Provider, "0", "id", "1"), "0: ")
+	want := strings.TrimPrefix(duplicateIDError(wanted(v).Source.Provider, "0", "id", "1"), "0: ")
 	if last.Key != v || last.Status != status.Error || last.Message != want {
-		t.Errorf("the last status is %v", last)
+		t.Errorf("last status: %v", last)
 	}
 	s.observe(wanted(v, dead))
 	s.does("remove volume 0")
 }
 
-// However many ids a source gives over time, no more are remembered than a few beside
-// those in use, which are still known.
-func TestIdsNotInUseAreForgotten(t *testing.T) {
+// Only the IDs in use and a few more are remembered, however many a source returns over
+// time.
+// Behaviour I1.
+func TestUnusedIDsAreForgotten(t *testing.T) {
 	s := play(t)
 	v := volume("0")
 	s.observe(wanted(v, recorded, func(f *plan.Fact) { f.ID = "id-0" }))
@@ -174,7 +182,7 @@ func TestIdsNotInUseAreForgotten(t *testing.T) {
 		checkClaim(t, claim(s, source, "1", fmt.Sprintf("id-of-%d", i)))
 	}
 	if n := s.core.IDs(source); n > 2000 {
-		t.Errorf("%d ids are remembered", n)
+		t.Errorf("%d IDs are remembered", n)
 	}
-	checkClaim(t, claim(s, source, "1", "id-0"), anothers(source.Provider, "1", "id-0", "0"))
+	checkClaim(t, claim(s, source, "1", "id-0"), duplicateIDError(source.Provider, "1", "id-0", "0"))
 }

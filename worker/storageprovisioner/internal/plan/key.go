@@ -3,12 +3,13 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
 	"github.com/juju/names/v5"
 )
 
-// Kind says what a key names: one of the five kinds of entity that operations
-// act on, or one of the two kinds of fact that they only wait for.
+// Kind is the kind of what a key names: one of the five kinds of entity that operations act
+// on, or one of the two kinds of fact that operations only wait for.
 type Kind uint8
 
 const (
@@ -16,12 +17,12 @@ const (
 	Filesystem
 	VolumeAttachment
 	FilesystemAttachment
-	// Plan is an attachment plan: what the worker's machine does itself to make
-	// an attached volume visible. It is carried out and undone as an attachment
-	// is made and unmade, and depends on the volume's attachment.
+	// Plan is an attachment plan: what the worker's machine does itself to make an attached
+	// volume visible. It is carried out and undone like an attachment, and depends on the
+	// volume's attachment.
 	Plan
 
-	// Machine is a machine, which becomes provisioned.
+	// Machine is a machine that becomes provisioned.
 	Machine
 	// Device is the block device of a volume on the worker's machine.
 	Device
@@ -38,8 +39,8 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Storage returns what an attachment of this kind attaches; a kind that is no
-// attachment stands for itself.
+// Storage returns the kind of storage that an attachment of this kind attaches; any other kind
+// returns itself.
 func (k Kind) Storage() Kind {
 	switch k {
 	case VolumeAttachment, Plan:
@@ -50,7 +51,7 @@ func (k Kind) Storage() Kind {
 	return k
 }
 
-// Attachment reports whether the kind is one that is attached and detached.
+// Attachment reports whether entities of the kind are attached and detached.
 func (k Kind) Attachment() bool {
 	return k == VolumeAttachment || k == FilesystemAttachment || k == Plan
 }
@@ -58,21 +59,21 @@ func (k Kind) Attachment() bool {
 // Key identifies one entity or fact.
 type Key struct {
 	Kind Kind
-	// ID is the id of the volume's or filesystem's tag; for a machine, empty.
+	// ID is the ID in the tag of the volume or filesystem; empty for a machine.
 	ID string
-	// Host is the tag of the machine or unit, for a machine, for attachments and
-	// for plans; else empty.
+	// Host is the tag of the machine or unit of an attachment or plan, or of the machine that
+	// the key names; else empty.
 	Host string
 }
 
-// Storage returns the key of what an attachment attaches; a volume's or
-// filesystem's own key otherwise.
+// Storage returns the key of the volume or filesystem that an attachment attaches; the key of
+// a volume or filesystem returns itself.
 func (k Key) Storage() Key {
 	return Key{Kind: k.Kind.Storage(), ID: k.ID}
 }
 
-// Tag returns the tag of a volume or filesystem, or of what an attachment attaches. It
-// takes long to make: what the core gives out has it.
+// Tag returns the tag of a volume or filesystem, or of the one that an attachment attaches. It
+// is slow; a [Subject] from the core has the tag.
 func (k Key) Tag() names.Tag {
 	if k.Kind.Storage() == Filesystem {
 		return names.NewFilesystemTag(k.ID)
@@ -111,14 +112,14 @@ const (
 	None Op = iota
 	// Remove removes the entity from the state; no provider is called.
 	Remove
-	// The others are calls of a provider, in the order in which they go when
-	// several are due for one source: what frees comes before what takes.
+	// The other operations are provider calls, in the order in which they run when several are
+	// due for one source: those that free resources come before those that take them.
 	Destroy
 	Create
 	Detach
 	Attach
 	Resize
-	// Check looks whether what is attached still is as it was attached.
+	// Check checks whether what is attached is still as it was attached.
 	Check
 
 	ops
@@ -130,7 +131,7 @@ func (o Op) String() string {
 	return opNames[o]
 }
 
-// Life is where an entity is in its life, as the state has it.
+// Life is an entity's life, as the state has it.
 type Life uint8
 
 const (
@@ -147,26 +148,25 @@ type Class uint8
 const (
 	// Ours is created, attached, detached and destroyed by this worker.
 	Ours Class = iota
-	// Static is made together with its machine, by a provider that makes none
-	// at other times: it is never created nor attached here, and is removed
-	// from the state without a call.
+	// Static is made together with its machine, by a static provider: this worker never
+	// creates or attaches it, and removes it from the state without a provider call.
 	Static
-	// Foreign is left alone: another worker's.
+	// Foreign belongs to another worker, and is left alone.
 	Foreign
 )
 
-// Source names the source that an operation is handed to: a provider's of one
-// kind of storage, or one of the worker's own: of filesystems on volumes, and of
-// attachment plans, which for Provider has the type of the device.
+// Source names the source that carries out an operation: a provider's source of one kind of
+// storage, or a source of the worker itself, of managed filesystems or of attachment plans.
+// For attachment plans, Provider is the device type.
 type Source struct {
 	Kind     Kind
 	Provider string
 	Managed  bool
-	// Pool is the pool that it is of, where its provider has a source for each.
+	// Pool is the source's pool, if the provider has a source for each pool.
 	Pool string
 }
 
-// Managed is the source of volume-backed filesystems.
+// Managed is the source of managed filesystems.
 var Managed = Source{Managed: true}
 
 func (s Source) String() string {
@@ -181,4 +181,20 @@ func (s Source) String() string {
 		of = " of pool " + s.Pool
 	}
 	return fmt.Sprintf("%s %ss%s", s.Provider, s.Kind, of)
+}
+
+// MaxNamed is how many entities a message names at most. Up to as many entities with the same
+// error get a message each.
+const MaxNamed = 10
+
+// JoinKeys names entities in a message, the first MaxNamed of them.
+func JoinKeys(keys []Key) string {
+	var names []string
+	for _, key := range keys[:min(len(keys), MaxNamed)] {
+		names = append(names, key.String())
+	}
+	if more := len(keys) - MaxNamed; more > 0 {
+		names[MaxNamed-1] = fmt.Sprintf("%s and %d more", names[MaxNamed-1], more)
+	}
+	return strings.Join(names, ", ")
 }

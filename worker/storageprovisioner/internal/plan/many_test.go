@@ -8,9 +8,8 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
-// What is attached to many hosts is found among them, and lost, like what is attached
-// to one.
-func TestAttachedToMany(t *testing.T) {
+// An attachment to one of many hosts is found, dropped and recreated like a single one.
+func TestFilesystemOnManyHosts(t *testing.T) {
 	const hosts = 100
 	s := play(t, func(o *plan.Options) { o.Host = "" })
 	f := filesystem("0")
@@ -47,7 +46,7 @@ func TestAttachedToMany(t *testing.T) {
 	half(func(a plan.Key) { s.gone(a) })
 	half(func(a plan.Key) {
 		if s.core.Knows(a) {
-			t.Errorf("%s is known still", a)
+			t.Errorf("%s is still known", a)
 		}
 		want = append(want, "attach "+a.String())
 	})
@@ -61,8 +60,8 @@ func TestAttachedToMany(t *testing.T) {
 	s.nothing()
 }
 
-// A host is known as long as something refers to it.
-func TestHostIsForgottenWithTheLastThatRefersToIt(t *testing.T) {
+// A host is known as long as an entity refers to it.
+func TestHostForgottenWithLastReference(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on("machine-1", volume("0"))
 	s.observe(wanted(v, recorded), wanted(a))
@@ -77,20 +76,20 @@ func TestHostIsForgottenWithTheLastThatRefersToIt(t *testing.T) {
 	unprovisioned := func(f *plan.Fact) { f.Instance = "" }
 	s.observe(wanted(v, recorded), wanted(a, unprovisioned))
 	if out := s.core.Take(); len(out.Machines) != 1 || out.Machines[0] != "machine-1" {
-		t.Errorf("asked is about %v", out.Machines)
+		t.Errorf("machines asked about: %v", out.Machines)
 	}
 	s.core.Provisioned("machine-1", "instance")
 	s.does("attach volume attachment 0 on machine-1")
 }
 
-// What has changed is told once, in order, and in parts.
-func TestWhatHasChangedIsReadInParts(t *testing.T) {
+// A change is read once, in order, and in parts.
+func TestChangesAreReadOnceAndInParts(t *testing.T) {
 	s := play(t)
 	for _, id := range []string{"0", "1", "0", "2", "1"} {
 		s.core.Changed(volume(id))
 	}
 	if !s.core.HasUnread() {
-		t.Error("there is nothing to read")
+		t.Error("HasUnread is false after changes")
 	}
 	for _, want := range [][]plan.Key{{volume("0"), volume("1")}, {volume("2")}, nil} {
 		var got []plan.Key
@@ -98,16 +97,16 @@ func TestWhatHasChangedIsReadInParts(t *testing.T) {
 			got = append(got, subject.Key)
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("to be read are %v, not %v", got, want)
+			t.Errorf("reads %v, not %v", got, want)
 		}
 	}
 	if s.core.HasUnread() {
-		t.Error("there is something to read")
+		t.Error("HasUnread is true after all has been read")
 	}
 	// What changes while it is read is read again.
 	s.core.Changed(volume("0"))
 	if again := s.core.Unread(math.MaxInt); len(again) != 1 || again[0].Tag.Id() != "0" {
-		t.Errorf("to be read again are %v", again)
+		t.Errorf("reads again %v", again)
 	}
 	s.gone(volume("0"), volume("1"), volume("2"))
 	s.nothing()

@@ -1,16 +1,15 @@
-// Package plan is the pure core of the storage provisioner: it knows what is
-// wanted and what has been done, and decides what must happen next.
+// Package plan is the pure core of the storage provisioner: it knows what is wanted and what
+// has been done, and decides what must happen next.
 //
-// Facts go in (entities as the state has them, finished operations, provisioned
-// machines, known block devices, what has come due), and out come batches of
-// operations, things to publish, and questions to ask. A Core does no I/O,
-// reads no clock and starts no goroutine; it belongs to one goroutine, which
-// tells it the time by [Core.At], and after each fact calls [Core.Batches],
-// [Core.Take], [Core.Unread] and [Core.Devices].
+// Facts go in (entities as the state has them, finished operations, provisioned machines,
+// known block devices, values that have become due), and batches of operations, results to
+// publish and questions to ask come out. A Core does no I/O, reads no clock and starts no
+// goroutine. It belongs to one goroutine, which sets the time with [Core.At], and after each
+// fact calls [Core.Batches], [Core.Take], [Core.Unread] and [Core.Devices].
 //
-// Each entity (a volume, a filesystem, or an attachment of one) has one record
-// and at most one operation at a time. From the record, [Core.decide] tells the
-// next operation and what that waits for, if anything:
+// Each entity (a volume, a filesystem, or an attachment or plan of one) has one record and at
+// most one operation at a time. From the record, [Core.decide] derives the next operation and
+// what that operation waits for, if anything:
 //
 //	idle ──▶ waiting (for a fact) ──▶ queued ──▶ running ──▶ publishing ──▶ idle
 //	                                    ▲            │ failed
@@ -31,22 +30,22 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/byid"
 )
 
-// Options say how a core behaves.
+// Options configures a [Core].
 type Options struct {
 	Retry Retry
-	// MaxBatch caps how many operations go in one batch; 0: no cap.
+	// MaxBatch caps the number of operations in one batch; 0: no cap.
 	MaxBatch int
-	// Host is the tag of the machine on whose volumes this worker manages
-	// filesystems; empty for a worker that does not.
+	// Host is the tag of the machine on whose volumes this worker manages filesystems; empty
+	// for a worker in the environment's scope.
 	Host string
-	// Attempts says that the state remembers what is about to be made: batches of
-	// that are noted there, and go ahead with [Core.Noted].
+	// Attempts says that the state remembers attempts: before a batch makes something, the
+	// state must note that, and the batch goes ahead with [Core.Noted].
 	Attempts bool
-	// Timetable is told what is to come to [Core.Due], and when.
+	// Timetable holds the values to pass to [Core.Due] when they are due.
 	Timetable Timetable
 }
 
-// Timetable keeps values until they are due. Adding a key again replaces it.
+// Timetable keeps values until they are due. Adding a key again replaces its value.
 type Timetable interface {
 	Add(key, value any, due time.Time)
 	Remove(key any)
@@ -57,37 +56,36 @@ type Core struct {
 	options Options
 	now     time.Time
 
-	// storage has the volumes and filesystems by the ids of their tags; the
-	// attachments hang on those.
+	// storage holds the volumes and filesystems by the IDs of their tags. Their records hold
+	// their attachments.
 	storage [kinds]byid.Map[entity]
-	// all are the entities in no particular order, but always the same.
+	// all holds the entities in an arbitrary but deterministic order.
 	all     []*entity
 	hosts   map[string]*host
 	devices byid.Map[device]
-	// watched are the devices that something waits for or has used, and lookups those of
-	// them that are to be looked up; devicesChanged says that all are.
+	// watched are the devices that something waits for or has used; lookups are those of them
+	// that must be looked up; devicesChanged says that all of them must be.
 	watched, lookups []*device
 	devicesChanged   bool
 
 	queues  []*queue
 	sources map[Source]*queue
-	// issuers are all there have been; issuersBySource has them by their sources, without
-	// the pool.
+	// issuers are all issuers so far; issuersBySource holds them by source, without the pool.
 	issuers         []*issuer
 	issuersBySource map[Source]*issuer
-	// queued counts what is in the queues.
+	// queued counts the entities in the queues.
 	queued [kinds][ops]int
 
-	// unread are the entities to be read, and firstReads is how far the first reading is
-	// of all that there was at the start.
+	// unread are the entities to be read; firstReads is the progress of the first reading of
+	// everything that existed at the start.
 	unread     []*entity
 	firstReads [kinds]firstRead
-	// idsCollected says that there is an issuer whose ids have been collected.
+	// idsCollected says that the IDs of at least one issuer have been collected.
 	idsCollected bool
 	// unreadable are the entities that the last attempt to read has failed for.
 	unreadable map[Key]unreadable
-	// ownership has the volumes and filesystems whose sources have been asked whose they
-	// are, and may be used.
+	// ownership holds the volumes and filesystems that may be used according to their sources,
+	// which have been asked for the owners.
 	ownership map[*entity]Ownership
 	out       Output
 }
@@ -104,7 +102,7 @@ func New(options Options) *Core {
 	}
 }
 
-// At tells the core the time of the facts that follow.
+// At sets the time of the facts that follow.
 func (c *Core) At(now time.Time) {
 	c.now = now
 }
@@ -112,48 +110,45 @@ func (c *Core) At(now time.Time) {
 // Fact is an entity as the state has it.
 type Fact struct {
 	Subject
-	// Err says that the entity could not be read. It is read again later, and
-	// the other fields mean nothing.
+	// Err says why the entity could not be read. The entity is read again later, and the other
+	// fields but Subject mean nothing.
 	Err  error
 	Life Life
-	// Recorded says that the state has the entity's info: it is provisioned. Attempted
-	// says of what is not recorded that it may have been made all the same.
+	// Recorded says that the state has the entity's info: the entity is provisioned. Attempted
+	// says that an entity that is not recorded may have been made nevertheless.
 	Recorded, Attempted bool
-	// ID is the provider's id of the volume or filesystem, where it is known.
+	// ID is the provider's ID of the volume or filesystem, if it is known.
 	ID     string
 	Class  Class
 	Source Source
-	// Host is the tag of the machine that the entity is for, if any, and
-	// Instance its instance id, where it came along with the entity.
+	// Host is the tag of the machine that the entity is for, if any, and Instance the
+	// machine's instance ID, if it was read along with the entity.
 	Host     string
 	Instance string
-	// Backing is the id of the volume that backs a filesystem, if any. For an
-	// attachment it is taken from the filesystem, unless BackingKnown says that
-	// it came along with the attachment.
+	// Backing is the ID of the volume that backs a filesystem, if any. An attachment uses that
+	// of its filesystem, unless BackingKnown says that it was read along with the attachment.
 	Backing      string
 	BackingKnown bool
-	// Release says that removing means to release, not to destroy.
+	// Release says that removing the entity means to release, not to destroy it.
 	Release bool
-	// Owner is whose the volume or filesystem is, or that which the attachment attaches,
-	// where the source is to be asked that before anything is done to it; else nil.
+	// Owner is the owner of the volume or filesystem, or of the one that the attachment
+	// attaches, if the source must be asked for the owner before anything is done; else nil.
 	Owner *storage.Owner
-	// Size is how large a recorded volume or filesystem is, and Wanted how large it
-	// is to be, in MiB; Wanted is zero where the state does not tell.
+	// Size is the size of a recorded volume or filesystem, and Wanted its wanted size, in MiB;
+	// Wanted is zero if the state does not say.
 	Size, Wanted uint64
-	// Args are what the provider needs for the next operation, without ID and
-	// Instance, which are handed to it as they are known by then. An entity
-	// that lacks what it takes to be created or attached has none, and is left
-	// as it is.
+	// Args are the provider's arguments for the next operation, without ID and Instance, which
+	// are added when the operation starts. They are nil for an entity that lacks the
+	// parameters to be created or attached, which is left as it is.
 	Args any
 }
 
-// Output is what the core wants done beside the batches and what is to be read or
-// looked up.
+// Output is what the core wants done, besides batches, readings and lookups.
 type Output struct {
 	Publish Publication
-	// Machines are to be watched until they are provisioned.
+	// Machines are the machines to watch until they are provisioned.
 	Machines []string
-	// Forgotten are the volumes whose block devices are not watched any more.
+	// Forgotten are the volumes whose block devices are no longer watched.
 	Forgotten []string
 }
 
@@ -162,8 +157,8 @@ type Publication struct {
 	Statuses []Status
 	Records  []Record
 	Removals []Subject
-	// Unmade are the entities whose attempt has made nothing. Ended are the filesystems on
-	// volumes whose attempt has ended and may have left something.
+	// Unmade are the entities whose attempt has made nothing. Ended are the managed
+	// filesystems whose attempt has ended and may have left something.
 	Unmade, Ended []Subject
 }
 
@@ -175,30 +170,30 @@ func (p Publication) Empty() bool {
 // Subject names an entity.
 type Subject struct {
 	Key Key
-	// Tag is that of the volume or filesystem, or of what is attached.
+	// Tag is the tag of the volume or filesystem, or of the one that is attached.
 	Tag names.Tag
-	// Unattributed says that which source provides it is to be read, though nothing is
-	// to be done about it.
+	// Unattributed says that the source that provides the entity must be read even if nothing
+	// is to be done about the entity.
 	Unattributed bool
-	// Settled says that this worker has attached the attachment: while it stays recorded
-	// and alive, nothing but that is to be read of it.
+	// Settled says that this worker has attached the attachment: while it stays recorded and
+	// alive, nothing else needs to be read about it.
 	Settled bool
-	// entity spares the core to look it up; nil in what the core has not given out.
+	// entity saves the core a lookup; it is nil in a Subject that the core did not return.
 	entity *entity
 }
 
-// subject returns what names the entity.
+// subject returns the entity's subject.
 func (e *entity) subject() Subject {
 	return Subject{Key: e.key(), Tag: e.tag, entity: e}
 }
 
-// Record is the info of an entity, as its provider gave it.
+// Record is the info of an entity, as its provider returned it.
 type Record struct {
 	Subject
 	Info any
 }
 
-// Take returns what has come together since the last call.
+// Take returns the output that has accumulated since the last call.
 func (c *Core) Take() Output {
 	out := c.out
 	c.out = Output{}
@@ -215,12 +210,12 @@ func (c *Core) KnowsHost(tag string) bool {
 	return c.hosts[tag] != nil
 }
 
-// HasUnread reports whether there is anything to read or to look up.
+// HasUnread reports whether there is anything to read or look up.
 func (c *Core) HasUnread() bool {
 	return len(c.unread) > 0 || len(c.lookups) > 0 || c.devicesChanged && len(c.watched) > 0
 }
 
-// Changed notes that an entity is to be read.
+// Changed notes that an entity must be read.
 func (c *Core) Changed(key Key) {
 	c.requestRead(c.entity(key))
 }
@@ -232,7 +227,7 @@ func (c *Core) requestRead(e *entity) {
 	}
 }
 
-// Unread returns what is to be read, at most so many.
+// Unread returns the entities to be read, at most limit of them.
 func (c *Core) Unread(limit int) []Subject {
 	n := min(limit, len(c.unread))
 	if n == 0 {
@@ -248,8 +243,7 @@ func (c *Core) Unread(limit int) []Subject {
 	return subjects
 }
 
-// Devices returns the volumes whose block devices are to be looked up, at most so
-// many.
+// Devices returns the volumes whose block devices must be looked up, at most limit of them.
 func (c *Core) Devices(limit int) []Subject {
 	if c.devicesChanged && len(c.lookups) == 0 {
 		c.devicesChanged = false
@@ -267,7 +261,7 @@ func (c *Core) Devices(limit int) []Subject {
 	return volumes
 }
 
-// requestLookup has a device looked up.
+// requestLookup marks a device to be looked up.
 func (c *Core) requestLookup(d *device) {
 	if !d.lookupDue {
 		d.lookupDue = true
@@ -275,7 +269,7 @@ func (c *Core) requestLookup(d *device) {
 	}
 }
 
-// takeFirst takes the first n out of a list.
+// takeFirst removes the first n elements from a list and returns them.
 func takeFirst[T any](list *[]T, n int) []T {
 	first, rest := (*list)[:n], (*list)[n:]
 	if len(rest) == 0 {
@@ -285,7 +279,7 @@ func takeFirst[T any](list *[]T, n int) []T {
 	return first
 }
 
-// Observe takes in an entity as the state has it.
+// Observe handles a fact: an entity as the state has it.
 func (c *Core) Observe(f Fact) {
 	c.countFirstRead(f.Key.Kind)
 	if f.Err != nil {
@@ -312,8 +306,8 @@ func (c *Core) Observe(f Fact) {
 	if e.orphan {
 		return
 	}
-	// What may have been made for an entity that is to be removed is looked for at once,
-	// even if the operation for that is the one that has been given up.
+	// When an entity starts to be removed, look at once for what may have been made for it,
+	// even if the operation that does so has been given up.
 	goes := e.life == Alive && f.Life != Alive
 	if e.stalled == deferred || !e.underway() && e.hasFailed() && (goes || e.differs(f)) {
 		c.refresh(e)
@@ -329,12 +323,13 @@ func (c *Core) Observe(f Fact) {
 		c.rejectDuplicates(e)
 	}
 	if e.kind == FilesystemAttachment {
-		c.wake(e.storage) // which is made only where it is wanted
+		c.wake(e.storage) // a filesystem is made only where it is wanted
 	}
 }
 
 // noteUnwantedAttachment notes that an attachment of a volume is no longer wanted. The volume
-// is read before it is created: by what was read before, its creation might attach it.
+// is read before it is created, because its creation with the parameters read earlier might
+// attach it.
 func (c *Core) noteUnwantedAttachment(volume Key) {
 	v := c.find(volume)
 	if v != nil && v.observed && !v.recorded && v.life == Alive {
@@ -343,15 +338,15 @@ func (c *Core) noteUnwantedAttachment(volume Key) {
 	}
 }
 
-// unreadable is what has come of reading an entity that cannot be read.
+// unreadable describes the failed attempts to read an entity.
 type unreadable struct {
-	// refusal is the state's, and since when the first of those was that came in a row.
+	// refusal describes the failures in a row, and since is the time of the first of them.
 	refusal
 	since time.Time
 }
 
-// readFailed takes in that an entity cannot be read. The entity is read again later; until
-// then the core keeps what it knew of the entity.
+// readFailed notes that an entity cannot be read. The entity is read again later; until then
+// the core keeps what it knew of the entity.
 func (c *Core) readFailed(key Key, err error) {
 	u, ok := c.unreadable[key]
 	if !ok {
@@ -364,8 +359,8 @@ func (c *Core) readFailed(key Key, err error) {
 	c.options.Timetable.Add(key, key, u.due)
 }
 
-// learn has an entity be as the state has it. How it is provided does not change, and is
-// not read again for every decision: what the fact lacks stays as it was.
+// learn updates an entity from a fact. The source of an entity does not change and is not read
+// for every decision: what the fact lacks stays as it was.
 func (c *Core) learn(e *entity, f Fact) {
 	e.observed = true
 	e.stale = false
@@ -402,15 +397,16 @@ func (c *Core) learn(e *entity, f Fact) {
 	}
 }
 
-// differs reports whether the entity's next operation would be another by a fact than the
-// one that has failed.
+// differs reports whether a fact would give the entity's next operation other parameters than
+// the one that has failed.
 func (e *entity) differs(f Fact) bool {
 	return !reflect.DeepEqual(e.args(), f.Args) || !reflect.DeepEqual(e.work.owner, f.Owner)
 }
 
-// Refresh has what has failed tried again at once, as after a change of the environment's
-// configuration, and what fails now of what has begun; and has read again what is not done.
-// What is in progress goes on as it does.
+// Refresh handles a change of the environment's configuration. It retries failed operations at
+// once, and operations under way as soon as they fail, and marks for reading all entities that
+// have something to do or do not belong to this worker. Operations that may be in progress go
+// on unchanged.
 func (c *Core) Refresh() {
 	for _, e := range slices.Clone(c.all) {
 		if e.op != None || e.class != Ours {
@@ -428,9 +424,9 @@ func (c *Core) Refresh() {
 	}
 }
 
-// Retry has what has failed of a volume or filesystem, and of its attachments and plans,
-// tried again at once, as if it had not been tried before. What is attached is looked at, and
-// attached again if it is not as it was attached.
+// Retry retries the failed operations of a volume or filesystem, and of its attachments and
+// plans, at once and as if they had not been tried before. It checks what is attached, and
+// attaches it again if it is not as it was attached.
 func (c *Core) Retry(key Key) {
 	s := c.find(key)
 	if s == nil {
@@ -449,17 +445,17 @@ func (c *Core) Retry(key Key) {
 	}
 }
 
-// reattach has something attached again that is not as it was attached.
+// reattach attaches an entity again that is not as it was attached.
 func (c *Core) reattach(a *entity) {
 	a.flags.set(checkFailed|attachedHere|repairRequested, false)
 	c.requestRead(a) // clearWork has discarded the arguments
 }
 
-// CheckMounts has all filesystems looked at that this worker has attached: they may have been
-// unmounted, or covered, by others.
+// CheckMounts checks all filesystems that this worker has attached: others may have unmounted
+// or covered them.
 func (c *Core) CheckMounts() { c.check(FilesystemAttachment) }
 
-// check has all looked at that this worker has attached, of some kinds of attachment.
+// check checks everything that this worker has attached, of the given kinds of attachment.
 func (c *Core) check(kinds ...Kind) {
 	for _, e := range slices.Clone(c.all) {
 		if e.flags.has(attachedHere) && slices.Contains(kinds, e.kind) {
@@ -469,8 +465,8 @@ func (c *Core) check(kinds ...Kind) {
 	}
 }
 
-// FailedOn returns the volume on which a filesystem is to be made, if an attempt has failed, and
-// the next is to come later, or was given up.
+// FailedOn returns the volume on which a filesystem is to be made. ok is false unless an
+// attempt has failed, and the next attempt is due later or needs a change.
 func (c *Core) FailedOn(filesystem Key) (volume string, ok bool) {
 	e := c.find(filesystem)
 	if e == nil || e.op != Create || e.backing == nil || e.life != Alive || e.phase != scheduled && e.stalled == notStalled {
@@ -495,8 +491,9 @@ func (c *Core) retry(e *entity) {
 	}
 }
 
-// Resync grants what has been given up one more attempt and asks again about what is
-// deferred and what is waited for, and has read again all that is known.
+// Resync grants one more attempt to each operation that has been given up, asks again about
+// everything that is deferred or waited for, checks what is attached, and marks everything
+// that is known for reading.
 func (c *Core) Resync() {
 	for _, e := range slices.Clone(c.all) {
 		switch e.stalled {
@@ -517,7 +514,7 @@ func (c *Core) Resync() {
 		case h.waiters.any():
 			c.out.Machines = append(c.out.Machines, tag)
 		default:
-			h.watched = false // the next to wait for it has it watched
+			h.watched = false // the next entity to wait for it watches it again
 			c.dropUnusedHost(h)
 		}
 	}
@@ -528,7 +525,7 @@ func (c *Core) Resync() {
 	}
 }
 
-// Provisioned takes in that a machine has an instance.
+// Provisioned notes that a machine has an instance.
 func (c *Core) Provisioned(tag, instance string) {
 	h, ok := c.hosts[tag]
 	if !ok {
@@ -539,8 +536,8 @@ func (c *Core) Provisioned(tag, instance string) {
 	c.dropUnusedHost(h)
 }
 
-// DevicesChanged takes in that the machine's block devices have changed: those
-// that are watched are to be looked up again.
+// DevicesChanged notes that the machine's block devices have changed: those that are watched
+// must be looked up again.
 func (c *Core) DevicesChanged() {
 	c.devicesChanged = true
 }
@@ -552,26 +549,26 @@ func (c *Core) DeviceWatched(volume string) bool {
 	return d != nil && d.watched
 }
 
-// DeviceKnown takes in whether the block device of a volume, which must be one
-// that is watched, is known, whether it has a UUID, and its size in MiB. When it
-// gets a UUID while the filesystem on it is attached, that is attached again.
-func (c *Core) DeviceKnown(volume string, known, marked bool, size uint64) {
+// DeviceKnown notes whether the block device of a volume is known, whether it has a
+// filesystem UUID, and its size in MiB. The device must be watched. If it gets a UUID while
+// the filesystem on it is attached, the filesystem is attached again.
+func (c *Core) DeviceKnown(volume string, known, hasUUID bool, size uint64) {
 	d := c.devices.Get(volume)
 	c.clearLookupFailures(d)
-	d.known, d.hasUUID, d.size = known, marked, size
+	d.known, d.hasUUID, d.size = known, hasUUID, size
 	if !known {
 		return
 	}
 	c.wake(d)
-	if e := d.mounted; e != nil && e.flags.has(attachedHere) && e.attachedWithoutUUID && marked {
+	if e := d.mounted; e != nil && e.flags.has(attachedHere) && e.attachedWithoutUUID && hasUUID {
 		// clearWork has discarded the arguments.
 		e.flags.set(attachedHere, false)
 		c.requestRead(e)
 	}
 }
 
-// DeviceUnreadable takes in that the block device of a volume, which must be one that
-// is watched, could not be looked up. That is tried again later.
+// DeviceUnreadable notes that the block device of a volume, which must be watched, could not
+// be looked up. The lookup is tried again later.
 func (c *Core) DeviceUnreadable(volume string) {
 	d := c.devices.Get(volume)
 	d.known, d.hasUUID, d.size = false, false, 0
@@ -587,7 +584,7 @@ func (c *Core) clearLookupFailures(d *device) {
 	}
 }
 
-// Due takes in what the timetable has given out.
+// Due handles the values that the timetable has returned as due.
 func (c *Core) Due(values []any) {
 	for _, value := range values {
 		switch v := value.(type) {
@@ -608,8 +605,8 @@ func (c *Core) Due(values []any) {
 	}
 }
 
-// settle brings an entity to where its facts want it: waiting, scheduled,
-// queued, or at rest. It is called whenever something about it has changed.
+// settle moves an entity to the phase that its facts call for: waiting, scheduled, queued,
+// publishing a removal, or idle. It is called whenever something about the entity has changed.
 func (c *Core) settle(e *entity) {
 	if e.busy() {
 		return
@@ -658,7 +655,7 @@ func (e *entity) hasFailed() bool {
 	return e.work != nil && e.work.attempts+e.work.transient > 0
 }
 
-// refresh forgets the failures of an entity's operation, which so may go at
+// refresh forgets the failures of an entity's operation, so that the operation may start at
 // once.
 func (c *Core) refresh(e *entity) {
 	c.makeIdle(e)
@@ -671,8 +668,8 @@ func (c *Core) refresh(e *entity) {
 	}
 }
 
-// makeIdle makes an entity idle that is not busy. A queue skips it when its
-// turn comes.
+// makeIdle makes an entity idle; the entity must not be busy. It stays in its queue, which
+// skips it.
 func (c *Core) makeIdle(e *entity) {
 	switch e.phase {
 	case waiting:
@@ -685,7 +682,7 @@ func (c *Core) makeIdle(e *entity) {
 	e.phase = idle
 }
 
-// observeGone takes in that the state does not have an entity any more.
+// observeGone notes that the state does not have an entity any more.
 func (c *Core) observeGone(e *entity) {
 	switch {
 	case e.orphan:
@@ -696,9 +693,8 @@ func (c *Core) observeGone(e *entity) {
 	}
 }
 
-// removeOrphan has destroyed or detached what was made for an entity that the state no
-// longer has. The state may have the entity again when that is done, so the entity is
-// read then.
+// removeOrphan destroys or detaches what was made for an entity that the state no longer has.
+// The state may have the entity again when that is done, so the entity is read then.
 func (c *Core) removeOrphan(e *entity) {
 	e.orphan, e.stale = true, false
 	e.recorded = true
@@ -717,7 +713,8 @@ func (c *Core) forget(e *entity) {
 	e.clear()
 	c.wake(e)
 	if s := e.storage; !s.observed && d != nil && d.watched {
-		// Entities that still wait for the device of the filesystem that is gone ask again.
+		// Entities that still wait for the device of the deleted filesystem request the device
+		// again.
 		c.unwatchDevice(d)
 		c.out.Forgotten = append(c.out.Forgotten, d.volume)
 		c.wake(d)
@@ -726,7 +723,7 @@ func (c *Core) forget(e *entity) {
 	c.dropUnused(e)
 }
 
-// clear makes the record of an entity what it was before the entity was observed.
+// clear resets the record of an entity to what it was before the entity was observed.
 func (e *entity) clear() {
 	*e = entity{
 		kind: e.kind, name: e.name, tag: e.tag, allIndex: e.allIndex, host: e.host, backing: e.backing,
@@ -735,8 +732,8 @@ func (e *entity) clear() {
 	}
 }
 
-// hold notes that the entity's dependencies must stay: it is being attached, or
-// made there.
+// hold notes that the entity's dependencies must stay, because the entity is being attached or
+// made.
 func (c *Core) hold(e *entity) {
 	if e.held {
 		return
@@ -800,8 +797,8 @@ func plannedAttachment(plan *entity) *entity {
 	return plan.storage.attachments.find(VolumeAttachment, plan.host.tag)
 }
 
-// deviceChanged notes that what block device a volume is may have changed: it is
-// not known until it has been looked up again.
+// deviceChanged notes that the block device of a volume may have changed: it is not known
+// until it has been looked up again.
 func (c *Core) deviceChanged(volume string) {
 	if d := c.devices.Get(volume); d != nil && d.watched {
 		d.known, d.hasUUID, d.size = false, false, 0

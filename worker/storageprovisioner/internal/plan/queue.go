@@ -6,7 +6,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Batch is what one provider source is asked to do in one call.
+// Batch is what one source is asked to do in one call.
 type Batch struct {
 	Source Source
 	Op     Op
@@ -16,55 +16,55 @@ type Batch struct {
 // Item is one operation of a batch.
 type Item struct {
 	Subject
-	// ID is the provider's id of the volume or filesystem; empty for one that
-	// is to be created.
+	// ID is the provider's ID of the volume or filesystem; empty for one that is to be
+	// created.
 	ID string
-	// Instance is the id of the machine's instance, where a machine takes part.
+	// Instance is the machine's instance ID, if a machine takes part.
 	Instance string
-	// Release says that a removal is a release.
+	// Release says that the removal is a release.
 	Release bool
 	// Noted says that the state has noted the attempt, or need not note it.
 	Noted bool
-	// Repeat says that the operation may be done already, or be going on: it is
-	// repeated to learn how it ended.
+	// Repeat says that the operation may be done already, or still be going on. It is repeated
+	// to learn how it ended.
 	Repeat bool
 	// Args are those of the entity's [Fact].
 	Args any
-	// Owner is that of the entity's [Fact], where the source is to be asked for it first.
+	// Owner is that of the entity's [Fact], if the source must be asked for the owner first.
 	Owner *storage.Owner
-	// Ownership is what has come of asking.
+	// Ownership is the source's answer.
 	Ownership Ownership
 }
 
-// Ended returns the result of an operation.
+// Ended returns r as the result of the item.
 func (i *Item) Ended(r Result) Result {
 	r.Key, r.entity, r.Ownership = i.Key, i.entity, i.Ownership
 	return r
 }
 
-// Ownership is what a source says of whose something is.
+// Ownership is what a source says about the owner of storage.
 type Ownership uint8
 
 const (
-	// NotAsked says nothing.
+	// NotAsked means that the source has not said anything.
 	NotAsked Ownership = iota
-	// Owned is the state's.
+	// Owned means that the storage belongs to the state.
 	Owned
-	// OwnerUnknown may be anybody's: the source does not keep that.
+	// OwnerUnknown means that the source does not know the owner.
 	OwnerUnknown
 )
 
-// queue holds what is due for one source, while the source is busy or until the
-// next call of Batches.
+// queue holds the operations that are due for one source, while the source is busy or until
+// the next call of Batches.
 type queue struct {
 	source Source
-	// calls counts the calls under way, and limit is how many the source takes at once.
+	// calls counts the calls under way; limit is how many concurrent calls the source allows.
 	calls, limit int
 	due          [ops][]*entity
 	issuer       *issuer
 }
 
-// enqueue hands an entity to its source's queue.
+// enqueue adds an entity to its source's queue.
 func (c *Core) enqueue(e *entity) {
 	e.phase = queued
 	c.queued[e.kind][e.op]++
@@ -82,20 +82,20 @@ func (c *Core) queue(source Source) *queue {
 	return q
 }
 
-// SetLimit sets how many calls at once a source takes, at least one. The default is one.
+// SetLimit sets how many concurrent calls a source allows, at least one. The default is one.
 func (c *Core) SetLimit(source Source, calls int) {
 	c.queue(source).limit = max(calls, 1)
 }
 
-// Queued returns how many operations of a kind are due and wait for their source
-// to be free.
+// Queued returns how many operations op on entities of a kind are due and wait for their
+// source to be free.
 func (c *Core) Queued(kind Kind, op Op) int {
 	return c.queued[kind][op]
 }
 
-// Batches returns what may be handed to providers now: for each source that is
-// free, all that is due of one kind of operation. The source is busy with that
-// until [Core.Finished].
+// Batches returns what may be handed to providers now: for each free source, the operations
+// that are due, one kind of operation in a batch. A batch keeps its source busy until
+// [Core.Finished].
 func (c *Core) Batches() []Batch {
 	var batches []Batch
 	for _, q := range c.queues {
@@ -148,7 +148,8 @@ func (c *Core) nextBatch(q *queue, op Op) []Item {
 		items = append(items, c.start(e))
 		e.work.item = &items[len(items)-1]
 	}
-	// One call at a time concerns a volume or filesystem, with all that is due of it.
+	// Only one call at a time may concern a volume or filesystem. It may contain several
+	// operations on the storage and its attachments.
 	for _, item := range items {
 		item.entity.storage.calls++
 	}
@@ -164,8 +165,8 @@ func (c *Core) nextBatch(q *queue, op Op) []Item {
 	return items
 }
 
-// maxBatch returns how many operations go in one call of a source. Making and growing a
-// filesystem on a volume waits for its device, and one that hangs is to hold up no other.
+// maxBatch returns the maximum number of operations in one call of a source. Making or growing
+// a managed filesystem waits for its device, and a device that hangs must not hold up others.
 func (c *Core) maxBatch(source Source, op Op) int {
 	switch {
 	case source.Managed && (op == Create || op == Resize):
@@ -176,8 +177,8 @@ func (c *Core) maxBatch(source Source, op Op) int {
 	return math.MaxInt
 }
 
-// start marks an entity as handed to a provider. An operation that may be going on is
-// repeated as it was.
+// start marks an entity as handed to a provider and returns its item. An operation that may be
+// going on is repeated unchanged.
 func (c *Core) start(e *entity) Item {
 	if e.op == Attach || e.op == Create {
 		c.hold(e)

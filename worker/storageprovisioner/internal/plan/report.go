@@ -5,24 +5,23 @@ import (
 	"time"
 )
 
-// Pending is an entity whose operation has not ended, or that cannot be read, so that
-// its operation is unknown.
+// Pending is an entity whose operation has not ended, or an entity that cannot be read and has
+// no known operation.
 type Pending struct {
 	Key Key
 	Op  Op
-	// Phase says how far the operation is.
+	// Phase is the progress of the operation.
 	Phase string
-	// WaitsFor says what the operation waits for, if it does.
+	// WaitsFor says what the operation waits for, if anything.
 	WaitsFor string
-	// Since is when the operation was first wanted, or began or ceased to wait for
-	// something.
+	// Since is when the operation was first wanted, or began or stopped waiting for something.
 	Since time.Time
-	// Failures counts the failed attempts in a row, and Failure is the message
-	// of the last. Of a result that is being published, and of what cannot be read,
-	// they are the state's.
+	// Failures counts the failed attempts in a row, and Failure is the message of the last.
+	// For a result that is being published, or an entity that cannot be read, these are the
+	// failures of the state.
 	Failures int
 	Failure  string
-	// Due is when it is tried next; zero unless it has failed.
+	// Due is the time of the next attempt; zero unless an attempt has failed.
 	Due time.Time
 }
 
@@ -31,16 +30,16 @@ var phaseNames = [...]string{"stalled", "waiting", "scheduled", "queued", "runni
 // phaseUnreadable is the phase of an entity that cannot be read.
 const phaseUnreadable = "unreadable"
 
-// Report is how far everything is.
+// Report describes the progress of everything.
 type Report struct {
-	// Entities counts those of each kind.
+	// Entities counts the entities of each kind.
 	Entities map[string]int
-	// LeftAlone counts the volumes, filesystems and attachments of each source that this
-	// worker may not provide, by why.
+	// LeftAlone counts the volumes, filesystems and attachments that this worker may not
+	// provide, by reason and source.
 	LeftAlone map[Class]map[Source]int
-	// Unfinished counts those that are pending, by how far they are.
+	// Unfinished counts the pending entities, by phase.
 	Unfinished map[string]int
-	// Pending are some of those, in order of their keys.
+	// Pending are the first of the pending entities, in order of their keys.
 	Pending []Pending
 }
 
@@ -79,8 +78,8 @@ func (c *Core) Report(limit int) Report {
 	return r
 }
 
-// phaseName says how far an entity's operation is, or, where there is nothing to do as
-// far as is known, whether that can be known; else it is empty.
+// phaseName returns the phase of an entity's operation, phaseUnreadable for an entity that
+// cannot be read and has no known operation, or an empty string if there is nothing to do.
 func (c *Core) phaseName(e *entity) string {
 	if e.op != None {
 		return phaseNames[e.phase]
@@ -120,7 +119,7 @@ func (e *entity) waitsFor() string {
 	case e.stalled == deferred && e.work.failure != "":
 		return "its parameters to be complete: " + e.work.failure
 	case e.stalled == deferred:
-		return "its provider, which holds it back"
+		return "its provider to allow the operation"
 	case e.phase != waiting:
 		return ""
 	}
@@ -129,17 +128,17 @@ func (e *entity) waitsFor() string {
 	isStorage = isStorage && !s.kind.Attachment()
 	switch {
 	case (e.op == Resize || e.op == Create) && e.work.wait == awaited(e):
-		return "it to be attached"
+		return "its attachment"
 	case e.op == Resize, e.op == Detach && isStorage && s.op == Resize:
 		return need.String() + " to grow"
 	case e.op == Detach && isStorage && !s.observed:
-		return need.String() + " to be known"
+		return need.String() + " to be read from the state"
 	case need.Kind == Machine:
 		return need.String() + " to be provisioned"
 	case need.Kind == Device:
 		return need.String() + " to appear"
 	case e.op == Detach || e.op == Destroy:
-		return "what uses it to go"
+		return "all uses of it to end"
 	}
 	return need.String()
 }

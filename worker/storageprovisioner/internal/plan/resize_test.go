@@ -13,7 +13,7 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
-// growing is recorded, and wanted larger than it is.
+// growing makes an entity recorded, and wanted larger than it is.
 func growing(size, to uint64) func(*plan.Fact) {
 	return func(f *plan.Fact) {
 		recorded(f)
@@ -21,12 +21,12 @@ func growing(size, to uint64) func(*plan.Fact) {
 	}
 }
 
-// is has a result say how large something is.
+// is sets the size in a result.
 func is(size uint64) func(*plan.Result) {
 	return func(r *plan.Result) { r.Size, r.Info = size, size }
 }
 
-// says checks which statuses have been set since it was last asked.
+// says checks which statuses have been set since the last call.
 func (s *script) says(want ...string) {
 	s.t.Helper()
 	s.does()
@@ -40,6 +40,7 @@ func (s *script) says(want ...string) {
 	}
 }
 
+// Behaviour G1.
 func TestVolumeGrowsUntilItIsLargeEnough(t *testing.T) {
 	s := play(t)
 	v := volume("0")
@@ -55,7 +56,7 @@ func TestVolumeGrowsUntilItIsLargeEnough(t *testing.T) {
 	s.taken(v)
 	s.does("resize volume 0")
 	if args := s.items[v].Args; args != "768" {
-		t.Errorf("grows to %v", args)
+		t.Errorf("resizes to %v", args)
 	}
 	s.ends(v, is(1024))
 	s.does("record volume 0: 1024")
@@ -65,9 +66,10 @@ func TestVolumeGrowsUntilItIsLargeEnough(t *testing.T) {
 	s.says()
 }
 
-// What is said of a volume that nobody has attached since this worker started is what
-// is known of it.
-func TestGrowthOfWhatIsNotAttachedIsTold(t *testing.T) {
+// The status of a volume that this worker has not attached names what is known of it:
+// detached, or attaching.
+// Behaviour G4.
+func TestResizeStatusOfVolumeNotAttachedHere(t *testing.T) {
 	s := play(t)
 	v := volume("0")
 	s.observe(wanted(v, growing(256, 512)))
@@ -103,7 +105,8 @@ func TestGrowthOfWhatIsNotAttachedIsTold(t *testing.T) {
 	s.says("volume 2 attached: cannot grow to 512 MiB: no space")
 }
 
-func TestFailedGrowthIsTriedAgainAndGivesWay(t *testing.T) {
+// Behaviour G6.
+func TestFailedResizeDoesNotHoldUpDetach(t *testing.T) {
 	for name, failure := range map[string]func(*plan.Result){
 		"failed":                  failing(errors.New("no space")),
 		"for good":                failing(storage.Permanent(errors.New("no space"))),
@@ -122,7 +125,7 @@ func TestFailedGrowthIsTriedAgainAndGivesWay(t *testing.T) {
 				s.observe(wanted(a, recorded, dying))
 				s.does()
 				if p := s.pending(a); p.WaitsFor != "volume 0 to grow" {
-					t.Errorf("it is detached while it grows: %+v", p)
+					t.Errorf("the detachment does not wait for the resize: %+v", p)
 				}
 				s.passes(time.Second)
 				s.does("resize volume 0")
@@ -139,7 +142,8 @@ func TestFailedGrowthIsTriedAgainAndGivesWay(t *testing.T) {
 	}
 }
 
-func TestGrowthInProgressIsRepeatedAsItWas(t *testing.T) {
+// Behaviour G6.
+func TestResizeInProgressRepeatsItsArguments(t *testing.T) {
 	s := play(t)
 	v := volume("0")
 	s.attached(v, machine)
@@ -150,7 +154,7 @@ func TestGrowthInProgressIsRepeatedAsItWas(t *testing.T) {
 	s.passes(time.Second)
 	s.does("resize volume 0")
 	if item := s.items[v]; item.Args != "512" || !item.Repeat {
-		t.Errorf("it is not repeated as it was: %+v", item)
+		t.Errorf("the resize does not repeat its arguments: %+v", item)
 	}
 	s.statuses = nil
 	s.ends(v, inProgress)
@@ -160,7 +164,8 @@ func TestGrowthInProgressIsRepeatedAsItWas(t *testing.T) {
 	s.does("resize volume 0")
 }
 
-// A size that is raised has what has been given up tried again, and at once.
+// Raising the wanted size retries at once, even what has failed for good.
+// Behaviour G3.
 func TestRaisedSizeIsTriedAtOnce(t *testing.T) {
 	s := play(t)
 	v := volume("0")
@@ -176,6 +181,7 @@ func TestRaisedSizeIsTriedAtOnce(t *testing.T) {
 	s.does("resize volume 0")
 }
 
+// Behaviour G2.
 func TestFilesystemGrowsAfterItsVolume(t *testing.T) {
 	s := play(t)
 	s.mounted(true)
@@ -186,7 +192,7 @@ func TestFilesystemGrowsAfterItsVolume(t *testing.T) {
 	}
 	s.observe(wanted(v, growing(1000, 2000)))
 	s.does("resize volume 0")
-	// The device is there before it is recorded what the volume has become.
+	// The device shows the new size before the state records it.
 	s.core.DeviceKnown("0", true, true, 2000)
 	s.ends(v, is(2000))
 	s.does("record volume 0: 2000")
@@ -204,8 +210,9 @@ func TestFilesystemGrowsAfterItsVolume(t *testing.T) {
 	}
 }
 
-// The state need not tell that another worker has grown a volume: the device does.
-func TestFilesystemGrowsWithADeviceThatOthersGrow(t *testing.T) {
+// The state need not report that another worker has grown a volume: the device shows it.
+// Behaviour G2.
+func TestFilesystemGrowsWithDeviceGrownByOthers(t *testing.T) {
 	s := play(t)
 	s.mounted(true)
 	v, f := volume("0"), filesystem("1")
@@ -218,16 +225,17 @@ func TestFilesystemGrowsWithADeviceThatOthersGrow(t *testing.T) {
 	s.does("resize filesystem 1")
 }
 
-func TestFilesystemGrowsOnlyWhereItIsAttached(t *testing.T) {
+// Behaviour G2.
+func TestFilesystemGrowsOnlyWhereAttached(t *testing.T) {
 	f := filesystem("0")
 	m := on(machine, f)
 	waits := func(s *script) {
 		s.t.Helper()
-		if p := s.pending(f); p.Op != plan.Resize || p.WaitsFor != "it to be attached" {
+		if p := s.pending(f); p.Op != plan.Resize || p.WaitsFor != "its attachment" {
 			s.t.Errorf("%+v", p)
 		}
 	}
-	t.Run("when it is attached", func(t *testing.T) {
+	t.Run("once attached", func(t *testing.T) {
 		s := play(t)
 		s.observe(wanted(f, growing(1, 2)))
 		s.does()
@@ -241,13 +249,13 @@ func TestFilesystemGrowsOnlyWhereItIsAttached(t *testing.T) {
 		s.taken(m)
 		s.does("resize filesystem 0")
 	})
-	t.Run("by this worker", func(t *testing.T) {
+	t.Run("not if attached by another worker", func(t *testing.T) {
 		s := play(t)
 		s.observe(wanted(f, growing(1, 2)), wanted(m, recorded, without), wanted(f, growing(1, 2)))
 		s.does()
 		waits(s)
 	})
-	t.Run("and not on its way out", func(t *testing.T) {
+	t.Run("not after a failed detachment", func(t *testing.T) {
 		s := play(t)
 		s.attached(f, machine)
 		s.observe(wanted(m, recorded, dying))
@@ -257,20 +265,20 @@ func TestFilesystemGrowsOnlyWhereItIsAttached(t *testing.T) {
 		s.does()
 		waits(s)
 	})
-	t.Run("to this machine", func(t *testing.T) {
+	t.Run("not if attached to another machine", func(t *testing.T) {
 		s := play(t)
 		s.attached(f, "machine-1")
 		s.observe(wanted(f, growing(1, 2)))
 		s.does()
 		waits(s)
 	})
-	t.Run("to any machine of the environment", func(t *testing.T) {
+	t.Run("environment worker, any machine", func(t *testing.T) {
 		s := play(t, func(o *plan.Options) { o.Host = "" })
 		s.attached(f, "machine-1")
 		s.observe(wanted(f, growing(1, 2)))
 		s.does("resize filesystem 0")
 	})
-	t.Run("nor while it is detached", func(t *testing.T) {
+	t.Run("detachment waits for the resize", func(t *testing.T) {
 		s := play(t)
 		s.attached(f, machine)
 		s.core.SetLimit(provided(plan.Filesystem), 2)
@@ -283,7 +291,8 @@ func TestFilesystemGrowsOnlyWhereItIsAttached(t *testing.T) {
 	})
 }
 
-func TestWhatIsNotOursDoesNotGrow(t *testing.T) {
+// Behaviour G8.
+func TestForeignStaticAndDyingVolumesDoNotGrow(t *testing.T) {
 	for _, class := range []plan.Class{plan.Static, plan.Foreign} {
 		s := play(t)
 		s.observe(wanted(volume("0"), growing(1, 2), func(f *plan.Fact) { f.Class = class }))
@@ -294,10 +303,12 @@ func TestWhatIsNotOursDoesNotGrow(t *testing.T) {
 	s.does()
 }
 
-// What the state has dropped, its provider keeps: it is not the worker's to destroy.
-func TestWhatIsDroppedWhileItGrowsIsForgotten(t *testing.T) {
+// A volume that the state drops while it grows stays with its provider: the worker does not
+// destroy it.
+// Behaviour G7.
+func TestVolumeDroppedDuringResizeIsForgotten(t *testing.T) {
 	v := volume("0")
-	t.Run("before it has grown", func(t *testing.T) {
+	t.Run("before the resize ends", func(t *testing.T) {
 		s := play(t)
 		s.observe(wanted(v, growing(1, 2)))
 		s.does("resize volume 0")
@@ -314,7 +325,7 @@ func TestWhatIsDroppedWhileItGrowsIsForgotten(t *testing.T) {
 		s.published(v, jujuerrors.NotFoundf("volume 0"))
 		s.nothing()
 	})
-	t.Run("and not taken", func(t *testing.T) {
+	t.Run("and its record is refused", func(t *testing.T) {
 		s := play(t)
 		s.observe(wanted(v, growing(1, 2)))
 		s.does("resize volume 0")
@@ -324,7 +335,7 @@ func TestWhatIsDroppedWhileItGrowsIsForgotten(t *testing.T) {
 		s.published(v, errors.New("busy"))
 		s.nothing()
 	})
-	t.Run("and is there again", func(t *testing.T) {
+	t.Run("and recreated", func(t *testing.T) {
 		s := play(t)
 		s.observe(wanted(v, growing(1, 2)))
 		s.does("resize volume 0")
@@ -332,7 +343,7 @@ func TestWhatIsDroppedWhileItGrowsIsForgotten(t *testing.T) {
 		s.ends(v, is(2))
 		s.does("create volume 0")
 	})
-	t.Run("and its new self goes as well", func(t *testing.T) {
+	t.Run("and recreated, then dead", func(t *testing.T) {
 		s := play(t)
 		s.observe(wanted(v, growing(1, 2)))
 		s.does("resize volume 0")
@@ -342,8 +353,9 @@ func TestWhatIsDroppedWhileItGrowsIsForgotten(t *testing.T) {
 	})
 }
 
-// How large it is, nobody needs to know of what goes.
-func TestSizeThatIsNotTakenDoesNotHoldUpTheEnd(t *testing.T) {
+// The size of a volume that is to be destroyed need not be recorded.
+// Behaviour G6.
+func TestRefusedSizeDoesNotHoldUpDestroy(t *testing.T) {
 	s := play(t)
 	v := volume("0")
 	s.observe(wanted(v, growing(1, 2)))
@@ -362,7 +374,8 @@ func TestSizeThatIsNotTakenDoesNotHoldUpTheEnd(t *testing.T) {
 
 // A volume whose wanted size is raised during its creation is read again when the creation is
 // recorded, and grows: no watcher reports the new size again.
-func TestWhatIsCreatedTooSmallGrows(t *testing.T) {
+// Behaviour G3.
+func TestVolumeRaisedDuringCreateGrows(t *testing.T) {
 	s := play(t)
 	v := volume("0")
 	s.observe(wanted(v, func(f *plan.Fact) { f.Wanted = 1 }))
@@ -376,9 +389,10 @@ func TestWhatIsCreatedTooSmallGrows(t *testing.T) {
 	s.does("resize volume 0")
 }
 
-// What has grown after all is not said to have failed, neither while that is recorded
-// nor when it is to grow further.
-func TestFailureIsForgottenWhenItHasGrown(t *testing.T) {
+// After a resize has succeeded, no status reports its earlier failure, neither before the
+// size is recorded nor when the volume is to grow further.
+// Behaviour G4.
+func TestResizeFailureClearedBySuccess(t *testing.T) {
 	s := play(t)
 	v, a := volume("0"), on(machine, volume("0"))
 	s.attached(v, machine)
@@ -405,8 +419,9 @@ func TestFailureIsForgottenWhenItHasGrown(t *testing.T) {
 	}
 }
 
-// What was remarked when it was attached is said again when it has grown.
-func TestRemarkIsBackAfterTheGrowth(t *testing.T) {
+// The remark of an attachment is shown again when the resize is done.
+// Behaviour G11.
+func TestRemarkShownAgainAfterResize(t *testing.T) {
 	s := play(t)
 	f, m := filesystem("0"), on(machine, filesystem("0"))
 	s.observe(wanted(f, recorded), wanted(m))
@@ -429,8 +444,9 @@ func TestRemarkIsBackAfterTheGrowth(t *testing.T) {
 	s.says("filesystem 0 detached: ")
 }
 
-// A volume that goes has no more to say about its growth.
-func TestGrowthIsNotToldOfWhatGoes(t *testing.T) {
+// The status of a dying volume does not mention its growth.
+// Behaviour G4.
+func TestDyingVolumeReportsNoResizeFailure(t *testing.T) {
 	s := play(t)
 	v := volume("0")
 	s.attached(v, machine)

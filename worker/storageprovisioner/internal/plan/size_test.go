@@ -5,9 +5,9 @@ import (
 	"unsafe"
 )
 
-// There may be millions at rest: one byte more, and each takes the next larger room that
-// the allocator has.
-func TestEntityFitsItsRoom(t *testing.T) {
+// There may be millions of entities at rest: one byte more, and each takes the next larger
+// size class of the allocator.
+func TestEntitySize(t *testing.T) {
 	if size := unsafe.Sizeof(entity{}); size > 192 {
 		t.Errorf("an entity has %d bytes", size)
 	}

@@ -11,7 +11,8 @@ type Status struct {
 	Subject
 	Status  status.Status
 	Message string
-	// CannotGrowTo is the size, in MiB, to which it could not grow; 0: it need not, or may.
+	// CannotGrowTo is the size, in MiB, to which the storage could not grow; 0 unless growing
+	// has failed.
 	CannotGrowTo uint64
 }
 
@@ -46,7 +47,7 @@ func (c *Core) reportAttachment(e *entity, now lastStatus, remark string) {
 	c.reportAtRest(e, now, e.atRestMessage())
 }
 
-// addStatus adds a status of a volume or filesystem to what is to be published.
+// addStatus adds a status of a volume or filesystem to the next publication.
 func (c *Core) addStatus(e *entity, s status.Status, message string) {
 	update := Status{Subject: e.subject(), Status: s, Message: message}
 	if e.atRest() && e.cannotGrow() && message == e.atRestMessage() {
@@ -55,7 +56,7 @@ func (c *Core) addStatus(e *entity, s status.Status, message string) {
 	c.out.Publish.Statuses = append(c.out.Publish.Statuses, update)
 }
 
-// setLastStatus remembers the status that is reported of a volume or filesystem, and the
+// setLastStatus remembers the status that was reported for a volume or filesystem, and the
 // source's remark.
 func (e *entity) setLastStatus(last lastStatus, message, remark string) {
 	e.lastStatus = last
@@ -65,8 +66,8 @@ func (e *entity) setLastStatus(last lastStatus, message, remark string) {
 	}
 }
 
-// lastMessage returns the message of the last status, and remark the source's remark of
-// when the volume or filesystem was attached.
+// lastMessage returns the message of the last status; remark returns the remark that the
+// source made when the volume or filesystem was attached.
 func (e *entity) lastMessage() string {
 	if e.statusText == nil {
 		return ""
@@ -95,8 +96,8 @@ func (c *Core) reportAtRest(e *entity, now lastStatus, message string) {
 	c.addStatus(e, atRestStatuses[now], message)
 }
 
-// reportGrowth reports how a volume or filesystem grows, with its status at rest. Any other
-// status stays: it is more important.
+// reportGrowth reports the growth of a volume or filesystem as part of its status at rest. Any
+// other status stays, because it is more important.
 func (c *Core) reportGrowth(e *entity, message string) {
 	switch {
 	case e.atRest():
@@ -106,8 +107,8 @@ func (c *Core) reportGrowth(e *entity, message string) {
 	}
 }
 
-// atRest reports whether the entity is a volume or filesystem whose last status was
-// attached or detached.
+// atRest reports whether the entity is a volume or filesystem whose last status was attached
+// or detached.
 func (e *entity) atRest() bool {
 	return e.lastStatus == statusAttached || e.lastStatus == statusDetached
 }
@@ -125,7 +126,7 @@ func (e *entity) atRestMessage() string {
 	return fmt.Sprintf("growing to %d MiB: %s", e.wanted, e.work.failure)
 }
 
-// growing reports whether an entity is to become larger, cannotGrow whether the last attempt
-// has failed and nothing of it goes on.
+// growing reports whether an entity is to grow; cannotGrow reports whether its last attempt to
+// grow has failed and is not going on.
 func (e *entity) growing() bool    { return e.op == Resize && e.phase != publishing }
 func (e *entity) cannotGrow() bool { return e.growing() && e.work.failure != "" && !e.unresolved }

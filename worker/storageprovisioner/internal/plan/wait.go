@@ -1,7 +1,7 @@
 package plan
 
-// awaited is what an entity may wait for: another entity or itself, a host that is to
-// be provisioned, or a block device that is to be known.
+// awaited is what an entity may wait for: another entity or itself, a host that must be
+// provisioned, or a block device that must become known.
 type awaited interface {
 	key() Key
 	list() *waiters
@@ -14,8 +14,8 @@ func (e *entity) list() *waiters { return &e.waiters }
 func (h *host) list() *waiters   { return &h.waiters }
 func (d *device) list() *waiters { return &d.waiters }
 
-// waiters are the entities that wait for the same fact, in order: a ring through their
-// work. last is the end of the order.
+// waiters are the entities that wait for the same fact, in order: a ring through their work.
+// last is the end of the order.
 type waiters struct {
 	last *entity
 }
@@ -45,9 +45,9 @@ func (w *waiters) remove(e *entity) {
 	e.work.next, e.work.previous = nil, nil
 }
 
-// await registers an entity with what it waits for, so that the fact, once
-// known, costs as much as those who waited for it. The first to wait for a
-// machine or a device has it watched.
+// await registers an entity with what it waits for, so that the cost of a new fact depends
+// only on the number of entities that waited for it. The first entity to wait for a machine or
+// a device starts the watch of it.
 func (c *Core) await(e *entity, need awaited) {
 	if e.phase == waiting && e.work.wait == need {
 		return
@@ -71,14 +71,14 @@ func (c *Core) await(e *entity, need awaited) {
 	}
 }
 
-// stopWaiting takes an entity out of where it is registered.
+// stopWaiting removes an entity from the waiters of what it waits for.
 func (c *Core) stopWaiting(e *entity) {
 	e.work.wait.list().remove(e)
 	e.work.wait = nil
 	e.work.since = c.now
 }
 
-// wake settles all that waited for something that has changed.
+// wake settles all entities that waited for something that has changed.
 func (c *Core) wake(what awaited) {
 	list := what.list()
 	if !list.any() {

@@ -11,36 +11,35 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/scale/world"
 )
 
-// measured is what has been measured of something. What goes on between its phases
-// is not.
+// measured is the measurement of a sequence of phases. It does not include what happens
+// between them.
 type measured struct {
 	phases []phase
 	used   usage
-	// err is what has gone wrong first; nothing is done after it.
+	// err is the first error; no phase runs after it.
 	err error
 }
 
-// phase is a part of what is measured.
+// phase is a measured part of a run.
 type phase struct {
 	name string
 	took time.Duration
 }
 
-// usage is what has been used: memory allocated by the process, and calls made of a
-// world.
+// usage is the resources used: memory allocated by the process, and calls made of a world.
 type usage struct {
 	mallocs, bytes               uint64
 	accessorCalls, providerCalls int64
 }
 
-// usedSoFar returns what has been used since the process and the world began.
+// usedSoFar returns the resources used since the process and the world began.
 func usedSoFar(w *world.World) usage {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return usage{m.Mallocs, m.TotalAlloc, w.AccessorCalls(), w.ProviderCalls()}
 }
 
-// add adds what has been used from before to now.
+// add adds the resources used between before and now.
 func (u *usage) add(before, now usage) {
 	u.mallocs += now.mallocs - before.mallocs
 	u.bytes += now.bytes - before.bytes
@@ -48,7 +47,7 @@ func (u *usage) add(before, now usage) {
 	u.providerCalls += now.providerCalls - before.providerCalls
 }
 
-// phase measures an action in a world, unless something before has failed.
+// phase measures an action in a world. It does nothing if an earlier phase has failed.
 func (m *measured) phase(name string, w *world.World, act func() error) {
 	if m.err != nil {
 		return
@@ -63,7 +62,7 @@ func (m *measured) phase(name string, w *world.World, act func() error) {
 	m.used.add(before, usedSoFar(w))
 }
 
-// took returns how long all phases took.
+// took returns the total duration of all phases.
 func (m *measured) took() time.Duration {
 	var all time.Duration
 	for _, p := range m.phases {
@@ -72,7 +71,7 @@ func (m *measured) took() time.Duration {
 	return all
 }
 
-// course is a worker in a world, as one workload has it.
+// course is a run of one workload: a worker in a world.
 type course struct {
 	measured
 	world  *world.World
@@ -80,12 +79,12 @@ type course struct {
 	// ended is closed when the worker has ended.
 	ended chan struct{}
 
-	// atRest is what there is with the worker at rest, after everything has been
-	// attached.
+	// atRest is the footprint of the process with the worker at rest, after everything has
+	// been attached.
 	atRest footprint
 }
 
-// footprint is what a process consists of.
+// footprint is the size of a process: its goroutines and its heap.
 type footprint struct {
 	goroutines int
 	heap       uint64 // bytes in use
@@ -119,13 +118,12 @@ func (c *course) startIdle() {
 		return
 	}
 	for _, s := range []*world.Storage{c.world.Volumes, c.world.Filesystems} {
-		s.Tell()
-		s.TellAttachments()
+		s.Notify()
+		s.NotifyAttachments()
 	}
 }
 
-// until measures from the beginning of an action until the worker has done what it
-// has to.
+// until measures the time from the start of an action until the worker is done.
 func (c *course) until(done <-chan struct{}, name string, act func() error) {
 	c.phase(name, c.world, func() error {
 		if err := act(); err != nil {
@@ -153,7 +151,7 @@ func (c *course) failure() error {
 	return errors.New("the worker has ended")
 }
 
-// rest waits until the worker has nothing to do, and sees what there is then.
+// rest waits until the worker has nothing to do, and records the footprint.
 func (c *course) rest() {
 	for c.err == nil {
 		report := c.worker.(interface{ Report() map[string]any }).Report()
@@ -168,8 +166,9 @@ func (c *course) rest() {
 	}
 }
 
-// stop ends the worker, and tells what was its own at rest: the world stays.
-func (c *course) stop() (own footprint) {
+// stop ends the worker and returns the part of the footprint at rest that was the worker's.
+// The world is kept.
+func (c *course) stop() footprint {
 	if c.worker == nil {
 		return footprint{}
 	}
@@ -188,7 +187,7 @@ func (c *course) stop() (own footprint) {
 	without := footprintNow()
 	runtime.KeepAlive(c.world)
 	return footprint{
-		goroutines: c.atRest.goroutines - without.goroutines - 1, // the one that waits for it
+		goroutines: c.atRest.goroutines - without.goroutines - 1, // the goroutine that waits for the worker
 		heap:       c.atRest.heap - min(without.heap, c.atRest.heap),
 	}
 }

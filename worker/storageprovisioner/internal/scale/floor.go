@@ -16,13 +16,13 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/scale/world"
 )
 
-// floor does what the worker does, knowing beforehand what that will be: the same
-// bulk calls with the same arguments, one after another, and nothing else. What
-// the worker costs is told as a multiple of that.
+// floor does what the worker does, but knows in advance what that will be: it makes the same
+// bulk calls with the same arguments, one after another, and nothing else. The cost of the
+// worker is reported as a multiple of the floor.
 type floor struct {
 	measured
 	world *world.World
-	// state has the accessors.
+	// state holds the accessors.
 	state       storageprovisioner.Config
 	ctx         envcontext.ProviderCallContext
 	volumes     storage.VolumeSource
@@ -64,14 +64,14 @@ func (f *floor) filesystemsLife() {
 	f.goesAway(f.world.Filesystems, f.detachFilesystems, f.removeFilesystems)
 }
 
-// comesUp is how all storage begins.
+// comesUp makes and attaches all storage of a kind.
 func (f *floor) comesUp(s *world.Storage, attach func([]string, []params.MachineStorageId)) {
 	s.Appear()
 	ids, attachments := s.IDs(), s.AttachmentIDs()
 	f.timed(func() { attach(ids, attachments) })
 }
 
-// goesAway is how all storage ends.
+// goesAway detaches and removes all storage of a kind.
 func (f *floor) goesAway(s *world.Storage, detach func([]params.MachineStorageId), remove func([]string)) {
 	ids, attachments := s.IDs(), s.AttachmentIDs()
 	s.Detach()
@@ -80,7 +80,7 @@ func (f *floor) goesAway(s *world.Storage, detach func([]params.MachineStorageId
 	f.timed(func() { remove(ids) })
 }
 
-// machinesUp is machinesOneByOne.
+// machinesUp makes the calls of machinesOneByOne.
 func (f *floor) machinesUp() {
 	for i := range f.world.Machines() {
 		f.world.ProvisionMachine(i)
@@ -95,7 +95,7 @@ func (f *floor) machinesUp() {
 	f.volumesUp()
 }
 
-// managedUp is devicesOneByOne.
+// managedUp makes the calls of devicesOneByOne.
 func (f *floor) managedUp() {
 	f.volumesUp()
 	devices := f.world.Volumes.AttachmentIDs()
@@ -108,12 +108,12 @@ func (f *floor) managedUp() {
 	f.comesUp(f.world.Filesystems, f.attachFilesystems)
 }
 
-// volumesAgain is restart.
+// volumesAgain makes the calls of restart.
 func (f *floor) volumesAgain() {
 	f.comesUp(f.world.Volumes, f.attachVolumesAgain)
 }
 
-// setStatus sets one status for all.
+// setStatus sets the same status for all tags.
 func setStatus[T names.Tag](f *floor, tags []T, s status.Status) {
 	if f.err != nil {
 		return
@@ -123,7 +123,7 @@ func setStatus[T names.Tag](f *floor, tags []T, s status.Status) {
 	}))
 }
 
-// try makes a call, unless one before has failed.
+// try makes a call, unless an earlier one has failed.
 func try[A, R any](f *floor, call func([]A) ([]R, error), args []A) []R {
 	if f.err != nil {
 		return nil
@@ -133,8 +133,9 @@ func try[A, R any](f *floor, call func([]A) ([]R, error), args []A) []R {
 	return results
 }
 
-// insist makes a call of a source, and another for what has failed in the first.
-func insist[A, R any](
+// callWithRetry makes a call of a source, and another for the arguments that failed in the
+// first.
+func callWithRetry[A, R any](
 	f *floor, call func(envcontext.ProviderCallContext, []A) ([]R, error), args []A, failed func(R) bool,
 ) []R {
 	results := try(f, provided(f, call), args)
@@ -153,12 +154,12 @@ func insist[A, R any](
 	return results
 }
 
-// provided returns a call of a source as one that takes arguments alone.
+// provided binds the context of a source's call, so that only the arguments are left.
 func provided[A, R any](f *floor, call func(envcontext.ProviderCallContext, []A) ([]R, error)) func([]A) ([]R, error) {
 	return func(args []A) ([]R, error) { return call(f.ctx, args) }
 }
 
-// convert converts each.
+// convert applies one to each element.
 func convert[A, B any](all []A, one func(A) B) []B {
 	converted := make([]B, len(all))
 	for i, a := range all {
@@ -169,7 +170,7 @@ func convert[A, B any](all []A, one func(A) B) []B {
 
 func asTag[T names.Tag](tag T) names.Tag { return tag }
 
-// idIn returns the id in a tag.
+// idIn returns the ID in a tag.
 func idIn(tag string) string {
 	_, id, _ := strings.Cut(tag, "-")
 	return id

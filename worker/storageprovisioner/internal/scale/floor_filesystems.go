@@ -9,13 +9,13 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// readFilesystems reads whether filesystems are there, and what they are.
+// readFilesystems reads the lives and infos of filesystems.
 func (f *floor) readFilesystems(tags []names.FilesystemTag) {
 	try(f, f.state.Life.Life, convert(tags, asTag))
 	try(f, f.state.Filesystems.Filesystems, tags)
 }
 
-// readFilesystemAttachments reads all that there is to know of attachments.
+// readFilesystemAttachments reads the lives, infos and parameters of attachments.
 func (f *floor) readFilesystemAttachments(ids []params.MachineStorageId) []params.FilesystemAttachmentParamsResult {
 	try(f, f.state.Life.AttachmentLife, ids)
 	try(f, f.state.Filesystems.FilesystemAttachments, ids)
@@ -84,7 +84,7 @@ func (f *floor) detachFilesystems(attachments []params.MachineStorageId) {
 	try(f, f.state.Life.RemoveAttachments, attachments)
 }
 
-// removeFilesystems destroys filesystems that are dead.
+// removeFilesystems destroys and removes dead filesystems.
 func (f *floor) removeFilesystems(ids []string) {
 	tags := convert(ids, names.NewFilesystemTag)
 	f.readFilesystems(tags)

@@ -9,13 +9,13 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// readVolumes reads whether volumes are there, and what they are.
+// readVolumes reads the lives and infos of volumes.
 func (f *floor) readVolumes(tags []names.VolumeTag) {
 	try(f, f.state.Life.Life, convert(tags, asTag))
 	try(f, f.state.Volumes.Volumes, tags)
 }
 
-// readVolumeAttachments reads all that there is to know of attachments.
+// readVolumeAttachments reads the lives, infos and parameters of attachments.
 func (f *floor) readVolumeAttachments(ids []params.MachineStorageId) []params.VolumeAttachmentParamsResult {
 	try(f, f.state.Life.AttachmentLife, ids)
 	try(f, f.state.Volumes.VolumeAttachments, ids)
@@ -43,7 +43,7 @@ func (f *floor) attachVolumes(ids []string, attachments []params.MachineStorageI
 			},
 		}
 	}
-	made := insist(f, f.volumes.CreateVolumes, creations, func(r storage.CreateVolumesResult) bool { return r.Error != nil })
+	made := callWithRetry(f, f.volumes.CreateVolumes, creations, func(r storage.CreateVolumesResult) bool { return r.Error != nil })
 	setStatus(f, tags, status.Attaching)
 	infos := make([]params.Volume, len(made))
 	attaching := make([]storage.VolumeAttachmentParams, len(made))
@@ -59,7 +59,7 @@ func (f *floor) attachVolumes(ids []string, attachments []params.MachineStorageI
 	f.attachMadeVolumes(tags, attaching)
 }
 
-// attachVolumesAgain attaches volumes that are made, and were attached before.
+// attachVolumesAgain attaches existing volumes that were attached before.
 func (f *floor) attachVolumesAgain(ids []string, attachments []params.MachineStorageId) {
 	tags := convert(ids, names.NewVolumeTag)
 	f.readVolumes(tags)
@@ -68,7 +68,7 @@ func (f *floor) attachVolumesAgain(ids []string, attachments []params.MachineSto
 }
 
 func (f *floor) attachMadeVolumes(tags []names.VolumeTag, attaching []storage.VolumeAttachmentParams) {
-	attached := insist(f, f.volumes.AttachVolumes, attaching, func(r storage.AttachVolumesResult) bool { return r.Error != nil })
+	attached := callWithRetry(f, f.volumes.AttachVolumes, attaching, func(r storage.AttachVolumesResult) bool { return r.Error != nil })
 	setStatus(f, tags, status.Attached)
 	try(f, f.state.Volumes.SetVolumeAttachmentInfo, convert(attached, func(r storage.AttachVolumesResult) params.VolumeAttachment {
 		return params.VolumeAttachment{
@@ -87,7 +87,7 @@ func (f *floor) detachVolumes(attachments []params.MachineStorageId) {
 	try(f, f.state.Life.RemoveAttachments, attachments)
 }
 
-// removeVolumes destroys volumes that are dead.
+// removeVolumes destroys and removes dead volumes.
 func (f *floor) removeVolumes(ids []string) {
 	tags := convert(ids, names.NewVolumeTag)
 	f.readVolumes(tags)

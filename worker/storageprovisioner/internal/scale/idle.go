@@ -13,19 +13,19 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/scale/world"
 )
 
-// fewEntities is with how many a worker is compared that has many.
+// fewEntities is the number of volumes of the worker with which one that has many volumes is
+// compared.
 const fewEntities = 10
 
-// stirred is what a worker does in a minute in which nothing happens, and the
-// goroutines that it has then.
-type stirred struct {
+// idleUsage is what a worker does during an idle minute, and how many goroutines it has then.
+type idleUsage struct {
 	accessorCalls, providerCalls int64
-	// timers counts those that are set in that minute, or still set after it.
+	// timers counts the timers that are set in that minute, or still set after it.
 	timers     int64
 	goroutines int
 }
 
-// tryIdling tries it with n volumes that are attached, and judges.
+// tryIdling measures idle workers, with few and with n attached volumes, and returns verdicts.
 func tryIdling(_ io.Writer, n int, _ bounds) ([]verdict, error) {
 	few, err := idle(fewEntities)
 	if err != nil {
@@ -35,26 +35,26 @@ func tryIdling(_ io.Writer, n int, _ bounds) ([]verdict, error) {
 	if err != nil {
 		return nil, err
 	}
-	nothing := func(count int64, what string, args ...any) verdict {
+	mustBeZero := func(count int64, what string, args ...any) verdict {
 		return verdict{what: fmt.Sprintf("%s for a minute with %d, ", idling, n) + fmt.Sprintf(what, args...), figure: float64(count)}
 	}
 	return []verdict{
-		nothing(many.accessorCalls, "accessor calls"),
-		nothing(many.providerCalls, "provider calls"),
-		nothing(many.timers, "timers set"),
-		nothing(int64(many.goroutines-few.goroutines), "goroutines more than the %d with %d", few.goroutines, fewEntities),
+		mustBeZero(many.accessorCalls, "accessor calls"),
+		mustBeZero(many.providerCalls, "provider calls"),
+		mustBeZero(many.timers, "timers set"),
+		mustBeZero(int64(many.goroutines-few.goroutines), "goroutines more than the %d with %d", few.goroutines, fewEntities),
 	}, nil
 }
 
 // idle lets a minute pass for a worker at rest that has attached n volumes.
-func idle(n int) (stirred, error) {
+func idle(n int) (idleUsage, error) {
 	clock := &countingClock{Clock: clocktest.New()}
 	options := manyVolumes(n)
 	options.Clock = clock
 	c := &course{world: world.New(options)}
 	c.startIdle()
 	c.comesUp(c.world.Volumes)
-	seen := stirred{
+	seen := idleUsage{
 		accessorCalls: -c.world.AccessorCalls(),
 		providerCalls: -c.world.ProviderCalls(),
 		timers:        -clock.set.Load(),
@@ -68,7 +68,7 @@ func idle(n int) (stirred, error) {
 	return seen, errors.Annotatef(c.err, "%s with %d", idling, n)
 }
 
-// countingClock is a clock that is moved by hand and counts how often timers are set.
+// countingClock is a manual clock that counts how often timers are set.
 type countingClock struct {
 	*clocktest.Clock
 	set atomic.Int64

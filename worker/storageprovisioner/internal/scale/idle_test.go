@@ -7,7 +7,7 @@ import (
 	"github.com/stowage-io/stowage/testing/clocktest"
 )
 
-func TestAnIdleWorkerDoesNothing(t *testing.T) {
+func TestIdleWorkerDoesNothing(t *testing.T) {
 	few, err := idle(fewEntities)
 	if err != nil {
 		t.Fatal(err)
@@ -16,17 +16,17 @@ func TestAnIdleWorkerDoesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (stirred{goroutines: few.goroutines}); few != want || many != want {
-		t.Errorf("with few entities it does %+v, with many %+v", few, many)
+	if want := (idleUsage{goroutines: few.goroutines}); few != want || many != want {
+		t.Errorf("with few entities the idle worker does %+v, with many %+v", few, many)
 	}
 }
 
-func TestTimersAreCounted(t *testing.T) {
+func TestCountingClockCountsTimers(t *testing.T) {
 	clock := &countingClock{Clock: clocktest.New()}
 	timer := clock.NewTimer(time.Second)
 	timer.Stop()
 	timer.Reset(time.Minute)
 	if got := clock.set.Load(); got != 2 || len(clock.Timers()) != 1 {
-		t.Errorf("%d timers have been set, %v are", got, clock.Timers())
+		t.Errorf("%d timers counted, set: %v", got, clock.Timers())
 	}
 }

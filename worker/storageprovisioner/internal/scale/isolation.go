@@ -12,46 +12,47 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/scale/world"
 )
 
-// isolation tries whether a source that hangs in a call keeps others waiting. Single
-// volumes with their attachments come for the others, one after another, in rounds:
-// for one half of each the source hangs, for the other it does not. At the end the
-// worker is killed while it hangs.
+// isolation measures whether a source that hangs in a call delays other sources. Single
+// volumes with their attachments appear for the other sources, one after another, in rounds:
+// during one half of each round the source hangs, during the other it does not. At the end the
+// worker is killed while the source hangs.
 type isolation struct {
-	// known is how many volumes are attached before, spread over all sources.
+	// known is how many volumes are attached beforehand, spread over all sources.
 	known int
-	// rounds is how many there are, with so many volumes in each half: short ones, so
-	// that what disturbs the machine disturbs both halves.
+	// rounds is the number of rounds, and volumes the number of volumes in each half. Halves
+	// are short, so that a disturbance of the machine affects both.
 	rounds, volumes int
-	// pace is how long after one volume the next one comes; 0: as soon as the worker
-	// takes it.
+	// pace is the time between two volumes; 0: the next one appears as soon as the worker has
+	// accepted the one before.
 	pace time.Duration
 }
 
-// sources is how many there are, and hanging the number of the one that hangs: the
-// last, so that it is also how many others there are.
+// sources is the number of sources. hanging is the number of the source that hangs: the last,
+// so that it is also the count of the other sources.
 const (
 	sources = 8
 	hanging = sources - 1
 )
 
-// isolated is what has been seen of isolation.
+// isolated is the result of isolation.
 type isolated struct {
-	// free and hung are how long volumes took, from their events to the records of
-	// their attachments, without the source that hangs, and with it.
+	// free and hung are how long volumes took, from their events to the records of their
+	// attachments, while no source hung and while one did.
 	free, hung latencies
-	// end is how long after the return of the call that hung the worker ended.
+	// end is how long the worker took to end after the call that hung had returned.
 	end time.Duration
 }
 
-// latencies are how long single volumes took.
+// latencies are the times that single volumes took.
 type latencies []time.Duration
 
-// percentile returns what so many in a hundred do not exceed.
+// percentile returns the time that p percent of the latencies do not exceed.
 func (l latencies) percentile(p int) time.Duration {
 	return slices.Sorted(slices.Values(l))[(len(l)*p+99)/100-1]
 }
 
-// tryIsolation tries it among up to n volumes, a hundred thousand at most, and judges.
+// tryIsolation measures isolation with up to n known volumes, a hundred thousand at most, and
+// returns verdicts.
 func tryIsolation(out io.Writer, n int, b bounds) ([]verdict, error) {
 	return isolation{known: min(n, 100_000), rounds: 80, volumes: 50, pace: time.Millisecond / 2}.try(out, b)
 }
@@ -67,7 +68,7 @@ func (i isolation) try(out io.Writer, b bounds) ([]verdict, error) {
 		fmt.Fprintf(out, "p%d of a volume, from its event to the record of its attachment: %v; while another source hangs: %v\n", p, free, hung)
 		verdicts = append(verdicts, verdict{
 			fmt.Sprintf("%s, p%d of a volume while another source hangs, beside that without", isolating, p),
-			float64(hung) / float64(free), b.beside,
+			float64(hung) / float64(free), b.maxSlowdown,
 		})
 	}
 	return append(verdicts, verdict{
@@ -81,19 +82,19 @@ func (i isolation) run() (isolated, error) {
 	s.startIdle()
 	s.begin()
 	var seen isolated
-	// The source hangs for a moment before free halves, too: they are to differ in
+	// The source hangs for a moment before free halves, too, so that the halves differ in
 	// nothing else.
 	free := func() {
-		s.goOn(s.hang())
+		s.unblock(s.hang())
 		seen.free = append(seen.free, s.half("free")...)
 	}
 	hung := func() {
 		block := s.hang()
 		seen.hung = append(seen.hung, s.half("hung")...)
-		s.goOn(block)
+		s.unblock(block)
 	}
 	for round := range i.rounds {
-		// Neither is always the first.
+		// Alternate the order, so that neither half always comes first.
 		if round%2 == 0 {
 			free()
 			hung()
@@ -106,29 +107,29 @@ func (i isolation) run() (isolated, error) {
 	if s.err == nil {
 		s.worker.Kill()
 		<-s.ended
-		seen.end = time.Since(block.Left())
+		seen.end = time.Since(block.CancelledAt())
 	}
 	s.stop()
 	return seen, errors.Annotate(s.err, isolating)
 }
 
-// stream is a course on which volumes come one after another.
+// stream is a course on which volumes appear one after another.
 type stream struct {
 	isolation
 	*course
 	ids         []string
 	attachments []params.MachineStorageId
-	// came and took tell of each volume when it came, and how long it took.
+	// came is when each volume appeared, and took how long it took.
 	came []time.Time
 	took []time.Duration
-	// attached counts the volumes that are, streamed those of the stream among them,
-	// and hangs how often the source has hung.
+	// attached counts the attached volumes, streamed those of them that appeared in the
+	// stream, and hangs how often the source has hung.
 	attached, streamed, hangs int
 }
 
 func newStream(i isolation) *stream {
 	i.known -= i.known % sources
-	// One of each group of volumes is for the source that hangs.
+	// One volume of each group is for the source that hangs.
 	groups := max(2*i.rounds*i.volumes/hanging, 2*i.rounds) + 1
 	n := i.known + groups*sources
 	s := &stream{isolation: i, came: make([]time.Time, n), took: make([]time.Duration, n)}
@@ -143,15 +144,15 @@ func newStream(i isolation) *stream {
 	return s
 }
 
-// begin waits until the volumes that are known are attached.
+// begin waits until the known volumes are attached.
 func (s *stream) begin() {
 	s.attach("known", s.known, func() {
-		s.world.Volumes.Tell(s.ids[:s.known]...)
-		s.world.Volumes.TellAttachments(s.attachments[:s.known]...)
+		s.world.Volumes.Notify(s.ids[:s.known]...)
+		s.world.Volumes.NotifyAttachments(s.attachments[:s.known]...)
 	})
 }
 
-// attach waits until an action has led to the attachment of n more volumes.
+// attach runs an action and waits until n more volumes are attached.
 func (s *stream) attach(name string, n int, act func()) {
 	s.attached += n
 	s.until(s.world.Volumes.Attached.Reach(s.attached), name, func() error {
@@ -160,17 +161,16 @@ func (s *stream) attach(name string, n int, act func()) {
 	})
 }
 
-// come has one volume of a group come, that of some source.
-func (s *stream) come(group, source int) (number int) {
+// addVolume makes the volume of a group for one source appear, and returns its number.
+func (s *stream) addVolume(group, source int) (number int) {
 	number = s.known + group*sources + source
 	s.came[number] = time.Now()
-	s.world.Volumes.Tell(s.ids[number])
-	s.world.Volumes.TellAttachments(s.attachments[number])
+	s.world.Volumes.Notify(s.ids[number])
+	s.world.Volumes.NotifyAttachments(s.attachments[number])
 	return number
 }
 
-// half has volumes come for the sources that do not hang, and returns how long each
-// took.
+// half makes volumes appear for the sources that do not hang, and returns how long each took.
 func (s *stream) half(name string) latencies {
 	numbers := make([]int, s.volumes)
 	s.attach(name, s.volumes, func() {
@@ -184,7 +184,7 @@ func (s *stream) half(name string) latencies {
 			if next != nil {
 				<-next
 			}
-			numbers[i] = s.come(s.streamed/hanging, s.streamed%hanging)
+			numbers[i] = s.addVolume(s.streamed/hanging, s.streamed%hanging)
 			s.streamed++
 		}
 	})
@@ -195,16 +195,16 @@ func (s *stream) half(name string) latencies {
 	return took
 }
 
-// hang has a volume come for the source that hangs, and waits until it does.
+// hang makes a volume appear for the source that hangs, and waits until the source hangs.
 func (s *stream) hang() *world.Block {
 	block := s.world.Block(hanging)
 	s.until(block.Entered(), "hang", func() error {
-		s.come(s.hangs, hanging)
+		s.addVolume(s.hangs, hanging)
 		s.hangs++
 		return nil
 	})
 	return block
 }
 
-// goOn ends that the source hangs.
-func (s *stream) goOn(block *world.Block) { s.attach("go on", 1, block.Lift) }
+// unblock ends the hang of a source.
+func (s *stream) unblock(block *world.Block) { s.attach("unblock", 1, block.Lift) }

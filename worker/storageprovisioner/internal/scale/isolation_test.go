@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-func TestASourceThatHangsKeepsNobodyWaiting(t *testing.T) {
+func TestHangingSourceDelaysNoOther(t *testing.T) {
 	const rounds, volumes = 3, 20
 	seen, err := isolation{known: 100, rounds: rounds, volumes: volumes}.run()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, half := range map[string]latencies{"without the source that hangs": seen.free, "with it": seen.hung} {
+	for what, half := range map[string]latencies{"without the hanging source": seen.free, "with it": seen.hung} {
 		if len(half) != rounds*volumes {
-			t.Errorf("%d volumes have come %s, want %d", len(half), what, rounds*volumes)
+			t.Errorf("%d volumes were created %s, want %d", len(half), what, rounds*volumes)
 		}
 		if slices.Min(half) <= 0 {
 			t.Errorf("volumes have taken %v %s", half, what)
 		}
 	}
 	if seen.end <= 0 || seen.end > time.Minute {
-		t.Errorf("the worker has ended %v after its last call", seen.end)
+		t.Errorf("the worker ended %v after its last call", seen.end)
 	}
 }
 
@@ -45,7 +45,7 @@ func TestPercentile(t *testing.T) {
 	}
 }
 
-func TestIsolationAndIdlenessAreJudgedBelowTheTable(t *testing.T) {
+func TestIsolationAndIdleVerdictsBelowTable(t *testing.T) {
 	s, _, err := parse([]string{"-n", "20", "-workload", "isolation,idle"})
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func TestIsolationAndIdlenessAreJudgedBelowTheTable(t *testing.T) {
 	s.workloads[0].try = func(out io.Writer, n int, b bounds) ([]verdict, error) {
 		return isolation{known: n, rounds: 2, volumes: 5}.try(out, b)
 	}
-	s.bounds.beside, s.bounds.end = 0, 1e9
+	s.bounds.maxSlowdown, s.bounds.end = 0, 1e9
 	var out strings.Builder
 	missed, err := s.run(&out)
 	if err != nil {
@@ -63,6 +63,6 @@ func TestIsolationAndIdlenessAreJudgedBelowTheTable(t *testing.T) {
 		t.Errorf("%d bounds are missed, %d of them of isolation:\n%s", missed, got, &out)
 	}
 	if strings.Count(out.String(), "held:   isolation, ms") != 1 || strings.Count(out.String(), "held:   idle for a minute with 20, ") != 4 {
-		t.Errorf("not all is judged:\n%s", &out)
+		t.Errorf("verdicts are missing:\n%s", &out)
 	}
 }

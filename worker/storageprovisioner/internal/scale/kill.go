@@ -11,11 +11,11 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/scale/world"
 )
 
-// killAfter is which part of the volumes is attached when the worker is killed.
+// killAfter holds the parts of the volumes that are attached when a worker is killed.
 var killAfter = []float64{0, 0.01, 0.3, 0.6, 0.9}
 
-// tryKilling kills workers in the midst of a burst of n volumes, at several places, and
-// judges by the one that took longest to end.
+// tryKilling kills workers at several points of a burst of n volumes, and returns a verdict on
+// the one that took longest to end.
 func tryKilling(_ io.Writer, n int, b bounds) ([]verdict, error) {
 	var longest time.Duration
 	for _, part := range killAfter {
@@ -31,8 +31,8 @@ func tryKilling(_ io.Writer, n int, b bounds) ([]verdict, error) {
 	}}, nil
 }
 
-// kill kills a worker when it has attached so many of n volumes that were told at once,
-// and returns how long it took to end.
+// kill reports n volumes to a worker at once, kills it when it has attached the given number
+// of them, and returns how long it took to end.
 func kill(n, attached int) (time.Duration, error) {
 	c := &course{world: world.New(manyVolumes(n))}
 	c.startIdle()
@@ -41,10 +41,10 @@ func kill(n, attached int) (time.Duration, error) {
 	}
 	s := c.world.Volumes
 	s.Appear()
-	var told sync.WaitGroup
-	told.Go(func() {
-		s.Tell(s.IDs()...)
-		s.TellAttachments(s.AttachmentIDs()...)
+	var notifying sync.WaitGroup
+	notifying.Go(func() {
+		s.Notify(s.IDs()...)
+		s.NotifyAttachments(s.AttachmentIDs()...)
 	})
 	c.until(s.Attached.Reach(attached), "attach", func() error { return nil })
 	if c.err != nil {
@@ -55,6 +55,6 @@ func kill(n, attached int) (time.Duration, error) {
 	<-c.ended
 	took := time.Since(began)
 	c.stop()
-	told.Wait()
+	notifying.Wait()
 	return took, c.err
 }

@@ -1,12 +1,12 @@
-// Command scale measures the storage provisioner: what a volume with its attachment
-// costs the worker, from a thousand of them to a million, beside a floor: the same
-// calls made without it.
+// Command scale measures the cost of the storage provisioner for a volume with its attachment,
+// with a thousand to a million volumes, and compares it with a floor: the same calls made
+// without the worker.
 //
-// State and provider are in memory and do at once what they are told (package world),
-// so that what is left is the worker.
+// State and provider are in memory and act at once (package world), so that the remaining cost
+// is the worker's.
 //
-// It writes a table, and says which targets are held; the same as CSV and as a plot if
-// it is asked to. Times are best read as ratios within one run. To see where they go:
+// The command writes a table and says which targets are met. On request it also writes CSV and
+// a plot. Compare times only as ratios within one run. To see where the time goes:
 //
 //	go run ./worker/storageprovisioner/internal/scale -workload bulk -n 100000 -cpuprofile cpu.pprof
 package main
@@ -25,18 +25,18 @@ import (
 	"github.com/juju/errors"
 )
 
-// settings say what is measured, and where it is written.
+// settings say what to measure and where to write the results.
 type settings struct {
 	numbers   []int
 	workloads []workload
-	// runs is how often the small ones are measured: the best counts.
+	// runs is how often a workload with few entities is measured; the best run counts.
 	runs                      int
 	bounds                    bounds
 	csv, plot                 string
 	cpuProfile, memoryProfile string
 }
 
-// repeatedUpTo is up to how many entities a workload is measured several times.
+// repeatedUpTo is the number of entities above which a workload is measured at most twice.
 const repeatedUpTo = 100_000
 
 func main() {
@@ -57,7 +57,7 @@ func main() {
 	}
 }
 
-// parse returns what the arguments say, and whether to fail when a bound is missed.
+// parse returns the settings of the arguments, and whether to fail when a bound is missed.
 func parse(args []string) (s settings, check bool, err error) {
 	flags := flag.NewFlagSet("scale", flag.ContinueOnError)
 	numbers := flags.String("n", "1000,10000,100000,1000000", "with how many `entities` to measure, separated by commas")
@@ -96,7 +96,7 @@ func parseNumbers(list string) ([]int, error) {
 	return numbers, nil
 }
 
-// choose returns the workloads in a list of names; all if it is empty.
+// choose returns the workloads in a list of names, or all if the list is empty.
 func choose(all []workload, list string) ([]workload, error) {
 	if list == "" {
 		return all, nil
@@ -141,7 +141,7 @@ func (s settings) run(out io.Writer) (missed int, err error) {
 	return missed, writeFile(s.plot, func(out io.Writer) error { return writePlot(out, all) })
 }
 
-// measure measures everything, and writes the table as it goes.
+// measure measures the workloads of the table, and writes the table as it goes.
 func (s settings) measure(out io.Writer) (rows, error) {
 	tabled := slices.DeleteFunc(slices.Clone(s.workloads), func(wl workload) bool { return wl.try != nil })
 	if len(tabled) == 0 {
@@ -158,7 +158,7 @@ func (s settings) measure(out io.Writer) (rows, error) {
 			}
 			times := s.runs
 			if n > repeatedUpTo {
-				times = min(times, 2) // the second finds the memory that the first had to get
+				times = min(times, 2) // the second run reuses the memory that the first had to allocate
 			}
 			r, err := measure(wl, n, times, s.cpuProfile == "" && s.memoryProfile == "")
 			if err != nil {
@@ -174,7 +174,7 @@ func (s settings) measure(out io.Writer) (rows, error) {
 	return all, errors.Trace(err)
 }
 
-// try tries what has no row, with as many entities as are measured at most.
+// try runs the workloads without a row in the table, with the greatest number of entities.
 func (s settings) try(out io.Writer) ([]verdict, error) {
 	var all []verdict
 	for _, wl := range s.workloads {
@@ -190,7 +190,7 @@ func (s settings) try(out io.Writer) ([]verdict, error) {
 	return all, nil
 }
 
-// profiled does something, with the profiles that are asked for.
+// profiled calls do and writes the profiles of the settings.
 func (s settings) profiled(do func() error) error {
 	if s.cpuProfile != "" {
 		unprofiled := do
@@ -212,7 +212,7 @@ func (s settings) profiled(do func() error) error {
 	})
 }
 
-// writeFile writes a file; nothing without a name.
+// writeFile writes a file; with an empty name it does nothing.
 func writeFile(name string, write func(io.Writer) error) (err error) {
 	if name == "" {
 		return nil

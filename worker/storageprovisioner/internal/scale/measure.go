@@ -8,18 +8,18 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/scale/world"
 )
 
-// row is what has been measured of a workload with n entities.
+// row is the measurement of a workload with n entities.
 type row struct {
 	workload string
 	n        int
 	events   int
 	worker   measured
 	floor    measured
-	// own is what the worker is at rest.
-	own footprint
+	// footprint is the worker's footprint at rest.
+	footprint footprint
 }
 
-// nanoseconds returns how long an entity took.
+// nanoseconds returns the time of an entity.
 func (r row) nanoseconds() float64 {
 	return float64(r.worker.took()) / float64(r.n)
 }
@@ -27,32 +27,32 @@ func (r row) nanoseconds() float64 {
 // hasFloor reports whether the floor was measured.
 func (r row) hasFloor() bool { return len(r.floor.phases) > 0 }
 
-// floorNanoseconds returns how long an entity took without the worker.
+// floorNanoseconds returns the time of an entity without the worker.
 func (r row) floorNanoseconds() float64 {
 	return float64(r.floor.took()) / float64(r.n)
 }
 
-// overFloor returns how many times as long as without the worker it took.
+// overFloor returns the ratio of the time with the worker to the time without it.
 func (r row) overFloor() float64 {
 	return r.nanoseconds() / r.floorNanoseconds()
 }
 
-// callsPerEvent returns how many accessor calls an event has cost.
+// callsPerEvent returns the number of accessor calls for each event.
 func (r row) callsPerEvent() float64 {
 	return float64(r.worker.used.accessorCalls) / float64(r.events)
 }
 
-// measure measures a workload with n entities several times, and returns the best.
-// The floor is measured if it is asked for.
+// measure measures a workload with n entities several times, and returns the best run. It
+// measures the floor if withFloor is true.
 func measure(wl workload, n, times int, withFloor bool) (row, error) {
 	best := row{workload: wl.name, n: n, events: n * wl.events}
 	for i := range times {
-		worker, own := measureWorker(wl, n)
+		worker, atRest := measureWorker(wl, n)
 		if worker.err != nil {
 			return row{}, errors.Annotatef(worker.err, "%s with %d", wl.name, n)
 		}
 		if i == 0 || worker.took() < best.worker.took() {
-			best.worker, best.own = worker, own
+			best.worker, best.footprint = worker, atRest
 		}
 		if !withFloor {
 			continue
@@ -72,8 +72,8 @@ func measureWorker(wl workload, n int) (measured, footprint) {
 	c := &course{world: world.New(wl.world(n))}
 	runtime.GC()
 	wl.run(c)
-	own := c.stop()
-	return c.measured, own
+	atRest := c.stop()
+	return c.measured, atRest
 }
 
 func measureFloor(wl workload, n int) measured {

@@ -11,8 +11,8 @@ import (
 	"github.com/juju/errors"
 )
 
-// The measures of the plot, in pixels: the frame of the lines, and where the legend
-// is beside it.
+// The dimensions of the plot, in pixels: the frame of the curves, and the position of the
+// legend beside it.
 const (
 	plotWidth, plotHeight    = 860, 480
 	frameLeft, frameRight    = 70, 640
@@ -20,8 +20,8 @@ const (
 	legendLeft, legendHeight = 664, 26
 )
 
-// plotStyle has the colours for light and for dark surroundings: those of the
-// surface, the text, the grid, and then of the lines.
+// plotStyle holds the colours for light and dark surroundings: of the surface, the text, the
+// grid, and the curves.
 const plotStyle = `
 svg { font: 13px system-ui, sans-serif }
 .surface { fill: #fff } text { fill: #333 } .title { font-size: 15px; font-weight: 600 }
@@ -36,8 +36,8 @@ svg { font: 13px system-ui, sans-serif }
 }
 `
 
-// curve is one line of the plot: what an entity takes, in nanoseconds, by their
-// number.
+// curve is one line of the plot: the time of an entity, in nanoseconds, by the number of
+// entities.
 type curve struct {
 	name, class string
 	points      []point
@@ -74,7 +74,7 @@ type axis struct {
 	from, to  float64
 }
 
-// newAxis returns the axis for all values, between two pixels.
+// newAxis returns an axis that covers all values, between two pixels.
 func newAxis(values []float64, from, to float64) axis {
 	low, high := math.Inf(1), math.Inf(-1)
 	for _, v := range values {
@@ -91,7 +91,7 @@ func (a axis) at(value float64) float64 {
 	return a.from + (math.Log10(value)-float64(a.low))/float64(a.high-a.low)*(a.to-a.from)
 }
 
-// marks returns the values at which the axis is marked: multiples of each decade.
+// marks returns the marked values of the axis: the given multiples of each decade.
 func (a axis) marks(multiples ...float64) []float64 {
 	var marks []float64
 	for decade := a.low; decade < a.high; decade++ {
@@ -102,7 +102,7 @@ func (a axis) marks(multiples ...float64) []float64 {
 	return append(marks, math.Pow10(a.high))
 }
 
-// writePlot draws what an entity costs against their number, for each workload.
+// writePlot draws the cost of an entity by the number of entities, for each workload.
 func writePlot(out io.Writer, all rows) error {
 	drawn := curves(all)
 	if len(drawn) == 0 {
@@ -143,7 +143,7 @@ func drawGrid(b *strings.Builder, x1, y1, x2, y2 float64) {
 	fmt.Fprintf(b, `<path class="grid" d="M%.1f %.1fL%.1f %.1f"/>`+"\n", x1, y1, x2, y2)
 }
 
-// drawCurve draws a line with a dot for each point, and the same in the legend.
+// drawCurve draws a line with a dot for each point, and its entry in the legend.
 func drawCurve(b *strings.Builder, c curve, x, y axis, legendTop int) {
 	fmt.Fprintf(b, `<g class="%s">`, c.class)
 	path := make([]string, len(c.points))
@@ -156,7 +156,7 @@ func drawCurve(b *strings.Builder, c curve, x, y axis, legendTop int) {
 	fmt.Fprintf(b, `<text x="%d" y="%d">%s</text>`+"\n", legendLeft+32, legendTop+4, html.EscapeString(c.name))
 }
 
-// thousands returns a power of ten as people write it.
+// thousands formats a power of ten with a suffix.
 func thousands(n float64) string {
 	switch {
 	case n >= 1e6:

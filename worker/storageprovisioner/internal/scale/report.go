@@ -10,7 +10,7 @@ import (
 	"github.com/juju/errors"
 )
 
-// rows are all that has been measured.
+// rows are all measurements.
 type rows []row
 
 // of returns the row of a workload with n entities.
@@ -33,7 +33,7 @@ func (rs rows) largest(workload string) (largest row, ok bool) {
 	return largest, ok
 }
 
-// column is one of the table's, and of the file's.
+// column is a column of the table and of the CSV file.
 type column struct {
 	head  string // in the table
 	name  string // in the file
@@ -41,7 +41,7 @@ type column struct {
 	value func(rows, row) string
 }
 
-// reference is the number of entities that others are compared with.
+// reference is the number of entities that other numbers are compared with.
 const reference = 10_000
 
 var columns = []column{
@@ -68,17 +68,17 @@ var columns = []column{
 	{"floor's", "floor_allocations_per_entity", 7, floorOnly(func(r row) string { return each(r.floor.used.mallocs, r) })},
 	{"bytes", "bytes_per_entity", 7, func(_ rows, r row) string { return each(r.worker.used.bytes, r) }},
 	{"floor's", "floor_bytes_per_entity", 7, floorOnly(func(r row) string { return each(r.floor.used.bytes, r) })},
-	{"live bytes", "live_bytes_per_entity", 10, func(_ rows, r row) string { return each(r.own.heap, r) }},
-	{"goroutines", "goroutines_at_rest", 10, func(_ rows, r row) string { return strconv.Itoa(r.own.goroutines) }},
+	{"live bytes", "live_bytes_per_entity", 10, func(_ rows, r row) string { return each(r.footprint.heap, r) }},
+	{"goroutines", "goroutines_at_rest", 10, func(_ rows, r row) string { return strconv.Itoa(r.footprint.goroutines) }},
 	{"ns of each phase", "phases_ns_per_entity", -1, phasesOf},
 }
 
 func decimals(n int, x float64) string { return strconv.FormatFloat(x, 'f', n, 64) }
 
-// each returns an entity's share.
+// each returns the share of one entity.
 func each(all uint64, r row) string { return decimals(0, float64(all)/float64(r.n)) }
 
-// floorOnly returns the value of a column that needs the floor.
+// floorOnly returns the value function of a column that is empty without a floor.
 func floorOnly(value func(row) string) func(rows, row) string {
 	return func(_ rows, r row) string {
 		if !r.hasFloor() {
@@ -103,12 +103,12 @@ and bytes are those of the whole process, state and provider included; live byte
 at rest, when everything is attached. Calls are those of the measured time.
 `
 
-// writeHead writes the first line of the table.
+// writeHead writes the header line of the table.
 func writeHead(out io.Writer) error {
 	return writeLine(out, func(c column) string { return c.head })
 }
 
-// writeRow writes the line of a row that is among all.
+// writeRow writes the line of a row; all holds the rows to compare it with.
 func writeRow(out io.Writer, all rows, r row) error {
 	return writeLine(out, func(c column) string { return c.value(all, r) })
 }
@@ -122,7 +122,7 @@ func writeLine(out io.Writer, cell func(column) string) error {
 	return errors.Trace(err)
 }
 
-// writeCSV writes all rows, under a line of names.
+// writeCSV writes all rows, after a line with the column names.
 func writeCSV(out io.Writer, all rows) error {
 	w := csv.NewWriter(out)
 	lines := [][]string{make([]string, len(columns))}

@@ -19,7 +19,7 @@ import (
 func TestEachWorkload(t *testing.T) {
 	for _, wl := range workloads(time.Millisecond) {
 		if wl.try != nil {
-			continue // they have tests of their own
+			continue // it has a test of its own
 		}
 		t.Run(wl.name, func(t *testing.T) {
 			const n = 200
@@ -28,16 +28,16 @@ func TestEachWorkload(t *testing.T) {
 				t.Fatal(err)
 			}
 			if r.n != n || r.workload != wl.name || r.events != n*wl.events {
-				t.Errorf("the row is that of %d %s with %d events", r.n, r.workload, r.events)
+				t.Errorf("the row has n %d, workload %s and %d events", r.n, r.workload, r.events)
 			}
 			if r.nanoseconds() <= 0 || r.floorNanoseconds() <= 0 {
 				t.Errorf("an entity takes %v ns, and %v ns without the worker", r.nanoseconds(), r.floorNanoseconds())
 			}
-			if r.own.goroutines <= 0 {
-				t.Errorf("the worker has %d goroutines", r.own.goroutines)
+			if r.footprint.goroutines <= 0 {
+				t.Errorf("the worker has %d goroutines", r.footprint.goroutines)
 			}
-			// The worker may make more calls, by seeing less at once, and on a busy
-			// machine some fewer, by seeing two of the floor's phases at once.
+			// The worker makes more calls where it sees less at once. On a busy machine it may
+			// make fewer, where it sees two of the floor's phases at once.
 			for what, calls := range map[string][2]int64{
 				"accessors": {r.floor.used.accessorCalls, r.worker.used.accessorCalls},
 				"sources":   {r.floor.used.providerCalls, r.worker.used.providerCalls},
@@ -50,14 +50,14 @@ func TestEachWorkload(t *testing.T) {
 	}
 }
 
-func TestABrokenWorldEndsTheMeasurement(t *testing.T) {
+func TestBrokenWorldEndsMeasurement(t *testing.T) {
 	c := &course{world: world.New(manyVolumes(1))}
 	c.startIdle()
 	s := c.world.Volumes
 	s.Appear()
 	c.until(s.Removed.Reach(1), "phase", func() error {
-		s.TellAttachments() // of nothing
-		s.Tell("7")         // of what there never was
+		s.NotifyAttachments() // none
+		s.Notify("7")         // an unknown volume
 		return nil
 	})
 	if want := `phase: "volume-7" is not the tag of a volume`; c.err == nil || c.err.Error() != want {
@@ -66,12 +66,12 @@ func TestABrokenWorldEndsTheMeasurement(t *testing.T) {
 	first := c.err
 	c.until(nil, "another", nil)
 	c.rest()
-	if own := c.stop(); c.err != first || own != (footprint{}) {
-		t.Errorf("it goes on: got %+v and %v", own, c.err)
+	if atRest := c.stop(); c.err != first || atRest != (footprint{}) {
+		t.Errorf("the measurement goes on: got %+v and %v", atRest, c.err)
 	}
 }
 
-func TestAWorkerThatEndsEndsTheMeasurement(t *testing.T) {
+func TestWorkerEndEndsMeasurement(t *testing.T) {
 	c := &course{world: world.New(manyVolumes(1))}
 	c.startIdle()
 	c.until(nil, "phase", func() error {
@@ -89,8 +89,7 @@ func TestAWorkerThatEndsEndsTheMeasurement(t *testing.T) {
 	c.stop()
 }
 
-// measuredAs returns a row of so many nanoseconds for an entity, with the worker and
-// without.
+// measuredAs returns a row with the nanoseconds for an entity, with the worker and without.
 func measuredAs(workload string, n int, worker, floor float64) row {
 	took := func(each float64) measured {
 		if each == 0 {
@@ -105,14 +104,14 @@ func TestBounds(t *testing.T) {
 	b := bounds{
 		growth: 2, small: 10, large: 1000,
 		floor: 3, floorAt: 100,
-		live: 50, calls: 0.5, besideBulk: 4,
+		live: 50, calls: 0.5, maxVersusBulk: 4,
 	}
 	withCalls := func(r row, calls int64) row {
 		r.worker.used.accessorCalls = calls
 		return r
 	}
 	keeping := func(r row, heap uint64) row {
-		r.own.heap = heap
+		r.footprint.heap = heap
 		return r
 	}
 	for _, test := range []struct {
@@ -150,10 +149,10 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-func TestTableAndFileSayTheSame(t *testing.T) {
+func TestTableMatchesCSV(t *testing.T) {
 	all := rows{measuredAs(bulk, 10_000, 5000, 1000), measuredAs(bulk, 100_000, 6000, 0)}
 	all[0].worker.used = usage{mallocs: 70_000, bytes: 1_000_000, accessorCalls: 20, providerCalls: 4}
-	all[0].own = footprint{goroutines: 8, heap: 7_000_000}
+	all[0].footprint = footprint{goroutines: 8, heap: 7_000_000}
 
 	var file bytes.Buffer
 	if err := writeCSV(&file, all); err != nil {
@@ -182,7 +181,7 @@ func TestTableAndFileSayTheSame(t *testing.T) {
 	}
 }
 
-func TestPlotIsXMLWithALineForEachWorkload(t *testing.T) {
+func TestPlotHasLineForEachWorkload(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		rows rows
@@ -212,7 +211,7 @@ func TestPlotIsXMLWithALineForEachWorkload(t *testing.T) {
 		})
 	}
 	if err := writePlot(io.Discard, nil); err == nil {
-		t.Error("nothing has a plot")
+		t.Error("a plot of no rows is written without an error")
 	}
 }
 
@@ -270,7 +269,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-func TestRunWritesEverything(t *testing.T) {
+func TestRunWritesTableFilesAndVerdicts(t *testing.T) {
 	dir := t.TempDir()
 	names := []string{"table.csv", "plot.svg", "allocs.pprof"}
 	s, _, err := parse([]string{

@@ -10,26 +10,26 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/scale/world"
 )
 
-// workload is something that the worker is measured at, with n entities. An entity
-// is a volume, or a filesystem, with its attachment; that of "managed" is a
-// filesystem on a volume, with the attachments of both.
+// workload is a task for which the worker is measured, with n entities. An entity is a volume
+// or filesystem with its attachment; in "managed" it is a filesystem on a volume, with the
+// attachments of both.
 type workload struct {
 	name  string
 	world func(n int) world.Options
-	// run has the worker do everything, in phases.
+	// run makes the worker do everything, in phases.
 	run func(*course)
 	// floor does the same without the worker.
 	floor func(*floor)
-	// events is how many events there are for an entity, where they come singly.
+	// events is the number of events for each entity, if they come singly.
 	events int
 	// most caps n; 0: no cap.
 	most int
-	// try is what there is instead of all that for what has no row in the table, but
-	// verdicts of its own. It writes what it has seen, with up to n entities.
+	// try replaces the other fields for a workload that has no row in the table but returns
+	// its own verdicts. It measures with up to n entities, and writes its results to out.
 	try func(out io.Writer, n int, b bounds) ([]verdict, error)
 }
 
-// The names of the workloads that targets speak of.
+// The names of the workloads with targets of their own.
 const (
 	bulk        = "bulk"
 	trickle     = "trickle"
@@ -41,12 +41,12 @@ const (
 	killing     = "kill"
 )
 
-// manyMachines is over how many machines attachments are spread, where it does not
+// manyMachines is the number of machines that attachments are spread over, where it does not
 // matter.
 const manyMachines = 100
 
-// workloads returns all workloads. The accessors of the slow one take a delay for
-// each call.
+// workloads returns all workloads. delay is the duration of each accessor call in the slow
+// one.
 func workloads(delay time.Duration) []workload {
 	return []workload{{
 		name:  bulk,
@@ -127,40 +127,40 @@ func manyVolumes(n int) world.Options {
 	return world.Options{Volumes: n, Machines: manyMachines}
 }
 
-// comesUp measures storage from its appearance, told in bulk, until it is attached.
+// comesUp measures storage from its appearance, reported in bulk, until it is attached.
 func (c *course) comesUp(s *world.Storage) {
 	s.Appear()
-	c.until(s.Attached.Reach(s.Len()), "attach", tell(s))
+	c.until(s.Attached.Reach(s.Len()), "attach", notify(s))
 	c.rest()
 }
 
-// wholeLife measures storage from its appearance until it is gone, told in bulk.
+// wholeLife measures storage from its appearance until it is gone, reported in bulk.
 func (c *course) wholeLife(s *world.Storage) {
 	c.startIdle()
 	c.comesUp(s)
 	s.Detach()
-	c.until(s.Detached.Reach(s.Len()), "detach", tellAttachments(s))
+	c.until(s.Detached.Reach(s.Len()), "detach", notifyAttachments(s))
 	s.Die()
-	c.until(s.Removed.Reach(s.Len()), "remove", tellStorage(s))
+	c.until(s.Removed.Reach(s.Len()), "remove", notifyStorage(s))
 }
 
-// trickleIn measures volumes whose ids come one by one, with those of their
-// attachments in between, until all are attached.
+// trickleIn measures volumes until all are attached. Their IDs come one by one, alternating
+// with those of their attachments.
 func trickleIn(c *course) {
 	c.startIdle()
 	s := c.world.Volumes
 	s.Appear()
-	c.until(s.Attached.Reach(s.Len()), "attach", tellSingly(s))
+	c.until(s.Attached.Reach(s.Len()), "attach", notifyOneByOne(s))
 	c.rest()
 }
 
-// machinesOneByOne measures volumes that wait for their machines, until these have
-// been provisioned one after another and all is attached.
+// machinesOneByOne measures volumes that wait for their machines, until the machines have been
+// provisioned one after another and everything is attached.
 func machinesOneByOne(c *course) {
 	c.startIdle()
 	s := c.world.Volumes
 	s.Appear()
-	c.until(c.world.MachinesWatched(), "wait", tell(s))
+	c.until(c.world.MachinesWatched(), "wait", notify(s))
 	c.until(s.Attached.Reach(s.Len()), "attach", func() error {
 		for i := range c.world.Machines() {
 			c.world.ProvisionMachine(i)
@@ -170,14 +170,14 @@ func machinesOneByOne(c *course) {
 	c.rest()
 }
 
-// devicesOneByOne measures filesystems on volumes, whose block devices show one
-// after another when the volumes have been attached.
+// devicesOneByOne measures filesystems on volumes, whose block devices appear one after
+// another when the volumes have been attached.
 func devicesOneByOne(c *course) {
 	c.startIdle()
 	volumes, filesystems := c.world.Volumes, c.world.Filesystems
 	volumes.Appear()
 	filesystems.Appear()
-	c.until(volumes.Attached.Reach(volumes.Len()), "volumes", both(tell(volumes), tell(filesystems)))
+	c.until(volumes.Attached.Reach(volumes.Len()), "volumes", both(notify(volumes), notify(filesystems)))
 	c.until(filesystems.Attached.Reach(filesystems.Len()), "filesystems", func() error {
 		for range volumes.Len() {
 			c.world.ShowDevice()
@@ -192,47 +192,47 @@ func devicesOneByOne(c *course) {
 func restart(c *course) {
 	s := c.world.Volumes
 	s.Appear()
-	c.until(s.Attached.Reach(s.Len()), "attach", both(c.start, tell(s)))
+	c.until(s.Attached.Reach(s.Len()), "attach", both(c.start, notify(s)))
 	c.rest()
 }
 
-// tellStorage returns what tells the worker of all volumes or filesystems in one
-// event, which is made beforehand.
-func tellStorage(s *world.Storage) func() error {
+// notifyStorage returns a function that reports all volumes or filesystems to the worker in
+// one event, which is made beforehand.
+func notifyStorage(s *world.Storage) func() error {
 	ids := s.IDs()
 	return func() error {
-		s.Tell(ids...)
+		s.Notify(ids...)
 		return nil
 	}
 }
 
-// tellAttachments is tellStorage for attachments.
-func tellAttachments(s *world.Storage) func() error {
+// notifyAttachments is notifyStorage for attachments.
+func notifyAttachments(s *world.Storage) func() error {
 	ids := s.AttachmentIDs()
 	return func() error {
-		s.TellAttachments(ids...)
+		s.NotifyAttachments(ids...)
 		return nil
 	}
 }
 
-// tell tells of storage and of its attachments.
-func tell(s *world.Storage) func() error {
-	return both(tellStorage(s), tellAttachments(s))
+// notify returns a function that reports storage and its attachments to the worker.
+func notify(s *world.Storage) func() error {
+	return both(notifyStorage(s), notifyAttachments(s))
 }
 
-// tellSingly is tell in events of one id each.
-func tellSingly(s *world.Storage) func() error {
+// notifyOneByOne is like notify, but with events of one ID each.
+func notifyOneByOne(s *world.Storage) func() error {
 	ids, attachments := s.IDs(), s.AttachmentIDs()
 	return func() error {
 		for i := range ids {
-			s.Tell(ids[i])
-			s.TellAttachments(attachments[i])
+			s.Notify(ids[i])
+			s.NotifyAttachments(attachments[i])
 		}
 		return nil
 	}
 }
 
-// both returns one action after another.
+// both returns a function that runs one action after the other.
 func both(first, second func() error) func() error {
 	return func() error {
 		if err := first(); err != nil {

@@ -1,7 +1,7 @@
-// Package schedule tells what is due when.
+// Package schedule keeps values until they are due.
 //
-// A Schedule is a plain data structure with one owner: it starts no goroutine
-// and locks nothing.
+// A Schedule is a plain data structure with one owner: it starts no goroutine and locks
+// nothing.
 package schedule
 
 import (
@@ -11,25 +11,25 @@ import (
 	"github.com/juju/clock"
 )
 
-// Schedule holds values by key, each until its time comes.
+// Schedule holds values by key, each until it is due.
 type Schedule struct {
 	clock clock.Clock
-	// epoch is when the schedule was made. Times are kept as what lies between: a
-	// third as large as a time.Time, and of no zone.
+	// epoch is when the schedule was made. Due times are stored as durations since then: a
+	// duration is a third as large as a time.Time, and has no time zone.
 	epoch time.Time
 	items map[any]*item
 	order order
-	// added counts the additions that there have been.
+	// added counts the additions so far.
 	added uint64
 
 	timer clock.Timer
-	// armed says that the timer is set, and alarm for when.
+	// armed says that the timer is set; alarm is when it fires, relative to epoch.
 	armed bool
 	alarm time.Duration
 }
 
-// item is a value that is due at a time, and was the added-th to be added. It is at index
-// in the order.
+// item is a value that is due at a time. added is its number in the order of additions, index
+// its position in the heap.
 type item struct {
 	key, value any
 	due        time.Duration
@@ -37,18 +37,18 @@ type item struct {
 	index      int
 }
 
-// NewSchedule returns an empty schedule, whose Next fires by the given clock.
+// NewSchedule returns an empty schedule that uses the given clock.
 func NewSchedule(clock clock.Clock) *Schedule {
 	return &Schedule{clock: clock, epoch: clock.Now(), items: make(map[any]*item)}
 }
 
-// Len returns how many values are waiting.
+// Len returns the number of values in the schedule.
 func (s *Schedule) Len() int {
 	return len(s.items)
 }
 
-// Add makes the value due at the given time. A key that is there already is
-// replaced, and counts as added now.
+// Add makes the value due at the given time. An existing key gets the new value and time, and
+// counts as added now.
 func (s *Schedule) Add(key, value any, due time.Time) {
 	s.added++
 	it, ok := s.items[key]
@@ -64,7 +64,7 @@ func (s *Schedule) Add(key, value any, due time.Time) {
 	}
 }
 
-// Remove takes the key's value out; an absent key is left so.
+// Remove removes the value of a key, if there is one.
 func (s *Schedule) Remove(key any) {
 	if it, ok := s.items[key]; ok {
 		delete(s.items, key)
@@ -73,8 +73,8 @@ func (s *Schedule) Remove(key any) {
 	}
 }
 
-// Ready removes and returns the values that are due at the given time, in time
-// order, and those of one time in the order in which they were added.
+// Ready removes and returns the values that are due at the given time, ordered by due time and
+// then by addition.
 func (s *Schedule) Ready(now time.Time) []any {
 	at := now.Sub(s.epoch)
 	if s.alarm <= at {
@@ -97,10 +97,9 @@ func (s *Schedule) release() {
 	}
 }
 
-// Next returns a channel on which a value arrives when the earliest value is
-// due; nil when the schedule is empty. The channel is good until the schedule
-// is next changed. There is one timer, which is set again only when the earliest
-// time has changed.
+// Next returns a channel that receives a value when the earliest value is due; nil if the
+// schedule is empty. The channel is valid until the schedule changes. There is one timer,
+// which is reset only when the earliest due time has changed.
 func (s *Schedule) Next() <-chan time.Time {
 	if len(s.order) == 0 {
 		s.disarm()
@@ -126,8 +125,8 @@ func (s *Schedule) Stop() {
 	s.disarm()
 }
 
-// disarm stops the timer and takes out what it may have sent already, so that
-// the next setting neither fires early nor blocks the clock.
+// disarm stops the timer and drains its channel, so that the next setting neither fires early
+// nor blocks the clock.
 func (s *Schedule) disarm() {
 	if !s.armed {
 		return
@@ -141,7 +140,7 @@ func (s *Schedule) disarm() {
 	}
 }
 
-// order is a heap of items, the one that is due next first.
+// order is a heap of items; the first is due next.
 type order []*item
 
 func (o order) Len() int { return len(o) }

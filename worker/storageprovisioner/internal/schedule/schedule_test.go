@@ -52,7 +52,7 @@ func (s *scheduleSuite) TestEmptyNeverFires(c *gc.C) {
 	c.Check(s.schedule.Ready(s.at(1e6)), gc.HasLen, 0)
 }
 
-func (s *scheduleSuite) TestReadyInTimeOrderAndTiesInOrderOfAddition(c *gc.C) {
+func (s *scheduleSuite) TestReadyOrdersByTimeThenAddition(c *gc.C) {
 	s.schedule.Add("late", "late", s.at(3))
 	s.schedule.Add("tie-2", "tie-2", s.at(2))
 	s.schedule.Add("early", "early", s.at(1))
@@ -63,7 +63,7 @@ func (s *scheduleSuite) TestReadyInTimeOrderAndTiesInOrderOfAddition(c *gc.C) {
 	c.Check(s.schedule.Len(), gc.Equals, 0)
 }
 
-func (s *scheduleSuite) TestAddingAKeyTwiceReplaces(c *gc.C) {
+func (s *scheduleSuite) TestAddReplacesSameKey(c *gc.C) {
 	s.schedule.Add("k", "old", s.at(1))
 	s.schedule.Add("k", "new", s.at(2))
 	c.Check(s.schedule.Ready(s.at(1)), gc.HasLen, 0)
@@ -82,9 +82,9 @@ func (s *scheduleSuite) TestRemove(c *gc.C) {
 	c.Check(s.schedule.Next(), gc.IsNil)
 }
 
-func (s *scheduleSuite) TestTimesOfOneSecondAreToldApart(c *gc.C) {
+func (s *scheduleSuite) TestTimesWithinOneSecondAreDistinct(c *gc.C) {
 	early, late := s.start.Add(200*time.Millisecond), s.start.Add(500*time.Millisecond)
-	for range 2 { // the second time after both have been taken out
+	for range 2 { // the second round begins with an empty schedule
 		s.schedule.Add("late", "late", late)
 		s.schedule.Add("early", "early", early)
 		c.Check(s.schedule.Ready(early), jc.DeepEquals, []any{"early"})
@@ -96,7 +96,7 @@ func (s *scheduleSuite) TestTimesOfOneSecondAreToldApart(c *gc.C) {
 	c.Check(s.schedule.Ready(late), jc.DeepEquals, []any{"late"})
 }
 
-func (s *scheduleSuite) TestNextFiresWhenTheEarliestIsDue(c *gc.C) {
+func (s *scheduleSuite) TestNextFiresAtEarliestTime(c *gc.C) {
 	s.schedule.Add("b", 2, s.at(20))
 	s.schedule.Next()
 	s.schedule.Add("a", 1, s.at(10))
@@ -111,14 +111,14 @@ func (s *scheduleSuite) TestNextFiresWhenTheEarliestIsDue(c *gc.C) {
 	c.Check(s.fired(next), jc.IsTrue)
 }
 
-func (s *scheduleSuite) TestWhatIsOverdueFiresAtOnce(c *gc.C) {
+func (s *scheduleSuite) TestNextFiresAtOnceForOverdue(c *gc.C) {
 	s.schedule.Add("k", 1, s.at(-5))
 	c.Check(s.fired(s.schedule.Next()), jc.IsTrue)
 }
 
 // A timer that has fired while nobody listened must neither fire for the next
 // value nor block the clock.
-func (s *scheduleSuite) TestAFiredUnreadTimerIsSetAnew(c *gc.C) {
+func (s *scheduleSuite) TestFiredUnreadTimerIsResetAfterReady(c *gc.C) {
 	s.schedule.Add("a", 1, s.at(1))
 	s.schedule.Next()
 	s.clock.Advance(time.Second)
@@ -131,8 +131,8 @@ func (s *scheduleSuite) TestAFiredUnreadTimerIsSetAnew(c *gc.C) {
 	s.clock.Advance(time.Second)
 }
 
-// The same where the value has been removed, not taken out.
-func (s *scheduleSuite) TestAFiredTimerOfARemovedValueIsSetAnew(c *gc.C) {
+// The same after the value has been removed instead.
+func (s *scheduleSuite) TestFiredUnreadTimerIsResetAfterRemove(c *gc.C) {
 	s.schedule.Add("a", 1, s.at(1))
 	s.schedule.Next()
 	s.clock.Advance(time.Second)
@@ -144,8 +144,8 @@ func (s *scheduleSuite) TestAFiredTimerOfARemovedValueIsSetAnew(c *gc.C) {
 	c.Check(s.fired(next), jc.IsTrue)
 }
 
-// A value may come for the very time of those that have just been taken out.
-func (s *scheduleSuite) TestNextFiresAgainForTheSameTime(c *gc.C) {
+// A value may be added for the time of those that Ready has just returned.
+func (s *scheduleSuite) TestNextFiresAgainForSameTime(c *gc.C) {
 	s.schedule.Add("a", 1, s.at(1))
 	next := s.schedule.Next()
 	s.clock.Advance(time.Second)
@@ -155,7 +155,7 @@ func (s *scheduleSuite) TestNextFiresAgainForTheSameTime(c *gc.C) {
 	c.Check(s.fired(s.schedule.Next()), jc.IsTrue)
 }
 
-func (s *scheduleSuite) TestNextMayBeAskedTwice(c *gc.C) {
+func (s *scheduleSuite) TestNextTwice(c *gc.C) {
 	s.schedule.Add("a", 1, s.at(1))
 	s.schedule.Next()
 	next := s.schedule.Next()
@@ -163,7 +163,7 @@ func (s *scheduleSuite) TestNextMayBeAskedTwice(c *gc.C) {
 	c.Check(s.fired(next), jc.IsTrue)
 }
 
-func (s *scheduleSuite) TestAnEmptyScheduleLeavesNoTimer(c *gc.C) {
+func (s *scheduleSuite) TestNoTimerWhenEmpty(c *gc.C) {
 	s.schedule.Add("a", 1, s.at(1))
 	s.schedule.Next()
 	s.schedule.Remove("a")
@@ -193,7 +193,7 @@ func (s *scheduleSuite) TestOneTimerServesAllTimes(c *gc.C) {
 	c.Check(counting.timers, gc.Equals, 1)
 }
 
-func (s *scheduleSuite) TestTheTimerIsSetOnlyWhenTheEarliestChanges(c *gc.C) {
+func (s *scheduleSuite) TestTimerSetOnlyForNewEarliestTime(c *gc.C) {
 	s.schedule.Add("a", 1, s.at(1))
 	s.schedule.Next()
 	<-s.clock.Alarms()
@@ -209,14 +209,14 @@ func (s *scheduleSuite) TestTheTimerIsSetOnlyWhenTheEarliestChanges(c *gc.C) {
 	}
 }
 
-func (s *scheduleSuite) TestStopLeavesNoTimer(c *gc.C) {
+func (s *scheduleSuite) TestNoTimerAfterStop(c *gc.C) {
 	s.schedule.Add("a", 1, s.at(1))
 	s.schedule.Next()
 	s.schedule.Stop()
 	c.Check(s.clock.WaitAdvance(time.Second, 0, 0), jc.ErrorIsNil)
 }
 
-func (s *scheduleSuite) TestAStoppedScheduleStaysUsable(c *gc.C) {
+func (s *scheduleSuite) TestNextAfterStop(c *gc.C) {
 	s.schedule.Add("a", 1, s.at(1))
 	s.schedule.Next()
 	s.schedule.Stop()
@@ -225,9 +225,9 @@ func (s *scheduleSuite) TestAStoppedScheduleStaysUsable(c *gc.C) {
 	c.Check(s.fired(next), jc.IsTrue)
 }
 
-// What has been taken out or removed can be collected, though others of its time
-// and of later ones stay.
-func (s *scheduleSuite) TestWhatIsTakenOutIsLetGo(c *gc.C) {
+// A value that was returned or removed can be collected, even while others of its time and
+// of later ones stay.
+func (s *scheduleSuite) TestRemovedValuesAreCollectable(c *gc.C) {
 	add := func(key string, due time.Time) weak.Pointer[[64]byte] {
 		value := new([64]byte)
 		s.schedule.Add(key, value, due)
@@ -250,8 +250,8 @@ func (s *scheduleSuite) TestWhatIsTakenOutIsLetGo(c *gc.C) {
 	c.Check(s.schedule.Len(), gc.Equals, 1)
 }
 
-// A key that is put off and put off again takes no more room each time.
-func (s *scheduleSuite) TestAValueThatComesAndGoesTakesNoRoom(c *gc.C) {
+// Postponing one key again and again does not allocate memory each time.
+func (s *scheduleSuite) TestReplacingKeyDoesNotAllocate(c *gc.C) {
 	s.schedule.Add("stays", "stays", s.at(1))
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -269,7 +269,7 @@ func (s *scheduleSuite) TestNextDoesNotAllocate(c *gc.C) {
 	c.Check(testing.AllocsPerRun(100, func() { s.schedule.Next() }), gc.Equals, 0.0)
 }
 
-func (s *scheduleSuite) TestNextDoesNotAllocateWhenTheTimerIsSetAnew(c *gc.C) {
+func (s *scheduleSuite) TestNextResetDoesNotAllocate(c *gc.C) {
 	const runs = 100
 	sched := schedule.NewSchedule(clock.WallClock)
 	defer sched.Stop()
@@ -301,8 +301,8 @@ func (s *scheduleSuite) TestMemory(c *gc.C) {
 	c.Check(each <= 130, jc.IsTrue, gc.Commentf("%d bytes each", each))
 }
 
-// Very many values that have been there once take no room.
-func (s *scheduleSuite) TestAnEmptyScheduleTakesNoRoom(c *gc.C) {
+// Once they are gone, very many values leave no memory in use.
+func (s *scheduleSuite) TestEmptyScheduleFreesMemory(c *gc.C) {
 	const values = 100_000
 	empty := map[string]func(){
 		"taken out": func() { s.schedule.Ready(s.at(2 * values)) },
@@ -331,22 +331,22 @@ func heapInUse() int64 {
 	return int64(stats.HeapAlloc)
 }
 
-// The schedule agrees with a list that is sorted for each query, whatever is done
-// to both.
-func (s *scheduleSuite) TestAgreesWithASortedList(c *gc.C) {
+// The schedule agrees with a list that is sorted for each query, after any operations on
+// both.
+func (s *scheduleSuite) TestAgreesWithSortedList(c *gc.C) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		s.agreesWithASortedList(c, random, history{operations: 300, keys: 30, times: 10, taken: 10})
+		s.agreesWithSortedList(c, random, history{operations: 300, keys: 30, times: 10, taken: 10})
 	}
 }
 
-// history says how many operations there are, on how many keys, for how many times,
-// and which of these are ever taken out before the end: so many of the first.
+// history has the number of operations, of keys and of times. Before the end, Ready is
+// called only with the first times: their number is taken.
 type history struct {
 	operations, keys, times, taken int
 }
 
-func (s *scheduleSuite) agreesWithASortedList(c *gc.C, random *rand.Rand, h history) {
+func (s *scheduleSuite) agreesWithSortedList(c *gc.C, random *rand.Rand, h history) {
 	type item struct {
 		key, seq, due int
 	}

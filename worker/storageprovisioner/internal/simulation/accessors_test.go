@@ -13,9 +13,8 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// accessors are what a worker reads the state by and writes to it: the state's own,
-// with a gate before each call and often one behind, so that what is read may be old
-// when it arrives.
+// accessors are the accessors of the state with a gate before each call and often one after
+// it, so that what is read may be outdated when it arrives.
 type accessors struct {
 	*state.Accessor
 	in *incarnation
@@ -48,13 +47,13 @@ func reading[A, R any](in *incarnation, name string, args []A, call func([]A) ([
 	return results, err
 }
 
-// writing makes a bulk call that writes, of all or of some. The arguments that the
-// state has taken, and what it said of the others, are told.
+// writing makes a bulk call that writes all or some of the arguments. It calls told with each
+// argument that reached the state, and the error.
 func writing[A any](
 	in *incarnation, name string, args []A, call func([]A) ([]params.ErrorResult, error), told func(A, *params.Error),
 ) ([]params.ErrorResult, error) {
 	if name != "SetAttempts" {
-		// What is refused for good is attempted again at each resync.
+		// What failed for good is attempted again at each resync.
 		in.world.deeds.Add(1)
 	}
 	l := in.pass(name)
@@ -377,7 +376,7 @@ func (a accessors) WatchVolumeAttachmentPlans() (watcher.MachineStorageIdsWatche
 	return a.in.ids("plans", a.Accessor.WatchVolumeAttachmentPlans)
 }
 
-// gone is the life of what the state does not have, as far as a worker knows.
+// gone is the life of an entity that a worker knows the state does not have.
 const gone life.Value = "gone"
 
 // hear notes the life of an entity as the state returned it to a worker. The worker knows that
@@ -393,7 +392,7 @@ func (in *incarnation) hear(key string, l life.Value, err *params.Error) {
 	}
 }
 
-// learn notes the id of a volume or filesystem as the state returned it to a worker.
+// learn notes the ID of a volume or filesystem as the state returned it to a worker.
 func (in *incarnation) learn(tag names.Tag, id string, err *params.Error) {
 	in.world.mu.Lock()
 	defer in.world.mu.Unlock()
@@ -409,7 +408,7 @@ func (in *incarnation) removed(key string, err *params.Error) {
 	}
 }
 
-// recorded notes that the state has taken the info of a volume or filesystem.
+// recorded notes the answer of the state to the info of a volume or filesystem.
 func (in *incarnation) recorded(tag, id string, err *params.Error) {
 	in.removed(tag, err)
 	if err == nil {

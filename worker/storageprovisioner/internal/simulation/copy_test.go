@@ -6,13 +6,13 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// copying is what is done when a state becomes a copy.
+// copying names the operation by which a state becomes a copy.
 const copying = "copy"
 
-// becomeCopy makes the state a copy, as when its directory has been copied with what is of
-// the machines in it, while nothing is going on. What is of the environment is the
-// original's from then on, and no worker may call a provider for it. What is of a machine
-// is there twice, and attached only where the original is.
+// becomeCopy makes the state a copy, as if its directory had been copied together with the
+// storage of the machines, while no operation runs. The storage of the environment stays with
+// the original, and no worker may call a provider for it. The storage of a machine exists
+// twice, and is attached only for the original.
 func (w *world) becomeCopy(dice uint32) {
 	w.crashAll(dice)
 	w.logf("the state becomes a copy")
@@ -20,7 +20,7 @@ func (w *world) becomeCopy(dice uint32) {
 	w.must(err)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.backup = nil // it is the original's
+	w.backup = nil // it belongs to the original
 	w.finishAll()
 	clear(w.going)
 	clear(w.untold)
@@ -36,7 +36,7 @@ func (w *world) becomeCopy(dice uint32) {
 		}
 		if t := w.things[tag]; t != nil && t.owner == former && !t.ofEnviron() {
 			t.owner = now
-			w.failed[copying+" has what the original has"]++
+			w.failed[copying+" keeps storage of machines"]++
 		}
 	}
 	w.must(w.state.StampsDone())
@@ -46,9 +46,9 @@ func (w *world) becomeCopy(dice uint32) {
 		case t.ofEnviron():
 			delete(w.things, tag)
 			w.orphans[tag] = t
-			w.failed[copying+" leaves the original what is its"]++
+			w.failed[copying+" leaves storage of the environment"]++
 		case !own[tag] && t.stray:
-			// The state had been restored, and did not know that it was made.
+			// The restored state did not know of it.
 			delete(w.things, tag)
 			w.orphans[tag] = t
 		case !own[tag]:
@@ -80,7 +80,7 @@ func (w *world) becomeCopy(dice uint32) {
 	}
 }
 
-// ofEnviron reports whether a thing is of the environment, or on what is.
+// ofEnviron reports whether a thing belongs to the environment, or is on one that does.
 func (t *thing) ofEnviron() bool {
 	return t.provider == cloud || t.provider == share || t.on != nil && t.on.ofEnviron()
 }

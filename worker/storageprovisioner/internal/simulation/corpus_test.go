@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// corpus has the histories that have found something, a file each:
+// corpus has the histories that have found a fault, one per file:
 //
 //	# What was wrong.
 //	seed 1005956
@@ -76,13 +76,13 @@ func firstOf(name string) (uint16, bool) {
 	return 0, false
 }
 
-// keep says how a history is kept.
+// keep returns the instructions for adding a history to the corpus.
 func keep(seed uint64, history []step) string {
 	return fmt.Sprintf("To keep it, put this into a new file in %s of package simulation, and say there what was wrong:\n%s",
 		corpus, formatHistory(seed, history))
 }
 
-// What has been found once is not there again.
+// A history that has found a fault no longer fails.
 func TestCorpus(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join(corpus, "*"))
 	if err != nil || len(paths) == 0 {
@@ -110,8 +110,8 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// What is written for the corpus is the same history when it is read.
-func TestHistoriesAreReadAsTheyAreWritten(t *testing.T) {
+// A formatted history is the same when it is parsed.
+func TestHistoryFormatRoundTrip(t *testing.T) {
 	const seed = 7
 	history := newHistory(seed, 200)
 	gotSeed, got, err := parseHistory("# what was wrong\n" + formatHistory(seed, history))
@@ -119,7 +119,7 @@ func TestHistoriesAreReadAsTheyAreWritten(t *testing.T) {
 		t.Fatalf("seed %d: %v", gotSeed, err)
 	}
 	if a, b := simulate(t, seed, history, 1, false), simulate(t, seed, got, 1, false); a.sum != b.sum {
-		t.Error("it is another history")
+		t.Error("the parsed history differs")
 	}
 	if _, random, err := parseHistory("seed 7\nrandom 200\n"); err != nil || !slices.Equal(random, history) {
 		t.Errorf("the seed's own history: %v", err)
@@ -129,7 +129,7 @@ func TestHistoriesAreReadAsTheyAreWritten(t *testing.T) {
 		"seed 1\nopen 1 4294967296", "seed 1\nopen 1 2\nrandom 5",
 	} {
 		if _, _, err := parseHistory(text); err == nil {
-			t.Errorf("%q is a history", text)
+			t.Errorf("%q is accepted as a history", text)
 		}
 	}
 }

@@ -7,22 +7,21 @@ import (
 	"github.com/juju/errors"
 )
 
-// gate is where a call of a worker's waits for the history.
+// gate is where a call of a worker waits for the history.
 type gate struct {
 	of   *incarnation
 	name string
 	open chan luck
-	// slow calls, those of providers, are let go on less often than others: much may happen
+	// slow calls, those of providers, are released less often than others: much may happen
 	// while they wait.
 	slow bool
 }
 
-// errCrashed is what the calls of a worker that has crashed return. It is nobody's
-// any more.
+// errCrashed is what the calls of a crashed worker return.
 var errCrashed = errors.New("crashed")
 
-// pass waits until the history lets the call go on. That of a worker that has crashed
-// before does nothing.
+// pass waits until the history releases the call. A call after the crash of its worker does
+// nothing.
 func (in *incarnation) pass(name string) luck { return in.wait(name, false) }
 
 func (in *incarnation) wait(name string, slow bool) luck {
@@ -38,7 +37,7 @@ func (in *incarnation) wait(name string, slow bool) luck {
 	return <-g.open
 }
 
-// openGate lets one of the waiting calls go on.
+// openGate releases one of the waiting calls.
 func (w *world) openGate(s step) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -56,7 +55,7 @@ func (w *world) openGate(s step) bool {
 		l.dice = 0
 	}
 	w.logf("%s", g.name)
-	// Calls of one name go on together: which of them came first is up to the scheduler.
+	// Calls of one name are released together: their order is up to the scheduler.
 	w.gates = slices.DeleteFunc(w.gates, func(other *gate) bool {
 		if other.name == g.name {
 			other.open <- l
@@ -66,8 +65,8 @@ func (w *world) openGate(s step) bool {
 	return true
 }
 
-// openLost lets one of the waiting calls of an incarnation that has crashed go nowhere,
-// and reports whether there was one.
+// openLost ends one of the waiting calls of a crashed incarnation, and reports whether there
+// was one.
 func (w *world) openLost(in *incarnation, dice uint32) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 // mounted and attached itself. If the state does not take a result yet, the worker reports the
 // result again.
 
-// hurries returns the instance of a volume, if a hasty state has marked all of it.
+// hurries returns the storage instance of a volume, if a hasty state has marked all of it.
 func (a accessors) hurries(volume string) (state.Storage, bool) {
 	if !a.in.world.hasty {
 		return state.Storage{}, false
@@ -43,7 +43,7 @@ func (a accessors) unmounting(volume string) bool {
 	if a.in.attached[attachment(s.Filesystem.Tag, a.in.host())] {
 		a.in.hurried[volume] = true
 	}
-	return a.in.hurried[volume] // which a state does not take back
+	return a.in.hurried[volume] // a state does not take that back
 }
 
 func (a accessors) hastyLife(tags []names.Tag) ([]params.LifeResult, error) {
@@ -103,7 +103,7 @@ func (w *world) hurry(s state.Storage) {
 			}
 			for _, t := range in.taps {
 				if t.what == "plans" || t.what == "volume attachments" && s.Volume.Scope == storage.ScopeMachine {
-					t.tell(id)
+					t.add(id)
 				}
 			}
 		}

@@ -8,7 +8,7 @@ import (
 // step is one step of a history. Its numbers choose among what is possible.
 type step struct {
 	do, which uint16
-	// dice decide what fails: nothing where they are 0.
+	// dice decides what fails: nothing if it is 0.
 	dice uint32
 }
 
@@ -22,8 +22,7 @@ func newHistory(seed uint64, length int) []step {
 	return history
 }
 
-// shrink returns a history as short and as free of failures as can be found soon that
-// still fails.
+// shrink returns a shorter history with fewer failures that still fails.
 func shrink(history []step, fails func([]step) bool) []step {
 	for size := len(history) / 2; size > 0; size /= 2 {
 		for end := len(history); end > 0; end -= size {
@@ -43,16 +42,16 @@ func shrink(history []step, fails func([]step) bool) []step {
 	return history
 }
 
-// luck is how a call goes.
+// luck decides how a call goes.
 type luck struct {
-	// lost says that the worker has crashed: whatever happens, it does not learn of it.
+	// lost: the worker has crashed and does not learn the outcome of the call.
 	lost bool
-	// late says that it had crashed before it called: nothing happens.
+	// late: the worker had crashed before the call, which does nothing.
 	late bool
 	dice uint32
 }
 
-// roll returns a number below n, 0 where all is to go well.
+// roll returns a number below n; 0 if nothing is to fail.
 func (l *luck) roll(n int) int {
 	if l.dice == 0 {
 		return 0
@@ -64,5 +63,5 @@ func (l *luck) roll(n int) int {
 	return int(l.dice>>3) % n
 }
 
-// once is true once in n times, and never where all is to go well.
+// once is true once in n times; never if nothing is to fail.
 func (l *luck) once(n int) bool { return l.roll(n) == n-1 }

@@ -24,7 +24,7 @@ const (
 	tree  = "tree"  // filesystems of a machine
 )
 
-// atOnce is how many calls at a time a source takes, where that is not one.
+// atOnce is the number of concurrent calls that a source allows; the default is one.
 var atOnce = map[string]int{cloud: 2, "plans": 8}
 
 var providerTypes = []string{cloud, share, disk, tree}
@@ -33,14 +33,13 @@ var providerTypes = []string{cloud, share, disk, tree}
 type thing struct {
 	tag, id, provider string
 	size              uint64
-	// owner is whose it is by its tags; foreign says that it has become another's, and
-	// stray that a restored state, which has its owner, does not know of it.
+	// owner is the owner by its tags. foreign: it has another owner since. stray: it belongs
+	// to a restored state, which does not know of it.
 	owner          storage.Owner
 	foreign, stray bool
-	// inUse says that it stayed attached when the state was restored, which need not know
-	// of that.
+	// inUse: it stayed attached when the state was restored, which need not know that.
 	inUse bool
-	// at has where it is attached or mounted, and how.
+	// at has the places where it is attached or mounted, by machine.
 	at map[string]*place
 	// on is the volume that a filesystem is on, and holds the filesystem that is on a
 	// volume.
@@ -51,7 +50,7 @@ type thing struct {
 // place is a thing on a machine.
 type place struct {
 	device string // of a volume that shows as a block device
-	plan   bool   // it shows only when the plan has been carried out
+	plan   bool   // it shows only after its plan has been carried out
 }
 
 // provider is a provider as one worker uses it.
@@ -101,15 +100,15 @@ func (provider) ValidateConfig(*storage.Config) error { return nil }
 func (provider) ValidateForK8s(map[string]any) error  { return nil }
 func (p provider) MaxConcurrentCalls() int            { return atOnce[p.name] }
 
-// source is the source of one provider, or of what a machine makes on its volumes.
+// source is the source of one provider, or of a machine's managed filesystems.
 type source struct {
 	in      *incarnation
 	name    string
 	devices storage.BackingDevices
 }
 
-// The operations on a thing that exclude each other go by its tag, and those on an
-// attachment by that of the attachment. ops tells them from each other.
+// The operations. Those on a thing have its tag as their key and exclude each other, those on
+// an attachment the key of the attachment.
 const (
 	creating   = "create"
 	destroying = "destroy"
@@ -124,14 +123,13 @@ type call struct {
 	op     string
 	key    string // of the entity
 	source string // of a creation
-	// args is what a repetition must have too.
+	// args must be the same in a repetition.
 	args any
-	// along is the attachment that a creation may make as well.
+	// along is the key of the attachment that a creation may make as well.
 	along string
-	// do does it, in reality.
+	// do carries out the operation.
 	do func() (any, error)
-	// mistake is the answer of a creation that takes something else for what it is to
-	// make.
+	// mistake is the answer of a creation that mistakes another thing for its own.
 	mistake func(*thing) any
 }
 
@@ -139,7 +137,7 @@ type call struct {
 type going struct {
 	call
 	by   *incarnation
-	done bool // only its result has not been fetched
+	done bool // it has ended, and its result has not been fetched
 	info any
 	err  error
 }
@@ -188,7 +186,7 @@ func provide[R any](ctx envcontext.ProviderCallContext, in *incarnation, name st
 		}
 		info, err := w.perform(in, c, &l)
 		if err == nil || !w.calm {
-			w.deeds.Add(1) // what is missing or another's is asked for as long as it is
+			w.deeds.Add(1) // a missing or foreign thing is tried for ever
 		}
 		in.leave(c, err, whole)
 		results = append(results, result(info, err))
@@ -209,27 +207,27 @@ func provide[R any](ctx envcontext.ProviderCallContext, in *incarnation, name st
 	return results, nil
 }
 
-// mood is what goes wrong more often than else in a history, so that it goes wrong in
-// several places at a time.
+// mood is what fails more often than otherwise in a history, so that it fails in several
+// places at a time.
 type mood int
 
-// The moods are numbers of the dice of perform, but for that of losing calls.
+// Each mood is a number that attempt rolls, except losing.
 const (
 	failing  mood = 19
 	refusing mood = 20
-	dallying mood = 22
+	ongoing  mood = 22
 	losing   mood = 1
 )
 
-var moods = []mood{0, 0, failing, refusing, dallying, dallying, losing, losing}
+var moods = []mood{0, 0, failing, refusing, ongoing, ongoing, losing, losing}
 
-// perform does one thing, as luck has it.
+// perform carries out one operation, or lets it fail, and counts how.
 func (w *world) perform(in *incarnation, c call, l *luck) (any, error) {
 	info, err := w.attempt(in, c, l)
 	switch {
 	case err == nil || w.calm:
 	case errors.Is(err, storage.ErrInProgress):
-		w.failed[c.op+" dallies"]++
+		w.failed[c.op+" goes on"]++
 	case errors.Is(err, storage.ErrIgnored):
 		w.failed[c.op+" is ignored"]++
 	case storage.IsPermanent(err):
@@ -240,8 +238,8 @@ func (w *world) perform(in *incarnation, c call, l *luck) (any, error) {
 	return info, err
 }
 
-// madeNothing counts a failure that has made nothing, and returns it: each second for want of
-// parameters. It draws no luck, so that the histories of the corpus stay what they are.
+// madeNothing counts and returns a failure that has made nothing; every second one lacks
+// parameters. It draws no luck, so that the histories of the corpus stay the same.
 func (w *world) madeNothing(what string) error {
 	w.failed[what]++
 	if w.failed[what]%2 == 0 {
@@ -266,13 +264,13 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 			delete(w.going, c.op+" "+c.key)
 			return nil, w.madeNothing(c.op + " ends and has made nothing")
 		}
-		// The answer to the call that began it may have been lost with the whole call: then
-		// what is asked now is what it goes on with.
+		// The answer to the first call may have been lost with the whole call: then the operation
+		// goes on with the present arguments.
 		g.call, g.by = c, in
 		return nil, storage.ErrInProgress
 	}
 	if late := w.going[attaching+" "+c.key]; late != nil && c.op == detaching {
-		// Nobody has heard that it goes on, or it would be asked for again: the answer was
+		// No worker knows that the attachment goes on, or it would repeat it: the answer was
 		// lost with the whole call. It ends, or is given up, before it can be undone.
 		delete(w.going, attaching+" "+c.key)
 		if !late.done && l.once(2) {
@@ -280,7 +278,7 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 		}
 		w.failed[c.op+" ends what was lost"]++
 	}
-	// What is there is never refused for good: who made it can tell of it.
+	// What exists is never refused for good: its maker can describe it.
 	refused := !w.isDone(c)
 	n := l.roll(24)
 	if w.mood > 0 && l.once(3) {
@@ -289,11 +287,11 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 	switch n {
 	case 12, 13, 14, 15, 16:
 		if other := w.mistakable(in, c); other != nil {
-			w.failed[c.op+" answers another's id"]++
+			w.failed[c.op+" returns the ID of another"]++
 			return c.mistake(other), nil
 		}
 	case 17:
-		// It fails late, and leaves something that nobody learns of.
+		// It fails late, and leaves something unknown to all.
 		if c.op == creating || c.op == attaching {
 			if _, err := c.do(); err == nil {
 				w.failed[c.op+" fails late"]++
@@ -321,8 +319,7 @@ func (w *world) attempt(in *incarnation, c call, l *luck) (any, error) {
 	return c.do()
 }
 
-// isDone reports whether what a call is to make has been made, or what it is to attach is
-// attached.
+// isDone reports whether the result of a creation or attachment exists already.
 func (w *world) isDone(c call) bool {
 	if c.op == creating {
 		return w.things[c.key] != nil
@@ -332,8 +329,8 @@ func (w *world) isDone(c call) bool {
 	return c.op == attaching && t != nil && t.at[machine] != nil
 }
 
-// mistakable returns what a worker knows that may be answered in place of what is to be
-// made, if there is anything: it is the same source's.
+// mistakable returns a recorded thing of the same source, known to the worker, that a creation
+// may return by mistake, or nil.
 func (w *world) mistakable(in *incarnation, c call) *thing {
 	if c.op != creating || w.things[c.key] != nil {
 		return nil
@@ -346,7 +343,7 @@ func (w *world) mistakable(in *incarnation, c call) *thing {
 	return nil
 }
 
-// progress brings on what goes on in the background.
+// progress ends an operation in the background.
 func (w *world) progress(s step) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -363,7 +360,7 @@ func (w *world) progress(s step) bool {
 	return true
 }
 
-// finish ends what goes on in the background. The lock is held.
+// finish ends an operation in the background. The lock is held.
 func (w *world) finish(g *going, l *luck) {
 	w.logf("in the background: %s %s", g.op, g.key)
 	g.done = true
@@ -374,8 +371,7 @@ func (w *world) finish(g *going, l *luck) {
 	g.info, g.err = g.do()
 }
 
-// finishAll ends all that goes on in the background, though nobody has asked how. The lock
-// is held.
+// finishAll ends all operations in the background. The lock is held.
 func (w *world) finishAll() {
 	for _, key := range sortedKeys(w.going) {
 		if g := w.going[key]; !g.done {
@@ -384,10 +380,11 @@ func (w *world) finishAll() {
 	}
 }
 
-// doubt is what a worker cannot know: how an operation has ended.
+// doubt is an operation whose outcome the worker does not know.
 type doubt struct {
 	op string
-	// goesOn says that the provider has said so, and only it can say that it does not.
+	// goesOn: the provider has reported it in progress, and only the provider can report its
+	// end.
 	goesOn bool
 }
 
@@ -397,8 +394,8 @@ func storageOf(key string) string {
 	return tag
 }
 
-// enter checks that a source is called as often at a time as it may be, and about a
-// volume or filesystem by one call at a time.
+// enter checks the limit of concurrent calls of a source, and that only one call at a time
+// concerns a volume or filesystem.
 func (in *incarnation) enter(name string, calls []call) {
 	if in.crashed {
 		return
@@ -417,7 +414,7 @@ func (in *incarnation) enter(name string, calls []call) {
 	}
 }
 
-// fits checks that an operation may begin beside what goes on of others.
+// fits checks that an operation may begin beside others in progress.
 func (in *incarnation) fits(c call) {
 	w := in.world
 	tag := storageOf(c.key)
@@ -455,7 +452,7 @@ func (in *incarnation) fits(c call) {
 	}
 }
 
-// begin checks that an operation may begin now.
+// begin checks that an operation may begin.
 func (in *incarnation) begin(c call) {
 	w := in.world
 	if in.crashed {
@@ -499,7 +496,7 @@ func (in *incarnation) begin(c call) {
 	}
 }
 
-// leave notes how an operation has ended, as far as its worker can know.
+// leave notes the outcome of an operation, as far as its worker knows it.
 func (in *incarnation) leave(c call, err error, whole bool) {
 	delete(in.running, c.key)
 	makes := c.op == creating || c.op == attaching
@@ -525,13 +522,13 @@ func (in *incarnation) leave(c call, err error, whole bool) {
 	}
 }
 
-// next returns the id of what is made for a tag.
+// next returns a new ID for a tag.
 func (w *world) next(provider, tag string) string {
 	w.made++
 	return fmt.Sprintf("%s:%s:%d", provider, tag, w.made)
 }
 
-// byID returns what has an id.
+// byID returns the thing with an ID, or nil.
 func (w *world) byID(id string) *thing {
 	for _, t := range w.things {
 		if t.id == id {
@@ -541,7 +538,7 @@ func (w *world) byID(id string) *thing {
 	return nil
 }
 
-// own checks that an id is that of what it is used for.
+// own checks that an ID belongs to the entity that it is used for.
 func (w *world) own(in *incarnation, op string, tag names.Tag, id string) {
 	if tagOf(id) != tag.String() {
 		w.fail("%s: %s %s by the id %s", in.name, op, tag, id)
@@ -580,7 +577,7 @@ func (s source) create(tag names.Tag, size uint64, on *thing, tags map[string]st
 	return t, nil
 }
 
-// call of creation: once recorded it is never asked for.
+// creation returns the call of a creation, and checks that the entity is not recorded.
 func (s source) creation(tag names.Tag, args any, along string, do func() (any, error), mistake func(*thing) any) call {
 	w := s.in.world
 	w.mu.Lock()
@@ -638,7 +635,7 @@ func (s source) provisioned(key string, id instance.Id) {
 	}
 }
 
-// place attaches a volume, and tells how.
+// place attaches a volume, and returns its attachment info.
 func (s source) place(t *thing, machine string) storage.VolumeAttachmentInfo {
 	p := t.at[machine]
 	if p == nil {
@@ -730,8 +727,8 @@ func (s source) DetachVolumes(ctx envcontext.ProviderCallContext, all []storage.
 	return provide(ctx, s.in, s.name, calls, onlyError)
 }
 
-// checkUnused checks that no filesystem is mounted, or being made, on a volume that is taken
-// away from a machine.
+// checkUnused checks that no filesystem is mounted, or being made, on a volume that is being
+// detached from a machine.
 func (w *world) checkUnused(in *incarnation, t *thing, machine string) {
 	for _, other := range w.workers {
 		if other == nil || other.crashed {
@@ -774,7 +771,7 @@ func (s source) remove(ctx envcontext.ProviderCallContext, op string, ids []stri
 	return provide(ctx, s.in, s.name, calls, onlyError)
 }
 
-// take takes a thing out of the world.
+// take removes a thing from the world.
 func (w *world) take(t *thing) {
 	delete(w.things, t.tag)
 	if t.holds != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// marks are those beside the state, which stay when it is restored.
+// marks keeps the mark of the state, which is not restored with it.
 type marks struct {
 	mu      sync.Mutex
 	mark    state.Mark
@@ -37,7 +37,7 @@ func (m *marks) Write(mark state.Mark) error {
 	return nil
 }
 
-// backup is the state as it was, and what else there was to know of it.
+// backup is a copy of the state, and of what the world knew of it then.
 type backup struct {
 	store     *kvtest.Memory
 	recorded  map[string]string
@@ -45,7 +45,7 @@ type backup struct {
 	on        map[string]names.MachineTag
 }
 
-// copyStore returns a store with what a store has.
+// copyStore returns a copy of a store.
 func (w *world) copyStore(from *kvtest.Memory) *kvtest.Memory {
 	values := make(map[string][]byte)
 	w.must(from.View(func(s kv.Snapshot) error {
@@ -64,7 +64,7 @@ func (w *world) copyStore(from *kvtest.Memory) *kvtest.Memory {
 	return to
 }
 
-// older keeps the state as it is, puts an older one back, or makes it a copy of what it is.
+// older backs up the state, restores the backup, or makes the state a copy.
 func (w *world) older(s step) bool {
 	switch {
 	case !w.restored:
@@ -83,13 +83,13 @@ func (w *world) older(s step) bool {
 	return true
 }
 
-// restoring is what goes wrong when a state is restored.
+// restoring names the operation that restores a state.
 const restoring = "restore"
 
-// restore puts the state back that was backed up, with all workers stopped, nothing going
-// on, and everything detached but what has been attached to its machine since. What has
-// been made since is nobody's that the state knows, what has been destroyed since is
-// missing, and some has become another's.
+// restore restores the backup of the state, with all workers stopped, no operation running,
+// and everything detached except what was attached to its machine since the backup. What was
+// made since is an orphan, what was destroyed since is missing, and some things have another
+// owner.
 func (w *world) restore(l luck) {
 	w.crashAll(l.dice)
 	w.must(w.state.Close())
@@ -127,7 +127,7 @@ func (w *world) restore(l luck) {
 	for tag := range known {
 		w.unsure[tag] = w.recorded[tag] == ""
 		if w.recorded[tag] != "" && w.things[tag] == nil {
-			w.failed[restoring+" misses something"]++
+			w.failed[restoring+" misses a thing"]++
 		}
 	}
 	for _, tag := range sortedKeys(w.things) {
@@ -140,12 +140,12 @@ func (w *world) restore(l luck) {
 			w.orphans[tag] = t
 			w.failed[restoring+" leaves an orphan"]++
 		case w.recorded[tag] == t.id && t.provider != tree && l.once(6):
-			w.logf("%s is another's", t.id)
-			w.failed[restoring+" finds another's"]++
+			w.logf("%s has another owner", t.id)
+			w.failed[restoring+" finds a thing of another owner"]++
 			t.foreign, t.owner = true, storage.Owner{ModelUUID: "another", EntityUUID: "another"}
 		case w.recorded[tag] == "" && !w.attempted[tag]:
 			t.stray = true
-			w.failed[restoring+" finds what it has not recorded"]++
+			w.failed[restoring+" finds an unrecorded thing"]++
 		}
 	}
 	for _, t := range since {
@@ -156,13 +156,12 @@ func (w *world) restore(l luck) {
 		if t.kind() == names.VolumeTagKind {
 			w.show(t.at[t.machine()], t.machine())
 		}
-		w.failed[restoring+" finds what is in use"]++
+		w.failed[restoring+" finds a thing in use"]++
 	}
 }
 
-// noteUnwanted notes that the user has detached, removed or released storage. A restored
-// state then assumes that an entity it has no record of making may have been made since the
-// backup.
+// noteUnwanted notes that the user has detached, removed or released storage. A restored state
+// then assumes that an entity that it has not recorded may have been made since the backup.
 func (w *world) noteUnwanted(s state.Storage, err error) {
 	if err != nil || s.Life != life.Alive {
 		return
@@ -180,9 +179,9 @@ func (w *world) noteUnwanted(s state.Storage, err error) {
 	}
 }
 
-// detachBefore has storage of machines be detached in the backup that is restored, which
-// was attached since: all of it is there, and the state's. It returns what there is of
-// that, volumes first.
+// detachBefore detaches storage of machines in the restored state, as if it had been attached
+// after the backup. All of it exists and belongs to the state. It returns the things, volumes
+// first.
 func (w *world) detachBefore() (since []*thing) {
 	st, err := state.Open(state.Config{Store: w.store, Clock: clock.WallClock, Registry: registry(nil)})
 	w.must(err)
@@ -209,7 +208,8 @@ func (w *world) detachBefore() (since []*thing) {
 	return since
 }
 
-// there returns what there is of storage of a machine, if all of it is, and is recorded.
+// there returns the things of a storage instance of a machine, if all of them exist and are
+// recorded.
 func (w *world) there(s state.Storage) (things []*thing) {
 	for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
 		if e == nil {
@@ -230,7 +230,7 @@ func (t *thing) machine() string {
 	return names.NewMachineTag(number).String()
 }
 
-// lost reports whether a restored state records what is not there, or has become another's.
+// lost reports whether a restored state records a thing that is missing or has another owner.
 func (w *world) lost(e *state.Entity) bool {
 	if e == nil || w.restores == 0 || e.ProviderID == "" {
 		return false

@@ -16,21 +16,21 @@ import (
 var (
 	steps     = flag.Int("steps", 20000, "how many steps to simulate, in all")
 	first     = flag.Uint64("seed", 0, "the seed of the first history")
-	length    = flag.Int("length", 500, "how many steps a history has before all comes to rest")
-	search    = flag.Bool("search", false, "simulate many things at a time, too, in an order that the scheduler decides")
+	length    = flag.Int("length", 500, "how many steps a history has before the world comes to rest")
+	search    = flag.Bool("search", false, "simulate several steps at a time, too, in an order that the scheduler decides")
 	shrinking = flag.Duration("shrink", time.Minute, "how long to make a history smaller that has failed")
 )
 
-// outcome is what has come of a history.
+// outcome is the result of a history.
 type outcome struct {
-	// wrong is what the worker has done wrong, if anything.
+	// wrong is the first fault of the worker, or nil.
 	wrong error
-	// log is what has happened, where that was to be kept, and sum its checksum.
+	// log is the log of the history, if it was kept, and sum its checksum.
 	log []string
 	sum uint64
 }
 
-// simulate runs a history in a bubble, so many of its steps at a time.
+// simulate runs a history in a bubble, with this many steps together at a time.
 func simulate(t *testing.T, seed uint64, history []step, together int, keepLog bool) (o outcome) {
 	synctest.Test(t, func(*testing.T) {
 		w := newWorld(together > 1, keepLog)
@@ -43,25 +43,25 @@ func simulate(t *testing.T, seed uint64, history []step, together int, keepLog b
 	return o
 }
 
-// repeat runs a history once more. That something else comes of it is a fault of the
-// harness, whatever the worker does.
+// repeat runs a history once more. A different outcome is a fault of the simulation, whatever
+// the worker does.
 func repeat(t *testing.T, seed uint64, history []step, once outcome) {
 	t.Helper()
 	if simulate(t, seed, history, 1, false).sum == once.sum {
 		return
 	}
-	const fault = "the simulation is at fault, not the worker: seed %d is not the same history each time"
+	const fault = "a fault of the simulation, not of the worker: seed %d is not the same history each time"
 	first := simulate(t, seed, history, 1, true)
 	for range 20 {
 		if line, one, other := difference(first, simulate(t, seed, history, 1, true)); line >= 0 {
 			t.Fatalf(fault+", from line %d on:\n%s\n-- or --\n%s", seed, line, one, other)
 		}
 	}
-	t.Fatalf(fault+"; it was in the next 20 runs", seed)
+	t.Fatalf(fault+"; the next 20 runs were the same", seed)
 }
 
-// difference returns the first line at which the logs of two runs differ, or -1, and what
-// each says there.
+// difference returns the first line at which the logs of two runs differ, or -1, and the
+// lines of each around it.
 func difference(a, b outcome) (line int, one, other string) {
 	happened := func(o outcome) []string {
 		return slices.DeleteFunc(slices.Clone(o.log), func(line string) bool { return strings.HasPrefix(line, said) })
@@ -78,10 +78,10 @@ func difference(a, b outcome) (line int, one, other string) {
 	return -1, "", ""
 }
 
-// shards is how many histories run at a time.
+// shards is the number of histories that run in parallel.
 const shards = 2
 
-// eachSeed runs a test for as many seeds as there are to be.
+// eachSeed runs a test for each seed, until the histories have this many steps in all.
 func eachSeed(t *testing.T, steps int, test func(*testing.T, uint64)) {
 	for shard := range uint64(shards) {
 		t.Run(fmt.Sprint(shard), func(t *testing.T) {
@@ -93,10 +93,9 @@ func eachSeed(t *testing.T, steps int, test func(*testing.T, uint64)) {
 	}
 }
 
-// Whatever happens in whatever order, nothing forbidden is begun, in the end providers
-// have what the state wants and nothing else, and nothing is left once nothing is
-// wanted. Each history is run twice, unless new ones are searched for, and is the same both
-// times.
+// In any order of events, no forbidden operation begins, the providers end with exactly what
+// the state wants, and nothing is left once nothing is wanted. Each history runs twice with
+// the same outcome, except in a search for new ones.
 func TestSimulation(t *testing.T) {
 	eachSeed(t, *steps, func(t *testing.T, seed uint64) {
 		history := newHistory(seed, *length)
@@ -115,16 +114,16 @@ func TestSimulation(t *testing.T) {
 			return simulate(t, seed, shorter, 1, false).wrong != nil
 		})
 		o := simulate(t, seed, history, 1, true)
-		t.Fatalf("seed %d, made smaller, %d steps: %v\n%s\n%s", seed, len(history), o.wrong, strings.Join(o.log, "\n"), keep(seed, history))
+		t.Fatalf("seed %d, shrunk to %d steps: %v\n%s\n%s", seed, len(history), o.wrong, strings.Join(o.log, "\n"), keep(seed, history))
 	})
 }
 
-// So it is when several things happen at the same moment, in an order that is left to
-// chance: a seed is another history each time. The race detector sees more of this than of
-// one step at a time.
-func TestSimulationOfManyThingsAtATime(t *testing.T) {
+// The same with several steps at a time, in an order that the scheduler decides: a seed is a
+// different history each time. The race detector finds more here than with one step at a
+// time.
+func TestSimulationWithConcurrentSteps(t *testing.T) {
 	if !*search {
-		t.Skip("the scheduler decides what it finds: make simulate")
+		t.Skip("not reproducible, runs only in: make simulate")
 	}
 	eachSeed(t, *steps/2, func(t *testing.T, seed uint64) {
 		o := simulate(t, seed, newHistory(seed, *length), 2+int(seed%7), true)
@@ -134,18 +133,18 @@ func TestSimulationOfManyThingsAtATime(t *testing.T) {
 	})
 }
 
-// A history is the same each time, whatever the scheduler does: or else nobody could find
-// out what has gone wrong with one.
-func TestHistoryOfASeedIsTheSameEachTime(t *testing.T) {
+// A history is the same each time, whatever the scheduler does. Otherwise a failure could
+// not be investigated.
+func TestHistoryIsReproducible(t *testing.T) {
 	for seed := range uint64(20) {
 		history := newHistory(seed, *length)
 		repeat(t, seed, history, simulate(t, seed, history, 1, false))
 	}
 }
 
-// What a worker still calls after its crash does nothing: how much that is depends on the
+// Calls that a worker makes after its crash do nothing: how many there are depends on the
 // scheduler.
-func TestCallsAfterACrashDoNothing(t *testing.T) {
+func TestCallsAfterCrashDoNothing(t *testing.T) {
 	w := newWorld(false, true)
 	in := &incarnation{world: w, crashed: true}
 	before := w.sum.Sum64()
@@ -164,19 +163,19 @@ func TestCallsAfterACrashDoNothing(t *testing.T) {
 		t.Errorf("calling a provider: %v, %v, %v", err, w.failed, w.wrong)
 	}
 	if w.sum.Sum64() != before {
-		t.Errorf("it is in the log:\n%s", strings.Join(w.log, "\n"))
+		t.Errorf("the calls are in the log:\n%s", strings.Join(w.log, "\n"))
 	}
 }
 
-// Two runs that differ are told apart, by what happened and not by what workers said of it.
+// Two runs are compared by what happened in them, and not by what their workers logged.
 func TestDifferenceOfTwoRuns(t *testing.T) {
 	one := outcome{log: []string{"a", said + "x", "b"}}
 	if line, _, _ := difference(one, outcome{log: []string{said + "y", "a", "b"}}); line != -1 {
-		t.Errorf("of the same: line %d", line)
+		t.Errorf("equal logs differ at line %d", line)
 	}
 	for _, log := range [][]string{{"a"}, {"a", "c"}, {"a", "b", "c"}, nil} {
 		if line, _, _ := difference(one, outcome{log: log}); line != min(len(log), 1) && line != 2 {
-			t.Errorf("of %q: line %d", log, line)
+			t.Errorf("log %q differs at line %d", log, line)
 		}
 	}
 	history := newHistory(1, 50)
@@ -185,23 +184,23 @@ func TestDifferenceOfTwoRuns(t *testing.T) {
 	}
 }
 
-// Every operation fails in every way in histories: or else they pass whatever the worker
-// does about that.
-func TestEverythingGoesWrongInHistories(t *testing.T) {
+// Every operation fails in every way in some history. Otherwise the simulation would not
+// test how the worker handles it.
+func TestHistoriesCoverEveryFailure(t *testing.T) {
 	if testing.Short() {
 		t.Skip("other histories run the same code")
 	}
 	missing := make(map[string]bool)
 	for _, what := range []string{
-		creating + " answers another's id", restoring + " misses something", restoring + " leaves an orphan",
-		restoring + " finds another's", restoring + " finds what it has not recorded",
-		restoring + " finds what is in use",
-		copying + " has what the original has", copying + " leaves the original what is its",
+		creating + " returns the ID of another", restoring + " misses a thing", restoring + " leaves an orphan",
+		restoring + " finds a thing of another owner", restoring + " finds an unrecorded thing",
+		restoring + " finds a thing in use",
+		copying + " keeps storage of machines", copying + " leaves storage of the environment",
 	} {
 		missing[what] = true
 	}
 	for _, op := range []string{creating, attaching, growing, detaching, destroying, releasing} {
-		for _, how := range []string{"fails", "is refused", "is ignored", "dallies", "is lost"} {
+		for _, how := range []string{"fails", "is refused", "is ignored", "goes on", "is lost"} {
 			if how != "is ignored" || op == creating || op == attaching {
 				missing[op+" "+how] = true
 			}
@@ -220,12 +219,12 @@ func TestEverythingGoesWrongInHistories(t *testing.T) {
 		})
 	}
 	for what := range missing {
-		t.Errorf("in no history %s", what)
+		t.Errorf("no history has: %s", what)
 	}
 }
 
 // A history that is made smaller keeps what it fails for, and little else.
-func TestSmallerHistoriesFailStill(t *testing.T) {
+func TestShrinkKeepsFailure(t *testing.T) {
 	fails := func(history []step) bool {
 		n := 0
 		for _, s := range history {
@@ -236,6 +235,6 @@ func TestSmallerHistoriesFailStill(t *testing.T) {
 		return n >= 2
 	}
 	if got := shrink(newHistory(1, 300), fails); len(got) != 2 || !fails(got) {
-		t.Errorf("made smaller: %v", got)
+		t.Errorf("shrunk to %v", got)
 	}
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/stowage-io/stowage/worker"
 )
 
-// tap is a watcher whose events reach the worker when the history lets them.
+// tap is a watcher whose events reach the worker when the history delivers them.
 type tap[E any] struct {
 	worker.Worker
 	changes <-chan E
 	out     chan E
-	// mangle makes of an event what a bad day would: one event or several.
+	// mangle distorts an event into one or several.
 	mangle func(E, *luck) []E
-	// offered are those that the worker has not taken yet.
+	// offered are the events that the worker has not received yet.
 	offered []E
 	closed  bool
 }
@@ -30,17 +30,17 @@ func (t *tap[E]) Changes() <-chan E { return t.out }
 // flow is a tap of any kind.
 type flow interface {
 	worker.Worker
-	// flow passes an event on, and reports whether there was one.
+	// flow delivers an event, and reports whether there was one.
 	flow(*luck) (event string, ok bool)
-	// tell has the watcher tell of an attachment as well, if it is one of those.
-	tell(params.MachineStorageId)
-	// end has the watcher close its channel, and stop has it stop without that. Of both at
-	// once the worker might see either first.
+	// add adds an event for an attachment, if it is a watcher of attachments.
+	add(params.MachineStorageId)
+	// end closes the channel of the watcher. stop stops the watcher and leaves the channel
+	// open. If one did both, the worker might notice either first.
 	end()
 	stop()
 }
 
-func (t *tap[E]) tell(id params.MachineStorageId) {
+func (t *tap[E]) add(id params.MachineStorageId) {
 	if event, ok := any([]params.MachineStorageId{id}).(E); ok {
 		t.offered = append(t.offered, event)
 	}
@@ -144,8 +144,8 @@ func (in *incarnation) ids(
 	})
 }
 
-// mangled returns an event in several, in another order, with duplicates, and with what
-// is no entity of anybody's.
+// mangled distorts an event: it is split, reordered, repeated, or has duplicates or unknown
+// entities.
 func mangled[E any](event []E, l *luck, unknown ...E) [][]E {
 	event = slices.Clone(event)
 	switch l.roll(12) {
@@ -164,7 +164,7 @@ func mangled[E any](event []E, l *luck, unknown ...E) [][]E {
 	return [][]E{event}
 }
 
-// deliver passes on an event of one of the watchers that have one.
+// deliver delivers an event of one of the watchers that have one.
 func (w *world) deliver(s step) bool {
 	var taps []named
 	w.mu.Lock()
@@ -198,8 +198,7 @@ func (w *world) deliver(s step) bool {
 	return false
 }
 
-// broken is the error of a call that is made to fail as a whole, after which the
-// worker may end.
+// broken returns the error of a call that fails as a whole. The worker may end with it.
 func (in *incarnation) broken(what string) error {
 	in.excuse()
 	return errors.New("injected: " + what)

@@ -29,26 +29,24 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// world is what a history happens to: workers, the state that they work for, the
-// providers' things, and a user.
+// world is what a history acts on: workers, their state, the providers' things, and a user.
 type world struct {
-	// free says that several steps are under way at a time.
+	// free: several steps run at a time.
 	free bool
-	// calm says that nothing fails any more.
+	// calm: nothing fails any more.
 	calm bool
-	// hasty says that the state marks all entities of an instance as dying or dead at once
+	// hasty: the state marks all entities of an instance as dying or dead at once
 	// (hasty_test.go).
 	hasty bool
-	// restored says that older states are put back (restore_test.go), and that the state
-	// is copied (copy_test.go).
+	// restored: older states are restored (restore_test.go), and the state is copied
+	// (copy_test.go).
 	restored bool
 	mood     mood
 
 	state *state.State
 	store *kvtest.Memory
 	marks *marks
-	// backup is what may be restored, if anything, and restores counts how often it has
-	// been.
+	// backup is what may be restored, or nil. restores counts the restores.
 	backup   *backup
 	restores int
 	workers  []*incarnation // of the environment, and of each machine; nil where none runs
@@ -57,39 +55,37 @@ type world struct {
 	// on has the machines that the user has storage attached to, by name.
 	on map[string]names.MachineTag
 
-	// mu guards what the workers' goroutines reach.
+	// mu guards what the workers' goroutines access.
 	mu    sync.Mutex
 	gates []*gate
-	// things are what there really is, by tag, and going is what goes on in the
-	// background.
+	// things are what really exists, by tag, and going the operations in the background.
 	things map[string]*thing
-	// orphans are things that a restored state does not know, or that are not the copy's,
-	// and owners those for which anything was ever to be made, by tag.
+	// orphans are things that a restored state or a copy does not know. owners are the owners
+	// that creations have named, by tag.
 	orphans map[string]*thing
 	owners  map[string]storage.Owner
 	going   map[string]*going
 	made    int
-	// failed counts what has gone wrong with providers.
+	// failed counts the failures of providers, by kind.
 	failed map[string]int
-	// deeds counts what workers have done, rather than looked at.
+	// deeds counts the operations and writes of workers, not their reads.
 	deeds atomic.Int64
-	// recorded are the ids of what the state has recorded, by tag.
+	// recorded are the IDs that the state has recorded, by tag.
 	recorded map[string]string
 	// attempted are the entities that may have been made, as far as the state remembers.
 	attempted map[string]bool
-	// unsure are the entities that were not made when the state was backed up which has been
-	// restored since.
+	// unsure are the entities that a restored state has not recorded as made.
 	unsure map[string]bool
-	// untold are the entities whose last status the state did not take. A running worker
-	// sets the status again; lostStatus are the entities whose worker crashed before that.
+	// untold are the entities whose last status the state refused. A running worker sets the
+	// status again. lostStatus are the entities whose worker crashed before that.
 	untold, lostStatus map[string]bool
-	// wrong is the first thing that must not be.
+	// wrong is the first violation.
 	wrong   error
 	keepLog bool
 	logging sync.Mutex
 	log     []string
-	// sum is a checksum of all that would be in the log but what workers say: when they
-	// say it is up to them.
+	// sum is a checksum of the log without the messages of workers, whose order is up to
+	// the scheduler.
 	sum hash.Hash64
 }
 
@@ -108,23 +104,22 @@ type incarnation struct {
 	taps    []named
 	crashed bool
 	killed  bool
-	// excused says that it may end with an error.
+	// excused: it may end with an error.
 	excused bool
 
-	// heard is what it knows of lives, and hearing what it is about to know.
+	// heard are the lives that it knows, and hearing those that it is about to know.
 	heard, hearing map[string]life.Value
-	// asking are the calls under way for the owners of what is to be attached, detached or
-	// removed next. Of that, news are what it comes to know too late.
+	// asking counts the running calls for the owners of what is to be attached, detached or
+	// removed next. news are the entities whose life it learns too late for that.
 	asking int
 	news   map[string]bool
-	// known are the ids of volumes and filesystems that it knows, and learning those that
-	// it is about to know.
+	// known are the IDs that it knows, by tag, and learning those that it is about to know.
 	known, learning map[string]string
 	running         map[string]string
 	doubts          map[string]doubt
 	attached        map[string]bool
-	// growing is what it knows to grow, by tag. called has the calls under way by the tags
-	// that they are about, and calls counts those of each source.
+	// growing are the tags of what it knows to grow. called has the running calls, by tag,
+	// and calls counts them by source.
 	growing map[string]bool
 	called  map[string]string
 	calls   map[string]int
@@ -132,7 +127,7 @@ type incarnation struct {
 	doomed map[string]bool
 	// hurried are the volumes whose attachments a hasty state has marked as dying.
 	hurried map[string]bool
-	// making has the volumes on which it is making filesystems just now.
+	// making has the volumes on which it is making filesystems.
 	making map[string]string
 }
 
@@ -179,14 +174,14 @@ func registry(in *incarnation) storage.ProviderRegistry {
 	return storage.StaticProviderRegistry{Providers: providers}
 }
 
-// must is for what never fails.
+// must panics on an error that cannot happen.
 func (w *world) must(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// fail notes what must not be. The lock is held.
+// fail notes a violation. The lock is held.
 func (w *world) fail(format string, args ...any) {
 	if w.wrong == nil {
 		w.wrong = fmt.Errorf(format, args...)
@@ -206,8 +201,7 @@ func (w *world) logf(format string, args ...any) {
 
 var someUUID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
-// withoutUUIDs returns a text without the UUIDs that the state has made: they are other
-// ones each time.
+// withoutUUIDs returns a text without the UUIDs that the state has made: they differ each time.
 func withoutUUIDs(text string) string {
 	if strings.Count(text, "-") < 4 {
 		return text
@@ -215,7 +209,7 @@ func withoutUUIDs(text string) string {
 	return someUUID.ReplaceAllString(text, "UUID")
 }
 
-// said is what lines of the log begin with that workers say.
+// said is the prefix of the log lines that are messages of workers.
 const said = "    "
 
 // Loggers of workers.
@@ -232,7 +226,7 @@ func (in *incarnation) Debugf(format string, args ...any)   {}
 func (in *incarnation) Warningf(format string, args ...any) { in.say("warns", format, args...) }
 func (in *incarnation) Errorf(format string, args ...any)   { in.say("has an error", format, args...) }
 
-// host returns the worker's machine, or any for that of the environment.
+// host returns the worker's machine, or any machine for the environment's worker.
 func (in *incarnation) host() names.MachineTag {
 	if machine, ok := in.scope.(names.MachineTag); ok {
 		return machine
@@ -240,7 +234,7 @@ func (in *incarnation) host() names.MachineTag {
 	return scopes[1].(names.MachineTag)
 }
 
-// excuse says that the worker may end with an error.
+// excuse allows the worker to end with an error.
 func (in *incarnation) excuse() {
 	in.world.mu.Lock()
 	defer in.world.mu.Unlock()
@@ -305,10 +299,9 @@ func (w *world) start(i int, l luck) {
 	w.logf("%s starts, threshold %d, batches of %d, resync %v", in.name, c.Retry.CreateThreshold, c.MaxBatch, c.ResyncInterval)
 }
 
-// crash has a worker end with nothing more done or heard, at any moment. What it has
-// called comes to an end that it does not learn of, and what it calls from now on does
-// nothing. It is killed first: else it would go on until it is, which is a matter of
-// chance. And its calls end one after another, as their order is another such matter.
+// crash crashes a worker at any moment. Its running calls end without its learning how, and
+// its later calls do nothing. It is killed first, because the time of a later kill would be
+// up to the scheduler. Its calls end one after another, because their order would be too.
 func (w *world) crash(i int, dice uint32) {
 	in := w.workers[i]
 	w.mu.Lock()
@@ -326,7 +319,7 @@ func (w *world) crash(i int, dice uint32) {
 	w.put(i, nil)
 }
 
-// crashAll has all workers end.
+// crashAll crashes all workers.
 func (w *world) crashAll(dice uint32) {
 	for i, in := range w.workers {
 		if in != nil {
@@ -335,7 +328,7 @@ func (w *world) crashAll(dice uint32) {
 	}
 }
 
-// put notes which worker a scope has, if any.
+// put notes the worker of a scope, or nil.
 func (w *world) put(i int, in *incarnation) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -345,7 +338,7 @@ func (w *world) put(i int, in *incarnation) {
 	}
 }
 
-// settle waits until nothing moves, and takes note of what has come of it.
+// settle waits until all goroutines are idle, and notes what the workers know then.
 func (w *world) settle() {
 	synctest.Wait()
 	w.mu.Lock()
@@ -420,7 +413,7 @@ func (w *world) provision(machine names.MachineTag) {
 	}
 }
 
-// reboot has a machine lose what does not outlive it.
+// reboot makes a machine lose what does not survive a reboot.
 func (w *world) reboot(i int, dice uint32) {
 	machine := scopes[i].String()
 	if w.workers[i] != nil {
@@ -454,7 +447,7 @@ func (w *world) reboot(i int, dice uint32) {
 	}
 }
 
-// user wants, and wants no more. What the state refuses is not done.
+// user adds, attaches, detaches, removes, releases or resizes storage. The state may refuse.
 func (w *world) user(s step) bool {
 	l := luck{dice: s.dice | 1}
 	all, err := w.state.AllStorage()
@@ -519,10 +512,10 @@ func (w *world) want(l *luck) {
 	}
 }
 
-// elapse lets time pass, which in the bubble takes none.
+// elapse lets simulated time pass.
 func elapse(d time.Duration) { time.Sleep(d) }
 
-// action is what a step may do; it reports whether anything was to be done.
+// action is what a step may do. do reports whether there was anything to do.
 type action struct {
 	name   string
 	weight int
@@ -576,7 +569,7 @@ var actions = []action{
 // follow takes one step, and reports whether there was anything to do for it.
 func (w *world) follow(s step) bool { return actionOf(s).do(w, s) }
 
-// actionOf returns the action that a step's number stands for.
+// actionOf returns the action that the number of a step stands for.
 func actionOf(s step) action {
 	total := 0
 	for _, a := range actions {
@@ -595,8 +588,8 @@ func actionOf(s step) action {
 // patience is how long, in simulated time, everything may take to come to rest.
 const patience = 24 * time.Hour
 
-// rest has everything come to rest with nothing failing any more. What goes on in the
-// background ends, whether anybody asks for it or not.
+// rest runs until nothing happens any more. Nothing fails, and the operations in the background
+// end.
 func (w *world) rest() error {
 	w.logf("calm")
 	w.calm = true
@@ -616,7 +609,7 @@ func (w *world) rest() error {
 	}
 	for began, quiet := time.Now(), 0; quiet < 3; quiet++ {
 		if time.Since(began) > patience {
-			return errors.Errorf("no rest after %v", patience)
+			return errors.Errorf("not at rest after %v", patience)
 		}
 		before := w.deeds.Load()
 		for moved := true; moved; {
@@ -646,10 +639,10 @@ func (w *world) rest() error {
 	return w.wrong
 }
 
-// tellsOfLoss reports whether the status of what is missing says so. A source that keeps no
-// tags does not list what it has: it says so when it is to attach it. Nobody can look at a
-// filesystem whose volume is refused: the volume says why, and the filesystem that it is not
-// attached.
+// tellsOfLoss reports whether the status of a missing entity says so. A source without tags
+// does not list what it has: its attachment reports the loss. A filesystem whose volume is
+// refused cannot be checked: the status of the volume gives the reason, and that of the
+// filesystem is attaching.
 func tellsOfLoss(s state.Storage, e *state.Entity) bool {
 	if s.Pool == tree {
 		return e.Status == status.Attaching && strings.HasSuffix(e.Message, " not found")
@@ -660,7 +653,8 @@ func tellsOfLoss(s state.Storage, e *state.Entity) bool {
 	return e.Status == status.Error && strings.HasPrefix(e.Message, "missing: ")
 }
 
-// check checks that at rest state and providers agree, and nobody waits for anything.
+// check checks that at rest the state and the providers agree, and no worker has unfinished
+// operations.
 func (w *world) check() error {
 	all, err := w.state.AllStorage()
 	w.must(err)
@@ -700,7 +694,7 @@ func (w *world) check() error {
 			case t == nil:
 				continue
 			case e.ProviderID == "" && t.on != nil && len(s.Attachments) == 0:
-				continue // its volume has it, and the next attachment of the volume finds it
+				continue // it is on its volume, and the next attachment of the volume finds it
 			case e.ProviderID == "" && t.stray && len(s.Attachments) == 0:
 				continue // the next attachment finds it
 			case t.id != e.ProviderID:
@@ -746,8 +740,8 @@ func (w *world) check() error {
 	return nil
 }
 
-// stuck reports whether what is unfinished should have been finished: what is attached
-// nowhere is neither made nor grown.
+// stuck reports whether something unfinished should have been finished. Storage without an
+// attachment is neither made nor grown.
 func (w *world) stuck(what string, all []state.Storage) bool {
 	return slices.ContainsFunc(all, func(s state.Storage) bool {
 		if len(s.Attachments) == 0 {
@@ -762,8 +756,8 @@ func (w *world) stuck(what string, all []state.Storage) bool {
 	})
 }
 
-// prepare has a history begin with storage that is there and attached, or was until its
-// machine stopped: much that may go wrong with that takes too long to come to otherwise.
+// prepare begins a history with storage that exists and is attached, or was until its machine
+// rebooted. Without this, a history would reach many of its failures too late.
 func (w *world) prepare(l luck) error {
 	for range 4 {
 		w.want(&l)
@@ -779,7 +773,7 @@ func (w *world) prepare(l luck) error {
 // run runs a history, and returns what is wrong.
 func (w *world) run(dice uint32, history []step, together int) error {
 	w.hasty, w.mood = dice%4 == 3, moods[dice/4%8]
-	// What a hasty state has told cannot be taken back.
+	// A hasty state cannot be restored: it does not take back what it has reported.
 	w.restored = dice%3 == 0 && !w.hasty && !w.free
 	for i := range scopes {
 		w.start(i, luck{dice: dice})
@@ -812,7 +806,7 @@ func (w *world) run(dice uint32, history []step, together int) error {
 		w.must(w.state.RemoveStorage([]string{s.Name}))
 		w.noteUnwanted(s, nil)
 		w.hurry(s)
-		w.settle() // or chance has a say in what is told together
+		w.settle() // or the scheduler decides which events are merged
 	}
 	if err := w.rest(); err != nil {
 		return err
@@ -823,7 +817,7 @@ func (w *world) run(dice uint32, history []step, together int) error {
 	return nil
 }
 
-// end ends everything, so that no goroutine is left.
+// end stops everything, so that no goroutine is left.
 func (w *world) end() {
 	w.crashAll(0)
 	w.must(w.state.Close())

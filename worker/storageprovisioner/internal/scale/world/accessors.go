@@ -15,7 +15,7 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// The accessors that a World serves.
+// These are the accessors that a World provides.
 var (
 	_ storageprovisioner.Accessors                 = (*accessors)(nil)
 	_ storageprovisioner.VolumeRemovalAccessor     = (*accessors)(nil)
@@ -24,22 +24,22 @@ var (
 	_ storageprovisioner.FilesystemSizeAccessor    = (*accessors)(nil)
 )
 
-// accessors are a world as the worker sees it.
+// accessors is a world as the worker sees it.
 type accessors struct{ *World }
 
-// The errors of results, made once.
+// The errors of results are made once, so that they cost nothing.
 var (
 	errNotFound       = &params.Error{Message: "not found", Code: params.CodeNotFound}
 	errNotProvisioned = &params.Error{Message: "not provisioned", Code: params.CodeNotProvisioned}
 )
 
-// Where everything is found on its machine.
+// These are the places of all storage on its machine.
 const (
 	deviceName = "sdx"
 	mountPoint = "/srv"
 )
 
-// enter begins an accessor call, which leave ends.
+// enter begins an accessor call; leave ends it.
 func (w *World) enter() {
 	w.accessors.enter()
 	if w.delay > 0 {
@@ -53,7 +53,7 @@ func (w *World) leave() {
 	w.accessors.leave()
 }
 
-// answer makes one accessor call.
+// answer serves one accessor call.
 func answer[A, R any](w *World, args []A, one func(A) R) ([]R, error) {
 	w.enter()
 	defer w.leave()
@@ -64,12 +64,13 @@ func answer[A, R any](w *World, args []A, one func(A) R) ([]R, error) {
 	return results, w.Err()
 }
 
-// tell makes one accessor call that writes.
-func tell[A any](w *World, args []A, one func(A) *params.Error) ([]params.ErrorResult, error) {
+// write serves one accessor call that writes.
+func write[A any](w *World, args []A, one func(A) *params.Error) ([]params.ErrorResult, error) {
 	return answer(w, args, func(arg A) params.ErrorResult { return params.ErrorResult{Error: one(arg)} })
 }
 
-// provisioned returns the error of reading what is there or not, and recorded or not.
+// provisioned returns the error of reading the info of an entity: an empty life means that the
+// entity is not there.
 func provisioned(value life.Value, recorded bool) *params.Error {
 	switch {
 	case value == "":
@@ -82,7 +83,7 @@ func provisioned(value life.Value, recorded bool) *params.Error {
 
 func present(value life.Value) *params.Error { return provisioned(value, true) }
 
-// The watchers. None of them is started twice.
+// The watchers. The worker starts none of them twice.
 
 func (a *accessors) WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error) {
 	return a.environ, nil
@@ -171,13 +172,13 @@ func (a *accessors) AttachmentLife(ids []params.MachineStorageId) ([]params.Life
 }
 
 func (a *accessors) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
-	return tell(a.World, tags, func(tag names.Tag) *params.Error {
+	return write(a.World, tags, func(tag names.Tag) *params.Error {
 		return a.kind(tag.Kind()).remove(tag.String())
 	})
 }
 
 func (a *accessors) RemoveAttachments(ids []params.MachineStorageId) ([]params.ErrorResult, error) {
-	return tell(a.World, ids, func(id params.MachineStorageId) *params.Error {
+	return write(a.World, ids, func(id params.MachineStorageId) *params.Error {
 		return a.of(id).removeAttachment(id)
 	})
 }
@@ -191,10 +192,10 @@ func (a *accessors) SetStatus(statuses []params.EntityStatusArgs) error {
 	return a.Err()
 }
 
-// at returns the item of a tag of either kind.
+// at returns the item of a volume or filesystem tag.
 func (a *accessors) at(tag names.Tag) *item { return a.kind(tag.Kind()).at(tag.String()) }
 
-// of returns the storage of the kind that an attachment attaches.
+// of returns the storage that contains what an attachment attaches.
 func (a *accessors) of(id params.MachineStorageId) *Storage { return a.kind(kindOf(id.AttachmentTag)) }
 
 // kind returns all volumes, or all filesystems.
@@ -299,13 +300,13 @@ func (i *item) volumeAttachmentParams() params.VolumeAttachmentParams {
 }
 
 func (a *accessors) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult, error) {
-	return tell(a.World, volumes, func(v params.Volume) *params.Error {
+	return write(a.World, volumes, func(v params.Volume) *params.Error {
 		return a.World.Volumes.record(v.VolumeTag, v.Info.VolumeId, v.Info.Size)
 	})
 }
 
 func (a *accessors) SetVolumeAttachmentInfo(attachments []params.VolumeAttachment) ([]params.ErrorResult, error) {
-	return tell(a.World, attachments, func(va params.VolumeAttachment) *params.Error {
+	return write(a.World, attachments, func(va params.VolumeAttachment) *params.Error {
 		return a.World.Volumes.recordAttachment(params.MachineStorageId{
 			MachineTag: va.MachineTag, AttachmentTag: va.VolumeTag,
 		})
@@ -418,13 +419,13 @@ func (i *item) filesystemAttachmentParams() params.FilesystemAttachmentParams {
 }
 
 func (a *accessors) SetFilesystemInfo(filesystems []params.Filesystem) ([]params.ErrorResult, error) {
-	return tell(a.World, filesystems, func(f params.Filesystem) *params.Error {
+	return write(a.World, filesystems, func(f params.Filesystem) *params.Error {
 		return a.World.Filesystems.record(f.FilesystemTag, f.Info.FilesystemId, f.Info.Size)
 	})
 }
 
 func (a *accessors) SetFilesystemAttachmentInfo(attachments []params.FilesystemAttachment) ([]params.ErrorResult, error) {
-	return tell(a.World, attachments, func(fa params.FilesystemAttachment) *params.Error {
+	return write(a.World, attachments, func(fa params.FilesystemAttachment) *params.Error {
 		return a.World.Filesystems.recordAttachment(params.MachineStorageId{
 			MachineTag: fa.MachineTag, AttachmentTag: fa.FilesystemTag,
 		})

@@ -5,31 +5,31 @@ import (
 	"time"
 )
 
-// Block is a call that hangs: the next one that creates volumes by some provider.
+// Block makes one call hang: the next call that creates volumes by a provider.
 type Block struct {
 	entered, lifted chan struct{}
-	left            time.Time
+	cancelledAt     time.Time
 }
 
-// Block has the next call that creates volumes by a provider hang until the block is
-// lifted, or the call's context is done.
+// Block makes the next call that creates volumes by a provider hang until the block is lifted
+// or the call's context is done.
 func (w *World) Block(provider int) *Block {
 	b := &Block{entered: make(chan struct{}), lifted: make(chan struct{})}
 	w.Volumes.sources[provider].block.Store(b)
 	return b
 }
 
-// Entered is closed when the call hangs.
+// Entered returns a channel that is closed when the call hangs.
 func (b *Block) Entered() <-chan struct{} { return b.entered }
 
-// Lift lets the call go on. It is called once at most.
+// Lift lets the call continue. It must be called at most once.
 func (b *Block) Lift() { close(b.lifted) }
 
-// Left returns when the call returned because its context was done. The worker must
-// have ended.
-func (b *Block) Left() time.Time { return b.left }
+// CancelledAt returns the time at which the call returned because its context was done. It
+// must be called after the worker has ended.
+func (b *Block) CancelledAt() time.Time { return b.cancelledAt }
 
-// pass hangs while there is a block.
+// pass hangs until the block is lifted or ctx is done. A nil block does not hang.
 func (b *Block) pass(ctx context.Context) error {
 	if b == nil {
 		return nil
@@ -39,7 +39,7 @@ func (b *Block) pass(ctx context.Context) error {
 	case <-b.lifted:
 		return nil
 	case <-ctx.Done():
-		b.left = time.Now()
+		b.cancelledAt = time.Now()
 		return ctx.Err()
 	}
 }

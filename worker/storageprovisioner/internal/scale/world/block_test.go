@@ -12,7 +12,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-func TestABlockHoldsTheNextCreationOfItsProvider(t *testing.T) {
+func TestBlockHoldsNextCreationOfProvider(t *testing.T) {
 	w := New(Options{Volumes: 2, Machines: 1, Providers: 2})
 	w.Volumes.Appear()
 	block := w.Block(1)
@@ -38,8 +38,8 @@ func TestABlockHoldsTheNextCreationOfItsProvider(t *testing.T) {
 	<-block.Entered()
 	before := time.Now()
 	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) || block.Left().Before(before) {
-		t.Errorf("got %v at %v", err, block.Left())
+	if err := <-ended; !errors.Is(err, context.Canceled) || block.CancelledAt().Before(before) {
+		t.Errorf("got %v at %v", err, block.CancelledAt())
 	}
 
 	block = w.Block(1)
@@ -57,14 +57,14 @@ func TestABlockHoldsTheNextCreationOfItsProvider(t *testing.T) {
 	}
 }
 
-func TestTheOwnerHearsOfAttachmentsOfVolumes(t *testing.T) {
-	var heard []int
-	w := New(Options{Volumes: 3, Filesystems: 3, Machines: 1, Recorded: true, Attached: func(number int) { heard = append(heard, number) }})
+func TestAttachedCallbackForVolumesOnly(t *testing.T) {
+	var attached []int
+	w := New(Options{Volumes: 3, Filesystems: 3, Machines: 1, Recorded: true, Attached: func(number int) { attached = append(attached, number) }})
 	w.Volumes.Appear()
 	w.Filesystems.Appear()
 	w.Volumes.recordAttachment(w.Volumes.AttachmentIDs()[2])
 	w.Filesystems.recordAttachment(w.Filesystems.AttachmentIDs()[1])
-	if len(heard) != 1 || heard[0] != 2 {
-		t.Errorf("heard of %v", heard)
+	if len(attached) != 1 || attached[0] != 2 {
+		t.Errorf("attached: %v", attached)
 	}
 }

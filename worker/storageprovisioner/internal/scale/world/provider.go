@@ -10,10 +10,10 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// providerType returns the type of a provider.
+// providerType returns the type of the provider with a number.
 func providerType(number int) string { return "instant-" + strconv.Itoa(number) }
 
-// size is the size of everything, in MiB.
+// size is the size of all storage, in MiB.
 const size = 1024
 
 // VolumeSource returns the first provider's source of volumes.
@@ -35,9 +35,9 @@ func (w *World) providers() map[storage.ProviderType]storage.Provider {
 	return all
 }
 
-// provider is a provider whose sources do at once what they are told.
+// provider is a provider whose sources act at once.
 type provider struct {
-	storage.Provider // nil: has what no worker calls
+	storage.Provider // nil: no worker calls its other methods
 	world            *World
 	number           int
 }
@@ -59,7 +59,7 @@ func (p *provider) Scope() storage.Scope {
 
 func (*provider) Dynamic() bool { return true }
 
-// source is what a provider makes one kind of storage with.
+// source is a provider's source of one kind of storage.
 type source struct {
 	storage *Storage
 	calls   exclusive
@@ -67,7 +67,7 @@ type source struct {
 	flaky   bool
 }
 
-// made is what its provider knows of one volume or filesystem.
+// made is what a provider knows about one volume or filesystem.
 type made struct {
 	made, attached               bool
 	failedCreation, failedAttach bool
@@ -81,7 +81,7 @@ func newSource(s *Storage) *source {
 	}
 }
 
-// call does one thing to each, one after another.
+// call serves one call of a source.
 func call[P, R any](s *source, args []P, one func(P) R) ([]R, error) {
 	s.calls.enter()
 	defer s.calls.leave()
@@ -92,26 +92,26 @@ func call[P, R any](s *source, args []P, one func(P) R) ([]R, error) {
 	return results, s.storage.world.Err()
 }
 
-var errUnlucky = errors.New("the first attempt fails")
+var errFirstAttempt = errors.New("the first attempt fails")
 
-// unlucky reports whether the first attempt of one in ten is still to fail.
-func (s *source) unlucky(number, lot int, failed *bool) bool {
-	if !s.flaky || number%10 != lot || *failed {
+// mustFail reports whether an attempt must fail: the first attempt on one item in ten.
+func (s *source) mustFail(number, digit int, failed *bool) bool {
+	if !s.flaky || number%10 != digit || *failed {
 		return false
 	}
 	*failed = true
 	return true
 }
 
-// create makes the storage of a tag.
+// create makes the storage with a tag.
 func (s *source) create(tag string) error {
 	number := s.storage.number(tag)
 	if number < 0 {
 		return errors.NotValidf("%q", tag)
 	}
 	item := &s.storage.made[number]
-	if s.unlucky(number, 3, &item.failedCreation) {
-		return errUnlucky
+	if s.mustFail(number, 3, &item.failedCreation) {
+		return errFirstAttempt
 	}
 	if item.made {
 		s.storage.world.fail("%s is created a second time", tag)
@@ -120,15 +120,15 @@ func (s *source) create(tag string) error {
 	return nil
 }
 
-// attach attaches what has the tag; its provider's id is that too.
+// attach attaches the storage with a tag, which is also its provider's ID.
 func (s *source) attach(tag, id string, host storage.AttachmentParams) error {
 	number := s.storage.number(tag)
 	if number < 0 {
 		return errors.NotValidf("%q", tag)
 	}
 	item := &s.storage.made[number]
-	if s.unlucky(number, 7, &item.failedAttach) {
-		return errUnlucky
+	if s.mustFail(number, 7, &item.failedAttach) {
+		return errFirstAttempt
 	}
 	switch {
 	case id != tag:
@@ -159,15 +159,15 @@ func (s *source) destroy(id string) error {
 	case item.attached:
 		s.storage.world.fail("%s is destroyed while it is attached", id)
 	case !item.made:
-		s.storage.world.fail("%s is destroyed, which is not there", id)
+		s.storage.world.fail("%s is destroyed but does not exist", id)
 	}
 	item.made = false
 	return nil
 }
 
-// volumeSource is a source as that of volumes.
+// volumeSource is a source of volumes.
 type volumeSource struct {
-	storage.VolumeSource // nil: has what is asked of no volume here
+	storage.VolumeSource // nil: no worker calls its other methods here
 	*source
 }
 
@@ -210,9 +210,9 @@ func (s volumeSource) DestroyVolumes(_ envcontext.ProviderCallContext, ids []str
 	return call(s.source, ids, s.destroy)
 }
 
-// filesystemSource is a source as that of filesystems.
+// filesystemSource is a source of filesystems.
 type filesystemSource struct {
-	storage.FilesystemSource // nil: has what is asked of no filesystem here
+	storage.FilesystemSource // nil: no worker calls its other methods here
 	*source
 }
 

@@ -8,28 +8,27 @@ import (
 	"github.com/stowage-io/stowage/core/life"
 )
 
-// Storage is all volumes, or all filesystems, of a world, each with one attachment.
+// Storage holds all volumes, or all filesystems, of a world, each with one attachment.
 type Storage struct {
 	world  *World
 	kind   string // of tags: "volume"
 	prefix string // of tags: "volume-"
 	items  []item
-	// made is what the sources have made of the items, and sources are those of the
-	// providers.
+	// made is what the sources have made of each item. sources holds the source of each
+	// provider.
 	made    []made
 	sources []*source
 
-	// Recorded, Attached, Detached and Removed count what the worker has reported
-	// to the state: infos of the storage, infos of attachments, attachments that are
-	// gone, and storage that is gone.
+	// Recorded, Attached, Detached and Removed count what the worker has reported to the
+	// state: infos of storage, infos of attachments, removed attachments, and removed storage.
 	Recorded, Attached, Detached, Removed Tally
 
 	changes           *Watch[[]string]
 	attachmentChanges *Watch[[]params.MachineStorageId]
 }
 
-// item is a volume or filesystem and its attachment. An empty life is that of what
-// is not there. The id that its provider gives it is its tag.
+// item is a volume or filesystem and its attachment. An empty life means that the entity is
+// not there. The provider's ID is the tag.
 type item struct {
 	number           int
 	tag              string
@@ -40,7 +39,8 @@ type item struct {
 	attached         bool
 }
 
-// providerID returns the id that the provider has given, as far as it is recorded.
+// providerID returns the ID that the provider has given, or an empty string if it is not
+// recorded.
 func (i *item) providerID() string {
 	if !i.recorded {
 		return ""
@@ -48,8 +48,8 @@ func (i *item) providerID() string {
 	return i.tag
 }
 
-// nothing is what a number stands for that nothing has.
-var nothing item
+// noItem is the item for a tag that no item has.
+var noItem item
 
 func newStorage(w *World, kind string, n int) *Storage {
 	s := &Storage{
@@ -84,10 +84,10 @@ func newStorage(w *World, kind string, n int) *Storage {
 	return s
 }
 
-// Len returns how many there are.
+// Len returns the number of items.
 func (s *Storage) Len() int { return len(s.items) }
 
-// IDs returns the ids of all, as a watcher tells them.
+// IDs returns the IDs of all items, as a watcher sends them.
 func (s *Storage) IDs() []string {
 	ids := make([]string, len(s.items))
 	for i := range s.items {
@@ -96,7 +96,7 @@ func (s *Storage) IDs() []string {
 	return ids
 }
 
-// AttachmentIDs returns the ids of all attachments.
+// AttachmentIDs returns the IDs of all attachments.
 func (s *Storage) AttachmentIDs() []params.MachineStorageId {
 	ids := make([]params.MachineStorageId, len(s.items))
 	for i := range s.items {
@@ -105,17 +105,17 @@ func (s *Storage) AttachmentIDs() []params.MachineStorageId {
 	return ids
 }
 
-// Appear makes all alive, with their attachments. The worker is not told.
+// Appear makes all items and their attachments alive, without an event for the worker.
 func (s *Storage) Appear() {
 	s.all(func(i *item) { i.life, i.attachment = life.Alive, life.Alive })
 }
 
-// Detach makes all attachments dying. The worker is not told.
+// Detach makes all attachments dying, without an event for the worker.
 func (s *Storage) Detach() {
 	s.all(func(i *item) { i.attachment = life.Dying })
 }
 
-// Die makes all dead; their attachments must be gone. The worker is not told.
+// Die makes all items dead, without an event for the worker. Their attachments must be gone.
 func (s *Storage) Die() {
 	s.all(func(i *item) { i.life = life.Dead })
 }
@@ -128,13 +128,14 @@ func (s *Storage) all(change func(*item)) {
 	}
 }
 
-// Tell tells the worker that volumes or filesystems have changed.
-func (s *Storage) Tell(ids ...string) { s.changes.Send(ids) }
+// Notify reports to the worker that volumes or filesystems have changed.
+func (s *Storage) Notify(ids ...string) { s.changes.Send(ids) }
 
-// TellAttachments tells the worker that attachments have changed.
-func (s *Storage) TellAttachments(ids ...params.MachineStorageId) { s.attachmentChanges.Send(ids) }
+// NotifyAttachments reports to the worker that attachments have changed.
+func (s *Storage) NotifyAttachments(ids ...params.MachineStorageId) { s.attachmentChanges.Send(ids) }
 
-// number returns the number in a tag, or -1 if that is not the tag of one.
+// number returns the number in a tag. If no item has the tag, it breaks the world and returns
+// -1.
 func (s *Storage) number(tag string) int {
 	id, ok := strings.CutPrefix(tag, s.prefix)
 	n, err := strconv.Atoi(id)
@@ -150,20 +151,20 @@ func (s *Storage) at(tag string) *item {
 	if n := s.number(tag); n >= 0 {
 		return &s.items[n]
 	}
-	return &nothing
+	return &noItem
 }
 
-// attachmentAt returns the item whose attachment is meant.
+// attachmentAt returns the item with an attachment.
 func (s *Storage) attachmentAt(id params.MachineStorageId) *item {
 	i := s.at(id.AttachmentTag)
-	if i != &nothing && id.MachineTag != i.machine.tag {
+	if i != &noItem && id.MachineTag != i.machine.tag {
 		s.world.fail("%s is not attached to %q", id.AttachmentTag, id.MachineTag)
-		return &nothing
+		return &noItem
 	}
 	return i
 }
 
-// record records the info of what the tag says.
+// record records the info of the item with a tag.
 func (s *Storage) record(tag, id string, mib uint64) *params.Error {
 	i := s.at(tag)
 	if err := present(i.life); err != nil {
@@ -184,7 +185,7 @@ func (s *Storage) recordAttachment(id params.MachineStorageId) *params.Error {
 		return err
 	}
 	if !i.recorded {
-		s.world.fail("the attachment of %s is recorded before itself", i.tag)
+		s.world.fail("the attachment of %s is recorded before the storage", i.tag)
 	}
 	i.attached = true
 	if s == s.world.Volumes {

@@ -2,7 +2,7 @@ package world
 
 import "sync"
 
-// Tally counts what the worker has told the state, under its world's lock.
+// Tally counts the worker's reports of one kind to the state. The world's lock guards it.
 type Tally struct {
 	mu      *sync.Mutex
 	count   int
@@ -10,8 +10,8 @@ type Tally struct {
 	reached chan struct{}
 }
 
-// Reach returns a channel that is closed when the count has reached n. There is one
-// goal at a time: a new one replaces that of the call before.
+// Reach returns a channel that is closed when the count has reached n. There is one goal at a
+// time: each call replaces the goal of the call before.
 func (t *Tally) Reach(n int) <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -22,7 +22,7 @@ func (t *Tally) Reach(n int) <-chan struct{} {
 	return t.reached
 }
 
-// add counts one more. The world's lock is held.
+// add increments the count. The caller holds the world's lock.
 func (t *Tally) add() {
 	t.count++
 	if t.count == t.goal {

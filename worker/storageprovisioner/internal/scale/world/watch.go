@@ -2,7 +2,7 @@ package world
 
 import "sync"
 
-// Watch is a watcher that is fed by its world. It has no goroutine.
+// Watch is a watcher that its world feeds. It has no goroutine.
 type Watch[T any] struct {
 	changes chan T
 	dead    chan struct{}
@@ -13,19 +13,20 @@ func newWatch[T any](capacity int) *Watch[T] {
 	return &Watch[T]{changes: make(chan T, capacity), dead: make(chan struct{})}
 }
 
-// Changes is part of the watcher interfaces.
+// Changes implements the watcher interfaces.
 func (w *Watch[T]) Changes() <-chan T { return w.changes }
 
-// Kill is part of worker.Worker.
+// Kill implements worker.Worker.
 func (w *Watch[T]) Kill() { w.kill.Do(func() { close(w.dead) }) }
 
-// Wait is part of worker.Worker.
+// Wait implements worker.Worker.
 func (w *Watch[T]) Wait() error {
 	<-w.dead
 	return nil
 }
 
-// Send returns when the change has been taken, or the watcher been killed.
+// Send sends a change. It returns when the change has been received or the watcher has been
+// killed.
 func (w *Watch[T]) Send(change T) {
 	select {
 	case w.changes <- change:
@@ -33,8 +34,8 @@ func (w *Watch[T]) Send(change T) {
 	}
 }
 
-// Notify tells that something has changed, unless that is still to be taken. The
-// watcher's channel must have room for one.
+// Notify reports a change, unless an earlier report has not been received yet. The watcher's
+// channel must have capacity for one change.
 func (w *Watch[T]) Notify() {
 	var something T
 	select {

@@ -1,19 +1,19 @@
-// Package world is a state and a provider in memory that cost next to nothing, for
-// measuring what the storage provisioner itself costs among them.
+// Package world implements a state and a provider in memory that cost next to nothing, for
+// measuring the cost of the storage provisioner itself.
 //
-// A [World] has volumes and filesystems, numbered from 0, each with one attachment.
-// It serves all accessors and watchers to one worker, and its provider does at once
-// what it is told. It behaves truly: lives go forward, what is not recorded is not
-// provisioned, what is gone is not found. A worker that breaks what every worker must
-// keep (no second creation, nothing destroyed while it is attached, one accessor call
-// at a time, one call of a source at a time) breaks the world: all its calls fail
-// from then on, and [World.Broken] says why.
+// A [World] has volumes and filesystems, numbered from 0, each with one attachment. It serves
+// all accessors and watchers to one worker, and its providers act at once. It follows the
+// rules of a real state: lives only go forward, an entity that is not recorded is not
+// provisioned, and an entity that is gone is not found. A worker must not create anything
+// twice, destroy anything that is attached, or make two accessor calls or two calls of a
+// source at a time. A worker that breaks one of these rules breaks the world: all its calls
+// fail from then on, [World.Broken] is closed, and [World.Err] says why.
 //
-// It is not for tests of what the worker does; the fakes for those record every call.
+// The package is not for tests of what the worker does; the fakes for those record every call.
 //
-// The owner of a World moves it on by [Storage.Appear], [Storage.Detach],
-// [Storage.Die], [World.ProvisionMachine] and [World.ShowDevice]. Everything is safe
-// for concurrent use with one worker.
+// The owner of a World advances it with [Storage.Appear], [Storage.Detach], [Storage.Die],
+// [World.ProvisionMachine] and [World.ShowDevice]. Everything is safe for concurrent use with
+// one worker.
 package world
 
 import (
@@ -32,41 +32,40 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// Options say what a world has.
+// Options describe a world.
 type Options struct {
-	// Volumes and Filesystems are how many there are.
+	// Volumes and Filesystems are the numbers of volumes and filesystems.
 	Volumes, Filesystems int
-	// Backed filesystems stand on the volumes of their numbers, which there must
-	// be. The scope is then that of machine 0, on which all is attached.
+	// Backed says that each filesystem is on the volume with its number, which must exist. The
+	// scope is then that of machine 0, on which everything is attached.
 	Backed bool
-	// Providers is how many there are; storage belongs to them in turn. 0: one.
+	// Providers is the number of providers, to which storage belongs in turn. 0: one.
 	Providers int
-	// Machines is how many the attachments are spread over, in turn.
+	// Machines is the number of machines, over which the attachments are spread in turn.
 	Machines int
-	// Unprovisioned machines have no instance until [World.ProvisionMachine].
+	// Unprovisioned says that machines have no instance until [World.ProvisionMachine].
 	Unprovisioned bool
-	// Recorded volumes and filesystems, and their attachments, are made and
-	// recorded from the beginning.
+	// Recorded says that volumes, filesystems and their attachments are made and recorded from
+	// the beginning.
 	Recorded bool
-	// Flaky providers fail at one first attempt in ten, to create or to attach.
+	// Flaky says that providers fail one first attempt in ten, to create or to attach.
 	Flaky bool
-	// Delay is how long each accessor call takes.
+	// Delay is the duration of each accessor call.
 	Delay time.Duration
-	// Attached is called for each attachment of a volume that is recorded, with the
-	// volume's number; nil: nothing is. It does not call the world.
+	// Attached is called when the attachment of a volume is recorded, with the volume's
+	// number. It must not call the world. nil: no call.
 	Attached func(number int)
-	// Clock is the worker's; nil: the real one.
+	// Clock is the worker's clock; nil: the wall clock.
 	Clock clock.Clock
 	// Retry is the worker's retry policy.
 	Retry storageprovisioner.RetryPolicy
 }
 
-// World is a state and a provider. Its exported methods that are not part of an
-// accessor are for its owner.
+// World is a state and its providers. The exported methods are for the owner of the world.
 type World struct {
 	options Options
 
-	// mu guards what the worker reads and its owner changes.
+	// mu guards what the worker reads and the owner changes.
 	mu sync.Mutex
 
 	Volumes     *Storage
@@ -74,7 +73,8 @@ type World struct {
 	machines    []machine
 	// watched counts the machines that have been watched.
 	watched Tally
-	// devices is how many volumes show their block devices, the first ones.
+	// devices is the number of volumes whose block devices have appeared; they are the first
+	// ones.
 	devices atomic.Int64
 
 	environ      *Watch[struct{}]
@@ -94,7 +94,7 @@ type machine struct {
 	watch       *Watch[struct{}]
 }
 
-// New returns a world in which nothing is known to the worker yet.
+// New returns a world with storage that the worker does not see before [Storage.Appear].
 func New(options Options) *World {
 	options.Providers = max(options.Providers, 1)
 	if options.Attached == nil {
@@ -123,7 +123,7 @@ func New(options Options) *World {
 	return w
 }
 
-// Config returns the configuration of the worker that lives in this world.
+// Config returns the configuration of the worker in this world.
 func (w *World) Config() storageprovisioner.Config {
 	c := storageprovisioner.Config{
 		Scope: names.NewModelTag(modelUUID),
@@ -136,7 +136,7 @@ func (w *World) Config() storageprovisioner.Config {
 	}.WithAccessors(&accessors{w})
 	if w.options.Backed {
 		c.Scope = names.NewMachineTag("0")
-		c.StorageDir = "/nowhere" // nothing is kept
+		c.StorageDir = "/nowhere" // the worker stores nothing there
 		c.ManagedFilesystems = func(storage.BackingDevices) storage.FilesystemSource {
 			return w.FilesystemSource()
 		}
@@ -146,10 +146,10 @@ func (w *World) Config() storageprovisioner.Config {
 
 const modelUUID = "deadbeef-0bad-400d-8000-4b1d0d06f00d"
 
-// AccessorCalls returns how many calls of accessors there have been.
+// AccessorCalls returns the number of accessor calls so far.
 func (w *World) AccessorCalls() int64 { return w.accessors.calls.Load() }
 
-// ProviderCalls returns how many calls of sources there have been.
+// ProviderCalls returns the number of calls of sources so far.
 func (w *World) ProviderCalls() int64 {
 	var calls int64
 	for _, s := range slices.Concat(w.Volumes.sources, w.Filesystems.sources) {
@@ -158,10 +158,11 @@ func (w *World) ProviderCalls() int64 {
 	return calls
 }
 
-// Broken is closed when the worker has done what none may do; [World.Err] says what.
+// Broken returns a channel that is closed when the worker has broken a rule; [World.Err] says
+// which.
 func (w *World) Broken() <-chan struct{} { return w.broken }
 
-// Err returns what has broken the world, if it is broken.
+// Err returns why the world is broken, or nil.
 func (w *World) Err() error {
 	select {
 	case <-w.broken:
@@ -179,14 +180,14 @@ func (w *World) fail(format string, args ...any) {
 	})
 }
 
-// Machines returns how many machines there are.
+// Machines returns the number of machines.
 func (w *World) Machines() int { return len(w.machines) }
 
 // MachinesWatched returns a channel that is closed when all machines have been
 // watched.
 func (w *World) MachinesWatched() <-chan struct{} { return w.watched.Reach(len(w.machines)) }
 
-// ProvisionMachine gives a machine its instance, and tells its watcher, if any.
+// ProvisionMachine gives a machine its instance, and notifies the machine's watcher, if any.
 func (w *World) ProvisionMachine(number int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -197,14 +198,14 @@ func (w *World) ProvisionMachine(number int) {
 	}
 }
 
-// ShowDevice makes the block device of one more volume show on the machine, in the
-// order of their numbers.
+// ShowDevice makes the block device of one more volume appear on the machine, in the order of
+// the volumes' numbers.
 func (w *World) ShowDevice() {
 	w.devices.Add(1)
 	w.blockDevices.Notify()
 }
 
-// instance returns the instance id of a machine; empty if it has none.
+// instance returns the machine's instance ID; empty if it is not provisioned.
 func (m *machine) instance() string {
 	if !m.provisioned {
 		return ""
@@ -212,7 +213,7 @@ func (m *machine) instance() string {
 	return m.tag
 }
 
-// exclusive counts calls, and fails if two are under way at once.
+// exclusive counts calls, and breaks the world if two of them overlap.
 type exclusive struct {
 	name  string
 	fail  func(string, ...any)
@@ -229,7 +230,7 @@ func (e *exclusive) enter() {
 
 func (e *exclusive) leave() { e.busy.Store(false) }
 
-// silent takes what the worker logs: retries by the hundred thousand are expected.
+// silent discards the worker's log messages: hundreds of thousands of retries are expected.
 type silent struct{}
 
 func (silent) Tracef(string, ...any)   {}

@@ -20,7 +20,7 @@ var (
 	recording  = params.Volume{VolumeTag: "volume-0", Info: params.VolumeInfo{VolumeId: "volume-0", Size: size}}
 )
 
-// attaching returns how volume 0 is attached.
+// attaching returns the parameters that attach volume 0.
 func attaching(id, instance string) storage.VolumeAttachmentParams {
 	p := storage.VolumeAttachmentParams{Volume: volume0, VolumeId: id}
 	p.Machine, p.InstanceId = names.NewMachineTag("0"), "machine-0"
@@ -30,84 +30,86 @@ func attaching(id, instance string) storage.VolumeAttachmentParams {
 	return p
 }
 
-// hands are a world with one volume as the worker has it in hand. What its calls
-// return is not looked at.
-type hands struct {
+// operations are the worker's operations on a world with one volume. Their results are
+// ignored.
+type operations struct {
 	*accessors
 	volumeSource
 }
 
-func (h hands) create()           { _, _ = h.CreateVolumes(ctx, []storage.VolumeParams{creation}) }
-func (h hands) destroy()          { _, _ = h.DestroyVolumes(ctx, []string{"volume-0"}) }
-func (h hands) record()           { _, _ = h.SetVolumeInfo([]params.Volume{recording}) }
-func (h hands) removeAttachment() { _, _ = h.RemoveAttachments([]params.MachineStorageId{attachment}) }
-func (h hands) remove()           { _, _ = h.Remove([]names.Tag{volume0}) }
-func (h hands) recordAttachment() {
+func (h operations) create()  { _, _ = h.CreateVolumes(ctx, []storage.VolumeParams{creation}) }
+func (h operations) destroy() { _, _ = h.DestroyVolumes(ctx, []string{"volume-0"}) }
+func (h operations) record()  { _, _ = h.SetVolumeInfo([]params.Volume{recording}) }
+func (h operations) removeAttachment() {
+	_, _ = h.RemoveAttachments([]params.MachineStorageId{attachment})
+}
+func (h operations) remove() { _, _ = h.Remove([]names.Tag{volume0}) }
+func (h operations) recordAttachment() {
 	_, _ = h.SetVolumeAttachmentInfo([]params.VolumeAttachment{{VolumeTag: "volume-0", MachineTag: "machine-0"}})
 }
-func (h hands) watchMachine() { _, _ = h.WatchMachine(names.NewMachineTag("0")) }
-func (h hands) attach(p ...string) {
+func (h operations) watchMachine() { _, _ = h.WatchMachine(names.NewMachineTag("0")) }
+func (h operations) attach(p ...string) {
 	_, _ = h.AttachVolumes(ctx, []storage.VolumeAttachmentParams{attaching(p[0], p[1])})
 }
-func (h hands) detach() {
+func (h operations) detach() {
 	_, _ = h.DetachVolumes(ctx, []storage.VolumeAttachmentParams{attaching("volume-0", "machine-0")})
 }
 
-func newHands(options Options) hands {
+func newOperations(options Options) operations {
 	w := New(options)
 	w.Volumes.Appear()
-	return hands{&accessors{w}, volumeSource{source: w.Volumes.sources[0]}}
+	return operations{&accessors{w}, volumeSource{source: w.Volumes.sources[0]}}
 }
 
 func TestMisuseBreaksTheWorld(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		do   func(hands)
+		do   func(operations)
 		want string
 	}{
-		{"second creation", func(h hands) { h.create(); h.create() }, "volume-0 is created a second time"},
-		{"attaching nothing", func(h hands) { h.attach("volume-0", "i") }, "volume-0 is attached before it is made"},
-		{"attaching by another id", func(h hands) { h.create(); h.attach("x", "i") }, `volume-0 is attached by the id "x"`},
-		{"attaching to no instance", func(h hands) { h.create(); h.attach("volume-0", "") },
+		{"second creation", func(h operations) { h.create(); h.create() }, "volume-0 is created a second time"},
+		{"attaching nothing", func(h operations) { h.attach("volume-0", "i") }, "volume-0 is attached before it is made"},
+		{"attaching by another id", func(h operations) { h.create(); h.attach("x", "i") }, `volume-0 is attached by the id "x"`},
+		{"attaching to no instance", func(h operations) { h.create(); h.attach("volume-0", "") },
 			"volume-0 is attached to a machine without an instance"},
-		{"destroying what is attached", func(h hands) { h.create(); h.attach("volume-0", "i"); h.destroy() },
+		{"destroying an attached volume", func(h operations) { h.create(); h.attach("volume-0", "i"); h.destroy() },
 			"volume-0 is destroyed while it is attached"},
-		{"destroying nothing", func(h hands) { h.destroy() }, "volume-0 is destroyed, which is not there"},
-		{"calls of a source at once", func(h hands) { h.source.calls.enter(); h.create() }, "two calls of the source of volumes at once"},
-		{"calls of accessors at once", func(h hands) { h.World.accessors.enter(); h.record() }, "two calls of the accessors at once"},
-		{"recording another id", func(h hands) {
+		{"destroying nothing", func(h operations) { h.destroy() }, "volume-0 is destroyed but does not exist"},
+		{"calls of a source at once", func(h operations) { h.source.calls.enter(); h.create() }, "two calls of the source of volumes at once"},
+		{"calls of accessors at once", func(h operations) { h.World.accessors.enter(); h.record() }, "two calls of the accessors at once"},
+		{"recording another id", func(h operations) {
 			_, _ = h.SetVolumeInfo([]params.Volume{{VolumeTag: "volume-0"}})
 		}, `volume-0 is recorded with the id "" and 0 MiB`},
-		{"recording an attachment of nothing", func(h hands) { h.recordAttachment() },
-			"the attachment of volume-0 is recorded before itself"},
-		{"removing an attachment that is alive", func(h hands) { h.removeAttachment() },
+		{"recording an attachment of nothing", func(h operations) { h.recordAttachment() },
+			"the attachment of volume-0 is recorded before the storage"},
+		{"removing an attachment that is alive", func(h operations) { h.removeAttachment() },
 			"the attachment of volume-0 is removed while it is alive"},
-		{"removing an attachment that is attached", func(h hands) {
+		{"removing an attachment that is attached", func(h operations) {
 			h.create()
 			h.attach("volume-0", "i")
 			h.World.Volumes.Detach()
 			h.removeAttachment()
 		}, "the attachment of volume-0 is removed while it is attached"},
-		{"removing what is alive", func(h hands) { h.remove() }, "volume-0 is removed while it is alive"},
-		{"removing what is made", func(h hands) { h.create(); h.World.Volumes.Die(); h.remove() },
+		{"removing an alive volume", func(h operations) { h.remove() }, "volume-0 is removed while it is alive"},
+		{"removing an existing volume", func(h operations) { h.create(); h.World.Volumes.Die(); h.remove() },
 			"volume-0 is removed while its provider has it"},
-		{"watching a machine twice", func(h hands) { h.watchMachine(); h.watchMachine() }, "machine-0 is watched a second time"},
-		{"attaching to another machine", func(h hands) {
+		{"watching a machine twice", func(h operations) { h.watchMachine(); h.watchMachine() }, "machine-0 is watched a second time"},
+		{"attaching to another machine", func(h operations) {
 			_, _ = h.AttachmentLife([]params.MachineStorageId{{MachineTag: "machine-7", AttachmentTag: "volume-0"}})
 		}, `volume-0 is not attached to "machine-7"`},
-		{"what there never was", func(h hands) { _, _ = h.Life([]names.Tag{names.NewVolumeTag("1")}) },
+		{"life of an unknown volume", func(h operations) { _, _ = h.Life([]names.Tag{names.NewVolumeTag("1")}) },
 			`"volume-1" is not the tag of a volume`},
-		{"creating what there never was", func(h hands) {
+		{"creating an unknown volume", func(h operations) {
 			_, _ = h.CreateVolumes(ctx, []storage.VolumeParams{{Tag: names.NewVolumeTag("1")}})
 		}, `"volume-1" is not the tag of a volume`},
-		{"attaching what there never was", func(h hands) {
+		{"attaching an unknown volume", func(h operations) {
 			_, _ = h.AttachVolumes(ctx, []storage.VolumeAttachmentParams{{Volume: names.NewVolumeTag("1")}})
 		}, `"volume-1" is not the tag of a volume`},
-		{"destroying what there never was", func(h hands) { _, _ = h.DestroyVolumes(ctx, []string{"x"}) },
+		{"destroying an unknown volume", func(h operations) { _, _ = h.DestroyVolumes(ctx, []string{"x"}) },
 			`"x" is not the tag of a volume`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			h := newHands(Options{Volumes: 1, Machines: 1})
+			h := newOperations(Options{Volumes: 1, Machines: 1})
 			test.do(h)
 			select {
 			case <-h.Broken():
@@ -115,7 +117,7 @@ func TestMisuseBreaksTheWorld(t *testing.T) {
 				t.Fatal("the world is not broken")
 			}
 			if got := h.Err().Error(); got != test.want {
-				t.Errorf("it is broken by %q, want %q", got, test.want)
+				t.Errorf("the world is broken by %q, want %q", got, test.want)
 			}
 			if _, err := h.VolumeSizes(nil); err == nil {
 				t.Error("the next accessor call does not fail")
@@ -124,8 +126,8 @@ func TestMisuseBreaksTheWorld(t *testing.T) {
 	}
 }
 
-func TestAWholeLife(t *testing.T) {
-	h := newHands(Options{Volumes: 1, Machines: 1})
+func TestVolumeLifecycle(t *testing.T) {
+	h := newOperations(Options{Volumes: 1, Machines: 1})
 	volumes := h.World.Volumes
 	wantLife := func(want, wantAttachment life.Value) {
 		t.Helper()
@@ -195,16 +197,16 @@ func wantReached(t *testing.T, reached <-chan struct{}, want bool) {
 	select {
 	case <-reached:
 		if !want {
-			t.Error("it is reached already")
+			t.Error("the channel is closed already")
 		}
 	default:
 		if want {
-			t.Error("it is not reached")
+			t.Error("the channel is not closed")
 		}
 	}
 }
 
-func TestWhatIsNotThereHasNoParameters(t *testing.T) {
+func TestUnannouncedEntitiesAreNotFound(t *testing.T) {
 	w := New(Options{Volumes: 1, Filesystems: 1, Machines: 1})
 	a := &accessors{w}
 	filesystem := names.NewFilesystemTag("0")
@@ -244,7 +246,7 @@ func TestWhatIsNotThereHasNoParameters(t *testing.T) {
 
 func first[R any](results []R, _ error) R { return results[0] }
 
-func TestMachinesAreProvisionedWhenTheirOwnerSays(t *testing.T) {
+func TestProvisionMachine(t *testing.T) {
 	w := New(Options{Volumes: 1, Machines: 1, Unprovisioned: true})
 	w.Volumes.Appear()
 	a := &accessors{w}
@@ -269,7 +271,7 @@ func TestMachinesAreProvisionedWhenTheirOwnerSays(t *testing.T) {
 	}
 }
 
-func TestDevicesShowOneAfterAnother(t *testing.T) {
+func TestShowDevice(t *testing.T) {
 	w := New(Options{Volumes: 2, Filesystems: 2, Backed: true, Machines: 1})
 	w.Volumes.Appear()
 	a := &accessors{w}
@@ -289,7 +291,7 @@ func TestDevicesShowOneAfterAnother(t *testing.T) {
 	}
 }
 
-func TestOneInTenFailsOnce(t *testing.T) {
+func TestFlakyFailsOneInTenOnce(t *testing.T) {
 	w := New(Options{Volumes: 20, Machines: 1, Flaky: true})
 	s := w.VolumeSource()
 	failures := func() (failed int) {

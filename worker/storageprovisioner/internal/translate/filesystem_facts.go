@@ -1,4 +1,4 @@
-package storageprovisioner
+package translate
 
 import (
 	"path/filepath"
@@ -13,7 +13,7 @@ import (
 
 // filesystemReader reads filesystems and filesystem attachments.
 type filesystemReader struct {
-	*factReader
+	*Reader
 }
 
 func filesystemTags(facts []*plan.Fact) []names.FilesystemTag {
@@ -28,7 +28,7 @@ func (r filesystemReader) infos(facts []*plan.Fact) error {
 	recorded, err := r.recorded(facts, func(f *plan.Fact, wire params.Filesystem) error {
 		volume, err := r.setBacking(f, wire.VolumeTag)
 		f.ID, f.Size = wire.Info.FilesystemId, wire.Info.Size
-		r.filesystems = append(r.filesystems, storage.Filesystem{
+		r.Filesystems = append(r.Filesystems, storage.Filesystem{
 			Tag: f.Tag.(names.FilesystemTag), Volume: volume,
 			FilesystemInfo: storage.FilesystemInfo{FilesystemId: f.ID, Size: f.Size},
 		})
@@ -40,26 +40,26 @@ func (r filesystemReader) infos(facts []*plan.Fact) error {
 	return r.growths(facts, recorded)
 }
 
-// filesystemGrowth is what it takes to grow a filesystem, and what is recorded of
+// filesystemGrowth holds the parameters for growing a filesystem, and what is recorded about
 // it.
 type filesystemGrowth struct {
 	storage.FilesystemResizeParams
-	recorded filesystemInfo
+	recorded FilesystemInfo
 }
 
-// filesystemInfo is what is recorded of a filesystem.
-type filesystemInfo struct {
+// FilesystemInfo is what is recorded about a filesystem.
+type FilesystemInfo struct {
 	storage.Filesystem
 	pool string
 }
 
 // growths completes the facts of filesystems that are wanted larger than they are.
 func (r filesystemReader) growths(facts []*plan.Fact, results []params.FilesystemResult) error {
-	accessor, ok := r.config.Filesystems.(FilesystemSizeAccessor)
+	accessor, ok := r.state.Filesystems.(filesystemSizes)
 	if !ok {
 		return nil
 	}
-	growing, err := readWanted(r.config.shelter, "reading filesystem sizes", accessor.FilesystemSizes, filesystemTags, facts)
+	growing, err := readWanted(r.state.Guard, "reading filesystem sizes", accessor.FilesystemSizes, filesystemTags, facts)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (r filesystemReader) growths(facts []*plan.Fact, results []params.Filesyste
 			continue
 		}
 		tag := f.Tag.(names.FilesystemTag)
-		recorded := filesystemInfo{pool: results[i].Result.Info.Pool}
+		recorded := FilesystemInfo{pool: results[i].Result.Info.Pool}
 		recorded.Tag, recorded.FilesystemId = tag, f.ID
 		if f.Backing != "" {
 			recorded.Volume = names.NewVolumeTag(f.Backing)
@@ -80,12 +80,11 @@ func (r filesystemReader) growths(facts []*plan.Fact, results []params.Filesyste
 	return r.params(growing, func(*plan.Fact, params.FilesystemParams) error { return nil })
 }
 
-// recorded completes facts with whether filesystems are recorded, and by each those
-// that are.
+// recorded notes in facts which filesystems are recorded, and calls each for those that are.
 func (r filesystemReader) recorded(
 	facts []*plan.Fact, each func(*plan.Fact, params.Filesystem) error,
 ) ([]params.FilesystemResult, error) {
-	results, err := callAccessor(r.config.shelter, "reading filesystems", r.config.Filesystems.Filesystems, filesystemTags(facts))
+	results, err := CallAccessor(r.state.Guard, "reading filesystems", r.state.Filesystems.Filesystems, filesystemTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemResult) error {
 		if err := setRecorded(f, result.Error); !f.Recorded {
 			return err
@@ -98,7 +97,7 @@ func (r filesystemReader) recorded(
 	return results, err
 }
 
-// setBacking completes a fact with the volume that backs a filesystem, if any.
+// setBacking adds the volume that backs a filesystem, if any, to a fact.
 func (r filesystemReader) setBacking(f *plan.Fact, volumeTag string) (names.VolumeTag, error) {
 	if volumeTag == "" {
 		return names.VolumeTag{}, nil
@@ -109,7 +108,7 @@ func (r filesystemReader) setBacking(f *plan.Fact, volumeTag string) (names.Volu
 }
 
 func (r filesystemReader) params(facts []*plan.Fact, each func(*plan.Fact, params.FilesystemParams) error) error {
-	results, err := callAccessor(r.config.shelter, "reading filesystem parameters", r.config.Filesystems.FilesystemParams, filesystemTags(facts))
+	results, err := CallAccessor(r.state.Guard, "reading filesystem parameters", r.state.Filesystems.FilesystemParams, filesystemTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemParamsResult) error {
 		if result.Error != nil {
 			return paramsError(f, result.Error)
@@ -132,7 +131,7 @@ func (r filesystemReader) creations(facts []*plan.Fact) error {
 			return err
 		}
 		if p.VolumeNew && f.Backing != "" {
-			r.newVolumes = append(r.newVolumes, f.Backing)
+			r.NewVolumes = append(r.NewVolumes, f.Backing)
 		}
 		args := storage.FilesystemParams{
 			Tag:          f.Tag.(names.FilesystemTag),
@@ -166,11 +165,11 @@ func (r filesystemReader) providers(facts []*plan.Fact) error {
 }
 
 func (r filesystemReader) removals(facts []*plan.Fact) error {
-	accessor, ok := r.config.Filesystems.(FilesystemRemovalAccessor)
+	accessor, ok := r.state.Filesystems.(filesystemRemovals)
 	if !ok {
 		return r.providers(facts)
 	}
-	results, err := callAccessor(r.config.shelter, "reading filesystem removal parameters", accessor.RemoveFilesystemParams, filesystemTags(facts))
+	results, err := CallAccessor(r.state.Guard, "reading filesystem removal parameters", accessor.RemoveFilesystemParams, filesystemTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.RemoveFilesystemParamsResult) error {
 		if result.Error != nil {
 			return result.Error
@@ -181,8 +180,8 @@ func (r filesystemReader) removals(facts []*plan.Fact) error {
 }
 
 func (r filesystemReader) attachments(facts []*plan.Fact) error {
-	results, err := callAccessor(r.config.shelter, "reading filesystem attachments",
-		r.config.Filesystems.FilesystemAttachments, attachmentIds(facts))
+	results, err := CallAccessor(r.state.Guard, "reading filesystem attachments",
+		r.state.Filesystems.FilesystemAttachments, attachmentIDs(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemAttachmentResult) error {
 		if err := setRecorded(f, result.Error); !f.Recorded {
 			return err
@@ -195,13 +194,13 @@ func (r filesystemReader) attachments(facts []*plan.Fact) error {
 	return err
 }
 
-// recordedPath is where a recorded attachment mounts its filesystem: all that is known of what
-// the provider needs, until its parameters are read.
+// recordedPath is the mount point of a recorded attachment. It stands in the fact's Args until
+// the attachment's parameters are read.
 type recordedPath string
 
-// mountPoint returns where a filesystem is to be mounted, by what its parameters say. Where
-// they leave it open, a recorded attachment stays where it is, and a new one goes into the
-// worker's storage directory, if it has one.
+// mountPoint returns where a filesystem is to be mounted: at the wanted path of its parameters
+// if they have one; else where a recorded attachment is mounted; else in the worker's storage
+// directory, if it has one.
 func (r filesystemReader) mountPoint(f *plan.Fact, wanted string) string {
 	if wanted != "" {
 		return wanted
@@ -216,8 +215,8 @@ func (r filesystemReader) mountPoint(f *plan.Fact, wanted string) string {
 }
 
 func (r filesystemReader) attaching(facts []*plan.Fact) error {
-	results, err := callAccessor(r.config.shelter, "reading filesystem attachment parameters",
-		r.config.Filesystems.FilesystemAttachmentParams, attachmentIds(facts))
+	results, err := CallAccessor(r.state.Guard, "reading filesystem attachment parameters",
+		r.state.Filesystems.FilesystemAttachmentParams, attachmentIDs(facts))
 	complete(facts, results, func(f *plan.Fact, result params.FilesystemAttachmentParamsResult) error {
 		if result.Error != nil {
 			return paramsError(f, result.Error)
@@ -247,8 +246,8 @@ func (r filesystemReader) attaching(facts []*plan.Fact) error {
 	}))
 }
 
-// readBackings completes the facts of dying and dead attachments with the volumes that
-// back their filesystems. These attachments go even if this worker does not know their
+// readBackings completes the facts of dying and dead attachments with the volumes that back
+// their filesystems. These attachments are removed even if this worker does not know their
 // filesystems: a watcher may report the filesystems later, or no longer.
 func (r filesystemReader) readBackings(attachments []*plan.Fact) error {
 	filesystems := make([]*plan.Fact, len(attachments))
@@ -274,8 +273,8 @@ func (r filesystemReader) readBackings(attachments []*plan.Fact) error {
 	return err
 }
 
-// filesystemOnWire returns how a filesystem is recorded.
-func filesystemOnWire(fs filesystemInfo) params.Filesystem {
+// filesystemOnWire returns a filesystem as the state records it.
+func filesystemOnWire(fs FilesystemInfo) params.Filesystem {
 	wire := params.Filesystem{
 		FilesystemTag: fs.Tag.String(),
 		Info:          params.FilesystemInfo{FilesystemId: fs.FilesystemId, Pool: fs.pool, Size: fs.Size},
@@ -286,8 +285,8 @@ func filesystemOnWire(fs filesystemInfo) params.Filesystem {
 	return wire
 }
 
-// filesystemAttachmentOnWire returns how a filesystem attachment's info is
-// recorded.
+// filesystemAttachmentOnWire returns the info of a filesystem attachment as the state records
+// it.
 func filesystemAttachmentOnWire(a storage.FilesystemAttachment) params.FilesystemAttachment {
 	return params.FilesystemAttachment{
 		FilesystemTag: a.Filesystem.String(),

@@ -1,4 +1,4 @@
-package storageprovisioner
+package guard
 
 import (
 	"strings"
@@ -7,10 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-func TestMessagesAreCut(t *testing.T) {
+// Behaviour B6: truncation does not split a character, and replaces invalid UTF-8.
+func TestTruncateTo(t *testing.T) {
 	for _, test := range []struct {
 		message string
-		most    int
+		limit   int
 		want    string
 	}{
 		{"", 30, ""},
@@ -21,34 +22,35 @@ func TestMessagesAreCut(t *testing.T) {
 		{strings.Repeat("\x80", 60), 40, "?… (60 bytes in all)"},
 		{"too little room", 3, "… (15 bytes in all)"},
 	} {
-		if got := truncateTo(test.message, test.most); got != test.want {
-			t.Errorf("%q of at most %d bytes: got %q, want %q", test.message, test.most, got, test.want)
+		if got := TruncateTo(test.message, test.limit); got != test.want {
+			t.Errorf("TruncateTo(%q, %d) = %q, want %q", test.message, test.limit, got, test.want)
 		}
 	}
 }
 
-func TestLinesAreOfWhatCanBePrinted(t *testing.T) {
-	got := singleLine("a\tb\nc\r\x1b[2J\u202eé\xff d")
+// Behaviour B6: a line of the log has no control characters.
+func TestSingleLineEscapesUnprintable(t *testing.T) {
+	got := SingleLine("a\tb\nc\r\x1b[2J\u202eé\xff d")
 	if want := `a\tb\nc\u000d\u001b[2J\u202eé? d`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
-// FuzzMessages holds that whatever somebody says is told in bounds.
+// FuzzMessages checks that any message is truncated to valid UTF-8, and logged on one line.
 func FuzzMessages(f *testing.F) {
 	for _, s := range []string{"", "a", "\xff", "é\n", strings.Repeat("é\x00", maxMessage)} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		short := truncate(s)
+		short := Truncate(s)
 		if len(short) > maxMessage || !utf8.ValidString(short) {
-			t.Errorf("%q is cut to %d bytes", s, len(short))
+			t.Errorf("Truncate(%q) has %d bytes, or is not valid UTF-8", s, len(short))
 		}
 		if len(s) <= maxMessage && utf8.ValidString(s) && short != s {
-			t.Errorf("%q is cut, and need not be", s)
+			t.Errorf("Truncate(%q) = %q, want no change", s, short)
 		}
-		if strings.ContainsFunc(singleLine(s), func(r rune) bool { return !unicode.IsPrint(r) }) {
-			t.Errorf("%q is logged as %q", s, singleLine(s))
+		if strings.ContainsFunc(SingleLine(s), func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("SingleLine(%q) = %q, which is not printable", s, SingleLine(s))
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package storageprovisioner
+package translate
 
 import (
 	"fmt"
@@ -7,13 +7,15 @@ import (
 	"github.com/juju/errors"
 
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/guard"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
-// checkOwners returns the items of a batch to go ahead with, and the results of those that
-// are another's, or cannot be checked. The source is asked once for all of them.
-func checkOwners(call providerCall, source operations) (checked []plan.Item, refused []plan.Result) {
-	items := call.batch.Items
+// checkOwners asks the source once for the owners of the items that need a check. It returns
+// the items to go ahead with, and results for those that belong to another owner or cannot be
+// checked.
+func checkOwners(call Call, source Operations) (checked []plan.Item, refused []plan.Result) {
+	items := call.Batch.Items
 	mustCheck := func(item plan.Item) bool { return item.Owner != nil && !item.Repeat }
 	if !slices.ContainsFunc(items, mustCheck) {
 		return items, nil
@@ -24,7 +26,7 @@ func checkOwners(call providerCall, source operations) (checked []plan.Item, ref
 		if !mustCheck(item) {
 			itemErr = nil
 		} else if err == nil {
-			item.Ownership, itemErr = checkOwner(call.batch, item, objects[item.ID], known)
+			item.Ownership, itemErr = checkOwner(call.Batch, item, objects[item.ID], known)
 		}
 		if itemErr != nil {
 			refused = append(refused, item.Ended(plan.Result{Err: itemErr, Untried: true}))
@@ -35,11 +37,12 @@ func checkOwners(call providerCall, source operations) (checked []plan.Item, ref
 	return checked, refused
 }
 
-// listOwners returns what a source has, by ID.
-func listOwners(call providerCall, source operations) (byID map[string]*storage.OwnedObject, known bool, err error) {
-	const listing = "asking whose they are"
+// listOwners returns the objects of a source, by ID. known is false if the source does not
+// keep owners.
+func listOwners(call Call, source Operations) (byID map[string]*storage.OwnedObject, known bool, err error) {
+	const listing = "listing owners"
 	var objects []storage.OwnedObject
-	err = call.runError(theProvider, func() string { return call.batch.Source.String() + ": " + listing }, func() (err error) {
+	err = call.Guard.CallErr(guard.Provider, func() string { return call.Batch.Source.String() + ": " + listing }, func() (err error) {
 		objects, known, err = source.owners(call)
 		return err
 	})
@@ -47,7 +50,8 @@ func listOwners(call providerCall, source operations) (byID map[string]*storage.
 		return nil, false, nil
 	}
 	if err != nil {
-		// Whatever becomes of listing, nothing has been done yet, and it may go well later.
+		// The error does not wrap the source's: nothing has been done yet, and listing may
+		// succeed later.
 		return nil, false, errors.Errorf("%s: %v", listing, err)
 	}
 	byID = make(map[string]*storage.OwnedObject, len(objects))
@@ -57,8 +61,8 @@ func listOwners(call providerCall, source operations) (byID map[string]*storage.
 	return byID, known, nil
 }
 
-// checkOwner returns what is known of whose something is, and an error unless the
-// operation may go ahead.
+// checkOwner returns what is known about the owner of an item's storage, and an error unless
+// the operation may go ahead.
 func checkOwner(batch plan.Batch, item plan.Item, object *storage.OwnedObject, known bool) (plan.Ownership, error) {
 	kind := item.Key.Kind.Storage()
 	takesAway := batch.Op == plan.Detach || batch.Op == plan.Destroy
@@ -66,10 +70,10 @@ func checkOwner(batch plan.Batch, item plan.Item, object *storage.OwnedObject, k
 	case !known:
 		return plan.OwnerUnknown, nil
 	case object == nil && takesAway:
-		return plan.NotAsked, nil // How what is not there is taken away is for the source to say.
+		return plan.NotAsked, nil // The source decides how to remove or detach missing storage.
 	case object == nil:
 		return plan.NotAsked, storage.Permanent(fmt.Errorf(
-			"missing: %s have no %s %q: restore its data, or remove it", batch.Source, kind, item.ID))
+			"missing: %s %q not found among %s: restore its data, or remove the storage", kind, item.ID, batch.Source))
 	case object.Released && batch.Op != plan.Detach:
 		return plan.NotAsked, storage.Permanent(fmt.Errorf("%s %q has been released: import it", kind, item.ID))
 	}
@@ -85,11 +89,11 @@ func checkOwner(batch plan.Batch, item plan.Item, object *storage.OwnedObject, k
 	return plan.Owned, nil
 }
 
-// describeOwner names an owner.
+// describeOwner describes an owner, for error messages.
 func describeOwner(kind plan.Kind, owner storage.Owner) string {
 	of := func(uuid string) string {
 		if uuid == "" {
-			return "not known"
+			return "(unknown)"
 		}
 		return uuid
 	}
@@ -107,7 +111,7 @@ func remarkOwners(results []plan.Result) []plan.Result {
 		case r.Remark == "":
 			r.Remark = remark
 		default:
-			r.Remark = truncate(remark + "; " + r.Remark)
+			r.Remark = guard.Truncate(remark + "; " + r.Remark)
 		}
 	}
 	return results

@@ -1,4 +1,4 @@
-package storageprovisioner
+package translate
 
 import (
 	"fmt"
@@ -8,17 +8,18 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/guard"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
-// readPlans reads attachment plans from the state. A plan is there from the
-// beginning: what there is to record of it is only what came of it.
-func (r *factReader) readPlans(facts []*plan.Fact) error {
-	accessor, ok := r.config.plans()
+// readPlans reads attachment plans from the state. A plan counts as recorded from the
+// beginning; carrying it out only adds the resulting block device.
+func (r *Reader) readPlans(facts []*plan.Fact) error {
+	accessor, ok := r.state.Volumes.(attachmentPlans)
 	if !ok {
 		return nil
 	}
-	results, err := callAccessor(r.config.shelter, "reading attachment plans", accessor.VolumeAttachmentPlans, attachmentIds(facts))
+	results, err := CallAccessor(r.state.Guard, "reading attachment plans", accessor.VolumeAttachmentPlans, attachmentIDs(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeAttachmentPlanResult) error {
 		if result.Error != nil {
 			return result.Error
@@ -41,14 +42,14 @@ func (r *factReader) readPlans(facts []*plan.Fact) error {
 	return err
 }
 
-// planClass returns what the worker may do about a plan. One of a device type with
-// which there is nothing to do is only removed.
-func (r *factReader) planClass(key plan.Key, deviceType storage.DeviceType) (plan.Class, error) {
+// planClass returns what the worker may do about a plan. If the device type needs no work, the
+// plan is only removed.
+func (r *Reader) planClass(key plan.Key, deviceType storage.DeviceType) (plan.Class, error) {
 	if key.Host != r.config.Scope.String() {
 		return plan.Foreign, nil
 	}
-	asking := func() string { return fmt.Sprintf("asking for the plan for device type %q", deviceType) }
-	err := r.config.shelter.runError(theProvider, asking, func() error {
+	getting := func() string { return fmt.Sprintf("getting the plan for device type %q", deviceType) }
+	err := r.state.Guard.CallErr(guard.Provider, getting, func() error {
 		_, err := r.config.Plans(deviceType)
 		return err
 	})
@@ -58,7 +59,7 @@ func (r *factReader) planClass(key plan.Key, deviceType storage.DeviceType) (pla
 	return plan.Ours, errors.Annotatef(err, "getting the plan for device type %q", deviceType)
 }
 
-// newPlanOnWire returns how the plan that comes with an attachment is recorded.
+// newPlanOnWire returns the plan that comes with an attachment, as the state records it.
 func newPlanOnWire(a storage.VolumeAttachment) params.VolumeAttachmentPlan {
 	return params.VolumeAttachmentPlan{
 		VolumeTag:  a.Volume.String(),

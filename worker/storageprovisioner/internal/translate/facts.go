@@ -1,4 +1,4 @@
-package storageprovisioner
+package translate
 
 import (
 	"slices"
@@ -10,59 +10,75 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 	"github.com/stowage-io/stowage/core/life"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/storage/plans"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/guard"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
-// kindReader reads one kind of storage, and the attachments of it, from the
-// state. Each method completes the given facts with one or two bulk calls; an
-// error is that of a whole call.
+// kindReader reads one kind of storage, and its attachments, from the state. Each method
+// completes the given facts with one or two bulk calls; its error is that of a whole call.
 type kindReader interface {
-	// infos tells which volumes or filesystems are recorded, their ids and sizes,
-	// and what it takes to grow them where they are wanted larger.
+	// infos reads which volumes or filesystems are recorded, their IDs and sizes, and the
+	// parameters for growing those that are wanted larger.
 	infos([]*plan.Fact) error
-	// creations tells what it takes to create them.
+	// creations reads the parameters for creating them.
 	creations([]*plan.Fact) error
-	// removals tells what it takes to remove them.
+	// removals reads the parameters for removing them.
 	removals([]*plan.Fact) error
-	// providers tells by which source they are provided.
+	// providers reads which source provides them.
 	providers([]*plan.Fact) error
-	// attachments tells which attachments are recorded.
+	// attachments reads which attachments are recorded.
 	attachments([]*plan.Fact) error
-	// attaching tells what it takes to attach and detach.
+	// attaching reads the parameters for attaching and detaching.
 	attaching([]*plan.Fact) error
 }
 
-// factReader reads entities of all kinds. It runs on the clerk's goroutine.
-type factReader struct {
-	config  setup
-	environ *environ
-	// filesystems are the recorded filesystems that were read on the way.
-	filesystems []storage.Filesystem
-	// newVolumes are the volumes of filesystems that are to be made which are new.
-	newVolumes []string
-	// hosts are the tags that were parsed on the way, and classes what has been found
-	// out about providers.
+// Reader reads facts about entities of all kinds. It must be used by one goroutine only.
+type Reader struct {
+	state  State
+	config ReaderConfig
+	// Filesystems are the recorded filesystems among what was read.
+	Filesystems []storage.Filesystem
+	// NewVolumes are the IDs of new volumes on which filesystems are to be made.
+	NewVolumes []string
+	// hosts caches parsed tags of hosts; classes caches classifications of providers, by type.
 	hosts   map[string]names.Tag
-	classes map[string]classification
+	classes map[string]Classification
 }
 
-// classification is what the worker may do about a provider's storage, and by which sources, or
-// why that is not known.
-type classification struct {
-	class  plan.Class
-	byPool bool
-	err    error
+// ReaderConfig configures a [Reader].
+type ReaderConfig struct {
+	// Scope is the machine or environment of the worker.
+	Scope names.Tag
+	// StorageDir is where filesystems without a mount point are mounted; it may be empty.
+	StorageDir string
+	// Plans returns the plan of a device type.
+	Plans func(storage.DeviceType) (plans.Plan, error)
+	// Classify returns what the worker may do about a provider's storage.
+	Classify func(storage.ProviderType) Classification
+	// Log receives warnings.
+	Log guard.Logger
+	// SetPool receives the pool of storage whose provider has a source for each pool.
+	SetPool func(provider string, pool *params.Pool)
 }
 
-func newFactReader(config setup, environ *environ) *factReader {
-	return &factReader{
-		config: config, environ: environ, hosts: make(map[string]names.Tag), classes: make(map[string]classification),
-	}
+// Classification says what the worker may do about the storage of a provider.
+type Classification struct {
+	Class plan.Class
+	// ByPool says that the provider has a source for each pool.
+	ByPool bool
+	// Err says why the class is not known.
+	Err error
 }
 
-// read returns the given entities as the state has them, in the empty buffer if its
+// NewReader returns a reader for one job of the clerk.
+func NewReader(state State, config ReaderConfig) *Reader {
+	return &Reader{state: state, config: config, hosts: make(map[string]names.Tag), classes: make(map[string]Classification)}
+}
+
+// Read returns the facts of the given entities. It uses buffer, which must be empty, if the
 // capacity suffices.
-func (r *factReader) read(subjects []plan.Subject, buffer []plan.Fact) ([]plan.Fact, error) {
+func (r *Reader) Read(subjects []plan.Subject, buffer []plan.Fact) ([]plan.Fact, error) {
 	all := slices.Grow(buffer, len(subjects))[:len(subjects)]
 	byKind := make(map[plan.Kind][]*plan.Fact)
 	for i, s := range subjects {
@@ -84,12 +100,12 @@ func (r *factReader) read(subjects []plan.Subject, buffer []plan.Fact) ([]plan.F
 	return all, nil
 }
 
-func (r *factReader) readStorage(kind kindReader, facts []*plan.Fact) error {
+func (r *Reader) readStorage(kind kindReader, facts []*plan.Fact) error {
 	tags := make([]names.Tag, len(facts))
 	for i, f := range facts {
 		tags[i] = f.Tag
 	}
-	results, err := callAccessor(r.config.shelter, "reading lives", r.config.Life.Life, tags)
+	results, err := CallAccessor(r.state.Guard, "reading lives", r.state.Life.Life, tags)
 	if err != nil {
 		return err
 	}
@@ -120,9 +136,9 @@ func (r *factReader) readStorage(kind kindReader, facts []*plan.Fact) error {
 	}))
 }
 
-func (r *factReader) readAttachments(kind kindReader, facts []*plan.Fact) error {
-	ids := attachmentIds(facts)
-	results, err := callAccessor(r.config.shelter, "reading attachment lives", r.config.Life.AttachmentLife, ids)
+func (r *Reader) readAttachments(kind kindReader, facts []*plan.Fact) error {
+	ids := attachmentIDs(facts)
+	results, err := CallAccessor(r.state.Guard, "reading attachment lives", r.state.Life.AttachmentLife, ids)
 	if err != nil {
 		return err
 	}
@@ -139,10 +155,10 @@ func (r *factReader) readAttachments(kind kindReader, facts []*plan.Fact) error 
 	return r.readOwners(selectFacts(facts, func(f *plan.Fact) bool { return present(f) && f.Args != nil }))
 }
 
-// readOwners completes the facts of what may be attached, detached, removed or grown with
-// whose it is, where that is to be checked.
-func (r *factReader) readOwners(facts []*plan.Fact) error {
-	accessor, ok := r.config.owners()
+// readOwners adds the owners to the facts of storage that may be attached, detached, removed
+// or grown, if the owners must be checked.
+func (r *Reader) readOwners(facts []*plan.Fact) error {
+	accessor, ok := r.state.Life.(owners)
 	if !ok {
 		return nil
 	}
@@ -150,7 +166,7 @@ func (r *factReader) readOwners(facts []*plan.Fact) error {
 	for i, f := range facts {
 		tags[i] = f.Tag
 	}
-	results, err := callAccessor(r.config.shelter, "reading owners", accessor.Owners, tags)
+	results, err := CallAccessor(r.state.Guard, "reading owners", accessor.Owners, tags)
 	complete(facts, results, func(f *plan.Fact, result params.OwnerResult) error {
 		if result.Error != nil {
 			return result.Error
@@ -163,15 +179,15 @@ func (r *factReader) readOwners(facts []*plan.Fact) error {
 	return err
 }
 
-// readAttempts completes the facts of what is not recorded with whether it may have been
-// made all the same.
-func (r *factReader) readAttempts(facts []*plan.Fact) error {
-	accessor, ok := r.config.attempts()
+// readAttempts adds to the facts of entities that are not recorded whether they may have been
+// made nevertheless.
+func (r *Reader) readAttempts(facts []*plan.Fact) error {
+	accessor, ok := r.state.Life.(attempts)
 	if !ok {
 		return nil
 	}
 	unrecorded := selectFacts(facts, func(f *plan.Fact) bool { return present(f) && !f.Recorded })
-	results, err := callAccessor(r.config.shelter, "reading attempts", accessor.Attempts, attachmentIds(unrecorded))
+	results, err := CallAccessor(r.state.Guard, "reading attempts", accessor.Attempts, attachmentIDs(unrecorded))
 	complete(unrecorded, results, func(f *plan.Fact, result params.AttemptResult) error {
 		f.Attempted = result.Attempted
 		if result.Error != nil {
@@ -183,12 +199,12 @@ func (r *factReader) readAttempts(facts []*plan.Fact) error {
 }
 
 // neverProvisioned reports whether an entity is to be removed without ever having been
-// provisioned. It is asked only whose it is, and goes even if that is not known.
+// provisioned. Only its class matters, and it is removed even if that is not known.
 func neverProvisioned(f *plan.Fact) bool {
 	return !f.Recorded && !f.Attempted && (f.Life == plan.Dead || f.Life == plan.Dying)
 }
 
-// selectFacts returns the facts that could be read so far and that are wanted.
+// selectFacts returns the wanted facts, among those without a reading error so far.
 func selectFacts(facts []*plan.Fact, wanted func(*plan.Fact) bool) []*plan.Fact {
 	left := func(f *plan.Fact) bool { return f.Err != nil || !wanted(f) }
 	if !slices.ContainsFunc(facts, left) {
@@ -199,29 +215,30 @@ func selectFacts(facts []*plan.Fact, wanted func(*plan.Fact) bool) []*plan.Fact 
 
 func present(f *plan.Fact) bool { return f.Life != plan.Gone }
 
-// settled reports whether nothing is to be done about an attachment, nor to be read for that:
-// at a resync it is most of what there is.
+// settled reports whether nothing needs to be done about an attachment, so that its parameters
+// need not be read. At a resync most attachments are settled.
 func settled(f *plan.Fact) bool { return f.Settled && f.Recorded && f.Life == plan.Alive }
 
-// complete completes facts with the results of a call. An error of a result
-// concerns that entity alone.
+// complete completes facts with the results of a call. The error of a result concerns that
+// entity alone.
 func complete[R any](facts []*plan.Fact, results []R, each func(*plan.Fact, R) error) {
 	for i, result := range results {
 		setError(facts[i], each(facts[i], result))
 	}
 }
 
-// setError completes a fact with the error of reading the entity, if there is one.
+// setError notes the error of reading an entity in its fact. Not found means that the entity
+// is gone.
 func setError(f *plan.Fact, err error) {
 	if params.IsCodeNotFound(err) {
 		f.Life = plan.Gone
 		return
 	}
-	f.Err = sanitizeError(err)
+	f.Err = guard.SanitizeError(err)
 }
 
-// paramsError returns the error of reading an entity's parameters, which could not be
-// read.
+// paramsError returns the error of reading an entity's parameters, or nil if the entity can be
+// removed without them.
 func paramsError(f *plan.Fact, err *params.Error) error {
 	if neverProvisioned(f) {
 		return nil
@@ -229,32 +246,32 @@ func paramsError(f *plan.Fact, err *params.Error) error {
 	return err
 }
 
-// checkSubject returns an error if a result names another entity than it was asked for. One
-// that names none is taken to be about that.
+// checkSubject returns an error if a result names another entity than the one asked for. An
+// empty tag or host is accepted.
 func checkSubject(f *plan.Fact, tag, host string) error {
 	if tag != "" && !isTag(f, tag) {
-		return errors.Errorf("the state answered with %q", tag)
+		return errors.Errorf("the state returned the data of %q", tag)
 	}
 	if host != "" && host != f.Key.Host {
-		return errors.Errorf("the state answered with one on %q", host)
+		return errors.Errorf("the state returned the data of an attachment on %q", host)
 	}
 	return nil
 }
 
-// checkAttachmentParams returns an error if the attachment that creation parameters have is of another
-// volume or filesystem, or of another provider. What is empty is taken to be the same.
+// checkAttachmentParams returns an error if the attachment in creation parameters is of
+// another volume or filesystem, or of another provider. An empty tag or provider is accepted.
 func checkAttachmentParams(f *plan.Fact, tag, attachment, provider string) error {
 	if tag != "" && !isTag(f, tag) {
-		return errors.Errorf("the state answered with an attachment of %q", tag)
+		return errors.Errorf("the state returned creation parameters with an attachment of %q", tag)
 	}
 	if attachment != "" && attachment != provider {
-		return errors.Errorf("the state answered with provider %q, and an attachment by %q", provider, attachment)
+		return errors.Errorf("the state returned creation parameters with provider %q, but with provider %q for the attachment", provider, attachment)
 	}
 	return nil
 }
 
-// isTag reports whether a tag is that of the volume or filesystem of a fact. Most often
-// that can be seen without making the other.
+// isTag reports whether a tag is that of the volume or filesystem of a fact. Comparing kind
+// and ID usually avoids formatting the fact's tag.
 func isTag(f *plan.Fact, tag string) bool {
 	kind, id, _ := strings.Cut(tag, "-")
 	return kind == f.Key.Kind.Storage().String() && id == f.Key.ID || tag == f.Tag.String()
@@ -283,8 +300,8 @@ func setLife(f *plan.Fact, value life.Value) error {
 	return nil
 }
 
-// setRecorded completes a fact with whether the entity is recorded, by the error
-// of reading its info.
+// setRecorded notes in a fact whether the entity is recorded, given the error of reading its
+// info.
 func setRecorded(f *plan.Fact, err *params.Error) error {
 	switch {
 	case err == nil:
@@ -295,13 +312,13 @@ func setRecorded(f *plan.Fact, err *params.Error) error {
 	return nil
 }
 
-// readWanted completes the facts of what is to stay with the sizes that it is wanted
-// with, and returns those of what is to grow.
+// readWanted adds the wanted sizes to the facts of storage that stays, and returns the facts
+// of the storage that must grow.
 func readWanted[T any](
-	shelter *shelter, doing string, accessor func([]T) ([]params.SizeResult, error), tags func([]*plan.Fact) []T, facts []*plan.Fact,
+	g *guard.Guard, doing string, accessor func([]T) ([]params.SizeResult, error), tags func([]*plan.Fact) []T, facts []*plan.Fact,
 ) ([]*plan.Fact, error) {
 	staying := selectFacts(facts, func(f *plan.Fact) bool { return f.Life == plan.Alive })
-	results, err := callAccessor(shelter, doing, accessor, tags(staying))
+	results, err := CallAccessor(g, doing, accessor, tags(staying))
 	complete(staying, results, func(f *plan.Fact, result params.SizeResult) error {
 		f.Wanted = result.Result
 		if result.Error != nil && !params.IsCodeNotProvisioned(result.Error) {
@@ -312,43 +329,42 @@ func readWanted[T any](
 	return selectFacts(staying, grows), err
 }
 
-// grows reports whether the fact is that of what is wanted larger than it is.
+// grows reports whether the entity of a fact is wanted larger than it is.
 func grows(f *plan.Fact) bool {
 	return f.Err == nil && f.Life == plan.Alive && f.Recorded && f.Wanted > f.Size
 }
 
-// setProvider completes a fact with who provides the entity.
-func (r *factReader) setProvider(f *plan.Fact, providerType string, pool *params.Pool) error {
+// setProvider adds the source and the class of an entity to its fact.
+func (r *Reader) setProvider(f *plan.Fact, providerType string, pool *params.Pool) error {
 	f.Source = plan.Source{Kind: f.Key.Kind.Storage(), Provider: providerType}
 	c, ok := r.classes[providerType]
 	if !ok {
-		c = r.environ.classify(storage.ProviderType(providerType))
+		c = r.config.Classify(storage.ProviderType(providerType))
 		r.classes[providerType] = c
 	}
-	f.Class = c.class
-	if pool != nil && c.byPool {
+	f.Class = c.Class
+	if pool != nil && c.ByPool {
 		f.Source.Pool = pool.Name
-		r.config.pools.set(providerType, pool)
+		r.config.SetPool(providerType, pool)
 	}
-	if c.err != nil && !neverProvisioned(f) {
-		return c.err
+	if c.Err != nil && !neverProvisioned(f) {
+		return c.Err
 	}
 	return nil
 }
 
-// setRemoval completes a fact with what it takes to remove the entity.
-func (r *factReader) setRemoval(f *plan.Fact, providerType string, pool *params.Pool, id string, destroy bool) error {
+// setRemoval adds the parameters for removing an entity to its fact.
+func (r *Reader) setRemoval(f *plan.Fact, providerType string, pool *params.Pool, id string, destroy bool) error {
 	f.ID = id
 	f.Release = !destroy
 	return r.setProvider(f, providerType, pool)
 }
 
-// setAttachment completes a fact with the host of an attachment, and returns what
-// every attachment's parameters have, without what is known only when they are
-// used: the ids of instance and storage. It reports whether to go on: nothing is
-// made for or attached to a host that is no machine, but what is there is taken
-// away from any.
-func (r *factReader) setAttachment(f *plan.Fact, provider, host, instance string, readOnly bool) (storage.AttachmentParams, bool, error) {
+// setAttachment adds the host of an attachment to a fact. It returns the parameters that all
+// attachments share, without the IDs of instance and storage, which are added when the
+// parameters are used. It also reports whether to go on: storage is made for or attached to
+// machines only, but is detached from any host.
+func (r *Reader) setAttachment(f *plan.Fact, provider, host, instance string, readOnly bool) (storage.AttachmentParams, bool, error) {
 	tag, ok := r.hosts[host]
 	if !ok {
 		var err error

@@ -1,4 +1,4 @@
-package storageprovisioner
+package translate
 
 import (
 	"github.com/juju/names/v5"
@@ -10,7 +10,7 @@ import (
 
 // volumeReader reads volumes and volume attachments.
 type volumeReader struct {
-	*factReader
+	*Reader
 }
 
 func volumeTags(facts []*plan.Fact) []names.VolumeTag {
@@ -22,7 +22,7 @@ func volumeTags(facts []*plan.Fact) []names.VolumeTag {
 }
 
 func (r volumeReader) infos(facts []*plan.Fact) error {
-	results, err := callAccessor(r.config.shelter, "reading volumes", r.config.Volumes.Volumes, volumeTags(facts))
+	results, err := CallAccessor(r.state.Guard, "reading volumes", r.state.Volumes.Volumes, volumeTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeResult) error {
 		if err := setRecorded(f, result.Error); !f.Recorded {
 			return err
@@ -36,7 +36,7 @@ func (r volumeReader) infos(facts []*plan.Fact) error {
 	return r.growths(facts, results)
 }
 
-// volumeGrowth is what it takes to grow a volume, and what is recorded of it.
+// volumeGrowth holds the parameters for growing a volume, and what is recorded about it.
 type volumeGrowth struct {
 	storage.VolumeResizeParams
 	recorded params.Volume
@@ -44,11 +44,11 @@ type volumeGrowth struct {
 
 // growths completes the facts of volumes that are wanted larger than they are.
 func (r volumeReader) growths(facts []*plan.Fact, recorded []params.VolumeResult) error {
-	accessor, ok := r.config.Volumes.(VolumeSizeAccessor)
+	accessor, ok := r.state.Volumes.(volumeSizes)
 	if !ok {
 		return nil
 	}
-	growing, err := readWanted(r.config.shelter, "reading volume sizes", accessor.VolumeSizes, volumeTags, facts)
+	growing, err := readWanted(r.state.Guard, "reading volume sizes", accessor.VolumeSizes, volumeTags, facts)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (r volumeReader) growths(facts []*plan.Fact, recorded []params.VolumeResult
 }
 
 func (r volumeReader) params(facts []*plan.Fact, each func(*plan.Fact, params.VolumeParams) error) error {
-	results, err := callAccessor(r.config.shelter, "reading volume parameters", r.config.Volumes.VolumeParams, volumeTags(facts))
+	results, err := CallAccessor(r.state.Guard, "reading volume parameters", r.state.Volumes.VolumeParams, volumeTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeParamsResult) error {
 		if result.Error != nil {
 			return paramsError(f, result.Error)
@@ -100,9 +100,9 @@ func (r volumeReader) creations(facts []*plan.Fact) error {
 			}
 			args.Attachment = &storage.VolumeAttachmentParams{AttachmentParams: attachment, Volume: args.Tag}
 		case f.Attempted:
-			// What may have been made is looked into, wherever it is to be attached now.
+			// Look for what may have been made, wherever it is to be attached now.
 		case f.Life == plan.Alive:
-			r.config.Logger.Warningf("%s has no attachment parameters: it is not created", f.Key)
+			r.config.Log.Warningf("%s has no attachment parameters: it is not created", f.Key)
 			return nil
 		default:
 			return nil
@@ -117,11 +117,11 @@ func (r volumeReader) providers(facts []*plan.Fact) error {
 }
 
 func (r volumeReader) removals(facts []*plan.Fact) error {
-	accessor, ok := r.config.Volumes.(VolumeRemovalAccessor)
+	accessor, ok := r.state.Volumes.(volumeRemovals)
 	if !ok {
 		return r.providers(facts)
 	}
-	results, err := callAccessor(r.config.shelter, "reading volume removal parameters", accessor.RemoveVolumeParams, volumeTags(facts))
+	results, err := CallAccessor(r.state.Guard, "reading volume removal parameters", accessor.RemoveVolumeParams, volumeTags(facts))
 	complete(facts, results, func(f *plan.Fact, result params.RemoveVolumeParamsResult) error {
 		if result.Error != nil {
 			return result.Error
@@ -132,7 +132,7 @@ func (r volumeReader) removals(facts []*plan.Fact) error {
 }
 
 func (r volumeReader) attachments(facts []*plan.Fact) error {
-	results, err := callAccessor(r.config.shelter, "reading volume attachments", r.config.Volumes.VolumeAttachments, attachmentIds(facts))
+	results, err := CallAccessor(r.state.Guard, "reading volume attachments", r.state.Volumes.VolumeAttachments, attachmentIDs(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeAttachmentResult) error {
 		if err := setRecorded(f, result.Error); !f.Recorded {
 			return err
@@ -143,8 +143,8 @@ func (r volumeReader) attachments(facts []*plan.Fact) error {
 }
 
 func (r volumeReader) attaching(facts []*plan.Fact) error {
-	results, err := callAccessor(r.config.shelter, "reading volume attachment parameters",
-		r.config.Volumes.VolumeAttachmentParams, attachmentIds(facts))
+	results, err := CallAccessor(r.state.Guard, "reading volume attachment parameters",
+		r.state.Volumes.VolumeAttachmentParams, attachmentIDs(facts))
 	complete(facts, results, func(f *plan.Fact, result params.VolumeAttachmentParamsResult) error {
 		if result.Error != nil {
 			return paramsError(f, result.Error)
@@ -167,7 +167,7 @@ func (r volumeReader) attaching(facts []*plan.Fact) error {
 	return err
 }
 
-// volumeOnWire returns how a volume's info is recorded.
+// volumeOnWire returns the info of a volume as the state records it.
 func volumeOnWire(tag names.VolumeTag, info storage.VolumeInfo) params.Volume {
 	return params.Volume{
 		VolumeTag: tag.String(),
@@ -181,7 +181,7 @@ func volumeOnWire(tag names.VolumeTag, info storage.VolumeInfo) params.Volume {
 	}
 }
 
-// volumeAttachmentOnWire returns how a volume attachment's info is recorded.
+// volumeAttachmentOnWire returns the info of a volume attachment as the state records it.
 func volumeAttachmentOnWire(a storage.VolumeAttachment) params.VolumeAttachment {
 	wire := params.VolumeAttachment{
 		VolumeTag:  a.Volume.String(),

@@ -1,4 +1,4 @@
-package storageprovisioner
+package translate
 
 import (
 	"strconv"
@@ -9,14 +9,14 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/byid"
 )
 
-// FuzzIDs holds that what is taken for an id, without asking the names, is one.
+// FuzzIDs checks that the fast parsers of IDs and tags agree with package names.
 func FuzzIDs(f *testing.F) {
 	for _, id := range []string{"", "0", "00", "01", "7", "10", "-1", "1a", "0/1", "mysql/0/1", "٣", strconv.Itoa(1 << 40)} {
 		f.Add(id)
 	}
 	f.Fuzz(func(t *testing.T, id string) {
 		if byid.IsNumber(id) && !(names.IsValidVolume(id) && names.IsValidFilesystem(id)) {
-			t.Errorf("%q is taken for an id", id)
+			t.Errorf("IsNumber(%q) = true for an invalid ID", id)
 		}
 		want, err := names.ParseVolumeTag("volume-" + id)
 		tag, got, gotErr := parseVolumeTag("volume-" + id)

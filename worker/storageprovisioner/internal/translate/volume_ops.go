@@ -1,4 +1,4 @@
-package storageprovisioner
+package translate
 
 import (
 	"github.com/juju/errors"
@@ -6,22 +6,51 @@ import (
 
 	"github.com/stowage-io/stowage/core/instance"
 	"github.com/stowage-io/stowage/storage"
+	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/guard"
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
-// volumeOps are the operations of a volume source.
-type volumeOps struct {
+// Backing receives the paths of the files of attached volumes, and the format requests that
+// calls have used. It may hold a nil pointer for which SetFile and ForgetFile do nothing.
+type Backing interface {
+	SetFile(volume, path string)
+	ForgetFile(volume string)
+	EndFormatRequest(volume string)
+}
+
+// VolumeOperations returns the operations of a volume source. with holds the source and its
+// provider, which may be qualifiers and deletion guards.
+func VolumeOperations(source storage.VolumeSource, backing Backing, with []any) Operations {
+	return volumeOperations{
+		source:     source,
+		qualifiers: Capabilities[storage.VolumeQualifier](with),
+		guards:     Capabilities[storage.VolumeDeletionGuard](with),
+		backing:    backing,
+	}
+}
+
+// Capabilities returns the values that implement C, the interface of an optional capability.
+func Capabilities[C any](values []any) []C {
+	var with []C
+	for _, value := range values {
+		if c, ok := value.(C); ok {
+			with = append(with, c)
+		}
+	}
+	return with
+}
+
+type volumeOperations struct {
 	source     storage.VolumeSource
 	qualifiers []storage.VolumeQualifier
 	guards     []storage.VolumeDeletionGuard
-	// backing remembers where the files of attached volumes are.
-	backing *backing
+	backing    Backing
 }
 
-func (o volumeOps) create(call providerCall, items []plan.Item) []plan.Result {
+func (o volumeOperations) create(call Call, items []plan.Item) []plan.Result {
 	return create(call, items, arguments(items, volumeParams), o.qualifiers, storage.VolumeQualifier.ShouldCreateVolume, o.source.ValidateVolumeParams,
 		func(args []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
-			return o.source.CreateVolumes(call.ctx, args)
+			return o.source.CreateVolumes(call.Ctx, args)
 		},
 		func(p storage.VolumeParams, r storage.CreateVolumesResult) plan.Result {
 			if r.Error != nil || r.Volume == nil {
@@ -51,10 +80,10 @@ func (o volumeOps) create(call providerCall, items []plan.Item) []plan.Result {
 		})
 }
 
-func (o volumeOps) attach(call providerCall, items []plan.Item) []plan.Result {
+func (o volumeOperations) attach(call Call, items []plan.Item) []plan.Result {
 	return callSource(call, items, arguments(items, volumeAttachmentParams),
 		func(args []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
-			return o.source.AttachVolumes(call.ctx, args)
+			return o.source.AttachVolumes(call.Ctx, args)
 		},
 		func(p storage.VolumeAttachmentParams, r storage.AttachVolumesResult) plan.Result {
 			if r.Error != nil || r.VolumeAttachment == nil {
@@ -74,21 +103,22 @@ func (o volumeOps) attach(call providerCall, items []plan.Item) []plan.Result {
 		})
 }
 
-func (o volumeOps) detach(call providerCall, items []plan.Item) []plan.Result {
+func (o volumeOperations) detach(call Call, items []plan.Item) []plan.Result {
 	return callSource(call, items, arguments(items, volumeAttachmentParams), func(args []storage.VolumeAttachmentParams) ([]error, error) {
-		return o.source.DetachVolumes(call.ctx, args)
+		return o.source.DetachVolumes(call.Ctx, args)
 	}, func(p storage.VolumeAttachmentParams, err error) plan.Result {
 		if err == nil {
-			o.backing.forgetFile(p.Volume.Id())
+			o.backing.ForgetFile(p.Volume.Id())
 		}
 		return plan.Result{Err: err}
 	})
 }
 
-// isNew asks whether a volume that was created is new, if its source tells.
-func (o volumeOps) isNew(call providerCall, tag names.VolumeTag, id string) (isNew bool) {
+// isNew asks the source whether a created volume is new. It returns false if the source cannot
+// say.
+func (o volumeOperations) isNew(call Call, tag names.VolumeTag, id string) (isNew bool) {
 	if source, ok := o.source.(storage.NewVolumes); ok {
-		err := call.run(theProvider, func() string { return "asking whether " + names.ReadableString(tag) + " is new" }, func() {
+		err := call.Guard.Call(guard.Provider, func() string { return "asking whether " + names.ReadableString(tag) + " is new" }, func() {
 			isNew = source.IsNewVolume(id)
 		})
 		return isNew && err == nil
@@ -96,40 +126,40 @@ func (o volumeOps) isNew(call providerCall, tag names.VolumeTag, id string) (isN
 	return false
 }
 
-// noteFile remembers where the file of an attached volume is, if its source tells. Where
-// that is not known, more of the device is read before it is formatted.
-func (o volumeOps) noteFile(call providerCall, tag names.VolumeTag, id string) {
+// noteFile remembers the file of an attached volume, if its source knows it. Without the file,
+// more of the device is read before it is formatted.
+func (o volumeOperations) noteFile(call Call, tag names.VolumeTag, id string) {
 	if files, ok := o.source.(storage.FileVolumes); ok {
-		_ = call.run(theProvider, func() string { return "asking for the file of " + names.ReadableString(tag) }, func() {
-			o.backing.setFile(tag.Id(), files.VolumeFile(id))
+		_ = call.Guard.Call(guard.Provider, func() string { return "getting the file of " + names.ReadableString(tag) }, func() {
+			o.backing.SetFile(tag.Id(), files.VolumeFile(id))
 		})
 	}
 }
 
-func (o volumeOps) destroy(call providerCall, items []plan.Item) []plan.Result {
+func (o volumeOperations) destroy(call Call, items []plan.Item) []plan.Result {
 	return destroyOrRelease(call, items, o.guards, storage.VolumeDeletionGuard.ShouldDestroyVolume,
-		func(ids []string) ([]error, error) { return o.source.DestroyVolumes(call.ctx, ids) },
-		func(ids []string) ([]error, error) { return o.source.ReleaseVolumes(call.ctx, ids) })
+		func(ids []string) ([]error, error) { return o.source.DestroyVolumes(call.Ctx, ids) },
+		func(ids []string) ([]error, error) { return o.source.ReleaseVolumes(call.Ctx, ids) })
 }
 
-func (o volumeOps) check(call providerCall, items []plan.Item) []plan.Result {
+func (o volumeOperations) check(call Call, items []plan.Item) []plan.Result {
 	checker, _ := o.source.(storage.VolumeChecker)
-	return check(call, items, checker != nil, func(ids []string) ([]error, error) { return checker.CheckVolumes(call.ctx, ids) })
+	return check(call, items, checker != nil, func(ids []string) ([]error, error) { return checker.CheckVolumes(call.Ctx, ids) })
 }
 
-func (o volumeOps) owners(call providerCall) ([]storage.OwnedObject, bool, error) {
+func (o volumeOperations) owners(call Call) ([]storage.OwnedObject, bool, error) {
 	lister, ok := o.source.(storage.VolumeOwnerLister)
 	if !ok {
 		return nil, false, nil
 	}
-	objects, err := lister.ListVolumeOwners(call.ctx)
+	objects, err := lister.ListVolumeOwners(call.Ctx)
 	return objects, true, err
 }
 
-func (o volumeOps) resize(call providerCall, items []plan.Item) []plan.Result {
+func (o volumeOperations) resize(call Call, items []plan.Item) []plan.Result {
 	resizer, ok := o.source.(storage.VolumeResizer)
 	if !ok {
-		return failAll(items, cannotGrow("volumes"))
+		return FailAll(items, cannotGrow("volumes"))
 	}
 	return callSource(call, items, arguments(items, func(item plan.Item) volumeGrowth { return item.Args.(volumeGrowth) }),
 		func(growths []volumeGrowth) ([]storage.ResizeVolumesResult, error) {
@@ -137,7 +167,7 @@ func (o volumeOps) resize(call providerCall, items []plan.Item) []plan.Result {
 			for i, g := range growths {
 				args[i] = g.VolumeResizeParams
 			}
-			return resizer.ResizeVolumes(call.ctx, args)
+			return resizer.ResizeVolumes(call.Ctx, args)
 		},
 		func(g volumeGrowth, r storage.ResizeVolumesResult) plan.Result {
 			if r.Error != nil || r.VolumeInfo == nil {
@@ -156,7 +186,7 @@ func errorOrMissing(err error, what string) error {
 	return errors.Errorf("provider returned neither a %s nor an error", what)
 }
 
-// volumeParams returns the parameters of a creation.
+// volumeParams returns the parameters for creating a volume.
 func volumeParams(item plan.Item) storage.VolumeParams {
 	p := item.Args.(storage.VolumeParams)
 	if p.Attachment != nil {
@@ -167,8 +197,9 @@ func volumeParams(item plan.Item) storage.VolumeParams {
 	return p
 }
 
-// volumeAttachmentParams returns the parameters of an attachment. What has been
-// attached for a state that has since dropped it is detached by its key alone.
+// volumeAttachmentParams returns the parameters for attaching or detaching a volume. An
+// attachment that the state has dropped since it was made has no parameters, and is detached
+// by its key alone.
 func volumeAttachmentParams(item plan.Item) storage.VolumeAttachmentParams {
 	p, ok := item.Args.(storage.VolumeAttachmentParams)
 	if !ok {

@@ -1,4 +1,4 @@
-package storageprovisioner
+package translate
 
 import (
 	"github.com/juju/names/v5"
@@ -8,21 +8,31 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/internal/plan"
 )
 
-// filesystemOps are the operations of a filesystem source.
-type filesystemOps struct {
+// FilesystemOperations returns the operations of a filesystem source. with holds the source
+// and its provider, which may be qualifiers and deletion guards. backing is nil unless the
+// filesystems are managed.
+func FilesystemOperations(source storage.FilesystemSource, backing Backing, with []any) Operations {
+	return filesystemOperations{
+		source:     source,
+		qualifiers: Capabilities[storage.FilesystemQualifier](with),
+		guards:     Capabilities[storage.FilesystemDeletionGuard](with),
+		backing:    backing,
+	}
+}
+
+type filesystemOperations struct {
 	source     storage.FilesystemSource
 	qualifiers []storage.FilesystemQualifier
 	guards     []storage.FilesystemDeletionGuard
-	// backing has what users have asked to be formatted; nil where no filesystem is on a volume.
-	backing *backing
+	backing    Backing
 }
 
-func (o filesystemOps) create(call providerCall, items []plan.Item) []plan.Result {
+func (o filesystemOperations) create(call Call, items []plan.Item) []plan.Result {
 	return create(call, items, arguments(items, filesystemParams), o.qualifiers, storage.FilesystemQualifier.ShouldCreateFilesystem,
 		o.source.ValidateFilesystemParams,
 		func(args []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
 			defer o.endFormatRequests(args)
-			return o.source.CreateFilesystems(call.ctx, args)
+			return o.source.CreateFilesystems(call.Ctx, args)
 		},
 		func(p storage.FilesystemParams, r storage.CreateFilesystemsResult) plan.Result {
 			if r.Error != nil || r.Filesystem == nil {
@@ -33,7 +43,7 @@ func (o filesystemOps) create(call providerCall, items []plan.Item) []plan.Resul
 			}
 			return plan.Result{
 				ID: r.Filesystem.FilesystemId,
-				Info: filesystemInfo{Filesystem: storage.Filesystem{
+				Info: FilesystemInfo{Filesystem: storage.Filesystem{
 					Tag: p.Tag, Volume: p.Volume, FilesystemInfo: r.Filesystem.FilesystemInfo,
 				}},
 				Size: r.Filesystem.Size,
@@ -41,21 +51,21 @@ func (o filesystemOps) create(call providerCall, items []plan.Item) []plan.Resul
 		})
 }
 
-// endFormatRequests makes what users have asked to be formatted be formatted by this call
-// alone.
-func (o filesystemOps) endFormatRequests(args []storage.FilesystemParams) {
+// endFormatRequests ends the users' requests to format the volumes of a call: each request is
+// for one call.
+func (o filesystemOperations) endFormatRequests(args []storage.FilesystemParams) {
 	if o.backing == nil {
 		return
 	}
 	for _, p := range args {
-		o.backing.endFormatRequest(p.Volume.Id())
+		o.backing.EndFormatRequest(p.Volume.Id())
 	}
 }
 
-func (o filesystemOps) attach(call providerCall, items []plan.Item) []plan.Result {
+func (o filesystemOperations) attach(call Call, items []plan.Item) []plan.Result {
 	return callSource(call, items, arguments(items, filesystemAttachmentParams),
 		func(args []storage.FilesystemAttachmentParams) ([]storage.AttachFilesystemsResult, error) {
-			return o.source.AttachFilesystems(call.ctx, args)
+			return o.source.AttachFilesystems(call.Ctx, args)
 		},
 		func(p storage.FilesystemAttachmentParams, r storage.AttachFilesystemsResult) plan.Result {
 			if r.Error != nil || r.FilesystemAttachment == nil {
@@ -76,36 +86,36 @@ func (o filesystemOps) attach(call providerCall, items []plan.Item) []plan.Resul
 		})
 }
 
-func (o filesystemOps) detach(call providerCall, items []plan.Item) []plan.Result {
+func (o filesystemOperations) detach(call Call, items []plan.Item) []plan.Result {
 	return callSource(call, items, arguments(items, filesystemAttachmentParams), func(args []storage.FilesystemAttachmentParams) ([]error, error) {
-		return o.source.DetachFilesystems(call.ctx, args)
+		return o.source.DetachFilesystems(call.Ctx, args)
 	}, errorResult)
 }
 
-func (o filesystemOps) check(call providerCall, items []plan.Item) []plan.Result {
+func (o filesystemOperations) check(call Call, items []plan.Item) []plan.Result {
 	checker, _ := o.source.(storage.FilesystemChecker)
-	return check(call, items, checker != nil, func(ids []string) ([]error, error) { return checker.CheckFilesystems(call.ctx, ids) })
+	return check(call, items, checker != nil, func(ids []string) ([]error, error) { return checker.CheckFilesystems(call.Ctx, ids) })
 }
 
-func (o filesystemOps) destroy(call providerCall, items []plan.Item) []plan.Result {
+func (o filesystemOperations) destroy(call Call, items []plan.Item) []plan.Result {
 	return destroyOrRelease(call, items, o.guards, storage.FilesystemDeletionGuard.ShouldDestroyFilesystem,
-		func(ids []string) ([]error, error) { return o.source.DestroyFilesystems(call.ctx, ids) },
-		func(ids []string) ([]error, error) { return o.source.ReleaseFilesystems(call.ctx, ids) })
+		func(ids []string) ([]error, error) { return o.source.DestroyFilesystems(call.Ctx, ids) },
+		func(ids []string) ([]error, error) { return o.source.ReleaseFilesystems(call.Ctx, ids) })
 }
 
-func (o filesystemOps) owners(call providerCall) ([]storage.OwnedObject, bool, error) {
+func (o filesystemOperations) owners(call Call) ([]storage.OwnedObject, bool, error) {
 	lister, ok := o.source.(storage.FilesystemOwnerLister)
 	if !ok {
 		return nil, false, nil
 	}
-	objects, err := lister.ListFilesystemOwners(call.ctx)
+	objects, err := lister.ListFilesystemOwners(call.Ctx)
 	return objects, true, err
 }
 
-func (o filesystemOps) resize(call providerCall, items []plan.Item) []plan.Result {
+func (o filesystemOperations) resize(call Call, items []plan.Item) []plan.Result {
 	resizer, ok := o.source.(storage.FilesystemResizer)
 	if !ok {
-		return failAll(items, cannotGrow("filesystems"))
+		return FailAll(items, cannotGrow("filesystems"))
 	}
 	return callSource(call, items, arguments(items, func(item plan.Item) filesystemGrowth { return item.Args.(filesystemGrowth) }),
 		func(growths []filesystemGrowth) ([]storage.ResizeFilesystemsResult, error) {
@@ -113,7 +123,7 @@ func (o filesystemOps) resize(call providerCall, items []plan.Item) []plan.Resul
 			for i, g := range growths {
 				args[i] = g.FilesystemResizeParams
 			}
-			return resizer.ResizeFilesystems(call.ctx, args)
+			return resizer.ResizeFilesystems(call.Ctx, args)
 		},
 		func(g filesystemGrowth, r storage.ResizeFilesystemsResult) plan.Result {
 			if r.Error != nil || r.FilesystemInfo == nil {
@@ -124,7 +134,7 @@ func (o filesystemOps) resize(call providerCall, items []plan.Item) []plan.Resul
 		})
 }
 
-// filesystemParams returns the parameters of a creation.
+// filesystemParams returns the parameters for creating a filesystem.
 func filesystemParams(item plan.Item) storage.FilesystemParams {
 	p := item.Args.(storage.FilesystemParams)
 	if p.Attachment != nil {
@@ -135,9 +145,9 @@ func filesystemParams(item plan.Item) storage.FilesystemParams {
 	return p
 }
 
-// filesystemAttachmentParams returns the parameters of an attachment. What has
-// been attached for a state that has since dropped it is detached by its key
-// alone.
+// filesystemAttachmentParams returns the parameters for attaching or detaching a filesystem.
+// An attachment that the state has dropped since it was made has no parameters, and is
+// detached by its key alone.
 func filesystemAttachmentParams(item plan.Item) storage.FilesystemAttachmentParams {
 	p, ok := item.Args.(storage.FilesystemAttachmentParams)
 	if !ok {

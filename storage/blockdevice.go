@@ -9,8 +9,8 @@ import (
 	"github.com/juju/errors"
 )
 
-// BlockDevice is a block device that a machine has, as seen from that machine.
-// What is not known is empty.
+// BlockDevice is a block device of a machine, as seen from that machine. A field whose value
+// is unknown is empty.
 type BlockDevice struct {
 	// DeviceName is the device's name below /dev, such as "sda". It may change
 	// when the machine restarts.
@@ -51,18 +51,17 @@ type BlockDevice struct {
 	SerialId string
 }
 
-// SortBlockDevices sorts devices by name. Those without one come first and stay
-// in order.
+// SortBlockDevices sorts devices by name. Devices without a name come first and keep their
+// order.
 func SortBlockDevices(devices []BlockDevice) {
 	slices.SortStableFunc(devices, func(a, b BlockDevice) int {
 		return cmp.Compare(a.DeviceName, b.DeviceName)
 	})
 }
 
-// BlockDevicePath returns the path of the device that says most surely which one
-// is meant: the first of [BlockDevicePaths]. The path need not exist: by-id and
-// by-uuid links are made by udev. If the device has no name, link or id, the error
-// satisfies errors.IsNotFound.
+// BlockDevicePath returns the path that identifies the device most reliably: the first of
+// [BlockDevicePaths]. The path need not exist, because udev makes the by-id and by-uuid links.
+// If the device has no name, link or ID, the error satisfies errors.IsNotFound.
 func BlockDevicePath(device BlockDevice) (string, error) {
 	paths := BlockDevicePaths(device)
 	if len(paths) == 0 {
@@ -71,10 +70,9 @@ func BlockDevicePath(device BlockDevice) (string, error) {
 	return paths[0], nil
 }
 
-// BlockDevicePaths returns every path under which the device may be found, the
-// strongest identity first: by WWN, by hardware id, its links, by filesystem
-// UUID, by device name. An identity that would lead out of its directory is left
-// out.
+// BlockDevicePaths returns every path at which the device may be found, the strongest identity
+// first: by WWN, by hardware ID, its links, by filesystem UUID, by device name. It omits an
+// identity that would lead out of its directory.
 func BlockDevicePaths(device BlockDevice) []string {
 	var paths []string
 	add := func(dir, name string) {

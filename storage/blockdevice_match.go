@@ -8,21 +8,22 @@ import (
 	"strings"
 )
 
-// loopBus is what the bus addresses of loop devices begin with.
+// loopBus is the prefix of the bus addresses of loop devices.
 const loopBus = "loop@"
 
-// LoopBusAddress returns the bus address of a loop device: the file behind it,
-// by the device number and inode that stat(2) and LOOP_GET_STATUS64 report. A
-// loop device has no other identity: the kernel reuses its name.
+// LoopBusAddress returns the bus address of a loop device. It identifies the backing file by
+// the device number and inode that stat(2) and LOOP_GET_STATUS64 report. A loop device has no
+// other identity: the kernel reuses its name.
 func LoopBusAddress(dev, inode uint64) string {
 	major := dev>>8&0xfff | dev>>32&^0xfff
 	minor := dev&0xff | dev>>12&0xffffff00
 	return fmt.Sprintf(loopBus+"%d:%d/%d", uint32(major), uint32(minor), inode)
 }
 
-// SysfsWWN returns the World Wide Name of a device as udev writes it, from what sysfs
-// has as its "wwid"; empty for an identifier that is not unique in the world. All code
-// that describes block devices uses it, because WWNs that differ contradict each other.
+// SysfsWWN returns the World Wide Name of a device in the form that udev writes, given the
+// contents of the device's "wwid" file in sysfs. It returns "" for an identifier that is not
+// unique in the world. All code that describes block devices must use SysfsWWN, because two
+// different WWNs of one device contradict each other.
 func SysfsWWN(wwid string) string {
 	if hex, ok := strings.CutPrefix(wwid, "naa."); ok {
 		return "0x" + hex
@@ -33,27 +34,28 @@ func SysfsWWN(wwid string) string {
 	return ""
 }
 
-// MatchBlockDevice finds the block device of one attached volume among devices, as
-// [BlockDevices.Match] does for each of many.
+// MatchBlockDevice finds the block device of one attached volume among devices. It follows the
+// rules of [BlockDevices.Match].
 func MatchBlockDevice(devices []BlockDevice, v VolumeInfo, a VolumeAttachmentInfo, plan BlockDevice) (BlockDevice, bool) {
 	return IndexBlockDevices(devices).Match(v, a, plan)
 }
 
-// BlockDevices are the block devices of a machine, for volumes to be found among:
-// each costs no more time where there are many.
+// BlockDevices is an index of the block devices of a machine. The time to match one volume
+// does not grow with the number of devices.
 type BlockDevices struct {
 	all []BlockDevice
-	// first has the place in bearers of the first device that bears a text in one of
-	// the ways that devices are compared by.
+	// first maps a text to the index in bearers of the first device that bears it. A device
+	// bears the texts by which devices are compared, such as its WWN.
 	first   map[string]int32
 	bearers []bearer
 }
 
-// bearer is a device that bears a text: its place in all, and the place in bearers of
-// the next that does, or -1.
+// bearer is one device that bears a text: the device's index in all, and the index in bearers
+// of the next device with the same text, or -1.
 type bearer struct{ device, next int32 }
 
-// IndexBlockDevices returns the devices, which stay as they are, and in their order.
+// IndexBlockDevices returns an index of the devices. It keeps the slice and its order, so the
+// slice must not change while the index is in use.
 func IndexBlockDevices(devices []BlockDevice) *BlockDevices {
 	index := &BlockDevices{
 		all:     devices,
@@ -73,7 +75,7 @@ func IndexBlockDevices(devices []BlockDevice) *BlockDevices {
 	return index
 }
 
-// add notes a device that bears a text, before those that come after it.
+// add puts a device in front of the devices that bear the text already.
 func (b *BlockDevices) add(text string, device int) {
 	if text == "" {
 		return
@@ -89,8 +91,8 @@ func (b *BlockDevices) add(text string, device int) {
 	b.bearers = append(b.bearers, bearer{int32(device), next})
 }
 
-// bearing goes through the devices that bear the text, in order.
-func (b *BlockDevices) bearing(text string) iter.Seq[*BlockDevice] {
+// withText iterates over the devices that bear the text, in order.
+func (b *BlockDevices) withText(text string) iter.Seq[*BlockDevice] {
 	return func(yield func(*BlockDevice) bool) {
 		place, ok := b.first[text]
 		for ok && place >= 0 && yield(&b.all[b.bearers[place].device]) {
@@ -99,34 +101,35 @@ func (b *BlockDevices) bearing(text string) iter.Seq[*BlockDevice] {
 	}
 }
 
-// Match finds the block device of an attached volume among the devices, and says
-// whether there is one. v and a are what the provider said of the volume and its
-// attachment; plan is the device that carrying out the attachment plan led to on the
-// machine, zero where there is no plan.
+// Match finds the block device of an attached volume among the devices, and reports whether it
+// found one. v and a are what the provider returned for the volume and its attachment. plan is
+// the device that the attachment plan produced on the machine, or the zero value without a
+// plan.
 //
-// These are compared, the strongest first, each with all devices before the next
-// is looked at:
+// Match applies the following criteria in this order, from the strongest to the weakest. It
+// compares each with all devices before it turns to the next:
 //
-//  1. the plan's hardware id
+//  1. the plan's hardware ID
 //  2. the plan's WWN
 //  3. the plan's device name
 //  4. the volume's WWN
-//  5. the volume's hardware id, with the device's or with the base name of one
+//  5. the volume's hardware ID, with the device's or with the base name of one
 //     of its links
-//  6. the device's serial, with the volume's hardware id or volume id, or with the end of
-//     the hardware id after a "_" or "-" where no other device has that serial: udev makes
+//  6. the device's serial, with the volume's hardware ID or volume ID, or with the end of
+//     the hardware ID after a "_" or "-" where no other device has that serial: udev makes
 //     "scsi-SQEMU_QEMU_HARDDISK_disk1" of the serial "disk1"
 //  7. the attachment's bus address
 //  8. the attachment's device link
 //  9. the attachment's device name
 //
-// A device that a stronger criterion contradicts, both sides being known and
-// different, is not found by a weaker one: a disk that bears the expected name
-// and another WWN is another disk. Names contradict nothing, because they may
-// change at every boot; nor do serials, because most volume ids are not serials.
-// A loop device is the exception: it keeps its name as long as it is attached, and
-// the file of its bus address may have been on another before. One with another
-// name than the attachment's is from an outdated list.
+// A weaker criterion does not match a device that a stronger one contradicts. Two values
+// contradict each other if both are known and different: a disk with the expected name and
+// another WWN is another disk. Names never contradict, because they may change at every boot.
+// Serials never contradict, because most volume IDs are not serials.
+//
+// Loop devices are the exception. A loop device keeps its name as long as it is attached, and
+// the file of its bus address may have been on another loop device before. A loop device whose
+// name differs from the attachment's is therefore from an outdated list, and does not match.
 func (b *BlockDevices) Match(v VolumeInfo, a VolumeAttachmentInfo, plan BlockDevice) (BlockDevice, bool) {
 	var criteria []criterion
 	add := func(want string, compare func(*BlockDevice, string) agreement) {
@@ -143,8 +146,8 @@ func (b *BlockDevices) Match(v VolumeInfo, a VolumeAttachmentInfo, plan BlockDev
 	add(v.VolumeId, compareSerial)
 	add(b.cutSerial(v.HardwareId), compareSerial)
 	add(b.cutSerial(v.VolumeId), compareSerial)
-	for end := range ends(v.HardwareId) {
-		add(b.onlySerial(end), compareSerial)
+	for suffix := range suffixes(v.HardwareId) {
+		add(b.onlySerial(suffix), compareSerial)
 	}
 	if strings.HasPrefix(a.BusAddress, loopBus) && a.DeviceName != "" {
 		add(a.BusAddress, compareLoop(a.DeviceName))
@@ -155,7 +158,7 @@ func (b *BlockDevices) Match(v VolumeInfo, a VolumeAttachmentInfo, plan BlockDev
 	add(a.DeviceName, compareName)
 
 	for i, c := range criteria {
-		for d := range b.bearing(c.want) {
+		for d := range b.withText(c.want) {
 			if c.compare(d, c.want) == agrees && !anyContradicts(criteria[:i], d) {
 				return *d, true
 			}
@@ -164,7 +167,7 @@ func (b *BlockDevices) Match(v VolumeInfo, a VolumeAttachmentInfo, plan BlockDev
 	return BlockDevice{}, false
 }
 
-// criterion compares what is wanted with what a device has.
+// criterion compares a wanted value with that of a device.
 type criterion struct {
 	want    string
 	compare func(d *BlockDevice, want string) agreement
@@ -187,7 +190,7 @@ func anyContradicts(criteria []criterion, d *BlockDevice) bool {
 	return false
 }
 
-// identity compares what no other device has.
+// identity compares values that are unique to a device.
 func identity(have, want string) agreement {
 	switch have {
 	case "":
@@ -198,7 +201,7 @@ func identity(have, want string) agreement {
 	return contradicts
 }
 
-// hint compares what may be something else without meaning anything.
+// hint compares values that may differ without a contradiction.
 func hint(have, want string) agreement {
 	if have == want {
 		return agrees
@@ -241,12 +244,13 @@ func compareLink(d *BlockDevice, want string) agreement {
 	return contradicts
 }
 
-// virtioSerialLen is how much of a serial virtio-blk carries
-// (VIRTIO_BLK_ID_BYTES); what is longer arrives cut off.
+// virtioSerialLen is how many bytes of a serial virtio-blk carries (VIRTIO_BLK_ID_BYTES). It
+// truncates longer serials.
 const virtioSerialLen = 20
 
-// cutSerial returns what virtio leaves of an id that is too long for it, unless
-// several devices bear that: then it says nothing about any of them.
+// cutSerial returns an ID as virtio-blk truncates it, or "" if the ID is short enough to
+// arrive whole. It also returns "" unless exactly one device has the truncated serial, because
+// the serial identifies none of them otherwise.
 func (b *BlockDevices) cutSerial(id string) string {
 	if len(id) <= virtioSerialLen {
 		return ""
@@ -254,10 +258,10 @@ func (b *BlockDevices) cutSerial(id string) string {
 	return b.onlySerial(id[:virtioSerialLen])
 }
 
-// onlySerial returns a serial if exactly one device bears it.
+// onlySerial returns the serial if exactly one device has it, and "" otherwise.
 func (b *BlockDevices) onlySerial(serial string) string {
 	bearers := 0
-	for d := range b.bearing(serial) {
+	for d := range b.withText(serial) {
 		if d.SerialId == serial {
 			bearers++
 		}
@@ -268,8 +272,8 @@ func (b *BlockDevices) onlySerial(serial string) string {
 	return serial
 }
 
-// ends goes through what follows each "_" and "-" in an id, the longest first.
-func ends(id string) iter.Seq[string] {
+// suffixes iterates over the suffixes of an ID that follow a "_" or "-", the longest first.
+func suffixes(id string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for i, c := range id {
 			if (c == '_' || c == '-') && i+1 < len(id) && !yield(id[i+1:]) {

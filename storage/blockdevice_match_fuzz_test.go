@@ -11,8 +11,8 @@ import (
 )
 
 // FuzzMatchBlockDevice looks for a volume among devices that have much in common. A
-// device is found among many if, and only if, one of them would be found alone; and
-// never one that is known to be another.
+// device is found among several if and only if one of them would be found alone, and it
+// is never one that is known to be another.
 func FuzzMatchBlockDevice(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3})
 	f.Add([]byte("one device, another device, and a third one that is like the first"))
@@ -57,7 +57,7 @@ func FuzzMatchBlockDevice(f *testing.F) {
 			t.Errorf("found among all: %t, one of them alone: %t\n%+v\n%+v\n%+v\n%+v", ok, want, devices, v, a, plan)
 		}
 		if !reflect.DeepEqual(devices, before) {
-			t.Errorf("looking for a device has changed %+v to %+v", before, devices)
+			t.Errorf("MatchBlockDevice changed its argument %+v to %+v", before, devices)
 		}
 		noPlan := reflect.DeepEqual(plan, storage.BlockDevice{})
 		byID := func(d storage.BlockDevice) bool {
@@ -65,21 +65,21 @@ func FuzzMatchBlockDevice(f *testing.F) {
 			return d.HardwareId == v.HardwareId || slices.ContainsFunc(d.DeviceLinks, byLink)
 		}
 		if !ok && noPlan && v.WWN == "" && v.HardwareId != "" && slices.ContainsFunc(devices, byID) {
-			t.Errorf("hardware id %q is not found among %+v", v.HardwareId, devices)
+			t.Errorf("hardware ID %q not found among %+v", v.HardwareId, devices)
 		}
 		if !ok {
 			return
 		}
 		same := func(d storage.BlockDevice) bool { return reflect.DeepEqual(d, found) }
 		if !slices.ContainsFunc(devices, same) || !alone(found) {
-			t.Errorf("%+v is found among %+v", found, devices)
+			t.Errorf("found %+v, which is not one of %+v or not found alone", found, devices)
 		}
 		differ := func(a, b string) bool { return a != "" && b != "" && a != b }
 		if differ(plan.HardwareId, found.HardwareId) {
-			t.Errorf("the plan led to hardware id %q, and %+v is found", plan.HardwareId, found)
+			t.Errorf("the plan has hardware ID %q, found %+v", plan.HardwareId, found)
 		}
 		if noPlan && differ(v.WWN, found.WWN) {
-			t.Errorf("the volume has WWN %q, and %+v is found", v.WWN, found)
+			t.Errorf("the volume has WWN %q, found %+v", v.WWN, found)
 		}
 	})
 }

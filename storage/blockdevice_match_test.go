@@ -24,7 +24,7 @@ func TestMatchBlockDevice(t *testing.T) {
 		about:   "nothing known matches nothing",
 		devices: []device{{DeviceName: "sda"}, {}},
 	}, {
-		about:      "a text means what it is compared as, not what else bears it",
+		about:      "a device name matches only a device name",
 		devices:    []device{{DeviceName: "x", SerialId: "sdb"}, {DeviceName: "sdb", HardwareId: "x"}},
 		attachment: attachment{DeviceName: "sdb"},
 		want:       "sdb",
@@ -53,12 +53,12 @@ func TestMatchBlockDevice(t *testing.T) {
 		plan:    device{DeviceName: "sdb"},
 		want:    "sdb",
 	}, {
-		about:   "a plan's device name that has gone to another disk does not match it",
+		about:   "a plan's device name that now belongs to another disk",
 		devices: []device{{DeviceName: "sda", WWN: "0x2"}, {DeviceName: "sdb", WWN: "0x1"}},
 		plan:    device{DeviceName: "sda", WWN: "0x1"},
 		want:    "sdb",
 	}, {
-		about:   "a plan's old device name does not stand in the way of the WWN",
+		about:   "a plan's stale device name does not prevent a match by WWN",
 		devices: []device{{DeviceName: "sdb", WWN: "0x1"}},
 		volume:  volume{WWN: "0x1"},
 		plan:    device{DeviceName: "sda"},
@@ -112,11 +112,11 @@ func TestMatchBlockDevice(t *testing.T) {
 		volume:  volume{VolumeId: longId},
 		want:    "vdb",
 	}, {
-		about:   "a serial that was not cut is no prefix match",
+		about:   "a serial that was not cut off does not match by prefix",
 		devices: []device{{DeviceName: "vda", SerialId: longId[:19]}, {DeviceName: "vdb", SerialId: longId[:21]}},
 		volume:  volume{VolumeId: longId},
 	}, {
-		about:   "two devices with the same cut serial: it tells nothing",
+		about:   "two devices with the same cut serial are ambiguous",
 		devices: []device{{DeviceName: "vda", SerialId: longId[:20]}, {DeviceName: "vdb", SerialId: longId[:20]}},
 		volume:  volume{VolumeId: longId},
 	}, {
@@ -134,7 +134,7 @@ func TestMatchBlockDevice(t *testing.T) {
 		devices: []device{{DeviceName: "sda", SerialId: "k1"}},
 		volume:  volume{HardwareId: "scsi-SQEMU_QEMU_HARDDISK_disk1", VolumeId: "vol-1"},
 	}, {
-		about:   "two devices with a serial that the hardware id ends with: it tells nothing",
+		about:   "two devices with a serial that the hardware id ends with are ambiguous",
 		devices: []device{{DeviceName: "sda", SerialId: "disk1"}, {DeviceName: "sdb", SerialId: "disk1"}},
 		volume:  volume{HardwareId: "scsi-SQEMU_QEMU_HARDDISK_disk1", VolumeId: "vol-1"},
 	}, {
@@ -180,7 +180,7 @@ func TestMatchBlockDevice(t *testing.T) {
 		volume:  volume{HardwareId: "scsi-1"}, attachment: attachment{DeviceName: "sdb"},
 		want: "sdb",
 	}, {
-		about:      "a name on a loop device that has gone to another file",
+		about:      "a name on a loop device that now shows another file",
 		devices:    []device{{DeviceName: "loop3", BusAddress: "loop@8:1/12"}},
 		attachment: attachment{BusAddress: "loop@8:1/11", DeviceName: "loop3"},
 	}, {

@@ -9,7 +9,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-func TestBlockDevicePathsGoFromTheStrongestIdentity(t *testing.T) {
+func TestBlockDevicePathsStrongestFirst(t *testing.T) {
 	device := storage.BlockDevice{
 		DeviceName:  "sdb",
 		DeviceLinks: []string{"/dev/disk/by-path/pci-0000", "/dev/mapper/data"},
@@ -29,7 +29,7 @@ func TestBlockDevicePathsGoFromTheStrongestIdentity(t *testing.T) {
 		t.Errorf("got %q\nwant %q", got, want)
 	}
 
-	// Taking the strongest away makes the next one the device's path.
+	// Without the strongest identity, the next one gives the device's path.
 	weaken := []func(){
 		func() { device.WWN = "" },
 		func() { device.HardwareId = "" },
@@ -51,7 +51,7 @@ func TestBlockDevicePathsGoFromTheStrongestIdentity(t *testing.T) {
 	}
 }
 
-func TestBlockDevicePathsStayInTheirDirectory(t *testing.T) {
+func TestBlockDevicePathsRejectTraversal(t *testing.T) {
 	for _, device := range []storage.BlockDevice{
 		{WWN: "/../../../../etc/passwd"},
 		{HardwareId: "../../sda"},

@@ -9,16 +9,16 @@ import (
 // Attrs are the settings of a pool, by name.
 type Attrs map[string]any
 
-// Config is a pool: a provider with named settings. It does not change.
+// Config is a pool: a provider with named settings. A Config is immutable.
 type Config struct {
 	name     string
 	provider ProviderType
 	attrs    Attrs
 }
 
-// NewConfig returns the pool of that name. The attributes are copied, and not
-// checked: that is for [Provider].ValidateConfig. An empty name or provider is an
-// error that satisfies errors.IsNotValid.
+// NewConfig returns the pool of that name. It copies the attributes and does not check them:
+// [Provider].ValidateConfig does. If name or provider is empty, the error satisfies
+// errors.IsNotValid.
 func NewConfig(name string, provider ProviderType, attrs Attrs) (*Config, error) {
 	if name == "" {
 		return nil, errors.NotValidf("storage pool with an empty name")
@@ -44,8 +44,7 @@ func (c *Config) Attrs() Attrs {
 	return maps.Clone(c.attrs)
 }
 
-// ValueString returns the setting of that name, and whether it is there and is a
-// string.
+// ValueString returns the setting of that name, and whether it exists and is a string.
 func (c *Config) ValueString(name string) (string, bool) {
 	value, ok := c.attrs[name].(string)
 	return value, ok

@@ -28,7 +28,7 @@ func TestNewConfig(t *testing.T) {
 	}
 }
 
-func TestConfigDoesNotChange(t *testing.T) {
+func TestConfigIsImmutable(t *testing.T) {
 	attrs := storage.Attrs{"a": "1"}
 	c, err := storage.NewConfig("fast", "loop", attrs)
 	if err != nil {

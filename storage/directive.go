@@ -9,20 +9,20 @@ import (
 	"github.com/juju/errors"
 )
 
-// Directive is what a user asks for: how much storage, how often, from where.
+// Directive is a user's request for storage: how much, how many instances, and from which
+// pool.
 type Directive struct {
-	// Pool is the name of the pool, or empty for the default one.
+	// Pool is the name of the pool, or empty for the default pool.
 	Pool string
 
-	// Size is the least size of each instance in MiB, or zero for the default.
+	// Size is the least size of each instance in MiB, or zero for the default size.
 	Size uint64
 
-	// Count is how many instances are wanted. Parsed directives have at least
-	// one.
+	// Count is how many instances the user wants. It is at least one in parsed directives.
 	Count uint64
 }
 
-// sizeSuffixes are the multipliers of sizes, each 1024 times the one before.
+// sizeSuffixes are the multipliers of sizes, each 1024 times its predecessor.
 const sizeSuffixes = "MGTPEZY"
 
 var (
@@ -31,22 +31,22 @@ var (
 	sizePattern  = regexp.MustCompile(`^(-?)([0-9]+(?:\.[0-9]+)?)([` + sizeSuffixes + `])(?:i?B)?$`)
 )
 
-// IsValidPoolName reports whether a directive can name the pool: a letter, then
+// IsValidPoolName reports whether a directive can contain the pool name: a letter, then
 // letters, digits and hyphens.
 func IsValidPoolName(name string) bool {
 	return poolPattern.MatchString(name)
 }
 
-// ParseDirective reads a directive: comma-separated fields in any order, each at
-// most once. Empty fields are skipped.
+// ParseDirective parses a directive: comma-separated fields in any order, each at most once.
+// It skips empty fields.
 //
 //   - a pool: a name that satisfies [IsValidPoolName];
-//   - a count: a positive integer, 1 unless given;
+//   - a count: a positive integer, 1 by default;
 //   - a size: a decimal number and one of the suffixes M G T P E Z Y, optionally
 //     followed by B or iB. Multipliers are powers of 1024, and the size is rounded
 //     up to whole MiB.
 //
-// At least one field is given. Errors satisfy errors.IsNotValid.
+// At least one field is required. Errors satisfy errors.IsNotValid.
 func ParseDirective(s string) (Directive, error) {
 	var d Directive
 	var haveCount, haveSize bool
@@ -89,7 +89,7 @@ func ParseDirective(s string) (Directive, error) {
 	return d, nil
 }
 
-// parseCount reads a field that matches countPattern.
+// parseCount parses a field that matches countPattern.
 func parseCount(field string) (uint64, error) {
 	if strings.HasPrefix(field, "-") || strings.Trim(field, "0") == "" {
 		return 0, errors.NotValidf("storage instance count %q (must be greater than zero)", field)
@@ -101,8 +101,8 @@ func parseCount(field string) (uint64, error) {
 	return count, nil
 }
 
-// parseSize reads a field that matches sizePattern. The arithmetic is exact, so
-// that neither a large number nor a long fraction is rounded to a smaller size.
+// parseSize parses a field that matches sizePattern. The arithmetic is exact, so that neither
+// a large number nor a long fraction is rounded to a smaller size.
 func parseSize(field string) (uint64, error) {
 	parts := sizePattern.FindStringSubmatch(field)
 	sign, number, suffix := parts[1], parts[2], parts[3]
@@ -125,9 +125,9 @@ func parseSize(field string) (uint64, error) {
 	return mib.Uint64(), nil
 }
 
-// ParseDirectivesMap reads arguments of the form "name=directive" into a map by
-// name. A bare "name" means one instance, or is an error if mustHaveDirectives.
-// Errors satisfy errors.IsNotValid and name the storage.
+// ParseDirectivesMap parses arguments of the form "name=directive" into a map by name. A bare
+// "name" means one instance, or is an error if mustHaveDirectives is true. Errors satisfy
+// errors.IsNotValid and name the storage.
 func ParseDirectivesMap(args []string, mustHaveDirectives bool) (map[string]Directive, error) {
 	directives := make(map[string]Directive, len(args))
 	for _, arg := range args {
@@ -153,10 +153,9 @@ func ParseDirectivesMap(args []string, mustHaveDirectives bool) (map[string]Dire
 	return directives, nil
 }
 
-// ToString writes a directive so that [ParseDirective] reads it back the same.
-// What is zero is left out; a count of zero reads back as one. A directive that
-// says nothing, or whose pool name is malformed, is an error that satisfies
-// errors.IsNotValid.
+// ToString formats a directive so that [ParseDirective] reads back the same directive. It
+// omits zero fields, and a count of zero reads back as one. If all fields are zero, or the
+// pool name is malformed, the error satisfies errors.IsNotValid.
 func ToString(d Directive) (string, error) {
 	if d == (Directive{}) {
 		return "", errors.NotValidf("storage directive without pool, count or size")

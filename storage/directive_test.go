@@ -194,7 +194,7 @@ func TestParseDirectivesMapErrors(t *testing.T) {
 	}
 }
 
-// What can be parsed can be written and parsed again, and is then the same.
+// A directive that can be parsed is equal after it is written and parsed again.
 func FuzzParseDirective(f *testing.F) {
 	for _, seed := range []string{
 		"", ",", "loop", "loop,2G", "3,1.5T,ebs-ssd", "15.999Y", "0M", "-1", "-1G", "1,1",
@@ -219,12 +219,12 @@ func FuzzParseDirective(f *testing.F) {
 		}
 		again, err := storage.ParseDirective(text)
 		if err != nil || again != d {
-			t.Fatalf("%q gives %+v, written %q, which gives %+v, %v", s, d, text, again, err)
+			t.Fatalf("%q is parsed as %+v, written as %q and parsed again as %+v, %v", s, d, text, again, err)
 		}
 	})
 }
 
-// Every directive with a valid pool name and at least one instance survives being
+// A directive with a valid pool name and at least one instance is equal after it is
 // written and parsed.
 func FuzzDirectiveRoundTrip(f *testing.F) {
 	f.Add("loop", uint64(1024), uint64(1))

@@ -54,15 +54,16 @@ func ExampleFactoryRegistry() {
 	// Output:
 	// connecting office to 10.0.0.7
 	// [san] <nil>
-	// factory of provider "nas" not found: registered are san true
+	// factory of provider "nas" not found: registered: san true
 }
 
-func makes(name string) storage.ProviderFactory {
+func factoryOf(name string) storage.ProviderFactory {
 	return func(io.Reader, storage.ProviderEnviron) (storage.Provider, error) {
 		return fakeProvider{name: name}, nil
 	}
 }
 
+// Behaviour O10.
 func TestFactoryRegistryRegister(t *testing.T) {
 	var r storage.FactoryRegistry
 	if names := r.Names(); len(names) != 0 || r.IsRegistered("a") {
@@ -74,12 +75,12 @@ func TestFactoryRegistryRegister(t *testing.T) {
 		kind    error
 		want    string
 	}{
-		{"tape", makes("tape"), nil, ""},
-		{"disk-2", makes("first"), nil, ""},
-		{"disk-2", makes("second"), errors.AlreadyExists, `factory of provider "disk-2" already exists`},
+		{"tape", factoryOf("tape"), nil, ""},
+		{"disk-2", factoryOf("first"), nil, ""},
+		{"disk-2", factoryOf("second"), errors.AlreadyExists, `factory of provider "disk-2" already exists`},
 		{"nil", nil, errors.NotValid, `nil factory of provider "nil" not valid`},
-		{"", makes("x"), errors.NotValid, `provider name "" is not valid: a letter, then letters, digits and hyphens`},
-		{"a,b\n", makes("x"), errors.NotValid, `provider name "a,b\n" is not valid: a letter, then letters, digits and hyphens`},
+		{"", factoryOf("x"), errors.NotValid, `provider name "" is not valid: a letter, then letters, digits and hyphens`},
+		{"a,b\n", factoryOf("x"), errors.NotValid, `provider name "a,b\n" is not valid: a letter, then letters, digits and hyphens`},
 	} {
 		err := r.Register(test.name, test.factory)
 		switch {
@@ -90,17 +91,18 @@ func TestFactoryRegistryRegister(t *testing.T) {
 		}
 	}
 	if got := r.Names(); !slices.Equal(got, []string{"disk-2", "tape"}) {
-		t.Errorf("registered are %q", got)
+		t.Errorf("registered: %q", got)
 	}
 	if !r.IsRegistered("tape") || r.IsRegistered("nil") {
-		t.Error("IsRegistered does not say what Names does")
+		t.Error("IsRegistered and Names disagree")
 	}
 	if p, err := r.Open("disk-2", nil, storage.ProviderEnviron{}); err != nil || p.(fakeProvider).name != "first" {
-		t.Errorf("a name that was taken belongs to %v, %v", p, err)
+		t.Errorf("the second registration replaced the first: %v, %v", p, err)
 	}
 }
 
-func TestFactoryRegistryOpenHandsOn(t *testing.T) {
+// Behaviour O10.
+func TestFactoryRegistryOpenPassesArguments(t *testing.T) {
 	environ := storage.ProviderEnviron{Scope: storage.ScopeMachine, StorageDir: "/srv/storage"}
 	var r storage.FactoryRegistry
 	var read []string
@@ -121,11 +123,12 @@ func TestFactoryRegistryOpenHandsOn(t *testing.T) {
 		}
 	}
 	if !slices.Equal(read, []string{"some", ""}) {
-		t.Errorf("the factory has read %q", read)
+		t.Errorf("the factory read the configurations %q", read)
 	}
 }
 
-func TestFactoryRegistryOpenFails(t *testing.T) {
+// Behaviour O10.
+func TestFactoryRegistryOpenErrors(t *testing.T) {
 	for _, test := range []struct {
 		about   string
 		factory storage.ProviderFactory
@@ -138,10 +141,10 @@ func TestFactoryRegistryOpenFails(t *testing.T) {
 		}, errors.NotValid, `opening provider "it": key endpoint not valid`},
 		{"nothing", func(io.Reader, storage.ProviderEnviron) (storage.Provider, error) {
 			return nil, nil
-		}, nil, `opening provider "it": its factory returned no provider`},
+		}, nil, `opening provider "it": the factory returned no provider`},
 		{"a panic", func(_ io.Reader, environ storage.ProviderEnviron) (storage.Provider, error) {
 			return fakeProvider{name: environ.Config.Name()}, nil
-		}, nil, `opening provider "it": its factory panicked: runtime error: invalid memory address or nil pointer dereference`},
+		}, nil, `opening provider "it": the factory panicked: runtime error: invalid memory address or nil pointer dereference`},
 	} {
 		var r storage.FactoryRegistry
 		if test.factory != nil {
@@ -157,7 +160,8 @@ func TestFactoryRegistryOpenFails(t *testing.T) {
 }
 
 // A factory may use the registry that holds it, while other goroutines use it too.
-func TestFactoryRegistryIsForSeveralAtOnce(t *testing.T) {
+// Behaviour O10.
+func TestFactoryRegistryConcurrentUse(t *testing.T) {
 	var r storage.FactoryRegistry
 	err := r.Register("outer", func(config io.Reader, environ storage.ProviderEnviron) (storage.Provider, error) {
 		return r.Open("inner", config, environ)
@@ -165,13 +169,13 @@ func TestFactoryRegistryIsForSeveralAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Register("inner", makes("inner")); err != nil {
+	if err := r.Register("inner", factoryOf("inner")); err != nil {
 		t.Fatal(err)
 	}
 	var all sync.WaitGroup
 	for n := range 8 {
 		all.Go(func() {
-			if err := r.Register(fmt.Sprintf("p%d", n), makes("p")); err != nil {
+			if err := r.Register(fmt.Sprintf("p%d", n), factoryOf("p")); err != nil {
 				t.Error(err)
 			}
 			if p, err := r.Open("outer", nil, storage.ProviderEnviron{}); err != nil || p.(fakeProvider).name != "inner" {
@@ -182,6 +186,6 @@ func TestFactoryRegistryIsForSeveralAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	if n := len(r.Names()); n != 10 {
-		t.Errorf("there are %d factories, want 10", n)
+		t.Errorf("%d factories, want 10", n)
 	}
 }

@@ -19,14 +19,14 @@ type FilesystemInfo struct {
 	// unique within the provider and stable for the life of the filesystem.
 	FilesystemId string
 
-	// Size is what was really made, in MiB: at least what was asked for.
+	// Size is the actual size in MiB: at least the requested size.
 	Size uint64
 }
 
 // FilesystemParams says which filesystem to create.
 type FilesystemParams struct {
-	// Tag identifies the filesystem for good: a source that has made a
-	// filesystem for this tag before returns that one.
+	// Tag identifies the filesystem permanently: a source that has already made a filesystem
+	// for this tag returns that filesystem.
 	Tag names.FilesystemTag
 
 	// Volume is the backing volume, or the zero tag if no volume backs the filesystem.
@@ -35,16 +35,16 @@ type FilesystemParams struct {
 	// Size is the least size, in MiB.
 	Size uint64
 
-	// Provider is the type of the provider that is asked.
+	// Provider is the type of the provider that receives the call.
 	Provider ProviderType
 
 	// Attributes are the settings of the filesystem's pool.
 	Attributes map[string]any
 
-	// ResourceTags are to be set on whatever the provider makes.
+	// ResourceTags are the tags that the provider sets on everything that it makes.
 	ResourceTags map[string]string
 
-	// Attachment is the machine that the filesystem is wanted on, or nil.
+	// Attachment says which machine the filesystem will be attached to, or is nil.
 	Attachment *FilesystemAttachmentParams
 }
 
@@ -60,8 +60,8 @@ type FilesystemAttachmentParams struct {
 	// only within [FilesystemParams], when the filesystem does not exist yet.
 	FilesystemId string
 
-	// Path is the absolute path at which the filesystem is wanted. If it is
-	// empty the source chooses one.
+	// Path is the absolute path at which to mount the filesystem. If it is empty, the source
+	// chooses one.
 	Path string
 }
 
@@ -72,7 +72,7 @@ type FilesystemAttachment struct {
 	FilesystemAttachmentInfo
 }
 
-// FilesystemAttachmentInfo says where the filesystem is found on the host.
+// FilesystemAttachmentInfo says where the filesystem is on the host.
 type FilesystemAttachmentInfo struct {
 	// Path is the absolute mount point.
 	Path string

@@ -2,11 +2,11 @@ package storage
 
 import "github.com/juju/names/v5"
 
-// StorageKind tells block devices from filesystems.
+// StorageKind distinguishes block devices from filesystems.
 type StorageKind int
 
 const (
-	// StorageKindUnknown is the zero value: nobody has said.
+	// StorageKindUnknown is the zero value: the kind is not specified.
 	StorageKindUnknown StorageKind = iota
 	// StorageKindBlock is storage used as a block device: a volume.
 	StorageKindBlock
@@ -14,7 +14,7 @@ const (
 	StorageKindFilesystem
 )
 
-// String returns "block", "filesystem", or "unknown" for all else.
+// String returns "block" or "filesystem", and "unknown" for every other value.
 func (k StorageKind) String() string {
 	switch k {
 	case StorageKindBlock:
@@ -26,13 +26,13 @@ func (k StorageKind) String() string {
 	}
 }
 
-// StorageInstance is storage as its user knows it, whatever realizes it.
+// StorageInstance is storage as its user knows it, whatever implements it.
 type StorageInstance struct {
 	Tag  names.StorageTag
 	Kind StorageKind
 }
 
-// StorageAttachmentInfo says where its user finds an attached [StorageInstance].
+// StorageAttachmentInfo says where the user finds an attached [StorageInstance].
 type StorageAttachmentInfo struct {
 	Kind StorageKind
 

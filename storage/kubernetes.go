@@ -1,7 +1,6 @@
 package storage
 
-// The names of storage attributes that Kubernetes gives meaning to, and the
-// media that it knows.
+// The names of the storage attributes that Kubernetes interprets, and the media that it knows.
 const (
 	K8sStorageClass       = "storage-class"
 	K8sStorageProvisioner = "storage-provisioner"
@@ -21,16 +20,16 @@ type KubernetesFilesystemParams struct {
 	// Size is the least size, in MiB.
 	Size uint64
 
-	// Provider is the type of the provider that is asked.
+	// Provider is the type of the provider that receives the call.
 	Provider ProviderType
 
 	// Attributes are the settings of the filesystem's pool.
 	Attributes map[string]any
 
-	// ResourceTags are to be set on whatever the provider makes.
+	// ResourceTags are the tags that the provider sets on everything that it makes.
 	ResourceTags map[string]string
 
-	// Attachment is where the filesystem is wanted, or nil.
+	// Attachment says where the filesystem will be attached, or is nil.
 	Attachment *KubernetesFilesystemAttachmentParams
 }
 
@@ -42,7 +41,7 @@ type KubernetesFilesystemAttachmentParams struct {
 	Path string
 }
 
-// KubernetesFilesystemInfo describes a filesystem that a workload has.
+// KubernetesFilesystemInfo describes a filesystem of a workload.
 type KubernetesFilesystemInfo struct {
 	// MountPoint is the path within the workload's container.
 	MountPoint string
@@ -56,6 +55,6 @@ type KubernetesFilesystemInfo struct {
 	// Pool is the name of the filesystem's pool.
 	Pool string
 
-	// Size is what was really made, in MiB.
+	// Size is the actual size in MiB.
 	Size uint64
 }

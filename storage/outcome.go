@@ -2,47 +2,46 @@ package storage
 
 import "github.com/juju/errors"
 
-// What the error of an operation means to the caller is told by these sentinels,
-// found with errors.Is. Errors that satisfy errors.IsNotValid or
-// errors.IsNotSupported are permanent too. All others are transient: the caller
-// tries again later, with backoff.
+// These sentinels, found with errors.Is, say what the error of an operation means to the
+// caller. Errors that satisfy errors.IsNotValid or errors.IsNotSupported are permanent too.
+// All others are temporary: the caller tries again later, with backoff.
 //
-// A provider marks an error with the functions of the same names, which keep the
-// error and its text.
+// A provider marks an error with the functions of the same names, which keep the error and its
+// text.
 const (
-	// ErrInProgress means that the operation goes on in the background. The
-	// caller repeats the same call until it ends, and does not forget the
-	// operation even if the entity is no longer wanted.
+	// ErrInProgress means that the operation continues in the background. The caller repeats
+	// the same call until the operation ends, and keeps track of it even if the entity is no
+	// longer wanted.
 	//
-	// Where the answer got lost, because the call as a whole failed or its caller was
-	// killed, the caller does not know that anything goes on, and may ask for the
-	// opposite next: to detach what is being attached. A provider brings the former
-	// operation to its end, or gives it up, before it answers that.
+	// If the caller never receives this answer, because the call as a whole failed or the
+	// caller was killed, it does not know that an operation is running. It may then ask for
+	// the opposite, for example to detach a volume that is being attached. The provider must
+	// complete or abort the first operation before it answers the second request.
 	ErrInProgress = errors.ConstError("operation in progress")
 
-	// ErrIgnored means that the entity does not belong to this provider. The
-	// caller does not try again, and shows no error.
+	// ErrIgnored means that the entity does not belong to this provider. The caller does not
+	// try again, and does not report an error.
 	ErrIgnored = errors.ConstError("operation ignored")
 
-	// ErrPermanent means that the same call cannot succeed later. The caller
-	// shows the error, and tries again only when something has changed.
+	// ErrPermanent means that the same call cannot succeed later. The caller reports the
+	// error, and tries again only after something has changed.
 	ErrPermanent = errors.ConstError("permanent failure")
 
-	// ErrNothingMade means that the operation, a creation or an attachment, has ended,
-	// and that nothing is there of what it was to make: neither this call nor one
-	// before it has left anything, nor is one going on. The caller tries again with
-	// backoff, and need not undo anything if the entity is no longer wanted. With any
-	// other error that is neither permanent nor ignored, something may be left.
+	// ErrNothingMade means that a creation or an attachment has ended and that nothing of what
+	// it was to make exists: no call, this one or an earlier one, has left anything behind or
+	// is still running. The caller tries again with backoff, and need not undo anything if the
+	// entity is no longer wanted. After any other error that is neither permanent nor ignored,
+	// something may be left.
 	ErrNothingMade = errors.ConstError("nothing made")
 
-	// ErrIncomplete means of a creation or an attachment that its parameters lack something
-	// which they are to have later. Nothing is there of what was to be made, as with
-	// [ErrNothingMade]. The caller asks again when the entity changes, or when it reads
-	// everything again, and shows no error.
+	// ErrIncomplete means that a creation or an attachment lacks parameters that will be
+	// available later. Nothing of what it was to make exists, as with [ErrNothingMade]. The
+	// caller asks again when the entity changes, or when it reads everything again, and does
+	// not report an error.
 	ErrIncomplete = errors.ConstError("parameters incomplete")
 
-	// ErrTransient means that what is in the way passes by itself, as a rule within
-	// moments: something is in use elsewhere, or a device has not appeared yet. The caller
+	// ErrTransient means that the obstacle goes away by itself, usually within moments: for
+	// example, something is in use elsewhere, or a device has not appeared yet. The caller
 	// tries again within a second, and then with growing delays.
 	ErrTransient = errors.ConstError("cannot be done at the moment")
 )
@@ -77,23 +76,22 @@ func Transient(err error) error {
 	return errors.WithType(err, ErrTransient)
 }
 
-// IsNothingMade reports whether err says that its operation has ended and that nothing is
-// there of what was to be made: it is marked with [ErrNothingMade] or [ErrIncomplete], and
-// not as in progress.
+// IsNothingMade reports whether err means that its operation has ended and that nothing of
+// what it was to make exists: err is marked with [ErrNothingMade] or [ErrIncomplete], and not
+// with [ErrInProgress].
 func IsNothingMade(err error) bool {
 	return (errors.Is(err, ErrNothingMade) || errors.Is(err, ErrIncomplete)) && !errors.Is(err, ErrInProgress)
 }
 
-// IsIncomplete reports whether err says that its operation lacks parameters: it is marked
-// with [ErrIncomplete], and not as in progress.
+// IsIncomplete reports whether err means that its operation lacks parameters: err is marked
+// with [ErrIncomplete], and not with [ErrInProgress].
 func IsIncomplete(err error) bool {
 	return errors.Is(err, ErrIncomplete) && !errors.Is(err, ErrInProgress)
 }
 
-// IsPermanent reports whether repeating the call that returned err cannot help:
-// err is marked with [ErrPermanent], or is "not valid" or "not supported". An
-// operation marked as in progress, ignored or incomplete is not permanent, whatever
-// the error that is marked.
+// IsPermanent reports whether repeating the call that returned err cannot help: err is marked
+// with [ErrPermanent], or is "not valid" or "not supported". An error marked with
+// [ErrInProgress], [ErrIgnored] or [ErrIncomplete] is not permanent, whatever error is marked.
 func IsPermanent(err error) bool {
 	if errors.Is(err, ErrInProgress) || errors.Is(err, ErrIgnored) || errors.Is(err, ErrIncomplete) {
 		return false

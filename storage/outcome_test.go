@@ -10,6 +10,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
+// Behaviour O2.
 func TestOutcomesKeepCauseAndText(t *testing.T) {
 	for _, test := range []struct {
 		mark     func(error) error
@@ -53,7 +54,7 @@ func TestOutcomesKeepCauseAndText(t *testing.T) {
 			if got, want := errors.Annotate(marked, "creating").Error(), "creating: volume vol-1 not found"; got != want {
 				t.Errorf("got text %q, want %q", got, want)
 			}
-			// Bare sentinels tell the same.
+			// A bare sentinel works as well.
 			if !errors.Is(errors.Annotate(test.sentinel, "creating"), test.sentinel) {
 				t.Errorf("annotated sentinel is not found")
 			}
@@ -88,7 +89,7 @@ func TestIsPermanent(t *testing.T) {
 	}
 }
 
-func TestNothingMadeIsSaid(t *testing.T) {
+func TestIsNothingMade(t *testing.T) {
 	cause := errors.New("no room")
 	for _, test := range []struct {
 		err  error
@@ -105,7 +106,7 @@ func TestNothingMadeIsSaid(t *testing.T) {
 		{storage.InProgress(storage.Incomplete(cause)), false},
 	} {
 		if got := storage.IsNothingMade(errors.Annotate(test.err, "creating")); got != test.want {
-			t.Errorf("%v: %v", test.err, got)
+			t.Errorf("IsNothingMade(%v) = %t, want %t", test.err, got, test.want)
 		}
 	}
 }

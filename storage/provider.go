@@ -2,9 +2,9 @@ package storage
 
 import "github.com/stowage-io/stowage/environs/envcontext"
 
-// ConfigStorageDir is the attribute that gives a machine-scoped source the
-// absolute path of the directory below which it may keep what it makes. The
-// caller sets it; it is not a user's setting.
+// ConfigStorageDir is the attribute that gives a machine-scoped source the absolute path of
+// the directory below which it may keep the storage that it makes. The caller sets it; users
+// do not.
 const ConfigStorageDir = "storage-dir"
 
 // ProviderType names a kind of provider within a registry, such as "loop".
@@ -14,190 +14,182 @@ type ProviderType string
 type Scope int
 
 const (
-	// ScopeEnviron providers are called from anywhere: there is one caller for
-	// the whole environment.
+	// ScopeEnviron providers need no particular machine. One caller calls them for the whole
+	// environment.
 	ScopeEnviron Scope = iota
-	// ScopeMachine providers act on the machine that they run on: each machine
-	// calls them for its own storage.
+	// ScopeMachine providers act on the machine that they run on. Each machine calls them for
+	// its own storage.
 	ScopeMachine
 )
 
-// Provider is one way to make storage. Its methods are safe for concurrent use,
-// do no I/O, and return at once; the sources that it opens do the work.
+// Provider is a way to make storage. Its methods are safe for concurrent use, do no I/O, and
+// return at once. The sources that it opens do the work.
 //
 // A provider, or a source that it opens, may also have the optional capabilities
-// [VolumeQualifier], [FilesystemQualifier], [VolumeDeletionGuard],
-// [FilesystemDeletionGuard] and [ConcurrentSource], which callers find by type
-// assertion.
+// [VolumeQualifier], [FilesystemQualifier], [VolumeDeletionGuard], [FilesystemDeletionGuard],
+// [ConcurrentSource] and [RateLimiter], which callers find by type assertion. A provider may
+// also be a [PoolSources].
 type Provider interface {
 	// VolumeSource opens the source of volumes for a pool. The error satisfies
-	// errors.IsNotSupported where the provider makes no volumes: this is so
-	// even for a provider that makes its filesystems on some block device of
-	// its own. It satisfies errors.IsNotValid if the pool's settings are no
-	// good.
+	// errors.IsNotSupported if the provider makes no volumes, even if it makes its filesystems
+	// on block devices of its own. It satisfies errors.IsNotValid if the pool's settings are
+	// invalid.
 	VolumeSource(*Config) (VolumeSource, error)
 
-	// FilesystemSource opens the source of filesystems for a pool. The error
-	// satisfies errors.IsNotSupported where the provider makes no filesystems:
-	// its volumes can then carry filesystems that the machine makes. It
-	// satisfies errors.IsNotValid if the pool's settings are no good.
+	// FilesystemSource opens the source of filesystems for a pool. The error satisfies
+	// errors.IsNotSupported if the provider makes no filesystems: the machine can then make
+	// filesystems on its volumes. It satisfies errors.IsNotValid if the pool's settings are
+	// invalid.
 	FilesystemSource(*Config) (FilesystemSource, error)
 
-	// Supports reports whether the provider can make storage of this kind
-	// itself.
+	// Supports reports whether the provider itself can make storage of this kind.
 	Supports(StorageKind) bool
 
 	// Scope says who calls the provider's sources.
 	Scope() Scope
 
-	// Dynamic reports whether storage can be made at any time. Where it cannot,
-	// storage comes into being with its machine and is neither created nor
-	// attached by anybody afterwards.
+	// Dynamic reports whether storage can be made at any time. The storage of a provider that
+	// is not dynamic comes with its machine, and no caller creates or attaches it afterwards.
 	Dynamic() bool
 
-	// Releasable reports whether ReleaseVolumes and ReleaseFilesystems are
-	// supported.
+	// Releasable reports whether ReleaseVolumes and ReleaseFilesystems are supported.
 	Releasable() bool
 
-	// DefaultPools returns the pools that exist without anybody defining them:
-	// of this provider, each under a valid name of its own, and with settings
-	// that ValidateConfig accepts.
+	// DefaultPools returns the pools of this provider that exist without a user defining them.
+	// Each has a valid and unique name, and settings that ValidateConfig accepts.
 	DefaultPools() []*Config
 
 	// ValidateConfig checks a pool's settings. The error satisfies
 	// errors.IsNotValid and names the attribute.
 	ValidateConfig(*Config) error
 
-	// ValidateForK8s checks the attributes of storage that is made through
-	// Kubernetes. The error satisfies errors.IsNotValid and names the
-	// attribute; a provider that is unknown there accepts none.
+	// ValidateForK8s checks the attributes of storage that is made through Kubernetes. The
+	// error satisfies errors.IsNotValid and names the attribute. A provider that Kubernetes
+	// does not know accepts no attributes.
 	ValidateForK8s(map[string]any) error
 }
 
-// VolumeSource creates, attaches, detaches and removes volumes of one pool. The
-// package documentation has the order of the calls, the contract of bulk calls
-// and what errors mean.
+// VolumeSource creates, attaches, detaches and removes volumes of one pool. The package
+// documentation describes the order of the calls, the contract of bulk calls and the meaning
+// of errors.
 //
-// Its methods are called one at a time, unless the source is a
-// [ConcurrentSource]. Several sources of one provider may be in use at once, also
-// for the same pool, on different volumes. All methods return soon after ctx is
-// cancelled, with its error or with results; what an interrupted call did is
-// found out by repeating it, and the repetition finishes what it began.
+// The caller calls its methods one at a time, unless the source is a [ConcurrentSource].
+// Several sources of one provider may be in use at once, even for the same pool, on different
+// volumes. All methods return soon after ctx is cancelled, with the context's error or with
+// results. To find out what an interrupted call did, the caller repeats it, and the repeated
+// call completes the work.
 type VolumeSource interface {
-	// CreateVolumes makes volumes, and attaches those that it can only make
-	// attached. It is idempotent by [VolumeParams].Tag: a volume that an
-	// earlier call made for the tag is returned as it is; by a source that
-	// keeps resource tags only for the same [EntityUUIDTag]. The source undoes
-	// what it can of a creation that has failed, and marks the error with
-	// [ErrNothingMade] where it knows that nothing is left.
+	// CreateVolumes makes volumes. It also attaches volumes that can only be made attached. It
+	// is idempotent by [VolumeParams].Tag: it returns the volume that an earlier call made for
+	// the tag, unchanged. A source that keeps resource tags does so only for the same
+	// [EntityUUIDTag]. After a failed creation the source undoes as much as it can, and marks
+	// the error with [ErrNothingMade] if it knows that nothing is left.
 	CreateVolumes(ctx envcontext.ProviderCallContext, params []VolumeParams) ([]CreateVolumesResult, error)
 
-	// ListVolumes returns the ids of all volumes that the source has made for
-	// this model, in no particular order.
+	// ListVolumes returns the IDs of all volumes that the source has made for this model, in
+	// no particular order.
 	ListVolumes(ctx envcontext.ProviderCallContext) ([]string, error)
 
-	// DescribeVolumes returns what is known of volumes. The error of one that
-	// does not exist satisfies errors.IsNotFound.
+	// DescribeVolumes returns what is known of volumes. The error for a volume that does not
+	// exist satisfies errors.IsNotFound.
 	DescribeVolumes(ctx envcontext.ProviderCallContext, volIds []string) ([]DescribeVolumesResult, error)
 
-	// DestroyVolumes removes volumes and the data on them. They are attached
-	// nowhere: one that still is, as far as the source can know, is an error
-	// and stays as it is. One that does not exist any more is a success.
+	// DestroyVolumes removes volumes and their data. The caller has detached them everywhere.
+	// If the source can see that a volume is still attached, it returns an error and does not
+	// change the volume. Destroying a volume that does not exist succeeds.
 	DestroyVolumes(ctx envcontext.ProviderCallContext, volIds []string) ([]error, error)
 
-	// ReleaseVolumes gives volumes and their data out of this model's hands,
-	// so that they can be imported into another. Like volumes to destroy, they
-	// are attached nowhere. One that is released already, or does not exist any
-	// more, is a success. Without support the error satisfies
-	// errors.IsNotSupported.
+	// ReleaseVolumes gives up this model's ownership of volumes and keeps their data, so that
+	// the volumes can be imported into another model. Like volumes to destroy, they are
+	// attached nowhere. Releasing a volume that is released already, or does not exist,
+	// succeeds. If releasing is not supported, the error satisfies errors.IsNotSupported.
 	ReleaseVolumes(ctx envcontext.ProviderCallContext, volIds []string) ([]error, error)
 
-	// ValidateVolumeParams tells whether CreateVolumes can succeed with such
-	// parameters. It does no I/O. Any error is final for these parameters.
+	// ValidateVolumeParams checks whether CreateVolumes can succeed with such parameters. It
+	// does no I/O. Any error is final for these parameters.
 	ValidateVolumeParams(params VolumeParams) error
 
-	// AttachVolumes makes volumes visible on machines. It is idempotent: a
-	// volume that is attached already is left as it is and described again.
-	// One that does not exist is an error.
+	// AttachVolumes makes volumes visible on machines. It is idempotent: it leaves a volume
+	// that is attached already as it is, and describes the attachment again. Attaching a
+	// volume that does not exist is an error.
 	AttachVolumes(ctx envcontext.ProviderCallContext, params []VolumeAttachmentParams) ([]AttachVolumesResult, error)
 
-	// DetachVolumes undoes AttachVolumes; the data stay on the volume. A volume
-	// that is not attached there, or does not exist any more, is a success.
+	// DetachVolumes undoes AttachVolumes; the data stay on the volume. Detaching a volume that
+	// is not attached there, or does not exist, succeeds.
 	DetachVolumes(ctx envcontext.ProviderCallContext, params []VolumeAttachmentParams) ([]error, error)
 }
 
-// FilesystemSource creates, attaches, detaches and removes filesystems of one
-// pool. The contract is that of [VolumeSource].
+// FilesystemSource creates, attaches, detaches and removes filesystems of one pool. The
+// contract is that of [VolumeSource].
 type FilesystemSource interface {
-	// ValidateFilesystemParams tells whether CreateFilesystems can succeed with
-	// such parameters. It does no I/O. Any error is final for these
-	// parameters.
+	// ValidateFilesystemParams checks whether CreateFilesystems can succeed with such
+	// parameters. It does no I/O. Any error is final for these parameters.
 	ValidateFilesystemParams(params FilesystemParams) error
 
 	// CreateFilesystems makes filesystems; it mounts none. It is idempotent by
-	// [FilesystemParams].Tag: a filesystem that an earlier call made for the
-	// tag is returned as it is; by a source that keeps resource tags only for
-	// the same [EntityUUIDTag]. What it does of a creation that has failed is that
-	// of CreateVolumes.
+	// [FilesystemParams].Tag: it returns the filesystem that an earlier call made for the tag,
+	// unchanged. A source that keeps resource tags does so only for the same [EntityUUIDTag].
+	// It handles a failed creation as CreateVolumes does.
 	CreateFilesystems(ctx envcontext.ProviderCallContext, params []FilesystemParams) ([]CreateFilesystemsResult, error)
 
-	// DestroyFilesystems removes filesystems and the data on them; the data of
-	// one on a backing volume may go with the volume. They are mounted nowhere:
-	// one that still is, as far as the source can know, is an error and stays
-	// as it is. One that does not exist any more is a success.
+	// DestroyFilesystems removes filesystems and their data; the data of a filesystem on a
+	// backing volume may be removed only with the volume. The caller has unmounted them
+	// everywhere. If the source can see that a filesystem is still mounted, it returns an
+	// error and does not change the filesystem. Destroying a filesystem that does not exist
+	// succeeds.
 	DestroyFilesystems(ctx envcontext.ProviderCallContext, fsIds []string) ([]error, error)
 
-	// ReleaseFilesystems gives filesystems and their data out of this model's
-	// hands. Like filesystems to destroy, they are mounted nowhere. One that is
-	// released already, or does not exist any more, is a success. Without
-	// support the error satisfies errors.IsNotSupported.
+	// ReleaseFilesystems gives up this model's ownership of filesystems and keeps their data.
+	// Like filesystems to destroy, they are mounted nowhere. Releasing a filesystem that is
+	// released already, or does not exist, succeeds. If releasing is not supported, the error
+	// satisfies errors.IsNotSupported.
 	ReleaseFilesystems(ctx envcontext.ProviderCallContext, fsIds []string) ([]error, error)
 
-	// AttachFilesystems mounts filesystems. It is idempotent: a filesystem
-	// that is mounted at its path already is left as it is and described again.
-	// One that does not exist is an error.
+	// AttachFilesystems mounts filesystems. It is idempotent: it leaves a filesystem that is
+	// mounted at its path already as it is, and describes the attachment again. Attaching a
+	// filesystem that does not exist is an error.
 	AttachFilesystems(ctx envcontext.ProviderCallContext, params []FilesystemAttachmentParams) ([]AttachFilesystemsResult, error)
 
-	// DetachFilesystems unmounts filesystems; the data stay, but for those of a
-	// provider that keeps them in memory. One that is not mounted at its path,
-	// or does not exist any more, is a success.
+	// DetachFilesystems unmounts filesystems. The data stay, unless the provider keeps them in
+	// memory. Detaching a filesystem that is not mounted at its path, or does not exist,
+	// succeeds.
 	DetachFilesystems(ctx envcontext.ProviderCallContext, params []FilesystemAttachmentParams) ([]error, error)
 }
 
-// CreateVolumesResult is the answer for one volume of CreateVolumes.
+// CreateVolumesResult is the result of CreateVolumes for one volume.
 type CreateVolumesResult struct {
-	// Volume is what was made; nil if Error is set.
+	// Volume is the volume that was made. It is nil if Error is set.
 	Volume *Volume
 
-	// VolumeAttachment is set if the volume was attached as it was made:
-	// AttachVolumes need not be called for it.
+	// VolumeAttachment is set if creating the volume also attached it: the caller need not
+	// call AttachVolumes for it.
 	VolumeAttachment *VolumeAttachment
 
 	Error error
 }
 
-// DescribeVolumesResult is the answer for one volume of DescribeVolumes.
+// DescribeVolumesResult is the result of DescribeVolumes for one volume.
 type DescribeVolumesResult struct {
 	// VolumeInfo is nil if Error is set.
 	VolumeInfo *VolumeInfo
 	Error      error
 }
 
-// AttachVolumesResult is the answer for one volume of AttachVolumes.
+// AttachVolumesResult is the result of AttachVolumes for one volume.
 type AttachVolumesResult struct {
 	// VolumeAttachment is nil if Error is set.
 	VolumeAttachment *VolumeAttachment
 	Error            error
 }
 
-// CreateFilesystemsResult is the answer for one filesystem of CreateFilesystems.
+// CreateFilesystemsResult is the result of CreateFilesystems for one filesystem.
 type CreateFilesystemsResult struct {
 	// Filesystem is nil if Error is set.
 	Filesystem *Filesystem
 	Error      error
 }
 
-// AttachFilesystemsResult is the answer for one filesystem of AttachFilesystems.
+// AttachFilesystemsResult is the result of AttachFilesystems for one filesystem.
 type AttachFilesystemsResult struct {
 	// FilesystemAttachment is nil if Error is set.
 	FilesystemAttachment *FilesystemAttachment

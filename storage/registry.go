@@ -10,8 +10,7 @@ import (
 // ProviderRegistry finds providers by type. Its methods are safe for concurrent
 // use.
 type ProviderRegistry interface {
-	// StorageProviderTypes returns the types that StorageProvider knows, each
-	// once.
+	// StorageProviderTypes returns the types of all providers in the registry, each once.
 	StorageProviderTypes() ([]ProviderType, error)
 
 	// StorageProvider returns the provider of that type. The error satisfies
@@ -19,12 +18,12 @@ type ProviderRegistry interface {
 	StorageProvider(ProviderType) (Provider, error)
 }
 
-// ChainedProviderRegistry looks through several registries. Where two know the
-// same type, the earlier one wins.
+// ChainedProviderRegistry searches several registries. If two registries know the same type,
+// the earlier one wins.
 type ChainedProviderRegistry []ProviderRegistry
 
-// StorageProviderTypes implements [ProviderRegistry]: the types of all, in the
-// order of the registries.
+// StorageProviderTypes implements [ProviderRegistry]. It returns the types of all registries,
+// in the order of the registries.
 func (c ChainedProviderRegistry) StorageProviderTypes() ([]ProviderType, error) {
 	var all []ProviderType
 	seen := make(map[ProviderType]bool)
@@ -43,9 +42,9 @@ func (c ChainedProviderRegistry) StorageProviderTypes() ([]ProviderType, error) 
 	return all, nil
 }
 
-// StorageProvider implements [ProviderRegistry]. An error other than "not found"
-// ends the search, so that a registry which is out of order does not hand its
-// types to a later one.
+// StorageProvider implements [ProviderRegistry]. An error other than "not found" ends the
+// search, so that a later registry does not supply the types of an earlier one that is out of
+// order.
 func (c ChainedProviderRegistry) StorageProvider(t ProviderType) (Provider, error) {
 	for _, registry := range c {
 		provider, err := registry.StorageProvider(t)
@@ -60,9 +59,9 @@ func (c ChainedProviderRegistry) StorageProvider(t ProviderType) (Provider, erro
 	return nil, errors.NotFoundf("storage provider %q", t)
 }
 
-// StaticProviderRegistry is a registry of the providers given.
+// StaticProviderRegistry is a registry of a fixed set of providers.
 type StaticProviderRegistry struct {
-	// Providers is not changed while the registry is in use.
+	// Providers must not be changed while the registry is in use.
 	Providers map[ProviderType]Provider
 }
 
@@ -80,8 +79,8 @@ func (r StaticProviderRegistry) StorageProvider(t ProviderType) (Provider, error
 	return provider, nil
 }
 
-// NotImplementedProviderRegistry is for environments that have no storage at all:
-// its methods return errors that satisfy errors.IsNotImplemented.
+// NotImplementedProviderRegistry is for environments without storage: its methods return
+// errors that satisfy errors.IsNotImplemented.
 type NotImplementedProviderRegistry struct{}
 
 // StorageProviderTypes implements [ProviderRegistry].

@@ -9,7 +9,8 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// fakeProvider tells providers apart; none of its methods is called.
+// fakeProvider is a provider with a name, by which tests compare providers. None of its
+// methods is called.
 type fakeProvider struct {
 	storage.Provider
 	name string
@@ -23,7 +24,7 @@ func static(name string, types ...storage.ProviderType) storage.StaticProviderRe
 	return storage.StaticProviderRegistry{Providers: providers}
 }
 
-// brokenRegistry cannot answer.
+// brokenRegistry fails every call.
 type brokenRegistry struct{}
 
 func (brokenRegistry) StorageProviderTypes() ([]storage.ProviderType, error) {
@@ -65,7 +66,7 @@ func TestStaticProviderRegistry(t *testing.T) {
 	checkTypes(t, storage.StaticProviderRegistry{})
 }
 
-func TestChainedProviderRegistryPrefersTheEarlier(t *testing.T) {
+func TestChainedProviderRegistryFirstWins(t *testing.T) {
 	registry := storage.ChainedProviderRegistry{static("one", "b", "c"), static("two", "a", "b")}
 	checkTypes(t, registry, "b", "c", "a")
 	checkProvider(t, registry, "a", "two")
@@ -77,7 +78,7 @@ func TestChainedProviderRegistryPrefersTheEarlier(t *testing.T) {
 	checkTypes(t, storage.ChainedProviderRegistry(nil))
 }
 
-func TestChainedProviderRegistryDoesNotSkipABrokenOne(t *testing.T) {
+func TestChainedProviderRegistryReportsErrors(t *testing.T) {
 	registry := storage.ChainedProviderRegistry{static("one", "a"), brokenRegistry{}, static("three", "a", "b")}
 	checkProvider(t, registry, "a", "one")
 	_, err := registry.StorageProvider("b")

@@ -23,61 +23,62 @@ type VolumeInfo struct {
 	// within the provider and stable for the life of the volume.
 	VolumeId string
 
-	// HardwareId is the name under /dev/disk/by-id that the volume has on any
-	// machine, or empty if that is not known.
+	// HardwareId is the name under /dev/disk/by-id that the volume has on any machine, or
+	// empty if it is unknown.
 	HardwareId string
 
 	// WWN is the volume's World Wide Name, or empty.
 	WWN string
 
-	// Size is what was really made, in MiB: at least what was asked for.
+	// Size is the actual size in MiB: at least the requested size.
 	Size uint64
 
-	// Persistent volumes outlive the machine that they are attached to: when that is removed
-	// from the state, those that are not persistent are destroyed.
+	// Persistent volumes outlive the machine that they are attached to. Volumes that are not
+	// persistent are destroyed when the machine is removed from the state.
 	Persistent bool
 }
 
 // VolumeParams says which volume to create.
 type VolumeParams struct {
-	// Tag identifies the volume for good: a source that has made a volume for
-	// this tag before returns that one.
+	// Tag identifies the volume permanently: a source that has already made a volume for this
+	// tag returns that volume.
 	Tag names.VolumeTag
 
 	// Size is the least size, in MiB.
 	Size uint64
 
-	// Provider is the type of the provider that is asked.
+	// Provider is the type of the provider that receives the call.
 	Provider ProviderType
 
 	// Attributes are the settings of the volume's pool.
 	Attributes map[string]any
 
-	// ResourceTags are to be set on whatever the provider makes.
+	// ResourceTags are the tags that the provider sets on everything that it makes.
 	ResourceTags map[string]string
 
-	// Attachment is the machine that the volume is wanted on, so that the
-	// provider can create it where it can be attached. A provider may attach
-	// it right away. It may be nil: so it is when the volume may have been made
-	// before, and is asked for again to be known, though it is wanted nowhere now.
+	// Attachment says which machine the volume will be attached to, so that the provider can
+	// create the volume where that machine can attach it. A provider may attach the volume
+	// right away. Attachment may be nil. It is nil, for example, when the volume may exist
+	// from an earlier call and is no longer wanted anywhere: the caller then repeats the
+	// creation to learn what exists.
 	Attachment *VolumeAttachmentParams
 }
 
-// AttachmentParams is what volume and filesystem attachments have in common.
+// AttachmentParams holds the parameters common to volume and filesystem attachments.
 type AttachmentParams struct {
-	// Provider is the type of the provider that is asked.
+	// Provider is the type of the provider that receives the call.
 	Provider ProviderType
 
-	// Machine is the host: a machine, or another kind of host, such as a unit,
-	// where the provider supports it.
+	// Machine is the host: a machine, or another kind of host, such as a unit, if the provider
+	// supports it.
 	Machine names.Tag
 
-	// InstanceId is the machine's identity to the provider that runs it, or
-	// empty for a host that is not provisioned.
+	// InstanceId is the machine's identity with the provider that runs it, or empty for a host
+	// that is not provisioned.
 	InstanceId instance.Id
 
-	// ReadOnly asks for an attachment that cannot be written through. Where
-	// that is not to be had the error satisfies errors.IsNotSupported.
+	// ReadOnly asks for a read-only attachment. If the source cannot make one, the error
+	// satisfies errors.IsNotSupported.
 	ReadOnly bool
 }
 
@@ -100,9 +101,8 @@ type VolumeAttachment struct {
 	VolumeAttachmentInfo
 }
 
-// VolumeAttachmentInfo says how to find the volume's block device on the host. A
-// provider fills in what it knows; the strongest identity that matches a device
-// of the host wins.
+// VolumeAttachmentInfo says how to find the volume's block device on the host. A provider
+// fills in what it knows. The strongest identity that matches a device of the host wins.
 type VolumeAttachmentInfo struct {
 	// DeviceName is the device's name below /dev, without "/dev/".
 	DeviceName string
@@ -116,13 +116,13 @@ type VolumeAttachmentInfo struct {
 	// ReadOnly is true if the device cannot be written.
 	ReadOnly bool
 
-	// PlanInfo is what the host itself must do before the device shows, or nil
-	// if the provider's call was all.
+	// PlanInfo says what the host itself must do to make the device appear. It is nil if the
+	// host need not do anything after the provider's call.
 	PlanInfo *VolumeAttachmentPlanInfo
 }
 
-// VolumeAttachmentPlan is what a machine must do to make an attached volume
-// visible as a block device.
+// VolumeAttachmentPlan says what a machine must do to make an attached volume visible as a
+// block device.
 type VolumeAttachmentPlan struct {
 	Volume  names.VolumeTag
 	Machine names.MachineTag
@@ -134,7 +134,7 @@ type VolumeAttachmentPlanInfo struct {
 	// DeviceType chooses the plan.
 	DeviceType DeviceType
 
-	// DeviceAttributes are that plan's own settings. They may hold secrets.
+	// DeviceAttributes are the plan's settings. They may hold secrets.
 	DeviceAttributes map[string]string
 }
 
@@ -147,7 +147,7 @@ func (i VolumeAttachmentPlanInfo) String() string {
 // GoString is String, for %#v.
 func (i VolumeAttachmentPlanInfo) GoString() string { return i.String() }
 
-// String tells no secrets, as that of the content.
+// String shows no secrets: see [VolumeAttachmentPlanInfo.String].
 func (p VolumeAttachmentPlan) String() string {
 	return fmt.Sprintf("{%s %s %s}", p.Volume, p.Machine, p.VolumeAttachmentPlanInfo)
 }
@@ -155,14 +155,12 @@ func (p VolumeAttachmentPlan) String() string {
 // GoString is String, for %#v.
 func (p VolumeAttachmentPlan) GoString() string { return p.String() }
 
-// DeviceType says how the block device of an attached volume comes to be visible
-// on its machine.
+// DeviceType says how the block device of an attached volume becomes visible on its machine.
 type DeviceType string
 
 const (
-	// DeviceTypeLocal devices show without the machine doing anything.
+	// DeviceTypeLocal devices appear without any action of the machine.
 	DeviceTypeLocal DeviceType = "local"
-	// DeviceTypeISCSI devices show when the machine has logged in to an iSCSI
-	// target.
+	// DeviceTypeISCSI devices appear after the machine has logged in to an iSCSI target.
 	DeviceTypeISCSI DeviceType = "iscsi"
 )

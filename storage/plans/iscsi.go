@@ -9,30 +9,30 @@ import (
 	"github.com/juju/errors"
 )
 
-// ISCSIConfig is how [NewISCSI] makes a plan. Its zero value is good for any
-// machine that has open-iscsi.
+// ISCSIConfig configures the plan that [NewISCSI] returns. The zero value suits any machine
+// that has open-iscsi.
 type ISCSIConfig struct {
-	// Program is the absolute path of iscsiadm. Empty: it is looked for in the
-	// system's directories, each time that it is needed.
+	// Program is the absolute path of iscsiadm. Empty: each call looks for it in the system's
+	// directories.
 	Program string
 
 	// SysfsDir is where sysfs is mounted. Empty: /sys.
 	SysfsDir string
 
-	// LockDir is the directory for locks, which all plans of a machine share. It
-	// is made where it is missing. Empty: /run/stowage/iscsi.
+	// LockDir is the directory for locks, which all plans of a machine share. It is created if
+	// it does not exist. Empty: /run/stowage/iscsi.
 	LockDir string
 
-	// DeviceTimeout is how long after the login the block device may take to
-	// show. 0: 30 seconds.
+	// DeviceTimeout limits the wait for the block device to appear after the login. 0: 30
+	// seconds.
 	DeviceTimeout time.Duration
 
-	// Clock measures that. nil: the wall clock.
+	// Clock measures DeviceTimeout. nil: the wall clock.
 	Clock clock.Clock
 }
 
-// Validate returns an error that satisfies errors.IsNotValid and names the field
-// if the plan cannot work.
+// Validate returns an error if the configuration is invalid. The error satisfies
+// errors.IsNotValid and names the field.
 func (c ISCSIConfig) Validate() error {
 	for _, path := range []struct{ field, value string }{
 		{"Program", c.Program},
@@ -65,43 +65,40 @@ func (c ISCSIConfig) withDefaults() ISCSIConfig {
 	return c
 }
 
-// NewISCSI returns the plan for volumes that are iSCSI targets. It works through
-// open-iscsi's iscsiadm, whose daemon must run, and without udev. On systems other
-// than Linux its calls fail with an error that satisfies errors.IsNotSupported.
+// NewISCSI returns the plan for volumes that are iSCSI targets. It uses open-iscsi's iscsiadm,
+// whose daemon must be running, and does not need udev. On systems other than Linux its calls
+// fail with an error that satisfies errors.IsNotSupported.
 //
-// A target holds one volume: its only logical unit. What the volume's plan says is
-// in the attributes [AttributeIQN], [AttributeAddress], [AttributePort] and, where
-// the target asks for it, [AttributeCHAPUser] and [AttributeCHAPSecret]. An
-// attribute that is bad, missing or unknown is an error that satisfies
-// errors.IsNotValid and names it.
+// A target has exactly one volume: its only logical unit. The plan of a volume has the
+// attributes [AttributeIQN], [AttributeAddress] and [AttributePort] and, if the target
+// requires them, [AttributeCHAPUser] and [AttributeCHAPSecret]. If an attribute is invalid,
+// missing or unknown, the error satisfies errors.IsNotValid and names it.
 //
-// AttachVolume recreates the record of the target from the machine's defaults in
-// iscsid.conf, has the daemon log in at every start of the machine, logs in, and
-// waits until sysfs shows the block device. It tells the device's name and size,
-// and its WWN if it has one. A session that is there already is used, and scanned
-// again if it lacks the device.
+// AttachVolume recreates the record of the target from the machine's defaults in iscsid.conf,
+// configures the daemon to log in whenever the machine starts, logs in, and waits until sysfs
+// shows the block device. It returns the device's name and size, and its WWN if it has one. It
+// uses an existing session, and rescans it if it lacks the device.
 //
-// DetachVolume logs out and deletes the record, also what an AttachVolume that failed
-// has left of either; it needs no CHAP attributes. It is for the caller to see that
-// nobody uses the device any more.
+// DetachVolume logs out and deletes the record. It also removes a session or record that a
+// failed AttachVolume has left. It needs no CHAP attributes. The caller ensures that the
+// device is no longer in use.
 //
-// An error is permanent, as [storage.IsPermanent] has it, for bad attributes and
-// where the machine lacks something: iscsiadm, the kernel's transport, the
-// permission. All others are transient, a refused login too: targets often let an
-// initiator in only some time after they have been told to, and secrets are put
-// right on the target's side without the attributes changing. A device that does
-// not show in time is an error that satisfies errors.Is(err, errors.Timeout).
+// Errors are permanent, as defined by [storage.IsPermanent], if attributes are invalid or the
+// machine lacks iscsiadm, the kernel's transport or the permission. All other errors are
+// temporary, including a refused login: a target may admit an initiator only some time after
+// it was configured to, and an operator can correct a secret on the target without changing
+// the attributes. If the device does not appear in time, the error satisfies errors.Is(err,
+// errors.Timeout).
 //
-// Calls for one target follow one another, over all plans and processes that share
-// the LockDir; a context that ends stops the waiting. It also kills a running
-// iscsiadm. The daemon may then finish the login by itself: the next call finds the
-// session. An iscsiadm that is killed within its own database can leave a lock
-// there, which the next one takes away after 30 seconds.
+// Calls for one target run one after another, across all plans and processes that share the
+// LockDir. A call stops waiting when its context ends. The end of the context also kills a
+// running iscsiadm. The daemon may then complete the login by itself, and the next call finds
+// the session. An iscsiadm that is killed while it uses its own database can leave a lock
+// there, which the next one removes after 30 seconds.
 //
-// The secret is in no error. But iscsiadm accepts it in its arguments only: while
-// that one command runs, for some milliseconds, any user of the machine who may see
-// root's processes can read it. open-iscsi keeps it in a file that only root can
-// read.
+// No error contains the secret. But iscsiadm accepts the secret only as an argument: while
+// that one command runs, for some milliseconds, any user of the machine who may see root's
+// processes can read it. open-iscsi stores the secret in a file that only root can read.
 func NewISCSI(config ISCSIConfig) (Plan, error) {
 	if err := config.Validate(); err != nil {
 		return nil, errors.Annotate(err, "iSCSI plan")

@@ -30,7 +30,7 @@ type setting struct {
 	secret      bool
 }
 
-// settings are what the record says other than the machine's defaults do.
+// settings returns the entries of the record that differ from the machine's defaults.
 func settings(c chap) []setting {
 	s := []setting{{name: "node.startup", value: "automatic"}}
 	if c == (chap{}) {
@@ -43,8 +43,8 @@ func settings(c chap) []setting {
 	)
 }
 
-// newRecord makes the target's record from the machine's defaults. It replaces one
-// that is there.
+// newRecord creates the target's record from the machine's defaults. It replaces an existing
+// record.
 func (a admin) newRecord(ctx context.Context) error {
 	return a.run(ctx, "creating the record", "-o", "new")
 }
@@ -53,7 +53,7 @@ func (a admin) set(ctx context.Context, s setting) error {
 	err := a.run(ctx, "setting "+s.name, "-o", "update", "-n", s.name, "-v", s.value)
 	var failed *adminError
 	if s.secret && errors.As(err, &failed) {
-		// It may quote what it was given.
+		// The output may quote the secret.
 		failed.stderr = ""
 	}
 	return err
@@ -63,8 +63,7 @@ func (a admin) login(ctx context.Context) error {
 	return a.run(ctx, "logging in", "--login")
 }
 
-// rescan makes the kernel look for logical units that have come since the session
-// began.
+// rescan makes the kernel look for logical units that were added after the session began.
 func (a admin) rescan(ctx context.Context) error {
 	return a.run(ctx, "scanning the session", "--rescan")
 }
@@ -77,7 +76,7 @@ func (a admin) deleteRecord(ctx context.Context) error {
 	return a.run(ctx, "deleting the record", "-o", "delete")
 }
 
-// run runs iscsiadm on the target's record. Its error never holds the arguments.
+// run runs iscsiadm on the target's record. Its error never contains the arguments.
 func (a admin) run(ctx context.Context, doing string, args ...string) error {
 	args = append([]string{"-m", "node", "-T", a.target.iqn, "-p", a.target.portal()}, args...)
 	_, err := run.Command{Path: a.path, Args: args}.Run(ctx)
@@ -93,8 +92,7 @@ func (a admin) run(ctx context.Context, doing string, args ...string) error {
 	return errors.Trace(err)
 }
 
-// These are the exit statuses of iscsiadm that mean something here, from
-// iscsiadm(8).
+// These are the exit statuses of iscsiadm that matter here, from iscsiadm(8).
 const (
 	statusSessionNotFound = 2  // ISCSI_ERR_SESS_NOT_FOUND
 	statusNoTransport     = 12 // ISCSI_ERR_TRANS_NOT_FOUND
@@ -106,11 +104,11 @@ const (
 	statusNotSupported    = 27 // ISCSI_ERR_OP_NOT_SUPP
 )
 
-// adminError is how iscsiadm ended other than with success.
+// adminError reports that iscsiadm failed.
 type adminError struct {
 	doing  string
 	status int    // the exit status, or -1 when a signal ended it
-	state  string // the same in words
+	state  string // the status in words
 	stderr string
 }
 

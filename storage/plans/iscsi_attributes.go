@@ -16,34 +16,33 @@ import (
 
 // These are the attributes of plans of type [storage.DeviceTypeISCSI].
 const (
-	// AttributeIQN is the name of the target, in one of the three forms of RFC
-	// 7143: "iqn.2001-04.com.example:volume-1", "eui." and 16 hexadecimal digits,
-	// "naa." and 16 or 32 hexadecimal digits.
+	// AttributeIQN is the name of the target, in one of the three forms of RFC 7143:
+	// "iqn.2001-04.com.example:volume-1", "eui." and 16 hexadecimal digits, or "naa." and 16
+	// or 32 hexadecimal digits.
 	AttributeIQN = "iqn"
 
-	// AttributeAddress is where the target is reached: an IP address, without
-	// brackets or zone, or a host name.
+	// AttributeAddress is the target's address: an IP address without brackets or zone, or a
+	// host name.
 	AttributeAddress = "address"
 
-	// AttributePort is the TCP port there, 1 to 65535. The one that IANA has
-	// assigned is 3260.
+	// AttributePort is the target's TCP port, 1 to 65535. IANA has assigned 3260.
 	AttributePort = "port"
 
-	// AttributeCHAPUser and AttributeCHAPSecret are what the target knows this
-	// machine by, both or none. Each has 1 to 255 bytes, all printable, and no
-	// space at either end: open-iscsi cuts the rest off without a word.
+	// AttributeCHAPUser and AttributeCHAPSecret authenticate this machine to the target.
+	// Either both are set or neither. Each has 1 to 255 printable bytes without a space at
+	// either end: open-iscsi silently truncates the rest.
 	AttributeCHAPUser   = "chap-user"
 	AttributeCHAPSecret = "chap-secret"
 )
 
-// target is where a volume is.
+// target says where a volume is.
 type target struct {
 	iqn  string
 	host string // an IP address in its canonical form, or a host name
 	port string
 }
 
-// portal is the target's address in the form that iscsiadm takes.
+// portal returns the target's address in the form that iscsiadm accepts.
 func (t target) portal() string {
 	if strings.Contains(t.host, ":") {
 		return "[" + t.host + "]:" + t.port
@@ -55,7 +54,7 @@ func (t target) String() string {
 	return t.iqn + " at " + t.portal()
 }
 
-// chap is what a login says to be let in. The zero value says nothing.
+// chap holds the credentials of a login. The zero value means no authentication.
 type chap struct {
 	user, secret string
 }
@@ -65,7 +64,7 @@ var (
 	euiForm      = regexp.MustCompile(`^eui\.[0-9A-Fa-f]{16}$`)
 	naaForm      = regexp.MustCompile(`^naa\.([0-9A-Fa-f]{16}|[0-9A-Fa-f]{32})$`)
 	hostNameForm = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
-	// numericForm is a host name that could be mistaken for an address.
+	// numericForm matches a host name that could be mistaken for an address.
 	numericForm = regexp.MustCompile(`(^|\.)[0-9]+$`)
 )
 
@@ -75,7 +74,7 @@ const (
 	maxCHAP     = 255 // bytes, open-iscsi's record
 )
 
-// parseTarget reads what tells the target.
+// parseTarget parses the attributes that identify the target.
 func parseTarget(attributes map[string]string) (target, error) {
 	t := target{iqn: attributes[AttributeIQN]}
 	if len(t.iqn) > maxIQN || !iqnForm.MatchString(t.iqn) && !euiForm.MatchString(t.iqn) && !naaForm.MatchString(t.iqn) {
@@ -93,7 +92,7 @@ func parseTarget(attributes map[string]string) (target, error) {
 	return t, nil
 }
 
-// parseHost returns the one form of an address: records are found by it.
+// parseHost returns the canonical form of an address, because iscsiadm looks up records by it.
 func parseHost(s string) (string, bool) {
 	if addr, err := netip.ParseAddr(s); err == nil {
 		return addr.Unmap().String(), addr.Zone() == ""
@@ -101,9 +100,9 @@ func parseHost(s string) (string, bool) {
 	return s, len(s) <= maxHostName && hostNameForm.MatchString(s) && !numericForm.MatchString(s)
 }
 
-// parseCHAP reads what a login needs beyond the target, and refuses attributes
-// that it does not know: one that a newer version means something by would lead to
-// something else than it asks for.
+// parseCHAP parses the remaining attributes of a login. It refuses unknown attributes:
+// ignoring one that a newer version defines could lead to another result than the attribute
+// asks for.
 func parseCHAP(attributes map[string]string) (chap, error) {
 	known := []string{AttributeIQN, AttributeAddress, AttributePort, AttributeCHAPUser, AttributeCHAPSecret}
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
@@ -123,7 +122,7 @@ func parseCHAP(attributes map[string]string) (chap, error) {
 	}
 	for _, name := range []string{AttributeCHAPUser, AttributeCHAPSecret} {
 		if !isRecordable(attributes[name]) {
-			// Neither is quoted: people take one for the other.
+			// Quote neither value: people confuse the user with the secret.
 			return chap{}, errors.NewNotValid(nil, fmt.Sprintf(
 				"iSCSI attribute %q: want 1 to %d bytes, printable, without a space at either end", name, maxCHAP))
 		}
@@ -131,7 +130,7 @@ func parseCHAP(attributes map[string]string) (chap, error) {
 	return c, nil
 }
 
-// isRecordable reports whether open-iscsi's record keeps s as it is.
+// isRecordable reports whether open-iscsi's record keeps s unchanged.
 func isRecordable(s string) bool {
 	return len(s) <= maxCHAP && utf8.ValidString(s) && s == strings.TrimSpace(s) &&
 		!strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })

@@ -9,17 +9,18 @@ import (
 	"github.com/juju/errors"
 )
 
-// The name of an attribute that is not known was told whole, however long it was.
-func TestISCSIUnknownAttributeIsNotToldWhole(t *testing.T) {
+// The error once quoted the whole name of an unknown attribute, however long it was.
+// Finding N15.
+func TestISCSIUnknownAttributeErrorIsShort(t *testing.T) {
 	_, err := parseCHAP(map[string]string{strings.Repeat("x", 5000): ""})
 	if err == nil || len(err.Error()) > 400 {
 		t.Errorf("got %v", err)
 	}
 }
 
-// FuzzISCSIAttributes reads attributes that somebody's provider made. What is accepted
-// is fit for the arguments of a command; what is not is refused by name, on one line
-// that is not long, and without the secret.
+// FuzzISCSIAttributes parses attributes that any provider may have made. Accepted
+// attributes are fit for the arguments of a command. Others are refused by an error that
+// names the attribute, fits on one line and does not have the secret.
 func FuzzISCSIAttributes(f *testing.F) {
 	f.Add("iqn.2001-04.com.example:volume-1", "192.0.2.1", "3260", "user", "secret-secret", "", "")
 	f.Add("eui.0123456789abcdef", "2001:db8::1", "1", "", "", "", "")
@@ -47,13 +48,13 @@ func FuzzISCSIAttributes(f *testing.F) {
 			}
 			public := iqn + address + port + user + other + value
 			if len(secret) >= 8 && !strings.Contains(public, secret) && strings.Contains(text, secret) {
-				t.Errorf("error %q tells the secret %q", text, secret)
+				t.Errorf("error %q reveals the secret %q", text, secret)
 			}
 		}
 		if c, err := parseCHAP(attributes); err != nil {
 			refused(err)
 		} else if c != (chap{}) && (c != chap{user, secret} || c.user == "" || c.secret == "") {
-			t.Errorf("user %q with secret %q is read as %q with %q", user, secret, c.user, c.secret)
+			t.Errorf("user %q with secret %q is parsed as %q with %q", user, secret, c.user, c.secret)
 		}
 		read, err := parseTarget(attributes)
 		if err != nil {
@@ -62,15 +63,15 @@ func FuzzISCSIAttributes(f *testing.F) {
 		}
 		host, port, err := net.SplitHostPort(read.portal())
 		if err != nil || host != read.host || port != read.port || strings.Contains(host, "%") {
-			t.Errorf("portal %q is %q and %q, %v", read.portal(), host, port, err)
+			t.Errorf("portal %q splits into %q and %q, %v", read.portal(), host, port, err)
 		}
 		if text := read.iqn + read.portal(); strings.HasPrefix(read.iqn, "-") || strings.HasPrefix(read.portal(), "-") ||
 			strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			t.Errorf("%q is no argument for a command", text)
+			t.Errorf("%q is not fit for the arguments of a command", text)
 		}
 		again, err := parseTarget(map[string]string{AttributeIQN: read.iqn, AttributeAddress: read.host, AttributePort: read.port})
 		if err != nil || again != read {
-			t.Errorf("%s is read again as %s, %v", read, again, err)
+			t.Errorf("%s is parsed again as %s, %v", read, again, err)
 		}
 	})
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// An attribute that is malformed is named, and nothing is run.
+// The error names the malformed attribute, and no command is run.
+// Promise S16.
 func TestISCSIMalformedAttributes(t *testing.T) {
 	m := withDisk(t)
 	label := strings.Repeat("a", 63)
@@ -55,7 +56,8 @@ func TestISCSIMalformedAttributes(t *testing.T) {
 	m.wantCommands()
 }
 
-// A bad secret is not told, nor is one that was given as the user's name.
+// The error reveals neither a malformed secret nor one that was given as the user name.
+// Promise S16.
 func TestISCSIMalformedSecret(t *testing.T) {
 	m := withDisk(t)
 	for _, value := range []string{
@@ -67,7 +69,7 @@ func TestISCSIMalformedSecret(t *testing.T) {
 			_, err := m.plan().AttachVolume(m.context(), bad)
 			wantNotValid(t, err, name, value)
 			if strings.Contains(fmt.Sprintf("%+v", err), "sesame") {
-				t.Errorf("%v tells the value", err)
+				t.Errorf("%v reveals the value", err)
 			}
 		}
 	}
@@ -78,7 +80,7 @@ func TestISCSIMalformedSecret(t *testing.T) {
 	m.wantCommands()
 }
 
-func TestISCSIGoodAttributes(t *testing.T) {
+func TestISCSIValidAttributes(t *testing.T) {
 	for name, values := range map[string][]string{
 		"iqn": {
 			"iqn.2001-04.com.example", "iqn.2001-04.com.example:storage:disk2.sys1.xyz", "iqn.2000-01.com.synology:NAS.Target-1.0a1b",
@@ -96,7 +98,7 @@ func TestISCSIGoodAttributes(t *testing.T) {
 			good[name] = value
 			m.target(good["iqn"], 1, address)
 			m.write("fail-new", "6")
-			// That far it comes with attributes that are good.
+			// Valid attributes get as far as the first command, which fails.
 			_, err := m.plan().AttachVolume(m.context(), good)
 			wantError(t, err, "creating the record: iscsiadm: exit status 6")
 		}

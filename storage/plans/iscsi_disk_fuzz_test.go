@@ -8,8 +8,8 @@ import (
 	"testing/fstest"
 )
 
-// FuzzISCSISysfs looks for a target's disk in a sysfs that says anything. A session is
-// the target's only by its name and port, and a disk is one only with a size.
+// FuzzISCSISysfs looks for a target's disk in a sysfs with arbitrary contents. A session
+// is the target's only if name and port match, and a disk is ready only if it has a size.
 func FuzzISCSISysfs(f *testing.F) {
 	f.Add("iqn.2001-04.com.example:volume-1\n", "3260\n", "192.0.2.1\n", "2048\n", "naa.6001405\n")
 	f.Add("iqn.2001-04.com.example:volume-1", "3260", "::ffff:192.0.2.1", "18446744073709551615", "eui.0123")
@@ -33,22 +33,22 @@ func FuzzISCSISysfs(f *testing.F) {
 		for _, host := range []string{"192.0.2.1", "host.example"} {
 			want := target{iqn: "iqn.2001-04.com.example:volume-1", host: host, port: "3260"}
 			if sysfs.isWith(session, want) && (strings.TrimSpace(name) != want.iqn || strings.TrimSpace(port) != want.port) {
-				t.Errorf("%q on port %q is taken for %s", name, port, want)
+				t.Errorf("session of %q on port %q matches %s", name, port, want)
 			}
 		}
 		blocks := sysfs.glob(session + "/device/target*/*/block/*")
 		if len(blocks) != 1 || blocks[0] != block {
-			t.Fatalf("the disk is looked for at %q", blocks)
+			t.Fatalf("looked for the disk at %q", blocks)
 		}
 		disk, ready := sysfs.disk(block)
 		if !ready {
 			return
 		}
 		if disk.DeviceName != "sda" || disk.WWN != "" && !strings.HasSuffix(strings.TrimSpace(wwid), disk.WWN[2:]) {
-			t.Errorf("with wwid %q it is %+v", wwid, disk)
+			t.Errorf("with wwid %q got disk %+v", wwid, disk)
 		}
 		if digits := strings.TrimSpace(size); strings.Trim(digits, "0123456789") != "" || strings.Trim(digits, "0") == "" {
-			t.Errorf("size %q is that of a disk: %+v", size, disk)
+			t.Errorf("size %q is accepted: %+v", size, disk)
 		}
 	})
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// diskInterval is how often sysfs is looked at: without udev nothing tells when a
-// disk of a session has come.
+// diskInterval is the interval at which sysfs is polled: without udev no event announces the
+// disk of a session.
 const diskInterval = 100 * time.Millisecond
 
-// awaitDisk waits until the target shows its disk.
+// awaitDisk waits until sysfs shows the target's disk.
 func (p *iscsi) awaitDisk(ctx context.Context, t target) (storage.BlockDevice, error) {
 	start := p.config.Clock.Now()
 	for {
@@ -30,12 +30,12 @@ func (p *iscsi) awaitDisk(ctx context.Context, t target) (storage.BlockDevice, e
 			return disks[0], nil
 		case len(disks) > 1:
 			return storage.BlockDevice{}, errors.Errorf(
-				"it shows as several block devices, %s and %s: want one logical unit and one session",
+				"the target shows several block devices, %s and %s: want one logical unit and one session",
 				disks[0].DeviceName, disks[1].DeviceName)
 		}
 		if waited := p.config.Clock.Now().Sub(start); waited >= p.config.DeviceTimeout {
 			return storage.BlockDevice{}, errors.NewTimeout(nil, fmt.Sprintf(
-				"no block device %s after the login (sessions there: %d): see that the target has a logical unit for this machine",
+				"no block device %s after the login (sessions there: %d): check that the target has a logical unit for this machine",
 				waited, sessions))
 		}
 		if err := p.pause(ctx, diskInterval); err != nil {
@@ -44,8 +44,8 @@ func (p *iscsi) awaitDisk(ctx context.Context, t target) (storage.BlockDevice, e
 	}
 }
 
-// look returns how many sessions with the target sysfs shows, and their disks that
-// are ready. A session or disk that comes or goes during the call may be missing.
+// look returns the number of sessions with the target in sysfs, and those of their disks that
+// are ready. It may miss a session or disk that appears or disappears during the call.
 func (p *iscsi) look(t target) (sessions int, disks []storage.BlockDevice) {
 	sysfs := sysfs{os.DirFS(p.config.SysfsDir)}
 	for _, session := range sysfs.glob("class/iscsi_session/session*") {
@@ -66,10 +66,10 @@ type sysfs struct {
 	root fs.FS
 }
 
-// isWith reports whether a session is with the target at its portal. The target may
-// have redirected the session to another address; the persistent address is the one
-// that the session was made for. If the portal is a host name, that is an address
-// which the name had at that time, so only the port is compared.
+// isWith reports whether a session is with the target at its portal. The target may have
+// redirected the session to another address; the persistent address is the one that the
+// session was created for. If the portal is a host name, the persistent address is one that
+// the name resolved to at that time, so isWith compares only the port.
 func (s sysfs) isWith(session string, t target) bool {
 	if s.attribute(session+"/targetname") != t.iqn {
 		return false
@@ -88,14 +88,13 @@ func (s sysfs) isWith(session string, t target) bool {
 	return false
 }
 
-// disk describes a block device of a SCSI device, which is ready once it has a
-// size.
+// disk describes the block device of a SCSI device. The device is ready once it has a size.
 func (s sysfs) disk(block string) (disk storage.BlockDevice, ready bool) {
 	sectors, err := strconv.ParseUint(s.attribute(block+"/size"), 10, 64)
 	if err != nil || sectors == 0 {
 		return storage.BlockDevice{}, false
 	}
-	const sectorsPerMiB = 2048 // a sector has 512 bytes here, whatever the device's
+	const sectorsPerMiB = 2048 // a sector in sysfs has 512 bytes, whatever the device's sector size
 	scsiDevice := path.Dir(path.Dir(block))
 	return storage.BlockDevice{
 		DeviceName: path.Base(block),
@@ -105,12 +104,12 @@ func (s sysfs) disk(block string) (disk storage.BlockDevice, ready bool) {
 }
 
 func (s sysfs) glob(pattern string) []string {
-	// The only error is a bad pattern, and these are not.
+	// The only possible error is a bad pattern, and these patterns are valid.
 	names, _ := fs.Glob(s.root, pattern)
 	return names
 }
 
-// attribute returns what the file says, "" if it cannot be read.
+// attribute returns the contents of a file, or "" if it cannot be read.
 func (s sysfs) attribute(name string) string {
 	data, _ := fs.ReadFile(s.root, name)
 	return strings.TrimSpace(string(data))

@@ -9,7 +9,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// AttachVolume implements Plan.
+// AttachVolume implements [Plan].
 func (p *iscsi) AttachVolume(ctx context.Context, attributes map[string]string) (storage.BlockDevice, error) {
 	t, err := parseTarget(attributes)
 	if err != nil {
@@ -33,8 +33,7 @@ func (p *iscsi) attach(ctx context.Context, t target, c chap) (storage.BlockDevi
 	if err != nil {
 		return storage.BlockDevice{}, errors.Trace(err)
 	}
-	// A record that is there is replaced: what an earlier one said about CHAP is
-	// not to be said again.
+	// Replace an existing record, so that its CHAP settings do not persist.
 	if err := admin.newRecord(ctx); err != nil {
 		return storage.BlockDevice{}, errors.Trace(err)
 	}
@@ -56,7 +55,7 @@ func (p *iscsi) attach(ctx context.Context, t target, c chap) (storage.BlockDevi
 	return p.awaitDisk(ctx, t)
 }
 
-// DetachVolume implements Plan.
+// DetachVolume implements [Plan].
 func (p *iscsi) DetachVolume(ctx context.Context, attributes map[string]string) error {
 	t, err := parseTarget(attributes)
 	if err != nil {
@@ -86,7 +85,7 @@ func (p *iscsi) detach(ctx context.Context, t target) error {
 	return nil
 }
 
-// pause waits for the time given, or until ctx ends.
+// pause waits for the duration d, or until ctx ends.
 func (p *iscsi) pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-p.config.Clock.After(d):

@@ -23,12 +23,12 @@ import (
 	"github.com/stowage-io/stowage/storage/plans"
 )
 
-// patience is how long a test waits for what is about to happen.
+// patience is how long a test waits for an expected event.
 const patience = time.Minute
 
 var sdx = storage.BlockDevice{DeviceName: "sdx", WWN: "0x60014055a0000001", Size: 1024}
 
-// withDisk has one target with the disk that is sdx.
+// withDisk returns a machine with one target, whose disk is sdx.
 func withDisk(t *testing.T) *machine {
 	m := newMachine(t)
 	m.target(iqn, 1, address)
@@ -36,7 +36,7 @@ func withDisk(t *testing.T) *machine {
 	return m
 }
 
-// context is for calls that a test waits for.
+// context returns a context for calls that a test waits for.
 func (m *machine) context() context.Context {
 	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
 	m.t.Cleanup(cancel)
@@ -59,6 +59,7 @@ func (m *machine) detach(attributes map[string]string) {
 	}
 }
 
+// Behaviour 23.
 func TestISCSIAttachAndDetach(t *testing.T) {
 	m := withDisk(t)
 	if got := m.attach(attributes()); !reflect.DeepEqual(got, sdx) {
@@ -95,7 +96,7 @@ func TestISCSICHAP(t *testing.T) {
 	m.wantNothingLeft()
 }
 
-// What an earlier record says of CHAP is not said again.
+// CHAP settings of an earlier record are not kept.
 func TestISCSIAttachReplacesTheRecord(t *testing.T) {
 	m := withDisk(t)
 	m.write("targets/"+iqn+"/record", "node.startup = manual\nnode.session.auth.authmethod = CHAP\n")
@@ -120,8 +121,8 @@ func TestISCSIAttachTwice(t *testing.T) {
 	)
 }
 
-// A logical unit that came after the login shows when the session is scanned.
-func TestISCSIAttachScansASessionThatLacksTheDevice(t *testing.T) {
+// A logical unit that was added after the login shows once the session is rescanned.
+func TestISCSIAttachRescansExistingSession(t *testing.T) {
 	m := newMachine(t)
 	m.target(iqn, 1, address)
 	m.write("targets/"+iqn+"/record", "")
@@ -147,9 +148,9 @@ func TestISCSIDetachTwice(t *testing.T) {
 	m.wantNothingLeft()
 }
 
-// What is half undone is undone fully: a session without a record has no record to
-// delete, a record without a session no session to log out of.
-func TestISCSIDetachOfOneHalf(t *testing.T) {
+// A detach that was interrupted is completed: without a record nothing is deleted,
+// and without a session there is no logout.
+func TestISCSIDetachAfterPartialDetach(t *testing.T) {
 	for _, half := range []string{"session", "record"} {
 		t.Run(half, func(t *testing.T) {
 			m := withDisk(t)
@@ -165,7 +166,7 @@ func TestISCSIDetachOfOneHalf(t *testing.T) {
 	}
 }
 
-func TestISCSIDetachKeepsTheRecordOfASessionThatStays(t *testing.T) {
+func TestISCSIDetachLogoutFailureKeepsRecord(t *testing.T) {
 	m := withDisk(t)
 	m.attach(attributes())
 	m.write("fail-logout", "28")
@@ -178,7 +179,7 @@ func TestISCSIDetachKeepsTheRecordOfASessionThatStays(t *testing.T) {
 	m.wantCommands(node + "--logout")
 }
 
-func TestISCSIDetachTellsThatTheRecordStays(t *testing.T) {
+func TestISCSIDetachReportsRecordDeleteFailure(t *testing.T) {
 	m := withDisk(t)
 	m.attach(attributes())
 	m.write("fail-delete", "6")
@@ -186,8 +187,8 @@ func TestISCSIDetachTellsThatTheRecordStays(t *testing.T) {
 	wantError(t, err, "deleting the record: iscsiadm: exit status 6")
 }
 
-// Detaching must work where the secret is no longer known, or attaching was refused
-// because of it.
+// A volume can be detached without a known secret, or after attaching was refused because
+// of it.
 func TestISCSIDetachNeedsNoCHAP(t *testing.T) {
 	m := withDisk(t)
 	m.attach(withCHAP(attributes()))
@@ -197,7 +198,7 @@ func TestISCSIDetachNeedsNoCHAP(t *testing.T) {
 	m.wantNothingLeft()
 }
 
-// The forms of an address that mean the same lead to the same record and session.
+// Different spellings of one address lead to the same record and session.
 func TestISCSIAddresses(t *testing.T) {
 	for _, test := range []struct{ address, portal, sysfs string }{
 		{"2001:db8:0:0::7", "[2001:db8::7]:3260", "2001:0db8:0000:0000:0000:0000:0000:0007"},
@@ -235,7 +236,7 @@ func TestISCSIWWN(t *testing.T) {
 	}
 }
 
-func TestISCSILooksAtItsOwnSessionOnly(t *testing.T) {
+func TestISCSIIgnoresOtherSessions(t *testing.T) {
 	m := withDisk(t)
 	const other = "iqn.2001-04.com.example:volume-2"
 	m.target(other, 2, address)
@@ -256,7 +257,7 @@ func TestISCSILooksAtItsOwnSessionOnly(t *testing.T) {
 	}
 	m.detach(attributes())
 	if got := m.glob("sys/class/iscsi_session/session2/device/target*/*/block/sdy"); len(got) != 1 {
-		t.Error("the other target's session has gone too")
+		t.Error("the other target's session is gone too")
 	}
 }
 
@@ -272,7 +273,7 @@ func TestISCSIDeviceAppearsLate(t *testing.T) {
 	m.target(iqn, 1, address)
 	done := m.attachInBackground(t.Context(), m.plan())
 	m.advance(100 * time.Millisecond)
-	// It comes without a size first, while it is not ready.
+	// While the disk is not ready, it has no size.
 	m.waitForWaiter()
 	found := "sys/devices/platform/host1/session1"
 	m.diskIn(found, "sdx", "naa.60014055a0000001", 0)
@@ -309,7 +310,7 @@ func TestISCSICancelledWhileWaitingForTheDevice(t *testing.T) {
 	wantCancelled(t, receive(t, done).err)
 }
 
-func TestISCSICancelledWithinALogin(t *testing.T) {
+func TestISCSICancelledDuringLogin(t *testing.T) {
 	m := withDisk(t)
 	hung := m.hang("login")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -323,7 +324,7 @@ func TestISCSICancelledWithinALogin(t *testing.T) {
 	}
 }
 
-func TestISCSICancelledBeforehand(t *testing.T) {
+func TestISCSICancelledBeforeCall(t *testing.T) {
 	m := withDisk(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -333,9 +334,9 @@ func TestISCSICancelledBeforehand(t *testing.T) {
 	m.wantCommands()
 }
 
-// Between one call's making of the record and its login no other call for the
-// target changes the record, in whichever plan; other targets do not wait.
-func TestISCSICallsForOneTargetFollowOneAnother(t *testing.T) {
+// Between one call's creation of the record and its login no other call for the target
+// changes the record, whichever plan makes it. Calls for other targets do not wait.
+func TestISCSICallsForOneTargetAreSerialized(t *testing.T) {
 	m := withDisk(t)
 	const other = "iqn.2001-04.com.example:volume-2"
 	m.target(other, 2, address)
@@ -380,9 +381,9 @@ func TestISCSICallsForOneTargetFollowOneAnother(t *testing.T) {
 	)
 }
 
-// Each needs the secret to be in the record when it logs in, and its session until it
-// has seen the disk.
-func TestISCSIManyCallsAtOnce(t *testing.T) {
+// Each call needs the secret in the record when it logs in, and its session until it has
+// seen the disk.
+func TestISCSIConcurrentCalls(t *testing.T) {
 	m := withDisk(t)
 	m.write("targets/"+iqn+"/secret", secret)
 	var all []chan result
@@ -407,7 +408,7 @@ func TestISCSIManyCallsAtOnce(t *testing.T) {
 	m.wantNothingLeft()
 }
 
-func TestISCSIErrorsOfIscsiadm(t *testing.T) {
+func TestISCSIIscsiadmErrors(t *testing.T) {
 	for _, test := range []struct {
 		op        string
 		status    int
@@ -437,8 +438,8 @@ func TestISCSIErrorsOfIscsiadm(t *testing.T) {
 	}
 }
 
-// A login that was refused succeeds once the secret is right.
-func TestISCSIAttachAfterARefusedLogin(t *testing.T) {
+// After a refused login, attaching succeeds once the secret is right.
+func TestISCSIAttachAfterRefusedLogin(t *testing.T) {
 	m := withDisk(t)
 	m.write("targets/"+iqn+"/secret", "another")
 	_, err := m.plan().AttachVolume(m.context(), withCHAP(attributes()))
@@ -449,14 +450,15 @@ func TestISCSIAttachAfterARefusedLogin(t *testing.T) {
 	}
 }
 
-func TestISCSISecretIsInNoError(t *testing.T) {
+// Promise S20.
+func TestISCSIErrorsOmitSecret(t *testing.T) {
 	for _, op := range []string{
 		"new", "node.startup", "node.session.auth.authmethod", "node.session.auth.username",
 		"node.session.auth.password", "login",
 	} {
 		for _, status := range []int{1, 7, 13, 24} {
 			m := withDisk(t)
-			// It says on its standard error how it was called.
+			// The program prints its arguments on standard error.
 			m.write("fail-"+op, strconv.Itoa(status))
 			_, err := m.plan().AttachVolume(m.context(), withCHAP(attributes()))
 			wantError(t, err, fmt.Sprintf("exit status %d", status))
@@ -483,7 +485,7 @@ func TestISCSIWithoutIscsiadm(t *testing.T) {
 	}
 }
 
-func TestISCSINoDirectoryForLocks(t *testing.T) {
+func TestISCSILockDirectoryError(t *testing.T) {
 	m := withDisk(t)
 	m.write("run", "a file")
 	_, err := m.plan().AttachVolume(m.context(), attributes())
@@ -491,8 +493,8 @@ func TestISCSINoDirectoryForLocks(t *testing.T) {
 	m.wantCommands()
 }
 
-// Somebody's link is not followed.
-func TestISCSILockIsNoLink(t *testing.T) {
+// A symbolic link at the path of the lock file is not followed.
+func TestISCSILockDoesNotFollowSymlink(t *testing.T) {
 	m := withDisk(t)
 	m.write("precious", "")
 	if err := os.Mkdir(filepath.Join(m.dir, "run"), 0o700); err != nil {
@@ -524,19 +526,19 @@ func (m *machine) attachInBackground(ctx context.Context, plan plans.Plan) <-cha
 	return done
 }
 
-// receive waits for what a goroutine ends with.
+// receive waits for the result of a goroutine.
 func receive[T any](t *testing.T, c <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-c:
 		return v
 	case <-time.After(patience):
-		t.Fatal("still at it")
+		t.Fatal("timed out waiting for the goroutine's result")
 		panic("unreachable")
 	}
 }
 
-// advance advances the clock when a plan waits for it.
+// advance advances the clock once a plan waits for it.
 func (m *machine) advance(d time.Duration) {
 	m.t.Helper()
 	if err := m.clock.WaitAdvance(d, patience, 1); err != nil {
@@ -556,7 +558,7 @@ func (m *machine) waitForWaiters(n int) {
 	}
 }
 
-// iscsiadm does what an operator may do.
+// iscsiadm runs a command as an operator would.
 func (m *machine) iscsiadm(arg string) {
 	m.t.Helper()
 	cmd := exec.Command(filepath.Join(m.dir, "iscsiadm"), append(strings.Fields(node), arg)...)
@@ -565,7 +567,7 @@ func (m *machine) iscsiadm(arg string) {
 	}
 }
 
-// hung is an iscsiadm that does not end.
+// hung is an iscsiadm process that does not end.
 type hung struct {
 	t    *testing.T
 	pipe *os.File
@@ -594,7 +596,7 @@ func (m *machine) unhang(op string) {
 	}
 }
 
-// started waits until it hangs, and returns its process id.
+// started waits until the process hangs, and returns its process ID.
 func (h hung) started() int {
 	h.t.Helper()
 	if err := h.pipe.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -612,7 +614,8 @@ func (h hung) started() int {
 	return pid
 }
 
-// wantGone checks that neither it nor a child of it is left: none has the pipe.
+// wantGone checks that the process and its children are gone: none of them holds the
+// pipe.
 func (h hung) wantGone() {
 	h.t.Helper()
 	reader, err := os.Open(h.pipe.Name())
@@ -649,17 +652,18 @@ func wantCancelled(t *testing.T, err error) {
 	}
 }
 
-// wantNoSecret checks the texts of an error and of all errors that it wraps.
+// wantNoSecret checks that neither the error nor any error that it wraps contains the
+// secret.
 func wantNoSecret(t *testing.T, err error) {
 	t.Helper()
 	var command *run.Error
 	if errors.As(err, &command) {
-		t.Errorf("%v holds the arguments %q", err, command.Args)
+		t.Errorf("%v wraps a command error with the arguments %q", err, command.Args)
 	}
 	for ; err != nil; err = errors.Unwrap(err) {
 		for _, format := range []string{"%v", "%+v", "%#v"} {
 			if text := fmt.Sprintf(format, err); strings.Contains(text, secret) {
-				t.Errorf("%s of %T tells the secret: %s", format, err, text)
+				t.Errorf("%s of %T reveals the secret: %s", format, err, text)
 			}
 		}
 	}

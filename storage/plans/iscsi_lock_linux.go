@@ -10,20 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockInterval is how often a held lock is tried again. The kernel has no event for
-// the release of a flock that a context could be waited for with.
+// lockInterval is the interval at which a held lock is retried. The kernel sends no event for
+// the release of a flock, so a wait for it could not be combined with a context.
 const lockInterval = 50 * time.Millisecond
 
-// lock takes the target for this caller alone, over all plans and processes. While
-// another has it, lock waits until ctx ends: a login can take minutes.
+// lock locks the target exclusively, across all plans and processes. While another caller
+// holds the lock, it waits until ctx ends: a login can take minutes.
 //
-// What it guards is iscsiadm's record of the target, which takes several commands
-// to write and is read by the login.
+// The lock protects iscsiadm's record of the target, which takes several commands to write and
+// which the login reads.
 func (p *iscsi) lock(ctx context.Context, t target) (unlock func(), err error) {
 	if err := os.MkdirAll(p.config.LockDir, 0o700); err != nil {
 		return nil, errors.Annotate(err, "making the directory for locks")
 	}
-	// The name of a target is a good file name: its form allows no slash.
+	// The name of a target is a valid file name: its form excludes slashes.
 	path := filepath.Join(p.config.LockDir, t.iqn)
 	for {
 		unlock, err := tryLock(path)
@@ -39,8 +39,8 @@ func (p *iscsi) lock(ctx context.Context, t target) (unlock func(), err error) {
 	}
 }
 
-// tryLock locks the file, which it makes and unlock removes. The error is
-// unix.EWOULDBLOCK while it is locked.
+// tryLock creates and locks the file; unlock removes it. If the file is locked already, the
+// error is unix.EWOULDBLOCK.
 func tryLock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -56,8 +56,8 @@ func tryLock(path string) (unlock func(), err error) {
 	}, nil
 }
 
-// flock locks an open file, unless it has been removed since by the one who had the
-// lock: others lock the one that is in its place.
+// flock locks an open file. It fails if the previous holder of the lock has removed the file,
+// because other callers then lock the file that replaced it.
 func flock(f *os.File) error {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return errors.Trace(err)

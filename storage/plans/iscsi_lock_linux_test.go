@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of two who have opened the lock's file, the second gets nothing by locking it
-// after the first has removed it: a third may have made and locked another by then.
-func TestLockOfARemovedFileIsNone(t *testing.T) {
+// Two processes have opened the lock file. After the first has removed it, the second
+// does not get the lock: a third process may have created and locked another file at that
+// path.
+func TestLockOnRemovedFileFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	unlock, err := tryLock(path)
 	if err != nil {
@@ -23,15 +24,15 @@ func TestLockOfARemovedFileIsNone(t *testing.T) {
 	}
 	defer late.Close()
 	if err := flock(late); !errors.Is(err, unix.EWOULDBLOCK) {
-		t.Errorf("while it is locked: %v, want %v", err, unix.EWOULDBLOCK)
+		t.Errorf("while the file is locked: %v, want %v", err, unix.EWOULDBLOCK)
 	}
 	unlock()
 	if err := flock(late); !errors.Is(err, unix.EWOULDBLOCK) {
-		t.Errorf("when it is removed: %v, want %v", err, unix.EWOULDBLOCK)
+		t.Errorf("after the file was removed: %v, want %v", err, unix.EWOULDBLOCK)
 	}
 	again, err := tryLock(path)
 	if err != nil {
-		t.Fatalf("once it is free: %v", err)
+		t.Fatalf("once the lock is free: %v", err)
 	}
 	again()
 }

@@ -14,15 +14,14 @@ import (
 	"github.com/stowage-io/stowage/storage/plans"
 )
 
-// iscsiadm behaves as the real one of open-iscsi 2.1 does, as far as the plan uses
-// it. What it should do otherwise is told by files beside it. The targets that
-// there are have a directory each, with:
+// iscsiadm behaves like the one of open-iscsi 2.1, as far as the plan uses it. Files
+// beside it make it fail or hang. Each target has a directory with:
 //
-//	record     the record in iscsiadm's database, once it is there
+//	record     the record in iscsiadm's database, once it exists
 //	host       the number of the SCSI host that a session gets
 //	portal     the addresses of the portal, as sysfs shows them
-//	secret     what the target wants to hear, if it wants anything
-//	target...  what a scan finds
+//	secret     the CHAP secret that the target requires, if any
+//	target...  the logical units that a scan finds
 const iscsiadm = `#!/bin/sh
 dir=${0%/*}
 echo "$*" >>"$dir/log"
@@ -136,7 +135,7 @@ func newMachine(t *testing.T) *machine {
 	return m
 }
 
-// plan returns a plan on the machine's clock.
+// plan returns a plan that uses the machine's clock.
 func (m *machine) plan() plans.Plan {
 	return m.planOn(m.clock)
 }
@@ -156,7 +155,7 @@ func (m *machine) planOn(clock clock.Clock) plans.Plan {
 	return plan
 }
 
-// target makes a target whose session will be of that SCSI host.
+// target adds a target whose session will be on the SCSI host.
 func (m *machine) target(iqn string, host int, address string) {
 	dir := "targets/" + iqn
 	m.write(dir+"/host", fmt.Sprint(host))
@@ -196,7 +195,7 @@ func (m *machine) glob(pattern string) []string {
 	return names
 }
 
-// commands returns the arguments of each iscsiadm since it was last asked.
+// commands returns the arguments of each iscsiadm run since the last call.
 func (m *machine) commands() []string {
 	m.t.Helper()
 	name := filepath.Join(m.dir, "log")
@@ -220,7 +219,7 @@ func (m *machine) wantCommands(want ...string) {
 	}
 }
 
-// wantNothingLeft checks that there is neither session nor record.
+// wantNothingLeft checks that no session and no record is left.
 func (m *machine) wantNothingLeft() {
 	m.t.Helper()
 	left := append(m.glob("sys/class/iscsi_session/*"), m.glob("targets/*/record")...)

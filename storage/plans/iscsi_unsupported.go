@@ -11,12 +11,12 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// AttachVolume implements Plan.
+// AttachVolume implements [Plan].
 func (p *iscsi) AttachVolume(context.Context, map[string]string) (storage.BlockDevice, error) {
 	return storage.BlockDevice{}, errors.NotSupportedf("iSCSI volumes on %s", runtime.GOOS)
 }
 
-// DetachVolume implements Plan.
+// DetachVolume implements [Plan].
 func (p *iscsi) DetachVolume(context.Context, map[string]string) error {
 	return errors.NotSupportedf("iSCSI volumes on %s", runtime.GOOS)
 }

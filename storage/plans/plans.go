@@ -1,9 +1,7 @@
-// Package plans makes volumes that are attached to a machine visible on it as
-// block devices, where the machine itself has to do something about it, such as
-// logging in to an iSCSI target.
+// Package plans makes volumes that are attached to a machine visible on it as block devices,
+// in cases where the machine itself has to act, for example log in to an iSCSI target.
 //
-// It does not look for a volume among the machine's block devices: that is
-// [storage.MatchBlockDevice]'s work.
+// It does not match volumes with the machine's block devices: [storage.MatchBlockDevice] does.
 package plans
 
 import (
@@ -14,21 +12,22 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Plan carries out and undoes the attachment plans of one device type. It is safe
-// for concurrent use.
+// Plan carries out and undoes the attachment plans of one device type. It is safe for
+// concurrent use.
 type Plan interface {
-	// AttachVolume makes the volume that the attributes describe visible, and
-	// returns its block device, as far as it is known. It is idempotent.
+	// AttachVolume makes the volume that the attributes describe visible. It returns what is
+	// known of the volume's block device. It is idempotent.
 	AttachVolume(ctx context.Context, attributes map[string]string) (storage.BlockDevice, error)
 
-	// DetachVolume undoes AttachVolume. What is undone already is a success.
+	// DetachVolume undoes AttachVolume. It is idempotent: it succeeds if there is nothing to
+	// undo.
 	DetachVolume(ctx context.Context, attributes map[string]string) error
 }
 
-// PlanByType returns the plan for devices of a type, with default settings: for
-// [storage.DeviceTypeLocal], whose devices show by themselves, and
-// [storage.DeviceTypeISCSI], described at [NewISCSI]. The error for any other type
-// satisfies errors.IsNotFound.
+// PlanByType returns the plan for devices of a type, with default settings. It knows
+// [storage.DeviceTypeLocal], whose devices appear by themselves, and
+// [storage.DeviceTypeISCSI], described at [NewISCSI]. For any other type the error satisfies
+// errors.IsNotFound.
 func PlanByType(t storage.DeviceType) (Plan, error) {
 	switch t {
 	case storage.DeviceTypeLocal:

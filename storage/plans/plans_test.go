@@ -17,6 +17,7 @@ func TestMain(m *testing.M) {
 	leaktest.VerifyTestMain(m)
 }
 
+// Behaviour 23.
 func TestPlanByType(t *testing.T) {
 	for _, deviceType := range []storage.DeviceType{storage.DeviceTypeLocal, storage.DeviceTypeISCSI} {
 		if plan, err := plans.PlanByType(deviceType); err != nil || plan == nil {
@@ -31,7 +32,7 @@ func TestPlanByType(t *testing.T) {
 	}
 }
 
-func TestLocalIsThereAlready(t *testing.T) {
+func TestLocalPlanDoesNothing(t *testing.T) {
 	plan, err := plans.PlanByType(storage.DeviceTypeLocal)
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +50,7 @@ func TestLocalIsThereAlready(t *testing.T) {
 	}
 }
 
-func TestISCSIConfigNamesTheField(t *testing.T) {
+func TestISCSIConfigErrorNamesField(t *testing.T) {
 	for want, config := range map[string]plans.ISCSIConfig{
 		`iSCSI plan: Program is "iscsiadm": want an absolute path`: {Program: "iscsiadm"},
 		`iSCSI plan: SysfsDir is "sys": want an absolute path`:     {SysfsDir: "sys"},

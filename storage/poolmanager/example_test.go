@@ -9,7 +9,7 @@ import (
 	"github.com/stowage-io/stowage/storage/poolmanager"
 )
 
-// The store is the embedder's: here one in memory, elsewhere a state.State.
+// The embedder provides the store: here one in memory, elsewhere a state.State.
 func Example() {
 	ssd, err := storage.NewConfig("ssd", "disk", storage.Attrs{"type": "ssd"})
 	if err != nil {
@@ -17,7 +17,7 @@ func Example() {
 		return
 	}
 	registry := storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{
-		"disk": provider{pools: []*storage.Config{ssd}}, // a pool that comes with it
+		"disk": provider{pools: []*storage.Config{ssd}}, // a default pool
 	}}
 	pools := poolmanager.New(&memory{}, registry)
 

@@ -10,28 +10,27 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Manager makes, changes and finds pools. Its methods are safe for concurrent use. Each
-// call asks the registry again, so the registry may change.
+// Manager makes, changes and finds pools. Its methods are safe for concurrent use. Each call
+// queries the registry, so the registry may change.
 type Manager struct {
 	store    Store
 	registry storage.ProviderRegistry
 }
 
-// New returns a manager of the pools that a store keeps, and of those that come with
-// the providers of a registry.
+// New returns a manager of the pools in a store and of the default pools of the providers in a
+// registry.
 func New(store Store, registry storage.ProviderRegistry) *Manager {
 	return &Manager{store: store, registry: registry}
 }
 
-// Create makes a pool. The attributes are copied. The error satisfies
-// errors.IsAlreadyExists if there is a pool of that name, default or not;
-// errors.IsNotFound for a provider that is not there; and errors.IsNotValid for a name
-// or attributes that cannot be used.
+// Create makes a pool. It copies the attributes. The error satisfies errors.IsAlreadyExists if
+// a pool of that name exists, default or not; errors.IsNotFound if the provider does not
+// exist; and errors.IsNotValid if the name or the attributes are invalid.
 func (m *Manager) Create(name string, provider storage.ProviderType, attrs storage.Attrs) error {
 	return m.set(name, provider, attrs, func(rules *Rules, old *Settings) error {
 		if old != nil {
 			return errors.NewAlreadyExists(nil, fmt.Sprintf(
-				"pool %q is there already, with provider %q: replace it, or choose another name", name, old.Provider))
+				"pool %q already exists with provider %q: replace it, or choose another name", name, old.Provider))
 		}
 		if d, ok := rules.defaults[name]; ok {
 			return errors.NewAlreadyExists(nil, isDefault(d))
@@ -40,12 +39,11 @@ func (m *Manager) Create(name string, provider storage.ProviderType, attrs stora
 	})
 }
 
-// Replace gives a pool another provider, or leaves it its own where that is empty, and
-// other attributes, none of the old kept, for storage that is added from then on. The
-// attributes are copied. The error
-// satisfies errors.IsNotFound for a pool or provider that is not there, and
-// errors.IsNotValid for a default pool, for attributes that cannot be used, and where
-// the store knows that the pool is in use, for another provider.
+// Replace replaces the provider and all attributes of a pool, for storage that is added from
+// then on. An empty provider means the present one. None of the old attributes is kept.
+// Replace copies attrs. The error satisfies errors.IsNotFound if the pool or the provider does
+// not exist. It satisfies errors.IsNotValid if the pool is a default pool, if the attributes
+// are invalid, or if the provider differs and the store reports that the pool is in use.
 func (m *Manager) Replace(name string, provider storage.ProviderType, attrs storage.Attrs) error {
 	if provider == "" {
 		return m.setAttrs(name, attrs)
@@ -56,7 +54,7 @@ func (m *Manager) Replace(name string, provider storage.ProviderType, attrs stor
 	})
 }
 
-// setAttrs replaces a pool by one of the same provider.
+// setAttrs replaces the attributes of a pool and keeps its provider.
 func (m *Manager) setAttrs(name string, attrs storage.Attrs) error {
 	rules, err := NewRules(m.registry)
 	if err != nil {
@@ -75,7 +73,8 @@ func (m *Manager) setAttrs(name string, attrs storage.Attrs) error {
 	}}))
 }
 
-// set makes or replaces a pool, unless allowed has an error about what is kept.
+// set makes or replaces a pool. allowed may refuse that with an error: it gets the settings
+// that the store keeps under the name, or nil.
 func (m *Manager) set(
 	name string, provider storage.ProviderType, attrs storage.Attrs, allowed func(rules *Rules, old *Settings) error,
 ) error {
@@ -95,9 +94,9 @@ func (m *Manager) set(
 	}}))
 }
 
-// Remove removes pools, all or none. The error satisfies errors.IsNotFound for a pool
-// that is not there, and errors.IsNotValid for a default pool, and for one that the
-// store knows to be in use.
+// Remove removes pools, all or none. The error satisfies errors.IsNotFound if a pool does not
+// exist, and errors.IsNotValid if a pool is a default pool or the store reports that it is in
+// use.
 func (m *Manager) Remove(names ...string) error {
 	rules, err := NewRules(m.registry)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/stowage-io/stowage/storage/poolmanager"
 )
 
-// memory is a poolmanager.Store that lasts as long as its process.
+// memory is a poolmanager.Store in memory.
 type memory struct {
 	mu    sync.Mutex
 	pools map[string]poolmanager.Settings
@@ -55,7 +55,7 @@ func (m *memory) ChangePools(changes ...poolmanager.Change) error {
 	return m.err
 }
 
-// use notes that a pool that is kept is in use.
+// use marks a stored pool as in use.
 func (m *memory) use(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -64,7 +64,7 @@ func (m *memory) use(name string) {
 	m.pools[name] = settings
 }
 
-// provider takes all attributes but "bad", and brings pools.
+// provider accepts all attributes but "bad" and "worse", and has default pools.
 type provider struct {
 	storage.Provider
 	pools []*storage.Config
@@ -91,8 +91,8 @@ func pool(t testing.TB, name string, provider storage.ProviderType, attrs storag
 	return config
 }
 
-// registry has providers loop, which brings nothing, and disk, which brings pool ssd
-// and settings for its own.
+// registry has two providers: loop, without default pools, and disk, with the default
+// pool ssd and settings for the pool of its own name.
 func registry(t testing.TB) storage.StaticProviderRegistry {
 	return storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{
 		"loop": provider{},
@@ -115,7 +115,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// list returns all pools, a line each.
+// list returns all pools, one on a line.
 func list(t testing.TB, m *poolmanager.Manager) string {
 	t.Helper()
 	pools, err := m.List()
@@ -137,19 +137,19 @@ func line(p poolmanager.Pool) string {
 
 const defaults = "disk disk map[type:hdd] default\nloop loop map[] default\nssd disk map[type:ssd] default\n"
 
-func TestPoolsComeAndGo(t *testing.T) {
+func TestPoolLifecycle(t *testing.T) {
 	m, store := newManager(t)
 	if got := list(t, m); got != defaults {
-		t.Errorf("at first there are\n%swant\n%s", got, defaults)
+		t.Errorf("at first: got pools\n%swant\n%s", got, defaults)
 	}
 	must(t, m.Create("fast", "disk", storage.Attrs{"type": "nvme", "depth": 4}))
 	must(t, m.Create("plain", "loop", nil))
 	want := "disk disk map[type:hdd] default\nfast disk map[depth:4 type:nvme]\nloop loop map[] default\nplain loop map[]\nssd disk map[type:ssd] default\n"
 	if got := list(t, m); got != want {
-		t.Errorf("after create there are\n%swant\n%s", got, want)
+		t.Errorf("after create: got pools\n%swant\n%s", got, want)
 	}
 	if len(store.pools) != 2 {
-		t.Errorf("kept are %v", store.pools)
+		t.Errorf("stored pools: %v", store.pools)
 	}
 	for name, want := range map[string]string{"fast": "fast disk map[depth:4 type:nvme]", "ssd": "ssd disk map[type:ssd] default"} {
 		if p, err := m.Get(name); err != nil || line(p) != want {
@@ -164,14 +164,14 @@ func TestPoolsComeAndGo(t *testing.T) {
 	must(t, m.Remove("fast", "plain", "fast"))
 	must(t, m.Remove())
 	if got := list(t, m); got != defaults {
-		t.Errorf("after remove there are\n%swant\n%s", got, defaults)
+		t.Errorf("after remove: got pools\n%swant\n%s", got, defaults)
 	}
 }
 
-func TestWhatIsRefused(t *testing.T) {
+func TestManagerErrors(t *testing.T) {
 	long := strings.Repeat("a", poolmanager.MaxNameLength+1)
 	const badName = `pool name "no good" is not valid: a letter, then letters, digits and hyphens`
-	const defaultSSD = `pool "ssd" is a default pool of provider "disk", which stays as it is: choose another name`
+	const defaultSSD = `pool "ssd" is a default pool of provider "disk" and cannot be changed: choose another name`
 	for _, test := range []struct {
 		about string
 		do    func(*poolmanager.Manager) error
@@ -181,7 +181,7 @@ func TestWhatIsRefused(t *testing.T) {
 		{"create with a bad name", func(m *poolmanager.Manager) error { return m.Create("no good", "loop", nil) }, errors.NotValid, badName},
 		{"replace with a bad name", func(m *poolmanager.Manager) error { return m.Replace("no good", "loop", nil) }, errors.NotValid, badName},
 		{"create with a long name", func(m *poolmanager.Manager) error { return m.Create(long, "loop", nil) }, errors.NotValid,
-			"pool name of 256 bytes is not valid: 255 are the most"},
+			"pool name of 256 bytes is not valid: at most 255 bytes are allowed"},
 		{"create of an unknown provider", func(m *poolmanager.Manager) error { return m.Create("new", "nfs", nil) }, errors.NotFound,
 			`pool "new": provider "nfs" is not known: the providers are disk, loop`},
 		{"create with bad attributes", func(m *poolmanager.Manager) error { return m.Create("new", "loop", storage.Attrs{"bad": 1}) }, errors.NotValid,
@@ -193,7 +193,7 @@ func TestWhatIsRefused(t *testing.T) {
 			return m.Create("new", "loop", storage.Attrs{storage.ConfigStorageDir: "/etc"})
 		}, errors.NotValid, `pool "new": attribute "storage-dir" is set by the agent: leave it out`},
 		{"create again", func(m *poolmanager.Manager) error { return m.Create("idle", "disk", nil) }, errors.AlreadyExists,
-			`pool "idle" is there already, with provider "loop": replace it, or choose another name`},
+			`pool "idle" already exists with provider "loop": replace it, or choose another name`},
 		{"create a default pool", func(m *poolmanager.Manager) error { return m.Create("ssd", "disk", nil) }, errors.AlreadyExists, defaultSSD},
 
 		{"replace with bad attributes", func(m *poolmanager.Manager) error { return m.Replace("idle", "loop", storage.Attrs{"bad": 1}) }, errors.NotValid,
@@ -224,13 +224,13 @@ func TestWhatIsRefused(t *testing.T) {
 				t.Errorf("\ngot  %v\nwant %s", err, test.want)
 			}
 			if after := list(t, m); after != before {
-				t.Errorf("there are\n%swant\n%s", after, before)
+				t.Errorf("got pools\n%swant\n%s", after, before)
 			}
 		})
 	}
 }
 
-func TestAPoolInUseGetsOtherSettings(t *testing.T) {
+func TestReplaceSettingsOfPoolInUse(t *testing.T) {
 	m, store := newManager(t)
 	must(t, m.Create("used", "loop", nil))
 	store.use("used")
@@ -240,8 +240,8 @@ func TestAPoolInUseGetsOtherSettings(t *testing.T) {
 	}
 }
 
-// A provider learns a pool whose name a user has taken already.
-func TestTheUsersPoolOutlivesALaterDefault(t *testing.T) {
+// A provider gains a default pool whose name a user has taken already.
+func TestUserPoolShadowsLaterDefault(t *testing.T) {
 	m, store := newManager(t)
 	must(t, m.Create("tape", "loop", storage.Attrs{"mine": true}))
 	must(t, m.Create("nvme", "loop", nil))
@@ -251,14 +251,14 @@ func TestTheUsersPoolOutlivesALaterDefault(t *testing.T) {
 
 	want := "disk disk map[type:hdd] default\nloop loop map[] default\nnvme loop map[]\nssd disk map[type:ssd] default\ntape loop map[mine:true]\n"
 	if got := list(t, m); got != want {
-		t.Errorf("there are\n%swant\n%s", got, want)
+		t.Errorf("got pools\n%swant\n%s", got, want)
 	}
 	if err := m.Create("tape", "disk", nil); !errors.Is(err, errors.AlreadyExists) {
 		t.Errorf("created again: %v", err)
 	}
 	must(t, m.Replace("tape", "disk", nil))
 	if p, err := m.Get("tape"); err != nil || line(p) != "tape disk map[]" {
-		t.Errorf("the user's is %v, %v", p, err)
+		t.Errorf("the user's pool is %v, %v", p, err)
 	}
 	must(t, m.Remove("tape", "nvme"))
 	for name, want := range map[string]string{"tape": "tape tape map[] default", "nvme": "nvme tape map[] default"} {
@@ -268,13 +268,13 @@ func TestTheUsersPoolOutlivesALaterDefault(t *testing.T) {
 	}
 }
 
-func TestTheFirstProviderHasADefaultPoolOfTwo(t *testing.T) {
+func TestDuplicateDefaultPoolFirstProviderWins(t *testing.T) {
 	a := provider{pools: []*storage.Config{pool(t, "fast", "a", nil), pool(t, "b", "a", nil)}}
 	b := provider{pools: []*storage.Config{pool(t, "fast", "b", nil)}}
 	m := poolmanager.New(&memory{}, storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{"a": a, "b": b}})
 	want := "a a map[] default\nb a map[] default\nfast a map[] default\n"
 	if got := list(t, m); got != want {
-		t.Errorf("there are\n%swant\n%s", got, want)
+		t.Errorf("got pools\n%swant\n%s", got, want)
 	}
 }
 
@@ -302,7 +302,7 @@ func TestPoolsAreCopies(t *testing.T) {
 	}
 }
 
-func TestOneOfManyCreates(t *testing.T) {
+func TestConcurrentCreatesOneWins(t *testing.T) {
 	m, _ := newManager(t)
 	var all sync.WaitGroup
 	errs := make([]error, 8)
@@ -320,11 +320,11 @@ func TestOneOfManyCreates(t *testing.T) {
 		}
 	}
 	if p, err := m.Get("fast"); err != nil || p.Attrs()["by"] != created {
-		t.Errorf("%d has created %v, %v", created, p, err)
+		t.Errorf("call %d created the pool, got %v, %v", created, p, err)
 	}
 }
 
-func TestAStoreOrRegistryOutOfOrder(t *testing.T) {
+func TestStoreAndRegistryErrors(t *testing.T) {
 	full := &memory{err: errors.New("disk full"), pools: map[string]poolmanager.Settings{"a": {Provider: "loop"}}}
 	for want, m := range map[string]*poolmanager.Manager{
 		"disk full": poolmanager.New(full, registry(t)),

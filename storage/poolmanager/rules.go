@@ -9,26 +9,25 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// MaxNameLength bounds the names of pools, in bytes.
+// MaxNameLength is the maximum length of a pool's name, in bytes.
 const MaxNameLength = 255
 
 // Pool is a pool as its users see it.
 type Pool struct {
 	*storage.Config
 
-	// Default pools come with their provider.
+	// Default is true if the pool comes with its provider.
 	Default bool
 }
 
-// Rules say which pools there may be. They do not change, and are safe for concurrent
-// use.
+// Rules decide which pools may exist. They are immutable and safe for concurrent use.
 type Rules struct {
 	registry storage.ProviderRegistry
 	types    []storage.ProviderType
 	defaults map[string]*storage.Config
 }
 
-// NewRules returns the rules for the providers that a registry has now.
+// NewRules returns the rules for the providers that the registry has at present.
 func NewRules(registry storage.ProviderRegistry) (*Rules, error) {
 	types, err := registry.StorageProviderTypes()
 	if err != nil {
@@ -58,9 +57,8 @@ func (r *Rules) addDefault(pool *storage.Config) {
 	}
 }
 
-// Pool returns the pool of that name. kept is what the store keeps under the name, or
-// nil. The error satisfies errors.IsNotFound if kept is nil and no default pool has the
-// name.
+// Pool returns the pool of that name. kept is what the store keeps under the name, or nil. If
+// kept is nil and no default pool has the name, the error satisfies errors.IsNotFound.
 func (r *Rules) Pool(name string, kept *Settings) (Pool, error) {
 	if kept != nil {
 		config, err := storage.NewConfig(name, kept.Provider, kept.Attributes)
@@ -72,11 +70,10 @@ func (r *Rules) Pool(name string, kept *Settings) (Pool, error) {
 	return Pool{}, errors.NotFoundf("pool %q", name)
 }
 
-// Set returns the change that makes a pool, or replaces one. The error satisfies
-// errors.IsNotFound for a provider that is not there, and errors.IsNotValid for a
-// name or attributes that cannot be used; that of the change satisfies
-// errors.IsNotValid if the name is a default pool's, or if the pool is in use with
-// another provider.
+// Set returns the change that makes or replaces a pool. The error of Set satisfies
+// errors.IsNotFound if the provider does not exist, and errors.IsNotValid if the name or the
+// attributes are invalid. The error of the change satisfies errors.IsNotValid if the name is a
+// default pool's, or if the pool is in use with another provider.
 func (r *Rules) Set(name string, provider storage.ProviderType, attrs storage.Attrs) (Change, error) {
 	config, err := r.check(name, provider, attrs)
 	if err != nil {
@@ -95,13 +92,13 @@ func (r *Rules) Set(name string, provider storage.ProviderType, attrs storage.At
 }
 
 func isDefault(pool *storage.Config) string {
-	return fmt.Sprintf("pool %q is a default pool of provider %q, which stays as it is: choose another name", pool.Name(), pool.Provider())
+	return fmt.Sprintf("pool %q is a default pool of provider %q and cannot be changed: choose another name", pool.Name(), pool.Provider())
 }
 
-// check returns the pool if it can be kept, whatever else is.
+// check validates a pool without regard to what the store keeps, and returns it.
 func (r *Rules) check(name string, provider storage.ProviderType, attrs storage.Attrs) (*storage.Config, error) {
 	if len(name) > MaxNameLength {
-		return nil, errors.NewNotValid(nil, fmt.Sprintf("pool name of %d bytes is not valid: %d are the most", len(name), MaxNameLength))
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("pool name of %d bytes is not valid: at most %d bytes are allowed", len(name), MaxNameLength))
 	}
 	if !storage.IsValidPoolName(name) {
 		return nil, errors.NewNotValid(nil, fmt.Sprintf("pool name %q is not valid: a letter, then letters, digits and hyphens", name))
@@ -122,14 +119,14 @@ func (r *Rules) check(name string, provider storage.ProviderType, attrs storage.
 	}
 	if err := p.ValidateConfig(config); err != nil {
 		if strings.HasPrefix(err.Error(), fmt.Sprintf("storage pool %q: ", name)) {
-			return nil, errors.Trace(err) // it says so itself
+			return nil, errors.Trace(err) // the error names the pool itself
 		}
 		return nil, errors.Annotatef(err, "pool %q", name)
 	}
 	return config, nil
 }
 
-// providers names all providers, for people.
+// providers lists the providers for an error message.
 func (r *Rules) providers() string {
 	list := make([]string, len(r.types))
 	for i, t := range r.types {

@@ -16,7 +16,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// bulk is what bulk calls get that work on so many filesystems.
+// bulk has the arguments of bulk calls for a number of filesystems.
 type bulk struct {
 	*testing.T
 	ctx         envcontext.ProviderCallContext
@@ -127,9 +127,9 @@ func TestBulkCallReadsTheMountsOnce(t *testing.T) {
 	}
 }
 
-// TestBulkCallLooksAtTheDevicesOnce holds that the machine's devices and mounts
-// are listed as often for many volumes as for one.
-func TestBulkCallLooksAtTheDevicesOnce(t *testing.T) {
+// TestBulkCallListsDevicesOnce checks that a call lists the machine's devices and mounts
+// as often for many volumes as for one.
+func TestBulkCallListsDevicesOnce(t *testing.T) {
 	for _, n := range []int{1, 20} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			lt := newLoopTest(t)
@@ -177,7 +177,7 @@ func TestBulkCallLooksAtTheDevicesOnce(t *testing.T) {
 				if got := max(opens["block"], opens["partitions"]); got > call.block {
 					t.Errorf("%s: devices are listed %d times, want %d at most", call.name, got, call.block)
 				}
-				// A thread that has read them may have ended with a program that it ran.
+				// The thread that read the mounts may be gone, and its reads are not counted by name.
 				if got := opens["mountinfo"]; got > call.mounts || got+opens[""] < call.mounts {
 					t.Errorf("%s: mounts are read %d times, want %d", call.name, got, call.mounts)
 				}
@@ -194,10 +194,9 @@ func errorsOf[T any](results []T, errorOf func(T) error) []error {
 	return failures
 }
 
-// TestMountPointsInTheWayOfOneAnother holds that in one call the first of two
-// filesystems gets a mount point, and that a filesystem can be mounted within
-// another.
-func TestMountPointsInTheWayOfOneAnother(t *testing.T) {
+// Of two filesystems with one mount point in one call, the first gets it. A filesystem
+// can be mounted within another.
+func TestConflictingMountPointsInOneCall(t *testing.T) {
 	forBoth(t, func(ft *filesystemTest) {
 		b := newBulk(ft.T, ft.Source, 3, sourcetest.FilesystemSize, filepath.Join(ft.Top, "mnt"))
 		b.create()

@@ -21,64 +21,68 @@ func mustMount(t *testing.T, source, target, fstype string, flags uintptr) {
 	}
 }
 
-// Whatever somebody does to a mount is found out, and undoing it makes it good.
-func TestWhatBecomesOfMounts(t *testing.T) {
+// A check reports each change that somebody else makes to a mount, and nothing once the
+// change is undone.
+// Fault F32.
+func TestCheckReportsChangedMounts(t *testing.T) {
 	forBoth(t, func(ft *filesystemTest) {
 		ft.Create()
 		ft.Attach()
-		amiss := func(words ...string) { ft.Helper(); sourcetest.CheckBecame(ft.T, ft.Source, ft.ID, words...) }
-		amiss()
+		checkReports := func(words ...string) { ft.Helper(); sourcetest.CheckAttachmentState(ft.T, ft.Source, ft.ID, words...) }
+		checkReports()
 
 		mustMount(ft.T, "over", ft.Path, "tmpfs", 0)
-		amiss("tmpfs from over is mounted over it at "+ft.Path, "unmount that")
-		ft.UnmountBehindOurBack()
-		amiss()
+		checkReports("tmpfs from over is mounted over it at "+ft.Path, "unmount that")
+		ft.UnmountExternally()
+		checkReports()
 
 		mustMount(ft.T, "", ft.Path, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY)
-		amiss("it is read-only at "+ft.Path, "attached read-write", "detach it, and attach it again")
+		checkReports("it is read-only at "+ft.Path, "attached read-write", "detach it, and attach it again")
 		mustMount(ft.T, "", ft.Path, "", unix.MS_REMOUNT|unix.MS_BIND)
-		amiss()
+		checkReports()
 
 		elsewhere := filepath.Join(ft.Top, "elsewhere")
 		if err := os.Mkdir(elsewhere, 0o755); err != nil {
 			ft.Fatal(err)
 		}
 		mustMount(ft.T, ft.Path, elsewhere, "", unix.MS_BIND)
-		amiss()
-		ft.UnmountBehindOurBack()
-		amiss("it was unmounted from "+ft.Path, "mounted at "+elsewhere)
+		checkReports()
+		ft.UnmountExternally()
+		checkReports("it was unmounted from "+ft.Path, "mounted at "+elsewhere)
 		if err := unix.Unmount(elsewhere, 0); err != nil {
 			ft.Fatal(err)
 		}
 		if ft.Provider == TmpfsProviderType {
-			amiss("contents lost", "it was unmounted from "+ft.Path, "attach it again")
+			checkReports("contents lost", "it was unmounted from "+ft.Path, "attach it again")
 		} else {
-			amiss("it was unmounted from "+ft.Path, "attach it again")
+			checkReports("it was unmounted from "+ft.Path, "attach it again")
 		}
 		ft.Restart()
-		amiss("it was unmounted from " + ft.Path)
-		ft.CheckMounts(0) // looking changes nothing
+		checkReports("it was unmounted from " + ft.Path)
+		ft.CheckMounts(0) // a check changes nothing
 
 		ft.Attach()
-		amiss()
+		checkReports()
 		ft.Detach()
 		if _, err := ft.TryAttach(ft.Path, true); err != nil {
 			ft.Fatal(err)
 		}
-		amiss()
+		checkReports()
 		ft.Restart()
 		mustMount(ft.T, "", ft.Path, "", unix.MS_REMOUNT|unix.MS_BIND)
 		if ft.Provider == TmpfsProviderType {
 			mustMount(ft.T, "", ft.Path, "", unix.MS_REMOUNT)
 		}
-		amiss("it is read-write", "attached read-only")
+		checkReports("it is read-write", "attached read-only")
 		ft.Detach()
 		ft.Destroy()
 	})
 }
 
-// A container that has a copy of the mount keeps a tmpfs alive: nothing is lost of it yet.
-func TestTmpfsThatOnlyAnotherNamespaceHas(t *testing.T) {
+// A container with a copy of the mount keeps the tmpfs alive: its contents are not lost
+// yet.
+// Fault F32.
+func TestTmpfsMountedOnlyInOtherNamespace(t *testing.T) {
 	ft := newFilesystemTest(t, TmpfsProviderType)
 	entity := uuid.NewString()
 	ft.Tags = ownerTags(uuid.NewString(), entity)
@@ -86,10 +90,10 @@ func TestTmpfsThatOnlyAnotherNamespaceHas(t *testing.T) {
 	ft.Create()
 	ft.Attach()
 	kill := sourcetest.Holder(t, exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec cat"))
-	ft.UnmountBehindOurBack()
-	sourcetest.CheckBecame(t, ft.Source, ft.ID, "it was unmounted from "+ft.Path, "held by process")
+	ft.UnmountExternally()
+	sourcetest.CheckAttachmentState(t, ft.Source, ft.ID, "it was unmounted from "+ft.Path, "held by process")
 	kill()
-	sourcetest.CheckBecame(t, ft.Source, ft.ID, "contents lost")
+	sourcetest.CheckAttachmentState(t, ft.Source, ft.ID, "contents lost")
 	ft.Detach()
 	ft.Destroy()
 }

@@ -19,7 +19,8 @@ func commonProvider(t *testing.T, p storage.ProviderType) storage.Provider {
 	return found
 }
 
-func TestProvidersSayWhatTheyAre(t *testing.T) {
+// Behaviour O3.
+func TestProviderProperties(t *testing.T) {
 	for _, test := range []struct {
 		provider          storage.ProviderType
 		block, filesystem bool
@@ -66,7 +67,7 @@ func TestValidateConfig(t *testing.T) {
 		{"options of the filesystem", LoopProviderType, storage.Attrs{"fs": "xfs", "mkfs-options": "reflink=0", "mount-options": "noatime,logbufs=8"}, ""},
 		{"options of another type", LoopProviderType, storage.Attrs{"fs": "xfs", "mkfs-options": "stride=16"}, `storage pool "fast": attribute "mkfs-options": "stride" is not an option for making xfs: allowed are inode-size=512|1024|2048, `},
 		{"unsafe mount option", LoopProviderType, storage.Attrs{"mount-options": "nobarrier"}, `storage pool "fast": attribute "mount-options": "nobarrier" is not an option for mounting ext4: allowed are noatime, `},
-		{"discarding on loop volumes", LoopProviderType, storage.Attrs{"mount-options": "noatime,discard"}, `storage pool "fast": attribute "mount-options": option "discard" would give back the space`},
+		{"discarding on loop volumes", LoopProviderType, storage.Attrs{"mount-options": "noatime,discard"}, `storage pool "fast": attribute "mount-options": option "discard" would free space that thick volumes may need again`},
 		{"UUID of a pool", LoopProviderType, storage.Attrs{"uuid": "11111111-2222-3333-4444-555555555555"}, `storage pool "fast": attribute "uuid" is not known`},
 		{"filesystem type of tmpfs", TmpfsProviderType, storage.Attrs{"fs": "xfs"}, `storage pool "fast": attribute "fs" is not known to provider tmpfs, which takes no attributes`},
 		{"unknown", LoopProviderType, storage.Attrs{"sparse": true}, `storage pool "fast": attribute "sparse" is not known to provider loop, which takes fs, mkfs-options, mount-options`},
@@ -86,7 +87,7 @@ func TestValidateConfig(t *testing.T) {
 	}
 }
 
-func TestSourcesNeedAStorageDirectory(t *testing.T) {
+func TestSourcesRequireStorageDirectory(t *testing.T) {
 	for _, p := range []storage.ProviderType{LoopProviderType, TmpfsProviderType, RootfsProviderType} {
 		var err error
 		if config := sourcetest.PoolOf(t, p, nil); p == LoopProviderType {

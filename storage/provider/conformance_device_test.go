@@ -19,8 +19,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/providertest"
 )
 
-// conformance is what the suite has to know of all providers of this package,
-// with a storage directory of their own.
+// conformance returns the suite's configuration for a provider of this package, with a
+// storage directory of its own.
 func conformance(t *testing.T, p storage.ProviderType, open func(dir string) storage.Provider) (_ providertest.Config, dir string) {
 	t.Helper()
 	top := devicetest.Dir(t)
@@ -36,8 +36,8 @@ func conformance(t *testing.T, p storage.ProviderType, open func(dir string) sto
 	}, dir
 }
 
-// leaks tells what there is of storage: mounts, loop devices, files, and
-// directories that were made for mounts.
+// leaks lists the storage that is left: mounts, loop devices, files, and directories that
+// were made for mounts.
 func leaks(t *testing.T, top, dir, mounts string) []string {
 	var all []string
 	for _, m := range devicetest.Mounts(t, top) {
@@ -56,7 +56,7 @@ func leaks(t *testing.T, top, dir, mounts string) []string {
 	return all
 }
 
-// takeFrom removes what a release has left in a directory, under the id.
+// takeFrom returns a function that removes a released object from a directory, by its ID.
 func takeFrom(dir string) func(id string) error {
 	return func(id string) error {
 		path := filepath.Join(dir, id)
@@ -96,8 +96,8 @@ func TestRootfsConforms(t *testing.T) {
 	providertest.Run(t, config)
 }
 
-// managedProvider is the managed source in the form of a provider. It has no
-// pools: what there is to choose comes with each filesystem.
+// managedProvider makes a provider of the managed source. It has no pools: settings come
+// with each filesystem.
 type managedProvider struct {
 	object.Provider
 	devices storage.BackingDevices
@@ -115,11 +115,11 @@ func (p managedProvider) FilesystemSource(config *storage.Config) (storage.Files
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	// What has been released is imported by another id than it had: its UUID.
+	// A released filesystem is imported by its UUID, which is not the ID that it had.
 	return withoutImports{NewManagedFilesystemSource(dir, p.devices)}, nil
 }
 
-// withoutImports has the methods of a source and none of its other capabilities.
+// withoutImports has the methods of a source and none of its optional capabilities.
 type withoutImports struct{ storage.FilesystemSource }
 
 func (p managedProvider) Supports(kind storage.StorageKind) bool {
@@ -130,7 +130,7 @@ func (p managedProvider) Releasable() bool { return true }
 
 func (p managedProvider) ValidateForK8s(map[string]any) error { return nil }
 
-// knownDevices are the block devices that the machine is known to have.
+// knownDevices are the block devices that the machine knows.
 type knownDevices struct {
 	mu      sync.Mutex
 	devices map[names.VolumeTag]storage.BlockDevice

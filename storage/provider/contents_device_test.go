@@ -48,7 +48,7 @@ func TestReadContents(t *testing.T) {
 	}
 }
 
-func TestLoopFileIsThatOfTheWholeDevice(t *testing.T) {
+func TestLoopFileOfWholeDevice(t *testing.T) {
 	dir := devicetest.Dir(t)
 	path := filepath.Join(dir, "file")
 	if err := os.WriteFile(path, make([]byte, 4<<20), 0o600); err != nil {
@@ -58,11 +58,11 @@ func TestLoopFileIsThatOfTheWholeDevice(t *testing.T) {
 	if got, err := LoopFile(whole.Name()); err != nil || got != path {
 		t.Errorf("%s: %q, %v", whole.Name(), got, err)
 	}
-	if _, err := LoopFile("null"); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), "null is no loop device") {
+	if _, err := LoopFile("null"); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), "null is not a loop device") {
 		t.Errorf("got %v", err)
 	}
 
-	// A file of the same name is another one.
+	// The device is attached to the moved file, not to the path that it had.
 	moved := path + ".moved"
 	if err := os.Rename(path, moved); err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestLoopFileIsThatOfTheWholeDevice(t *testing.T) {
 		t.Errorf("after a rename: %q, %v", got, err)
 	}
 	if err := DetachLoopFile(t.Context(), whole.Name(), path); err == nil {
-		t.Error("detached from a file that it does not show")
+		t.Error("detached although the device shows another file")
 	}
 	if err := DetachLoopFile(t.Context(), whole.Name(), moved); err != nil {
 		t.Error(err)
@@ -92,7 +92,7 @@ func TestLoopFileIsThatOfTheWholeDevice(t *testing.T) {
 	}
 }
 
-func TestALoopDeviceInUseIsNotDetached(t *testing.T) {
+func TestDetachLoopFileInUse(t *testing.T) {
 	dir := devicetest.Dir(t)
 	path, at := filepath.Join(dir, "file"), filepath.Join(dir, "mnt")
 	if err := os.WriteFile(path, make([]byte, 4<<20), 0o600); err != nil {
@@ -107,7 +107,7 @@ func TestALoopDeviceInUseIsNotDetached(t *testing.T) {
 	err := DetachLoopFile(t.Context(), loop.Name(), path)
 	sourcetest.Run(t, "umount", at)
 	if err == nil || !strings.Contains(err.Error(), at) {
-		t.Errorf("got %v, want an error that says where it is mounted", err)
+		t.Errorf("got %v, want an error that names the mount point", err)
 	}
 	if got, err := LoopFile(loop.Name()); err != nil || got != path {
 		t.Errorf("afterwards: %q, %v", got, err)

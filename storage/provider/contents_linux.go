@@ -15,11 +15,11 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
-// ReadContents tells what is in a regular file at path, which is not followed if it is
-// a link. An error that satisfies errors.Is(err, fs.ErrNotExist) means that there is
-// no such file, and errors.IsNotValid that it is no regular file.
+// ReadContents recognises the contents of the regular file at path. It does not follow a
+// symbolic link. If the file does not exist, the error satisfies errors.Is(err,
+// fs.ErrNotExist). If it is not a regular file, the error satisfies errors.IsNotValid.
 func ReadContents(path string) (Contents, error) {
-	// What is no file is not opened: opening a device may have effects of its own.
+	// Open only a regular file: opening a device may have side effects.
 	info, err := os.Lstat(path)
 	switch {
 	case err != nil:
@@ -27,7 +27,7 @@ func ReadContents(path string) (Contents, error) {
 	case info.Mode().Type() == fs.ModeSymlink:
 		return Contents{}, errors.NewNotValid(nil, fmt.Sprintf("%s is a symbolic link: name the file itself", path))
 	case !info.Mode().IsRegular():
-		return Contents{}, errors.NewNotValid(nil, fmt.Sprintf("%s is no regular file", path))
+		return Contents{}, errors.NewNotValid(nil, fmt.Sprintf("%s is not a regular file", path))
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -44,16 +44,16 @@ func ReadContents(path string) (Contents, error) {
 	return Contents{Size: uint64(info.Size()), Filesystem: found.Type, UUID: found.UUID}, nil
 }
 
-// LoopFile returns the path of the file that a loop device, such as "loop7", shows in
-// full. The error satisfies errors.IsNotValid for another device, and where the file
-// has no such path any more.
+// LoopFile returns the path of the file that a loop device, such as "loop7", shows. The error
+// satisfies errors.IsNotValid if the device is not a loop device that shows a whole file, or
+// if the file is no longer at its path.
 func LoopFile(device string) (string, error) {
 	path, _, err := loopFile(device)
 	return path, err
 }
 
-// DetachLoopFile detaches a loop device from the file at path, which it shows in full.
-// One that is in use stays as it is, and the error says by what.
+// DetachLoopFile detaches a loop device that shows the whole file at path. It does not detach a
+// device that is in use; the error then names the holders.
 func DetachLoopFile(ctx context.Context, device, path string) error {
 	now, d, err := loopFile(device)
 	if err != nil {
@@ -70,16 +70,16 @@ func loopFile(device string) (string, loopdev.Device, error) {
 	link := filepath.Join("/sys/block", filepath.Base(device), "loop/backing_file")
 	content, err := os.ReadFile(link)
 	if errors.Is(err, unix.ENOENT) {
-		return "", none, errors.NewNotValid(nil, fmt.Sprintf("%s is no loop device that shows a file", device))
+		return "", none, errors.NewNotValid(nil, fmt.Sprintf("%s is not a loop device with a backing file", device))
 	}
 	if err != nil {
 		return "", none, errors.Trace(err)
 	}
-	// The name is where to look; what is found there is held against the device.
+	// The path says only where to look. The file found there is compared with the device's.
 	path := strings.TrimSuffix(string(content), "\n")
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
-		return "", none, errors.NewNotValid(nil, fmt.Sprintf("the file of %s is not at %s: %s", device, path, err))
+		return "", none, errors.NewNotValid(nil, fmt.Sprintf("the backing file of %s is not at %s: %s", device, path, err))
 	}
 	loops, err := loopdev.Scan()
 	if err != nil {
@@ -93,10 +93,10 @@ func loopFile(device string) (string, loopdev.Device, error) {
 		switch {
 		case d.Name() != device:
 		case !d.IsWholeFile():
-			return "", none, errors.NewNotValid(nil, fmt.Sprintf("%s shows a part of %s only", device, path))
+			return "", none, errors.NewNotValid(nil, fmt.Sprintf("%s shows only a part of %s", device, path))
 		default:
 			return path, d, nil
 		}
 	}
-	return "", none, errors.NewNotValid(nil, fmt.Sprintf("%s is not the file that %s shows", path, device))
+	return "", none, errors.NewNotValid(nil, fmt.Sprintf("%s is not the backing file of %s", path, device))
 }

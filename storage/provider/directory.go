@@ -16,95 +16,100 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/tmpfs"
 )
 
-// ManagedSourceType stands for the managed source where the type of a provider is asked
-// for: see [StorageDirectory].
+// ManagedSourceType names the managed source in places that take the type of a provider: see
+// [StorageDirectory].
 const ManagedSourceType storage.ProviderType = "managed"
 
-// Relocation says how a directory came to be where it is.
+// Relocation says how a directory came to its present place.
 type Relocation = object.Relocation
 
 const (
-	// Moved: what the directory was moved from is gone.
+	// Moved: the directory was moved, and no longer exists at its former place.
 	Moved = object.Moved
 
-	// Copied: the original may be in use. What is attached or mounted there, and its
-	// mount points, are not the copy's.
+	// Copied: the directory is a copy, and the original may be in use. The original's
+	// attachments and mounts, and its mount points, do not belong to the copy.
 	Copied = object.Copied
 )
 
-// StorageDirectory is a directory in which a provider of this package, or the managed
-// source, keeps its objects and their records: the storage directory of a pool, or that
-// of [NewManagedFilesystemSource]. Its methods do what an operator asks for, and what no
-// worker does by itself. They take turns with the calls of sources.
+// StorageDirectory is a directory in which a provider of this package, or the managed source,
+// keeps its objects and their records: the storage directory of a pool, or that of
+// [NewManagedFilesystemSource]. Its methods carry out requests of an operator that no worker
+// makes by itself. They are safe to call while sources are in use: they take the same locks as
+// the calls of sources.
 type StorageDirectory struct {
 	// Provider is LoopProviderType, TmpfsProviderType, RootfsProviderType or
 	// ManagedSourceType.
 	Provider storage.ProviderType
 
-	// Path is absolute. Where there is nothing, there is nothing to do.
+	// Path is absolute. If nothing exists there, there is nothing to do.
 	Path string
 }
 
-// keeper is what a package of a provider does with a directory.
-type keeper struct {
+// directoryOps holds the functions of a provider's package that work on a directory.
+type directoryOps struct {
 	reidentify func(ctx context.Context, storageDir string, how object.Relocation) error
 	trash      func(ctx context.Context, storageDir, id string, owner storage.Owner, at time.Time) error
 	purgeTrash func(ctx context.Context, storageDir string, olderThan time.Time) error
 }
 
-// keeper returns that of the directory, false where there is no directory.
-func (d StorageDirectory) keeper() (keeper, bool, error) {
-	k, ok := map[storage.ProviderType]keeper{
+// operations returns the functions for the directory, and false if the directory does not
+// exist.
+func (d StorageDirectory) operations() (directoryOps, bool, error) {
+	ops, ok := map[storage.ProviderType]directoryOps{
 		LoopProviderType:   {loop.Reidentify, loop.Trash, loop.PurgeTrash},
 		TmpfsProviderType:  {tmpfs.Reidentify, tmpfs.Trash, tmpfs.PurgeTrash},
 		RootfsProviderType: {rootfs.Reidentify, rootfs.Trash, rootfs.PurgeTrash},
 		ManagedSourceType:  {managed.Reidentify, managed.Trash, managed.PurgeTrash},
 	}[d.Provider]
 	if !ok {
-		return k, false, errors.NewNotValid(nil, fmt.Sprintf("provider %q, which keeps no storage directory,", d.Provider))
+		return ops, false, errors.NewNotValid(nil, fmt.Sprintf("provider %q has no storage directory", d.Provider))
 	}
 	_, err := os.Lstat(d.Path)
 	if errors.Is(err, os.ErrNotExist) {
-		return k, false, nil
+		return ops, false, nil
 	}
-	return k, err == nil, errors.Trace(err)
+	return ops, err == nil, errors.Trace(err)
 }
 
-// Reidentify makes the objects of a directory known again after the directory was moved
-// to another disk: their files and directories have other inode numbers then, and are
-// taken for others. What is found under the name of an object is held against its record:
-// the size of a file, the UUID of a filesystem. The error lists the objects that are not
-// as recorded, with what to do; all others are known then, and the call can be repeated.
+// Reidentify updates the records of a directory that was moved to another disk. The files and
+// directories of its objects have other inode numbers there, so the sources no longer
+// recognise them. Reidentify compares what it finds under the name of an object with the
+// object's record: the size of a file, the UUID of a filesystem. The error lists the objects
+// that do not match their records, and what to do. All other objects are recognised
+// afterwards, and the call can be repeated.
 //
-// Nothing may be attached from where a directory was that was moved: that is an error as
-// well. What is attached of the original of a copy is left alone.
+// If the directory was moved, nothing may still be attached from its former place: that is an
+// error too. If it was copied, Reidentify leaves alone what is attached from the original.
 func (d StorageDirectory) Reidentify(ctx context.Context, how Relocation) error {
-	k, ok, err := d.keeper()
+	ops, ok, err := d.operations()
 	if err == nil && ok {
-		err = k.reidentify(ctx, d.Path, how)
+		err = ops.reidentify(ctx, d.Path, how)
 	}
 	return errors.Annotatef(err, "reading %s again", d.Path)
 }
 
-// Trash puts an object that is nobody's in the trash of its directory, with its record:
-// .trash/ID-TIME, where TIME is at in seconds since 1970. owner is the one that a list of
-// owners gave for the object. An object that has since got another owner is left alone: the
-// error satisfies errors.IsNotValid. So is one that a loop device shows, or that is mounted
-// in any mount namespace: the error says where. An object that is not there satisfies
-// errors.IsNotFound. A call that was interrupted can be repeated.
+// Trash moves an object that no state needs, such as an orphan, with its record, to the trash
+// of its directory: .trash/ID-TIME, where TIME is at in seconds since 1970. owner is the owner
+// that the source listed for the object. If the object has another owner now, Trash leaves it
+// alone, and the error satisfies errors.IsNotValid. Trash also leaves alone an object that a
+// loop device shows, or that is mounted in any mount namespace; the error says where. If the
+// object does not exist, the error satisfies errors.IsNotFound. An interrupted call can be
+// repeated.
 func (d StorageDirectory) Trash(ctx context.Context, id string, owner storage.Owner, at time.Time) error {
-	k, ok, err := d.keeper()
+	ops, ok, err := d.operations()
 	if err == nil && !ok {
 		err = errors.NotFoundf("directory %s", d.Path)
 	}
 	if err == nil {
-		err = k.trash(ctx, d.Path, id, owner, at)
+		err = ops.trash(ctx, d.Path, id, owner, at)
 	}
 	return errors.Annotatef(err, "deleting %s", id)
 }
 
-// Delete is Trash for what nobody wants back: it is removed at once. What a call that was
-// interrupted leaves in the trash is removed by the next, whose object may be gone.
+// Delete removes an object at once. Its contract is that of Trash, but the object cannot be
+// recovered. If a call is interrupted, the next call removes what it left in the trash, even
+// if its own object no longer exists.
 func (d StorageDirectory) Delete(ctx context.Context, id string, owner storage.Owner) error {
 	notFound := d.Trash(ctx, id, owner, deletedAtOnce())
 	if notFound != nil && !errors.Is(notFound, errors.NotFound) {
@@ -116,14 +121,15 @@ func (d StorageDirectory) Delete(ctx context.Context, id string, owner storage.O
 	return errors.Trace(notFound)
 }
 
-// deletedAtOnce is older than what anybody has put in the trash to be kept for a while.
+// deletedAtOnce is the time under which Delete moves objects to the trash. It is older than
+// the time of any object that was put in the trash to be kept for a while.
 func deletedAtOnce() time.Time { return time.Unix(0, 0) }
 
-// PurgeTrash removes for good what was put in the trash before a time.
+// PurgeTrash permanently removes what was put in the trash before olderThan.
 func (d StorageDirectory) PurgeTrash(ctx context.Context, olderThan time.Time) error {
-	k, ok, err := d.keeper()
+	ops, ok, err := d.operations()
 	if err == nil && ok {
-		err = k.purgeTrash(ctx, d.Path, olderThan)
+		err = ops.purgeTrash(ctx, d.Path, olderThan)
 	}
 	return errors.Annotatef(err, "emptying the trash of %s", d.Path)
 }

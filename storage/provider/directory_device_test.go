@@ -23,8 +23,8 @@ func (t *ownedTest) directory() StorageDirectory {
 	return StorageDirectory{Provider: t.kind, Path: t.dir}
 }
 
-// moveDir does what moving a directory to another disk does: all of it is copied, and
-// the original removed.
+// moveDir moves the directory as to another disk: it copies everything and removes the
+// original.
 func (t *ownedTest) moveDir() {
 	t.Helper()
 	to := t.dir + "-moved"
@@ -35,7 +35,8 @@ func (t *ownedTest) moveDir() {
 	t.open(to)
 }
 
-// TestMovedDirectory has storage that is on another disk since it was detached.
+// The storage directory moves to another disk while its storage is detached.
+// Fault F25.
 func TestMovedDirectory(t *testing.T) {
 	forEachSource(t, func(t *ownedTest) {
 		tags := ownerTags(uuid.NewString(), uuid.NewString())
@@ -61,20 +62,20 @@ func TestMovedDirectory(t *testing.T) {
 		if t.kind != TmpfsProviderType {
 			t.check(at, "moved")
 		}
-		// Nor does it harm while all is in use.
+		// Reidentify is harmless while the storage is in use.
 		if err := t.directory().Reidentify(t.ctx, Moved); err != nil {
 			t.Error(err)
 		}
 		if got := t.mustAttach(id); got != at {
-			t.Errorf("it is at %s, was at %s", got, at)
+			t.Errorf("attached at %s, want %s as before", got, at)
 		}
 		t.mustRemove(id)
 	})
 }
 
-// TestMovedDirectoryThatIsStillAttached has a loop device, or a mount, of the directory
-// that was copied.
-func TestMovedDirectoryThatIsStillAttached(t *testing.T) {
+// A loop device or mount of the original directory still exists after the directory was
+// copied.
+func TestMovedDirectoryStillAttached(t *testing.T) {
 	forEachSource(t, func(t *ownedTest) {
 		id := t.mustCreate(ownerTags(uuid.NewString(), uuid.NewString()))
 		at := t.mustAttach(id)
@@ -96,7 +97,7 @@ func TestMovedDirectoryThatIsStillAttached(t *testing.T) {
 		}
 		var after map[string]json.RawMessage
 		if err := t.store().Load(id, &after); err != nil || string(after["ino"]) != string(before["ino"]) || string(after["phase"]) != string(before["phase"]) {
-			t.Errorf("recorded %s, %v, was %s", after, err, before)
+			t.Errorf("the record is %s, %v, want %s as before", after, err, before)
 		}
 		t.open(from)
 		t.mustRemove(id)
@@ -112,12 +113,12 @@ func TestMovedDirectoryThatIsStillAttached(t *testing.T) {
 	})
 }
 
-// TestMovedInPart has one volume whose file was cut off when it was copied, and one whose
-// file is missing. The others are known again.
-func TestMovedInPart(t *testing.T) {
+// The file of one volume was truncated by the copy, and that of another is missing. The
+// third volume is identified again.
+func TestPartiallyMovedDirectory(t *testing.T) {
 	forEachSource(t, func(t *ownedTest) {
 		if t.kind != LoopProviderType {
-			t.Skip("of a volume's file it is known how large it is")
+			t.Skip("only loop volumes have a file of known size")
 		}
 		whole, cut, missing := t.mustCreate(ownerTags("", uuid.NewString())), t.mustCreate(ownerTags("", uuid.NewString())), t.mustCreate(ownerTags("", uuid.NewString()))
 		t.moveDir()
@@ -128,7 +129,7 @@ func TestMovedInPart(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := t.directory().Reidentify(t.ctx, Moved)
-		for _, word := range []string{cut, "1048576 bytes, not 4194304", missing, "not found"} {
+		for _, word := range []string{cut, "1048576 bytes instead of 4194304", missing, "not found"} {
 			if err == nil || !strings.Contains(err.Error(), word) {
 				t.Errorf("%v does not say %q", err, word)
 			}
@@ -171,7 +172,7 @@ func TestTrash(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := t.directory().Trash(t.ctx, id, storage.Owner{}, deleted); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), owner.EntityUUID) {
-			t.Errorf("as nobody's: %v", err)
+			t.Errorf("with an empty owner: %v", err)
 		}
 		if err := t.directory().Trash(t.ctx, id, owner, deleted); err != nil {
 			t.Fatal(err)
@@ -180,14 +181,14 @@ func TestTrash(t *testing.T) {
 			t.Errorf("again: %v", err)
 		}
 		if all := t.owners(); len(all) != 0 {
-			t.Errorf("there are %+v", all)
+			t.Errorf("owners listed: %+v", all)
 		}
 		want := []string{id + "-1700000000.json"}
 		if t.kind == LoopProviderType || t.kind == RootfsProviderType {
 			want = []string{id + "-1700000000", id + "-1700000000.json"}
 		}
 		if got := t.trash(); strings.Join(got, " ") != strings.Join(want, " ") {
-			t.Errorf("in the trash are %q, want %q", got, want)
+			t.Errorf("the trash has %q, want %q", got, want)
 		}
 		if t.kind == RootfsProviderType {
 			t.check(filepath.Join(t.dir, ".trash", want[0]), "data")
@@ -196,7 +197,7 @@ func TestTrash(t *testing.T) {
 			t.Error(err)
 		}
 		if got := t.trash(); len(got) != len(want) {
-			t.Errorf("after a week that is not over there are %q", got)
+			t.Errorf("purged too early: the trash has %q", got)
 		}
 		if err := t.directory().PurgeTrash(t.ctx, deleted.Add(time.Second)); err != nil {
 			t.Error(err)
@@ -216,7 +217,7 @@ func TestTrash(t *testing.T) {
 			t.Errorf("left: %q, %+v", got, t.owners())
 		}
 
-		// Of one that was interrupted the next removes what it left.
+		// A second Delete removes what an interrupted one left.
 		if t.kind == managedType {
 			sourcetest.Run(t.T, "blkdiscard", "--zeroout", "--force", "/dev/"+t.devices.device.DeviceName)
 		}
@@ -233,8 +234,9 @@ func TestTrash(t *testing.T) {
 	})
 }
 
-// TestTrashOfWhatSomebodyUses has a copy of a mount, or a loop device, that no agent made.
-func TestTrashOfWhatSomebodyUses(t *testing.T) {
+// The object is in use by a copy of its mount, or a loop device, that the agent did not
+// make.
+func TestDeleteRefusesObjectInUse(t *testing.T) {
 	forEachSource(t, func(t *ownedTest) {
 		tags := ownerTags(uuid.NewString(), uuid.NewString())
 		id := t.mustCreate(tags)
@@ -260,12 +262,12 @@ func TestTrashOfWhatSomebodyUses(t *testing.T) {
 			t.Error("deleted")
 		}
 		if all := t.owners(); len(all) != 1 || all[0].ID != id {
-			t.Errorf("there are %+v", all)
+			t.Errorf("owners listed: %+v", all)
 		}
 	})
 }
 
-func TestDirectoriesOfNobody(t *testing.T) {
+func TestMissingStorageDirectory(t *testing.T) {
 	none := StorageDirectory{Provider: LoopProviderType, Path: filepath.Join(t.TempDir(), "none")}
 	if err := none.Reidentify(t.Context(), Moved); err != nil {
 		t.Error(err)
@@ -277,19 +279,18 @@ func TestDirectoriesOfNobody(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(none.Path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it was made: %v", err)
+		t.Errorf("the directory was made: %v", err)
 	}
 	if err := (StorageDirectory{Provider: "tape", Path: "/srv"}).Reidentify(t.Context(), Moved); !errors.Is(err, errors.NotValid) {
 		t.Error(err)
 	}
 }
 
-// TestTrashThatWasInterrupted has an object that was moved to the trash by a process
-// that died before it moved the record.
-func TestTrashThatWasInterrupted(t *testing.T) {
+// A process moved an object to the trash and died before it moved the record.
+func TestInterruptedTrash(t *testing.T) {
 	forEachSource(t, func(t *ownedTest) {
 		if t.kind == TmpfsProviderType || t.kind == managedType {
-			t.Skip("there is the record alone")
+			t.Skip("it has only a record in the storage directory")
 		}
 		tags := ownerTags(uuid.NewString(), uuid.NewString())
 		id := t.mustCreate(tags)
@@ -297,14 +298,14 @@ func TestTrashThatWasInterrupted(t *testing.T) {
 			t.Fatal(err)
 		}
 		if all := t.owners(); len(all) != 1 || all[0].ID != id {
-			t.Fatalf("there are %+v", all)
+			t.Fatalf("owners listed: %+v", all)
 		}
 		if err := t.directory().Trash(t.ctx, id, storage.OwnerOf(tags), time.Unix(1700000060, 0)); err != nil {
 			t.Fatal(err)
 		}
 		want := id + "-1700000000 " + id + "-1700000060.json"
 		if got := strings.Join(t.trash(), " "); got != want || len(t.owners()) != 0 {
-			t.Errorf("in the trash are %q, want %q; there are %+v", got, want, t.owners())
+			t.Errorf("the trash has %q, want %q; objects left: %+v", got, want, t.owners())
 		}
 		if err := t.directory().PurgeTrash(t.ctx, time.Unix(1700000061, 0)); err != nil {
 			t.Error(err)

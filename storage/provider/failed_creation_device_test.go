@@ -10,7 +10,9 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// A creation fails at any of its steps: nothing is left when the filesystem is removed.
+// Creation fails at each of its steps in turn. Nothing is left once the filesystem is
+// removed.
+// Fault F30.
 func TestFailedCreationLeavesNothing(t *testing.T) {
 	for _, p := range []storage.ProviderType{TmpfsProviderType, RootfsProviderType} {
 		t.Run(string(p), func(t *testing.T) {

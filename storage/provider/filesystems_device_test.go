@@ -26,7 +26,7 @@ func forBoth(t *testing.T, test func(*filesystemTest)) {
 	}
 }
 
-func TestFilesystemLife(t *testing.T) {
+func TestFilesystemLifecycle(t *testing.T) {
 	forBoth(t, func(ft *filesystemTest) {
 		for range 2 {
 			ft.Create()
@@ -68,7 +68,7 @@ func TestFilesystemOptions(t *testing.T) {
 			ft.Errorf("flags %x lack nosuid or nodev", st.Flags)
 		}
 		if size := st.Blocks * uint64(st.Bsize); ft.Provider == TmpfsProviderType && size != sourcetest.FilesystemSize<<20 {
-			ft.Errorf("%d bytes large", size)
+			ft.Errorf("size %d bytes", size)
 		}
 		ft.Detach()
 		ft.Destroy()
@@ -98,28 +98,28 @@ func TestFilesystemReadOnly(t *testing.T) {
 	})
 }
 
-// TestFilesystemUnmountedBehindOurBack is also a reboot, but for the contents of a
-// directory.
-func TestFilesystemUnmountedBehindOurBack(t *testing.T) {
+// Somebody else unmounts the filesystem, or the machine restarts: for a mount that is the
+// same.
+func TestFilesystemUnmountedExternally(t *testing.T) {
 	forBoth(t, func(ft *filesystemTest) {
 		ft.Create()
 		ft.Attach()
-		ft.UnmountBehindOurBack()
+		ft.UnmountExternally()
 		ft.Restart()
 		ft.Attach()
-		ft.UnmountBehindOurBack()
+		ft.UnmountExternally()
 		ft.Detach()
 		ft.Destroy()
 	})
 }
 
-func TestFilesystemMovesToAnotherPath(t *testing.T) {
+func TestFilesystemAttachAtNewPath(t *testing.T) {
 	forBoth(t, func(ft *filesystemTest) {
 		ft.Create()
 		ft.Attach()
 		_, err := ft.TryAttach(filepath.Join(ft.Top, "other"), false)
 		sourcetest.CheckError(ft.T, err, true, "mounted at "+ft.Path+": detach it first")
-		ft.UnmountBehindOurBack()
+		ft.UnmountExternally()
 		ft.Path = filepath.Join(ft.Top, "other", "path")
 		ft.Attach()
 		if _, err := os.Lstat(filepath.Join(ft.Top, "srv")); !errors.Is(err, os.ErrNotExist) {
@@ -188,7 +188,7 @@ func TestFilesystemAttachRefusals(t *testing.T) {
 		permanent: true,
 		words:     []string{"symbolic link"},
 	}, {
-		about: "somebody's mount",
+		about: "a foreign mount",
 		prepare: func(ft *filesystemTest) {
 			sourcetest.Run(ft.T, "mkdir", "-p", ft.Path)
 			sourcetest.MountTmpfs(ft.T, "foreign", ft.Path, "1m")
@@ -219,44 +219,44 @@ func TestFilesystemAttachRefusals(t *testing.T) {
 	}
 }
 
-// TestFilesystemBeneathAForeignMount is a mount over ours: neither is touched.
-func TestFilesystemBeneathAForeignMount(t *testing.T) {
+// Another filesystem is mounted over ours. Detaching changes neither.
+func TestFilesystemUnderForeignMount(t *testing.T) {
 	forBoth(t, func(ft *filesystemTest) {
 		ft.Create()
 		ft.Attach()
 		sourcetest.Run(ft.T, "mount", "-t", "tmpfs", "-o", "size=1m", "foreign", ft.Path)
 		sourcetest.CheckError(ft.T, ft.TryDetach(), false, "tmpfs from foreign is mounted over it")
 		ft.CheckMounts(2)
-		ft.UnmountBehindOurBack()
+		ft.UnmountExternally()
 		ft.Detach()
 		ft.Destroy()
 	})
 }
 
-func TestFilesystemForeignMountInItsPlace(t *testing.T) {
+func TestFilesystemReplacedByForeignMount(t *testing.T) {
 	forBoth(t, func(ft *filesystemTest) {
 		ft.Create()
 		ft.Attach()
-		ft.UnmountBehindOurBack()
+		ft.UnmountExternally()
 		sourcetest.Run(ft.T, "mount", "-t", "tmpfs", "-o", "size=1m", "foreign", ft.Path)
 		ft.Detach()
 		ft.CheckMounts(1)
-		ft.UnmountBehindOurBack()
+		ft.UnmountExternally()
 		// Detach leaves the directories to the owner of the foreign mount.
 		sourcetest.Run(ft.T, "rmdir", "-p", "--ignore-fail-on-non-empty", ft.Path)
 		ft.Destroy()
 	})
 }
 
-// TestFilesystemCrashBeforeTheMount is a record of a mount that was never made,
-// and of directories that were.
-func TestFilesystemCrashBeforeTheMount(t *testing.T) {
+// The agent crashed after it had recorded the mount and made the directories, and before
+// it mounted.
+func TestFilesystemCrashBeforeMount(t *testing.T) {
 	for _, then := range []string{"attach", "detach", "destroy"} {
 		t.Run(then, func(t *testing.T) {
 			forBoth(t, func(ft *filesystemTest) {
 				ft.Create()
 				ft.Attach()
-				ft.UnmountBehindOurBack()
+				ft.UnmountExternally()
 				ft.Restart()
 				switch then {
 				case "attach":
@@ -271,7 +271,7 @@ func TestFilesystemCrashBeforeTheMount(t *testing.T) {
 	}
 }
 
-func TestFilesystemDirectoryThatWasThereStays(t *testing.T) {
+func TestFilesystemKeepsExistingDirectory(t *testing.T) {
 	forBoth(t, func(ft *filesystemTest) {
 		sourcetest.Run(ft.T, "mkdir", "-p", ft.Path)
 		ft.Create()
@@ -287,7 +287,7 @@ func TestFilesystemDirectoryThatWasThereStays(t *testing.T) {
 	})
 }
 
-func TestFilesystemWithoutAPath(t *testing.T) {
+func TestFilesystemAttachChoosesPath(t *testing.T) {
 	forBoth(t, func(ft *filesystemTest) {
 		ft.Create()
 		path, err := ft.TryAttach("", false)
@@ -322,9 +322,8 @@ func TestFilesystemCreateRefusals(t *testing.T) {
 	})
 }
 
-// TestFilesystemIsNotForgottenBeneathAForeignMount is a filesystem that is wanted
-// at another path while a mount hides it.
-func TestFilesystemIsNotForgottenBeneathAForeignMount(t *testing.T) {
+// A filesystem is wanted at another path while a foreign mount hides it.
+func TestFilesystemAttachElsewhereWhileHidden(t *testing.T) {
 	forBoth(t, func(ft *filesystemTest) {
 		ft.Create()
 		ft.Attach()
@@ -332,15 +331,14 @@ func TestFilesystemIsNotForgottenBeneathAForeignMount(t *testing.T) {
 		_, err := ft.TryAttach(ft.Path+"2", false)
 		sourcetest.CheckError(ft.T, err, false, "tmpfs from foreign is mounted over it at "+ft.Path)
 		ft.CheckMounts(2)
-		ft.UnmountBehindOurBack()
+		ft.UnmountExternally()
 		ft.Detach()
 		ft.Destroy()
 	})
 }
 
-// TestFilesystemInAStorageDirectoryBehindALink is a storage directory that is
-// reached through a symbolic link.
-func TestFilesystemInAStorageDirectoryBehindALink(t *testing.T) {
+// The path of the storage directory leads through a symbolic link.
+func TestFilesystemStorageDirectoryBehindSymlink(t *testing.T) {
 	forBoth(t, func(ft *filesystemTest) {
 		sourcetest.Run(ft.T, "mkdir", ft.Top+"/real")
 		sourcetest.Run(ft.T, "ln", "-s", ft.Top+"/real", ft.Top+"/link")
@@ -382,8 +380,8 @@ func TestFilesystemResize(t *testing.T) {
 	})
 }
 
-// TestFilesystemIsCreatedLarger asks for a filesystem a second time, with a larger size.
-func TestFilesystemIsCreatedLarger(t *testing.T) {
+// A second creation asks for a larger size.
+func TestFilesystemCreateAgainWithLargerSize(t *testing.T) {
 	forBoth(t, func(ft *filesystemTest) {
 		ft.Create()
 		ft.Restart()

@@ -21,8 +21,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// ownedTest is a storage directory of one of the four sources. The tests ask the source
-// for an object with the tag 0/1, for one owner or another.
+// ownedTest is a storage directory of one of the four sources. Tests ask the source for
+// objects with the tag 0/1, for different owners.
 type ownedTest struct {
 	*testing.T
 	kind     storage.ProviderType
@@ -35,7 +35,7 @@ type ownedTest struct {
 	devices     oneDevice
 }
 
-// oneDevice is the block device of all volumes.
+// oneDevice is the block device of every volume.
 type oneDevice struct{ device storage.BlockDevice }
 
 func (d oneDevice) BlockDevice(names.VolumeTag) (storage.BlockDevice, bool) {
@@ -71,7 +71,7 @@ func forEachSource(t *testing.T, test func(*ownedTest)) {
 	}
 }
 
-// open makes the source one of a directory.
+// open opens the source of a directory.
 func (t *ownedTest) open(dir string) {
 	t.Helper()
 	t.dir = dir
@@ -89,7 +89,7 @@ func (t *ownedTest) open(dir string) {
 	}
 }
 
-// another returns a test of another directory.
+// another returns a copy of the test that works on another directory.
 func (t *ownedTest) another(dir string) *ownedTest {
 	other := *t
 	other.open(dir)
@@ -147,7 +147,7 @@ func (t *ownedTest) mustCreate(resourceTags map[string]string) string {
 
 func (t *ownedTest) path() string { return filepath.Join(t.top, "data") }
 
-// attach attaches the object and returns where its data are: a device or a directory.
+// attach attaches the object and returns the path of its data: a device or a directory.
 func (t *ownedTest) attach(id string) (string, error) {
 	t.Helper()
 	if t.volumes != nil {
@@ -210,7 +210,8 @@ func (t *ownedTest) destroy(id string) error {
 	return firstOf(append(failures, err)...)
 }
 
-// mustRemove leaves nothing of an object, and the device of the managed source blank.
+// mustRemove detaches and destroys an object, and makes the device of the managed source
+// blank.
 func (t *ownedTest) mustRemove(id string) {
 	t.Helper()
 	if err := firstOf(t.detach(id), t.destroy(id)); err != nil {
@@ -221,7 +222,7 @@ func (t *ownedTest) mustRemove(id string) {
 	}
 }
 
-// write writes a text where the data are, as attach has it, and check reads it.
+// write writes a text at a path that attach returned, and check compares it.
 func (t *ownedTest) write(at, text string) {
 	t.Helper()
 	if t.volumes != nil {
@@ -271,15 +272,15 @@ func rawJSON(t *testing.T, v any) json.RawMessage {
 	return text
 }
 
-// stamp gives an object of an older version its owner.
+// stamp gives an object of an older version an owner.
 func (t *ownedTest) stamp(id string, resourceTags map[string]string) {
 	t.Helper()
 	t.editRecord(id, func(rec map[string]json.RawMessage) { rec["resource-tags"] = rawJSON(t.T, resourceTags) })
 }
 
-// TestRestoredStateDoesNotAdopt is a state that is restored from before storage was
-// made, and hands out the same tag again.
-func TestRestoredStateDoesNotAdopt(t *testing.T) {
+// A state that was restored from a backup hands out the tag of storage that was made
+// after the backup.
+func TestReusedTagDoesNotAdopt(t *testing.T) {
 	forEachSource(t, func(t *ownedTest) {
 		model, secret, other := uuid.NewString(), uuid.NewString(), uuid.NewString()
 		id := t.mustCreate(ownerTags(model, secret))
@@ -287,19 +288,19 @@ func TestRestoredStateDoesNotAdopt(t *testing.T) {
 			t.Errorf("the ID is %q, want %q", id, want)
 		}
 		if again := t.mustCreate(ownerTags(model, secret)); again != id {
-			t.Errorf("asked for again it is %q, was %q", again, id)
+			t.Errorf("created again as %q, want %q", again, id)
 		}
 		at := t.mustAttach(id)
 		t.write(at, "secret")
 
-		// The managed source finds the device in use, or not blank: there is one only.
+		// The managed source has one device only, and finds it in use or not blank.
 		otherID, err := t.create(ownerTags(model, other))
 		if t.kind == managedType {
 			if err == nil {
-				t.Error("the volume of another was formatted")
+				t.Error("another owner's volume was formatted")
 			}
 		} else if err != nil || otherID == id {
-			t.Errorf("%q for another, %v", otherID, err)
+			t.Errorf("created %q for another owner, %v", otherID, err)
 		} else if err := t.destroy(otherID); err != nil {
 			t.Error(err)
 		}
@@ -308,8 +309,8 @@ func TestRestoredStateDoesNotAdopt(t *testing.T) {
 	})
 }
 
-// TestAnIDIsNoProof has an ID that another state's object has.
-func TestAnIDIsNoProof(t *testing.T) {
+// An object of another state has the ID that is wanted.
+func TestIDDoesNotProveOwnership(t *testing.T) {
 	forEachSource(t, func(t *ownedTest) {
 		mine, theirs, entity := uuid.NewString(), uuid.NewString(), uuid.NewString()
 		id := t.mustCreate(ownerTags(theirs, entity))
@@ -317,14 +318,14 @@ func TestAnIDIsNoProof(t *testing.T) {
 		sourcetest.CheckError(t.T, err, true, "exists and belongs to", theirs, mine)
 		t.mustRemove(id)
 
-		// One of nobody's, and a request of nobody's.
+		// An object without an owner, and a request without an owner.
 		id = t.mustCreate(nil)
 		if id != t.tag().String() {
 			t.Errorf("the ID is %q", id)
 		}
 		t.stamp(id, ownerTags(theirs, entity))
 		_, err = t.create(nil)
-		sourcetest.CheckError(t.T, err, true, "exists and belongs to", entity, "nobody that is known")
+		sourcetest.CheckError(t.T, err, true, "exists and belongs to", entity, "an unknown owner")
 		t.mustRemove(id)
 
 		for _, invalid := range []string{"../../x", "6f", strings.ToUpper(entity), "urn:uuid:" + entity} {
@@ -335,16 +336,16 @@ func TestAnIDIsNoProof(t *testing.T) {
 	})
 }
 
-// TestStorageOfAnOlderVersion is known by its ID until its record is stamped, and then
-// by its UUID too.
-func TestStorageOfAnOlderVersion(t *testing.T) {
+// Storage of an older version is known by its ID, and once its record has an owner also
+// by the owner's UUID.
+func TestStorageOfOlderVersion(t *testing.T) {
 	forEachSource(t, func(t *ownedTest) {
 		model, entity := uuid.NewString(), uuid.NewString()
 		id := t.mustCreate(nil)
-		if t.kind != managedType { // which has one volume only
+		if t.kind != managedType { // it has one volume only
 			made := t.mustCreate(ownerTags(model, entity))
 			if made == id {
-				t.Error("an object that is nobody's was adopted")
+				t.Error("an object without an owner was adopted")
 			}
 			t.mustRemove(made)
 		}
@@ -358,26 +359,26 @@ func TestStorageOfAnOlderVersion(t *testing.T) {
 		if err := t.detach(id); err != nil {
 			t.Error(err)
 		}
-		// A state may know no other ID than the one that it has computed.
+		// A state may know only the ID that it computes.
 		if err := t.destroy(t.tag().String() + "-" + uuid.NewString()); err != nil {
 			t.Error(err)
 		}
 		var rec map[string]json.RawMessage
 		if err := t.store().Load(id, &rec); err != nil {
-			t.Fatalf("destroyed by the UUID of another: %v", err)
+			t.Fatalf("destroyed by another owner's UUID: %v", err)
 		}
 		if err := t.destroy(t.tag().String() + "-" + entity); err != nil {
 			t.Error(err)
 		}
 		if err := t.store().Load(id, &rec); !errors.Is(err, errors.NotFound) {
-			t.Errorf("it is still there: %v", err)
+			t.Errorf("the record is still there: %v", err)
 		}
 	})
 }
 
-// TestRecordsOfTheOlderVersion reads records that it wrote, and attaches and destroys
-// what they are of.
-func TestRecordsOfTheOlderVersion(t *testing.T) {
+// TestRecordsOfOlderVersion reads records that an older version wrote, and attaches and
+// destroys their objects.
+func TestRecordsOfOlderVersion(t *testing.T) {
 	forEachSource(t, func(t *ownedTest) {
 		made := t.mustCreate(nil)
 		now := make(map[string]json.RawMessage)
@@ -400,7 +401,7 @@ func TestRecordsOfTheOlderVersion(t *testing.T) {
 			if rec["format"] != nil || rec["size"] == nil {
 				t.Fatalf("%s: %v", name, rec)
 			}
-			// Which file, directory or device it is on differs, and where it was mounted.
+			// The identity of the file, directory or device differs, and the mount point.
 			t.editRecord(made, func(rec map[string]json.RawMessage) {
 				for _, key := range []string{"dev", "ino", "born", "generation", "boot-id", "device", "uuid", "volume"} {
 					if now[key] != nil {
@@ -423,8 +424,8 @@ func TestRecordsOfTheOlderVersion(t *testing.T) {
 	})
 }
 
-// TestRecordsOfANewerVersion are refused, and stay as they are.
-func TestRecordsOfANewerVersion(t *testing.T) {
+// Records of a newer version are refused and stay unchanged.
+func TestRecordsOfNewerVersionRefused(t *testing.T) {
 	forEachSource(t, func(t *ownedTest) {
 		id := t.mustCreate(nil)
 		t.editRecord(id, func(rec map[string]json.RawMessage) { rec["format"] = rawJSON(t.T, 3) })
@@ -440,7 +441,7 @@ func TestRecordsOfANewerVersion(t *testing.T) {
 	})
 }
 
-// editRecordRaw gives a record of a newer version the format of today's.
+// editRecordRaw gives a record of a newer version the current format.
 func (t *ownedTest) editRecordRaw(path string) {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -471,7 +472,8 @@ func (t *ownedTest) owners() []storage.OwnedObject {
 	return all
 }
 
-// setTags gives objects tags as an adoption does, and returns the error of each.
+// setTags replaces the tags of objects as an adoption does, and returns an error for
+// each.
 func (t *ownedTest) setTags(tags ...storage.ObjectTags) []error {
 	t.Helper()
 	var failures []error
@@ -487,10 +489,10 @@ func (t *ownedTest) setTags(tags ...storage.ObjectTags) []error {
 	return failures
 }
 
-func TestOwnersAreListed(t *testing.T) {
+func TestListOwners(t *testing.T) {
 	forEachSource(t, func(t *ownedTest) {
 		if all := t.owners(); len(all) != 0 {
-			t.Errorf("at first there are %+v", all)
+			t.Errorf("at first: owners listed: %+v", all)
 		}
 		tags := ownerTags(uuid.NewString(), uuid.NewString())
 		id := t.mustCreate(tags)
@@ -507,16 +509,16 @@ func TestOwnersAreListed(t *testing.T) {
 		check := func(when string) {
 			t.Helper()
 			if all := t.owners(); len(all) != 1 || !reflect.DeepEqual(all[0], want) {
-				t.Errorf("%s there are %+v, want %+v", when, all, want)
+				t.Errorf("%s: owners listed: %+v, want %+v", when, all, want)
 			}
 		}
-		check("created,")
+		check("created")
 		at := t.mustAttach(id)
 		t.write(at, "data")
 		want.Attached = true
-		check("attached,")
+		check("attached")
 
-		// An adoption, while it is in use.
+		// An adoption while the storage is in use.
 		want.ResourceTags = ownerTags(uuid.NewString(), uuid.NewString())
 		for range 2 {
 			failures := t.setTags(storage.ObjectTags{ID: id, ResourceTags: want.ResourceTags},
@@ -526,7 +528,7 @@ func TestOwnersAreListed(t *testing.T) {
 				t.Errorf("tagging: %q", failures)
 			}
 		}
-		check("tagged,")
+		check("tagged")
 		t.check(at, "data")
 		_, err := t.create(tags)
 		sourcetest.CheckError(t.T, err, true, "belongs to")
@@ -534,14 +536,14 @@ func TestOwnersAreListed(t *testing.T) {
 			t.Error(err)
 		}
 		want.Attached = false
-		check("detached,")
+		check("detached")
 
-		// Of a record that cannot be read there is the ID.
+		// Of an object whose record cannot be read, only the ID is listed.
 		if err := os.WriteFile(filepath.Join(t.dir, "records", "damaged.json"), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if all := t.owners(); len(all) != 2 || !reflect.DeepEqual(all[0], storage.OwnedObject{ID: "damaged"}) {
-			t.Errorf("with a damaged record there are %+v", all)
+			t.Errorf("with a damaged record: owners listed: %+v", all)
 		}
 		if err := os.Remove(filepath.Join(t.dir, "records", "damaged.json")); err != nil {
 			t.Fatal(err)
@@ -572,12 +574,11 @@ func (t *ownedTest) tryImport(id string, resourceTags map[string]string) (string
 	return info.FilesystemId, err
 }
 
-// TestReleasedIsNobodysUntilItIsImported has storage that is released by one state and
-// imported by another, by its ID and by the path that it is at.
-func TestReleasedIsNobodysUntilItIsImported(t *testing.T) {
+// One state releases storage, and another imports it, by its ID and by its path.
+func TestReleaseAndImportByNewOwner(t *testing.T) {
 	forEachSource(t, func(t *ownedTest) {
 		if t.kind == TmpfsProviderType || t.kind == managedType {
-			t.Skip("nothing of it is kept")
+			t.Skip("a release keeps no data in the storage directory")
 		}
 		first := ownerTags(uuid.NewString(), uuid.NewString())
 		id := t.mustCreate(first)
@@ -590,7 +591,7 @@ func TestReleasedIsNobodysUntilItIsImported(t *testing.T) {
 		}
 		all := t.owners()
 		if len(all) != 1 || all[0].ID != id || !all[0].Released || all[0].Attached {
-			t.Fatalf("there are %+v", all)
+			t.Fatalf("owners listed: %+v", all)
 		}
 		if _, err := t.create(first); !storage.IsPermanent(err) || !errors.Is(err, errors.AlreadyExists) {
 			t.Errorf("creating: %v", err)
@@ -603,16 +604,16 @@ func TestReleasedIsNobodysUntilItIsImported(t *testing.T) {
 		}
 		for i, by := range []string{id, all[0].Path} {
 			tags := ownerTags(uuid.NewString(), uuid.NewString())
-			for range 2 { // a crash may have cut off the answer
+			for range 2 { // a crash may have lost the first answer
 				if got, err := t.tryImport(by, tags); err != nil || got != id {
 					t.Fatalf("importing %s: %q, %v", by, got, err)
 				}
 			}
 			if _, err := t.tryImport(by, first); !errors.Is(err, errors.NotValid) || by == id && !strings.Contains(err.Error(), tags[storage.EntityUUIDTag]) {
-				t.Errorf("importing what another has: %v", err)
+				t.Errorf("importing another owner's object: %v", err)
 			}
 			if all := t.owners(); len(all) != 1 || all[0].Released || !reflect.DeepEqual(all[0].ResourceTags, tags) {
-				t.Errorf("there are %+v", all)
+				t.Errorf("owners listed: %+v", all)
 			}
 			t.check(t.mustAttach(id), "kept")
 			if err := t.detach(id); err != nil {
@@ -627,15 +628,15 @@ func TestReleasedIsNobodysUntilItIsImported(t *testing.T) {
 		if err := t.release(id); err != nil {
 			t.Fatal(err)
 		}
-		// Once its data are taken away, nothing is left of a released object.
+		// Once its data are removed, nothing is left of a released object.
 		if err := os.RemoveAll(all[0].Path); err != nil {
 			t.Fatal(err)
 		}
 		if all := t.owners(); len(all) != 0 {
-			t.Errorf("there are %+v", all)
+			t.Errorf("owners listed: %+v", all)
 		}
 		if _, err := t.tryImport(id, first); !errors.Is(err, errors.NotFound) {
-			t.Errorf("importing what is not there: %v", err)
+			t.Errorf("importing a missing object: %v", err)
 		}
 	})
 }
@@ -660,11 +661,11 @@ func (t *ownedTest) foreign() string {
 	return path
 }
 
-// TestImportIsByOneOwner has two that want to import the same.
-func TestImportIsByOneOwner(t *testing.T) {
+// Two owners want to import the same storage.
+func TestImportByOneOwnerOnly(t *testing.T) {
 	forEachSource(t, func(t *ownedTest) {
 		if t.kind == TmpfsProviderType {
-			t.Skip("it imports nothing")
+			t.Skip("tmpfs has no import")
 		}
 		from := t.foreign()
 		model := uuid.NewString()
@@ -680,25 +681,24 @@ func TestImportIsByOneOwner(t *testing.T) {
 			t.Errorf("again: %q, %v, want %q", again, err, id)
 		}
 		if _, err := t.tryImport(from, theirs); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), mine[storage.EntityUUIDTag]) {
-			t.Errorf("for another: %v", err)
+			t.Errorf("for another owner: %v", err)
 		}
 		if _, err := t.tryImport(from, nil); !errors.Is(err, errors.NotValid) {
-			t.Errorf("for nobody: %v", err)
+			t.Errorf("without an owner: %v", err)
 		}
 		if all := t.owners(); len(all) != 1 || !reflect.DeepEqual(all[0].ResourceTags, mine) {
-			t.Errorf("there are %+v", all)
+			t.Errorf("owners listed: %+v", all)
 		}
 		t.mustAttach(id)
 		t.mustRemove(id)
 	})
 }
 
-// TestImportOfAnOlderVersion has what an older version imported, and did not note for
-// whom.
-func TestImportOfAnOlderVersion(t *testing.T) {
+// An older version imported the storage and did not record an owner.
+func TestImportSetsOwnerOfOlderImport(t *testing.T) {
 	forEachSource(t, func(t *ownedTest) {
 		if t.kind == TmpfsProviderType {
-			t.Skip("it imports nothing")
+			t.Skip("tmpfs has no import")
 		}
 		from := t.foreign()
 		id, err := t.tryImport(from, nil)
@@ -708,22 +708,21 @@ func TestImportOfAnOlderVersion(t *testing.T) {
 		tags := ownerTags(uuid.NewString(), uuid.NewString())
 		if path := t.owners()[0].Path; path != "" {
 			if _, err := t.tryImport(path, tags); !errors.Is(err, errors.NotValid) {
-				t.Errorf("by the path of what nobody has released: %v", err)
+				t.Errorf("by the path of an object that was not released: %v", err)
 			}
 		}
 		if got, err := t.tryImport(from, tags); err != nil || got != id {
 			t.Errorf("%q, %v, want %q", got, err, id)
 		}
 		if all := t.owners(); len(all) != 1 || !reflect.DeepEqual(all[0].ResourceTags, tags) {
-			t.Errorf("there are %+v", all)
+			t.Errorf("owners listed: %+v", all)
 		}
 		t.mustRemove(id)
 	})
 }
 
-// TestGrownStorageIsAdopted has a state that asks for storage as large as it was when the
-// state was backed up.
-func TestGrownStorageIsAdopted(t *testing.T) {
+// A restored state asks for storage with the size that it had at the time of the backup.
+func TestCreateAdoptsGrownStorage(t *testing.T) {
 	forEachSource(t, func(t *ownedTest) {
 		tags := ownerTags(uuid.NewString(), uuid.NewString())
 		id := t.mustCreate(tags)
@@ -736,7 +735,7 @@ func TestGrownStorageIsAdopted(t *testing.T) {
 			}
 			size = results[0].VolumeInfo.Size
 		case t.kind == managedType:
-			t.Skip("it is as large as its volume")
+			t.Skip("a managed filesystem is as large as its volume")
 		default:
 			at := t.mustAttach(id)
 			results, err := t.filesystems.(storage.FilesystemResizer).ResizeFilesystems(t.ctx,
@@ -748,21 +747,21 @@ func TestGrownStorageIsAdopted(t *testing.T) {
 			t.write(at, "grown")
 		}
 		if got := t.mustCreate(tags); got != id {
-			t.Errorf("it was %s, and is %s", id, got)
+			t.Errorf("the ID was %s, and is %s", id, got)
 		}
 		if all := t.owners(); size != 8 || len(all) != 1 || all[0].Size != size {
-			t.Errorf("it grew to %d MiB, and there are %+v", size, all)
+			t.Errorf("grown to %d MiB, owners listed: %+v", size, all)
 		}
 		t.mustRemove(id)
 	})
 }
 
-// TestMountOfAnotherNamespace has an agent that started again in a mount namespace of its
-// own, as a service manager may have it: the mounts there have other IDs.
-func TestMountOfAnotherNamespace(t *testing.T) {
+// The agent restarts in a mount namespace of its own, as a service manager may have it.
+// The mounts there have other IDs.
+func TestRestartInOtherMountNamespace(t *testing.T) {
 	forEachSource(t, func(t *ownedTest) {
 		if t.kind == LoopProviderType {
-			t.Skip("it mounts nothing")
+			t.Skip("the loop provider mounts nothing")
 		}
 		id := t.mustCreate(ownerTags(uuid.NewString(), uuid.NewString()))
 		at := t.mustAttach(id)
@@ -781,13 +780,14 @@ func TestMountOfAnotherNamespace(t *testing.T) {
 	})
 }
 
-// TestCopiedDirectory has a second agent that works on a copy of an agent's directory,
-// made while the storage is attached. It touches nothing of the original's.
+// A second agent works on a copy of an agent's directory that was made while the storage
+// was attached. It changes nothing of the original's.
+// Fault F24.
 func TestCopiedDirectory(t *testing.T) {
 	for about, edit := range map[string]func(*ownedTest, string){
-		"today's": func(*ownedTest, string) {},
-		// An older version neither marked mounts nor recorded which they are.
-		"of an older version, attached again since": func(t *ownedTest, id string) {
+		"current version": func(*ownedTest, string) {},
+		// An older version neither marked mounts nor recorded their IDs.
+		"older version, attached again since": func(t *ownedTest, id string) {
 			t.editRecord(id, func(rec map[string]json.RawMessage) {
 				delete(rec, "mark")
 				delete(rec, "mount-id")
@@ -817,7 +817,7 @@ func TestCopiedDirectory(t *testing.T) {
 				}
 				t.check(at, "precious")
 				if loops, mounts := devicetest.Loops(t, t.dir), devicetest.Mounts(t, t.path()); len(loops)+len(mounts) != 1 {
-					t.Errorf("attached as %v, and %d times mounted", loops, len(mounts))
+					t.Errorf("attached as %v, mounted %d times", loops, len(mounts))
 				}
 				t.mustRemove(id)
 			})

@@ -24,13 +24,13 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// The stories in this file are those of docs/pains.md: what happened to users of
-// other systems, made to happen here.
+// The tests in this file reproduce the incidents of docs/history/pains.md, which users of
+// other systems had.
 
 const namespaceEnv = "STOWAGE_TEST_NAMESPACE"
 
-// inNamespace tells whether the test runs in a process with a mount namespace of its
-// own. Where it does not, such a process runs it, and nothing is left to do.
+// inNamespace reports whether the test runs in a process with a mount namespace of its
+// own. Otherwise it runs the test in such a process, and the caller returns.
 func inNamespace(t *testing.T) bool {
 	t.Helper()
 	devicetest.RequireRoot(t)
@@ -55,8 +55,9 @@ func inNamespace(t *testing.T) bool {
 	return false
 }
 
-// juju #22798, #23146: after a reboot two disks had each other's names, and were
-// mounted on each other's paths.
+// juju #22798, #23146: after a reboot two disks had swapped names, and each was mounted
+// at the other's path.
+// Story D1.
 func TestPainSwappedNamesMountTheWrongDisk(t *testing.T) {
 	mt := newManagedTest(t)
 	files := []string{filepath.Join(mt.Top, "disk0"), filepath.Join(mt.Top, "disk1")}
@@ -98,7 +99,7 @@ func TestPainSwappedNamesMountTheWrongDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	// What is known of the devices is as old as their names.
+	// What the machine knows of the devices is outdated like their names.
 	unplug()
 	unplug = plugAt(t, paths, []string{files[1], files[0]})
 	use(func(path string, whose []byte) {
@@ -108,8 +109,8 @@ func TestPainSwappedNamesMountTheWrongDisk(t *testing.T) {
 	})
 }
 
-// plugPair attaches two files to loop devices whose names nobody else gets when they
-// are free: those with low numbers are taken first.
+// plugPair attaches two files to loop devices with high numbers. Nobody else gets their
+// names once they are free, as low numbers are taken first.
 func plugPair(t *testing.T, files []string) (paths []string, unplug func()) {
 	t.Helper()
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
@@ -146,9 +147,10 @@ func plugAt(t *testing.T, paths, files []string) (unplug func()) {
 	}
 }
 
-// juju #22218, #21073; k8s #29076, #43291, #95183, #140376; k3s #1902: a device that
-// had just appeared, with data, with partitions, or not readable yet, was formatted.
-func TestPainDeviceThatJustAppearedIsFormatted(t *testing.T) {
+// juju #22218, #21073; k8s #29076, #43291, #95183, #140376; k3s #1902: a newly attached
+// device with data, with partitions, or not readable yet, was formatted.
+// Story D2.
+func TestPainNewlyAttachedDeviceFormatted(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		put   func(t *testing.T, loop *devicetest.Loop)
@@ -161,7 +163,7 @@ func TestPainDeviceThatJustAppearedIsFormatted(t *testing.T) {
 		{"with partitions", func(t *testing.T, loop *devicetest.Loop) {
 			sourcetest.WriteAt(t, loop.Path, 0, sourcetest.Gpt(sourcetest.ManagedExt4Size))
 		}, true, "gpt"},
-		{"with data that nobody knows", func(t *testing.T, loop *devicetest.Loop) {
+		{"with data of an unknown kind", func(t *testing.T, loop *devicetest.Loop) {
 			sourcetest.WriteAt(t, loop.Path, sourcetest.ManagedExt4Size-4096, sourcetest.RandomBytes(4096))
 		}, true, "unknown"},
 		{"not readable yet", func(t *testing.T, loop *devicetest.Loop) {
@@ -189,9 +191,10 @@ func TestPainDeviceThatJustAppearedIsFormatted(t *testing.T) {
 	}
 }
 
-// juju #3366: an attach failed for a moment, and the volume's file was deleted for
-// that; then the attach was tried for ever against a file that was not there.
-func TestPainTransientAttachFailureDeletesTheBackingFile(t *testing.T) {
+// juju #3366: an attach failed briefly, and the volume's file was deleted as a result.
+// Then the attach was retried for ever without a file.
+// Story D3.
+func TestPainTransientAttachFailureDeletesFile(t *testing.T) {
 	devicetest.RequireProgram(t, "chattr")
 	lt := newLoopTest(t)
 	mine, others := sourcetest.Volume(1), sourcetest.Volume(2)
@@ -219,7 +222,7 @@ func TestPainTransientAttachFailureDeletesTheBackingFile(t *testing.T) {
 	}
 	sourcetest.CheckError(t, results[0].Error, true, lt.File(mine)+" is missing")
 	if _, err := os.Lstat(lt.File(mine)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("something was made in place of what was lost: %v", err)
+		t.Errorf("the lost file was replaced: %v", err)
 	}
 	lt.Detach(others)
 	if err := lt.TryDestroy(mine); err != nil {
@@ -229,6 +232,7 @@ func TestPainTransientAttachFailureDeletesTheBackingFile(t *testing.T) {
 }
 
 // juju #21897: "cannot find an unused loop device" in a container, for ever.
+// Story D4.
 func TestPainContainerWithoutLoopDevices(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -241,7 +245,7 @@ func TestPainContainerWithoutLoopDevices(t *testing.T) {
 	_, attaching := lt.TryAttach(sourcetest.Volume(1), false)
 	for what, err := range map[string]error{"creating": lt.TryCreate(sourcetest.Volume(2), sourcetest.VolumeSize), "attaching": attaching} {
 		if !jujuerrors.Is(err, jujuerrors.NotSupported) || !strings.Contains(err.Error(), "/dev/loop-control") {
-			t.Errorf("%s: want that it is not supported, and what is missing, got %v", what, err)
+			t.Errorf("%s: got %v, want not supported and the name of the missing device", what, err)
 		}
 	}
 	if err := unix.Unmount("/dev", 0); err != nil {
@@ -250,8 +254,9 @@ func TestPainContainerWithoutLoopDevices(t *testing.T) {
 	lt.Destroy(sourcetest.Volume(1))
 }
 
-// juju #22198, #23291: the volume was attached, its device never seen, and nothing
-// told what was missing. What the worker does is its own story.
+// juju #22198, #23291: the volume was attached, its device never appeared, and no error
+// said what was missing. The worker has tests of its own for this.
+// Story D5.
 func TestPainLocationNeverAppears(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
@@ -263,7 +268,7 @@ func TestPainLocationNeverAppears(t *testing.T) {
 	if !errors.Is(err, jujuerrors.NotFound) {
 		t.Errorf("got %v", err)
 	}
-	// The name that is known may be gone as well, and the device there by another.
+	// The device may have another name than the machine knows.
 	entry.DeviceName = "loop-that-was-here-before"
 	entry.BusAddress = sourcetest.BusAddress(t, loop)
 	mt.Blocks[sourcetest.ManagedVolume] = entry
@@ -271,9 +276,10 @@ func TestPainLocationNeverAppears(t *testing.T) {
 	mt.Detach()
 }
 
-// juju #21359, #22220, postgresql-operator #1827: a busy mount blocked the teardown,
-// and the error told not who.
-func TestPainBusyMountNamesNobody(t *testing.T) {
+// juju #21359, #22220, postgresql-operator #1827: a busy mount blocked the teardown, and
+// the error did not name the process.
+// Story D6.
+func TestPainBusyMountHolderNotNamed(t *testing.T) {
 	mt := newManagedTest(t)
 	mt.Loop(sourcetest.ManagedExt4Size)
 	mt.Create("ext4")
@@ -285,13 +291,14 @@ func TestPainBusyMountNamesNobody(t *testing.T) {
 	for range 2 {
 		mt.CheckError(mt.TryDetach(), false, mt.Path(), fmt.Sprintf("process %d (s", cmd.Process.Pid), "has open "+file)
 		mt.CheckData()
-		mt.Attach() // nothing is half undone
+		mt.Attach() // the detach changed nothing
 	}
 	kill()
 	mt.Detach()
 }
 
-// k8s #106710, #120328: a volume was detached by force while it was mounted.
+// k8s #106710, #120328: a volume was force-detached while it was mounted.
+// Story D7.
 func TestPainForceDetachOfAMountedVolume(t *testing.T) {
 	lt := newLoopTest(t)
 	lt.Create(sourcetest.Volume(1))
@@ -317,11 +324,12 @@ func TestPainForceDetachOfAMountedVolume(t *testing.T) {
 
 // k8s #10462, #48953, #111799; democratic-csi #307: a volume was mounted twice,
 // read-write, and corrupted.
+// Story D8.
 func TestPainMountedTwice(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
 	mt.Create("ext4")
-	// Several agents that have just been started attach it at once.
+	// Several newly started agents attach it concurrently.
 	var agents sync.WaitGroup
 	for range 4 {
 		agents.Go(func() {
@@ -335,7 +343,7 @@ func TestPainMountedTwice(t *testing.T) {
 	if n := mt.Mounts(); n != 1 {
 		t.Errorf("mounted %d times", n)
 	}
-	// The same at another path, and an agent that knows nothing of the first.
+	// The same agent at another path, and an agent without the first one's records.
 	elsewhere := mt.Attachment(false)
 	elsewhere.Path = filepath.Join(mt.Top, "elsewhere")
 	got, err := mt.Source().AttachFilesystems(mt.CallContext(), []storage.FilesystemAttachmentParams{elsewhere})
@@ -349,7 +357,8 @@ func TestPainMountedTwice(t *testing.T) {
 	mt.Detach()
 }
 
-// k8s #72257, #7317: a clean-up deleted data that were in use, or not its own.
+// k8s #72257, #7317: a clean-up deleted data that were in use or belonged to others.
+// Story D9.
 func TestPainCleanUpDeletedLiveData(t *testing.T) {
 	lt := newLoopTest(t)
 	lt.Create(sourcetest.Volume(1))
@@ -368,7 +377,7 @@ func TestPainCleanUpDeletedLiveData(t *testing.T) {
 	}
 	sourcetest.CheckDevice(t, device, "precious")
 	if data, err := os.ReadFile(foreign); err != nil || string(data) != "not ours" {
-		t.Errorf("what is not ours: %q, %v", data, err)
+		t.Errorf("the foreign file: %q, %v", data, err)
 	}
 	if err := os.Remove(foreign); err != nil {
 		t.Error(err)
@@ -391,6 +400,7 @@ func TestPainCleanUpDeletedLiveData(t *testing.T) {
 
 // k8s #84169, #86281; aws-ebs #1302, #2029; longhorn #1463; zfs-localpv #79:
 // hundreds of attachments collapsed under the checks made for each of them.
+// Story D10.
 func TestPainHundredsOfAttachments(t *testing.T) {
 	const count = 100
 	lt := newLoopTest(t)
@@ -406,7 +416,7 @@ func TestPainHundredsOfAttachments(t *testing.T) {
 	if err != nil || created[count-1].Error != nil {
 		t.Fatal(err, created[count-1].Error)
 	}
-	looksOnce := func(doing string, do func() error) {
+	listsOnce := func(doing string, do func() error) {
 		t.Helper()
 		opens := devicetest.Opens(t, func() {
 			if err := do(); err != nil {
@@ -414,26 +424,27 @@ func TestPainHundredsOfAttachments(t *testing.T) {
 			}
 		})
 		if n := opens["partitions"] + opens["block"]; n != 1 {
-			t.Errorf("%s %d volumes looked %d times at all devices", doing, count, n)
+			t.Errorf("%s %d volumes listed all devices %d times", doing, count, n)
 		}
 	}
-	looksOnce("attaching", func() error {
+	listsOnce("attaching", func() error {
 		attached, err := lt.Source.AttachVolumes(lt.Ctx, attachments)
 		return errors.Join(append(errorsOf(attached, func(r storage.AttachVolumesResult) error { return r.Error }), err)...)
 	})
 	lt.CheckLoops(count)
-	looksOnce("detaching", func() error {
+	listsOnce("detaching", func() error {
 		detached, err := lt.Source.DetachVolumes(lt.Ctx, attachments)
 		return errors.Join(append(detached, err)...)
 	})
-	looksOnce("destroying", func() error {
+	listsOnce("destroying", func() error {
 		destroyed, err := lt.Source.DestroyVolumes(lt.Ctx, ids)
 		return errors.Join(append(destroyed, err)...)
 	})
 	lt.CheckNothingLeft()
 }
 
-// juju 47d8d387: lines of /etc/fstab were lost. Nobody here has business with it.
+// juju 47d8d387: lines of /etc/fstab were lost. Nothing here reads or writes it.
+// Story D12.
 func TestPainFstabLostLines(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -469,7 +480,7 @@ func TestPainFstabLostLines(t *testing.T) {
 	if err := unix.Stat("/etc/fstab", &after); err != nil {
 		t.Fatal(err)
 	}
-	// It was neither written to, nor replaced, nor read.
+	// It was not written, replaced or read.
 	if before.Ino != after.Ino || before.Mtim != after.Mtim || before.Ctim != after.Ctim || before.Atim != after.Atim {
 		t.Errorf("/etc/fstab was %+v and is %+v", before, after)
 	}

@@ -15,7 +15,7 @@ const (
 	RootfsProviderType = rootfs.ProviderType
 )
 
-// The settings of the providers, and the logger that they use.
+// The settings of the providers, and the logger of the rootfs provider.
 type (
 	LoopOptions   = loop.Options
 	TmpfsOptions  = tmpfs.Options
@@ -53,8 +53,8 @@ func NewRootfsProvider(options RootfsOptions) storage.Provider {
 	return rootfs.NewProvider(options)
 }
 
-// NewManagedFilesystemSource returns the source of filesystems that are made on
-// volumes: see [managed.NewSource]. Its records live under storageDir.
+// NewManagedFilesystemSource returns the source of filesystems that are made on volumes: see
+// [managed.NewSource]. It keeps its records under storageDir.
 func NewManagedFilesystemSource(storageDir string, d storage.BackingDevices) storage.FilesystemSource {
 	return managed.NewSource(storageDir, d)
 }

@@ -11,18 +11,18 @@ import (
 	"github.com/stowage-io/stowage/internal/osthread"
 )
 
-// systemDirs are what an isolated program sees of the machine, each with all that is
-// mounted in it: programs, libraries, their settings, devices and the kernel's files.
+// systemDirs returns the directories that an isolated program sees, each with all mounts in
+// it: programs, libraries, their settings, devices and the kernel's files.
 func systemDirs() []string {
 	return []string{"bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "sbin", "sys", "usr"}
 }
 
-// errFixedRoot means that the root directory is not that of a mount which can be
-// exchanged: in an initramfs, or after a chroot to a directory that is no mount point.
+// errFixedRoot means that the root directory is not the root of a mount that can be exchanged:
+// in an initramfs, or after a chroot to a directory that is not a mount point.
 const errFixedRoot = errors.ConstError("root directory cannot be exchanged")
 
-// runIsolated runs a command in a mount namespace with the system's directories alone,
-// or with all of the machine's mounts where the root directory cannot be exchanged.
+// runIsolated runs a command in a mount namespace that has only the system's directories. If
+// the root directory cannot be exchanged, the command sees all of the machine's mounts.
 func runIsolated(cmd *exec.Cmd) error {
 	var err error
 	osthread.Do(func() {
@@ -36,16 +36,16 @@ func runIsolated(cmd *exec.Cmd) error {
 	return err
 }
 
-// isolate gives the calling thread a mount namespace in which the root directory is a
-// copy of the root filesystem's mount, without those on top of it except for systemDirs
-// and what is in them, and /run without what is mounted in it. What it does takes the
-// same number of steps however many mounts the machine has.
+// isolate moves the calling thread to a new mount namespace. Its root directory is a copy of
+// the root filesystem's mount, without the mounts on top of it except systemDirs with the
+// mounts in them, and /run without the mounts in it. The number of steps does not depend on
+// the number of mounts.
 func isolate() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return errors.Annotate(err, "making a mount namespace")
 	}
-	// What is unmounted here stays mounted elsewhere. What is unmounted elsewhere, where
-	// mounts are shared, goes here too, and is not kept alive until the copy is gone.
+	// Unmounting here does not affect other namespaces. If the mounts are shared, an unmount
+	// elsewhere also takes effect here, and this copy does not keep the filesystem alive.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err == unix.EINVAL {
 		return errFixedRoot
 	} else if err != nil {
@@ -63,7 +63,7 @@ func isolate() error {
 		}
 	}()
 	for _, dir := range append(systemDirs(), "run") {
-		// A link leads to a directory that is in the list.
+		// A symbolic link leads to another directory of the list.
 		if info, err := os.Lstat("/" + dir); err != nil || !info.IsDir() {
 			continue
 		}
@@ -92,18 +92,18 @@ func isolate() error {
 	} else if err != nil {
 		return errors.Annotate(err, "exchanging the root directory")
 	}
-	// The old one is on top of the new one.
+	// The old root is mounted on top of the new one.
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
 		return errors.Annotate(err, "leaving the machine's mounts")
 	}
 	if err := unix.Chdir("/"); err != nil {
 		return errors.Annotate(err, "entering the root directory")
 	}
-	// What is mounted from now on is not to be seen here.
+	// Later mounts must not appear here.
 	return errors.Annotate(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), "separating a mount namespace")
 }
 
-// cloneMount returns a copy of the mount at a path, mounted nowhere yet.
+// cloneMount returns a copy of the mount at a path. The copy is not mounted anywhere yet.
 func cloneMount(path string, flags uint) (int, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|flags)
 	return fd, errors.Annotatef(err, "copying the mount of %s", path)

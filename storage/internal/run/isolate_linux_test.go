@@ -11,8 +11,8 @@ import (
 	"github.com/stowage-io/stowage/storage/internal/run"
 )
 
-// requireRoot skips a test that mounts something, unless STOWAGE_REQUIRE_ROOT promises
-// that it can.
+// requireRoot skips a test that mounts something where this is not root, and fails it
+// where STOWAGE_REQUIRE_ROOT promises root.
 func requireRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() == 0 {
@@ -37,7 +37,7 @@ func mountsSeenBy(t testing.TB, isolated bool) string {
 	return string(out)
 }
 
-func TestIsolatedProgramSeesTheSystemsMountsAlone(t *testing.T) {
+func TestIsolatedProgramSeesOnlySystemMounts(t *testing.T) {
 	requireRoot(t)
 	dir := t.TempDir()
 	if err := unix.Mount("none", dir, "tmpfs", 0, ""); err != nil {
@@ -62,8 +62,9 @@ func TestIsolatedProgramSeesTheSystemsMountsAlone(t *testing.T) {
 	}
 }
 
-// The namespaces are the programs' alone, however many threads start some.
-func TestIsolationLeavesTheCallersMountsAlone(t *testing.T) {
+// Each isolated program gets a mount namespace of its own. The caller's stays, however
+// many goroutines start programs.
+func TestIsolationKeepsCallersNamespace(t *testing.T) {
 	requireRoot(t)
 	namespace := func() string {
 		name, err := os.Readlink("/proc/self/ns/mnt")
@@ -90,7 +91,7 @@ func TestIsolationLeavesTheCallersMountsAlone(t *testing.T) {
 	}
 }
 
-func TestIsolatedProgramHasItsFiles(t *testing.T) {
+func TestIsolatedProgramReadsPassedFiles(t *testing.T) {
 	requireRoot(t)
 	dir := t.TempDir()
 	if err := unix.Mount("none", dir, "tmpfs", 0, ""); err != nil {
@@ -119,7 +120,7 @@ func TestIsolatedProgramHasItsFiles(t *testing.T) {
 	}
 }
 
-// BenchmarkRun is what isolation costs a program.
+// BenchmarkRun measures what isolation costs a program.
 func BenchmarkRun(b *testing.B) {
 	requireRoot(b)
 	for name, isolated := range map[string]bool{"plain": false, "isolated": true} {

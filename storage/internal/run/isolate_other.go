@@ -4,7 +4,7 @@ package run
 
 import "os/exec"
 
-// runIsolated runs a command: there are no mount namespaces here.
+// runIsolated runs a command without isolation: only Linux has mount namespaces.
 func runIsolated(cmd *exec.Cmd) error {
 	return cmd.Run()
 }

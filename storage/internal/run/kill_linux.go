@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// kill kills a program that this process has started, with its process group and all that
-// descends from it, in whatever session. Those are stopped first, so that none of them
-// starts another that is not seen, or leaves one behind whose parent is not known.
+// kill kills a program that this process has started, its process group and all its
+// descendants in any session. It stops them first, so that none of them can start an unseen
+// process or orphan a child whose parent is then unknown.
 func kill(pid int) error {
 	stopped := map[int]bool{pid: true}
 	_ = syscall.Kill(-pid, syscall.SIGSTOP)
@@ -33,7 +33,7 @@ func kill(pid int) error {
 	return err
 }
 
-// parents returns the parent of each process.
+// parents maps each process to its parent.
 func parents() map[int]int {
 	all := make(map[int]int)
 	proc, err := os.Open("/proc")
@@ -51,7 +51,7 @@ func parents() map[int]int {
 		if err != nil {
 			continue
 		}
-		// The name of the program, in parentheses, may have anything in it.
+		// The program's name, in parentheses, may contain any character.
 		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 		if len(fields) > 1 {
 			all[pid], _ = strconv.Atoi(fields[1])

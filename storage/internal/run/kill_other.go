@@ -4,5 +4,5 @@ package run
 
 import "syscall"
 
-// kill kills a program that this process has started, with its process group.
+// kill kills a program that this process has started, and its process group.
 func kill(pid int) error { return syscall.Kill(-pid, syscall.SIGKILL) }

@@ -1,10 +1,10 @@
-// Package run starts programs: the few of the system's for which there is no
-// system call, and those that users bring.
+// Package run runs programs: the few system programs for whose work there is no system call,
+// and the programs that users supply.
 //
-// The system's programs are looked for in fixed directories, never in the
-// caller's PATH. All run with a fixed environment, in their own process group,
-// with the input and files that they are handed and nothing else. Do not use it
-// for long-running processes: the output is kept in memory and cut at a bound.
+// It looks for system programs in fixed directories, never in the caller's PATH. All programs
+// run with a fixed environment, in their own process group, with the given input and files and
+// no others. Do not use this package for long-running processes: it keeps the output in memory
+// and truncates it.
 package run
 
 import (
@@ -24,27 +24,27 @@ import (
 )
 
 const (
-	// maxStdout and maxStderr bound what is kept of a program's output, in
-	// bytes, unless the command says otherwise. A program that says more is not
-	// stopped; the rest is dropped.
+	// maxStdout and maxStderr limit how much of a program's output is kept, in bytes. A
+	// command can set another limit for stdout. A program that writes more is not stopped; the
+	// rest is dropped.
 	maxStdout = 64 << 10
 	maxStderr = 4 << 10
 
-	// pipeDelay is how long Run still reads the output after the program has
-	// ended or been killed, for the case that something else holds the pipe.
+	// pipeDelay is how long Run continues to read the output after the program has ended or
+	// been killed, in case another process holds the pipe.
 	pipeDelay = 5 * time.Second
 
 	searchPath = "/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// Program names a program and the Debian package that holds it.
+// Program names a program and the Debian package that contains it.
 type Program struct {
 	Name    string
 	Package string
 }
 
-// Find returns the absolute path of the program. If the program is not installed, the
-// error satisfies errors.IsNotSupported, and names the program and its package.
+// Find returns the absolute path of the program. If the program is not installed, the error
+// satisfies errors.IsNotSupported, and names the program and its package.
 func (p Program) Find() (string, error) {
 	for _, dir := range filepath.SplitList(searchPath) {
 		path := filepath.Join(dir, p.Name)
@@ -57,15 +57,15 @@ func (p Program) Find() (string, error) {
 		"%s is not in %s: install the Debian package %s", p.Name, searchPath, p.Package))
 }
 
-// Error is how a program that was started ended other than with success.
+// Error reports that a program was started and did not succeed.
 type Error struct {
 	Path string
 	Args []string
 	// ExitCode is the exit status, or -1 when a signal ended the program.
 	ExitCode int
-	// Stderr is the beginning of what it wrote there, printable.
+	// Stderr is the beginning of the program's standard error, made printable.
 	Stderr string
-	// State tells the end in words: "exit status 1", "signal: killed".
+	// State describes the end in words: "exit status 1", "signal: killed".
 	State string
 }
 
@@ -78,21 +78,21 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s: %s", command, e.State, e.Stderr)
 }
 
-// Is makes errors.Is tell, with syscall.EACCES and syscall.EPERM, whether the program
-// said that it was refused something.
+// Is reports, for syscall.EACCES and syscall.EPERM, whether the program's standard error
+// contains the text of that error.
 func (e *Error) Is(target error) bool {
 	return (target == syscall.EACCES || target == syscall.EPERM) &&
 		strings.Contains(strings.ToLower(e.Stderr), target.Error())
 }
 
-// FilePath is the path under which the program finds the i-th of the files
-// that Run hands it.
+// FilePath returns the path at which the program finds the i-th of the files that Run passes
+// to it.
 func FilePath(i int) string {
 	return "/proc/self/fd/" + strconv.Itoa(3+i)
 }
 
-// Run finds the program and runs it with the arguments; see [Command.Run]. The
-// error for a missing program satisfies errors.IsNotSupported.
+// Run finds the program and runs it with the arguments: see [Command.Run]. If the program is
+// not installed, the error satisfies errors.IsNotSupported.
 func Run(ctx context.Context, p Program, args []string, files ...*os.File) ([]byte, error) {
 	path, err := p.Find()
 	if err != nil {
@@ -103,28 +103,28 @@ func Run(ctx context.Context, p Program, args []string, files ...*os.File) ([]by
 
 // Command is one run of a program.
 type Command struct {
-	// Path is the program's, absolute.
+	// Path is the absolute path of the program.
 	Path string
 	Args []string
-	// Stdin is what the program can read on its standard input.
+	// Stdin is the program's standard input.
 	Stdin []byte
-	// Files are handed to the program, which finds them at [FilePath].
+	// Files are passed to the program, which finds them at [FilePath].
 	Files []*os.File
-	// MaxStdout bounds what is kept of the output, in bytes; 0: 64 KiB.
+	// MaxStdout limits how much of the output is kept, in bytes; 0: 64 KiB.
 	MaxStdout int
-	// Isolated runs the program in a mount namespace that has the root filesystem and
-	// the system's directories alone, so that it neither looks at the machine's other
-	// mounts nor keeps them busy. It finds Files all the same. It needs CAP_SYS_ADMIN.
+	// Isolated runs the program in a mount namespace that has only the root filesystem and the
+	// system's directories, so that the program neither sees the machine's other mounts nor
+	// keeps them busy. The program still finds Files. Isolated needs CAP_SYS_ADMIN.
 	Isolated bool
 }
 
-// Run runs the program until it ends and returns the beginning of its standard
-// output. When ctx ends first, the program is killed with its process group and, on Linux,
-// with all that descends from it. Run still waits for the program: one that is stuck in the kernel goes on
-// holding its files, and the caller must know. The error is then ctx's.
+// Run runs the program until it ends and returns the beginning of its standard output. If ctx
+// ends first, Run kills the program with its process group and, on Linux, all its descendants.
+// It still waits for the program: a program that is stuck in the kernel keeps its files open,
+// and the caller must know. The error is then ctx's.
 //
-// The error for a program that has ended without success is an *Error, with
-// which the output is returned too.
+// If the program ends without success, the error is an *Error, and Run returns the output as
+// well.
 func (c Command) Run(ctx context.Context) ([]byte, error) {
 	stdout, stderr := &head{limit: c.MaxStdout}, &head{limit: maxStderr}
 	if stdout.limit == 0 {
@@ -132,8 +132,8 @@ func (c Command) Run(ctx context.Context) ([]byte, error) {
 	}
 	cmd := exec.CommandContext(ctx, c.Path, c.Args...)
 	cmd.Dir = "/"
-	// libblkid's cache keeps a device's UUID for two seconds after the device is gone,
-	// and mkfs.btrfs refuses a UUID that the cache holds. So there is no cache.
+	// libblkid's cache keeps a device's UUID for two seconds after the device is gone, and
+	// mkfs.btrfs refuses a UUID that is in the cache. So disable the cache.
 	cmd.Env = []string{"LC_ALL=C", "PATH=" + searchPath, "BLKID_FILE=/dev/null"}
 	if c.Stdin != nil {
 		cmd.Stdin = bytes.NewReader(c.Stdin)
@@ -170,7 +170,7 @@ func (c Command) Run(ctx context.Context) ([]byte, error) {
 	})
 }
 
-// head is a writer that keeps the first bytes and drops the rest.
+// head is a writer that keeps the first limit bytes and drops the rest.
 type head struct {
 	limit int
 	bytes []byte
@@ -181,8 +181,8 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Printable makes a program's words fit for one line of a log: what it says
-// can quote the contents of a disk.
+// Printable makes a program's output fit for one line of a log. The output may quote the
+// contents of a disk.
 func Printable(s string) string {
 	s = strings.Join(strings.Fields(s), " ")
 	return strings.Map(func(r rune) rune {

@@ -9,8 +9,8 @@ import (
 	"github.com/stowage-io/stowage/storage/internal/run"
 )
 
-// FuzzPrintable makes a program's words fit for one line, whatever they are, and leaves
-// alone those that are.
+// FuzzPrintable makes a program's output fit on one line, whatever it is, and leaves text
+// alone that fits already.
 func FuzzPrintable(f *testing.F) {
 	for _, s := range []string{"", "a  b\n", "\x1b[2J", "\xff\xfe", "\u202egnp.exe", " ü ", "\u00a0"} {
 		f.Add(s)
@@ -21,7 +21,7 @@ func FuzzPrintable(f *testing.F) {
 			t.Errorf("%q becomes %q", s, text)
 		}
 		if again := run.Printable(text); again != text {
-			t.Errorf("%q becomes %q, and that %q", s, text, again)
+			t.Errorf("%q becomes %q, which becomes %q", s, text, again)
 		}
 		if utf8.RuneCountInString(text) > utf8.RuneCountInString(s) {
 			t.Errorf("%q has grown to %q", s, text)

@@ -16,8 +16,8 @@ import (
 
 var shell = run.Program{Name: "sh", Package: "dash"}
 
-func TestMissingProgramNamesProgramAndPackage(t *testing.T) {
-	// A program of the caller's PATH must not be found either.
+func TestMissingProgramErrorNamesPackage(t *testing.T) {
+	// A program in the caller's PATH must not be found.
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/mkfs.none", []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
@@ -34,6 +34,7 @@ func TestMissingProgramNamesProgramAndPackage(t *testing.T) {
 	}
 }
 
+// Promise S17.
 func TestEnvironmentIsFixed(t *testing.T) {
 	t.Setenv("LC_ALL", "de_DE.UTF-8")
 	t.Setenv("BLKID_FILE", "/run/blkid/blkid.tab")
@@ -47,7 +48,7 @@ func TestEnvironmentIsFixed(t *testing.T) {
 	}
 }
 
-func TestFailureTellsStatusAndStderr(t *testing.T) {
+func TestFailureReportsStatusAndStderr(t *testing.T) {
 	out, err := run.Run(t.Context(), shell, []string{"-c", `echo found; printf 'no \033[31mroom\n left' >&2; exit 7`})
 	var failed *run.Error
 	if !errors.As(err, &failed) {
@@ -64,7 +65,7 @@ func TestFailureTellsStatusAndStderr(t *testing.T) {
 	}
 }
 
-func TestRefusalIsTold(t *testing.T) {
+func TestPermissionErrorsFromStderr(t *testing.T) {
 	for text, want := range map[string]error{
 		"mkfs.xfs: error - cannot set blocksize: Permission denied": syscall.EACCES,
 		"mount: Operation not permitted":                            syscall.EPERM,
@@ -72,13 +73,14 @@ func TestRefusalIsTold(t *testing.T) {
 	} {
 		_, err := run.Run(t.Context(), shell, []string{"-c", "echo '" + text + "' >&2; exit 1"})
 		if want != nil && !errors.Is(err, want) {
-			t.Errorf("%v is not told as %v", err, want)
+			t.Errorf("%v is not %v", err, want)
 		} else if want == nil && (errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM)) {
-			t.Errorf("%v is told as a refusal", err)
+			t.Errorf("%v is a permission error", err)
 		}
 	}
 }
 
+// Promise S17.
 func TestOutputIsBounded(t *testing.T) {
 	_, err := run.Run(t.Context(), shell, []string{"-c", `head -c 200000 /dev/zero | tr '\0' x >&2; exit 1`})
 	var failed *run.Error
@@ -86,11 +88,11 @@ func TestOutputIsBounded(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	if n := len(failed.Stderr); n != 4096 {
-		t.Errorf("kept %d bytes", n)
+		t.Errorf("kept %d bytes of stderr, want 4096", n)
 	}
 }
 
-func TestHandsOverFiles(t *testing.T) {
+func TestRunPassesFiles(t *testing.T) {
 	f, err := os.CreateTemp(t.TempDir(), "")
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +110,7 @@ func TestHandsOverFiles(t *testing.T) {
 	}
 }
 
-func TestCommandReadsItsInputAndIsCutWhereAsked(t *testing.T) {
+func TestCommandStdinAndOutputLimit(t *testing.T) {
 	cat, err := run.Program{Name: "cat", Package: "coreutils"}.Find()
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +122,7 @@ func TestCommandReadsItsInputAndIsCutWhereAsked(t *testing.T) {
 			t.Errorf("limit %d: %d bytes, want %d; %v", limit, len(out), want, err)
 		}
 	}
-	// A program need not read what it is given.
+	// A program need not read its input.
 	shell, err := shell.Find()
 	if err != nil {
 		t.Fatal(err)

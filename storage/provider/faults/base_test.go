@@ -19,32 +19,32 @@ import (
 )
 
 // base is the disk of a machine that can be switched off: a filesystem on a loop device,
-// with all that there is of storage in it.
+// which holds all storage of a case.
 type base struct {
-	// TB is the case that is using it.
+	// TB is the case that uses the disk.
 	testing.TB
 	image string
 	// kind of filesystem: ext4, or xfs.
 	kind string
-	// loop is the device that shows the image.
+	// loop is the device of the image.
 	loop string
-	// dir is where it is mounted.
+	// dir is the mount point.
 	dir string
 }
 
-// baseSize is enough for the objects of a kind, in MiB.
+// baseSize is a size in MiB that is enough for count objects of a kind.
 func baseSize(kind string, count int) uint64 {
 	return 100 + 3*newWorld(kind, "", count).Size*uint64(count)
 }
 
-// newBase makes and mounts a disk with ext4, of so many MiB.
+// newBase makes and mounts a disk with ext4, of size MiB.
 func newBase(t testing.TB, size uint64) *base {
 	t.Helper()
 	return newBaseOf(t, "ext4", size)
 }
 
-// newBaseOf makes and mounts a disk. When the test ends nothing may be left on it, and it
-// must be sound.
+// newBaseOf makes and mounts a disk. When the test ends, nothing may be left on it, and
+// its filesystem must be undamaged.
 func newBaseOf(t testing.TB, kind string, size uint64) *base {
 	t.Helper()
 	devicetest.RequireRoot(t)
@@ -92,7 +92,7 @@ func (b *base) unmount() {
 	detachLoop(b, b.loop)
 }
 
-// end checks that the disk is sound, as the last of all checks.
+// end unmounts the disk and checks its filesystem, as the last check.
 func (b *base) end() {
 	if b.Failed() {
 		b.clear()
@@ -101,15 +101,15 @@ func (b *base) end() {
 	check(b, b.kind, b.image)
 }
 
-// reboot is what happens between a power cut and the start of the agent: mounts and
-// loop devices are gone, the disk's journal is replayed, and the disk has another
-// device number, in another boot of the machine.
+// reboot does what happens between a power cut and the start of the agent: mounts and
+// loop devices are gone, the disk's journal is replayed, and the disk has another device
+// number, in another boot of the machine.
 func (b *base) reboot() {
 	b.Helper()
 	b.clear()
 	b.unmount()
 	boot(b, uuid.NewString())
-	// Somebody else has the number now.
+	// Another device takes the number.
 	other := filepath.Join(filepath.Dir(b.image), "other")
 	if err := os.WriteFile(other, make([]byte, 4096), 0o600); err != nil {
 		b.Fatal(err)
@@ -119,7 +119,7 @@ func (b *base) reboot() {
 	detachLoop(b, loop)
 }
 
-// attachLoop returns the path of a device over a file, for detachLoop.
+// attachLoop attaches a loop device to a file and returns its path, for detachLoop.
 func attachLoop(t testing.TB, file string, options ...string) string {
 	t.Helper()
 	return command(t, "losetup", append(options, "--find", "--show", file)...)
@@ -133,7 +133,7 @@ func detachLoop(t testing.TB, path string) {
 		t.Fatal(err)
 	}
 	command(t, "losetup", "--detach", path)
-	// The name may be another's at once.
+	// Another file may get the name at once.
 	eventually(t, func() error {
 		if file, err := os.ReadFile(attribute); err == nil && bytes.Equal(file, before) {
 			return fmt.Errorf("%s is still attached to %s", path, file)
@@ -142,7 +142,7 @@ func detachLoop(t testing.TB, path string) {
 	})
 }
 
-// eventually waits until something is so.
+// eventually waits until f returns no error.
 func eventually(t testing.TB, f func() error) {
 	t.Helper()
 	ticker := time.NewTicker(5 * time.Millisecond)
@@ -158,11 +158,11 @@ func eventually(t testing.TB, f func() error) {
 	}
 }
 
-// clear takes away all mounts and loop devices, by force.
+// clear removes all mounts and loop devices, by force.
 func (b *base) clear() {
 	b.Helper()
 	for _, m := range b.mounts() {
-		// One that is busy is the case's to explain: unmounting the disk tells.
+		// A busy mount is reported when the disk is unmounted.
 		_ = unix.Unmount(m, 0)
 	}
 	loops, err := loopsOf(b.dir)
@@ -172,7 +172,7 @@ func (b *base) clear() {
 	for _, name := range loops {
 		devicetest.ClearLoop(b, name)
 	}
-	// Who looks at all devices may have one open, for a moment.
+	// A program that lists all devices may have one open briefly.
 	eventually(b, func() error {
 		if loops, err = loopsOf(b.dir); err != nil || len(loops) > 0 {
 			return fmt.Errorf("still attached: %v, %v", loops, err)
@@ -181,7 +181,7 @@ func (b *base) clear() {
 	})
 }
 
-// mounts are the mount points on the disk, the last first.
+// mounts returns the mount points on the disk, the last first.
 func (b *base) mounts() []string {
 	b.Helper()
 	var paths []string
@@ -193,7 +193,7 @@ func (b *base) mounts() []string {
 	return paths
 }
 
-// leaks tells all that there is of storage.
+// leaks lists all storage that is left.
 func (b *base) leaks() []string {
 	b.Helper()
 	var left []string
@@ -217,7 +217,8 @@ func (b *base) leaks() []string {
 	return append(append(left, descriptorsIn(b.dir)...), children()...)
 }
 
-// checkLeaks says what is left, after a moment for those that look at devices.
+// checkLeaks checks that nothing is left. It waits a moment for programs that list
+// devices.
 func (b *base) checkLeaks() {
 	b.Helper()
 	eventually(b, func() error {
@@ -228,8 +229,8 @@ func (b *base) checkLeaks() {
 	})
 }
 
-// descriptorsIn returns what this process has open in a directory, and the loop
-// devices that it has. Its children are looked for by themselves.
+// descriptorsIn returns the files that this process has open in a directory, and its loop
+// devices. Its children are checked separately.
 func descriptorsIn(dir string) []string {
 	var left []string
 	links, _ := filepath.Glob("/proc/self/fd/*")
@@ -242,8 +243,8 @@ func descriptorsIn(dir string) []string {
 	return left
 }
 
-// children returns the processes that this one has to answer for. Those whose
-// parents died are its own, since it is their reaper.
+// children returns the processes below this one. It is the reaper of those whose parents
+// died.
 func children() []string {
 	var left []string
 	lists, _ := filepath.Glob("/proc/self/task/*/children")
@@ -262,7 +263,7 @@ func children() []string {
 	return left
 }
 
-// reap takes note of the death of a process whose parent died before it.
+// reap waits for a dead process whose parent died before it.
 func reap(pid string) {
 	var n int
 	if _, err := fmt.Sscan(pid, &n); err == nil {
@@ -270,7 +271,7 @@ func reap(pid string) {
 	}
 }
 
-// check lets the filesystem's own program look for damage, and mend none.
+// check checks a filesystem with its own program, without repairing it.
 func check(t testing.TB, kind, device string) {
 	t.Helper()
 	switch kind {

@@ -15,7 +15,9 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
 
-// TestBusy has somebody use what is to be detached or destroyed.
+// A process uses what is to be detached or destroyed.
+// Fault F11.
+// Story D6.
 func TestBusy(t *testing.T) {
 	r := begin(t, "in use: file, directory, namespace, device")
 	devicetest.RequireRoot(t)
@@ -56,7 +58,7 @@ func TestBusy(t *testing.T) {
 					s.verifyAttached()
 				}
 				release()
-				s.again()
+				s.repeat()
 				s.verify()
 				s.finish()
 			})
@@ -64,25 +66,25 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// isRefused checks that an operation is refused, for as long as a process holds
-// what it is about, by an error that names the process.
+// isRefused checks that an operation fails while a process uses the storage, with an
+// error that names the process.
 func (s stepTest) isRefused(op string, pid int) {
 	s.Helper()
 	for range 2 {
 		err := s.do(context.Background(), op)
 		if err == nil {
-			s.Fatalf("%s was done while process %d held the storage", op, pid)
+			s.Fatalf("%s succeeded while process %d held the storage", op, pid)
 		}
 		if !strings.Contains(err.Error(), fmt.Sprintf("process %d (", pid)) {
 			s.Errorf("the error does not name process %d: %v", pid, err)
 		}
 		if storage.IsPermanent(err) {
-			s.Errorf("the error is permanent, and the process may release the storage: %v", err)
+			s.Errorf("the error is permanent, although the process may release the storage: %v", err)
 		}
 	}
 }
 
-// verifyAttached checks that objects are attached, and their data there.
+// verifyAttached checks that the objects are attached and have their data.
 func (s stepTest) verifyAttached() {
 	s.Helper()
 	s.op = operation{name: "attach", exists: true, attached: true}
@@ -92,8 +94,10 @@ func (s stepTest) verifyAttached() {
 	}
 }
 
-// TestFormattingIsNotDoneTwiceAtOnce kills a process whose mkfs goes on without it.
-func TestFormattingIsNotDoneTwiceAtOnce(t *testing.T) {
+// A process is killed, and its mkfs continues. Nobody else formats the device at the same
+// time.
+// Fault F10.
+func TestNoConcurrentFormatting(t *testing.T) {
 	r := begin(t, "kill -9 while mkfs goes on without its parent")
 	devicetest.RequireRoot(t)
 	for _, kind := range formats() {
@@ -109,7 +113,7 @@ func TestFormattingIsNotDoneTwiceAtOnce(t *testing.T) {
 			kill(t, child)
 			wait()
 			restore()
-			// The next process waits for it, or refuses, but does not write beside it.
+			// The next process waits for that mkfs, or refuses, and does not format concurrently.
 			deadline := time.Now().Add(30 * time.Second)
 			for {
 				o := task{World: s.world, Op: "create"}.run(t)
@@ -123,7 +127,7 @@ func TestFormattingIsNotDoneTwiceAtOnce(t *testing.T) {
 				}
 			}
 			if left := running(original); len(left) > 0 {
-				t.Fatalf("it was made while another mkfs was at work: %v", left)
+				t.Fatalf("the filesystem was made while another mkfs was running: %v", left)
 			}
 			eventually(t, func() error {
 				if left := children(); len(left) > 0 {
@@ -131,7 +135,7 @@ func TestFormattingIsNotDoneTwiceAtOnce(t *testing.T) {
 				}
 				return nil
 			})
-			s.again()
+			s.repeat()
 			s.verify()
 			s.finish()
 		})

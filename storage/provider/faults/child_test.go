@@ -23,7 +23,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/crash"
 )
 
-// task is what a child process does: one call, with a fault at one of its steps.
+// task is the work of a child process: one call, with a fault at one of its steps.
 type task struct {
 	World world
 	Op    string
@@ -32,22 +32,22 @@ type task struct {
 	// Step is the number of the step at which the fault happens; 0 is before the
 	// first.
 	Step int
-	// Namespace makes the child live in a mount namespace of its own.
+	// Namespace gives the child a mount namespace of its own.
 	Namespace bool
 }
 
-// faultsAtSteps are what can happen at a step.
+// faultsAtSteps are the faults that can happen at a step.
 var faultsAtSteps = map[string]func(world, context.CancelFunc){
 	// The process is killed.
 	"kill": func(world, context.CancelFunc) { die() },
-	// The power fails, with the journal of the filesystem written out, with the
-	// data written out as well, and with neither.
+	// The power fails: with the filesystem's journal written, with the data written as
+	// well, and with neither.
 	"power cut, journal written": func(w world, _ context.CancelFunc) { shutDown(w.Base, shutDownLogFlush); die() },
 	"power cut, all written":     func(w world, _ context.CancelFunc) { shutDown(w.Base, shutDownDefault); die() },
 	"power cut, nothing written": func(w world, _ context.CancelFunc) { shutDown(w.Base, shutDownNoLogFlush); die() },
 	"I/O errors from then on":    func(w world, _ context.CancelFunc) { shutDown(w.Base, shutDownNoLogFlush) },
 	"no space left from then on": func(w world, _ context.CancelFunc) { fill(w.Base) },
-	// A container to which no loop devices are passed on: /dev has none.
+	// A container without loop devices in /dev.
 	"no loop-control": func(world, context.CancelFunc) {
 		if err := unix.Mount("none", "/dev", "tmpfs", 0, ""); err != nil {
 			panic(err)
@@ -70,7 +70,7 @@ func die() {
 	select {}
 }
 
-// shutDown makes all I/O to a filesystem fail from now on.
+// shutDown makes all later I/O to a filesystem fail.
 func shutDown(path string, flags int) {
 	f, err := os.Open(path)
 	if err == nil {
@@ -82,7 +82,7 @@ func shutDown(path string, flags int) {
 	}
 }
 
-// filler is the file that takes the space.
+// filler is the file that fills the disk.
 func filler(base string) string { return base + "/filler" }
 
 // fill leaves no block of a filesystem free.
@@ -108,14 +108,14 @@ func fill(path string) {
 
 const (
 	taskEnv = "STOWAGE_FAULTS_TASK"
-	// failed is the exit status of a child whose call returned an error, final
-	// that of one whose error says that trying again cannot help.
+	// failed is the exit status of a child whose call returned an error, and final that
+	// of a child whose error is permanent.
 	failed = 3
 	final  = 4
 )
 
-// childMain is the main function of a child. It tells each step on its standard
-// output, before whatever happens there.
+// childMain is the main function of a child. It prints each step on its standard output
+// before a fault happens there.
 func childMain(text string) int {
 	var t task
 	if err := json.Unmarshal([]byte(text), &t); err != nil {
@@ -123,9 +123,9 @@ func childMain(text string) int {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	happen := func() { faultsAtSteps[t.Fault](t.World, cancel) }
+	injectFault := func() { faultsAtSteps[t.Fault](t.World, cancel) }
 	if t.Fault != "" && t.Step == 0 {
-		happen()
+		injectFault()
 	}
 	var mu sync.Mutex
 	step := 0
@@ -135,7 +135,7 @@ func childMain(text string) int {
 		step++
 		fmt.Println(name)
 		if t.Fault != "" && step == t.Step {
-			happen()
+			injectFault()
 		}
 	}
 	if err := t.World.do(ctx, t.Op); err != nil {
@@ -148,16 +148,16 @@ func childMain(text string) int {
 	return 0
 }
 
-// outcome is how a child has ended.
+// outcome is how a child ended.
 type outcome struct {
 	steps  []string
 	killed bool
 	err    error
-	// final says that the error would be the same another time.
+	// final is set if the error is permanent.
 	final bool
 }
 
-// patience is how long a child may take. None takes a tenth of it.
+// patience is how long a child may run. None takes a tenth of it.
 const patience = time.Minute
 
 // run runs a child to its end.
@@ -180,7 +180,7 @@ func (t task) start(tb testing.TB) (pid int, wait func() outcome) {
 	if t.Namespace {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	}
-	// What outlives the child keeps no pipe open.
+	// A process that outlives the child keeps no pipe open, as the output is a file.
 	stdout, stderr := &output{tb: tb}, &output{tb: tb}
 	cmd.Stdout, cmd.Stderr = stdout.file(), stderr.file()
 	if err := cmd.Start(); err != nil {
@@ -211,7 +211,7 @@ func (t task) start(tb testing.TB) (pid int, wait func() outcome) {
 	}
 }
 
-// output is a file that takes what a child says.
+// output is a file for the output of a child.
 type output struct {
 	tb testing.TB
 	f  *os.File
@@ -250,10 +250,10 @@ func exists(path string) error {
 	return err
 }
 
-// last is the step that the child had come to.
+// last is the last step that the child reached.
 func (o outcome) last() string {
 	if len(o.steps) == 0 {
-		return "the beginning"
+		return "the start"
 	}
 	return o.steps[len(o.steps)-1]
 }

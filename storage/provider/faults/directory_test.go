@@ -20,7 +20,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
 
-// isOfDirectory tells whether an operation is one on a storage directory.
+// isOfDirectory reports whether an operation is on a storage directory.
 func isOfDirectory(op string) bool {
 	return slices.Contains([]string{"reidentify moved", "reidentify copied", "trash", "delete", "purge"}, op)
 }
@@ -33,7 +33,7 @@ func (w world) directory() provider.StorageDirectory {
 	return d
 }
 
-// trashedAt is when the objects are put in the trash.
+// trashedAt is the time at which the objects were moved to the trash.
 var trashedAt = time.Unix(1700000000, 0)
 
 func (w world) doDirectory(ctx context.Context, op string) error {
@@ -55,7 +55,7 @@ func (w world) doDirectory(ctx context.Context, op string) error {
 		} else {
 			err = d.Delete(ctx, w.id(i), owner)
 		}
-		// One that is not there was deleted before.
+		// A missing object was deleted before.
 		if !errors.Is(err, jujuerrors.NotFound) {
 			failures = append(failures, err)
 		}
@@ -63,8 +63,8 @@ func (w world) doDirectory(ctx context.Context, op string) error {
 	return errors.Join(failures...)
 }
 
-// switchOff is a machine that is switched off with all in use: no mount and no loop
-// device is left, and nobody has detached them.
+// switchOff does what remains of a machine that was switched off while its storage was
+// attached: no mounts and no loop devices, and no detach.
 func (s stepTest) switchOff() {
 	s.Helper()
 	unix.Sync()
@@ -74,8 +74,8 @@ func (s stepTest) switchOff() {
 	}
 }
 
-// moveDir makes all files and directories of the storage directory other ones, as moving
-// it to another disk does.
+// moveDir replaces all files and directories of the storage directory by copies, as
+// moving it to another disk does.
 func (s stepTest) moveDir() {
 	s.Helper()
 	before := s.world.dir() + "-before"
@@ -89,8 +89,8 @@ func (s stepTest) moveDir() {
 	unix.Sync()
 }
 
-// copyDir makes a copy of a storage directory that is in use, and of that of the volumes
-// that its filesystems are on. The copies of these are attached.
+// copyDir copies a storage directory in use, and that of the volumes with its
+// filesystems. The copied volumes are attached.
 func (s stepTest) copyDir() {
 	s.Helper()
 	unix.Sync()
@@ -103,8 +103,8 @@ func (s stepTest) copyDir() {
 	unix.Sync()
 }
 
-// copyTree copies a directory, with all that is kept of its files, to where another may
-// have been.
+// copyTree copies a directory with all attributes of its files, and replaces an existing
+// copy.
 func (s stepTest) copyTree(from, to string) {
 	s.Helper()
 	if err := os.RemoveAll(to); err != nil {
@@ -113,8 +113,8 @@ func (s stepTest) copyTree(from, to string) {
 	command(s, "cp", "-a", from, to)
 }
 
-// inUse describes the mounts and loop devices that there are: the same text for those
-// that nobody has touched.
+// inUse describes all mounts and loop devices. The text is equal as long as nobody
+// changes any.
 func (b *base) inUse() string {
 	b.Helper()
 	var all []string
@@ -136,14 +136,15 @@ func (b *base) inUse() string {
 	return strings.Join(all, "\n")
 }
 
-// checkOriginal makes sure that what is in use of the original of a copy is as it was.
+// checkOriginal checks that the mounts and devices of the original of a copy are
+// unchanged.
 func (s stepTest) checkOriginal() {
 	s.Helper()
 	if !s.Copied {
 		return
 	}
 	if now := s.inUse(); now != s.used {
-		s.Fatalf("in use is\n%s\nand was\n%s", now, s.used)
+		s.Fatalf("mounts and devices are\n%s\nwant\n%s", now, s.used)
 	}
 	if s.isVolatile() {
 		original := s
@@ -154,7 +155,8 @@ func (s stepTest) checkOriginal() {
 	}
 }
 
-// attachOriginal attaches the original of a copy again, which a power cut has detached.
+// attachOriginal attaches the original of a copy again, after a power cut has detached
+// it.
 func (s *stepTest) attachOriginal() {
 	s.Helper()
 	if s.onVolumes() {
@@ -169,7 +171,7 @@ func (s *stepTest) attachOriginal() {
 	s.used = s.inUse()
 }
 
-// trashed lists what is in the trash: the records, and the objects.
+// trashed lists the records and the objects in the trash.
 func (s stepTest) trashed() (records, objects []string) {
 	s.Helper()
 	entries, err := filepath.Glob(filepath.Join(s.world.dir(), ".trash", "*"))
@@ -186,8 +188,8 @@ func (s stepTest) trashed() (records, objects []string) {
 	return records, objects
 }
 
-// takeTrashed takes what is in the trash out of it, with its contents.
-func (s stepTest) takeTrashed() {
+// checkAndPurgeTrash checks the contents of the objects in the trash, and purges it.
+func (s stepTest) checkAndPurgeTrash() {
 	s.Helper()
 	_, objects := s.trashed()
 	slices.Sort(objects)

@@ -1,7 +1,7 @@
-// Package faults is the fault suite: it makes the providers' world fail at every
-// step, on real devices, and sees what is left. docs/faults.md tells what each
-// fault is and what holds after it; make faults runs it.
+// Package faults is the fault suite. On real devices it injects a fault at every step of the
+// providers and checks what is left. docs/explanation/faults.md describes each fault and what
+// holds after it; "make faults" runs the suite.
 //
-// It is all tests, built with the tag "faults", with which the providers tell of
-// the steps that they come to (package crash).
+// The package consists of tests only. They are built with the tag "faults", which makes the
+// providers report their steps through package crash.
 package faults

@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hold is what a holder has in use.
+// hold says what a holder process keeps in use.
 type hold struct {
-	// Open and Exclusively are files or devices to open, Dir is a directory to
-	// work in; empty: none.
+	// Open and Exclusively are files or devices to open, and Dir is the working
+	// directory. Empty: none.
 	Open, Exclusively, Dir string
-	// Namespace makes the holder live in a mount namespace of its own, which has
-	// a copy of all mounts.
+	// Namespace gives the holder a mount namespace of its own, with a copy of all
+	// mounts.
 	Namespace bool
 }
 
@@ -52,7 +52,7 @@ func holderMain(text string) int {
 	return 0
 }
 
-// start starts a holder and returns its process id, and a function that ends the hold.
+// start starts a holder. It returns its process ID and a function that ends it.
 func (h hold) start(t testing.TB) (pid int, release func()) {
 	t.Helper()
 	text, err := json.Marshal(h)
@@ -77,7 +77,7 @@ func (h hold) start(t testing.TB) (pid int, release func()) {
 		t.Fatal(err)
 	}
 	if _, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
-		t.Fatalf("the holder holds nothing: %v", err)
+		t.Fatalf("the holder process failed: %v", err)
 	}
 	ended := false
 	release = func() {

@@ -22,8 +22,8 @@ import (
 
 const insideEnv = "STOWAGE_FAULTS_INSIDE"
 
-// TestMain runs the tests in a mount namespace of their own, on a disk that is in
-// memory: whatever happens, the machine's own mounts and files are out of it.
+// TestMain runs the tests in a mount namespace of their own, on a disk in memory, so that
+// the machine's mounts and files are not affected.
 func TestMain(m *testing.M) {
 	if text := os.Getenv(taskEnv); text != "" {
 		os.Exit(childMain(text))
@@ -51,7 +51,7 @@ func inside() int {
 	cmd.Env = append(os.Environ(), insideEnv+"="+dir)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
-	// An interrupt reaches the child too, which tidies up: this process waits for that.
+	// An interrupt reaches the child too. This process waits until it has cleaned up.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGINT)
 	err = cmd.Run()
 	var exit *exec.ExitError
@@ -61,10 +61,10 @@ func inside() int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// prepare makes the namespace what the tests need, once.
+// prepare sets up the namespace for the tests, once.
 var prepare = sync.OnceValue(func() error {
 	dir := os.Getenv(insideEnv)
-	// A copy of somebody else's mounts would keep them busy.
+	// Copies of other tests' mounts would keep those busy.
 	others, err := mountinfo.GetMounts(mountinfo.PrefixFilter(os.TempDir()))
 	if err != nil {
 		return err
@@ -93,13 +93,13 @@ var prepare = sync.OnceValue(func() error {
 	if err := unix.Mount(filepath.Join(dir, "boot_id"), bootID, "", unix.MS_BIND, ""); err != nil {
 		return err
 	}
-	// Processes whose parents are killed become this one's children.
+	// Processes whose parents are killed become children of this one.
 	return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 })
 
 const bootID = "/proc/sys/kernel/random/boot_id"
 
-// boot makes the machine's boot another one, in this namespace.
+// boot changes the boot ID of the machine, in this namespace.
 func boot(t testing.TB, id string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(os.Getenv(insideEnv), "boot_id"), []byte(id+"\n"), 0o644); err != nil {
@@ -107,7 +107,7 @@ func boot(t testing.TB, id string) {
 	}
 }
 
-// results is the table at the end.
+// results is the table that is printed at the end.
 var results table
 
 type table struct {
@@ -115,19 +115,19 @@ type table struct {
 	rows []*row
 }
 
-// row is what has become of one fault.
+// row is the result of one fault.
 type row struct {
 	fault        string
 	cases, steps int
-	// sampled says that the short form makes it happen at some steps only.
+	// sampled says that the short form injects the fault at some steps only.
 	sampled bool
-	// operators says that the sample has what operators ask for too.
+	// operators says that the sample includes the operations that operators ask for.
 	operators bool
 	failed    int
 	time      time.Duration
 }
 
-// begin begins the row of a fault, which the test's end ends.
+// begin adds the row of a fault. It is complete when the test ends.
 func begin(t *testing.T, fault string) *row {
 	t.Helper()
 	if os.Geteuid() == 0 {
@@ -149,7 +149,7 @@ func begin(t *testing.T, fault string) *row {
 	return r
 }
 
-// run runs a case, and tells how to run it alone when it fails.
+// run runs a case. If it fails, run logs how to run it alone.
 func (r *row) run(t *testing.T, name string, f func(t *testing.T)) bool {
 	t.Helper()
 	return t.Run(name, func(t *testing.T) {

@@ -16,10 +16,10 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
 
-// strace is the beginning of a command that runs another and meddles with it.
+// strace is the beginning of a command that runs another under strace.
 const strace = "exec strace -f -o /dev/null"
 
-// formats are the types of filesystems that are made on volumes.
+// formats are the filesystem types that are made on volumes.
 func formats() []string {
 	if makesBtrfs() {
 		return []string{"ext4", "xfs", "btrfs"}
@@ -27,9 +27,9 @@ func formats() []string {
 	return []string{"ext4", "xfs"}
 }
 
-// wrap puts a shell command before each run of a program, in this mount namespace,
-// until restore is called. It returns the path of the program itself, a copy in dir, which is
-// a [devicetest.VisibleDir].
+// wrap puts a shell command before each run of a program, in this mount namespace, until
+// restore is called. It returns the path of a copy of the program in dir, which is a
+// [devicetest.VisibleDir].
 func wrap(t *testing.T, dir, program, before string) (original string, restore func()) {
 	t.Helper()
 	devicetest.RequireProgram(t, "strace")
@@ -37,7 +37,7 @@ func wrap(t *testing.T, dir, program, before string) (original string, restore f
 	if err != nil {
 		t.Fatal(err)
 	}
-	original = filepath.Join(dir, program) // by its name it knows what it is to make
+	original = filepath.Join(dir, program) // mkfs behaves according to its name
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func wrap(t *testing.T, dir, program, before string) (original string, restore f
 	if err := os.WriteFile(wrapper, []byte("#!/bin/sh\n"+before+" "+original+" \"$@\"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// The program is a link to another's, and all its names are wrapped.
+	// The program may be a link; the wrapper then covers all its names.
 	if path, err = filepath.EvalSymlinks(path); err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func wrap(t *testing.T, dir, program, before string) (original string, restore f
 	restore = func() {
 		if wrapped {
 			wrapped = false
-			// A shell that is just starting still reads it.
+			// A starting shell may still read the wrapper.
 			if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
 				t.Error(err)
 			}
@@ -70,10 +70,11 @@ func wrap(t *testing.T, dir, program, before string) (original string, restore f
 	return original, restore
 }
 
-// writes are the system calls by which programs write.
+// writes are the system calls that write.
 var writes = []string{"pwrite64", "write", "fsync", "fallocate", "ioctl"}
 
 // TestMkfsKilled kills mkfs at each of its writes.
+// Fault F9.
 func TestMkfsKilled(t *testing.T) {
 	r := begin(t, "mkfs killed at each write")
 	devicetest.RequireRoot(t)
@@ -92,16 +93,16 @@ func TestMkfsKilled(t *testing.T) {
 						o := task{World: s.world, Op: "create"}.run(s)
 						restore()
 						r.steps++
-						// Not all of them make as many calls each time: mkfs.btrfs looks
-						// at other devices by ioctls.
+						// The number of calls varies: mkfs.btrfs inspects other devices with
+						// ioctls.
 						sure := count * 9 / 10
 						if call == "ioctl" {
 							sure = count / 2
 						}
 						if o.err == nil && n < sure || o.err != nil && !saysOneOf(o.err, "killed", "exit status") {
-							s.Fatalf("mkfs was killed, and the call said %v", o.err)
+							s.Fatalf("mkfs was killed, and the call returned %v", o.err)
 						}
-						s.again()
+						s.repeat()
 						s.verify()
 						return true
 					}) {
@@ -113,7 +114,7 @@ func TestMkfsKilled(t *testing.T) {
 	}
 }
 
-// countCalls runs mkfs once and counts its system calls that write.
+// countCalls runs mkfs once and counts the system calls that write.
 func (s stepTest) countCalls(r *row) map[string]int {
 	counts := make(map[string]int)
 	t := s.TB.(*testing.T)
@@ -143,7 +144,7 @@ func (s stepTest) countCalls(r *row) map[string]int {
 				}
 			}
 		}
-		s.again()
+		s.repeat()
 		s.verify()
 		return true
 	})

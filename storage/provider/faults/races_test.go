@@ -17,8 +17,9 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
 
-// TestSymlinkSwappedIn has somebody exchange the mount point, or a directory on the
-// way to it, for a symbolic link, again and again, while filesystems are mounted.
+// While filesystems are mounted, somebody repeatedly exchanges the mount point, or the
+// directory above it, for a symbolic link.
+// Fault F17.
 func TestSymlinkSwappedIn(t *testing.T) {
 	r := begin(t, "a symlink swapped in on the way to the mount point")
 	devicetest.RequireRoot(t)
@@ -78,7 +79,7 @@ func TestSymlinkSwappedIn(t *testing.T) {
 				swapping.Wait()
 				t.Logf("%d attached, %d refused", attached, refused)
 				if refused == 0 {
-					t.Error("the link was never there when it was looked for")
+					t.Error("no attach met the symbolic link")
 				}
 				if st, err := os.Lstat(swapped(s.world)); err != nil {
 					t.Fatal(err)
@@ -94,7 +95,7 @@ func TestSymlinkSwappedIn(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				s.again()
+				s.repeat()
 				s.verify()
 				s.finish()
 			})
@@ -102,9 +103,10 @@ func TestSymlinkSwappedIn(t *testing.T) {
 	}
 }
 
-// TestBackingFileMadeAgain deletes a volume's file and makes another, of the same
-// name and size, which on ext4 may well get the same inode.
-func TestBackingFileMadeAgain(t *testing.T) {
+// A volume's file is deleted, and another of the same name and size is made, which on
+// ext4 may have the same inode.
+// Fault F16.
+func TestBackingFileRecreated(t *testing.T) {
 	r := begin(t, "a backing file deleted and made again")
 	devicetest.RequireRoot(t)
 	for _, name := range []string{"with another inode", "with the same inode"} {
@@ -128,7 +130,7 @@ func TestBackingFileMadeAgain(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// Two files that are made in the same tick of the clock have the same time of birth.
+			// Two files made in the same tick of the clock have the same time of birth.
 			eventually(t, func() error {
 				if err := os.Remove(file); err != nil && !os.IsNotExist(err) {
 					t.Fatal(err)
@@ -145,7 +147,7 @@ func TestBackingFileMadeAgain(t *testing.T) {
 				o := task{World: s.world, Op: op}.run(t)
 				r.steps++
 				if o.err == nil || !o.final || !saysOneOf(o.err, "was replaced") {
-					t.Errorf("%s of what was replaced: %v", op, o.err)
+					t.Errorf("%s of a volume whose file was replaced: %v", op, o.err)
 				}
 			}
 			if loops, _ := loopsOf(b.dir); len(loops) > 0 {
@@ -155,15 +157,16 @@ func TestBackingFileMadeAgain(t *testing.T) {
 				t.Fatalf("the other file is gone: %v", err)
 			}
 			_ = os.Remove(kept)
-			s.again()
+			s.repeat()
 			s.verify()
 			s.finish()
 		})
 	}
 }
 
-// TestElsewhere runs the tests of faults that have their place in other packages.
-func TestElsewhere(t *testing.T) {
+// TestFaultsInOtherPackages runs the tests of faults that belong to other packages.
+// Fault F18, F19.
+func TestFaultsInOtherPackages(t *testing.T) {
 	for fault, test := range map[string]struct{ folder, name string }{
 		"more events of devices than anybody can read": {"./worker/diskmanager", "Overflow"},
 		"many volumes at once beside a foreign device": {"./storage/provider/loop", "^TestLoopCrowd$"},

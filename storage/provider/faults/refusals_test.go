@@ -18,7 +18,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
 
-// TestReadOnlyDirectory makes the storage directory read-only.
+// The storage directory is read-only.
+// Fault F12.
 func TestReadOnlyDirectory(t *testing.T) {
 	r := begin(t, "read-only storage directory")
 	r.sampled = true
@@ -35,22 +36,24 @@ func TestReadOnlyDirectory(t *testing.T) {
 				r.steps++
 				switch {
 				case o.err == nil:
-					s.Fatalf("it was done in a read-only directory")
+					s.Fatalf("the operation succeeded in a read-only directory")
 				case !saysOneOf(o.err, "read-only file system"):
-					s.Errorf("the error does not tell what is wrong: %v", o.err)
+					s.Errorf("the error does not name the cause: %v", o.err)
 				case o.final:
-					s.Errorf("the error is final, and the directory may become writable: %v", o.err)
+					s.Errorf("the error is permanent, although the directory may become writable: %v", o.err)
 				}
 			}
 			command(s, "umount", dir)
-			s.again()
+			s.repeat()
 			s.verify()
 			return false
 		})
 	})
 }
 
-// TestNoLoopControl is a container to which the host passes no loop devices on.
+// The host does not pass loop devices to the container.
+// Fault F13.
+// Story D4.
 func TestNoLoopControl(t *testing.T) {
 	r := begin(t, "no loop-control")
 	devicetest.RequireRoot(t)
@@ -63,21 +66,21 @@ func TestNoLoopControl(t *testing.T) {
 				o := task{World: s.world, Op: op.name, Fault: "no loop-control", Namespace: true}.run(t)
 				r.steps++
 				if o.err == nil || !o.final || !saysOneOf(o.err, "/dev/loop-control") {
-					t.Errorf("want that it is not supported and what is missing, got %v", o.err)
+					t.Errorf("got %v, want not supported and the name of the missing device", o.err)
 				}
 				if loops, _ := loopsOf(b.dir); len(loops) > 0 {
 					t.Errorf("attached: %v", loops)
 				}
 			}
-			// Once the host does, all goes well.
-			s.again()
+			// Once the host does, the operation succeeds.
+			s.repeat()
 			s.verify()
 			s.finish()
 		})
 	}
 }
 
-// foreign is what somebody else has on a device.
+// foreign is a kind of foreign data on a device.
 type foreign struct {
 	name string
 	put  func(t *testing.T, path string, size int64)
@@ -96,11 +99,11 @@ func foreignData() []foreign {
 		{"btrfs", made("mkfs.btrfs", "-q")},
 		{"swap", made("mkswap")},
 		{"GPT", func(t *testing.T, path string, size int64) { writeAt(t, path, 0, gpt(size)) }},
-		{"GPT at the end alone", func(t *testing.T, path string, size int64) {
+		{"GPT at the end only", func(t *testing.T, path string, size int64) {
 			table := gpt(size)
 			writeAt(t, path, size-512, table[512:1024])
 		}},
-		{"a partition table of a PC", func(t *testing.T, path string, _ int64) {
+		{"an MBR partition table", func(t *testing.T, path string, _ int64) {
 			table := make([]byte, 512)
 			table[446+4], table[446+8], table[446+13] = 0x83, 8, 64
 			table[510], table[511] = 0x55, 0xaa
@@ -115,10 +118,12 @@ func foreignData() []foreign {
 	}
 }
 
-// foreignSize is enough for all types, in MiB.
+// foreignSize is large enough for all filesystem types, in MiB.
 const foreignSize = 320
 
-// TestForeignSignatures asks for a filesystem where somebody else's data are.
+// A filesystem is wanted on a device with foreign data.
+// Fault F14.
+// Story D2.
 func TestForeignSignatures(t *testing.T) {
 	r := begin(t, "foreign signatures: first and last 4 MiB as before")
 	devicetest.RequireRoot(t)
@@ -136,23 +141,24 @@ func TestForeignSignatures(t *testing.T) {
 				for range 2 {
 					o := task{World: s.world, Op: "create"}.run(t)
 					r.steps++
-					if o.err == nil || !o.final || !saysOneOf(o.err, "is not formatted") || !saysOneOf(o.err, device) {
-						t.Errorf("want that %s is not formatted, got %v", device, o.err)
+					if o.err == nil || !o.final || !saysOneOf(o.err, "refusing to format") || !saysOneOf(o.err, device) {
+						t.Errorf("device %s: got %v, want not formatted", device, o.err)
 					}
 				}
 				unix.Sync()
 				if !bytes.Equal(before, edges(t, file)) {
-					t.Fatal("somebody else's data were written to")
+					t.Fatal("the foreign data were changed")
 				}
-				s.empty()
+				s.removeVolumes()
 			})
 		}
 	}
 }
 
-// TestKillWhileFormattingOnRequest kills the process that formats over data because a user has
-// asked for that. The request is for one call: without another one the data is as it was, or
-// what was begun is finished.
+// A process is killed while it formats over data because a user asked for that. The
+// request is for one call: without another request the data are unchanged, or the
+// formatting that was begun is finished.
+// Fault F14.
 func TestKillWhileFormattingOnRequest(t *testing.T) {
 	r := begin(t, "kill -9 while formatting over data on request")
 	devicetest.RequireRoot(t)
@@ -178,12 +184,12 @@ func TestKillWhileFormattingOnRequest(t *testing.T) {
 				}
 				if o = (task{World: s.world, Op: "create"}).run(t); o.err != nil {
 					unix.Sync()
-					if !saysOneOf(o.err, "is not formatted") || !bytes.Equal(before, edges(t, file)) {
-						t.Fatalf("it is not finished, and the data is not as it was: %v", o.err)
+					if !saysOneOf(o.err, "refusing to format") || !bytes.Equal(before, edges(t, file)) {
+						t.Fatalf("formatting is not finished, and the data are changed: %v", o.err)
 					}
 					s.must(requested, "create")
 				}
-				s.again()
+				s.repeat()
 				s.verify()
 				s.finish()
 			})
@@ -192,7 +198,9 @@ func TestKillWhileFormattingOnRequest(t *testing.T) {
 	}
 }
 
-// TestUnreadableDevice asks for a filesystem on a device that cannot be read.
+// A filesystem is wanted on a device that cannot be read.
+// Fault F15.
+// Story D2.
 func TestUnreadableDevice(t *testing.T) {
 	r := begin(t, "unreadable device: not formatted")
 	devicetest.RequireRoot(t)
@@ -207,16 +215,16 @@ func TestUnreadableDevice(t *testing.T) {
 				o := task{World: s.world, Op: "create"}.run(t)
 				r.steps++
 				if o.err == nil || o.final || !saysOneOf(o.err, "cannot be proven blank", "input/output error") {
-					t.Errorf("want that it cannot be proven blank, got %v", o.err)
+					t.Errorf("got %v, want not proven blank", o.err)
 				}
 				if err := os.Truncate(file, foreignSize<<20); err != nil {
 					t.Fatal(err)
 				}
 				if got := edges(t, file); !bytes.Equal(got, make([]byte, len(got))) {
-					t.Error("what cannot be read was written to")
+					t.Error("the unreadable device was written to")
 				}
-				// What can be read again is formatted.
-				s.again()
+				// Once the device can be read, it is formatted.
+				s.repeat()
 				s.verify()
 				s.finish()
 			})
@@ -224,13 +232,15 @@ func TestUnreadableDevice(t *testing.T) {
 	}
 }
 
-// TestLostWrites has the disk with the volumes fail, and not that with the records,
-// while data are on their way: the error is told before the filesystem is unmounted,
-// when somebody can still do something.
+// The disk with the volumes fails while data are being written. The disk with the records
+// works. The error is reported before the filesystem is unmounted, while somebody can
+// still react.
+// Fault F6.
 func TestLostWrites(t *testing.T) {
 	loseWrites(t, "ext4", "I/O errors of data not written yet, then detach")
 }
 
+// Fault F6.
 func TestLostWritesOnXFS(t *testing.T) {
 	loseWrites(t, "xfs", "I/O errors of data not written yet, then detach, on XFS")
 }
@@ -251,7 +261,7 @@ func loseWrites(t *testing.T, fsType, fault string) {
 			o := task{World: s.world, Op: "detach"}.run(t)
 			r.steps++
 			if o.err == nil || o.final || !saysOneOf(o.err, "input/output error", "read-only file system", "structure needs cleaning") {
-				t.Errorf("data were lost, and detaching said %v", o.err)
+				t.Errorf("data were lost, and detaching returned %v", o.err)
 			}
 			if len(b.mounts()) != 1 {
 				t.Errorf("mounted at %q after an error", b.mounts())
@@ -270,7 +280,7 @@ func loseWrites(t *testing.T, fsType, fault string) {
 	}
 }
 
-// onDevice makes a volume for a filesystem of a kind, and attaches it.
+// onDevice makes and attaches a volume for a filesystem of a kind.
 func onDevice(t *testing.T, kind string) stepTest {
 	t.Helper()
 	b := newBase(t, foreignSize+100)
@@ -280,7 +290,7 @@ func onDevice(t *testing.T, kind string) stepTest {
 	return s
 }
 
-// device is the device of the first volume.
+// device returns the device of the first volume.
 func (s stepTest) device() string {
 	s.Helper()
 	devices, err := s.devices()
@@ -290,8 +300,8 @@ func (s stepTest) device() string {
 	return "/dev/" + devices.blocks[s.volume(0)].DeviceName
 }
 
-// empty takes away volumes on which no filesystem was made.
-func (s stepTest) empty() {
+// removeVolumes removes volumes without filesystems.
+func (s stepTest) removeVolumes() {
 	s.Helper()
 	s.must(s.world, "destroy")
 	s.must(s.backing(), "detach")
@@ -332,7 +342,7 @@ func writeAt(t testing.TB, path string, at int64, data []byte) {
 	}
 }
 
-// gpt is the beginning of a disk with a partition table without partitions.
+// gpt returns the first sectors of a disk with an empty GUID partition table.
 func gpt(size int64) []byte {
 	const sector = 512
 	first := make([]byte, 34*sector)

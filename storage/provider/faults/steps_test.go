@@ -23,12 +23,12 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
 
-// operation is a call whose steps are looked at.
+// operation is a call whose steps are tested.
 type operation struct {
 	name string
-	// before are the calls that come first, and what befalls the storage directory.
+	// before are the calls that come first, and what happens to the storage directory.
 	before []string
-	// exists and attached are what the objects do afterwards.
+	// exists and attached say whether the objects exist and are attached afterwards.
 	exists, attached bool
 }
 
@@ -50,20 +50,20 @@ var operations = []operation{
 	{"purge", []string{"create", "attach", "switched off", "trash"}, false, false},
 }
 
-// removes tells whether the operation takes things away. Such ones must work
-// where there is no space left.
+// removes reports whether the operation removes something. Such operations must work on a
+// full disk.
 func (o operation) removes() bool {
 	return slices.Contains([]string{"detach", "destroy", "release", "delete", "purge"}, o.name)
 }
 
-// isOperators tells whether an operator asks for the operation, and not a worker.
+// isOperators reports whether operators ask for the operation, and not a worker.
 func (o operation) isOperators() bool {
 	return o.name == "tag" || o.name == "import released" || isOfDirectory(o.name)
 }
 
-// mayBeGivenUp tells whether what the operation was about can be taken away in the
-// middle of it. Others are not undone, but done again.
-func (o operation) mayBeGivenUp() bool {
+// canBeAbandoned reports whether the objects of an unfinished operation can be removed.
+// Other operations cannot be undone, and are repeated.
+func (o operation) canBeAbandoned() bool {
 	return slices.Contains([]string{"create", "attach", "attach read-only", "detach", "resize", "destroy", "tag"}, o.name)
 }
 
@@ -72,11 +72,11 @@ type stepTest struct {
 	*base
 	world
 	op operation
-	// used is what was in use of the original of a copy.
+	// used describes the mounts and devices of the original of a copy.
 	used string
 }
 
-// setup does what comes before the operation.
+// setup carries out what comes before the operation.
 func (s *stepTest) setup() {
 	s.Helper()
 	original := *s
@@ -116,14 +116,14 @@ func (s stepTest) must(w world, op string) {
 	}
 }
 
-// contents are the data of an object.
+// contents returns the data of an object.
 func contents(i int) []byte {
 	data := make([]byte, 64<<10)
 	rand.NewChaCha8([32]byte{byte(i)}).Read(data)
 	return data
 }
 
-// data is the file with the contents of an attached object.
+// data returns the path of the file or device with the data of an attached object.
 func (s stepTest) data(i int) string {
 	s.Helper()
 	if !s.isVolumes() {
@@ -180,11 +180,11 @@ func checkContents(t testing.TB, path string, i int) {
 	defer f.Close()
 	got := make([]byte, len(contents(i)))
 	if _, err := io.ReadFull(f, got); err != nil || !bytes.Equal(got, contents(i)) {
-		t.Fatalf("what was written before is not in %s any more: %v", path, err)
+		t.Fatalf("the data in %s are lost: %v", path, err)
 	}
 }
 
-// placeImports makes what is to be taken over.
+// placeImports makes the files or directories that are to be imported.
 func (s stepTest) placeImports() {
 	s.Helper()
 	for i := range s.Count {
@@ -206,8 +206,8 @@ func (s stepTest) placeImports() {
 	unix.Sync()
 }
 
-// again does the operation again, twice, in processes that know nothing of before.
-func (s *stepTest) again() {
+// repeat carries out the operation twice, in new processes.
+func (s *stepTest) repeat() {
 	s.Helper()
 	if s.onVolumes() {
 		s.must(s.backing(), "attach")
@@ -220,13 +220,13 @@ func (s *stepTest) again() {
 	}
 	for range 2 {
 		if o := (task{World: s.world, Op: s.op.name}).run(s); o.err != nil || o.killed {
-			s.Fatalf("again: killed %v, %v", o.killed, o.err)
+			s.Fatalf("repeating the operation: killed %v, %v", o.killed, o.err)
 		}
 		s.checkOriginal()
 	}
 }
 
-// verify checks that all is as it should be after the operation.
+// verify checks the state after the operation.
 func (s stepTest) verify() {
 	s.Helper()
 	want := func(what string, want bool, got []string, others ...bool) {
@@ -263,7 +263,7 @@ func (s stepTest) verify() {
 	s.verifyOwners()
 }
 
-// verifyOwners checks whose the objects are, and that they are complete.
+// verifyOwners checks the owners of the objects, and that the objects are complete.
 func (s stepTest) verifyOwners() {
 	s.Helper()
 	owned, err := s.owned(envcontext.New(context.Background()))
@@ -281,7 +281,7 @@ func (s stepTest) verifyOwners() {
 	for _, o := range owned {
 		owner := storage.OwnerOf(o.ResourceTags)
 		if !wanted[owner] || o.Incomplete || o.Released != (s.op.name == "release") {
-			s.Fatalf("there is %+v, wanted are those of %v", o, wanted)
+			s.Fatalf("listed %+v, want the objects of %v", o, wanted)
 		}
 		wanted[owner] = false
 	}
@@ -300,27 +300,27 @@ func (s stepTest) noTemporaries() {
 	}
 }
 
-// finish checks the data and takes everything away.
+// finish checks the data and removes everything.
 func (s stepTest) finish() {
 	s.Helper()
 	if s.Copied {
 		original := s
 		original.world = s.original()
-		original.takeAway()
+		original.checkAndRemove()
 	}
-	s.takeAway()
+	s.checkAndRemove()
 	s.checkLeaks()
 }
 
-// takeAway checks the data and takes away what there is after the operation.
-func (s stepTest) takeAway() {
+// checkAndRemove checks the data and removes the objects that exist after the operation.
+func (s stepTest) checkAndRemove() {
 	s.Helper()
 	w := s.world
 	switch s.op.name {
 	case "release":
-		s.takeReleased()
+		s.checkReleased()
 	case "trash":
-		s.takeTrashed()
+		s.checkAndPurgeTrash()
 	case "destroy", "delete", "purge", "none":
 	default:
 		w.Imported = s.op.name == "import"
@@ -351,7 +351,7 @@ func (s stepTest) takeAway() {
 	}
 }
 
-// checkFilesystems checks the filesystems on volumes, which are not mounted.
+// checkFilesystems checks the unmounted filesystems on volumes.
 func (s stepTest) checkFilesystems() {
 	s.Helper()
 	if !s.onVolumes() {
@@ -366,8 +366,8 @@ func (s stepTest) checkFilesystems() {
 	}
 }
 
-// takeReleased takes what a release has left, with its contents.
-func (s stepTest) takeReleased() {
+// checkReleased checks and removes what a release left.
+func (s stepTest) checkReleased() {
 	s.Helper()
 	for i := range s.Count {
 		path, data := "", ""
@@ -386,21 +386,21 @@ func (s stepTest) takeReleased() {
 			s.Fatal(err)
 		}
 	}
-	s.must(s.world, "destroy") // which forgets what was taken away
+	s.must(s.world, "destroy") // removes the records of what is gone
 }
 
-// keepsRecords tells whether there are records of the objects after the operation.
-// What was released is nobody's, and the record says so.
+// keepsRecords reports whether there are records of the objects after the operation. The
+// record of a released object says that it has no owner.
 func (s stepTest) keepsRecords() bool {
 	return s.op.exists || s.op.name == "release" && !s.onVolumes()
 }
 
-// keepsObjects tells whether the objects are in the storage directory.
+// keepsObjects reports whether the objects are in the storage directory.
 func (s stepTest) keepsObjects() bool {
 	return s.isVolumes() || s.Kind == "rootfs"
 }
 
-// supported tells whether the source does this at all.
+// supported reports whether the source has the operation at all.
 func (s stepTest) supported() bool {
 	if s.isVolatile() && (s.op.name == "release" || s.op.name == "import released") || s.onVolumes() && s.op.name == "import" {
 		return false
@@ -420,16 +420,16 @@ func (s stepTest) supported() bool {
 	return !errors.Is(w.do(context.Background(), s.op.name), errUnsupported)
 }
 
-// mayGrowExt4 tells whether this process has CAP_SYS_RESOURCE, without which the
-// kernel grows no ext4.
+// mayGrowExt4 reports whether this process has CAP_SYS_RESOURCE, which the kernel
+// requires to grow an ext4.
 func mayGrowExt4() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
 	return unix.Capget(&header, &sets[0]) == nil && sets[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
-// kinds are the worlds, each with the number of its objects. Filesystems on volumes
-// are there as far as the providers and this machine make them.
+// kinds returns the worlds that are tested, each with its number of objects. Filesystems
+// on volumes are included if this machine can make them.
 func kinds(t *testing.T) []world {
 	t.Helper()
 	worlds := []world{{Kind: "loop", Count: 1}, {Kind: "loop", Count: 3}, {Kind: "tmpfs", Count: 1}, {Kind: "rootfs", Count: 1},
@@ -479,7 +479,7 @@ func atStepsOn(t *testing.T, r *row, disk string, f func(t *testing.T, s stepTes
 	}
 }
 
-// chosen tells which operations stand for all in the short form.
+// chosen reports whether an operation is in the sample of the short form.
 func (r *row) chosen(w world, op operation) bool {
 	switch {
 	case w.Count > 1 || op.name == "attach read-only":
@@ -492,8 +492,8 @@ func (r *row) chosen(w world, op operation) bool {
 	return !r.sampled || !w.isVolatile()
 }
 
-// each makes a fault happen at the steps of an operation, one after another, until
-// there is no such step. Then says what is right after each.
+// each injects a fault at the steps of an operation, one after another, until there is no
+// such step, and calls then after each.
 func (s stepTest) each(t *testing.T, r *row, fault string, from int, then func(*stepTest, outcome)) {
 	stride := 1
 	if testing.Short() && r.sampled {
@@ -508,7 +508,7 @@ func (s stepTest) each(t *testing.T, r *row, fault string, from int, then func(*
 	}
 }
 
-// at runs a case on the disk. It returns what f does, or false when the case fails.
+// at runs a case on the disk. It returns the result of f, or false when the case fails.
 func (s stepTest) at(t *testing.T, r *row, name string, f func(*stepTest) bool) (more bool) {
 	ok := r.run(t, name, func(t *testing.T) {
 		s.base.TB = t
@@ -521,7 +521,7 @@ func (s stepTest) at(t *testing.T, r *row, name string, f func(*stepTest) bool) 
 	return ok && more
 }
 
-// fault does the operation with a fault at a step.
+// fault carries out the operation with a fault at a step.
 func (s stepTest) fault(r *row, fault string, step int) outcome {
 	s.Helper()
 	o := task{World: s.world, Op: s.op.name, Fault: fault, Step: step}.run(s)
@@ -531,6 +531,7 @@ func (s stepTest) fault(r *row, fault string, step int) outcome {
 	return o
 }
 
+// Fault F1.
 func TestKill(t *testing.T) {
 	r := begin(t, "kill -9 at every step, started again twice")
 	atSteps(t, r, func(t *testing.T, s stepTest) {
@@ -538,19 +539,19 @@ func TestKill(t *testing.T) {
 			if !o.killed && o.err != nil {
 				s.Fatal(o.err)
 			}
-			s.again()
+			s.repeat()
 			s.verify()
 		})
 	})
 }
 
-// TestKillAndGiveUp kills the process and does not do the operation again: what it
-// was about is not wanted any more.
-func TestKillAndGiveUp(t *testing.T) {
+// The process is killed, and its objects are removed instead of repeating the operation.
+// Fault F3.
+func TestKillThenRemove(t *testing.T) {
 	r := begin(t, "kill -9 at every step, then given up")
 	r.sampled = true
 	atSteps(t, r, func(t *testing.T, s stepTest) {
-		if !s.op.mayBeGivenUp() {
+		if !s.op.canBeAbandoned() {
 			return
 		}
 		s.each(t, r, "kill", 1, func(s *stepTest, o outcome) {
@@ -569,8 +570,9 @@ func TestKillAndGiveUp(t *testing.T) {
 	})
 }
 
-// TestKillAgain kills the second process too, while it makes good for the first.
-func TestKillAgain(t *testing.T) {
+// The second process is killed too, while it recovers from the first kill.
+// Fault F2.
+func TestKillDuringRecovery(t *testing.T) {
 	r := begin(t, "kill -9 while recovering from a kill -9")
 	r.sampled = true
 	atSteps(t, r, func(t *testing.T, s stepTest) {
@@ -586,7 +588,7 @@ func TestKillAgain(t *testing.T) {
 						s.must(s.backing(), "attach")
 					}
 					killed := s.fault(r, "kill", second).killed
-					s.again()
+					s.repeat()
 					s.verify()
 					return killed
 				})
@@ -598,7 +600,10 @@ func TestKillAgain(t *testing.T) {
 
 var powerCuts = []string{"power cut, nothing written", "power cut, journal written", "power cut, all written"}
 
-func TestPowerCut(t *testing.T)      { cutPower(t, "ext4", "power cut at every step") }
+// Fault F4.
+func TestPowerCut(t *testing.T) { cutPower(t, "ext4", "power cut at every step") }
+
+// Fault F4.
 func TestPowerCutOnXFS(t *testing.T) { cutPower(t, "xfs", "power cut at every step, on XFS") }
 
 func cutPower(t *testing.T, disk, fault string) {
@@ -615,21 +620,21 @@ func cutPower(t *testing.T, disk, fault string) {
 					if o.err != nil {
 						s.Fatal(o.err)
 					}
-					// What was said to be done stays done.
+					// What was reported as done must survive.
 					shutDown(s.base.dir, shutDownNoLogFlush)
 					s.reboot()
 					s.verifyLasting()
 				} else {
 					s.reboot()
 				}
-				s.again()
+				s.repeat()
 				s.verify()
 			})
 		}
 	})
 }
 
-// verifyLasting checks what a power cut after an operation leaves of it.
+// verifyLasting checks that a power cut after the operation does not undo it.
 func (s stepTest) verifyLasting() {
 	s.Helper()
 	records, err := filepath.Glob(filepath.Join(s.world.dir(), "records", "*.json"))
@@ -638,11 +643,14 @@ func (s stepTest) verifyLasting() {
 		want = s.Count
 	}
 	if err != nil || len(records) != want {
-		s.Fatalf("it was done, and after a power cut there are records %q, want %d: %v", records, want, err)
+		s.Fatalf("after a power cut there are records %q, want %d: %v", records, want, err)
 	}
 }
 
-func TestIOErrors(t *testing.T)      { failDisk(t, "ext4", "I/O errors from any step on") }
+// Fault F5.
+func TestIOErrors(t *testing.T) { failDisk(t, "ext4", "I/O errors from any step on") }
+
+// Fault F5.
 func TestIOErrorsOnXFS(t *testing.T) { failDisk(t, "xfs", "I/O errors from any step on, on XFS") }
 
 func failDisk(t *testing.T, disk, fault string) {
@@ -654,13 +662,13 @@ func failDisk(t *testing.T, disk, fault string) {
 			if o.err == nil {
 				s.verifyLasting()
 			} else if !saysOneOf(o.err, "input/output error", "read-only file system", "structure needs cleaning", "stale file handle",
-				"error during mkfs: operation not permitted", // which is what mkfs.btrfs makes of it
+				"error during mkfs: operation not permitted", // how mkfs.btrfs reports it
 			) {
-				s.Errorf("the error does not tell what is wrong: %v", o.err)
+				s.Errorf("the error does not name the cause: %v", o.err)
 			} else if o.final {
-				s.Errorf("the error is final, and the disk may come back: %v", o.err)
+				s.Errorf("the error is permanent, although the disk may come back: %v", o.err)
 			}
-			s.again()
+			s.repeat()
 			s.verify()
 		})
 	})
@@ -671,6 +679,7 @@ func saysOneOf(err error, texts ...string) bool {
 	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(said, text) })
 }
 
+// Fault F7.
 func TestNoSpace(t *testing.T) {
 	r := begin(t, "no space left from any step on")
 	r.sampled, r.operators = true, true
@@ -678,30 +687,31 @@ func TestNoSpace(t *testing.T) {
 		s.each(t, r, "no space left from then on", 0, func(s *stepTest, o outcome) {
 			switch {
 			case o.err != nil && s.op.removes():
-				s.Errorf("what takes things away needs space: %v", o.err)
+				s.Errorf("removing objects failed for lack of space: %v", o.err)
 			case o.err != nil && !saysOneOf(o.err, "no space left on device"):
-				s.Errorf("the error does not tell what is wrong: %v", o.err)
+				s.Errorf("the error does not name the cause: %v", o.err)
 			case o.final:
-				s.Errorf("the error is final, and there may be space again: %v", o.err)
+				s.Errorf("the error is permanent, although there may be space later: %v", o.err)
 			}
 			if err := os.Remove(filler(s.Base)); err != nil && !errors.Is(err, os.ErrNotExist) {
 				s.Fatal(err)
 			}
-			s.again()
+			s.repeat()
 			s.verify()
 		})
 	})
 }
 
+// Fault F8.
 func TestCancelled(t *testing.T) {
 	r := begin(t, "the caller gives up at any step")
 	r.sampled = true
 	atSteps(t, r, func(t *testing.T, s stepTest) {
 		s.each(t, r, "the caller does not wait", 0, func(s *stepTest, o outcome) {
 			if o.err != nil && !saysOneOf(o.err, "context canceled") {
-				s.Errorf("the error does not tell what is wrong: %v", o.err)
+				s.Errorf("the error does not name the cause: %v", o.err)
 			}
-			s.again()
+			s.repeat()
 			s.verify()
 		})
 	})

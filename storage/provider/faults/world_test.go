@@ -20,37 +20,36 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
-// world is the storage of one case. It is plain data, so that it can be passed to
-// the processes which die in it.
+// world is the storage of one case. It is plain data, so that it can be passed to child
+// processes.
 type world struct {
 	// Kind is loop, tmpfs, rootfs or the type of a filesystem on a loop volume.
 	Kind string
-	// Base is the filesystem that holds all that there is.
+	// Base is the filesystem that holds everything.
 	Base string
-	// Disk holds the volumes, where Base does not.
+	// Disk holds the volumes. Empty: Base does.
 	Disk string
-	// Count is how many objects each call is about.
+	// Count is the number of objects in each call.
 	Count int
 	// Size of an object in MiB.
 	Size uint64
-	// Imported is set where the objects are not made but taken over.
+	// Imported is set where the objects are imported and not created.
 	Imported bool
-	// Released is set where the objects are taken over by another owner, after they
-	// were released.
+	// Released is set where another owner imports the objects after their release.
 	Released bool
-	// Copied is set where the directory is a copy, and the original is in use.
+	// Copied is set where the directory is a copy whose original is in use.
 	Copied bool
-	// Requested is set where a user has asked for filesystems whatever is on the volumes.
+	// Requested is set where a user has asked to format the volumes, whatever they hold.
 	Requested bool
 }
 
 // grown is the size in MiB that objects are made to grow to.
 func (w world) grown() uint64 { return 2 * w.Size }
 
-// small is how many MiB a volume or filesystem has where nothing asks for more.
+// small is the size of an object in MiB where no type needs more.
 const small = 8
 
-// sizes are those that the types of filesystems need, in MiB.
+// sizes are the sizes in MiB that filesystem types need.
 var sizes = map[string]uint64{"xfs": 300, "btrfs": 128}
 
 func newWorld(kind, base string, count int) world {
@@ -65,7 +64,7 @@ func (w world) isVolumes() bool  { return w.Kind == "loop" }
 func (w world) onVolumes() bool  { return !w.isVolumes() && w.Kind != "tmpfs" && w.Kind != "rootfs" }
 func (w world) isVolatile() bool { return w.Kind == "tmpfs" }
 
-// backing is the world of the volumes that filesystems are on.
+// backing is the world of the volumes with the filesystems.
 func (w world) backing() world {
 	w.Kind, w.Imported, w.Released = "loop", false, false
 	if w.Disk != "" {
@@ -74,10 +73,10 @@ func (w world) backing() world {
 	return w
 }
 
-// dir is where the source keeps what it makes.
+// dir is the storage directory of the source.
 func (w world) dir() string { return filepath.Join(w.Base, "storage", w.Kind+w.suffix()) }
 
-// suffix ends the names of what belongs to a copy.
+// suffix is the end of the names that belong to a copy.
 func (w world) suffix() string {
 	if w.Copied {
 		return "-copy"
@@ -85,19 +84,20 @@ func (w world) suffix() string {
 	return ""
 }
 
-// original is what a copy is made of, or what is released before it is taken over.
+// original is the world from which a copy was made, or whose objects were released before
+// the import.
 func (w world) original() world {
 	w.Copied, w.Released = false, false
 	return w
 }
 
-// The owners of objects: the one that has them made, and the one that gets them.
+// The owners of objects: the first one creates them, and the next one gets them.
 const (
 	firstOwner = "first"
 	nextOwner  = "next"
 )
 
-// tags are the resource tags of an object of an owner.
+// tags returns the resource tags of an object of an owner.
 func (w world) tags(i int, owner string) map[string]string {
 	return map[string]string{
 		storage.ModelUUIDTag:  uuid.NewSHA1(uuid.Nil, []byte(owner)).String(),
@@ -105,7 +105,7 @@ func (w world) tags(i int, owner string) map[string]string {
 	}
 }
 
-// id is that of an object that was made here.
+// id returns the ID of an object that was created here.
 func (w world) id(i int) string {
 	var tag names.Tag = w.filesystem(i)
 	if w.isVolumes() {
@@ -114,7 +114,7 @@ func (w world) id(i int) string {
 	return tag.String() + "-" + w.tags(i, firstOwner)[storage.EntityUUIDTag]
 }
 
-// volume returns the tag of an object, and filesystem that of one on it.
+// volume returns the tag of a volume, and filesystem that of the filesystem on it.
 func (w world) volume(i int) names.VolumeTag {
 	return names.NewVolumeTag("0/" + strconv.Itoa(i))
 }
@@ -123,18 +123,19 @@ func (w world) filesystem(i int) names.FilesystemTag {
 	return names.NewFilesystemTag("0/" + strconv.Itoa(i))
 }
 
-// path is where a filesystem is wanted. The first two share a directory that is
-// not there before.
+// path is the mount point of a filesystem. The first two share a directory that does not
+// exist before.
 func (w world) path(i int) string {
 	return filepath.Join(w.Base, "srv", "shared"+w.suffix(), "data"+strconv.Itoa(i))
 }
 
-// toImport is the path of what is there before it is taken over.
+// toImport is the path of a file or directory before its import.
 func (w world) toImport(i int) string {
 	return filepath.Join(w.Base, "imports", strconv.Itoa(i))
 }
 
-// importID is what an object is imported by, and importTags are those it gets.
+// importID is the ID by which an object is imported, and importTags are the tags that it
+// gets.
 func (w world) importID(i int) (string, error) {
 	switch {
 	case !w.Released:
@@ -185,12 +186,12 @@ func (w world) filesystemSource() (storage.FilesystemSource, error) {
 	return provider.NewManagedFilesystemSource(w.dir(), devices), err
 }
 
-// known are the block devices of volumes, and the files behind them, as a caller of a
+// known are the block devices of volumes and the files behind them, as a caller of a
 // source knows them.
 type known struct {
 	blocks map[names.VolumeTag]storage.BlockDevice
 	files  map[names.VolumeTag]string
-	// consent is for all volumes.
+	// consent applies to all volumes.
 	consent storage.FormatConsent
 }
 
@@ -262,7 +263,7 @@ func (w world) do(ctx context.Context, op string) error {
 
 func isImport(op string) bool { return op == "import" || op == "import released" }
 
-// nextTags are those of the owner that gets the objects.
+// nextTags returns the tags of the next owner for each object.
 func (w world) nextTags(ids []string) []storage.ObjectTags {
 	var all []storage.ObjectTags
 	for i, id := range ids {
@@ -271,7 +272,7 @@ func (w world) nextTags(ids []string) []storage.ObjectTags {
 	return all
 }
 
-// owned lists the objects with what is known of their owners.
+// owned lists the objects with their owners.
 func (w world) owned(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
 	if w.isVolumes() {
 		source, err := w.volumeSource()
@@ -287,7 +288,7 @@ func (w world) owned(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject,
 	return source.(storage.FilesystemOwnerLister).ListFilesystemOwners(ctx)
 }
 
-var errUnsupported = errors.New("this source does not do that")
+var errUnsupported = errors.New("operation not supported by this source")
 
 func (w world) doVolumes(ctx envcontext.ProviderCallContext, op string) error {
 	source, err := w.volumeSource()
@@ -360,7 +361,7 @@ func (w world) doVolumes(ctx envcontext.ProviderCallContext, op string) error {
 	return errors.Join(append(failures, err)...)
 }
 
-// volumeID returns the id of a volume, which is taken over if it is to be.
+// volumeID returns the ID of a volume. An imported volume is imported first.
 func (w world) volumeID(ctx envcontext.ProviderCallContext, source storage.VolumeSource, i int, op string) (string, error) {
 	if !w.Imported && !w.Released && !isImport(op) {
 		return w.id(i), nil
@@ -445,7 +446,7 @@ func (w world) doFilesystems(ctx envcontext.ProviderCallContext, op string) erro
 	return errors.Join(append(failures, err)...)
 }
 
-// filesystemID returns the id of a filesystem, which is taken over if it is to be.
+// filesystemID returns the ID of a filesystem. An imported filesystem is imported first.
 func (w world) filesystemID(ctx envcontext.ProviderCallContext, source storage.FilesystemSource, i int, op string) (string, error) {
 	if !w.Imported && !w.Released && !isImport(op) {
 		return w.id(i), nil
@@ -462,7 +463,7 @@ func (w world) filesystemID(ctx envcontext.ProviderCallContext, source storage.F
 	return info.FilesystemId, err
 }
 
-// params are those of a filesystem to be made.
+// params returns the creation parameters of a filesystem.
 func (w world) params(i int) storage.FilesystemParams {
 	p := storage.FilesystemParams{Tag: w.filesystem(i), Size: w.Size, ResourceTags: w.tags(i, firstOwner)}
 	if w.onVolumes() {

@@ -6,27 +6,28 @@ import (
 	"github.com/juju/errors"
 )
 
-// AllocationAttribute is the attribute by which a pool chooses how the files of its
-// volumes are allocated: thick, as where it is not set, or thin.
+// AllocationAttribute is the attribute with which a pool selects how the files of its volumes
+// are allocated: "thick", which is the default, or "thin".
 const AllocationAttribute = "allocation"
 
 // allocation is how a volume's file is allocated.
 type allocation string
 
 const (
-	// thick: in full, so that no write to the volume fails for want of space.
+	// thick: the file is allocated in full, so that no write to the volume fails because the
+	// filesystem is full.
 	thick allocation = ""
-	// thin: as it is written. What the volume discards is given back.
+	// thin: the file takes space as it is written, and gives back what the volume discards.
 	thin allocation = "thin"
 )
 
-// IsThin reports whether the attributes of a pool choose volumes that take space as they
-// are written.
+// IsThin reports whether the attributes of a pool select thin volumes, which take space as
+// they are written.
 func IsThin(attributes map[string]any) bool {
 	return attributes[AllocationAttribute] == string(thin)
 }
 
-// parseAllocation reads the attributes of a pool or volume. The error satisfies
+// parseAllocation parses the attributes of a pool or volume. The error satisfies
 // errors.IsNotValid.
 func parseAllocation(attributes map[string]any) (allocation, error) {
 	switch value := attributes[AllocationAttribute]; value {

@@ -64,7 +64,7 @@ func (c *call) attach(volumeID string, readOnly bool) (loopdev.Device, error) {
 		crash.At("loop device refuses discards")
 	}
 	if device != nil && errors.Is(err, unix.ENOSPC) {
-		// It is in use already, and works as far as it did.
+		// The device was attached before and keeps working as it did.
 		remark, err = err.Error(), nil
 	}
 	if err == nil {
@@ -89,14 +89,14 @@ func (c *call) attach(volumeID string, readOnly bool) (loopdev.Device, error) {
 	return h.Device, nil
 }
 
-// keepBlocks has a file keep its blocks while a device shows it, all of them from here
-// on. It returns what the user should know where that is not certain.
+// keepBlocks allocates all blocks of a file and keeps them allocated while a device shows the
+// file. It returns a remark for the user if it cannot guarantee that.
 func (c *call) keepBlocks(h *loopdev.Handle, f *os.File, size uint64) (remark string, err error) {
 	var remarks []string
 	if err := h.RefuseDiscards(); err != nil {
 		remarks = append(remarks, fmt.Sprintf("discards may give its space back: %v", err))
 	}
-	// What was discarded until now is allocated again.
+	// Allocate again what was discarded so far.
 	if err := c.allocate(f, size); err != nil {
 		return "", errors.Trace(err)
 	}
@@ -116,7 +116,7 @@ func (c *call) keepBlocks(h *loopdev.Handle, f *os.File, size uint64) (remark st
 
 // attachFree attaches a volume's file to a free device.
 func (c *call) attachFree(f *os.File, rec record, readOnly bool, label loopdev.Label) (*loopdev.Handle, error) {
-	// Without space, no device comes and goes.
+	// Allocate first: if space is lacking, no device appears only to be removed.
 	if !readOnly && rec.Allocation == thick {
 		if err := c.allocate(f, rec.Size); err != nil {
 			return nil, errors.Trace(err)
@@ -127,8 +127,9 @@ func (c *call) attachFree(f *os.File, rec record, readOnly bool, label loopdev.L
 	return loopdev.Attach(c, f, readOnly, rec.SectorSize, label)
 }
 
-// device returns the loop device that shows the volume's file, nil where none
-// does. It must be one, and show all of the file.
+// device returns the loop device that shows the volume's file, or nil without one. It returns
+// an error if several devices show the file, or if the device shows only a part of it or is
+// another agent's.
 func (c *call) device(id string, rec record) (*loopdev.Device, error) {
 	devices, err := c.devices(id, rec)
 	switch {
@@ -141,19 +142,20 @@ func (c *call) device(id string, rec record) (*loopdev.Device, error) {
 	case !devices[0].IsWholeFile():
 		return nil, storage.Permanent(errors.Errorf("a part of it is attached as %s: detach it first", devices[0].Name()))
 	case devices[0].Label.Mark != "" && devices[0].Label.Mark != c.Mark:
-		return nil, storage.Permanent(errors.Errorf("it is attached as %s by another agent, or for a directory that this one is a copy of: detach it there first", devices[0].Name()))
+		return nil, storage.Permanent(errors.Errorf("it is attached as %s by another agent, or for the original of this storage directory: detach it there first", devices[0].Name()))
 	}
 	return &devices[0], nil
 }
 
-// label is what the device of a volume says of itself.
+// label returns the label of the volume's device.
 func (c *call) label(id string, rec record) loopdev.Label {
 	return loopdev.Label{Mark: c.Mark, Name: rec.Label(id)}
 }
 
-// isOurs tells whether a device that shows the volume's file was attached for this
-// volume: it says so, or it is from an older version, or somebody else's that such a
-// version adopted, and is the very one that the record has.
+// isOurs reports whether a device that shows the volume's file was attached for this volume.
+// The mark in the device's label decides. A device without a mark was attached by an older
+// version, or by somebody else and then adopted by such a version: it is ours if the record
+// names exactly this device.
 func (c *call) isOurs(rec record, d loopdev.Device) (bool, error) {
 	if d.Label.Mark != "" {
 		return d.Label.Mark == c.Mark, nil
@@ -161,7 +163,8 @@ func (c *call) isOurs(rec record, d loopdev.Device) (bool, error) {
 	return c.isRecorded(rec, d)
 }
 
-// adopt takes a device that shows the file already, if it does so as wanted.
+// adopt takes over a device that shows the file already, if its access mode is the requested
+// one.
 func adopt(d loopdev.Device, file *os.File, readOnly bool) (*loopdev.Handle, error) {
 	if d.ReadOnly != readOnly {
 		return nil, storage.Permanent(errors.Errorf("it is attached as %s %s, and wanted %s: detach it first",
@@ -170,8 +173,7 @@ func adopt(d loopdev.Device, file *os.File, readOnly bool) (*loopdev.Handle, err
 	return loopdev.Adopt(d, file)
 }
 
-// attached records an attachment. It makes a device that was found outlive the process
-// that attached it.
+// attached records an attachment, and makes the device stay attached after this process ends.
 func (c *call) attached(id string, rec record, found object.Identity, h *loopdev.Handle) error {
 	now := rec
 	now.Phase = object.PhaseAttached
@@ -192,8 +194,8 @@ func (c *call) attached(id string, rec record, found object.Identity, h *loopdev
 	return nil
 }
 
-// detach detaches the loop devices that show a volume's file and were attached for it.
-// There being others is an error.
+// detach detaches the loop devices that show a volume's file and were attached for it. It
+// returns an error if other devices show the file.
 func (c *call) detach(volumeID string) error {
 	var rec record
 	id, err := c.Load(volumeID, &rec)
@@ -222,7 +224,7 @@ func (c *call) detach(volumeID string) error {
 		}
 	}
 	if len(strangers) > 0 {
-		return errors.Errorf("it is attached as %s, which this agent has not attached: detach it with losetup -d first", deviceNames(strangers))
+		return errors.Errorf("it is attached as %s, but not by this agent: detach it with losetup -d first", deviceNames(strangers))
 	}
 	if len(devices) == 0 && rec.Phase != object.PhaseAttached && rec.Phase != object.PhaseDetaching {
 		return nil
@@ -232,33 +234,33 @@ func (c *call) detach(volumeID string) error {
 		rec.Phase = object.PhaseReady
 	}
 	rec.Device, rec.DiskSeq, rec.ReadOnly = "", 0, false
-	return errors.Trace(object.UnlessFull(c.Records.Save(id, rec)))
+	return errors.Trace(object.IgnoreNoSpace(c.Records.Save(id, rec)))
 }
 
-// detachDevice detaches one device. If it is in use, device and record stay as
-// they are.
+// detachDevice detaches one device. If the device is in use, neither device nor record
+// changes.
 func (c *call) detachDevice(id string, rec record, d loopdev.Device) error {
 	detaching := rec
 	detaching.Phase = object.PhaseDetaching
 	saved := false
 	err := loopdev.Detach(c, d, func() error {
 		saved = true
-		return object.UnlessFull(c.Records.Save(id, detaching))
+		return object.IgnoreNoSpace(c.Records.Save(id, detaching))
 	})
 	if err != nil {
 		if saved {
-			if serr := object.UnlessFull(c.Records.Save(id, rec)); serr != nil {
+			if serr := object.IgnoreNoSpace(c.Records.Save(id, rec)); serr != nil {
 				return errors.Annotatef(err, "(%v)", serr)
 			}
 		}
 		return errors.Trace(err)
 	}
-	return c.forget(d)
+	return c.untrack(d)
 }
 
-// devices returns the loop devices that show the volume's file. A file that has
-// lost its name is found by what the record says of its attachment, in the same
-// boot, if the device is marked as ours.
+// devices returns the loop devices that show the volume's file. If the file no longer has its
+// name, devices searches by the attachment in the record, within the same boot, for devices
+// that are marked as ours.
 func (c *call) devices(id string, rec record) ([]loopdev.Device, error) {
 	if rec.Ino == 0 {
 		return nil, nil
@@ -278,7 +280,7 @@ func (c *call) devices(id string, rec record) ([]loopdev.Device, error) {
 	}
 	// The file may have been moved since: look for the recorded device by its name.
 	if rec.BootID == c.BootID {
-		if unreadable, err := loops.MayBe(rec.Device, rec.DiskSeq); err != nil {
+		if unreadable, err := loops.IsUnreadable(rec.Device, rec.DiskSeq); err != nil {
 			return nil, errors.Trace(err)
 		} else if unreadable {
 			return nil, errors.Annotatef(unix.EIO, "finding out what %s shows", rec.Device)
@@ -293,8 +295,8 @@ func (c *call) devices(id string, rec record) ([]loopdev.Device, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	// Another file may have reused the inode number, and the records may be a copy of
-	// those of the agent that the file belongs to.
+	// Another file may have reused the inode number, and these records may be a copy of those
+	// of the agent that owns the file.
 	var ours []loopdev.Device
 	for _, d := range devices {
 		if d.Label.Mark != c.Mark && !(missing && d.Label.IsFile(path)) {
@@ -311,8 +313,8 @@ func (c *call) devices(id string, rec record) ([]loopdev.Device, error) {
 	return ours, nil
 }
 
-// isRecorded tells whether the record knows of an attachment. One that it does not
-// know of was made by a call that was interrupted, or by somebody else.
+// isRecorded reports whether the record contains an attachment to this device. An attachment
+// that is not in the record was made by an interrupted call or by somebody else.
 func (c *call) isRecorded(rec record, d loopdev.Device) (bool, error) {
 	if rec.BootID != c.BootID || rec.Device != d.Name() {
 		return false, nil
@@ -321,8 +323,8 @@ func (c *call) isRecorded(rec record, d loopdev.Device) (bool, error) {
 	return seq == rec.DiskSeq, errors.Trace(err)
 }
 
-// forget notes that a device is detached.
-func (c *call) forget(d loopdev.Device) error {
+// untrack removes a detached device from the table of loop devices.
+func (c *call) untrack(d loopdev.Device) error {
 	crash.At("loop device detached")
 	loops, err := c.scan()
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// BenchmarkAttach attaches many volumes in one call. What one of them costs must not
-// grow with their number.
+// BenchmarkAttach attaches many volumes in one call. The cost per volume must not grow
+// with their number.
 func BenchmarkAttach(b *testing.B) {
 	for _, n := range []int{100, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -52,7 +52,7 @@ func BenchmarkAttach(b *testing.B) {
 				detached, err := source.DetachVolumes(ctx, attachments)
 				checkEach(b, err, detached, func(err error) error { return err })
 			}
-			// The kernel makes the devices that it does not have yet.
+			// The kernel creates the missing devices.
 			attach()
 			detach()
 			for b.Loop() {

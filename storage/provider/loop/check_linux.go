@@ -16,13 +16,14 @@ import (
 func (s *source) CheckVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
 	c, err := s.begin(ctx)
 	if err != nil {
-		return nil, errors.Annotate(err, "looking at volumes")
+		return nil, errors.Annotate(err, "checking volumes")
 	}
 	defer c.End()
-	return object.EachAtOnce(ctx, ids, object.Itself, c.check), nil
+	return object.EachAtOnce(ctx, ids, object.ByID, c.check), nil
 }
 
-// check returns what has become of an attached volume, nil where it is as it was.
+// check returns an error that says what happened to an attached volume, or nil if it is as it
+// was attached.
 func (c *call) check(volumeID string) error {
 	id, rec, err := c.loadExisting(volumeID)
 	if err != nil {
@@ -46,7 +47,7 @@ func (c *call) check(volumeID string) error {
 	defer f.Close()
 	missing, err := extents.Find(f, rec.Size)
 	if errors.Is(err, errors.NotSupported) {
-		return nil // where it cannot be seen, it has not been promised
+		return nil // if extents cannot be read, thick was not promised
 	} else if err != nil {
 		return errors.Trace(err)
 	}
@@ -55,10 +56,10 @@ func (c *call) check(volumeID string) error {
 		return errors.Trace(err)
 	}
 	if why == "" && len(missing.Holes) > 0 {
-		why = "its file has given space back"
+		why = "parts of its file are no longer allocated"
 	}
 	if why != "" {
-		return storage.Permanent(errors.Errorf("its space is not certain any more: %s; attach it again to have it made certain", why))
+		return storage.Permanent(errors.Errorf("its space is no longer guaranteed: %s: attach it again to restore the guarantee", why))
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/juju/errors"
@@ -13,13 +14,12 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
 
-// temporary is the name of a backing file that is not complete. No id contains a
-// dot.
+// temporary returns the name of a backing file that is not complete. No ID contains a dot.
 func temporary(id string) string {
 	return id + ".tmp"
 }
 
-// create makes a volume, or finds that it has been made.
+// create makes a volume, or finds the existing one.
 func (c *call) create(p storage.VolumeParams) (storage.VolumeInfo, error) {
 	id, err := c.Resolve(p.Tag.String(), p.ResourceTags)
 	if err != nil {
@@ -48,8 +48,8 @@ func (c *call) create(p storage.VolumeParams) (storage.VolumeInfo, error) {
 	return info, nil
 }
 
-// ensure takes a volume from wherever an earlier call has left it to being
-// complete, as large as it is wanted.
+// ensure completes a volume, at least as large as wanted, whatever state an earlier call has
+// left it in.
 func (c *call) ensure(id string, want record) error {
 	var rec record
 	err := c.Records.Load(id, &rec)
@@ -79,7 +79,7 @@ func (c *call) ensure(id string, want record) error {
 			return errors.Trace(err)
 		}
 		if has {
-			return storage.Permanent(errors.AlreadyExistsf("file %s, of a volume that was released: import it, or move it away; it", c.Files.Entry(id)))
+			return storage.Permanent(errors.NewAlreadyExists(nil, fmt.Sprintf("file %s of a released volume exists: import it or move it away", c.Files.Entry(id))))
 		}
 		return errors.Trace(c.makeNew(id, want, nil))
 	case object.PhaseDestroying:
@@ -90,21 +90,21 @@ func (c *call) ensure(id string, want record) error {
 	}
 	size := want.Size
 	if rec.Size < size || rec.Growing != 0 {
-		// The request may be for more than the volume was made with.
+		// The volume may have been made with a smaller size than is requested now.
 		_, err := c.resize(id, size)
 		return errors.Trace(err)
 	}
 	return errors.Trace(rec.CheckSize(rec.Size, size))
 }
 
-// makeNew makes the backing file, which fill writes to if it is not nil, and the record.
-// After an error before the file has its
-// name neither is there, unless the process was killed before it could tidy up.
+// makeNew makes the backing file and the record. fill, if not nil, writes the contents of the
+// file. If makeNew fails before the file has its final name, neither file nor record exists,
+// unless the process was killed before it could clean up.
 func (c *call) makeNew(id string, rec record, fill func(*os.File) error) (err error) {
 	if has, err := c.Files.Has(id); err != nil {
 		return errors.Trace(err)
 	} else if has {
-		return storage.Permanent(errors.AlreadyExistsf("file %s, which no record belongs to: move it away", c.Files.Entry(id)))
+		return storage.Permanent(errors.NewAlreadyExists(nil, fmt.Sprintf("file %s exists and has no record: move it away", c.Files.Entry(id))))
 	}
 	need := rec.Size
 	if rec.Allocation == thin {
@@ -119,7 +119,7 @@ func (c *call) makeNew(id string, rec record, fill func(*os.File) error) (err er
 		return errors.Trace(err)
 	}
 	if err := c.makeFile(id, rec, fill); err != nil {
-		// What cannot be taken back is there, and for the next call to finish.
+		// The file or record still exists, and the next call finishes the creation.
 		if uerr := c.Files.Unlink(temporary(id)); uerr != nil {
 			return storage.InProgress(errors.Annotatef(err, "(%v)", uerr))
 		}
@@ -131,8 +131,8 @@ func (c *call) makeNew(id string, rec record, fill func(*os.File) error) (err er
 	return errors.Trace(c.finish(id, rec))
 }
 
-// makeFile makes the backing file under a temporary name and then gives it
-// its own. After an error it does not have its own name.
+// makeFile makes the backing file under a temporary name and then renames it. After an error
+// the file does not have its final name.
 func (c *call) makeFile(id string, rec record, fill func(*os.File) error) error {
 	f, err := c.Files.OpenFile(temporary(id), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
@@ -182,7 +182,7 @@ func (c *call) finish(id string, rec record) error {
 	return errors.Trace(c.Records.Save(id, rec))
 }
 
-// describe returns what is known of a volume that is complete and has its file.
+// describe describes a volume that is complete and has its file.
 func (c *call) describe(id string) (storage.VolumeInfo, error) {
 	var rec record
 	id, err := c.Load(id, &rec)
@@ -200,8 +200,7 @@ func (c *call) describe(id string) (storage.VolumeInfo, error) {
 	return rec.info(id), nil
 }
 
-// loadExisting returns the record of a volume that is complete, and the ID that it is
-// kept under.
+// loadExisting returns the record of a volume that is complete, and the ID of the record.
 func (c *call) loadExisting(id string) (string, record, error) {
 	var rec record
 	id, err := c.Load(id, &rec)
@@ -214,16 +213,16 @@ func (c *call) loadExisting(id string) (string, record, error) {
 		return id, rec, object.ErrReleased(id)
 	}
 	if !rec.Phase.Exists() {
-		return id, rec, errors.Errorf("it is not complete: %s it was interrupted, and must be done again first", rec.Phase)
+		return id, rec, errors.Errorf("the volume is incomplete, because %s it was interrupted: repeat that first", rec.Phase)
 	}
 	return id, rec, nil
 }
 
-// openBacking opens the file of a volume and makes sure that it is the one.
+// openBacking opens the file of a volume and checks its identity and size.
 func (c *call) openBacking(id string, rec record, flags int) (*os.File, object.Status, error) {
 	f, err := c.Files.OpenFile(id, flags|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENOENT) {
-		return nil, object.Status{}, storage.Permanent(errors.Errorf("the backing file %s is missing: put it back, or destroy the volume", c.Files.Entry(id)))
+		return nil, object.Status{}, storage.Permanent(errors.Errorf("the backing file %s is missing: restore it, or destroy the volume", c.Files.Entry(id)))
 	} else if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENXIO) {
 		return nil, object.Status{}, c.errNotAFile(id)
 	} else if err != nil {
@@ -240,23 +239,23 @@ func (c *call) openBacking(id string, rec record, flags int) (*os.File, object.S
 	return f, st, nil
 }
 
-// checkBacking makes sure that a file is that of a volume.
+// checkBacking checks that a file is the volume's backing file.
 func (c *call) checkBacking(id string, rec record, st object.Status) error {
 	path := c.Files.Entry(id)
 	switch {
 	case st.Type != unix.S_IFREG:
 		return c.errNotAFile(id)
 	case !c.Is(rec.Identity, st.Identity):
-		return storage.Permanent(errors.Errorf("the backing file %s was replaced: it is %s, the volume's was %s: move it away, and put that back",
+		return storage.Permanent(errors.Errorf("the backing file %s was replaced (%s instead of %s): move it away, and restore the original",
 			path, st.Identity, rec.Identity))
 	case st.Size != rec.Size && (st.Size < rec.Size || st.Size > rec.Growing):
-		return storage.Permanent(errors.Errorf("the backing file %s has %d bytes, not %d: put back one that has, or destroy the volume", path, st.Size, rec.Size))
+		return storage.Permanent(errors.Errorf("the backing file %s has %d bytes instead of %d: restore the original file, or destroy the volume", path, st.Size, rec.Size))
 	}
 	return nil
 }
 
 func (c *call) errNotAFile(id string) error {
-	return storage.Permanent(errors.Errorf("the backing file %s is not a regular file: move it away, and put the volume's back", c.Files.Entry(id)))
+	return storage.Permanent(errors.Errorf("the backing file %s is not a regular file: move it away, and restore the volume's file", c.Files.Entry(id)))
 }
 
 // destroy removes a volume's file and its record.
@@ -277,7 +276,7 @@ func (c *call) destroy(id string) error {
 	if err := c.checkUnused(id, rec); err != nil {
 		return errors.Trace(err)
 	}
-	// While it is being made, whatever has its name is ours.
+	// While the volume is being created, any file of its name is ours.
 	if rec.Phase != object.PhaseCreating {
 		st, err := c.StatusOf(id)
 		if err == nil && !c.Is(rec.Identity, st.Identity) {
@@ -287,7 +286,7 @@ func (c *call) destroy(id string) error {
 		}
 	}
 	rec.Phase = object.PhaseDestroying
-	if err := object.UnlessFull(c.Records.Save(id, rec)); err != nil {
+	if err := object.IgnoreNoSpace(c.Records.Save(id, rec)); err != nil {
 		return errors.Trace(err)
 	}
 	for _, name := range []string{temporary(id), id} {
@@ -302,8 +301,8 @@ func (c *call) destroy(id string) error {
 	return errors.Trace(c.Records.Remove(id))
 }
 
-// release makes a volume nobody's. Its record is kept, so that nobody takes its file
-// for his own without saying so.
+// release removes the owner of a volume and keeps its file. The record stays, so that nobody
+// takes over the file without an explicit import.
 func (c *call) release(id string) error {
 	var rec record
 	id, err := c.Load(id, &rec)
@@ -318,24 +317,24 @@ func (c *call) release(id string) error {
 	case rec.Phase == object.PhaseImporting:
 		return errInterruptedImport(rec)
 	case !rec.Phase.Exists():
-		return errors.Errorf("it is not complete (%s it was interrupted), and can only be destroyed", rec.Phase)
+		return errors.Errorf("the volume is incomplete, because %s it was interrupted: destroy it instead of releasing it", rec.Phase)
 	}
 	if err := c.checkUnused(id, rec); err != nil {
 		return errors.Trace(err)
 	}
 	rec.Phase, rec.ImportedFrom = object.PhaseReleased, ""
 	rec.Device, rec.DiskSeq, rec.ReadOnly = "", 0, false
-	return errors.Trace(object.UnlessFull(c.Records.Save(id, rec)))
+	return errors.Trace(object.IgnoreNoSpace(c.Records.Save(id, rec)))
 }
 
-// errInterruptedImport keeps what may not have been taken over yet from being
-// removed.
+// errInterruptedImport is the error for removing a volume whose import was interrupted: its
+// file may not have been taken over yet.
 func errInterruptedImport(rec record) error {
 	return errors.Errorf("importing it was interrupted: import %s again first", rec.ImportedFrom)
 }
 
-// checkUnused returns an error if a loop device shows the volume's file. It detaches the
-// device of an interrupted attachment, which was reported to nobody.
+// checkUnused returns an error if a loop device shows the volume's file. It first detaches the
+// device of an interrupted attachment, which was never reported to a caller.
 func (c *call) checkUnused(id string, rec record) error {
 	devices, err := c.devices(id, rec)
 	if err != nil {
@@ -354,7 +353,7 @@ func (c *call) checkUnused(id string, rec record) error {
 		if err := loopdev.Detach(c, d, nil); err != nil {
 			return errors.Trace(err)
 		}
-		if err := c.forget(d); err != nil {
+		if err := c.untrack(d); err != nil {
 			return errors.Trace(err)
 		}
 	}

@@ -22,17 +22,17 @@ import (
 )
 
 const (
-	crowdVolumes = 100 // of each member
-	crowdBatch   = 25  // in one call
+	crowdVolumes = 100 // per member
+	crowdBatch   = 25  // per call
 
-	// crowdDir tells a process of the test binary to be a member of the crowd, with
-	// this storage directory.
+	// crowdDir is the environment variable that makes a process of the test binary a
+	// member of the crowd, with this storage directory.
 	crowdDir = "STOWAGE_TEST_CROWD_DIR"
 )
 
-// TestLoopCrowd is eight users of loop volumes at once, some of them with one
-// storage directory, some with their own, one in another process, beside somebody
-// who attaches and detaches a file without asking anybody.
+// TestLoopCrowd has eight users of loop volumes at once: four share a storage directory,
+// the others have their own, and one is another process. A foreign program attaches and
+// detaches a file without taking the lock.
 func TestLoopCrowd(t *testing.T) {
 	top := devicetest.Dir(t)
 	shared := filepath.Join(top, "shared")
@@ -44,7 +44,7 @@ func TestLoopCrowd(t *testing.T) {
 	device := foreign.attach()
 	stop := make(chan struct{})
 	var others, members sync.WaitGroup
-	others.Go(func() { newForeign(t, top, "restless").comeAndGo(stop) })
+	others.Go(func() { newForeign(t, top, "restless").attachRepeatedly(stop) })
 
 	devices := &devicesInUse{byName: make(map[string]string)}
 	for n, dir := range dirs {
@@ -75,7 +75,7 @@ func TestLoopCrowd(t *testing.T) {
 	}
 }
 
-// TestLoopCrowdMember is what the other process runs.
+// TestLoopCrowdMember is run by the other process.
 func TestLoopCrowdMember(t *testing.T) {
 	dir := os.Getenv(crowdDir)
 	if dir == "" {
@@ -87,7 +87,7 @@ func TestLoopCrowdMember(t *testing.T) {
 	}
 }
 
-// devicesInUse is which device was given to which volume.
+// devicesInUse records which volume has each device.
 type devicesInUse struct {
 	mu     sync.Mutex
 	byName map[string]string
@@ -97,7 +97,7 @@ func (d *devicesInUse) take(name, volume string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if other, ok := d.byName[name]; ok {
-		return errors.Errorf("%s was given to %s and %s", name, other, volume)
+		return errors.Errorf("device %s was given to %s and %s", name, other, volume)
 	}
 	d.byName[name] = volume
 	return nil
@@ -109,8 +109,8 @@ func (d *devicesInUse) giveBack(name string) {
 	delete(d.byName, name)
 }
 
-// crowdMember makes volumes in bulk, writes on each, reads that back from another
-// attachment, and takes all away.
+// crowdMember makes volumes in bulk, writes on each, reads the data back after another
+// attach, and removes everything.
 type crowdMember struct {
 	n       int
 	dir     string
@@ -210,7 +210,7 @@ func checkText(path, want string) error {
 	return nil
 }
 
-// foreign is a file of somebody who uses losetup.
+// foreign is a file that somebody else attaches with losetup.
 type foreign struct {
 	t          *testing.T
 	path, text string
@@ -225,7 +225,8 @@ func newForeign(t *testing.T, dir, text string) *foreign {
 	return f
 }
 
-// attach returns the device, none where all that losetup tried to take were taken.
+// attach returns the device, or an empty string where every device that losetup tried was
+// taken.
 func (f *foreign) attach() string {
 	out, err := exec.Command("losetup", "--find", "--show", f.path).Output()
 	if err != nil {
@@ -234,7 +235,7 @@ func (f *foreign) attach() string {
 	return strings.TrimSpace(string(out))
 }
 
-// check makes sure that nobody has touched the device or what is on it.
+// check checks that neither the device nor its contents were changed.
 func (f *foreign) check(device string) {
 	out, err := exec.Command("losetup", "--noheadings", "--output", "BACK-FILE", device).CombinedOutput()
 	if got := strings.TrimSpace(string(out)); err != nil || got != f.path {
@@ -251,11 +252,11 @@ func (f *foreign) detach(device string) {
 	}
 }
 
-func (f *foreign) comeAndGo(stop <-chan struct{}) {
+func (f *foreign) attachRepeatedly(stop <-chan struct{}) {
 	for times := 0; ; times++ {
 		select {
 		case <-stop:
-			f.t.Logf("it was attached %d times", times)
+			f.t.Logf("the foreign file was attached %d times", times)
 			return
 		default:
 		}

@@ -10,7 +10,9 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// A creation fails at any of its steps: nothing is left when the volume is removed.
+// Creation fails at each of its steps in turn. Nothing is left once the volume is
+// removed.
+// Fault F30.
 func TestFailedCreationLeavesNothing(t *testing.T) {
 	sourcetest.CheckFailedCreations(t, syscalltest.FailSome, func(t *testing.T) sourcetest.Failing {
 		lt := newLoopTest(t)

@@ -29,11 +29,11 @@ func newLoopTestOnExt4(t *testing.T, args ...string) *loopTest {
 	return loopTestIn(t, sourcetest.Ext4Dir(t, args...))
 }
 
-// detachStrangers checks that devices which were attached by hand are not touched, and
-// detaches them.
-func (t *loopTest) detachStrangers(tag names.VolumeTag) {
+// detachForeign checks that a detach keeps devices that somebody else attached, and
+// detaches these.
+func (t *loopTest) detachForeign(tag names.VolumeTag) {
 	t.Helper()
-	sourcetest.CheckError(t.T, t.TryDetach(tag), false, "it is attached as loop", "this agent has not attached")
+	sourcetest.CheckError(t.T, t.TryDetach(tag), false, "it is attached as loop", "but not by this agent")
 	out, err := exec.Command("losetup", "--noheadings", "--output", "NAME", "--associated", t.File(tag)).Output()
 	if err != nil || len(out) == 0 {
 		t.Fatalf("%q, %v", out, err)

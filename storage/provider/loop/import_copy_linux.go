@@ -15,8 +15,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
 
-// importCopy makes a volume of a copy of a file, or finds that it has been made. The file
-// stays as it is; it may be that of a volume that was released.
+// importCopy makes a volume from a copy of a file, or finds the volume that an earlier call
+// made. It does not change the file, which may be that of a released volume.
 func (c *call) importCopy(path string, how allocation, resourceTags map[string]string) (storage.VolumeInfo, error) {
 	var none storage.VolumeInfo
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path || strings.ContainsRune(path, 0) {
@@ -39,10 +39,10 @@ func (c *call) importCopy(path string, how allocation, resourceTags map[string]s
 	if rec.Phase.Exists() && rec.isCopyOf(file.Identity) && rec.CheckImport(id, rec.Phase, resourceTags) == nil {
 		return c.adoptKnown(id, rec, resourceTags)
 	}
-	if err := c.claimUnused(file); err != nil {
+	if err := c.verifyAndLease(file); err != nil {
 		return none, errors.Trace(err)
 	}
-	if err := c.forgetPath(id, rec); err != nil {
+	if err := c.clearImportPath(id, rec); err != nil {
 		return none, errors.Trace(err)
 	}
 	if id, err = c.newImportID(resourceTags); err != nil {
@@ -56,21 +56,21 @@ func (c *call) importCopy(path string, how allocation, resourceTags map[string]s
 	return c.describe(id)
 }
 
-// isCopyOf reports whether the volume's file was made as a copy of a file, which may be on
-// any filesystem.
+// isCopyOf reports whether the volume's file is a copy of the original, which may be on any
+// filesystem.
 func (r record) isCopyOf(original object.Identity) bool {
 	if r.CopyOf == nil {
 		return false
 	}
 	copied := *r.CopyOf
-	if copied.BootID != original.BootID { // its filesystem may have another number now
+	if copied.BootID != original.BootID { // its filesystem may have another device number now
 		copied.BootID, copied.Dev = original.BootID, original.Dev
 	}
 	return copied == original
 }
 
-// openOriginal opens the file at a path: that of a volume that was released, or one that
-// is outside of the storage directory.
+// openOriginal opens the file at a path: that of a released volume, or a file outside the
+// storage directory.
 func (c *call) openOriginal(path string) (*foreignFile, error) {
 	id, err := c.ReleasedAt(path, storage.Owner{})
 	if err != nil {
@@ -82,7 +82,7 @@ func (c *call) openOriginal(path string) (*foreignFile, error) {
 	return c.openForeignPath(path)
 }
 
-// copyData copies what is in a file to one that is as long and blank, on disk.
+// copyData copies the contents of a file to a blank file of the same length, and syncs it.
 func (c *call) copyData(to *os.File, from *foreignFile) error {
 	buf := make([]byte, 1<<20)
 	for at := int64(0); uint64(at) < from.Size; {
@@ -91,11 +91,11 @@ func (c *call) copyData(to *os.File, from *foreignFile) error {
 		}
 		data, err := unix.Seek(int(from.Fd()), at, unix.SEEK_DATA)
 		if err == unix.ENXIO {
-			break // nothing but a hole
+			break // only a hole is left
 		} else if err != nil {
 			return errors.Annotatef(err, "reading %s", from.File.Name())
 		}
-		// Reading and writing cannot come to share blocks, as copy_file_range can.
+		// Read and write: copy_file_range could make the files share blocks.
 		n, err := from.ReadAt(buf, data)
 		if err != nil && err != io.EOF {
 			return errors.Trace(err)

@@ -22,8 +22,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// newImportTest has a storage directory, and a directory beside it with a file
-// that is to be imported.
+// newImportTest returns a storage directory, and the path and contents of a file beside
+// it that is to be imported.
 func newImportTest(t *testing.T) (lt *loopTest, path string, content []byte) {
 	t.Helper()
 	top := devicetest.Dir(t)
@@ -37,7 +37,7 @@ func newImportTest(t *testing.T) (lt *loopTest, path string, content []byte) {
 	return lt, path, writeImage(t, path, 3<<20)
 }
 
-// writeImage makes a file of another user, with a hole in it.
+// writeImage writes another user's file, with a hole in it.
 func writeImage(t *testing.T, path string, size int64) []byte {
 	t.Helper()
 	content := make([]byte, 64<<10)
@@ -59,7 +59,7 @@ func (t *loopTest) tryImport(id string) (storage.VolumeInfo, error) {
 	return t.Source.(storage.VolumeImporter).ImportVolume(t.Ctx, id, nil)
 }
 
-// importVolume imports what is at a path, again and by others too, and returns the id.
+// importVolume imports the file at a path three times, with restarts, and returns the ID.
 func (t *loopTest) importVolume(path string, wantMiB uint64) string {
 	t.Helper()
 	var first storage.VolumeInfo
@@ -133,27 +133,26 @@ func TestLoopImport(t *testing.T) {
 	}
 }
 
-// TestLoopImportOfAnotherFileAtThePath is a path that is used again.
-func TestLoopImportOfAnotherFileAtThePath(t *testing.T) {
+// A second file is imported from the same path.
+func TestLoopImportOfNewFileAtSamePath(t *testing.T) {
 	lt, path, _ := newImportTest(t)
 	first := lt.importVolume(path, 3)
 	content := writeImage(t, path, 2<<20)
 	second := lt.importVolume(path, 2)
 	if first == second {
-		t.Fatalf("both are %s", first)
+		t.Fatalf("both files were imported as %s", first)
 	}
 	if errs, err := lt.Source.DestroyVolumes(lt.Ctx, []string{first}); err != nil || errs[0] != nil {
 		t.Errorf("destroying: %v, %v", errs, err)
 	}
 	lt.checkImported(second, content)
 	if _, err := lt.tryImport(path); !errors.Is(err, errors.NotFound) {
-		t.Errorf("the path of what is destroyed: %v", err)
+		t.Errorf("importing the path of a destroyed volume: %v", err)
 	}
 }
 
-// TestLoopImportWithItsDirectoryGone is a directory that was removed once its file
-// had been taken over.
-func TestLoopImportWithItsDirectoryGone(t *testing.T) {
+// The directory of the imported file was removed after the import.
+func TestLoopImportAgainAfterDirectoryRemoved(t *testing.T) {
 	lt, path, content := newImportTest(t)
 	id := lt.importVolume(path, 3)
 	if err := os.Remove(filepath.Dir(path)); err != nil {
@@ -165,7 +164,7 @@ func TestLoopImportWithItsDirectoryGone(t *testing.T) {
 	lt.checkImported(id, content)
 }
 
-func TestLoopImportOfAReleasedVolume(t *testing.T) {
+func TestLoopImportReleasedVolume(t *testing.T) {
 	lt, _, _ := newImportTest(t)
 	tag := sourcetest.Volume(1)
 	lt.Create(tag)
@@ -186,13 +185,14 @@ func TestLoopImportOfAReleasedVolume(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-// TestLoopImportRefusals leaves everything as it is.
+// A refused import changes nothing.
+// Promise S14.
 func TestLoopImportRefusals(t *testing.T) {
 	for _, test := range []struct {
 		about string
 		// prepare returns the path that is to be imported.
 		prepare func(t *testing.T, lt *loopTest, path string) string
-		is      error // what the error is, nil for what may change by itself
+		is      error // what the error is; nil if the cause may go away by itself
 		words   []string
 	}{{
 		about: "missing",
@@ -212,7 +212,7 @@ func TestLoopImportRefusals(t *testing.T) {
 		prepare: func(*testing.T, *loopTest, string) string { return "volume-0-9" },
 		is:      errors.NotFound,
 	}, {
-		about:   "no path and no id",
+		about:   "neither a path nor an id",
 		prepare: func(*testing.T, *loopTest, string) string { return "../disk.img" },
 		is:      errors.NotValid,
 	}, {
@@ -265,15 +265,15 @@ func TestLoopImportRefusals(t *testing.T) {
 		is:    errors.NotValid,
 		words: []string{"it has 0 bytes: at least 1 MiB is needed"},
 	}, {
-		about: "no whole sectors",
+		about: "a partial sector",
 		prepare: func(t *testing.T, _ *loopTest, path string) string {
 			sourcetest.Run(t, "truncate", "--size", "2097153", path)
 			return path
 		},
 		is:    errors.NotValid,
-		words: []string{"it has 2097153 bytes", "no multiple of 512"},
+		words: []string{"it has 2097153 bytes", "not a multiple of 512"},
 	}, {
-		about: "two names",
+		about: "two hard links",
 		prepare: func(t *testing.T, _ *loopTest, path string) string {
 			sourcetest.Run(t, "ln", path, path+".other")
 			return path
@@ -333,7 +333,7 @@ func TestLoopImportRefusals(t *testing.T) {
 		is:    errors.NotValid,
 		words: []string{"in the storage directory"},
 	}, {
-		about: "larger than the space for it",
+		about: "larger than the available space",
 		prepare: func(t *testing.T, _ *loopTest, path string) string {
 			sourcetest.Run(t, "truncate", "--size", "10T", path)
 			return path
@@ -351,7 +351,7 @@ func TestLoopImportRefusals(t *testing.T) {
 				_, err := lt.tryImport(arg)
 				sourcetest.CheckError(t, err, test.is == errors.NotValid, append(test.words, "importing volume \""+arg+"\"")...)
 				if test.is != nil && !errors.Is(err, test.is) {
-					t.Errorf("not %v: %v", test.is, err)
+					t.Errorf("error is not %q: %v", test.is, err)
 				}
 				lt.Restart()
 			}
@@ -364,7 +364,7 @@ func TestLoopImportRefusals(t *testing.T) {
 				sourcetest.CheckDevice(t, path, string(content))
 			}
 			if lt.TryDestroy(sourcetest.Volume(1)) != nil {
-				t.Error("destroying")
+				t.Error("destroying the volume failed")
 			}
 		})
 	}
@@ -395,8 +395,8 @@ func holdOpen(t *testing.T, path string, flags int) {
 	})
 }
 
-// TestLoopImportCrashes leaves record and file as a crash would have. Until the
-// import is finished, nothing can be done to the volume.
+// TestLoopImportCrashes leaves record and file as a crash would. Until the import is
+// finished, the volume can be neither destroyed nor released.
 func TestLoopImportCrashes(t *testing.T) {
 	for _, test := range []struct {
 		about string
@@ -412,7 +412,7 @@ func TestLoopImportCrashes(t *testing.T) {
 			}
 		},
 	}, {
-		about: "moved, and its directory gone",
+		about: "moved, and its directory removed",
 		crash: func(t *testing.T, lt *loopTest, path, id string) {
 			if err := os.Rename(path, filepath.Join(lt.Dir, "volumes", id)); err != nil {
 				t.Fatal(err)
@@ -470,9 +470,8 @@ func (t *loopTest) saveImporting(id, path string) {
 	}
 }
 
-// TestLoopImportInterruptedAndTheFileGone is a file that its owner took away, or
-// replaced, after an import of it was interrupted.
-func TestLoopImportInterruptedAndTheFileGone(t *testing.T) {
+// After an interrupted import the owner moved the file away, or replaced it.
+func TestLoopInterruptedImportFileGone(t *testing.T) {
 	lt, path, _ := newImportTest(t)
 	const id = "imported-00000000-0000-0000-0000-000000000001"
 	lt.saveImporting(id, path)
@@ -494,7 +493,7 @@ func TestLoopImportInterruptedAndTheFileGone(t *testing.T) {
 	content := writeImage(t, path, 2<<20)
 	got := lt.importVolume(path, 2)
 	if got == id {
-		t.Error("it was taken for the other")
+		t.Error("the new file was imported with the ID of the old one")
 	}
 	if _, err := os.Stat(path + ".away"); err != nil {
 		t.Error(err)
@@ -502,15 +501,15 @@ func TestLoopImportInterruptedAndTheFileGone(t *testing.T) {
 	lt.checkImported(got, content)
 }
 
-// TestLoopImportOfWhatChangesMeanwhile is a file that gets another name, or is
-// replaced, between the look at it and the move.
-func TestLoopImportOfWhatChangesMeanwhile(t *testing.T) {
+// The file gets a second hard link, or is replaced, between the inspection and the move.
+// Promise S14.
+func TestLoopImportFileChangedDuringImport(t *testing.T) {
 	for _, test := range []struct {
 		about        string
 		change, undo func(path string) error
 		words        string
 	}{{
-		about:  "another name",
+		about:  "second hard link",
 		change: func(path string) error { return os.Link(path, path+".other") },
 		undo:   func(path string) error { return os.Remove(path + ".other") },
 		words:  "with 2 names",
@@ -522,7 +521,7 @@ func TestLoopImportOfWhatChangesMeanwhile(t *testing.T) {
 			}
 			return os.WriteFile(path, make([]byte, 2<<20), 0o600)
 		},
-		words: "it was changed while it was imported",
+		words: "the file was changed during the import",
 	}} {
 		t.Run(test.about, func(t *testing.T) {
 			lt, path, content := newImportTest(t)
@@ -533,7 +532,7 @@ func TestLoopImportOfWhatChangesMeanwhile(t *testing.T) {
 			const id = "imported-00000000-0000-0000-0000-000000000001"
 			file, err := c.openForeignPath(path)
 			if err == nil {
-				err = c.claim(file, thick)
+				err = c.prepareTakeover(file, thick)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -548,7 +547,7 @@ func TestLoopImportOfWhatChangesMeanwhile(t *testing.T) {
 			if err := c.moveHere(id, file); err != nil {
 				t.Fatal(err)
 			}
-			_, err = c.own(id, rec, file)
+			_, err = c.finishTakeover(id, rec, file)
 			sourcetest.CheckError(t, err, true, test.words)
 			file.Close()
 			file.dir.Close()
@@ -560,7 +559,7 @@ func TestLoopImportOfWhatChangesMeanwhile(t *testing.T) {
 				}
 			}
 			if test.undo == nil {
-				// Both are there for who can put it right.
+				// Both files are kept, so that a user can restore them.
 				sourcetest.CheckDevice(t, path+".first", string(content))
 				if err := os.Rename(filepath.Join(lt.Dir, "volumes", id), path+".second"); err != nil {
 					t.Error(err)

@@ -21,31 +21,31 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
 
-// sectorSize is what a loop device consists of. It shows no part of one.
+// sectorSize is the sector size of a loop device, in bytes. A loop device shows no partial
+// sector.
 const sectorSize = 512
 
-// ImportVolume implements [storage.VolumeImporter]. The id is the absolute path of
-// a file, or that of a volume that was released.
+// ImportVolume implements [storage.VolumeImporter]. The ID is the absolute path of a file, or
+// the ID of a released volume.
 //
-// A file is moved into the storage directory, and the volume gets an id of its
-// own. From then on it is a volume like any other: destroying it deletes the file.
-// The path goes on to stand for the volume until another file is there.
+// A file is moved into the storage directory, and the volume gets an ID of its own. From then
+// on it is a volume like any other: destroying it deletes the file. The path continues to
+// identify the volume until another file exists at that path.
 //
-// The volume is the owner's that the resource tags name, and its id has the owner's
-// UUID in it. What belongs to somebody else is refused: it must have been released, or
-// be of an older version, which did not note whose it was.
+// The volume belongs to the owner that the resource tags name, and its ID contains the owner's
+// UUID. A volume that belongs to another owner is refused, unless it was released or is from
+// an older version, which did not record owners.
 //
-// An import deletes nothing, and one that was interrupted is finished when it is
-// asked for again.
+// An import deletes nothing. Repeating an interrupted import completes it.
 //
-// A file that cannot be thick where it is, which on btrfs only files are that were made
-// to be written in place, is refused: a copy of it can be imported.
+// A file that cannot be thick where it is, is refused: a copy of it can be imported. On btrfs,
+// only files that were created to be written in place can be thick.
 func (s *source) ImportVolume(ctx envcontext.ProviderCallContext, id string, resourceTags map[string]string) (storage.VolumeInfo, error) {
 	return s.ImportVolumeWithParams(ctx, storage.VolumeImportParams{VolumeId: id, ResourceTags: resourceTags})
 }
 
-// ImportVolumeWithParams implements [storage.VolumeParamsImporter]. A file that is to be
-// copied may be on any filesystem.
+// ImportVolumeWithParams implements [storage.VolumeParamsImporter]. A file to copy may be on
+// any filesystem.
 func (s *source) ImportVolumeWithParams(ctx envcontext.ProviderCallContext, p storage.VolumeImportParams) (storage.VolumeInfo, error) {
 	id := p.VolumeId
 	chosen, err := parseAllocation(p.Attributes)
@@ -72,7 +72,7 @@ func (s *source) ImportVolumeWithParams(ctx envcontext.ProviderCallContext, p st
 	return info, errors.Annotatef(err, "importing volume %q", id)
 }
 
-// foreignFile is an open file that is to become a volume's.
+// foreignFile is an open file that does not belong to a volume yet.
 type foreignFile struct {
 	*os.File
 	object.Status
@@ -80,15 +80,15 @@ type foreignFile struct {
 	name string
 }
 
-// Close releases the lease on the file, and closes the file.
+// Close releases the lease on the file and closes the file.
 func (f *foreignFile) Close() {
-	// A process that another goroutine is starting may have a copy of the
-	// descriptor for a moment: closing alone would not end the lease.
+	// A process that another goroutine is starting may briefly hold a copy of the descriptor,
+	// so that closing alone would not end the lease.
 	_, _ = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
 	f.File.Close()
 }
 
-// importReleased makes a volume again of a file that is in its place.
+// importReleased makes a volume of a file that is in its place in the storage directory.
 func (c *call) importReleased(id string, how allocation, resourceTags map[string]string) (storage.VolumeInfo, error) {
 	var none storage.VolumeInfo
 	var rec record
@@ -109,13 +109,13 @@ func (c *call) importReleased(id string, how allocation, resourceTags map[string
 		return none, errors.Trace(err)
 	}
 	defer file.Close()
-	if err := c.claim(file, how); err != nil {
+	if err := c.prepareTakeover(file, how); err != nil {
 		return none, errors.Trace(err)
 	}
-	return c.own(id, record{Size: file.Size, Allocation: how, Identity: file.Identity, Ownership: object.Ownership{ResourceTags: resourceTags}}, file)
+	return c.finishTakeover(id, record{Size: file.Size, Allocation: how, Identity: file.Identity, Ownership: object.Ownership{ResourceTags: resourceTags}}, file)
 }
 
-// adoptKnown makes a volume that is complete an importer's, who may have it.
+// adoptKnown gives a complete volume to an importer that is allowed to have it.
 func (c *call) adoptKnown(id string, rec record, resourceTags map[string]string) (storage.VolumeInfo, error) {
 	info, err := c.describe(id)
 	if err == nil && rec.Adopt(resourceTags) {
@@ -124,7 +124,8 @@ func (c *call) adoptKnown(id string, rec record, resourceTags map[string]string)
 	return info, errors.Trace(err)
 }
 
-// importFile takes over the file at a path, or finds that it has been.
+// importFile takes over the file at a path, or finds the volume that an earlier call made of
+// it.
 func (c *call) importFile(path string, how allocation, resourceTags map[string]string) (storage.VolumeInfo, error) {
 	var none storage.VolumeInfo
 	if filepath.Clean(path) != path || strings.ContainsRune(path, 0) {
@@ -139,13 +140,13 @@ func (c *call) importFile(path string, how allocation, resourceTags map[string]s
 	if err != nil {
 		return none, errors.Trace(err)
 	}
-	others := rec.CheckImport(id, rec.Phase, resourceTags)
+	ownerErr := rec.CheckImport(id, rec.Phase, resourceTags)
 	if rec.Phase == object.PhaseImporting {
 		rec.Allocation = how
 		if moved, err := c.Files.Has(id); err != nil {
 			return none, errors.Trace(err)
-		} else if moved && others != nil {
-			return none, errors.Trace(others)
+		} else if moved && ownerErr != nil {
+			return none, errors.Trace(ownerErr)
 		} else if moved {
 			return c.finishImport(id, rec, resourceTags)
 		}
@@ -158,11 +159,11 @@ func (c *call) importFile(path string, how allocation, resourceTags map[string]s
 	}
 	defer file.dir.Close()
 	defer file.Close()
-	if err := c.claim(file, how); err != nil {
+	if err := c.prepareTakeover(file, how); err != nil {
 		return none, errors.Trace(err)
 	}
-	if rec.Phase != object.PhaseImporting || !c.Is(rec.Identity, file.Identity) || others != nil {
-		if err := c.forgetPath(id, rec); err != nil {
+	if rec.Phase != object.PhaseImporting || !c.Is(rec.Identity, file.Identity) || ownerErr != nil {
+		if err := c.clearImportPath(id, rec); err != nil {
 			return none, errors.Trace(err)
 		}
 		if id, err = c.newImportID(resourceTags); err != nil {
@@ -178,10 +179,10 @@ func (c *call) importFile(path string, how allocation, resourceTags map[string]s
 	if err := c.moveHere(id, file); err != nil {
 		return none, errors.Trace(err)
 	}
-	return c.own(id, rec, file)
+	return c.finishTakeover(id, rec, file)
 }
 
-// newImportID returns the id of a volume that is to be imported.
+// newImportID returns the ID of a volume that is to be imported.
 func (c *call) newImportID(resourceTags map[string]string) (string, error) {
 	id, err := object.ImportID(resourceTags)
 	if err != nil {
@@ -189,15 +190,15 @@ func (c *call) newImportID(resourceTags map[string]string) (string, error) {
 	}
 	var rec record
 	if err := c.Records.Load(id, &rec); err == nil {
-		return "", errors.NewNotValid(nil, fmt.Sprintf("its owner has imported %s already: import it for another", id))
+		return "", errors.NewNotValid(nil, fmt.Sprintf("this owner has already imported %s: import the file for another owner", id))
 	} else if !errors.Is(err, errors.NotFound) {
 		return "", errors.Trace(err)
 	}
 	return id, nil
 }
 
-// importedBefore returns the volume that a path stands for at which there is no
-// file any more, or the error notFound.
+// importedBefore returns the volume that a path identifies although no file exists there any
+// more, or the error notFound.
 func (c *call) importedBefore(id string, rec record, resourceTags map[string]string, notFound error) (storage.VolumeInfo, error) {
 	if id != "" && rec.Phase.Exists() {
 		if err := rec.CheckImport(id, rec.Phase, resourceTags); err != nil {
@@ -205,16 +206,16 @@ func (c *call) importedBefore(id string, rec record, resourceTags map[string]str
 		}
 		return c.adoptKnown(id, rec, resourceTags)
 	}
-	if err := c.forgetPath(id, rec); err != nil {
+	if err := c.clearImportPath(id, rec); err != nil {
 		return storage.VolumeInfo{}, errors.Trace(err)
 	}
 	return storage.VolumeInfo{}, errors.Trace(notFound)
 }
 
-// forgetPath notes that a path no longer stands for the volume; it does nothing if id is
-// empty. An incomplete volume, whose file went away before it was moved or copied here, is
-// removed.
-func (c *call) forgetPath(id string, rec record) error {
+// clearImportPath records that a path no longer identifies the volume. It does nothing if id is
+// empty. It removes an incomplete volume, whose file disappeared before it was moved or copied
+// here.
+func (c *call) clearImportPath(id string, rec record) error {
 	switch {
 	case id == "":
 		return nil
@@ -227,8 +228,8 @@ func (c *call) forgetPath(id string, rec record) error {
 	return errors.Trace(c.Records.Save(id, rec))
 }
 
-// importedFrom returns the volume that was imported from a path, completely or in part.
-// The id is empty if no volume was.
+// importedFrom returns the volume that was imported from a path, completely or in part. The ID
+// is empty if there is no such volume.
 func (c *call) importedFrom(path string) (string, record, error) {
 	ids, err := c.Records.List()
 	if err != nil {
@@ -238,7 +239,7 @@ func (c *call) importedFrom(path string) (string, record, error) {
 		var rec record
 		err := c.Records.Load(id, &rec)
 		if errors.Is(err, errors.NotValid) {
-			continue // a damaged record hurts its own volume alone
+			continue // a damaged record affects only its own volume
 		} else if err != nil {
 			return "", record{}, errors.Trace(err)
 		}
@@ -249,8 +250,7 @@ func (c *call) importedFrom(path string) (string, record, error) {
 	return "", record{}, nil
 }
 
-// finishImport is for a file that was moved here before the import was
-// interrupted.
+// finishImport completes an interrupted import whose file was already moved here.
 func (c *call) finishImport(id string, rec record, resourceTags map[string]string) (storage.VolumeInfo, error) {
 	rec.Adopt(resourceTags)
 	file, err := c.openForeign(c.Files, id)
@@ -259,10 +259,10 @@ func (c *call) finishImport(id string, rec record, resourceTags map[string]strin
 	}
 	defer file.Close()
 	if !c.Is(rec.Identity, file.Identity) {
-		return storage.VolumeInfo{}, errors.NewNotValid(nil, fmt.Sprintf("%s is %s, the file to be imported was %s: move it away",
+		return storage.VolumeInfo{}, errors.NewNotValid(nil, fmt.Sprintf("%s is not the file to be imported (%s instead of %s): move it away",
 			file.Name(), file.Identity, rec.Identity))
 	}
-	if err := c.claim(file, rec.Allocation); err != nil {
+	if err := c.prepareTakeover(file, rec.Allocation); err != nil {
 		return storage.VolumeInfo{}, errors.Trace(err)
 	}
 	dir, err := safepath.OpenReal(filepath.Dir(rec.ImportedFrom))
@@ -270,7 +270,7 @@ func (c *call) finishImport(id string, rec record, resourceTags map[string]strin
 		defer dir.Close()
 		err = dir.Sync()
 	} else if errors.Is(err, unix.ENOENT) || errors.Is(err, errors.NotValid) {
-		err = nil // the directory has gone as well
+		err = nil // the directory no longer exists either
 	}
 	if err == nil {
 		err = c.Files.Sync()
@@ -278,11 +278,11 @@ func (c *call) finishImport(id string, rec record, resourceTags map[string]strin
 	if err != nil {
 		return storage.VolumeInfo{}, errors.Trace(err)
 	}
-	return c.own(id, rec, file)
+	return c.finishTakeover(id, rec, file)
 }
 
-// openForeignPath opens the file at a path that is outside of the storage directory. No
-// part of the path may be a symbolic link.
+// openForeignPath opens the file at a path outside the storage directory. No part of the path
+// may be a symbolic link.
 func (c *call) openForeignPath(path string) (_ *foreignFile, err error) {
 	dir, err := safepath.OpenReal(filepath.Dir(path))
 	if errors.Is(err, unix.ENOENT) {
@@ -305,7 +305,7 @@ func (c *call) openForeignPath(path string) (_ *foreignFile, err error) {
 	return c.openForeign(dir, filepath.Base(path))
 }
 
-// openForeign opens a file, and nothing but a file.
+// openForeign opens a regular file, and nothing else.
 func (c *call) openForeign(dir *safepath.Dir, name string) (*foreignFile, error) {
 	st, err := dir.Statx(name)
 	if errors.Is(err, unix.ENOENT) {
@@ -313,7 +313,7 @@ func (c *call) openForeign(dir *safepath.Dir, name string) (*foreignFile, error)
 	} else if err != nil {
 		return nil, errors.Trace(err)
 	}
-	// Opening a device, for one, may have effects of its own.
+	// Opening a device, for example, may have side effects.
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, errors.NewNotValid(nil, dir.Entry(name)+" is not a regular file: import the file itself")
 	}
@@ -331,19 +331,20 @@ func (c *call) openForeign(dir *safepath.Dir, name string) (*foreignFile, error)
 	return &foreignFile{File: f, Status: found, dir: dir, name: name}, nil
 }
 
-// claim makes sure that a file can become a volume's, and that nobody uses it, or
-// comes to use it before it is closed again. One that is to be thick gets all its blocks.
-func (c *call) claim(file *foreignFile, how allocation) error {
+// prepareTakeover checks that a file can become a volume's, and that nobody uses it. It keeps
+// others from using the file until it is closed. It allocates all blocks of a file that is to
+// be thick.
+func (c *call) prepareTakeover(file *foreignFile, how allocation) error {
 	if err := c.checkPlace(file); err != nil {
 		return errors.Trace(err)
 	}
-	if err := c.claimUnused(file); err != nil {
+	if err := c.verifyAndLease(file); err != nil {
 		return errors.Trace(err)
 	}
 	if how == thin {
 		return errors.Trace(c.syncFile(file.File, how, file.Size))
 	}
-	// On btrfs nothing can be done about it.
+	// On btrfs a file that is not thick cannot be made so.
 	if err := c.checkThick(file); err != nil {
 		return errors.Trace(err)
 	}
@@ -362,7 +363,7 @@ func (c *call) claim(file *foreignFile, how allocation) error {
 	return errors.Trace(c.syncFile(file.File, how, file.Size))
 }
 
-// checkThick makes sure that a file can be thick once it is allocated.
+// checkThick checks that a file can be thick once it is allocated.
 func (c *call) checkThick(file *foreignFile) error {
 	if onBtrfs, err := nocow.Applies(file.File); err != nil || !onBtrfs {
 		return errors.Trace(err)
@@ -374,9 +375,9 @@ func (c *call) checkThick(file *foreignFile) error {
 	return errors.Trace(err)
 }
 
-// claimUnused makes sure that a file can be read or taken as a volume's, and that nobody
-// uses it, or comes to use it before it is closed again.
-func (c *call) claimUnused(file *foreignFile) error {
+// verifyAndLease checks that a file can be read or taken over as a volume's, and that nobody
+// uses it. It keeps others from using the file until it is closed.
+func (c *call) verifyAndLease(file *foreignFile) error {
 	if err := checkForeign(file); err != nil {
 		return errors.Trace(err)
 	}
@@ -391,8 +392,8 @@ func (c *call) claimUnused(file *foreignFile) error {
 	if len(devices) > 0 {
 		return errors.NewNotValid(nil, fmt.Sprintf("it is attached as %s: detach it first", deviceNames(devices)))
 	}
-	// The kernel gives the lease to those alone who are the only ones to have the
-	// file open, and lets others wait who open it.
+	// The kernel grants the lease only if no other process has the file open, and makes others
+	// that open it wait.
 	_, err = unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_WRLCK)
 	switch err {
 	case nil:
@@ -400,12 +401,12 @@ func (c *call) claimUnused(file *foreignFile) error {
 	case unix.EAGAIN:
 		return errors.Errorf("it is in use, %s: close it first", mount.DescribeHolders(mount.HoldersOfFile(file.Dev, file.Ino)))
 	case unix.EINVAL, unix.EOPNOTSUPP, unix.ENOLCK:
-		return errors.NewNotSupported(err, "finding out on the filesystem of "+file.File.Name()+" who uses a file")
+		return errors.NewNotSupported(err, "finding out who uses a file on the filesystem of "+file.File.Name())
 	}
 	return errors.Annotatef(err, "finding out who uses %s", file.File.Name())
 }
 
-// checkPlace makes sure that a file can be moved here, with no name left elsewhere.
+// checkPlace checks that a file can be moved here without keeping a name elsewhere.
 func (c *call) checkPlace(file *foreignFile) error {
 	switch {
 	case file.Type != unix.S_IFREG:
@@ -418,7 +419,7 @@ func (c *call) checkPlace(file *foreignFile) error {
 	return nil
 }
 
-// checkForeign makes sure that the content of a file can be a volume's.
+// checkForeign checks that the contents of a file can be a volume's.
 func checkForeign(file *foreignFile) error {
 	switch {
 	case file.Type != unix.S_IFREG:
@@ -426,7 +427,7 @@ func checkForeign(file *foreignFile) error {
 	case file.Size < 1<<20:
 		return errors.NewNotValid(nil, fmt.Sprintf("it has %d bytes: at least 1 MiB is needed", file.Size))
 	case file.Size%sectorSize != 0:
-		return errors.NewNotValid(nil, fmt.Sprintf("it has %d bytes, which are no multiple of %d: lengthen it with truncate first", file.Size, sectorSize))
+		return errors.NewNotValid(nil, fmt.Sprintf("it has %d bytes, which is not a multiple of %d: extend it with truncate first", file.Size, sectorSize))
 	}
 	return nil
 }
@@ -436,7 +437,7 @@ func (c *call) onAnotherFilesystem() error {
 		filepath.Dir(c.Files.Path()), storage.ConfigStorageDir))
 }
 
-// moveHere gives a file its place among the volumes, durably.
+// moveHere moves a file to its place among the volumes, and makes the move durable.
 func (c *call) moveHere(id string, file *foreignFile) error {
 	crash.At("backing file claimed")
 	err := file.dir.Move(file.name, c.Files, id)
@@ -458,9 +459,9 @@ func (c *call) moveHere(id string, file *foreignFile) error {
 	return nil
 }
 
-// own makes a file that is in its place ours alone, and records that the volume is
-// complete.
-func (c *call) own(id string, rec record, file *foreignFile) (storage.VolumeInfo, error) {
+// finishTakeover gives a file that is in its place to this process's user alone, and records
+// that the volume is complete.
+func (c *call) finishTakeover(id string, rec record, file *foreignFile) (storage.VolumeInfo, error) {
 	var none storage.VolumeInfo
 	if err := file.Chown(os.Geteuid(), os.Getegid()); err != nil {
 		return none, errors.Trace(err)
@@ -472,8 +473,8 @@ func (c *call) own(id string, rec record, file *foreignFile) (storage.VolumeInfo
 		return none, errors.Trace(err)
 	}
 	crash.At("backing file owned")
-	// From here on only we can reach the file. Before, it may have got a second
-	// name, or another file may have got its name.
+	// From here on only this user can reach the file. Before, the file may have got a second
+	// name, or another file its name.
 	st, err := c.Status(file.File)
 	if err != nil {
 		return none, errors.Trace(err)
@@ -483,7 +484,7 @@ func (c *call) own(id string, rec record, file *foreignFile) (storage.VolumeInfo
 		return none, errors.Trace(err)
 	}
 	if st.Ino != here.Ino || st.Links != 1 {
-		return none, errors.NewNotValid(nil, fmt.Sprintf("it was changed while it was imported: %s is inode %d with %d names, not inode %d with one: import it again when that is put right",
+		return none, errors.NewNotValid(nil, fmt.Sprintf("the file was changed during the import: %s is inode %d with %d names instead of inode %d with one: undo the change, and import the file again",
 			c.Files.Entry(id), here.Ino, here.Nlink, st.Ino))
 	}
 	rec.Phase, rec.Identity, rec.Growing = object.PhaseReady, st.Identity, 0

@@ -19,7 +19,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// newImportTestOn is newImportTest on a disk of its own.
+// newImportTestOn is like newImportTest, on a disk of its own.
 func newImportTestOn(t *testing.T, mkfs ...string) (lt *loopTest, path string, content []byte) {
 	t.Helper()
 	disk := devicetest.NewDisk(t, 320<<20, mkfs...)
@@ -34,7 +34,7 @@ func (t *loopTest) tryImportCopy(path string) (storage.VolumeInfo, error) {
 	return t.Source.(storage.VolumeParamsImporter).ImportVolumeWithParams(t.Ctx, storage.VolumeImportParams{VolumeId: path, Copy: true})
 }
 
-// importCopy imports a copy of the file at a path, again and again, and returns the id.
+// importCopy imports a copy of the file at a path three times, and returns the ID.
 func (t *loopTest) importCopy(path string) string {
 	t.Helper()
 	var ids []string
@@ -55,7 +55,7 @@ func (t *loopTest) importCopy(path string) string {
 	return ids[0]
 }
 
-// checkThick checks that a volume's file has all that it needs to be thick.
+// checkThick checks that a volume's file is thick.
 func (t *loopTest) checkThick(id string) {
 	t.Helper()
 	f, err := os.Open(filepath.Join(t.Dir, "volumes", id))
@@ -75,7 +75,7 @@ func (t *loopTest) checkThick(id string) {
 	}
 }
 
-// checkOriginal checks that a file which was copied is as it was.
+// checkOriginal checks that a copied file is unchanged.
 func checkOriginal(t *testing.T, path string, content []byte) {
 	t.Helper()
 	got, err := os.ReadFile(path)
@@ -84,7 +84,7 @@ func checkOriginal(t *testing.T, path string, content []byte) {
 	}
 }
 
-func TestLoopImportOfASharedFileOnXFS(t *testing.T) {
+func TestLoopImportSharedFileOnXFS(t *testing.T) {
 	lt, path, content := newImportTestOn(t, "mkfs.xfs", "-q")
 	copied := path + ".copy"
 	sourcetest.Run(t, "cp", "--reflink=always", path, copied)
@@ -108,7 +108,7 @@ func TestLoopImportOnBtrfs(t *testing.T) {
 	}
 	refused("on btrfs without NOCOW")
 
-	// One that is written in place, and shared.
+	// A file that is written in place and shares blocks.
 	inPlace := path + ".nocow"
 	sourcetest.Run(t, "touch", inPlace)
 	sourcetest.Run(t, "chattr", "+C", inPlace)
@@ -133,8 +133,8 @@ func TestLoopImportOnBtrfs(t *testing.T) {
 	lt.checkImported(id, content)
 }
 
-// TestLoopImportOfACopy is a file that stays where it is, on another filesystem too.
-func TestLoopImportOfACopy(t *testing.T) {
+// The original stays in place, and may be on another filesystem.
+func TestLoopImportCopy(t *testing.T) {
 	lt, path, content := newImportTest(t)
 	other := filepath.Join(devicetest.NewDisk(t, 64<<20, "mkfs.ext4", "-q").Dir, "disk.img")
 	sourcetest.Run(t, "cp", "--sparse=always", path, other)
@@ -143,7 +143,7 @@ func TestLoopImportOfACopy(t *testing.T) {
 		lt.checkThick(id)
 		checkOriginal(t, path, content)
 
-		// Another file at the path is another volume.
+		// A new file at the path becomes another volume.
 		sourcetest.Run(t, "cp", path, path+".new")
 		sourcetest.Run(t, "mv", path+".new", path)
 		again := lt.importCopy(path)
@@ -167,9 +167,8 @@ func TestLoopImportOfACopy(t *testing.T) {
 	lt.CheckNothingLeft()
 }
 
-// TestLoopImportOfACopyOfAReleasedVolume is how a volume that was made on btrfs by an
-// older version becomes thick.
-func TestLoopImportOfACopyOfAReleasedVolume(t *testing.T) {
+// This makes a volume thick that an older version made on btrfs.
+func TestLoopImportCopyOfReleasedVolume(t *testing.T) {
 	lt := newLoopTestOn(t, "mkfs.btrfs", "-q")
 	tag := sourcetest.Volume(1)
 	lt.Create(tag)
@@ -198,8 +197,8 @@ func TestLoopImportOfACopyOfAReleasedVolume(t *testing.T) {
 	lt.checkImported(got.VolumeId, []byte("precious"))
 }
 
-// TestLoopImportOfACopyIsInterrupted leaves nothing, or what the next import makes whole.
-func TestLoopImportOfACopyIsInterrupted(t *testing.T) {
+// An interrupted import leaves nothing, or a state that the next import completes.
+func TestLoopImportCopyInterrupted(t *testing.T) {
 	lt, path, content := newImportTest(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -215,7 +214,7 @@ func TestLoopImportOfACopyIsInterrupted(t *testing.T) {
 		if err := lt.Store().Load(id, &rec); err != nil {
 			t.Fatal(err)
 		}
-		// As a crash would have left it.
+		// As after a crash.
 		rec.Phase = "creating"
 		if err := lt.Store().Save(id, rec); err != nil {
 			t.Fatal(err)
@@ -229,7 +228,7 @@ func TestLoopImportOfACopyIsInterrupted(t *testing.T) {
 		checkOriginal(t, path, content)
 	}
 
-	// The original is gone: what there is of the copy is of no use.
+	// The original is gone: the partial copy is removed.
 	id := lt.importCopy(path)
 	var rec record
 	if err := lt.Store().Load(id, &rec); err != nil {

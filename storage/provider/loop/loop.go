@@ -1,5 +1,5 @@
-// Package loop is the provider of volumes that are files attached to loop devices.
-// The package storage/provider tells what holds for all of the machine's own providers.
+// Package loop is the provider of volumes that are files attached to loop devices. Package
+// storage/provider documents what all of the machine's own providers have in common.
 package loop
 
 import (
@@ -17,46 +17,45 @@ const ProviderType storage.ProviderType = "loop"
 
 // Options are the settings of a loop provider.
 type Options struct {
-	// StorageDir is the storage directory, an absolute path, of pools that have
-	// no attribute storage.ConfigStorageDir. Empty: such pools are not valid.
+	// StorageDir is the absolute path of the storage directory for pools without the attribute
+	// storage.ConfigStorageDir. Empty: such pools are not valid.
 	StorageDir string
 }
 
-// NewProvider returns the provider of volumes that are files attached to loop
-// devices of the machine.
+// NewProvider returns the provider of volumes that are files attached to loop devices of the
+// machine.
 //
-// A volume's file is allocated in full when the volume is created, and again
-// when it is attached, so that writing to the volume never runs out of space: it
-// has all its blocks, shares none with snapshots or copies by reference (which XFS
-// undoes), on btrfs it is written in place, and the volume's device refuses discards.
-// Where one of these is not so, the volume is attached all the same, and the source's
-// VolumeRemark says which. The file is found in the directory volumes of the storage
-// directory, under the volume's id.
+// A volume's file is allocated in full when the volume is created, and again when it is
+// attached, so that writes to the volume never run out of space. The file has all its blocks;
+// it shares none with snapshots or reflink copies (on XFS the provider unshares them); on
+// btrfs it is written in place; and the volume's device refuses discards. If one of these is
+// not true, the volume is attached all the same, and the source's VolumeRemark says which. The
+// file is in the directory volumes of the storage directory, under the volume's ID.
 //
-// The attribute "allocation" of a pool makes its volumes thin: their files take space as
-// they are written, and give back what is discarded. Writes to them fail when the
-// filesystem of the storage directory is full. It is of the volume from then on.
+// The attribute "allocation" of a pool makes its volumes thin: their files take space as they
+// are written, and give back what is discarded. Writes to a thin volume fail when the
+// filesystem of the storage directory is full. The allocation of a volume does not change
+// after its creation.
 //
-// A volume can grow, attached or not: its file is allocated in full, unless it is thin,
-// to the new size before its device shows any of it. Where there is no space for that, the
-// volume stays what it is.
+// A volume can grow, attached or not. Its file is allocated in full to the new size, unless
+// the volume is thin, before the device shows any of the new space. If there is not enough
+// space, the volume does not change.
 //
-// Attaching returns the name of the loop device, and as its bus address the
-// identity of the backing file: loop@MAJOR:MINOR/INODE. The name says nothing
-// about the next attachment.
+// Attaching returns the name of the loop device and, as its bus address, the identity of the
+// backing file: loop@MAJOR:MINOR/INODE. The next attachment may have another device name.
 //
-// A file that is there already can be imported, with what is in it: by its
-// absolute path, from the filesystem of the storage directory, and while nobody
-// uses it. It is moved there, and belongs to the volume from then on. So it is
-// deleted when the volume is destroyed.
+// An existing file can be imported, with its contents, by its absolute path. It must be on the
+// filesystem of the storage directory, and nobody may use it during the import. It is moved to
+// the storage directory and belongs to the volume from then on, so destroying the volume
+// deletes it. A copy of a file can be imported from any filesystem.
 //
-// Releasing a volume makes it nobody's and keeps its file, which can be imported by the
-// volume's id or the file's path. Neither that nor destroying is possible while a loop
-// device shows the file.
+// Releasing a volume removes its owner and keeps its file, which can be imported by the
+// volume's ID or the file's path. A volume cannot be released or destroyed while a loop device
+// shows the file.
 //
-// The attributes "fs", "mkfs-options" and "mount-options" of a pool are accepted:
-// they choose the filesystems that are made on the pool's volumes, and how these
-// are mounted. See the package managed.
+// The attributes "fs", "mkfs-options" and "mount-options" of a pool are accepted: they select
+// the filesystems that are made on the pool's volumes, and how these are mounted. See package
+// managed.
 func NewProvider(options Options) storage.Provider {
 	return &provider{object.Provider{
 		Type:       ProviderType,
@@ -81,8 +80,8 @@ func (p *provider) VolumeSource(config *storage.Config) (storage.VolumeSource, e
 	return newSource(dir)
 }
 
-// FilesystemSource implements [storage.Provider]. It is not supported: loop
-// volumes carry filesystems of the managed source.
+// FilesystemSource implements [storage.Provider]. The provider makes no filesystems: the
+// managed source makes filesystems on loop volumes.
 func (p *provider) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
 	return nil, errors.NotSupportedf("making filesystems with provider %s", p.Type)
 }
@@ -110,16 +109,16 @@ func (p *provider) ValidateConfig(config *storage.Config) error {
 	if err != nil {
 		return errors.Annotatef(err, "storage pool %q", config.Name())
 	}
-	// What is discarded is punched out of the file.
+	// Discards punch holes in the file.
 	if choice.Discards() && chosen == thick {
-		return errors.NewNotValid(nil, fmt.Sprintf("storage pool %q: attribute %q: option \"discard\" would give back the space of loop volumes, which they may need again, unless they are thin (%s=%s)",
+		return errors.NewNotValid(nil, fmt.Sprintf("storage pool %q: attribute %q: option \"discard\" would free space that thick volumes may need again: leave it out, or make the volumes thin (%s=%s)",
 			config.Name(), fsattr.MountOptions, AllocationAttribute, thin))
 	}
 	return nil
 }
 
-// ValidateForK8s implements [storage.Provider]: there are no loop volumes in
-// Kubernetes.
+// ValidateForK8s implements [storage.Provider]. Kubernetes has no loop volumes, so it accepts
+// no attributes.
 func (p *provider) ValidateForK8s(map[string]any) error {
-	return errors.NewNotValid(nil, fmt.Sprintf("storage provider %s in Kubernetes", p.Type))
+	return errors.NewNotValid(nil, fmt.Sprintf("storage provider %s is not available in Kubernetes", p.Type))
 }

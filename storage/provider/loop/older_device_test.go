@@ -11,9 +11,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// TestLoopDeviceOfAnOlderVersion has a device that an older version attached, which noted
-// no more on it than where its file was.
-func TestLoopDeviceOfAnOlderVersion(t *testing.T) {
+// An older version attached the device, and labelled it only with the path of its file.
+func TestLoopDeviceOfOlderVersion(t *testing.T) {
 	for _, test := range []struct {
 		about    string
 		change   func(*loopTest, *record, *loopdev.Label)
@@ -34,7 +33,7 @@ func TestLoopDeviceOfAnOlderVersion(t *testing.T) {
 			}
 			defer f.Close()
 			rec, label := lt.record(tag), loopdev.Label{Name: lt.File(tag)}
-			// What is on the device is written when it is attached.
+			// The label is set when the device is attached.
 			change := rec
 			test.change(lt, &change, &label)
 			h, err := loopdev.Attach(t.Context(), f, false, 0, label)
@@ -48,7 +47,7 @@ func TestLoopDeviceOfAnOlderVersion(t *testing.T) {
 			if test.detached {
 				lt.Detach(tag)
 			} else {
-				sourcetest.CheckError(t, lt.TryDetach(tag), false, h.Name(), "this agent has not attached")
+				sourcetest.CheckError(t, lt.TryDetach(tag), false, h.Name(), "but not by this agent")
 				lt.CheckLoops(1)
 				sourcetest.Run(t, "losetup", "--detach", h.Path())
 				lt.CheckLoops(0)

@@ -29,9 +29,9 @@ func (s *source) TagVolumes(ctx envcontext.ProviderCallContext, tags []storage.O
 	return c.TagAll(tags), nil
 }
 
-// forgetReleased forgets a released volume whose file was taken away: the volume belongs
-// to the one who took the file. As long as the file is there, the error satisfies
-// errors.IsNotValid.
+// forgetReleased removes the record of a released volume whose file was taken away: the volume
+// then belongs to the party that took the file. While the file is still there, the error
+// satisfies errors.IsNotValid.
 func (c *call) forgetReleased(id string) error {
 	has, err := c.Files.Has(id)
 	if err == nil && has {
@@ -43,7 +43,7 @@ func (c *call) forgetReleased(id string) error {
 	return errors.Trace(c.Records.Remove(id))
 }
 
-// owned tells of a volume, of whatever phase.
+// owned describes a volume in any phase.
 func (c *call) owned(id string) (storage.OwnedObject, error) {
 	none := storage.OwnedObject{}
 	var rec record

@@ -13,8 +13,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// A volume that was made has all its blocks after a power cut.
-func TestLoopPowerCutAfterTheVolumeIsMade(t *testing.T) {
+// A created volume has all its blocks after a power cut.
+func TestLoopPowerCutAfterCreate(t *testing.T) {
 	for _, mkfs := range [][]string{{"mkfs.ext4", "-q"}, {"mkfs.xfs", "-q"}, {"mkfs.btrfs", "-q"}} {
 		t.Run(mkfs[0], func(t *testing.T) {
 			disk := devicetest.NewDisk(t, 320<<20, mkfs...)
@@ -34,7 +34,7 @@ func TestLoopPowerCutAfterTheVolumeIsMade(t *testing.T) {
 	}
 }
 
-// allocated is how many bytes of a file have blocks.
+// allocated returns how many bytes of a file have blocks.
 func allocated(t *testing.T, path string) int64 {
 	t.Helper()
 	info, err := os.Stat(path)

@@ -11,7 +11,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// FuzzLoopRecord gives the loop provider a record that holds anything.
+// FuzzLoopRecord gives the loop provider a record with arbitrary contents.
 func FuzzLoopRecord(f *testing.F) {
 	for _, record := range []string{
 		`{"size": 4194304, "phase": "ready", "dev": 65024, "ino": 12, "boot-id": "5d1c8b5e-0b6f-4d2f-9b3f-0a4a5c1c2d3e"}`,

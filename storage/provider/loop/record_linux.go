@@ -6,7 +6,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
 
-// Validate tells whether a call here can have written the record.
+// Validate reports an error unless a call of this provider can have written the record.
 func (r *record) Validate() error {
 	if r.Allocation != thick && r.Allocation != thin {
 		return errors.NotValidf("allocation %q", r.Allocation)

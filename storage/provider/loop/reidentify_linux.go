@@ -13,11 +13,11 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
 
-// Reidentify makes known the files of volumes whose storage directory was moved, and
-// which have other inode numbers since: a file of the right name and size is its
-// volume's. The error has one for each volume whose file is missing, or has another
-// size, or whose former file a loop device still shows; these volumes are left as they
-// are. The call can be repeated.
+// Reidentify updates the records of volumes whose storage directory was moved, and whose files
+// have other inode numbers since: a file of the right name and size is the volume's. The error
+// contains one error for each volume whose file is missing or has another size, or whose
+// former file a loop device still shows; Reidentify does not change the records of these. The
+// call can be repeated.
 func Reidentify(ctx context.Context, storageDir string, how object.Relocation) error {
 	s := &source{dir: storageDir}
 	c, err := s.begin(ctx)
@@ -36,7 +36,7 @@ func (c *call) reidentify(id string, how object.Relocation) error {
 	st, err := c.StatusOf(id)
 	switch {
 	case rec.Phase == object.PhaseCreating:
-		return nil // which file it is has not been recorded
+		return nil // the identity of its file is not recorded yet
 	case errors.Is(err, unix.ENOENT) && (rec.Phase == object.PhaseImporting || rec.Phase == object.PhaseDestroying || rec.Phase == object.PhaseReleased):
 		return nil
 	case errors.Is(err, unix.ENOENT):
@@ -65,8 +65,8 @@ func (c *call) reidentify(id string, how object.Relocation) error {
 	return errors.Trace(c.Records.Save(id, now))
 }
 
-// checkDevices tells whether a device of ours shows the file, and makes sure that no
-// other does, nor one the file that it was moved from.
+// checkDevices reports whether a device of ours shows the file. It returns an error if another
+// device shows the file, or if a device still shows the file that this one was moved from.
 func (c *call) checkDevices(path string, rec record, st object.Status, how object.Relocation) (attached bool, err error) {
 	loops, err := c.scan()
 	if err != nil {
@@ -79,7 +79,7 @@ func (c *call) checkDevices(path string, rec record, st object.Status, how objec
 	}
 	for _, d := range devices {
 		if d.Label.Mark != c.Mark {
-			return false, errors.Errorf("it is attached as %s, which this agent has not attached: detach it with losetup -d first", d.Name())
+			return false, errors.Errorf("it is attached as %s, but not by this agent: detach it with losetup -d first", d.Name())
 		}
 		attached = true
 	}
@@ -95,14 +95,14 @@ func (c *call) checkDevices(path string, rec record, st object.Status, how objec
 			return false, errors.Trace(err)
 		}
 		if seq == rec.DiskSeq {
-			return false, errors.Errorf("%s still shows the file that it was moved from: detach it with losetup -d, and move the file again, as what was written since is not in it", d.Name())
+			return false, errors.Errorf("%s still shows the file at its former place, which may have newer data: detach the device with losetup -d, and move the file again", d.Name())
 		}
 	}
 	return attached, nil
 }
 
-// Trash moves a volume's file and record to the trash. The volume has the owner, and
-// nothing shows its file.
+// Trash moves a volume's file and record to the trash. The volume must belong to owner, and no
+// loop device may show its file, or Trash returns an error.
 func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at time.Time) error {
 	s := &source{dir: storageDir}
 	c, err := s.begin(ctx)
@@ -140,7 +140,7 @@ func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at t
 	return errors.Trace(c.Trash(id, at))
 }
 
-// PurgeTrash removes files from the trash that were put there before a time.
+// PurgeTrash removes files that were put in the trash before olderThan.
 func PurgeTrash(ctx context.Context, storageDir string, olderThan time.Time) error {
 	s := &source{dir: storageDir}
 	c, err := s.begin(ctx)

@@ -28,8 +28,8 @@ func (t *loopTest) tryResize(tag names.VolumeTag, size uint64) (*storage.VolumeI
 	return results[0].VolumeInfo, results[0].Error
 }
 
-// resize asks for a size, and checks that the volume has the size that it is to
-// have then, in full.
+// resize resizes a volume to ask MiB, and checks that it is fully allocated with want
+// MiB.
 func (t *loopTest) resize(tag names.VolumeTag, ask, want uint64) {
 	t.Helper()
 	got, err := t.tryResize(tag, ask)
@@ -79,7 +79,7 @@ func TestLoopGrows(t *testing.T) {
 	sourcetest.WriteDevice(t, device, "precious")
 	before := lt.record(tag)
 
-	// As a mount does, somebody has it for himself.
+	// As with a mount, somebody has the device open exclusively.
 	holder, err := os.OpenFile(device, os.O_RDWR|unix.O_EXCL, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestLoopGrows(t *testing.T) {
 		lt.checkSize(device, 6)
 		lt.Restart()
 	}
-	// The end of it is there, and can be written.
+	// The new end can be written.
 	if _, err := holder.WriteAt([]byte("end"), 6<<20-3); err != nil {
 		t.Error(err)
 	}
@@ -116,9 +116,8 @@ func TestLoopGrows(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-// TestLoopCreateAsksForMoreThanIsThere creates a volume again with a larger size, as
-// after a creation that was reported to nobody.
-func TestLoopCreateAsksForMoreThanIsThere(t *testing.T) {
+// A second creation asks for a larger size, as after a creation whose result was lost.
+func TestLoopCreateAgainWithLargerSize(t *testing.T) {
 	lt := newLoopTest(t)
 	lt.Create(sourcetest.Volume(1))
 	if err := lt.TryCreate(sourcetest.Volume(1), 6); err != nil {
@@ -149,7 +148,7 @@ func TestLoopGrowRefusals(t *testing.T) {
 	_, err = lt.tryResize(tag, 8)
 	sourcetest.CheckError(t, err, true, "more than once", "detach it first")
 	lt.checkFile(tag, sourcetest.VolumeSize)
-	lt.detachStrangers(tag)
+	lt.detachForeign(tag)
 
 	if err := os.Rename(lt.File(tag), lt.File(tag)+".away"); err != nil {
 		t.Fatal(err)
@@ -162,7 +161,7 @@ func TestLoopGrowRefusals(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-// newFullLoopTest has a volume of 4 MiB on a filesystem of 8.
+// newFullLoopTest has a volume of 4 MiB on a filesystem of 8 MiB.
 func newFullLoopTest(t *testing.T) *loopTest {
 	dir := devicetest.Dir(t)
 	sourcetest.MountTmpfs(t, "full", dir, "8m")
@@ -172,9 +171,9 @@ func newFullLoopTest(t *testing.T) *loopTest {
 	return lt
 }
 
-// TestLoopGrowsWhereTheSpaceRunsOut is a filesystem with less room than it says: a
-// part of the file is allocated before that shows. Nothing of that is kept.
-func TestLoopGrowsWhereTheSpaceRunsOut(t *testing.T) {
+// The filesystem has less space than it reports, so the allocation fails when a part of
+// the file is allocated. That part is given back.
+func TestLoopGrowOutOfSpace(t *testing.T) {
 	lt := newLoopTestOnExt4(t)
 	tag := sourcetest.Volume(1)
 	lt.Create(tag)
@@ -194,7 +193,7 @@ func TestLoopGrowsWhereTheSpaceRunsOut(t *testing.T) {
 		t.Errorf("not out of space: %v", err)
 	}
 	after, err := c.Files.Available()
-	// The filesystem may keep a block or two for its own.
+	// The filesystem may keep some blocks for metadata.
 	if err != nil || after+(64<<10) < before {
 		t.Errorf("%d bytes available, were %d (%v)", after, before, err)
 	}
@@ -208,8 +207,8 @@ func TestLoopGrowsWhereTheSpaceRunsOut(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-// TestLoopGrowCrashes leaves record and file as a crash would have. Every call
-// that comes next ends the growth.
+// TestLoopGrowCrashes leaves record and file as a crash would. Every later call finishes
+// the growth or gives it up.
 func TestLoopGrowCrashes(t *testing.T) {
 	const wanted = 8
 	for _, crash := range []struct {
@@ -224,7 +223,7 @@ func TestLoopGrowCrashes(t *testing.T) {
 			for _, attached := range []bool{false, true} {
 				name := crash.about + ", then " + then
 				if attached {
-					name += " what is attached"
+					name += " while attached"
 				}
 				t.Run(name, func(t *testing.T) {
 					lt := newLoopTest(t)
@@ -268,9 +267,8 @@ func TestLoopGrowCrashes(t *testing.T) {
 	}
 }
 
-// TestLoopCrashBeforeTheDeviceGrows is a volume that has grown, and a device that
-// does not show it.
-func TestLoopCrashBeforeTheDeviceGrows(t *testing.T) {
+// The file has grown, and the loop device does not show that.
+func TestLoopCrashBeforeDeviceGrows(t *testing.T) {
 	for _, then := range []string{"attach", "resize"} {
 		t.Run(then, func(t *testing.T) {
 			lt := newLoopTest(t)
@@ -295,8 +293,8 @@ func TestLoopCrashBeforeTheDeviceGrows(t *testing.T) {
 	}
 }
 
-// TestLoopGrowthThatCannotBeFinished leaves the volume as it was.
-func TestLoopGrowthThatCannotBeFinished(t *testing.T) {
+// An interrupted growth for which there is no space is undone.
+func TestLoopInterruptedGrowthWithoutSpace(t *testing.T) {
 	lt := newFullLoopTest(t)
 	tag := sourcetest.Volume(1)
 	rec := lt.record(tag)
@@ -314,8 +312,8 @@ func TestLoopGrowthThatCannotBeFinished(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-// TestLoopFileOutsideOfItsGrowth has a size that no interrupted growth leaves.
-func TestLoopFileOutsideOfItsGrowth(t *testing.T) {
+// The file has a size that no interrupted growth leaves.
+func TestLoopInterruptedGrowthUnexpectedFileSize(t *testing.T) {
 	for _, size := range []int64{sourcetest.VolumeSize<<20 - 512, 8<<20 + 512} {
 		lt := newLoopTest(t)
 		tag := sourcetest.Volume(1)
@@ -327,9 +325,9 @@ func TestLoopFileOutsideOfItsGrowth(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := lt.tryResize(tag, 8)
-		sourcetest.CheckError(t, err, true, lt.File(tag), "not 4194304")
+		sourcetest.CheckError(t, err, true, lt.File(tag), "instead of 4194304")
 		_, err = lt.TryAttach(tag, false)
-		sourcetest.CheckError(t, err, true, lt.File(tag), "not 4194304")
+		sourcetest.CheckError(t, err, true, lt.File(tag), "instead of 4194304")
 		lt.Destroy(tag)
 	}
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
 
-// resize makes a volume, and the device that shows it, at least as large as size
-// in bytes.
+// resize makes a volume, and the device that shows it, at least size bytes large.
 func (c *call) resize(id string, size uint64) (storage.VolumeInfo, error) {
 	var none storage.VolumeInfo
 	id, rec, err := c.loadExisting(id)
@@ -44,10 +43,10 @@ func (c *call) resize(id string, size uint64) (storage.VolumeInfo, error) {
 	return rec.info(id), nil
 }
 
-// grow makes a volume's file at least as large as size, and as it was to become
-// when an earlier call was interrupted. That it is to grow is recorded first, and
-// that it has grown before a device shows more of it: until then the file can be
-// cut back to what it was, as it is after an error.
+// grow makes a volume's file at least size bytes large, and at least as large as an
+// interrupted call began to make it. It records the new size as Growing first, and as Size
+// before a device shows more of the file. Until then the file can be cut back to its old size,
+// and is after an error.
 func (c *call) grow(id string, rec *record, f *os.File, size uint64) error {
 	if size = max(size, rec.Growing); size <= rec.Size {
 		return nil
@@ -65,7 +64,7 @@ func (c *call) grow(id string, rec *record, f *os.File, size uint64) error {
 	return errors.Trace(c.Records.Save(id, rec))
 }
 
-// enlarge records that a file is to grow, and allocates it.
+// enlarge records that a file is growing, and enlarges it.
 func (c *call) enlarge(id string, rec *record, f *os.File, size uint64) (err error) {
 	var need uint64
 	if rec.Allocation == thick {
@@ -96,7 +95,7 @@ func (c *call) enlarge(id string, rec *record, f *os.File, size uint64) (err err
 	return nil
 }
 
-// cutBack gives a file that could not grow the size that it had.
+// cutBack restores the old size of a file that could not grow.
 func (c *call) cutBack(id string, rec *record, f *os.File) error {
 	if err := f.Truncate(int64(rec.Size)); err != nil {
 		return errors.Trace(err)
@@ -106,11 +105,11 @@ func (c *call) cutBack(id string, rec *record, f *os.File) error {
 		return errors.Trace(err)
 	}
 	rec.Growing = 0
-	return errors.Trace(object.UnlessFull(c.Records.Save(id, rec)))
+	return errors.Trace(object.IgnoreNoSpace(c.Records.Save(id, rec)))
 }
 
-// settle ends a growth that was interrupted. The volume has its new size then, or
-// the old one where there is no space for the new.
+// settle completes an interrupted growth. The volume then has its new size, or the old size if
+// there is no space for the new one.
 func (c *call) settle(id string, rec *record) error {
 	if rec.Growing == 0 {
 		return nil

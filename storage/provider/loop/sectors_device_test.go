@@ -13,9 +13,9 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// The kernel gives a file that was copied by reference, as a backup does it, a device of
-// larger sectors, which the filesystem on it may not work with.
-func TestSectorsStayAsTheyAreWhenAFileIsCopiedByReference(t *testing.T) {
+// For a file that was copied by reference, as by a backup, the kernel chooses larger
+// sectors. The filesystem on the volume may not work with those.
+func TestLoopSectorSizeKeptAfterReflinkCopy(t *testing.T) {
 	devicetest.RequireProgram(t, "mkfs.xfs")
 	dir := devicetest.Dir(t)
 	image, fs := filepath.Join(dir, "image"), filepath.Join(dir, "fs")

@@ -38,7 +38,7 @@ func (t *loopTest) saveRecord(tag names.VolumeTag, rec record) {
 	}
 }
 
-func TestLoopLife(t *testing.T) {
+func TestLoopLifecycle(t *testing.T) {
 	lt := newLoopTest(t)
 	tag := sourcetest.Volume(1)
 	lt.Create(tag)
@@ -68,15 +68,14 @@ func TestLoopLife(t *testing.T) {
 		t.Errorf("described %+v, %v", described[0].VolumeInfo, described[0].Error)
 	}
 	if !errors.Is(described[1].Error, errors.NotFound) {
-		t.Errorf("described what is not there: %v", described[1].Error)
+		t.Errorf("described a missing volume: %v", described[1].Error)
 	}
 	lt.Detach(tag)
 	lt.Destroy(tag)
 }
 
-// TestLoopOneCallNamesAVolumeTwice is a batch in which nothing may be made or
-// attached twice.
-func TestLoopOneCallNamesAVolumeTwice(t *testing.T) {
+// One call names a volume more than once. It is attached once.
+func TestLoopDuplicateVolumeInOneCall(t *testing.T) {
 	lt := newLoopTest(t)
 	tag := sourcetest.Volume(1)
 	lt.Create(tag)
@@ -117,8 +116,7 @@ func TestLoopRestart(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-// TestLoopReboot is a record of an earlier boot, in which the disk may have had
-// another number.
+// The record is of an earlier boot, in which the disk may have had another number.
 func TestLoopReboot(t *testing.T) {
 	lt := newLoopTest(t)
 	tag := sourcetest.Volume(1)
@@ -135,7 +133,7 @@ func TestLoopReboot(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-func TestLoopAdoptsWhatIsAttachedAlready(t *testing.T) {
+func TestLoopAdoptsExistingDevice(t *testing.T) {
 	lt := newLoopTest(t)
 	tag := sourcetest.Volume(1)
 	lt.Create(tag)
@@ -149,14 +147,14 @@ func TestLoopAdoptsWhatIsAttachedAlready(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-func TestLoopRefusesAttachmentsThatDiffer(t *testing.T) {
+func TestLoopRefusesDifferentAttachment(t *testing.T) {
 	for _, test := range []struct {
 		about string
 		args  []string
 		words []string
 	}{
 		{"read-only", []string{"--read-only"}, []string{"read-only", "wanted read-write", "detach it first"}},
-		{"a part", []string{"--offset", "4096"}, []string{"a part of it", "detach it first"}},
+		{"part of the file", []string{"--offset", "4096"}, []string{"a part of it", "detach it first"}},
 	} {
 		t.Run(test.about, func(t *testing.T) {
 			lt := newLoopTest(t)
@@ -166,13 +164,14 @@ func TestLoopRefusesAttachmentsThatDiffer(t *testing.T) {
 			_, err := lt.TryAttach(tag, false)
 			sourcetest.CheckError(t, err, true, append(test.words, "attaching volume 0/1")...)
 			lt.CheckLoops(1)
-			lt.detachStrangers(tag)
+			lt.detachForeign(tag)
 			lt.Destroy(tag)
 		})
 	}
 }
 
-func TestLoopAttachedTwiceIsRefusedAndDetached(t *testing.T) {
+// Story D8.
+func TestLoopAttachedTwiceRefused(t *testing.T) {
 	lt := newLoopTest(t)
 	tag := sourcetest.Volume(1)
 	lt.Create(tag)
@@ -180,7 +179,7 @@ func TestLoopAttachedTwiceIsRefusedAndDetached(t *testing.T) {
 	sourcetest.Run(t, "losetup", "--find", lt.File(tag))
 	_, err := lt.TryAttach(tag, false)
 	sourcetest.CheckError(t, err, true, "more than once")
-	lt.detachStrangers(tag)
+	lt.detachForeign(tag)
 	lt.Detach(tag)
 	lt.CheckLoops(0)
 	lt.Destroy(tag)
@@ -205,7 +204,7 @@ func TestLoopReadOnly(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-func TestLoopInUseIsNotRemoved(t *testing.T) {
+func TestLoopAttachedVolumeNotRemoved(t *testing.T) {
 	lt := newLoopTest(t)
 	tag := sourcetest.Volume(1)
 	lt.Create(tag)
@@ -226,10 +225,10 @@ func TestLoopInUseIsNotRemoved(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-// TestLoopCrashBeforeTheAttachmentIsRecorded is a device that was reported to nobody.
-// The device does not block what comes next. Unlike one that somebody else attached, it
-// is detached when its volume is removed.
-func TestLoopCrashBeforeTheAttachmentIsRecorded(t *testing.T) {
+// The agent attached a device and crashed before it recorded that. The device does not
+// block later calls. Unlike a device that somebody else attached, it is detached when its
+// volume is removed.
+func TestLoopCrashBeforeAttachmentRecorded(t *testing.T) {
 	for _, then := range []string{"destroy", "release"} {
 		for _, earlier := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, attached before: %v", then, earlier), func(t *testing.T) {
@@ -272,25 +271,25 @@ func TestLoopCrashBeforeTheAttachmentIsRecorded(t *testing.T) {
 			})
 		}
 	}
-	t.Run("somebody else's", func(t *testing.T) {
+	t.Run("foreign device", func(t *testing.T) {
 		lt := newLoopTest(t)
 		tag := sourcetest.Volume(1)
 		lt.Create(tag)
 		sourcetest.Run(t, "losetup", "--find", lt.File(tag))
 		sourcetest.CheckError(t, lt.TryDestroy(tag), false, "it is attached as loop", "detach it first")
 		lt.CheckLoops(1)
-		lt.detachStrangers(tag)
+		lt.detachForeign(tag)
 		lt.Destroy(tag)
 	})
 }
 
-// TestLoopAttachmentThatCannotBeRecorded leaves no device.
-func TestLoopAttachmentThatCannotBeRecorded(t *testing.T) {
+// No device is left when the attachment cannot be recorded.
+func TestLoopAttachmentRecordError(t *testing.T) {
 	lt := newLoopTest(t)
 	tag := sourcetest.Volume(1)
 	lt.Create(tag)
 	record := filepath.Join(lt.Dir, "records", tag.String()+".json")
-	// Not even root writes there now.
+	// Not even root can write the record now.
 	sourcetest.Run(t, "chattr", "+i", record)
 	_, err := lt.TryAttach(tag, false)
 	sourcetest.Run(t, "chattr", "-i", record)
@@ -321,39 +320,37 @@ func TestLoopBusyDetachNamesTheHolder(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-// TestLoopMissingFile is juju #3366: the file is gone, and the volume is the only
-// one to suffer.
+// juju #3366: the file of one volume is gone. The others are not affected.
 func TestLoopMissingFile(t *testing.T) {
 	lt := newLoopTest(t)
-	lost, fine := sourcetest.Volume(1), sourcetest.Volume(2)
-	lt.Create(lost)
-	lt.Create(fine)
-	if err := os.Remove(lt.File(lost)); err != nil {
+	missing, other := sourcetest.Volume(1), sourcetest.Volume(2)
+	lt.Create(missing)
+	lt.Create(other)
+	if err := os.Remove(lt.File(missing)); err != nil {
 		t.Fatal(err)
 	}
-	results, err := lt.Source.AttachVolumes(lt.Ctx, append(lt.Attachment(lost, false), lt.Attachment(fine, false)...))
+	results, err := lt.Source.AttachVolumes(lt.Ctx, append(lt.Attachment(missing, false), lt.Attachment(other, false)...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	sourcetest.CheckError(t, results[0].Error, true, "attaching volume 0/1", lt.File(lost)+" is missing")
+	sourcetest.CheckError(t, results[0].Error, true, "attaching volume 0/1", lt.File(missing)+" is missing")
 	if results[1].Error != nil {
 		t.Error(results[1].Error)
 	}
-	sourcetest.CheckError(t, lt.TryCreate(lost, sourcetest.VolumeSize), true, "missing")
-	if ids, err := lt.Source.ListVolumes(lt.Ctx); err != nil || !slices.Equal(ids, []string{fine.String()}) {
+	sourcetest.CheckError(t, lt.TryCreate(missing, sourcetest.VolumeSize), true, "missing")
+	if ids, err := lt.Source.ListVolumes(lt.Ctx); err != nil || !slices.Equal(ids, []string{other.String()}) {
 		t.Errorf("listed %v, %v", ids, err)
 	}
-	lt.Detach(fine)
-	lt.Detach(lost)
-	if err := lt.TryDestroy(lost); err != nil {
+	lt.Detach(other)
+	lt.Detach(missing)
+	if err := lt.TryDestroy(missing); err != nil {
 		t.Error(err)
 	}
-	lt.Destroy(fine)
+	lt.Destroy(other)
 }
 
-// TestLoopDeletedFileIsStillAttached is a file that lost its name while a loop
-// device shows it.
-func TestLoopDeletedFileIsStillAttached(t *testing.T) {
+// The file was deleted while a loop device shows it.
+func TestLoopDeletedFileStillAttached(t *testing.T) {
 	lt := newLoopTest(t)
 	tag := sourcetest.Volume(1)
 	lt.Create(tag)
@@ -371,7 +368,7 @@ func TestLoopReplacedFileIsNotTouched(t *testing.T) {
 	lt := newLoopTest(t)
 	tag := sourcetest.Volume(1)
 	lt.Create(tag)
-	// Both files are there for a moment, so that their inodes differ.
+	// Both files exist at the same time, so that their inodes differ.
 	foreign := lt.File(tag) + ".foreign"
 	if err := os.WriteFile(foreign, make([]byte, sourcetest.VolumeSize<<20), 0o600); err != nil {
 		t.Fatal(err)
@@ -388,9 +385,9 @@ func TestLoopReplacedFileIsNotTouched(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-// TestLoopFileDeletedAndMadeAgainIsNotTouched is a file of the same size that got
-// the same inode, as ext4 gives out at once: only its birth is another.
-func TestLoopFileDeletedAndMadeAgainIsNotTouched(t *testing.T) {
+// A new file of the same size has the inode number of the deleted one, which ext4 reuses
+// at once. Only its time of birth or generation differs.
+func TestLoopRecreatedFileIsNotTouched(t *testing.T) {
 	for _, test := range []struct {
 		about, inodeSize, word string
 	}{
@@ -407,26 +404,26 @@ func TestLoopFileDeletedAndMadeAgainIsNotTouched(t *testing.T) {
 			if (before.Born == 0) == (before.Generation == 0) {
 				t.Errorf("recorded %+v", before.Identity)
 			}
-			remake(t, lt.File(tag), before.Identity)
+			recreateFile(t, lt.File(tag), before.Identity)
 			for range 2 {
 				lt.Restart()
 				_, err := lt.TryAttach(tag, false)
 				sourcetest.CheckError(t, err, true, "attaching volume 0/1", lt.File(tag), "was replaced", "inode", test.word)
 				sourcetest.CheckError(t, lt.TryDestroy(tag), true, "was replaced", "move it away")
 			}
-			// A device that somebody else attached is not ours, and stays.
+			// A device that somebody else attached stays.
 			foreign := devicetest.AttachLoop(t, lt.File(tag))
 			lt.Detach(tag)
 			lt.CheckLoops(1)
 			foreign.Detach(t)
 
-			// What is known of volumes that were made long ago is enough.
+			// A record of an older version, without birth time and generation, is enough.
 			old := before
 			old.Born, old.Generation = 0, 0
 			lt.saveRecord(tag, old)
 			lt.Attach(tag, false)
 			if got := lt.record(tag); got.Born == 0 && got.Generation == 0 {
-				t.Errorf("attaching did not complete the record: %+v", got)
+				t.Errorf("attaching did not add the birth time or generation: %+v", got)
 			}
 			lt.Detach(tag)
 			lt.Destroy(tag)
@@ -434,9 +431,10 @@ func TestLoopFileDeletedAndMadeAgainIsNotTouched(t *testing.T) {
 	}
 }
 
-// remake deletes a file and makes one of the same size that has its inode number, and
-// not its time of birth: two files made in the same tick of the clock have the same.
-func remake(t *testing.T, path string, before object.Identity) {
+// recreateFile deletes a file and makes one of the same size with the same inode number
+// and another time of birth. Two files made in the same tick of the clock have the same
+// time of birth.
+func recreateFile(t *testing.T, path string, before object.Identity) {
 	t.Helper()
 	info, err := os.Stat(path)
 	if err != nil {
@@ -460,8 +458,8 @@ func remake(t *testing.T, path string, before object.Identity) {
 	t.Fatalf("no other file has the inode number %d", before.Ino)
 }
 
-// TestLoopFileThatIsNone is something else in the place of a backing file.
-func TestLoopFileThatIsNone(t *testing.T) {
+// Something other than a regular file is in the place of a backing file.
+func TestLoopFileNotRegular(t *testing.T) {
 	for what, put := range map[string]func(path string) error{
 		"a symbolic link": func(path string) error { return os.Symlink(path+".away", path) },
 		"a directory":     func(path string) error { return os.Mkdir(path, 0o700) },
@@ -494,7 +492,7 @@ func TestLoopFileThatIsNone(t *testing.T) {
 	}
 }
 
-func TestLoopFileOfAnotherSize(t *testing.T) {
+func TestLoopFileOfWrongSize(t *testing.T) {
 	lt := newLoopTest(t)
 	tag := sourcetest.Volume(1)
 	lt.Create(tag)
@@ -502,7 +500,7 @@ func TestLoopFileOfAnotherSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := lt.TryAttach(tag, false)
-	sourcetest.CheckError(t, err, true, "has 1048576 bytes, not 4194304")
+	sourcetest.CheckError(t, err, true, "has 1048576 bytes instead of 4194304")
 	if _, err := os.Stat(lt.File(tag)); err != nil {
 		t.Error(err)
 	}
@@ -516,7 +514,7 @@ func TestLoopCreateRefusals(t *testing.T) {
 	sourcetest.CheckError(t, lt.TryCreate(sourcetest.Volume(2), 0), true, "creating volume 0/2", "0 MiB")
 	sourcetest.CheckError(t, lt.TryCreate(sourcetest.Volume(2), 1<<40), false, "1099511627776 MiB needed", "MiB available")
 	if err := lt.Source.ValidateVolumeParams(storage.VolumeParams{Tag: sourcetest.Volume(2)}); !errors.Is(err, errors.NotValid) {
-		t.Errorf("no size: %v", err)
+		t.Errorf("validating a volume without a size: %v", err)
 	}
 	if err := lt.Source.ValidateVolumeParams(storage.VolumeParams{Tag: sourcetest.Volume(2), Size: 1}); err != nil {
 		t.Error(err)
@@ -524,7 +522,7 @@ func TestLoopCreateRefusals(t *testing.T) {
 	if err := os.WriteFile(lt.File(sourcetest.Volume(3)), []byte("foreign"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sourcetest.CheckError(t, lt.TryCreate(sourcetest.Volume(3), sourcetest.VolumeSize), true, "no record belongs to", "move it away")
+	sourcetest.CheckError(t, lt.TryCreate(sourcetest.Volume(3), sourcetest.VolumeSize), true, "exists and has no record: move it away")
 	if err := os.Remove(lt.File(sourcetest.Volume(3))); err != nil {
 		t.Error(err)
 	}
@@ -533,8 +531,8 @@ func TestLoopCreateRefusals(t *testing.T) {
 	lt.Destroy(sourcetest.Volume(1))
 }
 
-// TestLoopFullFilesystem is a filesystem with less room than it says: a part of
-// the file is allocated before that shows.
+// The filesystem has less space than it reports, so the allocation fails when a part of
+// the file is allocated.
 func TestLoopFullFilesystem(t *testing.T) {
 	dir := devicetest.Dir(t)
 	sourcetest.MountTmpfs(t, "full", dir, "8m")
@@ -575,8 +573,9 @@ func TestLoopRelease(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-// TestLoopCrashes leaves records and files as a crash would, and repeats the call
-// that was interrupted, twice.
+// TestLoopCrashes leaves records and files as a crash would, and repeats the interrupted
+// call twice.
+// Behaviour 34.
 func TestLoopCrashes(t *testing.T) {
 	tag := sourcetest.Volume(1)
 	temp := func(lt *loopTest) string { return lt.File(tag) + ".tmp" }
@@ -589,14 +588,14 @@ func TestLoopCrashes(t *testing.T) {
 	for _, test := range []struct {
 		about string
 		crash func(t *testing.T, lt *loopTest)
-		words string // what creating says, if it cannot go on
+		words string // of the error of the next creation; empty: it succeeds
 	}{{
-		about: "recorded that it is being made",
+		about: "creation recorded",
 		crash: func(t *testing.T, lt *loopTest) {
 			lt.saveRecord(tag, record{Size: sourcetest.VolumeSize << 20, Phase: object.PhaseCreating})
 		},
 	}, {
-		about: "allocated in part",
+		about: "partially allocated",
 		crash: func(t *testing.T, lt *loopTest) {
 			lt.saveRecord(tag, record{Size: sourcetest.VolumeSize << 20, Phase: object.PhaseCreating})
 			write(t, temp(lt), 1<<20)
@@ -613,9 +612,9 @@ func TestLoopCrashes(t *testing.T) {
 			lt.saveRecord(tag, record{Size: sourcetest.VolumeSize << 20, Phase: object.PhaseCreating})
 			write(t, lt.File(tag), 1<<20)
 		},
-		words: "has 1048576 bytes, not 4194304",
+		words: "has 1048576 bytes instead of 4194304",
 	}, {
-		about: "recorded that it is being destroyed",
+		about: "destruction recorded",
 		crash: func(t *testing.T, lt *loopTest) {
 			lt.Create(tag)
 			rec := lt.record(tag)
@@ -623,7 +622,7 @@ func TestLoopCrashes(t *testing.T) {
 			lt.saveRecord(tag, rec)
 		},
 	}, {
-		about: "its file destroyed, its record not",
+		about: "file removed, record not removed",
 		crash: func(t *testing.T, lt *loopTest) {
 			lt.Create(tag)
 			rec := lt.record(tag)
@@ -640,7 +639,7 @@ func TestLoopCrashes(t *testing.T) {
 			test.crash(t, lt)
 			lt.Restart()
 			_, err := lt.TryAttach(tag, false)
-			sourcetest.CheckError(t, err, false, "not complete")
+			sourcetest.CheckError(t, err, false, "incomplete")
 			if ids, err := lt.Source.ListVolumes(lt.Ctx); err != nil || len(ids) != 0 {
 				t.Errorf("listed %v, %v", ids, err)
 			}
@@ -668,7 +667,7 @@ func TestLoopCrashes(t *testing.T) {
 	}
 }
 
-// prepareDirs makes the directories that a source makes with its first call.
+// prepareDirs makes the directories that a source makes in its first call.
 func (t *loopTest) prepareDirs() {
 	t.Helper()
 	if _, err := t.Source.ListVolumes(t.Ctx); err != nil {
@@ -676,8 +675,8 @@ func (t *loopTest) prepareDirs() {
 	}
 }
 
-// TestLoopCrashWhileAttachingAndDetaching has the device attached, or not, at
-// each point where the record may say the other thing.
+// At each point where the record may differ from the device, the device is attached, or
+// not.
 func TestLoopCrashWhileAttachingAndDetaching(t *testing.T) {
 	for _, test := range []struct {
 		about    string
@@ -685,7 +684,7 @@ func TestLoopCrashWhileAttachingAndDetaching(t *testing.T) {
 		attached bool
 	}{
 		{"attached but not recorded", object.PhaseReady, true},
-		{"recorded but detached by the kernel", object.PhaseAttached, false},
+		{"recorded but not attached", object.PhaseAttached, false},
 		{"about to be detached", object.PhaseDetaching, true},
 		{"detached but not recorded", object.PhaseDetaching, false},
 	} {
@@ -730,7 +729,7 @@ func TestLoopCrashWhileAttachingAndDetaching(t *testing.T) {
 	}
 }
 
-func TestLoopDamagedRecordHurtsNobodyElse(t *testing.T) {
+func TestLoopDamagedRecordAffectsOneVolume(t *testing.T) {
 	lt := newLoopTest(t)
 	lt.Create(sourcetest.Volume(1))
 	path := filepath.Join(lt.Dir, "records", "volume-0-2.json")
@@ -745,7 +744,7 @@ func TestLoopDamagedRecordHurtsNobodyElse(t *testing.T) {
 	lt.Destroy(sourcetest.Volume(1))
 }
 
-func TestLoopBadIDs(t *testing.T) {
+func TestLoopInvalidIDs(t *testing.T) {
 	lt := newLoopTest(t)
 	for _, id := range []string{"", "../../x", "volume-0-1/../x", "volume-0-1.tmp"} {
 		results, err := lt.Source.DestroyVolumes(lt.Ctx, []string{id})
@@ -761,7 +760,7 @@ func TestLoopBadIDs(t *testing.T) {
 	}
 }
 
-// TestLoopCancelled is a context that ends between two volumes.
+// The context is cancelled between two volumes.
 func TestLoopCancelled(t *testing.T) {
 	lt := newLoopTest(t)
 	c, err := lt.Source.(*source).begin(lt.Ctx)
@@ -778,21 +777,20 @@ func TestLoopCancelled(t *testing.T) {
 	}
 	c.Context = ctx
 	if err := c.makeNew(sourcetest.Volume(3).String(), record{Size: sourcetest.VolumeSize << 20}, nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("a context that ended while a volume was made: %v", err)
+		t.Errorf("cancelled while a volume was made: %v", err)
 	}
 	c.End()
 	if _, err := lt.Source.CreateVolumes(envcontext.New(ctx), nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("a call that was cancelled before it began: %v", err)
+		t.Errorf("cancelled before the call: %v", err)
 	}
 	lt.Destroy(sourcetest.Volume(1))
 }
 
-// TestLoopVolumesMadeAtOnceFillTheSpace is a call for more volumes than there is
-// space for: those that fit are made.
-func TestLoopVolumesMadeAtOnceFillTheSpace(t *testing.T) {
+// One call creates more volumes than there is space for. Those that fit are made.
+func TestLoopBulkCreateFillsSpace(t *testing.T) {
 	dir := devicetest.Dir(t)
 	image := filepath.Join(dir, "image")
-	sourcetest.Run(t, "truncate", "--size", "1T", image) // sparse, and so it stays
+	sourcetest.Run(t, "truncate", "--size", "1T", image) // sparse, and it stays sparse
 	sourcetest.Run(t, "mkfs.ext4", "-q", "-m", "0", image)
 	fs := filepath.Join(dir, "fs")
 	sourcetest.MountFile(t, image, fs, "ext4")
@@ -827,8 +825,8 @@ func TestLoopVolumesMadeAtOnceFillTheSpace(t *testing.T) {
 	sourcetest.CheckNoFiles(t, lt.Dir)
 }
 
-// TestLoopGoesAwayFromAFullFilesystem is the only way to make space there.
-func TestLoopGoesAwayFromAFullFilesystem(t *testing.T) {
+// Destroying volumes is the only way to free space there.
+func TestLoopDestroyOnFullFilesystem(t *testing.T) {
 	dir := devicetest.Dir(t)
 	sourcetest.MountTmpfs(t, "full", dir, "8m")
 	lt := loopTestIn(t, filepath.Join(dir, "storage"))
@@ -843,9 +841,8 @@ func TestLoopGoesAwayFromAFullFilesystem(t *testing.T) {
 	lt.Destroy(sourcetest.Volume(1))
 }
 
-// TestLoopStorageMountedAnew is a disk that is plugged in again, and has another
-// device number.
-func TestLoopStorageMountedAnew(t *testing.T) {
+// The disk with the storage directory is mounted again, with another device number.
+func TestLoopStorageRemounted(t *testing.T) {
 	dir := devicetest.Dir(t)
 	image := filepath.Join(dir, "image")
 	sourcetest.Run(t, "truncate", "--size", "64M", image)
@@ -864,22 +861,21 @@ func TestLoopStorageMountedAnew(t *testing.T) {
 	before := lt.record(sourcetest.Volume(1)).Dev
 	for tries := 0; tries < 20 && lt.record(sourcetest.Volume(1)).Dev == before; tries++ {
 		unmount()
-		// The next loop device, be it another test's, gets the number that is free now.
+		// This loop device, or another test's, takes the number that is free now.
 		devicetest.NewLoop(t, 1<<20)
 		unmount = mounted()
 		sourcetest.CheckDevice(t, lt.Attach(sourcetest.Volume(1), false), "precious")
 		lt.Detach(sourcetest.Volume(1))
 	}
 	if lt.record(sourcetest.Volume(1)).Dev == before {
-		t.Error("the storage was never mounted from another device")
+		t.Error("the device number of the storage never changed")
 	}
 	lt.Destroy(sourcetest.Volume(1))
 	unmount()
 }
 
-// TestLoopOfAnotherSizeThanItsFile is a device that somebody attached when the
-// file was shorter, or longer.
-func TestLoopOfAnotherSizeThanItsFile(t *testing.T) {
+// Somebody attached the device when the file was shorter, or longer.
+func TestLoopDeviceSizeDiffersFromFile(t *testing.T) {
 	attachedWith := func(t *testing.T, size int64) *loopTest {
 		lt := newLoopTest(t)
 		lt.Create(sourcetest.Volume(1))
@@ -902,8 +898,8 @@ func TestLoopOfAnotherSizeThanItsFile(t *testing.T) {
 	t.Run("longer", func(t *testing.T) {
 		lt := attachedWith(t, 8<<20)
 		_, err := lt.TryAttach(sourcetest.Volume(1), false)
-		sourcetest.CheckError(t, err, true, "8388608 bytes large", "its file 4194304", "detach it first")
-		lt.detachStrangers(sourcetest.Volume(1))
+		sourcetest.CheckError(t, err, true, "8388608 bytes", "its file has 4194304", "detach it first")
+		lt.detachForeign(sourcetest.Volume(1))
 		lt.Attach(sourcetest.Volume(1), false)
 		lt.Detach(sourcetest.Volume(1))
 		lt.Destroy(sourcetest.Volume(1))

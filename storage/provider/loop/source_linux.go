@@ -19,44 +19,42 @@ func newSource(dir string) (storage.VolumeSource, error) {
 
 type source struct {
 	dir     string
-	remarks object.Remarks // on volumes that are attached
+	remarks object.Remarks // on attached volumes
 }
 
-// filesDir is where the files of volumes are in the source's directory.
+// filesDir is the directory of the volumes' files within the source's directory.
 const filesDir = "volumes"
 
-// record is what is kept of a volume, by its id.
+// record is the stored record of a volume, under its ID.
 type record struct {
 	Size  uint64       `json:"size"` // bytes
 	Phase object.Phase `json:"phase"`
 
 	Allocation allocation `json:"allocation,omitempty"`
 
-	// Growing is the size in bytes that the volume is to get, if it is growing.
-	// The file's is anything from Size to this, and no device shows more of it
-	// than Size.
+	// Growing is the size in bytes that a growing volume will get, or 0. The size of the file
+	// is between Size and Growing, and no device shows more of the file than Size.
 	Growing uint64 `json:"growing,omitempty"`
 
-	// ImportedFrom is the path that the file had before it was taken over, or that of
-	// the file that it is a copy of.
+	// ImportedFrom is the path that the file had before it was taken over, or the path of the
+	// file that it is a copy of.
 	ImportedFrom string `json:"imported-from,omitempty"`
 
-	// CopyOf is the identity of the file that the file is a copy of, if it was made as
-	// one.
+	// CopyOf is the identity of the file that this file is a copy of, or nil.
 	CopyOf *object.Identity `json:"copy-of,omitempty"`
 
-	// Identity is that of the backing file, once there is one.
+	// Identity is the identity of the backing file, once the file exists.
 	object.Identity
 	object.Ownership
 
-	// Device, DiskSeq and ReadOnly are of the attachment, if any. The sequence
-	// number holds within the boot of the identity.
+	// Device, DiskSeq and ReadOnly describe the attachment, if any. The sequence number is
+	// valid within the boot of the identity.
 	Device   string `json:"device,omitempty"`
 	DiskSeq  uint64 `json:"diskseq,omitempty"`
 	ReadOnly bool   `json:"read-only,omitempty"`
 
-	// SectorSize is that of the volume's devices, in bytes, from the first attachment
-	// on: filesystems and partition tables may not work with another.
+	// SectorSize is the sector size of the volume's devices, in bytes, from the first
+	// attachment on: filesystems and partition tables may not work with another.
 	SectorSize uint32 `json:"sector-size,omitempty"`
 }
 
@@ -67,26 +65,26 @@ func (r record) info(id string) storage.VolumeInfo {
 // call is one bulk call on volumes. It may work on several volumes at once.
 type call struct {
 	*object.Call
-	// scan looks at the loop devices: once, when they are first needed.
+	// scan returns the loop devices. It reads them once, when they are first needed.
 	scan func() (*loopdev.Table, error)
-	// attaching is held while a free loop device is taken, which only one can do
-	// at a time.
+	// attaching is held while a call takes a free loop device: only one can do so at a time.
 	attaching sync.Mutex
-	// space is what is left for volumes that are being made.
+	// space is the space that is left for volumes in creation.
 	space   space
 	remarks *object.Remarks
 }
 
-// space shares out the space of the filesystem among the volumes that are made at once.
-// The filesystem's own free space is no guide until they are complete: each volume has
-// only a part of its blocks so far, and all of them would fail where some fit.
+// space divides the free space of the filesystem among the volumes that are being made at
+// once. Until they are complete, the filesystem's own figure for free space is misleading,
+// because each volume has only a part of its blocks. Without reservations all volumes could
+// fail where some would fit.
 type space struct {
 	mu        sync.Mutex
 	making    int
 	available uint64
 }
 
-// take sets aside size bytes.
+// take reserves size bytes.
 func (s *space) take(c *object.Call, size uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +103,7 @@ func (s *space) take(c *object.Call, size uint64) error {
 	return nil
 }
 
-// done ends what take has begun.
+// done ends a reservation of take. made reports that the space is used.
 func (s *space) done(size uint64, made bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,20 +204,20 @@ func (s *source) DestroyVolumes(ctx envcontext.ProviderCallContext, ids []string
 		return nil, errors.Annotate(err, "destroying volumes")
 	}
 	defer c.End()
-	return object.EachAtOnce(ctx, ids, object.Itself, func(id string) error {
+	return object.EachAtOnce(ctx, ids, object.ByID, func(id string) error {
 		return errors.Annotatef(c.destroy(id), "destroying %s", id)
 	}), nil
 }
 
-// ReleaseVolumes implements [storage.VolumeSource]. It forgets the volumes and
-// keeps their files.
+// ReleaseVolumes implements [storage.VolumeSource]. It keeps the volumes' files, and their
+// records, which say that the volumes were released.
 func (s *source) ReleaseVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
 	c, err := s.begin(ctx)
 	if err != nil {
 		return nil, errors.Annotate(err, "releasing volumes")
 	}
 	defer c.End()
-	return object.EachAtOnce(ctx, ids, object.Itself, func(id string) error {
+	return object.EachAtOnce(ctx, ids, object.ByID, func(id string) error {
 		return errors.Annotatef(c.release(id), "releasing %s", id)
 	}), nil
 }
@@ -231,7 +229,8 @@ func (s *source) AttachVolumes(ctx envcontext.ProviderCallContext, params []stor
 		return nil, errors.Annotate(err, "attaching volumes")
 	}
 	defer c.End()
-	// Changing a device makes the kernel wait for all CPUs to have come by.
+	// Changing a device makes the kernel wait until all CPUs have passed through a quiescent
+	// state.
 	devices, failures := object.CollectUpTo(ctx, object.MaxWaiting, params, attachedVolume, func(p storage.VolumeAttachmentParams) (loopdev.Device, error) {
 		return c.attach(p.VolumeId, p.ReadOnly)
 	})
@@ -296,7 +295,7 @@ func (s *source) DetachVolumes(ctx envcontext.ProviderCallContext, params []stor
 		return nil, errors.Annotate(err, "detaching volumes")
 	}
 	defer c.End()
-	// Removing a device's number takes the kernel 40 ms, in which it waits.
+	// The kernel takes 40 ms to remove a device's number, and only waits in that time.
 	return object.EachUpTo(ctx, object.MaxWaiting, params, attachedVolume, func(p storage.VolumeAttachmentParams) error {
 		return errors.Annotatef(c.detach(p.VolumeId), "detaching volume %s", p.Volume.Id())
 	}), nil

@@ -21,19 +21,19 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// remark returns what the source has to say about a volume.
+// remark returns the source's remark on a volume.
 func (t *loopTest) remark(tag names.VolumeTag) string {
 	t.Helper()
 	return t.Source.(storage.VolumeRemarker).VolumeRemark(tag.String())
 }
 
-func (t *loopTest) checkBecame(tag names.VolumeTag, words ...string) {
+func (t *loopTest) checkReports(tag names.VolumeTag, words ...string) {
 	t.Helper()
-	sourcetest.CheckBecame(t.T, t.Source, tag.String(), words...)
+	sourcetest.CheckAttachmentState(t.T, t.Source, tag.String(), words...)
 }
 
-// checkRemark checks that the remark on a volume has all the words, and is empty where
-// there are none.
+// checkRemark checks that the remark on a volume contains all words, and that it is empty
+// where there are none.
 func (t *loopTest) checkRemark(tag names.VolumeTag, words ...string) {
 	t.Helper()
 	got := t.remark(tag)
@@ -47,12 +47,12 @@ func (t *loopTest) checkRemark(tag names.VolumeTag, words ...string) {
 	}
 }
 
-// discard has a device give back the blocks of its file, as far as it does.
+// discard discards all blocks of a device, as far as the device supports that.
 func (t *loopTest) discard(device string) {
 	t.Helper()
 	devicetest.RequireProgram(t, "blkdiscard")
 	if out, err := exec.Command("blkdiscard", "--force", device).CombinedOutput(); err != nil {
-		t.Logf("blkdiscard: %v: %s", err, out) // a device may have no discards
+		t.Logf("blkdiscard: %v: %s", err, out) // the device may not support discards
 	}
 	f, err := os.Open(t.Dir)
 	if err != nil {
@@ -78,7 +78,7 @@ func TestLoopVolumeKeepsItsBlocks(t *testing.T) {
 	lt.checkFile(tag, 32)
 	lt.Detach(tag)
 
-	// One of an older version, or of a crash before it was made to refuse discards.
+	// A device of an older version, or of a crash before discards were disabled.
 	device, err := looptest.Attach(lt.File(tag))
 	if err != nil {
 		t.Fatal(err)
@@ -94,10 +94,9 @@ func TestLoopVolumeKeepsItsBlocks(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-// TestLoopAllocatesAgainWhatWasPunchedOut is a file that has lost blocks while no device
-// showed it: it gets them when it is attached, while there is space, not when it is
-// written.
-func TestLoopAllocatesAgainWhatWasPunchedOut(t *testing.T) {
+// The file lost blocks while it was not attached. It gets them back when it is attached,
+// so that no write fails for lack of space.
+func TestLoopAttachReallocatesPunchedBlocks(t *testing.T) {
 	lt := newLoopTest(t)
 	tag := sourcetest.Volume(1)
 	lt.Create(tag)
@@ -108,7 +107,7 @@ func TestLoopAllocatesAgainWhatWasPunchedOut(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-func TestLoopVolumeWhereSysIsReadOnly(t *testing.T) {
+func TestLoopVolumeWithReadOnlySys(t *testing.T) {
 	if !devicetest.InOwnMounts(t) {
 		return
 	}
@@ -120,7 +119,7 @@ func TestLoopVolumeWhereSysIsReadOnly(t *testing.T) {
 	lt.checkRemark(tag, "discards may give its space back", "read-only file system")
 	lt.Detach(tag)
 	lt.checkRemark(tag)
-	lt.Attach(tag, true) // which discards nothing
+	lt.Attach(tag, true) // a read-only device discards nothing
 	lt.checkRemark(tag)
 	lt.Detach(tag)
 	lt.Destroy(tag)
@@ -157,11 +156,11 @@ func (t *loopTest) fillHost() {
 	}
 }
 
-// makeRoom undoes fillHost.
-func (t *loopTest) makeRoom() {
+// freeHost undoes fillHost.
+func (t *loopTest) freeHost() {
 	t.Helper()
 	filler := filepath.Join(t.Dir, "filler")
-	if err := os.Truncate(filler, 0); err != nil { // at once, unlike a removal
+	if err := os.Truncate(filler, 0); err != nil { // frees the space at once, unlike a removal
 		t.Error(err)
 	}
 	if err := os.Remove(filler); err != nil {
@@ -169,7 +168,7 @@ func (t *loopTest) makeRoom() {
 	}
 }
 
-// overwrite writes all of a device.
+// overwrite writes the first MiBs of a device.
 func (t *loopTest) overwrite(device string, mib int) error {
 	t.Helper()
 	f, err := os.OpenFile(device, os.O_WRONLY, 0)
@@ -185,8 +184,8 @@ func (t *loopTest) overwrite(device string, mib int) error {
 	return f.Sync()
 }
 
-// TestLoopVolumeOnAFullHost is written all over, twice, after it was made.
-func TestLoopVolumeOnAFullHost(t *testing.T) {
+// A volume can be overwritten twice although no space is left on the host.
+func TestLoopVolumeOnFullHost(t *testing.T) {
 	for _, mkfs := range [][]string{{"mkfs.ext4", "-q"}, {"mkfs.xfs", "-q"}, {"mkfs.btrfs", "-q"}} {
 		t.Run(mkfs[0], func(t *testing.T) {
 			lt := newLoopTestOn(t, mkfs...)
@@ -206,14 +205,14 @@ func TestLoopVolumeOnAFullHost(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			lt.makeRoom()
+			lt.freeHost()
 			lt.Detach(tag)
 			lt.Destroy(tag)
 		})
 	}
 }
 
-// replaceFile has another file be that of a volume, as the record knows it.
+// replaceFile replaces the file of a volume, and updates the record to match.
 func (t *loopTest) replaceFile(tag names.VolumeTag, replace func(path string)) {
 	t.Helper()
 	replace(t.File(tag))
@@ -233,8 +232,8 @@ func (t *loopTest) replaceFile(tag names.VolumeTag, replace func(path string)) {
 	}
 }
 
-// TestLoopVolumeOfAnOlderVersionOnBtrfs is attached as it is, and says what it is.
-func TestLoopVolumeOfAnOlderVersionOnBtrfs(t *testing.T) {
+// The volume is attached unchanged, with a remark that thick is not guaranteed.
+func TestLoopVolumeOfOlderVersionOnBtrfs(t *testing.T) {
 	lt := newLoopTestOn(t, "mkfs.btrfs", "-q")
 	tag := sourcetest.Volume(1)
 	lt.Create(tag)
@@ -248,9 +247,8 @@ func TestLoopVolumeOfAnOlderVersionOnBtrfs(t *testing.T) {
 	lt.Destroy(tag)
 }
 
-// TestLoopVolumeThatSharesBlocks is a copy of its file by reference, as snapshots and
-// deduplication make them.
-func TestLoopVolumeThatSharesBlocks(t *testing.T) {
+// The file was copied by reference, as by snapshots and deduplication.
+func TestLoopVolumeSharingBlocks(t *testing.T) {
 	for _, mkfs := range [][]string{{"mkfs.xfs", "-q"}, {"mkfs.btrfs", "-q"}} {
 		t.Run(mkfs[0], func(t *testing.T) {
 			lt := newLoopTestOn(t, mkfs...)
@@ -261,7 +259,7 @@ func TestLoopVolumeThatSharesBlocks(t *testing.T) {
 				t.Helper()
 				sourcetest.Run(t, "touch", copied)
 				if mkfs[0] == "mkfs.btrfs" {
-					sourcetest.Run(t, "chattr", "+C", copied) // else it can be no copy of the other
+					sourcetest.Run(t, "chattr", "+C", copied) // needed for a reflink copy of a NOCOW file
 				}
 				sourcetest.Run(t, "cp", "--reflink=always", lt.File(tag), copied)
 			}
@@ -293,19 +291,19 @@ func TestLoopVolumeThatSharesBlocks(t *testing.T) {
 			check()
 			sourcetest.CheckDevice(t, device, "precious")
 
-			// And while it is attached.
-			lt.checkBecame(tag)
+			// The same while the volume is attached.
+			lt.checkReports(tag)
 			share()
 			if mkfs[0] == "mkfs.btrfs" {
-				lt.checkBecame(tag) // it was said when it was attached
+				lt.checkReports(tag) // it was remarked at attachment
 			} else {
-				lt.checkBecame(tag, "its space is not certain any more: it shares 4 MiB", "attach it again")
+				lt.checkReports(tag, "its space is no longer guaranteed: it shares 4 MiB", "attach it again")
 			}
 			lt.Restart()
 			lt.Attach(tag, false)
 			check()
 			sourcetest.CheckDevice(t, device, "precious")
-			lt.checkBecame(tag)
+			lt.checkReports(tag)
 			lt.Detach(tag)
 			lt.checkRemark(tag)
 			if err := os.Remove(copied); err != nil {
@@ -316,9 +314,9 @@ func TestLoopVolumeThatSharesBlocks(t *testing.T) {
 	}
 }
 
-// TestLoopSharedBlocksOnAFullHost is a volume that cannot become thick: it is not
-// attached, or stays attached and says so.
-func TestLoopSharedBlocksOnAFullHost(t *testing.T) {
+// The volume cannot become thick for lack of space. It is not attached, or it stays
+// attached with a remark.
+func TestLoopSharedBlocksOnFullHost(t *testing.T) {
 	lt := newLoopTestOn(t, "mkfs.xfs", "-q")
 	tag := sourcetest.Volume(1)
 	if err := lt.TryCreate(tag, 32); err != nil {
@@ -340,7 +338,7 @@ func TestLoopSharedBlocksOnAFullHost(t *testing.T) {
 	_, err := lt.TryAttach(tag, false)
 	sourcetest.CheckError(t, err, false, "allocating "+lt.File(tag), "32 MiB needed")
 	lt.CheckLoops(0)
-	lt.makeRoom()
+	lt.freeHost()
 	lt.Attach(tag, false)
 	lt.checkRemark(tag)
 	lt.Detach(tag)

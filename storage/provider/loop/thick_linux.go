@@ -14,14 +14,13 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/extents"
 )
 
-// A volume is thick if no write to it can fail for want of space on the filesystem that
-// has its file: the file has all its blocks, shares none with another file, and is written
-// in place.
+// A volume is thick if no write to it can fail because the filesystem that holds its file is
+// full: the file has all its blocks, shares none with another file, and is written in place.
 
-// notThick begins the remark on a volume that was to be thick, and is not for certain.
+// notThick begins the remark on a volume that should be thick and is not guaranteed to be.
 const notThick = "thick not guaranteed: "
 
-// needed returns how many bytes of space it takes to allocate a file.
+// needed returns how many bytes of space it takes to allocate a file in full.
 func (c *call) needed(f *os.File, size uint64) (uint64, error) {
 	missing, err := extents.Find(f, size)
 	if errors.Is(err, errors.NotSupported) {
@@ -31,25 +30,25 @@ func (c *call) needed(f *os.File, size uint64) (uint64, error) {
 	return missing.Len(), errors.Trace(err)
 }
 
-// allocate gives a file all its blocks, and blocks of its own for those that it shares,
-// where its filesystem can. What it has already it keeps.
+// allocate gives a file all its blocks. It also replaces shared blocks with blocks of the
+// file's own, if the filesystem can. It keeps the blocks that the file has.
 func (c *call) allocate(f *os.File, size uint64) error {
 	missing, err := extents.Find(f, size)
 	if errors.Is(err, errors.NotSupported) {
-		missing.Holes = []extents.Range{{End: size}} // it may be one
+		missing.Holes = []extents.Range{{End: size}} // the whole file may be a hole
 	} else if err != nil {
 		return errors.Trace(err)
 	}
 	for _, r := range missing.Holes {
 		if err := extents.Allocate(c, f, r); errors.Is(err, unix.EOPNOTSUPP) {
-			return errors.NewNotSupported(err, "allocating files in full on the filesystem of "+c.Files.Path()+", which loop volumes need (ext4, XFS and btrfs can),")
+			return errors.NewNotSupported(err, "allocating files in full on the filesystem of "+c.Files.Path()+" (thick volumes need one that can, such as ext4, XFS or btrfs)")
 		} else if err != nil {
 			return c.explainAllocation(f, size, err)
 		}
 	}
 	for _, r := range missing.Shared {
 		if err := extents.Unshare(c, f, r); errors.Is(err, unix.EOPNOTSUPP) {
-			return nil // see whyNotThick
+			return nil // whyNotThick reports the shared blocks
 		} else if err != nil {
 			return c.explainAllocation(f, size, err)
 		}
@@ -68,7 +67,7 @@ func (c *call) explainAllocation(f *os.File, size uint64, err error) error {
 	return errors.Annotatef(err, "allocating %s", f.Name())
 }
 
-// enlargeFile makes a file at least so many bytes long, and allocates it if it is thick.
+// enlargeFile makes a file at least size bytes long, and allocates it if it is thick.
 func (c *call) enlargeFile(f *os.File, how allocation, size uint64) error {
 	if how == thick {
 		return c.allocate(f, size)
@@ -80,8 +79,8 @@ func (c *call) enlargeFile(f *os.File, how allocation, size uint64) error {
 	return errors.Trace(err)
 }
 
-// syncFile makes durable a file of a size, once it is sure that it has all its blocks if
-// it is thick.
+// syncFile syncs a file. It first checks that a thick file has the given size and all its
+// blocks.
 func (c *call) syncFile(f *os.File, how allocation, size uint64) error {
 	if how == thin {
 		return errors.Trace(fsync.File(f))
@@ -95,14 +94,14 @@ func (c *call) syncFile(f *os.File, how allocation, size uint64) error {
 		return errors.Trace(err)
 	}
 	if st.Size != size || st.Blocks < size || len(missing.Holes) > 0 {
-		return storage.Permanent(errors.Errorf("%s has %d bytes, %d of them allocated, not %d bytes: its filesystem does not allocate in full, as ext4, XFS and btrfs do",
+		return storage.Permanent(errors.Errorf("%s has %d bytes, %d of them allocated, instead of %d: its filesystem does not allocate files in full: use ext4, XFS or btrfs",
 			f.Name(), st.Size, st.Blocks, size))
 	}
 	return errors.Trace(fsync.File(f))
 }
 
-// whyNotThick says why writes to a file that has been allocated may fail for want of
-// space; nothing where they cannot.
+// whyNotThick says why writes to an allocated file may fail because the filesystem is full. It
+// returns "" if they cannot.
 func (c *call) whyNotThick(f *os.File, size uint64) (string, error) {
 	missing, err := extents.Find(f, size)
 	if err != nil && !errors.Is(err, errors.NotSupported) {

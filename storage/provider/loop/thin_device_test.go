@@ -19,7 +19,7 @@ import (
 
 var thinAttrs = map[string]any{AllocationAttribute: "thin"}
 
-// tryCreateThin makes a thin volume of so many MiB.
+// tryCreateThin makes a thin volume of size MiB.
 func (t *loopTest) tryCreateThin(tag names.VolumeTag, size uint64) error {
 	t.Helper()
 	params := []storage.VolumeParams{{Tag: tag, Size: size, Provider: ProviderType, Attributes: thinAttrs}}
@@ -33,8 +33,8 @@ func (t *loopTest) tryCreateThin(tag names.VolumeTag, size uint64) error {
 	return results[0].Error
 }
 
-// checkAllocated checks that the file of a volume has at most so many MiB, and at least as
-// many as there were written.
+// checkAllocated checks that between atLeast and atMost MiB of a volume's file are
+// allocated.
 func (t *loopTest) checkAllocated(tag names.VolumeTag, atLeast, atMost int64) {
 	t.Helper()
 	f, err := os.Open(t.File(tag))
@@ -55,7 +55,7 @@ func TestLoopThinVolume(t *testing.T) {
 		t.Run(mkfs[0], func(t *testing.T) {
 			lt := newLoopTestOn(t, mkfs...)
 			tag := sourcetest.Volume(1)
-			const size = 1024 // more than there is
+			const size = 1024 // more than the available space
 			for range 2 {
 				if err := lt.tryCreateThin(tag, size); err != nil {
 					t.Fatal(err)
@@ -85,7 +85,7 @@ func TestLoopThinVolume(t *testing.T) {
 			lt.Attach(tag, true)
 			lt.checkAllocated(tag, 0, 1)
 			lt.Detach(tag)
-			// It is thin for good, whatever its pool says later.
+			// It stays thin, whatever its pool's settings are later.
 			if err := lt.TryCreate(tag, 2*size); err != nil {
 				t.Error(err)
 			}
@@ -95,9 +95,9 @@ func TestLoopThinVolume(t *testing.T) {
 	}
 }
 
-// TestLoopThinDiscardsAfterAThickOneRefused is a number that refused discards: a thin
-// volume is to have them.
-func TestLoopThinDiscardsAfterAThickOneRefused(t *testing.T) {
+// A device number that refused discards for a thick volume allows them again for a thin
+// one.
+func TestLoopThinDiscardsAfterThickVolume(t *testing.T) {
 	lt := newLoopTest(t)
 	thick, thin := sourcetest.Volume(1), sourcetest.Volume(2)
 	lt.Create(thick)
@@ -165,7 +165,7 @@ func TestLoopThinImport(t *testing.T) {
 	lt.CheckNothingLeft()
 }
 
-func TestLoopAllocationThatIsNone(t *testing.T) {
+func TestLoopAllocationAttribute(t *testing.T) {
 	devicetest.RequireRoot(t)
 	attrs := map[string]any{AllocationAttribute: "sparse"}
 	lt := newLoopTest(t)

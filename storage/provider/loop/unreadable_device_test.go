@@ -15,10 +15,11 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// The kernel fails once to tell what file a volume's device shows: the volume is neither
-// said to be detached nor attached to a second device.
-func TestVolumeWhoseDeviceCannotBeLookedAt(t *testing.T) {
-	for name, befall := range map[string]func(t *testing.T, file string){
+// The kernel fails to tell which file the volume's device shows. The volume is neither
+// reported as detached nor attached to a second device.
+// Fault F28.
+func TestLoopDeviceStatusError(t *testing.T) {
+	for name, damage := range map[string]func(t *testing.T, file string){
 		"its file in place": func(*testing.T, string) {},
 		"its file removed": func(t *testing.T, file string) {
 			if err := os.Remove(file); err != nil {
@@ -36,7 +37,7 @@ func TestVolumeWhoseDeviceCannotBeLookedAt(t *testing.T) {
 			tag := sourcetest.Volume(1)
 			lt.Create(tag)
 			lt.Attach(tag, false)
-			befall(t, lt.File(tag))
+			damage(t, lt.File(tag))
 			before := lt.record(tag)
 			id := tag.String()
 			for what, do := range map[string]func(*call) error{
@@ -64,7 +65,7 @@ func TestVolumeWhoseDeviceCannotBeLookedAt(t *testing.T) {
 					defer c.End()
 					return do(c)
 				})
-				missing := what == "attaching" && name != "its file in place" // which is told first
+				missing := what == "attaching" && name != "its file in place" // that error comes first
 				if !errors.Is(err, unix.EIO) && !missing || err == nil {
 					t.Errorf("%s: %v", what, err)
 				}

@@ -17,16 +17,16 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
-// foundDevices are those that have been found on the machine.
+// foundDevices holds the block devices of the machine that a search found.
 type foundDevices struct {
-	// byUUID are the paths of devices by the UUIDs of the filesystems on them.
+	// byUUID maps the UUID of a filesystem to the paths of the devices that hold it.
 	byUUID map[string][]string
-	// silent are those that do not answer.
-	silent []string
+	// unresponsive lists the devices that do not respond.
+	unresponsive []string
 }
 
-// findDevices looks for the devices of all filesystems of a call at once. A filesystem that
-// cannot be attached is passed over.
+// findDevices searches for the devices of all filesystems of a call at once. It skips
+// filesystems that cannot be attached.
 func (c *call) findDevices(params []storage.FilesystemAttachmentParams) (found foundDevices, err error) {
 	uuids := make([]string, 0, len(params))
 	minSize := int64(math.MaxInt64)
@@ -37,17 +37,17 @@ func (c *call) findDevices(params []storage.FilesystemAttachmentParams) (found f
 		}
 	}
 	if len(uuids) > 0 {
-		found.byUUID, found.silent, err = blockdev.FindUUIDs(c, uuids, minSize, c.isBeingFormatted)
+		found.byUUID, found.unresponsive, err = blockdev.FindUUIDs(c, uuids, minSize, c.isBeingFormatted)
 	}
 	return found, errors.Trace(err)
 }
 
-// findAll returns the paths of all devices that carry one of the UUIDs, by UUID. That there are no
-// others is not known where a device does not answer: that is an error.
+// findAll returns the paths of all devices that carry one of the UUIDs, by UUID. It returns an
+// error if a device does not respond, because that device may carry one of them too.
 func (c *call) findAll(uuids ...string) (map[string][]string, error) {
-	found, silent, err := blockdev.FindUUIDs(c, uuids, 0, c.isBeingFormatted)
-	if err == nil && len(silent) > 0 {
-		err = errors.Errorf("no telling what is on %s, which does not answer", strings.Join(silent, ", "))
+	found, unresponsive, err := blockdev.FindUUIDs(c, uuids, 0, c.isBeingFormatted)
+	if err == nil && len(unresponsive) > 0 {
+		err = errors.Errorf("contents of %s are unknown: no response", strings.Join(unresponsive, ", "))
 	}
 	return found, errors.Trace(err)
 }
@@ -61,7 +61,7 @@ func (c *call) loadMade(id string) (*filesystem, error) {
 		return nil, errors.Trace(err)
 	}
 	if f.rec.Phase == phaseFormatting {
-		return nil, errors.New("it is not complete: formatting was begun and must be finished")
+		return nil, errors.New("the filesystem is incomplete: formatting has begun and must finish first")
 	}
 	return f, nil
 }
@@ -99,7 +99,7 @@ func (f *filesystem) volume() (names.VolumeTag, error) {
 	return volume, nil
 }
 
-// attach mounts a filesystem, or finds it mounted, and returns where.
+// attach mounts a filesystem, or finds it mounted, and returns its mount point.
 func (c *call) attach(p storage.FilesystemAttachmentParams, on foundDevices) (string, error) {
 	unlock, err := c.lock(p.FilesystemId)
 	if err != nil {
@@ -122,21 +122,21 @@ func (c *call) attach(p storage.FilesystemAttachmentParams, on foundDevices) (st
 	}
 	path := p.Path
 	if path == "" {
-		if path, err = c.OwnPlace(f.id); err != nil {
+		if path, err = c.DefaultMountPoint(f.id); err != nil {
 			return "", errors.Trace(err)
 		}
 	}
 	return path, errors.Trace(c.MountCall.Attach(f, path, p.ReadOnly))
 }
 
-// choose opens the one device that carries the filesystem.
+// choose opens the one device that holds the filesystem.
 func (f *filesystem) choose(among foundDevices) error {
 	devices := among.byUUID[f.rec.UUID]
-	if len(devices) == 0 && len(among.silent) > 0 {
-		return errors.Errorf("%s with UUID %s is on no block device that answers; %s does not", f.rec.Type, f.rec.UUID, strings.Join(among.silent, ", "))
+	if len(devices) == 0 && len(among.unresponsive) > 0 {
+		return errors.Errorf("no block device that responds holds %s with UUID %s (no response from %s)", f.rec.Type, f.rec.UUID, strings.Join(among.unresponsive, ", "))
 	}
 	if len(devices) == 0 {
-		// Where the machine started a moment ago, the list of devices may still be older.
+		// Soon after the machine starts, the list of devices may still be outdated.
 		return storage.Transient(errors.NotFoundf("block device of at least %d MiB that holds %s with UUID %s", f.rec.Size>>20, f.rec.Type, f.rec.UUID))
 	}
 	if len(devices) > 1 {
@@ -155,13 +155,13 @@ func (f *filesystem) choose(among foundDevices) error {
 	if found.UUID != f.rec.UUID || found.Type != f.rec.Type {
 		return errors.Errorf("%s holds %s, not %s with UUID %s", f.dev.Path(), found, f.rec.Type, f.rec.UUID)
 	}
-	// A copy may be here while the original is not.
+	// A copy may be attached to this machine while the original is not.
 	return errors.Annotatef(checkIdentity(f.dev, f.entry), "UUID %s is not on the block device of %s", f.rec.UUID, f.rec.Volume)
 }
 
-// ofVolume returns the one of several devices that is the loop device of the filesystem's
-// volume: the file behind it tells. Other devices cannot be told apart, and all are
-// returned.
+// ofVolume narrows several devices down to the loop device of the filesystem's volume, which
+// it identifies by the backing file. It returns all devices if the volume's device is not
+// among them or is not a loop device.
 func (f *filesystem) ofVolume(devices []string) ([]string, error) {
 	if !strings.HasPrefix(f.entry.BusAddress, "loop@") {
 		return devices, nil
@@ -180,7 +180,7 @@ func (f *filesystem) ofVolume(devices []string) ([]string, error) {
 	return devices, nil
 }
 
-// open opens the one device that has the filesystem's UUID.
+// open opens the device that has the filesystem's UUID. There must be exactly one.
 func (f *filesystem) open(devices []string) error {
 	switch len(devices) {
 	case 0:
@@ -188,7 +188,7 @@ func (f *filesystem) open(devices []string) error {
 	case 1:
 	default:
 		return storage.Permanent(errors.Errorf(
-			"UUID %s is on %q: one is a copy, and there is no telling which; detach the copy, or give it another UUID",
+			"UUID %s is on %q, and it is unknown which one is a copy: detach the copy, or give it another UUID",
 			f.rec.UUID, devices))
 	}
 	dev, err := blockdev.Open(devices[0])
@@ -204,8 +204,8 @@ func (f *filesystem) Placement() *object.Placement {
 	return &f.rec.Placement
 }
 
-// Mount implements [object.Mountable]: it mounts the filesystem from its device, and
-// makes sure that this device is what the kernel has mounted.
+// Mount implements [object.Mountable]. It mounts the filesystem from its device, and checks
+// that the kernel has mounted that device.
 func (f *filesystem) Mount(readOnly bool) (*mount.Detached, error) {
 	if err := checkFree(f.dev); err != nil {
 		return nil, errors.Trace(err)
@@ -229,7 +229,7 @@ func (f *filesystem) Mount(readOnly bool) (*mount.Detached, error) {
 	return mounted, nil
 }
 
-// Mounts implements [object.Mountable]. Mounts of a part of the filesystem are not it.
+// Mounts implements [object.Mountable]. It omits mounts of a part of the filesystem.
 func (f *filesystem) Mounts(table *mount.Table) ([]*mountinfo.Info, error) {
 	var all, whole []*mountinfo.Info
 	switch {
@@ -257,13 +257,13 @@ func (f *filesystem) Finder() (object.Finder, error) {
 	return nil, nil
 }
 
-// Check implements [object.Mountable]: a mount of the device is as it should be.
+// Check implements [object.Mountable]. Every mount of the device is correct.
 func (f *filesystem) Check(*mount.Target) error {
 	return nil
 }
 
-// Proves implements [object.Mountable]: older versions recorded where it is mounted, and
-// from which device, and not which mount it is.
+// Proves implements [object.Mountable]. Older versions recorded the mount point and the
+// device, but not the mount itself.
 func (f *filesystem) Proves(at *mount.Target) (bool, error) {
 	return f.rec.Mark == "" && f.rec.MountPoint == at.Path && f.rec.Device.BootID == f.call.BootID &&
 		(f.orphan != nil || f.dev != nil && f.rec.Device.Proves(f.dev.Identity)), nil
@@ -283,18 +283,18 @@ func (f *filesystem) detach() error {
 		return errors.Trace(err)
 	}
 	if at != nil {
-		if at.Whose == object.Ours {
+		if at.Relation == object.Ours {
 			err = f.flush(at.Target)
 		}
-		at.Target.Close() // an open descriptor would keep it busy
+		at.Target.Close() // an open descriptor would keep the mount busy
 		switch {
 		case err != nil:
-		case at.Whose == object.Ours:
+		case at.Relation == object.Ours:
 			err = mount.Unmount(path)
-		case at.Whose == object.Stranger:
-			err = object.ErrStranger(path)
+		case at.Relation == object.MountedByOthers:
+			err = object.ErrMountedByOthers(path)
 		default:
-			err = f.call.CheckNotBeneath(f, at)
+			err = f.call.CheckNotCovered(f, at)
 		}
 		if err != nil {
 			return errors.Trace(err)
@@ -309,12 +309,12 @@ func (f *filesystem) detach() error {
 			return errors.Annotatef(err, "unmounted from %s", path)
 		}
 	}
-	return errors.Trace(f.call.ForgetPlace(f))
+	return errors.Trace(f.call.ClearPlacement(f))
 }
 
-// flush writes out what the filesystem has not written yet. The error of what was
-// lost earlier, and told to nobody, is returned here. What is not on a device that
-// is gone is lost, and nothing is gained by keeping its mount.
+// flush writes out the filesystem's unwritten data. It also returns an error for data that the
+// kernel lost earlier without reporting it. If the device is gone, the unwritten data are
+// lost, and keeping the mount would gain nothing, so flush returns nil.
 func (f *filesystem) flush(root *mount.Target) error {
 	dir, err := root.OpenDir()
 	if err == nil {
@@ -330,8 +330,9 @@ func (f *filesystem) flush(root *mount.Target) error {
 		f.dev.Path(), root.Path)
 }
 
-// locate finds the filesystem's device: among those that are mounted at its
-// mount point, or else as the volume's. The machine may not have it any more.
+// locate finds the filesystem's device: among the devices mounted at its mount point, or else
+// as the volume's device. If the machine no longer has the device, f.dev stays nil, and
+// f.orphan is set to the mount that remains, if any.
 func (f *filesystem) locate() error {
 	for _, m := range f.call.Table().Under(f.rec.MountPoint) {
 		if m.Mountpoint != f.rec.MountPoint {
@@ -360,8 +361,8 @@ func (f *filesystem) locate() error {
 	return nil
 }
 
-// locateMounted finds out whether a mount at the filesystem's mount point is it,
-// by the mount's device, or by what the kernel has in memory when that is gone.
+// locateMounted reports whether a mount at the filesystem's mount point is this filesystem. It
+// compares the mount's device or, if the device is gone, what the kernel has in memory.
 func (f *filesystem) locateMounted(m *mountinfo.Info) (bool, error) {
 	gone := m.FSType == f.rec.Type && m.Root == "/"
 	for _, number := range f.call.Table().Devices(m) {
@@ -389,9 +390,9 @@ func (f *filesystem) locateMounted(m *mountinfo.Info) (bool, error) {
 	return ours, errors.Annotate(err, "its device is gone")
 }
 
-// isOrphan tells whether a mount whose device is gone is the filesystem. A number
-// is not given to another device while it is mounted, and a UUID is known as long
-// as the filesystem answers.
+// isOrphan reports whether a mount whose device is gone is this filesystem. The kernel does
+// not give a device number to another device while it is mounted, and it knows the UUID as
+// long as the filesystem responds.
 func (f *filesystem) isOrphan(m *mountinfo.Info) (bool, error) {
 	was := f.rec.Device
 	if was.BootID == f.call.BootID && was.Number != 0 && was.Number == unix.Mkdev(uint32(m.Major), uint32(m.Minor)) {
@@ -403,11 +404,11 @@ func (f *filesystem) isOrphan(m *mountinfo.Info) (bool, error) {
 	}
 	defer target.Close()
 	uuid, err := target.UUID(m.FSType)
-	return uuid == f.rec.UUID, errors.Annotate(err, "it does not tell its UUID: unmount it by hand")
+	return uuid == f.rec.UUID, errors.Annotate(err, "reading the UUID of the mounted filesystem (if that is impossible, unmount it by hand)")
 }
 
-// isOn reports whether the device is the one that the filesystem is on. A device
-// that cannot be read any more is still known by its identity.
+// isOn reports whether the filesystem is on the device. Even a device that can no longer be
+// read is recognised by its identity.
 func (f *filesystem) isOn(dev *blockdev.Device) bool {
 	if f.rec.Device.Proves(dev.Identity) {
 		return true
@@ -416,8 +417,8 @@ func (f *filesystem) isOn(dev *blockdev.Device) bool {
 	return err == nil && found.UUID == f.rec.UUID
 }
 
-// forget removes the record of a filesystem that is not mounted.
-func (f *filesystem) forget() error {
+// removeRecord removes the record of a filesystem that is not mounted.
+func (f *filesystem) removeRecord() error {
 	if f.rec.MountPoint != "" {
 		if err := f.locate(); err != nil {
 			return errors.Trace(err)

@@ -38,8 +38,8 @@ var hosts = map[string]func(t *testing.T) (dir string){
 	},
 }
 
-// allocated makes a device over a file that has all its blocks and was never written,
-// as a loop volume is.
+// allocated attaches a device to a fully allocated file that was never written, like that
+// of a loop volume.
 func (t *managedTest) allocated(dir string) *devicetest.Loop {
 	t.Helper()
 	file := filepath.Join(dir, "volume")
@@ -56,7 +56,7 @@ func (t *managedTest) allocated(dir string) *devicetest.Loop {
 	return loop
 }
 
-// writeUnsynced writes to a device, and leaves it to the kernel when that reaches the file.
+// writeUnsynced writes to a device without a sync.
 func writeUnsynced(t *testing.T, path string, at int64, data []byte) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
@@ -69,7 +69,8 @@ func writeUnsynced(t *testing.T, path string, at int64, data []byte) {
 	}
 }
 
-// TestManagedNeverFormatsDataInTheMiddle has one byte on a device, far from both ends.
+// The device has one byte that is not zero, far from both ends.
+// Story D2.
 func TestManagedNeverFormatsDataInTheMiddle(t *testing.T) {
 	for host, mount := range hosts {
 		t.Run(host, func(t *testing.T) {
@@ -81,15 +82,15 @@ func TestManagedNeverFormatsDataInTheMiddle(t *testing.T) {
 			mt.CheckError(err, true, loop.Path, "data of an unknown kind", "blkdiscard")
 			data, err := os.ReadFile(loop.Path)
 			if err != nil || data[at] != 1 {
-				t.Errorf("the data is gone: %v", err)
+				t.Errorf("the data are gone: %v", err)
 			}
 		})
 	}
 }
 
-// TestManagedFormatsWhatWasNeverWritten has a file that was read, so that the kernel takes
-// parts of it for data, and zeros that were written.
-func TestManagedFormatsWhatWasNeverWritten(t *testing.T) {
+// The file was read, so that the kernel takes parts of it for data, and zeros were
+// written to it.
+func TestManagedFormatsUnwrittenFile(t *testing.T) {
 	for host, mount := range hosts {
 		t.Run(host, func(t *testing.T) {
 			mt := newManagedTest(t)
@@ -103,9 +104,8 @@ func TestManagedFormatsWhatWasNeverWritten(t *testing.T) {
 	}
 }
 
-// TestManagedBelievesNoOtherFile has a blank file at the path at which the volume's file is
-// said to be, and data on the device.
-func TestManagedBelievesNoOtherFile(t *testing.T) {
+// A blank file is at the path that the volume's file had, and the device has data.
+func TestManagedIgnoresOtherFileAtPath(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.allocated(t.TempDir())
 	if err := os.Rename(loop.File, loop.File+".moved"); err != nil {
@@ -126,22 +126,23 @@ func (t *managedTest) consent(to storage.FormatConsent) {
 	t.Consents = map[names.VolumeTag]storage.FormatConsent{sourcetest.ManagedVolume: to}
 }
 
-// limited has the test's sources read nothing but the ends of devices.
-func (t *managedTest) limited() {
+// limitReads makes the test's sources read only the ends of devices.
+func (t *managedTest) limitReads() {
 	t.NewSource = func(dir string, d storage.BackingDevices) storage.FilesystemSource {
 		return &source{dir: dir, devices: d, readLimit: time.Nanosecond}
 	}
 }
 
-func TestManagedNeverFormatsWhatTakesTooLongToRead(t *testing.T) {
+// Story D2.
+func TestManagedNeverFormatsAfterReadTimeout(t *testing.T) {
 	mt := newManagedTest(t)
-	mt.limited()
+	mt.limitReads()
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
 	mt.Files = nil
 	_, err := mt.TryCreate("ext4")
-	mt.CheckError(err, true, loop.Path, "not formatted", "only 8 of its 32 MiB could be read", "stowage format")
+	mt.CheckError(err, true, "refusing to format "+loop.Path, "only 8 of its 32 MiB could be read", "stowage format")
 	if names, _ := filepath.Glob(mt.Dir + "/*/*"); len(names) > 0 {
-		t.Errorf("a refusal left %q", names)
+		t.Errorf("the refused call left %q", names)
 	}
 	data, err := os.ReadFile(loop.File)
 	if err != nil || !bytes.Equal(data, make([]byte, sourcetest.ManagedExt4Size)) {
@@ -152,11 +153,10 @@ func TestManagedNeverFormatsWhatTakesTooLongToRead(t *testing.T) {
 	mt.Create("ext4")
 }
 
-// TestManagedFormatsANewVolumeHoweverLongItTakesToRead has a provider say that it is new,
-// which is not believed where something is found.
-func TestManagedFormatsANewVolumeHoweverLongItTakesToRead(t *testing.T) {
+// The provider says that the volume is new. That does not count where data are found.
+func TestManagedFormatsNewVolumeAfterReadTimeout(t *testing.T) {
 	mt := newManagedTest(t)
-	mt.limited()
+	mt.limitReads()
 	mt.consent(storage.ConsentUnread)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
 	mt.Files = nil
@@ -167,16 +167,17 @@ func TestManagedFormatsANewVolumeHoweverLongItTakesToRead(t *testing.T) {
 	mt.Create("ext4")
 }
 
-// TestManagedFormatsALoopVolumeHoweverLongItTakesToRead has a file that was never written.
-func TestManagedFormatsALoopVolumeHoweverLongItTakesToRead(t *testing.T) {
+// The volume's file was never written.
+func TestManagedFormatsUnwrittenLoopAfterReadTimeout(t *testing.T) {
 	mt := newManagedTest(t)
-	mt.limited()
+	mt.limitReads()
 	loop := mt.allocated(devicetest.NewDisk(t, 128<<20, "mkfs.ext4", "-q").Dir)
 	readDirectly(t, loop)
 	mt.Create("ext4")
 }
 
-// readDirectly has nothing of a device's file in the page cache, even after the device was read.
+// readDirectly keeps a device's file out of the page cache, even while the device is
+// read.
 func readDirectly(t *testing.T, loop *devicetest.Loop) {
 	t.Helper()
 	dev, err := os.OpenFile(loop.Path, os.O_RDWR, 0)
@@ -197,13 +198,14 @@ func readDirectly(t *testing.T, loop *devicetest.Loop) {
 	}
 }
 
-// TestManagedFindsFilesystemsThatLostTheirEnds reads nothing but the places where backups
-// of superblocks are.
-func TestManagedFindsFilesystemsThatLostTheirEnds(t *testing.T) {
+// The source reads only the places of backup superblocks. Filesystems without their ends
+// are found there.
+// Story D2.
+func TestManagedFindsBackupSuperblocks(t *testing.T) {
 	for fs, size := range map[string]int64{"ext4": 160 << 20, "xfs": sourcetest.ManagedXFSSize, "btrfs": sourcetest.ManagedBtrfsSize} {
 		t.Run(fs, func(t *testing.T) {
 			mt := newManagedTest(t)
-			mt.limited()
+			mt.limitReads()
 			loop := mt.Loop(size)
 			mt.Files = nil
 			sourcetest.Command(t, "mkfs."+fs, "-q", "-L", "precious", loop.Path)
@@ -216,21 +218,21 @@ func TestManagedFindsFilesystemsThatLostTheirEnds(t *testing.T) {
 	}
 }
 
-// TestManagedFinishesWhatTakesTooLongToRead has formatting interrupted before anything was
-// written: the device has been proven blank by then.
-func TestManagedFinishesWhatTakesTooLongToRead(t *testing.T) {
+// Formatting was interrupted before anything was written, and after the device was proven
+// blank.
+func TestManagedResumesFormattingAfterReadTimeout(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
 	mt.Create("ext4")
 	mt.editRecord(func(r *record) { r.Phase = phaseFormatting })
 	sourcetest.WriteAt(t, loop.Path, 0, make([]byte, sourcetest.ManagedExt4Size))
-	mt.limited()
+	mt.limitReads()
 	mt.Create("ext4")
 	mt.Attach()
 	mt.Detach()
 }
 
-// zfsLabels puts what ZFS keeps at the end of a device of size bytes.
+// zfsLabels writes the labels that ZFS has at the end of a device of size bytes.
 func zfsLabels(t *testing.T, path string, size int64) {
 	for _, label := range []int64{size - 512<<10, size - 256<<10} {
 		for i := range int64(16) {
@@ -241,8 +243,8 @@ func zfsLabels(t *testing.T, path string, size int64) {
 	}
 }
 
-// TestManagedFormatsOnRequest has something where a filesystem of another kind is wanted: it is
-// as if that had never been.
+// The device has a filesystem of another type than is wanted. After formatting on request
+// nothing of that type is found.
 func TestManagedFormatsOnRequest(t *testing.T) {
 	const size = sourcetest.ManagedXFSSize
 	for was, is := range map[string]string{"ext4": "xfs", "xfs": "btrfs", "btrfs": "ext4", "zfs_member": "ext4"} {
@@ -272,7 +274,7 @@ func TestManagedFormatsOnRequest(t *testing.T) {
 			if err != nil || found.Type != is {
 				t.Errorf("the device holds %s, %v", found, err)
 			}
-			// A request is no reason to make it again.
+			// A repeated request does not format again.
 			mt.Create(is)
 			mt.Attach()
 			mt.CheckData()
@@ -281,7 +283,7 @@ func TestManagedFormatsOnRequest(t *testing.T) {
 	}
 }
 
-func TestManagedFormatsNothingInUseOnRequest(t *testing.T) {
+func TestManagedRequestDoesNotFormatInUse(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
 	sourcetest.Command(t, "mkfs.ext4", "-q", "-L", "precious", loop.Path)
@@ -293,16 +295,15 @@ func TestManagedFormatsNothingInUseOnRequest(t *testing.T) {
 	sourcetest.Command(t, "mount", "-o", "ro,noload", loop.Path, mt.Path())
 	_, err := mt.TryCreate("ext4")
 	mt.CheckError(err, false, loop.Path, "in use", mt.Path())
-	mt.UnmountBehindOurBack()
+	mt.UnmountExternally()
 	if !bytes.Equal(before, edges(t, loop.File)) {
 		t.Error("the device was written to")
 	}
 	mt.Create("ext4")
 }
 
-// TestManagedTakesOverInSpiteOfARequest has a filesystem that is named by its UUID, which is
-// never formatted.
-func TestManagedTakesOverInSpiteOfARequest(t *testing.T) {
+// With a UUID an existing filesystem is wanted, so nothing is formatted.
+func TestManagedRequestDoesNotFormatWithUUID(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
 	sourcetest.Command(t, "mkfs.ext4", "-q", "-L", "precious", loop.Path)

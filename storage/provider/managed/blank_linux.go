@@ -12,14 +12,16 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
-// proveBlank returns nil when nothing is on the device, which is claimed and free. When
-// something is, or the device cannot be read in time, the error is permanent, says what was
-// found and what can be done, and wraps a *signature.NotBlankError or *signature.UnreadError.
+// proveBlank returns nil if the device, which is claimed and free, is blank, or if it cannot
+// be read in time and the volume's consent allows formatting it. Otherwise, the error for a
+// device that is not blank, or that cannot be read in time, is permanent. It says what was
+// found and what the user can do, and wraps a *signature.NotBlankError or
+// *signature.UnreadError.
 func (f *filesystem) proveBlank() error {
 	err := f.readBlank()
 	var notBlank *signature.NotBlankError
 	if errors.As(err, &notBlank) {
-		return storage.Permanent(fmt.Errorf("%s is not formatted: %w; to give that up, \"stowage format\" formats it all the same, or \"blkdiscard --zeroout %s\" clears it",
+		return storage.Permanent(fmt.Errorf("refusing to format %s: %w; to discard its contents, run \"stowage format\", or clear the device with \"blkdiscard --zeroout %s\"",
 			f.dev.Path(), err, f.dev.Path()))
 	}
 	var unread *signature.UnreadError
@@ -27,13 +29,13 @@ func (f *filesystem) proveBlank() error {
 		if f.consent >= storage.ConsentUnread {
 			return nil
 		}
-		return storage.Permanent(fmt.Errorf("%s is not formatted: it cannot be proven blank: %w; if nothing is on it, \"stowage format\" formats it all the same, and so does what its provider says of a new volume",
+		return storage.Permanent(fmt.Errorf("refusing to format %s: it cannot be proven blank: %w; if it holds no data, run \"stowage format\"; a provider that reports new volumes as new avoids this",
 			f.dev.Path(), err))
 	}
-	return errors.Annotatef(err, "%s is not formatted: it cannot be proven blank", f.dev.Path())
+	return errors.Annotatef(err, "refusing to format %s: it cannot be proven blank", f.dev.Path())
 }
 
-// consent returns on what a filesystem may be made on a volume beside a blank device.
+// consent returns the consent to format a volume that is not proven blank.
 func (c *call) consent(volume names.VolumeTag) storage.FormatConsent {
 	if consents, ok := c.devices.(storage.FormatConsents); ok {
 		return consents.FormatConsent(volume)
@@ -41,8 +43,8 @@ func (c *call) consent(volume names.VolumeTag) storage.FormatConsent {
 	return storage.ConsentNone
 }
 
-// readBlank proves the device blank by the file behind it, if that is known and its
-// filesystem tells what was written, and else by reading the device.
+// readBlank proves the device blank by its backing file, if that is known and its filesystem
+// reports which parts were written. Otherwise readBlank reads the device.
 func (f *filesystem) readBlank() error {
 	c := f.call
 	file, err := f.openBacking()
@@ -58,9 +60,9 @@ func (f *filesystem) readBlank() error {
 	return c.prober.ProveFileBlank(c, f.dev.File, file, f.dev.Size)
 }
 
-// openBacking opens the file behind the device. The error satisfies errors.IsNotFound if no
-// file is known, or if the file proves nothing because its filesystem does not tell what
-// was written.
+// openBacking opens the backing file of the device. The error satisfies errors.IsNotFound if
+// no file is known, or if the file proves nothing because its filesystem does not report which
+// parts were written.
 func (f *filesystem) openBacking() (*os.File, error) {
 	files, ok := f.call.devices.(storage.BackingFiles)
 	if !ok {
@@ -78,7 +80,7 @@ func (f *filesystem) openBacking() (*os.File, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	if !signature.TellsHoles(file) {
+	if !signature.ReportsHoles(file) {
 		file.Close()
 		return nil, errors.NotFoundf("filesystem of %s that tells what was written", path)
 	}

@@ -16,13 +16,14 @@ import (
 func (s *source) CheckFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
 	c, err := s.begin(ctx)
 	if err != nil {
-		return nil, errors.Annotate(err, "looking at filesystems")
+		return nil, errors.Annotate(err, "checking filesystems")
 	}
 	defer c.End()
-	return object.EachAtOnce(ctx, ids, object.Itself, c.check), nil
+	return object.EachAtOnce(ctx, ids, object.ByID, c.check), nil
 }
 
-// check returns what has become of an attached filesystem, nil where it is as it was.
+// check returns an error that says what happened to an attached filesystem, or nil if it is as
+// it was attached.
 func (c *call) check(id string) error {
 	f, err := c.loadMade(id)
 	if err != nil {
@@ -41,8 +42,8 @@ func (c *call) check(id string) error {
 	return f.checkErrors()
 }
 
-// checkErrors returns an error for an ext4 in which the kernel has found errors, then or
-// earlier. Others shut down when they find any.
+// checkErrors returns an error for an ext4 filesystem in which the kernel has ever found
+// errors. The other types shut down when they find errors.
 func (f *filesystem) checkErrors() error {
 	if f.rec.Type != "ext4" || f.dev == nil {
 		return nil

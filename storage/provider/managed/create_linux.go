@@ -21,10 +21,9 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
-// create makes the filesystem, or finds that it has been made. What is on the
-// volume decides, then the record: a device is formatted when it is blank, when
-// an earlier call that began to format this very device did not finish, or when
-// a user has asked for that.
+// create makes the filesystem, or finds the existing one. The contents of the volume decide,
+// then the record. create formats a device if the device is blank, if an earlier call began to
+// format this very device and did not finish, or if a user has asked for that.
 func (c *call) create(p storage.FilesystemParams) (storage.FilesystemInfo, error) {
 	choice, err := choiceOf(p)
 	if err != nil {
@@ -43,23 +42,23 @@ func (c *call) create(p storage.FilesystemParams) (storage.FilesystemInfo, error
 	isNew := errors.Is(err, errors.NotFound)
 	info, formatted, err := c.ensure(id, p, choice)
 	if err != nil && isNew && !formatted {
-		// Nothing is on the device, and nothing else but the record was made.
-		err = c.takeBack(id, err)
+		// Nothing was written to the device, and nothing but the record was made.
+		err = c.undoRecord(id, err)
 	}
 	return info, errors.Trace(err)
 }
 
-// takeBack removes the record of a filesystem that has not been begun to be made, and
-// returns the error of why. What is left of it if that fails goes with its volume.
-func (c *call) takeBack(id string, failure error) error {
+// undoRecord removes the record of a filesystem that was not begun, and marks the creation's
+// error accordingly. If the record cannot be removed, it goes with the volume.
+func (c *call) undoRecord(id string, failure error) error {
 	if err := c.Records.Remove(id); err != nil {
 		return errors.Annotatef(failure, "(undoing it: %v)", err)
 	}
 	return storage.NothingMade(failure)
 }
 
-// ensure takes a filesystem from wherever an earlier call has left it to being complete. It
-// reports whether it may have written to the device.
+// ensure completes a filesystem, whatever state an earlier call has left it in. It reports
+// whether it may have written to the device.
 func (c *call) ensure(id string, p storage.FilesystemParams, choice fsattr.Choice) (_ storage.FilesystemInfo, formatted bool, _ error) {
 	none := storage.FilesystemInfo{}
 	dev, err := c.openVolume(p.Volume)
@@ -68,13 +67,13 @@ func (c *call) ensure(id string, p storage.FilesystemParams, choice fsattr.Choic
 	}
 	defer dev.Close()
 	if size := uint64(dev.Size) >> 20; size < p.Size {
-		return none, false, errors.Errorf("%d MiB are wanted, %s of volume %s has %d MiB so far: its volume is to grow first",
-			p.Size, dev.Path(), p.Volume.Id(), size)
+		return none, false, errors.Errorf("%s of volume %s has %d MiB, and %d MiB are needed: the volume must grow first",
+			dev.Path(), p.Volume.Id(), size, p.Size)
 	}
 	if err := dev.Lock(c); err != nil {
 		return none, false, errors.Trace(err)
 	}
-	// The process that was killed may have left a mkfs that goes on.
+	// A killed process may have left a mkfs that is still running.
 	if err := nameHolders(dev, dev.Claim()); err != nil {
 		return none, false, errors.Trace(err)
 	}
@@ -100,23 +99,23 @@ func (c *call) ensure(id string, p storage.FilesystemParams, choice fsattr.Choic
 	case f.rec.Volume != p.Volume.String():
 		err = storage.Permanent(errors.Errorf("it was made on %s, not on volume %s", f.rec.Volume, p.Volume.Id()))
 	case choice.UUID != "" && choice.UUID != f.rec.UUID:
-		err = storage.Permanent(errors.Errorf("it is the %s with UUID %s already, not %s", f.rec.Type, f.rec.UUID, choice.UUID))
+		err = storage.Permanent(errors.Errorf("it already exists as %s with UUID %s, not %s", f.rec.Type, f.rec.UUID, choice.UUID))
 	case f.rec.Phase == phaseFormatting:
 		err = f.resume()
 	default:
-		err = f.checkThere()
+		err = f.checkOnDevice()
 	}
 	return f.info(), f.formatted, errors.Trace(err)
 }
 
-// info is what a filesystem is to its user. A device that has grown since is for
-// the filesystem to grow into.
+// info returns the filesystem's size as recorded, not that of the device: the device may have
+// grown, and the filesystem has yet to grow into it.
 func (f *filesystem) info() storage.FilesystemInfo {
 	return storage.FilesystemInfo{FilesystemId: f.id, Size: uint64(f.rec.Size) >> 20}
 }
 
-// checkThere makes sure that the filesystem is on its device.
-func (f *filesystem) checkThere() error {
+// checkOnDevice checks that the filesystem is on its device.
+func (f *filesystem) checkOnDevice() error {
 	found, err := signature.ReadSuperblock(f.dev.File)
 	if err != nil {
 		return errors.Annotatef(err, "reading %s", f.dev.Path())
@@ -156,9 +155,9 @@ func (f *filesystem) makeNew(choice fsattr.Choice) error {
 	return f.format(kind)
 }
 
-// resume finishes what an earlier call began to format. The filesystem may be
-// complete, incomplete or not begun. Whatever is on the device now, it holds no
-// data of this filesystem, which was never ready.
+// resume finishes formatting that an earlier call began. The filesystem may be complete,
+// incomplete or not begun. In each case the device holds no data of this filesystem, which was
+// never ready.
 func (f *filesystem) resume() error {
 	kind, err := mkfs.Parse(f.rec.Type)
 	if err != nil {
@@ -172,8 +171,7 @@ func (f *filesystem) resume() error {
 		return errors.Annotatef(err, "reading %s", f.dev.Path())
 	}
 	if found.UUID == f.rec.UUID {
-		// mkfs.xfs writes the UUID early, and what it leaves unfinished does
-		// not mount.
+		// mkfs.xfs writes the UUID early, and an unfinished filesystem does not mount.
 		mounted, err := f.Mount(false)
 		if err == nil {
 			mounted.Close()
@@ -199,7 +197,7 @@ func (f *filesystem) resume() error {
 		return errors.Trace(err)
 	}
 	if err != nil && (f.dev.Size < f.rec.Size || !f.rec.Device.Proves(f.dev.Identity)) {
-		return errors.Annotate(err, "formatting was begun on a device that this one cannot be proven to be")
+		return errors.Annotate(err, "the device may not be the one on which formatting began")
 	}
 	return f.format(kind)
 }
@@ -237,7 +235,7 @@ func (f *filesystem) format(kind mkfs.Type) error {
 	return f.finish()
 }
 
-// finish records that the filesystem is complete, after making sure that it is.
+// finish checks that the filesystem is complete, and records that.
 func (f *filesystem) finish() error {
 	if err := f.dev.Sync(); err != nil {
 		return errors.Trace(err)
@@ -252,7 +250,7 @@ func (f *filesystem) finish() error {
 	return f.ready()
 }
 
-// ready records that the filesystem is complete, and on which device.
+// ready records that the filesystem is complete, and which device it is on.
 func (f *filesystem) ready() error {
 	f.rec.Phase = object.PhaseReady
 	f.rec.Device = f.dev.Identity
@@ -270,7 +268,7 @@ func (c *call) openVolume(volume names.VolumeTag) (*blockdev.Device, error) {
 		if !filepath.IsAbs(path) {
 			continue
 		}
-		// Links are udev's to make: without udev there is the name alone.
+		// udev makes the links: without udev only the device's name exists.
 		dev, err := blockdev.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -291,11 +289,11 @@ func (c *call) openVolume(volume names.VolumeTag) (*blockdev.Device, error) {
 	return nil, errors.NotFoundf("block device of volume %s (tried %q)", volume.Id(), paths)
 }
 
-// checkIdentity makes sure that an open device is the one that an entry describes. The
-// entry may be older than the device, because the kernel reuses names. What the entry or
-// the device lacks is not compared.
+// checkIdentity checks that an open device is the one that an entry describes. The entry may
+// be older than the device, because the kernel reuses names. Values that the entry or the
+// device lacks are not compared.
 func checkIdentity(dev *blockdev.Device, entry storage.BlockDevice) error {
-	// A loop device is the file behind it.
+	// The backing file identifies a loop device.
 	var is, want string
 	if dev.Identity.BackingIno != 0 {
 		is = storage.LoopBusAddress(dev.Identity.BackingDev, dev.Identity.BackingIno)
@@ -306,7 +304,8 @@ func checkIdentity(dev *blockdev.Device, entry storage.BlockDevice) error {
 	if entry.BusAddress != "" && is != want {
 		return errors.Errorf("%s is now %q, not %q", dev.Path(), is, entry.BusAddress)
 	}
-	// What udev writes 0x, sysfs writes naa. Its other kinds are not unique.
+	// udev writes "0x" for the prefix "naa." in sysfs. Identifiers of kinds that are not
+	// listed here are not unique.
 	kind, id, _ := strings.Cut(dev.Identity.Hardware, ".")
 	switch kind {
 	case "naa":
@@ -322,13 +321,13 @@ func checkIdentity(dev *blockdev.Device, entry storage.BlockDevice) error {
 	return nil
 }
 
-// checkFree returns an error that names who has the device in use.
+// checkFree returns an error that names the users of the device if it is in use.
 func checkFree(dev *blockdev.Device) error {
 	return nameHolders(dev, dev.CheckFree())
 }
 
-// nameHolders adds to the error of a device that is in use who has it. It closes
-// the device then, so as not to name this process.
+// nameHolders adds the users of a device to an error that says that the device is in use. It
+// closes the device in that case, so as not to name this process.
 func nameHolders(dev *blockdev.Device, err error) error {
 	if errors.Is(err, blockdev.ErrInUse) {
 		dev.Close()

@@ -10,8 +10,9 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// A creation fails at any of its steps: no record is left when the filesystem is removed.
-// The removal names it by its tag, as a state does that never learned its id.
+// Creation fails at each of its steps in turn. No record is left once the filesystem is
+// removed. The removal names it by its tag, like a state that never learned its ID.
+// Fault F30.
 func TestFailedCreationLeavesNoRecord(t *testing.T) {
 	sourcetest.CheckFailedCreations(t, syscalltest.FailSome, func(t *testing.T) sourcetest.Failing {
 		mt := newManagedTest(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// hideDevices makes this process see no block device by its number, as if all had
-// been pulled. No device of this machine can be.
+// hideDevices hides all block devices from this process, as if they had been pulled. No
+// device of this machine can be pulled.
 func (t *managedTest) hideDevices() (show func()) {
 	t.Helper()
 	const devices = "/sys/dev/block"
@@ -34,7 +34,7 @@ func (t *managedTest) hideDevices() (show func()) {
 	return show
 }
 
-func TestManagedWhoseDeviceIsGoneIsDetached(t *testing.T) {
+func TestManagedDetachWithDeviceGone(t *testing.T) {
 	if !devicetest.InOwnMounts(t) {
 		return
 	}
@@ -50,7 +50,7 @@ func TestManagedWhoseDeviceIsGoneIsDetached(t *testing.T) {
 		{"xfs shut down", "xfs", true, nil},
 		{"xfs with an unknown device number", "xfs", false, func(r *record) { r.Device.Number = 0 }},
 		{"btrfs", "btrfs", false, nil},
-		{"btrfs after a restart that the record does not know of", "btrfs", false, func(r *record) { r.Device.BootID = "another" }},
+		{"btrfs after an unrecorded restart", "btrfs", false, func(r *record) { r.Device.BootID = "another" }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			devicetest.RequireProgram(t, "mkfs."+test.fs)
@@ -70,7 +70,7 @@ func TestManagedWhoseDeviceIsGoneIsDetached(t *testing.T) {
 			mt.CheckError(mt.TryDestroy(), false, test.fs, "is mounted at "+mt.Path(), "detach it first")
 			mt.Detach()
 			if n := mt.Mounts(); n != 0 {
-				t.Errorf("mounted %d times", n)
+				t.Errorf("%d mounts", n)
 			}
 			if rec := mt.record(); rec.MountPoint != "" {
 				t.Errorf("got %+v", rec)
@@ -83,8 +83,8 @@ func TestManagedWhoseDeviceIsGoneIsDetached(t *testing.T) {
 	}
 }
 
-// What is mounted where the filesystem was, and has lost its device too, is not it.
-func TestManagedDetachTouchesNoForeignMountWhoseDeviceIsGone(t *testing.T) {
+// A foreign filesystem whose device is gone too is mounted in place of ours.
+func TestManagedDetachKeepsForeignMountWithDeviceGone(t *testing.T) {
 	if !devicetest.InOwnMounts(t) {
 		return
 	}
@@ -92,21 +92,21 @@ func TestManagedDetachTouchesNoForeignMountWhoseDeviceIsGone(t *testing.T) {
 		mt.Loop(sourcetest.ManagedSizes[fs])
 		mt.Create(fs)
 		mt.Attach()
-		mt.UnmountBehindOurBack()
+		mt.UnmountExternally()
 		other := devicetest.NewLoop(mt, sourcetest.ManagedSizes[fs])
 		sourcetest.Command(mt, "mkfs."+fs, "-q", other.Path)
 		sourcetest.Command(mt, "mount", other.Path, mt.Path())
 		show := mt.hideDevices()
 		mt.Detach()
 		if n := mt.Mounts(); n != 1 {
-			mt.Errorf("mounted %d times", n)
+			mt.Errorf("%d mounts", n)
 		}
 		show()
-		mt.UnmountBehindOurBack()
+		mt.UnmountExternally()
 	})
 }
 
-func TestManagedWhoseDeviceIsGoneIsNotReachedBeneathAForeignMount(t *testing.T) {
+func TestManagedDetachUnderForeignMountWithDeviceGone(t *testing.T) {
 	if !devicetest.InOwnMounts(t) {
 		return
 	}
@@ -119,13 +119,13 @@ func TestManagedWhoseDeviceIsGoneIsNotReachedBeneathAForeignMount(t *testing.T) 
 	mt.CheckError(mt.TryDetach(), false, "tmpfs from foreign is mounted over it")
 	mt.editRecord(func(r *record) { r.Device.Number = 0 })
 	mt.CheckError(mt.TryDetach(), false, "its device is gone", "something is mounted over", mt.Path())
-	mt.UnmountBehindOurBack()
+	mt.UnmountExternally()
 	mt.Detach()
 	show()
 }
 
-// A device that is there, and does not take what is written, may take it later.
-func TestManagedDetachTellsWhatCannotBeWritten(t *testing.T) {
+// A device that refuses writes may accept them later.
+func TestManagedDetachReportsWriteError(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
 	mt.Create("ext4")
@@ -136,11 +136,11 @@ func TestManagedDetachTellsWhatCannotBeWritten(t *testing.T) {
 		mt.CheckError(mt.TryDetach(), false, "writing to "+loop.Path, mt.Path(), "unmount it by hand")
 	}
 	if n := mt.Mounts(); n != 1 {
-		t.Errorf("mounted %d times", n)
+		t.Errorf("%d mounts", n)
 	}
-	mt.UnmountBehindOurBack()
+	mt.UnmountExternally()
 	mt.Detach()
 	if _, err := os.Stat(filepath.Dir(mt.Path())); !os.IsNotExist(err) {
-		t.Errorf("the directories that were made for the mount are still there: %v", err)
+		t.Errorf("directories made for the mount are left: %v", err)
 	}
 }

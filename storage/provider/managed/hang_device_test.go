@@ -21,14 +21,14 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// The ioctls that have a filesystem write nothing, and go on.
+// The ioctls that freeze a filesystem, and thaw it.
 const (
 	fiFreeze = 0xC0045877
 	fiThaw   = 0xC0045878
 )
 
-// freeze has a filesystem write nothing until the returned function is called, which is
-// once half a minute has passed: what hangs until then is not only of this test.
+// freeze freezes a filesystem until the returned function is called, or half a minute has
+// passed: a frozen filesystem may hang other programs too.
 func freeze(t *testing.T, dir string) (thaw func()) {
 	t.Helper()
 	f, err := os.Open(dir)
@@ -49,7 +49,7 @@ func freeze(t *testing.T, dir string) (thaw func()) {
 		})
 	}
 	late := time.AfterFunc(30*time.Second, func() {
-		t.Error("something waited for the disk that takes no writes")
+		t.Error("a call waited for the frozen disk")
 		thaw()
 	})
 	t.Cleanup(func() {
@@ -59,9 +59,10 @@ func freeze(t *testing.T, dir string) (thaw func()) {
 	return thaw
 }
 
-// TestManagedHangsAlone has mkfs hang, for the disk that the volume's file is on takes no
-// writes. Filesystems on other volumes are made, attached, detached and removed all the same,
-// and so is the one that hung once it does no more.
+// mkfs hangs because the disk with the volume's file is frozen. Filesystems on other
+// volumes can still be made, attached, detached and destroyed. Once the disk is thawed,
+// the hung call succeeds.
+// Fault F31.
 func TestManagedHangsAlone(t *testing.T) {
 	mt := newManagedTest(t)
 	disk := devicetest.NewDisk(t, 128<<20, "mkfs.ext4", "-q")
@@ -71,7 +72,7 @@ func TestManagedHangsAlone(t *testing.T) {
 	mt.Blocks[wellVolume] = storage.BlockDevice{DeviceName: well.Name()}
 	source := mt.Source()
 	if calls := source.(storage.ConcurrentSource).MaxConcurrentCalls(); calls < 2 {
-		t.Fatalf("it takes %d calls at once", calls)
+		t.Fatalf("it allows %d concurrent calls", calls)
 	}
 	ctx := envcontext.New(t.Context())
 	create := func(tag names.FilesystemTag, volume names.VolumeTag) error {
@@ -91,7 +92,7 @@ func TestManagedHangsAlone(t *testing.T) {
 	thaw := freeze(t, disk.Dir)
 	ended := make(chan error, 1)
 	go func() { ended <- create(sourcetest.ManagedTag, sourcetest.ManagedVolume) }()
-	// Its record says that mkfs may have begun.
+	// With its record, mkfs may have begun.
 	record := filepath.Join(mt.Dir, "records", sourcetest.ManagedID+".json")
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -131,12 +132,12 @@ func TestManagedHangsAlone(t *testing.T) {
 		{"destroying", func() error { return only(source.DestroyFilesystems(ctx, []string{wellTag.String()})) }},
 	} {
 		if err := step.do(); err != nil {
-			t.Errorf("%s another: %v", step.name, err)
+			t.Errorf("%s another filesystem: %v", step.name, err)
 		}
 	}
 	select {
 	case err := <-ended:
-		t.Errorf("%s was formatted while its file took no writes: %v", hung.Path, err)
+		t.Errorf("%s was formatted while its file was frozen: %v", hung.Path, err)
 		ended <- err
 	default:
 	}
@@ -149,9 +150,9 @@ func TestManagedHangsAlone(t *testing.T) {
 	}
 }
 
-// TestDeviceThatDoesNotAnswer has a device hang that somebody else writes to: it does not answer
-// when all devices are looked at. Filesystems on others are attached all the same, and the one on it
-// once it answers.
+// A device that somebody writes to hangs, and does not answer when all devices are read.
+// Filesystems on other devices are still attached, and the one on it once it answers.
+// Fault F31.
 func TestDeviceThatDoesNotAnswer(t *testing.T) {
 	mt := newManagedTest(t)
 	disk := devicetest.NewDisk(t, 128<<20, "mkfs.ext4", "-q")
@@ -191,13 +192,13 @@ func TestDeviceThatDoesNotAnswer(t *testing.T) {
 	}
 	wellPath := filepath.Join(mt.Top, "well")
 	if err := attach(wellTag, wellPath); err != nil {
-		t.Errorf("attaching what is on another device: %v", err)
+		t.Errorf("attaching the filesystem on the other device: %v", err)
 	}
 	begun := time.Now()
-	if err := attach(sourcetest.ManagedTag, mt.Path()); err == nil || !strings.Contains(err.Error(), hung.Path+" does not") {
-		t.Errorf("attaching what is on a device that does not answer: %v", err)
+	if err := attach(sourcetest.ManagedTag, mt.Path()); err == nil || !strings.Contains(err.Error(), "no response from "+hung.Path) {
+		t.Errorf("attaching the filesystem on the hung device: %v", err)
 	} else if took := time.Since(begun); took > 4*time.Second {
-		t.Errorf("it was waited for once more: %v", took)
+		t.Errorf("the second attach waited for the hung device again: %v", took)
 	}
 	thaw()
 	if err := errors.Join(<-wrote, <-read); err != nil {
@@ -218,7 +219,7 @@ func TestDeviceThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// writeLast writes the last block of a device, past the cache, as it is.
+// writeLast writes the last block of a device, past the cache, with its present contents.
 func writeLast(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_SYNC, 0)
 	if err != nil {
@@ -229,7 +230,7 @@ func writeLast(path string) error {
 	return err
 }
 
-// readPastCache reads the first block of a device from the device.
+// readPastCache reads the first block of a device, past the cache.
 func readPastCache(path string) error {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECT, 0)
 	if err != nil {

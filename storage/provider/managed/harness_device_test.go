@@ -10,12 +10,12 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// managedTest is a storage directory, the block devices that the machine is known to
-// have, and a place to mount.
+// managedTest is a storage directory, the block devices that the machine knows, and a
+// place to mount.
 type managedTest struct {
 	*sourcetest.ManagedTest
-	// foreignUUID is for a filesystem that is not made here. It is the test's own: there
-	// are others beside it, and mkfs.btrfs takes no UUID that a device has.
+	// foreignUUID is for a filesystem that somebody else made. Each test has another one,
+	// as tests run concurrently, and mkfs.btrfs refuses a UUID that a device has.
 	foreignUUID string
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// foreign makes a filesystem with foreignUUID by hand, with data.
+// foreign makes a filesystem with foreignUUID, as by hand, with data.
 func (t *managedTest) foreign(fs string) *devicetest.Loop {
 	t.Helper()
 	loop := t.Loop(sourcetest.ManagedSizes[fs])
@@ -30,7 +30,7 @@ func (t *managedTest) foreign(fs string) *devicetest.Loop {
 	sourcetest.Command(t, "mkfs."+fs, append(withUUID[fs], "-q", loop.Path)...)
 	sourcetest.Command(t, "mount", "--mkdir", loop.Path, t.Path())
 	t.WriteData()
-	t.UnmountBehindOurBack()
+	t.UnmountExternally()
 	return loop
 }
 
@@ -43,7 +43,7 @@ func (t *managedTest) tryImport(id string) (storage.FilesystemInfo, error) {
 	return importer.ImportFilesystem(t.CallContext(), id, map[string]string{"owner": "me"})
 }
 
-func TestManagedTakesOverWhatIsOnTheVolume(t *testing.T) {
+func TestManagedCreateTakesOverByUUID(t *testing.T) {
 	for _, typed := range []bool{true, false} {
 		forEachType(t, func(mt *managedTest, fs string) {
 			t := mt.T
@@ -84,7 +84,7 @@ func TestManagedTakesOverWhatIsOnTheVolume(t *testing.T) {
 	}
 }
 
-func TestManagedTakesOverNothingElse(t *testing.T) {
+func TestManagedTakeOverRefusals(t *testing.T) {
 	const (
 		foreign = "FOREIGN" // stands for the UUID of the foreign filesystem
 		other   = "11111111-2222-3333-4444-555555555555"
@@ -97,16 +97,16 @@ func TestManagedTakesOverNothingElse(t *testing.T) {
 		words                   []string
 	}{
 		{"a blank device", "ext4", foreign, "", func(mt *managedTest) *devicetest.Loop { return mt.Loop(sourcetest.ManagedExt4Size) },
-			true, []string{"data of an unknown kind", foreign, "left as it is"}},
+			true, []string{"data of an unknown kind", foreign, "nothing was written"}},
 		{"another UUID", "ext4", other, "", ext4, true, []string{"ext4 with UUID " + foreign, other}},
 		{"another type", "btrfs", foreign, "", ext4, true, []string{"holds ext4", "not btrfs", `set attribute "fs" to "ext4"`}},
 		{"options of another type", "", foreign, "logbufs=8", ext4, true, []string{`"logbufs" is not an option for mounting ext4`}},
-		{"a type that is not made here", "", foreign, "", func(mt *managedTest) *devicetest.Loop {
+		{"unsupported type", "", foreign, "", func(mt *managedTest) *devicetest.Loop {
 			loop := mt.Loop(sourcetest.ManagedExt4Size)
 			sourcetest.Command(mt, "mkfs.ext2", "-q", "-U", mt.foreignUUID, loop.Path)
 			return loop
 		}, true, []string{"holds ext2", "only ext4, xfs, btrfs"}},
-		{"what is mounted", "ext4", foreign, "", func(mt *managedTest) *devicetest.Loop {
+		{"mounted", "ext4", foreign, "", func(mt *managedTest) *devicetest.Loop {
 			loop := mt.foreign("ext4")
 			sourcetest.Command(mt, "mount", "--mkdir", "--read-only", loop.Path, filepath.Join(mt.Top, "elsewhere"))
 			mt.Cleanup(func() {
@@ -132,25 +132,25 @@ func TestManagedTakesOverNothingElse(t *testing.T) {
 				t.Error("the device was written to")
 			}
 			if names, _ := filepath.Glob(mt.Dir + "/*/*"); len(names) > 0 {
-				t.Errorf("a refusal left %q", names)
+				t.Errorf("the refused call left %q", names)
 			}
 		})
 	}
 }
 
-func TestManagedIsTakenOverOnce(t *testing.T) {
+func TestManagedNotTakenOverTwice(t *testing.T) {
 	mt := newManagedTest(t)
 	mt.Loop(sourcetest.ManagedExt4Size)
 	mt.Create("ext4")
 	made := mt.record().UUID
 	_, err := mt.tryImport(made)
-	mt.CheckError(err, true, "is filesystem-0-2 already", "remove that first")
+	mt.CheckError(err, true, "is already in use as filesystem-0-2", "remove that filesystem first")
 	mt.Attributes = map[string]any{"uuid": mt.foreignUUID}
 	_, err = mt.TryCreate("ext4")
-	mt.CheckError(err, true, made+" already, not "+mt.foreignUUID)
+	mt.CheckError(err, true, "already exists", made+", not "+mt.foreignUUID)
 }
 
-// importedAttachment is how a filesystem that was imported is attached.
+// tryAttachImported attaches the imported filesystem.
 func (t *managedTest) tryAttachImported() error {
 	t.Helper()
 	p := t.Attachment(false)
@@ -197,7 +197,7 @@ func TestManagedImport(t *testing.T) {
 			t.Fatal(err)
 		}
 		mt.CheckData()
-		// It is idempotent even while it is mounted.
+		// The import is idempotent even while the filesystem is mounted.
 		imported(mt.foreignUUID)
 		// The volume is known from now on.
 		mt.Filesystems = nil
@@ -225,16 +225,16 @@ func TestManagedImportRefusals(t *testing.T) {
 			}
 		}
 		if names, _ := filepath.Glob(mt.Dir + "/records/*"); len(names) > 0 {
-			t.Errorf("a refusal left %q", names)
+			t.Errorf("the refused call left %q", names)
 		}
 	}
-	t.Run("what is no UUID", func(t *testing.T) {
+	t.Run("invalid UUID", func(t *testing.T) {
 		mt := newManagedTest(t)
 		for _, id := range []string{"", "/dev/sda", "../../etc/passwd", "LABEL=data", mt.foreignUUID + "-x", "{" + mt.foreignUUID + "}"} {
 			refused(t, mt, id, errors.NotValid, "is not the UUID")
 		}
 	})
-	t.Run("what is not there", func(t *testing.T) {
+	t.Run("not found", func(t *testing.T) {
 		mt := newManagedTest(t)
 		refused(t, mt, mt.foreignUUID, errors.NotFound, mt.foreignUUID)
 	})
@@ -246,7 +246,7 @@ func TestManagedImportRefusals(t *testing.T) {
 		other := devicetest.AttachLoop(t, clone)
 		refused(t, mt, mt.foreignUUID, storage.ErrPermanent, loop.Path, other.Path, "one is a copy")
 	})
-	t.Run("what is mounted", func(t *testing.T) {
+	t.Run("mounted", func(t *testing.T) {
 		forEachType(t, func(mt *managedTest, fs string) {
 			t := mt.T
 			loop := mt.foreign(fs)
@@ -258,13 +258,13 @@ func TestManagedImportRefusals(t *testing.T) {
 			}
 		})
 	})
-	t.Run("a type that is not made here", func(t *testing.T) {
+	t.Run("unsupported type", func(t *testing.T) {
 		mt := newManagedTest(t)
 		loop := mt.Loop(sourcetest.ManagedExt4Size)
 		sourcetest.Command(t, "mkfs.ext2", "-q", "-U", mt.foreignUUID, loop.Path)
 		refused(t, mt, mt.foreignUUID, errors.NotValid, loop.Path, "ext2", "only ext4, xfs, btrfs")
 	})
-	t.Run("where nothing may be kept", func(t *testing.T) {
+	t.Run("no storage directory", func(t *testing.T) {
 		mt := newManagedTest(t)
 		mt.foreign("ext4")
 		if err := os.WriteFile(mt.Dir, nil, 0o600); err != nil {

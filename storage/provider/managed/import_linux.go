@@ -16,8 +16,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
-// adopt takes over the filesystem that is on the volume already. Nothing is
-// written to the device.
+// adopt takes over the existing filesystem on the volume. It writes nothing to the device.
 func (f *filesystem) adopt(choice fsattr.Choice) error {
 	found, err := signature.ReadSuperblock(f.dev.File)
 	if err != nil {
@@ -25,10 +24,10 @@ func (f *filesystem) adopt(choice fsattr.Choice) error {
 	}
 	switch {
 	case found.UUID != choice.UUID:
-		return storage.Permanent(errors.Errorf("%s of %s holds %s, not a filesystem with UUID %s: it is left as it is; give the UUID that blkid tells",
+		return storage.Permanent(errors.Errorf("%s of %s holds %s, not a filesystem with UUID %s: nothing was written; use the UUID that blkid reports",
 			f.dev.Path(), f.rec.Volume, found, choice.UUID))
 	case !choice.AnyType && found.Type != choice.Type.Name:
-		return storage.Permanent(errors.Errorf("%s holds %s, not %s: it is left as it is; set attribute %q to %q",
+		return storage.Permanent(errors.Errorf("%s holds %s, not %s: nothing was written; set attribute %q to %q",
 			f.dev.Path(), found, choice.Type.Name, fsattr.Type, found.Type))
 	}
 	if err := fsattr.CheckMount(found.Type, choice.Mount); err != nil {
@@ -38,7 +37,7 @@ func (f *filesystem) adopt(choice fsattr.Choice) error {
 	return f.takeOver(found)
 }
 
-// takeOver records a filesystem that was not made here.
+// takeOver records a filesystem that this source did not make.
 func (f *filesystem) takeOver(found signature.Signature) error {
 	if !slices.Contains(mkfs.Names(), found.Type) {
 		return errors.NewNotValid(nil, fmt.Sprintf("%s holds %s: only %s can be taken over",
@@ -49,16 +48,16 @@ func (f *filesystem) takeOver(found signature.Signature) error {
 		return errors.Trace(err)
 	}
 	if owner != "" {
-		return errors.NewNotValid(nil, fmt.Sprintf("%s with UUID %s is %s already: remove that first", found.Type, found.UUID, owner))
+		return errors.NewNotValid(nil, fmt.Sprintf("%s with UUID %s is already in use as %s: remove that filesystem first", found.Type, found.UUID, owner))
 	}
 	if err := checkFree(f.dev); err != nil {
-		return errors.Annotate(err, "taking it over: unmount it first")
+		return errors.Annotate(err, "taking over the filesystem (unmount it first)")
 	}
 	f.rec.Type, f.rec.UUID, f.rec.Size = found.Type, found.UUID, f.dev.Size
 	return f.ready()
 }
 
-// ownerOf returns the id of the filesystem that has a UUID, if any.
+// ownerOf returns the ID of the filesystem that has a UUID, or "".
 func (c *call) ownerOf(uuid string) (string, error) {
 	ids, err := c.Records.List()
 	if err != nil {
@@ -78,10 +77,10 @@ func (c *call) ownerOf(uuid string) (string, error) {
 	return "", nil
 }
 
-// ImportFilesystem implements [storage.FilesystemImporter]: it takes over the
-// filesystem whose UUID is the id. The device must not be in use. The filesystem then
-// belongs to the owner that the resource tags name, and its new id contains the owner's
-// UUID. A filesystem that belongs to somebody else is refused.
+// ImportFilesystem implements [storage.FilesystemImporter]. It takes over the filesystem whose
+// UUID is the ID. The device must not be in use. The filesystem then belongs to the owner that
+// the resource tags name, and its new ID contains the owner's UUID. A filesystem that belongs
+// to another owner is refused.
 func (s *source) ImportFilesystem(ctx envcontext.ProviderCallContext, id string, resourceTags map[string]string) (storage.FilesystemInfo, error) {
 	c, err := s.begin(ctx)
 	if err != nil {
@@ -142,7 +141,7 @@ func (c *call) importUUID(text string, resourceTags map[string]string) (storage.
 }
 
 // importKnown gives a filesystem that already has a record to the importer. Either the
-// importer has it already, or an older version imported or made it.
+// filesystem belongs to the importer already, or an older version imported or made it.
 func (c *call) importKnown(id string, isImport bool, resourceTags map[string]string) (storage.FilesystemInfo, error) {
 	none := storage.FilesystemInfo{}
 	unlock, err := c.lock(id)
@@ -158,7 +157,7 @@ func (c *call) importKnown(id string, isImport bool, resourceTags map[string]str
 		return none, errors.Trace(err)
 	}
 	if !isImport && storage.OwnerOf(resourceTags).EntityUUID == "" {
-		return none, errors.NewNotValid(nil, fmt.Sprintf("%s with UUID %s is %s already: remove that first", f.rec.Type, f.rec.UUID, id))
+		return none, errors.NewNotValid(nil, fmt.Sprintf("%s with UUID %s is already in use as %s: remove that filesystem first", f.rec.Type, f.rec.UUID, id))
 	}
 	if f.rec.Adopt(resourceTags) {
 		if err := f.Save(); err != nil {

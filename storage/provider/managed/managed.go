@@ -1,6 +1,5 @@
-// Package managed is the source of filesystems that are made on the volumes of any
-// provider. The package storage/provider tells what holds for all of the machine's own
-// providers.
+// Package managed is the source of filesystems that are made on the volumes of any provider.
+// Package storage/provider documents what all of the machine's own providers have in common.
 package managed
 
 import (
@@ -11,8 +10,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/fsattr"
 )
 
-// choiceOf checks the parameters of a filesystem on a volume and returns what
-// they choose.
+// choiceOf checks the parameters of a filesystem on a volume and returns the choices in them.
 func choiceOf(p storage.FilesystemParams) (fsattr.Choice, error) {
 	if p.Volume == (names.VolumeTag{}) {
 		return fsattr.Choice{}, errors.NewNotValid(nil, "it has no backing volume")

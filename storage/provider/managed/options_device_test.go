@@ -10,11 +10,11 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-func TestManagedOptionsAreThoseThatWereChosen(t *testing.T) {
+func TestManagedOptionsApplied(t *testing.T) {
 	for fs, test := range map[string]struct {
 		mkfs, mount string
-		show        []string // the program that shows how the filesystem was made …
-		made        string   // … and what it says
+		show        []string // the program that shows the mkfs options …
+		made        string   // … and its expected output
 		mounted     []string
 	}{
 		"ext4": {"inode-size=512,stride=16,stripe-width=64", "noatime,commit=17",
@@ -33,7 +33,7 @@ func TestManagedOptionsAreThoseThatWereChosen(t *testing.T) {
 			if err != nil || !strings.Contains(string(out), test.made) {
 				t.Errorf("%q does not say %q: %v: %s", test.show, test.made, err, out)
 			}
-			// Each attachment has them, whatever the attributes are by then.
+			// Later attachments have the same options, whatever the attributes are.
 			mt.Attributes = nil
 			for range 2 {
 				mt.Attach()
@@ -49,8 +49,9 @@ func TestManagedOptionsAreThoseThatWereChosen(t *testing.T) {
 	}
 }
 
-// A device that mkfs was killed on is formatted again as it was going to be.
-func TestManagedOptionsSurviveARestart(t *testing.T) {
+// After mkfs was killed, the device is formatted again with the options of the first
+// attempt.
+func TestManagedOptionsSurviveRestart(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
 	mt.Attributes = map[string]any{"mkfs-options": "stride=16,stripe-width=64"}
@@ -64,8 +65,9 @@ func TestManagedOptionsSurviveARestart(t *testing.T) {
 	}
 }
 
-// Volumes that a pool's options do not fit are refused before anything is done.
-func TestManagedRefusesOptionsThatAreNotAllowed(t *testing.T) {
+// Disallowed options are refused before anything is done.
+// Promise S15.
+func TestManagedRefusesDisallowedOptions(t *testing.T) {
 	mt := newManagedTest(t)
 	mt.Loop(sourcetest.ManagedExt4Size)
 	mt.Attributes = map[string]any{"mount-options": "noatime,data=writeback"}

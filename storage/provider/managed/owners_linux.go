@@ -8,8 +8,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
 
-// ListFilesystemOwners implements [storage.FilesystemOwnerLister]. What was released is
-// not among them: nothing of it is left but what is on its volume.
+// ListFilesystemOwners implements [storage.FilesystemOwnerLister]. It omits released
+// filesystems: releasing one removes its record and leaves only the data on its volume.
 func (s *source) ListFilesystemOwners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
 	c, err := s.begin(ctx)
 	if err != nil {
@@ -30,7 +30,7 @@ func (s *source) TagFilesystems(ctx envcontext.ProviderCallContext, tags []stora
 	return c.TagAll(tags), nil
 }
 
-// owned tells of a filesystem, of whatever phase. Its device is not looked at.
+// owned describes a filesystem in any phase. It does not look at the device.
 func (c *call) owned(id string) (storage.OwnedObject, error) {
 	var rec record
 	if err := c.Records.Load(id, &rec); err != nil {

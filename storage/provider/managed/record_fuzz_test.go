@@ -12,7 +12,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// FuzzManagedRecord gives the managed source a record that holds anything.
+// FuzzManagedRecord gives the managed source a record with arbitrary contents.
 func FuzzManagedRecord(f *testing.F) {
 	const id = "f4c3b2a1-0011-2233-4455-66778899aabb"
 	for _, record := range []string{

@@ -6,7 +6,7 @@ import (
 	"github.com/juju/names/v5"
 )
 
-// Validate tells whether a call here can have written the record.
+// Validate reports an error unless a call of this source can have written the record.
 func (r *record) Validate() error {
 	if r.Volume != "" {
 		if _, err := names.ParseVolumeTag(r.Volume); err != nil {
@@ -17,7 +17,7 @@ func (r *record) Validate() error {
 		return errors.Annotatef(err, "UUID %q", r.UUID)
 	}
 	if r.Type == "" || r.Phase == "" {
-		return errors.New("it has no type, or no phase")
+		return errors.New("filesystem type or phase is missing")
 	}
 	return errors.Trace(r.Placement.Check())
 }

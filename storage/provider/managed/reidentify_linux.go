@@ -14,12 +14,12 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
-// Reidentify makes sure, after the storage directory was moved, that the block devices
-// which the machine has hold what the records tell: a filesystem of the UUID and type,
-// on a device that is as large. The error has one for each filesystem whose device does
-// not match its record, or that is still mounted from where the directory was. A device
-// that the machine does not have at the moment is no error: a volume may be attached
-// later. The call can be repeated.
+// Reidentify checks, after the storage directory was moved, that the machine's block devices
+// match the records: each holds a filesystem of the recorded UUID and type, and is large
+// enough for it. The error contains one error for each filesystem whose device does not match
+// its record, or that is still mounted from the directory's former place. A device that the
+// machine does not have at the moment is not an error: the volume may be attached later. The
+// call can be repeated.
 func Reidentify(ctx context.Context, storageDir string, how object.Relocation) error {
 	s := &source{dir: storageDir}
 	c, err := s.begin(ctx)
@@ -45,8 +45,8 @@ func Reidentify(ctx context.Context, storageDir string, how object.Relocation) e
 	})
 }
 
-// allDevices returns the paths of the devices of all filesystems, by UUID. A damaged
-// record has none.
+// allDevices returns the paths of the devices of all filesystems, by UUID. It skips damaged
+// records.
 func (c *call) allDevices() (map[string][]string, error) {
 	ids, err := c.Records.List()
 	if err != nil {
@@ -98,13 +98,13 @@ func (f *filesystem) checkDevice(path string) error {
 	case found.UUID != f.rec.UUID || found.Type != f.rec.Type:
 		return errors.Errorf("%s holds %s, not %s with UUID %s", path, found, f.rec.Type, f.rec.UUID)
 	case dev.Size < f.rec.Size:
-		return errors.Errorf("%s has %d MiB, and the filesystem %d: the whole of it was not moved", path, dev.Size>>20, f.rec.Size>>20)
+		return errors.Errorf("%s has %d MiB, but its filesystem has %d MiB: only a part of the device was moved", path, dev.Size>>20, f.rec.Size>>20)
 	}
 	return nil
 }
 
-// Trash moves a filesystem's record to the trash: its data are its volume's. The
-// filesystem has the owner, and is mounted nowhere.
+// Trash moves a filesystem's record to the trash; the data belong to the volume. The
+// filesystem must belong to owner and be mounted nowhere, or Trash returns an error.
 func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at time.Time) error {
 	s := &source{dir: storageDir}
 	c, err := s.begin(ctx)
@@ -158,7 +158,7 @@ func (c *call) checkNotMounted(path string) error {
 	return nil
 }
 
-// PurgeTrash removes records from the trash that were put there before a time.
+// PurgeTrash removes records that were put in the trash before olderThan.
 func PurgeTrash(ctx context.Context, storageDir string, olderThan time.Time) error {
 	s := &source{dir: storageDir}
 	c, err := s.begin(ctx)

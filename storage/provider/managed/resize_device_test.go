@@ -18,7 +18,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// resizeDevice gives a device another size, as its volume has, and the machine sees it.
+// resizeDevice resizes a device like its volume, and updates what the machine knows.
 func (t *managedTest) resizeDevice(loop *devicetest.Loop, size int64) {
 	t.Helper()
 	if err := os.Truncate(loop.File, size); err != nil {
@@ -32,7 +32,7 @@ func (t *managedTest) tryResize(size int64) (*storage.FilesystemInfo, error) {
 	t.Helper()
 	resizer, ok := t.Source().(storage.FilesystemResizer)
 	if !ok {
-		t.Fatal("the source does not make filesystems grow")
+		t.Fatal("the source does not resize filesystems")
 	}
 	results, err := resizer.ResizeFilesystems(t.CallContext(), []storage.FilesystemResizeParams{{
 		Tag: sourcetest.ManagedTag, FilesystemId: sourcetest.ManagedID, Size: uint64(size) >> 20,
@@ -57,8 +57,8 @@ func (t *managedTest) resize(size int64) {
 	}
 }
 
-// checkGrowing reports whether filesystems of a type grow here. Where they do not,
-// the error says what is missing.
+// checkGrowing reports whether filesystems of a type can grow here. Where they cannot, it
+// checks that the error names the missing capability.
 func (t *managedTest) checkGrowing(fs string) bool {
 	t.Helper()
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -74,11 +74,11 @@ func (t *managedTest) checkGrowing(fs string) bool {
 	if !errors.Is(err, errors.NotSupported) {
 		t.Errorf("got %v", err)
 	}
-	t.Log("nothing more to see: without CAP_SYS_RESOURCE ext4 does not grow")
+	t.Log("skipped the rest: without CAP_SYS_RESOURCE ext4 does not grow")
 	return false
 }
 
-// space is what the filesystem has for files, in bytes.
+// space returns the size that the filesystem has for files, in bytes.
 func (t *managedTest) space() int64 {
 	t.Helper()
 	var st unix.Statfs_t
@@ -88,8 +88,8 @@ func (t *managedTest) space() int64 {
 	return int64(st.Blocks) * st.Bsize
 }
 
-// keepWriting writes files one after another until it is stopped, and returns how
-// many there are then.
+// keepWriting writes files one after another until it is stopped. The returned function
+// stops it and returns how many files exist.
 func (t *managedTest) keepWriting(data []byte) (stop func() int) {
 	done, begun := make(chan struct{}), make(chan struct{})
 	n := 0
@@ -101,7 +101,7 @@ func (t *managedTest) keepWriting(data []byte) (stop func() int) {
 				return
 			default:
 			}
-			// The same few names, so that the space lasts.
+			// A few names are reused, to limit the space.
 			path := filepath.Join(t.Path(), fmt.Sprintf("file-%d", n%32))
 			if err := os.WriteFile(path, data, 0o600); err != nil {
 				t.Error(err)
@@ -124,7 +124,7 @@ func (t *managedTest) keepWriting(data []byte) (stop func() int) {
 // does not grow to less than 256 MiB.
 var growingSizes = map[string]int64{"ext4": sourcetest.ManagedExt4Size, "xfs": sourcetest.ManagedXFSSize, "btrfs": 256 << 20}
 
-func TestManagedGrowsWhileItIsWrittenTo(t *testing.T) {
+func TestManagedGrowsDuringWrites(t *testing.T) {
 	forEachType(t, func(mt *managedTest, fs string) {
 		t := mt.T
 		size := growingSizes[fs]
@@ -139,9 +139,9 @@ func TestManagedGrowsWhileItIsWrittenTo(t *testing.T) {
 		if grows := mt.checkGrowing(fs); grows {
 			mt.resize(3 * size)
 			if after := mt.space(); after < before+size*3/2 {
-				t.Errorf("there were %d bytes and are %d", before, after)
+				t.Errorf("grown from %d to %d bytes", before, after)
 			}
-			// As after a crash in which the record was not saved.
+			// As after a crash before the record was saved.
 			mt.editRecord(func(r *record) { r.Size = size })
 			mt.resize(3 * size)
 		}
@@ -160,8 +160,8 @@ func TestManagedGrowsWhileItIsWrittenTo(t *testing.T) {
 	})
 }
 
-// A volume grows by any number of bytes, and filesystems in units of their own.
-func TestManagedGrowsByALittle(t *testing.T) {
+// A volume grows by any number of bytes, and filesystems in larger units.
+func TestManagedGrowsBySmallAmounts(t *testing.T) {
 	forEachType(t, func(mt *managedTest, fs string) {
 		t := mt.T
 		size := growingSizes[fs]
@@ -192,7 +192,7 @@ func TestManagedGrowsByALittle(t *testing.T) {
 	})
 }
 
-func TestManagedBtrfsDoesNotGrowToLittle(t *testing.T) {
+func TestManagedBtrfsMinimumGrowSize(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedBtrfsSize)
 	mt.Create("btrfs")
@@ -204,14 +204,14 @@ func TestManagedBtrfsDoesNotGrowToLittle(t *testing.T) {
 	mt.Detach()
 }
 
-func TestManagedDoesNotGrowBeyondItsDevice(t *testing.T) {
+func TestManagedDoesNotGrowBeyondDevice(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedXFSSize)
 	mt.Create("xfs")
 	mt.Attach()
 	_, err := mt.tryResize(2 * sourcetest.ManagedXFSSize)
-	mt.CheckError(err, false, "resizing filesystem 0/2", "600 MiB are wanted", loop.Path+" has 300 MiB")
-	// Asked for less than there is, it stays as it is.
+	mt.CheckError(err, false, "resizing filesystem 0/2", "600 MiB are needed", loop.Path+" has 300 MiB")
+	// A request for a smaller size changes nothing.
 	got, err := mt.tryResize(sourcetest.ManagedXFSSize / 2)
 	if err != nil || got.Size != sourcetest.ManagedXFSSize>>20 {
 		t.Errorf("got %+v, %v", got, err)
@@ -219,7 +219,7 @@ func TestManagedDoesNotGrowBeyondItsDevice(t *testing.T) {
 	mt.Detach()
 }
 
-// The volume may be growing while the filesystem is made.
+// The volume may still be growing while the filesystem is made.
 func TestManagedCreateWaitsForTheVolumeToGrow(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
@@ -232,14 +232,14 @@ func TestManagedCreateWaitsForTheVolumeToGrow(t *testing.T) {
 		}
 		return results[0].Error
 	}
-	mt.CheckError(create(), false, "64 MiB are wanted", loop.Path, "32 MiB so far")
+	mt.CheckError(create(), false, "64 MiB are needed", loop.Path, "has 32 MiB")
 	mt.resizeDevice(loop, 2*sourcetest.ManagedExt4Size)
 	if err := create(); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestManagedGrowsOnlyWhereItIsMounted(t *testing.T) {
+func TestManagedGrowsOnlyWhenMounted(t *testing.T) {
 	mt := newManagedTest(t)
 	_, err := mt.tryResize(sourcetest.ManagedXFSSize)
 	mt.CheckError(err, true, "not made here")
@@ -253,25 +253,25 @@ func TestManagedGrowsOnlyWhereItIsMounted(t *testing.T) {
 	}
 	_, err = mt.tryResize(2 * sourcetest.ManagedXFSSize)
 	mt.CheckError(err, true, "mounted read-only at "+mt.Path())
-	mt.UnmountBehindOurBack()
+	mt.UnmountExternally()
 	_, err = mt.tryResize(2 * sourcetest.ManagedXFSSize)
-	mt.CheckError(err, false, "not mounted at "+mt.Path())
+	mt.CheckError(err, false, "no longer mounted at "+mt.Path())
 	sourcetest.Command(t, "mount", "-t", "tmpfs", "foreign", mt.Path())
 	_, err = mt.tryResize(2 * sourcetest.ManagedXFSSize)
-	mt.CheckError(err, false, "tmpfs from foreign is mounted at "+mt.Path())
-	mt.UnmountBehindOurBack()
+	mt.CheckError(err, false, "another filesystem, tmpfs from foreign, is mounted at "+mt.Path())
+	mt.UnmountExternally()
 	mt.Attach()
 	mt.resize(2 * sourcetest.ManagedXFSSize)
 	mt.Detach()
 }
 
-// The volume grows first. Until the filesystem follows, all works as before.
-func TestManagedOnADeviceThatHasGrown(t *testing.T) {
+// The volume grows first. The filesystem works unchanged until it is resized.
+func TestManagedOnGrownDevice(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedXFSSize)
 	mt.Create("xfs")
 	mt.resizeDevice(loop, 2*sourcetest.ManagedXFSSize)
-	// A creation that was not recorded is asked for again.
+	// An unrecorded creation is repeated.
 	got, err := mt.TryCreate("xfs")
 	if err != nil || got.Size != sourcetest.ManagedXFSSize>>20 {
 		t.Errorf("got %+v, %v", got, err)
@@ -285,8 +285,8 @@ func TestManagedOnADeviceThatHasGrown(t *testing.T) {
 	mt.Detach()
 }
 
-// A copy from before a filesystem has grown is too small to be it.
-func TestManagedThatHasGrownIsNotOnASmallerDevice(t *testing.T) {
+// A copy from before the growth is too small to be the filesystem.
+func TestManagedRefusesSmallerCopyAfterGrowth(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedXFSSize)
 	mt.Create("xfs")
@@ -305,16 +305,17 @@ func TestManagedThatHasGrownIsNotOnASmallerDevice(t *testing.T) {
 	}
 }
 
-// writeOut has all that the filesystem has in its log be where it belongs.
+// writeOut writes the filesystem's log back.
 func (t *managedTest) writeOut() {
 	t.Helper()
 	sourcetest.Command(t, "fsfreeze", "--freeze", t.Path())
 	sourcetest.Command(t, "fsfreeze", "--unfreeze", t.Path())
 }
 
-// XFS that had grown twice could not be mounted after a crash, where the first time was
-// not on disk yet. It waits for that, and then a crash does no harm.
-func TestManagedXFSGrowsAgainWhenItIsOnDiskThatItHas(t *testing.T) {
+// An XFS that grew twice could not be mounted after a crash, if the first growth was not
+// written back. The second growth waits for that, and then a crash does no harm.
+// Finding N14.
+func TestManagedXFSGrowsAgainAfterWriteback(t *testing.T) {
 	mt := newManagedTest(t)
 	size := int64(sourcetest.ManagedXFSSize)
 	loop := mt.Loop(size)

@@ -13,8 +13,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
 
-// ResizeFilesystems implements [storage.FilesystemResizer]. A filesystem is made
-// as large as its device is, through its mount, while it is in use.
+// ResizeFilesystems implements [storage.FilesystemResizer]. It grows a filesystem to the size
+// of its device, through the mount, while the filesystem is in use.
 func (s *source) ResizeFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemResizeParams) ([]storage.ResizeFilesystemsResult, error) {
 	c, err := s.begin(ctx)
 	if err != nil {
@@ -51,13 +51,13 @@ func (c *call) resize(p storage.FilesystemResizeParams) (storage.FilesystemInfo,
 	}
 	defer dir.Close()
 	if size := uint64(f.dev.Size) >> 20; size < p.Size {
-		return none, errors.Errorf("%d MiB are wanted, %s has %d MiB so far: its volume is to grow first", p.Size, f.dev.Path(), size)
+		return none, errors.Errorf("%s has %d MiB, and %d MiB are needed: its volume must grow first", f.dev.Path(), size, p.Size)
 	}
 	if err := fsctl.Grow(dir, f.dev.File, f.rec.Type, uint64(f.dev.Size)); err != nil {
 		return none, errors.Annotatef(err, "growing the %s on %s, which is mounted at %s", f.rec.Type, f.dev.Path(), f.rec.MountPoint)
 	}
 	crash.At("filesystem grown")
-	// From now on a smaller device is not the filesystem's.
+	// From here on a smaller device cannot be the filesystem's.
 	if f.rec.Size != f.dev.Size {
 		f.rec.Size = f.dev.Size
 		if err := f.Save(); err != nil {
@@ -67,12 +67,12 @@ func (c *call) resize(p storage.FilesystemResizeParams) (storage.FilesystemInfo,
 	return f.info(), nil
 }
 
-// openMounted opens the root directory of the filesystem where it is mounted, so
-// that it can be written to.
+// openMounted opens the root directory of the mounted filesystem. It returns an error if the
+// filesystem is not mounted for writing.
 func (f *filesystem) openMounted() (*os.File, error) {
 	path := f.rec.MountPoint
 	if path == "" {
-		return nil, errors.New("it is not attached: a filesystem grows while it is")
+		return nil, errors.New("not attached: attach the filesystem before resizing it")
 	}
 	if err := f.locate(); err != nil {
 		return nil, errors.Trace(err)
@@ -82,18 +82,18 @@ func (f *filesystem) openMounted() (*os.File, error) {
 		return nil, errors.Trace(err)
 	}
 	if at == nil {
-		return nil, errors.Errorf("it is not mounted at %s any more: attach it again", path)
+		return nil, errors.Errorf("it is no longer mounted at %s: attach it again", path)
 	}
 	defer at.Target.Close()
 	switch {
-	case at.Whose == object.Stranger:
-		return nil, object.ErrStranger(path)
-	case at.Whose == object.Foreign:
-		return nil, errors.Errorf("%s is mounted at %s, and it is not: unmount that, and attach it again", mount.Describe(at.Info), path)
+	case at.Relation == object.MountedByOthers:
+		return nil, object.ErrMountedByOthers(path)
+	case at.Relation == object.OtherFilesystem:
+		return nil, errors.Errorf("another filesystem, %s, is mounted at %s: unmount it, and attach this filesystem again", mount.Describe(at.Info), path)
 	case f.orphan != nil:
-		return nil, errors.Errorf("the device of what is mounted at %s is gone: detach it, and attach it when the device is back", path)
+		return nil, errors.Errorf("the device of the filesystem mounted at %s is gone: detach the filesystem, and attach it again when the device is back", path)
 	case mount.IsReadOnly(at.Info):
-		return nil, storage.Permanent(errors.Errorf("it is mounted read-only at %s, and grows only when it is mounted read-write", path))
+		return nil, storage.Permanent(errors.Errorf("it is mounted read-only at %s: attach it read-write before resizing it", path))
 	}
 	return at.Target.OpenDir()
 }

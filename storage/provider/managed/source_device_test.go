@@ -34,7 +34,7 @@ func (t *managedTest) record() record {
 	return rec
 }
 
-// editRecord makes the record what a crash would have left.
+// editRecord changes the record, for example to what a crash leaves.
 func (t *managedTest) editRecord(edit func(*record)) {
 	t.Helper()
 	store, err := recordstore.Open(filepath.Join(t.Dir, "records"))
@@ -66,7 +66,7 @@ func forEachType(t *testing.T, test func(t *managedTest, fs string)) {
 	}
 }
 
-func TestManagedLife(t *testing.T) {
+func TestManagedLifecycle(t *testing.T) {
 	for fs, size := range sourcetest.ManagedSizes {
 		t.Run(fs, func(t *testing.T) {
 			devicetest.RequireProgram(t, "mkfs."+fs)
@@ -96,7 +96,7 @@ func TestManagedLife(t *testing.T) {
 			mt.WriteData()
 			mt.Detach()
 			if _, err := os.Stat(filepath.Dir(mt.Path())); !os.IsNotExist(err) {
-				t.Errorf("the directories that were made for the mount are still there: %v", err)
+				t.Errorf("directories made for the mount are left: %v", err)
 			}
 			mt.Attach()
 			mt.CheckData()
@@ -104,10 +104,10 @@ func TestManagedLife(t *testing.T) {
 			if err := mt.TryDestroy(); err != nil {
 				t.Fatal(err)
 			}
-			// The data went nowhere.
+			// The data are still on the device.
 			sourcetest.Command(t, "mount", "--mkdir", loop.Path, mt.Path())
 			mt.CheckData()
-			mt.UnmountBehindOurBack()
+			mt.UnmountExternally()
 			if names, err := filepath.Glob(mt.Dir + "/*/*"); err != nil || len(names) > 0 {
 				t.Errorf("left: %q, %v", names, err)
 			}
@@ -115,7 +115,7 @@ func TestManagedLife(t *testing.T) {
 	}
 }
 
-func TestManagedDirectoryThatWasThereStays(t *testing.T) {
+func TestManagedKeepsExistingDirectory(t *testing.T) {
 	mt := newManagedTest(t)
 	mt.Loop(sourcetest.ManagedExt4Size)
 	if err := os.MkdirAll(mt.Path(), 0o755); err != nil {
@@ -150,7 +150,8 @@ func edges(t testing.TB, path string) []byte {
 	return both
 }
 
-func TestManagedNeverFormatsWhatIsNotBlank(t *testing.T) {
+// Story D2.
+func TestManagedNeverFormatsNonBlank(t *testing.T) {
 	for _, test := range []struct {
 		name, found string
 		size        int64
@@ -201,13 +202,13 @@ func TestManagedNeverFormatsWhatIsNotBlank(t *testing.T) {
 				t.Error("the device was written to")
 			}
 			if names, _ := filepath.Glob(mt.Dir + "/*/*"); len(names) > 0 {
-				t.Errorf("a refusal left %q", names)
+				t.Errorf("the refused call left %q", names)
 			}
 		})
 	}
 }
 
-func TestManagedNeverFormatsWhatCannotBeRead(t *testing.T) {
+func TestManagedNeverFormatsUnreadable(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
 	if err := os.Truncate(loop.File, sourcetest.ManagedExt4Size/2); err != nil {
@@ -225,7 +226,7 @@ func TestManagedNeverFormatsWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestManagedNeverFormatsWhatIsInUse(t *testing.T) {
+func TestManagedNeverFormatsInUse(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
 	fd, err := unix.Open(loop.Path, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
@@ -238,7 +239,7 @@ func TestManagedNeverFormatsWhatIsInUse(t *testing.T) {
 	mt.Create("ext4")
 }
 
-func TestManagedNeverFormatsADeviceOfAnotherSize(t *testing.T) {
+func TestManagedNeverFormatsWrongSize(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
 	mt.Plug(loop, 2*sourcetest.ManagedExt4Size)
@@ -283,8 +284,8 @@ func TestManagedCancelledCreateIsFinishedLater(t *testing.T) {
 	mt.Create("ext4")
 }
 
-// A filesystem that has been made is not made again, whatever the device shows.
-func TestManagedDeviceThatLostItsFilesystemIsNotFormatted(t *testing.T) {
+// A filesystem that was made is not made again, whatever the device shows.
+func TestManagedLostFilesystemNotReformatted(t *testing.T) {
 	mt := newManagedTest(t)
 	mt.Loop(sourcetest.ManagedExt4Size)
 	mt.Create("ext4")
@@ -296,13 +297,13 @@ func TestManagedDeviceThatLostItsFilesystemIsNotFormatted(t *testing.T) {
 	}
 }
 
-// corruptExt4 makes of a filesystem what mkfs leaves when it is killed: mke2fs
-// writes the superblock last.
+// corruptExt4 damages a filesystem like a killed mkfs does: mke2fs writes the superblock
+// last.
 func corruptExt4(t *testing.T, loop *devicetest.Loop) {
 	sourcetest.WriteAt(t, loop.Path, 1024, make([]byte, 1024))
 }
 
-// destroyBtrfs leaves of a btrfs nothing but its superblock and the copy of it.
+// destroyBtrfs erases all of a btrfs but its superblocks.
 func destroyBtrfs(t *testing.T, loop *devicetest.Loop) {
 	const first, second, end = 1 << 20, 64 << 20, sourcetest.ManagedBtrfsSize
 	sourcetest.WriteAt(t, loop.Path, first, make([]byte, second-first))
@@ -317,7 +318,7 @@ func TestManagedRestartWhileFormatting(t *testing.T) {
 		crash    func(t *testing.T, mt *managedTest, loop *devicetest.Loop)
 		err      string
 	}{{
-		name: "mkfs was not begun", fs: "ext4", size: sourcetest.ManagedExt4Size,
+		name: "mkfs was not started", fs: "ext4", size: sourcetest.ManagedExt4Size,
 		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
 			sourcetest.Command(t, "blkdiscard", "--zeroout", loop.Path)
 		},
@@ -344,7 +345,7 @@ func TestManagedRestartWhileFormatting(t *testing.T) {
 			corruptExt4(t, loop)
 			mt.resizeDevice(loop, sourcetest.ManagedExt4Size/2)
 		},
-		err: "cannot be proven to be",
+		err: "may not be the one on which formatting began",
 	}, {
 		name: "mkfs.btrfs was killed", fs: "btrfs", size: sourcetest.ManagedBtrfsSize,
 		crash: func(t *testing.T, mt *managedTest, loop *devicetest.Loop) {
@@ -385,7 +386,7 @@ func TestManagedRestartWhileFormatting(t *testing.T) {
 			other := mt.Loop(sourcetest.ManagedExt4Size)
 			sourcetest.WriteAt(t, other.Path, 1<<20, sourcetest.RandomBytes(4096))
 		},
-		err: "cannot be proven to be",
+		err: "may not be the one on which formatting began",
 	}} {
 		t.Run(test.name, func(t *testing.T) {
 			devicetest.RequireProgram(t, "mkfs."+test.fs)
@@ -394,7 +395,7 @@ func TestManagedRestartWhileFormatting(t *testing.T) {
 			mt.Create(test.fs)
 			mt.editRecord(formatting)
 			_, err := mt.TryAttach(false)
-			mt.CheckError(err, false, "not complete")
+			mt.CheckError(err, false, "incomplete")
 			test.crash(t, mt, loop)
 			_, err = mt.TryCreate(test.fs)
 			if test.err != "" {
@@ -414,9 +415,9 @@ func TestManagedRestartWhileFormatting(t *testing.T) {
 	}
 }
 
-// A filesystem is on the device's disk before it is recorded as complete, whether its
-// program sees to that or not.
-func TestManagedIsWrittenBeforeItIsComplete(t *testing.T) {
+// A filesystem is on disk before it is recorded as complete, whether mkfs syncs it or
+// not.
+func TestManagedSyncedBeforeRecordedComplete(t *testing.T) {
 	if !devicetest.InOwnMounts(t) {
 		return
 	}
@@ -444,16 +445,16 @@ cat $image 1<>/proc/self/fd/3 # without fsync
 	}
 	defer file.Close()
 	if found, err := signature.ReadSuperblock(file); err != nil || found.UUID != mt.record().UUID {
-		t.Errorf("on disk there is %v, %v", found, err)
+		t.Errorf("the file has %v, %v", found, err)
 	}
 }
 
-// replaceMkfs puts a script in the place of mkfs.ext4, which is MKFS in it.
+// replaceMkfs replaces mkfs.ext4 by a script, in which MKFS is the original.
 func replaceMkfs(t *testing.T, script string) {
 	t.Helper()
 	const program = "/usr/sbin/mkfs.ext4"
 	dir := devicetest.VisibleDir(t)
-	mkfs := filepath.Join(dir, "mkfs.ext4") // mke2fs goes by the name that it has
+	mkfs := filepath.Join(dir, "mkfs.ext4") // mke2fs behaves according to its name
 	script = strings.ReplaceAll(script, "MKFS", mkfs)
 	binary, err := os.ReadFile(program)
 	if err != nil {
@@ -475,13 +476,13 @@ func replaceMkfs(t *testing.T, script string) {
 	})
 }
 
-// The filesystem that mkfs completed just before the crash is kept.
+// A filesystem that mkfs completed just before a crash is kept.
 func TestManagedRestartKeepsACompleteFilesystem(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
 	mt.Create("ext4")
 	mt.editRecord(func(r *record) { r.Phase = phaseFormatting })
-	// A sign that another mkfs would remove.
+	// Another mkfs would remove the label.
 	sourcetest.Command(t, "tune2fs", "-L", "the first", loop.Path)
 	mt.Create("ext4")
 	f, err := os.Open(loop.Path)
@@ -499,10 +500,10 @@ func TestManagedRestartWhileAttachingOrDetaching(t *testing.T) {
 		name  string
 		crash func(*managedTest)
 	}{
-		{"it stays mounted", func(*managedTest) {}},
-		{"it was unmounted, or not mounted yet", (*managedTest).UnmountBehindOurBack},
-		{"the directory was removed", func(mt *managedTest) {
-			mt.UnmountBehindOurBack()
+		{"mounted", func(*managedTest) {}},
+		{"not mounted", (*managedTest).UnmountExternally},
+		{"not mounted, directory removed", func(mt *managedTest) {
+			mt.UnmountExternally()
 			if err := os.Remove(mt.Path()); err != nil {
 				mt.Fatal(err)
 			}
@@ -517,35 +518,35 @@ func TestManagedRestartWhileAttachingOrDetaching(t *testing.T) {
 			test.crash(mt)
 			mt.Attach()
 			if n := mt.Mounts(); n != 1 {
-				t.Errorf("mounted %d times", n)
+				t.Errorf("%d mounts", n)
 			}
 			mt.CheckData()
 
 			test.crash(mt)
 			mt.Detach()
 			if n := mt.Mounts(); n != 0 {
-				t.Errorf("mounted %d times", n)
+				t.Errorf("%d mounts", n)
 			}
 			if rec := mt.record(); rec.Phase != object.PhaseReady || rec.MountPoint != "" {
 				t.Errorf("got %+v", rec)
 			}
 			if _, err := os.Stat(filepath.Dir(mt.Path())); !os.IsNotExist(err) {
-				t.Errorf("the directories that were made for the mount are still there: %v", err)
+				t.Errorf("directories made for the mount are left: %v", err)
 			}
 		})
 	}
 }
 
-// After a restart of the machine the device has another name, and its old name
-// may be another's.
-func TestManagedAttachGoesByUUIDNotByName(t *testing.T) {
+// After a reboot the device has another name, and its old name may belong to another
+// device.
+func TestManagedAttachFindsDeviceByUUID(t *testing.T) {
 	forEachType(t, func(mt *managedTest, fs string) {
 		t := mt.T
 		loop := mt.Loop(sourcetest.ManagedSizes[fs])
 		mt.Create(fs)
 		mt.Attach()
 		mt.WriteData()
-		mt.UnmountBehindOurBack()
+		mt.UnmountExternally()
 		mt.Loop(sourcetest.ManagedSizes[fs])
 		mt.editRecord(func(r *record) { r.Device.BootID = "another" })
 		mt.Attach()
@@ -572,7 +573,7 @@ func TestManagedAttachRefusesTwoDevicesWithOneUUID(t *testing.T) {
 		_, err := mt.TryAttach(false)
 		mt.CheckError(err, true, "attaching filesystem 0/2", loop.Path, other.Path, "one is a copy")
 		if n := mt.Mounts(); n != 0 {
-			t.Errorf("mounted %d times", n)
+			t.Errorf("%d mounts", n)
 		}
 		other.Detach(t)
 		mt.Attach()
@@ -580,9 +581,9 @@ func TestManagedAttachRefusesTwoDevicesWithOneUUID(t *testing.T) {
 	})
 }
 
-// A copied directory has volumes with the same filesystems on them, attached at the same
+// Volumes of a copied directory have the same filesystems, and are attached at the same
 // time.
-func TestManagedAttachTellsItsVolumeFromACopy(t *testing.T) {
+func TestManagedAttachDistinguishesCopy(t *testing.T) {
 	forEachType(t, func(mt *managedTest, fs string) {
 		t := mt.T
 		loop := mt.Loop(sourcetest.ManagedSizes[fs])
@@ -606,7 +607,7 @@ func TestManagedAttachTellsItsVolumeFromACopy(t *testing.T) {
 	})
 }
 
-func TestManagedAttachChoosesAPathWhereNoneIsAskedFor(t *testing.T) {
+func TestManagedAttachChoosesPath(t *testing.T) {
 	mt := newManagedTest(t)
 	mt.Loop(sourcetest.ManagedExt4Size)
 	mt.Create("ext4")
@@ -641,34 +642,34 @@ func TestManagedAttachWaitsForTheDevice(t *testing.T) {
 	_, err = mt.TryAttach(false)
 	mt.CheckError(err, false, "32 MiB", mt.record().UUID)
 	if !errors.Is(err, storage.ErrTransient) {
-		t.Errorf("it is not to be tried again soon: %v", err)
+		t.Errorf("the error is not transient: %v", err)
 	}
 }
 
-func TestManagedAttachOfWhatWasNotMadeHere(t *testing.T) {
+func TestManagedAttachUnknownFilesystem(t *testing.T) {
 	mt := newManagedTest(t)
 	_, err := mt.TryAttach(false)
 	mt.CheckError(err, true, "not made here", sourcetest.ManagedID)
 }
 
-func TestManagedAttachTouchesNoForeignMount(t *testing.T) {
+func TestManagedAttachKeepsForeignMount(t *testing.T) {
 	mt := newManagedTest(t)
 	mt.Loop(sourcetest.ManagedExt4Size)
 	mt.Create("ext4")
 	sourcetest.Command(t, "mount", "--mkdir", "-t", "tmpfs", "foreign", mt.Path())
 	_, err := mt.TryAttach(false)
 	mt.CheckError(err, true, "tmpfs from foreign is mounted at "+mt.Path())
-	// What is not ours is not ours to unmount either.
+	// Detaching does not unmount a foreign mount.
 	mt.Detach()
 	if n := mt.Mounts(); n != 1 {
-		t.Errorf("mounted %d times", n)
+		t.Errorf("%d mounts", n)
 	}
-	mt.UnmountBehindOurBack()
+	mt.UnmountExternally()
 	mt.Attach()
 	mt.Detach()
 }
 
-func TestManagedDetachDoesNotReachBeneathAForeignMount(t *testing.T) {
+func TestManagedDetachUnderForeignMount(t *testing.T) {
 	forEachType(t, func(mt *managedTest, fs string) {
 		t := mt.T
 		mt.Loop(sourcetest.ManagedSizes[fs])
@@ -677,12 +678,12 @@ func TestManagedDetachDoesNotReachBeneathAForeignMount(t *testing.T) {
 		sourcetest.Command(t, "mount", "-t", "tmpfs", "foreign", mt.Path())
 		mt.CheckError(mt.TryDetach(), false, "tmpfs from foreign is mounted over it")
 		mt.CheckError(mt.TryDestroy(), false, "is mounted at "+mt.Path())
-		mt.UnmountBehindOurBack()
+		mt.UnmountExternally()
 		mt.Detach()
 	})
 }
 
-func TestManagedAttachHidesNoFiles(t *testing.T) {
+func TestManagedAttachRefusesNonEmptyDirectory(t *testing.T) {
 	mt := newManagedTest(t)
 	mt.Loop(sourcetest.ManagedExt4Size)
 	mt.Create("ext4")
@@ -698,7 +699,8 @@ func TestManagedAttachHidesNoFiles(t *testing.T) {
 	mt.Detach()
 }
 
-func TestManagedAttachFollowsNoSymbolicLink(t *testing.T) {
+// Promise S12.
+func TestManagedAttachRefusesSymlink(t *testing.T) {
 	mt := newManagedTest(t)
 	mt.Loop(sourcetest.ManagedExt4Size)
 	mt.Create("ext4")
@@ -713,7 +715,7 @@ func TestManagedAttachFollowsNoSymbolicLink(t *testing.T) {
 	mt.CheckError(err, true, "symbolic link")
 }
 
-func TestManagedDeviceMountedElsewhereIsNotMountedAgain(t *testing.T) {
+func TestManagedAttachRefusesDeviceMountedElsewhere(t *testing.T) {
 	forEachType(t, func(mt *managedTest, fs string) {
 		t := mt.T
 		loop := mt.Loop(sourcetest.ManagedSizes[fs])
@@ -730,7 +732,7 @@ func TestManagedDeviceMountedElsewhereIsNotMountedAgain(t *testing.T) {
 	})
 }
 
-func TestManagedMountOfAPartOfTheFilesystemIsForeign(t *testing.T) {
+func TestManagedMountOfSubdirectoryIsForeign(t *testing.T) {
 	forEachType(t, func(mt *managedTest, fs string) {
 		t := mt.T
 		loop := mt.Loop(sourcetest.ManagedSizes[fs])
@@ -743,7 +745,7 @@ func TestManagedMountOfAPartOfTheFilesystemIsForeign(t *testing.T) {
 		sourcetest.Command(t, "mount", "--mkdir", "--bind", elsewhere+"/part", mt.Path())
 		_, err := mt.TryAttach(false)
 		mt.CheckError(err, true, fs+" from "+loop.Path+" is mounted at "+mt.Path())
-		mt.UnmountBehindOurBack()
+		mt.UnmountExternally()
 		if err := unix.Unmount(elsewhere, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -793,7 +795,7 @@ func TestManagedBusyDetachNamesTheHolder(t *testing.T) {
 		mt.CheckError(mt.TryDetach(), false, "detaching filesystem 0/2", mt.Path(), "(sh): working directory")
 		mt.CheckData()
 		mt.CheckError(mt.TryDestroy(), false, "mounted at "+mt.Path())
-		// Nothing is half undone.
+		// The refused calls changed nothing.
 		mt.Attach()
 		mt.CheckData()
 		kill()
@@ -801,8 +803,8 @@ func TestManagedBusyDetachNamesTheHolder(t *testing.T) {
 	})
 }
 
-// A mount namespace that was copied while the filesystem was mounted keeps it
-// alive after umount has succeeded.
+// A mount namespace that was copied while the filesystem was mounted keeps it alive after
+// umount has succeeded.
 func TestManagedDetachSeesOtherMountNamespaces(t *testing.T) {
 	forEachType(t, func(mt *managedTest, fs string) {
 		t := mt.T
@@ -815,7 +817,7 @@ func TestManagedDetachSeesOtherMountNamespaces(t *testing.T) {
 			err := mt.TryDetach()
 			mt.CheckError(err, false, loop.Path, "in use", "(sh): mounted at "+mt.Path())
 			if !errors.Is(err, storage.ErrTransient) {
-				t.Errorf("it is not to be tried again soon: %v", err)
+				t.Errorf("the error is not transient: %v", err)
 			}
 		}
 		kill()
@@ -868,8 +870,9 @@ func TestManagedBulkCallsAnswerInOrder(t *testing.T) {
 	}
 }
 
-// What is known of the volume's device may be older than the device that has its
-// name now, which is as blank and as large.
+// What the machine knows of the volume's device may be outdated: another device, equally
+// blank and large, has its name now.
+// Story D1.
 func TestManagedNeverFormatsAnotherVolumesDevice(t *testing.T) {
 	mt := newManagedTest(t)
 	mine, others := devicetest.NewLoop(t, sourcetest.ManagedExt4Size), devicetest.NewLoop(t, sourcetest.ManagedExt4Size)
@@ -888,9 +891,8 @@ func TestManagedNeverFormatsAnotherVolumesDevice(t *testing.T) {
 	mt.Detach()
 }
 
-// A copy that somebody attached must not be written to when the volume itself is
-// not there.
-func TestManagedAttachDoesNotTakeACopyForTheVolume(t *testing.T) {
+// A copy that somebody attached must not be mounted while the volume itself is missing.
+func TestManagedAttachRefusesCopy(t *testing.T) {
 	mt := newManagedTest(t)
 	loop := mt.Loop(sourcetest.ManagedExt4Size)
 	entry := mt.Blocks[sourcetest.ManagedVolume]
@@ -904,12 +906,13 @@ func TestManagedAttachDoesNotTakeACopyForTheVolume(t *testing.T) {
 	_, err := mt.TryAttach(false)
 	mt.CheckError(err, false, "not on the block device of volume-0-1", other.Path)
 	if n := mt.Mounts(); n != 0 {
-		t.Errorf("mounted %d times", n)
+		t.Errorf("%d mounts", n)
 	}
 }
 
-// After a restart two disks may have swapped their names.
-func TestManagedKnowsADiskByItsWWN(t *testing.T) {
+// After a reboot two disks may have swapped their names.
+// Story D1.
+func TestManagedChecksDiskWWN(t *testing.T) {
 	for _, test := range []struct {
 		hardware, wwn string
 		ok            bool
@@ -930,7 +933,7 @@ func TestManagedKnowsADiskByItsWWN(t *testing.T) {
 	}
 }
 
-func TestManagedGoesAwayFromAFullFilesystem(t *testing.T) {
+func TestManagedDestroyWithFullFilesystem(t *testing.T) {
 	mt := newManagedTest(t)
 	mt.Dir = filepath.Join(mt.Top, "small", "managed")
 	sourcetest.Command(t, "mkdir", filepath.Dir(mt.Dir))

@@ -15,33 +15,34 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
-// NewSource returns the source of filesystems that are made on volumes. The
-// volumes may be any provider's, but must be block devices of this machine.
+// NewSource returns the source of filesystems that are made on volumes. The volumes may belong
+// to any provider, but must be block devices of this machine.
 //
-// A filesystem's id is its tag and the UUID of its owner, where the resource tags name
-// one. The attribute "fs" of a filesystem chooses its
-// type: "ext4", which is the default, "xfs" or "btrfs". The attributes
-// "mkfs-options" and "mount-options" choose among the options that
-// docs/filesystems.md lists. A filesystem is made only on a device that is
-// provably blank, and afterwards known by its UUID, whatever becomes of the
-// device's name. To prove it the device is read, for a minute at most, unless d is a
-// [storage.BackingFiles] and knows the file behind it.
+// A filesystem's ID is its tag and the UUID of its owner, if the resource tags name an owner.
+// The attribute "fs" of a filesystem selects its type: "ext4", which is the default, "xfs" or
+// "btrfs". The attributes "mkfs-options" and "mount-options" accept the options that
+// docs/reference/filesystems.md lists. A filesystem is made only on a device that is provably
+// blank, or that d, as a [storage.FormatConsents], allows to format. Afterwards it is
+// identified by its UUID, whatever the device's name. To prove a device blank, the source
+// reads it, for a minute at most, unless d is a [storage.BackingFiles] and knows the file
+// behind the device.
 //
-// A filesystem that is there already is taken over, and never formatted: by the
-// attribute "uuid", where the volume is known, or else as a
-// [storage.FilesystemImporter], which finds it by its UUID. Its id begins with that,
-// and its volume is the one that d names for it when it is attached.
+// An existing filesystem can be taken over, and is never formatted. If the volume is known,
+// the attribute "uuid" does that. Otherwise the source is a [storage.FilesystemImporter],
+// which finds the filesystem by its UUID. The ID of an imported filesystem begins with the
+// UUID, and its volume is the one that d names for it when it is attached.
 //
-// Releasing a filesystem forgets it, as destroying it does: its data are its volume's.
+// Releasing a filesystem removes its record, as destroying it does: its data belong to its
+// volume.
 //
-// Filesystems grow while they are attached, as a [storage.FilesystemResizer]. The
-// size of a filesystem is that of its device.
+// Filesystems grow while they are attached, as a [storage.FilesystemResizer]. The size of a
+// filesystem is that of its device.
 //
-// The source keeps a record of each filesystem under storageDir, an absolute
-// path, which it makes and which should be nobody else's. It asks d for the
-// block devices of volumes. Any number of sources for one directory, in one process or
-// several, may be called at once: what is done to one filesystem is done one after another,
-// and a device that hangs holds up nothing but what is on it, and the call that it is part of.
+// The source keeps a record of each filesystem under storageDir, an absolute path. It creates
+// that directory, which nothing else should use. It asks d for the block devices of volumes.
+// Any number of sources for one directory, in one process or several, may be called at once:
+// operations on one filesystem run one after another, and a device that hangs delays only the
+// work on that device, and the call that includes it.
 func NewSource(storageDir string, d storage.BackingDevices) storage.FilesystemSource {
 	return &source{dir: storageDir, devices: d}
 }
@@ -50,32 +51,32 @@ type source struct {
 	dir        string
 	devices    storage.BackingDevices
 	formatting formatting
-	// readLimit is how long a device is read to prove it blank; 0: as long as
-	// [signature.DefaultLimit].
+	// readLimit is how long a device is read to prove it blank; 0: [signature.DefaultLimit].
 	readLimit time.Duration
-	// reading has the calls of the source read one device at a time.
+	// reading makes the calls of the source read one device at a time.
 	reading signature.Turn
 }
 
-// phaseFormatting: the device was blank and mkfs may have begun. There are no
-// data on it. A managed filesystem is formatting or ready.
+// phaseFormatting means that mkfs may have begun, on a device that was blank or that may be
+// overwritten. The device holds no data of this filesystem. A managed filesystem is either
+// formatting or ready.
 const phaseFormatting object.Phase = "formatting"
 
-// record is what is kept of a filesystem, by its id.
+// record is the stored record of a filesystem, under its ID.
 type record struct {
-	// Volume is empty until a filesystem that was imported is attached.
+	// Volume is empty for an imported filesystem until it is attached.
 	Volume string       `json:"volume,omitempty"`
 	Type   string       `json:"type"`
 	UUID   string       `json:"uuid"`
 	Phase  object.Phase `json:"phase"`
 
-	// MkfsOptions and MountOptions are as the user wrote them.
+	// MkfsOptions and MountOptions are the user's text, unchanged.
 	MkfsOptions  string `json:"mkfs-options,omitempty"`
 	MountOptions string `json:"mount-options,omitempty"`
 
-	// Size, in bytes, is that of the block device when the filesystem was made,
-	// taken over or made to grow: a device that is smaller is another. Device
-	// tells which one it was when it was last formatted or mounted.
+	// Size, in bytes, is the size of the block device when the filesystem was made, taken over
+	// or grown: a smaller device is another device. Device identifies the device on which the
+	// filesystem was last formatted or mounted.
 	Size   int64             `json:"size"`
 	Device blockdev.Identity `json:"device"`
 
@@ -83,8 +84,8 @@ type record struct {
 	object.Placement
 }
 
-// formatting are the numbers of the devices that mkfs is at work on. They have no filesystem
-// yet, and who reads one that hangs waits with it.
+// formatting holds the numbers of the devices on which mkfs is running. A search skips them:
+// they have no filesystem yet, and reading one that hangs would block.
 type formatting struct {
 	mu      sync.Mutex
 	numbers map[uint64]bool
@@ -130,7 +131,7 @@ func (s *source) MaxConcurrentCalls() int { return object.MaxAtOnce }
 
 func (c *call) isBeingFormatted(number uint64) bool { return c.source.formatting.has(number) }
 
-// lock takes a filesystem for this call alone, under the ID that it is kept under.
+// lock locks a filesystem for this call, under the ID of its record.
 func (c *call) lock(id string) (unlock func(), err error) {
 	var rec object.Ownership
 	if kept, err := c.Call.Load(id, &rec); err == nil {
@@ -144,15 +145,15 @@ type filesystem struct {
 	id   string
 	call *call
 	rec  record
-	// entry is what is known of the volume's device, when it is to be attached.
+	// entry describes the volume's device, when the filesystem is to be attached.
 	entry storage.BlockDevice
-	// dev is the device that the filesystem is on, once it has been found.
+	// dev is the filesystem's device, once it has been found.
 	dev *blockdev.Device
-	// consent says on what the filesystem may be made beside a blank device.
+	// consent says on what, beside a blank device, the filesystem may be made.
 	consent storage.FormatConsent
-	// formatted says that mkfs has begun in this call.
+	// formatted reports that this call has started to write to the device.
 	formatted bool
-	// orphan is the filesystem's mount when its device is gone.
+	// orphan is the filesystem's mount if its device is gone.
 	orphan *mountinfo.Info
 }
 
@@ -175,7 +176,7 @@ func (f *filesystem) Note() error {
 	return f.call.Records.Note(f.id, f.rec)
 }
 
-// close gives back the device. The filesystem may have none.
+// close closes the device, if the filesystem has one open.
 func (f *filesystem) close() {
 	if f.dev != nil {
 		f.dev.Close()
@@ -224,36 +225,36 @@ func (s *source) DetachFilesystems(ctx envcontext.ProviderCallContext, params []
 	}
 	defer c.End()
 	return object.EachAtOnce(ctx, params, object.AttachedFilesystem, func(p storage.FilesystemAttachmentParams) error {
-		err := c.ifThere(p.FilesystemId, (*filesystem).detach)
+		err := c.withExisting(p.FilesystemId, (*filesystem).detach)
 		return errors.Annotatef(err, "detaching filesystem %s", p.Filesystem.Id())
 	}), nil
 }
 
-// DestroyFilesystems implements [storage.FilesystemSource]. It forgets the
-// filesystems; the data stay on the volumes and go with them.
+// DestroyFilesystems implements [storage.FilesystemSource]. It removes the filesystems'
+// records; the data stay on the volumes and are destroyed with them.
 func (s *source) DestroyFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	return s.forget(ctx, "destroying", ids)
+	return s.removeRecords(ctx, "destroying", ids)
 }
 
-// ReleaseFilesystems implements [storage.FilesystemSource]. It does what
-// DestroyFilesystems does: a filesystem's data are its volume's.
+// ReleaseFilesystems implements [storage.FilesystemSource]. It does the same as
+// DestroyFilesystems: a filesystem's data belong to its volume.
 func (s *source) ReleaseFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	return s.forget(ctx, "releasing", ids)
+	return s.removeRecords(ctx, "releasing", ids)
 }
 
-func (s *source) forget(ctx context.Context, doing string, ids []string) ([]error, error) {
+func (s *source) removeRecords(ctx context.Context, doing string, ids []string) ([]error, error) {
 	c, err := s.begin(ctx)
 	if err != nil {
 		return nil, errors.Annotatef(err, "%s filesystems", doing)
 	}
 	defer c.End()
-	return object.EachAtOnce(ctx, ids, object.Itself, func(id string) error {
-		return errors.Annotatef(c.ifThere(id, (*filesystem).forget), "%s %s", doing, id)
+	return object.EachAtOnce(ctx, ids, object.ByID, func(id string) error {
+		return errors.Annotatef(c.withExisting(id, (*filesystem).removeRecord), "%s %s", doing, id)
 	}), nil
 }
 
-// ifThere does something with a filesystem. There being none is a success.
-func (c *call) ifThere(id string, do func(*filesystem) error) error {
+// withExisting calls do with a filesystem. It succeeds if the filesystem does not exist.
+func (c *call) withExisting(id string, do func(*filesystem) error) error {
 	unlock, err := c.lock(id)
 	if err != nil {
 		return errors.Trace(err)

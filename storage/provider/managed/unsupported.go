@@ -14,8 +14,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
 
-// NewSource returns a source whose calls all fail: the errors
-// satisfy errors.IsNotSupported. Filesystems are made on volumes on Linux only.
+// NewSource returns a source whose calls all fail with errors that satisfy
+// errors.IsNotSupported. Filesystems are made on volumes on Linux only.
 func NewSource(storageDir string, d storage.BackingDevices) storage.FilesystemSource {
 	return unsupportedSource{}
 }

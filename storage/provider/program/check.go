@@ -9,7 +9,7 @@ import (
 	"github.com/stowage-io/stowage/internal/owner"
 )
 
-// resolve returns the path of the program without symbolic links.
+// resolve returns the path of the program without symbolic links, after check has accepted it.
 func resolve(path string) (string, error) {
 	if !filepath.IsAbs(path) {
 		return "", errors.Errorf("program %q: the path is not absolute", path)
@@ -21,8 +21,8 @@ func resolve(path string) (string, error) {
 	return resolved, check(resolved)
 }
 
-// check returns an error if what is at a path without symbolic links cannot be run,
-// or if others could have it say or do what they like.
+// check returns an error if the file at a path cannot be run as a program, or if others could
+// change it. The path must not contain symbolic links.
 func check(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -40,7 +40,7 @@ func check(path string) error {
 	case at == path:
 		return errors.Errorf("program %q: others than root can write to it: chown it to root, and chmod 0755 it", path)
 	case at != "":
-		return errors.Errorf("program %q: others than root can write to %s: move the program to a directory of root's", path, at)
+		return errors.Errorf("program %q: others than root can write to %s: move the program to a directory that only root can write to", path, at)
 	}
 	return nil
 }

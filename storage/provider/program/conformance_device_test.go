@@ -14,7 +14,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/providertest"
 )
 
-// The example that the documentation refers users to is a provider as any other.
+// The example provider of the documentation conforms like any other provider.
 func TestExampleConforms(t *testing.T) {
 	dir := devicetest.Dir(t)
 	path := filepath.Join(dir, "provider")

@@ -10,13 +10,13 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// devices are those that the program has attached, as far as this process has heard. What
-// was attached before is attached again when the process starts.
+// devices records the devices that the program has attached while this process runs. Earlier
+// attachments are made again when the process starts, and so recorded again.
 type devices struct {
 	mu sync.Mutex
-	// of has the volume that a device is of.
-	of map[device]names.VolumeTag
-	// names has the devices of an attachment.
+	// volumeByDevice maps a device to its volume.
+	volumeByDevice map[device]names.VolumeTag
+	// names maps an attachment to the names of its device.
 	names map[place][]device
 }
 
@@ -31,19 +31,19 @@ type place struct {
 	machine names.Tag
 }
 
-// claim records the attachments of one answer, n or fewer: attached returns nil for an item
-// without an attachment. It refuses each attachment whose device is another volume's too,
-// whether that volume is attached already or in the same answer: writing to the device might
-// destroy the other volume.
+// claim records the attachments in an answer with n results: attached returns nil for a result
+// without an attachment. It refuses every attachment whose device also belongs to another
+// volume, which is attached already or in the same answer: writing to the device might destroy
+// that volume.
 func (d *devices) claim(n int, attached func(int) *storage.VolumeAttachment, refuse func(int, error)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.of == nil {
-		d.of, d.names = make(map[device]names.VolumeTag), make(map[place][]device)
+	if d.volumeByDevice == nil {
+		d.volumeByDevice, d.names = make(map[device]names.VolumeTag), make(map[place][]device)
 	}
 	for i := range n {
 		if a := attached(i); a != nil {
-			d.drop(place{a.Volume, a.Machine}) // it may have another device now
+			d.drop(place{a.Volume, a.Machine}) // the volume may have another device now
 		}
 	}
 	claims := make(map[device][]names.VolumeTag)
@@ -66,16 +66,16 @@ func (d *devices) claim(n int, attached func(int) *storage.VolumeAttachment, ref
 		at := place{a.Volume, a.Machine}
 		d.names[at] = namesOf(a)
 		for _, name := range d.names[at] {
-			d.of[name] = a.Volume
+			d.volumeByDevice[name] = a.Volume
 		}
 	}
 }
 
-// conflict returns the error of an attachment whose device is another volume's too.
+// conflict returns an error if the device of an attachment also belongs to another volume.
 func (d *devices) conflict(a *storage.VolumeAttachment, claims map[device][]names.VolumeTag) error {
 	for _, name := range namesOf(a) {
 		all := claims[name]
-		if attached, ok := d.of[name]; ok {
+		if attached, ok := d.volumeByDevice[name]; ok {
 			all = append(all, attached)
 		}
 		for _, other := range all {
@@ -87,7 +87,7 @@ func (d *devices) conflict(a *storage.VolumeAttachment, claims map[device][]name
 	return nil
 }
 
-// free forgets the device of a volume that is detached.
+// free removes the device of a volume that was detached.
 func (d *devices) free(volume names.VolumeTag, machine names.Tag) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -96,12 +96,12 @@ func (d *devices) free(volume names.VolumeTag, machine names.Tag) {
 
 func (d *devices) drop(at place) {
 	for _, name := range d.names[at] {
-		delete(d.of, name)
+		delete(d.volumeByDevice, name)
 	}
 	delete(d.names, at)
 }
 
-// namesOf returns the names that an attachment gives its device.
+// namesOf returns the names of an attachment's device.
 func namesOf(a *storage.VolumeAttachment) (all []device) {
 	for _, name := range []struct{ member, value string }{
 		{"device-name", a.DeviceName}, {"device-link", a.DeviceLink}, {"bus-address", a.BusAddress},

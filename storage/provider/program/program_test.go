@@ -25,14 +25,14 @@ import (
 
 func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
-// script is a program that a test writes, in a directory of its own.
+// script is a program in a directory of its own.
 type script struct {
 	testing.TB
 	dir  string
 	path string
 }
 
-// newScript writes a program: a shell's, which finds its directory in DIR.
+// newScript writes a shell script, which finds its directory in DIR.
 func newScript(tb testing.TB, text string) *script {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -44,7 +44,7 @@ func newScript(tb testing.TB, text string) *script {
 	return s
 }
 
-// newRecorder writes a program that keeps its request, and gives the answer that was
+// newRecorder writes a program that records its request and prints the answer that was
 // set for the operation.
 func newRecorder(tb testing.TB) *script {
 	return newScript(tb, `cat > "$DIR/$1.in"; cat "$DIR/$1.out"`)
@@ -57,7 +57,7 @@ func (s *script) answer(operation, text string) {
 	}
 }
 
-// wantRequest compares what the program was asked, as JSON.
+// wantRequest compares the recorded request as JSON.
 func (s *script) wantRequest(operation, want string) {
 	s.Helper()
 	data, err := os.ReadFile(filepath.Join(s.dir, operation+".in"))
@@ -91,11 +91,11 @@ func (s *script) source() storage.VolumeSource {
 }
 
 var (
-	volume0 = names.NewVolumeTag("0")
-	volume1 = names.NewVolumeTag("1")
-	machine = names.NewMachineTag("0")
-	place   = storage.AttachmentParams{Provider: "disks", Machine: machine, InstanceId: "i-0"}
-	onPlace = storage.VolumeAttachmentParams{AttachmentParams: place, Volume: volume0, VolumeId: "a"}
+	volume0       = names.NewVolumeTag("0")
+	volume1       = names.NewVolumeTag("1")
+	machine       = names.NewMachineTag("0")
+	machineParams = storage.AttachmentParams{Provider: "disks", Machine: machine, InstanceId: "i-0"}
+	volume0Params = storage.VolumeAttachmentParams{AttachmentParams: machineParams, Volume: volume0, VolumeId: "a"}
 )
 
 func callContext(t *testing.T) envcontext.ProviderCallContext { return envcontext.New(t.Context()) }
@@ -112,7 +112,7 @@ func TestCreateVolumes(t *testing.T) {
 		{},
 		{"volume-id": "f", "attachment": {"device-name": "sdf"}}
 	]}`)
-	readOnly := onPlace
+	readOnly := volume0Params
 	readOnly.ReadOnly = true
 	six := make([]storage.VolumeParams, 6)
 	for i := range six {
@@ -149,10 +149,10 @@ func TestCreateVolumes(t *testing.T) {
 		t.Errorf("got %+v", got[1])
 	}
 	for i, want := range map[int]string{
-		2: "the program made volume c with 9 MiB where 10 were asked for",
+		2: "the program made volume c with 9 MiB, but at least 10 MiB were requested",
 		3: "no room",
 		4: "the program gave neither a volume-id nor an error",
-		5: "the program attached volume f, which is wanted on no machine",
+		5: "the program attached volume f, but no attachment was requested",
 	} {
 		if got[i].Error == nil || got[i].Error.Error() != want || got[i].Volume != nil {
 			t.Errorf("%d: got %+v, want %s", i, got[i], want)
@@ -177,14 +177,14 @@ func TestNewVolumes(t *testing.T) {
 	isNew := source.(storage.NewVolumes).IsNewVolume
 	created()
 	if !isNew("a") || isNew("b") || isNew("") {
-		t.Error("which are new is not what the program has answered")
+		t.Error("IsNewVolume does not agree with the program's answer")
 	}
-	// What it says last is what counts.
+	// The last answer counts.
 	created()
 	s.answer("create-volumes", `{"results": [{"volume-id": "a"}, {"volume-id": "b", "new": true}, {}]}`)
 	created()
 	if isNew("a") || !isNew("b") {
-		t.Error("which are new is not what the program has answered last")
+		t.Error("IsNewVolume does not agree with the program's last answer")
 	}
 }
 
@@ -192,8 +192,8 @@ func TestAttachAndDetachVolumes(t *testing.T) {
 	s := newRecorder(t)
 	s.answer("attach-volumes", `{"results": [{"attachment": {"device-name": "sdx", "plan": {"device-type": "local"}}}, {}]}`)
 	s.answer("detach-volumes", `{"results": [{}, {"error": {"message": "gone", "code": "not-found"}}]}`)
-	other := storage.VolumeAttachmentParams{AttachmentParams: place, Volume: volume1, VolumeId: "b"}
-	both := []storage.VolumeAttachmentParams{onPlace, other}
+	other := storage.VolumeAttachmentParams{AttachmentParams: machineParams, Volume: volume1, VolumeId: "b"}
+	both := []storage.VolumeAttachmentParams{volume0Params, other}
 	attached, err := s.source().AttachVolumes(callContext(t), both)
 	if err != nil {
 		t.Fatal(err)
@@ -219,15 +219,15 @@ func TestAttachAndDetachVolumes(t *testing.T) {
 	}
 }
 
-// A device that is another volume's is nobody's to attach: who writes to it might destroy
-// what the other has.
+// The device of another volume is not attached: writing to it might destroy the other
+// volume's data.
 func TestDeviceOfAnotherVolumeIsRefused(t *testing.T) {
 	s := newRecorder(t)
 	source, ctx := s.source(), callContext(t)
 	volume2 := names.NewVolumeTag("2")
 	on := func(machine string, volumes ...names.VolumeTag) (all []storage.VolumeAttachmentParams) {
 		for _, v := range volumes {
-			p := storage.VolumeAttachmentParams{AttachmentParams: place, Volume: v, VolumeId: v.Id()}
+			p := storage.VolumeAttachmentParams{AttachmentParams: machineParams, Volume: v, VolumeId: v.Id()}
 			p.Machine = names.NewMachineTag(machine)
 			all = append(all, p)
 		}
@@ -259,7 +259,7 @@ func TestDeviceOfAnotherVolumeIsRefused(t *testing.T) {
 	attach(sdb, on("0", volume2), `the program gave volume 2 the device of volume 0, device-name "sdb"`)
 	attach(sdb, on("1", volume2), "") // another machine's
 	attach(sdb+","+sdc, on("0", volume0, volume1), "", "")
-	attach(sdc+","+sdb, on("0", volume0, volume1), "", "") // they have changed places
+	attach(sdc+","+sdb, on("0", volume0, volume1), "", "") // they have swapped devices
 	attach(`{"attachment": {"device-link": "/dev/disk/by-id/x", "bus-address": "scsi@1"}}`, on("0", volume0), "")
 	attach(`{"attachment": {"device-link": "/dev/disk/by-id/y", "bus-address": "scsi@1"}}`, on("0", volume2),
 		`the program gave volume 2 the device of volume 0, bus-address "scsi@1"`)
@@ -268,7 +268,7 @@ func TestDeviceOfAnotherVolumeIsRefused(t *testing.T) {
 	attachment := on("0", volume2)[0]
 	created, err := source.CreateVolumes(ctx, []storage.VolumeParams{{Tag: volume2, Attachment: &attachment}})
 	if err != nil || created[0].Error == nil || created[0].Volume != nil || !strings.Contains(created[0].Error.Error(), "the device of volume 1") {
-		t.Errorf("made with the device of another: %+v, %v", created, err)
+		t.Errorf("created with another volume's device: %+v, %v", created, err)
 	}
 
 	s.answer("detach-volumes", `{"results": [{"error": {"message": "busy"}}]}`)
@@ -305,12 +305,12 @@ func TestListVolumeOwners(t *testing.T) {
 	} {
 		s.answer("list-volumes", answer)
 		if got, err := lister.ListVolumeOwners(ctx); err == nil || got != nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s is listed as %+v, %v", answer, got, err)
+			t.Errorf("answer %s gives %+v, %v", answer, got, err)
 		}
 	}
 	s.answer("list-volumes", `{"results": [{"error": {"message": "no lists", "code": "not-supported"}}]}`)
 	if _, err := lister.ListVolumeOwners(ctx); !errors.Is(err, errors.NotSupported) {
-		t.Errorf("what is not supported is %v", err)
+		t.Errorf("got %v, want not supported", err)
 	}
 }
 
@@ -353,7 +353,7 @@ func TestListDescribeAndRemoveVolumes(t *testing.T) {
 	}
 }
 
-func TestNothingIsRunForNothing(t *testing.T) {
+func TestNoArgumentsRunNoProgram(t *testing.T) {
 	s := newScript(t, "exit 1")
 	source, ctx := s.source(), callContext(t)
 	for _, call := range []func() error{
@@ -369,7 +369,7 @@ func TestNothingIsRunForNothing(t *testing.T) {
 	}
 }
 
-func TestErrorsMeanWhatTheirCodesSay(t *testing.T) {
+func TestErrorCodes(t *testing.T) {
 	s := newRecorder(t)
 	for code, want := range map[string]error{
 		"in-progress":   storage.ErrInProgress,
@@ -383,7 +383,7 @@ func TestErrorsMeanWhatTheirCodesSay(t *testing.T) {
 		"":              nil,
 	} {
 		s.answer("attach-volumes", `{"results": [{"error": {"message": "why\n\u001b[31m not", "code": "`+code+`"}}]}`)
-		results, err := s.source().AttachVolumes(callContext(t), []storage.VolumeAttachmentParams{onPlace})
+		results, err := s.source().AttachVolumes(callContext(t), []storage.VolumeAttachmentParams{volume0Params})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -396,12 +396,12 @@ func TestErrorsMeanWhatTheirCodesSay(t *testing.T) {
 		}
 	}
 	for problem, want := range map[string]string{
-		`{"message": "m", "code": "later"}`: `m (and the program's code "later" is not known)`,
+		`{"message": "m", "code": "later"}`: `m (the program's code "later" is unknown)`,
 		`{}`:                                `the program gives no reason`,
 		`{"message": "` + strings.Repeat("x", 2000) + `"}`: strings.Repeat("x", 1024) + "…",
 	} {
 		s.answer("attach-volumes", `{"results": [{"error": `+problem+`}]}`)
-		results, err := s.source().AttachVolumes(callContext(t), []storage.VolumeAttachmentParams{onPlace})
+		results, err := s.source().AttachVolumes(callContext(t), []storage.VolumeAttachmentParams{volume0Params})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -411,21 +411,22 @@ func TestErrorsMeanWhatTheirCodesSay(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotADeviceIsRefused(t *testing.T) {
+// Finding N15.
+func TestInvalidDevicesRefused(t *testing.T) {
 	s := newRecorder(t)
 	for attachment, want := range map[string]string{
 		`{"device-name": "/dev/sdx"}`:       "without /dev/",
-		`{"device-link": "disk/by-id/x"}`:   "an absolute path",
-		`{"device-link": "/dev/../etc"}`:    "an absolute path",
+		`{"device-link": "disk/by-id/x"}`:   "an absolute, clean path",
+		`{"device-link": "/dev/../etc"}`:    "an absolute, clean path",
 		`{"bus-address": "a\nb"}`:           "bus-address that is",
 		`{"plan": {"attributes": {}}}`:      "without a device-type",
 		`{"device-name": "s\u001bd\u0000"}`: "not printable",
-		// These were taken.
+		// These were once accepted.
 		`{"device-name": "../sdx"}`:                  "without /dev/",
 		`{"plan": {"device-type": "i\u001bscsi\n"}}`: "not printable",
 	} {
 		s.answer("attach-volumes", `{"results": [{"attachment": `+attachment+`}]}`)
-		results, err := s.source().AttachVolumes(callContext(t), []storage.VolumeAttachmentParams{onPlace})
+		results, err := s.source().AttachVolumes(callContext(t), []storage.VolumeAttachmentParams{volume0Params})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -435,7 +436,7 @@ func TestWhatIsNotADeviceIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoAnswerSaysNothingOfAnyVolume(t *testing.T) {
+func TestInvalidAnswerFailsWholeCall(t *testing.T) {
 	for text, want := range map[string]string{
 		`echo 'no \033[31mlicence' >&2; echo left >&2; exit 3`: "destroy-volumes: exit status 3: no ",
 		`kill -9 $$`: "signal: killed",
@@ -461,7 +462,8 @@ func TestWhatIsNoAnswerSaysNothingOfAnyVolume(t *testing.T) {
 	}
 }
 
-func TestProgramSeesNothingOfTheAgent(t *testing.T) {
+// Promise S17.
+func TestProgramRunsWithCleanEnvironment(t *testing.T) {
 	t.Setenv("SECRET", "x")
 	s := newScript(t, `test -z "$SECRET" && test "$(pwd)" = / && test "$#" = 1 && echo '{"results": []}'`)
 	if _, err := s.source().ListVolumes(callContext(t)); err != nil {
@@ -469,13 +471,13 @@ func TestProgramSeesNothingOfTheAgent(t *testing.T) {
 	}
 }
 
-func TestCancellingKillsTheProgramAndItsChildren(t *testing.T) {
+func TestCancelKillsProgramAndChildren(t *testing.T) {
 	for _, child := range []string{"sleep 1000", "setsid sleep 1000", "setsid sh -c 'sleep 1000; true'"} {
-		t.Run(child, func(t *testing.T) { testCancelling(t, child) })
+		t.Run(child, func(t *testing.T) { testCancel(t, child) })
 	}
 }
 
-func testCancelling(t *testing.T, child string) {
+func testCancel(t *testing.T, child string) {
 	s := newScript(t, child+` & echo $! > "$DIR/child.new"; mv "$DIR/child.new" "$DIR/child"; wait`)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -499,14 +501,14 @@ func testCancelling(t *testing.T, child string) {
 	until(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH || isZombie(pid) })
 }
 
-// isZombie tells of a process that has ended and whose parent, which is not ours,
-// has not asked yet.
+// isZombie reports whether a process has ended and its parent, which is not this process,
+// has not waited for it.
 func isZombie(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && strings.Contains(string(stat), ") Z ")
 }
 
-// until polls for what no event tells.
+// until polls a condition that has no event.
 func until(t *testing.T, reached func() bool) {
 	t.Helper()
 	deadline := time.After(30 * time.Second)
@@ -516,12 +518,13 @@ func until(t *testing.T, reached func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatal("it never comes to that")
+			t.Fatal("timed out waiting for the condition")
 		}
 	}
 }
 
-func TestOnlyATrustworthyProgramIsTaken(t *testing.T) {
+// Promise S18.
+func TestNewRefusesUntrustedProgram(t *testing.T) {
 	dir := t.TempDir()
 	good := filepath.Join(dir, "good")
 	write := func(name string, mode fs.FileMode) string {
@@ -580,13 +583,14 @@ func TestOnlyATrustworthyProgramIsTaken(t *testing.T) {
 	}
 }
 
-func TestProgramIsLookedAtBeforeEachRun(t *testing.T) {
+// Promise S18.
+func TestProgramCheckedBeforeEachRun(t *testing.T) {
 	s := newScript(t, `touch "$DIR/ran"; echo '{"results": []}'`)
 	source := s.source()
 	if err := os.Chmod(s.path, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	// Its owner can put that right at any time, so it is tried again.
+	// The owner can fix the mode at any time, so the error is not permanent.
 	_, err := source.ListVolumes(callContext(t))
 	if err == nil || !strings.Contains(err.Error(), "others than root can write to it") || storage.IsPermanent(err) {
 		t.Errorf("got %v", err)
@@ -596,14 +600,14 @@ func TestProgramIsLookedAtBeforeEachRun(t *testing.T) {
 	}
 }
 
-func TestProviderSaysWhatItIs(t *testing.T) {
+func TestProviderProperties(t *testing.T) {
 	p, err := program.New("disks", newScript(t, "").path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if p.Scope() != storage.ScopeEnviron || !p.Dynamic() || !p.Releasable() ||
 		!p.Supports(storage.StorageKindBlock) || p.Supports(storage.StorageKindFilesystem) {
-		t.Error("it is not a provider of volumes in the environment")
+		t.Error("not a provider of volumes in the environment")
 	}
 	if _, err := p.FilesystemSource(nil); !errors.Is(err, errors.NotSupported) {
 		t.Errorf("filesystems: %v", err)

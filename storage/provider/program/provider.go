@@ -9,14 +9,14 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/fsattr"
 )
 
-// New returns the provider of that name whose work the program at the path does. The
-// error satisfies errors.IsNotValid, and says what to change, unless the name is one
-// that a pool can have, and the path is absolute and that of an executable regular
-// file which only root and the user of this process can write to.
+// New returns a provider with the given name that runs the program at path. The error
+// satisfies errors.IsNotValid, and says what to change, unless the name is valid for a pool,
+// and the path is absolute and leads to an executable regular file that only root and the user
+// of this process can write to.
 //
-// The attributes of a pool are the program's to understand. Only "fs",
-// "mkfs-options" and "mount-options" are looked at: they choose the filesystems
-// that are made on the pool's volumes.
+// The program interprets the attributes of a pool. The provider itself uses only "fs",
+// "mkfs-options" and "mount-options", which choose the filesystems that are made on the pool's
+// volumes.
 func New(name storage.ProviderType, path string) (storage.Provider, error) {
 	if !storage.IsValidPoolName(string(name)) {
 		return nil, errors.NewNotValid(nil, fmt.Sprintf("provider name %q: write a letter, then letters, digits and hyphens", name))
@@ -41,7 +41,7 @@ func (p *provider) VolumeSource(config *storage.Config) (storage.VolumeSource, e
 	return &source{path: p.path}, nil
 }
 
-// FilesystemSource implements [storage.Provider]. It is not supported.
+// FilesystemSource implements [storage.Provider]. The error satisfies errors.IsNotSupported.
 func (p *provider) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
 	return nil, errors.NotSupportedf("making filesystems with provider %s", p.name)
 }
@@ -55,11 +55,12 @@ func (p *provider) Scope() storage.Scope { return storage.ScopeEnviron }
 // Dynamic implements [storage.Provider].
 func (p *provider) Dynamic() bool { return true }
 
-// Releasable implements [storage.Provider]: a program that cannot says so.
+// Releasable implements [storage.Provider]. A program that cannot release volumes reports that
+// itself.
 func (p *provider) Releasable() bool { return true }
 
-// DefaultPools implements [storage.Provider]: there are none but the pool that every
-// provider has under its own name.
+// DefaultPools implements [storage.Provider]. It returns none: every provider has a pool with
+// its own name anyway.
 func (p *provider) DefaultPools() []*storage.Config { return nil }
 
 // ValidateConfig implements [storage.Provider].
@@ -68,8 +69,7 @@ func (p *provider) ValidateConfig(config *storage.Config) error {
 	return errors.Annotatef(err, "storage pool %q", config.Name())
 }
 
-// ValidateForK8s implements [storage.Provider]: nothing is known of such a provider
-// in Kubernetes.
+// ValidateForK8s implements [storage.Provider]. The provider is never valid in Kubernetes.
 func (p *provider) ValidateForK8s(map[string]any) error {
-	return errors.NewNotValid(nil, fmt.Sprintf("storage provider %s in Kubernetes", p.name))
+	return errors.NewNotValid(nil, fmt.Sprintf("storage provider %s is not available in Kubernetes", p.name))
 }

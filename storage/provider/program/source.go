@@ -13,7 +13,8 @@ import (
 	"github.com/stowage-io/stowage/storage/internal/run"
 )
 
-// maxAnswer bounds what a program may answer, in bytes: some ten thousand volumes.
+// maxAnswer limits the length of a program's answer, in bytes. It is enough for some ten
+// thousand volumes.
 const maxAnswer = 16 << 20
 
 var (
@@ -27,11 +28,12 @@ type source struct {
 	devices devices
 
 	mu sync.Mutex
-	// fresh are the IDs of the volumes that the last answer about each has as new.
+	// fresh contains the IDs of volumes that the program's last answer about them reported as
+	// new.
 	fresh map[string]bool
 }
 
-// noteNew takes in what the program says of a volume that it was to create.
+// noteNew records whether the program reported a created volume as new.
 func (s *source) noteNew(id string, isNew bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,7 +46,7 @@ func (s *source) noteNew(id string, isNew bool) {
 	}
 }
 
-// IsNewVolume implements [storage.NewVolumes]. It forgets what it has told.
+// IsNewVolume implements [storage.NewVolumes]. It returns true only once for a volume.
 func (s *source) IsNewVolume(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,8 +55,8 @@ func (s *source) IsNewVolume(id string) bool {
 	return isNew
 }
 
-// call runs the program for one operation. The results are in the order of the
-// arguments, and as many, unless there are no arguments.
+// call runs the program for one operation. The results have the order and number of the
+// arguments, unless there are no arguments.
 func (s *source) call(ctx envcontext.ProviderCallContext, operation string, args []argument) ([]result, error) {
 	if err := check(s.path); err != nil {
 		return nil, errors.Trace(err)
@@ -85,8 +87,8 @@ func (s *source) call(ctx envcontext.ProviderCallContext, operation string, args
 	return results, nil
 }
 
-// ValidateVolumeParams implements [storage.VolumeSource]: what is valid is for the
-// program to say.
+// ValidateVolumeParams implements [storage.VolumeSource]. It accepts everything: the program
+// itself validates parameters when it creates a volume.
 func (s *source) ValidateVolumeParams(storage.VolumeParams) error { return nil }
 
 // CreateVolumes implements [storage.VolumeSource].
@@ -115,7 +117,7 @@ func (s *source) CreateVolumes(ctx envcontext.ProviderCallContext, all []storage
 	return results, err
 }
 
-// created returns what a result says about a volume that was to be made.
+// created returns the volume, attachment or error in the result of a creation.
 func created(p storage.VolumeParams, r result) (*storage.Volume, *storage.VolumeAttachment, error) {
 	if err := r.Error.err(); err != nil {
 		return nil, nil, err
@@ -128,14 +130,14 @@ func created(p storage.VolumeParams, r result) (*storage.Volume, *storage.Volume
 		info.Size = p.Size
 	}
 	if info.Size < p.Size {
-		return nil, nil, errors.Errorf("the program made volume %s with %d MiB where %d were asked for", info.VolumeId, info.Size, p.Size)
+		return nil, nil, errors.Errorf("the program made volume %s with %d MiB, but at least %d MiB were requested", info.VolumeId, info.Size, p.Size)
 	}
 	volume := &storage.Volume{Tag: p.Tag, VolumeInfo: info}
 	if r.Attachment == nil {
 		return volume, nil, nil
 	}
 	if p.Attachment == nil {
-		return nil, nil, errors.Errorf("the program attached volume %s, which is wanted on no machine", info.VolumeId)
+		return nil, nil, errors.Errorf("the program attached volume %s, but no attachment was requested", info.VolumeId)
 	}
 	attached, err := r.attached(p.Tag, p.Attachment.Machine)
 	if err != nil {
@@ -254,8 +256,7 @@ func (s *source) DetachVolumes(ctx envcontext.ProviderCallContext, all []storage
 	})
 }
 
-// each runs the program for n volumes, unless there are none, and hands out what it
-// said about each.
+// each runs the program for n volumes, unless n is 0, and passes each result to take.
 func (s *source) each(ctx envcontext.ProviderCallContext, operation string, n int, arg func(int) argument, take func(int, result)) error {
 	if n == 0 {
 		return nil
@@ -280,7 +281,7 @@ func attachmentArgument(p storage.VolumeAttachmentParams) argument {
 	return arg
 }
 
-// place says where a volume is, or is wanted.
+// place sets where the volume is, or will be, attached.
 func (a *argument) place(p storage.AttachmentParams) {
 	if p.Machine != nil {
 		a.Machine = p.Machine.String()
@@ -289,8 +290,8 @@ func (a *argument) place(p storage.AttachmentParams) {
 	a.ReadOnly = p.ReadOnly
 }
 
-// undone returns the error of an item that was to be taken away. What is not there
-// is.
+// undone returns the error of an item that was to be detached or removed. An item that does
+// not exist is a success.
 func undone(r result) error {
 	if err := r.Error.err(); !errors.Is(err, errors.NotFound) {
 		return err

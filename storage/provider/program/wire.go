@@ -17,8 +17,8 @@ import (
 	"github.com/stowage-io/stowage/storage/internal/run"
 )
 
-// The package documentation says what the members of these objects mean, and which
-// operation has which.
+// The package documentation describes the members of these objects and the operations to which
+// they apply.
 
 type request struct {
 	Arguments []argument `json:"arguments"`
@@ -71,9 +71,8 @@ type failure struct {
 	Code    string `json:"code"`
 }
 
-// decode reads an answer. What is not known is an error: it is a member that has
-// been misspelt. The content of the answer is not in the error, for it can hold
-// secrets.
+// decode decodes an answer. An unknown member is an error: it is probably misspelt. The error
+// does not contain the content of the answer, which may be secret.
 func decode(data []byte) ([]result, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("it is not text in UTF-8")
@@ -92,11 +91,11 @@ func decode(data []byte) ([]result, error) {
 	return a.Results, nil
 }
 
-// maxMessage bounds what is kept of an error's message, and maxID and maxTag how long an
-// id and the value of a tag may be, in bytes.
+// maxMessage limits the stored length of an error's message, maxID that of an ID, and maxTag
+// that of a tag's value, in bytes.
 const maxMessage, maxID, maxTag = 1024, 255, 4096
 
-// maxSize is that of a file or device on Linux in MiB: its offsets have 63 bits.
+// maxSize is the maximum size of a file or device on Linux, in MiB: offsets have 63 bits.
 const maxSize = 1<<43 - 1
 
 // err returns the error of one item, or nil if the item succeeded.
@@ -131,11 +130,11 @@ func (f *failure) err() error {
 	case "ignored":
 		return storage.Ignored(errors.New(text))
 	}
-	return errors.Errorf("%s (and the program's code %q is not known)", text, run.Printable(f.Code[:min(len(f.Code), maxID)]))
+	return errors.Errorf("%s (the program's code %q is unknown)", text, run.Printable(f.Code[:min(len(f.Code), maxID)]))
 }
 
-// owned returns the volume that a result lists, with whose it is as far as the program
-// tells.
+// owned returns the volume in a result of list-volumes, with its owner if the program reports
+// tags.
 func (r result) owned() (storage.OwnedObject, error) {
 	info, err := r.info()
 	if err != nil {
@@ -162,7 +161,7 @@ func (r result) info() (storage.VolumeInfo, error) {
 		}
 	}
 	if r.SizeMiB > maxSize {
-		return storage.VolumeInfo{}, errors.Errorf("the program gave volume %s a size-mib of %d, and Linux has none of more than %d", r.VolumeID, r.SizeMiB, uint64(maxSize))
+		return storage.VolumeInfo{}, errors.Errorf("the program gave volume %s a size-mib of %d: the maximum on Linux is %d", r.VolumeID, r.SizeMiB, uint64(maxSize))
 	}
 	if r.VolumeID == "" {
 		return storage.VolumeInfo{}, errors.New("the program gave neither a volume-id nor an error")
@@ -190,10 +189,10 @@ func (r result) attached(volume names.VolumeTag, machine names.Tag) (*storage.Vo
 		}
 	}
 	if a.DeviceName != "" && path.Clean("/dev/"+a.DeviceName) != "/dev/"+a.DeviceName {
-		return nil, errors.Errorf("the program gave device-name %q: it is the name without /dev/", a.DeviceName)
+		return nil, errors.Errorf("the program gave device-name %q: want the name without /dev/", a.DeviceName)
 	}
 	if a.DeviceLink != "" && (!path.IsAbs(a.DeviceLink) || path.Clean(a.DeviceLink) != a.DeviceLink) {
-		return nil, errors.Errorf("the program gave device-link %q: it is an absolute path", a.DeviceLink)
+		return nil, errors.Errorf("the program gave device-link %q: want an absolute, clean path", a.DeviceLink)
 	}
 	attached := &storage.VolumeAttachment{
 		Volume:  volume,
@@ -220,7 +219,8 @@ func (r result) attached(volume names.VolumeTag, machine names.Tag) (*storage.Vo
 	return attached, nil
 }
 
-// checkText refuses what would not look in a table like what it is.
+// checkText rejects text that is too long or not printable, and could be misleading in a
+// table.
 func checkText(name, value string) error { return checkPrintable(name, value, maxID) }
 
 func checkPrintable(name, value string, most int) error {

@@ -11,8 +11,8 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// FuzzAnswer reads what a program might say. The values and errors that are taken from
-// it are short and fit on one line; a device is one under /dev.
+// FuzzAnswer decodes arbitrary answers of a program. The accepted values and errors are
+// short and fit on one line, and a device is under /dev.
 func FuzzAnswer(f *testing.F) {
 	for _, answer := range []string{
 		`{"results": [{"volume-id": "a", "size-mib": 1024, "hardware-id": "b", "wwn": "0x5", "persistent": true,
@@ -50,7 +50,7 @@ func FuzzAnswer(f *testing.F) {
 				shown("hardware-id", info.HardwareId, maxID)
 				shown("wwn", info.WWN, maxID)
 				if info.VolumeId == "" {
-					t.Error("a volume without an id is taken for one")
+					t.Error("a volume without an ID is accepted")
 				}
 			}
 			if object, err := r.owned(); err != nil {
@@ -64,7 +64,7 @@ func FuzzAnswer(f *testing.F) {
 			}
 			p := storage.VolumeParams{Tag: names.NewVolumeTag("0"), Size: 1024, Attachment: &storage.VolumeAttachmentParams{}}
 			if volume, _, err := created(p, r); err == nil && (volume.Size < p.Size || r.Error != nil) {
-				t.Errorf("%+v is taken for a volume of %d MiB", r, p.Size)
+				t.Errorf("%+v is accepted as a volume of %d MiB", r, p.Size)
 			}
 			attached, err := r.attached(p.Tag, names.NewMachineTag("0"))
 			if err != nil {
@@ -78,7 +78,7 @@ func FuzzAnswer(f *testing.F) {
 				t.Errorf("device-name %q is not under /dev", name)
 			}
 			if link := attached.DeviceLink; link != "" && path.Clean(link) != link {
-				t.Errorf("device-link %q is not the path that it looks like", link)
+				t.Errorf("device-link %q is not a clean path", link)
 			}
 			if plan := attached.PlanInfo; plan != nil {
 				shown("device-type", string(plan.DeviceType), maxID)

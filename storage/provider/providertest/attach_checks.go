@@ -9,7 +9,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// checkAttached checks the answer for something that was attached.
+// checkAttached checks the result of an attachment.
 func (b *bench) checkAttached(e *entity, got attachment) {
 	b.Helper()
 	if got.tag != e.tag {
@@ -19,7 +19,7 @@ func (b *bench) checkAttached(e *entity, got attachment) {
 		b.Errorf("attaching %s to %s: it is returned as attached to %v", e.tag, e.host.Machine, got.host)
 	}
 	if got.readOnly != e.host.ReadOnly {
-		b.Errorf("attaching %s: read-only is %t, %t was asked for", e.tag, got.readOnly, e.host.ReadOnly)
+		b.Errorf("attaching %s: read-only is %t, want %t", e.tag, got.readOnly, e.host.ReadOnly)
 	}
 	if b.kind.kind != storage.StorageKindFilesystem {
 		return
@@ -58,22 +58,22 @@ func checkAttachIsIdempotent(b *bench) {
 	again("again")
 	b.restart()
 	again("after a restart")
-	// However often it was attached, it is detached once.
+	// One detachment must undo any number of attachments.
 	b.remove(e)
 }
 
 func checkAttachFailsOneByOne(b *bench) {
-	gone := b.gone()
+	destroyed := b.destroyed()
 	all := b.some(2)
-	results := b.tryAttach(all[0], gone, all[1])
-	for i, e := range []*entity{all[0], gone, all[1]} {
+	results := b.tryAttach(all[0], destroyed, all[1])
+	for i, e := range []*entity{all[0], destroyed, all[1]} {
 		got := results[i]
 		switch {
-		case e == gone && got.err == nil:
-			b.Errorf("%s was destroyed, and is attached", e.tag)
-		case e != gone && got.err != nil:
-			b.Errorf("attaching %s, beside one that does not exist: %v", e.tag, got.err)
-		case e != gone:
+		case e == destroyed && got.err == nil:
+			b.Errorf("%s was destroyed, but attaching it succeeded", e.tag)
+		case e != destroyed && got.err != nil:
+			b.Errorf("attaching %s together with one that does not exist: %v", e.tag, got.err)
+		case e != destroyed:
 			b.checkAttached(e, *got.attachment)
 		}
 	}
@@ -103,7 +103,7 @@ func checkReadOnly(b *bench) {
 	e.host.ReadOnly = true
 	got := b.tryAttach(e)[0]
 	if errors.Is(got.err, errors.NotSupported) {
-		b.Skipf("the provider attaches nothing read-only, and says so: %v", got.err)
+		b.Skipf("the provider does not support read-only attachments: %v", got.err)
 	}
 	b.successes("attaching read-only", []error{got.err})
 	a = *got.attachment
@@ -121,9 +121,9 @@ func checkReadOnly(b *bench) {
 }
 
 func checkChecking(b *bench) {
-	check := b.source.checking()
+	check := b.source.checker()
 	if check == nil {
-		b.Skipf("the source does not look at %ss that are attached", b.kind.noun)
+		b.Skipf("the source does not check attached %ss", b.kind.noun)
 	}
 	all := b.some(2)
 	attached := b.attach(all...)
@@ -131,16 +131,16 @@ func checkChecking(b *bench) {
 	ids := []string{all[1].id, all[0].id}
 	for _, when := range []string{"once attached", "again", "after a restart"} {
 		results, err := check(b.ctx, ids)
-		answers(b, "looking "+when, len(ids), results, err)
+		answers(b, "checking "+when, len(ids), results, err)
 		for i, err := range results {
 			if err != nil {
-				b.Errorf("looking %s: %s is as it was attached: %v", when, ids[i], err)
+				b.Errorf("checking %s: %s is still as it was attached: got %v, want nil", when, ids[i], err)
 			}
 		}
 		b.checkData(attached...)
 		if when == "again" {
 			b.restart()
-			check = b.source.checking()
+			check = b.source.checker()
 		}
 	}
 }
@@ -155,7 +155,7 @@ func checkDetachIsIdempotent(b *bench) {
 			}
 		}
 	}
-	again("which nobody has attached")
+	again("which was never attached")
 	b.attach(e)
 	b.detach(e)
 	again("which was detached already")
@@ -166,11 +166,11 @@ func checkDetachIsIdempotent(b *bench) {
 }
 
 func checkDetachTouchesNothingElse(b *bench) {
-	gone := b.gone()
+	destroyed := b.destroyed()
 	all := b.some(3)
 	attachments := b.attach(all...)
 	b.write(attachments...)
-	b.successes("detaching", b.tryDetach(gone, all[1]))
+	b.successes("detaching", b.tryDetach(destroyed, all[1]))
 	others := []attachment{attachments[0], attachments[2]}
 	b.checkData(others...)
 	for i, got := range b.attach(all[0], all[2]) {
@@ -180,19 +180,19 @@ func checkDetachTouchesNothingElse(b *bench) {
 	}
 	b.checkData(others...)
 	if !b.BlindToUse {
-		// The one that was detached is.
+		// The one that was detached can be destroyed.
 		b.destroy(all[1])
 	}
 }
 
 func checkDataSurvive(b *bench) {
 	if b.Volatile {
-		b.Skip("what is detached gives up its data: Config.Volatile")
+		b.Skip("detaching loses the data: Config.Volatile")
 	}
 	e := b.one()
 	a := b.attach(e)[0]
 	if !b.seesData(a) {
-		b.Skipf("no way to the data of an attached %s: neither on this machine nor by Config", b.kind.noun)
+		b.Skipf("no access to the data of an attached %s: neither on this machine nor through Config", b.kind.noun)
 	}
 	b.write(a)
 	b.detach(e)

@@ -15,9 +15,9 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// bench is where one rule is checked for one kind of storage: a source, and what
-// was made in it. Its methods whose names begin with try check the form of the
-// answers only, the others that all items were successes too.
+// bench is the environment in which one rule is checked for one kind of storage: a source and
+// what was made in it. Methods whose names begin with try check only the form of the results,
+// the others also that all items have succeeded.
 type bench struct {
 	testing.TB
 	*suite
@@ -27,7 +27,7 @@ type bench struct {
 
 	mountDir string
 	made     []*entity
-	// old is what rules before this one have left behind.
+	// old contains what was left behind before this rule began.
 	old []string
 }
 
@@ -55,13 +55,13 @@ func (b *bench) openSource(p storage.Provider) source {
 	return s
 }
 
-// restart makes the bench forget its source and open one as a new process does.
+// restart replaces the source by a new one, as in a new process.
 func (b *bench) restart() {
 	b.Helper()
 	b.source = b.openSource(b.Restart())
 }
 
-// entity returns a volume or filesystem that does not exist yet.
+// entity returns a new volume or filesystem that does not exist yet.
 func (b *bench) entity() *entity {
 	b.Helper()
 	id := b.nextID()
@@ -71,7 +71,7 @@ func (b *bench) entity() *entity {
 			Provider: b.SourceConfig.Provider(), Machine: b.Machine, InstanceId: b.InstanceId,
 		},
 	}
-	// A caller's attributes are those of the pool, without what is the caller's.
+	// Callers pass the attributes of the pool, except the one that they use themselves.
 	attributes := make(map[string]any)
 	maps.Copy(attributes, b.SourceConfig.Attrs())
 	delete(attributes, storage.ConfigStorageDir)
@@ -107,8 +107,8 @@ func (b *bench) entities(n int) []*entity {
 	return all
 }
 
-// answers checks the form of what a bulk call has returned: there is no error of
-// the whole, and an answer for each argument.
+// answers checks the form of the results of a bulk call: the call as a whole has no error, and
+// there is a result for each argument.
 func answers[R any](b *bench, doing string, want int, results []R, err error) []R {
 	b.Helper()
 	if err != nil {
@@ -143,7 +143,7 @@ func (b *bench) tryCreate(entities ...*entity) []created {
 	return results
 }
 
-// keep remembers what a call has made.
+// keep records what a call has made, for cleaning up.
 func (b *bench) keep(entities []*entity, results []created) {
 	setIDs(entities, results)
 	for _, e := range entities {
@@ -154,10 +154,10 @@ func (b *bench) keep(entities []*entity, results []created) {
 	}
 }
 
-// setIDs takes over the ids of what was made.
+// setIDs sets the IDs of what was made.
 func setIDs(entities []*entity, results []created) {
 	if len(results) != len(entities) {
-		return // nobody knows which is whose
+		return // the results cannot be matched with the entities
 	}
 	for i, r := range results {
 		if r.made {
@@ -169,11 +169,11 @@ func setIDs(entities []*entity, results []created) {
 func (b *bench) create(entities ...*entity) []created {
 	b.Helper()
 	results := b.tryCreate(entities...)
-	b.successes("creating", mapped(results, func(r created) error { return r.err }))
+	b.successes("creating", mapSlice(results, func(r created) error { return r.err }))
 	return results
 }
 
-// one returns a volume or filesystem that exists.
+// one returns a new volume or filesystem that exists.
 func (b *bench) one() *entity {
 	b.Helper()
 	return b.some(1)[0]
@@ -201,8 +201,8 @@ func (b *bench) tryAttach(entities ...*entity) []attached {
 func (b *bench) attach(entities ...*entity) []attachment {
 	b.Helper()
 	results := b.tryAttach(entities...)
-	b.successes("attaching", mapped(results, func(r attached) error { return r.err }))
-	return mapped(results, func(r attached) attachment { return *r.attachment })
+	b.successes("attaching", mapSlice(results, func(r attached) error { return r.err }))
+	return mapSlice(results, func(r attached) attachment { return *r.attachment })
 }
 
 func (b *bench) tryDetach(entities ...*entity) []error {
@@ -218,7 +218,7 @@ func (b *bench) detach(entities ...*entity) {
 
 func (b *bench) tryDestroy(entities ...*entity) []error {
 	b.Helper()
-	results, err := b.source.destroy(b.ctx, mapped(entities, identify))
+	results, err := b.source.destroy(b.ctx, mapSlice(entities, identify))
 	return answers(b, "destroying", len(entities), results, err)
 }
 
@@ -229,20 +229,20 @@ func (b *bench) destroy(entities ...*entity) {
 
 func (b *bench) tryRelease(entities ...*entity) []error {
 	b.Helper()
-	results, err := b.source.release(b.ctx, mapped(entities, identify))
+	results, err := b.source.release(b.ctx, mapSlice(entities, identify))
 	return answers(b, "releasing", len(entities), results, err)
 }
 
-// remove takes away volumes or filesystems, which some providers attach as they
-// create them.
+// remove detaches and destroys volumes or filesystems. It always detaches because some
+// providers attach what they create.
 func (b *bench) remove(entities ...*entity) {
 	b.Helper()
 	b.detach(entities...)
 	b.destroy(entities...)
 }
 
-// gone returns a volume or filesystem that existed.
-func (b *bench) gone() *entity {
+// destroyed returns a volume or filesystem that no longer exists.
+func (b *bench) destroyed() *entity {
 	b.Helper()
 	e := b.one()
 	b.remove(e)
@@ -251,7 +251,7 @@ func (b *bench) gone() *entity {
 
 func identify(e *entity) string { return e.id }
 
-// list returns the volumes of the suite that the source lists.
+// list returns the IDs of this rule's volumes that the source lists.
 func (b *bench) list() []string {
 	b.Helper()
 	listed, err := b.source.(*volumes).ListVolumes(b.ctx)
@@ -261,21 +261,22 @@ func (b *bench) list() []string {
 	return b.ours(listed)
 }
 
-// ours returns, sorted, the ids that belong to what the rule has made. A source
-// may have made volumes for others before.
+// ours returns, sorted, the IDs that belong to what this rule has made. The source may already
+// contain volumes of others.
 func (b *bench) ours(ids []string) []string {
-	made := mapped(b.made, identify)
+	made := mapSlice(b.made, identify)
 	ours := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !slices.Contains(made, id) })
 	slices.Sort(ours)
 	return ours
 }
 
-// seesData reports whether the rule can look at data.
+// seesData reports whether the rule can access the data.
 func (b *bench) seesData(a attachment) bool {
 	if b.kind.kind == storage.StorageKindFilesystem {
 		return b.OpenFilesystem != nil || b.Provider.Scope() == storage.ScopeMachine
 	}
-	// A plan that nobody carries out here leaves the volume without a device.
+	// If an attachment has a plan, the volume has no device, because the suite does not carry
+	// plans out.
 	return b.OpenVolume != nil || b.Provider.Scope() == storage.ScopeMachine && a.volume.PlanInfo == nil
 }
 
@@ -292,7 +293,7 @@ func (b *bench) open(a attachment, write bool) (File, error) {
 	}
 }
 
-// dataOf is what the suite writes to a volume or filesystem.
+// dataOf returns the data that the suite writes to a volume or filesystem.
 func dataOf(tag names.Tag) string {
 	return fmt.Sprintf("the data of %-40s", tag)
 }
@@ -309,7 +310,7 @@ func (b *bench) tryWrite(a attachment) error {
 	return f.Sync()
 }
 
-// write writes data to what is attached, if the rule can see it.
+// write writes data to attached volumes or filesystems, if the rule can access them.
 func (b *bench) write(attachments ...attachment) {
 	b.Helper()
 	for _, a := range attachments {
@@ -333,7 +334,7 @@ func (b *bench) tryRead(a attachment) (string, error) {
 	return string(data), err
 }
 
-// checkData checks that what write has written is there.
+// checkData checks that the data that write wrote is there.
 func (b *bench) checkData(attachments ...attachment) {
 	b.Helper()
 	for _, a := range attachments {
@@ -355,7 +356,7 @@ func (b *bench) checkKept(attachments ...attachment) {
 	}
 }
 
-// place tells where something is attached.
+// place describes where a volume or filesystem is attached.
 func (b *bench) place(a attachment) string {
 	if b.kind.kind == storage.StorageKindFilesystem {
 		return fmt.Sprintf("%+v", a.filesystem.FilesystemAttachmentInfo)
@@ -363,7 +364,7 @@ func (b *bench) place(a attachment) string {
 	return fmt.Sprintf("%+v", a.volume.VolumeAttachmentInfo)
 }
 
-// clean takes away all that the rule has made, and checks that nothing is left.
+// clean removes everything that the rule has made, and checks that nothing is left.
 func (b *bench) clean() {
 	b.Helper()
 	if len(b.made) > 0 {
@@ -376,7 +377,7 @@ func (b *bench) clean() {
 	b.checkLeaks("left behind")
 }
 
-// checkLeaks checks that nothing is there that this rule has made.
+// checkLeaks checks that nothing that this rule has made is left.
 func (b *bench) checkLeaks(what string) {
 	b.Helper()
 	for _, leak := range b.Leaks() {
@@ -398,7 +399,7 @@ func (b *bench) cleanIn(s source) {
 	}
 	errs, err := s.detach(b.ctx, b.made)
 	check("detaching", errs, err)
-	errs, err = s.destroy(b.ctx, mapped(b.made, identify))
+	errs, err = s.destroy(b.ctx, mapSlice(b.made, identify))
 	check("destroying", errs, err)
 	if v, ok := s.(*volumes); ok {
 		listed, err := v.ListVolumes(b.ctx)
@@ -409,14 +410,14 @@ func (b *bench) cleanIn(s source) {
 	}
 }
 
-// cancelled returns a context that is cancelled already.
+// cancelled returns a context that is already cancelled.
 func (b *bench) cancelled() envcontext.ProviderCallContext {
 	ctx, cancel := context.WithCancel(b.ctx)
 	cancel()
 	return envcontext.New(ctx)
 }
 
-// copyOf returns the same thing again, as a caller that has restarted asks for it.
+// copyOf returns a copy of e without an ID, for the request of a caller that has restarted.
 func copyOf(e *entity) *entity {
 	again := *e
 	again.id = ""

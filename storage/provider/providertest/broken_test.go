@@ -22,106 +22,106 @@ const (
 
 	opensWhatItDoesNotSupport flaw = "opens sources of what it does not support"
 	doesNotOpenWhatItSupports flaw = "does not open sources of what it supports"
-	refusesKindsOddly         flaw = "does not say that a kind is not supported"
+	refusesKindsOddly         flaw = "does not return a \"not supported\" error for a kind"
 	changesItsMind            flaw = "is releasable every other time"
-	namesPoolsBadly           flaw = "has a default pool whose name is not valid"
+	namesPoolsBadly           flaw = "has a default pool with an invalid name"
 	hasForeignPools           flaw = "has a default pool of another provider"
 	hasInvalidPools           flaw = "has a default pool that it does not accept"
-	hasPoolsTwice             flaw = "has two default pools of one name"
-	takesAnySettings          flaw = "takes any settings"
+	hasPoolsTwice             flaw = "has two default pools with the same name"
+	takesAnySettings          flaw = "accepts any settings"
 	opensWithAnySettings      flaw = "opens sources for settings that it refuses"
-	refusesSettingsOddly      flaw = "does not say that settings are not valid"
-	namesNoAttribute          flaw = "does not say which setting is not valid"
-	refusesKubernetesOddly    flaw = "does not say that attributes are not valid"
+	refusesSettingsOddly      flaw = "does not return a \"not valid\" error for settings"
+	namesNoAttribute          flaw = "does not name the invalid setting"
+	refusesKubernetesOddly    flaw = "does not return a \"not valid\" error for attributes"
 
 	failsWithoutArguments   flaw = "fails without arguments"
-	makesLessThanAsked      flaw = "makes less than was asked for"
+	makesLessThanAsked      flaw = "makes less than requested"
 	returnsAnotherTag       flaw = "returns what it made under another tag"
 	returnsNothing          flaw = "returns neither what it made nor an error"
-	reusesIDs               flaw = "gives everything the same id"
+	reusesIDs               flaw = "gives everything the same ID"
 	makesAnotherEachTime    flaw = "makes another one each time"
 	forgetsWithARestart     flaw = "makes another one after a restart"
 	wipesWhatIsCreatedAgain flaw = "wipes what it is asked to make again"
 	failsAsAWhole           flaw = "fails as a whole for one item"
 	stopsAtTheFirstFailure  flaw = "stops at the first failure"
-	refusesWhatItMakes      flaw = "says that parameters are not valid which are"
-	makesWhatItValidates    flaw = "makes what it should only validate"
-	deniesWhatItLeaves      flaw = "says that nothing was made, and leaves it"
+	refusesWhatItMakes      flaw = "refuses valid parameters"
+	makesWhatItValidates    flaw = "creates when it should only validate"
+	deniesWhatItLeaves      flaw = "reports that nothing was made, but leaves something"
 	changesResourceTags     flaw = "changes the caller's resource tags"
 
 	listsTwice           flaw = "lists volumes twice"
-	listsOnlyItsOwn      flaw = "lists only what the source has made itself"
-	describesOddly       flaw = "does not say that a volume is not found"
-	describesAnotherSize flaw = "describes another size than was made"
+	listsOnlyItsOwn      flaw = "lists only what this source has made"
+	describesOddly       flaw = "does not return a \"not found\" error for a volume"
+	describesAnotherSize flaw = "describes a wrong size"
 
-	attachesElsewhere        flaw = "says that it attached elsewhere"
-	attachesWhatIsNotThere   flaw = "attaches what is not there"
-	doesNotAttachTwice       flaw = "does not attach what is attached"
-	attachesTwice            flaw = "attaches what is attached once more"
+	attachesElsewhere        flaw = "reports a wrong machine or path"
+	attachesWhatIsNotThere   flaw = "attaches what does not exist"
+	doesNotAttachTwice       flaw = "fails to attach what is already attached"
+	attachesTwice            flaw = "attaches again what is already attached"
 	wipesWhatIsAttachedAgain flaw = "wipes what it is asked to attach again"
 	choosesNoPath            flaw = "chooses no path"
-	ignoresReadOnly          flaw = "attaches for writing in any case"
-	saysReadOnlyOnly         flaw = "says read-only, and lets write"
-	doesNotDetachTwice       flaw = "does not detach what is detached"
-	doesNotDetachWhatIsGone  flaw = "does not detach what is destroyed"
+	ignoresReadOnly          flaw = "ignores read-only"
+	saysReadOnlyOnly         flaw = "reports read-only, but allows writing"
+	doesNotDetachTwice       flaw = "fails to detach what is already detached"
+	doesNotDetachWhatIsGone  flaw = "fails to detach what was destroyed"
 	detachesEverything       flaw = "detaches everything"
 	losesDataOnDetach        flaw = "loses the data when it detaches"
 
-	doesNotDestroyTwice    flaw = "does not destroy what is destroyed"
+	doesNotDestroyTwice    flaw = "fails to destroy what is already destroyed"
 	keepsTheData           flaw = "keeps the data of what it destroys"
 	destroysWhatIsAttached flaw = "destroys what is attached"
 	releasesWhatIsAttached flaw = "releases what is attached"
-	releasesAllTheSame     flaw = "releases though it says that it cannot"
-	doesNotReleaseTwice    flaw = "does not release what is released"
+	releasesAllTheSame     flaw = "releases although Releasable is false"
+	doesNotReleaseTwice    flaw = "fails to release what is already released"
 	destroysWhatItReleases flaw = "destroys what it should release"
 	listsWhatItReleased    flaw = "lists what it has released"
-	importsWhatIsNotThere  flaw = "imports what is not there"
-	doesNotImportTwice     flaw = "does not import what is imported"
+	importsWhatIsNotThere  flaw = "imports what does not exist"
+	doesNotImportTwice     flaw = "fails to import what is already imported"
 	wipesWhatItImports     flaw = "wipes what it imports"
 	leavesSomething        flaw = "leaves something of what it destroys"
 
-	forgetsTags            flaw = "keeps no tags, and lists owners"
-	forgetsSizes           flaw = "lists owners with another size"
+	forgetsTags            flaw = "lists owners, but keeps no tags"
+	forgetsSizes           flaw = "lists owners with a wrong size"
 	listsOwnersOddly       flaw = "lists owners in any order"
 	listsOwnersOfTheGone   flaw = "lists owners of what it destroyed"
-	listsOwnersOfItsOwn    flaw = "lists owners of what the source has made itself only"
+	listsOwnersOfItsOwn    flaw = "lists owners only of what this source has made"
 	saysNothingIsAttached  flaw = "lists everything as not attached"
 	saysAllIsAttached      flaw = "lists everything as attached"
 	saysAllIsReleased      flaw = "lists everything as released"
-	adoptsAnothers         flaw = "gives what it made to another"
-	adoptsForNobody        flaw = "gives what it made to who has no UUID"
-	adoptsTheData          flaw = "gives the data of what it made to another"
-	addsTags               flaw = "keeps the tags that it is to replace"
-	tagsWhatIsNotThere     flaw = "tags what is not there"
-	doesNotTagTwice        flaw = "does not tag what is tagged"
-	doesNotTagWhatIsInUse  flaw = "does not tag what is attached"
+	adoptsAnothers         flaw = "returns existing storage to another owner"
+	adoptsForNobody        flaw = "returns existing storage to a request without a UUID"
+	adoptsTheData          flaw = "returns existing data to another owner"
+	addsTags               flaw = "keeps the tags that it should replace"
+	tagsWhatIsNotThere     flaw = "tags what does not exist"
+	doesNotTagTwice        flaw = "fails to tag what is already tagged"
+	doesNotTagWhatIsInUse  flaw = "fails to tag what is attached"
 	tagsEverything         flaw = "tags everything"
-	saysThatItWasUnmounted flaw = "says that what is attached was unmounted"
-	looksAtTheFirst        flaw = "looks at the first only"
-	detachesWhatItLooksAt  flaw = "detaches what it looks at"
+	saysThatItWasUnmounted flaw = "reports that attached storage was unmounted"
+	checksOnlyTheFirst     flaw = "checks only the first"
+	detachesWhatItChecks   flaw = "detaches what it checks"
 
 	wipesWhatItTags    flaw = "wipes what it tags"
 	detachesWhatItTags flaw = "detaches what it tags"
-	adoptsForTheFormer flaw = "gives what is tagged to who had it before"
+	adoptsForTheFormer flaw = "returns tagged storage to its former owner"
 
-	answersOutOfOrder       flaw = "answers out of order"
-	answersTooLittle        flaw = "answers for all but the last"
+	answersOutOfOrder       flaw = "returns results out of order"
+	answersTooLittle        flaw = "returns no result for the last item"
 	hangsWhenCancelled      flaw = "does not return when it is cancelled"
-	failsOddlyWhenCancelled flaw = "does not say that it was cancelled"
-	leavesHalfOfIt          flaw = "does not finish what was interrupted"
+	failsOddlyWhenCancelled flaw = "does not return the context's error"
+	leavesHalfOfIt          flaw = "does not complete an interrupted call"
 	closesOlderSources      flaw = "closes a source when it opens another"
-	takesOneCallAtATime     flaw = "takes one call at a time"
+	takesOneCallAtATime     flaw = "accepts only one call at a time"
 )
 
-// breakages are the flaws, each with the rules that it must fail.
+// breakages are the flaws, each with the rules that it must break.
 var breakages = []struct {
 	flaw  flaw
 	rules []string
 	only  []storage.StorageKind // what a provider with it supports, if not both
 }{
-	{opensWhatItDoesNotSupport, provider("SupportsWhatItOpens"), filesystemsOnly},
-	{refusesKindsOddly, provider("SupportsWhatItOpens"), filesystemsOnly},
-	{doesNotOpenWhatItSupports, provider("SupportsWhatItOpens"), nil},
+	{opensWhatItDoesNotSupport, provider("OpensSupportedKinds"), filesystemsOnly},
+	{refusesKindsOddly, provider("OpensSupportedKinds"), filesystemsOnly},
+	{doesNotOpenWhatItSupports, provider("OpensSupportedKinds"), nil},
 	{changesItsMind, provider("AnswersStayTheSame"), nil},
 	{namesPoolsBadly, provider("DefaultPoolsAreValid"), nil},
 	{hasForeignPools, provider("DefaultPoolsAreValid"), nil},
@@ -133,27 +133,27 @@ var breakages = []struct {
 	{namesNoAttribute, provider("SettingsAreChecked"), nil},
 	{refusesKubernetesOddly, provider("KubernetesErrorsAreNotValid"), nil},
 
-	{failsWithoutArguments, both("NothingGivesNothing"), nil},
-	{makesLessThanAsked, both("CreateMakesWhatIsAsked", "CreateFailsOneByOne"), nil},
-	{returnsAnotherTag, both("CreateMakesWhatIsAsked"), nil},
-	{returnsNothing, both("CreateMakesWhatIsAsked"), nil},
-	{reusesIDs, both("CreateMakesWhatIsAsked"), nil},
+	{failsWithoutArguments, both("EmptyCalls"), nil},
+	{makesLessThanAsked, both("CreateMakesRequestedStorage", "CreateFailsOneByOne"), nil},
+	{returnsAnotherTag, both("CreateMakesRequestedStorage"), nil},
+	{returnsNothing, both("CreateMakesRequestedStorage"), nil},
+	{reusesIDs, both("CreateMakesRequestedStorage"), nil},
 	{makesAnotherEachTime, both("CreateIsIdempotent"), nil},
 	{forgetsWithARestart, both("CreateIsIdempotent"), nil},
 	{wipesWhatIsCreatedAgain, both("CreateIsIdempotent"), nil},
-	{failsAsAWhole, both("CreateFailsOneByOne", "AttachFailsOneByOne", "WhatIsAttachedIsNotRemoved"), nil},
-	{stopsAtTheFirstFailure, both("CreateFailsOneByOne", "AttachFailsOneByOne", "WhatIsAttachedIsNotRemoved"), nil},
-	{refusesWhatItMakes, both("ValidateTellsWhetherCreateSucceeds"), nil},
-	{makesWhatItValidates, both("ValidateTellsWhetherCreateSucceeds"), nil},
+	{failsAsAWhole, both("CreateFailsOneByOne", "AttachFailsOneByOne", "AttachedIsNotRemoved"), nil},
+	{stopsAtTheFirstFailure, both("CreateFailsOneByOne", "AttachFailsOneByOne", "AttachedIsNotRemoved"), nil},
+	{refusesWhatItMakes, both("ValidatePredictsCreate"), nil},
+	{makesWhatItValidates, both("ValidatePredictsCreate"), nil},
 	{deniesWhatItLeaves, both("NothingMadeLeavesNothing"), nil},
 	{changesResourceTags, both("ArgumentsAreNotChanged"), nil},
 
-	{listsTwice, volumesOnly("ListHasWhatExists"), nil},
-	{listsOnlyItsOwn, volumesOnly("ListHasWhatExists"), nil},
-	{describesOddly, volumesOnly("DescribeTellsWhatExists"), nil},
-	{describesAnotherSize, volumesOnly("DescribeTellsWhatExists"), nil},
+	{listsTwice, volumesOnly("ListReturnsAllVolumes"), nil},
+	{listsOnlyItsOwn, volumesOnly("ListReturnsAllVolumes"), nil},
+	{describesOddly, volumesOnly("DescribeReturnsVolumes"), nil},
+	{describesAnotherSize, volumesOnly("DescribeReturnsVolumes"), nil},
 
-	{attachesElsewhere, both("AttachTellsWhere"), nil},
+	{attachesElsewhere, both("AttachDescribesAttachment"), nil},
 	{attachesWhatIsNotThere, both("AttachFailsOneByOne"), nil},
 	{doesNotAttachTwice, both("AttachIsIdempotent"), nil},
 	{attachesTwice, both("AttachIsIdempotent"), nil},
@@ -168,12 +168,12 @@ var breakages = []struct {
 
 	{doesNotDestroyTwice, both("DestroyIsIdempotent"), nil},
 	{keepsTheData, both("DestroyRemovesTheData"), nil},
-	{destroysWhatIsAttached, both("WhatIsAttachedIsNotRemoved"), nil},
-	{releasesWhatIsAttached, both("WhatIsAttachedIsNotRemoved"), nil},
-	{releasesAllTheSame, both("ReleaseGivesAway"), nil},
-	{doesNotReleaseTwice, both("ReleaseGivesAway"), nil},
-	{destroysWhatItReleases, both("ReleaseGivesAway", "ImportTakesOver"), nil},
-	{listsWhatItReleased, volumesOnly("ReleaseGivesAway"), nil},
+	{destroysWhatIsAttached, both("AttachedIsNotRemoved"), nil},
+	{releasesWhatIsAttached, both("AttachedIsNotRemoved"), nil},
+	{releasesAllTheSame, both("ReleaseKeepsData"), nil},
+	{doesNotReleaseTwice, both("ReleaseKeepsData"), nil},
+	{destroysWhatItReleases, both("ReleaseKeepsData", "ImportTakesOver"), nil},
+	{listsWhatItReleased, volumesOnly("ReleaseKeepsData"), nil},
 	{importsWhatIsNotThere, both("ImportTakesOver"), nil},
 	{doesNotImportTwice, both("ImportTakesOver"), nil},
 	{wipesWhatItImports, both("ImportTakesOver"), nil},
@@ -199,14 +199,14 @@ var breakages = []struct {
 	{detachesWhatItTags, both("TaggingReplacesTags"), nil},
 	{adoptsForTheFormer, both("TaggingReplacesTags"), nil},
 
-	{saysThatItWasUnmounted, both("WhatIsAttachedIsWell"), nil},
-	{looksAtTheFirst, both("WhatIsAttachedIsWell"), nil},
-	{detachesWhatItLooksAt, both("WhatIsAttachedIsWell"), nil},
+	{saysThatItWasUnmounted, both("CheckAcceptsAttached"), nil},
+	{checksOnlyTheFirst, both("CheckAcceptsAttached"), nil},
+	{detachesWhatItChecks, both("CheckAcceptsAttached"), nil},
 
 	{answersOutOfOrder, both("BulkCallsAnswerInOrder"), nil},
 	{answersTooLittle, both("BulkCallsAnswerInOrder"), nil},
-	{hangsWhenCancelled, both("CancelledCallsSaySo"), nil},
-	{failsOddlyWhenCancelled, both("CancelledCallsSaySo"), nil},
+	{hangsWhenCancelled, both("CancelledCallsReturnSoon"), nil},
+	{failsOddlyWhenCancelled, both("CancelledCallsReturnSoon"), nil},
 	{leavesHalfOfIt, both("InterruptedCallsAreFinishedByRepeating"), nil},
 	{closesOlderSources, both("SourcesAreIndependent"), nil},
 	{takesOneCallAtATime, both("SourcesAreIndependent", "ConcurrentSourceTakesCallsAtOnce"), nil},
@@ -218,7 +218,7 @@ func provider(rule string) []string { return []string{"Provider/" + rule} }
 
 func volumesOnly(rule string) []string { return []string{"Volumes/" + rule} }
 
-// both is for flaws that volumes and filesystems have alike.
+// both returns the rules for volumes and for filesystems.
 func both(rules ...string) []string {
 	var all []string
 	for _, rule := range rules {
@@ -227,7 +227,7 @@ func both(rules ...string) []string {
 	return all
 }
 
-// recorder is a testing.TB that remembers how a test ended, and fails nobody.
+// recorder is a testing.TB that records how a test ended, and fails no test.
 type recorder struct {
 	testing.TB
 	mu              sync.Mutex
@@ -259,7 +259,7 @@ func (r *recorder) Skip(args ...any)                  { r.Log(args...); r.SkipNo
 func (r *recorder) Skipf(format string, args ...any)  { r.Logf(format, args...); r.SkipNow() }
 func (r *recorder) SkipNow()                          { r.skipped = true; runtime.Goexit() }
 
-// outcomes runs the suite and returns how each rule ended, by its full name.
+// outcomes runs the suite and returns the result of each rule, by its full name.
 func outcomes(t *testing.T, config Config) map[string]*recorder {
 	t.Helper()
 	groups, err := groupsFor(config)
@@ -282,6 +282,7 @@ func outcomes(t *testing.T, config Config) map[string]*recorder {
 	return all
 }
 
+// Behaviour O11.
 func TestEveryFlawIsFound(t *testing.T) {
 	for _, broken := range breakages {
 		t.Run(string(broken.flaw), func(t *testing.T) {
@@ -321,7 +322,8 @@ func TestEveryRuleFindsAFlaw(t *testing.T) {
 	}
 }
 
-// A sound provider passes all rules, whatever it is free to do otherwise.
+// A provider without flaws passes all rules, with each of the choices that providers
+// have.
 func TestSoundProvidersPass(t *testing.T) {
 	for name, free := range map[string]func(*memory, *Config){
 		"as it is":                   func(*memory, *Config) {},
@@ -344,15 +346,15 @@ func TestSoundProvidersPass(t *testing.T) {
 	}
 }
 
-// fixed is a provider whose storage comes with its machine.
-type fixed struct{ *memory }
+// staticProvider is a provider whose storage comes with its machine.
+type staticProvider struct{ *memory }
 
-func (fixed) Dynamic() bool { return false }
+func (staticProvider) Dynamic() bool { return false }
 
-func TestStorageThatIsNotDynamicIsNotMade(t *testing.T) {
+func TestStaticProviderMakesNothing(t *testing.T) {
 	m := newMemory(sound)
 	config := memoryConfig(m)
-	config.Provider = fixed{m}
+	config.Provider = staticProvider{m}
 	for name, r := range outcomes(t, config) {
 		if r.failed {
 			t.Errorf("%s: %q", name, r.said)
@@ -367,7 +369,7 @@ func TestConfigIsChecked(t *testing.T) {
 	good := memoryConfig(newMemory(sound))
 	for _, bad := range []Config{{SourceConfig: good.SourceConfig}, {Provider: good.Provider}} {
 		if _, err := groupsFor(bad); err == nil {
-			t.Errorf("a suite for %+v", bad)
+			t.Errorf("config %+v is accepted", bad)
 		}
 	}
 }

@@ -22,11 +22,11 @@ func checkArgumentsAreNotChanged(b *bench) {
 	b.attach(e)
 	b.remove(e)
 	for _, call := range first.argumentsChanged() {
-		b.Errorf("%s changed what it was called with", call)
+		b.Errorf("%s changed its arguments", call)
 	}
 }
 
-// checkOrder takes several things through their lives, each time in another order.
+// checkOrder takes several entities through their lives, with each call in another order.
 func checkOrder(b *bench) {
 	all := b.entities(5)
 	turn := func() {
@@ -37,7 +37,7 @@ func checkOrder(b *bench) {
 	}
 	turn()
 	made := make(map[names.Tag]string)
-	for i, got := range b.create(mapped(all, copyOf)...) {
+	for i, got := range b.create(mapSlice(all, copyOf)...) {
 		made[got.tag] = got.id
 		if got.tag != all[i].tag || got.id != all[i].id {
 			b.Errorf("%s with id %s is returned as %s with id %s", all[i].tag, all[i].id, got.tag, got.id)
@@ -56,8 +56,8 @@ func checkOrder(b *bench) {
 	b.destroy(all...)
 }
 
-// checkCancelled checks the errors of a call whose context was cancelled: the
-// caller must be able to tell them from others.
+// checkCancelled checks the errors of a call whose context was cancelled: the caller must be
+// able to distinguish them from others.
 func (b *bench) checkCancelled(doing string, errs []error, err error) {
 	b.Helper()
 	for _, err := range append(slices.Clone(errs), err) {
@@ -67,8 +67,8 @@ func (b *bench) checkCancelled(doing string, errs []error, err error) {
 	}
 }
 
-// soon waits for a call to return, for as long as the patience lasts.
-func (b *bench) soon(doing string, call func()) {
+// withinPatience fails the rule if a call does not return within the patience.
+func (b *bench) withinPatience(doing string, call func()) {
 	b.Helper()
 	done := make(chan struct{})
 	go func() {
@@ -80,46 +80,47 @@ func (b *bench) soon(doing string, call func()) {
 	select {
 	case <-done:
 	case <-patience.C:
-		b.Fatalf("%s with a cancelled context: no answer after %v", doing, b.Patience)
+		b.Fatalf("%s with a cancelled context: the call has not returned after %v", doing, b.Patience)
 	}
 }
 
-// step is one bulk call of a life. Its errors are those of the items.
+// step is one bulk call in a life. It returns the errors of the items, and that of the call.
 type step struct {
 	doing string
 	call  func(envcontext.ProviderCallContext, source, []*entity) ([]error, error)
 }
 
-// life returns the calls that take something from nothing to nothing.
+// life returns the calls that create and finally destroy an entity.
 func (b *bench) life() []step {
 	return []step{{"creating", func(ctx envcontext.ProviderCallContext, s source, all []*entity) ([]error, error) {
 		results, err := s.create(ctx, all)
 		setIDs(all, results)
-		return mapped(results, func(r created) error { return r.err }), err
+		return mapSlice(results, func(r created) error { return r.err }), err
 	}}, {"attaching", func(ctx envcontext.ProviderCallContext, s source, all []*entity) ([]error, error) {
 		results, err := s.attach(ctx, all)
-		return mapped(results, func(r attached) error { return r.err }), err
+		return mapSlice(results, func(r attached) error { return r.err }), err
 	}}, {"detaching", func(ctx envcontext.ProviderCallContext, s source, all []*entity) ([]error, error) {
 		return s.detach(ctx, all)
 	}}, {"destroying", func(ctx envcontext.ProviderCallContext, s source, all []*entity) ([]error, error) {
-		return s.destroy(ctx, mapped(all, identify))
+		return s.destroy(ctx, mapSlice(all, identify))
 	}}}
 }
 
-// repeatedly takes things through a life: each call is made with a context that
-// may be cancelled on the way, and then again with one that is not, when it must
-// succeed.
-func (b *bench) repeatedly(all []*entity, newContext func() envcontext.ProviderCallContext) {
+// interruptAndRepeat takes entities through a life. It makes each call with a context that may
+// be cancelled during the call, and then again with one that is not cancelled; the second call
+// must succeed.
+func (b *bench) interruptAndRepeat(all []*entity, newContext func() envcontext.ProviderCallContext) {
 	b.Helper()
 	for _, step := range b.life() {
 		var errs []error
 		var err error
 		ctx := newContext()
-		b.soon(step.doing, func() { errs, err = step.call(ctx, b.source, all) })
+		b.withinPatience(step.doing, func() { errs, err = step.call(ctx, b.source, all) })
 		b.checkCancelled(step.doing, errs, err)
 		if step.doing == "creating" {
-			// What was made is to be cleaned up, and its id may not be known.
-			before := mapped(all, identify)
+			// The entities must be cleaned up, but the interrupted call may not have returned
+			// their IDs.
+			before := mapSlice(all, identify)
 			for i, got := range b.create(all...) {
 				if before[i] != "" && got.id != before[i] {
 					b.Errorf("%s was made as %s, and again as %s", got.tag, before[i], got.id)
@@ -135,20 +136,20 @@ func (b *bench) repeatedly(all []*entity, newContext func() envcontext.ProviderC
 func checkCancelledBefore(b *bench) {
 	if v, ok := b.source.(*volumes); ok {
 		made := b.one()
-		b.soon("listing", func() {
+		b.withinPatience("listing", func() {
 			_, err := v.ListVolumes(b.cancelled())
 			b.checkCancelled("listing", nil, err)
 		})
-		b.soon("describing", func() {
+		b.withinPatience("describing", func() {
 			results, err := v.DescribeVolumes(b.cancelled(), []string{made.id})
-			b.checkCancelled("describing", mapped(results, func(r storage.DescribeVolumesResult) error { return r.Error }), err)
+			b.checkCancelled("describing", mapSlice(results, func(r storage.DescribeVolumesResult) error { return r.Error }), err)
 		})
 	}
-	b.repeatedly(b.entities(2), b.cancelled)
+	b.interruptAndRepeat(b.entities(2), b.cancelled)
 }
 
-// fuse is a context that is cancelled when it is looked at for the nth time:
-// wherever a provider looks, its caller may give up.
+// fuse is a context that is cancelled when it is checked for the nth time. With increasing n,
+// a provider's caller gives up at each point at which the provider checks the context.
 type fuse struct {
 	context.Context
 	cancel context.CancelFunc
@@ -162,7 +163,7 @@ func newFuse(ctx context.Context, n int) *fuse {
 	return f
 }
 
-func (f *fuse) look() {
+func (f *fuse) check() {
 	if f.left.Add(-1) == 0 {
 		f.cancel()
 	}
@@ -170,23 +171,23 @@ func (f *fuse) look() {
 
 // Done implements [context.Context].
 func (f *fuse) Done() <-chan struct{} {
-	f.look()
+	f.check()
 	return f.Context.Done()
 }
 
 // Err implements [context.Context].
 func (f *fuse) Err() error {
-	f.look()
+	f.check()
 	return f.Context.Err()
 }
 
-// maxLooks bounds how many moments to cancel a life at are tried.
-const maxLooks = 16
+// maxChecks limits the number of points at which a life is cancelled.
+const maxChecks = 16
 
 func checkInterrupted(b *bench) {
-	for n := 1; n <= maxLooks; n++ {
+	for n := 1; n <= maxChecks; n++ {
 		var fuses []*fuse
-		b.repeatedly(b.entities(2), func() envcontext.ProviderCallContext {
+		b.interruptAndRepeat(b.entities(2), func() envcontext.ProviderCallContext {
 			f := newFuse(b.ctx, n)
 			fuses = append(fuses, f)
 			return envcontext.New(f)
@@ -197,7 +198,7 @@ func checkInterrupted(b *bench) {
 			f.cancel()
 		}
 		if !burnt {
-			return // nobody looks that often
+			return // the provider does not check the context that often
 		}
 	}
 }
@@ -207,7 +208,7 @@ func checkSourcesAreIndependent(b *bench) {
 }
 
 func checkConcurrentSource(b *bench) {
-	// The source's word goes before the provider's.
+	// A source's own declaration overrides the provider's.
 	c := b.source.concurrent()
 	if c == nil {
 		c, _ = b.Provider.(storage.ConcurrentSource)
@@ -222,8 +223,7 @@ func checkConcurrentSource(b *bench) {
 	b.atOnce(sources)
 }
 
-// atOnce has each source take things of its own through their lives, all at the
-// same time.
+// atOnce makes each source take entities of its own through their lives, all at the same time.
 func (b *bench) atOnce(sources []source) {
 	b.Helper()
 	const rounds = 3
@@ -252,7 +252,7 @@ func (b *bench) atOnce(sources []source) {
 			}
 		}
 		if all[0][0].isBacked() {
-			return // the volume already has data on it, and is not formatted again
+			return // the volume already contains data, and is not formatted again
 		}
 	}
 }

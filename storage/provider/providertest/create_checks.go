@@ -11,7 +11,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// tooLarge is a size, in MiB, that nobody has.
+// tooLarge is a size, in MiB, that no provider can make.
 const tooLarge = math.MaxUint64
 
 func checkNothing(b *bench) {
@@ -27,17 +27,17 @@ func checkNothing(b *bench) {
 	}
 }
 
-// checkMade checks the answer for something that was created.
+// checkMade checks the result of a creation.
 func (b *bench) checkMade(e *entity, got created) {
 	b.Helper()
 	if got.tag != e.tag {
 		b.Errorf("creating %s: it is returned as %v", e.tag, got.tag)
 	}
 	if got.id == "" {
-		b.Errorf("creating %s: it has no id", e.tag)
+		b.Errorf("creating %s: it has no ID", e.tag)
 	}
 	if got.size < e.size() {
-		b.Errorf("creating %s: %d MiB were made, %d MiB were asked for", e.tag, got.size, e.size())
+		b.Errorf("creating %s: got %d MiB, want at least %d MiB", e.tag, got.size, e.size())
 	}
 	if got.backing != e.filesystem.Volume {
 		b.Errorf("creating %s: its backing volume is %q, not %q", e.tag, got.backing.Id(), e.filesystem.Volume.Id())
@@ -55,7 +55,7 @@ func checkCreate(b *bench) {
 		ids[got.id] = true
 	}
 	if len(ids) != len(all) {
-		b.Errorf("%d %ss have %d ids", len(all), b.kind.noun, len(ids))
+		b.Errorf("%d %ss have only %d different IDs", len(all), b.kind.noun, len(ids))
 	}
 }
 
@@ -64,14 +64,14 @@ func checkCreateIsIdempotent(b *bench) {
 	first := b.create(e)[0]
 	again := func(when string) {
 		b.Helper()
-		// A caller that asks again does not know the id.
+		// A caller that repeats a request does not know the ID.
 		got := b.create(copyOf(e))[0]
 		if got.info != first.info || got.tag != first.tag {
 			b.Errorf("%s was made as %+v, and %s as %+v", e.tag, first.info, when, got.info)
 		}
 		if b.kind.noun == "volume" {
 			if listed := b.list(); len(listed) != 1 {
-				b.Errorf("%s was made once, and %s volumes %q are listed", e.tag, when, listed)
+				b.Errorf("%s was made once, but %s volumes %q are listed", e.tag, when, listed)
 			}
 		}
 	}
@@ -94,39 +94,39 @@ func checkCreateFailsOneByOne(b *bench) {
 	for i, got := range results {
 		switch {
 		case all[i] == bad && got.err == nil:
-			b.Errorf("creating %s: %d MiB were made, and %d MiB asked for", bad.tag, got.size, bad.size())
+			b.Errorf("creating %s: got %d MiB, want an error for the impossible size of %d MiB", bad.tag, got.size, bad.size())
 		case all[i] != bad && got.err != nil:
-			b.Errorf("creating %s, beside one that cannot be made: %v", all[i].tag, got.err)
+			b.Errorf("creating %s together with one that cannot be made: %v", all[i].tag, got.err)
 		}
 	}
 	if b.Failed() {
 		return
 	}
-	// Nothing is there of the one that failed: it can be made another way.
+	// Nothing is left of the failed creation, so the entity can be made with another size.
 	bad.resize(good)
 	b.checkMade(bad, b.create(bad)[0])
 }
 
 func checkNothingMade(b *bench) {
-	for n := 1; n <= maxLooks; n++ {
+	for n := 1; n <= maxChecks; n++ {
 		f := newFuse(b.ctx, n)
 		e := b.entity()
 		all := []*entity{e}
 		var results []created
 		var err error
-		b.soon("creating", func() { results, err = b.source.create(envcontext.New(f), all) })
+		b.withinPatience("creating", func() { results, err = b.source.create(envcontext.New(f), all) })
 		burnt := f.left.Load() <= 0
 		f.cancel()
 		b.keep(all, results)
 		if err == nil && len(results) == 1 && storage.IsNothingMade(results[0].err) {
-			b.checkLeaks(fmt.Sprintf("creating %s said that nothing was made (%v), and left", e.tag, results[0].err))
+			b.checkLeaks(fmt.Sprintf("creating %s reported that nothing was made (%v), but left", e.tag, results[0].err))
 		}
-		// Whatever it said, it can be made, and removed.
+		// Whatever the error was, the entity can be made and removed.
 		b.create(e)
 		b.remove(e)
 		b.checkLeaks("left behind")
 		if !burnt {
-			return // nobody looks that often
+			return // the provider does not check the context that often
 		}
 	}
 }
@@ -143,10 +143,10 @@ func checkValidate(b *bench) {
 				b.Fatalf("validating %s, which can be made: %v", e.tag, err)
 			}
 		}
-		b.checkLeaks("validating made")
+		b.checkLeaks("made by validating")
 		if listing {
 			if after := b.listAll(); !slices.Equal(before, after) {
-				b.Errorf("validating %s: volumes %q were listed, and are %q", e.tag, before, after)
+				b.Errorf("validating %s changed the list of volumes from %q to %q", e.tag, before, after)
 			}
 		}
 	}
@@ -155,19 +155,19 @@ func checkValidate(b *bench) {
 		b.Fatalf("validating %s: %v", accepted.tag, err)
 	}
 	if err := b.tryCreate(accepted)[0].err; err != nil {
-		b.Errorf("%s is valid, and is not made: %v", accepted.tag, err)
+		b.Errorf("%s was validated, but creating it failed: %v", accepted.tag, err)
 	}
 	refused := b.entity()
 	refused.resize(tooLarge)
 	if err := b.source.validate(refused); err == nil {
-		return // it is left to creating to find out
+		return // only creating detects the invalid size
 	}
 	if b.tryCreate(refused)[0].err == nil {
-		b.Errorf("%s is not valid, and is made", refused.tag)
+		b.Errorf("validating %s failed, but creating it succeeded", refused.tag)
 	}
 }
 
-// listAll returns, sorted, all volumes that are listed.
+// listAll returns, sorted, the IDs of all volumes that the source lists.
 func (b *bench) listAll() []string {
 	b.Helper()
 	listed, err := b.source.(*volumes).ListVolumes(b.ctx)
@@ -181,7 +181,7 @@ func checkList(b *bench) {
 	all := b.some(3)
 	check := func(when string, entities ...*entity) {
 		b.Helper()
-		want := slices.Sorted(slices.Values(mapped(entities, identify)))
+		want := slices.Sorted(slices.Values(mapSlice(entities, identify)))
 		if got := b.list(); !slices.Equal(got, want) {
 			b.Errorf("%s, volumes %q are listed, want %q", when, got, want)
 		}
@@ -198,12 +198,12 @@ func checkList(b *bench) {
 }
 
 func checkDescribe(b *bench) {
-	gone := b.gone()
+	destroyed := b.destroyed()
 	all := b.entities(2)
 	made := b.create(all...)
 	describe := func() {
 		b.Helper()
-		ids := []string{all[1].id, gone.id, all[0].id}
+		ids := []string{all[1].id, destroyed.id, all[0].id}
 		results, err := b.source.(*volumes).DescribeVolumes(b.ctx, ids)
 		answers(b, "describing", len(ids), results, err)
 		for i, want := range []*created{&made[1], nil, &made[0]} {

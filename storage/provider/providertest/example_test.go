@@ -8,7 +8,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/providertest"
 )
 
-// A provider's test hands the suite the provider, and a pool to open sources for.
+// A provider's test passes the provider and a pool to the suite.
 func ExampleRun() {
 	TestConformance := func(t *testing.T) {
 		pool, err := storage.NewConfig("mine", "rootfs", storage.Attrs{storage.ConfigStorageDir: t.TempDir()})

@@ -10,12 +10,12 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// File is the data of something attached; an [*os.File] is one.
+// File is the data of an attached volume or filesystem. An [*os.File] implements it.
 type File interface {
 	io.ReaderAt
 	io.WriterAt
 	io.Closer
-	// Sync returns when what was written is stored, or the error of storing it.
+	// Sync waits until all written data is stored. It returns the error of storing it.
 	Sync() error
 }
 
@@ -31,7 +31,7 @@ func openBlockDevice(a storage.VolumeAttachment, write bool) (File, error) {
 	return openFile(path, write, os.O_RDWR)
 }
 
-// openInFilesystem opens a file of a filesystem mounted on this machine.
+// openInFilesystem opens a file in a filesystem mounted on this machine.
 func openInFilesystem(a storage.FilesystemAttachment, write bool) (File, error) {
 	return openFile(filepath.Join(a.Path, "providertest"), write, os.O_RDWR|os.O_CREATE)
 }
@@ -42,7 +42,7 @@ func openFile(path string, write bool, flags int) (File, error) {
 	}
 	f, err := os.OpenFile(path, flags, 0o600)
 	if err != nil {
-		return nil, errors.Trace(err) // and not an interface that holds nil
+		return nil, errors.Trace(err) // not f, which would make a File that is not nil
 	}
 	return f, nil
 }

@@ -15,30 +15,30 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// memory is a provider of volumes and filesystems that are nothing but entries of
-// a map. Without a flaw it keeps the contract.
+// memory is a provider whose volumes and filesystems are entries of a map. Without a flaw
+// it keeps the contract.
 type memory struct {
 	flaw flaw
 
-	// What providers are free to do.
+	// Choices that providers have.
 	attachesWhatItMakes bool
-	takesItsTime        bool // each operation is in progress at first
+	takesItsTime        bool // the first call of each operation returns in progress
 	releases            bool
 	keepsNoTags         bool // its sources list no owners
-	refusesAnothers     bool // rather than make another
+	refusesAnothers     bool // does not create what exists for another owner
 	kinds               []storage.StorageKind
 
 	mu      sync.Mutex
 	objects map[string]*object
-	last    int // the number of the last id
+	last    int // the number of the last ID
 
 	begun map[string]bool // the operations that were started
 
-	// What some flaws need.
-	asked  int                  // how often Releasable was asked
-	opened int                  // the number of the source that was opened last
-	busy   bool                 // a call is under way
-	kept   map[names.Tag][]byte // the data of what was destroyed
+	// State of some flaws.
+	asked  int                  // number of calls of Releasable
+	opened int                  // number of opened sources
+	busy   bool                 // a call is running
+	kept   map[names.Tag][]byte // the data of destroyed objects
 	leaked []string
 	end    chan struct{} // ends calls that hang
 }
@@ -63,7 +63,7 @@ type object struct {
 	size     uint64
 	data     []byte
 	tags     map[string]string
-	former   map[string]string // the tags that were replaced
+	former   map[string]string // the replaced tags
 	released bool
 	// unfinished is what an interrupted creation leaves in a flawed provider.
 	unfinished bool
@@ -76,7 +76,7 @@ type object struct {
 
 const memoryType = storage.ProviderType("memory")
 
-// memoryConfig is what the suite has to know of the provider.
+// memoryConfig is the suite's configuration for the provider.
 func memoryConfig(m *memory) Config {
 	pool, err := storage.NewConfig("memory", memoryType, storage.Attrs{"speed": "high"})
 	if err != nil {
@@ -123,7 +123,7 @@ func (m *memory) openAt(path string, write bool) (File, error) {
 	return m.open(id, write)
 }
 
-// left says what is in memory.
+// left lists the objects in memory.
 func (m *memory) left() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -272,12 +272,12 @@ func (m *memory) FilesystemSource(config *storage.Config) (storage.FilesystemSou
 	return &memoryFilesystems{s}, nil
 }
 
-// memorySource is what the sources of both kinds have in common.
+// memorySource is the common part of volume and filesystem sources.
 type memorySource struct {
 	*memory
 	kind   storage.StorageKind
 	number int
-	own    map[string]bool // what it has made itself
+	own    map[string]bool // the objects that this source created
 }
 
 // MaxConcurrentCalls implements [storage.ConcurrentSource].
@@ -355,7 +355,7 @@ func memoryCall[T, R any](s *memorySource, ctx envcontext.ProviderCallContext, i
 	return results, nil
 }
 
-// start starts an operation, which is over when it is asked for again.
+// start starts an operation, which is done at its second call.
 func (s *memorySource) start(operation string) error {
 	if !s.takesItsTime || s.begun[operation] {
 		return nil
@@ -368,7 +368,7 @@ func memoryEach[T any](s *memorySource, ctx envcontext.ProviderCallContext, item
 	return memoryCall(s, ctx, items, func(item T) (error, error) { return nil, do(item) }, itself)
 }
 
-// find returns what was made for a tag, and is its owner's.
+// find returns the object with the tag if the tags name its owner.
 func (s *memorySource) find(tag names.Tag, tags map[string]string) *object {
 	for _, o := range s.objects {
 		forgotten := s.flaw == forgetsWithARestart && !s.own[o.id]
@@ -379,7 +379,7 @@ func (s *memorySource) find(tag names.Tag, tags map[string]string) *object {
 	return nil
 }
 
-// owns reports whether an object is the owner's that resource tags name.
+// owns reports whether the resource tags name the owner of an object.
 func (s *memorySource) owns(o *object, tags map[string]string) bool {
 	uuid := tags[storage.EntityUUIDTag]
 	switch s.flaw {
@@ -448,7 +448,7 @@ func (s *memorySource) create(ctx envcontext.ProviderCallContext, tag names.Tag,
 	return o, nil
 }
 
-// owners lists what there is, and whose it is.
+// owners lists the objects with their owners.
 func (s *memorySource) owners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
 	end, err := s.begin(ctx)
 	if err != nil {
@@ -657,7 +657,7 @@ func (s *memorySource) take(id string, tags map[string]string) (*object, error) 
 	return o, nil
 }
 
-// validate checks a size, and does not change what it is given.
+// validate checks a size, and does not change its arguments.
 func (s *memorySource) validate(tag names.Tag, size uint64, tags map[string]string) error {
 	switch s.flaw {
 	case refusesWhatItMakes:
@@ -865,28 +865,28 @@ func (s *memoryFilesystems) TagFilesystems(ctx envcontext.ProviderCallContext, t
 
 // CheckVolumes implements [storage.VolumeChecker].
 func (s *memoryVolumes) CheckVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	return s.lookAll(ctx, ids)
+	return s.checkAll(ctx, ids)
 }
 
 // CheckFilesystems implements [storage.FilesystemChecker].
 func (s *memoryFilesystems) CheckFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	return s.lookAll(ctx, ids)
+	return s.checkAll(ctx, ids)
 }
 
-func (s *memorySource) lookAll(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
-	if s.flaw == looksAtTheFirst {
+func (s *memorySource) checkAll(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
+	if s.flaw == checksOnlyTheFirst {
 		ids = ids[:1]
 	}
-	return memoryEach(s, ctx, ids, s.look)
+	return memoryEach(s, ctx, ids, s.checkOne)
 }
 
-// look says what has become of a filesystem that was attached.
-func (s *memorySource) look(id string) error {
+// checkOne checks an attached object.
+func (s *memorySource) checkOne(id string) error {
 	o := s.existing(id)
 	switch {
 	case o == nil:
 		return errors.NotFoundf("%s", id)
-	case s.flaw == detachesWhatItLooksAt:
+	case s.flaw == detachesWhatItChecks:
 		o.attached = 0
 	case s.flaw == saysThatItWasUnmounted || o.attached == 0:
 		return errors.Errorf("%s was unmounted", id)

@@ -11,7 +11,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// ownerTags returns the resource tags of something new, which belongs to one state.
+// ownerTags returns resource tags for a new entity. All belong to the same state.
 func ownerTags() map[string]string {
 	return map[string]string{
 		"providertest":         "yes",
@@ -21,10 +21,11 @@ func ownerTags() map[string]string {
 	}
 }
 
-// owners returns what the source lists, by id; the rule is skipped where it lists no owners.
+// owners returns what the source lists, by ID. It skips the rule if the source does not list
+// owners.
 func (b *bench) owners() map[string]storage.OwnedObject {
 	b.Helper()
-	list := b.source.owning()
+	list := b.source.ownerLister()
 	if list == nil {
 		b.Skipf("the source does not list the owners of %ss", b.kind.noun)
 	}
@@ -33,7 +34,7 @@ func (b *bench) owners() map[string]storage.OwnedObject {
 		b.Fatalf("listing owners: %v", err)
 	}
 	if !slices.IsSortedFunc(objects, func(x, y storage.OwnedObject) int { return strings.Compare(x.ID, y.ID) }) {
-		b.Errorf("the owners of %ss are not listed in the order of their ids", b.kind.noun)
+		b.Errorf("the owners of %ss are not listed in the order of the IDs", b.kind.noun)
 	}
 	byID := make(map[string]storage.OwnedObject, len(objects))
 	for _, o := range objects {
@@ -45,8 +46,8 @@ func (b *bench) owners() map[string]storage.OwnedObject {
 	return byID
 }
 
-// checkTags checks that something is listed with the resource tags that it was given. A
-// source may have some of its own.
+// checkTags checks that an entity is listed with its resource tags. The source may add tags of
+// its own.
 func (b *bench) checkTags(when string, e *entity) storage.OwnedObject {
 	b.Helper()
 	o, ok := b.owners()[e.id]
@@ -72,10 +73,10 @@ func checkOwners(b *bench) {
 			o := b.checkTags(when, e)
 			i := slices.IndexFunc(made, func(c created) bool { return c.id == e.id })
 			if o.Size != made[i].size {
-				b.Errorf("%s: %s is listed with %d MiB, and was made with %d", when, e.tag, o.Size, made[i].size)
+				b.Errorf("%s: %s is listed with %d MiB, but was made with %d MiB", when, e.tag, o.Size, made[i].size)
 			}
 			if !b.BlindToUse && o.Attached != (e == attached) {
-				b.Errorf("%s: that %s is attached is %v", when, e.tag, o.Attached)
+				b.Errorf("%s: %s is listed with Attached %t", when, e.tag, o.Attached)
 			}
 			if o.Released {
 				b.Errorf("%s: %s is listed as released", when, e.tag)
@@ -89,7 +90,7 @@ func checkOwners(b *bench) {
 	check("after attaching", all[0], all...)
 	b.remove(all[1])
 	if _, ok := b.owners()[all[1].id]; ok {
-		b.Errorf("%s was destroyed, and is listed", all[1].tag)
+		b.Errorf("%s was destroyed and is still listed", all[1].tag)
 	}
 	check("after destroying one", all[0], all[0], all[2])
 }
@@ -111,15 +112,15 @@ func checkAdoption(b *bench) {
 	check("after a restart")
 	own := copyOf(e)
 	if got := b.create(own)[0]; got.id != e.id {
-		b.Errorf("%s was made as %s, and with the same UUID as %s", e.tag, e.id, got.id)
+		b.Errorf("%s was made as %s, and again with the same UUID as %s", e.tag, e.id, got.id)
 	}
 	b.checkTags("after it was asked for again", e)
 	b.checkKept(b.attach(own)...)
 	b.remove(e)
 }
 
-// notAdopted checks that what exists does not become that of others who ask for its tag:
-// they get something else, or an error.
+// notAdopted checks that a request for an entity's tag by another owner does not get the
+// entity: it gets another one, or an error.
 func (b *bench) notAdopted(e *entity, how string, tags map[string]string) {
 	b.Helper()
 	other := copyOf(e)
@@ -129,14 +130,14 @@ func (b *bench) notAdopted(e *entity, how string, tags map[string]string) {
 	case got.err != nil:
 		return
 	case got.id == e.id:
-		b.Fatalf("%s, id %s, is given to who asks for it %s", e.tag, e.id, how)
+		b.Fatalf("creating %s %s: got id %s, which belongs to another owner", e.tag, how, e.id)
 	}
 	for _, a := range b.attach(other) {
 		if !b.seesData(a) {
 			continue
 		}
 		if data, err := b.tryRead(a); err == nil && data == dataOf(e.tag) {
-			b.Errorf("the data of %s are given to who asks for it %s", e.tag, how)
+			b.Errorf("creating %s %s: got the data of another owner", e.tag, how)
 		}
 	}
 	b.remove(other)
@@ -144,11 +145,11 @@ func (b *bench) notAdopted(e *entity, how string, tags map[string]string) {
 
 func checkTagging(b *bench) {
 	b.owners()
-	tag := b.source.tagging()
+	tag := b.source.tagger()
 	if tag == nil {
 		b.Skipf("the source does not replace the tags of %ss", b.kind.noun)
 	}
-	gone := b.gone()
+	destroyed := b.destroyed()
 	all := b.some(2)
 	e, other := all[0], all[1]
 	attached := b.attach(e)
@@ -158,11 +159,11 @@ func checkTagging(b *bench) {
 		storage.ModelUUIDTag: "8d0b7f0e-52c6-4a53-9c5b-3c1b8f4f0f55", storage.EntityUUIDTag: uuid.NewString(), "new": "yes",
 	}
 	for range 2 {
-		given := []storage.ObjectTags{{ID: gone.id, ResourceTags: tags}, {ID: e.id, ResourceTags: tags}}
+		given := []storage.ObjectTags{{ID: destroyed.id, ResourceTags: tags}, {ID: e.id, ResourceTags: tags}}
 		results, err := tag(b.ctx, given)
 		answers(b, "tagging", len(given), results, err)
 		if !errors.Is(results[0], errors.NotFound) {
-			b.Errorf("tagging %s, which was destroyed: got %v, want a \"not found\" error", gone.tag, results[0])
+			b.Errorf("tagging %s, which was destroyed: got %v, want a \"not found\" error", destroyed.tag, results[0])
 		}
 		if results[1] != nil {
 			b.Fatalf("tagging %s: %v", e.tag, results[1])
@@ -174,7 +175,7 @@ func checkTagging(b *bench) {
 		o := b.checkTags(when, e)
 		for name := range former {
 			if _, ok := tags[name]; !ok && o.ResourceTags[name] != "" {
-				b.Errorf("%s: %s still has tag %s, which it was not given", when, e.tag, name)
+				b.Errorf("%s: %s still has tag %s, which tagging should have removed", when, e.tag, name)
 			}
 		}
 		if !b.BlindToUse && !o.Attached {

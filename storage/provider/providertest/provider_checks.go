@@ -21,12 +21,12 @@ func checkSupports(t testing.TB, config Config) {
 		case p.Supports(k.kind):
 			supported++
 			if err != nil {
-				t.Errorf("%s storage is supported, and a source of it is not opened: %v", k.kind, err)
+				t.Errorf("%s storage is supported, but opening a source of it failed: %v", k.kind, err)
 			}
 		case err == nil:
-			t.Errorf("%s storage is not supported, and a source of it is opened", k.kind)
+			t.Errorf("%s storage is not supported, but opening a source of it succeeded", k.kind)
 		case !errors.Is(err, errors.NotSupported):
-			t.Errorf("%s storage is not supported, and the error of opening a source does not say so: %v", k.kind, err)
+			t.Errorf("opening a source of %s storage, which is not supported: got %v, want a \"not supported\" error", k.kind, err)
 		}
 	}
 	if supported == 0 {
@@ -62,7 +62,7 @@ func checkAnswersStayTheSame(t testing.TB, config Config) {
 	for i := range got {
 		askers.Go(func() {
 			for _, k := range kinds() {
-				// What is not supported is another rule's.
+				// Another rule checks that unsupported kinds are refused.
 				_, _ = k.open(config.Provider, config.SourceConfig, config.Patience)
 			}
 			got[i] = ask(config.Provider)
@@ -71,7 +71,7 @@ func checkAnswersStayTheSame(t testing.TB, config Config) {
 	askers.Wait()
 	for _, a := range append(got, ask(config.Restart())) {
 		if a != want {
-			t.Errorf("the answers were %+v, and are %+v", want, a)
+			t.Errorf("the results changed from %+v to %+v", want, a)
 		}
 	}
 }
@@ -81,14 +81,14 @@ func checkDefaultPools(t testing.TB, config Config) {
 	for _, pool := range config.Provider.DefaultPools() {
 		name := pool.Name()
 		if !storage.IsValidPoolName(name) {
-			t.Errorf("default pool %q: the name is not valid", name)
+			t.Errorf("default pool %q: the name is invalid", name)
 		}
 		if seen[name] {
-			t.Errorf("default pool %q: there are two of this name", name)
+			t.Errorf("default pool %q: two default pools have this name", name)
 		}
 		seen[name] = true
 		if want := config.SourceConfig.Provider(); pool.Provider() != want {
-			t.Errorf("default pool %q: it is of provider %q, not %q", name, pool.Provider(), want)
+			t.Errorf("default pool %q: it belongs to provider %q, not %q", name, pool.Provider(), want)
 		}
 		if err := config.Provider.ValidateConfig(pool); err != nil {
 			t.Errorf("default pool %q: %v", name, err)
@@ -99,7 +99,7 @@ func checkDefaultPools(t testing.TB, config Config) {
 func checkSettings(t testing.TB, config Config) {
 	before := config.SourceConfig.Attrs()
 	if err := config.Provider.ValidateConfig(config.SourceConfig); err != nil {
-		t.Errorf("Config.SourceConfig, which sources are opened for, is refused: %v", err)
+		t.Errorf("Config.SourceConfig, for which sources are opened, is refused: %v", err)
 	}
 	if after := config.SourceConfig.Attrs(); !reflect.DeepEqual(before, after) {
 		t.Errorf("validating changed the settings from %v to %v", before, after)
@@ -135,7 +135,7 @@ func checkKubernetes(t testing.TB, config Config) {
 		{storage.K8sStorageMedium: 1},
 	} {
 		if err := config.Provider.ValidateForK8s(attributes); err != nil && !errors.Is(err, errors.NotValid) {
-			t.Errorf("attributes %v: got %v, want nothing or a \"not valid\" error", attributes, err)
+			t.Errorf("attributes %v: got %v, want nil or a \"not valid\" error", attributes, err)
 		}
 	}
 }

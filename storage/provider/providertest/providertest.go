@@ -1,6 +1,6 @@
-// Package providertest is the conformance suite of storage providers: it holds a
-// [storage.Provider] and the sources that it opens to what the documentation of
-// package storage says of them. A provider's own tests run it:
+// Package providertest is the conformance suite for storage providers. It checks that a
+// [storage.Provider] and the sources that it opens keep the contract in the documentation of
+// package storage. The tests of a provider run it:
 //
 //	func TestConformance(t *testing.T) {
 //		pool, err := storage.NewConfig("mine", "mine", nil)
@@ -10,19 +10,18 @@
 //		providertest.Run(t, providertest.Config{Provider: mine.New(), SourceConfig: pool})
 //	}
 //
-// The suite makes real storage, in one source, and takes all of it away again. It
-// asks the provider what it can do: what kinds of storage it supports, whether it
-// is dynamic and releases, which optional capabilities it has. What it has to be
-// told beyond that is in [Config], and all of it is optional: what a volume or a
-// filesystem of this provider needs, how to reach the data on it, and how to see
-// what is left behind.
+// The suite makes real storage, in one source, and removes all of it again. It asks the
+// provider what it can do: which kinds of storage it supports, whether it is dynamic and can
+// release storage, and which optional capabilities it has. [Config] contains everything else
+// that the suite needs to know, and most of it is optional: what a volume or filesystem of
+// this provider needs, how to access the data on it, and how to detect what is left behind.
 //
-// Each rule is a subtest, such as Volumes/AttachIsIdempotent. One that fails says
-// which sentence of the contract it holds. Each makes storage of its own and
-// takes it away, so that one rule that fails leaves the others alone.
+// Each rule is a subtest, such as Volumes/AttachIsIdempotent. If it fails, it logs the
+// sentence of the contract that it checks. Each rule makes its own storage and removes it, so
+// a failed rule does not affect the others.
 //
-// How a provider fares when its process is killed, its disk full or its hardware
-// broken is not tested here: only the provider's author can make that happen.
+// The suite does not test what happens when the provider's process is killed, its disk is full
+// or its hardware is broken: only the provider's author can make that happen.
 package providertest
 
 import (
@@ -38,84 +37,79 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Config is what the suite has to know of a provider. Provider and SourceConfig
-// must be set.
+// Config is what the suite needs to know about a provider. Provider and SourceConfig must be
+// set.
 type Config struct {
 	// Provider is the provider to test.
 	Provider storage.Provider
 
-	// Restart returns the provider as a new process has it, which remembers
-	// nothing but what is stored outside of the process. Nil: Provider again,
-	// whose sources are opened again.
+	// Restart returns the provider as a new process would have it, with only the state that is
+	// stored outside the process. Nil: Provider, whose sources are opened again.
 	Restart func() storage.Provider
 
-	// SourceConfig is the pool that sources are opened for.
+	// SourceConfig is the pool for which sources are opened.
 	SourceConfig *storage.Config
 
-	// InvalidAttrs are settings that each make a pool invalid. May be empty.
+	// InvalidAttrs are settings, each one enough to make a pool invalid. They may be empty.
 	InvalidAttrs storage.Attrs
 
-	// Machine is where storage is attached. Nil: machine 0.
+	// Machine is the machine to which storage is attached. Nil: machine 0.
 	Machine names.Tag
 
-	// InstanceId is the machine's identity to the provider that runs it.
-	// Empty: "instance-0".
+	// InstanceId is the machine's ID at the provider that runs it. Empty: "instance-0".
 	InstanceId instance.Id
 
-	// Size is that of the volumes and filesystems that are made, in MiB. Some
+	// Size is the size of the volumes and filesystems that the suite makes, in MiB. Some
 	// twenty of them exist at once. 0: 16.
 	Size uint64
 
-	// CompleteVolume and CompleteFilesystem change the parameters of each
-	// volume and filesystem, before it is created for the first time, into ones
-	// that the provider takes: they add attributes, or a backing volume. They
-	// leave tag and size alone. What they make themselves they take away with
-	// t.Cleanup, which is after the suite has destroyed the volume or
-	// filesystem. Nil: the parameters are good as they are.
+	// CompleteVolume and CompleteFilesystem complete the parameters of each volume and
+	// filesystem, before it is created for the first time, so that the provider accepts them:
+	// they add attributes, or a backing volume. They must not change the tag and the size.
+	// They remove what they make themselves with t.Cleanup, which runs after the suite has
+	// destroyed the volume or filesystem. Nil: the parameters are complete.
 	CompleteVolume     func(t testing.TB, params *storage.VolumeParams)
 	CompleteFilesystem func(t testing.TB, params *storage.FilesystemParams)
 
-	// MountDir is a directory in which the suite chooses mount points. Empty: a
-	// temporary directory, without symbolic links in its path.
+	// MountDir is a directory in which the suite chooses mount points. Its path must not
+	// contain symbolic links. Empty: a temporary directory.
 	MountDir string
 
-	// OpenVolume and OpenFilesystem open what is attached: a volume itself, and
-	// for a filesystem always the same file in it, which is made where it is
-	// missing if it is to be written. Nil: the volume's block device, found by
-	// its link or its name, and a file below the filesystem's path, if the
-	// provider is machine-scoped; otherwise no rule looks at data.
+	// OpenVolume and OpenFilesystem open the data of an attachment. OpenVolume opens the
+	// volume itself. OpenFilesystem always opens the same file in the filesystem; if write is
+	// true, it makes the file if necessary. Nil: for a machine-scoped provider, the volume's
+	// block device, found by its link or its name, and a file in the filesystem; for any other
+	// provider, no rule accesses data.
 	OpenVolume     func(attachment storage.VolumeAttachment, write bool) (File, error)
 	OpenFilesystem func(attachment storage.FilesystemAttachment, write bool) (File, error)
 
-	// Volatile is set where detaching gives up the data: a filesystem in
-	// memory.
+	// Volatile means that detaching loses the data, as for a filesystem in memory.
 	Volatile bool
 
-	// BlindToUse is set where the provider cannot know whether something is
-	// attached, and so does not refuse to remove what is.
+	// BlindToUse means that the provider cannot know whether something is attached, and
+	// therefore does not refuse to remove what is attached.
 	BlindToUse bool
 
-	// TakeReleased takes away what a release has left, on behalf of the new
-	// owner. It returns an error if the storage with this id is not there. Nil:
-	// a source that can import takes it back, and otherwise nobody looks.
+	// TakeReleased removes released storage on behalf of its new owner. It returns an error if
+	// there is no storage with the ID. Nil: if the source can import, the suite imports the
+	// storage and destroys it; otherwise the suite does not check released storage.
 	TakeReleased func(id string) error
 
-	// ImportsByPath is set where a source that can import knows what it takes over
-	// by a path alone. What was released then needs a TakeReleased.
+	// ImportsByPath means that a source that can import identifies storage by a path only.
+	// Released storage then needs TakeReleased.
 	ImportsByPath bool
 
-	// Leaks says, in words, what is there of the storage that was made: device,
-	// mount, file. It is called when nothing should be. Nil: nobody looks,
-	// other than in the list of volumes.
+	// Leaks describes everything that exists of the storage that was made: devices, mounts,
+	// files. The suite calls it when nothing should exist. Nil: the suite checks only the list
+	// of volumes.
 	Leaks func() []string
 
-	// Patience is how long a call may take to return after its context is
-	// cancelled, and how long an operation may be in progress
-	// (storage.ErrInProgress). 0: 30 seconds.
+	// Patience limits how long a call may take to return after its context is cancelled, and
+	// how long an operation may be in progress (storage.ErrInProgress). 0: 30 seconds.
 	Patience time.Duration
 }
 
-// validate returns an error for what cannot be tested.
+// validate returns an error if the configuration is incomplete.
 func (c Config) validate() error {
 	if c.Provider == nil {
 		return errors.NotValidf("providertest.Config with nil Provider")
@@ -148,7 +142,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Run runs the suite.
+// Run runs the suite as subtests of t.
 func Run(t *testing.T, config Config) {
 	t.Helper()
 	groups, err := groupsFor(config)
@@ -164,19 +158,19 @@ func Run(t *testing.T, config Config) {
 	}
 }
 
-// group is the tests of one kind of thing.
+// group contains the tests of the provider itself, or of one kind of storage.
 type group struct {
 	name  string
 	tests []test
 }
 
-// test is one rule for one provider.
+// test is a rule, bound to a provider.
 type test struct {
 	name string
 	run  func(testing.TB)
 }
 
-// groupsFor returns the tests that there are for a provider.
+// groupsFor returns the tests that apply to a provider.
 func groupsFor(config Config) ([]group, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
@@ -192,7 +186,8 @@ func groupsFor(config Config) ([]group, error) {
 	}
 	groups := []group{provider}
 	if !s.Provider.Dynamic() {
-		// Storage that comes with its machine is not the source's to make.
+		// The storage of a static provider comes with its machine, so its sources make
+		// nothing.
 		return groups, nil
 	}
 	for _, k := range kinds() {
@@ -222,15 +217,15 @@ func citeIfFailed(t testing.TB, contract string) {
 	}
 }
 
-// suite is one run over a provider.
+// suite is one run of the suite for a provider.
 type suite struct {
 	Config
-	// numbers is the last number that was given out for a tag.
+	// numbers is the last number used for a tag.
 	numbers atomic.Int64
 }
 
-// nextID returns the id of a tag that was not used before. What belongs to a
-// machine has an id within the machine's.
+// nextID returns an unused ID for a tag. The ID of storage that belongs to a machine begins
+// with the machine's ID.
 func (s *suite) nextID() string {
 	id := fmt.Sprint(s.numbers.Add(1))
 	if s.Provider.Scope() == storage.ScopeMachine && s.Machine.Kind() == names.MachineTagKind {

@@ -27,7 +27,7 @@ func checkDestroyIsIdempotent(b *bench) {
 func checkDestroyRemovesTheData(b *bench) {
 	e := b.entity()
 	if e.isBacked() {
-		b.Skip("the data of a filesystem on a volume go with the volume")
+		b.Skip("the data of a filesystem on a volume may be removed only with the volume")
 	}
 	b.create(e)
 	a := b.attach(e)[0]
@@ -41,7 +41,7 @@ func checkDestroyRemovesTheData(b *bench) {
 		return
 	}
 	if data, err := b.tryRead(a); err == nil && data == dataOf(e.tag) {
-		b.Errorf("%s was destroyed and created again, and has its old data", e.tag)
+		b.Errorf("%s was destroyed and created again, but still has its old data", e.tag)
 	}
 	b.write(a)
 	b.checkData(a)
@@ -60,13 +60,13 @@ func checkAttachedIsNotRemoved(b *bench) {
 		b.checkData(a)
 		b.checkAttached(used, b.attach(used)[0])
 		if b.kind.noun == "volume" && !slices.Contains(b.list(), used.id) {
-			b.Errorf("%s is not listed any more after %s it was refused", used.tag, when)
+			b.Errorf("%s is no longer listed after %s it was refused", used.tag, when)
 		}
 		b.checkData(a)
 	}
 	if b.Provider.Releasable() {
 		if b.tryRelease(used)[0] == nil {
-			b.Errorf("%s is attached, and was released", used.tag)
+			b.Errorf("%s is attached, but releasing it succeeded", used.tag)
 			return
 		}
 		still("releasing")
@@ -74,17 +74,17 @@ func checkAttachedIsNotRemoved(b *bench) {
 	b.detach(unused)
 	errs := b.tryDestroy(used, unused)
 	if errs[0] == nil {
-		b.Errorf("%s is attached, and was destroyed", used.tag)
+		b.Errorf("%s is attached, but destroying it succeeded", used.tag)
 		return
 	}
 	if errs[1] != nil {
-		b.Errorf("destroying %s, beside one that is attached: %v", unused.tag, errs[1])
+		b.Errorf("destroying %s together with one that is attached: %v", unused.tag, errs[1])
 	}
 	still("destroying")
 	b.remove(used)
 }
 
-// written returns something that has data and is not attached.
+// written returns a volume or filesystem that contains data and is not attached.
 func (b *bench) written() *entity {
 	b.Helper()
 	e := b.one()
@@ -106,30 +106,30 @@ func checkRelease(b *bench) {
 		b.checkKept(b.attach(e)...)
 		return
 	}
-	gone := b.gone()
+	destroyed := b.destroyed()
 	e, other := b.written(), b.one()
-	b.successes("releasing", b.tryRelease(gone, e))
+	b.successes("releasing", b.tryRelease(destroyed, e))
 	b.successes("releasing what is released", b.tryRelease(e))
 	b.restart()
 	b.successes("releasing what was released before a restart", b.tryRelease(e))
 	if b.kind.noun == "volume" {
 		if listed := b.list(); !slices.Equal(listed, []string{other.id}) {
-			b.Errorf("%s was released and %s was not, and volumes %q are listed", e.id, other.id, listed)
+			b.Errorf("%s was released and %s was not, but volumes %q are listed", e.id, other.id, listed)
 		}
 	}
 	b.takeBack(e)
 }
 
-// takeBack makes away with what was released, after a look at whether it is there.
+// takeBack checks that released storage exists, and removes it.
 func (b *bench) takeBack(e *entity) {
 	b.Helper()
 	if b.TakeReleased != nil {
 		if err := b.TakeReleased(e.id); err != nil {
-			b.Errorf("%s was released, and cannot be taken over: %v", e.tag, err)
+			b.Errorf("%s was released, but cannot be taken over: %v", e.tag, err)
 		}
-	} else if take := b.source.importing(); take != nil {
+	} else if take := b.source.importer(); take != nil {
 		if _, err := take(b.ctx, e.id, nil); err != nil {
-			b.Errorf("%s was released, and cannot be imported: %v", e.tag, err)
+			b.Errorf("%s was released, but cannot be imported: %v", e.tag, err)
 			return
 		}
 		b.remove(e)
@@ -137,17 +137,17 @@ func (b *bench) takeBack(e *entity) {
 }
 
 func checkImport(b *bench) {
-	take := b.source.importing()
+	take := b.source.importer()
 	if take == nil {
 		b.Skipf("the source does not import %ss", b.kind.noun)
 	}
-	gone := b.gone()
+	destroyed := b.destroyed()
 	tags := map[string]string{"providertest": "imported"}
-	if _, err := take(b.ctx, gone.id, tags); !errors.Is(err, errors.NotFound) {
-		b.Errorf("importing %s, which was destroyed: got %v, want a \"not found\" error", gone.tag, err)
+	if _, err := take(b.ctx, destroyed.id, tags); !errors.Is(err, errors.NotFound) {
+		b.Errorf("importing %s, which was destroyed: got %v, want a \"not found\" error", destroyed.tag, err)
 	}
 	if !b.Provider.Releasable() || b.ImportsByPath {
-		return // there is nothing that could be imported by its id
+		return // nothing can be imported by its ID
 	}
 	e := b.written()
 	b.successes("releasing", b.tryRelease(e))
@@ -161,7 +161,7 @@ func checkImport(b *bench) {
 		}
 	}
 	if b.kind.noun == "volume" && !slices.Contains(b.list(), e.id) {
-		b.Errorf("%s was imported, and is not listed", e.tag)
+		b.Errorf("%s was imported, but is not listed", e.tag)
 	}
 	b.checkKept(b.attach(e)...)
 	b.remove(e)

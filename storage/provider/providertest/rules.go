@@ -17,27 +17,27 @@ type providerRule struct {
 type sourceRule struct {
 	name     string
 	contract string
-	// only is the kind of storage that the rule is for, or unknown for both.
+	// only is the kind of storage for which the rule is, or StorageKindUnknown for both.
 	only  storage.StorageKind
 	check func(*bench)
 }
 
 func providerRules() []providerRule {
 	return []providerRule{{
-		name:     "SupportsWhatItOpens",
-		contract: "VolumeSource and FilesystemSource return an error that satisfies errors.IsNotSupported where, and only where, Supports is false for the kind.",
+		name:     "OpensSupportedKinds",
+		contract: "VolumeSource and FilesystemSource open a source of each kind for which Supports is true. For any other kind, their error satisfies errors.IsNotSupported.",
 		check:    checkSupports,
 	}, {
 		name:     "AnswersStayTheSame",
-		contract: "Scope, Dynamic, Releasable and Supports are properties of the provider. Its methods are safe for concurrent use.",
+		contract: "Scope, Dynamic, Releasable, Supports and DefaultPools always return the same, even after a restart. The provider's methods are safe for concurrent use.",
 		check:    checkAnswersStayTheSame,
 	}, {
 		name:     "DefaultPoolsAreValid",
-		contract: "DefaultPools returns pools that exist without anybody defining them: of this provider, each under a valid name of its own, and with settings that ValidateConfig accepts.",
+		contract: "DefaultPools returns the pools of this provider that exist without a user defining them. Each has a valid and unique name, and settings that ValidateConfig accepts.",
 		check:    checkDefaultPools,
 	}, {
 		name:     "SettingsAreChecked",
-		contract: "ValidateConfig checks a pool's settings. The error satisfies errors.IsNotValid and names the attribute. Sources are not opened for settings that are no good.",
+		contract: "ValidateConfig checks a pool's settings. The error satisfies errors.IsNotValid and names the attribute. For a pool with invalid settings no source is opened: the error satisfies errors.IsNotValid.",
 		check:    checkSettings,
 	}, {
 		name:     "KubernetesErrorsAreNotValid",
@@ -48,123 +48,123 @@ func providerRules() []providerRule {
 
 func sourceRules() []sourceRule {
 	return []sourceRule{{
-		name:     "NothingGivesNothing",
-		contract: "The results have the length of the arguments, also when that is nought.",
+		name:     "EmptyCalls",
+		contract: "A bulk call without arguments succeeds and returns no results.",
 		check:    checkNothing,
 	}, {
-		name:     "CreateMakesWhatIsAsked",
-		contract: "Creating returns what was made: under its tag, with an id that is its own, and at least of the size asked for.",
+		name:     "CreateMakesRequestedStorage",
+		contract: "Creating returns each new volume or filesystem under its tag, with a unique ID and at least the requested size.",
 		check:    checkCreate,
 	}, {
 		name:     "CreateIsIdempotent",
-		contract: "Creating is idempotent by tag: what an earlier call made for the tag is returned as it is, also to a caller who has restarted.",
+		contract: "Creating is idempotent by tag: it returns what an earlier call made for the tag, unchanged, even after the caller has restarted.",
 		check:    checkCreateIsIdempotent,
 	}, {
 		name:     "CreateFailsOneByOne",
-		contract: "One item's failure says nothing of the others.",
+		contract: "The failure of one item says nothing about the others.",
 		check:    checkCreateFailsOneByOne,
 	}, {
 		name:     "NothingMadeLeavesNothing",
-		contract: "A creation whose error is marked with ErrNothingMade or ErrIncomplete has left nothing. What any other has left is told by creating it again, and goes by destroying it.",
+		contract: "A creation whose error is marked with ErrNothingMade or ErrIncomplete has left nothing behind. After any other error, repeating the creation returns what exists, so that it can be destroyed.",
 		check:    checkNothingMade,
 	}, {
-		name:     "ValidateTellsWhetherCreateSucceeds",
-		contract: "Validating parameters tells whether creating can succeed with them. It does no I/O.",
+		name:     "ValidatePredictsCreate",
+		contract: "Validating parameters checks whether creating can succeed with them. It does no I/O.",
 		check:    checkValidate,
 	}, {
-		name:     "ListHasWhatExists",
-		contract: "ListVolumes returns the ids of all volumes that the source has made, each once.",
+		name:     "ListReturnsAllVolumes",
+		contract: "ListVolumes returns the IDs of all volumes that the source has made, each once.",
 		only:     storage.StorageKindBlock,
 		check:    checkList,
 	}, {
-		name:     "DescribeTellsWhatExists",
-		contract: "DescribeVolumes returns what is known of volumes. The error of one that does not exist satisfies errors.IsNotFound.",
+		name:     "DescribeReturnsVolumes",
+		contract: "DescribeVolumes returns what is known of volumes. The error for a volume that does not exist satisfies errors.IsNotFound.",
 		only:     storage.StorageKindBlock,
 		check:    checkDescribe,
 	}, {
-		name:     "AttachTellsWhere",
+		name:     "AttachDescribesAttachment",
 		contract: "Attaching returns what was attached, to which machine, and how to find it there.",
 		check:    checkAttach,
 	}, {
 		name:     "AttachIsIdempotent",
-		contract: "What is attached already is left as it is and described again, also to a caller that has restarted.",
+		contract: "Attaching leaves what is already attached as it is, and describes the attachment again, even after the caller has restarted.",
 		check:    checkAttachIsIdempotent,
 	}, {
 		name:     "AttachFailsOneByOne",
-		contract: "What does not exist is not attached. One item's failure says nothing of the others.",
+		contract: "Attaching a volume or filesystem that does not exist is an error. The failure of one item says nothing about the others.",
 		check:    checkAttachFailsOneByOne,
 	}, {
 		name:     "AttachChoosesAPath",
-		contract: "If the path at which a filesystem is wanted is empty the source chooses one.",
+		contract: "If the requested path of a filesystem is empty, the source chooses one.",
 		only:     storage.StorageKindFilesystem,
 		check:    checkAttachChoosesAPath,
 	}, {
 		name:     "ReadOnlyCannotBeWritten",
-		contract: "ReadOnly asks for an attachment that cannot be written through. Where that is not to be had the error satisfies errors.IsNotSupported.",
+		contract: "A read-only attachment cannot be written through. If the source cannot make one, the error satisfies errors.IsNotSupported.",
 		check:    checkReadOnly,
 	}, {
-		name:     "WhatIsAttachedIsWell",
-		contract: "A VolumeChecker or FilesystemChecker says of what is as it was attached, also by a caller before this one, that nothing has become of it, and changes nothing.",
+		name:     "CheckAcceptsAttached",
+		contract: "Checking (VolumeChecker, FilesystemChecker) returns nil for a volume or filesystem that is still as it was attached, even if an earlier caller attached it, and changes nothing.",
 		check:    checkChecking,
 	}, {
 		name:     "DetachIsIdempotent",
-		contract: "Detaching what is not attached there, or does not exist any more, is a success.",
+		contract: "Detaching a volume or filesystem that is not attached there, or does not exist, succeeds.",
 		check:    checkDetachIsIdempotent,
 	}, {
 		name:     "DetachTouchesNothingElse",
-		contract: "Detaching undoes attaching, of what it is told and nothing else.",
+		contract: "Detaching undoes the attachment of the given volumes or filesystems, and affects no others.",
 		check:    checkDetachTouchesNothingElse,
 	}, {
 		name:     "DataSurviveDetaching",
-		contract: "Data that were written before detaching are there when it is attached again.",
+		contract: "Data that were written before detaching are still there after attaching again.",
 		check:    checkDataSurvive,
 	}, {
 		name:     "DestroyIsIdempotent",
-		contract: "Destroying what does not exist any more is a success.",
+		contract: "Destroying a volume or filesystem that does not exist succeeds.",
 		check:    checkDestroyIsIdempotent,
 	}, {
 		name:     "DestroyRemovesTheData",
-		contract: "Destroying removes the data too: what is created afterwards, for the same tag, is new.",
+		contract: "Destroying also removes the data: what is created for the same tag afterwards is new.",
 		check:    checkDestroyRemovesTheData,
 	}, {
-		name:     "WhatIsAttachedIsNotRemoved",
-		contract: "What is still attached is neither destroyed nor released: that is an error, and nothing is lost.",
+		name:     "AttachedIsNotRemoved",
+		contract: "Destroying or releasing a volume or filesystem that is still attached is an error, and nothing is lost.",
 		check:    checkAttachedIsNotRemoved,
 	}, {
-		name:     "ReleaseGivesAway",
-		contract: "Releasing gives storage and its data out of this model's hands. What is released already, or does not exist any more, is a success. Where Releasable is false the error satisfies errors.IsNotSupported.",
+		name:     "ReleaseKeepsData",
+		contract: "Releasing gives up this model's ownership and keeps the data. Releasing what is already released, or does not exist, succeeds. If Releasable is false, the error satisfies errors.IsNotSupported.",
 		check:    checkRelease,
 	}, {
 		name:     "ImportTakesOver",
-		contract: "Importing takes over what exists, and is idempotent. The error for what does not exist satisfies errors.IsNotFound.",
+		contract: "Importing takes over existing storage and is idempotent. The error for storage that does not exist satisfies errors.IsNotFound.",
 		check:    checkImport,
 	}, {
 		name:     "OwnersAreListed",
-		contract: "A source that lists owners keeps the resource tags of creation, and lists all that it has made in the order of ids, with size, tags, and whether it is attached.",
+		contract: "A source that lists owners keeps the resource tags from creation. It lists everything that it has made, in the order of the IDs, each with its size, its tags and whether it is attached.",
 		check:    checkOwners,
 	}, {
 		name:     "CreateAdoptsOnlyItsOwn",
-		contract: "A source that lists owners returns what an earlier call made for the tag only to who asks with the same EntityUUIDTag. Who asks with another, or with none for what has one, gets something else or an error.",
+		contract: "A source that lists owners returns what an earlier call made with an EntityUUIDTag only for the same EntityUUIDTag. A request for the same tag with another EntityUUIDTag, or without one, gets other storage or an error.",
 		check:    checkAdoption,
 	}, {
 		name:     "TaggingReplacesTags",
-		contract: "Tagging replaces all resource tags, and nothing else, also of what is attached. It is idempotent. The error for what does not exist satisfies errors.IsNotFound.",
+		contract: "Tagging replaces all resource tags and changes nothing else, even if the storage is attached. It is idempotent. The error for storage that does not exist satisfies errors.IsNotFound.",
 		check:    checkTagging,
 	}, {
 		name:     "ArgumentsAreNotChanged",
-		contract: "A caller's slices, attributes and resource tags stay as they are.",
+		contract: "A source does not modify the caller's slices, attributes or resource tags.",
 		check:    checkArgumentsAreNotChanged,
 	}, {
 		name:     "BulkCallsAnswerInOrder",
-		contract: "The results have the length and the order of the arguments, and hold an error each.",
+		contract: "The results of a bulk call have the length and the order of the arguments, with an error each.",
 		check:    checkOrder,
 	}, {
-		name:     "CancelledCallsSaySo",
+		name:     "CancelledCallsReturnSoon",
 		contract: "All calls return soon after the context is cancelled, with its error or with results.",
 		check:    checkCancelledBefore,
 	}, {
 		name:     "InterruptedCallsAreFinishedByRepeating",
-		contract: "What an interrupted call did is found out by repeating it.",
+		contract: "Repeating an interrupted call completes its work and returns what it did.",
 		check:    checkInterrupted,
 	}, {
 		name:     "SourcesAreIndependent",
@@ -172,11 +172,11 @@ func sourceRules() []sourceRule {
 		check:    checkSourcesAreIndependent,
 	}, {
 		name:     "ConcurrentSourceTakesCallsAtOnce",
-		contract: "A ConcurrentSource takes as many bulk calls at once as it says.",
+		contract: "A ConcurrentSource accepts as many bulk calls at once as MaxConcurrentCalls returns.",
 		check:    checkConcurrentSource,
 	}, {
 		name:     "NothingIsLeft",
-		contract: "When everything is detached and destroyed, nothing is left of it.",
+		contract: "Nothing is left of storage that was detached and destroyed.",
 		check:    checkNothingIsLeft,
 	}}
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// kind is what sets volumes and filesystems apart: all rules that are the same
-// for both are written once.
+// kind contains the differences between volumes and filesystems, so that a rule for both is
+// written once.
 type kind struct {
 	kind  storage.StorageKind
 	group string
 	noun  string
-	// open opens the source of the kind for a pool.
+	// open opens a source of the kind for a pool.
 	open func(storage.Provider, *storage.Config, time.Duration) (source, error)
 }
 
@@ -49,58 +49,57 @@ type source interface {
 	destroy(envcontext.ProviderCallContext, []string) ([]error, error)
 	release(envcontext.ProviderCallContext, []string) ([]error, error)
 
-	// importing returns the source's way to import, nil where it has none.
-	importing() importer
-	// owning returns the source's way to list owners, nil where it has none.
-	owning() ownerLister
-	// tagging returns the source's way to replace tags, nil where it has none.
-	tagging() tagger
-	// checking returns the source's way to look at what is attached, nil where it has none.
-	checking() checker
-	// concurrent returns the capability to take calls at once, nil where it is
-	// not there.
+	// importer returns a function that imports, nil if the source cannot.
+	importer() importer
+	// ownerLister returns a function that lists owners, nil if the source cannot.
+	ownerLister() ownerLister
+	// tagger returns a function that replaces tags, nil if the source cannot.
+	tagger() tagger
+	// checker returns a function that checks attachments, nil if the source cannot.
+	checker() checker
+	// concurrent returns the source as a ConcurrentSource, nil if it is not one.
 	concurrent() storage.ConcurrentSource
-	// argumentsChanged names the calls that have changed their arguments.
+	// argumentsChanged returns the names of the calls that have changed their arguments.
 	argumentsChanged() []string
 }
 
-// checker looks at what is attached, by its ids.
+// checker checks attached volumes or filesystems by their IDs.
 type checker func(ctx envcontext.ProviderCallContext, ids []string) ([]error, error)
 
-// importer takes over the storage with an id, and returns what it has then.
+// importer imports the storage with an ID, and returns its ID and size after that.
 type importer func(ctx envcontext.ProviderCallContext, id string, resourceTags map[string]string) (info, error)
 
-// ownerLister lists what a source has, and whose it is.
+// ownerLister lists the storage of a source with its owners.
 type ownerLister func(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error)
 
 // tagger replaces resource tags.
 type tagger func(ctx envcontext.ProviderCallContext, tags []storage.ObjectTags) ([]error, error)
 
-// info is what is known of a volume or filesystem.
+// info is the ID and the size in MiB of a volume or filesystem.
 type info struct {
 	id   string
 	size uint64
 }
 
-// entity is a volume or filesystem that is asked for, and where.
+// entity is a requested volume or filesystem, and its attachment.
 type entity struct {
 	tag        names.Tag
-	volume     storage.VolumeParams     // of a volume
-	filesystem storage.FilesystemParams // of a filesystem
+	volume     storage.VolumeParams     // if it is a volume
+	filesystem storage.FilesystemParams // if it is a filesystem
 
 	host storage.AttachmentParams
-	path string // of a filesystem
+	path string // mount point, if it is a filesystem
 
-	// id is set when it has been made.
+	// id is empty until the entity has been made.
 	id string
 }
 
-// resize changes the size that is asked for.
+// resize changes the requested size, in MiB.
 func (e *entity) resize(size uint64) {
 	e.volume.Size, e.filesystem.Size = size, size
 }
 
-// resourceTags are those that are asked for.
+// resourceTags returns the requested resource tags.
 func (e *entity) resourceTags() map[string]string {
 	if e.volume.ResourceTags != nil {
 		return e.volume.ResourceTags
@@ -108,7 +107,7 @@ func (e *entity) resourceTags() map[string]string {
 	return e.filesystem.ResourceTags
 }
 
-// retag changes the resource tags that are asked for.
+// retag changes the requested resource tags.
 func (e *entity) retag(tags map[string]string) {
 	e.volume.ResourceTags, e.filesystem.ResourceTags = tags, tags
 }
@@ -117,7 +116,7 @@ func (e *entity) size() uint64 {
 	return max(e.volume.Size, e.filesystem.Size)
 }
 
-// isBacked reports whether it is a filesystem on a volume.
+// isBacked reports whether the entity is a filesystem on a volume.
 func (e *entity) isBacked() bool {
 	return e.filesystem.Volume != (names.VolumeTag{})
 }
@@ -144,7 +143,7 @@ func (e *entity) filesystemAttachment() storage.FilesystemAttachmentParams {
 	return storage.FilesystemAttachmentParams{AttachmentParams: e.host, Filesystem: e.filesystem.Tag, FilesystemId: e.id, Path: e.path}
 }
 
-// created is the answer to one creation.
+// created is the result of one creation.
 type created struct {
 	made bool // there is a result
 	err  error
@@ -155,20 +154,20 @@ type created struct {
 	attachment *attachment
 }
 
-// attached is the answer to one attachment.
+// attached is the result of one attachment.
 type attached struct {
 	*attachment
 	err error
 }
 
-// attachment is a volume or filesystem that is attached.
+// attachment is an attached volume or filesystem.
 type attachment struct {
 	tag      names.Tag
 	host     names.Tag
 	readOnly bool
 
-	volume     storage.VolumeAttachment     // of a volume
-	filesystem storage.FilesystemAttachment // of a filesystem
+	volume     storage.VolumeAttachment     // if it is a volume
+	filesystem storage.FilesystemAttachment // if it is a filesystem
 }
 
 func volumeAttachment(a *storage.VolumeAttachment) *attachment {
@@ -185,8 +184,7 @@ func filesystemAttachment(a *storage.FilesystemAttachment) *attachment {
 	return &attachment{tag: a.Filesystem, host: a.Machine, readOnly: a.ReadOnly, filesystem: *a}
 }
 
-// caller makes the calls of a source, and remembers which of them have changed
-// their arguments.
+// caller makes the calls of a source, and records which of them have changed their arguments.
 type caller struct {
 	patience time.Duration
 
@@ -209,21 +207,20 @@ func (c *caller) argumentsChanged() []string {
 	return slices.Clone(c.changed)
 }
 
-// maxWait is the longest time between two questions whether an operation still
-// goes on.
+// maxWait is the maximum delay between repetitions of a call that is in progress.
 const maxWait = time.Second
 
-// bulk makes a bulk call, and repeats it for as long as an operation is in
-// progress and the patience lasts.
+// bulk makes a bulk call. It repeats the call while an operation is in progress, until the
+// patience ends.
 func bulk[P, R any](c *caller, name string, call func(envcontext.ProviderCallContext, []P) ([]R, error),
 	ctx envcontext.ProviderCallContext, params []P, clone func(P) P, failure func(R) error,
 ) ([]R, error) {
-	before := mapped(params, clone)
+	before := mapSlice(params, clone)
 	giveUp := time.Now().Add(c.patience)
 	for wait := time.Millisecond; ; wait = min(2*wait, maxWait) {
 		results, err := call(ctx, params)
 		c.check(name, before, params)
-		goesOn := slices.ContainsFunc(append(mapped(results, failure), err), func(err error) bool {
+		goesOn := slices.ContainsFunc(append(mapSlice(results, failure), err), func(err error) bool {
 			return errors.Is(err, storage.ErrInProgress)
 		})
 		if !goesOn || time.Now().After(giveUp) {
@@ -239,7 +236,7 @@ func bulk[P, R any](c *caller, name string, call func(envcontext.ProviderCallCon
 	}
 }
 
-// validate makes a call that validates parameters.
+// validate calls a function that validates parameters.
 func validate[P any](c *caller, name string, call func(P) error, params P, clone func(P) P) error {
 	before := clone(params)
 	err := call(params)
@@ -258,9 +255,9 @@ func (s *volumes) validate(e *entity) error {
 }
 
 func (s *volumes) create(ctx envcontext.ProviderCallContext, entities []*entity) ([]created, error) {
-	results, err := bulk(&s.caller, "CreateVolumes", s.CreateVolumes, ctx, mapped(entities, (*entity).volumeParams), cloneVolumeParams,
+	results, err := bulk(&s.caller, "CreateVolumes", s.CreateVolumes, ctx, mapSlice(entities, (*entity).volumeParams), cloneVolumeParams,
 		func(r storage.CreateVolumesResult) error { return r.Error })
-	return mapped(results, func(r storage.CreateVolumesResult) created {
+	return mapSlice(results, func(r storage.CreateVolumesResult) created {
 		c := created{err: r.Error, attachment: volumeAttachment(r.VolumeAttachment)}
 		if v := r.Volume; v != nil {
 			c.made, c.tag, c.info = true, v.Tag, info{v.VolumeId, v.Size}
@@ -270,15 +267,15 @@ func (s *volumes) create(ctx envcontext.ProviderCallContext, entities []*entity)
 }
 
 func (s *volumes) attach(ctx envcontext.ProviderCallContext, entities []*entity) ([]attached, error) {
-	results, err := bulk(&s.caller, "AttachVolumes", s.AttachVolumes, ctx, mapped(entities, (*entity).volumeAttachment), itself,
+	results, err := bulk(&s.caller, "AttachVolumes", s.AttachVolumes, ctx, mapSlice(entities, (*entity).volumeAttachment), itself,
 		func(r storage.AttachVolumesResult) error { return r.Error })
-	return mapped(results, func(r storage.AttachVolumesResult) attached {
+	return mapSlice(results, func(r storage.AttachVolumesResult) attached {
 		return attached{volumeAttachment(r.VolumeAttachment), r.Error}
 	}), err
 }
 
 func (s *volumes) detach(ctx envcontext.ProviderCallContext, entities []*entity) ([]error, error) {
-	return bulk(&s.caller, "DetachVolumes", s.DetachVolumes, ctx, mapped(entities, (*entity).volumeAttachment), itself, itself)
+	return bulk(&s.caller, "DetachVolumes", s.DetachVolumes, ctx, mapSlice(entities, (*entity).volumeAttachment), itself, itself)
 }
 
 func (s *volumes) destroy(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
@@ -289,7 +286,7 @@ func (s *volumes) release(ctx envcontext.ProviderCallContext, ids []string) ([]e
 	return bulk(&s.caller, "ReleaseVolumes", s.ReleaseVolumes, ctx, ids, itself, itself)
 }
 
-func (s *volumes) importing() importer {
+func (s *volumes) importer() importer {
 	i, ok := s.VolumeSource.(storage.VolumeImporter)
 	if !ok {
 		return nil
@@ -300,7 +297,7 @@ func (s *volumes) importing() importer {
 	}
 }
 
-func (s *volumes) owning() ownerLister {
+func (s *volumes) ownerLister() ownerLister {
 	lister, ok := s.VolumeSource.(storage.VolumeOwnerLister)
 	if !ok {
 		return nil
@@ -308,7 +305,7 @@ func (s *volumes) owning() ownerLister {
 	return lister.ListVolumeOwners
 }
 
-func (s *volumes) tagging() tagger {
+func (s *volumes) tagger() tagger {
 	tagger, ok := s.VolumeSource.(storage.VolumeTagger)
 	if !ok {
 		return nil
@@ -318,7 +315,7 @@ func (s *volumes) tagging() tagger {
 	}
 }
 
-func (s *volumes) checking() checker {
+func (s *volumes) checker() checker {
 	checker, ok := s.VolumeSource.(storage.VolumeChecker)
 	if !ok {
 		return nil
@@ -344,9 +341,9 @@ func (s *filesystems) validate(e *entity) error {
 }
 
 func (s *filesystems) create(ctx envcontext.ProviderCallContext, entities []*entity) ([]created, error) {
-	results, err := bulk(&s.caller, "CreateFilesystems", s.CreateFilesystems, ctx, mapped(entities, (*entity).filesystemParams), cloneFilesystemParams,
+	results, err := bulk(&s.caller, "CreateFilesystems", s.CreateFilesystems, ctx, mapSlice(entities, (*entity).filesystemParams), cloneFilesystemParams,
 		func(r storage.CreateFilesystemsResult) error { return r.Error })
-	return mapped(results, func(r storage.CreateFilesystemsResult) created {
+	return mapSlice(results, func(r storage.CreateFilesystemsResult) created {
 		c := created{err: r.Error}
 		if f := r.Filesystem; f != nil {
 			c.made, c.tag, c.backing, c.info = true, f.Tag, f.Volume, info{f.FilesystemId, f.Size}
@@ -356,15 +353,15 @@ func (s *filesystems) create(ctx envcontext.ProviderCallContext, entities []*ent
 }
 
 func (s *filesystems) attach(ctx envcontext.ProviderCallContext, entities []*entity) ([]attached, error) {
-	results, err := bulk(&s.caller, "AttachFilesystems", s.AttachFilesystems, ctx, mapped(entities, (*entity).filesystemAttachment), itself,
+	results, err := bulk(&s.caller, "AttachFilesystems", s.AttachFilesystems, ctx, mapSlice(entities, (*entity).filesystemAttachment), itself,
 		func(r storage.AttachFilesystemsResult) error { return r.Error })
-	return mapped(results, func(r storage.AttachFilesystemsResult) attached {
+	return mapSlice(results, func(r storage.AttachFilesystemsResult) attached {
 		return attached{filesystemAttachment(r.FilesystemAttachment), r.Error}
 	}), err
 }
 
 func (s *filesystems) detach(ctx envcontext.ProviderCallContext, entities []*entity) ([]error, error) {
-	return bulk(&s.caller, "DetachFilesystems", s.DetachFilesystems, ctx, mapped(entities, (*entity).filesystemAttachment), itself, itself)
+	return bulk(&s.caller, "DetachFilesystems", s.DetachFilesystems, ctx, mapSlice(entities, (*entity).filesystemAttachment), itself, itself)
 }
 
 func (s *filesystems) destroy(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
@@ -375,7 +372,7 @@ func (s *filesystems) release(ctx envcontext.ProviderCallContext, ids []string) 
 	return bulk(&s.caller, "ReleaseFilesystems", s.ReleaseFilesystems, ctx, ids, itself, itself)
 }
 
-func (s *filesystems) importing() importer {
+func (s *filesystems) importer() importer {
 	i, ok := s.FilesystemSource.(storage.FilesystemImporter)
 	if !ok {
 		return nil
@@ -386,7 +383,7 @@ func (s *filesystems) importing() importer {
 	}
 }
 
-func (s *filesystems) owning() ownerLister {
+func (s *filesystems) ownerLister() ownerLister {
 	lister, ok := s.FilesystemSource.(storage.FilesystemOwnerLister)
 	if !ok {
 		return nil
@@ -394,7 +391,7 @@ func (s *filesystems) owning() ownerLister {
 	return lister.ListFilesystemOwners
 }
 
-func (s *filesystems) tagging() tagger {
+func (s *filesystems) tagger() tagger {
 	tagger, ok := s.FilesystemSource.(storage.FilesystemTagger)
 	if !ok {
 		return nil
@@ -404,7 +401,7 @@ func (s *filesystems) tagging() tagger {
 	}
 }
 
-func (s *filesystems) checking() checker {
+func (s *filesystems) checker() checker {
 	checker, ok := s.FilesystemSource.(storage.FilesystemChecker)
 	if !ok {
 		return nil
@@ -441,8 +438,8 @@ func clone[T any](p *T) *T {
 
 func itself[T any](v T) T { return v }
 
-// mapped returns what f makes of each item: nil of nil.
-func mapped[T, R any](items []T, f func(T) R) []R {
+// mapSlice returns the result of f for each item, or nil if items is nil.
+func mapSlice[T, R any](items []T, f func(T) R) []R {
 	if items == nil {
 		return nil
 	}

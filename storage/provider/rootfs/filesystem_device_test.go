@@ -38,14 +38,14 @@ func TestRootfsKeepsItsContents(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "file")); err != nil {
 		t.Errorf("the released directory: %v", err)
 	}
-	sourcetest.CheckError(t, ft.TryCreate(sourcetest.FilesystemSize), true, dir, "was released")
+	sourcetest.CheckError(t, ft.TryCreate(sourcetest.FilesystemSize), true, dir, "of a released filesystem exists")
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
 	ft.Destroy()
 }
 
-func TestRootfsTooSmallAParent(t *testing.T) {
+func TestRootfsCreateOutOfSpace(t *testing.T) {
 	top := devicetest.Dir(t)
 	sourcetest.MountTmpfs(t, "small", top, "4m")
 	ft := newFilesystemTest(t)
@@ -55,7 +55,7 @@ func TestRootfsTooSmallAParent(t *testing.T) {
 	sourcetest.CheckNoFiles(t, ft.Dir)
 }
 
-func TestRootfsAtItsOwnDirectory(t *testing.T) {
+func TestRootfsAttachAtOwnDirectory(t *testing.T) {
 	ft := newFilesystemTest(t)
 	ft.Create()
 	dir := filepath.Join(ft.Dir, "filesystems", "filesystem-0-1")
@@ -86,9 +86,9 @@ func TestRootfsReplacedDirectoryIsNotTouched(t *testing.T) {
 	ft.Destroy()
 }
 
-// TestRootfsNeverRemovesWhatIsMountedInIt is k8s #72257: clearing up reached into
-// what was mounted there.
-func TestRootfsNeverRemovesWhatIsMountedInIt(t *testing.T) {
+// k8s #72257: clearing up deleted data in a filesystem that was mounted there.
+// Story D9.
+func TestRootfsNeverRemovesInnerMount(t *testing.T) {
 	ft := newFilesystemTest(t)
 	ft.Create()
 	dir := filepath.Join(ft.Dir, "filesystems", "filesystem-0-1")
@@ -107,6 +107,7 @@ func TestRootfsNeverRemovesWhatIsMountedInIt(t *testing.T) {
 	ft.Destroy()
 }
 
+// Fault F11.
 func TestRootfsMountedInOtherNamespaces(t *testing.T) {
 	sourcetest.CheckOtherNamespaces(t, func(t *testing.T) *sourcetest.FilesystemTest { return &newFilesystemTest(t).FilesystemTest })
 }
@@ -117,7 +118,7 @@ func TestRootfsCrashes(t *testing.T) {
 		about string
 		crash func(ft *filesystemTest, dir, trash string) record
 	}{{
-		about: "recorded that it is being made",
+		about: "creation recorded",
 		crash: func(ft *filesystemTest, _, _ string) record {
 			return record{Size: sourcetest.FilesystemSize << 20, Phase: object.PhaseCreating}
 		},
@@ -128,9 +129,9 @@ func TestRootfsCrashes(t *testing.T) {
 			return record{Size: sourcetest.FilesystemSize << 20, Phase: object.PhaseCreating}
 		},
 	}, {
-		about: "recorded that it is being destroyed",
+		about: "destruction recorded",
 		crash: func(ft *filesystemTest, dir, _ string) record {
-			rec := ft.made()
+			rec := ft.createRecorded()
 			rec.Phase = object.PhaseDestroying
 			sourcetest.Run(ft.T, "mkdir", filepath.Join(dir, "full"))
 			return rec
@@ -138,7 +139,7 @@ func TestRootfsCrashes(t *testing.T) {
 	}, {
 		about: "in the trash",
 		crash: func(ft *filesystemTest, dir, trash string) record {
-			rec := ft.made()
+			rec := ft.createRecorded()
 			rec.Phase = object.PhaseDestroying
 			sourcetest.Run(ft.T, "mkdir", "-p", filepath.Join(dir, "full"), trash)
 			sourcetest.Run(ft.T, "mv", dir, trash)
@@ -147,7 +148,7 @@ func TestRootfsCrashes(t *testing.T) {
 	}, {
 		about: "destroyed but not recorded",
 		crash: func(ft *filesystemTest, dir, _ string) record {
-			rec := ft.made()
+			rec := ft.createRecorded()
 			rec.Phase = object.PhaseDestroying
 			sourcetest.Run(ft.T, "rmdir", dir)
 			return rec
@@ -161,7 +162,7 @@ func TestRootfsCrashes(t *testing.T) {
 					t.Fatal(err)
 				}
 				_, err := ft.TryAttach(ft.Path, false)
-				sourcetest.CheckError(t, err, false, "not complete")
+				sourcetest.CheckError(t, err, false, "incomplete")
 				for range 2 {
 					ft.Restart()
 					if then == "create" {
@@ -181,8 +182,8 @@ func TestRootfsCrashes(t *testing.T) {
 	}
 }
 
-// made creates the filesystem and returns its record.
-func (t *filesystemTest) made() record {
+// createRecorded creates the filesystem and returns its record.
+func (t *filesystemTest) createRecorded() record {
 	t.Helper()
 	t.Create()
 	var rec record
@@ -196,7 +197,7 @@ type recordingLogger struct{ lines []string }
 
 func (l *recordingLogger) Debugf(format string, _ ...any) { l.lines = append(l.lines, format) }
 
-func TestRootfsSaysThatTheSizeIsNotEnforced(t *testing.T) {
+func TestRootfsLogsUnenforcedSize(t *testing.T) {
 	dir := devicetest.Dir(t)
 	logger := new(recordingLogger)
 	source, err := NewProvider(Options{StorageDir: dir, Logger: logger}).FilesystemSource(sourcetest.PoolOf(t, ProviderType, nil))
@@ -243,9 +244,8 @@ func TestRootfsRemark(t *testing.T) {
 	ft.Destroy()
 }
 
-// TestRootfsWithoutTheCapability is an agent that could neither mount what it makes
-// nor remove it: it makes nothing.
-func TestRootfsWithoutTheCapability(t *testing.T) {
+// An agent that could neither mount nor remove a filesystem creates none.
+func TestRootfsWithoutSysAdmin(t *testing.T) {
 	ft := newFilesystemTest(t)
 	from := ft.Top + "/from"
 	ft.fillDir(from)
@@ -260,11 +260,11 @@ func TestRootfsWithoutTheCapability(t *testing.T) {
 		}
 	})
 	sourcetest.CheckNoFiles(t, ft.Dir)
-	ft.take(from)
-	ft.checkTaken(from)
+	ft.importDir(from)
+	ft.checkImported(from)
 }
 
-// without runs f on a thread that lacks a capability, and ends with the test.
+// without runs f on a thread that lacks a capability.
 func without(t *testing.T, capability uint, f func()) {
 	t.Helper()
 	runtime.LockOSThread()

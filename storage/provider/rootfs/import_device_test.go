@@ -25,7 +25,7 @@ func (t *filesystemTest) tryImport(path string) (storage.FilesystemInfo, error) 
 	return t.Source.(storage.FilesystemImporter).ImportFilesystem(t.Ctx, path, nil)
 }
 
-// newRootfsImportTest makes a directory with a file, which is to be imported.
+// newRootfsImportTest makes a directory with a file, for an import.
 func newRootfsImportTest(t *testing.T) (ft *filesystemTest, from string) {
 	t.Helper()
 	ft = newFilesystemTest(t)
@@ -44,8 +44,8 @@ func (t *filesystemTest) fillDir(from string) {
 	}
 }
 
-// take imports a directory and goes on with what comes of it.
-func (t *filesystemTest) take(from string) {
+// importDir imports a directory, and makes the result the filesystem of the test.
+func (t *filesystemTest) importDir(from string) {
 	t.Helper()
 	info, err := t.tryImport(from)
 	if err != nil {
@@ -57,8 +57,8 @@ func (t *filesystemTest) take(from string) {
 	t.ID = info.FilesystemId
 }
 
-// checkTaken attaches what was imported, checks that all is there, and destroys it.
-func (t *filesystemTest) checkTaken(from string) {
+// checkImported attaches the imported filesystem, checks its contents, and destroys it.
+func (t *filesystemTest) checkImported(from string) {
 	t.Helper()
 	if _, err := os.Lstat(from); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%s is still there: %v", from, err)
@@ -77,24 +77,23 @@ func (t *filesystemTest) checkTaken(from string) {
 
 func TestRootfsImport(t *testing.T) {
 	ft, from := newRootfsImportTest(t)
-	ft.take(from)
+	ft.importDir(from)
 	first := ft.ID
 	for range 2 {
 		ft.Restart()
-		ft.take(from)
+		ft.importDir(from)
 		if ft.ID != first {
 			t.Errorf("imported again as %s, before as %s", ft.ID, first)
 		}
 	}
-	ft.checkTaken(from)
+	ft.checkImported(from)
 	_, err := ft.tryImport(from)
 	if !errors.Is(err, errors.NotFound) {
 		t.Errorf("importing what is gone: %v", err)
 	}
 }
 
-// TestRootfsImportSize is a directory with a hole, a hard link, and what does not
-// count.
+// The directory has a hole, a hard link and a symbolic link, which do not count.
 func TestRootfsImportSize(t *testing.T) {
 	ft, from := newRootfsImportTest(t)
 	sourcetest.Run(t, "dd", "if=/dev/zero", "of="+from+"/large", "bs=1M", "count=3")
@@ -106,22 +105,21 @@ func TestRootfsImportSize(t *testing.T) {
 		t.Errorf("imported %+v, %v", info, err)
 	}
 	ft.ID = info.FilesystemId
-	ft.checkTaken(from)
+	ft.checkImported(from)
 }
 
-// TestRootfsImportOfAnotherDirectoryAtThePath is a path that was imported from
-// before.
-func TestRootfsImportOfAnotherDirectoryAtThePath(t *testing.T) {
+// A second directory is imported from the same path.
+func TestRootfsImportOfNewDirectoryAtSamePath(t *testing.T) {
 	ft, from := newRootfsImportTest(t)
-	ft.take(from)
+	ft.importDir(from)
 	first := ft.ID
 	ft.fillDir(from)
-	ft.take(from)
+	ft.importDir(from)
 	if ft.ID == first {
-		t.Error("the second directory is taken for the first")
+		t.Error("the second directory was imported with the ID of the first")
 	}
 	second := ft.ID
-	ft.take(from)
+	ft.importDir(from)
 	if ft.ID != second {
 		t.Errorf("imported again as %s, before as %s", ft.ID, second)
 	}
@@ -130,13 +128,14 @@ func TestRootfsImportOfAnotherDirectoryAtThePath(t *testing.T) {
 		t.Error(err)
 	}
 	ft.ID = second
-	ft.checkTaken(from)
+	ft.checkImported(from)
 }
 
+// Promise S14.
 func TestRootfsImportRefusals(t *testing.T) {
 	for _, test := range []struct {
 		about string
-		// path returns what to import, given a directory that could be.
+		// path returns the path to import, given a directory that can be imported.
 		path     func(ft *filesystemTest, from string) string
 		notFound bool
 		words    []string
@@ -241,7 +240,7 @@ func TestRootfsImportRefusals(t *testing.T) {
 				_, err := ft.tryImport(path)
 				sourcetest.CheckError(t, err, !test.notFound, append(test.words, `importing "`+path+`"`)...)
 				if errors.Is(err, errors.NotFound) != test.notFound || errors.Is(err, errors.NotValid) == test.notFound {
-					t.Errorf("not found or not valid: %v", err)
+					t.Errorf("got %v: want either not found or not valid", err)
 				}
 				sourcetest.CheckNoFiles(t, ft.Dir)
 			}
@@ -252,9 +251,10 @@ func TestRootfsImportRefusals(t *testing.T) {
 	}
 }
 
-// A directory that a program works with would go on to be that program's, and be taken from
-// it when the filesystem is destroyed.
-func TestRootfsImportOfWhatIsInUse(t *testing.T) {
+// A directory that a process uses is not imported: the process would go on using it, and
+// lose it when the filesystem is destroyed.
+// Promise S14.
+func TestRootfsImportInUse(t *testing.T) {
 	devicetest.RequireRoot(t)
 	libc := regexp.MustCompile(`/\S+/libc\.so\S*`).FindString(func() string {
 		maps, err := exec.Command("cat", "/proc/self/maps").Output()
@@ -301,7 +301,7 @@ func TestRootfsImportOfWhatIsInUse(t *testing.T) {
 	}
 }
 
-// TestRootfsImportCrashes is a process that dies while it imports.
+// The process dies during the import.
 func TestRootfsImportCrashes(t *testing.T) {
 	for _, test := range []struct {
 		about string
@@ -324,7 +324,7 @@ func TestRootfsImportCrashes(t *testing.T) {
 	}} {
 		t.Run(test.about, func(t *testing.T) {
 			ft, from := newRootfsImportTest(t)
-			ft.take(from)
+			ft.importDir(from)
 			first := ft.ID
 			var rec record
 			if err := ft.Store().Load(first, &rec); err != nil {
@@ -336,25 +336,24 @@ func TestRootfsImportCrashes(t *testing.T) {
 			}
 			test.crash(ft, from, filepath.Join(ft.Dir, "filesystems", first))
 			_, err := ft.TryAttach(ft.Path, false)
-			sourcetest.CheckError(t, err, false, "not complete", "import "+from+" again")
-			sourcetest.CheckError(t, ft.TryDestroy(), false, "not complete", "import "+from+" again")
+			sourcetest.CheckError(t, err, false, "incomplete", "import "+from+" again")
+			sourcetest.CheckError(t, ft.TryDestroy(), false, "incomplete", "import "+from+" again")
 			for range 2 {
 				ft.Restart()
-				ft.take(from)
+				ft.importDir(from)
 				if test.newID == (ft.ID == first) {
 					t.Errorf("imported as %s, before as %s", ft.ID, first)
 				}
 			}
-			ft.checkTaken(from)
+			ft.checkImported(from)
 		})
 	}
 }
 
-// TestRootfsImportThatWentAway is an import that was begun, and then the directory
-// was removed: there is nothing to import, and nothing is left of the attempt.
-func TestRootfsImportThatWentAway(t *testing.T) {
+// The directory is removed after an interrupted import. Nothing is left of the attempt.
+func TestRootfsInterruptedImportDirectoryGone(t *testing.T) {
 	ft, from := newRootfsImportTest(t)
-	ft.take(from)
+	ft.importDir(from)
 	var rec record
 	if err := ft.Store().Load(ft.ID, &rec); err != nil {
 		t.Fatal(err)
@@ -370,7 +369,7 @@ func TestRootfsImportThatWentAway(t *testing.T) {
 	sourcetest.CheckNoFiles(t, ft.Dir)
 }
 
-// TestRootfsImportedWithoutProjectQuota says why the size means little.
+// A remark says why the size is not enforced.
 func TestRootfsImportedWithoutProjectQuota(t *testing.T) {
 	top := devicetest.Dir(t)
 	sourcetest.MountTmpfs(t, "parent", top, "8m")
@@ -378,22 +377,22 @@ func TestRootfsImportedWithoutProjectQuota(t *testing.T) {
 	ft.Dir = filepath.Join(top, "storage")
 	ft.Restart()
 	ft.fillDir(top + "/from")
-	ft.take(top + "/from")
+	ft.importDir(top + "/from")
 	ft.Attach()
 	ft.CheckRemark("size is not enforced: the filesystem of " + ft.Dir + "/filesystems has no project quota")
 	ft.Resize(2, 2)
 	ft.Detach()
-	ft.checkTaken(top + "/from")
+	ft.checkImported(top + "/from")
 }
 
-// TestRootfsImportThatCannotBeMoved is a directory that the kernel does not rename.
-func TestRootfsImportThatCannotBeMoved(t *testing.T) {
+// The kernel refuses to rename the directory.
+func TestRootfsImportRenameError(t *testing.T) {
 	ft, from := newRootfsImportTest(t)
 	sourcetest.Run(t, "chattr", "+i", from)
 	_, err := ft.tryImport(from)
 	sourcetest.Run(t, "chattr", "-i", from)
 	sourcetest.CheckError(t, err, false, "importing", "not permitted")
 	sourcetest.CheckNoFiles(t, ft.Dir)
-	ft.take(from)
-	ft.checkTaken(from)
+	ft.importDir(from)
+	ft.checkImported(from)
 }

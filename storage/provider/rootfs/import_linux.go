@@ -21,45 +21,45 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
 
-// ImportFilesystem implements [storage.FilesystemImporter]. The id is the absolute
-// path of a directory, which is moved into the storage directory: destroying the
-// filesystem destroys it. Owner and mode stay as they are. The size is what it uses,
-// rounded up, and is not enforced before the filesystem is resized. The path goes on
-// to stand for the filesystem until something else is there. The id may also be that of
-// a filesystem that was released, or the path of its directory.
+// ImportFilesystem implements [storage.FilesystemImporter]. The ID is the absolute path of a
+// directory, which is moved into the storage directory: destroying the filesystem destroys it.
+// The directory keeps its owner and mode. The filesystem's size is what the directory uses,
+// rounded up, and is not enforced until the filesystem is resized. The path continues to
+// identify the filesystem until something else exists at that path. The ID may also be that of
+// a released filesystem, or the path of its directory.
 //
-// The filesystem is the owner's that the resource tags name, and its id has the owner's
-// UUID in it. What belongs to somebody else is refused: it must have been released, or
-// be of an older version, which did not note whose it was.
+// The filesystem belongs to the owner that the resource tags name, and its ID contains the
+// owner's UUID. A filesystem that belongs to another owner is refused, unless it was released
+// or is from an older version, which did not record owners.
 //
-// Nothing is ever removed by an import, and one that was interrupted is finished
-// when it is asked for again.
+// An import never removes data. Repeating an interrupted import completes it.
 func (s *source) ImportFilesystem(ctx envcontext.ProviderCallContext, path string, resourceTags map[string]string) (storage.FilesystemInfo, error) {
 	c, err := s.Begin(ctx)
 	if err != nil {
 		return storage.FilesystemInfo{}, errors.Annotatef(err, "importing %q", path)
 	}
 	defer c.End()
-	f, err := s.kind.take(c, path, resourceTags)
+	f, err := s.kind.importPath(c, path, resourceTags)
 	if err != nil {
 		return storage.FilesystemInfo{}, errors.Annotatef(capability.Explain(err, capability.DACOverride), "importing %q", path)
 	}
 	return storage.FilesystemInfo{FilesystemId: f.id, Size: f.rec.Size >> 20}, nil
 }
 
-// take takes over the directory at a path, or finds it taken over.
-func (k kind) take(c *object.MountCall, path string, resourceTags map[string]string) (*filesystem, error) {
+// importPath takes over the directory at a path, or returns the filesystem if that has been
+// done. The path may also be an ID, or the path of a released filesystem.
+func (k kind) importPath(c *object.MountCall, path string, resourceTags map[string]string) (*filesystem, error) {
 	id, err := released(c, path, storage.OwnerOf(resourceTags))
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	if id != "" {
-		return k.takeKnown(c, id, resourceTags)
+		return k.importKnown(c, id, resourceTags)
 	}
 	if !isPath(path) {
 		return nil, errors.NewNotValid(nil, "not the clean path of a directory")
 	}
-	f, err := k.taken(c, path, resourceTags)
+	f, err := k.findImported(c, path, resourceTags)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
@@ -79,9 +79,9 @@ func (k kind) take(c *object.MountCall, path string, resourceTags map[string]str
 	return f, nil
 }
 
-// released returns the id that idOrPath stands for: an id stands for itself, and the path
-// of a directory for the filesystem in it, if that was released or has become the
-// importer's since. For another path the id is empty.
+// released returns the ID that idOrPath identifies. An ID identifies itself. The path of a
+// directory identifies the filesystem in it, if that was released or now belongs to the
+// importer. For any other path, released returns "".
 func released(c *object.MountCall, idOrPath string, importer storage.Owner) (string, error) {
 	if !filepath.IsAbs(idOrPath) {
 		if recordstore.ValidateID(idOrPath) != nil {
@@ -93,8 +93,8 @@ func released(c *object.MountCall, idOrPath string, importer storage.Owner) (str
 	return id, errors.Trace(err)
 }
 
-// takeKnown gives a filesystem that already has a record to the importer.
-func (k kind) takeKnown(c *object.MountCall, id string, resourceTags map[string]string) (*filesystem, error) {
+// importKnown gives a filesystem that already has a record to the importer.
+func (k kind) importKnown(c *object.MountCall, id string, resourceTags map[string]string) (*filesystem, error) {
 	f := &filesystem{kind: k, id: id, call: c}
 	if err := c.Records.Load(id, &f.rec); err != nil {
 		return nil, errors.Trace(err)
@@ -111,16 +111,17 @@ func (k kind) takeKnown(c *object.MountCall, id string, resourceTags map[string]
 		}
 		return f, nil
 	}
-	return f, errors.Trace(f.takeBack(resourceTags))
+	return f, errors.Trace(f.restoreReleased(resourceTags))
 }
 
-// takeBack makes a filesystem again of one that was released. It may have become larger
-// than it was, and is bounded from then on.
-func (f *filesystem) takeBack(resourceTags map[string]string) error {
+// restoreReleased turns a released filesystem into a filesystem in use. The directory may have
+// grown since its release; restoreReleased raises the size accordingly, and the size is
+// enforced from then on.
+func (f *filesystem) restoreReleased(resourceTags map[string]string) error {
 	if err := f.checkCapable(); err != nil {
 		return errors.Trace(err)
 	}
-	dir, found, err := f.look()
+	dir, found, err := f.openAny()
 	if errors.Is(err, unix.ENOENT) {
 		return errors.NotFoundf("directory %s", f.call.Files.Entry(f.id))
 	} else if err != nil {
@@ -151,14 +152,14 @@ func (f *filesystem) takeBack(resourceTags map[string]string) error {
 	return errors.Trace(f.Save())
 }
 
-// inMiB rounds up to whole MiB, and to one at least.
+// inMiB rounds a number of bytes up to whole MiB, and to at least one.
 func inMiB(bytes uint64) uint64 {
 	return max(1, (bytes+1<<20-1)>>20) << 20
 }
 
-// taken returns the filesystem that was imported from a path, completely or in part. It
-// returns nil if no filesystem was, or if another directory is now at the path.
-func (k kind) taken(c *object.MountCall, path string, resourceTags map[string]string) (*filesystem, error) {
+// findImported returns the filesystem that was imported from a path, completely or in part. It
+// returns nil if none was, or if another directory is at the path now.
+func (k kind) findImported(c *object.MountCall, path string, resourceTags map[string]string) (*filesystem, error) {
 	f, err := k.importedFrom(c, path)
 	if err != nil || f == nil {
 		return nil, errors.Trace(err)
@@ -172,14 +173,14 @@ func (k kind) taken(c *object.MountCall, path string, resourceTags map[string]st
 	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
 		return nil, errors.Trace(err)
 	}
-	others := f.rec.CheckImport(f.id, f.rec.Phase, resourceTags)
+	ownerErr := f.rec.CheckImport(f.id, f.rec.Phase, resourceTags)
 	switch {
-	case others != nil && (moved && f.rec.Phase == object.PhaseImporting || !isThere):
-		return nil, errors.Trace(others)
-	case others == nil && f.rec.Phase == object.PhaseImporting && (moved || isThere && f.isAt(path)):
+	case ownerErr != nil && (moved && f.rec.Phase == object.PhaseImporting || !isThere):
+		return nil, errors.Trace(ownerErr)
+	case ownerErr == nil && f.rec.Phase == object.PhaseImporting && (moved || isThere && f.existsAt(path)):
 		return f, nil
 	case f.rec.Phase == object.PhaseImporting:
-		// It went away before it was moved here.
+		// The directory disappeared before it was moved here.
 		return nil, errors.Trace(c.Records.Remove(f.id))
 	case !isThere:
 		return f, nil
@@ -188,15 +189,15 @@ func (k kind) taken(c *object.MountCall, path string, resourceTags map[string]st
 	return nil, errors.Trace(f.Save())
 }
 
-// isAt tells whether the directory is at a path.
-func (f *filesystem) isAt(path string) bool {
+// existsAt reports whether the directory is at a path.
+func (f *filesystem) existsAt(path string) bool {
 	dir, err := safepath.Open(path)
 	if err != nil {
 		return false
 	}
 	defer dir.Close()
 	found, err := f.identify(dir)
-	return err == nil && f.is(found)
+	return err == nil && f.hasIdentity(found)
 }
 
 func (k kind) importedFrom(c *object.MountCall, path string) (*filesystem, error) {
@@ -208,7 +209,7 @@ func (k kind) importedFrom(c *object.MountCall, path string) (*filesystem, error
 		f := &filesystem{kind: k, id: id, call: c}
 		err := c.Records.Load(id, &f.rec)
 		if errors.Is(err, errors.NotValid) {
-			continue // a damaged record hurts its own filesystem alone
+			continue // a damaged record affects only its own filesystem
 		} else if err != nil {
 			return nil, errors.Trace(err)
 		}
@@ -226,7 +227,7 @@ func (k kind) beginImport(c *object.MountCall, path string, resourceTags map[str
 	}
 	f := &filesystem{kind: k, id: id, call: c}
 	if err := c.Records.Load(id, &f.rec); err == nil {
-		return nil, errors.NewNotValid(nil, fmt.Sprintf("its owner has imported %s already: import it for another", id))
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("this owner has already imported %s: import the directory for another owner", id))
 	} else if !errors.Is(err, errors.NotFound) {
 		return nil, errors.Trace(err)
 	}
@@ -256,7 +257,7 @@ func (k kind) beginImport(c *object.MountCall, path string, resourceTags map[str
 	return f, errors.Trace(f.Save())
 }
 
-// finishImport moves the directory unless that has been done.
+// finishImport moves the directory, unless that has been done, and completes the import.
 func (f *filesystem) finishImport() error {
 	moved, err := f.call.Files.Has(f.id)
 	if err != nil {
@@ -273,13 +274,13 @@ func (f *filesystem) finishImport() error {
 	if err := f.syncParent(); err != nil {
 		return errors.Trace(err)
 	}
-	dir, found, err := f.look()
+	dir, found, err := f.openAny()
 	if err != nil {
 		return errors.Trace(err)
 	}
 	defer dir.Close()
-	if !f.is(found) {
-		return storage.Permanent(errors.Errorf("%s is %s, the directory to be imported was %s: move it away", dir.Path(), found, f.rec.Identity))
+	if !f.hasIdentity(found) {
+		return storage.Permanent(errors.Errorf("%s is not the directory to be imported (%s instead of %s): move it away", dir.Path(), found, f.rec.Identity))
 	}
 	if err := f.giveProject(dir); err != nil {
 		return errors.Trace(err)
@@ -288,8 +289,8 @@ func (f *filesystem) finishImport() error {
 	return errors.Trace(f.Save())
 }
 
-// giveUpImport forgets an import that has failed while the directory was where it
-// was, and returns the error that it failed with.
+// giveUpImport removes the record of a failed import if the directory was not moved. It
+// returns the error with which the import failed.
 func (f *filesystem) giveUpImport(failure error) error {
 	here, err := f.call.Files.Has(f.id)
 	if err == nil && !here {
@@ -301,7 +302,8 @@ func (f *filesystem) giveUpImport(failure error) error {
 	return failure
 }
 
-// moveHere moves the directory. What turns out to be another one is moved back.
+// moveHere moves the directory. If it turns out to have moved another directory, it moves that
+// back.
 func (f *filesystem) moveHere() error {
 	path := f.rec.ImportedFrom
 	dir, err := openForeign(f.call, path)
@@ -316,22 +318,22 @@ func (f *filesystem) moveHere() error {
 	defer parent.Close()
 	err = parent.Move(filepath.Base(path), f.call.Files, f.id)
 	if errors.Is(err, unix.EXDEV) {
-		// It is the same filesystem, and the storage directory has a quota project.
+		// The filesystem is the same, but the storage directory has a quota project.
 		return errors.NewNotValid(nil, fmt.Sprintf("it is in another quota project than %s: copy it there first",
 			f.call.Files.Path()))
 	} else if err != nil {
 		return errors.Trace(err)
 	}
 	crash.At("directory moved here")
-	dir, found, err := f.look()
+	dir, found, err := f.openAny()
 	if err == nil {
 		dir.Close()
 	}
-	if err == nil && !f.is(found) {
+	if err == nil && !f.hasIdentity(found) {
 		err = errors.Errorf("it was replaced while it was imported: import it again")
 	}
 	if err == nil {
-		// Nobody comes to use it by its path any more.
+		// No new user can reach it by its path any more.
 		err = f.checkNoUsers()
 	}
 	if err == nil {
@@ -343,8 +345,7 @@ func (f *filesystem) moveHere() error {
 	return errors.Trace(err)
 }
 
-// checkNoUsers returns an error that names the processes which have something of the
-// directory in use.
+// checkNoUsers returns an error that names the processes which use anything in the directory.
 func (f *filesystem) checkNoUsers() error {
 	_, dir, err := f.locate(f.call.Table())
 	if err != nil {
@@ -353,8 +354,8 @@ func (f *filesystem) checkNoUsers() error {
 	return object.CheckNoUsers(dir)
 }
 
-// syncParent makes durable that the directory has gone from where it was. That may
-// itself have gone since.
+// syncParent makes the removal of the directory from its former parent durable. The parent may
+// no longer exist.
 func (f *filesystem) syncParent() error {
 	parent, err := safepath.OpenReal(filepath.Dir(f.rec.ImportedFrom))
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, errors.NotValid) {
@@ -366,8 +367,9 @@ func (f *filesystem) syncParent() error {
 	return errors.Trace(parent.Sync())
 }
 
-// openForeign opens a directory that can be taken over: it is on the filesystem of
-// the storage directory and apart from it, and nobody has mounted anything there.
+// openForeign opens a directory that can be taken over: it is on the filesystem of the storage
+// directory, neither contains the storage directory nor lies within it, has no mounts in it,
+// and is not in use.
 func openForeign(c *object.MountCall, path string) (_ *safepath.Dir, err error) {
 	dir, err := safepath.OpenReal(path)
 	if errors.Is(err, unix.ENOENT) {
@@ -386,7 +388,7 @@ func openForeign(c *object.MountCall, path string) (_ *safepath.Dir, err error) 
 	}
 	home := filepath.Dir(files)
 	if isWithin(path, home) || isWithin(home, path) {
-		return nil, errors.NewNotValid(nil, fmt.Sprintf("it is in the storage directory %s, or that is in it", home))
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("the directory overlaps the storage directory %s: choose one that is neither in it nor contains it", home))
 	}
 	if err := checkSameMount(c, dir, files); err != nil {
 		return nil, errors.Trace(err)
@@ -404,9 +406,9 @@ func openForeign(c *object.MountCall, path string) (_ *safepath.Dir, err error) 
 	return dir, nil
 }
 
-// checkSameMount returns an error satisfying errors.IsNotValid unless a directory
-// can be renamed into another: they are seen through the same mount, and on a
-// filesystem that consists of several, in the same of them.
+// checkSameMount checks that a directory can be renamed into another: both are seen through
+// the same mount and, on a filesystem with subvolumes, are in the same subvolume. If not, the
+// error satisfies errors.IsNotValid.
 func checkSameMount(c *object.MountCall, dir *safepath.Dir, files string) error {
 	target, err := mount.OpenTarget(dir.Path())
 	if err != nil {
@@ -414,7 +416,7 @@ func checkSameMount(c *object.MountCall, dir *safepath.Dir, files string) error 
 	}
 	defer target.Close()
 	if target.IsMount() {
-		return errors.NewNotValid(nil, fmt.Sprintf("%s is mounted there: import a directory that is no mount point",
+		return errors.NewNotValid(nil, fmt.Sprintf("%s is mounted there: import a directory that is not a mount point",
 			mount.Describe(c.Table().ByID(target.MountID()))))
 	}
 	home, err := mount.OpenTarget(files)
@@ -433,7 +435,7 @@ func checkSameMount(c *object.MountCall, dir *safepath.Dir, files string) error 
 	return nil
 }
 
-// usedBy returns how many bytes a directory takes up, with what is in it.
+// usedBy returns how many bytes a directory and its contents occupy.
 func usedBy(dir *safepath.Dir) (uint64, error) {
 	root, err := os.OpenRoot(dir.Path())
 	if err != nil {
@@ -465,7 +467,7 @@ func usedBy(dir *safepath.Dir) (uint64, error) {
 	return used, errors.Annotatef(err, "finding out how large %s is", dir.Path())
 }
 
-// isPath tells whether a path is absolute and clean, and not the root.
+// isPath reports whether a path is absolute and clean, and not the root.
 func isPath(path string) bool {
 	return mount.ValidatePath(path) == nil
 }

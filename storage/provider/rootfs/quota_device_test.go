@@ -20,7 +20,7 @@ import (
 )
 
 // forEachQuota runs a test with the storage directory on a filesystem that enforces
-// project quotas. It ends with nothing but the storage directory left.
+// project quotas. The test must leave nothing but the storage directory.
 func forEachQuota(t *testing.T, test func(*filesystemTest)) {
 	for _, fs := range []string{"ext4", "xfs"} {
 		t.Run(fs, func(t *testing.T) {
@@ -53,8 +53,8 @@ func projectOf(t *testing.T, path string) uint32 {
 	return project
 }
 
-// checkFree checks that a project has neither a limit nor files. XFS takes files
-// away a moment after they were removed.
+// checkFree checks that a project has neither a limit nor files. XFS frees the space of
+// removed files with a delay.
 func (t *filesystemTest) checkFree(project uint32) {
 	t.Helper()
 	dir := openDir(t.T, t.Dir)
@@ -73,7 +73,7 @@ func (t *filesystemTest) checkFree(project uint32) {
 	}
 }
 
-// fill writes MiBs as a process that quotas hold for.
+// fill writes MiBs as a process that quotas apply to.
 func fill(path, mib string) error {
 	out, err := exec.Command("setpriv", "--bounding-set=-sys_resource",
 		"dd", "if=/dev/zero", "of="+path, "bs=1M", "count="+mib).CombinedOutput()
@@ -146,7 +146,7 @@ func TestRootfsSizeIsEnforced(t *testing.T) {
 	})
 }
 
-// TestRootfsQuotaCrashes is a process that dies on the way to an enforced size.
+// The process dies on the way to an enforced size.
 func TestRootfsQuotaCrashes(t *testing.T) {
 	for _, test := range []struct {
 		about string
@@ -174,7 +174,7 @@ func TestRootfsQuotaCrashes(t *testing.T) {
 		for _, then := range []string{"create", "destroy"} {
 			t.Run(test.about+", then "+then, func(t *testing.T) {
 				forEachQuota(t, func(ft *filesystemTest) {
-					rec := ft.made()
+					rec := ft.createRecorded()
 					project := rec.Project
 					dir := openDir(ft.T, filepath.Join(ft.Dir, "filesystems", "filesystem-0-1"))
 					test.crash(ft, dir, &rec)
@@ -218,11 +218,10 @@ func (t *filesystemTest) setLimit(dir *os.File, project uint32, bytes uint64) {
 	}
 }
 
-// TestRootfsCrashBeforeTheLimitGrows is a resize that was recorded and not carried
-// out: attaching finishes it.
-func TestRootfsCrashBeforeTheLimitGrows(t *testing.T) {
+// A resize was recorded and not carried out. Attaching finishes it.
+func TestRootfsCrashBeforeLimitGrows(t *testing.T) {
 	forEachQuota(t, func(ft *filesystemTest) {
-		rec := ft.made()
+		rec := ft.createRecorded()
 		rec.Size, rec.Limit = 8<<20, 8<<20
 		if err := ft.Store().Save("filesystem-0-1", rec); err != nil {
 			ft.Fatal(err)
@@ -234,9 +233,9 @@ func TestRootfsCrashBeforeTheLimitGrows(t *testing.T) {
 	})
 }
 
-// TestRootfsInAProjectOfOthers is a storage directory that an administrator has put
-// in a project, whose quota it cannot leave.
-func TestRootfsInAProjectOfOthers(t *testing.T) {
+// An administrator has put the storage directory in a quota project, which stays in
+// force.
+func TestRootfsInForeignProject(t *testing.T) {
 	forEachQuota(t, func(ft *filesystemTest) {
 		if err := os.MkdirAll(ft.Dir, 0o700); err != nil {
 			ft.Fatal(err)
@@ -248,7 +247,7 @@ func TestRootfsInAProjectOfOthers(t *testing.T) {
 		ft.Attach()
 		ft.CheckRemark("size is not enforced: its directory has no quota project of its own")
 		if got := projectOf(ft.T, ft.Path); got != 7 {
-			ft.Errorf("it is in project %d", got)
+			ft.Errorf("the directory is in project %d, want 7", got)
 		}
 		ft.Resize(4, 4)
 		ft.Detach()
@@ -264,7 +263,7 @@ func TestRootfsInAProjectOfOthers(t *testing.T) {
 
 func TestRootfsReleaseLeavesTheProject(t *testing.T) {
 	forEachQuota(t, func(ft *filesystemTest) {
-		project := ft.made().Project
+		project := ft.createRecorded().Project
 		ft.Attach()
 		ft.Write()
 		ft.Detach()
@@ -280,12 +279,12 @@ func TestRootfsReleaseLeavesTheProject(t *testing.T) {
 		}
 		ft.checkFree(project)
 
-		// Imported again it is bounded again.
+		// After another import the size is enforced again.
 		if _, err := ft.tryImport("filesystem-0-1"); err != nil {
 			ft.Fatal(err)
 		}
 		if got := projectOf(ft.T, filepath.Join(dir, "file")); got == 0 {
-			ft.Error("what was imported again is in no project")
+			ft.Error("the imported file is in no project")
 		}
 		ft.Attach()
 		ft.checkFull("3")
@@ -294,9 +293,9 @@ func TestRootfsReleaseLeavesTheProject(t *testing.T) {
 	})
 }
 
-// TestRootfsMovedIsBounded is on another filesystem since, where nothing of a copy is in
+// The storage directory was moved to another filesystem, where no file of the copy is in
 // a project.
-func TestRootfsMovedIsBounded(t *testing.T) {
+func TestRootfsMovedSizeIsEnforced(t *testing.T) {
 	forEachQuota(t, func(ft *filesystemTest) {
 		ft.Create()
 		from := ft.Dir
@@ -310,13 +309,13 @@ func TestRootfsMovedIsBounded(t *testing.T) {
 		}
 		rec := ft.load()
 		if got := projectOf(ft.T, filepath.Join(ft.Dir, "filesystems", "filesystem-0-1")); got == 0 || got != rec.Project {
-			ft.Errorf("it is in project %d, recorded is %d", got, rec.Project)
+			ft.Errorf("the directory is in project %d, recorded is %d", got, rec.Project)
 		}
 		ft.Attach()
 		ft.checkFull("3")
 		ft.Detach()
 
-		// Its limit goes with it from the trash.
+		// Purging the trash removes its limit too.
 		if err := Trash(ft.Ctx, ft.Dir, ft.ID, storage.Owner{}, time.Unix(1, 0)); err != nil {
 			ft.Fatal(err)
 		}
@@ -327,7 +326,7 @@ func TestRootfsMovedIsBounded(t *testing.T) {
 	})
 }
 
-func TestRootfsImportIsBoundedOnceItGrows(t *testing.T) {
+func TestRootfsImportSizeEnforcedAfterGrowth(t *testing.T) {
 	forEachQuota(t, func(ft *filesystemTest) {
 		from := filepath.Join(filepath.Dir(ft.Dir), "from")
 		sourcetest.Run(ft.T, "mkdir", "-p", from+"/deep")
@@ -338,7 +337,7 @@ func TestRootfsImportIsBoundedOnceItGrows(t *testing.T) {
 		}
 		ft.ID = info.FilesystemId
 		ft.Attach()
-		ft.CheckRemark("size is not enforced: it was imported, and has not grown since")
+		ft.CheckRemark("size is not enforced: it has not been resized since its import")
 		if err := fill(filepath.Join(ft.Path, "more"), "4"); err != nil {
 			ft.Error(err)
 		}
@@ -351,9 +350,9 @@ func TestRootfsImportIsBoundedOnceItGrows(t *testing.T) {
 	})
 }
 
-// TestRootfsWhoseFilesystemHasNoQuotaAnyMore is a parent that is mounted again without
-// quotas: nothing fails, and a remark tells the user.
-func TestRootfsWhoseFilesystemHasNoQuotaAnyMore(t *testing.T) {
+// The parent filesystem is mounted again without quotas. Nothing fails, and a remark
+// tells the user.
+func TestRootfsQuotaRemoved(t *testing.T) {
 	forEachQuota(t, func(ft *filesystemTest) {
 		ft.Create()
 		on := filepath.Dir(ft.Dir)
@@ -370,9 +369,9 @@ func TestRootfsWhoseFilesystemHasNoQuotaAnyMore(t *testing.T) {
 
 var _ storage.FilesystemImporter = (*source)(nil)
 
-// TestRootfsRecordsThatNoCallWrites is records by which the quota project of others
-// would lose its limit, or a directory of others move.
-func TestRootfsRecordsThatNoCallWrites(t *testing.T) {
+// These records are refused: with them the quota project of others would lose its limit,
+// or a directory of others would be moved.
+func TestRootfsRecordValidation(t *testing.T) {
 	for _, test := range []struct {
 		about string
 		rec   record
@@ -380,12 +379,12 @@ func TestRootfsRecordsThatNoCallWrites(t *testing.T) {
 	}{
 		{"without a project", record{Phase: object.PhaseReady}, true},
 		{"with a project", record{Phase: object.PhaseReady, Project: 1<<30 + 5}, true},
-		{"with a project of others", record{Phase: object.PhaseReady, Project: 7}, false},
-		{"with a project beyond", record{Phase: object.PhaseReady, Project: 1<<31 + 5}, false},
+		{"with a foreign project", record{Phase: object.PhaseReady, Project: 7}, false},
+		{"with a project number out of range", record{Phase: object.PhaseReady, Project: 1<<31 + 5}, false},
 		{"imported", record{Phase: object.PhaseReady, ImportedFrom: "/srv/a"}, true},
 		{"importing", record{Phase: object.PhaseImporting, ImportedFrom: "/srv/a"}, true},
 		{"importing nothing", record{Phase: object.PhaseImporting}, false},
-		{"imported from no path", record{Phase: object.PhaseReady, ImportedFrom: "../a"}, false},
+		{"imported from a relative path", record{Phase: object.PhaseReady, ImportedFrom: "../a"}, false},
 	} {
 		test.rec.Size = 1 << 20
 		if err := test.rec.Validate(); (err == nil) != test.ok {

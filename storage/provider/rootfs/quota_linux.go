@@ -9,9 +9,9 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
 
-// giveProject puts the directory, with what is in it, in a quota project of its
-// own, where its filesystem has such quotas and nobody has put it in one before. It
-// can be repeated.
+// giveProject puts the directory and everything in it in a quota project of its own, if its
+// filesystem has project quotas and the directory is not in another project. It can be
+// repeated.
 func (f *filesystem) giveProject(dir *safepath.Dir) error {
 	if err := f.checkQuota(); errors.Is(err, errors.NotSupported) {
 		return nil
@@ -35,9 +35,9 @@ func (f *filesystem) giveProject(dir *safepath.Dir) error {
 	return errors.Trace(f.moveTree(dir, 0, f.rec.Project))
 }
 
-// enforce sets the limit again, or finds out why the size cannot be enforced. The
-// filesystem that the directory is on may be mounted with project quota today, and
-// without tomorrow.
+// enforce sets the quota limit again, or finds out why the size cannot be enforced. The
+// filesystem that holds the directory may be mounted with project quota at one time, and
+// without it later.
 func (f *filesystem) enforce(dir *safepath.Dir) error {
 	if err := f.checkQuota(); errors.Is(err, errors.NotSupported) {
 		f.unenforced = err.Error()
@@ -53,7 +53,7 @@ func (f *filesystem) enforce(dir *safepath.Dir) error {
 		f.unenforced = "its directory has no quota project of its own"
 		return nil
 	case f.rec.Limit == 0:
-		f.unenforced = "it was imported, and has not grown since"
+		f.unenforced = "it has not been resized since its import"
 		return nil
 	}
 	f.unenforced = ""
@@ -64,7 +64,7 @@ func (f *filesystem) enforce(dir *safepath.Dir) error {
 	return nil
 }
 
-// leaveProject takes the directory, with what is in it, out of its project.
+// leaveProject removes the directory and everything in it from its project.
 func (f *filesystem) leaveProject() error {
 	if f.rec.Project == 0 {
 		return nil
@@ -80,7 +80,7 @@ func (f *filesystem) leaveProject() error {
 	return errors.Trace(f.freeProject())
 }
 
-// freeProject takes the limit of the project away, so that it can be chosen again.
+// freeProject removes the limit of the project, so that the project can be chosen again.
 func (f *filesystem) freeProject() error {
 	if f.rec.Project == 0 {
 		return nil
@@ -93,8 +93,8 @@ func (f *filesystem) freeProject() error {
 	return nil
 }
 
-// moveTree goes through a mount of its own, which shows nothing of what may be
-// mounted in the directory.
+// moveTree changes the quota project of the directory and everything in it. It works through a
+// mount of its own, which hides whatever may be mounted in the directory.
 func (f *filesystem) moveTree(dir *safepath.Dir, from, to uint32) error {
 	view, err := mount.Clone(dir.File())
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// FuzzRootfsRecord gives the rootfs provider a record that holds anything.
+// FuzzRootfsRecord gives the rootfs provider a record with arbitrary contents.
 func FuzzRootfsRecord(f *testing.F) {
 	for _, record := range []string{
 		`{"size": 1048576, "phase": "ready", "dev": 65024, "ino": 12, "boot-id": "5d1c8b5e", "mount-point": "OUTSIDE/deep/a", "made-dirs": ["OUTSIDE/deep/a"]}`,

@@ -25,11 +25,11 @@ func begin(ctx context.Context, storageDir string) (kind, *object.MountCall, err
 	return k, c, errors.Trace(err)
 }
 
-// Reidentify makes known the directories of filesystems whose storage directory was
-// moved, and which have other inode numbers since: the directory of the right name is its
-// filesystem's. The error has one for each filesystem whose directory is missing, or
-// that is still mounted from where it was; these are left as they are. It can be
-// repeated.
+// Reidentify updates the records of filesystems whose storage directory was moved, and whose
+// directories have other inode numbers since: the directory with the right name is the
+// filesystem's. The error contains one error for each filesystem whose directory is missing,
+// or that is still mounted from its former place; Reidentify does not change the records of
+// these. The call can be repeated.
 func Reidentify(ctx context.Context, storageDir string, how object.Relocation) error {
 	k, c, err := begin(ctx, storageDir)
 	if err != nil {
@@ -47,9 +47,9 @@ func Reidentify(ctx context.Context, storageDir string, how object.Relocation) e
 
 func (f *filesystem) reidentify(how object.Relocation) error {
 	if f.rec.Phase == object.PhaseCreating || f.rec.Phase == object.PhaseDestroying {
-		return nil // it is not asked for which directory it is
+		return nil // the identity of its directory is not used
 	}
-	dir, found, err := f.look()
+	dir, found, err := f.openAny()
 	switch {
 	case errors.Is(err, unix.ENOENT) && (f.rec.Phase == object.PhaseImporting || f.rec.Phase == object.PhaseReleased):
 		return nil
@@ -78,8 +78,7 @@ func (f *filesystem) reidentify(how object.Relocation) error {
 	return errors.Trace(f.Save())
 }
 
-// renewProject gives the directory a quota project where it has lost its own, as a copy
-// has.
+// renewProject gives the directory a quota project if it has lost its own, as a copy has.
 func (f *filesystem) renewProject(dir *safepath.Dir) error {
 	project, err := quota.ProjectOf(dir.File())
 	if err != nil && !errors.Is(err, errors.NotSupported) {
@@ -95,8 +94,8 @@ func (f *filesystem) renewProject(dir *safepath.Dir) error {
 	return errors.Trace(f.enforce(dir))
 }
 
-// Trash moves a filesystem's directory and record to the trash. The filesystem has the
-// owner, and is mounted nowhere.
+// Trash moves a filesystem's directory and record to the trash. The filesystem must belong to
+// owner and be mounted nowhere, or Trash returns an error.
 func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at time.Time) error {
 	k, c, err := begin(ctx, storageDir)
 	if err != nil {
@@ -119,7 +118,8 @@ func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at t
 	return errors.Trace(c.Trash(id, at))
 }
 
-// PurgeTrash removes directories from the trash that were put there before a time, and what bounded them.
+// PurgeTrash removes directories that were put in the trash before olderThan, and their quota
+// limits.
 func PurgeTrash(ctx context.Context, storageDir string, olderThan time.Time) error {
 	k, c, err := begin(ctx, storageDir)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package rootfs is the provider of filesystems that are directories of the machine's own filesystem.
-// The package storage/provider tells what holds for all of the machine's own providers.
+// Package rootfs is the provider of filesystems that are directories of the machine's own
+// filesystem. Package storage/provider documents what all of the machine's own providers have
+// in common.
 package rootfs
 
 import (
@@ -15,54 +16,52 @@ const ProviderType storage.ProviderType = "rootfs"
 
 // Options are the settings of a rootfs provider.
 type Options struct {
-	// StorageDir is the storage directory, an absolute path, of pools that have
-	// no attribute storage.ConfigStorageDir. Empty: such pools are not valid.
+	// StorageDir is the absolute path of the storage directory for pools without the attribute
+	// storage.ConfigStorageDir. Empty: such pools are not valid.
 	StorageDir string
 
-	// Logger hears of filesystems that are created with a size that is not enforced.
-	// Nil means the loggo logger
-	// stowage.storage.provider.rootfs.
+	// Logger receives a message for each filesystem that is created with a size that is not
+	// enforced. Nil means the loggo logger stowage.storage.provider.rootfs.
 	Logger Logger
 }
 
-// Logger is the part of a loggo logger that the providers use.
+// Logger is the part of a loggo logger that the provider uses.
 type Logger interface {
 	Debugf(format string, args ...any)
 }
 
-// NewProvider returns the provider of filesystems that are directories of
-// the machine's own filesystem, bound to where they are wanted. They are found in
-// the directory filesystems of the storage directory, under the filesystem's id.
+// NewProvider returns the provider of filesystems that are directories of the machine's own
+// filesystem, bind-mounted at their mount points. The directories are in the directory
+// filesystems of the storage directory, under the filesystems' IDs.
 //
-// The size asked for must be available when the filesystem is created, or grows by
-// it. It is enforced, and is what df shows, where the storage directory is on ext4
-// or xfs mounted with project quota (mount option prjquota): the directory is then a
-// quota project of its own, numbered from 1<<30, and ends as one when it is
-// destroyed or released. On ext4 a process with CAP_SYS_RESOURCE may write beyond
-// the size. Elsewhere, and where the storage directory is in a project already, the
-// filesystem shares the space of the one it lives in, and may use less or more; the
-// source's FilesystemRemark says so, and why.
+// The requested size must be available when a filesystem is created, and the difference when
+// it grows. If the storage directory is on ext4 or xfs mounted with project quota (mount
+// option prjquota), the size is enforced, and df shows it. The directory is then a quota
+// project of its own, numbered from 1<<30, until it is destroyed or released. On ext4 a
+// process with CAP_SYS_RESOURCE may write beyond the size. On other filesystems, and if the
+// storage directory is in a project already, the filesystem shares the space of the one it
+// lives in, and may use less or more than its size. The source's FilesystemRemark says so, and
+// why.
 //
-// A directory that is there already can be imported by its absolute path, if it is
-// on the filesystem of the storage directory, nothing is mounted in it, and no process has
-// it or anything in it in use, as far as /proc shows (files that are open or mapped,
-// working directories, programs that run). It is
-// moved into the storage directory and is a filesystem like others from then on:
-// destroying that destroys what is in it. Its size is what it uses, rounded up to
+// An existing directory can be imported by its absolute path, if it is on the filesystem of
+// the storage directory, nothing is mounted in it, and no process uses it or anything in it,
+// as far as /proc shows (files that are open or mapped, working directories, running
+// programs). It is moved into the storage directory and is an ordinary filesystem from then
+// on: destroying the filesystem destroys its contents. Its size is what it uses, rounded up to
 // MiB, and is not enforced until it is resized.
 //
-// A filesystem that is attached at the path of its own directory, or at no path,
-// needs no mount; this cannot be read-only. All the same nothing is created or
-// imported without CAP_SYS_ADMIN: what may be mounted in the directory is kept from
-// harm by a mount when it is destroyed.
+// A filesystem that is attached at the path of its own directory, or without a path, needs no
+// mount; such an attachment cannot be read-only. Creating and importing nevertheless require
+// CAP_SYS_ADMIN: destroying a filesystem uses a mount to protect what may be mounted in its
+// directory.
 //
-// Releasing a filesystem makes it nobody's and keeps its directory, which can be
-// imported by the filesystem's id or the directory's path. Neither that nor destroying
-// is possible while the directory is mounted, in whichever mount namespace; nor is
-// detaching it while it is mounted in another namespace, as of a container that began with
-// a copy of the machine's mounts. What is not seen is a directory that is a lower layer of
-// an overlay, and a mount that is attached nowhere and held by a file descriptor. Mount
-// namespaces in which no process lives are seen from Linux 6.12 on.
+// Releasing a filesystem removes its owner and keeps its directory, which can be imported by
+// the filesystem's ID or the directory's path. A filesystem cannot be released or destroyed
+// while its directory is mounted in any mount namespace. It cannot be detached while it is
+// mounted in another namespace, such as that of a container that began with a copy of the
+// machine's mounts. The provider does not see that a directory is a lower layer of an overlay,
+// nor a mount that is attached nowhere and held by a file descriptor. It sees mount namespaces
+// in which no process lives only from Linux 6.12 on.
 func NewProvider(options Options) storage.Provider {
 	logger := options.Logger
 	if logger == nil {
@@ -79,7 +78,7 @@ type provider struct {
 	logger Logger
 }
 
-// VolumeSource implements [storage.Provider]. It is not supported.
+// VolumeSource implements [storage.Provider]. The provider makes no volumes.
 func (p *provider) VolumeSource(*storage.Config) (storage.VolumeSource, error) {
 	return nil, errors.NotSupportedf("making volumes with provider %s", p.Type)
 }

@@ -20,33 +20,33 @@ func newSource(dir string, logger Logger) (storage.FilesystemSource, error) {
 	return &source{FilesystemSource: object.FilesystemSource{Dir: dir, Kind: kind}, kind: kind}, nil
 }
 
-// source can also take over directories.
+// source adds importing to [object.FilesystemSource].
 type source struct {
 	object.FilesystemSource
 	kind kind
 }
 
 type kind struct {
-	// trash is where directories go to be removed, so that what is removed in
-	// part is never taken for a filesystem.
+	// trash is the directory to which directories are moved before they are removed, so that a
+	// partly removed directory is never mistaken for a filesystem.
 	trash  string
 	logger Logger
 }
 
-// record is what is kept of a filesystem, by its id.
+// record is the stored record of a filesystem, under its ID.
 type record struct {
 	Size  uint64       `json:"size"` // bytes
 	Phase object.Phase `json:"phase"`
 
-	// ImportedFrom is where the directory was before it was taken over.
+	// ImportedFrom is the path that the directory had before it was taken over.
 	ImportedFrom string `json:"imported-from,omitempty"`
 
-	// Project is the quota project of the directory and of what is in it, 0 where
-	// it has none of its own. Limit is how many bytes that may use, 0 for any.
+	// Project is the quota project of the directory and its contents, or 0 without a project
+	// of its own. Limit is the maximum number of bytes in the project, or 0 without a limit.
 	Project uint32 `json:"project,omitempty"`
 	Limit   uint64 `json:"limit,omitempty"`
 
-	// Identity is that of the directory, once there is one.
+	// Identity is the directory's identity, once the directory exists.
 	object.Identity
 	object.Ownership
 	object.Placement
@@ -58,11 +58,11 @@ type filesystem struct {
 	id   string
 	call *object.MountCall
 	rec  record
-	// unenforced says why the size is not enforced, if it is not.
+	// unenforced says why the size is not enforced; it is empty if the size is enforced.
 	unenforced string
 }
 
-// Files holds the filesystems.
+// Files returns the name of the directory that holds the filesystems.
 func (kind) Files() string {
 	return "filesystems"
 }
@@ -76,7 +76,7 @@ func (k kind) Load(c *object.MountCall, id string) (object.Filesystem, error) {
 	return f, nil
 }
 
-// Owned tells of a filesystem, of whatever phase.
+// Owned describes a filesystem in any phase.
 func (k kind) Owned(c *object.MountCall, id string) (storage.OwnedObject, error) {
 	none := storage.OwnedObject{}
 	f := &filesystem{kind: k, id: id, call: c}
@@ -106,9 +106,9 @@ func (k kind) Owned(c *object.MountCall, id string) (storage.OwnedObject, error)
 	}, nil
 }
 
-// forgetReleased forgets a released filesystem whose directory was taken away: the
-// filesystem belongs to the one who took the directory. As long as the directory is there,
-// the error satisfies errors.IsNotValid.
+// forgetReleased removes the record of a released filesystem whose directory was taken away:
+// the filesystem then belongs to the party that took the directory. While the directory is
+// still there, the error satisfies errors.IsNotValid.
 func (f *filesystem) forgetReleased() error {
 	has, err := f.call.Files.Has(f.id)
 	if err == nil && has {
@@ -120,7 +120,7 @@ func (f *filesystem) forgetReleased() error {
 	return errors.Trace(f.call.Records.Remove(f.id))
 }
 
-// Create implements the kind of [object.FilesystemSource].
+// Create implements [object.FilesystemKind].
 func (k kind) Create(c *object.MountCall, id string, size uint64, owner object.Ownership) error {
 	f := &filesystem{kind: k, id: id, call: c}
 	err := c.Records.Load(id, &f.rec)
@@ -136,7 +136,7 @@ func (k kind) Create(c *object.MountCall, id string, size uint64, owner object.O
 			return errors.Trace(err)
 		}
 		if has {
-			return storage.Permanent(errors.AlreadyExistsf("directory %s, of a filesystem that was released: import it, or move it away; it", c.Files.Entry(id)))
+			return storage.Permanent(errors.NewAlreadyExists(nil, fmt.Sprintf("directory %s of a released filesystem exists: import it or move it away", c.Files.Entry(id))))
 		}
 		return errors.Trace(f.makeNew(size, owner))
 	}
@@ -163,8 +163,8 @@ func (f *filesystem) makeNew(size uint64, owner object.Ownership) error {
 	if has, err := f.call.Files.Has(f.id); err != nil {
 		return errors.Trace(err)
 	} else if has {
-		return storage.Permanent(errors.AlreadyExistsf("directory %s, which no record belongs to: move it away",
-			f.call.Files.Entry(f.id)))
+		return storage.Permanent(errors.NewAlreadyExists(nil, fmt.Sprintf("directory %s exists and has no record: move it away",
+			f.call.Files.Entry(f.id))))
 	}
 	if err := f.checkSpace(size); err != nil {
 		return errors.Trace(err)
@@ -182,8 +182,8 @@ func (f *filesystem) makeNew(size uint64, owner object.Ownership) error {
 	return errors.Trace(f.makeDir())
 }
 
-// checkCapable returns an error satisfying errors.IsNotSupported unless what is
-// made can be mounted, and removed.
+// checkCapable checks that the process can mount and remove what it makes. If not, the error
+// satisfies errors.IsNotSupported.
 func (f *filesystem) checkCapable() error {
 	view, err := mount.Clone(f.call.Files.File())
 	if err != nil {
@@ -201,7 +201,7 @@ func (f *filesystem) checkSpace(size uint64) error {
 	return errors.Trace(err)
 }
 
-// makeDir makes the directory, or finds that an interrupted call has made it.
+// makeDir makes the directory, or finds the one that an interrupted call has made.
 func (f *filesystem) makeDir() error {
 	if err := f.call.Files.Mkdir(f.id); err != nil && !errors.Is(err, unix.EEXIST) {
 		return errors.Trace(err)
@@ -210,7 +210,7 @@ func (f *filesystem) makeDir() error {
 	if err := f.call.Files.Sync(); err != nil {
 		return errors.Trace(err)
 	}
-	dir, found, err := f.look()
+	dir, found, err := f.openAny()
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -230,27 +230,28 @@ func (f *filesystem) makeDir() error {
 	return errors.Trace(f.Save())
 }
 
-// open opens the directory and makes sure that it is the one.
+// open opens the directory and checks its identity.
 func (f *filesystem) open() (*safepath.Dir, error) {
 	if err := f.checkComplete(); err != nil {
 		return nil, errors.Trace(err)
 	}
 	path := f.call.Files.Entry(f.id)
-	dir, found, err := f.look()
+	dir, found, err := f.openAny()
 	if errors.Is(err, unix.ENOENT) {
 		return nil, storage.Permanent(errors.Errorf("its directory %s is missing: move it back, or remove the filesystem", path))
 	} else if err != nil {
 		return nil, errors.Trace(err)
 	}
-	if !f.is(found) {
+	if !f.hasIdentity(found) {
 		dir.Close()
-		return nil, storage.Permanent(errors.Errorf("its directory %s was replaced: it is %s, and was %s: move the right one back", path, found, f.rec.Identity))
+		return nil, storage.Permanent(errors.Errorf("its directory %s was replaced (%s instead of %s): move the original back", path, found, f.rec.Identity))
 	}
 	return dir, nil
 }
 
-// look opens whatever directory is in its place and tells which it is.
-func (f *filesystem) look() (*safepath.Dir, object.Identity, error) {
+// openAny opens the directory under the filesystem's name, whatever its identity, and returns
+// its identity.
+func (f *filesystem) openAny() (*safepath.Dir, object.Identity, error) {
 	dir, err := f.call.Files.OpenDir(f.id)
 	if err != nil {
 		return nil, object.Identity{}, errors.Trace(err)
@@ -268,19 +269,19 @@ func (f *filesystem) identify(dir *safepath.Dir) (object.Identity, error) {
 	return st.Identity, errors.Trace(err)
 }
 
-// is reports whether a directory is the one.
-func (f *filesystem) is(found object.Identity) bool {
+// hasIdentity reports whether a directory of that identity is the filesystem's.
+func (f *filesystem) hasIdentity(found object.Identity) bool {
 	return f.call.Is(f.rec.Identity, found)
 }
 
 func (f *filesystem) checkComplete() error {
 	switch f.rec.Phase {
 	case object.PhaseImporting:
-		return errors.Errorf("it is not complete: importing it was interrupted: import %s again", f.rec.ImportedFrom)
+		return errors.Errorf("the filesystem is incomplete, because importing it was interrupted: import %s again", f.rec.ImportedFrom)
 	case object.PhaseCreating:
-		return errors.Errorf("it is not complete: creating it was interrupted: create it again, or destroy it")
+		return errors.Errorf("the filesystem is incomplete, because creating it was interrupted: create it again, or destroy it")
 	case object.PhaseDestroying:
-		return errors.Errorf("it is not complete: destroying it was interrupted: destroy it again")
+		return errors.Errorf("the filesystem is incomplete, because destroying it was interrupted: destroy it again")
 	case object.PhaseReleased:
 		return object.ErrReleased(f.id)
 	}
@@ -325,7 +326,7 @@ func (f *filesystem) Finder() (object.Finder, error) {
 	return func(table *mount.Table) []*mountinfo.Info { return table.WithinDirectory(dir) }, nil
 }
 
-// locate returns the real path of the directory, and where it is on its filesystem.
+// locate returns the real path of the directory, and its place on its filesystem.
 func (f *filesystem) locate(table *mount.Table) (string, mount.Directory, error) {
 	parent, err := f.call.Files.RealPath()
 	if err != nil {
@@ -335,8 +336,8 @@ func (f *filesystem) locate(table *mount.Table) (string, mount.Directory, error)
 	return filepath.Join(parent, f.id), dir, errors.Trace(err)
 }
 
-// Proves implements [object.Mountable]: whatever shows the directory, that is in the
-// directory of the filesystems of this agent and no other.
+// Proves implements [object.Mountable]. Any mount of the directory proves it, because the
+// directory is in this agent's directory of filesystems and in no other.
 func (f *filesystem) Proves(*mount.Target) (bool, error) {
 	return true, nil
 }
@@ -375,7 +376,7 @@ func (f *filesystem) Attach(path string, readOnly bool) (string, error) {
 			"it cannot be read-only at its own directory %s: choose another mount point", dir.Path()))
 	}
 	if f.rec.MountPoint != "" {
-		if err := f.call.Leave(f); err != nil {
+		if err := f.call.AbandonMountPoint(f); err != nil {
 			return "", errors.Trace(err)
 		}
 	}
@@ -393,8 +394,8 @@ func (f *filesystem) Remark() string {
 	return "size is not enforced: " + f.unenforced
 }
 
-// Resize raises the limit. It is recorded first, and set at the latest when the
-// filesystem is attached next.
+// Resize raises the limit. It records the new limit before it sets it. If it is interrupted,
+// the limit is set when the filesystem is attached next.
 func (f *filesystem) Resize(size uint64) (uint64, error) {
 	dir, err := f.open()
 	if err != nil {
@@ -416,8 +417,8 @@ func (f *filesystem) Resize(size uint64) (uint64, error) {
 	return f.rec.Size, errors.Trace(f.enforce(dir))
 }
 
-// Destroy removes the directory with what is in it. It is moved out of the way
-// first, so that a crash leaves no half of it in its place.
+// Destroy removes the directory and everything in it. It moves the directory to the trash
+// first, so that a crash leaves no partly removed directory in its place.
 func (f *filesystem) Destroy() error {
 	switch f.rec.Phase {
 	case object.PhaseImporting:
@@ -437,7 +438,7 @@ func (f *filesystem) Destroy() error {
 		}
 	}
 	f.rec.Phase = object.PhaseDestroying
-	if err := object.UnlessFull(f.Save()); err != nil {
+	if err := object.IgnoreNoSpace(f.Save()); err != nil {
 		return errors.Trace(err)
 	}
 	trash, err := safepath.Make(f.trash)
@@ -465,9 +466,9 @@ func (f *filesystem) Destroy() error {
 	return errors.Trace(f.call.Records.Remove(f.id))
 }
 
-// Release makes the filesystem nobody's and keeps its directory, which is of no project
-// and has no limit then. The record is kept, so that nobody takes the directory for his
-// own without saying so.
+// Release removes the filesystem's owner and keeps the directory, which then has neither quota
+// project nor limit. The record stays, so that nobody takes over the directory without an
+// explicit import.
 func (f *filesystem) Release() error {
 	if f.rec.Phase == object.PhaseReleased {
 		return nil
@@ -486,11 +487,11 @@ func (f *filesystem) Release() error {
 	}
 	f.rec.Phase, f.rec.ImportedFrom = object.PhaseReleased, ""
 	f.rec.Project, f.rec.Limit, f.rec.Placement = 0, 0, object.Placement{}
-	return errors.Trace(object.UnlessFull(f.Save()))
+	return errors.Trace(object.IgnoreNoSpace(f.Save()))
 }
 
-// checkUnused returns an error if the directory, or a part of it, is mounted
-// elsewhere, in any mount namespace, or something is mounted in it.
+// checkUnused returns an error if the directory or a part of it is mounted elsewhere, in any
+// mount namespace, or if something is mounted in it.
 func (f *filesystem) checkUnused() error {
 	path, dir, err := f.locate(f.call.Table())
 	if err != nil {

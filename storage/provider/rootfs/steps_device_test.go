@@ -16,10 +16,9 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// dieAt carries out what do does up to a step, the first being 1: the goroutine that
-// comes to it ends there. It returns false if there are fewer. What is deferred is
-// carried out: a process that is killed there leaves more to the kernel, and the same
-// in the storage directory.
+// dieAt runs do up to a step, the first being 1. The goroutine that reaches the step ends
+// there. It returns false if there are fewer steps. Deferred calls run: a killed process
+// leaves more to the kernel, and the same state in the storage directory.
 func dieAt(step int, do func()) (died bool) {
 	crash.Hook = func(string) {
 		if step--; step == 0 {
@@ -37,10 +36,10 @@ func dieAt(step int, do func()) (died bool) {
 	return died
 }
 
-// TestRootfsStepsOfImportingAndGrowing dies at each step of making, taking over,
-// growing, releasing and destroying a filesystem. The same again, by a new process,
-// comes to the same end, with and without project quotas.
-func TestRootfsStepsOfImportingAndGrowing(t *testing.T) {
+// TestRootfsCrashAtAllSteps dies at each step of creating, importing, growing, releasing
+// and destroying a filesystem. Repeating the call in a new process leads to the same
+// result, with and without project quotas.
+func TestRootfsCrashAtAllSteps(t *testing.T) {
 	for _, fs := range []string{"", "ext4", "xfs"} {
 		for _, test := range []struct {
 			about   string
@@ -50,7 +49,7 @@ func TestRootfsStepsOfImportingAndGrowing(t *testing.T) {
 		}{{
 			about: "create",
 			do:    func(ft *filesystemTest, _ string) error { return ft.TryCreate(sourcetest.FilesystemSize) },
-			check: func(ft *filesystemTest, _ string) { ft.checkBounded(fs != "", sourcetest.FilesystemSize) },
+			check: func(ft *filesystemTest, _ string) { ft.checkEnforced(fs != "", sourcetest.FilesystemSize) },
 		}, {
 			about: "import",
 			prepare: func(ft *filesystemTest, from string) {
@@ -64,9 +63,9 @@ func TestRootfsStepsOfImportingAndGrowing(t *testing.T) {
 				return err
 			},
 			check: func(ft *filesystemTest, from string) {
-				ft.checkBounded(false, 0)
+				ft.checkEnforced(false, 0)
 				ft.Resize(4, 4)
-				ft.checkBounded(fs != "", 4)
+				ft.checkEnforced(fs != "", 4)
 				ft.Attach()
 				ft.CheckWritten()
 				ft.Detach()
@@ -78,7 +77,7 @@ func TestRootfsStepsOfImportingAndGrowing(t *testing.T) {
 				_, err := ft.TryResize(4)
 				return err
 			},
-			check: func(ft *filesystemTest, _ string) { ft.checkBounded(fs != "", 4) },
+			check: func(ft *filesystemTest, _ string) { ft.checkEnforced(fs != "", 4) },
 		}, {
 			about: "release",
 			prepare: func(ft *filesystemTest, from string) {
@@ -100,7 +99,7 @@ func TestRootfsStepsOfImportingAndGrowing(t *testing.T) {
 					ft.Errorf("read %q, %v", data, err)
 				}
 				if fs != "" && projectOf(ft.T, filepath.Join(dir, "file")) != 0 {
-					ft.Error("it is in a quota project")
+					ft.Error("the released file is in a quota project")
 				}
 				sourcetest.Run(ft.T, "rm", "-r", dir)
 			},
@@ -144,7 +143,7 @@ func TestRootfsStepsOfImportingAndGrowing(t *testing.T) {
 					}
 					project := uint32(0)
 					if fs != "" {
-						project = ft.projectNow()
+						project = ft.recordedProject()
 					}
 					ft.Destroy()
 					if project != 0 {
@@ -159,8 +158,8 @@ func TestRootfsStepsOfImportingAndGrowing(t *testing.T) {
 	}
 }
 
-// projectNow returns the project in the record, 0 where there is no record.
-func (t *filesystemTest) projectNow() uint32 {
+// recordedProject returns the project in the record, 0 where there is no record.
+func (t *filesystemTest) recordedProject() uint32 {
 	t.Helper()
 	var rec record
 	if has, err := t.Store().List(); err != nil || len(has) == 0 {
@@ -172,8 +171,8 @@ func (t *filesystemTest) projectNow() uint32 {
 	return rec.Project
 }
 
-// checkBounded attaches the filesystem and checks whether its size is enforced.
-func (t *filesystemTest) checkBounded(want bool, mib uint64) {
+// checkEnforced attaches the filesystem and checks whether its size is enforced.
+func (t *filesystemTest) checkEnforced(want bool, mib uint64) {
 	t.Helper()
 	t.Attach()
 	if remark := t.Source.(storage.FilesystemRemarker).FilesystemRemark(t.ID); (remark == "") != want {
@@ -185,9 +184,8 @@ func (t *filesystemTest) checkBounded(want bool, mib uint64) {
 	t.Detach()
 }
 
-// TestRootfsImportOfWhatComesToBeInUse has a process begin to use the directory while that
-// is imported, after it was looked at.
-func TestRootfsImportOfWhatComesToBeInUse(t *testing.T) {
+// A process begins to use the directory during the import, after the check for users.
+func TestRootfsImportUsedDuringImport(t *testing.T) {
 	ft, from := newRootfsImportTest(t)
 	kill := func() {}
 	crash.Hook = func(step string) {

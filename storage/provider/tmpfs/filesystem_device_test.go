@@ -14,18 +14,17 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-func TestTmpfsOfAnotherSizeIsNotAdopted(t *testing.T) {
+func TestTmpfsForeignMountNotAdopted(t *testing.T) {
 	ft := newFilesystemTest(t)
 	ft.Create()
 	sourcetest.Run(t, "mkdir", "-p", ft.Path)
 	sourcetest.MountTmpfs(t, "tmpfs-filesystem-0-1", ft.Path, "1m")
 	_, err := ft.TryAttach(ft.Path, false)
-	sourcetest.CheckError(t, err, true, "this agent has not mounted it there")
+	sourcetest.CheckError(t, err, true, "but not by this agent")
 }
 
-// TestTmpfsOfAnotherAgent is a mount with the same name that belongs to somebody
-// else.
-func TestTmpfsOfAnotherAgent(t *testing.T) {
+// Another agent has a mount with the same source name.
+func TestTmpfsOfOtherAgent(t *testing.T) {
 	ft, other := newFilesystemTest(t), newFilesystemTest(t)
 	for _, ft := range []*filesystemTest{ft, other} {
 		ft.Create()
@@ -49,9 +48,9 @@ func TestTmpfsIsNotReleased(t *testing.T) {
 	ft.Destroy()
 }
 
-// TestTmpfsOfAnotherAgentAtTheSamePlace is two agents of one machine that want the
-// same mount point for filesystems of the same name: the first has it.
-func TestTmpfsOfAnotherAgentAtTheSamePlace(t *testing.T) {
+// Two agents of one machine want the same mount point, for filesystems with the same
+// name. The first one gets it.
+func TestTmpfsOfOtherAgentAtSamePath(t *testing.T) {
 	first, second := newFilesystemTest(t), newFilesystemTest(t)
 	second.Path = first.Path
 	first.Create()
@@ -67,13 +66,13 @@ func TestTmpfsOfAnotherAgentAtTheSamePlace(t *testing.T) {
 	first.Restart()
 	first.Attach()
 	first.CheckWritten()
-	// The record of the second may say that it was here before the first was.
+	// The record of the second agent may be older than the mount of the first.
 	second.Create()
-	first.UnmountBehindOurBack()
+	first.UnmountExternally()
 	if _, err := second.TryAttach(second.Path, false); err != nil {
 		t.Fatal(err)
 	}
-	second.UnmountBehindOurBack()
+	second.UnmountExternally()
 	first.Attach()
 	first.Write()
 	second.Detach()
@@ -85,9 +84,9 @@ func TestTmpfsOfAnotherAgentAtTheSamePlace(t *testing.T) {
 	}
 }
 
-// TestTmpfsWhoseDirectoryWasRenamed is still mounted, under another name: there is
-// no second one, and it is not forgotten.
-func TestTmpfsWhoseDirectoryWasRenamed(t *testing.T) {
+// The tmpfs is still mounted after its directory was renamed. It is not mounted a second
+// time, and is still known.
+func TestTmpfsDirectoryRenamed(t *testing.T) {
 	ft := newFilesystemTest(t)
 	ft.Create()
 	ft.Attach()
@@ -116,8 +115,8 @@ func TestTmpfsResizeReadOnly(t *testing.T) {
 	ft.Destroy()
 }
 
-// TestTmpfsCrashBeforeItGrows is a resize that was recorded and not carried out.
-func TestTmpfsCrashBeforeItGrows(t *testing.T) {
+// A resize was recorded and not carried out.
+func TestTmpfsCrashBeforeGrowth(t *testing.T) {
 	for _, readOnly := range []bool{false, true} {
 		for _, then := range []string{"attach", "resize", "create", "detach"} {
 			t.Run(then, func(t *testing.T) {
@@ -157,7 +156,7 @@ func TestTmpfsCrashBeforeItGrows(t *testing.T) {
 	}
 }
 
-func TestTmpfsResizeBeneathAForeignMount(t *testing.T) {
+func TestTmpfsResizeUnderForeignMount(t *testing.T) {
 	ft := newFilesystemTest(t)
 	ft.Create()
 	ft.Attach()
@@ -165,7 +164,7 @@ func TestTmpfsResizeBeneathAForeignMount(t *testing.T) {
 	_, err := ft.TryResize(4)
 	sourcetest.CheckError(t, err, false, "tmpfs from foreign is mounted at "+ft.Path+": unmount that first")
 	ft.CheckSize(ft.Path, 1)
-	ft.UnmountBehindOurBack()
+	ft.UnmountExternally()
 	ft.Attach()
 	ft.CheckSize(ft.Path, 4)
 	ft.Detach()
@@ -181,8 +180,8 @@ func (t *filesystemTest) loadTmpfs() record {
 	return rec
 }
 
-// TestTmpfsRemark is what the user hears of a filesystem that lost what was in it:
-// nothing at first, and not for ever.
+// A remark tells the user that the filesystem has lost its contents. It is absent at
+// first, and disappears again.
 func TestTmpfsRemark(t *testing.T) {
 	ft := newFilesystemTest(t)
 	ft.CheckRemark("")
@@ -193,7 +192,7 @@ func TestTmpfsRemark(t *testing.T) {
 	ft.Attach()
 	ft.CheckRemark("")
 
-	ft.UnmountBehindOurBack()
+	ft.UnmountExternally()
 	ft.Restart()
 	ft.Attach()
 	ft.CheckRemark("it came back empty after it was unmounted")
@@ -201,7 +200,7 @@ func TestTmpfsRemark(t *testing.T) {
 	ft.CheckRemark("")
 
 	for range 2 {
-		ft.UnmountBehindOurBack()
+		ft.UnmountExternally()
 		rec := ft.loadTmpfs()
 		rec.BootID = "another"
 		if err := ft.Store().Save("filesystem-0-1", rec); err != nil {
@@ -211,7 +210,7 @@ func TestTmpfsRemark(t *testing.T) {
 		ft.Attach()
 		ft.CheckRemark("it came back empty after a restart of the machine")
 	}
-	ft.UnmountBehindOurBack()
+	ft.UnmountExternally()
 	ft.Attach()
 	ft.CheckRemark("it came back empty after it was unmounted")
 
@@ -223,9 +222,9 @@ func TestTmpfsRemark(t *testing.T) {
 	ft.Destroy()
 }
 
-// TestTmpfsOfAnOlderVersion has a mount that says where its mount points are, and not
-// for which records it was made.
-func TestTmpfsOfAnOlderVersion(t *testing.T) {
+// The mount of an older version is labelled with the directory of its mount points, and
+// not with the records that it belongs to.
+func TestTmpfsOfOlderVersion(t *testing.T) {
 	for _, ours := range []bool{true, false} {
 		ft := newFilesystemTest(t)
 		ft.Create()
@@ -244,11 +243,11 @@ func TestTmpfsOfAnOlderVersion(t *testing.T) {
 		}
 		ft.Write()
 		if _, err := ft.TryAttach(ft.Path, false); (err == nil) != ours {
-			t.Errorf("ours is %v: attaching: %v", ours, err)
+			t.Errorf("own mount %v: attaching: %v", ours, err)
 		}
 		ft.CheckWritten()
 		if ours {
-			// From now on it is known by the record.
+			// The record identifies it now.
 			if rec := ft.loadTmpfs(); rec.Mark == "" {
 				t.Errorf("recorded %+v", rec)
 			}
@@ -260,13 +259,14 @@ func TestTmpfsOfAnOlderVersion(t *testing.T) {
 			t.Error(err)
 		}
 		ft.CheckWritten()
-		ft.UnmountBehindOurBack()
+		ft.UnmountExternally()
 	}
 }
 
-// TestTmpfsThatCannotBeLookedAt is attached when it can be: that a call fails once says
-// nothing about what is mounted.
-func TestTmpfsThatCannotBeLookedAt(t *testing.T) {
+// A call fails once, which says nothing about what is mounted. The filesystem is attached
+// by a later call.
+// Finding N19.
+func TestTmpfsStatusError(t *testing.T) {
 	ft := newFilesystemTest(t)
 	ft.Create()
 	ft.Attach()
@@ -288,12 +288,13 @@ func TestTmpfsThatCannotBeLookedAt(t *testing.T) {
 		_, err = f.Attach(ft.Path, false)
 		return err
 	})
-	sourcetest.CheckError(t, err, false, "it is mounted at "+ft.Path+", but", "input/output error")
+	sourcetest.CheckError(t, err, false, "checking its mount at "+ft.Path, "input/output error")
 	ft.Attach()
 	ft.Detach()
 	ft.Destroy()
 }
 
+// Fault F11.
 func TestTmpfsMountedInOtherNamespaces(t *testing.T) {
 	sourcetest.CheckOtherNamespaces(t, func(t *testing.T) *sourcetest.FilesystemTest { return &newFilesystemTest(t).FilesystemTest })
 }

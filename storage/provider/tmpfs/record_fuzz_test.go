@@ -9,8 +9,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/sourcetest"
 )
 
-// FuzzTmpfsRecord gives the tmpfs provider a record that holds anything. Nothing
-// is attached: that mounts, and a fuzzer is killed at any moment.
+// FuzzTmpfsRecord gives the tmpfs provider a record with arbitrary contents. It attaches
+// nothing, as that mounts, and a fuzzer may be killed at any moment.
 func FuzzTmpfsRecord(f *testing.F) {
 	for _, record := range []string{
 		`{"size": 1048576, "mount-point": "OUTSIDE/deep/a", "made-dirs": ["OUTSIDE/deep/a"]}`,

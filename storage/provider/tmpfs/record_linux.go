@@ -4,10 +4,10 @@ import (
 	"github.com/juju/errors"
 )
 
-// Validate tells whether a call here can have written the record.
+// Validate reports an error unless a call of this provider can have written the record.
 func (r *record) Validate() error {
 	if r.Size == 0 {
-		return errors.New("it has no size")
+		return errors.New("size is missing")
 	}
 	return errors.Trace(r.Placement.Check())
 }

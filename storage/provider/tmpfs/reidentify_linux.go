@@ -17,9 +17,9 @@ func begin(ctx context.Context, storageDir string) (*object.MountCall, error) {
 	return s.Begin(ctx)
 }
 
-// Reidentify makes sure that nothing is mounted any more from where the storage directory
-// was before it was moved. The error has one for each filesystem that is. It can be
-// repeated.
+// Reidentify makes sure that nothing is still mounted from where the storage directory was
+// before it was moved. The error contains one error for each filesystem that is still mounted.
+// The call can be repeated.
 func Reidentify(ctx context.Context, storageDir string, how object.Relocation) error {
 	c, err := begin(ctx, storageDir)
 	if err != nil {
@@ -41,8 +41,8 @@ func Reidentify(ctx context.Context, storageDir string, how object.Relocation) e
 	})
 }
 
-// Trash moves a filesystem's record to the trash. The filesystem has the owner, and is
-// mounted nowhere.
+// Trash moves a filesystem's record to the trash. The filesystem must belong to owner and be
+// mounted nowhere, or Trash returns an error.
 func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at time.Time) error {
 	c, err := begin(ctx, storageDir)
 	if err != nil {
@@ -57,7 +57,7 @@ func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at t
 		return errors.Trace(err)
 	}
 	for _, namespace := range c.AllNamespaces() {
-		if holders := namespace.Holders(f.named); len(holders) > 0 {
+		if holders := namespace.Holders(f.mountsByName); len(holders) > 0 {
 			return errors.Errorf("it is %s: unmount it first", mount.DescribeHolders(holders))
 		}
 	}
@@ -67,7 +67,7 @@ func Trash(ctx context.Context, storageDir, id string, owner storage.Owner, at t
 	return errors.Trace(c.Trash(id, at))
 }
 
-// PurgeTrash removes records from the trash that were put there before a time.
+// PurgeTrash removes records that were put in the trash before olderThan.
 func PurgeTrash(ctx context.Context, storageDir string, olderThan time.Time) error {
 	c, err := begin(ctx, storageDir)
 	if err != nil {

@@ -19,12 +19,13 @@ func newSource(dir string) (storage.FilesystemSource, error) {
 
 type kind struct{}
 
-// record is what is kept of a filesystem, by its id.
+// record is the stored record of a filesystem, under its ID.
 type record struct {
 	Size uint64 `json:"size"` // bytes
 	object.Ownership
 	object.Placement
-	// BootID is the boot that it was mounted in, or was about to be, last.
+	// BootID identifies the boot in which the filesystem was last mounted or about to be
+	// mounted.
 	BootID string `json:"boot-id,omitempty"`
 }
 
@@ -33,13 +34,14 @@ type filesystem struct {
 	id   string
 	call *object.MountCall
 	rec  record
-	// isNew is set when it has been mounted in this call.
+	// isNew reports that this call has mounted the filesystem.
 	isNew bool
-	// lost says what has become of what was in it, if something was.
-	lost string
+	// lossReason says why the filesystem came back empty, if it had contents before.
+	lossReason string
 }
 
-// Files holds the mount points that nobody else chose.
+// Files returns the name of the directory that holds the mount points of filesystems for which
+// no path was chosen.
 func (kind) Files() string {
 	return "mounts"
 }
@@ -65,7 +67,7 @@ func (kind) Load(c *object.MountCall, id string) (object.Filesystem, error) {
 	return f, nil
 }
 
-// Owned tells of a filesystem.
+// Owned describes a filesystem.
 func (k kind) Owned(c *object.MountCall, id string) (storage.OwnedObject, error) {
 	none := storage.OwnedObject{}
 	f := &filesystem{id: id, call: c}
@@ -79,7 +81,7 @@ func (k kind) Owned(c *object.MountCall, id string) (storage.OwnedObject, error)
 	return storage.OwnedObject{ID: id, Size: f.rec.Size >> 20, ResourceTags: f.rec.ResourceTags, Attached: len(mounts) > 0}, nil
 }
 
-// source is the name that the filesystem is mounted under.
+// source returns the name under which the filesystem is mounted.
 func (f *filesystem) source() string {
 	return "tmpfs-" + f.id
 }
@@ -97,12 +99,12 @@ func (f *filesystem) Note() error {
 }
 
 func (f *filesystem) Mount(readOnly bool) (*mount.Detached, error) {
-	for _, m := range f.named(f.call.Table()) {
-		whose, err := f.whose(ownerOf(m))
+	for _, m := range f.mountsByName(f.call.Table()) {
+		relation, err := f.relation(ownerOf(m))
 		if err != nil {
 			return nil, errors.Trace(err)
 		}
-		if whose == object.Ours {
+		if relation == object.Ours {
 			return nil, errors.Errorf("it is mounted at %s: unmount that first", m.Mountpoint)
 		}
 	}
@@ -129,24 +131,24 @@ func (f *filesystem) Mount(readOnly bool) (*mount.Detached, error) {
 	return mounted, nil
 }
 
-// Mounts implements [object.Mountable]. What is marked as another agent's is not it.
+// Mounts implements [object.Mountable]. It omits mounts that are marked as another agent's.
 func (f *filesystem) Mounts(table *mount.Table) ([]*mountinfo.Info, error) {
 	var own []*mountinfo.Info
-	for _, m := range f.named(table) {
-		whose, err := f.whose(ownerOf(m))
+	for _, m := range f.mountsByName(table) {
+		relation, err := f.relation(ownerOf(m))
 		if err != nil {
 			return nil, errors.Trace(err)
 		}
-		if whose != object.Foreign {
+		if relation != object.OtherFilesystem {
 			own = append(own, m)
 		}
 	}
 	return own, nil
 }
 
-// Finder implements [object.Mountable]. Another agent may have the same name for a
-// filesystem of its own, unless there is a UUID in it: then it is found by the device
-// number of a mount that is known to be this one.
+// Finder implements [object.Mountable]. If the ID contains a UUID, the mount's source
+// identifies the filesystem. Otherwise another agent may use the same name, so Finder searches
+// by the device number of a mount that is known to be this filesystem.
 func (f *filesystem) Finder() (object.Finder, error) {
 	if object.HasUUID(f.id) {
 		return func(table *mount.Table) []*mountinfo.Info { return table.OfSource("tmpfs", f.source()) }, nil
@@ -160,24 +162,24 @@ func (f *filesystem) Finder() (object.Finder, error) {
 
 // Proves implements [object.Mountable].
 func (f *filesystem) Proves(at *mount.Target) (bool, error) {
-	whose, err := f.whose(at.Owner())
-	return whose == object.Ours, errors.Trace(err)
+	relation, err := f.relation(at.Owner())
+	return relation == object.Ours, errors.Trace(err)
 }
 
-// whose tells by what a mount says of its owner whose it is. Older versions wrote where
-// the mount points are that nobody chose.
-func (f *filesystem) whose(owner string) (object.Whose, error) {
+// relation classifies a mount by the owner that the mount names. Older versions wrote the path
+// of the directory Files instead of a mark.
+func (f *filesystem) relation(owner string) (object.Relation, error) {
 	if owner == "" {
-		return object.Stranger, nil
+		return object.MountedByOthers, nil
 	}
 	of := f.call.Mark
 	if strings.HasPrefix(owner, "/") {
 		if f.rec.BootID != f.call.BootID {
-			return object.Foreign, nil
+			return object.OtherFilesystem, nil
 		}
 		dir, err := f.call.Files.RealPath()
 		if err != nil {
-			return object.Foreign, errors.Trace(err)
+			return object.OtherFilesystem, errors.Trace(err)
 		}
 		of = dir
 	} else {
@@ -186,18 +188,18 @@ func (f *filesystem) whose(owner string) (object.Whose, error) {
 	if owner == of {
 		return object.Ours, nil
 	}
-	return object.Foreign, nil
+	return object.OtherFilesystem, nil
 }
 
-// named returns the mounts that have the name of the filesystem: its own, and
-// those that another agent on this machine made under the same name.
-func (f *filesystem) named(table *mount.Table) []*mountinfo.Info {
+// mountsByName returns the mounts that have the name of the filesystem: its own, and those that
+// another agent on this machine made under the same name.
+func (f *filesystem) mountsByName(table *mount.Table) []*mountinfo.Info {
 	return slices.DeleteFunc(table.OfSource("tmpfs", f.source()), func(m *mountinfo.Info) bool {
 		return m.Root != "/"
 	})
 }
 
-// ownerOf returns whose a mount is, nothing where that is not to be seen.
+// ownerOf returns the owner that a mount names, or "" if that cannot be seen.
 func ownerOf(m *mountinfo.Info) string {
 	target, err := mount.OpenTarget(m.Mountpoint)
 	if err != nil {
@@ -210,7 +212,7 @@ func ownerOf(m *mountinfo.Info) string {
 	return target.Owner()
 }
 
-// Check implements [object.Mountable]. One that a crash has kept from growing grows now.
+// Check implements [object.Mountable]. It also completes a growth that a crash interrupted.
 func (f *filesystem) Check(at *mount.Target) error {
 	size, err := at.FilesystemSize()
 	if err != nil {
@@ -220,7 +222,7 @@ func (f *filesystem) Check(at *mount.Target) error {
 		return mount.ResizeTmpfs(at, f.rec.Size)
 	}
 	if size != f.rec.Size {
-		return storage.Permanent(errors.Errorf("it has %d bytes, not %d: unmount it first", size, f.rec.Size))
+		return storage.Permanent(errors.Errorf("the tmpfs has %d bytes instead of %d: unmount it first", size, f.rec.Size))
 	}
 	return nil
 }
@@ -228,17 +230,17 @@ func (f *filesystem) Check(at *mount.Target) error {
 func (f *filesystem) Attach(path string, readOnly bool) (string, error) {
 	if path == "" {
 		var err error
-		if path, err = f.call.OwnPlace(f.id); err != nil {
+		if path, err = f.call.DefaultMountPoint(f.id); err != nil {
 			return "", errors.Trace(err)
 		}
 	}
 	switch {
 	case f.rec.MountPoint == "":
-		f.rec.BootID = f.call.BootID // recorded with its place
+		f.rec.BootID = f.call.BootID // saved together with the placement
 	case f.rec.BootID != f.call.BootID:
-		f.lost = "it came back empty after a restart of the machine"
+		f.lossReason = "it came back empty after a restart of the machine"
 	default:
-		f.lost = "it came back empty after it was unmounted"
+		f.lossReason = "it came back empty after it was unmounted"
 	}
 	return path, errors.Trace(f.call.Attach(f, path, readOnly))
 }
@@ -251,11 +253,10 @@ func (f *filesystem) Remark() string {
 	if !f.isNew {
 		return ""
 	}
-	return f.lost
+	return f.lossReason
 }
 
-// Resize records the size first, so that a later call grows a mount that is still
-// smaller.
+// Resize records the new size first, so that a later call grows a mount that is still smaller.
 func (f *filesystem) Resize(size uint64) (uint64, error) {
 	if size > f.rec.Size {
 		f.rec.Size = size
@@ -274,16 +275,16 @@ func (f *filesystem) Resize(size uint64) (uint64, error) {
 		return f.rec.Size, nil
 	}
 	defer at.Target.Close()
-	if at.Whose == object.Stranger {
-		return 0, object.ErrStranger(at.Mountpoint)
-	} else if at.Whose == object.Foreign {
+	if at.Relation == object.MountedByOthers {
+		return 0, object.ErrMountedByOthers(at.Mountpoint)
+	} else if at.Relation == object.OtherFilesystem {
 		return 0, errors.Errorf("%s is mounted at %s: unmount that first", mount.Describe(at.Info), at.Mountpoint)
 	}
 	return f.rec.Size, errors.Trace(f.Check(at.Target))
 }
 
-// Destroy removes the record. A mount that is not marked as this agent's may be
-// another's, unless it is where the filesystem was mounted.
+// Destroy removes the record. A mount that is not marked as this agent's may belong to another
+// agent, and does not prevent that, unless it is at the filesystem's mount point.
 func (f *filesystem) Destroy() error {
 	mounts, err := f.Mounts(f.call.Table())
 	if err != nil {
@@ -296,7 +297,7 @@ func (f *filesystem) Destroy() error {
 			return errors.Errorf("it is mounted at %s: unmount that first", m.Mountpoint)
 		}
 	}
-	if err := f.call.CheckNotElsewhere(f); err != nil {
+	if err := f.call.CheckNoOtherNamespaces(f); err != nil {
 		return errors.Trace(err)
 	}
 	if err := mount.RemoveDirs(f.rec.MadeDirs); err != nil {
@@ -305,7 +306,7 @@ func (f *filesystem) Destroy() error {
 	return errors.Trace(f.call.Records.Remove(f.id))
 }
 
-// Release has nothing to hand over.
+// Release is not supported: nothing would remain of the filesystem.
 func (f *filesystem) Release() error {
-	return errors.NewNotSupported(nil, "a tmpfs cannot be handed over: destroy it instead of releasing it")
+	return errors.NewNotSupported(nil, "a tmpfs cannot be released: destroy it")
 }

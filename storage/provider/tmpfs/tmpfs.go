@@ -1,5 +1,5 @@
-// Package tmpfs is the provider of filesystems in the machine's memory.
-// The package storage/provider tells what holds for all of the machine's own providers.
+// Package tmpfs is the provider of filesystems in the machine's memory. Package
+// storage/provider documents what all of the machine's own providers have in common.
 package tmpfs
 
 import (
@@ -14,26 +14,26 @@ const ProviderType storage.ProviderType = "tmpfs"
 
 // Options are the settings of a tmpfs provider.
 type Options struct {
-	// StorageDir is the storage directory, an absolute path, of pools that have
-	// no attribute storage.ConfigStorageDir. Empty: such pools are not valid.
+	// StorageDir is the absolute path of the storage directory for pools without the attribute
+	// storage.ConfigStorageDir. Empty: such pools are not valid.
 	StorageDir string
 }
 
 // NewProvider returns the provider of filesystems in the machine's memory.
 //
-// Creating one sets its size down; attaching makes it, with nothing in it, and
-// detaching destroys what is in it. After a reboot it is attached again, empty, and
-// the source's FilesystemRemark says so until it is attached again. It can be
-// written by root alone until root says otherwise (mode 0755). It can grow while it
-// is in use. There is nothing to release. It is not detached while it is mounted in another
-// mount namespace, as of a container that began with a copy of the machine's mounts; what
-// is not seen of that is said of the rootfs provider.
+// Creating a filesystem records its size. Attaching it makes an empty tmpfs, and detaching it
+// destroys the contents. After a reboot the filesystem is attached again, empty, and the
+// source's FilesystemRemark says so until the next attachment. Only root can write to a new
+// filesystem (mode 0755), until root changes that. A filesystem can grow while it is in use.
+// It cannot be released. It cannot be detached while it is mounted in another mount namespace,
+// such as that of a container that began with a copy of the machine's mounts; the limits of
+// what the provider sees are those of the rootfs provider.
 //
-// The mount's source is "tmpfs-" and the filesystem's id, which another agent on
-// the machine may use too. So the root directory of each says for which directory of
-// records it was mounted, in the extended attribute trusted.stowage.owner, and those of
-// others are neither adopted nor unmounted. One that is read-only has no attribute, and is
-// known by the unique ID of its mount, as recorded.
+// The mount's source is "tmpfs-" and the filesystem's ID, a name that another agent on the
+// machine may use too. So the extended attribute trusted.stowage.owner of the root directory
+// says for which directory of records the filesystem was mounted. The provider neither adopts
+// nor unmounts the filesystems of others. A read-only filesystem has no such attribute; the
+// provider identifies it by the recorded unique ID of its mount.
 func NewProvider(options Options) storage.Provider {
 	return &provider{object.Provider{Type: ProviderType, StorageDir: options.StorageDir}}
 }
@@ -42,7 +42,7 @@ type provider struct {
 	object.Provider
 }
 
-// VolumeSource implements [storage.Provider]. It is not supported.
+// VolumeSource implements [storage.Provider]. The provider makes no volumes.
 func (p *provider) VolumeSource(*storage.Config) (storage.VolumeSource, error) {
 	return nil, errors.NotSupportedf("making volumes with provider %s", p.Type)
 }

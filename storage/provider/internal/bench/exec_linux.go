@@ -10,9 +10,9 @@ import (
 	"github.com/juju/errors"
 )
 
-// classic is the classic way: a command for each step, and two that look whether
-// the mount is there and how large it is.
-func classic(ctx context.Context, s step, t *thing) error {
+// classic does a step the classic way: one command for the step itself. Mounting runs two more
+// commands, which check that the mount exists and how large it is.
+func classic(ctx context.Context, s step, t *item) error {
 	switch s {
 	case allocate:
 		return errors.Trace(command(ctx, "fallocate", "-l", fmt.Sprintf("%dM", t.size), t.file))
@@ -34,21 +34,21 @@ func classic(ctx context.Context, s step, t *thing) error {
 	return errors.NotImplementedf("%s", s)
 }
 
-func classicTmpfs(ctx context.Context, s step, t *thing) error {
+func classicTmpfs(ctx context.Context, s step, t *item) error {
 	if s == unmount {
 		return errors.Trace(classicUnmount(ctx, t))
 	}
 	return errors.Trace(classicMount(ctx, t, "-t", "tmpfs", "-o", fmt.Sprintf("size=%dM", t.size), "tmpfs"))
 }
 
-func classicBind(ctx context.Context, s step, t *thing) error {
+func classicBind(ctx context.Context, s step, t *item) error {
 	if s == unmount {
 		return errors.Trace(classicUnmount(ctx, t))
 	}
 	return errors.Trace(classicMount(ctx, t, "--bind", t.file))
 }
 
-func classicMount(ctx context.Context, t *thing, args ...string) error {
+func classicMount(ctx context.Context, t *item, args ...string) error {
 	if err := os.Mkdir(t.mountPoint, 0o755); err != nil {
 		return errors.Trace(err)
 	}
@@ -61,7 +61,7 @@ func classicMount(ctx context.Context, t *thing, args ...string) error {
 	return errors.Trace(command(ctx, "df", t.mountPoint))
 }
 
-func classicUnmount(ctx context.Context, t *thing) error {
+func classicUnmount(ctx context.Context, t *item) error {
 	if err := command(ctx, "umount", t.mountPoint); err != nil {
 		return errors.Trace(err)
 	}

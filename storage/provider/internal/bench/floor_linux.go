@@ -14,9 +14,9 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/mkfs"
 )
 
-// floor does a step with the least possible work: only the system calls and mkfs,
-// without records, checks or syncs.
-func floor(ctx context.Context, s step, t *thing) error {
+// floor does a step with the least possible work: only system calls and mkfs, without records,
+// checks or syncs.
+func floor(ctx context.Context, s step, t *item) error {
 	switch s {
 	case allocate:
 		return errors.Trace(floorAllocate(t))
@@ -36,14 +36,14 @@ func floor(ctx context.Context, s step, t *thing) error {
 	return errors.NotImplementedf("%s", s)
 }
 
-func floorTmpfs(_ context.Context, s step, t *thing) error {
+func floorTmpfs(_ context.Context, s step, t *item) error {
 	if s == unmount {
 		return errors.Trace(floorUnmount(t))
 	}
 	return errors.Trace(floorMount(t, "tmpfs", "tmpfs", "size", fmt.Sprintf("%dM", t.size)))
 }
 
-func floorBind(_ context.Context, s step, t *thing) error {
+func floorBind(_ context.Context, s step, t *item) error {
 	if s == unmount {
 		return errors.Trace(floorUnmount(t))
 	}
@@ -53,7 +53,7 @@ func floorBind(_ context.Context, s step, t *thing) error {
 	return errors.Trace(unix.Mount(t.file, t.mountPoint, "", unix.MS_BIND, ""))
 }
 
-func floorAllocate(t *thing) error {
+func floorAllocate(t *item) error {
 	f, err := os.Create(t.file)
 	if err != nil {
 		return errors.Trace(err)
@@ -66,21 +66,21 @@ func floorAllocate(t *thing) error {
 	}
 }
 
-// taking is held while a free loop device is taken.
-var taking sync.Mutex
+// freeDeviceMu is held while a free loop device is found and configured.
+var freeDeviceMu sync.Mutex
 
-// floorAttach attaches a device and has it refuse discards, as it must for the file to
-// keep its blocks.
-func floorAttach(t *thing) error {
+// floorAttach attaches a device and makes it refuse discards, so that the file keeps its
+// blocks.
+func floorAttach(t *item) error {
 	if err := floorConfigure(t); err != nil {
 		return errors.Trace(err)
 	}
 	return errors.Trace(os.WriteFile("/sys/block/"+filepath.Base(t.device)+"/queue/discard_max_bytes", []byte("0"), 0))
 }
 
-// floorDetach detaches a device and removes its number, which would go on refusing
-// discards.
-func floorDetach(t *thing) error {
+// floorDetach detaches a device and removes its number. A device that gets the number later
+// would otherwise still refuse discards.
+func floorDetach(t *item) error {
 	if err := clearLoop(t.device); err != nil {
 		return errors.Trace(err)
 	}
@@ -95,13 +95,13 @@ func floorDetach(t *thing) error {
 	defer control.Close()
 	for {
 		err := unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_REMOVE, number)
-		if err != unix.EBUSY { // somebody looks at it
+		if err != unix.EBUSY { // EBUSY: another process has the device open
 			return errors.Trace(err)
 		}
 	}
 }
 
-func floorConfigure(t *thing) error {
+func floorConfigure(t *item) error {
 	file, err := os.OpenFile(t.file, os.O_RDWR, 0)
 	if err != nil {
 		return errors.Trace(err)
@@ -112,8 +112,8 @@ func floorConfigure(t *thing) error {
 		return errors.Trace(err)
 	}
 	defer control.Close()
-	taking.Lock()
-	defer taking.Unlock()
+	freeDeviceMu.Lock()
+	defer freeDeviceMu.Unlock()
 	for {
 		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
@@ -121,7 +121,7 @@ func floorConfigure(t *thing) error {
 		}
 		t.device = loopPath(number)
 		device, err := os.OpenFile(t.device, os.O_RDWR, 0)
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENXIO) { // it is just being removed
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENXIO) { // the device is being removed
 			continue
 		} else if err != nil {
 			return errors.Trace(err)
@@ -131,13 +131,13 @@ func floorConfigure(t *thing) error {
 			Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_DIRECT_IO},
 		})
 		device.Close()
-		if err != unix.EBUSY { // somebody else was faster
+		if err != unix.EBUSY { // EBUSY: another process took the device first
 			return errors.Trace(err)
 		}
 	}
 }
 
-func floorFormat(ctx context.Context, t *thing) error {
+func floorFormat(ctx context.Context, t *item) error {
 	kind, err := mkfs.Parse("ext4")
 	if err != nil {
 		return errors.Trace(err)
@@ -150,7 +150,7 @@ func floorFormat(ctx context.Context, t *thing) error {
 	return errors.Trace(kind.Make(ctx, device, uuid.NewString(), nil))
 }
 
-func floorMount(t *thing, fsType, source string, option ...string) error {
+func floorMount(t *item, fsType, source string, option ...string) error {
 	if err := os.Mkdir(t.mountPoint, 0o755); err != nil {
 		return errors.Trace(err)
 	}
@@ -178,7 +178,7 @@ func floorMount(t *thing, fsType, source string, option ...string) error {
 	return errors.Trace(unix.MoveMount(mounted, "", unix.AT_FDCWD, t.mountPoint, unix.MOVE_MOUNT_F_EMPTY_PATH))
 }
 
-func floorUnmount(t *thing) error {
+func floorUnmount(t *item) error {
 	if err := unix.Unmount(t.mountPoint, 0); err != nil {
 		return errors.Trace(err)
 	}

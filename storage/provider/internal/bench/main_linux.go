@@ -1,9 +1,9 @@
-// Command bench measures the data plane: how long the providers take for volumes,
-// filesystems and mounts, beside the classic commands and beside the bare system
+// Command bench measures the data plane: how long the providers take to make and remove
+// volumes, filesystems and mounts, compared with the classic commands and with bare system
 // calls, all in one run on one machine.
 //
-// It writes a table in Markdown, and says which of the targets are met. It needs
-// root. What it makes goes away with it, also when it is interrupted.
+// It prints a table in Markdown and says which targets are met. It needs root. It removes
+// everything that it made when it ends, also when it is interrupted.
 package main
 
 import (
@@ -17,15 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settings say how much is measured.
+// settings hold how much is measured.
 type settings struct {
-	// volumes is how many there are at once, each of so many MiB, measured so
-	// many times.
+	// volumes is the number of volumes that exist at once, size the size of each in MiB, and
+	// rounds the number of measurements.
 	volumes int
 	size    uint64
 	rounds  int
-	// loops is how many volumes one bulk call attaches, to be compared with a
-	// tenth of them.
+	// loops is the number of volumes that one bulk call attaches. It is compared with a call
+	// for a tenth of them.
 	loops int
 }
 
@@ -54,7 +54,8 @@ func main() {
 	}
 }
 
-// run measures, reports, tidies up, and returns how many ratios are worse than they should be.
+// run measures, writes the report, cleans up, and returns the number of ratios that exceed
+// their bounds.
 func run(ctx context.Context, s settings, parent string) (worse int, err error) {
 	if os.Geteuid() != 0 {
 		return 0, errors.New("it needs root: it makes loop devices and mounts")

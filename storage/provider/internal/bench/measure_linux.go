@@ -13,7 +13,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider"
 )
 
-// The names of the ways. "Parallel" is as many at once as there are CPUs.
+// The names of the ways. "Parallel" means as many calls at once as there are CPUs.
 const (
 	execSerial    = "exec, serial"
 	execParallel  = "exec, parallel"
@@ -23,7 +23,7 @@ const (
 	oursBulk      = "ours, bulk"
 )
 
-// sample is what the ways cost in each of the rounds.
+// sample holds the costs of each way in each round.
 type sample struct {
 	ways   []string
 	rounds map[string][]costs
@@ -39,7 +39,7 @@ func (s *sample) add(way string, c costs) {
 	s.rounds[way] = append(s.rounds[way], c)
 }
 
-// median returns what the steps cost in all, in the middle one of the rounds.
+// median returns the median over the rounds of the total cost of the steps.
 func (s *sample) median(way string, steps ...step) time.Duration {
 	var sums []time.Duration
 	for _, c := range s.rounds[way] {
@@ -48,8 +48,9 @@ func (s *sample) median(way string, steps ...step) time.Duration {
 	return middle(sums)
 }
 
-// ratio returns how many times what the other costs a way costs. What disturbs the
-// machine disturbs all ways of a round, so it is the middle of the rounds' ratios.
+// ratio returns the cost of a way divided by the cost of the other. A disturbance of the
+// machine affects all ways of a round, so the result is the median of the ratios of each
+// round.
 func (s *sample) ratio(way, other string, steps ...step) float64 {
 	var ratios []float64
 	for i, c := range s.rounds[way] {
@@ -66,7 +67,7 @@ func middle[T time.Duration | float64](all []T) T {
 	return all[len(all)/2]
 }
 
-// measureVolumes measures volumes with a filesystem, up and away.
+// measureVolumes measures making and removing volumes with a filesystem.
 func measureVolumes(ctx context.Context, s settings, p *place) (sample, error) {
 	var all sample
 	if err := p.makeNodes(s.volumes); err != nil {
@@ -81,17 +82,17 @@ func measureVolumes(ctx context.Context, s settings, p *place) (sample, error) {
 		return all, errors.Trace(err)
 	}
 	ways := []way{
-		{execSerial, 1, 1, one(classic)},
-		{floorSerial, 1, 1, one(floor)},
+		{execSerial, 1, 1, single(classic)},
+		{floorSerial, 1, 1, single(floor)},
 		{oursSerial, 1, 1, our.do},
-		{execParallel, 1, cpus(), one(classic)},
-		{floorParallel, 1, cpus(), one(floor)},
+		{execParallel, 1, cpus(), single(classic)},
+		{floorParallel, 1, cpus(), single(floor)},
 		{oursBulk, s.volumes, 1, our.do},
 	}
 	for round := range s.rounds {
 		for _, w := range ways {
 			fmt.Fprintf(os.Stderr, "volumes, round %d of %d: %s\n", round+1, s.rounds, w.name)
-			c, err := w.cost(ctx, makeThings(s.volumes, s.size, dir), slices.Concat(up, away)...)
+			c, err := w.cost(ctx, makeItems(s.volumes, s.size, dir), slices.Concat(setup, teardown)...)
 			if err != nil {
 				return all, errors.Trace(err)
 			}
@@ -109,7 +110,7 @@ func measureMounts(ctx context.Context, s settings, p *place) (map[string]*sampl
 	for _, kind := range []struct {
 		name           string
 		open           func(dir string) (*ours, error)
-		classic, floor func(context.Context, step, *thing) error
+		classic, floor func(context.Context, step, *item) error
 	}{
 		{"tmpfs", func(dir string) (*ours, error) {
 			return openFilesystems(provider.NewTmpfsProvider(provider.TmpfsOptions{StorageDir: dir}), provider.TmpfsProviderType)
@@ -126,40 +127,39 @@ func measureMounts(ctx context.Context, s settings, p *place) (map[string]*sampl
 		if err != nil {
 			return nil, errors.Trace(err)
 		}
-		things := makeThings(s.volumes, tmpfsSize, dir)
-		for _, t := range things {
+		items := makeItems(s.volumes, tmpfsSize, dir)
+		for _, t := range items {
 			if err := os.Mkdir(t.file, 0o755); err != nil {
 				return nil, errors.Trace(err)
 			}
 		}
-		if err := our.create(ctx, things); err != nil {
+		if err := our.create(ctx, items); err != nil {
 			return nil, errors.Trace(err)
 		}
 		all[kind.name] = &sample{}
 		for round := range s.rounds {
 			fmt.Fprintf(os.Stderr, "%s, round %d of %d\n", kind.name, round+1, s.rounds)
 			for _, w := range []way{
-				{execSerial, 1, 1, one(kind.classic)},
-				{floorSerial, 1, 1, one(kind.floor)},
+				{execSerial, 1, 1, single(kind.classic)},
+				{floorSerial, 1, 1, single(kind.floor)},
 				{oursSerial, 1, 1, our.do},
-				{oursBulk, len(things), 1, our.do},
+				{oursBulk, len(items), 1, our.do},
 			} {
-				c, err := w.cost(ctx, things, mount, unmount)
+				c, err := w.cost(ctx, items, mount, unmount)
 				if err != nil {
 					return nil, errors.Trace(err)
 				}
 				all[kind.name].add(w.name, c)
 			}
 		}
-		if err := our.do(ctx, remove, things); err != nil {
+		if err := our.do(ctx, remove, items); err != nil {
 			return nil, errors.Trace(err)
 		}
 	}
 	return all, nil
 }
 
-// measureLoops measures a bulk call that attaches a few volumes and one that
-// attaches many.
+// measureLoops compares a bulk call that attaches a few volumes with one that attaches many.
 func measureLoops(ctx context.Context, s settings, p *place) (few, many sample, err error) {
 	if err := p.makeNodes(s.loops); err != nil {
 		return few, many, errors.Trace(err)
@@ -172,8 +172,8 @@ func measureLoops(ctx context.Context, s settings, p *place) (few, many sample, 
 	if err != nil {
 		return few, many, errors.Trace(err)
 	}
-	things := makeThings(s.loops, 1, dir)
-	if err := our.do(ctx, allocate, things); err != nil {
+	items := makeItems(s.loops, 1, dir)
+	if err := our.do(ctx, allocate, items); err != nil {
 		return few, many, errors.Trace(err)
 	}
 	for round := range s.rounds {
@@ -183,12 +183,12 @@ func measureLoops(ctx context.Context, s settings, p *place) (few, many sample, 
 		}{{s.loops / 10, &few}, {s.loops, &many}} {
 			fmt.Fprintf(os.Stderr, "%d loop devices, round %d of %d\n", of.n, round+1, s.rounds)
 			w := way{oursBulk, of.n, 1, our.do}
-			c, err := w.cost(ctx, things[:of.n], attach, detach)
+			c, err := w.cost(ctx, items[:of.n], attach, detach)
 			if err != nil {
 				return few, many, errors.Trace(err)
 			}
 			of.add(w.name, c)
 		}
 	}
-	return few, many, errors.Trace(our.do(ctx, remove, things))
+	return few, many, errors.Trace(our.do(ctx, remove, items))
 }

@@ -14,15 +14,14 @@ import (
 	"github.com/stowage-io/stowage/storage/provider"
 )
 
-// ours is our way, by the sources that everybody uses.
+// ours does the steps with the providers' sources, as every user of them does.
 type ours struct {
 	volumes     storage.VolumeSource
 	filesystems storage.FilesystemSource
 	devices     *devices
 }
 
-// openVolumes returns the sources of loop volumes and of filesystems on them, in
-// a directory.
+// openVolumes opens the sources of loop volumes and of filesystems on them in a directory.
 func openVolumes(dir string) (*ours, error) {
 	config, err := storage.NewConfig("bench", provider.LoopProviderType, nil)
 	if err != nil {
@@ -41,7 +40,7 @@ func openVolumes(dir string) (*ours, error) {
 	}, nil
 }
 
-// openFilesystems returns the source of filesystems of a provider.
+// openFilesystems opens a provider's filesystem source.
 func openFilesystems(p storage.Provider, kind storage.ProviderType) (*ours, error) {
 	config, err := storage.NewConfig("bench", kind, nil)
 	if err != nil {
@@ -51,56 +50,56 @@ func openFilesystems(p storage.Provider, kind storage.ProviderType) (*ours, erro
 	return &ours{filesystems: filesystems}, errors.Trace(err)
 }
 
-func (o *ours) do(ctx context.Context, s step, things []*thing) error {
+func (o *ours) do(ctx context.Context, s step, items []*item) error {
 	c := envcontext.New(ctx)
 	switch s {
 	case allocate:
-		results, err := o.volumes.CreateVolumes(c, each(things, (*thing).volumeParams))
+		results, err := o.volumes.CreateVolumes(c, each(items, (*item).volumeParams))
 		return firstOf(err, results, func(r storage.CreateVolumesResult) error { return r.Error })
 	case attach:
-		results, err := o.volumes.AttachVolumes(c, each(things, (*thing).volumeAttachment))
+		results, err := o.volumes.AttachVolumes(c, each(items, (*item).volumeAttachment))
 		for _, r := range results {
 			o.devices.add(r.VolumeAttachment)
 		}
 		return firstOf(err, results, func(r storage.AttachVolumesResult) error { return r.Error })
 	case format:
-		results, err := o.filesystems.CreateFilesystems(c, each(things, (*thing).onVolume))
+		results, err := o.filesystems.CreateFilesystems(c, each(items, (*item).onVolume))
 		return firstOf(err, results, func(r storage.CreateFilesystemsResult) error { return r.Error })
 	case mount:
-		results, err := o.filesystems.AttachFilesystems(c, each(things, (*thing).attachment))
+		results, err := o.filesystems.AttachFilesystems(c, each(items, (*item).attachment))
 		return firstOf(err, results, func(r storage.AttachFilesystemsResult) error { return r.Error })
 	case unmount:
-		failures, err := o.filesystems.DetachFilesystems(c, each(things, (*thing).attachment))
+		failures, err := o.filesystems.DetachFilesystems(c, each(items, (*item).attachment))
 		return firstOf(err, failures, itself)
 	case detach:
-		failures, err := o.volumes.DetachVolumes(c, each(things, (*thing).volumeAttachment))
+		failures, err := o.volumes.DetachVolumes(c, each(items, (*item).volumeAttachment))
 		return firstOf(err, failures, itself)
 	case remove:
-		failures, err := o.filesystems.DestroyFilesystems(c, each(things, (*thing).filesystemID))
+		failures, err := o.filesystems.DestroyFilesystems(c, each(items, (*item).filesystemID))
 		if err := firstOf(err, failures, itself); err != nil || o.volumes == nil {
 			return errors.Trace(err)
 		}
-		failures, err = o.volumes.DestroyVolumes(c, each(things, (*thing).volumeID))
+		failures, err = o.volumes.DestroyVolumes(c, each(items, (*item).volumeID))
 		return firstOf(err, failures, itself)
 	}
 	return errors.NotImplementedf("%s", s)
 }
 
-// create makes filesystems that stand on no volume.
-func (o *ours) create(ctx context.Context, things []*thing) error {
-	results, err := o.filesystems.CreateFilesystems(envcontext.New(ctx), each(things, (*thing).alone))
+// create makes filesystems that have no backing volume.
+func (o *ours) create(ctx context.Context, items []*item) error {
+	results, err := o.filesystems.CreateFilesystems(envcontext.New(ctx), each(items, (*item).alone))
 	return firstOf(err, results, func(r storage.CreateFilesystemsResult) error { return r.Error })
 }
 
-func each[T any](things []*thing, f func(*thing) T) []T {
-	all := make([]T, len(things))
-	for i, t := range things {
+func each[T any](items []*item, f func(*item) T) []T {
+	all := make([]T, len(items))
+	for i, t := range items {
 		all[i] = f(t)
 	}
 	return all
 }
 
-// firstOf returns the error of a bulk call, or else the first of its items.
+// firstOf returns the error of a bulk call, or else the first error of its items.
 func firstOf[T any](err error, results []T, errorOf func(T) error) error {
 	if err != nil {
 		return errors.Trace(err)
@@ -115,23 +114,23 @@ func firstOf[T any](err error, results []T, errorOf func(T) error) error {
 
 func itself(err error) error { return err }
 
-func (t *thing) volume() names.VolumeTag {
+func (t *item) volume() names.VolumeTag {
 	return names.NewVolumeTag(fmt.Sprintf("0/%d", t.number))
 }
 
-func (t *thing) filesystem() names.FilesystemTag {
+func (t *item) filesystem() names.FilesystemTag {
 	return names.NewFilesystemTag(fmt.Sprintf("0/%d", t.number))
 }
 
-func (t *thing) volumeID() string { return t.volume().String() }
+func (t *item) volumeID() string { return t.volume().String() }
 
-func (t *thing) filesystemID() string { return t.filesystem().String() }
+func (t *item) filesystemID() string { return t.filesystem().String() }
 
-func (t *thing) volumeParams() storage.VolumeParams {
+func (t *item) volumeParams() storage.VolumeParams {
 	return storage.VolumeParams{Tag: t.volume(), Size: t.size, Provider: provider.LoopProviderType}
 }
 
-func (t *thing) volumeAttachment() storage.VolumeAttachmentParams {
+func (t *item) volumeAttachment() storage.VolumeAttachmentParams {
 	return storage.VolumeAttachmentParams{
 		AttachmentParams: storage.AttachmentParams{Provider: provider.LoopProviderType, Machine: names.NewMachineTag("0")},
 		Volume:           t.volume(),
@@ -139,15 +138,15 @@ func (t *thing) volumeAttachment() storage.VolumeAttachmentParams {
 	}
 }
 
-func (t *thing) onVolume() storage.FilesystemParams {
+func (t *item) onVolume() storage.FilesystemParams {
 	return storage.FilesystemParams{Tag: t.filesystem(), Volume: t.volume(), Size: t.size}
 }
 
-func (t *thing) alone() storage.FilesystemParams {
+func (t *item) alone() storage.FilesystemParams {
 	return storage.FilesystemParams{Tag: t.filesystem(), Size: t.size}
 }
 
-func (t *thing) attachment() storage.FilesystemAttachmentParams {
+func (t *item) attachment() storage.FilesystemAttachmentParams {
 	return storage.FilesystemAttachmentParams{
 		AttachmentParams: storage.AttachmentParams{Machine: names.NewMachineTag("0")},
 		Filesystem:       t.filesystem(),
@@ -156,8 +155,8 @@ func (t *thing) attachment() storage.FilesystemAttachmentParams {
 	}
 }
 
-// devices are the block devices of the volumes. It is what a worker would know
-// from what it has attached.
+// devices holds the block devices of the volumes: what a worker would know from the
+// attachments that it made.
 type devices struct {
 	files    storage.FileVolumes
 	mu       sync.Mutex

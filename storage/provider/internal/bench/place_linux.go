@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// place is the directory in which all is made, and the loop nodes.
+// place is the directory in which everything is made, and the loop nodes.
 type place struct {
 	dir string
-	// nodes are the numbers of the loop nodes that were made.
+	// nodes are the numbers of the loop nodes that makeNodes made.
 	nodes []int
 }
 
@@ -27,18 +27,18 @@ func makePlace(parent string) (*place, error) {
 		return nil, errors.Trace(err)
 	}
 	p := &place{}
-	// Mount points may not lead through a symbolic link.
+	// A mount point's path must not contain a symbolic link.
 	p.dir, err = filepath.EvalSymlinks(dir)
 	return p, errors.Trace(err)
 }
 
-// path makes a fresh directory.
+// path makes a directory in the place and returns its path.
 func (p *place) path(name string) (string, error) {
 	path := filepath.Join(p.dir, name)
 	return path, errors.Trace(os.MkdirAll(path, 0o700))
 }
 
-// fit makes the volumes so small that they take half of the free space at most.
+// fit reduces the size of the volumes until they need at most half of the free space.
 func (p *place) fit(s *settings) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(p.dir, &st); err != nil {
@@ -54,8 +54,7 @@ func (p *place) fit(s *settings) error {
 
 const loopControl = "/dev/loop-control"
 
-// makeNodes makes loop nodes until there are n, so that nothing that is measured
-// has to make any.
+// makeNodes makes loop nodes until there are n, so that no measured step has to make one.
 func (p *place) makeNodes(n int) error {
 	control, err := os.OpenFile(loopControl, os.O_RDWR, 0)
 	if err != nil {
@@ -74,7 +73,7 @@ func (p *place) makeNodes(n int) error {
 	return nil
 }
 
-// remove takes away whatever is left, and the loop nodes.
+// remove removes everything that is left, and the loop nodes.
 func (p *place) remove() error {
 	if err := p.unmountAll(); err != nil {
 		return errors.Trace(err)
@@ -118,16 +117,15 @@ func (p *place) detachAll() error {
 	return nil
 }
 
-// removeNodes removes the loop nodes that makeNodes made, except those that others
-// use. The kernel takes 50 ms for each, most of it waiting.
+// removeNodes removes the loop nodes that makeNodes made, except those that others use. The
+// kernel takes 50 ms for each, most of it waiting.
 func (p *place) removeNodes() error {
 	control, err := os.OpenFile(loopControl, os.O_RDWR, 0)
 	if err != nil {
 		return errors.Trace(err)
 	}
 	defer control.Close()
-	// Who wants a free device, and asks for the lock, must not be given one of
-	// these.
+	// A process that takes this lock to get a free device must not get one of these.
 	if err := unix.Flock(int(control.Fd()), unix.LOCK_EX); err != nil {
 		return errors.Trace(err)
 	}
@@ -144,7 +142,7 @@ func (p *place) removeNodes() error {
 	return nil
 }
 
-// describe says in a line what was measured on.
+// describe returns one line about the machine that was measured.
 func (p *place) describe() string {
 	var name unix.Utsname
 	_ = unix.Uname(&name)

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// results are all that was measured.
+// results holds everything that was measured.
 type results struct {
 	volumes   sample
 	mounts    map[string]*sample
 	few, many sample
 }
 
-// write writes the report in Markdown and returns how many ratios are worse
-// than they should be.
+// write writes the report in Markdown and returns the number of ratios that exceed their
+// bounds.
 func (r results) write(w io.Writer, s settings, p *place) int {
 	fmt.Fprintf(w, "Measured on %s; medians of %d rounds, milliseconds for each volume or mount. ", p.describe(), s.rounds)
 	fmt.Fprintf(w, "\"exec\" is the classic commands, \"floor\" the bare system calls and the same mkfs, "+
@@ -28,14 +28,14 @@ func (r results) write(w io.Writer, s settings, p *place) int {
 	line := func(name string, steps ...step) {
 		row(w, name, ways, func(way string) string { return milliseconds(r.volumes.median(way, steps...)) })
 	}
-	for _, s := range up {
+	for _, s := range setup {
 		line(string(s), s)
 	}
-	line("**up**", up...)
-	for _, s := range away {
+	line("**setup**", setup...)
+	for _, s := range teardown {
 		line(string(s), s)
 	}
-	line("**away**", away...)
+	line("**teardown**", teardown...)
 
 	fmt.Fprintf(w, "\n%d mounts:\n\n", s.volumes)
 	ways = []string{execSerial, floorSerial, oursSerial, oursBulk}
@@ -60,9 +60,9 @@ func (r results) write(w io.Writer, s settings, p *place) int {
 	return r.writeTargets(w, s)
 }
 
-// writeTargets writes what is aimed at and what was measured, and returns how many
-// ratios are worse than a bound. The bounds are for finding out that something became
-// slower: far from what was measured when they were set.
+// writeTargets writes the targets beside the measured values, and returns the number of ratios
+// that exceed their bounds. The bounds detect that something became slower; they are far from
+// the values that were measured when they were set.
 func (r results) writeTargets(w io.Writer, s settings) (worse int) {
 	fmt.Fprintf(w, "\n| target | measured | holds |\n| --- | --- | --- |\n")
 	atLeast := func(what string, got, want, bound float64) {
@@ -77,15 +77,15 @@ func (r results) writeTargets(w io.Writer, s settings) (worse int) {
 			worse++
 		}
 	}
-	v, all := &r.volumes, slices.Concat(up, away)
-	atLeast("bulk than exec one after another, up", v.ratio(execSerial, oursBulk, up...), 4, 1.2)
-	atLeast("bulk than exec one after another, up and away", v.ratio(execSerial, oursBulk, all...), 4, 1.2)
-	atLeast("one volume per call than exec, up", v.ratio(execSerial, oursSerial, up...), 4, 0.4)
-	atLeast("one volume per call than exec, up and away", v.ratio(execSerial, oursSerial, all...), 4, 0.2)
-	atMost("bulk to the parallel floor, up", v.ratio(oursBulk, floorParallel, up...), 1.5, 6)
-	atMost("bulk to the parallel floor, up and away", v.ratio(oursBulk, floorParallel, all...), 1.5, 6)
-	atMost("one volume per call to the floor, up", v.ratio(oursSerial, floorSerial, up...), 1.5, 9)
-	atMost("one volume per call to the floor, up and away", v.ratio(oursSerial, floorSerial, all...), 1.5, 9)
+	v, all := &r.volumes, slices.Concat(setup, teardown)
+	atLeast("bulk than exec one after another, setup", v.ratio(execSerial, oursBulk, setup...), 4, 1.2)
+	atLeast("bulk than exec one after another, setup and teardown", v.ratio(execSerial, oursBulk, all...), 4, 1.2)
+	atLeast("one volume per call than exec, setup", v.ratio(execSerial, oursSerial, setup...), 4, 0.4)
+	atLeast("one volume per call than exec, setup and teardown", v.ratio(execSerial, oursSerial, all...), 4, 0.2)
+	atMost("bulk to the parallel floor, setup", v.ratio(oursBulk, floorParallel, setup...), 1.5, 6)
+	atMost("bulk to the parallel floor, setup and teardown", v.ratio(oursBulk, floorParallel, all...), 1.5, 6)
+	atMost("one volume per call to the floor, setup", v.ratio(oursSerial, floorSerial, setup...), 1.5, 9)
+	atMost("one volume per call to the floor, setup and teardown", v.ratio(oursSerial, floorSerial, all...), 1.5, 9)
 	for _, kind := range []string{"tmpfs", "bind"} {
 		atLeast(kind+" attach in bulk than exec", r.mounts[kind].ratio(execSerial, oursBulk, mount), 20, 8)
 	}

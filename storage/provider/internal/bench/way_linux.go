@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// step is one of the steps of making a thing usable and of undoing that.
+// step is one step of making an item usable, or of undoing that.
 type step string
 
 const (
@@ -26,54 +26,52 @@ const (
 )
 
 var (
-	up   = []step{allocate, attach, format, mount}
-	away = []step{unmount, detach, remove}
+	setup    = []step{allocate, attach, format, mount}
+	teardown = []step{unmount, detach, remove}
 )
 
-// thing is a volume with its filesystem, or a filesystem alone.
-type thing struct {
+// item is a volume with its filesystem, or a filesystem alone.
+type item struct {
 	number int
-	// file is the backing file, and device the loop device. The providers choose
-	// their own.
+	// file is the backing file, device the loop device. The providers choose their own.
 	file, device string
 	mountPoint   string
 	// size is in MiB.
 	size uint64
 }
 
-func makeThings(n int, size uint64, dir string) []*thing {
-	things := make([]*thing, n)
-	for i := range things {
+func makeItems(n int, size uint64, dir string) []*item {
+	items := make([]*item, n)
+	for i := range items {
 		name := strconv.Itoa(i)
-		things[i] = &thing{
+		items[i] = &item{
 			number:     i,
 			file:       filepath.Join(dir, name+".img"),
 			mountPoint: filepath.Join(dir, name),
 			size:       size,
 		}
 	}
-	return things
+	return items
 }
 
-// way is a way of doing the steps.
+// way is one way to do the steps.
 type way struct {
 	name string
-	// inCall is how many things a call takes, and atOnce how many calls there are
-	// at a time.
+	// inCall is the number of items in one call, atOnce the number of concurrent calls.
 	inCall, atOnce int
-	do             func(context.Context, step, []*thing) error
+	do             func(context.Context, step, []*item) error
 }
 
-// one makes a way of what takes one thing.
-func one(do func(context.Context, step, *thing) error) func(context.Context, step, []*thing) error {
-	return func(ctx context.Context, s step, things []*thing) error {
-		return do(ctx, s, things[0])
+// single adapts a function that takes one item.
+func single(do func(context.Context, step, *item) error) func(context.Context, step, []*item) error {
+	return func(ctx context.Context, s step, items []*item) error {
+		return do(ctx, s, items[0])
 	}
 }
 
-// measure does a step with all things and returns how long that took for each.
-func (w way) measure(ctx context.Context, s step, things []*thing) (time.Duration, error) {
-	calls := make(chan []*thing)
+// measure does a step for all items and returns the time taken per item.
+func (w way) measure(ctx context.Context, s step, items []*item) (time.Duration, error) {
+	calls := make(chan []*item)
 	failed := make(chan error, w.atOnce)
 	begin := time.Now()
 	var workers sync.WaitGroup
@@ -91,12 +89,12 @@ func (w way) measure(ctx context.Context, s step, things []*thing) (time.Duratio
 			failed <- first
 		})
 	}
-	for from := 0; from < len(things); from += w.inCall {
-		calls <- things[from:min(from+w.inCall, len(things))]
+	for from := 0; from < len(items); from += w.inCall {
+		calls <- items[from:min(from+w.inCall, len(items))]
 	}
 	close(calls)
 	workers.Wait()
-	took := time.Since(begin) / time.Duration(len(things))
+	took := time.Since(begin) / time.Duration(len(items))
 	for range w.atOnce {
 		if err := <-failed; err != nil {
 			return 0, errors.Annotatef(err, "%s, %s", w.name, s)
@@ -105,7 +103,7 @@ func (w way) measure(ctx context.Context, s step, things []*thing) (time.Duratio
 	return took, nil
 }
 
-// costs are what each step took for each thing.
+// costs holds the time that each step took per item.
 type costs map[step]time.Duration
 
 func (c costs) sum(steps ...step) time.Duration {
@@ -116,13 +114,13 @@ func (c costs) sum(steps ...step) time.Duration {
 	return sum
 }
 
-// cost does the steps one after another, each with all things.
-func (w way) cost(ctx context.Context, things []*thing, steps ...step) (costs, error) {
-	// What others have written does not count.
+// cost does the steps one after another, each for all items.
+func (w way) cost(ctx context.Context, items []*item, steps ...step) (costs, error) {
+	// Data that other programs have written must not be part of the cost.
 	unix.Sync()
 	c := make(costs)
 	for _, s := range steps {
-		took, err := w.measure(ctx, s, things)
+		took, err := w.measure(ctx, s, items)
 		if err != nil {
 			return nil, errors.Trace(err)
 		}

@@ -29,7 +29,7 @@ func open(t *testing.T, path string) *blockdev.Device {
 	return d
 }
 
-func TestOpenThroughALinkTellsTheDevice(t *testing.T) {
+func TestOpenResolvesSymlink(t *testing.T) {
 	loop := devicetest.NewLoop(t, 3<<20)
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(loop.Path, link); err != nil {
@@ -41,9 +41,10 @@ func TestOpenThroughALinkTellsTheDevice(t *testing.T) {
 	}
 }
 
-// XFS may say of a sync that it has succeeded, while it is shut down: what was written to
-// a device whose file it has is lost.
-func TestSyncOfADeviceWhoseFileReachedNoDiskIsAnError(t *testing.T) {
+// A shut-down XFS may report success for a sync, although what was written to a device on
+// its file is lost.
+// Fault F26.
+func TestSyncReportsLostWrites(t *testing.T) {
 	disk := syscalltest.NewDisk(t)
 	file := filepath.Join(disk.Dir, "file")
 	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
@@ -63,7 +64,7 @@ func TestSyncOfADeviceWhoseFileReachedNoDiskIsAnError(t *testing.T) {
 	}
 }
 
-func TestOpenRefusesWhatIsNoBlockDevice(t *testing.T) {
+func TestOpenRefusesNonBlockDevice(t *testing.T) {
 	for _, path := range []string{t.TempDir(), "/dev/null"} {
 		if _, err := blockdev.Open(path); !errors.Is(err, errors.NotValid) {
 			t.Errorf("%s: got %v", path, err)
@@ -79,27 +80,27 @@ func TestIdentity(t *testing.T) {
 	other := devicetest.NewLoop(t, 1<<20)
 	before := open(t, loop.Path).Identity
 	if !before.Proves(open(t, loop.Path).Identity) {
-		t.Error("a device is not itself")
+		t.Error("the identity of a device does not prove itself")
 	}
 	if before.Proves(open(t, other.Path).Identity) {
-		t.Error("two devices are one")
+		t.Error("the identity of one device proves another")
 	}
-	// After a restart of the machine the file has another device.
+	// After a reboot the file has another device.
 	after := open(t, loop.Path).Identity
 	after.BootID, after.DiskSeq = "another", 1
 	if !before.Proves(after) {
-		t.Error("a device is not known by its file")
+		t.Error("the identity does not prove the device after a reboot")
 	}
 	after.Offset = 1 << 20
 	if before.Proves(after) {
-		t.Error("another part of the file is the same device")
+		t.Error("the identity proves a device of another part of the file")
 	}
 	if (blockdev.Identity{}).Proves(blockdev.Identity{}) {
 		t.Error("an empty identity proves another empty one")
 	}
 }
 
-func TestLockKeepsOthersOut(t *testing.T) {
+func TestLockIsExclusive(t *testing.T) {
 	loop := devicetest.NewLoop(t, 1<<20)
 	first, second := open(t, loop.Path), open(t, loop.Path)
 	if err := first.Lock(t.Context()); err != nil {
@@ -118,8 +119,9 @@ func TestLockKeepsOthersOut(t *testing.T) {
 	}
 }
 
-// A program goes on when the process that started it is killed.
-func TestClaimOutlivesWhoMadeIt(t *testing.T) {
+// A child process that has the device keeps the claim, after the process that claimed it
+// is gone.
+func TestClaimHeldByChildProcess(t *testing.T) {
 	loop := devicetest.NewLoop(t, 1<<20)
 	first, second := open(t, loop.Path), open(t, loop.Path)
 	if err := first.Claim(); err != nil {
@@ -173,7 +175,7 @@ func TestCheckFree(t *testing.T) {
 
 func TestFindUUIDs(t *testing.T) {
 	const size = 4 << 20
-	// The same test may run beside this one.
+	// The same test may run concurrently.
 	single, double, absent := uuid.NewString(), uuid.NewString(), uuid.NewString()
 	var paths []string
 	for _, id := range []string{single, double, double} {

@@ -1,6 +1,6 @@
-// Package blockdev holds on to block devices: it opens one, tells which one it
-// is, and keeps that answer true for as long as it is open, while names under
-// /dev come and go.
+// Package blockdev holds on to block devices: it opens a device, identifies it, and makes sure
+// that the identity holds for as long as the device is open, while names under /dev come and
+// go.
 //
 // A Device is for one goroutine at a time. The package keeps no state.
 package blockdev
@@ -22,47 +22,44 @@ import (
 )
 
 const (
-	// lockPatience is how long another program may hold the lock of a device
-	// before that is an error. Programs that probe or partition a device hold its
-	// lock only for moments.
+	// lockPatience is how long another program may hold the lock of a device before Lock
+	// fails. Programs that probe or partition a device hold its lock only for moments.
 	lockPatience = 5 * time.Second
 
-	// lockInterval is how often a held lock is tried again: the kernel has no
-	// event for the release of a flock that a context could be waited for with.
+	// lockInterval is the interval between attempts to take the lock. The kernel has no event
+	// for the release of a flock on which to wait together with a context.
 	lockInterval = 5 * time.Millisecond
 
-	// freePatience is how long a device may stay in use after its last user has
-	// released it.
+	// freePatience is how long a device may stay in use after its last user has released it.
 	freePatience = time.Second
 
 	sysfsBlock = "/sys/class/block"
 	sysfsDev   = "/sys/dev/block"
 )
 
-// ErrInUse means that something else has the device for itself: a mounted
-// filesystem (of any mount namespace), a device made of this one, a program.
+// ErrInUse means that the device has an exclusive user: a mounted filesystem (in any mount
+// namespace), a device made of this one, or a program.
 const ErrInUse = errors.ConstError("device is in use")
 
-// Device is an open block device. Its number cannot be given to another device
-// before it is closed.
+// Device is an open block device. The kernel gives its number to no other device before it is
+// closed.
 type Device struct {
-	// File is open for reading. A program that is to work on
-	// the device is handed it, not a path.
+	// File is open for reading. Programs that work on the device get File, not a path.
 	File *os.File
 	// Name is the kernel's name, such as "loop3" or "nvme0n1p1".
 	Name string
-	// Number is the device number (st_rdev), made of Major and Minor.
+	// Number is the device number (st_rdev), which consists of Major and Minor.
 	Number       uint64
 	Major, Minor uint32
 	// Size is in bytes.
 	Size int64
-	// Identity tells whether it is the same device later on.
+	// Identity shows later whether a device is this one.
 	Identity Identity
 }
 
-// Open opens the block device that path names or links to.
+// Open opens the block device at path, which may be a symbolic link.
 func Open(path string) (*Device, error) {
-	// O_NONBLOCK keeps the open of a pipe or a tape from waiting.
+	// O_NONBLOCK keeps the open of a pipe or a tape from blocking.
 	f, err := os.OpenFile(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, errors.Trace(err)
@@ -75,15 +72,15 @@ func Open(path string) (*Device, error) {
 	return d, nil
 }
 
-// OpenNumber opens the block device with that number. The error satisfies
-// errors.IsNotFound where the machine has no such device any more.
+// OpenNumber opens the block device with the given number. If the machine has no such device
+// any more, the error satisfies errors.IsNotFound.
 func OpenNumber(major, minor uint32) (*Device, error) {
 	number := unix.Mkdev(major, minor)
 	sys, err := filepath.EvalSymlinks(filepath.Join(sysfsDev, numbers(number)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, errors.NotFoundf("block device %s", numbers(number))
 	} else if err != nil {
-		return nil, errors.Annotatef(err, "looking device %s up in sysfs", numbers(number))
+		return nil, errors.Annotatef(err, "looking up device %s in sysfs", numbers(number))
 	}
 	d, err := Open(devPath(filepath.Base(sys)))
 	if err != nil {
@@ -102,7 +99,7 @@ func inspect(f *os.File) (*Device, error) {
 		return nil, errors.Trace(err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return nil, errors.NotValidf("not a block device:")
+		return nil, errors.NewNotValid(nil, "not a block device")
 	}
 	d := &Device{File: f, Number: st.Rdev, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
 	size, err := ioctlUint64(f, unix.BLKGETSIZE64)
@@ -112,7 +109,7 @@ func inspect(f *os.File) (*Device, error) {
 	d.Size = int64(size)
 	sys, err := filepath.EvalSymlinks(filepath.Join(sysfsDev, numbers(d.Number)))
 	if err != nil {
-		return nil, errors.Annotate(err, "looking the device up in sysfs")
+		return nil, errors.Annotate(err, "looking up the device in sysfs")
 	}
 	d.Name = filepath.Base(sys)
 	if d.Identity, err = identify(f, d.Number, sys); err != nil {
@@ -121,20 +118,20 @@ func inspect(f *os.File) (*Device, error) {
 	return d, nil
 }
 
-// Path returns the name under which the kernel shows the device in /dev.
+// Path returns the path of the device in /dev under the kernel's name.
 func (d *Device) Path() string {
 	return devPath(d.Name)
 }
 
-// Close gives the device back, and its lock.
+// Close closes the device and releases its lock.
 func (d *Device) Close() error {
 	return errors.Trace(d.File.Close())
 }
 
-// Lock takes the lock by which programs that write to whole devices keep clear
-// of each other (systemd.io/BLOCK_DEVICE_LOCKING). A program that is handed
-// File holds the lock too, until it ends. The error of a lock that another
-// program does not give back within seconds satisfies errors.Is(err, ErrInUse).
+// Lock takes the lock with which programs that write to whole devices exclude each other
+// (systemd.io/BLOCK_DEVICE_LOCKING). A program that gets File holds the lock too, until it
+// ends. If another program holds the lock for several seconds, the error satisfies
+// errors.Is(err, ErrInUse).
 func (d *Device) Lock(ctx context.Context) error {
 	patience := time.NewTimer(lockPatience)
 	defer patience.Stop()
@@ -158,18 +155,18 @@ func (d *Device) Lock(ctx context.Context) error {
 	}
 }
 
-// Unlock gives the lock back.
+// Unlock releases the lock.
 func (d *Device) Unlock() error {
 	return errors.Annotatef(unix.Flock(int(d.File.Fd()), unix.LOCK_UN), "unlocking %s", d.Path())
 }
 
-// Claim marks the device as written to by this process and by the programs that it
-// hands File to, until Disclaim or until the last of them has ended: a program that
-// outlives the process that started it still has the claim, whatever lock it takes
-// or leaves. The error where somebody has one satisfies errors.Is(err, ErrInUse).
+// Claim marks the device as being written to by this process and by the programs to which it
+// passes File. The claim lasts until Disclaim, or until the last of these processes has ended:
+// a program that outlives the process that started it keeps the claim, whatever lock it takes
+// or releases. If the device is claimed already, the error satisfies errors.Is(err, ErrInUse).
 func (d *Device) Claim() error {
-	// A lock for writing needs a file that is open for writing, but may be asked
-	// about, and is in the way of those for reading.
+	// Setting a write lock needs a file that is open for writing, but querying one does not,
+	// and a write lock conflicts with the read locks of other claims.
 	lock := unix.Flock_t{Type: unix.F_WRLCK}
 	if err := unix.FcntlFlock(d.File.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
 		return errors.Annotatef(err, "claiming %s", d.Path())
@@ -181,15 +178,15 @@ func (d *Device) Claim() error {
 	return errors.Annotatef(err, "claiming %s", d.Path())
 }
 
-// Disclaim ends a claim, also for programs that still have File.
+// Disclaim ends the claim, also for programs that still have File.
 func (d *Device) Disclaim() {
 	_ = unix.FcntlFlock(d.File.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
 }
 
-// CheckFree returns an error that satisfies errors.Is(err, ErrInUse) when
-// somebody has claimed the device for himself.
+// CheckFree returns an error that satisfies errors.Is(err, ErrInUse) if the device has an
+// exclusive user.
 func (d *Device) CheckFree() error {
-	// The path is that of the open file, so that it is this very device.
+	// The path leads to the open file, so this opens the same device.
 	path := fmt.Sprintf("/proc/self/fd/%d", d.File.Fd())
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_EXCL|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err == unix.EBUSY {
@@ -201,9 +198,9 @@ func (d *Device) CheckFree() error {
 	return errors.Trace(unix.Close(fd))
 }
 
-// AwaitFree is CheckFree for a device that its last user has just released. It waits
-// for processes that keep the device in use a moment longer: a process that creates a
-// mount namespace has a copy of all mounts until it has dropped them.
+// AwaitFree is CheckFree for a device that its last user has just released. It waits for
+// processes that keep the device in use a moment longer: a process that creates a mount
+// namespace has a copy of all mounts until it has dropped them.
 func (d *Device) AwaitFree(ctx context.Context) error {
 	patience := time.NewTimer(freePatience)
 	defer patience.Stop()
@@ -224,13 +221,13 @@ func (d *Device) AwaitFree(ctx context.Context) error {
 	}
 }
 
-// Sync waits until all that was written to the device is on it. An error that
-// came up since the device was opened, in whatever program, is returned here.
+// Sync waits until all data written to the device is on it. It also returns errors that
+// occurred, in any program, since the device was opened.
 func (d *Device) Sync() error {
 	err := fsync.File(d.File)
 	if err == nil {
-		// The kernel says the same of a loop device whose file is on an XFS that was shut
-		// down; but it does not tell of that file any more.
+		// A loop device whose file is on an XFS filesystem that was shut down reports the same
+		// success, but the kernel no longer reports the status of that file.
 		if _, serr := unix.IoctlLoopGetStatus64(int(d.File.Fd())); serr == unix.EIO {
 			err = serr
 		}
@@ -243,13 +240,13 @@ func numbers(dev uint64) string {
 	return fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev))
 }
 
-// devPath returns the path of a device by its name in sysfs, where '!' stands
-// for a slash.
+// devPath returns the path of the device with the given name in sysfs, where '!' stands for a
+// slash.
 func devPath(name string) string {
 	return "/dev/" + strings.ReplaceAll(name, "!", "/")
 }
 
-// ioctlUint64 makes an ioctl that answers with one 64-bit number.
+// ioctlUint64 makes an ioctl that returns one 64-bit number.
 func ioctlUint64(f *os.File, request uintptr) (uint64, error) {
 	var value uint64
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), request, uintptr(unsafe.Pointer(&value))); errno != 0 {

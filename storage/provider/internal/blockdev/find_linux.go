@@ -16,14 +16,14 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
-// FindUUIDs reads the superblocks of the machine's block devices once and
-// returns, by UUID, the paths of those that carry one of the UUIDs, sorted.
+// FindUUIDs reads the superblocks of the machine's block devices once. It returns, by UUID,
+// the sorted paths of the devices that carry one of the given UUIDs.
 //
-// Devices smaller than minSize bytes are passed over, and so are those that another
-// device is built on (the paths of a multipath device, the members of a mirror):
-// they show the same superblock. A device that cannot be read, or is suspended, has no
-// UUID. Devices whose numbers passOver accepts, if it is not nil, are not opened.
-// Those that do not answer for seconds are silent: what is on them is not known.
+// It ignores devices smaller than minSize bytes, and devices on which another device is built
+// (the paths of a multipath device, the members of a mirror), which show the same superblock.
+// A device that is suspended or cannot be read has no UUID. Devices whose numbers passOver
+// accepts, if it is not nil, are not opened. The paths of devices that do not answer for
+// several seconds are in silent: their content is unknown.
 func FindUUIDs(ctx context.Context, uuids []string, minSize int64, passOver func(number uint64) bool) (found map[string][]string, silent []string, err error) {
 	listed, err := list()
 	if err != nil {
@@ -51,8 +51,8 @@ func FindUUIDs(ctx context.Context, uuids []string, minSize int64, passOver func
 	return found, silent, nil
 }
 
-// readers read devices. One whose disk hangs is waited for five seconds once: a disk that sleeps
-// may take as long to wake up.
+// readers read devices. A device whose disk hangs is waited for once, for five seconds: a
+// sleeping disk may take as long to wake up.
 var readers = patience.New(5 * time.Second)
 
 // listedDevice is a block device that is not empty.
@@ -61,9 +61,9 @@ type listedDevice struct {
 	number string // "major:minor"
 }
 
-// list returns the block devices that are not empty, by the one file that has all of
-// them: with a directory in sysfs for each, most of the time went into looking at loop
-// devices that are not attached.
+// list returns the block devices that are not empty. It reads them from one file: when it read
+// a directory in sysfs for each device, most of the time went into loop devices that are not
+// attached.
 func list() ([]listedDevice, error) {
 	data, err := os.ReadFile("/proc/partitions")
 	if err != nil {
@@ -71,7 +71,7 @@ func list() ([]listedDevice, error) {
 	}
 	var listed []listedDevice
 	for line := range strings.Lines(string(data)) {
-		// After a heading: major, minor, size, name.
+		// The fields after the heading are major, minor, size and name.
 		fields := strings.Fields(line)
 		if len(fields) != 4 || fields[0] == "major" {
 			continue
@@ -84,7 +84,7 @@ func list() ([]listedDevice, error) {
 	return listed, nil
 }
 
-// dev returns the number of the device; 0 for what is no number.
+// dev returns the number of the device, or 0 if it is not a valid number.
 func (d listedDevice) dev() uint64 {
 	major, minor, _ := strings.Cut(d.number, ":")
 	a, err1 := strconv.ParseUint(major, 10, 32)
@@ -108,10 +108,10 @@ func (d listedDevice) hasHolders() bool {
 	return err == nil && len(holders) > 0
 }
 
-// readUUID returns the UUID of the filesystem on the device, if it has minSize bytes
-// at least and still is the device of its number.
+// readUUID returns the UUID of the filesystem on the device, or "" if the device is smaller
+// than minSize bytes or is no longer the device with its number.
 func (d listedDevice) readUUID(minSize int64) string {
-	// Reading a suspended device would wait until somebody resumes it.
+	// Reading a suspended device blocks until the device is resumed.
 	if strings.HasPrefix(d.name, "dm-") {
 		if suspended, _ := attribute(d.sys(), "dm/suspended"); suspended == "1" {
 			return ""
@@ -129,7 +129,7 @@ func (d listedDevice) readUUID(minSize int64) string {
 	if size, err := ioctlUint64(f, unix.BLKGETSIZE64); err != nil || int64(size) < minSize {
 		return ""
 	}
-	// A few blocks are read, and nothing after them.
+	// Only a few blocks are read, so reading ahead is useless.
 	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_RANDOM)
 	found, err := signature.ReadSuperblock(f)
 	if err != nil {

@@ -12,38 +12,37 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/record"
 )
 
-// sectorSize is the unit of sizes and offsets in sysfs, whatever the sectors of
+// sectorSize is the unit of sizes and offsets in sysfs in bytes, whatever the sector size of
 // the device.
 const sectorSize = 512
 
-// Identity is what proves later that a device is the same one. It can be kept:
-// what it holds of this boot of the machine is marked with the boot's id.
+// Identity proves later that a device is the same one. It can be stored: the fields that are
+// valid only during this boot of the machine are tied to its boot ID.
 type Identity struct {
-	// BootID and DiskSeq: the kernel gives every disk that appears a number
-	// that it never gives again before it is restarted. Zero where the kernel
-	// has none (before 5.15).
+	// BootID and DiskSeq identify a disk during one boot: the kernel gives every disk that
+	// appears a number that it does not use again before the next boot. DiskSeq is zero if the
+	// kernel has no such number (before 5.15).
 	BootID  string `json:"boot-id,omitempty"`
 	DiskSeq uint64 `json:"diskseq,omitempty"`
 
-	// Number is the device's number, in the same boot. It proves nothing of a
-	// device: it is given to another once the device is gone and in use no more.
+	// Number is the device's number, in the same boot. It proves nothing: the kernel gives it
+	// to another device once this one is gone and no longer in use.
 	Number uint64 `json:"number,omitempty"`
 
-	// BackingDev and BackingIno are those of a loop device's file. They stay
+	// BackingDev and BackingIno are the device and inode of a loop device's file. They stay
 	// the same when the file is attached again.
 	BackingDev uint64 `json:"backing-dev,omitempty"`
 	BackingIno uint64 `json:"backing-ino,omitempty"`
 
-	// Offset is where a partition begins on its disk, or a loop device in its
-	// file, in bytes.
+	// Offset is where a partition begins on its disk, or a loop device in its file, in bytes.
 	Offset uint64 `json:"offset,omitempty"`
 
-	// Hardware is the world-wide id that the disk itself tells (SCSI, NVMe), or
-	// its serial number (virtio).
+	// Hardware is the world-wide ID that the disk itself reports (SCSI, NVMe), or its serial
+	// number (virtio).
 	Hardware string `json:"hardware,omitempty"`
 }
 
-// Proves reports whether two descriptions are certainly of one device.
+// Proves reports whether both identities certainly belong to one device.
 func (i Identity) Proves(other Identity) bool {
 	if i.Offset != other.Offset {
 		return false
@@ -58,8 +57,8 @@ func (i Identity) Proves(other Identity) bool {
 	}
 }
 
-// identify describes the open device f of that number, which is at the directory
-// sys of sysfs.
+// identify returns the identity of the open device f with the given number, whose sysfs
+// directory is sys.
 func identify(f *os.File, number uint64, sys string) (Identity, error) {
 	boot, err := record.BootID()
 	if err != nil {
@@ -97,8 +96,8 @@ func identify(f *os.File, number uint64, sys string) (Identity, error) {
 	return id, nil
 }
 
-// attribute reads an attribute of a device from its directory of sysfs. One
-// that the device does not have, or that is empty, is not ok.
+// attribute reads an attribute of a device from its sysfs directory. If the device does not
+// have the attribute, or it is empty, ok is false.
 func attribute(sys, name string) (value string, ok bool) {
 	data, err := os.ReadFile(filepath.Join(sys, name))
 	value = strings.TrimSpace(string(data))

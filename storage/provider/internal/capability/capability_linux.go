@@ -1,9 +1,9 @@
-// Package capability tells which of Linux's capabilities this process lacks. If the
-// kernel refuses an operation because one is missing, the error names it, and the
-// operation is not tried again.
+// Package capability finds out which Linux capabilities this process lacks. If the kernel
+// refuses an operation because one is missing, the error names it, and the operation is not
+// tried again.
 //
-// It decides nothing beforehand: what a capability is needed for depends on owners,
-// modes and mounts, and the kernel is asked by trying.
+// The package predicts nothing: whether an operation needs a capability depends on owners,
+// modes and mounts, so only the attempt shows it.
 package capability
 
 import (
@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Capability is one that parts of a provider's work need.
+// Capability is a Linux capability that parts of a provider's work need.
 type Capability struct {
 	Name   string
 	number int
 }
 
-// What the work of providers needs.
+// The capabilities that providers need.
 var (
 	SysAdmin    = Capability{"CAP_SYS_ADMIN", unix.CAP_SYS_ADMIN}
 	SysResource = Capability{"CAP_SYS_RESOURCE", unix.CAP_SYS_RESOURCE}
@@ -38,10 +38,10 @@ func (c Capability) Missing() bool {
 	return data[c.number/32].Effective&(1<<(c.number%32)) == 0
 }
 
-// Explain returns an error that names the first of the capabilities that this
-// process lacks and satisfies errors.IsNotSupported, if err says that something was
-// refused; all else as it is. The capabilities are those with which it would not
-// have been refused.
+// Explain names the missing capability behind an error. The capabilities in with would have
+// allowed the operation. If err is EACCES or EPERM and this process lacks one of them, the
+// result names the first such capability and satisfies errors.IsNotSupported. Otherwise
+// Explain returns err unchanged.
 func Explain(err error, with ...Capability) error {
 	if !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EPERM) {
 		return err

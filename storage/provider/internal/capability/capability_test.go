@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// withoutAny runs f in a thread without capabilities.
-func withoutAny(t *testing.T, f func()) {
+// withoutCapabilities runs f in a thread without capabilities.
+func withoutCapabilities(t *testing.T, f func()) {
 	t.Helper()
 	done := make(chan struct{})
 	go func() {
@@ -31,27 +31,27 @@ func withoutAny(t *testing.T, f func()) {
 	<-done
 }
 
-func TestWhatWasRefusedIsExplained(t *testing.T) {
+func TestExplain(t *testing.T) {
 	refused := &fs.PathError{Op: "mkdir", Path: "/x", Err: unix.EACCES}
 	other := &fs.PathError{Op: "mkdir", Path: "/x", Err: unix.ENOSPC}
-	withoutAny(t, func() {
+	withoutCapabilities(t, func() {
 		err := Explain(refused, DACOverride, FOwner)
 		if !errors.Is(err, errors.NotSupported) || !errors.Is(err, unix.EACCES) || err.Error() != "needs CAP_DAC_OVERRIDE: mkdir /x: permission denied" {
 			t.Errorf("got %v", err)
 		}
 		if err := Explain(other, DACOverride); err != other {
-			t.Errorf("what was not refused: %v", err)
+			t.Errorf("explained an error that is not a refusal: %v", err)
 		}
 		if Explain(nil, SysAdmin) != nil {
-			t.Error("an error from nothing")
+			t.Error("explaining nil gives an error")
 		}
 		if fmt.Sprint(SysPtrace.Missing(), SysResource.Missing()) != "true true" {
-			t.Error("what this thread lacks is not seen")
+			t.Error("a capability that this thread lacks is not reported as missing")
 		}
 	})
 	if os.Geteuid() == 0 {
 		if err := Explain(refused, DACOverride); err != refused {
-			t.Errorf("where it is not missing: %v", err)
+			t.Errorf("explained a refusal although the capability is not missing: %v", err)
 		}
 	}
 }

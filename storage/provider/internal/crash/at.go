@@ -2,5 +2,5 @@
 
 package crash
 
-// At says that the process has come to a step.
+// At reports that the process has reached a step.
 func At(step string) {}

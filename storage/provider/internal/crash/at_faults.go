@@ -2,11 +2,11 @@
 
 package crash
 
-// Hook, where it is set, is called at each step, by whichever goroutine has come
-// to it. It must be set before any step is come to.
+// Hook, if set, is called at each step, by the goroutine that has reached it. It must be set
+// before any step is reached.
 var Hook func(step string)
 
-// At says that the process has come to a step.
+// At reports that the process has reached a step.
 func At(step string) {
 	if Hook != nil {
 		Hook(step)

@@ -1,5 +1,4 @@
-// Package devicetest helps tests that make real mounts and loop devices. Nothing
-// but tests imports it.
+// Package devicetest helps tests that make real mounts and loop devices. Only tests import it.
 package devicetest
 
 import (
@@ -16,8 +15,8 @@ import (
 	"github.com/stowage-io/stowage/internal/looptest"
 )
 
-// RequireRoot skips the test where it does not run as root, or fails it where
-// STOWAGE_REQUIRE_ROOT=1 promises that it does.
+// RequireRoot skips the test if it does not run as root. It fails the test instead if
+// STOWAGE_REQUIRE_ROOT=1 promises root.
 func RequireRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -25,7 +24,7 @@ func RequireRoot(t testing.TB) {
 	}
 }
 
-// RequireProgram skips the test where the program is missing, or fails it where
+// RequireProgram skips the test if the program is missing. It fails the test instead if
 // STOWAGE_REQUIRE_ROOT=1 promises a machine that has everything.
 func RequireProgram(t testing.TB, name string) {
 	t.Helper()
@@ -42,9 +41,9 @@ func skip(t testing.TB, reason string) {
 	t.Skip(reason)
 }
 
-// VisibleDir returns a directory in /usr, where programs see it that are run with the
-// system's directories alone. It is for tests with a mount namespace of their own that
-// put something in the place of such a program, one directory at a time.
+// VisibleDir returns a directory in /usr, which programs see even if they are run with the
+// system's directories only. It is for tests that have a mount namespace of their own and
+// replace a program. It provides one directory at a time.
 func VisibleDir(t testing.TB) string {
 	t.Helper()
 	const dir = "/usr/src"
@@ -52,7 +51,7 @@ func VisibleDir(t testing.TB) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// A program that is just starting still reads what is in it.
+		// MNT_DETACH, because a program that is just starting still reads files in it.
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
@@ -60,9 +59,9 @@ func VisibleDir(t testing.TB) string {
 	return dir
 }
 
-// Dir returns a temporary directory, without symbolic links in its path. When
-// the test ends it must have no mount and no loop device left in it: what is
-// left fails the test and is taken away.
+// Dir returns a temporary directory without symbolic links in its path. When the test ends,
+// the directory must contain no mount, and no loop device may be attached to a file in it: any
+// that is left fails the test and is removed.
 func Dir(t testing.TB) string {
 	t.Helper()
 	RequireRoot(t)
@@ -85,7 +84,7 @@ func Dir(t testing.TB) string {
 	return dir
 }
 
-// Mounts returns what is mounted in a directory, what was mounted last first.
+// Mounts returns the mounts in a directory, the last one first.
 func Mounts(t testing.TB, dir string) []*mountinfo.Info {
 	t.Helper()
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
@@ -98,8 +97,8 @@ func Mounts(t testing.TB, dir string) []*mountinfo.Info {
 	return mounts
 }
 
-// Loops returns the names of the loop devices attached to files that are, or
-// were, in a directory.
+// Loops returns the names of the loop devices attached to files that are, or were, in a
+// directory.
 func Loops(t testing.TB, dir string) []string {
 	t.Helper()
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
@@ -116,9 +115,10 @@ func Loops(t testing.TB, dir string) []string {
 	return names
 }
 
-// AwaitLoops returns the loop devices on files of the directory once there are so many, or
-// after half a minute those there are. One that is being detached may be kept for a
-// moment by somebody who looks at all devices.
+// AwaitLoops waits until the given number of loop devices is attached to files of the
+// directory, and returns their names. After half a minute it returns those that there are. A
+// device that is being detached may exist a moment longer because another program, which looks
+// at all devices, has it open.
 func AwaitLoops(t testing.TB, dir string, want int) []string {
 	t.Helper()
 	const patience = 30 * time.Second

@@ -12,15 +12,15 @@ import (
 
 // Disk is a new filesystem on a loop device, mounted until the test ends.
 type Disk struct {
-	// Dir is where it is mounted.
+	// Dir is the mount point.
 	Dir string
 
 	device *Loop
 	fsType string
 }
 
-// NewDisk makes a disk of that size in bytes with a filesystem, such as by "mkfs.ext4",
-// "-q".
+// NewDisk makes a disk with the given size in bytes and makes a filesystem on it with the mkfs
+// command, such as "mkfs.ext4", "-q".
 func NewDisk(t testing.TB, size int64, mkfs ...string) *Disk {
 	t.Helper()
 	device := NewLoop(t, size)
@@ -51,15 +51,15 @@ func (d *Disk) mount(t testing.TB, device string) {
 	})
 }
 
-// CutPower returns what a power cut leaves of the disk: a disk with what has reached this
-// one, which gives only errors from then on, except for btrfs.
+// CutPower returns a disk with what a power cut leaves of this one: the data that has reached
+// it. From then on this disk returns only errors, unless it has btrfs.
 func (d *Disk) CutPower(t testing.TB) *Disk {
 	t.Helper()
-	if d.fsType != "btrfs" { // which cannot be shut down, and writes by itself every 30 seconds
+	if d.fsType != "btrfs" { // btrfs cannot be shut down, and writes on its own every 30 seconds
 		ShutDown(t, d.Dir)
 	}
-	// Others may have this one mounted too, in namespaces of theirs: then it would stay
-	// shut down. So a copy of the disk is mounted.
+	// Other mount namespaces may have this disk mounted too, and it would then stay shut down.
+	// So a copy of the disk is mounted.
 	file := filepath.Join(t.TempDir(), "disk")
 	if out, err := exec.Command("cp", "--sparse=always", d.device.File, file).CombinedOutput(); err != nil {
 		t.Fatalf("cp: %v\n%s", err, out)
@@ -69,9 +69,9 @@ func (d *Disk) CutPower(t testing.TB) *Disk {
 	return after
 }
 
-// ShutDown has a filesystem give only errors from now on, and lose all that has not
-// reached its disk: FS_IOC_GOINGDOWN, which is EXT4_IOC_SHUTDOWN too, with the flag for
-// not writing its journal.
+// ShutDown makes a filesystem return only errors from now on and lose all data that has not
+// reached its disk. It uses FS_IOC_GOINGDOWN, which is also EXT4_IOC_SHUTDOWN, with the flag
+// that keeps the journal from being written.
 func ShutDown(t testing.TB, dir string) {
 	t.Helper()
 	f, err := os.Open(dir)

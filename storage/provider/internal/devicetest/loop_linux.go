@@ -11,20 +11,20 @@ import (
 	"github.com/stowage-io/stowage/internal/looptest"
 )
 
-// Loop is a loop device over a sparse file, gone when the test ends.
+// Loop is a loop device over a sparse file. It exists until the test ends.
 type Loop struct {
-	// Path is the device, such as "/dev/loop3".
+	// Path is the path of the device, such as "/dev/loop3".
 	Path string
-	// File is the path of the file behind it.
+	// File is the path of the backing file.
 	File string
 }
 
-// Name is the device's name, such as "loop3".
+// Name returns the device's name, such as "loop3".
 func (l *Loop) Name() string {
 	return filepath.Base(l.Path)
 }
 
-// NewLoop makes a blank device of that size in bytes.
+// NewLoop makes a blank device with the given size in bytes.
 func NewLoop(t testing.TB, size int64) *Loop {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "backing")
@@ -39,7 +39,7 @@ func NewLoop(t testing.TB, size int64) *Loop {
 	return AttachLoop(t, file)
 }
 
-// AttachLoop makes a device over a file that is there, until the test ends.
+// AttachLoop makes a device over an existing file, until the test ends.
 func AttachLoop(t testing.TB, file string) *Loop {
 	t.Helper()
 	RequireRoot(t)
@@ -52,8 +52,8 @@ func AttachLoop(t testing.TB, file string) *Loop {
 	return l
 }
 
-// Detach takes the device away. It fails the test when something still has the
-// device open or mounted. A device that is gone already is left alone.
+// Detach detaches the device. It fails the test if the device is still open or mounted. It
+// ignores a device that is already detached.
 func (l *Loop) Detach(t testing.TB) {
 	t.Helper()
 	if l.Path == "" {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InOwnMounts runs the test that calls it in a process with a mount namespace of its
-// own, where it may hide or mount what it likes, and reports whether this is that
+// InOwnMounts runs the test that calls it in a process with a mount namespace of its own,
+// where the test may mount and hide anything. It reports whether the current process is that
 // process.
 func InOwnMounts(t *testing.T) bool {
 	t.Helper()
@@ -27,8 +27,8 @@ func InOwnMounts(t *testing.T) bool {
 	return false
 }
 
-// MakeReadOnly makes a directory read-only, as a mount of its own, until the test ends.
-// It is for tests with a mount namespace of their own.
+// MakeReadOnly makes a directory read-only, as a mount of its own, until the test ends. It is
+// for tests with a mount namespace of their own.
 func MakeReadOnly(t *testing.T, dir string) {
 	t.Helper()
 	err := unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, "")

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Opens runs f and returns how often this process has opened files and directories of
-// /proc and /sys during it, by the last part of their paths. Those that are gone are
-// under "": of a thread that has ended, for instance.
+// Opens runs f and counts the files and directories of /proc and /sys that this process opens
+// during it, by the last element of their paths. Files that no longer exist, such as those of
+// a thread that has ended, count under "".
 func Opens(t testing.TB, f func()) map[string]int {
 	t.Helper()
 	RequireRoot(t)
@@ -28,7 +28,7 @@ func Opens(t testing.TB, f func()) map[string]int {
 	}
 	f()
 	opens := make(map[string]int)
-	buf := make([]byte, unsafe.Sizeof(unix.FanotifyEventMetadata{})) // of several, one that is gone would be left out
+	buf := make([]byte, unsafe.Sizeof(unix.FanotifyEventMetadata{})) // for one event: a read of several would omit a file that no longer exists
 	for {
 		n, err := unix.Read(events, buf)
 		switch err {
@@ -36,7 +36,7 @@ func Opens(t testing.TB, f func()) map[string]int {
 		case unix.EAGAIN:
 			return opens
 		case unix.ENODEV, unix.ENXIO, unix.ENOENT, unix.ESRCH, unix.EINVAL, unix.EACCES, unix.EPERM:
-			opens[""]++ // it is gone, or is for the process alone that has opened it
+			opens[""]++ // the file no longer exists, or only the process that opened it may open it
 			continue
 		default:
 			t.Fatal(err)

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// QuotaFilesystem mounts a new filesystem, ext4 or xfs, that enforces project
-// quotas, until the test ends. It skips the test where the kernel cannot do that:
-// ext4 needs CONFIG_QFMT_V2, xfs CONFIG_XFS_QUOTA.
+// QuotaFilesystem makes a filesystem, ext4 or xfs, that enforces project quotas, mounts it
+// until the test ends, and returns its mount point. It skips the test if the kernel does not
+// support that: ext4 needs CONFIG_QFMT_V2, xfs CONFIG_XFS_QUOTA.
 func QuotaFilesystem(t testing.TB, fs string) string {
 	t.Helper()
 	RequireRoot(t)

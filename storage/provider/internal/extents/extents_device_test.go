@@ -18,7 +18,7 @@ import (
 
 const mib = 1 << 20
 
-// newFile makes a file of 8 MiB of data, with the second one missing.
+// newFile makes a file of 8 MiB with data in all but the second MiB.
 func newFile(t *testing.T, dir string) *os.File {
 	t.Helper()
 	f, err := os.Create(filepath.Join(dir, "file"))
@@ -42,7 +42,7 @@ func newFile(t *testing.T, dir string) *os.File {
 	return f
 }
 
-// check checks what the first 10 MiB of a file lack.
+// check checks what Find reports missing in the first 10 MiB of a file.
 func check(t *testing.T, f *os.File, want Missing) {
 	t.Helper()
 	if err := f.Sync(); err != nil {
@@ -81,7 +81,7 @@ func TestFindAndAllocate(t *testing.T) {
 	}
 }
 
-// TestUnshare is a copy by reference, which xfs can make a file of its own.
+// Of a copy by reference, XFS can make a file with blocks of its own.
 func TestUnshare(t *testing.T) {
 	for _, mkfs := range [][]string{{"mkfs.xfs", "-q"}, {"mkfs.btrfs", "-q"}} {
 		t.Run(mkfs[0], func(t *testing.T) {
@@ -100,11 +100,11 @@ func TestUnshare(t *testing.T) {
 			}
 			if mkfs[0] == "mkfs.btrfs" {
 				if err := Unshare(t.Context(), f, shared.Shared[0]); !errors.Is(err, unix.EOPNOTSUPP) {
-					t.Errorf("unshared: %v", err)
+					t.Errorf("unsharing on btrfs: %v", err)
 				}
 				return
 			}
-			// One part, and then, after an interruption, the rest of what is found.
+			// First a part, and then, as after an interruption, the rest that Find reports.
 			if err := Unshare(t.Context(), f, Range{0, 3 * mib}); err != nil {
 				t.Fatal(err)
 			}
@@ -128,7 +128,7 @@ func TestUnshare(t *testing.T) {
 	}
 }
 
-// TestManyExtents are more than one call returns.
+// The file has more extents than one call returns.
 func TestManyExtents(t *testing.T) {
 	dir := devicetest.NewDisk(t, 64*mib, "mkfs.ext4", "-q").Dir
 	f, err := os.Create(filepath.Join(dir, "file"))
@@ -149,7 +149,7 @@ func TestManyExtents(t *testing.T) {
 	}
 }
 
-func TestFilesystemThatDoesNotTell(t *testing.T) {
+func TestFindNotSupported(t *testing.T) {
 	dir := devicetest.Dir(t)
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16m"); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,6 @@
-// Package extents finds out which blocks of a file are its own, and gives it the others.
-// It is for files whose writes must not fail for want of space. Where it is on btrfs, the
-// file must also be written in place: see package nocow.
+// Package extents finds the blocks that a file does not have to itself, and allocates them. It
+// is for files whose writes must not fail because the filesystem is full. On btrfs such a file
+// must also be written in place: see package nocow.
 package extents
 
 import (
@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These are how much of a file is allocated, or unshared, which copies it, at a time, so
-// that a cancelled context is noticed.
+// allocationStep and copyStep are the number of bytes that one call allocates or unshares.
+// Unsharing copies the data. The steps let a cancelled context take effect.
 const (
 	allocationStep = 1 << 30
 	copyStep       = 64 << 20
@@ -24,19 +24,20 @@ type Range struct {
 	Start, End uint64
 }
 
-// Missing is what a file lacks to have all its blocks to itself.
+// Missing describes what a file lacks to have all its blocks to itself.
 type Missing struct {
 	// Holes have no blocks.
 	Holes []Range
-	// Shared blocks are those of another file, a snapshot or a copy by reference, too:
-	// the next write to them needs new ones.
+	// Shared blocks belong to another file too (a snapshot or a copy by reference): the next
+	// write to them needs new blocks.
 	Shared []Range
 }
 
-// Len returns the length of all that is missing, in bytes: as much space as is needed.
+// Len returns the total length of Holes and Shared in bytes, which is the space that the file
+// still needs.
 func (m Missing) Len() uint64 { return length(m.Holes) + length(m.Shared) }
 
-// SharedLen returns the length of what is shared, in bytes.
+// SharedLen returns the total length of Shared in bytes.
 func (m Missing) SharedLen() uint64 { return length(m.Shared) }
 
 func length(ranges []Range) (n uint64) {
@@ -46,15 +47,15 @@ func length(ranges []Range) (n uint64) {
 	return n
 }
 
-// Find returns what the first size bytes of a file lack. The error satisfies
-// errors.IsNotSupported on a filesystem that does not tell, such as tmpfs.
+// Find returns what the first size bytes of a file lack. If the filesystem does not report
+// extents, such as tmpfs, the error satisfies errors.IsNotSupported.
 func Find(f *os.File, size uint64) (Missing, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return Missing{}, errors.Annotatef(err, "reading the size of %s", f.Name())
 	}
 	m, err := find(f, min(size, uint64(st.Size)))
-	// Blocks beyond its end do not count: it is to become so long.
+	// Blocks beyond the end of the file do not count: the part up to size is a hole.
 	if err == nil && uint64(st.Size) < size {
 		m.Holes = add(m.Holes, Range{uint64(st.Size), size})
 	}
@@ -63,7 +64,7 @@ func Find(f *os.File, size uint64) (Missing, error) {
 
 func find(f *os.File, size uint64) (Missing, error) {
 	var m Missing
-	var at uint64 // all before it is known
+	var at uint64 // everything before at is known
 	for at < size {
 		before := at
 		found, err := fiemap(f, at, size-at)
@@ -81,7 +82,7 @@ func find(f *os.File, size uint64) (Missing, error) {
 			switch {
 			case start >= end:
 			case e.flags&extentDelayed != 0:
-				m.Holes = add(m.Holes, Range{start, end}) // of space that is only promised
+				m.Holes = add(m.Holes, Range{start, end}) // the space is reserved, but has no blocks yet
 			case e.flags&extentShared != 0:
 				m.Shared = add(m.Shared, Range{start, end})
 			}
@@ -96,7 +97,7 @@ func find(f *os.File, size uint64) (Missing, error) {
 	return m, nil
 }
 
-// add appends a range, or lengthens the last one by it.
+// add appends a range, or extends the last one if the two are adjacent.
 func add(ranges []Range, r Range) []Range {
 	if n := len(ranges); n > 0 && ranges[n-1].End == r.Start {
 		ranges[n-1].End = r.End
@@ -105,15 +106,15 @@ func add(ranges []Range, r Range) []Range {
 	return append(ranges, r)
 }
 
-// Allocate gives a file blocks where it has holes in a range, and makes it at least that
-// long. The rest it leaves as it is. It can be repeated after an error.
+// Allocate allocates blocks for the holes of a file in a range, and makes the file at least as
+// long as the end of the range. It changes nothing else. It can be repeated after an error.
 func Allocate(ctx context.Context, f *os.File, r Range) error {
 	return errors.Trace(fallocate(ctx, f, 0, r, allocationStep))
 }
 
 // Unshare gives a file blocks of its own for those that it shares in a range. It can be
-// repeated after an error, and goes on then where it was. The error is unix.EOPNOTSUPP
-// on a filesystem that cannot: of those that share blocks, only xfs can.
+// repeated after an error, and then continues where it stopped. The error is unix.EOPNOTSUPP
+// if the filesystem cannot unshare: of those that share blocks, only xfs can.
 func Unshare(ctx context.Context, f *os.File, r Range) error {
 	return errors.Trace(fallocate(ctx, f, unix.FALLOC_FL_UNSHARE_RANGE, r, copyStep))
 }
@@ -136,7 +137,7 @@ func fallocate(ctx context.Context, f *os.File, mode uint32, r Range, step uint6
 	return nil
 }
 
-// These are of linux/fiemap.h.
+// These constants are from linux/fiemap.h.
 const (
 	fiemapRequest = 0xc020660b // FS_IOC_FIEMAP
 
@@ -155,7 +156,7 @@ type extent struct {
 
 // fiemap returns the first extents of a part of a file, in order.
 func fiemap(f *os.File, start, length uint64) ([]extent, error) {
-	// It is struct fiemap.
+	// request is struct fiemap.
 	var request struct {
 		start, length uint64
 		flags         uint32

@@ -13,8 +13,8 @@ import (
 
 var code = regexp.MustCompile("`([^`]+)`")
 
-// sections returns what the first column of the tables of a page names, by the
-// heading above the table.
+// sections returns the code words in the first column of a page's tables, by the heading
+// above the table.
 func sections(t *testing.T, page string) map[string][]string {
 	t.Helper()
 	data, err := os.ReadFile(page)
@@ -39,8 +39,8 @@ func sections(t *testing.T, page string) map[string][]string {
 	return named
 }
 
-func TestPageListsWhatIsAllowed(t *testing.T) {
-	const page = "../../../../docs/filesystems.md"
+func TestDocsListAllowedOptions(t *testing.T) {
+	const page = "../../../../docs/reference/filesystems.md"
 	named := sections(t, page)
 	check := func(heading string, want []string) {
 		t.Helper()

@@ -1,5 +1,5 @@
-// Package fsattr reads the attributes by which pools and filesystems choose what is
-// made on a volume and how it is mounted. docs/filesystems.md lists them.
+// Package fsattr reads the attributes with which pools and filesystems choose what is made on
+// a volume and how it is mounted. docs/reference/filesystems.md lists them.
 package fsattr
 
 import (
@@ -20,29 +20,30 @@ const (
 	Type         = mkfs.Attribute
 	MkfsOptions  = "mkfs-options"
 	MountOptions = "mount-options"
-	// UUID is of filesystems alone: one with this UUID is on the volume already.
+	// UUID is an attribute of filesystems only: a filesystem with this UUID is already on the
+	// volume.
 	UUID = "uuid"
 )
 
-// OfPools are the names of the attributes that pools of volumes have.
+// OfPools returns the names of the attributes of pools of volumes.
 func OfPools() []string { return []string{Type, MkfsOptions, MountOptions} }
 
-// Choice is what attributes choose.
+// Choice is what the attributes choose.
 type Choice struct {
 	Type mkfs.Type
-	// AnyType is set when the filesystem with the UUID may be of any type.
+	// AnyType means that the filesystem with the UUID may be of any type.
 	AnyType bool
-	// Mkfs and Mount are options as the user wrote them. They have been checked,
-	// but Mount is not where AnyType is set.
+	// Mkfs and Mount are options as the user wrote them. They have been checked, except for
+	// Mount if AnyType is set.
 	Mkfs, Mount string
-	// UUID, if not empty, is that of the filesystem to take over.
+	// UUID, if not empty, is the UUID of the filesystem to take over.
 	UUID string
 
-	chosen []options.Given
+	chosen []options.Choice
 }
 
-// CheckSize says whether what is to be made fits on a device of so many MiB. What
-// is there already fits, however small it is. The error satisfies
+// CheckSize checks whether the filesystem to be made fits on a device of size MiB. A
+// filesystem that exists already fits, however small the device is. The error satisfies
 // errors.IsNotValid.
 func (c Choice) CheckSize(size uint64) error {
 	if c.UUID != "" {
@@ -51,8 +52,8 @@ func (c Choice) CheckSize(size uint64) error {
 	return c.Type.CheckSize(size, c.chosen)
 }
 
-// Parse reads the attributes of a filesystem. Those that are not about filesystems
-// are passed over. The error satisfies errors.IsNotValid.
+// Parse reads the attributes of a filesystem and ignores all other attributes. The error
+// satisfies errors.IsNotValid.
 func Parse(attrs map[string]any) (Choice, error) {
 	var c Choice
 	var err error
@@ -68,7 +69,7 @@ func Parse(attrs map[string]any) (Choice, error) {
 	if c.Mkfs, err = text(attrs, MkfsOptions); err != nil {
 		return Choice{}, errors.Trace(err)
 	}
-	// What is there already is not made, whatever its pool says about making.
+	// An existing filesystem is not made, so the pool's mkfs options do not matter.
 	if c.UUID == "" {
 		if c.chosen, err = c.Type.ParseOptions(c.Mkfs); err != nil {
 			return Choice{}, errors.Annotatef(err, "attribute %q", MkfsOptions)
@@ -81,8 +82,7 @@ func Parse(attrs map[string]any) (Choice, error) {
 	return c, CheckMount(c.Type.Name, c.Mount)
 }
 
-// Discards reports whether the filesystem is to tell its device what it does not
-// use any more.
+// Discards reports whether the filesystem tells its device which blocks it no longer uses.
 func (c Choice) Discards() bool {
 	return slices.ContainsFunc(strings.Split(c.Mount, ","), func(option string) bool {
 		key, _, _ := strings.Cut(option, "=")
@@ -90,18 +90,18 @@ func (c Choice) Discards() bool {
 	})
 }
 
-// CheckMount says whether a filesystem type takes the value of the attribute
+// CheckMount checks whether a filesystem type accepts a value of the attribute
 // "mount-options". The error satisfies errors.IsNotValid.
 func CheckMount(fsType, value string) error {
 	_, err := mount.ParseOptions(fsType, value)
 	return errors.Annotatef(err, "attribute %q", MountOptions)
 }
 
-// ParsePool reads the attributes of a pool as Parse does those of the filesystems
-// that are made on its volumes.
+// ParsePool reads the attributes of a pool, which apply to the filesystems made on its
+// volumes, as Parse does.
 func ParsePool(attrs map[string]any) (Choice, error) {
 	if _, ok := attrs[UUID]; ok {
-		return Choice{}, errors.NewNotValid(nil, fmt.Sprintf("attribute %q: it is of a filesystem, not of a pool", UUID))
+		return Choice{}, errors.NewNotValid(nil, fmt.Sprintf("attribute %q is allowed for a filesystem, not for a pool", UUID))
 	}
 	return Parse(attrs)
 }
@@ -115,12 +115,12 @@ func parseUUID(attrs map[string]any) (string, error) {
 	return id, errors.Annotatef(err, "attribute %q", UUID)
 }
 
-// CanonicalUUID returns a UUID as superblocks are read: lower-case, in groups. The
-// error satisfies errors.IsNotValid.
+// CanonicalUUID returns a UUID in the form in which superblocks are read: lower-case, in
+// groups. The error satisfies errors.IsNotValid.
 func CanonicalUUID(value string) (string, error) {
 	id, err := uuid.Parse(value)
 	if err != nil || len(value) != 36 || id == uuid.Nil {
-		return "", errors.NewNotValid(nil, fmt.Sprintf("%q is not the UUID of a filesystem, as blkid tells it", value))
+		return "", errors.NewNotValid(nil, fmt.Sprintf("%q is not the UUID of a filesystem: use the form that blkid prints", value))
 	}
 	return id.String(), nil
 }
@@ -132,7 +132,7 @@ func text(attrs map[string]any, name string) (string, error) {
 	}
 	s, ok := value.(string)
 	if !ok {
-		return "", errors.NewNotValid(nil, fmt.Sprintf("attribute %q: %T, want a string", name, value))
+		return "", errors.NewNotValid(nil, fmt.Sprintf("attribute %q is %T, want a string", name, value))
 	}
 	return s, nil
 }

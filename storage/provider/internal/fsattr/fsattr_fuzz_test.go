@@ -9,8 +9,9 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/fsattr"
 )
 
-// FuzzParse reads what somebody chose of a filesystem. What is accepted is what was
-// given, its UUID as superblocks have it; what is not is refused by the attribute.
+// FuzzParse parses arbitrary attributes of a filesystem. Accepted attributes are kept as
+// given, with the UUID in lower case. Others are refused by an error that names an
+// attribute.
 func FuzzParse(f *testing.F) {
 	f.Add("ext4", "inode-size=256", "noatime,discard", "")
 	f.Add("xfs", "", "noatime", "DEADBEEF-0bad-400d-8000-4b1d0d06f00d")
@@ -28,13 +29,13 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if c.Mkfs != mkfs || c.Mount != mount || !strings.EqualFold(c.UUID, uuid) || c.UUID != strings.ToLower(c.UUID) {
-			t.Errorf("%v is read as %+v", attrs, c)
+			t.Errorf("%v is parsed as %+v", attrs, c)
 		}
 		if kind != "" && c.Type.Name != kind {
-			t.Errorf("type %q is read as %q", kind, c.Type.Name)
+			t.Errorf("type %q is parsed as %q", kind, c.Type.Name)
 		}
 		if text := mkfs + mount; c.UUID == "" && strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-			t.Errorf("options %q are no arguments", text)
+			t.Errorf("options %q are not fit for the arguments of a command", text)
 		}
 		_ = c.Discards()
 		_ = c.CheckSize(0)

@@ -1,9 +1,8 @@
-// Package fsctl asks filesystems that are mounted, by the ioctls of their types,
-// for what the system calls common to all do not tell, and makes them grow. It
-// knows ext4, xfs and btrfs.
+// Package fsctl queries and grows mounted filesystems with the ioctls of their types, for
+// which no common system calls exist. It knows ext4, xfs and btrfs.
 //
-// What the kernel has of a filesystem in memory is told even when the device is
-// gone. The package keeps no state.
+// A query returns what the kernel has in memory, even when the device is gone. The package
+// keeps no state.
 package fsctl
 
 import (
@@ -21,8 +20,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/capability"
 )
 
-// The direction of an ioctl, which differs between architectures, as it is in an
-// ioctl that reads (_IOR) and one that writes (_IOW).
+// The direction bits of an ioctl number, which differ between architectures. They are taken
+// from an ioctl that reads (_IOR) and derived for one that writes (_IOW).
 const (
 	read  = unix.BLKGETSIZE64 & 0xe0000000
 	write = 0xc0000000 ^ read
@@ -32,7 +31,7 @@ func request(direction, kind, number, size uintptr) uintptr {
 	return direction | size<<16 | kind<<8 | number
 }
 
-// ext4UUID is struct fsuuid of fs/ext4/ext4.h, with room for the UUID.
+// ext4UUID is struct fsuuid of fs/ext4/ext4.h, including the space for the UUID.
 type ext4UUID struct {
 	Len, Flags uint32
 	UUID       [16]byte
@@ -97,12 +96,12 @@ func (i *btrfsInfo) read(f *os.File) error {
 	return errors.Annotate(ioctl(f, read, 0x94, 31, unsafe.Sizeof(*i), i), "BTRFS_IOC_FS_INFO")
 }
 
-// UUID returns the UUID of the filesystem, of that type, that f is in.
+// UUID returns the UUID of the filesystem that contains f and has the given type.
 func UUID(f *os.File, fsType string) (string, error) {
 	switch fsType {
 	case "ext4":
 		id := ext4UUID{Len: 16}
-		// The size in the ioctl's number is without the UUID.
+		// The size in the ioctl number does not include the UUID.
 		err := ioctl(f, read, 'f', 44, 8, &id)
 		return uuid.UUID(id.UUID).String(), errors.Annotate(err, "EXT4_IOC_GETFSUUID")
 	case "xfs":
@@ -114,11 +113,11 @@ func UUID(f *os.File, fsType string) (string, error) {
 		err := info.read(f)
 		return uuid.UUID(info.FSID).String(), errors.Trace(err)
 	}
-	return "", errors.NotSupportedf("asking a %s for its UUID", fsType)
+	return "", errors.NotSupportedf("reading the UUID of a mounted %s", fsType)
 }
 
-// Devices returns the numbers of the block devices that the filesystem, of that
-// type, is on. A device that is gone is not among those of a btrfs.
+// Devices returns the numbers of the block devices of the filesystem that contains f and has
+// the given type. For btrfs, they do not include a device that is gone.
 func Devices(f *os.File, fsType string) ([]uint64, error) {
 	if fsType == "btrfs" {
 		return btrfsDevices(f)
@@ -143,7 +142,7 @@ func btrfsDevices(f *os.File) ([]uint64, error) {
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
 		if err != nil {
-			continue // the device has gone since the listing
+			continue // the device has disappeared since Glob
 		}
 		var major, minor uint32
 		if _, err := fmt.Sscanf(strings.TrimSpace(string(data)), "%d:%d", &major, &minor); err != nil {
@@ -154,10 +153,10 @@ func btrfsDevices(f *os.File) ([]uint64, error) {
 	return devices, nil
 }
 
-// Grow makes the filesystem, of that type, that f is in as large as its block
-// device, which has size bytes. It is never made smaller. The filesystem is in use
-// all the while, and mounted so that it can be written to. An error that satisfies
-// errors.Is(err, errors.NotYetAvailable) says that it can grow a little later.
+// Grow makes the filesystem that contains f and has the given type as large as its block
+// device, which has size bytes. It never makes it smaller. The filesystem stays in use, and
+// must be mounted read-write. An error that satisfies errors.Is(err, errors.NotYetAvailable)
+// means that the filesystem can grow a little later.
 func Grow(f, device *os.File, fsType string, size uint64) error {
 	switch fsType {
 	case "ext4":
@@ -170,8 +169,8 @@ func Grow(f, device *os.File, fsType string, size uint64) error {
 	return errors.NotSupportedf("growing %s", fsType)
 }
 
-// ErrDamaged means that a filesystem does not grow because it has errors, for its
-// own program to repair.
+// ErrDamaged means that a filesystem cannot grow because it has errors, which its fsck program
+// has to repair.
 const ErrDamaged = errors.ConstError("the filesystem has errors")
 
 func growExt4(f *os.File, size uint64) error {
@@ -179,7 +178,7 @@ func growExt4(f *os.File, size uint64) error {
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
 		return errors.Trace(err)
 	}
-	// A filesystem that is as large already stays as it is.
+	// The kernel leaves a filesystem that already has this size as it is.
 	blocks := size / uint64(st.Bsize)
 	err := ioctl(f, write, 'f', 16, unsafe.Sizeof(blocks), &blocks)
 	if err == unix.EPERM && !capability.SysResource.Missing() {
@@ -188,11 +187,10 @@ func growExt4(f *os.File, size uint64) error {
 	return errors.Annotate(capability.Explain(err, capability.SysResource), "EXT4_IOC_RESIZE_FS")
 }
 
-// growXFS does not make a filesystem grow twice before the first time is on disk. Linux
-// (6.18) could not mount it after a crash then: to replay its log it has to know how
-// large the filesystem is, and reads that from the superblock on disk, which is two
-// growths behind. XFS writes what is dirty every 30 s, busy or not
-// (fs.xfs.xfssyncd_centisecs).
+// growXFS grows a filesystem again only when the previous growth is on disk. Otherwise Linux
+// (6.18) could not mount it after a crash: to replay its log, it needs the size of the
+// filesystem, and reads that from the superblock on disk, which would be two growths behind.
+// XFS writes dirty metadata every 30 s, busy or not (fs.xfs.xfssyncd_centisecs).
 func growXFS(f, device *os.File, size uint64) error {
 	var geometry xfsGeometry
 	if err := geometry.read(f); err != nil {
@@ -207,22 +205,22 @@ func growXFS(f, device *os.File, size uint64) error {
 		return errors.Trace(err)
 	}
 	if onDisk != geometry.Blocks {
-		return errors.NewNotYetAvailable(nil, "it has grown just now, and can grow again when that is on disk, in half a minute")
+		return errors.NewNotYetAvailable(nil, "its last growth is not on disk yet: it can grow again in about half a minute")
 	}
 	grow := xfsGrow{Blocks: blocks, MaxPercent: geometry.MaxPercent}
 	return errors.Annotate(capability.Explain(ioctl(f, write, 'X', 110, unsafe.Sizeof(grow), &grow), capability.SysAdmin), "XFS_IOC_FSGROWFSDATA")
 }
 
-// xfsBlocksOnDisk returns how many blocks the superblock on a device gives the XFS on it:
-// sb_dblocks of fs/xfs/libxfs/xfs_format.h. What the kernel remembers of the device may be
-// older, since XFS does not write through that.
+// xfsBlocksOnDisk returns the number of blocks in the XFS superblock on a device: sb_dblocks
+// of fs/xfs/libxfs/xfs_format.h. It bypasses the page cache of the device, which may be older,
+// because XFS does not write through it.
 func xfsBlocksOnDisk(device *os.File) (uint64, error) {
 	direct, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", device.Fd()), os.O_RDONLY|unix.O_DIRECT, 0)
 	if err != nil {
 		return 0, errors.Trace(err)
 	}
 	defer direct.Close()
-	// Direct reads go to memory in whole pages.
+	// Direct reads need page-aligned memory.
 	page, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return 0, errors.Annotate(err, "mmap")
@@ -234,7 +232,7 @@ func xfsBlocksOnDisk(device *os.File) (uint64, error) {
 	return binary.BigEndian.Uint64(page[8:]), nil
 }
 
-// btrfsLeast is the size in bytes below which the kernel makes no btrfs grow.
+// btrfsLeast is the size in bytes below which the kernel does not grow a btrfs.
 const btrfsLeast = 256 << 20
 
 func growBtrfs(f *os.File, size uint64) error {
@@ -245,7 +243,7 @@ func growBtrfs(f *os.File, size uint64) error {
 	if info.Devices != 1 {
 		return errors.NotSupportedf("growing a btrfs of %d devices", info.Devices)
 	}
-	// The greatest id of a device is that of the one device.
+	// There is one device, so it has the greatest device ID.
 	device := btrfsDevice{ID: info.MaxID}
 	if err := ioctl(f, read|write, 0x94, 30, unsafe.Sizeof(device), &device); err != nil {
 		return errors.Annotate(err, "BTRFS_IOC_DEV_INFO")

@@ -14,45 +14,48 @@ import (
 )
 
 const (
-	// patience bounds the waiting for others who have a device open only for a
-	// moment, as udev and blkid do when they look at what has appeared.
+	// patience limits the wait for programs that have a device open only for a moment, as udev
+	// and blkid do when they examine a new device.
 	patience = 2 * time.Second
 
-	// freePatience bounds the waiting for a free device, which others may take and give
-	// back all the time.
+	// freePatience limits the wait for a free device, since other programs may take and
+	// release devices all the time.
 	freePatience = 10 * time.Second
 
-	// removalPatience is how long a free device that is to be removed may be open.
+	// removalPatience limits the wait for a free device to be closed, so that it can be
+	// removed.
 	removalPatience = 100 * time.Millisecond
 
-	// interval is how often is looked again: the kernel has no event for it.
+	// interval is the polling interval: the kernel has no event for these conditions.
 	interval = 5 * time.Millisecond
 )
 
 // Handle is an open loop device.
 type Handle struct {
 	Device
-	// DiskSeq tells this attachment of the device from all others of this boot,
-	// 0 where the kernel does not count them.
+	// DiskSeq distinguishes this attachment of the device from all others of this boot. It is
+	// 0 if the kernel does not count them.
 	DiskSeq uint64
-	// SectorSize is what it is read and written by, in bytes.
+	// SectorSize is the logical sector size of the device, in bytes.
 	SectorSize uint32
 
 	f *os.File
 }
 
-// Attach attaches a free loop device to a file that is not attached to any, and
-// labels it. The file must be open for writing unless readOnly is asked for. A sector
-// size of 0 has the kernel choose: by the file's filesystem, and otherwise once the file
-// was copied by reference. What is on a device may need the sectors that it was made with.
+// Attach attaches a free loop device to a file that is not attached to any, and labels the
+// device. The file must be open for writing unless readOnly is set. If sectorSize is 0, the
+// kernel chooses the sector size by the file's filesystem, and chooses a larger one once the
+// file has been copied by reference. The content of a device may need the sector size with
+// which it was made.
 func Attach(ctx context.Context, file *os.File, readOnly bool, sectorSize uint32, label Label) (*Handle, error) {
 	control, err := openControl()
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	defer control.Close()
-	// Asking for a free device and taking it are two steps: the lock keeps us
-	// from taking each other's. Those who do not lock are met by trying again.
+	// Finding a free device and taking it are two steps: the lock keeps our processes from
+	// taking each other's device. For programs that do not take the lock, attachAny tries
+	// again.
 	unlock, err := lock(ctx, control)
 	if err != nil {
 		return nil, errors.Annotatef(err, "locking %s", controlPath)
@@ -61,15 +64,16 @@ func Attach(ctx context.Context, file *os.File, readOnly bool, sectorSize uint32
 	return attachAny(ctx, control, file, readOnly, sectorSize, label)
 }
 
-// attachAny tries free devices until one is ours. It needs no lock, which only saves
-// attempts.
+// attachAny tries free devices until it has attached one. It does not need the lock, which
+// only saves attempts.
 func attachAny(ctx context.Context, control, file *os.File, readOnly bool, sectorSize uint32, label Label) (*Handle, error) {
 	begun := time.Now()
 	deadline := begun.Add(freePatience)
 	for {
-		// One that cannot be removed would be offered for ever.
-		asItIs := time.Since(begun) > freePatience/2
-		h, err := attachFree(ctx, control, file, readOnly, sectorSize, label, asItIs)
+		// The kernel would offer a device that cannot be removed for ever, so in the second
+		// half of the time any device is taken as it is.
+		acceptNoDiscard := time.Since(begun) > freePatience/2
+		h, err := attachFree(ctx, control, file, readOnly, sectorSize, label, acceptNoDiscard)
 		if err == nil {
 			return h, nil
 		}
@@ -83,14 +87,16 @@ func attachAny(ctx context.Context, control, file *os.File, readOnly bool, secto
 	}
 }
 
-// errRefusesDiscards is the error of a free device that an agent was killed with, and that
-// has been removed since, if it could be.
+// errRefusesDiscards is the error of a free device that still refuses discards, because an
+// agent was killed before it could remove the device's number. attachFree has removed the
+// number, if possible.
 const errRefusesDiscards = errors.ConstError("it refuses discards")
 
-// attachFree tries one free device. One that refuses discards is taken asItIs, or removed. unix.EBUSY means that another program was faster,
-// and unix.ENXIO that it was, and is just detaching the device, or that its number was
-// removed.
-func attachFree(ctx context.Context, control, file *os.File, readOnly bool, sectorSize uint32, label Label, asItIs bool) (h *Handle, err error) {
+// attachFree tries one free device. A device that refuses discards is taken if acceptNoDiscard
+// is set, and removed otherwise. The error unix.EBUSY means that another program took the
+// device first. unix.ENXIO means the same if that program is already detaching the device, or
+// that the device's number was removed.
+func attachFree(ctx context.Context, control, file *os.File, readOnly bool, sectorSize uint32, label Label, acceptNoDiscard bool) (h *Handle, err error) {
 	number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 	if err != nil {
 		return nil, errors.Annotate(err, "finding a free loop device")
@@ -103,14 +109,14 @@ func attachFree(ctx context.Context, control, file *os.File, readOnly bool, sect
 	if errors.Is(err, unix.ENOENT) && isRemoved(number) {
 		return nil, errors.Trace(unix.ENXIO)
 	} else if err != nil {
-		return nil, notPassedOn(err, number)
+		return nil, explainOpenError(err, number)
 	}
 	defer func() {
 		if err != nil {
 			f.Close()
 		}
 	}()
-	if !asItIs && refusesDiscards(number) {
+	if !acceptNoDiscard && refusesDiscards(number) {
 		f.Close()
 		restoreDiscards(ctx, number, removalPatience)
 		return nil, errors.Trace(errRefusesDiscards)
@@ -128,8 +134,8 @@ func attachFree(ctx context.Context, control, file *os.File, readOnly bool, sect
 	return h, nil
 }
 
-// verify finds out whether what was asked for took effect. A file on a read-only
-// filesystem, for one, attaches read-only with success.
+// verify checks that the device is attached as requested. For example, attaching a file on a
+// read-only filesystem succeeds, but the device is read-only.
 func (h *Handle) verify(file *os.File, readOnly bool) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
@@ -140,13 +146,13 @@ func (h *Handle) verify(file *os.File, readOnly bool) error {
 	case err != nil:
 		return errors.Annotatef(err, "reading the size of %s", h.Name())
 	case h.File != IDOf(&st) || !h.IsWholeFile():
-		return errors.Errorf("%s shows another file than %s, or a part of it", h.Name(), file.Name())
+		return errors.Errorf("%s is not attached to the whole of %s", h.Name(), file.Name())
 	case h.ReadOnly && !readOnly:
 		return errors.Errorf("%s is read-only, as is %s or its filesystem", h.Name(), file.Name())
 	case h.ReadOnly != readOnly:
-		return errors.Errorf("%s can be written, and read-only was asked for", h.Name())
+		return errors.Errorf("%s is read-write, but read-only was requested", h.Name())
 	case got != uint64(st.Size):
-		return errors.NewNotValid(nil, fmt.Sprintf("%s is %d bytes large and its file %d: detach it first", h.Name(), got, st.Size))
+		return errors.NewNotValid(nil, fmt.Sprintf("%s has %d bytes, but its file has %d: detach it first", h.Name(), got, st.Size))
 	}
 	return nil
 }
@@ -167,10 +173,9 @@ func newHandle(f *os.File, number int) (*Handle, error) {
 	return &Handle{Device: d, DiskSeq: seq, SectorSize: uint32(sectorSize), f: f}, nil
 }
 
-// configure attaches the device. It does not have the kernel detach it with its
-// last close, until somebody says otherwise: to say otherwise has the kernel
-// quiesce the device, which takes it 10 to 20 ms, a hundred times as long as
-// attaching.
+// configure attaches the device. It does not set autoclear, with which the kernel detaches the
+// device at its last close: clearing autoclear later makes the kernel quiesce the device,
+// which takes 10 to 20 ms, a hundred times as long as attaching.
 func configure(f, file *os.File, readOnly bool, sectorSize uint32, label Label) error {
 	config := unix.LoopConfig{
 		Fd:   uint32(file.Fd()),
@@ -188,15 +193,15 @@ func configure(f, file *os.File, readOnly bool, sectorSize uint32, label Label) 
 	return errors.Annotatef(configureInSteps(f, file, &config.Info), "configuring %s", f.Name())
 }
 
-// canConfigure tells whether the kernel has LOOP_CONFIGURE (Linux 5.8): then it
-// objects to the file descriptor, and otherwise to the request.
+// canConfigure reports whether the kernel has LOOP_CONFIGURE (Linux 5.8). Such a kernel
+// rejects the file descriptor, any other the request itself.
 func canConfigure(f *os.File) bool {
 	return unix.IoctlLoopConfigure(int(f.Fd()), &unix.LoopConfig{Fd: ^uint32(0)}) == unix.EBADF
 }
 
-// configureInSteps is for kernels without LOOP_CONFIGURE. A process that dies
-// between the steps leaves the device attached without its label. The device is
-// read-only because f or file is. Its sectors have 512 bytes, in all these kernels.
+// configureInSteps attaches the device on kernels without LOOP_CONFIGURE. If the process dies
+// between the steps, the device stays attached without a label. The device is read-only if f
+// or file is. On all these kernels its sectors have 512 bytes.
 func configureInSteps(f, file *os.File, info *unix.LoopInfo64) error {
 	fd := int(f.Fd())
 	if err := unix.IoctlSetInt(fd, unix.LOOP_SET_FD, int(file.Fd())); err != nil {
@@ -206,14 +211,14 @@ func configureInSteps(f, file *os.File, info *unix.LoopInfo64) error {
 		_ = unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0)
 		return errors.Trace(err)
 	}
-	// Not every filesystem has direct I/O; the device works without.
+	// Not every filesystem supports direct I/O; the device works without it.
 	_ = unix.IoctlSetInt(fd, unix.LOOP_SET_DIRECT_IO, 1)
 	return nil
 }
 
-// Adopt opens a device that a scan found attached to the whole file. It fails if the
-// device has changed since. A device that is smaller than its file grows to the size
-// of the file.
+// Adopt opens a device that a scan found attached to the whole file. It fails if the device
+// has changed since the scan. A device that is smaller than its file grows to the size of the
+// file.
 func Adopt(d Device, file *os.File) (*Handle, error) {
 	f, err := openDevice(d.Number, unix.O_RDONLY)
 	if err != nil {
@@ -221,7 +226,7 @@ func Adopt(d Device, file *os.File) (*Handle, error) {
 	}
 	h, err := newHandle(f, d.Number)
 	if err == nil && h.Device != d {
-		err = errors.Errorf("%s was changed while it was looked at", d.Name())
+		err = errors.Errorf("%s changed while it was examined", d.Name())
 	}
 	if err == nil {
 		err = h.grow(file)
@@ -236,8 +241,8 @@ func Adopt(d Device, file *os.File) (*Handle, error) {
 	return h, nil
 }
 
-// grow makes the device as large as its file, unless it is larger: nothing is
-// taken away from those who use it.
+// grow makes the device as large as its file. A device that is larger than its file keeps its
+// size, because its users may use all of it.
 func (h *Handle) grow(file *os.File) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
@@ -254,8 +259,8 @@ func (h *Handle) grow(file *os.File) error {
 	return errors.Annotatef(capability.Explain(err, capability.SysAdmin), "growing %s", h.Name())
 }
 
-// Keep gives the device a label and keeps it attached after the handle is closed,
-// even if it was attached with autoclear.
+// Keep sets the label of the device and clears autoclear, so that the device stays attached
+// after the handle is closed.
 func (h *Handle) Keep(label Label) error {
 	if !h.AutoClear && h.Label.text() == label.text() {
 		return nil
@@ -265,14 +270,14 @@ func (h *Handle) Keep(label Label) error {
 		setLabel(info, label)
 	})
 	if err != nil {
-		// A device that is open for writing needs none.
+		// Setting the status of a device that is open for writing needs no capability.
 		return errors.Annotatef(capability.Explain(err, capability.SysAdmin), "keeping %s", h.Name())
 	}
 	h.AutoClear, h.Label = false, label
 	return nil
 }
 
-// Discard closes the handle and has the device detached with its last close.
+// Discard closes the handle and makes the kernel detach the device at its last close.
 func (h *Handle) Discard(ctx context.Context) error {
 	err := clearFD(h.f)
 	h.f.Close()
@@ -283,19 +288,19 @@ func (h *Handle) Discard(ctx context.Context) error {
 	return nil
 }
 
-// Close releases the device.
+// Close closes the device, which stays attached.
 func (h *Handle) Close() {
 	h.f.Close()
 }
 
-// Detach detaches a device, with all that was written to it on disk, and removes its
-// number if it refuses discards. It succeeds if the device is already detached, or is
-// now attached to another file. A device that is in use stays as it is; then
-// errors.Is(err, unix.EBUSY) holds and the error names the holders.
+// Detach makes sure that all data written to a device is on disk, detaches the device, and
+// removes its number if it refuses discards. It succeeds if the device is already detached, or
+// is now attached to another file. A device that is in use stays attached; then errors.Is(err,
+// unix.EBUSY) holds and the error names the holders.
 //
-// beforehand, if not nil, is called when the device is known to be attached and
-// free of mounts and exclusive users, just before it is detached; an error of it
-// ends the attempt.
+// If beforehand is not nil, Detach calls it just before detaching, when the device is known to
+// be attached and to have no mounts and no exclusive users. If beforehand returns an error,
+// Detach returns it and the device stays attached.
 func Detach(ctx context.Context, d Device, beforehand func() error) error {
 	return detach(ctx, d, beforehand, patience)
 }
@@ -312,13 +317,13 @@ func detach(ctx context.Context, d Device, beforehand func() error, patience tim
 	}
 	attached, err := isAttached(f, d)
 	if err == nil && attached {
-		// What others wrote is written for them when the last one closes the
-		// device. That may be us, and then it would be too late.
+		// The kernel writes data that other programs have written when the last user closes
+		// the device. That may be this process, after detaching, when it would be too late.
 		err = f.Sync()
 	}
 	if err == nil && attached {
-		// A file on an XFS that was shut down may not have what the kernel says that it
-		// has; the kernel then does not tell of the file any more.
+		// If the file is on an XFS filesystem that was shut down, it may lack data although
+		// Sync succeeded. The kernel then no longer reports the status of the file.
 		attached, err = isAttached(f, d)
 	}
 	var seq uint64
@@ -346,10 +351,11 @@ func clearFD(f *os.File) error {
 	return errors.Trace(unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0))
 }
 
-// confirm waits until the device is detached. Clearing a device that somebody
-// has open succeeds at once and only says that it shall be detached with the last
-// close. Those who do not let go in time keep it as it was. Its number may be somebody else's at
-// once, of whose file the kernel may have nothing to tell.
+// confirm waits until the device is detached. Clearing a device that another program has open
+// succeeds at once, and only makes the kernel detach it at the last close. If the device is
+// not closed in time, confirm restores its autoclear flag, and the device stays attached.
+// Another program may take the number at once, with a file whose status the kernel cannot
+// report; a different disk sequence number shows that.
 func confirm(ctx context.Context, d Device, seq uint64, patience time.Duration) error {
 	for deadline := time.Now().Add(patience); ; {
 		f, err := openDevice(d.Number, unix.O_RDONLY)
@@ -377,11 +383,11 @@ func confirm(ctx context.Context, d Device, seq uint64, patience time.Duration) 
 		case late:
 			return busy(d)
 		}
-		_ = pause(ctx) // the loop looks at ctx after it has looked at the device
+		_ = pause(ctx) // the loop checks ctx after it has inspected the device
 	}
 }
 
-// isAttached tells whether an open device is attached to the file that it was.
+// isAttached reports whether an open device is still attached to the file of d.
 func isAttached(f *os.File, d Device) (bool, error) {
 	now, err := inspect(f, d.Number)
 	if errors.Is(err, unix.ENXIO) {
@@ -412,15 +418,16 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// lock takes the lock on the control device. Our own processes hold it only briefly:
-// if it stays taken, another program holds it, and lock returns without it.
+// lock takes the lock on the control device. Our own processes hold it only briefly, so if it
+// stays locked, another program holds it, and lock returns without it.
 func lock(ctx context.Context, control *os.File) (unlock func(), err error) {
 	for deadline := time.Now().Add(patience); ; {
 		err := unix.Flock(int(control.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
 		case err == nil:
-			// A process that another goroutine is starting may have a copy of
-			// the descriptor for a moment: closing alone would wait for it.
+			// A process that another goroutine is starting may hold a copy of the descriptor
+			// for a moment, and closing alone would not release the lock until that process
+			// has closed its copy.
 			return func() { _ = unix.Flock(int(control.Fd()), unix.LOCK_UN) }, nil
 		case err != unix.EWOULDBLOCK && err != unix.EINTR:
 			return nil, err

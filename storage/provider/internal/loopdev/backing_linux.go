@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenBacking opens, for reading, the file that the open loop device dev shows. It opens
-// what is at path, never the path that the kernel has for the file, which may be of another
-// mount namespace. The error satisfies errors.IsNotFound where dev is no loop device, shows
-// a part of its file only, or what is at path is another file.
+// OpenBacking opens, for reading, the file at path if it is the whole backing file of the open
+// loop device dev. It does not use the kernel's path of the backing file, which may belong to
+// another mount namespace. The error satisfies errors.IsNotFound if dev is not an attached
+// loop device, if dev shows only a part of its file, or if path does not name that file.
 func OpenBacking(dev *os.File, path string) (*os.File, error) {
 	info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
 	if err == unix.ENOTTY || err == unix.EINVAL || err == unix.ENXIO {
-		return nil, errors.NotFoundf("file behind %s", dev.Name())
+		return nil, errors.NotFoundf("backing file of %s", dev.Name())
 	} else if err != nil {
 		return nil, errors.Annotatef(err, "reading the status of %s", dev.Name())
 	}
@@ -23,7 +23,7 @@ func OpenBacking(dev *os.File, path string) (*os.File, error) {
 		Offset:    info.Offset,
 		SizeLimit: info.Sizelimit,
 	}
-	// O_NONBLOCK keeps the open of a pipe from waiting.
+	// O_NONBLOCK keeps the open of a pipe from blocking.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err == unix.ENOENT || err == unix.ENOTDIR || err == unix.ELOOP || err == unix.ENXIO {
 		return nil, errors.NotFoundf("file %s", path)
@@ -38,7 +38,7 @@ func OpenBacking(dev *os.File, path string) (*os.File, error) {
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || shown.File != IDOf(&st) || !shown.IsWholeFile() {
 		f.Close()
-		return nil, errors.NotFoundf("file behind %s: what is at %s", dev.Name(), path)
+		return nil, errors.NewNotFound(nil, path+" is not the whole backing file of "+dev.Name())
 	}
 	return f, nil
 }

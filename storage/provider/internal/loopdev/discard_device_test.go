@@ -26,7 +26,7 @@ func blocks(t *testing.T, f *os.File) int64 {
 	return st.Blocks * 512
 }
 
-// TestRefuseDiscards has everything that gives blocks back try it.
+// Every operation that may give blocks back leaves the file fully allocated.
 func TestRefuseDiscards(t *testing.T) {
 	devicetest.RequireProgram(t, "blkdiscard")
 	const size = 32 << 20
@@ -44,7 +44,7 @@ func TestRefuseDiscards(t *testing.T) {
 	try := func(name string, args ...string) {
 		t.Helper()
 		if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
-			t.Logf("%s: %v: %s", name, err, out) // it may say that it cannot
+			t.Logf("%s: %v: %s", name, err, out) // it may fail as not supported
 		}
 		if got := blocks(t, f); got < size {
 			t.Errorf("after %s %d of %d bytes are allocated", name, got, size)
@@ -68,7 +68,7 @@ func TestRefuseDiscards(t *testing.T) {
 	checkGone(t, id)
 	checkDiscards(t, h.Number)
 
-	// The attempt to attach that failed gives the number back as well.
+	// Discarding the handle of a failed attach restores discards as well.
 	h = attach(t, f, false)
 	if err := h.RefuseDiscards(); err != nil {
 		t.Error(err)
@@ -78,8 +78,9 @@ func TestRefuseDiscards(t *testing.T) {
 	checkDiscards(t, h.Number)
 }
 
-// checkDiscards checks that who takes the number of a detached device can discard. Another
-// program may have taken it, and refuse discards until it gives the number back.
+// checkDiscards checks that the number of a detached device supports discards again. If
+// another program has taken the number, it may refuse discards until it releases the
+// device.
 func checkDiscards(t *testing.T, number int) {
 	t.Helper()
 	again := time.NewTicker(10 * time.Millisecond)
@@ -89,21 +90,20 @@ func checkDiscards(t *testing.T, number int) {
 			continue
 		}
 		if _, err := readBackingFile(number); err != nil {
-			t.Errorf("loop%d is left without discards", number)
+			t.Errorf("loop%d still refuses discards", number)
 		}
 		return
 	}
 }
 
-// TestNumberIsRemovedOnceItIsFree is a program that looks at the device just when it is
-// detached.
-func TestNumberIsRemovedOnceItIsFree(t *testing.T) {
+// Another program has the device open while it is detached.
+func TestRestoreDiscardsWhileDeviceIsOpen(t *testing.T) {
 	f, id := backing(t, devicetest.Dir(t))
 	h := attach(t, f, false)
 	if err := h.RefuseDiscards(); err != nil {
 		t.Fatal(err)
 	}
-	looker, err := os.Open(h.Path())
+	opener, err := os.Open(h.Path())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,15 +116,15 @@ func TestNumberIsRemovedOnceItIsFree(t *testing.T) {
 		defer close(done)
 		restoreDiscards(t.Context(), h.Number, testPatience)
 	}()
-	looker.Close()
+	opener.Close()
 	<-done
 	checkGone(t, id)
 	checkDiscards(t, h.Number)
 }
 
-// TestNumberThatAKilledAgentHasLeft is not taken as it is: who attaches it may want
-// discards.
-func TestNumberThatAKilledAgentHasLeft(t *testing.T) {
+// A killed agent left a number that refuses discards. The next device with that number
+// supports them.
+func TestAttachAfterCrashAllowsDiscards(t *testing.T) {
 	f, id := backing(t, devicetest.Dir(t))
 	for range 3 {
 		h := attach(t, f, false)
@@ -143,8 +143,8 @@ func TestNumberThatAKilledAgentHasLeft(t *testing.T) {
 	checkGone(t, id)
 }
 
-// TestRefuseDiscardsWhereSysIsReadOnly is a container.
-func TestRefuseDiscardsWhereSysIsReadOnly(t *testing.T) {
+// In a container /sys may be read-only.
+func TestRefuseDiscardsWithReadOnlySys(t *testing.T) {
 	if !devicetest.InOwnMounts(t) {
 		return
 	}
@@ -152,7 +152,7 @@ func TestRefuseDiscardsWhereSysIsReadOnly(t *testing.T) {
 	f, id := backing(t, devicetest.Dir(t))
 	h := attach(t, f, false)
 	if err := h.RefuseDiscards(); err == nil {
-		t.Error("set in a read-only /sys")
+		t.Error("RefuseDiscards succeeded with a read-only /sys")
 	}
 	h.Close()
 	mustDetach(t, h.Device)

@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RefuseDiscards has the device refuse to discard and to punch holes until it is detached:
-// both give blocks of its file back. Programs go on without, or write
-// zeros instead. The error is that of a kernel, or of a /sys, that does not allow it:
-// then the device discards as before.
+// RefuseDiscards makes the device refuse to discard and to punch holes until it is detached:
+// both would free blocks of its file. Programs do without, or write zeros instead. If the
+// kernel, or a read-only /sys, does not allow this, RefuseDiscards returns an error and the
+// device discards as before.
 //
-// The kernel keeps the setting with the device's number when the device is detached,
-// and offers no way back but to remove the number, which [Detach] does.
+// When the device is detached, the kernel keeps the setting with the device's number. The only
+// way to restore the default is to remove the number, as [Detach] does.
 func (h *Handle) RefuseDiscards() error {
-	// A kernel before Linux 6.8 sets the limit when it attaches the device, so that it
-	// can only be changed afterwards.
+	// A kernel before Linux 6.8 sets the limit when it attaches the device, so the limit can
+	// only be changed afterwards.
 	limit, err := discardLimit(h.Number, "discard_max_bytes")
 	if err == nil && limit > 0 {
 		if err = writeDiscardLimit(h.Number, "0"); err == nil {
@@ -31,12 +31,12 @@ func (h *Handle) RefuseDiscards() error {
 	if err == nil && limit > 0 {
 		err = errors.Errorf("the limit is %d bytes after it was set to 0", limit)
 	}
-	return errors.Annotatef(err, "having %s refuse discards", h.Name())
+	return errors.Annotatef(err, "making %s refuse discards", h.Name())
 }
 
-// restoreDiscards removes the number of a detached device that refuses discards: the
-// next program that takes the number gets a device with the kernel's own settings. It
-// is best effort. A number that stays in use is left as it is.
+// restoreDiscards removes the number of a detached device that refuses discards, so that the
+// next program that takes the number gets a device with the kernel's default settings. It is
+// best effort: a number that stays in use is left as it is.
 func restoreDiscards(ctx context.Context, number int, patience time.Duration) {
 	if !refusesDiscards(number) {
 		return
@@ -52,8 +52,8 @@ func restoreDiscards(ctx context.Context, number int, patience time.Duration) {
 		if err != unix.EBUSY && err != unix.EINTR || time.Now().After(deadline) {
 			return
 		}
-		// Programs open a device for a moment to look at it. One that has attached it
-		// keeps it.
+		// A program that examines the device has it open only for a moment. A program that has
+		// attached the device to another file keeps it.
 		now, err := readBackingFile(number)
 		if taken := err == nil && now != before; taken || pause(ctx) != nil {
 			return
@@ -94,7 +94,7 @@ func queuePath(number int, name string) string {
 	return fmt.Sprintf("/sys/block/loop%d/queue/%s", number, name)
 }
 
-// isRemoved reports whether the kernel has no device of the number any more.
+// isRemoved reports whether the kernel no longer has a device with the number.
 func isRemoved(number int) bool {
 	_, err := os.Stat(fmt.Sprintf("/sys/block/loop%d", number))
 	if !errors.Is(err, unix.ENOENT) {

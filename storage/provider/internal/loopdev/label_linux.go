@@ -7,27 +7,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// labelPrefix begins the name of the file that the kernel keeps with a device that
-// Attach attached. Programs show the name that sysfs has instead.
+// labelPrefix begins the label, which the kernel stores with the device as a file name.
+// Programs show the file name in sysfs instead.
 const labelPrefix = "stowage:"
 
-// maxLabel is how long that name can be.
+// maxLabel is the length of that file name, in bytes.
 const maxLabel = unix.LO_NAME_SIZE - 1
 
-// Label says whose a device is. It is kept by the kernel, with the device, and nothing
-// but an attachment or [Handle.Keep] writes it. The zero value is that of a device which
-// somebody else attached.
+// Label identifies the owner of a device. The kernel stores it with the device, and only an
+// attachment or [Handle.Keep] writes it. A device that another program attached has the zero
+// value.
 type Label struct {
-	// Mark tells the owner from all others. It is empty for a device that an older
+	// Mark distinguishes the owner from all others. It is empty for a device that an older
 	// version attached.
 	Mark string
 
-	// Name is what the owner calls the file: the path of the file where there is no
-	// mark. What does not fit is cut off.
+	// Name is the owner's name for the file, or the file's path if Mark is empty. A name that
+	// is too long is truncated.
 	Name string
 }
 
-// text is the label as the kernel keeps it.
+// text returns the label as the kernel stores it.
 func (l Label) text() string {
 	text := labelPrefix + l.Name
 	if l.Mark != "" {
@@ -36,7 +36,7 @@ func (l Label) text() string {
 	return text[:min(len(text), maxLabel)]
 }
 
-// IsFile reports whether the label is that of an older version, for the file at a path.
+// IsFile reports whether the label is one that an older version set for the file at path.
 func (l Label) IsFile(path string) bool {
 	return l.Mark == "" && l.Name != "" && l.text() == Label{Name: path}.text()
 }

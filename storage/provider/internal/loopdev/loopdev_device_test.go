@@ -22,10 +22,10 @@ import (
 
 const fileSize = 1 << 20
 
-// testPatience is longer than anything takes on a loaded machine.
+// testPatience is longer than any step takes on a loaded machine.
 const testPatience = time.Minute
 
-// backing makes a backing file and returns it open for writing.
+// backing makes a backing file and returns it, open for writing.
 func backing(t *testing.T, dir string) (*os.File, FileID) {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(dir, "backing"), os.O_RDWR|os.O_CREATE, 0o600)
@@ -52,7 +52,7 @@ func attach(t *testing.T, f *os.File, readOnly bool) *Handle {
 	return h
 }
 
-// found scans for the devices of a file.
+// found returns the devices of a file.
 func found(t *testing.T, id FileID) []Device {
 	t.Helper()
 	table, err := Scan()
@@ -66,8 +66,8 @@ func found(t *testing.T, id FileID) []Device {
 	return devices
 }
 
-// checkGone checks that no device is attached to a file. Others who scan at the
-// same time may delay that for a moment.
+// checkGone checks that no device is attached to a file. Other programs that scan devices
+// may delay that briefly.
 func checkGone(t *testing.T, id FileID) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testPatience)
@@ -118,16 +118,15 @@ func TestAttachAdoptDetach(t *testing.T) {
 		}
 	}
 	if called != 1 {
-		t.Errorf("announced %d times, want once", called)
+		t.Errorf("the callback ran %d times, want once", called)
 	}
 	checkGone(t, id)
 	if _, err := Adopt(devices[0], f); err == nil {
-		t.Error("adopted what was detached")
+		t.Error("adopted a detached device")
 	}
 }
 
-// TestAdoptGrowsWithTheFile is a file that became longer, and then shorter, while
-// it was attached.
+// The file becomes longer, and then shorter, while it is attached.
 func TestAdoptGrowsWithTheFile(t *testing.T) {
 	for _, readOnly := range []bool{false, true} {
 		dir := devicetest.Dir(t)
@@ -153,7 +152,7 @@ func TestAdoptGrowsWithTheFile(t *testing.T) {
 			t.Errorf("adopted a device larger than its file: %v", err)
 		}
 		if got, err := size(h.f); err != nil || got <= fileSize {
-			t.Errorf("it was made smaller: %d bytes, %v", got, err)
+			t.Errorf("the device became smaller: %d bytes, %v", got, err)
 		}
 		discard(t, h)
 	}
@@ -174,9 +173,8 @@ func discard(t *testing.T, h *Handle) {
 	h.Close()
 }
 
-// TestKeepWhatOthersAttached is a device of somebody's who has the kernel detach
-// it with its last close.
-func TestKeepWhatOthersAttached(t *testing.T) {
+// A device of another program would be detached by the kernel at its last close.
+func TestKeepForeignDevice(t *testing.T) {
 	dir := devicetest.Dir(t)
 	f, id := backing(t, dir)
 	loop := devicetest.AttachLoop(t, f.Name())
@@ -226,8 +224,8 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// TestReadOnlyFileIsNotAttachedForWriting is a backing file that can only be
-// read: the kernel would attach it read-only with success.
+// The backing file is open for reading only. The kernel would attach it read-only and
+// report success.
 func TestReadOnlyFileIsNotAttachedForWriting(t *testing.T) {
 	dir := devicetest.Dir(t)
 	_, id := backing(t, dir)
@@ -243,9 +241,8 @@ func TestReadOnlyFileIsNotAttachedForWriting(t *testing.T) {
 	checkGone(t, id)
 }
 
-// TestDeletedFileIsNotMistaken is a file that took the name of a deleted one
-// that is still attached.
-func TestDeletedFileIsNotMistaken(t *testing.T) {
+// A new file has the name of a deleted one that is still attached.
+func TestDeletedFileDistinguishedFromNewFile(t *testing.T) {
 	dir := devicetest.Dir(t)
 	f, oldID := backing(t, dir)
 	h := attach(t, f, false)
@@ -255,15 +252,16 @@ func TestDeletedFileIsNotMistaken(t *testing.T) {
 	}
 	_, newID := backing(t, dir)
 	if devices := found(t, newID); len(devices) != 0 {
-		t.Errorf("the new file seems attached: %+v", devices)
+		t.Errorf("the new file is reported as attached: %+v", devices)
 	}
 	if devices := found(t, oldID); len(devices) != 1 {
-		t.Errorf("the deleted file does not seem attached: %+v", devices)
+		t.Errorf("the deleted file is not reported as attached: %+v", devices)
 	}
 }
 
-// Somebody else's device, on a filesystem that has failed, is in nobody's way.
-func TestDeviceOnADeadFilesystemIsPassedOver(t *testing.T) {
+// A foreign device on a filesystem that has failed does not affect others.
+// Finding N10.
+func TestScanSkipsDeviceOnDeadFilesystem(t *testing.T) {
 	devicetest.RequireProgram(t, "mkfs.xfs")
 	dir := devicetest.Dir(t)
 	disk := devicetest.NewLoop(t, 300<<20)
@@ -274,7 +272,7 @@ func TestDeviceOnADeadFilesystemIsPassedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		// Who looks at all devices may keep the one that is on it for a moment.
+		// A program that scans devices may keep the one on it busy briefly.
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
@@ -297,7 +295,7 @@ func TestDeviceOnADeadFilesystemIsPassedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := unix.IoctlLoopGetStatus64(int(h.f.Fd())); !errors.Is(err, unix.EIO) {
-		t.Skipf("this kernel tells of a file that cannot be read: %v", err)
+		t.Skipf("this kernel reports the status of a device on a dead filesystem: %v", err)
 	}
 
 	f, id := backing(t, devicetest.Dir(t))
@@ -308,9 +306,10 @@ func TestDeviceOnADeadFilesystemIsPassedOver(t *testing.T) {
 	}
 }
 
-// A device whose number somebody takes as soon as it is detached is detached, whatever the kernel
-// tells of the other's file.
-func TestNumberThatIsTakenAtOnce(t *testing.T) {
+// Another program takes the number as soon as the device is detached. Detaching succeeds,
+// even if the status of the new device cannot be read.
+// Finding N27.
+func TestDetachWhenNumberIsReused(t *testing.T) {
 	f, _ := backing(t, devicetest.Dir(t))
 	h := attach(t, f, false)
 	h.Close()
@@ -339,7 +338,7 @@ func TestNumberThatIsTakenAtOnce(t *testing.T) {
 	}
 }
 
-// take attaches a device of a number to a file, unless another test has been faster.
+// take attaches a device of the given number to a file, and reports whether it was free.
 func take(t *testing.T, number int, file *os.File) bool {
 	device, err := openDevice(number, unix.O_RDWR)
 	if err == nil {
@@ -352,8 +351,9 @@ func take(t *testing.T, number int, file *os.File) bool {
 	return err == nil
 }
 
-// The kernel fails once to tell of a device.
-func TestDeviceThatCannotBeLookedAt(t *testing.T) {
+// The kernel fails once to report the status of a device.
+// Fault F28.
+func TestScanDeviceStatusError(t *testing.T) {
 	f, id := backing(t, devicetest.Dir(t))
 	h := attach(t, f, false)
 	h.Close()
@@ -373,13 +373,13 @@ func TestDeviceThatCannotBeLookedAt(t *testing.T) {
 		t.Fatal(err)
 	}
 	if devices, err := table.OfFile(id, f.Name()); !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), h.Name()+" shows "+f.Name()) {
-		t.Errorf("of its file: %v, %v", devices, err)
+		t.Errorf("devices of its file: %v, %v", devices, err)
 	}
 	if devices, err := table.OfFile(otherID, other.Name()); err != nil || len(devices) != 0 {
-		t.Errorf("of another file of that name: %v, %v", devices, err)
+		t.Errorf("devices of another file of that name: %v, %v", devices, err)
 	}
 	for seq, want := range map[uint64]bool{h.DiskSeq: true, h.DiskSeq - 1: false} {
-		if is, err := table.MayBe(h.Name(), seq); err != nil || is != want {
+		if is, err := table.IsUnreadable(h.Name(), seq); err != nil || is != want {
 			t.Errorf("with sequence number %d: %t, %v", seq, is, err)
 		}
 	}
@@ -422,20 +422,20 @@ func TestDetachBusyNamesTheHolder(t *testing.T) {
 			}
 			devices := found(t, id)
 			if len(devices) != 1 || devices[0] != h.Device {
-				t.Errorf("after a refusal: %+v, want %+v", devices, h.Device)
+				t.Errorf("after a refused detach: %+v, want %+v", devices, h.Device)
 			}
 			mustDetach(t, h.Device)
 		})
 	}
 }
 
-// TestDetachLosesNothing has a writer whose close is not the last one: another program
-// looks at the device, and closes it only while the device is being detached.
-func TestDetachLosesNothing(t *testing.T) {
+// The writer's close is not the last one: another program has the device open, and closes
+// it while the device is being detached.
+func TestDetachFlushesWrites(t *testing.T) {
 	dir := devicetest.Dir(t)
 	f, id := backing(t, dir)
 	h := attach(t, f, false)
-	passer, err := os.Open(h.Path())
+	opener, err := os.Open(h.Path())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -450,7 +450,7 @@ func TestDetachLosesNothing(t *testing.T) {
 	if err := writer.Close(); err != nil {
 		t.Fatal(err)
 	}
-	err = Detach(context.Background(), h.Device, func() error { return passer.Close() })
+	err = Detach(context.Background(), h.Device, func() error { return opener.Close() })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -461,13 +461,13 @@ func TestDetachLosesNothing(t *testing.T) {
 	}
 }
 
-// TestDetachWaitsForPassersBy is udev looking at the device while it is detached.
-func TestDetachWaitsForPassersBy(t *testing.T) {
+// udev has the device open while it is detached.
+func TestDetachWaitsForBriefOpeners(t *testing.T) {
 	dir := devicetest.Dir(t)
 	f, id := backing(t, dir)
 	h := attach(t, f, false)
 	h.Close()
-	passer, err := os.Open(h.Path())
+	opener, err := os.Open(h.Path())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -475,11 +475,11 @@ func TestDetachWaitsForPassersBy(t *testing.T) {
 	go func() {
 		cleared <- detach(t.Context(), h.Device, nil, testPatience)
 	}()
-	// The kernel shows by autoclear that it was told to detach the device.
+	// With autoclear set, the kernel has accepted the detach.
 	ctx, cancel := context.WithTimeout(t.Context(), testPatience)
 	defer cancel()
 	for armed := false; !armed; {
-		d, err := inspect(passer, h.Number)
+		d, err := inspect(opener, h.Number)
 		if err == nil {
 			err = pause(ctx)
 		}
@@ -488,14 +488,14 @@ func TestDetachWaitsForPassersBy(t *testing.T) {
 		}
 		armed = d.AutoClear
 	}
-	passer.Close()
+	opener.Close()
 	if err := <-cleared; err != nil {
 		t.Error(err)
 	}
 	checkGone(t, id)
 }
 
-// TestConfigureInSteps is a kernel without LOOP_CONFIGURE.
+// TestConfigureInSteps configures a device as on a kernel without LOOP_CONFIGURE.
 func TestConfigureInSteps(t *testing.T) {
 	for _, readOnly := range []bool{false, true} {
 		dir := devicetest.Dir(t)
@@ -526,7 +526,7 @@ func TestConfigureInSteps(t *testing.T) {
 				}
 				dev.Close()
 			}
-			// Programs that do not lock, such as losetup, may take the device in between.
+			// Programs that do not take the lock, such as losetup, may take the device first.
 			if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENXIO) {
 				t.Fatal(err)
 			}
@@ -551,8 +551,8 @@ func TestConfigureInSteps(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce is eight callers who all want a free device.
-func TestManyAtOnce(t *testing.T) {
+// Eight callers attach and discard devices concurrently.
+func TestConcurrentAttach(t *testing.T) {
 	dir := devicetest.Dir(t)
 	const callers, each = 8, 5
 	failures := make(chan error, callers)
@@ -588,9 +588,9 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestAttachBesideProgramsThatDoNotLock is callers without the lock, who take each
-// other's free devices, and come upon those that another is just detaching.
-func TestAttachBesideProgramsThatDoNotLock(t *testing.T) {
+// Callers without the lock take each other's free devices, and find devices that another
+// caller is just detaching.
+func TestConcurrentAttachWithoutLock(t *testing.T) {
 	dir := devicetest.Dir(t)
 	control, err := openControl()
 	if err != nil {
@@ -624,9 +624,8 @@ func TestAttachBesideProgramsThatDoNotLock(t *testing.T) {
 	callers.Wait()
 }
 
-// TestAttachIsNotHeldUpByTheLockOfAnother is a program that holds the lock on the
-// control device and does not let go.
-func TestAttachIsNotHeldUpByTheLockOfAnother(t *testing.T) {
+// Another program holds the lock on the control device and never releases it.
+func TestAttachDespiteHeldLock(t *testing.T) {
 	dir := devicetest.Dir(t)
 	f, _ := backing(t, dir)
 	control, err := openControl()

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// controlPath is the device that gives out loop devices.
+// controlPath is the device that allocates loop devices.
 const controlPath = "/dev/loop-control"
 
-// FileID says which file a file is, whatever its name.
+// FileID identifies a file, whatever its name.
 type FileID struct {
 	Dev, Ino uint64
 }
@@ -22,12 +22,12 @@ func IDOf(st *unix.Stat_t) FileID {
 	return FileID{Dev: st.Dev, Ino: st.Ino}
 }
 
-// Device is an attached loop device at the time it was looked at.
+// Device is an attached loop device, as it was when it was inspected.
 type Device struct {
 	Number    int
 	File      FileID
-	Offset    uint64 // bytes of the file before the first of the device
-	SizeLimit uint64 // bytes, 0 for the whole file
+	Offset    uint64 // bytes of the file before the start of the device
+	SizeLimit uint64 // in bytes, 0 for the whole file
 	ReadOnly  bool
 	AutoClear bool
 	Label     Label
@@ -43,14 +43,14 @@ func (d Device) Path() string {
 	return devicePath(d.Number)
 }
 
-// IsWholeFile tells whether the device shows all of its file and nothing else.
+// IsWholeFile reports whether the device shows exactly its whole file.
 func (d Device) IsWholeFile() bool {
 	return d.Offset == 0 && d.SizeLimit == 0
 }
 
-// ReadDiskSeq returns the number that tells this attachment of the device from all
-// others of this boot, 0 where the kernel does not count them. A device that is
-// not attached any more may have that of another.
+// ReadDiskSeq returns the number that distinguishes this attachment of the device from all
+// others of this boot, or 0 if the kernel does not count them. If the device is no longer
+// attached, the result may belong to another attachment.
 func (d Device) ReadDiskSeq() (uint64, error) {
 	f, err := openDevice(d.Number, unix.O_RDONLY|unix.O_NONBLOCK)
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
@@ -70,8 +70,8 @@ func diskSeq(f *os.File) (uint64, error) {
 	return seq, nil
 }
 
-// Probe finds out whether this machine lets us attach loop devices. The error
-// satisfies errors.IsNotSupported and says what is missing.
+// Probe checks whether this process may attach loop devices on this machine. The error
+// satisfies errors.IsNotSupported and names what is missing.
 func Probe() error {
 	control, err := openControl()
 	if err != nil {
@@ -87,10 +87,10 @@ func openControl() (*os.File, error) {
 		return control, nil
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
 		return nil, errors.NewNotSupported(err,
-			"loop devices need the kernel module loop and "+controlPath+" (in a container, passed on from the host)")
+			"loop devices need the kernel module loop and "+controlPath+" (in a container, the host must pass it on)")
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return nil, errors.NewNotSupported(err,
-			"loop devices need root and leave to use "+controlPath)
+			"loop devices need root and permission to open "+controlPath)
 	}
 	return nil, errors.Trace(err)
 }
@@ -107,9 +107,9 @@ func openDevice(number, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), devicePath(number)), nil
 }
 
-// notPassedOn explains the error of opening a device that the kernel has. It stays
-// so until somebody changes the machine.
-func notPassedOn(err error, number int) error {
+// explainOpenError explains the error of opening a device that the kernel has. Such an error
+// persists until somebody changes the machine's setup.
+func explainOpenError(err error, number int) error {
 	const remedy = " (in a container, the host must pass it on)"
 	switch {
 	case errors.Is(err, unix.ENOENT):
@@ -120,8 +120,8 @@ func notPassedOn(err error, number int) error {
 	return errors.Trace(err)
 }
 
-// inspect reads what an open loop device is attached to; unix.ENXIO means
-// nothing.
+// inspect reads the status of an open loop device. The error is unix.ENXIO if the device is
+// not attached.
 func inspect(f *os.File, number int) (Device, error) {
 	info, err := unix.IoctlLoopGetStatus64(int(f.Fd()))
 	if err != nil {
@@ -138,13 +138,13 @@ func inspect(f *os.File, number int) (Device, error) {
 	}, nil
 }
 
-// decodeDev turns the kernel's own form of a device number, which the loop
-// driver reports, into that of stat.
+// decodeDev converts a device number from the kernel's internal form, which the loop driver
+// reports, into the form of stat.
 func decodeDev(dev uint64) uint64 {
 	return unix.Mkdev(uint32(dev>>8&0xfff), uint32(dev&0xff|dev>>12&0xfff00))
 }
 
-// setAutoClear makes the kernel detach the device with its last close, or not.
+// setAutoClear sets whether the kernel detaches the device at its last close.
 func setAutoClear(f *os.File, on bool) error {
 	return changeStatus(f, func(info *unix.LoopInfo64) {
 		info.Flags &^= unix.LO_FLAGS_AUTOCLEAR
@@ -163,7 +163,7 @@ func changeStatus(f *os.File, change func(*unix.LoopInfo64)) error {
 	return errors.Trace(unix.IoctlLoopSetStatus64(int(f.Fd()), info))
 }
 
-// setLabel writes the label into what the kernel keeps.
+// setLabel writes the label into the status that the kernel stores.
 func setLabel(info *unix.LoopInfo64, label Label) {
 	clear(info.File_name[:])
 	copy(info.File_name[:], label.text())
@@ -174,7 +174,7 @@ func size(f *os.File) (uint64, error) {
 	return getUint64(f, unix.BLKGETSIZE64)
 }
 
-// getUint64 is an ioctl that fills in a number.
+// getUint64 makes an ioctl that returns a number.
 func getUint64(f *os.File, request uintptr) (uint64, error) {
 	var n uint64
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), request, uintptr(unsafe.Pointer(&n)))

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDecodeDev checks the kernel's form of device numbers against that of stat,
-// which is the same wherever the numbers are small.
+// TestDecodeDev compares the kernel's encoding of device numbers with that of stat. Both
+// are equal for small numbers.
 func TestDecodeDev(t *testing.T) {
 	for _, dev := range []uint64{0, unix.Mkdev(254, 0), unix.Mkdev(7, 255), unix.Mkdev(8, 256), unix.Mkdev(4095, 1<<20-1)} {
 		kernel := uint64(unix.Minor(dev)&0xff | unix.Major(dev)<<8 | (unix.Minor(dev)&^0xff)<<12)
@@ -38,10 +38,10 @@ func TestTable(t *testing.T) {
 	table.Add(Device{Number: 6, File: b})
 	table.Remove(Device{Number: 4, File: a})
 	if got, err := table.OfFile(a, "/a"); err != nil || len(got) != 1 || got[0].Number != 5 {
-		t.Errorf("of a: %+v", got)
+		t.Errorf("devices of file a: %+v", got)
 	}
 	if got, err := table.OfFile(b, "/b"); err != nil || len(got) != 1 || got[0].Number != 6 {
-		t.Errorf("of b: %+v", got)
+		t.Errorf("devices of file b: %+v", got)
 	}
 }
 
@@ -63,14 +63,14 @@ func TestUnreadableDeviceMayShow(t *testing.T) {
 	if err := unix.Stat(file, &st); err != nil {
 		t.Fatal(err)
 	}
-	const gone = "/gone/storage/volume" // with its filesystem, if it was ever there
+	const gone = "/gone/storage/volume" // does not exist
 	for _, test := range []struct {
 		of, path string
 		want     bool
 	}{
 		{file, file, true},
 		{file, other, false},
-		{file, filepath.Join(dir, "link/volume"), false}, // which is the other
+		{file, filepath.Join(dir, "link/volume"), false}, // this is the other file
 		{gone, gone, true},
 		{gone, gone + " (deleted)", true},
 		{gone, "/storage/volume", true}, // unmounted lazily
@@ -80,24 +80,24 @@ func TestUnreadableDeviceMayShow(t *testing.T) {
 		{gone, "/rage/volume", false},
 	} {
 		if got := (unreadable{path: test.path}).mayShow(IDOf(&st), test.of); got != test.want {
-			t.Errorf("%s of %s: %t", test.path, test.of, got)
+			t.Errorf("mayShow of %s for %s: %t", test.path, test.of, got)
 		}
 	}
 }
 
-// TestNotPassedOn is a container that shares the kernel's devices, and not all of
-// their nodes: trying again does not help.
-func TestNotPassedOn(t *testing.T) {
+// A container shares the kernel's devices, but not all of their nodes. Retrying does not
+// help.
+func TestExplainOpenError(t *testing.T) {
 	for err, want := range map[error]string{
 		unix.ENOENT: "loop devices: /dev/loop7 has no device node here (in a container, the host must pass it on)",
 		unix.EPERM:  "loop devices: /dev/loop7 may not be opened (in a container, the host must pass it on)",
 	} {
-		got := notPassedOn(&os.PathError{Op: "open", Path: devicePath(7), Err: err}, 7)
+		got := explainOpenError(&os.PathError{Op: "open", Path: devicePath(7), Err: err}, 7)
 		if !errors.Is(got, errors.NotSupported) || !strings.HasPrefix(got.Error(), want) {
 			t.Errorf("%v became %v", err, got)
 		}
 	}
-	if got := notPassedOn(unix.EIO, 7); errors.Is(got, errors.NotSupported) || !errors.Is(got, unix.EIO) {
+	if got := explainOpenError(unix.EIO, 7); errors.Is(got, errors.NotSupported) || !errors.Is(got, unix.EIO) {
 		t.Errorf("I/O error became %v", got)
 	}
 }
@@ -112,17 +112,17 @@ func TestLabels(t *testing.T) {
 			setLabel(&info, label)
 		}
 		if info.File_name[len(info.File_name)-1] != 0 {
-			t.Errorf("%q has no end", info.File_name)
+			t.Errorf("%q is not terminated", info.File_name)
 		}
 		got := parseLabel(info.File_name[:])
 		if got.Mark != label.Mark || got.text() != label.text() {
-			t.Errorf("%+v came back as %+v", label, got)
+			t.Errorf("label %+v is read back as %+v", label, got)
 		}
 	}
 	if !(Label{Name: long[:55]}).IsFile(long) || (Label{Name: "/srv/a"}).IsFile("/srv/b") || (Label{}).IsFile("") || testLabel.IsFile(testLabel.Name) {
-		t.Error("a label is taken for that of another file")
+		t.Error("a label matches another file")
 	}
 	if got := parseLabel([]byte("/srv/somebody's")); got != (Label{}) {
-		t.Errorf("somebody else's is %+v", got)
+		t.Errorf("a foreign label is read as %+v", got)
 	}
 }

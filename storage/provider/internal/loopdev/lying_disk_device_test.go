@@ -12,9 +12,10 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
 
-// XFS may say of a sync that it has succeeded, while it is shut down: what was written to
-// a device whose file it has is lost.
-func TestDetachOfADeviceWhoseFileReachedNoDiskIsAnError(t *testing.T) {
+// A shut-down XFS may report success for a sync, although what was written to a device on
+// its file is lost.
+// Fault F26.
+func TestDetachReportsLostWrites(t *testing.T) {
 	disk := syscalltest.NewDisk(t)
 	f, _ := backing(t, disk.Dir)
 	defer f.Close()

@@ -13,17 +13,18 @@ import (
 // btrfsBlock is the size of a btrfs superblock, in bytes.
 const btrfsBlock = 4 << 10
 
-// end is how much of each end of a device Clear clears, in bytes: there is what filesystems,
-// volume managers and partition tables are recognized by.
+// end is the number of bytes that Clear clears at each end of a device: filesystems, volume
+// managers and partition tables are recognized by data there.
 const end = 4 << 20
 
-// Clear makes a device of size bytes one on which nothing is recognized: what was there, and
-// is not overwritten by the filesystem that is made next, is not to be taken for another.
+// Clear clears both ends of a device of size bytes, so that nothing is recognized on it.
+// Otherwise an old signature that the next filesystem does not overwrite could be mistaken for
+// the content of the device.
 func Clear(dev *os.File, size int64) error {
 	if err := clearBtrfs(dev); err != nil {
 		return errors.Trace(err)
 	}
-	// For a block device, O_EXCL fails where something else uses it.
+	// For a block device, O_EXCL fails if it has another user.
 	writable, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", dev.Fd()), os.O_WRONLY|os.O_EXCL, 0)
 	if err != nil {
 		return errors.Annotatef(err, "clearing %s", dev.Name())
@@ -37,8 +38,8 @@ func Clear(dev *os.File, size int64) error {
 	return errors.Annotatef(writable.Sync(), "clearing %s", dev.Name())
 }
 
-// clearBtrfs clears the btrfs superblock of a device and its copies: mkfs.btrfs refuses a
-// UUID that a device has, even if that is the device which it is to overwrite. A device
+// clearBtrfs clears the btrfs superblock of a device and its copies: mkfs.btrfs refuses a UUID
+// that exists on a device, even if that is the device which it will overwrite. A device
 // without such a superblock is not written to.
 func clearBtrfs(dev *os.File) error {
 	var found []int64
@@ -56,7 +57,7 @@ func clearBtrfs(dev *os.File) error {
 	if len(found) == 0 {
 		return nil
 	}
-	// For a block device, O_EXCL fails where something else uses it.
+	// For a block device, O_EXCL fails if it has another user.
 	writable, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", dev.Fd()), os.O_WRONLY|os.O_EXCL, 0)
 	if err != nil {
 		return errors.Annotate(err, "clearing superblocks")

@@ -1,8 +1,8 @@
-// Package mkfs makes filesystems on block devices with the programs of the
-// filesystems' authors.
+// Package mkfs makes filesystems on block devices with the programs of the filesystems'
+// authors.
 //
 // It overwrites whatever is on the device without asking: call it only after
-// signature.ProveBlank has said that nothing is.
+// signature.ProveBlank has found the device blank.
 package mkfs
 
 import (
@@ -20,23 +20,23 @@ import (
 const (
 	// Attribute is the name of the pool attribute that chooses the type.
 	Attribute = "fs"
-	// Default is the type where the attribute is not given.
+	// Default is the type if the attribute is not set.
 	Default = "ext4"
 )
 
 // Type is a filesystem type that can be made.
 type Type struct {
-	// Name is the name of the type: to users, to the kernel and to blkid.
+	// Name is the name of the type, for users, the kernel and blkid.
 	Name string
-	// MinSize is the size in MiB of the smallest device that takes it. Some options
+	// MinSize is the size in MiB of the smallest device on which the type fits. Some options
 	// need more.
 	MinSize uint64
-	// LocksDevice is set where the program may take the exclusive flock of
-	// the device for itself, so that a caller who holds it makes it fail.
+	// LocksDevice means that the program may take the exclusive flock of the device itself,
+	// and fails if its caller holds that lock.
 	LocksDevice bool
 
 	program run.Program
-	// clear removes what the program would refuse to overwrite; nil: nothing.
+	// clear removes data that the program would refuse to overwrite; nil: no such data
 	clear   func(dev *os.File) error
 	flags   func(uuid string) []flag
 	options []Option
@@ -48,11 +48,10 @@ func Types() []Type {
 		Name:    "ext4",
 		MinSize: 1,
 		program: run.Program{Name: "mkfs.ext4", Package: "e2fsprogs"},
-		// -F lets mke2fs take a device that is not a partition. The device
-		// was proven blank, so nothing is gained by discarding it, and a
-		// discard would give back the space of a thick volume. The kernel
-		// clears inode tables in the background. One that is found damaged is
-		// written to no more.
+		// -F lets mke2fs use a device that is not a partition. The device was proven blank, so
+		// discarding it is useless, and would free the space of a thick volume. The kernel
+		// initializes the inode tables in the background. With "-e remount-ro", a filesystem
+		// that is found damaged becomes read-only.
 		flags: func(uuid string) []flag {
 			return []flag{
 				{"-q", ""}, {"-F", ""}, {"-m", "0"}, {"-b", "4096"}, {"-U", uuid}, {"-e", "remount-ro"},
@@ -62,21 +61,21 @@ func Types() []Type {
 		options: ext4Options(),
 	}, {
 		Name: "xfs",
-		// mkfs.xfs refuses less since version 5.19.
+		// mkfs.xfs has refused smaller devices since version 5.19.
 		MinSize:     300,
-		LocksDevice: true, // newer versions do
+		LocksDevice: true, // newer versions take it
 		program:     run.Program{Name: "mkfs.xfs", Package: "xfsprogs"},
-		// -f is for what a run that was killed has left; -K does not
-		// discard, as above.
+		// -f overwrites what a killed run has left. -K does not discard, for the same reason
+		// as for ext4.
 		flags: func(uuid string) []flag {
 			return []flag{{"-q", ""}, {"-f", ""}, {"-K", ""}, {"-m", "uuid=" + uuid}}
 		},
 		options: xfsOptions(),
 	}, {
 		Name: "btrfs",
-		// mkfs.btrfs says 114294784 bytes, with metadata that are kept twice.
+		// mkfs.btrfs reports 114294784 bytes, with metadata stored twice.
 		MinSize:     109,
-		LocksDevice: true, // newer versions do
+		LocksDevice: true, // newer versions take it
 		program:     run.Program{Name: "mkfs.btrfs", Package: "btrfs-progs"},
 		clear:       clearBtrfs,
 		flags: func(uuid string) []flag {
@@ -86,7 +85,7 @@ func Types() []Type {
 	}}
 }
 
-// Names are the names of the types.
+// Names returns the names of the types.
 func Names() []string {
 	var names []string
 	for _, t := range Types() {
@@ -95,12 +94,12 @@ func Names() []string {
 	return names
 }
 
-// Parse returns the type that the value of the attribute "fs" names; nil and
-// the empty string name the default. The error satisfies errors.IsNotValid.
+// Parse returns the type named by the value of the attribute "fs"; nil and the empty string
+// mean the default. The error satisfies errors.IsNotValid.
 func Parse(value any) (Type, error) {
 	name, ok := value.(string)
 	if value != nil && !ok {
-		return Type{}, errors.NotValidf("attribute %q: %T, want the name of a filesystem type,", Attribute, value)
+		return Type{}, errors.NewNotValid(nil, fmt.Sprintf("attribute %q is %T, want the name of a filesystem type", Attribute, value))
 	}
 	if name == "" {
 		name = Default
@@ -114,18 +113,17 @@ func Parse(value any) (Type, error) {
 		Attribute, name, strings.Join(Names(), ", ")))
 }
 
-// Check says whether the program that makes the type is here. The error
-// satisfies errors.IsNotSupported and names the Debian package.
+// Check checks that the program that makes the type is installed. The error satisfies
+// errors.IsNotSupported and names the Debian package.
 func (t Type) Check() error {
 	_, err := t.program.Find()
 	return errors.Annotatef(err, "making %s", t.Name)
 }
 
-// Make makes a filesystem with the UUID on the device, and with options that
-// ParseOptions has returned. An earlier filesystem with the same UUID on the device is
-// overwritten like everything else. The program works on the very device that dev has
-// open, whatever has become of its name.
-func (t Type) Make(ctx context.Context, dev *os.File, uuid string, chosen []options.Given) error {
+// Make makes a filesystem with the UUID on the device, with options from ParseOptions. It
+// overwrites whatever is on the device, including an earlier filesystem with the same UUID.
+// The program works on the device that dev has open, whatever device has its name now.
+func (t Type) Make(ctx context.Context, dev *os.File, uuid string, chosen []options.Choice) error {
 	if t.clear != nil {
 		if err := t.clear(dev); err != nil {
 			return errors.Annotatef(err, "making %s", t.Name)
@@ -139,9 +137,9 @@ func (t Type) Make(ctx context.Context, dev *os.File, uuid string, chosen []opti
 		Path:  path,
 		Args:  append(t.arguments(uuid, chosen), run.FilePath(0)),
 		Files: []*os.File{dev},
-		// mkfs.btrfs looks at the file behind each loop device that is mounted, and fails
-		// where one of them is on a disk that has failed. That the device is not in use
-		// itself is for the kernel to say: each program opens it exclusively.
+		// mkfs.btrfs looks at the file behind each mounted loop device, and fails if one of
+		// them is on a disk that has failed. Isolation hides them. The kernel still makes sure
+		// that the device itself is not in use: each program opens it exclusively.
 		Isolated: true,
 	}.Run(ctx)
 	return errors.Annotatef(err, "making %s", t.Name)

@@ -17,15 +17,15 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/signature"
 )
 
-// checkers are the programs that check filesystems, with their arguments.
+// checkers are the commands that check filesystems, by type.
 var checkers = map[string][]string{
 	"ext4":  {"fsck.ext4", "-f", "-n"},
 	"xfs":   {"xfs_repair", "-n"},
 	"btrfs": {"btrfs", "check", "--readonly"},
 }
 
-// Each type is made on its smallest device, carries the UUID that was asked for
-// and passes the check of its own authors.
+// Each type can be made on its smallest device. The filesystem has the given UUID and
+// passes the check of its own program.
 func TestMakeOnTheSmallestDevice(t *testing.T) {
 	for name, check := range checkers {
 		t.Run(name, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestMakeOnTheSmallestDevice(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
-			id := uuid.NewString() // mkfs.btrfs takes none that another device has
+			id := uuid.NewString() // mkfs.btrfs refuses a UUID that another device has
 			if err := kind.Make(t.Context(), f, id, nil); err != nil {
 				t.Fatal(err)
 			}
@@ -55,7 +55,7 @@ func TestMakeOnTheSmallestDevice(t *testing.T) {
 	}
 }
 
-// A filesystem whose making did not end well is made again, with the UUID that it has.
+// After a failed attempt a filesystem is made again with the same UUID.
 func TestMakeAgainWithTheSameUUID(t *testing.T) {
 	for _, kind := range mkfs.Types() {
 		t.Run(kind.Name, func(t *testing.T) {
@@ -79,9 +79,8 @@ func TestMakeAgainWithTheSameUUID(t *testing.T) {
 	}
 }
 
-// mkfs.btrfs failed for as long as a loop device was mounted whose file could not be
-// looked at.
-func TestMakeBesideADeadDisk(t *testing.T) {
+// mkfs.btrfs once failed while any loop device was mounted whose file could not be read.
+func TestMakeWithDeadDiskMounted(t *testing.T) {
 	disk := devicetest.NewDisk(t, 300<<20, "mkfs.xfs", "-q")
 	file := filepath.Join(disk.Dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -121,8 +120,8 @@ func TestMakeBesideADeadDisk(t *testing.T) {
 	}
 }
 
-// Each option, with each of its values or the ends of their range, makes a
-// filesystem on the smallest device that it may be made on.
+// Each option, with each of its values or the limits of its range, makes a filesystem on
+// the smallest device that it allows.
 func TestMakeWithEachOption(t *testing.T) {
 	needs := map[string]string{"xfs stripe-unit": ",stripe-width=2", "xfs stripe-width": ",stripe-unit=4k"}
 	for _, kind := range mkfs.Types() {
@@ -130,7 +129,7 @@ func TestMakeWithEachOption(t *testing.T) {
 			devicetest.RequireProgram(t, "mkfs."+kind.Name)
 			for _, option := range kind.Options() {
 				for _, value := range option.Values.Examples() {
-					id := uuid.NewString() // mkfs.btrfs takes none that it has seen
+					id := uuid.NewString() // mkfs.btrfs refuses a UUID that it has seen
 					text := option.Key + "=" + value + needs[kind.Name+" "+option.Key]
 					chosen, err := kind.ParseOptions(text)
 					if err != nil {

@@ -24,7 +24,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestCheckSizeTellsBothSizes(t *testing.T) {
+func TestCheckSizeErrorNamesBothSizes(t *testing.T) {
 	xfs, err := mkfs.Parse("xfs")
 	if err != nil {
 		t.Fatal(err)
@@ -33,12 +33,12 @@ func TestCheckSizeTellsBothSizes(t *testing.T) {
 		t.Error(err)
 	}
 	err = xfs.CheckSize(299, nil)
-	if !errors.Is(err, errors.NotValid) || err.Error() != "xfs needs at least 300 MiB, there are 299 MiB" {
+	if !errors.Is(err, errors.NotValid) || err.Error() != "size 299 MiB is too small for xfs: at least 300 MiB is needed" {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestCheckSizeOfOptionsThatNeedMore(t *testing.T) {
+func TestCheckSizeWithOptions(t *testing.T) {
 	xfs, err := mkfs.Parse("xfs")
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestCheckSizeOfOptionsThatNeedMore(t *testing.T) {
 		t.Error(err)
 	}
 	err = xfs.CheckSize(1023, chosen)
-	if !errors.Is(err, errors.NotValid) || err.Error() != `xfs with option "stripe-unit" needs at least 1024 MiB, there are 1023 MiB` {
+	if !errors.Is(err, errors.NotValid) || err.Error() != `size 1023 MiB is too small for xfs with option "stripe-unit": at least 1024 MiB is needed` {
 		t.Errorf("got %v", err)
 	}
 }

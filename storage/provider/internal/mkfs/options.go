@@ -10,19 +10,18 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/options"
 )
 
-// Option is an option that a user may choose for a new filesystem. None of them
-// makes a filesystem less safe than it is without.
+// Option is an option that a user may choose for a new filesystem. No option makes a
+// filesystem less safe than the default.
 type Option struct {
 	options.Option
 
-	// flag is the program's, and prefix goes before the value. What has a prefix
-	// is one of several things that the flag takes; what has none replaces the
-	// flag's value.
+	// flag is the program's flag. prefix goes before the value. An option with a prefix is one
+	// of several values of the flag; an option without one replaces the flag's value.
 	flag, prefix string
-	// needs is the key of an option without which this one means nothing.
+	// needs is the key of another option, without which this one has no meaning.
 	needs string
-	// minSize is the size in MiB of the smallest device that takes the option, if
-	// that is more than without.
+	// minSize is the size in MiB of the smallest device for a filesystem with the option, if
+	// that is more than the type's MinSize.
 	minSize uint64
 }
 
@@ -36,8 +35,8 @@ func ext4Options() []Option {
 	}
 }
 
-// xfsStripedSize is in MiB. mkfs.xfs rounds by the stripes, and then finds smaller
-// devices too small.
+// xfsStripedSize is in MiB. mkfs.xfs rounds sizes to stripes, and then rejects smaller devices
+// as too small.
 const xfsStripedSize = 1024
 
 func xfsOptions() []Option {
@@ -63,12 +62,12 @@ func btrfsOptions() []Option {
 	}
 }
 
-// Options are those that a user may choose.
+// Options returns the options that a user may choose.
 func (t Type) Options() []Option { return slices.Clone(t.options) }
 
-// ParseOptions reads options as users write them. The error satisfies
-// errors.IsNotValid and lists what is allowed.
-func (t Type) ParseOptions(text string) ([]options.Given, error) {
+// ParseOptions parses options as users write them. The error satisfies errors.IsNotValid and
+// lists the allowed options.
+func (t Type) ParseOptions(text string) ([]options.Choice, error) {
 	allowed := make([]options.Option, len(t.options))
 	for i, o := range t.options {
 		allowed[i] = o.Option
@@ -77,46 +76,46 @@ func (t Type) ParseOptions(text string) ([]options.Given, error) {
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	for _, given := range all {
-		if o := t.option(given.Key); o.needs != "" && !slices.ContainsFunc(all, func(g options.Given) bool { return g.Key == o.needs }) {
-			return nil, errors.NewNotValid(nil, fmt.Sprintf("option %q for making %s needs %q beside it", o.Key, t.Name, o.needs))
+	for _, choice := range all {
+		if o := t.option(choice.Key); o.needs != "" && !slices.ContainsFunc(all, func(c options.Choice) bool { return c.Key == o.needs }) {
+			return nil, errors.NewNotValid(nil, fmt.Sprintf("option %q for making %s also needs option %q", o.Key, t.Name, o.needs))
 		}
 	}
 	return all, nil
 }
 
-// CheckSize says whether the type fits on a device of so many MiB, with options
-// that ParseOptions has returned. The error satisfies errors.IsNotValid.
-func (t Type) CheckSize(size uint64, chosen []options.Given) error {
+// CheckSize checks whether a filesystem of the type, with options from ParseOptions, fits on a
+// device of size MiB. The error satisfies errors.IsNotValid.
+func (t Type) CheckSize(size uint64, chosen []options.Choice) error {
 	if size < t.MinSize {
-		return errors.NewNotValid(nil, fmt.Sprintf("%s needs at least %d MiB, there are %d MiB",
-			t.Name, t.MinSize, size))
+		return errors.NewNotValid(nil, fmt.Sprintf("size %d MiB is too small for %s: at least %d MiB is needed",
+			size, t.Name, t.MinSize))
 	}
-	for _, given := range chosen {
-		if least := t.option(given.Key).minSize; size < least {
-			return errors.NewNotValid(nil, fmt.Sprintf("%s with option %q needs at least %d MiB, there are %d MiB",
-				t.Name, given.Key, least, size))
+	for _, choice := range chosen {
+		if least := t.option(choice.Key).minSize; size < least {
+			return errors.NewNotValid(nil, fmt.Sprintf("size %d MiB is too small for %s with option %q: at least %d MiB is needed",
+				size, t.Name, choice.Key, least))
 		}
 	}
 	return nil
 }
 
-// option returns the option with a key that has been checked.
+// option returns the option with a key, which must be valid.
 func (t Type) option(key string) Option {
 	return t.options[slices.IndexFunc(t.options, func(o Option) bool { return o.Key == key })]
 }
 
-// flag is an argument of a program, with its value where it takes one.
+// flag is an argument of a program, with its value if it takes one.
 type flag struct {
 	name, value string
 }
 
-// arguments are what the program is called with to make a filesystem.
-func (t Type) arguments(uuid string, chosen []options.Given) []string {
+// arguments returns the arguments of the program that makes a filesystem.
+func (t Type) arguments(uuid string, chosen []options.Choice) []string {
 	flags := t.flags(uuid)
-	for _, given := range chosen {
-		o := t.option(given.Key)
-		value := o.prefix + given.Value
+	for _, choice := range chosen {
+		o := t.option(choice.Key)
+		value := o.prefix + choice.Value
 		i := slices.IndexFunc(flags, func(f flag) bool { return f.name == o.flag })
 		switch {
 		case i < 0:
@@ -124,7 +123,7 @@ func (t Type) arguments(uuid string, chosen []options.Given) []string {
 		case o.prefix == "":
 			flags[i].value = value
 		default:
-			// Programs take the last of several, not all.
+			// A program uses only the last occurrence of a flag.
 			flags[i].value = strings.Join([]string{flags[i].value, value}, ",")
 		}
 	}

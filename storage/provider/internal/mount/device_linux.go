@@ -66,10 +66,10 @@ func (t *Table) devicesOfBtrfs(m *mountinfo.Info) []uint64 {
 	return devices
 }
 
-// askBtrfs asks the filesystem itself, by any mount of it that can be reached from
-// here. Where none can, as in a table of another mount namespace, there is the
-// name under which the kernel mounted it: good for telling people, and those who
-// decide look at the devices too.
+// askBtrfs asks the filesystem itself, through any of its mounts that this process can reach.
+// If it can reach none, as for a table of another mount namespace, it uses the name with which
+// the filesystem was mounted. That is good enough for messages, and code that makes decisions
+// looks at the devices too.
 func (t *Table) askBtrfs(m *mountinfo.Info) []uint64 {
 	for _, same := range t.OfSame(m) {
 		target, err := OpenMount(same)
@@ -98,8 +98,8 @@ func (t *Target) devices(fsType string) ([]uint64, error) {
 	return fsctl.Devices(dir, fsType)
 }
 
-// UUID returns the UUID that the kernel has in memory of the filesystem, of that
-// type, which the directory is in. It is there even when the device is gone.
+// UUID returns the UUID, which the kernel has in memory, of the filesystem that contains the
+// directory and has the given type. It works even when the device is gone.
 func (t *Target) UUID(fsType string) (string, error) {
 	dir, err := t.OpenDir()
 	if err != nil {
@@ -109,8 +109,8 @@ func (t *Target) UUID(fsType string) (string, error) {
 	return fsctl.UUID(dir, fsType)
 }
 
-// IsOn reports whether the mounted filesystem, of that type, is on the one block
-// device with that number.
+// IsOn reports whether the mounted filesystem, which has the given type, has exactly one block
+// device, with the given number.
 func (d *Detached) IsOn(fsType string, number uint64) (bool, error) {
 	dir, err := os.Open(d.Path())
 	if err != nil {

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Error is what a step of mounting or unmounting failed with.
+// Error is the failure of one step of mounting or unmounting.
 type Error struct {
 	Op     string // the system call or step
 	Source string // device or name mounted, if any
 	Target string // mount point, if any
 	Flags  uint64 // MOUNT_ATTR_… of the mount
-	Detail string // what the kernel, or a look around, has to say about it
+	Detail string // further information, from the kernel or about the holders
 	Err    error  // the cause
 }
 
@@ -37,7 +37,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap returns the cause.
+// Unwrap returns the cause of the error.
 func (e *Error) Unwrap() error {
 	return e.Err
 }
@@ -59,8 +59,8 @@ func flagNames(flags uint64) string {
 	return strings.Join(names, ",")
 }
 
-// unsupported turns what the system calls of mounting say where they cannot work
-// into errors that satisfy errors.IsNotSupported and name what is missing.
+// unsupported converts the errors of system calls that cannot work on this kernel or in this
+// process into errors that satisfy errors.IsNotSupported and name what is missing.
 func unsupported(call string, err error) error {
 	switch err {
 	case unix.ENOSYS:

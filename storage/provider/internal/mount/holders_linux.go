@@ -15,13 +15,12 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/capability"
 )
 
-// maxHolders is how many holders an error text names.
+// maxHolders is the maximum number of holders that an error text names.
 const maxHolders = 5
 
-// Holder is a process, or something in the kernel, that keeps a mount or a block
-// device busy.
+// Holder is a process, or an object in the kernel, that keeps a mount or a block device busy.
 type Holder struct {
-	PID  int    // 0 for something in the kernel
+	PID  int    // 0 for an object in the kernel
 	Name string // command name, or name of the block device on top
 	How  string // "working directory", "open file /srv/data/log", "mounted at /srv/data"
 }
@@ -33,12 +32,12 @@ func (h Holder) String() string {
 	return fmt.Sprintf("process %d (%s): %s", h.PID, h.Name, h.How)
 }
 
-// DescribeHolders is a text for an error.
+// DescribeHolders returns a text for an error, such as "held by …".
 func DescribeHolders(holders []Holder) string {
 	if len(holders) == 0 && capability.SysPtrace.Missing() {
-		return "held by nobody who can be seen without " + capability.SysPtrace.Name
+		return "held by something that is not visible without " + capability.SysPtrace.Name
 	} else if len(holders) == 0 {
-		return "held by nobody who can be seen from here"
+		return "held by something that is not visible from here"
 	}
 	names := make([]string, 0, maxHolders+1)
 	for i, h := range holders {
@@ -51,16 +50,16 @@ func DescribeHolders(holders []Holder) string {
 	return "held by " + strings.Join(names, ", ")
 }
 
-// HoldersOfMount names the processes that have a file or directory of a mount in
-// use. It passes over what it cannot read, such as a process that ends during the
-// scan: the result is for people to read, not to decide by.
+// HoldersOfMount returns the processes that use a file or directory of a mount. It ignores
+// what it cannot read, such as a process that ends during the scan: the result is for
+// messages, not for decisions.
 func HoldersOfMount(mountID uint64) []Holder {
 	return scanProcesses(func(st *unix.Statx_t) bool {
 		return st.Mnt_id == mountID
 	})
 }
 
-// HoldersOfFile names the other processes that have a file open.
+// HoldersOfFile returns the other processes that have a file open.
 func HoldersOfFile(dev, ino uint64) []Holder {
 	holders := scanProcesses(func(st *unix.Statx_t) bool {
 		return st.Ino == ino && unix.Mkdev(st.Dev_major, st.Dev_minor) == dev
@@ -68,8 +67,8 @@ func HoldersOfFile(dev, ino uint64) []Holder {
 	return slices.DeleteFunc(holders, func(h Holder) bool { return h.PID == os.Getpid() })
 }
 
-// HoldersOfDevice names who keeps a block device busy: processes that have it
-// open, mounts of it in any mount namespace, block devices built on it.
+// HoldersOfDevice returns the holders of a block device: processes that have it open, its
+// mounts in any mount namespace, and block devices built on it.
 func HoldersOfDevice(major, minor uint32) []Holder {
 	holders := scanProcesses(func(st *unix.Statx_t) bool {
 		return st.Mode&unix.S_IFMT == unix.S_IFBLK && st.Rdev_major == major && st.Rdev_minor == minor
@@ -86,7 +85,7 @@ func HoldersOfDevice(major, minor uint32) []Holder {
 	return holders
 }
 
-// processes lists the running processes.
+// processes returns the IDs of the running processes.
 func processes() []int {
 	proc, err := os.Open("/proc")
 	if err != nil {
@@ -104,32 +103,33 @@ func processes() []int {
 	return pids
 }
 
-// thing is a file or directory that a process has in use.
-type thing struct {
+// usedFile is a file or directory that a process uses.
+type usedFile struct {
 	pid  int
-	path string // in /proc: a link to it that needs no lookup
+	path string // in /proc: a link that leads to the file without a lookup
 	how  string
 	stat unix.Statx_t
 }
 
-// name is the path of the thing, as the process may see it.
-func (t thing) name() string {
-	name, _ := os.Readlink(t.path)
+// name returns the path of the file, as far as the process can see it.
+func (u usedFile) name() string {
+	name, _ := os.Readlink(u.path)
 	return name
 }
 
-func (t thing) holder() Holder {
-	return Holder{PID: t.pid, Name: command(t.pid), How: t.how + " " + t.name()}
+func (u usedFile) holder() Holder {
+	return Holder{PID: u.pid, Name: command(u.pid), How: u.how + " " + u.name()}
 }
 
-// scanProcesses names each process once, with the first thing of it that matches.
+// scanProcesses returns each process that uses a matching file once, with the first such
+// file.
 func scanProcesses(match func(*unix.Statx_t) bool) []Holder {
 	var holders []Holder
 	for _, pid := range processes() {
-		eachThing(pid, func(t thing) bool {
-			found := match(&t.stat)
+		eachUsedFile(pid, func(u usedFile) bool {
+			found := match(&u.stat)
 			if found {
-				holders = append(holders, t.holder())
+				holders = append(holders, u.holder())
 			}
 			return !found
 		})
@@ -137,16 +137,16 @@ func scanProcesses(match func(*unix.Statx_t) bool) []Holder {
 	return holders
 }
 
-// eachThing calls f with what a process has in use, until f returns false.
-func eachThing(pid int, f func(thing) bool) {
+// eachUsedFile calls f with each file that a process uses, until f returns false.
+func eachUsedFile(pid int, f func(usedFile) bool) {
 	dir := fmt.Sprintf("/proc/%d", pid)
 	use := func(name, how string) bool {
-		t := thing{pid: pid, path: filepath.Join(dir, name), how: how}
-		// The magic link leads to the file itself, without a lookup that a
-		// dead network filesystem could block.
-		err := unix.Statx(unix.AT_FDCWD, t.path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT,
-			unix.STATX_TYPE|unix.STATX_MNT_ID, &t.stat)
-		return err != nil || f(t)
+		u := usedFile{pid: pid, path: filepath.Join(dir, name), how: how}
+		// The magic link leads to the file itself, without a lookup that an unreachable
+		// network filesystem could block.
+		err := unix.Statx(unix.AT_FDCWD, u.path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT,
+			unix.STATX_TYPE|unix.STATX_MNT_ID, &u.stat)
+		return err != nil || f(u)
 	}
 	if !use("cwd", "working directory") || !use("root", "root directory") || !use("exe", "running") {
 		return
@@ -161,8 +161,8 @@ func eachThing(pid int, f func(thing) bool) {
 	}
 }
 
-// HoldersWithin names the other processes that have a directory, or something in it, in
-// use, through whatever mount in whatever mount namespace, as far as /proc shows.
+// HoldersWithin returns the other processes that use a directory, or something in it, through
+// any mount in any mount namespace, as far as /proc shows them.
 func HoldersWithin(d Directory) []Holder {
 	var holders []Holder
 	tables := make(map[uint64]*Table)
@@ -179,15 +179,15 @@ func HoldersWithin(d Directory) []Holder {
 		if table == nil {
 			continue
 		}
-		eachThing(pid, func(t thing) bool {
-			through := table.ByID(t.stat.Mnt_id)
+		eachUsedFile(pid, func(u usedFile) bool {
+			through := table.ByID(u.stat.Mnt_id)
 			if through == nil || through.Major != d.major || through.Minor != d.minor {
 				return true
 			}
-			of, err := Locate(through, t.name())
+			of, err := Locate(through, u.name())
 			found := err == nil && within(of.root, d.root)
 			if found {
-				holders = append(holders, t.holder())
+				holders = append(holders, u.holder())
 			}
 			return !found
 		})

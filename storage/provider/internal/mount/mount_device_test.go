@@ -21,7 +21,7 @@ func tmpfs(source string) Filesystem {
 	return Filesystem{Type: "tmpfs", Source: source, Options: []Option{{"size", "1048576"}}}
 }
 
-// attach mounts fs at a path that is made where it is missing.
+// attach mounts fs at a path, which is made if it is missing.
 func attach(t *testing.T, fs Filesystem, path string) error {
 	t.Helper()
 	target, err := MakeTarget(path)
@@ -69,7 +69,7 @@ func TestMountUnmount(t *testing.T) {
 		t.Errorf("size %d, %v", size, err)
 	}
 	if !target.IsMount() || table.ByID(target.MountID()) != m {
-		t.Errorf("the target is not seen as the mount")
+		t.Errorf("the target is not recognized as the mount")
 	}
 	target.Close()
 
@@ -86,7 +86,7 @@ func TestMountUnmount(t *testing.T) {
 	}
 }
 
-func TestRemoveDirsKeepsWhatIsInUse(t *testing.T) {
+func TestRemoveDirsKeepsNonEmptyDirectory(t *testing.T) {
 	dir := devicetest.Dir(t)
 	path := filepath.Join(dir, "a/b/c")
 	missing, err := Missing(path)
@@ -110,7 +110,7 @@ func TestRemoveDirsKeepsWhatIsInUse(t *testing.T) {
 	}
 }
 
-// makeShared makes the mount points first and second, below one new directory, and returns
+// makeShared makes the mount points first and second in one new directory, and returns
 // the directories that were made for each.
 func makeShared(t *testing.T) (dir string, made map[string][]string) {
 	t.Helper()
@@ -131,9 +131,9 @@ func makeShared(t *testing.T) (dir string, made map[string][]string) {
 	return dir, made
 }
 
-// Two mount points share a directory that was made for the first. It goes with
-// the last, whichever that is, and a directory that was there before stays.
-func TestRemoveDirsTakesWhatMountPointsShare(t *testing.T) {
+// Two mount points share a directory that was made for the first. It is removed with the
+// last one. A directory that existed before stays.
+func TestRemoveDirsRemovesSharedDirectoryLast(t *testing.T) {
 	dir, made := makeShared(t)
 	for _, name := range []string{"first", "second"} {
 		if _, err := os.Stat(filepath.Join(dir, "shared")); err != nil {
@@ -148,8 +148,9 @@ func TestRemoveDirsTakesWhatMountPointsShare(t *testing.T) {
 	}
 }
 
-// A directory whose mark cannot be read is not left: it may be known the next time.
-func TestRemoveDirsWhereAMarkCannotBeRead(t *testing.T) {
+// A directory whose mark cannot be read is removed by a later call.
+// Finding N18.
+func TestRemoveDirsMarkReadError(t *testing.T) {
 	dir, made := makeShared(t)
 	if err := RemoveDirs(made["first"]); err != nil {
 		t.Fatal(err)
@@ -172,9 +173,10 @@ func TestRemoveDirsWhereAMarkCannotBeRead(t *testing.T) {
 	}
 }
 
-// That the directory around another cannot be opened does not say that the other is in use,
-// whatever the error is.
-func TestRemoveDirsWhereAParentCannotBeOpened(t *testing.T) {
+// A directory whose parent cannot be opened is not taken to be in use, whatever the error
+// is.
+// Finding N22.
+func TestRemoveDirsParentOpenError(t *testing.T) {
 	dir, made := makeShared(t)
 	if err := RemoveDirs(made["first"]); err != nil {
 		t.Fatal(err)
@@ -185,7 +187,7 @@ func TestRemoveDirsWhereAParentCannotBeOpened(t *testing.T) {
 			return syscalltest.Fail(errno)
 		}, remove)
 		if !errors.Is(err, errno) {
-			t.Errorf("removing where opening fails with %v: %v", errno, err)
+			t.Errorf("opening fails with %v, removing: %v", errno, err)
 		}
 	}
 	if err := remove(); err != nil {
@@ -196,9 +198,10 @@ func TestRemoveDirsWhereAParentCannotBeOpened(t *testing.T) {
 	}
 }
 
-// A directory that could not be finished is not left as it is: the next attempt would take
-// it for one that was there before, and the last mount point to go would leave it.
-func TestDirectoryThatCannotBeMarked(t *testing.T) {
+// A directory that cannot be marked is removed. Otherwise the next attempt would take it
+// for an existing one, and it would never be removed.
+// Finding N20.
+func TestMarkDirectoryError(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		call  int
@@ -233,8 +236,10 @@ func TestDirectoryThatCannotBeMarked(t *testing.T) {
 	}
 }
 
-// One in which another mount point is made before that is finished all the same.
-func TestSharedDirectoryThatCannotBeMarkedAtFirst(t *testing.T) {
+// Marking a directory fails, and another mount point is made in it before it can be
+// removed. The directory is marked by a second attempt.
+// Finding N25.
+func TestMarkSharedDirectoryRetried(t *testing.T) {
 	path := filepath.Join(devicetest.Dir(t), "shared")
 	first := true
 	err := syscalltest.Intercept(t, []int{unix.SYS_FSETXATTR}, func(syscalltest.Call) syscalltest.Result {
@@ -257,13 +262,13 @@ func TestSharedDirectoryThatCannotBeMarkedAtFirst(t *testing.T) {
 		t.Error(err)
 	}
 	if marked, err := isMarked(path); err != nil || !marked {
-		t.Errorf("it is marked: %v, %v", marked, err)
+		t.Errorf("marked: %v, %v", marked, err)
 	}
 	if err := RemoveDirs([]string{filepath.Join(path, "other")}); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
-		t.Errorf("it is left: %v", err)
+		t.Errorf("the directory is left: %v", err)
 	}
 }
 
@@ -304,8 +309,9 @@ func TestUnmountBusyNamesTheHolder(t *testing.T) {
 	}
 }
 
-// A program that this process starts has what is open until its exec, and so for a moment a
-// descriptor of a file on the mount that is closed here already.
+// A program that this process starts inherits all descriptors until its exec. So it may
+// briefly have a file on the mount open that is closed here already.
+// Finding N24.
 func TestUnmountWhileProgramsAreStarted(t *testing.T) {
 	path := filepath.Join(devicetest.Dir(t), "at")
 	ended := make(chan struct{})
@@ -344,7 +350,7 @@ func TestUnmountWhileProgramsAreStarted(t *testing.T) {
 	starting.Wait()
 }
 
-func TestReadOnlyIsReadOnly(t *testing.T) {
+func TestReadOnlyMounts(t *testing.T) {
 	dir := devicetest.Dir(t)
 	source := filepath.Join(dir, "source")
 	if err := os.Mkdir(source, 0o700); err != nil {
@@ -385,7 +391,7 @@ func TestReadOnlyIsReadOnly(t *testing.T) {
 		}
 		table, err := ReadTable()
 		if err != nil || !IsReadOnly(table.At(path)) {
-			t.Errorf("%s is not seen as read-only: %v", path, err)
+			t.Errorf("%s is not reported as read-only: %v", path, err)
 		}
 		if err := Unmount(path); err != nil {
 			t.Error(err)
@@ -396,13 +402,14 @@ func TestReadOnlyIsReadOnly(t *testing.T) {
 	}
 }
 
+// Promise S11.
 func TestMountRefusals(t *testing.T) {
 	for _, test := range []struct {
 		about   string
 		prepare func(t *testing.T, dir string) (path string)
 		want    string
 	}{{
-		about: "a directory with something in it",
+		about: "a directory that is not empty",
 		prepare: func(t *testing.T, dir string) string {
 			if err := os.WriteFile(filepath.Join(dir, "x"), nil, 0o600); err != nil {
 				t.Fatal(err)
@@ -442,7 +449,7 @@ func TestMountRefusals(t *testing.T) {
 		},
 		want: "not a directory",
 	}, {
-		about: "somebody's mount",
+		about: "a foreign mount",
 		prepare: func(t *testing.T, dir string) string {
 			if err := attach(t, tmpfs("foreign"), dir); err != nil {
 				t.Fatal(err)
@@ -471,8 +478,9 @@ func TestMountRefusals(t *testing.T) {
 	}
 }
 
-// TestTargetMovedWhileMounting is the swap of a directory between looking and
-// mounting: the mount must not stay where nobody looks for it.
+// The directory is swapped between the inspection and the mount. The mount must not stay
+// at the other place.
+// Promise S12.
 func TestTargetMovedWhileMounting(t *testing.T) {
 	dir := devicetest.Dir(t)
 	path := filepath.Join(dir, "target")
@@ -500,7 +508,7 @@ func TestTargetMovedWhileMounting(t *testing.T) {
 	}
 }
 
-func TestCloneHidesWhatIsMountedBeneath(t *testing.T) {
+func TestCloneExcludesSubmounts(t *testing.T) {
 	dir := devicetest.Dir(t)
 	if err := attach(t, tmpfs("mount-test"), filepath.Join(dir, "inner")); err != nil {
 		t.Fatal(err)
@@ -530,9 +538,8 @@ func TestCloneHidesWhatIsMountedBeneath(t *testing.T) {
 	}
 }
 
-// TestMountPointsShareADirectoryThatComesAndGoes is one mount point being made
-// while another is taken away.
-func TestMountPointsShareADirectoryThatComesAndGoes(t *testing.T) {
+// One mount point is made in a shared directory while another is removed.
+func TestConcurrentMountPointsShareDirectory(t *testing.T) {
 	dir := devicetest.Dir(t)
 	var users sync.WaitGroup
 	for _, name := range []string{"a", "b"} {

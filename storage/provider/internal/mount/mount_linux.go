@@ -13,11 +13,11 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/options"
 )
 
-// always holds for every mount made here.
-const always = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+// defaultFlags are the attributes of every mount that this package makes.
+const defaultFlags = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 
-// attributes are the options that are the mount's own, by key. The filesystem
-// knows nothing of them.
+// attributes maps the options that belong to the mount, and not to the filesystem, to their
+// attributes.
 var attributes = map[string]uint64{
 	"noatime":     unix.MOUNT_ATTR_NOATIME,
 	"relatime":    unix.MOUNT_ATTR_RELATIME,
@@ -26,43 +26,43 @@ var attributes = map[string]uint64{
 	"noexec":      unix.MOUNT_ATTR_NOEXEC,
 }
 
-// Filesystem says what New mounts.
+// Filesystem describes what New mounts.
 type Filesystem struct {
 	Type     string // tmpfs, ext4, xfs or btrfs
-	Source   string // path of the block device, or the name shown for a tmpfs
+	Source   string // path of the block device, or the name to show for a tmpfs
 	Options  []Option
 	ReadOnly bool
 }
 
-// Validate returns an error satisfying errors.IsNotValid if the type or an
-// option is not one that may be mounted.
+// Validate returns an error that satisfies errors.IsNotValid if the type or an option is not
+// allowed.
 func (fs Filesystem) Validate() error {
 	allowed := Options(fs.Type)
 	if allowed == nil {
 		return errors.NotValidf("filesystem type %q", fs.Type)
 	}
 	for _, option := range fs.Options {
-		if err := options.Check(options.Given(option), allowed, "mounting "+fs.Type); err != nil {
+		if err := options.Check(options.Choice(option), allowed, "mounting "+fs.Type); err != nil {
 			return errors.Trace(err)
 		}
 	}
 	return nil
 }
 
-// Detached is a mount that is nowhere yet. Closing it before it is attached
-// undoes it.
+// Detached is a mount that is not attached to a mount point yet. Closing it before it is
+// attached undoes the mount.
 type Detached struct {
 	f      *os.File
 	source string
 	flags  uint64
 }
 
-// New mounts a filesystem, detached.
+// New makes a detached mount of a filesystem.
 func New(fs Filesystem) (*Detached, error) {
 	if err := fs.Validate(); err != nil {
 		return nil, errors.Trace(err)
 	}
-	flags := uint64(always)
+	flags := uint64(defaultFlags)
 	if fs.ReadOnly {
 		flags |= unix.MOUNT_ATTR_RDONLY
 	}
@@ -85,7 +85,7 @@ func New(fs Filesystem) (*Detached, error) {
 			continue
 		}
 		if err := setOption(fd, o); err == unix.EINVAL {
-			return fail("fsconfig "+o.String(), messages(fd), errors.NewNotSupported(err, "this kernel does not take the option"))
+			return fail("fsconfig "+o.String(), messages(fd), errors.NewNotSupported(err, "this kernel does not support the option"))
 		} else if err != nil {
 			return fail("fsconfig "+o.String(), messages(fd), err)
 		}
@@ -112,14 +112,14 @@ func setOption(fd int, o Option) error {
 	return unix.FsconfigSetString(fd, o.Key, o.Value)
 }
 
-// Bind makes a detached mount of a directory, without the mounts below it.
-// Read-only holds from the start and for everybody who goes through this mount.
+// Bind makes a detached mount of a directory, without the mounts below it. A read-only mount
+// is read-only from the start and for everybody who uses it.
 func Bind(dir *os.File, readOnly bool) (*Detached, error) {
 	d, err := Clone(dir)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	d.flags = always
+	d.flags = defaultFlags
 	if readOnly {
 		d.flags |= unix.MOUNT_ATTR_RDONLY
 	}
@@ -131,8 +131,8 @@ func Bind(dir *os.File, readOnly bool) (*Detached, error) {
 	return d, nil
 }
 
-// Clone makes a detached mount of a directory, without the mounts below it, for
-// working on the directory's own files.
+// Clone makes a detached mount of a directory, without the mounts below it. It gives access to
+// the directory's own files.
 func Clone(dir *os.File) (*Detached, error) {
 	fd, err := unix.OpenTree(int(dir.Fd()), "", unix.OPEN_TREE_CLONE|unix.O_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
@@ -141,29 +141,29 @@ func Clone(dir *os.File) (*Detached, error) {
 	return &Detached{f: os.NewFile(uintptr(fd), dir.Name()), source: dir.Name()}, nil
 }
 
-// Close releases the mount. The kernel undoes the mount unless it has been attached.
+// Close closes the mount. The kernel undoes it unless it has been attached.
 func (d *Detached) Close() {
 	d.f.Close()
 }
 
-// owner is the extended attribute of the root directory of a filesystem that says
-// whose it is.
+// owner is the extended attribute with the owner of a filesystem, on its root directory.
 const owner = "trusted.stowage.owner"
 
-// SetOwner writes on a filesystem in memory whose it is, for Target.Owner to
-// read. One that is read-only, or has no such attributes, stays without.
+// SetOwner records the owner of a filesystem in memory, for Target.Owner to read. It is best
+// effort: a filesystem that is read-only or does not support the attribute gets no owner.
 func (d *Detached) SetOwner(name string) {
 	_ = unix.Setxattr(d.Path(), owner, []byte(name), 0)
 }
 
-// UniqueID is that of the mount, at its place too: the kernel gives it to no other until
-// the machine restarts. It is 0 where the kernel has none (before Linux 6.8), or does not
-// tell, as of a filesystem that was shut down.
+// UniqueID returns the unique ID of the mount, which stays the same when the mount is
+// attached: the kernel gives it to no other mount until the machine restarts. It is 0 if the
+// kernel has none (before Linux 6.8) or does not report it, as for a filesystem that was shut
+// down.
 func (d *Detached) UniqueID() (uint64, error) {
 	return uniqueID(d.f)
 }
 
-// uniqueID returns that of the mount that a file was opened through.
+// uniqueID returns the unique ID of the mount through which a file was opened.
 func uniqueID(f *os.File) (uint64, error) {
 	var st unix.Statx_t
 	err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID_UNIQUE, &st)
@@ -176,14 +176,14 @@ func uniqueID(f *os.File) (uint64, error) {
 	return st.Mnt_id, nil
 }
 
-// Path is a path to the root of the mount for this process while it is open.
+// Path returns the path to the root of the mount. It is valid in this process while the mount
+// is open.
 func (d *Detached) Path() string {
 	return fdPath(d.f)
 }
 
-// Attach puts the mount at its place and checks that it got there. The target
-// must be empty and have nothing mounted on it. After an error nothing is
-// mounted there.
+// Attach attaches the mount to its mount point and checks that it is there. The target must be
+// an empty directory on which nothing is mounted. After an error nothing is mounted there.
 func (d *Detached) Attach(target *Target) error {
 	fail := func(op string, err error) error {
 		return &Error{Op: op, Source: d.source, Target: target.Path, Flags: d.flags, Err: err}
@@ -212,7 +212,7 @@ func (d *Detached) Attach(target *Target) error {
 	return nil
 }
 
-// check finds out whether the path leads to this mount.
+// check checks that the path leads to this mount.
 func (d *Detached) check(path string) error {
 	stat, err := statFile(d.f)
 	if err != nil {
@@ -229,7 +229,7 @@ func (d *Detached) check(path string) error {
 	return nil
 }
 
-// undo unmounts from wherever the mount has got to.
+// undo unmounts the mount from wherever it is attached.
 func (d *Detached) undo() error {
 	path, err := os.Readlink(fdPath(d.f))
 	if err != nil {
@@ -239,10 +239,10 @@ func (d *Detached) undo() error {
 	return errors.Trace(Unmount(path))
 }
 
-// Unmount takes away what is mounted at the path. It never unmounts lazily and
-// follows no symbolic link. Nothing mounted there, or nothing there at all, is a
-// success. A busy mount is an error, for which errors.Is(err, unix.EBUSY) holds,
-// that names the processes keeping it busy.
+// Unmount unmounts what is mounted at the path. It never unmounts lazily and follows no
+// symbolic link. It succeeds if nothing is mounted there, or if the path does not exist. For a
+// busy mount, errors.Is(err, unix.EBUSY) holds and the error names the processes that keep it
+// busy.
 func Unmount(path string) error {
 	target, err := OpenTarget(path)
 	if errors.Is(err, errors.NotFound) {
@@ -251,7 +251,7 @@ func Unmount(path string) error {
 		return errors.Annotate(err, "unmounting")
 	}
 	mounted, id := target.IsMount(), target.MountID()
-	target.Close() // an open descriptor would keep it busy
+	target.Close() // an open descriptor would keep the mount busy
 	if !mounted {
 		return nil
 	}
@@ -269,14 +269,15 @@ func Unmount(path string) error {
 	return &Error{Op: "unmount", Target: path, Err: err}
 }
 
-// A program that this process has just started has, until its exec, a copy of each open
-// descriptor, also of one that was on the mount and is closed here since.
+// Until its exec, a program that this process has just started has a copy of each open
+// descriptor, including one on the mount that this process has closed since.
 const (
 	startPatience = 250 * time.Millisecond
 	startInterval = 5 * time.Millisecond
 )
 
-// unmountFree unmounts what nobody has in use for longer than it takes to start a program.
+// unmountFree unmounts a mount. It retries for as long as starting a program may keep the
+// mount busy.
 func unmountFree(path string) error {
 	for begun := time.Now(); ; {
 		err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
@@ -287,7 +288,7 @@ func unmountFree(path string) error {
 	}
 }
 
-// messages collects what a filesystem has to say about a failed step.
+// messages returns the messages of a filesystem about a failed step.
 func messages(fd int) string {
 	var lines []string
 	buf := make([]byte, 8192)

@@ -31,10 +31,10 @@ func parse(t *testing.T) *Table {
 func TestTable(t *testing.T) {
 	table := parse(t)
 	if m := table.At("/srv/with space"); m == nil || m.ID != 33 {
-		t.Errorf("topmost of two: %+v", m)
+		t.Errorf("topmost of two mounts at a path: %+v", m)
 	}
 	if m := table.At("/srv"); m != nil {
-		t.Errorf("a directory that is no mount: %+v", m)
+		t.Errorf("a directory that is not a mount point: %+v", m)
 	}
 	if m := table.OfDevice(7, 3); len(m) != 1 || m[0].ID != 32 || !IsReadOnly(m[0]) {
 		t.Errorf("by device: %+v", m)
@@ -98,7 +98,7 @@ func TestFilesystemValidate(t *testing.T) {
 }
 
 func TestDescribeHolders(t *testing.T) {
-	if got := DescribeHolders(nil); got != "held by nobody who can be seen from here" {
+	if got := DescribeHolders(nil); got != "held by something that is not visible from here" {
 		t.Error(got)
 	}
 	h := Holder{PID: 7, Name: "sh", How: "working directory /x"}
@@ -109,10 +109,10 @@ func TestDescribeHolders(t *testing.T) {
 	}
 }
 
-func TestApart(t *testing.T) {
+func TestDisjoint(t *testing.T) {
 	for _, test := range []struct {
-		paths string
-		apart bool
+		paths    string
+		disjoint bool
 	}{
 		{"", true},
 		{"/a", true},
@@ -124,8 +124,8 @@ func TestApart(t *testing.T) {
 		{"/a/b /c /a/b/c/d", false},
 		{"/a/b /a/c /a/bc", true},
 	} {
-		if got := Apart(strings.Fields(test.paths)); got != test.apart {
-			t.Errorf("%q apart: %v", test.paths, got)
+		if got := Disjoint(strings.Fields(test.paths)); got != test.disjoint {
+			t.Errorf("%q disjoint: %v", test.paths, got)
 		}
 	}
 }

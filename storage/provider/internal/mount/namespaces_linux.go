@@ -12,19 +12,19 @@ import (
 	"github.com/stowage-io/stowage/internal/osthread"
 )
 
-// Namespace is what is mounted in one mount namespace.
+// Namespace is a mount namespace with its mounts.
 type Namespace struct {
-	// Own says that it is the namespace of this process.
+	// Own means that this is the namespace of this process.
 	Own bool
-	// PID is a process that lives there, 0 where none is known.
+	// PID is a process in the namespace, 0 if none is known.
 	PID int
 	*Table
 }
 
-// ReadNamespaces reads the mounts of every mount namespace: of those that a process lives
-// in, and where the kernel lists them (Linux 6.12) also of those that only a file or a
-// descriptor keeps. It passes over namespaces that end while it reads, and what this
-// process is not allowed to see.
+// ReadNamespaces reads the mounts of every mount namespace: of those that have a process and,
+// if the kernel lists them (Linux 6.12), of those that only a file or a descriptor keeps
+// alive. It ignores namespaces that end while it reads, and those that this process is not
+// allowed to see.
 func ReadNamespaces() []Namespace {
 	var namespaces []Namespace
 	seen := make(map[uint64]bool)
@@ -60,7 +60,7 @@ func inode(path string) (uint64, error) {
 	return st.Ino, err
 }
 
-// readTableAt reads the table at a path below a directory.
+// readTableAt reads the table at a path relative to a directory.
 func readTableAt(dir int, path string) (*Table, error) {
 	fd, err := unix.Openat(dir, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -71,11 +71,11 @@ func readTableAt(dir int, path string) (*Table, error) {
 	return ParseTable(f)
 }
 
-// readTableIn reads the mounts of a namespace from inside.
+// readTableIn enters a namespace and reads its mounts from inside.
 func readTableIn(namespace *os.File) (table *Table, err error) {
 	osthread.Do(func() {
 		var proc int
-		// There need be no /proc where it goes.
+		// The other namespace may have no /proc.
 		if proc, err = unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 			return
 		}
@@ -97,16 +97,16 @@ type namespaceInfo struct {
 	id           uint64
 }
 
-// The requests that lead from a mount namespace to its neighbours in the kernel's list,
-// _IOR(0xb7, 11, struct mnt_ns_info) and 12, as linux/nsfs.h has them. They are the same
-// on all architectures whose _IOR is the common one.
+// The ioctls that lead from a mount namespace to its neighbours in the kernel's list:
+// _IOR(0xb7, 11, struct mnt_ns_info) and 12, in linux/nsfs.h. Their values are the same on all
+// architectures that have the common _IOR.
 const (
 	nextNamespace     = 0x8010b70b
 	previousNamespace = 0x8010b70c
 )
 
-// eachNamespace calls f with each mount namespace of the machine that this process may
-// see, but not its own. A kernel that does not list them has none.
+// eachNamespace calls f with each mount namespace of the machine that this process may see,
+// except its own. It does nothing if the kernel does not list namespaces.
 func eachNamespace(f func(*os.File)) {
 	for _, request := range []uintptr{nextNamespace, previousNamespace} {
 		at, err := os.Open("/proc/thread-self/ns/mnt")
@@ -124,8 +124,8 @@ func eachNamespace(f func(*os.File)) {
 	}
 }
 
-// Holders are the mounts of the namespace that filter picks out. Those of other
-// namespaces are told with a process that sees them.
+// Holders returns the mounts of the namespace that filter selects. A mount in another
+// namespace is described with a process that sees it.
 func (n Namespace) Holders(filter func(*Table) []*mountinfo.Info) []Holder {
 	var holders []Holder
 	for _, m := range filter(n.Table) {
@@ -135,14 +135,14 @@ func (n Namespace) Holders(filter func(*Table) []*mountinfo.Info) []Holder {
 		case n.PID != 0:
 			h.PID, h.Name = n.PID, command(n.PID)
 		default:
-			h.How += " in a mount namespace that no process is seen in"
+			h.How += " in a mount namespace without a visible process"
 		}
 		holders = append(holders, h)
 	}
 	return holders
 }
 
-// IsPrivate reports whether mounting and unmounting elsewhere does not change a mount.
+// IsPrivate reports whether a mount is unaffected by mounting and unmounting elsewhere.
 func IsPrivate(m *mountinfo.Info) bool {
 	return !strings.Contains(m.Optional, "shared:") && !strings.Contains(m.Optional, "master:")
 }

@@ -13,10 +13,10 @@ type Option struct {
 	Key, Value string
 }
 
-// String shows the option as users write it.
-func (o Option) String() string { return options.Given(o).String() }
+// String returns the option as users write it.
+func (o Option) String() string { return options.Choice(o).String() }
 
-// common are the options of all filesystems on block devices.
+// common returns the options of all filesystems on block devices.
 func common() []options.Option {
 	return []options.Option{
 		{Key: "noatime", OneOf: "atime"},
@@ -28,10 +28,9 @@ func common() []options.Option {
 	}
 }
 
-// Options returns the options that New takes for a filesystem type, nothing for a
-// type that it does not take. An option is allowed when no value of it gives a
-// user of the mount more than what was asked for, or makes what has been written
-// less safe.
+// Options returns the options that New accepts for a filesystem type, or nil for a type that
+// it does not accept. An option is allowed only if no value of it gives users of the mount
+// more than the caller requested, or makes written data less safe.
 func Options(fsType string) []options.Option {
 	seconds := options.Number(1, 300)
 	switch fsType {
@@ -75,19 +74,18 @@ func Options(fsType string) []options.Option {
 	return nil
 }
 
-// ParseOptions reads the mount options of a filesystem type as users write them.
-// The error satisfies errors.IsNotValid and lists what is allowed.
+// ParseOptions parses the mount options of a filesystem type as users write them. The error
+// satisfies errors.IsNotValid and lists the allowed options.
 func ParseOptions(fsType, text string) ([]Option, error) {
-	given, err := options.Parse(text, Options(fsType), "mounting "+fsType)
+	choices, err := options.Parse(text, Options(fsType), "mounting "+fsType)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	all := make([]Option, len(given))
-	for i, g := range given {
-		all[i] = Option(g)
+	all := make([]Option, len(choices))
+	for i, c := range choices {
+		all[i] = Option(c)
 	}
-	// Left to itself, btrfs discards, which would give back the space of a thick
-	// volume.
+	// By default btrfs discards, which would free the space of a thick volume.
 	if fsType == "btrfs" && !slices.ContainsFunc(all, func(o Option) bool { return o.Key == "discard" || o.Key == "nodiscard" }) {
 		all = append(all, Option{Key: "nodiscard"})
 	}

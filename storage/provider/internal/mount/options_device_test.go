@@ -15,7 +15,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
 
-// newFilesystem makes a filesystem on a device of its own.
+// newFilesystem makes a filesystem on a new device.
 func newFilesystem(t *testing.T, fsType string) *devicetest.Loop {
 	t.Helper()
 	devicetest.RequireProgram(t, "mkfs."+fsType)
@@ -48,9 +48,8 @@ func read(t *testing.T) *Table {
 	return table
 }
 
-// Each option, with each of its values or the ends of their range, is one that the
-// kernel takes.
-func TestNewTakesEachOption(t *testing.T) {
+// The kernel accepts each option, with each of its values or the limits of its range.
+func TestNewAcceptsEachOption(t *testing.T) {
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fsType, func(t *testing.T) {
 			loop := newFilesystem(t, fsType)
@@ -99,7 +98,7 @@ func TestOptionsTakeEffect(t *testing.T) {
 					t.Errorf("options %q lack %s", m.VFSOptions, want)
 				}
 			}
-			// What is not asked for is not done: a volume may need its space again.
+			// Discarding is off by default: a volume may need its space again.
 			if discards := strings.Contains(m.VFSOptions, "discard"); discards != strings.Contains(test.options, "discard") {
 				t.Errorf("discarding: %q", m.VFSOptions)
 			}
@@ -110,13 +109,13 @@ func TestOptionsTakeEffect(t *testing.T) {
 	}
 }
 
-// mountinfo has a btrfs under a number that is no device's.
-func TestMountsOfABtrfsAreFoundByItsDevice(t *testing.T) {
+// mountinfo shows a btrfs under a number that belongs to no device.
+func TestBtrfsMountsFoundByDevice(t *testing.T) {
 	dir := devicetest.Dir(t)
 	mine, other := newFilesystem(t, "btrfs"), newFilesystem(t, "btrfs")
 	path, otherPath := filepath.Join(dir, "mine"), filepath.Join(dir, "other")
 	mustAttach(t, Filesystem{Type: "btrfs", Source: mine.Path}, path)
-	// This one is mounted through a link that leads to the first device afterwards.
+	// This one is mounted through a link that later leads to the first device.
 	link := filepath.Join(dir, "link")
 	if err := os.Symlink(other.Path, link); err != nil {
 		t.Fatal(err)
@@ -151,7 +150,7 @@ func TestMountsOfABtrfsAreFoundByItsDevice(t *testing.T) {
 	if got := strings.Join(paths(other), " "); got != otherPath {
 		t.Errorf("got %q", got)
 	}
-	// One that is covered is still known by the others.
+	// A covered mount is still found by the other mounts of its device.
 	runCommand(t, "mount", "-t", "tmpfs", "cover", path)
 	if got := strings.Join(paths(mine), " "); got != path+" "+bound {
 		t.Errorf("covered: got %q", got)
@@ -163,7 +162,8 @@ func TestMountsOfABtrfsAreFoundByItsDevice(t *testing.T) {
 	}
 }
 
-func TestNewWithAnOptionThatIsNotAllowed(t *testing.T) {
+// Promise S15.
+func TestNewRefusesDisallowedOption(t *testing.T) {
 	loop := newFilesystem(t, "ext4")
 	_, err := New(Filesystem{Type: "ext4", Source: loop.Path, Options: []Option{{"data", "writeback"}}})
 	if !errors.Is(err, errors.NotValid) {

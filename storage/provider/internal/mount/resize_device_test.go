@@ -56,27 +56,27 @@ func TestResizeTmpfs(t *testing.T) {
 				t.Errorf("%d blocks, %v", st.Blocks, err)
 			}
 			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o750 {
-				t.Errorf("its mode is %v, %v", info.Mode(), err)
+				t.Errorf("the mode is %v, %v", info.Mode(), err)
 			}
 			err = os.WriteFile(filepath.Join(path, "more"), make([]byte, 2<<20), 0o600)
 			if (err != nil) != readOnly {
 				t.Errorf("writing more: %v", err)
 			}
 			if info, err := os.Stat(file); !readOnly && (err != nil || info.Size() != 1<<20) {
-				t.Errorf("what was written before: %v, %v", info, err)
+				t.Errorf("the file of before the resize: %v, %v", info, err)
 			}
 		})
 	}
 }
 
-// TestResizeTmpfsOfWhatIsNotMounted is a directory of some other filesystem.
-func TestResizeTmpfsOfWhatIsNotMounted(t *testing.T) {
+// The target is a directory of another filesystem.
+func TestResizeTmpfsRefusesOtherFilesystem(t *testing.T) {
 	target, err := OpenTarget(devicetest.Dir(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer target.Close()
 	if err := ResizeTmpfs(target, 1<<20); err == nil {
-		t.Error("it was resized")
+		t.Error("resizing a directory that is not a tmpfs succeeded")
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ResizeTmpfs sets the size in bytes of the tmpfs that is mounted at a target,
-// while it is in use. What is in it stays, and it stays read-only if it is.
+// ResizeTmpfs sets the size in bytes of the tmpfs that is mounted at a target, while it is in
+// use. Its content stays, and so does its read-only state.
 func ResizeTmpfs(target *Target, size uint64) error {
 	fail := func(op, detail string, err error) error {
 		return &Error{Op: op, Source: "tmpfs", Target: target.Path, Detail: detail, Err: err}

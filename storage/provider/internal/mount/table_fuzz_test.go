@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// escape writes a field as the kernel does: mangle in fs/proc_namespace.c.
+// escape escapes a field as the kernel does: mangle in fs/proc_namespace.c.
 var escape = strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`, "#", `\043`)
 
-// FuzzMountinfoRoundTrip writes a line as the kernel does and looks for what it
-// says, among lines that say something else.
+// FuzzMountinfoRoundTrip writes a line as the kernel does, and parses it together with
+// other lines.
 func FuzzMountinfoRoundTrip(f *testing.F) {
 	f.Add(uint16(33), uint16(7), uint16(3), "/", "/srv/with space", "rw,relatime", "shared:7 master:2", "ext4", "/dev/loop3", "ro")
 	f.Add(uint16(30), uint16(0), uint16(40), "/var/lib//deleted", `/srv/back\slash#`, "ro,nosuid,nodev", "", "tmpfs", "tmpfs-filesystem-0-1", "rw,size=1024k")
@@ -23,8 +23,7 @@ func FuzzMountinfoRoundTrip(f *testing.F) {
 				t.Skip()
 			}
 		}
-		// The kernel's paths are absolute. Those that no mount of ours may have
-		// are shown all the same.
+		// The kernel's paths are absolute, and may be paths that we never mount at.
 		root, point = "/"+strings.TrimLeft(root, "/"), "/"+strings.TrimLeft(point, "/")
 		if strings.ContainsRune(root+point+source, 0) || strings.ContainsAny(optional, "\n\\") || strings.Contains(" "+optional+" ", " - ") || optional != strings.Join(strings.Fields(optional), " ") || source == "" {
 			t.Skip()
@@ -45,7 +44,7 @@ func FuzzMountinfoRoundTrip(f *testing.F) {
 		got := fmt.Sprintf("%d %d:%d %q %q %q %q %q %q %q", m.ID, m.Major, m.Minor, m.Root, m.Mountpoint, m.Options, m.Optional, m.FSType, m.Source, m.VFSOptions)
 		want := fmt.Sprintf("%d %d:%d %q %q %q %q %q %q %q", id, major, minor, root, point, options, optional, kind, source, super)
 		if got != want {
-			t.Errorf("%q is read as\n%s, want\n%s", line, got, want)
+			t.Errorf("%q is parsed as\n%s, want\n%s", line, got, want)
 		}
 		if n := len(table.OfDevice(uint32(major), uint32(minor))); n == 0 {
 			t.Errorf("%q: not found by its device", line)
@@ -56,7 +55,7 @@ func FuzzMountinfoRoundTrip(f *testing.F) {
 	})
 }
 
-// FuzzParseTable looks for the mounts of arbitrary tables in all ways.
+// FuzzParseTable queries arbitrary tables in all ways.
 func FuzzParseTable(f *testing.F) {
 	f.Add(mounts)
 	f.Add("22 27 0:21 / /proc rw,relatime - proc proc rw\n27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard,resv_strict,resuid=65534,resgid=65534\n")

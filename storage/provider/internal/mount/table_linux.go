@@ -9,14 +9,14 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// Table is what was mounted in this mount namespace when it was read. A bulk
-// call reads it once.
+// Table holds the mounts of a mount namespace at the time of reading. A bulk call reads it
+// once.
 type Table struct {
 	mounts []*mountinfo.Info
 	btrfs  btrfsDevices
 }
 
-// ReadTable reads the mounts of this process.
+// ReadTable reads the mounts of this process's mount namespace.
 func ReadTable() (*Table, error) {
 	mounts, err := mountinfo.GetMounts(nil)
 	if err != nil {
@@ -34,7 +34,7 @@ func ParseTable(r io.Reader) (*Table, error) {
 	return &Table{mounts: mounts}, nil
 }
 
-// ByID returns the mount with an id, or nil if there is no such mount.
+// ByID returns the mount with an ID, or nil if there is no such mount.
 func (t *Table) ByID(id uint64) *mountinfo.Info {
 	for _, m := range t.mounts {
 		if uint64(m.ID) == id {
@@ -44,8 +44,8 @@ func (t *Table) ByID(id uint64) *mountinfo.Info {
 	return nil
 }
 
-// At returns what is mounted at exactly this path, the topmost where mounts are
-// stacked, nil where nothing is.
+// At returns the mount at exactly this path, the topmost one if mounts are stacked, or nil if
+// nothing is mounted there.
 func (t *Table) At(path string) *mountinfo.Info {
 	// A mount is listed after the one that it covers.
 	for i := len(t.mounts) - 1; i >= 0; i-- {
@@ -69,14 +69,14 @@ func (t *Table) OfSource(fsType, source string) []*mountinfo.Info {
 }
 
 // Directory identifies a directory by its filesystem and its path in that filesystem,
-// whatever mount it is seen through.
+// independently of mounts.
 type Directory struct {
 	major, minor int
 	root         string
 }
 
-// Locate returns which directory is at a path, which leads through no symbolic
-// link and is seen through the given mount.
+// Locate returns the directory at a path. The path must be below the given mount and contain
+// no symbolic link.
 func Locate(through *mountinfo.Info, path string) (Directory, error) {
 	rel, err := filepath.Rel(through.Mountpoint, path)
 	if err != nil {
@@ -85,21 +85,20 @@ func Locate(through *mountinfo.Info, path string) (Directory, error) {
 	return Directory{major: through.Major, minor: through.Minor, root: filepath.Join(through.Root, rel)}, nil
 }
 
-// OfDirectory returns the mounts that show a directory in another place, even if
-// the directory has been removed since.
+// OfDirectory returns the mounts whose root is the directory, even if the directory has been
+// removed since.
 func (t *Table) OfDirectory(d Directory) []*mountinfo.Info {
 	return t.filter(func(m *mountinfo.Info) bool {
 		return m.Major == d.major && m.Minor == d.minor && strings.TrimSuffix(m.Root, "//deleted") == d.root
 	})
 }
 
-// Shows reports whether a mount shows a directory.
+// Shows reports whether the root of a mount is the directory.
 func Shows(m *mountinfo.Info, d Directory) bool {
 	return m.Major == d.major && m.Minor == d.minor && m.Root == d.root
 }
 
-// WithinDirectory returns the mounts that show a directory, or something below it,
-// in another place.
+// WithinDirectory returns the mounts whose root is the directory or something below it.
 func (t *Table) WithinDirectory(d Directory) []*mountinfo.Info {
 	return t.filter(func(m *mountinfo.Info) bool {
 		return m.Major == d.major && m.Minor == d.minor && within(m.Root, d.root)
@@ -116,15 +115,15 @@ func (t *Table) filter(keep func(*mountinfo.Info) bool) []*mountinfo.Info {
 	return found
 }
 
-// Describe says in a few words what a mount is.
+// Describe returns a short description of a mount for messages.
 func Describe(m *mountinfo.Info) string {
 	if m == nil {
-		return "something that mountinfo does not show"
+		return "an unknown filesystem (not in mountinfo)"
 	}
 	return m.FSType + " from " + m.Source
 }
 
-// IsReadOnly tells whether nothing can be written through the mount.
+// IsReadOnly reports whether the mount or its filesystem is read-only.
 func IsReadOnly(m *mountinfo.Info) bool {
 	return hasOption(m.Options, "ro") || hasOption(m.VFSOptions, "ro")
 }
@@ -138,7 +137,7 @@ func hasOption(options, want string) bool {
 	return false
 }
 
-// within tells whether a clean absolute path is dir or below it.
+// within reports whether a clean absolute path is dir or below it.
 func within(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }

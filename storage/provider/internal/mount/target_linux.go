@@ -17,8 +17,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/capability"
 )
 
-// ValidatePath returns an error satisfying errors.IsNotValid unless path can be
-// a mount point: absolute, clean, and not the root.
+// ValidatePath returns an error that satisfies errors.IsNotValid unless path can be a mount
+// point: absolute, clean, and not the root.
 func ValidatePath(path string) error {
 	switch {
 	case !filepath.IsAbs(path):
@@ -33,9 +33,9 @@ func ValidatePath(path string) error {
 	return nil
 }
 
-// Apart tells whether no mount point is another's, or within another.
-func Apart(paths []string) bool {
-	// Sorted so that what is within a directory follows it.
+// Disjoint reports whether no two paths are equal, and none is below another.
+func Disjoint(paths []string) bool {
+	// The order puts a path directly before the paths below it.
 	sorted := slices.SortedFunc(slices.Values(paths), func(a, b string) int {
 		return strings.Compare(a+"/", b+"/")
 	})
@@ -47,16 +47,16 @@ func Apart(paths []string) bool {
 	return true
 }
 
-// Target is a directory that was reached without a symbolic link, held open by a
-// descriptor. What is mounted there is fixed at the time of opening.
+// Target is an open directory that was reached without a symbolic link. What is mounted there
+// is determined when it is opened.
 type Target struct {
 	Path string
 	f    *os.File
 	stat unix.Statx_t
 }
 
-// OpenTarget opens a directory that exists; the error satisfies
-// errors.IsNotFound where it does not.
+// OpenTarget opens an existing directory. If it does not exist, the error satisfies
+// errors.IsNotFound.
 func OpenTarget(path string) (*Target, error) {
 	if err := ValidatePath(path); err != nil {
 		return nil, errors.Trace(err)
@@ -77,8 +77,8 @@ func OpenTarget(path string) (*Target, error) {
 	return t, nil
 }
 
-// OpenMount opens the root directory of a mount, unless something else is mounted
-// over it.
+// OpenMount opens the root directory of a mount. It fails if something else is mounted over
+// it.
 func OpenMount(m *mountinfo.Info) (*Target, error) {
 	target, err := OpenTarget(m.Mountpoint)
 	if err != nil {
@@ -91,13 +91,13 @@ func OpenMount(m *mountinfo.Info) (*Target, error) {
 	return target, nil
 }
 
-// makeAttempts is how often MakeTarget meets somebody who takes directories away
-// before that is an error.
+// makeAttempts is how often MakeTarget tries again because a directory was removed
+// concurrently.
 const makeAttempts = 100
 
-// MakeTarget opens a directory, making it and its parents (0755) where they are
-// missing. Missing tells beforehand which those are. It may be called while
-// RemoveDirs takes away directories that both mount points share.
+// MakeTarget opens a directory. It makes the directory and its parents (0755) if they do not
+// exist; Missing returns these beforehand. It may be called while RemoveDirs removes
+// directories that both mount points share.
 func MakeTarget(path string) (target *Target, err error) {
 	for range makeAttempts {
 		target, err = makeTarget(path)
@@ -121,8 +121,8 @@ func makeTarget(path string) (*Target, error) {
 	return OpenTarget(path)
 }
 
-// Missing returns the directories that MakeTarget would have to make, outermost
-// first. Recorded before they are made, they can be taken away after a crash.
+// Missing returns the directories that MakeTarget would have to make, outermost first. A
+// caller that records them before they are made can remove them after a crash.
 func Missing(path string) ([]string, error) {
 	if err := ValidatePath(path); err != nil {
 		return nil, errors.Trace(err)
@@ -142,10 +142,10 @@ func Missing(path string) ([]string, error) {
 	return missing, nil
 }
 
-// RemoveDirs takes away directories, given outermost first, as far as they are
-// empty and nothing is mounted on them, and then those around them that MakeTarget
-// has made for other mount points. Those that are gone already are passed over. After
-// it has returned, a power cut does not bring them back.
+// RemoveDirs removes directories, given outermost first, as far as they are empty and nothing
+// is mounted on them. It then removes their parents, as far as MakeTarget made them for other
+// mount points. It ignores directories that do not exist. The removal is durable when
+// RemoveDirs returns.
 func RemoveDirs(dirs []string) error {
 	gone, err := removeDirs(dirs)
 	if err != nil || gone == "" {
@@ -154,7 +154,7 @@ func RemoveDirs(dirs []string) error {
 	return errors.Annotatef(syncAround(gone), "removing mount point %s", gone)
 }
 
-// removeDirs returns the outermost directory that is gone.
+// removeDirs returns the outermost directory that no longer exists.
 func removeDirs(dirs []string) (gone string, err error) {
 	if len(dirs) == 0 {
 		return "", nil
@@ -177,8 +177,8 @@ func removeDirs(dirs []string) (gone string, err error) {
 	return gone, nil
 }
 
-// syncAround makes durable that a directory is gone, by way of the innermost of those
-// around it that is there.
+// syncAround makes the removal of a directory durable: it syncs the innermost parent that
+// exists.
 func syncAround(gone string) error {
 	dir := filepath.Dir(gone)
 	around, err := openNoSymlinks(dir)
@@ -198,12 +198,12 @@ func syncAround(gone string) error {
 	return errors.Trace(fsync.File(readable))
 }
 
-// removeDir removes a directory. It is left where it is in use, and so are those
-// around it.
+// removeDir removes a directory. If the directory is in use, it is left in place, and so must
+// its parents be.
 func removeDir(dir string) (left bool, err error) {
 	err = inParent(dir, func(parent *os.File, name string) error {
 		err := unix.Unlinkat(int(parent.Fd()), name, unix.AT_REMOVEDIR)
-		// What fails before this says nothing of the directory's use.
+		// An error before this does not say whether the directory is in use.
 		left = err == unix.ENOTEMPTY || err == unix.EBUSY
 		return err
 	})
@@ -216,13 +216,13 @@ func removeDir(dir string) (left bool, err error) {
 	return false, errors.Annotatef(capability.Explain(err, capability.DACOverride), "removing mount point %s", dir)
 }
 
-// mark is the extended attribute of directories that were made for mount points.
-// Two mount points may share one, and the last to go takes it away, whichever that
-// is. A filesystem without such attributes keeps it instead.
+// mark is the extended attribute of directories that were made for mount points. Two mount
+// points may share such a directory, and it is removed with the last of them, whichever that
+// is. On a filesystem without such attributes, the directory stays.
 const mark = "trusted.stowage.made"
 
-// isMarked tells whether a directory has the mark. One that has no such attributes, is not
-// there, or is not for this process to look at, has not.
+// isMarked reports whether a directory has the mark. It returns false if the filesystem has no
+// such attributes, or if the directory does not exist or may not be read by this process.
 func isMarked(dir string) (bool, error) {
 	err := inParent(dir, func(parent *os.File, name string) error {
 		_, err := unix.Lgetxattr(fmt.Sprintf("/proc/self/fd/%d/%s", parent.Fd(), name), mark, nil)
@@ -241,30 +241,30 @@ func (t *Target) Close() {
 	t.f.Close()
 }
 
-// IsMount tells whether something is mounted at the path.
+// IsMount reports whether something is mounted at the path.
 func (t *Target) IsMount() bool {
 	return t.stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
-// MountID returns the id of the mount that the directory is seen through, which
-// is the mount at the path if IsMount.
+// MountID returns the ID of the mount that contains the directory. If IsMount, this is the
+// mount at the path.
 func (t *Target) MountID() uint64 {
 	return t.stat.Mnt_id
 }
 
-// Same tells whether the directory has this device and inode number.
+// Same reports whether the directory has this device and inode number.
 func (t *Target) Same(dev, ino uint64) bool {
 	return unix.Mkdev(t.stat.Dev_major, t.stat.Dev_minor) == dev && t.stat.Ino == ino
 }
 
-// UniqueID is that of the mount that the directory is seen through, 0 where the kernel
-// does not tell.
+// UniqueID returns the unique ID of the mount that contains the directory, or 0 if the kernel
+// does not report it.
 func (t *Target) UniqueID() (uint64, error) {
 	return uniqueID(t.f)
 }
 
-// Owner returns what SetOwner wrote on the filesystem whose root the directory is,
-// nothing where that cannot be known.
+// Owner returns the owner that SetOwner recorded on the filesystem, if the directory is its
+// root. It returns "" if the owner cannot be read.
 func (t *Target) Owner() string {
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Getxattr(fdPath(t.f), owner, buf)
@@ -274,7 +274,7 @@ func (t *Target) Owner() string {
 	return string(buf[:n])
 }
 
-// FilesystemSize returns the size in bytes of the filesystem there.
+// FilesystemSize returns the size in bytes of the filesystem that contains the directory.
 func (t *Target) FilesystemSize() (uint64, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(t.f.Fd()), &st); err != nil {
@@ -283,7 +283,7 @@ func (t *Target) FilesystemSize() (uint64, error) {
 	return st.Blocks * uint64(st.Bsize), nil
 }
 
-// isEmpty tells whether the directory has no entries.
+// isEmpty reports whether the directory has no entries.
 func (t *Target) isEmpty() (bool, error) {
 	dir, err := t.OpenDir()
 	if err != nil {
@@ -297,18 +297,18 @@ func (t *Target) isEmpty() (bool, error) {
 	return false, errors.Trace(err)
 }
 
-// Clone makes a detached mount of the directory, as it is mounted here.
+// Clone makes a detached mount of the directory with the attributes of its current mount.
 func (t *Target) Clone() (*Detached, error) {
 	return Clone(t.f)
 }
 
-// OpenDir opens the directory itself for reading and for ioctls, even if something
-// else is at the path now.
+// OpenDir opens the directory itself for reading and for ioctls, even if something else is at
+// its path now.
 func (t *Target) OpenDir() (*os.File, error) {
 	return openDir(t.f)
 }
 
-// openDir opens for reading a directory that is open for looking.
+// openDir opens for reading a directory that was opened with O_PATH.
 func openDir(f *os.File) (*os.File, error) {
 	fd, err := unix.Openat(int(f.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -317,8 +317,8 @@ func openDir(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// openNoSymlinks opens a directory by an absolute path. It fails if any part of the
-// path is a symbolic link. The descriptor is for looking and mounting, not for reading.
+// openNoSymlinks opens a directory by an absolute path. It fails if any part of the path is a
+// symbolic link. The descriptor is for looking and mounting, not for reading (O_PATH).
 func openNoSymlinks(path string) (*os.File, error) {
 	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -339,7 +339,7 @@ func openNoSymlinks(path string) (*os.File, error) {
 		case nil:
 			return os.NewFile(uintptr(fd), path), nil
 		case unix.EAGAIN, unix.EINTR:
-			// Something was renamed or mounted while the path was walked.
+			// Something was renamed or mounted during the lookup.
 		case unix.ENOENT:
 			return nil, errors.NotFoundf("%s", path)
 		case unix.ENOSYS:
@@ -354,7 +354,7 @@ func openNoSymlinks(path string) (*os.File, error) {
 	}
 }
 
-// inParent calls f with the directory that path is in, and its name there.
+// inParent calls f with the parent directory of path and the last element of path.
 func inParent(path string, f func(parent *os.File, name string) error) error {
 	if err := ValidatePath(path); err != nil {
 		return errors.Trace(err)
@@ -379,8 +379,9 @@ func makeDir(path string) error {
 		if err == nil {
 			return nil
 		}
-		// A directory that stays is taken for somebody else's by the next attempt. It does
-		// where another mount point has been made in it already: then it is finished.
+		// The next attempt would treat a directory that stays as one that others made. If the
+		// directory cannot be removed because another mount point has been made in it already,
+		// it is finished instead.
 		if unix.Unlinkat(int(parent.Fd()), name, unix.AT_REMOVEDIR) == unix.ENOTEMPTY && finishDir(parent, name) == nil {
 			return nil
 		}
@@ -388,9 +389,9 @@ func makeDir(path string) error {
 	})
 }
 
-// finishDir marks a directory that was just made, and makes it accessible.
+// finishDir marks a directory that was just made, and sets its mode.
 func finishDir(parent *os.File, name string) error {
-	// Where others may write, the name may already belong to another file.
+	// If others may write to the parent, the name may already belong to another file.
 	fd, err := unix.Openat(int(parent.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return errors.Annotate(err, "opening the new directory")
@@ -399,14 +400,14 @@ func finishDir(parent *os.File, name string) error {
 	if err := unix.Fsetxattr(fd, mark, []byte("1"), 0); err != nil && !cannotMark(err) {
 		return errors.Annotate(err, "marking the new directory")
 	}
-	// What is mounted here is for others: the agent's umask does not count.
+	// The mount is for other users, so the agent's umask must not restrict it.
 	return errors.Annotate(unix.Fchmod(fd, 0o755), "making it accessible")
 }
 
-// cannotMark tells whether an error says that the filesystem has no such attributes, or
-// that this process may not set them, which does not change when it is tried again.
+// cannotMark reports whether an error means that the filesystem does not support the mark, or
+// that this process may not set it. Trying again would not help.
 func cannotMark(err error) bool {
-	// EINVAL and ENOSYS are what some network filesystems say.
+	// Some network filesystems return EINVAL or ENOSYS.
 	for _, no := range []error{unix.EOPNOTSUPP, unix.EPERM, unix.EACCES, unix.EINVAL, unix.ENOSYS} {
 		if errors.Is(err, no) {
 			return true
@@ -415,9 +416,9 @@ func cannotMark(err error) bool {
 	return false
 }
 
-// statDead tells of a directory only what it is seen through. A filesystem that was
-// shut down, as xfs is when its device is gone, tells nothing of its files, and must
-// still be possible to unmount.
+// statDead determines only the mount that contains a directory. A filesystem that was shut
+// down, as XFS is when its device is gone, reports nothing about its files, but must still be
+// possible to unmount.
 func statDead(f *os.File, path string) (unix.Statx_t, error) {
 	var st unix.Statx_t
 	parent, err := openNoSymlinks(filepath.Dir(path))
@@ -438,7 +439,7 @@ func statDead(f *os.File, path string) (unix.Statx_t, error) {
 	return st, nil
 }
 
-// mountOf returns the id of the mount that a file was opened through.
+// mountOf returns the ID of the mount through which a file was opened.
 func mountOf(f *os.File) (uint64, error) {
 	path := fmt.Sprintf("/proc/self/fdinfo/%d", f.Fd())
 	data, err := os.ReadFile(path)
@@ -451,7 +452,7 @@ func mountOf(f *os.File) (uint64, error) {
 			return id, errors.Annotatef(err, "reading %s", path)
 		}
 	}
-	return 0, errors.Errorf("%s tells no mount", path)
+	return 0, errors.Errorf("%s has no mnt_id", path)
 }
 
 func statFile(f *os.File) (unix.Statx_t, error) {

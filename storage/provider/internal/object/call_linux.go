@@ -13,60 +13,61 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
 
-// Phase says how far an object has come in its life.
+// Phase is how far an object has come in its life.
 type Phase string
 
 const (
-	// PhaseCreating: the object is not complete.
+	// PhaseCreating: the object is incomplete.
 	PhaseCreating Phase = "creating"
-	// PhaseImporting: it is where it was before it was taken over, or in its own
-	// place already, and is not ours to destroy.
+	// PhaseImporting: the object is in its original place, or already in its place here, and
+	// must not be destroyed by this provider.
 	PhaseImporting Phase = "importing"
-	// PhaseReady: it is complete.
+	// PhaseReady: the object is complete.
 	PhaseReady Phase = "ready"
-	// PhaseAttached, PhaseDetaching: a loop device shows it, or may still.
+	// PhaseAttached, PhaseDetaching: a loop device shows the object, or may still show it.
 	PhaseAttached  Phase = "attached"
 	PhaseDetaching Phase = "detaching"
-	// PhaseDestroying: it may be there in part. What is left goes away next.
+	// PhaseDestroying: the object may exist in part. What is left is removed next.
 	PhaseDestroying Phase = "destroying"
-	// PhaseReleased: it is nobody's, until it is imported again.
+	// PhaseReleased: the object has no owner until it is imported again.
 	PhaseReleased Phase = "released"
 )
 
-// Exists reports whether the object is there for its users.
+// Exists reports whether users can use the object.
 func (p Phase) Exists() bool {
 	return p != PhaseCreating && p != PhaseImporting && p != PhaseDestroying && p != PhaseReleased
 }
 
-// Call is one bulk call. It holds the lock on the provider's directory, or else on each
-// object while it works on that.
+// Call is one bulk call. It holds the lock on the provider's directory, or locks each object
+// while it works on that object.
 type Call struct {
 	context.Context
 	dir     string
 	Records *record.Store
-	// Files holds the objects themselves, each under its id.
+	// Files contains the objects themselves, each named by its ID.
 	Files *safepath.Dir
-	// Dev is the number of the device that the files are on.
+	// Dev is the number of the device that contains the files.
 	Dev    uint64
 	BootID string
-	// Mark tells what was attached or mounted for this directory of records, in this
-	// boot, from all else. A copy of the directory has another.
+	// Mark identifies what was attached or mounted for this directory of records in this boot.
+	// A copy of the directory has another mark.
 	Mark   string
-	unlock func() // nil where each object has a lock of its own
+	unlock func() // nil if each object has its own lock
 }
 
-// Locking says what a bulk call locks.
+// Locking is what a bulk call locks.
 type Locking int
 
 const (
-	// WholeDirectory is for work that is short, and on many objects.
+	// WholeDirectory is for short work on many objects.
 	WholeDirectory Locking = iota
-	// EachObject is for work that may take long on a single object: see [Call.LockObject].
+	// EachObject is for work that may take long for a single object: see [Call.LockObject].
 	EachObject
 )
 
-// Begin begins a bulk call on a provider's directory, which it makes where it is
-// missing.
+// Begin begins a bulk call on the provider's directory dir, whose subdirectory files contains
+// the objects. It makes both directories if they do not exist. The caller must call
+// [Call.End].
 func Begin(ctx context.Context, dir, files string, locking Locking) (_ *Call, err error) {
 	c := &Call{Context: ctx, dir: dir}
 	defer func() {
@@ -105,18 +106,18 @@ func Begin(ctx context.Context, dir, files string, locking Locking) (_ *Call, er
 	return c, nil
 }
 
-// OwnPlace returns the mount point of a filesystem for which nobody chose one.
-func (c *Call) OwnPlace(id string) (string, error) {
-	// A storage directory may be reached through a symbolic link, a mount point
-	// may not.
+// DefaultMountPoint returns the default mount point of a filesystem.
+func (c *Call) DefaultMountPoint(id string) (string, error) {
+	// The path of a storage directory may contain a symbolic link, that of a mount point must
+	// not.
 	dir, err := c.Files.RealPath()
 	return filepath.Join(dir, id), errors.Trace(err)
 }
 
-// UnlessFull makes nothing of the error of saving a record for which there is no
-// space. It is for records of what is taken away: removing things must go on
-// where the space runs out, and a later call finds out what is left of them.
-func UnlessFull(err error) error {
+// IgnoreNoSpace returns nil for the error of a record that could not be saved because there is
+// no space, and any other error unchanged. It is for records of removals: removing things must
+// continue when the space runs out, and a later call finds out what is left of them.
+func IgnoreNoSpace(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return nil
 	}
@@ -132,8 +133,8 @@ func (c *Call) End() {
 	}
 }
 
-// Collect carries out a bulk call: one item after another, each with a result or
-// an error. Items that are not begun when ctx ends get its error.
+// Collect runs do for the items of a bulk call, one after another. The results and errors have
+// the length and order of the items. Items that have not begun when ctx ends get its error.
 func Collect[T, R any](ctx context.Context, items []T, do func(T) (R, error)) ([]R, []error) {
 	results, failures := make([]R, len(items)), make([]error, len(items))
 	for i, item := range items {
@@ -148,21 +149,20 @@ func onlyError[T any](do func(T) error) func(T) (struct{}, error) {
 	return func(item T) (struct{}, error) { return struct{}{}, do(item) }
 }
 
-// MaxAtOnce bounds how many objects a bulk call works on at once. Little of that
-// work is done by a CPU: it waits for the disk to write, and for the kernel to
-// quiesce a device.
+// MaxAtOnce limits how many objects a bulk call works on at once. That work takes little CPU
+// time: it waits for the disk to write, and for the kernel to quiesce a device.
 const MaxAtOnce = 16
 
 // MaxWaiting replaces MaxAtOnce for work that mostly waits for the kernel.
 const MaxWaiting = 4 * MaxAtOnce
 
-// CollectAtOnce is collect with several objects at once. Items that key gives the
-// same object are carried out one after another.
+// CollectAtOnce is Collect with several objects at once. Items for which key returns the same
+// object run one after another.
 func CollectAtOnce[T, R any](ctx context.Context, items []T, key func(T) string, do func(T) (R, error)) ([]R, []error) {
 	return CollectUpTo(ctx, MaxAtOnce, items, key, do)
 }
 
-// CollectUpTo is CollectAtOnce with a bound.
+// CollectUpTo is CollectAtOnce with a limit on how many objects are worked on at once.
 func CollectUpTo[T, R any](ctx context.Context, bound int, items []T, key func(T) string, do func(T) (R, error)) ([]R, []error) {
 	results, failures := make([]R, len(items)), make([]error, len(items))
 	byKey := make(map[string][]int)
@@ -200,27 +200,28 @@ func EachAtOnce[T any](ctx context.Context, items []T, key func(T) string, do fu
 	return EachUpTo(ctx, MaxAtOnce, items, key, do)
 }
 
-// EachUpTo is EachAtOnce with a bound.
+// EachUpTo is EachAtOnce with a limit on how many objects are worked on at once.
 func EachUpTo[T any](ctx context.Context, bound int, items []T, key func(T) string, do func(T) error) []error {
 	_, failures := CollectUpTo(ctx, bound, items, key, onlyError(do))
 	return failures
 }
 
-// Itself is the key of items that are ids.
-func Itself(id string) string { return id }
+// ByID is the key of items that are IDs.
+func ByID(id string) string { return id }
 
 func (c *Call) NoSpace(size, available uint64) error {
 	return errors.Annotatef(unix.ENOSPC, "%d MiB needed, %d MiB available in %s", size>>20, available>>20, c.Files.Path())
 }
 
-// CheckSize compares the sizes in bytes of what exists and what is asked for. What has an
-// owner and is larger has grown since the state that asks for it was backed up. What has
-// none may be something else.
+// CheckSize compares the sizes in bytes of an existing object and of the requested one. An
+// object with an owner may be larger: it has grown since the backup of the state that requests
+// it was made. An object without an owner must have the same size, since it may be another
+// object.
 func (o Ownership) CheckSize(have, want uint64) error {
 	if have == want || have > want && o.Owner().EntityUUID != "" {
 		return nil
 	}
-	return storage.Permanent(errors.Errorf("it exists with %d MiB, not %d MiB", have>>20, want>>20))
+	return storage.Permanent(errors.Errorf("it already exists with %d MiB, not %d MiB", have>>20, want>>20))
 }
 
 func AccessName(readOnly bool) string {

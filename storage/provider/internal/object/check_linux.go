@@ -7,10 +7,10 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
 )
 
-// CheckAttached returns what has become of a filesystem since it was attached, nil where it is
-// mounted as it was. One that is used in its own place is not mounted. unmounted gives the error
-// of one that is not mounted anywhere any more. An error that is not permanent says that it could
-// not be looked at.
+// CheckAttached checks that a filesystem is mounted as it was attached, and returns an error
+// that says what is different. A filesystem that is used in its own place is not mounted, and
+// passes. If the filesystem is no longer mounted anywhere, the error is that of unmounted. An
+// error that is not permanent means that the check could not be made.
 func (c *MountCall) CheckAttached(f Mountable, unmounted func(from string) error) error {
 	place := f.Placement()
 	if place.MountPoint == "" {
@@ -25,13 +25,13 @@ func (c *MountCall) CheckAttached(f Mountable, unmounted func(from string) error
 	}
 	defer at.Target.Close()
 	switch {
-	case at.Whose == Stranger:
-		return ErrStranger(place.MountPoint)
-	case at.Whose == Foreign:
+	case at.Relation == MountedByOthers:
+		return ErrMountedByOthers(place.MountPoint)
+	case at.Relation == OtherFilesystem:
 		if _, err := f.Mounts(c.Table()); err != nil {
 			return errors.Trace(err)
 		}
-		if err := c.CheckNotBeneath(f, at); err != nil {
+		if err := c.CheckNotCovered(f, at); err != nil {
 			return storage.Permanent(err)
 		}
 		return c.explainUnmounted(f, unmounted)
@@ -42,7 +42,7 @@ func (c *MountCall) CheckAttached(f Mountable, unmounted func(from string) error
 	return nil
 }
 
-// explainUnmounted tells what has become of a filesystem that is not mounted where it was.
+// explainUnmounted returns the error of a filesystem that is no longer mounted where it was.
 func (c *MountCall) explainUnmounted(f Mountable, unmounted func(from string) error) error {
 	from := f.Placement().MountPoint
 	mounts, err := f.Mounts(c.Table())
@@ -55,7 +55,7 @@ func (c *MountCall) explainUnmounted(f Mountable, unmounted func(from string) er
 	if _, err := f.Finder(); err != nil {
 		return errors.Trace(err)
 	}
-	if err := c.CheckNotElsewhere(f); c.Err() != nil {
+	if err := c.CheckNoOtherNamespaces(f); c.Err() != nil {
 		return errors.Trace(c.Err())
 	} else if err != nil {
 		return storage.Permanent(errors.Annotatef(err, "it was unmounted from %s", from))
@@ -63,7 +63,8 @@ func (c *MountCall) explainUnmounted(f Mountable, unmounted func(from string) er
 	return storage.Permanent(unmounted(from))
 }
 
-// Unmounted is the error of a filesystem that somebody has unmounted, and nothing is lost of it.
+// Unmounted returns the error of a filesystem that was unmounted by others and has lost
+// nothing.
 func Unmounted(from string) error {
 	return errors.Errorf("it was unmounted from %s: attach it again", from)
 }

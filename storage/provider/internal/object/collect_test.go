@@ -13,9 +13,9 @@ import (
 	"github.com/juju/errors"
 )
 
-// TestCollectAtOnce holds that items of one object go one after another in their
-// order, that items of others do not wait for them, and that the results stay with
-// their items.
+// TestCollectAtOnce checks that the items of one object are processed one after another
+// in their order, that items of other objects do not wait for them, and that results have
+// the order of the items.
 func TestCollectAtOnce(t *testing.T) {
 	items := []string{"a1", "b1", "a2", "a3", "c1"}
 	othersDone := make(chan struct{})
@@ -43,7 +43,7 @@ func TestCollectAtOnce(t *testing.T) {
 			return strings.ToUpper(s), nil
 		})
 	if !slices.Equal(order, []string{"a1", "a2", "a3"}) {
-		t.Errorf("items of one object went in order %v", order)
+		t.Errorf("the items of one object were processed in the order %v", order)
 	}
 	if want := []string{"A1", "B1", "", "A3", "C1"}; !slices.Equal(results, want) {
 		t.Errorf("results %v, want %v", results, want)
@@ -53,14 +53,14 @@ func TestCollectAtOnce(t *testing.T) {
 	}
 }
 
-func TestCollectAtOnceStopsWithItsContext(t *testing.T) {
+func TestCollectAtOnceStopsWhenCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var items []string
 	for i := range 10 * MaxAtOnce {
 		items = append(items, fmt.Sprint(i))
 	}
 	begun := make(chan struct{}, len(items))
-	_, failures := CollectAtOnce(ctx, items, Itself, func(string) (struct{}, error) {
+	_, failures := CollectAtOnce(ctx, items, ByID, func(string) (struct{}, error) {
 		begun <- struct{}{}
 		cancel()
 		return struct{}{}, nil
@@ -72,6 +72,6 @@ func TestCollectAtOnceStopsWithItsContext(t *testing.T) {
 		}
 	}
 	if len(begun) > MaxAtOnce || notBegun != len(items)-len(begun) {
-		t.Errorf("%d begun, %d refused of %d", len(begun), notBegun, len(items))
+		t.Errorf("%d begun, %d cancelled of %d items", len(begun), notBegun, len(items))
 	}
 }

@@ -14,34 +14,36 @@ import (
 )
 
 // A process in another mount namespace, such as a container's, may have a copy of a mount.
-// Unmounting here leaves the copy; removing the mount point would take it away, with what
-// is in a tmpfs. Whether unmounting reaches the copy, as it does where mounts are shared,
-// is known only afterwards. So what is unmounted is kept, mounted nowhere, until all
-// namespaces have been looked at, and is put back if another has it.
+// Unmounting here leaves the copy, but removing the mount point would remove it, together with
+// the content of a tmpfs. Whether unmounting also unmounts the copy, as it does for shared
+// mounts, is known only afterwards. Therefore an unmounted filesystem is kept as a detached
+// mount until all namespaces have been examined, and is mounted again if another namespace has
+// it.
 
-// detachAtOnce bounds how many filesystems are unmounted before the namespaces are looked
-// at: each of them takes a file descriptor until then.
+// detachAtOnce limits how many filesystems are unmounted before the namespaces are examined:
+// until then, each of them takes a file descriptor.
 const detachAtOnce = 256
 
-// lookPatience is how long others may have a copy for a moment: a process that begins a
-// mount namespace has one of every mount until it has dropped them.
+// lookPatience is how long another namespace may have a copy of a mount before that counts as
+// use: a process that creates a mount namespace has a copy of every mount until it has dropped
+// them.
 const (
 	lookPatience = 250 * time.Millisecond
 	lookInterval = 5 * time.Millisecond
 )
 
-// Finder returns the mounts in a table that show a filesystem, or a part of it.
+// Finder returns the mounts in a table that show a filesystem or a part of it.
 type Finder func(*mount.Table) []*mountinfo.Info
 
-// leaving is a filesystem that is being detached.
-type leaving struct {
+// detachment is a filesystem that is being detached.
+type detachment struct {
 	Filesystem
-	// kept is what was unmounted, nil where nothing was.
+	// kept is the unmounted filesystem, nil if nothing was unmounted.
 	kept *mount.Detached
 }
 
-// DetachAll detaches filesystems, several at once. load returns nil for one that is not
-// there.
+// DetachAll detaches filesystems, several at once. load returns nil for a filesystem that does
+// not exist.
 func DetachAll[T any](c *MountCall, items []T, key func(T) string, load func(T) (Filesystem, error)) []error {
 	var failures []error
 	for chunk := range slices.Chunk(items, detachAtOnce) {
@@ -50,19 +52,19 @@ func DetachAll[T any](c *MountCall, items []T, key func(T) string, load func(T) 
 			begun[i] = i
 		}
 		of := func(i int) string { return key(chunk[i]) }
-		unmounted, failed := CollectAtOnce(c, begun, of, func(i int) (leaving, error) {
+		unmounted, failed := CollectAtOnce(c, begun, of, func(i int) (detachment, error) {
 			f, err := load(chunk[i])
 			if f == nil || err != nil {
-				return leaving{}, errors.Trace(err)
+				return detachment{}, errors.Trace(err)
 			}
 			return c.unmount(f)
 		})
-		look := sync.OnceValue(mount.ReadNamespaces)
+		readNamespaces := sync.OnceValue(mount.ReadNamespaces)
 		_, late := CollectAtOnce(c, begun, of, func(i int) (struct{}, error) {
 			if failed[i] != nil || unmounted[i].Filesystem == nil {
 				return struct{}{}, failed[i]
 			}
-			return struct{}{}, c.leave(unmounted[i], look)
+			return struct{}{}, c.finishDetach(unmounted[i], readNamespaces)
 		})
 		for _, u := range unmounted {
 			if u.kept != nil {
@@ -74,81 +76,82 @@ func DetachAll[T any](c *MountCall, items []T, key func(T) string, load func(T) 
 	return failures
 }
 
-// unmount unmounts a filesystem. Of what else is mounted at its mount point nothing is
-// touched.
-func (c *MountCall) unmount(f Filesystem) (leaving, error) {
+// unmount unmounts a filesystem. It touches nothing else that is mounted at its mount point.
+func (c *MountCall) unmount(f Filesystem) (detachment, error) {
 	path := f.Placement().MountPoint
 	if path == "" {
-		return leaving{}, nil
+		return detachment{}, nil
 	}
 	at, err := c.Find(f, path)
 	if err != nil {
-		return leaving{}, errors.Trace(err)
+		return detachment{}, errors.Trace(err)
 	}
 	if at == nil {
-		return leaving{Filesystem: f}, nil
+		return detachment{Filesystem: f}, nil
 	}
 	defer at.Target.Close()
-	switch at.Whose {
-	case Stranger:
-		return leaving{}, ErrStranger(path)
-	case Foreign:
-		return leaving{Filesystem: f}, errors.Trace(c.CheckNotBeneath(f, at))
+	switch at.Relation {
+	case MountedByOthers:
+		return detachment{}, ErrMountedByOthers(path)
+	case OtherFilesystem:
+		return detachment{Filesystem: f}, errors.Trace(c.CheckNotCovered(f, at))
 	}
-	// What is private stays when this is unmounted.
-	if err := c.checkNotElsewhere(f, c.AllNamespaces, mount.IsPrivate); err != nil {
-		return leaving{}, errors.Trace(err)
+	// Unmounting here does not affect private mounts, so a private mount in another namespace
+	// is an error before anything is unmounted.
+	if err := c.checkNoOtherNamespaces(f, c.AllNamespaces, mount.IsPrivate); err != nil {
+		return detachment{}, errors.Trace(err)
 	}
 	kept, err := at.Target.Clone()
 	if err != nil {
-		return leaving{}, errors.Trace(err)
+		return detachment{}, errors.Trace(err)
 	}
-	at.Target.Close() // an open descriptor would keep it busy
+	at.Target.Close() // an open descriptor would keep the mount busy
 	if err := mount.Unmount(path); err != nil {
 		kept.Close()
-		return leaving{}, errors.Trace(err)
+		return detachment{}, errors.Trace(err)
 	}
 	crash.At("unmounted")
-	return leaving{f, kept}, nil
+	return detachment{f, kept}, nil
 }
 
-// leave removes what was made for the mount point of a filesystem that is unmounted, or
-// puts it back. The look has begun after it was unmounted.
-func (c *MountCall) leave(l leaving, look func() []mount.Namespace) error {
-	if err := c.checkNotElsewhere(l, look); err != nil {
-		if l.kept != nil {
-			if back := c.putBack(l); back != nil {
+// finishDetach removes what was made for the mount point of an unmounted filesystem, or mounts
+// the filesystem again if another namespace has it. readNamespaces must read them after the
+// filesystem was unmounted.
+func (c *MountCall) finishDetach(d detachment, readNamespaces func() []mount.Namespace) error {
+	if err := c.checkNoOtherNamespaces(d, readNamespaces); err != nil {
+		if d.kept != nil {
+			if back := c.putBack(d); back != nil {
 				err = errors.Annotatef(err, "(it is unmounted, and could not be mounted again: %v)", back)
 			}
 		}
 		return errors.Trace(err)
 	}
-	return errors.Trace(c.ForgetPlace(l))
+	return errors.Trace(c.ClearPlacement(d))
 }
 
-// putBack mounts a filesystem where it was.
-func (c *MountCall) putBack(l leaving) error {
-	target, err := mount.OpenTarget(l.Placement().MountPoint)
+// putBack mounts a filesystem again where it was.
+func (c *MountCall) putBack(d detachment) error {
+	target, err := mount.OpenTarget(d.Placement().MountPoint)
 	if err != nil {
 		return errors.Trace(err)
 	}
 	defer target.Close()
-	if err := c.noteMount(l, l.Placement().ReadOnly, l.kept.UniqueID); err != nil {
+	if err := c.noteMount(d, d.Placement().ReadOnly, d.kept.UniqueID); err != nil {
 		return errors.Trace(err)
 	}
-	return errors.Trace(l.kept.Attach(target))
+	return errors.Trace(d.kept.Attach(target))
 }
 
-// CheckNotElsewhere returns an error that names who has a filesystem mounted in another
-// mount namespace, if anybody has for longer than a moment.
-func (c *MountCall) CheckNotElsewhere(f Mountable) error {
-	return c.checkNotElsewhere(f, c.AllNamespaces)
+// CheckNoOtherNamespaces returns an error if a filesystem is mounted in another mount
+// namespace for longer than a moment. The error names the holders.
+func (c *MountCall) CheckNoOtherNamespaces(f Mountable) error {
+	return c.checkNoOtherNamespaces(f, c.AllNamespaces)
 }
 
-// checkNotElsewhere returns an error that names who has a filesystem mounted in another
-// mount namespace, if anybody has for longer than a moment. Only mounts that all the
+// checkNoOtherNamespaces returns an error if a filesystem is mounted in another mount
+// namespace for longer than a moment. The error names the holders. Only mounts that all
 // filters accept count.
-func (c *MountCall) checkNotElsewhere(f Mountable, look func() []mount.Namespace, filters ...func(*mountinfo.Info) bool) error {
+func (c *MountCall) checkNoOtherNamespaces(f Mountable, readNamespaces func() []mount.Namespace, filters ...func(*mountinfo.Info) bool) error {
 	find, err := f.Finder()
 	if err != nil || find == nil {
 		return errors.Trace(err)
@@ -166,7 +169,7 @@ func (c *MountCall) checkNotElsewhere(f Mountable, look func() []mount.Namespace
 		}
 		return holders
 	}
-	found := holders(look())
+	found := holders(readNamespaces())
 	if len(found) == 0 {
 		return nil
 	}

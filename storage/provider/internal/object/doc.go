@@ -1,10 +1,11 @@
-// Package object is what the sources of a machine's storage have in common: the
-// records that they keep of their objects, by which file or directory an object is
-// known, the bulk calls that work on several of them, and how filesystems are mounted.
+// Package object contains what the sources of a machine's storage have in common: the records
+// of their objects, the identity of an object's file or directory, the bulk calls, and the
+// mounting of filesystems.
 //
-// A source is one of the packages loop, tmpfs, rootfs and managed. The package is not
-// for sources that keep their objects elsewhere than on this machine.
+// Its users are the packages loop, tmpfs, rootfs and managed. It is not for sources that keep
+// their objects elsewhere than on this machine.
 //
-// A [Call] holds the lock on the directory of the records: calls for one directory take
-// turns. Within a call, several objects may be worked on at once.
+// A [Call] either holds the lock on the provider's directory, so that calls for one directory
+// take turns, or locks each object that it works on. Within a call, several objects may be
+// worked on at once.
 package object

@@ -9,44 +9,46 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// FilesystemKind is what sets tmpfs and rootfs apart.
+// FilesystemKind contains the differences between tmpfs and rootfs.
 type FilesystemKind interface {
-	// Files names the directory that holds the filesystems, or what they need.
+	// Files returns the name of the directory that contains the filesystems, or what they
+	// need.
 	Files() string
-	// Create makes a filesystem of so many bytes for an owner, or finds it made.
+	// Create makes a filesystem of size bytes for an owner, unless it exists already.
 	Create(c *MountCall, id string, size uint64, owner Ownership) error
-	// Load returns a filesystem that was made, or begun. The error satisfies
-	// errors.IsNotFound if there is no such filesystem.
+	// Load returns a filesystem that has been made, or whose creation has begun. The error
+	// satisfies errors.IsNotFound if there is no such filesystem.
 	Load(c *MountCall, id string) (Filesystem, error)
-	// Owned tells of a filesystem, of whatever phase.
+	// Owned describes a filesystem, in any phase.
 	Owned(c *MountCall, id string) (storage.OwnedObject, error)
 }
 
 // Filesystem is a filesystem during one bulk call.
 type Filesystem interface {
 	Mountable
-	// Attach makes the filesystem usable at a path, one that it chooses if the
-	// path is empty, and returns the path.
+	// Attach makes the filesystem usable at a path and returns the path. If path is empty, it
+	// chooses one.
 	Attach(path string, readOnly bool) (string, error)
-	// Unmounted is the error of one that somebody has unmounted from where it was attached.
+	// Unmounted returns the error of a filesystem that was attached at from and has been
+	// unmounted by others.
 	Unmounted(from string) error
-	// Remark is what there is to say of it once it is attached or resized.
+	// Remark returns a note to the user about the filesystem after it was attached or resized.
 	Remark() string
-	// Resize makes it so many bytes large, unless it is larger, and returns how
-	// large it is then.
+	// Resize makes the filesystem size bytes large, unless it is larger, and returns its new
+	// size in bytes.
 	Resize(size uint64) (uint64, error)
-	// Destroy removes it and its record.
+	// Destroy removes the filesystem and its record.
 	Destroy() error
 	// Release removes its record.
 	Release() error
 }
 
-// FilesystemSource is the source of filesystems that stand on no volume.
+// FilesystemSource is the source of filesystems that have no backing volume.
 type FilesystemSource struct {
 	Dir  string
 	Kind FilesystemKind
 
-	remarks Remarks // on filesystems that are attached
+	remarks Remarks // of attached filesystems
 }
 
 func (s *FilesystemSource) Begin(ctx context.Context) (*MountCall, error) {
@@ -79,7 +81,7 @@ func (s *FilesystemSource) CreateFilesystems(ctx envcontext.ProviderCallContext,
 		info := storage.FilesystemInfo{FilesystemId: id, Size: p.Size}
 		creation := c.BeginCreation(id)
 		if err := s.Kind.Create(c, id, size, Ownership{ResourceTags: p.ResourceTags}); err != nil {
-			return none, creation.Failed(err, func() error { return s.ifThere(c, id, Filesystem.Destroy) })
+			return none, creation.Failed(err, func() error { return s.ifExists(c, id, Filesystem.Destroy) })
 		}
 		return info, nil
 	})
@@ -88,7 +90,7 @@ func (s *FilesystemSource) CreateFilesystems(ctx envcontext.ProviderCallContext,
 
 func AttachedFilesystem(p storage.FilesystemAttachmentParams) string { return p.FilesystemId }
 
-// MadeResults returns what a bulk call that creates filesystems has come to.
+// MadeResults returns the results of a bulk call that creates filesystems.
 func MadeResults(params []storage.FilesystemParams, infos []storage.FilesystemInfo, failures []error) []storage.CreateFilesystemsResult {
 	results := make([]storage.CreateFilesystemsResult, len(params))
 	for i, p := range params {
@@ -108,8 +110,8 @@ func (s *FilesystemSource) DestroyFilesystems(ctx envcontext.ProviderCallContext
 		return nil, errors.Annotate(err, "destroying filesystems")
 	}
 	defer c.End()
-	return EachAtOnce(ctx, ids, Itself, func(id string) error {
-		return errors.Annotatef(s.ifThere(c, id, Filesystem.Destroy), "destroying %s", id)
+	return EachAtOnce(ctx, ids, ByID, func(id string) error {
+		return errors.Annotatef(s.ifExists(c, id, Filesystem.Destroy), "destroying %s", id)
 	}), nil
 }
 
@@ -120,8 +122,8 @@ func (s *FilesystemSource) ReleaseFilesystems(ctx envcontext.ProviderCallContext
 		return nil, errors.Annotate(err, "releasing filesystems")
 	}
 	defer c.End()
-	return EachAtOnce(ctx, ids, Itself, func(id string) error {
-		return errors.Annotatef(s.ifThere(c, id, Filesystem.Release), "releasing %s", id)
+	return EachAtOnce(ctx, ids, ByID, func(id string) error {
+		return errors.Annotatef(s.ifExists(c, id, Filesystem.Release), "releasing %s", id)
 	}), nil
 }
 
@@ -147,7 +149,7 @@ func (s *FilesystemSource) AttachFilesystems(ctx envcontext.ProviderCallContext,
 	return MountedResults(params, paths, failures), nil
 }
 
-// MountedResults returns what a bulk call that attaches filesystems has come to.
+// MountedResults returns the results of a bulk call that attaches filesystems.
 func MountedResults(params []storage.FilesystemAttachmentParams, paths []string, failures []error) []storage.AttachFilesystemsResult {
 	results := make([]storage.AttachFilesystemsResult, len(params))
 	for i, p := range params {
@@ -172,7 +174,7 @@ func (s *FilesystemSource) DetachFilesystems(ctx envcontext.ProviderCallContext,
 	}
 	defer c.End()
 	failures := DetachAll(c, params, AttachedFilesystem, func(p storage.FilesystemAttachmentParams) (f Filesystem, err error) {
-		err = s.ifThere(c, p.FilesystemId, func(there Filesystem) error { f = there; return nil })
+		err = s.ifExists(c, p.FilesystemId, func(there Filesystem) error { f = there; return nil })
 		return f, errors.Trace(err)
 	})
 	for i, p := range params {
@@ -221,10 +223,10 @@ func (s *FilesystemSource) ResizeFilesystems(ctx envcontext.ProviderCallContext,
 func (s *FilesystemSource) CheckFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
 	c, err := s.Begin(ctx)
 	if err != nil {
-		return nil, errors.Annotate(err, "looking at filesystems")
+		return nil, errors.Annotate(err, "checking filesystems")
 	}
 	defer c.End()
-	return EachAtOnce(ctx, ids, Itself, func(id string) error {
+	return EachAtOnce(ctx, ids, ByID, func(id string) error {
 		f, err := s.mustLoad(c, id)
 		if err != nil {
 			return errors.Trace(err)
@@ -259,7 +261,7 @@ func (s *FilesystemSource) FilesystemRemark(id string) string {
 	return s.remarks.Of(id)
 }
 
-// mustLoad returns a filesystem that is to be there.
+// mustLoad returns a filesystem that must exist.
 func (s *FilesystemSource) mustLoad(c *MountCall, id string) (Filesystem, error) {
 	f, err := s.Kind.Load(c, id)
 	if errors.Is(err, errors.NotFound) {
@@ -268,8 +270,8 @@ func (s *FilesystemSource) mustLoad(c *MountCall, id string) (Filesystem, error)
 	return f, errors.Trace(err)
 }
 
-// ifThere does something with a filesystem. There being none is a success.
-func (s *FilesystemSource) ifThere(c *MountCall, id string, do func(Filesystem) error) error {
+// ifExists calls do with a filesystem. It succeeds if the filesystem does not exist.
+func (s *FilesystemSource) ifExists(c *MountCall, id string, do func(Filesystem) error) error {
 	f, err := s.Kind.Load(c, id)
 	if errors.Is(err, errors.NotFound) {
 		return nil
@@ -279,8 +281,8 @@ func (s *FilesystemSource) ifThere(c *MountCall, id string, do func(Filesystem) 
 	return do(f)
 }
 
-// GrowTo makes a filesystem that exists as large as it is wanted to be created: more
-// may be wanted by then than when the answer to its creation got lost.
+// GrowTo makes an existing filesystem as large as a repeated creation requests: that may be
+// more than the first request, whose result was lost.
 func GrowTo(f Filesystem, o Ownership, have, want uint64) error {
 	if want < have {
 		return errors.Trace(o.CheckSize(have, want))

@@ -9,22 +9,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Identity says which file or directory an object is. The device number is for
-// as long as the filesystem stays mounted, and so within one boot at most.
+// Identity identifies the file or directory of an object. The device number is valid as long
+// as the filesystem stays mounted, and so within one boot at most.
 type Identity struct {
 	Dev    uint64 `json:"dev,omitempty"`
 	Ino    uint64 `json:"ino,omitempty"`
 	BootID string `json:"boot-id,omitempty"`
 
-	// A file that is made after another was deleted may get its inode number at
-	// once. What tells them apart is when each was made, in nanoseconds since
-	// 1970, or on filesystems that do not keep that, a number that they change
-	// with each use of an inode. Zero: not known, as in records of old.
+	// A new file may get the inode number of a file that was just deleted. Born, the time at
+	// which the file was made, in nanoseconds since 1970, distinguishes the two. On
+	// filesystems that do not record that, Generation does: a number that changes each time
+	// the inode is used for a new file. Zero means unknown, as in old records.
 	Born       int64  `json:"born,omitempty"`
 	Generation uint32 `json:"generation,omitempty"`
 }
 
-// String is for error texts.
+// String returns a text for errors.
 func (i Identity) String() string {
 	text := fmt.Sprintf("inode %d on device %d:%d", i.Ino, unix.Major(i.Dev), unix.Minor(i.Dev))
 	if i.Born != 0 {
@@ -36,22 +36,22 @@ func (i Identity) String() string {
 	return text
 }
 
-// Status is what there is to know of a file.
+// Status is the status of a file.
 type Status struct {
 	Identity
 	Type   uint32 // as in unix.S_IFREG
-	Size   uint64 // bytes
-	Blocks uint64 // bytes that the filesystem has given it
+	Size   uint64 // in bytes
+	Blocks uint64 // bytes that the filesystem has allocated
 	Links  uint32
 }
 
-// getVersion is FS_IOC_GETVERSION, which x/sys lacks: _IOR('v', 1, long), as
-// FS_IOC_GETFLAGS is _IOR('f', 1, long).
+// getVersion is FS_IOC_GETVERSION, which x/sys lacks: _IOR('v', 1, long), derived from
+// FS_IOC_GETFLAGS, which is _IOR('f', 1, long).
 const getVersion = unix.FS_IOC_GETFLAGS&^0xff00 | 'v'<<8
 
-// Is reports whether a file that was found under an object's name is the object.
-// The object is on the filesystem of its record. Is does not look at object.Dev,
-// because the device number of that filesystem may have changed.
+// Is reports whether a file that was found under an object's name is the object. The object is
+// on the same filesystem as its record. Is ignores object.Dev, because the device number of
+// that filesystem may have changed.
 func (c *Call) Is(object, found Identity) bool {
 	return object.Ino == found.Ino && found.Dev == c.Dev &&
 		sameIfKnown(object.Born, found.Born) && sameIfKnown(object.Generation, found.Generation)
@@ -62,8 +62,8 @@ func sameIfKnown[T comparable](a, b T) bool {
 	return a == b || a == unknown || b == unknown
 }
 
-// StatusOf reads the status of an entry of the directory of the objects; one that
-// is not there is unix.ENOENT. A symbolic link is not followed.
+// StatusOf reads the status of an entry of the directory of objects, without following a
+// symbolic link. If the entry does not exist, the error is unix.ENOENT.
 func (c *Call) StatusOf(name string) (Status, error) {
 	st, err := c.Files.Statx(name)
 	if err != nil {
@@ -89,7 +89,7 @@ func (c *Call) Status(f *os.File) (Status, error) {
 	}
 	found := c.newStatus(st)
 	if found.Born == 0 {
-		// Filesystems that have no such number either say so in several ways.
+		// Filesystems without this number report that with various errors.
 		found.Generation, _ = unix.IoctlGetUint32(int(f.Fd()), getVersion)
 	}
 	return found, nil

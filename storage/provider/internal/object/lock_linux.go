@@ -13,22 +13,22 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
 
-// lockFile is what the locks of single objects are on: each on one byte of it, whose offset
-// is a hash of the ID. It is empty, and stays.
+// lockFile is the file with the locks of single objects. Each lock is on one byte, whose
+// offset is a hash of the object's ID. The file is empty and is never removed.
 const lockFile = ".lock"
 
 const (
-	// lockPatience is how long somebody else may be at work on an object: longer than a
-	// killed agent takes to exit.
+	// lockPatience is how long another process may work on an object: longer than a killed
+	// agent takes to exit.
 	lockPatience = 5 * time.Second
-	// lockInterval is how often a lock is tried again that somebody else has.
+	// lockInterval is the interval between attempts to take a lock.
 	lockInterval = 5 * time.Millisecond
 )
 
-// LockObject takes an object for this call alone, over all calls and processes, if the call
-// has not the whole directory. What a crash has left behind of its record is removed. The
-// returned function gives it back. Where somebody else has it for five seconds, the error is
-// transient. Two IDs may have one lock: a goroutine has one object at a time.
+// LockObject locks an object across all calls and processes, unless the call holds the lock on
+// the whole directory. It removes what a crash has left behind of the object's record. unlock
+// releases the lock. If another process holds the lock for five seconds, the error is
+// transient. Two IDs may share a lock, so a goroutine must lock one object at a time.
 func (c *Call) LockObject(id string) (unlock func(), err error) {
 	if c.unlock != nil {
 		return func() {}, nil
@@ -48,8 +48,9 @@ func (c *Call) LockObject(id string) (unlock func(), err error) {
 		return nil, errors.Trace(err)
 	}
 	unlock = func() {
-		// A process that another goroutine is starting may hold a copy of the descriptor
-		// for a moment: unlocking, unlike closing, does not wait for it.
+		// A process that another goroutine is starting may hold a copy of the descriptor for a
+		// moment. Closing would not release the lock until that copy is closed; unlocking
+		// does.
 		_ = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, byteLock(unix.F_UNLCK, offsetOf(id)))
 		f.Close()
 	}
@@ -75,7 +76,7 @@ func lockByte(ctx context.Context, fd uintptr, at int64, patience time.Duration)
 		case err != unix.EAGAIN && err != unix.EACCES && err != unix.EINTR:
 			return errors.Trace(err)
 		case time.Now().After(deadline):
-			return storage.Transient(errors.New("somebody else is at work on it"))
+			return storage.Transient(errors.New("another call or process is working on it"))
 		}
 		select {
 		case <-ctx.Done():
@@ -88,9 +89,9 @@ func byteLock(kind int16, at int64) *unix.Flock_t {
 	return &unix.Flock_t{Type: kind, Whence: io.SeekStart, Start: at, Len: 1}
 }
 
-// offsetOf returns where the lock of a record is.
+// offsetOf returns the offset of the lock of an object.
 func offsetOf(id string) int64 {
 	hash := fnv.New64a()
 	_, _ = io.WriteString(hash, id)
-	return int64(hash.Sum64() >> 2) // within what a file offset can be, its end included
+	return int64(hash.Sum64() >> 2) // the offset and the end of the lock must be valid file offsets
 }

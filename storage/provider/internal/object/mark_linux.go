@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// markSize is how many bytes of a hash make a mark.
+// markSize is the size of a mark, in bytes of the hash.
 const markSize = 8
 
-// newMark returns the mark of a directory of records: it holds for as long as the
-// directory is the same, and within one boot.
+// newMark returns the mark of a directory of records. It is valid as long as the directory is
+// the same, within one boot.
 func newMark(bootID, dir string) (string, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
@@ -23,7 +23,7 @@ func newMark(bootID, dir string) (string, error) {
 	return hex.EncodeToString(sum[:markSize]), nil
 }
 
-// Label is what an object is called beside the mark: the UUID of its owner, or its ID.
+// Label returns an object's name beside the mark: the UUID of its owner, or else its ID.
 func (o Ownership) Label(id string) string {
 	if owner := o.Owner(); owner.EntityUUID != "" {
 		return owner.EntityUUID

@@ -16,9 +16,9 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
 )
 
-// Placement says where a filesystem is, or may be, mounted. It is recorded
-// before the filesystem is mounted and forgotten after it is unmounted, so that a
-// crash in between loses nothing.
+// Placement describes where a filesystem is, or may be, mounted. It is recorded before the
+// filesystem is mounted and removed after it is unmounted, so that a crash in between loses
+// nothing.
 type Placement struct {
 	MountPoint string `json:"mount-point,omitempty"`
 
@@ -26,13 +26,13 @@ type Placement struct {
 	// outermost first.
 	MadeDirs []string `json:"made-dirs,omitempty"`
 
-	// ReadOnly says how it was mounted.
+	// ReadOnly is whether it was mounted read-only.
 	ReadOnly bool `json:"read-only,omitempty"`
 
-	// Mark is that of the directory of records for which it was mounted, and MountID
-	// the unique ID of the mount, 0 where the kernel has none, in the mount namespace
-	// of that inode number: another namespace has copies of the mount, with IDs of
-	// their own. Records of older versions have none of these.
+	// Mark is the mark of the directory of records for which the filesystem was mounted.
+	// MountID is the unique ID of the mount, 0 if the kernel has none. MountNamespace is the
+	// inode number of the mount namespace in which MountID is valid: another namespace has
+	// copies of the mount, with other IDs. Records of older versions have none of these.
 	Mark           string `json:"mark,omitempty"`
 	MountID        uint64 `json:"mount-id,omitempty"`
 	MountNamespace uint64 `json:"mount-namespace,omitempty"`
@@ -40,33 +40,34 @@ type Placement struct {
 
 // Mountable is a filesystem that is mounted at one place at a time.
 type Mountable interface {
-	// Placement is where it is mounted, for reading and for changing.
+	// Placement returns the placement of the filesystem, for reading and for changing.
 	Placement() *Placement
-	// Save records it, with its placement, and note does so until a power cut.
+	// Save records the filesystem with its placement durably. Note records it too, but a power
+	// cut may undo that.
 	Save() error
 	Note() error
-	// Mount makes it, nowhere yet.
+	// Mount makes a detached mount of the filesystem.
 	Mount(readOnly bool) (*mount.Detached, error)
-	// Mounts finds it in the table of this process's mount namespace.
+	// Mounts returns its mounts in the table of this process's mount namespace.
 	Mounts(*mount.Table) ([]*mountinfo.Info, error)
-	// Finder returns what finds it, and parts of it, in the table of any mount namespace.
+	// Finder returns the function that finds its mounts, and mounts of parts of it, in the
+	// table of any mount namespace.
 	Finder() (Finder, error)
-	// Check makes sure that a mount of it is as it should be. An error that says that it is
-	// not is permanent, one for which that is not known is not.
+	// Check checks that a mount of the filesystem is as it should be. An error is permanent if
+	// the mount is known to be wrong, and not permanent if that is unknown.
 	Check(*mount.Target) error
-	// Proves tells whether a mount of it, at its mount point, is known to be this
-	// agent's by something else than the placement.
+	// Proves reports whether something other than the placement proves that a mount of the
+	// filesystem at its mount point was made by this agent.
 	Proves(*mount.Target) (bool, error)
 }
 
-// MountCall is one bulk call on filesystems. It reads mountinfo once, unless it
-// comes upon a mount that is younger.
+// MountCall is one bulk call on filesystems. It reads mountinfo once, and again only when it
+// finds a newer mount.
 type MountCall struct {
 	*Call
-	// newest is the youngest table that has been read.
+	// newest is the table that was read last.
 	newest atomic.Pointer[mount.Table]
-	// AllNamespaces returns what is mounted in all mount namespaces, as of when
-	// it is called first.
+	// AllNamespaces returns the mounts of all mount namespaces at the time of its first call.
 	AllNamespaces func() []mount.Namespace
 	// namespace is the inode number of this process's mount namespace.
 	namespace uint64
@@ -94,8 +95,8 @@ func BeginMounts(ctx context.Context, dir, files string, locking Locking) (*Moun
 	return m, nil
 }
 
-// MountAll attaches filesystems, several at once unless one may be in the way of
-// another.
+// MountAll attaches filesystems. It attaches several at once unless the mount point of one is,
+// or is below, that of another.
 func (c *MountCall) MountAll(params []storage.FilesystemAttachmentParams, do func(storage.FilesystemAttachmentParams) (string, error)) ([]string, []error) {
 	paths := make([]string, len(params))
 	for i, p := range params {
@@ -103,34 +104,34 @@ func (c *MountCall) MountAll(params []storage.FilesystemAttachmentParams, do fun
 			paths[i] = c.Files.Entry(p.FilesystemId)
 		}
 	}
-	if !mount.Apart(paths) {
+	if !mount.Disjoint(paths) {
 		return Collect(c, params, do)
 	}
 	return CollectAtOnce(c, params, AttachedFilesystem, do)
 }
 
-// Found is what is mounted at a path.
+// Found is the mount at a path.
 type Found struct {
 	*mountinfo.Info
-	Target *mount.Target
-	Whose  Whose
+	Target   *mount.Target
+	Relation Relation
 }
 
-// Whose says whose a mount at a path is.
-type Whose int
+// Relation is the relation of a mount to a filesystem and to this agent.
+type Relation int
 
 const (
-	// Foreign: it is something else than the filesystem.
-	Foreign Whose = iota
-	// Stranger: it is the filesystem, and somebody else has mounted it. That may be
-	// an agent whose directory this one's is a copy of.
-	Stranger
-	// Ours: it is the filesystem, as it was mounted here.
+	// OtherFilesystem: the mount is not of the filesystem.
+	OtherFilesystem Relation = iota
+	// MountedByOthers: the mount is of the filesystem, but this agent did not make it. Another
+	// agent may have made it, if this agent's directory is a copy of that agent's.
+	MountedByOthers
+	// Ours: the mount is of the filesystem, and this agent made it.
 	Ours
 )
 
-// Find returns what is mounted at a path, and whether it is the filesystem; nil
-// where nothing is mounted. Its target is to be closed.
+// Find returns the mount at a path and whether it is of the filesystem, or nil if nothing is
+// mounted there. The caller must close its Target.
 func (c *MountCall) Find(f Mountable, path string) (*Found, error) {
 	target, err := mount.OpenTarget(path)
 	if errors.Is(err, errors.NotFound) {
@@ -159,37 +160,37 @@ func (c *MountCall) identify(f Mountable, target *mount.Target) (*Found, error) 
 		}
 		c.newest.Store(table)
 		if info = table.ByID(target.MountID()); info == nil {
-			return nil, errors.Errorf("what is mounted at %s is changing", target.Path)
+			return nil, errors.Errorf("the mount at %s changed while it was examined", target.Path)
 		}
 	}
-	whose, err := c.whose(f, info, target)
+	relation, err := c.relation(f, info, target)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	return &Found{Info: info, Target: target, Whose: whose}, nil
+	return &Found{Info: info, Target: target, Relation: relation}, nil
 }
 
-func (c *MountCall) whose(f Mountable, info *mountinfo.Info, target *mount.Target) (Whose, error) {
+func (c *MountCall) relation(f Mountable, info *mountinfo.Info, target *mount.Target) (Relation, error) {
 	mounted, err := c.isMountedBy(f, info)
 	if err != nil || !mounted {
-		return Foreign, errors.Trace(err)
+		return OtherFilesystem, errors.Trace(err)
 	}
 	ours, err := c.isRecorded(f.Placement(), target)
 	if err == nil && !ours {
 		ours, err = f.Proves(target)
 	}
 	if err != nil {
-		return Foreign, errors.Trace(err)
+		return OtherFilesystem, errors.Trace(err)
 	}
 	if ours {
 		return Ours, nil
 	}
-	return Stranger, nil
+	return MountedByOthers, nil
 }
 
-// isRecorded tells whether a placement is that of a mount. Where the kernel does not
-// tell mounts apart, and in another mount namespace than the one it was mounted in, the
-// mark and the mount point have to do.
+// isRecorded reports whether a placement describes a mount. If the kernel has no unique IDs of
+// mounts, or the filesystem was mounted in another mount namespace, only the mark and the
+// mount point are compared.
 func (c *MountCall) isRecorded(place *Placement, target *mount.Target) (bool, error) {
 	if place.Mark != c.Mark || place.MountPoint != target.Path {
 		return false, nil
@@ -198,12 +199,12 @@ func (c *MountCall) isRecorded(place *Placement, target *mount.Target) (bool, er
 	return id == 0 || id == place.MountID || place.MountNamespace != c.namespace, errors.Trace(err)
 }
 
-// ErrStranger is the error of a filesystem that somebody else has mounted.
-func ErrStranger(path string) error {
-	return storage.Permanent(errors.Errorf("it is mounted at %s, and this agent has not mounted it there: unmount it first", path))
+// ErrMountedByOthers returns the error of a filesystem that was mounted by others.
+func ErrMountedByOthers(path string) error {
+	return storage.Permanent(errors.Errorf("it is mounted at %s, but not by this agent: unmount it first", path))
 }
 
-// isMountedBy tells whether a mount is the filesystem.
+// isMountedBy reports whether a mount is of the filesystem.
 func (c *MountCall) isMountedBy(f Mountable, info *mountinfo.Info) (bool, error) {
 	mounts, err := f.Mounts(c.Table())
 	if err != nil {
@@ -217,11 +218,11 @@ func (c *MountCall) isMountedBy(f Mountable, info *mountinfo.Info) (bool, error)
 	return false, nil
 }
 
-// Attach mounts a filesystem at a path, or finds it mounted there.
+// Attach mounts a filesystem at a path, unless it is already mounted there.
 func (c *MountCall) Attach(f Mountable, path string, readOnly bool) error {
 	place := f.Placement()
 	if place.MountPoint != "" && place.MountPoint != path {
-		if err := c.Leave(f); err != nil {
+		if err := c.AbandonMountPoint(f); err != nil {
 			return errors.Trace(err)
 		}
 	}
@@ -265,8 +266,8 @@ func (c *MountCall) Attach(f Mountable, path string, readOnly bool) error {
 	return nil
 }
 
-// noteMount records which mount is the filesystem's. A power cut that takes the record
-// back takes the mount too.
+// noteMount records the mount of a filesystem. A power cut that undoes the record also undoes
+// the mount.
 func (c *MountCall) noteMount(f Mountable, readOnly bool, uniqueID func() (uint64, error)) error {
 	id, err := uniqueID()
 	if err != nil {
@@ -280,21 +281,21 @@ func (c *MountCall) noteMount(f Mountable, readOnly bool, uniqueID func() (uint6
 	return errors.Trace(f.Note())
 }
 
-// adopt makes sure that what is mounted already is what is wanted.
+// adopt checks that an existing mount is the requested one, and records it.
 func (c *MountCall) adopt(f Mountable, at *Found, readOnly bool) error {
 	path := at.Target.Path
 	switch {
-	case at.Whose == Foreign:
+	case at.Relation == OtherFilesystem:
 		return storage.Permanent(errors.Errorf("%s is mounted at %s: unmount it or choose another mount point",
 			mount.Describe(at.Info), path))
-	case at.Whose == Stranger:
-		return ErrStranger(path)
+	case at.Relation == MountedByOthers:
+		return ErrMountedByOthers(path)
 	case mount.IsReadOnly(at.Info) != readOnly:
 		return storage.Permanent(errors.Errorf("it is mounted at %s %s, and wanted %s: detach it first",
 			path, AccessName(!readOnly), AccessName(readOnly)))
 	}
 	if err := f.Check(at.Target); err != nil {
-		return errors.Annotatef(err, "it is mounted at %s, but", path)
+		return errors.Annotatef(err, "checking its mount at %s", path)
 	}
 	if place := f.Placement(); place.MountPoint != path {
 		if err := move(f, Placement{MountPoint: path}); err != nil {
@@ -304,8 +305,8 @@ func (c *MountCall) adopt(f Mountable, at *Found, readOnly bool) error {
 	return errors.Trace(c.noteMount(f, readOnly, at.Target.UniqueID))
 }
 
-// Leave gives up a mount point at which the filesystem is not mounted any more.
-func (c *MountCall) Leave(f Mountable) error {
+// AbandonMountPoint gives up a mount point at which the filesystem is no longer mounted.
+func (c *MountCall) AbandonMountPoint(f Mountable) error {
 	place := f.Placement()
 	at, err := c.Find(f, place.MountPoint)
 	if err != nil {
@@ -313,24 +314,24 @@ func (c *MountCall) Leave(f Mountable) error {
 	}
 	if at != nil {
 		at.Target.Close()
-		switch at.Whose {
+		switch at.Relation {
 		case Ours:
 			return storage.Permanent(errors.Errorf("it is mounted at %s: detach it first", place.MountPoint))
-		case Stranger:
-			return ErrStranger(place.MountPoint)
+		case MountedByOthers:
+			return ErrMountedByOthers(place.MountPoint)
 		}
-		if err := c.CheckNotBeneath(f, at); err != nil {
+		if err := c.CheckNotCovered(f, at); err != nil {
 			return errors.Trace(err)
 		}
 	}
-	if err := c.CheckNotElsewhere(f); err != nil {
+	if err := c.CheckNoOtherNamespaces(f); err != nil {
 		return errors.Trace(err)
 	}
-	return errors.Trace(c.ForgetPlace(f))
+	return errors.Trace(c.ClearPlacement(f))
 }
 
-// CheckNotBeneath returns an error if the filesystem is covered by another mount.
-func (c *MountCall) CheckNotBeneath(f Mountable, top *Found) error {
+// CheckNotCovered returns an error if the filesystem is covered by another mount.
+func (c *MountCall) CheckNotCovered(f Mountable, top *Found) error {
 	mounts, err := f.Mounts(c.Table())
 	if err != nil {
 		return errors.Trace(err)
@@ -343,19 +344,20 @@ func (c *MountCall) CheckNotBeneath(f Mountable, top *Found) error {
 	return nil
 }
 
-// ForgetPlace removes what was made for a mount point and the record of it.
-func (c *MountCall) ForgetPlace(f Mountable) error {
+// ClearPlacement removes what was made for a mount point and clears the placement.
+func (c *MountCall) ClearPlacement(f Mountable) error {
 	crash.At("mounted no more")
 	place := f.Placement()
 	if err := mount.RemoveDirs(place.MadeDirs); err != nil {
 		return errors.Trace(err)
 	}
 	crash.At("mount point removed")
-	return errors.Trace(UnlessFull(move(f, Placement{})))
+	return errors.Trace(IgnoreNoSpace(move(f, Placement{})))
 }
 
-// move records another placement of a filesystem. A power cut unmounts it, and may
-// take back where it was mounted; but the directories that are made for that last.
+// move records another placement of a filesystem. A power cut unmounts the filesystem and may
+// undo the record, which is harmless unless directories were made for the mount point: they
+// outlast a power cut, so the record of them must too.
 func move(f Mountable, to Placement) error {
 	place := f.Placement()
 	from := *place
@@ -366,8 +368,8 @@ func move(f Mountable, to Placement) error {
 	return errors.Trace(f.Note())
 }
 
-// CheckUnused returns an error if a directory at a path, or a part of it, is mounted
-// elsewhere, in any mount namespace, or something is mounted in it.
+// CheckUnused returns an error if the directory at a path, or a part of it, is mounted
+// elsewhere in any mount namespace, or if something is mounted in it.
 func (c *MountCall) CheckUnused(path string, dir mount.Directory) error {
 	var holders []mount.Holder
 	for _, namespace := range c.AllNamespaces() {
@@ -384,8 +386,8 @@ func (c *MountCall) CheckUnused(path string, dir mount.Directory) error {
 	return nil
 }
 
-// CheckNoUsers returns an error that names the processes which have a directory, or
-// something in it, in use, as far as /proc shows.
+// CheckNoUsers returns an error if processes use a directory or something in it, as far as
+// /proc shows them. The error names the processes.
 func CheckNoUsers(dir mount.Directory) error {
 	holders := mount.HoldersWithin(dir)
 	if len(holders) == 0 {
@@ -394,8 +396,8 @@ func CheckNoUsers(dir mount.Directory) error {
 	return errors.NewNotValid(nil, fmt.Sprintf("it is in use, %s: end that first", mount.DescribeHolders(holders)))
 }
 
-// Locate returns the directory that is an entry of parent. The path of parent must
-// not lead through a symbolic link.
+// Locate returns the directory with a name in parent. The path of parent must not contain a
+// symbolic link.
 func Locate(table *mount.Table, parent, name string) (mount.Directory, error) {
 	target, err := mount.OpenTarget(parent)
 	if err != nil {
@@ -404,7 +406,7 @@ func Locate(table *mount.Table, parent, name string) (mount.Directory, error) {
 	defer target.Close()
 	through := table.ByID(target.MountID())
 	if through == nil {
-		return mount.Directory{}, errors.Errorf("what %s is mounted on is changing", parent)
+		return mount.Directory{}, errors.Errorf("the mount that contains %s changed while it was examined", parent)
 	}
 	return mount.Locate(through, filepath.Join(parent, name))
 }

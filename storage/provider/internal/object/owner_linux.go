@@ -15,25 +15,24 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/record"
 )
 
-// Ownership is what a record tells of whose its object is.
+// Ownership is the part of a record that says who owns the object.
 type Ownership struct {
-	// ResourceTags are those that the object was created or imported with, or was
-	// given last. A record of an older version has none: it is not known whose its
-	// object is.
+	// ResourceTags are the tags with which the object was created, imported or last tagged. A
+	// record of an older version has none: the owner of its object is unknown.
 	ResourceTags map[string]string `json:"resource-tags,omitempty"`
 }
 
-// Owner returns to whom the object belongs.
+// Owner returns the owner of the object.
 func (o Ownership) Owner() storage.Owner {
 	return storage.OwnerOf(o.ResourceTags)
 }
 
-// uuidLength is that of the text of a UUID.
+// uuidLength is the length of a UUID as text.
 const uuidLength = 36
 
-// NewID returns the ID of a new object that begins with a name, such as a tag: it ends
-// with the UUID of the owner, where there is one. The error satisfies
-// errors.IsNotValid if that is no UUID.
+// NewID returns the ID of a new object: the name, such as a tag, followed by the UUID of the
+// owner if there is one. The error satisfies errors.IsNotValid if the owner's UUID is not a
+// valid one.
 func NewID(name string, owner storage.Owner) (string, error) {
 	if owner.EntityUUID == "" {
 		return name, nil
@@ -45,14 +44,14 @@ func NewID(name string, owner storage.Owner) (string, error) {
 	return name + "-" + owner.EntityUUID, nil
 }
 
-// HasUUID reports whether an ID contains the UUID of an owner, so that no other object has
-// it.
+// HasUUID reports whether an ID contains the UUID of an owner, and so belongs to one object
+// only.
 func HasUUID(id string) bool {
 	_, _, ok := splitID(id)
 	return ok
 }
 
-// splitID is the reverse of NewID.
+// splitID is the inverse of NewID.
 func splitID(id string) (name, entityUUID string, ok bool) {
 	at := len(id) - uuidLength
 	if at < 2 || id[at-1] != '-' {
@@ -62,14 +61,14 @@ func splitID(id string) (name, entityUUID string, ok bool) {
 	return id[:at-1], id[at:], err == nil && parsed.String() == id[at:]
 }
 
-// ownedRecord is what all records have in common.
+// ownedRecord is the part that all records have in common.
 type ownedRecord struct {
 	Ownership
 	Phase Phase `json:"phase"`
 }
 
-// ReleasedAt returns the ID of the object that is at a path among the files, and that was
-// released, or was and is the importer's now. It returns nothing for another path.
+// ReleasedAt returns the ID of the object at a path in Files, if the object has been released
+// or already belongs to the importer. Otherwise it returns "".
 func (c *Call) ReleasedAt(path string, importer storage.Owner) (string, error) {
 	files, err := c.Files.RealPath()
 	if err != nil {
@@ -91,9 +90,9 @@ func (c *Call) ReleasedAt(path string, importer storage.Owner) (string, error) {
 	return id, nil
 }
 
-// Load loads the record of an object and returns the ID that it is kept under. An
-// object whose ID has no UUID in it, as it was made by an older version, is also found
-// by the ID that it would get today, if its record has the UUID.
+// Load loads the record of an object and returns the ID under which the record is stored. An
+// object that an older version made, without a UUID in its ID, is also found by the ID that it
+// would get today, if its record contains the UUID.
 func (c *Call) Load(id string, rec any) (string, error) {
 	err := c.Records.Load(id, rec)
 	name, entityUUID, ok := splitID(id)
@@ -102,16 +101,16 @@ func (c *Call) Load(id string, rec any) (string, error) {
 	}
 	var old Ownership
 	if oerr := c.Records.Load(name, &old); oerr != nil && !errors.Is(oerr, errors.NotFound) {
-		return id, errors.Trace(oerr) // it may be this object's
+		return id, errors.Trace(oerr) // the record may be this object's
 	} else if oerr != nil || old.Owner().EntityUUID != entityUUID {
 		return id, errors.Trace(err)
 	}
 	return name, errors.Trace(c.Records.Load(name, rec))
 }
 
-// Resolve returns the ID under which a creation makes its object, or has made it
-// before. It makes sure that what is there is the owner's: of the same UUID, and of the
-// same state. An object whose owner is not known belongs to requests that name none.
+// Resolve returns the ID under which a creation makes its object, or has made it before. It
+// checks that an existing object belongs to the owner: it must have the same UUID and the same
+// state. An object without a known owner belongs to requests that name no owner.
 func (c *Call) Resolve(tag string, resourceTags map[string]string) (string, error) {
 	owner := storage.OwnerOf(resourceTags)
 	id, err := NewID(tag, owner)
@@ -121,7 +120,7 @@ func (c *Call) Resolve(tag string, resourceTags map[string]string) (string, erro
 	var rec ownedRecord
 	err = c.Records.Load(id, &rec)
 	if errors.Is(err, errors.NotFound) && id != tag {
-		// It may have been made by an older version, and got its UUID since.
+		// An older version may have made the object, which got its UUID later.
 		err = c.Records.Load(tag, &rec)
 		if err == nil && rec.Owner().EntityUUID != owner.EntityUUID {
 			return id, nil
@@ -141,8 +140,8 @@ func (c *Call) Resolve(tag string, resourceTags map[string]string) (string, erro
 	return "", storage.Permanent(errors.Errorf("%s exists and belongs to %s, not to %s: remove it there, or adopt it first", id, describeOwner(rec.Owner()), describeOwner(owner)))
 }
 
-// CheckImport makes sure that an object that has a record may become an importer's:
-// it already belongs to the importer, or to nobody.
+// CheckImport checks that an object with a record may be imported: it must already belong to
+// the importer, or to nobody.
 func (o Ownership) CheckImport(id string, phase Phase, resourceTags map[string]string) error {
 	owner, importer := o.Owner(), storage.OwnerOf(resourceTags)
 	if phase == PhaseReleased || owner.EntityUUID == "" || owner == importer {
@@ -151,12 +150,13 @@ func (o Ownership) CheckImport(id string, phase Phase, resourceTags map[string]s
 	return errors.NewNotValid(nil, fmt.Sprintf("it is %s and belongs to %s: release or remove it there first", id, describeOwner(owner)))
 }
 
-// ErrReleased returns the error of what is not done to an object that was released.
+// ErrReleased returns the error of an operation that is refused because the object was
+// released.
 func ErrReleased(id string) error {
-	return errors.NewNotValid(nil, fmt.Sprintf("%s was released, and is nobody's: import it first", id))
+	return errors.NewNotValid(nil, fmt.Sprintf("%s was released and has no owner: import it first", id))
 }
 
-// ImportID returns the ID of what is imported for an owner.
+// ImportID returns the ID of an object that is imported for an owner.
 func ImportID(resourceTags map[string]string) (string, error) {
 	owner := storage.OwnerOf(resourceTags)
 	if owner.EntityUUID == "" {
@@ -165,8 +165,8 @@ func ImportID(resourceTags map[string]string) (string, error) {
 	return NewID("imported", owner)
 }
 
-// Adopt makes an importer the owner of an object that has a record. It reports whether
-// that changes the record.
+// Adopt replaces the resource tags of an object, which name its owner, with an importer's, if
+// the importer has any. It reports whether the tags change.
 func (o *Ownership) Adopt(resourceTags map[string]string) (changed bool) {
 	if len(resourceTags) == 0 || maps.Equal(o.ResourceTags, resourceTags) {
 		return false
@@ -175,10 +175,10 @@ func (o *Ownership) Adopt(resourceTags map[string]string) (changed bool) {
 	return true
 }
 
-// describeOwner is for error texts.
+// describeOwner returns a text for errors.
 func describeOwner(owner storage.Owner) string {
 	if owner == (storage.Owner{}) {
-		return "nobody that is known"
+		return "an unknown owner"
 	}
 	var parts []string
 	if owner.EntityUUID != "" {
@@ -190,9 +190,9 @@ func describeOwner(owner storage.Owner) string {
 	return strings.Join(parts, " of ")
 }
 
-// ListOwned returns what describe tells of each object, in the order of their IDs. An
-// object whose record is damaged, or of a newer version, has nothing but its ID; one
-// that describe does not find is left out.
+// ListOwned returns the result of describe for each object, in the order of their IDs. For an
+// object whose record is damaged, or of a newer version, it returns only the ID. An object
+// that describe does not find is omitted.
 func (c *Call) ListOwned(describe func(id string) (storage.OwnedObject, error)) ([]storage.OwnedObject, error) {
 	ids, err := c.Records.List()
 	if err != nil {
@@ -217,7 +217,7 @@ func (c *Call) ListOwned(describe func(id string) (storage.OwnedObject, error)) 
 	return all, nil
 }
 
-// TagAll gives objects other resource tags, and changes nothing else of their records.
+// TagAll replaces the resource tags of objects and changes nothing else in their records.
 func (c *Call) TagAll(all []storage.ObjectTags) []error {
 	return EachAtOnce(c, all, func(t storage.ObjectTags) string { return t.ID }, func(t storage.ObjectTags) error {
 		return errors.Annotatef(c.tag(t), "tagging %s", t.ID)
@@ -245,7 +245,7 @@ func (c *Call) tag(t storage.ObjectTags) error {
 	if bytes.Equal(rec["resource-tags"], tags) {
 		return nil
 	}
-	delete(rec, "format") // which the store writes
+	delete(rec, "format") // the store writes it
 	rec["resource-tags"] = tags
 	return errors.Trace(c.Records.Save(id, rec))
 }

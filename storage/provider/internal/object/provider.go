@@ -13,14 +13,14 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Provider is what the providers of this package have in common.
+// Provider is what the providers that use this package have in common.
 type Provider struct {
 	Type storage.ProviderType
 
-	// StorageDir is for pools whose configuration gives none.
+	// StorageDir is the storage directory of pools that do not configure one.
 	StorageDir string
 
-	// Attributes are the settings that a pool may have, beside
+	// Attributes are the names of the settings that a pool may have, in addition to
 	// storage.ConfigStorageDir.
 	Attributes []string
 }
@@ -35,8 +35,8 @@ func (p Provider) Dynamic() bool {
 	return true
 }
 
-// DefaultPools implements [storage.Provider]: there are none but the pool that
-// every provider has under its own name.
+// DefaultPools implements [storage.Provider]. It returns none: every provider has a pool with
+// its own name anyway.
 func (p Provider) DefaultPools() []*storage.Config {
 	return nil
 }
@@ -63,7 +63,7 @@ func (p Provider) known() string {
 	return strings.Join(p.Attributes, ", ")
 }
 
-// Dir returns the directory in which the source of a pool keeps what it makes.
+// Dir returns the directory in which the source of a pool stores its objects.
 func (p Provider) Dir(config *storage.Config) (string, error) {
 	dir := p.StorageDir
 	if value, ok := config.Attrs()[storage.ConfigStorageDir]; ok {
@@ -79,8 +79,8 @@ func (p Provider) Dir(config *storage.Config) (string, error) {
 	return dir, nil
 }
 
-// SizeInBytes converts a size in MiB. One that is zero, or that no file can have,
-// is not valid.
+// SizeInBytes converts a size in MiB to bytes. The error satisfies errors.IsNotValid if the
+// size is zero, or too large for a file.
 func SizeInBytes(mib uint64) (uint64, error) {
 	if mib == 0 {
 		return 0, errors.NewNotValid(nil, "size 0 MiB: at least 1 MiB is needed")
@@ -91,8 +91,8 @@ func SizeInBytes(mib uint64) (uint64, error) {
 	return mib << 20, nil
 }
 
-// ValidateMediumForK8s checks the attributes of a filesystem that is a directory
-// of a Kubernetes workload: the medium is the one thing to choose.
+// ValidateMediumForK8s checks the attributes of a filesystem that is a directory of a
+// Kubernetes workload. The medium is the only attribute that it may have.
 func ValidateMediumForK8s(providerType storage.ProviderType, attributes map[string]any) error {
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
 		value := attributes[name]

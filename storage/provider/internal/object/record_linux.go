@@ -9,20 +9,20 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
 )
 
-// What a record says is carried out: directories are removed by it, and devices
-// detached. One that no call here can have written is damaged, and of what it says
-// nothing is done.
+// Records control destructive work: directories are removed and devices detached because a
+// record says so. A record that no call here can have written is damaged, and nothing is done
+// because of it.
 
-// CheckObject refuses the record of an object without a size or a phase.
+// CheckObject rejects the record of an object without a size or a phase.
 func CheckObject(size uint64, p Phase) error {
 	if size == 0 || p == "" {
-		return errors.New("it has no size, or no phase")
+		return errors.New("size or phase is missing")
 	}
 	return nil
 }
 
-// Check makes sure that the directories are such as are made for the mount point:
-// those that lead to it, from one that was missing on.
+// Check checks that MadeDirs are directories that can have been made for the mount point: the
+// mount point and its parents, up to the first that did not exist.
 func (p Placement) Check() error {
 	if p.MountPoint != "" {
 		if err := mount.ValidatePath(p.MountPoint); err != nil {

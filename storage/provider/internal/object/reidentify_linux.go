@@ -7,7 +7,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/mount"
 )
 
-// Failures are several errors, of one object each.
+// Failures contains one or more errors, each of one object.
 type Failures []error
 
 func (f Failures) Error() string {
@@ -18,11 +18,11 @@ func (f Failures) Error() string {
 	return text
 }
 
-// Unwrap lets errors.Is find each.
+// Unwrap makes errors.Is look at each error.
 func (f Failures) Unwrap() []error { return f }
 
-// ReidentifyAll calls reidentify for every object, after their directory was moved. The
-// error has one for each object that is not what its record tells.
+// ReidentifyAll calls reidentify for every object after the directory was moved. The error
+// contains one for each object that does not match its record.
 func (c *Call) ReidentifyAll(reidentify func(id string) error) error {
 	ids, err := c.Records.List()
 	if err != nil {
@@ -43,10 +43,12 @@ func (c *Call) ReidentifyAll(reidentify func(id string) error) error {
 	return nil
 }
 
-// ReidentifyPlacement makes sure that a filesystem is not mounted any more where the
-// directory that this one was moved from had it, and forgets which mount it was. What
-// this agent has mounted since stays. isIt tells whether a mount may be the filesystem.
-// The mount point of a copy, and the directories made for it, are the original's.
+// ReidentifyPlacement updates the placement of a filesystem after its directory was moved or
+// copied. If the directory was moved, it checks that the filesystem is not still mounted for
+// the old directory, and clears the ID of the mount; isIt reports whether a mount may be of
+// the filesystem. If the directory was copied, it clears the placement: the mount point, and
+// the directories made for it, belong to the original. A placement of this agent's own mounts
+// stays unchanged.
 func (c *MountCall) ReidentifyPlacement(how Relocation, place *Placement, isIt func(*mountinfo.Info) bool) error {
 	if place.MountPoint == "" || place.Mark == c.Mark {
 		return nil

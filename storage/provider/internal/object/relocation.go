@@ -1,13 +1,13 @@
 package object
 
-// Relocation says how a directory came to be where it is.
+// Relocation is how a directory got to its present place.
 type Relocation int
 
 const (
-	// Moved: what the directory was moved from is gone.
+	// Moved: the original no longer exists.
 	Moved Relocation = iota
 
-	// Copied: the original may be in use. What is attached or mounted there, and its
-	// mount points, are not the copy's.
+	// Copied: the original may be in use. Its attachments, mounts and mount points do not
+	// belong to the copy.
 	Copied
 )

@@ -2,9 +2,9 @@ package object
 
 import "sync"
 
-// Remarks are what a source has to say about objects that are attached, by their ids.
-// They end with the process: the next one attaches everything again. The zero value is
-// empty, and safe for concurrent use.
+// Remarks are a source's notes about attached objects, by ID. They end with the process: the
+// next one attaches everything again. The zero value is empty. Remarks are safe for concurrent
+// use.
 type Remarks struct {
 	mu    sync.Mutex
 	texts map[string]string

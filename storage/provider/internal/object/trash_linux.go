@@ -19,25 +19,26 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
 
-// trashDir is where in a storage directory objects are that were deleted as nobody's,
-// with their records, until they are purged.
+// trashDir is the directory, in a storage directory, of orphans that were deleted, with their
+// records, until they are purged.
 const trashDir = ".trash"
 
-// recordSuffix ends the name of a record in the trash, beside its object.
+// recordSuffix ends the name of a record in the trash. The rest is the name of its object.
 const recordSuffix = ".json"
 
-// trashName is the name of an object that was put in the trash at a time.
+// trashName returns the name in the trash of an object that was put there at the given time.
 func trashName(id string, at time.Time) string {
 	return fmt.Sprintf("%s-%d", id, at.Unix())
 }
 
-// trashedAt returns when what has a name in the trash was put there.
+// trashedAt returns the time at which the object with the given name was put in the trash.
 func trashedAt(name string) (time.Time, bool) {
 	seconds, err := strconv.ParseInt(name[strings.LastIndexByte(name, '-')+1:], 10, 64)
 	return time.Unix(seconds, 0), err == nil
 }
 
-// CheckOwner makes sure that an object is still whose it was when it was looked at.
+// CheckOwner checks that an object still belongs to the owner that it had when it was
+// examined.
 func (o Ownership) CheckOwner(owner storage.Owner) error {
 	if o.Owner() != owner {
 		return errors.NewNotValid(nil, fmt.Sprintf("it belongs to %s, not to %s", describeOwner(o.Owner()), describeOwner(owner)))
@@ -47,19 +48,20 @@ func (o Ownership) CheckOwner(owner storage.Owner) error {
 
 func (c *Call) trashPath() string { return filepath.Join(c.dir, trashDir) }
 
-// makeTrash makes the directory of the trash while there is space for it: deleting must
-// be possible when the disk is full.
+// makeTrash makes the directory of the trash while there is space for it, because deleting
+// must be possible when the disk is full.
 func (c *Call) makeTrash() error {
 	trash, err := safepath.Make(c.trashPath())
 	if err != nil {
-		return errors.Trace(UnlessFull(err))
+		return errors.Trace(IgnoreNoSpace(err))
 	}
 	trash.Close()
 	return nil
 }
 
-// Trash moves an object and its record to the trash. The object goes first: a call that
-// was interrupted can be repeated. There may be no object, as of a filesystem in memory.
+// Trash moves an object and its record to the trash. It moves the object first, so that an
+// interrupted call can be repeated. There need not be an object: a filesystem in memory has
+// none.
 func (c *Call) Trash(id string, at time.Time) error {
 	name := trashName(id, at)
 	trash, err := safepath.Make(c.trashPath())
@@ -78,9 +80,10 @@ func (c *Call) Trash(id string, at time.Time) error {
 	return errors.Trace(c.Records.Move(id, trash, name+recordSuffix))
 }
 
-// PurgeTrash removes what was put in the trash before a time. beforehand, if not nil, is
-// called for each object, with the records in the trash and its own among them. No trash
-// is made: the disk may be full.
+// PurgeTrash removes the objects that were put in the trash before olderThan. If beforehand is
+// not nil, it is called before each object is removed, with the object's name and the records
+// in the trash, which include its own. PurgeTrash does not make the directory of the trash:
+// the disk may be full.
 func (c *Call) PurgeTrash(olderThan time.Time, beforehand func(records *record.Store, name string) error) error {
 	trash, err := safepath.Open(c.trashPath())
 	if errors.Is(err, unix.ENOENT) {
@@ -126,9 +129,9 @@ func purge(trash *safepath.Dir, records *record.Store, name string, beforehand f
 	return errors.Trace(records.Remove(name))
 }
 
-// Empty removes a file or a tree from a directory for what is to be removed. It goes
-// through a mount of its own, which shows nothing of what may be mounted within the tree:
-// that is never touched, and keeps the tree from going away.
+// Empty removes a file or a tree from a directory of things to remove. It works in a mount of
+// its own, which does not show what is mounted within the tree: such a mount is never touched,
+// and keeps the tree from being removed.
 func Empty(trash *safepath.Dir, name string) error {
 	view, err := mount.Clone(trash.File())
 	if err != nil {

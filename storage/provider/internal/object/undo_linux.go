@@ -6,60 +6,61 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Creation is the creation of one object, which may fail.
+// Creation is an attempt to create one object.
 type Creation struct {
 	call *Call
 	id   string
-	// before is what there was of it.
-	before remains
+	// before is what existed of the object before.
+	before priorState
 }
 
-// remains is what there is of an object before it is made.
-type remains int
+// priorState is what exists of an object before it is made.
+type priorState int
 
 const (
-	// unknownRemains: its record cannot be read.
-	unknownRemains remains = iota
-	// noRemains: there is nothing, or nothing that anybody has.
-	noRemains
-	// incomplete: an earlier call has begun to make it, or to destroy it.
-	incomplete
-	// complete: it was made, or is being imported, and stays.
-	complete
+	// unknownState: the record of the object cannot be read.
+	unknownState priorState = iota
+	// notMade: nothing exists, or only an object that was released.
+	notMade
+	// partlyMade: an earlier call has begun to make or to destroy the object.
+	partlyMade
+	// completelyMade: the object was made, or is being imported, and must stay.
+	completelyMade
 )
 
-// BeginCreation looks at what there is of an object before anything is done to make it.
+// BeginCreation determines what exists of an object, before anything is done to make it.
 func (c *Call) BeginCreation(id string) Creation {
 	var rec ownedRecord
 	_, err := c.Load(id, &rec)
-	before := unknownRemains
+	before := unknownState
 	switch {
 	case errors.Is(err, errors.NotFound):
-		before = noRemains
+		before = notMade
 	case err != nil:
 	case rec.Phase == PhaseReleased:
-		before = noRemains
+		before = notMade
 	case rec.Phase.Exists(), rec.Phase == PhaseImporting:
-		before = complete
+		before = completelyMade
 	default:
-		before = incomplete
+		before = partlyMade
 	}
 	return Creation{call: c, id: id, before: before}
 }
 
-// Failed returns the error of the creation, which has failed, after destroying what it
-// has made so far. It says whether nothing is left; what could not be destroyed is for
-// the next call to finish, whether it is wanted then or not. What cannot be completed for
-// good is left to be looked at.
+// Failed destroys what a failed creation has made and returns its error, which says whether
+// nothing is left. If destroying fails, the next call finishes it, whether the object is
+// wanted then or not. Failed destroys nothing that was complete before, or whose state was
+// unknown. It also keeps an incomplete object that can never be completed (a permanent
+// failure), so that it can be examined.
 func (cr Creation) Failed(failure error, destroy func() error) error {
-	if cr.before == unknownRemains || cr.before == complete || cr.before == incomplete && storage.IsPermanent(failure) {
+	if cr.before == unknownState || cr.before == completelyMade || cr.before == partlyMade && storage.IsPermanent(failure) {
 		return failure
 	}
 	var rec ownedRecord
 	_, err := cr.call.Load(cr.id, &rec)
 	switch {
 	case errors.Is(err, errors.NotFound), err == nil && rec.Phase == PhaseReleased:
-		// There is nothing, or nothing but what is nobody's.
+		// Nothing exists, or only an object without an owner.
 		return storage.NothingMade(failure)
 	case err == nil:
 		err = destroy()

@@ -13,9 +13,10 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// An object of an older version is kept under an ID without a UUID. That its record cannot be
-// read does not mean that it is not there.
-func TestRecordOfAnOlderVersionThatCannotBeRead(t *testing.T) {
+// An object of an older version has an ID without a UUID. If its record cannot be read,
+// the object is not reported as missing.
+// Fault F28.
+func TestLoadUnreadableRecordOfOlderVersion(t *testing.T) {
 	const entityUUID = "0d2c1a3b-4e5f-4a6b-8c7d-9e0f1a2b3c4d"
 	c, err := Begin(t.Context(), filepath.Join(t.TempDir(), "storage"), "files", WholeDirectory)
 	if err != nil {
@@ -40,6 +41,6 @@ func TestRecordOfAnOlderVersionThatCannotBeRead(t *testing.T) {
 		return syscalltest.Pass
 	}, load)
 	if !errors.Is(err, unix.EIO) || errors.Is(err, errors.NotFound) {
-		t.Errorf("loading it: %v", err)
+		t.Errorf("loading the record: %v", err)
 	}
 }

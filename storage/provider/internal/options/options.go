@@ -1,6 +1,6 @@
-// Package options holds users to the options of filesystems that are allowed. What
-// a user chooses is input: an option is known by its key and its values, or it is
-// refused with a list of those that are.
+// Package options limits the options of filesystems that users may choose. A user's choice is
+// input: an option is accepted only if its key and its value are allowed, and otherwise
+// refused with a list of what is allowed.
 //
 // The package keeps no state.
 package options
@@ -14,15 +14,16 @@ import (
 	"github.com/juju/errors"
 )
 
-// Option is an option that may be chosen.
+// Option is an allowed option.
 type Option struct {
 	Key    string
 	Values Values
-	// OneOf names what the option decides, of options that exclude each other.
+	// OneOf names the choice that the option makes. Options with the same OneOf exclude each
+	// other.
 	OneOf string
 }
 
-// String shows the option as it is written, with the values that it takes.
+// String returns the option as users write it, with a description of its values.
 func (o Option) String() string {
 	if o.Values.IsFlag() {
 		return o.Key
@@ -30,21 +31,21 @@ func (o Option) String() string {
 	return o.Key + "=" + o.Values.String()
 }
 
-// Values are those that an option takes. The zero Values are those of a flag,
-// which takes none.
+// Values are the values that an option accepts. The zero Values are those of a flag, which
+// accepts none.
 type Values struct {
 	text     string
 	check    func(string) bool
 	examples []string
 }
 
-// String describes the values; nothing for those of a flag.
+// String describes the values. It returns "" for a flag.
 func (v Values) String() string { return v.text }
 
 // IsFlag reports whether the option takes no value.
 func (v Values) IsFlag() bool { return v.check == nil }
 
-// Examples are some of the values: all of a list, the ends of a range.
+// Examples returns some of the values: all values of a list, both ends of a range.
 func (v Values) Examples() []string {
 	if v.IsFlag() {
 		return []string{""}
@@ -52,7 +53,7 @@ func (v Values) Examples() []string {
 	return slices.Clone(v.examples)
 }
 
-// OneOf are the values of a list.
+// OneOf returns the values in a list.
 func OneOf(values ...string) Values {
 	return Values{
 		text:     strings.Join(values, "|"),
@@ -61,8 +62,8 @@ func OneOf(values ...string) Values {
 	}
 }
 
-// Number are the whole numbers from least to most, without a sign or zeros in
-// front.
+// Number returns the whole numbers from least to most, written without a sign or leading
+// zeros.
 func Number(least, most uint64) Values {
 	return Values{
 		text: fmt.Sprintf("%d…%d", least, most),
@@ -74,32 +75,32 @@ func Number(least, most uint64) Values {
 	}
 }
 
-// Given is an option that was chosen, with its value; nothing for a flag.
-type Given struct {
+// Choice is an option that a user has chosen. Value is empty for a flag.
+type Choice struct {
 	Key, Value string
 }
 
-// String shows the option as users write it.
-func (g Given) String() string {
-	if g.Value == "" {
-		return g.Key
+// String returns the option as users write it.
+func (c Choice) String() string {
+	if c.Value == "" {
+		return c.Key
 	}
-	return g.Key + "=" + g.Value
+	return c.Key + "=" + c.Value
 }
 
-// Check says whether an option is allowed for what, such as "mounting xfs". The
-// error satisfies errors.IsNotValid and lists what is allowed.
-func Check(given Given, allowed []Option, what string) error {
-	i := slices.IndexFunc(allowed, func(o Option) bool { return o.Key == given.Key })
+// Check checks whether an option is allowed. what names the purpose in error texts, such as
+// "mounting xfs". The error satisfies errors.IsNotValid and lists what is allowed.
+func Check(choice Choice, allowed []Option, what string) error {
+	i := slices.IndexFunc(allowed, func(o Option) bool { return o.Key == choice.Key })
 	if i < 0 {
-		return errors.NewNotValid(nil, fmt.Sprintf("%q is not an option for %s: allowed are %s", given.Key, what, list(allowed)))
+		return errors.NewNotValid(nil, fmt.Sprintf("%q is not an option for %s: allowed are %s", choice.Key, what, list(allowed)))
 	}
 	values := allowed[i].Values
 	switch {
-	case values.IsFlag() && given.Value != "":
-		return errors.NewNotValid(nil, fmt.Sprintf("option %q for %s is %q: it takes no value", given.Key, what, given.Value))
-	case !values.IsFlag() && !values.check(given.Value):
-		return errors.NewNotValid(nil, fmt.Sprintf("option %q for %s is %q: allowed is %s", given.Key, what, given.Value, values))
+	case values.IsFlag() && choice.Value != "":
+		return errors.NewNotValid(nil, fmt.Sprintf("option %q for %s is %q: it takes no value", choice.Key, what, choice.Value))
+	case !values.IsFlag() && !values.check(choice.Value):
+		return errors.NewNotValid(nil, fmt.Sprintf("option %q for %s is %q: allowed is %s", choice.Key, what, choice.Value, values))
 	}
 	return nil
 }
@@ -115,29 +116,29 @@ func list(allowed []Option) string {
 	return strings.Join(texts, ", ")
 }
 
-// Parse reads options as users write them, "key" or "key=value" with commas in
-// between, and checks each. The error satisfies errors.IsNotValid.
-func Parse(text string, allowed []Option, what string) ([]Given, error) {
+// Parse parses options as users write them, "key" or "key=value", separated by commas, and
+// checks each. The error satisfies errors.IsNotValid.
+func Parse(text string, allowed []Option, what string) ([]Choice, error) {
 	if text == "" {
 		return nil, nil
 	}
-	var all []Given
+	var all []Choice
 	for part := range strings.SplitSeq(text, ",") {
 		key, value, hasValue := strings.Cut(part, "=")
-		given := Given{Key: key, Value: value}
-		if err := Check(given, allowed, what); err != nil {
+		choice := Choice{Key: key, Value: value}
+		if err := Check(choice, allowed, what); err != nil {
 			return nil, errors.Trace(err)
 		}
 		if hasValue && value == "" {
 			return nil, errors.NewNotValid(nil, fmt.Sprintf("option %q for %s: write it without \"=\"", key, what))
 		}
-		if slices.ContainsFunc(all, func(g Given) bool { return g.Key == key }) {
+		if slices.ContainsFunc(all, func(c Choice) bool { return c.Key == key }) {
 			return nil, errors.NewNotValid(nil, fmt.Sprintf("option %q for %s is given twice", key, what))
 		}
-		if i := slices.IndexFunc(all, func(g Given) bool { return excludes(allowed, g.Key, key) }); i >= 0 {
+		if i := slices.IndexFunc(all, func(c Choice) bool { return excludes(allowed, c.Key, key) }); i >= 0 {
 			return nil, errors.NewNotValid(nil, fmt.Sprintf("options %q and %q for %s exclude each other", all[i].Key, key, what))
 		}
-		all = append(all, given)
+		all = append(all, choice)
 	}
 	return all, nil
 }

@@ -15,16 +15,17 @@ var allowed = []Option{
 	{Key: "mode", Values: OneOf("fast", "safe")},
 }
 
+// Promise S15.
 func TestParse(t *testing.T) {
 	for _, test := range []struct {
 		text string
-		want []Given
+		want []Choice
 		err  string
 	}{
 		{"", nil, ""},
-		{"flag", []Given{{"flag", ""}}, ""},
-		{"mode=safe,size=2,flag", []Given{{"mode", "safe"}, {"size", "2"}, {"flag", ""}}, ""},
-		{"size=64", []Given{{"size", "64"}}, ""},
+		{"flag", []Choice{{"flag", ""}}, ""},
+		{"mode=safe,size=2,flag", []Choice{{"mode", "safe"}, {"size", "2"}, {"flag", ""}}, ""},
+		{"size=64", []Choice{{"size", "64"}}, ""},
 		{"none", nil, `"none" is not an option for tests: allowed are flag, other-flag, size=2…64, mode=fast|safe`},
 		{"flag,", nil, `"" is not an option`},
 		{" flag", nil, `" flag" is not an option`},
@@ -53,14 +54,15 @@ func TestParse(t *testing.T) {
 func TestExamplesAreAllowed(t *testing.T) {
 	for _, o := range allowed {
 		for _, value := range o.Values.Examples() {
-			if err := Check(Given{o.Key, value}, allowed, "tests"); err != nil {
+			if err := Check(Choice{o.Key, value}, allowed, "tests"); err != nil {
 				t.Error(err)
 			}
 		}
 	}
 }
 
-// What is parsed is made of allowed keys and values alone, and reads back as it was.
+// Accepted text consists of allowed keys and values only, and is equal after it is parsed
+// and written.
 func FuzzParse(f *testing.F) {
 	f.Add("mode=safe,size=2,flag")
 	f.Add("size=2,,")
@@ -70,11 +72,11 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		var parts []string
-		for _, given := range all {
-			if err := Check(given, allowed, "tests"); err != nil {
+		for _, choice := range all {
+			if err := Check(choice, allowed, "tests"); err != nil {
 				t.Error(err)
 			}
-			parts = append(parts, given.String())
+			parts = append(parts, choice.String())
 		}
 		if got := strings.Join(parts, ","); got != text {
 			t.Errorf("%q reads back as %q", text, got)

@@ -19,11 +19,11 @@ type attributes struct {
 	_       [8]byte
 }
 
-// handsDown is FS_XFLAG_PROJINHERIT.
-const handsDown = 0x200
+// projectInherit is FS_XFLAG_PROJINHERIT.
+const projectInherit = 0x200
 
-// The requests that x/sys lacks: _IOR('X', 31, struct fsxattr) and _IOW('X', 32,
-// struct fsxattr). Where the direction stands depends on the architecture.
+// ioctls that x/sys lacks: _IOR('X', 31, struct fsxattr) and _IOW('X', 32, struct fsxattr).
+// The direction bits depend on the architecture.
 const (
 	direction     = 0xe0000000
 	size          = unsafe.Sizeof(attributes{}) << 16
@@ -31,8 +31,8 @@ const (
 	setAttributes = unix.FS_IOC_SETFLAGS&direction | size | 'X'<<8 | 32
 )
 
-// ProjectOf returns the project of an open file. The error satisfies
-// errors.IsNotSupported where files have none.
+// ProjectOf returns the project of an open file. If the filesystem has no projects, the error
+// satisfies errors.IsNotSupported.
 func ProjectOf(f *os.File) (uint32, error) {
 	a, err := attributesOf(f)
 	return a.project, errors.Trace(err)
@@ -49,19 +49,18 @@ func attributesOf(f *os.File) (attributes, error) {
 	return a, nil
 }
 
-// MoveTree puts what is in one project in another: a directory, which then hands it
-// down unless it is 0, and what is in the directory. What is in other projects stays
-// there, and so do symbolic links and special files, to which a project cannot be
-// given. What is mounted in the directory is not passed over: hand in a path that
-// does not show it.
+// MoveTree moves a directory and its content from one project to another. The directories then
+// pass the project on unless it is 0. Content that has another project keeps it, and so do
+// symbolic links and special files, which cannot be given a project. MoveTree does not skip
+// mounts in the directory: pass a path that does not show them.
 func MoveTree(dir string, from, to uint32) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return errors.Trace(err)
 	}
 	defer root.Close()
-	// WalkDir visits a directory before its entries, so that what is made in the
-	// directory during the walk gets the new project from it.
+	// WalkDir visits a directory before its entries, so files that are made in the directory
+	// during the walk get the new project.
 	return errors.Trace(fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return errors.Trace(err)
@@ -87,9 +86,9 @@ func move(f *os.File, isDir bool, from, to uint32) error {
 	}
 	a.project = to
 	if isDir {
-		a.flags &^= handsDown
+		a.flags &^= projectInherit
 		if to != 0 {
-			a.flags |= handsDown
+			a.flags |= projectInherit
 		}
 	}
 	if err := ioctl(f, setAttributes, &a); err != nil {

@@ -56,14 +56,14 @@ func projectOf(t *testing.T, path string) uint32 {
 	return project
 }
 
-// write writes MiBs as a process that quotas hold for.
+// write writes MiBs as a process that quotas apply to.
 func write(path, mib string) error {
 	out, err := exec.Command("setpriv", "--bounding-set=-sys_resource",
 		"dd", "if=/dev/zero", "of="+path, "bs=1M", "count="+mib).CombinedOutput()
 	return errors.Annotate(err, string(out))
 }
 
-func TestLimitHolds(t *testing.T) {
+func TestLimitEnforced(t *testing.T) {
 	forEach(t, func(t *testing.T, top string) {
 		dir, ino := makeDir(t, top+"/bounded")
 		if err := Check(dir); err != nil {
@@ -81,7 +81,7 @@ func TestLimitHolds(t *testing.T) {
 		}
 		var st unix.Statfs_t
 		if err := unix.Statfs(dir.Name(), &st); err != nil || st.Blocks*uint64(st.Bsize) != 8<<20 {
-			t.Errorf("it shows %d bytes, %v", st.Blocks*uint64(st.Bsize), err)
+			t.Errorf("statfs shows %d bytes, %v", st.Blocks*uint64(st.Bsize), err)
 		}
 		if err := write(dir.Name()+"/small", "4"); err != nil {
 			t.Error(err)
@@ -102,8 +102,7 @@ func TestLimitHolds(t *testing.T) {
 	})
 }
 
-// TestProjectsAreNotShared is a project that is taken by a limit, one that is taken
-// by a file, and one that was given up.
+// A project is not free while it has a limit, or while a file is in it.
 func TestProjectsAreNotShared(t *testing.T) {
 	forEach(t, func(t *testing.T, top string) {
 		dir, ino := makeDir(t, top+"/first")
@@ -125,7 +124,7 @@ func TestProjectsAreNotShared(t *testing.T) {
 		if err := SetLimit(dir, first, 0); err != nil {
 			t.Fatal(err)
 		}
-		check("without", first)
+		check("without a limit", first)
 		if err := MoveTree(dir.Name(), 0, first); err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +132,7 @@ func TestProjectsAreNotShared(t *testing.T) {
 		if err := MoveTree(dir.Name(), first, 0); err != nil {
 			t.Fatal(err)
 		}
-		check("given up", first)
+		check("without the directory", first)
 	})
 }
 
@@ -177,7 +176,7 @@ func TestMoveTree(t *testing.T) {
 		}
 		made, _ := makeDir(t, tree+"/full/new")
 		if got := projectOf(t, made.Name()); got != project {
-			t.Errorf("what is made in it is in project %d", got)
+			t.Errorf("a new directory is in project %d", got)
 		}
 		if err := MoveTree(tree, project, 0); err != nil {
 			t.Fatal(err)
@@ -185,13 +184,12 @@ func TestMoveTree(t *testing.T) {
 		checkAll(0)
 		made, _ = makeDir(t, tree+"/full/newer")
 		if got := projectOf(t, made.Name()); got != 0 {
-			t.Errorf("what is made in it afterwards is in project %d", got)
+			t.Errorf("a new directory is still in project %d", got)
 		}
 	})
 }
 
-// TestNoQuota is filesystems that do not enforce project quotas, whatever the
-// kernel can do.
+// These filesystems enforce no project quotas, whatever the kernel supports.
 func TestNoQuota(t *testing.T) {
 	for _, fs := range []string{"tmpfs", "ext4", "xfs", "btrfs"} {
 		t.Run(fs, func(t *testing.T) {

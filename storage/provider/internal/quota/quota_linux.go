@@ -9,18 +9,17 @@ import (
 )
 
 const (
-	// Projects here have numbers of 31 bits, a range that nobody else is known to
-	// use: people number theirs from 1, container engines go on from there, and
-	// Kubernetes begins at 1<<20.
+	// Project numbers here have 31 bits. No other program is known to use this range: people
+	// number theirs from 1, container engines continue from there, and Kubernetes begins at
+	// 1<<20.
 	firstProject = 1 << 30
 	projectMask  = firstProject - 1
 
-	// maxTaken is how many numbers that are taken FreeProject meets before that is
-	// an error.
+	// maxTaken is how many used numbers FreeProject tries before it fails.
 	maxTaken = 1000
 )
 
-// From linux/quota.h and linux/dqblk_xfs.h.
+// Constants from linux/quota.h and linux/dqblk_xfs.h.
 const (
 	projectQuota = 2
 	getQuota     = 0x800007
@@ -35,7 +34,7 @@ const (
 	limitsOnly = 1
 )
 
-// state is the beginning of struct fs_quota_statv, with room for the rest.
+// state is the beginning of struct fs_quota_statv, with space for the rest.
 type state struct {
 	version int8
 	_       uint8
@@ -45,13 +44,13 @@ type state struct {
 
 // usage is struct if_dqblk.
 type usage struct {
-	hardLimit, softLimit, space           uint64 // in limitUnits, space in bytes
+	hardLimit, softLimit, space           uint64 // limits are in units of limitUnit, space is in bytes
 	hardInodes, softInodes, inodes, _, __ uint64
 	valid                                 uint32
 }
 
-// Check returns an error satisfying errors.IsNotSupported unless the filesystem of
-// an open directory enforces project quotas now.
+// Check returns an error that satisfies errors.IsNotSupported unless the filesystem of an open
+// directory currently enforces project quotas.
 func Check(dir *os.File) error {
 	s := state{version: stateVersion}
 	if err := control(dir, getState, 0, unsafe.Pointer(&s)); err != nil {
@@ -64,13 +63,12 @@ func Check(dir *os.File) error {
 	return errors.Trace(err)
 }
 
-// FreeProject returns a project for an open directory with that inode number: one
-// that has no files and no limit. Two directories that exist at the same time get
-// the same only if their inode numbers agree in 30 bits and neither has been put
-// in its project yet.
+// FreeProject returns a project without files and without a limit, for an open directory with
+// the given inode number. Two directories that exist at the same time get the same project
+// only if their inode numbers agree in 30 bits and neither has been moved to its project yet.
 func FreeProject(dir *os.File, ino uint64) (uint32, error) {
-	// An inode number is used again, and so is what the filesystem keeps of the
-	// project.
+	// The filesystem reuses inode numbers, and a reused one leads to the same project, for
+	// which the filesystem already has a quota record.
 	first := ino ^ ino>>30 ^ ino>>60
 	for i := range uint64(maxTaken) {
 		project := uint32(firstProject | (first+i)&projectMask)
@@ -85,7 +83,7 @@ func FreeProject(dir *os.File, ino uint64) (uint32, error) {
 		maxTaken, firstProject|first&projectMask, dir.Name())
 }
 
-// IsOwn tells whether a project is one that FreeProject may return.
+// IsOwn reports whether a project is one that FreeProject may return.
 func IsOwn(project uint32) bool {
 	return project&^projectMask == firstProject
 }
@@ -94,14 +92,14 @@ func isFree(dir *os.File, project uint32) (bool, error) {
 	var u usage
 	err := control(dir, getQuota, project, unsafe.Pointer(&u))
 	if errors.Is(err, unix.ENOENT) {
-		return true, nil // xfs has never heard of it
+		return true, nil // xfs has no record of the project
 	}
 	return u.hardLimit|u.softLimit|u.space|u.hardInodes|u.softInodes|u.inodes == 0, errors.Trace(err)
 }
 
-// SetLimit sets how many bytes the files of a project may use on the filesystem of
-// an open directory, rounded up to KiB; 0 is no limit. The error satisfies
-// errors.IsNotSupported where the filesystem counts nothing.
+// SetLimit sets the number of bytes that the files of a project may use on the filesystem of
+// an open directory, rounded up to KiB; 0 means no limit. If the filesystem has no project
+// quota, the error satisfies errors.IsNotSupported.
 func SetLimit(dir *os.File, project uint32, bytes uint64) error {
 	u := usage{hardLimit: (bytes + limitUnit - 1) / limitUnit, valid: limitsOnly}
 	return errors.Trace(control(dir, setQuota, project, unsafe.Pointer(&u)))
@@ -115,7 +113,7 @@ func control(dir *os.File, command, project uint32, data unsafe.Pointer) error {
 	case 0:
 		return nil
 	case unix.ENOSYS, unix.EINVAL, unix.EOPNOTSUPP, unix.ESRCH:
-		// The kernel, the filesystem's type, or this filesystem as it is mounted.
+		// The kernel, the filesystem type or this mount does not support project quotas.
 		return none(dir)
 	case unix.EPERM:
 		return errors.NewNotSupported(errno, "setting project quotas needs CAP_SYS_ADMIN")

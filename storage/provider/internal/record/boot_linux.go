@@ -7,8 +7,8 @@ import (
 	"github.com/juju/errors"
 )
 
-// BootID returns what tells this boot of the machine from all others. Device
-// numbers and sequence numbers mean something within one boot only.
+// BootID returns an ID that distinguishes this boot of the machine from all others. Device
+// numbers and sequence numbers are valid within one boot only.
 func BootID() (string, error) {
 	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -1,21 +1,21 @@
-// Package record keeps one small JSON record per object in a directory, so that
-// what was begun before a crash is known after it.
+// Package record stores one small JSON record per object in a directory, so that work that was
+// begun before a crash is known after it.
 //
-// A record's file has room for two versions of it, a page each, and the younger
-// one counts. A new version is written where the older one is, and synced: that
-// waits for the disk once, needs no space, and if it is cut short the other
-// version is there. A record that has no file yet, or is too large for a page,
-// is written to a new file, which is synced and renamed to its place; then the
-// directory is synced. So a reader sees the old record or the new one, never a part;
-// after Save has returned, a power cut does not take it back. A directory whose sync
-// failed is synced by the next who locks it, or changes a record in it. A file that holds
-// one JSON text and nothing else, as a person would write it, is a record as well.
+// A record's file holds two versions of the record, one page each, and the newer one counts. A
+// new version overwrites the older one and is synced. That waits for the disk once and needs
+// no space, and if it is interrupted, the other version is intact. A record that has no file
+// yet, or is too large for a page, is written to a new file, which is synced and renamed to
+// its place; then the directory is synced. So a reader sees the old record or the new one,
+// never a part; after Save has returned, a power cut does not undo it. A directory whose sync
+// failed is synced by the next caller that locks it or changes a record in it. A file that
+// contains a single JSON text and nothing else, as a person would write it, is a valid record
+// too.
 //
-// It is for hundreds or thousands of records that are each a few hundred bytes.
-// It has no transactions over several records and no index.
+// The package is for hundreds or thousands of records of a few hundred bytes each. It has no
+// transactions over several records and no index.
 //
-// Saving and removing need the store's lock, which one bulk call takes once and
-// holds to its end; within it records of different objects may be saved at once.
-// Loading and listing need no lock, but only what is read under the lock stays
-// true.
+// Saving and removing a record need the store's lock, which a bulk call takes once and holds
+// to its end, or a lock of the caller's own on that record (see [Store.Sweep]). Records of
+// different objects may be saved at once. Loading and listing need no lock, but only what is
+// read under a lock stays true.
 package record

@@ -17,28 +17,28 @@ import (
 )
 
 const (
-	// lockPatience is how long another process may hold the lock before that is
-	// an error: longer than a killed agent takes to exit, shorter than anybody
-	// wants to wait for an agent that was started twice.
+	// lockPatience is how long another process may hold the lock before Lock fails: longer
+	// than a killed agent takes to exit, but shorter than anybody wants to wait if the agent
+	// was started twice.
 	lockPatience = 5 * time.Second
 
-	// lockInterval is how often a held lock is tried again. The kernel has no
-	// event for the release of a flock that a context could be waited for with.
+	// lockInterval is the interval between attempts to take the lock. The kernel has no event
+	// for the release of a flock on which to wait together with a context.
 	lockInterval = 5 * time.Millisecond
 
-	// maxUnknown is how many times in a row it may not be known who holds the lock
-	// before it must be another process, such as one of another PID namespace. A
-	// lock that has just been given back has no holder either.
+	// maxUnknown is how many times in a row the holder may be unknown before it must be
+	// another process, such as one in another PID namespace. A lock that has just been
+	// released has no known holder either.
 	maxUnknown = 20
 )
 
-// Lock takes the directory for this caller alone, over all stores and processes
-// that use it, and sweeps what a crash has left behind. What is in it then is durable. The
-// returned function gives it back.
+// Lock locks the directory across all stores and processes that use it, and removes the
+// leftovers of a crash. All records in the directory are then durable. unlock releases the
+// lock.
 //
-// While another caller in this process holds the lock, Lock waits until ctx ends.
-// Another process gets five seconds to let go; the error then names the directory
-// and, where it can be known, the process.
+// While another caller in this process holds the lock, Lock waits until ctx ends. If another
+// process holds it for five seconds, Lock fails; the error names the directory and, if it is
+// known, the process.
 func (s *Store) Lock(ctx context.Context) (unlock func(), err error) {
 	return s.lock(ctx, lockPatience)
 }
@@ -53,8 +53,9 @@ func (s *Store) lock(ctx context.Context, patience time.Duration) (func(), error
 		return nil, errors.Annotatef(err, "locking record directory %s", s.dir)
 	}
 	unlock := func() {
-		// A process that another goroutine is starting may hold a copy of the
-		// descriptor for a moment: unlocking, unlike closing, does not wait for it.
+		// A process that another goroutine is starting may hold a copy of the descriptor for a
+		// moment. Closing would not release the lock until that copy is closed; unlocking
+		// does.
 		_ = unix.Flock(int(dir.File().Fd()), unix.LOCK_UN)
 		dir.Close()
 	}
@@ -110,8 +111,8 @@ func flock(ctx context.Context, dir *os.File, patience time.Duration) error {
 	}
 }
 
-// holder returns the process that holds the lock on an open file, 0 where that
-// cannot be known.
+// holder returns the ID of the process that holds the lock on an open file, or 0 if it is
+// unknown.
 func holder(f *os.File) int {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -125,7 +126,7 @@ func holder(f *os.File) int {
 	return parseHolder(locks, st.Dev, st.Ino)
 }
 
-// parseHolder finds the flock on a file in the format of /proc/locks:
+// parseHolder finds the holder of the flock on a file, in the format of /proc/locks:
 //
 //	1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF
 func parseHolder(locks io.Reader, dev, ino uint64) int {

@@ -69,8 +69,7 @@ func TestBootID(t *testing.T) {
 	}
 }
 
-// lockHelperEnv makes the test binary the other process of
-// TestLockHeldByAnotherProcess.
+// lockHelperEnv makes the test binary the other process of TestLockHeldByAnotherProcess.
 const lockHelperEnv = "RECORD_TEST_LOCK"
 
 func TestMain(m *testing.M) {

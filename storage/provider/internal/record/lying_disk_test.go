@@ -13,8 +13,9 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
 
-// XFS may say of a sync that it has succeeded, while it is shut down.
-func TestWhatReachedNoDiskIsAnError(t *testing.T) {
+// A shut-down XFS may report success for a sync.
+// Fault F26.
+func TestLostWritesReported(t *testing.T) {
 	for name, test := range map[string]struct {
 		syncs int
 		do    func(store *Store) error
@@ -23,8 +24,8 @@ func TestWhatReachedNoDiskIsAnError(t *testing.T) {
 			_, err := Open(filepath.Join(store.Dir(), "a", "b", "c"))
 			return err
 		}},
-		"a new record":     {2, func(store *Store) error { return store.Save("volume-0-2", thing{"ready", 2}) }},
-		"a changed record": {1, func(store *Store) error { return store.Save(anID, thing{"ready", 2}) }},
+		"a new record":     {2, func(store *Store) error { return store.Save("volume-0-2", testRecord{"ready", 2}) }},
+		"a changed record": {1, func(store *Store) error { return store.Save(anID, testRecord{"ready", 2}) }},
 		"a removed record": {1, func(store *Store) error { return store.Remove(anID) }},
 		"a moved record": {2, func(store *Store) error {
 			to, err := safepath.Open(filepath.Dir(store.Dir()))
@@ -43,13 +44,13 @@ func TestWhatReachedNoDiskIsAnError(t *testing.T) {
 					t.Fatal(err)
 				}
 				release := lock(t, store)
-				if err := store.Save(anID, thing{"ready", 1}); err != nil {
+				if err := store.Save(anID, testRecord{"ready", 1}); err != nil {
 					t.Fatal(err)
 				}
 				_, err = disk.FailIn(t, n, func() error { return test.do(store) })
 				release()
 				if fails := n <= test.syncs; fails != errors.Is(err, unix.EIO) || !fails && err != nil {
-					t.Errorf("the disk fails in sync %d of %d: %v", n, test.syncs, err)
+					t.Errorf("the disk failed in sync %d of %d: %v", n, test.syncs, err)
 				}
 			}
 		})

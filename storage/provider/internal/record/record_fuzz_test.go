@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FuzzParseHolder finds a lock among arbitrary others.
+// FuzzParseHolder looks for a lock among arbitrary others.
 func FuzzParseHolder(f *testing.F) {
 	f.Add("1: POSIX  ADVISORY  WRITE 11 fe:00:5678 0 EOF\n2: FLOCK  ADVISORY  WRITE 12 fe:01:5678 0 EOF\n", uint32(13), uint64(5678))
 	f.Add("3: FLOCK  ADVISORY  WRITE 13 fe:00:5678 0 EOF\n3: -> FLOCK  ADVISORY  WRITE 14 fe:00:9 0 EOF\n", uint32(7), uint64(5678))
@@ -45,8 +45,8 @@ func FuzzValidateID(f *testing.F) {
 	})
 }
 
-// FuzzLoad loads files that hold anything: a record is read, or not valid, and one
-// that was read is saved and read again as it was.
+// FuzzLoad loads files with arbitrary contents. The record is loaded, or reported as not
+// valid. A loaded record is equal after it is saved and loaded again.
 func FuzzLoad(f *testing.F) {
 	f.Add([]byte("{\n  \"Phase\": \"ready\",\n  \"Size\": 4194304\n}\n"))
 	f.Add([]byte("{\"Size\": -1}"))
@@ -61,7 +61,7 @@ func FuzzLoad(f *testing.F) {
 		if err := os.WriteFile(filepath.Join(store.Dir(), "volume-0-1.json"), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		var got thing
+		var got testRecord
 		err = store.Load("volume-0-1", &got)
 		if err != nil {
 			if !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), store.Dir()) {
@@ -72,7 +72,7 @@ func FuzzLoad(f *testing.F) {
 		if err := store.Save("volume-0-1", got); err != nil {
 			t.Fatal(err)
 		}
-		var again thing
+		var again testRecord
 		if err := store.Load("volume-0-1", &again); err != nil || !reflect.DeepEqual(got, again) {
 			t.Errorf("loaded %+v, saved and loaded again %+v, %v", got, again, err)
 		}

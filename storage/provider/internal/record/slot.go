@@ -8,25 +8,24 @@ import (
 	"strings"
 )
 
-// slotSize is a page: a write of it is seen by other processes as a whole, and is
-// there as a whole when the writer is killed.
+// slotSize is the size of a page: other processes see a write of a page as a whole, and it is
+// complete even if the writer is killed.
 const slotSize = 4096
 
-// version is a record at a time.
+// version is one version of a record.
 type version struct {
-	// seq is larger the younger the version is.
+	// seq increases with each version.
 	seq uint64
-	// lasting: a power cut does not take it back.
+	// lasting: a power cut does not undo the version.
 	lasting bool
 	text    []byte
 }
 
-// The last line of a slot tells which version it holds, and that it holds all of
-// it.
+// The last line of a slot identifies its version and proves that the slot is complete.
 const (
 	trailer     = "# version %016x %s crc32 %08x\n"
 	trailerSize = len("# version 0123456789abcdef lasting crc32 01234567\n")
-	room        = slotSize - trailerSize
+	capacity    = slotSize - trailerSize
 )
 
 func (v version) trailer(sum uint32) string {
@@ -37,15 +36,15 @@ func (v version) trailer(sum uint32) string {
 	return fmt.Sprintf(trailer, v.seq, lasts, sum)
 }
 
-// encode returns the slot that holds the version, nil where it is too large.
+// encode returns the slot for the version, or nil if the version is too large.
 func (v version) encode() []byte {
-	if len(v.text) >= room {
+	if len(v.text) >= capacity {
 		return nil
 	}
 	slot := bytes.Repeat([]byte{' '}, slotSize)
 	copy(slot, v.text)
-	slot[len(v.text)], slot[room-1] = '\n', '\n'
-	copy(slot[room:], v.trailer(v.sum()))
+	slot[len(v.text)], slot[capacity-1] = '\n', '\n'
+	copy(slot[capacity:], v.trailer(v.sum()))
 	return slot
 }
 
@@ -54,15 +53,15 @@ func (v version) sum() uint32 {
 	return crc32.ChecksumIEEE(append([]byte(v.trailer(0)), v.text...))
 }
 
-// decodeSlot returns the version that a slot holds, or false if the slot was never
-// written, or written only in part.
+// decodeSlot returns the version in a slot, or false if the slot was never written, or written
+// only in part.
 func decodeSlot(slot []byte) (version, bool) {
-	end := string(slot[room:])
+	end := string(slot[capacity:])
 	if !strings.HasPrefix(end, "# version ") {
 		return version{}, false
 	}
 	fields := strings.Fields(end)
-	length := bytes.IndexByte(slot[:room], '\n') // JSON has none
+	length := bytes.IndexByte(slot[:capacity], '\n') // JSON contains no newline
 	if len(fields) != 6 || length < 0 {
 		return version{}, false
 	}
@@ -71,10 +70,10 @@ func decodeSlot(slot []byte) (version, bool) {
 	return v, err == nil && v.trailer(v.sum()) == end
 }
 
-// slots are the two versions that a file holds. A missing one is nil.
+// slots are the two versions in a file. A missing one is nil.
 type slots [2]*version
 
-// decodeSlots returns the versions in a file; none in one that has no slots.
+// decodeSlots returns the versions in a file. Both are missing if the file has no slots.
 func decodeSlots(file []byte) slots {
 	var s slots
 	if len(file) != len(s)*slotSize {
@@ -88,7 +87,7 @@ func decodeSlots(file []byte) slots {
 	return s
 }
 
-// newest returns the slot of the youngest version, or -1 if both are missing.
+// newest returns the index of the newest version, or -1 if both are missing.
 func (s slots) newest() int {
 	switch {
 	case s[0] == nil && s[1] == nil:
@@ -99,8 +98,8 @@ func (s slots) newest() int {
 	return 1
 }
 
-// next returns the slot that the next version goes to: not that of the youngest
-// lasting one, which must stay until the next one lasts.
+// next returns the index of the slot for the next version. It is never that of the newest
+// lasting version, which must stay until the next one lasts.
 func (s slots) next() int {
 	newest := s.newest()
 	other := 1 - newest

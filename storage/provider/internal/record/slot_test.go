@@ -25,14 +25,14 @@ func fileOf(store *Store) string {
 
 func sizeOf(t *testing.T, store *Store) uint64 {
 	t.Helper()
-	var got thing
+	var got testRecord
 	if err := store.Load(anID, &got); err != nil {
 		t.Fatal(err)
 	}
 	return got.Size
 }
 
-// tear makes of a slot what a power cut in the middle of writing it may leave.
+// tear damages a slot like a power cut in the middle of a write.
 func tear(t *testing.T, path string, slot int) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
@@ -45,12 +45,12 @@ func tear(t *testing.T, path string, slot int) {
 	}
 }
 
-// TestPowerCutInTheMiddleOfAWrite holds that whatever is saved or noted, the
-// record that was saved last is there without what is written after it.
-func TestPowerCutInTheMiddleOfAWrite(t *testing.T) {
+// Whatever is saved or noted, the record that was saved last survives without the data
+// that are written after it.
+func TestPowerCutDuringWrite(t *testing.T) {
 	store := open(t)
 	defer lock(t, store)()
-	if err := store.Save(anID, thing{"ready", 1}); err != nil {
+	if err := store.Save(anID, testRecord{"ready", 1}); err != nil {
 		t.Fatal(err)
 	}
 	saved, size := uint64(1), uint64(1)
@@ -63,7 +63,7 @@ func TestPowerCutInTheMiddleOfAWrite(t *testing.T) {
 		} else {
 			saved = size
 		}
-		if err := write(anID, thing{"ready", size}); err != nil {
+		if err := write(anID, testRecord{"ready", size}); err != nil {
 			t.Fatal(err)
 		}
 		if got := sizeOf(t, store); got != size {
@@ -75,7 +75,7 @@ func TestPowerCutInTheMiddleOfAWrite(t *testing.T) {
 		}
 		tear(t, fileOf(store), decodeSlots(file).newest())
 		if got := sizeOf(t, store); got != before {
-			t.Errorf("%c of %d, torn: %d is left, want %d", step, size, got, before)
+			t.Errorf("%c of size %d, torn: size %d is left, want %d", step, size, got, before)
 		}
 		if err := os.WriteFile(fileOf(store), file, 0o600); err != nil {
 			t.Fatal(err)
@@ -83,22 +83,22 @@ func TestPowerCutInTheMiddleOfAWrite(t *testing.T) {
 	}
 }
 
-func TestNothingButTornVersionsIsDamaged(t *testing.T) {
+func TestAllSlotsTornIsDamaged(t *testing.T) {
 	store := open(t)
 	defer lock(t, store)()
 	for size := range uint64(2) {
-		if err := store.Save(anID, thing{"ready", size}); err != nil {
+		if err := store.Save(anID, testRecord{"ready", size}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	tear(t, fileOf(store), 0)
 	tear(t, fileOf(store), 1)
-	if err := store.Load(anID, new(thing)); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), fileOf(store)) {
+	if err := store.Load(anID, new(testRecord)); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), fileOf(store)) {
 		t.Error(err)
 	}
-	// It can be replaced, and is whole then.
+	// A damaged record can be replaced.
 	for size := range uint64(3) {
-		if err := store.Save(anID, thing{"ready", size}); err != nil {
+		if err := store.Save(anID, testRecord{"ready", size}); err != nil {
 			t.Fatal(err)
 		}
 		if got := sizeOf(t, store); got != size {
@@ -107,17 +107,17 @@ func TestNothingButTornVersionsIsDamaged(t *testing.T) {
 	}
 }
 
-// TestRecordsOfAllSizes goes from what fits into a slot to what does not and back.
+// Records grow from the size of a slot to larger sizes, and shrink again.
 func TestRecordsOfAllSizes(t *testing.T) {
 	store := open(t)
 	defer lock(t, store)()
-	for i, n := range []int{1, room, 10, room - len(`{"Phase":"","Size":0}`), room - len(`{"Phase":"","Size":0}`) - 1, 100_000, 100_001, 0} {
+	for i, n := range []int{1, capacity, 10, capacity - len(`{"Phase":"","Size":0}`), capacity - len(`{"Phase":"","Size":0}`) - 1, 100_000, 100_001, 0} {
 		for what, write := range map[string]func(string, any) error{"saved": store.Save, "noted": store.Note} {
-			want := thing{strings.Repeat("x", n), uint64(i)}
+			want := testRecord{strings.Repeat("x", n), uint64(i)}
 			if err := write(anID, want); err != nil {
 				t.Fatal(err)
 			}
-			var got thing
+			var got testRecord
 			if err := store.Load(anID, &got); err != nil || got != want {
 				t.Errorf("%s with %d bytes, loaded with %d: %v", what, n, len(got.Phase), err)
 			}
@@ -128,7 +128,7 @@ func TestRecordsOfAllSizes(t *testing.T) {
 	}
 }
 
-// TestPlainFile reads a record that a person has written.
+// A person wrote the record by hand.
 func TestPlainFile(t *testing.T) {
 	store := open(t)
 	defer lock(t, store)()
@@ -139,7 +139,7 @@ func TestPlainFile(t *testing.T) {
 		if got := sizeOf(t, store); got != 7 {
 			t.Errorf("loaded %d, want 7", got)
 		}
-		if err := store.Note(anID, thing{Size: 8}); err != nil {
+		if err := store.Note(anID, testRecord{Size: 8}); err != nil {
 			t.Fatal(err)
 		}
 		if got := sizeOf(t, store); got != 8 {
@@ -148,19 +148,19 @@ func TestPlainFile(t *testing.T) {
 	}
 }
 
-// TestReadersSeeWholeVersions reads, without the lock, while another writes: a
-// version that may be old, and never a part of one.
+// A reader without the lock sees old or new versions while another goroutine writes, and
+// never a part of one.
 func TestReadersSeeWholeVersions(t *testing.T) {
 	store := open(t)
 	defer lock(t, store)()
-	if err := store.Save(anID, thing{"ready", 0}); err != nil {
+	if err := store.Save(anID, testRecord{"ready", 0}); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error)
 	go func() {
 		var err error
 		for size := uint64(1); size <= 2000 && err == nil; size++ {
-			err = store.Note(anID, thing{"ready", size})
+			err = store.Note(anID, testRecord{"ready", size})
 		}
 		done <- err
 	}()
@@ -177,9 +177,9 @@ func TestReadersSeeWholeVersions(t *testing.T) {
 	}
 }
 
-// TestSavesAtOnce holds that saves at once are each on their own: those that fail
-// fail alone, and say which record it is.
-func TestSavesAtOnce(t *testing.T) {
+// Concurrent saves are independent: a failure affects one record only, and the error
+// names it.
+func TestConcurrentSaves(t *testing.T) {
 	store := open(t)
 	defer lock(t, store)()
 	id := func(i int) string {
@@ -196,7 +196,7 @@ func TestSavesAtOnce(t *testing.T) {
 	for i := range failures {
 		saving.Go(func() {
 			for size := range uint64(4) {
-				if err := store.Save(id(i), thing{"ready", size}); err != nil {
+				if err := store.Save(id(i), testRecord{"ready", size}); err != nil {
 					failures[i] = err
 				}
 			}
@@ -210,15 +210,15 @@ func TestSavesAtOnce(t *testing.T) {
 			}
 			continue
 		}
-		var got thing
+		var got testRecord
 		if lerr := store.Load(id(i), &got); err != nil || lerr != nil || got.Size != 3 {
 			t.Errorf("%s: %v; loaded %+v, %v", id(i), err, got, lerr)
 		}
 	}
 }
 
-// TestFullFilesystem holds that a record that is there can be saved where there is
-// no space left, and that one that is not there fails alone.
+// An existing record can be saved on a full filesystem. Saving a new record fails without
+// affecting others.
 func TestFullFilesystem(t *testing.T) {
 	dir := devicetest.Dir(t)
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=128k"); err != nil {
@@ -230,17 +230,17 @@ func TestFullFilesystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock(t, store)()
-	if err := store.Save(anID, thing{"ready", 1}); err != nil {
+	if err := store.Save(anID, testRecord{"ready", 1}); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "all"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("the filesystem is not full: %v", err)
 	}
-	if err := store.Save("volume-0-2", thing{"ready", 1}); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "volume-0-2") {
+	if err := store.Save("volume-0-2", testRecord{"ready", 1}); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "volume-0-2") {
 		t.Errorf("a new record: %v", err)
 	}
 	for size := range uint64(3) {
-		if err := store.Save(anID, thing{"ready", size}); err != nil {
+		if err := store.Save(anID, testRecord{"ready", size}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -252,9 +252,8 @@ func TestFullFilesystem(t *testing.T) {
 	}
 }
 
-// TestPowerCutKeepsWhatWasSaved cuts off a filesystem from its disk at once after
-// many saves.
-func TestPowerCutKeepsWhatWasSaved(t *testing.T) {
+// The filesystem is cut off from its disk right after many saves.
+func TestPowerCutKeepsSavedRecords(t *testing.T) {
 	disk := devicetest.NewDisk(t, 64<<20, "mkfs.ext4", "-q")
 	store, err := Open(filepath.Join(disk.Dir, "records"))
 	if err != nil {
@@ -267,12 +266,12 @@ func TestPowerCutKeepsWhatWasSaved(t *testing.T) {
 		saving.Go(func() {
 			id := fmt.Sprintf("volume-0-%d", i)
 			for size := range uint64(4) {
-				if err := store.Save(id, thing{"ready", size}); err != nil {
+				if err := store.Save(id, testRecord{"ready", size}); err != nil {
 					t.Error(err)
 				}
 			}
 			if i%2 == 0 {
-				if err := store.Note(id, thing{"ready", 4}); err != nil {
+				if err := store.Note(id, testRecord{"ready", 4}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -293,34 +292,34 @@ func TestPowerCutKeepsWhatWasSaved(t *testing.T) {
 	}
 	defer lock(t, store)()
 	for i := range records {
-		var got thing
+		var got testRecord
 		err := store.Load(fmt.Sprintf("volume-0-%d", i), &got)
 		switch {
 		case i%4 == 1:
 			if !errors.Is(err, errors.NotFound) {
-				t.Errorf("record %d was removed: %+v, %v", i, got, err)
+				t.Errorf("record %d was removed, and is loaded: %+v, %v", i, got, err)
 			}
 		case err != nil || got.Size < 3:
-			t.Errorf("record %d was saved with 3: %+v, %v", i, got, err)
+			t.Errorf("record %d was saved with size 3, and is loaded: %+v, %v", i, got, err)
 		}
 	}
 }
 
-// TestPowerCutAfterOneChange cuts off a filesystem from its disk after one change: many
-// make each other last, for a journal is written as a whole.
+// The filesystem is cut off from its disk after a single change. Several changes would
+// hide errors, as the journal is written as a whole.
 func TestPowerCutAfterOneChange(t *testing.T) {
 	const other = "volume-0-2"
 	for _, change := range []struct {
 		name string
 		do   func(store *Store, trash *safepath.Dir) error
-		// records are what there is afterwards, with their sizes, and trash is whether
-		// one is there.
+		// records are the sizes of the records afterwards, and trash is whether a record
+		// is in the trash.
 		records map[string]uint64
 		trash   bool
 	}{
-		{"made", func(store *Store, _ *safepath.Dir) error { return store.Save(other, thing{"ready", 2}) }, map[string]uint64{anID: 1, other: 2}, false},
+		{"made", func(store *Store, _ *safepath.Dir) error { return store.Save(other, testRecord{"ready", 2}) }, map[string]uint64{anID: 1, other: 2}, false},
 		{"replaced", func(store *Store, _ *safepath.Dir) error {
-			return store.Save(anID, thing{strings.Repeat("x", slotSize), 2})
+			return store.Save(anID, testRecord{strings.Repeat("x", slotSize), 2})
 		}, map[string]uint64{anID: 2}, false},
 		{"removed", func(store *Store, _ *safepath.Dir) error { return store.Remove(anID) }, nil, false},
 		{"moved", func(store *Store, trash *safepath.Dir) error { return store.Move(anID, trash, "one") }, nil, true},
@@ -332,7 +331,7 @@ func TestPowerCutAfterOneChange(t *testing.T) {
 				t.Fatal(err)
 			}
 			release := lock(t, store)
-			if err := store.Save(anID, thing{"ready", 1}); err != nil {
+			if err := store.Save(anID, testRecord{"ready", 1}); err != nil {
 				t.Fatal(err)
 			}
 			trash := openDir(t, filepath.Join(disk.Dir, "trash"))
@@ -350,10 +349,10 @@ func TestPowerCutAfterOneChange(t *testing.T) {
 			}
 			defer lock(t, store)()
 			for _, id := range []string{anID, other} {
-				var got thing
+				var got testRecord
 				err := store.Load(id, &got)
 				if want := change.records[id]; got.Size != want || want == 0 && !errors.Is(err, errors.NotFound) || want > 0 && err != nil {
-					t.Errorf("%s has %d, %v, want %d", id, got.Size, err, want)
+					t.Errorf("record %s has size %d, %v, want %d", id, got.Size, err, want)
 				}
 			}
 			if _, err := os.Lstat(filepath.Join(disk.Dir, "trash/one")); (err == nil) != change.trash {
@@ -363,7 +362,7 @@ func TestPowerCutAfterOneChange(t *testing.T) {
 	}
 }
 
-// openDir makes a directory, open until the test ends.
+// openDir makes a directory, which is open until the test ends.
 func openDir(t *testing.T, path string) *safepath.Dir {
 	t.Helper()
 	if err := os.Mkdir(path, 0o700); err != nil {

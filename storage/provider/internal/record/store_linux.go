@@ -21,26 +21,24 @@ const (
 	suffix     = ".json"
 	tempPrefix = ".tmp-"
 
-	// maxIDLength leaves room for prefix and suffix within the 255 bytes that
-	// file systems give a name.
+	// maxIDLength leaves space for prefix and suffix within the 255 bytes of a file name.
 	maxIDLength = 200
 
-	// maxSize bounds what is read of a record. Ours are below 4 KiB; anything
-	// near this was not written by us.
+	// maxSize limits the size of a record file that is read, in bytes. Records of this package
+	// are below 4 KiB; a file near this limit was not written by it.
 	maxSize = 1 << 20
 
-	// format is that of the records. Those without a number have format 1: they do
-	// not say whose an object is.
+	// format is the format of new records. Records without a number have format 1, which does
+	// not name the owner of an object.
 	format = 2
 )
 
-// validID is what may become a file name. It admits every tag of a volume or a
-// filesystem and every UUID, and nothing that could leave the directory.
+// validID matches IDs that may become file names. It accepts every tag of a volume or a
+// filesystem and every UUID, and nothing that could lead out of the directory.
 var validID = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 
-// ValidateID returns an error satisfying errors.IsNotValid unless id may name a
-// record: lower-case letters and digits in groups joined by single hyphens, 200
-// bytes at most.
+// ValidateID returns an error that satisfies errors.IsNotValid unless id may name a record:
+// groups of lower-case letters and digits, joined by single hyphens, 200 bytes at most.
 func ValidateID(id string) error {
 	if len(id) > maxIDLength || !validID.MatchString(id) {
 		return errors.NotValidf("record id %q", id)
@@ -48,15 +46,15 @@ func ValidateID(id string) error {
 	return nil
 }
 
-// Store is a directory of records. It holds no descriptor between calls, so it
-// needs no closing, and any number of stores may be opened for one directory.
+// Store is a directory of records. It holds no descriptor between calls, so it need not be
+// closed, and any number of stores may be open for one directory.
 type Store struct {
 	dir string
 }
 
-// Open returns the store in dir, an absolute and clean path. The directory is
-// made, with its missing parents, and is private to its owner (0700). A symbolic
-// link in its place is an error, as is a directory that belongs to another user.
+// Open returns the store in dir, an absolute and clean path. It makes the directory and its
+// missing parents, and makes the directory private to its owner (0700). It fails if dir is a
+// symbolic link or belongs to another user.
 func Open(dir string) (*Store, error) {
 	made, err := safepath.Make(dir)
 	if err != nil {
@@ -71,15 +69,15 @@ func (s *Store) Dir() string {
 	return s.dir
 }
 
-// Validator is a record that can tell whether it says what a record may.
+// Validator is a record that can check its own content.
 type Validator interface {
 	Validate() error
 }
 
-// Load reads the record of id into v. The error satisfies errors.IsNotFound if there
-// is no record, and errors.IsNotValid if the record cannot be understood, or v, as a
-// [Validator], refuses it. If the kernel cannot read the record, which may still be
-// intact, the error is the kernel's.
+// Load reads the record of id into v. The error satisfies errors.IsNotFound if there is no
+// record, and errors.IsNotValid if the record cannot be parsed, or if v is a [Validator] and
+// rejects it. If the kernel cannot read the record, which may still be intact, the error is
+// the kernel's.
 func (s *Store) Load(id string, v any) error {
 	if err := ValidateID(id); err != nil {
 		return errors.Trace(err)
@@ -116,7 +114,7 @@ func (s *Store) Load(id string, v any) error {
 	return nil
 }
 
-// newerError is the error of a record of a format that is not known yet.
+// newerError is the error of a record whose format is newer than this version.
 type newerError struct{ format int }
 
 func (e *newerError) Error() string {
@@ -155,14 +153,14 @@ func read(f *os.File) ([]byte, error) {
 	return data, errors.Trace(err)
 }
 
-// Save makes v the record of id, durably. The caller holds the lock.
+// Save stores v as the record of id, durably. The caller must hold the lock.
 func (s *Store) Save(id string, v any) error {
 	return s.save(id, v, true)
 }
 
-// Note makes v the record of id for as long as the machine runs: a power cut may
-// take it back to what was saved or noted before. It is for what a power cut takes
-// away too, such as a mount, and costs next to nothing. The caller holds the lock.
+// Note stores v as the record of id for as long as the machine runs: a power cut may undo it
+// and bring back an earlier version. It is for changes that a power cut undoes too, such as a
+// mount, and costs almost nothing. The caller must hold the lock.
 func (s *Store) Note(id string, v any) error {
 	return s.save(id, v, false)
 }
@@ -190,7 +188,7 @@ func (s *Store) save(id string, v any, lasting bool) (err error) {
 	return errors.Trace(replace(dir, id, text))
 }
 
-// marshal returns the text of a record, which begins with its format.
+// marshal returns the text of a record. It begins with the format.
 func marshal(v any) ([]byte, error) {
 	fields, err := json.Marshal(v)
 	if err != nil {
@@ -203,13 +201,13 @@ func marshal(v any) ([]byte, error) {
 	return append(text, fields[1:]...), nil
 }
 
-// update writes a version into one of the slots of a file. It is not done where
-// there is no such file, or it has no slots, or the version is too large for them.
-// After an error the record is as it was.
+// update writes a version into a slot of an existing file. done is false if there is no such
+// file, if it has no slots, or if the version is too large for them. After an error the record
+// is unchanged.
 func update(dir *safepath.Dir, name string, v version) (done bool, err error) {
 	f, err := dir.OpenFile(name, unix.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
-		// Replacing it tells what is wrong, if anything.
+		// If something is wrong, replacing the file reports it.
 		return false, nil
 	}
 	defer f.Close()
@@ -241,12 +239,12 @@ func update(dir *safepath.Dir, name string, v version) (done bool, err error) {
 	return true, nil
 }
 
-// replace writes a record to a new file, and renames that to the name of the record.
+// replace writes a record to a new file and renames it to the name of the record.
 func replace(dir *safepath.Dir, id string, text []byte) error {
 	name, temp := id+suffix, tempPrefix+id+suffix
 	data := append(text, '\n')
 	if slot := (version{seq: 1, lasting: true, text: text}).encode(); slot != nil {
-		// Both slots are written, so that neither needs space later on.
+		// Both slots are written now, so that neither needs space later.
 		data = append(slot, make([]byte, slotSize)...)
 	}
 	if err := writeNew(dir, temp, data); err != nil {
@@ -265,8 +263,8 @@ func replace(dir *safepath.Dir, id string, text []byte) error {
 	return nil
 }
 
-// writeNew makes a file with the given content and syncs it. After an error the
-// file is not there.
+// writeNew makes a file with the given content and syncs it. After an error the file does not
+// exist.
 func writeNew(dir *safepath.Dir, name string, data []byte) error {
 	f, err := dir.OpenFile(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
@@ -285,8 +283,8 @@ func writeNew(dir *safepath.Dir, name string, data []byte) error {
 	return errors.Trace(err)
 }
 
-// Remove forgets the record of id, durably. Removing a record that is not there
-// is a success. The caller holds the lock.
+// Remove removes the record of id, durably. It succeeds if there is no such record. The caller
+// must hold the lock.
 func (s *Store) Remove(id string) error {
 	if err := ValidateID(id); err != nil {
 		return errors.Trace(err)
@@ -306,9 +304,9 @@ func (s *Store) Remove(id string) error {
 	return errors.Annotatef(dir.Sync(), "removing record %s", id)
 }
 
-// Move moves the record of id to another directory of the same filesystem, as a file of a
-// name that nothing has there, durably. A record that is not there is a success. The
-// caller holds the lock.
+// Move moves the record of id to another directory of the same filesystem, durably. name is
+// the new file name, which must not exist there. Move succeeds if there is no such record. The
+// caller must hold the lock.
 func (s *Store) Move(id string, to *safepath.Dir, name string) error {
 	if err := ValidateID(id); err != nil {
 		return errors.Trace(err)
@@ -328,8 +326,7 @@ func (s *Store) Move(id string, to *safepath.Dir, name string) error {
 	return errors.Annotatef(safepath.SyncAll(to, dir), "moving record %s", id)
 }
 
-// List returns the ids of all records, sorted. Files that are not records are
-// passed over.
+// List returns the IDs of all records, sorted. It ignores files that are not records.
 func (s *Store) List() ([]string, error) {
 	dir, err := safepath.Open(s.dir)
 	if err != nil {
@@ -351,8 +348,8 @@ func (s *Store) List() ([]string, error) {
 	return ids, nil
 }
 
-// Sweep unlinks what a crash in the middle of Save has left behind of a record. What is in
-// the directory then is durable. The caller has the record to itself.
+// Sweep removes what a crash during Save has left behind of a record. All records in the
+// directory are then durable. The caller must have the record to itself.
 func (s *Store) Sweep(id string) error {
 	if err := ValidateID(id); err != nil {
 		return errors.Trace(err)
@@ -368,7 +365,7 @@ func (s *Store) Sweep(id string) error {
 	return errors.Annotatef(dir.Unlink(tempPrefix+id+suffix), "removing leftovers of record %s", id)
 }
 
-// sweep unlinks what a crash in the middle of Save has left behind.
+// sweep removes what crashes during Save have left behind.
 func sweep(dir *safepath.Dir) error {
 	names, err := dir.Names()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/juju/errors"
 )
 
-type thing struct {
+type testRecord struct {
 	Phase string
 	Size  uint64
 }
@@ -54,7 +54,7 @@ func names(t *testing.T, store *Store) []string {
 func TestSaveLoadRemove(t *testing.T) {
 	store := open(t)
 	defer lock(t, store)()
-	for _, want := range []thing{{"creating", 1}, {"ready", 2}} {
+	for _, want := range []testRecord{{"creating", 1}, {"ready", 2}} {
 		if err := store.Save("volume-0-1", want); err != nil {
 			t.Fatal(err)
 		}
@@ -62,12 +62,12 @@ func TestSaveLoadRemove(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got thing
+		var got testRecord
 		if err := again.Load("volume-0-1", &got); err != nil || got != want {
 			t.Errorf("loaded %+v, %v; want %+v", got, err, want)
 		}
 	}
-	if err := store.Save("filesystem-0-1", thing{}); err != nil {
+	if err := store.Save("filesystem-0-1", testRecord{}); err != nil {
 		t.Fatal(err)
 	}
 	ids, err := store.List()
@@ -79,11 +79,12 @@ func TestSaveLoadRemove(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := store.Load("volume-0-1", new(thing)); !errors.Is(err, errors.NotFound) {
-		t.Errorf("loading what was removed: %v", err)
+	if err := store.Load("volume-0-1", new(testRecord)); !errors.Is(err, errors.NotFound) {
+		t.Errorf("loading a removed record: %v", err)
 	}
 }
 
+// Promise S8.
 func TestRecordsArePrivate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "records")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -94,7 +95,7 @@ func TestRecordsArePrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock(t, store)()
-	if err := store.Save("volume-0-1", thing{}); err != nil {
+	if err := store.Save("volume-0-1", testRecord{}); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]os.FileMode{
@@ -126,6 +127,7 @@ func TestOpenRefusals(t *testing.T) {
 	}
 }
 
+// Promise S8.
 func TestIDsCannotLeaveTheDirectory(t *testing.T) {
 	store := open(t)
 	defer lock(t, store)()
@@ -134,7 +136,7 @@ func TestIDsCannotLeaveTheDirectory(t *testing.T) {
 		strings.Repeat("a", maxIDLength+1),
 	} {
 		for what, err := range map[string]error{
-			"save": store.Save(id, thing{}), "load": store.Load(id, new(thing)), "remove": store.Remove(id),
+			"save": store.Save(id, testRecord{}), "load": store.Load(id, new(testRecord)), "remove": store.Remove(id),
 		} {
 			if !errors.Is(err, errors.NotValid) {
 				t.Errorf("%s %q: %v", what, id, err)
@@ -145,18 +147,18 @@ func TestIDsCannotLeaveTheDirectory(t *testing.T) {
 		t.Errorf("files: %v", got)
 	}
 	for _, id := range []string{"volume-0", "volume-0-lxd-1-2", "0b5e7a1c-9a3f-4e0e-8d0b-0b5e7a1c9a3f", strings.Repeat("a", maxIDLength)} {
-		if err := store.Save(id, thing{}); err != nil {
+		if err := store.Save(id, testRecord{}); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-// TestCrashLeftovers is a power cut in the middle of Save: the old record counts
-// and what was half written goes away. Files of others stay.
+// After a power cut in the middle of Save the old record is valid, and the temporary file
+// is removed. Files of others stay.
 func TestCrashLeftovers(t *testing.T) {
 	store := open(t)
 	unlock := lock(t, store)
-	want := thing{"ready", 7}
+	want := testRecord{"ready", 7}
 	if err := store.Save("volume-0-1", want); err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +172,7 @@ func TestCrashLeftovers(t *testing.T) {
 	if got, want := names(t, store), []string{".tmp-", ".tmp-X.json", "README", "volume-0-1.json"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("files %v, want %v", got, want)
 	}
-	var got thing
+	var got testRecord
 	if err := store.Load("volume-0-1", &got); err != nil || got != want {
 		t.Errorf("loaded %+v, %v", got, err)
 	}
@@ -182,6 +184,7 @@ func TestCrashLeftovers(t *testing.T) {
 	}
 }
 
+// Promise S8.
 func TestDamagedRecords(t *testing.T) {
 	store := open(t)
 	path := filepath.Join(store.Dir(), "volume-0-1.json")
@@ -191,7 +194,7 @@ func TestDamagedRecords(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		err := store.Load("volume-0-1", new(thing))
+		err := store.Load("volume-0-1", new(testRecord))
 		if !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v", about, err)
 		}
@@ -202,15 +205,15 @@ func TestDamagedRecords(t *testing.T) {
 	if err := os.Symlink("/etc/hostname", path); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Load("volume-0-1", new(thing)); err == nil {
+	if err := store.Load("volume-0-1", new(testRecord)); err == nil {
 		t.Error("loaded through a symbolic link")
 	}
 }
 
-func TestSaveThatFailsLeavesTheOldRecord(t *testing.T) {
+func TestSaveErrorKeepsOldRecord(t *testing.T) {
 	store := open(t)
 	defer lock(t, store)()
-	if err := store.Save("volume-0-1", thing{"ready", 1}); err != nil {
+	if err := store.Save("volume-0-1", testRecord{"ready", 1}); err != nil {
 		t.Fatal(err)
 	}
 	if err := store.Save("volume-0-1", func() {}); err == nil {
@@ -220,19 +223,19 @@ func TestSaveThatFailsLeavesTheOldRecord(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(store.Dir(), "volume-0-2.json"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Save("volume-0-2", thing{}); err == nil {
+	if err := store.Save("volume-0-2", testRecord{}); err == nil {
 		t.Error("saved over a directory")
 	}
 	if got, want := names(t, store), []string{"volume-0-1.json", "volume-0-2.json"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("files %v, want %v", got, want)
 	}
-	var got thing
+	var got testRecord
 	if err := store.Load("volume-0-1", &got); err != nil || got.Phase != "ready" {
 		t.Errorf("loaded %+v, %v", got, err)
 	}
 }
 
-func TestLockWaitsForThisProcess(t *testing.T) {
+func TestLockWaitsWithinProcess(t *testing.T) {
 	store := open(t)
 	unlock := lock(t, store)
 	got := make(chan error, 1)
@@ -269,24 +272,24 @@ func TestLockHonoursContext(t *testing.T) {
 	}
 }
 
-// limited is a record that refuses to be without a phase.
-type limited thing
+// validatedRecord is a record that is valid only with a phase.
+type validatedRecord testRecord
 
-func (l *limited) Validate() error {
+func (l *validatedRecord) Validate() error {
 	if l.Phase == "" {
 		return errors.New("no phase")
 	}
 	return nil
 }
 
-func TestLoadRefusesWhatTheRecordRefuses(t *testing.T) {
+func TestLoadValidatesRecord(t *testing.T) {
 	store := open(t)
 	defer lock(t, store)()
 	for phase, ok := range map[string]bool{"ready": true, "": false} {
-		if err := store.Save("volume-0-1", limited{Phase: phase}); err != nil {
+		if err := store.Save("volume-0-1", validatedRecord{Phase: phase}); err != nil {
 			t.Fatal(err)
 		}
-		err := store.Load("volume-0-1", new(limited))
+		err := store.Load("volume-0-1", new(validatedRecord))
 		if (err == nil) != ok || err != nil && (!errors.Is(err, errors.NotValid) || !strings.HasSuffix(err.Error(), "volume-0-1.json is damaged: no phase")) {
 			t.Errorf("phase %q: %v", phase, err)
 		}

@@ -17,15 +17,17 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
 
-// A directory's sync fails once, and the caller, who is told so, tries again: it finds the
-// names as it wants them. They are there after a power cut.
-func TestDirectoryWhoseSyncFailedIsSyncedBeforeItIsUsed(t *testing.T) {
+// The sync of a directory fails once, and the caller tries again. The second call finds
+// the names in place, and syncs the directory nevertheless: the names survive a power
+// cut.
+// Fault F27.
+func TestDirectorySyncRetriedAfterFailure(t *testing.T) {
 	const other = "volume-0-2"
 	for name, test := range map[string]struct {
 		do   func(store *Store) error
 		want []string // afterwards, beside the other record
 	}{
-		"a new record":     {func(store *Store) error { return store.Save("volume-0-3", thing{"ready", 3}) }, []string{anID, "volume-0-3"}},
+		"a new record":     {func(store *Store) error { return store.Save("volume-0-3", testRecord{"ready", 3}) }, []string{anID, "volume-0-3"}},
 		"a removed record": {func(store *Store) error { return store.Remove(anID) }, nil},
 		"a moved record": {func(store *Store) error {
 			trash, err := safepath.Make(filepath.Join(filepath.Dir(store.Dir()), "trash"))
@@ -39,7 +41,7 @@ func TestDirectoryWhoseSyncFailedIsSyncedBeforeItIsUsed(t *testing.T) {
 		for again, use := range map[string]func(t *testing.T, store *Store){
 			"locked again": func(t *testing.T, store *Store) { lock(t, store)() },
 			"used under the same lock": func(t *testing.T, store *Store) {
-				if err := store.Note(other, thing{"ready", 22}); err != nil {
+				if err := store.Note(other, testRecord{"ready", 22}); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -54,7 +56,7 @@ func TestDirectoryWhoseSyncFailedIsSyncedBeforeItIsUsed(t *testing.T) {
 				}
 				release := lock(t, store)
 				for _, id := range []string{anID, other} {
-					if err := store.Save(id, thing{"ready", 1}); err != nil {
+					if err := store.Save(id, testRecord{"ready", 1}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -67,7 +69,7 @@ func TestDirectoryWhoseSyncFailedIsSyncedBeforeItIsUsed(t *testing.T) {
 					return syscalltest.Fail(unix.EIO)
 				}, func() error { return test.do(store) })
 				if !errors.Is(err, unix.EIO) {
-					t.Fatalf("it says %v", err)
+					t.Fatalf("got %v", err)
 				}
 				if again == "used under the same lock" {
 					use(t, store)
@@ -92,19 +94,19 @@ func TestDirectoryWhoseSyncFailedIsSyncedBeforeItIsUsed(t *testing.T) {
 	}
 }
 
-// lockElsewhere has another process lock the store.
+// lockElsewhere locks the store in another process.
 func lockElsewhere(t *testing.T, store *Store) {
 	t.Helper()
-	helper := exec.Command(os.Args[0]) // without input, it does nothing but lock
+	helper := exec.Command(os.Args[0]) // without input, it only locks
 	helper.Env = append(os.Environ(), lockHelperEnv+"="+store.Dir())
 	if out, err := helper.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 }
 
-// The directories of a store are made on the way to it, and the sync of one of those
-// around them fails once.
-func TestDirectoriesThatWereMadeAreSynced(t *testing.T) {
+// The directories of a store are made, and the sync of one of their parents fails once.
+// Fault F27.
+func TestNewDirectorySyncRetriedAfterFailure(t *testing.T) {
 	devicetest.RequireRoot(t)
 	for n := 1; n <= 3; n++ {
 		for again, open := range map[string]func(t *testing.T, dir string){
@@ -117,7 +119,7 @@ func TestDirectoriesThatWereMadeAreSynced(t *testing.T) {
 		} {
 			t.Run(again, func(t *testing.T) {
 				disk := devicetest.NewDisk(t, 64<<20, "mkfs.ext4", "-q")
-				if _, err := Open(filepath.Join(disk.Dir, "before")); err != nil { // settles the disk's own
+				if _, err := Open(filepath.Join(disk.Dir, "before")); err != nil { // syncs the disk's root directory
 					t.Fatal(err)
 				}
 				dir := filepath.Join("a", "b", "records")
@@ -131,7 +133,7 @@ func TestDirectoriesThatWereMadeAreSynced(t *testing.T) {
 					return err
 				})
 				if !errors.Is(err, unix.EIO) {
-					t.Fatalf("it says %v", err)
+					t.Fatalf("got %v", err)
 				}
 				open(t, filepath.Join(disk.Dir, dir))
 				if _, err := os.Stat(filepath.Join(disk.CutPower(t).Dir, dir)); err != nil {

@@ -15,9 +15,9 @@ type Dir struct {
 	f *os.File
 }
 
-// Make opens a private directory (0700) by its absolute and clean path. It is
-// made, durably, where it is missing, with its parents; one that is there is made
-// private. It must be a directory, not a symbolic link, and belong to the caller.
+// Make opens a private directory (0700) by its absolute and clean path. It makes the directory
+// and its parents, durably, if they do not exist, and makes an existing directory private. The
+// directory must not be a symbolic link, and must belong to the caller.
 func Make(path string) (*Dir, error) {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
 		return nil, errors.NotValidf("directory %q: not an absolute, clean path", path)
@@ -47,9 +47,8 @@ func Make(path string) (*Dir, error) {
 	return dir, nil
 }
 
-// makeAll makes a directory and its missing parents, and syncs the directory
-// that each was made in before anything is made in the new one. It reports whether the
-// directory itself was not there.
+// makeAll makes a directory and its missing parents. It syncs the parent of each before it
+// makes anything in the new directory. It reports whether it made the directory itself.
 func makeAll(path string) (made bool, err error) {
 	parent := filepath.Dir(path)
 	if err := settleParent(parent); err != nil {
@@ -88,7 +87,8 @@ func (d *Dir) makePrivate() error {
 	return errors.Trace(d.f.Chmod(0o700))
 }
 
-// Open opens a directory, but not through a symbolic link in its place.
+// Open opens a directory. It fails if the path is a symbolic link, but follows links in its
+// parents.
 func Open(path string) (*Dir, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -113,7 +113,7 @@ func OpenReal(path string) (*Dir, error) {
 		case nil:
 			return &Dir{f: os.NewFile(uintptr(fd), path)}, nil
 		case unix.EAGAIN, unix.EINTR:
-			// Something was renamed or mounted while the path was walked.
+			// Something was renamed or mounted during the lookup.
 		case unix.ELOOP:
 			return nil, errors.NewNotValid(nil, path+" leads through a symbolic link: give the path that it leads to")
 		case unix.ENOTDIR:
@@ -131,17 +131,17 @@ func (d *Dir) Close() {
 	d.f.Close()
 }
 
-// File is the open directory itself.
+// File returns the open directory itself.
 func (d *Dir) File() *os.File {
 	return d.f
 }
 
-// Path returns the path that the directory was opened by.
+// Path returns the path with which the directory was opened.
 func (d *Dir) Path() string {
 	return d.f.Name()
 }
 
-// Entry returns the path of an entry, for people and for error texts.
+// Entry returns the path of an entry, for messages.
 func (d *Dir) Entry(name string) string {
 	return filepath.Join(d.Path(), name)
 }
@@ -152,7 +152,7 @@ func (d *Dir) RealPath() (string, error) {
 	return path, errors.Annotatef(err, "finding out where %s is", d.Path())
 }
 
-// OpenFile opens an entry. A symbolic link is an error: unix.ELOOP.
+// OpenFile opens an entry. For a symbolic link the error is unix.ELOOP.
 func (d *Dir) OpenFile(name string, flags int, mode uint32) (*os.File, error) {
 	if err := check(name); err != nil {
 		return nil, errors.Trace(err)
@@ -181,7 +181,7 @@ func (d *Dir) Mkdir(name string) error {
 	return d.pathError("mkdir", name, unix.Mkdirat(d.fd(), name, 0o700))
 }
 
-// Lstat reads the status of an entry. One that is not there is unix.ENOENT.
+// Lstat reads the status of an entry. If there is no such entry, the error is unix.ENOENT.
 func (d *Dir) Lstat(name string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	if err := check(name); err != nil {
@@ -191,8 +191,8 @@ func (d *Dir) Lstat(name string) (unix.Stat_t, error) {
 	return st, d.pathError("stat", name, err)
 }
 
-// Statx reads the status of an entry, with the time of its birth where there is
-// one. An entry that is not there is unix.ENOENT.
+// Statx reads the status of an entry, with its birth time if the filesystem records one. If
+// there is no such entry, the error is unix.ENOENT.
 func (d *Dir) Statx(name string) (unix.Statx_t, error) {
 	var st unix.Statx_t
 	if err := check(name); err != nil {
@@ -202,7 +202,7 @@ func (d *Dir) Statx(name string) (unix.Statx_t, error) {
 	return st, d.pathError("statx", name, err)
 }
 
-// Has tells whether there is an entry of that name.
+// Has reports whether there is an entry with the name.
 func (d *Dir) Has(name string) (bool, error) {
 	_, err := d.Lstat(name)
 	if errors.Is(err, unix.ENOENT) {
@@ -211,8 +211,7 @@ func (d *Dir) Has(name string) (bool, error) {
 	return err == nil, errors.Trace(err)
 }
 
-// Unlink removes an entry that is not a directory. One that is not there is a
-// success.
+// Unlink removes an entry that is not a directory. It succeeds if there is no such entry.
 func (d *Dir) Unlink(name string) error {
 	if err := check(name); err != nil {
 		return errors.Trace(err)
@@ -223,13 +222,13 @@ func (d *Dir) Unlink(name string) error {
 	return nil
 }
 
-// Rename gives an entry another name, in place of what had it.
+// Rename renames an entry, replacing any entry with the new name.
 func (d *Dir) Rename(from, to string) error {
 	return d.rename(from, d, to, 0)
 }
 
-// Move moves an entry to a directory of the same filesystem, where nothing has
-// that name yet; otherwise the error is unix.EEXIST.
+// Move moves an entry to a directory of the same filesystem. If that has an entry with the new
+// name, the error is unix.EEXIST.
 func (d *Dir) Move(from string, dir *Dir, to string) error {
 	return d.rename(from, dir, to, unix.RENAME_NOREPLACE)
 }
@@ -247,9 +246,9 @@ func (d *Dir) rename(from string, dir *Dir, to string, flags uint) error {
 	return nil
 }
 
-// Names lists the entries, in no particular order.
+// Names returns the names of the entries, in no particular order.
 func (d *Dir) Names() ([]string, error) {
-	// Another descriptor, so that reading starts from the beginning.
+	// A new descriptor, so that reading starts from the beginning.
 	again, err := unix.Openat(d.fd(), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: d.Path(), Err: err}
@@ -260,7 +259,7 @@ func (d *Dir) Names() ([]string, error) {
 	return names, errors.Trace(err)
 }
 
-// Available returns how many bytes the filesystem of the directory has left.
+// Available returns the number of free bytes on the filesystem of the directory.
 func (d *Dir) Available() (uint64, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(d.fd(), &st); err != nil {
@@ -280,7 +279,7 @@ func (d *Dir) pathError(op, name string, err error) error {
 	return &os.PathError{Op: op, Path: d.Entry(name), Err: err}
 }
 
-// check keeps a name from leading out of the directory.
+// check rejects a name that leads out of the directory.
 func check(name string) error {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
 		return errors.NotValidf("file name %q", name)

@@ -60,6 +60,7 @@ func TestMakeIsPrivate(t *testing.T) {
 	}
 }
 
+// Promise S13.
 func TestMakeRefusals(t *testing.T) {
 	dir := t.TempDir()
 	link, file := filepath.Join(dir, "link"), filepath.Join(dir, "file")
@@ -117,6 +118,7 @@ func TestEntries(t *testing.T) {
 	}
 }
 
+// Promise S13.
 func TestLinksAreNotFollowed(t *testing.T) {
 	dir := makeDir(t)
 	if err := os.Symlink("/etc", dir.Entry("link")); err != nil {
@@ -170,7 +172,7 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// What is known to last is not synced again.
+// A directory that was synced is not synced again.
 func TestSettleSyncsOnce(t *testing.T) {
 	top, err := OpenReal(t.TempDir())
 	if err != nil {
@@ -180,7 +182,7 @@ func TestSettleSyncsOnce(t *testing.T) {
 	if err := os.Mkdir(top.Entry("old"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	settled.dirs = make(map[dirID]dirState) // it may have the inode of one that was removed
+	settled.dirs = make(map[dirID]dirState) // it may have the inode of a removed directory
 	for _, err := range []error{top.Settle(), settleParent(top.Path())} {
 		if err != nil {
 			t.Fatal(err)
@@ -190,7 +192,7 @@ func TestSettleSyncsOnce(t *testing.T) {
 		name  string
 		syncs []string // of directories, at the first use
 	}{
-		{"new", []string{top.Path()}}, // in which it was made
+		{"new", []string{top.Path()}}, // its parent
 		{"old", []string{top.Entry("old")}},
 	} {
 		for _, want := range [][]string{test.syncs, nil} {

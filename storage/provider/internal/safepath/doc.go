@@ -1,7 +1,7 @@
-// Package safepath works on the entries of one private directory through a
-// descriptor of it, so that a change to its path cannot lead the work elsewhere.
-// Names are single path elements, and no symbolic link is followed.
+// Package safepath works on the entries of one private directory through a descriptor of it,
+// so that a change to its path cannot redirect the work. Names are single path elements, and
+// no symbolic link is followed.
 //
-// It is for flat directories that belong to us, and for the one directory of
-// others that an entry is taken over from. For trees of others there is os.Root.
+// It is for flat directories that belong to this program, and for the directories of others
+// from which an entry is taken over. For trees of others use os.Root.
 package safepath

@@ -11,34 +11,35 @@ import (
 	"github.com/stowage-io/stowage/internal/fsync"
 )
 
-// settled is what this process knows of its directories. It is the process's and not a
-// caller's, because any of them may find what another has left unsynced.
+// settled is the state of the directories that this process knows. It belongs to the process,
+// not to a caller, because any caller may find a directory that another has left unsynced.
 var settled = registry{dirs: make(map[dirID]dirState)}
 
-// registry knows in which directories all names are durable. It is safe for concurrent use.
+// registry records the directories in which all names are durable. It is safe for concurrent
+// use.
 type registry struct {
 	mu   sync.Mutex
 	dirs map[dirID]dirState
 }
 
-// dirID tells a directory from others. One that is made after another was removed may have
-// its inode number; born is then another, on filesystems that keep it.
+// dirID identifies a directory. A directory that is made after another was removed may get its
+// inode number; then born differs, on filesystems that record it.
 type dirID struct {
 	dev, ino uint64
 	born     unix.StatxTimestamp
 }
 
 type dirState struct {
-	// settled says that no name in the directory waits for a sync, but those of callers who
-	// are about to sync it themselves.
+	// settled means that no name in the directory waits for a sync, except names of callers
+	// that are about to sync it themselves.
 	settled bool
-	// failures counts the syncs that have failed. One that succeeds and began before the
-	// last failure settles nothing.
+	// failures counts the failed syncs. A successful sync that began before the last failure
+	// settles nothing.
 	failures int
 }
 
-// Sync makes durable what was linked, renamed or unlinked. If it fails, the names in the
-// directory may be seen and yet go with a power cut: see [Dir.Settle].
+// Sync makes links, renames and unlinks in the directory durable. If it fails, the names in
+// the directory may be visible and still disappear in a power cut: see [Dir.Settle].
 func (d *Dir) Sync() error {
 	id, err := d.id()
 	if err != nil {
@@ -47,8 +48,8 @@ func (d *Dir) Sync() error {
 	return settled.sync(id, d.f)
 }
 
-// SyncAll is Sync for directories that an entry was moved between: where it fails in one of
-// them, [Dir.Settle] will make good for all.
+// SyncAll calls Sync for directories between which an entry was moved. If it fails for one of
+// them, it still syncs the others, and [Dir.Settle] repairs the failed one later.
 func SyncAll(dirs ...*Dir) error {
 	var failure error
 	for _, dir := range dirs {
@@ -59,10 +60,10 @@ func SyncAll(dirs ...*Dir) error {
 	return failure
 }
 
-// Settle makes durable what an earlier sync of the directory failed to. It is called before
-// anything is read or done in the directory that relies on the names that are there. This
-// process does not know of the syncs of those before it, and so syncs each directory once;
-// otherwise Settle costs one statx.
+// Settle makes durable what an earlier sync of the directory failed to make durable. It must
+// be called before anything is read or done in the directory that relies on its names. This
+// process does not know the syncs of earlier processes, so Settle syncs each directory once;
+// otherwise it costs one statx.
 func (d *Dir) Settle() error {
 	id, err := d.id()
 	if err != nil {
@@ -71,11 +72,11 @@ func (d *Dir) Settle() error {
 	if settled.get(id).settled {
 		return nil
 	}
-	return errors.Annotatef(settled.sync(id, d.f), "making durable what is in %s", d.Path())
+	return errors.Annotatef(settled.sync(id, d.f), "syncing %s", d.Path())
 }
 
-// settleParent is Settle for the directory around one that is there. Who may not read that
-// has made nothing in it.
+// settleParent calls Settle for the parent of an existing path. A process that may not read
+// the parent has made nothing in it.
 func settleParent(path string) error {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
@@ -85,7 +86,7 @@ func settleParent(path string) error {
 	return (&Dir{f: dir}).Settle()
 }
 
-// noteEmpty notes that the directory is new: there is nothing in it to be synced.
+// noteEmpty records that the directory is new and contains nothing that needs a sync.
 func (d *Dir) noteEmpty() error {
 	id, err := d.id()
 	if err != nil {

@@ -21,7 +21,7 @@ func TestEdges(t *testing.T) {
 	for _, test := range []struct {
 		about string
 		size  int
-		at    int64 // of the one byte that is not zero; none if negative
+		at    int64 // of the only byte that is not zero; negative: all are zero
 		blank bool
 	}{
 		{"nothing", size, -1, true},
@@ -46,11 +46,11 @@ func TestEdges(t *testing.T) {
 	}
 }
 
-func TestEdgesThatCannotBeReadAreAnError(t *testing.T) {
-	if err := checkEdges(t, make([]byte, edge), 3*edge); concernsContent(err) {
-		t.Error("a device that ends too early passes as zero")
+func TestEdgesReadError(t *testing.T) {
+	if err := checkEdges(t, make([]byte, edge), 3*edge); describesContent(err) {
+		t.Error("a device that ends too early is accepted as zero")
 	}
-	if err := checkEdges(t, nil, 0); concernsContent(err) {
-		t.Error("an empty device passes as zero")
+	if err := checkEdges(t, nil, 0); describesContent(err) {
+		t.Error("an empty device is accepted as zero")
 	}
 }

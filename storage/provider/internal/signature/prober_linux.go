@@ -11,16 +11,18 @@ import (
 	"github.com/stowage-io/stowage/storage/internal/run"
 )
 
-// Prober proves devices blank for several callers at once. Starting blkid takes
-// longer than its work on a device, so those who ask while it runs share the next
-// run. They are to have one context. The zero Prober is ready.
+// Prober proves devices blank for several callers at once. Starting blkid takes longer than
+// its work on a device, so callers that arrive while it runs share the next run. All callers
+// must use the same context. The zero Prober is ready to use.
 type Prober struct {
-	// Limit is how long a device is read, beside its ends; 0: DefaultLimit.
+	// Limit is the maximum time for reading a device, except for its ends; 0 means
+	// DefaultLimit.
 	Limit time.Duration
 
-	// Turn, if not nil, is shared with other probers: whole devices are read one at a time.
+	// Turn, if not nil, is shared with other Probers, so that whole devices are read one at a
+	// time.
 	Turn *Turn
-	// own is for a prober that has none.
+	// own is used if Turn is nil.
 	own Turn
 
 	// running is held while blkid runs.
@@ -30,14 +32,15 @@ type Prober struct {
 	waiting []*probe
 }
 
-// Turn is held while a whole device is read. The zero Turn is ready.
+// Turn is held while a whole device is read. The zero Turn is ready to use.
 type Turn struct{ mu sync.Mutex }
 
-// turnInterval is how often a turn is tried again that somebody else has.
+// turnInterval is the interval between attempts to take a turn.
 const turnInterval = 5 * time.Millisecond
 
-// take waits for the turn, at most so long: a device that hangs is not to hold up all others.
-// The returned function gives back what was taken.
+// take waits for the turn, for at most the given time: a device that hangs must not block all
+// others. After that time, take succeeds without the turn. end releases the turn if it was
+// taken.
 func (t *Turn) take(ctx context.Context, most time.Duration) (end func(), err error) {
 	again := time.NewTicker(turnInterval)
 	defer again.Stop()
@@ -54,7 +57,7 @@ func (t *Turn) take(ctx context.Context, most time.Duration) (end func(), err er
 	return t.mu.Unlock, nil
 }
 
-// probe is a device to be probed, and what came of it.
+// probe is a device to probe, with the result.
 type probe struct {
 	dev   *os.File
 	done  bool
@@ -80,8 +83,8 @@ func (p *Prober) probe(ctx context.Context, dev *os.File) (Signature, error) {
 	return mine.found, mine.err
 }
 
-// probeAll probes devices, with one run of blkid as far as that goes: it stops at
-// a device that it cannot read.
+// probeAll probes devices with one run of blkid as far as possible: blkid stops at a device
+// that it cannot read. The remaining devices are probed one by one.
 func probeAll(ctx context.Context, all []*probe) {
 	if len(all) > 1 {
 		probeTogether(ctx, all)
@@ -101,7 +104,7 @@ func probeTogether(ctx context.Context, all []*probe) {
 		args = append(args, run.FilePath(i))
 		files[i] = one.dev
 	}
-	// However it ends, what it says of a device that it has read counts.
+	// Even if blkid fails, its output for the devices that it has read is valid.
 	out, _ := run.Run(ctx, blkid, args, files...)
 	byDevice := splitExport(string(out))
 	for i, one := range all {
@@ -112,8 +115,8 @@ func probeTogether(ctx context.Context, all []*probe) {
 	}
 }
 
-// splitExport returns what "blkid -o export" says of each of several devices, by
-// the path of the device. What is not said once is left out.
+// splitExport splits the output of "blkid -o export" for several devices, by the path of the
+// device. It omits a device that occurs more than once.
 func splitExport(out string) map[string]string {
 	byDevice, seen := make(map[string]string), make(map[string]bool)
 	for text := range strings.SplitSeq(out, "\n\n") {

@@ -25,8 +25,7 @@ func TestSplitExport(t *testing.T) {
 	}
 }
 
-// probed are devices of every kind, and what is said of each when it is probed
-// alone.
+// probed returns devices of several kinds, and the result of probing each one alone.
 func probed(t *testing.T) (devices []*os.File, want []string) {
 	const size = 16 << 20
 	for i, put := range []string{"", "mkfs.ext4 -q", "", "unreadable", "", "mkswap", "text", "both", ""} {
@@ -34,7 +33,7 @@ func probed(t *testing.T) (devices []*os.File, want []string) {
 		switch put {
 		case "":
 		case "unreadable":
-			// What a device had beyond the end of its file is lost.
+			// The device cannot be read beyond the end of its file.
 			if err := os.Truncate(loop.File, 4096); err != nil {
 				t.Fatal(err)
 			}
@@ -83,9 +82,9 @@ func outcome(err error) string {
 	return "unknown"
 }
 
-// TestProbingTogether holds that a device is judged as it is alone, whatever its
-// neighbours are.
-func TestProbingTogether(t *testing.T) {
+// Each device has the same result as when it is probed alone, whatever the other devices
+// are.
+func TestProbeTogether(t *testing.T) {
 	devices, want := probed(t)
 	var all []*probe
 	for _, dev := range devices {
@@ -93,10 +92,10 @@ func TestProbingTogether(t *testing.T) {
 	}
 	probeTogether(t.Context(), all)
 	if !all[0].done || !all[1].done {
-		t.Error("nothing is learned from probing together")
+		t.Error("probing together gave no result")
 	}
 	if all[3].done {
-		t.Errorf("what cannot be read is judged: %+v", all[3].found)
+		t.Errorf("an unreadable device has a result: %+v", all[3].found)
 	}
 
 	var prober Prober

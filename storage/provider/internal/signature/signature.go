@@ -1,11 +1,10 @@
-// Package signature tells what is on a block device.
+// Package signature determines what is on a block device.
 //
-// There are two questions, with a tool each. "May this be formatted?" is
-// answered by [ProveBlank], which says yes only when all of the device was read and
-// nothing was found, by two independent ways, or for a loop device by
-// [Prober.ProveFileBlank], which reads all of its file that was ever written. "Which of our filesystems is
-// this?" is answered by [ReadSuperblock], a small parser of the filesystems
-// that stowage makes; that it finds nothing proves nothing.
+// It answers two questions. "May this be formatted?" is answered by [ProveBlank], which says
+// yes only if it has read all of the device and found nothing, in two independent ways. For a
+// loop device, [Prober.ProveFileBlank] answers it by reading all parts of the file that were
+// ever written. "Which of our filesystems is this?" is answered by [ReadSuperblock], a small
+// parser for the filesystems that stowage makes. If it finds none, that proves nothing.
 //
 // The package keeps no state; calls for different files may overlap.
 package signature
@@ -29,15 +28,15 @@ var (
 
 // Signature is what was recognised on a device.
 type Signature struct {
-	// Type is as blkid has it: "ext4", "swap", "gpt". Empty means that
-	// nothing was recognised.
+	// Type is blkid's name of the type: "ext4", "swap", "gpt". It is empty if nothing was
+	// recognised.
 	Type string
-	// UUID and Label are empty where the type has none.
+	// UUID and Label are empty if the type has none.
 	UUID  string
 	Label string
 }
 
-// String describes the signature in the words of an error message.
+// String describes the signature for an error message.
 func (s Signature) String() string {
 	if s.Type == "" {
 		return "data of an unknown kind"
@@ -52,13 +51,12 @@ func (s Signature) String() string {
 	return text
 }
 
-// Probe asks blkid what is on the block device dev. The zero Signature means
-// that blkid has read the device and recognised nothing.
+// Probe runs blkid on the block device dev. The zero Signature means that blkid has read the
+// device and recognised nothing.
 func Probe(ctx context.Context, dev *os.File) (Signature, error) {
-	// blkid exits with 2 both when it finds nothing and when it cannot open
-	// or read the device. Asked for the device's I/O limits too (-i), it
-	// has something to say about every device that it could read, and 2 is
-	// left for those that it could not.
+	// blkid exits with status 2 both when it finds nothing and when it cannot open or read the
+	// device. With -i it also reports the I/O limits of every device that it can read, so
+	// status 2 means that it could not read the device.
 	out, err := run.Run(ctx, blkid, append(slices.Clone(probeArgs), run.FilePath(0)), dev)
 	var failed *run.Error
 	if errors.As(err, &failed) && failed.ExitCode == 8 {
@@ -73,7 +71,7 @@ func Probe(ctx context.Context, dev *os.File) (Signature, error) {
 	return parseExport(string(out))
 }
 
-// parseExport reads the KEY=value lines of "blkid -p -i -o export".
+// parseExport parses the KEY=value lines of "blkid -p -i -o export".
 func parseExport(out string) (Signature, error) {
 	values := make(map[string]string)
 	for line := range strings.Lines(out) {

@@ -32,7 +32,7 @@ func open(t *testing.T, path string) *os.File {
 	return f
 }
 
-func TestProveBlankOfABlankDevice(t *testing.T) {
+func TestProveBlank(t *testing.T) {
 	const size = 16 << 20
 	loop := devicetest.NewLoop(t, size)
 	if err := signature.ProveBlank(t.Context(), open(t, loop.Path), size); err != nil {
@@ -40,7 +40,7 @@ func TestProveBlankOfABlankDevice(t *testing.T) {
 	}
 }
 
-func TestProveBlankNamesWhatItFinds(t *testing.T) {
+func TestProveBlankReportsSignature(t *testing.T) {
 	const size = 16 << 20
 	for _, test := range []struct {
 		name string
@@ -100,18 +100,17 @@ func TestProveBlankNamesWhatItFinds(t *testing.T) {
 	}
 }
 
-// blkid gives the same exit status to a device that it cannot read and to a
-// blank one.
-func TestProbeOfAnUnreadableDeviceIsAnError(t *testing.T) {
+// blkid has the same exit status for an unreadable device and for a blank one.
+func TestProbeUnreadableDevice(t *testing.T) {
 	loop := devicetest.NewLoop(t, 16<<20)
 	if err := os.Truncate(loop.File, 0); err != nil {
 		t.Fatal(err)
 	}
 	found, err := signature.Probe(t.Context(), open(t, loop.Path))
 	if err == nil {
-		t.Errorf("an unreadable device passes as %+v", found)
+		t.Errorf("an unreadable device is accepted as %+v", found)
 	}
 	if err := signature.ProveBlank(t.Context(), open(t, loop.Path), 16<<20); err == nil {
-		t.Error("an unreadable device passes as blank")
+		t.Error("an unreadable device is accepted as blank")
 	}
 }

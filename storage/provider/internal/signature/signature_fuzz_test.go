@@ -13,13 +13,13 @@ func FuzzParseExport(f *testing.F) {
 	f.Add("=\n==\nPTTYPE=")
 	f.Fuzz(func(t *testing.T, out string) {
 		if got, err := parseExport(out); err == nil && !strings.Contains(out, "LOGICAL_SECTOR_SIZE=") {
-			t.Errorf("%q passes for the output of a device that was read: %+v", out, got)
+			t.Errorf("%q is accepted as the output for a readable device: %+v", out, got)
 		}
-		// Whatever else is said, a type that is named last is not overlooked.
+		// A type on the last line is found, whatever the other lines are.
 		for _, key := range []string{"TYPE", "PTTYPE", "USAGE"} {
 			got, err := parseExport(out + "\n" + key + "=x\n")
 			if err == nil && got.Type == "" {
-				t.Errorf("%q passes as blank in spite of %s", out, key)
+				t.Errorf("%q is accepted as blank in spite of %s", out, key)
 			}
 		}
 	})

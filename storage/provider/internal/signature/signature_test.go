@@ -22,6 +22,6 @@ func TestParseExport(t *testing.T) {
 		}
 	}
 	if _, err := parseExport("DEVNAME=/dev/x\n"); err == nil {
-		t.Error("output without a sign that the device was read passes as blank")
+		t.Error("output without LOGICAL_SECTOR_SIZE is accepted as blank")
 	}
 }

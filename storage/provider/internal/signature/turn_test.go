@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// reading has a prober read for so long, and tells when it begins.
+// reading makes a prober read for the duration long. It sends the time at which the read
+// begins.
 func reading(turn *Turn, limit, long time.Duration, begun chan<- time.Time) error {
 	p := &Prober{Limit: limit, Turn: turn}
 	return p.inTime(context.Background(), 1<<20, &reader{}, func(ctx context.Context) error {
@@ -24,8 +25,8 @@ func reading(turn *Turn, limit, long time.Duration, begun chan<- time.Time) erro
 	})
 }
 
-// Devices are read one after another by all who share a turn, and the time limit of each
-// counts from when it is read.
+// Probers that share a turn read devices one after another, and the time limit of each
+// counts from the start of its read.
 func TestDevicesAreReadOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var turn Turn
@@ -46,8 +47,8 @@ func TestDevicesAreReadOneAtATime(t *testing.T) {
 	})
 }
 
-// One that hangs, and does not even notice its limit, holds up the next for that long alone.
-func TestDeviceThatHangsHoldsUpNoOtherForEver(t *testing.T) {
+// A hung device that exceeds its limit delays the next one only for that limit.
+func TestHungDeviceDelayIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var turn Turn
 		thaw, ended := make(chan struct{}), make(chan error)

@@ -1,3 +1,3 @@
-// Package sourcetest has what the tests of several sources need: a storage directory
-// with an object of a source, and what is done to it. It is for tests alone.
+// Package sourcetest contains what the tests of several sources need: a storage directory with
+// an object of a source, and operations on it. Only tests use it.
 package sourcetest

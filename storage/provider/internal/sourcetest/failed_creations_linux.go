@@ -13,7 +13,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// creatingCalls are the system calls that may fail while something is made.
+// creatingCalls are the system calls that are made to fail during a creation.
 var creatingCalls = []struct {
 	name   string
 	number int
@@ -31,24 +31,25 @@ var creatingCalls = []struct {
 	{"fallocate", unix.SYS_FALLOCATE},
 }
 
-// Failing is the creation of one object, in a directory that is its own.
+// Failing is the creation of one object in a directory of its own.
 type Failing struct {
-	// Dir is where nothing is to be left.
+	// Dir is the directory in which nothing must be left.
 	Dir string
-	// Create makes the object, on the goroutine that calls it.
+	// Create makes the object, on the calling goroutine.
 	Create func() error
-	// Remove creates the object, which tells what there is, and destroys it.
+	// Remove creates the object again, which returns its ID, and destroys it.
 	Remove func(t *testing.T)
 }
 
-// FailSome runs a function, and has those of its system calls of one kind fail of whose
-// descriptor's path fails says so.
+// FailSome runs f and makes some of its system calls with the given number fail: those for
+// which fails returns true, given the path of the call's descriptor.
 type FailSome func(t testing.TB, number int, fails func(path string) bool, f func() error) error
 
-// CheckFailedCreations has a creation fail at each of its system calls: once, and from
-// there on. Where it says that nothing was made, nothing is left; where it does not, nothing is
-// left when the object has been removed. start returns a creation in a directory where one
-// has been created and removed.
+// CheckFailedCreations makes a creation fail at each of its system calls, once with only that
+// call failing, and once with all later ones failing too. If the error says that nothing was
+// made, nothing must be left. Otherwise nothing must be left after the object has been
+// removed. start returns a creation in a directory in which an object has already been created
+// and removed.
 func CheckFailedCreations(t *testing.T, failSome FailSome, start func(t *testing.T) Failing) {
 	undone, removed := 0, 0
 	stride := 1
@@ -68,7 +69,7 @@ func CheckFailedCreations(t *testing.T, failSome FailSome, start func(t *testing
 					calls := 0
 					err := failSome(t, call.number, func(path string) bool {
 						if call.number == unix.SYS_WRITE && !strings.HasPrefix(path, f.Dir) {
-							return false // it is the Go runtime's own
+							return false // the Go runtime's own write
 						}
 						calls++
 						return calls == n || calls > n && forGood
@@ -96,7 +97,7 @@ func CheckFailedCreations(t *testing.T, failSome FailSome, start func(t *testing
 	}
 }
 
-// listFiles returns the paths of all that is in a directory.
+// listFiles returns the paths of all files and directories in a directory.
 func listFiles(t *testing.T, dir string) []string {
 	t.Helper()
 	var all []string

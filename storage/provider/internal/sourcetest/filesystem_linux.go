@@ -23,8 +23,8 @@ const FilesystemSize = 2 // MiB
 
 var FilesystemTag = names.NewFilesystemTag("0/1")
 
-// FilesystemTest is a storage directory with one filesystem of a provider, wanted
-// at a path whose last two directories are missing.
+// FilesystemTest is a storage directory with one filesystem of a provider. The filesystem is
+// to be attached at a path whose last two directories do not exist.
 type FilesystemTest struct {
 	*testing.T
 	Provider storage.ProviderType
@@ -35,11 +35,11 @@ type FilesystemTest struct {
 	ID       string
 	Source   storage.FilesystemSource
 	Ctx      envcontext.ProviderCallContext
-	// Tags are the resource tags that it is created with.
+	// Tags are the resource tags with which the filesystem is created.
 	Tags map[string]string
 }
 
-// NewFilesystemTest makes a test of a provider of a type.
+// NewFilesystemTest returns a FilesystemTest for a provider of the given type.
 func NewFilesystemTest(t *testing.T, p storage.ProviderType, maker storage.Provider) *FilesystemTest {
 	top := devicetest.Dir(t)
 	ft := &FilesystemTest{
@@ -56,7 +56,7 @@ func NewFilesystemTest(t *testing.T, p storage.ProviderType, maker storage.Provi
 	return ft
 }
 
-// Restart is what a new process does.
+// Restart opens a new source, as a new process does.
 func (t *FilesystemTest) Restart() {
 	t.Helper()
 	config := PoolOf(t.T, t.Provider, storage.Attrs{storage.ConfigStorageDir: t.Dir})
@@ -104,7 +104,7 @@ func (t *FilesystemTest) attachment(path string, readOnly bool) []storage.Filesy
 	}}
 }
 
-// TryAttach attaches the filesystem and returns the path where it is then.
+// TryAttach attaches the filesystem and returns the path at which it is attached.
 func (t *FilesystemTest) TryAttach(path string, readOnly bool) (string, error) {
 	t.Helper()
 	results, err := t.Source.AttachFilesystems(t.Ctx, t.attachment(path, readOnly))
@@ -162,8 +162,8 @@ func (t *FilesystemTest) TryDestroy() error {
 	return results[0]
 }
 
-// Destroy destroys the filesystem and checks that nothing of it is left, the
-// directories of its mount point included.
+// Destroy destroys the filesystem and checks that nothing of it is left, including the
+// directories of its mount point.
 func (t *FilesystemTest) Destroy() {
 	t.Helper()
 	if err := t.TryDestroy(); err != nil {
@@ -192,7 +192,7 @@ func (t *FilesystemTest) TryResize(size uint64) (uint64, error) {
 	return results[0].FilesystemInfo.Size, nil
 }
 
-// Resize asks for a size in MiB and checks which the filesystem has then.
+// Resize requests a size in MiB and checks the resulting size.
 func (t *FilesystemTest) Resize(size, want uint64) {
 	t.Helper()
 	if got, err := t.TryResize(size); err != nil || got != want {
@@ -229,7 +229,7 @@ func (t *FilesystemTest) CheckWritten() {
 	}
 }
 
-func (t *FilesystemTest) UnmountBehindOurBack() {
+func (t *FilesystemTest) UnmountExternally() {
 	t.Helper()
 	if err := unix.Unmount(t.Path, 0); err != nil {
 		t.Fatal(err)
@@ -253,26 +253,26 @@ func (t *FilesystemTest) CheckSize(path string, mib uint64) {
 	}
 }
 
-// CheckBecame checks what a source says has become of an attached volume or filesystem: each of
-// the words, or, without any, nothing.
-func CheckBecame(t *testing.T, source any, id string, words ...string) {
+// CheckAttachmentState checks a source's result of checking an attached volume or filesystem:
+// an error that contains each of the words, or nil if there are no words.
+func CheckAttachmentState(t *testing.T, source any, id string, words ...string) {
 	t.Helper()
-	look := func(envcontext.ProviderCallContext, []string) ([]error, error) {
-		return nil, errors.Errorf("%T cannot look at what it has attached", source)
+	check := func(envcontext.ProviderCallContext, []string) ([]error, error) {
+		return nil, errors.Errorf("%T cannot check what it has attached", source)
 	}
 	switch source := source.(type) {
 	case storage.FilesystemChecker:
-		look = source.CheckFilesystems
+		check = source.CheckFilesystems
 	case storage.VolumeChecker:
-		look = source.CheckVolumes
+		check = source.CheckVolumes
 	}
-	results, err := look(envcontext.New(context.Background()), []string{id})
+	results, err := check(envcontext.New(context.Background()), []string{id})
 	switch {
 	case err != nil || len(results) != 1:
-		t.Fatalf("looking at %s: %v, %v", id, results, err)
+		t.Fatalf("checking %s: got %v, %v", id, results, err)
 	case len(words) > 0:
 		CheckError(t, results[0], true, words...)
 	case results[0] != nil:
-		t.Errorf("it is as it was attached: %v", results[0])
+		t.Errorf("it is still as it was attached: got %v, want nil", results[0])
 	}
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/object"
 )
 
-// In the seeds, OUTSIDE is a directory in which nothing is a provider's, and INSIDE
-// is the storage directory.
+// In the seeds, OUTSIDE stands for a directory in which nothing belongs to a provider, and
+// INSIDE for the storage directory.
 const (
 	FuzzedVolume     = "volume-0-1"
 	FuzzedFilesystem = "filesystem-0-1"
@@ -35,15 +35,15 @@ func FuzzedAttachment(path string) []storage.FilesystemAttachmentParams {
 	}}
 }
 
-// fuzzedStorage is a storage directory with one record, beside things that are
-// none of its provider's.
+// fuzzedStorage is a storage directory with one record, and files beside it that do not belong
+// to its provider.
 type fuzzedStorage struct {
 	*testing.T
 	Ctx     envcontext.ProviderCallContext
 	Dir     string
 	outside string
 	place   object.Placement // as recorded
-	damaged bool             // the record is no JSON of the right form
+	damaged bool             // the record is not JSON
 	before  []string
 }
 
@@ -57,7 +57,7 @@ func NewFuzzedStorage(t *testing.T, id string, data []byte) *fuzzedStorage {
 	text := strings.NewReplacer("OUTSIDE", s.outside, "INSIDE", s.Dir).Replace(string(data))
 	_ = json.Unmarshal([]byte(text), &s.place)
 	s.damaged = !json.Valid([]byte(text))
-	// The machine that runs the test stays as it is.
+	// The test must not change the machine that runs it.
 	for _, path := range append(slices.Clone(s.place.MadeDirs), s.place.MountPoint) {
 		if path = filepath.Clean(path); filepath.IsAbs(path) && !strings.HasPrefix(path, base+"/") {
 			t.Skip()
@@ -74,8 +74,7 @@ func NewFuzzedStorage(t *testing.T, id string, data []byte) *fuzzedStorage {
 	return s
 }
 
-// memoryDir returns a temporary directory in memory, where nothing waits for a
-// disk.
+// memoryDir returns a temporary directory in memory, where nothing waits for a disk.
 func memoryDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("/dev/shm", "stowage-fuzz-")
 	if err != nil {
@@ -99,14 +98,14 @@ func (s *fuzzedStorage) make(path, content string) {
 	}
 }
 
-// File makes a file that has the name of the object.
+// File makes a file with the name of the object.
 func (s *fuzzedStorage) File(dir, name string) {
 	s.Helper()
 	s.make(filepath.Join(s.Dir, dir, name), "theirs")
 }
 
-// list returns what is outside, but for directories that a record may have been
-// made for: the mount point, and those that it is in.
+// list returns what is outside the storage directory, except directories that may have been
+// made because of the record: the mount point and its parents.
 func (s *fuzzedStorage) list() []string {
 	s.Helper()
 	var found []string
@@ -125,8 +124,8 @@ func (s *fuzzedStorage) list() []string {
 	return found
 }
 
-// Check fails unless nothing outside was touched, and a record that cannot be
-// understood was told to be damaged.
+// Check fails the test if something outside was touched, or if a record that cannot be parsed
+// was not reported as damaged.
 func (s *fuzzedStorage) Check(doing string, err error) {
 	s.Helper()
 	if s.damaged && doing != "listing" && !errors.Is(err, errors.NotValid) {
@@ -145,8 +144,8 @@ func (s *fuzzedStorage) CheckFilesystem(source storage.FilesystemSource, attachm
 	s.Check("destroying", Result(source.DestroyFilesystems(s.Ctx, ids)))
 }
 
-// Result returns the one result of a bulk call that works on one thing. It panics
-// where the call fails as a whole.
+// Result returns the only result of a bulk call for one item. It panics if the call fails as a
+// whole.
 func Result[T any](results []T, err error) T {
 	if err != nil {
 		panic(err)

@@ -21,7 +21,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/record"
 )
 
-// VolumeSize is that of the volumes of tests, in MiB.
+// VolumeSize is the size of the volumes in tests, in MiB.
 const VolumeSize = 4
 
 const loopType storage.ProviderType = "loop"
@@ -35,14 +35,14 @@ type LoopTest struct {
 	Ctx      envcontext.ProviderCallContext
 }
 
-// NewLoopTest makes a test of the loop provider in a directory.
+// NewLoopTest returns a LoopTest with a storage directory.
 func NewLoopTest(t *testing.T, p storage.Provider, dir string) *LoopTest {
 	lt := &LoopTest{T: t, provider: p, Dir: dir, Ctx: envcontext.New(context.Background())}
 	lt.Restart()
 	return lt
 }
 
-// MountFile mounts the filesystem in a file on a directory, which is made if need be.
+// MountFile mounts the filesystem in a file on a directory, which it makes if necessary.
 func MountFile(t *testing.T, file, dir, filesystem string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -53,8 +53,8 @@ func MountFile(t *testing.T, file, dir, filesystem string) {
 	}
 }
 
-// Ext4Dir is a storage directory that is to be made, on a filesystem of 64 MiB of its
-// own, made with the arguments.
+// Ext4Dir returns the path of a storage directory that does not exist yet, on an ext4
+// filesystem of 64 MiB of its own, made with the given arguments.
 func Ext4Dir(t *testing.T, args ...string) string {
 	t.Helper()
 	dir := devicetest.Dir(t)
@@ -67,7 +67,7 @@ func Ext4Dir(t *testing.T, args ...string) string {
 	return filepath.Join(fs, "storage")
 }
 
-// Restart is what a new process does.
+// Restart opens a new source, as a new process does.
 func (t *LoopTest) Restart() {
 	t.Helper()
 	config := PoolOf(t.T, loopType, storage.Attrs{storage.ConfigStorageDir: t.Dir})
@@ -82,7 +82,7 @@ func Volume(n int) names.VolumeTag {
 	return names.NewVolumeTag(fmt.Sprintf("0/%d", n))
 }
 
-// File is where a volume's file is.
+// File returns the path of a volume's file.
 func (t *LoopTest) File(tag names.VolumeTag) string {
 	return filepath.Join(t.Dir, "volumes", tag.String())
 }
@@ -151,7 +151,7 @@ func (t *LoopTest) Attach(tag names.VolumeTag, readOnly bool) string {
 		t.Errorf("attached %+v, want %+v", got, want)
 	}
 	if file := t.Source.(storage.FileVolumes).VolumeFile(tag.String()); file != t.File(tag) {
-		t.Errorf("the file is said to be at %s", file)
+		t.Errorf("the source reports the file at %s", file)
 	}
 	return "/dev/" + got.DeviceName
 }
@@ -198,8 +198,8 @@ func (t *LoopTest) CheckNothingLeft() {
 	}
 }
 
-// CheckNoFiles checks that a storage directory holds nothing but directories of
-// the providers.
+// CheckNoFiles checks that a storage directory contains nothing but directories of the
+// providers.
 func CheckNoFiles(t *testing.T, dir string) {
 	t.Helper()
 	left, err := filepath.Glob(filepath.Join(dir, "*", "*"))
@@ -222,7 +222,8 @@ func (t *LoopTest) CheckLoops(want int) {
 	}
 }
 
-// Store opens the volumes' records, to leave there what a crash would have.
+// Store opens the records of the volumes, so that a test can write records as a crash would
+// leave them.
 func (t *LoopTest) Store() *record.Store {
 	t.Helper()
 	store, err := record.Open(filepath.Join(t.Dir, "records"))
@@ -232,7 +233,7 @@ func (t *LoopTest) Store() *record.Store {
 	return store
 }
 
-// CheckError checks that an error is permanent, or not, and says the words.
+// CheckError checks whether an error is permanent, and that it contains the words.
 func CheckError(t *testing.T, err error, permanent bool, words ...string) {
 	t.Helper()
 	if err == nil {

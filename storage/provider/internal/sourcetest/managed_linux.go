@@ -30,7 +30,7 @@ const (
 	ManagedBtrfsSize = 109 << 20
 )
 
-// ManagedSizes are the sizes in bytes of the smallest devices, by type.
+// ManagedSizes are the sizes in bytes of the smallest devices, by filesystem type.
 var ManagedSizes = map[string]int64{"ext4": ManagedExt4Size, "xfs": ManagedXFSSize, "btrfs": ManagedBtrfsSize}
 
 var (
@@ -39,24 +39,24 @@ var (
 	ManagedID     = ManagedTag.String()
 )
 
-// ManagedTest is a storage directory, the block devices that the machine is
-// known to have, and a place to mount.
+// ManagedTest is a storage directory, the block devices that the machine is known to have, and
+// a place for mount points.
 type ManagedTest struct {
 	*testing.T
 	Top, Dir  string
 	NewSource func(dir string, d storage.BackingDevices) storage.FilesystemSource
 	Blocks    map[names.VolumeTag]storage.BlockDevice
-	// Filesystems are those that the machine is known to have.
+	// Filesystems are the filesystems that the machine is known to have.
 	Filesystems map[names.FilesystemTag]storage.Filesystem
-	// Files are where the files behind the devices are known to be.
+	// Files are the known paths of the devices' backing files.
 	Files map[names.VolumeTag]string
-	// Consents are to formatting volumes that are not proven to be blank.
+	// Consents are the consents to formatting volumes that are not proven blank.
 	Consents map[names.VolumeTag]storage.FormatConsent
-	// Attributes are those of the filesystem, beside its type.
+	// Attributes are the attributes of the filesystem, except its type.
 	Attributes map[string]any
 }
 
-// NewManagedTest makes a test that ends with the check that no mount, open file
+// NewManagedTest returns a ManagedTest. When the test ends, it checks that no mount, open file
 // or temporary file is left.
 func NewManagedTest(t *testing.T, newSource func(string, storage.BackingDevices) storage.FilesystemSource) *ManagedTest {
 	devicetest.RequireRoot(t)
@@ -116,7 +116,7 @@ func (t *ManagedTest) FormatConsent(tag names.VolumeTag) storage.FormatConsent {
 	return t.Consents[tag]
 }
 
-// Loop makes a blank device and makes it known as the volume's.
+// Loop makes a blank device and makes it known as the volume's device.
 func (t *ManagedTest) Loop(size int64) *devicetest.Loop {
 	t.Helper()
 	loop := devicetest.NewLoop(t, size)
@@ -124,14 +124,14 @@ func (t *ManagedTest) Loop(size int64) *devicetest.Loop {
 	return loop
 }
 
-// Plug makes a device known as the volume's, and its file, which takes less time to prove
-// blank than the device.
+// Plug makes a device known as the volume's device, together with its file, which takes less
+// time to prove blank than the device.
 func (t *ManagedTest) Plug(loop *devicetest.Loop, size int64) {
 	t.Files = map[names.VolumeTag]string{ManagedVolume: loop.File}
 	t.Blocks[ManagedVolume] = storage.BlockDevice{DeviceName: loop.Name(), Size: uint64(size) >> 20}
 }
 
-// Source returns a new source each time, as if the agent had been restarted.
+// Source returns a new source on each call, as if the agent had been restarted.
 func (t *ManagedTest) Source() storage.FilesystemSource {
 	return t.NewSource(t.Dir, t)
 }
@@ -178,7 +178,7 @@ func (t *ManagedTest) TryAttach(readOnly bool) (*storage.FilesystemAttachment, e
 		t.Fatalf("got %v, %v", results, err)
 	}
 	if (results[0].FilesystemAttachment == nil) == (results[0].Error == nil) {
-		t.Fatalf("got both or none of %+v", results[0])
+		t.Fatalf("got both a result and an error, or neither: %+v", results[0])
 	}
 	return results[0].FilesystemAttachment, results[0].Error
 }
@@ -224,7 +224,7 @@ func (t *ManagedTest) TryDestroy() error {
 	return results[0]
 }
 
-// Mounts counts what is mounted at the mount point.
+// Mounts returns the number of mounts at the mount point.
 func (t *ManagedTest) Mounts() int {
 	t.Helper()
 	table, err := mount.ReadTable()
@@ -251,14 +251,14 @@ func (t *ManagedTest) CheckData() {
 	}
 }
 
-func (t *ManagedTest) UnmountBehindOurBack() {
+func (t *ManagedTest) UnmountExternally() {
 	t.Helper()
 	if err := unix.Unmount(t.Path(), 0); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// CheckError checks that the error is of the kind and says these things.
+// CheckError checks whether the error is permanent, and that it contains the words.
 func (t *ManagedTest) CheckError(err error, permanent bool, words ...string) {
 	t.Helper()
 	if err == nil {
@@ -274,7 +274,7 @@ func (t *ManagedTest) CheckError(err error, permanent bool, words ...string) {
 	}
 }
 
-// MountInfo is what is mounted at the mount point.
+// MountInfo returns the mount at the mount point.
 func (t *ManagedTest) MountInfo() *mountinfo.Info {
 	t.Helper()
 	table, err := mount.ReadTable()
@@ -288,14 +288,14 @@ func (t *ManagedTest) MountInfo() *mountinfo.Info {
 	return m
 }
 
-// checkers are the programs that check filesystems, with their arguments.
+// checkers are the programs that check filesystems, with their arguments, by filesystem type.
 var checkers = map[string][]string{
 	"ext4":  {"fsck.ext4", "-f", "-n"},
 	"xfs":   {"xfs_repair", "-n"},
 	"btrfs": {"btrfs", "check", "--readonly"},
 }
 
-// Check has the filesystem on a device checked by its own program.
+// Check checks the filesystem on a device with the program of its type.
 func (t *ManagedTest) Check(fs string, loop *devicetest.Loop) {
 	t.Helper()
 	Command(t, checkers[fs][0], append(checkers[fs][1:], loop.Path)...)
@@ -309,12 +309,12 @@ func Command(t testing.TB, name string, args ...string) {
 	}
 }
 
-// Gpt is a partition table without partitions.
+// Gpt returns a partition table without partitions for a device of size bytes.
 func Gpt(size int64) (first []byte) {
 	const sector = 512
 	first = make([]byte, 34*sector)
 	entry := first[446:]
-	entry[4] = 0xee // protective
+	entry[4] = 0xee // type of a protective partition
 	binary.LittleEndian.PutUint32(entry[8:], 1)
 	binary.LittleEndian.PutUint32(entry[12:], uint32(size/sector-1))
 	first[510], first[511] = 0x55, 0xaa
@@ -355,14 +355,14 @@ func RandomBytes(n int) []byte {
 	return data
 }
 
-// Holder is a process that keeps something busy until the test kills it.
+// Holder starts a process that keeps something busy until the test kills it.
 func Holder(t *testing.T, cmd *exec.Cmd) (kill func()) {
 	t.Helper()
 	ready, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It stays what it is while its input stays open.
+	// The process runs until its standard input is closed.
 	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -385,7 +385,7 @@ func Holder(t *testing.T, cmd *exec.Cmd) (kill func()) {
 	return kill
 }
 
-// BusAddress is the identity of a device as the machine tells it.
+// BusAddress returns the identity of a device as the machine reports it.
 func BusAddress(t testing.TB, loop *devicetest.Loop) string {
 	t.Helper()
 	var st unix.Stat_t

@@ -15,8 +15,8 @@ import (
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 )
 
-// CheckOtherNamespaces checks that a filesystem which a process in another mount namespace
-// has a copy of, such as a container's, is not taken away from that process.
+// CheckOtherNamespaces checks that a filesystem is not removed while a process in another
+// mount namespace, such as a container's, has a copy of its mount.
 func CheckOtherNamespaces(t *testing.T, newTest func(*testing.T) *FilesystemTest) {
 	attached := func(t *testing.T) *FilesystemTest {
 		ft := newTest(t)
@@ -28,7 +28,7 @@ func CheckOtherNamespaces(t *testing.T, newTest func(*testing.T) *FilesystemTest
 		ft.Write()
 		return ft
 	}
-	// copy begins a mount namespace with a copy of all mounts.
+	// copyMounts starts a process in a new mount namespace, which has a copy of all mounts.
 	copyMounts := func(t *testing.T, propagation string) (pid int, kill func()) {
 		cmd := exec.Command("unshare", "--mount", "--propagation", propagation, "sh", "-c", "echo ready; read line")
 		kill = Holder(t, cmd)
@@ -39,7 +39,7 @@ func CheckOtherNamespaces(t *testing.T, newTest func(*testing.T) *FilesystemTest
 		err := ft.TryDetach()
 		CheckError(ft.T, err, false, append(words, "mounted at "+ft.Path)...)
 		if !errors.Is(err, storage.ErrTransient) {
-			ft.Errorf("it is not to be tried again soon: %v", err)
+			ft.Errorf("the error is not transient: %v", err)
 		}
 		ft.CheckMounts(1)
 		ft.CheckWritten()
@@ -60,7 +60,7 @@ func CheckOtherNamespaces(t *testing.T, newTest func(*testing.T) *FilesystemTest
 
 	for name, prepare := range map[string]func(*FilesystemTest) error{
 		"of its own": func(*FilesystemTest) error { return nil },
-		// What is seen of the mount does not tell that unmounting it here leaves the copy.
+		// The mount looks shared here, although unmounting it here leaves the copy.
 		"that looks shared": func(ft *FilesystemTest) error {
 			return unix.Mount("", ft.Path, "", unix.MS_SHARED, "")
 		},
@@ -75,7 +75,7 @@ func CheckOtherNamespaces(t *testing.T, newTest func(*testing.T) *FilesystemTest
 				inUse(ft, fmt.Sprintf("process %d (sh)", pid))
 				has(ft, pid)
 			}
-			ft.Restart() // it is still known as what this agent has mounted
+			ft.Restart() // this agent still recognizes its own mount
 			ft.Attach()
 			ft.CheckMounts(1)
 			kill()
@@ -109,7 +109,7 @@ func CheckOtherNamespaces(t *testing.T, newTest func(*testing.T) *FilesystemTest
 	t.Run("unmounted here", func(t *testing.T) {
 		ft := attached(t)
 		pid, kill := copyMounts(t, "unchanged")
-		ft.UnmountBehindOurBack()
+		ft.UnmountExternally()
 		err := ft.TryDetach()
 		CheckError(t, err, false, fmt.Sprintf("process %d (sh)", pid), "mounted at "+ft.Path)
 		has(ft, pid)
@@ -126,7 +126,7 @@ func CheckOtherNamespaces(t *testing.T, newTest func(*testing.T) *FilesystemTest
 		}
 		defer namespace.Close()
 		kill()
-		inUse(ft, "in a mount namespace that no process is seen in")
+		inUse(ft, "in a mount namespace without a visible process")
 		namespace.Close()
 		remove(ft)
 	})

@@ -17,7 +17,7 @@ func Run(t *testing.T, name string, args ...string) {
 	}
 }
 
-// MountTmpfs mounts a tmpfs for the length of the test.
+// MountTmpfs mounts a tmpfs until the test ends.
 func MountTmpfs(t *testing.T, source, path, size string) {
 	t.Helper()
 	Run(t, "mount", "-t", "tmpfs", "-o", "size="+size, source, path)

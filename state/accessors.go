@@ -12,15 +12,15 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// Accessor is the model as one worker sees it: all the accessors of package
-// worker/storageprovisioner, for one scope. It is safe for concurrent use.
+// Accessor is the model as one worker sees it: it implements all the accessor interfaces of
+// package worker/storageprovisioner, for one scope. It is safe for concurrent use.
 //
-// Bulk calls that change something are one transaction each: what goes well is
-// recorded together, and what does not has an error of its own. The codes of errors
-// are [params.CodeNotFound] for what is not there, [params.CodeNotProvisioned] for
-// what is there but not yet made, [params.CodeUnauthorized] for what is not of this
-// scope, [params.CodeNotValid] for what cannot be, [params.CodeStorageAttached] for
-// removing what is attached.
+// Each bulk call that changes something is one transaction: the changes that succeed are
+// recorded together, and each change that fails has its own error. The codes of errors are
+// [params.CodeNotFound] for an entity that does not exist, [params.CodeNotProvisioned] for one
+// that exists but is not made yet, [params.CodeUnauthorized] for one outside this scope,
+// [params.CodeNotValid] for an impossible request, and [params.CodeStorageAttached] for
+// removing an entity that is attached.
 type Accessor struct {
 	st *State
 
@@ -29,15 +29,15 @@ type Accessor struct {
 	scope   string
 }
 
-// ForMachine returns the accessors of the machine's worker. Its scope is what is
-// bound to the machine: volumes and filesystems with ids "MACHINE/N", and their
-// attachments. Also what the environment has attached to the machine can be read.
+// ForMachine returns the accessors of the machine's worker. Its scope is the storage that is
+// bound to the machine: volumes and filesystems with IDs "MACHINE/N", and their attachments.
+// The storage that the environment has attached to the machine can be read too.
 func (st *State) ForMachine(machine names.MachineTag) *Accessor {
 	return &Accessor{st: st, machine: newMachineTag(machine), scope: machine.String()}
 }
 
-// ForEnviron returns the accessors of the environment's worker. Its scope is what is
-// bound to no machine, and its attachments to all machines.
+// ForEnviron returns the accessors of the environment's worker. Its scope is the storage that
+// is bound to no machine, with its attachments to all machines.
 func (st *State) ForEnviron() *Accessor {
 	return &Accessor{st: st, scope: environScope}
 }
@@ -56,7 +56,8 @@ func (a *Accessor) Life(tags []names.Tag) ([]params.LifeResult, error) {
 	})
 }
 
-// Remove removes dead volumes and filesystems. What is gone already is no error.
+// Remove removes dead volumes and filesystems. Removing one that no longer exists is not an
+// error.
 func (a *Accessor) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
 	return updateEach(a, tags, func(tx *txn, tag names.Tag) error {
 		own, err := newEntityTag(tag)
@@ -70,13 +71,11 @@ func (a *Accessor) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
 	})
 }
 
-// SetStatus sets the statuses of volumes and filesystems; of their Data
-// [status.CannotGrowTo] is kept. A machine may
-// also set the status of an environment's volume whose plan it carries out: that status is
-// kept beside the one that the environment's worker has set, and users are shown the one
-// that says more.
-// The statuses that can be set are, whatever becomes of the others; the error is about
-// the first that cannot.
+// SetStatus sets the statuses of volumes and filesystems; of their Data it keeps
+// [status.CannotGrowTo]. A machine may also set the status of an environment's volume whose
+// plan it carries out: that status is kept beside the one that the environment's worker has
+// set, and users see the one that says more. SetStatus sets every status that it can, even if
+// others fail, and returns the error of the first that it cannot set.
 func (a *Accessor) SetStatus(all []params.EntityStatusArgs) error {
 	results, err := updateEach(a, all, func(tx *txn, args params.EntityStatusArgs) error {
 		tag, err := parseEntityTag(args.Tag)
@@ -124,7 +123,7 @@ func (tx *txn) hasPlan(tag entityTag, machine machineTag) bool {
 	return machine != "" && tx.has(planKey(machine, tag))
 }
 
-// parseStatus returns the status that the text names.
+// parseStatus returns the status with the given name.
 func parseStatus(text string) (status.Status, error) {
 	for _, known := range statusPriority {
 		if string(known) == text {
@@ -134,7 +133,7 @@ func parseStatus(text string) (status.Status, error) {
 	return "", errors.NotValidf("status %q", text)
 }
 
-// WatchMachine tells when the machine is added or provisioned.
+// WatchMachine returns a watcher that notifies when the machine is added or provisioned.
 func (a *Accessor) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
 	if err := a.checkMachine(machine); err != nil {
 		return nil, errors.Trace(err)
@@ -142,7 +141,7 @@ func (a *Accessor) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher
 	return a.st.WatchMachine(machine)
 }
 
-// InstanceIds returns the instance ids of machines.
+// InstanceIds returns the instance IDs of machines.
 func (a *Accessor) InstanceIds(machines []names.MachineTag) ([]params.StringResult, error) {
 	return viewEach(a, machines, func(r *reader, machine names.MachineTag) (string, error) {
 		if err := a.checkMachine(machine); err != nil {
@@ -155,7 +154,8 @@ func (a *Accessor) InstanceIds(machines []names.MachineTag) ([]params.StringResu
 	})
 }
 
-// WatchForEnvironConfigChanges tells when the environment's configuration changes.
+// WatchForEnvironConfigChanges returns a watcher that notifies when the environment's
+// configuration changes.
 func (a *Accessor) WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error) {
 	return a.st.WatchEnvironConfig()
 }
@@ -165,22 +165,22 @@ func (a *Accessor) EnvironConfig() (*config.Config, error) {
 	return a.st.EnvironConfig()
 }
 
-// checkMachine returns an error if the machine is not of the scope.
+// checkMachine returns an error if the machine is outside the scope.
 func (a *Accessor) checkMachine(machine names.MachineTag) error {
 	return a.ownsMachine(newMachineTag(machine))
 }
 
 func (a *Accessor) ownsMachine(machine machineTag) error {
 	if a.scope != environScope && machine != a.machine {
-		return errors.NewUnauthorized(nil, machine.String()+" is not of the scope of "+a.machine.String())
+		return errors.NewUnauthorized(nil, machine.String()+" is outside the scope of "+a.machine.String())
 	}
 	return nil
 }
 
-// owns reports whether the volume or filesystem is of the scope.
+// owns reports whether the volume or filesystem is in the scope.
 func (a *Accessor) owns(tag entityTag) bool { return tag.scope() == a.scope }
 
-// entry returns the index entry of a volume or filesystem that may be read: one of
+// entry returns the index entry of a volume or filesystem that the accessor may read: one in
 // the scope, or one of the environment's that is on the machine.
 func (a *Accessor) entry(r *reader, tag entityTag) (indexEntry, error) {
 	environs := a.machine != "" && tag.scope() == environScope
@@ -197,7 +197,7 @@ func (a *Accessor) entry(r *reader, tag entityTag) (indexEntry, error) {
 	return entry, nil
 }
 
-// readEntity returns a volume or filesystem that may be read, with its instance.
+// readEntity returns a volume or filesystem that the accessor may read, with its instance.
 func (a *Accessor) readEntity(r *reader, tag entityTag) (*instance, *entity, error) {
 	entry, err := a.entry(r, tag)
 	if err != nil {
@@ -220,8 +220,7 @@ func (a *Accessor) readWithTags(r *reader, tag entityTag) (*instance, *entity, m
 	return i, e, tags, err
 }
 
-// changeEntity applies fn to a volume or filesystem of the scope, and to its
-// instance.
+// changeEntity applies fn to a volume or filesystem in the scope, and to its instance.
 func (a *Accessor) changeEntity(tx *txn, tag entityTag, fn func(*instance, *entity) error) error {
 	if !a.owns(tag) {
 		return unauthorized(tag)
@@ -248,10 +247,11 @@ func (tx *txn) changeEntry(entry indexEntry, tag entityTag, fn func(*instance, *
 }
 
 func unauthorized(tag entityTag) error {
-	return errors.NewUnauthorized(nil, tag.String()+" is not of this scope")
+	return errors.NewUnauthorized(nil, tag.String()+" is outside this scope")
 }
 
-// ignoreNotFound is for removing what may be gone already.
+// ignoreNotFound makes a removal idempotent: it returns nil for an error that satisfies
+// errors.NotFound.
 func ignoreNotFound(err error) error {
 	if errors.Is(err, errors.NotFound) {
 		return nil
@@ -259,8 +259,8 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// viewEach calls get for each argument, on one snapshot, and returns what result
-// makes of what it returned.
+// viewEach calls get for each argument, all on one snapshot, and converts each value and error
+// with result.
 func viewEach[A, V, R any](
 	a *Accessor, args []A, get func(*reader, A) (V, error), result func(V, *params.Error) R,
 ) ([]R, error) {
@@ -281,8 +281,8 @@ func viewEach[A, V, R any](
 	return results, nil
 }
 
-// updateEach calls set for each argument, in one transaction. A set that returns an
-// error has written nothing.
+// updateEach calls set for each argument, all in one transaction. A set that returns an error
+// must not have written anything.
 func updateEach[A any](a *Accessor, args []A, set func(*txn, A) error) ([]params.ErrorResult, error) {
 	results := make([]params.ErrorResult, len(args))
 	if len(args) == 0 {

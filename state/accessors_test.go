@@ -119,7 +119,7 @@ func TestScopes(t *testing.T) {
 	devices, err := machine.VolumeBlockDevices(attachments)
 	check("machine, block devices", codes(t, devices, err), []string{none, other, none, other, gone, other, gone, bad, bad, bad})
 
-	// What is the other's can be read at most.
+	// A worker of another scope can at most read.
 	set := func(a *state.Accessor) ([]params.ErrorResult, error) {
 		var all []params.Volume
 		for _, tag := range volumes {
@@ -161,7 +161,7 @@ func TestScopes(t *testing.T) {
 	w.check()
 }
 
-func TestParamsTellWhatIsKnown(t *testing.T) {
+func TestParamsThroughLife(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.SetEnvironConfig(map[string]any{
 		"name": "here", "type": "manual", "uuid": "0b8a4a3c-5d2b-4f0e-9c57-0c1d2e3f4a5b",
@@ -183,7 +183,7 @@ func TestParamsTellWhatIsKnown(t *testing.T) {
 			"stowage-model-uuid":   w.UUID(),
 			"stowage-storage-uuid": volumeUUID,
 			"stowage-storage-name": "it",
-			"stowage-entity":       "mine", // it says nothing where nothing is put together from it
+			"stowage-entity":       "mine", // the user's: the state sets it only for storage of machines
 		},
 		Attachment: &params.VolumeAttachmentParams{VolumeTag: "volume-0", MachineTag: "machine-0", Provider: "disk", ReadOnly: true},
 	}
@@ -262,7 +262,7 @@ func TestParamsTellWhatIsKnown(t *testing.T) {
 	check("dead")
 }
 
-func TestNothingIsMadeForAMachineThatItIsTakenFrom(t *testing.T) {
+func TestVolumeParamsWithoutDyingAttachment(t *testing.T) {
 	w := newWorld(t)
 	w.add("it", "disk", block)
 	w.must(w.DetachStorage([]string{"it"}))
@@ -273,7 +273,7 @@ func TestNothingIsMadeForAMachineThatItIsTakenFrom(t *testing.T) {
 	}
 }
 
-func TestInfoIsRecorded(t *testing.T) {
+func TestSetInfo(t *testing.T) {
 	w := mixed(t)
 	machine := w.ForMachine(machine0)
 	volume := params.Volume{VolumeTag: "volume-0-0", Info: params.VolumeInfo{
@@ -321,7 +321,7 @@ func TestInfoIsRecorded(t *testing.T) {
 	fs.Info.FilesystemId = "other"
 	wantCode(t, single(machine.SetFilesystemInfo([]params.Filesystem{fs})), params.CodeNotValid)
 
-	// What was made is recorded even when it is not wanted any more, until it is gone.
+	// What was made is recorded even if it is no longer wanted, until it is removed.
 	w.must(w.RemoveStorage([]string{"b"}))
 	b := entry{kind: "volume", tag: "volume-1-1"}
 	w.must(w.remove(entry{kind: "volume-attachment", machine: "machine-1", tag: "volume-1-1"}))
@@ -330,7 +330,7 @@ func TestInfoIsRecorded(t *testing.T) {
 	wantCode(t, w.provision(b), params.CodeNotFound)
 }
 
-func TestOneOfManyFailsAlone(t *testing.T) {
+func TestBulkResultsAreIndependent(t *testing.T) {
 	w := mixed(t)
 	results, err := w.ForEnviron().SetVolumeInfo([]params.Volume{
 		{VolumeTag: "volume-2", Info: params.VolumeInfo{VolumeId: "two"}},
@@ -350,7 +350,7 @@ func TestOneOfManyFailsAlone(t *testing.T) {
 	}
 }
 
-func TestBlockDevicesAreFound(t *testing.T) {
+func TestVolumeBlockDevices(t *testing.T) {
 	w := mixed(t)
 	id := []params.MachineStorageId{on("machine-0", "volume-2")}
 	machine, environ := w.ForMachine(machine0), w.ForEnviron()
@@ -376,7 +376,7 @@ func TestBlockDevicesAreFound(t *testing.T) {
 		t.Errorf("the machine's block devices are %v", devices)
 	}
 
-	// A plan that has been carried out knows better.
+	// The device of a plan that has been carried out takes precedence.
 	w.must(w.plan(entry{kind: "volume-attachment", machine: "machine-0", tag: "volume-2"}))
 	w.must(single(machine.SetVolumeAttachmentPlanBlockInfo([]params.VolumeAttachmentPlan{{
 		VolumeTag: "volume-2", MachineTag: "machine-0", BlockDevice: storage.BlockDevice{WWN: "wwn-1"},
@@ -394,8 +394,11 @@ func TestBlockDevicesAreFound(t *testing.T) {
 	}})), params.CodeNotFound)
 }
 
-// What a killed worker has noted of a filesystem on a volume does not go with the volume.
-func TestFilesystemThatMayHaveBeenMadeOnAVolumeIsDestroyed(t *testing.T) {
+// A filesystem that a killed worker may have made on a volume is destroyed before the volume
+// is.
+// Behaviour A7.
+// Finding N8.
+func TestAttemptedFilesystemOnVolumeIsDestroyed(t *testing.T) {
 	w := mixed(t)
 	machine := w.ForMachine(machine0)
 	attempts, err := machine.SetAttempts([]params.Attempt{{Id: on("", "filesystem-0-0"), Attempted: true}})
@@ -413,17 +416,17 @@ func TestFilesystemThatMayHaveBeenMadeOnAVolumeIsDestroyed(t *testing.T) {
 	}
 	filesystems, err = machine.Filesystems(filesystemTags("0/0", "0/1"))
 	if got := codes(t, filesystems, err); got[0] != "ok" || got[1] != params.CodeNotProvisioned {
-		t.Errorf("dead, the one that may have been made and one that cannot have been: %s", got)
+		t.Errorf("dead, one attempted and one not: %s", got)
 	}
 	removals, err := machine.RemoveFilesystemParams(filesystemTags("0/0"))
 	w.must(err)
 	if p := removals[0].Result; p.FilesystemId != "filesystem-0-0-"+uuid || !p.Destroy {
-		t.Errorf("it is removed by %+v", removals[0])
+		t.Errorf("the parameters of its removal are %+v", removals[0])
 	}
 }
 
-// A volume is new from when its provider has said so to when a filesystem is recorded on it,
-// and never becomes new.
+// A volume is new from its provider's report until a filesystem is recorded on it, and never
+// becomes new again.
 func TestVolumeIsNewUntilItHasAFilesystem(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.AddStorage(state.StorageParams{Name: "it", Kind: filesystem, Pool: "disk", Size: 100, MountPoint: "/srv/it", Machine: machine0}))
@@ -442,11 +445,11 @@ func TestVolumeIsNewUntilItHasAFilesystem(t *testing.T) {
 		}
 	}
 	if isNew() {
-		t.Error("new before it is made")
+		t.Error("the volume is new before it is provisioned")
 	}
 	set(100, true)
 	if !isNew() {
-		t.Error("not new when it has been made")
+		t.Error("the provisioned volume is not new")
 	}
 	volumes, err := environ.Volumes(volumeTags("0"))
 	if err != nil || !volumes[0].Result.Info.New {
@@ -454,11 +457,11 @@ func TestVolumeIsNewUntilItHasAFilesystem(t *testing.T) {
 	}
 	w.must(w.provision(entry{kind: "filesystem", tag: "filesystem-0-0"}))
 	if isNew() {
-		t.Error("new in spite of its filesystem")
+		t.Error("the volume is new although it has a filesystem")
 	}
 	set(200, true)
 	if isNew() {
-		t.Error("new once more")
+		t.Error("the volume has become new again")
 	}
 	w.check()
 }

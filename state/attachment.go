@@ -9,14 +9,14 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// WatchVolumeAttachments tells which attachments of the scope's volumes are new, have
-// moved on in life, or are gone.
+// WatchVolumeAttachments returns a watcher of the attachments of the scope's volumes. It
+// reports those that are new, that have changed in life, or that are removed.
 func (a *Accessor) WatchVolumeAttachments() (watcher.MachineStorageIdsWatcher, error) {
 	return a.st.watchAttachments(indexPrefix(a.scope, volumeAttachmentIndex))
 }
 
-// WatchFilesystemAttachments tells which attachments of the scope's filesystems are
-// new, have moved on in life, or are gone.
+// WatchFilesystemAttachments returns a watcher of the attachments of the scope's filesystems.
+// It reports those that are new, that have changed in life, or that are removed.
 func (a *Accessor) WatchFilesystemAttachments() (watcher.MachineStorageIdsWatcher, error) {
 	return a.st.watchAttachments(indexPrefix(a.scope, filesystemAttachmentIndex))
 }
@@ -38,8 +38,8 @@ func (a *Accessor) AttachmentLife(ids []params.MachineStorageId) ([]params.LifeR
 	})
 }
 
-// RemoveAttachments removes attachments that are being detached. What is gone
-// already is no error.
+// RemoveAttachments removes attachments that are being detached. Removing one that no longer
+// exists is not an error.
 func (a *Accessor) RemoveAttachments(ids []params.MachineStorageId) ([]params.ErrorResult, error) {
 	return updateEach(a, ids, func(tx *txn, id params.MachineStorageId) error {
 		err := a.changeAttachment(tx, id, "", func(_ *instance, e *entity) error {
@@ -51,7 +51,7 @@ func (a *Accessor) RemoveAttachments(ids []params.MachineStorageId) ([]params.Er
 	})
 }
 
-// VolumeAttachments returns what is attached of volume attachments.
+// VolumeAttachments returns the recorded results of attaching volumes.
 func (a *Accessor) VolumeAttachments(ids []params.MachineStorageId) ([]params.VolumeAttachmentResult, error) {
 	return viewEach(a, ids, func(r *reader, id params.MachineStorageId) (params.VolumeAttachment, error) {
 		_, e, err := a.readAttachment(r, id, names.VolumeTagKind)
@@ -78,7 +78,7 @@ func (a *Accessor) VolumeAttachments(ids []params.MachineStorageId) ([]params.Vo
 	})
 }
 
-// FilesystemAttachments returns what is attached of filesystem attachments.
+// FilesystemAttachments returns the recorded results of attaching filesystems.
 func (a *Accessor) FilesystemAttachments(ids []params.MachineStorageId) ([]params.FilesystemAttachmentResult, error) {
 	return viewEach(a, ids, func(r *reader, id params.MachineStorageId) (params.FilesystemAttachment, error) {
 		_, e, err := a.readAttachment(r, id, names.FilesystemTagKind)
@@ -99,7 +99,7 @@ func (a *Accessor) FilesystemAttachments(ids []params.MachineStorageId) ([]param
 	})
 }
 
-// SetVolumeAttachmentInfo records volumes that have been attached.
+// SetVolumeAttachmentInfo records that volumes have been attached.
 func (a *Accessor) SetVolumeAttachmentInfo(attachments []params.VolumeAttachment) ([]params.ErrorResult, error) {
 	return updateEach(a, attachments, func(tx *txn, va params.VolumeAttachment) error {
 		id := params.MachineStorageId{MachineTag: va.MachineTag, AttachmentTag: va.VolumeTag}
@@ -117,7 +117,7 @@ func newVolumeAttachmentInfo(info params.VolumeAttachmentInfo) attachmentInfo {
 	}
 }
 
-// SetFilesystemAttachmentInfo records filesystems that have been attached.
+// SetFilesystemAttachmentInfo records that filesystems have been attached.
 func (a *Accessor) SetFilesystemAttachmentInfo(attachments []params.FilesystemAttachment) ([]params.ErrorResult, error) {
 	return updateEach(a, attachments, func(tx *txn, fa params.FilesystemAttachment) error {
 		id := params.MachineStorageId{MachineTag: fa.MachineTag, AttachmentTag: fa.FilesystemTag}
@@ -151,7 +151,7 @@ func (tx *txn) setAttachmentInfo(machine machineTag, tag entityTag, info attachm
 	})
 }
 
-// VolumeAttachmentParams returns what volumes are to be attached and detached with.
+// VolumeAttachmentParams returns the parameters with which to attach and detach volumes.
 func (a *Accessor) VolumeAttachmentParams(ids []params.MachineStorageId) ([]params.VolumeAttachmentParamsResult, error) {
 	return viewEach(a, ids, func(r *reader, id params.MachineStorageId) (params.VolumeAttachmentParams, error) {
 		i, e, err := a.readAttachment(r, id, names.VolumeTagKind)
@@ -177,8 +177,8 @@ func volumeAttachmentParams(r *reader, i *instance, e *entity) params.VolumeAtta
 	}
 }
 
-// FilesystemAttachmentParams returns what filesystems are to be attached and detached
-// with.
+// FilesystemAttachmentParams returns the parameters with which to attach and detach
+// filesystems.
 func (a *Accessor) FilesystemAttachmentParams(ids []params.MachineStorageId) ([]params.FilesystemAttachmentParamsResult, error) {
 	return viewEach(a, ids, func(r *reader, id params.MachineStorageId) (params.FilesystemAttachmentParams, error) {
 		i, e, err := a.readAttachment(r, id, names.FilesystemTagKind)
@@ -205,7 +205,8 @@ func filesystemAttachmentParams(r *reader, i *instance, e *entity) params.Filesy
 	}
 }
 
-// providerID is empty until the entity is provisioned.
+// providerID returns the provider's ID of the entity; it is empty until the entity is
+// provisioned.
 func (e *entity) providerID() string {
 	if e.Info == nil {
 		return ""
@@ -213,9 +214,9 @@ func (e *entity) providerID() string {
 	return e.Info.ID
 }
 
-// parseAttachment returns what an id means. With a kind, it must be of that kind.
-// The machine must be of the scope, and the volume or filesystem must be one that a
-// machine of the scope may have.
+// parseAttachment returns the machine and entity that an ID names. If kind is not empty, the
+// entity must be of that kind. The machine must be in the scope, and the volume or filesystem
+// must be one that a machine of the scope may have.
 func (a *Accessor) parseAttachment(id params.MachineStorageId, kind string) (machineTag, entityTag, error) {
 	machine, err := parseMachineTag(id.MachineTag)
 	if err != nil {
@@ -237,7 +238,7 @@ func (a *Accessor) parseAttachment(id params.MachineStorageId, kind string) (mac
 	return machine, tag, nil
 }
 
-// readAttachment returns the volume or filesystem of an attachment that may be read,
+// readAttachment returns the volume or filesystem of an attachment that the accessor may read,
 // with its instance.
 func (a *Accessor) readAttachment(r *reader, id params.MachineStorageId, kind string) (*instance, *entity, error) {
 	machine, tag, err := a.parseAttachment(id, kind)
@@ -251,8 +252,8 @@ func (a *Accessor) readAttachment(r *reader, id params.MachineStorageId, kind st
 	return r.resolve(entry, tag)
 }
 
-// changeAttachment applies fn to the volume or filesystem of an attachment of the
-// scope, which is of the kind where there is one, and to its instance.
+// changeAttachment applies fn to the volume or filesystem of an attachment in the scope, and
+// to its instance. If kind is not empty, the entity must be of that kind.
 func (a *Accessor) changeAttachment(
 	tx *txn, id params.MachineStorageId, kind string, fn func(*instance, *entity) error,
 ) error {
@@ -263,7 +264,7 @@ func (a *Accessor) changeAttachment(
 	return tx.changeAttachment(machine, tag, fn)
 }
 
-// ownAttachment returns what is attached where by an attachment of the scope.
+// ownAttachment returns the machine and entity of an attachment in the scope.
 func (a *Accessor) ownAttachment(id params.MachineStorageId, kind string) (machineTag, entityTag, error) {
 	machine, tag, err := a.parseAttachment(id, kind)
 	if err == nil && !a.owns(tag) {

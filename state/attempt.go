@@ -7,9 +7,9 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 )
 
-// SetAttempts notes that workers are about to make volumes, filesystems or attachments,
-// or that an attempt has ended: it has made nothing, or may have left something. What the attempt to make a volume may have
-// attached goes with it.
+// SetAttempts notes that workers are about to make volumes, filesystems or attachments, or
+// that an attempt has ended: either it made nothing, or it may have left something. An attempt
+// to make a volume covers the attachment that it may have made with the volume.
 func (a *Accessor) SetAttempts(attempts []params.Attempt) ([]params.ErrorResult, error) {
 	return updateEach(a, attempts, func(tx *txn, at params.Attempt) error {
 		if at.Id.MachineTag != "" {
@@ -24,7 +24,7 @@ func (a *Accessor) SetAttempts(attempts []params.Attempt) ([]params.ErrorResult,
 		}
 		return a.changeEntity(tx, tag, func(i *instance, e *entity) error {
 			if at.Attempted && !at.Ended && !i.mayMake(e) {
-				return errors.NewNotYetAvailable(nil, tag.String()+" is being detached: its volume is not to be used any more")
+				return errors.NewNotYetAvailable(nil, tag.String()+" is being detached: its volume can no longer be used")
 			}
 			e.Attempted, e.AttemptEnded = at.Attempted, at.Attempted && at.Ended
 			if a := e.Attachment; a != nil && tag.kind() == names.VolumeTagKind && a.Info == nil {
@@ -35,7 +35,8 @@ func (a *Accessor) SetAttempts(attempts []params.Attempt) ([]params.ErrorResult,
 	})
 }
 
-// Attempts tells of what is not recorded whether a worker has set out to make it.
+// Attempts reports, for each entity or attachment that is not recorded as made, whether a
+// worker has set out to make it.
 func (a *Accessor) Attempts(ids []params.MachineStorageId) ([]params.AttemptResult, error) {
 	return viewEach(a, ids, func(r *reader, id params.MachineStorageId) (bool, error) {
 		if id.MachineTag != "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// attempt notes one attempt, or that it has made nothing.
+// attempt notes one attempt, or that it has made nothing, and returns the error code.
 func attempt(t *testing.T, a *state.Accessor, attempted bool, machine, tag string) string {
 	t.Helper()
 	results, err := a.SetAttempts([]params.Attempt{{Id: on(machine, tag), Attempted: attempted}})
@@ -29,8 +29,8 @@ func attempted(t *testing.T, a *state.Accessor, machine, tag string) bool {
 	return results[0].Attempted
 }
 
-// What a worker sets out to make is remembered until it is recorded, or is known not to
-// have been made.
+// An attempt is remembered until its result is recorded, or is known not to exist.
+// Behaviour A1.
 func TestAttemptsAreRemembered(t *testing.T) {
 	w := mixed(t)
 	machine := w.ForMachine(machine0)
@@ -43,7 +43,7 @@ func TestAttemptsAreRemembered(t *testing.T) {
 		{"nothing", "ok", false, false, false},
 		{"the filesystem", "ok", false, false, true},
 		{"not the filesystem", "ok", false, false, false},
-		{"the volume", "ok", true, true, false}, // which may be attached by that
+		{"the volume", "ok", true, true, false}, // its creation may attach it
 		{"not the volume", "ok", false, false, false},
 		{"the attachment", "ok", false, true, false},
 		{"another's", params.CodeUnauthorized, false, true, false},
@@ -71,13 +71,15 @@ func TestAttemptsAreRemembered(t *testing.T) {
 	}
 	w.must(w.provision(entry{kind: "volume", tag: volume}))
 	if attempt(t, machine, true, "", volume); attempted(t, machine, "", volume) {
-		t.Error("what is recorded is an attempt still")
+		t.Error("a recorded volume is still an attempt")
 	}
 }
 
 // A volume stays attached while a filesystem may be being made on it, and no filesystem is
 // begun on a volume that is being detached.
-func TestVolumeStaysBeneathAFilesystemThatIsBeingMade(t *testing.T) {
+// Behaviour A8.
+// Finding N7.
+func TestVolumeNotDetachedDuringMkfs(t *testing.T) {
 	w := mixed(t)
 	machine := w.ForMachine(machine0)
 	name := ""
@@ -109,9 +111,10 @@ func TestVolumeStaysBeneathAFilesystemThatIsBeingMade(t *testing.T) {
 	}
 }
 
-// An attempt that has ended, and may have left something, keeps no volume where it is. What
-// it has left is destroyed when the filesystem goes.
-func TestVolumeIsDetachedBeneathAFilesystemThatMayBeThereInPart(t *testing.T) {
+// An attempt that has ended, and may have left something, does not keep the volume attached.
+// What it has left is destroyed with the filesystem.
+// Behaviour A10.
+func TestVolumeDetachedAfterFailedMkfs(t *testing.T) {
 	w := newWorld(t)
 	w.add("a", "disk", storage.StorageKindFilesystem)
 	machine := w.ForMachine(machine0)
@@ -139,19 +142,19 @@ func TestVolumeIsDetachedBeneathAFilesystemThatMayBeThereInPart(t *testing.T) {
 		}
 	}
 	if !attempted(t, machine, "", filesystem) {
-		t.Error("what may be left is forgotten")
+		t.Error("the attempt is forgotten, which may have left something")
 	}
 	w.must(w.RemoveStorage([]string{"a"}))
 	removal, err := machine.RemoveFilesystemParams([]names.FilesystemTag{w.one("a").Filesystem.Tag.(names.FilesystemTag)})
 	if err != nil || removal[0].Error != nil || !strings.HasPrefix(removal[0].Result.FilesystemId, filesystem+"-") {
-		t.Errorf("it is destroyed as %+v, %v", removal, err)
+		t.Errorf("the parameters of its destruction are %+v, %v", removal, err)
 	}
 }
 
-// A filesystem that nothing is to be mounted of is dead as soon as it is removed. Its
-// worker may be looking into what has been made of it: the volume stays until that is
-// gone.
-func TestVolumeStaysBeneathADeadFilesystemThatIsBeingMade(t *testing.T) {
+// A filesystem without a mount is dead as soon as it is removed. Its worker may be looking
+// for what an attempt has made: the volume stays attached until the filesystem is gone.
+// Finding N13.
+func TestVolumeNotDetachedUntilDeadFilesystemGone(t *testing.T) {
 	w := newWorld(t)
 	w.add("a", "disk", storage.StorageKindFilesystem)
 	machine := w.ForMachine(machine0)

@@ -11,8 +11,8 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// SetMachineBlockDevices records all block devices that the machine has. Watchers
-// are told if they differ from those before; their order makes no difference.
+// SetMachineBlockDevices records all block devices of the machine. It notifies watchers if
+// they differ from the recorded ones; their order does not matter.
 func (st *State) SetMachineBlockDevices(machine names.MachineTag, devices []storage.BlockDevice) error {
 	devices = slices.Clone(devices)
 	storage.SortBlockDevices(devices)
@@ -27,8 +27,8 @@ func (st *State) SetMachineBlockDevices(machine names.MachineTag, devices []stor
 	})
 }
 
-// MachineBlockDevices returns the block devices that were last recorded for the
-// machine, sorted.
+// MachineBlockDevices returns the block devices that were last recorded for the machine,
+// sorted.
 func (st *State) MachineBlockDevices(machine names.MachineTag) (devices []storage.BlockDevice, err error) {
 	err = st.view(func(r *reader, _ kv.Snapshot) error {
 		record, _ := read[devicesRecord](r, devicesKey(newMachineTag(machine)))
@@ -38,14 +38,13 @@ func (st *State) MachineBlockDevices(machine names.MachineTag) (devices []storag
 	return devices, errors.Trace(err)
 }
 
-// WatchBlockDevices tells when the machine's block devices change, or when it becomes
-// known by which of them to find a volume that another worker attaches.
+// WatchBlockDevices returns a watcher that notifies when the machine's block devices change,
+// or when it becomes known which of them is a volume that another worker attaches.
 func (st *State) WatchBlockDevices(machine names.MachineTag) (watcher.NotifyWatcher, error) {
 	return st.newNotifyWatcher(blockDevicePrefix(newMachineTag(machine)))
 }
 
-// findDevice returns the block device of an attached volume, if its machine has seen
-// it.
+// findDevice returns the block device of an attached volume, if the machine has published it.
 func (r *reader) findDevice(volume *entity) (storage.BlockDevice, bool) {
 	a := volume.Attachment
 	if volume.Info == nil || a == nil || a.Info == nil {
@@ -78,7 +77,7 @@ func (r *reader) findDevice(volume *entity) (storage.BlockDevice, bool) {
 	}, planned)
 }
 
-// devicesRecord has the block devices of a machine.
+// devicesRecord is the block devices of a machine.
 type devicesRecord []deviceRecord
 
 func newDevicesRecord(devices []storage.BlockDevice) devicesRecord {
@@ -89,7 +88,7 @@ func newDevicesRecord(devices []storage.BlockDevice) devicesRecord {
 	return record
 }
 
-// devices is nil where the record has none.
+// devices returns nil for an empty record.
 func (d devicesRecord) devices() []storage.BlockDevice {
 	if len(d) == 0 {
 		return nil
@@ -101,7 +100,7 @@ func (d devicesRecord) devices() []storage.BlockDevice {
 	return devices
 }
 
-// deviceRecord is a storage.BlockDevice as it is kept.
+// deviceRecord is the stored form of a storage.BlockDevice.
 type deviceRecord struct {
 	DeviceName     string   `cbor:"1,keyasint,omitempty"`
 	DeviceLinks    []string `cbor:"2,keyasint,omitempty"`

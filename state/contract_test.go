@@ -5,7 +5,7 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// An accessor is all that a storage provisioner needs.
+// An accessor has all methods that a storage provisioner needs.
 var _ interface {
 	storageprovisioner.VolumeAccessor
 	storageprovisioner.FilesystemAccessor

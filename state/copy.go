@@ -13,11 +13,11 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Copy is what a state has to do after it has become a copy of another: the records of
-// its providers, which are copies too, still name the UUIDs of the other.
+// Copy lists what remains to be done after a state has become a copy of another: the
+// providers' records, which were copied too, still name the UUIDs of the other state.
 type Copy struct {
-	// FormerUUID is the UUID of the state that this is a copy of. It is empty, as are
-	// those of the entities, for what was made before there were UUIDs.
+	// FormerUUID is the UUID of the state that this one is a copy of. It is empty for storage
+	// that was made before there were UUIDs, and so are the entities' former UUIDs.
 	FormerUUID string
 
 	Entities []CopiedEntity
@@ -27,20 +27,20 @@ type Copy struct {
 type CopiedEntity struct {
 	Tag names.Tag
 
-	// Volume is what a filesystem is on: it is that of a managed source then. It is
-	// nil for all else.
+	// Volume is the backing volume of a filesystem, which then belongs to a managed source. It
+	// is nil for everything else.
 	Volume names.Tag
 
 	Provider storage.ProviderType
 
-	// ProviderID is empty for what is not recorded as provisioned, and may be there
-	// all the same.
+	// ProviderID is empty for an entity that is not recorded as provisioned; it may exist all
+	// the same.
 	ProviderID string
 
 	FormerUUID, UUID string
 }
 
-// copyRecord is a Copy as it is kept until it is done.
+// copyRecord is the stored form of a Copy, kept until StampsDone.
 type copyRecord struct {
 	FormerUUID string         `cbor:"1,keyasint,omitempty"`
 	Entities   []copiedRecord `cbor:"2,keyasint,omitempty"`
@@ -63,7 +63,7 @@ func newCopiedRecord(i *instance, e *entity) copiedRecord {
 	return copied
 }
 
-// check returns an error unless the rest of the code can rely on what was read.
+// check returns an error unless the rest of the code can rely on the record.
 func (c *copyRecord) check() error {
 	for _, e := range c.Entities {
 		if _, err := parseEntityTag(string(e.Tag)); err != nil {
@@ -96,15 +96,15 @@ func (c *copyRecord) view() Copy {
 	return view
 }
 
-// BecomeCopy makes the state one of its own, whose directory is a copy of another's: it
-// and all its storage have new UUIDs, its generation is the first. What is of the
-// environment stays the other's, and is not in the copy any more, nor are filesystems on
-// that. Filesystems have no mount points: those are the other's too. What was attached is
-// to be attached again, where a new attachment would be.
+// BecomeCopy makes the state, whose directory is a copy of another state's, a state of its
+// own: it and all its storage get new UUIDs, and its generation is the first. The
+// environment's storage stays with the other state and is removed from the copy, together with
+// the filesystems on it. Filesystems lose their mount points, which belong to the other state
+// too. Whatever was attached is attached again, where a new attachment would be.
 //
-// The resource tags of what the copy returns are then to be set where FormerUUID names
-// the owner, and [State.StampsDone] called. Until then [State.PendingStamps], and
-// BecomeCopy itself, return the same copy.
+// The caller then sets the resource tags of the entities in the returned Copy, on objects
+// whose owner is the one that FormerUUID names, and calls [State.StampsDone]. Until then
+// [State.PendingStamps], and BecomeCopy itself, return the same copy.
 func (st *State) BecomeCopy() (Copy, error) {
 	var record copyRecord
 	err := st.updateAll(func(tx *txn, keys []string) error {
@@ -123,14 +123,14 @@ func (st *State) BecomeCopy() (Copy, error) {
 		for _, key := range keys {
 			name, ok := strings.CutPrefix(key, storagePrefix)
 			if !ok {
-				tx.remove(key) // what was to be imported is the other's
+				tx.remove(key) // pending imports belong to the other state
 				continue
 			}
 			if err := tx.copyStorage(name, former.Generation, &record); err != nil {
 				return errors.Trace(err)
 			}
 		}
-		tx.remove(addedKey) // it is of the copy
+		tx.remove(addedKey) // the copy record covers it
 		tx.write(copyKey, &record)
 		return nil
 	}, storagePrefix, importPrefix)
@@ -138,8 +138,8 @@ func (st *State) BecomeCopy() (Copy, error) {
 		err = st.readIdentity()
 	}
 	if err == nil && st.marks != nil {
-		// Not before: a crash between the two leaves a mark of the former state,
-		// which Open knows while the copy is pending.
+		// This must come last: a crash before it leaves a mark of the former state, which Open
+		// accepts while the copy is pending.
 		err = st.compareMark(Mark{}, false, "")
 	}
 	if err != nil {
@@ -148,8 +148,8 @@ func (st *State) BecomeCopy() (Copy, error) {
 	return record.view(), nil
 }
 
-// copyStorage is BecomeCopy for an instance. If the other state had been restored, and had
-// not asked for the owner of something since, the copy has to ask too.
+// copyStorage is BecomeCopy for one instance. If the other state was restored and has not
+// verified the owner of an entity since, the copy has to verify it too.
 func (tx *txn) copyStorage(name string, generation uint64, record *copyRecord) error {
 	i, ok := read[instance](&tx.reader, storageKey(name))
 	if !ok {
@@ -188,9 +188,9 @@ func (tx *txn) copyStorage(name string, generation uint64, record *copyRecord) e
 	})
 }
 
-// PendingStamps returns whose resource tags are to be set: what the state had made before
-// it became a copy, what was made before a state had UUIDs, and what it has got by
-// [State.Recover] or [State.Adopt], whose former UUID is its own.
+// PendingStamps returns the entities whose resource tags are to be set: those that the state
+// had before it became a copy, those that were made before a state had UUIDs, and those added
+// by [State.Recover] or [State.Adopt], for which FormerUUID is the state's own.
 func (st *State) PendingStamps() (pending []Copy, err error) {
 	err = st.view(func(r *reader, _ kv.Snapshot) error {
 		for _, key := range []string{unstampedKey, addedKey, copyKey} {
@@ -203,7 +203,7 @@ func (st *State) PendingStamps() (pending []Copy, err error) {
 	return pending, errors.Trace(err)
 }
 
-// StampsDone notes that the resource tags of [State.PendingStamps] are set.
+// StampsDone records that the resource tags of [State.PendingStamps] are set.
 func (st *State) StampsDone() error {
 	return st.update(func(tx *txn) error {
 		tx.remove(unstampedKey)
@@ -213,9 +213,10 @@ func (st *State) StampsDone() error {
 	})
 }
 
-// updateAll runs fn in a transaction, with the keys of instances or of notes that begin
-// with the prefixes. The transaction cannot list them itself. None is missing: what is
-// added hands out a number, and then the keys are read again.
+// updateAll runs fn in a transaction, with the keys of instances or notes that begin with one
+// of the prefixes. A transaction cannot list keys, so they are read from a snapshot before. No
+// key is missing: adding something hands out a number, and updateAll reads the keys again if
+// the numbers have changed.
 func (st *State) updateAll(fn func(tx *txn, keys []string) error, prefixes ...string) error {
 	for {
 		var keys []string

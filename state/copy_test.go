@@ -30,7 +30,7 @@ func TestFingerprint(t *testing.T) {
 	}
 }
 
-// copiedWorld has become a copy of a world with storage of all sorts, whose mark it has.
+// copiedWorld has become a copy of a world with storage of all kinds, and has its marks.
 func copiedWorld(t *testing.T) (w *world, marks *fakeMarks, former string, uuids map[string]string, copied state.Copy) {
 	w, marks = markedWorld(t)
 	w.must(w.SetEnvironConfig(map[string]any{"name": "a", "type": "b", "uuid": w.UUID()}))
@@ -53,7 +53,7 @@ func copiedWorld(t *testing.T) (w *world, marks *fakeMarks, former string, uuids
 	return w, marks, former, uuids, copied
 }
 
-func TestCopyIsAStateOfItsOwn(t *testing.T) {
+func TestCopyHasOwnIdentity(t *testing.T) {
 	w, marks, former, uuids, copied := copiedWorld(t)
 	if w.UUID() == former || w.Generation() != 1 || copied.FormerUUID != former || marks.mark.UUID != w.UUID() {
 		t.Errorf("it is %s of generation %d, a copy of %s, mark %+v; was %s", w.UUID(), w.Generation(), copied.FormerUUID, marks.mark, former)
@@ -74,13 +74,13 @@ wanted: alive, pool loop of loop, 100 of 100 MiB, volume-0-4 alive pending as ""
 	now := entityUUIDs(w)
 	for uuid := range now {
 		if uuids[uuid] != "" {
-			t.Errorf("%s has the UUID that it has in the other state", now[uuid])
+			t.Errorf("%s has the same UUID as in the original", now[uuid])
 		}
 	}
 	if s := w.one("backed"); s.MountPoint != "" {
-		t.Errorf("it is wanted at %s, where the other has it", s.MountPoint)
+		t.Errorf("its mount point is %s, as in the original", s.MountPoint)
 	}
-	// Nothing is recorded as attached, so nothing is taken to be where the other has it.
+	// Nothing is recorded as attached: the attachments belong to the original.
 	volumes, err := w.ForMachine(machine0).VolumeAttachments([]params.MachineStorageId{on("machine-0", "volume-0-0")})
 	filesystems, err2 := w.ForMachine(machine0).FilesystemAttachments([]params.MachineStorageId{on("machine-0", "filesystem-0-0")})
 	if got := append(codes(t, volumes, err), codes(t, filesystems, err2)...); !slices.Equal(got, []string{params.CodeNotProvisioned, params.CodeNotProvisioned}) {
@@ -100,7 +100,7 @@ wanted: alive, pool loop of loop, 100 of 100 MiB, volume-0-4 alive pending as ""
 		"filesystem-0-1 <nil> tmpfs id-filesystem-0-1",
 		"volume-0-4 <nil> loop ",
 	}; !slices.Equal(entities, want) {
-		t.Errorf("it tells of %q, want %q", entities, want)
+		t.Errorf("its entities are %q, want %q", entities, want)
 	}
 	w.work()
 	w.must(w.RemoveStorage([]string{"backed", "imported", "memory", "wanted"}))
@@ -113,18 +113,18 @@ wanted: alive, pool loop of loop, 100 of 100 MiB, volume-0-4 alive pending as ""
 	}
 }
 
-// An agent may be killed at any time before all resource tags are those of the copy.
-func TestCopyIsPendingUntilItIsDone(t *testing.T) {
+// An agent may be killed at any time before all resource tags name the copy.
+func TestCopyPendingUntilStampsDone(t *testing.T) {
 	w, marks, former, _, copied := copiedWorld(t)
 	if pending, err := w.PendingStamps(); err != nil || !reflect.DeepEqual(pending, []state.Copy{copied}) {
-		t.Errorf("what is to be stamped is %+v (%v), want %+v", pending, err, copied)
+		t.Errorf("pending stamps are %+v (%v), want %+v", pending, err, copied)
 	}
 	uuid := w.UUID()
 	marks.mark.UUID = "another"
 	if err := w.reopen(marks, ""); err == nil || !strings.Contains(err.Error(), "another") {
-		t.Errorf("while a copy is pending, any mark is good: %v", err)
+		t.Errorf("while a copy is pending, an unrelated mark is accepted: %v", err)
 	}
-	marks.mark.UUID = former // as when it was killed before it wrote the mark
+	marks.mark.UUID = former // as if it was killed before it wrote the mark
 	w.must(w.reopen(marks, ""))
 	if marks.mark.UUID != uuid || w.UUID() != uuid {
 		t.Errorf("the mark is of %s, the state %s, want %s", marks.mark.UUID, w.UUID(), uuid)
@@ -132,7 +132,7 @@ func TestCopyIsPendingUntilItIsDone(t *testing.T) {
 	before := w.dump()
 	again, err := w.BecomeCopy()
 	if err != nil || !reflect.DeepEqual(again, copied) || !maps.Equal(before, w.dump()) {
-		t.Errorf("a copy that is pending becomes another: %+v, %v", again, err)
+		t.Errorf("a pending copy becomes another copy: %+v, %v", again, err)
 	}
 	w.must(w.StampsDone())
 	if pending, err := w.PendingStamps(); len(pending) > 0 || err != nil {
@@ -140,7 +140,7 @@ func TestCopyIsPendingUntilItIsDone(t *testing.T) {
 	}
 	marks.mark.UUID = former
 	if err := w.reopen(marks, ""); err == nil || !strings.Contains(err.Error(), former) {
-		t.Errorf("a mark of the other state is good for ever: %v", err)
+		t.Errorf("after StampsDone, the mark of the original is accepted: %v", err)
 	}
 	marks.mark.UUID = uuid
 	second, err := w.BecomeCopy()
@@ -150,8 +150,8 @@ func TestCopyIsPendingUntilItIsDone(t *testing.T) {
 	}
 }
 
-// What is going when the state becomes a copy goes on going.
-func TestCopyOfWhatIsGoing(t *testing.T) {
+// Storage that is being detached or removed stays so in the copy.
+func TestCopyOfDyingStorage(t *testing.T) {
 	w := newWorld(t)
 	w.add("a", "loop", filesystem)
 	w.add("b", "loop", block)
@@ -172,8 +172,8 @@ func TestCopyOfWhatIsGoing(t *testing.T) {
 	w.check()
 }
 
-// What was recovered, and is to be stamped, is a part of the copy.
-func TestCopyOfARecoveredState(t *testing.T) {
+// Recovered storage that is still to be stamped is part of the copy.
+func TestCopyOfRecoveredState(t *testing.T) {
 	w, _ := markedWorld(t)
 	w.add("data", "loop", block)
 	w.work()
@@ -189,8 +189,8 @@ func TestCopyOfARecoveredState(t *testing.T) {
 	}
 }
 
-// A copy of a restored state asks for the owners that the restored one had not asked for.
-func TestCopyOfARestoredState(t *testing.T) {
+// A copy of a restored state checks the owners that the restored state had not checked yet.
+func TestCopyOfRestoredState(t *testing.T) {
 	w, _ := markedWorld(t)
 	w.add("asked", "loop", block)
 	w.add("not-asked", "loop", block)
@@ -203,13 +203,13 @@ func TestCopyOfARestoredState(t *testing.T) {
 		owners, err := w.ForMachine(machine0).Owners([]names.Tag{w.one(name).Volume.Tag})
 		w.must(err)
 		if owners[0].Check != want {
-			t.Errorf("the owner of %s is to be asked for: %v", name, owners[0].Check)
+			t.Errorf("the owner of %s is to be checked: %v", name, owners[0].Check)
 		}
 	}
 }
 
-// What is noted of the original says nothing of the copy.
-func TestCopyBeginsAgain(t *testing.T) {
+// Attempts and owner checks of the original do not apply to the copy.
+func TestCopyForgetsAttemptsAndChecks(t *testing.T) {
 	w := newWorld(t)
 	w.add("a", "loop", block)
 	w.work()
@@ -227,7 +227,7 @@ func TestCopyBeginsAgain(t *testing.T) {
 	attempts, err := w.ForMachine(machine0).Attempts([]params.MachineStorageId{attachment})
 	w.must(err)
 	if attempts[0].Attempted {
-		t.Error("what may have been attached of the original may have been attached of the copy")
+		t.Error("the copy has the attempt of the original")
 	}
 	for _, want := range []bool{false, true} {
 		owners, err := w.ForMachine(machine0).Owners([]names.Tag{names.NewVolumeTag("0/0")})
@@ -239,7 +239,7 @@ func TestCopyBeginsAgain(t *testing.T) {
 	}
 }
 
-// interrupted calls something once, after it has been read from.
+// interrupted is a store that calls then once, after a read.
 type interrupted struct {
 	kv.Store
 	then func()
@@ -255,7 +255,7 @@ func (s *interrupted) View(fn func(kv.Snapshot) error) error {
 }
 
 // Storage may be added and removed while the state becomes a copy.
-func TestCopyMissesNothing(t *testing.T) {
+func TestCopyDuringConcurrentChanges(t *testing.T) {
 	store := &interrupted{Store: kvtest.NewMemory()}
 	w := openWorld(t, store)
 	w.add("gone", "loop", block)

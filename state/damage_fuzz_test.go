@@ -16,7 +16,7 @@ import (
 )
 
 // FuzzDamage replaces one record by any bytes. Nothing panics, and an error that the damage
-// causes names the key: it is all that helps to repair a store.
+// causes names the key, without which nobody could repair the store.
 func FuzzDamage(f *testing.F) {
 	for n := range byte(40) {
 		f.Add(n, []byte{})
@@ -49,8 +49,8 @@ func FuzzDamage(f *testing.F) {
 			if err == nil {
 				return
 			}
-			// An entry can also lead astray without being damaged, and a record can say
-			// what may be said, and is refused for that.
+			// A valid index entry can be wrong as well, and a valid record can make a request
+			// invalid.
 			if text := err.Error(); !strings.Contains(text, strconv.Quote(key)) && !strings.Contains(text, "the index has") && params.ServerError(err).Code == "" {
 				t.Errorf("%s is damaged, and the error is %q", key, text)
 			}

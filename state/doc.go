@@ -1,41 +1,39 @@
-// Package state is the durable model of what storage exists: machines, pools,
-// storage instances with their volumes, filesystems and attachments, block devices,
-// statuses. It applies the rules of life, and serves workers the accessors and
-// watchers of their scope.
+// Package state is the durable model of storage: machines, pools, storage instances with their
+// volumes, filesystems and attachments, block devices and statuses. It applies the rules of
+// life, and gives workers the accessors and watchers of their scope.
 //
-// A storage instance is what a user names. It is one record, which holds all that is
-// made for it: a volume, a filesystem, or both with the filesystem on the volume, and
-// where they are attached. The rules of life are functions on that record; see
-// life.go. Beside each instance stand index entries, one for each of its volumes,
-// filesystems, attachments and plans, under the scope of the worker that looks after
-// them. An entry leads from a tag to its instance, and is written whenever a worker
-// has to look again; so the entries of a scope are what a watcher watches.
+// A storage instance is what a user names. It is one record, which holds everything that is
+// made for it: a volume, a filesystem, or a filesystem on a volume, and where they are
+// attached. The rules of life are functions on that record; see life.go. Each instance also
+// has index entries, one for each of its volumes, filesystems, attachments and plans, under
+// the scope of the worker that looks after them. An entry leads from a tag to its instance. It
+// is written whenever a worker has to look again, so watchers watch the entries of a scope.
 //
-// Life goes Alive, Dying, Dead, removed. A user's removal makes an instance Dying
-// with its entities, and begins to detach it, from the top: first the attachment of the
-// filesystem, then the plan of the volume's attachment, then that attachment. Each becomes
-// Dying when its turn comes, and is removed once a worker has undone it. A
-// Dying entity without an attachment is Dead; a volume waits for its filesystem to be
-// removed too. A worker takes away what a Dead entity stands for, and removes it. The
-// instance goes with its last entity. What was never provisioned goes the same way.
+// Life goes Alive, Dying, Dead, removed. When a user removes an instance, it becomes Dying
+// with its entities, and is detached from the top: first the attachment of the filesystem,
+// then the plan of the volume's attachment, then that attachment. Each becomes Dying in its
+// turn, and is removed once a worker has undone it. A Dying entity without an attachment
+// becomes Dead; a volume first waits until its filesystem is removed. A worker destroys or
+// releases the storage of a Dead entity, and removes the entity. The instance is removed with
+// its last entity. Entities that were never provisioned go through the same steps.
 //
-// A volume or filesystem has at most one attachment at a time. The size that an
-// instance is wanted with can be raised, never lowered; what is provisioned with less
-// is its workers' to make grow. What a provider has taken over, rather than made, is
+// A volume or filesystem has at most one attachment at a time. The size that is wanted of an
+// instance can be raised, but not lowered below the provisioned size; workers grow an entity
+// that is provisioned with less. An entity that a provider has imported, rather than made, is
 // provisioned from the start.
 //
-// Whose storage is. A state and each of its volumes and filesystems have a UUID, which
-// everything that is made carries as resource tags ([State.ResourceTags]): tags and IDs
-// of providers are names, which a state that was restored may use again. A mark outside
-// the store ([Marks]) says which numbers have been handed out, so that none is used
-// twice, and a store that is behind it is known to be restored. It is of a new generation
-// then, in which workers check the owner of what is recorded before they do anything to
-// it ([Accessor.Owners]). A state whose directory was copied becomes one of its own
-// ([State.BecomeCopy]); one that was lost is put together again from the resource tags of
-// what there is ([State.Recover]).
+// Ownership: a state and each of its volumes and filesystems have a UUID, which everything
+// that is made carries as resource tags ([State.ResourceTags]). Tags and provider IDs are only
+// names, which a restored state may use again. A mark outside the store ([Marks]) says which
+// numbers have been handed out, so that no number is used twice; a store that is behind its
+// mark was restored. The state then begins a new generation, in which workers check the owner
+// of recorded storage before they do anything to it ([Accessor.Owners]). A state whose
+// directory was copied becomes a state of its own ([State.BecomeCopy]); a lost state can be
+// recovered from the resource tags of existing storage ([State.Recover]).
 //
-// Records have checksums. A damaged one is an error that names its key and how to go on.
+// Records have checksums. Reading a damaged record returns an error that names its key and the
+// remedy.
 //
-// It is not for several processes on one store at a time, unless the store is made
-// for that; see package kv.
+// Several processes must not use one store at a time, unless the store supports that; see
+// package kv.
 package state

@@ -8,14 +8,13 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// environRecord has the attributes of the environment's configuration.
+// environRecord is the attributes of the environment's configuration.
 type environRecord struct {
 	Attributes attributes `cbor:"1,keyasint,omitzero"`
 }
 
-// SetEnvironConfig records the environment's configuration: a name, a type, a UUID,
-// and what else its attributes say. Watchers are told if it differs from the one
-// before.
+// SetEnvironConfig records the environment's configuration: a name, a type, a UUID, and any
+// other attributes. It notifies watchers if the configuration differs from the previous one.
 func (st *State) SetEnvironConfig(attrs map[string]any) error {
 	if _, err := config.New(attrs); err != nil {
 		return errors.Trace(err)
@@ -46,13 +45,14 @@ func environConfig(r *reader) (*config.Config, error) {
 	return cfg, errors.Trace(err)
 }
 
-// WatchEnvironConfig tells when the environment's configuration changes.
+// WatchEnvironConfig returns a watcher that notifies when the environment's configuration
+// changes.
 func (st *State) WatchEnvironConfig() (watcher.NotifyWatcher, error) {
 	return st.newNotifyWatcher(environPrefix)
 }
 
-// userTags returns what the environment's configuration says that everything a
-// provider makes is to be tagged with.
+// userTags returns the resource tags that the environment's configuration sets for everything
+// that a provider makes.
 func (r *reader) userTags() (map[string]string, error) {
 	if r.tagsRead {
 		return r.tags, nil

@@ -12,7 +12,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// A user adds storage; a worker learns what to make and records what it has made.
+// A user adds storage; a worker reads the parameters and records what it has made.
 func Example() {
 	st, err := state.Open(state.Config{
 		Store: kvtest.NewMemory(), // boltkv.Open outside tests

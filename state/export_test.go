@@ -11,9 +11,9 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// CheckStore returns what does not hang together in the store: records that cannot be
-// read, or that nothing reads; instances that no history leads to; index entries,
-// histories and counts that are not those of the instances.
+// CheckStore returns the inconsistencies of the store: unreadable and unknown records,
+// impossible instances, and index entries, histories and counts that do not match the
+// instances.
 func CheckStore(store kv.Store) (problems []string) {
 	index := make(map[string]indexEntry)
 	latest := make(map[string]StatusInfo)
@@ -51,7 +51,7 @@ func CheckStore(store kv.Store) (problems []string) {
 				}
 				found[key] = entry
 			case strings.HasPrefix(key, historyPrefix), strings.HasPrefix(key, poolPrefix), key == schemaKey:
-				// Below, or by Open.
+				// Checked below, or by Open.
 			case key == identityKey:
 				_, err := decodeAt[identity](key, data)
 				return err
@@ -91,7 +91,7 @@ func CheckStore(store kv.Store) (problems []string) {
 	}
 	for _, key := range retried {
 		if !retries[key] {
-			problems = append(problems, "nobody can ask for "+key)
+			problems = append(problems, "no instance belongs to "+key)
 		}
 	}
 	if !reflect.DeepEqual(index, found) {
@@ -129,8 +129,7 @@ func CheckStore(store kv.Store) (problems []string) {
 	return problems
 }
 
-// violations returns the rules of life that the record breaks. A sound record breaks none of
-// them, whatever has happened.
+// violations returns the rules of life that the record breaks.
 func (i *instance) violations() (broken []string) {
 	never := func(is bool, format string, args ...any) {
 		if is {
@@ -145,10 +144,10 @@ func (i *instance) violations() (broken []string) {
 		backing := e == v && f != nil
 		never(rank(e.Life) == 0, "%s is %q", e.Tag, e.Life)
 		never((i.Life == life.Alive) != (e.Life == life.Alive), "%s is %s in an instance that is %s", e.Tag, e.Life, i.Life)
-		never(e.Life == life.Dying && e.Attachment == nil && !backing, "%s waits for nothing to be dead", e.Tag)
+		never(e.Life == life.Dying && e.Attachment == nil && !backing, "%s is dying and has nothing to wait for", e.Tag)
 		never(e.Life == life.Dead && (e.Attachment != nil || backing), "%s is dead while in use", e.Tag)
 		never(!slices.Contains(statusPriority, e.Status.Status), "%s has status %q", e.Tag, e.Status.Status)
-		never(e.Info != nil && e.Info.ID == "", "%s is provisioned as nothing", e.Tag)
+		never(e.Info != nil && e.Info.ID == "", "%s is provisioned without an ID", e.Tag)
 		a := e.Attachment
 		if a == nil {
 			continue
@@ -156,17 +155,17 @@ func (i *instance) violations() (broken []string) {
 		never(a.Life != life.Alive && a.Life != life.Dying, "the %s is %q", e.describeAttachment(), a.Life)
 		never(a.Info != nil && e.Info == nil, "%s is attached before it is made", e.Tag)
 		never(a.Plan != nil && (e != v || a.Life != life.Alive), "the %s goes before its plan", e.describeAttachment())
-		never(a.Plan != nil && a.Plan.Life != life.Alive && a.Plan.Life != life.Dying, "a plan for %s is on no way", e.Tag)
+		never(a.Plan != nil && a.Plan.Life != life.Alive && a.Plan.Life != life.Dying, "a plan for %s is neither alive nor dying", e.Tag)
 		never(e.Tag.scope() != environScope && e.Tag.scope() != string(a.Machine), "%s has left its machine", e.Tag)
 	}
 	top := i.top()
 	never(i.Life != life.Alive && top.Attachment != nil && !top.Attachment.detaching(), "%s is not being detached", top.Tag)
 	if v != nil && f != nil {
-		never(f.Attachment != nil && (v.Attachment == nil || v.Attachment.detaching()), "%s is taken from under its filesystem", v.Tag)
-		never(f.Attachment != nil && v.Attachment != nil && f.Attachment.Machine != v.Attachment.Machine, "%s and %s are apart", v.Tag, f.Tag)
+		never(f.Attachment != nil && (v.Attachment == nil || v.Attachment.detaching()), "%s is detached under its filesystem", v.Tag)
+		never(f.Attachment != nil && v.Attachment != nil && f.Attachment.Machine != v.Attachment.Machine, "%s and %s are on different machines", v.Tag, f.Tag)
 		making := f.Attempted && f.Info == nil
 		never(f.Attachment == nil && v.Attachment != nil && !v.Attachment.detaching() && !making, "%s is not being detached", v.Tag)
-		never(making && (v.Attachment == nil || v.Attachment.detaching()), "%s is taken from under a filesystem that is being made", v.Tag)
+		never(making && (v.Attachment == nil || v.Attachment.detaching()), "%s is detached under a filesystem that is being made", v.Tag)
 	}
 	return broken
 }
@@ -174,8 +173,8 @@ func (i *instance) violations() (broken []string) {
 // Seal returns a record as it is kept at key.
 func Seal(key string, record []byte) []byte { return seal(key, record) }
 
-// CheckChange returns what no single change may have done between two contents of a
-// store.
+// CheckChange returns the differences between two contents of a store that no single change
+// can make.
 func CheckChange(before, after map[string]string) (problems []string) {
 	old, now := instances(before), instances(after)
 	for name, i := range now {
@@ -192,7 +191,7 @@ func CheckChange(before, after map[string]string) (problems []string) {
 			case len(was.entities()) > 0:
 				problems = append(problems, fmt.Sprintf("%s: got %s when it was there already", name, e.Tag))
 			case isPrepared(before, e):
-				// It was handed out when the import was prepared.
+				// Its number was handed out when the import was prepared.
 			case number(e) < next(before, e.Tag) || number(e) >= next(after, e.Tag):
 				problems = append(problems, fmt.Sprintf("%s: there may be another %s", name, e.Tag))
 			}
@@ -229,7 +228,7 @@ func (e *entity) violationsSince(was *entity) (broken []string) {
 	a, had := e.Attachment, was.Attachment
 	switch {
 	case had == nil:
-		never(a != nil && (a.Info != nil || a.Plan != nil || a.detaching() && !a.Attempted), "begins with an attachment that is old")
+		never(a != nil && (a.Info != nil || a.Plan != nil || a.detaching() && !a.Attempted), "has a new attachment that is not in its first state")
 		return broken
 	case a == nil:
 		never(had.Life == life.Alive, "lost an attachment that was alive")
@@ -239,8 +238,8 @@ func (e *entity) violationsSince(was *entity) (broken []string) {
 	never(rank(a.Life) < rank(had.Life) || had.detaching() && !a.detaching(), "was being detached and is attached again")
 	never(had.Info != nil && a.Info == nil, "forgot what is attached")
 	if had.Plan != nil {
-		never(a.Plan == nil && had.Plan.Life == life.Alive, "lost a plan that nobody has undone")
-		never(a.Plan != nil && rank(a.Plan.Life) < rank(had.Plan.Life), "has an old plan again")
+		never(a.Plan == nil && had.Plan.Life == life.Alive, "lost a plan that was alive")
+		never(a.Plan != nil && rank(a.Plan.Life) < rank(had.Plan.Life), "has a plan whose life went back")
 	}
 	never(had.detaching() && had.Plan == nil && a.Plan != nil, "got a plan while it was being detached")
 	return broken
@@ -250,7 +249,7 @@ func instances(contents map[string]string) map[string]*instance {
 	all := make(map[string]*instance)
 	for key, data := range contents {
 		if name, ok := strings.CutPrefix(key, storagePrefix); ok {
-			i, _ := decodeAt[instance](key, []byte(data)) // CheckStore tells of those that cannot be read
+			i, _ := decodeAt[instance](key, []byte(data)) // CheckStore reports those that cannot be read
 			all[name] = &i
 		}
 	}
@@ -261,7 +260,7 @@ func instances(contents map[string]string) map[string]*instance {
 func isPrepared(contents map[string]string, e *entity) bool {
 	for key, data := range contents {
 		if strings.HasPrefix(key, importPrefix) {
-			note, _ := decodeAt[importNote](key, []byte(data)) // CheckStore tells of those that cannot be read
+			note, _ := decodeAt[importNote](key, []byte(data)) // CheckStore reports those that cannot be read
 			if note.Tag == e.Tag && note.UUID == e.UUID {
 				return true
 			}
@@ -286,5 +285,5 @@ func rank(l life.Value) int {
 	return map[life.Value]int{life.Alive: 1, life.Dying: 2, life.Dead: 3}[l]
 }
 
-// Tells reports whether a status tells more than another.
-func Tells(s, other StatusInfo) bool { return s.outranks(other) }
+// Outranks reports whether a status outranks another.
+func Outranks(s, other StatusInfo) bool { return s.outranks(other) }

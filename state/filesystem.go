@@ -8,13 +8,14 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// WatchFilesystems tells which filesystems of the scope are new, have moved on in
-// life, have been attached or detached, are wanted larger, or are gone.
+// WatchFilesystems returns a watcher of the scope's filesystems. It reports those that are
+// new, that have changed in life, that have been attached or detached, that are to grow, or
+// that are removed.
 func (a *Accessor) WatchFilesystems() (watcher.StringsWatcher, error) {
 	return a.st.watchEntities(indexPrefix(a.scope, filesystemIndex))
 }
 
-// Filesystems returns what is provisioned of filesystems.
+// Filesystems returns the recorded information of provisioned filesystems.
 func (a *Accessor) Filesystems(tags []names.FilesystemTag) ([]params.FilesystemResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.FilesystemTag) (params.Filesystem, error) {
 		i, e, err := a.readEntity(r, entityTag(tag.String()))
@@ -35,7 +36,7 @@ func (a *Accessor) Filesystems(tags []names.FilesystemTag) ([]params.FilesystemR
 	})
 }
 
-// backing returns the tag of the volume that the filesystem is on, or nothing.
+// backing returns the tag of the filesystem's backing volume, or "" if it has none.
 func (i *instance) backing() string {
 	if i.Volume == nil {
 		return ""
@@ -43,9 +44,8 @@ func (i *instance) backing() string {
 	return string(i.Volume.Tag)
 }
 
-// SetFilesystemInfo records filesystems that have been provisioned, or have grown. The
-// id of a filesystem does not change once it is recorded, and its size does not become
-// less.
+// SetFilesystemInfo records filesystems that have been provisioned, or have grown. The ID of a
+// filesystem does not change once it is recorded, and its size does not shrink.
 func (a *Accessor) SetFilesystemInfo(filesystems []params.Filesystem) ([]params.ErrorResult, error) {
 	return updateEach(a, filesystems, func(tx *txn, f params.Filesystem) error {
 		tag, err := parseTagOf(names.FilesystemTagKind, f.FilesystemTag)
@@ -64,15 +64,15 @@ func (a *Accessor) SetFilesystemInfo(filesystems []params.Filesystem) ([]params.
 	})
 }
 
-// FilesystemSizes returns the sizes, in MiB, that filesystems are wanted with.
+// FilesystemSizes returns the wanted sizes of filesystems, in MiB.
 func (a *Accessor) FilesystemSizes(tags []names.FilesystemTag) ([]params.SizeResult, error) {
 	return wantedSizes(a, tags)
 }
 
-// FilesystemParams returns what filesystems are to be created with. They stay the
-// same for the filesystem's whole life, but for where it is to be attached and for a
-// size that is raised. A filesystem on a volume that is still to grow is asked for no
-// larger than the volume, and grows with it.
+// FilesystemParams returns the parameters with which to create filesystems. They stay the same
+// for the filesystem's whole life, except for the attachment and for a raised size. A
+// filesystem on a volume that has yet to grow is requested no larger than the volume, and
+// grows with it.
 func (a *Accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.FilesystemParamsResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.FilesystemTag) (params.FilesystemParams, error) {
 		i, e, resourceTags, err := a.readWithTags(r, entityTag(tag.String()))
@@ -104,7 +104,7 @@ func (a *Accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.Filesy
 	})
 }
 
-// RemoveFilesystemParams returns how filesystems are to be taken away.
+// RemoveFilesystemParams returns the parameters with which to destroy or release filesystems.
 func (a *Accessor) RemoveFilesystemParams(tags []names.FilesystemTag) ([]params.RemoveFilesystemParamsResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.FilesystemTag) (params.RemoveFilesystemParams, error) {
 		i, e, err := a.readEntity(r, entityTag(tag.String()))
@@ -112,7 +112,7 @@ func (a *Accessor) RemoveFilesystemParams(tags []names.FilesystemTag) ([]params.
 			return params.RemoveFilesystemParams{}, err
 		}
 		id, err := i.removalID(e)
-		// Nobody has had data on what was not recorded.
+		// A filesystem that was never recorded cannot hold anyone's data.
 		destroy := !i.Release || e.Info == nil
 		return params.RemoveFilesystemParams{Provider: i.Provider, FilesystemId: id, Destroy: destroy, Pool: r.wirePool(i)}, err
 	}, func(p params.RemoveFilesystemParams, err *params.Error) params.RemoveFilesystemParamsResult {

@@ -7,11 +7,11 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// FormatStorage asks that the filesystems of the named instances be made on their volumes
-// whatever is on these, all or none. A name that is not there is an error, satisfying
-// errors.IsNotFound; one that has no filesystem to be made on a device that is known is an
-// error, satisfying errors.IsNotValid. It is asked for one attempt: only workers that run now
-// are told, and nothing of it is in the state later.
+// FormatStorage requests that the filesystems of the named instances be made on their volumes,
+// whatever the volumes contain. Either all requests are recorded, or none. If a name does not
+// exist, the error satisfies errors.IsNotFound; if an instance has no filesystem to be made on
+// a known device, it satisfies errors.IsNotValid. The request is for one attempt: it reaches
+// only workers that are running now, and does not remain in the state.
 func (st *State) FormatStorage(names []string) error {
 	return st.update(func(tx *txn) error {
 		for _, name := range names {
@@ -32,26 +32,27 @@ func (st *State) FormatStorage(names []string) error {
 	})
 }
 
-// checkFormattable returns an error unless the filesystem of an instance is to be made on a
-// device that its machine has.
+// checkFormattable returns an error unless the filesystem of an instance is still to be made,
+// on a device that its machine has.
 func (tx *txn) checkFormattable(name string, i *instance) error {
 	if i.Volume == nil || i.Filesystem == nil {
-		return errors.NewNotValid(nil, "storage "+name+" is no filesystem on a volume")
+		return errors.NewNotValid(nil, "storage "+name+" is not a filesystem on a volume")
 	}
 	if i.Filesystem.Info != nil {
-		return errors.NewNotValid(nil, "storage "+name+" has its filesystem, which is not made again: remove the storage, and add it again")
+		return errors.NewNotValid(nil, "storage "+name+" already has its filesystem: to make a new one, remove the storage and add it again")
 	}
 	if i.Filesystem.Life != life.Alive || i.Volume.Life != life.Alive {
-		return errors.NewNotValid(nil, "storage "+name+" is going away")
+		return errors.NewNotValid(nil, "storage "+name+" is being removed")
 	}
 	if _, ok := tx.findDevice(i.Volume); !ok {
-		return errors.NewNotValid(nil, "storage "+name+" has no block device that is known: attach it first")
+		return errors.NewNotValid(nil, "storage "+name+" has no block device on its machine: attach it first")
 	}
 	return nil
 }
 
-// formatKey has a count, which goes up when the filesystem with this key is to be made on its
-// volume whatever is on that. It is empty for other keys.
+// formatKey returns the key of a count. Incrementing it requests that the filesystem with this
+// index key be made on its volume, whatever the volume contains. It returns "" for other kinds
+// of keys.
 func (k indexKey) formatKey() string {
 	if k.kind != filesystemIndex {
 		return ""
@@ -59,8 +60,8 @@ func (k indexKey) formatKey() string {
 	return formatPrefix(entityTag(k.id).scope()) + k.id
 }
 
-// WatchFormats tells of the scope's filesystems that are to be made on their volumes whatever
-// is on these, by their tags.
+// WatchFormats returns a watcher that reports the tags of the scope's filesystems that are to
+// be made on their volumes, whatever the volumes contain.
 func (a *Accessor) WatchFormats() (watcher.StringsWatcher, error) {
 	return a.watchRequests(formatPrefix(a.scope))
 }

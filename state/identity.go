@@ -9,15 +9,14 @@ import (
 
 // identity is the record that identifies the state.
 type identity struct {
-	// UUID is drawn when the store is empty, and is the state's until it becomes a
-	// copy.
+	// UUID is drawn when the store is empty, and stays until the state becomes a copy.
 	UUID string `cbor:"1,keyasint,omitempty"`
 
 	// Generation is how often the state has been restored, from 1.
 	Generation uint64 `cbor:"2,keyasint,omitempty"`
 }
 
-// check returns an error unless the rest of the code can rely on what was read.
+// check returns an error unless the rest of the code can rely on the record.
 func (i *identity) check() error {
 	if i.UUID == "" || i.Generation == 0 {
 		return errors.New("no UUID or generation")
@@ -25,7 +24,7 @@ func (i *identity) check() error {
 	return nil
 }
 
-// newIdentity returns the identity of a new state.
+// newIdentity returns the identity of a new state. If id is empty, it draws a UUID.
 func newIdentity(id string) *identity {
 	if id == "" {
 		id = uuid.NewString()
@@ -33,7 +32,7 @@ func newIdentity(id string) *identity {
 	return &identity{UUID: id, Generation: 1}
 }
 
-// identity returns which state this is.
+// identity returns the identity of the state.
 func (r *reader) identity() identity {
 	if r.cachedIdentity == nil {
 		known, ok := read[identity](r, identityKey)
@@ -45,13 +44,14 @@ func (r *reader) identity() identity {
 	return *r.cachedIdentity
 }
 
-// setIdentity changes which state this is.
+// setIdentity changes the identity of the state.
 func (tx *txn) setIdentity(i *identity) {
 	tx.write(identityKey, i)
 	tx.cachedIdentity = i
 }
 
-// UUID returns the state's UUID, which all that it makes carries as a resource tag.
+// UUID returns the state's UUID, which everything that the state makes carries as a resource
+// tag.
 func (st *State) UUID() string {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -65,7 +65,7 @@ func (st *State) Generation() uint64 {
 	return st.identity.Generation
 }
 
-// readIdentity has UUID and Generation return what the store has.
+// readIdentity updates the identity that UUID and Generation return from the store.
 func (st *State) readIdentity() error {
 	var now identity
 	err := st.view(func(r *reader, _ kv.Snapshot) error {
@@ -81,15 +81,15 @@ func (st *State) readIdentity() error {
 	return nil
 }
 
-// Fingerprint is what a directory is known by. A state whose directory has another
-// fingerprint than it has noted was moved or copied.
+// Fingerprint identifies a directory. A state whose directory has a fingerprint other than the
+// recorded one was moved or copied.
 type Fingerprint struct {
-	// Device, within one boot, and Inode are those of the directory.
+	// Device and Inode are those of the directory; Device is valid within one boot.
 	Device uint64 `cbor:"1,keyasint,omitempty"`
 	Inode  uint64 `cbor:"2,keyasint,omitempty"`
 
-	// Born is when the directory was made, in nanoseconds since 1970; 0 where the
-	// filesystem does not tell.
+	// Born is the birth time of the directory, in nanoseconds since 1970; 0 if the filesystem
+	// does not record it.
 	Born int64 `cbor:"3,keyasint,omitempty"`
 
 	// Subvolume is the ID of a btrfs subvolume, 0 elsewhere.
@@ -99,8 +99,8 @@ type Fingerprint struct {
 	BootID    string `cbor:"6,keyasint,omitempty"`
 }
 
-// Fingerprint returns what was last set, and false if nothing was. The state keeps it and
-// does not look at it.
+// Fingerprint returns the fingerprint that was last set; ok is false if none was. The state
+// stores it without interpreting it.
 func (st *State) Fingerprint() (fingerprint Fingerprint, ok bool, err error) {
 	err = st.view(func(r *reader, _ kv.Snapshot) error {
 		fingerprint, ok = read[Fingerprint](r, fingerprintKey)
@@ -109,7 +109,7 @@ func (st *State) Fingerprint() (fingerprint Fingerprint, ok bool, err error) {
 	return fingerprint, ok, errors.Trace(err)
 }
 
-// SetFingerprint notes what the state's directory is known by.
+// SetFingerprint records the fingerprint of the state's directory.
 func (st *State) SetFingerprint(fingerprint Fingerprint) error {
 	return st.update(func(tx *txn) error {
 		tx.write(fingerprintKey, &fingerprint)

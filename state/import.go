@@ -11,17 +11,17 @@ import (
 	"github.com/stowage-io/stowage/storage/poolmanager"
 )
 
-// An import is noted before the provider is called, and consumed when it is recorded. So
-// what a provider has taken over for an agent that was killed then is known by its UUID,
-// and taken over once.
+// An import is noted before the provider is called, and the note is consumed when the import
+// is recorded. So if the agent is killed in between, an object that the provider has taken
+// over is recognized by its UUID, and is imported only once.
 
-// importNote is what will be made of an import.
+// importNote is the identity that an import will have.
 type importNote struct {
 	UUID string    `cbor:"1,keyasint,omitempty"`
 	Tag  entityTag `cbor:"2,keyasint,omitempty"`
 }
 
-// check returns an error unless the rest of the code can rely on what was read.
+// check returns an error unless the rest of the code can rely on the record.
 func (n *importNote) check() error {
 	if n.UUID == "" {
 		return errors.New("no UUID")
@@ -30,23 +30,23 @@ func (n *importNote) check() error {
 	return err
 }
 
-// imported is what of an instance is there already.
+// imported describes the part of an instance that exists already.
 type imported struct {
-	// part returns the volume or filesystem that was imported, or nil where the instance
-	// has none.
+	// part returns the volume or filesystem that was imported, or nil if the instance has
+	// none.
 	part func(*instance) *entity
 	info entityInfo
 	note importNote
 }
 
-// apply sets what was imported in an instance that is to be added.
+// apply marks the imported part of a new instance as provisioned.
 func (im *imported) apply(tx *txn, i *instance) error {
 	e := im.part(i)
 	if e == nil {
-		return errors.NewNotSupported(nil, "provider "+strconv.Quote(i.Provider)+" makes "+i.Kind+" storage of another sort than was imported")
+		return errors.NewNotSupported(nil, "the imported object is not what provider "+strconv.Quote(i.Provider)+" makes for "+i.Kind+" storage")
 	}
 	if taken, ok := read[indexEntry](&tx.reader, importedKey(i.Provider, im.info.ID)); ok {
-		return errors.NewAlreadyExists(nil, "what was imported is storage "+strconv.Quote(taken.Storage)+" already")
+		return errors.NewAlreadyExists(nil, "the source was already imported as storage "+strconv.Quote(taken.Storage))
 	}
 	e.Imported = true
 	if im.note.UUID != "" {
@@ -56,17 +56,16 @@ func (im *imported) apply(tx *txn, i *instance) error {
 }
 
 // PrepareImport notes that an instance is to be imported from p.Source, and returns the
-// resource tags that its provider is to be called with. It is to be called before that;
-// the same source has the same UUID each time, until the import is recorded or cancelled.
-// What could not be recorded is refused: errors are those of AddStorage. The size may be
-// zero.
+// resource tags to call its provider with. Call it before the provider. The same source has
+// the same UUID each time, until the import is recorded or cancelled. PrepareImport refuses an
+// import that could not be recorded: errors are those of AddStorage. The size may be zero.
 func (st *State) PrepareImport(p StorageParams) (tags map[string]string, err error) {
 	rules, err := poolmanager.NewRules(st.registry)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	if p.Size == 0 {
-		p.Size = 1 // it is not known yet, and not noted
+		p.Size = 1 // not known yet, and not recorded
 	}
 	err = st.updateIfSpace(func(tx *txn) error {
 		if p.Source == "" {
@@ -94,8 +93,8 @@ func (st *State) PrepareImport(p StorageParams) (tags map[string]string, err err
 	return tags, errors.Annotatef(err, "preparing to import storage %q", p.Name)
 }
 
-// CancelImport is for an import that a pool's provider has refused. One that was not
-// prepared is no error.
+// CancelImport forgets an import that a pool's provider has refused. Cancelling an import that
+// was not prepared is not an error.
 func (st *State) CancelImport(pool, source string) error {
 	rules, err := poolmanager.NewRules(st.registry)
 	if err != nil {
@@ -112,13 +111,13 @@ func (st *State) CancelImport(pool, source string) error {
 	return errors.Annotatef(err, "cancelling the import of %q", source)
 }
 
-// ImportVolume adds a storage instance whose volume is there already: the pool's
-// provider has taken it over (see [storage.VolumeImporter]) as what info says. A
-// filesystem on it is the machine's to take over or to make, as Attributes say. Where
-// Size is zero it is the volume's. The UUID is the one that was noted for Source; without
-// a source it is a new one. Errors are those of AddStorage; one that satisfies
-// errors.IsAlreadyExists may also be about a volume that is another instance's, and one
-// that satisfies errors.IsNotFound about a source that nothing was noted for.
+// ImportVolume adds a storage instance whose volume exists already: the pool's provider has
+// taken it over (see [storage.VolumeImporter]) as info describes. The machine takes over or
+// makes a filesystem on it, as Attributes say. If Size is zero, it is the volume's size. The
+// UUID is the one that was noted for Source; without a source it is a new one. Errors are
+// those of AddStorage. An error that satisfies errors.IsAlreadyExists may also mean that
+// another instance has the volume, and one that satisfies errors.IsNotFound that nothing was
+// noted for the source.
 func (st *State) ImportVolume(p StorageParams, info storage.VolumeInfo) error {
 	return st.importStorage(p, (*instance).volume, entityInfo{
 		ID:         info.VolumeId,
@@ -129,8 +128,8 @@ func (st *State) ImportVolume(p StorageParams, info storage.VolumeInfo) error {
 	})
 }
 
-// ImportFilesystem is ImportVolume for a filesystem of a provider that makes
-// filesystems itself (see [storage.FilesystemImporter]).
+// ImportFilesystem is ImportVolume for a provider that makes filesystems itself (see
+// [storage.FilesystemImporter]).
 func (st *State) ImportFilesystem(p StorageParams, info storage.FilesystemInfo) error {
 	return st.importStorage(p, (*instance).nativeFilesystem, entityInfo{ID: info.FilesystemId, Size: info.Size})
 }
@@ -152,7 +151,7 @@ func (st *State) importStorage(p StorageParams, part func(*instance) *entity, in
 			}
 			key, ok := importKey(string(pool.Provider()), p.Source), false
 			if im.note, ok = read[importNote](&tx.reader, key); !ok {
-				return errors.NotFoundf("note of an import from %q", p.Source)
+				return errors.NotFoundf("prepared import from %q", p.Source)
 			}
 			tx.remove(key)
 		}
@@ -164,7 +163,7 @@ func (st *State) importStorage(p StorageParams, part func(*instance) *entity, in
 // volume returns the instance's volume, or nil.
 func (i *instance) volume() *entity { return i.Volume }
 
-// nativeFilesystem returns the instance's filesystem, or nil where that is on a volume.
+// nativeFilesystem returns the instance's filesystem, or nil if it has a backing volume.
 func (i *instance) nativeFilesystem() *entity {
 	if i.Volume != nil {
 		return nil

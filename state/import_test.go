@@ -14,7 +14,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-func TestImportHasTheUUIDThatWasNoted(t *testing.T) {
+func TestImportKeepsPreparedUUID(t *testing.T) {
 	for _, test := range []struct {
 		kind   storage.StorageKind
 		pool   string
@@ -47,7 +47,7 @@ func TestImportHasTheUUIDThatWasNoted(t *testing.T) {
 			t.Errorf("%s: imports are %v, want %v", test.pool, known.Imports, want)
 		}
 
-		w.must(w.reopen(marks, "")) // the agent was killed when the provider had been called
+		w.must(w.reopen(marks, "")) // as if the agent was killed after the call of the provider
 		second, err := w.PrepareImport(p)
 		if err != nil || !maps.Equal(first, second) {
 			t.Errorf("%s: asked again, resource tags are %v, %v, were %v", test.pool, second, err, first)
@@ -69,7 +69,7 @@ func TestImportHasTheUUIDThatWasNoted(t *testing.T) {
 		known, err = w.EntityUUIDs()
 		w.must(err)
 		if len(known.Imports) > 0 || known.Live[uuid] != e.Tag {
-			t.Errorf("%s: what is recorded is still to be imported: %+v", test.pool, known)
+			t.Errorf("%s: a recorded import is still pending: %+v", test.pool, known)
 		}
 		p.Name = "again"
 		third, err := w.PrepareImport(p)
@@ -80,7 +80,7 @@ func TestImportHasTheUUIDThatWasNoted(t *testing.T) {
 	}
 }
 
-func TestImportThatIsCancelled(t *testing.T) {
+func TestCancelImport(t *testing.T) {
 	w := newWorld(t)
 	p := state.StorageParams{Name: "it", Kind: block, Pool: "loop", Machine: machine0, Source: "/srv/it"}
 	first, err := w.PrepareImport(p)
@@ -90,7 +90,7 @@ func TestImportThatIsCancelled(t *testing.T) {
 	known, err := w.EntityUUIDs()
 	w.must(err)
 	if len(known.Imports) > 0 {
-		t.Errorf("it is still to be imported: %v", known)
+		t.Errorf("a cancelled import is still pending: %v", known)
 	}
 	second, err := w.PrepareImport(p)
 	w.must(err)
@@ -103,8 +103,8 @@ func TestImportThatIsCancelled(t *testing.T) {
 	w.check()
 }
 
-// What could not be recorded is refused before a provider has taken it over.
-func TestImportThatCannotBeRecordedIsNotPrepared(t *testing.T) {
+// An import that could not be recorded is refused before a provider carries it out.
+func TestPrepareImportErrors(t *testing.T) {
 	w := newWorld(t)
 	w.add("taken", "loop", block)
 	before := w.dump()
@@ -131,8 +131,8 @@ func TestImportThatCannotBeRecordedIsNotPrepared(t *testing.T) {
 	}
 }
 
-// Asked again for something else from the same source, it is still the same thing.
-func TestImportThatIsPreparedForSomethingElse(t *testing.T) {
+// A second preparation from the same source, for other storage, keeps the UUID.
+func TestPrepareImportAgainForOtherStorage(t *testing.T) {
 	w := newWorld(t)
 	p := state.StorageParams{Name: "it", Kind: block, Pool: "loop", Machine: machine0, Source: "/srv/it"}
 	first, err := w.PrepareImport(p)
@@ -151,18 +151,18 @@ func TestImportThatIsPreparedForSomethingElse(t *testing.T) {
 	w.check()
 }
 
-func TestCopyForgetsWhatWasToBeImported(t *testing.T) {
+func TestCopyForgetsPreparedImports(t *testing.T) {
 	w := newWorld(t)
 	_, err := w.PrepareImport(state.StorageParams{Name: "it", Kind: block, Pool: "loop", Machine: machine0, Source: "/srv/it"})
 	w.must(err)
 	_, err = w.BecomeCopy()
 	w.must(err)
 	if known, err := w.EntityUUIDs(); err != nil || len(known.Imports) > 0 {
-		t.Errorf("it is to import %v, %v", known.Imports, err)
+		t.Errorf("the copy has pending imports %v, %v", known.Imports, err)
 	}
 }
 
-func TestWhatIsInFlight(t *testing.T) {
+func TestEntityUUIDsInFlight(t *testing.T) {
 	w := newWorld(t)
 	w.add("made", "loop", block)
 	w.add("going", "loop", filesystem)

@@ -6,18 +6,18 @@ import (
 	"github.com/stowage-io/stowage/state/kv"
 )
 
-// Identity is which state a store has.
+// Identity identifies the state in a store.
 type Identity struct {
-	// Schema is the version of its records and keys.
+	// Schema is the version of the state's records and keys.
 	Schema int
 
-	// UUID and Generation are the state's; a state of schema 3 has none.
+	// UUID and Generation are the state's; a state of schema 3 has neither.
 	UUID       string
 	Generation uint64
 }
 
-// Inspect returns which state a store has, of this schema or schema 3, without opening it.
-// It compares the checksums of all records: the error names one that is damaged.
+// Inspect returns the identity of the state in a store, of this schema or schema 3, without
+// opening the state. It verifies the checksums of all records: the error names a damaged one.
 func Inspect(snapshot kv.Snapshot) (Identity, error) {
 	r := &reader{kv: snapshot}
 	schema, err := r.schema()
@@ -37,7 +37,7 @@ func Inspect(snapshot kv.Snapshot) (Identity, error) {
 	}
 	err = snapshot.Scan("", func(key string, data []byte) error {
 		if _, ok := unseal(key, data); !ok && key != schemaKey {
-			return errors.Errorf("the record at %q is damaged: its checksum is another", key)
+			return errors.Errorf("the record at %q is damaged: checksum mismatch", key)
 		}
 		return nil
 	})

@@ -48,7 +48,7 @@ func TestInspect(t *testing.T) {
 		t.Errorf("of a newer schema: %v", err)
 	}
 
-	// A record whose bytes have changed is no longer the state's.
+	// A damaged record is an error.
 	w.must(w.store.Update(func(tx kv.Tx) error {
 		data, err := tx.Get("storage/data")
 		data = append([]byte(nil), data...)
@@ -70,7 +70,7 @@ func firstError(all ...error) error {
 }
 
 // A backup has the identity of the state, and is restored as it was.
-func TestStateIsBackedUpAndRestored(t *testing.T) {
+func TestBackupAndRestore(t *testing.T) {
 	identify := func(snapshot kv.Snapshot) (statefile.Identity, error) {
 		found, err := state.Inspect(snapshot)
 		return statefile.Identity(found), err

@@ -12,34 +12,35 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// instance is the record of a storage instance: all that is made for it, and where
-// that is attached.
+// instance is the record of a storage instance: everything that is made for it, and where that
+// is attached.
 type instance struct {
 	// Kind is the text of a storage.StorageKind.
 	Kind     string `cbor:"1,keyasint,omitempty"`
 	Pool     string `cbor:"2,keyasint,omitempty"`
 	Provider string `cbor:"3,keyasint,omitempty"`
 
-	// Size is what is wanted, in MiB. It never becomes less.
+	// Size is the wanted size, in MiB. It can be raised, and lowered down to the provisioned
+	// size.
 	Size uint64 `cbor:"4,keyasint,omitempty"`
 
-	// Attributes are the pool's as they were when the instance was added, with the
-	// instance's own over them: what is made does not change with the pool.
+	// Attributes are the pool's at the time when the instance was added, overridden by the
+	// instance's own: later changes of the pool do not change existing storage.
 	Attributes attributes `cbor:"5,keyasint,omitzero"`
 	MountPoint string     `cbor:"6,keyasint,omitempty"`
 	ReadOnly   bool       `cbor:"7,keyasint,omitempty"`
 
 	Life life.Value `cbor:"8,keyasint,omitempty"`
 
-	// Release says that removing leaves the data with the provider.
+	// Release says that removing the instance leaves the data with the provider.
 	Release bool `cbor:"9,keyasint,omitempty"`
 
-	// Volume and Filesystem are nil when there never was one, and when it has been
-	// removed. Where there are both, the filesystem is on the volume.
+	// Volume and Filesystem are nil if the instance never had one, or if it has been removed.
+	// If both are set, the filesystem is on the volume.
 	Volume     *entity `cbor:"10,keyasint,omitempty"`
 	Filesystem *entity `cbor:"11,keyasint,omitempty"`
 
-	// Uncounted says that the pool does not count the instance: there was none when
+	// Uncounted says that the pool does not count the instance: the pool did not exist when
 	// the instance was recovered.
 	Uncounted bool `cbor:"12,keyasint,omitempty"`
 }
@@ -53,34 +54,34 @@ type entity struct {
 	// Info is nil until the entity is provisioned.
 	Info *entityInfo `cbor:"4,keyasint,omitempty"`
 
-	// Imported says that the provider has not made the entity but taken it over.
+	// Imported says that the provider took the entity over rather than made it.
 	Imported bool `cbor:"5,keyasint,omitempty"`
 
-	// Attachment is nil while no machine has the entity, or is to have it.
+	// Attachment is nil if no machine has the entity or is to have it.
 	Attachment *attachment `cbor:"6,keyasint,omitempty"`
 
-	// Attempted says that a worker has set out to make it, and it is not known that
-	// nothing has come of that.
+	// Attempted says that a worker has set out to make the entity, and that the attempt is not
+	// known to have made nothing.
 	Attempted bool `cbor:"7,keyasint,omitempty"`
 
-	// UUID is the entity's for ever. Every other name of it may be used again by a
-	// restored or copied state.
+	// UUID never changes, and no other entity has it. A restored or copied state may use every
+	// other name of the entity again.
 	UUID string `cbor:"8,keyasint,omitempty"`
 
-	// Generation is that of the state when what the entity is was last recorded: at first
-	// that it is not made.
+	// Generation is the state's generation when a fact about the entity was last recorded; the
+	// first such fact is that it is not made.
 	Generation uint64 `cbor:"9,keyasint,omitempty"`
 
-	// AttachmentGeneration is that of the state when it was last known where the entity is
-	// attached, if anywhere.
+	// AttachmentGeneration is the state's generation when it was last known where, if
+	// anywhere, the entity is attached.
 	AttachmentGeneration uint64 `cbor:"10,keyasint,omitempty"`
 
-	// AttemptEnded says of what was attempted that nobody is making it any more: something
-	// may be left of that.
+	// AttemptEnded says that the noted attempt is over: no worker is making the entity any
+	// more, but the attempt may have left something.
 	AttemptEnded bool `cbor:"11,keyasint,omitempty"`
 }
 
-// entityInfo is what a provider made.
+// entityInfo describes the object that a provider made.
 type entityInfo struct {
 	ID         string `cbor:"1,keyasint,omitempty"`
 	HardwareID string `cbor:"2,keyasint,omitempty"`
@@ -88,12 +89,12 @@ type entityInfo struct {
 	Size       uint64 `cbor:"4,keyasint,omitempty"`
 	Persistent bool   `cbor:"5,keyasint,omitempty"`
 
-	// New says of a volume that nobody can have written to it: its provider has said so when
-	// it was made, and no filesystem has been recorded on it.
+	// New says that nothing can have been written to the volume: its provider said so when it
+	// made the volume, and no filesystem has been recorded on it since.
 	New bool `cbor:"6,keyasint,omitempty"`
 }
 
-// attachment is the part of a record that is an entity on a machine.
+// attachment is the attachment of an entity to a machine.
 type attachment struct {
 	Machine machineTag `cbor:"1,keyasint,omitempty"`
 	Life    life.Value `cbor:"2,keyasint,omitempty"`
@@ -101,15 +102,15 @@ type attachment struct {
 	// Info is nil until the entity is attached.
 	Info *attachmentInfo `cbor:"3,keyasint,omitempty"`
 
-	// Plan is nil where the machine itself has nothing to do.
+	// Plan is nil if the machine itself has nothing to do.
 	Plan *attachmentPlan `cbor:"4,keyasint,omitempty"`
 
-	// Attempted is for the attachment what it is for the entity.
+	// Attempted is like the Attempted of an entity, for the attachment.
 	Attempted bool `cbor:"5,keyasint,omitempty"`
 }
 
-// attachmentInfo is what a provider attached: the device of a volume, or the mount
-// point of a filesystem.
+// attachmentInfo describes a completed attachment: the device of a volume, or the mount point
+// of a filesystem.
 type attachmentInfo struct {
 	DeviceName string    `cbor:"1,keyasint,omitempty"`
 	DeviceLink string    `cbor:"2,keyasint,omitempty"`
@@ -119,7 +120,7 @@ type attachmentInfo struct {
 	ReadOnly   bool      `cbor:"6,keyasint,omitempty"`
 }
 
-// attachmentPlan is what the machine does before the device of a volume shows.
+// attachmentPlan is what the machine has to do before the device of a volume appears.
 type attachmentPlan struct {
 	Life life.Value `cbor:"1,keyasint,omitempty"`
 	Info planInfo   `cbor:"2,keyasint"`
@@ -137,7 +138,7 @@ type planInfo struct {
 	Attributes map[string]string  `cbor:"2,keyasint,omitempty"`
 }
 
-// check returns an error unless the rest of the code can rely on what was read.
+// check returns an error unless the rest of the code can rely on the record.
 func (i *instance) check() error {
 	entities := i.entities()
 	if len(entities) == 0 {
@@ -190,23 +191,24 @@ func (i *instance) entity(tag entityTag) *entity {
 	return nil
 }
 
-// indexEntry leads from a tag to its instance. It is written when something changes
-// that makes a worker look again.
+// indexEntry leads from a tag to its instance. It is written when something changes that a
+// worker has to look at.
 type indexEntry struct {
 	Storage string     `cbor:"1,keyasint,omitempty"`
 	Life    life.Value `cbor:"2,keyasint,omitempty"`
 
-	// Machine is the machine that has a volume or filesystem: what it is created with
-	// depends on that.
+	// Machine is the machine that a volume or filesystem is attached to; the parameters of its
+	// creation depend on it.
 	Machine machineTag `cbor:"3,keyasint,omitempty"`
 
-	// Size is what a volume or filesystem is wanted with, in MiB.
+	// Size is the wanted size of a volume or filesystem, in MiB.
 	Size uint64 `cbor:"4,keyasint,omitempty"`
 }
 
-// indexKey has the parts of the key of an index entry. Of an attachment or plan, owner is
-// the machine and id the tag; of an import, they are the provider and its ID. A volume or
-// filesystem has only its tag as id, and a provider's ID only the whole key.
+// indexKey holds the parts of the key of an index entry. For an attachment or plan, owner is
+// the machine and id the tag; for an import, owner is the provider and id the provider's ID.
+// For a volume or filesystem only id is set, to the tag. For a provider's ID, id is the whole
+// key.
 type indexKey struct{ kind, owner, id string }
 
 // keyedEntry is an index entry with its key.
@@ -229,7 +231,7 @@ func (k indexKey) key() string {
 	return attachmentKey(machineTag(k.owner), entityTag(k.id))
 }
 
-// maxIndexEntries is how many index entries an instance may have.
+// maxIndexEntries is the most index entries that an instance can have.
 const maxIndexEntries = 8
 
 // index appends the index entries of the instance.
@@ -258,8 +260,9 @@ func (i *instance) index(index []keyedEntry, name string) []keyedEntry {
 	return index
 }
 
-// providerIDKey returns the key of the index entry of an entity's ID. It is "" for an ID that
-// cannot be another's, since it is made of the tag and the UUID, and where there is no ID.
+// providerIDKey returns the key of the index entry of an entity's ID. It returns "" if there
+// is no ID, or if the ID is made of the tag and the UUID, since no other entity can have that
+// one.
 func (i *instance) providerIDKey(e *entity) string {
 	if e.Info == nil || e == i.Filesystem && i.Volume != nil || e.isDerivedID(e.Info.ID) {
 		return ""
@@ -267,7 +270,7 @@ func (i *instance) providerIDKey(e *entity) string {
 	return providerIDKey(e.Tag.scope()+"/"+e.Tag.kind(), i.Provider, e.Info.ID)
 }
 
-// derivedID is the ID that an entity has where its provider does not choose one.
+// derivedID returns the ID that an entity has if its provider does not choose one.
 func (e *entity) derivedID() string { return string(e.Tag) + "-" + e.UUID }
 
 // isDerivedID reports whether id is the entity's derived ID.
@@ -291,10 +294,9 @@ func (r *reader) resolve(entry indexEntry, tag entityTag) (*instance, *entity, e
 	return &i, e, nil
 }
 
-// change lets fn change the instance, applies the rules of life to it, and writes
-// what that changed: the record, its index entries, its history. When fn returns an
-// error nothing is written. When the instance has gone with its last entity, nothing
-// of it stays.
+// change lets fn change the instance, applies the rules of life to it, and writes what has
+// changed: the record, its index entries and its history. If fn returns an error, nothing is
+// written. If the instance has lost its last entity, everything of it is removed.
 func (tx *txn) change(name string, i *instance, fn func() error) error {
 	oldIndex := i.index(make([]keyedEntry, 0, maxIndexEntries), name)
 	oldStatuses := i.statuses(make([]entityStatus, 0, 2))
@@ -322,7 +324,7 @@ func (tx *txn) change(name string, i *instance, fn func() error) error {
 	return nil
 }
 
-// add writes an instance that is new.
+// add writes a new instance.
 func (tx *txn) add(name string, i *instance) {
 	tx.writeIndex(nil, i.index(nil, name))
 	for _, e := range i.entities() {
@@ -349,13 +351,13 @@ func (tx *txn) writeIndex(old, index []keyedEntry) {
 	}
 }
 
-// entityStatus is a status that an entity had.
+// entityStatus is the status of an entity before a change.
 type entityStatus struct {
 	tag    entityTag
 	status StatusInfo
 }
 
-// statuses appends the statuses of the entities, as users are shown them.
+// statuses appends the statuses of the entities, as users see them.
 func (i *instance) statuses(statuses []entityStatus) []entityStatus {
 	for _, e := range i.entities() {
 		statuses = append(statuses, entityStatus{e.Tag, e.displayStatus()})

@@ -6,8 +6,8 @@ import (
 	"github.com/juju/names/v5"
 )
 
-// Keys are made of components between slashes. Tags stand in them as strings, which
-// have no slash. What is watched on its own ends its prefix with a slash.
+// Keys are made of components separated by slashes. Tags are written in their string form,
+// which has no slash. The prefix of anything that is watched ends with a slash.
 const (
 	schemaKey      = "schema"
 	identityKey    = "identity"
@@ -23,10 +23,10 @@ const (
 	importPrefix   = "importing/"
 )
 
-// sequenceKey has the next number of volumes or filesystems.
+// sequenceKey is the key of the next number of volumes or filesystems.
 func sequenceKey(kind string) string { return "sequence/" + kind }
 
-// importKey has the note of an import from a source, by its provider.
+// importKey is the key of the note of an import, by provider and source.
 func importKey(provider, source string) string { return importPrefix + provider + "/" + source }
 
 func machinePrefix(machine machineTag) string { return "machine/" + string(machine) + "/" }
@@ -37,13 +37,14 @@ func blockDevicePrefix(machine machineTag) string { return "blockdevice/" + stri
 
 func devicesKey(machine machineTag) string { return blockDevicePrefix(machine) + "devices" }
 
-// matchesKey has a count, which goes up when a volume becomes known by other signs.
+// matchesKey is the key of a count that is incremented when the attributes that identify a
+// volume's block device change.
 func matchesKey(machine machineTag) string { return blockDevicePrefix(machine) + "matches" }
 
 func poolKey(name string) string { return poolPrefix + name }
 
-// storageKey takes a name with a slash too: no name is another's prefix for that,
-// since names are never watched one by one.
+// storageKey accepts names with a slash too. One name may then be a prefix of another, which
+// is harmless because names are not watched individually.
 func storageKey(name string) string { return storagePrefix + name }
 
 func historyKey(tag entityTag) string { return historyPrefix + string(tag) }
@@ -61,43 +62,44 @@ const (
 	attachmentSuffix = "-attachment"
 )
 
-// retryPrefix is of the requests to a scope's worker to try something again.
+// retryPrefix is the prefix of requests to a scope's worker to retry something.
 func retryPrefix(scope string) string { return "retry/" + scope + "/" }
 
-// formatPrefix is of the requests to a scope's worker to format volumes whatever is on them.
+// formatPrefix is the prefix of requests to a scope's worker to format volumes whatever they
+// contain.
 func formatPrefix(scope string) string { return "format/" + scope + "/" }
 
-// environScope is the scope of what is not bound to a machine. The scope of what is
-// bound to one is the machine's tag.
+// environScope is the scope of storage that is not bound to a machine. The scope of storage
+// that is bound to one is the machine's tag.
 const environScope = "environ"
 
 func indexPrefix(scope, kind string) string { return "scope/" + scope + "/" + kind + "/" }
 
-// entityKey is the index entry of a volume or filesystem.
+// entityKey is the key of the index entry of a volume or filesystem.
 func entityKey(tag entityTag) string {
 	return indexPrefix(tag.scope(), tag.kind()) + string(tag)
 }
 
-// attachmentKey is the index entry of the attachment of a volume or filesystem.
+// attachmentKey is the key of the index entry of an attachment.
 func attachmentKey(machine machineTag, tag entityTag) string {
 	return indexPrefix(tag.scope(), tag.kind()+attachmentSuffix) + string(machine) + "/" + string(tag)
 }
 
-// planKey is the index entry of the plan of a volume attachment. Plans are always
-// carried out by the machine.
+// planKey is the key of the index entry of the plan of a volume attachment. The machine always
+// carries out the plan.
 func planKey(machine machineTag, tag entityTag) string {
 	return indexPrefix(string(machine), planIndex) + string(machine) + "/" + string(tag)
 }
 
-// importedKey is the index entry of what a provider has taken over, by the provider's
-// id: it is of one instance only.
+// importedKey is the key of the index entry of an imported object, by the provider's ID: only
+// one instance can have it.
 func importedKey(provider, id string) string { return importedIndex + "/" + provider + "/" + id }
 
-// providerIDKey is the index entry of an ID that the provider has chosen. Within a namespace,
-// SCOPE/KIND, only one volume or filesystem has it.
+// providerIDKey is the key of the index entry of an ID that the provider has chosen. Within a
+// namespace, SCOPE/KIND, only one volume or filesystem has it.
 func providerIDKey(namespace, provider, id string) string {
 	return providerIDIndex + "/" + namespace + "/" + provider + "/" + id
 }
 
-// lastComponent returns what follows the last slash.
+// lastComponent returns the part of key after the last slash.
 func lastComponent(key string) string { return key[strings.LastIndexByte(key, '/')+1:] }

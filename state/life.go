@@ -11,8 +11,8 @@ import (
 	"github.com/stowage-io/stowage/core/status"
 )
 
-// The rules of life, as functions on one instance. They read no store and no clock,
-// so that they can be driven through any history.
+// The rules of life are functions on one instance. They read no store and no clock, so that
+// tests can drive them through any history.
 
 // atLeastDying returns Dying for Alive, and other values as they are.
 func atLeastDying(l life.Value) life.Value {
@@ -22,8 +22,8 @@ func atLeastDying(l life.Value) life.Value {
 	return l
 }
 
-// top returns what attaching and detaching begins with: the filesystem, or the
-// volume where there is no filesystem.
+// top returns the entity that attaching and detaching begins with: the filesystem, or the
+// volume if there is no filesystem.
 func (i *instance) top() *entity {
 	if i.Filesystem != nil {
 		return i.Filesystem
@@ -31,7 +31,7 @@ func (i *instance) top() *entity {
 	return i.Volume
 }
 
-// attach makes the machine the one to have the instance, in a generation of the state.
+// attach attaches the instance to the machine, in the given generation of the state.
 func (i *instance) attach(machine machineTag, generation uint64, now time.Time) error {
 	if i.Life != life.Alive {
 		return errors.NewNotValid(nil, "it is being removed")
@@ -43,7 +43,7 @@ func (i *instance) attach(machine machineTag, generation uint64, now time.Time) 
 	}
 	for _, e := range i.entities() {
 		if a := e.Attachment; a != nil && a.detaching() {
-			return errors.NewNotYetAvailable(nil, "it is still being detached from "+a.Machine.String()+": try again when it is")
+			return errors.NewNotYetAvailable(nil, "it is still being detached from "+a.Machine.String()+": try again when it is detached")
 		}
 	}
 	if a := i.top().Attachment; a != nil {
@@ -63,8 +63,8 @@ func (i *instance) attach(machine machineTag, generation uint64, now time.Time) 
 	return nil
 }
 
-// resize sets the size, in MiB, that the instance is wanted with. It may be less than
-// was asked for last, which may be more than can be had, but not less than there is.
+// resize sets the wanted size of the instance, in MiB. It may be less than the last request,
+// which may be more than the provider can supply, but not less than the provisioned size.
 func (i *instance) resize(size uint64) error {
 	least := i.Size
 	if info := i.top().Info; info != nil && info.Size != 0 {
@@ -75,36 +75,37 @@ func (i *instance) resize(size uint64) error {
 		return errors.NewNotValid(nil, "it is being removed")
 	case size < least:
 		return errors.NewNotValid(nil, fmt.Sprintf(
-			"it has %d MiB and cannot become smaller, %d MiB: add smaller storage, copy what is on this one there, and remove this one",
+			"it has %d MiB and cannot shrink to %d MiB: add smaller storage, copy the data to it, and remove this storage",
 			least, size))
 	}
 	i.Size = size
 	return nil
 }
 
-// mayBeAttached reports whether the entity may be attached though the state knows nothing
-// of that: what it knows is of an older generation, and the entity was attached since, or
-// the attachment was lost with the state.
+// mayBeAttached reports whether the entity may be attached although the state does not record
+// it: the state's knowledge is of an older generation, and the entity was attached after the
+// backup, or the attachment was lost with the state.
 func (e *entity) mayBeAttached(generation uint64) bool {
 	return e.Attachment == nil && (e.Info != nil && e.AttachmentGeneration < generation || e.mayExist(generation))
 }
 
-// mayExist reports whether the entity may have been made though the state knows nothing of
-// that: it was asked for in an older generation, and made after the backup.
+// mayExist reports whether the entity may have been made although the state does not record
+// it: it was requested in an older generation, and made after the backup.
 func (e *entity) mayExist(generation uint64) bool {
 	return e.Info == nil && e.Generation < generation
 }
 
-// assumeAttempted has workers look for an entity that may have been made. Nobody is making it.
+// assumeAttempted makes workers look for an entity that may have been made. It records the
+// attempt as ended, since no worker is making the entity.
 func (e *entity) assumeAttempted() {
 	if !e.Attempted {
 		e.Attempted, e.AttemptEnded = true, true
 	}
 }
 
-// assumeAttached has workers look for what may have been made, and attaches what may be
-// attached, so that it is detached. What can leave its machine is not attached: where it may
-// be is not known.
+// assumeAttached makes workers look for entities that may have been made, and attaches
+// entities that may be attached, so that they are detached. It does not attach an entity that
+// can leave its machine, because the machine is not known.
 func (i *instance) assumeAttached(generation uint64) {
 	if i.Life != life.Alive {
 		return
@@ -137,8 +138,7 @@ func (a *attachment) detaching() bool {
 	return a.Life != life.Alive || a.Plan != nil && a.Plan.Life != life.Alive
 }
 
-// beginDetach begins to detach the entity from its machine. If there is a plan, that is undone
-// first.
+// beginDetach begins to detach the entity from its machine. A plan is undone first.
 func (e *entity) beginDetach(now time.Time) {
 	a := e.Attachment
 	if a == nil || a.detaching() {
@@ -152,7 +152,8 @@ func (e *entity) beginDetach(now time.Time) {
 	e.Status.set(status.Detaching, "", now)
 }
 
-// plan returns what the entity's machine is to do to attach it, nil where that is nothing.
+// plan returns what the entity's machine has to do to attach it, or nil if there is nothing to
+// do.
 func (e *entity) plan() *attachmentPlan {
 	if e.Attachment == nil {
 		return nil
@@ -160,19 +161,19 @@ func (e *entity) plan() *attachmentPlan {
 	return e.Attachment.Plan
 }
 
-// removePlan is for a plan that the machine has undone.
+// removePlan removes a plan that the machine has undone.
 func (e *entity) removePlan() error {
 	if e.Attachment.Plan.Life == life.Alive {
-		return errors.NewNotValid(nil, "it is alive")
+		return errors.NewNotValid(nil, "it is not being detached")
 	}
 	e.Attachment.Plan, e.Attachment.Life = nil, life.Dying
 	return nil
 }
 
-// removeAttachment is for an attachment that a worker has undone.
+// removeAttachment removes an attachment that a worker has undone.
 func (e *entity) removeAttachment(now time.Time) error {
 	if e.Attachment.Life == life.Alive {
-		return errors.NewNotValid(nil, "it is alive")
+		return errors.NewNotValid(nil, "it is not being detached")
 	}
 	e.Attachment = nil
 	if e.Status.Status != status.Error {
@@ -181,7 +182,7 @@ func (e *entity) removeAttachment(now time.Time) error {
 	return nil
 }
 
-// remove is for an entity that a worker has taken away.
+// remove removes an entity that a worker has destroyed or released.
 func (i *instance) remove(e *entity) error {
 	switch {
 	case e.Attachment != nil:
@@ -196,18 +197,18 @@ func (i *instance) remove(e *entity) error {
 	return nil
 }
 
-// mayMake reports whether a worker may set out to make the entity: a filesystem on a
-// volume only while the volume stays attached.
+// mayMake reports whether a worker may set out to make the entity. It may make a filesystem on
+// a volume only while the volume stays attached.
 func (i *instance) mayMake(e *entity) bool {
 	return e != i.Filesystem || i.Volume == nil || e.Info != nil || i.Volume.Attachment != nil && !i.Volume.Attachment.detaching()
 }
 
-// beingMade reports whether the entity may be being made, even if it is dead: the worker that
-// makes it may not know that yet.
+// beingMade reports whether a worker may be making the entity, even if it is dead: the worker
+// may not know that yet.
 func (e *entity) beingMade() bool { return e.Attempted && !e.AttemptEnded && e.Info == nil }
 
-// settle moves everything as far as the rules let it go. It is applied after every
-// change.
+// settle moves the lives of the instance and its parts as far as the rules allow. It is
+// applied after every change.
 func (i *instance) settle(now time.Time) {
 	if i.Life != life.Alive {
 		for _, e := range i.entities() {

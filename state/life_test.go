@@ -16,9 +16,9 @@ const (
 	filesystem = storage.StorageKindFilesystem
 )
 
-// Each line tells a story of one storage instance: what happens, and then the lives of
-// the volume (v), its plan (p), its attachment (va), the filesystem (f) and its
-// attachment (fa). "!" before a step says that it is refused.
+// Each line is the story of one storage instance: its steps, and then the lives of the volume
+// (v), its plan (p), its attachment (va), the filesystem (f) and its attachment (fa). A step
+// after "!" is refused.
 func TestLife(t *testing.T) {
 	const managed, native, raw = "loop filesystem", "tmpfs filesystem", "disk block"
 	for _, test := range []struct {
@@ -28,7 +28,7 @@ func TestLife(t *testing.T) {
 		{native, "", "f alive, fa alive"},
 		{raw, "", "v alive, va alive"},
 
-		// Detaching keeps what is detached.
+		// Detached storage stays.
 		{managed, "detach", "v alive, va alive, f alive, fa dying"},
 		{managed, "detach, -fa", "v alive, va dying, f alive"},
 		{managed, "detach, -fa, -va", "v alive, f alive"},
@@ -38,7 +38,7 @@ func TestLife(t *testing.T) {
 		{raw, "detach, -va", "v alive"},
 		{native, "work, detach, -fa", "f alive"},
 
-		// What is detached can be attached again, once it is detached altogether.
+		// Storage can be attached again once it is completely detached.
 		{managed, "attach", "v alive, va alive, f alive, fa alive"},
 		{managed, "detach, !attach", "v alive, va alive, f alive, fa dying"},
 		{managed, "detach, -fa, !attach", "v alive, va dying, f alive"},
@@ -63,7 +63,7 @@ func TestLife(t *testing.T) {
 		{managed, "remove, detach, remove, -fa, remove, detach", "v dying, va dying, f dead"},
 		{managed, "remove, !attach, -fa, !attach", "v dying, va dying, f dead"},
 
-		// A plan goes before the attachment that it is for, and after the filesystem.
+		// A plan is removed before its attachment, and after the filesystem.
 		{raw, "plan", "v alive, p alive, va alive"},
 		{raw, "plan, plan, detach", "v alive, p dying, va alive"},
 		{raw, "plan, detach, plan, !attach", "v alive, p dying, va alive"},
@@ -73,13 +73,13 @@ func TestLife(t *testing.T) {
 		{"disk filesystem", "plan, remove, -fa", "v dying, p dying, va alive, f dead"},
 		{"disk filesystem", "plan, remove, -fa, -p", "v dying, va dying, f dead"},
 
-		// What is attached and not being detached is not removed.
+		// Attached storage that is not being detached cannot be removed.
 		{managed, "!-fa, !-va, !-f, !-v", "v alive, va alive, f alive, fa alive"},
 		{managed, "remove, !-va, !-f, !-v, -fa, !-v", "v dying, va dying, f dead"},
 		{managed, "detach, -fa, -va, !-f, !-v", "v alive, f alive"},
 		{raw, "plan, !-p, !-va", "v alive, p alive, va alive"},
 
-		// What is gone is gone.
+		// Removal is idempotent.
 		{managed, "detach, -fa, -fa", "v alive, va dying, f alive"},
 		{managed, "remove, -fa, -f, -f, -va, -va, -v, -v, !remove, !detach, !attach", ""},
 	} {
@@ -106,8 +106,7 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// partsOf returns the index entries that an instance may have, by their names in
-// stories.
+// partsOf returns the index entries that an instance may have, by their names in stories.
 func partsOf(s state.Storage) map[string]entry {
 	parts := make(map[string]entry)
 	if s.Volume != nil {
@@ -164,8 +163,8 @@ func (w *world) lives(parts map[string]entry) string {
 	return strings.Join(lives, ", ")
 }
 
-// Removing what is attached says so by its code.
-func TestRemoveOfAttachedHasItsCode(t *testing.T) {
+// Removing attached storage has an error code of its own.
+func TestRemoveAttachedCode(t *testing.T) {
 	w := newWorld(t)
 	w.add("it", "loop", block)
 	parts := partsOf(w.one("it"))

@@ -21,7 +21,7 @@ type machineRecord struct {
 	InstanceID coreinstance.Id `cbor:"1,keyasint,omitempty"`
 }
 
-// EnsureMachine adds the machine unless it is there.
+// EnsureMachine adds the machine unless it exists.
 func (st *State) EnsureMachine(machine names.MachineTag) error {
 	return st.update(func(tx *txn) error {
 		if !tx.has(machineKey(newMachineTag(machine))) {
@@ -31,9 +31,9 @@ func (st *State) EnsureMachine(machine names.MachineTag) error {
 	})
 }
 
-// SetInstanceId records that the machine is provisioned. The error satisfies
-// errors.IsNotFound if there is no such machine, and errors.IsNotValid if the id is
-// empty or the machine has another one.
+// SetInstanceId records that the machine is provisioned. The error satisfies errors.IsNotFound
+// if there is no such machine, and errors.IsNotValid if the ID is empty or the machine has a
+// different one.
 func (st *State) SetInstanceId(machine names.MachineTag, id coreinstance.Id) error {
 	return st.update(func(tx *txn) error { return tx.setInstanceID(newMachineTag(machine), id) })
 }
@@ -54,9 +54,8 @@ func (tx *txn) setInstanceID(machine machineTag, id coreinstance.Id) error {
 	return nil
 }
 
-// InstanceId returns the machine's instance id. The error satisfies
-// errors.IsNotFound if there is no such machine, and errors.IsNotProvisioned if it
-// has no instance id yet.
+// InstanceId returns the machine's instance ID. The error satisfies errors.IsNotFound if there
+// is no such machine, and errors.IsNotProvisioned if it has no instance ID yet.
 func (st *State) InstanceId(machine names.MachineTag) (id coreinstance.Id, err error) {
 	err = st.view(func(r *reader, _ kv.Snapshot) error {
 		id, err = instanceID(r, newMachineTag(machine))
@@ -76,7 +75,7 @@ func instanceID(r *reader, machine machineTag) (coreinstance.Id, error) {
 	return record.InstanceID, nil
 }
 
-// instanceID is the id of a machine that has one, and empty for others.
+// instanceID returns the instance ID of a machine, or "" if it has none.
 func (r *reader) instanceID(machine machineTag) string {
 	id, ok := r.instanceIDs[machine]
 	if !ok {
@@ -90,14 +89,14 @@ func (r *reader) instanceID(machine machineTag) string {
 	return id
 }
 
-// WatchMachine tells when the machine is added or provisioned.
+// WatchMachine returns a watcher that notifies when the machine is added or provisioned.
 func (st *State) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
 	return st.newNotifyWatcher(machinePrefix(newMachineTag(machine)))
 }
 
 // StaticVolumes returns the parameters of the machine's static volumes that are not
-// provisioned: what is to come with its instance (see [State.SetInstanceInfo]), since no
-// worker makes it. The error satisfies errors.IsNotFound if there is no such machine.
+// provisioned. They must come with its instance (see [State.SetInstanceInfo]), since no worker
+// makes them. The error satisfies errors.IsNotFound if there is no such machine.
 func (st *State) StaticVolumes(machine names.MachineTag) (found []params.VolumeParams, err error) {
 	at := newMachineTag(machine)
 	err = st.view(func(r *reader, snapshot kv.Snapshot) error {
@@ -115,7 +114,7 @@ func (st *State) StaticVolumes(machine names.MachineTag) (found []params.VolumeP
 			}
 			provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider))
 			if err != nil || provider.Dynamic() {
-				return nil // what is not known cannot be asked for
+				return nil // an unknown provider's volume cannot be requested
 			}
 			tags, err := r.resourceTags(key[len(storagePrefix):], &i, e)
 			if err != nil {
@@ -128,20 +127,21 @@ func (st *State) StaticVolumes(machine names.MachineTag) (found []params.VolumeP
 	return found, errors.Trace(err)
 }
 
-// InstanceInfo is a machine that has been provisioned.
+// InstanceInfo describes a machine that has been provisioned.
 type InstanceInfo struct {
 	ID coreinstance.Id
 
-	// Volumes are static ones that came with it, and VolumeAttachments say where they are
-	// on it.
+	// Volumes are static volumes that came with the machine, and VolumeAttachments say where
+	// they are on it.
 	Volumes           []params.Volume
 	VolumeAttachments []params.VolumeAttachment
 }
 
-// SetInstanceInfo is [State.SetInstanceId] for a machine that comes with volumes: all of it
-// is recorded, or nothing. Errors about a volume satisfy what those of
-// [Accessor.SetVolumeInfo] and [Accessor.SetVolumeAttachmentInfo] do; errors.IsNotValid also
-// if a volume's provider makes its storage itself, or the attachment is another machine's.
+// SetInstanceInfo is [State.SetInstanceId] for a machine that comes with volumes. It records
+// everything or nothing. Errors about a volume satisfy the same predicates as those of
+// [Accessor.SetVolumeInfo] and [Accessor.SetVolumeAttachmentInfo]; they also satisfy
+// errors.IsNotValid if a volume's provider is not static, or if an attachment is another
+// machine's.
 func (st *State) SetInstanceInfo(machine names.MachineTag, info InstanceInfo) error {
 	at := newMachineTag(machine)
 	err := st.update(func(tx *txn) error {
@@ -171,7 +171,7 @@ func (st *State) SetInstanceInfo(machine names.MachineTag, info InstanceInfo) er
 				return errors.Trace(err)
 			}
 			if va.MachineTag != machine.String() {
-				return errors.NewNotValid(nil, fmt.Sprintf("volume %s is attached to %q, not to it", tag, va.MachineTag))
+				return errors.NewNotValid(nil, fmt.Sprintf("volume %s is attached to %q, not to this machine", tag, va.MachineTag))
 			}
 			if err := tx.setAttachmentInfo(at, tag, newVolumeAttachmentInfo(va.Info)); err != nil {
 				return errors.Annotatef(err, "attachment of volume %s", tag)
@@ -182,9 +182,9 @@ func (st *State) SetInstanceInfo(machine names.MachineTag, info InstanceInfo) er
 	return errors.Annotatef(err, "provisioning machine %s", machine.Id())
 }
 
-// LostWith returns the names of the storage that goes when a machine goes: what cannot
-// leave it, and what is on volumes of the environment that are attached to it and are not
-// persistent. The names are sorted.
+// LostWith returns the sorted names of the storage that is lost with a machine: the storage
+// that cannot leave it, and the storage on volumes of the environment that are attached to it
+// and are not persistent.
 func (st *State) LostWith(machine names.MachineTag) (lost []string, err error) {
 	at := newMachineTag(machine)
 	err = st.view(func(_ *reader, snapshot kv.Snapshot) error {
@@ -200,14 +200,14 @@ func (st *State) LostWith(machine names.MachineTag) (lost []string, err error) {
 	return lost, errors.Trace(err)
 }
 
-// RemoveMachine removes a machine that is gone for good: it does not run, and its worker
-// does not. Storage that goes with it has to be named in lost (see [State.LostWith]). Of
-// that, what is the machine's own or static is dropped: no provider is called for it. Volumes
-// and filesystems of the environment are detached by the environment's worker; a volume that
-// is not persistent is then destroyed, and a persistent one whose filesystem cannot leave the
-// machine is released. Errors satisfy errors.IsNotFound if there is no such machine,
-// errors.IsNotValid if lost lacks a name, and errors.IsNotSupported if something is to be
-// released and its provider cannot do that.
+// RemoveMachine removes a machine that is gone for good: neither it nor its worker runs any
+// more. The caller must name the storage that is lost with it in lost (see [State.LostWith]).
+// Of that, the machine's own storage and static storage are removed from the state without a
+// call to a provider. The environment's worker detaches volumes and filesystems of the
+// environment; it then destroys a volume that is not persistent, and releases a persistent one
+// whose filesystem cannot leave the machine. Errors satisfy errors.IsNotFound if there is no
+// such machine, errors.IsNotValid if lost lacks a name, and errors.IsNotSupported if something
+// has to be released and its provider does not support that.
 func (st *State) RemoveMachine(machine names.MachineTag, lost ...string) error {
 	at := newMachineTag(machine)
 	err := st.updateAll(func(tx *txn, keys []string) error {
@@ -230,7 +230,7 @@ func (st *State) RemoveMachine(machine names.MachineTag, lost ...string) error {
 			}
 		}
 		if len(unnamed) > 0 {
-			return errors.NewNotValid(nil, "storage that would be lost with it has to be named: "+strings.Join(unnamed, ", "))
+			return errors.NewNotValid(nil, "the storage that is lost with it must be named: "+strings.Join(unnamed, ", "))
 		}
 		for _, key := range []string{devicesKey(at), matchesKey(at), machineKey(at)} {
 			tx.remove(key)
@@ -240,7 +240,7 @@ func (st *State) RemoveMachine(machine names.MachineTag, lost ...string) error {
 	return errors.Annotatef(err, "removing machine %s", machine.Id())
 }
 
-// lostWith reports whether the instance goes when the machine goes.
+// lostWith reports whether the instance is lost with the machine.
 func (i *instance) lostWith(machine machineTag) bool {
 	for _, e := range i.entities() {
 		if e.Tag.scope() == string(machine) {
@@ -251,10 +251,10 @@ func (i *instance) lostWith(machine machineTag) bool {
 	return v != nil && v.Info != nil && !v.Info.Persistent && v.Attachment != nil && v.Attachment.Machine == machine
 }
 
-// removeFromMachine takes an instance off a machine that is gone. The environment's worker
-// does the rest: it learns that from the attachments that are being detached. No worker does
-// this for the machine's own storage, nor for static storage: their records and attachments
-// are removed here.
+// removeFromMachine detaches an instance from a machine that is gone. The environment's worker
+// does the rest: it sees the attachments that are being detached. No worker does this for the
+// machine's own storage, nor for static storage: removeFromMachine removes their records and
+// attachments.
 func (st *State) removeFromMachine(i *instance, machine machineTag, now time.Time) error {
 	static, releasable := false, false
 	if provider, err := st.registry.StorageProvider(storage.ProviderType(i.Provider)); err == nil {
@@ -281,7 +281,7 @@ func (st *State) removeFromMachine(i *instance, machine machineTag, now time.Tim
 		if a == nil || a.Machine != machine {
 			continue
 		}
-		a.Plan = nil // nobody is there to undo it
+		a.Plan = nil // no worker can undo it
 		e.beginDetach(now)
 		if static {
 			if err := e.removeAttachment(now); err != nil {

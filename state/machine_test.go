@@ -15,7 +15,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// machineWorld has storage of every kind, all of it on machine 0, and made.
+// machineWorld has provisioned storage of every kind, most of it on machine 0.
 func machineWorld(t *testing.T) *world {
 	w := newWorld(t)
 	w.add("loop", "loop", block)
@@ -38,14 +38,14 @@ func machineWorld(t *testing.T) *world {
 	return w
 }
 
-// Storage of a machine goes with it, and data that outlives it does not.
+// The storage of a machine is removed with it. Persistent storage stays.
 func TestRemoveMachine(t *testing.T) {
 	w := machineWorld(t)
 	w.must(w.SetMachineBlockDevices(machine0, []storage.BlockDevice{{DeviceName: "sda"}}))
 	lost, err := w.LostWith(machine0)
 	w.must(err)
 	if want := []string{"kept-fs", "loop", "loop-fs", "lost", "tmpfs"}; !slices.Equal(lost, want) {
-		t.Fatalf("with it goes %q, want %q", lost, want)
+		t.Fatalf("removed with the machine: %q, want %q", lost, want)
 	}
 	volumes := map[string]names.VolumeTag{
 		"lost": w.one("lost").Volume.Tag.(names.VolumeTag), "kept-fs": w.one("kept-fs").Volume.Tag.(names.VolumeTag),
@@ -80,7 +80,7 @@ func TestRemoveMachine(t *testing.T) {
 			t.Errorf("%+v is alive", e)
 		}
 		if e.kind == "plan" {
-			t.Errorf("nobody is there to undo %+v", e)
+			t.Errorf("no worker is left to undo %+v", e)
 		}
 	}
 	w.work()
@@ -90,7 +90,7 @@ func TestRemoveMachine(t *testing.T) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(w.dump())) {
 		if strings.Contains(key, "machine-0") {
-			t.Errorf("of the machine there is left %q", key)
+			t.Errorf("a key of the machine is left: %q", key)
 		}
 	}
 	w.must(w.AttachStorage([]string{"kept", "shared"}, machine1))
@@ -98,8 +98,8 @@ func TestRemoveMachine(t *testing.T) {
 	w.check()
 }
 
-// A static provider's volumes come with their machine, and go with it.
-func TestStaticStorageComesAndGoesWithItsMachine(t *testing.T) {
+// The volumes of a static provider are created and removed with their machine.
+func TestStaticStorageFollowsMachine(t *testing.T) {
 	w := newWorld(t)
 	w.add("static", "maas", filesystem)
 	w.add("made", "disk", block)
@@ -107,12 +107,12 @@ func TestStaticStorageComesAndGoesWithItsMachine(t *testing.T) {
 	w.must(err)
 	if len(asked) != 1 || asked[0].VolumeTag != "volume-0" || asked[0].Provider != "maas" || asked[0].Size != 100 ||
 		asked[0].Attachment == nil || asked[0].Attachment.MachineTag != "machine-0" || asked[0].Tags[storage.StorageNameTag] != "static" {
-		t.Fatalf("asked for are %+v", asked)
+		t.Fatalf("static volumes: %+v", asked)
 	}
 	_, err = w.StaticVolumes(names.NewMachineTag("7"))
 	wantError(t, err, errors.NotFound, "machine 7")
 
-	came := state.InstanceInfo{
+	created := state.InstanceInfo{
 		ID:                "i-0",
 		Volumes:           []params.Volume{{VolumeTag: "volume-0", Info: params.VolumeInfo{VolumeId: "disk-0", HardwareId: "hw-0", Size: 120}}},
 		VolumeAttachments: []params.VolumeAttachment{{VolumeTag: "volume-0", MachineTag: "machine-0", Info: params.VolumeAttachmentInfo{DeviceName: "sda"}}},
@@ -131,20 +131,20 @@ func TestStaticStorageComesAndGoesWithItsMachine(t *testing.T) {
 		{func(i *state.InstanceInfo) { i.VolumeAttachments[0].MachineTag = "machine-1" }, errors.NotValid, `attached to "machine-1"`},
 		{func(i *state.InstanceInfo) { i.VolumeAttachments[0].VolumeTag = "filesystem-0" }, errors.NotValid, "filesystem"},
 	} {
-		info := came
-		info.Volumes, info.VolumeAttachments = slices.Clone(came.Volumes), slices.Clone(came.VolumeAttachments)
+		info := created
+		info.Volumes, info.VolumeAttachments = slices.Clone(created.Volumes), slices.Clone(created.VolumeAttachments)
 		bad.change(&info)
 		wantError(t, w.SetInstanceInfo(machine0, info), bad.kind, "provisioning machine 0", bad.says)
 		if differ := differ(before, w.dump()); len(differ) > 0 {
-			t.Errorf("what was refused (%s) changed %q", bad.says, differ)
+			t.Errorf("refused instance info (%s) changed %q", bad.says, differ)
 		}
 	}
 	for range 2 {
-		w.must(w.SetInstanceInfo(machine0, came))
+		w.must(w.SetInstanceInfo(machine0, created))
 		w.check()
 	}
 	if asked, err := w.StaticVolumes(machine0); err != nil || len(asked) > 0 {
-		t.Errorf("asked for again are %+v, %v", asked, err)
+		t.Errorf("static volumes after provisioning: %+v, %v", asked, err)
 	}
 	w.must(w.SetMachineBlockDevices(machine0, []storage.BlockDevice{{DeviceName: "sda", HardwareId: "hw-0"}}))
 	devices, err := w.ForMachine(machine0).VolumeBlockDevices([]params.MachineStorageId{on("machine-0", "volume-0")})
@@ -156,6 +156,6 @@ func TestStaticStorageComesAndGoesWithItsMachine(t *testing.T) {
 	w.must(w.RemoveMachine(machine0, "static"))
 	w.check()
 	if found, _, err := w.FindStorage("static"); err != nil || len(found) > 0 {
-		t.Errorf("with its machine gone there is %+v, %v", found, err)
+		t.Errorf("after the removal of its machine there is %+v, %v", found, err)
 	}
 }

@@ -11,37 +11,36 @@ import (
 	"github.com/stowage-io/stowage/state/kv"
 )
 
-// Marks keeps a small note outside the store. A store that is behind its note is an
-// older copy of itself: it has been restored from a backup.
+// Marks keeps the state's mark, a small note outside the store. A store that is behind its
+// mark is an older copy of itself: it was restored from a backup.
 type Marks interface {
-	// Read returns the mark that was written last, and false where none ever was.
-	// A mark that cannot be read is an error.
+	// Read returns the mark that was written last, and false if none was ever written. It
+	// returns an error if there is a mark that it cannot read.
 	Read() (Mark, bool, error)
 
-	// Write replaces the mark. It is durable when Write returns nil; when Write
-	// returns an error the former mark is as it was, or the new one is there.
+	// Write replaces the mark. If it returns nil, the new mark is durable; if it returns an
+	// error, either the former mark or the new one is there, complete.
 	Write(Mark) error
 }
 
-// Mark says which state the store beside it has, and which numbers that state has
-// handed out.
+// Mark says which state is in the store, and which numbers that state has handed out.
 type Mark struct {
-	// UUID is the state's, Generation how often it has been restored, from 1.
+	// UUID identifies the state; Generation is how often it has been restored, from 1.
 	UUID       string
 	Generation uint64
 
-	// Before and After are the numbers before and after the last transaction that
-	// handed some out. A crash may have kept that transaction from the store.
+	// Before and After are the numbers before and after the last transaction that handed some
+	// out. After a crash, the store may lack that transaction.
 	Before, After Numbers
 }
 
-// Numbers are the next numbers of volumes and filesystems: what lies below them has
-// been handed out.
+// Numbers are the next numbers of volumes and filesystems: all smaller numbers have been
+// handed out.
 type Numbers struct {
 	Volume, Filesystem uint64
 }
 
-// behind reports whether more has been handed out of either sequence.
+// behind reports whether other has handed out more numbers of either sequence.
 func (n Numbers) behind(other Numbers) bool {
 	return n.Volume < other.Volume || n.Filesystem < other.Filesystem
 }
@@ -58,15 +57,15 @@ func (r *reader) numbers() Numbers {
 	return Numbers{uint64(volume), uint64(filesystem)}
 }
 
-// setNumbers has the sequences continue with n.
+// setNumbers makes the sequences continue with n.
 func (tx *txn) setNumbers(n Numbers) {
 	volume, filesystem := counter(n.Volume), counter(n.Filesystem)
 	tx.write(sequenceKey(names.VolumeTagKind), &volume)
 	tx.write(sequenceKey(names.FilesystemTagKind), &filesystem)
 }
 
-// requireMark has the transaction write a mark when it ends. It is called before the
-// transaction hands out numbers or raises the generation.
+// requireMark makes the transaction write a mark when it ends. Call it before the transaction
+// hands out numbers or raises the generation.
 func (tx *txn) requireMark() {
 	if tx.before == nil {
 		before := tx.numbers()
@@ -87,18 +86,18 @@ func (st *State) mark(i identity, before, after Numbers) error {
 	return errors.Annotate(err, "writing the mark beside the state")
 }
 
-// checkEmpty returns an error for an empty store beside a mark: what the mark is of has
-// been lost.
+// checkEmpty returns an error for an empty store beside a mark: the state that the mark names
+// is lost.
 func checkEmpty(mark Mark, hasMark bool, wantUUID string) error {
 	if !hasMark || wantUUID != "" {
 		return nil
 	}
 	return errors.NewNotFound(nil, fmt.Sprintf(
-		"the state is empty, and the mark beside it is of state %s, which is lost: %s", mark.UUID, damageRemedy))
+		"the state is empty, but the mark beside it names state %s, which is lost: %s", mark.UUID, damageRemedy))
 }
 
-// compareMark compares the state with its mark. It makes a state that has been restored
-// one of a new generation, and has the numbers of every state continue above the mark.
+// compareMark compares the state with its mark. It begins a new generation for a state that
+// was restored, and makes the numbers of every state continue above the mark.
 func (st *State) compareMark(mark Mark, hasMark bool, wantUUID string) error {
 	var own identity
 	var now Numbers
@@ -112,8 +111,8 @@ func (st *State) compareMark(mark Mark, hasMark bool, wantUUID string) error {
 		return errors.Trace(err)
 	}
 	if hasMark && mark.UUID != own.UUID && mark.UUID != pending.FormerUUID && wantUUID == "" {
-		return errors.NewNotValid(nil, fmt.Sprintf("the state is %s, and the mark beside it is of state %s: %s; "+
-			`what belongs to a copied directory is told apart with "stowage adopt-dir"`,
+		return errors.NewNotValid(nil, fmt.Sprintf("the state is %s, but the mark beside it names state %s: %s; "+
+			`a copied directory gets its own UUID with "stowage adopt-dir --copy"`,
 			own.UUID, mark.UUID, damageRemedy))
 	}
 	if !hasMark || mark.UUID != own.UUID {
@@ -135,13 +134,12 @@ func (st *State) compareMark(mark Mark, hasMark bool, wantUUID string) error {
 	return nil
 }
 
-// Restored reports whether Open has found the state to be older than its mark: it has
-// been restored from a backup, and is of a new generation. What storage there is may not
-// be what it says.
+// Restored reports whether Open found the state to be behind its mark: the state was restored
+// from a backup, and has begun a new generation. It may not describe the storage that exists.
 func (st *State) Restored() bool { return st.restored }
 
-// RaiseGeneration makes the state one of a new generation, in which all that is recorded
-// is checked again before it is used.
+// RaiseGeneration begins a new generation of the state, in which everything that is recorded
+// is verified before it is used.
 func (st *State) RaiseGeneration() error {
 	err := st.raiseGeneration(0, Numbers{})
 	if err == nil {
@@ -150,8 +148,8 @@ func (st *State) RaiseGeneration() error {
 	return errors.Annotate(err, "raising the generation of the state")
 }
 
-// raiseGeneration makes the state one of a new generation, above the one given, and its
-// numbers continue above those given.
+// raiseGeneration begins a generation of the state above the given one, and makes its numbers
+// continue above the given ones.
 func (st *State) raiseGeneration(above uint64, numbers Numbers) error {
 	return st.updateAll(func(tx *txn, keys []string) error {
 		tx.requireMark()
@@ -179,7 +177,7 @@ func (tx *txn) invalidateAttachments(name string) error {
 		i.assumeFilesystemAttached(tx.identity().Generation)
 		for _, e := range i.entities() {
 			if e.Status.Status == status.Attached {
-				e.Status.set(status.Attaching, "looking at it again: the state was restored", tx.now)
+				e.Status.set(status.Attaching, "rechecking: the state was restored", tx.now)
 			}
 		}
 		return nil

@@ -71,7 +71,7 @@ func (w *world) reopen(marks *fakeMarks, uuid string) error {
 	return nil
 }
 
-// restore puts back what the store had.
+// restore replaces the contents of the store.
 func (w *world) restore(contents map[string]string) {
 	w.t.Helper()
 	now := w.dump()
@@ -86,10 +86,10 @@ func (w *world) restore(contents map[string]string) {
 	}))
 }
 
-// tags are those of all volumes and filesystems.
+// tags returns the tags of all volumes and filesystems.
 func (w *world) tags() []string { return slices.Sorted(maps.Values(entityUUIDs(w))) }
 
-func TestMarkIsWrittenBeforeNumbersAreHandedOut(t *testing.T) {
+func TestMarkCoversNumbersHandedOut(t *testing.T) {
 	w, marks := markedWorld(t)
 	want := state.Mark{UUID: w.UUID(), Generation: 1}
 	if marks.mark != want {
@@ -114,11 +114,11 @@ func TestMarkIsWrittenBeforeNumbersAreHandedOut(t *testing.T) {
 	w.must(w.RemoveStorage([]string{"b"}))
 	w.must(w.reopen(marks, ""))
 	if marks.written != before+2 {
-		t.Errorf("a mark is written when no number is handed out: %+v", marks.mark)
+		t.Errorf("a mark is written although no number is handed out: %+v", marks.mark)
 	}
 }
 
-func TestNothingIsMadeWithoutAMark(t *testing.T) {
+func TestAddFailsWithoutMark(t *testing.T) {
 	w, marks := markedWorld(t)
 	marks.err = errors.New("no space left")
 	before := w.dump()
@@ -130,21 +130,21 @@ func TestNothingIsMadeWithoutAMark(t *testing.T) {
 		t.Error("something was added")
 	}
 	if err := w.reopen(marks, ""); err == nil || !strings.Contains(err.Error(), "no space left") {
-		t.Errorf("a mark that cannot be read is taken for none: %v", err)
+		t.Errorf("an unreadable mark is treated as absent: %v", err)
 	}
 }
 
-// A crash may keep the last transaction from the store, and nothing else.
-func TestStateAfterACrashIsNoRestoredOne(t *testing.T) {
+// A crash may lose the last transaction of the store, and nothing else.
+func TestCrashIsNotTakenForRestore(t *testing.T) {
 	w, marks := markedWorld(t)
 	w.add("a", "loop", block)
 	before := w.dump()
 	w.add("b", "loop", block)
-	for range 2 { // also without anything between two crashes
+	for range 2 { // the second time without a change in between
 		w.restore(before)
 		w.must(w.reopen(marks, ""))
 		if w.Restored() || w.Generation() != 1 {
-			t.Errorf("it is taken for a restored one, of generation %d", w.Generation())
+			t.Errorf("the state is treated as restored, in generation %d", w.Generation())
 		}
 	}
 	w.add("c", "loop", block)
@@ -153,8 +153,8 @@ func TestStateAfterACrashIsNoRestoredOne(t *testing.T) {
 	}
 }
 
-// TestRestoredStateIsNoticed restores a backup under the agent's nose.
-func TestRestoredStateIsNoticed(t *testing.T) {
+// TestRestoreRaisesGeneration restores a backup behind the state's back.
+func TestRestoreRaisesGeneration(t *testing.T) {
 	w, marks := markedWorld(t)
 	w.add("a", "loop", filesystem)
 	w.work()
@@ -176,7 +176,7 @@ func TestRestoredStateIsNoticed(t *testing.T) {
 		return checks
 	}
 	if w.Restored() || slices.Contains(check(), true) {
-		t.Error("it is taken for a restored one before it is")
+		t.Error("the state is treated as restored before the restore")
 	}
 	w.restore(backup)
 	w.must(w.reopen(marks, ""))
@@ -184,23 +184,23 @@ func TestRestoredStateIsNoticed(t *testing.T) {
 		t.Errorf("restored: %v, of generation %d, mark %+v", w.Restored(), w.Generation(), marks.mark)
 	}
 	if slices.Contains(check(), false) {
-		t.Error("what was recorded before is not to be checked")
+		t.Error("storage recorded before the restore is not to be checked")
 	}
 	provisioned := w.one("a")
 	w.must(w.reopen(marks, ""))
 	if w.Restored() || w.Generation() != 2 {
-		t.Errorf("it is noticed twice: %v, generation %d", w.Restored(), w.Generation())
+		t.Errorf("the restore is noticed twice: %v, generation %d", w.Restored(), w.Generation())
 	}
 	if slices.Contains(check(), false) {
-		t.Error("what has not been checked yet is taken for checked")
+		t.Error("storage that has not been checked yet counts as checked")
 	}
 	if got := w.one("a"); got.Volume.ProviderID != provisioned.Volume.ProviderID || got.Filesystem.ProviderID != provisioned.Filesystem.ProviderID {
-		t.Errorf("what was provisioned is to be made again: %+v", got)
+		t.Errorf("provisioned storage is to be made again: %+v", got)
 	}
 	w.must(w.provision(entry{kind: "volume", tag: "volume-0-0"}))
 	w.must(w.provision(entry{kind: "filesystem-attachment", tag: "filesystem-0-0", machine: "machine-0"}))
 	if slices.Contains(check(), true) {
-		t.Error("what has been recorded again is to be checked still")
+		t.Error("storage recorded since the restore is still to be checked")
 	}
 	w.add("other", "loop", filesystem)
 	if got := fmt.Sprint(w.tags()); got != "[filesystem-0-0 filesystem-0-3 volume-0-0 volume-0-3]" {
@@ -209,8 +209,9 @@ func TestRestoredStateIsNoticed(t *testing.T) {
 	w.check()
 }
 
-// Whatever is recorded of a volume or filesystem, its provider has been asked about it.
-func TestWhatIsRecordedInThisGenerationIsNotToBeChecked(t *testing.T) {
+// Recording a volume or filesystem, or its attachment, ends its owner check: the provider
+// has been asked about it.
+func TestRecordingEndsOwnerCheck(t *testing.T) {
 	for _, recorded := range []entry{
 		{kind: "volume", tag: "volume-0-0"},
 		{kind: "volume-attachment", tag: "volume-0-0", machine: "machine-0"},
@@ -240,8 +241,8 @@ func TestWhatIsRecordedInThisGenerationIsNotToBeChecked(t *testing.T) {
 	}
 }
 
-// The same backup may be restored again, before the state has handed out a number.
-func TestStateThatIsRestoredTwiceIsNoticedTwice(t *testing.T) {
+// The same backup may be restored again before the state has handed out a number.
+func TestSecondRestoreRaisesGeneration(t *testing.T) {
 	w, marks := markedWorld(t)
 	backup := w.dump()
 	w.add("a", "loop", block)
@@ -255,29 +256,29 @@ func TestStateThatIsRestoredTwiceIsNoticedTwice(t *testing.T) {
 	}
 }
 
-// A crash between mark and store leaves a state that is still to be noticed.
-func TestCrashWhileTheGenerationIsRaised(t *testing.T) {
+// After a crash between mark and store, the restore is still to be noticed.
+func TestCrashWhileRaisingGeneration(t *testing.T) {
 	w, marks := markedWorld(t)
 	backup := w.dump()
 	w.add("a", "loop", block)
 	w.add("b", "loop", block)
 	w.restore(backup)
 	w.must(w.reopen(marks, ""))
-	w.restore(backup) // what was committed is lost, the mark is not
+	w.restore(backup) // the commit is lost, the mark is not
 	w.must(w.reopen(marks, ""))
 	if !w.Restored() || w.Generation() != 3 {
 		t.Errorf("restored: %v, of generation %d", w.Restored(), w.Generation())
 	}
 }
 
-func TestEmptyStateBesideAMarkIsRefused(t *testing.T) {
+func TestEmptyStoreWithMarkFails(t *testing.T) {
 	w, marks := markedWorld(t)
 	w.add("a", "loop", block)
 	lost, mark := w.UUID(), marks.mark
 	w.restore(nil)
 	wantError(t, w.reopen(marks, ""), errors.NotFound, lost, "stowage recover", "stowage restore")
 	if len(w.dump()) != 0 || marks.mark != mark {
-		t.Errorf("it is refused, and has %v, %+v", w.dump(), marks.mark)
+		t.Errorf("opening failed and left %v, %+v", w.dump(), marks.mark)
 	}
 	w.must(w.reopen(marks, lost))
 	if w.UUID() != lost {
@@ -290,7 +291,7 @@ func TestEmptyStateBesideAMarkIsRefused(t *testing.T) {
 	}
 }
 
-func TestStateOfAnotherMarkIsRefused(t *testing.T) {
+func TestMarkOfAnotherStateFails(t *testing.T) {
 	w, marks := markedWorld(t)
 	w.add("a", "loop", block)
 	other := uuid.NewString()
@@ -299,16 +300,16 @@ func TestStateOfAnotherMarkIsRefused(t *testing.T) {
 	wantError(t, w.reopen(marks, ""), errors.NotValid, w.UUID(), other, "stowage restore", "stowage recover", "stowage adopt-dir")
 	wantError(t, w.reopen(marks, other), errors.NotValid, w.UUID(), other)
 	if marks.mark != mark {
-		t.Errorf("it is refused, and the mark is %+v", marks.mark)
+		t.Errorf("opening failed and left the mark %+v", marks.mark)
 	}
 	w.must(w.reopen(marks, w.UUID()))
 	if marks.mark.UUID != w.UUID() {
-		t.Errorf("it is restored, and the mark is %+v", marks.mark)
+		t.Errorf("opened with its UUID, the mark is %+v", marks.mark)
 	}
 }
 
-// The mark is lost, or was never written, or is an older one.
-func TestMarkIsMadeGood(t *testing.T) {
+// The mark was lost, never written, or is outdated.
+func TestMarkIsRepaired(t *testing.T) {
 	w, marks := markedWorld(t)
 	older := marks.mark
 	w.add("a", "loop", block)
@@ -336,9 +337,10 @@ func TestRaiseGeneration(t *testing.T) {
 	}
 }
 
-// What an older state says to be attached may not be, and a worker that cannot get at a volume
-// says nothing of the filesystem on it: nobody is told that it is attached.
-func TestNothingIsAttachedInARestoredStateUntilSomebodyHasLooked(t *testing.T) {
+// What a restored state records as attached may not be, and a worker that cannot reach a
+// volume does not check the filesystem on it: neither shows as attached.
+// Finding N26.
+func TestRestoredStatusIsAttachingUntilChecked(t *testing.T) {
 	w, _ := markedWorld(t)
 	w.add("data", "loop", filesystem)
 	w.work()
@@ -355,10 +357,10 @@ func TestNothingIsAttachedInARestoredStateUntilSomebodyHasLooked(t *testing.T) {
 	w.check()
 }
 
-// A filesystem that was being detached when the backup was made, and had been unmounted, may
-// have been attached again since: the volume is not detached first, which would fail for
-// as long as it is mounted.
-func TestRestoredWhileBeingDetached(t *testing.T) {
+// A filesystem that was being detached at the time of the backup, and had been unmounted,
+// may have been mounted again since. Its volume is not detached first: that would fail for
+// as long as the filesystem is mounted.
+func TestRestoreDuringDetach(t *testing.T) {
 	w, _ := markedWorld(t)
 	w.add("data", "loop", filesystem)
 	w.work()
@@ -371,7 +373,7 @@ func TestRestoredWhileBeingDetached(t *testing.T) {
 		attempts, err := w.ForMachine(machine0).Attempts([]params.MachineStorageId{on("machine-0", "filesystem-0-0")})
 		w.must(err)
 		if attempts[0].Error != nil || !attempts[0].Attempted {
-			t.Errorf("what may be mounted: %+v", attempts)
+			t.Errorf("the attempt of the mount: %+v", attempts)
 		}
 		if volume, mounted := w.lifeOf(entry{kind: "volume-attachment", machine: "machine-0", tag: "volume-0-0"}), w.lifeOf(mount); volume != life.Alive || mounted != life.Dying {
 			t.Errorf("the volume's attachment is %s, the filesystem's %s", volume, mounted)
@@ -384,9 +386,10 @@ func TestRestoredWhileBeingDetached(t *testing.T) {
 	w.check()
 }
 
-// What was asked for when the backup was made may have been made since. When it is removed, or
-// detached, its worker looks for it.
-func TestRestoredBeforeItWasMade(t *testing.T) {
+// Storage that was requested at the time of the backup may have been made since. When it is
+// removed or detached, its worker looks for it.
+// Finding N28.
+func TestRestoreBeforeCreation(t *testing.T) {
 	requests := map[string]func(*world, ...string) error{
 		"removed":  func(w *world, names ...string) error { return w.RemoveStorage(names) },
 		"released": func(w *world, names ...string) error { return w.ReleaseStorage(names) },
@@ -399,7 +402,7 @@ func TestRestoredBeforeItWasMade(t *testing.T) {
 			{Name: "environ", Kind: block, Pool: "disk", Size: 128},
 		}}))
 		w.must(w.RaiseGeneration())
-		// A worker knows of what was asked for since.
+		// Workers know of storage requested since the restore.
 		w.must(w.AddStorage(state.StorageParams{Name: "since", Kind: block, Pool: "disk", Size: 128}))
 		if what == "released" {
 			w.must(do(w, "environ", "since"))
@@ -429,8 +432,8 @@ func TestRestoredBeforeItWasMade(t *testing.T) {
 	}
 }
 
-// Older storage is brought up to date and restored, in that order.
-func TestOlderStateThatIsRestored(t *testing.T) {
+// An older state is migrated first and then treated as restored.
+func TestRestoreOfOlderSchema(t *testing.T) {
 	marks := new(fakeMarks)
 	config := state.Config{Store: olderStore(t), Clock: testclock.NewClock(start), Registry: commonRegistry(), Marks: marks}
 	w := &world{t: t, store: config.Store}
@@ -454,6 +457,6 @@ func TestOlderStateThatIsRestored(t *testing.T) {
 	owners, err := w.ForEnviron().Owners([]names.Tag{names.NewVolumeTag("4")})
 	w.must(err)
 	if !owners[0].Check {
-		t.Errorf("what was recorded before is not to be checked: %+v", owners)
+		t.Errorf("storage recorded before the restore is not to be checked: %+v", owners)
 	}
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/stowage-io/stowage/state/kv"
 )
 
-// unsealedSchema is the schema that has no checksums and no UUIDs.
+// unsealedSchema is the schema without checksums and UUIDs.
 const unsealedSchema = 3
 
 // migrate brings a store of the unsealed schema up to this one. All of it happens in one
-// transaction, after beforeMigrate has returned; a store of another schema is left as it
-// is. The store is the caller's alone: a transaction cannot list keys, so what a snapshot
-// has is what is brought up to date.
+// transaction, after beforeMigrate has returned; a store of another schema stays as it is. No
+// one else may use the store: a transaction cannot list keys, so migrate relies on the keys of
+// a snapshot.
 func (st *State) migrate(beforeMigrate func(fromSchema int) error) error {
 	var schema int
 	records := make(map[string][]byte)
@@ -30,7 +30,7 @@ func (st *State) migrate(beforeMigrate func(fromSchema int) error) error {
 		}
 		return snapshot.Scan("", func(key string, data []byte) error {
 			if schema == 0 {
-				return errors.Errorf("there is %q and no %q: %s", key, schemaKey, damageRemedy)
+				return errors.Errorf("%q exists without %q: %s", key, schemaKey, damageRemedy)
 			}
 			records[key] = bytes.Clone(data)
 			return nil
@@ -52,10 +52,10 @@ func (st *State) migrate(beforeMigrate func(fromSchema int) error) error {
 		}
 		return tx.migrate(records)
 	})
-	return errors.Annotatef(err, "bringing schema %d up to schema %d", schema, schemaVersion)
+	return errors.Annotatef(err, "migrating the state from schema %d to schema %d", schema, schemaVersion)
 }
 
-// migrate writes records of the unsealed schema as they are in this one.
+// migrate writes the records of the unsealed schema in the form of this one.
 func (tx *txn) migrate(records map[string][]byte) error {
 	id, err := unsealedUUID(records[environKey])
 	if err != nil {
@@ -77,13 +77,13 @@ func (tx *txn) migrate(records map[string][]byte) error {
 				return errors.Annotatef(err, "decoding %q", key)
 			}
 			for _, e := range i.entities() {
-				// A copy of the store that is brought up to date again, since it
-				// was restored, has the same UUIDs as the first time.
+				// The UUID is derived, so that an old copy of the store that is restored and
+				// migrated again has the same UUIDs as the first time.
 				e.UUID = uuid.NewSHA1(space, []byte(e.Tag)).String()
 				e.Generation, e.AttachmentGeneration = 1, 1
 				stamp := newCopiedRecord(&i, e)
 				if e.beingMade() {
-					stamp.ProviderID = string(e.Tag) // as its provider would have called it
+					stamp.ProviderID = string(e.Tag) // the ID that its provider would have chosen
 				}
 				if stamp.ProviderID != "" && e.Tag.scope() != environScope {
 					unstamped.Entities = append(unstamped.Entities, stamp)
@@ -104,8 +104,8 @@ func (tx *txn) migrate(records map[string][]byte) error {
 	return nil
 }
 
-// unsealedUUID returns the UUID of a state whose environment's configuration is given, a
-// new one where it says none.
+// unsealedUUID returns the UUID of a state from the record of its environment's configuration,
+// or a new UUID if there is no record.
 func unsealedUUID(data []byte) (string, error) {
 	if data == nil {
 		return uuid.NewString(), nil

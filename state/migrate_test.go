@@ -61,7 +61,7 @@ func olderStore(t *testing.T) kv.Store {
 	return store
 }
 
-// olderWorld is the state in an older store that has been brought up to date.
+// olderWorld is the migrated state of an older store.
 func olderWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, store: olderStore(t), clock: testclock.NewClock(start)}
@@ -105,9 +105,9 @@ remote: alive, pool cloud of program, 2048 of 2048 MiB, volume-2 alive attached 
 scratch: alive, pool tmpfs of tmpfs, 16 of 16 MiB, filesystem-0-2 alive attached as "filesystem-0-2", at /srv/scratch
 `
 
-// TestOlderStateIsBroughtUpToDate opens a state of schema 3: provisioned and not, of all
-// providers, imported, attached, detached and dying.
-func TestOlderStateIsBroughtUpToDate(t *testing.T) {
+// TestMigrateSchema3 opens a state of schema 3 with storage of all providers: provisioned
+// and not, imported, attached, detached and dying.
+func TestMigrateSchema3(t *testing.T) {
 	w := olderWorld(t)
 	w.check()
 	if got := summary(w); got != olderSummary {
@@ -128,7 +128,7 @@ func TestOlderStateIsBroughtUpToDate(t *testing.T) {
 	owners, err := w.ForMachine(machine0).Owners([]names.Tag{names.NewVolumeTag("0/0")})
 	w.must(err)
 	if owners[0].Check {
-		t.Error("what was recorded by older code is taken for restored")
+		t.Error("storage recorded by older code is to be checked, as if it were restored")
 	}
 	statuses, err := w.StatusHistory("data/0")
 	w.must(err)
@@ -139,14 +139,14 @@ func TestOlderStateIsBroughtUpToDate(t *testing.T) {
 	wantError(t, err, errors.AlreadyExists, "adopted")
 	w.must(w.AddStorage(state.StorageParams{Name: "new", Kind: filesystem, Pool: "fast", Size: 1, Machine: machine0}))
 	if s := w.one("new"); s.Volume.Tag.Id() != "0/5" || s.Filesystem.Tag.Id() != "0/8" {
-		t.Errorf("what is new is %s and %s: numbers have been used twice", s.Volume.Tag, s.Filesystem.Tag)
+		t.Errorf("new storage is %s and %s: numbers are used twice", s.Volume.Tag, s.Filesystem.Tag)
 	}
 	w.must(w.RemoveStorage([]string{"begun", "data/0", "adopted", "going"}))
 	w.work()
 	w.check()
 	_, missing, err := w.FindStorage("begun", "data/0", "adopted", "going")
 	if err != nil || len(missing) != 4 {
-		t.Errorf("what was removed is there still: only %v is gone, %v", missing, err)
+		t.Errorf("removed storage is still there: only %v is gone, %v", missing, err)
 	}
 }
 
@@ -166,16 +166,16 @@ func entityUUIDs(w *world) map[string]string {
 	return uuids
 }
 
-// TestOlderStateHasTheSameUUIDsEachTime is what lets a copy that was kept before be
-// restored: the records of providers name the UUIDs of the first time.
-func TestOlderStateHasTheSameUUIDsEachTime(t *testing.T) {
+// TestMigrateGivesSameUUIDsEachTime: a backup of the older state can be restored after a
+// migration, because the records of providers have the UUIDs of the first migration.
+func TestMigrateGivesSameUUIDsEachTime(t *testing.T) {
 	first, second := entityUUIDs(olderWorld(t)), entityUUIDs(olderWorld(t))
 	if !maps.Equal(first, second) {
 		t.Errorf("UUIDs are %v and then %v", first, second)
 	}
 }
 
-func TestOlderStateIsKeptBeforeItIsBroughtUpToDate(t *testing.T) {
+func TestBeforeMigrateRunsBeforeAnyWrite(t *testing.T) {
 	w := &world{t: t, store: olderStore(t)}
 	defer w.store.Close()
 	before, calls := w.dump(), 0
@@ -183,7 +183,7 @@ func TestOlderStateIsKeptBeforeItIsBroughtUpToDate(t *testing.T) {
 		return func(schema int) error {
 			calls++
 			if schema != 3 || !reflect.DeepEqual(w.dump(), before) {
-				t.Errorf("schema %d is to be kept, when the store has been written to", schema)
+				t.Errorf("BeforeMigrate for schema %d runs after the store has been written to", schema)
 			}
 			return result
 		}
@@ -191,10 +191,10 @@ func TestOlderStateIsKeptBeforeItIsBroughtUpToDate(t *testing.T) {
 	config := state.Config{Store: w.store, Clock: testclock.NewClock(start), Registry: commonRegistry()}
 	config.BeforeMigrate = keep(errors.New("no space left"))
 	if _, err := state.Open(config); err == nil || !strings.Contains(err.Error(), "no space left") {
-		t.Errorf("the state could not be kept, and opening says %v", err)
+		t.Errorf("BeforeMigrate failed, and opening returns %v", err)
 	}
 	if !reflect.DeepEqual(w.dump(), before) {
-		t.Error("the state could not be kept, and has been written to")
+		t.Error("BeforeMigrate failed, and the store has been written to")
 	}
 	config.BeforeMigrate = keep(nil)
 	for range 2 {
@@ -205,11 +205,11 @@ func TestOlderStateIsKeptBeforeItIsBroughtUpToDate(t *testing.T) {
 		w.must(st.Close())
 	}
 	if calls != 2 {
-		t.Errorf("it was called %d times, want once for each older state", calls)
+		t.Errorf("BeforeMigrate was called %d times, want 2: for the failed and for the successful migration", calls)
 	}
 }
 
-func TestOlderStateThatChangesIsLeftAlone(t *testing.T) {
+func TestMigrateFailsIfStoreChanges(t *testing.T) {
 	w := &world{t: t, store: olderStore(t)}
 	defer w.store.Close()
 	change := func(int) error {
@@ -224,7 +224,7 @@ func TestOlderStateThatChangesIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestOlderStateThatIsDamagedStaysAsItIs(t *testing.T) {
+func TestMigrateLeavesDamagedStateUnchanged(t *testing.T) {
 	w := &world{t: t, store: olderStore(t)}
 	defer w.store.Close()
 	w.must(w.store.Update(func(tx kv.Tx) error { return tx.Put("storage/raw", []byte{1}) }))
@@ -234,33 +234,33 @@ func TestOlderStateThatIsDamagedStaysAsItIs(t *testing.T) {
 		t.Errorf("opening says %v", err)
 	}
 	if !reflect.DeepEqual(w.dump(), before) {
-		t.Error("it has been written to")
+		t.Error("the store has been written to")
 	}
 }
 
-func TestStoreWithoutItsSchemaIsRefused(t *testing.T) {
+func TestOpenWithoutSchemaFails(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.store.Update(func(tx kv.Tx) error { return tx.Delete("schema") }))
 	_, err := state.Open(state.Config{Store: w.store, Clock: w.clock, Registry: registry(t)})
-	if err == nil || !strings.Contains(err.Error(), `no "schema"`) || !strings.Contains(err.Error(), "stowage restore") {
+	if err == nil || !strings.Contains(err.Error(), `without "schema"`) || !strings.Contains(err.Error(), "stowage restore") {
 		t.Errorf("opening says %v", err)
 	}
 }
 
-// What was made before storage had UUIDs is to be stamped once: what is recorded by its
-// ID, and what was only begun by the ID that it would have got. Programs' volumes are not
-// stamped: their sources cannot.
-func TestOlderStateSaysWhatIsToBeStamped(t *testing.T) {
+// Storage made before it had UUIDs is to be stamped once: recorded storage by its ID, and
+// begun storage by the ID that it would have got. Volumes of programs are not stamped,
+// because their sources cannot do it.
+func TestMigrateListsPendingStamps(t *testing.T) {
 	w := olderWorld(t)
 	pending, err := w.PendingStamps()
 	w.must(err)
 	if len(pending) != 1 || pending[0].FormerUUID != "" {
-		t.Fatalf("pending is %+v, want that of objects without an owner", pending)
+		t.Fatalf("pending stamps are %+v, want those of objects without an owner", pending)
 	}
 	got := make(map[string]string)
 	for _, e := range pending[0].Entities {
 		if e.FormerUUID != "" || e.UUID == "" {
-			t.Errorf("%s is to become %q from %q", e.Tag, e.UUID, e.FormerUUID)
+			t.Errorf("%s is to be stamped with UUID %q instead of %q", e.Tag, e.UUID, e.FormerUUID)
 		}
 		got[e.Tag.String()] = string(e.Provider) + " " + e.ProviderID
 	}
@@ -275,6 +275,6 @@ func TestOlderStateSaysWhatIsToBeStamped(t *testing.T) {
 	}
 	w.must(w.StampsDone())
 	if pending, err := w.PendingStamps(); err != nil || len(pending) > 0 {
-		t.Errorf("done, and pending is %+v (%v)", pending, err)
+		t.Errorf("after StampsDone, pending is %+v (%v)", pending, err)
 	}
 }

@@ -21,11 +21,10 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// FuzzOperations takes its input for a program: users and workers do what the bytes
-// say, right or wrong, in any order. After each operation the rules hold and watchers
-// have been notified of all that it changed; a refused operation changes nothing.
-// Whatever has happened, with workers who do what they are told storage can then be
-// detached, attached again, and removed without a trace.
+// FuzzOperations runs its input as a program: users and workers make valid and invalid
+// requests in any order. After each operation the rules hold and watchers have been notified
+// of exactly what it changed; a refused operation changes nothing. Afterwards, with workers
+// that do their work, storage can be detached, attached again, and removed without a trace.
 func FuzzOperations(f *testing.F) {
 	for seed := range uint64(60) {
 		program := make([]byte, 512)
@@ -34,7 +33,7 @@ func FuzzOperations(f *testing.F) {
 		f.Add(program)
 	}
 	f.Fuzz(func(t *testing.T, program []byte) {
-		const longest = 512 // more takes time and shows nothing new
+		const longest = 512 // more takes time and finds nothing new
 		o := newOperations(newWorld(t), program[:min(len(program), longest)])
 		before := o.dump()
 		for len(o.program) > 0 {
@@ -46,7 +45,7 @@ func FuzzOperations(f *testing.F) {
 	})
 }
 
-// operations are a program in the midst of its run.
+// operations is a running program.
 type operations struct {
 	*world
 	program []byte
@@ -64,7 +63,7 @@ func newOperations(w *world, program []byte) *operations {
 func (o *operations) stopIfFailed() {
 	o.t.Helper()
 	if o.t.Failed() {
-		o.t.Fatalf("what was done:\n%s", strings.Join(o.done, "\n"))
+		o.t.Fatalf("the operations:\n%s", strings.Join(o.done, "\n"))
 	}
 }
 
@@ -93,10 +92,10 @@ func several[T any](o *operations, of func() T) []T {
 	return all
 }
 
-// choice is what the program may say: what can be, and what is wrong.
+// choice is the valid and the invalid values of a parameter.
 type choice[T any] struct{ right, wrong []T }
 
-// choose picks something that is wrong once in a while.
+// choose picks a value, an invalid one once in a while.
 func choose[T any](o *operations, from choice[T]) T {
 	n := o.next()
 	if n >= 240 {
@@ -127,7 +126,7 @@ var (
 	programMountPoints = choice[string]{[]string{"", "", "/srv", "/\xff"}, []string{"srv", "/", "/a/../b"}}
 )
 
-// do does what the program says next.
+// do runs the next operation of the program.
 func (o *operations) do() {
 	o.clock.Advance(time.Second)
 	switch op := o.next(); {
@@ -141,7 +140,7 @@ func (o *operations) do() {
 		o.note(nil, "work")
 		o.work()
 		o.check()
-		_, err := o.feed.Take() // what that changed is checked step by step elsewhere
+		_, err := o.feed.Take() // the changes of work are checked elsewhere
 		o.must(err)
 	case op < 252:
 		o.note(nil, "restart")
@@ -161,14 +160,14 @@ func (o *operations) becomeCopy() {
 	o.must(err)
 	o.check()
 	for uuid, tag := range entityUUIDs(o.world) {
-		o.shows(before[uuid] == "", "%s has the UUID that it has in the original", tag)
+		o.checkShown(before[uuid] == "", "%s has the UUID that it has in the original", tag)
 	}
 	o.must(o.StampsDone())
 	_, err = o.feed.Take()
 	o.must(err)
 }
 
-// recoverAll has the state lose all that is provisioned, and recovers it.
+// recoverAll removes all storage from the state, and recovers what was provisioned.
 func (o *operations) recoverAll() {
 	objects := o.objects()
 	o.must(o.RemoveStorage(o.present()))
@@ -178,49 +177,49 @@ func (o *operations) recoverAll() {
 	o.must(err)
 	o.check()
 	for n, result := range results {
-		// An ID may be that of several, for these workers make nothing.
-		o.shows(result.Outcome == state.RecoverAdded || strings.Contains(result.Reason, "its ID is that of") ||
+		// These workers may record one ID for several entities.
+		o.checkShown(result.Outcome == state.RecoverAdded || strings.Contains(result.Reason, "its ID already belongs to") ||
 			strings.Contains(result.Reason, "its volume"), "%v is not recovered: %v", objects[n], result)
 	}
 	_, err = o.feed.Take()
 	o.must(err)
 }
 
-// user does what users and the agent do.
+// user makes a request of a user or of the agent.
 func (o *operations) user(op int) {
 	machine, names := choose(o, programMachines), several(o, o.name)
 	switch op % 16 {
 	default:
 		p := o.params(names[0], machine)
 		if o.change(func() error { return o.AddStorage(p) }, "add %+v", p) == nil {
-			o.shows(o.one(p.Name).RequestedMiB == p.Size, "%s is added with another size", p.Name)
+			o.checkShown(o.one(p.Name).RequestedMiB == p.Size, "%s is added with another size", p.Name)
 		}
 	case 4:
 		err := o.change(func() error { return o.AttachStorage(names, machine) }, "attach %q to %s", names, machine)
 		for _, name := range names {
-			o.shows(err != nil || o.attachment(name) == state.Attachment{Machine: machine, Life: life.Alive}, "%s is not attached", name)
+			o.checkShown(err != nil || o.attachment(name) == state.Attachment{Machine: machine, Life: life.Alive}, "%s is not attached", name)
 		}
 	case 5:
 		err := o.change(func() error { return o.DetachStorage(names) }, "detach %q", names)
 		for _, name := range names {
-			o.shows(err != nil || o.attachment(name).Life != life.Alive, "%s is not detached", name)
+			o.checkShown(err != nil || o.attachment(name).Life != life.Alive, "%s is not detached", name)
 		}
 		_ = o.change(func() error { return o.RetryStorage(names) }, "retry %q", names)
 		_ = o.change(func() error { return o.FormatStorage(names) }, "format %q", names)
 	case 6:
 		err := o.change(func() error { return o.RemoveStorage(names) }, "remove %q", names)
 		for _, name := range names {
-			o.shows(err != nil || o.one(name).Life == life.Dying, "%s is not removed", name)
+			o.checkShown(err != nil || o.one(name).Life == life.Dying, "%s is not removed", name)
 		}
 	case 7:
 		err := o.change(func() error { return o.ReleaseStorage(names) }, "release %q", names)
 		for _, name := range names {
-			o.shows(err != nil || o.one(name).Life == life.Dying, "%s is not released", name)
+			o.checkShown(err != nil || o.one(name).Life == life.Dying, "%s is not released", name)
 		}
 	case 8:
 		size := choose(o, programSizes)
 		err := o.change(func() error { return o.ResizeStorage(names[0], size) }, "resize %q to %d", names[0], size)
-		o.shows(err != nil || o.one(names[0]).RequestedMiB == size, "%s is not resized", names[0])
+		o.checkShown(err != nil || o.one(names[0]).RequestedMiB == size, "%s is not resized", names[0])
 	case 9:
 		changes := state.Changes{Attach: names, Machine: machine}
 		for range o.next() % 3 {
@@ -248,7 +247,7 @@ func (o *operations) user(op int) {
 	case 14:
 		id := coreinstance.Id(choose(o, programIDs))
 		if o.next()%2 == 0 {
-			// What is no machine's tag is no machine.
+			// The zero tag is not a machine.
 			machine = cmp.Or(machine, machine1)
 			o.change(func() error { return o.EnsureMachine(machine) }, "ensure %s", machine)
 		} else {
@@ -312,7 +311,7 @@ func (o *operations) device() storage.BlockDevice {
 	}
 }
 
-// worker does what workers do, those of the right scope and those of a wrong one.
+// worker makes a request of a worker, sometimes of one in the wrong scope.
 func (o *operations) worker(op int) {
 	kinds := []string{
 		"volume", "volume-attachment", "plan", "volume", "filesystem", "volume-attachment",
@@ -387,13 +386,12 @@ func (o *operations) worker(op int) {
 			return params.Attempt{Id: id, Attempted: attempted}
 		}, (*state.Accessor).SetAttempts)
 		for n, result := range results {
-			o.shows(result.Error != nil || o.attempted(args[n]) == (attempted && !o.recorded(args[n])), "an attempt of %v is not as it was noted", args[n])
+			o.checkShown(result.Error != nil || o.attempted(args[n]) == (attempted && !o.recorded(args[n])), "the attempt of %v does not match what was noted", args[n])
 		}
 	}
 }
 
-// ids returns the tags and machines of all index entries of a kind, or of all, and one
-// that nobody has.
+// ids returns the IDs of all index entries of a kind, or of all kinds and an unknown one.
 func (o *operations) ids(kind string) (ids []params.MachineStorageId) {
 	for _, e := range o.entries() {
 		if kind == "" || e.kind == kind {
@@ -406,7 +404,7 @@ func (o *operations) ids(kind string) (ids []params.MachineStorageId) {
 	return ids
 }
 
-// tagsOf returns those tags that are of a type.
+// tagsOf returns the tags of one type.
 func tagsOf[T names.Tag](ids []params.MachineStorageId) []T {
 	var tags []T
 	for _, id := range ids {
@@ -419,8 +417,7 @@ func tagsOf[T names.Tag](ids []params.MachineStorageId) []T {
 	return tags
 }
 
-// entities returns how the same volumes and filesystems are named when it is not their
-// attachments that are meant.
+// entities returns the IDs of the volumes and filesystems instead of their attachments.
 func entities(ids []params.MachineStorageId) []params.MachineStorageId {
 	own := slices.Clone(ids)
 	for n := range own {

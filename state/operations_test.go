@@ -20,7 +20,7 @@ import (
 	"github.com/stowage-io/stowage/state/kv/kvtest"
 )
 
-// scope is a worker's: a machine's, by its tag, or the environment's.
+// scope is the scope of a worker: a machine, by its tag, or the environment.
 type scope struct{ machine string }
 
 // ownerOf returns the scope that looks after a volume or filesystem.
@@ -31,7 +31,7 @@ func ownerOf(id params.MachineStorageId) scope {
 	}
 	machine := tag.Id()[:strings.LastIndex(tag.Id(), "/")]
 	if !names.IsValidMachine(machine) {
-		return scope{} // a unit's
+		return scope{} // it belongs to a unit
 	}
 	return scope{names.NewMachineTag(machine).String()}
 }
@@ -41,18 +41,18 @@ func (s scope) of(st *state.State) *state.Accessor {
 	if s.machine == "" {
 		return st.ForEnviron()
 	}
-	machine, _ := names.ParseMachineTag(s.machine) // there are workers of machines that are none
+	machine, _ := names.ParseMachineTag(s.machine) // some programs use invalid machines
 	return st.ForMachine(machine)
 }
 
-// may reports whether the worker may write to a volume or filesystem, or to the plan
-// of what the environment has attached to its machine.
+// may reports whether the worker may write to a volume or filesystem, or to a plan for
+// storage of the environment that is attached to its machine.
 func (s scope) may(id params.MachineStorageId, plan bool) bool {
 	owner := ownerOf(id)
 	return owner == s || plan && owner == scope{} && id.MachineTag == s.machine
 }
 
-// twin is another world in which all is as it is here.
+// twin returns a copy of the world.
 func (o *operations) twin() *operations {
 	store := kvtest.NewMemory()
 	o.must(store.Update(func(tx kv.Tx) error {
@@ -68,7 +68,7 @@ func (o *operations) twin() *operations {
 	return newOperations(w, nil)
 }
 
-// write has a worker make a bulk call, and compares it with one call for each.
+// write has a worker make a bulk call, and compares it with a call for each argument.
 func write[A any](
 	o *operations, what string, by scope, ids []params.MachineStorageId, arg func(params.MachineStorageId) A,
 	call func(*state.Accessor, []A) ([]params.ErrorResult, error),
@@ -88,7 +88,7 @@ func write[A any](
 		for _, result := range results {
 			checkCode(o.t, result.Error)
 			if result.Error != nil && result.Error.Code == params.CodeNotFound && strings.HasPrefix(what, "remove") {
-				o.t.Errorf("%s %+v: what is gone already is an error: %v", what, args, result.Error)
+				o.t.Errorf("%s %+v: an entity that is gone already is an error: %v", what, args, result.Error)
 			}
 		}
 		return err
@@ -122,7 +122,7 @@ func write[A any](
 	return results
 }
 
-// statuses sets statuses, and compares with one call for each. What is set is shown.
+// statuses sets statuses, and compares with a call for each. Users are shown what is set.
 func (o *operations) statuses(by scope, ids []params.MachineStorageId, value, message string) {
 	o.t.Helper()
 	twin := o.twin()
@@ -137,9 +137,9 @@ func (o *operations) statuses(by scope, ids []params.MachineStorageId, value, me
 			o.t.Errorf("a worker of another scope, %q, set a status of %s", by.machine, id.AttachmentTag)
 		}
 		if err == nil {
-			// What another worker has told may say more.
+			// The status that another worker has set may outrank it.
 			set, shown := state.StatusInfo{Status: status.Status(value), Message: message}, twin.statusOf(id.AttachmentTag)
-			if shown.Status != set.Status && !(twin.planned(id.AttachmentTag) && state.Tells(shown, set)) {
+			if shown.Status != set.Status && !(twin.planned(id.AttachmentTag) && state.Outranks(shown, set)) {
 				o.t.Errorf("%s is %+v, and was set to be %+v", id.AttachmentTag, shown, set)
 			}
 		}
@@ -155,8 +155,8 @@ func (o *operations) statuses(by scope, ids []params.MachineStorageId, value, me
 	o.sameAs(twin)
 }
 
-// attempted reports whether a worker is told that something may have been made, though it
-// is not recorded.
+// attempted reports whether an entity that is not recorded may have been made, as the worker
+// reads it.
 func (o *operations) attempted(id params.MachineStorageId) bool {
 	o.t.Helper()
 	results, err := ownerOf(id).of(o.State).Attempts([]params.MachineStorageId{id})
@@ -164,17 +164,17 @@ func (o *operations) attempted(id params.MachineStorageId) bool {
 	return results[0].Attempted
 }
 
-// noAttempts checks that what has been recorded is no attempt any more.
+// noAttempts checks that recorded entities are no longer attempts.
 func (o *operations) noAttempts(ids []params.MachineStorageId, results []params.ErrorResult) {
 	o.t.Helper()
 	for n, result := range results {
 		if result.Error == nil && o.attempted(ids[n]) {
-			o.t.Errorf("%v is recorded, and is an attempt still", ids[n])
+			o.t.Errorf("%v is recorded, and still an attempt", ids[n])
 		}
 	}
 }
 
-// recorded reports whether it is recorded that something has been made.
+// recorded reports whether an entity is recorded as made.
 func (o *operations) recorded(id params.MachineStorageId) bool {
 	o.t.Helper()
 	a, ids := ownerOf(id).of(o.State), []params.MachineStorageId{id}
@@ -195,18 +195,18 @@ func (o *operations) recorded(id params.MachineStorageId) bool {
 	}
 }
 
-// hasPlan reports whether the machine whose worker this is has a plan to carry out.
+// hasPlan reports whether the machine of the worker has a plan for the volume.
 func (o *operations) hasPlan(by scope, tag string) bool {
 	return slices.ContainsFunc(o.entries(), func(e entry) bool { return e.kind == "plan" && e.machine == by.machine && e.tag == tag })
 }
 
-// planned reports whether any machine has a plan to carry out for the volume.
+// planned reports whether any machine has a plan for the volume.
 func (o *operations) planned(tag string) bool {
 	return slices.ContainsFunc(o.entries(), func(e entry) bool { return e.kind == "plan" && e.tag == tag })
 }
 
-// statusOf returns the status that users are shown of a volume or filesystem. Its tag
-// may be spelt as package names does not, with slashes.
+// statusOf returns the status that users are shown of a volume or filesystem. Its tag may be
+// spelt with slashes, unlike in package names.
 func (o *operations) statusOf(text string) state.StatusInfo {
 	tag, err := names.ParseTag(text)
 	o.must(err)
@@ -237,15 +237,15 @@ func (o *operations) sameAs(twin *operations) {
 	}
 }
 
-// shows is about what users are shown of what they have done.
-func (o *operations) shows(is bool, format string, args ...any) {
+// checkShown fails unless the condition about what users are shown is true.
+func (o *operations) checkShown(is bool, format string, args ...any) {
 	o.t.Helper()
 	if !is {
 		o.t.Errorf(format, args...)
 	}
 }
 
-// attachment returns the attachment of storage as far as its user decides of it.
+// attachment returns the machine and life of the attachment of storage.
 func (o *operations) attachment(name string) (a state.Attachment) {
 	if all := o.one(name).Attachments; len(all) > 0 {
 		a.Machine, a.Life = all[0].Machine, all[0].Life
@@ -253,7 +253,7 @@ func (o *operations) attachment(name string) (a state.Attachment) {
 	return a
 }
 
-// checkCode checks that callers can tell what an error is.
+// checkCode checks that an error has a code that callers know.
 func checkCode(t testing.TB, err *params.Error) {
 	t.Helper()
 	if err == nil {
@@ -266,7 +266,7 @@ func checkCode(t testing.TB, err *params.Error) {
 	}
 }
 
-// change makes a change, and checks what it did.
+// change makes a change, and checks its effects.
 func (o *operations) change(do func() error, format string, args ...any) error {
 	o.t.Helper()
 	before := o.dump()
@@ -276,10 +276,10 @@ func (o *operations) change(do func() error, format string, args ...any) error {
 	o.checkNotified(before, after)
 	if err != nil {
 		if differ := differ(before, after); len(differ) > 0 {
-			o.t.Errorf("it was refused, and changed %q", differ)
+			o.t.Errorf("a refused change changed %q", differ)
 		}
 		if !slices.ContainsFunc(refusals, func(kind error) bool { return errors.Is(err, kind) }) && params.ErrCode(err) == "" {
-			o.t.Errorf("nobody can tell what this is: %v", err)
+			o.t.Errorf("the error has neither a kind nor a code: %v", err)
 		}
 		return err
 	}
@@ -290,10 +290,10 @@ func (o *operations) change(do func() error, format string, args ...any) error {
 	return nil
 }
 
-// refusals are the kinds of errors that refused users get.
+// refusals are the kinds of errors that users get.
 var refusals = []error{errors.NotValid, errors.NotFound, errors.NotSupported, errors.AlreadyExists, errors.NotYetAvailable}
 
-// checkNotified checks that watchers have been notified of what has changed, and of nothing else.
+// checkNotified checks that watchers have been notified of exactly what has changed.
 func (o *operations) checkNotified(before, after map[string]string) {
 	o.t.Helper()
 	keys, err := o.feed.Take()
@@ -320,7 +320,7 @@ func differ(a, b map[string]string) []string {
 	return keys
 }
 
-// look reads all that users and one worker can, and changes nothing.
+// look reads all that users and one worker can read, and checks that nothing changes.
 func (o *operations) look() {
 	before := o.dump()
 	o.lookAsUser()
@@ -373,7 +373,7 @@ func read[A, R any](o *operations, args []A, call func([]A) ([]R, error)) {
 	}
 }
 
-// watch checks that a new watcher tells of all that there is.
+// watch checks that a new watcher reports everything.
 func watch[E comparable, W interface {
 	Changes() <-chan []E
 	Kill()
@@ -396,7 +396,7 @@ func watch[E comparable, W interface {
 	slices.SortFunc(got, order)
 	slices.SortFunc(want, order)
 	if !slices.Equal(got, want) {
-		o.t.Errorf("watching each %s of %s tells of %v, there are %v", kind, scope, got, want)
+		o.t.Errorf("watching each %s of %s reports %v, want %v", kind, scope, got, want)
 	}
 	w.Kill()
 	o.must(w.Wait())
@@ -404,14 +404,14 @@ func watch[E comparable, W interface {
 
 func entityID(e entry) string { return e.parsed().Id() }
 
-// lookAsUser checks that what users are shown is the same however they ask.
+// lookAsUser checks that all requests show users the same.
 func (o *operations) lookAsUser() {
 	o.t.Helper()
 	all, err := o.AllStorage()
 	o.must(err)
 	for _, s := range all {
 		if one := o.one(s.Name); !reflect.DeepEqual(one, s) {
-			o.t.Errorf("among all it is\n\t%+v\nalone\n\t%+v", s, one)
+			o.t.Errorf("in the list it is\n\t%+v\nalone\n\t%+v", s, one)
 		}
 		history, err := o.StatusHistory(s.Name)
 		o.must(err)
@@ -431,7 +431,8 @@ func (o *operations) lookAsUser() {
 	}
 }
 
-// settleDown lets workers do all that is to do.
+// settleDown lets the workers finish, detaches, attaches and removes all storage, and checks that
+// nothing is left.
 func (o *operations) settleDown(before map[string]string) {
 	o.open()
 	o.must(o.StampsDone())
@@ -457,9 +458,9 @@ func (o *operations) settleDown(before map[string]string) {
 	pools, err := o.PoolSettings()
 	o.must(err)
 	o.must(o.poolManager().Remove(slices.Collect(maps.Keys(pools))...))
-	// Sequences go on, and each machine has one key that is written to wake its
-	// worker. Machines, what they are and have, the configuration, the identity of the
-	// state and what is to be imported are not of storage.
+	// Sequences go on, and each machine has one key that is written to wake its worker.
+	// Machines and their records, the configuration, the identity of the state and prepared
+	// imports are not storage.
 	for key, value := range o.dump() {
 		storages := !slices.ContainsFunc([]string{"sequence/", "blockdevice/", "machine/", "environ/", "identity", "importing/"}, func(prefix string) bool {
 			return strings.HasPrefix(key, prefix)

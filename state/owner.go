@@ -14,10 +14,10 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// ResourceTags returns the resource tags of volumes and filesystems, in that order:
-// what they are created with, and what their source's records are to say of them from
-// then on. Those of the user cannot replace those that say who the owner is. What is not
-// there has nil.
+// ResourceTags returns the resource tags of volumes and filesystems, in order. An entity is
+// created with them, and its source's records must carry them from then on. The user's tags
+// cannot replace those that name the owner. The result is nil for an entity that does not
+// exist.
 func (st *State) ResourceTags(tags ...names.Tag) ([]map[string]string, error) {
 	all := make([]map[string]string, len(tags))
 	err := st.view(func(r *reader, _ kv.Snapshot) error {
@@ -93,15 +93,15 @@ func (r *reader) resourceTags(name string, i *instance, e *entity) (map[string]s
 	return tags, r.err
 }
 
-// setGeneration records that a provider has been asked about the entity in this generation.
+// setGeneration records that what is known about the entity is of this generation.
 func (tx *txn) setGeneration(e *entity) { e.Generation = tx.identity().Generation }
 
-// setAttachmentGeneration records that it is known in this generation where the entity is attached.
+// setAttachmentGeneration records that the entity's attachment is known in this generation.
 func (tx *txn) setAttachmentGeneration(e *entity) { e.AttachmentGeneration = tx.identity().Generation }
 
-// Owners tells whose volumes and filesystems are. Check asks for the provider to be asked
-// too, while what is provisioned was recorded before the state was restored: its ID may
-// have become that of something else.
+// Owners returns the owners of volumes and filesystems. Check says that the provider must be
+// asked for the owner too, because the entity's information was recorded before the state was
+// restored: another object may have its ID now.
 func (a *Accessor) Owners(tags []names.Tag) ([]params.OwnerResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.Tag) (params.OwnerResult, error) {
 		own, err := newEntityTag(tag)
@@ -124,23 +124,23 @@ func (a *Accessor) Owners(tags []names.Tag) ([]params.OwnerResult, error) {
 	})
 }
 
-// EntityUUIDs is what the state knows by a UUID. A provider's object with another UUID of
-// this state is nobody's.
+// EntityUUIDs holds every UUID that the state knows. A provider's object with another UUID of
+// this state is an orphan.
 type EntityUUIDs struct {
-	// Live are the tags of volumes and filesystems, by their UUIDs.
+	// Live maps UUIDs to the tags of volumes and filesystems.
 	Live map[string]names.Tag
 
-	// Imports are the sources of imports that are prepared and not recorded, by the
-	// UUIDs that were noted for them.
+	// Imports maps the UUIDs noted for imports that are prepared and not recorded to the
+	// sources of the imports.
 	Imports map[string]string
 
-	// InFlight are the volumes and filesystems that may be being made, or that are on
-	// their way out.
+	// InFlight are the volumes and filesystems that may be being made, or that are being
+	// removed.
 	InFlight []names.Tag
 }
 
-// EntityUUIDs returns all that the state knows by a UUID. What is compared with that is to
-// be listed before: what is made afterwards is known to the state first.
+// EntityUUIDs returns every UUID that the state knows. List the objects to compare with it
+// before the call: an object that is made afterwards has been known to the state beforehand.
 func (st *State) EntityUUIDs() (EntityUUIDs, error) {
 	all := EntityUUIDs{Live: make(map[string]names.Tag), Imports: make(map[string]string)}
 	err := st.view(func(_ *reader, snapshot kv.Snapshot) error {

@@ -13,13 +13,14 @@ import (
 // A plan belongs to both scopes: the worker that attaches the volume makes it, and the
 // machine's worker carries it out and undoes it.
 
-// WatchVolumeAttachmentPlans tells which plans of the machine are new, have moved on
-// in life, or are gone. In the environment's scope there is nothing to carry out.
+// WatchVolumeAttachmentPlans returns a watcher of the machine's plans. It reports those that
+// are new, that have changed in life, or that are removed. The environment's scope has no
+// plans to carry out.
 func (a *Accessor) WatchVolumeAttachmentPlans() (watcher.MachineStorageIdsWatcher, error) {
 	return a.st.watchAttachments(indexPrefix(a.scope, planIndex))
 }
 
-// VolumeAttachmentPlans returns plans.
+// VolumeAttachmentPlans returns attachment plans.
 func (a *Accessor) VolumeAttachmentPlans(ids []params.MachineStorageId) ([]params.VolumeAttachmentPlanResult, error) {
 	return viewEach(a, ids, func(r *reader, id params.MachineStorageId) (params.VolumeAttachmentPlan, error) {
 		_, e, err := a.readAttachment(r, id, names.VolumeTagKind)
@@ -45,10 +46,10 @@ func (a *Accessor) VolumeAttachmentPlans(ids []params.MachineStorageId) ([]param
 	})
 }
 
-// CreateVolumeAttachmentPlans records what machines are to do about attached volumes.
-// A plan that is there already is brought up to date. An attachment that is already being
-// detached gets no plan, and a plan that it has stays as it is, because nothing is to be
-// carried out any more; that is no error.
+// CreateVolumeAttachmentPlans records what machines have to do about attached volumes. It
+// updates a plan that exists already. If the attachment is already being detached, nothing
+// remains to be carried out: it creates no plan and leaves an existing plan as it is, without
+// an error.
 func (a *Accessor) CreateVolumeAttachmentPlans(plans []params.VolumeAttachmentPlan) ([]params.ErrorResult, error) {
 	return updateEach(a, plans, func(tx *txn, p params.VolumeAttachmentPlan) error {
 		return a.changePlanned(tx, planID(p), func(e *entity) error {
@@ -64,8 +65,8 @@ func (a *Accessor) CreateVolumeAttachmentPlans(plans []params.VolumeAttachmentPl
 	})
 }
 
-// RemoveVolumeAttachmentPlan removes plans that the machine has undone; then their
-// volumes are detached. What is gone already is no error.
+// RemoveVolumeAttachmentPlan removes plans that the machine has undone, whereupon their
+// volumes are detached. Removing one that no longer exists is not an error.
 func (a *Accessor) RemoveVolumeAttachmentPlan(ids []params.MachineStorageId) ([]params.ErrorResult, error) {
 	return updateEach(a, ids, func(tx *txn, id params.MachineStorageId) error {
 		err := a.changePlanned(tx, id, func(e *entity) error {
@@ -78,8 +79,8 @@ func (a *Accessor) RemoveVolumeAttachmentPlan(ids []params.MachineStorageId) ([]
 	})
 }
 
-// SetVolumeAttachmentPlanBlockInfo records the block devices that carried out plans
-// have led to.
+// SetVolumeAttachmentPlanBlockInfo records the block devices that resulted from carrying out
+// plans.
 func (a *Accessor) SetVolumeAttachmentPlanBlockInfo(plans []params.VolumeAttachmentPlan) ([]params.ErrorResult, error) {
 	return updateEach(a, plans, func(tx *txn, p params.VolumeAttachmentPlan) error {
 		return a.changePlanned(tx, planID(p), func(e *entity) error {
@@ -94,8 +95,8 @@ func (a *Accessor) SetVolumeAttachmentPlanBlockInfo(plans []params.VolumeAttachm
 	})
 }
 
-// changePlanned applies fn to the volume of an attachment, which may be the
-// environment's.
+// changePlanned applies fn to the volume of an attachment, which may belong to the
+// environment.
 func (a *Accessor) changePlanned(tx *txn, id params.MachineStorageId, fn func(*entity) error) error {
 	machine, tag, err := a.parseAttachment(id, names.VolumeTagKind)
 	if err != nil {

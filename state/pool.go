@@ -14,7 +14,7 @@ type Pool struct {
 	Name     string
 	Provider storage.ProviderType
 
-	// Attributes are kept as JSON, so numbers come back as float64.
+	// Attributes are stored as JSON, so numbers are read back as float64.
 	Attributes map[string]any
 }
 
@@ -49,8 +49,8 @@ func (st *State) PoolSettings() (map[string]poolmanager.Settings, error) {
 	return all, nil
 }
 
-// ChangePools implements [poolmanager.Store]. Attributes are kept as JSON, so numbers
-// come back as float64. On a full disk pools can be removed, and not be set.
+// ChangePools implements [poolmanager.Store]. Attributes are stored as JSON, so numbers are
+// read back as float64. On a full disk it can remove pools, but not set them.
 func (st *State) ChangePools(changes ...poolmanager.Change) error {
 	spaceErr := st.checkSpace()
 	return st.update(func(tx *txn) error {
@@ -62,8 +62,8 @@ func (st *State) ChangePools(changes ...poolmanager.Change) error {
 	})
 }
 
-// changePools keeps the counts of the pools' instances. It reports whether a pool was set,
-// rather than removed.
+// changePools applies the changes and keeps the counts of the pools' instances. It reports
+// whether it set a pool rather than removed one.
 func (tx *txn) changePools(changes []poolmanager.Change) (set bool, err error) {
 	for _, change := range changes {
 		key := poolKey(change.Name)
@@ -87,7 +87,7 @@ func (tx *txn) changePools(changes []poolmanager.Change) (set bool, err error) {
 	return set, nil
 }
 
-// pool returns a pool that instances can be made of.
+// pool returns the named pool, for making instances in it.
 func (r *reader) pool(rules *poolmanager.Rules, name string) (poolmanager.Pool, error) {
 	record, ok := read[poolRecord](r, poolKey(name))
 	if !ok {
@@ -96,11 +96,12 @@ func (r *reader) pool(rules *poolmanager.Rules, name string) (poolmanager.Pool, 
 	return rules.Pool(name, record.settings())
 }
 
-// wirePool returns the pool of an instance, or nil where its provider has one source for all.
+// wirePool returns the pool of an instance, or nil if its provider has one source for all
+// pools.
 func (r *reader) wirePool(i *instance) *params.Pool {
 	provider, err := r.registry.StorageProvider(storage.ProviderType(i.Provider))
 	if err != nil {
-		return nil // the worker tells of that
+		return nil // the worker reports the unknown provider
 	}
 	if sources, ok := provider.(storage.PoolSources); !ok || !sources.SourcesByPool() {
 		return nil
@@ -122,7 +123,7 @@ func (r *reader) wirePool(i *instance) *params.Pool {
 	return pool
 }
 
-// addToPool counts one more instance of the pool. A default pool keeps no count.
+// addToPool adds one to the pool's count of instances. A default pool has no count.
 func addToPool(tx *txn, name string) {
 	if record, ok := read[poolRecord](&tx.reader, poolKey(name)); ok {
 		record.Instances++
@@ -130,7 +131,7 @@ func addToPool(tx *txn, name string) {
 	}
 }
 
-// removeFromPool counts one instance of the pool less.
+// removeFromPool subtracts one from the pool's count of instances.
 func removeFromPool(tx *txn, name string) {
 	record, ok := read[poolRecord](&tx.reader, poolKey(name))
 	if ok && record.Instances > 0 {

@@ -65,7 +65,7 @@ func TestPools(t *testing.T) {
 		t.Errorf("the pool is %+v", pool)
 	}
 	if s := w.one("it"); s.Provider != "loop" || s.Attributes["fs"] != "xfs" || s.Attributes["tier"] != "one" {
-		t.Errorf("what there was has changed with its pool: %+v", s)
+		t.Errorf("existing storage has changed with its pool: %+v", s)
 	}
 	wantError(t, pools.Remove("fast"), errors.NotValid, `"fast"`, "in use")
 	w.must(w.RemoveStorage([]string{"it"}))
@@ -78,7 +78,7 @@ func TestPools(t *testing.T) {
 	}
 }
 
-func TestPoolsAreRemovedAllOrNone(t *testing.T) {
+func TestRemovePoolsAllOrNone(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"a", "b"} {
 		w.must(w.SetPool(name, "loop", nil))
@@ -91,9 +91,9 @@ func TestPoolsAreRemovedAllOrNone(t *testing.T) {
 	w.must(w.poolManager().Remove("a", "b"))
 }
 
-// The request that comes first wins: the pool is removed before it is used, or it is in use
-// and stays.
-func TestAPoolIsNotRemovedUnderNewStorage(t *testing.T) {
+// The first request wins: either the pool is removed before it is used, or it is in use and
+// stays.
+func TestRemovePoolRacesWithAddStorage(t *testing.T) {
 	w := newWorld(t)
 	for n := range 50 {
 		pool, name := fmt.Sprintf("p%d", n), fmt.Sprintf("s%d", n)
@@ -116,14 +116,15 @@ func TestAPoolIsNotRemovedUnderNewStorage(t *testing.T) {
 	}
 }
 
-// Workers learn of a pool where its provider has a source for each.
-func TestPoolsOnTheWire(t *testing.T) {
+// Parameters name the pool, with its current attributes, where the provider has a source for
+// each pool.
+func TestParamsHaveCurrentPool(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.SetPool("rack", "maas", storage.Attrs{"zone": "one"}))
 	w.add("of-a-pool", "rack", block)
 	w.add("of-the-default-pool", "maas", block)
 	w.add("of-one-source", "disk", block)
-	w.must(w.SetPool("rack", "maas", storage.Attrs{"zone": "two"})) // which is what counts
+	w.must(w.SetPool("rack", "maas", storage.Attrs{"zone": "two"})) // the current attributes count
 	pools := []*params.Pool{
 		{Name: "rack", Attributes: map[string]any{"zone": "two"}}, {Name: "maas", Attributes: map[string]any{"zone": "default"}}, nil,
 	}

@@ -10,14 +10,14 @@ import (
 	"github.com/juju/errors"
 )
 
-// Records are kept as CBOR (RFC 8949), their fields under numbers. A number is never
-// given to another field: a new field takes the next one, and older records are read as
-// if it were zero there. All else that changes is a change of [schemaVersion].
+// Records are stored as CBOR (RFC 8949), with numbers as keys of their fields. A number is
+// never reused for another field: a new field takes the next one, and is zero when an older
+// record is read. Every other change of format is a change of [schemaVersion].
 //
-// Behind the CBOR stands a checksum of it and of its key. What a disk has changed is not
-// read, nor what belongs to another key.
+// A checksum of the CBOR and of its key follows the CBOR. So a record that the disk has
+// changed is not accepted, nor one that belongs to another key.
 
-// checksums is CRC-32C.
+// checksums is the table of CRC-32C.
 var checksums = crc32.MakeTable(crc32.Castagnoli)
 
 // seal returns a record at key with its checksum.
@@ -27,7 +27,7 @@ func seal(key string, record []byte) []byte {
 	return binary.BigEndian.AppendUint32(sealed, checksum(key, record))
 }
 
-// unseal returns a record without its checksum, and false if that is not the record's.
+// unseal returns a record without its checksum; ok is false if the checksum does not match.
 func unseal(key string, data []byte) (record []byte, ok bool) {
 	end := len(data) - crc32.Size
 	if end < 0 {
@@ -40,8 +40,8 @@ func checksum(key string, record []byte) uint32 {
 	return crc32.Update(crc32.Checksum([]byte(key), checksums), checksums, record)
 }
 
-// recordEncoding gives equal records equal bytes: whether a record has changed is seen
-// by them.
+// recordEncoding encodes equal records to equal bytes, by which a change of a record is
+// detected.
 var recordEncoding = must(cbor.EncOptions{
 	Sort:        cbor.SortCoreDeterministic,
 	Time:        cbor.TimeRFC3339NanoUTC,
@@ -49,11 +49,11 @@ var recordEncoding = must(cbor.EncOptions{
 	TagsMd:      cbor.TagsForbidden,
 }.EncMode())
 
-// recordDecoding reads what recordEncoding writes, all of it, and little else. A field
-// that is not known is refused, not ignored: the record would be written back without
-// it. Names of devices and messages of programs need not be UTF-8, and come back as they
-// are. Lists may be of any length: that all their elements are there is checked before
-// the first is read.
+// recordDecoding accepts what recordEncoding writes and little else. It refuses an unknown
+// field rather than ignore it: the record would be written back without the field. Device
+// names and the messages of programs need not be UTF-8, and are read back unchanged. Lists may
+// have any length: the decoder checks that all their elements are present before it reads the
+// first.
 var recordDecoding = must(cbor.DecOptions{
 	DupMapKey:         cbor.DupMapKeyEnforcedAPF,
 	ExtraReturnErrors: cbor.ExtraDecErrorUnknownField,
@@ -66,16 +66,16 @@ var recordDecoding = must(cbor.DecOptions{
 
 func must[M any](mode M, err error) M {
 	if err != nil {
-		panic(err) // the options above do not go together
+		panic(err) // the options above are inconsistent
 	}
 	return mode
 }
 
-// encode returns the form in which the record that a pointer leads to is kept.
+// encode returns the stored form of the record that the pointer refers to.
 func encode(record any) ([]byte, error) { return recordEncoding.Marshal(record) }
 
-// decode reads all that there is, into a record that keeps nothing of data itself. A
-// record with a method check is one only if that returns no error.
+// decode decodes all of data into a record that does not alias data. If the record has a check
+// method, that must succeed.
 func decode[T any](data []byte) (record T, err error) {
 	err = recordDecoding.Unmarshal(data, &record)
 	if checked, ok := any(&record).(interface{ check() error }); ok && err == nil {
@@ -84,11 +84,11 @@ func decode[T any](data []byte) (record T, err error) {
 	return record, errors.Annotate(err, "the record is damaged")
 }
 
-// attributes are kept as JSON inside the record, so that their values come back as they
-// do from JSON: all numbers as float64. Where there are none they come back as nil.
+// attributes are stored as JSON inside the record, so that their values are read back as from
+// JSON: all numbers as float64. Empty attributes are read back as nil.
 type attributes map[string]any
 
-// IsZero has the encoding leave them out.
+// IsZero makes the encoding omit empty attributes.
 func (a attributes) IsZero() bool { return len(a) == 0 }
 
 // MarshalBinary implements encoding.BinaryMarshaler. The error satisfies
@@ -96,7 +96,7 @@ func (a attributes) IsZero() bool { return len(a) == 0 }
 func (a attributes) MarshalBinary() ([]byte, error) {
 	data, err := json.Marshal(map[string]any(a))
 	if err != nil {
-		return nil, errors.NewNotValid(err, "attributes that cannot be kept as JSON")
+		return nil, errors.NewNotValid(err, "attributes cannot be stored as JSON")
 	}
 	return data, nil
 }

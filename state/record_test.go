@@ -13,24 +13,24 @@ import (
 	"github.com/fxamacker/cbor/v2"
 )
 
-// TestRecordsComeBackWhole fills every field that a record has, at any depth: one that
-// is not kept comes back empty.
-func TestRecordsComeBackWhole(t *testing.T) {
-	comesBack[instance](t)
-	comesBack[indexEntry](t)
-	comesBack[machineRecord](t)
-	comesBack[poolRecord](t)
-	comesBack[environRecord](t)
-	comesBack[devicesRecord](t)
-	comesBack[history](t)
-	comesBack[counter](t)
-	comesBack[identity](t)
-	comesBack[Fingerprint](t)
-	comesBack[copyRecord](t)
-	comesBack[importNote](t)
+// TestRecordsRoundTrip fills every field of each record, at any depth: a field that is not
+// encoded comes back empty.
+func TestRecordsRoundTrip(t *testing.T) {
+	checkRoundTrip[instance](t)
+	checkRoundTrip[indexEntry](t)
+	checkRoundTrip[machineRecord](t)
+	checkRoundTrip[poolRecord](t)
+	checkRoundTrip[environRecord](t)
+	checkRoundTrip[devicesRecord](t)
+	checkRoundTrip[history](t)
+	checkRoundTrip[counter](t)
+	checkRoundTrip[identity](t)
+	checkRoundTrip[Fingerprint](t)
+	checkRoundTrip[copyRecord](t)
+	checkRoundTrip[importNote](t)
 }
 
-func comesBack[T any](t *testing.T) {
+func checkRoundTrip[T any](t *testing.T) {
 	t.Helper()
 	var record T
 	fill(t, reflect.ValueOf(&record).Elem())
@@ -45,16 +45,16 @@ func comesBack[T any](t *testing.T) {
 		t.Errorf("%T comes back as\n\t%+v\nwas\n\t%+v", record, got, record)
 	}
 	if _, err := decode[T](append(data, 0)); err == nil {
-		t.Errorf("%T with something more is read", record)
+		t.Errorf("%T is decoded with an extra byte", record)
 	}
 	for n := range data {
 		if _, err := decode[T](data[:n]); err == nil {
-			t.Errorf("the first %d of %d bytes of %T are read", n, len(data), record)
+			t.Errorf("the first %d of %d bytes of %T are decoded", n, len(data), record)
 		}
 	}
 }
 
-// fill sets what v has to values that are not zero, some of them not UTF-8.
+// fill sets v to a value without zero fields; some strings are not UTF-8.
 func fill(t *testing.T, v reflect.Value) {
 	switch v.Interface().(type) {
 	case time.Time:
@@ -104,8 +104,9 @@ func fill(t *testing.T, v reflect.Value) {
 	}
 }
 
-// TestAttributesAreKeptAsJSON keeps what JSON has no type for, and what has no bytes.
-func TestAttributesAreKeptAsJSON(t *testing.T) {
+// TestAttributesRoundTripAsJSON encodes values that JSON has no type for, and one that it
+// cannot encode.
+func TestAttributesRoundTripAsJSON(t *testing.T) {
 	for _, test := range []struct{ attributes, want attributes }{
 		{nil, nil},
 		{attributes{}, nil},
@@ -121,13 +122,13 @@ func TestAttributesAreKeptAsJSON(t *testing.T) {
 		}
 	}
 	if _, err := encode(&environRecord{attributes{"channel": make(chan int)}}); err == nil {
-		t.Error("what JSON cannot tell is kept")
+		t.Error("a value that JSON cannot encode is encoded")
 	}
 }
 
-// TestMoreDevicesThanALibraryExpects has more than the 131,072 elements that a list has
-// at most by default.
-func TestMoreDevicesThanALibraryExpects(t *testing.T) {
+// TestManyDevicesDecode exceeds the default limit of the CBOR library of 131,072 elements in
+// a list.
+func TestManyDevicesDecode(t *testing.T) {
 	devices := make(devicesRecord, 1<<18)
 	data, err := encode(&devices)
 	if err != nil {
@@ -138,8 +139,8 @@ func TestMoreDevicesThanALibraryExpects(t *testing.T) {
 	}
 }
 
-// TestDamagedRecordsAreRefused reads instances that CBOR has no fault with, or little.
-func TestDamagedRecordsAreRefused(t *testing.T) {
+// TestDecodeErrors decodes instances that are valid CBOR, or nearly.
+func TestDecodeErrors(t *testing.T) {
 	type object = map[any]any
 	entity := func(with object) object {
 		e := object{1: "volume-0", 3: object{}, 8: "uuid"}
@@ -149,7 +150,7 @@ func TestDamagedRecordsAreRefused(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		record any
-		error  string // empty for what is read
+		error  string // empty if the record is valid
 	}{
 		{"whole", entity(nil), ""},
 		{"nothing", nil, "neither volume nor filesystem"},
@@ -159,16 +160,16 @@ func TestDamagedRecordsAreRefused(t *testing.T) {
 		{"a number that is not a size", object{4: -1}, "field state.instance.4"},
 		{"a field of newer code", object{99: 1}, "unknown field"},
 		{"no tag", entity(object{1: ""}), `"" is not a valid tag`},
-		{"no volume's tag", entity(object{1: "machine-0"}), "machine 0 is neither a volume nor a filesystem"},
+		{"a tag of no volume", entity(object{1: "machine-0"}), "machine 0 is neither a volume nor a filesystem"},
 		{"no UUID", entity(object{8: ""}), "volume 0 has no UUID"},
-		{"imported from nowhere", entity(object{5: true}), "volume 0 is imported and not provisioned"},
-		{"attached to nothing", entity(object{6: object{}}), `"" is not a valid tag`},
-		{"attributes that are no JSON", object{5: []byte("{")}, "unexpected end of JSON input"},
+		{"imported without info", entity(object{5: true}), "volume 0 is imported and not provisioned"},
+		{"attached to no machine", entity(object{6: object{}}), `"" is not a valid tag`},
+		{"attributes that are not JSON", object{5: []byte("{")}, "unexpected end of JSON input"},
 		{"an invalid time", entity(object{3: object{3: "now"}}), "time.Time"},
 		{"a tag of CBOR", object{1: cbor.Tag{Number: 1, Content: 1}}, "tag"},
 		{"a field twice", cbor.RawMessage("\xa2\x01\x61a\x01\x61b"), "duplicate map key"},
-		{"more than there is", cbor.RawMessage("\x9b\x00\x00\x00\x00\x7f\xff\xff\xff"), "EOF"},
-		{"no end said", cbor.RawMessage("\xbf\xff"), "indefinite-length"},
+		{"a length beyond the end", cbor.RawMessage("\x9b\x00\x00\x00\x00\x7f\xff\xff\xff"), "EOF"},
+		{"indefinite length", cbor.RawMessage("\xbf\xff"), "indefinite-length"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			data, isRaw := test.record.(cbor.RawMessage)
@@ -190,9 +191,9 @@ func TestDamagedRecordsAreRefused(t *testing.T) {
 	}
 }
 
-// TestChangedRecordsAreRefused changes every bit of a record, cuts it short, and puts it
-// at another key.
-func TestChangedRecordsAreRefused(t *testing.T) {
+// TestDecodeDetectsChangedRecord changes every bit of a record, truncates it, and reads it
+// under another key.
+func TestDecodeDetectsChangedRecord(t *testing.T) {
 	data, err := encode(&indexEntry{Storage: "it", Size: 7})
 	if err != nil {
 		t.Fatal(err)
@@ -202,9 +203,9 @@ func TestChangedRecordsAreRefused(t *testing.T) {
 		t.Helper()
 		switch _, err := decodeAt[indexEntry](key, data); {
 		case err == nil:
-			t.Errorf("%s is read", what)
+			t.Errorf("%s is decoded", what)
 		case !strings.Contains(err.Error(), strconv.Quote(key)) || !strings.Contains(err.Error(), "stowage restore") || !strings.Contains(err.Error(), "stowage recover"):
-			t.Errorf("%s: the error does not help: %v", what, err)
+			t.Errorf("%s: the error does not name the key and the remedies: %v", what, err)
 		}
 	}
 	refused("a record of another key", "scope/environ/volume/volume-1", data)
@@ -221,35 +222,34 @@ func TestChangedRecordsAreRefused(t *testing.T) {
 	}
 }
 
-// FuzzDecode reads records that no store of ours has. What is read can be used, and
-// written.
+// FuzzDecode decodes arbitrary data. A decoded record can be used, and encoded.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(nil))
 	f.Add([]byte("\x9b\x7f\xff\xff\xff\xff\xff\xff\xff"))
 	f.Add([]byte("\xa1\x0a\xa4\x01\x68volume-0\x03\xa0\x06\xa1\x01\x69machine-0\x08\x64uuid"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if i, ok := survives[instance](t, data); ok {
+		if i, ok := checkDecode[instance](t, data); ok {
 			i.index(nil, "it")
 			for _, e := range i.entities() {
 				_, _ = e.Tag.tag(), e.Tag.scope()
 			}
 			i.settle(time.Time{})
 		}
-		survives[indexEntry](t, data)
-		survives[devicesRecord](t, data)
-		survives[history](t, data)
-		survives[poolRecord](t, data)
+		checkDecode[indexEntry](t, data)
+		checkDecode[devicesRecord](t, data)
+		checkDecode[history](t, data)
+		checkDecode[poolRecord](t, data)
 	})
 }
 
-// survives returns the record that the data are, if they are one.
-func survives[T any](t *testing.T, data []byte) (record T, ok bool) {
+// checkDecode returns the decoded record, if the data is valid.
+func checkDecode[T any](t *testing.T, data []byte) (record T, ok bool) {
 	record, err := decode[T](data)
 	if err != nil {
 		return record, false
 	}
 	if _, err := encode(&record); err != nil {
-		t.Errorf("%+v is read, and not written: %v", record, err)
+		t.Errorf("%+v is decoded, and cannot be encoded: %v", record, err)
 	}
 	return record, true
 }

@@ -19,28 +19,28 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Recovered is a volume or filesystem that a source has, as its resource tags tell of it.
+// Recovered is a volume or filesystem that a source has, as its resource tags describe it.
 type Recovered struct {
 	// Of is StorageKindBlock for a volume, StorageKindFilesystem for a filesystem.
 	Of storage.StorageKind
 
-	// Provider is that of the storage instance. A filesystem on a volume has the
-	// volume's, whatever it says.
+	// Provider is the provider of the storage instance. A filesystem on a volume gets the
+	// volume's provider, whatever this field says.
 	Provider   storage.ProviderType
 	ProviderID string
 	Size       uint64 // MiB
 	Owner      storage.Owner
 
-	// VolumeUUID is the UUID of the volume that a filesystem is on, empty for all
-	// else.
+	// VolumeUUID is the UUID of a filesystem's backing volume, or empty.
 	VolumeUUID string
 
-	// Tag is what the volume or filesystem was called, nil where the tags do not say.
+	// Tag is the former tag of the volume or filesystem, nil if the resource tags do not name
+	// it.
 	Tag names.Tag
 
-	// Name, Kind, Pool, Attributes, MountPoint and ReadOnly are those of the storage
-	// instance; Machine is the zero tag for what is bound to none. Those of a volume
-	// that are empty are those of the filesystem on it.
+	// Name, Kind, Pool, Attributes, MountPoint and ReadOnly are those of the storage instance.
+	// Machine is the zero tag for storage that is bound to no machine. A volume's empty values
+	// are taken from the filesystem on it.
 	Name       string
 	Kind       storage.StorageKind
 	Pool       string
@@ -51,8 +51,8 @@ type Recovered struct {
 }
 
 // NewRecovered reads the resource tags of a volume (StorageKindBlock) or filesystem
-// (StorageKindFilesystem) that a provider's source has. The error satisfies
-// errors.IsNotValid and names the tag that cannot be read.
+// (StorageKindFilesystem) that a provider's source has. If it cannot read a tag, the error
+// names it and satisfies errors.IsNotValid.
 func NewRecovered(of storage.StorageKind, provider storage.ProviderType, object storage.OwnedObject) (Recovered, error) {
 	tags := object.ResourceTags
 	o := Recovered{
@@ -101,39 +101,39 @@ func NewRecovered(of storage.StorageKind, provider storage.ProviderType, object 
 	return o, nil
 }
 
-// RecoverOutcome is what becomes of a [Recovered].
+// RecoverOutcome is the outcome of recovering a [Recovered].
 type RecoverOutcome string
 
 const (
-	// RecoverAdded is for what is, or is a part of, a new storage instance.
+	// RecoverAdded is for an object that has become a new storage instance, or part of one.
 	RecoverAdded RecoverOutcome = "added"
 
-	// RecoverKnown is for what the state has already. It stays as it is.
+	// RecoverKnown is for an object that the state has already; it stays as it is.
 	RecoverKnown RecoverOutcome = "known"
 
-	// RecoverSkipped is for what cannot be in the state.
+	// RecoverSkipped is for an object that cannot be in the state.
 	RecoverSkipped RecoverOutcome = "skipped"
 )
 
-// RecoverResult says what becomes of a [Recovered].
+// RecoverResult is the result of recovering a [Recovered].
 type RecoverResult struct {
 	Outcome RecoverOutcome
 
-	// Name is that of the storage instance; it differs from that of the Recovered
-	// where that is another instance's. What is skipped has none.
+	// Name is the name of the storage instance. It differs from the Recovered's if another
+	// instance has that name. It is empty for a skipped object.
 	Name string
 
-	// Reason says why something is skipped, or what else there is to know.
+	// Reason says why the object was skipped, or is a note to the user.
 	Reason string
 }
 
-// Recover puts the state together again from what sources have. What it does not have is
-// added, detached and with the same UUIDs. A name that is taken becomes
-// NAME.recovered-N, and so does NAME/N where there is NAME, or NAME where there is NAME/N.
-// All numbers are above those that have been seen, and the state is of
-// a new generation. Pools are not recovered: an instance has the settings of its own. The
-// results are those of the objects, in order. The resource tags of what was added are then
-// to be set, see [State.PendingStamps].
+// Recover rebuilds the state from the objects that sources have. It adds those that the state
+// does not have, detached and with the same UUIDs. An object whose name is taken becomes
+// NAME.recovered-N; so does NAME/N if there is a NAME, and NAME if there is a NAME/N. All
+// numbers continue above those that have been seen, and the state begins a new generation.
+// Pools are not recovered: each instance keeps its own settings. The results have the order of
+// the objects. The caller then sets the resource tags of what was added; see
+// [State.PendingStamps].
 func (st *State) Recover(objects []Recovered) ([]RecoverResult, error) {
 	results, err := st.recover(objects, func(tx *txn, _ []RecoverResult) error {
 		id := tx.identity()
@@ -147,7 +147,7 @@ func (st *State) Recover(objects []Recovered) ([]RecoverResult, error) {
 	return results, errors.Annotate(err, "recovering storage")
 }
 
-// PlanRecovery returns what Recover would, and changes nothing.
+// PlanRecovery returns the results that Recover would return, and changes nothing.
 func (st *State) PlanRecovery(objects []Recovered) ([]RecoverResult, error) {
 	const planned = errors.ConstError("planned")
 	results, err := st.recover(objects, func(*txn, []RecoverResult) error { return planned })
@@ -157,11 +157,11 @@ func (st *State) PlanRecovery(objects []Recovered) ([]RecoverResult, error) {
 	return results, errors.Annotate(err, "planning to recover storage")
 }
 
-// Adopt makes the parts of a storage instance that sources have and the state does not an
-// instance of that name, detached and with the same UUIDs: a volume with the filesystem
-// that is on it, or one of them. Errors satisfy errors.IsAlreadyExists for a name that is
-// taken, and errors.IsNotValid for what cannot be in the state. It is all or nothing. The
-// resource tags are then to be set, see [State.PendingStamps].
+// Adopt adds a storage instance of the given name from parts that sources have and the state
+// does not, detached and with the same UUIDs: a volume with the filesystem that is on it, or
+// one of the two. Errors satisfy errors.IsAlreadyExists if the name is taken, and
+// errors.IsNotValid if a part cannot be in the state. Either all parts are added, or none. The
+// caller then sets the resource tags; see [State.PendingStamps].
 func (st *State) Adopt(name string, objects []Recovered) error {
 	if err := checkName(name); err != nil {
 		return errors.Annotatef(err, "adopting storage %q", name)
@@ -179,7 +179,7 @@ func (st *State) Adopt(name string, objects []Recovered) error {
 			case result.Outcome == RecoverSkipped:
 				return errors.NewNotValid(nil, objects[n].ProviderID+": "+result.Reason)
 			case result.Outcome == RecoverKnown:
-				return errors.NewAlreadyExists(nil, objects[n].ProviderID+" is of storage "+strconv.Quote(result.Name)+" already")
+				return errors.NewAlreadyExists(nil, objects[n].ProviderID+" already belongs to storage "+strconv.Quote(result.Name))
 			case result.Name != name:
 				return errors.NewAlreadyExists(nil, "the name is taken (there cannot be both NAME and NAME/N)")
 			}
@@ -189,7 +189,8 @@ func (st *State) Adopt(name string, objects []Recovered) error {
 	return errors.Annotatef(err, "adopting storage %q", name)
 }
 
-// recover commits if commit returns nil, and ends with its error otherwise.
+// recover adds the objects in a transaction, and commits it if commit returns nil. Otherwise
+// it returns the error of commit.
 func (st *State) recover(objects []Recovered, commit func(*txn, []RecoverResult) error) ([]RecoverResult, error) {
 	var results []RecoverResult
 	err := st.updateAll(func(tx *txn, keys []string) error {
@@ -221,14 +222,14 @@ func (st *State) recover(objects []Recovered, commit func(*txn, []RecoverResult)
 	return results, err
 }
 
-// recovery is a Recover in its transaction.
+// recovery is the transaction of one Recover.
 type recovery struct {
 	st *State
 	tx *txn
 
-	// instances are the names of those that have an entity, by its UUID; names are
-	// all that are taken, and baseNames each NAME of a NAME/N; tags and ids are those of
-	// all entities.
+	// instances maps UUIDs of entities to the names of their instances. names holds all names
+	// that are taken, and baseNames the NAME of each NAME/N. tags and ids hold those of all
+	// entities.
 	instances map[string]string
 	names     map[string]bool
 	baseNames map[string]bool
@@ -239,13 +240,13 @@ type recovery struct {
 	added map[string]*instance
 }
 
-// objectID is how a source knows an object.
+// objectID identifies an object in its source.
 type objectID struct {
 	kind         storage.StorageKind
 	provider, id string
 }
 
-// register records an entity of an instance.
+// register records an entity of an instance as known.
 func (r *recovery) register(name, provider string, e *entity) {
 	r.instances[e.UUID] = name
 	r.tags[e.Tag] = true
@@ -254,7 +255,7 @@ func (r *recovery) register(name, provider string, e *entity) {
 	}
 }
 
-// storageKind is the StorageKind of a volume or filesystem.
+// storageKind returns the StorageKind of a volume or filesystem.
 func (t entityTag) storageKind() storage.StorageKind {
 	if t.kind() == names.VolumeTagKind {
 		return storage.StorageKindBlock
@@ -267,7 +268,7 @@ func (r *recovery) run(objects []Recovered) []RecoverResult {
 		r.reserveNumber(o.Tag)
 	}
 	results := make([]RecoverResult, len(objects))
-	// What a filesystem is on comes first.
+	// Add backing volumes before the filesystems on them.
 	for _, onVolume := range []bool{false, true} {
 		for n, o := range objects {
 			if (o.VolumeUUID != "") == onVolume {
@@ -284,14 +285,14 @@ func (r *recovery) run(objects []Recovered) []RecoverResult {
 	for n, o := range objects {
 		i := r.added[results[n].Name]
 		if results[n].Outcome == RecoverAdded && o.Kind == storage.StorageKindFilesystem && i.Filesystem == nil {
-			results[n].Reason = "its filesystem has no record: it is a block device"
+			results[n].Reason = "added as a block device: its filesystem has no record"
 		}
 	}
 	return results
 }
 
-// addPendingStamps records that the resource tags of what was added are to be set: they may
-// have other names.
+// addPendingStamps records that the resource tags of the added entities are to be set, since
+// their names may have changed.
 func (r *recovery) addPendingStamps() {
 	pending, _ := read[copyRecord](&r.tx.reader, addedKey)
 	pending.FormerUUID = r.tx.identity().UUID
@@ -308,10 +309,10 @@ func (r *recovery) addPendingStamps() {
 	}
 }
 
-// maxNumber bounds the numbers of tags that were not handed out here.
+// maxNumber bounds the numbers in tags that this state did not hand out.
 const maxNumber = 1 << 48
 
-// reserveNumber has numbers continue above that of a tag.
+// reserveNumber makes numbers continue above the one in a tag.
 func (r *recovery) reserveNumber(tag names.Tag) {
 	own, err := newEntityTag(tag)
 	if err != nil {
@@ -326,14 +327,14 @@ func (r *recovery) reserveNumber(tag names.Tag) {
 	}
 }
 
-// number returns the number that only this volume, or filesystem, has in its tag, and
-// false for one that cannot have been handed out.
+// number returns the number in the tag, which no other volume, or no other filesystem, has. It
+// returns false for a number that cannot have been handed out.
 func (t entityTag) number() (uint64, bool) {
 	n, err := strconv.ParseUint(string(t[strings.LastIndexByte(string(t), '-')+1:]), 10, 64)
 	return n, err == nil && n < maxNumber
 }
 
-// addObject adds an object to the state unless it is there, or cannot be.
+// addObject adds an object to the state, unless it is there already or cannot be.
 func (r *recovery) addObject(o Recovered) RecoverResult {
 	skip := func(format string, args ...any) RecoverResult {
 		return RecoverResult{Outcome: RecoverSkipped, Reason: fmt.Sprintf(format, args...)}
@@ -341,11 +342,11 @@ func (r *recovery) addObject(o Recovered) RecoverResult {
 	own := r.tx.identity().UUID
 	switch name, known := r.instances[o.Owner.EntityUUID]; {
 	case uuid.Validate(o.Owner.EntityUUID) != nil || o.Owner.ModelUUID == "":
-		return skip("no owner is known")
+		return skip("its owner is not known")
 	case o.Owner.ModelUUID != own:
-		return skip("it is of state %s, this is %s", o.Owner.ModelUUID, own)
+		return skip("it belongs to state %s, not to this state, %s", o.Owner.ModelUUID, own)
 	case known && r.added[name] != nil:
-		return skip("storage %q has the same UUID already", name)
+		return skip("storage %q already has this UUID", name)
 	case known:
 		return RecoverResult{Outcome: RecoverKnown, Name: name}
 	case o.ProviderID == "":
@@ -357,16 +358,16 @@ func (r *recovery) addObject(o Recovered) RecoverResult {
 		i = r.added[name]
 		switch {
 		case !ok:
-			return skip("its volume %s is not there", o.VolumeUUID)
+			return skip("its volume %s is missing", o.VolumeUUID)
 		case i == nil:
-			return skip("its volume is of storage %q, which has no such filesystem", name)
+			return skip("its volume belongs to storage %q, which does not have this filesystem", name)
 		case i.Filesystem != nil:
-			return skip("its volume is of storage %q, which has filesystem %s already", name, i.Filesystem.Tag.id())
+			return skip("its volume belongs to storage %q, which already has filesystem %s", name, i.Filesystem.Tag.id())
 		}
 		o.Name, o.Provider = name, storage.ProviderType(i.Provider)
 	}
 	if tag, ok := r.ids[objectID{o.Of, string(o.Provider), o.ProviderID}]; ok {
-		return skip("its ID is that of %s", tag)
+		return skip("its ID already belongs to %s", tag)
 	}
 	tag, err := r.chooseTag(o)
 	if err != nil {
@@ -374,7 +375,7 @@ func (r *recovery) addObject(o Recovered) RecoverResult {
 	}
 	e := r.tx.newEntity(tag)
 	e.UUID, e.Info = o.Owner.EntityUUID, &entityInfo{ID: o.ProviderID, Size: o.Size}
-	e.Generation = 0 // its owner is asked, as after a restore
+	e.Generation = 0 // so that its owner is verified, as after a restore
 	e.Status.set(status.Detached, "recovered", r.tx.now)
 	if i == nil {
 		i = &instance{Kind: o.Of.String(), Provider: string(o.Provider), Size: max(1, o.Size), Life: life.Alive}
@@ -387,7 +388,7 @@ func (r *recovery) addObject(o Recovered) RecoverResult {
 	return RecoverResult{Outcome: RecoverAdded, Name: o.Name}
 }
 
-// chooseTag returns the tag for an object: its own, or a new one where that is taken.
+// chooseTag returns the tag for an object: its own, or a new one if that is taken.
 func (r *recovery) chooseTag(o Recovered) (entityTag, error) {
 	provider, err := r.st.registry.StorageProvider(o.Provider)
 	if err != nil {
@@ -404,7 +405,7 @@ func (r *recovery) chooseTag(o Recovered) (entityTag, error) {
 			return "", err
 		}
 		if _, ok := tag.number(); !ok || tag.kind() != kind || bound != (tag.scope() != environScope) {
-			return "", errors.Errorf("it cannot be %s", tag)
+			return "", errors.Errorf("its tag, %s, cannot be used for it", tag)
 		}
 		if !r.tags[tag] {
 			return tag, nil
@@ -423,7 +424,7 @@ func (r *recovery) chooseTag(o Recovered) (entityTag, error) {
 	return r.tx.newTag(tagPrefix(kind, bound, o.Machine)), nil
 }
 
-// addPart adds a volume or filesystem to an instance, and the settings that its object has.
+// addPart adds a volume or filesystem to an instance, with the settings of its object.
 func (i *instance) addPart(o Recovered, e *entity) {
 	if o.Of == storage.StorageKindBlock {
 		i.Volume = e
@@ -442,7 +443,7 @@ func (i *instance) addPart(o Recovered, e *entity) {
 	i.ReadOnly = i.ReadOnly || o.ReadOnly
 }
 
-// recoveredSuffix makes the name of a recovered instance another one.
+// recoveredSuffix precedes the number in the new name of a recovered instance.
 const recoveredSuffix = ".recovered-"
 
 var recoveredPattern = regexp.MustCompile(regexp.QuoteMeta(recoveredSuffix) + `[1-9][0-9]{0,8}$`)
@@ -455,14 +456,14 @@ func (r *recovery) reserveName(name string) {
 	}
 }
 
-// isNameFree reports whether an instance can have a name. NAME means NAME/N too, so that there
-// are not both: who removes the one would remove the other.
+// isNameFree reports whether an instance can have a name. NAME also refers to every NAME/N, so
+// the two must not coexist: removing the one would remove the other.
 func (r *recovery) isNameFree(name string) bool {
 	base := BaseName(name)
 	return !r.names[name] && !r.baseNames[name] && (base == name || !r.names[base])
 }
 
-// chooseName returns the object's name, or one like it where that is taken.
+// chooseName returns the object's name, or a similar one if that is taken.
 func (r *recovery) chooseName(o Recovered, e *entity) string {
 	base := recoveredPattern.ReplaceAllString(o.Name, "")
 	if !validName.MatchString(base) {
@@ -478,8 +479,7 @@ func (r *recovery) chooseName(o Recovered, e *entity) string {
 	return name
 }
 
-// addToPool counts an instance among those of its pool, and reports whether there is such a
-// pool.
+// addToPool adds an instance to the count of its pool, and reports whether the pool exists.
 func (r *recovery) addToPool(i *instance) bool {
 	record, ok := read[poolRecord](&r.tx.reader, poolKey(i.Pool))
 	if !ok || string(record.Provider) != i.Provider {
@@ -489,7 +489,7 @@ func (r *recovery) addToPool(i *instance) bool {
 	return true
 }
 
-// checkMountPoint returns an error for what no filesystem can be asked to be at.
+// checkMountPoint returns an error if a filesystem cannot be requested at the mount point.
 func checkMountPoint(mountPoint string) error {
 	if mountPoint != "" && (!path.IsAbs(mountPoint) || path.Clean(mountPoint) != mountPoint || mountPoint == "/") {
 		return errors.NewNotValid(nil, "mount point "+strconv.Quote(mountPoint)+" is not a clean absolute path")

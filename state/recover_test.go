@@ -18,7 +18,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// objects returns what sources have of the world's storage, by their resource tags.
+// objects returns the objects that sources have of the world's storage.
 func (w *world) objects() (objects []state.Recovered) {
 	w.t.Helper()
 	all, err := w.AllStorage()
@@ -42,7 +42,7 @@ func (w *world) objects() (objects []state.Recovered) {
 	return objects
 }
 
-// lostWorld is an empty world with the UUID of one that was lost.
+// lostWorld is an empty world with the UUID of a lost state.
 func lostWorld(t *testing.T, uuid string) (*world, *fakeMarks) {
 	t.Helper()
 	w, marks := &world{t: t, store: kvtest.NewMemory(), clock: testclock.NewClock(start)}, new(fakeMarks)
@@ -51,7 +51,7 @@ func lostWorld(t *testing.T, uuid string) (*world, *fakeMarks) {
 	return w, marks
 }
 
-// results tells of results in a line each.
+// results returns a line for each result.
 func results(all []state.RecoverResult) string {
 	var lines strings.Builder
 	for _, r := range all {
@@ -76,7 +76,7 @@ func (w *world) recover(objects []state.Recovered, want string) {
 	w.check()
 }
 
-// owners returns the owners of all storage, by name.
+// owners returns tag, UUID and ID of each volume and filesystem, by name of the storage.
 func (w *world) owners() map[string][2]string {
 	w.t.Helper()
 	all, err := w.AllStorage()
@@ -94,7 +94,7 @@ func (w *world) owners() map[string][2]string {
 	return owners
 }
 
-func TestStateIsRecoveredFromWhatSourcesHave(t *testing.T) {
+func TestRecoverLostState(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.SetPool("fast", "loop", map[string]any{"tier": "one"}))
 	w.must(w.SetPool("cloud", "disk", nil))
@@ -143,7 +143,7 @@ remote: alive, pool cloud of disk, 120 of 128 MiB, volume-2 alive detached as "i
 	owners, err := lost.ForMachine(machine0).Owners([]names.Tag{names.NewVolumeTag("0/0")})
 	lost.must(err)
 	if !owners[0].Check {
-		t.Error("the owner of what was recovered is not to be checked")
+		t.Error("the owner of recovered storage is not to be checked")
 	}
 
 	lost.must(lost.EnsureMachine(machine0))
@@ -154,9 +154,9 @@ remote: alive, pool cloud of disk, 120 of 128 MiB, volume-2 alive detached as "i
 	}
 	lost.add("new", "loop", block)
 	if got := lost.one("new").Volume.Tag.Id(); got != "0/3" {
-		t.Errorf("what is new is volume %s: a number is used twice", got)
+		t.Errorf("new storage is volume %s: a number is used twice", got)
 	}
-	// A pool that is made afterwards does not count them, nor forget others for them.
+	// A pool added later counts only its own storage.
 	lost.must(lost.SetPool("fast", "loop", nil))
 	lost.add("other", "fast", block)
 	lost.must(lost.RemoveStorage([]string{"data/0", "raw", "memory", "remote"}))
@@ -167,9 +167,9 @@ remote: alive, pool cloud of disk, 120 of 128 MiB, volume-2 alive detached as "i
 	}
 }
 
-// TestRecoveredStorageJoinsAnOlderState begins with a copy of the state, which has some of
-// what there is, and other things under the same names and tags.
-func TestRecoveredStorageJoinsAnOlderState(t *testing.T) {
+// TestRecoverIntoOlderState begins with a backup of the state, which has some of the
+// objects, and other storage under the same names and tags.
+func TestRecoverIntoOlderState(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.SetPool("fast", "loop", nil))
 	w.add("kept", "fast", filesystem)
@@ -211,7 +211,7 @@ added secrets
 		for _, e := range p.Entities {
 			stamped = append(stamped, names.ReadableString(e.Tag))
 			if p.FormerUUID != w.UUID() || e.FormerUUID != e.UUID {
-				t.Errorf("%+v of %s is to be stamped, whose owner stays the same", e, p.FormerUUID)
+				t.Errorf("%+v of %s is to be stamped, although its owner stays the same", e, p.FormerUUID)
 			}
 		}
 	}
@@ -229,7 +229,7 @@ added secrets
 		t.Errorf("recovered twice, it is of generation %d with %v", w.Generation(), got)
 	}
 
-	// The name is as good as any, but for adding something.
+	// The name works like any other, except for adding storage.
 	const name = "data.recovered-1"
 	wantError(t, w.AddStorage(state.StorageParams{Name: "data.recovered-2", Kind: block, Pool: "loop", Size: 1, Machine: machine0}), errors.NotValid, "name")
 	w.must(w.AttachStorage([]string{name}, machine0))
@@ -250,13 +250,14 @@ added secrets
 	w.work()
 	w.check()
 	if _, missing, _ := w.StorageOf(name); len(missing) != 1 {
-		t.Error("it is removed and still there")
+		t.Error("removed storage is still there")
 	}
 }
 
-// NAME in a command means NAME/0, NAME/1 and so on too. What is recovered is never removed
-// by the name of another.
-func TestRecoveredNamesDoNotMeanOthers(t *testing.T) {
+// NAME in a command also means NAME/0, NAME/1 and so on. The name of other storage never
+// selects recovered storage.
+// Finding N17.
+func TestRecoveredNamesAreUnambiguous(t *testing.T) {
 	for _, test := range []struct{ there, lost, want string }{
 		{"data", "data/0 data/1", "added data.recovered-1\nadded data.recovered-2\n"},
 		{"data/0", "data", "added data.recovered-1\n"},
@@ -293,9 +294,8 @@ func TestRecoveredNamesDoNotMeanOthers(t *testing.T) {
 	}
 }
 
-// What was recovered may be attached: it is detached before it is destroyed, and when that
-// is asked for.
-func TestRecoveredStorageIsDetachedBeforeItIsRemoved(t *testing.T) {
+// Recovered storage may be attached: it is detached on request, and before it is destroyed.
+func TestRecoveredStorageIsDetachedBeforeRemoval(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.SetPool("cloud", "disk", nil))
 	w.add("data", "loop", filesystem)
@@ -310,7 +310,7 @@ func TestRecoveredStorageIsDetachedBeforeItIsRemoved(t *testing.T) {
 	lost.must(lost.EnsureMachine(machine0))
 
 	lost.must(lost.DetachStorage([]string{"raw"}))
-	lost.must(lost.AttachStorage([]string{"memory"}, machine0)) // which no worker hears of
+	lost.must(lost.AttachStorage([]string{"memory"}, machine0)) // no worker learns of it
 	lost.must(lost.RemoveStorage([]string{"data", "memory", "on-remote", "remote"}))
 	attachments := func() string {
 		t.Helper()
@@ -344,13 +344,13 @@ remote: volume-3 dead destroying, attached "" false;
 	}
 	lost.work()
 	if got := attachments(); got != "raw: volume-0-1 alive detached, attached \"\" false;\n" {
-		t.Errorf("in the end there is\n%s", got)
+		t.Errorf("at the end there is\n%s", got)
 	}
 	lost.check()
 }
 
-// A pool of the same name that has another provider is another pool.
-func TestRecoveredStorageIsOfItsOwnPool(t *testing.T) {
+// A pool of the same name with another provider is not the pool of recovered storage.
+func TestRecoveredPoolNeedsSameProvider(t *testing.T) {
 	for _, test := range []struct {
 		provider storage.ProviderType
 		inUse    bool
@@ -376,7 +376,7 @@ func TestRecoveredStorageIsOfItsOwnPool(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeRecovered(t *testing.T) {
+func TestRecoverSkips(t *testing.T) {
 	w := newWorld(t)
 	w.add("it", "loop", filesystem)
 	w.add("native", "tmpfs", filesystem)
@@ -404,17 +404,17 @@ func TestWhatCannotBeRecovered(t *testing.T) {
 		change(volume, func(o *state.Recovered) { o.Tag = machine0 }),
 		change(volume, func(o *state.Recovered) { o.Tag, o.Machine = nil, names.MachineTag{} }),
 		filesystem0, // its volume is not among the above
-	}, `skipped  no owner is known
-skipped  no owner is known
-skipped  it is of state `+foreign+`, this is `+w.UUID()+`
+	}, `skipped  its owner is not known
+skipped  its owner is not known
+skipped  it belongs to state `+foreign+`, not to this state, `+w.UUID()+`
 skipped  it has no ID
 skipped  storage provider "none" not found
-skipped  it cannot be filesystem 0/0
-skipped  it cannot be volume 0
-skipped  it cannot be volume 0/18446744073709551615
+skipped  its tag, filesystem 0/0, cannot be used for it
+skipped  its tag, volume 0, cannot be used for it
+skipped  its tag, volume 0/18446744073709551615, cannot be used for it
 skipped  machine 0 is neither a volume nor a filesystem
 skipped  its machine is not known
-skipped  its volume `+volume.Owner.EntityUUID+` is not there
+skipped  its volume `+volume.Owner.EntityUUID+` is missing
 `)
 	if all, err := lost.AllStorage(); err != nil || len(all) > 0 {
 		t.Errorf("there are %v, %v", all, err)
@@ -429,23 +429,23 @@ skipped  its volume `+volume.Owner.EntityUUID+` is not there
 		filesystem0,
 		change(filesystem0, other),
 	}, `added it
-skipped  storage "it" has the same UUID already
-added it.recovered-1 its filesystem has no record: it is a block device
-skipped  its ID is that of volume 0/0
+skipped  storage "it" already has this UUID
+added it.recovered-1 added as a block device: its filesystem has no record
+skipped  its ID already belongs to volume 0/0
 added filesystem-0-1
 added native
 added it
-skipped  its volume is of storage "it", which has filesystem 0/0 already
+skipped  its volume belongs to storage "it", which already has filesystem 0/0
 `)
 	if s := lost.one("it.recovered-1"); s.Kind != block || s.Filesystem != nil {
-		t.Errorf("a volume whose filesystem has no record is %+v: something would be made on it", s)
+		t.Errorf("a volume whose filesystem has no record is %+v: a filesystem would be made on it", s)
 	}
 	if s := lost.one("native"); s.MountPoint != "" || s.Filesystem.Tag.Id() == "0/1" {
 		t.Errorf("it is %+v", s)
 	}
 }
 
-func TestNewRecoveredNamesTheTagThatCannotBeRead(t *testing.T) {
+func TestNewRecoveredNamesInvalidTag(t *testing.T) {
 	for key, value := range map[string]string{
 		storage.EntityTag:     "volume-x",
 		storage.MachineTag:    "0",

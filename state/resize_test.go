@@ -14,7 +14,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// wanted returns the sizes that a machine's volume and filesystem are wanted with.
+// wanted returns the wanted sizes of a volume and a filesystem of machine 0.
 func (w *world) wanted(volume, filesystem string) (sizes [2]uint64) {
 	w.t.Helper()
 	volumes, err := w.ForMachine(machine0).VolumeSizes(volumeTags(volume))
@@ -26,7 +26,7 @@ func (w *world) wanted(volume, filesystem string) (sizes [2]uint64) {
 	return [2]uint64{volumes[0].Result, filesystems[0].Result}
 }
 
-func TestARaisedSizeIsToldAndWanted(t *testing.T) {
+func TestResizeNotifiesAndSetsWantedSize(t *testing.T) {
 	w := newWorld(t)
 	w.add("it", "loop", filesystem)
 	w.work()
@@ -45,15 +45,14 @@ func TestARaisedSizeIsToldAndWanted(t *testing.T) {
 		t.Errorf("it has %d MiB of %d", s.SizeMiB, s.RequestedMiB)
 	}
 
-	// What has not grown need not, but is not to become smaller.
+	// A size that storage has not reached can be lowered, but not below its present size.
 	w.must(w.ResizeStorage("it", 120))
-	if err := w.ResizeStorage("it", 119); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), "it has 120 MiB and cannot become smaller, 119 MiB") {
+	if err := w.ResizeStorage("it", 119); !errors.Is(err, errors.NotValid) || !strings.Contains(err.Error(), "it has 120 MiB and cannot shrink to 119 MiB") {
 		t.Errorf("got %v", err)
 	}
 	w.must(w.ResizeStorage("it", 200))
 
-	// What has grown is recorded, and what an older call says of it does not make it
-	// smaller again.
+	// The new size is recorded, and the smaller size of an outdated call does not replace it.
 	machine := w.ForMachine(machine0)
 	for _, size := range []uint64{256, 128} {
 		w.must(single(machine.SetVolumeInfo([]params.Volume{{VolumeTag: "volume-0-0", Info: params.VolumeInfo{VolumeId: "id-volume-0-0", Size: size}}})))
@@ -71,7 +70,7 @@ func TestARaisedSizeIsToldAndWanted(t *testing.T) {
 	w.check()
 }
 
-func TestWhatIsNotMadeYetIsMadeLarger(t *testing.T) {
+func TestResizeBeforeCreation(t *testing.T) {
 	w := newWorld(t)
 	w.add("it", "loop", filesystem)
 	w.must(w.ResizeStorage("it", 200))
@@ -86,7 +85,7 @@ func TestWhatIsNotMadeYetIsMadeLarger(t *testing.T) {
 	if sizes := asked(); sizes != [2]uint64{200, 200} {
 		t.Errorf("asked for %v", sizes)
 	}
-	// A filesystem fits the volume that there is, and grows with it.
+	// A filesystem is made to fit its present volume, and grows with it.
 	w.must(single(machine.SetVolumeInfo([]params.Volume{{VolumeTag: "volume-0-0", Info: params.VolumeInfo{VolumeId: "v", Size: 200}}})))
 	w.must(w.ResizeStorage("it", 300))
 	if sizes := asked(); sizes != [2]uint64{300, 200} {
@@ -97,7 +96,7 @@ func TestWhatIsNotMadeYetIsMadeLarger(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeResizedIsRefused(t *testing.T) {
+func TestResizeErrors(t *testing.T) {
 	w := newWorld(t)
 	w.add("it", "loop", filesystem)
 	w.add("going", "loop", block)
@@ -115,7 +114,7 @@ func TestWhatCannotBeResizedIsRefused(t *testing.T) {
 	}
 }
 
-func TestSizesAreOfTheScope(t *testing.T) {
+func TestVolumeSizesAreScoped(t *testing.T) {
 	w := mixed(t)
 	results, err := w.ForMachine(machine0).VolumeSizes(volumeTags("0/0", "1/1", "2", "3", "0/9"))
 	if got, want := codes(t, results, err), []string{"ok", params.CodeUnauthorized, "ok", params.CodeUnauthorized, params.CodeNotFound}; !slices.Equal(got, want) {
@@ -123,7 +122,7 @@ func TestSizesAreOfTheScope(t *testing.T) {
 	}
 }
 
-func TestWhatWasTakenOverNeedsNoMaking(t *testing.T) {
+func TestImportedStorageIsProvisioned(t *testing.T) {
 	w := newWorld(t)
 	volume := storage.VolumeInfo{VolumeId: "imported-1", Size: 64}
 	p := state.StorageParams{
@@ -153,14 +152,14 @@ func TestWhatWasTakenOverNeedsNoMaking(t *testing.T) {
 	}
 	w.check()
 
-	// It can be taken over again once it is gone.
+	// It can be imported again once it has been removed.
 	w.must(w.RemoveStorage([]string{"it", "dir"}))
 	w.work()
 	w.must(w.ImportVolume(p, volume))
 	w.check()
 }
 
-func TestAnImportThatCannotBeIsRefused(t *testing.T) {
+func TestImportErrors(t *testing.T) {
 	w := newWorld(t)
 	volume := storage.VolumeInfo{VolumeId: "imported-1", Size: 64}
 	raw := func(name, pool string) state.StorageParams {

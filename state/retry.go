@@ -12,10 +12,10 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// RetryStorage asks that what has failed of the named instances be tried again at once, all
-// or none, and takes back that it has failed for good. A name that is not there is an error,
-// satisfying errors.IsNotFound. Only workers that run now are told: one that starts tries
-// everything.
+// RetryStorage requests that failed operations of the named instances be retried at once,
+// including those that had failed permanently. Either all requests are recorded, or none. If a
+// name does not exist, the error satisfies errors.IsNotFound. The request reaches only workers
+// that are running now; a worker that starts tries everything.
 func (st *State) RetryStorage(names []string) error {
 	return st.update(func(tx *txn) error {
 		for _, name := range names {
@@ -27,8 +27,8 @@ func (st *State) RetryStorage(names []string) error {
 	})
 }
 
-// retryFailing has what has failed of instances tried again: the user has asked for them
-// as they are to be, which may not be the first time.
+// retryFailing retries failed operations of instances. The user has just requested the
+// instances, possibly not for the first time.
 func (tx *txn) retryFailing(names []string) error {
 	for _, name := range names {
 		if err := tx.retry(name, (*instance).failing); err != nil {
@@ -38,7 +38,8 @@ func (tx *txn) retryFailing(names []string) error {
 	return nil
 }
 
-// retry has what has failed of an instance tried again, if match returns true for it.
+// retry requests that failed operations of an instance be retried, if match returns true for
+// the instance.
 func (tx *txn) retry(name string, match func(*instance) bool) error {
 	i, ok := read[instance](&tx.reader, storageKey(name))
 	if !ok {
@@ -60,8 +61,8 @@ func (tx *txn) retry(name string, match func(*instance) bool) error {
 	})
 }
 
-// clearError takes back the status "error" of an entity that is to be attached: who waits for
-// it then waits for what comes of the next attempt.
+// clearError replaces the status "error" of an entity that is to be attached, so that a user
+// who waits for it waits for the result of the next attempt.
 func (e *entity) clearError(now time.Time) {
 	if e.Attachment == nil || e.Attachment.Life != life.Alive {
 		return
@@ -81,8 +82,8 @@ func (e *entity) clearError(now time.Time) {
 	}
 }
 
-// failing reports whether the status of anything of the instance tells of a failure. What is
-// said of something at rest that need not grow is a remark.
+// failing reports whether the status of the volume or filesystem is a failure. A message about
+// an entity that is attached or detached and need not grow is a remark, not a failure.
 func (i *instance) failing() bool {
 	return slices.ContainsFunc(i.entities(), func(e *entity) bool {
 		s := e.displayStatus()
@@ -92,9 +93,9 @@ func (i *instance) failing() bool {
 	})
 }
 
-// retryKey has a count, which goes up when what this key is of is to be tried again. It is
-// empty where the key of the volume or filesystem itself stands for this one. A plan has its
-// own: it may be another worker's.
+// retryKey returns the key of a count. Incrementing it requests a retry for the entity of this
+// index key. It returns "" for an attachment, which the key of its volume or filesystem
+// covers. A plan has its own key, since another worker may carry it out.
 func (k indexKey) retryKey() string {
 	switch k.kind {
 	case volumeIndex, filesystemIndex:
@@ -105,14 +106,14 @@ func (k indexKey) retryKey() string {
 	return ""
 }
 
-// WatchRetries tells of the scope's volumes and filesystems that are to be tried again, by
-// their tags.
+// WatchRetries returns a watcher that reports the tags of the scope's volumes and filesystems
+// that are to be retried.
 func (a *Accessor) WatchRetries() (watcher.StringsWatcher, error) {
 	return a.watchRequests(retryPrefix(a.scope))
 }
 
-// watchRequests tells of the requests that are made from now on under a prefix, by the tags
-// that they are about.
+// watchRequests returns a watcher of the requests that are made from now on under a prefix. It
+// reports the tags of the entities that they are about.
 func (a *Accessor) watchRequests(prefix string) (watcher.StringsWatcher, error) {
 	w, err := watch(a.st, prefix, kv.FromNow, func(keys []string) ([]string, error) {
 		tags := make([]string, len(keys))

@@ -28,7 +28,7 @@ func (s *fullStore) CheckSpace() error {
 	return nil
 }
 
-func TestNothingIsMadeOnAFullDisk(t *testing.T) {
+func TestFullDiskRefusesNewStorage(t *testing.T) {
 	store := &fullStore{Store: kvtest.NewMemory()}
 	w := openWorld(t, store)
 	w.add("data", "loop", storage.StorageKindBlock)
@@ -54,7 +54,7 @@ func TestNothingIsMadeOnAFullDisk(t *testing.T) {
 		}
 	}
 
-	// What has been made is recorded, and what is not wanted any more goes.
+	// Recording, detaching and removing still work.
 	results, err := w.ForMachine(machine0).SetVolumeInfo([]params.Volume{{
 		VolumeTag: names.NewVolumeTag("0/0").String(), Info: params.VolumeInfo{VolumeId: "loop-1", Size: 100},
 	}})
@@ -65,7 +65,7 @@ func TestNothingIsMadeOnAFullDisk(t *testing.T) {
 	for what, do := range map[string]func() error{
 		"detach": func() error { return w.DetachStorage([]string{"data"}) },
 		"remove": func() error { return w.RemoveStorage([]string{"data", "shared"}) },
-		// An agent applies its file when it starts.
+		// An agent applies its configuration file when it starts.
 		"apply":       func() error { return w.Apply(state.Changes{}) },
 		"open":        func() error { w.open(); return nil },
 		"remove pool": func() error { return pools.Remove("slow") },

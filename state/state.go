@@ -14,41 +14,39 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// schemaVersion is of the records and keys, raised when older code must not read
+// schemaVersion is the version of records and keys. It is raised when older code must not read
 // what newer code has written.
 const schemaVersion = 4
 
-// Config is what a [State] needs.
+// Config is the configuration of a [State].
 type Config struct {
-	// Store holds the model. It stays the caller's: the caller closes it, after
-	// the State.
+	// Store holds the model. The caller keeps ownership, and closes it after the State.
 	Store kv.Store
 
-	// Clock dates statuses.
+	// Clock is the source of the times of statuses.
 	Clock clock.Clock
 
-	// Registry knows the providers that pools may name: those that the workers
-	// have.
+	// Registry knows the providers that pools may name: those that the workers have.
 	Registry storage.ProviderRegistry
 
-	// BeforeMigrate is called before a store of an older schema is brought up to
-	// date, to keep a copy of it: older code cannot read it any more. Its error is
-	// that of Open, and nothing has changed. Nil: nothing is called.
+	// BeforeMigrate is called before a store of an older schema is migrated, to keep a copy of
+	// it: older code cannot read the store afterwards. If it returns an error, Open returns
+	// that error and changes nothing. Nil: nothing is called.
 	BeforeMigrate func(fromSchema int) error
 
-	// Marks notes outside the store which state it has, so that a store that was
-	// restored is noticed. Nil: nothing is noted, and nothing noticed.
+	// Marks keeps the state's mark outside the store, so that a restored store is detected.
+	// Nil: no mark is kept, and no restore is detected.
 	Marks Marks
 
-	// UUID is that of the state to open, whatever the mark says: a store that is
-	// empty gets it, one that has another is refused. It is for putting a state
-	// together again, and for restoring one. Empty: an empty store gets a new UUID
-	// if there is no mark beside it, and is refused if there is one.
+	// UUID is the UUID of the state to open, whatever the mark says: an empty store gets it,
+	// and a store with another UUID is refused. Set it to recover or restore a state. Empty:
+	// an empty store gets a new UUID if there is no mark beside it, and is refused if there is
+	// one.
 	UUID string
 }
 
-// Validate returns an error that satisfies errors.IsNotValid, and names the field,
-// if the configuration cannot be used.
+// Validate returns an error that satisfies errors.IsNotValid and names the field, if a
+// required field is nil.
 func (c Config) Validate() error {
 	switch {
 	case c.Store == nil:
@@ -75,8 +73,8 @@ type State struct {
 	watchers map[stopper]struct{}
 }
 
-// schemaRecord says by which code the store may be read. It alone is JSON, which every
-// version reads.
+// schemaRecord is the version of the schema, which decides what code may read the store. It is
+// the only record in JSON, so that every version can read it.
 type schemaRecord struct {
 	Version int `json:"version"`
 }
@@ -99,8 +97,8 @@ func Open(config Config) (*State, error) {
 	return st, nil
 }
 
-// open makes a store that is empty or older one that can be read, and compares it with
-// its mark.
+// open initializes an empty store or migrates an older one, and compares the store with its
+// mark.
 func (st *State) open(config Config) (err error) {
 	var mark Mark
 	var hasMark bool
@@ -154,7 +152,7 @@ func (r *reader) schema() (int, error) {
 	return schema.Version, errors.Annotatef(err, "decoding %q", schemaKey)
 }
 
-// setSchema notes that the store is of this schema.
+// setSchema records that the store has this schema.
 func (tx *txn) setSchema() {
 	data, err := json.Marshal(schemaRecord{Version: schemaVersion})
 	if err != nil && tx.err == nil {
@@ -163,8 +161,8 @@ func (tx *txn) setSchema() {
 	tx.put(schemaKey, data)
 }
 
-// Close ends all watchers, with an error that says so, and waits for them. The
-// store stays open.
+// Close stops all watchers, with an error that says that the state is closed, and waits for
+// them. The store stays open.
 func (st *State) Close() error {
 	st.mu.Lock()
 	st.closed = true
@@ -181,19 +179,18 @@ func (st *State) Close() error {
 
 const errClosed = errors.ConstError("state is closed")
 
-// reader reads records. The first read that goes wrong, of the store or of a record,
-// is kept in err and ends the transaction or snapshot as a whole: so callers need only
-// distinguish the records that are there from those that are not.
+// reader reads records. It keeps the first failure to read the store or a record in err, which
+// fails the whole transaction or snapshot: so callers need only distinguish records that exist
+// from those that do not.
 type reader struct {
 	kv  kv.Reader
 	err error
 
 	registry storage.ProviderRegistry
 
-	// known, devices, instances, tags and pools are the identity of the state, the block
-	// devices and the instance ids of machines, the user's resource tags, and pools of
-	// providers with a source for each: read once, however many volumes of a bulk call ask
-	// for them.
+	// Caches: the identity of the state, the block devices and instance IDs of machines, the
+	// user's resource tags, and the pools of providers with one source for each pool. Each is
+	// read once, however many volumes of a bulk call need it.
 	cachedIdentity *identity
 	devices        map[machineTag]*storage.BlockDevices
 	instanceIDs    map[machineTag]string
@@ -202,7 +199,7 @@ type reader struct {
 	pools          map[string]*params.Pool
 }
 
-// get returns what is at key, or nil.
+// get returns the value at key, or nil.
 func (r *reader) get(key string) []byte {
 	if r.err != nil {
 		return nil
@@ -225,7 +222,7 @@ func read[T any](r *reader, key string) (record T, ok bool) {
 	return record, r.err == nil
 }
 
-// decodeAt is decode for what is at key. The error says how to go on without the record.
+// decodeAt is decode for the sealed record at key. The error includes the remedy.
 func decodeAt[T any](key string, data []byte) (record T, err error) {
 	data, ok := unseal(key, data)
 	if ok {
@@ -239,7 +236,7 @@ func decodeAt[T any](key string, data []byte) (record T, err error) {
 	return record, nil
 }
 
-// damageRemedy is what a user does about a store that cannot be read.
+// damageRemedy tells the user what to do about a store that cannot be read.
 const damageRemedy = `stop the agent, and go back to a backup with "stowage restore", or put the state together again with "stowage recover"`
 
 // has reports whether there is a record at key.
@@ -251,12 +248,12 @@ type txn struct {
 	tx  kv.Tx
 	now time.Time
 
-	// before is what numbers there were, in a transaction that needs a mark.
+	// before holds the numbers before the transaction, if it needs a mark; nil otherwise.
 	before *Numbers
 }
 
-// write puts the record that a pointer leads to at key, unless the same content is there
-// already: so watchers are notified only of what has changed.
+// write stores the record that the pointer refers to at key. It does not write identical
+// content, so that watchers are notified only of changes.
 func (tx *txn) write(key string, record any) {
 	if tx.err != nil {
 		return
@@ -286,8 +283,8 @@ func (tx *txn) remove(key string) {
 	tx.err = errors.Annotatef(tx.tx.Delete(key), "deleting %q", key)
 }
 
-// update runs fn in one transaction. Its mark, where it needs one, is written before it
-// is committed; nothing has changed if that fails.
+// update runs fn in one transaction. If the transaction needs a mark, update writes it before
+// the commit; if that fails, nothing has changed.
 func (st *State) update(fn func(*txn) error) error {
 	return st.store.Update(func(kvtx kv.Tx) error {
 		tx := &txn{reader: reader{kv: kvtx, registry: st.registry}, tx: kvtx, now: st.clock.Now().UTC()}
@@ -306,8 +303,8 @@ func (st *State) update(fn func(*txn) error) error {
 	})
 }
 
-// updateIfSpace is update for what makes something. Where the store is short of disk space
-// it is refused: what is left is for changing and removing what there is.
+// updateIfSpace is update for transactions that add something. It refuses to run fn if the
+// store is short of disk space: the rest is reserved for changing and removing what exists.
 func (st *State) updateIfSpace(fn func(*txn) error) error {
 	if err := st.checkSpace(); err != nil {
 		return err

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// historyLength is how many statuses of a volume or filesystem are kept.
+	// historyLength is the number of statuses kept for a volume or filesystem.
 	historyLength = 20
 
-	// maxMessage bounds what a provider's error takes of the store, in bytes.
+	// maxMessage is the longest stored message of a provider, in bytes.
 	maxMessage = 4096
 )
 
@@ -28,12 +28,12 @@ type StatusInfo struct {
 	// Since is when Status or Message last changed.
 	Since time.Time `cbor:"3,keyasint"`
 
-	// CannotGrowTo is the size, in MiB, to which what is attached or detached could not grow;
-	// 0: it need not, or may.
+	// CannotGrowTo is the size, in MiB, to which an attached or detached entity could not
+	// grow; 0 if it need not grow, or still may.
 	CannotGrowTo uint64 `cbor:"4,keyasint,omitempty"`
 }
 
-// history has the latest statuses of a volume or filesystem, oldest first.
+// history is the latest statuses of a volume or filesystem, oldest first.
 type history []StatusInfo
 
 // StatusChange is a status that a volume or filesystem has or had.
@@ -43,9 +43,9 @@ type StatusChange struct {
 	StatusInfo
 }
 
-// StatusHistory returns the latest statuses of the instance's volume and filesystem,
-// oldest first, the present ones included: up to 20 of each. The error satisfies
-// errors.IsNotFound if there is no such instance.
+// StatusHistory returns the latest statuses of the instance's volume and filesystem, including
+// the current ones, oldest first: up to 20 of each. The error satisfies errors.IsNotFound if
+// there is no such instance.
 func (st *State) StatusHistory(name string) ([]StatusChange, error) {
 	var changes []StatusChange
 	err := st.view(func(r *reader, _ kv.Snapshot) error {
@@ -66,8 +66,8 @@ func (st *State) StatusHistory(name string) ([]StatusChange, error) {
 	return changes, errors.Trace(err)
 }
 
-// merge returns the changes of two entities by age. Each entity's stay in the order in
-// which they came about, even where the clock has been set back in between.
+// merge merges the changes of two entities by age. It keeps the order of each entity's
+// changes, even if the clock was set back in between.
 func merge(a, b []StatusChange) []StatusChange {
 	merged := make([]StatusChange, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
@@ -79,8 +79,8 @@ func merge(a, b []StatusChange) []StatusChange {
 	return append(append(merged, a...), b...)
 }
 
-// set changes the status. Setting what is there already keeps Since, so that the
-// age of a status that an operation sets at every attempt is true.
+// set changes the status. Setting the same status and message keeps Since, so that a status
+// that an operation sets at every attempt shows its true age.
 func (s *StatusInfo) set(value status.Status, message string, now time.Time) {
 	if len(message) > maxMessage {
 		message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
@@ -90,19 +90,19 @@ func (s *StatusInfo) set(value status.Status, message string, now time.Time) {
 	}
 }
 
-// cannotGrowTo returns what the data of a status says of that.
+// cannotGrowTo returns the size under [status.CannotGrowTo] in the data of a status, or 0.
 func cannotGrowTo(data map[string]any) uint64 {
 	switch size := data[status.CannotGrowTo].(type) {
 	case uint64:
 		return size
-	case float64: // of JSON
+	case float64: // from JSON
 		return uint64(max(0, size))
 	}
 	return 0
 }
 
-// statusPriority orders statuses by how much they say about an instance, the most
-// important first. Being removed comes before not having been made.
+// statusPriority orders statuses by how much they say about an instance, the most important
+// first. The statuses of removal precede those of provisioning.
 var statusPriority = []status.Status{
 	status.Error,
 	status.Detaching,
@@ -127,8 +127,8 @@ func (s StatusInfo) outranks(other StatusInfo) bool {
 	return s.Message != "" && other.Message == ""
 }
 
-// combine joins two statuses of the same rank: where the instance is attached, both messages
-// are shown.
+// combine joins two statuses of the same rank: if the instance is attached, both messages are
+// shown.
 func (s StatusInfo) combine(other StatusInfo) StatusInfo {
 	if s.Status != status.Attached || s.Message == "" || other.Message == "" {
 		return s
@@ -140,8 +140,8 @@ func (s StatusInfo) combine(other StatusInfo) StatusInfo {
 	return s
 }
 
-// explained reports whether a message says why the entity is not attached. That of an
-// attached one is a remark, which does not hide that the rest is not.
+// explained reports whether a message says why the entity is not attached. The message of an
+// attached entity is a remark, which must not hide that another entity is not attached.
 func (s StatusInfo) explained() bool { return s.Message != "" && s.Status != status.Attached }
 
 // displayStatus returns the status of an entity as users see it. Two workers report on a

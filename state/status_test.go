@@ -14,8 +14,9 @@ import (
 	"github.com/stowage-io/stowage/state"
 )
 
-// The status of an instance is what tells most of its volume and filesystem.
-func TestStatusOfAnInstance(t *testing.T) {
+// The status of an instance is the higher-ranking status of its volume and filesystem.
+// Behaviour G11.
+func TestInstanceStatus(t *testing.T) {
 	for _, test := range []struct{ volume, filesystem, want string }{
 		{"pending", "pending", "pending"},
 		{"attached", "pending", "pending"},
@@ -53,9 +54,9 @@ func TestStatusOfAnInstance(t *testing.T) {
 	}
 }
 
-// Two workers tell of a volume that a machine attaches by a plan, in either order. What is
-// wrong for one of them is shown until that one tells that it is right.
-func TestStatusOfAVolumeWithAPlan(t *testing.T) {
+// Two workers set the status of a volume with a plan, in either order. The failure of one of
+// them is shown until the same worker reports success.
+func TestVolumeStatusWithPlan(t *testing.T) {
 	w := mixed(t)
 	of := entry{kind: "volume-attachment", machine: "machine-1", tag: "volume-3"}
 	w.must(w.provision(entry{kind: "volume", tag: of.tag}))
@@ -83,7 +84,7 @@ func TestStatusOfAVolumeWithAPlan(t *testing.T) {
 		w.must(accessors[step.by].SetStatus(args))
 		s := w.one("d")
 		if shown := strings.TrimSuffix(fmt.Sprintf("%s: %s", s.Status, s.Message), ": "); shown != step.want {
-			t.Errorf("the %s has told %q, %q; shown is %q, want %q", step.by, step.status, step.message, shown, step.want)
+			t.Errorf("after the %s set %q, %q, the status is %q, want %q", step.by, step.status, step.message, shown, step.want)
 		}
 	}
 	history, err := w.StatusHistory("d")
@@ -92,23 +93,23 @@ func TestStatusOfAVolumeWithAPlan(t *testing.T) {
 		t.Errorf("the history ends with %+v", last)
 	}
 
-	// What was wrong with attaching it is not what is wrong with detaching it.
+	// A failed attachment does not show once the volume is being detached.
 	w.must(w.DetachStorage([]string{"d"}))
 	if s := w.one("d"); s.Status != status.Detaching || s.Message != "" {
-		t.Errorf("it is detached, and %s: %q", s.Status, s.Message)
+		t.Errorf("while being detached, it is %s: %q", s.Status, s.Message)
 	}
 	w.must(accessors["machine"].SetStatus([]params.EntityStatusArgs{{Tag: of.tag, Status: "detaching", Info: "busy"}}))
 	if s := w.one("d"); s.Status != status.Detaching || s.Message != "busy" {
-		t.Errorf("it cannot be detached, and is %s: %q", s.Status, s.Message)
+		t.Errorf("after a failed detachment, it is %s: %q", s.Status, s.Message)
 	}
 	w.must(single(accessors["machine"].RemoveVolumeAttachmentPlan([]params.MachineStorageId{on(of.machine, of.tag)})))
 	if s := w.one("d"); s.Status != status.Detaching || s.Message != "" {
-		t.Errorf("its plan is undone, and it is %s: %q", s.Status, s.Message)
+		t.Errorf("with its plan undone, it is %s: %q", s.Status, s.Message)
 	}
 	w.check()
 }
 
-func TestStatusKeepsItsAge(t *testing.T) {
+func TestStatusSince(t *testing.T) {
 	w := newWorld(t)
 	w.add("it", "loop", block)
 	since := func(want time.Time) {
@@ -128,8 +129,8 @@ func TestStatusKeepsItsAge(t *testing.T) {
 	since(start.Add(2 * time.Minute))
 }
 
-// Programs learn from a number that storage cannot grow, whichever part of it that is.
-func TestCannotGrow(t *testing.T) {
+// A number tells programs that storage cannot grow, whichever part of it cannot.
+func TestCannotGrowTo(t *testing.T) {
 	w := newWorld(t)
 	w.add("data", "loop", filesystem)
 	w.work()
@@ -151,7 +152,7 @@ func TestCannotGrow(t *testing.T) {
 	w.check()
 }
 
-func TestWhatWentWrongStaysToBeSeen(t *testing.T) {
+func TestFailureStatusOutlastsLaterRequests(t *testing.T) {
 	w := newWorld(t)
 	w.add("busy", "loop", filesystem)
 	w.add("bad", "loop", block)
@@ -161,17 +162,17 @@ func TestWhatWentWrongStaysToBeSeen(t *testing.T) {
 	w.must(w.RemoveStorage([]string{"busy"}))
 	w.must(w.provision(entry{kind: "volume", tag: "volume-0-0"}))
 	if s := w.one("busy"); s.Status != status.Detaching || s.Message != "held by process 7" {
-		t.Errorf("what could not be detached is %s: %q", s.Status, s.Message)
+		t.Errorf("storage whose detachment failed is %s: %q", s.Status, s.Message)
 	}
 	w.must(w.DetachStorage([]string{"bad"}))
 	w.setStatus("volume-0-1", status.Error, "no such thing")
 	w.must(w.remove(partsOf(w.one("bad"))["va"]))
 	if s := w.one("bad"); s.Status != status.Error || s.Message != "no such thing" {
-		t.Errorf("what could not be made is %s: %q", s.Status, s.Message)
+		t.Errorf("storage whose creation failed is %s: %q", s.Status, s.Message)
 	}
 }
 
-func TestHistoryIsBoundedAndGoesWithTheStorage(t *testing.T) {
+func TestStatusHistoryIsBounded(t *testing.T) {
 	w := newWorld(t)
 	w.add("it", "loop", filesystem)
 	for i := range 50 {
@@ -199,7 +200,7 @@ func TestHistoryIsBoundedAndGoesWithTheStorage(t *testing.T) {
 	wantError(t, err, errors.NotFound, `"none"`)
 }
 
-func TestHistoryKeepsItsOrderWhereTheClockIsSetBack(t *testing.T) {
+func TestStatusHistoryOrderWithClockSetBack(t *testing.T) {
 	w := newWorld(t)
 	w.add("it", "loop", filesystem)
 	for _, message := range []string{"first", "second", "third"} {
@@ -223,8 +224,9 @@ func TestHistoryKeepsItsOrderWhereTheClockIsSetBack(t *testing.T) {
 	}
 }
 
-// What a machine cannot do about a volume of the environment is told by the machine.
-func TestMachineTellsOfTheVolumeThatItHasAPlanFor(t *testing.T) {
+// The machine that has a plan for a volume of the environment may set the volume's status.
+// Finding N6.
+func TestMachineSetsStatusOfPlannedVolume(t *testing.T) {
 	w := mixed(t)
 	failed := []params.EntityStatusArgs{{Tag: "volume-2", Status: "attaching", Info: "no login"}}
 	w.must(w.provision(entry{kind: "volume", tag: "volume-2"}))
@@ -237,7 +239,7 @@ func TestMachineTellsOfTheVolumeThatItHasAPlanFor(t *testing.T) {
 	}
 }
 
-func TestSetStatusDoesWhatItCan(t *testing.T) {
+func TestSetStatusSetsValidOnes(t *testing.T) {
 	w := newWorld(t)
 	w.add("it", "loop", block)
 	accessor := w.ForMachine(machine0)
@@ -261,6 +263,6 @@ func TestSetStatusDoesWhatItCan(t *testing.T) {
 	w.must(accessor.SetStatus(nil))
 	w.setStatus("volume-0-0", status.Error, strings.Repeat("é", 1<<20))
 	if s := w.one("it"); len(s.Message) > 5000 || !strings.HasPrefix(s.Message, "éé") || strings.ContainsRune(s.Message, '\uFFFD') {
-		t.Errorf("an endless message is kept with %d bytes", len(s.Message))
+		t.Errorf("a huge message is kept with %d bytes", len(s.Message))
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// StorageParams says which storage instance to add.
+// StorageParams describes a storage instance to add.
 type StorageParams struct {
 	// Name is NAME or NAME/N: NAME is a lower-case letter and up to 62 lower-case
 	// letters, digits and hyphens, N a number.
@@ -31,64 +31,62 @@ type StorageParams struct {
 	// Size is the least size, in MiB. It is not zero.
 	Size uint64
 
-	// Attributes are the instance's own settings. They win over the pool's. They
-	// are kept as JSON, so numbers come back as float64.
+	// Attributes are the instance's own settings. They override the pool's. They are stored as
+	// JSON, so numbers are read back as float64.
 	Attributes map[string]any
 
-	// MountPoint is where a filesystem is wanted, a clean absolute path. Empty
-	// leaves the choice to who mounts it. A block instance has none.
+	// MountPoint is where to mount a filesystem, a clean absolute path. Empty leaves the
+	// choice to the provider. It must be empty for a block instance.
 	MountPoint string
 
 	ReadOnly bool
 
-	// Machine is where the instance is to be attached. The zero tag leaves it
-	// detached, which only storage that does not need a machine can be.
+	// Machine is the machine to attach the instance to. The zero tag leaves it detached, which
+	// is possible only for storage that does not need a machine.
 	Machine names.MachineTag
 
-	// Source is what [State.PrepareImport] has noted to import. It is for imports
-	// only.
+	// Source is the source that was passed to [State.PrepareImport]. It is for imports only.
 	Source string
 }
 
-// Storage is a storage instance as its user sees it.
+// Storage is a storage instance as users see it.
 type Storage struct {
 	Name     string
 	Kind     storage.StorageKind
 	Pool     string
 	Provider storage.ProviderType
 
-	// SizeMiB is what was asked for until the provider has said what it made;
-	// RequestedMiB is what was last asked for: storage that has less is to grow.
+	// SizeMiB is the requested size until the provider has reported the size that it made.
+	// RequestedMiB is the size that was last requested: storage with less is to grow.
 	SizeMiB, RequestedMiB uint64
 
-	// MountPoint is what was asked for.
+	// MountPoint is the requested mount point.
 	MountPoint string
 
-	// Attributes are the pool's as they were when the instance was added, with the
-	// instance's own over them.
+	// Attributes are the pool's at the time when the instance was added, overridden by the
+	// instance's own.
 	Attributes map[string]any
 	ReadOnly   bool
 
 	Life life.Value
 
-	// StatusInfo is the most telling status of the instance's volume and
-	// filesystem: an error first, then one with a message, then one on its
-	// way out, then the least advanced. What is attached tells least, and its
-	// message is a remark; where both have one, the volume's comes first. CannotGrowTo is of
-	// either.
+	// StatusInfo is the most important status of the instance's volume and filesystem: an
+	// error first, then a status with a message, then one of removal, then the least advanced.
+	// An attached entity's status is the least important, and its message is a remark; if both
+	// have a remark, the volume's comes first. CannotGrowTo is that of either.
 	StatusInfo
 
-	// Location is the mount point of an attached filesystem, or the path of an
-	// attached volume's block device once the machine has seen it. Otherwise it is
-	// empty. Statuses are set before what they tell of is recorded: storage can be
-	// used when it is attached and has a location.
+	// Location is the mount point of an attached filesystem, or the path of an attached
+	// volume's block device once the machine has published it. Otherwise it is empty. A status
+	// is set before the fact that it reports is recorded: storage can be used when it is
+	// attached and has a location.
 	Location string
 
-	// Volume and Filesystem are what the instance stands on; each is nil if the instance
-	// does not have it.
+	// Volume and Filesystem are the parts of the instance; each is nil if the instance does
+	// not have it.
 	Volume, Filesystem *Entity
 
-	// Attachments are the machines that have the instance, at most one.
+	// Attachments are the instance's attachments to machines, at most one.
 	Attachments []Attachment
 }
 
@@ -97,22 +95,22 @@ type Entity struct {
 	// Tag is a names.VolumeTag or a names.FilesystemTag.
 	Tag names.Tag
 
-	// Scope says whose worker looks after it: a filesystem on a volume is always
-	// its machine's.
+	// Scope says whether the environment's worker or a machine's looks after the entity. A
+	// filesystem on a volume always has ScopeMachine.
 	Scope storage.Scope
 
 	Life life.Value
 	StatusInfo
 
-	// UUID is its own for ever, and the resource tag by which its provider knows
-	// whose it is.
+	// UUID never changes and is never reused. The provider keeps it in the resource tag that
+	// names the owner.
 	UUID string
 
-	// ProviderID is how the provider knows it; empty until it is provisioned.
+	// ProviderID is the provider's ID of the entity; empty until it is provisioned.
 	ProviderID string
 }
 
-// Attachment is a storage instance on a machine.
+// Attachment is the attachment of a storage instance to a machine.
 type Attachment struct {
 	Machine  names.MachineTag
 	Life     life.Value
@@ -120,43 +118,41 @@ type Attachment struct {
 	ReadOnly bool
 }
 
-// Changes are what a user wants to have, for [State.Apply].
+// Changes are the changes that a user requests of [State.Apply].
 type Changes struct {
-	// Pools are made, or replaced for storage that is added from then on, by the
-	// rules of [poolmanager.Rules.Set].
+	// Pools are created, or replaced for storage that is added from then on, by the rules of
+	// [poolmanager.Rules.Set].
 	Pools []Pool
 
-	// Add are instances that are added, as by [State.AddStorage]. They may be of
-	// the pools above.
+	// Add are instances to add, as by [State.AddStorage]. They may name the pools above.
 	Add []StorageParams
 
-	// Attach are the names of instances that are attached to Machine, as by
-	// [State.AttachStorage].
+	// Attach are the names of instances to attach to Machine, as by [State.AttachStorage].
 	Attach  []string
 	Machine names.MachineTag
 
-	// Resize are instances that are wanted larger, as by [State.ResizeStorage].
+	// Resize are instances to grow, as by [State.ResizeStorage].
 	Resize []Resize
 
-	// Keep are the names of instances that are to be as they are. What has failed of
-	// them is tried again at once, as it is of those in Attach and Resize.
+	// Keep are the names of instances that are to stay as they are. Failed operations of them
+	// are retried at once, as they are for the instances in Attach and Resize.
 	Keep []string
 }
 
-// needsSpace reports whether there will be more than there is. What there is can always be
+// needsSpace reports whether the changes add or grow something. Existing storage can always be
 // attached.
 func (c Changes) needsSpace() bool {
 	return len(c.Pools) > 0 || len(c.Add) > 0 || len(c.Resize) > 0
 }
 
-// Resize is a size that an instance is wanted with.
+// Resize is a request to change the wanted size of an instance.
 type Resize struct {
 	Name string
 	Size uint64 // MiB
 }
 
-// Apply makes changes in one transaction: all or none. The error is about the first
-// that cannot be made, and names it. On a full disk nothing is made or made larger: the
+// Apply makes all of the changes in one transaction, or none. The error is about the first
+// change that cannot be made, and names it. On a full disk nothing can be added or grown: the
 // error satisfies errors.Is(err, syscall.ENOSPC).
 func (st *State) Apply(changes Changes) error {
 	rules, err := poolmanager.NewRules(st.registry)
@@ -201,7 +197,7 @@ func (st *State) Apply(changes Changes) error {
 	})
 }
 
-// existing returns the names of the instances that are there already.
+// existing returns the names of the existing instances that the changes name.
 func (c Changes) existing() []string {
 	all := slices.Concat(c.Attach, c.Keep)
 	for _, r := range c.Resize {
@@ -211,47 +207,44 @@ func (c Changes) existing() []string {
 	return slices.Compact(all)
 }
 
-// AddStorage adds storage instances, with the volumes, filesystems and attachments
-// that they need, all or none. The error satisfies errors.IsNotValid for
-// parameters that cannot be used, errors.IsNotFound for a pool or machine that is
-// not there, errors.IsNotSupported for a kind that the pool's provider does not
-// make, errors.IsAlreadyExists for a name that is taken.
+// AddStorage adds storage instances, with the volumes, filesystems and attachments that they
+// need. It adds all of them or none. The error satisfies errors.IsNotValid if parameters are
+// invalid, errors.IsNotFound if a pool or machine does not exist, errors.IsNotSupported if the
+// pool's provider does not make the kind, and errors.IsAlreadyExists if a name is taken.
 //
-// An instance of kind block has a volume. One of kind filesystem has a filesystem
-// alone where the provider makes filesystems, and otherwise a volume with a
-// filesystem on it.
+// An instance of kind block has a volume. One of kind filesystem has only a filesystem if the
+// provider makes filesystems, and otherwise a volume with a filesystem on it.
 func (st *State) AddStorage(all ...StorageParams) error {
 	return st.Apply(Changes{Add: all})
 }
 
-// ResizeStorage asks for an instance to grow to size, in MiB. What is not provisioned
-// yet is made so large; what is grows when its worker and its provider can. Asking
-// for the size that is wanted already is no error, nor is asking for less, down to what
-// there is, where it has not grown. What has failed is tried again at once, as by
-// [State.RetryStorage]. The error satisfies errors.IsNotFound for a name
-// that is not there, and errors.IsNotValid for a size smaller than there is and for an
-// instance that is being removed.
+// ResizeStorage requests that an instance grow to size, in MiB. If it is not provisioned yet,
+// it is made with that size; otherwise it grows when its worker and its provider can grow it.
+// Requesting the size that is already wanted is not an error, nor is requesting less, down to
+// the provisioned size, if the instance has not grown. Failed operations are retried at once,
+// as by [State.RetryStorage]. The error satisfies errors.IsNotFound if the name does not
+// exist, and errors.IsNotValid if the size is smaller than the provisioned size, or if the
+// instance is being removed.
 func (st *State) ResizeStorage(name string, size uint64) error {
 	return st.Apply(Changes{Resize: []Resize{{name, size}}})
 }
 
-// AttachStorage attaches the named instances to a machine, all or none. What is
-// attached there already stays so; what has failed is tried again at once, as by
-// [State.RetryStorage]. Errors name the instance; they satisfy
-// errors.IsNotFound for a name or machine that is not there, errors.IsNotValid for
-// an instance that is being removed or that cannot be on that machine,
-// errors.IsAlreadyExists for one that another machine has, and
-// errors.Is(err, errors.NotYetAvailable) for one that is still being detached.
+// AttachStorage attaches the named instances to a machine, all or none. An instance that is
+// attached there already stays attached; failed operations are retried at once, as by
+// [State.RetryStorage]. Errors name the instance. They satisfy errors.IsNotFound if a name or
+// the machine does not exist, errors.IsNotValid if an instance is being removed or cannot be
+// on that machine, errors.IsAlreadyExists if another machine has it, and errors.Is(err,
+// errors.NotYetAvailable) if it is still being detached.
 func (st *State) AttachStorage(names []string, machine names.MachineTag) error {
 	return st.Apply(Changes{Attach: names, Machine: machine})
 }
 
-// DetachStorage detaches the named instances from their machines, all or none. They
-// stay, and can be attached again. What is detached or being detached already is no
-// error; what has failed is tried again at once, as by [State.RetryStorage]. A name that is
-// not there is, satisfying errors.IsNotFound. What may be attached though a state of an older
-// generation says otherwise is detached too; what may have been made since, though the state
-// says that it is not, is looked for by creating it again.
+// DetachStorage detaches the named instances from their machines, all or none. The instances
+// remain, and can be attached again. Detaching one that is detached or being detached already
+// is not an error; failed operations of it are retried at once, as by [State.RetryStorage].
+// The error satisfies errors.IsNotFound if a name does not exist. After a restore,
+// DetachStorage also detaches an entity that may have been attached since the backup; it looks
+// for an entity that may have been made since by creating it again.
 func (st *State) DetachStorage(names []string) error {
 	return st.update(func(tx *txn) error {
 		return detachEach(tx, names, "detaching", func(i *instance) error {
@@ -262,10 +255,10 @@ func (st *State) DetachStorage(names []string) error {
 	})
 }
 
-// RemoveStorage detaches and destroys the named instances with what they hold, all or
-// none. What is being removed already is no error; what has failed is tried again at once,
-// as by [State.RetryStorage]. A name that is not there is an error, satisfying
-// errors.IsNotFound.
+// RemoveStorage detaches and destroys the named instances with their contents, all or none.
+// Removing one that is being removed already is not an error; failed operations of it are
+// retried at once, as by [State.RetryStorage]. The error satisfies errors.IsNotFound if a name
+// does not exist.
 func (st *State) RemoveStorage(names []string) error {
 	return st.update(func(tx *txn) error {
 		return detachEach(tx, names, "removing", func(i *instance) error {
@@ -276,9 +269,9 @@ func (st *State) RemoveStorage(names []string) error {
 	})
 }
 
-// ReleaseStorage is RemoveStorage, but the data is kept by the provider and leaves
-// the model. Errors satisfy errors.IsNotSupported where the provider cannot, and
-// errors.IsNotValid where the instance is already being destroyed.
+// ReleaseStorage is RemoveStorage, except that the provider keeps the data, without an owner.
+// Errors satisfy errors.IsNotSupported if the provider cannot release storage, and
+// errors.IsNotValid if an instance is already being destroyed.
 func (st *State) ReleaseStorage(names []string) error {
 	return st.update(func(tx *txn) error {
 		return detachEach(tx, names, "releasing", func(i *instance) error {
@@ -299,8 +292,8 @@ func (st *State) ReleaseStorage(names []string) error {
 	})
 }
 
-// Storage returns the named instances, in that order. A name that is not there is an
-// error that satisfies errors.IsNotFound.
+// Storage returns the named instances, in order. The error satisfies errors.IsNotFound if a
+// name does not exist.
 func (st *State) Storage(names ...string) ([]Storage, error) {
 	result, missing, err := st.FindStorage(names...)
 	if err == nil && len(missing) > 0 {
@@ -312,8 +305,9 @@ func (st *State) Storage(names ...string) ([]Storage, error) {
 	return result, nil
 }
 
-// StorageOf returns the instances that names mean, NAME being NAME and all of NAME/0,
-// NAME/1, …, each once and sorted by name; and the names that mean none.
+// StorageOf returns the instances that the names refer to, each once and sorted by name, and
+// the names that refer to none. NAME refers to the instance NAME and to all of NAME/0, NAME/1,
+// and so on.
 func (st *State) StorageOf(names ...string) (found []Storage, missing []string, err error) {
 	err = st.view(func(r *reader, snapshot kv.Snapshot) error {
 		for _, name := range names {
@@ -347,8 +341,8 @@ func scanStorage(r *reader, snapshot kv.Snapshot, prefix string, found *[]Storag
 	})
 }
 
-// FindStorage returns those of the named instances that are there, and the names of
-// those that are not, each in that order.
+// FindStorage returns the named instances that exist, and the names that do not exist, each in
+// the order of names.
 func (st *State) FindStorage(names ...string) (found []Storage, missing []string, err error) {
 	found = make([]Storage, 0, len(names))
 	err = st.view(func(r *reader, _ kv.Snapshot) error {
@@ -376,9 +370,9 @@ func (st *State) AllStorage() ([]Storage, error) {
 	return result, nil
 }
 
-// WatchStorageNames tells the names of instances: first of all there are, then of those
-// that are new, that have changed, or that are gone. Where block devices are is not
-// part of that; see [State.WatchBlockDevices].
+// WatchStorageNames returns a watcher of the names of instances: it reports first all existing
+// ones, then those that are new, changed or removed. It does not report changes of block
+// devices; see [State.WatchBlockDevices].
 func (st *State) WatchStorageNames() (watcher.StringsWatcher, error) {
 	w, err := watch(st, storagePrefix, kv.FromScratch, func(keys []string) ([]string, error) {
 		names := make([]string, len(keys))
@@ -393,16 +387,15 @@ func (st *State) WatchStorageNames() (watcher.StringsWatcher, error) {
 	return w, nil
 }
 
-// WatchStorage tells when what AllStorage returns may have changed.
+// WatchStorage returns a watcher that notifies when the result of AllStorage may have changed.
 func (st *State) WatchStorage() (watcher.NotifyWatcher, error) {
 	return st.newNotifyWatcher("")
 }
 
-// validName is what an instance may be called. Names are parts of keys, and of what
-// is shown.
+// validName matches valid names of instances. Names are parts of keys and of output.
 var validName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}(/(0|[1-9][0-9]{0,8}))?$`)
 
-// BaseName returns NAME of the names NAME and NAME/N of storage.
+// BaseName returns NAME for the storage names NAME and NAME/N.
 func BaseName(name string) string {
 	base, _, _ := strings.Cut(name, "/")
 	return base
@@ -432,20 +425,19 @@ func (p StorageParams) validate() error {
 	return checkMountPoint(p.MountPoint)
 }
 
-// design is an instance that is to be added, and what is to be made of it. Nothing is in
-// the instance yet.
+// design is an instance that is to be added, without its entities, and what to make for it.
 type design struct {
 	instance
 	machine names.MachineTag
 
 	volume, filesystem bool
 
-	// bound says that the machine's worker looks after what there is, and not only
-	// after a filesystem on a volume.
+	// bound says that the machine's worker looks after everything, and not only after a
+	// filesystem on a volume.
 	bound bool
 }
 
-// design returns an error unless the instance can be added.
+// design returns the design of an instance, or an error if the instance cannot be added.
 func (st *State) design(r *reader, rules *poolmanager.Rules, p StorageParams) (design, error) {
 	if err := p.validate(); err != nil {
 		return design{}, errors.Trace(err)
@@ -462,7 +454,7 @@ func (st *State) design(r *reader, rules *poolmanager.Rules, p StorageParams) (d
 		return design{}, errors.Annotatef(err, "pool %q", p.Pool)
 	}
 
-	// What the instance is made of, and whose the parts are.
+	// Determine the parts of the instance, and their scope.
 	attach := p.Machine != names.MachineTag{}
 	native := p.Kind == storage.StorageKindFilesystem && provider.Supports(storage.StorageKindFilesystem)
 	d := design{
@@ -497,11 +489,11 @@ func (st *State) design(r *reader, rules *poolmanager.Rules, p StorageParams) (d
 	return d, nil
 }
 
-// addStorage adds an instance. imported, where it is not nil, is what of it is there
+// addStorage adds an instance. If imported is not nil, it describes the part that exists
 // already.
 func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams, imported *imported) error {
 	if imported == nil && p.Source != "" {
-		return errors.NewNotValid(nil, "a source is imported, not added")
+		return errors.NewNotValid(nil, "storage with a source must be imported, not added")
 	}
 	d, err := st.design(&tx.reader, rules, p)
 	if err != nil {
@@ -529,8 +521,7 @@ func (st *State) addStorage(tx *txn, rules *poolmanager.Rules, p StorageParams, 
 	return nil
 }
 
-// nextTag returns a new tag for what is to be made, or the one that was noted for what is
-// imported.
+// nextTag returns a new tag for an entity, or the noted tag of an import.
 func (tx *txn) nextTag(d design, kind string, imported *imported) entityTag {
 	bound := d.bound || d.volume && kind == names.FilesystemTagKind
 	prefix := tagPrefix(kind, bound, d.machine)
@@ -540,8 +531,8 @@ func (tx *txn) nextTag(d design, kind string, imported *imported) entityTag {
 	return tx.newTag(prefix)
 }
 
-// tagPrefix is what comes before the number in a tag: KIND-, or KIND-MACHINE- for what is
-// bound to its machine.
+// tagPrefix returns the part of a tag before its number: KIND-, or KIND-MACHINE- for an entity
+// that is bound to its machine.
 func tagPrefix(kind string, bound bool, machine names.MachineTag) string {
 	if !bound {
 		return kind + "-"
@@ -556,7 +547,7 @@ func (tx *txn) newTag(prefix string) entityTag {
 	return entityTag(prefix + strconv.FormatUint(tx.increment(sequenceKey(kind)), 10))
 }
 
-// increment adds one to a counter, and returns its value from before.
+// increment adds one to a counter, and returns its previous value.
 func (tx *txn) increment(key string) uint64 {
 	n, _ := read[counter](&tx.reader, key)
 	incremented := n + 1
@@ -564,8 +555,8 @@ func (tx *txn) increment(key string) uint64 {
 	return uint64(n)
 }
 
-// detachEach applies fn, which at least detaches an instance, to the named instances. What has
-// failed of an instance that is already being detached or removed is tried again.
+// detachEach applies fn, which at least detaches an instance, to the named instances. It
+// retries failed operations of an instance that is already being detached or removed.
 func detachEach(tx *txn, names []string, doing string, fn func(*instance) error) error {
 	var again []string
 	for _, name := range names {
@@ -583,8 +574,8 @@ func detachEach(tx *txn, names []string, doing string, fn func(*instance) error)
 	return tx.retryFailing(again)
 }
 
-// changeEach applies fn to the named instances. The first error ends it, and says
-// which instance it is about.
+// changeEach applies fn to the named instances. It stops at the first error, which names the
+// instance.
 func changeEach(tx *txn, names []string, doing string, fn func(*instance) error) error {
 	for _, name := range names {
 		i, ok := read[instance](&tx.reader, storageKey(name))
@@ -598,7 +589,7 @@ func changeEach(tx *txn, names []string, doing string, fn func(*instance) error)
 	return nil
 }
 
-// view returns the instance as its user sees it.
+// view returns the instance as users see it.
 func (i *instance) view(r *reader, name string) Storage {
 	s := Storage{
 		Name:         name,
@@ -652,7 +643,7 @@ func (i *instance) view(r *reader, name string) Storage {
 	return s
 }
 
-// attachmentLife is Alive until detaching begins, and Dying from then on.
+// attachmentLife returns Alive until detaching begins, and Dying from then on.
 func (i *instance) attachmentLife() life.Value {
 	if a := i.top().Attachment; a == nil || a.detaching() {
 		return life.Dying

@@ -18,12 +18,12 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-func TestAddStorageMakesWhatTheProviderAsksFor(t *testing.T) {
+func TestAddStorageEntitiesByProvider(t *testing.T) {
 	for _, test := range []struct {
 		pool               string
 		kind               storage.StorageKind
 		volume, filesystem string
-		environs           string // of these, what is the environment's
+		environs           string // the one of these that belongs to the environment
 	}{
 		{"loop", block, "volume-0-0", "", ""},
 		{"loop", filesystem, "volume-0-0", "filesystem-0-0", ""},
@@ -93,12 +93,12 @@ func TestAddStorageIsAllOrNone(t *testing.T) {
 		wantError(t, w.AddStorage(good, bad), test.kind, test.says...)
 	}
 	if after := w.dump(); fmt.Sprint(after) != fmt.Sprint(before) {
-		t.Errorf("refused storage left something:\n%v\nwas\n%v", after, before)
+		t.Errorf("refused storage changed the store to\n%v\nfrom\n%v", after, before)
 	}
 	w.must(w.AddStorage(good))
 }
 
-func TestStorageOfAnEnvironmentNeedsNoMachineYet(t *testing.T) {
+func TestEnvironStorageWithoutMachine(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.AddStorage(
 		state.StorageParams{Name: "disk", Kind: block, Pool: "disk", Size: 1},
@@ -167,7 +167,7 @@ func TestApplyIsAllOrNone(t *testing.T) {
 	}
 }
 
-func TestDetachingIsFinishedBeforeAttachingAgain(t *testing.T) {
+func TestAttachWaitsForDetach(t *testing.T) {
 	w := newWorld(t)
 	w.add("it", "disk", block)
 	w.must(w.DetachStorage([]string{"it"}))
@@ -176,7 +176,7 @@ func TestDetachingIsFinishedBeforeAttachingAgain(t *testing.T) {
 	w.must(w.AttachStorage([]string{"it"}, machine1))
 }
 
-func TestAStorageIsSeenThroughItsLife(t *testing.T) {
+func TestStorageThroughLife(t *testing.T) {
 	w := newWorld(t)
 	w.add("files", "loop", filesystem)
 	w.add("raw", "loop", block)
@@ -204,26 +204,26 @@ func TestAStorageIsSeenThroughItsLife(t *testing.T) {
 
 	w.must(w.DetachStorage([]string{"files"}))
 	if s := w.one("files"); s.Status != "detaching" || s.Attachments[0].Life != life.Dying {
-		t.Errorf("while it is detached it is %+v", s)
+		t.Errorf("while being detached, it is %+v", s)
 	}
 	w.work()
 	if s := w.one("files"); s.Status != "detached" || s.Location != "" || len(s.Attachments) > 0 {
-		t.Errorf("detached it is %+v", s)
+		t.Errorf("detached, it is %+v", s)
 	}
 	w.must(w.AttachStorage([]string{"files"}, machine0))
 	if s := w.one("files"); s.Status != "attaching" {
-		t.Errorf("while it is attached it is %+v", s)
+		t.Errorf("while being attached, it is %+v", s)
 	}
 	w.must(w.RemoveStorage([]string{"files", "raw"}))
 	if s := w.one("files"); s.Status != "detaching" || s.Life != life.Dying {
-		t.Errorf("while it is removed it is %+v", s)
+		t.Errorf("while being removed, it is %+v", s)
 	}
 	parts := partsOf(w.one("files"))
 	for _, part := range []string{"fa", "va", "f"} {
 		w.must(w.remove(parts[part]))
 	}
 	if s := w.one("files"); s.Status != "destroying" || s.Filesystem != nil {
-		t.Errorf("when it is nearly gone it is %+v", s)
+		t.Errorf("with only its volume left, it is %+v", s)
 	}
 	w.work()
 	if all, err := w.AllStorage(); len(all) > 0 || err != nil {
@@ -251,9 +251,10 @@ func TestIDsAreNotReused(t *testing.T) {
 	}
 }
 
-// A provider that answers with the ID of something else would have that be destroyed with
-// what is asked for.
-func TestIDOfAnotherIsRefused(t *testing.T) {
+// An ID in use is refused: otherwise the volume that has it would be destroyed along with
+// the new one.
+// Finding N29.
+func TestSetVolumeInfoRefusesIDInUse(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.Apply(state.Changes{Add: []state.StorageParams{
 		{Name: "a", Kind: block, Pool: "disk", Size: 128},
@@ -265,20 +266,20 @@ func TestIDOfAnotherIsRefused(t *testing.T) {
 		w.must(err)
 		return results[0].Error
 	}
-	for range 2 { // the second time as it is recorded
+	for range 2 { // the second time with the recorded ID
 		if err := record(w.ForEnviron(), "volume-0", "vol-1"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	err := record(w.ForEnviron(), "volume-1", "vol-1")
-	if !params.IsCodeAlreadyExists(err) || !strings.Contains(err.Error(), `ID "vol-1" is that of storage "a"`) {
+	if !params.IsCodeAlreadyExists(err) || !strings.Contains(err.Error(), `ID "vol-1" already belongs to storage "a"`) {
 		t.Errorf("the ID of another: %v", err)
 	}
 	if err := record(w.ForMachine(machine0), "volume-0-2", "vol-1"); err != nil {
 		t.Errorf("the same ID on a machine: %v", err)
 	}
 	if err := record(w.ForEnviron(), "volume-1", strings.Repeat("x", 1<<15)); !params.IsCodeNotValid(err) {
-		t.Errorf("an ID that is no key: %v", err)
+		t.Errorf("an ID too long for a key: %v", err)
 	}
 	w.check()
 	w.must(w.RemoveStorage([]string{"a"}))
@@ -339,7 +340,7 @@ func TestMachines(t *testing.T) {
 	if id, err := w.InstanceId(unknown); id != "i-7" || err != nil {
 		t.Errorf("the instance id is %q (%v)", id, err)
 	}
-	// Containers have slashes in their ids, and so has what is bound to them.
+	// The IDs of containers have slashes, and so have those of their storage.
 	w.must(w.AddStorage(state.StorageParams{Name: "it", Kind: filesystem, Pool: "loop", Size: 1, Machine: unknown}))
 	if s := w.one("it"); s.Volume.Tag.Id() != "7/lxd/0/0" || s.Attachments[0].Machine != unknown {
 		t.Errorf("its storage is %+v", s)
@@ -366,7 +367,7 @@ func TestEnvironConfig(t *testing.T) {
 	}
 }
 
-func TestWhatIsThereSurvivesARestart(t *testing.T) {
+func TestStateSurvivesRestart(t *testing.T) {
 	path := filePath(t)
 	w := newFileWorld(t, path)
 	w.must(w.SetInstanceId(machine0, "i-0"))
@@ -400,7 +401,7 @@ func TestWhatIsThereSurvivesARestart(t *testing.T) {
 	w.check()
 }
 
-// view leaves out pointers.
+// view formats storage without its pointers.
 func view(all []state.Storage) (lines []string) {
 	for _, s := range all {
 		lines = append(lines, fmt.Sprint(s.Name, s.Kind, s.Pool, s.Life, s.StatusInfo, s.Location, s.Attachments, s.Attributes))
@@ -408,7 +409,7 @@ func view(all []state.Storage) (lines []string) {
 	return lines
 }
 
-func TestStorageOfNamesInstancesAndGroups(t *testing.T) {
+func TestStorageOfInstancesAndGroups(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"data/0", "data/10", "data/2", "data-base", "raw"} {
 		w.add(name, "loop", block)
@@ -436,14 +437,14 @@ func TestStorageOfNamesInstancesAndGroups(t *testing.T) {
 	}
 }
 
-func TestAStoreOfAnotherSchemaIsRefused(t *testing.T) {
+func TestOpenNewerSchemaFails(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.store.Update(func(tx kv.Tx) error { return tx.Put("schema", []byte(`{"version":99}`)) }))
 	_, err := state.Open(state.Config{Store: w.store, Clock: w.clock, Registry: registry(t)})
 	wantError(t, err, errors.NotSupported, "99")
 }
 
-func TestARecordThatCannotBeReadIsNamed(t *testing.T) {
+func TestErrorNamesUnreadableRecord(t *testing.T) {
 	w := newWorld(t)
 	w.add("it", "loop", block)
 	w.must(w.store.Update(func(tx kv.Tx) error { return tx.Put("storage/it", []byte(`{`)) }))
@@ -459,7 +460,7 @@ func TestARecordThatCannotBeReadIsNamed(t *testing.T) {
 	}
 }
 
-func TestConfigNamesWhatIsMissing(t *testing.T) {
+func TestConfigErrorsNameField(t *testing.T) {
 	w := newWorld(t)
 	good := state.Config{Store: w.store, Clock: w.clock, Registry: registry(t)}
 	for field, change := range map[string]func(*state.Config){
@@ -474,8 +475,9 @@ func TestConfigNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// Attributes that have no form in JSON were refused with an error of no kind.
-func TestAttributesThatCannotBeKeptAreNotValid(t *testing.T) {
+// Attributes that JSON cannot encode are refused with a kind of error.
+// Finding N15.
+func TestUnencodableAttributesAreNotValid(t *testing.T) {
 	w := newWorld(t)
 	attributes := map[string]any{"depth": math.Inf(1)}
 	p := state.StorageParams{Name: "it", Kind: block, Pool: "loop", Size: 1, Machine: machine0, Attributes: attributes}

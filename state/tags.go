@@ -7,9 +7,9 @@ import (
 	"github.com/juju/names/v5"
 )
 
-// Tags stand in records and keys as text, and are used as that: to make a tag of its
-// text, as package names does, takes regular expressions. What comes from outside, or
-// out of the store, is checked.
+// Records and keys contain tags as text, and the code uses them in that form: parsing a tag,
+// as package names does, takes regular expressions. Tags from outside the package or from the
+// store are validated.
 
 // entityTag is the text of a names.VolumeTag or names.FilesystemTag.
 type entityTag string
@@ -30,7 +30,7 @@ func notEntity(tag names.Tag) error {
 	return errors.NewNotValid(nil, names.ReadableString(tag)+" is neither a volume nor a filesystem")
 }
 
-// parseEntityTag is newEntityTag for text that may be no tag.
+// parseEntityTag is newEntityTag for text that may not be a tag.
 func parseEntityTag(text string) (entityTag, error) {
 	tag := entityTag(text)
 	if isSimple(text) && (tag.kind() == names.VolumeTagKind || tag.kind() == names.FilesystemTagKind) {
@@ -68,8 +68,8 @@ func parseMachineTag(text string) (machineTag, error) {
 	return machineTag(tag.String()), nil
 }
 
-// isSimple reports whether the text is KIND-NUMBER or KIND-MACHINE-NUMBER, where the
-// machine is no container. Most tags are.
+// isSimple reports whether the text is KIND-NUMBER or KIND-MACHINE-NUMBER, where the machine
+// is not a container. Most tags are.
 func isSimple(tag string) bool {
 	_, id, _ := strings.Cut(tag, "-")
 	first, second, bound := strings.Cut(id, "-")
@@ -85,7 +85,7 @@ func isNumber(s string) bool {
 	return s == "0" || s != "" && s[0] != '0'
 }
 
-// kind is names.VolumeTagKind or names.FilesystemTagKind.
+// kind returns names.VolumeTagKind or names.FilesystemTagKind.
 func (t entityTag) kind() string {
 	kind, _, _ := strings.Cut(string(t), "-")
 	return kind
@@ -98,24 +98,24 @@ func (t entityTag) tag() names.Tag {
 	return names.NewFilesystemTag(t.id())
 }
 
-// id returns the id of the volume or filesystem.
+// id returns the ID of the volume or filesystem.
 func (t entityTag) id() string {
 	if isSimple(string(t)) {
 		_, id, _ := strings.Cut(string(t), "-")
 		return strings.Replace(id, "-", "/", 1)
 	}
-	tag, _ := names.ParseTag(string(t)) // it has been checked
+	tag, _ := names.ParseTag(string(t)) // the tag is validated
 	return tag.Id()
 }
 
-// String returns what people call it.
+// String returns the entity's name for messages, such as "volume 0".
 func (t entityTag) String() string { return t.kind() + " " + t.id() }
 
 // scope returns the scope that the volume or filesystem belongs to.
 func (t entityTag) scope() string {
 	_, id, _ := strings.Cut(string(t), "-")
 	end := strings.LastIndexByte(id, '-')
-	// The ids of machines begin with a digit, those of units with a letter.
+	// The IDs of machines begin with a digit, those of units with a letter.
 	if end < 0 || id[0] < '0' || id[0] > '9' {
 		return environScope
 	}
@@ -125,9 +125,9 @@ func (t entityTag) scope() string {
 func newMachineTag(tag names.MachineTag) machineTag { return machineTag(tag.String()) }
 
 func (t machineTag) tag() names.MachineTag {
-	tag, _ := names.ParseMachineTag(string(t)) // it has been checked
+	tag, _ := names.ParseMachineTag(string(t)) // the tag is validated
 	return tag
 }
 
-// String returns what people call it.
+// String returns the machine's name for messages, such as "machine 0".
 func (t machineTag) String() string { return "machine " + t.tag().Id() }

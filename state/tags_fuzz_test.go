@@ -7,8 +7,8 @@ import (
 	"github.com/juju/names/v5"
 )
 
-// FuzzTags compares with the package that tags come from. What is read is a part of
-// keys, and comes back out of them.
+// FuzzTags compares with the names package. A parsed tag is part of keys, and is parsed from
+// them again.
 func FuzzTags(f *testing.F) {
 	for _, text := range []string{
 		"volume-0", "volume-12-34", "filesystem-0-lxd-1-2", "filesystem-gitlab-0-3", "volume-0/0", "volume-00",

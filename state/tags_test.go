@@ -2,8 +2,8 @@ package state
 
 import "testing"
 
-// TestTagsAreReadAsNamesReadsThem compares with the package that tags come from.
-func TestTagsAreReadAsNamesReadsThem(t *testing.T) {
+// TestParseEntityTagAgreesWithNames compares with the names package.
+func TestParseEntityTagAgreesWithNames(t *testing.T) {
 	for _, test := range []struct{ text, scope, id string }{
 		{"volume-0", environScope, "0"},
 		{"volume-12-34", "machine-12", "12/34"},

@@ -13,13 +13,14 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// WatchVolumes tells which volumes of the scope are new, have moved on in life, have
-// been attached or detached, are wanted larger, or are gone.
+// WatchVolumes returns a watcher of the scope's volumes. It reports those that are new, that
+// have changed in life, that have been attached or detached, that are to grow, or that are
+// removed.
 func (a *Accessor) WatchVolumes() (watcher.StringsWatcher, error) {
 	return a.st.watchEntities(indexPrefix(a.scope, volumeIndex))
 }
 
-// Volumes returns what is provisioned of volumes.
+// Volumes returns the recorded information of provisioned volumes.
 func (a *Accessor) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.VolumeTag) (params.Volume, error) {
 		i, e, err := a.readEntity(r, entityTag(tag.String()))
@@ -43,8 +44,8 @@ func (a *Accessor) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, error
 	})
 }
 
-// SetVolumeInfo records volumes that have been provisioned, or have grown. The id of a
-// volume does not change once it is recorded, and its size does not become less.
+// SetVolumeInfo records volumes that have been provisioned, or have grown. The ID of a volume
+// does not change once it is recorded, and its size does not shrink.
 func (a *Accessor) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult, error) {
 	return updateEach(a, volumes, func(tx *txn, v params.Volume) error {
 		tag, err := parseTagOf(names.VolumeTagKind, v.VolumeTag)
@@ -72,10 +73,10 @@ func (tx *txn) setVolumeInfo(i *instance, e *entity, info params.VolumeInfo) err
 	return err
 }
 
-// recordProvisioned records what a provider has made, or made larger. What is new is attached as the
-// state says, and nowhere else.
-// An ID that is another's is refused: what would be done to the one would be done to the
-// other.
+// recordProvisioned records that a provider has made or grown an entity. The attachment of a
+// new entity is known: it is attached where the state says, and nowhere else.
+// recordProvisioned refuses the ID of another entity, because an operation on the one would
+// affect the other.
 func (tx *txn) recordProvisioned(i *instance, e *entity, info entityInfo) error {
 	isNew := e.Info == nil
 	if err := e.setInfo(info); err != nil {
@@ -83,7 +84,7 @@ func (tx *txn) recordProvisioned(i *instance, e *entity, info entityInfo) error 
 	}
 	if key := i.providerIDKey(e); isNew && key != "" {
 		if other, ok := read[indexEntry](&tx.reader, key); ok {
-			return errors.NewAlreadyExists(nil, "ID "+strconv.Quote(info.ID)+" is that of storage "+strconv.Quote(other.Storage))
+			return errors.NewAlreadyExists(nil, "ID "+strconv.Quote(info.ID)+" already belongs to storage "+strconv.Quote(other.Storage))
 		}
 	}
 	tx.setGeneration(e)
@@ -93,10 +94,10 @@ func (tx *txn) recordProvisioned(i *instance, e *entity, info entityInfo) error 
 	return nil
 }
 
-// maxID is how long a provider's ID may be, in bytes: it is part of a key.
+// maxID is the longest ID of a provider, in bytes: the ID is part of a key.
 const maxID = 4096
 
-// setInfo records what the entity is provisioned as.
+// setInfo records the entity's provisioned information.
 func (e *entity) setInfo(info entityInfo) error {
 	switch {
 	case info.ID == "":
@@ -107,8 +108,8 @@ func (e *entity) setInfo(info entityInfo) error {
 		return errors.NewNotValid(nil, "it is provisioned as "+strconv.Quote(e.Info.ID)+", and cannot become "+strconv.Quote(info.ID))
 	}
 	if e.Info != nil {
-		// The result of an earlier call may arrive after a later call has made the
-		// entity larger. What is not new any more does not become new again.
+		// The result of an earlier call may arrive after a later call has grown the entity. A
+		// volume that is no longer new does not become new again.
 		info.Size = max(info.Size, e.Info.Size)
 		info.New = info.New && e.Info.New
 	}
@@ -116,7 +117,7 @@ func (e *entity) setInfo(info entityInfo) error {
 	return nil
 }
 
-// VolumeSizes returns the sizes, in MiB, that volumes are wanted with.
+// VolumeSizes returns the wanted sizes of volumes, in MiB.
 func (a *Accessor) VolumeSizes(tags []names.VolumeTag) ([]params.SizeResult, error) {
 	return wantedSizes(a, tags)
 }
@@ -133,9 +134,8 @@ func wantedSizes[T names.Tag](a *Accessor, tags []T) ([]params.SizeResult, error
 	})
 }
 
-// VolumeParams returns what volumes are to be created with. They stay the same for
-// the volume's whole life, but for where it is to be attached and for a size that is
-// raised.
+// VolumeParams returns the parameters with which to create volumes. They stay the same for the
+// volume's whole life, except for the attachment and for a raised size.
 func (a *Accessor) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.VolumeTag) (params.VolumeParams, error) {
 		i, e, resourceTags, err := a.readWithTags(r, entityTag(tag.String()))
@@ -159,7 +159,7 @@ func volumeParams(r *reader, i *instance, e *entity, tags map[string]string) par
 	}
 	if e.Attachment != nil && !e.Attachment.detaching() {
 		attachment := volumeAttachmentParams(r, i, e)
-		// What is only looked for, to be removed, does not wait for a machine.
+		// A creation that only looks for a volume, to remove it, does not wait for a machine.
 		if e.Life == life.Alive || attachment.InstanceId != "" {
 			p.Attachment = &attachment
 		}
@@ -167,7 +167,7 @@ func volumeParams(r *reader, i *instance, e *entity, tags map[string]string) par
 	return p
 }
 
-// RemoveVolumeParams returns how volumes are to be taken away.
+// RemoveVolumeParams returns the parameters with which to destroy or release volumes.
 func (a *Accessor) RemoveVolumeParams(tags []names.VolumeTag) ([]params.RemoveVolumeParamsResult, error) {
 	return viewEach(a, tags, func(r *reader, tag names.VolumeTag) (params.RemoveVolumeParams, error) {
 		i, e, err := a.readEntity(r, entityTag(tag.String()))
@@ -193,10 +193,10 @@ func (i *instance) removalID(e *entity) (string, error) {
 	return info.ID, nil
 }
 
-// provisionedInfo returns what an entity is provisioned as, nil where it is not. A filesystem on a
-// volume that is dead, and that somebody set out to make, is destroyed as if that had been
-// recorded: it goes with its volume, but what was noted of it does not. The ID of such
-// a filesystem is made of its tag and UUID.
+// provisionedInfo returns the recorded information of an entity, or nil if it is not
+// provisioned. A dead filesystem on a volume that a worker has attempted to make counts as
+// provisioned, so that it is destroyed: destroying its volume does not remove what was noted
+// about it. Its ID is made of its tag and UUID.
 func (i *instance) provisionedInfo(e *entity) *entityInfo {
 	if e.Info == nil && e.Attempted && e.Life == life.Dead && e == i.Filesystem && i.Volume != nil {
 		return &entityInfo{ID: e.derivedID()}
@@ -204,8 +204,8 @@ func (i *instance) provisionedInfo(e *entity) *entityInfo {
 	return e.Info
 }
 
-// WatchBlockDevices tells when the machine's block devices change, or which of them a
-// volume is.
+// WatchBlockDevices returns a watcher that notifies when the machine's block devices change,
+// or when it changes which of them is a volume.
 func (a *Accessor) WatchBlockDevices(machine names.MachineTag) (watcher.NotifyWatcher, error) {
 	if err := a.checkMachine(machine); err != nil {
 		return nil, errors.Trace(err)
@@ -213,8 +213,7 @@ func (a *Accessor) WatchBlockDevices(machine names.MachineTag) (watcher.NotifyWa
 	return a.st.WatchBlockDevices(machine)
 }
 
-// VolumeBlockDevices returns the block devices that attached volumes are on their
-// machines.
+// VolumeBlockDevices returns the block devices of attached volumes on their machines.
 func (a *Accessor) VolumeBlockDevices(ids []params.MachineStorageId) ([]params.BlockDeviceResult, error) {
 	return viewEach(a, ids, func(r *reader, id params.MachineStorageId) (storage.BlockDevice, error) {
 		_, e, err := a.readAttachment(r, id, names.VolumeTagKind)
@@ -237,9 +236,9 @@ func (a *Accessor) VolumeBlockDevices(ids []params.MachineStorageId) ([]params.B
 	})
 }
 
-// announceMatch tells the watchers of a machine's block devices that a volume, which
-// another worker attaches, may now be found among them. The machine's own worker
-// knows of what it attaches itself.
+// announceMatch notifies the watchers of a machine's block devices that a volume, which
+// another worker attaches, may now match one of them. The machine's own worker knows the
+// volumes that it attaches itself.
 func (tx *txn) announceMatch(volume *entity) {
 	if volume.Attachment == nil || volume.Tag.scope() != environScope || !tx.has(machineKey(volume.Attachment.Machine)) {
 		return

@@ -9,9 +9,9 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// keysWatcher is every watcher: it turns the changed keys of a feed into events. One
-// event is on offer at a time; what changes while its reader is busy is merged by the
-// feed into the next.
+// keysWatcher implements every watcher: it turns the changed keys of a feed into events. It
+// offers one event at a time; changes during a slow receive are merged by the feed into the
+// next event.
 type keysWatcher[E any] struct {
 	tomb    tomb.Tomb
 	feed    kv.Feed
@@ -19,13 +19,13 @@ type keysWatcher[E any] struct {
 	event   func(keys []string) (E, error)
 }
 
-// stopper is what the state ends its watchers by.
+// stopper is a watcher that the state can stop.
 type stopper interface {
 	stop(reason error)
 }
 
-// watch starts a watcher of the keys that begin with prefix. Its first event comes
-// even if there is nothing.
+// watch starts a watcher of the keys that begin with prefix. It sends a first event even if
+// there are no keys.
 func watch[E any](st *State, prefix string, from kv.Start, event func([]string) (E, error)) (*keysWatcher[E], error) {
 	feed, err := st.store.Watch(prefix, from)
 	if err != nil {
@@ -104,7 +104,7 @@ func (w *keysWatcher[E]) stop(reason error) {
 	<-w.tomb.Dead()
 }
 
-// newNotifyWatcher watches whether keys change, not which.
+// newNotifyWatcher returns a watcher that notifies when any key with the prefix changes.
 func (st *State) newNotifyWatcher(prefix string) (watcher.NotifyWatcher, error) {
 	w, err := watch(st, prefix, kv.FromNow, func([]string) (struct{}, error) { return struct{}{}, nil })
 	if err != nil {

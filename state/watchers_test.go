@@ -74,7 +74,7 @@ func followsIDs(t *testing.T, watch func() (watcher.MachineStorageIdsWatcher, er
 	return follow[[]params.MachineStorageId](t, w, err)
 }
 
-func TestWatchersTellOfTheirScopeOnly(t *testing.T) {
+func TestWatchersAreScoped(t *testing.T) {
 	w := mixed(t)
 	machine, environ := w.ForMachine(machine0), w.ForEnviron()
 	wantNext(t, follows(t, machine.WatchVolumes), []string{"0/0"})
@@ -93,7 +93,7 @@ func TestWatchersTellOfTheirScopeOnly(t *testing.T) {
 	wantNext(t, follows(t, w.ForMachine(machine1).WatchFilesystems), nil)
 }
 
-func TestPlansAreToldToTheirMachine(t *testing.T) {
+func TestPlanWatcherIsPerMachine(t *testing.T) {
 	w := mixed(t)
 	machine := followsIDs(t, w.ForMachine(machine0).WatchVolumeAttachmentPlans)
 	wantNext(t, machine, nil)
@@ -105,9 +105,9 @@ func TestPlansAreToldToTheirMachine(t *testing.T) {
 	wantNext(t, other, []params.MachineStorageId{on("machine-1", "volume-3")})
 }
 
-// A request to try something again reaches its worker: for the plan of environment storage,
-// that of the machine.
-func TestRetriesAreToldToTheirWorkers(t *testing.T) {
+// A retry reaches the worker of the storage, and for the plan of environment storage that of
+// the machine.
+func TestRetriesReachTheirWorkers(t *testing.T) {
 	w := mixed(t)
 	w.must(w.plan(entry{kind: "volume-attachment", machine: "machine-1", tag: "volume-3"}))
 	machine, environ := follows(t, w.ForMachine(machine1).WatchRetries), follows(t, w.ForEnviron().WatchRetries)
@@ -116,7 +116,7 @@ func TestRetriesAreToldToTheirWorkers(t *testing.T) {
 		wantNext(t, watcher, nil)
 	}
 	if err := w.RetryStorage([]string{"d", "none"}); !errors.Is(err, errors.NotFound) || err.Error() != `storage "none" not found` {
-		t.Errorf("for what is not there: %v", err)
+		t.Errorf("retry of unknown storage: %v", err)
 	}
 	for range 2 {
 		w.must(w.RetryStorage([]string{"a", "d"}))
@@ -124,16 +124,16 @@ func TestRetriesAreToldToTheirWorkers(t *testing.T) {
 		wantNext(t, environ, []string{"volume-3"})
 		wantNext(t, other, []string{"filesystem-0-0", "volume-0-0"})
 	}
-	// It is a request, and no fact: who watches later is not told.
+	// A retry is a request, not state: a later watcher does not report it.
 	later := follows(t, w.ForEnviron().WatchRetries)
 	wantNext(t, later, nil)
 	w.must(w.RetryStorage([]string{"e"}))
 	wantNext(t, later, []string{"volume-4"})
 }
 
-// What is tried again is not in error until that has failed too. The status of what is on its
-// way out stays: it says what is wrong until it is gone.
-func TestRetryTakesBackTheError(t *testing.T) {
+// Storage that is retried is not in error until it fails again. The status of dying storage
+// stays: it says what is wrong until the storage is gone.
+func TestRetryReplacesErrorStatus(t *testing.T) {
 	w := newWorld(t)
 	w.add("made", "loop", filesystem)
 	w.add("going", "tmpfs", filesystem)
@@ -145,19 +145,19 @@ func TestRetryTakesBackTheError(t *testing.T) {
 	}
 	w.must(w.RetryStorage([]string{"made", "going", "new"}))
 	if s := w.one("made"); s.Filesystem.Status != status.Attaching || s.Filesystem.Message != "trying again: no room" || s.Volume.Status != status.Attached {
-		t.Errorf("what had been made: %+v, %+v", s.Volume, s.Filesystem)
+		t.Errorf("provisioned storage: %+v, %+v", s.Volume, s.Filesystem)
 	}
 	if s := w.one("new"); s.Volume.Status != status.Pending || s.Volume.Message != "trying again: no room" {
-		t.Errorf("what had not been made: %+v", s.Volume)
+		t.Errorf("storage that is not provisioned: %+v", s.Volume)
 	}
 	if s := w.one("going"); s.Status != status.Error || s.Message != "no room" {
-		t.Errorf("what is on its way out: %+v", s)
+		t.Errorf("dying storage: %+v", s)
 	}
 	w.check()
 }
 
-// Asking again for storage that has failed is a request to try it again.
-func TestAskingAgainIsARequestToTryAgain(t *testing.T) {
+// A repeated request for storage that has failed is a retry.
+func TestRepeatedRequestRetries(t *testing.T) {
 	w := mixed(t)
 	environ := follows(t, w.ForEnviron().WatchRetries)
 	wantNext(t, environ, nil)
@@ -176,7 +176,7 @@ func TestAskingAgainIsARequestToTryAgain(t *testing.T) {
 		}
 	}
 	for _, asking := range []string{"attach", "resize", "keep"} {
-		// Nothing of e has failed; something of d has, and its status says so.
+		// e has not failed. d has, and its status says so.
 		ask(asking, "e")
 		say("volume-3", status.Pending, "no space")
 		ask(asking, "d")
@@ -187,7 +187,7 @@ func TestAskingAgainIsARequestToTryAgain(t *testing.T) {
 		say("volume-3", status.Attaching, "")
 		ask(asking, "d")
 	}
-	// What is said of what is attached is a remark, unless it is to grow.
+	// A message about attached storage is a remark, unless the storage is to grow.
 	_, err := w.ForEnviron().SetVolumeInfo([]params.Volume{{VolumeTag: "volume-3", Info: params.VolumeInfo{VolumeId: "3", Size: 5}}})
 	w.must(err)
 	say("volume-3", status.Attached, "slow")
@@ -198,7 +198,7 @@ func TestAskingAgainIsARequestToTryAgain(t *testing.T) {
 	ask("keep", "d")
 	wantNext(t, environ, []string{"volume-3"})
 	say("volume-3", status.Attaching, "it is gone")
-	w.must(w.DetachStorage([]string{"d"})) // it is not tried again to attach it
+	w.must(w.DetachStorage([]string{"d"})) // the attachment is not retried
 	for _, again := range []func([]string) error{w.DetachStorage, w.RemoveStorage, w.RemoveStorage} {
 		say("volume-3", status.Detaching, "it is in use")
 		w.must(again([]string{"d"}))
@@ -208,8 +208,8 @@ func TestAskingAgainIsARequestToTryAgain(t *testing.T) {
 	wantNext(t, environ, []string{"volume-4"})
 }
 
-// A watcher tells of each step of a life, but not of what the worker itself records.
-func TestWatchersTellOfLives(t *testing.T) {
+// A watcher reports each change of a life, but not what the worker itself records.
+func TestWatchersReportLifeChanges(t *testing.T) {
 	w := newWorld(t)
 	machine := w.ForMachine(machine0)
 	volumes := follows(t, machine.WatchVolumes)
@@ -233,7 +233,7 @@ func TestWatchersTellOfLives(t *testing.T) {
 	wantNext(t, attachments, []params.MachineStorageId{on("machine-0", "volume-0-0")})
 	w.must(w.remove(parts["va"]))
 	wantNext(t, attachments, []params.MachineStorageId{on("machine-0", "volume-0-0")})
-	// What it would be created with has changed.
+	// The parameters of its creation have changed.
 	wantNext(t, volumes, []string{"0/0"})
 	w.must(w.AttachStorage([]string{"it"}, machine0))
 	wantNext(t, volumes, []string{"0/0"})
@@ -248,7 +248,7 @@ func TestWatchersTellOfLives(t *testing.T) {
 	wantNext(t, volumes, []string{"0/2"})
 }
 
-func TestAWatcherThatIsNotReadMerges(t *testing.T) {
+func TestUnreadWatcherMergesChanges(t *testing.T) {
 	w := newWorld(t)
 	w.add("old", "loop", block)
 	volumes := follows(t, w.ForMachine(machine0).WatchVolumes)
@@ -266,7 +266,7 @@ func TestAWatcherThatIsNotReadMerges(t *testing.T) {
 	}
 }
 
-func TestWatchersTellOnlyWhatHasBeenCommitted(t *testing.T) {
+func TestWatchersReportCommittedChangesOnly(t *testing.T) {
 	w := newWorld(t)
 	volumes := follows(t, w.ForMachine(machine0).WatchVolumes)
 	wantNext(t, volumes, nil)
@@ -278,7 +278,7 @@ func TestWatchersTellOnlyWhatHasBeenCommitted(t *testing.T) {
 	wantNext(t, volumes, []string{"0/0"})
 }
 
-// notified checks that a change is told, and that what comes before it is not.
+// notified checks that loud causes an event, and that quiet, which comes first, does not.
 func notified(t *testing.T, w changes[struct{}], quiet, loud func()) {
 	t.Helper()
 	quiet()
@@ -366,7 +366,7 @@ func TestWatchStorageNames(t *testing.T) {
 	}
 }
 
-func TestClosingEndsWatchersWithTheReason(t *testing.T) {
+func TestCloseEndsWatchersWithReason(t *testing.T) {
 	w := newWorld(t)
 	volumes, err := w.ForEnviron().WatchVolumes()
 	w.must(err)
@@ -389,7 +389,7 @@ func TestClosingEndsWatchersWithTheReason(t *testing.T) {
 	w.must(w.State.Close())
 }
 
-func TestWatchersEndWithTheStore(t *testing.T) {
+func TestStoreCloseEndsWatchers(t *testing.T) {
 	w := newWorld(t)
 	volumes, err := w.ForEnviron().WatchVolumes()
 	w.must(err)
@@ -404,7 +404,7 @@ func TestWatchersEndWithTheStore(t *testing.T) {
 	}
 }
 
-// Users, a worker of each scope and readers are all busy at once, on a file.
+// Users, a worker of each scope and readers use a state in a file concurrently.
 func TestConcurrentUse(t *testing.T) {
 	w := newFileWorld(t, filePath(t))
 	const each = 8
@@ -459,16 +459,16 @@ func TestConcurrentUse(t *testing.T) {
 	close(stop)
 	others.Wait()
 	if all, err := w.AllStorage(); err != nil || len(all) != 3*each/2 {
-		t.Errorf("there are %d (%v)", len(all), err)
+		t.Errorf("%d instances are left (%v)", len(all), err)
 	}
 	if !seen[last.Filesystem.Tag.Id()] {
 		t.Errorf("the watcher never reported filesystem %s", last.Filesystem.Tag.Id())
 	}
 }
 
-// A request to format reaches the worker that makes the filesystem, once, and only while that
-// is to be made on a device that its machine has.
-func TestFormatsAreToldToTheirWorker(t *testing.T) {
+// A request to format reaches the worker that makes the filesystem, once, and only while the
+// filesystem is still to be made on a device that its machine has.
+func TestFormatsReachTheirWorker(t *testing.T) {
 	w := newWorld(t)
 	for name, pool := range map[string]string{"it": "disk", "memory": "tmpfs"} {
 		w.must(w.AddStorage(state.StorageParams{Name: name, Kind: filesystem, Pool: pool, Size: 100, MountPoint: "/srv/" + name, Machine: machine0}))
@@ -488,11 +488,11 @@ func TestFormatsAreToldToTheirWorker(t *testing.T) {
 		}
 	}
 	refused("none", "not found")
-	refused("memory", "no filesystem on a volume")
-	refused("it", "no block device that is known")
+	refused("memory", "not a filesystem on a volume")
+	refused("it", "no block device on its machine")
 	w.must(w.provision(entry{kind: "volume", tag: it.Volume.Tag.String()}))
 	w.must(w.provision(entry{kind: "volume-attachment", machine: "machine-0", tag: it.Volume.Tag.String()}))
-	refused("it", "no block device that is known")
+	refused("it", "no block device on its machine")
 	w.must(w.SetMachineBlockDevices(machine0, []storage.BlockDevice{{DeviceName: "dev-" + it.Volume.Tag.String()}}))
 	for range 2 {
 		w.must(w.FormatStorage([]string{"it"}))

@@ -32,7 +32,7 @@ var (
 	start    = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 )
 
-// fakeProvider says what a provider is, and makes nothing.
+// fakeProvider has the properties of a provider, and makes nothing.
 type fakeProvider struct {
 	storage.Provider
 	scope      storage.Scope
@@ -80,7 +80,7 @@ func registry(t testing.TB) storage.ProviderRegistry {
 	}}
 }
 
-// world is a state with two machines, and workers who do what the model says.
+// world is a state with two machines and their workers.
 type world struct {
 	*state.State
 	t     testing.TB
@@ -92,7 +92,7 @@ func newWorld(t testing.TB) *world {
 	return openWorld(t, kvtest.NewMemory())
 }
 
-// newFileWorld is a world in a file, for tests of what lasts.
+// newFileWorld is a world in a file, for tests of persistence.
 func newFileWorld(t testing.TB, path string) *world {
 	store, err := boltkv.Open(path)
 	if err != nil {
@@ -137,8 +137,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// add adds storage of a pool to machine 0. Pools of providers of both kinds of
-// storage are told apart by kind.
+// add adds storage of a pool to machine 0.
 func (w *world) add(name, pool string, kind storage.StorageKind) {
 	w.t.Helper()
 	p := state.StorageParams{Name: name, Kind: kind, Pool: pool, Size: 100, Machine: machine0}
@@ -158,7 +157,7 @@ func (w *world) one(name string) state.Storage {
 	return all[0]
 }
 
-// entry is an index entry, which is all that workers are told.
+// entry is an index entry, the only thing that watchers report to workers.
 type entry struct {
 	scope   string
 	kind    string
@@ -259,8 +258,7 @@ func (w *world) remove(e entry) error {
 	}
 }
 
-// provision records that an entity or attachment has been made. What is made already
-// stays what it is.
+// provision records that an entity or attachment has been made. A recorded ID stays.
 func (w *world) provision(e entry) error {
 	accessor := w.owner(e.parsed())
 	switch e.kind {
@@ -286,15 +284,14 @@ func (w *world) provision(e entry) error {
 	return nil
 }
 
-// plan records that a machine has something to do about a volume.
+// plan records a plan for a volume and machine.
 func (w *world) plan(e entry) error {
 	return single(w.owner(e.parsed()).CreateVolumeAttachmentPlans([]params.VolumeAttachmentPlan{{
 		VolumeTag: e.tag, MachineTag: e.machine, PlanInfo: params.VolumeAttachmentPlanInfo{DeviceType: storage.DeviceTypeISCSI},
 	}}))
 }
 
-// work lets workers do all that is to do: make what is alive, and undo what is not,
-// until there is nothing left.
+// work lets the workers finish their work: they make what is alive and remove the rest.
 func (w *world) work() {
 	w.t.Helper()
 	for range 100 {
@@ -302,8 +299,7 @@ func (w *world) work() {
 		for _, e := range w.entries() {
 			switch w.lifeOf(e) {
 			case life.Alive:
-				// Volumes sort before filesystems only by chance: what is not
-				// there yet is tried again.
+				// An entity may come before what it depends on: it is tried again.
 				if err := w.provision(e); err != nil {
 					busy = true
 				} else if e.machine != "" && e.kind != "plan" {
@@ -340,7 +336,7 @@ func (w *world) check() {
 	}
 }
 
-// single returns the error of a bulk call about one thing.
+// single returns the error of a bulk call with one argument.
 func single(results []params.ErrorResult, err error) error {
 	if err != nil {
 		return err
@@ -348,7 +344,7 @@ func single(results []params.ErrorResult, err error) error {
 	return asError(results[0].Error)
 }
 
-// asError keeps a nil *params.Error from becoming an error that is not nil.
+// asError converts a nil *params.Error to a nil error.
 func asError(err *params.Error) error {
 	if err == nil {
 		return nil
@@ -356,7 +352,7 @@ func asError(err *params.Error) error {
 	return err
 }
 
-// wantError checks an error's kind, and that it says all of what it should.
+// wantError checks an error's kind, and that its text has all of says.
 func wantError(t testing.TB, err error, kind error, says ...string) {
 	t.Helper()
 	if !errors.Is(err, kind) {

@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// Buffer is a [Tx] that keeps what is written to itself, for stores to write at once
-// when the transaction commits: what is put in order is put fast.
+// Buffer is a [Tx] that keeps writes in memory, so that a store can apply them together, and
+// faster because they are in order, when the transaction commits.
 type Buffer struct {
 	store Reader
-	// written has nil for what is deleted.
+	// written maps keys to values, nil for a deleted key.
 	written map[string][]byte
 }
 
-// NewBuffer returns an empty buffer over what the store holds.
+// NewBuffer returns an empty buffer over the contents of store.
 func NewBuffer(store Reader) *Buffer {
 	return &Buffer{store: store, written: make(map[string][]byte)}
 }
@@ -41,8 +41,8 @@ func (b *Buffer) Delete(key string) error {
 	return nil
 }
 
-// Flush hands what has been written to put and remove, in the order of keys. It
-// returns what that changes, for [Feeds]. What is not there is not removed.
+// Flush passes the buffered writes to put and remove, in the order of keys. It does not remove
+// a key that does not exist. It returns the changes, for [Feeds].
 func (b *Buffer) Flush(put func(key string, value []byte) error, remove func(key string) error) (Changes, error) {
 	changes := make(Changes, 0, len(b.written))
 	for _, key := range slices.Sorted(maps.Keys(b.written)) {

@@ -18,11 +18,11 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// Changes are what one or several transactions did to keys, in the order of keys, each
-// once: for stores to feed [Feeds] with. Keys are added in that order.
+// Changes are the effects of one or several transactions on keys, each key once and in order.
+// Stores build them to publish to [Feeds], and must add keys in order.
 type Changes []change
 
-// change is what became of a key.
+// change is the effect on one key.
 type change struct {
 	key string
 	op  operation
@@ -36,7 +36,7 @@ const (
 	deleted
 )
 
-// Put notes that the key was put, and whether it was there before.
+// Put records that the key was put, and whether it existed before.
 func (c *Changes) Put(key string, existed bool) {
 	if existed {
 		*c = append(*c, change{key, updated})
@@ -45,10 +45,10 @@ func (c *Changes) Put(key string, existed bool) {
 	}
 }
 
-// Delete notes that the key was deleted. It was there before.
+// Delete records that the key, which existed before, was deleted.
 func (c *Changes) Delete(key string) { *c = append(*c, change{key, deleted}) }
 
-// merge returns what changes and those after them did together.
+// merge returns the joint effect of before and after.
 func merge(before, after Changes) Changes {
 	merged := make(Changes, 0, len(before)+len(after))
 	for len(before) > 0 && len(after) > 0 {
@@ -67,7 +67,7 @@ func merge(before, after Changes) Changes {
 	return append(append(merged, before...), after...)
 }
 
-// combine returns what both changes did to the key, and false if that is nothing.
+// combine returns the joint effect of both changes on the key, or false if they cancel out.
 func (c change) combine(next operation) (change, bool) {
 	switch {
 	case c.op == created && next == deleted:
@@ -82,20 +82,20 @@ func (c change) combine(next operation) (change, bool) {
 	return c, true
 }
 
-// Feeds are the feeds of a store whose transactions all pass through this process.
-// The zero value has none. Its methods are safe for concurrent use.
+// Feeds manages the feeds of a store whose transactions all pass through this process. The
+// zero value has no feeds. Its methods are safe for concurrent use.
 type Feeds struct {
 	mu sync.Mutex
-	// err is why there are no feeds any more.
+	// err is the error that has ended all feeds, or nil.
 	err error
 
-	// byPrefix lets changes cost one look-up for each prefix that their keys have,
-	// however many feeds there are.
+	// byPrefix groups feeds by prefix, so that publishing costs one lookup for each prefix of
+	// the changed keys, however many feeds there are.
 	byPrefix map[string]map[*localFeed]struct{}
 }
 
-// Add returns a new feed that begins with the changes given. The store makes sure that
-// no transaction is committed or published between reading those and Add's return.
+// Add returns a new feed that begins with the given changes. The store must make sure that no
+// transaction is committed or published between reading them and the return of Add.
 func (f *Feeds) Add(prefix string, existing Changes) (Feed, error) {
 	if err := CheckPrefix(prefix); err != nil {
 		return nil, err
@@ -121,16 +121,16 @@ func (f *Feeds) Add(prefix string, existing Changes) (Feed, error) {
 	return feed, nil
 }
 
-// Publish tells the feeds of a committed transaction. The store calls it in the order
-// of its transactions.
+// Publish reports a committed transaction to the feeds. The store calls it in the order of its
+// transactions.
 func (f *Feeds) Publish(changes Changes) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.publish("", changes)
 }
 
-// publish tells the feeds of a prefix, and of all that are longer, of changes of keys
-// that begin with it.
+// publish reports changes of keys that begin with prefix to the feeds of that prefix and of
+// all longer ones.
 func (f *Feeds) publish(prefix string, changes Changes) {
 	for feed := range f.byPrefix[prefix] {
 		feed.add(changes)
@@ -141,7 +141,7 @@ func (f *Feeds) publish(prefix string, changes Changes) {
 			changes = changes[1:]
 			continue
 		}
-		// Keys with a prefix in common are beside each other.
+		// Keys with a common prefix are adjacent.
 		longer, n := changes[0].key[:len(prefix)+slash+1], 1
 		for n < len(changes) && strings.HasPrefix(changes[n].key, longer) {
 			n++
@@ -154,8 +154,7 @@ func (f *Feeds) publish(prefix string, changes Changes) {
 // Close ends all feeds with [ErrClosed].
 func (f *Feeds) Close() { f.Fail(ErrClosed) }
 
-// Fail ends all feeds, and those that are asked for later, with the error. The first
-// error stays.
+// Fail ends all feeds, and any later Add, with the error. Only the first call has an effect.
 func (f *Feeds) Fail(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -178,8 +177,9 @@ type localFeed struct {
 	changed chan struct{}
 
 	mu sync.Mutex
-	// pending is what has not been taken, oldest first. Each is more than twice as
-	// long as the next: so however many small changes come, few are merged often.
+	// pending holds the changes that have not been taken, oldest first. Each element is more
+	// than twice as long as the next, so that merging is cheap however many small changes
+	// arrive.
 	pending []Changes
 	err     error
 }
@@ -218,7 +218,7 @@ func (f *localFeed) Close() {
 func (f *localFeed) add(changes Changes) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	// What is kept does not keep the whole transaction.
+	// Clone, so that the feed does not retain the whole transaction.
 	changes = slices.Clone(changes)
 	last := len(f.pending) - 1
 	for ; last >= 0 && len(f.pending[last]) <= 2*len(changes); last-- {
@@ -235,8 +235,7 @@ func (f *localFeed) fail(err error) {
 	f.signal()
 }
 
-// signal does not wait: a signal that nobody has received yet stands for this one
-// too.
+// signal does not block: a signal that has not been received yet covers this one too.
 func (f *localFeed) signal() {
 	select {
 	case f.changed <- struct{}{}:

@@ -2,5 +2,5 @@ package markfile
 
 import "golang.org/x/sys/unix"
 
-// noFollow refuses to open what a symbolic link leads to.
+// noFollow makes opening a symbolic link fail.
 const noFollow = unix.O_NOFOLLOW

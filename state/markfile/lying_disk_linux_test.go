@@ -11,8 +11,9 @@ import (
 	"github.com/stowage-io/stowage/state/markfile"
 )
 
-// XFS may say of a sync that it has succeeded, while it is shut down.
-func TestMarkThatReachedNoDiskIsAnError(t *testing.T) {
+// While XFS is shut down, it may report a successful sync.
+// Fault F26.
+func TestWriteReportsLostSync(t *testing.T) {
 	for name, syncs := range map[string]int{"first": 2, "next": 1} {
 		t.Run(name, func(t *testing.T) {
 			for n := 1; n <= syncs+1; n++ {

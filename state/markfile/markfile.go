@@ -1,8 +1,8 @@
 // Package markfile keeps the mark of a state in a small file beside the state file.
 //
-// The file has two slots. A mark is written in place over the older one, with one sync,
-// and each slot has a checksum: a write that a crash cuts off leaves the former mark, and
-// no write needs disk space that the file does not have.
+// The file has two slots. A mark overwrites the older slot in place, with one sync, and each
+// slot has a checksum: so a write that a crash interrupts leaves the former mark intact, and
+// no write needs more disk space than the file has.
 package markfile
 
 import (
@@ -26,15 +26,16 @@ import (
 const (
 	fileMode fs.FileMode = 0o600
 
-	// slotSize is a multiple of the blocks that disks write at once.
+	// slotSize is a multiple of the sizes that disks write atomically.
 	slotSize = 4096
 	slots    = 2
 
-	// newSuffix is of the file that becomes the mark's when it is complete.
+	// newSuffix is the suffix of a new file, which gets the mark file's name when it is
+	// complete.
 	newSuffix = ".new"
 )
 
-// ErrDamaged is the kind of the error that a file with no whole mark is.
+// ErrDamaged is the error for a file without an intact mark.
 const ErrDamaged = errors.ConstError("the mark file is damaged")
 
 // File implements [state.Marks]. Its methods are safe for concurrent use, in one process.
@@ -45,12 +46,12 @@ type File struct {
 
 var _ state.Marks = (*File)(nil)
 
-// New returns the mark in the file, which is made when the first mark is written.
+// New returns the mark file at path. The file is created when the first mark is written.
 func New(path string) *File { return &File{path: path} }
 
-// record is a slot's JSON.
+// record is the JSON in a slot.
 type record struct {
-	// Sequence counts what is written, from 1. The highest counts.
+	// Sequence numbers the writes, from 1. The slot with the highest is current.
 	Sequence   uint64  `json:"sequence"`
 	UUID       string  `json:"uuid"`
 	Generation uint64  `json:"generation"`
@@ -74,7 +75,7 @@ func (r record) mark() state.Mark {
 	}
 }
 
-// Read implements [state.Marks]. A file without a whole mark is an error that satisfies
+// Read implements [state.Marks]. If the file has no intact mark, the error satisfies
 // errors.Is(err, [ErrDamaged]).
 func (f *File) Read() (state.Mark, bool, error) {
 	f.mu.Lock()
@@ -120,7 +121,8 @@ func (f *File) Write(mark state.Mark) error {
 	return errors.Annotatef(err, "writing %s", f.path)
 }
 
-// Replace writes the mark to a new file, whatever there is: also where that is damaged.
+// Replace writes the mark to a new file and replaces the existing one, even if that is
+// damaged.
 func (f *File) Replace(mark state.Mark) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -147,7 +149,7 @@ func (f *File) open(flag int) (*os.File, error) {
 	return file, errors.Annotate(err, "opening the mark file")
 }
 
-// newest returns the whole slot with the highest sequence number, and which it is.
+// newest returns the intact record with the highest sequence number, and its slot.
 func (f *File) newest(file *os.File) (newest record, slot int, err error) {
 	data := make([]byte, slots*slotSize)
 	n, err := file.ReadAt(data, 0)
@@ -163,14 +165,14 @@ func (f *File) newest(file *os.File) (newest record, slot int, err error) {
 	}
 	if newest.Sequence == 0 {
 		return record{}, 0, errors.WithType(errors.Errorf(
-			"%s is damaged: it has no whole mark; run \"stowage recover\", or \"stowage restore FILE\" with a backup", f.path), ErrDamaged)
+			"%s is damaged: it has no intact mark; run \"stowage recover\", or \"stowage restore FILE\" with a backup", f.path), ErrDamaged)
 	}
 	return newest, slot, nil
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// A slot has two lines, and zeros: the record, and the checksum of its line.
+// A slot has two lines, padded with zeros: the record, and the checksum of its line.
 
 func encode(r record) ([]byte, error) {
 	data, err := json.Marshal(r)
@@ -203,7 +205,7 @@ func checksum(line []byte) []byte {
 	return hex.AppendEncode(nil, binary.BigEndian.AppendUint32(nil, crc32.Checksum(line, castagnoli)))
 }
 
-// writeNew writes a file, over what an earlier attempt has left.
+// writeNew writes a file. It overwrites a leftover of an earlier attempt.
 func writeNew(path string, data []byte) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|noFollow, fileMode)
 	if err != nil {

@@ -37,7 +37,7 @@ func expect(t *testing.T, path string, wanted ...state.Mark) {
 	t.Errorf("read %+v, want one of %+v", got, wanted)
 }
 
-func TestWhatIsWrittenIsRead(t *testing.T) {
+func TestWriteThenRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mark")
 	if _, ok, err := markfile.New(path).Read(); ok || err != nil {
 		t.Errorf("a mark that was never written: %t, %v", ok, err)
@@ -55,7 +55,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-// write makes a file of two marks, the second written last.
+// write makes a file with mark 0 and then mark 1.
 func write(t *testing.T) (path string, content []byte) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "mark")
@@ -72,8 +72,8 @@ func write(t *testing.T) (path string, content []byte) {
 	return path, content
 }
 
-// A crash may leave any part of what is being written, over what was there.
-func TestWriteThatIsCutOffLeavesAMark(t *testing.T) {
+// A crash may leave any part of a write, over the previous contents.
+func TestTornWriteLeavesMark(t *testing.T) {
 	path, before := write(t)
 	if err := markfile.New(path).Write(mark(2)); err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func TestWriteThatIsCutOffLeavesAMark(t *testing.T) {
 				t.Fatal(err)
 			}
 			expect(t, path, mark(1), mark(2))
-			// The next write does not depend on which it was.
+			// The next write works after either.
 			if err := markfile.New(path).Write(mark(3)); err != nil {
 				t.Fatal(err)
 			}
@@ -103,7 +103,7 @@ func TestWriteThatIsCutOffLeavesAMark(t *testing.T) {
 	}
 }
 
-func TestDamagedFileIsAnErrorAndNoMark(t *testing.T) {
+func TestDamagedFile(t *testing.T) {
 	path, content := write(t)
 	for name, damaged := range map[string][]byte{
 		"empty":     nil,
@@ -154,11 +154,11 @@ func TestLinkIsNotFollowed(t *testing.T) {
 		t.Error("wrote through a link")
 	}
 	if after, err := os.ReadFile(target); err != nil || !bytes.Equal(before, after) {
-		t.Errorf("what the link leads to was changed (%v)", err)
+		t.Errorf("the target of the link was changed (%v)", err)
 	}
 }
 
-func TestMarkThatHasNoPlaceIsRefused(t *testing.T) {
+func TestTooLargeMarkIsNotValid(t *testing.T) {
 	path, _ := write(t)
 	large := mark(2)
 	large.UUID = strings.Repeat("u", 4096)

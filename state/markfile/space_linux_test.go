@@ -11,7 +11,7 @@ import (
 	"github.com/stowage-io/stowage/state/markfile"
 )
 
-func TestMarkIsWrittenOnAFullDisk(t *testing.T) {
+func TestWriteOnFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		if os.Getenv("STOWAGE_REQUIRE_ROOT") == "1" {
 			t.Fatal("needs root: it mounts a filesystem")

@@ -19,34 +19,34 @@ import (
 )
 
 const (
-	// DefaultInterval and DefaultSettle are used where the configuration has none.
+	// DefaultInterval and DefaultSettle are used if the configuration has zero.
 	DefaultInterval = time.Hour
 	DefaultSettle   = 5 * time.Minute
 )
 
-// Logger is what the copier logs to.
+// Logger receives the copier's messages.
 type Logger interface {
 	Debugf(format string, args ...any)
 	Warningf(format string, args ...any)
 }
 
-// CopierConfig is what a [Copier] needs.
+// CopierConfig is the configuration of a [Copier].
 type CopierConfig struct {
-	// Store is the state's. Required. The caller closes it, after the copier.
+	// Store is the state's store. Required. The caller closes it, after the copier.
 	Store *boltkv.Store
 
-	// Path is the state file. The copies are beside it. Required.
+	// Path is the state file. The copies are made beside it. Required.
 	Path string
 
 	// Identify reads the state's identity. Required.
 	Identify Identify
 
-	// Interval is how often a state that goes on changing is copied, and Settle for
-	// how long one does not change that is copied sooner. Zero means
-	// [DefaultInterval] and [DefaultSettle].
+	// Interval is how often a state that keeps changing is copied. Settle is how long a state
+	// must stay unchanged to be copied sooner. Zero means [DefaultInterval] and
+	// [DefaultSettle].
 	Interval, Settle time.Duration
 
-	// Clock measures both. Nil means the wall clock.
+	// Clock measures Interval and Settle. Nil means the wall clock.
 	Clock clock.Clock
 
 	// Logger receives the copier's messages. Nil means the loggo logger
@@ -55,7 +55,7 @@ type CopierConfig struct {
 }
 
 // Validate returns an error that satisfies errors.IsNotValid and names the field, if the
-// configuration cannot be used.
+// configuration is not valid.
 func (c CopierConfig) Validate() error {
 	switch {
 	case c.Store == nil:
@@ -86,18 +86,18 @@ func (c CopierConfig) withDefaults() CopierConfig {
 	return c
 }
 
-// Copier is a worker that keeps two copies of an open state file: when it starts, and
-// after changes, it replaces the older, with a copy as [Backup] writes it. So one of them
-// is always whole. Nobody else writes them.
+// Copier is a worker that keeps two copies of an open state file. When it starts, and after
+// changes, it replaces the older one with a copy in the format of [Backup], so one of them is
+// always intact. Nothing else may write them.
 //
-// A copy that cannot be written is a warning, and the former ones stay. That is so where it
-// would take more than half of the space that is left, too.
+// If it cannot write a copy, it logs a warning and keeps the former ones. It does the same if
+// the copy would take more than half of the free disk space.
 type Copier struct {
 	tomb   tomb.Tomb
 	config CopierConfig
 
-	// own is the state's identity when the copier started, and slots its copies. Both
-	// are loop's.
+	// own is the state's identity when the copier started, and slots are its copies. Only the
+	// loop goroutine uses them.
 	own   Identity
 	slots [2]slot
 }
@@ -105,7 +105,7 @@ type Copier struct {
 // slot is one of the two copies.
 type slot struct {
 	path string
-	// meta is the zero value where there is no whole copy of this state.
+	// meta is the zero value if there is no intact copy of this state.
 	meta Meta
 }
 
@@ -122,11 +122,11 @@ func NewCopier(config CopierConfig) (*Copier, error) {
 // Kill asks the copier to stop.
 func (c *Copier) Kill() { c.tomb.Kill(nil) }
 
-// Wait returns when the copier has stopped, with the reason if that was not Kill. It
-// stops when the store cannot be read.
+// Wait waits until the copier has stopped, and returns the reason if that was not Kill. The
+// copier stops when it cannot read the store.
 func (c *Copier) Wait() error { return c.tomb.Wait() }
 
-// loop looks at the state's version now and then.
+// loop polls the state's version.
 func (c *Copier) loop() error {
 	if err := c.readSlots(); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (c *Copier) loop() error {
 			err := c.copy(now)
 			attempted, failed = now, err != nil
 			if err != nil && c.tomb.Alive() {
-				c.config.Logger.Warningf("keeping a copy of %s: %v", c.config.Path, err)
+				c.config.Logger.Warningf("making a copy of %s: %v", c.config.Path, err)
 			}
 		}
 		before = version
@@ -160,7 +160,7 @@ func (c *Copier) loop() error {
 	}
 }
 
-// readSlots verifies the copies that are there, and removes those that were cut off.
+// readSlots verifies the existing copies, and removes those whose writing was interrupted.
 func (c *Copier) readSlots() error {
 	err := c.config.Store.View(func(snapshot kv.Snapshot) (err error) {
 		c.own, err = c.config.Identify(snapshot)
@@ -177,13 +177,13 @@ func (c *Copier) readSlots() error {
 			c.config.Logger.Warningf("a copy of %s will be replaced: %v", c.config.Path, err)
 		}
 		if err := removeLeftovers(path); err != nil {
-			c.config.Logger.Warningf("removing what is left of a copy of %s: %v", c.config.Path, err)
+			c.config.Logger.Warningf("removing interrupted copies of %s: %v", c.config.Path, err)
 		}
 	}
 	return nil
 }
 
-// isCopied reports whether there is a copy of the state as it is.
+// isCopied reports whether a copy of the state's current version exists.
 func (c *Copier) isCopied(version uint64) bool {
 	newest := c.newest().meta
 	return newest.Version == version && newest.Generation == c.own.Generation
@@ -219,8 +219,8 @@ func (c *Copier) copy(now time.Time) error {
 	return nil
 }
 
-// checkSpace returns an error unless the state fits twice in the space that is left: a
-// copy is there before the one that it replaces goes, and others need space, too.
+// checkSpace returns an error unless the free disk space is at least twice the size of the
+// state: the new copy exists beside the one that it replaces, and others need disk space too.
 func (c *Copier) checkSpace() error {
 	file, err := os.Open(c.config.Path)
 	if err != nil {
@@ -235,5 +235,5 @@ func (c *Copier) checkSpace() error {
 	if err != nil || left >= 2*size {
 		return err
 	}
-	return fmt.Errorf("%d MiB are left, and copies are made while there are %d: %w", left>>20, (2*size)>>20+1, syscall.ENOSPC)
+	return fmt.Errorf("%d MiB are left, and a copy needs %d MiB: %w", left>>20, (2*size)>>20+1, syscall.ENOSPC)
 }

@@ -34,7 +34,7 @@ type copied struct {
 func (c *copied) Debugf(string, ...any)               {}
 func (c *copied) Warningf(format string, args ...any) { c.warnings <- fmt.Sprintf(format, args...) }
 
-// startCopier starts a copier, and waits until it has done what it does then.
+// startCopier starts a copier, and waits for its work at the start.
 func startCopier(t *testing.T, path string, store *boltkv.Store) *copied {
 	t.Helper()
 	c := &copied{t: t, path: path, store: store, clock: testclock.NewClock(now), warnings: make(chan string, 10)}
@@ -55,7 +55,7 @@ func (c *copied) stop() error {
 	return c.copier.Wait()
 }
 
-// wait advances the clock, and waits until the copier waits.
+// wait advances the clock, and waits until the copier waits for its timer again.
 func (c *copied) wait(d time.Duration) {
 	c.t.Helper()
 	if err := c.clock.WaitAdvance(d, 20*time.Second, 1); err != nil {
@@ -64,7 +64,7 @@ func (c *copied) wait(d time.Duration) {
 	if d == 0 {
 		return
 	}
-	// That it waits again tells that it is through.
+	// The copier has finished once it waits again.
 	if err := c.clock.WaitAdvance(0, 20*time.Second, 1); err != nil {
 		c.t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func (c *copied) warned(text string) {
 
 var _ worker.Worker = (*statefile.Copier)(nil)
 
-func TestTwoCopiesAreKept(t *testing.T) {
+func TestCopierKeepsTwoCopies(t *testing.T) {
 	path, store := newState(t, 1)
 	put(t, store, "changing", "a")
 	c := startCopier(t, path, store)
@@ -127,7 +127,7 @@ func TestTwoCopiesAreKept(t *testing.T) {
 	c.expect("a", "")
 
 	c.change("b")
-	c.wait(settle) // it has changed a moment ago
+	c.wait(settle) // the state changed a moment ago
 	c.expect("a", "")
 	c.wait(settle)
 	c.expect("a", "b")
@@ -137,7 +137,7 @@ func TestTwoCopiesAreKept(t *testing.T) {
 	c.wait(settle)
 	c.expect("c", "b")
 
-	// What goes on changing is copied every hour.
+	// A state that keeps changing is copied every hour.
 	for i := time.Duration(0); i < interval-2*settle; i += settle {
 		c.change(fmt.Sprint("d", i))
 		c.wait(settle)
@@ -154,7 +154,7 @@ func TestTwoCopiesAreKept(t *testing.T) {
 	}
 	expectFiles(t, path, "state.db", "state.db.copy-1", "state.db.copy-2")
 
-	// What has not changed is not copied again.
+	// An unchanged state is not copied again.
 	before, err := os.Stat(path + ".copy-1")
 	if err != nil {
 		t.Fatal(err)
@@ -166,18 +166,18 @@ func TestTwoCopiesAreKept(t *testing.T) {
 	c.wait(settle)
 	c.expect("g", "f")
 	if after, err := os.Stat(path + ".copy-1"); err != nil || os.SameFile(before, after) {
-		t.Errorf("a copy was written over rather than replaced (%v)", err)
+		t.Errorf("a copy was overwritten rather than replaced (%v)", err)
 	}
 }
 
-func TestCopiesThatAreNotOfThisStateGoFirst(t *testing.T) {
+func TestCopierReplacesUnusableCopyFirst(t *testing.T) {
 	_, otherStore := newState(t, 7)
 	setIdentity(t, otherStore, statefile.Identity{Schema: 4, UUID: "another", Generation: 7})
 	foreign, _ := backup(t, otherStore)
 	for name, content := range map[string][]byte{
-		"damaged":            []byte("damaged"),
-		"of another state":   readFile(t, foreign),
-		"which was cut off ": readFile(t, foreign)[:9000],
+		"damaged":          []byte("damaged"),
+		"of another state": readFile(t, foreign),
+		"truncated":        readFile(t, foreign)[:9000],
 	} {
 		path, store := newState(t, 1)
 		put(t, store, "changing", "a")
@@ -189,7 +189,7 @@ func TestCopiesThatAreNotOfThisStateGoFirst(t *testing.T) {
 		if err := c.stop(); err != nil {
 			t.Fatal(err)
 		}
-		// The newer of the two is lost.
+		// The newer of the two copies is unusable.
 		if err := os.WriteFile(path+".copy-2", content, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -206,8 +206,8 @@ func TestCopiesThatAreNotOfThisStateGoFirst(t *testing.T) {
 	}
 }
 
-// A restored state is older than its copies, until it has one.
-func TestRestoredStateIsCopied(t *testing.T) {
+// A restored state is older than its copies, until it has one of its own.
+func TestCopierCopiesRestoredState(t *testing.T) {
 	path, store := newState(t, 1)
 	put(t, store, "changing", "a")
 	saved, _ := backup(t, store)
@@ -225,7 +225,7 @@ func TestRestoredStateIsCopied(t *testing.T) {
 		t.Fatal(err)
 	}
 	store = open(t, path)
-	// As many transactions as the copy has.
+	// One more transaction: the state has as many as the copy.
 	setIdentity(t, store, statefile.Identity{Schema: 4, UUID: stateUUID, Generation: 2})
 	c = startCopier(t, path, store)
 	c.expect("a", "c")
@@ -240,7 +240,7 @@ func TestRestoredStateIsCopied(t *testing.T) {
 	}
 }
 
-func TestFailedStoreEndsTheCopier(t *testing.T) {
+func TestFailedStoreEndsCopier(t *testing.T) {
 	path, store := newState(t, 1)
 	c := startCopier(t, path, store)
 	if err := os.Truncate(path, 0); err != nil {
@@ -255,7 +255,7 @@ func TestFailedStoreEndsTheCopier(t *testing.T) {
 	c.noWarning()
 }
 
-func TestCopierConfigIsValidated(t *testing.T) {
+func TestCopierConfigErrors(t *testing.T) {
 	_, store := newState(t, 1)
 	whole := statefile.CopierConfig{Store: store, Path: "state.db", Identify: identify}
 	for field, spoil := range map[string]func(*statefile.CopierConfig){

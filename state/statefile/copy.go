@@ -20,20 +20,20 @@ import (
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 )
 
-// A trailer has three lines, and spaces between the second and the third: what it is,
-// [Meta] as JSON, and the SHA-256 of all that comes before in the file.
+// A trailer has three lines, with spaces before the third: the title, [Meta] as JSON, and the
+// SHA-256 of everything before it in the file.
 const (
 	trailerSize  = 4096
 	trailerTitle = "stowage state copy 1\n"
 	sumSize      = 2*sha256.Size + 1
 )
 
-// ErrDamaged is the kind of the error that a damaged copy is.
+// ErrDamaged is the error for a damaged copy.
 const ErrDamaged = errors.ConstError("copy is damaged")
 
-// Backup writes a copy of the open store to path, where nothing may be: the error
-// satisfies errors.Is(err, fs.ErrExist) otherwise. The copy has its name when it is
-// complete, on disk, and has been read back. It is readable by its owner alone.
+// Backup writes a copy of the open store to path. If something exists there, the error
+// satisfies errors.Is(err, fs.ErrExist). The copy gets its name only when it is complete, on
+// disk, and has been read back. Only its owner can read it.
 func Backup(ctx context.Context, store *boltkv.Store, path string, identify Identify, now time.Time) (Meta, error) {
 	if _, err := os.Lstat(path); err == nil {
 		return Meta{}, errors.Annotatef(fs.ErrExist, "writing %s", path)
@@ -49,7 +49,8 @@ func Backup(ctx context.Context, store *boltkv.Store, path string, identify Iden
 	return meta, errors.Trace(fsync.Dir(filepath.Dir(path)))
 }
 
-// newCopy writes a copy beside path, and reads it back. It returns the copy's name.
+// newCopy writes a copy to a temporary file beside path, and reads it back. It returns the
+// file's name.
 func newCopy(ctx context.Context, store *boltkv.Store, path string, identify Identify, now time.Time) (string, Meta, error) {
 	file, err := createTemp(path)
 	if err != nil {
@@ -61,7 +62,7 @@ func newCopy(ctx context.Context, store *boltkv.Store, path string, identify Ide
 		err = fsync.File(file)
 	}
 	if err == nil {
-		// What is read back is what is on the disk.
+		// Make sure that the copy is read back from the disk.
 		dropCache(file)
 		meta, err = verify(file, identify, meta)
 	}
@@ -72,8 +73,8 @@ func newCopy(ctx context.Context, store *boltkv.Store, path string, identify Ide
 	return file.Name(), meta, nil
 }
 
-// explainNoSpace adds to an error for the lack of space in a directory how much is left
-// there, and the remedy.
+// explainNoSpace adds the free disk space of the directory, and the remedy, to an error for
+// lack of space.
 func explainNoSpace(err error, dir string) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
@@ -85,7 +86,7 @@ func explainNoSpace(err error, dir string) error {
 	return errors.Annotatef(err, "%d MiB are left in %s: remove something from its filesystem", left>>20, dir)
 }
 
-// write writes a copy, and returns what its trailer says.
+// write writes a copy, and returns the contents of its trailer.
 func write(ctx context.Context, file *os.File, store *boltkv.Store, identify Identify, now time.Time) (Meta, error) {
 	meta := Meta{Time: now.UTC().Truncate(time.Second)}
 	sum := sha256.New()
@@ -115,8 +116,8 @@ func write(ctx context.Context, file *os.File, store *boltkv.Store, identify Ide
 	return meta, errors.Trace(err)
 }
 
-// verify returns what is known of a copy that was written to the file, and an error unless
-// that is what is wanted.
+// verify verifies a copy that was written to the file, and returns an error unless its Meta is
+// the wanted one.
 func verify(file *os.File, identify Identify, wanted Meta) (Meta, error) {
 	meta, err := Verify(file.Name(), identify)
 	wanted.Kind = KindCopy
@@ -126,9 +127,9 @@ func verify(file *os.File, identify Identify, wanted Meta) (Meta, error) {
 	return meta, err
 }
 
-// Verify reads a copy or state file, and returns an error unless it is whole. A copy that
-// is not satisfies errors.Is(err, [ErrDamaged]), a state file errors.Is(err,
-// [boltkv.ErrDamaged]). While an agent has the file open the error satisfies
+// Verify reads a copy or state file, and returns an error unless it is intact. The error for a
+// damaged copy satisfies errors.Is(err, [ErrDamaged]), and that for a damaged state file
+// errors.Is(err, [boltkv.ErrDamaged]). If an agent has the file open, the error satisfies
 // errors.Is(err, errors.Timeout).
 func Verify(path string, identify Identify) (Meta, error) {
 	file, err := os.Open(path)
@@ -154,7 +155,7 @@ func Verify(path string, identify Identify) (Meta, error) {
 	return found, nil
 }
 
-// inspect returns what a file is without its trailer.
+// inspect returns the Meta of a file, without regard to its trailer.
 func inspect(path string, file *os.File, identify Identify) (Meta, error) {
 	store, err := boltkv.OpenReadOnly(path)
 	if err != nil {
@@ -180,7 +181,7 @@ func inspect(path string, file *os.File, identify Identify) (Meta, error) {
 	return meta, nil
 }
 
-// readTrailer returns what the trailer says, or nil for a file without one. It compares
+// readTrailer returns the contents of the trailer, or nil for a file without one. It verifies
 // the checksum.
 func readTrailer(file *os.File) (*Meta, error) {
 	info, err := file.Stat()
@@ -200,16 +201,16 @@ func readTrailer(file *os.File) (*Meta, error) {
 		return nil, errors.Trace(err)
 	}
 	if want := append(hex.AppendEncode(nil, sum.Sum(nil)), '\n'); !bytes.Equal(trailer[trailerSize-sumSize:], want) {
-		return nil, errors.WithType(errors.New("it is damaged: its checksum is another"), ErrDamaged)
+		return nil, errors.WithType(errors.New("the copy is damaged: checksum mismatch"), ErrDamaged)
 	}
 	var meta Meta
 	if err := json.Unmarshal(text[:len(text)-sumSize], &meta); err != nil {
-		return nil, errors.WithType(errors.Annotate(err, "it is damaged"), ErrDamaged)
+		return nil, errors.WithType(errors.Annotate(err, "the copy is damaged: decoding its trailer"), ErrDamaged)
 	}
 	return &meta, nil
 }
 
-// contextWriter writes until its context is done.
+// contextWriter writes to the file until its context is done.
 type contextWriter struct {
 	ctx  context.Context
 	file *os.File

@@ -1,13 +1,12 @@
-// Package statefile keeps copies of an agent's state file: backups, and the two copies
-// that the agent itself keeps. It restores them, and finds the newest.
+// Package statefile keeps copies of an agent's state file: backups, and the two copies that
+// the agent itself keeps. It restores them, and finds the newest.
 //
-// A copy is a state file with a trailer: one page that says which state it is a copy of
-// and when it was made, and has a checksum of all. Every copy is read back before it gets
-// its name. What a copy is used as in place of a state file works, too: a store ignores
-// what follows its pages.
+// A copy is a state file with a trailer: one page that names the state and the time of the
+// copy, and has a checksum of everything. Every copy is read back before it gets its name. A
+// copy can also be used in place of a state file: a store ignores the data after its pages.
 //
-// A copy has the state alone, not the storage. Making one holds a snapshot open, for as
-// long as writing takes: until then the state file grows by what is deleted.
+// A copy contains only the state, not the storage. Making one holds a snapshot open while it
+// is written: until then, the state file retains everything that is deleted.
 package statefile
 
 import (
@@ -16,50 +15,50 @@ import (
 	"github.com/stowage-io/stowage/state/kv"
 )
 
-// Identity is what a state says of itself.
+// Identity is what identifies a state.
 type Identity struct {
-	// Schema is the version of its records and keys.
+	// Schema is the version of the state's records and keys.
 	Schema int `json:"schema"`
 
-	// UUID and Generation say which state it is, and how often it has been restored.
-	// States of schema 3 and before have none.
+	// UUID identifies the state, and Generation is how often it has been restored, from 1.
+	// States of schema 3 and before have neither.
 	UUID       string `json:"uuid"`
 	Generation uint64 `json:"generation"`
 }
 
-// Identify reads the identity of a state, and may check what else is in it. Its error
-// says that the state is damaged, or that this version does not read it.
+// Identify reads the identity of a state, and may check its other contents. It returns an
+// error if the state is damaged, or if this version cannot read it.
 type Identify func(kv.Snapshot) (Identity, error)
 
-// Kind is what is known of a file.
+// Kind is the kind of a file.
 type Kind string
 
 const (
-	// KindState is a state file: its structure was checked, and what Identify checks.
+	// KindState is a state file. Its structure is verified, and whatever Identify verifies.
 	KindState Kind = "state file"
 
-	// KindCopy is a copy with a trailer: its checksum was compared, too.
+	// KindCopy is a copy with a trailer. Its checksum is verified too.
 	KindCopy Kind = "copy"
 )
 
-// Meta is what is known of a state file or copy.
+// Meta describes a state file or copy.
 type Meta struct {
 	Kind Kind `json:"-"`
 
 	Identity
 
-	// Version is the number of the state's last transaction: of two states of the
-	// same UUID and generation that with the higher is the newer.
+	// Version is the number of the state's last transaction: of two files with the same UUID
+	// and generation, the one with the higher version is newer.
 	Version uint64 `json:"version"`
 
-	// Time is when a copy was made, or when a state file was last written to.
+	// Time is when the copy was made, or when the state file was last written to.
 	Time time.Time `json:"time"`
 
-	// Size is how many bytes of the file are the state's.
+	// Size is how many bytes of the file belong to the state.
 	Size int64 `json:"size"`
 }
 
-// newer reports whether m is the newer of two states, if they are the same state.
+// newer reports whether m is newer than other, another file of the same state.
 func (m Meta) newer(other Meta) bool {
 	switch {
 	case m.Generation != other.Generation:

@@ -13,10 +13,10 @@ import (
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 )
 
-// temporarySuffix is of files that are not complete, before a number.
+// temporarySuffix, followed by a number, is the suffix of incomplete files.
 const temporarySuffix = ".tmp"
 
-// createTemp makes a private temporary file beside path.
+// createTemp creates a private temporary file beside path.
 func createTemp(path string) (*os.File, error) {
 	for n := 1; ; n++ {
 		file, err := boltkv.CreateFile(path + temporarySuffix + strconv.Itoa(n))
@@ -26,8 +26,8 @@ func createTemp(path string) (*os.File, error) {
 	}
 }
 
-// removeLeftovers removes what createTemp has made beside path in a process that was cut
-// off. No other process may be making anything there.
+// removeLeftovers removes the files that createTemp created beside path in an interrupted
+// process. No other process may be creating files there.
 func removeLeftovers(path string) error {
 	leftovers, err := filepath.Glob(escape(path) + temporarySuffix + "[0-9]*")
 	if err != nil {
@@ -53,8 +53,8 @@ func escape(path string) string {
 	return string(pattern)
 }
 
-// linkUnique links the file to path or, if that is taken, to a name beside it. It returns
-// the name.
+// linkUnique links the file to path or, if that exists, to a similar name beside it. It
+// returns the name.
 func linkUnique(file, path string) (string, error) {
 	name := path
 	for n := 2; ; n++ {

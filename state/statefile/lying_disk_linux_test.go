@@ -11,8 +11,9 @@ import (
 	"github.com/stowage-io/stowage/state/statefile"
 )
 
-// XFS may say of a sync that it has succeeded, while it is shut down.
-func TestCopyThatReachedNoDiskIsAnError(t *testing.T) {
+// While XFS is shut down, it may report a successful sync.
+// Fault F26.
+func TestBackupAndRestoreReportLostSync(t *testing.T) {
 	_, store := newState(t, 1)
 	saved, _ := backup(t, store)
 	for name, write := range map[string]func(path string) error{

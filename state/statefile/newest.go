@@ -10,33 +10,34 @@ import (
 	"github.com/juju/errors"
 )
 
-// copyNames are what the agent's own copies are called, after the state file.
+// copyNames returns the names of the agent's own copies of the state file.
 func copyNames(path string) []string { return []string{path + ".copy-1", path + ".copy-2"} }
 
-// schemaSuffix is of copies that are made before a state is brought to another schema.
+// schemaSuffix is the suffix of copies that are made before a state is migrated to another
+// schema.
 const schemaSuffix = ".schema"
 
-// SchemaCopy returns what the copy of a state file is called that has an older schema.
+// SchemaCopy returns the name of the copy of a state file with an older schema.
 func SchemaCopy(path string, schema int) string { return path + schemaSuffix + strconv.Itoa(schema) }
 
-// Candidate is a file that a state may be taken from.
+// Candidate is a file from which a state may be restored.
 type Candidate struct {
 	Path string
 	Meta Meta
-	// Err is why it cannot be. Meta is of no use then.
+	// Err says why the file cannot be used; Meta is meaningless then.
 	Err error
 }
 
 // Candidates verifies the state file at path and all copies that were made beside it, and
-// returns those that are there: the newest first, and those that cannot be used last. A
-// higher generation is newer than a higher version.
+// returns those that exist: the newest first, and those that cannot be used last. A higher
+// generation is newer, whatever the versions are.
 func Candidates(path string, identify Identify) ([]Candidate, error) {
 	schemas, err := filepath.Glob(escape(path) + schemaSuffix + "[0-9]*")
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
 	var all []Candidate
-	// Left over from a copy that was cut off.
+	// Skip leftovers of interrupted copies.
 	schemas = slices.DeleteFunc(schemas, func(name string) bool { return strings.Contains(filepath.Base(name), temporarySuffix) })
 	for _, name := range slices.Concat([]string{path}, copyNames(path), schemas) {
 		meta, err := Verify(name, identify)
@@ -62,9 +63,9 @@ func Candidates(path string, identify Identify) ([]Candidate, error) {
 }
 
 // Newest returns the newest of the intact candidates of the state with the UUID, or of any
-// state if the UUID is empty. States of schema 3 and before have no UUID, and are taken for
-// that state. If no candidate is usable, the error satisfies errors.IsNotFound, and says what
-// is wrong with each.
+// state if the UUID is empty. States of schema 3 and before have no UUID, and are assumed to
+// be that state. If no candidate is usable, the error satisfies errors.IsNotFound, and says
+// what is wrong with each.
 func Newest(path, uuid string, identify Identify) (Candidate, error) {
 	all, err := Candidates(path, identify)
 	if err != nil {

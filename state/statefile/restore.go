@@ -15,22 +15,22 @@ import (
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 )
 
-// Restore puts a copy or state file in the place of the state file at path, where there
-// need not be one. Both are verified: what is restored, and what was written. The file that
-// is replaced stays as path.replaced-TIME, whose name Restore returns. At every moment
-// there is one of them at path.
+// Restore replaces the state file at path, which need not exist, with the state of a copy or
+// state file. It verifies both the source and the file that it has written. The replaced file
+// stays as path.replaced-TIME, whose name Restore returns. One of the two files is at path at
+// every moment.
 //
-// The state that is restored is that of the copy: the caller raises its generation. Ready,
-// if that is not nil, is called when all is ready, before the state file is replaced; its
-// error is that of Restore. While an agent has the state open the error satisfies
-// errors.Is(err, errors.Timeout). After an error the state file is as it was, but for one of
+// The restored state has the generation of the copy: the caller raises it. If ready is not
+// nil, Restore calls it when everything is prepared, before it replaces the state file, and
+// returns its error. If an agent has the state open, the error satisfies errors.Is(err,
+// errors.Timeout). After an error the state file is unchanged, unless the error is from
 // syncing the directory.
 func Restore(from, path string, identify Identify, now time.Time, ready func() error) (meta Meta, replaced string, err error) {
 	meta, err = Verify(from, identify)
 	if err != nil {
 		return Meta{}, "", err
 	}
-	// A link to the state file stays one.
+	// A symbolic link to the state file stays a link.
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
 	}
@@ -68,7 +68,7 @@ func Restore(from, path string, identify Identify, now time.Time, ready func() e
 }
 
 // duplicate writes the state of a file, without its trailer, to a new file beside path,
-// verifies that, and returns its name.
+// verifies the new file, and returns its name.
 func duplicate(from, path string, wanted Meta, identify Identify) (name string, err error) {
 	source, err := os.Open(from)
 	if err != nil {
@@ -98,7 +98,7 @@ func duplicate(from, path string, wanted Meta, identify Identify) (name string, 
 		return "", errors.Trace(err)
 	}
 	if hex.EncodeToString(sum.Sum(nil)) != hex.EncodeToString(readBack.Sum(nil)) {
-		return "", errors.Errorf("%s does not read back as it was written", file.Name())
+		return "", errors.Errorf("%s reads back differently from what was written", file.Name())
 	}
 	found, err := Verify(file.Name(), identify)
 	if err != nil {
@@ -107,8 +107,8 @@ func duplicate(from, path string, wanted Meta, identify Identify) (name string, 
 	if found.Identity != wanted.Identity || found.Version != wanted.Version {
 		return "", errors.Errorf("%s was changed while it was read", from)
 	}
-	// Opening it allocates the disk space that it keeps ahead: the disk may be full when
-	// an agent starts.
+	// Opening the store allocates its reserve of disk space: the disk may be full when an
+	// agent starts.
 	store, err := boltkv.OpenExisting(file.Name())
 	if err != nil {
 		return "", err

@@ -12,7 +12,7 @@ import (
 	"github.com/stowage-io/stowage/state/statefile"
 )
 
-func TestFullDiskLeavesTheCopies(t *testing.T) {
+func TestCopierKeepsCopiesOnFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		if os.Getenv("STOWAGE_REQUIRE_ROOT") == "1" {
 			t.Fatal("needs root: it mounts a filesystem")
@@ -51,7 +51,7 @@ func TestFullDiskLeavesTheCopies(t *testing.T) {
 	c.wait(settle)
 	c.expect("a", "")
 	c.warned("no space left on device")
-	// One warning an hour will do.
+	// There is one warning an hour.
 	for range 5 {
 		c.wait(settle)
 	}

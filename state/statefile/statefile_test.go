@@ -136,7 +136,7 @@ func readFile(t *testing.T, path string) []byte {
 	return data
 }
 
-func TestBackupOfAnOpenState(t *testing.T) {
+func TestBackupOfOpenState(t *testing.T) {
 	_, store := newState(t, 2)
 	want := contents(t, store)
 	path, meta := backup(t, store)
@@ -160,16 +160,16 @@ func TestBackupOfAnOpenState(t *testing.T) {
 		t.Errorf("the backup is %+v, the state has version %d", meta, version)
 	}
 	if !maps.Equal(contentsOf(t, path), want) {
-		t.Error("the backup has something else than the state had")
+		t.Error("the backup differs from the state")
 	}
-	// It is a state file, too.
+	// The backup can be used as a state file.
 	used := open(t, path)
 	for i := range 100 {
 		put(t, used, fmt.Sprint("key/", i), strings.Repeat("changed ", 30))
 	}
 }
 
-func TestBackupWhileTheStateChanges(t *testing.T) {
+func TestBackupDuringUpdates(t *testing.T) {
 	_, store := newState(t, 1)
 	done, stop := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -204,7 +204,7 @@ func TestBackupWhileTheStateChanges(t *testing.T) {
 	<-done
 }
 
-func TestBackupIsNeverWrittenOverAFile(t *testing.T) {
+func TestBackupNeverOverwrites(t *testing.T) {
 	_, store := newState(t, 1)
 	path := filepath.Join(t.TempDir(), "backup")
 	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
@@ -216,7 +216,7 @@ func TestBackupIsNeverWrittenOverAFile(t *testing.T) {
 	if string(readFile(t, path)) != "mine" {
 		t.Error("the file was written over")
 	}
-	// The file may also come while the backup is written.
+	// The file may also appear while the backup is written.
 	late := filepath.Join(t.TempDir(), "late")
 	_, err := statefile.Backup(t.Context(), store, late, func(snapshot kv.Snapshot) (statefile.Identity, error) {
 		if err := os.WriteFile(late, []byte("mine"), 0o600); err != nil {
@@ -237,7 +237,7 @@ func TestBackupIsNeverWrittenOverAFile(t *testing.T) {
 	}
 }
 
-func TestBackupThatFailsLeavesNothing(t *testing.T) {
+func TestFailedBackupLeavesNothing(t *testing.T) {
 	_, store := newState(t, 1)
 	path := filepath.Join(t.TempDir(), "backup")
 	cancelled, cancel := context.WithCancel(t.Context())
@@ -255,7 +255,7 @@ func TestBackupThatFailsLeavesNothing(t *testing.T) {
 	expectFiles(t, path)
 }
 
-func TestDamagedCopyIsRefused(t *testing.T) {
+func TestVerifyDamagedCopy(t *testing.T) {
 	_, store := newState(t, 1)
 	path, meta := backup(t, store)
 	whole := readFile(t, path)
@@ -274,9 +274,9 @@ func TestDamagedCopyIsRefused(t *testing.T) {
 		case err != nil:
 			t.Errorf("%s: %v", name, err)
 		case found.Kind == statefile.KindCopy:
-			t.Errorf("%s: taken for a whole copy", name)
+			t.Errorf("%s: accepted as a complete copy", name)
 		case found.Version != meta.Version || !maps.Equal(contentsOf(t, path), want):
-			t.Errorf("%s: taken for a state that it is not", name)
+			t.Errorf("%s: accepted as a different state", name)
 		}
 	}
 	for at := 0; at < len(whole); at += 41 {
@@ -289,14 +289,14 @@ func TestDamagedCopyIsRefused(t *testing.T) {
 	}
 }
 
-func TestStateFileIsVerifiedToo(t *testing.T) {
+func TestVerifyStateFile(t *testing.T) {
 	path, store := newState(t, 3)
 	version, err := store.Version()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := statefile.Verify(path, identify); !errors.Is(err, errors.Timeout) {
-		t.Errorf("verifying what an agent uses: %v", err)
+		t.Errorf("verifying a state that an agent uses: %v", err)
 	}
 	store.Close()
 	meta, err := statefile.Verify(path, identify)
@@ -304,7 +304,7 @@ func TestStateFileIsVerifiedToo(t *testing.T) {
 		t.Errorf("verified %+v, %v", meta, err)
 	}
 	if _, err := statefile.Verify(path+"x", identify); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("verifying nothing: %v", err)
+		t.Errorf("verifying a missing file: %v", err)
 	}
 }
 
@@ -321,38 +321,38 @@ func TestRestore(t *testing.T) {
 	store.Close()
 	notReady := errors.New("not ready")
 	if _, _, err := statefile.Restore(saved, path, identify, now, func() error { return notReady }); !errors.Is(err, notReady) {
-		t.Errorf("restoring what is not ready: %v", err)
+		t.Errorf("restoring with a failing ready function: %v", err)
 	}
 	if !maps.Equal(contentsOf(t, path), later) {
-		t.Error("restoring what is not ready changes the state")
+		t.Error("a failing ready function leaves a changed state")
 	}
 	restored, replaced, err := statefile.Restore(saved, path, identify, now, nil)
 	if err != nil || restored != meta {
 		t.Fatalf("restored %+v, %v", restored, err)
 	}
 	if want := path + ".replaced-20260304T040607Z"; replaced != want {
-		t.Errorf("what was replaced is %s, want %s", replaced, want)
+		t.Errorf("the replaced state is at %s, want %s", replaced, want)
 	}
 	if !maps.Equal(contentsOf(t, path), want) || !maps.Equal(contentsOf(t, replaced), later) {
-		t.Error("what was restored, or replaced, is something else")
+		t.Error("the restored or the replaced state has the wrong contents")
 	}
 	expectFiles(t, path, "state.db", filepath.Base(replaced))
 	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 || info.Size() <= meta.Size {
 		t.Errorf("the file is %v (%v), want more space allocated than the %d bytes that are used", info, err, meta.Size)
 	}
 
-	// Nothing that was replaced is written over.
+	// An earlier replaced state is not overwritten.
 	_, again, err := statefile.Restore(replaced, path, identify, now, nil)
 	if err != nil || again == replaced {
 		t.Fatalf("restoring again: %s, %v", again, err)
 	}
 	if !maps.Equal(contentsOf(t, path), later) || !maps.Equal(contentsOf(t, again), want) || !maps.Equal(contentsOf(t, replaced), later) {
-		t.Error("what was restored, or replaced, is something else")
+		t.Error("the restored or the replaced state has the wrong contents")
 	}
 	put(t, open(t, path), "key/more", "works")
 }
 
-func TestRestoreThroughALink(t *testing.T) {
+func TestRestoreThroughLink(t *testing.T) {
 	path, store := newState(t, 1)
 	saved, meta := backup(t, store)
 	store.Close()
@@ -361,7 +361,7 @@ func TestRestoreThroughALink(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, replaced, err := statefile.Restore(saved, link, identify, now, nil); err != nil || filepath.Dir(replaced) != filepath.Dir(path) {
-		t.Fatalf("what was replaced is %q (%v)", replaced, err)
+		t.Fatalf("the replaced state is at %q (%v)", replaced, err)
 	}
 	if target, err := os.Readlink(link); err != nil || target != path {
 		t.Errorf("the link leads to %q (%v)", target, err)
@@ -371,7 +371,7 @@ func TestRestoreThroughALink(t *testing.T) {
 	}
 }
 
-func TestRestoreInPlaceOfNothingOrOfADamagedFile(t *testing.T) {
+func TestRestoreOverMissingOrDamagedFile(t *testing.T) {
 	path, store := newState(t, 1)
 	want := contents(t, store)
 	saved, _ := backup(t, store)
@@ -380,20 +380,20 @@ func TestRestoreInPlaceOfNothingOrOfADamagedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, replaced, err := statefile.Restore(saved, path, identify, now, nil); err != nil || replaced != "" {
-		t.Fatalf("restoring in place of nothing: %q, %v", replaced, err)
+		t.Fatalf("restoring with no state file: %q, %v", replaced, err)
 	}
 	if err := os.Truncate(path, 0); err != nil {
 		t.Fatal(err)
 	}
 	if _, replaced, err := statefile.Restore(saved, path, identify, now, nil); err != nil || len(readFile(t, replaced)) != 0 {
-		t.Fatalf("restoring in place of an empty file: %q, %v", replaced, err)
+		t.Fatalf("restoring over an empty file: %q, %v", replaced, err)
 	}
 	if !maps.Equal(contentsOf(t, path), want) {
-		t.Error("what was restored is something else")
+		t.Error("the restored state differs from the backup")
 	}
 }
 
-func TestWhatIsDamagedIsNotRestored(t *testing.T) {
+func TestRestoreOfDamagedBackupFails(t *testing.T) {
 	path, store := newState(t, 1)
 	saved, _ := backup(t, store)
 	store.Close()
@@ -445,7 +445,8 @@ func TestNewest(t *testing.T) {
 	}
 	expect(path + ".copy-2")
 
-	// A copy of another state is no copy, and an older generation is older.
+	// An older generation is older despite more transactions, and a copy of another state does
+	// not count.
 	_, other := newState(t, 1)
 	store = other
 	for range 300 {

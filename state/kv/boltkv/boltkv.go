@@ -1,14 +1,14 @@
-// Package boltkv is a [kv.Store] in one file, for one process at a time.
+// Package boltkv implements [kv.Store] in one file, for one process at a time.
 //
-// It stands on go.etcd.io/bbolt: transactions are serial, and each costs an fsync, so
-// what belongs together goes in one transaction. Snapshots do not hold transactions up,
-// and wait for one only during its last sync (see confirm.go). They are short: a snapshot
-// that is kept open keeps all that was deleted since.
+// It is built on go.etcd.io/bbolt: transactions are serial, and each costs an fsync, so
+// changes that belong together should be one transaction. Snapshots do not delay transactions,
+// and wait for one only during its last sync (see confirm.go). Keep snapshots short: the file
+// retains everything that is deleted while one is open.
 //
-// A damaged file is an error: its structure is checked when it is opened, and a store
-// whose file is damaged while it is open fails for good, with [ErrDamaged]; one whose disk
-// fails does so with [ErrUnreadable]. Disk space is allocated ahead: transactions that remove things also work on a full disk, and
-// [Store.CheckSpace] is asked before others.
+// A damaged file is an error: Open checks its structure. A store whose file is damaged while
+// it is open fails permanently with [ErrDamaged]; one whose disk fails does so with
+// [ErrUnreadable]. Disk space is allocated ahead, so that transactions that remove things work
+// on a full disk; call [Store.CheckSpace] before other transactions.
 package boltkv
 
 import (
@@ -32,43 +32,44 @@ var bucket = []byte("stowage")
 // Store implements [kv.Store] and [kv.SpaceChecker].
 type Store struct {
 	path  string
-	file  *os.File // db's
+	file  *os.File // the file of db
 	db    *bbolt.DB
 	feeds kv.Feeds
 
-	// commit keeps the changes that the feeds receive in the order of the transactions.
+	// commit serializes transactions, so that the feeds receive changes in their order.
 	commit sync.Mutex
 
-	// reserve is used with commit held.
+	// reserve is guarded by commit.
 	reserve reserve
 
-	// committing says that bbolt commits a transaction.
+	// committing says that bbolt is committing a transaction.
 	committing atomic.Bool
 
-	// metaAtError is the newest meta page when bbolt reported the first error of the commit.
+	// metaAtError is the newest meta page at the first error that bbolt logged during the
+	// commit.
 	metaAtError atomic.Pointer[meta]
 
-	// confirmed is the last transaction that is known to be on the disk. confirming is
-	// held while one is committed.
+	// confirmed is the last transaction that is known to be on disk. confirming is held while
+	// one is committed.
 	confirmed  atomic.Uint64
 	confirming sync.RWMutex
 
-	// unsettled is the transaction whose commit has failed although its meta page is in
-	// the file, or nil. It is used with commit held.
+	// unsettled is the transaction whose commit has failed although its meta page is in the
+	// file, or nil. It is guarded by commit.
 	unsettled *unsettled
 
-	// settleTimeout is how long a transaction is unsettled before the store fails.
+	// settleTimeout is how long a transaction may be unsettled before the store fails.
 	settleTimeout time.Duration
 
-	// snapshots is held for reading by every snapshot. awaitSnapshots, used with commit
-	// held, says that the next transaction begins when those of now have ended.
+	// snapshots is read-locked by every snapshot. awaitSnapshots, guarded by commit, makes the
+	// next transaction wait for the current snapshots to end.
 	snapshots      sync.RWMutex
 	awaitSnapshots bool
 
-	// failure is what all that is asked of a damaged store returns.
+	// failure is the error of every operation once the store has failed permanently.
 	failure atomic.Pointer[error]
 
-	// stuck says that a fault has left bbolt's locks locked.
+	// stuck says that a fault has left bbolt's locks held.
 	stuck atomic.Bool
 }
 
@@ -76,7 +77,7 @@ type Store struct {
 func (s *Store) Close() error {
 	s.feeds.Close()
 	if s.stuck.Load() {
-		// The file stays mapped.
+		// Leave the file mapped.
 		release(s.file)
 		return nil
 	}
@@ -122,8 +123,8 @@ func (s *Store) Update(fn func(kv.Tx) error) error {
 	})
 }
 
-// flush writes what the buffer has. Keys go in in order: one in the middle of a page
-// that has grown within the transaction costs as much as the page is long.
+// flush writes the contents of the buffer. Keys must be put in order: inserting one in the
+// middle of a page that has grown within the transaction costs as much as the page is long.
 func (s *Store) flush(buffer *kv.Buffer, bucket *bbolt.Bucket) (changes kv.Changes, err error) {
 	defer s.recoverPanic(&err)
 	return buffer.Flush(
@@ -147,10 +148,10 @@ func (s *Store) view(begin func() (*bbolt.Tx, error), fn func(kv.Snapshot) error
 	})
 }
 
-// Copy writes the store as it is between two transactions to w: as a file that
-// [Open] opens, without the space that is kept ahead. Before that it calls fn, if that
-// is not nil, on the snapshot that is copied. Transactions go on, and the file grows by
-// what they delete until the copy is complete.
+// Copy writes the store as it is between two transactions to w, in the form of a file that
+// [Open] can open, without the reserved space. Before that it calls fn, if not nil, on the
+// snapshot that it copies. Transactions continue; until the copy is complete, the file grows
+// by what they delete.
 func (s *Store) Copy(w io.Writer, fn func(kv.Snapshot) error) error {
 	return s.transaction(s.beginView, func(tx *bbolt.Tx) error {
 		if fn != nil {
@@ -182,8 +183,8 @@ func (w *copyWriter) Write(data []byte) (n int, err error) {
 	return n, w.err
 }
 
-// Version returns the number of the last transaction that changed something. It grows
-// with each of them, for as long as the file and its copies live.
+// Version returns the number of the last transaction that changed something. It increases with
+// each of them, over the lifetime of the file and its copies.
 func (s *Store) Version() (uint64, error) {
 	if err := s.failed(); err != nil {
 		return 0, err
@@ -228,8 +229,8 @@ func (s *Store) annotate(err error, doing string) error {
 type snapshot struct {
 	store  *Store
 	bucket *bbolt.Bucket
-	// getting is for Get: a cursor for each key would be the most that reading one
-	// takes of memory.
+	// getting is the cursor of Get. It is shared because a cursor for each key would be most
+	// of the memory cost of reading one.
 	getting *bbolt.Cursor
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/stowage-io/stowage/state/kv/kvtest"
 )
 
-// ownerEnv makes this binary a process that owns the store it names.
+// ownerEnv makes this binary run as a process that owns the store at the variable's value.
 const ownerEnv = "BOLTKV_TEST_OWN"
 
 func TestMain(m *testing.M) {
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	leaktest.VerifyTestMain(m)
 }
 
-// own puts a key, says so, and holds the store until it is killed or its input ends.
+// own puts a key, reports it, and holds the store until it is killed or its input ends.
 func own(path string) {
 	store, err := boltkv.Open(path)
 	if err != nil {
@@ -49,7 +49,7 @@ func TestConformance(t *testing.T) {
 	}.Run(t)
 }
 
-func TestOneProcessAtATimeAndNothingLostWhenItIsKilled(t *testing.T) {
+func TestKilledProcessLosesNoCommit(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	owner := exec.Command(os.Args[0])
 	owner.Env = append(os.Environ(), ownerEnv+"="+path)
@@ -72,7 +72,7 @@ func TestOneProcessAtATimeAndNothingLostWhenItIsKilled(t *testing.T) {
 	_, err = boltkv.Open(path)
 	if !errors.Is(err, errors.Timeout) || !strings.Contains(err.Error(), path) ||
 		!strings.Contains(err.Error(), "another process") {
-		t.Errorf("opening what another process owns: %v", err)
+		t.Errorf("opening a store of another process: %v", err)
 	}
 
 	if err := owner.Process.Kill(); err != nil {
@@ -87,7 +87,7 @@ func TestOneProcessAtATimeAndNothingLostWhenItIsKilled(t *testing.T) {
 	err = store.View(func(snapshot kv.Snapshot) error {
 		value, err := snapshot.Get("owner")
 		if string(value) != "x" {
-			t.Errorf("what was committed before the kill is %q", value)
+			t.Errorf("the value committed before the kill is %q", value)
 		}
 		return err
 	})
@@ -96,7 +96,7 @@ func TestOneProcessAtATimeAndNothingLostWhenItIsKilled(t *testing.T) {
 	}
 }
 
-func TestLockedStoreCanBeReadAlone(t *testing.T) {
+func TestLockAllowsOnlyReading(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	fill(t, path, 10)
 	lock, err := boltkv.Lock(path)
@@ -114,10 +114,10 @@ func TestLockedStoreCanBeReadAlone(t *testing.T) {
 		opened <- err
 	}()
 	if _, err := boltkv.Lock(path); !errors.Is(err, errors.Timeout) {
-		t.Errorf("locking what is locked: %v", err)
+		t.Errorf("locking a locked store: %v", err)
 	}
 	if err := <-opened; !errors.Is(err, errors.Timeout) {
-		t.Errorf("opening what is locked: %v", err)
+		t.Errorf("opening a locked store: %v", err)
 	}
 	lock.Close()
 	if store, err = boltkv.Open(path); err != nil {
@@ -126,7 +126,8 @@ func TestLockedStoreCanBeReadAlone(t *testing.T) {
 	store.Close()
 }
 
-func TestFileIsPrivate(t *testing.T) {
+// Promise S8.
+func TestFileMode(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	for _, before := range []string{"made", "opened"} {
 		store, err := boltkv.Open(path)
@@ -147,7 +148,7 @@ func TestFileIsPrivate(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoStoreIsRefusedAndLeftAsItIs(t *testing.T) {
+func TestOpenLeavesForeignFileUnchanged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notes")
 	content := strings.Repeat("not a store\n", 2000)
 	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
@@ -155,7 +156,7 @@ func TestWhatIsNoStoreIsRefusedAndLeftAsItIs(t *testing.T) {
 	}
 	_, err := boltkv.Open(path)
 	if err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("opening what is no store: %v", err)
+		t.Errorf("opening a file that is not a store: %v", err)
 	}
 	after, err := os.ReadFile(path)
 	if err != nil || string(after) != content {

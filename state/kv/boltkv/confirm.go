@@ -14,17 +14,17 @@ import (
 )
 
 // A commit of bbolt writes the pages of the transaction, syncs, writes the meta page that
-// makes them count, and syncs again. From the moment that the meta page is written, new
-// snapshots see the transaction, which its last sync may yet refuse. So a store remembers
-// which transaction is confirmed, and has the snapshots that see a newer one wait.
+// makes them valid, and syncs again. As soon as the meta page is written, new snapshots see
+// the transaction, although its last sync may still fail. So a store remembers which
+// transaction is confirmed, and makes snapshots that see a newer one wait.
 //
-// When the last sync fails, the meta page is in the file, and the kernel no longer means
-// to write it: it may stay, or be gone with the next power cut. That is settled before
-// anything else happens: the same page is written again, and synced. The meta page of the
-// transaction before stays as it is until then, and so do the pages of that transaction,
-// which bbolt regards as free, since nothing is allocated before.
+// If the last sync fails, the meta page is in the file, but the kernel no longer intends to
+// write it: it may stay, or be lost in the next power cut. The store settles that before it
+// does anything else, by writing and syncing the same page again. Until then the meta page of
+// the previous transaction stays unchanged. So do the pages of that transaction, which bbolt
+// regards as free, since nothing is allocated before.
 
-// unsettled is a transaction that may or may not be on the disk.
+// unsettled is a transaction that may or may not be on disk.
 type unsettled struct {
 	meta    meta
 	page    []byte // the whole meta page
@@ -32,8 +32,8 @@ type unsettled struct {
 	since   time.Time
 }
 
-// commitTx commits the transaction and tells the feeds of it. Its error satisfies
-// errors.Is(err, kv.ErrUnknown) if the transaction may be on the disk all the same.
+// commitTx commits the transaction and publishes it to the feeds. Its error satisfies
+// errors.Is(err, kv.ErrUnknown) if the transaction may be on disk all the same.
 func (s *Store) commitTx(tx *bbolt.Tx, changes kv.Changes) error {
 	s.confirming.Lock()
 	defer s.confirming.Unlock()
@@ -51,14 +51,14 @@ func (s *Store) commitTx(tx *bbolt.Tx, changes kv.Changes) error {
 		return s.unknownIfVisible(transaction, s.fail(readErr))
 	}
 	if seen := s.metaAtError.Load(); seen != nil && seen.transaction != m.transaction {
-		// Which pages bbolt takes for free may depend on a meta page that is gone.
+		// The pages that bbolt considers free may depend on a meta page that is gone.
 		return unknownOutcome(s.fail(syscall.EIO))
 	}
 	if m.transaction < transaction {
 		return err
 	}
 	s.unsettled = &unsettled{m, page, changes, time.Now()}
-	// Of older snapshots' pages bbolt has freed those that the transaction has replaced.
+	// bbolt has freed the pages of older snapshots that the transaction replaced.
 	s.awaitSnapshots = true
 	if s.settle() != nil {
 		return unknownOutcome(err)
@@ -66,14 +66,13 @@ func (s *Store) commitTx(tx *bbolt.Tx, changes kv.Changes) error {
 	return nil
 }
 
-// confirm notes that the transaction is on the disk, and tells the feeds of it.
+// confirm records that the transaction is on disk, and publishes it to the feeds.
 func (s *Store) confirm(transaction uint64, changes kv.Changes) {
 	s.confirmed.Store(transaction)
 	s.feeds.Publish(changes)
 }
 
-// settle brings the unsettled transaction to the disk, if there is one. It is called with
-// commit held.
+// settle writes the unsettled transaction, if any, to the disk. The caller holds commit.
 func (s *Store) settle() error {
 	if s.unsettled == nil {
 		return nil
@@ -83,7 +82,7 @@ func (s *Store) settle() error {
 	}
 	if err := writeMetaPage(s.file, s.unsettled.meta, s.unsettled.page); err != nil {
 		if _, readErr := readMeta(s.file); readErr != nil && !errors.Is(readErr, os.ErrClosed) {
-			// The disk is dead, rather than a sync has failed.
+			// The disk is dead; this is not just a failed sync.
 			return s.fail(readErr)
 		}
 		if time.Since(s.unsettled.since) >= s.settleTimeout {
@@ -96,8 +95,8 @@ func (s *Store) settle() error {
 	return nil
 }
 
-// unconfirmed is the error of what has to wait for a transaction that settle could not
-// settle.
+// unconfirmed returns the error of an operation that must wait for a transaction that settle
+// could not settle.
 func (s *Store) unconfirmed(err error) error {
 	if s.failed() != nil {
 		return err
@@ -105,8 +104,9 @@ func (s *Store) unconfirmed(err error) error {
 	return s.annotate(err, "confirming the last transaction of")
 }
 
-// unknownIfVisible returns the error of a commit that has made the store fail. Where bbolt
-// does not show the transaction, its meta page was not written.
+// unknownIfVisible returns the error of a commit that has made the store fail. If bbolt does
+// not show the transaction, its meta page was not written, and the error is returned
+// unchanged.
 func (s *Store) unknownIfVisible(transaction uint64, err error) error {
 	tx, beginErr := s.begin(false)
 	if beginErr != nil {
@@ -125,8 +125,8 @@ func unknownOutcome(err error) error {
 
 func (s *Store) beginUpdate() (*bbolt.Tx, error) { return s.begin(true) }
 
-// beginView begins a snapshot of the last transaction that is confirmed. It waits for one
-// that is being confirmed.
+// beginView begins a snapshot of the last confirmed transaction. It waits for one that is
+// being confirmed.
 func (s *Store) beginView() (*bbolt.Tx, error) {
 	if tx, err := s.beginConfirmed(); tx != nil || err != nil {
 		return tx, err
@@ -149,8 +149,8 @@ func (s *Store) beginView() (*bbolt.Tx, error) {
 	return s.beginSnapshot()
 }
 
-// beginConfirmed is beginSnapshot, or returns nil where what is in the file is not
-// confirmed.
+// beginConfirmed is beginSnapshot, except that it returns nil if the newest transaction in the
+// file is not confirmed.
 func (s *Store) beginConfirmed() (*bbolt.Tx, error) {
 	tx, err := s.beginSnapshot()
 	if err != nil || uint64(tx.ID()) <= s.confirmed.Load() {
@@ -161,7 +161,8 @@ func (s *Store) beginConfirmed() (*bbolt.Tx, error) {
 	return nil, err
 }
 
-// beginSnapshot begins a snapshot of what is in the file. Who ends it unlocks snapshots.
+// beginSnapshot begins a snapshot of the file's contents. Ending the snapshot must unlock
+// snapshots.
 func (s *Store) beginSnapshot() (*bbolt.Tx, error) {
 	s.snapshots.RLock()
 	tx, err := s.begin(false)
@@ -171,7 +172,7 @@ func (s *Store) beginSnapshot() (*bbolt.Tx, error) {
 	return tx, err
 }
 
-// confirmFile brings what is in the file, and its name, to the disk.
+// confirmFile makes sure that the file's contents, and its name, are on disk.
 func confirmFile(path string, file *os.File) error {
 	m, page, err := readMetaPage(file)
 	if err != nil {
@@ -183,7 +184,7 @@ func confirmFile(path string, file *os.File) error {
 	return errors.Trace(fsync.Dir(filepath.Dir(path)))
 }
 
-// readMetaPage is readMeta. It also returns the whole page.
+// readMetaPage is readMeta, and also returns the whole page.
 func readMetaPage(file *os.File) (meta, []byte, error) {
 	m, err := readMeta(file)
 	if err != nil {
@@ -196,8 +197,8 @@ func readMetaPage(file *os.File) (meta, []byte, error) {
 	return m, page, nil
 }
 
-// writeMetaPage writes a meta page again where it was, and syncs it. A disk that writes
-// half of it has the former half of the same page.
+// writeMetaPage rewrites a meta page in place and syncs it. If the disk writes only half of
+// the page, the other half still has the same contents.
 func writeMetaPage(file *os.File, m meta, page []byte) error {
 	_, err := file.WriteAt(page, m.at)
 	if err == nil {

@@ -18,8 +18,8 @@ import (
 
 var syncs = []int{unix.SYS_FSYNC, unix.SYS_FDATASYNC}
 
-// unconfirmed runs f while each sync but the first fails: that of the pages succeeds, and
-// that of the meta page does not.
+// unconfirmed runs f while each sync but the first fails: the sync of the pages succeeds, and
+// that of the meta page fails.
 func unconfirmed(t *testing.T, _ string, f func() error) error {
 	return syscalltest.Intercept(t, syncs, func(c syscalltest.Call) syscalltest.Result {
 		if c.N == 1 {
@@ -74,7 +74,8 @@ func value(store *boltkv.Store, key string) (value string, err error) {
 	return value, err
 }
 
-func TestSyncThatFailsOnce(t *testing.T) {
+// Fault F29.
+func TestOneFailedSync(t *testing.T) {
 	const most = 20
 	for n := 1; n < most; n++ {
 		path := filepath.Join(t.TempDir(), "store")
@@ -91,17 +92,17 @@ func TestSyncThatFailsOnce(t *testing.T) {
 			want = "1"
 		}
 		if n == 1 && (err == nil || errors.Is(err, kv.ErrUnknown)) {
-			t.Errorf("the pages cannot be synced: %v", err)
+			t.Errorf("after a failed sync of the pages: %v", err)
 		}
 		if n > 1 && err != nil {
-			t.Errorf("the meta page is synced when tried again: %v", err)
+			t.Errorf("the sync of the meta page is not repeated: %v", err)
 		}
 		shown, verr := value(store, "key")
 		if shown != want || verr != nil {
 			t.Errorf("sync %d failed, Update returned %v, and View shows %s, %v", n, err, shown, verr)
 		}
 		if keys, ferr := feed.Take(); ferr != nil || (len(keys) == 1) != (want == "2") {
-			t.Errorf("sync %d failed, Update returned %v, and a feed tells of %q, %v", n, err, keys, ferr)
+			t.Errorf("sync %d failed, Update returned %v, and a feed reports %q, %v", n, err, keys, ferr)
 		}
 		for i := range 5 {
 			if err := put(store, fmt.Sprint("later/", i), "x"); err != nil {
@@ -124,7 +125,7 @@ func TestSyncThatFailsOnce(t *testing.T) {
 		}
 		after, err := read(again)
 		if err != nil || !maps.Equal(before, after) {
-			t.Errorf("after sync %d has failed, another process sees something else, %v", n, err)
+			t.Errorf("after sync %d has failed, the reopened store has other contents, %v", n, err)
 		}
 		again.Close()
 		if count < n {
@@ -150,8 +151,7 @@ func startView(store *boltkv.Store) *viewing {
 	return v
 }
 
-// waitOrBlock returns when done is closed, or a goroutine is waiting for a lock in the
-// function.
+// waitOrBlock returns when done is closed, or a goroutine waits for a lock in the function.
 func waitOrBlock(done <-chan struct{}, function string) {
 	stacks := make([]byte, 1<<20)
 	for {
@@ -170,11 +170,12 @@ func waitOrBlock(done <-chan struct{}, function string) {
 	}
 }
 
-// The disk fails in a sync, with a snapshot beginning at that moment. What is said then is
-// compared with what is there after a power cut.
-func TestDiskThatFailsInASync(t *testing.T) {
+// The disk fails in a sync while a snapshot begins. What the store reports is compared with
+// what is there after a power cut.
+// Fault F29.
+func TestDiskFailureDuringSync(t *testing.T) {
 	for name, result := range map[string]syscalltest.Result{
-		"ext4":          syscalltest.Pass, // the kernel says EIO
+		"ext4":          syscalltest.Pass, // the kernel returns EIO
 		"xfs":           syscalltest.Pass,
 		"xfs that lies": syscalltest.Succeed,
 	} {
@@ -234,13 +235,13 @@ func TestDiskThatFailsInASync(t *testing.T) {
 					}
 					return
 				case err == nil:
-					t.Errorf("the disk failed in sync %d, and Update says nothing", n)
+					t.Errorf("the disk failed in sync %d, and Update returns nil", n)
 				case !errors.Is(err, kv.ErrUnknown) && after != "1":
-					t.Errorf("Update says that nothing has changed: %v, and there is %q", err, after)
+					t.Errorf("Update reports that nothing has changed: %v, and the value is %q", err, after)
 				case during.err == nil && during.value != "1", verr == nil && shown != "1", len(keys) != 0:
-					t.Errorf("what is not confirmed was shown: %q, %q, and told: %q", during.value, shown, keys)
+					t.Errorf("an unconfirmed value was read: %q, %q, or reported: %q", during.value, shown, keys)
 				case (n > 1) != errors.Is(err, kv.ErrUnknown):
-					t.Errorf("the outcome is known before the meta page is written, and not from then on: %v", err)
+					t.Errorf("the outcome must be unknown exactly from the sync of the meta page on: %v", err)
 				}
 			}
 			t.Errorf("more than %d syncs", most)
@@ -249,7 +250,8 @@ func TestDiskThatFailsInASync(t *testing.T) {
 }
 
 // bbolt frees the pages that a transaction has replaced when its commit fails.
-func TestSnapshotFromBeforeAFailedSync(t *testing.T) {
+// Fault F29.
+func TestSnapshotStableAcrossFailedSync(t *testing.T) {
 	store := open(t, filepath.Join(t.TempDir(), "store"))
 	var later chan struct{}
 	err := store.View(func(snapshot kv.Snapshot) error {
@@ -282,9 +284,10 @@ func TestSnapshotFromBeforeAFailedSync(t *testing.T) {
 	}
 }
 
-// A disk that takes nothing for long makes the store fail for good, rather than be asked for
-// ever.
-func TestTransactionThatCannotBeConfirmedFailsTheStore(t *testing.T) {
+// A disk that accepts no write for the settle timeout makes the store fail for good, instead
+// of retrying for ever.
+// Fault F29.
+func TestUnconfirmedTransactionFailsStore(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	store := open(t, path)
 	store.SetSettleTimeout(0)
@@ -299,7 +302,7 @@ func TestTransactionThatCannotBeConfirmedFailsTheStore(t *testing.T) {
 	}
 	_, viewErr := value(store, "key")
 	_, feedErr := feed.Take()
-	want := fmt.Sprintf("cannot write %s: input/output error; see to its disk, then start again", path)
+	want := fmt.Sprintf("cannot write %s: input/output error; check its disk, then start again", path)
 	for what, err := range map[string]error{"View": viewErr, "Take": feedErr, "Update": put(store, "key", "3")} {
 		if !errors.Is(err, boltkv.ErrUnreadable) || err.Error() != want {
 			t.Errorf("%s: %v\nwant %s", what, err, want)
@@ -307,8 +310,9 @@ func TestTransactionThatCannotBeConfirmedFailsTheStore(t *testing.T) {
 	}
 }
 
-// What a store shows is on the disk, also where the process before could not say so.
-func TestStoreThatIsOpenedIsConfirmed(t *testing.T) {
+// What a store shows is on the disk, even if the previous process could not confirm it.
+// Fault F29.
+func TestOpenConfirmsLastTransaction(t *testing.T) {
 	for _, filesystem := range []string{"ext4", "xfs"} {
 		t.Run(filesystem, func(t *testing.T) {
 			disk := syscalltest.NewDiskOf(t, filesystem)
@@ -333,15 +337,16 @@ func TestStoreThatIsOpenedIsConfirmed(t *testing.T) {
 			}
 			defer again.Close()
 			if after, err := value(again, "key"); err != nil || after != before {
-				t.Errorf("%q was shown, and after a power cut %q is, %v", before, after, err)
+				t.Errorf("read %q, and after a power cut %q, %v", before, after, err)
 			}
 		})
 	}
 }
 
-// The state is read with a mapping, and its file besides: where that fails once, nobody
-// notices, and where it fails again, the error names the file and the remedy.
-func TestFileThatCannotBeRead(t *testing.T) {
+// The store is read through a mapping, and its file is checked besides. One failed check
+// goes unnoticed; after two, the error names the file and the remedy.
+// Finding N21.
+func TestReadErrorNamesFileAndRemedy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	store := open(t, path)
 	get := func() error {
@@ -362,7 +367,7 @@ func TestFileThatCannotBeRead(t *testing.T) {
 		if err := view(1); err != nil {
 			t.Errorf("call %d fails once: %v", call, err)
 		}
-		want := "cannot read " + path + ": input/output error; see to its disk, then try again"
+		want := "cannot read " + path + ": input/output error; check its disk, then try again"
 		if err := view(2); !errors.Is(err, unix.EIO) || err.Error() != want {
 			t.Errorf("call %d fails twice: %v, want %s", call, err, want)
 		}

@@ -16,18 +16,17 @@ import (
 	"github.com/stowage-io/stowage/state/kv"
 )
 
-// ErrDamaged is the kind of the error that a damaged file is. The error names the file,
-// what is wrong with it, and the remedy.
+// ErrDamaged is the error for a damaged file. The error names the file, the damage and the
+// remedy.
 const ErrDamaged = errors.ConstError("the store's file is damaged")
 
-// ErrUnreadable is the kind of the error of a store that has failed because its disk does
-// not give what is in the file, which may be whole, or has not taken a transaction for half
-// a minute.
+// ErrUnreadable is the error of a store that has failed because its disk could not read the
+// file, which may be intact, or could not write a transaction for half a minute.
 const ErrUnreadable = errors.ConstError("the store's file cannot be read")
 
-// Check returns an error that satisfies errors.Is(err, [ErrDamaged]) unless the
-// structure of the store in the file is whole, with whatever follows it. No process may
-// be writing to the file.
+// Check returns an error that satisfies errors.Is(err, [ErrDamaged]) unless the structure of
+// the store in the file is intact. It ignores data after the store. No process may be writing
+// to the file.
 func Check(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -37,14 +36,14 @@ func Check(path string) error {
 	return describe(path, checkStructure(file))
 }
 
-// Extent returns how many bytes of the file are the store's, and the number of the last
+// Extent returns how many bytes of the file belong to the store, and the number of the last
 // transaction in them, as [Store.Version] does.
 func Extent(file *os.File) (size int64, version uint64, err error) {
 	m, err := readMeta(file)
 	return m.size(), m.transaction, describe(file.Name(), err)
 }
 
-// describe returns the error for what checkStructure found.
+// describe converts an error of checkStructure into one that names the file.
 func describe(path string, err error) error {
 	switch {
 	case err == nil:
@@ -61,7 +60,7 @@ func damaged(path string, detail any) error {
 		"%s is damaged: %v; run \"stowage recover\", or \"stowage restore FILE\" with a backup", path, detail), ErrDamaged)
 }
 
-// failed returns why the store has failed for good, or nil.
+// failed returns the error with which the store has failed permanently, or nil.
 func (s *Store) failed() error {
 	if failure := s.failure.Load(); failure != nil {
 		return *failure
@@ -72,14 +71,14 @@ func (s *Store) failed() error {
 func unreadable(path string) error { return unusable("read", path, syscall.EIO) }
 
 func unusable(what, path string, err error) error {
-	return errors.WithType(errors.Errorf("cannot %s %s: %v; see to its disk, then start again", what, path, err), ErrUnreadable)
+	return errors.WithType(errors.Errorf("cannot %s %s: %v; check its disk, then start again", what, path, err), ErrUnreadable)
 }
 
-// fail makes the store fail for good, with what was found first: an error, or what bbolt
-// has panicked with.
+// fail makes the store fail permanently. detail is an error, or the value of a panic in bbolt;
+// only the first failure counts.
 func (s *Store) fail(detail any) error {
 	if _, ok := detail.(fault); ok {
-		detail = "a page of it cannot be read: it was truncated, or its disk fails"
+		detail = "a page cannot be read: the file was truncated, or its disk is failing"
 	}
 	err := damaged(s.path, detail)
 	if cause, ok := detail.(error); ok && errors.Is(cause, syscall.EIO) {
@@ -88,7 +87,7 @@ func (s *Store) fail(detail any) error {
 	return s.failWith(err)
 }
 
-// failWith is fail with an error that names the file and the remedy.
+// failWith is fail with an error that already names the file and the remedy.
 func (s *Store) failWith(err error) error {
 	if s.failure.CompareAndSwap(nil, &err) {
 		s.feeds.Fail(err)
@@ -96,14 +95,14 @@ func (s *Store) failWith(err error) error {
 	return s.failed()
 }
 
-// transaction runs fn in a transaction of bbolt, which fn commits or not. bbolt reads the
-// file as memory: where it is damaged, or is no longer there, that panics or faults, which
-// makes the store fail. What else fn panics with passes through.
+// transaction runs fn in a bbolt transaction, which fn may commit. bbolt maps the file into
+// memory: if the file is damaged or truncated, bbolt panics or the access faults, which makes
+// the store fail. Other panics of fn pass through.
 func (s *Store) transaction(begin func() (*bbolt.Tx, error), fn func(*bbolt.Tx) error) (err error) {
 	if err := s.failed(); err != nil {
 		return err
 	}
-	// A fault in the middle of bbolt's Begin would leave locks behind.
+	// A fault in the middle of bbolt's Begin would leave locks held.
 	if _, err := s.readMeta(); err != nil {
 		return err
 	}
@@ -118,7 +117,7 @@ func (s *Store) transaction(begin func() (*bbolt.Tx, error), fn func(*bbolt.Tx) 
 		switch p := recover(); {
 		case p == nil:
 		case isFault(p, from, to):
-			// fn has read a value.
+			// fn has read a value in a page that cannot be read.
 			err = s.fail(p)
 		default:
 			panic(p)
@@ -131,7 +130,7 @@ func (s *Store) transaction(begin func() (*bbolt.Tx, error), fn func(*bbolt.Tx) 
 	return err
 }
 
-// readMeta is readMeta of the open file.
+// readMeta is readMeta for the open file.
 func (s *Store) readMeta() (meta, error) {
 	m, err := readMeta(s.file)
 	switch {
@@ -140,13 +139,13 @@ func (s *Store) readMeta() (meta, error) {
 	case errors.Is(err, os.ErrClosed):
 		return meta{}, s.annotate(err, "reading")
 	case err != nil:
-		return meta{}, fmt.Errorf("cannot read %s: %w; see to its disk, then try again", s.path, withoutPath(err))
+		return meta{}, fmt.Errorf("cannot read %s: %w; check its disk, then try again", s.path, withoutPath(err))
 	}
 	return m, nil
 }
 
-// withoutPath leaves out the name that the file was opened under, which may no longer be
-// its own.
+// withoutPath removes the name under which the file was opened, which may no longer be the
+// file's.
 func withoutPath(err error) error {
 	var named *fs.PathError
 	if errors.As(err, &named) {
@@ -155,7 +154,8 @@ func withoutPath(err error) error {
 	return err
 }
 
-// end ends a transaction that begin has begun for transaction, unless it is committed.
+// end rolls back a transaction that begin returned, unless it is committed, and unlocks
+// snapshots.
 func (s *Store) end(tx *bbolt.Tx, writable bool) {
 	_ = s.rollback(tx)
 	if !writable {
@@ -163,7 +163,7 @@ func (s *Store) end(tx *bbolt.Tx, writable bool) {
 	}
 }
 
-// begin, rollback and bboltCommit are bbolt's, contained.
+// begin, rollback and bboltCommit call bbolt and turn its panics into errors.
 func (s *Store) begin(writable bool) (tx *bbolt.Tx, err error) {
 	defer s.recoverPanicLocked(&err)
 	return s.db.Begin(writable)
@@ -185,14 +185,15 @@ func (s *Store) bboltCommit(tx *bbolt.Tx) (err error) {
 	return fsync.Verify(s.file)
 }
 
-// recoverPanic makes an error of what bbolt, and nothing else, panics with. It is deferred.
+// recoverPanic turns a panic in bbolt code into an error. Defer it around nothing but bbolt
+// calls.
 func (s *Store) recoverPanic(err *error) {
 	if p := recover(); p != nil {
 		*err = s.fail(p)
 	}
 }
 
-// recoverPanicLocked is recoverPanic for what locks or unlocks bbolt.
+// recoverPanicLocked is recoverPanic for calls that lock or unlock bbolt.
 func (s *Store) recoverPanicLocked(err *error) {
 	if p := recover(); p != nil {
 		s.stuck.Store(true)
@@ -206,22 +207,22 @@ func (s *Store) mappedRange(tx *bbolt.Tx) (from, to uintptr) {
 	return from, from + uintptr(tx.Size())
 }
 
-// fault is what the runtime panics with at an address that cannot be read.
+// fault is the runtime's panic value for an address that cannot be read.
 type fault interface{ Addr() uintptr }
 
-// isFault reports whether a panic is a fault at an address from from on and before to.
+// isFault reports whether a panic is a fault at an address in [from, to).
 func isFault(p any, from, to uintptr) bool {
 	f, ok := p.(fault)
 	return ok && from <= f.Addr() && f.Addr() < to
 }
 
-// discard is a logger that says nothing.
+// discard is a logger that discards everything.
 var discard = &bbolt.DefaultLogger{Logger: log.New(io.Discard, "", 0)}
 
-// commitGuard is bbolt's logger. bbolt logs what makes a commit fail, and then reads the
-// whole file for free pages in a goroutine of its own, where nothing contains a fault. So
-// the file is checked before that. What it finds free depends on which meta page it sees,
-// so that is noted.
+// commitGuard is bbolt's logger. When a commit fails, bbolt logs the cause, and then reads the
+// whole file for free pages in its own goroutine, where a fault cannot be contained. So
+// commitGuard checks the file before that. The set of free pages depends on which meta page
+// bbolt sees, so commitGuard records that page.
 type commitGuard struct {
 	*bbolt.DefaultLogger
 	store *Store

@@ -11,8 +11,8 @@ import (
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 )
 
-// FuzzDamagedFile changes a store's file in some places, and uses it: nothing but
-// ErrDamaged comes of that.
+// FuzzDamagedFile changes a store's file in some places, and uses it: the only error is
+// ErrDamaged.
 func FuzzDamagedFile(f *testing.F) {
 	all := samples(f)
 	f.Add([]byte{0, 0, 0, 0}, -1)
@@ -21,8 +21,7 @@ func FuzzDamagedFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, changes []byte, size int) {
 		for _, s := range all {
 			file := bytes.Clone(s.file)
-			// Each change is a place, in three bytes, and what the byte there is
-			// changed by.
+			// Each change is an offset, in three bytes, and a mask for the byte there.
 			for c := changes; len(c) >= 4; c = c[4:] {
 				at := int(c[0])<<16 | int(c[1])<<8 | int(c[2])
 				file[at%len(file)] ^= c[3]

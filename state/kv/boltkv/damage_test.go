@@ -36,14 +36,14 @@ func read(store *boltkv.Store) (contents, error) {
 	return all, err
 }
 
-// sample is a store's file, and what it holds now and held before the last transaction.
+// sample is a store's file, with its contents now and before the last transaction.
 type sample struct {
 	name        string
 	file        []byte
 	now, before contents
 }
 
-// newSample makes a store with so many keys, and values of that length.
+// newSample makes a store with this many keys, and values up to that length.
 func newSample(t testing.TB, name string, keys, length int) sample {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "store")
@@ -80,7 +80,7 @@ func newSample(t testing.TB, name string, keys, length int) sample {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What is allocated ahead is nothing.
+	// The space allocated ahead is not part of the sample.
 	s.file = bytes.TrimRight(file, "\x00")
 	s.file = file[:(len(s.file)+pageSize-1)/pageSize*pageSize]
 	return s
@@ -94,8 +94,8 @@ func samples(t testing.TB) []sample {
 	}
 }
 
-// probe opens a damaged file and uses it. It returns what was read, or nil, and the
-// first error.
+// probe opens a damaged file and uses it. It returns the contents, or nil, and the first
+// error.
 func probe(path string) (contents, error) {
 	store, err := boltkv.Open(path)
 	if err != nil {
@@ -106,7 +106,7 @@ func probe(path string) (contents, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What changes the store changes pages that reading does not look at.
+	// Updates touch pages that reading does not.
 	for round := range 2 {
 		err := store.Update(func(tx kv.Tx) error {
 			n := 0
@@ -131,7 +131,7 @@ func probe(path string) (contents, error) {
 // damage is one way to damage a file.
 type damage struct {
 	name string
-	// undetectable says that keys or values are damaged rather than structure.
+	// undetectable: keys or values may be damaged rather than the structure.
 	undetectable bool
 	do           func(file []byte) []byte
 }
@@ -165,7 +165,7 @@ func damages(file []byte) []damage {
 	var all []damage
 	pages := len(file) / pageSize
 	masks := []byte{0x01, 0x80, 0xFF}
-	// Each meta page: header, what it says, and its checksum.
+	// Each meta page: header, fields and checksum.
 	for at := range 80 {
 		for _, page := range []int{0, 1} {
 			all = append(all, flip(page*pageSize+at, masks[at%3]), flip(page*pageSize+at, 0x10))
@@ -177,8 +177,8 @@ func damages(file []byte) []damage {
 		for at := range 16 {
 			all = append(all, flip(page*pageSize+at, masks[at%3]))
 		}
-		// The first elements. Only the size of the last value of a page is not known
-		// from elsewhere, and there are more elements than that.
+		// The first elements. Their sizes can be checked: only that of the last value of a
+		// page cannot.
 		if count := binary.NativeEndian.Uint16(file[page*pageSize+10:]); count > 3 && page > 1 {
 			for at := range 32 {
 				all = append(all, flip(page*pageSize+16+at, masks[at%3]))
@@ -202,7 +202,8 @@ func sampled[E any](all []E, n int) (some []E) {
 	return some
 }
 
-func TestDamagedFileIsAnErrorOrReadsAsItWas(t *testing.T) {
+// Fault F20.
+func TestDamagedFileIsErrorOrUnchanged(t *testing.T) {
 	for _, s := range samples(t) {
 		path := filepath.Join(t.TempDir(), "store")
 		refused := 0
@@ -224,7 +225,7 @@ func TestDamagedFileIsAnErrorOrReadsAsItWas(t *testing.T) {
 			select {
 			case <-done:
 			case <-time.After(20 * time.Second):
-				t.Fatalf("%s, %s: does not end", s.name, d.name)
+				t.Fatalf("%s, %s: probe does not return", s.name, d.name)
 			}
 			switch {
 			case errors.Is(err, boltkv.ErrDamaged):
@@ -237,7 +238,7 @@ func TestDamagedFileIsAnErrorOrReadsAsItWas(t *testing.T) {
 			case err != nil:
 				t.Errorf("%s, %s: %v", s.name, d.name, err)
 			case !d.undetectable && !maps.Equal(found, s.now) && !maps.Equal(found, s.before):
-				t.Errorf("%s, %s: reads as something else", s.name, d.name)
+				t.Errorf("%s, %s: has other contents", s.name, d.name)
 			}
 		}
 		t.Logf("%s: %d pages, %d of %d refused", s.name, len(s.file)/pageSize, refused, len(all))
@@ -247,8 +248,8 @@ func TestDamagedFileIsAnErrorOrReadsAsItWas(t *testing.T) {
 	}
 }
 
-// Whatever is put and deleted, the structure is what Check takes for whole.
-func TestStructureIsWholeAfterEachTransaction(t *testing.T) {
+// Check accepts the structure after any sequence of puts and deletes.
+func TestCheckPassesAfterEachTransaction(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	store, err := boltkv.Open(path)
 	if err != nil {
@@ -281,11 +282,12 @@ func TestStructureIsWholeAfterEachTransaction(t *testing.T) {
 	}
 }
 
-var transactions = flag.Int("transactions", 150, "how many transactions TestStructureIsWholeAfterEachTransaction makes")
+var transactions = flag.Int("transactions", 150, "how many transactions TestCheckPassesAfterEachTransaction makes")
 
-// A key of a branch page that is less than all below it leaves everything to be read, and has
-// bbolt keep an element for a page that it frees.
-func TestKeyOfABranchPageIsTheFirstBelowIt(t *testing.T) {
+// If the first key of a branch page is less than all keys of its child, everything can still
+// be read, but bbolt later keeps an element for a page that it frees.
+// Finding N30.
+func TestCheckFindsWrongBranchKey(t *testing.T) {
 	s := newSample(t, "tree", 300, 100)
 	path := filepath.Join(t.TempDir(), "store")
 	refused := func(d damage) bool {
@@ -297,14 +299,14 @@ func TestKeyOfABranchPageIsTheFirstBelowIt(t *testing.T) {
 	checked := 0
 	for at := 2 * pageSize; at < len(s.file); at += pageSize {
 		page := s.file[at:]
-		// A page that is free may say anything of itself.
+		// A free page may contain anything.
 		if order := binary.NativeEndian; order.Uint16(page[8:]) == 1 && refused(flip(at, 0x01)) {
 			key := at + 16 + int(order.Uint32(page[16:]))
 			for n := range int(order.Uint32(page[20:])) {
 				checked++
 				for _, mask := range []byte{0x01, 0x10, 0x80} {
 					if !refused(flip(key+n, mask)) {
-						t.Errorf("byte %d of the first key of page %d changed by %#x is not noticed", n, at/pageSize, mask)
+						t.Errorf("byte %d of the first key of page %d changed by %#x: not detected", n, at/pageSize, mask)
 					}
 				}
 			}
@@ -315,8 +317,8 @@ func TestKeyOfABranchPageIsTheFirstBelowIt(t *testing.T) {
 	}
 }
 
-// What is refused stays as it is, for others to look at.
-func TestEmptyFileIsRefusedAndLeftAsItIs(t *testing.T) {
+// The refused file stays unchanged, for others to inspect.
+func TestOpenEmptyFileFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -329,7 +331,7 @@ func TestEmptyFileIsRefusedAndLeftAsItIs(t *testing.T) {
 	}
 }
 
-func TestStoreThatIsCutOffWhileItIsMadeIsMadeTheNextTime(t *testing.T) {
+func TestOpenAfterInterruptedCreation(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	for _, left := range []string{"", "half of a page"} {
 		if err := os.WriteFile(path+".new", []byte(left), 0o600); err != nil {
@@ -352,21 +354,21 @@ func TestStoreThatIsCutOffWhileItIsMadeIsMadeTheNextTime(t *testing.T) {
 	}
 }
 
-func TestStoreIsNotMadeThroughALink(t *testing.T) {
+func TestOpenDoesNotCreateThroughLink(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "store")
 	if err := os.Symlink(filepath.Join(dir, "target"), path); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := boltkv.Open(path); err == nil || !strings.Contains(err.Error(), path+" is a link") {
+	if _, err := boltkv.Open(path); err == nil || !strings.Contains(err.Error(), path+" is a symbolic link") {
 		t.Errorf("opening a link to nothing: %v", err)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, "target")); !os.IsNotExist(err) {
-		t.Errorf("what the link leads to was made (%v)", err)
+		t.Errorf("the target of the link was created (%v)", err)
 	}
 }
 
-func TestStoreIsMadeOnce(t *testing.T) {
+func TestConcurrentOpenCreatesOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	const openers = 8
 	results := make(chan error, openers)
@@ -391,7 +393,7 @@ func TestStoreIsMadeOnce(t *testing.T) {
 	}
 	defer store.Close()
 	if all, err := read(store); err != nil || len(all) != openers {
-		t.Errorf("of %d openers' keys there are %d (%v)", openers, len(all), err)
+		t.Errorf("%d openers left %d keys (%v)", openers, len(all), err)
 	}
 }
 
@@ -401,14 +403,14 @@ func TestOpenReadOnlyChangesNothing(t *testing.T) {
 	if err := os.WriteFile(path, s.file, 0o444); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // at the same time
+	for range 2 { // both stay open
 		store, err := boltkv.OpenReadOnly(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer store.Close()
 		if all, err := read(store); err != nil || !maps.Equal(all, s.now) {
-			t.Errorf("read something else (%v)", err)
+			t.Errorf("the contents differ (%v)", err)
 		}
 		if err := store.Update(func(tx kv.Tx) error { return tx.Put("k", nil) }); err == nil {
 			t.Error("the store was written to")
@@ -467,7 +469,8 @@ var ways = map[string]func(*boltkv.Store) error{
 	"space":   func(store *boltkv.Store) error { return store.CheckSpace() },
 }
 
-func TestFileThatIsTruncatedWhileItIsOpenFailsTheStore(t *testing.T) {
+// Fault F21.
+func TestTruncationFailsOpenStore(t *testing.T) {
 	s := newSample(t, "tree", 600, 100)
 	for _, size := range []int{0, 1, pageSize, 2 * pageSize, 2*pageSize + 1, len(s.file) / 2} {
 		for first, use := range ways {
@@ -486,7 +489,7 @@ func TestFileThatIsTruncatedWhileItIsOpenFailsTheStore(t *testing.T) {
 			}
 			<-feed.Changed()
 			if _, err := feed.Take(); !errors.Is(err, boltkv.ErrDamaged) {
-				t.Errorf("%d bytes, %s: the feed says %v", size, first, err)
+				t.Errorf("%d bytes, %s: the feed returns %v", size, first, err)
 			}
 			for then, use := range ways {
 				if err := use(store); err == nil || err.Error() != failure.Error() {
@@ -496,7 +499,7 @@ func TestFileThatIsTruncatedWhileItIsOpenFailsTheStore(t *testing.T) {
 			if err := store.Close(); err != nil {
 				t.Errorf("closing: %v", err)
 			}
-			// Nobody has to wait for the lock of a store that has failed.
+			// A failed and closed store does not hold its lock.
 			begun := time.Now()
 			if _, err := boltkv.Open(path); !errors.Is(err, boltkv.ErrDamaged) || time.Since(begun) > time.Second {
 				t.Errorf("%d bytes: opened again after %v: %v", size, time.Since(begun), err)
@@ -505,8 +508,8 @@ func TestFileThatIsTruncatedWhileItIsOpenFailsTheStore(t *testing.T) {
 	}
 }
 
-// Nothing says that a file is being truncated.
-func TestFileThatIsTruncatedInTheMiddleOfATransactionFailsTheStore(t *testing.T) {
+// Nothing reports that a file is being truncated.
+func TestTruncationDuringTransactionFailsStore(t *testing.T) {
 	s := newSample(t, "tree", 600, 100)
 	for name, use := range map[string]func(store *boltkv.Store, truncate func()) error{
 		"value in a snapshot": func(store *boltkv.Store, truncate func()) error {
@@ -549,13 +552,13 @@ func TestFileThatIsTruncatedInTheMiddleOfATransactionFailsTheStore(t *testing.T)
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := read(store); !errors.Is(err, boltkv.ErrDamaged) {
-			t.Errorf("%s: what comes next: %v", name, err)
+			t.Errorf("%s: the next read: %v", name, err)
 		}
 	}
 }
 
-// Only what the file is to blame for is contained.
-func TestPanicsOfCallersPassThrough(t *testing.T) {
+// Only panics that the file causes are recovered.
+func TestCallerPanicsPropagate(t *testing.T) {
 	_, store := openSample(t, newSample(t, "tree", 600, 100))
 	var nothing *struct{ field int }
 	for name, test := range map[string]struct {

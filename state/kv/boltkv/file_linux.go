@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// noFollow refuses to open what a symbolic link leads to.
+// noFollow makes opening a symbolic link fail.
 const noFollow = unix.O_NOFOLLOW
 
-// lock locks the file as bbolt does, which finds it locked: before anything is read.
+// lock locks the file in the way that bbolt does, but earlier: before anything is read.
 func lock(file *os.File, path string, access access) error {
 	how := unix.LOCK_EX
 	if access == readOnly {
@@ -29,15 +29,14 @@ func lock(file *os.File, path string, access access) error {
 	}
 }
 
-// tryLock locks the file if no other process has.
+// tryLock locks the file unless another process has locked it, and reports whether it did.
 func tryLock(file *os.File) bool {
 	return unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
 }
 
 func unlock(file *os.File) { _ = unix.Flock(int(file.Fd()), unix.LOCK_UN) }
 
-// allocate gives the file disk space from offset from to offset to, and grows it to
-// that.
+// allocate allocates disk space from offset from to offset to, and extends the file to to.
 func allocate(file *os.File, from, to int64) error {
 	for {
 		if err := unix.Fallocate(int(file.Fd()), 0, from, to-from); err != unix.EINTR {
@@ -46,11 +45,11 @@ func allocate(file *os.File, from, to int64) error {
 	}
 }
 
-// available returns how many bytes the filesystem of the file has left.
+// available returns the free space of the file's filesystem, in bytes.
 func available(file *os.File) (int64, error) {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(int(file.Fd()), &fs); err != nil {
-		return 0, errors.Annotatef(err, "asking for the space beside %s", file.Name())
+		return 0, errors.Annotatef(err, "measuring the free space for %s", file.Name())
 	}
 	return int64(fs.Bavail) * fs.Bsize, nil
 }

@@ -6,11 +6,11 @@ import (
 	"github.com/juju/errors"
 )
 
-// LockedError is the error of a file that another process has open. It satisfies
+// LockedError is the error for a file that another process has open. It satisfies
 // errors.Is(err, errors.Timeout).
 type LockedError struct {
 	Path string
-	// PID and Program are of the process, as ps shows them. They are 0 and empty where the
+	// PID and Program identify the process, as ps shows it. They are 0 and empty if the
 	// process is not known.
 	PID     int
 	Program string
@@ -24,5 +24,5 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("opening %s: another process has it open: PID %d (%s)", e.Path, e.PID, e.Program)
 }
 
-// Is says that it is an errors.Timeout.
+// Is makes the error match errors.Timeout.
 func (e *LockedError) Is(target error) bool { return target == errors.Timeout }

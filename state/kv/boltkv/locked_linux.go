@@ -14,8 +14,8 @@ func newLockedError(path string, file *os.File) error {
 	return &LockedError{Path: path, PID: pid, Program: program(pid)}
 }
 
-// lockHolder returns the process that has locked the file, or 0 if that is not known: it may
-// have ended, or be in a PID namespace that cannot be seen from here.
+// lockHolder returns the PID of the process that has locked the file, or 0 if it is not known:
+// the process may have ended, or be in a PID namespace that is not visible from here.
 func lockHolder(file *os.File) int {
 	info, err := file.Stat()
 	if err != nil {
@@ -32,8 +32,8 @@ func lockHolder(file *os.File) int {
 		if len(fields) < 6 || fields[1] != "FLOCK" || !strings.HasSuffix(fields[5], inode) {
 			continue
 		}
-		// The device number here is not that of stat on all filesystems: so the file is
-		// among those that the process has open.
+		// The device number here differs from that of stat on some filesystems, so check that
+		// the process has the file open.
 		pid, err := strconv.Atoi(fields[4])
 		if err == nil && pid > 0 && hasOpen(pid, info) {
 			return pid

@@ -12,8 +12,9 @@ import (
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 )
 
-// XFS may say of a sync that it has succeeded, while it is shut down.
-func TestCommitThatReachedNoDiskIsAnError(t *testing.T) {
+// While XFS is shut down, it may report a successful sync.
+// Fault F26.
+func TestUpdateReportsLostSync(t *testing.T) {
 	failInEachSync(t, func(t *testing.T, path string, inSync func(func() error) error) error {
 		store, err := boltkv.Open(path)
 		if err != nil {
@@ -26,7 +27,7 @@ func TestCommitThatReachedNoDiskIsAnError(t *testing.T) {
 	})
 }
 
-func TestNewStoreThatReachedNoDiskIsAnError(t *testing.T) {
+func TestOpenNewStoreReportsLostSync(t *testing.T) {
 	failInEachSync(t, func(t *testing.T, path string, inSync func(func() error) error) error {
 		return inSync(func() error {
 			store, err := boltkv.Open(path)

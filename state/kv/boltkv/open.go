@@ -20,24 +20,24 @@ const (
 	// fileMode keeps secrets in the store from other users.
 	fileMode fs.FileMode = 0o600
 
-	// lockTimeout is how long a process that is on its way out may still hold the
-	// file, and lockRetry how often it is asked for.
+	// lockTimeout is how long Open waits for a process that is exiting to unlock the file;
+	// lockRetry is the interval between attempts to lock it.
 	lockTimeout = 2 * time.Second
 	lockRetry   = 50 * time.Millisecond
 
-	// settleTimeout is how long a disk has to take a transaction that it has refused.
+	// settleTimeout is how long the disk has to accept a transaction that it has refused.
 	settleTimeout = 30 * time.Second
 
-	// mapSize is the address space that is set aside. Up to this size the file
-	// grows without transactions waiting for snapshots.
+	// mapSize is the reserved address space. While the file is smaller, it grows without
+	// transactions waiting for snapshots.
 	mapSize = 1 << 30
 
-	// newSuffix is of the file that becomes the store when it is complete: so a
-	// store that is cut off while it is made is not taken for a damaged one.
+	// newSuffix is the suffix of a new file, which gets the store's name when it is complete,
+	// so that a store whose creation was interrupted is not taken for a damaged one.
 	newSuffix = ".new"
 )
 
-// access is what a store is opened for.
+// access is the purpose that a store is opened for.
 type access int
 
 const (
@@ -45,16 +45,15 @@ const (
 	readOnly
 )
 
-// Open opens the store in the file, which is made if it is not there; its directory
-// has to be. The file is readable by its owner alone. While another process has the
-// store open, Open waits two seconds, and then returns a [LockedError]. A file that is
-// damaged, also one that is empty, is an error that satisfies errors.Is(err,
-// [ErrDamaged]), and stays as it is. Where only the page is damaged that the last
-// transaction wrote last, that transaction is lost, as if a crash had cut it off. What the
-// store has is on the disk when Open returns, also where the process before it ended
-// before it was.
+// Open opens the store in the file. It creates the file if it does not exist; the directory
+// must exist. Only the file's owner can read it. If another process has the store open, Open
+// waits two seconds, and then returns a [LockedError]. If the file is damaged, or empty, the
+// error satisfies errors.Is(err, [ErrDamaged]), and the file stays as it is. If only the meta
+// page is damaged, which the last transaction wrote last, that transaction is lost, as if a
+// crash had interrupted it. When Open returns, the contents of the store are on disk, even if
+// the previous process ended before they were.
 func Open(path string) (*Store, error) {
-	// Another process may make the store, or be about to, while this one tries.
+	// Another process may create the store at the same time.
 	for {
 		store, err := OpenExisting(path)
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -67,14 +66,14 @@ func Open(path string) (*Store, error) {
 	}
 }
 
-// OpenExisting is Open for a file that has to be there: the error satisfies
-// errors.Is(err, fs.ErrNotExist) if it is not.
+// OpenExisting is Open for a file that must exist: the error satisfies errors.Is(err,
+// fs.ErrNotExist) if it does not.
 func OpenExisting(path string) (*Store, error) {
 	return openFile(path, readWrite)
 }
 
 // OpenReadOnly opens the store for snapshots. It changes nothing in the file, and other
-// processes may open the store in the same way at the same time.
+// processes may open the store read-only at the same time.
 func OpenReadOnly(path string) (*Store, error) {
 	return openFile(path, readOnly)
 }
@@ -100,28 +99,28 @@ func openFile(path string, access access) (*Store, error) {
 	}
 }
 
-// errReplaced is the error of a file that is no longer the one at its path.
+// errReplaced is the error for a file that is no longer the one at its path.
 const errReplaced = errors.ConstError("file was replaced")
 
-// newStore returns the store in a file that is there.
+// newStore opens the store in an existing file.
 func newStore(path string, file *os.File, access access) (*Store, error) {
 	if err := lock(file, path, access); err != nil {
 		return nil, err
 	}
-	// While this process waited for the lock, another may have restored a backup.
+	// Another process may have restored a backup while this one waited for the lock.
 	if there, err := isAt(file, path); err != nil {
 		return nil, errors.Annotatef(err, "opening %s", path)
 	} else if !there {
 		return nil, errReplaced
 	}
-	// What bbolt would come upon in a damaged file ends the process: it looks for
-	// free pages in a goroutine of its own.
+	// A damaged file would end the process: bbolt looks for free pages in its own goroutine,
+	// where its panics cannot be recovered.
 	if err := checkStructure(file); err != nil {
 		return nil, describe(path, err)
 	}
 	if access == readWrite {
-		// The process before this one may have ended before its last transaction, and
-		// the file's name, were on the disk.
+		// The previous process may have ended before its last transaction, and the file's
+		// name, were on disk.
 		if err := confirmFile(path, file); err != nil {
 			return nil, errors.Annotatef(err, "opening %s", path)
 		}
@@ -140,8 +139,8 @@ func newStore(path string, file *os.File, access access) (*Store, error) {
 	return store, nil
 }
 
-// makePrivate gives the file its mode. What is not needed is not done: there may be no
-// space for it.
+// makePrivate sets the file's mode. It does nothing if the mode is right already: there may be
+// no disk space for the change.
 func makePrivate(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil || info.Mode().Perm() == fileMode {
@@ -150,11 +149,11 @@ func makePrivate(file *os.File) error {
 	return errors.Trace(file.Chmod(fileMode))
 }
 
-// create makes the store, and returns an error that satisfies errors.Is(err,
-// fs.ErrExist) if another process has made it, or has had the chance to.
+// create makes the store. The error satisfies errors.Is(err, fs.ErrExist) if another process
+// has made it, or may have made it.
 func create(path string) (*Store, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
-		return nil, errors.Errorf("opening the store: %s is a link to a file that is not there", path)
+		return nil, errors.Errorf("opening the store: %s is a symbolic link to a file that does not exist", path)
 	}
 	newPath := path + newSuffix
 	file, err := os.OpenFile(newPath, os.O_RDWR|os.O_CREATE|noFollow, fileMode)
@@ -170,13 +169,13 @@ func create(path string) (*Store, error) {
 	return nil, err
 }
 
-// initialize makes an empty store of the new file, and gives it its name.
+// initialize makes an empty store in the new file, and renames the file.
 func initialize(path string, file *os.File) (*Store, error) {
 	newPath := path + newSuffix
 	if err := lock(file, newPath, readWrite); err != nil {
 		return nil, err
 	}
-	// While this process waited for the lock, the file may have become the store.
+	// The file may have become the store while this process waited for the lock.
 	if _, err := os.Lstat(path); err == nil {
 		return nil, errors.Annotatef(fs.ErrExist, "making %s", path)
 	}
@@ -188,7 +187,7 @@ func initialize(path string, file *os.File) (*Store, error) {
 	if err := file.Truncate(0); err != nil {
 		return nil, errors.Annotatef(err, "making %s", path)
 	}
-	_ = nocow.Set(file) // else allocating ahead is of no use on btrfs
+	_ = nocow.Set(file) // otherwise allocating ahead is useless on btrfs
 	store := &Store{path: path, file: file, settleTimeout: settleTimeout}
 	if err := store.start(readWrite); err != nil {
 		return nil, err
@@ -225,8 +224,8 @@ func (s *Store) start(access access) (err error) {
 		Timeout:      lockTimeout,
 		ReadOnly:     access == readOnly,
 		FreelistType: bbolt.FreelistMapType,
-		// Free pages are found again when the file is opened, rather than written
-		// with every transaction.
+		// Find free pages when the file is opened, rather than write them with every
+		// transaction.
 		NoFreelistSync:  true,
 		InitialMmapSize: mapSize,
 		NoStatistics:    true,
@@ -237,7 +236,8 @@ func (s *Store) start(access access) (err error) {
 	case errors.Is(err, bolterrors.ErrTimeout):
 		return newLockedError(s.path, s.file)
 	case errors.Is(err, bolterrors.ErrInvalid):
-		// The structure is whole: bbolt says this of a meta page that it fails to read.
+		// The structure is intact: bbolt returns this error for a meta page that it fails to
+		// read.
 		return unreadable(s.path)
 	default:
 		return errors.Annotatef(err, "opening %s", s.path)
@@ -251,8 +251,8 @@ func (s *Store) start(access access) (err error) {
 	return nil
 }
 
-// CreateFile makes an empty file for a copy of a store, as Open makes its own. There must
-// be none at path.
+// CreateFile makes an empty file for a copy of a store, with the mode and attributes that Open
+// uses. There must be no file at path.
 func CreateFile(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, fileMode)
 	if err != nil {
@@ -262,15 +262,16 @@ func CreateFile(path string) (*os.File, error) {
 	return file, nil
 }
 
-// Lock keeps other processes from changing the store in the file, whatever is in it, and
-// from locking it, until what it returns is closed. [OpenReadOnly] and [Check] can read it.
-// It returns the same error as Open while another process has the store open.
+// Lock prevents other processes from changing the store in the file, whatever the file
+// contains, and from locking it, until the returned Closer is closed. [OpenReadOnly] and
+// [Check] can read the file. If another process has the store open, Lock returns the same
+// error as Open.
 func Lock(path string) (io.Closer, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, errors.Annotate(err, "locking the store")
 	}
-	// That nobody has it open is what the first lock tells, and the second keeps.
+	// The first lock verifies that no process has the store open, and the second keeps it so.
 	err = lock(file, path, readWrite)
 	if err == nil {
 		err = lock(file, path, readOnly)
@@ -282,8 +283,8 @@ func Lock(path string) (io.Closer, error) {
 	return file, nil
 }
 
-// release closes the file, and lets other processes have it: as long as it is mapped,
-// closing it does not.
+// release unlocks and closes the file. While the file is mapped, closing it alone would not
+// unlock it.
 func release(file *os.File) {
 	unlock(file)
 	_ = file.Close()

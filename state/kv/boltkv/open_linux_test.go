@@ -16,9 +16,9 @@ import (
 	"github.com/stowage-io/stowage/state/kv/boltkv"
 )
 
-// A call that fails while a store is opened or made, once or from then on, fails as what it
-// is, or does no harm, and the next time all is well.
-func TestOpenWithACallThatFails(t *testing.T) {
+// A system call that fails while a store is opened or created, once or from then on, is
+// reported or harmless, and the next Open succeeds.
+func TestOpenWithFailingSyscall(t *testing.T) {
 	calls := map[string]int{
 		"open": unix.SYS_OPENAT, "read": unix.SYS_PREAD64, "write": unix.SYS_PWRITE64, "fstat": unix.SYS_FSTAT,
 		"stat": unix.SYS_NEWFSTATAT, "lock": unix.SYS_FLOCK, "truncate": unix.SYS_FTRUNCATE, "allocate": unix.SYS_FALLOCATE,
@@ -29,7 +29,7 @@ func TestOpenWithACallThatFails(t *testing.T) {
 		for name, call := range calls {
 			t.Run(fmt.Sprintf("%s, made before: %t, once: %t", name, made, once), func(t *testing.T) {
 				if name == "map" && !once {
-					t.Skip("the runtime cannot do without")
+					t.Skip("the Go runtime needs the call")
 				}
 				const most = 50
 				for n := 1; n < most; n++ {
@@ -71,7 +71,7 @@ func TestOpenWithACallThatFails(t *testing.T) {
 	}
 }
 
-func TestWhoHasTheStoreOpenIsNamed(t *testing.T) {
+func TestLockedErrorNamesHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	open(t, path).Close()
 	holder := exec.Command("flock", path, "sh", "-c", "echo locked; read line")

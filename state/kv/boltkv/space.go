@@ -10,28 +10,28 @@ import (
 	"github.com/stowage-io/stowage/state/kv"
 )
 
-// minReserve is the least disk space that a store keeps allocated ahead. It is a quarter
-// of what is in use if that is more.
+// minReserve is the least disk space that a store keeps allocated ahead. The reserve is a
+// quarter of the space in use if that is more.
 const minReserve = 4 << 20
 
-// reserve is the disk space that is allocated behind the pages in use. Transactions that
-// remove things write as much as others: they find it there when the disk is full.
+// reserve is the disk space that is allocated after the pages in use. Transactions that remove
+// things also write: they use the reserve when the disk is full.
 type reserve struct {
-	// end is the offset in the file up to which there is disk space.
+	// end is the offset in the file up to which disk space is allocated.
 	end int64
-	// state is what is known of filling it up.
+	// state is the known state of refilling the reserve.
 	state reserveState
 }
 
 type reserveState int
 
 const (
-	// reserveKept is filled up when half of it is used.
+	// reserveKept is refilled when half of it is used.
 	reserveKept reserveState = iota
-	// reserveLow could not be filled up, and is not before CheckSpace is called:
-	// trying takes time on a full disk.
+	// reserveLow could not be refilled. Only CheckSpace tries again, since trying takes time
+	// on a full disk.
 	reserveLow
-	// reserveUnsupported is never filled: the filesystem does not allocate ahead.
+	// reserveUnsupported is never filled: the filesystem does not support allocating ahead.
 	reserveUnsupported
 )
 
@@ -40,8 +40,8 @@ func reserveSize(used int64) int64 { return max(minReserve, used/4) }
 // isSufficient reports whether at least half of the reserve is left.
 func (r reserve) isSufficient(used int64) bool { return r.end-used >= reserveSize(used)/2 }
 
-// ensureReserve fills the reserve up, when the store is open and when a transaction has used
-// the half of it. That it cannot be filled is for CheckSpace to tell.
+// ensureReserve refills the reserve, when the store is opened and when a transaction has used
+// half of it. It ignores a failure, which CheckSpace reports.
 func (s *Store) ensureReserve() {
 	if s.reserve.state != reserveKept {
 		return
@@ -51,7 +51,7 @@ func (s *Store) ensureReserve() {
 	}
 }
 
-// fillReserve fills the reserve up, and returns the filesystem's error.
+// fillReserve refills the reserve, and returns the filesystem's error.
 func (s *Store) fillReserve(used int64) error {
 	end := used + reserveSize(used)
 	err := allocate(s.file, s.reserve.end, end)
@@ -95,6 +95,6 @@ func (s *Store) CheckSpace() error {
 	case err == nil || errors.Is(err, syscall.EDQUOT):
 		err = syscall.ENOSPC
 	}
-	return fmt.Errorf("%s needs %d MiB of disk space beside what it has, and %d MiB are left: remove something from its filesystem: %w",
+	return fmt.Errorf("%s needs %d MiB more disk space, and %d MiB are left: remove something from its filesystem: %w",
 		s.path, (used+reserveSize(used)-s.reserve.end+1<<20-1)>>20, left>>20, err)
 }

@@ -37,7 +37,7 @@ func newImage(t *testing.T, mkfs ...string) string {
 	return image
 }
 
-// run runs a command that has to succeed.
+// run runs a command that must succeed.
 func run(t *testing.T, command ...string) {
 	t.Helper()
 	require := t.Skip
@@ -69,7 +69,7 @@ func mountImage(t *testing.T, image, filesystem string) (dir string) {
 	return dir
 }
 
-// fillDisk takes what space there is, and returns the file that has it.
+// fillDisk fills the disk with one file, and returns its path.
 func fillDisk(t *testing.T, dir string) (path string) {
 	t.Helper()
 	path = filepath.Join(dir, "filler")
@@ -78,7 +78,7 @@ func fillDisk(t *testing.T, dir string) (path string) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	// What is written may be counted when it reaches the disk.
+	// Written data may be counted only when it reaches the disk.
 	for size, failed := 1<<20, 0; failed < 2; {
 		if _, err = file.Write(make([]byte, size)); err == nil {
 			failed = 0
@@ -104,8 +104,10 @@ func fillDisk(t *testing.T, dir string) (path string) {
 	return path
 }
 
-// The filesystems are full, also for root.
-func TestStoreWorksOnAFullDisk(t *testing.T) {
+// The filesystems are full for root too. Removing still works, and adding is refused in
+// time.
+// Fault F22.
+func TestFullDisk(t *testing.T) {
 	for name, mkfs := range map[string][]string{
 		"ext4":  {"mkfs.ext4", "-q", "-m", "0"},
 		"xfs":   {"mkfs.xfs", "-q"},
@@ -126,19 +128,19 @@ func TestStoreWorksOnAFullDisk(t *testing.T) {
 			for {
 				if err := store.CheckSpace(); err != nil {
 					if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), path) {
-						t.Errorf("what is refused on a full disk: %v", err)
+						t.Errorf("CheckSpace on a full disk: %v", err)
 					}
 					t.Log(err)
 					break
 				}
 				if added++; added > 10_000 {
-					t.Fatal("nothing is refused")
+					t.Fatal("CheckSpace never refuses")
 				}
 				err := store.Update(func(tx kv.Tx) error {
 					return tx.Put(fmt.Sprint("added/", added), make([]byte, 3000))
 				})
 				if err != nil {
-					t.Fatalf("adding after CheckSpace has allowed it %d times: %v", added, err)
+					t.Fatalf("adding after CheckSpace has succeeded %d times: %v", added, err)
 				}
 			}
 			if err := store.Close(); err != nil {
@@ -146,7 +148,7 @@ func TestStoreWorksOnAFullDisk(t *testing.T) {
 			}
 
 			store = testRemoving(t, path)
-			// What does not fit leaves the store as it was.
+			// A value that does not fit leaves the store unchanged.
 			err := store.Update(func(tx kv.Tx) error { return tx.Put("huge", make([]byte, 20<<20)) })
 			if !errors.Is(err, unix.ENOSPC) {
 				t.Errorf("putting 20 MiB on a full disk: %v", err)
@@ -157,14 +159,14 @@ func TestStoreWorksOnAFullDisk(t *testing.T) {
 
 			store = testRemoving(t, path)
 			if err := store.CheckSpace(); !errors.Is(err, unix.ENOSPC) {
-				t.Errorf("the disk is full: %v", err)
+				t.Errorf("CheckSpace on a full disk again: %v", err)
 			}
 			if err := os.Remove(filler); err != nil {
 				t.Fatal(err)
 			}
 			unix.Sync()
 			if err := store.CheckSpace(); err != nil {
-				t.Errorf("there is space again: %v", err)
+				t.Errorf("CheckSpace with free space: %v", err)
 			}
 			if err := store.Close(); err != nil {
 				t.Fatal(err)
@@ -173,9 +175,9 @@ func TestStoreWorksOnAFullDisk(t *testing.T) {
 	}
 }
 
-// testRemoving opens the store, and does what has to work without any space: in many
-// transactions it changes what is there and removes some of it, also while a snapshot
-// keeps what is removed. It returns the open store.
+// testRemoving opens the store, and does what must work without free space: many transactions
+// change and remove keys, also while a snapshot keeps the removed ones. It returns the open
+// store.
 func testRemoving(t *testing.T, path string) *boltkv.Store {
 	t.Helper()
 	store, err := boltkv.OpenExisting(path)
@@ -220,8 +222,8 @@ func testRemoving(t *testing.T, path string) *boltkv.Store {
 	return store
 }
 
-// A commit that fails for the lack of space makes bbolt read the whole file.
-func TestDamageIsFoundWhenACommitFails(t *testing.T) {
+// A commit that fails for lack of space makes bbolt read the whole file.
+func TestFailedCommitFindsDamage(t *testing.T) {
 	dir := smallDisk(t, "mkfs.ext4", "-q", "-m", "0")
 	path := filepath.Join(dir, "store")
 	fill(t, path, 10_000)
@@ -249,8 +251,8 @@ func TestDamageIsFoundWhenACommitFails(t *testing.T) {
 	}
 }
 
-// A disk that fails does not make the file a damaged one.
-func TestDiskThatFailsInTheMiddleOfATransactionFailsTheStore(t *testing.T) {
+// A failing disk is not reported as a damaged file.
+func TestDiskFailureDuringTransactionFailsStore(t *testing.T) {
 	dir := smallDisk(t, "mkfs.ext4", "-q")
 	path := filepath.Join(dir, "state.db")
 	store, err := boltkv.Open(path)
@@ -262,14 +264,14 @@ func TestDiskThatFailsInTheMiddleOfATransactionFailsTheStore(t *testing.T) {
 		shutDown(t, dir)
 		return tx.Put("entity/0", []byte("v"))
 	})
-	want := fmt.Sprintf("cannot read %s: input/output error; see to its disk, then start again", path)
+	want := fmt.Sprintf("cannot read %s: input/output error; check its disk, then start again", path)
 	if !errors.Is(err, boltkv.ErrUnreadable) || errors.Is(err, boltkv.ErrDamaged) || err.Error() != want {
 		t.Errorf("got %v\nwant %s", err, want)
 	}
 }
 
-// A store that has been made is there after a power cut, though nothing was put into it.
-func TestPowerCutAfterTheStoreIsMade(t *testing.T) {
+// A new store is there after a power cut, even if nothing was put into it.
+func TestPowerCutAfterCreation(t *testing.T) {
 	image := newImage(t, "mkfs.ext4", "-q")
 	dir := mountImage(t, image, "ext4")
 	store, err := boltkv.Open(filepath.Join(dir, "state.db"))
@@ -278,8 +280,8 @@ func TestPowerCutAfterTheStoreIsMade(t *testing.T) {
 	}
 	shutDown(t, dir)
 	store.Close()
-	// Others may have the disk mounted too, in namespaces of theirs: then it stays shut
-	// down. So a copy of it is mounted.
+	// Other mount namespaces may have the disk mounted as well, and then it stays shut down. So
+	// the test mounts a copy.
 	after := filepath.Join(t.TempDir(), "image")
 	run(t, "cp", "--sparse=always", image, after)
 	store, err = boltkv.OpenExisting(filepath.Join(mountImage(t, after, "ext4"), "state.db"))
@@ -289,8 +291,7 @@ func TestPowerCutAfterTheStoreIsMade(t *testing.T) {
 	store.Close()
 }
 
-// shutDown has the filesystem answer EIO from now on: EXT4_IOC_SHUTDOWN with
-// EXT4_GOING_FLAGS_NOLOGFLUSH.
+// shutDown makes the filesystem return EIO: EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH.
 func shutDown(t *testing.T, dir string) {
 	t.Helper()
 	d, err := os.Open(dir)

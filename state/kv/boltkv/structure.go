@@ -15,10 +15,9 @@ import (
 // The format of bbolt's files, version 2. Numbers are in the byte order of the machine.
 //
 // A file is an array of pages. Pages 0 and 1 are meta pages. The valid one with the higher
-// transaction ID says where the root bucket is, and how many pages are in use. Page header:
-// ID (8 bytes), type (2), number of elements (2), number of pages that it continues on (4).
-// The elements come next, and then their keys and values, whose place an element tells
-// relative to its own.
+// transaction ID names the root bucket and the number of pages in use. Page header: ID (8
+// bytes), type (2), number of elements (2), number of overflow pages (4). The elements come
+// next, followed by their keys and values; an element holds their position relative to itself.
 const (
 	metaMagic   = 0xED0CDAED
 	metaVersion = 2
@@ -43,7 +42,7 @@ const (
 // order is the byte order of the file.
 var order = binary.NativeEndian
 
-// meta is what a valid meta page says.
+// meta is the content of a valid meta page.
 type meta struct {
 	pageSize    int64
 	root        uint64
@@ -55,12 +54,12 @@ type meta struct {
 	at int64
 }
 
-// size is how many bytes of the file are in use.
+// size returns how many bytes of the file are in use.
 func (m meta) size() int64 { return int64(m.pages) * m.pageSize }
 
-// readMeta returns the meta page that counts. It returns an error unless there is one,
-// and the file is as long as it says. What the kernel fails to read is read once more: each
-// snapshot begins with it, and bbolt, which reads through a mapping, would not notice.
+// readMeta returns the current meta page. It returns an error if neither is valid, or if the
+// file is shorter than the page says. It retries once after a read error: each snapshot begins
+// with this read, and bbolt, which reads through a mapping, would not notice the error.
 func readMeta(file *os.File) (meta, error) {
 	m, err := readMetaOnce(file)
 	if err != nil && !errors.Is(err, errMalformed) {
@@ -90,8 +89,9 @@ func readMetaOnce(file *os.File) (meta, error) {
 	return found, nil
 }
 
-// newestMeta returns the valid meta page with the higher transaction ID, or the zero
-// value. The first says where the second is; without it all places are tried.
+// newestMeta returns the valid meta page with the higher transaction ID, or the zero value.
+// The first page gives the page size, and so the offset of the second; if the first is not
+// valid, newestMeta tries all page sizes.
 func newestMeta(file *os.File) (meta, error) {
 	first, err := metaAt(file, 0)
 	if err != nil {
@@ -113,8 +113,8 @@ func newestMeta(file *os.File) (meta, error) {
 	return first, nil
 }
 
-// metaAt returns what the meta page that begins at the offset says, or the zero value if
-// it is not valid.
+// metaAt returns the content of the meta page at the offset, or the zero value if it is not
+// valid.
 func metaAt(file *os.File, offset int64) (meta, error) {
 	var page [headerSize + metaSize]byte
 	if _, err := file.ReadAt(page[:], offset); errors.Is(err, io.EOF) {
@@ -141,17 +141,17 @@ func metaAt(file *os.File, offset int64) (meta, error) {
 	}, nil
 }
 
-// errMalformed is the kind of errors that say how a file is damaged, rather than that it
-// cannot be read.
+// errMalformed is the type of errors about a damaged file, as opposed to a file that cannot be
+// read.
 const errMalformed = errors.ConstError("malformed")
 
 func malformed(format string, args ...any) error {
 	return errors.WithType(errors.Errorf(format, args...), errMalformed)
 }
 
-// checkStructure returns an error unless every page that can be reached from the newest
-// meta page is what it has to be: bbolt then reads the file without leaving it. What
-// values contain is not looked at.
+// checkStructure returns an error unless every page that can be reached from the newest meta
+// page is well-formed, so that bbolt can read the file without leaving it. It does not look at
+// the contents of values.
 func checkStructure(file *os.File) error {
 	m, err := readMeta(file)
 	if err != nil {
@@ -173,26 +173,26 @@ type checker struct {
 	file *os.File
 	meta meta
 
-	// used says which pages belong to something.
+	// used marks the pages that belong to something.
 	used []bool
 
-	// foundBucket says that there is the bucket that holds all keys.
+	// foundBucket says that the bucket that holds all keys exists.
 	foundBucket bool
 
 	// pages are buffers, one for each level of the tree that is being walked.
 	pages [][]byte
 }
 
-// leafCheck checks the elements of a leaf page beyond what is common to all.
+// leafCheck checks the elements of a leaf page beyond what applies to all leaf pages.
 type leafCheck func(leaf page) error
 
-// checkTree checks the tree whose root is the page.
+// checkTree checks the tree with the given root page.
 func (c *checker) checkTree(root uint64, leaf leafCheck) error {
 	return c.checkSubtree(root, 0, nil, nil, leaf)
 }
 
-// checkSubtree checks the page and those below it. The first key is low, unless that is nil, and
-// keys are less than high, unless that is nil.
+// checkSubtree checks the page and its descendants. If low is not nil, it must be the first
+// key; if high is not nil, all keys must be less than high.
 func (c *checker) checkSubtree(id uint64, level int, low, high []byte, leaf leafCheck) error {
 	p, err := c.readPage(id, level)
 	if err != nil {
@@ -226,7 +226,7 @@ func (c *checker) checkSubtree(id uint64, level int, low, high []byte, leaf leaf
 	}
 }
 
-// readPage returns the page with those that it continues on, in the buffer of the level.
+// readPage reads the page with its overflow pages into the buffer of the level.
 func (c *checker) readPage(id uint64, level int) (page, error) {
 	if level == len(c.pages) {
 		c.pages = append(c.pages, make([]byte, c.meta.pageSize))
@@ -241,7 +241,7 @@ func (c *checker) readPage(id uint64, level int) (page, error) {
 	}
 	p := page(data)
 	if p.id() != id {
-		return nil, malformed("page %d says that it is page %d", id, p.id())
+		return nil, malformed("page %d has the ID of page %d", id, p.id())
 	}
 	more := uint64(p.overflow())
 	if more == 0 {
@@ -263,7 +263,7 @@ func (c *checker) readPage(id uint64, level int) (page, error) {
 	return data, nil
 }
 
-// markUsed notes that the page belongs to something.
+// markUsed records that the page belongs to something.
 func (c *checker) markUsed(id uint64) error {
 	switch {
 	case id >= c.meta.pages:
@@ -305,7 +305,7 @@ func (c *checker) checkBuckets(leaf page) error {
 	return nil
 }
 
-// checkNoBuckets checks a leaf page of a bucket that has no buckets.
+// checkNoBuckets checks a leaf page of a bucket that contains no buckets.
 func checkNoBuckets(leaf page) error {
 	for i := range leaf.count() {
 		if flags := leaf.flags(i); flags != 0 {
@@ -327,13 +327,13 @@ func (c *checker) checkFreelist() error {
 	if p.kind() != freelistPage {
 		return malformed("page %d does not list free pages", p.id())
 	}
-	// A number that has no place in the header is the first of the list.
+	// If the count does not fit in the header, it is the first entry of the list.
 	ids, count := p[headerSize:], uint64(p.count())
 	if count == 0xFFFF {
 		count, ids = order.Uint64(ids), ids[8:]
 	}
 	if count > uint64(len(ids)/8) {
-		return malformed("page %d lists %d free pages, which it has no place for", p.id(), count)
+		return malformed("page %d lists %d free pages, more than fit in it", p.id(), count)
 	}
 	for i := range count {
 		if err := c.markUsed(order.Uint64(ids[8*i:])); err != nil {
@@ -343,7 +343,7 @@ func (c *checker) checkFreelist() error {
 	return nil
 }
 
-// page is a page with those that it continues on, or a page within a value.
+// page is a page with its overflow pages, or a page within a value.
 type page []byte
 
 func (p page) id() uint64       { return order.Uint64(p) }
@@ -351,14 +351,14 @@ func (p page) kind() uint16     { return order.Uint16(p[8:]) }
 func (p page) count() int       { return int(order.Uint16(p[10:])) }
 func (p page) overflow() uint32 { return order.Uint32(p[12:]) }
 
-// element returns the page from element i on.
+// element returns the rest of the page from element i.
 func (p page) element(i int) []byte { return p[headerSize+i*elementSize:] }
 
 func (p page) flags(i int) uint32 { return order.Uint32(p.element(i)) }
 func (p page) child(i int) uint64 { return order.Uint64(p.element(i)[8:]) }
 
-// offsets returns where the key of element i is from the element on, how long it is, and
-// how long the value is that follows.
+// offsets returns the position of element i's key, relative to the element, the key's length,
+// and the length of the value that follows.
 func (p page) offsets(i int) (position, key, value uint64) {
 	e := p.element(i)
 	if p.kind() == branchPage {
@@ -377,10 +377,10 @@ func (p page) value(i int) []byte {
 	return p.element(i)[position+key:][:value]
 }
 
-// checkKeys returns an error unless keys and values follow the elements without a gap,
-// as bbolt writes them, and are within the page, and keys ascend, and are less than high. The
-// first is low, as the page above says: bbolt would change an element of that page by it. There
-// low or high may be nil.
+// checkKeys returns an error unless keys and values follow the elements without a gap, as
+// bbolt writes them, lie within the page, ascend, and are less than high. The first key must
+// be low, the key in the parent page, because bbolt would change an element of the parent by
+// it. low or high may be nil, which lifts its condition.
 func (p page) checkKeys(low, high []byte) error {
 	next := uint64(headerSize + p.count()*elementSize)
 	if next > uint64(len(p)) {
@@ -390,7 +390,7 @@ func (p page) checkKeys(low, high []byte) error {
 	for i := range p.count() {
 		position, length, value := p.offsets(i)
 		if at := headerSize + uint64(i*elementSize) + position; at != next || length == 0 {
-			return malformed("element %d is not where it has to be", i)
+			return malformed("element %d has a wrong position or an empty key", i)
 		}
 		next += length + value
 		if next > uint64(len(p)) {
@@ -398,15 +398,15 @@ func (p page) checkKeys(low, high []byte) error {
 		}
 		key := p.key(i)
 		if i == 0 && low != nil && !bytes.Equal(key, low) {
-			return malformed("the first element is not what the page above says")
+			return malformed("the first key differs from the key in the parent page")
 		}
 		if i > 0 && bytes.Compare(key, before) <= 0 {
-			return malformed("element %d is not in order", i)
+			return malformed("element %d is out of order", i)
 		}
 		before = key
 	}
 	if high != nil && before != nil && bytes.Compare(before, high) >= 0 {
-		return malformed("the last element is not in order")
+		return malformed("the last element is out of order")
 	}
 	return nil
 }

@@ -8,18 +8,18 @@ import (
 	"github.com/juju/errors"
 )
 
-// firstPages is how many pages bbolt makes a new file of.
+// firstPages is the number of pages with which bbolt creates a file.
 const firstPages = 4
 
-// RemoveUnfinished removes the file if its store was never complete: the first write to it
-// was cut off by a crash or a full disk. It leaves any other file, a link, and a file that
-// another process has open, as it is. That a store in the file was never used is for the
-// caller to know: all but the beginning of one that was may be lost.
+// RemoveUnfinished removes the file if its store was never complete: a crash or a full disk
+// interrupted the first write to it. It leaves any other file, a link, and a file that another
+// process has open, as they are. The caller must know that a store in the file was never used:
+// the beginning of a used store looks the same.
 func RemoveUnfinished(path string) error {
-	return errors.Annotatef(removeIf(path, isUnfinished), "removing what is left of a first start, %s", path)
+	return errors.Annotatef(removeIf(path, isUnfinished), "removing %s, which an interrupted first start left", path)
 }
 
-// isUnfinished reports whether the file has a part of what bbolt first writes, and nothing
+// isUnfinished reports whether the file contains a part of bbolt's first write, and nothing
 // else.
 func isUnfinished(file *os.File) (bool, error) {
 	data, err := io.ReadAll(io.LimitReader(file, int64(firstPages*os.Getpagesize())))
@@ -33,8 +33,8 @@ func isUnfinished(file *os.File) (bool, error) {
 	return m.pageSize != 0 && m.transaction <= 1, errors.Trace(err)
 }
 
-// removeIf removes the file at path if the condition holds while no other process has the
-// file locked.
+// removeIf removes the file at path if the condition holds while no other process has the file
+// locked.
 func removeIf(path string, condition func(*os.File) (bool, error)) error {
 	if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
 		return errors.Trace(err)

@@ -1,5 +1,5 @@
-// Package kvtest has what tests of and over a [kv.Store] need: the suite that every
-// implementation passes, and a store in memory.
+// Package kvtest is for testing a [kv.Store], and code that uses one: it has the suite that
+// every implementation must pass, and a store in memory.
 //
 //	func TestStore(t *testing.T) {
 //		kvtest.Suite{Open: func(dir string) (kv.Store, error) {
@@ -24,17 +24,17 @@ import (
 	"github.com/stowage-io/stowage/state/kv"
 )
 
-// Suite is what the suite has to know of an implementation.
+// Suite describes the implementation to test.
 type Suite struct {
-	// Open opens the store that lives in the directory; in one that is empty, a new
+	// Open opens the store in the directory. If the directory is empty, it creates a new
 	// store.
 	Open func(dir string) (kv.Store, error)
 
-	// Volatile stores do not survive being closed.
+	// Volatile says that stores do not survive Close.
 	Volatile bool
 
-	// Unconfirmed runs f, and returns its error. Until f returns, the store in the
-	// directory cannot find out whether what f commits is committed. Nil: the outcome of
+	// Unconfirmed runs f, and returns its error. Until f returns, the store in the directory
+	// must be unable to determine whether a transaction of f is committed. Nil: the outcome of
 	// a transaction is always known.
 	Unconfirmed func(t *testing.T, dir string, f func() error) error
 }
@@ -106,8 +106,8 @@ func (s Suite) testDurable(t *testing.T) {
 	expect(t, take(t, feed), "changed", "kept")
 }
 
-// Nobody sees a transaction before it is known to be committed. Then everybody sees what
-// has become of it, and feeds tell of it if it was committed.
+// testUnconfirmed checks that no reader sees a transaction before it is known to be committed.
+// Then every reader must see its outcome, and feeds must report it if it was committed.
 func (s Suite) testUnconfirmed(t *testing.T) {
 	dir := t.TempDir()
 	store := s.open(t, dir)
@@ -233,7 +233,7 @@ func testScanEndsWithError(t *testing.T, store kv.Store) {
 	}
 }
 
-// A pair of keys is always changed together: no snapshot sees them differ.
+// testSnapshotIsOneMoment changes a pair of keys together: no snapshot may see them differ.
 func testSnapshotIsOneMoment(t *testing.T, store kv.Store) {
 	put(t, store, "a", "0", "z", "0")
 	done := make(chan struct{})
@@ -299,7 +299,7 @@ func testFeedFromScratch(t *testing.T, store kv.Store) {
 	expect(t, take(t, feed), "a/1", "a/2")
 	put(t, store, "a/1", "y")
 	expect(t, take(t, feed), "a/1")
-	// What was there and is deleted before it was taken has not been seen.
+	// A key that existed and is deleted before it was taken has not been seen.
 	feed = watch(t, store, "a/", kv.FromScratch)
 	remove(t, store, "a/1")
 	expect(t, take(t, feed), "a/2")
@@ -323,8 +323,8 @@ func testFeedMerges(t *testing.T, store kv.Store) {
 	expect(t, take(t, feed), "a/last")
 }
 
-// Whatever comes between two Takes, in large transactions and small ones: what is told
-// is what changed, but for what came and went.
+// testFeedMergesAnything makes random large and small transactions between two Takes. Take
+// must return the keys that changed, except those that were created and deleted in between.
 func testFeedMergesAnything(t *testing.T, store kv.Store) {
 	random := rand.New(rand.NewPCG(1, 2))
 	feed := watch(t, store, "a/", kv.FromNow)
@@ -332,7 +332,7 @@ func testFeedMergesAnything(t *testing.T, store kv.Store) {
 	for range 10 {
 		before, touched := maps.Clone(there), map[string]bool{}
 		for range 1 + random.IntN(12) {
-			values := map[string][]byte{} // nil for what is deleted
+			values := map[string][]byte{} // nil for a deleted key
 			for range 1 + random.IntN(1+random.IntN(40)) {
 				key := fmt.Sprintf("a/%d/%d", random.IntN(3), random.IntN(20))
 				values[key] = nil
@@ -385,7 +385,8 @@ func testFeedHasOnlyWhatCommitted(t *testing.T, store kv.Store) {
 	expect(t, take(t, feed), "d")
 }
 
-// Feeds are started while keys come: what a feed tells altogether is every key.
+// testFeedMissesNothing starts feeds while keys are added: each must report, in total, every
+// key.
 func testFeedMissesNothing(t *testing.T, store kv.Store) {
 	const keys, feeds = 40, 8
 	written := make(chan struct{}, keys)
@@ -468,7 +469,7 @@ func update(t *testing.T, store kv.Store, fn func(kv.Tx) error) {
 	must(t, store.Update(fn))
 }
 
-// put sets keys to values, given in turns, in one transaction.
+// put sets keys to values, given alternately, in one transaction.
 func put(t *testing.T, store kv.Store, pairs ...string) {
 	t.Helper()
 	update(t, store, func(tx kv.Tx) error {

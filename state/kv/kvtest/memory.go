@@ -9,8 +9,8 @@ import (
 	"github.com/stowage-io/stowage/state/kv"
 )
 
-// Memory is a [kv.Store] that forgets. It runs every transaction twice and forgets the
-// first run, as a store may, so that code which cannot bear that is found out.
+// Memory is a [kv.Store] in memory. It runs every transaction twice and discards the first
+// run, which a store may do, to expose code that does not support that.
 type Memory struct {
 	feeds kv.Feeds
 

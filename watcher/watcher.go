@@ -1,9 +1,9 @@
-// Package watcher says how changes are learned of.
+// Package watcher defines the interfaces by which changes are reported.
 //
-// A watcher sends the full set of what it watches first, and then what has
-// changed, merging what its receiver was too slow to take. It is a worker: the code
-// that asked for it kills it and waits for it. It does not close its channel while it
-// is alive, so a closed channel means that the watcher has failed.
+// A watcher sends the full set of what it watches first, and then what has changed. It merges
+// changes that its receiver has not taken yet. It is a worker: the code that asked for it
+// kills it and waits for it. It does not close its channel while it is alive, so a closed
+// channel means that the watcher has failed.
 package watcher
 
 import (
@@ -14,42 +14,41 @@ import (
 	"github.com/stowage-io/stowage/worker"
 )
 
-// NotifyWatcher tells that something has changed. Its first event says that the
-// state may be read for the first time.
+// NotifyWatcher reports that something has changed. Its first event says that the state may be
+// read for the first time.
 type NotifyWatcher interface {
 	worker.Worker
 	Changes() <-chan struct{}
 }
 
-// StringsWatcher tells which entities have changed, by id.
+// StringsWatcher reports which entities have changed, by ID.
 type StringsWatcher interface {
 	worker.Worker
 	Changes() <-chan []string
 }
 
-// MachineStorageIdsWatcher tells which attachments have changed.
+// MachineStorageIdsWatcher reports which attachments have changed.
 type MachineStorageIdsWatcher interface {
 	worker.Worker
 	Changes() <-chan []params.MachineStorageId
 }
 
-// Stop kills the worker and waits for it. If the worker ended with an error, t
-// dies of that.
+// Stop kills the worker and waits for it. If the worker ended with an error, Stop kills t with
+// that error.
 func Stop(w worker.Worker, t *tomb.Tomb) {
 	w.Kill()
 	err := w.Wait()
-	// A tomb panics when it is killed with these. They tell of another tomb's
-	// condition, not of what went wrong.
+	// A tomb panics when it is killed with these. They are the state of another tomb, not a
+	// failure.
 	if err == nil || err == tomb.ErrStillAlive || err == tomb.ErrDying {
 		return
 	}
 	t.Kill(err)
 }
 
-// EnsureErr returns the error behind a closed channel of the watcher, and never
-// nil: a watcher that ended without an error should not have closed its channel.
-// It kills the watcher first, because one that closed its channel and lives on
-// would otherwise be waited for in vain.
+// EnsureErr returns the error behind a closed channel of the watcher. It never returns nil: a
+// watcher that ended without an error should not have closed its channel. It kills the watcher
+// first, because waiting for one that closed its channel but is still alive would never end.
 func EnsureErr(w worker.Worker) error {
 	w.Kill()
 	if err := w.Wait(); err != nil {

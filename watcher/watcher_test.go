@@ -9,8 +9,7 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// fakeWatcher ends with err when it is killed, or with an error of its own
-// beforehand.
+// fakeWatcher ends with err when it is killed, unless its tomb has an error already.
 type fakeWatcher struct {
 	tomb tomb.Tomb
 	err  error
@@ -34,7 +33,7 @@ type waitOnly struct{ err error }
 func (waitOnly) Kill()         {}
 func (w waitOnly) Wait() error { return w.err }
 
-func TestStopWaitsForTheWatcher(t *testing.T) {
+func TestStopWaitsForWatcher(t *testing.T) {
 	w := start(nil)
 	var owner tomb.Tomb
 	watcher.Stop(w, &owner)
@@ -48,7 +47,7 @@ func TestStopWaitsForTheWatcher(t *testing.T) {
 	}
 }
 
-func TestStopPutsTheErrorIntoTheTomb(t *testing.T) {
+func TestStopKillsTombWithError(t *testing.T) {
 	w := start(errors.New("connection lost"))
 	var owner tomb.Tomb
 	watcher.Stop(w, &owner)
@@ -57,7 +56,7 @@ func TestStopPutsTheErrorIntoTheTomb(t *testing.T) {
 	}
 }
 
-func TestStopKeepsTheFirstError(t *testing.T) {
+func TestStopKeepsFirstError(t *testing.T) {
 	var owner tomb.Tomb
 	owner.Kill(errors.New("first"))
 	watcher.Stop(start(errors.New("second")), &owner)
@@ -66,7 +65,7 @@ func TestStopKeepsTheFirstError(t *testing.T) {
 	}
 }
 
-func TestStopDoesNotPassOnATombsCondition(t *testing.T) {
+func TestStopIgnoresTombStates(t *testing.T) {
 	for _, err := range []error{tomb.ErrStillAlive, tomb.ErrDying} {
 		var owner tomb.Tomb
 		watcher.Stop(waitOnly{err}, &owner)
@@ -76,7 +75,7 @@ func TestStopDoesNotPassOnATombsCondition(t *testing.T) {
 	}
 }
 
-func TestEnsureErrGivesTheWatchersError(t *testing.T) {
+func TestEnsureErrReturnsWatcherError(t *testing.T) {
 	cause := errors.New("connection lost")
 	w := start(nil)
 	w.tomb.Kill(cause)
@@ -86,7 +85,7 @@ func TestEnsureErrGivesTheWatchersError(t *testing.T) {
 }
 
 func TestEnsureErrIsNeverNil(t *testing.T) {
-	// The watcher lives on, although its channel is said to be closed.
+	// The watcher is still alive, as if it had closed its channel too early.
 	err := watcher.EnsureErr(start(nil))
 	if err == nil || err.Error() != "watcher closed its channel without an error" {
 		t.Errorf("got %v", err)

@@ -2,7 +2,7 @@ package params
 
 import "github.com/stowage-io/stowage/storage"
 
-// MachineBlockDevices holds all block devices that a machine has.
+// MachineBlockDevices holds all block devices of a machine.
 type MachineBlockDevices struct {
 	Machine      string                `json:"machine"`
 	BlockDevices []storage.BlockDevice `json:"block-devices,omitempty"`

@@ -2,12 +2,12 @@ package params
 
 import "github.com/stowage-io/stowage/core/life"
 
-// Entity names an entity by its tag.
+// Entity identifies an entity by its tag.
 type Entity struct {
 	Tag string `json:"tag"`
 }
 
-// Entities names the entities that a bulk call is about.
+// Entities identifies the entities that a bulk call is about.
 type Entities struct {
 	Entities []Entity `json:"entities"`
 }
@@ -34,7 +34,7 @@ type SizeResults struct {
 	Results []SizeResult `json:"results"`
 }
 
-// LifeResult is the life of an entity or of an attachment, or an error.
+// LifeResult is the life of an entity or an attachment, or an error.
 type LifeResult struct {
 	Life  life.Value `json:"life"`
 	Error *Error     `json:"error,omitempty"`
@@ -45,18 +45,18 @@ type LifeResults struct {
 	Results []LifeResult `json:"results"`
 }
 
-// Attempt says of a volume, filesystem or attachment that is not recorded whether it may
-// have been made all the same.
+// Attempt says whether a volume, filesystem or attachment that is not recorded may have been
+// made all the same.
 type Attempt struct {
-	// Id is that of an attachment; that of a volume or filesystem has no machine.
+	// Id is the ID of an attachment, or, without a machine, of a volume or filesystem.
 	Id        MachineStorageId `json:"id"`
 	Attempted bool             `json:"attempted"`
-	// Ended says of what was attempted that nobody is making it any more: something may be
-	// left of that.
+	// Ended says that the attempt is over: no worker is making the entity any more, but the
+	// attempt may have left something.
 	Ended bool `json:"ended,omitempty"`
 }
 
-// AttemptResult says whether something may have been made, or has an error.
+// AttemptResult says whether an entity or attachment may have been made, or is an error.
 type AttemptResult struct {
 	Attempted bool   `json:"attempted"`
 	Error     *Error `json:"error,omitempty"`
@@ -70,15 +70,14 @@ type EntityStatusArgs struct {
 	Data   map[string]any `json:"data"`
 }
 
-// OwnerResult says whose a volume or filesystem is, or has an error.
+// OwnerResult is the owner of a volume or filesystem, or an error.
 type OwnerResult struct {
-	// ModelUUID is the UUID of the state, EntityUUID that of the volume or
-	// filesystem.
+	// ModelUUID is the UUID of the state; EntityUUID is the UUID of the volume or filesystem.
 	ModelUUID  string `json:"model-uuid"`
 	EntityUUID string `json:"entity-uuid"`
 
-	// Check asks for the owner to be compared with what the provider knows, before
-	// anything is done to what is provisioned: it was recorded before the state was
+	// Check says that the owner must be compared with the one that the provider knows before
+	// anything is done to the storage, because the storage was recorded before the state was
 	// restored.
 	Check bool `json:"check,omitempty"`
 

@@ -85,8 +85,8 @@ func IsCodeDead(err error) bool { return ErrCode(err) == CodeDead }
 // IsCodeStopped reports whether the error's code is [CodeStopped].
 func IsCodeStopped(err error) bool { return ErrCode(err) == CodeStopped }
 
-// wellKnownErrors pairs the error kinds that cross the wire with their codes.
-// Codes without a kind are known by their IsCode functions only.
+// wellKnownErrors pairs the error kinds that cross the wire with their codes. A code without a
+// kind has only its IsCode function.
 var wellKnownErrors = [...]struct {
 	kind errors.ConstError
 	code string
@@ -101,9 +101,8 @@ var wellKnownErrors = [...]struct {
 	{errors.NotYetAvailable, CodeTryAgain},
 }
 
-// ServerError returns err as it goes over the wire: nil for nil, a *Error as it
-// is, and otherwise the text of err with the code that it has or that its kind
-// stands for.
+// ServerError converts err to its form on the wire: nil for nil, a *Error unchanged, and
+// otherwise the text of err with its code or the code of its kind.
 func ServerError(err error) *Error {
 	if err == nil {
 		return nil
@@ -128,10 +127,9 @@ func ServerError(err error) *Error {
 	return result
 }
 
-// TranslateWellKnownError is the inverse of [ServerError]: an error whose code
-// stands for a kind of juju/errors is returned with that kind, so that
-// errors.IsNotFound and the like hold. Text, code and cause stay as they are. All
-// other errors are returned as they are.
+// TranslateWellKnownError is the inverse of [ServerError]: if the error's code stands for a
+// kind of juju/errors, it returns the error with that kind, so that errors.IsNotFound and the
+// like hold. Text, code and cause stay the same. It returns all other errors unchanged.
 func TranslateWellKnownError(err error) error {
 	code := ErrCode(err)
 	for _, known := range wellKnownErrors {
@@ -142,7 +140,7 @@ func TranslateWellKnownError(err error) error {
 	return err
 }
 
-// ErrorResult is the result of one part of a bulk call that returns nothing else.
+// ErrorResult is the result of one item of a bulk call that returns only errors.
 type ErrorResult struct {
 	Error *Error `json:"error,omitempty"`
 }

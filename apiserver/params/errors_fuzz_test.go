@@ -10,8 +10,8 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 )
 
-// FuzzErrors takes errors over the wire and back: message and code stay, and so do the kinds
-// that errors.Is finds.
+// FuzzErrors sends errors over the wire and back. They keep their message and code, and the
+// kinds that errors.Is finds.
 func FuzzErrors(f *testing.F) {
 	for _, code := range []string{
 		params.CodeNotFound, params.CodeNotProvisioned, params.CodeUnauthorized, params.CodeNotImplemented, params.CodeNotSupported,
@@ -27,7 +27,7 @@ func FuzzErrors(f *testing.F) {
 		for range 3 {
 			err := params.TranslateWellKnownError(wire)
 			if err.Error() != message || params.ErrCode(err) != code {
-				t.Fatalf("%q with code %q becomes %q with code %q", message, code, err, params.ErrCode(err))
+				t.Fatalf("%q with code %q is translated to %q with code %q", message, code, err, params.ErrCode(err))
 			}
 			for kind, own := range map[error]string{
 				errors.NotFound: params.CodeNotFound, errors.NotProvisioned: params.CodeNotProvisioned, errors.Unauthorized: params.CodeUnauthorized,

@@ -71,7 +71,8 @@ func TestIsCode(t *testing.T) {
 	}
 }
 
-// kinds are the errors that have a code, and how a receiver knows them.
+// kinds lists the errors that have a code, and the predicates by which a receiver recognizes
+// them.
 var kinds = []struct {
 	err  error
 	code string
@@ -87,7 +88,7 @@ var kinds = []struct {
 	{errors.NewNotYetAvailable(nil, "device"), params.CodeTryAgain, errors.IsNotYetAvailable},
 }
 
-func TestErrorKindsCrossTheWire(t *testing.T) {
+func TestErrorKindsRoundTrip(t *testing.T) {
 	for _, kind := range kinds {
 		for _, err := range []error{kind.err, errors.Trace(kind.err), errors.Annotate(kind.err, "reading")} {
 			wire := params.ServerError(err)
@@ -135,7 +136,7 @@ func TestServerErrorKeepsAWireError(t *testing.T) {
 	if got := params.ServerError(errors.Trace(wire)); got != wire {
 		t.Errorf("traced: got %+v", got)
 	}
-	// A wire error that was translated on the way crosses the next wire the same.
+	// A wire error that a hop has translated goes over the next wire unchanged.
 	notFound := &params.Error{Message: "no volume", Code: params.CodeNotFound}
 	if got := params.ServerError(params.TranslateWellKnownError(notFound)); got != notFound {
 		t.Errorf("translated: got %+v", got)

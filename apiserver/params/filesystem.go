@@ -1,6 +1,6 @@
 package params
 
-// Filesystem is a filesystem that exists.
+// Filesystem is a provisioned filesystem.
 type Filesystem struct {
 	FilesystemTag string `json:"filesystem-tag"`
 
@@ -26,14 +26,14 @@ type Filesystems struct {
 	Filesystems []Filesystem `json:"filesystems"`
 }
 
-// FilesystemParams says which filesystem to create.
+// FilesystemParams describes a filesystem to create.
 type FilesystemParams struct {
 	FilesystemTag string `json:"filesystem-tag"`
 
 	// VolumeTag is the backing volume, or empty for a filesystem without a volume.
 	VolumeTag string `json:"volume-tag,omitempty"`
 
-	// VolumeNew says that nobody can have written to the backing volume.
+	// VolumeNew says that nothing can have been written to the backing volume.
 	VolumeNew bool `json:"volume-new,omitempty"`
 
 	// Size is the least size, in MiB.
@@ -45,14 +45,14 @@ type FilesystemParams struct {
 	// Tags are the resource tags to set on what the provider makes.
 	Tags map[string]string `json:"tags,omitempty"`
 
-	// Attachment is where the filesystem is wanted.
+	// Attachment says where the filesystem is to be attached; nil if nowhere.
 	Attachment *FilesystemAttachmentParams `json:"attachment,omitempty"`
 
-	// Pool is the pool that it is of, nil where that is not known.
+	// Pool is the filesystem's pool, nil if it is not known.
 	Pool *Pool `json:"pool,omitempty"`
 }
 
-// RemoveFilesystemParams says how to take a filesystem away.
+// RemoveFilesystemParams describes a filesystem to destroy or release.
 type RemoveFilesystemParams struct {
 	Provider     string `json:"provider"`
 	FilesystemId string `json:"filesystem-id"`
@@ -60,7 +60,7 @@ type RemoveFilesystemParams struct {
 	// Destroy is true to destroy the filesystem, false to release it.
 	Destroy bool `json:"destroy,omitempty"`
 
-	// Pool is the pool that it is of, nil where that is not known.
+	// Pool is the filesystem's pool, nil if it is not known.
 	Pool *Pool `json:"pool,omitempty"`
 }
 
@@ -75,7 +75,7 @@ type FilesystemResults struct {
 	Results []FilesystemResult `json:"results"`
 }
 
-// FilesystemParamsResult is what it takes to create a filesystem or an error.
+// FilesystemParamsResult is the parameters of a filesystem to create, or an error.
 type FilesystemParamsResult struct {
 	Result FilesystemParams `json:"result"`
 	Error  *Error           `json:"error,omitempty"`
@@ -86,7 +86,7 @@ type FilesystemParamsResults struct {
 	Results []FilesystemParamsResult `json:"results"`
 }
 
-// RemoveFilesystemParamsResult is what it takes to remove a filesystem or an error.
+// RemoveFilesystemParamsResult is the parameters of a filesystem to remove, or an error.
 type RemoveFilesystemParamsResult struct {
 	Result RemoveFilesystemParams `json:"result"`
 	Error  *Error                 `json:"error,omitempty"`

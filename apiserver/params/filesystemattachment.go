@@ -7,7 +7,7 @@ type FilesystemAttachment struct {
 	Info          FilesystemAttachmentInfo `json:"info"`
 }
 
-// FilesystemAttachmentInfo says where the filesystem is found on its host.
+// FilesystemAttachmentInfo says where a filesystem is mounted on its host.
 type FilesystemAttachmentInfo struct {
 	MountPoint string `json:"mount-point,omitempty"`
 	ReadOnly   bool   `json:"read-only,omitempty"`
@@ -18,8 +18,7 @@ type FilesystemAttachments struct {
 	FilesystemAttachments []FilesystemAttachment `json:"filesystem-attachments"`
 }
 
-// FilesystemAttachmentParams says which filesystem to attach or detach, and
-// where.
+// FilesystemAttachmentParams describes an attachment of a filesystem to make or undo.
 type FilesystemAttachmentParams struct {
 	FilesystemTag string `json:"filesystem-tag"`
 	MachineTag    string `json:"machine-tag"`
@@ -32,13 +31,12 @@ type FilesystemAttachmentParams struct {
 
 	Provider string `json:"provider"`
 
-	// MountPoint is where the filesystem is wanted; empty leaves it to the
-	// provider.
+	// MountPoint is where to mount the filesystem; empty leaves the choice to the provider.
 	MountPoint string `json:"mount-point,omitempty"`
 
 	ReadOnly bool `json:"read-only,omitempty"`
 
-	// Pool is the pool that it is of, nil where that is not known.
+	// Pool is the filesystem's pool, nil if it is not known.
 	Pool *Pool `json:"pool,omitempty"`
 }
 
@@ -53,7 +51,7 @@ type FilesystemAttachmentResults struct {
 	Results []FilesystemAttachmentResult `json:"results"`
 }
 
-// FilesystemAttachmentParamsResult is what it takes to attach or detach a filesystem or an error.
+// FilesystemAttachmentParamsResult is the parameters of an attachment, or an error.
 type FilesystemAttachmentParamsResult struct {
 	Result FilesystemAttachmentParams `json:"result"`
 	Error  *Error                     `json:"error,omitempty"`

@@ -1,9 +1,9 @@
 package params
 
-// Pool is the pool that storage is of.
+// Pool is a storage pool.
 type Pool struct {
 	Name string `json:"name"`
 
-	// Attributes are the pool's own.
+	// Attributes are the pool's own settings.
 	Attributes map[string]any `json:"attributes,omitempty"`
 }

@@ -1,6 +1,6 @@
 package params
 
-// Volume is a volume that exists.
+// Volume is a provisioned volume.
 type Volume struct {
 	VolumeTag string     `json:"volume-tag"`
 	Info      VolumeInfo `json:"info"`
@@ -18,11 +18,11 @@ type VolumeInfo struct {
 	// Size is in MiB.
 	Size uint64 `json:"size"`
 
-	// Persistent volumes outlive the machine that they are attached to: when that is removed
-	// from the state, those that are not persistent are destroyed.
+	// Persistent volumes outlive the machine that they are attached to. When the machine is
+	// removed from the state, volumes that are not persistent are destroyed.
 	Persistent bool `json:"persistent"`
 
-	// New says that nobody can have written to the volume before it was recorded.
+	// New says that nothing can have been written to the volume before it was recorded.
 	New bool `json:"new,omitempty"`
 }
 
@@ -31,7 +31,7 @@ type Volumes struct {
 	Volumes []Volume `json:"volumes"`
 }
 
-// VolumeParams says which volume to create.
+// VolumeParams describes a volume to create.
 type VolumeParams struct {
 	VolumeTag string `json:"volume-tag"`
 
@@ -44,14 +44,14 @@ type VolumeParams struct {
 	// Tags are the resource tags to set on what the provider makes.
 	Tags map[string]string `json:"tags,omitempty"`
 
-	// Attachment is where the volume is wanted.
+	// Attachment says where the volume is to be attached; nil if nowhere.
 	Attachment *VolumeAttachmentParams `json:"attachment,omitempty"`
 
-	// Pool is the pool that it is of, nil where that is not known.
+	// Pool is the volume's pool, nil if it is not known.
 	Pool *Pool `json:"pool,omitempty"`
 }
 
-// RemoveVolumeParams says how to take a volume away.
+// RemoveVolumeParams describes a volume to destroy or release.
 type RemoveVolumeParams struct {
 	Provider string `json:"provider"`
 	VolumeId string `json:"volume-id"`
@@ -59,7 +59,7 @@ type RemoveVolumeParams struct {
 	// Destroy is true to destroy the volume, false to release it.
 	Destroy bool `json:"destroy,omitempty"`
 
-	// Pool is the pool that it is of, nil where that is not known.
+	// Pool is the volume's pool, nil if it is not known.
 	Pool *Pool `json:"pool,omitempty"`
 }
 
@@ -74,7 +74,7 @@ type VolumeResults struct {
 	Results []VolumeResult `json:"results"`
 }
 
-// VolumeParamsResult is what it takes to create a volume or an error.
+// VolumeParamsResult is the parameters of a volume to create, or an error.
 type VolumeParamsResult struct {
 	Result VolumeParams `json:"result"`
 	Error  *Error       `json:"error,omitempty"`
@@ -85,7 +85,7 @@ type VolumeParamsResults struct {
 	Results []VolumeParamsResult `json:"results"`
 }
 
-// RemoveVolumeParamsResult is what it takes to remove a volume or an error.
+// RemoveVolumeParamsResult is the parameters of a volume to remove, or an error.
 type RemoveVolumeParamsResult struct {
 	Result RemoveVolumeParams `json:"result"`
 	Error  *Error             `json:"error,omitempty"`

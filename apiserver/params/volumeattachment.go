@@ -19,7 +19,7 @@ type VolumeAttachmentInfo struct {
 	BusAddress string `json:"bus-address,omitempty"`
 	ReadOnly   bool   `json:"read-only,omitempty"`
 
-	// PlanInfo is what the host itself must do before the device shows.
+	// PlanInfo is what the host itself must do before the device appears; nil if nothing.
 	PlanInfo *VolumeAttachmentPlanInfo `json:"plan-info,omitempty"`
 }
 
@@ -28,7 +28,7 @@ type VolumeAttachments struct {
 	VolumeAttachments []VolumeAttachment `json:"volume-attachments"`
 }
 
-// VolumeAttachmentParams says which volume to attach or detach, and where.
+// VolumeAttachmentParams describes an attachment of a volume to make or undo.
 type VolumeAttachmentParams struct {
 	VolumeTag  string `json:"volume-tag"`
 	MachineTag string `json:"machine-tag"`
@@ -42,7 +42,7 @@ type VolumeAttachmentParams struct {
 	Provider string `json:"provider"`
 	ReadOnly bool   `json:"read-only,omitempty"`
 
-	// Pool is the pool that it is of, nil where that is not known.
+	// Pool is the volume's pool, nil if it is not known.
 	Pool *Pool `json:"pool,omitempty"`
 }
 
@@ -54,7 +54,7 @@ type VolumeAttachmentPlan struct {
 	Life       life.Value               `json:"life,omitempty"`
 	PlanInfo   VolumeAttachmentPlanInfo `json:"plan-info"`
 
-	// BlockDevice is the device that resulted.
+	// BlockDevice is the resulting device.
 	BlockDevice storage.BlockDevice `json:"block-device,omitempty"`
 }
 
@@ -65,7 +65,8 @@ type VolumeAttachmentPlanInfo struct {
 	DeviceAttributes map[string]string  `json:"device-attributes,omitempty"`
 }
 
-// String shows only the names of the attributes, so that a logged plan reveals no secret.
+// String returns the type and only the names of the attributes, so that a logged plan reveals
+// no secret.
 func (i VolumeAttachmentPlanInfo) String() string {
 	return storage.VolumeAttachmentPlanInfo(i).String()
 }
@@ -89,7 +90,7 @@ type VolumeAttachmentResults struct {
 	Results []VolumeAttachmentResult `json:"results"`
 }
 
-// VolumeAttachmentParamsResult is what it takes to attach or detach a volume or an error.
+// VolumeAttachmentParamsResult is the parameters of an attachment, or an error.
 type VolumeAttachmentParamsResult struct {
 	Result VolumeAttachmentParams `json:"result"`
 	Error  *Error                 `json:"error,omitempty"`

@@ -14,9 +14,9 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Both sides of a wire are built at different times, so what goes over it does
-// not change: each case gives a value with all fields set, the JSON for it, and
-// the JSON for the zero value, from which optional fields are absent.
+// The two sides of a wire may be built at different times, so its format must not change.
+// Each case has a value with all fields set, its JSON, and the JSON of the zero value, which
+// lacks the optional fields.
 func TestWireFormat(t *testing.T) {
 	plan := params.VolumeAttachmentPlanInfo{
 		DeviceType:       storage.DeviceTypeISCSI,
@@ -167,7 +167,7 @@ func TestWireFormat(t *testing.T) {
 	}
 }
 
-// checkJSON encodes value, and decodes it again.
+// checkJSON checks that value is encoded as want, and that want is decoded as value.
 func checkJSON(t *testing.T, value any, want string) {
 	t.Helper()
 	got, err := json.Marshal(value)
@@ -186,8 +186,8 @@ func checkJSON(t *testing.T, value any, want string) {
 	}
 }
 
-// Every result has a "result" and an optional "error", and every list of results
-// or request has a single field.
+// Every result has a field "result" and an optional field "error". Every request and every
+// list of results has a single field.
 func TestWireFormatOfResultsAndEnvelopes(t *testing.T) {
 	for _, result := range []any{
 		params.VolumeResult{}, params.VolumeParamsResult{}, params.RemoveVolumeParamsResult{},
@@ -225,7 +225,9 @@ func TestWireFormatOfResultsAndEnvelopes(t *testing.T) {
 }
 
 // Printing a value that contains a plan reveals no secret.
-func TestSecretsOfPlansAreNotPrinted(t *testing.T) {
+// Promise S20.
+// Finding N16.
+func TestPlanSecretsAreNotPrinted(t *testing.T) {
 	attributes := map[string]string{"chap-secret": "sesame", "iqn": "iqn.2001-04.com.example"}
 	wire := params.VolumeAttachmentPlanInfo{DeviceType: "iscsi", DeviceAttributes: attributes}
 	info := storage.VolumeAttachmentPlanInfo(wire)

@@ -1,4 +1,4 @@
-// Package instance names the machines of a cloud or host provider.
+// Package instance identifies the machines of a cloud or host provider.
 package instance
 
 // Id identifies a machine to the provider that runs it. It is opaque: only the

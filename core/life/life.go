@@ -1,4 +1,4 @@
-// Package life says where an entity stands between its creation and its removal.
+// Package life defines the stages of an entity's life, from its creation to its removal.
 package life
 
 // Value is the stage of an entity's life. It only ever moves forward: Alive,
@@ -6,11 +6,11 @@ package life
 type Value string
 
 const (
-	// Alive entities are wanted: what they describe is made and kept.
+	// Alive entities are wanted: their storage is made and kept.
 	Alive Value = "alive"
 	// Dying entities are no longer wanted, but something still depends on them.
 	Dying Value = "dying"
-	// Dead entities have nothing that depends on them. What they describe is
-	// taken away, and then the entity is removed.
+	// Dead entities have nothing that depends on them. Their storage is destroyed or released,
+	// and then the entity is removed.
 	Dead Value = "dead"
 )

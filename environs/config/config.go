@@ -1,5 +1,4 @@
-// Package config holds the settings of an environment: what providers are told
-// about the place that they make storage in.
+// Package config holds the settings of an environment, which providers receive.
 package config
 
 import (
@@ -10,7 +9,7 @@ import (
 	"github.com/juju/errors"
 )
 
-// The settings that have a meaning here. All others are kept unchanged, for the code that
+// The settings that this package interprets. All others are kept unchanged, for the code that
 // knows them.
 const (
 	nameKey         = "name"
@@ -19,19 +18,18 @@ const (
 	resourceTagsKey = "resource-tags"
 )
 
-// Config is the valid settings of an environment. It does not change.
+// Config is the valid settings of an environment. It is immutable.
 type Config struct {
 	attrs        map[string]any
 	resourceTags map[string]string
 }
 
-// uuidPattern is the canonical text of a UUID, as it stands in model tags.
+// uuidPattern matches the canonical text of a UUID, as in model tags.
 var uuidPattern = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// New returns the settings given, which are copied. The keys name, type and uuid
-// are required: non-empty strings, the last a UUID in lower case. The key
-// resource-tags, if it is there, is a string of "key=value" separated by spaces.
-// Errors satisfy errors.IsNotValid and name the key.
+// New returns a Config with a copy of the settings. The keys name, type and uuid are required:
+// non-empty strings, the last a UUID in lower case. The optional key resource-tags is a string
+// of "key=value" pairs separated by spaces. Errors satisfy errors.IsNotValid and name the key.
 func New(attrs map[string]any) (*Config, error) {
 	for _, key := range []string{nameKey, typeKey, uuidKey} {
 		value, ok := attrs[key]
@@ -56,8 +54,8 @@ func New(attrs map[string]any) (*Config, error) {
 	return c, nil
 }
 
-// parseResourceTags never returns a nil map without an error: no tags is
-// something else than nothing said about them.
+// parseResourceTags never returns a nil map without an error: an empty map means no tags, and
+// nil means that the setting is absent.
 func parseResourceTags(value any) (map[string]string, error) {
 	s, ok := value.(string)
 	if !ok {
@@ -92,13 +90,13 @@ func (c *Config) Type() string {
 	return c.attrs[typeKey].(string)
 }
 
-// ResourceTags returns a copy of the tags to set on whatever is made in the
-// environment, and whether anything was said about them.
+// ResourceTags returns a copy of the tags to set on everything that is made in the
+// environment, and whether the setting is present.
 func (c *Config) ResourceTags() (map[string]string, bool) {
 	return maps.Clone(c.resourceTags), c.resourceTags != nil
 }
 
-// AllAttrs returns a copy of all settings, unknown ones included.
+// AllAttrs returns a copy of all settings, including unknown ones.
 func (c *Config) AllAttrs() map[string]any {
 	return maps.Clone(c.attrs)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/stowage-io/stowage/environs/config"
 )
 
-// FuzzNew reads settings that somebody gave. What is accepted says what was given, its
-// tags with their keys and values whole; what is not is refused by the key.
+// FuzzNew reads arbitrary settings. An accepted config returns the settings unchanged, with
+// complete keys and values of tags. An error names the key that is not valid.
 func FuzzNew(f *testing.F) {
 	const uuid = "deadbeef-0bad-400d-8000-4b1d0d06f00d"
 	f.Add("name", "type", uuid, "a=b c=d=e f=")
@@ -24,18 +24,18 @@ func FuzzNew(f *testing.F) {
 		attrs := map[string]any{"name": name, "type": kind, "uuid": uuid, "resource-tags": tags}
 		cfg, err := config.New(attrs)
 		if err != nil {
-			said := func(key string) bool { return strings.Contains(err.Error(), key) }
-			if !errors.Is(err, errors.NotValid) || !said("name") && !said("type") && !said("uuid") && !said("resource-tags") {
+			names := func(key string) bool { return strings.Contains(err.Error(), key) }
+			if !errors.Is(err, errors.NotValid) || !names("name") && !names("type") && !names("uuid") && !names("resource-tags") {
 				t.Errorf("error %q", err)
 			}
 			return
 		}
 		if cfg.Name() != name || cfg.Type() != kind || cfg.UUID() != uuid || name == "" || kind == "" {
-			t.Errorf("%v is taken for %v", attrs, cfg.AllAttrs())
+			t.Errorf("%v is read as %v", attrs, cfg.AllAttrs())
 		}
 		read, ok := cfg.ResourceTags()
 		if !ok {
-			t.Error("tags are said to be none")
+			t.Error("the resource tags count as unset")
 		}
 		var written []string
 		for key, value := range read {
@@ -50,7 +50,7 @@ func FuzzNew(f *testing.F) {
 			t.Fatal(err)
 		}
 		if tags, _ := again.ResourceTags(); !maps.Equal(tags, read) {
-			t.Errorf("tags %v come back as %v", read, tags)
+			t.Errorf("tags %v are read back as %v", read, tags)
 		}
 	})
 }

@@ -57,7 +57,7 @@ func TestResourceTagsUnsetAndEmpty(t *testing.T) {
 	}
 }
 
-func TestConfigDoesNotChange(t *testing.T) {
+func TestConfigIsImmutable(t *testing.T) {
 	attrs := valid()
 	attrs["resource-tags"] = "a=1"
 	c, err := config.New(attrs)
@@ -76,7 +76,7 @@ func TestConfigDoesNotChange(t *testing.T) {
 	}
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNewErrors(t *testing.T) {
 	for _, test := range []struct {
 		key   string
 		value any // absent if nil

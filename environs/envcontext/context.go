@@ -1,5 +1,5 @@
-// Package envcontext carries what a provider call needs from its caller:
-// cancellation, and a way to say that the credential no longer works.
+// Package envcontext carries what a provider call needs from its caller: cancellation, and a
+// way to report that the credential no longer works.
 package envcontext
 
 import "context"
@@ -8,14 +8,13 @@ import "context"
 type ProviderCallContext interface {
 	context.Context
 
-	// InvalidateCredential tells the caller that the provider was refused with
-	// the credential in use, and why. The calls that follow may be given
-	// another credential.
+	// InvalidateCredential reports that the provider was refused with the current credential,
+	// and why. Later calls may have another credential.
 	InvalidateCredential(reason string) error
 }
 
-// New returns a ProviderCallContext on ctx for callers that manage no
-// credential: its InvalidateCredential does nothing.
+// New returns a ProviderCallContext on ctx for callers that manage no credential: its
+// InvalidateCredential does nothing.
 func New(ctx context.Context) ProviderCallContext {
 	return withoutCredential{ctx}
 }

@@ -15,28 +15,28 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// cloud holds the disks. It stands for a network service; a real provider would have a
-// client for that service.
+// cloud holds the disks. It stands for a network service; a real provider would have a client
+// for that service.
 type cloud struct {
-	out io.Writer // takes what it has been asked for
+	out io.Writer // receives a log of the requests
 
 	mu    sync.Mutex
-	disks map[string]*disk // by id
+	disks map[string]*disk // by ID
 }
 
 type disk struct {
 	size     uint64
-	instance instance.Id // empty while it is attached to none
+	instance instance.Id // empty while it is not attached
 	readOnly bool
 }
 
-// maxSize is that of the largest disk, in MiB.
+// maxSize is the size of the largest disk, in MiB.
 const maxSize = 16 << 20
 
 func newCloud(out io.Writer) *cloud { return &cloud{out: out, disks: make(map[string]*disk)} }
 
-// open makes the provider: it is a storage.ProviderFactory. The provider defines what its
-// operator can put into settings.
+// open makes the provider: it is a storage.ProviderFactory. The provider defines which
+// settings its operator can give.
 func (c *cloud) open(settings io.Reader, environ storage.ProviderEnviron) (storage.Provider, error) {
 	if environ.Scope != storage.ScopeEnviron {
 		return nil, errors.NotSupportedf("making the cloud's disks from a machine")
@@ -55,12 +55,11 @@ func (c *cloud) open(settings io.Reader, environ storage.ProviderEnviron) (stora
 	return &provider{cloud: c, disksPerCall: parsed.DisksPerCall}, nil
 }
 
-// provider makes volumes that are disks of a cloud. It is its own source, since its
-// pools have no settings: all sources would be the same.
+// provider makes volumes that are disks of a cloud. It is its own source: its pools have no
+// settings, so all sources would be the same.
 type provider struct {
 	cloud *cloud
-	// disksPerCall is the most disks that the cloud makes in one call; 0: any
-	// number.
+	// disksPerCall is the most disks that the cloud makes in one call; 0: no limit.
 	disksPerCall int
 }
 
@@ -73,8 +72,7 @@ func (p *provider) VolumeSource(pool *storage.Config) (storage.VolumeSource, err
 	return p, p.ValidateConfig(pool)
 }
 
-// FilesystemSource has nothing to give. Filesystems on these volumes are made by the
-// machines' workers.
+// FilesystemSource returns an error: the machines' workers make filesystems on these volumes.
 func (p *provider) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
 	return nil, errors.NotSupportedf("filesystems from the cloud")
 }
@@ -96,7 +94,8 @@ func (p *provider) ValidateForK8s(attributes map[string]any) error {
 	return errors.NotValidf("the cloud's disks in Kubernetes")
 }
 
-// ValidateVolumeParams turns down what no cloud can make: nobody tries that again.
+// ValidateVolumeParams returns an error for a volume that the cloud can never make, so that it
+// is not retried.
 func (p *provider) ValidateVolumeParams(v storage.VolumeParams) error {
 	if v.Size == 0 || v.Size > maxSize {
 		return errors.NotValidf("size %d MiB of volume %s (at most %d)", v.Size, v.Tag.Id(), maxSize)
@@ -104,8 +103,8 @@ func (p *provider) ValidateVolumeParams(v storage.VolumeParams) error {
 	return nil
 }
 
-// CreateVolumes takes a volume's tag for its id. So a volume that an interrupted call
-// has made is found, rather than made twice.
+// CreateVolumes uses a volume's tag as its ID. So a volume that an interrupted call has made
+// is found, rather than made twice.
 func (p *provider) CreateVolumes(_ envcontext.ProviderCallContext, volumes []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
 	fmt.Fprintf(p.cloud.out, "cloud:     asked for %d disks in one call\n", len(volumes))
 	created := 0
@@ -117,9 +116,9 @@ func (p *provider) CreateVolumes(_ envcontext.ProviderCallContext, volumes []sto
 		d, ok := p.cloud.disks[id]
 		if !ok {
 			if p.disksPerCall > 0 && created == p.disksPerCall {
-				// That passes, so it is an error as any other. storage.Permanent
-				// would say that it does not, storage.InProgress that the cloud
-				// is at it.
+				// The limit is temporary, so this is an ordinary error, which is retried.
+				// storage.Permanent would say that it is not temporary, and storage.InProgress
+				// that the cloud is working on it.
 				r.Error = errors.Errorf("the cloud makes %d disks at a time", p.disksPerCall)
 				return r
 			}
@@ -132,7 +131,7 @@ func (p *provider) CreateVolumes(_ envcontext.ProviderCallContext, volumes []sto
 	})
 }
 
-// info tells the machine's worker, too, by what to know the device.
+// info also tells the machine's worker how to recognize the device.
 func info(id string, d *disk) storage.VolumeInfo {
 	return storage.VolumeInfo{VolumeId: id, HardwareId: "cloud-" + id, Size: d.size, Persistent: true}
 }
@@ -154,7 +153,8 @@ func (p *provider) DescribeVolumes(_ envcontext.ProviderCallContext, ids []strin
 	})
 }
 
-// DestroyVolumes can be asked again, as everything can: what is gone is a success.
+// DestroyVolumes is idempotent, as every operation must be: destroying a disk that no longer
+// exists succeeds.
 func (p *provider) DestroyVolumes(_ envcontext.ProviderCallContext, ids []string) ([]error, error) {
 	return ask(p, ids, func(id string) error {
 		if d, ok := p.cloud.disks[id]; ok && d.instance != "" {
@@ -182,7 +182,7 @@ func (p *provider) AttachVolumes(_ envcontext.ProviderCallContext, attachments [
 		case d.instance == "":
 			d.instance, d.readOnly = a.InstanceId, a.ReadOnly
 		case d.instance != a.InstanceId || d.readOnly != a.ReadOnly:
-			r.Error = errors.Errorf("disk %q is attached to instance %q otherwise", a.VolumeId, d.instance)
+			r.Error = errors.Errorf("disk %q is attached to instance %q (read-only: %t)", a.VolumeId, d.instance, d.readOnly)
 			return r
 		}
 		r.VolumeAttachment = &storage.VolumeAttachment{
@@ -205,9 +205,9 @@ func (p *provider) DetachVolumes(_ envcontext.ProviderCallContext, attachments [
 	})
 }
 
-// ask answers a bulk call: a result for each argument, in their order. An error of the
-// call as a whole would say that nothing is known of any of them. A call that goes over
-// a network also takes the context with it, which ends when the worker is killed.
+// ask makes a bulk call: one result for each argument, in order. An error of the call as a
+// whole would mean that nothing is known about any of them. A call over a network should also
+// use the context, which ends when the worker is killed.
 func ask[A, R any](p *provider, args []A, result func(A) R) ([]R, error) {
 	p.cloud.mu.Lock()
 	defer p.cloud.mu.Unlock()

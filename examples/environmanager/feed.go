@@ -2,9 +2,9 @@ package main
 
 import "gopkg.in/tomb.v2"
 
-// feed is a watcher. As package watcher asks, it sends the full set first, also an
-// empty one, and then what changes; what comes while nobody takes the event before is
-// merged with it. The receiver of the events kills the feed.
+// feed is a watcher. As package watcher requires, it sends the full set first, even an empty
+// one, and then changes. It merges changes while the previous event has not been received. The
+// receiver of the events kills the feed.
 type feed[E any] struct {
 	tomb    tomb.Tomb
 	changes chan E
@@ -32,13 +32,13 @@ func newFeed[E any](full E, merge func(pending, next E) E) *feed[E] {
 	return f
 }
 
-// Changes is part of the watchers' interfaces.
+// Changes implements the watcher interfaces.
 func (f *feed[E]) Changes() <-chan E { return f.changes }
 
-// Kill is part of worker.Worker.
+// Kill implements worker.Worker.
 func (f *feed[E]) Kill() { f.tomb.Kill(nil) }
 
-// Wait is part of worker.Worker.
+// Wait implements worker.Worker.
 func (f *feed[E]) Wait() error { return f.tomb.Wait() }
 
 // send sends a change to all feeds. It does not wait for their receivers.
@@ -51,7 +51,7 @@ func send[E any](feeds []*feed[E], change E) {
 	}
 }
 
-// living returns those that nobody has killed.
+// living returns the feeds that have not been killed.
 func living[E any](feeds []*feed[E]) []*feed[E] {
 	var alive []*feed[E]
 	for _, f := range feeds {
@@ -62,8 +62,7 @@ func living[E any](feeds []*feed[E]) []*feed[E] {
 	return alive
 }
 
-// join merges sets of ids, and latest events that say no more than that something has
-// changed.
+// join merges sets of IDs, and latest merges events that only say that something has changed.
 
 func join[T any](pending, next []T) []T { return append(pending, next...) }
 

@@ -19,22 +19,22 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// inventory is the environment manager's own state: machines, and volumes that are
-// wanted on them. Its methods for users come first; then those by which the worker
-// reads it and writes to it, as package storageprovisioner asks for them. The worker
-// calls those from one goroutine, users from others: hence the lock.
+// inventory is the environment manager's own state: machines, and the volumes that are wanted
+// on them. The methods for users come first, followed by the methods by which the worker reads
+// and writes it, as package storageprovisioner requires. The worker calls those from one
+// goroutine, users call the others from other goroutines: hence the lock.
 //
-// An inventory that is kept in a database does the same: reads and writes records, and
-// tells the watchers when a transaction has changed one.
+// An inventory in a database works in the same way: it reads and writes records, and notifies
+// the watchers when a transaction has changed one.
 type inventory struct {
 	noFilesystems
 
 	environ *config.Config
-	// provider makes all volumes of this environment.
+	// provider is the provider of all volumes of this environment.
 	provider storage.ProviderType
 
 	mu       sync.Mutex
-	machines map[string]instance.Id // by tag; empty until there is an instance
+	machines map[string]instance.Id // by tag; empty until the machine has an instance
 	volumes  map[string]*volume     // by tag
 	// changed is closed and replaced with each change.
 	changed chan struct{}
@@ -44,12 +44,12 @@ type inventory struct {
 	machineFeeds    map[string][]*feed[struct{}]
 }
 
-// volume is a volume that is wanted, and what has come of that.
+// volume is a wanted volume, and its recorded state.
 type volume struct {
 	size       uint64
 	life       life.Value
 	info       *params.VolumeInfo // nil until it is made
-	attachment *attachment        // nil when it has been removed
+	attachment *attachment        // nil if it has been removed
 }
 
 type attachment struct {
@@ -71,10 +71,10 @@ func newInventory(environ *config.Config, provider storage.ProviderType) *invent
 	}
 }
 
-// addMachine adds a machine, which has no instance yet.
+// addMachine adds a machine without an instance.
 func (i *inventory) addMachine(machine names.MachineTag) { i.setInstance(machine, "") }
 
-// setInstance tells which instance a machine is.
+// setInstance sets the instance of a machine.
 func (i *inventory) setInstance(machine names.MachineTag, id instance.Id) {
 	i.change(func() {
 		i.machines[machine.String()] = id
@@ -82,7 +82,7 @@ func (i *inventory) setInstance(machine names.MachineTag, id instance.Id) {
 	})
 }
 
-// addVolume says that a volume is wanted on a machine.
+// addVolume requests a volume on a machine.
 func (i *inventory) addVolume(tag names.VolumeTag, size uint64, machine names.MachineTag) {
 	i.change(func() {
 		i.volumes[tag.String()] = &volume{
@@ -95,9 +95,9 @@ func (i *inventory) addVolume(tag names.VolumeTag, size uint64, machine names.Ma
 	})
 }
 
-// removeVolumes says that no volume is wanted any more. A volume is dying, and is dead
-// when it is attached nowhere: then the worker destroys it. What keeps data safe is
-// here: nothing is dead that is attached.
+// removeVolumes requests the removal of all volumes. A volume becomes dying, and is dead when
+// it is attached nowhere: then the worker destroys it. This rule keeps data safe: nothing that
+// is attached is dead.
 func (i *inventory) removeVolumes() {
 	i.change(func() {
 		for _, tag := range slices.Sorted(maps.Keys(i.volumes)) {
@@ -112,7 +112,7 @@ func (i *inventory) removeVolumes() {
 	})
 }
 
-// settle says that a dying volume without an attachment is dead.
+// settle makes a dying volume without an attachment dead.
 func (i *inventory) settle(tag string) {
 	if v := i.volumes[tag]; v.life == life.Dying && v.attachment == nil {
 		v.life = life.Dead
@@ -120,8 +120,8 @@ func (i *inventory) settle(tag string) {
 	i.volumeChanged(tag)
 }
 
-// await returns when the inventory is as wanted, or with the reason why the context
-// has ended.
+// await waits until the inventory is as wanted. It returns the context's cause if the context
+// ends first.
 func (i *inventory) await(ctx context.Context, asWanted func() bool) error {
 	for {
 		i.mu.Lock()
@@ -138,7 +138,7 @@ func (i *inventory) await(ctx context.Context, asWanted func() bool) error {
 	}
 }
 
-// allAttached and the like are for await.
+// allAttached is a condition for await, and so is empty.
 func (i *inventory) allAttached() bool {
 	for _, v := range i.volumes {
 		if v.attachment == nil || v.attachment.info == nil {
@@ -158,7 +158,7 @@ func (i *inventory) change(f func()) {
 	i.changed = make(chan struct{})
 }
 
-// The watchers are told ids of volumes ("0"), and tags of attachments.
+// Watchers send IDs of volumes ("0"), and tags of attachments.
 
 func (i *inventory) volumeChanged(tag string) {
 	volume, _ := names.ParseVolumeTag(tag)
@@ -169,8 +169,8 @@ func (i *inventory) attachmentChanged(tag, machine string) {
 	send(i.attachmentFeeds, []params.MachineStorageId{{MachineTag: machine, AttachmentTag: tag}})
 }
 
-// WatchVolumes is part of storageprovisioner.VolumeAccessor. What has changed while the
-// watcher was made is in its first event, or in the next: the lock sees to it.
+// WatchVolumes implements storageprovisioner.VolumeAccessor. The lock ensures that a
+// concurrent change is in the watcher's first event, or in the next.
 func (i *inventory) WatchVolumes() (watcher.StringsWatcher, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -184,7 +184,7 @@ func (i *inventory) WatchVolumes() (watcher.StringsWatcher, error) {
 	return f, nil
 }
 
-// WatchVolumeAttachments is part of storageprovisioner.VolumeAccessor.
+// WatchVolumeAttachments implements storageprovisioner.VolumeAccessor.
 func (i *inventory) WatchVolumeAttachments() (watcher.MachineStorageIdsWatcher, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -199,8 +199,8 @@ func (i *inventory) WatchVolumeAttachments() (watcher.MachineStorageIdsWatcher, 
 	return f, nil
 }
 
-// Volumes is part of storageprovisioner.VolumeAccessor. That a volume is not there, or
-// not made yet, is told by the code of its error, here and below.
+// Volumes implements storageprovisioner.VolumeAccessor. Here and below, the code of the error
+// says whether a volume does not exist, or is not made yet.
 func (i *inventory) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, error) {
 	return each(i, tags, func(tag names.VolumeTag) (r params.VolumeResult) {
 		v, err := i.volume(tag.String())
@@ -216,7 +216,7 @@ func (i *inventory) Volumes(tags []names.VolumeTag) ([]params.VolumeResult, erro
 	})
 }
 
-// VolumeAttachments is part of storageprovisioner.VolumeAccessor.
+// VolumeAttachments implements storageprovisioner.VolumeAccessor.
 func (i *inventory) VolumeAttachments(ids []params.MachineStorageId) ([]params.VolumeAttachmentResult, error) {
 	return each(i, ids, func(id params.MachineStorageId) (r params.VolumeAttachmentResult) {
 		_, a, err := i.attachment(id)
@@ -232,7 +232,7 @@ func (i *inventory) VolumeAttachments(ids []params.MachineStorageId) ([]params.V
 	})
 }
 
-// VolumeParams is part of storageprovisioner.VolumeAccessor.
+// VolumeParams implements storageprovisioner.VolumeAccessor.
 func (i *inventory) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsResult, error) {
 	return each(i, tags, func(tag names.VolumeTag) (r params.VolumeParamsResult) {
 		v, err := i.volume(tag.String())
@@ -249,7 +249,7 @@ func (i *inventory) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsR
 	})
 }
 
-// VolumeAttachmentParams is part of storageprovisioner.VolumeAccessor.
+// VolumeAttachmentParams implements storageprovisioner.VolumeAccessor.
 func (i *inventory) VolumeAttachmentParams(ids []params.MachineStorageId) ([]params.VolumeAttachmentParamsResult, error) {
 	return each(i, ids, func(id params.MachineStorageId) (r params.VolumeAttachmentParamsResult) {
 		v, _, err := i.attachment(id)
@@ -262,7 +262,7 @@ func (i *inventory) VolumeAttachmentParams(ids []params.MachineStorageId) ([]par
 	})
 }
 
-// attachmentParams leaves out what is not known yet; the worker waits for it.
+// attachmentParams leaves out IDs that are not known yet; the worker waits for them.
 func (i *inventory) attachmentParams(tag string, v *volume) params.VolumeAttachmentParams {
 	p := params.VolumeAttachmentParams{
 		VolumeTag:  tag,
@@ -276,8 +276,8 @@ func (i *inventory) attachmentParams(tag string, v *volume) params.VolumeAttachm
 	return p
 }
 
-// SetVolumeInfo is part of storageprovisioner.VolumeAccessor. From now on there is a
-// volume to be destroyed some day: it has to last.
+// SetVolumeInfo implements storageprovisioner.VolumeAccessor. From now on there is a volume
+// that must be destroyed some day, so a real inventory must store the record durably.
 func (i *inventory) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult, error) {
 	return record(i, volumes, func(made params.Volume) error {
 		v, err := i.volume(made.VolumeTag)
@@ -290,7 +290,7 @@ func (i *inventory) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult
 	})
 }
 
-// SetVolumeAttachmentInfo is part of storageprovisioner.VolumeAccessor.
+// SetVolumeAttachmentInfo implements storageprovisioner.VolumeAccessor.
 func (i *inventory) SetVolumeAttachmentInfo(attachments []params.VolumeAttachment) ([]params.ErrorResult, error) {
 	return record(i, attachments, func(made params.VolumeAttachment) error {
 		_, a, err := i.attachment(params.MachineStorageId{MachineTag: made.MachineTag, AttachmentTag: made.VolumeTag})
@@ -303,7 +303,7 @@ func (i *inventory) SetVolumeAttachmentInfo(attachments []params.VolumeAttachmen
 	})
 }
 
-// Life is part of storageprovisioner.LifecycleManager.
+// Life implements storageprovisioner.LifecycleManager.
 func (i *inventory) Life(tags []names.Tag) ([]params.LifeResult, error) {
 	return each(i, tags, func(tag names.Tag) params.LifeResult {
 		v, err := i.volume(tag.String())
@@ -314,7 +314,7 @@ func (i *inventory) Life(tags []names.Tag) ([]params.LifeResult, error) {
 	})
 }
 
-// AttachmentLife is part of storageprovisioner.LifecycleManager.
+// AttachmentLife implements storageprovisioner.LifecycleManager.
 func (i *inventory) AttachmentLife(ids []params.MachineStorageId) ([]params.LifeResult, error) {
 	return each(i, ids, func(id params.MachineStorageId) params.LifeResult {
 		_, a, err := i.attachment(id)
@@ -325,7 +325,7 @@ func (i *inventory) AttachmentLife(ids []params.MachineStorageId) ([]params.Life
 	})
 }
 
-// Remove is part of storageprovisioner.LifecycleManager: the volume is destroyed.
+// Remove implements storageprovisioner.LifecycleManager. The volumes have been destroyed.
 func (i *inventory) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
 	return record(i, tags, func(tag names.Tag) error {
 		if _, err := i.volume(tag.String()); err != nil {
@@ -338,7 +338,7 @@ func (i *inventory) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
 	})
 }
 
-// RemoveAttachments is part of storageprovisioner.LifecycleManager: the volume is
+// RemoveAttachments implements storageprovisioner.LifecycleManager. The volumes have been
 // detached.
 func (i *inventory) RemoveAttachments(ids []params.MachineStorageId) ([]params.ErrorResult, error) {
 	return record(i, ids, func(id params.MachineStorageId) error {
@@ -353,7 +353,7 @@ func (i *inventory) RemoveAttachments(ids []params.MachineStorageId) ([]params.E
 	})
 }
 
-// WatchMachine is part of storageprovisioner.MachineAccessor.
+// WatchMachine implements storageprovisioner.MachineAccessor.
 func (i *inventory) WatchMachine(machine names.MachineTag) (watcher.NotifyWatcher, error) {
 	f := newFeed(struct{}{}, latest)
 	i.change(func() {
@@ -362,7 +362,7 @@ func (i *inventory) WatchMachine(machine names.MachineTag) (watcher.NotifyWatche
 	return f, nil
 }
 
-// InstanceIds is part of storageprovisioner.MachineAccessor.
+// InstanceIds implements storageprovisioner.MachineAccessor.
 func (i *inventory) InstanceIds(machines []names.MachineTag) ([]params.StringResult, error) {
 	return each(i, machines, func(machine names.MachineTag) (r params.StringResult) {
 		switch id, ok := i.machines[machine.String()]; {
@@ -377,7 +377,7 @@ func (i *inventory) InstanceIds(machines []names.MachineTag) ([]params.StringRes
 	})
 }
 
-// SetStatus is part of storageprovisioner.StatusSetter. This inventory keeps none.
+// SetStatus implements storageprovisioner.StatusSetter. This inventory stores no statuses.
 func (i *inventory) SetStatus(statuses []params.EntityStatusArgs) error {
 	for _, s := range statuses {
 		if s.Info != "" {
@@ -388,27 +388,27 @@ func (i *inventory) SetStatus(statuses []params.EntityStatusArgs) error {
 	return nil
 }
 
-// WatchForEnvironConfigChanges is part of storageprovisioner.EnvironAccessor. The
+// WatchForEnvironConfigChanges implements storageprovisioner.EnvironAccessor. The
 // configuration of this environment does not change.
 func (i *inventory) WatchForEnvironConfigChanges() (watcher.NotifyWatcher, error) {
 	return newFeed(struct{}{}, latest), nil
 }
 
-// EnvironConfig is part of storageprovisioner.EnvironAccessor.
+// EnvironConfig implements storageprovisioner.EnvironAccessor.
 func (i *inventory) EnvironConfig() (*config.Config, error) { return i.environ, nil }
 
-// WatchBlockDevices is part of storageprovisioner.VolumeAccessor. Only a machine's
-// worker looks for block devices.
+// WatchBlockDevices implements storageprovisioner.VolumeAccessor. Only a machine's worker uses
+// block devices.
 func (i *inventory) WatchBlockDevices(names.MachineTag) (watcher.NotifyWatcher, error) {
 	return nil, errors.NotSupportedf("block devices in an environment manager")
 }
 
-// VolumeBlockDevices is part of storageprovisioner.VolumeAccessor.
+// VolumeBlockDevices implements storageprovisioner.VolumeAccessor.
 func (i *inventory) VolumeBlockDevices([]params.MachineStorageId) ([]params.BlockDeviceResult, error) {
 	return nil, errors.NotSupportedf("block devices in an environment manager")
 }
 
-// What follows is called with the lock held.
+// The functions below are called with the lock held.
 
 func (i *inventory) volume(tag string) (*volume, error) {
 	if v, ok := i.volumes[tag]; ok {
@@ -425,8 +425,8 @@ func (i *inventory) attachment(id params.MachineStorageId) (*volume, *attachment
 	return v, v.attachment, nil
 }
 
-// each answers a bulk call that reads: a result for each argument, in their order. An
-// error of the call as a whole would end the worker.
+// each makes a bulk call that reads: one result for each argument, in order. An error of the
+// call as a whole would end the worker.
 func each[A, R any](i *inventory, args []A, result func(A) R) ([]R, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -437,7 +437,7 @@ func each[A, R any](i *inventory, args []A, result func(A) R) ([]R, error) {
 	return results, nil
 }
 
-// record answers a bulk call that writes.
+// record makes a bulk call that writes.
 func record[A any](i *inventory, args []A, write func(A) error) (results []params.ErrorResult, _ error) {
 	i.change(func() {
 		for _, arg := range args {
@@ -447,8 +447,8 @@ func record[A any](i *inventory, args []A, write func(A) error) (results []param
 	return results, nil
 }
 
-// noFilesystems is the part of an inventory without filesystems: the worker sees that
-// there are none, and never asks about one.
+// noFilesystems implements the accessors of filesystems: the worker sees that there are none,
+// and never asks for one.
 type noFilesystems struct {
 	storageprovisioner.FilesystemAccessor
 }

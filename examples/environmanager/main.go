@@ -1,14 +1,14 @@
-// Environmanager embeds the storage provisioner in an environment manager: the worker
-// that makes the storage of a whole environment, such as the disks of a cloud, and
-// attaches it to machines.
+// Environmanager embeds the storage provisioner in an environment manager: the worker that
+// makes the storage of a whole environment, such as the disks of a cloud, and attaches it to
+// machines.
 //
 //	go run ./examples/environmanager
 //
-// The provider of disks (cloud.go) is opened by name from a registry of factories. The
-// state (inventory.go, feed.go) is the program's own; a program that has none can use
-// that of package state, as examples/machineagent does. Three volumes are wanted on a
-// machine that does not exist yet. When the machine exists, the volumes are made in one
-// call; one of them fails and is tried again. In the end all volumes are removed.
+// The provider of disks (cloud.go) is opened by name from a registry of factories. The state
+// (inventory.go, feed.go) is the program's own; a program that has none can use package state,
+// as examples/machineagent does. Three volumes are wanted on a machine that does not exist
+// yet. When the machine exists, the volumes are made in one call; one of them fails and is
+// retried. In the end all volumes are removed.
 package main
 
 import (
@@ -42,15 +42,15 @@ func main() {
 	}
 }
 
-// machine is where the volumes are wanted.
+// machine is the machine that the volumes are attached to.
 var machine = names.NewMachineTag("0")
 
-// settings are the provider's. They come from a file, say.
+// settings are the provider's settings, which would usually come from a file.
 const settings = `{"disks-per-call": 2}`
 
 func run(ctx context.Context) error {
-	// Which providers there are is known when the program is built; which of them the
-	// environment uses, when it runs: here, by the environment's type.
+	// The available providers are known when the program is built; which of them the
+	// environment uses is known when it runs, here by the environment's type.
 	factories := new(storage.FactoryRegistry)
 	if err := factories.Register("cloud", newCloud(os.Stdout).open); err != nil {
 		return errors.Trace(err)
@@ -65,14 +65,13 @@ func run(ctx context.Context) error {
 		inventory.addVolume(names.NewVolumeTag(id), 1024, machine)
 	}
 
-	// A manager on a dependency engine installs storageprovisioner.EnvironManifold,
-	// and leaves it to the engine to start the worker again when it has failed. This
-	// one ends instead.
+	// A manager on a dependency engine installs storageprovisioner.EnvironManifold, and the
+	// engine restarts the worker after a failure. This program ends instead.
 	provisioner, err := storageprovisioner.New(storageprovisioner.Config{
 		Scope: names.NewModelTag(environ.UUID()),
 		Clock: clock.WallClock,
-		// Called when the worker starts, and whenever the environment's configuration
-		// has changed: new credentials, say.
+		// Called when the worker starts, and whenever the environment's configuration has
+		// changed, for example its credentials.
 		Registry: func(environ *config.Config) (storage.ProviderRegistry, error) {
 			opened, err := factories.Open(environ.Type(), strings.NewReader(settings), storage.ProviderEnviron{
 				Scope: storage.ScopeEnviron, Config: environ,
@@ -84,8 +83,8 @@ func run(ctx context.Context) error {
 				storage.ProviderType(environ.Type()): opened,
 			}}, nil
 		},
-		// The default, which begins with half a minute, is kinder to a cloud, and
-		// long for an example.
+		// The default, which begins with half a minute, is gentler on a cloud, but long for an
+		// example.
 		Retry: storageprovisioner.RetryPolicy{Min: 300 * time.Millisecond},
 	}.WithAccessors(inventory))
 	if err != nil {
@@ -104,7 +103,7 @@ func run(ctx context.Context) error {
 		fmt.Println("interrupted")
 		err = nil
 	}
-	// What the cloud has already made is recorded before the worker ends.
+	// The worker records what the cloud has already made before it ends.
 	provisioner.Kill()
 	<-ended
 	if err == nil {
@@ -113,9 +112,9 @@ func run(ctx context.Context) error {
 	return errors.Trace(err)
 }
 
-// use has the machine come up, and when its volumes are there, takes them away again.
+// use sets the machine's instance, and removes the volumes once they are attached.
 func use(ctx context.Context, inventory *inventory, provisioner worker.Worker) error {
-	// Disks are made where their machine is, so nothing is done before that is known.
+	// Disks are made where their machine is, so nothing is made before that is known.
 	err := inventory.await(ctx, func() bool { return len(inventory.machineFeeds[machine.String()]) > 0 })
 	if err != nil {
 		return errors.Annotate(err, "waiting for the worker")
@@ -132,7 +131,7 @@ func use(ctx context.Context, inventory *inventory, provisioner worker.Worker) e
 	return errors.Annotate(inventory.await(ctx, inventory.empty), "waiting for volumes to be removed")
 }
 
-// showReport prints what the worker waits for, as its Report has it for operators.
+// showReport prints what the worker waits for, from its Report.
 func showReport(provisioner worker.Worker) {
 	reporter := provisioner.(interface{ Report() map[string]any })
 	unfinished, _ := reporter.Report()["unfinished"].(map[string]any)

@@ -16,8 +16,7 @@ func TestProgram(t *testing.T) {
 	dir := program.TempDir(t)
 	output := program.Run(t, program.Command(t, dir))
 	program.ExpectEmpty(t, dir)
-	// Which is told first, that a volume is attached or that the next one is tried
-	// again, is left to chance.
+	// The order of lines about different volumes is not fixed.
 	for _, order := range [][]string{{
 		"report:    volume 0: create waits for machine-0 to be provisioned",
 		"report:    volume 1: create waits for machine-0 to be provisioned",
@@ -44,7 +43,7 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-// A provider of one's own is held to what the worker relies on.
+// The suite checks the example's provider for the properties that the worker relies on.
 func TestConformance(t *testing.T) {
 	opened, err := newCloud(io.Discard).open(strings.NewReader("{}"), storage.ProviderEnviron{Scope: storage.ScopeEnviron})
 	if err != nil {

@@ -31,7 +31,7 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/metrics"
 )
 
-// machine is what the agent calls its machine.
+// machine is the tag of the agent's machine.
 var machine = names.NewMachineTag("0")
 
 // agent is a machine agent: a state, and an engine that keeps workers running over it.
@@ -43,7 +43,7 @@ type agent struct {
 	shown   map[string]string
 }
 
-// newAgent starts an agent that keeps all it has in a directory.
+// newAgent starts an agent that keeps all its data in a directory.
 func newAgent(dir string) (_ *agent, err error) {
 	store, err := boltkv.Open(filepath.Join(dir, "state.db"))
 	if err != nil {
@@ -57,8 +57,8 @@ func newAgent(dir string) (_ *agent, err error) {
 }
 
 func (a *agent) start(dir string) (err error) {
-	// A host that has a state of its own gives the worker accessors to that instead:
-	// see examples/environmanager.
+	// A host with its own state gives the worker accessors to that instead: see
+	// examples/environmanager.
 	a.state, err = state.Open(state.Config{
 		Store:    a.store,
 		Clock:    clock.WallClock,
@@ -71,8 +71,8 @@ func (a *agent) start(dir string) (err error) {
 		return errors.Trace(err)
 	}
 
-	// The engine starts workers when their inputs are there, and again when they have
-	// failed. No failure of a worker ends it.
+	// The engine starts workers when their inputs are available, and restarts them after a
+	// failure. No failure of a worker ends the engine.
 	logger := loggo.GetLogger("machineagent")
 	a.engine, err = dependency.NewEngine(dependency.EngineConfig{
 		IsFatal:          func(error) bool { return false },
@@ -89,17 +89,16 @@ func (a *agent) start(dir string) (err error) {
 	if err != nil {
 		return errors.Trace(err)
 	}
-	// The collector outlives the worker, so that the counters go on when it is
-	// started again.
+	// The collector outlives the worker, so that its counters continue when the worker is
+	// restarted.
 	collector := metrics.New(metrics.Options{ConstLabels: prometheus.Labels{"scope": machine.String()}})
 	if err := a.metrics.Register(collector); err != nil {
 		return errors.Trace(err)
 	}
 	return errors.Trace(dependency.Install(a.engine, dependency.Manifolds{
-		// The state is here for as long as the engine is. That of a host whose state is
-		// elsewhere would have a manifold of its own, whose worker holds the connection
-		// and ends with it: the engine would then stop the storage provisioner too, and
-		// start both again.
+		// The state is available as long as the engine runs. A host with a remote state would
+		// have a manifold for it, whose worker holds the connection and ends with it: the
+		// engine would then stop the storage provisioner too, and restart both.
 		"accessors": storageprovisioner.AccessorsManifold(a.state.ForMachine(machine)),
 		"disk-manager": {Start: func(context.Context, dependency.Getter) (worker.Worker, error) {
 			return diskmanager.New(diskmanager.Config{Publisher: a})
@@ -109,20 +108,19 @@ func (a *agent) start(dir string) (err error) {
 				AccessorsName: "accessors",
 				Clock:         clock.WallClock,
 				Observer:      collector,
-				// The default is to try for ever, from every 30 seconds to every 30
-				// minutes. This agent would rather end.
+				// The default is to retry forever, every 30 seconds at first and every 30
+				// minutes later. This agent gives up instead.
 				Retry: storageprovisioner.RetryPolicy{Min: time.Second, CreateThreshold: 3},
 			},
 			Machine:    machine,
 			StorageDir: filepath.Join(dir, "storage"),
-			// What somebody unmounts behind its back is seen at once.
+			// Notices at once when another program unmounts something.
 			Mounts: mounts.Watch,
 		}),
 	}))
 }
 
-// identify tells the state, which is new, what environment and what machine it is
-// about.
+// identify sets the environment and the machine of the new state.
 func (a *agent) identify() error {
 	err := a.state.SetEnvironConfig(map[string]any{"name": "example", "type": "local", "uuid": uuid.NewString()})
 	if err != nil {
@@ -131,18 +129,18 @@ func (a *agent) identify() error {
 	if err := a.state.EnsureMachine(machine); err != nil {
 		return errors.Trace(err)
 	}
-	// A machine is provisioned when it has an instance id: the id that its cloud or
-	// hypervisor knows it by. Nothing is attached to the machine before.
+	// A machine is provisioned when it has an instance ID: the ID by which its cloud or
+	// hypervisor identifies it. Nothing is attached to the machine before.
 	return errors.Trace(a.state.SetInstanceId(machine, instance.Id(uuid.NewString())))
 }
 
-// SetMachineBlockDevices is part of diskmanager.BlockDeviceSetter: by what the state is
-// told here, the worker finds the device of a volume.
+// SetMachineBlockDevices implements diskmanager.BlockDeviceSetter. The worker finds the device
+// of a volume by the devices that are recorded here.
 func (a *agent) SetMachineBlockDevices(devices []storage.BlockDevice) error {
 	return a.state.SetMachineBlockDevices(machine, devices)
 }
 
-// stop ends the workers before the state that they use, and that before its store.
+// stop stops the workers, then closes the state, which they use, and then its store.
 func (a *agent) stop() error {
 	var err error
 	if a.engine != nil {
@@ -164,7 +162,7 @@ func firstError(errs ...error) error {
 	return nil
 }
 
-// await shows how the storage changes, until it is as wanted.
+// await prints changes of the storage until it is as wanted.
 func (a *agent) await(ctx context.Context, asWanted func([]state.Storage) (bool, error)) ([]state.Storage, error) {
 	changes, err := a.state.WatchStorage()
 	if err != nil {
@@ -172,7 +170,7 @@ func (a *agent) await(ctx context.Context, asWanted func([]state.Storage) (bool,
 	}
 	defer func() {
 		changes.Kill()
-		// What else it may have ended with is returned already.
+		// Ignore its error: the relevant one is returned already.
 		_ = changes.Wait()
 	}()
 	for {
@@ -195,7 +193,7 @@ func (a *agent) await(ctx context.Context, asWanted func([]state.Storage) (bool,
 	}
 }
 
-// show prints what has changed since it was last called.
+// show prints what has changed since the last call.
 func (a *agent) show(all []state.Storage) {
 	gone := maps.Clone(a.shown)
 	for _, s := range all {
@@ -212,7 +210,7 @@ func (a *agent) show(all []state.Storage) {
 	}
 }
 
-// showMetrics prints what has gone well so far. Where Prometheus can reach it, a host
+// showMetrics prints the successful operations so far. If Prometheus can reach it, a host
 // serves the registry instead, with promhttp.HandlerFor.
 func (a *agent) showMetrics(file string) error {
 	if err := prometheus.WriteToTextfile(file, a.metrics); err != nil {

@@ -1,13 +1,12 @@
-// Machineagent embeds the storage provisioner in a machine agent: under a dependency
-// engine, beside the disk manager, over a state that is kept in one file.
+// Machineagent embeds the storage provisioner in a machine agent: under a dependency engine,
+// beside the disk manager, over a state in one file.
 //
 //	go run ./examples/machineagent
 //
-// It has three filesystems made: a directory, one in memory, and ext4 on a loop
-// device. It writes to them, shows what was counted, and takes them away again. An
-// agent would go on, and leave its storage as it is when it stops. That needs root:
-// without it the agent says so, and has nothing to do. With -wait it goes on until
-// Ctrl-C.
+// It makes three filesystems: a directory, one in memory, and ext4 on a loop device. It writes
+// to them, prints what was counted, and removes them. A real agent would continue, and leave
+// its storage as it is when it stops. Making storage needs root: without it the agent prints
+// that, and has nothing to do. With -wait it runs until Ctrl-C.
 package main
 
 import (
@@ -31,8 +30,7 @@ import (
 func main() {
 	wait := flag.Bool("wait", false, "go on until a signal comes")
 	flag.Parse()
-	// The first signal has everything taken away; a second one ends the program
-	// there and then.
+	// The first signal removes everything; a second one ends the program at once.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	if err := run(ctx, *wait); err != nil {
@@ -42,7 +40,7 @@ func main() {
 }
 
 func run(ctx context.Context, wait bool) error {
-	// Providers mount at no path that leads through a symbolic link.
+	// Providers do not mount at a path that leads through a symbolic link.
 	tmp, err := filepath.EvalSymlinks(os.TempDir())
 	if err != nil {
 		return errors.Trace(err)
@@ -69,13 +67,13 @@ func run(ctx context.Context, wait bool) error {
 	return firstError(err, os.RemoveAll(dir))
 }
 
-// use has storage made, and uses it.
+// use adds storage, waits until it is attached, and uses it.
 func (a *agent) use(ctx context.Context, dir string, wait bool) error {
 	if err := a.state.AddStorage(wanted(dir)...); err != nil {
 		return errors.Trace(err)
 	}
-	// A worker that cannot start says so in the log, and the engine tries again, for
-	// ever; this program does not.
+	// If a worker cannot start, it logs the reason, and the engine retries forever; this
+	// program does not.
 	making, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	all, err := a.await(making, func(all []state.Storage) (bool, error) {
@@ -85,7 +83,7 @@ func (a *agent) use(ctx context.Context, dir string, wait bool) error {
 			case s.Status == status.Error:
 				return false, errors.Errorf("%s: %s", s.Name, s.Message)
 			case s.Status == status.Attached && s.Location != "":
-				// The status is set first, and then it is recorded where.
+				// The status is set first, and the location is recorded next.
 				attached++
 			}
 		}
@@ -111,8 +109,8 @@ func (a *agent) use(ctx context.Context, dir string, wait bool) error {
 	return nil
 }
 
-// wanted is the storage that a user asks for: each of a pool, which here is what a
-// provider has under its own name.
+// wanted returns the storage that a user requests. The pool of each is the default pool of a
+// provider, which has the provider's name.
 func wanted(dir string) []state.StorageParams {
 	if os.Geteuid() != 0 {
 		fmt.Println("not root: nothing is made, since a machine's providers need root to mount and for loop devices")
@@ -126,14 +124,14 @@ func wanted(dir string) []state.StorageParams {
 		Name: "cache", Kind: storage.StorageKindFilesystem, Pool: string(provider.TmpfsProviderType),
 		Size: 16, Machine: machine, MountPoint: filepath.Join(dir, "mnt", "cache"),
 	}, {
-		// The provider makes volumes alone: the filesystem on it is made by the
-		// worker's managed source, once the disk manager has seen the device.
+		// The provider only makes volumes: the worker's managed source makes the filesystem on
+		// it, once the disk manager has published the device.
 		Name: "data", Kind: storage.StorageKindFilesystem, Pool: string(provider.LoopProviderType),
 		Size: 64, Machine: machine, MountPoint: filepath.Join(dir, "mnt", "data"),
 	}}
 }
 
-// removeAll takes all storage away, also after a signal.
+// removeAll removes all storage, even after a signal.
 func (a *agent) removeAll() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -19,14 +19,14 @@ func TestProgram(t *testing.T) {
 	dir := program.TempDir(t)
 	output := program.Run(t, program.Command(t, dir))
 	for _, name := range []string{"scratch", "cache", "data"} {
-		var told []string
+		var statuses []string
 		for _, line := range output {
 			if fields := strings.Fields(line); len(fields) > 1 && fields[0] == name {
-				told = append(told, fields[1])
+				statuses = append(statuses, fields[1])
 			}
 		}
-		if !slices.Contains(told, "attached") || told[len(told)-1] != "gone" {
-			t.Errorf("%s was %v, want it attached and then gone", name, told)
+		if !slices.Contains(statuses, "attached") || statuses[len(statuses)-1] != "gone" {
+			t.Errorf("%s was %v, want it attached and then gone", name, statuses)
 		}
 	}
 	const total = "stowage_provisioner_operations_total{"
@@ -34,10 +34,10 @@ func TestProgram(t *testing.T) {
 		total+`kind="attach-filesystem",outcome="success",scope="machine-0",source="managed"} 1`,
 		total+`kind="create-volume",outcome="success",scope="machine-0",source="loop"} 1`,
 	)
-	expectNothing(t, dir)
+	expectNothingLeft(t, dir)
 }
 
-func TestSignalHasAllTakenAway(t *testing.T) {
+func TestSignalRemovesStorage(t *testing.T) {
 	needRoot(t)
 	dir := program.TempDir(t)
 	cmd := program.Command(t, dir, "-wait")
@@ -55,7 +55,7 @@ func TestSignalHasAllTakenAway(t *testing.T) {
 			continue
 		}
 		if held := held(t, dir); len(held) != 4 {
-			t.Errorf("while it waits there are %q, want three mounts and a loop device", held)
+			t.Errorf("while the program waits it holds %q, want three mounts and a loop device", held)
 		}
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Error(err)
@@ -66,11 +66,11 @@ func TestSignalHasAllTakenAway(t *testing.T) {
 	}
 	t.Log(strings.Join(output, "\n"))
 	program.ExpectLines(t, output, "waiting for Ctrl-C", "interrupted")
-	expectNothing(t, dir)
+	expectNothingLeft(t, dir)
 }
 
-func TestWithoutRootItSaysSo(t *testing.T) {
-	// A directory of t.TempDir is below one that is the test's user's alone.
+func TestWithoutRootMakesNothing(t *testing.T) {
+	// Another user cannot reach a directory of t.TempDir.
 	dir, err := os.MkdirTemp("", "machineagent-test-")
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func needRoot(t *testing.T) {
 	t.Skip("loop devices and mounts need root")
 }
 
-func expectNothing(t *testing.T, dir string) {
+func expectNothingLeft(t *testing.T, dir string) {
 	t.Helper()
 	program.ExpectEmpty(t, dir)
 	if held := held(t, dir); len(held) > 0 {
@@ -128,7 +128,7 @@ func held(t *testing.T, dir string) []string {
 		t.Fatal(err)
 	}
 	for _, loop := range loops {
-		// A loop device may go at any time.
+		// A loop device may disappear at any time.
 		file, err := os.ReadFile(loop)
 		if err == nil && strings.HasPrefix(string(file), dir+"/") {
 			held = append(held, loop)

@@ -1,14 +1,13 @@
 //go:build linux
 
-// Provider is a program that keeps volumes as files, and attaches them as loop
-// devices. It shows what a program of a storage provider is asked and what it
-// answers; docs/program-provider.md tells the rest. Put it where only root can write,
-// and run
+// Provider is a program that keeps volumes as files, and attaches them as loop devices. It
+// shows the requests to a program of a storage provider and its responses;
+// docs/reference/program-provider.md has the details. Put it where only root can write, and
+// run
 //
 //	stowage run --manager --provider files=/opt/files/provider
 //
-// Its volumes are then in /opt/files/volumes, and what they are tagged with in
-// /opt/files/tags.
+// Its volumes are then in /opt/files/volumes, and their tags in /opt/files/tags.
 package main
 
 import (
@@ -27,8 +26,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An argument and a result have what the operations below need. There is more: the
-// machine, the attributes of the pool.
+// argument and result have the fields that the operations below need. There are more, such as
+// the machine and the attributes of the pool.
 type argument struct {
 	Volume   string            `json:"volume"`
 	VolumeID string            `json:"volume-id"`
@@ -60,7 +59,7 @@ type failure struct {
 
 func main() {
 	if err := run(); err != nil {
-		// Nothing is known of any volume now: all will be tried again.
+		// The result for every volume is unknown now: all operations will be retried.
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -105,7 +104,7 @@ func run() error {
 		}
 	default:
 		do = func(argument) (result, error) {
-			return result{}, coded{fmt.Errorf("%s is nothing that this provider does", os.Args[1]), "not-supported"}
+			return result{}, coded{fmt.Errorf("this provider has no operation %s", os.Args[1]), "not-supported"}
 		}
 	}
 	for _, arg := range request.Arguments {
@@ -118,7 +117,7 @@ func run() error {
 	return json.NewEncoder(os.Stdout).Encode(map[string]any{"results": results})
 }
 
-// coded is an error that says more than that it is worth trying again.
+// coded is an error with a code, which says more than that a retry may help.
 type coded struct {
 	error
 	code string
@@ -135,14 +134,13 @@ func codeOf(err error) string {
 	return ""
 }
 
-// store has a directory with a file for each volume, under the volume's id, and one with
+// store has a directory with a file for each volume, named by the volume's ID, and one with
 // the tags of each.
 type store struct {
 	volumes, tags string
 }
 
-// lock keeps other runs out. The one before may still be running when its agent has
-// been killed.
+// lock excludes other runs. The previous run may still be active if its agent was killed.
 func (d store) lock() (unlock func(), err error) {
 	for _, dir := range []string{d.volumes, d.tags} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -156,8 +154,8 @@ func (d store) lock() (unlock func(), err error) {
 	return func() { dir.Close() }, syscall.Flock(int(dir.Fd()), syscall.LOCK_EX)
 }
 
-// uuidTag is the tag that is a volume's own for ever: its name may be another's after an
-// older state was restored.
+// uuidTag is the tag with the volume's UUID, which is never reused: after an older state is
+// restored, another volume may have the same name.
 const uuidTag = "stowage-storage-uuid"
 
 var (
@@ -166,7 +164,7 @@ var (
 	validID   = regexp.MustCompile(`^volume-[0-9]+(-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?$`)
 )
 
-// newID returns the id of a volume: its name, and its UUID if it has one.
+// newID returns the ID of a volume: its name, with its UUID if it has one.
 func newID(arg argument) (string, error) {
 	uuid, ok := arg.Tags[uuidTag]
 	switch {
@@ -187,7 +185,8 @@ func (d store) file(id string) (string, error) {
 	return filepath.Join(d.volumes, id), nil
 }
 
-// create is asked again for what it has made, if the agent was killed before it knew.
+// create is called again for a volume that exists if the agent was killed before it recorded
+// the result.
 func (d store) create(arg argument) (result, error) {
 	id, err := newID(arg)
 	if err != nil {
@@ -226,14 +225,14 @@ func (d store) allocate(id string, arg argument) error {
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	// A volume that is there has its tags.
+	// An existing volume must have its tags, so write them first.
 	if err := write(filepath.Join(d.tags, id), tags); err != nil {
 		return err
 	}
 	return os.Rename(f.Name(), file)
 }
 
-// write writes a small file that outlives a crash of the machine.
+// write writes a small file and makes it durable.
 func write(path string, data []byte) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -287,8 +286,8 @@ func (d store) list() ([]result, error) {
 	return results, nil
 }
 
-// attach leaves a volume that is attached as it is: it is asked again after every
-// start of the agent.
+// attach leaves an attached volume as it is: it is called again after every start of the
+// agent.
 func (d store) attach(arg argument) (result, error) {
 	file, err := d.file(arg.VolumeID)
 	if err != nil {
@@ -303,7 +302,7 @@ func (d store) attach(arg argument) (result, error) {
 		options = append(options, "--read-only")
 	}
 	device, err := deviceOf(file)
-	// Another program may take the device that losetup has found, or be giving it back.
+	// Another program may take the device that losetup has found, or be detaching it.
 	for try := 0; try < tries && err == nil && device == ""; try++ {
 		if device, err = losetup(options...); err != nil && try < tries-1 {
 			device, err = deviceOf(file)
@@ -314,8 +313,8 @@ func (d store) attach(arg argument) (result, error) {
 	}
 	return result{Attachment: &attachment{
 		DeviceName: strings.TrimPrefix(device, "/dev/"),
-		// The name may be another's tomorrow. This is how the machine knows the
-		// device by the file behind it.
+		// Another device may have the name tomorrow. The machine recognizes the device by its
+		// backing file, through the bus address.
 		BusAddress: fmt.Sprintf("loop@%d:%d/%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino),
 		ReadOnly:   arg.ReadOnly,
 	}}, nil
@@ -333,8 +332,8 @@ func (d store) detach(arg argument) (result, error) {
 	if _, err := losetup("--detach", device); err != nil {
 		return result{}, err
 	}
-	// The kernel also reports success for a device that is in use, and detaches it when
-	// its last user closes it. Programs that scan all devices close it soon.
+	// The kernel also reports success for a device that is in use, and detaches it when its
+	// last user closes it. Programs that scan all devices close it soon.
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(patience); ; <-tick.C {
@@ -362,7 +361,7 @@ func (d store) destroy(arg argument) (result, error) {
 	return result{}, errors.Join(os.Remove(file), d.untag(arg.VolumeID))
 }
 
-// untag forgets the tags of a volume that is not this provider's any more.
+// untag removes the tags of a volume that no longer belongs to this provider.
 func (d store) untag(id string) error {
 	if err := os.Remove(filepath.Join(d.tags, id)); !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -370,7 +369,7 @@ func (d store) untag(id string) error {
 	return nil
 }
 
-// release puts a volume's file where this provider does not look for volumes.
+// release moves a volume's file to a name that this provider does not recognize.
 func (d store) release(arg argument) (result, error) {
 	file, err := d.detached(arg.VolumeID)
 	if err != nil {
@@ -379,7 +378,7 @@ func (d store) release(arg argument) (result, error) {
 	return result{}, errors.Join(os.Rename(file, file+".released"), d.untag(arg.VolumeID))
 }
 
-// detached returns the file of a volume that is not in use.
+// detached returns the file of a volume, or an error if the volume is attached.
 func (d store) detached(id string) (string, error) {
 	file, err := d.file(id)
 	if err != nil {
@@ -391,7 +390,7 @@ func (d store) detached(id string) (string, error) {
 	return file, nil
 }
 
-// deviceOf returns the loop device of a file, or nothing.
+// deviceOf returns the loop device of a file, or "".
 func deviceOf(file string) (string, error) {
 	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
 		return "", nil

@@ -1,13 +1,12 @@
-// Unittest is a program that embeds the storage provisioner, and shows how it is
-// tested without a machine, a disk or half a minute to wait: provisioner_test.go has a
-// provider that fails, and a clock that is moved by hand.
+// Unittest is a program that embeds the storage provisioner, and shows how to test it without
+// a machine, a disk or a wait of half a minute: provisioner_test.go has a provider that fails,
+// and a clock that the test advances.
 //
 //	go test -v ./examples/unittest
 //	go run ./examples/unittest
 //
-// The program itself has the worker make one directory and mount it, which needs root,
-// prints how each attempt at that ends, and has it taken away again. What is tested is in
-// provisioner.go.
+// The program makes the worker create one directory and mount it, which needs root, prints the
+// outcome of each attempt, and removes the directory. The tested code is in provisioner.go.
 package main
 
 import (
@@ -41,7 +40,7 @@ func main() {
 	dir, err := os.MkdirTemp("", "unittest-")
 	if err == nil {
 		if err = run(ctx, dir); err == nil {
-			err = os.RemoveAll(dir) // in which nothing is mounted any more
+			err = os.RemoveAll(dir) // nothing is mounted in it any more
 		}
 	}
 	if err != nil {
@@ -50,7 +49,7 @@ func main() {
 	}
 }
 
-// machine is where the directory is wanted.
+// machine is the machine that the directory is attached to.
 var machine = names.NewMachineTag("0")
 
 func run(ctx context.Context, dir string) (err error) {
@@ -75,7 +74,7 @@ func run(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return errors.Trace(err)
 	}
-	// Nobody waits longer than the worker lives.
+	// The waits below end when the worker ends.
 	waiting, end := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
 	go func() {
@@ -91,7 +90,7 @@ func run(ctx context.Context, dir string) (err error) {
 	return firstError(err, worker.Wait())
 }
 
-// want says in the state what there is, and that a directory is wanted.
+// want sets up the state, and adds a directory to it.
 func want(st *state.State) error {
 	err := st.SetEnvironConfig(map[string]any{
 		"name": "example", "type": "local", "uuid": "deadbeef-0bad-400d-8000-4b1d0d06f00d",
@@ -111,7 +110,7 @@ func want(st *state.State) error {
 	}))
 }
 
-// await returns when the directory is there, or has been given up.
+// await waits until the directory is attached, or has been given up.
 func await(ctx context.Context, st *state.State) error {
 	return follow(ctx, st, func(all []state.Storage) (bool, error) {
 		switch scratch := all[0]; scratch.Status {
@@ -125,7 +124,7 @@ func await(ctx context.Context, st *state.State) error {
 	})
 }
 
-// takeAway has the directory unmounted and removed, and returns when it is.
+// takeAway requests that the directory be unmounted and removed, and waits until it is.
 func takeAway(ctx context.Context, st *state.State) error {
 	if err := st.RemoveStorage([]string{"scratch"}); err != nil {
 		return errors.Trace(err)
@@ -139,7 +138,7 @@ func takeAway(ctx context.Context, st *state.State) error {
 	})
 }
 
-// follow calls done with all storage, again after each change, until done says so.
+// follow calls done with all storage, at first and after each change, until done returns true.
 func follow(ctx context.Context, st *state.State, done func([]state.Storage) (bool, error)) error {
 	changes, err := st.WatchStorage()
 	if err != nil {
@@ -147,7 +146,7 @@ func follow(ctx context.Context, st *state.State, done func([]state.Storage) (bo
 	}
 	defer func() {
 		changes.Kill()
-		// What else it may have ended with is returned already.
+		// Ignore its error: the relevant one is returned already.
 		_ = changes.Wait()
 	}()
 	for {

@@ -11,12 +11,12 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// attempts is how often something is tried to be made before it is given up.
+// attempts is how many attempts a creation has before it is given up.
 const attempts = 3
 
-// start starts a storage provisioner as this program wants it: one that gives up after
-// some attempts, and tells of each. All that differs between a test and the world, the
-// clock, the accessors and the providers, is the caller's to choose.
+// start starts a storage provisioner with this program's settings: it gives up after some
+// attempts, and reports each. The caller chooses everything that differs between a test and
+// production: the clock, the accessors and the providers.
 func start(config storageprovisioner.Config, out io.Writer) (worker.Worker, error) {
 	config.Retry.CreateThreshold = attempts
 	config.Observer = progress{out}
@@ -24,15 +24,15 @@ func start(config storageprovisioner.Config, out io.Writer) (worker.Worker, erro
 	return w, errors.Annotate(err, "starting the storage provisioner")
 }
 
-// progress is an observer that prints how each operation has ended.
+// progress is an observer that prints the outcome of each operation.
 type progress struct{ out io.Writer }
 
 var _ storageprovisioner.Observer = progress{}
 
-// OperationStarted is part of storageprovisioner.Observer.
+// OperationStarted implements storageprovisioner.Observer.
 func (progress) OperationStarted(storageprovisioner.Operation) {}
 
-// OperationFinished is part of storageprovisioner.Observer.
+// OperationFinished implements storageprovisioner.Observer.
 func (p progress) OperationFinished(o storageprovisioner.Operation, outcome storageprovisioner.Outcome, _ time.Duration, err error) {
 	fmt.Fprintf(p.out, "%s %s: %s", o.Kind, o.Entity, outcome)
 	if err != nil {
@@ -41,5 +41,5 @@ func (p progress) OperationFinished(o storageprovisioner.Operation, outcome stor
 	fmt.Fprintln(p.out)
 }
 
-// QueueDepth is part of storageprovisioner.Observer.
+// QueueDepth implements storageprovisioner.Observer.
 func (progress) QueueDepth(storageprovisioner.OperationKind, int) {}

@@ -16,14 +16,14 @@ import (
 	"github.com/stowage-io/stowage/testing/providerfake"
 )
 
-// fixture is what start is given in a test: a model in memory that wants a volume on
-// a machine, a provider that does as it is told, and a clock that the test moves.
+// fixture is the environment of start in a test: a model in memory that wants a volume on a
+// machine, a fake provider, and a clock that the test advances.
 type fixture struct {
 	model    *modeltest.Model
 	provider *providerfake.Provider
 	clock    *clocktest.Clock
 	out      bytes.Buffer
-	// stop ends the worker. It is to be called before out is read.
+	// stop ends the worker. Call it before out is read.
 	stop func()
 }
 
@@ -39,7 +39,7 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// start starts what is tested, when the test has said what is to go wrong.
+// start starts the worker, after the test has set the failures of the provider.
 func (f *fixture) start(t *testing.T) {
 	config := f.model.Config(names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d"))
 	config.Clock = f.clock
@@ -71,14 +71,14 @@ func (f *fixture) expectOutput(t *testing.T, want string) {
 	}
 }
 
-// What fails is tried again after half a minute, and not before: the clock does not
-// move by itself.
-func TestFailureIsTriedAgain(t *testing.T) {
+// A failed creation is retried after 30 seconds, and not before: the clock does not advance
+// by itself.
+func TestFailureIsRetried(t *testing.T) {
 	f := newFixture(t)
 	f.provider.FailItem("CreateVolumes", "volume-0", errors.New("out of space"))
 	f.start(t)
 
-	// Step waits until the worker has set its timer: it has seen the failure then.
+	// Step waits until the worker has set its timer, which it does after the failure.
 	f.clock.Step(t, 29*time.Second, 1)
 	if n := f.provider.Count("CreateVolumes"); n != 1 {
 		t.Errorf("%d attempts after 29 s, want 1", n)
@@ -94,7 +94,7 @@ attach-volume volume-0: success
 `)
 }
 
-func TestThirdFailureIsTheLast(t *testing.T) {
+func TestGivesUpAfterThirdFailure(t *testing.T) {
 	f := newFixture(t)
 	f.provider.FailItemAlways("CreateVolumes", "volume-0", errors.New("out of space"))
 	f.start(t)
@@ -103,7 +103,7 @@ func TestThirdFailureIsTheLast(t *testing.T) {
 	f.clock.Step(t, time.Minute, 1)
 	f.model.Await(t, "the error", func() bool { return f.model.Status("volume-0").Status == "error" })
 	if timers := f.clock.Timers(); len(timers) > 0 {
-		t.Errorf("something is to happen at %v", timers)
+		t.Errorf("timers %v are set after the last attempt", timers)
 	}
 	f.expectOutput(t, `create-volume volume-0: failure: out of space
 create-volume volume-0: failure: out of space

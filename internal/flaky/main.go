@@ -1,16 +1,16 @@
-// Command flaky says what it means that failed tests pass when they are run again. It
-// reads the events of go test -json, those of the reruns after those of the first run:
+// Command flaky judges failed tests that pass when they are run again. It reads the events of
+// go test -json, those of the reruns after those of the first run:
 //
 //	go run ./internal/flaky EVENTS
 //
-// Each test that failed and then passed is printed, with what its first failure said:
+// It prints each test that failed and then passed, with the output of its first failure:
 //
 //	FLAKY storage/provider.TestLoopCrowd
 //	    loop_crowd_device_test.go:67: /dev/loop7 is still attached
 //
-// Some failures stand although a rerun passed, and make it exit with status 1: those that
-// left something behind, and those of a package outside of its tests, as in TestMain,
-// which no rerun of a test repeats.
+// Some failures count although a rerun passed, and make it exit with status 1: those that left
+// something behind, and those of a package outside of its tests, as in TestMain, which no
+// rerun of a test repeats.
 package main
 
 import (
@@ -26,11 +26,11 @@ import (
 
 const (
 	module = "github.com/stowage-io/stowage/"
-	// maxLines bounds what is printed of a failure. The run itself has printed all of it.
+	// maxLines bounds the printed output of a failure. The run itself has printed all of it.
 	maxLines = 60
 )
 
-// leftover matches what tests, the sandbox and goleak say of what a test has left.
+// leftover matches messages of tests, the sandbox and goleak about leftovers of a test.
 var leftover = regexp.MustCompile(`left behind|found unexpected goroutines`)
 
 func main() {
@@ -63,7 +63,7 @@ type event struct {
 	Output  string
 }
 
-// test names a test, or with an empty name a package.
+// test identifies a test, or, with an empty name, a package.
 type test struct {
 	pkg, name string
 }
@@ -76,7 +76,7 @@ func (t test) String() string {
 	return pkg + "." + t.name
 }
 
-// contains says that other is a subtest of t, or that t is the package of other.
+// contains reports whether other is a subtest of t, or t is the package of other.
 func (t test) contains(other test) bool {
 	return t.pkg == other.pkg && other.name != t.name && (t.name == "" || strings.HasPrefix(other.name, t.name+"/"))
 }
@@ -88,13 +88,13 @@ type attempt struct {
 	output []string
 }
 
-// report is what became of the tests that failed.
+// report is the judgement of the failed tests.
 type report struct {
 	flaky []attempt // the first failure of each
-	final []string  // what no rerun excuses
+	final []string  // failures that no rerun excuses
 }
 
-// read reads events and judges them.
+// read reads events and judges the attempts.
 func read(events io.Reader) (report, error) {
 	var ended []attempt
 	running := make(map[test]*attempt)
@@ -124,7 +124,8 @@ func read(events io.Reader) (report, error) {
 	}
 }
 
-// judge takes attempts in the order of their ends: a package's after those of its tests.
+// judge judges attempts, which must be in the order of their ends: a package's after those of
+// its tests.
 func judge(ended []attempt) report {
 	var r report
 	for i, a := range ended {
@@ -135,7 +136,7 @@ func judge(ended []attempt) report {
 		if j >= 0 {
 			r.final = append(r.final, fmt.Sprintf("%s: %s", a.of, strings.TrimSpace(a.output[j])))
 		}
-		// What contains a failed test fails with it.
+		// A parent test or package of a failed test fails with it.
 		since := i
 		for since > 0 && ended[since-1].of != a.of {
 			since--

@@ -98,13 +98,13 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-func TestEventsThatAreCutOff(t *testing.T) {
+func TestTruncatedEvents(t *testing.T) {
 	if _, err := read(strings.NewReader(stream("start p") + `{"Action":`)); err == nil {
-		t.Error("half an event is not an error")
+		t.Error("a truncated event is not an error")
 	}
 }
 
-func TestPrinted(t *testing.T) {
+func TestPrint(t *testing.T) {
 	var b strings.Builder
 	report{
 		flaky: []attempt{{of: test{module + "storage/provider", "TestA"}, output: slices.Repeat([]string{"x"}, maxLines+2)}},

@@ -1,10 +1,10 @@
-// Package fsync makes files and names last: after it has returned, a power cut does not
-// take them back.
+// Package fsync makes files and names durable: after its functions have returned, a power cut
+// does not lose them.
 //
-// It asks the kernel twice. XFS, when it is shut down while it syncs, may report success
-// and drop what it was to write; but from then on it refuses to tell the status of any file.
-// So a sync is done when it has succeeded, and after it the status can be read. That costs a
-// microsecond, beside a sync's hundreds.
+// It makes two system calls. If XFS is shut down while it syncs, it may report success and
+// discard the data; but from then on it refuses to return the status of any file. So a sync
+// counts only if it succeeds, and reading the status after it does too. That costs a
+// microsecond, compared with a sync's hundreds.
 package fsync
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/juju/errors"
 )
 
-// File makes the content and the status of a file last, or the names in a directory.
+// File makes the content and the status of a file durable, or the names in a directory.
 func File(f *os.File) error {
 	if err := f.Sync(); err != nil {
 		return errors.Trace(err)
@@ -21,7 +21,7 @@ func File(f *os.File) error {
 	return Verify(f)
 }
 
-// Data makes the content of a file last, and of its status what reading it needs.
+// Data makes the content of a file durable, with the part of its status that reading needs.
 func Data(f *os.File) error {
 	if err := syncData(f); err != nil {
 		return &os.PathError{Op: "fdatasync", Path: f.Name(), Err: err}
@@ -29,7 +29,7 @@ func Data(f *os.File) error {
 	return Verify(f)
 }
 
-// Dir makes the names in a directory last.
+// Dir makes the names in a directory durable.
 func Dir(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -39,8 +39,8 @@ func Dir(path string) error {
 	return File(dir)
 }
 
-// Verify returns an error if the filesystem of a file has failed. It is for what was synced
-// by other means.
+// Verify returns an error if the filesystem of a file has failed. Call it after a sync by
+// other means.
 func Verify(f *os.File) error {
 	_, err := f.Stat()
 	return errors.Annotate(err, "after a sync")

@@ -12,8 +12,9 @@ import (
 	"github.com/stowage-io/stowage/internal/syscalltest"
 )
 
-// The kernel says that it has synced, and its disk has just been shut down.
-func TestSyncThatReachedNoDiskIsAnError(t *testing.T) {
+// The kernel reports a successful sync, although its disk has just been shut down.
+// Fault F26.
+func TestLostSyncIsError(t *testing.T) {
 	for name, sync := range map[string]func(f *os.File) error{
 		"file": fsync.File,
 		"data": fsync.Data,

@@ -1,5 +1,5 @@
-// Package leaktest fails tests that leave goroutines behind, as goleak does, with the
-// patience that a busy machine needs: goleak waits for less than half a second.
+// Package leaktest fails tests that leave goroutines behind, like goleak, but with a time
+// limit for a busy machine: goleak waits for less than half a second.
 package leaktest
 
 import (
@@ -17,7 +17,7 @@ const patience = 30 * time.Second
 // Find returns an error that names the goroutines that do not end.
 func Find(options ...goleak.Option) error {
 	for deadline := time.Now().Add(patience); ; {
-		// Find waits between its looks by itself.
+		// goleak.Find itself waits between its checks.
 		if err := goleak.Find(options...); err == nil || time.Now().After(deadline) {
 			return err
 		}
@@ -32,8 +32,8 @@ func VerifyNone(tb testing.TB, options ...goleak.Option) {
 	}
 }
 
-// VerifyTestMain runs the tests of a package, which fails if they leave goroutines, and
-// ends the process. It is for TestMain.
+// VerifyTestMain runs the tests of a package, fails if they leave goroutines behind, and ends
+// the process. It is for TestMain.
 func VerifyTestMain(m *testing.M, options ...goleak.Option) {
 	code := m.Run()
 	if code == 0 {

@@ -1,5 +1,5 @@
-// Package looptest gives tests loop devices, while other programs take and give back
-// loop devices too. losetup and mount fail when somebody else takes the free device that
+// Package looptest attaches loop devices for tests, while other programs attach and detach
+// loop devices too. losetup and mount fail when another program takes the free device that
 // they have found.
 package looptest
 
@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attempts is how many devices are tried. Each that is taken means that somebody else
-// has got on.
+// attempts is how many devices are tried. Each failed attempt means that another program has
+// made progress.
 const attempts = 1000
 
-// Attach attaches a loop device to a file and returns its path. It lasts until it is
-// detached.
+// Attach attaches a loop device to a file and returns its path. The device stays attached
+// until it is detached.
 func Attach(file string) (string, error) {
 	device, err := attach(file, 0)
 	if err != nil {
@@ -27,12 +27,12 @@ func Attach(file string) (string, error) {
 	return device.Name(), device.Close()
 }
 
-// patience is how long Detach waits for others who have the device open.
+// patience is how long Detach waits for others that have the device open.
 const patience = 30 * time.Second
 
-// Detach detaches a loop device and waits until the device is detached. The kernel accepts the
-// request for a device that is in use, and detaches it later: a program that lists the machine's
-// devices uses each of them for a moment.
+// Detach detaches a loop device and waits until it is detached. The kernel accepts the request
+// for a device that is in use, and detaches it later: a program that lists the machine's
+// devices opens each of them for a moment.
 func Detach(device string) error {
 	f, err := os.Open(device)
 	if err != nil {
@@ -54,8 +54,8 @@ func Detach(device string) error {
 	return nil
 }
 
-// use returns the number of the device's use, which no other has since the machine started,
-// nothing where the device is not attached.
+// use returns the sequence number of the device's current use, which is unique since the
+// machine started, or "" if the device is not attached.
 func use(device string) string {
 	dir := filepath.Join("/sys/class/block", filepath.Base(device))
 	if _, err := os.Stat(filepath.Join(dir, "loop/backing_file")); err != nil {
@@ -65,7 +65,7 @@ func use(device string) string {
 	return string(number)
 }
 
-// Mount mounts the filesystem in a file, by a loop device that goes when it is unmounted.
+// Mount mounts the filesystem in a file, through a loop device that is detached on unmount.
 func Mount(file, dir, filesystem, options string) error {
 	device, err := attach(file, unix.LO_FLAGS_AUTOCLEAR)
 	if err != nil {
@@ -102,7 +102,8 @@ func attach(file string, flags uint32) (*os.File, error) {
 			}
 			device.Close()
 		}
-		// It was free a moment ago: it is taken, being given back, or removed.
+		// It was free a moment ago: it has been attached, is being detached, or has been
+		// removed.
 		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENXIO) && !errors.Is(err, unix.ENOENT) {
 			return nil, fmt.Errorf("attaching /dev/loop%d to %s: %w", number, file, err)
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/stowage-io/stowage/internal/looptest"
 )
 
-// Several take free devices at the same time, and each gets one of its own.
-func TestAttachBesideOthers(t *testing.T) {
+// Concurrent calls of Attach each get a device of their own.
+func TestConcurrentAttach(t *testing.T) {
 	if os.Geteuid() != 0 {
 		if os.Getenv("STOWAGE_REQUIRE_ROOT") == "1" {
 			t.Fatal("loop devices need root, which STOWAGE_REQUIRE_ROOT=1 promises")

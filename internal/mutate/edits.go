@@ -6,31 +6,31 @@ import (
 	"strings"
 )
 
-// edits turn a source into one that holds all its mutants. They nest: a part of the
-// syntax is wrapped in text, and so may be the parts that it has, and the whole that
-// it is part of. No edit adds a line, so that positions stay true.
+// edits turn a source into one that contains all its mutants. They nest: a part of the syntax
+// is wrapped in text, and so may its own parts be, and the whole that it belongs to. No edit
+// adds a line, so that positions stay valid.
 type edits []edit
 
-// edit puts text in the place of the source from start to end.
+// edit replaces the source from start to end with text.
 type edit struct {
 	start, end int
 	text       string
 	// Edits at one offset are ordered by these.
 	place place
-	other int // the far end of what is wrapped
-	nth   int // among those that wrap the same
+	other int // the other end of the wrapped source
+	nth   int // number among those that wrap the same source
 }
 
 type place int
 
 const (
-	suffix  place = iota // ends what is before the offset
-	replace              // stands for what is behind it
-	prefix               // begins what is behind it
+	suffix  place = iota // ends the source before the offset
+	replace              // replaces the source after the offset
+	prefix               // begins the source after the offset
 )
 
-// wrap puts text around the source from start to end. What is wrapped twice is
-// wrapped from the outside in.
+// wrap puts text around the source from start to end. Source that is wrapped twice is wrapped
+// from the outside in.
 func (e *edits) wrap(start, end int, before, after string) {
 	n := len(*e)
 	*e = append(*e,

@@ -8,15 +8,14 @@ import (
 	"strings"
 )
 
-// explanations are the mutants that may survive, with the lines that say so.
+// explanations are the mutants that may survive, with the lines that explain them.
 type explanations struct {
 	name string
 	line map[mutantKey]int
 }
 
-// parseExplanations reads Markdown: a level-two heading names a package, and
-// indented lines are mutants of it. Prose before these is their reason, which must
-// be there.
+// parseExplanations reads Markdown: a level-two heading names a package, and indented lines
+// are mutants of it. The prose before them is their reason, which is required.
 func parseExplanations(name string, r io.Reader) (*explanations, error) {
 	e := &explanations{name: name, line: make(map[mutantKey]int)}
 	var dir string
@@ -36,7 +35,7 @@ func parseExplanations(name string, r io.Reader) (*explanations, error) {
 			}
 			key := mutantKey{dir, text}
 			if first, ok := e.line[key]; ok {
-				return nil, fmt.Errorf("%s:%d: explained in line %d already: %s", name, n, first, text)
+				return nil, fmt.Errorf("%s:%d: already explained in line %d: %s", name, n, first, text)
 			}
 			e.line[key] = n
 		default:
@@ -50,8 +49,8 @@ func (e *explanations) has(m *mutant) bool {
 	return e.line[m.key()] > 0
 }
 
-// stale returns a line for each explanation of what is no mutant of the targets,
-// though its package is one.
+// stale returns a line for each explanation whose package is a target but whose mutant no
+// longer exists.
 func (e *explanations) stale(targets []target, mutants []*mutant) []string {
 	there := make(map[mutantKey]bool)
 	for _, m := range mutants {

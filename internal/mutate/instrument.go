@@ -11,26 +11,26 @@ import (
 	"strings"
 )
 
-// instrumenter puts the mutants of one file into it.
+// instrumenter inserts the mutants of one file.
 //
-// A mutant never changes which expressions are evaluated before it, nor the types:
-// it changes a value that is there (mutateCond, mutateZero, …), or leaves a
-// statement out. So whatever compiled still does.
+// A mutant never changes which expressions are evaluated before it, nor types: it changes an
+// existing value (mutateCond, mutateZero, …), or omits a statement. So the code still
+// compiles.
 type instrumenter struct {
 	fset   *token.FileSet
 	file   *ast.File
 	source string
 	pkg    *types.Package
 	info   *types.Info
-	base   mutant // what the mutants have in common
-	next   *int   // the last id given away
+	base   mutant // the values that the mutants share
+	next   *int   // the last assigned ID
 
 	mutants []*mutant
 	edits   edits
 }
 
-// quiet are calls that nobody relies on.
-var quiet = []string{"Tracef", "Debugf"}
+// ignoredCalls are calls that no test needs to notice.
+var ignoredCalls = []string{"Tracef", "Debugf"}
 
 // instrument finds the file's mutants.
 func (in *instrumenter) instrument() {
@@ -42,7 +42,7 @@ func (in *instrumenter) instrument() {
 		case *ast.GenDecl:
 			return n.Tok == token.VAR
 		case *ast.CallExpr:
-			if isQuiet(n) {
+			if isIgnored(n) {
 				return false
 			}
 		}
@@ -64,8 +64,8 @@ func (in *instrumenter) instrument() {
 	})
 }
 
-// site is where in a file mutants are made: the node at the end of the stack of
-// those that it is in.
+// site is a position in a file at which mutants are made: the last node of a stack of nested
+// nodes.
 type site struct {
 	*instrumenter
 	stack []ast.Node
@@ -101,8 +101,8 @@ func (s site) add(n ast.Node, change string) int {
 	return m.id
 }
 
-// context returns the text of the innermost statement that the site is in, without
-// the blocks that it has; of a declaration outside functions all.
+// context returns the text of the innermost statement around the site, without its blocks, or
+// all of a declaration outside functions.
 func (s site) context() string {
 	for _, n := range slices.Backward(s.stack) {
 		end := n.End()
@@ -132,7 +132,7 @@ func (s site) context() string {
 	return ""
 }
 
-// function returns the name of the declaration that the site is in.
+// function returns the name of the declaration around the site.
 func (s site) function() string {
 	for _, n := range s.stack {
 		switch n := n.(type) {
@@ -149,7 +149,7 @@ func (s site) function() string {
 	return ""
 }
 
-// parent returns the nth node above the site's, 0 being the one above.
+// parent returns the nth ancestor of the site's node; 0 is its parent.
 func (s site) parent(n int) ast.Node {
 	if i := len(s.stack) - 2 - n; i >= 0 {
 		return s.stack[i]
@@ -157,8 +157,8 @@ func (s site) parent(n int) ast.Node {
 	return nil
 }
 
-// isStatementOfList tells a statement that could as well not be there from one that
-// is part of another.
+// isStatementOfList reports whether n is a statement that can be omitted, rather than a part
+// of another.
 func isStatementOfList(n, parent ast.Node) bool {
 	s, ok := n.(ast.Stmt)
 	if !ok {
@@ -175,12 +175,11 @@ func isStatementOfList(n, parent ast.Node) bool {
 	return false
 }
 
-// statement leaves a statement out. Conditions, cases and results are mutated by
-// themselves.
+// statement omits a statement. Conditions, cases and results have their own mutants.
 func (s site) statement(n ast.Stmt) {
 	switch n := n.(type) {
 	case *ast.ExprStmt:
-		if call, ok := n.X.(*ast.CallExpr); ok && (isBuiltin(s.info, call, "panic") || isQuiet(call)) {
+		if call, ok := n.X.(*ast.CallExpr); ok && (isBuiltin(s.info, call, "panic") || isIgnored(call)) {
 			return
 		}
 	case *ast.AssignStmt:
@@ -204,9 +203,9 @@ func (s site) statement(n ast.Stmt) {
 	s.wrap(n, fmt.Sprintf("if mutateKeep(%d) { ", id), " }")
 }
 
-func isQuiet(call *ast.CallExpr) bool {
+func isIgnored(call *ast.CallExpr) bool {
 	f, ok := call.Fun.(*ast.SelectorExpr)
-	return ok && slices.Contains(quiet, f.Sel.Name)
+	return ok && slices.Contains(ignoredCalls, f.Sel.Name)
 }
 
 func isBuiltin(info *types.Info, call *ast.CallExpr, name string) bool {
@@ -218,7 +217,7 @@ func isBuiltin(info *types.Info, call *ast.CallExpr, name string) bool {
 	return ok && b.Name() == name
 }
 
-// signature returns that of the innermost function that the site is in.
+// signature returns the signature of the innermost function around the site.
 func (s site) signature() *types.Signature {
 	for _, n := range slices.Backward(s.stack) {
 		switch n := n.(type) {
@@ -231,7 +230,7 @@ func (s site) signature() *types.Signature {
 	return nil
 }
 
-// expression mutates what an expression does with its operands.
+// expression mutates the operation of an expression.
 func (s site) expression(e ast.Expr) {
 	if s.isRootCondition(e) {
 		s.condition(e, true)
@@ -255,7 +254,7 @@ func (s site) isConstant(e ast.Expr) bool {
 	return s.info.Types[e].Value != nil
 }
 
-// isRootCondition tells the whole of a condition from its parts.
+// isRootCondition reports whether e is a whole condition rather than a part of one.
 func (s site) isRootCondition(e ast.Expr) bool {
 	if !isBool(s.info.TypeOf(e)) {
 		return false
@@ -263,7 +262,7 @@ func (s site) isRootCondition(e ast.Expr) bool {
 	parent := s.parent(0)
 	switch p := parent.(type) {
 	case *ast.ParenExpr:
-		return false // the parentheses themselves were asked
+		return false // the parentheses themselves were the root
 	case *ast.BinaryExpr:
 		if p.Op == token.LAND || p.Op == token.LOR {
 			return false
@@ -299,8 +298,8 @@ func isBool(t types.Type) bool {
 	return ok && b.Info()&types.IsBoolean != 0
 }
 
-// condition makes each of the parts that && and || join true, and false. What is
-// more (the other operator, the whole negated) is noticed where these are.
+// condition makes each operand of && and || true, and false. Tests that detect these detect
+// other changes (the other operator, negation of the whole) too.
 func (s site) condition(e ast.Expr, whole bool) {
 	switch e := e.(type) {
 	case *ast.ParenExpr:
@@ -321,7 +320,7 @@ func (s site) condition(e ast.Expr, whole bool) {
 	value := s.info.Types[e].Value
 	toTrue, toFalse := none, none
 	_, loop := s.parent(0).(*ast.ForStmt)
-	// A loop that never ends tells nothing new.
+	// An endless loop gives no new information.
 	if !(loop && whole) && !(value != nil && constant.BoolVal(value)) {
 		toTrue = s.add(e, short(s.text(e))+" → true")
 	}
@@ -340,7 +339,7 @@ func (s site) boundary(e *ast.BinaryExpr) {
 		token.GEQ: {"mutateGreaterEqual", ">"},
 	}
 	f, ok := names[e.Op]
-	// A length is never below zero: see condition.
+	// A length is never negative: see condition.
 	always := e.Op == token.GTR && s.isLength(e.X) && s.isZero(e.Y)
 	if ok && !always && s.isBasic(e.X, types.IsOrdered) {
 		s.call(e, f.name, f.other)
@@ -357,7 +356,7 @@ func (s site) isLength(e ast.Expr) bool {
 	return ok && (isBuiltin(s.info, call, "len") || isBuiltin(s.info, call, "cap"))
 }
 
-// arithmetic does the opposite.
+// arithmetic replaces an operator with its inverse.
 func (s site) arithmetic(e *ast.BinaryExpr) {
 	names := map[token.Token]struct{ name, other string }{
 		token.ADD: {"mutateAdd", "-"},
@@ -370,7 +369,7 @@ func (s site) arithmetic(e *ast.BinaryExpr) {
 	}
 }
 
-// call turns an operator into a call that knows another one.
+// call turns an operator into a call of a function that can apply another one.
 func (s site) call(e *ast.BinaryExpr, name, other string) {
 	id := s.add(e, fmt.Sprintf("%s: %s → %s", short(s.text(e)), e.Op, other))
 	s.wrap(e, fmt.Sprintf("%s(%d, ", name, id), ")")
@@ -394,7 +393,7 @@ func (s site) timeBoundary(call *ast.CallExpr) {
 	s.edits.replace(s.offset(f.X.End()), s.offset(call.Lparen)+1, ",")
 }
 
-// integer counts one more.
+// integer adds one to a literal.
 func (s site) integer(e ast.Expr) {
 	lit, ok := e.(*ast.BasicLit)
 	if !ok || lit.Kind != token.INT {
@@ -413,7 +412,7 @@ func (s site) integer(e ast.Expr) {
 				return
 			}
 		case *ast.CallExpr:
-			// How much room to make is nobody's to notice, but a channel's.
+			// No test notices a different capacity, except a channel's.
 			if isBuiltin(s.info, p, "make") && (len(p.Args) == 3 && p.Args[2] == e || len(p.Args) == 2 && isMap(s.info.TypeOf(p))) {
 				return
 			}
@@ -434,7 +433,7 @@ func isMap(t types.Type) bool {
 	return ok
 }
 
-// fields leaves the fields of a struct zero, one by one.
+// fields makes the fields of a struct zero, one by one.
 func (s site) fields(lit *ast.CompositeLit) {
 	t := s.info.TypeOf(lit).Underlying()
 	if p, ok := t.(*types.Pointer); ok {
@@ -465,15 +464,15 @@ func (s site) results(n *ast.ReturnStmt) {
 	}
 }
 
-// zero makes a value of type t the zero value. For a bool see condition, for a
-// literal integer see integer.
+// zero replaces a value of type t with the zero value. For a bool see condition, for a literal
+// integer see integer.
 func (s site) zero(e ast.Expr, t types.Type, change string) {
 	if lit, ok := e.(*ast.BasicLit); ok && lit.Kind == token.INT || isBool(t) || s.isZero(e) {
 		return
 	}
 	name := "mutateZero"
 	if s.isConstant(e) || !types.Identical(s.info.TypeOf(e), t) {
-		// Its type has to be written out.
+		// The type argument cannot be inferred.
 		text, ok := s.typeText(t)
 		if !ok {
 			return
@@ -484,7 +483,7 @@ func (s site) zero(e ast.Expr, t types.Type, change string) {
 	s.wrap(e, fmt.Sprintf("%s(%d, ", name, id), ")")
 }
 
-// isZero tells whether an expression is plainly a zero value.
+// isZero reports whether an expression is obviously a zero value.
 func (s site) isZero(e ast.Expr) bool {
 	tv := s.info.Types[e]
 	if tv.IsNil() {
@@ -509,8 +508,8 @@ func (s site) isZero(e ast.Expr) bool {
 	return false
 }
 
-// typeText returns how a type is written at the site, if all its names mean there
-// what they mean to the file.
+// typeText returns the text of a type at the site. ok is false if one of its names has another
+// meaning there.
 func (s site) typeText(t types.Type) (string, bool) {
 	pos := s.stack[len(s.stack)-1].Pos()
 	scope := s.info.Scopes[s.file]
@@ -533,7 +532,7 @@ func (s site) typeText(t types.Type) (string, bool) {
 	return text, ok
 }
 
-// tagSwitch drops cases, so that what is switched on falls to the default.
+// tagSwitch disables cases, so that their values fall to the default.
 func (s site) tagSwitch(n *ast.SwitchStmt) {
 	if n.Tag == nil || s.isConstant(n.Tag) {
 		return
@@ -557,7 +556,7 @@ func (s site) tagSwitch(n *ast.SwitchStmt) {
 	}
 }
 
-// communication keeps a case of a select from ever happening.
+// communication disables a case of a select.
 func (s site) communication(n *ast.CommClause) {
 	var channel ast.Expr
 	receive := func(e ast.Expr) {

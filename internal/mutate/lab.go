@@ -26,18 +26,18 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// lab holds what is made of one module: instrumented sources and test binaries, in a
-// temporary folder.
+// lab holds the instrumented sources and test binaries of one module, in a temporary
+// directory.
 type lab struct {
 	root string // of the module
 	dir  string
 	env  []string // of the tests
 }
 
-// activeVariable tells a test binary which mutant is in effect.
+// activeVariable names the active mutant to a test binary.
 const activeVariable = "STOWAGE_MUTANT"
 
-// newLab makes a lab for the module that dir is in.
+// newLab makes a lab for the module that contains dir.
 func newLab(ctx context.Context, dir string) (*lab, error) {
 	root, err := goCommand(ctx, dir, "list", "-m", "-f", "{{.Dir}}")
 	if err != nil {
@@ -47,7 +47,7 @@ func newLab(ctx context.Context, dir string) (*lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What a test that is cut short leaves goes with the lab.
+	// Leftovers of an interrupted test are removed with the lab.
 	tests := filepath.Join(dir, "tests")
 	if err := os.Mkdir(tests, 0o700); err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (l *lab) binary(s suite) string {
 	return filepath.Join(l.dir, strings.ReplaceAll(s.dir, "/", "-")+".test")
 }
 
-// goCommand runs the go command in a folder and returns its output.
+// goCommand runs the go command in a directory and returns its output.
 func goCommand(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
@@ -78,14 +78,14 @@ func goCommand(ctx context.Context, dir string, args ...string) ([]byte, error) 
 	return out, nil
 }
 
-// listed is what is needed of what "go list" says of a package.
+// listed is the part of the output of "go list" about a package that is needed.
 type listed struct {
 	ImportPath, Dir, Export string
 	GoFiles                 []string
 }
 
-// list returns packages and all that they depend on, by import path, and the paths
-// of those that the patterns match.
+// list returns packages and all their dependencies, by import path, and the paths of the
+// packages that match the patterns.
 func (l *lab) list(ctx context.Context, patterns ...string) (all map[string]listed, matched []string, err error) {
 	out, err := goCommand(ctx, l.root, append([]string{"list", "-deps", "-export", "-json=ImportPath,Dir,Export,GoFiles,DepOnly", "--"}, patterns...)...)
 	if err != nil {
@@ -111,8 +111,8 @@ func (l *lab) list(ctx context.Context, patterns ...string) (all map[string]list
 	}
 }
 
-// instrument writes the sources of the targets with their mutants, and the overlay
-// that puts them in place.
+// instrument writes the instrumented sources of the targets, and the overlay that puts them in
+// place.
 func (l *lab) instrument(ctx context.Context, targets []target) ([]*mutant, error) {
 	var mutants []*mutant
 	overlay := make(map[string]string)
@@ -145,8 +145,8 @@ func (l *lab) instrument(ctx context.Context, targets []target) ([]*mutant, erro
 	return mutants, os.WriteFile(l.overlay(), text, 0o600)
 }
 
-// instrumentPackage returns the sources of a package with its mutants, by file, and
-// numbers these from next on.
+// instrumentPackage returns the instrumented sources of a package, by file, and its mutants,
+// which it numbers after next.
 func instrumentPackage(all map[string]listed, pkg listed, next *int) (map[string]string, []*mutant, error) {
 	fset := token.NewFileSet()
 	var files []*ast.File
@@ -188,7 +188,7 @@ func instrumentPackage(all map[string]listed, pkg listed, next *int) (map[string
 	return sources, mutants, nil
 }
 
-// check finds the types of a package, whose imports have been listed.
+// check type-checks a package whose imports have been listed.
 func check(fset *token.FileSet, all map[string]listed, importPath string, files []*ast.File) (*types.Package, *types.Info, error) {
 	info := &types.Info{
 		Types:     make(map[ast.Expr]types.TypeAndValue),
@@ -207,7 +207,7 @@ func check(fset *token.FileSet, all map[string]listed, importPath string, files 
 	return pkg, info, err
 }
 
-// run has the suites of each mutant's target try to kill it, and calls done for each
+// run runs the suites of each mutant's target until one kills it, and calls done for each
 // mutant, one at a time.
 func (l *lab) run(ctx context.Context, targets []target, mutants []*mutant, parallel int, done func(*mutant)) error {
 	suites := make(map[string][]limitedSuite)
@@ -253,15 +253,15 @@ func (l *lab) run(ctx context.Context, targets []target, mutants []*mutant, para
 	return group.Wait()
 }
 
-// limitedSuite is a suite that may take so much of a processor, in seconds. The clock
-// on the wall says little on a machine that is busy.
+// limitedSuite is a suite with a limit of processor time, in seconds. Wall-clock time means
+// little on a busy machine.
 type limitedSuite struct {
 	suite
 	limit int
 }
 
-// limit runs a suite with no mutant in effect, and gives it ten times what that took
-// for the others.
+// limit runs a suite without an active mutant, and sets the limit for mutants to ten times the
+// time that took.
 func (l *lab) limit(ctx context.Context, s suite) (limitedSuite, error) {
 	run, err := l.try(ctx, limitedSuite{s, 3600}, unmutated)
 	if err != nil {
@@ -274,10 +274,10 @@ func (l *lab) limit(ctx context.Context, s suite) (limitedSuite, error) {
 }
 
 const (
-	// memory is how much a test may take, in KiB: a loop that does not end any more
-	// may fill any machine's before its time is over.
+	// memory is the address space that a test may use, in KiB: a loop that no longer ends
+	// could fill the memory of any machine before its time is over.
 	memory = 4 << 20
-	// wait is for tests that hang and do nothing. Most give up by themselves.
+	// wait is for tests that hang without using the processor. Most end by themselves.
 	wait = time.Minute
 )
 
@@ -286,14 +286,14 @@ var (
 	errFailed = errors.New("failed")
 )
 
-// testRun is how a run of a suite went.
+// testRun is the result of a run of a suite.
 type testRun struct {
 	outcome outcome
 	took    time.Duration // of a processor
 	output  []byte
 }
 
-// try runs a suite with a mutant in effect, up to the first failure.
+// try runs a suite with an active mutant, up to the first failure.
 func (l *lab) try(ctx context.Context, s limitedSuite, id int) (testRun, error) {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -327,22 +327,20 @@ func (l *lab) try(ctx context.Context, s limitedSuite, id int) (testRun, error) 
 		return testRun{}, err
 	case exit.Exited():
 		run.outcome = killed
-	default: // by a signal: it has used up the processor's time
+	default: // killed by a signal: it has used up its processor time
 		run.outcome = timedOut
 	}
 	return run, nil
 }
 
-// output keeps the last that a test prints.
+// output keeps the end of a test's output.
 type output struct {
 	text []byte
-	// failed, if it is not nil, is called when there is a failure: the other tests
-	// need not run then.
+	// failed, if not nil, is called on a failure, after which the other tests need not run.
 	failed func()
 }
 
-// sign is a line by which a failure shows, of package testing, of check.v1 or of
-// the runtime.
+// sign matches a line that shows a failure, of package testing, of check.v1 or of the runtime.
 var sign = regexp.MustCompile(`(?m)^(\s*--- FAIL: |FAIL: |panic: |fatal error: )`)
 
 func (o *output) Write(p []byte) (int, error) {

@@ -1,23 +1,22 @@
-// Command mutate breaks the worker's code on purpose, one small breakage at a time,
-// and tells which breakages no test notices.
+// Command mutate breaks the worker's code on purpose, one small breakage at a time, and
+// reports which breakages no test notices.
 //
 //	go run ./internal/mutate [-run regexp] [-known] [-list] [-p n] [package ...]
 //
-// All breakages ("mutants") of a package are compiled into its test binaries at
-// once, each behind a number, and one run of the tests has one of them in effect, by
-// an environment variable. So a mutant costs a run of the tests and no build. The
-// changed sources are an overlay of the go command's: the tree is never touched.
+// All breakages ("mutants") of a package are compiled into its test binaries at once, each
+// with a number; an environment variable activates one of them for a run of the tests. So a
+// mutant costs a run of the tests and no build. The changed sources are an overlay of the go
+// command: the tree is never changed.
 //
-// A mutant is killed when a suite fails or does not end in time. The list of targets
-// below says which suites may kill the mutants of a package, and in which order they
-// run. A survivor is a line of code that may be broken unnoticed: it
-// wants a test, simpler code, or, where the broken code does the same, an
-// explanation in survivors.md, which is also the data that this program reads. An
-// unexplained survivor makes it fail, and so does an explanation of what is no
-// mutant any more or is killed (with -known, which runs the explained ones too).
+// A mutant is killed when a suite fails or does not end in time. The list of targets below
+// says which suites may kill the mutants of a package, and in which order they run. A survivor
+// is a line of code that may be broken unnoticed: it needs a test, simpler code, or, if the
+// broken code does the same, an explanation in survivors.md, which this program also reads. An
+// unexplained survivor makes it fail, and so does an explanation of a mutant that no longer
+// exists or is killed (with -known, which runs the explained ones too).
 //
-// A mutant is known by its function and its text, not by its line, so that an
-// explanation outlives edits around it.
+// A mutant is identified by its function and its text, not by its line, so that an explanation
+// survives edits around it.
 package main
 
 import (
@@ -39,7 +38,7 @@ import (
 	"time"
 )
 
-// target is a package that is mutated, and the suites that are to notice.
+// target is a package to mutate, and the suites that should notice.
 type target struct {
 	dir    string // from the module's root
 	suites []suite
@@ -53,15 +52,15 @@ type suite struct {
 
 const worker = "worker/storageprovisioner"
 
-// simulation is what remembers attempts, and crashes.
+// simulation is the suite that covers remembered attempts, and crashes.
 var simulation = suite{dir: worker + "/internal/simulation", args: []string{"-steps=30000", "-search", "-shrink=0s"}}
 
-// The quickest suite that kills the most comes first.
+// targets are the packages to mutate. The fastest suite that kills the most comes first.
 var targets = []target{{
 	dir:    worker + "/internal/schedule",
 	suites: []suite{{dir: worker + "/internal/schedule"}},
 }, {
-	// The core is held by its random histories, and by what the worker does.
+	// The core is covered by its random histories, and by the worker's behaviour.
 	dir: worker + "/internal/plan",
 	suites: []suite{
 		{dir: worker + "/internal/plan", args: []string{"-seeds=50"}},
@@ -79,13 +78,13 @@ var survivors []byte
 
 const survivorsName = "internal/mutate/survivors.md"
 
-// options are what the command line says.
+// options are the flags of the command line.
 type options struct {
 	run      *regexp.Regexp // which mutants
 	known    bool           // the explained ones too
 	list     bool           // only list them
 	parallel int
-	root     string // where the module is that is mutated
+	root     string // the directory of the module to mutate
 }
 
 func main() {
@@ -95,7 +94,7 @@ func main() {
 	run := flag.String("run", "", "only mutants whose line in the list matches the `regexp`")
 	flag.BoolVar(&o.known, "known", false, "run the mutants that survivors.md explains, too")
 	flag.BoolVar(&o.list, "list", false, "list the mutants and run nothing")
-	// A worker that is broken is mostly waited for.
+	// A broken worker mostly causes waiting.
 	flag.IntVar(&o.parallel, "p", 8*runtime.NumCPU(), "how many `runs` at once")
 	flag.StringVar(&o.root, "root", "../..", "the `directory` of the module that is mutated")
 	flag.Parse()
@@ -122,8 +121,7 @@ func main() {
 	}
 }
 
-// choose returns the targets whose packages the arguments name; all when there are
-// none.
+// choose returns the targets whose packages the arguments name, or all without arguments.
 func choose(args []string) ([]target, error) {
 	if len(args) == 0 {
 		return targets, nil
@@ -137,26 +135,25 @@ func choose(args []string) ([]target, error) {
 			for _, t := range targets {
 				names = append(names, t.dir)
 			}
-			return nil, fmt.Errorf("package %q is no target; these are: %s", arg, strings.Join(names, ", "))
+			return nil, fmt.Errorf("package %q is not a target: the targets are %s", arg, strings.Join(names, ", "))
 		}
 		chosen = append(chosen, targets[i])
 	}
 	return chosen, nil
 }
 
-// outcome says what became of a mutant.
+// outcome is the outcome of running a mutant.
 type outcome int
 
 const (
 	survived outcome = iota
 	killed
 	timedOut
-	skipped // explained, and not asked for
+	skipped // explained, and not requested
 	outcomes
 )
 
-// mutate runs the mutants of the targets, of the module that dir is in, and reports
-// to out.
+// mutate runs the mutants of the targets, in the module that contains dir, and reports to out.
 func mutate(ctx context.Context, dir string, targets []target, explained *explanations, o options, out io.Writer) error {
 	l, err := newLab(ctx, dir)
 	if err != nil {
@@ -225,7 +222,7 @@ func complain(n int, of string) string {
 	return fmt.Sprint(n, " ", of)
 }
 
-// summarize prints how many mutants of each package came to what.
+// summarize prints the number of mutants of each package, by outcome.
 func summarize(out io.Writer, targets []target, mutants []*mutant) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(w, "mutants\tkilled\ttimed out\tsurvived\texplained\t  package\n")

@@ -6,29 +6,29 @@ import (
 )
 
 const (
-	// unmutated is the id for which the code does what it says.
+	// unmutated is the ID with which the code is unchanged.
 	unmutated = 0
-	// none is the id of a mutant that is not made.
+	// none is the ID of a mutant that is not made.
 	none = -1
 )
 
 // mutant is one breakage.
 type mutant struct {
-	// id is the number by which its package's code knows it; 1 and up.
+	// id is the mutant's number in its package's code, from 1.
 	id      int
-	dir     string // the package's, from the module's root
+	dir     string // the package's directory, from the module's root
 	file    string
 	line    int
-	fn      string // the function that it is in, with its receiver's type
-	context string // the statement that it is in
-	change  string // what is done to which part of that
-	// again counts those of the same text in the function before this one.
+	fn      string // the function around it, with its receiver's type
+	context string // the statement around it
+	change  string // the change, and the part that it is made to
+	// again counts earlier mutants with the same text in the function.
 	again int
 
 	outcome outcome
 }
 
-// mutantKey is what a mutant is known by across edits.
+// mutantKey identifies a mutant across edits.
 type mutantKey struct{ dir, text string }
 
 func (m *mutant) key() mutantKey {
@@ -43,7 +43,7 @@ func (m *mutant) String() string {
 	return fmt.Sprintf("%s/%s:%d: %s", m.dir, m.file, m.line, m.key().text)
 }
 
-// short is source text on one line, and not much of it.
+// short returns the beginning of a source text on one line.
 func short(source string) string {
 	const most = 100
 	text := []rune(strings.Join(strings.Fields(source), " "))

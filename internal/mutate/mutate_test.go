@@ -112,7 +112,7 @@ func TestMutants(t *testing.T) {
 		"fields", `type T struct{ a []int; b any }; func f(a []int) { _ = T{a: a, b: a}; _ = &T{a, nil} }`,
 		[]string{"f: _ = T{a: a, b: a} | a: a → zero", "f: _ = T{a: a, b: a} | b: a → zero", "f: _ = &T{a, nil} | a → zero"},
 	}, {
-		"nothing of constants, hints and traces", `
+		"no mutants of constants, hints and traces", `
 			const c = 1 + 2
 			type l struct{}
 			func (l) Debugf(string, ...any) {}
@@ -128,8 +128,8 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// Positions stay true, so that what a mutant makes a test print can be found.
-func TestInstrumentedSourceHasTheSameLines(t *testing.T) {
+// Line numbers stay true, so that positions in the output of a mutant's tests can be found.
+func TestInstrumentedSourceKeepsLines(t *testing.T) {
 	const source = "package p\n\nfunc f(a, b int) bool {\n\tif a <\n\t\tb {\n\t\treturn a+\n\t\t\tb > 3\n\t}\n\treturn true\n}\n"
 	_, got := instrumentSource(t, source)
 	const want = "package p\n\nfunc f(a, b int) bool {\n\tif mutateCond(1, 2, mutateLess(3, a ,\n\t\tb)) {\n\t\treturn mutateCond(4, 5, mutateGreater(6, mutateAdd(7, a,\n\t\t\tb) , mutateMore[int](8, 3)))\n\t}\n\treturn mutateCond(-1, 9, true)\n}\n"
@@ -138,7 +138,7 @@ func TestInstrumentedSourceHasTheSameLines(t *testing.T) {
 	}
 }
 
-// Whatever compiles does so with its mutants: packages that have everything in them.
+// Packages that use the whole language still compile with their mutants.
 func TestInstrumentedSourceCompiles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles eight packages")
@@ -200,8 +200,8 @@ func TestMutate(t *testing.T) {
 	for _, test := range []struct {
 		name, tests, explained string
 		options                options
-		want                   []string // each a part of what is printed
-		never                  string   // no part of it
+		want                   []string // each in the output
+		never                  string   // not in the output
 		err                    string
 	}{{
 		name: "survivors", tests: wanting,
@@ -217,11 +217,11 @@ func TestMutate(t *testing.T) {
 		want:  []string{"5       4          0         0          1  p\n"},
 		never: "survived\n",
 	}, {
-		name: "an explanation of nothing", tests: whole, explained: "## p\nSame.\n" + equal + "\tNothing: x | y\n",
+		name: "an explanation of an unknown mutant", tests: whole, explained: "## p\nSame.\n" + equal + "\tNothing: x | y\n",
 		want: []string{"explained.md:4: explained, but no mutant\n\tNothing: x | y\n"},
 		err:  "1 explanations too many",
 	}, {
-		name: "an explanation of what is killed", tests: whole, explained: "## p\nSame.\n" + equal + "\tBigger: return b | b → zero\n",
+		name: "an explanation of a killed mutant", tests: whole, explained: "## p\nSame.\n" + equal + "\tBigger: return b | b → zero\n",
 		options: options{known: true},
 		want:    []string{"explained.md:4: explained, but killed\n\tBigger: return b | b → zero\n"},
 		never:   "survived\n",
@@ -272,8 +272,8 @@ func TestMutate(t *testing.T) {
 	}
 }
 
-// A mutant that never ends is cut short, and one that fails is not waited for.
-func TestEndlessMutantsEnd(t *testing.T) {
+// A mutant that never ends is stopped, and one that fails is not waited for.
+func TestEndlessMutantEnds(t *testing.T) {
 	dir := module(t, `if Bigger(3, 2) != 3 { t.Error("Bigger") }; if Bigger(2, 3) != 3 { t.Error("Bigger") }; count(3)`)
 	write(t, dir, "p/count.go", "package p\n\nfunc count(n int) {\n\tfor c := 0; c < n; {\n\t\tc++\n\t}\n}\n")
 	var out strings.Builder
@@ -287,8 +287,8 @@ func TestEndlessMutantsEnd(t *testing.T) {
 	}
 }
 
-// A suite that comes later may kill what an earlier one does not notice.
-func TestSuitesOfOtherPackagesKill(t *testing.T) {
+// A later suite may kill a mutant that an earlier one does not notice.
+func TestLaterSuiteKillsMutant(t *testing.T) {
 	dir := module(t, wanting)
 	if err := os.Mkdir(filepath.Join(dir, "q"), 0o700); err != nil {
 		t.Fatal(err)
@@ -318,7 +318,7 @@ func Test(t *testing.T) {
 	}
 }
 
-// files returns what is in the files of a tree.
+// files returns the contents of the files of a tree.
 func files(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	found := make(map[string]string)
@@ -328,19 +328,19 @@ func files(t *testing.T, dir string) map[string]string {
 			t.Fatal(err)
 		}
 		for _, name := range names {
-			text, _ := os.ReadFile(name) // a folder has none
+			text, _ := os.ReadFile(name) // empty for a directory
 			found[name] = string(text)
 		}
 	}
 	return found
 }
 
-func TestExplanationsThatAreNoneAreRefused(t *testing.T) {
+func TestParseExplanationsErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"reason\n\tf: a | b\n":                         "x.md:2: a mutant without a package or a reason",
 		"## p\n\n\tf: a | b\n":                         "x.md:3: a mutant without a package or a reason",
 		"## p\nreason\n\tf: a | b\n## q\n\tf: a | b\n": "x.md:5: a mutant without a package or a reason",
-		"## p\nreason\n\tf: a | b\nmore\n\tf: a | b\n": "x.md:5: explained in line 3 already",
+		"## p\nreason\n\tf: a | b\nmore\n\tf: a | b\n": "x.md:5: already explained in line 3",
 	} {
 		if _, err := parseExplanations("x.md", strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want %q", text, err, want)
@@ -348,7 +348,7 @@ func TestExplanationsThatAreNoneAreRefused(t *testing.T) {
 	}
 }
 
-func TestThisModulesExplanationsAreReadable(t *testing.T) {
+func TestParseOwnExplanations(t *testing.T) {
 	if _, err := parseExplanations(survivorsName, strings.NewReader(string(survivors))); err != nil {
 		t.Error(err)
 	}
@@ -363,7 +363,7 @@ func TestChoose(t *testing.T) {
 	if err != nil || len(one) != 1 || one[0].dir != "worker/storageprovisioner/internal/plan" {
 		t.Errorf("%v, error %v", one, err)
 	}
-	if _, err := choose([]string{"./state"}); err == nil || !strings.Contains(err.Error(), `"./state" is no target`) {
+	if _, err := choose([]string{"./state"}); err == nil || !strings.Contains(err.Error(), `"./state" is not a target`) {
 		t.Errorf("error %v", err)
 	}
 }

@@ -11,13 +11,13 @@ const (
 	// noCopyOnWrite is FS_NOCOW_FL of linux/fs.h.
 	noCopyOnWrite = 0x00800000
 
-	// compression is FS_COMPR_FL and FS_NOCOMP_FL, which a file may have from its
-	// directory, and which btrfs wants removed before it sets the other.
+	// compression is FS_COMPR_FL and FS_NOCOMP_FL, which a file may inherit from its
+	// directory, and which btrfs requires to be removed before it sets the other flag.
 	compression = 0x00000004 | 0x00000400
 )
 
-// Set has a file written in place. It must be empty. On filesystems other than btrfs
-// nothing is done.
+// Set makes btrfs write a file in place. The file must be empty. On other filesystems Set does
+// nothing.
 func Set(f *os.File) error {
 	if btrfs, err := Applies(f); err != nil || !btrfs {
 		return errors.Trace(err)
@@ -42,8 +42,7 @@ func Set(f *os.File) error {
 	return nil
 }
 
-// IsSet reports whether a file is written in place: it is not on btrfs, or it has the
-// flag.
+// IsSet reports whether a file is written in place: it is not on btrfs, or it has the flag.
 func IsSet(f *os.File) (bool, error) {
 	if btrfs, err := Applies(f); err != nil || !btrfs {
 		return !btrfs, errors.Trace(err)
@@ -52,8 +51,8 @@ func IsSet(f *os.File) (bool, error) {
 	return flags&noCopyOnWrite != 0, errors.Annotatef(err, "reading the flags of %s", f.Name())
 }
 
-// Applies reports whether a file is on btrfs: files on other filesystems are written in
-// place anyway.
+// Applies reports whether a file is on btrfs: files on other filesystems are written in place
+// anyway.
 func Applies(f *os.File) (bool, error) {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {

@@ -42,7 +42,7 @@ func newBtrfs(t *testing.T) string {
 	return dir
 }
 
-// firstBlock returns where on the disk a file begins.
+// firstBlock returns the extent on the disk where a file begins.
 func firstBlock(t *testing.T, f *os.File) string {
 	t.Helper()
 	if err := f.Sync(); err != nil {
@@ -79,9 +79,9 @@ func checkSet(t *testing.T, f *os.File, want bool) {
 	}
 }
 
-func TestFileIsWrittenInPlace(t *testing.T) {
+func TestSetWritesInPlace(t *testing.T) {
 	dir := newBtrfs(t)
-	// What is made in a directory of this kind is compressed, unless it is told otherwise.
+	// New files in this directory are compressed by default.
 	if out, err := exec.Command("chattr", "+c", dir).CombinedOutput(); err != nil {
 		t.Fatalf("chattr: %v: %s", err, out)
 	}
@@ -102,15 +102,15 @@ func TestFileIsWrittenInPlace(t *testing.T) {
 	}
 }
 
-// TestFileThatHasBlocks is an error: btrfs sets no flag on it, and says that it has.
-func TestFileThatHasBlocks(t *testing.T) {
+// btrfs does not set the flag on a file with blocks, and reports that it has.
+func TestSetFailsOnFileWithBlocks(t *testing.T) {
 	f := create(t, newBtrfs(t), "file")
 	write(t, f)
 	if err := f.Sync(); err != nil {
 		t.Fatal(err)
 	}
 	if err := nocow.Set(f); err == nil {
-		t.Error("set")
+		t.Error("Set succeeds on a file with blocks")
 	}
 	checkSet(t, f, false)
 }

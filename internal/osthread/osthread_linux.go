@@ -1,5 +1,5 @@
-// Package osthread gives functions a thread of the operating system that they may change
-// and that nothing else runs on.
+// Package osthread runs functions on an operating system thread that they may change and that
+// nothing else runs on.
 package osthread
 
 import (
@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Do calls f on a thread of its own, which ends with f, whatever f has made of it. It is not
+// Do calls f on a separate thread, which ends with f, whatever f has done to it. It is never
 // the main thread, which does not end, and whose namespaces /proc/self shows as those of the
 // process.
 func Do(f func()) {
@@ -18,7 +18,7 @@ func Do(f func()) {
 		defer close(done)
 		runtime.LockOSThread()
 		if unix.Gettid() == os.Getpid() {
-			Do(f) // another one, as long as this one is locked
+			Do(f) // on another thread, while this one is locked
 			runtime.UnlockOSThread()
 			return
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/stowage-io/stowage/internal/osthread"
 )
 
-// What a function changes of its thread, no other function finds.
+// Changes that a function makes to its thread are not visible to any other function.
 func TestDo(t *testing.T) {
 	name := func() string {
 		var b [16]byte

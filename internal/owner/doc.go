@@ -1,7 +1,6 @@
-// Package owner tells whether somebody else has a say in what is at a path: what root
-// runs, or keeps its state in, must be root's all the way. A directory that others can
-// write to lets them put something else in the place of what is in it.
+// Package owner reports whether other users can change what is at a path: every part of the
+// path to a program that root runs, or to root's state, must be root's. A directory that
+// others can write to lets them replace its contents.
 //
-// The answer holds for as long as root changes nothing on that way. The package keeps no
-// state.
+// The result is valid as long as root changes nothing on the path. The package keeps no state.
 package owner

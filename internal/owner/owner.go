@@ -10,18 +10,18 @@ import (
 	"github.com/juju/errors"
 )
 
-// maxLinks is how many symbolic links the kernel follows on one way.
+// maxLinks is how many symbolic links the kernel follows in one path.
 const maxLinks = 40
 
-// Check returns where others than root and the user of this process can change what an
-// absolute path leads to, or have it lead elsewhere: the path itself, a directory on
-// the way to it, or a symbolic link. It is "" where they cannot.
+// Check returns the place where users other than root and the user of this process can change
+// what is at an absolute path, or make the path lead elsewhere: the path itself, a directory
+// on it, or a symbolic link. It returns "" if they cannot.
 //
-// What is at the path counts as theirs when they can write to it. A directory on the way
-// may be sticky, as /tmp is: of what is in it, others can change only what is their own.
+// The file or directory at the path counts if they can write to it. A directory on the path
+// may be sticky, as /tmp is: others can then change only their own entries.
 //
-// Where a part of the path is missing, the error is that of [os.Lstat], and everything
-// before it is nobody else's.
+// If a part of the path does not exist, Check returns the error of [os.Lstat], and no one else
+// can change anything before that part.
 func Check(path string) (at string, err error) {
 	if !filepath.IsAbs(path) {
 		return "", errors.NotValidf("path %q, which is not absolute,", path)
@@ -58,7 +58,7 @@ func Check(path string) (at string, err error) {
 		if len(rest) == 0 {
 			return "", nil
 		}
-		// No part of the way here is a link: ".." leads to where it came from.
+		// No part of here is a link, so ".." leads back to the previous directory.
 		here, rest = filepath.Join(here, rest[0]), rest[1:]
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stowage-io/stowage/internal/owner"
 )
 
-// place makes what a test is about, in a directory in which all is ours.
+// place creates the files of a test, in a directory that only we can write to.
 type place struct {
 	*testing.T
 	dir string
@@ -25,7 +25,7 @@ func newPlace(t *testing.T) place {
 	}
 	p := place{t, filepath.Join(dir, "ours")}
 	p.do(os.Mkdir(p.dir, 0o755))
-	// Whatever the umask of those who run the test.
+	// Independent of the umask.
 	p.do(os.Chmod(dir, 0o755))
 	p.do(os.Chmod(filepath.Dir(dir), 0o755))
 	return p
@@ -57,7 +57,7 @@ func (p place) link(to, name string) {
 	p.do(os.Symlink(to, p.path(name)))
 }
 
-// check wants to hear that others can change what is called at, nothing where it is
+// check requires that Check names at as the first path that others can change, or none if at is
 // empty.
 func (p place) check(name, at string) {
 	p.Helper()
@@ -70,7 +70,7 @@ func (p place) check(name, at string) {
 	}
 }
 
-func TestWhatIsOursAlone(t *testing.T) {
+func TestCheckOwnPaths(t *testing.T) {
 	p := newPlace(t)
 	p.mkdir("dir", 0o755)
 	p.file("dir/file", 0o644)
@@ -84,7 +84,8 @@ func TestWhatIsOursAlone(t *testing.T) {
 	}
 }
 
-func TestWhatOthersCanWriteTo(t *testing.T) {
+// Promise S6.
+func TestCheckWritableByOthers(t *testing.T) {
 	p := newPlace(t)
 	p.mkdir("group", 0o775)
 	p.mkdir("group/dir", 0o700)
@@ -97,14 +98,15 @@ func TestWhatOthersCanWriteTo(t *testing.T) {
 	p.link("..", "sticky/dir/up")
 	for name, at := range map[string]string{
 		"group": "group", "group/dir": "group", "world": "world", "file": "file", "link": "group",
-		// Others can put into it what they like.
+		// Others can create anything in it.
 		"sticky": "sticky", "to-sticky": "sticky", "sticky/dir/up": "sticky",
 	} {
 		p.check(name, at)
 	}
 }
 
-func TestWhatIsAnothersOwn(t *testing.T) {
+// Promise S6.
+func TestCheckOwnedByOthers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		if os.Getenv("STOWAGE_REQUIRE_ROOT") == "1" {
 			t.Fatal("giving files away needs root, which STOWAGE_REQUIRE_ROOT=1 promises")
@@ -128,19 +130,19 @@ func TestWhatIsAnothersOwn(t *testing.T) {
 	p.check("target", "")
 }
 
-func TestWhatIsNotThereOrNowhere(t *testing.T) {
+func TestCheckErrors(t *testing.T) {
 	p := newPlace(t)
 	p.mkdir("open", 0o777)
 	p.link("loop", "loop")
 	if _, err := owner.Check(p.path("none/at/all")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
-	// That others can make it comes first.
+	// That others can create it takes precedence over its absence.
 	p.check("open/none", "open")
 	if _, err := owner.Check(p.path("loop")); !errors.Is(err, syscall.ELOOP) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := owner.Check("relative"); err == nil {
-		t.Error("a relative path is taken")
+		t.Error("a relative path is accepted")
 	}
 }

@@ -1,6 +1,6 @@
-// Package patience bounds how long is waited for what may hang in the kernel, such as a read of a
-// device whose disk does not answer. Nothing ends such a call: it is left alone, and nobody joins
-// it.
+// Package patience bounds the wait for calls that may hang in the kernel, such as a read of a
+// device whose disk does not answer. Nothing can end such a call: its goroutine is left alone,
+// and later requests do not join it.
 package patience
 
 import (
@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// NoAnswerError is the error of what has not answered in time.
+// NoAnswerError is the error for a call that has not answered in time.
 type NoAnswerError struct {
-	// Since is when what has not answered yet was asked.
+	// Since is when the call began that has not answered yet.
 	Since time.Time
 }
 
@@ -20,30 +20,32 @@ func (e *NoAnswerError) Error() string {
 	return "no answer since " + e.Since.UTC().Format(time.RFC3339)
 }
 
-// Asker asks things that may not answer. It asks a thing that has not answered within the limit
-// again only after that answer: so no more goroutines wait for the thing than have asked at once,
-// and they end when the kernel returns from their calls. Asker is safe for concurrent use.
+// Asker makes calls that may not answer. After a call has exceeded the limit, it makes no more
+// calls of the same name until that call has answered: so no more goroutines wait than made
+// calls at the same time, and they end when the kernel returns. Asker is safe for concurrent
+// use.
 type Asker struct {
 	limit time.Duration
 
 	mu sync.Mutex
-	// late has the questions that were not answered in time, by whom they were put to.
+	// late holds the calls that were not answered in time, by name.
 	late map[string][]*question
 }
 
-// question is one that has been put.
+// question is a call that has been made.
 type question struct {
 	asked    time.Time
 	answered bool
 }
 
-// New returns an asker that waits so long for each answer.
+// New returns an asker that waits for each answer up to the limit.
 func New(limit time.Duration) *Asker {
 	return &Asker{limit: limit, late: make(map[string][]*question)}
 }
 
-// Ask returns the answer of the thing of that name, or a [NoAnswerError] where it gives none in
-// time, or has not answered an earlier question yet. An answer that comes too late is dropped.
+// Ask returns the result of ask. It returns a [NoAnswerError] if ask does not return in time,
+// or if an earlier call of the same name has not answered yet. It discards an answer that
+// comes too late.
 func Ask[T any](a *Asker, name string, ask func() T) (T, error) {
 	var none T
 	if err := a.waiting(name); err != nil {
@@ -68,7 +70,7 @@ func Ask[T any](a *Asker, name string, ask func() T) (T, error) {
 	return <-answer, nil
 }
 
-// waiting returns the error of something that has not answered yet.
+// waiting returns a NoAnswerError if an earlier call of the name has not answered yet.
 func (a *Asker) waiting(name string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -78,7 +80,7 @@ func (a *Asker) waiting(name string) error {
 	return nil
 }
 
-// isLate notes that a question has not been answered in time, unless it just has.
+// isLate records a call as late, and reports true, unless it has just been answered.
 func (a *Asker) isLate(name string, q *question) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -88,7 +90,7 @@ func (a *Asker) isLate(name string, q *question) bool {
 	return !q.answered
 }
 
-// answered notes that a question has been answered.
+// answered records that a call has been answered.
 func (a *Asker) answered(name string, q *question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/stowage-io/stowage/internal/patience"
 )
 
-func TestWhatAnswersIsAsked(t *testing.T) {
+func TestAskReturnsAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := patience.New(time.Second)
 		for want := range 3 {
@@ -23,21 +23,21 @@ func TestWhatAnswersIsAsked(t *testing.T) {
 	})
 }
 
-// What does not answer is waited for once, holds up no other, and is asked again once it has
-// answered all that it was asked.
-func TestWhatDoesNotAnswerIsLeftAlone(t *testing.T) {
+// A subject that does not answer is waited for once, holds up no other, and is asked again
+// once it has answered all earlier questions.
+func TestAskSkipsSubjectUntilItAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := patience.New(time.Second)
 		asked := time.Now()
-		var let [2]chan struct{}
+		var release [2]chan struct{}
 		var both sync.WaitGroup
-		for i := range let {
-			let[i] = make(chan struct{})
+		for i := range release {
+			release[i] = make(chan struct{})
 			both.Go(func() {
-				_, err := patience.Ask(a, "hung", func() bool { <-let[i]; return true })
+				_, err := patience.Ask(a, "hung", func() bool { <-release[i]; return true })
 				var silent *patience.NoAnswerError
 				if !errors.As(err, &silent) || !silent.Since.Equal(asked) || !strings.Contains(err.Error(), "no answer since 2000-01-01T00:00:00Z") {
-					t.Errorf("of what does not answer: %v", err)
+					t.Errorf("a subject that does not answer: %v", err)
 				}
 			})
 		}
@@ -47,8 +47,8 @@ func TestWhatDoesNotAnswerIsLeftAlone(t *testing.T) {
 		}
 		refused := func() {
 			t.Helper()
-			if _, err := patience.Ask(a, "hung", func() bool { t.Error("it was asked"); return true }); err == nil {
-				t.Error("no error of what has not answered yet")
+			if _, err := patience.Ask(a, "hung", func() bool { t.Error("the silent subject was asked"); return true }); err == nil {
+				t.Error("no error although the subject has not answered yet")
 			}
 		}
 		refused()
@@ -56,12 +56,12 @@ func TestWhatDoesNotAnswerIsLeftAlone(t *testing.T) {
 			t.Errorf("waited again: %v", waited)
 		}
 		if ok, err := patience.Ask(a, "well", func() bool { return true }); !ok || err != nil {
-			t.Errorf("of another: %v, %v", ok, err)
+			t.Errorf("another subject: %v, %v", ok, err)
 		}
-		close(let[0])
+		close(release[0])
 		synctest.Wait()
 		refused()
-		close(let[1])
+		close(release[1])
 		synctest.Wait()
 		if ok, err := patience.Ask(a, "hung", func() bool { return true }); !ok || err != nil {
 			t.Errorf("once it has answered: %v, %v", ok, err)

@@ -8,13 +8,14 @@ import (
 	"slices"
 )
 
-// A device that holds nothing at its ends may still hold a filesystem: the copies that these
-// keep of their superblocks are all over it, and each is enough to have most of it back. What
-// swap areas, partition tables, LVM, md and ZFS keep is within 4 MiB of an end.
+// A device with nothing at its ends may still contain a filesystem: the backup copies of
+// superblocks are spread over the device, and one of them is enough to recover most of the
+// filesystem. The copies of swap areas, partition tables, LVM, md and ZFS are within 4 MiB of
+// an end.
 
-// FindBackup returns the filesystem, or the encrypted device, whose superblock a device of
-// size bytes has a copy of, or the zero value. It looks where the programs that make them
-// put copies: where somebody chose another number of blocks in a group, there may be some
+// FindBackup returns the filesystem, or the encrypted device, whose superblock a device of size
+// bytes has a copy of, or the zero value. It looks where the programs that make them
+// put copies. If a filesystem was made with another number of blocks in a group, copies may be
 // elsewhere.
 func FindBackup(device io.ReaderAt, size int64) (Superblock, error) {
 	copies := make(map[int64][]func([]byte) (Superblock, bool))
@@ -48,15 +49,16 @@ func FindBackup(device io.ReaderAt, size int64) (Superblock, error) {
 	return Superblock{}, nil
 }
 
-// extBackups are where mke2fs puts copies: at the beginning of the groups 1 and of the powers
-// of 3, 5 and 7, or (sparse_super2) 1 and the last one. A group has as many blocks as a block
-// has bits; with bigalloc it is as large as one of larger blocks.
+// extBackups returns the offsets at which mke2fs puts copies: at the beginning of group 1 and
+// of the groups that are powers of 3, 5 and 7, or (sparse_super2) of group 1 and the last one.
+// A group has as many blocks as a block has bits; with bigalloc it is as large as one of
+// larger blocks.
 func extBackups(size int64) []int64 {
 	var offsets []int64
 	for block := int64(1 << 10); block <= 64<<10; block *= 2 {
 		group, first := 8*block*block, int64(0)
 		if block == 1<<10 {
-			first = block // which is the boot block
+			first = block // the boot block
 		}
 		last := (size - 1) / group
 		groups := []int64{1, last}
@@ -74,9 +76,9 @@ func extBackups(size int64) []int64 {
 	return offsets
 }
 
-// xfsBackups are where the allocation groups of an xfs begin that fills the device and has up
-// to 64 of them, which are of the same size but for the last: mkfs.xfs makes 4, or up to 32 on
-// several disks. One of more than 4 TiB has groups of 1 TiB.
+// xfsBackups returns the offsets of the allocation groups of an xfs that fills the device and
+// has up to 64 groups. All but the last have the same size: mkfs.xfs makes 4, or up to 32 on
+// several disks. An xfs of more than 4 TiB has groups of 1 TiB.
 func xfsBackups(size int64) []int64 {
 	const (
 		maxGroups = 64
@@ -96,8 +98,8 @@ func xfsBackups(size int64) []int64 {
 	return offsets
 }
 
-// luksBackups are where the second header of LUKS2 can be: after the first, whose size can be
-// chosen.
+// luksBackups returns the possible offsets of the second header of LUKS2: after the first,
+// whose size can be chosen.
 func luksBackups() []int64 {
 	var offsets []int64
 	for size := int64(16 << 10); size <= 4<<20; size *= 2 {

@@ -11,7 +11,7 @@ import (
 	"github.com/stowage-io/stowage/internal/superblock/superblocktest"
 )
 
-// sparse is a device that is blank but for one block.
+// sparse is a device that is blank except for one block.
 type sparse struct {
 	at    int64
 	block []byte
@@ -25,7 +25,7 @@ func (s sparse) ReadAt(p []byte, at int64) (int, error) {
 	return len(p), nil
 }
 
-func TestFindBackupOfALargeDevice(t *testing.T) {
+func TestFindBackupOnLargeDevice(t *testing.T) {
 	const mib, gib, tib = 1 << 20, 1 << 30, 1 << 40
 	ext := make([]byte, blockSize)
 	if _, err := superblocktest.Ext(0x4, 0x2|0x40, 0).Reader().ReadAt(ext, extOffset); err != nil {
@@ -65,22 +65,23 @@ func TestFindBackupOfALargeDevice(t *testing.T) {
 			want = Superblock{Type: test.want, UUID: superblocktest.UUID}
 		}
 		got, err := FindBackup(sparse{test.at, test.block}, test.size)
-		got.Label = "" // which those have that may
+		got.Label = "" // only some types have one
 		if err != nil || got != want {
 			t.Errorf("%s: got %+v, %v", test.about, got, err)
 		}
 	}
 }
 
-func TestFindBackupThatCannotBeRead(t *testing.T) {
+func TestFindBackupReadError(t *testing.T) {
 	want := errors.New("input/output error")
 	if _, err := FindBackup(brokenReader{want}, 65<<20); !errors.Is(err, want) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestFindBackupOfLostFilesystems makes filesystems, and clears what is at their ends.
-func TestFindBackupOfLostFilesystems(t *testing.T) {
+// TestFindBackupOfOverwrittenFilesystems makes filesystems, and clears their beginning and
+// end.
+func TestFindBackupOfOverwrittenFilesystems(t *testing.T) {
 	const edge = 4 << 20
 	for about, test := range map[string]struct {
 		mib     int64

@@ -1,8 +1,8 @@
-// Package superblock tells which filesystem begins where a device or file does, and finds
+// Package superblock identifies the filesystem at the start of a device or file, and finds
 // copies of superblocks.
 //
-// It is for telling one filesystem from another. That it finds nothing proves nothing:
-// whether a device may be formatted is not its question. It keeps no state.
+// It distinguishes filesystems. Finding nothing proves nothing: do not use it to decide
+// whether a device may be formatted. It keeps no state.
 package superblock
 
 import (
@@ -13,26 +13,25 @@ import (
 	"strings"
 )
 
-// Superblock is what the superblock of a filesystem, or of a swap area, says. The zero
+// Superblock is the content of the superblock of a filesystem, or of a swap area. The zero
 // value means that none was recognized.
 type Superblock struct {
-	// Type is as blkid has it: "ext4", "swap".
+	// Type is the name that blkid uses: "ext4", "swap".
 	Type string
 
 	// UUID and Label are empty if the superblock has none.
 	UUID, Label string
 }
 
-// The furthest superblock is that of btrfs.
+// The offsets of superblocks; that of btrfs is the largest.
 const (
 	extOffset   = 1 << 10
 	btrfsOffset = 64 << 10
-	blockSize   = 1 << 10 // enough of each for what is read here
+	blockSize   = 1 << 10 // enough for the fields that are read here
 )
 
-// Read recognizes ext2, ext3, ext4, xfs, btrfs and swap. The zero value means none of
-// these, or more than one: a device that bears two signatures is not known to be
-// either.
+// Read recognizes ext2, ext3, ext4, xfs, btrfs and swap. It returns the zero value if it finds
+// none of these, or more than one: a device with two signatures is not known to be either.
 func Read(device io.ReaderAt) (Superblock, error) {
 	found, err := filesystems(device)
 	if err != nil {
@@ -51,9 +50,9 @@ func Read(device io.ReaderAt) (Superblock, error) {
 	return found[0], nil
 }
 
-// ReadFilesystem returns the ext2, ext3, ext4, xfs or btrfs filesystem that begins at
-// offset 0, or the zero value. What its users wrote where another kind has its
-// superblock changes nothing.
+// ReadFilesystem returns the ext2, ext3, ext4, xfs or btrfs filesystem that begins at offset
+// 0, or the zero value. Data that users of the filesystem wrote at the place of another kind's
+// superblock does not change the result.
 func ReadFilesystem(device io.ReaderAt) (Superblock, error) {
 	found, err := filesystems(device)
 	if err != nil || len(found) == 0 {
@@ -62,8 +61,7 @@ func ReadFilesystem(device io.ReaderAt) (Superblock, error) {
 	return found[0], nil
 }
 
-// filesystems returns what could be a filesystem, that with the first superblock
-// first.
+// filesystems returns the possible filesystems, ordered by the offset of the superblock.
 func filesystems(device io.ReaderAt) ([]Superblock, error) {
 	var found []Superblock
 	for _, kind := range []struct {
@@ -85,11 +83,11 @@ func filesystems(device io.ReaderAt) ([]Superblock, error) {
 	return found, nil
 }
 
-// BtrfsOffsets are where a btrfs keeps its superblock and the copies of it, the
-// superblock first. A device has those that end before it does.
+// BtrfsOffsets returns the offsets of the superblock of a btrfs and of its copies, the
+// superblock first. A device has those that end within it.
 func BtrfsOffsets() []int64 { return []int64{btrfsOffset, 64 << 20, 256 << 30} }
 
-// read returns n bytes of a device. What is behind its end is zero.
+// read returns n bytes of a device. Bytes after its end are zero.
 func read(device io.ReaderAt, at int64, n int) ([]byte, error) {
 	block := make([]byte, n)
 	got, err := device.ReadAt(block, at)
@@ -135,8 +133,8 @@ func parseXFS(device []byte) (Superblock, bool) {
 	return Superblock{Type: "xfs", UUID: formatUUID(device[32:48]), Label: formatLabel(device[108:120])}, true
 }
 
-// ParseBtrfs reads a superblock of btrfs, or a further copy of it. It follows struct btrfs_super_block in include/uapi/linux/btrfs_tree.h
-// of the kernel.
+// ParseBtrfs reads a superblock of btrfs, or a copy of it. It follows struct btrfs_super_block
+// in include/uapi/linux/btrfs_tree.h of the kernel.
 func ParseBtrfs(sb []byte) (Superblock, bool) {
 	if string(sb[0x40:0x48]) != "_BHRfS_M" {
 		return Superblock{}, false
@@ -144,9 +142,8 @@ func ParseBtrfs(sb []byte) (Superblock, bool) {
 	return Superblock{Type: "btrfs", UUID: formatUUID(sb[0x20:0x30]), Label: formatLabel(sb[0x12b:0x22b])}, true
 }
 
-// readSwap follows union swap_header in include/linux/swap.h of the kernel. The
-// signature ends the first page, whatever the page size of the machine that made
-// it.
+// readSwap follows union swap_header in include/linux/swap.h of the kernel. The signature is
+// at the end of the first page, whose size depends on the machine that made it.
 func readSwap(device io.ReaderAt) (Superblock, bool, error) {
 	const signature = "SWAPSPACE2"
 	for pageSize := 4 << 10; pageSize <= 64<<10; pageSize *= 2 {

@@ -25,11 +25,11 @@ func superblocks(f *testing.F) map[string][]byte {
 	return found
 }
 
-// span is where superblocks lie.
+// span is the size of the part of a device that has superblocks.
 const span = btrfsOffset + 4<<10
 
-// FuzzFilesystems has only the parts of a device in which something is looked
-// for: at its beginning, at 1 KiB, at the end of a page, and at 64 KiB.
+// FuzzFilesystems fills only the parts of a device that are read: at its beginning, at 1 KiB,
+// at the end of a page, and at 64 KiB.
 func FuzzFilesystems(f *testing.F) {
 	blocks := superblocks(f)
 	f.Add(blocks["xfs"], []byte{}, []byte{}, []byte{}, uint32(span))

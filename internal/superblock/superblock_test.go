@@ -31,7 +31,7 @@ func TestRead(t *testing.T) {
 		{"swap", superblocktest.Image{4086: "SWAPSPACE2", 1036: superblocktest.UUIDBytes, 1052: "s"}, Superblock{"swap", superblocktest.UUID, "s"}},
 		{"swap of a machine with pages of 64 KiB", superblocktest.Image{65526: "SWAPSPACE2", 1036: superblocktest.UUIDBytes}, Superblock{"swap", superblocktest.UUID, ""}},
 		{"no UUID", superblocktest.Image{0: "XFSB"}, Superblock{"xfs", "", ""}},
-		{"a label that is no text", superblocktest.Image{0: "XFSB", 108: "a\xffb"}, Superblock{"xfs", "", "a\uFFFDb"}},
+		{"a label that is not UTF-8", superblocktest.Image{0: "XFSB", 108: "a\xffb"}, Superblock{"xfs", "", "a\uFFFDb"}},
 		{"two signatures", superblocktest.Image{0: "XFSB", 4086: "SWAPSPACE2"}, Superblock{}},
 	} {
 		t.Run(test.about, func(t *testing.T) {
@@ -43,7 +43,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-func TestReadOfATinyDevice(t *testing.T) {
+func TestReadTinyDevice(t *testing.T) {
 	got, err := Read(bytes.NewReader([]byte("XFSB")))
 	if err != nil || got.Type != "xfs" {
 		t.Errorf("got %+v, %v", got, err)
@@ -63,9 +63,8 @@ type brokenReader struct{ err error }
 
 func (r brokenReader) ReadAt([]byte, int64) (int, error) { return 0, r.err }
 
-// TestTypesAreThoseOfBlkid makes ext filesystems that only their features tell
-// apart.
-func TestTypesAreThoseOfBlkid(t *testing.T) {
+// TestTypesAgreeWithBlkid makes ext filesystems that differ only in their features.
+func TestTypesAgreeWithBlkid(t *testing.T) {
 	for _, program := range []string{"mke2fs", "blkid"} {
 		if _, err := exec.LookPath(program); err != nil {
 			if os.Getenv("STOWAGE_REQUIRE_ROOT") != "" {
@@ -106,15 +105,14 @@ func TestTypesAreThoseOfBlkid(t *testing.T) {
 	}
 }
 
-// TestWhatUsersWroteIsNotTheFilesystem has the signature of another kind in the data of
-// an ext4.
-func TestWhatUsersWroteIsNotTheFilesystem(t *testing.T) {
+// TestSignatureInDataIsIgnored has the signature of btrfs in the data of an ext4.
+func TestSignatureInDataIsIgnored(t *testing.T) {
 	device := superblocktest.Ext(0x4, 0x2|0x40, 0x3|0x400)
 	device[65536+0x40] = "_BHRfS_M"
 	if got, err := ReadFilesystem(device.Reader()); err != nil || got.Type != "ext4" {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	if got, err := Read(device.Reader()); err != nil || got != (Superblock{}) {
-		t.Errorf("of several nothing is known, got %+v, %v", got, err)
+		t.Errorf("with two signatures: got %+v, %v", got, err)
 	}
 }

@@ -14,14 +14,14 @@ import (
 
 // Disk is a new filesystem, mounted until the test ends.
 type Disk struct {
-	// Dir is where it is mounted.
+	// Dir is the mount point.
 	Dir string
 
 	filesystem, image string
 }
 
-// NewDisk is an XFS. It skips the test where it does not run as root, or fails it where
-// STOWAGE_REQUIRE_ROOT=1 promises that it does.
+// NewDisk returns an XFS. It skips the test if it does not run as root, or fails it if
+// STOWAGE_REQUIRE_ROOT=1 promises root.
 func NewDisk(t testing.TB) Disk {
 	t.Helper()
 	return NewDiskOf(t, "xfs")
@@ -77,7 +77,7 @@ func run(t testing.TB, command ...string) {
 	}
 }
 
-// AfterPowerCut shuts the disk down, and returns what there is on it after the machine has
+// AfterPowerCut shuts the disk down, and returns the disk as it is after the machine has
 // started again.
 func (d Disk) AfterPowerCut(t testing.TB) Disk {
 	t.Helper()
@@ -90,9 +90,9 @@ func (d Disk) AfterPowerCut(t testing.TB) Disk {
 	return mount(t, d.filesystem, image)
 }
 
-// FailIn runs f, and shuts the disk down when f syncs for the nth time: that succeeds, as it
-// may on XFS, and all that was to be synced then is lost. It returns f's error, and how many
-// times f has synced.
+// FailIn runs f, and shuts the disk down when f syncs for the nth time. That sync succeeds, as
+// it may on XFS, and all data that it should have synced is lost. FailIn returns f's error,
+// and how many times f has synced.
 func (d Disk) FailIn(t testing.TB, n int, f func() error) (syncs int, err error) {
 	t.Helper()
 	err = Intercept(t, []int{unix.SYS_FSYNC, unix.SYS_FDATASYNC, unix.SYS_SYNCFS}, func(c Call) Result {
@@ -111,7 +111,8 @@ func (d Disk) FailIn(t testing.TB, n int, f func() error) (syncs int, err error)
 	return syncs, err
 }
 
-// ShutDown has the disk give only errors from now on, and lose all that has not reached it.
+// ShutDown makes the disk return only errors from now on, and lose all data that has not
+// reached it.
 func (d Disk) ShutDown() error {
 	dir, err := os.Open(d.Dir)
 	if err != nil {

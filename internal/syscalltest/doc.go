@@ -1,6 +1,6 @@
-// Package syscalltest lets system calls of the code under test fail, or lie, at will. Nothing
-// but tests imports it.
+// Package syscalltest makes system calls of the code under test fail, or return false results.
+// Only tests import it.
 //
-// It is for what cannot be brought about with files and devices alone: one call that fails
-// and the next that succeeds, or a disk that fails between two of them.
+// It is for failures that cannot be produced with files and devices alone: one call that fails
+// and the next that succeeds, or a disk that fails between two calls.
 package syscalltest

@@ -12,11 +12,11 @@ import (
 
 // Call is a system call that is about to be made.
 type Call struct {
-	// Number is the call's, such as unix.SYS_FSYNC.
+	// Number is the number of the call, such as unix.SYS_FSYNC.
 	Number int
-	// Args are what it is made with. Pointers among them are into this process.
+	// Args are the arguments of the call. Pointers among them are into this process.
 	Args [6]uint64
-	// N counts the calls that were intercepted, from 1 on.
+	// N counts the intercepted calls, from 1.
 	N int
 }
 
@@ -27,25 +27,24 @@ func (c Call) Path() string {
 	return path
 }
 
-// Result is what becomes of a call.
+// Result is the result to give a call.
 type Result struct {
 	skipped bool
 	errno   unix.Errno
 }
 
-// Pass has the kernel do what it is asked for.
+// Pass lets the kernel carry out the call.
 var Pass = Result{}
 
-// Succeed has the call return 0, and nothing done.
+// Succeed makes the call return 0 without doing anything.
 var Succeed = Result{skipped: true}
 
-// Fail has the call return an error, and nothing done.
+// Fail makes the call return an error without doing anything.
 func Fail(errno unix.Errno) Result { return Result{skipped: true, errno: errno} }
 
-// Intercept runs f, on a thread of its own, and asks decide about each system call of that
-// thread with one of the numbers. It returns f's error. Calls that are made by goroutines or
-// processes that f starts are not intercepted. The test is skipped where the kernel cannot do
-// that.
+// Intercept runs f on a separate thread, and calls decide for each system call of that thread
+// with one of the numbers. It returns f's error. It does not intercept calls of goroutines or
+// processes that f starts. It skips the test if the kernel does not support that.
 func Intercept(t testing.TB, numbers []int, decide func(Call) Result, f func() error) error {
 	t.Helper()
 	listener, failed := make(chan int), make(chan error, 1)
@@ -85,8 +84,8 @@ func Intercept(t testing.TB, numbers []int, decide func(Call) Result, f func() e
 	return err
 }
 
-// FailSome is Intercept for one kind of call, which fails with EIO where fails says so of the
-// path of the call's descriptor.
+// FailSome is Intercept for one kind of call, which fails with EIO if fails returns true for
+// the path of the call's descriptor.
 func FailSome(t testing.TB, number int, fails func(path string) bool, f func() error) error {
 	t.Helper()
 	return Intercept(t, []int{number}, func(c Call) Result {
@@ -97,8 +96,8 @@ func FailSome(t testing.TB, number int, fails func(path string) bool, f func() e
 	}, f)
 }
 
-// installFilter makes the kernel ask the reader of the returned descriptor about this thread's
-// calls.
+// installFilter makes the kernel report this thread's calls to the reader of the returned
+// descriptor.
 func installFilter(numbers []int) (int, error) {
 	const load, jumpIfEqual, end = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
 	filter := []unix.SockFilter{{Code: load, K: 0}} // the number, in struct seccomp_data
@@ -136,7 +135,7 @@ type answer struct {
 	flags uint32
 }
 
-// serve answers until stop can be read.
+// serve decides calls until stop is readable.
 func serve(listener, stop int, decide func(Call) Result) error {
 	for n := 1; ; {
 		ready := []unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}, {Fd: int32(stop), Events: unix.POLLIN}}
@@ -150,7 +149,7 @@ func serve(listener, stop int, decide func(Call) Result) error {
 		}
 		var q question
 		if errno := ioctl(listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&q)); errno == unix.ENOENT || errno == unix.EINTR {
-			continue // a signal has interrupted the call, which is made again
+			continue // a signal has interrupted the call, which will be repeated
 		} else if errno != 0 {
 			return errno
 		}

@@ -22,7 +22,7 @@ func TestIntercept(t *testing.T) {
 	decide := func(c Call) Result {
 		asked++
 		if c.N != asked || c.Number != unix.SYS_FSYNC || c.Path() != f.Name() {
-			t.Errorf("question %d is of %+v, of %s", asked, c, c.Path())
+			t.Errorf("decide call %d is for %+v, path %s", asked, c, c.Path())
 		}
 		return results[c.N-1]
 	}
@@ -35,9 +35,9 @@ func TestIntercept(t *testing.T) {
 		return unix.ENOTTY
 	})
 	if err != unix.ENOTTY || asked != len(results) {
-		t.Errorf("%v after %d questions", err, asked)
+		t.Errorf("%v after %d decide calls", err, asked)
 	}
 	if err := f.Sync(); err != nil || asked != len(results) {
-		t.Errorf("afterwards: %v, and %d questions", err, asked)
+		t.Errorf("afterwards: %v, and %d decide calls", err, asked)
 	}
 }

@@ -55,7 +55,7 @@ func TestNextReturnsEachCallOnce(t *testing.T) {
 	}
 }
 
-func TestAwaitIsWokenByCallsAndChanges(t *testing.T) {
+func TestAwaitWakesOnCallsAndChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := calls.NewJournal()
 		var level atomic.Int32
@@ -78,7 +78,7 @@ func TestAwaitIsWokenByCallsAndChanges(t *testing.T) {
 	})
 }
 
-func TestFailedWaitTellsWhatHappenedInstead(t *testing.T) {
+func TestFailedWaitMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := calls.NewJournal()
 		j.Record("Make", nil, "volume-0", "volume-1")
@@ -105,8 +105,8 @@ func TestFailedWaitTellsWhatHappenedInstead(t *testing.T) {
 	})
 }
 
-// A call has had its effect when it ends: tests wait for that.
-func TestWaitsAreForTheEndsOfCalls(t *testing.T) {
+// A call has had its effect when it ends: waits are for that.
+func TestWaitsForEndOfCalls(t *testing.T) {
 	for name, wait := range map[string]func(calls.TB, *calls.Journal){
 		"Next":           func(t calls.TB, j *calls.Journal) { j.Next(t, "Make") },
 		"NextArgs":       func(t calls.TB, j *calls.Journal) { calls.NextArgs[[]string](t, j, "Make") },
@@ -135,7 +135,7 @@ func TestWaitsAreForTheEndsOfCalls(t *testing.T) {
 	}
 }
 
-func TestNextReturnsWhatHasEndedFirst(t *testing.T) {
+func TestNextReturnsFirstEndedCall(t *testing.T) {
 	j := calls.NewJournal()
 	endFirst := j.RecordBegin("Make", nil, "volume-0")
 	j.Record("Make", nil, "volume-1")
@@ -148,7 +148,7 @@ func TestNextReturnsWhatHasEndedFirst(t *testing.T) {
 	}
 }
 
-func TestNextBegunDoesNotWaitForTheEnd(t *testing.T) {
+func TestNextBegunDoesNotWaitForEnd(t *testing.T) {
 	j := calls.NewJournal()
 	end := j.RecordBegin("Make", nil, "volume-0")
 	if got := j.NextBegun(t, "Make"); got.String() != "Make volume-0" {
@@ -161,7 +161,7 @@ func TestNextBegunDoesNotWaitForTheEnd(t *testing.T) {
 	}
 }
 
-func TestFailedWaitTellsWhatHasNotEnded(t *testing.T) {
+func TestStringShowsUnfinishedCalls(t *testing.T) {
 	j := calls.NewJournal()
 	end := j.RecordBegin("Make", nil, "volume-0")
 	if got, want := j.String(), "calls so far: 1\n\tMake volume-0 (has not ended)"; got != want {
@@ -173,21 +173,21 @@ func TestFailedWaitTellsWhatHasNotEnded(t *testing.T) {
 	}
 }
 
-func TestMarkLeavesEarlierCallsBehind(t *testing.T) {
+func TestMarkExcludesEarlierCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := calls.NewJournal()
 		j.Record("Make", nil, "volume-0")
 		mark := j.Mark()
 		j.AwaitCall(t, "Make", "volume-0")
 		if got := failing(func(t calls.TB) { j.AwaitCallAfter(t, mark, "Make", "volume-0") }); got == "no failure" {
-			t.Error("an earlier call was taken for a later one")
+			t.Error("an earlier call counts as a later one")
 		}
 		j.Record("Make", nil, "volume-0")
 		j.AwaitCallAfter(t, mark, "Make", "volume-0")
 	})
 }
 
-func TestNamesAreInOrderAndHiddenSubjectsAreLeftOut(t *testing.T) {
+func TestNamesInOrderWithoutHiddenSubjects(t *testing.T) {
 	j := calls.NewJournal()
 	j.Hide("volume-9")
 	j.Record("Make", nil, "volume-0", "volume-9")
@@ -214,7 +214,7 @@ func TestNamesAreInOrderAndHiddenSubjectsAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestScriptFailsCallsInTurnAndThenAlways(t *testing.T) {
+func TestScriptFailsInTurnThenAlways(t *testing.T) {
 	var s calls.Script
 	first, third, ever := errors.New("first"), errors.New("third"), errors.New("ever")
 	s.FailCallAlways("Make", ever)
@@ -242,7 +242,7 @@ func TestScriptFailsCallsInTurnAndThenAlways(t *testing.T) {
 	}
 }
 
-func TestScriptShortensAsOftenAsSaid(t *testing.T) {
+func TestScriptShortensGivenNumberOfCalls(t *testing.T) {
 	var s calls.Script
 	s.Shorten("Make", 2)
 	if !s.Short("Make") || s.Short("Break") || !s.Short("Make") || s.Short("Make") {
@@ -250,7 +250,7 @@ func TestScriptShortensAsOftenAsSaid(t *testing.T) {
 	}
 }
 
-func TestGateHoldsCallsUpUntilItIsOpened(t *testing.T) {
+func TestGateHoldsCallsUntilOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s calls.Script
 		gate := calls.NewGate()
@@ -279,7 +279,7 @@ func TestGateHoldsCallsUpUntilItIsOpened(t *testing.T) {
 	})
 }
 
-func TestGateTellsOfEachCall(t *testing.T) {
+func TestGateReportsEachCall(t *testing.T) {
 	gate := calls.NewGate()
 	done := make(chan error, 2)
 	for range 2 {
@@ -298,7 +298,7 @@ func TestGateTellsOfEachCall(t *testing.T) {
 	}
 }
 
-func TestGateLetsGoOfCallsThatAreCancelled(t *testing.T) {
+func TestGateReleasesCancelledCalls(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := calls.NewGate().Wait(ctx); !errors.Is(err, context.Canceled) {

@@ -1,19 +1,19 @@
-// Package calls has what all fakes share: a [Journal] of the calls that they get,
-// in order, and a [Script] that says how calls go, other than well.
+// Package calls has what all fakes share: a [Journal] that records, in order, the calls that
+// they receive, and a [Script] that makes calls fail or block.
 //
-// A call has a name, such as "SetVolumeInfo", and subjects: the entities that it is
-// about. A volume, filesystem or machine is named by its tag ("volume-0"), an
-// attachment by both tags, what is attached first ("volume-0 machine-0"). Several
-// fakes may share one journal, which then tells the order among them.
+// A call has a name, such as "SetVolumeInfo", and subjects: the entities that it is about. The
+// subject of a volume, filesystem or machine is its tag ("volume-0"); that of an attachment is
+// both tags, the volume or filesystem first ("volume-0 machine-0"). Several fakes may share
+// one journal, which then records the order among them.
 //
-// The journal notes when a call begins and when it ends. What a call does, it has done
-// when it ends: the model's record is there, the script's error has been used up. So
-// tests wait for ends: [Journal.Next], [NextArgs], [Journal.AwaitCall],
-// [Journal.AwaitCallAfter] and [Journal.AwaitCalls] do. The caller may not have the
-// answer yet. Gates and other functions of [Script.OnCall] run after the call has begun
-// and before it does anything; a call that they hold up has not ended, and
-// [Gate.Entered] or [Journal.NextBegun] waits for it. [Journal.Names],
-// [Journal.About], [Journal.Count], [Journal.All] and [Journal.Mark] tell of all calls
-// that have begun, so that a test sees what should not have been called as soon as
-// possible. A condition on what they return says nothing about effects.
+// The journal records when a call begins and when it ends. When a call has ended, all its
+// effects have happened: the model has its record, and the script's error is used up. So tests
+// wait for ends, with [Journal.Next], [NextArgs], [Journal.AwaitCall],
+// [Journal.AwaitCallAfter] and [Journal.AwaitCalls]. The caller may not have received the
+// result yet. Gates and other functions of [Script.OnCall] run after the call has begun and
+// before it does anything; a call that they block has not ended, and [Gate.Entered] or
+// [Journal.NextBegun] waits for it. [Journal.Names], [Journal.About], [Journal.Count],
+// [Journal.All] and [Journal.Mark] include all calls that have begun, so that a test detects
+// an unwanted call as early as possible. A condition on their results says nothing about
+// effects.
 package calls

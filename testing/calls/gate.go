@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Gate holds calls up until it is opened.
+// Gate blocks calls until it is opened.
 type Gate struct {
 	opened chan struct{}
 	open   sync.Once
 	pass   chan struct{}
 
 	mu sync.Mutex
-	// entered counts the calls that the test has yet to hear of.
+	// entered counts the calls at the gate that Entered has not returned for yet.
 	entered int
 	changed chan struct{}
 }
@@ -23,8 +23,8 @@ func NewGate() *Gate {
 	return &Gate{opened: make(chan struct{}), pass: make(chan struct{}), changed: make(chan struct{})}
 }
 
-// Wait returns nil when the gate is open or the call may pass, or the context's error when that ends. It
-// is for [Script.OnCall].
+// Wait returns nil when the gate is opened or the call may pass, or the context's error when
+// the context ends. It is for [Script.OnCall].
 func (g *Gate) Wait(ctx context.Context) error {
 	g.mu.Lock()
 	g.entered++
@@ -41,8 +41,8 @@ func (g *Gate) Wait(ctx context.Context) error {
 	}
 }
 
-// Entered waits for a call to have come to the gate: each time that it is called,
-// for one more.
+// Entered waits until a call has reached the gate. Each call of Entered waits for one more. It
+// fails the test after [Patience].
 func (g *Gate) Entered(t TB) {
 	if h, ok := t.(helper); ok {
 		h.Helper()
@@ -67,7 +67,8 @@ func (g *Gate) Entered(t TB) {
 	}
 }
 
-// Pass lets one call through that has come to the gate, or comes to it.
+// Pass lets one call through that is waiting at the gate, or the next to reach it. It fails
+// the test after [Patience].
 func (g *Gate) Pass(t TB) {
 	if h, ok := t.(helper); ok {
 		h.Helper()
@@ -81,7 +82,7 @@ func (g *Gate) Pass(t TB) {
 	}
 }
 
-// Open lets all calls through, now and later. It may be called more than once.
+// Open lets all current and later calls through. It may be called more than once.
 func (g *Gate) Open() {
 	g.open.Do(func() { close(g.opened) })
 }

@@ -10,12 +10,12 @@ import (
 	"github.com/stowage-io/stowage/internal/delay"
 )
 
-// Patience bounds the wait for what must happen. A test that passes never waits
-// that long.
+// Patience bounds the wait for an event that must happen. A passing test never waits that
+// long.
 const Patience = 10 * time.Second
 
-// TB is what is asked of a test: both *testing.T and check.v1's *C have it. Where
-// it has Helper too, failures are reported at the line of the test.
+// TB is the part of a test that this package needs: both *testing.T and check.v1's *C have it.
+// If it also has Helper, failures are reported at the line of the test.
 type TB interface {
 	// Fatalf fails the test and ends its goroutine.
 	Fatalf(format string, args ...any)
@@ -23,7 +23,7 @@ type TB interface {
 
 type helper interface{ Helper() }
 
-// Call is one call that a fake has got.
+// Call is one call that a fake has received.
 type Call struct {
 	Name string
 	// Args is the call's argument, if it has one: for a bulk call, a slice of the
@@ -33,13 +33,13 @@ type Call struct {
 	Subjects []string
 }
 
-// String gives the call's name and subjects.
+// String returns the call's name and subjects.
 func (c Call) String() string {
 	return strings.Join(append([]string{c.Name}, c.Subjects...), " ")
 }
 
-// Journal holds calls in the order in which they began, and knows which of them have
-// ended. Its methods are safe for concurrent use.
+// Journal records calls in the order in which they began, and which of them have ended. Its
+// methods are safe for concurrent use.
 type Journal struct {
 	mu        sync.Mutex
 	calls     []*entry
@@ -69,13 +69,13 @@ func NewJournal() *Journal {
 	}
 }
 
-// RecordBegin adds a call that begins. The fake calls end when the call has had its
-// effect and is about to return, however it returns:
+// RecordBegin records the begin of a call. The fake calls end when the call has had its effect
+// and is about to return, however it returns:
 //
 //	end := journal.RecordBegin("Destroy", ids, ids...)
 //	defer end()
 //
-// The second call of end does nothing. RecordBegin is for fakes.
+// A second call of end does nothing. RecordBegin is for fakes.
 func (j *Journal) RecordBegin(name string, args any, subjects ...string) (end func()) {
 	e := &entry{Call: Call{name, args, subjects}}
 	j.add(e)
@@ -96,10 +96,10 @@ func (j *Journal) end(e *entry) {
 	}
 }
 
-// Record adds a call that begins and ends at once. It is for fakes whose calls have no
-// effect but the journal's entry, and for what is no call at all. A test that waits for
-// a call recorded so may see what was before the call's effect: use
-// [Journal.RecordBegin] where there is one.
+// Record records a call that begins and ends at once. It is for fakes whose calls have no
+// effect besides the journal entry, and for events that are not calls. A test that waits for a
+// call recorded in this way may see the situation before the call's effect: use
+// [Journal.RecordBegin] if the call has one.
 func (j *Journal) Record(name string, args any, subjects ...string) {
 	j.add(&entry{Call: Call{name, args, subjects}, ended: true})
 }
@@ -111,8 +111,8 @@ func (j *Journal) add(e *entry) {
 	j.wake()
 }
 
-// Changed tells those who wait that something other than the journal has changed,
-// on which their condition may depend. It is for fakes.
+// Changed wakes waiting tests because something other than the journal has changed, on which
+// their condition may depend. It is for fakes.
 func (j *Journal) Changed() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -124,16 +124,16 @@ func (j *Journal) wake() {
 	j.changed = make(chan struct{})
 }
 
-// Explain has the messages of failed waits tell what get returns, too: a worker's
-// Report says what it waits for.
+// Explain adds the result of get, under the given title, to the messages of failed waits: for
+// example a worker's Report, which says what the worker waits for.
 func (j *Journal) Explain(what string, get func() any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.explained = append(j.explained, explanation{what, get})
 }
 
-// Hide leaves calls that are about these subjects, and no others, out of what Next,
-// Names and Count see. About and AwaitCall still see them.
+// Hide excludes calls that are about these subjects, and no others, from Next, NextBegun,
+// Names and Count. About and AwaitCall still include them.
 func (j *Journal) Hide(subjects ...string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -148,9 +148,9 @@ func (j *Journal) visible(c Call) bool {
 		slices.ContainsFunc(c.Subjects, func(s string) bool { return !hidden(s) })
 }
 
-// Await waits until the condition holds, which is asked first at once and then
-// whenever a call begins or ends, or something else changes. If that takes longer than [Patience],
-// the test fails, and its message tells the calls so far.
+// Await waits until the condition holds. It evaluates the condition at once, and whenever a
+// call begins or ends or something else changes. If that takes longer than [Patience], the
+// test fails with a message that lists the calls so far.
 func (j *Journal) Await(t TB, what string, holds func() bool) {
 	if h, ok := t.(helper); ok {
 		h.Helper()
@@ -174,8 +174,8 @@ func (j *Journal) Await(t TB, what string, holds func() bool) {
 	}
 }
 
-// Next waits for the end of a call of that name that has not been returned yet, and
-// returns it. Of several that have ended it returns the one that began first.
+// Next waits for the end of a call with the name that has not been returned yet, and returns
+// it. If several have ended, it returns the one that began first.
 func (j *Journal) Next(t TB, name string) Call {
 	if h, ok := t.(helper); ok {
 		h.Helper()
@@ -183,8 +183,8 @@ func (j *Journal) Next(t TB, name string) Call {
 	return j.next(t, "the end of another call of "+name, func(e *entry) bool { return e.ended && e.Name == name })
 }
 
-// NextBegun is [Journal.Next] for a call that has begun, whether it has ended or not:
-// for one that a [Gate] holds up. Each call is returned once by both together.
+// NextBegun is [Journal.Next] for a call that has begun, whether it has ended or not, such as
+// one that a [Gate] blocks. Next and NextBegun together return each call once.
 func (j *Journal) NextBegun(t TB, name string) Call {
 	if h, ok := t.(helper); ok {
 		h.Helper()
@@ -210,8 +210,8 @@ func (j *Journal) next(t TB, what string, wanted func(*entry) bool) Call {
 	return next
 }
 
-// NextArgs waits for the next call as [Journal.Next] does, and returns its
-// arguments.
+// NextArgs waits for the next call as [Journal.Next] does, and returns its arguments. The test
+// fails if they are not a T.
 func NextArgs[T any](t TB, j *Journal, name string) T {
 	if h, ok := t.(helper); ok {
 		h.Helper()
@@ -224,7 +224,7 @@ func NextArgs[T any](t TB, j *Journal, name string) T {
 	return args
 }
 
-// AwaitCall waits until a call of that name about that subject has ended, past or
+// AwaitCall waits until a call with the name about the subject has ended, in the past or
 // future.
 func (j *Journal) AwaitCall(t TB, name, subject string) {
 	if h, ok := t.(helper); ok {
@@ -233,8 +233,7 @@ func (j *Journal) AwaitCall(t TB, name, subject string) {
 	j.AwaitCallAfter(t, 0, name, subject)
 }
 
-// AwaitCallAfter waits until a call of that name about that subject has ended, among
-// those that began or begin after the mark.
+// AwaitCallAfter is AwaitCall for calls that began or begin after the mark.
 func (j *Journal) AwaitCallAfter(t TB, mark int, name, subject string) {
 	if h, ok := t.(helper); ok {
 		h.Helper()
@@ -244,8 +243,8 @@ func (j *Journal) AwaitCallAfter(t TB, mark int, name, subject string) {
 	})
 }
 
-// AwaitCalls waits until that many calls of that name about that subject have ended, in
-// all.
+// AwaitCalls waits until at least that many calls with the name about the subject have ended,
+// in total.
 func (j *Journal) AwaitCalls(t TB, number int, name, subject string) {
 	if h, ok := t.(helper); ok {
 		h.Helper()
@@ -255,8 +254,7 @@ func (j *Journal) AwaitCalls(t TB, number int, name, subject string) {
 	})
 }
 
-// ended counts the calls from the mark on of that name about that subject that have
-// ended.
+// ended counts the ended calls with the name about the subject that began after the mark.
 func (j *Journal) ended(mark int, name, subject string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -269,14 +267,14 @@ func (j *Journal) ended(mark int, name, subject string) int {
 	return number
 }
 
-// Mark returns a point in the journal: its end as it is now.
+// Mark returns a point in the journal: its current end.
 func (j *Journal) Mark() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return len(j.calls)
 }
 
-// All returns the calls so far, hidden ones included.
+// All returns the calls so far, including hidden ones.
 func (j *Journal) All() []Call {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -287,14 +285,14 @@ func (j *Journal) All() []Call {
 	return all
 }
 
-// Names returns the names of the calls so far, in order; if any are given, only
-// those.
+// Names returns the names of the calls so far, in order. If only has names, it returns no
+// others.
 func (j *Journal) Names(only ...string) []string {
 	return j.names(only, j.visible)
 }
 
-// About returns the names of the calls so far that are about a subject, in order;
-// if any are given, only those.
+// About returns the names of the calls so far that are about a subject, in order. If only has
+// names, it returns no others.
 func (j *Journal) About(subject string, only ...string) []string {
 	return j.names(only, func(c Call) bool { return slices.Contains(c.Subjects, subject) })
 }
@@ -311,12 +309,12 @@ func (j *Journal) names(only []string, wanted func(Call) bool) []string {
 	return names
 }
 
-// Count returns how many calls there have been; if any names are given, of those.
+// Count returns the number of calls so far. If only has names, it counts no others.
 func (j *Journal) Count(only ...string) int {
 	return len(j.Names(only...))
 }
 
-// String tells the calls so far, a line each, and what has been explained.
+// String lists the calls so far, one on each line, and then the explanations.
 func (j *Journal) String() string {
 	j.mu.Lock()
 	var b strings.Builder

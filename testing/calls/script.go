@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// Script says how calls to a fake go, other than well. A test writes it, also while
-// calls are made; a fake reads it with Begin, Item and Short. Its methods are safe
-// for concurrent use, and the zero value says that all goes well.
+// Script makes calls of a fake fail, block, or return too few results. A test writes it, also
+// while calls are running; a fake reads it with Begin, Item and Short. Its methods are safe
+// for concurrent use. With the zero value every call succeeds.
 type Script struct {
 	mu     sync.Mutex
 	calls  outcomes
@@ -16,8 +16,8 @@ type Script struct {
 	before map[string]func(context.Context) error
 }
 
-// outcomes holds errors by what they are for: those of the next calls, one each,
-// and then the one of every further call.
+// outcomes holds errors by key: next has one for each of the next calls, always the error of
+// all calls after those.
 type outcomes struct {
 	next   map[string][]error
 	always map[string]error
@@ -46,40 +46,39 @@ func (o *outcomes) take(key string) error {
 	return queue[0]
 }
 
-// FailCall has the next calls of that name fail as a whole, one with each error. A
-// nil error stands for a call that goes well.
+// FailCall makes the next calls with the name fail as a whole, one with each error. A nil
+// error stands for a call that succeeds.
 func (s *Script) FailCall(name string, errs ...error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls.add(name, errs)
 }
 
-// FailCallAlways has all calls of that name fail as a whole, after those that
-// FailCall speaks of; nil ends it.
+// FailCallAlways makes all calls with the name fail as a whole, after those that FailCall
+// determines; nil ends that.
 func (s *Script) FailCallAlways(name string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls.set(name, err)
 }
 
-// FailItem has the next calls of that name fail for one subject, one with each
-// error. A nil error stands for a call that goes well: an operation that takes its
-// time is storage.InProgress errors.
+// FailItem makes the next calls with the name fail for one subject, one with each error. A nil
+// error stands for success. Use storage.InProgress errors for an operation that takes time.
 func (s *Script) FailItem(name, subject string, errs ...error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.items.add(name+" "+subject, errs)
 }
 
-// FailItemAlways has all calls of that name fail for one subject, after those that
-// FailItem speaks of; nil ends it.
+// FailItemAlways makes all calls with the name fail for one subject, after those that FailItem
+// determines; nil ends that.
 func (s *Script) FailItemAlways(name, subject string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.items.set(name+" "+subject, err)
 }
 
-// Shorten has the next n calls of that name return one result too few.
+// Shorten makes the next n calls with the name return one result too few.
 func (s *Script) Shorten(name string, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,10 +88,10 @@ func (s *Script) Shorten(name string, n int) {
 	s.short[name] += n
 }
 
-// OnCall has f run at the start of each call of that name; nil ends it. If f
-// returns an error, the call fails with that as a whole. The context is that of a
-// provider's call; accessor calls have one that does not end. [Gate.Wait] is such a
-// function. One that panics, or ends its goroutine, does so to the call.
+// OnCall makes f run at the start of each call with the name; nil ends that. If f returns an
+// error, the call fails with it as a whole. The context is that of the provider call; accessor
+// calls have one that never ends. [Gate.Wait] is such a function. If f panics or ends its
+// goroutine, that happens to the call.
 func (s *Script) OnCall(name string, f func(context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,7 +101,7 @@ func (s *Script) OnCall(name string, f func(context.Context) error) {
 	s.before[name] = f
 }
 
-// Begin returns the error that a call which begins now fails with as a whole.
+// Begin returns the error with which a call that begins now fails as a whole, or nil.
 func (s *Script) Begin(ctx context.Context, name string) error {
 	s.mu.Lock()
 	before := s.before[name]
@@ -117,14 +116,14 @@ func (s *Script) Begin(ctx context.Context, name string) error {
 	return s.calls.take(name)
 }
 
-// Item returns the error that a call has for one subject.
+// Item returns the error of a call for one subject, or nil.
 func (s *Script) Item(name, subject string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.items.take(name + " " + subject)
 }
 
-// Short reports whether a call is to lack its last result.
+// Short reports whether a call is to omit its last result.
 func (s *Script) Short(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

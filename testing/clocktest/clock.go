@@ -1,17 +1,15 @@
-// Package clocktest has a clock that a test moves by hand.
+// Package clocktest has a clock that a test advances.
 //
-// It serves where github.com/juju/clock/testclock does, and has its methods but Alarms.
-// Three things make it safe for code whose timers a test does not see:
+// It replaces github.com/juju/clock/testclock, and has its methods except Alarms. Three
+// differences make it safe for code whose timers a test does not see:
 //
-//   - Resetting or stopping a timer takes back what it has sent and nobody has
-//     read, as a timer of package time does. The other clock leaves it there: a
-//     timer that has fired, is reset unread, and fires again finds its channel full
-//     and blocks while it holds the clock's lock, and with it everybody who asks
-//     for the time.
-//   - Those who wait for timers to be set are woken, rather than look again every
-//     few milliseconds.
-//   - Timers may be set any number of times. The other clock panics after ten
-//     thousand, unless the test reads its Alarms.
+//   - Resetting or stopping a timer takes back an unread time that it has sent, as a timer of
+//     package time does. The other clock leaves it in the channel: a timer that has fired, is
+//     reset unread, and fires again finds its channel full and blocks while it holds the
+//     clock's lock, and with it every caller of Now.
+//   - Waiting for timers to be set does not poll every few milliseconds.
+//   - Timers may be set any number of times. The other clock panics after ten thousand, unless
+//     the test reads its Alarms.
 package clocktest
 
 import (
@@ -28,12 +26,12 @@ import (
 	"github.com/stowage-io/stowage/testing/calls"
 )
 
-// Clock is a clock that stands still until Advance moves it. Its methods are safe
-// for concurrent use.
+// Clock is a clock that stands still until Advance moves it. Its methods are safe for
+// concurrent use.
 type Clock struct {
 	mu  sync.Mutex
 	now time.Time
-	// waiting holds the timers that are set, the earliest first; those of one time
+	// waiting holds the timers that are set, the earliest first; timers with the same time are
 	// in the order in which they were set.
 	waiting []*timer
 	changed chan struct{}
@@ -51,15 +49,15 @@ func NewAt(now time.Time) *Clock {
 	return &Clock{now: now, changed: make(chan struct{})}
 }
 
-// Now is part of clock.Clock.
+// Now implements clock.Clock.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now
 }
 
-// Advance moves the clock, and fires the timers that are due then. It does not wait
-// for anybody to notice. Use [Clock.Step] where the timer may have yet to be set.
+// Advance moves the clock, and fires the timers that are due. It does not wait for their
+// receivers. If the timer may not be set yet, use [Clock.Step].
 func (c *Clock) Advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,9 +82,8 @@ func (c *Clock) wake() {
 	c.changed = make(chan struct{})
 }
 
-// Step waits until n timers are set, no more and no less, and moves the clock. If
-// that takes longer than [calls.Patience], the test fails, and its message tells
-// which timers are set.
+// Step waits until exactly n timers are set, and moves the clock. If that takes longer than
+// [calls.Patience], the test fails with a message that lists the timers that are set.
 func (c *Clock) Step(t calls.TB, d time.Duration, n int) {
 	if h, ok := t.(interface{ Helper() }); ok {
 		h.Helper()
@@ -96,8 +93,8 @@ func (c *Clock) Step(t calls.TB, d time.Duration, n int) {
 	}
 }
 
-// WaitAdvance does what [Clock.Step] does, with a wait that is bounded by the
-// caller, and an error.
+// WaitAdvance is [Clock.Step] with a given bound on the wait, and with an error instead of a
+// failed test.
 func (c *Clock) WaitAdvance(d, wait time.Duration, n int) error {
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
@@ -118,7 +115,7 @@ func (c *Clock) WaitAdvance(d, wait time.Duration, n int) error {
 	}
 }
 
-// Timers returns when the timers that are set are due, the earliest first.
+// Timers returns the times at which the set timers are due, the earliest first.
 func (c *Clock) Timers() []time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,42 +138,41 @@ func (c *Clock) timers() string {
 	return strings.Join(list, ", ")
 }
 
-// After is part of clock.Clock.
+// After implements clock.Clock.
 func (c *Clock) After(d time.Duration) <-chan time.Time { return c.NewTimer(d).Chan() }
 
-// At is part of clock.Clock.
+// At implements clock.Clock.
 func (c *Clock) At(t time.Time) <-chan time.Time { return c.NewAlarm(t).Chan() }
 
-// NewTimer is part of clock.Clock.
+// NewTimer implements clock.Clock.
 func (c *Clock) NewTimer(d time.Duration) clock.Timer {
 	t := &timer{clock: c, channel: make(chan time.Time, 1)}
 	t.Reset(d)
 	return t
 }
 
-// NewAlarm is part of clock.Clock.
+// NewAlarm implements clock.Clock.
 func (c *Clock) NewAlarm(at time.Time) clock.Alarm {
 	a := alarm{&timer{clock: c, channel: make(chan time.Time, 1)}}
 	a.Reset(at)
 	return a
 }
 
-// AfterFunc is part of clock.Clock; f runs on a goroutine of its own.
+// AfterFunc implements clock.Clock. f runs in its own goroutine.
 func (c *Clock) AfterFunc(d time.Duration, f func()) clock.Timer {
 	t := &timer{clock: c, run: f}
 	t.Reset(d)
 	return t
 }
 
-// AtFunc is part of clock.Clock; f runs on a goroutine of its own.
+// AtFunc implements clock.Clock. f runs in its own goroutine.
 func (c *Clock) AtFunc(at time.Time, f func()) clock.Alarm {
 	a := alarm{&timer{clock: c, run: f}}
 	a.Reset(at)
 	return a
 }
 
-// timer sends the time when it is due, or runs a function. The clock's lock guards
-// it.
+// timer sends the time when it is due, or runs a function. The clock's lock guards it.
 type timer struct {
 	clock   *Clock
 	due     time.Time
@@ -184,7 +180,7 @@ type timer struct {
 	run     func()
 }
 
-// fire is called once for each time that the timer is set: its channel is empty.
+// fire is called once each time that the timer is set, so its channel is empty.
 func (t *timer) fire(now time.Time) {
 	if t.run != nil {
 		go t.run()
@@ -193,17 +189,17 @@ func (t *timer) fire(now time.Time) {
 	t.channel <- now
 }
 
-// Chan is part of clock.Timer; it is nil for a timer that runs a function.
+// Chan implements clock.Timer. It returns nil for a timer that runs a function.
 func (t *timer) Chan() <-chan time.Time { return t.channel }
 
-// Reset is part of clock.Timer.
+// Reset implements clock.Timer.
 func (t *timer) Reset(d time.Duration) bool {
 	t.clock.mu.Lock()
 	defer t.clock.mu.Unlock()
 	return t.set(t.clock.now.Add(d))
 }
 
-// Stop is part of clock.Timer.
+// Stop implements clock.Timer.
 func (t *timer) Stop() bool {
 	t.clock.mu.Lock()
 	defer t.clock.mu.Unlock()
@@ -212,7 +208,7 @@ func (t *timer) Stop() bool {
 	return stopped
 }
 
-// unset takes the timer back, and what it has sent. It reports whether it was set.
+// unset unsets the timer and takes back an unread time. It reports whether the timer was set.
 func (t *timer) unset() bool {
 	select {
 	case <-t.channel:
@@ -232,7 +228,7 @@ func (t *timer) set(due time.Time) bool {
 	t.due = due
 	c := t.clock
 	if c.now.Before(due) {
-		// It goes behind those of the same time.
+		// Insert it after those with the same time.
 		i, _ := slices.BinarySearchFunc(c.waiting, due, func(w *timer, due time.Time) int {
 			return cmp.Or(w.due.Compare(due), -1)
 		})
@@ -244,10 +240,10 @@ func (t *timer) set(due time.Time) bool {
 	return was
 }
 
-// alarm is a timer that is set to a time.
+// alarm is a timer with an absolute time.
 type alarm struct{ *timer }
 
-// Reset is part of clock.Alarm.
+// Reset implements clock.Alarm.
 func (a alarm) Reset(at time.Time) bool {
 	a.clock.mu.Lock()
 	defer a.clock.mu.Unlock()

@@ -12,9 +12,9 @@ import (
 	"github.com/stowage-io/stowage/testing/clocktest"
 )
 
-// The clock that this one stands in for hangs here: the second firing finds the
-// channel full, and blocks with the clock's lock held.
-func TestTimerThatIsResetUnreadDoesNotHang(t *testing.T) {
+// testclock, which this clock replaces, hangs here: the second firing finds the channel
+// full, and blocks with the clock's lock held.
+func TestResetOfUnreadTimerDoesNotHang(t *testing.T) {
 	c := clocktest.New()
 	for name, reset := range map[string]func(clock.Timer){
 		"reset":          func(timer clock.Timer) { timer.Reset(time.Second) },
@@ -25,7 +25,7 @@ func TestTimerThatIsResetUnreadDoesNotHang(t *testing.T) {
 		reset(timer)
 		select {
 		case at := <-timer.Chan():
-			t.Errorf("%s: got the time %v of before", name, at)
+			t.Errorf("%s: got the earlier time %v", name, at)
 		default:
 		}
 		c.Advance(time.Second)
@@ -35,8 +35,8 @@ func TestTimerThatIsResetUnreadDoesNotHang(t *testing.T) {
 	}
 }
 
-// One goroutine resets timers and never reads them while another moves the clock.
-func TestTimersResetWhileTheClockMoves(t *testing.T) {
+// Goroutines reset timers and never read them while another moves the clock.
+func TestConcurrentResetAndAdvance(t *testing.T) {
 	c := clocktest.New()
 	var wg sync.WaitGroup
 	for range 4 {
@@ -82,7 +82,7 @@ func TestTimersFireInOrderAndOnce(t *testing.T) {
 	}
 }
 
-func TestTimerThatIsDueAtOnce(t *testing.T) {
+func TestDueTimersFireAtOnce(t *testing.T) {
 	c := clocktest.New()
 	for _, ch := range []<-chan time.Time{c.After(0), c.After(-time.Second), c.At(c.Now())} {
 		<-ch
@@ -92,14 +92,14 @@ func TestTimerThatIsDueAtOnce(t *testing.T) {
 	}
 }
 
-func TestResetAndStopTellWhetherTheTimerWasSet(t *testing.T) {
+func TestResetAndStopReportWhetherTimerWasSet(t *testing.T) {
 	c := clocktest.New()
 	timer, alarm := c.NewTimer(time.Second), c.NewAlarm(c.Now().Add(time.Second))
 	if !timer.Reset(time.Hour) || !alarm.Reset(c.Now().Add(time.Hour)) {
-		t.Error("a timer that is set is not known")
+		t.Error("Reset of a set timer returns false")
 	}
 	if !timer.Stop() || !alarm.Stop() {
-		t.Error("a timer that is set is not stopped")
+		t.Error("Stop of a set timer returns false")
 	}
 	if timer.Stop() || timer.Reset(time.Second) {
 		t.Error("a stopped timer counts as set")
@@ -110,7 +110,7 @@ func TestResetAndStopTellWhetherTheTimerWasSet(t *testing.T) {
 	}
 }
 
-func TestFunctionsRun(t *testing.T) {
+func TestAfterFuncAndAtFunc(t *testing.T) {
 	c := clocktest.New()
 	done := make(chan string, 2)
 	c.AfterFunc(time.Second, func() { done <- "after" })
@@ -125,12 +125,12 @@ func TestFunctionsRun(t *testing.T) {
 	}
 }
 
-func TestStepWaitsForTheTimers(t *testing.T) {
+func TestStepWaitsForTimers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clocktest.New()
 		fired := make(chan time.Time)
 		go func() {
-			<-time.After(time.Second) // The bubble's time: Step is waiting by then.
+			<-time.After(time.Second) // In the bubble's time: Step is waiting then.
 			fired <- <-c.After(time.Minute)
 		}()
 		want := c.Now().Add(time.Minute)
@@ -141,7 +141,7 @@ func TestStepWaitsForTheTimers(t *testing.T) {
 	})
 }
 
-func TestStepSaysWhichTimersAreSet(t *testing.T) {
+func TestFailedStepNamesSetTimers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clocktest.New()
 		c.After(time.Minute)

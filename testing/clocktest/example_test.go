@@ -13,8 +13,8 @@ import (
 // t stands for the t of a test.
 var t testing.TB
 
-// What is tested waits on a goroutine of its own. Step sees to it that the clock
-// does not move before the timer is set.
+// The code under test waits in its own goroutine. Step moves the clock only once the timer is
+// set.
 func Example() {
 	c := clocktest.New()
 	done := make(chan struct{})
@@ -30,7 +30,7 @@ func Example() {
 	// timers left: 0
 }
 
-// tea is what is tested.
+// tea is the code under test.
 func tea(c clock.Clock) {
 	<-c.After(3 * time.Minute)
 	fmt.Println("the tea is ready")

@@ -17,34 +17,32 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// Capability is something that accessors may have, and need not.
+// Capability is an optional capability of accessors.
 type Capability int
 
 const (
-	// Removal tells whether to destroy or to release:
-	// storageprovisioner.VolumeRemovalAccessor and FilesystemRemovalAccessor.
+	// Removal says whether to destroy or release: storageprovisioner.VolumeRemovalAccessor and
+	// FilesystemRemovalAccessor.
 	Removal Capability = 1 << iota
-	// Plans are attachment plans:
-	// storageprovisioner.VolumeAttachmentPlanAccessor.
+	// Plans are attachment plans: storageprovisioner.VolumeAttachmentPlanAccessor.
 	Plans
-	// Sizes are those that are wanted of what is provisioned already:
+	// Sizes are the wanted sizes of provisioned entities:
 	// storageprovisioner.VolumeSizeAccessor and FilesystemSizeAccessor.
 	Sizes
-	// Owners are those of volumes and filesystems; the parameters of creations
-	// carry them as resource tags.
+	// Owners are the owners of volumes and filesystems; the parameters of creations carry them
+	// as resource tags.
 	Owners
-	// Attempts are what workers have set out to make, as the agent's state remembers it:
+	// Attempts are the noted attempts of workers, as the agent's state keeps them:
 	// storageprovisioner.AttemptAccessor.
 	Attempts
 )
 
-// For returns accessors for one worker of a scope, with the capabilities given and
-// no others.
+// For returns accessors for one worker of a scope, with the given capabilities and no others.
 //
-// The accessors of a machine (names.MachineTag) show that machine's attachments and
-// plans, and the volumes and filesystems that are attached to it or to nothing.
-// Those of any other scope show everything. So the environment's worker and those of
-// machines can run over one model; they tell by the providers what is theirs.
+// The accessors of a machine (names.MachineTag) show that machine's attachments and plans, and
+// the volumes and filesystems that are attached to it or to nothing. Those of any other scope
+// show everything. So the environment's worker and those of machines can share a model; each
+// recognizes its own entities by their providers.
 func (m *Model) For(scope names.Tag, with ...Capability) storageprovisioner.Accessors {
 	a := &accessor{m: m}
 	if machine, ok := scope.(names.MachineTag); ok {
@@ -230,24 +228,25 @@ func (m *Model) For(scope names.Tag, with ...Capability) storageprovisioner.Acce
 	}
 }
 
-// Config returns the configuration of a worker of a scope on [Model.For]'s
-// accessors. What is left to set is the Clock, in a machine's scope the StorageDir,
-// and whatever the test is about; the Registry, above all.
+// Config returns the configuration of a worker of a scope on [Model.For]'s accessors. The test
+// sets the Clock, the StorageDir in a machine's scope, and whatever else it is about; above
+// all the Registry.
 func (m *Model) Config(scope names.Tag, with ...Capability) storageprovisioner.Config {
 	return storageprovisioner.Config{Scope: scope}.WithAccessors(m.For(scope, with...))
 }
 
-// accessor implements all that is not optional.
+// accessor implements everything that is not optional.
 type accessor struct {
 	m *Model
-	// machine is the machine of the scope; empty if that is the environment.
+	// machine is the machine of the scope; empty for the environment.
 	machine string
-	// owners says that the capability [Owners] is there.
+	// owners says that the accessor has the capability [Owners].
 	owners bool
 	busy   atomic.Int32
 }
 
-// begin begins a call. The function that it returns, if the call goes on, ends it.
+// begin begins a call. If it returns no error, the caller ends the call with the returned
+// function.
 func (a *accessor) begin(name string, args any, subjects ...string) (end func(), err error) {
 	if a.busy.Add(1) > 1 {
 		a.m.overlapped.Store(true)
@@ -274,8 +273,8 @@ func (a *accessor) begin(name string, args any, subjects ...string) (end func(),
 	}, nil
 }
 
-// bulk makes a bulk call: one does it for one argument, and result puts the error
-// for that into the result.
+// bulk makes a bulk call: one handles one argument, and result returns the place for its error
+// in a result.
 func bulk[P, R any](a *accessor, name string, args []P, subject func(P) string, one func(P) (R, error), result func(*R) **params.Error) ([]R, error) {
 	subjects := make([]string, len(args))
 	for i, p := range args {
@@ -300,8 +299,8 @@ func bulk[P, R any](a *accessor, name string, args []P, subject func(P) string, 
 	return results, nil
 }
 
-// tell makes a bulk call that has no results but errors.
-func tell[P any](a *accessor, name string, args []P, subject func(P) string, one func(P) error) ([]params.ErrorResult, error) {
+// bulkErrors makes a bulk call whose results are only errors.
+func bulkErrors[P any](a *accessor, name string, args []P, subject func(P) string, one func(P) error) ([]params.ErrorResult, error) {
 	return bulk(a, name, args, subject,
 		func(p P) (params.ErrorResult, error) { return params.ErrorResult{}, one(p) },
 		func(r *params.ErrorResult) **params.Error { return &r.Error })
@@ -309,7 +308,8 @@ func tell[P any](a *accessor, name string, args []P, subject func(P) string, one
 
 func tagOf[T names.Tag](tag T) string { return tag.String() }
 
-// watch gives out a watcher: the test's if it feeds that itself, or the model's own.
+// watch returns a watcher: the one that the test feeds, if hand returns it, or the model's
+// own.
 func watch[W, T any](a *accessor, name string, hand, own func() *watchertest.Watcher[T], subjects ...string) (W, error) {
 	var none W
 	end, err := a.begin(name, nil, subjects...)
@@ -328,12 +328,12 @@ func watch[W, T any](a *accessor, name string, hand, own func() *watchertest.Wat
 	return any(w).(W), nil
 }
 
-// seesAttachment reports whether the scope has an attachment.
+// seesAttachment reports whether an attachment is in the scope.
 func (a *accessor) seesAttachment(id params.MachineStorageId) bool {
 	return a.machine == "" || id.MachineTag == a.machine
 }
 
-// sees reports whether the scope has a volume or filesystem.
+// sees reports whether a volume or filesystem is in the scope.
 func (a *accessor) sees(tag string) bool {
 	ids := a.m.attachmentsOf(tag)
 	return len(ids) == 0 || slices.ContainsFunc(ids, a.seesAttachment)
@@ -353,7 +353,8 @@ func (a *accessor) EnvironConfig() (*config.Config, error) {
 	return config.New(a.m.attrs)
 }
 
-// The watcher of block devices is named without the machine: a worker has but one.
+// WatchBlockDevices starts a watcher whose name does not include the machine, because a worker
+// has only one.
 func (a *accessor) WatchBlockDevices(machine names.MachineTag) (watcher.NotifyWatcher, error) {
 	return watch[watcher.NotifyWatcher](a, "WatchBlockDevices", once(&a.m.byHand.BlockDevices),
 		func() *watchertest.Notify { return notifying(&a.m.feeds.devices, machine.String()) })
@@ -460,7 +461,7 @@ func noAttachment(id params.MachineStorageId) error {
 }
 
 func (a *accessor) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
-	return tell(a, "Remove", tags, tagOf, func(tag names.Tag) error {
+	return bulkErrors(a, "Remove", tags, tagOf, func(tag names.Tag) error {
 		if !a.m.remove(tag.String()) {
 			return errors.NotFoundf("%s", tag)
 		}
@@ -470,7 +471,7 @@ func (a *accessor) Remove(tags []names.Tag) ([]params.ErrorResult, error) {
 }
 
 func (a *accessor) RemoveAttachments(ids []params.MachineStorageId) ([]params.ErrorResult, error) {
-	return tell(a, "RemoveAttachments", ids, subject, func(id params.MachineStorageId) error {
+	return bulkErrors(a, "RemoveAttachments", ids, subject, func(id params.MachineStorageId) error {
 		if !a.m.removeAttachment(id) {
 			return noAttachment(id)
 		}
@@ -493,7 +494,7 @@ func (a *accessor) VolumeBlockDevices(ids []params.MachineStorageId) ([]params.B
 		func(r *params.BlockDeviceResult) **params.Error { return &r.Error })
 }
 
-// recorded returns what is recorded of an entity.
+// recorded returns the recorded info of an entity.
 func recorded[K comparable, P, I any](t *table[K, entity[P, I]], key K, what string) (I, error) {
 	var none I
 	e, ok := t.rows[key]
@@ -516,7 +517,7 @@ func wanted[K comparable, P, I any](t *table[K, entity[P, I]], key K, what strin
 	return e.params, nil
 }
 
-// record records info of an entity, and tells whether that is news.
+// record records info of an entity, and reports whether it differs from the recorded info.
 func record[K comparable, P any, I comparable](t *table[K, entity[P, I]], key K, what string, info I) (bool, error) {
 	e, ok := t.rows[key]
 	if !ok {
@@ -553,8 +554,8 @@ func (a *accessor) VolumeParams(tags []names.VolumeTag) ([]params.VolumeParamsRe
 		func(r *params.VolumeParamsResult) **params.Error { return &r.Error })
 }
 
-// attachment returns the attachment that a volume or filesystem is created for, if
-// there is one: rather one that is wanted, and rather one of the scope.
+// attachment returns the attachment that a volume or filesystem is created for, if any. It
+// prefers one that is alive and in the scope, and then one in the scope.
 func (a *accessor) attachment(tag string) (params.MachineStorageId, bool) {
 	ids := a.m.attachmentsOf(tag)
 	for _, fits := range []func(params.MachineStorageId) bool{
@@ -571,7 +572,7 @@ func (a *accessor) attachment(tag string) (params.MachineStorageId, bool) {
 	return params.MachineStorageId{}, false
 }
 
-// volumeAttachmentParams fills in what is already known.
+// volumeAttachmentParams fills in the known IDs and the pool.
 func (a *accessor) volumeAttachmentParams(p params.VolumeAttachmentParams) params.VolumeAttachmentParams {
 	p.InstanceId = a.m.machines[p.MachineTag]
 	if info, ok := info(&a.m.volumes, p.VolumeTag); ok {
@@ -608,7 +609,7 @@ func (a *accessor) VolumeAttachmentParams(ids []params.MachineStorageId) ([]para
 }
 
 func (a *accessor) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult, error) {
-	return tell(a, "SetVolumeInfo", volumes,
+	return bulkErrors(a, "SetVolumeInfo", volumes,
 		func(v params.Volume) string { return v.VolumeTag },
 		func(v params.Volume) error {
 			news, err := record(&a.m.volumes, v.VolumeTag, v.VolumeTag, v.Info)
@@ -621,7 +622,7 @@ func (a *accessor) SetVolumeInfo(volumes []params.Volume) ([]params.ErrorResult,
 }
 
 func (a *accessor) SetVolumeAttachmentInfo(attachments []params.VolumeAttachment) ([]params.ErrorResult, error) {
-	return tell(a, "SetVolumeAttachmentInfo", attachments,
+	return bulkErrors(a, "SetVolumeAttachmentInfo", attachments,
 		func(v params.VolumeAttachment) string { return subject(at(v.MachineTag, v.VolumeTag)) },
 		func(v params.VolumeAttachment) error {
 			id := at(v.MachineTag, v.VolumeTag)
@@ -666,7 +667,7 @@ func (a *accessor) FilesystemParams(tags []names.FilesystemTag) ([]params.Filesy
 		func(r *params.FilesystemParamsResult) **params.Error { return &r.Error })
 }
 
-// filesystemAttachmentParams fills in what is already known.
+// filesystemAttachmentParams fills in the known IDs and the pool.
 func (a *accessor) filesystemAttachmentParams(p params.FilesystemAttachmentParams) params.FilesystemAttachmentParams {
 	p.InstanceId = a.m.machines[p.MachineTag]
 	if info, ok := info(&a.m.filesystems, p.FilesystemTag); ok {
@@ -699,7 +700,7 @@ func (a *accessor) FilesystemAttachmentParams(ids []params.MachineStorageId) ([]
 }
 
 func (a *accessor) SetFilesystemInfo(filesystems []params.Filesystem) ([]params.ErrorResult, error) {
-	return tell(a, "SetFilesystemInfo", filesystems,
+	return bulkErrors(a, "SetFilesystemInfo", filesystems,
 		func(f params.Filesystem) string { return f.FilesystemTag },
 		func(f params.Filesystem) error {
 			news, err := record(&a.m.filesystems, f.FilesystemTag, f.FilesystemTag, f.Info)
@@ -712,7 +713,7 @@ func (a *accessor) SetFilesystemInfo(filesystems []params.Filesystem) ([]params.
 }
 
 func (a *accessor) SetFilesystemAttachmentInfo(attachments []params.FilesystemAttachment) ([]params.ErrorResult, error) {
-	return tell(a, "SetFilesystemAttachmentInfo", attachments,
+	return bulkErrors(a, "SetFilesystemAttachmentInfo", attachments,
 		func(f params.FilesystemAttachment) string { return subject(at(f.MachineTag, f.FilesystemTag)) },
 		func(f params.FilesystemAttachment) error {
 			id := at(f.MachineTag, f.FilesystemTag)

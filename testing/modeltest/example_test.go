@@ -23,8 +23,8 @@ var t testing.TB
 // environment is the scope of the examples.
 var environment = names.NewModelTag("deadbeef-0bad-400d-8000-4b1d0d06f00d")
 
-// A volume is wanted; the first attempt to create it fails; half a minute later the
-// worker tries again, and records what came of it.
+// The first attempt to create a volume fails. Half a minute later the worker tries again, and
+// records the volume.
 func Example() {
 	model := modeltest.New(modeltest.Options{})
 	provider := providerfake.New(providerfake.Options{})

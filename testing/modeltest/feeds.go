@@ -9,8 +9,8 @@ import (
 	"github.com/stowage-io/stowage/testing/watchertest"
 )
 
-// feeds are the subscribers to changes, by what changes. Volumes, filesystems and
-// machines go by their tags.
+// feeds are the subscribers to changes, by kind of change. Keys of volumes, filesystems and
+// machines are their tags.
 type feeds struct {
 	environ               feed[struct{}]
 	devices               feed[string]
@@ -22,7 +22,7 @@ type feeds struct {
 	plans                 feed[params.MachineStorageId]
 }
 
-// feed feeds the model's own watchers of one kind.
+// feed is the model's own watchers of one kind.
 type feed[K any] []subscriber[K]
 
 type subscriber[K any] struct {
@@ -38,7 +38,7 @@ func (f feed[K]) changed(key K) {
 	}
 }
 
-// notifying returns a watcher of changes to one key.
+// notifying returns a watcher of changes of one key.
 func notifying[K comparable](f *feed[K], key K) *watchertest.Notify {
 	w := watchertest.NewMerging(func(_, _ struct{}) struct{} { return struct{}{} }, struct{}{})
 	*f = append(*f, subscriber[K]{
@@ -48,8 +48,8 @@ func notifying[K comparable](f *feed[K], key K) *watchertest.Notify {
 	return w
 }
 
-// listing returns a watcher that is told which of the keys that it sees change, in
-// the form that it sends them in.
+// listing returns a watcher of the keys that sees accepts. form converts a key to the form
+// that the watcher sends.
 func listing[K, E comparable](f *feed[K], keys []K, sees func(K) bool, form func(K) E) *watchertest.Watcher[[]E] {
 	full := []E{}
 	for _, key := range keys {
@@ -65,7 +65,7 @@ func listing[K, E comparable](f *feed[K], keys []K, sees func(K) bool, form func
 	return w
 }
 
-// union returns what either has, each once.
+// union returns the elements of both, each once.
 func union[E comparable](pending, next []E) []E {
 	for _, e := range next {
 		if !slices.Contains(pending, e) {
@@ -83,7 +83,8 @@ func idOf(tag string) string {
 
 func itself[T any](t T) T { return t }
 
-// once gives out a watcher that the test feeds the first time, if there is one.
+// once returns a function that returns the watcher that the test feeds, if any, on the first
+// call only.
 func once[T any](hand **watchertest.Watcher[T]) func() *watchertest.Watcher[T] {
 	return func() *watchertest.Watcher[T] {
 		w := *hand
@@ -92,7 +93,7 @@ func once[T any](hand **watchertest.Watcher[T]) func() *watchertest.Watcher[T] {
 	}
 }
 
-// stop ends the watchers that have not been given out.
+// stop ends the watchers that accessors have not returned.
 func (w *Watchers) stop() {
 	stop(w.EnvironConfig)
 	stop(w.BlockDevices)
@@ -106,7 +107,7 @@ func (w *Watchers) stop() {
 func stop[T any](w *watchertest.Watcher[T]) {
 	if w != nil {
 		w.Kill()
-		// What it ends with is nobody's: it has not been given out.
+		// Ignore its error: no one has received the watcher.
 		_ = w.Wait()
 	}
 }

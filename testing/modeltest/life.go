@@ -9,14 +9,13 @@ import (
 	"github.com/stowage-io/stowage/core/life"
 )
 
-// Destroy has a volume or filesystem go, as a state does: it is dying at once, and
-// its attachments with it; when a worker has removed the last of them, it is dead.
-// When it is dead, a worker removes it. A volume waits for the filesystem that stands
-// on it, which is destroyed first.
+// Destroy destroys a volume or filesystem as a state does: it and its attachments become dying
+// at once. When a worker has removed the last attachment, it becomes dead, and a worker
+// removes it. A volume waits for the filesystem on it, which must be destroyed first.
 func (m *Model) Destroy(tag string) { m.end(tag, false) }
 
-// Release is like Destroy but keeps the provider's storage: a worker whose accessors
-// have [Removal] releases the storage instead of destroying it.
+// Release is like Destroy but keeps the provider's storage: a worker whose accessors have
+// [Removal] releases the storage instead of destroying it.
 func (m *Model) Release(tag string) { m.end(tag, true) }
 
 func (m *Model) end(tag string, release bool) {
@@ -33,23 +32,24 @@ func (m *Model) end(tag string, release bool) {
 		}
 		m.changed(tag)
 		for _, id := range m.attachmentsOf(tag) {
-			m.letGo(id)
+			m.beginDetach(id)
 		}
 		m.settle(tag)
 	})
 }
 
-// Detach has an attachment go, as a state does: it is dying at once; or, if it has a
-// plan, the plan is, and the attachment when a worker has removed the plan.
+// Detach detaches a volume or filesystem as a state does: the attachment becomes dying at
+// once. If it has a plan, the plan becomes dying first, and the attachment when a worker has
+// removed the plan.
 func (m *Model) Detach(machine, tag string) {
 	m.change(func() {
 		id := at(machine, tag)
-		m.attachmentLife(id) // It is there.
-		m.letGo(id)
+		m.attachmentLife(id) // panics if there is no such attachment
+		m.beginDetach(id)
 	})
 }
 
-func (m *Model) letGo(id params.MachineStorageId) {
+func (m *Model) beginDetach(id params.MachineStorageId) {
 	if plan, ok := m.plans.rows[id]; ok {
 		plan.Life = life.Dying
 		m.feeds.plans.changed(id)
@@ -59,8 +59,8 @@ func (m *Model) letGo(id params.MachineStorageId) {
 	m.attachmentChanged(id)
 }
 
-// settle moves on what is going, if nothing holds it any more: an attachment, or a
-// filesystem on the volume.
+// settle makes an entity that is being destroyed dead, if it has no attachment and no
+// filesystem is on it.
 func (m *Model) settle(tag string) {
 	if !m.has(tag) || len(m.attachmentsOf(tag)) > 0 {
 		return
@@ -83,7 +83,7 @@ func (m *Model) settle(tag string) {
 	}
 }
 
-// What follows serves volumes and filesystems alike. The lock is held.
+// The functions below serve both volumes and filesystems. The caller holds the lock.
 
 func isFilesystem(tag string) bool {
 	_, err := names.ParseFilesystemTag(tag)
@@ -109,8 +109,8 @@ func (m *Model) changed(tag string) {
 	}
 }
 
-// remove takes out what a worker has removed. If that is a filesystem, remove also
-// settles the volume that backs it.
+// remove removes an entity that a worker has removed. If it is a filesystem, remove also
+// settles its backing volume.
 func (m *Model) remove(tag string) bool {
 	var backing string
 	if f, ok := m.filesystems.rows[tag]; ok {

@@ -1,11 +1,10 @@
-// Package modeltest has a model in memory: what a storage provisioner needs of a
-// state, for tests.
+// Package modeltest has a model in memory: the part of a state that a storage provisioner
+// needs, for tests.
 //
-// A test puts machines, volumes, filesystems and attachments into a [Model] and
-// changes them; the watchers that a worker has started tell it so, the full set
-// first and then what has changed. The worker reaches the model by the accessors that
-// [Model.Config] or [Model.For] gives for its scope, and the test reads what it has
-// recorded:
+// A test adds machines, volumes, filesystems and attachments to a [Model] and changes them.
+// The watchers that a worker has started report that: the full set first and then the changes.
+// The worker uses the model through the accessors that [Model.Config] or [Model.For] returns
+// for its scope, and the test reads what the worker has recorded:
 //
 //	model := modeltest.New(modeltest.Options{})
 //	defer model.Close()
@@ -14,16 +13,15 @@
 //	model.AttachVolume(params.VolumeAttachmentParams{VolumeTag: "volume-0", MachineTag: "machine-0", Provider: "pretend"})
 //	cfg := model.Config(names.NewModelTag(uuid))
 //
-// The model is a [calls.Journal] of the accessor calls, and a [calls.Script] that
-// has them fail, by their names: "SetVolumeInfo". Subjects are tags, and for an
-// attachment two tags: "volume-0 machine-0". Its Await waits for anything that the
-// model will have come to:
+// The model is a [calls.Journal] of the accessor calls, and a [calls.Script] that makes them
+// fail, by name, such as "SetVolumeInfo". Subjects are tags; that of an attachment is two
+// tags: "volume-0 machine-0". Its Await waits for any condition on the model:
 //
 //	model.Await(t, "the record", func() bool { return model.Recorded("volume-0") })
 //
-// Everything is named by its tag, as on the wire: "machine-0", "volume-0",
-// "filesystem-0". All methods are safe for concurrent use. What a test names and the
-// model does not have is a mistake in the test: the method panics.
+// Entities are identified by tags, as on the wire: "machine-0", "volume-0", "filesystem-0".
+// All methods are safe for concurrent use. Naming an entity that the model does not have is a
+// mistake in the test: the method panics.
 package modeltest
 
 import (
@@ -42,18 +40,17 @@ import (
 	"github.com/stowage-io/stowage/testing/watchertest"
 )
 
-// Options says what a model is made of. The zero value is a good one.
+// Options configures a model. The zero value is valid.
 type Options struct {
-	// Journal takes the accessor calls; nil: one of the model's own.
+	// Journal records the accessor calls; nil: the model has its own.
 	Journal *calls.Journal
 	// ByHand are watchers that the test feeds.
 	ByHand Watchers
 }
 
-// Watchers are those that accessors give out in place of the model's own, which
-// then says nothing of its own in their place. A nil one is the model's. Each is
-// given out as it is, so that it can be fed before it is asked for, and once only.
-// Closing the model stops them.
+// Watchers replace the model's own watchers, which then send nothing. A nil field keeps the
+// model's own. Accessors return each watcher unchanged and only once, so the test can feed it
+// before a worker asks for it. Closing the model stops them.
 type Watchers struct {
 	EnvironConfig         *watchertest.Notify
 	BlockDevices          *watchertest.Notify
@@ -62,7 +59,7 @@ type Watchers struct {
 	VolumeAttachments     *watchertest.MachineStorageIds
 	FilesystemAttachments *watchertest.MachineStorageIds
 	VolumeAttachmentPlans *watchertest.MachineStorageIds
-	// Machine is called for each watcher of a machine. It does not call the model.
+	// Machine is called for each watcher of a machine. It must not call the model.
 	Machine func(names.MachineTag) *watchertest.Notify
 }
 
@@ -84,7 +81,7 @@ type Model struct {
 
 	mu       sync.Mutex
 	attrs    map[string]any
-	machines map[string]string // instance ids; empty where not provisioned
+	machines map[string]string // instance IDs; empty if not provisioned
 
 	volumes               table[string, volume]
 	filesystems           table[string, filesystem]
@@ -93,15 +90,15 @@ type Model struct {
 	plans                 table[params.MachineStorageId, params.VolumeAttachmentPlan]
 	devices               map[params.MachineStorageId]storage.BlockDevice
 
-	unchecked map[string]bool // tags whose owners are to be checked
+	unchecked map[string]bool // tags of entities whose owners must be checked
 
 	statuses map[string][]params.EntityStatusArgs
 	removed  []string
 	feeds    feeds
 }
 
-// New returns an empty model, whose environment is named "test". Close it at the
-// end of the test.
+// New returns an empty model, whose environment is named "test". Close it at the end of the
+// test.
 func New(options Options) *Model {
 	if options.Journal == nil {
 		options.Journal = calls.NewJournal()
@@ -126,21 +123,21 @@ func New(options Options) *Model {
 	return m
 }
 
-// Close stops all watchers and returns the names of those that nobody had stopped,
-// such as "WatchVolumes": a worker that has ended has left none.
+// Close stops all watchers and returns the names of those that were not stopped before, such
+// as "WatchVolumes": a worker that has ended should have stopped all of its watchers.
 func (m *Model) Close() []string {
 	left := m.started.Stop()
 	m.byHand.stop()
 	return left
 }
 
-// Watching returns the names of the watchers that have been started and not
-// stopped, in the order in which they were started. That of a machine has the
-// machine's tag behind it: "WatchMachine machine-0".
+// Watching returns the names of the watchers that have been started and not stopped, in the
+// order in which they were started. The machine's tag follows the name of a machine's watcher:
+// "WatchMachine machine-0".
 func (m *Model) Watching() []string { return m.started.Living() }
 
-// Overlapped reports whether one worker has ever made two accessor calls at the
-// same time: a real accessor need not be safe for that.
+// Overlapped reports whether one worker has ever made two accessor calls at the same time: a
+// real accessor need not be safe for that.
 func (m *Model) Overlapped() bool { return m.overlapped.Load() }
 
 // change changes the model on behalf of the test.
@@ -151,28 +148,28 @@ func (m *Model) change(f func()) {
 	m.Changed()
 }
 
-// get returns something of the model.
+// get returns the result of f, which reads the model.
 func get[T any](m *Model, f func() T) T {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return f()
 }
 
-// at names an attachment.
+// at returns the ID of an attachment.
 func at(machine, tag string) params.MachineStorageId {
 	return params.MachineStorageId{MachineTag: machine, AttachmentTag: tag}
 }
 
 func subject(id params.MachineStorageId) string { return id.AttachmentTag + " " + id.MachineTag }
 
-// must panics with the test's mistake.
+// must panics if the test has made a mistake.
 func must(err error) {
 	if err != nil {
 		panic(fmt.Sprintf("modeltest: %v", err))
 	}
 }
 
-// known returns a row that the test takes to be there.
+// known returns the row of a key, and panics if the row does not exist.
 func known[K comparable, E any](t *table[K, E], key K) *E {
 	row, ok := t.rows[key]
 	if !ok {
@@ -181,8 +178,8 @@ func known[K comparable, E any](t *table[K, E], key K) *E {
 	return row
 }
 
-// SetEnvironConfig sets attributes of the environment's configuration; the others
-// stay. nil takes one away.
+// SetEnvironConfig sets attributes of the environment's configuration and keeps the others. A
+// nil value removes an attribute.
 func (m *Model) SetEnvironConfig(attrs map[string]any) {
 	m.change(func() {
 		for k, v := range attrs {
@@ -199,8 +196,8 @@ func (m *Model) SetEnvironConfig(attrs map[string]any) {
 // AddMachine adds a machine that is not provisioned.
 func (m *Model) AddMachine(machine string) { m.ProvisionMachine(machine, "") }
 
-// ProvisionMachine gives a machine an instance id, and adds the machine if it is not
-// there yet.
+// ProvisionMachine sets the instance ID of a machine, and adds the machine if it does not
+// exist.
 func (m *Model) ProvisionMachine(machine, instance string) {
 	_, err := names.ParseMachineTag(machine)
 	must(err)
@@ -210,7 +207,7 @@ func (m *Model) ProvisionMachine(machine, instance string) {
 	})
 }
 
-// RemoveMachine takes a machine away.
+// RemoveMachine removes a machine.
 func (m *Model) RemoveMachine(machine string) {
 	m.change(func() {
 		delete(m.machines, machine)
@@ -218,7 +215,7 @@ func (m *Model) RemoveMachine(machine string) {
 	})
 }
 
-// SetBlockDevice gives a volume a block device on a machine.
+// SetBlockDevice sets the block device of a volume on a machine.
 func (m *Model) SetBlockDevice(machine, volume string, device storage.BlockDevice) {
 	m.change(func() {
 		m.devices[at(machine, volume)] = device
@@ -226,7 +223,7 @@ func (m *Model) SetBlockDevice(machine, volume string, device storage.BlockDevic
 	})
 }
 
-// RemoveBlockDevice takes a volume's block device on a machine away.
+// RemoveBlockDevice removes the block device of a volume on a machine.
 func (m *Model) RemoveBlockDevice(machine, volume string) {
 	m.change(func() {
 		delete(m.devices, at(machine, volume))
@@ -234,8 +231,8 @@ func (m *Model) RemoveBlockDevice(machine, volume string) {
 	})
 }
 
-// AddVolume adds a volume that is wanted, and not made yet. If there is one of that
-// tag, it gets the new parameters. Its attachment is AttachVolume's to add.
+// AddVolume adds a volume that is wanted, and not made yet. If the tag exists, the volume gets
+// the new parameters. AttachVolume adds its attachment.
 func (m *Model) AddVolume(p params.VolumeParams) {
 	_, err := names.ParseVolumeTag(p.VolumeTag)
 	must(err)
@@ -249,9 +246,9 @@ func (m *Model) AddVolume(p params.VolumeParams) {
 	})
 }
 
-// AttachVolume adds the attachment of a volume to a machine, which is wanted and
-// not made yet. If there is one, it gets the new parameters. The ids of volume and
-// instance are filled in when the worker asks, as far as they are known then.
+// AttachVolume adds the attachment of a volume to a machine, which is wanted and not made yet.
+// If the attachment exists, it gets the new parameters. The IDs of volume and instance are
+// filled in when the worker reads them, if they are known then.
 func (m *Model) AttachVolume(p params.VolumeAttachmentParams) {
 	_, err := names.ParseVolumeTag(p.VolumeTag)
 	must(err)
@@ -301,7 +298,7 @@ func (m *Model) AttachFilesystem(p params.FilesystemAttachmentParams) {
 	})
 }
 
-// ProvisionVolume records a volume, as if it had been made long ago.
+// ProvisionVolume records a volume as provisioned.
 func (m *Model) ProvisionVolume(volume string, info params.VolumeInfo) {
 	m.change(func() {
 		known(&m.volumes, volume).info = &info
@@ -309,7 +306,7 @@ func (m *Model) ProvisionVolume(volume string, info params.VolumeInfo) {
 	})
 }
 
-// ProvisionFilesystem records a filesystem, as if it had been made long ago.
+// ProvisionFilesystem records a filesystem as provisioned.
 func (m *Model) ProvisionFilesystem(filesystem string, info params.FilesystemInfo) {
 	m.change(func() {
 		known(&m.filesystems, filesystem).info = &info
@@ -317,7 +314,7 @@ func (m *Model) ProvisionFilesystem(filesystem string, info params.FilesystemInf
 	})
 }
 
-// ProvisionVolumeAttachment records an attachment, as if it had been made long ago.
+// ProvisionVolumeAttachment records an attachment as made.
 func (m *Model) ProvisionVolumeAttachment(machine, volume string, info params.VolumeAttachmentInfo) {
 	id := at(machine, volume)
 	m.change(func() {
@@ -326,8 +323,7 @@ func (m *Model) ProvisionVolumeAttachment(machine, volume string, info params.Vo
 	})
 }
 
-// ProvisionFilesystemAttachment records an attachment, as if it had been made long
-// ago.
+// ProvisionFilesystemAttachment records an attachment as made.
 func (m *Model) ProvisionFilesystemAttachment(machine, filesystem string, info params.FilesystemAttachmentInfo) {
 	id := at(machine, filesystem)
 	m.change(func() {
@@ -336,8 +332,8 @@ func (m *Model) ProvisionFilesystemAttachment(machine, filesystem string, info p
 	})
 }
 
-// SetSize sets the size, in MiB, that a volume or filesystem is wanted with. What is
-// provisioned grows where the worker's accessors have [Sizes].
+// SetSize sets the wanted size of a volume or filesystem, in MiB. If it is provisioned, it
+// grows if the worker's accessors have [Sizes].
 func (m *Model) SetSize(tag string, size uint64) {
 	m.change(func() {
 		if isFilesystem(tag) {
@@ -349,7 +345,7 @@ func (m *Model) SetSize(tag string, size uint64) {
 	})
 }
 
-// SetPool sets the pool that a volume or filesystem, and its attachments, are of.
+// SetPool sets the pool of a volume or filesystem, and of its attachments.
 func (m *Model) SetPool(tag string, pool params.Pool) {
 	m.change(func() {
 		if isFilesystem(tag) {
@@ -361,25 +357,25 @@ func (m *Model) SetPool(tag string, pool params.Pool) {
 	})
 }
 
-// Owner returns whose a volume or filesystem is, whether or not it is there.
+// Owner returns the owner of a volume or filesystem, whether or not the model has it.
 func (m *Model) Owner(tag string) storage.Owner {
 	return get(m, func() storage.Owner { return m.owner(tag) })
 }
 
-// owner says the same of the same tag in every model of the environment.
+// owner returns the same owner for a tag in every model of the environment.
 func (m *Model) owner(tag string) storage.Owner {
 	model, _ := m.attrs["uuid"].(string)
 	return storage.Owner{ModelUUID: model, EntityUUID: uuid.NewSHA1(uuid.NameSpaceOID, []byte(model+tag)).String()}
 }
 
-// CheckOwner has accessors with [Owners] ask for the owner of a volume or filesystem to
-// be checked, until it is recorded again: as a state does that was restored.
+// CheckOwner makes accessors with [Owners] request a check of the owner of a volume or
+// filesystem, until it is recorded again, as a restored state does.
 func (m *Model) CheckOwner(tag string) {
 	m.change(func() { m.unchecked[tag] = true })
 }
 
-// SetLife sets the life of a volume or filesystem, and nothing else. Destroy does
-// what a state does.
+// SetLife sets the life of a volume or filesystem, and nothing else. Destroy does what a state
+// does.
 func (m *Model) SetLife(tag string, to life.Value) {
 	m.change(func() {
 		*m.life(tag) = to
@@ -387,8 +383,8 @@ func (m *Model) SetLife(tag string, to life.Value) {
 	})
 }
 
-// SetAttachmentLife sets the life of an attachment, and nothing else. Detach does
-// what a state does.
+// SetAttachmentLife sets the life of an attachment, and nothing else. Detach does what a state
+// does.
 func (m *Model) SetAttachmentLife(machine, tag string, to life.Value) {
 	m.change(func() {
 		id := at(machine, tag)
@@ -397,8 +393,8 @@ func (m *Model) SetAttachmentLife(machine, tag string, to life.Value) {
 	})
 }
 
-// Forget takes a volume or filesystem out of the model, with its attachments,
-// without any worker's doing.
+// Forget removes a volume or filesystem from the model, with its attachments, without a
+// worker's involvement.
 func (m *Model) Forget(tag string) {
 	m.change(func() {
 		for _, id := range m.attachmentsOf(tag) {
@@ -411,7 +407,7 @@ func (m *Model) Forget(tag string) {
 	})
 }
 
-// ForgetAttachment takes an attachment out of the model without any worker's doing.
+// ForgetAttachment removes an attachment from the model without a worker's involvement.
 func (m *Model) ForgetAttachment(machine, tag string) {
 	m.change(func() {
 		id := at(machine, tag)
@@ -442,28 +438,28 @@ func (m *Model) AttachmentLife(machine, tag string) life.Value {
 	})
 }
 
-// Volume returns what is recorded of a volume, if it is provisioned.
+// Volume returns the recorded info of a volume, if it is provisioned.
 func (m *Model) Volume(volume string) (params.VolumeInfo, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return info(&m.volumes, volume)
 }
 
-// Filesystem returns what is recorded of a filesystem, if it is provisioned.
+// Filesystem returns the recorded info of a filesystem, if it is provisioned.
 func (m *Model) Filesystem(filesystem string) (params.FilesystemInfo, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return info(&m.filesystems, filesystem)
 }
 
-// VolumeAttachment returns what is recorded of an attachment, if it is made.
+// VolumeAttachment returns the recorded info of an attachment, if it is made.
 func (m *Model) VolumeAttachment(machine, volume string) (params.VolumeAttachmentInfo, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return info(&m.volumeAttachments, at(machine, volume))
 }
 
-// FilesystemAttachment returns what is recorded of an attachment, if it is made.
+// FilesystemAttachment returns the recorded info of an attachment, if it is made.
 func (m *Model) FilesystemAttachment(machine, filesystem string) (params.FilesystemAttachmentInfo, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -488,14 +484,14 @@ func (m *Model) Plan(machine, volume string) (params.VolumeAttachmentPlan, bool)
 	return params.VolumeAttachmentPlan{}, false
 }
 
-// Statuses returns all statuses that a volume or filesystem has been given, the
-// latest last.
+// Statuses returns all statuses that have been set for a volume or filesystem, the latest
+// last.
 func (m *Model) Statuses(tag string) []params.EntityStatusArgs {
 	return get(m, func() []params.EntityStatusArgs { return slices.Clone(m.statuses[tag]) })
 }
 
-// Status returns the latest status of a volume or filesystem; the zero value if it
-// has been given none.
+// Status returns the latest status of a volume or filesystem; the zero value if none has been
+// set.
 func (m *Model) Status(tag string) params.EntityStatusArgs {
 	if all := m.Statuses(tag); len(all) > 0 {
 		return all[len(all)-1]
@@ -503,8 +499,8 @@ func (m *Model) Status(tag string) params.EntityStatusArgs {
 	return params.EntityStatusArgs{}
 }
 
-// Removed returns what workers have removed, in order: volumes, filesystems and
-// attachments, as subjects.
+// Removed returns the volumes, filesystems and attachments that workers have removed, in
+// order, as subjects.
 func (m *Model) Removed() []string {
 	return get(m, func() []string { return slices.Clone(m.removed) })
 }
@@ -516,8 +512,7 @@ func (m *Model) Recorded(tag string) bool {
 	return volume || filesystem
 }
 
-// Backing returns the tag of the volume that backs a filesystem; empty if no volume
-// does.
+// Backing returns the tag of a filesystem's backing volume; empty if it has none.
 func (m *Model) Backing(filesystem string) string {
 	return get(m, func() string {
 		if f, ok := m.filesystems.rows[filesystem]; ok {

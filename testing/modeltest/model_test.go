@@ -66,7 +66,7 @@ func result[R any](t *testing.T) func([]R, error) R {
 	}
 }
 
-// quiet checks that a watcher has nothing to tell. It is for use in a bubble.
+// quiet checks that a watcher has no event. It is for use in a bubble.
 func quiet[T any](t *testing.T, what string, changes <-chan T) {
 	t.Helper()
 	synctest.Wait()
@@ -77,7 +77,7 @@ func quiet[T any](t *testing.T, what string, changes <-chan T) {
 	}
 }
 
-func TestWatchersSendTheFullSetAndThenMergedChanges(t *testing.T) {
+func TestWatchersSendAllThenMergedChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := model(t)
 		a := m.For(environment)
@@ -133,7 +133,7 @@ func TestWatchersSendTheFullSetAndThenMergedChanges(t *testing.T) {
 	})
 }
 
-func TestWhatAWorkerRecordsIsTold(t *testing.T) {
+func TestRecordingNotifiesWatchersOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := model(t)
 		a := m.For(machine0)
@@ -149,13 +149,13 @@ func TestWhatAWorkerRecordsIsTold(t *testing.T) {
 		}
 		check(t, "volumes", <-volumes.Changes(), []string{"0"})
 		check(t, "attachments", <-attachments.Changes(), []params.MachineStorageId{onMachine("machine-0", "volume-0")})
-		// The second time was no news.
+		// Recording the same again causes no event.
 		quiet(t, "volumes", volumes.Changes())
 		quiet(t, "attachments", attachments.Changes())
 	})
 }
 
-func TestParametersAreCompletedWithWhatIsKnown(t *testing.T) {
+func TestParamsAreCompletedFromModel(t *testing.T) {
 	m := model(t)
 	a := m.For(environment)
 	volumeParams := func() params.VolumeParams {
@@ -184,10 +184,10 @@ func TestParametersAreCompletedWithWhatIsKnown(t *testing.T) {
 	m.AttachVolume(params.VolumeAttachmentParams{VolumeTag: "volume-0", MachineTag: "machine-1"})
 	check(t, "attachment of creation", volumeParams().Attachment.MachineTag, "machine-1")
 	m.Forget("volume-0")
-	check(t, "parameters of what is gone", params.IsCodeNotFound(result[params.VolumeParamsResult](t)(a.VolumeParams([]names.VolumeTag{volume0})).Error), true)
+	check(t, "parameters of a removed volume", params.IsCodeNotFound(result[params.VolumeParamsResult](t)(a.VolumeParams([]names.VolumeTag{volume0})).Error), true)
 }
 
-func TestReadingWhatIsNotThereOrNotProvisioned(t *testing.T) {
+func TestNotProvisionedAndNotFoundCodes(t *testing.T) {
 	m := model(t)
 	m.AddMachine("machine-1")
 	a := m.For(environment, modeltest.Removal, modeltest.Plans)
@@ -261,7 +261,7 @@ func removeAttachment(t *testing.T, a storageprovisioner.Accessors, id params.Ma
 	}
 }
 
-func TestWhatIsDestroyedGoesByTheRules(t *testing.T) {
+func TestDestroyFollowsLifeRules(t *testing.T) {
 	m := model(t)
 	a := m.For(environment, modeltest.Removal)
 	m.ProvisionVolume("volume-0", params.VolumeInfo{VolumeId: "vol-0"})
@@ -278,11 +278,11 @@ func TestWhatIsDestroyedGoesByTheRules(t *testing.T) {
 	r := result[params.RemoveVolumeParamsResult](t)(a.(storageprovisioner.VolumeRemovalAccessor).RemoveVolumeParams([]names.VolumeTag{volume0}))
 	check(t, "how to remove it", r.Result, params.RemoveVolumeParams{Provider: "pretend", VolumeId: "vol-0", Destroy: false})
 	check(t, "removal", result[params.ErrorResult](t)(a.Remove([]names.Tag{volume0})), params.ErrorResult{})
-	check(t, "life of what is gone", m.Life("volume-0"), life.Value(""))
+	check(t, "life of a removed volume", m.Life("volume-0"), life.Value(""))
 	check(t, "removed", m.Removed(), []string{"filesystem-0 machine-0", "volume-0 machine-0", "filesystem-0", "volume-0"})
 }
 
-func TestAMachineSeesWhatIsItsOwn(t *testing.T) {
+func TestMachineSeesItsOwnStorage(t *testing.T) {
 	m := model(t)
 	m.AddVolume(params.VolumeParams{VolumeTag: "volume-1"})
 	m.AttachVolume(params.VolumeAttachmentParams{VolumeTag: "volume-1", MachineTag: "machine-1"})
@@ -350,7 +350,7 @@ func TestPlans(t *testing.T) {
 	check(t, "plan for what is going", params.IsCodeNotValid(late.Error), true)
 }
 
-func TestCapabilitiesAreThereWhenAskedFor(t *testing.T) {
+func TestAccessorsHaveRequestedCapabilities(t *testing.T) {
 	m := model(t)
 	all := []modeltest.Capability{modeltest.Removal, modeltest.Plans, modeltest.Sizes, modeltest.Owners, modeltest.Attempts}
 	for which := range 1 << len(all) {
@@ -376,7 +376,7 @@ func TestCapabilitiesAreThereWhenAskedFor(t *testing.T) {
 	}
 }
 
-// What a worker has set out to make is remembered until it is recorded, or known not to be made.
+// An attempt is remembered until its result is recorded, or is known not to exist.
 func TestAttemptsAreRemembered(t *testing.T) {
 	m := model(t)
 	attempts := m.For(machine0, modeltest.Attempts).(storageprovisioner.AttemptAccessor)
@@ -395,7 +395,7 @@ func TestAttemptsAreRemembered(t *testing.T) {
 	}
 	are("before", false)
 	set(true)
-	are("attempted", true) // which may have attached it
+	are("attempted", true) // the creation may have attached it
 	set(false)
 	are("nothing made", false)
 	set(true)
@@ -410,7 +410,7 @@ type ownerAccessor interface {
 	Owners([]names.Tag) ([]params.OwnerResult, error)
 }
 
-func TestOwnersAreThoseOfTheParameters(t *testing.T) {
+func TestOwnersMatchParams(t *testing.T) {
 	m := model(t)
 	a := m.For(machine0, modeltest.Owners)
 	owners := a.(ownerAccessor)
@@ -434,18 +434,18 @@ func TestOwnersAreThoseOfTheParameters(t *testing.T) {
 	check(t, "none", params.IsCodeNotFound(none.Error), true)
 }
 
-func TestSizesAreThoseThatAreWanted(t *testing.T) {
+func TestSetSize(t *testing.T) {
 	m := model(t)
 	a := m.For(machine0, modeltest.Sizes)
 	m.ProvisionVolume("volume-0", params.VolumeInfo{VolumeId: "vol-0", Size: 1024})
-	told, err := a.WatchFilesystems()
+	watcher, err := a.WatchFilesystems()
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-told.Changes()
+	<-watcher.Changes()
 	m.SetSize("volume-0", 2048)
 	m.SetSize("filesystem-0", 2000)
-	if ids := <-told.Changes(); !slices.Equal(ids, []string{"0"}) {
+	if ids := <-watcher.Changes(); !slices.Equal(ids, []string{"0"}) {
 		t.Errorf("notified of %v", ids)
 	}
 	volumes, filesystems := a.(storageprovisioner.VolumeSizeAccessor), a.(storageprovisioner.FilesystemSizeAccessor)
@@ -457,7 +457,7 @@ func TestSizesAreThoseThatAreWanted(t *testing.T) {
 	check(t, "none", params.IsCodeNotFound(none.Error), true)
 }
 
-func TestCallsFailAsTheScriptSays(t *testing.T) {
+func TestScriptedFailures(t *testing.T) {
 	m := model(t)
 	a := m.For(environment)
 	m.FailCall("Life", errors.New("connection lost"))
@@ -493,7 +493,7 @@ func TestCallsFailAsTheScriptSays(t *testing.T) {
 	check(t, "calls", m.Names(), []string{"Life", "Life", "Life", "WatchVolumes", "EnvironConfig", "SetStatus", "SetStatus"})
 }
 
-func TestAHeldUpCallStandsStill(t *testing.T) {
+func TestHeldCallAndOverlapped(t *testing.T) {
 	m := model(t)
 	a := m.For(environment)
 	gate := calls.NewGate()
@@ -521,7 +521,7 @@ func TestAHeldUpCallStandsStill(t *testing.T) {
 	}
 }
 
-func TestAMistakeInTheTestPanics(t *testing.T) {
+func TestInvalidUsePanics(t *testing.T) {
 	for what, f := range map[string]func(*modeltest.Model){
 		`modeltest: "volume" is not a valid tag`:               func(m *modeltest.Model) { m.AddVolume(params.VolumeParams{VolumeTag: "volume"}) },
 		`modeltest: "volume-0" is not a valid filesystem tag`:  func(m *modeltest.Model) { m.AddFilesystem(params.FilesystemParams{FilesystemTag: "volume-0"}) },
@@ -547,9 +547,9 @@ func TestAMistakeInTheTestPanics(t *testing.T) {
 	}
 }
 
-// The environment's worker makes a volume and attaches it; the machine's makes the
-// filesystem on it, and both go again, over one model.
-func TestWorkersOfBothScopesOverOneModel(t *testing.T) {
+// The environment's worker makes a volume and attaches it, and the machine's worker makes
+// the filesystem on it. Both are destroyed again, over one model.
+func TestWorkersOfBothScopes(t *testing.T) {
 	m := model(t)
 	rules := providerfake.NewRules(m)
 	cloud := providerfake.New(providerfake.Options{Rules: rules})
@@ -596,7 +596,7 @@ func TestWorkersOfBothScopesOverOneModel(t *testing.T) {
 	check(t, "status", m.Status("volume-0").Status, "detached")
 }
 
-func TestAFailedWaitTellsTheCallsAndTheWorkersReport(t *testing.T) {
+func TestFailedAwaitShowsCallsAndReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := model(t)
 		m.AddMachine("machine-0")
@@ -630,7 +630,7 @@ type failure string
 
 func (f *failure) Fatalf(format string, args ...any) { *f = failure(fmt.Sprintf(format, args...)) }
 
-func TestCloseStopsAllAndTellsWhatWasLeft(t *testing.T) {
+func TestCloseStopsAndNamesWatchersLeft(t *testing.T) {
 	m := model(t)
 	a := m.For(environment)
 	volumes, _ := a.WatchVolumes()
@@ -646,8 +646,8 @@ func TestCloseStopsAllAndTellsWhatWasLeft(t *testing.T) {
 	check(t, "left after that", slices.Concat(m.Close(), m.Watching()), []string(nil))
 }
 
-// A call that the script does not let return is over all the same.
-func TestCallThatPanicsIsOver(t *testing.T) {
+// A call that the script ends with a panic no longer counts as running.
+func TestPanickingCallEnds(t *testing.T) {
 	m := modeltest.New(modeltest.Options{})
 	accessors := m.For(names.NewMachineTag("0"))
 	m.OnCall("Volumes", func(context.Context) error { panic("out of order") })

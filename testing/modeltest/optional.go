@@ -120,7 +120,8 @@ func (o owners) Owners(tags []names.Tag) ([]params.OwnerResult, error) {
 		func(r *params.OwnerResult) **params.Error { return &r.Error })
 }
 
-// resourceTags adds the owner to the user's resource tags, where the accessors have that.
+// resourceTags adds the owner to the user's resource tags, if the accessors have the
+// capability [Owners].
 func (a *accessor) resourceTags(tag string, users map[string]string) map[string]string {
 	if !a.owners {
 		return users
@@ -162,7 +163,7 @@ func planSubject(p params.VolumeAttachmentPlan) string { return subject(at(p.Mac
 
 func (p plans) CreateVolumeAttachmentPlans(plans []params.VolumeAttachmentPlan) ([]params.ErrorResult, error) {
 	m := p.a.m
-	return tell(p.a, "CreateVolumeAttachmentPlans", plans, planSubject,
+	return bulkErrors(p.a, "CreateVolumeAttachmentPlans", plans, planSubject,
 		func(given params.VolumeAttachmentPlan) error {
 			id := at(given.MachineTag, given.VolumeTag)
 			a, ok := m.volumeAttachments.rows[id]
@@ -184,22 +185,23 @@ func (p plans) CreateVolumeAttachmentPlans(plans []params.VolumeAttachmentPlan) 
 
 func (p plans) RemoveVolumeAttachmentPlan(ids []params.MachineStorageId) ([]params.ErrorResult, error) {
 	m := p.a.m
-	return tell(p.a, "RemoveVolumeAttachmentPlan", ids, subject, func(id params.MachineStorageId) error {
+	return bulkErrors(p.a, "RemoveVolumeAttachmentPlan", ids, subject, func(id params.MachineStorageId) error {
 		if !m.plans.remove(id) {
 			return noPlan(id)
 		}
 		m.feeds.plans.changed(id)
 		if m.hasAttachment(id) {
-			m.letGo(id)
+			m.beginDetach(id)
 		}
 		return nil
 	})
 }
 
-// A block device that a plan has led to is the volume's on that machine.
+// SetVolumeAttachmentPlanBlockInfo also sets the volume's block device on the machine to the
+// plan's.
 func (p plans) SetVolumeAttachmentPlanBlockInfo(plans []params.VolumeAttachmentPlan) ([]params.ErrorResult, error) {
 	m := p.a.m
-	return tell(p.a, "SetVolumeAttachmentPlanBlockInfo", plans, planSubject,
+	return bulkErrors(p.a, "SetVolumeAttachmentPlanBlockInfo", plans, planSubject,
 		func(given params.VolumeAttachmentPlan) error {
 			id := at(given.MachineTag, given.VolumeTag)
 			plan, ok := m.plans.rows[id]
@@ -213,17 +215,17 @@ func (p plans) SetVolumeAttachmentPlanBlockInfo(plans []params.VolumeAttachmentP
 		})
 }
 
-// SetAttempts is part of storageprovisioner.AttemptAccessor. The subject is the entity, with
-// what is said of it: "volume-0: true", "volume-0 machine-0: false".
+// SetAttempts implements storageprovisioner.AttemptAccessor. The subject is the entity and its
+// new value: "volume-0: true", "volume-0 machine-0: false".
 func (t attempts) SetAttempts(all []params.Attempt) ([]params.ErrorResult, error) {
 	subject := func(at params.Attempt) string { return fmt.Sprintf("%s: %v", attemptedBy(at.Id), at.Attempted) }
-	return tell(t.a, "SetAttempts", all, subject, func(at params.Attempt) error {
+	return bulkErrors(t.a, "SetAttempts", all, subject, func(at params.Attempt) error {
 		attempted, _, err := t.a.m.attempt(at.Id)
 		if err != nil {
 			return err
 		}
 		*attempted = at.Attempted
-		// The attempt to make a volume may attach it.
+		// An attempt to make a volume may also attach it.
 		for _, id := range t.a.m.attachmentsOf(at.Id.AttachmentTag) {
 			if a := t.a.m.volumeAttachments.rows[id]; at.Id.MachineTag == "" && a != nil && a.info == nil {
 				a.attempted = at.Attempted
@@ -233,7 +235,7 @@ func (t attempts) SetAttempts(all []params.Attempt) ([]params.ErrorResult, error
 	})
 }
 
-// Attempts is part of storageprovisioner.AttemptAccessor.
+// Attempts implements storageprovisioner.AttemptAccessor.
 func (t attempts) Attempts(ids []params.MachineStorageId) ([]params.AttemptResult, error) {
 	return bulk(t.a, "Attempts", ids, attemptedBy,
 		func(id params.MachineStorageId) (params.AttemptResult, error) {
@@ -246,13 +248,12 @@ func (t attempts) Attempts(ids []params.MachineStorageId) ([]params.AttemptResul
 		func(r *params.AttemptResult) **params.Error { return &r.Error })
 }
 
-// attemptedBy names what an attempt is to make.
+// attemptedBy names the entity or attachment that an attempt is to make.
 func attemptedBy(id params.MachineStorageId) string {
 	return strings.TrimSpace(id.AttachmentTag + " " + id.MachineTag)
 }
 
-// attempt returns where it is noted that something has been attempted, and whether that has
-// been recorded since.
+// attempt returns the flag that notes an attempt, and whether its result has been recorded.
 func (m *Model) attempt(id params.MachineStorageId) (attempted *bool, recorded bool, err error) {
 	if id.MachineTag != "" {
 		if a, ok := m.volumeAttachments.rows[id]; ok {

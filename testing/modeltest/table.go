@@ -6,17 +6,16 @@ import (
 	"github.com/stowage-io/stowage/core/life"
 )
 
-// entity is a volume, a filesystem or an attachment; it is provisioned if it has
-// info.
+// entity is a volume, a filesystem or an attachment. It is provisioned if info is not nil.
 type entity[P, I any] struct {
 	life   life.Value
 	params P
 	info   *I
-	// ending says that the model is to move the entity on through its life.
+	// ending says that the model moves the entity through the rest of its life.
 	ending bool
 	// release says that the provider's storage is to be kept.
 	release bool
-	// attempted says that a worker has set out to make it.
+	// attempted says that a worker has set out to make the entity.
 	attempted bool
 }
 
@@ -30,7 +29,7 @@ func newTable[K comparable, E any]() table[K, E] {
 	return table[K, E]{rows: make(map[K]*E)}
 }
 
-// put returns the row of that key. It adds an empty row if the key is new.
+// put returns the row of the key. It adds an empty row if the key is new.
 func (t *table[K, E]) put(key K) (row *E, added bool) {
 	if row, ok := t.rows[key]; ok {
 		return row, false
@@ -41,7 +40,7 @@ func (t *table[K, E]) put(key K) (row *E, added bool) {
 	return row, true
 }
 
-// remove reports whether there was such a row.
+// remove removes a row, and reports whether it existed.
 func (t *table[K, E]) remove(key K) bool {
 	if _, ok := t.rows[key]; !ok {
 		return false

@@ -14,32 +14,32 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// adopts returns why a creation with these resource tags must not have what was made for
-// the tag before, if it must not.
-func (p *Provider) adopts(tag names.Tag, id string, wanted map[string]string) error {
+// checkOwner returns an error unless a creation with these resource tags may return the existing
+// object of the tag.
+func (p *Provider) checkOwner(tag names.Tag, id string, wanted map[string]string) error {
 	got, owner := storage.OwnerOf(p.tags[id]).EntityUUID, storage.OwnerOf(wanted).EntityUUID
 	if got == owner {
 		return nil
 	}
-	return errors.NewAlreadyExists(nil, fmt.Sprintf("%s is there, of entity %q, not %q", names.ReadableString(tag), got, owner))
+	return errors.NewAlreadyExists(nil, fmt.Sprintf("%s already exists, with entity UUID %q, not %q", names.ReadableString(tag), got, owner))
 }
 
-// ListVolumeOwners is part of storage.VolumeOwnerLister. It lists what the provider has
-// made.
+// ListVolumeOwners implements storage.VolumeOwnerLister. It lists the volumes that the
+// provider has made.
 func (p *Provider) ListVolumeOwners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
 	return listOwners(p, ctx, "ListVolumeOwners", &p.volumes, func(v storage.Volume) (names.Tag, string, uint64) {
 		return v.Tag, v.VolumeId, v.Size
 	})
 }
 
-// ListFilesystemOwners is part of storage.FilesystemOwnerLister.
+// ListFilesystemOwners implements storage.FilesystemOwnerLister.
 func (p *Provider) ListFilesystemOwners(ctx envcontext.ProviderCallContext) ([]storage.OwnedObject, error) {
 	return listOwners(p, ctx, "ListFilesystemOwners", &p.filesystems, func(f storage.Filesystem) (names.Tag, string, uint64) {
 		return f.Tag, f.FilesystemId, f.Size
 	})
 }
 
-// listOwners lists what there is of a list of the provider's.
+// listOwners lists the objects in one of the provider's lists.
 func listOwners[T any](
 	p *Provider, ctx context.Context, name string, all *[]T, of func(T) (tag names.Tag, id string, size uint64),
 ) ([]storage.OwnedObject, error) {
@@ -61,14 +61,14 @@ func listOwners[T any](
 	return objects, nil
 }
 
-// TagVolumes is part of storage.VolumeTagger; the script can fail it.
+// TagVolumes implements storage.VolumeTagger. The script can make it fail.
 func (p *Provider) TagVolumes(ctx envcontext.ProviderCallContext, tags []storage.ObjectTags) ([]error, error) {
 	return p.tag(ctx, "TagVolumes", tags, subjectOfVolume, func(id string) bool {
 		return slices.ContainsFunc(p.volumes, func(v storage.Volume) bool { return v.VolumeId == id })
 	})
 }
 
-// TagFilesystems is part of storage.FilesystemTagger; the script can fail it.
+// TagFilesystems implements storage.FilesystemTagger. The script can make it fail.
 func (p *Provider) TagFilesystems(ctx envcontext.ProviderCallContext, tags []storage.ObjectTags) ([]error, error) {
 	return p.tag(ctx, "TagFilesystems", tags, subjectOfFilesystem, func(id string) bool {
 		return slices.ContainsFunc(p.filesystems, func(f storage.Filesystem) bool { return f.FilesystemId == id })

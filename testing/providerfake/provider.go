@@ -1,27 +1,26 @@
-// Package providerfake has a storage provider that does in memory what is right,
-// and everything else as a test tells it to.
+// Package providerfake has a storage provider in memory that works correctly, except where a
+// test scripts it to fail.
 //
-// A [Provider] is a storage.Provider and its own source of volumes and filesystems.
-// Volume "volume-0" gets the id "vol-0", filesystem "filesystem-0" the id "fs-0",
-// and both stay what they are however often they are created for the same owner
-// ([storage.OwnerOf]); for another they are refused. An id that it has not given is
-// taken to have been made long ago. Unscripted, it passes the conformance
-// suite storage/provider/providertest.
+// A [Provider] is a storage.Provider and its own source of volumes and filesystems. Volume
+// "volume-0" gets the ID "vol-0", filesystem "filesystem-0" the ID "fs-0". Creating one again
+// for the same owner ([storage.OwnerOf]) returns the same object; creating it for another
+// owner fails. An ID that the provider has not assigned counts as storage that was made
+// before. Unscripted, the provider passes the conformance suite storage/provider/providertest.
 //
-// The provider is a [calls.Journal] of the calls that it gets, and a [calls.Script]
-// that has them fail, take long or give too few results: an operation that takes
-// its time is
+// The provider is a [calls.Journal] of the calls that it receives, and a [calls.Script] that
+// makes them fail, block or return too few results. An operation that takes time is
 //
 //	provider.FailItem("CreateVolumes", "volume-0", storage.InProgress(err), storage.InProgress(err))
 //
-// and one that panics
+// and one that panics is
 //
 //	provider.OnCall("CreateVolumes", func(context.Context) error { panic("out of order") })
 //
-// So can the questions that have no error be made to panic, by their names: Scope,
-// Dynamic, MaxConcurrentCalls, FilesystemRemark, VolumeRemark, ShouldCreateVolume and its like.
+// Methods that return no error can be made to panic too, by name: Scope, Dynamic,
+// SourcesByPool, MaxConcurrentCalls, FilesystemRemark, VolumeRemark, ShouldCreateVolume and so
+// on.
 //
-// Subjects are tags, and for an attachment two tags: "volume-0 machine-0".
+// Subjects are tags; that of an attachment is two tags: "volume-0 machine-0".
 package providerfake
 
 import (
@@ -37,73 +36,71 @@ import (
 	"github.com/stowage-io/stowage/testing/calls"
 )
 
-// Options says what a provider is like. The zero value is a dynamic provider of the
-// environment's scope that supports and takes everything.
+// Options configures a provider. The zero value is a dynamic provider of the environment's
+// scope that supports and accepts everything.
 type Options struct {
-	// Journal takes the calls; nil: one of the provider's own.
+	// Journal records the calls; nil: the provider has its own.
 	Journal *calls.Journal
-	// Prefix goes before the names of calls in the journal, but not in the script.
+	// Prefix precedes the names of calls in the journal, but not in the script.
 	Prefix string
-	// Rules check the operations; nil: Rules of the provider's own. Providers that
-	// work on the same entities share one.
+	// Rules check the operations; nil: the provider has its own. Providers that work on the
+	// same entities share one.
 	Rules *Rules
 
-	// Scope is where the provider's storage is made; zero: in the environment.
+	// Scope is the provider's scope; zero: the environment.
 	Scope storage.Scope
-	// Static providers make nothing while a model runs; false: a dynamic one.
+	// Static says that the provider is static: it makes nothing while a model runs.
 	Static bool
-	// Unreleasable providers cannot release what they made.
+	// Unreleasable says that the provider cannot release what it made.
 	Unreleasable bool
-	// Unsupported are the kinds of storage that it does not make.
+	// Unsupported are the kinds of storage that the provider does not make.
 	Unsupported []storage.StorageKind
 
-	// SourcesByPool is the answer of storage.PoolSources.
+	// SourcesByPool is the result of storage.PoolSources.
 	SourcesByPool bool
-	// FixedSize has sources whose volumes and filesystems cannot grow: they have
-	// neither storage.VolumeResizer nor storage.FilesystemResizer, nor any other
-	// capability that the provider itself does not have, such as keeping resource tags.
+	// FixedSize makes sources whose volumes and filesystems cannot grow: they implement
+	// neither storage.VolumeResizer nor storage.FilesystemResizer, nor any other optional
+	// capability of sources, such as keeping resource tags.
 	FixedSize bool
-	// Remark is the answer of storage.FilesystemRemarker and storage.VolumeRemarker;
-	// nil: nothing.
+	// Remark returns the results of storage.FilesystemRemarker and storage.VolumeRemarker;
+	// nil: no remark.
 	Remark func(id string) string
-	// CheckVolume and CheckFilesystem are the answers of storage.VolumeChecker and
+	// CheckVolume and CheckFilesystem return the results of storage.VolumeChecker and
 	// storage.FilesystemChecker for one volume or filesystem; nil: all are as they were
 	// attached, and calls are not in the journal.
 	CheckVolume     func(volumeId string) error
 	CheckFilesystem func(filesystemId string) error
-	// IsNewVolume is the answer of storage.NewVolumes; nil: no.
+	// IsNewVolume is the result of storage.NewVolumes; nil: false.
 	IsNewVolume func(volumeId string) bool
-	// VolumeFile is the answer of storage.FileVolumes; nil: nothing.
+	// VolumeFile is the result of storage.FileVolumes; nil: no file.
 	VolumeFile func(volumeId string) string
 
-	// MaxConcurrentCalls is that of storage.ConcurrentSource; 0: one at a time.
+	// MaxConcurrentCalls is the result of storage.ConcurrentSource; 0: one at a time.
 	MaxConcurrentCalls int
-	// The answers of storage.VolumeQualifier, FilesystemQualifier,
-	// VolumeDeletionGuard and FilesystemDeletionGuard; nil: yes.
+	// These are the results of storage.VolumeQualifier, FilesystemQualifier,
+	// VolumeDeletionGuard and FilesystemDeletionGuard; nil: true.
 	ShouldCreateVolume      func(storage.VolumeParams) bool
 	ShouldCreateFilesystem  func(storage.FilesystemParams) bool
 	ShouldDestroyVolume     func(volumeId string) bool
 	ShouldDestroyFilesystem func(filesystemId string) bool
 
-	// AttachOnCreate has CreateVolumes attach volumes, too.
+	// AttachOnCreate makes CreateVolumes attach volumes too.
 	AttachOnCreate bool
-	// EditCreated and EditAttached have the last word on what is returned for a
-	// volume that has been created or attached, EditCreatedFilesystem and
-	// EditMounted for a filesystem; nil: it stays as it is. They do not call the
-	// provider.
+	// EditCreated and EditAttached change the result for a volume that has been created or
+	// attached, EditCreatedFilesystem and EditMounted that for a filesystem; nil: it stays as
+	// it is. They must not call the provider.
 	EditCreated           func(*storage.CreateVolumesResult)
 	EditAttached          func(*storage.VolumeAttachment)
 	EditCreatedFilesystem func(*storage.CreateFilesystemsResult)
 	EditMounted           func(*storage.FilesystemAttachment)
 }
 
-// Provider is a provider that a test scripts. Its methods are safe for concurrent
-// use.
+// Provider is a provider that a test scripts. Its methods are safe for concurrent use.
 type Provider struct {
 	*calls.Journal
 	*calls.Script
-	// Options are what the provider was made with. A test may change them while
-	// the provider is not called.
+	// Options are the options that the provider was made with. A test may change them while
+	// the provider is not being called.
 	Options Options
 
 	mu          sync.Mutex
@@ -112,9 +109,9 @@ type Provider struct {
 	volumes     []storage.Volume
 	filesystems []storage.Filesystem
 	attached    []string
-	// tags are the resource tags of volumes and filesystems, by id.
+	// tags are the resource tags of volumes and filesystems, by ID.
 	tags map[string]map[string]string
-	// removed holds the ids of what was there and is not any more.
+	// removed holds the IDs of objects that have been removed.
 	removed map[string]bool
 }
 
@@ -156,8 +153,8 @@ func New(options Options) *Provider {
 	}
 }
 
-// Registry returns a function for storageprovisioner.Config's Registry, which knows
-// the given providers.
+// Registry returns a function for storageprovisioner.Config's Registry, which returns a
+// registry of the given providers.
 func Registry(providers map[storage.ProviderType]storage.Provider) func(*config.Config) (storage.ProviderRegistry, error) {
 	return func(*config.Config) (storage.ProviderRegistry, error) {
 		return storage.StaticProviderRegistry{Providers: providers}, nil
@@ -186,11 +183,10 @@ func (p *Provider) Attached() []string {
 	return slices.Clone(p.attached)
 }
 
-// Breaches returns what the worker has done to the provider's storage that it must
-// never do, by its [Rules].
+// Breaches returns the breaches of the provider's [Rules] by the worker.
 func (p *Provider) Breaches() []string { return p.Options.Rules.Breaches() }
 
-// Configs returns the configurations that sources were asked for, in order.
+// Configs returns the configurations that sources were requested with, in order.
 func (p *Provider) Configs() []*storage.Config {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,10 +200,10 @@ func (p *Provider) Contexts() []envcontext.ProviderCallContext {
 	return slices.Clone(p.contexts)
 }
 
-// VolumeSource is part of storage.Provider. The source is the provider itself; the
-// script can fail the call, by its name.
+// VolumeSource implements storage.Provider. The source is the provider itself. The script can
+// make the call fail, by its name.
 func (p *Provider) VolumeSource(cfg *storage.Config) (storage.VolumeSource, error) {
-	if err := p.opened("VolumeSource", storage.StorageKindBlock, cfg); err != nil {
+	if err := p.recordOpen("VolumeSource", storage.StorageKindBlock, cfg); err != nil {
 		return nil, err
 	}
 	if p.Options.FixedSize {
@@ -216,9 +212,9 @@ func (p *Provider) VolumeSource(cfg *storage.Config) (storage.VolumeSource, erro
 	return p, nil
 }
 
-// FilesystemSource is part of storage.Provider, as VolumeSource is.
+// FilesystemSource implements storage.Provider in the same way as VolumeSource.
 func (p *Provider) FilesystemSource(cfg *storage.Config) (storage.FilesystemSource, error) {
-	if err := p.opened("FilesystemSource", storage.StorageKindFilesystem, cfg); err != nil {
+	if err := p.recordOpen("FilesystemSource", storage.StorageKindFilesystem, cfg); err != nil {
 		return nil, err
 	}
 	if p.Options.FixedSize {
@@ -227,81 +223,81 @@ func (p *Provider) FilesystemSource(cfg *storage.Config) (storage.FilesystemSour
 	return p, nil
 }
 
-// Supports is part of storage.Provider.
+// Supports implements storage.Provider.
 func (p *Provider) Supports(kind storage.StorageKind) bool {
 	known := kind == storage.StorageKindBlock || kind == storage.StorageKindFilesystem
 	return known && !slices.Contains(p.Options.Unsupported, kind)
 }
 
-// Scope is part of storage.Provider.
+// Scope implements storage.Provider.
 func (p *Provider) Scope() storage.Scope {
-	p.asked("Scope")
+	p.runScript("Scope")
 	return p.Options.Scope
 }
 
-// Dynamic is part of storage.Provider.
+// Dynamic implements storage.Provider.
 func (p *Provider) Dynamic() bool {
-	p.asked("Dynamic")
+	p.runScript("Dynamic")
 	return !p.Options.Static
 }
 
-// Releasable is part of storage.Provider.
+// Releasable implements storage.Provider.
 func (p *Provider) Releasable() bool { return !p.Options.Unreleasable }
 
-// DefaultPools is part of storage.Provider; there are none.
+// DefaultPools implements storage.Provider. There are none.
 func (p *Provider) DefaultPools() []*storage.Config { return nil }
 
-// ValidateConfig is part of storage.Provider; every configuration is valid.
+// ValidateConfig implements storage.Provider. Every configuration is valid.
 func (p *Provider) ValidateConfig(*storage.Config) error { return nil }
 
-// ValidateForK8s is part of storage.Provider; all attributes are valid.
+// ValidateForK8s implements storage.Provider. All attributes are valid.
 func (p *Provider) ValidateForK8s(map[string]any) error { return nil }
 
-// SourcesByPool is part of storage.PoolSources.
+// SourcesByPool implements storage.PoolSources.
 func (p *Provider) SourcesByPool() bool {
-	p.asked("SourcesByPool")
+	p.runScript("SourcesByPool")
 	return p.Options.SourcesByPool
 }
 
-// MaxConcurrentCalls is part of storage.ConcurrentSource.
+// MaxConcurrentCalls implements storage.ConcurrentSource.
 func (p *Provider) MaxConcurrentCalls() int {
-	p.asked("MaxConcurrentCalls")
+	p.runScript("MaxConcurrentCalls")
 	return p.Options.MaxConcurrentCalls
 }
 
-// ShouldCreateVolume is part of storage.VolumeQualifier.
+// ShouldCreateVolume implements storage.VolumeQualifier.
 func (p *Provider) ShouldCreateVolume(params storage.VolumeParams) bool {
-	p.asked("ShouldCreateVolume")
+	p.runScript("ShouldCreateVolume")
 	return p.Options.ShouldCreateVolume == nil || p.Options.ShouldCreateVolume(params)
 }
 
-// ShouldCreateFilesystem is part of storage.FilesystemQualifier.
+// ShouldCreateFilesystem implements storage.FilesystemQualifier.
 func (p *Provider) ShouldCreateFilesystem(params storage.FilesystemParams) bool {
-	p.asked("ShouldCreateFilesystem")
+	p.runScript("ShouldCreateFilesystem")
 	return p.Options.ShouldCreateFilesystem == nil || p.Options.ShouldCreateFilesystem(params)
 }
 
-// ShouldDestroyVolume is part of storage.VolumeDeletionGuard.
+// ShouldDestroyVolume implements storage.VolumeDeletionGuard.
 func (p *Provider) ShouldDestroyVolume(volumeId string) bool {
-	p.asked("ShouldDestroyVolume")
+	p.runScript("ShouldDestroyVolume")
 	return p.Options.ShouldDestroyVolume == nil || p.Options.ShouldDestroyVolume(volumeId)
 }
 
-// ShouldDestroyFilesystem is part of storage.FilesystemDeletionGuard.
+// ShouldDestroyFilesystem implements storage.FilesystemDeletionGuard.
 func (p *Provider) ShouldDestroyFilesystem(filesystemId string) bool {
-	p.asked("ShouldDestroyFilesystem")
+	p.runScript("ShouldDestroyFilesystem")
 	return p.Options.ShouldDestroyFilesystem == nil || p.Options.ShouldDestroyFilesystem(filesystemId)
 }
 
-// FilesystemRemark is part of storage.FilesystemRemarker.
+// FilesystemRemark implements storage.FilesystemRemarker.
 func (p *Provider) FilesystemRemark(filesystemId string) string {
-	p.asked("FilesystemRemark")
+	p.runScript("FilesystemRemark")
 	return p.remark(filesystemId)
 }
 
-// VolumeRemark is part of storage.VolumeRemarker.
+// VolumeRemark implements storage.VolumeRemarker.
 func (p *Provider) VolumeRemark(volumeId string) string {
-	p.asked("VolumeRemark")
+	p.runScript("VolumeRemark")
 	return p.remark(volumeId)
 }
 
@@ -312,26 +308,27 @@ func (p *Provider) remark(id string) string {
 	return p.Options.Remark(id)
 }
 
-// VolumeFile is part of storage.FileVolumes.
+// VolumeFile implements storage.FileVolumes.
 func (p *Provider) VolumeFile(volumeId string) string {
-	p.asked("VolumeFile")
+	p.runScript("VolumeFile")
 	if p.Options.VolumeFile == nil {
 		return ""
 	}
 	return p.Options.VolumeFile(volumeId)
 }
 
-// IsNewVolume is part of storage.NewVolumes.
+// IsNewVolume implements storage.NewVolumes.
 func (p *Provider) IsNewVolume(volumeId string) bool {
-	p.asked("IsNewVolume")
+	p.runScript("IsNewVolume")
 	return p.Options.IsNewVolume != nil && p.Options.IsNewVolume(volumeId)
 }
 
-// asked runs what the script has for a question, which has no error to return.
-func (p *Provider) asked(name string) { _ = p.Begin(context.Background(), name) }
+// runScript runs the script for a method that has no error to return.
+func (p *Provider) runScript(name string) { _ = p.Begin(context.Background(), name) }
 
-// opened notes that a source has been asked for, and returns why there cannot be one.
-func (p *Provider) opened(name string, kind storage.StorageKind, cfg *storage.Config) error {
+// recordOpen records that a source has been requested, and returns an error if there cannot be
+// one.
+func (p *Provider) recordOpen(name string, kind storage.StorageKind, cfg *storage.Config) error {
 	p.mu.Lock()
 	p.configs = append(p.configs, cfg)
 	p.mu.Unlock()

@@ -48,7 +48,7 @@ func only[R any](t *testing.T) func([]R, error) R {
 	}
 }
 
-func TestAVolumesLife(t *testing.T) {
+func TestVolumeLifecycle(t *testing.T) {
 	p := providerfake.New(providerfake.Options{})
 	ctx := background()
 	want := storage.Volume{Tag: volume0.Tag, VolumeInfo: storage.VolumeInfo{
@@ -86,7 +86,7 @@ func TestAVolumesLife(t *testing.T) {
 	})
 }
 
-func TestAFilesystemsLife(t *testing.T) {
+func TestFilesystemLifecycle(t *testing.T) {
 	p := providerfake.New(providerfake.Options{Prefix: "managed."})
 	ctx := background()
 	want := storage.Filesystem{
@@ -110,7 +110,7 @@ func TestAFilesystemsLife(t *testing.T) {
 	check(t, "attachment calls", p.Names("managed.AttachFilesystems", "AttachFilesystems"), []string{"managed.AttachFilesystems", "managed.AttachFilesystems"})
 }
 
-func TestCallsFailAsTheScriptSays(t *testing.T) {
+func TestScriptedFailures(t *testing.T) {
 	p := providerfake.New(providerfake.Options{})
 	ctx := background()
 	create := func() ([]storage.CreateVolumesResult, error) {
@@ -131,7 +131,7 @@ func TestCallsFailAsTheScriptSays(t *testing.T) {
 	p.FailItem("ValidateVolumeParams", "volume-0", errors.NotValidf("size"))
 	p.FailItem("ValidateFilesystemParams", "filesystem-0", errors.NotValidf("size"))
 	for range 2 {
-		// The second time is well.
+		// The second call succeeds.
 		if v, f := p.ValidateVolumeParams(volume0), p.ValidateFilesystemParams(filesystem0); (v == nil) != (f == nil) {
 			t.Errorf("validating: %v, %v", v, f)
 		}
@@ -149,7 +149,7 @@ func TestCallsFailAsTheScriptSays(t *testing.T) {
 	}
 }
 
-func TestAHeldUpCallEndsWithItsContext(t *testing.T) {
+func TestHeldCallEndsWithContext(t *testing.T) {
 	p := providerfake.New(providerfake.Options{})
 	gate := calls.NewGate()
 	p.OnCall("AttachVolumes", gate.Wait)
@@ -167,7 +167,7 @@ func TestAHeldUpCallEndsWithItsContext(t *testing.T) {
 	check(t, "contexts", len(p.Contexts()), 1)
 }
 
-func TestOptionsSayWhatAProviderIsLike(t *testing.T) {
+func TestOptions(t *testing.T) {
 	plain := providerfake.New(providerfake.Options{})
 	odd := providerfake.New(providerfake.Options{
 		Scope: storage.ScopeMachine, Static: true, Unreleasable: true,
@@ -210,7 +210,7 @@ func TestOptionsSayWhatAProviderIsLike(t *testing.T) {
 	}
 }
 
-func TestCreationThatAttachesAndEditedResults(t *testing.T) {
+func TestAttachOnCreateAndEditedResults(t *testing.T) {
 	p := providerfake.New(providerfake.Options{
 		AttachOnCreate: true,
 		EditCreated:    func(r *storage.CreateVolumesResult) { r.Volume.WWN = "" },
@@ -241,7 +241,7 @@ func (state) Backing(tag string) string {
 	return ""
 }
 
-func TestRulesSayHowTheyAreBroken(t *testing.T) {
+func TestRuleBreaches(t *testing.T) {
 	ctx := background()
 	create := func(p *providerfake.Provider) { p.CreateVolumes(ctx, []storage.VolumeParams{volume0}) }
 	attach := func(p *providerfake.Provider) { p.AttachVolumes(ctx, []storage.VolumeAttachmentParams{onMachine0}) }
@@ -265,8 +265,8 @@ func TestRulesSayHowTheyAreBroken(t *testing.T) {
 		steps []step
 		want  []string
 	}{
-		{"creation of what is recorded", []step{create}, []string{"CreateVolumes of volume-0, which is recorded"}},
-		{"destruction of what is attached", []step{attach, destroy}, []string{"DestroyVolumes of volume-0, which is attached"}},
+		{"creation of a recorded volume", []step{create}, []string{"CreateVolumes of volume-0, which is recorded"}},
+		{"destruction of an attached volume", []step{attach, destroy}, []string{"DestroyVolumes of volume-0, which is attached"}},
 		{"destruction after detachment", []step{attach, detach, destroy}, nil},
 		{"detachment failed", []step{attach, failing("DetachVolumes", "volume-0 machine-0", errors.New("busy")), detach, destroy},
 			[]string{"DestroyVolumes of volume-0, which is attached"}},
@@ -274,8 +274,8 @@ func TestRulesSayHowTheyAreBroken(t *testing.T) {
 			[]string{"DestroyVolumes of volume-0, which is attached"}},
 		{"attachment failed for good", []step{failing("AttachVolumes", "volume-0 machine-0", errors.NotValidf("size")), attach, destroy}, nil},
 		{"detachment under a mount", []step{attach, mount, detach}, []string{"DetachVolumes of volume-0 machine-0, which backs volume-0 filesystem-0 machine-0"}},
-		{"growth of what is not attached", []step{mount, unmount, grow}, []string{"ResizeFilesystems of filesystem-0, which is not attached"}},
-		{"growth of what is attached", []step{mount, grow, unmount}, nil},
+		{"growth of an unattached filesystem", []step{mount, unmount, grow}, []string{"ResizeFilesystems of filesystem-0, which is not attached"}},
+		{"growth of an attached filesystem", []step{mount, grow, unmount}, nil},
 		{"detachment after unmounting", []step{attach, mount, unmount, detach, destroy}, nil},
 	} {
 		p := providerfake.New(providerfake.Options{Rules: providerfake.NewRules(state{})})
@@ -288,7 +288,7 @@ func TestRulesSayHowTheyAreBroken(t *testing.T) {
 	}
 }
 
-func TestTwoOperationsOnOneEntityBreakTheRules(t *testing.T) {
+func TestConcurrentOperationsBreakRules(t *testing.T) {
 	rules := providerfake.NewRules(nil)
 	one, other := providerfake.New(providerfake.Options{Rules: rules}), providerfake.New(providerfake.Options{Rules: rules})
 	gate := calls.NewGate()
@@ -306,7 +306,7 @@ func TestTwoOperationsOnOneEntityBreakTheRules(t *testing.T) {
 	check(t, "breaches", rules.Breaches(), []string{"DestroyVolumes of volume-0 during CreateVolumes"})
 }
 
-func TestDetachmentDuringTheGrowthBreaksTheRules(t *testing.T) {
+func TestDetachDuringResizeBreaksRules(t *testing.T) {
 	p := providerfake.New(providerfake.Options{})
 	gate := calls.NewGate()
 	p.OnCall("ResizeFilesystems", gate.Wait)
@@ -323,7 +323,7 @@ func TestDetachmentDuringTheGrowthBreaksTheRules(t *testing.T) {
 	check(t, "breaches", p.Breaches(), []string{"DetachFilesystems of filesystem-0 machine-0, which grows"})
 }
 
-func TestWhatGrowsStaysWhatItIs(t *testing.T) {
+func TestResize(t *testing.T) {
 	p := providerfake.New(providerfake.Options{})
 	ctx := background()
 	p.CreateVolumes(ctx, []storage.VolumeParams{volume0})
@@ -341,17 +341,17 @@ func TestWhatGrowsStaysWhatItIs(t *testing.T) {
 	check(t, "filesystems", p.Filesystems()[0].Size, uint64(2048))
 
 	foreign := only[storage.ResizeVolumesResult](t)(p.ResizeVolumes(ctx, []storage.VolumeResizeParams{{Tag: names.NewVolumeTag("7"), VolumeId: "older", Size: 7}}))
-	check(t, "made long ago", foreign, storage.ResizeVolumesResult{VolumeInfo: &storage.VolumeInfo{VolumeId: "older", Size: 7}})
+	check(t, "volume of unknown origin", foreign, storage.ResizeVolumesResult{VolumeInfo: &storage.VolumeInfo{VolumeId: "older", Size: 7}})
 	p.FailItem("ResizeVolumes", "volume-0", errors.New("busy"))
 	if r := only[storage.ResizeVolumesResult](t)(p.ResizeVolumes(ctx, []storage.VolumeResizeParams{{Tag: volume0.Tag, VolumeId: "vol-0", Size: 4096}})); r.Error == nil {
-		t.Error("no failure by the script")
+		t.Error("the scripted failure is missing")
 	}
 	p.FailItem("ResizeFilesystems", "filesystem-0", errors.New("busy"))
 	if r := only[storage.ResizeFilesystemsResult](t)(p.ResizeFilesystems(ctx, []storage.FilesystemResizeParams{{Tag: filesystem0.Tag, FilesystemId: "fs-0", Size: 4096}})); r.Error == nil {
-		t.Error("no failure by the script")
+		t.Error("the scripted failure is missing")
 	}
 	if r := only[storage.ResizeVolumesResult](t)(p.ResizeVolumes(ctx, []storage.VolumeResizeParams{{Tag: volume0.Tag, VolumeId: "vol-0", Size: 1 << 50}})); r.Error == nil {
-		t.Error("larger than there is room")
+		t.Error("a resize beyond the capacity succeeds")
 	}
 	p.DestroyVolumes(ctx, []string{"vol-0"})
 	if r := only[storage.ResizeVolumesResult](t)(p.ResizeVolumes(ctx, []storage.VolumeResizeParams{{Tag: volume0.Tag, VolumeId: "vol-0", Size: 4096}})); !errors.Is(r.Error, errors.NotFound) {
@@ -359,7 +359,7 @@ func TestWhatGrowsStaysWhatItIs(t *testing.T) {
 	}
 }
 
-func TestSourcesOfAFixedSizeCannotGrow(t *testing.T) {
+func TestFixedSizeSourcesAreNoResizers(t *testing.T) {
 	cfg, err := storage.NewConfig("pool", "pretend", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -384,7 +384,7 @@ func TestSourcesOfAFixedSizeCannotGrow(t *testing.T) {
 	}
 }
 
-// A volume that takes its time, and a source that is out of order once.
+// A creation is in progress at first, and then the source fails once.
 func Example() {
 	provider := providerfake.New(providerfake.Options{})
 	provider.FailItem("CreateVolumes", "volume-0", storage.InProgress(errors.New("cloning")))
@@ -421,8 +421,9 @@ func TestEditedFilesystems(t *testing.T) {
 	check(t, "path", attached.FilesystemAttachment.Path, "/elsewhere")
 }
 
-// A call that the script does not let return is over all the same; so is a question.
-func TestCallThatPanics(t *testing.T) {
+// A call that the script ends with a panic no longer counts as running, whether it is an
+// operation or a query.
+func TestPanickingCallEnds(t *testing.T) {
 	p := providerfake.New(providerfake.Options{})
 	source := func() { p.CreateVolumes(background(), []storage.VolumeParams{volume0}) }
 	calls := map[string]func(){

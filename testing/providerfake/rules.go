@@ -9,7 +9,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Recorder tells what a state has of a volume or filesystem; modeltest.Model is one.
+// Recorder reports what a state has recorded; modeltest.Model is one.
 type Recorder interface {
 	// Recorded reports whether the state has the entity's info.
 	Recorded(tag string) bool
@@ -17,28 +17,28 @@ type Recorder interface {
 	Backing(filesystem string) string
 }
 
-// Rules hold whatever a worker does. An entity has one operation at a time. It is not
-// destroyed or released while it is attached or being attached, and not created once it
-// is recorded. A volume is not detached while a filesystem on it is mounted. A filesystem
-// grows only while it is attached, and is not detached while it grows.
+// Rules check that a worker keeps the rules of every provider. An entity has one operation at
+// a time. It is not destroyed or released while it is attached or being attached, and not
+// created once it is recorded. A volume is not detached while a filesystem on it is mounted. A
+// filesystem grows only while it is attached, and is not detached while it grows.
 type Rules struct {
 	state Recorder
 
 	mu sync.Mutex
-	// busy holds the entities that are being worked on, and how.
+	// busy maps the entities that have an operation in progress to the operation.
 	busy map[string]string
-	// held holds the attachments that are made, or being made.
-	held   map[string]bool
-	broken []string
+	// attachments has the attachments that are made, or being made.
+	attachments map[string]bool
+	broken      []string
 }
 
-// NewRules returns rules that nobody has broken. If state is nil, they do not know what
-// is recorded and which volumes back filesystems.
+// NewRules returns rules without breaches. If state is nil, they do not know what is recorded
+// and which volumes back filesystems.
 func NewRules(state Recorder) *Rules {
-	return &Rules{state: state, busy: make(map[string]string), held: make(map[string]bool)}
+	return &Rules{state: state, busy: make(map[string]string), attachments: make(map[string]bool)}
 }
 
-// Breaches returns how the rules have been broken, in order.
+// Breaches describes the breaches of the rules, in order.
 func (r *Rules) Breaches() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,20 +64,20 @@ func (r *Rules) begin(name, subject string) {
 			r.breach("%s of %s, which is recorded", name, subject)
 		}
 	case "DestroyVolumes", "ReleaseVolumes", "DestroyFilesystems", "ReleaseFilesystems":
-		if r.isHeld(subject) {
+		if r.isAttached(subject) {
 			r.breach("%s of %s, which is attached", name, subject)
 		}
 	case "ResizeFilesystems", "CheckVolumes", "CheckFilesystems":
-		if !r.isHeld(subject) {
+		if !r.isAttached(subject) {
 			r.breach("%s of %s, which is not attached", name, subject)
 		}
 	case "AttachVolumes":
-		r.held[subject] = true
+		r.attachments[subject] = true
 	case "AttachFilesystems":
-		r.held[subject] = true
+		r.attachments[subject] = true
 		if backing != "" {
-			// A mounted filesystem is an attachment of its volume, too.
-			r.held[backing+" "+subject] = true
+			// A mounted filesystem also counts as an attachment of its volume.
+			r.attachments[backing+" "+subject] = true
 		}
 	case "DetachFilesystems":
 		if r.busy[tag] == "ResizeFilesystems" {
@@ -85,7 +85,7 @@ func (r *Rules) begin(name, subject string) {
 		}
 	case "DetachVolumes":
 		volume, machine, _ := strings.Cut(subject, " ")
-		for attachment := range r.held {
+		for attachment := range r.attachments {
 			if strings.HasPrefix(attachment, volume+" filesystem-") && strings.HasSuffix(attachment, " "+machine) {
 				r.breach("%s of %s, which backs %s", name, subject, attachment)
 			}
@@ -93,9 +93,9 @@ func (r *Rules) begin(name, subject string) {
 	}
 }
 
-// isHeld reports whether a volume or filesystem is attached, or being attached.
-func (r *Rules) isHeld(tag string) bool {
-	for attachment := range r.held {
+// isAttached reports whether a volume or filesystem is attached, or being attached.
+func (r *Rules) isAttached(tag string) bool {
+	for attachment := range r.attachments {
 		if strings.HasPrefix(attachment, tag+" ") {
 			return true
 		}
@@ -103,7 +103,8 @@ func (r *Rules) isHeld(tag string) bool {
 	return false
 }
 
-// end ends the work on an entity. What could not be attached for good is not.
+// end ends the operation on an entity. It removes an attachment that is detached, or that has
+// failed permanently.
 func (r *Rules) end(name, subject string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,19 +114,19 @@ func (r *Rules) end(name, subject string, err error) {
 	if !detached && !unattached {
 		return
 	}
-	delete(r.held, subject)
-	for attachment := range r.held {
+	delete(r.attachments, subject)
+	for attachment := range r.attachments {
 		if strings.HasSuffix(attachment, " "+subject) {
-			delete(r.held, attachment)
+			delete(r.attachments, attachment)
 		}
 	}
 }
 
-// attached takes in an attachment that came with a creation.
+// attached records an attachment that a creation has made.
 func (r *Rules) attached(subject string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.held[subject] = true
+	r.attachments[subject] = true
 }
 
 func (r *Rules) breach(format string, args ...any) {

@@ -13,8 +13,8 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// batch makes a bulk call: one does it for one argument, result makes the result
-// for an argument that has failed.
+// batch makes a bulk call: one handles one argument, and failed returns the result for an
+// argument with an error.
 func batch[A, R any](
 	p *Provider, ctx envcontext.ProviderCallContext, name string, args []A,
 	subject func(A) string, one func(A) R, failed func(error) R,
@@ -55,7 +55,7 @@ func batch[A, R any](
 	return results, nil
 }
 
-// begin begins a bulk call. One that the script does not let return is over.
+// begin begins a bulk call. If the script does not let the call return, its operations end.
 func (p *Provider) begin(ctx context.Context, name string, subjects []string) error {
 	returned := false
 	defer func() {
@@ -85,8 +85,8 @@ func filesystemAttachment(p storage.FilesystemAttachmentParams) string {
 	return p.Filesystem.String() + " " + p.Machine.String()
 }
 
-// subjectOfVolume names the volume of an id that the provider has given, or would
-// have; another id stands for itself.
+// subjectOfVolume returns the subject of the volume with an ID that the provider assigns; any
+// other ID is its own subject.
 func subjectOfVolume(id string) string {
 	if s, ok := strings.CutPrefix(id, "vol-"); ok && names.IsValidVolume(s) {
 		return names.NewVolumeTag(s).String()
@@ -101,7 +101,7 @@ func subjectOfFilesystem(id string) string {
 	return id
 }
 
-// attach notes an attachment of what has that id.
+// attach records an attachment of the object with the ID.
 func (p *Provider) attach(subject, id string) error {
 	if p.removed[id] {
 		return errors.NotFoundf("%q", id)
@@ -112,7 +112,7 @@ func (p *Provider) attach(subject, id string) error {
 	return nil
 }
 
-// remove notes that what has that id is going, unless it is attached.
+// remove records the removal of the object with the ID, unless it is attached.
 func (p *Provider) remove(tag, id string) error {
 	for _, subject := range p.attached {
 		if strings.HasPrefix(subject, tag+" ") {
@@ -128,8 +128,8 @@ func (p *Provider) detach(subject string) error {
 	return nil
 }
 
-// ValidateVolumeParams is part of storage.VolumeSource; the script can fail it, for
-// all or for an item.
+// ValidateVolumeParams implements storage.VolumeSource. The script can make it fail, for all
+// calls or for an item.
 func (p *Provider) ValidateVolumeParams(params storage.VolumeParams) error {
 	defer p.RecordBegin(p.Options.Prefix+"ValidateVolumeParams", params, volumeTag(params))()
 	if err := p.Begin(context.Background(), "ValidateVolumeParams"); err != nil {
@@ -138,8 +138,8 @@ func (p *Provider) ValidateVolumeParams(params storage.VolumeParams) error {
 	return p.Item("ValidateVolumeParams", volumeTag(params))
 }
 
-// ValidateFilesystemParams is part of storage.FilesystemSource; the script can fail
-// it, for all or for an item.
+// ValidateFilesystemParams implements storage.FilesystemSource. The script can make it fail,
+// for all calls or for an item.
 func (p *Provider) ValidateFilesystemParams(params storage.FilesystemParams) error {
 	defer p.RecordBegin(p.Options.Prefix+"ValidateFilesystemParams", params, filesystemTag(params))()
 	if err := p.Begin(context.Background(), "ValidateFilesystemParams"); err != nil {
@@ -148,7 +148,7 @@ func (p *Provider) ValidateFilesystemParams(params storage.FilesystemParams) err
 	return p.Item("ValidateFilesystemParams", filesystemTag(params))
 }
 
-// CreateVolumes is part of storage.VolumeSource.
+// CreateVolumes implements storage.VolumeSource.
 func (p *Provider) CreateVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeParams) ([]storage.CreateVolumesResult, error) {
 	return batch(p, ctx, "CreateVolumes", params, volumeTag,
 		func(params storage.VolumeParams) storage.CreateVolumesResult {
@@ -160,7 +160,7 @@ func (p *Provider) CreateVolumes(ctx envcontext.ProviderCallContext, params []st
 			if p.Options.AttachOnCreate && params.Attachment != nil {
 				attachment := *params.Attachment
 				attachment.VolumeId = volume.VolumeId
-				// What has just been made can be attached.
+				// A volume that has just been made can be attached.
 				result.VolumeAttachment, _ = p.attachVolume(attachment)
 				p.Options.Rules.attached(volumeAttachment(*params.Attachment))
 			}
@@ -177,16 +177,16 @@ const mostMiB = 1 << 40
 
 func checkSize(mib uint64) error {
 	if mib > mostMiB {
-		return errors.Errorf("%d MiB are more than there are", mib)
+		return errors.Errorf("%d MiB are more than the provider has", mib)
 	}
 	return nil
 }
 
-// volume returns the volume of that tag, and makes it if it does not exist.
+// volume returns the volume with the tag, and makes it if it does not exist.
 func (p *Provider) volume(params storage.VolumeParams) (storage.Volume, error) {
 	i := slices.IndexFunc(p.volumes, func(v storage.Volume) bool { return v.Tag == params.Tag })
 	if i >= 0 {
-		return p.volumes[i], p.adopts(params.Tag, p.volumes[i].VolumeId, params.ResourceTags)
+		return p.volumes[i], p.checkOwner(params.Tag, p.volumes[i].VolumeId, params.ResourceTags)
 	}
 	if err := checkSize(params.Size); err != nil {
 		return storage.Volume{}, err
@@ -218,7 +218,7 @@ func (p *Provider) attachVolume(params storage.VolumeAttachmentParams) (*storage
 	return attachment, nil
 }
 
-// ListVolumes is part of storage.VolumeSource.
+// ListVolumes implements storage.VolumeSource.
 func (p *Provider) ListVolumes(ctx envcontext.ProviderCallContext) ([]string, error) {
 	defer p.RecordBegin(p.Options.Prefix+"ListVolumes", nil)()
 	if err := p.Begin(ctx, "ListVolumes"); err != nil {
@@ -233,8 +233,8 @@ func (p *Provider) ListVolumes(ctx envcontext.ProviderCallContext) ([]string, er
 	return ids, nil
 }
 
-// DescribeVolumes is part of storage.VolumeSource. It changes nothing, so the rules
-// do not ask when it is called.
+// DescribeVolumes implements storage.VolumeSource. It changes nothing, so the rules do not
+// restrict when it may be called.
 func (p *Provider) DescribeVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]storage.DescribeVolumesResult, error) {
 	defer p.RecordBegin(p.Options.Prefix+"DescribeVolumes", slices.Clone(ids))()
 	if err := p.Begin(ctx, "DescribeVolumes"); err != nil {
@@ -255,12 +255,12 @@ func (p *Provider) DescribeVolumes(ctx envcontext.ProviderCallContext, ids []str
 	return results, nil
 }
 
-// DestroyVolumes is part of storage.VolumeSource.
+// DestroyVolumes implements storage.VolumeSource.
 func (p *Provider) DestroyVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
 	return batch(p, ctx, "DestroyVolumes", ids, subjectOfVolume, p.removeVolume, itself)
 }
 
-// ReleaseVolumes is part of storage.VolumeSource.
+// ReleaseVolumes implements storage.VolumeSource.
 func (p *Provider) ReleaseVolumes(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
 	return batch(p, ctx, "ReleaseVolumes", ids, subjectOfVolume, p.releasing(p.removeVolume), itself)
 }
@@ -274,7 +274,7 @@ func (p *Provider) removeVolume(id string) error {
 	return nil
 }
 
-// AttachVolumes is part of storage.VolumeSource.
+// AttachVolumes implements storage.VolumeSource.
 func (p *Provider) AttachVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeAttachmentParams) ([]storage.AttachVolumesResult, error) {
 	return batch(p, ctx, "AttachVolumes", params, volumeAttachment,
 		func(params storage.VolumeAttachmentParams) storage.AttachVolumesResult {
@@ -284,13 +284,13 @@ func (p *Provider) AttachVolumes(ctx envcontext.ProviderCallContext, params []st
 		func(err error) storage.AttachVolumesResult { return storage.AttachVolumesResult{Error: err} })
 }
 
-// DetachVolumes is part of storage.VolumeSource.
+// DetachVolumes implements storage.VolumeSource.
 func (p *Provider) DetachVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeAttachmentParams) ([]error, error) {
 	return batch(p, ctx, "DetachVolumes", params, volumeAttachment,
 		func(params storage.VolumeAttachmentParams) error { return p.detach(volumeAttachment(params)) }, itself)
 }
 
-// CreateFilesystems is part of storage.FilesystemSource.
+// CreateFilesystems implements storage.FilesystemSource.
 func (p *Provider) CreateFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemParams) ([]storage.CreateFilesystemsResult, error) {
 	return batch(p, ctx, "CreateFilesystems", params, filesystemTag,
 		func(params storage.FilesystemParams) storage.CreateFilesystemsResult {
@@ -307,11 +307,11 @@ func (p *Provider) CreateFilesystems(ctx envcontext.ProviderCallContext, params 
 		func(err error) storage.CreateFilesystemsResult { return storage.CreateFilesystemsResult{Error: err} })
 }
 
-// filesystem returns the filesystem of that tag, and makes it if it does not exist.
+// filesystem returns the filesystem with the tag, and makes it if it does not exist.
 func (p *Provider) filesystem(params storage.FilesystemParams) (storage.Filesystem, error) {
 	i := slices.IndexFunc(p.filesystems, func(f storage.Filesystem) bool { return f.Tag == params.Tag })
 	if i >= 0 {
-		return p.filesystems[i], p.adopts(params.Tag, p.filesystems[i].FilesystemId, params.ResourceTags)
+		return p.filesystems[i], p.checkOwner(params.Tag, p.filesystems[i].FilesystemId, params.ResourceTags)
 	}
 	if err := checkSize(params.Size); err != nil {
 		return storage.Filesystem{}, err
@@ -325,7 +325,7 @@ func (p *Provider) filesystem(params storage.FilesystemParams) (storage.Filesyst
 	return filesystem, nil
 }
 
-// releasing refuses to release where that is not supported.
+// releasing wraps remove to return an error if the provider does not support releasing.
 func (p *Provider) releasing(remove func(string) error) func(string) error {
 	return func(id string) error {
 		if p.Options.Unreleasable {
@@ -335,12 +335,12 @@ func (p *Provider) releasing(remove func(string) error) func(string) error {
 	}
 }
 
-// DestroyFilesystems is part of storage.FilesystemSource.
+// DestroyFilesystems implements storage.FilesystemSource.
 func (p *Provider) DestroyFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
 	return batch(p, ctx, "DestroyFilesystems", ids, subjectOfFilesystem, p.removeFilesystem, itself)
 }
 
-// ReleaseFilesystems is part of storage.FilesystemSource.
+// ReleaseFilesystems implements storage.FilesystemSource.
 func (p *Provider) ReleaseFilesystems(ctx envcontext.ProviderCallContext, ids []string) ([]error, error) {
 	return batch(p, ctx, "ReleaseFilesystems", ids, subjectOfFilesystem, p.releasing(p.removeFilesystem), itself)
 }
@@ -354,7 +354,7 @@ func (p *Provider) removeFilesystem(id string) error {
 	return nil
 }
 
-// AttachFilesystems is part of storage.FilesystemSource.
+// AttachFilesystems implements storage.FilesystemSource.
 func (p *Provider) AttachFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemAttachmentParams) ([]storage.AttachFilesystemsResult, error) {
 	return batch(p, ctx, "AttachFilesystems", params, filesystemAttachment,
 		func(params storage.FilesystemAttachmentParams) storage.AttachFilesystemsResult {
@@ -377,7 +377,7 @@ func (p *Provider) AttachFilesystems(ctx envcontext.ProviderCallContext, params 
 		func(err error) storage.AttachFilesystemsResult { return storage.AttachFilesystemsResult{Error: err} })
 }
 
-// DetachFilesystems is part of storage.FilesystemSource.
+// DetachFilesystems implements storage.FilesystemSource.
 func (p *Provider) DetachFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemAttachmentParams) ([]error, error) {
 	return batch(p, ctx, "DetachFilesystems", params, filesystemAttachment,
 		func(params storage.FilesystemAttachmentParams) error { return p.detach(filesystemAttachment(params)) }, itself)
@@ -387,8 +387,8 @@ func volumeResize(p storage.VolumeResizeParams) string { return p.Tag.String() }
 
 func filesystemResize(p storage.FilesystemResizeParams) string { return p.Tag.String() }
 
-// ResizeVolumes is part of storage.VolumeResizer. A volume that the provider has not
-// made has the size that is asked for.
+// ResizeVolumes implements storage.VolumeResizer. For a volume that the provider has not made,
+// it returns the requested size.
 func (p *Provider) ResizeVolumes(ctx envcontext.ProviderCallContext, params []storage.VolumeResizeParams) ([]storage.ResizeVolumesResult, error) {
 	return batch(p, ctx, "ResizeVolumes", params, volumeResize,
 		func(params storage.VolumeResizeParams) storage.ResizeVolumesResult {
@@ -406,8 +406,7 @@ func (p *Provider) ResizeVolumes(ctx envcontext.ProviderCallContext, params []st
 		func(err error) storage.ResizeVolumesResult { return storage.ResizeVolumesResult{Error: err} })
 }
 
-// ResizeFilesystems is part of storage.FilesystemResizer, as ResizeVolumes is of
-// storage.VolumeResizer.
+// ResizeFilesystems implements storage.FilesystemResizer in the same way as ResizeVolumes.
 func (p *Provider) ResizeFilesystems(ctx envcontext.ProviderCallContext, params []storage.FilesystemResizeParams) ([]storage.ResizeFilesystemsResult, error) {
 	return batch(p, ctx, "ResizeFilesystems", params, filesystemResize,
 		func(params storage.FilesystemResizeParams) storage.ResizeFilesystemsResult {
@@ -425,12 +424,12 @@ func (p *Provider) ResizeFilesystems(ctx envcontext.ProviderCallContext, params 
 		func(err error) storage.ResizeFilesystemsResult { return storage.ResizeFilesystemsResult{Error: err} })
 }
 
-// CheckVolumes is part of storage.VolumeChecker.
+// CheckVolumes implements storage.VolumeChecker.
 func (p *Provider) CheckVolumes(ctx envcontext.ProviderCallContext, volumeIds []string) ([]error, error) {
 	return check(p, ctx, "CheckVolumes", volumeIds, subjectOfVolume, p.Options.CheckVolume)
 }
 
-// CheckFilesystems is part of storage.FilesystemChecker.
+// CheckFilesystems implements storage.FilesystemChecker.
 func (p *Provider) CheckFilesystems(ctx envcontext.ProviderCallContext, filesystemIds []string) ([]error, error) {
 	return check(p, ctx, "CheckFilesystems", filesystemIds, subjectOfFilesystem, p.Options.CheckFilesystem)
 }
@@ -442,7 +441,7 @@ func check(p *Provider, ctx envcontext.ProviderCallContext, name string, ids []s
 	return batch(p, ctx, name, ids, subject, one, itself)
 }
 
-// checkResize returns why what has that id cannot grow, if it cannot.
+// checkResize returns an error if the object with the ID cannot grow.
 func (p *Provider) checkResize(id string, size uint64) error {
 	if p.removed[id] {
 		return errors.NotFoundf("%q", id)

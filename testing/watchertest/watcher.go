@@ -13,9 +13,9 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// Watcher is a watcher of any kind that sends what a test tells it to. It lives
-// from the start until its receiver kills it, or the test ends it with Fail or
-// Close. Its methods are safe for concurrent use.
+// Watcher is a watcher of any kind that sends what a test passes to it. It lives until its
+// receiver kills it, or the test ends it with Fail or Close. Its methods are safe for
+// concurrent use.
 type Watcher[T any] struct {
 	tomb    tomb.Tomb
 	changes chan T
@@ -25,7 +25,7 @@ type Watcher[T any] struct {
 	end     atomic.Pointer[error]
 }
 
-// The kinds of watchers that package watcher knows.
+// The kinds of watchers that package watcher defines.
 type (
 	Notify            = Watcher[struct{}]
 	Strings           = Watcher[[]string]
@@ -38,20 +38,20 @@ var (
 	_ watcher.MachineStorageIdsWatcher = (*MachineStorageIds)(nil)
 )
 
-// event is an event on its way, and whom to tell when it has been received.
+// event is a queued event, and the channels to close when it has been received.
 type event[T any] struct {
 	value T
 	taken []chan<- struct{}
 }
 
-// New returns a watcher that sends the given events first, and then what Send and
-// Deliver give it, each as an event of its own.
+// New returns a watcher that sends the given events first, and then what Send and Deliver pass
+// to it, each as a separate event.
 func New[T any](first ...T) *Watcher[T] {
 	return NewMerging(nil, first...)
 }
 
-// NewMerging returns a watcher that merges what comes while nobody takes the event
-// before, as the watchers of a real state do.
+// NewMerging returns a watcher that merges events while the previous one has not been
+// received, as the watchers of a real state do.
 func NewMerging[T any](merge func(pending, next T) T, first ...T) *Watcher[T] {
 	w := &Watcher[T]{
 		changes: make(chan T),
@@ -66,7 +66,7 @@ func NewMerging[T any](merge func(pending, next T) T, first ...T) *Watcher[T] {
 	return w
 }
 
-// run owns the queue of events that nobody has taken yet.
+// run owns the queue of events that have not been received.
 func (w *Watcher[T]) run(queue []event[T]) error {
 	for {
 		var out chan T
@@ -101,24 +101,24 @@ func (w *Watcher[T]) run(queue []event[T]) error {
 	}
 }
 
-// Changes is part of the watcher interfaces.
+// Changes implements the watcher interfaces.
 func (w *Watcher[T]) Changes() <-chan T { return w.changes }
 
-// Kill is part of worker.Worker.
+// Kill implements worker.Worker.
 func (w *Watcher[T]) Kill() { w.tomb.Kill(nil) }
 
-// Wait is part of worker.Worker.
+// Wait implements worker.Worker.
 func (w *Watcher[T]) Wait() error { return w.tomb.Wait() }
 
-// Alive reports whether nobody has ended the watcher yet. One that is alive at the
-// end of a test has been forgotten.
+// Alive reports whether the watcher has not been stopped yet. One that is alive at the end of
+// a test has been forgotten.
 func (w *Watcher[T]) Alive() bool { return w.tomb.Alive() }
 
 // Dead is closed when the watcher has ended.
 func (w *Watcher[T]) Dead() <-chan struct{} { return w.tomb.Dead() }
 
-// Send has the watcher send an event when it has sent those before it, and returns
-// at once. A watcher that has ended sends nothing.
+// Send queues an event after those before it, and returns at once. A watcher that has ended
+// sends nothing.
 func (w *Watcher[T]) Send(value T) {
 	select {
 	case w.sent <- event[T]{value: value}:
@@ -126,8 +126,8 @@ func (w *Watcher[T]) Send(value T) {
 	}
 }
 
-// Deliver sends an event, and returns when it has been received, or the watcher has
-// ended. The test fails if nobody takes it.
+// Deliver sends an event, and returns when it has been received, or the watcher has ended. The
+// test fails if the event is not received.
 func (w *Watcher[T]) Deliver(t calls.TB, value T) {
 	if h, ok := t.(interface{ Helper() }); ok {
 		h.Helper()
@@ -157,5 +157,5 @@ func (w *Watcher[T]) Close(err error) {
 	w.tomb.Kill(err)
 }
 
-// FailOnKill has the watcher end with an error when it is killed.
+// FailOnKill makes the watcher end with an error when it is killed.
 func (w *Watcher[T]) FailOnKill(err error) { w.end.Store(&err) }

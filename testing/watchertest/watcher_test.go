@@ -23,7 +23,7 @@ func end(t *testing.T, w watchertest.Living) {
 	}
 }
 
-func TestEventsAreSentInOrderAndApart(t *testing.T) {
+func TestEventsAreSentInOrderUnmerged(t *testing.T) {
 	w := watchertest.New([]string{"0"}, []string{"1"})
 	defer end(t, w)
 	w.Send([]string{"2"})
@@ -35,7 +35,7 @@ func TestEventsAreSentInOrderAndApart(t *testing.T) {
 	}
 }
 
-func TestMergingWatcherMergesWhatNobodyTakes(t *testing.T) {
+func TestMergingWatcherMergesPendingEvents(t *testing.T) {
 	w := watchertest.NewMerging(func(a, b []string) []string { return append(a, b...) })
 	defer end(t, w)
 	w.Send([]string{"0"})
@@ -50,7 +50,7 @@ func TestMergingWatcherMergesWhatNobodyTakes(t *testing.T) {
 	}
 }
 
-func TestDeliverReturnsWhenTheEventHasBeenReceived(t *testing.T) {
+func TestDeliverWaitsUntilReceived(t *testing.T) {
 	for name, w := range map[string]*watchertest.Strings{
 		"plain":   watchertest.New([]string{"first"}),
 		"merging": watchertest.NewMerging(func(a, b []string) []string { return append(a, b...) }, []string{"first"}),
@@ -72,7 +72,7 @@ func TestDeliverReturnsWhenTheEventHasBeenReceived(t *testing.T) {
 	}
 }
 
-func TestDeliverFailsTheTestWhereNobodyTakesTheEvent(t *testing.T) {
+func TestDeliverFailsWithoutReceiver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watchertest.New[[]string]()
 		defer end(t, w)
@@ -88,7 +88,7 @@ type failure string
 
 func (f *failure) Fatalf(format string, args ...any) { *f = failure(fmt.Sprintf(format, args...)) }
 
-func TestFailLeavesTheChannelOpen(t *testing.T) {
+func TestFailLeavesChannelOpen(t *testing.T) {
 	w := watchertest.New[struct{}]()
 	lost := errors.New("connection lost")
 	w.Fail(lost)
@@ -101,12 +101,12 @@ func TestFailLeavesTheChannelOpen(t *testing.T) {
 		t.Errorf("received from the channel: open is %v", ok)
 	default:
 	}
-	// Nobody waits for a watcher that has ended.
+	// Send and Deliver do not wait for a watcher that has ended.
 	w.Send(struct{}{})
 	w.Deliver(t, struct{}{})
 }
 
-func TestCloseClosesTheChannel(t *testing.T) {
+func TestCloseClosesChannel(t *testing.T) {
 	w := watchertest.New[struct{}]()
 	w.Close(nil)
 	if _, ok := <-w.Changes(); ok {
@@ -127,7 +127,7 @@ func TestFailOnKill(t *testing.T) {
 	}
 }
 
-func TestGroupTellsWhichWatchersAreLeft(t *testing.T) {
+func TestGroupReportsLivingWatchers(t *testing.T) {
 	var g watchertest.Group
 	volumes, disks, machine := watchertest.New[[]string](), watchertest.New[struct{}](), watchertest.New[struct{}]()
 	g.Add("volumes", volumes)
@@ -141,14 +141,14 @@ func TestGroupTellsWhichWatchersAreLeft(t *testing.T) {
 		t.Errorf("left: %q", got)
 	}
 	if volumes.Alive() || machine.Alive() || len(g.Stop()) > 0 {
-		t.Error("not all have been stopped")
+		t.Error("not all watchers have been stopped")
 	}
 }
 
 // t stands for the t of a test.
 var t testing.TB
 
-// What is tested takes the watcher that the test feeds.
+// The code under test receives from the watcher that the test feeds.
 func Example() {
 	w := watchertest.New([]string{"0", "1"})
 	done := make(chan struct{})
@@ -165,7 +165,7 @@ func Example() {
 	// ended: connection lost
 }
 
-// follow is what is tested.
+// follow is the code under test.
 func follow(w watcher.StringsWatcher) {
 	for ids := range w.Changes() {
 		fmt.Println("changed:", ids)

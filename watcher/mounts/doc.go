@@ -1,2 +1,2 @@
-// Package mounts tells when something has been mounted or unmounted on this machine.
+// Package mounts watches for mounts and unmounts on this machine.
 package mounts

@@ -11,19 +11,20 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// gather is how long changes are gathered before they are reported: programs often mount
-// several things at once.
+// gather is how long changes are collected before they are reported, since programs often
+// mount several things at once.
 const gather = time.Second
 
-// Watch returns a watcher of the mount namespace of this process. It reports that something has
-// been mounted, unmounted, moved or mounted otherwise there, not what. Changes that come within
-// a second are reported together. The watcher keeps a thread of the process, which waits.
+// Watch returns a watcher of the mount namespace of this process. It reports that something
+// has been mounted, unmounted, moved or remounted there, but not what. Changes within a second
+// are reported together. The watcher keeps one thread of the process blocked.
 func Watch() (watcher.NotifyWatcher, error) {
 	return watch("/proc/self/mountinfo", gather)
 }
 
 func watch(path string, gather time.Duration) (watcher.NotifyWatcher, error) {
-	// No os.File: the runtime would wait for it too, and the kernel tells but one of them.
+	// Not an os.File: the runtime would poll the file too, and the kernel notifies only one
+	// poller.
 	table, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, errors.Trace(&os.PathError{Op: "open", Path: path, Err: err})
@@ -42,34 +43,34 @@ func watch(path string, gather time.Duration) (watcher.NotifyWatcher, error) {
 	}
 	w.tomb.Go(func() error {
 		defer close(w.changes)
-		defer awake.Close() // which wakes the other
-		w.tomb.Go(w.look)
-		return w.tell()
+		defer awake.Close() // wakes poll
+		w.tomb.Go(w.poll)
+		return w.send()
 	})
 	return w, nil
 }
 
-// mounts is a watcher.NotifyWatcher.
+// mounts implements watcher.NotifyWatcher.
 type mounts struct {
 	tomb  tomb.Tomb
 	table int
-	// asleep is readable as soon as the watcher is to end.
+	// asleep becomes readable when the watcher is to end.
 	asleep           *os.File
 	gather           time.Duration
 	changed, changes chan struct{}
 }
 
-// Kill is part of worker.Worker.
+// Kill implements worker.Worker.
 func (w *mounts) Kill() { w.tomb.Kill(nil) }
 
-// Wait is part of worker.Worker.
+// Wait implements worker.Worker.
 func (w *mounts) Wait() error { return w.tomb.Wait() }
 
-// Changes is part of watcher.NotifyWatcher.
+// Changes implements watcher.NotifyWatcher.
 func (w *mounts) Changes() <-chan struct{} { return w.changes }
 
-// tell sends an event at the beginning, and one after changes, when the receiver is ready.
-func (w *mounts) tell() error {
+// send sends a first event, and then one event after changes, when the receiver is ready.
+func (w *mounts) send() error {
 	changes := w.changes
 	for {
 		select {
@@ -83,9 +84,9 @@ func (w *mounts) tell() error {
 	}
 }
 
-// look waits for changes of the mount table. The kernel tells a reader of the table once that
-// it has changed, however often it has.
-func (w *mounts) look() error {
+// poll waits for changes of the mount table. The kernel notifies a reader of the table once,
+// however often the table has changed.
+func (w *mounts) poll() error {
 	defer unix.Close(w.table)
 	defer w.asleep.Close()
 	ended := unix.PollFd{Fd: int32(w.asleep.Fd()), Events: unix.POLLIN}
@@ -97,7 +98,7 @@ func (w *mounts) look() error {
 		if end, err := wait(w.gather, ended); end || err != nil {
 			return err
 		}
-		// What has changed during that wait is reported together with the first change.
+		// Report changes during that wait together with the first change.
 		if end, err := wait(0, ended, table); end || err != nil {
 			return err
 		}
@@ -109,8 +110,8 @@ func (w *mounts) look() error {
 	}
 }
 
-// wait waits until there is something at one of the files, or the time is over; a negative time
-// never is. It reports whether there is something at the first.
+// wait waits until one of the files is ready, or until the timeout has passed; a negative
+// timeout never passes. It reports whether the first file is ready.
 func wait(timeout time.Duration, files ...unix.PollFd) (first bool, err error) {
 	milliseconds := -1
 	if timeout >= 0 {

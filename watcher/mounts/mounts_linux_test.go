@@ -23,7 +23,7 @@ func needRoot(t *testing.T) {
 	t.Skip("mounting needs root")
 }
 
-// start returns a watcher whose first event has been taken.
+// start returns a watcher whose first event has been received.
 func start(t *testing.T, gather time.Duration) watcher.NotifyWatcher {
 	t.Helper()
 	t.Cleanup(func() { leaktest.VerifyNone(t) })
@@ -53,7 +53,7 @@ func next(t *testing.T, w watcher.NotifyWatcher) {
 	}
 }
 
-func TestWhatIsMountedAndUnmountedIsToldOf(t *testing.T) {
+func TestMountChangesAreReported(t *testing.T) {
 	needRoot(t)
 	w := start(t, time.Millisecond)
 	dir := t.TempDir()
@@ -75,7 +75,7 @@ func TestWhatIsMountedAndUnmountedIsToldOf(t *testing.T) {
 }
 
 // Changes in quick succession are reported once.
-func TestChangesAreGathered(t *testing.T) {
+func TestRapidChangesAreReportedOnce(t *testing.T) {
 	needRoot(t)
 	const gather = time.Second
 	w := start(t, gather)
@@ -102,8 +102,8 @@ func TestChangesAreGathered(t *testing.T) {
 	}
 }
 
-// A watcher ends though nobody takes its events, and while it waits for changes.
-func TestWatcherEnds(t *testing.T) {
+// A killed watcher ends even if nobody takes its events, and while it waits for changes.
+func TestKillEndsWatcher(t *testing.T) {
 	needRoot(t)
 	t.Cleanup(func() { leaktest.VerifyNone(t) })
 	for range 10 {

@@ -10,7 +10,8 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// Watch returns an error that satisfies errors.IsNotSupported: only Linux tells of mounts.
+// Watch returns an error that satisfies errors.IsNotSupported: watching mounts is possible
+// only on Linux.
 func Watch() (watcher.NotifyWatcher, error) {
 	return nil, errors.NotSupportedf("watching mounts on %s", runtime.GOOS)
 }

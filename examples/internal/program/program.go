@@ -1,6 +1,6 @@
-// Package program lets the test of an example run the example, as a process of its own.
-// That is the test's own binary: so it is built as the test is, with the race detector
-// or without.
+// Package program lets the test of an example run the example in a separate process. The
+// process runs the test's own binary, so it is built like the test, with or without the race
+// detector.
 package program
 
 import (
@@ -13,10 +13,11 @@ import (
 	"testing"
 )
 
-// isProgram is set for a process that is to be the program, rather than its test.
+// isProgram is set in the environment of a process that runs the program, rather than its
+// test.
 const isProgram = "STOWAGE_EXAMPLE_IS_PROGRAM"
 
-// Main is all that the TestMain of an example does; main is the example's.
+// Main is the whole body of an example's TestMain; main is the example's main function.
 func Main(m *testing.M, main func()) {
 	if os.Getenv(isProgram) == "" {
 		os.Exit(m.Run())
@@ -24,7 +25,8 @@ func Main(m *testing.M, main func()) {
 	main()
 }
 
-// Command returns the program, ready to be started, whose temporary files are in dir.
+// Command returns the program, ready to be started, with dir as its directory for temporary
+// files.
 func Command(t testing.TB, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), isProgram+"=1", "TMPDIR="+dir)
@@ -41,8 +43,8 @@ func TempDir(t testing.TB) string {
 	return dir
 }
 
-// Run runs the program until it ends, and returns the lines that it has printed. If it
-// fails, so does the test.
+// Run runs the program until it ends, and returns the lines that it has printed. If the
+// program fails, so does the test.
 func Run(t testing.TB, cmd *exec.Cmd) []string {
 	t.Helper()
 	var output, errs bytes.Buffer
@@ -54,7 +56,7 @@ func Run(t testing.TB, cmd *exec.Cmd) []string {
 	return strings.Split(output.String(), "\n")
 }
 
-// ExpectEmpty holds that there is nothing in the directory.
+// ExpectEmpty fails the test unless the directory is empty.
 func ExpectEmpty(t testing.TB, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -66,7 +68,7 @@ func ExpectEmpty(t testing.TB, dir string) {
 	}
 }
 
-// ExpectLines holds that the output has these lines, in this order; there may be
+// ExpectLines fails the test unless the output has these lines, in this order; there may be
 // others between them.
 func ExpectLines(t testing.TB, output []string, lines ...string) {
 	t.Helper()

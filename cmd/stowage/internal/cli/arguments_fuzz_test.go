@@ -11,8 +11,8 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 )
 
-// FuzzParseSize reads sizes as people type them. What is accepted is a size and can be
-// written so that it means the same; what is not is quoted.
+// FuzzParseSize parses sizes as users type them. An accepted size is not zero, and survives
+// formatting and parsing. An error says that the text is not a size.
 func FuzzParseSize(f *testing.F) {
 	for _, text := range []string{"512M", "+2G", "1.5T", "", "+", "++1G", "0", "-1G", "2,1G", "loop,1G", "1G,", "18446744073709551615M", "1e3G"} {
 		f.Add(text)
@@ -36,8 +36,8 @@ func FuzzParseSize(f *testing.F) {
 	})
 }
 
-// FuzzParseAttributes reads KEY=VALUE as people type it. Numbers and booleans are what
-// they are in a file, and all that is accepted reaches the agent.
+// FuzzParseAttributes parses KEY=VALUE as users type it. Numbers and booleans have the same
+// values as in a file, and every accepted value can be sent to the agent as JSON.
 func FuzzParseAttributes(f *testing.F) {
 	for _, arg := range []string{"fs=xfs", "a=1", "a=0x1f", "a=true", `a="1"`, "a='x", "=", "a", "a=b=c", "a=99999999999999999999999", "a=0o7", "a=~", "a=.inf", "a=\"\\x\""} {
 		f.Add(arg)
@@ -57,7 +57,7 @@ func FuzzParseAttributes(f *testing.F) {
 			t.Fatalf("%q is read as %v", arg, attributes)
 		}
 		if _, err := json.Marshal(attributes); err != nil {
-			t.Errorf("%q does not reach the agent: %v", arg, err)
+			t.Errorf("%q cannot be sent to the agent: %v", arg, err)
 		}
 		if _, isText := value.(string); isText {
 			if !quoted && value != text {

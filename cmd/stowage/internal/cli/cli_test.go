@@ -26,15 +26,15 @@ import (
 
 func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
-// backend is an agent without anything behind it.
+// backend is an agent that only answers from its fields, and records the calls.
 type backend struct {
 	storage []control.Storage
 	changes []control.Change
 	orphans []control.Orphan
 	names   []string
 	err     error
-	// events are what a watch tells of, one after the other; then it waits for
-	// its end.
+	// events are sent by a watch one after the other; then the watch waits until it is
+	// cancelled.
 	events []control.Event
 	// sent, if not nil, is closed when a watch has sent all events.
 	sent chan struct{}
@@ -155,18 +155,18 @@ type logger struct{ t *testing.T }
 
 func (l logger) Warningf(format string, args ...any) { l.t.Logf(format, args...) }
 
-// machine is where commands run: a data directory, with an agent behind its
-// socket if there is a backend.
+// machine is where commands run: a data directory. If newMachine has a backend, an agent
+// listens on the directory's socket.
 type machine struct {
 	dir   string
 	stdin string
 
-	// timeoutAfter is what a command has printed when its --timeout is over, where
-	// that is not left to time.
+	// timeoutAfter, if not nil, is the output after which a command's --timeout ends. If nil,
+	// the real clock decides.
 	timeoutAfter *string
 }
 
-// timeoutWriter advances the clock when a command has printed a text.
+// timeoutWriter advances the clock when a command's output equals a text.
 type timeoutWriter struct {
 	bytes.Buffer
 	after string
@@ -271,15 +271,15 @@ func TestExitStatusAndErrors(t *testing.T) {
 		{nil, []string{"apply", "-f", "DIR/none"}, 1, "stowage: open DIR/none: no such file or directory\n"},
 		{nil, []string{"version"}, 0, ""},
 		{nil, []string{"--help"}, 0, ""},
-		{nil, []string{"sing"}, 2, "stowage: unknown command \"sing\" for \"stowage\"\nRun `stowage --help` for how it is used.\n"},
-		{nil, []string{"status", "--colour"}, 2, "stowage: unknown flag: --colour\nRun `stowage --help` for how it is used.\n"},
-		{nil, []string{"attach"}, 2, "stowage: requires at least 1 arg(s), only received 0\nRun `stowage --help` for how it is used.\n"},
-		{nil, []string{"apply", "f.yaml"}, 2, "stowage: \"f.yaml\" is one argument too many for \"stowage apply\": name the file with -f\nRun `stowage --help` for how it is used.\n"},
-		{nil, []string{"apply"}, 2, "stowage: required flag(s) \"file\" not set\nRun `stowage --help` for how it is used.\n"},
+		{nil, []string{"sing"}, 2, "stowage: unknown command \"sing\" for \"stowage\"\nRun `stowage --help` for usage.\n"},
+		{nil, []string{"status", "--colour"}, 2, "stowage: unknown flag: --colour\nRun `stowage --help` for usage.\n"},
+		{nil, []string{"attach"}, 2, "stowage: requires at least 1 arg(s), only received 0\nRun `stowage --help` for usage.\n"},
+		{nil, []string{"apply", "f.yaml"}, 2, "stowage: \"f.yaml\" is one argument too many for \"stowage apply\": name the file with -f\nRun `stowage --help` for usage.\n"},
+		{nil, []string{"apply"}, 2, "stowage: required flag(s) \"file\" not set\nRun `stowage --help` for usage.\n"},
 		{nil, []string{"status", "-o", "xml"}, 2, "stowage: -o \"xml\" is not known: write table, json or yaml\n"},
-		{nil, []string{"status", "-o", "json", "--watch"}, 2, "stowage: --watch goes with -o table only\n"},
-		{nil, []string{"retry"}, 2, "stowage: name the storage to try again, or give --all\n"},
-		{nil, []string{"retry", "x", "--all"}, 2, "stowage: name the storage to try again, or give --all\n"},
+		{nil, []string{"status", "-o", "json", "--watch"}, 2, "stowage: --watch needs -o table\n"},
+		{nil, []string{"retry"}, 2, "stowage: name the storage to retry, or use --all\n"},
+		{nil, []string{"retry", "x", "--all"}, 2, "stowage: name the storage to retry, or use --all\n"},
 		{unknown, []string{"retry", "nowhere"}, 1, "stowage: storage nowhere\\x1b[2J\\nforged not found\n"},
 		{nil, []string{"detach", "x", "--timeout", "-1s"}, 2, "stowage: --timeout -1s is negative\n"},
 		{nil, []string{"status", "--data-dir", ""}, 2, "stowage: --data-dir is empty\n"},
@@ -303,7 +303,8 @@ func TestExitStatusAndErrors(t *testing.T) {
 	}
 }
 
-func TestBadFilesDoNotReachTheAgent(t *testing.T) {
+// Promise S9.
+func TestInvalidFilesDoNotReachAgent(t *testing.T) {
 	b := &backend{}
 	m := newMachine(t, b)
 	path := m.file(t, "storage:\n  - name: Data\n")
@@ -317,11 +318,11 @@ func TestBadFilesDoNotReachTheAgent(t *testing.T) {
 		t.Errorf("the agent was asked %q", b.recordedCalls())
 	}
 	if _, err := os.Stat(filepath.Join(m.dir, "state.db")); !os.IsNotExist(err) {
-		t.Errorf("an agent has started: %v", err)
+		t.Errorf("state.db: got %v, want that no agent has started", err)
 	}
 }
 
-func TestApplyTellsWhatItDoes(t *testing.T) {
+func TestApplyPrintsChanges(t *testing.T) {
 	changes := []control.Change{
 		{Action: control.ActionAdd, Item: "pool", Name: "fast", Detail: "provider loop"},
 		{Action: control.ActionAdd, Item: "storage", Name: "data", Detail: "filesystem, pool fast, 2G"},
@@ -356,7 +357,7 @@ func TestApplyTellsWhatItDoes(t *testing.T) {
 	}
 }
 
-func TestApplyReadsTheStandardInput(t *testing.T) {
+func TestApplyReadsStandardInput(t *testing.T) {
 	b := &backend{}
 	m := newMachine(t, b)
 	m.stdin = spec
@@ -368,7 +369,7 @@ func TestApplyReadsTheStandardInput(t *testing.T) {
 	}
 }
 
-func TestWaitingForManySaysLittle(t *testing.T) {
+func TestWaitForManyPrintsSummary(t *testing.T) {
 	var pending, attached []control.Storage
 	for i := range 101 {
 		name := fmt.Sprintf("m/%d", i)
@@ -389,7 +390,7 @@ func TestWaitingForManySaysLittle(t *testing.T) {
 	}
 }
 
-func TestWaitingEnds(t *testing.T) {
+func TestWaitOutcomes(t *testing.T) {
 	attached := row("data", status.Attached, "", "/srv/data")
 	attaching := row("data", status.Attaching, "", "")
 	failing := row("raw", status.Error, "no loop devices", "")
@@ -413,7 +414,7 @@ func TestWaitingEnds(t *testing.T) {
 		{"all attached", []string{"attach", "data", "raw", "--wait"},
 			[]control.Event{event(attaching, pending), event(attached), event(row("raw", status.Attached, "", "/dev/loop7"))},
 			0, "data attaching\nraw pending: device busy\ndata attached at /srv/data\nraw attached at /dev/loop7\nall 2 attached\n", ""},
-		{"attached where nobody knows yet", []string{"attach", "raw", "--wait"},
+		{"attached, location not known yet", []string{"attach", "raw", "--wait"},
 			[]control.Event{event(row("raw", status.Attached, "", "")), event(row("raw", status.Attached, "", "/dev/loop7"))},
 			0, "raw attached, its location is not known yet\nraw attached at /dev/loop7\nall 1 attached\n", ""},
 		{"one fails", []string{"attach", "data", "raw", "--wait"},
@@ -423,11 +424,11 @@ func TestWaitingEnds(t *testing.T) {
 		{"removed while waiting", []string{"attach", "data", "--wait"},
 			[]control.Event{event(attaching), {Gone: []string{"data"}}},
 			1, "data attaching\ndata removed\n", "stowage: 1 of 1 not attached: data is gone\n"},
-		{"time is up", []string{"attach", "data", "raw", "--wait", "--timeout", "1s"},
+		{"timeout", []string{"attach", "data", "raw", "--wait", "--timeout", "1s"},
 			[]control.Event{event(attached, pending)},
 			3, "data attached at /srv/data\nraw pending: device busy\n",
 			"stowage: timed out after 1s: 1 of 2 not attached: raw pending: device busy\n"},
-		{"time is up for many", []string{"attach", "m", "--wait", "--timeout", "1s"},
+		{"timeout for many", []string{"attach", "m", "--wait", "--timeout", "1s"},
 			[]control.Event{event(many...)},
 			3, "m/0 pending\nm/1 pending\nm/2 pending\nm/3 pending\nm/4 pending\nm/5 pending\nm/6 pending\n",
 			"stowage: timed out after 1s: 7 of 7 not attached: m/0 pending; m/1 pending; m/2 pending; m/3 pending; m/4 pending; and 2 more\n"},
@@ -439,16 +440,16 @@ func TestWaitingEnds(t *testing.T) {
 		{"removed", []string{"remove", "data", "--wait"},
 			[]control.Event{event(dying), {Gone: []string{"data"}}},
 			0, "data destroying (dying)\ndata removed\nall 1 removed\n", ""},
-		{"removed and made again", []string{"remove", "data", "--wait"},
+		{"removed and added again", []string{"remove", "data", "--wait"},
 			[]control.Event{event(dying), event(attaching)},
 			0, "data destroying (dying)\ndata attaching\nall 1 removed\n", ""},
-		{"removed before anybody looked", []string{"remove", "data", "--wait"}, []control.Event{{}}, 0, "all 1 removed\n", ""},
-		{"removed before anybody looked, but wanted", []string{"attach", "data", "--wait"}, []control.Event{{}},
+		{"removed before the watch", []string{"remove", "data", "--wait"}, []control.Event{{}}, 0, "all 1 removed\n", ""},
+		{"to be attached, but removed before the watch", []string{"attach", "data", "--wait"}, []control.Event{{}},
 			1, "", "stowage: 1 of 1 not attached: data is gone\n"},
-		{"detached by somebody else", []string{"attach", "data", "--wait"}, []control.Event{event(attaching), event(detached)},
+		{"detached by another user", []string{"attach", "data", "--wait"}, []control.Event{event(attaching), event(detached)},
 			1, "data attaching\ndata detached\n", "stowage: 1 of 1 not attached: data detached\n"},
 		{"not asked to wait", []string{"remove", "data"}, nil, 0, "", ""},
-		{"tried again", []string{"retry", "data"}, nil, 0, "", ""},
+		{"retried", []string{"retry", "data"}, nil, 0, "", ""},
 	} {
 		t.Run(test.about, func(t *testing.T) {
 			t.Parallel()
@@ -480,7 +481,7 @@ func namesIn(args []string) []string {
 	return names
 }
 
-func TestApplyWaitsForWhatIsInTheFile(t *testing.T) {
+func TestApplyWaitsForStorageInFile(t *testing.T) {
 	b := &backend{
 		names:  []string{"data", "raw"},
 		events: []control.Event{event(row("data", status.Attached, "", "/srv/data"), row("raw", status.Attached, "", "/dev/loop7"))},
@@ -491,11 +492,11 @@ func TestApplyWaitsForWhatIsInTheFile(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if got := b.recordedCalls()[len(b.recordedCalls())-1]; got != `watch ["data" "raw"]` {
-		t.Errorf("waited with %s", got)
+		t.Errorf("the last call is %s, want a watch of data and raw", got)
 	}
 }
 
-func TestApplyWaitsForNothingWhereNothingIsInTheFile(t *testing.T) {
+func TestApplyOfEmptyFileDoesNotWait(t *testing.T) {
 	b := &backend{} // a watch would never end
 	m := newMachine(t, b)
 	r := m.run(t.Context(), "apply", "-f", m.file(t, "storage: []"), "--wait", "--timeout", "30s")
@@ -507,9 +508,8 @@ func TestApplyWaitsForNothingWhereNothingIsInTheFile(t *testing.T) {
 	}
 }
 
-// TestTheTimeoutIsForAllOfACommand has an agent that takes requests and does not
-// answer, as one that is stopped does.
-func TestTheTimeoutIsForAllOfACommand(t *testing.T) {
+// The timeout also ends a request that the agent does not answer, as when it is suspended.
+func TestTimeoutCoversWholeCommand(t *testing.T) {
 	m := newMachine(t, nil)
 	listener, err := net.Listen("unix", filepath.Join(m.dir, "stowage.sock"))
 	if err != nil {
@@ -623,12 +623,12 @@ func TestStatusFormats(t *testing.T) {
 	}
 }
 
-func TestStatusWatchGoesOnUntilInterrupted(t *testing.T) {
+func TestStatusWatchRunsUntilInterrupted(t *testing.T) {
 	b := &backend{
 		storage: []control.Storage{row("data", status.Pending, "", "")},
 		events: []control.Event{
 			event(row("data", status.Pending, "", "")),
-			event(row("data", status.Pending, "", "")), // nothing that a person would see
+			event(row("data", status.Pending, "", "")), // no visible change
 			event(row("data", status.Attached, "", "/srv/data")),
 			{Gone: []string{"data", "never-seen"}},
 		},
@@ -655,7 +655,7 @@ func TestStatusWatchGoesOnUntilInterrupted(t *testing.T) {
 	}
 }
 
-// notifyWriter is a buffer that closes a channel when some text has been written.
+// notifyWriter is a buffer that closes a channel when its text ends with want.
 type notifyWriter struct {
 	text bytes.Buffer
 	want string
@@ -690,16 +690,16 @@ func TestVersionNamesTheToolchain(t *testing.T) {
 	}
 }
 
-// What was found is shown, and nothing is formatted unless that is said.
-func TestFormatShowsWhatWasFound(t *testing.T) {
-	found := row("data", status.Error, "/dev/sdb is not formatted: it holds xfs\x1b[2J", "")
-	const shown = "data: /dev/sdb is not formatted: it holds xfs\\x1b[2J\n"
+// Without --yes, format only shows what is on the volume.
+func TestFormatNeedsYes(t *testing.T) {
+	found := row("data", status.Error, "refusing to format /dev/sdb: not blank: it holds xfs\x1b[2J", "")
+	const shown = "data: refusing to format /dev/sdb: not blank: it holds xfs\\x1b[2J\n"
 	for _, test := range []struct {
 		args   []string
 		stdout string
 		asked  []string
 	}{
-		{[]string{"format", "data"}, shown + "nothing was changed: run it again with --yes to lose what is on the volume\n", []string{`storage ["data"]`}},
+		{[]string{"format", "data"}, shown + "nothing was changed: repeat with --yes to format the volume and lose its data\n", []string{`storage ["data"]`}},
 		{[]string{"format", "data", "--yes"}, shown, []string{`storage ["data"]`, `format ["data"]`}},
 	} {
 		b := &backend{storage: []control.Storage{found}}

@@ -29,8 +29,8 @@ type waitFlags struct {
 }
 
 func (w *waitFlags) addTo(cmd *cobra.Command, what string) {
-	cmd.Flags().BoolVar(&w.wait, "wait", false, "wait until all of it is "+what)
-	cmd.Flags().DurationVar(&w.timeout, "timeout", 5*time.Minute, "how long the command may take with --wait; 0 means for ever")
+	cmd.Flags().BoolVar(&w.wait, "wait", false, "wait until all the storage is "+what)
+	cmd.Flags().DurationVar(&w.timeout, "timeout", 5*time.Minute, "time limit of the command with --wait; 0: no limit")
 }
 
 // withTimeout returns the context of a command that may wait: the timeout covers all
@@ -76,16 +76,15 @@ func (c *common) applyCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
-		Short: "Make the storage that a file declares",
-		Long: `Adds the storage and pools in the file that are not there yet, attaches the storage
-that is there and detached, and makes storage grow that is there with a smaller size.
-What is there already stays as it is: applying a file again changes nothing, but has
-what has failed of its storage tried again at once. A declaration that differs in
-another way from what is there, a smaller size among them, is an error, and then
-nothing of the file is applied.
+		Short: "Create the storage that a file declares",
+		Long: `Compares the file with the agent's state. Storage and pools that do not exist are
+created, detached storage is attached, and storage smaller than declared is grown.
+Applying the same file again changes nothing, but retries failed operations of its
+storage at once. Any other difference, such as a smaller size, is an error, and then
+nothing in the file is applied.
 
-Storage that is not in the file is left alone, and --dry-run lists it. Data goes
-away only by "stowage remove NAME".`,
+Storage that is not in the file is left alone; --dry-run lists it. Data is destroyed
+only by "stowage remove NAME".`,
 		Args: noArgs("name the file with -f"),
 		RunE: c.withClient(func(ctx context.Context, client *control.Client, _ []string) error {
 			ctx, cancel, err := waiting.withTimeout(ctx, c.Clock)
@@ -112,8 +111,8 @@ away only by "stowage remove NAME".`,
 			return waiting.waitFor(ctx, client, result.Names, goal, c.Stdout)
 		}),
 	}
-	cmd.Flags().StringVarP(&file, "file", "f", "", "the file to apply; - is the standard input")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would change, and change nothing")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "file to apply; - is the standard input")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would change, without changing anything")
 	waiting.addTo(cmd, "attached")
 	if err := cmd.MarkFlagRequired("file"); err != nil {
 		panic(err) // the flag is defined above
@@ -127,8 +126,8 @@ func (c *common) readSpec(ctx context.Context, name string) (control.ApplyArgs, 
 	if name == "-" {
 		args.File = "stdin"
 	}
-	// A pipe, or a terminal, may say nothing for as long as it likes. What still waits
-	// for it when the command is interrupted ends with the process.
+	// Reading a pipe or a terminal can block for any time. A goroutine that still reads
+	// when the command is interrupted ends with the process.
 	type read struct {
 		content []byte
 		err     error
@@ -151,7 +150,7 @@ func (c *common) readSpec(ctx context.Context, name string) (control.ApplyArgs, 
 	return args, file, err
 }
 
-// readFile reads as much as a file may have, and a byte more: it may be a device.
+// readFile reads at most one byte more than a file may have: the file may be a device.
 func (c *common) readFile(name string) ([]byte, error) {
 	in := c.Stdin
 	if name != "-" {
@@ -170,8 +169,8 @@ var actionSymbols = map[control.Action]string{
 	control.ActionAdd: "+", control.ActionImport: "+", control.ActionAdopt: "+", control.ActionAttach: "~", control.ActionGrow: "~", control.ActionLeave: "!",
 }
 
-// writeChanges tells what was done, or would be. What is left alone is part of
-// the difference, but nothing that was done.
+// writeChanges lists the changes that were made or, with dryRun, would be made. Storage
+// that is left alone is listed with dryRun only.
 func writeChanges(out io.Writer, changes []control.Change, dryRun bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	done := 0
@@ -202,12 +201,12 @@ func (c *common) statusCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "status [NAME...]",
-		Short: "Show storage and how far it is",
-		Long: `Shows the named storage, or all. NAME is also all of NAME/0, NAME/1, and so on. A
-SIZE such as 256M → 512M is that of storage which is to grow, and has 256M now.
+		Short: "Show storage and its status",
+		Long: `Shows the named storage, or all storage. NAME also selects NAME/0, NAME/1, and so on.
+A SIZE such as 256M → 512M means that the storage has 256M and is to grow to 512M.
 
-With --watch, a table that is redrawn as things change, until it is interrupted;
-where the output is no terminal, one line per change.`,
+With --watch, the table is redrawn as storage changes, until the command is
+interrupted. If the output is not a terminal, each change is one line.`,
 		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
 			write, err := writerOf(output, func(w io.Writer, rows []control.Storage) error {
 				return table.Write(w, rows, time.Now())
@@ -216,7 +215,7 @@ where the output is no terminal, one line per change.`,
 				return err
 			}
 			if watch && output != "table" {
-				return errors.WithType(errors.New("--watch goes with -o table only"), errUsage)
+				return errors.WithType(errors.New("--watch needs -o table"), errUsage)
 			}
 			rows, err := client.Storage(ctx, names)
 			if err != nil {
@@ -229,21 +228,21 @@ where the output is no terminal, one line per change.`,
 			err = follow(ctx, client, names, newView(), newDisplay(c.Stdout, false),
 				func(control.Event) error { return nil })
 			if ctx.Err() != nil {
-				return nil // interrupted: the user has seen enough
+				return nil // interrupted by the user
 			}
 			return err
 		}),
 	}
 	addOutput(cmd, &output)
-	cmd.Flags().BoolVar(&watch, "watch", false, "go on showing what changes")
+	cmd.Flags().BoolVar(&watch, "watch", false, "keep showing changes")
 	return cmd
 }
 
 func addOutput(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", "table", "table, json or yaml")
+	cmd.Flags().StringVarP(output, "output", "o", "table", "output format: table, json or yaml")
 }
 
-// writerOf returns what writes a list in the form that -o asks for.
+// writerOf returns the function that writes a list in the format of -o.
 func writerOf[T any](output string, table func(io.Writer, []T) error) (func(io.Writer, []T) error, error) {
 	switch output {
 	case "table":
@@ -256,7 +255,7 @@ func writerOf[T any](output string, table func(io.Writer, []T) error) (func(io.W
 	return nil, errors.WithType(errors.Errorf("-o %q is not known: write table, json or yaml", output), errUsage)
 }
 
-// orEmpty makes nothing an empty list rather than a null.
+// orEmpty returns an empty list for nil, so that it is encoded as [] and not as null.
 func orEmpty[T any](rows []T) []T {
 	if rows == nil {
 		return []T{}
@@ -264,7 +263,7 @@ func orEmpty[T any](rows []T) []T {
 	return rows
 }
 
-// writeJSON writes a value so that nothing in it is more than text to a terminal.
+// writeJSON writes a value with everything escaped that could control a terminal.
 func writeJSON(w io.Writer, value any) error {
 	text, err := encodeJSON(value)
 	if err != nil {
@@ -283,8 +282,8 @@ func encodeJSON(value any) (string, error) {
 	return b.String(), err
 }
 
-// writeYAML does as writeJSON. Some of what is not printable the encoder writes as it
-// is: a value with that is written as JSON, which is YAML where its escapes are.
+// writeYAML does the same in YAML. The encoder leaves some unprintable characters as they
+// are: a value with any is written as JSON, which is also YAML and has escapes for them.
 func writeYAML(w io.Writer, value any) error {
 	var b strings.Builder
 	encoder := yaml.NewEncoder(&b)
@@ -307,7 +306,7 @@ func writeYAML(w io.Writer, value any) error {
 	return err
 }
 
-// changeCommand returns the command that asks for one change of named storage.
+// changeCommand returns the command that requests a change of named storage.
 func (c *common) changeCommand(
 	verb, short string, g goal, change func(*control.Client, context.Context, []string) error,
 ) *cobra.Command {
@@ -315,7 +314,7 @@ func (c *common) changeCommand(
 	cmd := &cobra.Command{
 		Use:   verb + " NAME...",
 		Short: short,
-		Long:  short + ". NAME is also all of NAME/0, NAME/1, and so on.",
+		Long:  short + ". NAME also selects NAME/0, NAME/1, and so on.",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
 			ctx, cancel, err := waiting.withTimeout(ctx, c.Clock)
@@ -337,22 +336,22 @@ func (c *common) retryCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "retry NAME... | --all",
-		Short: "Try again at once what has failed",
-		Long: `Tries again at once what has failed of storage, without the delay that grows with each
-failure, and what was given up too. NAME is also all of NAME/0, NAME/1, and so on. What
-is attached is checked, and attached again if somebody has detached or unmounted it.
-"stowage status --watch" shows what comes of it.
+		Short: "Retry failed operations at once",
+		Long: `Retries failed operations of storage at once, without waiting for the delay that grows
+with each failure. Operations that were given up are retried, too. NAME also selects
+NAME/0, NAME/1, and so on. Attached storage is checked, and attached again if it was
+detached or unmounted by somebody else. "stowage status --watch" shows the result.
 
-To ask once more for what is wanted already does the same for what is named: attach,
-detach, remove, release, resize and apply.`,
+Repeating a request (attach, detach, remove, release, resize, apply) also retries the
+storage that it names.`,
 		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
 			if all == (len(names) > 0) {
-				return errors.WithType(errors.New("name the storage to try again, or give --all"), errUsage)
+				return errors.WithType(errors.New("name the storage to retry, or use --all"), errUsage)
 			}
 			return client.Retry(ctx, names)
 		}),
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "all storage")
+	cmd.Flags().BoolVar(&all, "all", false, "retry all storage")
 	return cmd
 }
 
@@ -360,13 +359,14 @@ func (c *common) formatCommand() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "format NAME... --yes",
-		Short: "Make a filesystem on a volume whatever is on that",
-		Long: `Makes the filesystem of storage that could not be made because its volume is not
-provably blank. What is on the volume is lost. A volume that anything has in use is not
-formatted, nor one that has its filesystem. The request is for one attempt, now: what comes
-of it shows "stowage status", and when it fails it has to be asked for again.
+		Short: "Format a volume that is not provably blank",
+		Long: `Creates the filesystem of storage whose volume was not formatted because it is not
+provably blank. All data on the volume is lost. A volume that is in use is not
+formatted, and neither is one that already has the filesystem of the storage. The
+request is for one attempt, now. "stowage status" shows the result. After a failure,
+repeat the command.
 
-Without --yes, this shows what was found on the volume, and changes nothing.`,
+Without --yes, the command shows what was found on the volume and changes nothing.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
 			found, err := client.Storage(ctx, names)
@@ -379,21 +379,21 @@ Without --yes, this shows what was found on the volume, and changes nothing.`,
 				}
 			}
 			if !yes {
-				_, err := fmt.Fprintln(c.Stdout, "nothing was changed: run it again with --yes to lose what is on the volume")
+				_, err := fmt.Fprintln(c.Stdout, "nothing was changed: repeat with --yes to format the volume and lose its data")
 				return errors.Trace(err)
 			}
 			return client.Format(ctx, names)
 		}),
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
+	cmd.Flags().BoolVar(&yes, "yes", false, "format the volume")
 	return cmd
 }
 
 func (c *common) reportCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "report",
-		Short: "Show how the agent's workers fare",
-		Args:  noArgs("leave it out"),
+		Short: "Show what the agent's workers are doing",
+		Args:  noArgs("leave the argument out"),
 		RunE: c.withClient(func(ctx context.Context, client *control.Client, _ []string) error {
 			report, err := client.Report(ctx)
 			if err != nil {
@@ -408,7 +408,7 @@ func (c *common) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Show the version of stowage",
-		Args:  noArgs("leave it out"),
+		Args:  noArgs("leave the argument out"),
 		RunE: runE(func(*cobra.Command, []string) error {
 			info, ok := debug.ReadBuildInfo()
 			if !ok {

@@ -17,9 +17,11 @@ import (
 	"github.com/stowage-io/stowage/core/status"
 )
 
-// What others choose, such as the name of a process that keeps a mount busy, is only
-// ever text to a terminal. A program that reads the output gets it as it is.
-func TestNoOutputSteersATerminal(t *testing.T) {
+// Text from other users, such as the name of a process that keeps a mount busy, cannot
+// control a terminal. A program that reads JSON or YAML gets the text unchanged.
+// Promise S19.
+// Finding N16.
+func TestOutputEscapesControlCharacters(t *testing.T) {
 	const hostile = "clear \x1b[2J, csi \u009b2J, bell \a, lines \r\n, bidi \u202e\u2066, tag \U000e0041, bom \ufeff"
 	rows := []control.Storage{row("data", status.Error, hostile, "/srv/"+hostile)}
 	b := &backend{storage: rows, events: []control.Event{event(rows...)}}
@@ -34,7 +36,7 @@ func TestNoOutputSteersATerminal(t *testing.T) {
 			}
 		}
 		if !strings.Contains(r.stdout, "clear") {
-			t.Errorf("%q says nothing of it: %+v", args, r)
+			t.Errorf("the output of %q lacks the message: %+v", args, r)
 		}
 		if r.code != 0 {
 			continue
@@ -53,8 +55,10 @@ func TestNoOutputSteersATerminal(t *testing.T) {
 	}
 }
 
-// A file that is a pipe, or an endless device, keeps nobody from going on.
-func TestFileThatDoesNotEnd(t *testing.T) {
+// Reading a spec file that is a pipe can be interrupted. An endless file is refused at the
+// size limit.
+// Promise S10.
+func TestReadEndlessFile(t *testing.T) {
 	m := newMachine(t, nil)
 	pipe := filepath.Join(m.dir, "pipe")
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
@@ -66,8 +70,8 @@ func TestFileThatDoesNotEnd(t *testing.T) {
 		if r := m.run(ctx, args...); r.code != 1 || r.stderr != "stowage: interrupted\n" {
 			t.Errorf("%q: %+v", args, r)
 		}
-		// It goes on waiting, here until it has all that it takes. Opened for reading too,
-		// the pipe has a writer however often the other end is opened.
+		// The interrupted read still waits in the background; this ends it with more bytes than
+		// the limit. O_RDWR keeps the pipe open even if the reader has not opened it yet.
 		writer, err := os.OpenFile(pipe, os.O_RDWR, 0)
 		if err != nil {
 			t.Fatal(err)

@@ -18,24 +18,25 @@ func (c *common) importCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "import NAME PATH|UUID=... --pool POOL",
-		Short: "Take over a file or directory with what is on it, as storage",
-		Long: `Takes over what is there already, as storage called NAME, and attaches it. Nothing is
-formatted. The provider of the pool says what it can take over:
+		Short: "Take over an existing file or directory, with its data, as storage",
+		Long: `Takes over existing data as storage called NAME, and attaches it. Nothing is formatted.
+What can be imported depends on the provider of the pool:
 
-  loop     the file of a volume, by its path, or by the UUID of the filesystem on the
-           loop device that shows it. The file is moved into the agent's directory.
-           A filesystem in it is mounted; with --block, the storage is the block
-           device, whatever is on it.
-  rootfs   a directory, by its path. It is moved into the agent's directory.
+  loop     The file of a volume, by its path, or by the UUID of the filesystem on an
+           attached loop device. The file is moved into the data directory. The
+           filesystem in it is mounted; with --block, the storage is the block device
+           and its contents do not matter.
+  rootfs   A directory, by its path. It is moved into the data directory.
 
-With --copy, the file of a volume is copied and left where it is: on another filesystem
-than the agent's directory, or on btrfs, where only a file that was made for it (NOCOW)
-has its space for itself. Do not attach both: they have the same UUID.
+With --copy, the file of a volume is copied and the original stays where it is. Use it
+if the file is not on the filesystem of the data directory, or on btrfs if the file was
+not created with NOCOW and so may share its blocks. Do not attach both copies: they
+have the same UUID.
 
-What is moved has to be on the filesystem of the agent's directory, and in use by
-nobody. From then on it is the agent's: "stowage remove NAME" destroys it. An import
-that was interrupted is finished by the same command; where that named a UUID, by the
-path of the file.`,
+A file or directory that is moved must be on the filesystem of the data directory, and
+must not be in use. From then on the agent owns it: "stowage remove NAME" destroys it.
+To finish an interrupted import, repeat the command; if it named a UUID, name the path
+of the file instead.`,
 		Args: cobra.ExactArgs(2),
 		RunE: c.withClient(func(ctx context.Context, client *control.Client, words []string) error {
 			args.Name, args.Source = words[0], words[1]
@@ -67,10 +68,10 @@ path of the file.`,
 			return waiting.waitFor(ctx, client, words[:1], attached, c.Stdout)
 		}),
 	}
-	cmd.Flags().StringVar(&args.Pool, "pool", "", "the pool that the storage is to be of")
-	cmd.Flags().StringVar(&args.Mount, "mount", "", "the directory to mount the filesystem on")
-	cmd.Flags().BoolVar(&args.Block, "block", false, "take it over as a block device, whatever is on it")
-	cmd.Flags().BoolVar(&args.Copy, "copy", false, "copy the file of a volume, and leave it where it is")
+	cmd.Flags().StringVar(&args.Pool, "pool", "", "pool of the storage")
+	cmd.Flags().StringVar(&args.Mount, "mount", "", "directory to mount the filesystem on")
+	cmd.Flags().BoolVar(&args.Block, "block", false, "import as a block device, whatever its contents")
+	cmd.Flags().BoolVar(&args.Copy, "copy", false, "copy the file of a volume and leave the original in place")
 	waiting.addTo(cmd, "attached")
 	if err := cmd.MarkFlagRequired("pool"); err != nil {
 		panic(err) // the flag is defined above

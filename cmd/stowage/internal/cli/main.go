@@ -15,7 +15,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 )
 
-// What the process exits with.
+// Exit statuses of the process.
 const (
 	exitDone     = 0
 	exitFailed   = 1
@@ -23,18 +23,18 @@ const (
 	exitTimedOut = 3
 )
 
-// Env is what a command has of the process it runs in.
+// Env is the process environment of a command.
 type Env struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 
-	// Clock measures --timeout. Nil means the time of day.
+	// Clock measures --timeout. Nil means the wall clock.
 	Clock clock.Clock
 }
 
-// Main runs the command that args give, the program's name not among them, and
-// returns the exit status. When the context ends, so does the command.
+// Main runs the command in args, which do not include the program's name, and returns
+// the exit status. The command ends when the context does.
 func Main(ctx context.Context, args []string, env Env) int {
 	if env.Clock == nil {
 		env.Clock = clock.WallClock
@@ -51,7 +51,7 @@ func Main(ctx context.Context, args []string, env Env) int {
 	fmt.Fprintf(env.Stderr, "stowage: %s\n", table.Escape(err.Error()))
 	var failed *failure
 	if !errors.As(err, &failed) {
-		fmt.Fprintln(env.Stderr, "Run `stowage --help` for how it is used.")
+		fmt.Fprintln(env.Stderr, "Run `stowage --help` for usage.")
 		return exitUsage
 	}
 	if errors.Is(err, errTimedOut) {
@@ -68,13 +68,12 @@ const (
 	errUsage    = errors.ConstError("usage")
 )
 
-// failure marks an error of a command that ran. All others are about how it was
-// called.
+// failure marks the error of a command that ran. All other errors are usage errors.
 type failure struct{ error }
 
 func (f *failure) Unwrap() error { return f.error }
 
-// common are the flags and facts that all commands share.
+// common has the flags that all commands share.
 type common struct {
 	Env
 	dataDir string
@@ -87,12 +86,12 @@ func newRoot(env Env) *cobra.Command {
 	c := &common{Env: env}
 	root := &cobra.Command{
 		Use:   "stowage",
-		Short: "Makes the storage that a file declares, and keeps it",
-		Long: `stowage makes storage on this machine: volumes in files, filesystems on them,
-filesystems in memory, directories. "stowage run" is the agent that does the work;
-the other commands tell it what is wanted and show how far it is.
+		Short: "Provision the storage that a file declares",
+		Long: `stowage provisions storage on this machine: volumes in files, filesystems on
+volumes, filesystems in memory, and directories. "stowage run" is the agent, which
+does the work. The other commands send it requests and show the results.
 
-Exit status: 0 done, 1 failed, 2 called wrongly, 3 timed out.`,
+Exit status: 0 success, 1 failure, 2 wrong usage, 3 timeout.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
@@ -102,15 +101,15 @@ Exit status: 0 done, 1 failed, 2 called wrongly, 3 timed out.`,
 	root.SetErr(env.Stderr)
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.dataDir, "data-dir", orElse(env.Getenv("STOWAGE_DIR"), defaultDataDir),
-		"directory of the agent's state and storage ($STOWAGE_DIR)")
+		"data directory of the agent: its state and storage ($STOWAGE_DIR)")
 	flags.StringVar(&c.socket, "socket", env.Getenv("STOWAGE_SOCKET"),
-		"socket of the agent, by default stowage.sock in the data directory ($STOWAGE_SOCKET)")
+		"socket of the agent (default: stowage.sock in the data directory; $STOWAGE_SOCKET)")
 	root.AddCommand(
 		c.runCommand(), c.applyCommand(), c.statusCommand(), c.importCommand(), c.resizeCommand(),
-		c.changeCommand("attach", "Attach storage that is detached, and try again at once what has failed", attached, (*control.Client).Attach),
-		c.changeCommand("detach", "Detach storage, and keep it", detached, (*control.Client).Detach),
-		c.changeCommand("remove", "Detach and destroy storage, with its data", removed, (*control.Client).Remove),
-		c.changeCommand("release", "Detach and forget storage, and keep its data", removed, (*control.Client).Release),
+		c.changeCommand("attach", "Attach detached storage, and retry failed operations at once", attached, (*control.Client).Attach),
+		c.changeCommand("detach", "Detach storage and keep its data", detached, (*control.Client).Detach),
+		c.changeCommand("remove", "Detach and destroy storage, including its data", removed, (*control.Client).Remove),
+		c.changeCommand("release", "Stop managing storage and keep its data", removed, (*control.Client).Release),
 		c.retryCommand(), c.formatCommand(), c.orphansCommand(), c.adoptCommand(), c.deleteCommand(), c.backupCommand(),
 		c.restoreCommand(), c.recoverCommand(), c.adoptDirCommand(),
 		c.poolsCommand(), c.reportCommand(), c.versionCommand(),
@@ -142,7 +141,7 @@ func (c *common) paths() (dataDir, socket string, err error) {
 	return dataDir, socket, nil
 }
 
-// runE makes a function into a RunE of cobra, and marks its errors.
+// runE adapts a function to cobra's RunE and marks its errors as failures.
 func runE(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := f(cmd, args); err != nil {

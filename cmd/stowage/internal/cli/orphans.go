@@ -23,20 +23,20 @@ func (c *common) orphansCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "orphans",
-		Short: "Show volumes and filesystems that belong to no storage",
-		Long: `Shows what the providers have and no storage has. Nothing of it is ever removed
-unasked. The STATE of each says what can be done:
+		Short: "List volumes and filesystems that belong to no storage",
+		Long: `Lists the volumes and filesystems that the providers have and that belong to no
+storage. The agent never removes them by itself. STATE says what can be done:
 
-  orphan     it is of this state: "stowage adopt" makes it storage again,
+  orphan     Belongs to this state. "stowage adopt" makes it storage again, and
              "stowage delete" destroys it.
-  released   it was released: "stowage import" takes it over again, by its path. It is
-             shown with --released.
-  unknown    it does not tell whose it is. Older versions made such volumes. It can
-             be imported, by its path.
+  released   Was released. "stowage import" takes it over again, by its path. Listed
+             with --released only.
+  unknown    Has no owner recorded, like volumes of older versions. "stowage import"
+             takes it over, by its path.
 
-What belongs to another state is not shown. An orphan is looked at twice, ten seconds
-apart, before it is called one.`,
-		Args: noArgs("leave it out"),
+Objects that belong to another state are not listed. An object is listed as an orphan
+if two looks, ten seconds apart, agree.`,
+		Args: noArgs("leave the argument out"),
 		RunE: c.withClient(func(ctx context.Context, client *control.Client, _ []string) error {
 			write, err := writerOf(output, writeOrphans)
 			if err != nil {
@@ -53,7 +53,7 @@ apart, before it is called one.`,
 		}),
 	}
 	addOutput(cmd, &output)
-	cmd.Flags().BoolVar(&released, "released", false, "show what was released, too")
+	cmd.Flags().BoolVar(&released, "released", false, "list released objects, too")
 	return cmd
 }
 
@@ -71,16 +71,17 @@ func writeOrphans(out io.Writer, orphans []control.Orphan) error {
 	return w.Flush()
 }
 
-// cell shows that there is nothing where there is nothing.
+// cell returns the escaped text, or a dash for an empty one.
 func cell(text string) string { return orElse(table.Escape(text), "-") }
 
 func (c *common) adoptCommand() *cobra.Command {
 	var args control.AdoptArgs
 	cmd := &cobra.Command{
 		Use:   "adopt NAME|UUID",
-		Short: "Make an orphan storage again",
-		Long: `Makes an orphan that "stowage orphans" shows storage again, detached, with its data.
-A volume brings the filesystem that is on it. Attach it with "stowage attach".`,
+		Short: "Turn an orphan into storage again",
+		Long: `Turns an orphan from the list of "stowage orphans" into storage again, detached, with
+its data. The filesystem on an adopted volume is adopted with it. Attach the storage
+with "stowage attach".`,
 		Args: cobra.ExactArgs(1),
 		RunE: c.withClient(func(ctx context.Context, client *control.Client, words []string) error {
 			args.Orphan = words[0]
@@ -91,7 +92,7 @@ A volume brings the filesystem that is on it. Attach it with "stowage attach".`,
 			return writeChanges(c.Stdout, result.Changes, false)
 		}),
 	}
-	cmd.Flags().StringVar(&args.As, "as", "", "the name that the storage is to have, where its own is taken")
+	cmd.Flags().StringVar(&args.As, "as", "", "name of the storage, if its own is taken")
 	return cmd
 }
 
@@ -100,10 +101,10 @@ func (c *common) deleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete UUID",
 		Short: "Destroy an orphan",
-		Long: `Destroys an orphan that "stowage orphans" shows. One that a device shows, or that is
-mounted anywhere, is refused. The data of what is on this machine is kept in the trash
-of its provider's directory for a week; --now destroys it at once. Storage is removed
-by "stowage remove NAME".`,
+		Long: `Destroys an orphan from the list of "stowage orphans". An orphan that is attached to a
+device or mounted anywhere is refused. Local data is kept in the trash of the
+provider's directory for a week; --now destroys it at once. To remove storage, use
+"stowage remove NAME".`,
 		Args: cobra.ExactArgs(1),
 		RunE: c.withClient(func(ctx context.Context, client *control.Client, words []string) error {
 			args.UUID = words[0]
@@ -130,10 +131,10 @@ by "stowage remove NAME".`,
 func (c *common) backupCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "backup FILE",
-		Short: "Write the agent's state to a new file",
-		Long: `Writes the state of the running agent, what storage there is and how it is made, to
-FILE, which is not there yet. The data of the storage is not in it: copy that after the
-state. "stowage restore" brings the state back.`,
+		Short: "Back up the agent's state to a new file",
+		Long: `Writes the state of the running agent to FILE, which must not exist. The state has the
+storage, pools and settings, but not the data on the storage: copy the data after the
+state. "stowage restore" restores the state.`,
 		Args: cobra.ExactArgs(1),
 		RunE: c.withClient(func(ctx context.Context, client *control.Client, words []string) error {
 			if words[0] == "" {

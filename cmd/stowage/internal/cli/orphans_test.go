@@ -30,14 +30,14 @@ data  orphan   volume      256M  fast    3f0c  /d/volume-0-1-3f0c
 		t.Errorf("with --released:\n%s%s", r.stdout, r.stderr)
 	}
 	if r := newMachine(t, &backend{}).run(t.Context(), "orphans"); r.stdout != "no orphans\n" {
-		t.Errorf("without any: %q", r.stdout)
+		t.Errorf("without orphans: %q", r.stdout)
 	}
 	if r := newMachine(t, &backend{}).run(t.Context(), "orphans", "-o", "json"); r.stdout != "[]\n" {
-		t.Errorf("without any, as JSON: %q", r.stdout)
+		t.Errorf("without orphans, as JSON: %q", r.stdout)
 	}
 }
 
-func TestOrphanCommandsAskTheAgent(t *testing.T) {
+func TestOrphanCommandsReachAgent(t *testing.T) {
 	for _, test := range []struct {
 		args    []string
 		request string
@@ -59,15 +59,15 @@ func TestOrphanCommandsAskTheAgent(t *testing.T) {
 	}
 }
 
-// Commands on a stopped agent say what they lack before they change anything.
-func TestRescueCommandsAreCheckedFirst(t *testing.T) {
+// Commands for a stopped agent check their arguments before they change anything.
+func TestRescueCommandArgumentErrors(t *testing.T) {
 	for _, test := range []struct {
 		args   []string
 		code   int
 		output string
 	}{
-		{[]string{"adopt-dir"}, 2, "--moved and --copy"},
-		{[]string{"adopt-dir", "--moved", "--copy"}, 2, "--moved and --copy"},
+		{[]string{"adopt-dir"}, 2, "either --moved or --copy"},
+		{[]string{"adopt-dir", "--moved", "--copy"}, 2, "either --moved or --copy"},
 		{[]string{"restore"}, 2, "arg"},
 		{[]string{"recover", "now"}, 2, "--data-dir"},
 		{[]string{"delete", ""}, 1, ""},
@@ -79,8 +79,8 @@ func TestRescueCommandsAreCheckedFirst(t *testing.T) {
 	}
 }
 
-// A directory whose agent runs is not touched.
-func TestRescueCommandsWantAStoppedAgent(t *testing.T) {
+// Commands for a stopped agent are refused while the directory's agent runs.
+func TestRescueCommandsNeedStoppedAgent(t *testing.T) {
 	for _, args := range [][]string{{"adopt-dir", "--moved"}, {"restore", "/b"}, {"recover"}} {
 		r := newMachine(t, &backend{}).run(t.Context(), args...)
 		if r.code != 1 || !strings.Contains(r.stderr, "stop the agent first") {

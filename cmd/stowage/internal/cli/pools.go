@@ -16,7 +16,7 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/table"
 )
 
-// poolsCommand lists pools, as its first subcommand does.
+// poolsCommand lists pools; so does its subcommand list.
 func (c *common) poolsCommand() *cobra.Command {
 	cmd := c.poolsListCommand("pools")
 	cmd.Args = cobra.NoArgs // an argument is an unknown subcommand
@@ -28,8 +28,8 @@ func (c *common) poolsListCommand(use string) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   use,
-		Short: "Show the pools that directives can name",
-		Args:  noArgs("leave it out"),
+		Short: "List the pools",
+		Args:  noArgs("leave the argument out"),
 		RunE: c.withClient(func(ctx context.Context, client *control.Client, _ []string) error {
 			write, err := writerOf(output, writePools)
 			if err != nil {
@@ -63,15 +63,15 @@ func (c *common) poolsAddCommand() *cobra.Command {
 	var replace bool
 	cmd := &cobra.Command{
 		Use:   "add NAME PROVIDER [KEY=VALUE...]",
-		Short: "Make a pool",
-		Long: `Makes a pool: a provider with attributes, by a name that directives can give.
+		Short: "Add a pool",
+		Long: `Adds a pool: a provider with attributes, under a name that storage directives use.
 
-A VALUE that is a whole number, true or false is one, as in a file. All else is a
-string, and so is what stands in quotes of its own: KEY='"4"'.
+A VALUE that is a whole number, true or false has that type, as in a file. Any other
+VALUE is a string, and so is one in quotes of its own: KEY='"4"'.
 
-With --replace, the pool is there already and gets this provider and these
-attributes, none of the old kept. Storage that exists stays as it is. While a pool
-has storage, its provider cannot change.`,
+With --replace, the provider and attributes of an existing pool are replaced; none of
+the old attributes are kept. Existing storage stays as it is. The provider of a pool
+that has storage cannot change.`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: c.withClient(func(ctx context.Context, client *control.Client, args []string) error {
 			attributes, err := parseAttributes(args[2:])
@@ -83,7 +83,7 @@ has storage, its provider cannot change.`,
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&replace, "replace", false, "replace a pool that is there")
+	cmd.Flags().BoolVar(&replace, "replace", false, "replace an existing pool")
 	return cmd
 }
 
@@ -91,8 +91,8 @@ func (c *common) poolsRemoveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME...",
 		Short: "Remove pools that have no storage",
-		Long: `Removes pools, all that are named or none. One that has storage stays, and so do
-those that come with their provider.`,
+		Long: `Removes all the named pools, or none of them. Pools that have storage and the default
+pools of providers cannot be removed.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: c.withClient(func(ctx context.Context, client *control.Client, names []string) error {
 			return client.RemovePools(ctx, names)
@@ -120,8 +120,8 @@ func parseAttributes(args []string) (map[string]any, error) {
 	return attributes, nil
 }
 
-// parseValue reads a value as it would be in a file, where that is a whole number, a
-// boolean or in quotes.
+// parseValue reads a whole number, a boolean or a quoted string as a file has it. Any
+// other text is a string.
 func parseValue(text string) (any, error) {
 	if strings.HasPrefix(text, `"`) || strings.HasPrefix(text, "'") {
 		var quoted string

@@ -68,7 +68,7 @@ func TestPoolsListFormats(t *testing.T) {
 	}
 }
 
-func TestPoolsAddAndRemoveReachTheAgent(t *testing.T) {
+func TestPoolsAddAndRemoveReachAgent(t *testing.T) {
 	for _, test := range []struct {
 		args []string
 		want string
@@ -93,7 +93,7 @@ func TestPoolsAddAndRemoveReachTheAgent(t *testing.T) {
 }
 
 func TestPoolsErrors(t *testing.T) {
-	const usage = "Run `stowage --help` for how it is used.\n"
+	const usage = "Run `stowage --help` for usage.\n"
 	refused := errors.NewNotValid(nil, `pool "fast" is in use: remove its storage first`)
 	for _, test := range []struct {
 		args   string
@@ -101,7 +101,7 @@ func TestPoolsErrors(t *testing.T) {
 		stderr string
 	}{
 		{"sing", 2, "unknown command \"sing\" for \"stowage pools\"\n" + usage},
-		{"list fast", 2, "\"fast\" is one argument too many for \"stowage pools list\": leave it out\n" + usage},
+		{"list fast", 2, "\"fast\" is one argument too many for \"stowage pools list\": leave the argument out\n" + usage},
 		{"list -o xml", 2, "-o \"xml\" is not known: write table, json or yaml\n"},
 		{"add fast", 2, "requires at least 2 arg(s), only received 1\n" + usage},
 		{"add fast loop fs", 2, "\"fs\" is not KEY=VALUE, such as fs=xfs\n"},

@@ -6,8 +6,9 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/privilege"
 )
 
-// checkPrivileges returns the needs that are not met here, before an operation fails
-// because of one. It is an error if the agent can do nothing at all without one of them.
+// checkPrivileges returns the privileges that are missing, so that the agent can warn
+// before an operation fails. A missing privilege that the agent cannot run without is an
+// error.
 func checkPrivileges() ([]privilege.Lack, error) {
 	lacks, err := privilege.Check()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/stowage-io/stowage/state"
 )
 
-// withStoppedAgent is runE with the directory of an agent that does not run.
+// withStoppedAgent is runE for commands on the data directory of a stopped agent.
 func (c *common) withStoppedAgent(f func(ctx context.Context, config rescue.Config, args []string) error) func(*cobra.Command, []string) error {
 	return runE(func(cmd *cobra.Command, args []string) error {
 		config, err := c.rescueConfig(nil)
@@ -28,8 +28,8 @@ func (c *common) withStoppedAgent(f func(ctx context.Context, config rescue.Conf
 	})
 }
 
-// rescueConfig returns the directory of an agent that does not run, with programs for
-// providers.
+// rescueConfig returns the data directory of a stopped agent, with the providers that
+// programs implement.
 func (c *common) rescueConfig(programs []string) (rescue.Config, error) {
 	dataDir, socket, err := c.paths()
 	if err != nil {
@@ -49,32 +49,32 @@ func (c *common) adoptDirCommand() *cobra.Command {
 	var moved, copied bool
 	cmd := &cobra.Command{
 		Use:   "adopt-dir --moved|--copy",
-		Short: "Say that the data directory was moved, or is a copy",
-		Long: `The agent does not start in a directory that is not the one in which its state was made.
-With the agent stopped, say what became of it:
+		Short: "Confirm that the data directory was moved or copied",
+		Long: `The agent does not start if its data directory is not the one in which the state was
+created. With the agent stopped, confirm what happened:
 
-  --moved   It was moved here, with all that is in it, and the original is gone. What the
-            records know of files and directories is read again.
-  --copy    It is a copy, and the original may still be used. The state and all storage
-            in it become new ones: with UUIDs of their own, and mounted below the data
-            directory rather than where the original is. Storage that programs make
-            stays the original's.
+  --moved   The directory was moved here as a whole, and the original no longer exists.
+            The identities of files and directories in the records are read again.
+  --copy    The directory is a copy, and the original may still be in use. The state
+            and all storage in the copy get new UUIDs, and filesystems are mounted below
+            the data directory instead of at the mount points of the original. Storage
+            of program providers stays with the original.
 
-A copy of a whole machine that kept its machine ID is not noticed: run "stowage adopt-dir
---copy" there before it can reach what the original uses.`,
+A clone of a whole machine with the same machine ID cannot be detected: run
+"stowage adopt-dir --copy" in it before it can reach anything that the original uses.`,
 		Args: noArgs("name the directory with --data-dir"),
 		RunE: c.withStoppedAgent(func(ctx context.Context, config rescue.Config, _ []string) error {
 			adopt, what := rescue.AdoptMoved, "the directory of its state"
 			switch {
 			case moved == copied:
-				return errors.WithType(errors.New("say one of --moved and --copy"), errUsage)
+				return errors.WithType(errors.New("use either --moved or --copy"), errUsage)
 			case copied:
 				adopt, what = rescue.AdoptCopy, "a directory of its own"
 			}
 			if err := adopt(ctx, config); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(c.Stdout, "%s is %s now\n", table.Escape(string(config.Dir)), what)
+			_, err := fmt.Fprintf(c.Stdout, "%s is now %s\n", table.Escape(string(config.Dir)), what)
 			return err
 		}),
 	}
@@ -86,14 +86,14 @@ A copy of a whole machine that kept its machine ID is not noticed: run "stowage 
 func (c *common) restoreCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Put back the state from a backup, with the agent stopped",
-		Long: `Puts the state from FILE, which "stowage backup" has written, in the place of the
-agent's. The file that is replaced is kept beside it. No storage is touched.
+		Short: "Restore the state from a backup; needs a stopped agent",
+		Long: `Replaces the agent's state with the state in FILE, a file that "stowage backup" wrote.
+The replaced file is kept beside it. No storage is touched.
 
-The restored state is of a new generation: before storage is attached or destroyed for
-the first time, its provider is asked whose it is. Storage that was made since the
-backup is shown by "stowage orphans", and "stowage adopt" brings it back; storage that
-was removed since then is shown as missing.`,
+The restored state is a new generation: before the agent attaches or destroys storage
+for the first time, it asks the provider who owns it. "stowage orphans" lists storage
+that was created since the backup, and "stowage adopt" brings it back. Storage that was
+removed since the backup is shown as missing.`,
 		Args: cobra.ExactArgs(1),
 		RunE: c.withStoppedAgent(func(_ context.Context, config rescue.Config, args []string) error {
 			restored, err := rescue.Restore(config, args[0])
@@ -102,7 +102,7 @@ was removed since then is shown as missing.`,
 			}
 			_, err = fmt.Fprintf(c.Stdout, "restored state %s of %s\n", restored.UUID, restored.Time.UTC().Format("2006-01-02 15:04:05Z"))
 			if err == nil && restored.Replaced != "" {
-				_, err = fmt.Fprintf(c.Stdout, "the state until now is kept as %s\n", table.Escape(restored.Replaced))
+				_, err = fmt.Fprintf(c.Stdout, "the replaced state is kept as %s\n", table.Escape(restored.Replaced))
 			}
 			return err
 		}),
@@ -116,18 +116,18 @@ func (c *common) recoverCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "recover",
-		Short: "Put the state together again from what there is, with the agent stopped",
-		Long: `Begins with the newest of state.db and its copies that is whole, and adds what records
-in the data directory tell of. Where no such file is left, the records alone are used:
-then settings of the environment, pools and history are lost, and so is storage of
-programs that keep no tags.
+		Short: "Rebuild a lost or damaged state; needs a stopped agent",
+		Long: `Starts from the newest intact file among state.db and its copies, and adds the storage
+in the providers' records in the data directory. If no intact file is left, the records
+alone are used: the environment's settings, pools and history are lost then, and so is
+the storage of programs that keep no tags.
 
-What is recovered is detached; attach it with "stowage attach". Storage whose name is
-taken is called NAME.recovered-1. What was only being made, or being destroyed, is listed
-and left alone.
+Recovered storage is detached; attach it with "stowage attach". Storage whose name is
+taken is called NAME.recovered-1. Storage that was only being created or destroyed is
+listed and left alone.
 
-Without --yes, this shows what would be done, and changes nothing. A state that is
-replaced is kept beside the new one.`,
+Without --yes, the command shows what it would do and changes nothing. A replaced state
+is kept beside the new one.`,
 		Args: noArgs("name the directory with --data-dir"),
 		RunE: runE(func(cmd *cobra.Command, _ []string) error {
 			config, err := c.rescueConfig(programs)
@@ -141,8 +141,8 @@ replaced is kept beside the new one.`,
 			return writeRecovery(c.Stdout, recovery, yes)
 		}),
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
-	cmd.Flags().StringArrayVar(&programs, "provider", nil, "a provider of the environment's volumes, and the program that does its work, as `NAME=PATH`; may be repeated")
+	cmd.Flags().BoolVar(&yes, "yes", false, "write the recovered state")
+	cmd.Flags().StringArrayVar(&programs, "provider", nil, "provider of environment volumes and the program that implements it, as `NAME=PATH`; may be repeated")
 	return cmd
 }
 
@@ -167,11 +167,11 @@ func writeRecovery(out io.Writer, r rescue.Recovery, yes bool) error {
 	if err := w.Flush(); err != nil {
 		return errors.Trace(err)
 	}
-	last := "nothing was changed: run it again with --yes to do this"
+	last := "nothing was changed: repeat with --yes to write the recovered state"
 	if yes {
-		last = "done; all that was added is detached"
+		last = "done; all added storage is detached"
 		if r.Replaced != "" {
-			last += ", and the state until now is kept as " + table.Escape(r.Replaced)
+			last += ", and the replaced state is kept as " + table.Escape(r.Replaced)
 		}
 	}
 	_, err := fmt.Fprintln(out, last)

@@ -15,15 +15,16 @@ func (c *common) resizeCommand() *cobra.Command {
 	var waiting waitFlags
 	cmd := &cobra.Command{
 		Use:   "resize NAME SIZE",
-		Short: "Make storage larger, while it is in use",
-		Long: `Makes storage larger: to SIZE, such as 512M or 2G, or by it, such as +256M. NAME is
-also all of NAME/0, NAME/1, and so on. The data stays, and can be used while the storage
-grows; a filesystem grows while it is attached. Nothing is ever made smaller; growing
-that cannot be, or is still to be, is given up by asking for the size that there is.
-Asking again for the same size has what has failed tried again at once.
+		Short: "Grow storage while it is in use",
+		Long: `Grows storage to SIZE, such as 512M or 2G, or by SIZE, such as +256M. NAME also selects
+NAME/0, NAME/1, and so on. The data is kept and stays in use while the storage grows. A
+filesystem grows while it is attached. Storage never shrinks. To cancel growth that
+failed or has not begun, ask for the present size. To retry it at once, repeat the
+command.
 
-A file that declares the storage is to give the new size too: applying one with a
-smaller size is refused. An agent that is started with it says so and goes on.`,
+Change the size in the file that declares the storage, too: "stowage apply" refuses a
+file with a smaller size, and an agent that is started with such a file warns and goes
+on.`,
 		Args: cobra.ExactArgs(2),
 		RunE: c.withClient(func(ctx context.Context, client *control.Client, args []string) error {
 			size, more, err := parseSize(args[1])
@@ -55,7 +56,7 @@ func parseSize(text string) (mib uint64, more bool, err error) {
 	size, more := strings.CutPrefix(text, "+")
 	d, err := storage.ParseDirective(size)
 	if err != nil || d.Size == 0 || d.Pool != "" || strings.Contains(size, ",") {
-		return 0, false, errors.Errorf("%q is not a size: write 512M or 2G, or +256M for so much more", text)
+		return 0, false, errors.Errorf("%q is not a size: write 512M or 2G, or +256M to grow by that much", text)
 	}
 	return d.Size, more, nil
 }

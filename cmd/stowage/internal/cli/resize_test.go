@@ -11,7 +11,7 @@ import (
 	"github.com/stowage-io/stowage/core/status"
 )
 
-func TestResizeAsksForASize(t *testing.T) {
+func TestResizeSizeArgument(t *testing.T) {
 	for _, test := range []struct{ size, want string }{
 		{"512M", "resize {Names:[data] SizeMiB:512 More:false}"},
 		{"2G", "resize {Names:[data] SizeMiB:2048 More:false}"},
@@ -26,7 +26,7 @@ func TestResizeAsksForASize(t *testing.T) {
 	for _, size := range []string{"", "512", "-512M", "0M", "+", "++1M", "big", "loop,512M", "512M,2", "512M,", "1Q"} {
 		b := &backend{}
 		r := newMachine(t, b).run(t.Context(), "resize", "data", "--", size)
-		if r.code != 2 || !strings.Contains(r.stderr, "is not a size: write 512M or 2G, or +256M for so much more") || len(b.recordedCalls()) > 0 {
+		if r.code != 2 || !strings.Contains(r.stderr, "is not a size: write 512M or 2G, or +256M to grow by that much") || len(b.recordedCalls()) > 0 {
 			t.Errorf("%q: %+v, asked %q", size, r, b.recordedCalls())
 		}
 	}
@@ -52,10 +52,10 @@ func TestResizeWaits(t *testing.T) {
 	}{
 		{"grown", []control.Event{has(256, status.Attached, ""), has(256, status.Attached, "growing to 512 MiB"), has(513, status.Attached, "")}, 0,
 			"data attached at /srv/data, 256M → 512M\ndata attached at /srv/data, 256M → 512M: growing to 512 MiB\ndata attached at /srv/data\nall 1 resized\n", ""},
-		{"it cannot", []control.Event{cannot(512)}, 1,
+		{"growth fails", []control.Event{cannot(512)}, 1,
 			"data attached at /srv/data, 256M → 512M: cannot grow to 512 MiB: no space left\n",
 			"stowage: 1 of 1 not resized: data attached at /srv/data, 256M → 512M: cannot grow to 512 MiB: no space left\n"},
-		{"it could not grow to less", []control.Event{cannot(511), has(512, status.Attached, "")}, 0,
+		{"growth to a smaller size failed", []control.Event{cannot(511), has(512, status.Attached, "")}, 0,
 			"data attached at /srv/data, 256M → 512M: cannot grow to 511 MiB: no space left\ndata attached at /srv/data\nall 1 resized\n", ""},
 		{"detached", []control.Event{has(256, status.Detached, "")}, 1, "data detached at /srv/data, 256M → 512M\n",
 			"stowage: 1 of 1 not resized: data detached at /srv/data, 256M → 512M\n"},
@@ -70,7 +70,7 @@ func TestResizeWaits(t *testing.T) {
 	}
 }
 
-func TestApplyWaitsForWhatGrows(t *testing.T) {
+func TestApplyWaitsForGrowth(t *testing.T) {
 	growing := row("data", status.Attached, "growing to 128 MiB", "/srv/data")
 	growing.WantedMiB = 128
 	grown := row("data", status.Attached, "", "/srv/data")
@@ -87,7 +87,7 @@ func TestApplyWaitsForWhatGrows(t *testing.T) {
 	}
 }
 
-func TestImportAsksForWhatIsThere(t *testing.T) {
+func TestImportArguments(t *testing.T) {
 	here, err := filepath.Abs("some/file")
 	if err != nil {
 		t.Fatal(err)

@@ -38,31 +38,32 @@ func (c *common) runCommand() *cobra.Command {
 	var flags runFlags
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "Run the agent, which makes and keeps storage",
-		Long: `Runs the agent in the foreground until it is interrupted. When it stops, storage
-stays as it is; when it starts, it attaches again what is not attached any more.
+		Short: "Run the agent",
+		Long: `Runs the agent in the foreground until it is interrupted. Storage stays in place when
+the agent stops. When it starts, it attaches again whatever is no longer attached, for
+instance after a reboot.
 
-With --spec, the file is applied first: see "stowage apply --help".
+With --spec, a file is applied first: see "stowage apply --help".
 
-With --manager, the agent also makes the storage of the environment, which is bound
-to no machine, and attaches it to this one. Its volumes come from programs of yours:
---provider NAME=PATH makes a provider, and a pool, of that name, whose work the
-program does. docs/program-provider.md says what it is asked and what it answers.`,
+With --manager, the agent also provisions the environment's storage, which is not bound
+to a machine, and attaches it to this machine. Programs of yours provide its volumes:
+--provider NAME=PATH adds a provider called NAME that runs the program at PATH, and a
+pool of the same name. docs/reference/program-provider.md has the protocol.`,
 		Args: noArgs("name a file to apply with --spec"),
 		RunE: runE(func(cmd *cobra.Command, _ []string) error {
 			return c.run(cmd.Context(), flags)
 		}),
 	}
-	cmd.Flags().StringVar(&flags.specFile, "spec", "", "a file to apply before anything else")
-	cmd.Flags().StringVar(&flags.logLevel, "log-level", "INFO", "TRACE, DEBUG, INFO, WARNING or ERROR")
-	cmd.Flags().BoolVar(&flags.progress, "progress", false, "show storage on the standard output until all of it is attached")
-	cmd.Flags().BoolVar(&flags.manager, "manager", false, "make the environment's storage too")
-	cmd.Flags().StringArrayVar(&flags.providers, "provider", nil, "a provider of the environment's volumes, and the program that does its work, as `NAME=PATH`; may be repeated")
+	cmd.Flags().StringVar(&flags.specFile, "spec", "", "file to apply at the start")
+	cmd.Flags().StringVar(&flags.logLevel, "log-level", "INFO", "log level: TRACE, DEBUG, INFO, WARNING or ERROR")
+	cmd.Flags().BoolVar(&flags.progress, "progress", false, "show the storage on the standard output until all of it is attached")
+	cmd.Flags().BoolVar(&flags.manager, "manager", false, "provision the environment's storage, too")
+	cmd.Flags().StringArrayVar(&flags.providers, "provider", nil, "provider of environment volumes and the program that implements it, as `NAME=PATH`; may be repeated")
 	cmd.Flags().DurationVar(&flags.retryMin, "retry-min", 30*time.Second,
-		"how long to wait before what has failed is tried again; twice as long after each further failure, up to 30 minutes")
+		"delay before the first retry of a failed operation; doubles with each further failure, up to 30m")
 	cmd.Flags().StringArrayVar(&flags.limits, "time-limit", nil,
-		"how long an operation may take before it is told to end, as `OPERATION=TIME`, such as create=2h; 0s: as long as it takes; create, resize and destroy have 1h, attach and detach 30m; may be repeated")
-	cmd.Flags().StringVar(&flags.metrics, "metrics", "", "serve metrics for Prometheus on `ADDRESS`, such as localhost:9163, to any client that can connect")
+		"time limit of an operation, as `OPERATION=TIME`, such as create=2h; 0s: no limit; defaults: 1h for create, resize and destroy, 30m for attach and detach; may be repeated")
+	cmd.Flags().StringVar(&flags.metrics, "metrics", "", "serve Prometheus metrics on `ADDRESS`, such as localhost:9163, to any client that can connect")
 	return cmd
 }
 
@@ -136,7 +137,7 @@ func (c *common) run(ctx context.Context, flags runFlags) error {
 	return a.Wait()
 }
 
-// timeLimits returns the time limits that flags give, and those that are not given.
+// timeLimits returns the time limits: the defaults, and those of the flags.
 func timeLimits(flags []string) (storageprovisioner.TimeLimits, error) {
 	limits := storageprovisioner.TimeLimits{
 		Create: time.Hour, Resize: time.Hour, Destroy: time.Hour, Attach: 30 * time.Minute, Detach: 30 * time.Minute,
@@ -157,7 +158,7 @@ func timeLimits(flags []string) (storageprovisioner.TimeLimits, error) {
 	return limits, nil
 }
 
-// providers returns the providers that every agent has, and those that flags make.
+// providers returns the built-in providers and the program providers of the flags.
 func providers(flags []string) (storage.ProviderRegistry, error) {
 	common := provider.CommonStorageProviders()
 	programs := storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{}}
@@ -183,8 +184,8 @@ func providers(flags []string) (storage.ProviderRegistry, error) {
 	return registry, nil
 }
 
-// showProgress shows storage until it is attached or has failed. It has no error
-// of its own: what the agent does next does not depend on it.
+// showProgress shows storage until it is attached or has failed. It returns no error,
+// since the agent does not depend on it.
 func (c *common) showProgress(ctx context.Context, a *agent.Agent, names []string, logs *logWriter) {
 	d := newDisplay(c.Stdout, true)
 	if live, ok := d.(*liveDisplay); ok {
@@ -203,7 +204,7 @@ func (c *common) showProgress(ctx context.Context, a *agent.Agent, names []strin
 	fmt.Fprintln(c.Stdout, "Ctrl-C stops the agent and leaves the storage in place")
 }
 
-// logWriter writes each log message on one line, to where it was last told to.
+// logWriter writes each log message as one line to its current output.
 type logWriter struct {
 	mu  sync.Mutex
 	out io.Writer
@@ -215,7 +216,7 @@ func (w *logWriter) setOutput(out io.Writer) {
 	w.out = out
 }
 
-// Write is part of loggo.Writer. There is nowhere to tell of an error.
+// Write implements loggo.Writer, which cannot return an error.
 func (w *logWriter) Write(entry loggo.Entry) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

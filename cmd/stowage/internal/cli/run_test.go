@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestBadFlagsOfTheAgentAreNamed(t *testing.T) {
+func TestRunNamesInvalidFlags(t *testing.T) {
 	m := newMachine(t, nil)
 	program := filepath.Join(m.dir, "program")
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil {
@@ -38,6 +38,6 @@ func TestBadFlagsOfTheAgentAreNamed(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(m.dir, "state.db")); !os.IsNotExist(err) {
-		t.Errorf("an agent has started: %v", err)
+		t.Errorf("state.db: got %v, want that no agent has started", err)
 	}
 }

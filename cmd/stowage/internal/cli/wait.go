@@ -17,17 +17,17 @@ import (
 	"github.com/stowage-io/stowage/state"
 )
 
-// progress is how far one storage is on the way to a goal.
+// progress says whether a storage instance has reached a goal.
 type progress int
 
 const (
 	pending progress = iota
 	reached
-	// failed is when waiting longer cannot help.
+	// failed means that waiting longer cannot help.
 	failed
 )
 
-// source tells of storage: a client, or the agent itself.
+// source is where storage is watched: a client, or the agent itself.
 type source interface {
 	Watch(ctx context.Context, names []string, each func(control.Event) error) error
 }
@@ -41,12 +41,12 @@ type goal struct {
 }
 
 var (
-	// Storage without a location is not there for anybody yet: that of a block
-	// device comes when the disk manager has seen it.
+	// Storage without a location cannot be used yet: a block device has one when the
+	// disk manager has seen it.
 	attached = goal{"attached", func(s control.Storage) progress {
 		switch {
 		case s.Life != life.Alive, len(s.Attachments) == 0, s.Attachments[0].Life != life.Alive:
-			return failed // somebody else wants it away
+			return failed // somebody else has requested its removal
 		case s.Status == status.Attached && s.Location != "":
 			return reached
 		case s.Status == status.Error:
@@ -55,7 +55,7 @@ var (
 		return pending
 	}, failed}
 
-	// Storage that is larger than was asked for has grown too.
+	// Storage that is larger than requested counts as resized.
 	resized = goal{"resized", func(s control.Storage) progress {
 		switch {
 		case s.Life != life.Alive:
@@ -76,8 +76,7 @@ var (
 		return resized.progress(s)
 	}, failed}
 
-	// What cannot be detached or destroyed now is tried again, so neither of
-	// these fails.
+	// Detaching and destroying are retried for ever, so neither of these fails.
 	detached = goal{"detached", func(s control.Storage) progress {
 		if len(s.Attachments) == 0 && s.Status != status.Detaching {
 			return reached
@@ -86,13 +85,13 @@ var (
 	}, reached}
 	removed = goal{"removed", func(s control.Storage) progress {
 		if s.Life == life.Alive {
-			return reached // it is another of that name, made since
+			return reached // new storage with the same name
 		}
 		return pending
 	}, reached}
 )
 
-// outcome sorts storage by how far it is.
+// outcome groups storage by its progress.
 type outcome struct {
 	reached         int
 	pending, failed []string
@@ -109,8 +108,7 @@ func (o *outcome) add(p progress, line func() string) {
 	}
 }
 
-// outcome sorts the storage in a view. What was asked for by name and has never been
-// there is gone.
+// outcome groups the storage in a view. Named storage that was never seen counts as gone.
 func (g goal) outcome(v *view, names []string) outcome {
 	var o outcome
 	known := map[string]bool{}
@@ -159,7 +157,7 @@ func wait(ctx context.Context, source source, names []string, g goal, d display)
 				delete(unfinished, s.Name)
 			}
 		}
-		for _, name := range event.Gone { // which nobody waits for
+		for _, name := range event.Gone { // there is nothing to wait for
 			delete(unfinished, name)
 		}
 		if len(unfinished) == 0 {

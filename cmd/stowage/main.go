@@ -1,5 +1,5 @@
-// Stowage makes the storage that a file declares on this machine, keeps it over
-// restarts, and takes it away again. See `stowage --help`.
+// Stowage makes the storage that a file declares on this machine, keeps it over restarts, and
+// removes it on request. See `stowage --help`.
 package main
 
 import (
@@ -13,11 +13,11 @@ import (
 )
 
 func main() {
-	// What is made here, and by the programs that are run, is its owner's alone unless
-	// something else is said of it.
+	// Files that this process and the programs that it runs create are private to their owner
+	// unless they set another mode.
 	unix.Umask(0o077)
 	signals := []os.Signal{os.Interrupt, unix.SIGTERM}
-	if !signal.Ignored(unix.SIGHUP) { // nohup has it ignored
+	if !signal.Ignored(unix.SIGHUP) { // nohup ignores it
 		signals = append(signals, unix.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)

@@ -1,11 +1,10 @@
-// Package agent puts the machine agent together: it opens the state, runs the
-// disk manager, the storage provisioner and the control socket under a
-// dependency engine, and does what comes in on the socket. As an environment
-// manager it runs the environment's storage provisioner beside the machine's, over
-// the same state.
+// Package agent assembles the machine agent: it opens the state, runs the disk manager, the
+// storage provisioner and the control socket under a dependency engine, and carries out the
+// requests that arrive on the socket. As an environment manager it also runs the environment's
+// storage provisioner, over the same state.
 //
-// One directory belongs to one agent at a time; the lock on its state file
-// decides. When the agent stops, the storage stays as it is.
+// One directory belongs to one agent at a time; the lock on its state file guarantees that.
+// When the agent stops, the storage stays as it is.
 package agent
 
 import (
@@ -27,10 +26,10 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// machine is what the agent's machine is called in its own state.
+// machine is the tag of the agent's machine in its own state.
 var machine = names.NewMachineTag("0")
 
-// Logger is what the agent tells its operator. *loggo.Logger has it.
+// Logger receives messages for the operator. *loggo.Logger implements it.
 type Logger interface {
 	Tracef(format string, args ...any)
 	Debugf(format string, args ...any)
@@ -39,29 +38,29 @@ type Logger interface {
 	Errorf(format string, args ...any)
 }
 
-// Config has what an agent needs. All of it is required up to Logger.
+// Config is the configuration of an agent. The fields up to Logger are required.
 type Config struct {
-	// DataDir is where state and storage are kept: absolute, and either the
-	// directory of an agent before this one, empty, or not there yet. Nobody but root
-	// and the user of this process can write to it, or have the path lead elsewhere.
+	// DataDir is the directory of state and storage. Its path is absolute. It is an earlier
+	// agent's directory, empty, or does not exist yet. Only root and the user of this process
+	// may be able to write to it, or to redirect its path.
 	DataDir string
-	// SocketPath is where commands reach the agent.
+	// SocketPath is the path of the control socket.
 	SocketPath string
-	// Registry has the providers of storage.
+	// Registry is the registry of storage providers.
 	Registry storage.ProviderRegistry
 	Clock    clock.Clock
 	Logger   Logger
-	// Manager makes the agent an environment manager too: the environment's storage
-	// is made and attached by it.
+	// Manager makes the agent an environment manager too: it makes and attaches the
+	// environment's storage.
 	Manager bool
-	// Retry says when what has failed is tried again. Zero: the worker's default.
+	// Retry says when failed operations are retried. Zero: the worker's default.
 	Retry storageprovisioner.RetryPolicy
-	// TimeLimits says how long what providers do may take. Zero: as long as it takes.
+	// TimeLimits bounds the duration of provider calls. Zero: no limit.
 	TimeLimits storageprovisioner.TimeLimits
-	// MetricsAddress, if set, is the TCP host and port on which metrics are served
-	// for Prometheus. Any client that can connect can read them.
+	// MetricsAddress, if set, is the TCP host and port on which metrics are served for
+	// Prometheus. Any client that can connect can read them.
 	MetricsAddress string
-	// Spec, where there is one, is applied before anything starts.
+	// Spec, if not nil, is applied before anything starts.
 	Spec *control.ApplyArgs
 }
 
@@ -92,10 +91,9 @@ type Agent struct {
 	metrics *prometheus.Registry
 }
 
-// New starts an agent. What keeps it from starting at all is an error here: a
-// directory that another agent uses, that is not an agent's or that others can write
-// to, a socket that
-// cannot be made, a Spec that is not valid. What fails later is tried again with backoff.
+// New starts an agent. It returns an error if the agent cannot start at all: if another agent
+// uses the directory, if the directory is not an agent's or others can write to it, if the
+// socket cannot be made, or if Spec is not valid. Later failures are retried with backoff.
 func New(config Config) (*Agent, error) {
 	if err := config.Validate(); err != nil {
 		return nil, errors.Trace(err)
@@ -115,7 +113,7 @@ func New(config Config) (*Agent, error) {
 	return a, nil
 }
 
-// start does what New does once the agent has the directory to itself.
+// start does the rest of New once the agent has locked the directory.
 func (a *Agent) start(config Config) error {
 	if err := control.CheckSocket(config.SocketPath); err != nil {
 		return errors.Trace(err)
@@ -143,15 +141,15 @@ func (a *Agent) start(config Config) error {
 		return errors.Trace(err)
 	}
 	if config.Spec != nil {
-		// A file that nobody has changed since "stowage resize" must not keep the
-		// agent from starting.
+		// The file may be unchanged since "stowage resize", which must not keep the agent from
+		// starting.
 		result, err := a.apply(*config.Spec, true)
 		if err != nil {
 			return errors.Trace(err)
 		}
 		for _, change := range result.Changes {
 			if change.Action == control.ActionKeep {
-				config.Logger.Warningf("%s: storage %s is larger than the file says, and stays so: %s", config.Spec.File, change.Name, change.Detail)
+				config.Logger.Warningf("%s: storage %s is larger than the file says, and is left as it is: %s", config.Spec.File, change.Name, change.Detail)
 			}
 		}
 	}
@@ -169,7 +167,7 @@ func (a *Agent) start(config Config) error {
 	return nil
 }
 
-// run ends when the engine does, or ends it.
+// run waits for the engine to end, or ends it.
 func (a *Agent) run() error {
 	ended := make(chan error, 1)
 	a.tomb.Go(func() error {
@@ -203,20 +201,20 @@ func firstError(errs ...error) error {
 	return nil
 }
 
-// Kill is part of worker.Worker.
+// Kill implements worker.Worker.
 func (a *Agent) Kill() { a.tomb.Kill(nil) }
 
-// Wait is part of worker.Worker. When it returns, nothing of the agent runs, and
-// its directory can be another's.
+// Wait implements worker.Worker. When it returns, nothing of the agent runs, and another agent
+// can use its directory.
 func (a *Agent) Wait() error { return a.tomb.Wait() }
 
-// isFatal reports whether an error of a worker ends the agent. What a damaged state says
-// must not be acted on, and one that has failed does not answer again.
+// isFatal reports whether an error of a worker ends the agent. The contents of a damaged state
+// must not be acted on, and a state that has failed does not recover.
 func isFatal(err error) bool {
 	return errors.Is(err, errFatal) || errors.Is(err, boltkv.ErrDamaged) || errors.Is(err, boltkv.ErrUnreadable)
 }
 
-// engineConfig says how the engine restarts workers.
+// engineConfig returns how the engine restarts workers.
 func engineConfig(config Config) dependency.EngineConfig {
 	return dependency.EngineConfig{
 		IsFatal:          isFatal,

@@ -25,13 +25,13 @@ import (
 
 func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
-// memory is a provider of filesystems that are only names. Its zero value makes
-// and attaches them at once.
+// memory is a provider whose filesystems exist only in its fields. The zero value creates and
+// attaches filesystems at once.
 type memory struct {
 	storage.Provider
-	// attach, where there is one, is received from before each attachment.
+	// attach, if not nil, is received from before each attachment.
 	attach chan struct{}
-	// environ makes it the environment's.
+	// environ gives the provider the scope of the environment.
 	environ bool
 
 	mu       sync.Mutex
@@ -77,7 +77,7 @@ func (s *memorySource) CreateFilesystems(_ envcontext.ProviderCallContext, all [
 			s.made = map[string]uint64{}
 		}
 		s.made[id] = p.Size
-		// Larger than asked for, as providers may make it.
+		// Larger than requested, as is allowed.
 		results[i].Filesystem = &storage.Filesystem{Tag: p.Tag, FilesystemInfo: storage.FilesystemInfo{FilesystemId: id, Size: p.Size + 1}}
 	}
 	return results, nil
@@ -125,7 +125,7 @@ func (s *memorySource) DestroyFilesystems(_ envcontext.ProviderCallContext, ids 
 	return make([]error, len(ids)), nil
 }
 
-// empty tells whether the provider has nothing left.
+// empty reports whether the provider has no filesystems.
 func (m *memory) empty() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -154,7 +154,7 @@ func config(t *testing.T, dir string, m *memory) agent.Config {
 	}
 }
 
-// start starts an agent, which stop ends.
+// start starts an agent. stop ends it, at the latest when the test ends.
 func start(t *testing.T, c agent.Config) (a *agent.Agent, stop func()) {
 	t.Helper()
 	a, err := agent.New(c)
@@ -171,7 +171,7 @@ func start(t *testing.T, c agent.Config) (a *agent.Agent, stop func()) {
 	return a, stop
 }
 
-// until watches until all storage is as wanted.
+// until watches storage until wanted returns true.
 func until(t *testing.T, a *agent.Agent, wanted func(rows map[string]control.Storage) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -195,7 +195,7 @@ func until(t *testing.T, a *agent.Agent, wanted func(rows map[string]control.Sto
 	}
 }
 
-// all tells whether there are n rows with a status.
+// all returns a condition: there are n rows, and all have the status.
 func all(n int, s status.Status) func(map[string]control.Storage) bool {
 	return func(rows map[string]control.Storage) bool {
 		for _, row := range rows {
@@ -213,6 +213,7 @@ func apply(t *testing.T, a *agent.Agent, text string) error {
 	return err
 }
 
+// two declares two filesystems, data/0 and data/1, and their pool.
 const two = `
 storage:
   - {name: data, directive: 'fast,64M,2', kind: filesystem, mount: /srv/data}
@@ -220,7 +221,7 @@ pools:
   - {name: fast, provider: memory, attributes: {depth: 3}}
 `
 
-func TestStorageComesAndGoes(t *testing.T) {
+func TestStorageLifecycle(t *testing.T) {
 	m := &memory{}
 	a, _ := start(t, config(t, filepath.Join(t.TempDir(), "new", "dir"), m))
 	ctx := t.Context()
@@ -247,8 +248,7 @@ func TestStorageComesAndGoes(t *testing.T) {
 		}
 	}
 
-	// Applying it again finds nothing to do, although what was made is larger
-	// than what was asked for.
+	// Applying the file again changes nothing, although the storage is larger than requested.
 	result, err := a.Apply(ctx, control.ApplyArgs{File: "f.yaml", Content: []byte(two)})
 	if err != nil || len(result.Changes) != 0 {
 		t.Errorf("applied again: %+v, %v", result, err)
@@ -285,12 +285,12 @@ func TestDryRunChangesNothing(t *testing.T) {
 	}
 }
 
-func TestNothingIsAppliedWhereSomethingIsRefused(t *testing.T) {
+func TestRefusedApplyChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	a, _ := start(t, config(t, dir, &memory{}))
 	for text, want := range map[string]string{
 		two + "  - {name: slow, provider: disk}\n":                                                                             `f.yaml:6: pool slow: provider: "disk" is not known: the providers are loop, memory, rootfs`,
-		"storage: [{name: a, directive: 'memory,1M', kind: filesystem, mount: " + dir + "/x}]":                                 fmt.Sprintf(`f.yaml:1: storage a: mount: %q would hide, or lie in, %s, which is the agent's own`, dir+"/x", dir),
+		"storage: [{name: a, directive: 'memory,1M', kind: filesystem, mount: " + dir + "/x}]":                                 fmt.Sprintf(`f.yaml:1: storage a: mount: %q would hide, or lie in, %s, which the agent uses: choose another mount point`, dir+"/x", dir),
 		"storage: [{name: a, directive: 'memory,1M', kind: block}]":                                                            "f.yaml:1: storage a: kind: provider memory makes no block devices: write filesystem, or choose another pool",
 		"storage: [{name: a, directive: 'memory,1M', kind: filesystem, mount: /a}, {name: b, directive: 'x,1M', kind: block}]": `f.yaml:1: storage b: directive: pool "x" is not known: the pools are loop, memory, rootfs`,
 	} {
@@ -309,7 +309,7 @@ func TestNothingIsAppliedWhereSomethingIsRefused(t *testing.T) {
 	}
 }
 
-func TestUnknownNamesAreNamedAndChangeNothing(t *testing.T) {
+func TestUnknownNamesChangeNothing(t *testing.T) {
 	a, _ := start(t, config(t, t.TempDir(), &memory{}))
 	if err := apply(t, a, two); err != nil {
 		t.Fatal(err)
@@ -334,7 +334,7 @@ func TestUnknownNamesAreNamedAndChangeNothing(t *testing.T) {
 	until(t, a, all(2, status.Attached))
 }
 
-func TestSpecIsAppliedBeforeAnythingStarts(t *testing.T) {
+func TestSpecIsAppliedBeforeStart(t *testing.T) {
 	c := config(t, t.TempDir(), &memory{})
 	c.Spec = &control.ApplyArgs{File: "f.yaml", Content: []byte("storage: [{name: a, directive: 'x,1M', kind: block}]")}
 	_, err := agent.New(c)
@@ -349,7 +349,7 @@ func TestSpecIsAppliedBeforeAnythingStarts(t *testing.T) {
 	until(t, a, all(2, status.Attached))
 }
 
-func TestRestartLooksAtStorageAgain(t *testing.T) {
+func TestRestartAttachesStorageAgain(t *testing.T) {
 	dir, m := t.TempDir(), &memory{}
 	a, stop := start(t, config(t, dir, m))
 	if err := apply(t, a, two); err != nil {
@@ -358,19 +358,19 @@ func TestRestartLooksAtStorageAgain(t *testing.T) {
 	until(t, a, all(2, status.Attached))
 	stop()
 	if m.empty() {
-		t.Fatal("stopping the agent took storage away")
+		t.Fatal("stopping the agent removed storage")
 	}
 
 	m.attach = make(chan struct{})
 	a, _ = start(t, config(t, dir, m))
 	until(t, a, func(rows map[string]control.Storage) bool {
-		return all(2, status.Attaching)(rows) && rows["data/0"].Message == "looking at it again after a start of the agent"
+		return all(2, status.Attaching)(rows) && rows["data/0"].Message == "rechecking: the agent has started again"
 	})
 	close(m.attach)
 	until(t, a, all(2, status.Attached))
 }
 
-// managerConfig is a configuration with an environment's provider besides.
+// managerConfig is a configuration with a manager and a provider of the environment.
 func managerConfig(t *testing.T, dir string, shares *memory) agent.Config {
 	c := config(t, dir, &memory{})
 	shares.environ = true
@@ -381,7 +381,7 @@ func managerConfig(t *testing.T, dir string, shares *memory) agent.Config {
 
 const share = "storage: [{name: share, directive: 'shares,1M', kind: filesystem, mount: /srv/share}]"
 
-func TestManagerLooksAfterTheEnvironmentsStorage(t *testing.T) {
+func TestManagerProvisionsEnvironmentStorage(t *testing.T) {
 	dir, shares := t.TempDir(), &memory{}
 	a, stop := start(t, managerConfig(t, dir, shares))
 	for _, text := range []string{two, share} {
@@ -397,7 +397,7 @@ func TestManagerLooksAfterTheEnvironmentsStorage(t *testing.T) {
 	shares.attach = make(chan struct{})
 	a, _ = start(t, managerConfig(t, dir, shares))
 	until(t, a, func(rows map[string]control.Storage) bool {
-		return rows["share"].Message == "looking at it again after a start of the agent"
+		return rows["share"].Message == "rechecking: the agent has started again"
 	})
 	close(shares.attach)
 	until(t, a, all(3, status.Attached))
@@ -410,7 +410,7 @@ func TestManagerLooksAfterTheEnvironmentsStorage(t *testing.T) {
 	}
 }
 
-func TestStatusTellsOfStorageThatNobodyLooksAfter(t *testing.T) {
+func TestStatusOfEnvironmentStorageWithoutManager(t *testing.T) {
 	dir, shares := t.TempDir(), &memory{}
 	c := managerConfig(t, dir, shares)
 	c.Manager = false
@@ -430,7 +430,7 @@ func TestStatusTellsOfStorageThatNobodyLooksAfter(t *testing.T) {
 	})
 	stop()
 
-	// It stays as it is, with the provider and without.
+	// Without a manager the storage stays attached, whether or not its provider is known.
 	const hint = "no environment manager runs: start the agent with --manager"
 	for _, c := range []agent.Config{c, config(t, dir, &memory{})} {
 		a, stop = start(t, c)
@@ -440,10 +440,10 @@ func TestStatusTellsOfStorageThatNobodyLooksAfter(t *testing.T) {
 		stop()
 	}
 	if shares.empty() {
-		t.Error("it has been taken away")
+		t.Error("the storage was removed without a manager")
 	}
 
-	// What users want is noted, and done when there is a manager again.
+	// A removal is recorded, and done when a manager runs.
 	a, stop = start(t, c)
 	if err := a.Remove(t.Context(), []string{"share"}); err != nil {
 		t.Fatal(err)
@@ -459,7 +459,7 @@ func TestStatusTellsOfStorageThatNobodyLooksAfter(t *testing.T) {
 	}
 }
 
-func TestOneDirectoryOneAgent(t *testing.T) {
+func TestSecondAgentInDirectoryIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	_, stop := start(t, config(t, dir, &memory{}))
 	_, err := agent.New(config(t, dir, &memory{}))
@@ -470,7 +470,7 @@ func TestOneDirectoryOneAgent(t *testing.T) {
 	start(t, config(t, dir, &memory{}))
 }
 
-func TestDirectoryOfOthersIsNotTakenOver(t *testing.T) {
+func TestDirectoryWithOtherFilesIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -479,19 +479,21 @@ func TestDirectoryOfOthersIsNotTakenOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := agent.New(config(t, dir, &memory{}))
-	if want := dir + " holds other things than an agent's: choose an empty or new --data-dir"; err == nil || err.Error() != want {
+	if want := dir + " contains files that are not an agent's: choose an empty or new --data-dir"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	entries, err := os.ReadDir(dir)
 	info, err2 := os.Stat(dir)
 	if len(entries) != 1 || err != nil || err2 != nil || info.Mode().Perm() != 0o755 {
-		t.Errorf("now %v, %v, mode %v, %v", entries, err, info.Mode(), err2)
+		t.Errorf("the directory has changed: %v, %v, mode %v, %v", entries, err, info.Mode(), err2)
 	}
 }
 
-// What is in a directory that others can write to may be theirs: a state that has
-// directories of the system's removed, or links to its files.
-func TestDirectoryThatOthersCanWriteToIsNotUsed(t *testing.T) {
+// Other users could put a harmful state into a directory that they can write to: one that
+// removes system directories, or that consists of links to system files.
+// Promise S6.
+// Finding N16.
+func TestDirectoryWritableByOthersIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	for name, mode := range map[string]os.FileMode{
@@ -512,8 +514,8 @@ func TestDirectoryThatOthersCanWriteToIsNotUsed(t *testing.T) {
 		at("group"):          "others than root can write to " + at("group") + remedy,
 		at("world"):          "others than root can write to " + at("world") + remedy,
 		at("sticky"):         "others than root can write to " + at("sticky") + remedy,
-		at("world/link"):     "others than root can write to " + at("world") + ", and so replace " + at("world/link") + remedy,
-		at("group/new/data"): "others than root can write to " + at("group") + ", and so replace " + at("group/new/data") + remedy,
+		at("world/link"):     "others than root can write to " + at("world") + ", and so can replace " + at("world/link") + remedy,
+		at("group/new/data"): "others than root can write to " + at("group") + ", and so can replace " + at("group/new/data") + remedy,
 	} {
 		_, err := agent.New(config(t, path, &memory{}))
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
@@ -527,12 +529,12 @@ func TestDirectoryThatOthersCanWriteToIsNotUsed(t *testing.T) {
 			got = append(got, entry.Name())
 		}
 		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: now holds %q, %v, want %q", name, got, err, want)
+			t.Errorf("%s: contains %q, %v, want %q", name, got, err, want)
 		}
 	}
 }
 
-func TestFilesAreTheOwnersAlone(t *testing.T) {
+func TestFilesAreOwnerOnly(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -552,7 +554,7 @@ func TestFilesAreTheOwnersAlone(t *testing.T) {
 	}
 }
 
-// waitForReport returns the report once a worker has started.
+// waitForReport waits until a worker has started, and returns the report.
 func waitForReport(t *testing.T, a *agent.Agent, name string) map[string]any {
 	t.Helper()
 	deadline := time.After(30 * time.Second)
@@ -568,14 +570,14 @@ func waitForReport(t *testing.T, a *agent.Agent, name string) map[string]any {
 			return report
 		}
 		select {
-		case <-tick.C: // the engine tells nobody when a worker has started
+		case <-tick.C: // the engine has no event for the start of a worker
 		case <-deadline:
 			t.Fatalf("%s does not start: %v", name, report)
 		}
 	}
 }
 
-func TestReportNamesTheWorkers(t *testing.T) {
+func TestReportNamesWorkers(t *testing.T) {
 	a, _ := start(t, managerConfig(t, t.TempDir(), &memory{}))
 	for _, name := range []string{"control", "disk-manager", "storage-provisioner", "environment-storage-provisioner"} {
 		report := waitForReport(t, a, name)
@@ -585,7 +587,7 @@ func TestReportNamesTheWorkers(t *testing.T) {
 	}
 }
 
-func TestAgentEndsWhereItCannotBeReached(t *testing.T) {
+func TestNewFailsIfSocketCannotBeCreated(t *testing.T) {
 	c := config(t, t.TempDir(), &memory{})
 	c.SocketPath = filepath.Join(t.TempDir(), "none", "stowage.sock")
 	c.Spec = &control.ApplyArgs{File: "f.yaml", Content: []byte(two)}
@@ -593,7 +595,7 @@ func TestAgentEndsWhereItCannotBeReached(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "listening on "+c.SocketPath) {
 		t.Errorf("got %v", err)
 	}
-	// The directory is free again, and nothing has been applied.
+	// The failed start has unlocked the directory, and has applied nothing.
 	c.SocketPath, c.Spec = filepath.Join(c.DataDir, "stowage.sock"), nil
 	a, _ := start(t, c)
 	if rows, err := a.Storage(t.Context(), nil); len(rows) != 0 || err != nil {
@@ -601,18 +603,19 @@ func TestAgentEndsWhereItCannotBeReached(t *testing.T) {
 	}
 }
 
-func TestNothingIsMountedOverTheSocket(t *testing.T) {
+// Promise S11.
+func TestMountOverSocketIsRefused(t *testing.T) {
 	c := config(t, t.TempDir(), &memory{})
 	dir := t.TempDir()
 	c.SocketPath = filepath.Join(dir, "s.sock")
 	a, _ := start(t, c)
 	err := apply(t, a, "storage: [{name: a, directive: 'memory,1M', kind: filesystem, mount: "+dir+"}]")
-	if err == nil || !strings.Contains(err.Error(), c.SocketPath+", which is the agent's own") {
+	if err == nil || !strings.Contains(err.Error(), c.SocketPath+", which the agent uses") {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestWatchSendsWhatChangesOnly(t *testing.T) {
+func TestWatchSendsOnlyChanges(t *testing.T) {
 	a, _ := start(t, config(t, t.TempDir(), &memory{}))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -636,7 +639,7 @@ func TestWatchSendsWhatChangesOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, a, all(2, status.Attached))
-	for i := range 3 { // what happens to others is not told
+	for i := range 3 { // a watch does not send changes of other storage
 		other := fmt.Sprintf("other%d", i)
 		if err := apply(t, a, "storage: [{name: "+other+", directive: 'memory,1M', kind: filesystem, mount: /"+other+"}]"); err != nil {
 			t.Fatal(err)
@@ -662,12 +665,12 @@ func TestWatchSendsWhatChangesOnly(t *testing.T) {
 			t.Errorf("an event is %+v", event)
 		}
 		if reflect.DeepEqual(event, events[i]) {
-			t.Errorf("told twice of %+v", event)
+			t.Errorf("event sent twice: %+v", event)
 		}
 	}
 }
 
-func TestConfigNamesWhatIsMissing(t *testing.T) {
+func TestNewNamesInvalidField(t *testing.T) {
 	for want, change := range map[string]func(*agent.Config){
 		`DataDir "x", which is not absolute, not valid`: func(c *agent.Config) { c.DataDir = "x" },
 		"empty SocketPath not valid":                    func(c *agent.Config) { c.SocketPath = "" },

@@ -26,8 +26,8 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// backend is a control.Backend over the state. It lasts as long as the agent,
-// however often the control socket is recreated.
+// backend implements control.Backend over the state. It lives as long as the agent, however
+// often the control socket is recreated.
 type backend struct {
 	config Config
 	dir    datadir.Dir
@@ -35,8 +35,8 @@ type backend struct {
 	store  *boltkv.Store
 	report func() map[string]any
 
-	// changeMu is held while the wanted state is changed: what a change was checked against
-	// stays true until it is made.
+	// changeMu is held while the wanted state is changed, so that the result of a check stays
+	// true until the change is made.
 	changeMu sync.Mutex
 
 	// scanMu guards baseline, the first scan for orphans.
@@ -44,8 +44,8 @@ type backend struct {
 	baseline orphanScan
 }
 
-// Apply is part of control.Backend. What cannot be seen from the file is checked
-// before anything is changed.
+// Apply implements control.Backend. Before it changes anything, it makes the checks that the
+// file alone does not allow.
 func (b *backend) Apply(_ context.Context, args control.ApplyArgs) (control.ApplyResult, error) {
 	return b.apply(args, false)
 }
@@ -58,12 +58,12 @@ func (b *backend) apply(args control.ApplyArgs, keepLarger bool) (control.ApplyR
 	}
 	b.changeMu.Lock()
 	defer b.changeMu.Unlock()
-	world, err := b.world()
+	situation, err := b.situation()
 	if err != nil {
 		return control.ApplyResult{}, errors.Annotatef(err, "applying %s", args.File)
 	}
-	world.KeepLarger = keepLarger
-	plan, err := converge.Make(file, world)
+	situation.KeepLarger = keepLarger
+	plan, err := converge.Make(file, situation)
 	if err != nil {
 		return control.ApplyResult{}, errors.Trace(err)
 	}
@@ -75,7 +75,7 @@ func (b *backend) apply(args control.ApplyArgs, keepLarger bool) (control.ApplyR
 	return control.ApplyResult{Changes: plan.Changes, Names: plan.Names}, nil
 }
 
-// Storage is part of control.Backend.
+// Storage implements control.Backend.
 func (b *backend) Storage(_ context.Context, names []string) ([]control.Storage, error) {
 	found, err := b.selectStorage(names)
 	if err != nil {
@@ -126,11 +126,11 @@ func (s selection) has(instance string) bool {
 	return exact || whole || len(s) == 0
 }
 
-// watchPause is how long changes are collected before watchers are notified. It bounds
-// the cost of a watcher, however fast things change.
+// watchPause is how long changes are collected before watchers are notified. It bounds the
+// cost of a watcher, however fast storage changes.
 const watchPause = 100 * time.Millisecond
 
-// Watch is part of control.Backend.
+// Watch implements control.Backend.
 func (b *backend) Watch(ctx context.Context, names []string, send func(control.Event) error) error {
 	changes, err := b.state.WatchStorageNames()
 	if err != nil {
@@ -154,7 +154,7 @@ func (b *backend) Watch(ctx context.Context, names []string, send func(control.E
 		var ok bool
 		deviceChanges := devices.Changes()
 		if first {
-			deviceChanges = nil // the names come first
+			deviceChanges = nil // the names are sent first
 		}
 		select {
 		case <-ctx.Done():
@@ -180,18 +180,18 @@ func (b *backend) Watch(ctx context.Context, names []string, send func(control.E
 	}
 }
 
-// stop ends a watcher. Its error came through the channel's closing before.
+// stop stops a watcher. It ignores the error, which is reported when the channel closes.
 func stop(w worker.Worker) {
 	w.Kill()
 	_ = w.Wait()
 }
 
-// watchSession sends one client what changes. It reads only what has changed: with much
-// storage, and many clients, that is what watching costs.
+// watchSession sends changes to one client. It reads only what has changed, since that is the
+// cost of watching with much storage and many clients.
 type watchSession struct {
 	*backend
 	selection selection
-	// sent has a hash of each row as it was last sent, by name.
+	// sent maps each name to a hash of its row as it was last sent.
 	sent map[string]uint64
 	seed maphash.Seed
 	// blockNames are the names of block storage that was sent: its location changes with
@@ -199,12 +199,12 @@ type watchSession struct {
 	blockNames map[string]struct{}
 }
 
-// maxEventNames is how many names are read for one event, except the first. It bounds
-// the size of an event in memory.
+// maxEventNames is how many names are read for one event after the first. It bounds the size
+// of an event in memory.
 const maxEventNames = 1000
 
-// sendChanges sends what differs from what was last sent, of the storage with these
-// names. The first update is one event, even if it is empty.
+// sendChanges sends the named storage that differs from what was last sent. The first update
+// is one event, even if it is empty.
 func (w *watchSession) sendChanges(names []string, first bool, send func(control.Event) error) error {
 	names = slices.DeleteFunc(names, func(name string) bool { return !w.selection.has(name) })
 	var event control.Event
@@ -226,7 +226,7 @@ func (w *watchSession) sendChanges(names []string, first bool, send func(control
 	return nil
 }
 
-// collect adds to an event what differs from what was last sent.
+// collect adds the named storage that differs from what was last sent to an event.
 func (w *watchSession) collect(names []string, event *control.Event) error {
 	found, missing, err := w.state.FindStorage(names...)
 	if err != nil {
@@ -268,27 +268,27 @@ func (w *watchSession) hash(row control.Storage) (uint64, error) {
 	return hash.Sum64(), err
 }
 
-// Attach is part of control.Backend.
+// Attach implements control.Backend.
 func (b *backend) Attach(_ context.Context, names []string) error {
 	return b.change(names, func(names []string) error { return b.state.AttachStorage(names, machine) })
 }
 
-// Detach is part of control.Backend.
+// Detach implements control.Backend.
 func (b *backend) Detach(_ context.Context, names []string) error {
 	return b.change(names, b.state.DetachStorage)
 }
 
-// Remove is part of control.Backend.
+// Remove implements control.Backend.
 func (b *backend) Remove(_ context.Context, names []string) error {
 	return b.change(names, b.state.RemoveStorage)
 }
 
-// Release is part of control.Backend.
+// Release implements control.Backend.
 func (b *backend) Release(_ context.Context, names []string) error {
 	return b.change(names, b.state.ReleaseStorage)
 }
 
-// Retry is part of control.Backend.
+// Retry implements control.Backend.
 func (b *backend) Retry(_ context.Context, names []string) error {
 	found, err := b.selectStorage(names)
 	if err != nil {
@@ -297,7 +297,7 @@ func (b *backend) Retry(_ context.Context, names []string) error {
 	return errors.Trace(b.state.RetryStorage(fullNames(found)))
 }
 
-// Format is part of control.Backend.
+// Format implements control.Backend.
 func (b *backend) Format(_ context.Context, names []string) error {
 	return b.change(names, func(found []string) error {
 		for _, name := range found {
@@ -309,7 +309,7 @@ func (b *backend) Format(_ context.Context, names []string) error {
 	})
 }
 
-// change calls do with the full names of what names mean.
+// change calls do with the full names of the storage that names refer to.
 func (b *backend) change(names []string, do func([]string) error) error {
 	if len(names) == 0 {
 		return errors.NewNotValid(nil, "no storage is named")
@@ -331,19 +331,19 @@ func fullNames(found []state.Storage) []string {
 	return full
 }
 
-// Backup is part of control.Backend.
+// Backup implements control.Backend.
 func (b *backend) Backup(ctx context.Context, args control.BackupArgs) (control.BackupResult, error) {
 	if err := checkPath(args.Path); err != nil {
 		return control.BackupResult{}, errors.Trace(err)
 	}
 	meta, err := statefile.Backup(ctx, b.store, args.Path, datadir.Identify, b.config.Clock.Now())
 	if errors.Is(err, fs.ErrExist) {
-		return control.BackupResult{}, errors.NewAlreadyExists(nil, args.Path+" is there already: choose another file")
+		return control.BackupResult{}, errors.NewAlreadyExists(nil, args.Path+" already exists: choose another file")
 	}
 	return control.BackupResult{UUID: meta.UUID, Generation: meta.Generation, Schema: meta.Schema, Bytes: meta.Size}, errors.Trace(err)
 }
 
-// Pools is part of control.Backend.
+// Pools implements control.Backend.
 func (b *backend) Pools(context.Context) ([]control.Pool, error) {
 	pools, err := b.pools().List()
 	if err != nil {
@@ -361,7 +361,7 @@ func (b *backend) Pools(context.Context) ([]control.Pool, error) {
 	return wire, nil
 }
 
-// AddPool is part of control.Backend.
+// AddPool implements control.Backend.
 func (b *backend) AddPool(_ context.Context, args control.AddPoolArgs) error {
 	b.changeMu.Lock()
 	defer b.changeMu.Unlock()
@@ -372,7 +372,7 @@ func (b *backend) AddPool(_ context.Context, args control.AddPoolArgs) error {
 	return errors.Trace(set(args.Name, storage.ProviderType(args.Provider), args.Attributes))
 }
 
-// RemovePools is part of control.Backend.
+// RemovePools implements control.Backend.
 func (b *backend) RemovePools(_ context.Context, names []string) error {
 	if len(names) == 0 {
 		return errors.NewNotValid(nil, "no pool is named")
@@ -386,7 +386,7 @@ func (b *backend) pools() *poolmanager.Manager {
 	return poolmanager.New(b.state, b.config.Registry)
 }
 
-// Report is part of control.Backend.
+// Report implements control.Backend.
 func (b *backend) Report(context.Context) (map[string]any, error) {
 	report := b.report()
 	host, err := b.measureHostForAll()
@@ -397,10 +397,10 @@ func (b *backend) Report(context.Context) (map[string]any, error) {
 	return report, nil
 }
 
-// noManager is what users see of storage that nobody looks after.
+// noManager is the message about storage that no worker manages.
 const noManager = "no environment manager runs: start the agent with --manager"
 
-// wireStorage returns storage as users see it, on a host.
+// wireStorage returns storage as users see it, with the remarks about the host.
 func (b *backend) wireStorage(s state.Storage, on host) control.Storage {
 	row := control.Storage{
 		Name:            s.Name,

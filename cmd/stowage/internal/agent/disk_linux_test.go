@@ -36,8 +36,9 @@ func mountTmpfs(t *testing.T, dir, options string) {
 	})
 }
 
-// Whatever a full disk leaves of a first start, the next goes on once there is space.
-func TestFirstStartOnAFullDisk(t *testing.T) {
+// A first start fails on a full disk. When there is space the next start succeeds, however
+// far the first one got.
+func TestFirstStartOnFullDisk(t *testing.T) {
 	const page = 4096
 	started := false
 	for pages := 1; !started; pages++ {
@@ -71,8 +72,8 @@ func TestFirstStartOnAFullDisk(t *testing.T) {
 	}
 }
 
-// The storage directory may be a mount of its own.
-func TestSpaceIsThatOfTheStorageDirectory(t *testing.T) {
+// If the storage directory is a mount, the space there counts.
+func TestSpaceOfStorageDirectoryMount(t *testing.T) {
 	dir := t.TempDir()
 	mountTmpfs(t, dir, "size=64M")
 	storage := filepath.Join(dir, "storage")
@@ -93,9 +94,9 @@ func TestSpaceIsThatOfTheStorageDirectory(t *testing.T) {
 	}
 }
 
-// The disk of the state fails for good while a removal is committed. Nobody knows whether it
-// is: the agent ends, and takes nothing away.
-func TestAgentEndsWhenItsStateCannotBeConfirmed(t *testing.T) {
+// The disk of the state fails while a removal is committed, so the outcome is unknown. The
+// agent ends, and destroys nothing.
+func TestAgentEndsOnUncertainCommit(t *testing.T) {
 	disk := syscalltest.NewDiskOf(t, "ext4")
 	m := &memory{}
 	c := config(t, filepath.Join(disk.Dir, "data"), m)
@@ -112,7 +113,7 @@ func TestAgentEndsWhenItsStateCannotBeConfirmed(t *testing.T) {
 	until(t, a, all(2, "attached"))
 	count := 0
 	err = syscalltest.Intercept(t, []int{unix.SYS_FDATASYNC}, func(call syscalltest.Call) syscalltest.Result {
-		if count = call.N; count == 2 { // that of the meta page
+		if count = call.N; count == 2 { // the sync of the meta page
 			if err := disk.ShutDown(); err != nil {
 				t.Error(err)
 			}
@@ -130,6 +131,6 @@ func TestAgentEndsWhenItsStateCannotBeConfirmed(t *testing.T) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.made) != 2 {
-		t.Errorf("of two there are left: %v", m.made)
+		t.Errorf("filesystems left: %v, want 2", m.made)
 	}
 }

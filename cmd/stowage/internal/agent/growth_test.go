@@ -15,7 +15,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// resizableProvider is a provider of memory that can grow.
+// resizableProvider is the provider memory with filesystems that can grow.
 type resizableProvider struct{ *memory }
 
 func (e resizableProvider) FilesystemSource(*storage.Config) (storage.FilesystemSource, error) {
@@ -35,14 +35,14 @@ func (s resizableSource) ResizeFilesystems(_ envcontext.ProviderCallContext, all
 	return results, nil
 }
 
-// haveSizes reports whether data/0 and data/1 have grown to these sizes.
+// haveSizes returns a condition: data/0 and data/1 have grown to these sizes.
 func haveSizes(sizes ...uint64) func(map[string]control.Storage) bool {
 	return func(rows map[string]control.Storage) bool {
 		return rows["data/0"].SizeMiB == sizes[0] && rows["data/1"].SizeMiB == sizes[1]
 	}
 }
 
-// warnings keeps what is warned of before the agent is up.
+// warnings is a logger that keeps the warnings.
 type warnings struct {
 	logger
 	mu       sync.Mutex
@@ -61,7 +61,7 @@ func (w *warnings) list() []string {
 	return slices.Clone(w.messages)
 }
 
-func TestStorageIsWantedLarger(t *testing.T) {
+func TestResize(t *testing.T) {
 	c := config(t, t.TempDir(), &memory{})
 	c.Registry.(storage.StaticProviderRegistry).Providers["elastic"] = resizableProvider{&memory{}}
 	a, stop := start(t, c)
@@ -95,7 +95,7 @@ func TestStorageIsWantedLarger(t *testing.T) {
 		kind    error
 		message string
 	}{
-		{130, []string{"data"}, errors.NotValid, `resizing storage "data/1": it has 192 MiB and cannot become smaller, 130 MiB`},
+		{130, []string{"data"}, errors.NotValid, `resizing storage "data/1": it has 192 MiB and cannot shrink to 130 MiB`},
 		{256, []string{"data", "stiff"}, errors.NotSupported, `resizing storage "stiff": provider memory cannot make storage larger`},
 		{256, []string{"data", "none"}, errors.NotFound, `storage "none" not found`},
 		{256, nil, errors.NotValid, "no storage is named"},
@@ -106,7 +106,7 @@ func TestStorageIsWantedLarger(t *testing.T) {
 		wanted(128, 192)
 	}
 
-	// A file asks for the same, and not for less.
+	// A file can ask for a larger size, but not for a smaller one.
 	if err := apply(t, a, strings.Replace(elastics, "64M", "256M", 1)); err != nil {
 		t.Error(err)
 	}
@@ -119,14 +119,14 @@ func TestStorageIsWantedLarger(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 
-	// An agent starts with the file that is older than the growth.
+	// An agent starts with a file that is older than the growth.
 	stop()
 	c.Spec = &control.ApplyArgs{File: "f.yaml", Content: []byte(elastics)}
 	warnings := &warnings{logger: logger{t}}
 	c.Logger = warnings
 	a, _ = start(t, c)
 	wanted(256, 256)
-	if want := "f.yaml: storage data is larger than the file says, and stays so: 2 of 2: 256M, not 64M"; !slices.Contains(warnings.list(), want) {
-		t.Errorf("warned of %q, not that %s", warnings.list(), want)
+	if want := "f.yaml: storage data is larger than the file says, and is left as it is: 2 of 2: 256M, not 64M"; !slices.Contains(warnings.list(), want) {
+		t.Errorf("warnings %q, want %q", warnings.list(), want)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider"
 )
 
-// nearlyFull is the part of a host, one in so many, that is left when it is nearly full.
+// nearlyFull defines a nearly full host: less than 1/nearlyFull of it is free.
 const nearlyFull = 20
 
 // host is the filesystem that loop volumes and rootfs directories are on. Sizes are in
@@ -24,12 +24,12 @@ const nearlyFull = 20
 type host struct {
 	dir        string
 	size, free uint64
-	// promised is what thin volumes may take more than they have.
+	// promised is how much more space thin volumes may take than they have.
 	promised uint64
 }
 
-// measureHost returns the usage of the host, for showing storage. The promised size
-// counts all thin volumes, and is only read if some of the storage is thin.
+// measureHost returns the usage of the host, for displaying storage. The promised size covers
+// all thin volumes, and is read only if some of storages is thin.
 func (b *backend) measureHost(storages []state.Storage) (host, error) {
 	h := host{dir: b.dir.Storage()}
 	var stat unix.Statfs_t
@@ -49,7 +49,7 @@ func (b *backend) measureHost(storages []state.Storage) (host, error) {
 		if !isThin(s) || s.Volume.ProviderID == "" {
 			continue
 		}
-		// A file that is missing is the storage provisioner's to tell of.
+		// The storage provisioner reports a missing file.
 		info, err := os.Stat(provider.LoopVolumePath(dir, s.Volume.ProviderID))
 		if err != nil {
 			continue
@@ -60,13 +60,14 @@ func (b *backend) measureHost(storages []state.Storage) (host, error) {
 	return h, nil
 }
 
-// isThin reports whether storage takes space as it is written, which it may not get.
+// isThin reports whether storage takes space as it is written, so that a write can fail for
+// lack of space.
 func isThin(s state.Storage) bool {
 	return s.Provider == provider.LoopProviderType && s.Volume != nil && provider.LoopIsThin(s.Attributes)
 }
 
-// remark returns what users of storage should know about the host; nothing where its
-// writes cannot fail for want of space, or are far from it.
+// remark returns a remark about the host for users of the storage. It is empty if writes to
+// the storage cannot fail for lack of space, or are far from it.
 func (h host) remark(s state.Storage) string {
 	switch {
 	case isThin(s) && h.promised > h.free:
@@ -80,7 +81,7 @@ func (h host) remark(s state.Storage) string {
 
 func (h host) isNearlyFull() bool { return h.free < h.size/nearlyFull }
 
-// report is the host in a report.
+// report returns the host's part of a report.
 func (h host) report() map[string]any {
 	return map[string]any{
 		"directory":         h.dir,
@@ -91,23 +92,23 @@ func (h host) report() map[string]any {
 	}
 }
 
-// hostCollector measures the host when metrics are asked for.
+// hostCollector measures the host when metrics are collected.
 type hostCollector struct{ *backend }
 
 var (
 	hostSize     = prometheus.NewDesc("stowage_host_size_bytes", "Size of the filesystem that loop volumes and rootfs directories are on.", nil, nil)
-	hostFree     = prometheus.NewDesc("stowage_host_free_bytes", "What is left of it.", nil, nil)
-	hostPromised = prometheus.NewDesc("stowage_host_thin_promised_bytes", "What thin volumes on it may take more than they have.", nil, nil)
+	hostFree     = prometheus.NewDesc("stowage_host_free_bytes", "Free space of the filesystem that loop volumes and rootfs directories are on.", nil, nil)
+	hostPromised = prometheus.NewDesc("stowage_host_thin_promised_bytes", "Space that thin volumes may still allocate: their sizes, less what their files have allocated.", nil, nil)
 )
 
-// Describe is part of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (c hostCollector) Describe(descs chan<- *prometheus.Desc) {
 	descs <- hostSize
 	descs <- hostFree
 	descs <- hostPromised
 }
 
-// Collect is part of prometheus.Collector. What cannot be measured is left out.
+// Collect implements prometheus.Collector. It omits metrics that it cannot measure.
 func (c hostCollector) Collect(found chan<- prometheus.Metric) {
 	h, err := c.measureHostForAll()
 	if err != nil {

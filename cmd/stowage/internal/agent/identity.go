@@ -17,8 +17,8 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// identify gives the state, the first time, an environment and a machine. They
-// stay what they are from then on.
+// identify creates the environment and the machine in a new state. They never change
+// afterwards.
 func (a *Agent) identify() error {
 	environ, err := a.state.EnvironConfig()
 	if errors.Is(err, errors.NotFound) {
@@ -44,7 +44,7 @@ func (a *Agent) identify() error {
 
 var machineID = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-// newInstanceID returns the machine's own id, or a new one where it has none.
+// newInstanceID returns the machine's own ID, or a new one if it has none.
 func newInstanceID() instance.Id {
 	content, err := os.ReadFile("/etc/machine-id")
 	if id := strings.TrimSpace(string(content)); err == nil && machineID.MatchString(id) {
@@ -53,10 +53,10 @@ func newInstanceID() instance.Id {
 	return instance.Id(uuid.NewString())
 }
 
-// resetStatuses sets attached storage back to attaching: nobody has checked it since
-// the last agent stopped. The storage provisioner attaches all storage again when it
-// starts, and reports it as attached. Storage that this agent does not manage keeps its
-// status.
+// resetStatuses sets the status of attached storage back to attaching, because it has not been
+// checked since the last agent stopped. The storage provisioner attaches all storage again
+// when it starts, and reports it as attached. Storage that this agent does not manage keeps
+// its status.
 func (a *Agent) resetStatuses() error {
 	all, err := a.state.AllStorage()
 	if err != nil {
@@ -72,7 +72,7 @@ func (a *Agent) resetStatuses() error {
 				statuses[entity.Scope] = append(statuses[entity.Scope], params.EntityStatusArgs{
 					Tag:    entity.Tag.String(),
 					Status: string(status.Attaching),
-					Info:   "looking at it again after a start of the agent",
+					Info:   "rechecking: the agent has started again",
 				})
 			}
 		}

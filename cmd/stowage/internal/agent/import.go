@@ -16,9 +16,9 @@ import (
 	"github.com/stowage-io/stowage/storage/provider"
 )
 
-// Import is part of control.Backend. All that can be refused is refused first. Then
-// the provider takes over what is there, and the state takes that in. An agent that
-// dies between the two finds it taken over already when it is asked again.
+// Import implements control.Backend. It makes all checks first. Then the provider takes over
+// the object, and the state records it. If the agent dies in between, repeating the import
+// finds the object taken over already.
 func (b *backend) Import(ctx context.Context, args control.ImportArgs) (control.ChangesResult, error) {
 	b.changeMu.Lock()
 	defer b.changeMu.Unlock()
@@ -29,14 +29,13 @@ func (b *backend) Import(ctx context.Context, args control.ImportArgs) (control.
 	return control.ChangesResult{Changes: []control.Change{change}}, errors.Trace(record())
 }
 
-// takeOver has the provider take over what is there. record is to take that into the
-// state.
+// takeOver makes the provider take over the object. record then records it in the state.
 func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (change control.Change, record func() error, err error) {
-	world, err := b.world()
+	situation, err := b.situation()
 	if err != nil {
 		return change, nil, errors.Trace(err)
 	}
-	t, err := converge.Import(world, args)
+	t, err := converge.Import(situation, args)
 	if err != nil {
 		return change, nil, errors.Trace(err)
 	}
@@ -51,7 +50,7 @@ func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (change
 	callCtx := envcontext.New(ctx)
 	if !t.OnVolume {
 		if args.Copy {
-			return change, nil, errors.NewNotSupported(nil, fmt.Sprintf("copying what provider %s takes over: leave out --copy", t.Pool.Provider()))
+			return change, nil, errors.NewNotSupported(nil, fmt.Sprintf("provider %s cannot import a copy of a filesystem: leave out --copy", t.Pool.Provider()))
 		}
 		if err := checkPath(args.Source); err != nil {
 			return change, nil, errors.Trace(err)
@@ -111,7 +110,7 @@ func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (change
 		return change, nil, errors.Trace(err)
 	}
 	if !exists {
-		// An earlier call has moved it.
+		// An earlier call has moved the file.
 		file.path = provider.LoopVolumePath(config.Attrs()[storage.ConfigStorageDir].(string), info.VolumeId)
 		if found, err = provider.ReadContents(file.path); err != nil {
 			return change, nil, errors.Trace(err)
@@ -123,21 +122,21 @@ func (b *backend) takeOver(ctx context.Context, args control.ImportArgs) (change
 	return t.Change(info.Size), func() error { return b.state.ImportVolume(t.State, info) }, nil
 }
 
-// importVolume has a source take over a volume, with all that it has to know if it takes
-// that.
+// importVolume makes a source take over a volume. It passes all parameters if the source
+// accepts them.
 func importVolume(ctx envcontext.ProviderCallContext, importer storage.VolumeImporter, p storage.VolumeImportParams) (storage.VolumeInfo, error) {
 	if withParams, ok := importer.(storage.VolumeParamsImporter); ok {
 		return withParams.ImportVolumeWithParams(ctx, p)
 	}
 	if p.Copy {
-		return storage.VolumeInfo{}, errors.NewNotSupported(nil, "copying what is taken over: leave out --copy, or choose another pool")
+		return storage.VolumeInfo{}, errors.NewNotSupported(nil, "the pool's provider cannot import a copy of a volume: leave out --copy, or choose another pool")
 	}
 	return importer.ImportVolume(ctx, p.VolumeId, p.ResourceTags)
 }
 
-// importPrepared records an import in the state, and then has the provider take the
-// object over. The record is cancelled if the provider refuses; after another error,
-// importing again finds it.
+// importPrepared notes an import in the state, and then makes the provider take the object
+// over. If the provider refuses, it cancels the note; after another error, importing again
+// finds the object.
 func importPrepared[I any](b *backend, t *converge.Takeover, doImport func(tags map[string]string) (I, error)) (I, error) {
 	tags, err := b.state.PrepareImport(t.State)
 	if err != nil {
@@ -153,8 +152,8 @@ func importPrepared[I any](b *backend, t *converge.Takeover, doImport func(tags 
 	return info, errors.Trace(err)
 }
 
-// adopt completes a takeover with what was found in its file, unless it is wanted as a
-// block device, whatever is on it.
+// adopt completes a takeover with the filesystem that was found in its file, unless a block
+// device is wanted, whatever it contains.
 func adopt(t *converge.Takeover, args control.ImportArgs, file backingFile, found provider.Contents) error {
 	switch {
 	case found.Size < 1<<20:
@@ -165,26 +164,26 @@ func adopt(t *converge.Takeover, args control.ImportArgs, file backingFile, foun
 		return nil
 	case found.Filesystem == "":
 		return errors.NewNotValid(nil, fmt.Sprintf(
-			"%s begins with no filesystem that is known here: take it over as it is, as a block device, with --block", file.path))
+			"%s has no known filesystem at its start: import it as a block device with --block", file.path))
 	}
 	if err := t.Adopt(found.Filesystem, found.UUID); err != nil {
-		return errors.NewNotValid(err, fmt.Sprintf("%s: take it over as it is, as a block device, with --block", file.path))
+		return errors.NewNotValid(err, fmt.Sprintf("%s can be imported only as a block device, with --block", file.path))
 	}
 	return nil
 }
 
 func cannotImport(pool *storage.Config) error {
-	return errors.NewNotSupported(nil, fmt.Sprintf("pool %s is of provider %s, which cannot take over what it has not made: choose another pool",
+	return errors.NewNotSupported(nil, fmt.Sprintf("pool %s has provider %s, which cannot import existing storage: choose another pool",
 		pool.Name(), pool.Provider()))
 }
 
-// backingFile is where a volume to take over is. uuid and device are set where it was
-// asked for by the UUID of the filesystem on a device.
+// backingFile is the location of a volume to take over. uuid and device are set if the user
+// gave the UUID of the filesystem on a device.
 type backingFile struct {
 	path, uuid, device string
 }
 
-// findFile returns the file that is meant by its path, or by UUID=….
+// findFile returns the file that source names, by path or by UUID=….
 func (b *backend) findFile(source string) (backingFile, error) {
 	id, ok := strings.CutPrefix(source, "UUID=")
 	if !ok {
@@ -219,7 +218,8 @@ func checkPath(path string) error {
 	return nil
 }
 
-// sourceConfig is what the storage provisioner opens a provider's sources with.
+// sourceConfig returns the configuration with which the storage provisioner opens a provider's
+// sources.
 func (b *backend) sourceConfig(p storage.ProviderType) (*storage.Config, error) {
 	return storage.NewConfig(string(p), p, storage.Attrs{
 		storage.ConfigStorageDir: filepath.Join(b.dir.Storage(), string(p)),

@@ -19,12 +19,12 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// files is a provider of volumes that are files. It attaches them in name only.
+// files is a provider whose volumes are files. Attaching one does nothing.
 type files struct {
 	storage.Provider
 	mu   sync.Mutex
 	dir  string
-	from map[string]string // the ids of imported volumes, by their paths
+	from map[string]string // the IDs of imported volumes, by their original paths
 }
 
 func (f *files) Supports(kind storage.StorageKind) bool { return kind == storage.StorageKindBlock }
@@ -99,9 +99,9 @@ func (s *filesSource) DestroyVolumes(_ envcontext.ProviderCallContext, ids []str
 	return make([]error, len(ids)), nil
 }
 
-// imports starts an agent whose provider loop can import, and returns a directory
-// with a file of 4 MiB with ext4 on it, "fs", and one with nothing, "raw".
-func imports(t *testing.T) (*agent.Agent, *files, string) {
+// startImporter starts an agent whose provider loop can import. It returns a directory with
+// two files of 4 MiB: "fs", which holds an ext4, and "raw", which holds only zeros.
+func startImporter(t *testing.T) (*agent.Agent, *files, string) {
 	t.Helper()
 	dir, f := t.TempDir(), &files{}
 	for _, name := range []string{"fs", "raw"} {
@@ -119,8 +119,8 @@ func imports(t *testing.T) (*agent.Agent, *files, string) {
 	return a, f, dir
 }
 
-func TestImportTakesOverAFile(t *testing.T) {
-	a, f, dir := imports(t)
+func TestImportTakesOverFile(t *testing.T) {
+	a, f, dir := startImporter(t)
 	for _, test := range []struct {
 		args   control.ImportArgs
 		kind   string
@@ -137,10 +137,10 @@ func TestImportTakesOverAFile(t *testing.T) {
 		if _, err := os.Stat(test.args.Source); !os.IsNotExist(err) {
 			t.Errorf("%s is still there (%v)", test.args.Source, err)
 		}
-		// Under another name it would be two, and removing one would destroy both.
+		// With a second name, removing one storage would destroy the data of both.
 		test.args.Name, test.args.Mount = "again", ""
 		if _, err := a.Import(t.Context(), test.args); !errors.Is(err, errors.AlreadyExists) ||
-			err.Error() != fmt.Sprintf(`importing storage "again": what was imported is storage %q already`, want[0].Name) {
+			err.Error() != fmt.Sprintf(`importing storage "again": the source was already imported as storage %q`, want[0].Name) {
 			t.Errorf("imported again: %v", err)
 		}
 		rows, err := a.Storage(t.Context(), []string{want[0].Name})
@@ -159,10 +159,10 @@ func TestImportTakesOverAFile(t *testing.T) {
 	}
 }
 
-// What a dead agent's provider has taken over, and its state has not noted, is found
-// under the same path.
-func TestAnInterruptedImportIsFinished(t *testing.T) {
-	a, f, dir := imports(t)
+// The provider has imported a file, but the agent died before it recorded that. Repeating the
+// import with the same path finishes it.
+func TestInterruptedImportIsFinished(t *testing.T) {
+	a, f, dir := startImporter(t)
 	refused := control.ImportArgs{Name: "other", Pool: "loop", Source: dir + "/raw"}
 	for _, name := range []string{"fs", "raw"} {
 		config, err := storage.NewConfig("loop", "loop", storage.Attrs{storage.ConfigStorageDir: dir + "/agent/storage/loop"})
@@ -190,8 +190,8 @@ func TestAnInterruptedImportIsFinished(t *testing.T) {
 	}
 }
 
-func TestAnImportIsRefusedBeforeAnythingIsDone(t *testing.T) {
-	a, _, dir := imports(t)
+func TestRefusedImportChangesNothing(t *testing.T) {
+	a, _, dir := startImporter(t)
 	if err := apply(t, a, two); err != nil {
 		t.Fatal(err)
 	}
@@ -211,15 +211,15 @@ func TestAnImportIsRefusedBeforeAnythingIsDone(t *testing.T) {
 		{"name that is taken", func(a *control.ImportArgs) { a.Name = "data" }, errors.AlreadyExists, `importing storage "data": there is storage of that name`},
 		{"unknown pool", func(a *control.ImportArgs) { a.Pool = "slow" }, errors.NotFound, `pool "slow" is not known`},
 		{"relative path", func(a *control.ImportArgs) { a.Source = "fs" }, errors.NotValid, `"fs" is not an absolute path`},
-		{"path that leads back", func(a *control.ImportArgs) { a.Source = dir + "/../x" }, errors.NotValid, "is not an absolute path in its shortest form"},
-		{"nothing there", func(a *control.ImportArgs) { a.Source = dir + "/none" }, errors.NotFound, "none"},
+		{"path with ..", func(a *control.ImportArgs) { a.Source = dir + "/../x" }, errors.NotValid, "is not an absolute path in its shortest form"},
+		{"missing file", func(a *control.ImportArgs) { a.Source = dir + "/none" }, errors.NotFound, "none"},
 		{"a link", func(a *control.ImportArgs) { a.Source = dir + "/link" }, errors.NotValid, "is a symbolic link"},
-		{"a directory", func(a *control.ImportArgs) { a.Source = dir }, errors.NotValid, "is no regular file"},
-		{"nothing on it", func(a *control.ImportArgs) { a.Source = dir + "/raw" }, errors.NotValid, "no filesystem that is known here: take it over as it is, as a block device, with --block"},
+		{"a directory", func(a *control.ImportArgs) { a.Source = dir }, errors.NotValid, "is not a regular file"},
+		{"no filesystem", func(a *control.ImportArgs) { a.Source = dir + "/raw" }, errors.NotValid, "no known filesystem at its start: import it as a block device with --block"},
 		{"too small", func(a *control.ImportArgs) { a.Source, a.Block = small, true }, errors.NotValid, "has 1000 bytes: storage has at least 1 MiB"},
 		{"unknown UUID", func(a *control.ImportArgs) { a.Source = "UUID=99999999-2222-3333-4444-555555555555" }, errors.NotFound, "no block device has a filesystem with UUID"},
-		{"no UUID", func(a *control.ImportArgs) { a.Source = "UUID=" }, errors.NotFound, "no block device has a filesystem with UUID"},
-		{"provider that cannot", func(a *control.ImportArgs) { a.Pool = "memory" }, errors.NotSupported, "pool memory is of provider memory, which cannot take over what it has not made"},
+		{"empty UUID", func(a *control.ImportArgs) { a.Source = "UUID=" }, errors.NotFound, "no block device has a filesystem with UUID"},
+		{"provider that cannot import", func(a *control.ImportArgs) { a.Pool = "memory" }, errors.NotSupported, "pool memory has provider memory, which cannot import existing storage"},
 	} {
 		args := control.ImportArgs{Name: "new", Pool: "loop", Source: dir + "/fs"}
 		test.change(&args)

@@ -12,19 +12,19 @@ import (
 	"github.com/stowage-io/stowage/state"
 )
 
-// stampWarning explains the effect of adopted or recovered storage not being tagged.
+// stampWarning returns the warning that adopted or recovered storage could not be tagged.
 func stampWarning(err error) string {
-	return fmt.Sprintf("records have former names of what was adopted or recovered, until the agent starts again: %v", err)
+	return fmt.Sprintf("the records of adopted or recovered storage keep their former names until the agent starts again: %v", err)
 }
 
-// takeInventory compares what the providers have with the state, where that is due: when
-// their records are to get new tags, and when the state has been restored.
+// takeInventory compares the providers' objects with the state if that is due: when their
+// records must get new tags, or when the state was restored.
 func (a *Agent) takeInventory() error {
 	stamps, err := a.state.PendingStamps()
 	if err != nil || len(stamps) == 0 && !a.state.Restored() {
 		return errors.Trace(err)
 	}
-	// Programs are not asked: the agent starts without them.
+	// Programs are not included: the agent starts without them.
 	inv, err := inventory.Open(inventory.Config{Registry: a.config.Registry, StorageDir: a.dir.Storage()})
 	if err != nil {
 		return errors.Trace(err)
@@ -39,11 +39,11 @@ func (a *Agent) takeInventory() error {
 	if !a.state.Restored() {
 		return nil
 	}
-	a.config.Logger.Warningf("the state is older than %s says: it has been restored, and is of generation %d now; "+
+	a.config.Logger.Warningf("the state is older than %s says, so it has been restored; its generation is now %d; "+
 		"`stowage orphans` shows what was made since", a.dir.MarkFile(), a.state.Generation())
 	names, err := inventory.KeepInUse(ctx, inv, a.state, machine)
 	if len(names) > 0 {
-		a.config.Logger.Warningf("in use, and therefore attached: %s", strings.Join(names, ", "))
+		a.config.Logger.Warningf("attached because it is in use: %s", strings.Join(names, ", "))
 	}
 	return errors.Trace(err)
 }

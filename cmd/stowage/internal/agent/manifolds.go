@@ -40,8 +40,8 @@ const (
 	trashCollector     = "trash"
 )
 
-// manifolds are the workers that the engine keeps running. They meet in the state,
-// which outlives them all: so the accessors are never missing.
+// manifolds returns the workers that the engine keeps running. They communicate through the
+// state, which outlives them all, so the accessors are always available.
 func (a *Agent) manifolds() dependency.Manifolds {
 	manifolds := dependency.Manifolds{
 		diskManager:      start(a.startDiskManager),
@@ -70,7 +70,7 @@ func (a *Agent) manifolds() dependency.Manifolds {
 	return manifolds
 }
 
-// provisioner is what both storage provisioners have in common.
+// provisioner returns the configuration that both storage provisioners share.
 func (a *Agent) provisioner(accessorsName, scope string) storageprovisioner.ManifoldConfig {
 	return storageprovisioner.ManifoldConfig{
 		AccessorsName: accessorsName,
@@ -79,14 +79,14 @@ func (a *Agent) provisioner(accessorsName, scope string) storageprovisioner.Mani
 		Retry:         a.config.Retry,
 		TimeLimits:    a.config.TimeLimits,
 		Observer:      a.observe(scope),
-		// What nobody tells the agent of, such as a disk that has been put right, is seen
-		// within a quarter of an hour.
+		// A change without an event, such as a repaired disk, is noticed within a quarter of
+		// an hour.
 		ResyncInterval: resyncInterval,
 		ResyncJitter:   resyncJitter,
 	}
 }
 
-// start makes a manifold of a worker that needs no other.
+// start returns the manifold of a worker that depends on no other.
 func start(f func() (worker.Worker, error)) dependency.Manifold {
 	return dependency.Manifold{Start: func(context.Context, dependency.Getter) (worker.Worker, error) { return f() }}
 }
@@ -110,13 +110,13 @@ func (a *Agent) startDiskManager() (worker.Worker, error) {
 	return diskmanager.New(diskmanager.Config{Publisher: a, Clock: a.config.Clock})
 }
 
-// SetMachineBlockDevices is part of diskmanager.BlockDeviceSetter.
+// SetMachineBlockDevices implements diskmanager.BlockDeviceSetter.
 func (a *Agent) SetMachineBlockDevices(devices []storage.BlockDevice) error {
 	return a.state.SetMachineBlockDevices(machine, devices)
 }
 
-// startControl makes the socket. An agent that cannot be reached is of no use, so
-// that it cannot be made ends the agent.
+// startControl makes the socket. A failure ends the agent, because an agent that cannot be
+// reached is useless.
 func (a *Agent) startControl() (worker.Worker, error) {
 	server, err := control.NewServer(control.ServerConfig{
 		SocketPath: a.config.SocketPath,

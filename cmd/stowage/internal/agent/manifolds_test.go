@@ -7,8 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// What nobody tells the agent of is seen within a quarter of an hour, and not by all agents
-// at the same moment.
+// Workers resync every 15 minutes, for changes that no event announces. The jitter keeps
+// agents from doing so at the same moment.
+// Behaviour 31.
 func TestProvisionersResync(t *testing.T) {
 	a := &Agent{backend: &backend{}, metrics: prometheus.NewRegistry()}
 	for _, scope := range []string{"machine-0", "environment"} {

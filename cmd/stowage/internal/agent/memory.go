@@ -12,12 +12,12 @@ import (
 	"github.com/stowage-io/stowage/watcher"
 )
 
-// quietPeriod is how long nothing has changed when memory is returned to the system.
+// quietPeriod is how long nothing must have changed before memory is returned to the system.
 const quietPeriod = 30 * time.Second
 
-// scavenger returns memory to the system after the agent has been quiet for a while. An
-// idle agent allocates nothing, so its garbage would not be collected otherwise. That
-// is most of its memory after much storage came or went at once.
+// scavenger returns memory to the system after the agent has been quiet for a while. An idle
+// agent allocates nothing, so its garbage would not be collected otherwise. After much storage
+// was added or removed at once, that is most of its memory.
 type scavenger struct {
 	tomb    tomb.Tomb
 	clock   clock.Clock
@@ -43,10 +43,10 @@ func newScavenger(clock clock.Clock, changes watcher.NotifyWatcher, release func
 	return t
 }
 
-// Kill is part of worker.Worker.
+// Kill implements worker.Worker.
 func (t *scavenger) Kill() { t.tomb.Kill(nil) }
 
-// Wait is part of worker.Worker.
+// Wait implements worker.Worker.
 func (t *scavenger) Wait() error { return t.tomb.Wait() }
 
 func (t *scavenger) loop() error {

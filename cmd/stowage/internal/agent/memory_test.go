@@ -10,7 +10,7 @@ import (
 	"gopkg.in/tomb.v2"
 )
 
-// ticks is a watcher that a test sends changes through.
+// ticks is a watcher whose changes a test sends.
 type ticks struct {
 	tomb    tomb.Tomb
 	changes chan struct{}
@@ -29,7 +29,7 @@ func (w *ticks) Changes() <-chan struct{} { return w.changes }
 func (w *ticks) Kill()                    { w.tomb.Kill(nil) }
 func (w *ticks) Wait() error              { return w.tomb.Wait() }
 
-func TestMemoryIsGivenBackOnceNothingChanges(t *testing.T) {
+func TestScavengerReleasesMemoryWhenQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var released atomic.Int32
 		changes := newTicks()
@@ -38,7 +38,7 @@ func TestMemoryIsGivenBackOnceNothingChanges(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			if got := released.Load(); got != want {
-				t.Errorf("memory was given back %d times, want %d", got, want)
+				t.Errorf("memory was released %d times, want %d", got, want)
 			}
 		}
 		time.Sleep(2 * quietPeriod)

@@ -16,7 +16,7 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner/metrics"
 )
 
-// newRegistry returns a registry of what is known of this process.
+// newRegistry returns a registry with the metrics of this process.
 func newRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
@@ -26,8 +26,7 @@ func newRegistry() *prometheus.Registry {
 	return registry
 }
 
-// observe returns the observer of the provisioner of a scope, whose metrics are in
-// the registry from then on.
+// observe returns the observer of the provisioner of a scope, and registers its metrics.
 func (a *Agent) observe(scope string) *metrics.Collector {
 	collector := metrics.New(metrics.Options{ConstLabels: prometheus.Labels{"scope": scope}})
 	a.metrics.MustRegister(collector)
@@ -40,8 +39,8 @@ type metricsServer struct {
 	server *http.Server
 }
 
-// startMetrics serves the metrics. An address that cannot be had ends the agent:
-// somebody counts on them.
+// startMetrics serves the metrics. A failure to listen ends the agent, because someone relies
+// on the metrics.
 func (a *Agent) startMetrics() (worker.Worker, error) {
 	listener, err := net.Listen("tcp", a.config.MetricsAddress)
 	if err != nil {
@@ -69,8 +68,8 @@ func (a *Agent) startMetrics() (worker.Worker, error) {
 	return w, nil
 }
 
-// Kill is part of worker.Worker.
+// Kill implements worker.Worker.
 func (w *metricsServer) Kill() { w.tomb.Kill(nil) }
 
-// Wait is part of worker.Worker.
+// Wait implements worker.Worker.
 func (w *metricsServer) Wait() error { return w.tomb.Wait() }

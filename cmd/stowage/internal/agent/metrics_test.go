@@ -12,22 +12,22 @@ import (
 	"github.com/stowage-io/stowage/core/status"
 )
 
-// listening is a logger that hears where metrics are served.
-type listening struct {
+// metricsURLLogger is a logger that sends the URL of the metrics to a channel.
+type metricsURLLogger struct {
 	logger
 	url chan string
 }
 
-func (l listening) Infof(format string, args ...any) {
+func (l metricsURLLogger) Infof(format string, args ...any) {
 	l.logger.Infof(format, args...)
 	if _, url, ok := strings.Cut(fmt.Sprintf(format, args...), "serving metrics on "); ok {
 		l.url <- url
 	}
 }
 
-func TestMetricsTellWhatHasBeenDone(t *testing.T) {
+func TestMetricsCountOperations(t *testing.T) {
 	c := config(t, t.TempDir(), &memory{})
-	l := listening{logger{t}, make(chan string, 1)}
+	l := metricsURLLogger{logger{t}, make(chan string, 1)}
 	c.Logger, c.MetricsAddress = l, "localhost:0"
 	a, stop := start(t, c)
 	if err := apply(t, a, two); err != nil {
@@ -45,13 +45,13 @@ func TestMetricsTellWhatHasBeenDone(t *testing.T) {
 		`stowage_host_thin_promised_bytes 0`,
 	} {
 		if !strings.Contains(page, want) {
-			t.Errorf("no %s in\n%s", want, page)
+			t.Errorf("the metrics lack %s:\n%s", want, page)
 		}
 	}
 	stop()
 	if r, err := http.Get(url); err == nil {
 		r.Body.Close()
-		t.Error("metrics are served after the end")
+		t.Error("metrics are served after the agent has ended")
 	}
 }
 
@@ -70,7 +70,7 @@ func get(t *testing.T, url string) string {
 	return string(page)
 }
 
-func TestAgentEndsWhereMetricsCannotBeServed(t *testing.T) {
+func TestAgentEndsIfMetricsAddressInUse(t *testing.T) {
 	listener, err := net.Listen("tcp", "localhost:0")
 	if err != nil {
 		t.Fatal(err)

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// rescanDelay is how long after the first scan an orphan is checked again: what is
-	// being created or removed during the first scan is in the state, or gone, by the
+	// rescanDelay is how long after the first scan an orphan is checked again: an object that
+	// is being created or removed during the first scan is in the state, or gone, by the
 	// second.
 	rescanDelay = 10 * time.Second
 
@@ -28,13 +28,13 @@ const (
 	baselineTTL = time.Minute
 )
 
-// orphan is an object that no storage has.
+// orphan is an object that belongs to no storage of the state.
 type orphan struct {
 	inventory.Object
 	state control.OrphanState
 }
 
-// orphanScan is the orphans that were found at a time.
+// orphanScan is the orphans found at one time.
 type orphanScan struct {
 	at    time.Time
 	found []orphan
@@ -47,7 +47,7 @@ func (s orphanScan) contains(o orphan) bool {
 	})
 }
 
-// orphans returns the objects that two scans found without storage.
+// orphans returns the objects that two scans found to belong to no storage.
 func (b *backend) orphans(ctx context.Context) ([]orphan, error) {
 	now, err := b.scanOrphans(ctx)
 	if err != nil || !slices.ContainsFunc(now.found, func(o orphan) bool { return o.state == control.OrphanLost }) {
@@ -80,8 +80,8 @@ func (b *backend) baselineFor(now orphanScan) orphanScan {
 	return b.baseline
 }
 
-// scanOrphans lists what the providers have, and then reads the state: so what is made
-// in between is in the state and not in the list.
+// scanOrphans lists the providers' objects, and then reads the state, so that an object that
+// is made in between is not in the list.
 func (b *backend) scanOrphans(ctx context.Context) (orphanScan, error) {
 	inv, err := b.inventory()
 	if err != nil {
@@ -104,8 +104,8 @@ func (b *backend) scanOrphans(ctx context.Context) (orphanScan, error) {
 	return orphanScan{b.config.Clock.Now(), found}, nil
 }
 
-// orphanStates are those of what is shown: what is known needs no showing, and what is
-// another state's is not shown.
+// orphanStates are the states of the objects that are shown. Known objects and those of other
+// states are not shown.
 var orphanStates = map[inventory.Standing]control.OrphanState{
 	inventory.Orphaned: control.OrphanLost,
 	inventory.Released: control.OrphanReleased,
@@ -119,7 +119,7 @@ func (b *backend) inventory() (*inventory.Inventory, error) {
 	return inv, errors.Trace(err)
 }
 
-// Orphans is part of control.Backend.
+// Orphans implements control.Backend.
 func (b *backend) Orphans(ctx context.Context) ([]control.Orphan, error) {
 	found, err := b.orphans(ctx)
 	if err != nil {
@@ -148,7 +148,7 @@ func (o orphan) wire() control.Orphan {
 	}
 }
 
-// Adopt is part of control.Backend.
+// Adopt implements control.Backend.
 func (b *backend) Adopt(ctx context.Context, args control.AdoptArgs) (control.ChangesResult, error) {
 	found, err := b.orphans(ctx)
 	if err != nil {
@@ -172,7 +172,7 @@ func (b *backend) Adopt(ctx context.Context, args control.AdoptArgs) (control.Ch
 	}
 	err = b.state.Adopt(name, recovered)
 	if errors.Is(err, errors.AlreadyExists) && args.As == "" {
-		err = errors.NewAlreadyExists(err, "choose another with --as")
+		err = errors.NewAlreadyExists(err, "choose another name with --as")
 	}
 	if err != nil {
 		return control.ChangesResult{}, errors.Trace(err)
@@ -187,7 +187,7 @@ func (b *backend) Adopt(ctx context.Context, args control.AdoptArgs) (control.Ch
 	}}}, nil
 }
 
-// stamp has records tell what is the state's now.
+// stamp sets the pending resource tags of the state's objects.
 func (b *backend) stamp(ctx context.Context) error {
 	inv, err := b.inventory()
 	if err != nil {
@@ -196,8 +196,8 @@ func (b *backend) stamp(ctx context.Context) error {
 	return errors.Trace(inventory.Stamp(ctx, inv, b.state))
 }
 
-// selectOrphan returns the orphan with a name or UUID: a volume with the filesystem
-// that is on it, the volume first, or one of them.
+// selectOrphan returns the orphan with a name or UUID: a volume with the filesystem that is on
+// it, the volume first, or one of the two.
 func selectOrphan(found []orphan, what string) ([]orphan, error) {
 	var selected []orphan
 	for _, o := range found {
@@ -207,7 +207,7 @@ func selectOrphan(found []orphan, what string) ([]orphan, error) {
 		}
 	}
 	if len(selected) == 0 {
-		return nil, errors.NewNotFound(nil, "there is no such orphan: `stowage orphans` shows those there are")
+		return nil, errors.NewNotFound(nil, "there is no such orphan: `stowage orphans` lists all")
 	}
 	for _, o := range selected {
 		if o.state == control.OrphanReleased || o.state == control.OrphanUnknown {
@@ -215,7 +215,7 @@ func selectOrphan(found []orphan, what string) ([]orphan, error) {
 				o.Kind, o.ID, o.state, o.Path, o.Provider))
 		}
 	}
-	// A volume brings what is on it, a filesystem what it is on.
+	// Add the filesystem on a selected volume, and the volume below a selected filesystem.
 	for _, o := range found {
 		related := slices.ContainsFunc(selected, func(c orphan) bool { return isOn(o, c) || isOn(c, o) })
 		known := slices.ContainsFunc(selected, func(c orphan) bool { return c.Provider == o.Provider && c.Kind == o.Kind && c.ID == o.ID })
@@ -247,8 +247,8 @@ func objectsOf(orphans []orphan) []inventory.Object {
 	return objects
 }
 
-// DeleteOrphan is part of control.Backend. A volume takes the records of the filesystem
-// on it along.
+// DeleteOrphan implements control.Backend. Deleting a volume also deletes the records of the
+// filesystem on it.
 func (b *backend) DeleteOrphan(ctx context.Context, args control.DeleteOrphanArgs) (control.DeleteOrphanResult, error) {
 	result, err := b.deleteOrphan(ctx, args)
 	return result, errors.Annotatef(err, "deleting orphan %q", args.UUID)
@@ -266,13 +266,13 @@ func (b *backend) deleteOrphan(ctx context.Context, args control.DeleteOrphanArg
 		}
 	}
 	if selected.ID == "" {
-		return result, errors.NewNotFound(nil, "there is no such orphan: `stowage orphans` shows the UUIDs of those there are")
+		return result, errors.NewNotFound(nil, "there is no such orphan: `stowage orphans` lists the UUIDs of all")
 	}
 	targets := slices.DeleteFunc(found, func(o orphan) bool { return !isOn(o, selected) })
-	targets = append(targets, selected) // what is on it first
+	targets = append(targets, selected) // the filesystem on the volume first
 	for _, o := range targets {
 		if o.Attached {
-			return result, errors.NewNotValid(nil, fmt.Sprintf("%s %s is in use: `stowage adopt` it, and detach it", o.Kind, o.ID))
+			return result, errors.NewNotValid(nil, fmt.Sprintf("%s %s is in use: adopt it with `stowage adopt`, and detach it", o.Kind, o.ID))
 		}
 	}
 	now := b.config.Clock.Now()
@@ -289,16 +289,16 @@ func (b *backend) deleteOrphan(ctx context.Context, args control.DeleteOrphanArg
 	return result, nil
 }
 
-// discard deletes an orphan, and tells whether its data is in the trash: what is on this
-// machine goes there, unless it is to go now.
+// discard deletes an orphan, and reports whether its data is in the trash. Data on this
+// machine is moved there, unless now is true.
 func (b *backend) discard(ctx context.Context, o orphan, now bool, at time.Time) (trashed bool, err error) {
-	for _, keeper := range b.dir.Keepers() {
+	for _, directory := range b.dir.StorageDirectories() {
 		switch {
-		case keeper.Provider != o.Provider:
+		case directory.Provider != o.Provider:
 		case now:
-			return false, errors.Trace(keeper.Delete(ctx, o.ID, o.Owner()))
+			return false, errors.Trace(directory.Delete(ctx, o.ID, o.Owner()))
 		default:
-			return true, errors.Trace(keeper.Trash(ctx, o.ID, o.Owner(), at))
+			return true, errors.Trace(directory.Trash(ctx, o.ID, o.Owner(), at))
 		}
 	}
 	inv, err := b.inventory()

@@ -9,8 +9,8 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 )
 
-// An earlier look counts for what it found, for a minute.
-func TestFirstLookAtOrphans(t *testing.T) {
+// A scan serves as the baseline for later scans that find a subset of it, for a minute.
+func TestOrphanScanBaseline(t *testing.T) {
 	start := time.Now()
 	after := func(d time.Duration, ids ...string) orphanScan {
 		l := orphanScan{at: start.Add(d)}
@@ -28,14 +28,14 @@ func TestFirstLookAtOrphans(t *testing.T) {
 		first time.Duration
 	}{
 		{"the first of all", after(0, "a", "b"), 0},
-		{"a second", after(5*time.Second, "a", "b"), 0},
+		{"a second of the same", after(5*time.Second, "a", "b"), 0},
 		{"one that finds less", after(10*time.Second, "b"), 0},
 		{"one that finds more", after(20*time.Second, "b", "c"), 20 * time.Second},
 		{"a second of that", after(80*time.Second, "c"), 20 * time.Second},
 		{"one that is too late", after(81*time.Second, "c"), 81 * time.Second},
 	} {
 		if first := b.baselineFor(step.now).at.Sub(start); first != step.first {
-			t.Errorf("%s: its first look is that of %s, want %s", step.about, first, step.first)
+			t.Errorf("%s: the baseline is the scan at %s, want %s", step.about, first, step.first)
 		}
 	}
 }

@@ -30,13 +30,13 @@ func TestPoolsAreAddedUsedAndRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(add("fast", "memory", false), errors.AlreadyExists,
-		`pool "fast" is there already, with provider "memory": replace it, or choose another name`)
+		`pool "fast" already exists with provider "memory": replace it, or choose another name`)
 	refused(add("slow", "memory", true), errors.NotFound, `pool "slow" not found`)
 	refused(add("new", "disk", false), errors.NotFound, `pool "new": provider "disk" is not known: the providers are loop, memory, rootfs`)
 	refused(a.RemovePools(ctx, []string{"memory"}), errors.NotValid, `pool "memory" is a default pool of provider "memory": it cannot be removed`)
 	refused(a.RemovePools(ctx, nil), errors.NotValid, "no pool is named")
 
-	// A file finds the pool as it declares it, and its storage keeps it.
+	// A file may declare the existing pool. Its storage keeps the pool in use.
 	if err := apply(t, a, two); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestPoolsAreAddedUsedAndRemoved(t *testing.T) {
 	}
 	for _, when := range []string{"at first", "after a restart"} {
 		if got, err := a.Pools(ctx); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%s there are %+v, %v; want %+v", when, got, err, want)
+			t.Errorf("%s: pools %+v, %v; want %+v", when, got, err, want)
 		}
 		if when == "at first" {
 			stop()
@@ -68,6 +68,6 @@ func TestPoolsAreAddedUsedAndRemoved(t *testing.T) {
 		t.Error(err)
 	}
 	if got, err := a.Pools(ctx); err != nil || !reflect.DeepEqual(got, want[1:]) {
-		t.Errorf("at last there are %+v, %v", got, err)
+		t.Errorf("after the removal: pools %+v, %v; want %+v", got, err, want[1:])
 	}
 }

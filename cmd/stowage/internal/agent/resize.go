@@ -12,14 +12,14 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Resize is part of control.Backend.
+// Resize implements control.Backend.
 func (b *backend) Resize(_ context.Context, args control.ResizeArgs) (control.ChangesResult, error) {
 	b.changeMu.Lock()
 	defer b.changeMu.Unlock()
 	if len(args.Names) == 0 {
 		return control.ChangesResult{}, errors.NewNotValid(nil, "no storage is named")
 	}
-	world, err := b.world()
+	situation, err := b.situation()
 	if err != nil {
 		return control.ChangesResult{}, errors.Trace(err)
 	}
@@ -27,15 +27,15 @@ func (b *backend) Resize(_ context.Context, args control.ResizeArgs) (control.Ch
 	if err != nil {
 		return control.ChangesResult{}, err
 	}
-	plan, err := converge.Resize(world, found, args.SizeMiB, args.More)
+	plan, err := converge.Resize(situation, found, args.SizeMiB, args.More)
 	if err != nil {
 		return control.ChangesResult{}, errors.Trace(err)
 	}
 	return control.ChangesResult{Changes: plan.Changes}, errors.Trace(b.state.Apply(plan.State))
 }
 
-// checkGrowth returns an error if a provider cannot make storage larger. The storage
-// provisioner would find the same, and never be done.
+// checkGrowth returns an error if the provider cannot grow the storage. The storage
+// provisioner would discover the same, and retry forever.
 func (b *backend) checkGrowth(s *state.Storage) error {
 	p, err := b.config.Registry.StorageProvider(s.Provider)
 	if err != nil {
@@ -64,7 +64,7 @@ func (b *backend) checkGrowth(s *state.Storage) error {
 	}
 	if !grows {
 		return errors.NewNotSupported(nil, fmt.Sprintf(
-			"provider %s cannot make storage larger: add larger storage, and copy what is on this one there", s.Provider))
+			"provider %s cannot make storage larger: add larger storage, and copy the data to it", s.Provider))
 	}
 	return nil
 }

@@ -11,10 +11,10 @@ import (
 // trashRetention is how long the data of a deleted orphan is kept.
 const trashRetention = 7 * 24 * time.Hour
 
-// trashInterval is how often the trash is looked through.
+// trashInterval is how often the trash is checked.
 const trashInterval = time.Hour
 
-// trashPurger destroys the data that has been in the trash for trashRetention.
+// trashPurger destroys data that has been in the trash for trashRetention.
 type trashPurger struct {
 	agent *Agent
 	tomb  tomb.Tomb
@@ -26,18 +26,18 @@ func (a *Agent) startTrashPurger() (worker.Worker, error) {
 	return t, nil
 }
 
-// Kill is part of worker.Worker.
+// Kill implements worker.Worker.
 func (t *trashPurger) Kill() { t.tomb.Kill(nil) }
 
-// Wait is part of worker.Worker.
+// Wait implements worker.Worker.
 func (t *trashPurger) Wait() error { return t.tomb.Wait() }
 
 func (t *trashPurger) loop() error {
 	ctx := t.tomb.Context(context.Background())
 	clock := t.agent.config.Clock
 	for {
-		for _, keeper := range t.agent.dir.Keepers() {
-			err := keeper.PurgeTrash(ctx, clock.Now().Add(-trashRetention))
+		for _, directory := range t.agent.dir.StorageDirectories() {
+			err := directory.PurgeTrash(ctx, clock.Now().Add(-trashRetention))
 			if err != nil && ctx.Err() == nil {
 				t.agent.config.Logger.Warningf("%v", err)
 			}

@@ -1,11 +1,9 @@
-// Command bench measures the state that an agent stands on: how long declaring,
-// recording, reading and watching storage take with a thousand storage instances and
-// with a hundred thousand, each a filesystem on a loop volume, all on one machine. No
-// device is made.
+// Command bench measures the agent's state: how long it takes to declare, record, read and
+// watch storage, with a thousand storage instances and with a hundred thousand, each a
+// filesystem on a loop volume, all on one machine. It makes no devices.
 //
-// It writes a table in Markdown: what each instance costs, and how that grows with
-// their number. What takes the same for each instance, however many there are, grows
-// by 1.0.
+// It writes a table in Markdown: the cost of each instance, and how that grows with their
+// number. A cost for each instance that does not depend on their number grows by 1.0.
 package main
 
 import (
@@ -21,7 +19,7 @@ import (
 	"github.com/juju/errors"
 )
 
-// settings say what is measured, and where to.
+// settings are the command's flags.
 type settings struct {
 	counts   []int
 	rounds   int
@@ -55,7 +53,7 @@ func main() {
 	}
 }
 
-// run measures, reports, and returns what breaks its bounds.
+// run measures, reports, and returns the figures that exceed their bounds.
 func run(s settings, counts string, out io.Writer) (violations []string, err error) {
 	for text := range strings.SplitSeq(counts, ",") {
 		n, err := strconv.Atoi(text)
@@ -87,7 +85,7 @@ func run(s settings, counts string, out io.Writer) (violations []string, err err
 	return r.violations(), errors.Trace(file.Close())
 }
 
-// measure goes through all steps in a directory of its own.
+// measure runs all steps in a new directory.
 func (s settings) measure(n int) (all []figure, err error) {
 	dir, err := os.MkdirTemp(s.parent, "stowage-bench-")
 	if err != nil {
@@ -120,7 +118,7 @@ func (s settings) measure(n int) (all []figure, err error) {
 	return f.all, errors.Trace(f.err)
 }
 
-// profile writes a CPU profile until stop is called, if one is wanted.
+// profile writes a CPU profile until stop is called, if profiles are wanted.
 func (s settings) profile(n int, step string) (stop func(), err error) {
 	if s.profiles == "" {
 		return func() {}, nil

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// report has the least of each figure, by the number of instances.
+// report holds the least value of each figure, by the number of instances.
 type report struct {
 	counts []int
 	order  []figure
 	values map[string]map[int]float64
 }
 
-// key tells figures apart.
+// key identifies a figure.
 func (f figure) key() string { return f.name + ", " + f.unit }
 
 func newReport(counts []int) *report {
@@ -34,8 +34,8 @@ func (r *report) add(n int, all []figure) {
 	}
 }
 
-// growth is what a figure is with n instances, as a multiple of what it was with the
-// number before that.
+// growth returns a figure with counts[i] instances, as a multiple of the figure with the
+// previous count.
 func (r *report) growth(f figure, i int) float64 {
 	return r.values[f.key()][r.counts[i]] / r.values[f.key()][r.counts[i-1]]
 }
@@ -62,7 +62,7 @@ func (r *report) write(w io.Writer) {
 	}
 }
 
-// round shows three digits that count.
+// round formats a value with three significant digits.
 func round(value float64) string {
 	switch {
 	case value >= 100 || value == math.Trunc(value):
@@ -83,7 +83,7 @@ func (r *report) writeCSV(w io.Writer) {
 	}
 }
 
-// violations returns a line for each figure that grows more than it may.
+// violations returns a line for each figure that grows by more than its bound.
 func (r *report) violations() (lines []string) {
 	for _, f := range r.order {
 		for i, n := range r.counts[1:] {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestBenchMeasures goes through every step with a few instances.
+// TestBenchMeasures runs every step with a few instances.
 func TestBenchMeasures(t *testing.T) {
 	var out strings.Builder
 	s := settings{rounds: 1, parent: t.TempDir()}
@@ -19,7 +19,7 @@ func TestBenchMeasures(t *testing.T) {
 	}
 }
 
-func TestWhatGrowsTooMuchIsNamed(t *testing.T) {
+func TestReportNamesExcessiveGrowth(t *testing.T) {
 	r := newReport([]int{10, 100})
 	r.add(10, []figure{{"list", "µs each", 2, linear}, {"one, p99", "µs", 1, unbounded}, {"watch", "events", 4, constant}})
 	r.add(100, []figure{{"list", "µs each", 90, linear}, {"one, p99", "µs", 900, unbounded}, {"watch", "events", 4, constant}})
@@ -35,8 +35,8 @@ func TestWhatGrowsTooMuchIsNamed(t *testing.T) {
 	}
 }
 
-func TestCountsAreNumbers(t *testing.T) {
+func TestInvalidCountsAreRefused(t *testing.T) {
 	if _, err := run(settings{}, "10,many", &strings.Builder{}); err == nil {
-		t.Error("accepted")
+		t.Error("a count that is no number was accepted")
 	}
 }

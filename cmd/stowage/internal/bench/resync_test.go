@@ -21,14 +21,15 @@ import (
 	"github.com/stowage-io/stowage/worker/storageprovisioner"
 )
 
-// resyncEntities are so many volumes, filesystems and attachments, and resyncLimit is how
-// much CPU time a resync of them may take, of the worker and the state together.
+// resyncEntities is the number of volumes, filesystems and attachments in total, and
+// resyncLimit the CPU time that a resync of them may take in the worker and the state
+// together.
 const (
 	resyncEntities = 100_000
 	resyncLimit    = 2 * time.Second
 )
 
-// BenchmarkResync reads everything again, though nothing has changed:
+// BenchmarkResync measures a resync when nothing has changed:
 //
 //	go test -run=^$ -bench=Resync ./cmd/stowage/internal/bench
 func BenchmarkResync(b *testing.B) {
@@ -63,7 +64,7 @@ func BenchmarkResync(b *testing.B) {
 		p.Kill()
 		must(p.Wait())
 	}()
-	// Everything is read once, and attached.
+	// At its start the worker reads everything once, and attaches it.
 	waitIdle(p, resyncEntities)
 
 	var total time.Duration
@@ -77,23 +78,23 @@ func BenchmarkResync(b *testing.B) {
 	each := total / time.Duration(b.N)
 	b.ReportMetric(each.Seconds(), "cpu-s/op")
 	if each > resyncLimit {
-		b.Errorf("a resync of %d entities takes %v of CPU time, of %v at most", resyncEntities, each, resyncLimit)
+		b.Errorf("a resync of %d entities takes %v of CPU time, want at most %v", resyncEntities, each, resyncLimit)
 	}
 }
 
-// countingAccessor counts the entities that are read, by their lives, and of the attachments
-// of filesystems, which are read last, by what is recorded.
+// countingAccessor counts the lives that are read, one for each entity, and the records of
+// filesystem attachments, which are read last.
 type countingAccessor struct {
 	*state.Accessor
 	mu       sync.Mutex
 	lives    int
 	mounts   int
 	expected int
-	// read is closed when so many entities have been read as are expected.
+	// read is closed when the expected number of entities has been read.
 	read chan struct{}
 }
 
-// expect returns what is closed when so many more entities have been read.
+// expect returns a channel that is closed when so many more entities have been read.
 func (a *countingAccessor) expect(entities int) <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -129,8 +130,7 @@ func (a *countingAccessor) FilesystemAttachments(ids []params.MachineStorageId) 
 	return a.Accessor.FilesystemAttachments(ids)
 }
 
-// waitIdle waits until a worker knows of so many entities, and has nothing to do about
-// them.
+// waitIdle waits until a worker knows so many entities, and has no unfinished work.
 func waitIdle(w worker.Worker, entities int) {
 	for {
 		report := w.(interface{ Report() map[string]any }).Report()
@@ -145,7 +145,7 @@ func waitIdle(w worker.Worker, entities int) {
 	}
 }
 
-// cpuTime is how much CPU time the process has used.
+// cpuTime returns the CPU time that the process has used.
 func cpuTime(b *testing.B) time.Duration {
 	var used unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
@@ -154,7 +154,7 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// attacher is a provider of what is there already, and attached as it is wanted.
+// attacher is a provider of existing storage, whose attaching does nothing and succeeds.
 type attacher struct{ storage.Provider }
 
 func (p attacher) Scope() storage.Scope { return storage.ScopeMachine }

@@ -13,7 +13,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// steps are what is measured, each in the world that those before it left.
+// steps are the measurements. Each runs in the world that the previous ones left.
 var steps = []struct {
 	name string
 	do   func(*world, *figures)
@@ -26,14 +26,14 @@ var steps = []struct {
 	{"remove", remove},
 }
 
-// apply is what "stowage apply" does with one file, and what watchers hear of it.
+// apply does what "stowage apply" does with one file, and receives its events.
 func apply(w *world, f *figures) {
 	f.try(w.watch)
 	f.time("apply: declare", w.n, func() error { return w.apply(declaration("data", w.n)) })
 	f.events("apply: tell 4 watchers", w.n, w.receiveEvents)
 }
 
-// provision is what a worker reads and records in bulk until all is attached.
+// provision makes the bulk reads and records of a worker until everything is attached.
 func provision(w *world, f *figures) {
 	f.time("provision: read parameters", w.n, w.readParams)
 	f.time("provision: record volumes", w.n, w.recordVolumes)
@@ -44,24 +44,24 @@ func provision(w *world, f *figures) {
 	f.time("provision: set statuses", w.n, w.setStatuses)
 }
 
-// list is what "stowage status" reads.
+// list reads what "stowage status" reads.
 func list(w *world, f *figures) {
 	f.time("list all", w.n, func() error {
 		all, err := w.state.AllStorage()
 		for _, s := range all {
 			if s.Location == "" {
-				return errors.Errorf("%s is nowhere", s.Name)
+				return errors.Errorf("%s has no location", s.Name)
 			}
 		}
 		if err == nil && len(all) != w.n {
-			err = errors.Errorf("%d are listed, %d are there", len(all), w.n)
+			err = errors.Errorf("%d instances are listed, want %d", len(all), w.n)
 		}
 		return err
 	})
 }
 
-// restart is what happens until a worker knows of all again, and what is in memory
-// and on the disk from then on.
+// restart makes the reads of a worker after a restart, and measures the use of memory and disk
+// afterwards.
 func restart(w *world, f *figures) {
 	f.try(w.close)
 	before := liveHeap()
@@ -83,7 +83,7 @@ func restart(w *world, f *figures) {
 	})
 }
 
-// singleChanges are changes of one instance, each durable, beside all the others.
+// singleChanges makes changes to one instance, each durable, among all the others.
 func singleChanges(w *world, f *figures) {
 	f.latency("add one", constant, 100, func(i int) error {
 		return w.state.AddStorage(state.StorageParams{
@@ -106,7 +106,7 @@ func singleChanges(w *world, f *figures) {
 	})
 }
 
-// remove is what users and workers do until all is gone.
+// remove makes the requests of users and the records of workers until everything is removed.
 func remove(w *world, f *figures) {
 	f.time("remove: ask", w.n, func() error {
 		return w.state.RemoveStorage(each(w.n, func(i int) string { return instanceName(i, w.n) }))
@@ -114,30 +114,30 @@ func remove(w *world, f *figures) {
 	f.time("remove: record", w.n, w.recordRemovals)
 }
 
-// figures are what was measured, in order. After an error there are no more.
+// figures are the measured values, in order. After an error no more are added.
 type figures struct {
 	all []figure
 	err error
 }
 
-// figure is one of them.
+// figure is one measured value.
 type figure struct {
 	name, unit string
 	value      float64
-	// maxGrowth bounds how the value may grow.
+	// maxGrowth bounds the growth of the value.
 	maxGrowth growth
 }
 
-// growth is how much a value may grow when there are ten times as many instances. The
-// bounds are for finding out what became worse than it should be, on any machine: far
-// from what was measured when they were set.
+// growth is how much a value may grow when the number of instances is ten times as large. The
+// bounds are for detecting a regression on any machine: they are far from the values that were
+// measured when they were set.
 type growth float64
 
 const (
 	unbounded growth = 0
 	// constant is for one change among many, linear for each of many.
 	constant, linear growth = 4, 4
-	// proportional is for a change whose cost is that of all there is.
+	// proportional is for a change whose cost is proportional to the number of instances.
 	proportional growth = 40
 )
 
@@ -153,7 +153,7 @@ func (f *figures) try(do func() error) {
 	}
 }
 
-// time times what is done for n instances.
+// time measures an operation on n instances.
 func (f *figures) time(name string, n int, do func() error) {
 	start := time.Now()
 	f.try(do)
@@ -161,9 +161,8 @@ func (f *figures) time(name string, n int, do func() error) {
 	f.add(figure{name, "µs each", microseconds(time.Since(start)) / float64(n), linear})
 }
 
-// events times taking the events of watchers that have n instances to tell of, and
-// counts them: however many instances, it is as many events. Of few it takes too little
-// time to be compared.
+// events measures receiving the events of watchers that report n instances, and counts them:
+// their number must not depend on n. With few instances the time is too short to be compared.
 func (f *figures) events(name string, n int, take func() (int, error)) {
 	count := 0
 	f.time(name, n, func() (err error) {
@@ -176,7 +175,7 @@ func (f *figures) events(name string, n int, take func() (int, error)) {
 	f.add(figure{name, "events", float64(count), constant})
 }
 
-// latency times what is done to one instance, again and again.
+// latency measures an operation on one instance, repeatedly.
 func (f *figures) latency(name string, maxGrowth growth, rounds int, do func(i int) error) {
 	all := make([]time.Duration, rounds)
 	for i := range all {
@@ -193,10 +192,10 @@ func (f *figures) latency(name string, maxGrowth growth, rounds int, do func(i i
 
 func microseconds(d time.Duration) float64 { return d.Seconds() * 1e6 }
 
-// liveHeap returns the bytes that are in use.
+// liveHeap returns the bytes in use on the heap.
 func liveHeap() uint64 {
 	runtime.GC()
-	runtime.GC() // what finalizers kept
+	runtime.GC() // frees objects that finalizers kept
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	return stats.HeapAlloc

@@ -12,9 +12,8 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// The calls that the machine's worker makes of its accessors: in bulk for all there
-// is, or for one. The first file that is applied leads to volumes and filesystems
-// 0/0, 0/1, ….
+// The calls that the machine's worker makes of its accessors: in bulk for everything, or for
+// one instance. The first applied file leads to volumes and filesystems 0/0, 0/1, ….
 
 func volumeTag(i int) names.VolumeTag { return names.NewVolumeTag(fmt.Sprintf("0/%d", i)) }
 
@@ -57,7 +56,7 @@ func filesystemAttachment(i int) params.FilesystemAttachment {
 
 func busAddress(i int) string { return storage.LoopBusAddress(1<<8, uint64(i)) }
 
-// loopDevices are the block devices of the first n volumes.
+// loopDevices returns the block devices of the first n volumes.
 func loopDevices(n int) []storage.BlockDevice {
 	return each(n, func(i int) storage.BlockDevice {
 		return storage.BlockDevice{
@@ -67,7 +66,7 @@ func loopDevices(n int) []storage.BlockDevice {
 	})
 }
 
-// readParams reads the lives of all there is, and what it is to be made with.
+// readParams reads the lives of all entities, and the parameters to make them with.
 func (w *world) readParams() error {
 	return runAll(
 		w.readLives,
@@ -78,7 +77,7 @@ func (w *world) readParams() error {
 	)
 }
 
-// readAll reads all there is, as a worker does that starts.
+// readAll reads everything, as a starting worker does.
 func (w *world) readAll() error {
 	return runAll(
 		w.readLives,
@@ -121,7 +120,7 @@ func (w *world) recordFilesystems() error {
 	)
 }
 
-// setStatuses sets those that storage has on its way to being attached.
+// setStatuses sets the statuses that storage has while it is being attached.
 func (w *world) setStatuses() error {
 	for _, tag := range []func(int) names.Tag{asTag(volumeTag), asTag(filesystemTag)} {
 		for _, value := range []status.Status{status.Attaching, status.Attached} {
@@ -136,7 +135,7 @@ func (w *world) setStatuses() error {
 	return nil
 }
 
-// recordRemovals takes away all that has been asked to go, from the top.
+// recordRemovals removes all storage whose removal was requested, from the top.
 func (w *world) recordRemovals() error {
 	return runAll(
 		func() error { return check(w.RemoveAttachments(each(w.n, filesystemAttachmentID))) },
@@ -146,7 +145,7 @@ func (w *world) recordRemovals() error {
 	)
 }
 
-// setStatus gives a volume a status that it has not had.
+// setStatus sets a volume's status to one that it has not had.
 func (w *world) setStatus(i int, remark string) error {
 	return w.SetStatus([]params.EntityStatusArgs{{
 		Tag: volumeTag(i).String(), Status: string(status.Attached), Info: remark,

@@ -20,7 +20,7 @@ import (
 
 var machine = names.NewMachineTag("0")
 
-// world is a state on a disk, and its machine's worker, with n instances.
+// world is a state on disk with n instances, and its machine's worker.
 type world struct {
 	n   int
 	dir string
@@ -29,7 +29,7 @@ type world struct {
 	state *state.State
 	*state.Accessor
 
-	// What the worker watches, and what is watched for users.
+	// The watchers of the worker, and of users.
 	volumeChanges, filesystemChanges                     watcher.StringsWatcher
 	volumeAttachmentChanges, filesystemAttachmentChanges watcher.MachineStorageIdsWatcher
 	storageChanges                                       watcher.NotifyWatcher
@@ -87,7 +87,7 @@ func (w *world) receiveEvents() (events int, err error) {
 	)
 }
 
-// receive counts the events that a watcher tells of n instances in.
+// receive adds the number of events in which a watcher reports n instances.
 func receive[T any](from interface {
 	worker.Worker
 	Changes() <-chan []T
@@ -109,7 +109,7 @@ func (w *world) apply(file string) error {
 		return errors.Trace(err)
 	}
 	providers := provider.CommonStorageProviders()
-	target := converge.World{
+	target := converge.Situation{
 		Machine:     machine,
 		Providers:   providers,
 		Filesystems: provider.NewManagedFilesystemSource("", nil),
@@ -131,12 +131,12 @@ func (w *world) apply(file string) error {
 	return w.state.Apply(plan.State)
 }
 
-// declaration is a file with so many instances.
+// declaration returns a file with count instances.
 func declaration(name string, count int) string {
 	return fmt.Sprintf("storage: [{name: %s, directive: 'loop,64M,%d', kind: filesystem, mount: /srv/%s}]", name, count, name)
 }
 
-// instanceName is the name of one of those that declaration("data", n) has.
+// instanceName returns the name of instance i of declaration("data", n).
 func instanceName(i, n int) string {
 	if n == 1 {
 		return "data"

@@ -16,8 +16,8 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 )
 
-// FuzzAnswer has an agent answer anything. A client returns what the answer says, or an
-// error if it cannot read the answer. Watch always returns an error when the answer ends.
+// FuzzAnswer makes an agent send arbitrary answers. A client returns the answer's result, or
+// an error if it cannot read the answer. Watch always returns an error when the answer ends.
 func FuzzAnswer(f *testing.F) {
 	for _, answer := range []string{
 		`{"result": {"storage": [{"name": "a", "size-mib": 5, "since": "2026-01-02T03:04:05Z"}]}}`,
@@ -56,14 +56,14 @@ func FuzzAnswer(f *testing.F) {
 		found, err := client.Storage(ctx, nil)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded):
-			t.Error("the client waits for more")
+			t.Error("the client waits after the answer has ended")
 		case err == nil && (json.NewDecoder(strings.NewReader(answer)).Decode(&response) != nil || response.Error != nil || !reflect.DeepEqual(found, response.Result.Storage)):
-			t.Errorf("%q is taken for %+v", answer, found)
+			t.Errorf("%q is read as %+v", answer, found)
 		}
 		events := 0
 		err = client.Watch(ctx, nil, func(control.Event) error { events++; return nil })
 		if err == nil || errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the agent has gone after %d events, and the error is %v", events, err)
+			t.Errorf("the answer ended after %d events; got error %v", events, err)
 		}
 	})
 }

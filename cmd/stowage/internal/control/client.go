@@ -17,17 +17,16 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 )
 
-// Client asks the agent behind a socket. Errors of the agent keep their kind:
-// errors.IsNotFound and the like tell.
+// Client makes requests to the agent behind a socket. Errors of the agent keep their kind:
+// errors.IsNotFound and the like recognize them.
 type Client struct {
 	path string
 	http http.Client
 }
 
-// NewClient returns a client for the agent that listens on a socket. It connects
-// when asked for something, and tells nothing to a socket of another user than root and
-// the one of this process: such an error satisfies errors.Is(err, errors.Unauthorized).
-// Close it after use.
+// NewClient returns a client for the agent that listens on a socket. It connects on the first
+// request. It sends nothing to a socket of a user other than root and the user of this
+// process: the error then satisfies errors.Is(err, errors.Unauthorized). Close it after use.
 func NewClient(socketPath string) *Client {
 	var dialer net.Dialer
 	return &Client{
@@ -48,7 +47,7 @@ func NewClient(socketPath string) *Client {
 	}
 }
 
-// untrustedServerError is the error for a socket on which another user than the agent's
+// untrustedServerError is the error for a socket on which a user who cannot be the agent's
 // listens.
 type untrustedServerError struct {
 	path string
@@ -57,16 +56,15 @@ type untrustedServerError struct {
 
 // Error implements error.
 func (i *untrustedServerError) Error() string {
-	return fmt.Sprintf("what listens on %s is user %d's, and neither root's nor your own: it is told nothing", i.path, i.uid)
+	return fmt.Sprintf("user %d, who is neither root nor you, listens on %s: the request was not sent", i.uid, i.path)
 }
 
-// checkServer returns an error if another user than one that an agent may run as
-// listens: in a directory that others can write to, they can put a socket of theirs in
-// the place of the agent's.
+// checkServer returns an error if the listening user is not one that an agent may run as: in a
+// directory that others can write to, they can replace the agent's socket with their own.
 func checkServer(conn net.Conn, path string) error {
 	uid, err := peerUID(conn)
 	if err != nil {
-		return errors.Annotatef(err, "finding out who listens on %s", path)
+		return errors.Annotatef(err, "finding the user who listens on %s", path)
 	}
 	if !isRootOrSelf(uid) {
 		return &untrustedServerError{path, uid}
@@ -82,48 +80,52 @@ func (c *Client) Apply(ctx context.Context, args ApplyArgs) (ApplyResult, error)
 	return call[ApplyResult](ctx, c, "apply", args)
 }
 
-// Storage returns the named storage, or all there is.
+// Storage returns the named storage, or all storage without names.
 func (c *Client) Storage(ctx context.Context, names []string) ([]Storage, error) {
 	result, err := call[storageResult](ctx, c, "storage", namesArgs{names})
 	return result.Storage, err
 }
 
-// Attach, and the two that follow it, return when the agent has noted the wish.
+// Attach requests that storage be attached. It, Detach, Remove and Release return when the
+// agent has recorded the request.
 func (c *Client) Attach(ctx context.Context, names []string) error {
 	return c.change(ctx, "attach", names)
 }
 
-// Detach asks that storage be detached.
+// Detach requests that storage be detached.
 func (c *Client) Detach(ctx context.Context, names []string) error {
 	return c.change(ctx, "detach", names)
 }
 
-// Remove asks that storage be detached and destroyed.
+// Remove requests that storage be detached and destroyed.
 func (c *Client) Remove(ctx context.Context, names []string) error {
 	return c.change(ctx, "remove", names)
 }
 
-// Release asks that storage be detached and forgotten, with its data left in place.
+// Release requests that storage be detached and removed from the state, with its data left in
+// place.
 func (c *Client) Release(ctx context.Context, names []string) error {
 	return c.change(ctx, "release", names)
 }
 
-// Retry asks that what has failed of storage be tried again at once; no names mean all.
+// Retry requests that failed operations of storage be retried at once; no names mean all
+// storage.
 func (c *Client) Retry(ctx context.Context, names []string) error {
 	return c.change(ctx, "retry", names)
 }
 
-// Format asks that filesystems which could not be made be made whatever is on their volumes.
+// Format requests that filesystems which could not be made be made whatever their volumes
+// contain.
 func (c *Client) Format(ctx context.Context, names []string) error {
 	return c.change(ctx, "format", names)
 }
 
-// Resize asks that storage grow.
+// Resize requests that storage grow.
 func (c *Client) Resize(ctx context.Context, args ResizeArgs) (ChangesResult, error) {
 	return call[ChangesResult](ctx, c, "resize", args)
 }
 
-// Import takes over what is there. When it returns, it is the agent's.
+// Import takes over an existing object. When it returns, the object belongs to the agent.
 func (c *Client) Import(ctx context.Context, args ImportArgs) (ChangesResult, error) {
 	return call[ChangesResult](ctx, c, "import", args)
 }
@@ -133,13 +135,13 @@ func (c *Client) change(ctx context.Context, verb string, names []string) error 
 	return err
 }
 
-// Orphans returns what providers have and no storage has.
+// Orphans returns the orphans, and other objects of providers that belong to no storage.
 func (c *Client) Orphans(ctx context.Context) ([]Orphan, error) {
 	result, err := call[orphansResult](ctx, c, "orphans", struct{}{})
 	return result.Orphans, err
 }
 
-// Adopt makes an orphan storage again, detached.
+// Adopt adds storage for an orphan, detached.
 func (c *Client) Adopt(ctx context.Context, args AdoptArgs) (ChangesResult, error) {
 	return call[ChangesResult](ctx, c, "adopt", args)
 }
@@ -160,7 +162,7 @@ func (c *Client) Pools(ctx context.Context) ([]Pool, error) {
 	return result.Pools, err
 }
 
-// AddPool makes a pool, or replaces one.
+// AddPool creates a pool, or replaces one.
 func (c *Client) AddPool(ctx context.Context, args AddPoolArgs) error {
 	_, err := call[struct{}](ctx, c, "add-pool", args)
 	return err
@@ -171,15 +173,14 @@ func (c *Client) RemovePools(ctx context.Context, names []string) error {
 	return c.change(ctx, "remove-pools", names)
 }
 
-// Report returns what the agent's workers say of themselves.
+// Report returns the reports of the agent's workers.
 func (c *Client) Report(ctx context.Context) (map[string]any, error) {
 	result, err := call[reportResult](ctx, c, "report", struct{}{})
 	return result.Report, err
 }
 
-// Watch calls each with all of the named storage (none named: with all there
-// is), then with what changes, until the context ends, each fails, or the agent
-// goes away. It never returns nil.
+// Watch calls each with all of the named storage (without names, with all storage), then with
+// changes, until the context ends, each fails, or the agent stops. It never returns nil.
 func (c *Client) Watch(ctx context.Context, names []string, each func(Event) error) error {
 	response, err := c.post(ctx, "watch", namesArgs{names})
 	if err != nil {
@@ -221,7 +222,7 @@ func call[R any](ctx context.Context, c *Client, verb string, args any) (R, erro
 	return result, err
 }
 
-// noResponseError returns the error of a request that may have been carried out.
+// noResponseError returns the error for a request that may have been carried out.
 func (c *Client) noResponseError() error {
 	return errors.Errorf("the agent at %s stopped before it answered", c.path)
 }
@@ -243,10 +244,12 @@ func (c *Client) post(ctx context.Context, verb string, args any) (*http.Respons
 		return nil, errors.Trace(err)
 	}
 	if len(body) > maxRequest {
-		// The server would say so too, if it were heard before the connection breaks.
-		return nil, errors.NewNotValid(nil, fmt.Sprintf("request of %d bytes is too large: at most %d are taken", len(body), maxRequest))
+		// The server would return the same error, but the connection could break before it
+		// arrives.
+		return nil, errors.NewNotValid(nil, fmt.Sprintf("request of %d bytes is too large: the agent accepts at most %d", len(body), maxRequest))
 	}
-	// net/http has many errors for a connection that ends, most of them without a name.
+	// net/http has many errors for a connection that ends, most of them without an exported
+	// name.
 	var connected, answered atomic.Bool
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn:              func(httptrace.GotConnInfo) { connected.Store(true) },
@@ -269,7 +272,7 @@ func (c *Client) post(ctx context.Context, verb string, args any) (*http.Respons
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):
 		return nil, errors.Errorf("cannot reach the agent at %s: is `stowage run` running?", c.path)
 	case errors.Is(err, unix.EACCES):
-		return nil, errors.Errorf("may not use the agent at %s: run the command as root", c.path)
+		return nil, errors.Errorf("you may not use the agent at %s: run the command as root", c.path)
 	case connected.Load() && !answered.Load():
 		return nil, c.noResponseError()
 	}

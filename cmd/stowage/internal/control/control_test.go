@@ -24,12 +24,12 @@ import (
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleEnv); role != "" {
-		actAs(role, os.Getenv(socketEnv))
+		runRole(role, os.Getenv(socketEnv))
 	}
 	leaktest.VerifyTestMain(m)
 }
 
-// backend answers from a list of storage, and notes what it was asked for.
+// backend answers from its fields, and records the calls.
 type backend struct {
 	storage []control.Storage
 	err     error
@@ -193,7 +193,7 @@ var sample = control.Storage{
 	Attachments: []control.Attachment{{Machine: "0", Location: "/srv/data"}},
 }
 
-func TestCallsReachTheBackendAndComeBack(t *testing.T) {
+func TestClientCallsReachBackend(t *testing.T) {
 	b := &backend{storage: []control.Storage{sample}}
 	client, _ := serve(t, b, nil)
 	ctx := t.Context()
@@ -277,13 +277,13 @@ func TestErrorsKeepTextAndKind(t *testing.T) {
 		}
 		for _, kind := range []errors.ConstError{errors.NotFound, errors.NotValid, errors.AlreadyExists} {
 			if errors.Is(got, kind) != errors.Is(err, kind) {
-				t.Errorf("%v: %q is %v", err, kind, errors.Is(got, kind))
+				t.Errorf("%v: errors.Is for %q: got %t, want %t", err, kind, errors.Is(got, kind), errors.Is(err, kind))
 			}
 		}
 	}
 }
 
-func TestWatchStreamsUntilTheClientGoes(t *testing.T) {
+func TestWatchStreamsUntilClientCancels(t *testing.T) {
 	b := &backend{events: make(chan control.Event), watching: make(chan string, 2)}
 	client, _ := serve(t, b, nil)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -306,11 +306,11 @@ func TestWatchStreamsUntilTheClientGoes(t *testing.T) {
 		t.Errorf("the client's watch ended with %v", err)
 	}
 	if begun, ended := <-b.watching, <-b.watching; begun != "begun" || ended != "ended" {
-		t.Errorf("the backend's watch: %s, %s", begun, ended)
+		t.Errorf("the backend's watch: %q, then %q; want begun, ended", begun, ended)
 	}
 }
 
-func TestWatchTellsWhatEndedIt(t *testing.T) {
+func TestWatchReturnsBackendError(t *testing.T) {
 	b := &backend{events: make(chan control.Event), watching: make(chan string, 2), err: errors.New("state is closed")}
 	close(b.events)
 	client, _ := serve(t, b, nil)
@@ -320,7 +320,7 @@ func TestWatchTellsWhatEndedIt(t *testing.T) {
 	}
 }
 
-func TestKilledServerEndsItsStreams(t *testing.T) {
+func TestKilledServerEndsWatches(t *testing.T) {
 	b := &backend{events: make(chan control.Event), watching: make(chan string, 2)}
 	path := filepath.Join(t.TempDir(), "s.sock")
 	server, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: b, Logger: logger{t}})
@@ -337,7 +337,7 @@ func TestKilledServerEndsItsStreams(t *testing.T) {
 		t.Error(err)
 	}
 	if len(b.watching) != 1 {
-		t.Error("the server has ended and its stream has not")
+		t.Error("the server has ended, but its watch has not")
 	}
 	want := fmt.Sprintf("the agent at %s has stopped", path)
 	if err := <-done; err == nil || err.Error() != want {
@@ -345,7 +345,7 @@ func TestKilledServerEndsItsStreams(t *testing.T) {
 	}
 }
 
-func TestAgentThatStopsBeforeItAnswers(t *testing.T) {
+func TestAgentStopsBeforeAnswer(t *testing.T) {
 	for _, how := range []struct {
 		name string
 		stop func(*net.UnixConn) error
@@ -354,7 +354,7 @@ func TestAgentThatStopsBeforeItAnswers(t *testing.T) {
 			_, err := http.ReadRequest(bufio.NewReader(conn))
 			return err
 		}},
-		{"reset", func(conn *net.UnixConn) error { return nil }}, // with a request that nobody reads
+		{"reset", func(conn *net.UnixConn) error { return nil }}, // closed with an unread request
 	} {
 		t.Run(how.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "s.sock")
@@ -385,6 +385,7 @@ func TestAgentThatStopsBeforeItAnswers(t *testing.T) {
 	}
 }
 
+// Promise S4.
 func TestTooManyWatchersAreRefused(t *testing.T) {
 	b := &backend{events: make(chan control.Event), watching: make(chan string, 1000)}
 	client, _ := serve(t, b, nil)
@@ -400,11 +401,11 @@ func TestTooManyWatchersAreRefused(t *testing.T) {
 		<-b.watching
 	}
 	err := client.Watch(ctx, nil, func(control.Event) error { return nil })
-	if want := "64 clients watch already: try again when one has ended"; err == nil || err.Error() != want {
+	if want := "64 clients are watching already: try again when one has ended"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 
-	// Places are free again when watchers go.
+	// When watchers end, others can watch.
 	cancel()
 	watchers.Wait()
 	for range 64 {
@@ -418,13 +419,13 @@ func TestTooManyWatchersAreRefused(t *testing.T) {
 		select {
 		case <-deadline:
 			t.Fatal(err)
-		case <-time.After(time.Millisecond): // the place is free soon after the backend is done
+		case <-time.After(time.Millisecond): // the server frees the slot soon after the watch ends
 		}
 		err = client.Watch(t.Context(), nil, func(control.Event) error { return done })
 	}
 }
 
-func TestAWatchOutlastsTheRequestTimeout(t *testing.T) {
+func TestWatchOutlastsRequestTimeout(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second // a busy machine needs time for the request itself
 	b := &backend{events: make(chan control.Event), watching: make(chan string, 2)}
@@ -452,7 +453,7 @@ func (s *blockingBackend) Pools(context.Context) ([]control.Pool, error) {
 	return nil, nil
 }
 
-func TestKilledServerWaitsForWhoIsBeingAnswered(t *testing.T) {
+func TestKilledServerWaitsForRunningCalls(t *testing.T) {
 	t.Parallel()
 	b := &blockingBackend{&backend{}, make(chan struct{}), make(chan struct{})}
 	path := filepath.Join(t.TempDir(), "s.sock")
@@ -469,14 +470,14 @@ func TestKilledServerWaitsForWhoIsBeingAnswered(t *testing.T) {
 	}()
 	<-b.started
 	server.Kill()
-	if err := <-answered; err == nil { // cut off when the time to end was up
-		t.Error("answered")
+	if err := <-answered; err == nil { // the server cuts the connection after its grace period
+		t.Error("the call of a killed server has succeeded")
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Wait() }()
 	select {
 	case <-ended:
-		t.Error("the server ended while a call was under way")
+		t.Error("the server ended before a running call did")
 	case <-time.After(100 * time.Millisecond):
 	}
 	close(b.release)
@@ -485,7 +486,8 @@ func TestKilledServerWaitsForWhoIsBeingAnswered(t *testing.T) {
 	}
 }
 
-func TestStrangersAreRefused(t *testing.T) {
+// Promise S2.
+func TestUnauthorizedUserIsRefused(t *testing.T) {
 	var asked []uint32
 	client, _ := serve(t, &backend{}, func(c *control.ServerConfig) {
 		c.Authorize = func(uid uint32) bool {
@@ -495,16 +497,17 @@ func TestStrangersAreRefused(t *testing.T) {
 	})
 	_, err := client.Storage(t.Context(), nil)
 	self := os.Geteuid()
-	want := fmt.Sprintf("user %d on this agent: run the command as root", self)
+	want := fmt.Sprintf("user %d may not use this agent: run the command as root", self)
 	if !errors.Is(err, errors.Unauthorized) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	if !reflect.DeepEqual(asked, []uint32{uint32(self)}) {
-		t.Errorf("asked about %v, want the uid that the kernel gives, %d", asked, self)
+		t.Errorf("Authorize was called with %v, want the user ID of the peer, %d", asked, self)
 	}
 }
 
-func TestRequestsAreBounded(t *testing.T) {
+// Promise S4.
+func TestRequestSizeIsLimited(t *testing.T) {
 	b := &backend{}
 	client, path := serve(t, b, nil)
 	const most = 4 << 20
@@ -531,18 +534,18 @@ func TestRequestsAreBounded(t *testing.T) {
 	}
 }
 
-func TestSocketIsItsOwnersAlone(t *testing.T) {
+func TestSocketIsOwnerOnly(t *testing.T) {
 	_, path := serve(t, &backend{}, nil)
 	info, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v", info.Mode())
+		t.Errorf("mode %v, want 0600", info.Mode())
 	}
 }
 
-func TestSocketOfADeadAgentIsReplaced(t *testing.T) {
+func TestStaleSocketIsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -562,6 +565,7 @@ func TestSocketOfADeadAgentIsReplaced(t *testing.T) {
 	}
 }
 
+// Promise S5.
 func TestSocketInUseAndOtherFilesAreKept(t *testing.T) {
 	_, live := serve(t, &backend{}, nil)
 	file := filepath.Join(t.TempDir(), "file")
@@ -569,12 +573,12 @@ func TestSocketInUseAndOtherFilesAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
-		live:                           "another agent answers on " + live + " already",
-		file:                           file + " is there and is not a socket: move it away, or choose another path",
+		live:                           "another agent already answers on " + live,
+		file:                           file + " exists and is not a socket: move it away, or choose another path",
 		"/" + strings.Repeat("a", 107): `the socket's path "/` + strings.Repeat("a", 107) + `" is longer than 107 bytes: choose a shorter --socket`,
 	} {
 		if err := control.CheckSocket(path); err == nil || err.Error() != want {
-			t.Errorf("checked: got %v, want %s", err, want)
+			t.Errorf("CheckSocket: got %v, want %s", err, want)
 		}
 		_, err := control.NewServer(control.ServerConfig{SocketPath: path, Backend: &backend{}, Logger: logger{t}})
 		if err == nil || err.Error() != want {
@@ -586,7 +590,7 @@ func TestSocketInUseAndOtherFilesAreKept(t *testing.T) {
 	}
 }
 
-func TestNobodyThere(t *testing.T) {
+func TestClientWithoutServer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
 	client := control.NewClient(path)
 	defer client.Close()
@@ -599,7 +603,7 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-func TestConfigNamesWhatIsMissing(t *testing.T) {
+func TestValidateNamesMissingField(t *testing.T) {
 	full := control.ServerConfig{SocketPath: "x", Backend: &backend{}, Logger: logger{t}}
 	for want, change := range map[string]func(*control.ServerConfig){
 		"empty SocketPath not valid": func(c *control.ServerConfig) { c.SocketPath = "" },

@@ -1,11 +1,11 @@
-// Package control is how the command line talks to the agent: requests in JSON
-// over HTTP on a unix socket. [Server] answers from a [Backend]; [Client] asks.
+// Package control is the protocol between the command line and the agent: JSON over HTTP on a
+// unix socket. [Server] serves requests from a [Backend]; [Client] makes them.
 //
-// Every request is a POST of one JSON object to /v1/VERB. An answer is one JSON
-// object, or, for watch, a stream of them, one a line, until either side ends
-// it. An error is an object with the member "error".
+// Every request is a POST of one JSON object to /v1/VERB. A response is one JSON object, or,
+// for watch, a stream of them, one a line, until either side ends it. An error is an object
+// with the member "error".
 //
-// Only root and the user that the agent runs as are answered. The socket file is
-// theirs alone as well, but the kernel's word on who connected is what counts. In the
-// same way the client sees that it is one of the two who answers.
+// Only root and the user that the agent runs as are served. The mode of the socket file allows
+// no one else, but the decision is based on the peer's user as the kernel reports it. In the
+// same way the client verifies that the server is one of the two.
 package control

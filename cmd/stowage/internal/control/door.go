@@ -9,8 +9,8 @@ import (
 )
 
 // peerListener is the listener of a server. It asks the kernel for the user of each
-// connection, and bounds the number of connections. Users who may not use the socket
-// have slots of their own, so they cannot use up those of the others.
+// connection, and bounds the number of connections. Users who may not use the socket have
+// separate slots, so they cannot use up those of the others.
 type peerListener struct {
 	net.Listener
 	authorize                func(uid uint32) bool
@@ -31,17 +31,17 @@ func newPeerListener(listener net.Listener, authorize func(uid uint32) bool) *pe
 	}
 }
 
-// peerConn is a connection and the user at its other end.
+// peerConn is a connection with its peer's user.
 type peerConn struct {
 	net.Conn
 	uid uint32
-	// err is why the uid is not known.
+	// err says why the uid is not known.
 	err          error
 	unauthorized bool
 	release      func()
 }
 
-// Accept is part of net.Listener.
+// Accept implements net.Listener.
 func (l *peerListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -79,20 +79,20 @@ func (l *peerListener) acquire(c *peerConn) bool {
 	}
 }
 
-// Close is part of net.Listener.
+// Close implements net.Listener.
 func (l *peerListener) Close() error {
 	l.close()
 	return l.Listener.Close()
 }
 
-// Close is part of net.Conn.
+// Close implements net.Conn.
 func (c *peerConn) Close() error {
 	defer c.release()
 	return c.Conn.Close()
 }
 
-// peerUID returns the user at the other end of a connection as the kernel reports it:
-// the one who has connected, or the one who listens.
+// peerUID returns the peer's user of a connection as the kernel reports it: the user who
+// connected, or the user who listens.
 func peerUID(conn net.Conn) (uid uint32, err error) {
 	unixConn, ok := conn.(*net.UnixConn)
 	if !ok {

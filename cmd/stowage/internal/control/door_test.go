@@ -22,8 +22,8 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 )
 
-// Environment of the test binary as another user's process: what it does, and with
-// which socket.
+// Environment variables that make the test binary another user's process: its role and its
+// socket.
 const (
 	roleEnv   = "CONTROL_TEST_ROLE"
 	socketEnv = "CONTROL_TEST_SOCKET"
@@ -34,8 +34,8 @@ const (
 	otherUID = 1000
 )
 
-// actAs is the other user's process, which tells its standard output how it went.
-func actAs(role, socket string) {
+// runRole is the main function of the other user's process. It prints the outcome.
+func runRole(role, socket string) {
 	switch role {
 	case roleClient:
 		client := control.NewClient(socket)
@@ -62,8 +62,8 @@ func actAs(role, socket string) {
 	os.Exit(0)
 }
 
-// as returns the test binary as a process of a user's that does what the role is.
-func as(t *testing.T, uid uint32, role, socket string) *exec.Cmd {
+// commandAs returns a command that runs the test binary in a role, as a user.
+func commandAs(t *testing.T, uid uint32, role, socket string) *exec.Cmd {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		if os.Getenv("STOWAGE_REQUIRE_ROOT") == "1" {
@@ -78,8 +78,9 @@ func as(t *testing.T, uid uint32, role, socket string) *exec.Cmd {
 	return cmd
 }
 
-// open lets everybody have their way with a path, and through what is above it.
-func open(t *testing.T, path string) {
+// openToOthers gives all users full access to a path, and lets them pass the directories
+// above it.
+func openToOthers(t *testing.T, path string) {
 	t.Helper()
 	mode := os.FileMode(0o777)
 	for ; path != os.TempDir(); path = filepath.Dir(path) {
@@ -90,13 +91,15 @@ func open(t *testing.T, path string) {
 	}
 }
 
-// Who connects is for the kernel to say, whatever has become of the socket's mode.
+// The server takes the user of a connection from the kernel, so a changed mode of the socket
+// admits nobody else.
+// Promise S2.
 func TestAnotherUserIsRefused(t *testing.T) {
 	b := &backend{}
 	_, path := serve(t, b, nil)
-	open(t, path)
-	for uid, want := range map[uint32]string{0: "<nil>", otherUID: "user 1000 on this agent: run the command as root"} {
-		got, err := as(t, uid, roleClient, path).Output()
+	openToOthers(t, path)
+	for uid, want := range map[uint32]string{0: "<nil>", otherUID: "user 1000 may not use this agent: run the command as root"} {
+		got, err := commandAs(t, uid, roleClient, path).Output()
 		if err != nil || strings.TrimSpace(string(got)) != want {
 			t.Errorf("user %d: got %q, %v, want %q", uid, got, err, want)
 		}
@@ -106,21 +109,23 @@ func TestAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
-// The mode alone keeps others out.
+// The mode of the socket alone keeps other users out.
+// Promise S1.
 func TestAnotherUserCannotConnect(t *testing.T) {
 	_, path := serve(t, &backend{}, nil)
-	open(t, filepath.Dir(path))
-	got, err := as(t, otherUID, roleClient, path).Output()
-	if want := "may not use the agent at " + path + ": run the command as root\n"; err != nil || string(got) != want {
+	openToOthers(t, filepath.Dir(path))
+	got, err := commandAs(t, otherUID, roleClient, path).Output()
+	if want := "you may not use the agent at " + path + ": run the command as root\n"; err != nil || string(got) != want {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 }
 
-// A client has secrets to tell, and does as the answer says.
-func TestImpostorIsToldNothing(t *testing.T) {
+// A client sends secrets and trusts the answer, so it does not use a socket of another user.
+// Promise S3.
+func TestClientSendsNothingToImpostor(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
-	open(t, filepath.Dir(path))
-	cmd := as(t, otherUID, roleUntrusted, path)
+	openToOthers(t, filepath.Dir(path))
+	cmd := commandAs(t, otherUID, roleUntrusted, path)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -130,27 +135,29 @@ func TestImpostorIsToldNothing(t *testing.T) {
 	}
 	output := bufio.NewScanner(out)
 	if !output.Scan() || output.Text() != "listening" {
-		t.Errorf("the impostor says %q", output.Text())
+		t.Errorf("the impostor does not listen: %q", output.Text())
 	}
 	client := control.NewClient(path)
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // it never answers
 	defer cancel()
 	_, err = client.Apply(ctx, control.ApplyArgs{Content: []byte("secret")})
-	want := "what listens on " + path + " is user 1000's, and neither root's nor your own: it is told nothing"
+	want := "user 1000, who is neither root nor you, listens on " + path + ": the request was not sent"
 	if !errors.Is(err, errors.Unauthorized) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	if output.Scan(); output.Text() != `was told "", <nil>` {
-		t.Errorf("the impostor %s", output.Text())
+		t.Errorf("output of the impostor: %q", output.Text())
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
 }
 
-// The socket is made with the mode that it keeps, whatever the umask.
-func TestSocketIsNeverOpenToOthers(t *testing.T) {
+// The socket is created with mode 0600, even with a umask of 0, and not changed afterwards.
+// Promise S1.
+// Finding N16.
+func TestSocketIsCreatedWithFinalMode(t *testing.T) {
 	dir := t.TempDir()
 	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -175,10 +182,10 @@ func TestSocketIsNeverOpenToOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// An event is: watch, what happened, cookie, length of the name, name.
+	// An event is: watch, mask, cookie, length of the name, name.
 	word := func(i int) uint32 { return binary.NativeEndian.Uint32(events[4*i:]) }
 	if word(1) != unix.IN_CREATE || n != unix.SizeofInotifyEvent+int(word(3)) {
-		t.Errorf("more happened to the socket than that it was made: % x", events[:n])
+		t.Errorf("events % x, want only the creation of the socket", events[:n])
 	}
 	server.Kill()
 	if err := server.Wait(); err != nil {
@@ -186,7 +193,7 @@ func TestSocketIsNeverOpenToOthers(t *testing.T) {
 	}
 }
 
-// connect opens connections, and says nothing on them.
+// connect opens connections, and sends nothing on them.
 func connect(t *testing.T, path string, n int) []net.Conn {
 	t.Helper()
 	conns := make([]net.Conn, n)
@@ -201,12 +208,13 @@ func connect(t *testing.T, path string, n int) []net.Conn {
 	return conns
 }
 
-// Users who may not use the socket can hold only a few connections open, and do not
-// take up the slots of those who may.
-func TestStrangersAreNotInTheWay(t *testing.T) {
-	var known atomic.Bool
+// Unauthorized users can keep only a few connections open. These take no slots from
+// authorized users.
+// Promise S4.
+func TestUnauthorizedConnectionsDoNotBlockOthers(t *testing.T) {
+	var authorized atomic.Bool
 	client, path := serve(t, &backend{}, func(c *control.ServerConfig) {
-		c.Authorize = func(uint32) bool { return known.Load() }
+		c.Authorize = func(uint32) bool { return authorized.Load() }
 		c.RequestTimeout = time.Minute
 	})
 	conns := connect(t, path, 300)
@@ -215,17 +223,18 @@ func TestStrangersAreNotInTheWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n, err := conn.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
-			t.Fatalf("stranger %d: got %d bytes, %v", 8+i, n, err)
+			t.Fatalf("unauthorized connection %d: got %d bytes, %v, want EOF", 8+i, n, err)
 		}
 	}
-	known.Store(true)
+	authorized.Store(true)
 	if _, err := client.Storage(t.Context(), nil); err != nil {
 		t.Error(err)
 	}
 }
 
-// The connection of a user who may not use the socket is closed after one response.
-func TestStrangersAreAnsweredOnce(t *testing.T) {
+// The connection of an unauthorized user is closed after one answer.
+// Promise S4.
+func TestUnauthorizedConnectionClosesAfterAnswer(t *testing.T) {
 	_, path := serve(t, &backend{}, func(c *control.ServerConfig) { c.Authorize = func(uint32) bool { return false } })
 	conn := connect(t, path, 1)[0]
 	const request = "POST /v1/pools HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
@@ -237,18 +246,19 @@ func TestStrangersAreAnsweredOnce(t *testing.T) {
 	}
 	answers, err := io.ReadAll(conn)
 	if n := strings.Count(string(answers), "403 Forbidden"); err != nil || n != 1 {
-		t.Errorf("%d answers, %v: %s", n, err, answers)
+		t.Errorf("%d answers, want 1; error %v:\n%s", n, err, answers)
 	}
 }
 
-// However many connect, a bounded number is served, and the others get their turn.
-func TestConnectionsAreBounded(t *testing.T) {
+// The server handles a limited number of connections. Others wait until one closes.
+// Promise S4.
+func TestConnectionLimit(t *testing.T) {
 	client, path := serve(t, &backend{}, func(c *control.ServerConfig) { c.RequestTimeout = time.Minute })
 	conns := connect(t, path, 128)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := client.Storage(ctx, nil); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("while all places are taken: got %v", err)
+		t.Errorf("at the limit: got %v, want the client to wait", err)
 	}
 	if err := conns[0].Close(); err != nil {
 		t.Fatal(err)
@@ -258,7 +268,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// A server that is full ends all the same.
+// A server at its limit of connections can still be stopped.
 func TestFullServerEnds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
 	server, err := control.NewServer(control.ServerConfig{
@@ -277,6 +287,6 @@ func TestFullServerEnds(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(30 * time.Second):
-		t.Error("it does not end")
+		t.Error("the server does not end")
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/stowage-io/stowage/cmd/stowage/internal/control"
 )
 
-// FuzzRequest sends a server anything. It answers in its own form; what is not a
-// request is refused before anything is done.
+// FuzzRequest sends arbitrary requests to a server. Its answers always have the format of the
+// protocol, and an invalid request is refused before it reaches the backend.
 func FuzzRequest(f *testing.F) {
 	for _, verb := range []string{"apply", "resize", "import", "storage", "attach", "detach", "remove", "release", "retry", "format", "orphans", "adopt", "delete-orphan", "backup", "remove-pools", "pools", "add-pool", "report"} {
 		f.Add(verb, []byte(`{"names": ["a", "b/1"], "size-mib": 5, "more": true, "file": "f", "content": "c3RvcmFnZTogW10=", "dry-run": true}`))
@@ -52,7 +52,7 @@ func FuzzRequest(f *testing.F) {
 		case http.StatusNotFound, http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusMethodNotAllowed:
 			// The server has no such verb.
 			if len(calls) > 0 {
-				t.Errorf("%q is unknown, and does %q", verb, calls)
+				t.Errorf("%q is unknown, but calls the backend: %q", verb, calls)
 			}
 			return
 		}
@@ -71,7 +71,7 @@ func FuzzRequest(f *testing.F) {
 				t.Errorf("%q %q is answered with %+v", verb, body, answer)
 			}
 			if len(calls) == 0 && verb != "pools" && verb != "report" {
-				t.Errorf("%q %q is answered, and nothing is done", verb, body)
+				t.Errorf("%q %q is answered without a call of the backend", verb, body)
 			}
 		case response.StatusCode != http.StatusBadRequest || answer.Error == nil:
 			t.Errorf("%q %q is answered with %s and %+v", verb, body, response.Status, answer)
@@ -80,7 +80,7 @@ func FuzzRequest(f *testing.F) {
 				t.Errorf("%q %q is refused with %+v", verb, body, answer.Error)
 			}
 			if len(calls) > 0 {
-				t.Errorf("%q %q is refused, and does %q", verb, body, calls)
+				t.Errorf("%q %q is refused, but calls the backend: %q", verb, body, calls)
 			}
 		}
 	})

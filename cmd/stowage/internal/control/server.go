@@ -23,74 +23,71 @@ import (
 	"github.com/stowage-io/stowage/apiserver/params"
 )
 
-// Backend does what clients ask for. Its methods are called by several
-// goroutines at once and end when their context does.
+// Backend carries out the requests of clients. Its methods may be called concurrently and
+// return when their context ends.
 type Backend interface {
 	// Apply converges to a file.
 	Apply(context.Context, ApplyArgs) (ApplyResult, error)
-	// Storage returns the named storage, or all where no name is given. A name
-	// that is not known is an error that satisfies errors.IsNotFound.
+	// Storage returns the named storage, or all storage if no name is given. The error
+	// satisfies errors.IsNotFound if a name is not known.
 	Storage(ctx context.Context, names []string) ([]Storage, error)
-	// Watch calls send with all of the named storage (none named: with all
-	// there is), then with what changes. It returns when the context ends or
-	// send fails. A name that is not known is no error: it may come, or have
-	// gone.
+	// Watch calls send with all of the named storage (without names, with all storage), then
+	// with changes. It returns when the context ends or send fails. A name that is not known
+	// is not an error: the storage may be added later, or may have been removed.
 	Watch(ctx context.Context, names []string, send func(Event) error) error
-	// Attach, Detach and Remove ask that the named storage be attached,
-	// detached, or detached and destroyed. They return when that is recorded,
-	// not when it is done. A name that is not known is an error, and then
-	// nothing is changed.
+	// Attach, Detach and Remove request that the named storage be attached, detached, or
+	// detached and destroyed. They return when the request is recorded, not when it is carried
+	// out. If a name is not known, they return an error and change nothing.
 	Attach(ctx context.Context, names []string) error
 	Detach(ctx context.Context, names []string) error
 	Remove(ctx context.Context, names []string) error
-	// Release asks that the named storage be detached and forgotten, with its data
-	// left where it is.
+	// Release requests that the named storage be detached and removed from the state, with its
+	// data left in place.
 	Release(ctx context.Context, names []string) error
-	// Retry asks that what has failed of the named storage, or of all where none is
-	// named, be tried again at once.
+	// Retry requests that failed operations of the named storage, or of all storage if no name
+	// is given, be retried at once.
 	Retry(ctx context.Context, names []string) error
-	// Format asks that the filesystems of storage, each named by its full name, be made
-	// whatever is on their volumes.
+	// Format requests that the filesystems of storage, each named by its full name, be made
+	// whatever their volumes contain.
 	Format(ctx context.Context, names []string) error
-	// Resize asks that storage grow. It returns when that is recorded, not when it
-	// is done.
+	// Resize requests that storage grow. It returns when the request is recorded, not when it
+	// is carried out.
 	Resize(context.Context, ResizeArgs) (ChangesResult, error)
-	// Import takes over what is there, as storage that is then attached. When it is
-	// interrupted, the same call again finishes it.
+	// Import takes over an existing object as storage, which is then attached. If it is
+	// interrupted, repeating the call completes it.
 	Import(context.Context, ImportArgs) (ChangesResult, error)
-	// Orphans returns what providers have and no storage has. It looks twice, some
-	// seconds apart, before it calls something an orphan.
+	// Orphans returns the orphans, and other objects of providers that belong to no storage.
+	// It scans twice, some seconds apart, before it reports an object as an orphan.
 	Orphans(context.Context) ([]Orphan, error)
-	// Adopt makes an orphan storage again, detached.
+	// Adopt adds storage for an orphan, detached.
 	Adopt(context.Context, AdoptArgs) (ChangesResult, error)
 	// DeleteOrphan destroys an orphan.
 	DeleteOrphan(context.Context, DeleteOrphanArgs) (DeleteOrphanResult, error)
 	// Backup writes the state to a new file.
 	Backup(context.Context, BackupArgs) (BackupResult, error)
 	Pools(context.Context) ([]Pool, error)
-	// AddPool makes a pool, or replaces one, for storage that is added from then
-	// on.
+	// AddPool creates a pool, or replaces one, for storage that is added from then on.
 	AddPool(context.Context, AddPoolArgs) error
 	// RemovePools removes the named pools, all or none.
 	RemovePools(ctx context.Context, names []string) error
-	// Report tells how the agent's workers fare.
+	// Report returns the reports of the agent's workers.
 	Report(context.Context) (map[string]any, error)
 }
 
-// Logger is what a server tells its operator.
+// Logger receives messages for the operator.
 type Logger interface {
 	Warningf(format string, args ...any)
 }
 
-// ServerConfig has what a server needs.
+// ServerConfig is the configuration of a server.
 type ServerConfig struct {
 	SocketPath string
 	Backend    Backend
 	Logger     Logger
-	// Authorize tells whether a user may use the socket. Nil means root and
-	// the user of this process.
+	// Authorize reports whether a user may use the socket. Nil means root and the user of this
+	// process.
 	Authorize func(uid uint32) bool
-	// RequestTimeout bounds the sending of a request. Zero means 10 seconds.
+	// RequestTimeout bounds the time for receiving a request. Zero means 10 seconds.
 	RequestTimeout time.Duration
 }
 
@@ -110,23 +107,23 @@ func (c ServerConfig) Validate() error {
 }
 
 const (
-	// maxRequest holds the largest file in base64, and then some.
+	// maxRequest is enough for the largest file in base64, with a margin.
 	maxRequest = 4 << 20
-	// maxStreams bounds how many clients watch at a time. maxConns bounds how many
-	// authorized clients are connected: further ones wait. maxUnauthorizedConns bounds
-	// the connections of users who may not use the socket: further ones are closed.
+	// maxStreams bounds how many clients watch at the same time. maxConns bounds how many
+	// authorized clients are connected; more have to wait. maxUnauthorizedConns bounds the
+	// connections of users who may not use the socket; more are closed.
 	maxStreams           = 64
 	maxConns             = 128
 	maxUnauthorizedConns = 8
-	// defaultRequestTimeout is for a ServerConfig that gives none. stallTimeout
-	// is how long a client may leave an answer unread, shutdownTimeout how long
-	// answers in flight have to end once the server is killed.
+	// defaultRequestTimeout is used if ServerConfig has none. stallTimeout is how long a
+	// client may leave a response unread, shutdownTimeout how long responses in flight may
+	// take once the server is killed.
 	defaultRequestTimeout = 10 * time.Second
 	stallTimeout          = 30 * time.Second
 	shutdownTimeout       = 2 * time.Second
 )
 
-// Server is a worker that answers on a socket.
+// Server is a worker that serves requests on a socket.
 type Server struct {
 	config   ServerConfig
 	tomb     tomb.Tomb
@@ -137,8 +134,8 @@ type Server struct {
 	conns sync.WaitGroup
 }
 
-// NewServer listens on the socket and answers until it is killed. A socket file
-// that a dead agent left is replaced; one that is answered on is an error.
+// NewServer listens on the socket and serves requests until it is killed. It replaces a socket
+// file that a dead agent left; it returns an error if another server listens on the socket.
 func NewServer(config ServerConfig) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, errors.Trace(err)
@@ -172,10 +169,10 @@ func NewServer(config ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// Kill is part of worker.Worker.
+// Kill implements worker.Worker.
 func (s *Server) Kill() { s.tomb.Kill(nil) }
 
-// Wait is part of worker.Worker. When it returns, nobody is being answered.
+// Wait implements worker.Worker. When it returns, no request is being served.
 func (s *Server) Wait() error { return s.tomb.Wait() }
 
 // trackConn counts open connections. The HTTP server reports a new connection before
@@ -199,7 +196,7 @@ func (s *Server) run() error {
 		defer cancel()
 		_ = s.http.Shutdown(ctx)
 		<-served
-		_ = s.http.Close() // cuts off who did not end in time, or came last
+		_ = s.http.Close() // ends connections that have not ended in time, or that came last
 		s.conns.Wait()
 		return nil
 	})
@@ -209,8 +206,8 @@ func (s *Server) run() error {
 	return nil
 }
 
-// listen makes the socket. A file gets the mode that its socket has when it is bound:
-// there is no moment at which others could connect, nor a name to be looked up again.
+// listen makes the socket. It sets the mode before bind, which gives the socket file the same
+// mode: so there is no moment at which others could connect, and no second lookup of the path.
 func listen(path string) (net.Listener, error) {
 	stale, err := inspect(path)
 	if err != nil {
@@ -218,7 +215,7 @@ func listen(path string) (net.Listener, error) {
 	}
 	if stale {
 		if err := os.Remove(path); err != nil {
-			return nil, errors.Annotate(err, "removing a dead agent's socket")
+			return nil, errors.Annotate(err, "removing the socket of a stopped agent")
 		}
 	}
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
@@ -232,8 +229,8 @@ func listen(path string) (net.Listener, error) {
 	return listener, errors.Annotatef(cause(err), "listening on %s", path)
 }
 
-// CheckSocketPath returns an error that satisfies errors.IsNotValid if the path is
-// longer than the kernel takes for a socket.
+// CheckSocketPath returns an error that satisfies errors.IsNotValid if the path is longer than
+// the kernel allows for a socket.
 func CheckSocketPath(path string) error {
 	const maxLen = len(unix.RawSockaddrUnix{}.Path) - 1
 	if len(path) > maxLen {
@@ -242,24 +239,24 @@ func CheckSocketPath(path string) error {
 	return nil
 }
 
-// CheckSocket returns an error if a server cannot listen on the path as things are:
-// its directory is missing, another agent answers there, or it is another file.
+// CheckSocket returns an error if a server cannot currently listen on the path: its directory
+// is missing, another agent listens there, or the path is another kind of file.
 func CheckSocket(path string) error {
 	_, err := inspect(path)
 	return err
 }
 
-// CheckAnswered returns an error if an agent answers on the path.
+// CheckAnswered returns an error if an agent listens on the path.
 func CheckAnswered(path string) error {
 	conn, err := net.Dial("unix", path)
 	if err != nil {
-		return nil // nobody does, or nobody can be asked
+		return nil // no agent listens, or none can be reached
 	}
 	_ = conn.Close()
 	return errors.Errorf("an agent answers on %s", path)
 }
 
-// inspect is CheckSocket, and tells whether an agent that died left its socket there.
+// inspect is CheckSocket, and reports whether a dead agent left its socket there.
 func inspect(path string) (stale bool, err error) {
 	if err := CheckSocketPath(path); err != nil {
 		return false, err
@@ -273,12 +270,12 @@ func inspect(path string) (stale bool, err error) {
 		return false, errors.Annotatef(err, "listening on %s", path)
 	}
 	if info.Mode().Type() != os.ModeSocket {
-		return false, errors.Errorf("%s is there and is not a socket: move it away, or choose another path", path)
+		return false, errors.Errorf("%s exists and is not a socket: move it away, or choose another path", path)
 	}
 	conn, err := net.Dial("unix", path)
 	if err == nil {
 		_ = conn.Close()
-		return false, errors.Errorf("another agent answers on %s already", path)
+		return false, errors.Errorf("another agent already answers on %s", path)
 	}
 	if !errors.Is(err, unix.ECONNREFUSED) {
 		return false, errors.Annotatef(cause(err), "listening on %s", path)
@@ -286,8 +283,8 @@ func inspect(path string) (stale bool, err error) {
 	return true, nil
 }
 
-// cause is what package net says the kernel said, without the address, which our
-// own messages have.
+// cause returns the system's error from an error of package net, without the address, which
+// the messages here already have.
 func cause(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -303,14 +300,14 @@ func withPeerConn(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, peerConnKey{}, conn)
 }
 
-// authorized lets through only who may use the socket.
+// authorized passes on only requests of users who may use the socket.
 func (s *Server) authorized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		peer := r.Context().Value(peerConnKey{}).(*peerConn) // or nobody gets through
+		peer := r.Context().Value(peerConnKey{}).(*peerConn) // panics without one, so that no request goes unchecked
 		if peer.unauthorized {
 			s.config.Logger.Warningf("refused user %d on the control socket (%v)", peer.uid, peer.err)
 			w.Header().Set("Connection", "close")
-			writeError(w, errors.Unauthorizedf("user %d on this agent: run the command as root", peer.uid))
+			writeError(w, errors.Unauthorizedf("user %d may not use this agent: run the command as root", peer.uid))
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -357,9 +354,9 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
-// readArgs returns the arguments of a request. The body is read to its end, and its
-// deadline lifted afterwards: only then does the request's context end when, and only
-// when, the client goes away.
+// readArgs returns the arguments of a request. It reads the body to its end, and then lifts
+// the read deadline: only then does the request's context end exactly when the client
+// disconnects.
 func readArgs[A any](s *Server, w http.ResponseWriter, r *http.Request) (A, error) {
 	var args A
 	controller := http.NewResponseController(w)
@@ -407,7 +404,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	case s.streams <- struct{}{}:
 		defer func() { <-s.streams }()
 	default:
-		writeError(w, errors.Errorf("%d clients watch already: try again when one has ended", maxStreams))
+		writeError(w, errors.Errorf("%d clients are watching already: try again when one has ended", maxStreams))
 		return
 	}
 	controller := http.NewResponseController(w)
@@ -425,11 +422,11 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 		return send(envelope[Event]{Result: event})
 	})
 	if err != nil && r.Context().Err() == nil {
-		_ = send(envelope[Event]{Error: params.ServerError(err)}) // who has gone misses nothing
+		_ = send(envelope[Event]{Error: params.ServerError(err)}) // a client that has disconnected does not need it
 	}
 }
 
-// writeJSON writes a response. Errors are ignored: they mean that the client has gone.
+// writeJSON writes a response. It ignores errors, which mean that the client has disconnected.
 func writeJSON(w http.ResponseWriter, status int, body any) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(stallTimeout))
 	w.Header().Set("Content-Type", "application/json")
@@ -450,7 +447,7 @@ func writeError(w http.ResponseWriter, err error) {
 	writeJSON(w, status, envelope[struct{}]{Error: params.ServerError(err)})
 }
 
-// logWriter hands what net/http has to say to the logger.
+// logWriter passes the messages of net/http to the logger.
 type logWriter struct{ logger Logger }
 
 func (w logWriter) Write(p []byte) (int, error) {

@@ -14,22 +14,21 @@ type Storage struct {
 	Kind     string `json:"kind" yaml:"kind"`
 	Pool     string `json:"pool" yaml:"pool"`
 	Provider string `json:"provider" yaml:"provider"`
-	// SizeMiB is what was asked for until the provider has said what it made.
+	// SizeMiB is the requested size until the provider has reported the size that it made.
 	SizeMiB uint64 `json:"size-mib" yaml:"size-mib"`
-	// WantedMiB is what was last asked for. Storage that has less is to grow; some
-	// has more.
+	// WantedMiB is the size that was last requested. Storage with less is to grow; some has
+	// more.
 	WantedMiB uint64 `json:"wanted-mib" yaml:"wanted-mib"`
 	// CannotGrowToMiB is the size to which the storage could not grow; Message gives the
 	// reason. The field is omitted if there is no such size.
 	CannotGrowToMiB uint64        `json:"cannot-grow-to-mib,omitempty" yaml:"cannot-grow-to-mib,omitempty"`
 	Life            life.Value    `json:"life" yaml:"life"`
 	Status          status.Status `json:"status" yaml:"status"`
-	// Message says why it is not attached; about attached storage, what there is
-	// to know.
+	// Message says why the storage is not attached; for attached storage it is a remark.
 	Message string `json:"message" yaml:"message"`
 	// Since is when Status or Message last changed.
 	Since time.Time `json:"since" yaml:"since"`
-	// Location is a device path or a mount point, empty where not attached.
+	// Location is a device path or a mount point, empty if the storage is not attached.
 	Location string `json:"location" yaml:"location"`
 	// Volume and Filesystem are the IDs of the volume and the filesystem that make
 	// up the instance. Each is empty if the instance lacks it.
@@ -38,7 +37,7 @@ type Storage struct {
 	Attachments []Attachment `json:"attachments" yaml:"attachments"`
 }
 
-// Attachment is a storage instance on a machine.
+// Attachment is the attachment of a storage instance to a machine.
 type Attachment struct {
 	Machine  string     `json:"machine" yaml:"machine"`
 	Life     life.Value `json:"life" yaml:"life"`
@@ -55,113 +54,112 @@ type Pool struct {
 	Default bool `json:"default" yaml:"default"`
 }
 
-// AddPoolArgs is a pool to make.
+// AddPoolArgs describes a pool to create.
 type AddPoolArgs struct {
 	Name       string         `json:"name"`
 	Provider   string         `json:"provider"`
 	Attributes map[string]any `json:"attributes"`
-	// Replace asks for another provider and other attributes of a pool that is
-	// there.
+	// Replace changes the provider and the attributes of an existing pool.
 	Replace bool `json:"replace"`
 }
 
 // ApplyArgs is a file to converge to. The agent parses and checks the content itself,
 // because it does not trust a client's checks.
 type ApplyArgs struct {
-	// File is what the user calls the file; errors begin with it.
+	// File is the user's name for the file; errors begin with it.
 	File    string `json:"file"`
 	Content []byte `json:"content"`
-	// DryRun asks what would change, and changes nothing.
+	// DryRun requests what would change, without changing anything.
 	DryRun bool `json:"dry-run"`
 }
 
-// ResizeArgs ask for storage to grow.
+// ResizeArgs requests that storage grow.
 type ResizeArgs struct {
 	// Names are names of storage, as elsewhere.
 	Names []string `json:"names"`
-	// SizeMiB is how large each is to be, or, with More, how much larger than was
-	// last asked for.
+	// SizeMiB is the size of each, or, with More, how much to add to the size that was last
+	// requested.
 	SizeMiB uint64 `json:"size-mib"`
 	More    bool   `json:"more"`
 }
 
-// ImportArgs name what is to be taken over.
+// ImportArgs names the object to import.
 type ImportArgs struct {
 	Name string `json:"name"`
 	Pool string `json:"pool"`
 	// Source is the absolute path of a file or directory, or UUID=… of the
 	// filesystem on a block device.
 	Source string `json:"source"`
-	// Mount is where a filesystem is wanted, or nothing.
+	// Mount is where to mount a filesystem; empty leaves the choice to the agent.
 	Mount string `json:"mount"`
-	// Block asks for a block device, whatever is on it.
+	// Block requests a block device, whatever is on it.
 	Block bool `json:"block"`
-	// Copy asks for a copy of a file, which is left where it is.
+	// Copy requests that the file be copied, and left where it is.
 	Copy bool `json:"copy,omitempty"`
 }
 
-// OrphanState says why an object is not, or no longer, any storage's.
+// OrphanState says why an object does not belong to storage.
 type OrphanState string
 
 const (
-	// OrphanLost is an object of this state that no storage has.
+	// OrphanLost is an object of this state that no storage has: an orphan.
 	OrphanLost OrphanState = "orphan"
 	// OrphanReleased is an object that was released on request.
 	OrphanReleased OrphanState = "released"
-	// OrphanUnknown is an object that does not tell whose it is.
+	// OrphanUnknown is an object that names no owner.
 	OrphanUnknown OrphanState = "unknown"
 )
 
-// Orphan is a volume or filesystem that a provider has and no storage.
+// Orphan is a provider's volume or filesystem that belongs to no storage.
 type Orphan struct {
 	State OrphanState `json:"state" yaml:"state"`
-	// Name is that of the storage when the object was made, empty where it does not
-	// tell.
+	// Name is the name that the storage had when the object was made, empty if it is not
+	// known.
 	Name string `json:"name" yaml:"name"`
-	// UUID is the object's own, empty where it has none.
+	// UUID is the object's UUID, empty if it has none.
 	UUID string `json:"uuid" yaml:"uuid"`
 	// Kind is "volume" or "filesystem".
 	Kind     string `json:"kind" yaml:"kind"`
 	Provider string `json:"provider" yaml:"provider"`
 	Pool     string `json:"pool" yaml:"pool"`
-	// ID is the provider's.
+	// ID is the provider's ID of the object.
 	ID      string `json:"id" yaml:"id"`
 	SizeMiB uint64 `json:"size-mib" yaml:"size-mib"`
-	// Path is where its data is on this machine, where that is a file or directory.
+	// Path is the file or directory of its data on this machine, or empty.
 	Path string `json:"path" yaml:"path"`
-	// Attached says that a device shows it, or that it is mounted.
+	// Attached says that a device shows the object, or that it is mounted.
 	Attached bool `json:"attached" yaml:"attached"`
 }
 
-// AdoptArgs name an orphan that is to be storage again.
+// AdoptArgs names an orphan to adopt.
 type AdoptArgs struct {
 	// Orphan is the name or the UUID of the orphan.
 	Orphan string `json:"orphan"`
-	// As is the name that the storage is to have; empty: the orphan's.
+	// As is the name for the storage; empty: the orphan's.
 	As string `json:"as"`
 }
 
-// DeleteOrphanArgs name an orphan whose data is to go.
+// DeleteOrphanArgs names an orphan to delete.
 type DeleteOrphanArgs struct {
 	UUID string `json:"uuid"`
 	// Now destroys data that would be kept in the trash for a week.
 	Now bool `json:"now"`
 }
 
-// DeleteOrphanResult tells what was deleted.
+// DeleteOrphanResult lists what was deleted.
 type DeleteOrphanResult struct {
 	Deleted []Orphan `json:"deleted"`
-	// Until is when data that is in the trash goes away; zero: it is gone.
+	// Until is when data in the trash will be destroyed; zero: it is destroyed already.
 	Until time.Time `json:"until"`
 }
 
-// BackupArgs name the file that a backup of the state is written to.
+// BackupArgs names the file to which a backup of the state is written.
 type BackupArgs struct {
-	// Path is absolute. Nothing is there.
+	// Path is absolute, and must not exist.
 	Path string `json:"path"`
 }
 
-// BackupResult tells what was written.
+// BackupResult describes the backup that was written.
 type BackupResult struct {
 	UUID       string `json:"uuid" yaml:"uuid"`
 	Generation uint64 `json:"generation" yaml:"generation"`
@@ -169,29 +167,29 @@ type BackupResult struct {
 	Bytes      int64  `json:"bytes" yaml:"bytes"`
 }
 
-// ChangesResult tells what was changed.
+// ChangesResult lists the changes.
 type ChangesResult struct {
 	Changes []Change `json:"changes"`
 }
 
-// Action is what applying a file, or a command, does about a name.
+// Action is what applying a file, or a command, does with a name.
 type Action string
 
 const (
 	ActionAdd    Action = "add"
 	ActionAttach Action = "attach"
 	ActionGrow   Action = "grow"
-	// ActionKeep is for what is larger than a file says.
+	// ActionKeep is for storage that is larger than a file says.
 	ActionKeep Action = "keep"
-	// ActionImport is for what was there before, and not stowage's.
+	// ActionImport is for an object that existed before and was not stowage's.
 	ActionImport Action = "import"
-	// ActionAdopt is for what no storage had.
+	// ActionAdopt is for an orphan.
 	ActionAdopt Action = "adopt"
-	// ActionLeave is for what is on the machine and not in the file.
+	// ActionLeave is for storage that is on the machine and not in the file.
 	ActionLeave Action = "leave"
 )
 
-// Change is what is done about one storage or pool.
+// Change is the action on one storage or pool.
 type Change struct {
 	Action Action `json:"action"`
 	// Item is "storage" or "pool".
@@ -200,23 +198,23 @@ type Change struct {
 	Detail string `json:"detail"`
 }
 
-// ApplyResult tells what applying a file changed, or would change.
+// ApplyResult lists what applying a file changed, or would change.
 type ApplyResult struct {
 	Changes []Change `json:"changes"`
-	// Names are the storage in the file.
+	// Names are the names of the storage in the file.
 	Names []string `json:"names"`
 }
 
-// Event tells watchers what is new. The first event of a stream has all that
-// was asked for.
+// Event reports changes to watchers. The first event of a stream has everything that was
+// requested.
 type Event struct {
 	Storage []Storage `json:"storage,omitempty"`
-	// Gone are the names of what no longer exists.
+	// Gone are the names of storage that no longer exists.
 	Gone []string `json:"gone,omitempty"`
 }
 
-// namesArgs name pools, or storage: NAME means all its instances, NAME/N one. None
-// means all there is, where that makes sense.
+// namesArgs names pools, or storage: NAME means all its instances, NAME/N one. An empty list
+// means everything, where that makes sense.
 type namesArgs struct {
 	Names []string `json:"names"`
 }

@@ -1,14 +1,14 @@
-// Package converge works out what applying a file changes on a machine, or why
-// it cannot be applied. It changes nothing itself and does no I/O: what it knows
-// of the machine is a [World] that the caller has read.
+// Package converge works out what applying a file changes on a machine, or why the file cannot
+// be applied. It changes nothing itself and does no I/O: its knowledge of the machine is a
+// [Situation] that the caller has read.
 //
-// What the file declares and the machine lacks is added; what is there but
-// detached is attached; what is there and smaller grows; what is there otherwise
-// stays as it is. A declaration that differs from what is there in another way is an
-// error: no storage is altered in place. What is there and not in the file is left
-// alone, because data goes away only where its name was given for it.
+// Storage that the file declares and the machine lacks is added. Existing storage is attached
+// if it is detached, grows if it is smaller, and otherwise stays as it is. A declaration that
+// differs from existing storage in another way is an error: no storage is altered in place.
+// Storage that is not in the file is left alone, because data is destroyed only when its name
+// was given for that.
 //
-// [Resize] and [Import] plan what a command asks for, by the same rules.
+// [Resize] and [Import] plan what a command requests, by the same rules.
 package converge
 
 import (
@@ -30,42 +30,41 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// World is what a file is held against.
-type World struct {
+// Situation is what a file is compared with.
+type Situation struct {
 	Machine   names.MachineTag
 	Providers storage.ProviderRegistry
-	// Manager tells that the environment's storage is looked after too.
+	// Manager says that the environment's storage is managed too.
 	Manager bool
-	// Pools are all pools, the providers' own among them.
+	// Pools are all pools, including the providers' default pools.
 	Pools []*storage.Config
 	// Storage is all storage.
 	Storage []state.Storage
-	// Reserved are directories that nothing is mounted on, in or above.
+	// Reserved are directories that must not be mounted on, in or above.
 	Reserved []string
-	// Space is the free space of providers. A provider that is not in it is
-	// not checked here.
+	// Space is the free space of providers. The space of a provider that it lacks is not
+	// checked here.
 	Space map[storage.ProviderType]Space
-	// Filesystems has the rules of filesystems that are made on volumes.
+	// Filesystems has the rules for filesystems on volumes.
 	Filesystems interface {
 		ValidateFilesystemParams(storage.FilesystemParams) error
 	}
-	// CheckGrowth returns an error if storage cannot grow, however much space is
-	// free.
+	// CheckGrowth returns an error if storage cannot grow, regardless of free space.
 	CheckGrowth func(*state.Storage) error
-	// KeepLarger has storage stay as it is that is larger than the file says, where
-	// that is an error otherwise: the file may be older than its growth.
+	// KeepLarger keeps storage that is larger than the file says, which is an error otherwise:
+	// the file may be older than the storage's growth.
 	KeepLarger bool
 }
 
 // Space is the free space of a provider.
 type Space struct {
-	// FreeMiB is left for new storage.
+	// FreeMiB is the space that is free for new storage.
 	FreeMiB uint64
-	// Taken tells that each storage takes its size out of FreeMiB. Otherwise
-	// its size is only the most that it may come to hold.
+	// Taken says that each storage instance takes its size out of FreeMiB. Otherwise its size
+	// is only a maximum.
 	Taken bool
-	// Thin reports whether storage with these attributes may be larger than the free
-	// space. Nil: none may.
+	// Thin reports whether storage with these attributes may be larger than the free space.
+	// Nil: never.
 	Thin func(attributes map[string]any) bool
 }
 
@@ -74,25 +73,25 @@ func (s Space) limits(attributes map[string]any) bool {
 	return s.Thin == nil || !s.Thin(attributes)
 }
 
-// Plan is what applying a file does.
+// Plan is the result of planning to apply a file.
 type Plan struct {
 	State state.Changes
-	// Changes tells a person of all this, and of what is left alone.
+	// Changes describes the changes, and what is left alone, to the user.
 	Changes []control.Change
-	// Names are the storage in the file.
+	// Names are the names of the storage in the file.
 	Names []string
 }
 
-// The attributes by which a pool or an instance chooses the filesystem that is made
-// on its volume, and defaultFilesystem what is made where neither does.
-// attributeUUID is for one that is there already.
+// attributeFilesystem is the attribute by which a pool or an instance chooses the type of the
+// filesystem on its volume; defaultFilesystem is the type if neither does. attributeUUID
+// identifies a filesystem that exists already.
 const (
 	attributeFilesystem = "fs"
 	attributeUUID       = "uuid"
 	defaultFilesystem   = "ext4"
 )
 
-// attributeOf returns the attribute that a field of a file stands for.
+// attributeOf returns the attribute that a field of a file sets.
 func attributeOf(field string) string {
 	if field == "filesystem" {
 		return attributeFilesystem
@@ -102,8 +101,8 @@ func attributeOf(field string) string {
 
 // Make returns the plan for a file. The error names the file, the line, the
 // entry and the field, and satisfies errors.IsNotValid.
-func Make(file *spec.File, world World) (Plan, error) {
-	p := newPlanner(world)
+func Make(file *spec.File, situation Situation) (Plan, error) {
+	p := newPlanner(situation)
 	for _, pool := range file.Pools {
 		if err := p.planPool(pool); err != nil {
 			return Plan{}, err
@@ -118,27 +117,27 @@ func Make(file *spec.File, world World) (Plan, error) {
 	return p.plan, nil
 }
 
-func newPlanner(world World) *planner {
+func newPlanner(situation Situation) *planner {
 	p := &planner{
-		world:    world,
-		pools:    map[string]*storage.Config{},
-		existing: map[string]*state.Storage{},
-		prefixes: map[string]bool{},
-		freeMiB:  map[storage.ProviderType]uint64{},
+		situation: situation,
+		pools:     map[string]*storage.Config{},
+		existing:  map[string]*state.Storage{},
+		prefixes:  map[string]bool{},
+		freeMiB:   map[storage.ProviderType]uint64{},
 	}
-	p.plan.State.Machine = world.Machine
-	for _, pool := range world.Pools {
+	p.plan.State.Machine = situation.Machine
+	for _, pool := range situation.Pools {
 		p.pools[pool.Name()] = pool
 	}
-	for provider, space := range world.Space {
+	for provider, space := range situation.Space {
 		p.freeMiB[provider] = space.FreeMiB
 	}
-	for i := range world.Storage {
-		s := &world.Storage[i]
+	for i := range situation.Storage {
+		s := &situation.Storage[i]
 		p.existing[s.Name] = s
 		p.prefixes[state.BaseName(s.Name)] = true
 		if s.MountPoint != "" {
-			// Those that are there are kept apart by having come through here.
+			// Existing mount points have passed this check before.
 			_ = p.mounts.Add(s.MountPoint, s.Name)
 		}
 	}
@@ -146,20 +145,20 @@ func newPlanner(world World) *planner {
 }
 
 type planner struct {
-	world    World
-	pools    map[string]*storage.Config
-	existing map[string]*state.Storage
-	// prefixes are the names of what exists without their numbers.
+	situation Situation
+	pools     map[string]*storage.Config
+	existing  map[string]*state.Storage
+	// prefixes are the names of existing storage without their numbers.
 	prefixes map[string]bool
 	mounts   spec.Mounts
-	// freeMiB is the space left, by provider.
+	// freeMiB is the remaining space, by provider.
 	freeMiB map[storage.ProviderType]uint64
 	plan    Plan
 }
 
 // planPool adds a pool to the plan unless the pool exists.
 func (p *planner) planPool(declared spec.Pool) error {
-	_, err := p.world.Providers.StorageProvider(declared.Provider)
+	_, err := p.situation.Providers.StorageProvider(declared.Provider)
 	if errors.Is(err, errors.NotFound) {
 		return declared.Errorf("provider", "%q is not known: the providers are %s", declared.Provider, p.providerNames())
 	}
@@ -167,7 +166,7 @@ func (p *planner) planPool(declared spec.Pool) error {
 		return declared.Errorf("provider", "%s", err)
 	}
 	if _, ok := declared.Attributes[storage.ConfigStorageDir]; ok {
-		return declared.Errorf("attributes", "%s is the agent's to set: leave it out", storage.ConfigStorageDir)
+		return declared.Errorf("attributes", "the agent sets %s: leave it out", storage.ConfigStorageDir)
 	}
 	config, err := storage.NewConfig(declared.Name, declared.Provider, declared.Attributes)
 	if err != nil {
@@ -175,10 +174,10 @@ func (p *planner) planPool(declared spec.Pool) error {
 	}
 	if known, ok := p.pools[declared.Name]; ok {
 		if known.Provider() != config.Provider() {
-			return declared.Errorf("provider", "the pool is there with provider %s, and cannot change: choose another name", known.Provider())
+			return declared.Errorf("provider", "the pool exists with provider %s, and cannot change: choose another name", known.Provider())
 		}
 		if !sameAttributes(known.Attrs(), config.Attrs()) {
-			return declared.Errorf("attributes", "the pool is there with other attributes, and cannot change: choose another name")
+			return declared.Errorf("attributes", "the pool exists with other attributes, and cannot change: choose another name")
 		}
 		return nil
 	}
@@ -196,7 +195,7 @@ func (p *planner) planPool(declared spec.Pool) error {
 }
 
 func (p *planner) providerNames() string {
-	types, err := p.world.Providers.StorageProviderTypes()
+	types, err := p.situation.Providers.StorageProviderTypes()
 	if err != nil {
 		return "unknown (" + err.Error() + ")"
 	}
@@ -208,8 +207,8 @@ func (p *planner) providerNames() string {
 	return strings.Join(list, ", ")
 }
 
-// sameAttributes compares as JSON does: what was stored comes back with other
-// types of numbers.
+// sameAttributes compares attributes as JSON, because stored numbers are read back with other
+// types.
 func sameAttributes(a, b storage.Attrs) bool {
 	if len(a) == 0 && len(b) == 0 {
 		return true
@@ -225,7 +224,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 	if !ok {
 		return declared.Errorf("directive", "pool %q is not known: the pools are %s", declared.Directive.Pool, p.poolNames())
 	}
-	provider, err := p.world.Providers.StorageProvider(pool.Provider())
+	provider, err := p.situation.Providers.StorageProvider(pool.Provider())
 	if err != nil {
 		return declared.Errorf("directive", "pool %s: %s", pool.Name(), err)
 	}
@@ -244,7 +243,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 	}
 
 	var added, attached int
-	grown, larger := map[uint64]int{}, map[uint64]int{} // by the size before
+	grown, larger := map[uint64]int{}, map[uint64]int{} // by the previous size
 	for _, instance := range declared.Instances() {
 		wanted := state.StorageParams{
 			Name:       instance.Name,
@@ -252,7 +251,7 @@ func (p *planner) planStorage(declared spec.Storage) error {
 			Pool:       pool.Name(),
 			Size:       declared.Directive.Size,
 			MountPoint: instance.Mount,
-			Machine:    p.world.Machine,
+			Machine:    p.situation.Machine,
 		}
 		for _, choice := range declared.Choices() {
 			if *choice.Value == "" {
@@ -308,17 +307,17 @@ func (p *planner) planStorage(declared spec.Storage) error {
 	return nil
 }
 
-// checkManager refuses what nobody would look after.
+// checkManager returns an error for storage that no worker would manage.
 func (p *planner) checkManager(pool *storage.Config, provider storage.Provider) error {
-	if provider.Scope() == storage.ScopeEnviron && !p.world.Manager {
+	if provider.Scope() == storage.ScopeEnviron && !p.situation.Manager {
 		return errors.Errorf("pool %s is of provider %s, whose storage an environment manager makes and attaches: start the agent with --manager",
 			pool.Name(), pool.Provider())
 	}
 	return nil
 }
 
-// checkChoices asks about the choices one after the other, and about the size once the
-// type is known: so the error is about the field that has to change.
+// checkChoices checks the choices one after the other, and the size once the type is known, so
+// that the error is about the field that has to change.
 func (p *planner) checkChoices(declared spec.Storage, pool *storage.Config) error {
 	params := storage.FilesystemParams{Attributes: maps.Clone(pool.Attrs())}
 	if params.Attributes == nil {
@@ -344,7 +343,7 @@ func (p *planner) checkChoices(declared spec.Storage, pool *storage.Config) erro
 		return declared.Errorf(field, "%s", err)
 	}
 	for i, choice := range choices {
-		field := "directive" // which names the pool, whose choice it is otherwise
+		field := "directive" // it names the pool, which has made the choice otherwise
 		if *choice.Value != "" {
 			field = choice.Field
 			params.Attributes[attributeOf(field)] = *choice.Value
@@ -366,12 +365,12 @@ func (p *planner) checkChoices(declared spec.Storage, pool *storage.Config) erro
 // filesystem and the volume are not known yet.
 func (p *planner) checkFilesystem(params storage.FilesystemParams) error {
 	params.Tag, params.Volume = names.NewFilesystemTag("0"), names.NewVolumeTag("0")
-	return trimErrorPrefix("filesystem 0: ", p.world.Filesystems.ValidateFilesystemParams(params))
+	return trimErrorPrefix("filesystem 0: ", p.situation.Filesystems.ValidateFilesystemParams(params))
 }
 
-// checkAttributes asks whether the pool could have the attributes.
+// checkAttributes checks that the pool could have the attributes.
 func (p *planner) checkAttributes(pool *storage.Config, attributes storage.Attrs) error {
-	provider, err := p.world.Providers.StorageProvider(pool.Provider())
+	provider, err := p.situation.Providers.StorageProvider(pool.Provider())
 	if err != nil {
 		return errors.Trace(err)
 	}
@@ -382,8 +381,8 @@ func (p *planner) checkAttributes(pool *storage.Config, attributes storage.Attrs
 	return trimErrorPrefix(fmt.Sprintf("storage pool %q: ", pool.Name()), provider.ValidateConfig(config))
 }
 
-// trimErrorPrefix removes a prefix from an error, because the callers' messages say the
-// same.
+// trimErrorPrefix removes a prefix from an error, because the callers' messages already
+// contain it.
 func trimErrorPrefix(prefix string, err error) error {
 	if err == nil || !strings.HasPrefix(err.Error(), prefix) {
 		return err
@@ -400,8 +399,8 @@ func (p *planner) poolNames() string {
 	return strings.Join(list, ", ")
 }
 
-// checkKind refuses what the provider cannot make, and tells whether what it
-// makes is a volume, with a filesystem on it where that is what is wanted.
+// checkKind returns an error if the provider cannot make the kind. It reports whether the
+// provider makes a volume, on which a filesystem is made if the kind is filesystem.
 func checkKind(declared spec.Storage, name storage.ProviderType, provider storage.Provider) (onVolume bool, err error) {
 	blocks := provider.Supports(storage.StorageKindBlock)
 	filesystems := provider.Supports(storage.StorageKindFilesystem)
@@ -419,8 +418,8 @@ func checkKind(declared spec.Storage, name storage.ProviderType, provider storag
 	return declared.Kind == storage.StorageKindBlock || !filesystems, nil
 }
 
-// checkCount refuses to turn NAME into NAME/0, NAME/1, … or the reverse: both
-// would then answer to NAME.
+// checkCount refuses to turn NAME into NAME/0, NAME/1, … or the reverse, because NAME would
+// then refer to both.
 func (p *planner) checkCount(declared spec.Storage) error {
 	if !p.prefixes[declared.Name] {
 		return nil
@@ -437,8 +436,8 @@ func removeHint(name string) string {
 	return fmt.Sprintf("remove it first with `stowage remove %s`", name)
 }
 
-// compare tells whether what exists needs to be attached to be what is wanted.
-// It is an error if it is something else, or on its way out.
+// compare reports whether existing storage has to be attached to match the declaration. It
+// returns an error if the storage differs in another way, or is being removed.
 func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, pool *storage.Config, managed bool, existing *state.Storage) (attach bool, err error) {
 	differs := func(field, what, have string) error {
 		return declared.Errorf(field, "%s of %s cannot change from %s: write that, or %s",
@@ -451,7 +450,7 @@ func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, poo
 		return false, differs("kind", "the kind", existing.Kind.String())
 	case existing.Pool != wanted.Pool:
 		return false, differs("directive", "the pool", existing.Pool)
-	case wanted.Size < minSize(existing) && !p.world.KeepLarger:
+	case wanted.Size < minSize(existing) && !p.situation.KeepLarger:
 		return false, declared.Errorf("directive", "%s has %s and cannot become smaller: write that, or %s",
 			existing.Name, table.ExactSize(minSize(existing)), removeHint(existing.Name))
 	case existing.MountPoint != wanted.MountPoint:
@@ -467,13 +466,13 @@ func (p *planner) compare(declared spec.Storage, wanted state.StorageParams, poo
 		return true, nil
 	}
 	if len(existing.Attachments) == 0 || existing.Attachments[0].Life != life.Alive {
-		return false, declared.Errorf("name", "%s is still being detached: apply again when it is, `stowage detach --wait %s` tells", existing.Name, existing.Name)
+		return false, declared.Errorf("name", "%s is still being detached: wait for it with `stowage detach --wait %s`, then apply again", existing.Name, existing.Name)
 	}
 	return false, nil
 }
 
-// attributeValue returns the value that the first of the attributes to set a field
-// gives it, or the default of the field.
+// attributeValue returns the value of a field in the first of the attributes that set it, or
+// the default of the field.
 func attributeValue(field string, all ...map[string]any) string {
 	for _, attributes := range all {
 		if text, ok := attributes[attributeOf(field)].(string); ok && text != "" {
@@ -495,16 +494,16 @@ func orNone(s string) string {
 
 // addMount reserves the mount point of new storage.
 func (p *planner) addMount(path, name string) error {
-	for _, reserved := range p.world.Reserved {
+	for _, reserved := range p.situation.Reserved {
 		if spec.Within(path, reserved) || spec.Within(reserved, path) {
-			return errors.Errorf("%q would hide, or lie in, %s, which is the agent's own", path, reserved)
+			return errors.Errorf("%q would hide, or lie in, %s, which the agent uses: choose another mount point", path, reserved)
 		}
 	}
 	return p.mounts.Add(path, name)
 }
 
-// planResize plans that an instance gets a size other than the one last requested. The
-// state decides whether the size may be smaller.
+// planResize plans to change an instance's wanted size. The state decides whether the size may
+// be smaller.
 func (p *planner) planResize(existing *state.Storage, size uint64) error {
 	if size > existing.RequestedMiB {
 		if err := p.checkGrowth(existing, size); err != nil {
@@ -517,11 +516,11 @@ func (p *planner) planResize(existing *state.Storage, size uint64) error {
 
 // checkGrowth returns an error if an instance cannot grow to size.
 func (p *planner) checkGrowth(existing *state.Storage, size uint64) error {
-	if err := p.world.CheckGrowth(existing); err != nil {
+	if err := p.situation.CheckGrowth(existing); err != nil {
 		return err
 	}
 	provider := existing.Provider
-	if space, ok := p.world.Space[provider]; ok && space.limits(existing.Attributes) {
+	if space, ok := p.situation.Space[provider]; ok && space.limits(existing.Attributes) {
 		more, left := size-existing.RequestedMiB, p.freeMiB[provider]
 		if space.Taken && more > left || size > left && !space.Taken {
 			return errors.Errorf("it does not fit: %s asks for %s more, and provider %s has room for %s",
@@ -534,15 +533,15 @@ func (p *planner) checkGrowth(existing *state.Storage, size uint64) error {
 	return nil
 }
 
-// minSize returns the smallest size that an instance can be asked to have. The size
-// last requested may be larger than the size it has.
+// minSize returns the smallest size that can be requested for an instance. The size last
+// requested may be larger than the size it has.
 func minSize(existing *state.Storage) uint64 {
 	return min(existing.RequestedMiB, existing.SizeMiB)
 }
 
 func formatGrowth(before, after uint64) string {
 	if after < before {
-		return fmt.Sprintf("to %d MiB, no longer to %d MiB", after, before)
+		return fmt.Sprintf("wanted size lowered from %d MiB to %d MiB", before, after)
 	}
 	return fmt.Sprintf("%d MiB to %d MiB", before, after)
 }
@@ -554,7 +553,7 @@ func (p *planner) planAdd(declared spec.Storage, wanted state.StorageParams, poo
 			return declared.Errorf("mount", "%s", err)
 		}
 	}
-	if space, ok := p.world.Space[pool.Provider()]; ok && space.limits(pool.Attrs()) {
+	if space, ok := p.situation.Space[pool.Provider()]; ok && space.limits(pool.Attrs()) {
 		left := p.freeMiB[pool.Provider()]
 		if wanted.Size > left {
 			return declared.Errorf("directive", "it does not fit: %s asks for %s, and provider %s has room for %s",
@@ -568,7 +567,7 @@ func (p *planner) planAdd(declared spec.Storage, wanted state.StorageParams, poo
 	return nil
 }
 
-// describe tells of a declaration in a few words.
+// describe returns a short description of a declaration.
 func describe(declared spec.Storage) string {
 	detail := fmt.Sprintf("%s, pool %s, %s", declared.Kind, declared.Directive.Pool, table.Size(declared.Directive.Size))
 	for _, choice := range declared.Choices() {
@@ -606,13 +605,13 @@ func (p *planner) recordUndeclared(file *spec.File) {
 		}
 	}
 	reported := map[string]bool{}
-	for _, existing := range p.world.Storage {
+	for _, existing := range p.situation.Storage {
 		name := existing.Name
 		if declared[name] || existing.Life != life.Alive {
 			continue
 		}
 		if base := state.BaseName(name); !bases[base] {
-			name = base // all its instances are not in the file
+			name = base // none of its instances is in the file
 		}
 		if reported[name] {
 			continue

@@ -21,7 +21,7 @@ import (
 
 var machine = names.NewMachineTag("0")
 
-// fakeProvider makes some kinds of storage, and takes pools without attribute "bad".
+// fakeProvider supports some kinds of storage, and refuses pools with an attribute "bad".
 type fakeProvider struct {
 	storage.Provider
 	kinds   []storage.StorageKind
@@ -51,8 +51,8 @@ func (p fakeProvider) ValidateConfig(config *storage.Config) error {
 	return nil
 }
 
-// world is a machine with the storage given.
-func world(existing ...state.Storage) converge.World {
+// situation returns a machine that has the existing storage.
+func situation(existing ...state.Storage) converge.Situation {
 	pool := func(name string, provider storage.ProviderType, attrs storage.Attrs) *storage.Config {
 		config, err := storage.NewConfig(name, provider, attrs)
 		if err != nil {
@@ -60,7 +60,7 @@ func world(existing ...state.Storage) converge.World {
 		}
 		return config
 	}
-	return converge.World{
+	return converge.Situation{
 		Machine: machine,
 		Providers: storage.StaticProviderRegistry{Providers: map[storage.ProviderType]storage.Provider{
 			"loop":    fakeProvider{kinds: []storage.StorageKind{storage.StorageKindBlock}},
@@ -76,7 +76,7 @@ func world(existing ...state.Storage) converge.World {
 		Storage:  existing,
 		Reserved: []string{"/var/lib/stowage"},
 		Space:    map[storage.ProviderType]converge.Space{"loop": {FreeMiB: 10 << 10, Taken: true, Thin: provider.LoopIsThin}},
-		// The rules that agents have.
+		// The source that agents use, for its rules.
 		Filesystems: provider.NewManagedFilesystemSource("", nil),
 		CheckGrowth: func(s *state.Storage) error {
 			if s.Name == "stiff" {
@@ -87,7 +87,7 @@ func world(existing ...state.Storage) converge.World {
 	}
 }
 
-// data is what the entry "data" of file(…) has made.
+// data returns the storage of dataEntry, after change if that is not nil.
 func data(change func(*state.Storage)) state.Storage {
 	e := state.Storage{
 		Name: "data", Kind: storage.StorageKindFilesystem, Pool: "loop", Provider: "loop",
@@ -125,7 +125,7 @@ func lines(plan converge.Plan) []string {
 	return list
 }
 
-func TestWhatIsNewIsAdded(t *testing.T) {
+func TestMakeAddsNewStorage(t *testing.T) {
 	plan, err := converge.Make(file(t, `
 storage:
   - {name: data, directive: 'fast,1G', kind: filesystem, mount: /srv/data, filesystem: xfs}
@@ -134,7 +134,7 @@ storage:
 pools:
   - {name: fast, provider: loop, attributes: {depth: 4}}
   - {name: old, provider: loop, attributes: {depth: 3}}
-`), world())
+`), situation())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,9 +164,9 @@ pools:
 	}
 }
 
-func TestWhatIsThereStays(t *testing.T) {
+func TestMakeKeepsExistingStorage(t *testing.T) {
 	for _, entry := range []string{dataEntry, dataEntry + "    filesystem: ext4\n"} {
-		plan, err := converge.Make(file(t, "storage:"+entry), world(data(nil)))
+		plan, err := converge.Make(file(t, "storage:"+entry), situation(data(nil)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,15 +176,15 @@ func TestWhatIsThereStays(t *testing.T) {
 	}
 }
 
-func TestThePoolsFilesystemIsNoDifference(t *testing.T) {
+func TestMakeAcceptsFilesystemOfPool(t *testing.T) {
 	made := data(func(e *state.Storage) { e.Pool, e.Attributes = "xfs", map[string]any{"fs": "xfs"} })
-	if _, err := converge.Make(file(t, "storage:"+strings.Replace(dataEntry, "loop", "xfs", 1)), world(made)); err != nil {
+	if _, err := converge.Make(file(t, "storage:"+strings.Replace(dataEntry, "loop", "xfs", 1)), situation(made)); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestWhatIsDetachedIsAttached(t *testing.T) {
-	plan, err := converge.Make(file(t, "storage:"+dataEntry), world(data(func(e *state.Storage) { e.Attachments = nil })))
+func TestMakeAttachesDetachedStorage(t *testing.T) {
+	plan, err := converge.Make(file(t, "storage:"+dataEntry), situation(data(func(e *state.Storage) { e.Attachments = nil })))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,12 +196,12 @@ func TestWhatIsDetachedIsAttached(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotInTheFileIsLeftAloneAndTold(t *testing.T) {
+func TestMakeLeavesStorageNotInFile(t *testing.T) {
 	there := func(name string) state.Storage {
 		return data(func(e *state.Storage) { e.Name, e.MountPoint = name, "/mnt/"+name })
 	}
 	plan, err := converge.Make(file(t, "storage:\n  - {name: raw, directive: 'loop,2G,2', kind: filesystem, mount: /mnt/raw}"),
-		world(there("old/0"), there("old/1"), there("other"), there("raw/0"), there("raw/1"), there("raw/2")))
+		situation(there("old/0"), there("old/1"), there("other"), there("raw/0"), there("raw/1"), there("raw/2")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestWhatIsNotInTheFileIsLeftAloneAndTold(t *testing.T) {
 	}
 }
 
-func TestStorageOfTheEnvironmentNeedsAManager(t *testing.T) {
+func TestMakeNeedsManagerForEnvironmentStorage(t *testing.T) {
 	onDisk := strings.ReplaceAll("storage:"+dataEntry, "loop", "disks")
 	const want = "f.yaml:3: storage data: directive: pool disks is of provider disks, whose storage an environment manager makes and attaches: start the agent with --manager"
 	of := func(change func(*state.Storage)) state.Storage {
@@ -224,7 +224,7 @@ func TestStorageOfTheEnvironmentNeedsAManager(t *testing.T) {
 	}
 	detached := of(func(e *state.Storage) { e.Attachments, e.Status = nil, status.Detached })
 	for _, existing := range [][]state.Storage{nil, {detached}} {
-		without := world(existing...)
+		without := situation(existing...)
 		if _, err := converge.Make(file(t, onDisk), without); err == nil || err.Error() != want || !errors.Is(err, errors.NotValid) {
 			t.Errorf("got %v, want %s", err, want)
 		}
@@ -235,14 +235,14 @@ func TestStorageOfTheEnvironmentNeedsAManager(t *testing.T) {
 		}
 	}
 	// Existing storage stays as it is, even without a manager.
-	if plan, err := converge.Make(file(t, onDisk), world(of(nil))); err != nil || len(plan.Changes) != 0 {
+	if plan, err := converge.Make(file(t, onDisk), situation(of(nil))); err != nil || len(plan.Changes) != 0 {
 		t.Errorf("got %+v, %v", plan.Changes, err)
 	}
 }
 
-func TestWhatIsThereGrows(t *testing.T) {
+func TestMakeGrowsExistingStorage(t *testing.T) {
 	larger := "storage:" + strings.Replace(dataEntry, "2G", "4G", 1)
-	plan, err := converge.Make(file(t, larger), world(data(nil)))
+	plan, err := converge.Make(file(t, larger), situation(data(nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +262,7 @@ func TestWhatIsThereGrows(t *testing.T) {
 			}
 		})
 	}
-	plan, err = converge.Make(file(t, strings.Replace(larger, "4G", "4G,4", 1)), world(instance(0, 2048), instance(1, 4096), instance(2, 3072), instance(3, 2048)))
+	plan, err = converge.Make(file(t, strings.Replace(larger, "4G", "4G,4", 1)), situation(instance(0, 2048), instance(1, 4096), instance(2, 3072), instance(3, 2048)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,20 +290,20 @@ func TestResize(t *testing.T) {
 			[]string{"grow storage data: 2048 MiB to 3072 MiB", "grow storage other: 1024 MiB to 3072 MiB"}},
 		{1024, true, []state.Resize{{Name: "data", Size: 3072}, {Name: "other", Size: 2048}},
 			[]string{"grow storage data: 2048 MiB to 3072 MiB", "grow storage other: 1024 MiB to 2048 MiB"}},
-		// What is there already is no change; that it is not to shrink is for the state to say.
+		// A size that storage has already is no change. The state refuses to shrink, not Resize.
 		{2048, false, []state.Resize{{Name: "other", Size: 2048}}, []string{"grow storage other: 1024 MiB to 2048 MiB"}},
-		{1024, false, []state.Resize{{Name: "data", Size: 1024}}, []string{"grow storage data: to 1024 MiB, no longer to 2048 MiB"}},
+		{1024, false, []state.Resize{{Name: "data", Size: 1024}}, []string{"grow storage data: wanted size lowered from 2048 MiB to 1024 MiB"}},
 		{2000, false, []state.Resize{{Name: "data", Size: 2000}, {Name: "other", Size: 2000}},
-			[]string{"grow storage data: to 2000 MiB, no longer to 2048 MiB", "grow storage other: 1024 MiB to 2000 MiB"}},
+			[]string{"grow storage data: wanted size lowered from 2048 MiB to 2000 MiB", "grow storage other: 1024 MiB to 2000 MiB"}},
 	} {
-		plan, err := converge.Resize(world(two...), two, test.size, test.more)
+		plan, err := converge.Resize(situation(two...), two, test.size, test.more)
 		if err != nil || !reflect.DeepEqual(plan.State.Resize, test.want) || !reflect.DeepEqual(lines(plan), test.changes) {
 			t.Errorf("%d, more %v: %+v, %v", test.size, test.more, plan, err)
 		}
 	}
 
 	thin := data(func(e *state.Storage) { e.Attributes["allocation"] = "thin" })
-	if _, err := converge.Resize(world(thin), []state.Storage{thin}, 11<<10, true); err != nil {
+	if _, err := converge.Resize(situation(thin), []state.Storage{thin}, 11<<10, true); err != nil {
 		t.Errorf("thin storage: %v", err)
 	}
 
@@ -315,17 +315,17 @@ func TestResize(t *testing.T) {
 		want  string
 	}{
 		{"too large", data(nil), 11 << 10, `resizing storage "data": it does not fit: data asks for 11G more, and provider loop has room for 10G`},
-		{"beyond numbers", data(nil), 1<<64 - 1, `storage "data": 18446744073709551615 MiB more than 2048 MiB are too large`},
-		{"of a provider that cannot", stiff, 1, `resizing storage "stiff": it cannot grow`},
+		{"size that overflows", data(nil), 1<<64 - 1, `storage "data": 18446744073709551615 MiB more than 2048 MiB are too large`},
+		{"growth that is refused", stiff, 1, `resizing storage "stiff": it cannot grow`},
 	} {
-		if plan, err := converge.Resize(world(test.s), []state.Storage{test.s}, test.size, true); err == nil || err.Error() != test.want {
+		if plan, err := converge.Resize(situation(test.s), []state.Storage{test.s}, test.size, true); err == nil || err.Error() != test.want {
 			t.Errorf("%s: %+v, %v", test.about, plan, err)
 		}
 	}
 }
 
-func TestOptionsAreTheInstances(t *testing.T) {
-	plan, err := converge.Make(file(t, "storage:"+dataEntry+"    filesystem: xfs\n    mkfs-options: inode-size=512\n    mount-options: noatime\n"), world())
+func TestMakeStoresOptionsInAttributes(t *testing.T) {
+	plan, err := converge.Make(file(t, "storage:"+dataEntry+"    filesystem: xfs\n    mkfs-options: inode-size=512\n    mount-options: noatime\n"), situation())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +344,7 @@ func TestImport(t *testing.T) {
 		change(&a)
 		return a
 	}
-	adopted, err := converge.Import(world(data(nil)), args(func(a *control.ImportArgs) { a.Mount = "/srv/new" }))
+	adopted, err := converge.Import(situation(data(nil)), args(func(a *control.ImportArgs) { a.Mount = "/srv/new" }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -365,11 +365,11 @@ func TestImport(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 
-	raw, err := converge.Import(world(), args(func(a *control.ImportArgs) { a.Block = true }))
+	raw, err := converge.Import(situation(), args(func(a *control.ImportArgs) { a.Block = true }))
 	if err != nil || raw.State.Kind != storage.StorageKindBlock || !raw.OnVolume || raw.Change(1).Detail != "block, pool loop, 1M" {
 		t.Errorf("%+v, %v", raw, err)
 	}
-	native, err := converge.Import(world(), args(func(a *control.ImportArgs) { a.Pool = "tmpfs" }))
+	native, err := converge.Import(situation(), args(func(a *control.ImportArgs) { a.Pool = "tmpfs" }))
 	if err != nil || native.State.Kind != storage.StorageKindFilesystem || native.OnVolume {
 		t.Errorf("%+v, %v", native, err)
 	}
@@ -381,24 +381,24 @@ func TestImport(t *testing.T) {
 		want   string
 	}{
 		{"bad name", func(a *control.ImportArgs) { a.Name = "New" }, errors.NotValid, `"New" is not a name: `},
-		{"name that is taken", func(a *control.ImportArgs) { a.Name = "data" }, errors.AlreadyExists, "there is storage of that name: choose another"},
+		{"name that is taken", func(a *control.ImportArgs) { a.Name = "data" }, errors.AlreadyExists, "there is storage of that name: choose another name"},
 		{"unknown pool", func(a *control.ImportArgs) { a.Pool = "slow" }, errors.NotFound, `pool "slow" is not known: the pools are disks, `},
-		{"pool that nobody looks after", func(a *control.ImportArgs) { a.Pool = "disks" }, errors.NotValid, "pool disks is of provider disks, whose storage "},
+		{"pool that needs a manager", func(a *control.ImportArgs) { a.Pool = "disks" }, errors.NotValid, "pool disks is of provider disks, whose storage "},
 		{"block of tmpfs", func(a *control.ImportArgs) { a.Pool, a.Block = "tmpfs", true }, errors.NotValid, "provider tmpfs has no block devices: "},
 		{"mounted block", func(a *control.ImportArgs) { a.Block, a.Mount = true, "/srv/new" }, errors.NotValid, "a block device is not mounted: "},
 		{"bad mount point", func(a *control.ImportArgs) { a.Mount = "srv" }, errors.NotValid, `"srv" is not absolute: `},
 		{"mount point that is taken", func(a *control.ImportArgs) { a.Mount = "/srv/data" }, errors.NotValid, `"/srv/data" is already the mount point of data`},
 		{"in the agent's directory", func(a *control.ImportArgs) { a.Mount = "/var/lib/stowage/x" }, errors.NotValid, `"/var/lib/stowage/x" would hide, or lie in, `},
 	} {
-		if got, err := converge.Import(world(data(nil)), args(test.change)); !errors.Is(err, test.kind) || !strings.HasPrefix(err.Error(), test.want) {
+		if got, err := converge.Import(situation(data(nil)), args(test.change)); !errors.Is(err, test.kind) || !strings.HasPrefix(err.Error(), test.want) {
 			t.Errorf("%s: %+v, %v", test.about, got, err)
 		}
 	}
 }
 
-func TestAHigherCountAddsInstances(t *testing.T) {
+func TestMakeAddsInstancesForHigherCount(t *testing.T) {
 	raw := data(func(e *state.Storage) { e.Name, e.MountPoint = "data/0", "/srv/data/0" })
-	plan, err := converge.Make(file(t, "storage:"+strings.Replace(dataEntry, "2G", "2G,3", 1)), world(raw))
+	plan, err := converge.Make(file(t, "storage:"+strings.Replace(dataEntry, "2G", "2G,3", 1)), situation(raw))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,7 +407,8 @@ func TestAHigherCountAddsInstances(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeAppliedIsRefused(t *testing.T) {
+// Promise S11.
+func TestMakeRefusesInvalidChanges(t *testing.T) {
 	changed := func(field, value string) string {
 		var out []string
 		for _, line := range strings.Split(dataEntry, "\n") {
@@ -423,7 +424,7 @@ func TestWhatCannotBeAppliedIsRefused(t *testing.T) {
 	none := func(*state.Storage) {}
 	for _, test := range []struct {
 		about, text string
-		// there changes what exists; nil means that nothing does.
+		// there changes the existing storage. If nil, no storage exists.
 		there func(*state.Storage)
 		want  string
 	}{
@@ -437,23 +438,23 @@ func TestWhatCannotBeAppliedIsRefused(t *testing.T) {
 			"f.yaml:6: storage data: filesystem: provider tmpfs makes filesystems of its own: leave it out"},
 		{"too large", changed("directive", "loop,11G"), nil,
 			"f.yaml:3: storage data: directive: it does not fit: data asks for 11G, and provider loop has room for 10G"},
-		{"too large altogether", changed("directive", "loop,4G,3"), nil,
+		{"too large in total", changed("directive", "loop,4G,3"), nil,
 			"f.yaml:3: storage data: directive: it does not fit: data/2 asks for 4G, and provider loop has room for 2G"},
 		{"too small for the pool's filesystem", changed("directive", "xfs,299M"), nil,
-			"f.yaml:3: storage data: directive: pool xfs: xfs needs at least 300 MiB, there are 299 MiB"},
+			"f.yaml:3: storage data: directive: pool xfs: size 299 MiB is too small for xfs: at least 300 MiB is needed"},
 		{"in the agent's directory", changed("mount", "/var/lib/stowage/x"), nil,
-			`f.yaml:5: storage data: mount: "/var/lib/stowage/x" would hide, or lie in, /var/lib/stowage, which is the agent's own`},
+			`f.yaml:5: storage data: mount: "/var/lib/stowage/x" would hide, or lie in, /var/lib/stowage, which the agent uses: choose another mount point`},
 		{"over the agent's directory", changed("mount", "/var/lib"), nil,
-			`f.yaml:5: storage data: mount: "/var/lib" would hide, or lie in, /var/lib/stowage, which is the agent's own`},
-		{"on what is there", same, func(e *state.Storage) { e.Name = "other" },
+			`f.yaml:5: storage data: mount: "/var/lib" would hide, or lie in, /var/lib/stowage, which the agent uses: choose another mount point`},
+		{"existing mount point", same, func(e *state.Storage) { e.Name = "other" },
 			`f.yaml:5: storage data: mount: "/srv/data" is already the mount point of other`},
-		{"inside what is there", same, func(e *state.Storage) { e.Name, e.MountPoint = "other", "/srv" },
+		{"inside an existing mount point", same, func(e *state.Storage) { e.Name, e.MountPoint = "other", "/srv" },
 			`f.yaml:5: storage data: mount: "/srv/data" is inside "/srv", the mount point of other`},
-		{"over what is there", same, func(e *state.Storage) { e.Name, e.MountPoint = "other", "/srv/data/deep" },
+		{"above an existing mount point", same, func(e *state.Storage) { e.Name, e.MountPoint = "other", "/srv/data/deep" },
 			`f.yaml:5: storage data: mount: "/srv/data" would hide "/srv/data/deep", the mount point of other`},
 
 		{"too small for the filesystem", changed("directive", "loop,64M") + "    filesystem: xfs\n", nil,
-			"f.yaml:3: storage data: directive: xfs needs at least 300 MiB, there are 64 MiB"},
+			"f.yaml:3: storage data: directive: size 64 MiB is too small for xfs: at least 300 MiB is needed"},
 		{"unknown filesystem", same + "    filesystem: fat\n", nil,
 			`f.yaml:6: storage data: filesystem: attribute "fs" is "fat", want one of `},
 		{"mkfs options for tmpfs", changed("directive", "tmpfs,1G") + "    mkfs-options: inode-size=512\n", nil,
@@ -485,25 +486,25 @@ func TestWhatCannotBeAppliedIsRefused(t *testing.T) {
 		{"being removed", same, func(e *state.Storage) { e.Life = life.Dying },
 			"f.yaml:2: storage data: name: data is still being removed: apply again when `stowage status` no longer lists it"},
 		{"being detached", same, func(e *state.Storage) { e.Attachments[0].Life = life.Dying },
-			"f.yaml:2: storage data: name: data is still being detached: apply again when it is, `stowage detach --wait data` tells"},
+			"f.yaml:2: storage data: name: data is still being detached: wait for it with `stowage detach --wait data`, then apply again"},
 		{"its volume being detached", same, func(e *state.Storage) { e.Attachments, e.Status = nil, status.Detaching },
-			"f.yaml:2: storage data: name: data is still being detached: apply again when it is, `stowage detach --wait data` tells"},
+			"f.yaml:2: storage data: name: data is still being detached: wait for it with `stowage detach --wait data`, then apply again"},
 
 		{"unknown provider", pool("{name: fast, provider: disk}"), nil,
 			`f.yaml:2: pool fast: provider: "disk" is not known: the providers are disks, loop, nothing, tmpfs`},
 		{"attributes that the provider refuses", pool("{name: fast, provider: loop, attributes: {bad: x}}"), nil,
 			"f.yaml:2: pool fast: attributes: attribute bad not valid"},
-		{"the agent's attribute", pool("{name: fast, provider: loop, attributes: {storage-dir: /etc}}"), nil,
-			"f.yaml:2: pool fast: attributes: storage-dir is the agent's to set: leave it out"},
+		{"attribute that the agent sets", pool("{name: fast, provider: loop, attributes: {storage-dir: /etc}}"), nil,
+			"f.yaml:2: pool fast: attributes: the agent sets storage-dir: leave it out"},
 		{"pool with another provider", pool("{name: old, provider: tmpfs}"), nil,
-			"f.yaml:2: pool old: provider: the pool is there with provider loop, and cannot change: choose another name"},
+			"f.yaml:2: pool old: provider: the pool exists with provider loop, and cannot change: choose another name"},
 		{"pool with other attributes", pool("{name: loop, provider: loop, attributes: {depth: 4}}"), nil,
-			"f.yaml:2: pool loop: attributes: the pool is there with other attributes, and cannot change: choose another name"},
+			"f.yaml:2: pool loop: attributes: the pool exists with other attributes, and cannot change: choose another name"},
 	} {
 		t.Run(test.about, func(t *testing.T) {
-			w := world()
+			w := situation()
 			if test.there != nil {
-				w = world(data(test.there))
+				w = situation(data(test.there))
 			}
 			plan, err := converge.Make(file(t, test.text), w)
 			if err == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Takeover is what an import adds.
+// Takeover is the storage that an import adds.
 type Takeover struct {
 	State state.StorageParams
 	Pool  *storage.Config
@@ -23,22 +23,21 @@ type Takeover struct {
 	planner *planner
 }
 
-// Import returns what an import adds, as far as can be told before it is known what is
-// taken over. Errors satisfy errors.IsNotValid, errors.IsNotFound or
-// errors.IsAlreadyExists.
-func Import(world World, args control.ImportArgs) (*Takeover, error) {
-	p := newPlanner(world)
+// Import returns the storage that an import adds, as far as it is known before the object has
+// been read. Errors satisfy errors.IsNotValid, errors.IsNotFound or errors.IsAlreadyExists.
+func Import(situation Situation, args control.ImportArgs) (*Takeover, error) {
+	p := newPlanner(situation)
 	if err := spec.CheckName(args.Name); err != nil {
 		return nil, errors.NewNotValid(err, "")
 	}
 	if p.prefixes[args.Name] {
-		return nil, errors.NewAlreadyExists(nil, "there is storage of that name: choose another")
+		return nil, errors.NewAlreadyExists(nil, "there is storage of that name: choose another name")
 	}
 	pool, ok := p.pools[args.Pool]
 	if !ok {
 		return nil, errors.NewNotFound(nil, fmt.Sprintf("pool %q is not known: the pools are %s", args.Pool, p.poolNames()))
 	}
-	provider, err := world.Providers.StorageProvider(pool.Provider())
+	provider, err := situation.Providers.StorageProvider(pool.Provider())
 	if err != nil {
 		return nil, errors.Annotatef(err, "pool %s", pool.Name())
 	}
@@ -47,7 +46,7 @@ func Import(world World, args control.ImportArgs) (*Takeover, error) {
 	}
 	t := &Takeover{
 		State: state.StorageParams{
-			Name: args.Name, Kind: storage.StorageKindFilesystem, Pool: pool.Name(), MountPoint: args.Mount, Machine: world.Machine,
+			Name: args.Name, Kind: storage.StorageKindFilesystem, Pool: pool.Name(), MountPoint: args.Mount, Machine: situation.Machine,
 		},
 		Pool:     pool,
 		OnVolume: args.Block || !provider.Supports(storage.StorageKindFilesystem),
@@ -86,7 +85,7 @@ func (t *Takeover) Adopt(filesystem, uuid string) error {
 	return errors.Annotatef(err, "the %s on it", filesystem)
 }
 
-// Change tells of the import, of something of so many MiB.
+// Change describes the import of an object of size MiB.
 func (t *Takeover) Change(size uint64) control.Change {
 	detail := fmt.Sprintf("%s, pool %s, %s", t.State.Kind, t.Pool.Name(), table.Size(size))
 	if filesystem, ok := t.State.Attributes[attributeFilesystem].(string); ok {

@@ -9,11 +9,11 @@ import (
 	"github.com/stowage-io/stowage/state"
 )
 
-// Resize returns the plan for storage that is to have size MiB, or, with more, so much
-// more than was last asked for. What has it already keeps it. That nothing becomes
-// smaller is the state's rule.
-func Resize(world World, found []state.Storage, size uint64, more bool) (Plan, error) {
-	p := newPlanner(world)
+// Resize returns the plan for changing storage to size MiB, or, with more, to size MiB more
+// than was last requested. Storage whose wanted size is the same already keeps it. The state
+// ensures that nothing shrinks.
+func Resize(situation Situation, found []state.Storage, size uint64, more bool) (Plan, error) {
+	p := newPlanner(situation)
 	for i := range found {
 		s, to := &found[i], size
 		if more {

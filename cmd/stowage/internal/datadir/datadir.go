@@ -1,8 +1,7 @@
-// Package datadir is the data directory of an agent: where what is kept, how the
-// directory is made private, and whether it is still the one in which the state was
-// made. It reads the directory and makes no provider call; one agent, or one command
-// on a stopped agent, uses a directory at a time, for which the lock on the state file
-// is the proof.
+// Package datadir is the data directory of an agent: its layout, how it is made private, and
+// whether it is still the one in which the state was made. It reads the directory and makes no
+// provider calls. One agent, or one command on a stopped agent, uses a directory at a time;
+// the lock on the state file guarantees that.
 package datadir
 
 import (
@@ -20,28 +19,28 @@ import (
 // Dir is the absolute path of a data directory.
 type Dir string
 
-// The names of what is in a data directory.
+// The names of the entries of a data directory.
 const (
 	stateFile  = "state.db"
 	markFile   = "state.mark"
 	storageDir = "storage"
 
-	// newState is what a first start leaves of the state file when it is cut off.
+	// newState is what an interrupted first start leaves of the state file.
 	newState = stateFile + ".new"
 )
 
-// StateFile is the file that holds the state.
+// StateFile returns the path of the state file.
 func (d Dir) StateFile() string { return filepath.Join(string(d), stateFile) }
 
-// MarkFile is the small file that tells a state that has been restored.
+// MarkFile returns the path of the state's mark, by which a restored state is detected.
 func (d Dir) MarkFile() string { return filepath.Join(string(d), markFile) }
 
-// Storage is the directory in which each provider has one of its own.
+// Storage returns the directory in which each provider has a directory.
 func (d Dir) Storage() string { return filepath.Join(string(d), storageDir) }
 
-// Keepers are the directories in which local providers keep storage, those that are there
-// and those that are not yet.
-func (d Dir) Keepers() []provider.StorageDirectory {
+// StorageDirectories returns the directories in which local providers keep storage, whether or
+// not they exist.
+func (d Dir) StorageDirectories() []provider.StorageDirectory {
 	var all []provider.StorageDirectory
 	for _, t := range []storage.ProviderType{
 		provider.LoopProviderType, provider.TmpfsProviderType, provider.RootfsProviderType, provider.ManagedSourceType,
@@ -51,12 +50,10 @@ func (d Dir) Keepers() []provider.StorageDirectory {
 	return all
 }
 
-// Prepare makes the directory and keeps others out of it. A directory that holds
-// other things is not taken over, nor is one to which others can write: what is in it
-// may be theirs.
+// Prepare makes the directory and makes it private. It returns an error for a directory that
+// contains other things, or that others can write to, because its contents may be theirs.
 func (d Dir) Prepare() error {
-	// The part of the path that exists is checked first: nothing is made where
-	// others can write.
+	// Check the existing part of the path first: nothing is made where others can write.
 	if err := d.checkOwner(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return errors.Trace(err)
 	}
@@ -72,7 +69,7 @@ func (d Dir) Prepare() error {
 	return errors.Annotate(os.Chmod(string(d), 0o700), "making the data directory private")
 }
 
-// checkEntries refuses a directory that is neither empty nor an agent's.
+// checkEntries returns an error if the directory is neither empty nor an agent's.
 func (d Dir) checkEntries() error {
 	entries, err := os.ReadDir(string(d))
 	if err != nil {
@@ -83,13 +80,13 @@ func (d Dir) checkEntries() error {
 		switch entry.Name() {
 		case stateFile, markFile, storageDir:
 			return nil
-		case newState, "lost+found": // the latter is of a filesystem of its own
+		case newState, "lost+found": // lost+found is in the root of a filesystem
 		default:
 			foreign = true
 		}
 	}
 	if foreign {
-		return errors.Errorf("%s holds other things than an agent's: choose an empty or new --data-dir", d)
+		return errors.Errorf("%s contains files that are not an agent's: choose an empty or new --data-dir", d)
 	}
 	return nil
 }
@@ -98,18 +95,17 @@ func (d Dir) checkOwner() error {
 	at, err := owner.Check(string(d))
 	switch {
 	case err != nil:
-		return errors.Annotate(err, "looking at the data directory")
+		return errors.Annotate(err, "checking the data directory")
 	case at == string(d):
-		return errors.Errorf("others than root can write to %s: choose another --data-dir, or chown it to root and chmod 0700 it once you have seen what is in it", d)
+		return errors.Errorf("others than root can write to %s: choose another --data-dir, or check what it contains, then chown it to root and chmod it to 0700", d)
 	case at != "":
-		return errors.Errorf("others than root can write to %s, and so replace %s: choose another --data-dir", at, d)
+		return errors.Errorf("others than root can write to %s, and so can replace %s: choose another --data-dir", at, d)
 	}
 	return nil
 }
 
-// CheckState refuses a directory whose state file is missing or empty although storage
-// was made in it: a new state beside it would take that storage for its own, or never
-// find it.
+// CheckState returns an error if the state file is missing or empty although storage was made
+// in the directory: a new state would take that storage for its own, or never find it.
 func (d Dir) CheckState() error {
 	info, err := os.Lstat(d.StateFile())
 	var what string
@@ -117,7 +113,7 @@ func (d Dir) CheckState() error {
 	case errors.Is(err, fs.ErrNotExist):
 		what = "is missing"
 	case err != nil:
-		return errors.Annotate(err, "looking at the state file")
+		return errors.Annotate(err, "checking the state file")
 	case info.Size() == 0:
 		what = "is empty"
 	default:
@@ -125,17 +121,17 @@ func (d Dir) CheckState() error {
 	}
 	evidence, err := d.findEvidence()
 	if err != nil {
-		return errors.Annotatef(err, "%s %s: looking for what was made with it", d.StateFile(), what)
+		return errors.Annotatef(err, "%s %s: looking for evidence that it was in use", d.StateFile(), what)
 	}
 	if evidence == "" {
 		return nil
 	}
-	return errors.Errorf("%s %s, and %s shows that there was one: put the file back, or run `stowage restore FILE` with a backup, or `stowage recover` without one",
+	return errors.Errorf("%s %s, but %s shows that it was in use: put the file back, or run `stowage restore FILE` with a backup, or `stowage recover` without one",
 		d.StateFile(), what, evidence)
 }
 
-// findEvidence returns the path of something that a state has left outside its file, or
-// an empty path if there is nothing.
+// findEvidence returns the path of something that a state has left outside its file, or an
+// empty path if there is nothing.
 func (d Dir) findEvidence() (string, error) {
 	if _, err := os.Lstat(d.MarkFile()); err == nil {
 		return d.MarkFile(), nil
@@ -149,7 +145,7 @@ func (d Dir) findEvidence() (string, error) {
 	return records[0], nil
 }
 
-// globEscape makes a path a pattern that only the path matches.
+// globEscape returns a pattern that matches only the path.
 func globEscape(path string) string {
 	var escaped []byte
 	for _, char := range []byte(path) {

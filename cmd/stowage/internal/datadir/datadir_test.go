@@ -23,8 +23,7 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-// A state file that is missing or empty where one was is never replaced by a new
-// state.
+// A state file that was lost or emptied is never replaced by a new state.
 func TestCheckState(t *testing.T) {
 	const record = "storage/loop/records/volume-0-0.json"
 	for _, test := range []struct {
@@ -64,7 +63,8 @@ func TestCheckState(t *testing.T) {
 	}
 }
 
-// What a first start that was cut off has left is made again, and nothing else is.
+// OpenStore creates a new store over the remains of an interrupted first start, but over no
+// other file.
 func TestOpenStore(t *testing.T) {
 	whole := filepath.Join(t.TempDir(), "state.db")
 	store, err := boltkv.Open(whole)
@@ -83,13 +83,13 @@ func TestOpenStore(t *testing.T) {
 		files map[string]string
 		made  bool
 	}{
-		{"nothing", nil, true},
+		{"no file", nil, true},
 		{"empty", map[string]string{"state.db": ""}, true},
 		{"zeros", map[string]string{"state.db": zeros}, true},
 		{"zeros beside a mark", map[string]string{"state.db": zeros, "state.mark": "x"}, false},
 		{"the first temporary file", map[string]string{"state.db.new": "x"}, true},
-		{"used and cut off", map[string]string{"state.db": half}, false},
-		{"another program's", map[string]string{"state.db": "SQLite format 3\x00"}, false},
+		{"truncated after use", map[string]string{"state.db": half}, false},
+		{"of another program", map[string]string{"state.db": "SQLite format 3\x00"}, false},
 	} {
 		t.Run(test.about, func(t *testing.T) {
 			dir := datadir.Dir(t.TempDir())
@@ -104,7 +104,7 @@ func TestOpenStore(t *testing.T) {
 				store.Close()
 			}
 			if (err == nil) != test.made {
-				t.Errorf("made: %t, want %t: %v", err == nil, test.made, err)
+				t.Errorf("opened: %t, want %t; error %v", err == nil, test.made, err)
 			}
 			if after, err := os.ReadFile(dir.StateFile()); !test.made && (err != nil || string(after) != test.files["state.db"]) {
 				t.Errorf("the file has changed, %v", err)
@@ -113,8 +113,8 @@ func TestOpenStore(t *testing.T) {
 	}
 }
 
-// A store that cannot be read is not called damaged.
-func TestOpenStateOfAStoreThatCannotBeRead(t *testing.T) {
+// An error of a store that cannot be read does not call the state damaged.
+func TestOpenStateOnClosedStore(t *testing.T) {
 	dir := datadir.Dir(t.TempDir())
 	store, err := dir.OpenStore()
 	if err != nil {
@@ -127,12 +127,12 @@ func TestOpenStateOfAStoreThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A directory with other things in it is not taken over.
-func TestPrepareRefusesAForeignDirectory(t *testing.T) {
+// A directory that contains other files is not used.
+func TestPrepareRefusesForeignDirectory(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "letters.txt"), "x")
 	err := datadir.Dir(dir).Prepare()
-	if err == nil || !strings.Contains(err.Error(), "holds other things") {
+	if err == nil || !strings.Contains(err.Error(), "contains files that are not an agent's") {
 		t.Errorf("got error: %v", err)
 	}
 	write(t, filepath.Join(dir, "state.db"), "x")

@@ -11,9 +11,9 @@ import (
 	"github.com/stowage-io/stowage/state"
 )
 
-// Difference says in what a directory differs from the one in which the state was
-// made; empty where it is the same. What is not known of either is taken as the same.
-// The number of a device only counts within one boot.
+// Difference names the attributes in which a directory differs from the one in which the state
+// was made. It is empty if there is no difference. An attribute that is not known on both
+// sides counts as equal. The device number is compared only within one boot.
 func Difference(made, now state.Fingerprint) string {
 	var differ []string
 	note := func(what string, differs bool) {
@@ -29,8 +29,8 @@ func Difference(made, now state.Fingerprint) string {
 	return strings.Join(differ, ", ")
 }
 
-// Fingerprint returns by what the directory is told from a copy of it and from one of
-// the same path on another machine.
+// Fingerprint returns the attributes that distinguish the directory from a copy of it, and
+// from one with the same path on another machine.
 func (d Dir) Fingerprint() (state.Fingerprint, error) {
 	f, err := d.fingerprint()
 	return f, errors.Annotatef(err, "identifying the data directory %s", d)

@@ -19,9 +19,8 @@ func fingerprint(t *testing.T, dir string) state.Fingerprint {
 	return f
 }
 
-// A directory that only changed its name or its contents is the same; a copy of it
-// is not.
-func TestFingerprintTellsACopy(t *testing.T) {
+// Renaming a directory or changing its contents keeps its fingerprint; a copy has another.
+func TestFingerprintDetectsCopy(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -43,12 +42,12 @@ func TestFingerprintTellsACopy(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if difference := datadir.Difference(made, fingerprint(t, dir)); difference == "" {
-		t.Error("a copy is taken for the directory")
+		t.Error("a copy has the same fingerprint as the original")
 	}
 }
 
-// The number of a device changes with each boot; what is not known on either side
-// tells nothing.
+// The device number counts only within one boot, because it may change with each boot. A
+// field that is unknown on one side counts as equal.
 func TestDifference(t *testing.T) {
 	made := state.Fingerprint{Inode: 2, Born: 3, MachineID: "m", BootID: "b", Device: 4}
 	for _, test := range []struct {

@@ -17,11 +17,11 @@ import (
 	"github.com/stowage-io/stowage/state/statefile"
 )
 
-// Marks is the mark in the directory.
+// Marks returns the state's mark in the directory.
 func (d Dir) Marks() *markfile.File { return markfile.New(d.MarkFile()) }
 
-// OpenStore opens the store of the directory, which is made if the directory is new. What a
-// first start that was cut off has left is no store: it is made again, unless something
+// OpenStore opens the store of the directory, and creates it if the directory is new. The
+// leftover of an interrupted first start is not a store: it is replaced, unless something
 // shows that there was one.
 func (d Dir) OpenStore() (*boltkv.Store, error) {
 	if err := d.CheckState(); err != nil {
@@ -29,7 +29,7 @@ func (d Dir) OpenStore() (*boltkv.Store, error) {
 	}
 	evidence, err := d.findEvidence()
 	if err != nil {
-		return nil, errors.Annotatef(err, "looking for what was made with %s", d.StateFile())
+		return nil, errors.Annotatef(err, "looking for evidence that %s was in use", d.StateFile())
 	}
 	if evidence == "" {
 		if err := boltkv.RemoveUnfinished(d.StateFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -40,7 +40,7 @@ func (d Dir) OpenStore() (*boltkv.Store, error) {
 	return store, d.explainLocked(err)
 }
 
-// explainLocked says of the error of opening the store who uses the directory.
+// explainLocked adds to the error of opening the store who uses the directory.
 func (d Dir) explainLocked(err error) error {
 	var locked *boltkv.LockedError
 	switch {
@@ -56,9 +56,8 @@ func (d Dir) explainLocked(err error) error {
 	return errors.Errorf("PID %d (%s) has %s open: stop it, or choose another --data-dir", locked.PID, locked.Program, d.StateFile())
 }
 
-// OpenState opens a state of the directory. One of an older schema is kept beside it
-// first. The store is the directory's, and set here. Every record is checked before
-// anything is done by what another says.
+// OpenState opens the state of the directory. It first keeps a copy of a state of an older
+// schema. It sets config.Store to store. It verifies every record before it acts on any.
 func (d Dir) OpenState(store *boltkv.Store, config state.Config) (*state.State, error) {
 	if err := d.checkRecords(store); err != nil {
 		return nil, errors.Trace(err)
@@ -69,8 +68,8 @@ func (d Dir) OpenState(store *boltkv.Store, config state.Config) (*state.State, 
 	return st, errors.Annotate(err, d.StateFile())
 }
 
-// checkRecords returns an error if a record in the store is damaged. That there are none,
-// or that they are of another schema, is for the state to say.
+// checkRecords returns an error if a record in the store is damaged. It ignores an empty store
+// and one of another schema, which state.Open handles.
 func (d Dir) checkRecords(store *boltkv.Store) error {
 	var found error
 	err := store.View(func(snapshot kv.Snapshot) error {
@@ -81,15 +80,15 @@ func (d Dir) checkRecords(store *boltkv.Store) error {
 	case err == nil, errors.Is(err, errors.NotFound), errors.Is(err, errors.NotSupported):
 		return nil
 	case err != found:
-		// The store says itself what is wrong with it, or with its disk.
+		// The error is the store's, and already describes the damage or the failed disk.
 		return errors.Trace(err)
 	}
 	return errors.New(fmt.Sprintf("%s is damaged: %v; run `stowage recover`, or `stowage restore FILE` with a backup", d.StateFile(), err))
 }
 
-// CheckFingerprint returns an error unless the directory is the one in which the state
-// was made: then no provider may be called, since the records here may be of storage
-// that another agent uses. A state without a fingerprint gets this one.
+// CheckFingerprint returns an error unless the directory is the one in which the state was
+// made: no provider may be called otherwise, since the records may describe storage that
+// another agent uses. It sets the fingerprint of a state that has none.
 func (d Dir) CheckFingerprint(st *state.State) error {
 	now, err := d.Fingerprint()
 	if err != nil {
@@ -100,7 +99,7 @@ func (d Dir) CheckFingerprint(st *state.State) error {
 		return errors.Trace(err)
 	}
 	if difference := Difference(made, now); ok && difference != "" {
-		return errors.New(fmt.Sprintf("%s is not the directory in which its state was made (another %s). "+
+		return errors.New(fmt.Sprintf("%s is not the directory in which its state was made (different %s). "+
 			"Nothing was attached or changed. If it was moved here, run `stowage adopt-dir --moved`; "+
 			"if it is a copy, and the original may still be used, `stowage adopt-dir --copy`", d, difference))
 	}
@@ -114,7 +113,7 @@ func (d Dir) CheckFingerprint(st *state.State) error {
 // state.db.schemaN, or to state.db.schemaN-2 and so on if that exists.
 func (d Dir) backupOlderSchema(store *boltkv.Store, schema int) error {
 	path := fmt.Sprintf("%s.schema%d", d.StateFile(), schema)
-	return errors.Annotatef(d.copyStore(store, path), "keeping a copy of the state of schema %d", schema)
+	return errors.Annotatef(d.copyStore(store, path), "copying the state of schema %d", schema)
 }
 
 func (d Dir) copyStore(store *boltkv.Store, path string) error {
@@ -145,12 +144,12 @@ func (d Dir) copyStore(store *boltkv.Store, path string) error {
 	return errors.Trace(d.sync())
 }
 
-// sync makes names in the directory last.
+// sync makes renames in the directory durable.
 func (d Dir) sync() error {
 	return errors.Trace(fsync.Dir(string(d)))
 }
 
-// Identify reads which state a store has, and every record in it.
+// Identify returns the identity of the state in a store, and verifies every record in it.
 func Identify(snapshot kv.Snapshot) (statefile.Identity, error) {
 	found, err := state.Inspect(snapshot)
 	return statefile.Identity{Schema: found.Schema, UUID: found.UUID, Generation: found.Generation}, errors.Trace(err)

@@ -1,7 +1,7 @@
-// Package inventory is what the providers of an agent have, with what each volume and
-// filesystem tells of its owner: for orphans, for recovery, and for giving what is
-// there to a state that has changed its identity. It asks sources of its own, beside
-// those of the workers: providers lock what they share.
+// Package inventory lists the objects of an agent's providers, with the owner that each volume
+// and filesystem names: for orphans, for recovery, and for assigning existing objects to a
+// state that has changed its identity. It opens its own sources, beside those of the workers:
+// providers lock what they share.
 package inventory
 
 import (
@@ -18,23 +18,22 @@ import (
 	"github.com/stowage-io/stowage/storage/provider"
 )
 
-// Managed stands for the provider of filesystems that are made on volumes. Their
-// instances have the provider of the volume.
+// Managed stands for the provider of filesystems on volumes. Their storage instances have the
+// volume's provider.
 const Managed = provider.ManagedSourceType
 
 // Object is a volume or filesystem that a provider has.
 type Object struct {
 	storage.OwnedObject
 
-	// Provider has it: Managed for a filesystem on a volume.
+	// Provider is the provider that has the object: Managed for a filesystem on a volume.
 	Provider storage.ProviderType
 
 	// Kind is names.VolumeTagKind or names.FilesystemTagKind.
 	Kind string
 }
 
-// Owner returns whose the object is by its resource tags. What was released is
-// nobody's.
+// Owner returns the owner that the object's resource tags name. A released object has none.
 func (o Object) Owner() storage.Owner {
 	if o.Released {
 		return storage.Owner{}
@@ -42,23 +41,24 @@ func (o Object) Owner() storage.Owner {
 	return storage.OwnerOf(o.ResourceTags)
 }
 
-// Config says where an inventory is taken.
+// Config is the configuration of an inventory.
 type Config struct {
 	Registry storage.ProviderRegistry
 
-	// StorageDir has a directory for each provider.
+	// StorageDir contains a directory for each provider.
 	StorageDir string
 
 	// Environ includes the providers of storage that is bound to no machine.
 	Environ bool
 }
 
-// Inventory is the sources that can tell what they have.
+// Inventory is the sources that can list their objects.
 type Inventory struct {
 	sources []source
 }
 
-// source is one that tells the owners of what it has. What it cannot do is nil.
+// source is a source that lists its objects with their owners. Functions that it does not
+// support are nil.
 type source struct {
 	provider storage.ProviderType
 	kind     string
@@ -67,8 +67,7 @@ type source struct {
 	destroy  func(envcontext.ProviderCallContext, []string) ([]error, error)
 }
 
-// Open opens the sources of all providers. Sources that cannot tell what they have are
-// left out.
+// Open opens the sources of all providers. It omits sources that cannot list their objects.
 func Open(config Config) (*Inventory, error) {
 	types, err := config.Registry.StorageProviderTypes()
 	if err != nil {
@@ -97,7 +96,7 @@ func Open(config Config) (*Inventory, error) {
 // dir returns the directory of a provider.
 func (c Config) dir(t storage.ProviderType) string { return filepath.Join(c.StorageDir, string(t)) }
 
-// used reports whether a provider of this machine may have made anything. Looking for that
+// used reports whether a provider of this machine may have made anything. Opening its sources
 // would make its directory, for which there may be no disk space.
 func (c Config) used(t storage.ProviderType) bool {
 	_, err := os.Lstat(c.dir(t))
@@ -150,7 +149,7 @@ func (inv *Inventory) addFilesystems(t storage.ProviderType, filesystems storage
 	inv.sources = append(inv.sources, s)
 }
 
-// List returns all that the sources have. An error means that nothing is known.
+// List returns all objects of the sources. An error means that nothing is known.
 func (inv *Inventory) List(ctx context.Context) ([]Object, error) {
 	var all []Object
 	for _, s := range inv.sources {
@@ -165,14 +164,14 @@ func (inv *Inventory) List(ctx context.Context) ([]Object, error) {
 	return all, nil
 }
 
-// Tags are the resource tags that an object is to have.
+// Tags is an object and the resource tags to set on it.
 type Tags struct {
 	Object
 	Tags map[string]string
 }
 
-// Tag replaces the resource tags of objects. The first error ends it; calling it again
-// is safe. Objects that are gone by then are left out, as is what its provider cannot tag.
+// Tag replaces the resource tags of objects. It stops at the first error; calling it again is
+// safe. It ignores objects that no longer exist, and objects that their provider cannot tag.
 func (inv *Inventory) Tag(ctx context.Context, all []Tags) error {
 	for _, s := range inv.sources {
 		if s.tag == nil {

@@ -25,7 +25,8 @@ import (
 
 var machine0 = names.NewMachineTag("0")
 
-// world is a state with volumes of a provider of the machine, and one of the environment.
+// world is a state with two providers of volumes: disk, of the machine, and environ, of the
+// environment.
 type world struct {
 	*state.State
 	*inventory.Inventory
@@ -74,8 +75,8 @@ func (w *world) volume(name string) *state.Entity {
 	return all[0].Volume
 }
 
-// make has a provider make a volume that the state has, and record it.
-func (w *world) make(provider *providerfake.Provider, name string) {
+// provision makes a volume of the state with a provider, and records it.
+func (w *world) provision(provider *providerfake.Provider, name string) {
 	w.t.Helper()
 	volume := w.volume(name)
 	tags, err := w.ResourceTags(volume.Tag)
@@ -94,7 +95,7 @@ func (w *world) make(provider *providerfake.Provider, name string) {
 	}
 }
 
-// create has a provider make a volume with tags.
+// create makes a volume with tags, and does not record it.
 func (w *world) create(provider *providerfake.Provider, tag names.VolumeTag, tags map[string]string) {
 	w.t.Helper()
 	created, err := provider.CreateVolumes(envcontext.New(context.Background()), []storage.VolumeParams{{Tag: tag, Size: 10, ResourceTags: tags}})
@@ -102,11 +103,11 @@ func (w *world) create(provider *providerfake.Provider, tag names.VolumeTag, tag
 	w.must(created[0].Error)
 }
 
-func owned(model, entity string) map[string]string {
+func ownerTags(model, entity string) map[string]string {
 	return map[string]string{storage.ModelUUIDTag: model, storage.EntityUUIDTag: entity}
 }
 
-// owners returns whose the volumes of the machine's provider are, by ID.
+// owners returns the owner of each volume of the machine's provider, by ID.
 func (w *world) owners() map[string]storage.Owner {
 	w.t.Helper()
 	objects, err := w.List(context.Background())
@@ -121,28 +122,28 @@ func (w *world) owners() map[string]storage.Owner {
 func TestStanding(t *testing.T) {
 	w := newWorld(t)
 	w.add("live", "disk")
-	w.make(w.disk, "live")
+	w.provision(w.disk, "live")
 	w.add("old", "disk")
-	w.make(w.disk, "old")
+	w.provision(w.disk, "old")
 	noted, err := w.PrepareImport(state.StorageParams{Name: "imported", Kind: storage.StorageKindBlock, Pool: "disk", Machine: machine0, Source: "here"})
 	w.must(err)
 	ledger, err := inventory.Read(w.State)
 	w.must(err)
-	live := owned(w.UUID(), w.volume("live").UUID)
+	live := ownerTags(w.UUID(), w.volume("live").UUID)
 	for _, test := range []struct {
 		name   string
 		object storage.OwnedObject
 		want   inventory.Standing
 	}{
-		{"an entity's", storage.OwnedObject{ID: "vol-0/0", ResourceTags: live}, inventory.Known},
-		{"an entity's, under an ID that is not recorded yet", storage.OwnedObject{ID: "new", ResourceTags: live}, inventory.Known},
-		{"of an import under way", storage.OwnedObject{ID: "new", ResourceTags: noted}, inventory.Known},
-		{"untagged, with an ID that is recorded", storage.OwnedObject{ID: "vol-0/1"}, inventory.Known},
+		{"of an entity", storage.OwnedObject{ID: "vol-0/0", ResourceTags: live}, inventory.Known},
+		{"of an entity, with an ID that is not recorded", storage.OwnedObject{ID: "new", ResourceTags: live}, inventory.Known},
+		{"of a started import", storage.OwnedObject{ID: "new", ResourceTags: noted}, inventory.Known},
+		{"untagged, with a recorded ID", storage.OwnedObject{ID: "vol-0/1"}, inventory.Known},
 		{"untagged", storage.OwnedObject{ID: "new"}, inventory.Untagged},
-		{"of another state", storage.OwnedObject{ID: "new", ResourceTags: owned("another", "one")}, inventory.Foreign},
-		{"of another state, with an ID that is recorded", storage.OwnedObject{ID: "vol-0/0", ResourceTags: owned("another", "one")}, inventory.Foreign},
-		{"of no entity", storage.OwnedObject{ID: "new", ResourceTags: owned(w.UUID(), "one")}, inventory.Orphaned},
-		{"of no entity, with an ID that is recorded", storage.OwnedObject{ID: "vol-0/0", ResourceTags: owned(w.UUID(), "one")}, inventory.Orphaned},
+		{"of another state", storage.OwnedObject{ID: "new", ResourceTags: ownerTags("another", "one")}, inventory.Foreign},
+		{"of another state, with a recorded ID", storage.OwnedObject{ID: "vol-0/0", ResourceTags: ownerTags("another", "one")}, inventory.Foreign},
+		{"of no entity", storage.OwnedObject{ID: "new", ResourceTags: ownerTags(w.UUID(), "one")}, inventory.Orphaned},
+		{"of no entity, with a recorded ID", storage.OwnedObject{ID: "vol-0/0", ResourceTags: ownerTags(w.UUID(), "one")}, inventory.Orphaned},
 		{"released", storage.OwnedObject{ID: "vol-0/0", ResourceTags: live, Released: true}, inventory.Released},
 	} {
 		object := inventory.Object{OwnedObject: test.object, Provider: "disk", Kind: names.VolumeTagKind}
@@ -152,25 +153,26 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// A copy takes what is its, though it is cut off, and leaves the rest to whom it belongs.
-func TestStampOfACopy(t *testing.T) {
+// A copy tags its own volumes as its own, even if a first try is interrupted. It leaves the
+// volumes of other owners, and those of the environment.
+func TestStampCopy(t *testing.T) {
 	w := newWorld(t)
 	w.add("data", "disk")
-	w.make(w.disk, "data")
+	w.provision(w.disk, "data")
 	w.add("stolen", "disk")
-	w.make(w.disk, "stolen")
+	w.provision(w.disk, "stolen")
 	w.add("reused", "disk")
-	w.make(w.disk, "reused")
+	w.provision(w.disk, "reused")
 	w.add("remote", "environ")
-	w.make(w.environ, "remote")
+	w.provision(w.environ, "remote")
 	former := w.UUID()
 	retag := func(id string, tags map[string]string) {
 		_, err := w.disk.TagVolumes(envcontext.New(t.Context()), []storage.ObjectTags{{ID: id, ResourceTags: tags}})
 		w.must(err)
 	}
-	retag("vol-0/1", owned("another", "one"))
-	retag("vol-0/2", owned(former, "later"))
-	w.create(w.disk, names.NewVolumeTag("0/7"), owned(former, "orphan"))
+	retag("vol-0/1", ownerTags("another", "one"))
+	retag("vol-0/2", ownerTags(former, "later"))
+	w.create(w.disk, names.NewVolumeTag("0/7"), ownerTags(former, "orphan"))
 	w.create(w.disk, names.NewVolumeTag("0/8"), nil)
 	_, err := w.BecomeCopy()
 	w.must(err)
@@ -192,22 +194,22 @@ func TestStampOfACopy(t *testing.T) {
 		t.Errorf("got %+v\nwant %+v", got, wanted)
 	}
 	if calls := w.environ.Count("TagVolumes") + w.environ.Count("ListVolumeOwners"); calls != 0 {
-		t.Errorf("the environment's provider, which is the original's, was called %d times", calls)
+		t.Errorf("the environment's provider was called %d times, want none: its volumes stay the original's", calls)
 	}
 	if pending, err := w.PendingStamps(); err != nil || len(pending) != 0 {
-		t.Errorf("still to be done: %+v, %v", pending, err)
+		t.Errorf("pending stamps: %+v, %v", pending, err)
 	}
 }
 
-// What is adopted is called by its new name in its records too: at once, or when it is tried
-// again.
-func TestStampOfWhatIsAdopted(t *testing.T) {
+// Adopting an orphan also writes its new name into the provider's records. If that fails, it
+// is repeated.
+func TestStampAdoptedOrphans(t *testing.T) {
 	w := newWorld(t)
 	w.add("kept", "disk")
-	w.make(w.disk, "kept")
+	w.provision(w.disk, "kept")
 	ids := map[string]string{"one": "vol-0/7", "two": "vol-0/8"}
 	for entity, id := range ids {
-		tags := owned(w.UUID(), uuidOf[entity])
+		tags := ownerTags(w.UUID(), uuidOf[entity])
 		tags[storage.StorageNameTag] = "old-" + entity
 		tags[storage.MachineTag] = machine0.String()
 		w.create(w.disk, names.NewVolumeTag(strings.TrimPrefix(id, "vol-")), tags)
@@ -241,18 +243,18 @@ func TestStampOfWhatIsAdopted(t *testing.T) {
 		t.Errorf("records have the names %v, want %v", names, want)
 	}
 	if pending, err := w.PendingStamps(); err != nil || len(pending) != 0 {
-		t.Errorf("still to be done: %+v, %v", pending, err)
+		t.Errorf("pending stamps: %+v, %v", pending, err)
 	}
 }
 
 var uuidOf = map[string]string{"one": "11111111-1111-4111-8111-111111111111", "two": "22222222-2222-4222-8222-222222222222"}
 
-// What is in use, and the state's own, stays so when the state is restored.
+// A volume that the state owns and that is in use stays attached when the state is restored.
 func TestKeepInUse(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"used", "idle", "stolen"} {
 		w.add(name, "disk")
-		w.make(w.disk, name)
+		w.provision(w.disk, name)
 	}
 	ctx := envcontext.New(t.Context())
 	for _, id := range []string{"0/0", "0/2"} {
@@ -262,13 +264,13 @@ func TestKeepInUse(t *testing.T) {
 		w.must(err)
 		w.must(attached[0].Error)
 	}
-	_, err := w.disk.TagVolumes(ctx, []storage.ObjectTags{{ID: "vol-0/2", ResourceTags: owned("another", "one")}})
+	_, err := w.disk.TagVolumes(ctx, []storage.ObjectTags{{ID: "vol-0/2", ResourceTags: ownerTags("another", "one")}})
 	w.must(err)
 	w.must(w.DetachStorage([]string{"used", "idle", "stolen"}))
 	for _, name := range []string{"used", "idle", "stolen"} {
 		all, err := w.Storage(name)
 		w.must(err)
-		if len(all[0].Attachments) > 0 { // as the backup has them detached
+		if len(all[0].Attachments) > 0 { // the backup has all of them as detached
 			errs, err := w.ForMachine(machine0).RemoveAttachments([]params.MachineStorageId{{MachineTag: "machine-0", AttachmentTag: all[0].Volume.Tag.String()}})
 			w.must(err)
 			if errs[0].Error != nil {
@@ -289,10 +291,10 @@ func TestKeepInUse(t *testing.T) {
 	}
 }
 
-// A filesystem on a volume is of the volume's provider.
+// A filesystem on a volume is recovered with the volume's provider.
 func TestRecovered(t *testing.T) {
-	volume := inventory.Object{Provider: "disk", Kind: names.VolumeTagKind, OwnedObject: storage.OwnedObject{ID: "v", ResourceTags: owned("model", "volume")}}
-	filesystem := inventory.Object{Provider: inventory.Managed, Kind: names.FilesystemTagKind, OwnedObject: storage.OwnedObject{ID: "f", ResourceTags: owned("model", "filesystem")}}
+	volume := inventory.Object{Provider: "disk", Kind: names.VolumeTagKind, OwnedObject: storage.OwnedObject{ID: "v", ResourceTags: ownerTags("model", "volume")}}
+	filesystem := inventory.Object{Provider: inventory.Managed, Kind: names.FilesystemTagKind, OwnedObject: storage.OwnedObject{ID: "f", ResourceTags: ownerTags("model", "filesystem")}}
 	filesystem.ResourceTags[storage.VolumeUUIDTag] = "volume"
 	all := []inventory.Object{volume, filesystem}
 	for _, o := range all {
@@ -302,6 +304,6 @@ func TestRecovered(t *testing.T) {
 	}
 	volume.Incomplete = true
 	if _, err := inventory.Recovered(volume, all); !errors.Is(err, errors.NotValid) {
-		t.Errorf("what is incomplete: %v", err)
+		t.Errorf("incomplete volume: got %v", err)
 	}
 }

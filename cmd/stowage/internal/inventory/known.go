@@ -7,31 +7,31 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Standing is how an object stands to a state.
+// Standing is the relation of an object to a state.
 type Standing int
 
 const (
-	// Known: an entity of the state has the object, or an import that is under way.
+	// Known: an entity of the state, or a pending import, has the object.
 	Known Standing = iota
-	// Orphaned: the object is the state's, and no entity has it.
+	// Orphaned: the object names the state as its owner, and no entity has it.
 	Orphaned
-	// Released: the object was released, and is nobody's.
+	// Released: the object was released, and has no owner.
 	Released
-	// Untagged: the object does not tell whose it is, and no entity has its ID.
+	// Untagged: the object names no owner, and no entity has its ID.
 	Untagged
-	// Foreign: the object is another state's.
+	// Foreign: the object belongs to another state.
 	Foreign
 )
 
-// Ledger is what a state knows of objects.
+// Ledger is a state's knowledge of objects.
 type Ledger struct {
 	model string
 	uuids state.EntityUUIDs
 	keys  map[objectKey]struct{}
 }
 
-// Read reads what a state knows. What is compared with it is listed before: so what is
-// made in between is known.
+// Read reads a state's knowledge of objects. List the objects before, so that an object that
+// is made in between is known.
 func Read(st *state.State) (*Ledger, error) {
 	uuids, err := st.EntityUUIDs()
 	if err != nil {
@@ -52,7 +52,7 @@ func Read(st *state.State) (*Ledger, error) {
 	return l, nil
 }
 
-// Standing tells how an object stands to the state.
+// Standing returns the relation of an object to the state.
 func (l *Ledger) Standing(o Object) Standing {
 	owner := storage.OwnerOf(o.ResourceTags)
 	_, live := l.uuids.Live[owner.EntityUUID]

@@ -8,8 +8,8 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Recovered returns what an object is to a state that takes it in, by its tags. all has
-// the volume that a filesystem is on. What is incomplete cannot be taken in: the error
+// Recovered returns the object in the form that a state can recover, from its tags. all
+// contains the volume that a filesystem is on. If the object is incomplete, the error
 // satisfies errors.IsNotValid.
 func Recovered(o Object, all []Object) (state.Recovered, error) {
 	if o.Incomplete {

@@ -20,8 +20,8 @@ type objectKey struct {
 
 func (o Object) key() objectKey { return objectKey{o.Provider, o.Kind, o.ID} }
 
-// entityKey returns the key under which the provider has an entity of a storage
-// instance, by its recorded ID.
+// entityKey returns the key by which the provider identifies an entity of a storage instance:
+// its recorded ID.
 func entityKey(s state.Storage, e *state.Entity) objectKey {
 	p := objectKey{provider: s.Provider, kind: e.Tag.Kind(), id: e.ProviderID}
 	if e == s.Filesystem && s.Volume != nil {
@@ -30,7 +30,7 @@ func entityKey(s state.Storage, e *state.Entity) objectKey {
 	return p
 }
 
-// entities returns the volume and the filesystem of an instance, what it has of them.
+// entities returns the volume and the filesystem of an instance that it has.
 func entities(s state.Storage) []*state.Entity {
 	var all []*state.Entity
 	for _, e := range []*state.Entity{s.Volume, s.Filesystem} {
@@ -41,10 +41,10 @@ func entities(s state.Storage) []*state.Entity {
 	return all
 }
 
-// Stamp gives objects to the state where it says that their tags are to be set: what an
-// entity has gets the tags that the state has for it, all else that was the former owner's,
-// if that was another, becomes the state's, and so an orphan. What belongs to others stays
-// as it is. Stamping again after it was cut off is safe.
+// Stamp sets the resource tags that the state has pending. An object that an entity has gets
+// the tags that the state has for it. Every other object of a former owner with a different
+// UUID becomes the state's, and so an orphan. Objects of others stay as they are. Stamping
+// again after an interruption is safe.
 func Stamp(ctx context.Context, inv *Inventory, st *state.State) error {
 	pending, err := st.PendingStamps()
 	if err != nil || len(pending) == 0 {
@@ -99,15 +99,15 @@ func stamp(ctx context.Context, inv *Inventory, st *state.State, former state.Co
 	return errors.Trace(inv.Tag(ctx, append(owned, orphaned...)))
 }
 
-// KeepInUse has a restored state attach to the machine what is in use there although
-// the state knows no attachment of it: what was attached since the backup was made. It
-// returns the names of that storage.
+// KeepInUse makes a restored state attach storage that is in use on the machine although the
+// state does not record its attachment, because it was attached after the backup. It returns
+// the names of that storage.
 func KeepInUse(ctx context.Context, inv *Inventory, st *state.State, machine names.MachineTag) ([]string, error) {
 	objects, err := inv.List(ctx)
 	if err != nil {
 		return nil, errors.Trace(err)
 	}
-	used := make(map[objectKey]string) // the UUIDs of what is attached
+	used := make(map[objectKey]string) // UUIDs of attached objects
 	for _, o := range objects {
 		if o.Attached && !o.Released {
 			used[o.key()] = o.ResourceTags[storage.EntityUUIDTag]

@@ -25,13 +25,13 @@ import (
 	"github.com/stowage-io/stowage/storage/provider"
 )
 
-// Environment of the test binary as an agent without some capabilities.
+// Environment variables that make the test binary an agent without some capabilities.
 const (
-	dropEnv = "PRIVILEGE_TEST_DROP" // numbers, with commas; "done" when they are gone
+	dropEnv = "PRIVILEGE_TEST_DROP" // numbers, separated by commas; "done" after they are dropped
 	dirEnv  = "PRIVILEGE_TEST_DIR"
 )
 
-// user owns what is not root's. Processes of it run with no capabilities.
+// user is a user ID that is not root. Its processes have no capabilities.
 const user = 1000
 
 func TestMain(m *testing.M) {
@@ -68,11 +68,11 @@ func dropAndExec(numbers string) error {
 // outcome is how a piece of work ended, as its process writes it.
 type outcome struct {
 	Work      string
-	Error     string // empty: well
+	Error     string // empty on success
 	Permanent bool
 
-	// Ask, instead, is what shall be done in the directory Path, by a process that
-	// has all capabilities.
+	// Ask is set for a request instead: a process with all capabilities shall do it in the
+	// directory Path.
 	Ask, Path string
 }
 
@@ -107,7 +107,7 @@ const (
 
 func (a *agent) path(name string) string { return filepath.Join(a.dir, name) }
 
-// work does everything that an agent does, and tells how each piece ended.
+// work does everything that an agent does, and writes the outcome of each piece.
 func work(dir string) error {
 	a := &agent{dir: dir, ctx: envcontext.New(context.Background()), out: json.NewEncoder(os.Stdout), in: bufio.NewReader(os.Stdin)}
 	for _, piece := range []struct {
@@ -120,7 +120,7 @@ func work(dir string) error {
 		{loopExt4, func() error { return a.volume("ext4", 8, writable) }},
 		{growExt4, func() error { return a.volume("ext4", 8, writable|growing) }},
 		{growXFS, func() error { return a.volume("xfs", 304, writable|growing) }},
-		// The kernel does not make a btrfs grow to less than 256 MiB.
+		// The kernel does not grow a btrfs to less than 256 MiB.
 		{growBtrfs, func() error { return a.volume("btrfs", 128, writable|growing) }},
 		{tmpfsMount, func() error { return a.filesystem(provider.TmpfsProviderType, a.path("at"), nil) }},
 		{rootfsMount, func() error { return a.filesystem(provider.RootfsProviderType, a.path("at"), nil) }},
@@ -135,7 +135,7 @@ func work(dir string) error {
 		{nameHolders, func() error { return a.filesystem(provider.TmpfsProviderType, a.path("at"), a.detachBusy) }},
 		{receiveEvents, receiveBuffer},
 	} {
-		// What one cannot take away is not in the way of the next.
+		// Each piece has its own directory, because a failed piece may leave files.
 		a.dir = filepath.Join(dir, piece.name)
 		if err := os.Mkdir(a.dir, 0o711); err != nil {
 			return err
@@ -188,8 +188,8 @@ const (
 	growing
 )
 
-// volume makes a volume and, where a type is given, a filesystem on it, attaches
-// them, lets them grow where that is asked for, and takes all away.
+// volume makes a volume and, if fs is not empty, a filesystem on it. It attaches them, grows
+// them if how says so, and then detaches and destroys them.
 func (a *agent) volume(fs string, mib uint64, how int) error {
 	p, config, err := a.config(provider.LoopProviderType)
 	if err != nil {
@@ -248,7 +248,7 @@ func (a *agent) volume(fs string, mib uint64, how int) error {
 	return err
 }
 
-// device is the one that every volume has.
+// device is the block device of every volume.
 type device struct {
 	storage.BackingDevices
 	entry storage.BlockDevice
@@ -256,7 +256,7 @@ type device struct {
 
 func (d device) BlockDevice(names.VolumeTag) (storage.BlockDevice, bool) { return d.entry, true }
 
-// importVolume takes over a file, and destroys it.
+// importVolume imports a file as a volume, and destroys it.
 func (a *agent) importVolume() error {
 	p, config, err := a.config(provider.LoopProviderType)
 	if err != nil {
@@ -276,7 +276,7 @@ func (a *agent) importVolume() error {
 	return firstError(source.DestroyVolumes(a.ctx, []string{info.VolumeId}))
 }
 
-// importRootfs takes over a directory, and gives it up.
+// importRootfs imports a directory as a filesystem, and releases it.
 func (a *agent) importRootfs() error {
 	p, config, err := a.config(provider.RootfsProviderType)
 	if err != nil {
@@ -296,8 +296,8 @@ func (a *agent) importRootfs() error {
 	return firstError(source.ReleaseFilesystems(a.ctx, []string{info.FilesystemId}))
 }
 
-// filesystem makes a filesystem that needs no volume, attaches it, calls do, and takes
-// the filesystem away.
+// filesystem makes a filesystem that needs no volume, attaches it, calls do, and then
+// detaches and destroys the filesystem.
 func (a *agent) filesystem(kind storage.ProviderType, path string, do whileAttached) error {
 	p, config, err := a.config(kind)
 	if err != nil {
@@ -344,7 +344,7 @@ func (a *agent) exercise(source storage.FilesystemSource, params storage.Filesys
 // whileAttached is called while a filesystem is attached at path; detach detaches it.
 type whileAttached func(path string, detach func() error) error
 
-// request has the process with all capabilities do something.
+// request returns a function that asks the process with all capabilities to do something.
 func (a *agent) request(what string) whileAttached {
 	return func(path string, _ func() error) error {
 		if err := a.out.Encode(outcome{Ask: what, Path: path}); err != nil {
@@ -363,14 +363,14 @@ func (a *agent) detachBusy(path string, detach func() error) error {
 	}
 	err := detach()
 	if err == nil {
-		err = errors.New("it was detached while it was held")
+		err = errors.New("it was detached while a process kept it busy")
 	} else if strings.Contains(err.Error(), "(sleep): working directory "+path) {
 		err = nil
 	}
 	return errors.Join(err, a.request("release")(path, nil))
 }
 
-// receiveBuffer makes the buffer of a socket larger than others may.
+// receiveBuffer makes a socket's buffer larger than an unprivileged process may.
 func receiveBuffer() error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
 	if err != nil {
@@ -404,7 +404,7 @@ func runWithout(t *testing.T, numbers []string) map[string]outcome {
 	for decoder := json.NewDecoder(out); ; {
 		var o outcome
 		if err := decoder.Decode(&o); err != nil {
-			break // it has ended
+			break // the agent has ended
 		}
 		if o.Ask == "" {
 			outcomes[o.Work] = o
@@ -422,8 +422,8 @@ func runWithout(t *testing.T, numbers []string) map[string]outcome {
 	return outcomes
 }
 
-// privateDir returns a directory for an agent, with one of a user in it. What is left
-// in it is taken away.
+// privateDir returns a directory for an agent, which contains a directory of a user. At the
+// end of the test it is cleaned up.
 func privateDir(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -436,7 +436,7 @@ func privateDir(t *testing.T) string {
 	if err := os.Chown(filepath.Join(dir, "user"), user, user); err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range []string{dir, filepath.Dir(dir)} { // a user has to get here
+	for _, d := range []string{dir, filepath.Dir(dir)} { // the user has to reach its directory
 		if err := os.Chmod(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -468,7 +468,7 @@ func cleanUp(t *testing.T, dir string) {
 	}
 }
 
-// helper does what an agent asks for.
+// helper does what an agent requests.
 type helper struct {
 	*testing.T
 	holder *exec.Cmd
@@ -507,8 +507,8 @@ func (h *helper) handle(what, path string) {
 	}
 }
 
-// needed are the pieces of work that fail without a capability. That a volume is not
-// among them is said too.
+// needed lists the pieces of work that fail without a capability. All other pieces, such as
+// loopVolume, have to work without it.
 var needed = map[string][]string{
 	"CAP_SYS_ADMIN": {
 		growVolume, loopExt4, growExt4, growXFS, growBtrfs, tmpfsMount, rootfsMount, rootfsInPlace,
@@ -523,9 +523,9 @@ var needed = map[string][]string{
 	"CAP_NET_ADMIN":    {receiveEvents},
 }
 
-// TestEachCapabilityIsForWhatIsSaid takes the capabilities away, one at a time. What
-// needs it fails with an error that names it, and all else works.
-func TestEachCapabilityIsForWhatIsSaid(t *testing.T) {
+// Without a capability, the work that needs it fails with an error that names it. All other
+// work succeeds.
+func TestDropEachCapability(t *testing.T) {
 	requireRoot(t)
 	for _, c := range capabilities() {
 		t.Run(c.Name, func(t *testing.T) {
@@ -534,7 +534,7 @@ func TestEachCapabilityIsForWhatIsSaid(t *testing.T) {
 	}
 }
 
-// TestNoOtherCapabilityIsNeeded takes away all that are not said to be needed.
+// All work succeeds without the capabilities that are not listed as needed.
 func TestNoOtherCapabilityIsNeeded(t *testing.T) {
 	requireRoot(t)
 	last, err := os.ReadFile("/proc/sys/kernel/cap_last_cap")
@@ -590,11 +590,11 @@ func checkOutcomes(t *testing.T, outcomes map[string]outcome, dropped string) {
 		case lacking == "":
 		case o.Error == "":
 			t.Errorf("%s: works without %s", name, lacking)
-		case name == receiveEvents: // the kernel itself is asked
+		case name == receiveEvents: // this is the kernel's own error
 		case !strings.Contains(o.Error, lacking):
 			t.Errorf("%s: the error does not name %s: %s", name, lacking, o.Error)
 		case !o.Permanent && name != nameHolders:
-			t.Errorf("%s: is tried again: %s", name, o.Error)
+			t.Errorf("%s: the error is not permanent: %s", name, o.Error)
 		}
 	}
 }

@@ -1,9 +1,9 @@
-// Package privilege tells what of the agent's work this machine does not let it do:
-// by the capabilities of the process, and by the devices and programs that are there.
+// Package privilege reports which of the agent's work this machine does not allow, by the
+// capabilities of the process, and by the devices and programs that exist.
 //
-// What is needed for what is told in docs/privileges.md too, and the example of a
-// systemd unit gives it: tests hold them together. Another test takes each capability
-// away and sees what fails.
+// docs/reference/privileges.md also says what is needed for what, and the example systemd unit
+// grants it: tests keep the three consistent. Another test removes each capability and
+// observes what fails.
 package privilege
 
 import (
@@ -16,22 +16,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Need is something that a part of the agent's work needs.
+// Need is a requirement of a part of the agent's work.
 type Need struct {
-	// Name is that of a capability or a program, or the path of a device.
+	// Name is the name of a capability or a program, or the path of a device.
 	Name string
 	// For is what the agent can do with it.
 	For string
-	// Remedy is what to do where it is missing.
+	// Remedy is what to do if it is missing.
 	Remedy string
-	// Vital is set where the agent can do nothing without it.
+	// Vital says that the agent can do nothing without it.
 	Vital bool
 }
 
 // Lack is a need that is not met.
 type Lack struct {
 	Need
-	// Why is what is wrong.
+	// Why says what is wrong.
 	Why string
 }
 
@@ -40,7 +40,7 @@ func (l Lack) String() string {
 	return fmt.Sprintf("cannot %s: %s; %s", l.For, l.Why, l.Remedy)
 }
 
-// Check returns what is missing here, capabilities first.
+// Check returns the needs that are not met on this machine, capabilities first.
 func Check() ([]Lack, error) {
 	effective, err := effectiveCapabilities()
 	if err != nil {
@@ -49,8 +49,8 @@ func Check() ([]Lack, error) {
 	return missing(effective, searchPath), nil
 }
 
-// searchPath is where programs are looked for when they are run, whatever the
-// environment says.
+// searchPath is where programs are searched for when they are run, regardless of the
+// environment.
 const searchPath = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 func missing(effective uint64, path string) []Lack {
@@ -73,7 +73,8 @@ func missing(effective uint64, path string) []Lack {
 	return lacks
 }
 
-// effectiveCapabilities returns those of this process, the bit N for number N.
+// effectiveCapabilities returns the effective capabilities of this process, bit N for
+// capability N.
 func effectiveCapabilities() (uint64, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -91,7 +92,7 @@ type capability struct {
 func capabilities() []capability {
 	need := func(number int, name, what string) capability {
 		return capability{number: number, Need: Need{
-			Name: name, For: what, Remedy: "start it with " + name + ", see docs/privileges.md",
+			Name: name, For: what, Remedy: "start it with " + name + ", see docs/reference/privileges.md",
 		}}
 	}
 	admin := need(unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "mount and unmount, grow attached volumes, make filesystems on volumes, grow xfs and btrfs filesystems")

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestMissingThingsAreNamedWithTheRemedy(t *testing.T) {
+func TestMissingNamesRemedy(t *testing.T) {
 	path := t.TempDir()
 	for name, mode := range map[string]os.FileMode{"blkid": 0o755, "mkfs.ext4": 0o755, "mkfs.xfs": 0o644} {
 		if err := os.WriteFile(filepath.Join(path, name), nil, mode); err != nil {
@@ -18,15 +18,15 @@ func TestMissingThingsAreNamedWithTheRemedy(t *testing.T) {
 	}
 	var got []string
 	for _, lack := range missing(^uint64(0)&^(1<<24), path) { // CAP_SYS_RESOURCE
-		if lack.Name != "/dev/loop-control" { // this machine may have it, or not
+		if lack.Name != "/dev/loop-control" { // the machine of the test may lack it
 			got = append(got, lack.String())
 		}
 		if lack.Vital {
-			t.Errorf("%s: the agent does not run without it", lack)
+			t.Errorf("%s: is vital, want optional", lack)
 		}
 	}
 	want := []string{
-		"cannot grow ext4 filesystems: CAP_SYS_RESOURCE is missing; start it with CAP_SYS_RESOURCE, see docs/privileges.md",
+		"cannot grow ext4 filesystems: CAP_SYS_RESOURCE is missing; start it with CAP_SYS_RESOURCE, see docs/reference/privileges.md",
 		"cannot make xfs filesystems: mkfs.xfs is not in " + path + "; install the Debian package xfsprogs",
 		"cannot make btrfs filesystems: mkfs.btrfs is not in " + path + "; install the Debian package btrfs-progs",
 	}
@@ -35,7 +35,7 @@ func TestMissingThingsAreNamedWithTheRemedy(t *testing.T) {
 	}
 }
 
-func TestDeviceThatIsNotThereIsNamed(t *testing.T) {
+func TestTryDeviceNamesMissingDevice(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "loop-control")
 	if err := tryDevice(path); err == nil || !strings.Contains(err.Error(), path+": no such file") {
 		t.Errorf("got %v", err)
@@ -55,7 +55,7 @@ func TestNothingVitalIsMissingForRoot(t *testing.T) {
 	}
 }
 
-// all returns every need in order, as "name: what it is for".
+// all returns every need in order, as "name: purpose".
 func all() []string {
 	var list []string
 	for _, c := range capabilities() {
@@ -67,8 +67,8 @@ func all() []string {
 	return list
 }
 
-func TestDocumentSaysTheSame(t *testing.T) {
-	text, err := os.ReadFile("../../../../docs/privileges.md")
+func TestDocumentMatchesCode(t *testing.T) {
+	text, err := os.ReadFile("../../../../docs/reference/privileges.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,11 +77,11 @@ func TestDocumentSaysTheSame(t *testing.T) {
 		rows = append(rows, row[1]+": "+row[2])
 	}
 	if want := all(); !slices.Equal(rows, want) {
-		t.Errorf("docs/privileges.md has\n%s\nthe code\n%s", strings.Join(rows, "\n"), strings.Join(want, "\n"))
+		t.Errorf("docs/reference/privileges.md lists\n%s\nthe code lists\n%s", strings.Join(rows, "\n"), strings.Join(want, "\n"))
 	}
 }
 
-func TestUnitGivesWhatIsNeeded(t *testing.T) {
+func TestUnitGrantsNeededCapabilities(t *testing.T) {
 	text, err := os.ReadFile("../../../../examples/stowage.service")
 	if err != nil {
 		t.Fatal(err)
@@ -98,6 +98,6 @@ func TestUnitGivesWhatIsNeeded(t *testing.T) {
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		t.Errorf("the unit gives %q, needed are %q", got, want)
+		t.Errorf("the unit grants %q, want %q", got, want)
 	}
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/stowage-io/stowage/state/statefile"
 )
 
-// Recovery is what became of a state, or would.
+// Recovery is the result of recovering a state, or of planning to.
 type Recovery struct {
-	// Base is the file that the state was taken from, empty where there was none that
-	// is whole: then there is no more in the state than what records tell.
+	// Base is the file that the recovery started from. It is empty if no file was intact: then
+	// the state contains only what records say.
 	Base string
 
 	// Problems say why other files were not used.
@@ -28,20 +28,20 @@ type Recovery struct {
 	UUID       string
 	Generation uint64
 
-	// Replaced is what the file is called that was the state until then.
+	// Replaced is the new name of the replaced state file.
 	Replaced string
 
 	Objects []RecoveredObject
 }
 
-// RecoveredObject is what became of an object that a provider has.
+// RecoveredObject is the result for one object of a provider.
 type RecoveredObject struct {
 	inventory.Object
 	state.RecoverResult
 }
 
-// Recover puts the state together again: from the newest of the state file and its copies
-// that is whole, and from what the providers have. Without yes nothing is changed.
+// Recover rebuilds the state from the newest intact file among the state file and its copies,
+// and from the providers' objects. Without yes it changes nothing.
 func Recover(ctx context.Context, c Config, environ, yes bool) (recovery Recovery, err error) {
 	lock, err := boltkv.Lock(c.Dir.StateFile())
 	switch {
@@ -66,7 +66,7 @@ func Recover(ctx context.Context, c Config, environ, yes bool) (recovery Recover
 		return recovery, errors.Trace(err)
 	}
 
-	// The state is put together beside the one that is there.
+	// Rebuild the state beside the existing one.
 	temporary := c.Dir.StateFile() + ".recovering"
 	if err := remove(temporary); err != nil {
 		return recovery, errors.Trace(err)
@@ -88,8 +88,8 @@ func Recover(ctx context.Context, c Config, environ, yes bool) (recovery Recover
 	return recovery, errors.Trace(err)
 }
 
-// modelUUID returns the UUID of the state that the directory belongs to: that of its
-// mark, or that of most objects.
+// modelUUID returns the UUID of the state that the directory belongs to: the one in its mark,
+// or the one that most objects name.
 func (c Config) modelUUID(objects []inventory.Object) (string, error) {
 	mark, ok, err := c.Dir.Marks().Read()
 	if ok {
@@ -123,7 +123,7 @@ func (r *Recovery) chooseBase(c Config, uuid string) error {
 		case candidate.Err != nil:
 			r.Problems = append(r.Problems, candidate.Err.Error())
 		case uuid != "" && candidate.Meta.UUID != "" && candidate.Meta.UUID != uuid:
-			r.Problems = append(r.Problems, fmt.Sprintf("%s is of state %s, this directory of %s", candidate.Path, candidate.Meta.UUID, uuid))
+			r.Problems = append(r.Problems, fmt.Sprintf("%s is of state %s, but this directory belongs to state %s", candidate.Path, candidate.Meta.UUID, uuid))
 		case r.Base == "":
 			r.Base = candidate.Path
 		}
@@ -132,14 +132,14 @@ func (r *Recovery) chooseBase(c Config, uuid string) error {
 }
 
 // rebuild makes a state in the file. Without yes, it only reports what the state would
-// be.
+// contain.
 func (c Config) rebuild(r *Recovery, file, uuid string, objects []inventory.Object, yes bool) (err error) {
 	if r.Base != "" {
 		if _, _, err := statefile.Restore(r.Base, file, datadir.Identify, c.Clock.Now(), nil); err != nil {
 			return errors.Trace(err)
 		}
 	} else if uuid == "" {
-		return errors.NewNotFound(nil, fmt.Sprintf("%s has neither a state that is whole nor a record that tells whose it is: there is nothing to recover", c.Dir))
+		return errors.NewNotFound(nil, fmt.Sprintf("%s has neither an intact state nor a record that names an owner: there is nothing to recover", c.Dir))
 	}
 	config := c.stateConfig()
 	config.UUID = uuid
@@ -162,7 +162,7 @@ func (c Config) rebuild(r *Recovery, file, uuid string, objects []inventory.Obje
 	var recovered []state.Recovered
 	for _, object := range objects {
 		if object.Released {
-			continue // it is nobody's
+			continue // it has no owner
 		}
 		result := RecoveredObject{Object: object}
 		if one, err := inventory.Recovered(object, objects); err == nil {
@@ -189,7 +189,7 @@ func (c Config) rebuild(r *Recovery, file, uuid string, objects []inventory.Obje
 	return nil
 }
 
-// remove removes a file that need not be there.
+// remove removes a file that may not exist.
 func remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return errors.Trace(err)

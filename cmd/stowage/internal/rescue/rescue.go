@@ -1,6 +1,6 @@
-// Package rescue is what is done to the directory of a stopped agent: a state is put
-// back or together again, a directory that was moved or copied gets its identity. No
-// worker runs, nothing is attached, and no storage is made or destroyed.
+// Package rescue repairs the directory of a stopped agent: it restores or recovers a state,
+// and gives a moved or copied directory its identity. It runs no worker, attaches nothing, and
+// makes or destroys no storage.
 package rescue
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/stowage-io/stowage/storage/provider"
 )
 
-// Config says whose directory it is. All of it is required.
+// Config identifies the directory. All of it is required.
 type Config struct {
 	Dir      datadir.Dir
 	Registry storage.ProviderRegistry
@@ -32,7 +32,7 @@ type openedState struct {
 	store *boltkv.Store
 }
 
-// open opens the state in the directory, which has to be there.
+// open opens the existing state in the directory.
 func (c Config) open() (*openedState, error) {
 	if err := c.Dir.CheckState(); err != nil {
 		return nil, errors.Trace(err)
@@ -44,7 +44,7 @@ func (c Config) open() (*openedState, error) {
 	return c.openStore(store, c.stateConfig())
 }
 
-// explain names the remedy of an error of opening the directory's state.
+// explain adds the remedy to an error of opening the directory's state.
 func (c Config) explain(err error) error {
 	var locked *boltkv.LockedError
 	switch {
@@ -84,9 +84,9 @@ func (c Config) inventory(environ bool) (*inventory.Inventory, error) {
 	return inv, errors.Trace(err)
 }
 
-// AdoptMoved makes the directory that of its state, which was made in another: the
-// directory was moved. What its files and directories are known by is read again; it is
-// an error if one is not what its record says. It can be called again.
+// AdoptMoved makes a directory that was moved the directory of its state. It updates the
+// identities of files and directories; it returns an error if one is not what its record says.
+// It can be called again.
 func AdoptMoved(ctx context.Context, c Config) (err error) {
 	o, err := c.open()
 	if err != nil {
@@ -99,8 +99,8 @@ func AdoptMoved(ctx context.Context, c Config) (err error) {
 // updateIdentity updates the identities in the records of this directory, and then the
 // fingerprint in the state.
 func (c Config) updateIdentity(ctx context.Context, o *openedState, relocation provider.Relocation) error {
-	for _, keeper := range c.Dir.Keepers() {
-		if err := keeper.Reidentify(ctx, relocation); err != nil {
+	for _, directory := range c.Dir.StorageDirectories() {
+		if err := directory.Reidentify(ctx, relocation); err != nil {
 			return errors.Trace(err)
 		}
 	}
@@ -111,10 +111,9 @@ func (c Config) updateIdentity(ctx context.Context, o *openedState, relocation p
 	return errors.Trace(o.SetFingerprint(now))
 }
 
-// AdoptCopy makes the directory one of its own, a copy of that in which its state was
-// made and which may still be used: the state and all its storage get new UUIDs, storage
-// of the environment stays the other's, and mount points are those of new storage. It can
-// be called again after it was cut off.
+// AdoptCopy separates a copied directory from the original, which may still be used: the state
+// and all its storage get new UUIDs, storage of the environment stays with the original, and
+// mount points are those of new storage. It can be called again after an interruption.
 func AdoptCopy(ctx context.Context, c Config) (err error) {
 	o, err := c.open()
 	if err != nil {
@@ -131,6 +130,6 @@ func AdoptCopy(ctx context.Context, c Config) (err error) {
 	if err := inventory.Stamp(ctx, inv, o.State); err != nil {
 		return errors.Trace(err)
 	}
-	// Not before: until then the agent does not start here.
+	// This must be last: until then the agent does not start here.
 	return errors.Trace(c.updateIdentity(ctx, o, provider.Copied))
 }

@@ -12,18 +12,16 @@ import (
 	"github.com/stowage-io/stowage/state/statefile"
 )
 
-// Restored is what was restored.
+// Restored is the result of a restore.
 type Restored struct {
 	statefile.Meta
 
-	// Replaced is what the file is called that was the state until then, empty where
-	// there was none.
+	// Replaced is the new name of the replaced state file, empty if there was none.
 	Replaced string
 }
 
-// Restore puts a backup in the place of the state. The mark says first that the state is
-// one of an older generation: so the agent that opens it next notices that it has been
-// restored, wherever this is cut off.
+// Restore replaces the state with a backup. It first advances the mark, so that the next agent
+// to open the state detects the restore, wherever this is interrupted.
 func Restore(c Config, file string) (Restored, error) {
 	meta, err := statefile.Verify(file, datadir.Identify)
 	if err != nil {
@@ -40,11 +38,11 @@ func Restore(c Config, file string) (Restored, error) {
 	return Restored{restored, replaced}, nil
 }
 
-// advanceMark gives the mark a generation after that of the state file and of any state
-// that was in the directory before.
+// advanceMark sets the mark to a generation after that of the backup and of any state that was
+// in the directory before.
 func (c Config) advanceMark(file string, meta statefile.Meta) error {
 	if meta.UUID == "" {
-		return nil // the state of an older schema knows no marks, and gets one
+		return nil // a state of an older schema has no mark; it gets one later
 	}
 	marks := c.Dir.Marks()
 	mark, ok, err := marks.Read()
@@ -56,7 +54,7 @@ func (c Config) advanceMark(file string, meta statefile.Meta) error {
 	case err != nil:
 		return errors.Trace(err)
 	case ok && mark.UUID != meta.UUID:
-		return errors.NewNotValid(nil, fmt.Sprintf("%s is of state %s, and %s belongs to state %s: restore it into a --data-dir that is its own, or empty",
+		return errors.NewNotValid(nil, fmt.Sprintf("%s is of state %s, and %s belongs to state %s: restore it into its own --data-dir, or into an empty one",
 			file, meta.UUID, c.Dir, mark.UUID))
 	}
 	return errors.Trace(marks.Write(state.Mark{

@@ -10,7 +10,7 @@ import (
 	"github.com/juju/errors"
 )
 
-// systemPaths are never mounted on, nor are paths inside them.
+// systemPaths are paths that must not be mounted on, nor paths inside them.
 var systemPaths = []string{"/proc", "/sys", "/dev"}
 
 // maxPath is PATH_MAX without its terminating NUL.
@@ -19,7 +19,7 @@ const maxPath = 4095
 // maxName is NAME_MAX.
 const maxName = 255
 
-// CheckMountPoint refuses what is no safe mount point on any machine.
+// CheckMountPoint returns an error for a path that is not a safe mount point on any machine.
 func CheckMountPoint(p string) error {
 	switch {
 	case len(p) > maxPath:
@@ -33,17 +33,17 @@ func CheckMountPoint(p string) error {
 	case path.Clean(p) != p:
 		return errors.Errorf("%s is not in its shortest form: write %s", quote(p), quote(path.Clean(p)))
 	case p == "/":
-		return errors.New("/ is the system's own")
+		return errors.New("/ belongs to the system: choose another directory")
 	}
 	for _, reserved := range systemPaths {
 		if Within(p, reserved) {
-			return errors.Errorf("%s is the system's own: mount outside %s", quote(p), reserved)
+			return errors.Errorf("%s belongs to the system: mount outside %s", quote(p), reserved)
 		}
 	}
 	return nil
 }
 
-// Within tells whether p is dir or inside it. Both paths are clean.
+// Within reports whether p is dir or inside it. Both paths must be clean.
 func Within(p, dir string) bool {
 	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
 }
@@ -51,7 +51,7 @@ func Within(p, dir string) bool {
 // Mounts is a set of mount points; no mount point is inside another. The zero
 // value is empty.
 type Mounts struct {
-	// owners is by mount point.
+	// owners maps mount points to owners.
 	owners map[string]string
 	// firstInside holds, for each directory above a mount point, the first mount
 	// point that was added inside it.

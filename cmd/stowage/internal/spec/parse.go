@@ -14,7 +14,7 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// Parse reads a file. name is only shown, in errors.
+// Parse parses a file. name is used only in errors.
 func Parse(name string, data []byte) (*File, error) {
 	if len(data) > MaxBytes {
 		return nil, errors.NewNotValid(nil, name+": the file is larger than 1 MiB")
@@ -36,8 +36,8 @@ func Parse(name string, data []byte) (*File, error) {
 	return p.file, nil
 }
 
-// document returns the root of the only document in data, or nil if data has no
-// document or an empty one.
+// document returns the root of the only document in data, or nil if data has no document or an
+// empty one.
 func document(name string, data []byte) (*yaml.Node, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, more yaml.Node
@@ -47,7 +47,7 @@ func document(name string, data []byte) (*yaml.Node, error) {
 		return nil, syntaxError(name, err)
 	}
 	if err := decoder.Decode(&more); err == nil {
-		return nil, invalid(name, more.Line, "a second document: one file holds one")
+		return nil, invalid(name, more.Line, "a second document: put each in its own file")
 	} else if err != io.EOF {
 		return nil, syntaxError(name, err)
 	}
@@ -58,8 +58,8 @@ func document(name string, data []byte) (*yaml.Node, error) {
 	return root, refuseAliases(name, root)
 }
 
-// refuseAliases keeps the tree as large as the file: what an alias repeats is
-// read as often as it is named.
+// refuseAliases returns an error if the tree contains an alias, so that the tree is no larger
+// than the file: an aliased value is read each time that it is referenced.
 func refuseAliases(name string, node *yaml.Node) error {
 	if node.Kind == yaml.AliasNode {
 		return invalid(name, node.Line, "an alias (*%s): write the value out", node.Value)
@@ -72,7 +72,7 @@ func refuseAliases(name string, node *yaml.Node) error {
 	return nil
 }
 
-// lineOfSyntaxError is how the YAML library tells where it stopped.
+// lineOfSyntaxError matches the position in an error of the YAML library.
 var lineOfSyntaxError = regexp.MustCompile(`^yaml: line ([0-9]+): `)
 
 func syntaxError(name string, err error) error {
@@ -102,8 +102,8 @@ func (p *parser) top(root *yaml.Node) error {
 	return p.list(entry, "storage", fields["storage"], p.storage)
 }
 
-// list calls item for each item of the list that node holds, if any. item
-// returns the item's name once it has read it, and names must differ.
+// list calls item for each item of the list in node, if any. item returns the item's name once
+// it has read it. Names must be unique.
 func (p *parser) list(top Entry, key string, node *yaml.Node, item func(Entry, *yaml.Node) (Entry, string, error)) error {
 	if node == nil {
 		return nil
@@ -129,8 +129,8 @@ func (p *parser) list(top Entry, key string, node *yaml.Node, item func(Entry, *
 	return nil
 }
 
-// mapping returns the fields of a mapping, all among known, and notes in e where
-// they stand.
+// mapping returns the fields of a mapping, which must all be known, and records their lines
+// in e.
 func (e *Entry) mapping(node *yaml.Node, known ...string) (map[string]*yaml.Node, error) {
 	if node.Kind != yaml.MappingNode {
 		return nil, e.Errorf("", "not a mapping: write `field: value` lines (%s)", strings.Join(known, ", "))
@@ -160,7 +160,7 @@ func (e *Entry) mapping(node *yaml.Node, known ...string) (map[string]*yaml.Node
 	return values, nil
 }
 
-// text returns the string that a field holds, empty where it is absent.
+// text returns the string in a field, or "" if the field is absent.
 func (e Entry) text(fields map[string]*yaml.Node, name string) (string, error) {
 	node, ok := fields[name]
 	if !ok {
@@ -179,7 +179,7 @@ func isNull(node *yaml.Node) bool {
 	return node.Kind == yaml.ScalarNode && node.ShortTag() == "!!null"
 }
 
-// quote shows what a user wrote, however long and whatever it holds.
+// quote quotes user input for a message, whatever its length and contents.
 func quote(s string) string {
 	const most = 80
 	if len(s) > most {
@@ -229,8 +229,8 @@ func parsePool(entry Entry, node *yaml.Node) (Pool, error) {
 	return pool, pool.parseAttributes(fields["attributes"])
 }
 
-// parseAttributes keeps to values that are the same after they have been stored
-// and read again: strings, whole numbers and booleans.
+// parseAttributes accepts only values that do not change when they are stored and read back:
+// strings, whole numbers and booleans.
 func (p *Pool) parseAttributes(node *yaml.Node) error {
 	p.Attributes = storage.Attrs{}
 	if node == nil {
@@ -278,7 +278,7 @@ func (p *parser) storage(entry Entry, node *yaml.Node) (Entry, string, error) {
 
 var validName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
 
-// CheckName refuses what storage cannot be called.
+// CheckName returns an error if the name is not valid for storage.
 func CheckName(name string) error {
 	if !validName.MatchString(name) {
 		return errors.Errorf("%s is not a name: a lower-case letter, then at most 62 lower-case letters, digits and hyphens", quote(name))
@@ -370,8 +370,8 @@ func (s *Storage) parseMount(fields map[string]*yaml.Node) error {
 	return nil
 }
 
-// parseFilesystem reads what is chosen about the filesystem on a volume. Which types
-// and options there are is for its maker to say.
+// parseFilesystem reads the choices about the filesystem on a volume. The source that makes
+// the filesystem decides which types and options are valid.
 func (s *Storage) parseFilesystem(fields map[string]*yaml.Node) error {
 	for _, choice := range s.Choices() {
 		text, err := s.text(fields, choice.Field)

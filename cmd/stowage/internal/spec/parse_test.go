@@ -68,8 +68,8 @@ func TestParseAcceptsEmptyLists(t *testing.T) {
 	}
 }
 
-// one is a file of one storage with some lines changed: each "field: value"
-// replaces the line of that field, or is added.
+// one returns a file with one storage entry. Each line "field: value" replaces the line of
+// that field, or is added.
 func one(lines ...string) string {
 	fields := []string{"name: data", "directive: loop,2G", "kind: filesystem", "mount: /srv/data"}
 	for _, line := range lines {
@@ -99,16 +99,17 @@ const second = `  - name: more
     mount: %s
 `
 
+// Promise S9.
 func TestParseRefusesBadInput(t *testing.T) {
 	for _, test := range []struct {
 		about, text, want string
 	}{
 		// The form of the file.
-		{"nothing", "", "f.yaml:1: the file is empty: write `storage:` and a list"},
+		{"empty file", "", "f.yaml:1: the file is empty: write `storage:` and a list"},
 		{"only a comment", "# later\n", "f.yaml:1: the file is empty: write `storage:` and a list"},
 		{"not YAML", "storage:\n  - name: [\n", "f.yaml:2: did not find expected node content"},
 		{"binary", "storage: \x00\n", "f.yaml: control characters are not allowed"},
-		{"two documents", "storage: []\n---\nstorage: []\n", "f.yaml:2: a second document: one file holds one"},
+		{"two documents", "storage: []\n---\nstorage: []\n", "f.yaml:2: a second document: put each in its own file"},
 		{"not a mapping", "- a\n", "f.yaml:1: the file: not a mapping: write `field: value` lines (storage, pools)"},
 		{"unknown section", "\nvolumes: []\n", `f.yaml:2: the file: unknown field "volumes": the fields are storage, pools`},
 		{"section twice", "storage: []\nstorage: []\n", "f.yaml:2: the file: storage: already given on line 1"},
@@ -147,7 +148,7 @@ func TestParseRefusesBadInput(t *testing.T) {
 		{"no pool", one("directive: 2G"), `f.yaml:3: storage data: directive: "2G" names no pool: write POOL,SIZE such as loop,2G`},
 		{"no size", one("directive: tmpfs"), `f.yaml:3: storage data: directive: "tmpfs" gives no size: write POOL,SIZE such as tmpfs,2G`},
 		{"too many", one("directive: loop,1M,100001"), "f.yaml:3: storage data: directive: the file asks for more than 100000 instances"},
-		{"too many altogether", one("directive: loop,1M,99999") + strings.Replace(fmt.Sprintf(second, "/srv/more"), "1G", "1G,2", 1),
+		{"too many in total", one("directive: loop,1M,99999") + strings.Replace(fmt.Sprintf(second, "/srv/more"), "1G", "1G,2", 1),
 			"f.yaml:7: storage more: directive: the file asks for more than 100000 instances"},
 
 		// Kinds.
@@ -166,9 +167,9 @@ func TestParseRefusesBadInput(t *testing.T) {
 		{"too long", one("mount: /" + strings.Repeat("a", 4095)), "f.yaml:5: storage data: mount: longer than 4095 bytes"},
 		{"long name in a path", one("mount: /srv/" + strings.Repeat("a", 256)),
 			`f.yaml:5: storage data: mount: "/srv/` + strings.Repeat("a", 75) + `…" holds a name longer than 255 bytes`},
-		{"the root", one("mount: /"), "f.yaml:5: storage data: mount: / is the system's own"},
-		{"inside /proc", one("mount: /proc/1"), `f.yaml:5: storage data: mount: "/proc/1" is the system's own: mount outside /proc`},
-		{"/dev", one("mount: /dev"), `f.yaml:5: storage data: mount: "/dev" is the system's own: mount outside /dev`},
+		{"the root", one("mount: /"), "f.yaml:5: storage data: mount: / belongs to the system: choose another directory"},
+		{"inside /proc", one("mount: /proc/1"), `f.yaml:5: storage data: mount: "/proc/1" belongs to the system: mount outside /proc`},
+		{"/dev", one("mount: /dev"), `f.yaml:5: storage data: mount: "/dev" belongs to the system: mount outside /dev`},
 		{"same mount point", one() + fmt.Sprintf(second, "/srv/data"),
 			`f.yaml:9: storage more: mount: "/srv/data" is already the mount point of data`},
 		{"inside another", one() + fmt.Sprintf(second, "/srv/data/deep/more"),
@@ -215,7 +216,7 @@ func TestParseRefusesBadInput(t *testing.T) {
 	}
 }
 
-func TestMountsTellsAboutDeepConflicts(t *testing.T) {
+func TestMountsAddRefusesNestedPaths(t *testing.T) {
 	var mounts spec.Mounts
 	for _, p := range []string{"/a/b/c", "/a/b/d", "/ab"} {
 		if err := mounts.Add(p, p); err != nil {
@@ -232,8 +233,7 @@ func TestMountsTellsAboutDeepConflicts(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that whatever is accepted keeps the promises that later steps
-// rely on.
+// FuzzParse checks that an accepted file has the properties that later steps rely on.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(good))
 	f.Add([]byte(one("directive: loop,1M,3", "filesystem: ext4")))

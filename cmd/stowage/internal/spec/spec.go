@@ -11,45 +11,46 @@ import (
 )
 
 const (
-	// MaxBytes bounds a file.
+	// MaxBytes bounds the size of a file.
 	MaxBytes = 1 << 20
-	// MaxInstances bounds what one file may ask for, all counts added up.
+	// MaxInstances bounds the number of instances that one file may request, as the sum of all
+	// counts.
 	MaxInstances = 100_000
 	// maxPoolName bounds the name of a pool, in bytes.
 	maxPoolName = 255
 )
 
-// File is what a user declares.
+// File is the parsed content of a file.
 type File struct {
-	// Name is the file's name as the user gave it. It is only ever shown.
+	// Name is the file's name as the user gave it. It is used only in messages.
 	Name    string
 	Storage []Storage
 	Pools   []Pool
 }
 
-// Storage declares one storage, or several alike.
+// Storage declares one storage instance, or several of the same form.
 type Storage struct {
 	Entry
 	Name string
-	// Directive has a pool, a size and a count of at least 1.
+	// Directive has a pool, a size, and a count of at least 1.
 	Directive storage.Directive
 	Kind      storage.StorageKind
 	// Mount is a clean absolute path for a filesystem, empty for a block device.
 	Mount string
-	// Filesystem, MkfsOptions and MountOptions are about the filesystem that is
-	// made on a volume; empty where the file does not choose. Options are
-	// comma-separated, each `key` or `key=value`.
+	// Filesystem, MkfsOptions and MountOptions choose the filesystem that is made on a volume;
+	// empty if the file does not choose. Options are comma-separated, each `key` or
+	// `key=value`.
 	Filesystem, MkfsOptions, MountOptions string
 }
 
-// Choice is a field by which a file chooses what a filesystem on a volume is.
+// Choice is a field by which a file chooses the filesystem on a volume.
 type Choice struct {
 	Field string
 	Value *string
 }
 
-// Choices returns the choices of an entry: the type first, which the options are
-// options of.
+// Choices returns the choices of an entry: the type first, and then the options, which depend
+// on it.
 func (s *Storage) Choices() []Choice {
 	return []Choice{
 		{"filesystem", &s.Filesystem},
@@ -66,14 +67,14 @@ type Pool struct {
 	Attributes storage.Attrs
 }
 
-// Instance is one of the things that a [Storage] asks for.
+// Instance is one of the instances that a [Storage] declares.
 type Instance struct {
 	Name  string
 	Mount string
 }
 
-// Instances returns what the entry asks for: itself, or, where its count is
-// more than one, NAME/0, NAME/1, … mounted on MOUNT/0, MOUNT/1, ….
+// Instances returns the instances of the entry: itself, or, if its count is more than one,
+// NAME/0, NAME/1, … mounted on MOUNT/0, MOUNT/1, ….
 func (s Storage) Instances() []Instance {
 	if s.Directive.Count == 1 {
 		return []Instance{{Name: s.Name, Mount: s.Mount}}
@@ -89,7 +90,7 @@ func (s Storage) Instances() []Instance {
 	return instances
 }
 
-// Entry is where an item of a list stands in the file.
+// Entry is the position of a list item in the file.
 type Entry struct {
 	file   string
 	title  string
@@ -97,8 +98,8 @@ type Entry struct {
 	fields map[string]int
 }
 
-// Errorf returns an error about a field of the entry, or, where field is empty,
-// about the entry as a whole.
+// Errorf returns an error about a field of the entry, or, if field is empty, about the entry
+// as a whole.
 func (e Entry) Errorf(field, format string, args ...any) error {
 	line := e.line
 	if at, ok := e.fields[field]; ok {

@@ -1,7 +1,6 @@
-// Package table shows storage to people: as a table, as a table that is redrawn
-// in place while things change, and as one line per change where there is no
-// terminal.
+// Package table displays storage to users: as a table, as a table that is redrawn in place
+// when storage changes, and as one line for each change if there is no terminal.
 //
-// What a provider or a user wrote is shown with its control characters escaped:
-// it cannot move the cursor or forge a line.
+// It escapes control characters in the text of providers and users, so that the text cannot
+// move the cursor or forge a line.
 package table

@@ -12,12 +12,12 @@ import (
 	"github.com/stowage-io/stowage/core/status"
 )
 
-// Live draws a table on a terminal, again and again in the same place. What is
-// written to it as an io.Writer appears above the table, so that logs and table
-// can share a terminal. It is safe for concurrent use.
+// Live draws a table on a terminal, repeatedly in the same place. Text that is written to it
+// as an io.Writer appears above the table, so that logs and the table can share a terminal. It
+// is safe for concurrent use.
 type Live struct {
 	out io.Writer
-	// size returns the terminal's width and height, which change.
+	// size returns the terminal's current width and height.
 	size func() (width, height int)
 
 	mu sync.Mutex
@@ -25,18 +25,18 @@ type Live struct {
 	drawn []string
 }
 
-// NewLive returns a Live on a terminal whose size is asked for at every drawing.
+// NewLive returns a Live on a terminal, whose size it reads at every drawing.
 func NewLive(terminal io.Writer, size func() (width, height int)) *Live {
 	return &Live{out: terminal, size: size}
 }
 
-// Show replaces what is drawn by a table of rows, which are in order.
+// Show replaces the drawn table by a table of rows, which must be in order.
 func (l *Live) Show(rows []control.Storage, now time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	width, height := l.size()
-	// The summary, the table's head, the line on what is left out and the line
-	// of the cursor take a line each.
+	// The summary, the table's header, the line about omitted rows and the cursor's line take
+	// one line each.
 	shown, left := fit(rows, height-4)
 	var lines []string
 	if len(rows) > 0 {
@@ -54,7 +54,7 @@ func (l *Live) Show(rows []control.Storage, now time.Time) error {
 	return l.draw(previous, "")
 }
 
-// Finish puts a last word in the place of the summary, and leaves the table as it is.
+// Finish replaces the summary with a final word, and leaves the table on the terminal.
 func (l *Live) Finish(word string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,8 +72,8 @@ func (l *Live) Write(p []byte) (int, error) {
 	return len(p), l.draw(len(l.drawn), string(p))
 }
 
-// draw goes up over the lines that were drawn, clears from there, and writes
-// what goes above the table, then the table.
+// draw moves up over the previously drawn lines, clears from there, and writes the text above
+// the table, then the table.
 func (l *Live) draw(previous int, above string) error {
 	var b strings.Builder
 	if previous > 0 {
@@ -88,8 +88,8 @@ func (l *Live) draw(previous int, above string) error {
 	return err
 }
 
-// fit chooses at most maxRows rows, those that are not attached before the others, and
-// keeps their order. It also returns how many it left out.
+// fit chooses at most maxRows rows, in order, and prefers those that are not attached. It also
+// returns how many it left out.
 func fit(rows []control.Storage, maxRows int) ([]control.Storage, int) {
 	maxRows = max(maxRows, 1)
 	if len(rows) <= maxRows {
@@ -118,8 +118,8 @@ func fit(rows []control.Storage, maxRows int) ([]control.Storage, int) {
 	return shown, len(rows) - len(shown)
 }
 
-// truncate shortens a line to width characters: one that wraps would take two lines
-// where one is cleared.
+// truncate shortens a line to width characters: a line that wraps would take two lines, of
+// which only one would be cleared.
 func truncate(line string, width int) string {
 	if width <= 1 || utf8.RuneCountInString(line) <= width {
 		return line

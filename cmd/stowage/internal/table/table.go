@@ -19,14 +19,14 @@ func Sort(rows []control.Storage) {
 	slices.SortFunc(rows, func(a, b control.Storage) int { return CompareNames(a.Name, b.Name) })
 }
 
-// Write writes a table of storage in the order given.
+// Write writes a table of storage in the given order.
 func Write(w io.Writer, rows []control.Storage, now time.Time) error {
 	lines := render(rows, now)
 	_, err := io.WriteString(w, strings.Join(lines, "\n")+"\n")
 	return err
 }
 
-// render returns a table's lines.
+// render returns the lines of a table.
 func render(rows []control.Storage, now time.Time) []string {
 	var b bytes.Buffer
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -36,7 +36,7 @@ func render(rows []control.Storage, now time.Time) []string {
 			Escape(r.Name), Escape(r.Kind), Escape(r.Pool), formatSize(r), Escape(formatStatus(r)),
 			Age(now.Sub(r.Since)), orDash(Escape(r.Location)), Escape(r.Message))
 	}
-	w.Flush() // into memory: it has nothing to fail on
+	w.Flush() // cannot fail, since it writes to memory
 	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimRight(line, " ")
@@ -44,8 +44,7 @@ func render(rows []control.Storage, now time.Time) []string {
 	return lines
 }
 
-// formatStatus adds to the status that something is being removed, if the status alone
-// does not say so.
+// formatStatus returns the status, with the life if the storage is being removed.
 func formatStatus(r control.Storage) string {
 	if r.Life == life.Alive || r.Life == "" {
 		return string(r.Status)
@@ -53,7 +52,7 @@ func formatStatus(r control.Storage) string {
 	return fmt.Sprintf("%s (%s)", r.Status, r.Life)
 }
 
-// formatSize shows the size, and the size to grow to.
+// formatSize returns the size, and the size to grow to if there is one.
 func formatSize(r control.Storage) string {
 	if r.SizeMiB >= r.WantedMiB {
 		return Size(r.SizeMiB)
@@ -76,7 +75,7 @@ func orDash(s string) string {
 	return s
 }
 
-// Line tells of one storage on one line, without its age: for logs.
+// Line describes one storage instance on one line, without its age, for logs.
 func Line(r control.Storage) string {
 	line := Escape(r.Name) + " " + Escape(formatStatus(r))
 	switch {
@@ -94,7 +93,7 @@ func Line(r control.Storage) string {
 	return line
 }
 
-// Summary counts storage by status, the attached first: "3/4 attached, 1 error".
+// Summary counts storage by status, attached first: "3/4 attached, 1 error".
 func Summary(rows []control.Storage) string {
 	if len(rows) == 0 {
 		return "no storage"

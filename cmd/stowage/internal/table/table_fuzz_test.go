@@ -18,16 +18,16 @@ import (
 	"github.com/stowage-io/stowage/storage"
 )
 
-// onOneLine fails unless a terminal shows the text as it is, on one line.
-func onOneLine(t *testing.T, what, text string) {
+// wantPrintable fails unless the text is one line of printable characters.
+func wantPrintable(t *testing.T, what, text string) {
 	t.Helper()
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		t.Errorf("%s %q is not fit for a terminal", what, text)
+		t.Errorf("%s %q has unprintable characters", what, text)
 	}
 }
 
-// FuzzTable shows storage whose every word is somebody's. A terminal gets one line for
-// each, and nothing that it obeys.
+// FuzzTable shows storage with arbitrary texts. Each row is one line, and contains nothing
+// that controls a terminal.
 func FuzzTable(f *testing.F) {
 	f.Add("data", "loop", "attached", "alive", "/srv", "", uint64(1024), uint64(2048), int64(1))
 	f.Add("\x1b[2J", "\xff", "e\rrror", "dying\n", "/\x1b[2J\t", "\u202egnp.exe", uint64(0), uint64(1<<63), int64(-1))
@@ -37,17 +37,17 @@ func FuzzTable(f *testing.F) {
 			Name: name, Kind: pool, Pool: pool, SizeMiB: size, WantedMiB: wanted, Life: life.Value(lifeValue),
 			Status: status.Status(value), Message: message, Location: location, Since: now.Add(-time.Duration(age)),
 		}
-		onOneLine(t, "line", table.Line(row))
+		wantPrintable(t, "line", table.Line(row))
 		var b bytes.Buffer
 		if err := table.Write(&b, []control.Storage{row, row}, now); err != nil {
 			t.Fatal(err)
 		}
 		lines := strings.Split(b.String(), "\n")
 		if len(lines) != 4 || lines[3] != "" {
-			t.Errorf("two rows take %d lines:\n%s", len(lines), b.String())
+			t.Errorf("a header and two rows take %d lines, want 3:\n%s", len(lines)-1, b.String())
 		}
 		for n, line := range lines {
-			onOneLine(t, "row", line)
+			wantPrintable(t, "row", line)
 			for _, word := range []string{name, pool, location, message} {
 				if word = strings.TrimRight(table.Escape(word), " "); (n == 1 || n == 2) && !strings.Contains(line, word) {
 					t.Errorf("row %q does not show %q", line, word)
@@ -55,7 +55,7 @@ func FuzzTable(f *testing.F) {
 			}
 		}
 		if text := table.Escape(table.Escape(name)); text != table.Escape(name) {
-			t.Errorf("%q is escaped twice: %q", name, text)
+			t.Errorf("escaping %q a second time changes it to %q", name, text)
 		}
 		if text := table.ExactSize(size); size > 0 {
 			if d, err := storage.ParseDirective(text); err != nil || d.Size != size {
@@ -79,7 +79,7 @@ func FuzzCompareNames(f *testing.F) {
 			t.Errorf("%q and %q: %d and %d", a, b, ab, table.CompareNames(b, a))
 		}
 		if ab <= 0 && bc <= 0 && ac > 0 || ab == 0 && ac != bc {
-			t.Errorf("%q, %q, %q: %d, %d, and from the first to the last %d", a, b, c, ab, bc, ac)
+			t.Errorf("%q, %q, %q: the order is not transitive: %d, %d, but %d for the first and the last", a, b, c, ab, bc, ac)
 		}
 	})
 }

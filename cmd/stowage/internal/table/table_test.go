@@ -99,7 +99,7 @@ func TestExactSizes(t *testing.T) {
 	}
 }
 
-func TestNamesAreSortedAsPeopleDo(t *testing.T) {
+func TestSortNaturalOrder(t *testing.T) {
 	want := []string{"a", "a/0", "a/2", "a/10", "a1", "a2", "a10", "a10b", "ab", "b/0"}
 	shuffled := []control.Storage{}
 	for _, i := range []int{6, 1, 9, 3, 0, 8, 5, 2, 7, 4} {
@@ -129,6 +129,7 @@ func TestSizesAndAges(t *testing.T) {
 	}
 }
 
+// Promise S19.
 func TestEscape(t *testing.T) {
 	for in, want := range map[string]string{
 		"plain é 漢": "plain é 漢", "a\tb": `a\tb`, "\x1b]0;x\a": `\x1b]0;x\a`, "\xff\xfe": `\xff\xfe`, "\u202e": `\u202e`,
@@ -139,7 +140,7 @@ func TestEscape(t *testing.T) {
 	}
 }
 
-// screen is a terminal that knows the escape sequences which Live uses.
+// screen is a terminal that understands the escape sequences of Live.
 type screen struct {
 	lines []string
 }
@@ -160,7 +161,7 @@ func (s *screen) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestLiveReplacesItsTableAndKeepsLogsAbove(t *testing.T) {
+func TestLiveKeepsLogsAboveTable(t *testing.T) {
 	var s screen
 	live := table.NewLive(&s, func() (int, int) { return 60, 24 })
 	show := func(rows []control.Storage) {
@@ -189,7 +190,7 @@ func TestLiveReplacesItsTableAndKeepsLogsAbove(t *testing.T) {
 	}
 }
 
-func TestLiveEndsWithALastWord(t *testing.T) {
+func TestLiveFinish(t *testing.T) {
 	var s screen
 	live := table.NewLive(&s, func() (int, int) { return 80, 24 })
 	for _, shown := range [][]control.Storage{rows[:1], nil} {
@@ -211,7 +212,7 @@ func TestLiveEndsWithALastWord(t *testing.T) {
 	}
 }
 
-func TestLiveLeavesOutWhatIsDoneWhereTheScreenIsSmall(t *testing.T) {
+func TestLiveOmitsAttachedRowsOnSmallScreen(t *testing.T) {
 	var many []control.Storage
 	for i := range 10 {
 		r := control.Storage{Name: fmt.Sprintf("s/%d", i), Status: status.Attached, Since: now}
@@ -234,6 +235,6 @@ func TestLiveLeavesOutWhatIsDoneWhereTheScreenIsSmall(t *testing.T) {
 		t.Errorf("shown: %q, want %q", names, want)
 	}
 	if len(s.lines) > 6 {
-		t.Errorf("%d lines drawn on a terminal of 7", len(s.lines))
+		t.Errorf("%d lines on a terminal of 7, want 6 at most", len(s.lines))
 	}
 }

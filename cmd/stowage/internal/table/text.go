@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// Escape makes s safe to show on one line of a terminal: what is not printable
-// becomes an escape sequence of Go's.
+// Escape makes s safe to display on one line of a terminal: characters that are not printable
+// become Go escape sequences.
 func Escape(s string) string {
 	if utf8.ValidString(s) && !strings.ContainsFunc(s, unprintable) {
 		return s
@@ -33,8 +33,8 @@ func Escape(s string) string {
 	return b.String()
 }
 
-// EscapeJSON is Escape for the text of a JSON document: what is not printable becomes an
-// escape of JSON's, and means the same. Lines stay lines.
+// EscapeJSON is Escape for the text of a JSON document: characters that are not printable
+// become JSON escapes with the same meaning. It keeps line breaks.
 func EscapeJSON(s string) string {
 	return escapeQuoted(s, func(r rune) string {
 		high, low := utf16.EncodeRune(r)
@@ -42,7 +42,7 @@ func EscapeJSON(s string) string {
 	})
 }
 
-// EscapeYAML is EscapeJSON for JSON that is to be read as YAML, which has no pairs.
+// EscapeYAML is EscapeJSON for JSON that is read as YAML, which has no surrogate pairs.
 func EscapeYAML(s string) string {
 	return escapeQuoted(s, func(r rune) string { return fmt.Sprintf(`\U%08x`, r) })
 }
@@ -64,7 +64,7 @@ func escapeQuoted(s string, wide func(rune) string) string {
 
 func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
-// Size shows a size in MiB the way that a directive would give it.
+// Size formats a size in MiB as in a directive, rounded to one decimal.
 func Size(mib uint64) string {
 	const suffixes = "MGTPE"
 	value, unit := float64(mib), 0
@@ -75,7 +75,7 @@ func Size(mib uint64) string {
 	return strings.TrimSuffix(strconv.FormatFloat(value, 'f', 1, 64), ".0") + suffixes[unit:unit+1]
 }
 
-// ExactSize shows a size in MiB so that a directive that gives it means just that.
+// ExactSize formats a size in MiB as in a directive, without rounding.
 func ExactSize(mib uint64) string {
 	const suffixes = "MGTPE"
 	unit := 0
@@ -86,7 +86,7 @@ func ExactSize(mib uint64) string {
 	return strconv.FormatUint(mib, 10) + suffixes[unit:unit+1]
 }
 
-// Age shows how long ago something was, in its two largest digits' worth.
+// Age formats a duration in the largest unit that it has at least two of.
 func Age(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
@@ -102,8 +102,7 @@ func Age(d time.Duration) string {
 	return fmt.Sprintf("%dd", d/day)
 }
 
-// CompareNames orders names as people do: numbers by value, so that data/2 comes
-// before data/10.
+// CompareNames orders names naturally: numbers by value, so that data/2 comes before data/10.
 func CompareNames(a, b string) int {
 	for a != "" && b != "" {
 		x, y := digits(a), digits(b)
@@ -123,7 +122,7 @@ func CompareNames(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// digits counts the digits that s begins with.
+// digits returns the number of leading digits of s.
 func digits(s string) int {
 	for i := range len(s) {
 		if s[i] < '0' || s[i] > '9' {

@@ -12,49 +12,49 @@ import (
 	"github.com/stowage-io/stowage/storage/provider"
 )
 
-// world reads what a file is held against.
-func (b *backend) world() (converge.World, error) {
-	world := converge.World{
+// situation reads the situation that a file is compared with.
+func (b *backend) situation() (converge.Situation, error) {
+	situation := converge.Situation{
 		Machine:   machine,
 		Providers: b.config.Registry,
 		Manager:   b.config.Manager,
-		// Only its rules are asked for, for which it needs no directory.
+		// Only its validation is used, which needs no directory.
 		Filesystems: provider.NewManagedFilesystemSource("", nil),
 		CheckGrowth: b.checkGrowth,
 	}
 	pools, err := b.pools().List()
 	if err != nil {
-		return world, errors.Trace(err)
+		return situation, errors.Trace(err)
 	}
 	for _, pool := range pools {
-		world.Pools = append(world.Pools, pool.Config)
+		situation.Pools = append(situation.Pools, pool.Config)
 	}
-	if world.Storage, err = b.state.AllStorage(); err != nil {
-		return world, errors.Trace(err)
+	if situation.Storage, err = b.state.AllStorage(); err != nil {
+		return situation, errors.Trace(err)
 	}
-	if world.Space, err = b.space(world.Storage); err != nil {
-		return world, errors.Trace(err)
+	if situation.Space, err = b.space(situation.Storage); err != nil {
+		return situation, errors.Trace(err)
 	}
-	world.Reserved = []string{b.config.DataDir, b.config.SocketPath}
+	situation.Reserved = []string{b.config.DataDir, b.config.SocketPath}
 	resolved, err := filepath.EvalSymlinks(b.config.DataDir)
 	if err != nil {
-		return world, errors.Trace(err)
+		return situation, errors.Trace(err)
 	}
 	if resolved != b.config.DataDir {
-		world.Reserved = append(world.Reserved, resolved)
+		situation.Reserved = append(situation.Reserved, resolved)
 	}
-	return world, nil
+	return situation, nil
 }
 
 // space returns the free space on the filesystem that loop volumes and rootfs directories are
-// on, which may be another than that of the data directory. A loop volume takes all its size when
-// it is made or grows, unless it is thin, so what is still to be made is taken already. A
-// tmpfs may be as large as the memory.
+// on, which may differ from that of the data directory. A loop volume takes its full size when
+// it is made or grows, unless it is thin, so the size of volumes that are still to be made is
+// subtracted. A tmpfs may be as large as the memory.
 func (b *backend) space(existing []state.Storage) (map[storage.ProviderType]converge.Space, error) {
 	dir := b.dir.Storage()
 	var stat unix.Statfs_t
 	if err := unix.Statfs(dir, &stat); err != nil {
-		return nil, errors.Annotatef(err, "measuring the room in %s", dir)
+		return nil, errors.Annotatef(err, "measuring the free space in %s", dir)
 	}
 	var memory unix.Sysinfo_t
 	if err := unix.Sysinfo(&memory); err != nil {

@@ -16,14 +16,14 @@ func TestApplyAgainChangesNothing(t *testing.T) {
 	first := m.apply()
 	for _, name := range []string{"raw", "data", "scratch", "logs"} {
 		if !strings.Contains(first.Stdout, "+ "+name) {
-			t.Errorf("the first apply does not tell of %s:\n%s", name, first.Stdout)
+			t.Errorf("the first apply does not list %s:\n%s", name, first.Stdout)
 		}
 	}
 	before, loops := m.status(), loopsBelow(t, m.dir)
 
 	again := m.apply()
 	if !strings.Contains(again.Stdout, "nothing to change") {
-		t.Errorf("the second apply says\n%s", again.Stdout)
+		t.Errorf("the second apply does not say that nothing changes:\n%s", again.Stdout)
 	}
 	if after := m.status(); !reflect.DeepEqual(after, before) {
 		t.Errorf("status\n%+v\nwas\n%+v", after, before)
@@ -36,7 +36,7 @@ func TestApplyAgainChangesNothing(t *testing.T) {
 	m.stop()
 }
 
-func TestApplyAddsToWhatIsThere(t *testing.T) {
+func TestApplyAddsToExistingStorage(t *testing.T) {
 	m := newMachine(t)
 	one := `
 storage:
@@ -77,10 +77,10 @@ pools:
 		t.Errorf("pools:\n%s", pools)
 	}
 
-	// What is not in the file stays, and is shown.
+	// Storage that is not in the file stays, and --dry-run lists it.
 	m.writeSpec(strings.ReplaceAll(one, "one", "three"))
 	if dry := m.must("apply", "-f", m.spec, "--dry-run"); !strings.Contains(dry.Stdout, "! one") {
-		t.Errorf("--dry-run does not show what is left alone:\n%s", dry.Stdout)
+		t.Errorf("--dry-run does not list storage that is not in the file:\n%s", dry.Stdout)
 	}
 	m.apply()
 	if status := m.status(); len(status) != 4 {
@@ -110,7 +110,7 @@ func TestSpecFromStandardInput(t *testing.T) {
 	m.stop()
 }
 
-func TestBadSpecIsRefusedWhole(t *testing.T) {
+func TestInvalidSpecChangesNothing(t *testing.T) {
 	m := newMachine(t)
 	m.start()
 	const good = `storage:
@@ -134,12 +134,12 @@ func TestBadSpecIsRefusedWhole(t *testing.T) {
 		{"bad directive", good + "  - name: bad\n    directive: tmpfs,1Q\n    kind: block\n", "7", "directive"},
 		{"unknown pool", good + "  - name: bad\n    directive: nowhere,1M\n    kind: block\n", "7", "directive"},
 		{"bad name", good + "  - name: Bad\n    directive: loop,1M\n    kind: block\n", "6", "name"},
-		{"name of another", good + "  - name: good\n    directive: loop,1M\n    kind: block\n", "6", "name"},
-		{"name that leads out", good + "  - name: ../../etc\n    directive: loop,1M\n    kind: block\n", "6", "name"},
+		{"duplicate name", good + "  - name: good\n    directive: loop,1M\n    kind: block\n", "6", "name"},
+		{"name with ..", good + "  - name: ../../etc\n    directive: loop,1M\n    kind: block\n", "6", "name"},
 		{"bad kind", good + "  - name: bad\n    directive: loop,1M\n    kind: tape\n", "8", "kind"},
-		{"kind that the pool cannot", good + "  - name: bad\n    directive: tmpfs,1M\n    kind: block\n", "", "bad"},
+		{"kind that the pool does not support", good + "  - name: bad\n    directive: tmpfs,1M\n    kind: block\n", "", "bad"},
 		{"relative mount point", good + "  - name: bad\n    directive: tmpfs,1M\n    kind: filesystem\n    mount: srv\n", "9", "mount"},
-		{"mount point of another", good + "  - name: bad\n    directive: tmpfs,1M\n    kind: filesystem\n    mount: MNT/good\n", "9", "mount"},
+		{"duplicate mount point", good + "  - name: bad\n    directive: tmpfs,1M\n    kind: filesystem\n    mount: MNT/good\n", "9", "mount"},
 		{"mount point under another", good + "  - name: bad\n    directive: tmpfs,1M\n    kind: filesystem\n    mount: MNT/good/x\n", "9", "mount"},
 		{"mount point with ..", good + "  - name: bad\n    directive: tmpfs,1M\n    kind: filesystem\n    mount: MNT/x/../y\n", "9", "mount"},
 		{"mount point of the system", good + "  - name: bad\n    directive: tmpfs,1M\n    kind: filesystem\n    mount: /proc/x\n", "9", "mount"},
@@ -149,7 +149,7 @@ func TestBadSpecIsRefusedWhole(t *testing.T) {
 		{"unknown option of mkfs", good + "  - name: bad\n    directive: loop,1M\n    kind: filesystem\n    mount: MNT/x\n    mkfs-options: quick\n", "10", "mkfs-options"},
 		{"unsafe option of mount", good + "  - name: bad\n    directive: loop,1M\n    kind: filesystem\n    mount: MNT/x\n    mount-options: noatime,nobarrier\n", "10", "mount-options"},
 		{"options of a block device", good + "  - name: bad\n    directive: loop,1M\n    kind: block\n    mkfs-options: inode-size=512\n", "9", "mkfs-options"},
-		{"does not fit", good + "  - name: bad\n    directive: loop,1E\n    kind: block\n", "7", "directive"},
+		{"size that does not fit", good + "  - name: bad\n    directive: loop,1E\n    kind: block\n", "7", "directive"},
 		{"pool of an unknown provider", good + "pools:\n  - name: p\n    provider: cloud\n", "8", "provider"},
 	} {
 		t.Run(test.about, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestBadSpecIsRefusedWhole(t *testing.T) {
 	m.stop()
 }
 
-func TestDifferentDeclarationIsRefused(t *testing.T) {
+func TestApplyRefusesChangedMountPoint(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec("storage: [{name: a, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/a}]")
 	m.start()

@@ -27,7 +27,7 @@ func TestExitStatus(t *testing.T) {
 	}
 	want(0, "", "version")
 	want(0, "", "--help")
-	want(1, "stowage.sock", "status") // no agent, and it says where one was looked for
+	want(1, "stowage.sock", "status") // no agent: the error names the socket
 	want(1, "no-such-file", "apply", "-f", filepath.Join(m.dir, "no-such-file"))
 	want(2, "--colour", "status", "--colour")
 	want(2, "sing", "sing")
@@ -52,11 +52,11 @@ func TestSecondAgentIsRefused(t *testing.T) {
 	if r.Code != 1 || !strings.Contains(r.Stderr, m.data) {
 		t.Errorf("want exit status 1 and an error that names %s:\n%s", m.data, r.All())
 	}
-	m.status() // the first one still answers
+	m.status() // the first agent still answers
 	m.stop()
 }
 
-func TestAgentWithoutRootSaysWhatIsMissing(t *testing.T) {
+func TestAgentRequiresRoot(t *testing.T) {
 	needRoot(t)
 	dir, err := os.MkdirTemp("", "stowage-e2e")
 	if err != nil {
@@ -82,13 +82,13 @@ func TestAgentWithoutRootSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestBusyDetachTimesOut also holds that what keeps a mount busy is named.
+// The status of a detach that waits names the process that keeps the mount busy.
 func TestBusyDetachTimesOut(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec("storage: [{name: a, directive: 'loop,16M', kind: filesystem, mount: MNT/a}]")
 	m.start()
 	m.apply()
-	// A process of its own, so that the error can name it.
+	// A separate process, so that the message can name it.
 	holder := exec.Command("cat")
 	holder.Dir = m.mount("a")
 	stdin, err := holder.StdinPipe()
@@ -105,7 +105,7 @@ func TestBusyDetachTimesOut(t *testing.T) {
 	defer release()
 
 	m.must("detach", "a")
-	m.poll("a is not detaching with a message that names the process", func() bool {
+	m.poll("the status does not name the process that keeps a busy", func() bool {
 		s := m.status()["a"]
 		return s.Status == "detaching" && strings.Contains(s.Message, "cat")
 	})
@@ -117,16 +117,15 @@ func TestBusyDetachTimesOut(t *testing.T) {
 		t.Errorf("%d loop devices, want the one that backs the busy mount", n)
 	}
 
-	// The agent tries again later; this test does not wait for that.
+	// The agent retries later; this test does not wait for that.
 	release()
 	m.stop()
 	unmountAndDetach(t, m.dir)
 }
 
-// A process that copies the mount namespace keeps what is unmounted alive for as long as
-// it runs. Detaching goes on soon after it has ended, long before what has failed is tried
-// again.
-func TestDetachBesideACopyOfTheMountsIsTriedAgainSoon(t *testing.T) {
+// A process with a copy of the mount namespace keeps an unmounted filesystem in use until the
+// process ends. Detaching continues soon after that, long before the next retry.
+func TestDetachResumesAfterMountNamespaceCopyEnds(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec("storage: [{name: a, directive: 'loop,16M', kind: filesystem, mount: MNT/a}]")
 	m.start("--retry-min", "10m")
@@ -153,7 +152,7 @@ func TestDetachBesideACopyOfTheMountsIsTriedAgainSoon(t *testing.T) {
 	}
 
 	m.must("detach", "a")
-	m.poll("the holder is not named", func() bool {
+	m.poll("the status does not name the process that holds the mount", func() bool {
 		s := m.status()["a"]
 		return s.Status == "detaching" && strings.Contains(s.Message, "in use: held by process")
 	})
@@ -167,15 +166,15 @@ func TestDetachBesideACopyOfTheMountsIsTriedAgainSoon(t *testing.T) {
 	m.stop()
 }
 
-// What has been put right is not waited for: what had failed is tried again on request.
-// To ask again for what is wanted is such a request.
+// A user who has fixed the cause of a failure need not wait for the next retry: retry, attach
+// and apply try again at once.
 func TestRetry(t *testing.T) {
 	m := newMachine(t)
-	inTheWay := m.mount("way")
+	obstacle := m.mount("way")
 	if err := os.Mkdir(m.mount(""), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(inTheWay, nil, 0o600); err != nil {
+	if err := os.WriteFile(obstacle, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	m.writeSpec(`storage: [{name: a, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/way/a}, {name: b, directive: 'loop,16M', kind: filesystem, mount: MNT/way/b}, {name: c, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/way/c}, {name: d, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/way/d}]`)
@@ -185,22 +184,22 @@ func TestRetry(t *testing.T) {
 		s := m.status()[name]
 		return s.Status != "attached" && strings.Contains(s.Message, "way")
 	}
-	m.poll("nothing is said of what is in the way", func() bool { return stuck("a") && stuck("b") && stuck("c") && stuck("d") })
-	if err := os.Remove(inTheWay); err != nil {
+	m.poll("the status does not name the file that blocks the mount points", func() bool { return stuck("a") && stuck("b") && stuck("c") && stuck("d") })
+	if err := os.Remove(obstacle); err != nil {
 		t.Fatal(err)
 	}
 	m.must("retry", "a")
 	attached := func(name string) {
-		m.poll(name+" is not tried again", func() bool { return m.status()[name].Status == "attached" })
+		m.poll(name+" is not retried", func() bool { return m.status()[name].Status == "attached" })
 	}
 	attached("a")
 	m.must("attach", "c")
 	attached("c")
 	if !stuck("b") || !stuck("d") {
-		t.Errorf("b and d were not to be tried again: %+v", m.status())
+		t.Errorf("b or d was retried: %+v", m.status())
 	}
 	if r := m.run("retry", "nowhere"); r.Code != 1 || !strings.Contains(r.Stderr, "storage \"nowhere\" not found") {
-		t.Errorf("of what is not there:\n%s", r.All())
+		t.Errorf("retry of unknown storage:\n%s", r.All())
 	}
 	m.must("retry", "b")
 	attached("b")
@@ -242,7 +241,7 @@ func TestStatusFields(t *testing.T) {
 		}
 	}
 	if strings.Contains(table, "scratch") {
-		t.Errorf("a table of data shows scratch:\n%s", table)
+		t.Errorf("the table of data alone shows scratch:\n%s", table)
 	}
 	if yaml := m.must("status", "-o", "yaml").Stdout; !strings.Contains(yaml, "name: scratch") || !strings.Contains(yaml, "size-mib: 16") {
 		t.Errorf("yaml:\n%s", yaml)
@@ -272,7 +271,7 @@ func TestWatchPrintsALinePerChange(t *testing.T) {
 	}()
 	waitFor := func(parts ...string) {
 		t.Helper()
-		timeout := time.After(patience)
+		timeout := time.After(waitTimeout)
 		for {
 			select {
 			case line, ok := <-lines:

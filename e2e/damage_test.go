@@ -19,33 +19,34 @@ import (
 	"github.com/stowage-io/stowage/e2e/internal/command"
 )
 
-// logLine is a line that an agent logs. It says all else in one line at its end.
+// logLine matches a line of the agent's log. The only other line is the error at its end.
 var logLine = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (TRACE|DEBUG|INFO|WARNING|ERROR) `)
 
-// wantEnded checks that what an agent said, beside its log, is one line that has these
-// parts, and that it ended with exit status 1.
+// wantEnded checks that an agent ended with exit status 1, and that it printed, apart from
+// its log, one line that has these parts.
 func (m *machine) wantEnded(r command.Result, parts ...string) {
 	m.Helper()
-	var said []string
+	var printed []string
 	for line := range strings.Lines(r.Stderr) {
 		if !logLine.MatchString(line) {
-			said = append(said, line)
+			printed = append(printed, line)
 		}
 	}
-	if r.Code != 1 || len(said) != 1 || !strings.HasPrefix(said[0], "stowage: ") {
+	if r.Code != 1 || len(printed) != 1 || !strings.HasPrefix(printed[0], "stowage: ") {
 		m.Errorf("want exit status 1 and one line:\n%s", r.All())
 		return
 	}
 	for _, part := range parts {
-		if !strings.Contains(said[0], part) {
+		if !strings.Contains(printed[0], part) {
 			m.Errorf("want a line with %q:\n%s", part, r.All())
 		}
 	}
 }
 
-// tree tells what there is in the data directory: names, sizes, and times of change, but
-// for those of volumes' files, which the kernel writes to as long as they are attached.
-func (m *machine) tree() []string {
+// listFiles returns a line for each file in the data directory, with its mode, size and time
+// of modification. The files of volumes are without a time, because the kernel writes to them
+// while they are attached.
+func (m *machine) listFiles() []string {
 	m.Helper()
 	var all []string
 	err := filepath.WalkDir(m.data, func(path string, entry fs.DirEntry, err error) error {
@@ -69,8 +70,9 @@ func (m *machine) tree() []string {
 	return all
 }
 
-// A state that is lost is not taken for one that never was.
-func TestStateThatIsLostIsMissed(t *testing.T) {
+// An agent whose state is lost does not start with a new one.
+// Fault F20.
+func TestAgentRefusesLostState(t *testing.T) {
 	const mark, storage = "state.mark", "storage"
 	m := newMachine(t)
 	m.writeSpec(onMachine)
@@ -79,15 +81,15 @@ func TestStateThatIsLostIsMissed(t *testing.T) {
 	m.stop()
 	for _, test := range []struct {
 		name  string
-		other string // the rest of the directory that is lost, too
-		empty bool   // the file is there
+		other string // another part of the data directory that is lost too
+		empty bool   // the file exists, and is empty
 	}{
 		{"missing", "", false},
 		{"empty", "", true},
-		{"missing, beside the mark alone", storage, false},
-		{"empty, beside the mark alone", storage, true},
-		{"missing, beside storage alone", mark, false},
-		{"empty, beside storage alone", mark, true},
+		{"missing, with only the mark left", storage, false},
+		{"empty, with only the mark left", storage, true},
+		{"missing, with only storage left", mark, false},
+		{"empty, with only storage left", mark, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m := *m
@@ -114,15 +116,15 @@ func TestStateThatIsLostIsMissed(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			had, kernelHad := m.tree(), m.inKernel()
+			had, kernelHad := m.listFiles(), m.kernelObjects()
 			for range 2 {
 				m.wantEnded(m.run("run"), stateFile, "stowage recover", "stowage restore")
 			}
-			if has := m.tree(); !slices.Equal(has, had) {
-				t.Errorf("there are the files\n%s\nbefore there were\n%s", strings.Join(has, "\n"), strings.Join(had, "\n"))
+			if has := m.listFiles(); !slices.Equal(has, had) {
+				t.Errorf("the files changed to\n%s\nfrom\n%s", strings.Join(has, "\n"), strings.Join(had, "\n"))
 			}
-			if has := m.inKernel(); !slices.Equal(has, kernelHad) {
-				t.Errorf("the kernel has %q, before it had %q", has, kernelHad)
+			if has := m.kernelObjects(); !slices.Equal(has, kernelHad) {
+				t.Errorf("devices and mounts changed to %q from %q", has, kernelHad)
 			}
 			if test.empty {
 				if err := os.Remove(stateFile); err != nil {
@@ -145,11 +147,11 @@ func TestStateThatIsLostIsMissed(t *testing.T) {
 	m.stop()
 }
 
-// damage is what is done to a state file.
+// damage is one way to damage a state file.
 type damage struct {
 	name string
 	do   func(state []byte) []byte
-	// lasting says that an agent cannot start after it.
+	// lasting says that no agent can start after the damage.
 	lasting bool
 }
 
@@ -164,7 +166,7 @@ func flipped(what string, at int) damage {
 	}, false}
 }
 
-// The types of pages in bbolt's files, and the sizes of what they begin with.
+// The types of pages in bbolt's files, and the sizes of page headers and elements.
 const (
 	branchPage = 0x01
 	leafPage   = 0x02
@@ -174,7 +176,7 @@ const (
 	elementSize = 16
 )
 
-// damages returns some ways to damage a state file, the same for the same file.
+// damages returns ways to damage a state file. They are the same for the same file.
 func damages(t *testing.T, state []byte) []damage {
 	t.Helper()
 	page := os.Getpagesize()
@@ -184,7 +186,7 @@ func damages(t *testing.T, state []byte) []damage {
 		}
 		return int(binary.NativeEndian.Uint64(state[at:]))
 	}
-	// The newer meta page tells how many pages are in use.
+	// The newer meta page says how many pages are in use.
 	used := max(number(16+40, 8), number(page+16+40, 8)) * page
 	all := []damage{
 		truncated(1, true), truncated(page-1, true), truncated(page, true), truncated(2*page, true),
@@ -217,7 +219,7 @@ func damages(t *testing.T, state []byte) []damage {
 		all = append(all, flipped("a leaf page", leaf()+offset))
 	}
 	for range 20 {
-		// Keys and values begin behind the elements.
+		// Keys and values follow the elements.
 		at := leaf()
 		begin := headerSize + number(at+10, 2)*elementSize
 		all = append(all, flipped("a leaf page", at+begin+random.IntN((page-begin)/2)))
@@ -225,8 +227,9 @@ func damages(t *testing.T, state []byte) []damage {
 	return all
 }
 
-// An agent with a damaged state works as if it were whole, or ends with one line, and what
-// there was is recovered.
+// An agent with a damaged state either works normally, or ends with one line; then the state
+// can be recovered.
+// Fault F20, F21.
 func TestDamagedState(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -237,11 +240,11 @@ func TestDamagedState(t *testing.T) {
 	m.writeSpec(pools + onMachine)
 	m.start()
 	m.apply()
-	m.keep(onMachineNames...)
+	m.writeContents(onMachineNames...)
 	m.stop()
 	whole := m.readState()
 	if r := m.must("recover"); !strings.Contains(r.Stdout, "from "+filepath.Join(m.data, "state.db")+" and records") {
-		t.Errorf("want it to begin with the state, which is whole:\n%s", r.All())
+		t.Errorf("recover does not start from the undamaged state:\n%s", r.All())
 	}
 	count := map[bool]int{}
 	for _, d := range damages(t, whole["state.db"]) {
@@ -268,21 +271,21 @@ func TestDamagedState(t *testing.T) {
 	m.stop()
 }
 
-// recover puts the state together again, and checks that all storage on the machine can
-// be attached, with its data.
+// recover recovers the state, and checks that all storage on the machine can be attached and
+// has its data.
 func (m *machine) recover() {
 	m.Helper()
 	m.must("recover", "--yes")
 	m.start()
 	m.must(append([]string{"attach", "--wait"}, onMachineNames...)...)
 	for _, name := range onMachineNames {
-		m.wantKept(name, name)
+		m.wantContents(name, name)
 	}
 	m.stop()
 }
 
-// probe starts an agent, and reports whether that ended. One that does not has all storage
-// attached. file is what was damaged.
+// probe starts an agent after damage to file, and reports whether the agent ended. An agent
+// that does not end has to attach all storage.
 func (m *machine) probe(file, damage string) (ended bool) {
 	m.Helper()
 	log := filepath.Join(m.dir, "probe.log")
@@ -309,51 +312,51 @@ func (m *machine) probe(file, damage string) (ended bool) {
 				return false
 			}
 		})
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		m.Fatalf("%s: the agent neither listens nor ends", damage)
 	}
 	if attached {
 		m.kill()
 		return false
 	}
-	m.wantDamageTold(file, log, damage)
+	m.wantDamageReported(file, log, damage)
 	return true
 }
 
-// wantDamageTold checks that the agent ends since it finds a file of its state damaged,
-// and says so in its log. damage is what was done to it.
-func (m *machine) wantDamageTold(file, log, damage string) {
+// wantDamageReported checks that the agent ends because a file of its state is damaged, and
+// says so in its log. damage describes the damage for failure messages.
+func (m *machine) wantDamageReported(file, log, damage string) {
 	m.Helper()
 	select {
 	case <-m.agent.Ended:
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		m.Fatalf("%s: the agent does not end", damage)
 	}
-	said, err := os.ReadFile(log)
+	text, err := os.ReadFile(log)
 	if err != nil {
 		m.Fatal(err)
 	}
-	r := command.Result{Command: "stowage run # " + file + " " + damage, Stderr: string(said), Code: exitStatus(m.agent)}
+	r := command.Result{Command: "stowage run # " + file + " " + damage, Stderr: string(text), Code: exitStatus(m.agent)}
 	m.agent = nil
 	m.wantEnded(r, filepath.Join(m.data, file), "stowage recover", "stowage restore")
 }
 
-// The mark has two places of 4096 bytes, and needs one of them.
+// The state's mark has two copies of 4096 bytes each. One intact copy is enough.
 func TestDamagedMark(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec(onMachine)
 	m.start()
 	m.apply()
-	m.keep(onMachineNames...)
+	m.writeContents(onMachineNames...)
 	m.stop()
 	whole := m.readState()
 	mark := filepath.Join(m.data, "state.mark")
 	for _, d := range []damage{
 		truncated(0, true), truncated(1, true), truncated(4096, true), truncated(8191, true),
 		{"overwritten with zeros", func(mark []byte) []byte { return make([]byte, len(mark)) }, true},
-		{"flipped in both places", func(mark []byte) []byte { mark[7] ^= 1; mark[4096+7] ^= 1; return mark }, true},
-		flipped("the first place", 7), flipped("the second place", 4096+7),
-		{"lost but for the state", func([]byte) []byte { return nil }, false},
+		{"a byte flipped in both copies", func(mark []byte) []byte { mark[7] ^= 1; mark[4096+7] ^= 1; return mark }, true},
+		flipped("the first copy", 7), flipped("the second copy", 4096+7),
+		{"missing beside the state", func([]byte) []byte { return nil }, false},
 	} {
 		m.writeState(whole)
 		var err error
@@ -366,7 +369,7 @@ func TestDamagedMark(t *testing.T) {
 			t.Fatal(err)
 		}
 		if ended := m.probe("state.mark", d.name); ended != d.lasting {
-			t.Errorf("state.mark %s: the agent ended: %v", d.name, ended)
+			t.Errorf("state.mark %s: the agent ended: got %t, want %t", d.name, ended, d.lasting)
 		} else if ended {
 			m.recover()
 		}
@@ -378,20 +381,20 @@ func TestDamagedMark(t *testing.T) {
 	m.stop()
 }
 
-// What is damaged while the agent runs is found when it is used.
-func TestStateTruncatedBelowAnAgent(t *testing.T) {
+// A request finds a state that is damaged while the agent runs.
+func TestStateTruncatedWhileAgentRuns(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec(onMachine)
 	m.start()
 	m.apply()
-	m.keep(onMachineNames...)
+	m.writeContents(onMachineNames...)
 	m.stop()
 	for name, use := range map[string][]string{
-		"looked at":  {"status"},
-		"told":       {"apply", "-f", m.spec},
-		"changed":    {"detach", "data"},
-		"backed up":  {"backup", filepath.Join(m.dir, "backup")},
-		"asked most": {"orphans"},
+		"status":  {"status"},
+		"apply":   {"apply", "-f", m.spec},
+		"detach":  {"detach", "data"},
+		"backup":  {"backup", filepath.Join(m.dir, "backup")},
+		"orphans": {"orphans"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := *m
@@ -404,7 +407,7 @@ func TestStateTruncatedBelowAnAgent(t *testing.T) {
 			if r := m.run(use...); r.Code != 1 {
 				t.Errorf("want exit status 1:\n%s", r.All())
 			}
-			m.wantDamageTold("state.db", m.log, "truncated")
+			m.wantDamageReported("state.db", m.log, "truncated")
 			m.recover()
 		})
 	}
@@ -414,8 +417,7 @@ func TestStateTruncatedBelowAnAgent(t *testing.T) {
 	m.stop()
 }
 
-// exitStatus returns the exit status of an agent that has ended, -1 of one that a signal
-// has.
+// exitStatus returns the exit status of an agent that has ended, or -1 if a signal ended it.
 func exitStatus(agent *command.Agent) int {
 	var exit *exec.ExitError
 	if errors.As(agent.Err(), &exit) {
@@ -424,7 +426,7 @@ func exitStatus(agent *command.Agent) int {
 	return 0
 }
 
-// allAttached reports whether the agent says so of all storage on the machine.
+// allAttached reports whether the agent shows all storage on the machine as attached.
 func (m *machine) allAttached() bool {
 	m.Helper()
 	r := m.run("status", "-o", "json")
@@ -435,7 +437,7 @@ func (m *machine) allAttached() bool {
 	return !slices.ContainsFunc(all, func(s command.Storage) bool { return s.Status != "attached" })
 }
 
-// readState returns the state file and what is kept beside it, by name.
+// readState returns the contents of the state file and its companion files, by name.
 func (m *machine) readState() map[string][]byte {
 	m.Helper()
 	all := map[string][]byte{}
@@ -449,7 +451,7 @@ func (m *machine) readState() map[string][]byte {
 	return all
 }
 
-// writeState puts back what readState has read, and nothing else.
+// writeState puts back the files that readState has read, and removes other state files.
 func (m *machine) writeState(all map[string][]byte) {
 	m.Helper()
 	for _, path := range m.stateFiles() {
@@ -473,13 +475,14 @@ func (m *machine) stateFiles() []string {
 	return files
 }
 
-// What is not a whole backup, or would be restored below an agent, changes nothing.
-func TestRestoreIsRefused(t *testing.T) {
+// A command is refused if its backup is damaged, its target exists or an agent runs. It
+// changes nothing then.
+func TestRefusedRestoreChangesNothing(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec(onMachine)
 	m.start()
 	m.apply()
-	m.keep(onMachineNames...)
+	m.writeContents(onMachineNames...)
 	backup, bad := filepath.Join(m.dir, "backup"), filepath.Join(m.dir, "bad")
 	m.must("backup", backup)
 	whole, err := os.ReadFile(backup)
@@ -488,16 +491,16 @@ func TestRestoreIsRefused(t *testing.T) {
 	}
 	refused := func(why string, args ...string) {
 		t.Helper()
-		had := m.tree()
+		had := m.listFiles()
 		if r := m.run(args...); r.Code != 1 || strings.Count(r.Stderr, "\n") != 1 || !strings.Contains(r.Stderr, why) {
 			t.Errorf("want exit status 1 and a line with %q:\n%s", why, r.All())
 		}
-		// An agent writes when it likes.
-		if has := m.tree(); m.agent == nil && !slices.Equal(has, had) {
-			t.Errorf("there are the files\n%s\nbefore there were\n%s", strings.Join(has, "\n"), strings.Join(had, "\n"))
+		// A running agent may write at any time.
+		if has := m.listFiles(); m.agent == nil && !slices.Equal(has, had) {
+			t.Errorf("the files changed to\n%s\nfrom\n%s", strings.Join(has, "\n"), strings.Join(had, "\n"))
 		}
 	}
-	refused(backup+" is there already", "backup", backup)
+	refused(backup+" already exists", "backup", backup)
 	refused("stop the agent", "restore", backup)
 	refused("stop the agent", "recover", "--yes")
 	refused("stop the agent", "adopt-dir", "--moved")
@@ -509,7 +512,7 @@ func TestRestoreIsRefused(t *testing.T) {
 	for at := 0; at < len(whole)-trailer; at += len(whole) / 20 {
 		damages = append(damages, flipped("a backup", at))
 	}
-	// What the trailer says, and the checksum.
+	// The contents of the trailer, and its checksum.
 	damages = append(damages, flipped("a backup", len(whole)-trailer+40), flipped("a backup", len(whole)-30))
 	for _, d := range damages {
 		if err := os.WriteFile(bad, d.do(slices.Clone(whole)), 0o600); err != nil {
@@ -522,7 +525,7 @@ func TestRestoreIsRefused(t *testing.T) {
 	m.start()
 	m.apply()
 	for _, name := range onMachineNames {
-		m.wantKept(name, name)
+		m.wantContents(name, name)
 	}
 	m.must(append([]string{"remove", "--wait"}, onMachineNames...)...)
 	m.wantNoStorage()

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// onMachine is storage that a copied directory has too, and its names.
+// onMachine declares storage that is in the data directory, so that a copy of the directory
+// has it too.
 const onMachine = `
 storage:
   - {name: raw, directive: 'loop,16M', kind: block}
@@ -19,32 +20,32 @@ storage:
 
 var onMachineNames = []string{"raw", "data", "logs"}
 
-// refusesToStart checks that an agent ends at once, with a word of what is to be done, and
-// touches nothing.
-func (m *machine) refusesToStart(remedy string) {
+// wantStartRefused checks that an agent ends at once with an error that names the remedy, and
+// changes no devices and mounts.
+func (m *machine) wantStartRefused(remedy string) {
 	m.Helper()
-	before := m.inKernel()
+	before := m.kernelObjects()
 	agent, err := m.stowage().Start(m.log)
 	if err != nil {
 		m.Fatal(err)
 	}
 	select {
 	case <-agent.Ended:
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		m.agent = agent
-		m.Fatalf("an agent starts in %s", m.data)
+		m.Fatalf("the agent does not refuse to start in %s", m.data)
 	}
-	said, err := os.ReadFile(m.log)
-	if err != nil || agent.Err() == nil || !strings.Contains(string(said), remedy) {
-		m.Errorf("the agent ended with %v and does not name %q (%v):\n%s", agent.Err(), remedy, err, said)
+	log, err := os.ReadFile(m.log)
+	if err != nil || agent.Err() == nil || !strings.Contains(string(log), remedy) {
+		m.Errorf("the agent ended with %v and does not name %q (%v):\n%s", agent.Err(), remedy, err, log)
 	}
-	if after := m.inKernel(); !slices.Equal(after, before) {
-		m.Errorf("an agent that refused to start had %q, and left %q", before, after)
+	if after := m.kernelObjects(); !slices.Equal(after, before) {
+		m.Errorf("a refused start changed devices and mounts from %q to %q", before, after)
 	}
 }
 
-// inKernel tells what there is of devices and mounts.
-func (m *machine) inKernel() []string {
+// kernelObjects returns a line for each loop device and mount below the machine's directory.
+func (m *machine) kernelObjects() []string {
 	m.Helper()
 	var all []string
 	for _, loop := range loopsBelow(m, m.dir) {
@@ -57,20 +58,21 @@ func (m *machine) inKernel() []string {
 	return all
 }
 
-func TestCopiedDirectoryLeavesTheOriginalAlone(t *testing.T) {
+// Fault F24.
+func TestCopiedDirectoryLeavesOriginalAlone(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec(onMachine)
 	m.start()
 	m.apply()
-	m.keep(onMachineNames...)
-	m.tool("fsfreeze", "--freeze", m.mount("data"))
+	m.writeContents(onMachineNames...)
+	m.runTool("fsfreeze", "--freeze", m.mount("data"))
 	second := *m
 	second.data, second.log, second.agent = filepath.Join(m.dir, "copy"), filepath.Join(m.dir, "second.log"), nil
-	m.tool("cp", "-a", m.data, second.data)
-	m.tool("fsfreeze", "--unfreeze", m.mount("data"))
-	had := m.inKernel()
+	m.runTool("cp", "-a", m.data, second.data)
+	m.runTool("fsfreeze", "--unfreeze", m.mount("data"))
+	had := m.kernelObjects()
 
-	second.refusesToStart("stowage adopt-dir")
+	second.wantStartRefused("stowage adopt-dir")
 	second.must("adopt-dir", "--copy")
 	second.start()
 	t.Cleanup(func() {
@@ -85,79 +87,80 @@ func TestCopiedDirectoryLeavesTheOriginalAlone(t *testing.T) {
 		})
 	})
 	for _, name := range onMachineNames {
-		if here, there := m.place(name), second.place(name); here == there {
-			t.Errorf("%s of the copy is where that of the original is: %s", name, here)
+		if here, there := m.dataPath(name), second.dataPath(name); here == there {
+			t.Errorf("%s has the same path in the copy and the original: %s", name, here)
 		}
-		second.wantKept(name, name)
+		second.wantContents(name, name)
 	}
 	for _, line := range had {
-		if !slices.Contains(m.inKernel(), line) {
-			t.Errorf("the copy has taken from the original: %s", line)
+		if !slices.Contains(m.kernelObjects(), line) {
+			t.Errorf("the original has lost: %s", line)
 		}
 	}
 	second.must(append([]string{"remove", "--wait"}, onMachineNames...)...)
 	second.stop()
-	if has := m.inKernel(); !slices.Equal(has, had) {
-		t.Errorf("the original had %q, and has %q", had, has)
+	if has := m.kernelObjects(); !slices.Equal(has, had) {
+		t.Errorf("devices and mounts of the original changed from %q to %q", had, has)
 	}
 	for _, name := range onMachineNames {
-		m.wantKept(name, name)
+		m.wantContents(name, name)
 	}
 	m.must(append([]string{"remove", "--wait"}, onMachineNames...)...)
 	m.wantNoStorage()
 	m.stop()
 }
 
-func TestMovedDirectoryGoesOn(t *testing.T) {
+// Fault F25.
+func TestAdoptMovedDirectory(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec(onMachine)
 	m.start()
 	m.apply()
-	m.keep(onMachineNames...)
+	m.writeContents(onMachineNames...)
 	m.stop()
 	unmountAndDetach(t, m.dir)
 	former := m.data + ".former"
 	if err := os.Rename(m.data, former); err != nil {
 		t.Fatal(err)
 	}
-	m.tool("cp", "-a", former, m.data)
+	m.runTool("cp", "-a", former, m.data)
 	if err := os.RemoveAll(former); err != nil {
 		t.Fatal(err)
 	}
 
-	m.refusesToStart("stowage adopt-dir")
+	m.wantStartRefused("stowage adopt-dir")
 	m.must("adopt-dir", "--moved")
 	m.start()
 	m.apply()
 	for _, name := range onMachineNames {
-		m.wantKept(name, name)
+		m.wantContents(name, name)
 	}
 	m.must(append([]string{"detach", "--wait"}, onMachineNames...)...)
 	m.must(append([]string{"attach", "--wait"}, onMachineNames...)...)
 	for _, name := range onMachineNames {
-		m.wantKept(name, name)
+		m.wantContents(name, name)
 	}
 	m.must(append([]string{"remove", "--wait"}, onMachineNames...)...)
 	m.wantNoStorage()
 	m.stop()
 }
 
-func TestLostStateIsRecovered(t *testing.T) {
+func TestRecoverLostState(t *testing.T) {
 	for _, test := range []struct {
 		name  string
-		lost  string // the files that are
-		empty bool   // one is there, without anything in it
+		lost  string // pattern of the files that are removed
+		empty bool   // an empty state.db takes their place
 	}{
-		{"all of it", "state.*", false},
-		{"but for its copies", "state.db", false},
-		{"an empty file", "state.db", true},
+		{"state and copies missing", "state.*", false},
+		{"state missing", "state.db", false},
+		{"state empty", "state.db", true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m := newMachine(t)
 			m.writeSpec(onMachine)
 			m.start()
 			m.apply()
-			m.keep(onMachineNames...)
+			m.writeContents(onMachineNames...)
 			m.stop()
 			lost, err := filepath.Glob(filepath.Join(m.data, test.lost))
 			if err != nil {
@@ -173,19 +176,19 @@ func TestLostStateIsRecovered(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			m.refusesToStart("stowage recover")
+			m.wantStartRefused("stowage recover")
 			plan := m.must("recover").Stdout
 			for _, name := range onMachineNames {
 				if !strings.Contains(plan, name) {
-					t.Errorf("no word of %s in\n%s", name, plan)
+					t.Errorf("the plan does not list %s:\n%s", name, plan)
 				}
 			}
-			m.refusesToStart("stowage recover")
+			m.wantStartRefused("stowage recover")
 			m.must("recover", "--yes")
 			m.start()
 			all := m.status()
 			if len(all) != len(onMachineNames) {
-				t.Errorf("recovered %+v", all)
+				t.Errorf("recovered %+v, want %q", all, onMachineNames)
 			}
 			for _, name := range onMachineNames {
 				if s := all[name]; s.Life != "alive" || len(s.Attachments) != 0 {
@@ -194,7 +197,7 @@ func TestLostStateIsRecovered(t *testing.T) {
 			}
 			m.must(append([]string{"attach", "--wait"}, onMachineNames...)...)
 			for _, name := range onMachineNames {
-				m.wantKept(name, name)
+				m.wantContents(name, name)
 			}
 			m.must(append([]string{"remove", "--wait"}, onMachineNames...)...)
 			m.wantNoStorage()

@@ -20,18 +20,19 @@ import (
 	"github.com/stowage-io/stowage/storage/provider"
 )
 
-// program is the provider of examples/provider behind a script, by which a test has
-// it say something else.
+// program is the provider of examples/provider behind a script, which can replace its
+// answers.
 type program struct {
 	*machine
 	dir string
 }
 
-// wrapper notes each operation, and gives the next answer that is set for it. One
-// that begins with "!" is an exit status of 3 with that on the standard error. Without
-// an answer it asks the real provider; what that attaches has a plan. A line in the file
-// "await" is waited for first, for half a minute, in what the user is shown: a status that
-// the next answer changes is shown to nobody.
+// wrapper records each operation in the file "asked", and prints the next answer that is set
+// for it. An answer that begins with "!" goes to the standard error, with exit status 3.
+// Without an answer the wrapper runs the real provider, and adds a plan to each attachment.
+// If the file "await" has a line, the wrapper first waits up to 30 seconds until the user
+// has been shown that line: otherwise the next answer could replace a status that nobody has
+// seen.
 const wrapper = `#!/bin/sh
 cd 'DIR' || exit 9
 echo "$1" >> asked
@@ -61,7 +62,8 @@ sed 's/"attachment":{/"attachment":{"plan":{"device-type":"local"},/g' "answer.$
 rm "answer.$$"
 `
 
-// newProgram builds the example. What it makes is below the machine's directory.
+// newProgram builds the example provider, which keeps its volumes below the machine's
+// directory.
 func newProgram(m *machine) *program {
 	m.Helper()
 	p := &program{machine: m, dir: filepath.Join(m.dir, "provider")}
@@ -81,24 +83,24 @@ func newProgram(m *machine) *program {
 	return p
 }
 
-// flag makes the provider known to an agent.
+// flag is the command-line flag that adds the provider to an agent.
 func (p *program) flag() string { return "--provider=disks=" + filepath.Join(p.dir, "program") }
 
-// startManager starts an agent that looks after the environment too.
+// startManager starts an agent that also manages the environment.
 func (p *program) startManager(args ...string) {
 	p.Helper()
 	p.start(append(args, "--manager", p.flag(), "--retry-min", "300ms")...)
 }
 
-// says sets the next answers for an operation.
-func (p *program) says(operation string, answers ...string) {
+// setAnswers sets the next answers for an operation.
+func (p *program) setAnswers(operation string, answers ...string) {
 	p.Helper()
 	p.writeLines(filepath.Join("answers", operation), answers...)
 }
 
-// shows runs a command that has to succeed. Each answer for an operation is shown by a line
-// before the program answers again.
-func (p *program) shows(operation string, lines []string, args ...string) {
+// runShowing runs a command that has to succeed, and checks that it shows these lines: one
+// for each answer to an operation, before the program answers again.
+func (p *program) runShowing(operation string, lines []string, args ...string) {
 	p.Helper()
 	p.writeLines(filepath.Join("awaited", operation), lines...)
 	path := filepath.Join(p.dir, "shown")
@@ -107,7 +109,7 @@ func (p *program) shows(operation string, lines []string, args ...string) {
 		p.Fatal(err)
 	}
 	defer shown.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, stowage, append(args, "--data-dir", p.data)...)
 	cmd.Stdout, cmd.Stderr = shown, shown
@@ -121,11 +123,11 @@ func (p *program) shows(operation string, lines []string, args ...string) {
 	}
 	for _, line := range lines {
 		if !strings.Contains(string(text), line) {
-			p.Errorf("no word of %q:\n%s", line, text)
+			p.Errorf("the output does not show %q:\n%s", line, text)
 		}
 	}
-	if n := p.asked(operation); n != len(lines)+1 {
-		p.Errorf("asked %d times to %s, want %d", n, operation, len(lines)+1)
+	if n := p.callCount(operation); n != len(lines)+1 {
+		p.Errorf("the program was called %d times for %s, want %d", n, operation, len(lines)+1)
 	}
 }
 
@@ -137,8 +139,8 @@ func (p *program) writeLines(name string, lines ...string) {
 	}
 }
 
-// asked returns how often the program was run for an operation.
-func (p *program) asked(operation string) int {
+// callCount returns how often the program was called for an operation.
+func (p *program) callCount(operation string) int {
 	p.Helper()
 	text, err := os.ReadFile(filepath.Join(p.dir, "asked"))
 	if err != nil {
@@ -153,8 +155,8 @@ func (p *program) asked(operation string) int {
 	return times
 }
 
-// volumes returns the names of what the program has made: the first two parts of their
-// ids.
+// volumes returns the volumes that the program has made, each by the first two parts of its
+// ID.
 func (p *program) volumes() []string {
 	p.Helper()
 	files, err := filepath.Glob(filepath.Join(p.dir, "volumes", "*"))
@@ -176,7 +178,7 @@ func (p *program) wantVolumes(want ...string) {
 	}
 }
 
-// wantNoStorage checks that nothing is left with the program either.
+// wantNoStorage checks also that the program has no volumes left.
 func (p *program) wantNoStorage() {
 	p.Helper()
 	p.machine.wantNoStorage()
@@ -195,7 +197,7 @@ storage:
     kind: block
 `
 
-// wantOnDisks checks what the file onDisks asks for, once each.
+// wantOnDisks checks that all storage of the file onDisks is there exactly once.
 func (p *program) wantOnDisks() {
 	p.Helper()
 	status := p.status()
@@ -222,10 +224,10 @@ func (p *program) wantOnDisks() {
 		p.Errorf("mounts %+v", mounts)
 	}
 	p.wantVolumes("volume-0", "volume-1")
-	p.wantNothingTwice()
+	p.wantNoDuplicates()
 }
 
-func TestStorageOfTheEnvironment(t *testing.T) {
+func TestEnvironmentStorage(t *testing.T) {
 	p := newProgram(newMachine(t))
 	p.writeSpec(onDisks)
 	p.startManager()
@@ -265,7 +267,7 @@ func TestStorageOfTheEnvironment(t *testing.T) {
 	p.stop()
 }
 
-func TestKilledWhileTheProgramWorks(t *testing.T) {
+func TestAgentKilledWhileProviderRuns(t *testing.T) {
 	p := newProgram(newMachine(t))
 	p.writeSpec(onDisks)
 	p.startManager()
@@ -287,44 +289,44 @@ func TestKilledWhileTheProgramWorks(t *testing.T) {
 	p.stop()
 }
 
-// failed and underWay are answers about one volume.
+// failed and underWay are answers for one volume: a failure, and an operation that goes on.
 const (
 	failed   = `{"results": [{"error": {"message": "the array is full"}}]}`
 	underWay = `{"results": [{"error": {"message": "copying", "code": "in-progress"}}]}`
 )
 
-func TestWhatTheProgramSaysIsSeenAndTriedAgain(t *testing.T) {
+func TestProviderErrorsAreShownAndRetried(t *testing.T) {
 	p := newProgram(newMachine(t))
 	p.writeSpec("storage: [{name: data, directive: 'disks,64M', kind: filesystem, mount: MNT/data}]")
 	p.startManager()
-	p.says("create-volumes", failed, underWay, "!no licence")
-	p.shows("create-volumes", []string{"the array is full", "copying", "exit status 3: no licence"}, "apply", "-f", p.spec, "--wait")
+	p.setAnswers("create-volumes", failed, underWay, "!no licence")
+	p.runShowing("create-volumes", []string{"the array is full", "copying", "exit status 3: no licence"}, "apply", "-f", p.spec, "--wait")
 	p.wantVolumes("volume-0")
 	p.writeData("data")
 
-	p.says("detach-volumes", `{"results": [{"error": {"message": "the link is down"}}]}`)
-	p.says("destroy-volumes", underWay, "no JSON")
-	p.shows("destroy-volumes", []string{"copying", "reading the answer of"}, "remove", "data", "--wait")
-	if n := p.asked("detach-volumes"); n != 2 {
-		t.Errorf("asked %d times to detach-volumes, want 2", n)
+	p.setAnswers("detach-volumes", `{"results": [{"error": {"message": "the link is down"}}]}`)
+	p.setAnswers("destroy-volumes", underWay, "no JSON")
+	p.runShowing("destroy-volumes", []string{"copying", "reading the answer of"}, "remove", "data", "--wait")
+	if n := p.callCount("detach-volumes"); n != 2 {
+		t.Errorf("the program was called %d times for detach-volumes, want 2", n)
 	}
 	p.wantNoStorage()
 
-	// What cannot be is told at once, and not tried again.
-	p.says("create-volumes", `{"results": [{"error": {"message": "no such tier", "code": "permanent"}}]}`)
+	// A permanent error is shown at once, and not retried.
+	p.setAnswers("create-volumes", `{"results": [{"error": {"message": "no such tier", "code": "permanent"}}]}`)
 	r := p.run("apply", "-f", p.spec, "--wait")
 	if r.Code != 1 || !strings.Contains(r.Stderr, "no such tier") {
 		t.Error(r.All())
 	}
 	p.must("remove", "data", "--wait")
-	if n := p.asked("create-volumes"); n != 5 {
-		t.Errorf("asked %d times to create-volumes, want 5", n)
+	if n := p.callCount("create-volumes"); n != 5 {
+		t.Errorf("the program was called %d times for create-volumes, want 5", n)
 	}
 	p.wantNoStorage()
 	p.stop()
 }
 
-func TestWithoutAManager(t *testing.T) {
+func TestEnvironmentStorageWithoutManager(t *testing.T) {
 	p := newProgram(newMachine(t))
 	p.writeSpec(onDisks)
 	p.start(p.flag())
@@ -339,11 +341,11 @@ func TestWithoutAManager(t *testing.T) {
 	p.writeData("data", "raw")
 	p.stop()
 
-	// Without one, what the machine does goes on; the rest is told.
+	// Without a manager the machine's own work continues, and the status explains the rest.
 	p.start()
 	for name, s := range p.status() {
 		if !strings.Contains(s.Message, "--manager") {
-			t.Errorf("the status of %s does not say who would look after it: %+v", name, s)
+			t.Errorf("the status of %s does not say that it needs a manager: %+v", name, s)
 		}
 	}
 	p.must("attach", "data", "raw", "--wait")
@@ -357,9 +359,9 @@ func TestWithoutAManager(t *testing.T) {
 	p.stop()
 }
 
-// A volume that comes with a plan is found by what the plan has led to, and the plan
-// is undone before the volume is detached.
-func TestPlansAreRecordedAndUndone(t *testing.T) {
+// The plan that a volume's provider returns is recorded when the volume is attached, and
+// removed when the volume is detached or removed.
+func TestAttachmentPlansAreRecordedAndRemoved(t *testing.T) {
 	p := newProgram(newMachine(t))
 	p.writeSpec(onDisks)
 	p.startManager()
@@ -377,7 +379,7 @@ func TestPlansAreRecordedAndUndone(t *testing.T) {
 	p.stop()
 	for tag, plan := range p.plans("volume-0", "volume-1") {
 		if !params.IsCodeNotFound(plan.Error) {
-			t.Errorf("the plan of %s is left: %+v", tag, plan)
+			t.Errorf("the plan of %s is still recorded: %+v", tag, plan)
 		}
 	}
 	p.startManager()
@@ -413,19 +415,20 @@ func (p *program) plans(volumes ...string) map[string]params.VolumeAttachmentPla
 	return plans
 }
 
-// A volume that is not blank is left alone until somebody says that what is on it may be lost.
+// A volume that is not blank is not formatted until a user confirms that its data may be
+// lost.
 func TestFormat(t *testing.T) {
 	p := newProgram(newMachine(t))
 	p.writeSpec("storage: [{name: data, directive: 'disks,64M', kind: filesystem, mount: MNT/data}]")
 	p.startManager()
-	p.says("attach-volumes", `{"results": [{"error": {"message": "no path", "code": "permanent"}}]}`)
+	p.setAnswers("attach-volumes", `{"results": [{"error": {"message": "no path", "code": "permanent"}}]}`)
 	p.must("apply", "-f", p.spec)
-	p.poll("the volume is attached", func() bool { return p.status()["data"].Status == "error" })
+	p.poll("the status is not error", func() bool { return p.status()["data"].Status == "error" })
 	files, err := filepath.Glob(filepath.Join(p.dir, "volumes", "*"))
 	if err != nil || len(files) != 1 {
 		t.Fatalf("got %q, %v", files, err)
 	}
-	precious := func() bool {
+	dataIntact := func() bool {
 		data, err := os.ReadFile(files[0])
 		return err == nil && strings.Contains(string(data), "dear diary")
 	}
@@ -438,22 +441,22 @@ func TestFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := p.run("format", "data", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, "no block device") {
-		t.Errorf("a volume that is not attached is formatted:\n%s", r.All())
+		t.Errorf("formatting a detached volume is not refused:\n%s", r.All())
 	}
 	p.must("retry", "data")
-	p.poll("the volume passes for blank", func() bool { return strings.Contains(p.status()["data"].Message, "data of an unknown kind") })
+	p.poll("the data on the volume is not found", func() bool { return strings.Contains(p.status()["data"].Message, "data of an unknown kind") })
 	if r := p.must("format", "data"); !strings.Contains(r.Stdout, "data of an unknown kind") || !strings.Contains(r.Stdout, "nothing was changed") {
 		t.Error(r.All())
 	}
-	if !precious() {
-		t.Error("the data is gone")
+	if !dataIntact() {
+		t.Error("format without --yes overwrote the data")
 	}
 	p.must("format", "data", "--yes")
-	p.poll("it is not formatted", func() bool { return p.status()["data"].Status == "attached" })
+	p.poll("the volume is not formatted", func() bool { return p.status()["data"].Status == "attached" })
 	p.writeData("data")
 	p.wantData("data")
 	if r := p.run("format", "data", "--yes"); r.Code != 1 || !strings.Contains(r.Stderr, "has its filesystem") {
-		t.Errorf("what is in use is formatted:\n%s", r.All())
+		t.Errorf("formatting a volume in use is not refused:\n%s", r.All())
 	}
 	p.must("remove", "data", "--wait")
 	p.wantNoStorage()

@@ -20,8 +20,8 @@ import (
 // disk is a small ext4 in a file. Root may use every block of it.
 type disk struct {
 	testing.TB
-	dir    string // where it is mounted
-	filler string // the file that takes what space there is
+	dir    string // where the disk is mounted
+	filler string // the file that takes up the free space
 }
 
 func newDisk(tb testing.TB, mib int64) *disk {
@@ -50,12 +50,13 @@ func newDisk(tb testing.TB, mib int64) *disk {
 		tb.Fatal(err)
 	}
 	m := &machine{TB: tb}
-	m.tool("mkfs.ext4", "-q", "-F", "-m", "0", image)
+	m.runTool("mkfs.ext4", "-q", "-F", "-m", "0", image)
 	m.mountFile(image, d.dir, "ext4")
 	return d
 }
 
-// newMachine is newMachine with all that it makes on the disk, but for the agent's log.
+// newMachine is like the function newMachine, with the machine's directory on the disk. Only
+// the agent's log is elsewhere.
 func (d *disk) newMachine() *machine {
 	d.Helper()
 	m := newMachineIn(d, d.dir)
@@ -63,7 +64,7 @@ func (d *disk) newMachine() *machine {
 	return m
 }
 
-// fill leaves not one byte.
+// fill takes up the free space to the last byte.
 func (d *disk) fill() {
 	d.Helper()
 	file, err := os.OpenFile(d.filler, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -71,7 +72,7 @@ func (d *disk) fill() {
 		d.Fatal(err)
 	}
 	defer file.Close()
-	// What was removed is free only once the journal says so.
+	// The space of removed files is free only after the journal has committed.
 	for left := uint64(1); left > 0; left = d.left() {
 		for size := 1 << 20; size > 0; {
 			if _, err := file.Write(make([]byte, size)); errors.Is(err, unix.ENOSPC) {
@@ -86,7 +87,7 @@ func (d *disk) fill() {
 	}
 }
 
-// free gives back what fill has taken.
+// free gives back the space that fill has taken.
 func (d *disk) free() {
 	d.Helper()
 	if err := os.Remove(d.filler); err != nil {
@@ -95,7 +96,7 @@ func (d *disk) free() {
 	unix.Sync()
 }
 
-// left returns how many bytes are left.
+// left returns the number of free bytes.
 func (d *disk) left() uint64 {
 	d.Helper()
 	var fs unix.Statfs_t
@@ -105,8 +106,7 @@ func (d *disk) left() uint64 {
 	return fs.Bavail * uint64(fs.Bsize)
 }
 
-// filesOfStorage returns the files of all storage below the data directory, and the
-// records.
+// filesOfStorage returns the paths of the files and records of all storage.
 func (m *machine) filesOfStorage() []string {
 	m.Helper()
 	files, err := filepath.Glob(filepath.Join(m.data, "storage", "*", "*", "*"))
@@ -116,36 +116,36 @@ func (m *machine) filesOfStorage() []string {
 	return files
 }
 
-// What is said of a full disk: by what makes something, and by what asks for a size.
+// Patterns of the errors on a full disk: of an operation that runs out of space, and of a
+// request whose size does not fit.
 const (
-	noSpace = `[01] MiB (of disk space|are left).* remove something from .*no space left on device`
-	noRoom  = `it does not fit: new-.* asks for 8M, and provider .* has room for 0M`
+	noSpace    = `[01] MiB are left.* remove something from .*no space left on device`
+	noCapacity = `it does not fit: new-.* asks for 8M, and provider .* has room for 0M`
 )
 
-// wantFull checks that a command is refused with one line of that kind, and that nothing
-// has come of it.
-func (m *machine) wantFull(line string, args ...string) {
+// wantRefused checks that a command is refused with one line that matches the pattern, and
+// changes neither files nor status.
+func (m *machine) wantRefused(line string, args ...string) {
 	m.Helper()
 	files, status := m.filesOfStorage(), m.status()
 	r := m.run(args...)
 	if ok, err := regexp.MatchString("^stowage: .*"+line+"\n$", r.Stderr); !ok || err != nil || r.Code != 1 {
-		m.Errorf("want exit status 1 and a line of the kind %q (%v):\n%s", line, err, r.All())
+		m.Errorf("want exit status 1 and a line that matches %q (%v):\n%s", line, err, r.All())
 	}
 	if after := m.filesOfStorage(); !slices.Equal(after, files) {
-		m.Errorf("%s: files of storage are %q, before they were %q", r.Command, after, files)
+		m.Errorf("%s: files of storage changed to %q from %q", r.Command, after, files)
 	}
 	if after := m.status(); !reflect.DeepEqual(after, status) {
-		m.Errorf("%s: status is %+v, before it was %+v", r.Command, after, status)
+		m.Errorf("%s: status changed to %+v from %+v", r.Command, after, status)
 	}
 }
 
-// wantAttached checks that there is this storage, that all of it is attached, and what is
-// on it.
+// wantAttached checks that exactly this storage exists, is attached, and has its data.
 func (m *machine) wantAttached(names ...string) {
 	m.Helper()
 	status := m.status()
 	if len(status) != len(names) {
-		m.Errorf("there is %+v, want %q", status, names)
+		m.Errorf("status %+v, want %q", status, names)
 	}
 	for _, name := range names {
 		if s := status[name]; s.Status != "attached" || s.Location == "" {
@@ -153,11 +153,11 @@ func (m *machine) wantAttached(names ...string) {
 		}
 	}
 	m.wantData(names...)
-	m.wantNothingTwice()
+	m.wantNoDuplicates()
 }
 
-// useReserve leaves a quarter of the disk space that the state has allocated ahead. While
-// it has half of it, what is small may be added on a full disk.
+// useReserve cuts the disk space that the state has preallocated to a quarter. With half of
+// it, the agent still accepts small additions on a full disk.
 func (m *machine) useReserve() {
 	m.Helper()
 	path := filepath.Join(m.data, "state.db")
@@ -175,14 +175,15 @@ func (m *machine) useReserve() {
 	}
 }
 
-// fewInodes makes an ext4 with one block of inodes. The kernel zeroes inode tables some
-// seconds after a filesystem is mounted, which would give blocks of the volume's file back to
-// the full disk; of these it has nothing to zero.
+// fewInodes makes an ext4 with one block of inodes. Some seconds after a mount the kernel
+// zeroes inode tables, which gives blocks of the volume's file back to the full disk. With
+// one block of inodes there is nothing to zero.
 const fewInodes = "bytes-per-inode=4194304"
 
+// Fault F22.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	for name, running := range map[string]bool{"filled while the agent runs": true, "filled while none runs": false} {
+	for name, running := range map[string]bool{"filled while the agent runs": true, "filled while no agent runs": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testFullDisk(t, running)
@@ -201,8 +202,8 @@ func testFullDisk(t *testing.T, running bool) {
 	m.start()
 	m.apply()
 	m.writeData(all...)
-	old := m.old("old", 8, "mkfs.ext4", "-q", "-F")
-	added := map[string]string{"loop": noRoom, "tmpfs": noSpace, "rootfs": noRoom}
+	old := m.makeImage("old", 8, "mkfs.ext4", "-q", "-F")
+	added := map[string]string{"loop": noCapacity, "tmpfs": noSpace, "rootfs": noCapacity}
 	file := func(pool string) string { return m.spec + "." + pool }
 	for pool := range added {
 		text := fmt.Sprintf("storage: [{name: new-%[1]s, directive: '%[1]s,8M', kind: filesystem, mount: %[2]s}]", pool, m.mount("new-"+pool))
@@ -236,14 +237,14 @@ func testFullDisk(t *testing.T, running bool) {
 	m.wantAttached(all...)
 	d.fill() // once more: the agent has replaced its copies of the state
 	for pool, line := range added {
-		m.wantFull(line, "apply", "-f", file(pool))
+		m.wantRefused(line, "apply", "-f", file(pool))
 	}
-	m.wantFull(noSpace, "import", "old", old, "--pool", "loop", "--mount", m.mount("old"))
-	m.wantFull(noSpace, "resize", "scratch", "+1M")
-	m.wantFull(noSpace, "pools", "add", "fast", "loop")
-	m.wantFull(noSpace, "backup", filepath.Join(m.dir, "backup"))
+	m.wantRefused(noSpace, "import", "old", old, "--pool", "loop", "--mount", m.mount("old"))
+	m.wantRefused(noSpace, "resize", "scratch", "+1M")
+	m.wantRefused(noSpace, "pools", "add", "fast", "loop")
+	m.wantRefused(noSpace, "backup", filepath.Join(m.dir, "backup"))
 	if left, err := filepath.Glob(filepath.Join(m.dir, "backup*")); err != nil || len(left) > 0 {
-		t.Errorf("left of a backup: %q, %v", left, err)
+		t.Errorf("files of the refused backup: %q, %v", left, err)
 	}
 
 	m.must("release", "other-data", "other-logs", "--wait")
@@ -271,35 +272,35 @@ func testFullDisk(t *testing.T, running bool) {
 	m.stop()
 }
 
-// What is refused for the lack of space leaves the state as it is.
-func TestFullDiskRefusesToRestore(t *testing.T) {
+// A restore or recover that is refused for lack of space leaves the state as it is.
+func TestFullDiskRestoreIsRefused(t *testing.T) {
 	d := newDisk(t, 96)
 	m := d.newMachine()
 	m.writeSpec(strings.Replace(onMachine, "filesystem: ext4}", "filesystem: ext4, mkfs-options: "+fewInodes+"}", 1))
 	m.start()
 	m.apply()
-	m.keep(onMachineNames...)
+	m.writeContents(onMachineNames...)
 	backup := filepath.Join(m.dir, "backup")
 	m.must("backup", backup)
 	m.stop()
 	d.fill()
-	had := m.tree()
+	had := m.listFiles()
 	for _, args := range [][]string{{"restore", backup}, {"recover"}, {"recover", "--yes"}} {
 		if r := m.run(args...); r.Code != 1 || !regexp.MustCompile("^stowage: .*"+noSpace+"\n$").MatchString(r.Stderr) {
-			t.Errorf("want exit status 1 and a line of the kind %q:\n%s", noSpace, r.All())
+			t.Errorf("want exit status 1 and a line that matches %q:\n%s", noSpace, r.All())
 		}
-		if has := m.tree(); !slices.Equal(has, had) {
-			t.Errorf("%q: there are the files %q, before there were %q", args, has, had)
+		if has := m.listFiles(); !slices.Equal(has, had) {
+			t.Errorf("%q: the files changed to %q from %q", args, has, had)
 		}
 	}
 	m.start()
 	m.apply()
 	log, err := os.ReadFile(m.log)
 	if err != nil || bytes.Contains(log, []byte("has been restored")) {
-		t.Errorf("the agent takes its state for a restored one (%v)", err)
+		t.Errorf("the agent treats its state as restored (%v)", err)
 	}
 	for _, name := range onMachineNames {
-		m.wantKept(name, name)
+		m.wantContents(name, name)
 	}
 	m.stop()
 
@@ -313,8 +314,9 @@ func TestFullDiskRefusesToRestore(t *testing.T) {
 	m.stop()
 }
 
-// All of much storage goes in one call.
-func TestFullDiskLetsMuchStorageGo(t *testing.T) {
+// One remove command removes many instances on a full disk.
+// Fault F22.
+func TestFullDiskRemoveMany(t *testing.T) {
 	d := newDisk(t, 128)
 	m := d.newMachine()
 	m.writeSpec(`

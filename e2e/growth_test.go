@@ -62,7 +62,7 @@ func TestStorageGrowsInUse(t *testing.T) {
 		written.check()
 	}
 	m.wantData("raw", "data", "trees", "large", "scratch", "logs")
-	// What was asked for is there, so asking again is no change.
+	// The size is reached, so the same request changes nothing.
 	if r := m.must("resize", "trees", "320M", "--wait"); !strings.Contains(r.Stdout, "nothing to change") {
 		t.Error(r.All())
 	}
@@ -80,7 +80,7 @@ func TestStorageGrowsInUse(t *testing.T) {
 	m.stop()
 }
 
-func TestALargerSizeInTheFileGrows(t *testing.T) {
+func TestApplyGrowsToLargerSize(t *testing.T) {
 	m := newMachine(t)
 	const small = "storage: [{name: data, directive: 'loop,256M,2', kind: filesystem, mount: MNT/data, filesystem: btrfs}]"
 	m.writeSpec(small)
@@ -110,7 +110,7 @@ func TestALargerSizeInTheFileGrows(t *testing.T) {
 	m.stop()
 }
 
-func TestNothingShrinks(t *testing.T) {
+func TestShrinkIsRefused(t *testing.T) {
 	m := newMachine(t)
 	const two = "storage:\n- {name: new, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/new}\n- {name: data, directive: 'loop,64M', kind: filesystem, mount: MNT/data}\n"
 	m.writeSpec("storage: [{name: data, directive: 'loop,64M', kind: filesystem, mount: MNT/data}]")
@@ -138,9 +138,9 @@ func TestNothingShrinks(t *testing.T) {
 	m.stop()
 }
 
-// What was asked for is done, whenever the agent dies, and whether or not it is
-// attached yet.
-func TestGrowingGoesOn(t *testing.T) {
+// Storage grows to the requested size even if the agent is killed, and even if the storage is
+// detached when the size is requested.
+func TestGrowthSurvivesKillAndDetach(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec("storage: [{name: data, directive: 'loop,256M', kind: filesystem, mount: MNT/data, filesystem: btrfs}]")
 	m.start()
@@ -170,8 +170,7 @@ func TestGrowingGoesOn(t *testing.T) {
 	m.stop()
 }
 
-// realSize returns the size in MiB that the kernel tells, of a filesystem or a
-// device.
+// realSize returns the size in MiB of a filesystem or device according to the kernel.
 func (m *machine) realSize(name string) uint64 {
 	m.Helper()
 	s := m.status()[name]
@@ -196,7 +195,6 @@ func (m *machine) realSize(name string) uint64 {
 // backing returns the file of a loop volume.
 func (m *machine) backing(name string) string {
 	m.Helper()
-	m.Helper()
 	id := "volume-" + strings.ReplaceAll(m.status()[name].Volume, "/", "-")
 	found, err := filepath.Glob(filepath.Join(m.data, "storage", "loop", "volumes", id+"-*"))
 	if err != nil || len(found) != 1 {
@@ -205,15 +203,15 @@ func (m *machine) backing(name string) string {
 	return found[0]
 }
 
-// written is a file with numbers one after the other.
+// written is a file that holds the numbers from 0 to count-1.
 type written struct {
 	*machine
 	path  string
 	count uint32
 }
 
-// writeDuring calls a function, and writes to the storage from before the call until
-// after it. It does not write to a block device.
+// writeDuring calls a function, and writes to the storage from before the call until after
+// it. For the block device it only calls the function.
 func (m *machine) writeDuring(name string, call func()) *written {
 	m.Helper()
 	w := &written{machine: m}
@@ -235,7 +233,7 @@ func (m *machine) writeDuring(name string, call func()) *written {
 	return w
 }
 
-// mostNumbers is how many numbers a file has at most: 4 MiB of them.
+// mostNumbers is the largest count of numbers in a file: 4 MiB.
 const mostNumbers = 1 << 20
 
 func (w *written) write(begun, stop chan struct{}) error {

@@ -14,12 +14,62 @@ import (
 
 var shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
-// howtoPrelude stands for what the pages leave to their reader: the service manager.
-const howtoPrelude = `set -eu
+// page is a document whose shell blocks a test runs, in order, in one shell.
+type page struct {
+	name   string
+	blocks int // how many the page has
+	// prelude runs before the first block, postlude after the last one, and after[i] after
+	// block i, which counts from 1.
+	prelude, postlude string
+	after             map[int]string
+}
+
+// run runs the blocks of a page. Absolute paths in the page are those of test directories,
+// by replacements as strings.NewReplacer takes them.
+func (p page) run(t *testing.T, m *machine, replacements ...string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "docs", p.name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := shellBlock.FindAllStringSubmatch(string(text), -1)
+	if len(blocks) != p.blocks {
+		t.Fatalf("%s has %d blocks, want %d", p.name, len(blocks), p.blocks)
+	}
+	var script strings.Builder
+	script.WriteString("set -eu\n" + p.prelude)
+	here := strings.NewReplacer(replacements...)
+	for i, block := range blocks {
+		number := i + 1
+		script.WriteString("echo '--- block " + strconv.Itoa(number) + "'\n" + here.Replace(block[1]) + p.after[number])
+	}
+	script.WriteString(p.postlude)
+
+	bin := filepath.Join(m.dir, "bin")
+	if err := os.Mkdir(bin, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(stowage, filepath.Join(bin, "stowage")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("bash", "-c", script.String())
+	cmd.Env = append(os.Environ(), "DIR="+m.dir, "SPEC="+m.spec, "STOWAGE_DIR="+m.data, "PATH="+bin+":"+os.Getenv("PATH"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = 10 * time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		log, _ := os.ReadFile(filepath.Join(m.dir, "howto.log"))
+		t.Errorf("%s: %v:\n%s\nlog of the agent:\n%s", p.name, err, out, log)
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what the script has left running
+	}
+}
+
+// howtoPrelude defines what the how-to leaves to its reader: the service manager.
+const howtoPrelude = `
 service() {
 	case $2 in
 	start)
-		setsid stowage run >>"$DIR/howto.log" 2>&1 </dev/null &
+		stowage run >>"$DIR/howto.log" 2>&1 </dev/null &
 		echo $! >"$DIR/howto.pid"
 		until stowage report >/dev/null 2>&1; do
 			kill -0 "$(cat "$DIR/howto.pid")" || { cat "$DIR/howto.log"; return 1; }
@@ -31,84 +81,50 @@ service() {
 		;;
 	esac
 }
+service stowage start
+stowage apply -f "$SPEC" --wait
+echo before | tee "$DIR/mnt/data/x" >"$DIR/mnt/files/x"
 `
 
-// TestBackupHowTo runs the blocks of the page on backups, in order, with directories of the
-// test's in place of the page's.
 func TestBackupHowTo(t *testing.T) {
 	m := newMachine(t)
-	page, err := os.ReadFile("../docs/howto/backup.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var script strings.Builder
-	script.WriteString(howtoPrelude)
-	blocks := shellBlock.FindAllStringSubmatch(string(page), -1)
-	if len(blocks) != 7 {
-		t.Fatalf("the page has %d blocks, want 7", len(blocks))
-	}
-	elsewhere := strings.NewReplacer(
-		"/srv/", filepath.Join(m.dir, "mnt")+"/", "/backup/", filepath.Join(m.dir, "backup")+"/",
-		"/new/", filepath.Join(m.dir, "new")+"/", "/copy/", filepath.Join(m.dir, "copy")+"/",
-	)
+	m.writeSpec(`storage:
+- {name: data, directive: 'loop,16M', kind: filesystem, mount: MNT/data}
+- {name: files, directive: 'rootfs,16M', kind: filesystem, mount: MNT/files}`)
 	for _, dir := range []string{"backup/volumes", "backup/files", "new", "copy"} {
 		if err := os.MkdirAll(filepath.Join(m.dir, dir), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	bin := filepath.Join(m.dir, "bin")
-	if err := os.Mkdir(bin, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(stowage, filepath.Join(bin, "stowage")); err != nil {
-		t.Fatal(err)
-	}
-
-	// What the page takes for granted, and what it promises: the data of the backup.
-	m.writeSpec(`storage:
-- {name: data, directive: 'loop,16M', kind: filesystem, mount: MNT/data}
-- {name: files, directive: 'rootfs,16M', kind: filesystem, mount: MNT/files}`)
-	script.WriteString(`service stowage start
-stowage apply -f "$SPEC" --wait
-echo before | tee "$DIR/mnt/data/x" >"$DIR/mnt/files/x"
-`)
-	for i, block := range blocks {
-		script.WriteString("echo '--- block " + strconv.Itoa(i+1) + "'\n" + elsewhere.Replace(block[1]))
-		switch i {
-		case 0:
-			script.WriteString("echo after | tee \"$DIR/mnt/data/x\" >\"$DIR/mnt/files/x\"\n")
-		case 2, 4, 6:
-			script.WriteString("test \"$(cat \"$DIR/mnt/data/x\" \"$DIR/mnt/files/x\")\" = \"$(printf 'before\\nbefore')\"\n")
-		}
-	}
-	script.WriteString(`stowage remove data files --wait
+	// What the page promises: the data is that of the backup.
+	const restored = "test \"$(cat \"$DIR/mnt/data/x\" \"$DIR/mnt/files/x\")\" = \"$(printf 'before\\nbefore')\"\n"
+	page{
+		name: "howto/backup.md", blocks: 7, prelude: howtoPrelude,
+		after: map[int]string{
+			1: "echo after | tee \"$DIR/mnt/data/x\" >\"$DIR/mnt/files/x\"\n",
+			3: restored, 5: restored, 7: restored,
+		},
+		postlude: `stowage remove data files --wait
 service stowage stop
 rm -r "$DIR/copy" "$DIR/new"
-`)
-	cmd := exec.Command("bash", "-c", script.String())
-	cmd.Env = append(os.Environ(), "DIR="+m.dir, "SPEC="+m.spec, "STOWAGE_DIR="+m.data, "PATH="+bin+":"+os.Getenv("PATH"))
-	cmd.WaitDelay = 10 * time.Second
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		log, _ := os.ReadFile(filepath.Join(m.dir, "howto.log"))
-		t.Errorf("%v:\n%s\nlog of the agent:\n%s", err, out, log)
-		killHowTo(t, m.dir)
-	}
+`,
+	}.run(t, m,
+		"/srv/", filepath.Join(m.dir, "mnt")+"/", "/backup/", filepath.Join(m.dir, "backup")+"/",
+		"/new/", filepath.Join(m.dir, "new")+"/", "/copy/", filepath.Join(m.dir, "copy")+"/")
 }
 
-// killHowTo ends the agent that a script has left.
-func killHowTo(t *testing.T, dir string) {
-	text, err := os.ReadFile(filepath.Join(dir, "howto.pid"))
-	if err != nil {
-		return
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	exe, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "exe"))
-	if err == nil && exe == stowage {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
-	}
+func TestTutorial(t *testing.T) {
+	m := newMachine(t)
+	const hello = "test \"$(cat \"$DIR/mnt/tutorial/data/greeting\")\" = hello\n"
+	page{
+		name: "tutorial.md", blocks: 8,
+		after: map[int]string{
+			3: "if mountpoint -q \"$DIR/mnt/tutorial/data\"; then exit 1; fi\n",
+			4: hello,
+			5: "test $(df --output=size --block-size=1M \"$DIR/mnt/tutorial/cache\" | tail -1) -eq 32\n",
+			6: "mountpoint -q \"$DIR/mnt/tutorial/data\"\n",
+			7: hello,
+			8: "if test -e \"$DIR/mnt/tutorial\"; then exit 1; fi\n",
+		},
+	}.run(t, m, "/srv/", filepath.Join(m.dir, "mnt")+"/", "/var/lib/stowage-tutorial", m.data)
 }

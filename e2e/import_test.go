@@ -17,8 +17,8 @@ import (
 	"github.com/stowage-io/stowage/internal/looptest"
 )
 
-// tool runs a program that a test needs.
-func (m *machine) tool(name string, args ...string) string {
+// runTool runs a program that a test needs.
+func (m *machine) runTool(name string, args ...string) string {
 	m.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()
 	if err != nil {
@@ -27,9 +27,9 @@ func (m *machine) tool(name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// old makes a file with a filesystem on it, on which are the data of name, and returns
-// its path. mkfs is a program with its arguments.
-func (m *machine) old(name string, mib int64, mkfs ...string) string {
+// makeImage makes a file with a filesystem that holds the data of name, and returns the
+// file's path. mkfs is a program with its arguments.
+func (m *machine) makeImage(name string, mib int64, mkfs ...string) string {
 	m.Helper()
 	path := filepath.Join(m.dir, "old-"+name)
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -38,13 +38,13 @@ func (m *machine) old(name string, mib int64, mkfs ...string) string {
 	if err := os.Truncate(path, mib<<20); err != nil {
 		m.Fatal(err)
 	}
-	m.tool(mkfs[0], append(mkfs[1:], path)...)
+	m.runTool(mkfs[0], append(mkfs[1:], path)...)
 	if err := os.MkdirAll(m.mount(name), 0o700); err != nil {
 		m.Fatal(err)
 	}
 	m.mountFile(path, m.mount(name), strings.TrimPrefix(mkfs[0], "mkfs."))
 	m.writeFile(name)
-	m.tool("umount", m.mount(name))
+	m.runTool("umount", m.mount(name))
 	// The kernel detaches the device a moment later.
 	m.poll(path+" is still attached", func() bool {
 		return !slices.ContainsFunc(loopsBelow(m, m.dir), func(l kernel.Loop) bool { return l.File == path })
@@ -60,19 +60,20 @@ func (m *machine) mountFile(path, dir, filesystem string) {
 	}
 }
 
-// poll waits for what the kernel has no event for.
-func (m *machine) poll(otherwise string, until func() bool) {
+// poll waits until done returns true, for a change that no event announces. It fails with the
+// text failure after waitTimeout.
+func (m *machine) poll(failure string, done func() bool) {
 	m.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !until(); <-tick.C {
+	for deadline := time.Now().Add(waitTimeout); !done(); <-tick.C {
 		if time.Now().After(deadline) {
-			m.Fatal(otherwise)
+			m.Fatal(failure)
 		}
 	}
 }
 
-// writeFile writes what wantData reads, into what is mounted.
+// writeFile writes the file that wantData reads, on a mounted filesystem.
 func (m *machine) writeFile(name string) {
 	m.Helper()
 	dir := filepath.Join(m.mount(name), "dir")
@@ -84,7 +85,7 @@ func (m *machine) writeFile(name string) {
 	}
 }
 
-// wantNoVolumes checks that the files of imported volumes have gone with them.
+// wantNoVolumes checks that no files of volumes and filesystems are left.
 func (m *machine) wantNoVolumes() {
 	m.Helper()
 	for _, pattern := range []string{"loop/volumes/*", "rootfs/filesystems/*"} {
@@ -95,7 +96,7 @@ func (m *machine) wantNoVolumes() {
 	}
 }
 
-func TestImportedDataIsThere(t *testing.T) {
+func TestImportKeepsData(t *testing.T) {
 	m := newMachine(t)
 	m.start()
 	for name, mkfs := range map[string][]string{
@@ -103,7 +104,7 @@ func TestImportedDataIsThere(t *testing.T) {
 		"large": {"mkfs.xfs", "-q"},
 		"trees": {"mkfs.btrfs", "-q"},
 	} {
-		path := m.old(name, 320, mkfs...)
+		path := m.makeImage(name, 320, mkfs...)
 		r := m.must("import", name, path, "--pool", "loop", "--mount", m.mount(name), "--wait")
 		kind := strings.TrimPrefix(mkfs[0], "mkfs.")
 		if !strings.Contains(r.Stdout, "+ "+name+"  import  filesystem, pool loop, 320M, "+kind) {
@@ -119,7 +120,7 @@ func TestImportedDataIsThere(t *testing.T) {
 			t.Error(r.All())
 		}
 	}
-	// It is storage like any other.
+	// Imported storage behaves like storage that the agent has made.
 	m.kill()
 	unmountAndDetach(t, m.dir)
 	m.start()
@@ -136,16 +137,16 @@ func TestImportedDataIsThere(t *testing.T) {
 	m.stop()
 }
 
-// The agent dies when the file has been moved. Whether or not the state has noted
-// that, the same command again finds all done, or finishes it.
-func TestKilledWhileImporting(t *testing.T) {
+// The agent is killed after it has moved the file. Whether or not the state has recorded the
+// import, repeating the command finds it done, or finishes it.
+func TestAgentKilledDuringImport(t *testing.T) {
 	m := newMachine(t)
 	m.start()
 	var names []string
 	for i := range 4 {
 		name := fmt.Sprintf("data%d", i)
 		names = append(names, name)
-		path := m.old(name, 16, "mkfs.ext4", "-q", "-F")
+		path := m.makeImage(name, 16, "mkfs.ext4", "-q", "-F")
 		args := []string{"import", name, path, "--pool", "loop", "--mount", m.mount(name)}
 		done := make(chan command.Result, 1)
 		go func() { done <- m.run(args...) }()
@@ -166,7 +167,7 @@ func TestKilledWhileImporting(t *testing.T) {
 	}
 	m.must(append([]string{"attach", "--wait"}, names...)...)
 	m.wantData(names...)
-	m.wantNothingTwice()
+	m.wantNoDuplicates()
 	m.must(append([]string{"remove", "--wait"}, names...)...)
 	m.wantNoStorage()
 	m.wantNoVolumes()
@@ -177,35 +178,35 @@ func TestImportByUUID(t *testing.T) {
 	m := newMachine(t)
 	m.start()
 	id := uuid.NewString()
-	path := m.old("data", 64, "mkfs.ext4", "-q", "-F", "-U", id)
+	path := m.makeImage("data", 64, "mkfs.ext4", "-q", "-F", "-U", id)
 	device, err := looptest.Attach(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	args := []string{"import", "data", "UUID=" + id, "--pool", "loop", "--mount", m.mount("data"), "--wait"}
-	// The agent has still to see the device.
-	m.tool("mount", device, m.mount("data"))
-	m.poll("a mounted device is not refused with where it is mounted", func() bool {
+	// The agent may not have seen the device yet.
+	m.runTool("mount", device, m.mount("data"))
+	m.poll("the error for a mounted device does not name its mount point", func() bool {
 		r := m.run(args...)
 		if r.Code == 0 {
-			t.Fatalf("a mounted device was taken over:\n%s", r.All())
+			t.Fatalf("a mounted device was imported:\n%s", r.All())
 		}
 		return strings.Contains(r.Stderr, m.mount("data"))
 	})
-	m.tool("umount", m.mount("data"))
+	m.runTool("umount", m.mount("data"))
 	m.must(args...)
 	m.wantData("data")
-	m.wantNothingTwice()
+	m.wantNoDuplicates()
 	m.must("remove", "data", "--wait")
 	m.wantNoVolumes()
 	m.stop()
 }
 
-// TestImportOfACopy leaves the file where it is.
-func TestImportOfACopy(t *testing.T) {
+// import --copy leaves the original file in place.
+func TestImportCopyKeepsOriginal(t *testing.T) {
 	m := newMachine(t)
 	m.start()
-	path := m.old("data", 16, "mkfs.ext4", "-q", "-F")
+	path := m.makeImage("data", 16, "mkfs.ext4", "-q", "-F")
 	r := m.must("import", "data", path, "--copy", "--pool", "loop", "--mount", m.mount("data"), "--wait")
 	if !strings.Contains(r.Stdout, "+ data  import  filesystem, pool loop, 16M, ext4") {
 		t.Error(r.All())
@@ -222,7 +223,7 @@ func TestImportOfACopy(t *testing.T) {
 	m.stop()
 }
 
-func TestImportOfWhatIsNoFilesystem(t *testing.T) {
+func TestImportWithoutFilesystemNeedsBlock(t *testing.T) {
 	m := newMachine(t)
 	m.start()
 	path := filepath.Join(m.dir, "old")
@@ -235,7 +236,7 @@ func TestImportOfWhatIsNoFilesystem(t *testing.T) {
 		t.Error(r.All())
 	}
 	if _, err := os.Stat(path); err != nil || len(m.status()) != 0 {
-		t.Errorf("something was done: %v, %+v", err, m.status())
+		t.Errorf("a refused import changed something: %v, %+v", err, m.status())
 	}
 	m.must("import", "raw", path, "--pool", "loop", "--block", "--wait")
 	device, err := os.Open(m.status()["raw"].Location)
@@ -253,7 +254,7 @@ func TestImportOfWhatIsNoFilesystem(t *testing.T) {
 	m.stop()
 }
 
-func TestImportOfADirectory(t *testing.T) {
+func TestImportDirectory(t *testing.T) {
 	m := newMachine(t)
 	m.start()
 	path := filepath.Join(m.dir, "old")

@@ -8,7 +8,7 @@ import (
 	"github.com/stowage-io/stowage/e2e/internal/kernel"
 )
 
-// loopsBelow returns the loop devices whose file is below dir.
+// loopsBelow returns the loop devices whose backing file is below dir.
 func loopsBelow(tb testing.TB, dir string) []kernel.Loop {
 	tb.Helper()
 	loops, err := kernel.Loops(dir)
@@ -18,7 +18,7 @@ func loopsBelow(tb testing.TB, dir string) []kernel.Loop {
 	return loops
 }
 
-// mountsBelow returns what is mounted on dir and below it, the last mounted first.
+// mountsBelow returns the mounts on dir and below it, the latest first.
 func mountsBelow(tb testing.TB, dir string) []*mountinfo.Info {
 	tb.Helper()
 	mounts, err := kernel.Mounts(dir)
@@ -28,7 +28,7 @@ func mountsBelow(tb testing.TB, dir string) []*mountinfo.Info {
 	return mounts
 }
 
-// processesOf returns the command lines of processes that name dir.
+// processesOf returns the command lines that contain dir.
 func processesOf(tb testing.TB, dir string) []string {
 	tb.Helper()
 	lines, err := kernel.Processes(dir)
@@ -38,7 +38,7 @@ func processesOf(tb testing.TB, dir string) []string {
 	return lines
 }
 
-// unmountAndDetach takes away all mounts and loop devices below dir.
+// unmountAndDetach unmounts everything below dir, and detaches the loop devices there.
 func unmountAndDetach(tb testing.TB, dir string) {
 	tb.Helper()
 	if err := kernel.Clear(dir); err != nil {

@@ -78,7 +78,7 @@ func TestDataSurvivesKillsAndRestarts(t *testing.T) {
 	m.stop()
 }
 
-func TestKilledWhileMaking(t *testing.T) {
+func TestAgentKilledDuringCreateAndRemove(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec(`
 storage:
@@ -97,7 +97,7 @@ storage:
 	if n := len(mountsBelow(t, m.dir)); n != 8 {
 		t.Errorf("%d mounts, want 8", n)
 	}
-	m.wantNothingTwice()
+	m.wantNoDuplicates()
 
 	m.must("remove", "many")
 	for range 5 {
@@ -109,9 +109,9 @@ storage:
 	m.stop()
 }
 
-// Storage that is detached or removed right after a start may not be attached again
-// yet. It is taken away all the same.
-func TestDetachAndRemoveRightAfterAStart(t *testing.T) {
+// Storage that is detached or removed right after a start may not be attached again yet.
+// It is detached or removed all the same.
+func TestDetachAndRemoveRightAfterStart(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec(fourKinds)
 	m.start()
@@ -133,7 +133,7 @@ func TestDetachAndRemoveRightAfterAStart(t *testing.T) {
 	m.stop()
 }
 
-func TestDetachKeepsTheData(t *testing.T) {
+func TestDetachKeepsData(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec(fourKinds)
 	m.start()
@@ -148,7 +148,7 @@ func TestDetachKeepsTheData(t *testing.T) {
 		}
 	}
 	if n := len(mountsBelow(t, m.dir)); n != 1 {
-		t.Errorf("%d mounts, want that of scratch alone", n)
+		t.Errorf("%d mounts, want only the mount of scratch", n)
 	}
 
 	m.must("attach", "raw", "data", "logs", "--wait")
@@ -160,7 +160,7 @@ func TestDetachKeepsTheData(t *testing.T) {
 	m.stop()
 }
 
-// wantFourKinds checks what the file fourKinds asks for, once each.
+// wantFourKinds checks that all storage of the file fourKinds is there exactly once.
 func (m *machine) wantFourKinds() {
 	m.Helper()
 	status := m.status()
@@ -200,19 +200,19 @@ func (m *machine) wantFourKinds() {
 	if types["data"] != "ext4" || types["scratch"] != "tmpfs" || len(types) != 3 {
 		m.Errorf("mounted: %v", types)
 	}
-	m.wantNothingTwice()
+	m.wantNoDuplicates()
 }
 
-// wantNothingTwice checks that no mount covers another, and that no file is
-// behind two loop devices.
-func (m *machine) wantNothingTwice() {
+// wantNoDuplicates checks that no mount covers another, and that no file backs two loop
+// devices.
+func (m *machine) wantNoDuplicates() {
 	m.Helper()
 	seen := make(map[string]bool)
-	note := func(what string) {
-		if seen[what] {
-			m.Errorf("twice: %s", what)
+	note := func(object string) {
+		if seen[object] {
+			m.Errorf("found twice: %s", object)
 		}
-		seen[what] = true
+		seen[object] = true
 	}
 	for _, mount := range mountsBelow(m, m.dir) {
 		note("mount on " + mount.Mountpoint)
@@ -222,8 +222,8 @@ func (m *machine) wantNothingTwice() {
 	}
 }
 
-// wantNoStorage checks that nothing is left of any storage: not in the agent's
-// knowledge, not in the kernel, not on disk.
+// wantNoStorage checks that no storage is left: not in the agent's status, not in the
+// kernel, and not on disk.
 func (m *machine) wantNoStorage() {
 	m.Helper()
 	if status := m.status(); len(status) != 0 {
@@ -239,8 +239,7 @@ func (m *machine) wantNoStorage() {
 		if err != nil {
 			return err
 		}
-		// Each file and record of storage has the name of its volume or
-		// filesystem.
+		// The names of files and records contain the ID of their volume or filesystem.
 		name := entry.Name()
 		if !entry.IsDir() && (strings.Contains(name, "volume-") || strings.Contains(name, "filesystem-")) {
 			m.Errorf("left on disk: %s", path)
@@ -255,8 +254,7 @@ func (m *machine) wantNoStorage() {
 // dataOf is what writeData writes to the named storage.
 func dataOf(name string) []byte { return bytes.Repeat([]byte(name+" "), 64<<10) }
 
-// dataFile returns the file that writeData writes to: the device itself for a
-// block device.
+// dataFile returns the path that writeData writes to: a file, or the block device itself.
 func (m *machine) dataFile(name string) string {
 	m.Helper()
 	if name == "raw" {
@@ -305,7 +303,7 @@ func (m *machine) wantData(names ...string) {
 		n, err := f.ReadAt(got, 0)
 		f.Close()
 		if err != nil || !bytes.Equal(got, want) {
-			m.Errorf("the data of %s is not what was written (%d of %d bytes, %v)", name, n, len(want), err)
+			m.Errorf("%s does not hold the data that was written (read %d of %d bytes, %v)", name, n, len(want), err)
 		}
 	}
 }

@@ -14,32 +14,32 @@ import (
 	"github.com/stowage-io/stowage/e2e/internal/command"
 )
 
-// patience is how long anything that a test waits for may take.
-const patience = 2 * time.Minute
+// waitTimeout limits each wait of a test.
+const waitTimeout = 2 * time.Minute
 
-// machine is a directory with everything that one test makes, and an agent.
+// machine is a directory that holds everything that one test makes, and an agent.
 type machine struct {
 	testing.TB
-	dir  string // of the test
-	data string // the agent's
+	dir  string // the test's directory
+	data string // the agent's data directory
 	spec string // the file to apply
-	log  string // of the agent
+	log  string // the agent's log
 
 	agent *command.Agent
 }
 
-// newMachine returns a machine without an agent. When the test ends there must be
-// no mount, loop device or process of it left.
+// newMachine returns a machine without an agent. The test fails if a mount, loop device or
+// process of the machine is left at its end.
 func newMachine(tb testing.TB) *machine {
 	tb.Helper()
 	return newMachineIn(tb, os.TempDir())
 }
 
-// newMachineIn is newMachine in another directory than that of temporary files.
+// newMachineIn is newMachine with a parent directory.
 func newMachineIn(tb testing.TB, parent string) *machine {
 	tb.Helper()
 	needRoot(tb)
-	// Not TB.TempDir: the path of a socket has 107 bytes at most.
+	// TB.TempDir is too long: the path of a socket has at most 107 bytes.
 	dir, err := os.MkdirTemp(parent, "stowage-e2e")
 	if err != nil {
 		tb.Fatal(err)
@@ -74,7 +74,7 @@ func (m *machine) cleanUp() {
 	}
 }
 
-// dump shows what there is to know about a failure.
+// dump logs the status, mounts, loop devices and the agent's log after a failure.
 func (m *machine) dump() {
 	if m.agent != nil {
 		m.Logf("status:\n%s", m.run("status").All())
@@ -93,22 +93,22 @@ func (m *machine) dump() {
 	m.Logf("log of the agent (%v):\n%s", err, log)
 }
 
-// wantNothingLeft gives the kernel time: a loop device that somebody looks at is detached
-// when they are done.
+// wantNothingLeft waits, because the kernel detaches a loop device only when no process has
+// it open any more.
 func (m *machine) wantNothingLeft() {
 	m.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	left := m.left()
-	for deadline := time.Now().Add(patience); len(left) > 0 && time.Now().Before(deadline); <-tick.C {
+	for deadline := time.Now().Add(waitTimeout); len(left) > 0 && time.Now().Before(deadline); <-tick.C {
 		left = m.left()
 	}
-	for _, what := range left {
-		m.Errorf("left %s", what)
+	for _, object := range left {
+		m.Errorf("left %s", object)
 	}
 }
 
-// left tells what there is below the machine's directory.
+// left describes the mounts, loop devices and processes of the machine's directory.
 func (m *machine) left() []string {
 	m.Helper()
 	var left []string
@@ -124,8 +124,8 @@ func (m *machine) left() []string {
 	return left
 }
 
-// writeSpec writes the file to apply. MNT in it stands for a directory of the
-// machine's for mount points.
+// writeSpec writes the file to apply. MNT in the text stands for the machine's directory of
+// mount points.
 func (m *machine) writeSpec(text string) {
 	m.Helper()
 	text = strings.ReplaceAll(text, "MNT", m.mount(""))
@@ -149,7 +149,7 @@ func (m *machine) start(args ...string) {
 		m.agent = agent
 	case <-agent.Ended:
 		m.Fatalf("the agent ended at once: %v", agent.Err())
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		m.agent = agent
 		m.Fatal("the agent does not listen")
 	}
@@ -170,12 +170,12 @@ func (m *machine) stop() {
 			m.Errorf("the agent ended with: %v", err)
 		}
 		m.agent = nil
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		m.Fatal("the agent does not end")
 	}
 }
 
-// kill ends the agent in the middle of whatever it does.
+// kill ends the agent with SIGKILL.
 func (m *machine) kill() {
 	m.Helper()
 	if err := m.agent.Signal(unix.SIGKILL); err != nil {
@@ -188,7 +188,7 @@ func (m *machine) kill() {
 // run runs a command of stowage.
 func (m *machine) run(args ...string) command.Result {
 	m.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	r, err := m.stowage().Run(ctx, args...)
 	if err != nil {
@@ -207,7 +207,7 @@ func (m *machine) must(args ...string) command.Result {
 	return r
 }
 
-// apply applies the file and waits until all is attached.
+// apply applies the file and waits until everything is attached.
 func (m *machine) apply() command.Result {
 	m.Helper()
 	return m.must("apply", "-f", m.spec, "--wait")
@@ -216,7 +216,7 @@ func (m *machine) apply() command.Result {
 // status returns all storage by name.
 func (m *machine) status() map[string]command.Storage {
 	m.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	all, err := m.stowage().Status(ctx)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package e2e tests the stowage command as its users have it: the built binary,
-// files on disk, loop devices and mounts.
+// Package e2e tests the stowage command as users run it: the built binary with files on
+// disk, loop devices and mounts.
 package e2e
 
 import (
@@ -29,7 +29,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	// Tests in parallel mostly wait: for second looks, and for disks.
+	// Parallel tests spend most of their time waiting for second scans and for disks.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -8,8 +8,8 @@ import (
 
 const manyVolumes = 200
 
-func TestManyVolumesUpAndAway(t *testing.T) {
-	up, away := upAndAway(t)
+func TestCreateAndRemoveManyVolumes(t *testing.T) {
+	up, away := createAndRemove(t)
 	t.Logf("%d ext4 volumes on loop devices: up in %v, away in %v", manyVolumes, up, away)
 }
 
@@ -18,16 +18,16 @@ func TestManyVolumesUpAndAway(t *testing.T) {
 func BenchmarkApply(b *testing.B) {
 	var up, away time.Duration
 	for b.Loop() {
-		u, a := upAndAway(b)
+		u, a := createAndRemove(b)
 		up += u
 		away += a
 	}
 	b.ReportMetric(up.Seconds()/float64(b.N), "s-up")
 	b.ReportMetric(away.Seconds()/float64(b.N), "s-away")
-	b.ReportMetric(0, "ns/op") // building and checking the machine is no part of it
+	b.ReportMetric(0, "ns/op") // hidden: it includes setup and checks
 }
 
-func upAndAway(tb testing.TB) (up, away time.Duration) {
+func createAndRemove(tb testing.TB) (up, away time.Duration) {
 	m := newMachine(tb)
 	m.writeSpec(fmt.Sprintf(`
 storage:
@@ -47,7 +47,7 @@ storage:
 	if n := len(loopsBelow(tb, m.dir)); n != manyVolumes {
 		tb.Errorf("%d loop devices, want %d", n, manyVolumes)
 	}
-	m.wantNothingTwice()
+	m.wantNoDuplicates()
 
 	begin = time.Now()
 	m.must("remove", "many", "--wait")

@@ -11,16 +11,18 @@ import (
 	"github.com/stowage-io/stowage/internal/looptest"
 )
 
-// What somebody does to the mounts of storage is shown within seconds, and not undone unasked.
-func TestMountsThatOthersTakeAway(t *testing.T) {
-	t.Parallel() // most of it waits for what comes with a change to be gathered
+// When another program changes the mounts of storage, the status shows it within seconds. The
+// agent does not undo the change until a user asks for it.
+// Fault F32.
+func TestExternalMountChangesAreShown(t *testing.T) {
+	t.Parallel() // most of the time passes while the agent collects related changes
 	m := newMachine(t)
 	m.writeSpec(`storage: [{name: ram, directive: 'tmpfs,1M', kind: filesystem, mount: MNT/ram}, {name: tree, directive: 'rootfs,1M', kind: filesystem, mount: MNT/tree}, {name: disk, directive: 'loop,16M', kind: filesystem, mount: MNT/disk}]`)
 	m.start()
 	m.apply()
 	m.writeData("tree")
 	m.writeData("disk")
-	shows := func(name, status, message string) {
+	wantStatus := func(name, status, message string) {
 		t.Helper()
 		m.poll(name+" is not shown as "+status+": "+message, func() bool {
 			s := m.status()[name]
@@ -33,35 +35,35 @@ func TestMountsThatOthersTakeAway(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	shows("ram", "error", "contents lost: it was unmounted from "+m.mount("ram"))
-	shows("tree", "error", "it was unmounted from "+m.mount("tree")+": attach it again")
-	shows("disk", "error", "it was unmounted from "+m.mount("disk")+": attach it again")
+	wantStatus("ram", "error", "contents lost: it was unmounted from "+m.mount("ram"))
+	wantStatus("tree", "error", "it was unmounted from "+m.mount("tree")+": attach it again")
+	wantStatus("disk", "error", "it was unmounted from "+m.mount("disk")+": attach it again")
 	if left := mountsBelow(t, m.mount("")); len(left) > 0 {
-		t.Errorf("mounted again unasked: %v", left)
+		t.Errorf("mounted again without a request: %v", left)
 	}
 
 	m.must(append([]string{"attach", "--wait"}, names...)...)
 	m.wantData("tree", "disk")
-	shows("ram", "attached", "it came back empty after it was unmounted")
+	wantStatus("ram", "attached", "it came back empty after it was unmounted")
 
-	// Put right by who has done it, it is well again.
+	// The status recovers when a mount over the storage goes away.
 	for _, name := range names {
 		if err := unix.Mount("over", m.mount(name), "tmpfs", 0, "size=64k"); err != nil {
 			t.Fatal(err)
 		}
-		shows(name, "error", "tmpfs from over is mounted over it")
+		wantStatus(name, "error", "tmpfs from over is mounted over it")
 		if err := unix.Unmount(m.mount(name), 0); err != nil {
 			t.Fatal(err)
 		}
-		shows(name, "attached", "")
+		wantStatus(name, "attached", "")
 	}
 	m.must("remove", "ram", "tree", "disk", "--wait")
 	m.wantNoStorage()
 	m.stop()
 }
 
-// A loop device that somebody has detached is attached again when a user asks for it.
-func TestLoopDeviceThatOthersDetach(t *testing.T) {
+// Retry attaches a loop device again that another program has detached.
+func TestRetryReattachesDetachedLoopDevice(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec(`storage: [{name: raw, directive: 'loop,16M', kind: block}]`)
 	m.start()

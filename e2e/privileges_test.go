@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// TestAgentWarnsOfWhatWillNotWork takes a capability away from the agent: it says what
-// that is for, once, and runs.
-func TestAgentWarnsOfWhatWillNotWork(t *testing.T) {
+// An agent without a capability warns once, says what the capability is for, and runs.
+func TestAgentWarnsOfMissingCapability(t *testing.T) {
 	m := newMachine(t)
 	agent := exec.Command("setpriv", "--bounding-set=-sys_ptrace", "--",
 		stowage, "run", "--data-dir", filepath.Join(m.dir, "data"))
@@ -23,10 +22,10 @@ func TestAgentWarnsOfWhatWillNotWork(t *testing.T) {
 	if err := agent.Start(); err != nil {
 		t.Fatal(err)
 	}
-	giveUp := time.AfterFunc(patience, func() { _ = agent.Process.Kill() })
+	giveUp := time.AfterFunc(waitTimeout, func() { _ = agent.Process.Kill() })
 	defer giveUp.Stop()
 	const want = "WARNING stowage.agent cannot name the processes that keep a mount or a device busy: " +
-		"CAP_SYS_PTRACE is missing; start it with CAP_SYS_PTRACE, see docs/privileges.md"
+		"CAP_SYS_PTRACE is missing; start it with CAP_SYS_PTRACE, see docs/reference/privileges.md"
 	warnings := 0
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
 		if strings.HasSuffix(lines.Text(), want) {

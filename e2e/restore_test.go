@@ -14,7 +14,7 @@ import (
 	"github.com/stowage-io/stowage/e2e/internal/command"
 )
 
-// secrets are of every kind that keeps data.
+// secrets declares storage of every kind whose data outlives a reboot.
 const secrets = `
 storage:
   - {name: raw-secrets, directive: 'loop,16M', kind: block}
@@ -28,8 +28,8 @@ var (
 	otherNames  = []string{"raw-other", "data-other", "logs-other", "disk-other"}
 )
 
-// place returns the file or device that has the data of attached storage.
-func (m *machine) place(name string) string {
+// dataPath returns the file or device that writeContents writes to for attached storage.
+func (m *machine) dataPath(name string) string {
 	m.Helper()
 	s := m.status()[name]
 	if s.Status != "attached" || s.Location == "" {
@@ -41,11 +41,11 @@ func (m *machine) place(name string) string {
 	return filepath.Join(s.Location, "secret")
 }
 
-// keep writes data to attached storage, synced.
-func (m *machine) keep(names ...string) {
+// writeContents writes to attached storage, and syncs.
+func (m *machine) writeContents(names ...string) {
 	m.Helper()
 	for _, name := range names {
-		f, err := os.OpenFile(m.place(name), os.O_CREATE|os.O_WRONLY, 0o600)
+		f, err := os.OpenFile(m.dataPath(name), os.O_CREATE|os.O_WRONLY, 0o600)
 		if err != nil {
 			m.Fatal(err)
 		}
@@ -62,10 +62,11 @@ func (m *machine) keep(names ...string) {
 	}
 }
 
-// data returns what is where keep writes to; nil where there is no such file.
+// contents returns the data at the path that writeContents writes to, or nil if there is no
+// such file.
 func (m *machine) contents(name string) []byte {
 	m.Helper()
-	f, err := os.Open(m.place(name))
+	f, err := os.Open(m.dataPath(name))
 	if os.IsNotExist(err) {
 		return nil
 	}
@@ -81,8 +82,9 @@ func (m *machine) contents(name string) []byte {
 	return got[:n]
 }
 
-// wantKept checks that storage has the data which was written as that of another name.
-func (m *machine) wantKept(name, writtenAs string) {
+// wantContents checks that storage has the data that was written to storage of the name
+// writtenAs.
+func (m *machine) wantContents(name, writtenAs string) {
 	m.Helper()
 	if !bytes.HasPrefix(m.contents(name), dataOf(writtenAs)) {
 		m.Errorf("%s does not have the data of %s", name, writtenAs)
@@ -100,14 +102,14 @@ func (m *machine) copyFile(from, to string) {
 	}
 }
 
-// together runs commands at the same time, for what is done with an orphan takes ten
-// seconds. Each has to end with the exit status.
-func (m *machine) together(code int, commands ...[]string) {
+// runAll runs commands at the same time, because each command on an orphan takes ten
+// seconds. Each command has to end with the exit status code.
+func (m *machine) runAll(code int, commands ...[]string) {
 	m.Helper()
 	var running sync.WaitGroup
 	for _, args := range commands {
 		running.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 			defer cancel()
 			if r, err := m.stowage().Run(ctx, args...); err != nil || r.Code != code {
 				m.Errorf("%v, want exit status %d:\n%s", err, code, r.All())
@@ -120,7 +122,7 @@ func (m *machine) together(code int, commands ...[]string) {
 // orphans returns all orphans by name.
 func (m *machine) orphans() map[string]command.Orphan {
 	m.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	list, err := m.stowage().Orphans(ctx)
 	if err != nil {
@@ -129,7 +131,7 @@ func (m *machine) orphans() map[string]command.Orphan {
 	all := map[string]command.Orphan{}
 	for _, o := range list {
 		if o.Provider == "managed" {
-			continue // it is on a volume of that name
+			continue // its backing volume has the same name
 		}
 		if _, ok := all[o.Name]; ok {
 			m.Errorf("two orphans are called %s: %+v", o.Name, list)
@@ -139,13 +141,14 @@ func (m *machine) orphans() map[string]command.Orphan {
 	return all
 }
 
-// An older state that comes back knows nothing of the secrets that were made since, and
-// hands out their numbers to nobody.
-func TestOlderStateGivesNoDataAway(t *testing.T) {
-	t.Parallel() // most of it waits for the second look at orphans
+// A restored state does not know the storage that was made after its backup. It reuses
+// neither the numbers nor the data of that storage, which can be adopted.
+// Fault F23.
+func TestRestoredStateExposesNoOrphanData(t *testing.T) {
+	t.Parallel() // most of the time passes before the second scan for orphans
 	for _, test := range []struct {
 		name     string
-		command  bool // or the file is copied back
+		command  bool // stowage restore; otherwise the file is copied back
 		rebooted bool
 	}{
 		{"copied back while in use", false, false},
@@ -166,7 +169,7 @@ func TestOlderStateGivesNoDataAway(t *testing.T) {
 			}
 			p.writeSpec(secrets)
 			p.apply()
-			p.keep(secretNames...)
+			p.writeContents(secretNames...)
 			p.stop()
 			if test.rebooted {
 				unmountAndDetach(t, p.machine.dir)
@@ -199,10 +202,10 @@ func TestOlderStateGivesNoDataAway(t *testing.T) {
 				}
 				adoptions = append(adoptions, []string{"adopt", name})
 			}
-			p.together(0, adoptions...)
+			p.runAll(0, adoptions...)
 			p.must(append([]string{"attach", "--wait"}, secretNames...)...)
 			for _, name := range secretNames {
-				p.wantKept(name, name)
+				p.wantContents(name, name)
 			}
 			if left := p.orphans(); len(left) != 0 {
 				t.Errorf("orphans that were adopted: %+v", left)
@@ -214,29 +217,30 @@ func TestOlderStateGivesNoDataAway(t *testing.T) {
 	}
 }
 
-// What was removed after a backup is missing once that is restored, is not made again,
-// and can be removed again.
-func TestOlderStateDoesNotMakeAgainWhatWasRemoved(t *testing.T) {
+// Storage that was removed after a backup is missing when the backup is restored. It is not
+// created again, and can be removed again.
+// Fault F23.
+func TestRestoreDoesNotRecreateRemovedStorage(t *testing.T) {
 	p := newProgram(newMachine(t))
 	older := filepath.Join(p.machine.dir, "older")
 	p.writeSpec(secrets)
 	p.startManager()
 	p.apply()
-	p.keep(secretNames...)
+	p.writeContents(secretNames...)
 	p.must("backup", older)
 	if r := p.run("backup", older); r.Code != 1 {
-		t.Errorf("a backup is overwritten: %s", r.All())
+		t.Errorf("an existing backup was overwritten: %s", r.All())
 	}
 	p.must(append([]string{"remove", "--wait"}, secretNames...)...)
 	p.wantNoStorage()
 	p.stop()
 	p.must("restore", older)
 	if kept, err := filepath.Glob(filepath.Join(p.data, "state.db.replaced-*")); err != nil || len(kept) != 1 {
-		t.Errorf("the state that was replaced is kept as %q, %v", kept, err)
+		t.Errorf("copies of the replaced state: %q, %v; want one", kept, err)
 	}
 
 	p.startManager()
-	p.poll("storage that was removed is not missing", func() bool {
+	p.poll("removed storage is not shown as missing", func() bool {
 		all := p.status()
 		return len(all) == len(secretNames) && !slices.ContainsFunc(secretNames, func(name string) bool {
 			return all[name].Status != "error" || !strings.HasPrefix(all[name].Message, "missing")
@@ -248,9 +252,9 @@ func TestOlderStateDoesNotMakeAgainWhatWasRemoved(t *testing.T) {
 	p.stop()
 }
 
-// What had been unmounted, and no more, when the backup was made may be mounted again when it
-// is restored. It is detached whole then.
-func TestOlderStateOfWhatWasHalfDetached(t *testing.T) {
+// The backup records a filesystem as unmounted and its volume as still attached. Since then
+// the filesystem was mounted again. After the restore, detaching takes away both.
+func TestRestoreOfHalfDetachedStorage(t *testing.T) {
 	m := newMachine(t)
 	older := filepath.Join(m.dir, "older")
 	m.writeSpec("storage: [{name: a, directive: 'loop,16M', kind: filesystem, mount: MNT/a}]")
@@ -262,7 +266,7 @@ func TestOlderStateOfWhatWasHalfDetached(t *testing.T) {
 	}
 	defer holder.Close()
 	m.must("detach", "a")
-	m.poll("a is not unmounted, or its volume detached", func() bool {
+	m.poll("a is not unmounted with its volume still attached", func() bool {
 		s := m.status()["a"]
 		return s.Status == "detaching" && strings.Contains(s.Message, "detaching volume")
 	})
@@ -279,13 +283,13 @@ func TestOlderStateOfWhatWasHalfDetached(t *testing.T) {
 	m.must("detach", "a", "--wait", "--timeout", "20s")
 	m.stop()
 	if loops := loopsBelow(t, m.dir); len(loops) > 0 {
-		t.Errorf("attached still: %v", loops)
+		t.Errorf("still attached: %v", loops)
 	}
 }
 
-// Orphans are deleted only when nobody has them.
-func TestOrphanIsDeletedOnRequest(t *testing.T) {
-	t.Parallel() // as above
+// An orphan is deleted only when it is not attached.
+func TestDeleteOrphanOnlyWhenDetached(t *testing.T) {
+	t.Parallel() // most of the time passes before the second scan for orphans
 	m := newMachine(t)
 	older := filepath.Join(m.dir, "older")
 	m.start()
@@ -295,7 +299,7 @@ func TestOrphanIsDeletedOnRequest(t *testing.T) {
 	}), ""))
 	names := secretNames[:3]
 	m.apply()
-	m.keep(names...)
+	m.writeContents(names...)
 	m.stop()
 	m.must("restore", older)
 
@@ -305,14 +309,14 @@ func TestOrphanIsDeletedOnRequest(t *testing.T) {
 	for _, name := range names {
 		deletions = append(deletions, []string{"delete", orphans[name].UUID, "--now"})
 	}
-	m.together(1, deletions...) // they are attached
+	m.runAll(1, deletions...) // refused: they are attached
 	m.stop()
 	unmountAndDetach(t, m.dir)
 	m.start()
 	deletions[0] = deletions[0][:2] // into the trash
-	m.together(0, deletions...)
+	m.runAll(0, deletions...)
 	if after := m.orphans(); len(after) != 0 {
-		t.Errorf("orphans after all were deleted: %+v", after)
+		t.Errorf("orphans that were deleted: %+v", after)
 	}
 	m.stop()
 }

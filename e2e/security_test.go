@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wantPrivate checks that everything in the data directory is root's alone. Mounts in
-// it are for those who are let through it.
+// wantPrivate checks that only root has access to the files in the data directory.
 func (m *machine) wantPrivate() {
 	m.Helper()
 	seen := 0
@@ -32,13 +31,14 @@ func (m *machine) wantPrivate() {
 		return nil
 	})
 	if err != nil || seen < 10 {
-		m.Errorf("saw %d files in %s, %v", seen, m.data, err)
+		m.Errorf("found %d files in %s, want at least 10; error %v", seen, m.data, err)
 	}
 }
 
-// What the agent makes has the modes that it is to have whatever the umask: neither
-// open to others, nor closed to those for whom storage is mounted.
-func TestModesWhateverTheUmask(t *testing.T) {
+// The modes of what the agent makes do not depend on the umask: its files are private, and
+// mount points are open to users of the storage.
+// Promise S7.
+func TestFileModesIgnoreUmask(t *testing.T) {
 	for _, umask := range []int{0, 0o077} {
 		t.Run(fmt.Sprintf("%03o", umask), func(t *testing.T) {
 			m := newMachine(t)
@@ -50,7 +50,7 @@ func TestModesWhateverTheUmask(t *testing.T) {
 			m.wantPrivate()
 			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", m.agent.PID()))
 			if err != nil || !strings.Contains(string(status), "\nUmask:\t0077\n") {
-				t.Errorf("the umask that programs inherit: %v\n%s", err, status)
+				t.Errorf("the agent's umask, which programs inherit, is not 0077: %v\n%s", err, status)
 			}
 			m.wantMode(m.mount(""), 0o755)
 			for name, mode := range map[string]fs.FileMode{"data": 0o755, "scratch": 0o755, "logs": 0o700} {
@@ -83,9 +83,10 @@ func (m *machine) wantMode(path string, want fs.FileMode) {
 	}
 }
 
-// A secret that comes with a volume's plan is kept where only root can read it, and told
-// to nobody who asks, nor to the log, which tells that the login failed.
-func TestSecretsAreNotTold(t *testing.T) {
+// A secret in a volume's plan appears in no output of a command, and not in the log, which
+// shows the failed login.
+// Promise S20.
+func TestPlanSecretsAreNotShownOrLogged(t *testing.T) {
 	const secret, iqn = "Sesame.open-0815", "iqn.2001-04.com.example:volume-1"
 	p := newProgram(newMachine(t))
 	p.writeSpec(`
@@ -94,7 +95,7 @@ storage:
     directive: disks,32M
     kind: block
 `)
-	p.says("create-volumes", `{"results":[{"volume-id":"v","size-mib":32,"attachment":{"plan":{"device-type":"iscsi","attributes":{`+
+	p.setAnswers("create-volumes", `{"results":[{"volume-id":"v","size-mib":32,"attachment":{"plan":{"device-type":"iscsi","attributes":{`+
 		`"iqn":"`+iqn+`","address":"192.0.2.7","port":"3260","chap-user":"machine 0","chap-secret":"`+secret+`"}}}}]}`)
 	p.startManager("--log-level", "trace")
 	p.must("apply", "-f", p.spec)
@@ -105,7 +106,7 @@ storage:
 		}
 		return string(text)
 	}
-	p.poll("the login is not tried", func() bool { return strings.Contains(log(), "attaching iSCSI target "+iqn) })
+	p.poll("the log does not show the login", func() bool { return strings.Contains(log(), "attaching iSCSI target "+iqn) })
 	for _, args := range [][]string{
 		{"status"}, {"status", "-o", "yaml"}, {"status", "-o", "json"}, {"report"}, {"pools", "-o", "yaml"},
 		{"apply", "-f", p.spec, "--dry-run"}, {"attach", "raw", "--wait", "--timeout", "10ms"},

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestExampleInATerminal does what `make run` does: it starts the agent on the
-// example in a terminal, looks on until all is attached, and presses Ctrl-C.
-func TestExampleInATerminal(t *testing.T) {
+// TestExampleInTerminal does what `make run` does: it starts the agent on the example in a
+// terminal, waits until everything is attached, and presses Ctrl-C.
+func TestExampleInTerminal(t *testing.T) {
 	m := newMachine(t)
 	example, err := os.ReadFile("../examples/spec.yaml")
 	if err != nil {
@@ -55,8 +55,8 @@ func TestExampleInATerminal(t *testing.T) {
 	case err := <-ended:
 		ended <- err
 		t.Fatalf("the agent ended: %v", err)
-	case <-time.After(patience):
-		t.Fatal("the agent does not say that all is attached")
+	case <-time.After(waitTimeout):
+		t.Fatal("the agent does not say that everything is attached")
 	}
 	const ctrlC = "\x03"
 	if _, err := keyboardAndScreen.WriteString(ctrlC); err != nil {
@@ -68,7 +68,7 @@ func TestExampleInATerminal(t *testing.T) {
 		if err != nil {
 			t.Errorf("the agent ended with: %v", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatal("Ctrl-C does not end the agent")
 	}
 	shown := screen.String()
@@ -78,7 +78,7 @@ func TestExampleInATerminal(t *testing.T) {
 		}
 	}
 
-	// The storage is in place, and a next agent takes it over.
+	// The storage stays in place, and the next agent takes it over.
 	if mounts, loops := len(mountsBelow(t, m.dir)), len(loopsBelow(t, m.dir)); mounts != 3 || loops != 2 {
 		t.Errorf("%d mounts and %d loop devices, want 3 and 2", mounts, loops)
 	}
@@ -88,8 +88,8 @@ func TestExampleInATerminal(t *testing.T) {
 	m.stop()
 }
 
-// TestATerminalThatDoesNotTellItsSize has one row for each storage all the same.
-func TestATerminalThatDoesNotTellItsSize(t *testing.T) {
+// A terminal that does not report its size shows a row for each storage instance.
+func TestTerminalOfUnknownSize(t *testing.T) {
 	m := newMachine(t)
 	m.writeSpec("storage: [{name: mem, directive: 'tmpfs,1M,3', kind: filesystem, mount: MNT/mem}]")
 	m.start()
@@ -117,13 +117,13 @@ func TestATerminalThatDoesNotTellItsSize(t *testing.T) {
 		}
 	}
 	if strings.Contains(shown, "more") {
-		t.Errorf("the terminal left something out:\n%q", shown)
+		t.Errorf("the terminal omitted rows:\n%q", shown)
 	}
 	m.stop()
 }
 
-// openTerminal opens a pseudo-terminal: what a person sees and types on, and what a
-// program has.
+// openTerminal opens a pseudo-terminal, and returns the end of a person, who reads and
+// types, and the end of a program.
 func openTerminal(t *testing.T, size unix.Winsize) (person, program *os.File) {
 	t.Helper()
 	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)

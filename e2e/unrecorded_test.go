@@ -16,15 +16,17 @@ import (
 	"github.com/stowage-io/stowage/storage/provider"
 )
 
-// An agent was killed after it had made or attached storage, and before it recorded that.
-// Storage that is removed or detached before the next agent starts leaves nothing behind.
-func TestWhatAKilledAgentDidNotRecordIsTakenAwayToo(t *testing.T) {
+// An agent is killed after it has made or attached storage, but before it has recorded that.
+// If the storage is to be removed or detached, the next agent leaves nothing of it behind.
+// Behaviour A2.
+// Finding N1.
+func TestUnrecordedStorageIsRemovedOrDetached(t *testing.T) {
 	all := []string{"raw", "data", "scratch", "logs"}
 	for _, test := range []struct {
 		name           string
-		last           string // done without a record
+		last           string // the last step, which is not recorded
 		removeOrDetach func(*state.State, []string) error
-		loops, mounts  int // that are there without a record
+		loops, mounts  int // expected before the next agent starts
 	}{
 		{"made and removed", made, (*state.State).RemoveStorage, 0, 0},
 		{"made and detached", made, (*state.State).DetachStorage, 0, 0},
@@ -44,7 +46,6 @@ func TestWhatAKilledAgentDidNotRecordIsTakenAwayToo(t *testing.T) {
 				t.Fatalf("%d loop devices and %d mounts before the agent starts, want %d and %d", loops, mounts, test.loops, test.mounts)
 			}
 			m.start()
-			// What is gone already may not be named any more.
 			m.poll("storage is still attached", func() bool {
 				for _, s := range m.status() {
 					if len(s.Attachments) > 0 {
@@ -54,8 +55,9 @@ func TestWhatAKilledAgentDidNotRecordIsTakenAwayToo(t *testing.T) {
 				return true
 			})
 			if left := len(loopsBelow(t, m.dir)) + len(mountsBelow(t, m.dir)); left != 0 {
-				t.Errorf("%d loop devices and mounts of what is detached", left)
+				t.Errorf("%d loop devices and mounts of detached storage", left)
 			}
+			// Commands on storage that is removed already fail.
 			if len(m.status()) > 0 {
 				m.run("remove", all[0], all[1], all[2], all[3])
 			}
@@ -66,7 +68,7 @@ func TestWhatAKilledAgentDidNotRecordIsTakenAwayToo(t *testing.T) {
 	}
 }
 
-// What an agent does last before it is killed, and does not record.
+// The last step of an agent before it is killed, which it does not record.
 const (
 	made            = "made"
 	attachedVolumes = "attached volumes"
@@ -74,9 +76,9 @@ const (
 	attached        = "attached"
 )
 
-// doUnrecorded adds storage of four kinds to the state, does with the providers what an
-// agent does, which notes before that it will, and does not record the last of it. Then it
-// does what is asked for.
+// doUnrecorded adds storage of four kinds to the state, and calls the providers as an agent
+// does: it notes each attempt before, and records each result except those of the last step.
+// Then it calls then.
 func (m *machine) doUnrecorded(last string, then func(*state.State) error) {
 	m.Helper()
 	must := func(err error) {
@@ -206,7 +208,7 @@ func (m *machine) doUnrecorded(last string, then func(*state.State) error) {
 	must(then(st))
 }
 
-// backing are the devices of volumes.
+// backing has the block devices of volumes.
 type backing map[names.VolumeTag]storage.BlockDevice
 
 func (b backing) BlockDevice(tag names.VolumeTag) (storage.BlockDevice, bool) {

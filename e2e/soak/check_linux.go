@@ -20,8 +20,8 @@ import (
 	"github.com/stowage-io/stowage/e2e/internal/kernel"
 )
 
-// converge waits until all is as wanted, and checks the data. What was cut short before
-// is doubtful no more.
+// converge waits until everything is as wanted, and checks the data. It resolves the doubtful
+// operations first.
 func (s *soak) converge(begun time.Time) error {
 	ctx, cancel := limited()
 	defer cancel()
@@ -65,7 +65,7 @@ func (s *soak) converge(begun time.Time) error {
 	return s.settle(status)
 }
 
-// settle notes that all is as wanted, and checks the data.
+// settle records that everything is as wanted, and checks the data.
 func (s *soak) settle(status map[string]command.Storage) error {
 	for _, name := range slices.Sorted(maps.Keys(s.all)) {
 		i := s.all[name]
@@ -85,15 +85,15 @@ func (s *soak) settle(status map[string]command.Storage) error {
 	return nil
 }
 
-// problems returns what is not as it should be, in what the agent says, in the kernel,
-// on the disk, and in what the agent takes of the machine.
+// problems returns what is wrong with the agent's status, the kernel's devices and mounts, the
+// files on disk, and the agent's use of resources.
 func (s *soak) problems(status map[string]command.Storage) ([]string, error) {
 	p := problems{soak: s, status: status}
 	return p.look(p.objects, p.agents, p.devices, p.mounted, p.files, p.processes, p.resources)
 }
 
-// look makes checks until one finds problems, and returns those: what else is wrong
-// follows from them, or shows next time.
+// look runs checks until one finds problems, and returns those: other problems follow from
+// them, or show up next time.
 func (p *problems) look(checks ...func() error) ([]string, error) {
 	for _, check := range checks {
 		if err := check(); err != nil {
@@ -116,7 +116,7 @@ func (p *problems) add(format string, args ...any) {
 	p.all = append(p.all, fmt.Sprintf(format, args...))
 }
 
-// agents checks what the agent says.
+// agents checks the status that the agent shows.
 func (p *problems) agents() error {
 	for name, row := range p.status {
 		if i, ok := p.soak.all[name]; !ok || i.want == nil {
@@ -141,14 +141,13 @@ func (p *problems) agents() error {
 	return nil
 }
 
-// volumeFile is the file of an instance's loop volume, which has one once the agent says
-// so.
+// volumeFile returns the file of an instance's loop volume, which exists once the agent shows
+// the volume.
 func (s *soak) volumeFile(i *instance) string {
 	return filepath.Join(s.boundStorage(), "loop/volumes", i.objects[volume])
 }
 
-// devices checks that each attached volume has one loop device, and nothing else has
-// any.
+// devices checks that each attached volume has one loop device, and that there are no others.
 func (p *problems) devices() error {
 	found, err := p.loops()
 	if err != nil {
@@ -174,7 +173,7 @@ func (p *problems) devices() error {
 	return nil
 }
 
-// loops returns the loop devices of volumes by their files.
+// loops returns the loop devices of volumes, by their files.
 func (p *problems) loops() (map[string][]string, error) {
 	loops, err := kernel.Loops(p.boundStorage())
 	found := map[string][]string{}
@@ -184,8 +183,8 @@ func (p *problems) loops() (map[string][]string, error) {
 	return found, err
 }
 
-// mounted checks that each attached filesystem is mounted once, and nothing else is, and
-// that there are no other mount points.
+// mounted checks that each attached filesystem is mounted once, that nothing else is mounted,
+// and that there are no other mount points.
 func (p *problems) mounted() error {
 	mounts, err := kernel.Mounts(p.mounts)
 	if err != nil {
@@ -227,17 +226,16 @@ func (p *problems) mounted() error {
 		case err != nil:
 			return err
 		case !points[path]:
-			p.add("%s is left of a mount point", path)
+			p.add("the mount point %s is left", path)
 			return fs.SkipDir
 		case mountPoints[path]:
-			return fs.SkipDir // what is in it is the user's
+			return fs.SkipDir // its contents are the user's
 		}
 		return nil
 	})
 }
 
-// files checks that all files, directories and records are those of storage that is
-// there.
+// files checks that all files, directories and records belong to existing storage.
 func (p *problems) files() error {
 	top := p.boundStorage()
 	required, allowed := map[string]bool{}, map[string]bool{}
@@ -283,7 +281,7 @@ func (p *problems) files() error {
 	return nil
 }
 
-// processes checks that neither this agent nor one before it has left any running.
+// processes checks that neither this agent nor an earlier one has left processes running.
 func (p *problems) processes() error {
 	for _, parent := range []int{os.Getpid(), p.agent.PID()} {
 		lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
@@ -291,7 +289,7 @@ func (p *problems) processes() error {
 			return err
 		}
 		for _, list := range lists {
-			pids, _ := os.ReadFile(list) // of a thread that may have ended
+			pids, _ := os.ReadFile(list) // the thread may have ended
 			for _, text := range strings.Fields(string(pids)) {
 				pid, err := strconv.Atoi(text)
 				if err != nil {
@@ -300,7 +298,7 @@ func (p *problems) processes() error {
 				if pid == p.agent.PID() || p.second != nil && pid == p.second.PID() {
 					continue
 				}
-				if parent == os.Getpid() { // one that has ended is nobody else's to note
+				if parent == os.Getpid() { // no one else would wait for a child that has ended
 					_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 				}
 				line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
@@ -311,13 +309,12 @@ func (p *problems) processes() error {
 	return nil
 }
 
-// resources are what the agent takes of the machine while it has nothing to do.
+// resources are the machine's resources that an idle agent uses.
 type resources struct {
 	descriptors, goroutines int
 }
 
-// resources checks that the agent takes little more than one that has nothing to look
-// after.
+// resources checks that the agent uses little more than one without storage.
 func (p *problems) resources() error {
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.agent.PID()))
 	if err != nil {
@@ -330,18 +327,19 @@ func (p *problems) resources() error {
 	if p.rest == (resources{}) {
 		p.rest = now
 	}
-	// A connection may be on its way out, hands come with their sources, and some watchers a
-	// moment after the first look. What leaks is more than that soon.
+	// A connection may be about to close, runners come with their sources, and some watchers
+	// start a moment after the first measurement. A leak soon exceeds this.
 	const more, hands = 8, 64
 	if now.descriptors > p.rest.descriptors+more || now.goroutines > p.rest.goroutines+hands {
-		p.add("the agent has %+v at rest, and had %+v in the beginning", now, p.rest)
+		p.add("at rest the agent has %+v, but it had %+v in the beginning", now, p.rest)
 	}
 	p.figures.mostFDs = max(p.figures.mostFDs, now.descriptors)
 	p.figures.mostGoroutines = max(p.figures.mostGoroutines, now.goroutines)
 	return nil
 }
 
-// goroutines asks the agent's metrics. The page is there soon after the socket is.
+// goroutines reads the number of goroutines from the agent's metrics. The page is available
+// soon after the socket is.
 func (s *soak) goroutines() (n int, err error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
 	err = eventually(patience, func() error {
@@ -356,7 +354,7 @@ func (s *soak) goroutines() (n int, err error) {
 				return err
 			}
 		}
-		return errors.New("the metrics do not tell of goroutines")
+		return errors.New("the metrics lack go_goroutines")
 	})
 	return n, err
 }

@@ -17,23 +17,23 @@ import (
 	"github.com/stowage-io/stowage/e2e/internal/kernel"
 )
 
-// delay is how long after something has begun the agent is killed: mostly at once, for
-// the steps of an operation are short.
+// delay returns how long after an event the agent is killed: mostly at once, because the steps
+// of an operation are short.
 func (s *soak) delay() time.Duration {
 	most := []time.Duration{5 * time.Millisecond, 30 * time.Millisecond, 100 * time.Millisecond, 400 * time.Millisecond}
 	return time.Duration(s.rand.Int64N(int64(most[s.rand.IntN(len(most))])))
 }
 
-// flight is an operation under way.
+// flight is an operation in progress.
 type flight struct {
 	*operation
 	result command.Result
 	err    error
 }
 
-// crash kills the agent while operations are under way. One crash in s.disksOneIn first
-// shuts down the disks that hold the agent's state, its storage, or both. When crash
-// returns, the disks are back, and the operations that were cut short are doubtful.
+// crash kills the agent while operations are in progress. One crash in s.disksOneIn first
+// shuts down the disks with the agent's state, its storage, or both. When crash returns, the
+// disks are back, and the interrupted operations are doubtful.
 func (s *soak) crash() error {
 	var stateDown, dataDown bool
 	if s.rand.IntN(s.disksOneIn) == 0 {
@@ -91,7 +91,7 @@ func (s *soak) crash() error {
 		s.note("%q: cut short, %s", f.args, f.result.Stderr)
 		s.figures.cutShort++
 		if f.result.Stderr == "" {
-			err = errors.Join(err, fmt.Errorf("no word of what went wrong:\n%s", f.result.All()))
+			err = errors.Join(err, fmt.Errorf("no error about what went wrong:\n%s", f.result.All()))
 		}
 		s.doubtful = append(s.doubtful, f.operation)
 	}
@@ -106,8 +106,8 @@ func (s *soak) crash() error {
 	return s.repair(stateDown, dataDown)
 }
 
-// shutDown makes disks fail from now on. What was not synced is lost, but for what a
-// journal that is written out has.
+// shutDown makes disks fail from now on. Data that was not synced is lost, except for what a
+// flushed journal contains.
 func (s *soak) shutDown(stateDown, dataDown bool) error {
 	how := []int{unix.FS_SHUTDOWN_FLAGS_LOGFLUSH, unix.FS_SHUTDOWN_FLAGS_NOLOGFLUSH}[s.rand.IntN(2)]
 	down := func(d *disk) error {
@@ -128,8 +128,8 @@ func (s *soak) shutDown(stateDown, dataDown bool) error {
 	return nil
 }
 
-// refuses checks that the agent, whose state cannot be written, has ended or says so: it
-// does not acknowledge anything.
+// refuses checks that the agent, whose state cannot be written, has ended or reports that: it
+// must not acknowledge anything.
 func (s *soak) refuses(flying []*operation) error {
 	o, err := s.nextOperation(flying)
 	if o == nil || err != nil {
@@ -144,7 +144,7 @@ func (s *soak) refuses(flying []*operation) error {
 		return err
 	}
 	if r.Code == 0 {
-		return fmt.Errorf("acknowledged what is on no disk:\n%s", r.All())
+		return fmt.Errorf("acknowledged a request that is not on disk:\n%s", r.All())
 	}
 	for _, clear := range []string{"input/output error", "cannot reach the agent", "stopped before it answered"} {
 		if strings.Contains(r.Stderr, clear) {
@@ -154,17 +154,17 @@ func (s *soak) refuses(flying []*operation) error {
 	if o.mayBeRefused && strings.Contains(r.Stderr, "detach") {
 		return nil
 	}
-	return fmt.Errorf("not clear what is wrong:\n%s", r.All())
+	return fmt.Errorf("the error does not say what is wrong:\n%s", r.All())
 }
 
-// writing is what came of writing.
+// writing is the result of writing.
 type writing struct {
 	bytes int64
 	err   error
 }
 
-// startWriting starts to write to storage that no operation changes. The writing goes on
-// for some time in the background, and then its result is sent to done.
+// startWriting starts to write to storage that no operation changes. The writing continues for
+// some time in the background, and its result is then sent to done.
 func (s *soak) startWriting(i *instance, done chan<- writing) {
 	w := writer{soak: s, rand: rand.New(rand.NewPCG(s.rand.Uint64(), 0))}
 	times := 1 + s.rand.IntN(6)
@@ -179,8 +179,8 @@ func (s *soak) startWriting(i *instance, done chan<- writing) {
 	}()
 }
 
-// repair mounts the disks again that were shut down, as a machine does that starts: the
-// filesystems on volumes, whose devices have failed, are gone.
+// repair remounts the disks that were shut down, as a starting machine does: the filesystems
+// on volumes, whose devices have failed, are no longer mounted.
 func (s *soak) repair(stateDown, dataDown bool) error {
 	if !stateDown && !dataDown {
 		return nil
@@ -190,7 +190,7 @@ func (s *soak) repair(stateDown, dataDown bool) error {
 			return err
 		}
 	}
-	if !dataDown { // the storage is in use, and must not notice
+	if !dataDown { // the storage is in use, and must not be affected
 		aside := filepath.Join(s.dir, "aside")
 		if err := os.Mkdir(aside, 0o700); err != nil {
 			return err
@@ -209,7 +209,7 @@ func (s *soak) repair(stateDown, dataDown bool) error {
 	return s.bind()
 }
 
-// moveMount moves what is mounted at one place to another, where it is used as before.
+// moveMount moves a mount to another path without interrupting its use.
 func moveMount(from, to string) error {
 	if err := unix.Mount(from, to, "", unix.MS_MOVE, ""); err != nil {
 		return fmt.Errorf("moving the mount at %s to %s: %w", from, to, err)
@@ -217,8 +217,8 @@ func moveMount(from, to string) error {
 	return nil
 }
 
-// unmountStorage takes away what stands on the data disk: loop devices, and all mounts
-// but those that stand in memory.
+// unmountStorage removes what depends on the data disk: loop devices, and all mounts except
+// those in memory.
 func (s *soak) unmountStorage() error {
 	mounts, err := kernel.Mounts(s.mounts)
 	if err != nil {
@@ -249,7 +249,7 @@ func (s *soak) unmountStorage() error {
 	})
 }
 
-// unmountDisks takes the machine's disks away, with what stands on them.
+// unmountDisks unmounts the machine's disks, with everything on them.
 func (s *soak) unmountDisks() error {
 	if s.dataDisk == nil {
 		return nil
@@ -265,13 +265,13 @@ func (s *soak) unmountDisks() error {
 	return unmountAll(s.dataDisk.dir)
 }
 
-// unmountAll unmounts what is mounted at a path and below it.
+// unmountAll unmounts everything at a path and below it.
 func unmountAll(path string) error {
 	mounts, err := kernel.Mounts(path)
 	if err != nil {
 		return err
 	}
-	// One that was moved may have been mounted before what it is below now.
+	// A mount that was moved may be older than the mount that it is below now.
 	slices.SortStableFunc(mounts, func(a, b *mountinfo.Info) int { return strings.Compare(b.Mountpoint, a.Mountpoint) })
 	for _, m := range mounts {
 		if err := unmount(m.Mountpoint); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/stowage-io/stowage/internal/fsync"
 )
 
-// datum is something that was written and synced.
+// datum is data that was written and synced.
 type datum struct {
 	seed   uint64
 	offset int64
@@ -33,23 +33,22 @@ func (d datum) contents() []byte {
 }
 
 const (
-	// mostFiles and mostLength keep what is written to a filesystem well below the
-	// least size.
+	// mostFiles and mostLength keep the data on a filesystem well below the smallest size.
 	mostFiles  = 8
 	mostLength = 384 << 10
 	// slot is the part of a block device that is written at once.
 	slot = 1 << 20
 )
 
-// writer writes to attached storage as a user does who wants it to stay.
+// writer writes to attached storage as a user does who needs the data to be durable.
 type writer struct {
 	*soak
 	rand    *rand.Rand
 	written int64
 }
 
-// write writes something to the instance, which is settled and attached. What is not
-// known to be there any more is forgotten first.
+// write writes data to the instance, which must be settled and attached. It first forgets data
+// that may be overwritten.
 func (w *writer) write(i *instance) error {
 	d := datum{seed: w.rand.Uint64(), length: 1 + w.rand.IntN(mostLength)}
 	i.written++
@@ -90,7 +89,7 @@ func (w *writer) write(i *instance) error {
 	return nil
 }
 
-// isOurs makes sure that nobody else's device is written to, now that it is open.
+// isOurs verifies, now that the device is open, that it is not another program's.
 func (s *soak) isOurs(i *instance, device string) error {
 	loops, err := kernel.Loops(s.boundStorage())
 	if err != nil {
@@ -102,8 +101,8 @@ func (s *soak) isOurs(i *instance, device string) error {
 	return nil
 }
 
-// checkData reads all that was written to the instance, which is attached there: at a
-// device or a mount point.
+// checkData reads all data that was written to the instance, at the device or mount point
+// where it is attached.
 func (s *soak) checkData(i *instance, location string) error {
 	for _, name := range slices.Sorted(maps.Keys(i.data)) {
 		d := i.data[name]
@@ -136,9 +135,9 @@ func read(path string, d datum) ([]byte, error) {
 	got := make([]byte, d.length)
 	n, err := f.ReadAt(got, d.offset)
 	if err == io.EOF {
-		err = nil // the comparison tells
+		err = nil // the comparison reports that
 	}
-	// What is read next time is to come from the disk again, as far as that goes.
+	// Drop the cache, so that the next read comes from the disk again, as far as possible.
 	_ = unix.Fadvise(int(f.Fd()), d.offset, int64(d.length), unix.FADV_DONTNEED)
 	return got[:n], err
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/stowage-io/stowage/internal/fsync"
 )
 
-// kernelHas tells what loop devices and mounts there are below a directory.
+// kernelHas describes the loop devices and mounts below a directory.
 func kernelHas(dir string) (string, error) {
 	loops, err := kernel.Loops(dir)
 	if err != nil {
@@ -38,8 +38,8 @@ func kernelHas(dir string) (string, error) {
 	return strings.Join(lines, ""), nil
 }
 
-// copyDirectory copies the data directory with all storage, and has a second agent use
-// the copy beside the first.
+// copyDirectory copies the data directory with all storage, and runs a second agent in the
+// copy beside the first.
 func (s *soak) copyDirectory() error {
 	s.figures.copies++
 	if err := s.halt(); err != nil {
@@ -67,14 +67,14 @@ func (s *soak) copyDirectory() error {
 	return s.converge(time.Now())
 }
 
-// copyAll copies a directory and all that is below it, but for the holes in files.
+// copyAll copies a directory with everything below it, keeping holes in files.
 func copyAll(from, to string) error {
 	_, err := program("cp", "-a", "--reflink=auto", "--sparse=always", from, to)
 	return err
 }
 
-// frozen does something while the filesystems on loop devices are complete in the files
-// behind them.
+// frozen calls do while the filesystems on loop devices are frozen, so that their backing
+// files are complete.
 func (s *soak) frozen(do func() error) (err error) {
 	mounts, err := kernel.Mounts(s.mounts)
 	if err != nil {
@@ -96,7 +96,7 @@ func (s *soak) frozen(do func() error) (err error) {
 }
 
 // useCopy runs an agent in the copy until all its storage is there, compares the data, and
-// removes it, while the first agent keeps all that it has.
+// removes the storage, while the first agent keeps all of its own.
 func (s *soak) useCopy(second command.Stowage) (err error) {
 	agent, err := second.Start(filepath.Join(s.dir, "second.log"), "--retry-min", s.retryMin.String())
 	if err != nil {
@@ -163,7 +163,7 @@ func (s *soak) useCopy(second command.Stowage) (err error) {
 }
 
 // copied checks that the copy has the storage of the original, at its own mount points. A
-// filesystem that cannot be mounted twice is not, where the original's is.
+// filesystem that cannot be mounted twice is not mounted if the original's is.
 func (s *soak) copied(second command.Stowage, status map[string]command.Storage) error {
 	if len(status) != len(s.all) {
 		return fmt.Errorf("it has %d storage instances, the original has %d: %+v", len(status), len(s.all), status)
@@ -182,12 +182,12 @@ func (s *soak) copied(second command.Stowage, status map[string]command.Storage)
 	return nil
 }
 
-// stillThere checks that the first agent has all that it had, with its data.
+// stillThere checks that the first agent has all its storage, with its data.
 func (s *soak) stillThere() error {
 	return s.converge(time.Now())
 }
 
-// clearBelow takes away what an agent has left below a directory.
+// clearBelow removes what an agent has left below a directory.
 func clearBelow(dir string) error {
 	if err := unmountAll(dir); err != nil {
 		return err
@@ -216,7 +216,7 @@ func (s *soak) moveDirectory() error {
 			return err
 		}
 	}
-	// A disk may be shut down later, which loses what was copied and not synced.
+	// A disk may be shut down later, which loses copied data that was not synced.
 	unix.Sync()
 	if err := s.bind(); err != nil {
 		return err
@@ -230,7 +230,7 @@ func (s *soak) moveDirectory() error {
 	return s.converge(time.Now())
 }
 
-// adoptMoved tells the agent, which asks for that, that its directory was moved.
+// adoptMoved runs the command that the agent asks for after its directory was moved.
 func (s *soak) adoptMoved() error {
 	if err := s.refusesToStart(s.stowage, "stowage adopt-dir"); err != nil {
 		return err
@@ -238,7 +238,7 @@ func (s *soak) adoptMoved() error {
 	return s.offline(s.stowage, "adopt-dir", "--moved", "--data-dir", s.stowage.DataDir)
 }
 
-// unmountAllStorage is what a machine does that is switched off: memory is lost too.
+// unmountAllStorage simulates switching the machine off: data in memory is lost too.
 func (s *soak) unmountAllStorage() error {
 	if err := s.unmountStorage(); err != nil {
 		return err

@@ -14,16 +14,16 @@ import (
 	"github.com/stowage-io/stowage/internal/looptest"
 )
 
-// disk is a filesystem of ours on a loop device of ours, which can go away while it is
+// disk is the soak's own filesystem on its own loop device, which can be shut down while it is
 // used.
 type disk struct {
-	kind   string // of filesystem
+	kind   string // kind of the filesystem
 	image  string
 	device string
 	dir    string // where it is mounted
 }
 
-// newDisk makes and mounts one of so many MiB, whose file and directory have that name
+// newDisk makes and mounts a disk of size MiB. name is the name of its file and directory
 // below dir.
 func newDisk(dir, name, kind string, size int64) (*disk, error) {
 	d := &disk{kind: kind, image: filepath.Join(dir, name+".img"), dir: filepath.Join(dir, name)}
@@ -51,9 +51,9 @@ func (d *disk) mount() error {
 	return err
 }
 
-// remount unmounts the disk, once those who are about to let go have, and mounts it again.
-// The kernel may end with the former filesystem a moment later, and would mount that, which
-// has failed.
+// remount unmounts the disk, once its last users have closed it, and mounts it again. The
+// kernel may release the former filesystem a moment later, and would mount that one, which has
+// failed.
 func (d *disk) remount() error {
 	if err := unmount(d.dir); err != nil {
 		return err
@@ -71,8 +71,8 @@ func (d *disk) remount() error {
 	return d.mount()
 }
 
-// shutDown is EXT4_IOC_SHUTDOWN, and XFS_IOC_GOINGDOWN, which is the same number: the
-// filesystem fails from now on. How is one of unix.FS_SHUTDOWN_FLAGS_…
+// shutDown calls EXT4_IOC_SHUTDOWN, which has the same number as XFS_IOC_GOINGDOWN: the
+// filesystem fails from now on. how is one of unix.FS_SHUTDOWN_FLAGS_….
 func (d *disk) shutDown(how int) error {
 	const iocShutdown = 0x8004587d // _IOR('X', 125, __u32)
 	f, err := os.Open(d.dir)
@@ -86,10 +86,10 @@ func (d *disk) shutDown(how int) error {
 	return nil
 }
 
-// check lets the filesystem's own program look for damage.
+// check checks the filesystem with its own program.
 func (d *disk) check() error { return checkFilesystem(d.kind, d.image) }
 
-// checkFilesystem finds damage in an unmounted filesystem, and mends none.
+// checkFilesystem reports damage in an unmounted filesystem, and repairs nothing.
 func checkFilesystem(kind, device string) error {
 	var err error
 	switch kind {
@@ -103,7 +103,7 @@ func checkFilesystem(kind, device string) error {
 	return err
 }
 
-// detach takes the loop device away.
+// detach detaches the loop device.
 func (d *disk) detach() error {
 	if d.device == "" {
 		return nil
@@ -115,7 +115,7 @@ func (d *disk) detach() error {
 	return nil
 }
 
-// unmount unmounts what may still be in use for a moment.
+// unmount unmounts a filesystem that may still be in use for a moment.
 func unmount(path string) error {
 	return eventually(patience, func() error {
 		if err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW); err != nil {
@@ -125,10 +125,10 @@ func unmount(path string) error {
 	})
 }
 
-// patience is how long anything may take that is not the agent's doing.
+// patience bounds the wait for anything that the agent does not do.
 const patience = 30 * time.Second
 
-// eventually tries until there is no error, for so long.
+// eventually calls try until it returns no error, or until the limit has passed.
 func eventually(limit time.Duration, try func() error) error {
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
@@ -143,7 +143,7 @@ func eventually(limit time.Duration, try func() error) error {
 	}
 }
 
-// program runs a program of the system's, and returns what it says.
+// program runs a system program, and returns its output.
 func program(name string, args ...string) (string, error) {
 	out, err := exec.Command(name, args...).Output()
 	var exit *exec.ExitError

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loopName is how a path names a loop device: by its name or its number.
+// loopName matches a loop device in a path, by its name or its number.
 var loopName = regexp.MustCompile(`/(?:loop|7:)([0-9]+)(?:/|$)`)
 
-// matters tells whether a call on a file is the agent's own business, in a machine below
-// dir: not the Go runtime's, nor a dynamic linker's, nor about others' loop devices.
+// matters reports whether a call on a file belongs to the agent's own work, in a machine below
+// dir, and not to the Go runtime, a dynamic linker, or another program's loop device.
 func matters(path, dir string) bool {
 	switch {
 	case strings.HasPrefix(path, dir+"/"):
@@ -24,13 +24,13 @@ func matters(path, dir string) bool {
 			return path == "/dev/loop-control" || !strings.HasPrefix(path, "/dev/")
 		}
 		backing, err := os.ReadFile("/sys/block/loop" + loop[1] + "/loop/backing_file")
-		return err != nil || strings.HasPrefix(string(backing), dir+"/") // or free, to be used
+		return err != nil || strings.HasPrefix(string(backing), dir+"/") // or free, and about to be used
 	}
 	return strings.HasPrefix(path, "/proc/") && strings.HasSuffix(path, "/mountinfo")
 }
 
-// kindOf tells what a file in a machine below dir is for: what the numbers in its name are
-// does not matter.
+// kindOf returns the purpose of a file in a machine below dir, without the numbers in its
+// name.
 func kindOf(path, dir string) string {
 	rest, ours := strings.CutPrefix(path, dir+"/")
 	if !ours {
@@ -60,10 +60,10 @@ func kindOf(path, dir string) string {
 	return digits.ReplaceAllString(rest, "#")
 }
 
-// digits are numbers, and what else differs in the names of files.
+// digits matches numbers, and UUIDs, which also vary in the names of files.
 var digits = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}|[0-9]+`)
 
-// faults are the ways in which each call may plausibly fail.
+// faults are the plausible errors of each call.
 var faults = map[string][]unix.Errno{
 	"fsync":      {unix.EIO, unix.ENOSPC, unix.EINTR},
 	"fdatasync":  {unix.EIO, unix.ENOSPC, unix.EINTR},

@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// figures are what there was to count.
+// figures are the counts and durations of a soak.
 type figures struct {
 	begun, told time.Time
 
 	kills, stateDowns, dataDowns, bothDowns int
-	// again are those of the kills that hit an agent which was still starting.
+	// again counts the kills that hit an agent which was still starting.
 	again int
 
 	operations, acknowledged, refused, cutShort, tookEffect int
 	made                                                    int // storage instances
 	creations                                               int // operations that made some
 	backups, restores, copiedBack                           int
-	adopted, deleted, missing, inUse                        int // storage, after a restore
+	adopted, deleted, missing, inUse                        int // storage instances, after a restore
 	copies, moves, losses, recovered                        int
-	meddled                                                 int // by other programs
+	interfered                                              int // times that other programs interfered
 	commandKills                                            int // of commands while no agent runs
 	written, checked                                        int64
 	restarts                                                int
 	checks                                                  int
-	slowest, waited                                         time.Duration // to converge: the longest, and all
+	slowest, waited                                         time.Duration // to converge: the longest, and the total
 	mostFDs, mostGoroutines                                 int
 }
 
 func (f *figures) crashes() int { return f.kills + f.stateDowns + f.dataDowns + f.bothDowns }
 
-// progress tells now and then how far it is.
+// progress prints the progress now and then.
 func (f *figures) progress(out io.Writer, storage int) {
 	const pause = 15 * time.Second
 	if time.Since(f.told) < pause {
@@ -43,7 +43,7 @@ func (f *figures) progress(out io.Writer, storage int) {
 		storage, f.made, f.written>>20, f.checked>>20, f.slowest.Round(time.Millisecond))
 }
 
-// write tells all, when nothing was found to be wrong.
+// write prints all figures, when no problem was found.
 func (f *figures) write(out io.Writer, seed uint64) {
 	mean := time.Duration(0)
 	if f.checks > 0 {
@@ -57,7 +57,7 @@ func (f *figures) write(out io.Writer, seed uint64) {
 		fmt.Sprintf("  state's disk down  %d", f.stateDowns),
 		fmt.Sprintf("  storage's disk     %d", f.dataDowns),
 		fmt.Sprintf("  both               %d", f.bothDowns),
-		fmt.Sprintf("others' doings       %d", f.meddled),
+		fmt.Sprintf("interference         %d", f.interfered),
 		fmt.Sprintf("restarts             %d", f.restarts),
 		fmt.Sprintf("operations           %d: %d acknowledged, %d refused, %d cut short (%d of them had taken effect)",
 			f.operations, f.acknowledged, f.refused, f.cutShort, f.tookEffect),

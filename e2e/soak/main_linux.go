@@ -1,26 +1,26 @@
-// Command soak uses the stowage command for a long time, on real devices, while its
-// agent is killed again and again.
+// Command soak uses the stowage command for a long time, on real devices, while its agent is
+// killed repeatedly.
 //
-// A user at random makes, attaches, detaches, grows and removes storage of all kinds,
-// and writes to it. At some moment, mostly in the middle of what was asked for, the agent
-// is killed; or the disk that its state is on goes, or the one with all else, or both,
-// with what was not synced, and comes back. The agent is started again, and when it has
-// done what is wanted, all is looked at: that what had been asked for and acknowledged is
-// there and nothing else is, in the agent's view, in the kernel, and on the disk, and
-// that all which was written and synced can be read. At the end all is removed, and
-// nothing may be left.
+// A random user makes, attaches, detaches, grows and removes storage of all kinds, and writes
+// to it. At some moment, mostly in the middle of an operation, the agent is killed; or the
+// disk with its state fails, or the one with everything else, or both, with the data that was
+// not synced, and comes back. The agent is restarted, and when it has converged, everything is
+// checked: whatever was requested and acknowledged exists, and nothing else does, in the
+// agent's status, in the kernel, and on the disk; and all data that was written and synced can
+// be read. At the end everything is removed, and nothing may be left.
 //
-// Now and then the machine's administrator puts an older state back, copies the agent's
-// directory, moves it, or loses the state: what was made since the backup must be found as
-// orphans, what was removed must be missing, a copy must leave the original alone, and no
-// storage may ever be attached with the data of another.
+// Now and then the machine's administrator restores an older state, copies the agent's
+// directory, moves it, or loses the state: storage that was made since the backup must be
+// found as orphans, storage that was removed must be missing, a copy must not affect the
+// original, and no storage may ever be attached with the data of another.
 //
 // Other programs of the machine unmount filesystems and mount over them, detach loop devices,
-// discard, keep copies of the mounts in a namespace of their own, and fill the storage's disk.
+// discard blocks, keep copies of the mounts in another mount namespace, and fill the storage's
+// disk.
 //
-// The user's choices follow from a seed; when what happens does not.
+// The user's choices follow from a seed; the timing of events does not.
 //
-// "soak one-fault" is another search on the same machine: it has one system call of the
+// "soak one-fault" is another search on the same machine: it makes one system call of the
 // agent fail once while storage of one kind goes through its life. See its -help.
 package main
 
@@ -39,27 +39,27 @@ import (
 	"github.com/stowage-io/stowage/e2e/internal/syscallfault"
 )
 
-// settings say how long to go on, and how.
+// settings say how long to run, and how.
 type settings struct {
-	// crashes is how many there are, unless duration says for how long.
+	// crashes is the number of crashes, unless duration is set.
 	crashes  int
 	duration time.Duration
 	seed     uint64
-	// disksOneIn is how many crashes there are for one of disks.
+	// disksOneIn says that one crash in so many is of disks.
 	disksOneIn int
 	// Each of these events happens once in so many rounds; 0: never.
-	restoreEvery, copyEvery, moveEvery, loseEvery, meddleEvery int
+	restoreEvery, copyEvery, moveEvery, loseEvery, interfereEvery int
 	// keep leaves everything in place after a failure.
 	keep bool
-	// parent is where to work.
+	// parent is the directory to work in.
 	parent string
 	// binary is the command under test. Empty: it is built.
 	binary string
-	// retryMin is how soon the agent tries again what has failed.
+	// retryMin is the agent's delay before its first retry.
 	retryMin time.Duration
 }
 
-// soonRetry makes a soak's agent try again before a user would give up.
+// soonRetry makes a soak's agent retry before a user would give up.
 const soonRetry = 250 * time.Millisecond
 
 func main() {
@@ -81,12 +81,12 @@ func main() {
 	flag.IntVar(&s.copyEvery, "copy-every", 25, "the data directory is copied once in so many `rounds`; 0: never")
 	flag.IntVar(&s.moveEvery, "move-every", 25, "the data directory is moved once in so many `rounds`; 0: never")
 	flag.IntVar(&s.loseEvery, "lose-every", 25, "the state is lost once in so many `rounds`; 0: never")
-	flag.IntVar(&s.meddleEvery, "meddle-every", 3, "other programs meddle once in so many `rounds`; 0: never")
+	flag.IntVar(&s.interfereEvery, "meddle-every", 3, "other programs meddle once in so many `rounds`; 0: never")
 	flag.StringVar(&s.binary, "binary", "", "the `command` under test; empty: it is built")
 	flag.StringVar(&s.parent, "dir", s.parent, "where to work: a `directory` with 10 GiB of room")
 	flag.Parse()
 	if flag.NArg() > 0 || s.crashes < 1 || s.duration < 0 || s.disksOneIn < 1 ||
-		min(s.restoreEvery, s.copyEvery, s.moveEvery, s.loseEvery, s.meddleEvery) < 0 {
+		min(s.restoreEvery, s.copyEvery, s.moveEvery, s.loseEvery, s.interfereEvery) < 0 {
 		fmt.Fprintln(os.Stderr, "soak: see -help")
 		os.Exit(2)
 	}
@@ -102,8 +102,8 @@ func main() {
 	}
 }
 
-// run goes on until all crashes have been, or the time is over, or the context ends, and
-// then sees that nothing is left. The error is the first thing that is wrong.
+// run runs until all crashes have happened, the time is over, or the context ends, and then
+// checks that nothing is left. The error describes the first problem.
 func run(ctx context.Context, settings settings, out io.Writer) (err error) {
 	s, err := newSoak(settings, out)
 	if err != nil {
@@ -111,7 +111,7 @@ func run(ctx context.Context, settings settings, out io.Writer) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			s.tell()
+			s.printFailure()
 			if s.keep {
 				fmt.Fprintf(out, "kept for inspection: %s\n", s.dir)
 				return
@@ -128,7 +128,7 @@ func run(ctx context.Context, settings settings, out io.Writer) (err error) {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	for ctx.Err() == nil && !s.over() {
+	for ctx.Err() == nil && !s.finished() {
 		if err := s.round(); err != nil {
 			return err
 		}
@@ -140,7 +140,7 @@ func run(ctx context.Context, settings settings, out io.Writer) (err error) {
 	return s.end()
 }
 
-func (s *soak) over() bool {
+func (s *soak) finished() bool {
 	if s.duration > 0 {
 		return time.Since(s.figures.begun) >= s.duration
 	}

@@ -6,24 +6,26 @@ import (
 	"github.com/stowage-io/stowage/e2e/internal/command"
 )
 
-// kind is a sort of storage that the user asks for.
+// kind is a kind of storage that the user requests.
 type kind struct {
 	name string
 	pool string
-	// filesystem is that on a volume, or what is mounted for pools without volumes.
+	// filesystem is the type of the filesystem on a volume, or of the mount for pools without
+	// volumes.
 	filesystem string
-	// sizes are the least and the most in MiB to begin with; grow is by how much more.
+	// least and most are the bounds of the initial size in MiB; grow is by how much it grows.
 	least, most, grow uint64
-	// many is how many there are at most at a time.
+	// many is how many instances there are at most at a time.
 	many int
-	// volatile storage forgets what is on it when it is detached.
+	// volatile says that storage loses its data when it is detached.
 	volatile bool
 }
 
 func (k *kind) block() bool    { return k.filesystem == "" }
 func (k *kind) onVolume() bool { return k.pool == "loop" }
 
-// kinds are as small as their filesystems may be, btrfs as small as it grows.
+// kinds have the smallest sizes that their filesystems allow; btrfs has the smallest that can
+// grow.
 var kinds = []*kind{
 	{name: "raw", pool: "loop", least: 8, most: 32, grow: 8, many: 4},
 	{name: "ext4", pool: "loop", filesystem: "ext4", least: 16, most: 64, grow: 16, many: 5},
@@ -33,31 +35,30 @@ var kinds = []*kind{
 	{name: "rootfs", pool: "rootfs", filesystem: "rootfs", least: 8, most: 16, grow: 8, many: 3},
 }
 
-// instance is storage that was asked for.
+// instance is storage that the user has requested.
 type instance struct {
 	name string
 	*kind
 	mount string
-	// want is what it is to be like; nil: not there.
+	// want is the wanted state; nil: removed.
 	want *want
-	// settled is how the agent showed it when it was last seen to be as wanted; nil
-	// since something was asked for.
+	// settled is the agent's status of the instance when it was last as wanted; nil after a
+	// new request.
 	settled *command.Storage
-	// made tells that it was there once, so that its volume is.
+	// made says that the instance existed once, so that its volume does.
 	made bool
-	// imported tells that it was there before, as somebody's file.
+	// imported says that the instance existed before, as a file.
 	imported bool
-	// objects are the names on disk of its volume and filesystem, by what they are,
-	// once they are known.
+	// objects are the names on disk of its volume and filesystem, once they are known.
 	objects map[object]string
 	first   uint64 // size in MiB
 	grown   bool
 	data    map[string]datum
-	// written counts what was, and names it.
+	// written counts the writes, and names the data.
 	written int
 }
 
-// object is what storage has on disk.
+// object is a kind of object that storage has on disk.
 type object string
 
 const (
@@ -69,14 +70,14 @@ func newInstance(name string, k *kind, size uint64, mount string) *instance {
 	return &instance{name: name, kind: k, mount: mount, first: size, data: map[string]datum{}, objects: map[object]string{}}
 }
 
-// want is what a user has asked of an instance.
+// want is the state that a user has requested for an instance.
 type want struct {
 	attached bool
 	size     uint64 // MiB
 }
 
-// is tells whether the agent is after that too.
-func (w *want) is(s command.Storage, there bool) bool {
+// matches reports whether the agent wants the same.
+func (w *want) matches(s command.Storage, there bool) bool {
 	if !there || s.Life != "alive" {
 		return w == nil
 	}
@@ -94,33 +95,34 @@ func (w *want) String() string {
 	return fmt.Sprintf("detached with %d MiB", w.size)
 }
 
-// operation is something that the user asks for. Either all of it takes effect, or
-// nothing.
+// operation is a request of the user. Either all of it takes effect, or nothing.
 type operation struct {
 	args []string
-	// after is what the instances are wanted like then.
+	// after is the wanted state of the instances afterwards.
 	after map[*instance]*want
-	// mayBeRefused, because the agent is still busy with what came before.
+	// mayBeRefused says that the agent may refuse, because it is still busy with an earlier
+	// request.
 	mayBeRefused bool
-	// cannotWait, because it is done only after something else was asked for.
+	// cannotWait says that the command must not wait, because the operation completes only
+	// after another request.
 	cannotWait bool
 }
 
-// about tells whether the operation is about the instance.
+// about reports whether the operation is about the instance.
 func (o *operation) about(i *instance) bool {
 	_, ok := o.after[i]
 	return ok
 }
 
-// resolve finds out from what the agent shows after a crash which of the operations that
-// were cut short have taken effect.
+// resolve determines from the agent's status after a crash which of the interrupted operations
+// have taken effect.
 func (s *soak) resolve(status map[string]command.Storage) error {
 	for _, o := range s.doubtful {
 		before, after := true, true
 		for i, w := range o.after {
 			row, there := status[i.name]
-			before = before && i.want.is(row, there)
-			after = after && w.is(row, there)
+			before = before && i.want.matches(row, there)
+			after = after && w.matches(row, there)
 		}
 		switch {
 		case after:
@@ -137,18 +139,18 @@ func (s *soak) resolve(status map[string]command.Storage) error {
 		}
 	}
 	s.doubtful = nil
-	// What was not asked of the agent has not changed.
+	// Storage without a request must not have changed.
 	if all := s.differences(status); all != "" {
 		return fmt.Errorf("what was acknowledged is not there: %s", all)
 	}
 	return nil
 }
 
-// differences tells of what the agent is after and should not be.
+// differences describes the differences between what the agent wants and what it should want.
 func (s *soak) differences(status map[string]command.Storage) string {
 	var all string
 	for _, i := range s.all {
-		if row, there := status[i.name]; !i.want.is(row, there) {
+		if row, there := status[i.name]; !i.want.matches(row, there) {
 			all += fmt.Sprintf("\n\t%s, wanted %s: %+v", i.name, i.want, row)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// record is the path of the record of an instance's volume or filesystem, below the
+// record returns the path of the record of an instance's volume or filesystem, below the
 // directory of all storage.
 func (i *instance) record(o object) string { return i.records(o) + i.objects[o] + ".json" }
 
@@ -17,14 +17,13 @@ func (i *instance) records(o object) string {
 	return i.pool + "/records/"
 }
 
-// objects checks that no number of a volume or filesystem was another instance's ever
-// before, and finds out what they are called on disk: by their number, after which there
-// may be more.
+// objects checks that no number of a volume or filesystem was ever another instance's, and
+// determines the names on disk, which begin with the number.
 func (p *problems) objects() error {
 	for name, row := range p.status {
 		i, ok := p.soak.all[name]
 		if !ok {
-			continue // which is a problem already
+			continue // a problem that agents reports
 		}
 		for o, id := range map[object]string{volume: row.Volume, filesystem: row.Filesystem} {
 			if id == "" {

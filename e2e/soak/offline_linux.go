@@ -12,8 +12,7 @@ import (
 	"github.com/stowage-io/stowage/e2e/internal/command"
 )
 
-// event is something that an administrator does to the data directory, or that happens to
-// it.
+// event is something that an administrator does to the data directory, or that happens to it.
 type event struct {
 	// The event happens in each round whose number modulo every is first. If every is 0,
 	// it never happens.
@@ -28,11 +27,11 @@ func (s *soak) events() []event {
 		{s.copyEvery, s.copyEvery / 2, s.copyDirectory},
 		{s.moveEvery, s.moveEvery * 2 / 3, s.moveDirectory},
 		{s.loseEvery, s.loseEvery * 5 / 6, s.loseState},
-		{s.meddleEvery, s.meddleEvery * 2 / 3, s.meddle},
+		{s.interfereEvery, s.interfereEvery * 2 / 3, s.interfere},
 	}
 }
 
-// runEvents runs the events of this round, while all is as wanted.
+// runEvents runs the events of this round, each after everything is as wanted.
 func (s *soak) runEvents() error {
 	s.rounds++
 	for _, e := range s.events() {
@@ -74,15 +73,15 @@ func (s *soak) must(where command.Stowage, args ...string) error {
 	return nil
 }
 
-// offline runs a command while no agent runs. It may be killed, and is run again then: it
-// may be refused where it had been done. What follows tells.
+// offline runs a command while no agent runs. It may kill the command and run it again: the
+// second run may be refused if the first was complete. The following checks decide.
 func (s *soak) offline(where command.Stowage, args ...string) error {
 	if s.rand.IntN(3) > 0 {
 		return s.must(where, args...)
 	}
 	delay := s.delay()
 	short, cancel := context.WithTimeout(context.Background(), delay)
-	_, _ = where.Run(short, args...) // killed, or done before
+	_, _ = where.Run(short, args...) // killed, or completed before
 	cancel()
 	s.note("%q: kill -9 after %s", args, delay)
 	s.figures.commandKills++
@@ -93,7 +92,7 @@ func (s *soak) offline(where command.Stowage, args ...string) error {
 	return err
 }
 
-// refusesToStart checks that an agent ends at once, names a remedy, and touches nothing.
+// refusesToStart checks that an agent ends at once, names a remedy, and changes nothing.
 func (s *soak) refusesToStart(where command.Stowage, remedy string) error {
 	before, err := kernelHas(s.dir)
 	if err != nil {

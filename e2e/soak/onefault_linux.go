@@ -28,13 +28,13 @@ import (
 // faultSettings say which calls fail.
 type faultSettings struct {
 	seed uint64
-	// duration is how long to go on; zero: until all is tried.
+	// duration is how long to run; zero: until all cases are tried.
 	duration time.Duration
-	// every has each call fail, rather than one of each class.
+	// every makes each call fail, rather than one of each class.
 	every bool
-	// only selects cases by fields of their names; from is the first case that is tried.
+	// only selects cases by fields of their names; from is the first case to try.
 	only, from string
-	// jobs is how many machines there are at a time.
+	// jobs is the number of machines at a time.
 	jobs   int
 	parent string
 	binary string
@@ -45,8 +45,8 @@ type faultCase struct {
 	Life  string
 	Call  string
 	Error unix.Errno
-	// Class is the ID of a class of calls: the Nth call of that class fails. If Class is
-	// empty, the Nth of all calls of that name fails.
+	// Class is the ID of a class of calls whose Nth call fails. If Class is empty, the Nth
+	// of all calls of the name fails.
 	Class string
 	N     int
 }
@@ -59,7 +59,7 @@ func (c faultCase) String() string {
 	return fmt.Sprintf("%s:%s:%s:%s", c.Life, c.Call, unix.ErrnoName(c.Error), n)
 }
 
-// parseCase is the opposite of String.
+// parseCase is the inverse of String.
 func parseCase(text string) (c faultCase, err error) {
 	fields := strings.Split(text, ":")
 	if len(fields) != 4 {
@@ -82,7 +82,7 @@ func (c faultCase) fault() syscallfault.Fault {
 	return syscallfault.Fault{Call: c.Call, Error: c.Error, Class: c.Class, N: c.N}
 }
 
-// pattern is what cases are selected by: fields of their names, in any order.
+// pattern selects cases by fields of their names, in any order.
 type pattern struct {
 	fields []string
 	class  string
@@ -105,10 +105,10 @@ func parsePattern(text string) pattern {
 	return p
 }
 
-// single tells whether it is about a call that is counted among all of its name.
+// single reports whether the pattern is about a call that is counted among all of its name.
 func (p pattern) single() bool { return p.class == "" && p.n > 0 }
 
-// matches tells whether each field is one of the case's, but for its number.
+// matches reports whether each field, except the number, is one of the case's.
 func (p pattern) matches(c faultCase) bool {
 	if p.class != "" && c.Class != p.class {
 		return false
@@ -153,13 +153,13 @@ func mainOneFault(args []string) {
 	}
 }
 
-// search has one call after the other fail.
+// search makes one call after the other fail.
 type search struct {
 	faultSettings
 	out      io.Writer
 	rand     *rand.Rand
 	dir      string // of the binary and the machines
-	logs     string // of the agents in which something was wrong; empty: there are none
+	logs     string // of the agents of findings; empty: there are none
 	begun    time.Time
 	cases    int
 	planned  int // cases
@@ -167,7 +167,7 @@ type search struct {
 	findings []string
 }
 
-// tally is what came of the cases of a call and an error.
+// tally counts the outcomes of the cases of a call and an error.
 type tally struct {
 	cases, refused, retried, ended, unreached, findings int
 }
@@ -186,8 +186,8 @@ func newSearch(s faultSettings, out io.Writer) (*search, error) {
 	return x, nil
 }
 
-// run tries cases until there are no more, or the time is over. The error tells that
-// something was found.
+// run tries cases until there are no more, or the time is over. It returns an error if it has
+// findings.
 func (x *search) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, x.end()) }()
 	fmt.Fprintf(x.out, "seed %d\n", x.seed)
@@ -218,11 +218,10 @@ func (x *search) run(ctx context.Context) (err error) {
 	return err
 }
 
-// end takes away all but the logs of findings.
+// end removes everything except the logs of findings.
 func (x *search) end() error { return os.RemoveAll(x.dir) }
 
-// census takes each life through without a fault, to see which calls there are, and returns
-// the cases that are to be tried.
+// census runs each life without a fault, to count its calls, and returns the cases to try.
 func (x *search) census(workers *workers) ([]faultCase, error) {
 	only := parsePattern(x.only)
 	var runs []faultCase
@@ -234,7 +233,7 @@ func (x *search) census(workers *workers) ([]faultCase, error) {
 	var plan []faultCase
 	all := 0
 	type class struct{ call, id string }
-	members := map[class][]faultCase{} // N is how many there are in the life
+	members := map[class][]faultCase{} // N is the number of calls in the life
 	err := workers.each(context.Background(), runs, func(r result) error {
 		if r.Wrong != "" {
 			return fmt.Errorf("%s without a fault: %s", r.Life, r.Wrong)
@@ -293,7 +292,7 @@ func (x *search) census(workers *workers) ([]faultCase, error) {
 	return plan, nil
 }
 
-// draw returns one of the calls of a class, which are those of several lives.
+// draw returns one of the calls of a class, which may be in several lives.
 func draw(r *rand.Rand, lives []faultCase) faultCase {
 	all := 0
 	for _, c := range lives {
@@ -310,7 +309,8 @@ func draw(r *rand.Rand, lives []faultCase) faultCase {
 	panic("unreachable")
 }
 
-// byName is the order in which cases are tried. The kind of storage is drawn for a class.
+// byName is the order in which cases are tried. The kind of storage is drawn for a class, so
+// it does not count.
 func byName(a, b faultCase) int {
 	byLife := 0
 	if a.Class == "" && b.Class == "" {
@@ -320,8 +320,8 @@ func byName(a, b faultCase) int {
 		cmp.Compare(a.Class, b.Class), cmp.Compare(a.N, b.N))
 }
 
-// begin returns the cases from that on which the search begins with. Which cases there are
-// differs a little from one census to the next.
+// begin returns the cases from the one with which the search begins. The set of cases differs
+// a little from one census to the next.
 func (x *search) begin(plan []faultCase) ([]faultCase, error) {
 	if x.from == "" {
 		return plan, nil
@@ -351,7 +351,7 @@ func lifeOf(name string) (life, bool) {
 	return life{}, false
 }
 
-// note tells what came of a case.
+// note prints and counts the outcome of a case.
 func (x *search) note(r result) error {
 	x.cases++
 	since := time.Since(x.begun)
@@ -395,7 +395,7 @@ func (x *search) note(r result) error {
 	return x.keep(r)
 }
 
-// ownDir is the beginning of the paths of a machine's own files.
+// ownDir matches the beginning of the paths of a machine's own files.
 var ownDir = regexp.MustCompile(`/[^( ]*/stowage-soak[0-9]+/`)
 
 func firstLine(text string) string {
@@ -403,7 +403,7 @@ func firstLine(text string) string {
 	return line
 }
 
-// keep keeps the log of the agents of a case in which something was wrong.
+// keep keeps the log of the agents of a finding.
 func (x *search) keep(r result) error {
 	if x.logs == "" {
 		var err error
@@ -417,7 +417,7 @@ func (x *search) keep(r result) error {
 	return err
 }
 
-// table tells what came of all cases.
+// table prints the outcomes of all cases.
 func (x *search) table() {
 	fmt.Fprintf(x.out, "\n%-20s %7s %7s %7s %7s %9s %9s\n", "call:error", "cases", "refused", "retried", "ended", "unreached", "findings")
 	row := func(name string, t tally) {

@@ -20,10 +20,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestFaultsAreOfKnownCalls(t *testing.T) {
+func TestEveryCallHasFaults(t *testing.T) {
 	for _, call := range syscallfault.Calls() {
 		if len(faults[call]) == 0 {
-			t.Errorf("%s never fails", call)
+			t.Errorf("no fault makes %s fail", call)
 		}
 	}
 }
@@ -35,18 +35,18 @@ func TestCasesMatchPatterns(t *testing.T) {
 		"sync": false, "ext4:fsync": false, "raw:fsync:ENOSPC:3": false, "@0123abcd": false,
 	} {
 		if got := parsePattern(text).matches(c); got != want {
-			t.Errorf("%q matches %s: %t", text, c, got)
+			t.Errorf("%q matches %s: got %t, want %t", text, c, got, want)
 		}
 	}
 	c.Class = "0123abcd"
 	for text, want := range map[string]bool{"fsync": true, "@0123abcd": true, "raw:fsync:EIO:@0123abcd/2": true, "@0123": false} {
 		if got := parsePattern(text).matches(c); got != want {
-			t.Errorf("%q matches %s: %t", text, c, got)
+			t.Errorf("%q matches %s: got %t, want %t", text, c, got, want)
 		}
 	}
 }
 
-func TestSearchBeginsWithACase(t *testing.T) {
+func TestSearchStartsFromCase(t *testing.T) {
 	class := func(life, call, id string, n int) faultCase {
 		return faultCase{Life: life, Call: call, Error: unix.EIO, Class: id, N: n}
 	}
@@ -56,7 +56,7 @@ func TestSearchBeginsWithACase(t *testing.T) {
 	} {
 		x := search{faultSettings: faultSettings{from: text}}
 		if got, err := x.begin(plan); err != nil || len(got) != want {
-			t.Errorf("from %q: %v, %v", text, got, err)
+			t.Errorf("from %q: got %v, %v; want %d cases", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"fsync", "raw:fsync:ENOTDIR:1", "raw:nothing:EIO:1", "raw:fsync:EIO:x"} {
@@ -67,7 +67,7 @@ func TestSearchBeginsWithACase(t *testing.T) {
 	}
 }
 
-// A pass tries one call of each class, by several workers.
+// A search tries one call of each class, in several workers.
 func TestOneFaultOfEachClass(t *testing.T) {
 	s := newSettings(t)
 	var out strings.Builder
@@ -85,9 +85,8 @@ func TestOneFaultOfEachClass(t *testing.T) {
 	}
 }
 
-// TestOneFault has some calls fail, and then finds what does not belong to anything. None
-// of the calls is one after which the power fails: a disk that is shut down is in the way
-// of other packages' tests.
+// TestOneFault makes some calls fail, and then checks that a stray file is found. No fault
+// is a power failure, because a disk that is shut down disturbs the tests of other packages.
 func TestOneFault(t *testing.T) {
 	s := newSettings(t)
 	var out strings.Builder
@@ -112,7 +111,7 @@ func TestOneFault(t *testing.T) {
 	}()
 	try := func(c faultCase) {
 		t.Helper()
-		r, err := w.one(c)
+		r, err := w.tryCase(c)
 		if err == nil {
 			err = x.note(r)
 		}
@@ -141,12 +140,12 @@ func TestOneFault(t *testing.T) {
 	}
 	try(faultCase{Life: "tmpfs", Call: "fsmount", Error: unix.ENOMEM, N: 1})
 	if len(x.findings) != 1 || !strings.Contains(x.findings[0], "volume-0-999.tmp is nobody's") {
-		t.Errorf("a file that belongs to nothing: %q", x.findings)
+		t.Errorf("findings %q, want the stray file", x.findings)
 	}
 	if !strings.Contains(out.String(), "again: -only tmpfs:fsmount:ENOMEM:1") {
-		t.Error("it is not said how to repeat it")
+		t.Error("the output does not say how to repeat the case")
 	}
-	// The next case is not disturbed by what was found.
+	// A finding does not affect the next case.
 	try(faultCase{Life: "tmpfs", Call: "fsmount", Error: unix.ENOMEM, N: 1})
 	if len(x.findings) != 1 {
 		t.Errorf("after a finding: %q", x.findings)

@@ -9,27 +9,27 @@ import (
 	"github.com/stowage-io/stowage/e2e/internal/command"
 )
 
-// claim is what is done with an orphan.
+// claim is what to do with an orphan.
 type claim struct {
 	*instance
-	what what
-	args []string
-	err  error
+	disposition disposition
+	args        []string
+	err         error
 }
 
-type what int
+type disposition int
 
 const (
-	deleted what = iota
-	// adopted storage is attached then, with its data.
+	deleted disposition = iota
+	// adopted storage is then attached, with its data.
 	adopted
-	// unwanted storage may not be complete, or was being removed: it is adopted, and
-	// removed then.
+	// unwanted storage may not be complete, or was being removed: it is adopted, and then
+	// removed.
 	unwanted
 )
 
-// claimOrphans adopts and deletes what the agent has no storage for, and attaches what
-// was adopted. Nothing else may be an orphan.
+// claimOrphans adopts and deletes the agent's orphans, and attaches what it has adopted. There
+// may be no other orphans.
 func (s *soak) claimOrphans(made []*instance) error {
 	ctx, cancel := limited()
 	defer cancel()
@@ -37,16 +37,16 @@ func (s *soak) claimOrphans(made []*instance) error {
 	if err != nil {
 		return err
 	}
-	// A filesystem on a volume comes with that.
+	// A filesystem on a volume comes with the volume.
 	left := slices.DeleteFunc(slices.Clone(list), func(o command.Orphan) bool {
-		return o.Provider == "managed" && slices.ContainsFunc(made, func(i *instance) bool { return i.onVolume() && i.is(o) })
+		return o.Provider == "managed" && slices.ContainsFunc(made, func(i *instance) bool { return i.onVolume() && i.owns(o) })
 	})
 	var claims []*claim
 	for _, i := range made {
-		at := slices.IndexFunc(left, i.is)
+		at := slices.IndexFunc(left, i.owns)
 		if at < 0 {
 			if i.made && i.want != nil {
-				return fmt.Errorf("%s, which was made after the backup, is no orphan: %+v", i.name, list)
+				return fmt.Errorf("%s, which was made after the backup, is not an orphan: %+v", i.name, list)
 			}
 			s.note("%s had not been made, or was removed", i.name)
 			continue
@@ -54,7 +54,7 @@ func (s *soak) claimOrphans(made []*instance) error {
 		o := left[at]
 		left = slices.Delete(left, at, at+1)
 		if i.settled != nil && o.Attached != i.want.attached && !i.volatile {
-			return fmt.Errorf("%s was %s, and is an orphan otherwise: %+v", i.name, i.want, o)
+			return fmt.Errorf("%s was %s, but as an orphan it is %+v", i.name, i.want, o)
 		}
 		claims = append(claims, s.claim(i, o))
 	}
@@ -64,26 +64,26 @@ func (s *soak) claimOrphans(made []*instance) error {
 	return s.carryOut(claims)
 }
 
-// is tells whether an orphan is the instance's.
-func (i *instance) is(o command.Orphan) bool {
+// owns reports whether an orphan belongs to the instance.
+func (i *instance) owns(o command.Orphan) bool {
 	if name := i.objects[object(o.Kind)]; name != "" {
 		return o.State == "orphan" && o.ID == name
 	}
 	return o.State == "orphan" && o.Name == i.name
 }
 
-// claim decides what is done with an orphan. It is adopted under another name where there
-// is storage with its own.
+// claim decides what to do with an orphan. It adopts it under another name if the orphan's
+// name is taken.
 func (s *soak) claim(i *instance, o command.Orphan) *claim {
 	if !o.Attached && s.rand.IntN(3) == 0 {
 		s.figures.deleted++
-		return &claim{instance: i, what: deleted, args: []string{"delete", o.UUID, "--now"}}
+		return &claim{instance: i, disposition: deleted, args: []string{"delete", o.UUID, "--now"}}
 	}
-	c := &claim{instance: i, what: adopted, args: []string{"adopt", o.UUID}}
+	c := &claim{instance: i, disposition: adopted, args: []string{"adopt", o.UUID}}
 	s.figures.adopted++
 	if i.want == nil || !i.made {
 		i.data, i.want, i.settled = map[string]datum{}, &want{}, nil
-		c.what = unwanted
+		c.disposition = unwanted
 	}
 	if i.name = o.Name; s.taken(i.name, &operation{}) {
 		i.name = fmt.Sprintf("%s-%d", i.kind.name, 1000+s.figures.adopted)
@@ -93,7 +93,7 @@ func (s *soak) claim(i *instance, o command.Orphan) *claim {
 	return c
 }
 
-// carryOut runs the commands at the same time, for each looks twice.
+// carryOut runs the commands at the same time, because each scans twice.
 func (s *soak) carryOut(claims []*claim) error {
 	var running sync.WaitGroup
 	for _, c := range claims {
@@ -112,7 +112,7 @@ func (s *soak) carryOut(claims []*claim) error {
 		if c.err != nil {
 			return c.err
 		}
-		all[c.what] = append(all[c.what], c.instance)
+		all[c.disposition] = append(all[c.disposition], c.instance)
 	}
 	if err := s.adopted(slices.Concat(all[adopted], all[unwanted])); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (s *soak) carryOut(claims []*claim) error {
 	return s.attach(all[adopted])
 }
 
-// adopted checks that storage was adopted, detached and as large as it was.
+// adopted checks that storage was adopted, detached and with its former size.
 func (s *soak) adopted(all []*instance) error {
 	ctx, cancel := limited()
 	defer cancel()
@@ -147,8 +147,8 @@ func (s *soak) adopted(all []*instance) error {
 	return err
 }
 
-// shrunk tells whether a volume, or the filesystem on it, is smaller than it was. What it
-// was wanted to be says nothing: what is detached grows only when it is attached.
+// shrunk reports whether a volume, or the filesystem on it, is smaller than before. The wanted
+// size does not matter: detached storage grows only when it is attached.
 func (i *instance) shrunk(row command.Storage) bool {
 	return i.onVolume() && i.settled != nil && row.SizeMiB < i.settled.SizeMiB
 }

@@ -18,18 +18,18 @@ import (
 	"github.com/stowage-io/stowage/e2e/internal/kernel"
 )
 
-// meddle has another program of the machine do something to what is attached, and to the machine.
-// All is as wanted before, and afterwards.
-func (s *soak) meddle() error {
-	s.figures.meddled++
-	does := []func() error{s.unmountSome, s.coverSome, s.detachSome, s.discard, s.besideANamespace, s.besideAFullHost}
+// interfere lets another program of the machine interfere with what is attached, and with the
+// machine. Everything is as wanted before, and afterwards.
+func (s *soak) interfere() error {
+	s.figures.interfered++
+	does := []func() error{s.unmountSome, s.coverSome, s.detachSome, s.discard, s.withOtherNamespace, s.withFullDisk}
 	if err := does[s.rand.IntN(len(does))](); err != nil {
 		return err
 	}
 	return s.converge(time.Now())
 }
 
-// settledOnes returns attached storage of a sort that nothing is asked of, one to three of it.
+// settledOnes returns one to three attached instances of a sort that have no pending request.
 func (s *soak) settledOnes(sort func(*instance) bool) []*instance {
 	var some []*instance
 	for _, name := range slices.Sorted(maps.Keys(s.all)) {
@@ -42,8 +42,8 @@ func (s *soak) settledOnes(sort func(*instance) bool) []*instance {
 
 func isMounted(i *instance) bool { return !i.block() }
 
-// unmountSome unmounts filesystems. They are shown as such, and mounted when that is asked for; or
-// the agent is killed first, and the next mounts them.
+// unmountSome unmounts filesystems. The agent must show them as unmounted, and mount them on
+// request; or the agent is killed first, and the next one mounts them.
 func (s *soak) unmountSome() error {
 	some := s.settledOnes(isMounted)
 	if len(some) == 0 {
@@ -69,7 +69,7 @@ func (s *soak) unmountSome() error {
 	return s.operate(change("attach", some, func(w want) *want { return &w }))
 }
 
-// coverSome mounts something over filesystems, and takes it away once it is shown.
+// coverSome mounts something over filesystems, and unmounts it once the agent has shown it.
 func (s *soak) coverSome() error {
 	for _, i := range s.settledOnes(isMounted) {
 		s.note("somebody mounts over %s", i.mount)
@@ -109,8 +109,8 @@ func (s *soak) restart() error {
 	return s.start()
 }
 
-// discard discards what is free on filesystems, and all of block devices: thick volumes keep their
-// blocks, and block devices what is on them.
+// discard discards the free space of filesystems, and all of block devices: thick volumes must
+// keep their blocks, and block devices their data.
 func (s *soak) discard() error {
 	for _, i := range s.settledOnes((*instance).onVolume) {
 		tool, at := "fstrim", i.mount
@@ -134,9 +134,9 @@ func (s *soak) discard() error {
 	return nil
 }
 
-// besideANamespace asks for something while a process of another mount namespace has copies of all
+// withOtherNamespace makes requests while a process in another mount namespace has copies of all
 // mounts, as a container may.
-func (s *soak) besideANamespace() (err error) {
+func (s *soak) withOtherNamespace() (err error) {
 	holder := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec cat")
 	stdin, err := holder.StdinPipe()
 	if err != nil {
@@ -160,8 +160,8 @@ func (s *soak) besideANamespace() (err error) {
 	return s.operateWithoutWaiting(false)
 }
 
-// besideAFullHost asks for something while the disk of the storage has no space left.
-func (s *soak) besideAFullHost() error {
+// withFullDisk makes requests while the disk of the storage is full.
+func (s *soak) withFullDisk() error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(s.dataDisk.dir, &st); err != nil {
 		return err
@@ -189,7 +189,7 @@ func (s *soak) besideAFullHost() error {
 	return errors.Join(err, os.Remove(filler))
 }
 
-// operateWithoutWaiting carries out operations, which may have no effect until later, or be
+// operateWithoutWaiting carries out operations that may have no effect until later, or be
 // refused.
 func (s *soak) operateWithoutWaiting(mayBeRefused bool) error {
 	for range 1 + s.rand.IntN(3) {
@@ -211,7 +211,7 @@ func (s *soak) operateWithoutWaiting(mayBeRefused bool) error {
 	return nil
 }
 
-// awaitShown waits until an instance is shown with a status and a message.
+// awaitShown waits until the agent shows an instance with a status and a message.
 func (s *soak) awaitShown(i *instance, status, message string) error {
 	return s.awaitStatus(func(all map[string]command.Storage) error {
 		if row := all[i.name]; row.Status != status || !strings.Contains(row.Message, message) {

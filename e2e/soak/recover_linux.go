@@ -13,9 +13,8 @@ import (
 	"github.com/stowage-io/stowage/e2e/internal/command"
 )
 
-// loseState deletes the state, and has it put together again: from its copies, or from
-// the records of storage alone. Without any storage the directory would be that of a new
-// agent.
+// loseState deletes the state, and recovers it: from its copies, or from the records of
+// storage alone. Without any storage, the directory would be that of a new agent.
 func (s *soak) loseState() error {
 	if len(s.all) == 0 {
 		return nil
@@ -56,7 +55,7 @@ func (s *soak) loseState() error {
 		return err
 	}
 	if !copies {
-		clear(s.numbers) // of what was removed, which nobody knows any more
+		clear(s.numbers) // numbers of removed storage, which are no longer known
 	}
 	if err := s.start(); err != nil {
 		return err
@@ -64,12 +63,12 @@ func (s *soak) loseState() error {
 	if err := s.attachRecovered(copies); err != nil {
 		return err
 	}
-	return s.dropBackup() // of storage that was put together in another way
+	return s.dropBackup() // it has storage that was recovered differently
 }
 
-// attachRecovered attaches all that was recovered, which is all that there was. A copy of
-// the state may be older: it may have what was removed since, and what is attached in it
-// stays so.
+// attachRecovered attaches everything that was recovered, which must be everything that
+// existed. A copy of the state may be older: it may have storage that was removed since, and
+// storage that is attached in it stays attached.
 func (s *soak) attachRecovered(copies bool) error {
 	ctx, cancel := limited()
 	defer cancel()
@@ -96,7 +95,7 @@ func (s *soak) attachRecovered(copies bool) error {
 		case !there, !copies && (inUse || i.shrunk(row)):
 			err = errors.Join(err, fmt.Errorf("%s, which was %s, was recovered as %+v", name, i.want, row))
 			continue
-		case !i.made: // its filesystem may not have been
+		case !i.made: // its filesystem may not have been made
 			unwanted = append(unwanted, i)
 		case !inUse:
 			detached = append(detached, i)
@@ -119,8 +118,8 @@ func (s *soak) attachRecovered(copies bool) error {
 	return s.converge(time.Now())
 }
 
-// rename follows storage to the name that it was recovered under because another of its
-// name is in an older copy of the state: one that was removed since, or is missing.
+// rename follows storage to the name under which it was recovered because an older copy of the
+// state has other storage of its name: storage that was removed since, or is missing.
 func (s *soak) rename(status map[string]command.Storage) error {
 	recovered := map[string]string{}
 	for name, row := range status {
@@ -148,10 +147,10 @@ func (s *soak) rename(status map[string]command.Storage) error {
 	return nil
 }
 
-// recoveredSuffix makes the name of recovered storage another one.
+// recoveredSuffix is in the new name of recovered storage.
 const recoveredSuffix = ".recovered-"
 
-// removeRecovered removes what was never complete, and what had been removed.
+// removeRecovered removes storage that was never complete, and storage that had been removed.
 func (s *soak) removeRecovered(unwanted []*instance, status map[string]command.Storage, copies bool) error {
 	for name, row := range status {
 		if s.all[name] != nil || copies && row.Life != "alive" {

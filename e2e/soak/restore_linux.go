@@ -16,17 +16,17 @@ import (
 // backup is an older state, and what was wanted then.
 type backup struct {
 	path string
-	// copied tells that it is a copy of the state's file, and not of the command's
-	// making.
+	// copied says that it is a plain copy of the state file, not one made by the command.
 	copied bool
 	want   map[*instance]*want
-	// settled tells that all of that was there.
+	// settled says that everything was as wanted.
 	settled bool
-	// made is how often storage had been asked for, moved how often the directory had.
+	// made is how often storage had been created, and moved how often the directory had been
+	// moved.
 	made, moved int
 }
 
-// goBack restores the older state that there is, and takes the next.
+// goBack restores the older state if there is one, and takes the next backup.
 func (s *soak) goBack() error {
 	if s.backup != nil {
 		if err := s.restore(s.backup); err != nil {
@@ -42,7 +42,7 @@ func (s *soak) goBack() error {
 	return s.takeBackup()
 }
 
-// dropBackup removes the older state, which is of no more use.
+// dropBackup removes the older state, which is no longer useful.
 func (s *soak) dropBackup() error {
 	if s.backup == nil {
 		return nil
@@ -92,7 +92,7 @@ func (s *soak) takeBackup() error {
 	return nil
 }
 
-// operateOnce asks for something, if there is something to ask for.
+// operateOnce makes a request, if there is one to make.
 func (s *soak) operateOnce() error {
 	o, err := s.nextOperation(nil)
 	if o == nil || err != nil {
@@ -103,18 +103,18 @@ func (s *soak) operateOnce() error {
 
 func (s *soak) statePath() string { return filepath.Join(s.stowage.DataDir, stateFile) }
 
-// offlineCopy copies the state's file as a user does without the command.
+// offlineCopy copies the state file as a user does without the command.
 func (s *soak) offlineCopy(from, to string) error {
 	s.note("cp %s %s", from, to)
 	_, err := program("cp", from, to)
 	return err
 }
 
-// restore puts an older state back, and sees what becomes of all that was made, removed,
-// attached and detached since.
+// restore restores an older state, and checks what becomes of everything that was made,
+// removed, attached and detached since.
 func (s *soak) restore(b *backup) error {
 	s.figures.restores++
-	if s.rand.IntN(3) == 0 { // which the agent is busy with when it ends
+	if s.rand.IntN(3) == 0 { // the agent is busy with it when it ends
 		if err := s.operateOnce(); err != nil {
 			return err
 		}
@@ -159,7 +159,7 @@ func (s *soak) restore(b *backup) error {
 	return s.converge(time.Now())
 }
 
-// restoreFile uses the command, which keeps what it replaces.
+// restoreFile uses the command, which keeps the replaced state.
 func (s *soak) restoreFile(b *backup) error {
 	if err := s.offline(s.stowage, "restore", b.path); err != nil {
 		return err
@@ -177,14 +177,14 @@ func (s *soak) restoreFile(b *backup) error {
 	return err
 }
 
-// since is what happened after a backup.
+// since is what has changed since a backup.
 type since struct {
-	made    []*instance // and is not in the backup
-	removed []*instance // or is being removed, and is in the backup
+	made    []*instance // not in the backup
+	removed []*instance // removed or being removed, and in the backup
 	inUse   []*instance // may be attached, and is detached in the backup
 }
 
-// rewind has the model go back to what it was.
+// rewind resets the model to the time of the backup, and returns what has changed since.
 func (s *soak) rewind(b *backup) since {
 	var all since
 	for _, name := range slices.Sorted(maps.Keys(s.all)) {
@@ -230,8 +230,8 @@ func namesOf(all []*instance) []string {
 	return names
 }
 
-// acceptInUse has storage be attached that was in use when the older state came, or
-// attaches it where the agent has not noticed what came.
+// acceptInUse accepts that storage is attached that was in use when the older state was
+// restored, or attaches it if the agent has not noticed the restore.
 func (s *soak) acceptInUse(inUse []*instance) error {
 	ctx, cancel := limited()
 	defer cancel()
@@ -275,7 +275,7 @@ func (s *soak) attach(all []*instance) error {
 	return s.operate(o)
 }
 
-// awaitStatus waits until the agent shows what check expects.
+// awaitStatus waits until the agent's status passes the check.
 func (s *soak) awaitStatus(check func(map[string]command.Storage) error) error {
 	ctx, cancel := limited()
 	defer cancel()
@@ -288,9 +288,9 @@ func (s *soak) awaitStatus(check func(map[string]command.Storage) error) error {
 	})
 }
 
-// removeMissing sees that what was removed after the backup is said to be missing, and
-// removes it. What had not been made at the time of the backup is made again, and what was
-// still there when the agent ended is attached.
+// removeMissing checks that storage that was removed after the backup is reported as missing,
+// and removes it. Storage that had not been made at the time of the backup is made again, and
+// storage that still existed when the agent ended is attached.
 func (s *soak) removeMissing(b *backup, removed []*instance) error {
 	if len(removed) == 0 {
 		return nil
@@ -301,7 +301,7 @@ func (s *soak) removeMissing(b *backup, removed []*instance) error {
 			return err
 		}
 	}
-	// A copy that is behind by what a crash may have cut off is not known to be one.
+	// A copy that is behind by no more than a crash may have lost is not recognized as a copy.
 	noticed := !b.copied || s.figures.creations > b.made+1
 	err := s.awaitStatus(func(status map[string]command.Storage) error {
 		for _, i := range removed {
@@ -326,7 +326,7 @@ func (s *soak) removeMissing(b *backup, removed []*instance) error {
 		return err
 	}
 	for _, i := range removed {
-		delete(s.all, i.name) // what was made since may have the name
+		delete(s.all, i.name) // a newer instance may have the name
 	}
 	return nil
 }

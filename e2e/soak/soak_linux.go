@@ -23,39 +23,39 @@ import (
 )
 
 const (
-	// liveness is how long the agent may take, from its start, until all is as wanted.
+	// liveness is how long the agent may take, from its start, until everything is as wanted.
 	liveness = time.Minute
-	// mostHistory is how much of it is told after a failure, in lines.
+	// mostHistory is how many lines of the history are printed after a failure.
 	mostHistory = 200
-	// stateFile and storageDir are what an agent has in its data directory.
+	// stateFile and storageDir are entries of an agent's data directory.
 	stateFile  = "state.db"
 	storageDir = "storage"
 )
 
-// soak is a machine, its user, and who kills its agent. One goroutine has it, but for
-// those that run commands and write to storage while the agent is killed.
+// soak is a machine, with its user and the killer of its agent. One goroutine owns it, except
+// that others run commands and write to storage while the agent is killed.
 type soak struct {
 	settings
 	rand      *rand.Rand
 	growsExt4 bool
 	out       io.Writer
 	dir       string
-	mounts    string // has all mount points
-	log       string // of the agents since all was last as it should be
-	stateDisk *disk  // has the data directory, but for the storage
+	mounts    string // contains all mount points
+	log       string // of the agents since everything was last as wanted
+	stateDisk *disk  // has the data directory, without the storage
 	dataDisk  *disk  // has the storage
 	stowage   command.Stowage
 	agent     *command.Agent
-	second    *command.Agent // of a copied directory
+	second    *command.Agent // in a copied directory
 	metrics   string         // host and port where the agent serves its metrics
 	rest      resources
-	keys      []string // of the state without storage
+	keys      []string // of a state without storage
 	all       map[string]*instance
-	// numbers are whose volume or filesystem had each number, in all that the agents ever
-	// showed.
+	// numbers maps each number of a volume or filesystem that the agents ever showed to its
+	// instance.
 	numbers  map[string]*instance
 	files    int
-	doubtful []*operation // that were cut short by a crash
+	doubtful []*operation // interrupted by a crash
 	history  []string
 	backup   *backup
 	rounds   int
@@ -70,7 +70,7 @@ func newSoak(settings settings, out io.Writer) (s *soak, err error) {
 		out:      out,
 		all:      map[string]*instance{},
 		numbers:  map[string]*instance{},
-		// An address that nobody else has.
+		// An address that no other program uses.
 		metrics: fmt.Sprintf("127.77.%d.%d:9163", os.Getpid()>>8&255, os.Getpid()&255),
 	}
 	s.figures.begun = time.Now()
@@ -78,7 +78,7 @@ func newSoak(settings settings, out io.Writer) (s *soak, err error) {
 	if s.growsExt4, err = kernel.GrowsExt4(); err != nil {
 		return nil, err
 	}
-	// What a killed agent leaves running is to be seen as a child of ours.
+	// Make processes that a killed agent leaves running children of this one.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("becoming a reaper: %w", err)
 	}
@@ -95,7 +95,7 @@ func newSoak(settings settings, out io.Writer) (s *soak, err error) {
 	if err := os.Mkdir(s.mounts, 0o700); err != nil {
 		return nil, err
 	}
-	// A mount can be moved only below one that is shared with nobody.
+	// A mount can be moved only if its parent mount is private.
 	if err := unix.Mount(s.dir, s.dir, "", unix.MS_BIND, ""); err != nil {
 		return nil, fmt.Errorf("binding %s: %w", s.dir, err)
 	}
@@ -118,11 +118,11 @@ func newSoak(settings settings, out io.Writer) (s *soak, err error) {
 	if err := os.Mkdir(s.storageOnDisk(), 0o700); err != nil {
 		return nil, err
 	}
-	// The disk may be shut down before it would have kept that by itself.
+	// The disk may be shut down before it would have written that by itself.
 	return s, fsync.Dir(s.dataDisk.dir)
 }
 
-// bind puts the storage, which is on a disk of its own, into the data directory.
+// bind mounts the storage, which is on a separate disk, in the data directory.
 func (s *soak) bind() error {
 	if err := unix.Mount(s.storageOnDisk(), s.boundStorage(), "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("binding the storage: %w", err)
@@ -130,12 +130,12 @@ func (s *soak) bind() error {
 	return nil
 }
 
-// storageOnDisk is the directory of the storage on its disk, boundStorage where the agent
-// has it.
+// storageOnDisk is the directory of the storage on its disk; boundStorage is its path in the
+// data directory.
 func (s *soak) storageOnDisk() string { return filepath.Join(s.dataDisk.dir, storageDir) }
 func (s *soak) boundStorage() string  { return filepath.Join(s.stowage.DataDir, storageDir) }
 
-// begin starts the first agent, and sees what one takes that has nothing to look after.
+// begin starts the first agent, and measures an agent without storage.
 func (s *soak) begin() (err error) {
 	if err := s.start(); err != nil {
 		return err
@@ -146,7 +146,8 @@ func (s *soak) begin() (err error) {
 	if s.keys, err = s.stateKeys(); err != nil {
 		return err
 	}
-	// The agent has made its directories, which it does not do where others are.
+	// Make the agent's directories durable: the agent makes none in a directory that contains
+	// anything else.
 	for _, dir := range []string{s.stateDisk.dir, s.stowage.DataDir} {
 		if err := fsync.Dir(dir); err != nil {
 			return err
@@ -161,10 +162,10 @@ func (s *soak) begin() (err error) {
 	return s.converge(time.Now())
 }
 
-// round uses storage, crashes, and looks at what there is afterwards.
+// round uses storage, crashes, and checks everything afterwards.
 func (s *soak) round() error {
 	operations, writes := s.rand.IntN(4), s.rand.IntN(5)
-	if s.rand.IntN(25) == 0 { // a long life, in which what leaks grows
+	if s.rand.IntN(25) == 0 { // a long life, in which a leak grows
 		operations, writes = 30, 10
 	}
 	for range writes {
@@ -214,7 +215,7 @@ func (s *soak) round() error {
 	}
 }
 
-// write writes to some storage that is there to be written to.
+// write writes to some storage that can be written to.
 func (s *soak) write() error {
 	i := s.writable(nil)
 	if i == nil {
@@ -229,7 +230,7 @@ func (s *soak) write() error {
 	return nil
 }
 
-// writable returns storage that is attached and nobody asks anything of, or nil.
+// writable returns attached storage without a pending request, or nil.
 func (s *soak) writable(flying []*operation) *instance {
 	var some []*instance
 	for _, name := range slices.Sorted(maps.Keys(s.all)) {
@@ -270,7 +271,7 @@ func (s *soak) acknowledge(o *operation) {
 	s.took(o)
 }
 
-// took notes that the operation has taken effect.
+// took records that the operation has taken effect.
 func (s *soak) took(o *operation) {
 	made := s.figures.made
 	for i, w := range o.after {
@@ -294,7 +295,7 @@ func (s *soak) command(args ...string) (command.Result, error) {
 	return s.stowage.Run(ctx, args...)
 }
 
-// limited returns the context of what takes no longer than the agent may.
+// limited returns a context that ends after twice the time that the agent may take.
 func limited() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), 2*liveness)
 }
@@ -306,7 +307,7 @@ func (s *soak) launch() (err error) {
 	return err
 }
 
-// listening waits until the agent can be asked.
+// listening waits until the agent accepts commands.
 func (s *soak) listening() error {
 	select {
 	case <-s.agent.Listening:
@@ -333,7 +334,7 @@ func (s *soak) stop() error {
 	return s.ended()
 }
 
-// kill ends the agent in the middle of whatever it does. It may have ended already.
+// kill kills the agent, whatever it is doing. It may have ended already.
 func (s *soak) kill() error {
 	_ = s.agent.Signal(unix.SIGKILL)
 	_ = s.ended() // killed
@@ -354,7 +355,7 @@ func (s *soak) ended() error {
 	}
 }
 
-// end removes all, and sees that nothing is left.
+// end removes everything, and checks that nothing is left.
 func (s *soak) end() error {
 	s.note("the end")
 	if err := s.checkFilesystems(); err != nil {
@@ -386,8 +387,8 @@ func (s *soak) end() error {
 	return errors.Join(s.dataDisk.check(), s.stateDisk.check())
 }
 
-// checkFilesystems detaches all filesystems on volumes, looks for damage, and attaches
-// what was attached before.
+// checkFilesystems detaches all filesystems on volumes, checks them for damage, and attaches
+// those that were attached before.
 func (s *soak) checkFilesystems() error {
 	var attached []*instance
 	for _, name := range slices.Sorted(maps.Keys(s.all)) {
@@ -411,8 +412,8 @@ func (s *soak) checkFilesystems() error {
 	return errors.Join(s.operate(attach), s.converge(time.Now()))
 }
 
-// stateKeys returns the keys that the state has, but for counters, which last, and for the
-// machine's block devices, which an agent that ends early may not have recorded.
+// stateKeys returns the keys of the state, except those of counters, which remain, and those
+// of the machine's block devices, which an agent that ends early may not have recorded.
 func (s *soak) stateKeys() (keys []string, err error) {
 	store, err := boltkv.Open(filepath.Join(s.stowage.DataDir, stateFile))
 	if err != nil {
@@ -429,7 +430,7 @@ func (s *soak) stateKeys() (keys []string, err error) {
 	return keys, errors.Join(err, store.Close())
 }
 
-// clear takes away all that is left, by force.
+// clear removes everything that is left, by force.
 func (s *soak) clear() error {
 	if s.agent != nil {
 		_ = s.kill()
@@ -476,8 +477,8 @@ func (s *soak) note(format string, args ...any) {
 	}
 }
 
-// tell tells what came before a failure, and what the agent says of itself.
-func (s *soak) tell() {
+// printFailure prints the history before a failure, and the agent's report and log.
+func (s *soak) printFailure() {
 	fmt.Fprintf(s.out, "seed %d, after %d crashes\nhistory:\n", s.seed, s.figures.crashes())
 	for _, line := range s.history[max(0, len(s.history)-mostHistory):] {
 		fmt.Fprintln(s.out, line)
@@ -489,7 +490,7 @@ func (s *soak) tell() {
 	}
 	log, err := os.ReadFile(s.log)
 	lines := slices.DeleteFunc(strings.SplitAfter(string(log), "\n"), func(line string) bool {
-		return strings.Contains(line, " block devices\n") // of others, mostly
+		return strings.Contains(line, " block devices\n") // mostly about others' devices
 	})
 	fmt.Fprintf(s.out, "log of the agents since all was as it should be, but for what it says of block devices (%v):\n%s\n",
 		err, strings.Join(lines[max(0, len(lines)-mostHistory):], ""))

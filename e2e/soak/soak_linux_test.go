@@ -16,7 +16,7 @@ import (
 	"github.com/stowage-io/stowage/internal/looptest"
 )
 
-// newSettings returns those of a run in which the disks last.
+// newSettings returns the settings of a run in which no disk fails.
 func newSettings(t *testing.T) settings {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -25,24 +25,24 @@ func newSettings(t *testing.T) settings {
 		}
 		t.Skip("loop devices and mounts need root")
 	}
-	dir, err := os.MkdirTemp("", "soak") // of a short path, for the socket
+	dir, err := os.MkdirTemp("", "soak") // a socket needs a short path
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if err := os.Remove(dir); err != nil {
-			t.Errorf("something is left: %v", err)
+			t.Errorf("the directory is not empty: %v", err)
 		}
 		if err := kernelHasNothing(dir); err != nil {
 			t.Error(err)
 		}
 	})
-	// A disk that is shut down is in the way of all that looks at loop devices: of the tests
-	// of other packages, which run at the same time.
+	// A disk that is shut down disturbs everything that reads loop devices, such as the
+	// tests of other packages, which run at the same time.
 	return settings{seed: 1, disksOneIn: math.MaxInt, parent: dir, retryMin: soonRetry}
 }
 
-// TestEvents has each event happen once, in a machine with storage of each kind.
+// TestEvents runs each event once, on a machine with storage of each kind.
 func TestEvents(t *testing.T) {
 	var out strings.Builder
 	s, err := newSoak(newSettings(t), &out)
@@ -51,7 +51,7 @@ func TestEvents(t *testing.T) {
 	}
 	defer func() {
 		if t.Failed() {
-			s.tell()
+			s.printFailure()
 			t.Log(out.String())
 		}
 		if err := s.clear(); err != nil {
@@ -76,8 +76,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// makeOfEach makes storage until there is hardly room for more of any kind, and writes to
-// it.
+// makeOfEach creates storage until there is little space for more of any kind, and writes
+// to it.
 func (s *soak) makeOfEach() error {
 	for range 40 {
 		o, err := s.create()
@@ -99,8 +99,9 @@ func (s *soak) makeOfEach() error {
 	return nil
 }
 
-// TestWhatIsWrongIsFound does what an agent must not, beside one that does as it should.
-func TestWhatIsWrongIsFound(t *testing.T) {
+// TestChecksFindViolations does by hand what an agent must never do, while a correct agent
+// runs.
+func TestChecksFindViolations(t *testing.T) {
 	var out strings.Builder
 	s, err := newSoak(newSettings(t), &out)
 	if err != nil {
@@ -168,7 +169,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	if all := problems(); !strings.Contains(all, "volume-0-999.tmp is nobody's") {
-		t.Errorf("a file that belongs to nothing: %q", all)
+		t.Errorf("problems %q, want the stray file", all)
 	}
 	if err := os.Truncate(stray, 1<<20); err != nil {
 		t.Fatal(err)
@@ -178,7 +179,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	if all := problems(); !strings.Contains(all, "nothing needs ["+device+"]") {
-		t.Errorf("a loop device that belongs to nothing: %q", all)
+		t.Errorf("problems %q, want the stray loop device", all)
 	}
 	if _, err := program("losetup", "--detach", device); err != nil {
 		t.Fatal(err)
@@ -186,7 +187,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 	if err := os.Remove(stray); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel detaches it when nobody looks at it any more.
+	// The kernel detaches the device when no process has it open any more.
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
 	for begun := time.Now(); problems() != ""; <-again.C {
@@ -199,10 +200,10 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	if all := problems(); !strings.Contains(all, memory.name+" should be mounted once") {
-		t.Errorf("something mounted twice: %q", all)
+		t.Errorf("problems %q, want the second mount", all)
 	}
 	if err := s.checkData(memory, memory.mount); err == nil || !strings.Contains(err.Error(), "is lost") {
-		t.Errorf("data that is covered: %v", err)
+		t.Errorf("data under another mount: got %v, want it reported as lost", err)
 	}
 	if err := unmount(memory.mount); err != nil {
 		t.Fatal(err)
@@ -221,21 +222,21 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.checkData(raw, raw.settled.Location); err == nil || !strings.Contains(err.Error(), "byte 0 is another") {
-		t.Errorf("a byte that was changed: %v", err)
+		t.Errorf("changed byte: got %v, want it reported", err)
 	}
 
-	// What is asked for behind the harness' back has not been asked for.
+	// Storage that the harness did not request is an error, and so is storage that is missing.
 	status, err := s.stowage.Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	status["another"] = command.Storage{Name: "another", Life: "alive"}
 	if err := s.resolve(status); err == nil || !strings.Contains(err.Error(), "another, not wanted") {
-		t.Errorf("storage that nobody wants: %v", err)
+		t.Errorf("storage that was not requested: got %v", err)
 	}
 	delete(status, "another")
 	delete(status, raw.name)
 	if err := s.resolve(status); err == nil || !strings.Contains(err.Error(), "what was acknowledged is not there") {
-		t.Errorf("storage that is not there: %v", err)
+		t.Errorf("acknowledged storage that is missing: got %v", err)
 	}
 }

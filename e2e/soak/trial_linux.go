@@ -15,32 +15,33 @@ import (
 )
 
 const (
-	// stuckAfter is how long the agent may take after a failure until all is as wanted.
-	stuckAfter = 20 * time.Second
-	// lieAfter is how long the kernel may take to show what the agent says. It is less than
-	// trialRetryMin: what only a retry puts right was not done when the agent said so.
-	lieAfter      = 500 * time.Millisecond
+	// convergeLimit is how long the agent may take after a failure until everything is as
+	// wanted.
+	convergeLimit = 20 * time.Second
+	// reportGrace is how long the kernel may take to show what the agent reports. It is less
+	// than trialRetryMin, so that a result that only a retry achieves was not there when the
+	// agent reported it.
+	reportGrace   = 500 * time.Millisecond
 	trialRetryMin = time.Second
-	// leastPause and mostPause are how long to wait before the agent is asked again: each
-	// request is a process of its own, and what has failed is not tried again at once.
+	// leastPause and mostPause bound the pause between requests to the agent: each request
+	// starts a process, and failed operations are not retried at once.
 	leastPause, mostPause = 10 * time.Millisecond, 80 * time.Millisecond
-	// mostRefusals is how often one failing call may have a user's request refused.
+	// mostRefusals is how often one failing call may cause a user's request to be refused.
 	mostRefusals = 2
 )
 
-// trial takes storage through its life on a machine where one system call of the agent
-// fails.
+// trial takes storage through its life on a machine where one system call of the agent fails.
 type trial struct {
 	*soak
 	injector *syscallfault.Injector
-	// cut tells that the power fails after the call has.
+	// cut says that the power fails after the call has failed.
 	cut bool
 	outcome
 }
 
-// outcome is what one failing call did.
+// outcome is the effect of one failing call.
 type outcome struct {
-	step    string // that it failed in; empty: there is no such call
+	step    string // in which the call failed; empty: there is no such call
 	failed  string // the call
 	refused int    // requests
 	died    bool   // the agent
@@ -49,15 +50,15 @@ type outcome struct {
 	classes map[syscallfault.Class]int
 }
 
-// life is a way for storage to go.
+// life is a sequence of steps for storage.
 type life struct {
 	name  string
 	kinds []*kind
-	// imported storage is there before, with its data.
+	// imported storage exists before, with its data.
 	imported bool
-	// started tells that the call fails in an agent that starts on attached storage.
+	// started says that the call fails in an agent that starts with attached storage.
 	started bool
-	// givenUp storage is removed as soon as the call has failed, before it is tried again.
+	// givenUp storage is removed as soon as the call has failed, before it is retried.
 	givenUp bool
 }
 
@@ -73,13 +74,13 @@ func lives() []life {
 		life{name: "given-up", kinds: cheap, givenUp: true})
 }
 
-// step is a part of a life: something that a user does, and what is to be so afterwards.
+// step is a part of a life: a user's request, and the wait for its result.
 type step struct {
 	name string
 	do   func() error
 }
 
-// run has a call fail in a life. The error says what is wrong.
+// run makes a call fail in a life. The error describes the problem.
 func (t *trial) run(l life, fault syscallfault.Fault) error {
 	t.note("%s, %+v", l.name, fault)
 	if err := os.Truncate(t.log, 0); err != nil {
@@ -136,8 +137,8 @@ func (t *trial) run(l life, fault syscallfault.Fault) error {
 	return t.nothingLeft()
 }
 
-// settled carries out a step. After the one in which the call failed, the agent is killed
-// and started again, which changes nothing: nor does it where the power fails too.
+// settled carries out a step. After the step in which the call failed, it kills and restarts
+// the agent, with a power failure if t.cut is set. That must change nothing.
 func (t *trial) settled(s step) error {
 	done := t.step != ""
 	if err := s.do(); err != nil {
@@ -152,7 +153,7 @@ func (t *trial) settled(s step) error {
 	t.step, t.failed, t.counts = s.name, t.injector.Failed(), t.injector.Counts()
 	t.injector.Disarm()
 	if log, err := os.ReadFile(t.log); err == nil {
-		// Each start warns of what the kernel does not let it do.
+		// Each start warns about missing privileges.
 		text := strings.ReplaceAll(string(log), "WARNING stowage.agent cannot grow", "")
 		t.warned = strings.Contains(text, " WARNING ") || strings.Contains(text, " ERROR ")
 	}
@@ -166,15 +167,15 @@ func (t *trial) settled(s step) error {
 	return nil
 }
 
-// restart kills the agent, starts it, and sees that all is as wanted. With a power cut, what
-// was not synced is gone, and nothing is attached any more but what is in memory.
+// restart kills the agent, starts it, and checks that everything is as wanted. With a power
+// cut, data that was not synced is lost, and nothing stays attached except storage in memory.
 func (t *trial) restart(cut bool) error {
 	if err := t.kill(); err != nil {
 		return err
 	}
-	patience := lieAfter
+	patience := reportGrace
 	if cut {
-		patience = stuckAfter // what is attached is so again only after a while
+		patience = convergeLimit // reattaching takes a while
 		t.note("power cut")
 		for _, d := range []*disk{t.dataDisk, t.stateDisk} {
 			if err := d.shutDown(unix.FS_SHUTDOWN_FLAGS_NOLOGFLUSH); err != nil {
@@ -191,7 +192,7 @@ func (t *trial) restart(cut bool) error {
 	return t.await(patience)
 }
 
-// startAgain starts the agent, and once more where the failing call has ended it.
+// startAgain starts the agent, and once more if the failing call has ended it.
 func (t *trial) startAgain() error {
 	t.note("start")
 	err := t.start()
@@ -229,7 +230,7 @@ func (t *trial) create(all []*instance, imported bool) error {
 		return err
 	}
 	if imported {
-		path, err := t.old(all[0])
+		path, err := t.makeImportFile(all[0])
 		if err != nil {
 			return err
 		}
@@ -242,7 +243,7 @@ func (t *trial) createAndAwait(all []*instance, imported bool) error {
 	if err := t.create(all, imported); err != nil {
 		return err
 	}
-	return t.await(lieAfter)
+	return t.await(reportGrace)
 }
 
 func (t *trial) status() (map[string]command.Storage, error) {
@@ -251,7 +252,8 @@ func (t *trial) status() (map[string]command.Storage, error) {
 	return t.stowage.Status(ctx)
 }
 
-// createAndGiveUp makes storage, and removes it when the call has failed, or all is made.
+// createAndGiveUp makes storage, and removes it when the call has failed, or everything is
+// made.
 func (t *trial) createAndGiveUp(all []*instance) error {
 	if err := t.create(all, false); err != nil {
 		return err
@@ -268,17 +270,17 @@ func (t *trial) createAndGiveUp(all []*instance) error {
 			return err
 		} else if len(problems) == 0 {
 			break
-		} else if time.Since(begun) > stuckAfter {
-			return fmt.Errorf("not done after %s: %s", stuckAfter, strings.Join(problems, "; "))
+		} else if time.Since(begun) > convergeLimit {
+			return fmt.Errorf("not done after %s: %s", convergeLimit, strings.Join(problems, "; "))
 		}
 	}
-	<-time.After(trialRetryMin / 4) // the agent may have noted what failed, and has not tried again
+	<-time.After(trialRetryMin / 4) // the agent may have reported the failure, and has not retried yet
 	return t.ask(change("remove", all, func(want) *want { return nil }))
 }
 
-// old makes a file that an instance is to be imported from, with data.
-func (t *trial) old(i *instance) (string, error) {
-	path := filepath.Join(t.boundStorage(), "old") // only what is on its filesystem can be moved there
+// makeImportFile makes a file with data, from which an instance is to be imported.
+func (t *trial) makeImportFile(i *instance) (string, error) {
+	path := filepath.Join(t.boundStorage(), "old") // only a file on the same filesystem can be moved there
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return "", err
@@ -295,7 +297,8 @@ func (t *trial) old(i *instance) (string, error) {
 	return path, f.Sync()
 }
 
-// nameImported finds out what an imported volume is called on disk: not by its number.
+// nameImported determines the name of an imported volume on disk, which does not begin with
+// its number.
 func (t *trial) nameImported() error {
 	records, err := filepath.Glob(filepath.Join(t.boundStorage(), "loop/records/imported-*.json"))
 	if err != nil {
@@ -331,7 +334,7 @@ func (t *trial) growAll(all []*instance) error {
 	return nil
 }
 
-// checkFilesystemsOf looks for damage in filesystems that are detached.
+// checkFilesystemsOf checks detached filesystems for damage.
 func (t *trial) checkFilesystemsOf(all []*instance) error {
 	for _, i := range all {
 		if i.onVolume() && t.injector.Failed() != "" {
@@ -343,15 +346,15 @@ func (t *trial) checkFilesystemsOf(all []*instance) error {
 	return nil
 }
 
-// ask asks for something, and waits until it is done.
+// ask makes a request, and waits until it is carried out.
 func (t *trial) ask(o *operation) error {
 	if err := t.request(o); err != nil {
 		return err
 	}
-	return t.await(lieAfter)
+	return t.await(reportGrace)
 }
 
-// request asks for something, as a user does: again, where it is refused.
+// request makes a request, as a user does: again if it is refused.
 func (t *trial) request(o *operation) error {
 	for {
 		r, err := t.command(o.args...)
@@ -369,7 +372,7 @@ func (t *trial) request(o *operation) error {
 		if t.refused++; t.refused > mostRefusals {
 			return fmt.Errorf("refused again:\n%s", r.All())
 		}
-		if t.agentEnded(lieAfter) { // nobody knows what it has done
+		if t.agentEnded(reportGrace) { // the effect of the request is unknown
 			t.died = true
 			t.doubtful = append(t.doubtful, o)
 			if err := t.startAgain(); err != nil {
@@ -389,18 +392,18 @@ func (t *trial) request(o *operation) error {
 			return err
 		}
 		for i := range o.after {
-			if row, there := status[i.name]; !i.want.is(row, there) {
-				return fmt.Errorf("refused, and taken up all the same (%+v):\n%s", row, r.All())
+			if row, there := status[i.name]; !i.want.matches(row, there) {
+				return fmt.Errorf("refused, but carried out (%+v):\n%s", row, r.All())
 			}
 		}
 	}
 }
 
-// await waits until all is as wanted, and checks the data. What the agent says is done must
-// be so soon after it says so, not only in the end.
+// await waits until everything is as wanted, and checks the data. What the agent reports as
+// done must be done within soon after the report, not only in the end.
 func (t *trial) await(soon time.Duration) error {
 	begun := time.Now()
-	var said time.Time // since when the agent says that all is as wanted
+	var said time.Time // since when the agent reports that everything is as wanted
 	pause := leastPause
 	for ; ; <-time.After(pause) {
 		pause = min(pause*3/2, mostPause)
@@ -415,7 +418,7 @@ func (t *trial) await(soon time.Duration) error {
 		}
 		status, err := t.status()
 		if err != nil {
-			if time.Since(begun) > stuckAfter {
+			if time.Since(begun) > convergeLimit {
 				return err
 			}
 			continue
@@ -439,7 +442,7 @@ func (t *trial) await(soon time.Duration) error {
 				return err
 			}
 			if len(all) > 0 && time.Since(said) > soon {
-				return fmt.Errorf("said to be done, and is not so: %s", strings.Join(all, "; "))
+				return fmt.Errorf("reported as done, but is not: %s", strings.Join(all, "; "))
 			}
 			if len(all) == 0 {
 				if all, err = p.look(p.processes, p.resources); err != nil {
@@ -451,13 +454,14 @@ func (t *trial) await(soon time.Duration) error {
 			t.figures.checks++
 			return t.settle(status)
 		}
-		if time.Since(begun) > stuckAfter {
-			return fmt.Errorf("not done after %s: %s", stuckAfter, strings.Join(all, "; "))
+		if time.Since(begun) > convergeLimit {
+			return fmt.Errorf("not done after %s: %s", convergeLimit, strings.Join(all, "; "))
 		}
 	}
 }
 
-// nothingLeft stops the agent, sees that the state has nothing left, and starts the next.
+// nothingLeft stops the agent, checks that nothing is left in the state, and starts the next
+// agent.
 func (t *trial) nothingLeft() error {
 	if err := t.stop(); err != nil {
 		return fmt.Errorf("stopping the agent: %w", err)
@@ -472,10 +476,10 @@ func (t *trial) nothingLeft() error {
 	if err := t.start(); err != nil {
 		return err
 	}
-	return t.await(lieAfter)
+	return t.await(reportGrace)
 }
 
-// afterRestart tells whether all is as wanted once the agent has been started again.
+// afterRestart reports whether everything is as wanted after a restart of the agent.
 func (t *trial) afterRestart() string {
 	t.injector.Disarm()
 	if t.agent == nil {

@@ -13,8 +13,8 @@ import (
 // mostStorage is about how many instances there are at most at a time.
 const mostStorage = 14
 
-// nextOperation chooses what to ask for next, of what nobody is asking anything of. There
-// may be nothing for now, where all that there may be is on its way out.
+// nextOperation chooses the next request, for storage without a pending one. It returns nil if
+// no request is possible now, because all storage is being removed.
 func (s *soak) nextOperation(flying []*operation) (*operation, error) {
 	for range 1000 {
 		o, err := s.choose(flying)
@@ -25,7 +25,7 @@ func (s *soak) nextOperation(flying []*operation) (*operation, error) {
 	return nil, nil
 }
 
-// choose may find that there is nothing of the sort that it wants.
+// choose chooses a sort of request at random. It returns nil if there is no storage for it.
 func (s *soak) choose(flying []*operation) (*operation, error) {
 	var attached, detached, growing []*instance
 	there := 0
@@ -41,7 +41,8 @@ func (s *soak) choose(flying []*operation) (*operation, error) {
 		} else {
 			detached = append(detached, i)
 		}
-		// XFS grows again when it is on disk that it has, which takes half a minute.
+		// XFS can grow again only when its previous growth is on disk, which takes half a
+		// minute.
 		again := i.filesystem == "xfs" && i.grown
 		if i.want.size < 2*i.first && !again && (i.filesystem != "ext4" || s.growsExt4) {
 			growing = append(growing, i)
@@ -96,7 +97,7 @@ func (s *soak) grow(i *instance) *operation {
 		size = "+" + strconv.FormatUint(i.grow, 10) + "M"
 	}
 	o := &operation{args: []string{"resize", i.name, size}, after: map[*instance]*want{i: &w}}
-	// A filesystem grows when it is attached, and nobody is let to wait for that.
+	// A filesystem grows when it is attached, and the command does not allow waiting for that.
 	o.cannotWait = !w.attached
 	return o
 }
@@ -112,7 +113,7 @@ func (s *soak) create() (*operation, error) {
 		if s.rand.IntN(4) == 0 {
 			count = 2
 		}
-		name := fmt.Sprintf("%s-%d", k.name, s.rand.IntN(4*k.many)) // of old, maybe
+		name := fmt.Sprintf("%s-%d", k.name, s.rand.IntN(4*k.many)) // possibly a former name
 		if s.count(k, o)+count > k.many || s.taken(name, o) {
 			continue
 		}
@@ -133,19 +134,19 @@ func (s *soak) create() (*operation, error) {
 	return o, s.declare(o, file.String())
 }
 
-// declare makes the operation that of applying a file with that text.
+// declare makes the operation one that applies a file with the text.
 func (s *soak) declare(o *operation, text string) error {
 	for i := range o.after {
 		s.all[i.name] = i
 	}
 	s.files++
-	spec := filepath.Join(s.dir, fmt.Sprintf("spec-%d.yaml", s.files%8)) // some are being read
+	spec := filepath.Join(s.dir, fmt.Sprintf("spec-%d.yaml", s.files%8)) // some files are being read
 	o.args = []string{"apply", "-f", spec}
 	s.note("%s is %s", filepath.Base(spec), strings.ReplaceAll(text, "\n", " | "))
 	return os.WriteFile(spec, []byte(text), 0o600)
 }
 
-// declaration is the text in a file that declares storage of the kind.
+// declaration returns the text in a file that declares storage of the kind.
 func (k *kind) declaration(name string, size uint64, count int, mount string) string {
 	text := fmt.Sprintf("- name: %s\n  directive: %s,%dM,%d\n", name, k.pool, size, count)
 	if k.block() {
@@ -158,7 +159,7 @@ func (k *kind) declaration(name string, size uint64, count int, mount string) st
 	return text
 }
 
-// count returns how many there are of a kind, or soon will be.
+// count returns how many instances of a kind there are, or soon will be.
 func (s *soak) count(k *kind, o *operation) int {
 	n := 0
 	for _, i := range s.all {
@@ -174,10 +175,10 @@ func (s *soak) count(k *kind, o *operation) int {
 	return n
 }
 
-// taken tells whether storage has the name, or had it a moment ago.
+// taken reports whether storage has the name, or had it a moment ago.
 func (s *soak) taken(name string, o *operation) bool {
 	has := func(i *instance) bool {
-		// What was recovered under another name keeps its mount point.
+		// Storage that was recovered under another name keeps its mount point.
 		own, _, _ := strings.Cut(i.name, recoveredSuffix)
 		return i.name == name || own == name || strings.HasPrefix(own, name+"/") || strings.HasPrefix(name, own+"/")
 	}

@@ -19,9 +19,10 @@ import (
 	"github.com/stowage-io/stowage/e2e/internal/syscallfault"
 )
 
-// workerArg is the argument of a process of this program that tries cases for another, as
-// workerOrder on its standard input says, and writes each result to its standard output. A
-// process has one machine at a time: what agents leave running are its children.
+// workerArg is the argument of a worker process: a process of this program that tries the
+// cases in the workerOrders on its standard input, and writes each result to its standard
+// output. A process has one machine at a time: processes that agents leave running become its
+// children.
 const workerArg = "one-fault-worker"
 
 type workerOrder struct {
@@ -31,21 +32,21 @@ type workerOrder struct {
 	Case        faultCase
 }
 
-// result is what came of a case. Paths in it are relative to the machine's directory.
+// result is the result of a case. Paths in it are relative to the machine's directory.
 type result struct {
 	faultCase
 	Step, Failed          string // as in outcome
 	Refused, Died, Warned bool
 	Seconds               float64
 	Wrong                 string // empty: nothing
-	Log                   string // of the agents, where something is wrong
+	Log                   string // of the agents, if something is wrong
 	Counts                map[string]int
 	Classes               []classCount
-	// Broken says that the worker cannot go on.
+	// Broken says why the worker cannot continue.
 	Broken string
 }
 
-// classCount is how many calls a class has.
+// classCount is the number of calls of a class.
 type classCount struct {
 	Call, ID string
 	Count    int
@@ -56,7 +57,7 @@ type tester struct {
 	seed        uint64
 	dir, binary string
 	injector    *syscallfault.Injector
-	// machine is one on which nothing was wrong yet, or nil.
+	// machine is a machine without problems so far, or nil.
 	machine  *soak
 	history  strings.Builder
 	machines uint64
@@ -67,13 +68,13 @@ func newTester(seed uint64, dir, binary string) *tester {
 		func(path string) bool { return matters(path, dir) }, func(path string) string { return kindOf(path, dir) })}
 }
 
-// one tries a case. The error is of the machine, not of the agent.
-func (w *tester) one(c faultCase) (result, error) {
+// tryCase tries a case. The error is about the machine, not the agent.
+func (w *tester) tryCase(c faultCase) (result, error) {
 	begun := time.Now()
 	r := result{faultCase: c}
 	o, wrong := w.try(c)
 	if wrong == nil && o.step == "" && c.Class != "" && c.N > 1 {
-		// This time there are fewer of the class.
+		// There are fewer calls of the class this time.
 		c.N = 1
 		r.faultCase = c
 		o, wrong = w.try(c)
@@ -95,7 +96,7 @@ func (w *tester) one(c faultCase) (result, error) {
 	return r, nil
 }
 
-// try takes a life through. Where something is wrong, the machine is used no more.
+// try runs a life. After a problem, the machine is not used any more.
 func (w *tester) try(c faultCase) (outcome, error) {
 	l, ok := lifeOf(c.Life)
 	if !ok {
@@ -130,18 +131,18 @@ func newTrialMachine(s settings, injector *syscallfault.Injector, out *strings.B
 	return m, nil
 }
 
-// giveUp takes the machine away, and returns what it and its agents tell.
+// giveUp removes the machine, and returns its history and the log of its agents.
 func (w *tester) giveUp() (string, error) {
 	if w.machine == nil {
 		return "", nil
 	}
 	w.history.Reset()
-	w.machine.tell()
+	w.machine.printFailure()
 	log, err := os.ReadFile(w.machine.log)
 	return w.history.String() + string(log), errors.Join(err, w.end())
 }
 
-// end takes the machine away.
+// end removes the machine.
 func (w *tester) end() error {
 	if w.machine == nil {
 		return nil
@@ -153,7 +154,7 @@ func (w *tester) end() error {
 
 // mainWorker tries cases until the standard input ends.
 func mainWorker() {
-	signal.Ignore(os.Interrupt, unix.SIGTERM) // the one that it works for ends it
+	signal.Ignore(os.Interrupt, unix.SIGTERM) // the parent process ends it
 	orders, results := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	var w *tester
 	for {
@@ -164,7 +165,7 @@ func mainWorker() {
 				w = newTester(o.Seed, o.Dir, o.Binary)
 			}
 			var r result
-			if r, err = w.one(o.Case); err != nil {
+			if r, err = w.tryCase(o.Case); err != nil {
 				r.Broken = err.Error()
 			}
 			err = errors.Join(err, results.Encode(r))
@@ -198,7 +199,7 @@ type worker struct {
 	results *json.Decoder
 }
 
-// startWorkers returns those that have been started also with an error.
+// startWorkers starts the workers. With an error it returns those that have been started.
 func startWorkers(s faultSettings, dir string) (*workers, error) {
 	w := &workers{order: workerOrder{Dir: dir, Binary: s.binary}}
 	if w.order.Binary == "" {
@@ -217,7 +218,7 @@ func startWorkers(s faultSettings, dir string) (*workers, error) {
 
 func startWorker() (*worker, error) {
 	cmd := exec.Command("/proc/self/exe", workerArg)
-	// Ctrl-C is for this process alone.
+	// Ctrl-C reaches this process only.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Stderr = os.Stderr
 	orders, err := cmd.StdinPipe()
@@ -234,7 +235,7 @@ func startWorker() (*worker, error) {
 	return &worker{cmd: cmd, orders: orders, encoder: json.NewEncoder(orders), results: json.NewDecoder(results)}, nil
 }
 
-// end waits until the workers have taken their machines away.
+// end waits until the workers have removed their machines.
 func (w *workers) end() error {
 	var errs []error
 	for _, one := range w.all {
@@ -246,7 +247,7 @@ func (w *workers) end() error {
 	return errors.Join(errs...)
 }
 
-// try has a worker try a case.
+// try makes a worker try a case.
 func (w *workers) try(one *worker, c faultCase) (r result, err error) {
 	o := w.order
 	o.Case, o.Seed = c, one.seed
@@ -262,8 +263,8 @@ func (w *workers) try(one *worker, c faultCase) (r result, err error) {
 	return r, err
 }
 
-// each has the cases tried, and calls note with what came of each, one at a time. It begins
-// no more when the context ends or note returns an error.
+// each makes the workers try the cases, and calls note with each result, one at a time. It
+// starts no more cases when the context ends or note returns an error.
 func (w *workers) each(ctx context.Context, cases []faultCase, note func(result) error) error {
 	type answer struct {
 		result

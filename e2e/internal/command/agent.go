@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// Agent is a running agent, or one that ran.
+// Agent is an agent that runs, or has run.
 type Agent struct {
 	cmd *exec.Cmd
-	// Listening is closed when commands reach the agent.
+	// Listening is closed when the agent accepts commands.
 	Listening <-chan struct{}
-	// Ended is closed when the agent has.
+	// Ended is closed when the agent has ended.
 	Ended <-chan struct{}
 	err   error
 }
 
-// Start starts an agent, which appends what it says to a file.
+// Start starts an agent, which appends its log to a file.
 func (s Stowage) Start(logFile string, args ...string) (*Agent, error) {
 	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -56,13 +56,13 @@ func (s Stowage) Start(logFile string, args ...string) (*Agent, error) {
 	return a, nil
 }
 
-// PID is the agent's process id.
+// PID returns the agent's process ID.
 func (a *Agent) PID() int { return a.cmd.Process.Pid }
 
 // Signal sends the agent a signal.
 func (a *Agent) Signal(signal os.Signal) error { return a.cmd.Process.Signal(signal) }
 
-// Err tells how an agent that has ended did.
+// Err waits until the agent has ended, and returns its error.
 func (a *Agent) Err() error {
 	<-a.Ended
 	return a.err

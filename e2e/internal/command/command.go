@@ -1,5 +1,5 @@
-// Package command runs the stowage command as its users do: the built binary, in
-// processes of its own.
+// Package command runs the stowage command as its users do: the built binary, in separate
+// processes.
 package command
 
 import (
@@ -25,7 +25,7 @@ func Build(dir string) (string, error) {
 	return binary, nil
 }
 
-// Stowage is a built command and the data directory of the agent that it is about.
+// Stowage is a built command and the data directory of its agent.
 type Stowage struct {
 	Binary  string
 	DataDir string
@@ -33,20 +33,20 @@ type Stowage struct {
 	StartProcess func(*exec.Cmd) error
 }
 
-// Result is what a command did.
+// Result is the result of a command.
 type Result struct {
 	Command        string
 	Stdout, Stderr string
 	Code           int
 }
 
-// All is the result as a terminal shows it.
+// All returns the result as a terminal shows it.
 func (r Result) All() string {
 	return fmt.Sprintf("$ %s\n%s%s[exit status %d]\n", r.Command, r.Stdout, r.Stderr, r.Code)
 }
 
-// Run runs a command to its end. That it fails is no error here; that the context ends
-// before is.
+// Run runs a command to its end. It returns an error if the context ends first, but not if the
+// command fails.
 func (s Stowage) Run(ctx context.Context, args ...string) (Result, error) {
 	r := Result{Command: "stowage " + strings.Join(args, " ")}
 	cmd := exec.CommandContext(ctx, s.Binary, args...)
@@ -65,7 +65,7 @@ func (s Stowage) Run(ctx context.Context, args ...string) (Result, error) {
 	return r, nil
 }
 
-// Storage is an object of `status -o json`.
+// Storage is an object in the output of `status -o json`.
 type Storage struct {
 	Name            string       `json:"name"`
 	Kind            string       `json:"kind"`
@@ -84,7 +84,7 @@ type Storage struct {
 	Attachments     []Attachment `json:"attachments"`
 }
 
-// Orphan is an object of `orphans -o json`.
+// Orphan is an object in the output of `orphans -o json`.
 type Orphan struct {
 	State    string `json:"state"`
 	Name     string `json:"name"`
@@ -98,7 +98,7 @@ type Orphan struct {
 	Attached bool   `json:"attached"`
 }
 
-// Attachment is one of those of a Storage.
+// Attachment is an attachment of a Storage.
 type Attachment struct {
 	Machine  string `json:"machine"`
 	Life     string `json:"life"`
@@ -119,12 +119,12 @@ func (s Stowage) Status(ctx context.Context) (map[string]Storage, error) {
 	return byName, nil
 }
 
-// Orphans returns what providers have and no storage has.
+// Orphans returns the orphans, and other objects of providers that belong to no storage.
 func (s Stowage) Orphans(ctx context.Context) ([]Orphan, error) {
 	return show[Orphan](ctx, s, "orphans")
 }
 
-// show runs a command that shows a list, and returns that.
+// show runs a command that prints a list, and returns the list.
 func show[T any](ctx context.Context, s Stowage, verb string) ([]T, error) {
 	r, err := s.Run(ctx, verb, "-o", "json")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package kernel tells what the kernel has of loop devices and mounts below a
-// directory, for tests of the command that look at what it really did.
+// Package kernel reads the kernel's loop devices and mounts below a directory, for tests that
+// verify what the command really did.
 package kernel
 
 import (
@@ -19,10 +19,10 @@ import (
 // Loop is a loop device as the kernel shows it.
 type Loop struct {
 	Path string // of the device
-	File string // behind it
+	File string // the backing file
 }
 
-// Loops returns the loop devices whose file is below dir.
+// Loops returns the loop devices whose backing file is below dir.
 func Loops(dir string) ([]Loop, error) {
 	devices, err := os.Open("/sys/block")
 	if err != nil {
@@ -51,14 +51,14 @@ func Loops(dir string) ([]Loop, error) {
 	return loops, nil
 }
 
-// Mounts returns what is mounted on dir and below it, the last mounted first.
+// Mounts returns the mounts on dir and below it, the last mounted first.
 func Mounts(dir string) ([]*mountinfo.Info, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	slices.Reverse(mounts)
 	return mounts, err
 }
 
-// Processes returns the command lines of processes that name dir.
+// Processes returns the command lines of the processes that name dir.
 func Processes(dir string) ([]string, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -74,7 +74,7 @@ func Processes(dir string) ([]string, error) {
 	return lines, nil
 }
 
-// Clear takes away all mounts and loop devices below dir.
+// Clear removes all mounts and loop devices below dir.
 func Clear(dir string) error {
 	var failures []error
 	mounts, err := Mounts(dir)
@@ -92,7 +92,7 @@ func Clear(dir string) error {
 	return errors.Join(failures...)
 }
 
-// patience is how long others may have a mount in use: a program that a parallel test starts has,
+// patience is how long others may use a mount: a program that a parallel test starts has,
 // until its exec, a copy of each descriptor that was open here.
 const patience = 10 * time.Second
 
@@ -107,8 +107,9 @@ func unmount(path string) error {
 	}
 }
 
-// detach detaches the loop device, unless it has been detached since it was listed: one that
-// the kernel detaches with its last mount may take that long, and its number may be another's.
+// detach detaches the loop device, unless it has been detached since it was listed: the kernel
+// may take that long to detach a device after its last unmount, and the number may already be
+// in use for another file.
 func (l Loop) detach() error {
 	device, err := os.Open(l.Path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) {
@@ -117,7 +118,7 @@ func (l Loop) detach() error {
 		return err
 	}
 	defer device.Close()
-	// An open device keeps its file.
+	// An open device keeps its backing file.
 	backing, err := os.ReadFile("/sys/block/" + filepath.Base(l.Path) + "/loop/backing_file")
 	if err != nil || undeleted(string(backing)) != undeleted(l.File) {
 		return nil
@@ -128,12 +129,12 @@ func (l Loop) detach() error {
 	return nil
 }
 
-// undeleted returns the name of a loop device's file, without what tells that it is deleted.
+// undeleted returns the name of a loop device's file, without the suffix of a deleted file.
 func undeleted(backing string) string {
 	return strings.TrimSuffix(strings.TrimSpace(backing), " (deleted)")
 }
 
-// Detach detaches a loop device. One that is in use is detached when it no longer is.
+// Detach detaches a loop device. A device that is in use is detached when it no longer is.
 func Detach(path string) error {
 	device, err := os.Open(path)
 	if err != nil {
@@ -146,8 +147,7 @@ func Detach(path string) error {
 	return nil
 }
 
-// GrowsExt4 tells whether the kernel lets this machine's root grow an ext4 that is
-// mounted.
+// GrowsExt4 reports whether the kernel lets this machine's root grow a mounted ext4.
 func GrowsExt4() (bool, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

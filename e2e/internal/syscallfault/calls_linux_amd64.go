@@ -2,8 +2,8 @@ package syscallfault
 
 import "golang.org/x/sys/unix"
 
-// calls are the system calls that can be made to fail, by their numbers. What the kernel
-// has in an older and a newer form goes by one name.
+// calls are the system calls that can be made to fail, by number. The older and the newer form
+// of a call have the same name.
 var calls = map[uint32]call{
 	unix.SYS_FSYNC:      {"fsync", fd(0)},
 	unix.SYS_FDATASYNC:  {"fdatasync", fd(0)},

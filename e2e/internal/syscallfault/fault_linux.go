@@ -1,10 +1,9 @@
-// Package syscallfault runs a program, one of whose system calls fails once.
+// Package syscallfault runs a program and makes one of its system calls fail once.
 //
-// The program and its children are under a seccomp filter that asks this process about
-// each call of a kind that can be made to fail. So calls are counted over all threads and
-// children, a call fails once and no more, and only calls on files that matter are
-// counted: the runtime's own are not. It is not for production: each such call waits for
-// this process.
+// The program and its children are under a seccomp filter that reports each call of certain
+// kinds to this process. So calls are counted over all threads and children, a call fails
+// exactly once, and only calls on relevant files are counted, not those of the runtime itself.
+// It is not for production: each reported call waits for this process.
 package syscallfault
 
 import (
@@ -29,7 +28,7 @@ import (
 type Fault struct {
 	Call  string // one of Calls
 	Error unix.Errno
-	// Class is the ID of the calls that are counted; empty: all of that name are.
+	// Class is the ID of the class of calls to count; empty: all calls of the name.
 	Class string
 	N     int // the first is 1
 }
@@ -44,10 +43,10 @@ func Calls() []string {
 	return slices.Compact(names)
 }
 
-// Injector starts programs and has their calls fail. Its methods may be called by several
-// goroutines.
+// Injector starts programs and makes their calls fail. Its methods are safe for concurrent
+// use.
 type Injector struct {
-	// watch tells whether calls on the file at a path count.
+	// watch reports whether calls on the file at a path count.
 	watch func(path string) bool
 	kind  func(path string) string
 
@@ -61,61 +60,61 @@ type Injector struct {
 	programs map[string]program // by path
 }
 
-// New returns an injector of faults into calls on the files that watch selects. What kind
-// says of a file is what calls on it have in common with those on others.
+// New returns an injector of faults into calls on the files that watch selects. kind returns
+// the kind of a file, by which calls are sorted into classes.
 func New(watch func(path string) bool, kind func(path string) string) *Injector {
 	return &Injector{watch: watch, kind: kind, programs: map[string]program{}}
 }
 
-// Arm starts to count calls, and makes the call that the fault names fail once. If the
-// fault names no call, all calls go on: they are only counted, and sorted into classes.
+// Arm starts counting calls, and makes the call that the fault names fail once. If the fault
+// names no call, none fails: calls are only counted, and sorted into classes.
 func (i *Injector) Arm(f Fault) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.armed, i.fault, i.counts, i.classes, i.failed = true, f, map[string]int{}, map[Class]int{}, ""
 }
 
-// Mark says which step the calls are of that follow.
+// Mark sets the step of the calls that follow.
 func (i *Injector) Mark(step string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.step = step
 }
 
-// Disarm lets all calls go on, and counts them no more.
+// Disarm stops counting calls and making them fail.
 func (i *Injector) Disarm() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.armed = false
 }
 
-// Counts returns how many calls there were since Arm, by name: of all calls, or of the one
-// that is to fail.
+// Counts returns the number of calls since Arm, by name: of all calls, or of the one that is
+// to fail.
 func (i *Injector) Counts() map[string]int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return maps.Clone(i.counts)
 }
 
-// Classes returns how many calls of each class there were since Arm, where none was to fail.
+// Classes returns the number of calls of each class since Arm, if the fault named no call.
 func (i *Injector) Classes() map[Class]int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return maps.Clone(i.classes)
 }
 
-// Failed describes the call that failed since Arm; empty: none did yet.
+// Failed describes the call that has failed since Arm; empty: none has.
 func (i *Injector) Failed() string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.failed
 }
 
-// argv0 is the name under which this program runs another under the filter.
+// argv0 is the name under which this program starts itself to run another under the filter.
 const argv0 = "under-syscall-faults"
 
-// Main is called first by the main function of a program that uses an injector: the
-// program starts itself to start the other. It returns where this is not the case.
+// Main must be called first by the main function of a program that uses an injector: the
+// program starts itself to start the other. Main returns if the program was started normally.
 func Main() {
 	if os.Args[0] != argv0 {
 		return
@@ -128,9 +127,9 @@ func Main() {
 // socket is the descriptor over which a program sends its listener.
 const socket = 3
 
-// enter becomes the program, under the filter.
+// enter executes the program under the filter.
 func enter(args []string) error {
-	runtime.LockOSThread() // the filter is that of the thread
+	runtime.LockOSThread() // the filter belongs to the thread
 	filter := filterProgram()
 	listener, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
 		// A signal (Go sends many) does not interrupt a call that has been counted.
@@ -146,7 +145,8 @@ func enter(args []string) error {
 	return unix.Exec(args[0], args, os.Environ())
 }
 
-// filterProgram asks about the calls that can be made to fail, and allows all others.
+// filterProgram returns a filter that reports the calls that can be made to fail, and allows
+// all others.
 func filterProgram() []unix.SockFilter {
 	numbers := slices.Sorted(maps.Keys(calls))
 	load := func(offset uint32) unix.SockFilter {
@@ -231,7 +231,7 @@ type response struct {
 	flags uint32
 }
 
-// serve answers until all processes under the filter have ended.
+// serve answers notifications until all processes under the filter have ended.
 func (i *Injector) serve(listener int) {
 	defer unix.Close(listener)
 	for {
@@ -255,7 +255,7 @@ func (i *Injector) serve(listener int) {
 		} else {
 			r.flags = unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE
 		}
-		_ = ioctl(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r)) // it may have been killed
+		_ = ioctl(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r)) // the process may have been killed
 	}
 }
 
@@ -264,7 +264,7 @@ func ioctl(fd int, request uintptr, arg unsafe.Pointer) unix.Errno {
 	return errno
 }
 
-// answer returns the error that a call fails with; 0: it goes on.
+// answer returns the error with which a call fails; 0: the call proceeds.
 func (i *Injector) answer(n *notification) unix.Errno {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -287,18 +287,18 @@ func (i *Injector) answer(n *notification) unix.Errno {
 	if i.fault.Call == "" || i.counts[c.name] != i.fault.N {
 		return 0
 	}
-	comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", n.pid)) // for people
+	comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", n.pid)) // for the message only
 	i.failed = fmt.Sprintf("%s(%s%s) of %s", c.name, path, c.detail(n), strings.TrimSpace(string(comm)))
 	return i.fault.Error
 }
 
-// call is a system call. file tells which file it is about.
+// call is a system call. file returns the file that it is about.
 type call struct {
 	name string
 	file func(*notification) (path string, ok bool)
 }
 
-// detail tells what else distinguishes a call.
+// detail returns what else distinguishes a call.
 func (c call) detail(n *notification) string {
 	if c.name == "ioctl" {
 		return fmt.Sprintf(", %#x", n.args[1])
@@ -306,7 +306,7 @@ func (c call) detail(n *notification) string {
 	return ""
 }
 
-// everywhere is the path of calls that are about no file and count all the same.
+// everywhere is the path of calls that are about no file but count anyway.
 const everywhere = ""
 
 func anywhere(*notification) (string, bool) { return everywhere, true }
@@ -333,7 +333,7 @@ func descriptor(pid uint32, fd int32) (string, bool) {
 	return path, err == nil && strings.HasPrefix(path, "/")
 }
 
-// resolve returns the path that a process names by a string in its memory.
+// resolve returns the path that a process passes as a string in its memory.
 func resolve(pid uint32, dir int32, address uint64) (string, bool) {
 	memory, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
 	if err != nil {
@@ -341,7 +341,7 @@ func resolve(pid uint32, dir int32, address uint64) (string, bool) {
 	}
 	defer memory.Close()
 	buffer := make([]byte, unix.PathMax)
-	n, _ := memory.ReadAt(buffer, int64(address)) // the page after the string may not be there
+	n, _ := memory.ReadAt(buffer, int64(address)) // the page after the string may not exist
 	name, _, found := bytes.Cut(buffer[:n], []byte{0})
 	if !found {
 		return "", false

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// script makes three directories, each in a process of its own.
+// script makes and removes three directories, each in a separate process.
 const script = `cd "$0" && for name in a b c; do mkdir $name && rmdir $name; done`
 
 func TestOneCallFails(t *testing.T) {
@@ -37,7 +37,7 @@ func TestOneCallFails(t *testing.T) {
 		if err := injector.Start(cmd); err != nil {
 			t.Fatal(err)
 		}
-		_ = cmd.Wait() // the text tells
+		_ = cmd.Wait() // the standard error shows the outcome
 		return stderr.String()
 	}
 
@@ -46,17 +46,17 @@ func TestOneCallFails(t *testing.T) {
 		t.Errorf("without a fault: %s", got)
 	}
 	if counts := injector.Counts(); counts["mkdir"] != 3 || counts["unlink"] != 3 || counts["openat"] != 0 {
-		t.Errorf("counted %v", counts)
+		t.Errorf("counts %v, want 3 of mkdir, 3 of unlink and none of openat", counts)
 	}
 
 	injector.Arm(Fault{Call: "mkdir", Error: unix.ENOSPC, N: 2})
 	if got := run(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "No space left") {
-		t.Errorf("with a fault: %q", got)
+		t.Errorf("with a fault: got %q, want one line about a lack of space", got)
 	}
 	if got, want := injector.Failed(), "mkdir("+filepath.Join(dir, "b")+") of mkdir"; got != want {
 		t.Errorf("failed %q, want %q", got, want)
 	}
-	// It fails once, not in each program.
+	// The fault happens once, not in each process.
 	if got := run(); got != "" {
 		t.Errorf("after the fault: %s", got)
 	}
@@ -64,11 +64,11 @@ func TestOneCallFails(t *testing.T) {
 	injector.Arm(Fault{Call: "mkdir", Error: unix.ENOSPC, N: 1})
 	injector.Disarm()
 	if got := run(); got != "" || injector.Failed() != "" {
-		t.Errorf("disarmed: %s%s", got, injector.Failed())
+		t.Errorf("disarmed: got %q, failed %q", got, injector.Failed())
 	}
 }
 
-// makeDirs makes directories in two places.
+// makeDirs makes directories at two places in the program, so the calls are of two classes.
 func makeDirs(dir string) {
 	for _, name := range []string{"a", "b", "c"} {
 		_ = os.Mkdir(filepath.Join(dir, name), 0o700)
@@ -76,8 +76,8 @@ func makeDirs(dir string) {
 	_ = os.Mkdir(filepath.Join(dir, "d"), 0o700)
 }
 
-// Calls of one class are those that a program makes from one place on one kind of file.
-func TestCallOfAClassFails(t *testing.T) {
+// A class contains the calls that a program makes from one place on one kind of file.
+func TestFaultSelectsCallByClass(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a filter without no_new_privs needs root")
 	}
@@ -116,7 +116,7 @@ func TestCallOfAClassFails(t *testing.T) {
 	}{{ids[3], "b", 2}, {ids[1], "d", 1}} {
 		run(Fault{Call: "mkdir", Error: unix.ENOSPC, Class: test.class, N: test.n})
 		if got := injector.Failed(); !strings.Contains(got, filepath.Join(dir, test.name)+")") {
-			t.Errorf("failed %q, want that of %s", got, test.name)
+			t.Errorf("failed call %q, want that on %s", got, test.name)
 		}
 	}
 }

@@ -12,36 +12,36 @@ import (
 	"strings"
 )
 
-// Class is what calls have in common that are alike: they are made by the same step from
-// the same place in the program, and are about files of one kind.
+// Class is a class of similar calls: the same step makes them from the same place in the
+// program, and they are about files of one kind.
 type Class struct {
-	Step   string // Injector.Mark's
+	Step   string // from Injector.Mark
 	Call   string // one of Calls
 	Kind   string // of file; and the command of an ioctl
 	Origin string // functions of the program, innermost first, or another program's name
 }
 
-// ID is short, and the same as long as the code is.
+// ID returns a short hash, which stays the same as long as the code does.
 func (c Class) ID() string {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%s\n%s\n%s\n%s", c.Step, c.Call, c.Kind, c.Origin)
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// program is a program in Go; the zero value: another.
+// program is a Go program; the zero value is any other program.
 type program struct {
 	from, to  uint64 // the code
 	functions []elf.Symbol
 }
 
-// module is what the functions' names begin with that tell where a call is made.
+// module is the prefix of the functions that identify where a call is made.
 const module = "github.com/stowage-io/stowage/"
 
-// places is how many of them tell it: more make a difference between calls that the
-// same code makes for different callers.
+// places is the number of functions that identify the place: more would distinguish calls that
+// the same code makes for different callers.
 const places = 4
 
-// readProgram reads where a Go program has its functions.
+// readProgram reads the positions of the functions of a Go program.
 func readProgram(path string) program {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -53,7 +53,7 @@ func readProgram(path string) program {
 		return program{}
 	}
 	p := program{from: code.Addr, to: code.Addr + code.Size}
-	symbols, _ := f.Symbols() // it may have been stripped
+	symbols, _ := f.Symbols() // the program may be stripped
 	for _, s := range symbols {
 		if elf.ST_TYPE(s.Info) == elf.STT_FUNC {
 			p.functions = append(p.functions, s)
@@ -65,8 +65,8 @@ func readProgram(path string) program {
 
 func (p program) has(pc uint64) bool { return p.from <= pc && pc < p.to }
 
-// place returns a function of the module, and where in it a return address is. Of a program
-// that was stripped each address is a place.
+// place returns a function of the module, and the offset of a return address in it. In a
+// stripped program each address is a place.
 func (p program) place(pc uint64) (string, bool) {
 	if len(p.functions) == 0 {
 		return fmt.Sprintf("%#x", pc), true
@@ -84,8 +84,8 @@ func (p program) place(pc uint64) (string, bool) {
 	return fmt.Sprintf("%s+%#x", f.Name, pc-f.Value), true
 }
 
-// origin tells where a call is made: by the innermost functions of the module on the stack
-// of its goroutine, or by the name of a program that is not in Go.
+// origin returns where a call is made: the innermost functions of the module on the stack of
+// its goroutine, or the name of a program that is not written in Go.
 func (i *Injector) origin(n *notification) string {
 	exe := fmt.Sprintf("/proc/%d/exe", n.pid)
 	path, err := os.Readlink(exe)
@@ -99,7 +99,7 @@ func (i *Injector) origin(n *notification) string {
 	}
 	most := places
 	if len(p.functions) == 0 {
-		most *= 4 // most are of Go's own packages
+		most *= 4 // most addresses are in Go's own packages
 	}
 	var all []string
 	if p.to > 0 {
@@ -116,15 +116,15 @@ func (i *Injector) origin(n *notification) string {
 }
 
 const (
-	// mostStack is how much of a stack is looked at.
+	// mostStack is how much of a stack is read.
 	mostStack = 32 << 10
 	// mostFirst is how far the innermost frame pointer may be from the top of the stack: the
-	// function that makes the call keeps none.
+	// function that makes the call stores none.
 	mostFirst = 512
 )
 
-// callers returns the return addresses on the stack of a thread, innermost first, by its
-// frame pointers.
+// callers returns the return addresses on the stack of a thread, innermost first, by its frame
+// pointers.
 func callers(n *notification, p program) []uint64 {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", n.pid))
 	if err != nil {
@@ -144,12 +144,12 @@ func callers(n *notification, p program) []uint64 {
 	}
 	defer memory.Close()
 	stack := make([]byte, mostStack)
-	length, _ := memory.ReadAt(stack, int64(sp)) // it may end before
+	length, _ := memory.ReadAt(stack, int64(sp)) // the stack may end before
 	return framePointers(stack[:length], sp, p)
 }
 
-// framePointers follows the frame pointers on a stack whose top is at sp. Each stands
-// below the return address of its function.
+// framePointers follows the frame pointers on a stack whose top is at sp. The return address
+// of a function is stored above its frame pointer.
 func framePointers(stack []byte, sp uint64, p program) []uint64 {
 	word := func(at uint64) (uint64, bool) {
 		if at < sp || at-sp > mostStack || at-sp+8 > uint64(len(stack)) {
@@ -157,7 +157,7 @@ func framePointers(stack []byte, sp uint64, p program) []uint64 {
 		}
 		return binary.LittleEndian.Uint64(stack[at-sp:]), true
 	}
-	// frame returns the next frame pointer and the return address of one.
+	// frame returns the next frame pointer and the return address in the frame at an address.
 	frame := func(at uint64) (next, pc uint64, ok bool) {
 		next, ok = word(at)
 		pc, there := word(at + 8)

@@ -5,16 +5,16 @@ WORKER := ./worker/storageprovisioner/...
 FUZZTIME ?= 30s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
-# GO_TEST runs the tests of a target; the gate has scripts/retest here.
+# GO_TEST is the command that runs tests; the gate sets it to scripts/retest.
 GO_TEST ?= go test
-# LONGEST are the packages whose tests take longest: those that begin first end in time.
+# LONGEST are the packages with the slowest tests: starting them first shortens the whole run.
 LONGEST := ./e2e ./storage/provider ./storage/provider/managed
 RACE ?= -short
-# Root's tests have a mount namespace of their own.
+# Tests that run as root get a mount namespace of their own.
 SANDBOX := $(if $(filter 0,$(shell id -u)),-exec="'$(CURDIR)/scripts/sandbox'")
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint race verify e2e soak onefault simulate delays faults uml cover mutate fuzz bench-apply bench-dataplane bench-scale bench-state model packages
+.PHONY: help build run test lint race generate verify e2e soak onefault simulate delays faults uml cover mutate fuzz bench-apply bench-dataplane bench-scale bench-state model packages
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -22,45 +22,48 @@ help: ## List the targets
 build: ## Build bin/stowage
 	go build -o bin/stowage ./cmd/stowage
 
-run: build packages ## Start the agent on examples/spec.yaml and show how far it is; Ctrl-C stops it
+run: build packages ## Run an agent with the storage in examples/spec.yaml; Ctrl-C stops it
 	bin/stowage run --data-dir '$(STOWAGE_DIR)' --spec examples/spec.yaml --progress
 
-test: packages ## Run the tests; as root those on real devices too
+test: packages ## Run the tests; as root also those on real devices
 	$(GO_TEST) $(SANDBOX) $(LONGEST) ./...
 
-lint: ## Check formatting, go vet, staticcheck
+lint: ## Run gofmt, go vet and staticcheck
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not formatted (gofmt -w): $$unformatted" >&2; exit 1; }
 	go vet ./... && go -C internal/mutate vet .
 	go run $(STATICCHECK) ./... && cd internal/mutate && go run $(STATICCHECK) .
 
-race: ## Run the tests under the race detector, a sample of the longest (RACE=: whole); all but the end-to-end ones
+race: ## Run the tests except e2e under the race detector (RACE=: without -short)
 	$(GO_TEST) -race $(RACE) $(SANDBOX) $$(go list $(LONGEST) ./... | grep -v /e2e)
 
-verify: packages ## Run all that searches or measures, with a new seed, and end with a table (ONLY='soak faults', SEED=1)
+generate: ## Rewrite the generated files: linked.txt, the tables of behaviours, the command-line page
+	go test -count=1 -run='^(TestLinkedPackages|TestTablesAreCurrent|TestCommandLinePageIsCurrent)$$' . ./cmd/stowage/internal/cli -args -update
+
+verify: packages ## Run all searches and measurements with a new seed, and print a table (ONLY='soak faults', SEED=1)
 	@scripts/verify $(ONLY)
 
-e2e: packages ## Run the end-to-end tests: the command, real devices and mounts
+e2e: packages ## Run the end-to-end tests: the command on real devices and mounts
 	$(GO_TEST) -count=1 $(SANDBOX) ./e2e
 
-soak: packages ## Crash the agent, and the disks under it, 500 times while storage is used (SOAK='-for 1h -seed 1', KEEP=1)
+soak: packages ## Crash the agent and its disks 500 times while storage is in use (SOAK='-for 1h -seed 1', KEEP=1)
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go build -o "$$dir/soak" ./e2e/soak && nice unshare --mount "$$dir/soak" $(SOAK)
 
-onefault: packages ## Have one system call of the agent fail, one of each class, and see what comes of it (an hour; ONEFAULT='-for 10m', -every, -help)
+onefault: packages ## Fail one system call of the agent at a time, one of each class (an hour; ONEFAULT='-for 10m', -every, -help)
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && go build -o "$$dir/soak" ./e2e/soak && nice unshare --mount "$$dir/soak" one-fault $(ONEFAULT)
 
-simulate: ## Drive the workers through random histories, a million steps (SIMULATE='-steps=10000000 -seed=1')
+simulate: ## Run the workers through random histories, a million steps (SIMULATE='-steps=10000000 -seed=1')
 	$(GO_TEST) -count=1 -timeout=0 -run='^TestSimulation' ./worker/storageprovisioner/internal/simulation -args -steps=1000000 -search $(SIMULATE)
 
-delays: ## Run the worker's tests with a delay at each point where goroutines hand over to each other (DELAYS='clerk-job all': some)
+delays: ## Run the worker's tests with delays at scheduling points (DELAYS='clerk-job all': only some points)
 	@scripts/delays $(DELAYS)
 
-faults: ## Make every fault happen on real devices (FAULTS=-short: a sample of the steps)
+faults: ## Inject every fault on real devices (FAULTS=-short: at a sample of the steps)
 	@scripts/packages strace:strace mkfs.btrfs:btrfs-progs
 	cd storage/provider/faults && STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) $(SANDBOX) -tags=faults -count=1 -timeout=1h $(FAULTS)
 	STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) $(SANDBOX) -tags=faults -count=1 $(FAULTS) -run='^Test.*Steps' ./storage/provider/rootfs
 	STOWAGE_REQUIRE_ROOT=1 $(GO_TEST) $(SANDBOX) -tags=faults -count=1 $(FAULTS) -run='^(TestManagedHangsAlone|TestDeviceThatDoesNotAnswer)$$' ./storage/provider/managed
 
-uml: ## Run the tests of project quotas and of growing ext4 in user-mode Linux, where the kernel here has neither
+uml: ## Run the tests of project quotas and ext4 growth in user-mode Linux, for kernels that lack them
 	scripts/uml
 
 cover: ## Check that the tests reach 95 % of the worker's statements
@@ -69,26 +72,26 @@ cover: ## Check that the tests reach 95 % of the worker's statements
 	go tool cover -func="$$dir/profile" | awk '{ reached = $$NF + 0 } \
 		END { printf "%.1f %% of the statements of $(WORKER)\n", reached; exit reached < 95 }'
 
-mutate: ## Break the worker's code in small ways and tell what no test notices (an hour; MUTATE=worker/storageprovisioner/internal/schedule: a part)
+mutate: ## Mutate the worker's code and list what no test notices (an hour; MUTATE=worker/storageprovisioner/internal/schedule: one package)
 	cd internal/mutate && nice go test -race . && nice go run . $(MUTATE)
 
-fuzz: ## Run every fuzz test for FUZZTIME (30s), one after another
+fuzz: ## Run every fuzz test for FUZZTIME (30s)
 	nice scripts/fuzz '$(FUZZTIME)'
 
-bench-apply: packages ## Measure 200 ext4 volumes on loop devices, up and away
+bench-apply: packages ## Measure creating and removing 200 ext4 volumes on loop devices
 	go test -count=1 -run '^$$' -bench '^BenchmarkApply$$' -benchtime 3x ./e2e
 
-bench-dataplane: packages ## Measure the data plane beside the classic commands and bare system calls; CHECK=1 for a quick look at the ratios
-	@# In a mount namespace of its own: nobody else's keeps what it unmounts.
+bench-dataplane: packages ## Measure the data plane against the classic commands and bare system calls (CHECK=1: quick, ratios only)
+	@# In a mount namespace of its own, so that no other namespace keeps its mounts.
 	unshare --mount go run ./storage/provider/internal/bench $(if $(CHECK),-check)
 
-bench-scale: ## Measure the storage provisioner with up to a million volumes; CHECK=1 for a quick look at the ratios
-	go run ./worker/storageprovisioner/internal/scale $(if $(CHECK),-check,-csv docs/performance.csv -plot docs/performance.svg)
+bench-scale: ## Measure the worker with up to a million volumes (CHECK=1: quick, ratios only)
+	go run ./worker/storageprovisioner/internal/scale $(if $(CHECK),-check,-csv docs/explanation/performance.csv -plot docs/explanation/performance.svg)
 
-bench-state: ## Measure the state with 1,000, 10,000 and 100,000 storage instances; CHECK=1 for a quick look at what grows
+bench-state: ## Measure the state with 1,000, 10,000 and 100,000 storage instances (CHECK=1: quick, growth only)
 	go run ./cmd/stowage/internal/bench $(if $(CHECK),-check)
 
-model: ## Check the model of the life cycle with spin (docs/model); CHECK=1: only what is small
+model: ## Check the model of the life cycle with spin (docs/model; CHECK=1: only the small one)
 	@scripts/packages spin:spin gcc:build-essential
 	$(if $(CHECK),,nice) docs/model/run $(if $(CHECK),small)
 

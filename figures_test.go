@@ -11,7 +11,7 @@ import (
 
 // The figures of the worker in README are those that `make bench-scale` wrote last.
 func TestFiguresAreThoseMeasured(t *testing.T) {
-	file, err := os.Open("docs/performance.csv")
+	file, err := os.Open("docs/explanation/performance.csv")
 	if err != nil {
 		t.Fatal(err)
 	}

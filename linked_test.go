@@ -1,7 +1,6 @@
 package stowage_test
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -11,19 +10,17 @@ import (
 	"testing"
 )
 
-var updateLinked = flag.Bool("update-linked", false, "rewrite "+linkedFile)
-
 const linkedFile = "linked.txt"
 
-// What the command and each package of the library links of others is in a file, so that a
-// change of that is seen by who reviews it.
+// The third-party packages that the command and each library package link are listed in a
+// file, so that a reviewer sees a change of them.
 func TestLinkedPackages(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the file is about Linux")
 	}
 	graph := readImports(t)
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Packages of others that are linked. go test . -run TestLinkedPackages -args -update-linked writes this.\n")
+	fmt.Fprintf(&b, "# Third-party packages that the command and each library package link. Generated: %s\n", updateCommand)
 	var ours []string
 	for pkg := range graph {
 		private := strings.Contains(pkg+"/", "/internal/") || matches(pkg, []string{"./e2e/...", "./examples/...", "./testing/..."})
@@ -37,7 +34,7 @@ func TestLinkedPackages(t *testing.T) {
 			fmt.Fprintf(&b, "\n%s\n\t%s\n", strings.TrimPrefix(pkg, module+"/"), strings.Join(linked, "\n\t"))
 		}
 	}
-	if *updateLinked {
+	if *update {
 		if err := os.WriteFile(linkedFile, []byte(b.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +44,7 @@ func TestLinkedPackages(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := b.String(), string(kept); got != want {
-		t.Errorf("what is linked has changed: go test . -run TestLinkedPackages -args -update-linked\n%s", lineDiff(want, got))
+		t.Errorf("%s is out of date: %s\n%s", linkedFile, updateCommand, lineDiff(want, got))
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -24,6 +26,9 @@ func (l metricsURLLogger) Infof(format string, args ...any) {
 		l.url <- url
 	}
 }
+
+// metricName matches the name and type of a metric of our own on the page.
+var metricName = regexp.MustCompile(`(?m)^# TYPE (stowage_\w+) (\w+)$`)
 
 func TestMetricsCountOperations(t *testing.T) {
 	c := config(t, t.TempDir(), &memory{})
@@ -46,6 +51,15 @@ func TestMetricsCountOperations(t *testing.T) {
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the metrics lack %s:\n%s", want, page)
+		}
+	}
+	reference, err := os.ReadFile("../../../../docs/reference/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, match := range metricName.FindAllStringSubmatch(page, -1) {
+		if name := match[1]; !strings.Contains(string(reference), "| `"+name+"` | "+match[2]+" |") {
+			t.Errorf("docs/reference/metrics.md has no %s %s", match[2], name)
 		}
 	}
 	stop()

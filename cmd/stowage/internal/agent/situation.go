@@ -73,7 +73,7 @@ func (b *backend) space(existing []state.Storage) (map[storage.ProviderType]conv
 		left -= min(left, s.RequestedMiB-min(made, s.RequestedMiB))
 	}
 	return map[storage.ProviderType]converge.Space{
-		provider.LoopProviderType:   {FreeMiB: left, Taken: true, Thin: provider.LoopIsThin},
+		provider.LoopProviderType:   {FreeMiB: left, Reserved: true, Thin: provider.LoopIsThin},
 		provider.RootfsProviderType: {FreeMiB: free},
 		provider.TmpfsProviderType:  {FreeMiB: (memory.Totalram + memory.Totalswap) * uint64(memory.Unit) >> 20},
 	}, nil

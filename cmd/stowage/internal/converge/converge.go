@@ -60,9 +60,9 @@ type Situation struct {
 type Space struct {
 	// FreeMiB is the space that is free for new storage.
 	FreeMiB uint64
-	// Taken says that each storage instance takes its size out of FreeMiB. Otherwise its size
+	// Reserved says that each storage instance takes its size out of FreeMiB. Otherwise its size
 	// is only a maximum.
-	Taken bool
+	Reserved bool
 	// Thin reports whether storage with these attributes may be larger than the free space.
 	// Nil: never.
 	Thin func(attributes map[string]any) bool
@@ -522,11 +522,11 @@ func (p *planner) checkGrowth(existing *state.Storage, size uint64) error {
 	provider := existing.Provider
 	if space, ok := p.situation.Space[provider]; ok && space.limits(existing.Attributes) {
 		more, left := size-existing.RequestedMiB, p.freeMiB[provider]
-		if space.Taken && more > left || size > left && !space.Taken {
+		if space.Reserved && more > left || size > left && !space.Reserved {
 			return errors.Errorf("it does not fit: %s asks for %s more, and provider %s has room for %s",
 				existing.Name, table.Size(more), provider, table.Size(left))
 		}
-		if space.Taken {
+		if space.Reserved {
 			p.freeMiB[provider] = left - more
 		}
 	}
@@ -559,7 +559,7 @@ func (p *planner) planAdd(declared spec.Storage, wanted state.StorageParams, poo
 			return declared.Errorf("directive", "it does not fit: %s asks for %s, and provider %s has room for %s",
 				wanted.Name, table.Size(wanted.Size), pool.Provider(), table.Size(left))
 		}
-		if space.Taken {
+		if space.Reserved {
 			p.freeMiB[pool.Provider()] = left - wanted.Size
 		}
 	}

@@ -75,7 +75,7 @@ func situation(existing ...state.Storage) converge.Situation {
 		},
 		Storage:  existing,
 		Reserved: []string{"/var/lib/stowage"},
-		Space:    map[storage.ProviderType]converge.Space{"loop": {FreeMiB: 10 << 10, Taken: true, Thin: provider.LoopIsThin}},
+		Space:    map[storage.ProviderType]converge.Space{"loop": {FreeMiB: 10 << 10, Reserved: true, Thin: provider.LoopIsThin}},
 		// The source that agents use, for its rules.
 		Filesystems: provider.NewManagedFilesystemSource("", nil),
 		CheckGrowth: func(s *state.Storage) error {

@@ -183,7 +183,17 @@ func (w *timeoutWriter) Write(p []byte) (int, error) {
 
 func newMachine(t *testing.T, b *backend) *machine {
 	t.Helper()
-	m := &machine{dir: t.TempDir()}
+	// The path of a socket has at most 107 bytes. That of t.TempDir contains the test's name.
+	dir, err := os.MkdirTemp("", "cli")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	m := &machine{dir: dir}
 	if b == nil {
 		return m
 	}

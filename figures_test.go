@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The figures of the worker in README are those that `make bench-scale` wrote last.
+// The figures of the worker in documents are those that `make bench-scale` wrote last.
 func TestFiguresAreThoseMeasured(t *testing.T) {
 	file, err := os.Open("docs/explanation/performance.csv")
 	if err != nil {
@@ -20,49 +20,48 @@ func TestFiguresAreThoseMeasured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := figureLines(t, records)
-	if len(lines) < 7 {
-		t.Errorf("there are figures of %d workloads", len(lines))
-	}
-	for _, line := range lines {
-		if !strings.Contains(string(readme), line+"\n") {
-			t.Errorf("README.md lacks the line\n%s", line)
-		}
-	}
-}
-
-// figureLines returns the lines of README's table: of each workload with a million
-// entities, how many microseconds one takes among how many, and how many times those of
-// the floor 100,000 take.
-func figureLines(t *testing.T, records [][]string) []string {
 	column := make(map[string]int)
 	for i, name := range records[0] {
 		column[name] = i
 	}
 	var workloads []string
-	figures := make(map[string]string)
-	floors := make(map[string]string)
+	micros := make(map[string]string) // by workload: a cell for each number of entities
+	bulk := make(map[string][]string) // the records of bulk, by number of entities
 	for _, record := range records[1:] {
-		name, n := record[column["workload"]], record[column["n"]]
-		if n == "1000" {
-			workloads = append(workloads, name)
+		workload, n := record[column["workload"]], record[column["n"]]
+		if micros[workload] == "" {
+			workloads = append(workloads, workload)
 		}
-		figures[name] += fmt.Sprintf(" %.1f |", parseFigure(t, record[column["ns_per_entity"]])/1000)
-		if n == "100000" {
-			floors[name] = fmt.Sprintf(" %.1f |", parseFigure(t, record[column["times_floor"]]))
-		}
-	}
-	var lines []string
-	for _, name := range workloads {
-		if floors[name] != "" {
-			lines = append(lines, fmt.Sprintf("| %s |%s%s", name, figures[name], floors[name]))
+		micros[workload] += fmt.Sprintf(" %.1f |", parseFigure(t, record[column["ns_per_entity"]])/1000)
+		if workload == "bulk" {
+			bulk[n] = record
 		}
 	}
-	return lines
+	if len(workloads) < 7 || bulk["100000"] == nil || bulk["1000000"] == nil {
+		t.Fatalf("there are figures of the workloads %q, and of bulk with %d numbers of entities", workloads, len(bulk))
+	}
+	for _, workload := range workloads {
+		wantText(t, "docs/explanation/performance.md", "\n| "+workload+" |"+micros[workload])
+	}
+	for _, figure := range []string{
+		fmt.Sprintf("%.1f µs", parseFigure(t, bulk["100000"][column["ns_per_entity"]])/1000),
+		fmt.Sprintf("%.1f times", parseFigure(t, bulk["100000"][column["times_floor"]])),
+		bulk["1000000"][column["live_bytes_per_entity"]] + " bytes",
+	} {
+		wantText(t, "README.md", figure)
+	}
+}
+
+// wantText checks that a document has a text.
+func wantText(t *testing.T, name, text string) {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(data), text) {
+		t.Errorf("%s lacks %q", name, text)
+	}
 }
 
 func parseFigure(t *testing.T, s string) float64 {

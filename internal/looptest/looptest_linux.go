@@ -27,7 +27,7 @@ func Attach(file string) (string, error) {
 	return device.Name(), device.Close()
 }
 
-// patience is how long Detach waits for others that have the device open.
+// patience is how long Detach and Unmount wait for others that have a device or file open.
 const patience = 30 * time.Second
 
 // Detach detaches a loop device and waits until it is detached. The kernel accepts the request
@@ -76,6 +76,23 @@ func Mount(file, dir, filesystem, options string) error {
 		return fmt.Errorf("mounting %s of %s on %s: %w", filesystem, file, dir, err)
 	}
 	return nil
+}
+
+// Unmount unmounts a filesystem, and waits until it can. The kernel releases the file of a loop
+// device a moment after the device is gone from sysfs, and a process that is being started has
+// the files of the one that starts it open.
+func Unmount(dir string) error {
+	again := time.NewTicker(time.Millisecond)
+	defer again.Stop()
+	for begun := time.Now(); ; <-again.C {
+		err := unix.Unmount(dir, 0)
+		if err == nil || !errors.Is(err, unix.EBUSY) || time.Since(begun) > patience {
+			if err != nil {
+				err = fmt.Errorf("unmounting %s: %w", dir, err)
+			}
+			return err
+		}
+	}
 }
 
 func attach(file string, flags uint32) (*os.File, error) {

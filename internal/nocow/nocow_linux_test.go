@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/stowage-io/stowage/internal/looptest"
 	"github.com/stowage-io/stowage/internal/nocow"
 )
@@ -35,7 +33,7 @@ func newBtrfs(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
+		if err := looptest.Unmount(dir); err != nil {
 			t.Error(err)
 		}
 	})

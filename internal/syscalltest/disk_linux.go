@@ -53,8 +53,8 @@ func mount(t testing.TB, filesystem, image string) Disk {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(d.Dir, 0); err != nil {
-			t.Errorf("unmounting %s: %v", d.Dir, err)
+		if err := looptest.Unmount(d.Dir); err != nil {
+			t.Error(err)
 		}
 	})
 	return d

@@ -22,7 +22,7 @@ func TestLoopSectorSizeKeptAfterReflinkCopy(t *testing.T) {
 	sourcetest.Run(t, "truncate", "--size", "320M", image)
 	sourcetest.Run(t, "mkfs.xfs", "-q", image)
 	sourcetest.MountFile(t, image, fs, "xfs")
-	t.Cleanup(func() { sourcetest.Run(t, "umount", fs) })
+	t.Cleanup(func() { sourcetest.Unmount(t, fs) })
 
 	lt := loopTestIn(t, filepath.Join(fs, "storage"))
 	tag := sourcetest.Volume(1)

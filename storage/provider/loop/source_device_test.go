@@ -794,7 +794,7 @@ func TestLoopBulkCreateFillsSpace(t *testing.T) {
 	sourcetest.Run(t, "mkfs.ext4", "-q", "-m", "0", image)
 	fs := filepath.Join(dir, "fs")
 	sourcetest.MountFile(t, image, fs, "ext4")
-	t.Cleanup(func() { sourcetest.Run(t, "umount", fs) })
+	t.Cleanup(func() { sourcetest.Unmount(t, fs) })
 	lt := loopTestIn(t, filepath.Join(fs, "storage"))
 	lt.Restart()
 	const size = 190 << 10
@@ -850,7 +850,7 @@ func TestLoopStorageRemounted(t *testing.T) {
 	fs := filepath.Join(dir, "fs")
 	mounted := func() (unmount func()) {
 		sourcetest.MountFile(t, image, fs, "ext4")
-		return func() { sourcetest.Run(t, "umount", fs) }
+		return func() { sourcetest.Unmount(t, fs) }
 	}
 	unmount := mounted()
 	lt := loopTestIn(t, filepath.Join(fs, "storage"))

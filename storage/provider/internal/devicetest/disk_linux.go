@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/internal/looptest"
 )
 
 // Disk is a new filesystem on a loop device, mounted until the test ends.
@@ -45,7 +47,7 @@ func (d *Disk) mount(t testing.TB, device string) {
 	}
 	dir := d.Dir
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
+		if err := looptest.Unmount(dir); err != nil {
 			t.Error(err)
 		}
 	})

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/stowage-io/stowage/internal/looptest"
 )
 
 // QuotaFilesystem makes a filesystem, ext4 or xfs, that enforces project quotas, mounts it
@@ -31,8 +33,8 @@ func QuotaFilesystem(t testing.TB, fs string) string {
 		t.Skipf("this kernel has no project quota on %s: %v", fs, err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Errorf("unmounting %s: %v", dir, err)
+		if err := looptest.Unmount(dir); err != nil {
+			t.Error(err)
 		}
 	})
 	return dir

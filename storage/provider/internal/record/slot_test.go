@@ -13,6 +13,7 @@ import (
 	"github.com/juju/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/stowage-io/stowage/internal/looptest"
 	"github.com/stowage-io/stowage/storage/provider/internal/devicetest"
 	"github.com/stowage-io/stowage/storage/provider/internal/safepath"
 )
@@ -378,7 +379,7 @@ func openDir(t *testing.T, path string) *safepath.Dir {
 
 func unmount(t *testing.T, dir string) {
 	t.Helper()
-	if err := unix.Unmount(dir, 0); err != nil {
+	if err := looptest.Unmount(dir); err != nil {
 		t.Error(err)
 	}
 }

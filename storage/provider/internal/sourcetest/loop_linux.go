@@ -53,6 +53,14 @@ func MountFile(t *testing.T, file, dir, filesystem string) {
 	}
 }
 
+// Unmount unmounts what [MountFile] has mounted, and waits until that is possible.
+func Unmount(t *testing.T, dir string) {
+	t.Helper()
+	if err := looptest.Unmount(dir); err != nil {
+		t.Error(err)
+	}
+}
+
 // Ext4Dir returns the path of a storage directory that does not exist yet, on an ext4
 // filesystem of 64 MiB of its own, made with the given arguments.
 func Ext4Dir(t *testing.T, args ...string) string {
@@ -63,7 +71,7 @@ func Ext4Dir(t *testing.T, args ...string) string {
 	Run(t, "mkfs.ext4", append(append([]string{"-q", "-m", "0"}, args...), image)...)
 	fs := filepath.Join(dir, "fs")
 	MountFile(t, image, fs, "ext4")
-	t.Cleanup(func() { Run(t, "umount", fs) })
+	t.Cleanup(func() { Unmount(t, fs) })
 	return filepath.Join(fs, "storage")
 }
 
